@@ -1,0 +1,74 @@
+// row.h: the row program: an attention inlined to scalar mathematics. Made by frontend/lower.c from the typed AST, read by
+// passes/derive.c. All functions, consts, lets and dims are gone; what is left is, per query,
+//
+//     s_j  = score(dot, sqnorm_q, sqnorm_k, b, h, q_idx, kv_idx)         (modify folded in)
+//     R_k  = reduce_k over keys j inside the mask, s_j > -inf, of f_k(s_j; R_0..R_{k-1}, b, h, q_idx)
+//     w_j  = weight(s_j; R, b, h, q_idx)            o_d = output(sum_j w_j v_jd, b, h, q_idx, d)
+//
+// and a row without a key gives 0 before `output`, -inf for emits named lse as the arithmetic gives it (language.md).
+#ifndef IR_ROW_H
+#define IR_ROW_H
+
+#include "expr.h"
+
+typedef enum Dtype { // what tensors hold; also the artifact's numbering (runtime/abi.h asserts it)
+#define DTYPE(e, name, bytes, reads) DT_##e,
+#include "dtypes.def"
+#undef DTYPE
+    DT_COUNT
+} Dtype;
+const char *dtype_name(Dtype t);
+int dtype_bytes(Dtype t);
+ExType dtype_reads(Dtype t); // the type that an element reads as in an expression
+
+enum { // the first entries of every sizes table
+    SIZE_B, SIZE_HQ, SIZE_HKV, SIZE_SQ, SIZE_SK, SIZE_Q_OFFSET, SIZE_FREE // free sizes from here on
+};
+typedef VEC(const char *) SizeNames;
+void sizes_init(Arena *a, SizeNames *s); // "B" "H" "Hkv" "Sq" "Sk" "q_offset"
+
+typedef struct RowInput {
+    const char *name;
+    Dtype dtype;
+    int rank;                       // 0: a scalar argument
+    const Ex *extent[EX_MAX_RANK];  // i32 over SIZE symbols and constants
+    bool grad;
+    bool bare_q; // an extent Sq is indexed by bare q_idx: right only where q_offset is 0; a launch elsewhere is refused
+    Span span;
+} RowInput;
+
+typedef struct RowReduce {
+    ExOp op;          // EX_ROWMAX, EX_ROWMIN, EX_ROWSUM
+    const Ex *f;      // over SYM_S, earlier SYM_R, b, h, q_idx, kv_idx
+    const char *name; // the user's `let` where there is one ("m", "l"), else "r0"...; unique in the program
+    Span span;
+} RowReduce;
+
+typedef struct RowEmit {
+    const char *name;
+    const Ex *value; // over SYM_R, b, h, q_idx: one f32 per row, shape [B, H, Sq]
+    Span span;
+} RowEmit;
+
+typedef struct RowProgram {
+    Arena *arena;
+    ExPool *pool;
+    const char *name; // the attention's
+    Span span;
+    int D, Dv;
+    SizeNames sizes;
+    VEC(RowInput) inputs;
+    const Ex *score;    // f32 over DOT, SQQ, SQK and indices: the raw relevance
+    const Ex *modified; // modify(score): what the row reductions see as s
+    const Ex *mask;     // bool over b, h, q_idx, kv_idx; constant true when absent
+    VEC(RowReduce) reduces;
+    const Ex *weight; // f32 over SYM_S, SYM_R, b, h, q_idx
+    VEC(RowEmit) emits;
+    const Ex *output; // f32 over SYM_O, SYM_SQO, b, h, q_idx, d
+} RowProgram;
+
+// The program as text (--emit=row), deterministic. Names for expressions of this program.
+void row_print(Text *out, const RowProgram *p);
+ExNames row_names(const RowProgram *p);
+
+#endif

@@ -1,0 +1,54 @@
+// stream.h: the streaming (online) form of a row program, derived by passes/derive.c (docs: derivation).
+//
+// The keys are swept once or several times; a sweep carries states, one f32 per row each. In every tile of a sweep, in order:
+//
+//     for each state k:  new_k = reduce(rescale_k * old_k, reduce over the tile of elem_k)
+//                        rescale_k = exp2(shift'_k - shift_k)   where the state has a shift; 1 otherwise
+//     in the last sweep: acc   = rescale * acc + sum_j elem_j v_j
+//
+// Worked example, softmax:  m = rowmax(s), l = rowsum(exp(s - m)), w = exp(s - m) / l
+//     shifts  A0 = -(m * log2e), m = state 0
+//     states  0: rowmax of s;   1: rowsum of exp2(s * log2e + A0), shift 0
+//     acc     elem exp2(s * log2e + A0), shift 0;   factor 1 / l,   l = R1 = state 1
+//
+// Elements see SYM_S (the modified score; -inf marks a masked key), SYM_STATE of max and min states of the same sweep only
+// through shifts, SYM_R of reductions finished in earlier sweeps, and indices. An elem gives the reduction's identity (0 for the
+// acc) at s = -inf: derivation proves it from the formula, and where it cannot, writes select(s == -inf, identity, f).
+//
+// A shift is a function of max/min states that are still moving. Its raw value is +inf while a row has no key (m = -inf); the
+// value that elements use is the safe one, select(raw == +inf, 0, raw), and rescale uses exp2(safe_new - raw_old): this is 0
+// when the old sweep was empty and never NaN.
+#ifndef IR_STREAM_H
+#define IR_STREAM_H
+
+#include "row.h"
+
+typedef struct StreamState {
+    ExOp op;         // EX_ROWMAX, EX_ROWMIN, EX_ROWSUM
+    int sweep;       // in which it is carried
+    const Ex *elem;  // what is reduced
+    int shift;       // index into shifts, or -1; sums only
+    const char *name; // "m", "l"
+    Span span;
+} StreamState;
+
+typedef struct Stream {
+    const RowProgram *row;
+    int nsweeps; // at least 1; the last one carries the accumulator
+    VEC(const Ex *) shifts; // raw, over SYM_STATE of max/min states (of any finished or the current sweep) and row scalars
+    VEC(StreamState) states; // in dependency order
+    // Row scalars once all sweeps they need are over: finished value of reduction k over SYM_STATE (and SYM_R of earlier ones).
+    VEC(const Ex *) finished; // one per row->reduces
+    const Ex *elem;   // weight of a key before the deferred factor
+    int shift;        // of the accumulator, or -1
+    const Ex *factor; // deferred: row scalar over SYM_R multiplied into acc at the end; NULL for 1
+    const Ex *empty;  // bool over SYM_STATE: the row had no key; NULL where 0 * factor is proved to be 0 without asking
+    int added_count;  // state added to know `empty`, or -1
+    // Why there is more than one sweep: the reduction that could not be streamed together with what needs it (-1: one sweep).
+    int blocking; // index into row->reduces
+} Stream;
+
+// As text for --emit=row (after the row program).
+void stream_print(Text *out, const Stream *s);
+
+#endif

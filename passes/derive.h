@@ -1,0 +1,14 @@
+// derive.h: from row mathematics to the streaming form, and its explanation. See docs/derivation.md.
+#ifndef PASSES_DERIVE_H
+#define PASSES_DERIVE_H
+
+#include "ir/stream.h"
+
+// Never fails on a valid row program: what is not separable costs a further sweep, which a note in `diags` tells, naming the
+// reduction (silent when diags is NULL).
+Stream *pass_derive(Arena *a, const RowProgram *row, Diags *diags);
+
+// The derived online form, the combine rule and the sweeps as readable mathematics (attnc explain).
+void pass_explain(Text *out, const Stream *s);
+
+#endif

@@ -1,0 +1,202 @@
+// Sharing, walking, the text form both ways and what the operations mean.
+#include "ir/expr_ops.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Fix {
+    Arena *a;
+    ExPool *p;
+} Fix;
+
+static Fix fix_new(void) {
+    Arena *a = arena_new();
+    return (Fix){a, ex_pool(a)};
+}
+
+static const Ex *read(Fix *f, const char *s) {
+    const char *error = NULL;
+    const Ex *e = ex_parse(f->p, &s, NULL, &error);
+    ck_assert_msg(e != NULL, "%s", error ? error : "?");
+    ck_assert_str_eq(s, "");
+    return e;
+}
+
+START_TEST(equal_expressions_are_equal_pointers) {
+    Fix f = fix_new();
+    const Ex *s = ex_symbol(f.p, SYM_S);
+    const Ex *a = ex_2(f.p, EX_MUL, s, ex_f32(f.p, 0.5f));
+    ck_assert_ptr_eq(a, ex_2(f.p, EX_MUL, ex_symbol(f.p, SYM_S), ex_f32(f.p, 0.5f)));
+    ck_assert_ptr_ne(ex_f32(f.p, 0.0f), ex_f32(f.p, -0.0f));
+    ck_assert_ptr_ne(ex_i32(f.p, 1), ex_bool(f.p, true));
+    ck_assert_ptr_eq(ex_f32(f.p, NAN), ex_f32(f.p, -NAN));
+    for (int i = 0; i < 5000; i++) ex_i32(f.p, i);
+    for (int i = 0; i < 5000; i++) ck_assert_int_eq(ex_i32(f.p, i)->i, i);
+    ck_assert_ptr_eq(a, ex_2(f.p, EX_MUL, s, ex_f32(f.p, 0.5f)));
+    arena_free(f.a);
+}
+END_TEST
+
+START_TEST(text_reads_back) {
+    static const char *const texts[] = {
+        "((s * 0.5) + 1e-3)",
+        "select((q_idx <= kv_idx), exp2((s - state0)), 0.0)",
+        "input2:bool![h, (q_idx % 7)]",
+        "(!(q_idx == -3) && (shift0 < -inf))",
+        "f32((size3 >> 2))",
+        "(p0:i32 << ~p1:i32)",
+        "fma(p0, -0.0, nan)",
+        "((true & p2:bool) || bool(R11))",
+        "max(rowmax(s), rowsum(abs(s)))",
+        "(tile0 % (t / -2147483648))",
+    };
+    Fix f = fix_new();
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const Ex *e = read(&f, texts[i]);
+        Text t;
+        text_init(&t, f.a);
+        ex_print(&t, e, NULL);
+        ck_assert_ptr_eq(read(&f, t.s), e);
+    }
+    arena_free(f.a);
+}
+END_TEST
+
+START_TEST(bad_text_is_told) {
+    static const char *const texts[] = {"",
+                                        "(s",
+                                        "(s + )",
+                                        "foo",
+                                        "exp(s, s)",
+                                        "(s + 1)",
+                                        "select(s, s, s)",
+                                        "input0:f32[]",
+                                        "99999999999",
+                                        "(true + false)",
+                                        "[",
+                                        "input9:u8[h]",
+                                        "i32()"};
+    Fix f = fix_new();
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const char *s = texts[i], *error = NULL;
+        ck_assert_msg(!ex_parse(f.p, &s, NULL, &error), "%s", texts[i]);
+        ck_assert_ptr_nonnull(error);
+    }
+    char *deep = arena_alloc(f.a, 100001);
+    memset(deep, '(', 100000);
+    const char *s = deep, *error = NULL;
+    ck_assert_ptr_null(ex_parse(f.p, &s, NULL, &error));
+    arena_free(f.a);
+}
+END_TEST
+
+START_TEST(pretty_uses_precedence) {
+    static const struct {
+        const char *text, *pretty;
+    } cases[] = {
+        {"((s * 0.5) + (1.0 - (2.0 - s)))", "s * 0.5 + (1.0 - (2.0 - s))"},
+        {"(neg((s + 1.0)) / (s / s))", "-(s + 1.0) / (s / s)"},
+        {"select(((b < 1) || (h < 1)), s, -1.0)", "b < 1 || h < 1 ? s : -1.0"},
+        {"(s * -2.0)", "s * (-2.0)"},
+        {"exp2(fma(s, 2.0, shift0))", "exp2(s * 2.0 + shift0)"},
+    };
+    Fix f = fix_new();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Text t;
+        text_init(&t, f.a);
+        ex_print_pretty(&t, read(&f, cases[i].text), NULL);
+        ck_assert_str_eq(t.s, cases[i].pretty);
+    }
+    arena_free(f.a);
+}
+END_TEST
+
+static ExValue no_symbols(void *ctx, const Ex *e) {
+    (void)ctx, (void)e;
+    return (ExValue){.f = 3};
+}
+
+static ExValue value(Fix *f, const char *text) {
+    ExEnv env = {.sym = no_symbols, .round = true};
+    return ex_eval(read(f, text), &env);
+}
+
+START_TEST(integers_mean_what_the_language_says) {
+    static const struct {
+        const char *text;
+        int32_t is;
+    } cases[] = {
+        {"(-7 / 2)", -4},
+        {"(-7 % 2)", 1},
+        {"(7 % -2)", -1},
+        {"(7 / 0)", 0},
+        {"(7 % 0)", 0},
+        {"(-2147483648 / -1)", INT32_MIN},
+        {"abs(-2147483648)", INT32_MIN},
+        {"(2147483647 + 1)", INT32_MIN},
+        {"(1 << 33)", 2},
+        {"(-8 >> 1)", -4},
+        {"i32(3e9)", INT32_MAX},
+        {"i32(-3e9)", INT32_MIN},
+        {"i32(nan)", 0},
+        {"i32(-2.9)", -2},
+        {"(100000 * 100000)", 1410065408},
+        {"(~5 & 255)", 250},
+        {"i32((nan == nan))", 0},
+        {"i32((nan != nan))", 1},
+        {"select((3 < 3), 1, 2)", 2},
+        {"i32(bool(0.5))", 1},
+    };
+    Fix f = fix_new();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ck_assert_msg(value(&f, cases[i].text).i == cases[i].is, "%s", cases[i].text);
+    arena_free(f.a);
+}
+END_TEST
+
+START_TEST(floats_are_rounded_when_asked) {
+    Fix f = fix_new();
+    ck_assert(value(&f, "(16777216.0 + s)").f == 16777220.0);
+    ck_assert(value(&f, "(5.5 % -2.0)").f == -0.5);
+    ck_assert(value(&f, "max(nan, 1.0)").f == 1.0);
+    ck_assert(value(&f, "min(1.0, nan)").f == 1.0);
+    ck_assert(value(&f, "sigmoid(-inf)").f == 0.0);
+    ck_assert(value(&f, "f32(16777217)").f == 16777216.0);
+    ExEnv env = {.sym = no_symbols};
+    ck_assert(ex_eval(read(&f, "(16777216.0 + s)"), &env).f == 16777219.0);
+    arena_free(f.a);
+}
+END_TEST
+
+START_TEST(walks_share_and_are_not_recursive) {
+    Fix f = fix_new();
+    const Ex *e = ex_symbol(f.p, SYM_S);
+    for (int i = 0; i < 200000; i++)
+        e = ex_2(f.p, i % 2 ? EX_ADD : EX_MAX, e, e); // a tree of 2^200000 nodes
+    ck_assert(ex_uses(e, SYM_S, -1));
+    ck_assert(!ex_uses(e, SYM_R, -1));
+    const Ex *one = ex_subst(f.p, e, SYM_S, 0, ex_f32(f.p, 0));
+    ck_assert(!ex_uses(one, SYM_S, -1));
+    ExEnv env = {.sym = no_symbols};
+    ck_assert(ex_eval(one, &env).f == 0);
+    ck_assert_ptr_eq(ex_subst(f.p, e, SYM_S, 0, ex_symbol(f.p, SYM_S)), e);
+    arena_free(f.a);
+}
+END_TEST
+
+Suite *expr_core_suite(void);
+Suite *expr_core_suite(void) {
+    Suite *s = suite_create("expr_core");
+    TCase *t = tcase_create("core");
+    tcase_add_test(t, equal_expressions_are_equal_pointers);
+    tcase_add_test(t, text_reads_back);
+    tcase_add_test(t, bad_text_is_told);
+    tcase_add_test(t, pretty_uses_precedence);
+    tcase_add_test(t, integers_mean_what_the_language_says);
+    tcase_add_test(t, floats_are_rounded_when_asked);
+    tcase_add_test(t, walks_share_and_are_not_recursive);
+    suite_add_tcase(s, t);
+    return s;
+}
