@@ -1,0 +1,51 @@
+// diag.h: what there is to tell the user. Stages add to a list; only the command prints it.
+//
+// A span is a range of bytes in one of the compilation's source files. Every AST node and every IR op carries one.
+// A user's mistake is a diagnostic; ours is an assert.
+#ifndef IR_DIAG_H
+#define IR_DIAG_H
+
+#include "arena.h"
+#include <stdint.h>
+#include <stdio.h>
+
+typedef struct Span {
+    uint16_t file;       // index into Diags.files; 0 is "no place"
+    uint32_t start, end; // bytes, end exclusive
+} Span;
+
+typedef struct Source {
+    const char *name; // as the user wrote it
+    const char *text;
+    size_t n;
+} Source;
+
+typedef enum Severity { DIAG_ERROR, DIAG_WARNING, DIAG_NOTE } Severity;
+
+typedef struct Diag {
+    Severity severity;
+    Span span;
+    const char *message;
+    struct Diag *note; // a second place that matters, or NULL
+    struct Diag *next;
+} Diag;
+
+enum { DIAG_MAX_ERRORS = 50 }; // beyond it errors are counted, not kept: a report that nobody reads helps nobody
+
+typedef struct Diags {
+    Arena *arena;
+    VEC(Source) files; // files.data[0] is a placeholder
+    Diag *first, *last;
+    int errors;
+} Diags;
+
+void diag_init(Diags *d, Arena *a);
+uint16_t diag_add_file(Diags *d, const char *name, const char *text, size_t n);
+Diag *diag_error(Diags *d, Span at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+Diag *diag_warning(Diags *d, Span at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+// Adds a note to `to` (NULL: a note that stands for itself, such as the compiler's "needs two sweeps").
+Diag *diag_note(Diags *d, Diag *to, Span at, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+// `file:line:col: error: message`, the source line and a caret; in the order of the source.
+void diag_print(const Diags *d, FILE *out);
+
+#endif

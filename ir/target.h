@@ -1,0 +1,32 @@
+// target.h: targets as data. Scheduling reads it, codegen keys its hooks on the id; nothing else knows what a target is.
+#ifndef IR_TARGET_H
+#define IR_TARGET_H
+
+#include "row.h"
+
+typedef enum TargetId {
+#define TARGET(e, name, ext, kind) TARGET_##e,
+#include "targets.def"
+#undef TARGET
+    TARGET_COUNT
+} TargetId;
+
+typedef enum TargetKind { KIND_HOST, KIND_NVPTX, KIND_AMDGPU } TargetKind;
+
+typedef struct Target {
+    TargetId id;
+    const char *name;      // "sm_80"
+    const char *extension; // of what it writes: ".ptx"
+    TargetKind kind;
+    int lanes;             // f32 elements of a vector register (host), threads of a warp or wave (GPU)
+    int registers;         // 32-bit registers a thread may have (GPU); vector registers (host)
+    int shared_bytes;      // shared memory a block may ask for; L1 data cache bytes (host)
+    int l2_bytes;          // per core (host), whole (GPU)
+} Target;
+
+// The named target's data; for TARGET_HOST lanes and cache sizes are filled in by codegen/host for the machine at hand through
+// target_host(), with portable defaults here.
+const Target *target_get(TargetId id);
+bool target_find(const char *name, TargetId *out);
+
+#endif
