@@ -1,0 +1,205 @@
+// abi.h: the contract between the compiler and the runtime: what an artifact says about itself.
+// docs/abi.md tells the bytes.
+//
+// The compiler fills an AbiMeta and calls abi_write or abi_ptx; the runtime calls abi_find and
+// abi_read. Both directions run through one description of the layout (abi.c), so that they cannot
+// disagree. An artifact is untrusted: abi_read believes nothing, and what it returns has been
+// verified: every index is in range, every launch expression is well formed.
+//
+// Errors are static texts without a full stop ("the checksum does not match"); NULL is success.
+#ifndef RUNTIME_ABI_H
+#define RUNTIME_ABI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    ABI_VERSION = 1,
+    ABI_MAX_BYTES = 1 << 24, // of metadata; what 64 inputs in 64 variants need is far below
+    ABI_MAX_VARIANTS = 64,
+    ABI_MAX_SIZES = 256,
+    ABI_MAX_TENSORS = 256,
+    ABI_MAX_RANK = 8,
+    ABI_MAX_KERNELS = 256,
+    ABI_MAX_ARGS = 512, // 8 bytes each: what a CUDA launch takes (4 KB)
+    ABI_MAX_GRID = 4,
+    ABI_MAX_PLANS = 256,
+    ABI_MAX_CODE = 1024, // instructions of one launch expression
+    ABI_MAX_STACK = 64,
+    ABI_MAX_NAME = 255,
+};
+
+typedef enum AbiDtype {
+#define ABI_DTYPE(e, name, bytes) ABI_##e,
+#include "dtypes.def"
+#undef ABI_DTYPE
+    ABI_DTYPE_COUNT
+} AbiDtype;
+
+typedef enum AbiRole {
+#define ABI_ROLE(e, name, output, aligned) ABI_ROLE_##e,
+#include "abi_roles.def"
+#undef ABI_ROLE
+    ABI_ROLE_COUNT
+} AbiRole;
+
+typedef enum AbiOp {
+#define ABI_OP(e, name, pops, operand) ABI_OP_##e,
+#include "abi_ops.def"
+#undef ABI_OP
+    ABI_OP_COUNT
+} AbiOp;
+
+typedef enum AbiCode {
+    ABI_CODE_HOST,
+    ABI_CODE_PTX,
+    ABI_CODE_HSACO,
+    ABI_CODE_COUNT
+} AbiCode; // what the kernels are
+typedef enum AbiFamily { ABI_ATTENTION, ABI_RECURRENCE, ABI_FAMILY_COUNT } AbiFamily;
+typedef enum AbiPhase { ABI_FWD, ABI_BWD, ABI_PHASE_COUNT } AbiPhase;
+
+typedef struct AbiInsn {
+    uint8_t op;  // AbiOp
+    int64_t arg; // CONST: the value; SIZE: the index; otherwise 0
+} AbiInsn;
+
+typedef struct AbiExpr { // postfix; n = 0 where a field says it may be absent
+    uint32_t n;
+    AbiInsn *code;
+} AbiExpr;
+
+// An attention's first six sizes are B H Hkv Sq Sk q_offset (abi_fixed_sizes), then come the free
+// ones, then derived ones.
+enum {
+    ABI_SIZE_B,
+    ABI_SIZE_H,
+    ABI_SIZE_HKV,
+    ABI_SIZE_SQ,
+    ABI_SIZE_SK,
+    ABI_SIZE_Q_OFFSET,
+    ABI_SIZE_FREE
+};
+
+typedef struct AbiSize {
+    const char *name;
+    AbiExpr def; // derived: over the sizes before it; absent: given by the tensors (an extent that
+                 // is just this size) or the caller
+} AbiSize;
+
+enum AbiTensorFlag {
+    ABI_BARE_Q = 1,   // right only where q_offset is 0: other launches are refused
+    ABI_OPTIONAL = 2, // may be left out: the kernels then get a null pointer and strides of 0, and
+                      // do not touch it
+    ABI_ZEROED = 4,   // WORK: the runtime sets it to zero bytes before the launch's first kernel
+    ABI_TENSOR_FLAGS = 7,
+};
+
+typedef struct AbiTensor {
+    const char *name;
+    uint8_t role;  // AbiRole
+    uint8_t dtype; // AbiDtype
+    uint8_t flags; // AbiTensorFlag
+    uint8_t rank;  // 0: a scalar argument (INPUT only)
+    AbiExpr extent[ABI_MAX_RANK];
+} AbiTensor;
+
+typedef enum AbiArgKind {
+    ABI_ARG_POINTER, // tensor: its address, 8 bytes
+    ABI_ARG_STRIDE,  // tensor, dim (not the last, whose stride is 1): i64, in elements
+    ABI_ARG_SIZE,    // index: a size, i32
+    ABI_ARG_SCALAR,  // tensor of rank 0: f32 for float types, i32 for i32, i8 and bool
+    ABI_ARG_COUNT
+} AbiArgKind;
+
+typedef struct AbiArg {
+    uint8_t kind;   // AbiArgKind
+    uint8_t dim;    // STRIDE; otherwise 0
+    uint16_t index; // which tensor or size
+} AbiArg;
+
+// A kernel runs over a linear grid of product(grid) tasks: blocks on a GPU (blockIdx.x), calls of a
+// host function (docs/abi.md).
+typedef struct AbiKernel {
+    const char *symbol;
+    uint32_t threads; // of a block; 1 on the host
+    uint32_t shared;  // dynamic shared memory of a block, bytes
+    uint32_t cluster; // blocks of a cluster; 1 for none; divides the grid
+    uint32_t ngrid;
+    AbiExpr grid[ABI_MAX_GRID];
+    uint32_t nargs;
+    AbiArg *args;
+} AbiKernel;
+
+typedef struct AbiPlan {
+    AbiExpr when; // absent: always. The first plan that holds is run; the last has none.
+    uint32_t nkernels;
+    uint16_t *kernels; // of this variant, run in order
+} AbiPlan;
+
+typedef struct AbiVariant {
+    const char *name;
+    uint8_t family; // AbiFamily
+    uint8_t phase;  // AbiPhase
+    uint32_t D, Dv;
+    uint32_t nsizes, ntensors, nkernels, nplans;
+    AbiSize *sizes;
+    AbiTensor *tensors;
+    AbiKernel *kernels;
+    AbiPlan *plans;
+} AbiVariant;
+
+typedef struct AbiMeta {
+    uint8_t code;       // AbiCode
+    uint8_t dtype;      // AbiDtype of q, k, v, o
+    const char *target; // "sm_90a", "host"
+    uint32_t nvariants;
+    AbiVariant *variants;
+    uint64_t code_bytes,
+        code_sum; // of the code the metadata speaks for (PTX); 0, 0 where it is not covered (ELF)
+    struct AbiBlock *blocks; // what abi_read allocated; NULL in the writer's
+} AbiMeta;
+
+int abi_dtype_bytes(AbiDtype t);
+const char *abi_dtype_name(AbiDtype t);
+const char *abi_role_name(AbiRole r);
+bool abi_role_output(AbiRole r);
+bool abi_role_aligned(AbiRole r);
+bool abi_dtype_float(AbiDtype t);
+
+// The six sizes of an attention, for the writer: fills s[0..ABI_SIZE_FREE). Names are static.
+void abi_fixed_sizes(AbiSize *s);
+
+// Everything that must hold of an AbiMeta but what the checksum covers. abi_write and abi_read both
+// end with it.
+const char *abi_verify(const AbiMeta *m);
+
+// *out is malloc'ed. m->code_bytes and code_sum are written as they are.
+const char *abi_write(const AbiMeta *m, uint8_t **out, size_t *n);
+// On success the caller gives m back with abi_free; on failure m is empty. `bytes` need not outlive
+// the call.
+const char *abi_read(AbiMeta *m, const void *bytes, size_t n);
+void abi_free(AbiMeta *m);
+
+// The value of a verified expression; false when it overflows.
+bool abi_eval(const AbiExpr *e, const int64_t *sizes, int64_t workers, int64_t *out);
+
+uint64_t abi_fnv(const void *bytes, size_t n); // FNV-1a, 64 bits
+
+// ---- containers (abi_file.c)
+
+// PTX with the metadata as comment lines at its end. Sets m->code_bytes and code_sum. *out is
+// malloc'ed and NUL-terminated (the NUL is not counted).
+const char *abi_ptx(const char *ptx, size_t n, AbiMeta *m, char **out, size_t *out_n);
+
+#define ABI_ELF_SECTION                                                                            \
+    ".attn" // holds the metadata in .o, .so and .hsaco; the global in it is called
+            // <variant>_attn_meta
+
+// Finds and reads the metadata of a whole artifact: PTX text, an ELF file, or bare metadata. code
+// and code_n: what a driver loads (the PTX text without the metadata, the whole ELF file, nothing),
+// pointing into `file`.
+const char *abi_find(AbiMeta *m, const void *file, size_t n, const void **code, size_t *code_n);
+
+#endif
