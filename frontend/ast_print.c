@@ -1,0 +1,182 @@
+// ast_print.c: the AST as source, in a canonical layout (--emit=ast).
+//
+// Holds afterwards: the text parses to an equal tree. So parentheses stand exactly where precedence asks for them: a long
+// chain `a + b + ...` needs none, and so stays within the nesting limit when it is read back.
+#include "frontend/ast.h"
+
+#include <assert.h>
+
+static const struct {
+    const char *text;
+    int precedence;
+} operators[] = {
+#define OPERATOR(e, text, prec, n, op, swap) {text, prec},
+#include "operators.def"
+#undef OPERATOR
+};
+
+enum { PREC_COND = 1, PREC_UNARY = 12, PREC_PRIMARY = 13 };
+
+const char *ast_op_text(AstOp op) { return operators[op].text; }
+int ast_op_precedence(AstOp op) { return operators[op].precedence; }
+
+static int precedence(const AstExpr *e) {
+    switch (e->kind) {
+    case AST_COND: return PREC_COND;
+    case AST_BINARY:
+    case AST_UNARY: return operators[e->op].precedence;
+    case AST_INT:
+    case AST_FLOAT:
+    case AST_NAME:
+    case AST_CALL:
+    case AST_INDEX: return PREC_PRIMARY;
+    }
+    return PREC_PRIMARY;
+}
+
+static void put_at(Text *out, const AstExpr *e, int least) {
+    bool parens = precedence(e) < least;
+    text_puts(out, parens ? "(" : "");
+    ast_print_expr(out, e);
+    text_puts(out, parens ? ")" : "");
+}
+
+static void put_args(Text *out, const AstExpr *e, const char *open, const char *close) {
+    text_puts(out, e->name.s);
+    text_puts(out, open);
+    for (int i = 0; i < e->args.n; i++) {
+        text_puts(out, i ? ", " : "");
+        ast_print_expr(out, e->args.data[i]);
+    }
+    text_puts(out, close);
+}
+
+// The left spine of a chain, from its innermost operand outwards: a chain may be longer than the stack is deep.
+static void put_binary(Text *out, const AstExpr *e) {
+    Arena *scratch = arena_new();
+    VEC(const AstExpr *) spine = {0};
+    const AstExpr *first = e;
+    while (first->kind == AST_BINARY && (first == e || precedence(first) >= precedence(spine.data[spine.n - 1]))) {
+        VEC_PUSH(scratch, &spine, first);
+        first = first->args.data[0];
+    }
+    put_at(out, first, precedence(spine.data[spine.n - 1]));
+    for (int i = spine.n - 1; i >= 0; i--) {
+        const AstExpr *b = spine.data[i];
+        text_printf(out, " %s ", operators[b->op].text);
+        put_at(out, b->args.data[1], precedence(b) + 1);
+    }
+    arena_free(scratch);
+}
+
+void ast_print_expr(Text *out, const AstExpr *e) {
+    switch (e->kind) {
+    case AST_INT: text_printf(out, "%u", e->i); return;
+    case AST_FLOAT: text_f32(out, e->f); return;
+    case AST_NAME: text_puts(out, e->name.s); return;
+    case AST_CALL: put_args(out, e, "(", ")"); return;
+    case AST_INDEX: put_args(out, e, "[", "]"); return;
+    case AST_BINARY: put_binary(out, e); return;
+    case AST_UNARY:
+        text_puts(out, operators[e->op].text);
+        put_at(out, e->args.data[0], PREC_UNARY);
+        return;
+    case AST_COND:
+        put_at(out, e->args.data[0], PREC_COND + 1);
+        text_puts(out, " ? ");
+        put_at(out, e->args.data[1], PREC_COND);
+        text_puts(out, " : ");
+        put_at(out, e->args.data[2], PREC_COND);
+        return;
+    }
+}
+
+static void put_params(Text *out, const AstItem *item) {
+    text_puts(out, "(");
+    for (int i = 0; i < item->params.n; i++)
+        text_printf(out, "%s%s", i ? ", " : "", item->params.data[i].s);
+    text_puts(out, ")");
+}
+
+static void put_body(Text *out, const AstBody *b, const char *indent) {
+    if (!b->block) {
+        text_puts(out, " = ");
+        if (b->result)
+            ast_print_expr(out, b->result);
+        text_puts(out, ";\n");
+        return;
+    }
+    text_puts(out, " {\n");
+    for (int i = 0; i < b->lets.n; i++) {
+        const AstLet *l = &b->lets.data[i];
+        text_printf(out, "%s    %s %s = ", indent, l->emit ? "emit" : "let", l->name.s);
+        ast_print_expr(out, l->value);
+        text_puts(out, ";\n");
+    }
+    text_printf(out, "%s    return ", indent);
+    if (b->result)
+        ast_print_expr(out, b->result);
+    text_printf(out, ";\n%s}\n", indent);
+}
+
+static void put_input(Text *out, const AstItem *item) {
+    text_printf(out, "    input %s: %s", item->name.s, item->type.s);
+    for (int i = 0; i < item->extents.n; i++) {
+        const AstExtent *x = &item->extents.data[i];
+        text_puts(out, i ? ", " : "[");
+        if (x->name.s)
+            text_puts(out, x->name.s);
+        else
+            text_printf(out, "%u", x->i);
+    }
+    text_puts(out, item->extents.n ? "]" : "");
+    if (item->grad.s)
+        text_printf(out, " %s", item->grad.s);
+    text_puts(out, ";\n");
+}
+
+static void put_variant(Text *out, const AstItem *v) {
+    text_printf(out, "%s %s {\n", v->kind == AST_ATTENTION ? "attention" : "recurrence", v->name.s);
+    for (int i = 0; i < v->items.n; i++) {
+        const AstItem *item = v->items.data[i];
+        if (item->kind == AST_DIM) {
+            text_printf(out, "    dim %s = ", item->name.s);
+            ast_print_expr(out, item->value);
+            text_puts(out, ";\n");
+        } else if (item->kind == AST_INPUT) {
+            put_input(out, item);
+        } else {
+            text_printf(out, "    %s", item->name.s);
+            put_params(out, item);
+            put_body(out, &item->body, "    ");
+        }
+    }
+    text_puts(out, "}\n");
+}
+
+static void put_item(Text *out, const AstItem *item) {
+    switch (item->kind) {
+    case AST_IMPORT: text_printf(out, "import %s;\n", item->name.s); return;
+    case AST_CONST:
+        text_printf(out, "const %s = ", item->name.s);
+        ast_print_expr(out, item->value);
+        text_puts(out, ";\n");
+        return;
+    case AST_FN:
+    case AST_NORMALIZATION:
+        text_printf(out, "%s %s", item->kind == AST_FN ? "fn" : "normalization", item->name.s);
+        put_params(out, item);
+        put_body(out, &item->body, "");
+        return;
+    case AST_ATTENTION:
+    case AST_RECURRENCE: put_variant(out, item); return;
+    case AST_DIM:
+    case AST_INPUT:
+    case AST_CLAUSE: assert(!"not a module's item"); return;
+    }
+}
+
+void ast_print(Text *out, const AstModule *m) {
+    for (int i = 0; i < m->items.n; i++)
+        put_item(out, m->items.data[i]);
+}

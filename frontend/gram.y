@@ -1,0 +1,266 @@
+// gram.y: tokens to an AST, by the grammar of docs/language.md. Mistakes are reported and skipped to the next `;` or `}`.
+%code requires {
+#include "frontend/parse.h"
+}
+%code provides {
+int ast_yylex(AST_YYSTYPE *value, Span *span, void *scanner);
+}
+%code {
+// A level of nesting takes at most about 26 entries (each binary precedence, a condition, a call), so the limit of 256 levels
+// is met long before this; what still fills the stack is nested deeper than allowed, and yyerror says so.
+#undef YYMAXDEPTH
+#define YYMAXDEPTH 20000
+#define YYLLOC_DEFAULT(cur, rhs, n)                                                                \
+    ((cur) = (n) ? (Span){YYRHSLOC(rhs, 1).file, YYRHSLOC(rhs, 1).start, YYRHSLOC(rhs, n).end}       \
+                 : (Span){YYRHSLOC(rhs, 0).file, YYRHSLOC(rhs, 0).end, YYRHSLOC(rhs, 0).end})
+
+static void ast_yyerror(const Span *at, void *scanner, Parse *p, const char *message);
+
+// The tree that one operator makes, or the end of the parse where it nests too deep.
+#define UNARY(result, op, at, a)                                                                   \
+    do {                                                                                           \
+        (result) = parse_operator(p, op, at, at, a, NULL);                                         \
+        if (!parse_nest(p, result, at)) YYABORT;                                                   \
+    } while (0)
+#define NEST(e, at)                                                                                \
+    do {                                                                                           \
+        if (!parse_nest(p, e, at)) YYABORT;                                                        \
+    } while (0)
+}
+
+%define api.pure full
+%define api.prefix {ast_yy}
+%define parse.error custom
+%define parse.lac full
+%locations
+%define api.location.type {Span}
+%expect 0
+%parse-param {void *scanner} {Parse *p}
+%lex-param {void *scanner}
+%initial-action { @$ = (Span){p->file, 0, 0}; }
+
+%union {
+    AstExpr *expr;
+    AstExprs exprs;
+    AstName name;
+    AstNames names;
+    AstBody body;
+    AstLet let;
+    AstLets lets;
+    AstExtent extent;
+    AstExtents extents;
+    AstItem *item;
+    AstItems items;
+}
+
+%token IMPORT "'import'" CONST "'const'" FN "'fn'" NORMALIZATION "'normalization'" ATTENTION "'attention'"
+%token RECURRENCE "'recurrence'" DIM "'dim'" INPUT "'input'" LET "'let'" EMIT "'emit'" RETURN "'return'"
+%token NAME "a name" INT "an integer" FLOAT "a number"
+%token OROR "'||'" ANDAND "'&&'" EQEQ "'=='" NOTEQ "'!='" LESSEQ "'<='" GREATEREQ "'>='" SHIFTL "'<<'" SHIFTR "'>>'"
+
+%right '?' ':'
+%left OROR
+%left ANDAND
+%left '|'
+%left '^'
+%left '&'
+%left EQEQ NOTEQ
+%left '<' LESSEQ '>' GREATEREQ
+%left SHIFTL SHIFTR
+%left '+' '-'
+%left '*' '/' '%'
+%precedence '!' '~' UNARY
+
+%type <expr> expr primary
+%type <exprs> args args_opt
+%type <name> name path word grad
+%type <names> params names
+%type <body> body
+%type <let> let
+%type <lets> lets
+%type <extent> extent
+%type <extents> extents extents_opt
+%type <item> item variant_item
+%type <items> variant_items dims
+
+%%
+
+module:
+  %empty
+| module item                       { if ($2) VEC_PUSH(p->arena, &p->module->items, $2); }
+;
+
+item:
+  IMPORT path ';'                   { $$ = parse_item(p, AST_IMPORT, @$, $2); }
+| CONST name '=' expr ';'           { $$ = parse_item(p, AST_CONST, @$, $2); $$->value = $4; }
+| FN name params body               { $$ = parse_item(p, AST_FN, @$, $2); $$->params = $3; $$->body = $4; }
+| NORMALIZATION name params body    { $$ = parse_item(p, AST_NORMALIZATION, @$, $2); $$->params = $3; $$->body = $4; }
+| ATTENTION name '{' variant_items '}'   { $$ = parse_item(p, AST_ATTENTION, @$, $2); $$->items = $4; }
+| RECURRENCE name '{' variant_items '}'  { $$ = parse_item(p, AST_RECURRENCE, @$, $2); $$->items = $4; }
+| error ';'                         { $$ = NULL; }
+| error '}'                         { $$ = NULL; }
+;
+
+path:
+  word
+| path '.' word                     { $$ = $1; $$.s = arena_printf(p->arena, "%s.%s", $1.s, $3.s); $$.span.end = $3.span.end; }
+;
+
+word: NAME                          { $$ = parse_name(p, @1); }
+| reserved                          { $$ = parse_name(p, @1); }
+;
+
+reserved: IMPORT | CONST | FN | NORMALIZATION | ATTENTION | RECURRENCE | DIM | INPUT | LET | EMIT | RETURN ;
+
+name: NAME                          { $$ = parse_name(p, @1); } ;
+
+params:
+  '(' ')'                           { $$ = (AstNames){0}; }
+| '(' names ')'                     { $$ = $2; }
+;
+
+names:
+  name                              { $$ = (AstNames){0}; VEC_PUSH(p->arena, &$$, $1); }
+| names ',' name                    { $$ = $1; VEC_PUSH(p->arena, &$$, $3); }
+;
+
+body:
+  '=' expr ';'                      { $$ = (AstBody){.result = $2}; }
+| '{' lets RETURN expr ';' '}'      { $$ = (AstBody){.block = true, .lets = $2, .result = $4}; }
+| '{' lets error '}'                { $$ = (AstBody){.block = true, .lets = $2}; }
+;
+
+lets:
+  %empty                            { $$ = (AstLets){0}; }
+| lets let                          { $$ = $1; if ($2.value) VEC_PUSH(p->arena, &$$, $2); }
+;
+
+let:
+  LET name '=' expr ';'             { $$ = (AstLet){false, $2, $4}; }
+| EMIT name '=' expr ';'            { $$ = (AstLet){true, $2, $4}; }
+| error ';'                         { $$ = (AstLet){0}; }
+;
+
+variant_items:
+  %empty                            { $$ = (AstItems){0}; }
+| variant_items variant_item        { $$ = $1; if ($2) VEC_PUSH(p->arena, &$$, $2); }
+| variant_items DIM dims ';'        { $$ = $1; for (int i = 0; i < $3.n; i++) VEC_PUSH(p->arena, &$$, $3.data[i]); }
+;
+
+variant_item:
+  INPUT name ':' name extents_opt grad ';' {
+      $$ = parse_item(p, AST_INPUT, @$, $2);
+      $$->type = $4;
+      $$->extents = $5;
+      $$->grad = $6;
+  }
+| name params body                  { $$ = parse_item(p, AST_CLAUSE, @$, $1); $$->params = $2; $$->body = $3; }
+| error ';'                         { $$ = NULL; }
+;
+
+dims:
+  name '=' expr                     { $$ = (AstItems){0};
+                                      AstItem *d = parse_item(p, AST_DIM, @$, $1); d->value = $3;
+                                      VEC_PUSH(p->arena, &$$, d); }
+| dims ',' name '=' expr            { $$ = $1;
+                                      AstItem *d = parse_item(p, AST_DIM, @$, $3); d->value = $5;
+                                      d->continues = true;
+                                      VEC_PUSH(p->arena, &$$, d); }
+;
+
+extents_opt:
+  %empty                            { $$ = (AstExtents){0}; }
+| '[' extents ']'                   { $$ = $2; }
+;
+
+extents:
+  extent                            { $$ = (AstExtents){0}; VEC_PUSH(p->arena, &$$, $1); }
+| extents ',' extent                { $$ = $1; VEC_PUSH(p->arena, &$$, $3); }
+;
+
+extent:
+  name                              { $$ = (AstExtent){.name = $1}; }
+| INT                               { $$ = (AstExtent){.name = {NULL, @1}, .i = parse_int(p, @1)}; }
+;
+
+grad:
+  %empty                            { $$ = (AstName){0}; }
+| name
+;
+
+expr:
+  primary
+| expr '?' expr ':' expr            { $$ = parse_expr(p, AST_COND, @$, $1, $3, $5); NEST($$, @2); }
+| expr OROR expr                    { $$ = parse_operator(p, AST_OR, @$, @2, $1, $3); }
+| expr ANDAND expr                  { $$ = parse_operator(p, AST_AND, @$, @2, $1, $3); }
+| expr '|' expr                     { $$ = parse_operator(p, AST_BOR, @$, @2, $1, $3); }
+| expr '^' expr                     { $$ = parse_operator(p, AST_BXOR, @$, @2, $1, $3); }
+| expr '&' expr                     { $$ = parse_operator(p, AST_BAND, @$, @2, $1, $3); }
+| expr EQEQ expr                    { $$ = parse_operator(p, AST_EQ, @$, @2, $1, $3); }
+| expr NOTEQ expr                   { $$ = parse_operator(p, AST_NE, @$, @2, $1, $3); }
+| expr '<' expr                     { $$ = parse_operator(p, AST_LT, @$, @2, $1, $3); }
+| expr LESSEQ expr                  { $$ = parse_operator(p, AST_LE, @$, @2, $1, $3); }
+| expr '>' expr                     { $$ = parse_operator(p, AST_GT, @$, @2, $1, $3); }
+| expr GREATEREQ expr               { $$ = parse_operator(p, AST_GE, @$, @2, $1, $3); }
+| expr SHIFTL expr                  { $$ = parse_operator(p, AST_SHL, @$, @2, $1, $3); }
+| expr SHIFTR expr                  { $$ = parse_operator(p, AST_SHR, @$, @2, $1, $3); }
+| expr '+' expr                     { $$ = parse_operator(p, AST_ADD, @$, @2, $1, $3); }
+| expr '-' expr                     { $$ = parse_operator(p, AST_SUB, @$, @2, $1, $3); }
+| expr '*' expr                     { $$ = parse_operator(p, AST_MUL, @$, @2, $1, $3); }
+| expr '/' expr                     { $$ = parse_operator(p, AST_DIV, @$, @2, $1, $3); }
+| expr '%' expr                     { $$ = parse_operator(p, AST_MOD, @$, @2, $1, $3); }
+| '-' expr %prec UNARY              { UNARY($$, AST_NEG, @$, $2); }
+| '!' expr                          { UNARY($$, AST_NOT, @$, $2); }
+| '~' expr                          { UNARY($$, AST_BNOT, @$, $2); }
+;
+
+primary:
+  INT                               { $$ = parse_expr(p, AST_INT, @$, NULL, NULL, NULL); $$->i = parse_int(p, @1); }
+| FLOAT                             { $$ = parse_expr(p, AST_FLOAT, @$, NULL, NULL, NULL); $$->f = parse_float(p, @1); }
+| name                              { $$ = parse_expr(p, AST_NAME, @$, NULL, NULL, NULL); $$->name = $1; }
+| name '(' args_opt ')'             { $$ = parse_expr(p, AST_CALL, @$, NULL, NULL, NULL); $$->name = $1; $$->args = $3; NEST($$, @1); }
+| name '[' args ']'                 { $$ = parse_expr(p, AST_INDEX, @$, NULL, NULL, NULL); $$->name = $1; $$->args = $3; NEST($$, @1); }
+| '(' expr ')'                      { $$ = $2; NEST($$, @1); }
+;
+
+args_opt: %empty                    { $$ = (AstExprs){0}; } | args ;
+
+args:
+  expr                              { $$ = (AstExprs){0}; VEC_PUSH(p->arena, &$$, $1); }
+| args ',' expr                     { $$ = $1; VEC_PUSH(p->arena, &$$, $3); }
+;
+
+%%
+
+// Bison calls this for a full stack only: syntax errors have their own report below.
+static void ast_yyerror(const Span *at, void *scanner, Parse *p, const char *message) {
+    (void)scanner;
+    (void)message;
+    parse_too_deep(p, *at);
+}
+
+static bool is_reserved(yysymbol_kind_t token) { return token >= YYSYMBOL_IMPORT && token <= YYSYMBOL_RETURN; }
+
+static int yyreport_syntax_error(const yypcontext_t *context, void *scanner, Parse *p) {
+    (void)scanner;
+    enum { MOST_EXPECTED = 5 }; // a longer list tells nothing
+    yysymbol_kind_t expected[MOST_EXPECTED + 1];
+    int n = yypcontext_expected_tokens(context, expected, MOST_EXPECTED + 1);
+    yysymbol_kind_t token = yypcontext_token(context);
+    Span at = *yypcontext_location(context);
+    Text t;
+    text_init(&t, p->arena);
+    if (token == YYSYMBOL_YYEOF || token == YYSYMBOL_YYEMPTY)
+        text_puts(&t, "unexpected end of file");
+    else
+        text_printf(&t, "unexpected '%.*s'", at.end - at.start > 40 ? 40 : (int)(at.end - at.start), p->text + at.start);
+    bool name_expected = false;
+    for (int i = 0; n <= MOST_EXPECTED && i < n; i++) {
+        text_printf(&t, "%s%s", i == 0 ? ", expected " : i + 1 < n ? ", " : " or ", yysymbol_name(expected[i]));
+        name_expected |= expected[i] == YYSYMBOL_NAME;
+    }
+    if (name_expected && is_reserved(token))
+        text_puts(&t, " (it is a reserved word)");
+    diag_error(p->diags, at, "%s", t.s);
+    return 0;
+}
