@@ -1,0 +1,19 @@
+// simplify_rules.h: shared by the files of ex_simplify.
+#ifndef PASSES_SIMPLIFY_RULES_H
+#define PASSES_SIMPLIFY_RULES_H
+
+#include "ir/expr.h"
+
+// Builds an operation over simplified arguments, simplified.
+const Ex *simp_1(ExPool *p, ExOp op, const Ex *a);
+const Ex *simp_2(ExPool *p, ExOp op, const Ex *a, const Ex *b);
+const Ex *simp_select(ExPool *p, const Ex *c, const Ex *a, const Ex *b);
+bool simp_finite(const Ex *e); // an f32 that is neither NaN nor infinite whatever the data
+
+// The rules of one node, its arguments simplified and not all constant. They return the node itself
+// where nothing applies.
+const Ex *simp_float_node(ExPool *p, const Ex *e);
+const Ex *simp_int_node(ExPool *p, const Ex *e);  // i32 arithmetic
+const Ex *simp_bool_node(ExPool *p, const Ex *e); // comparisons, connectives, select, conv
+
+#endif
