@@ -11,7 +11,8 @@
 // op by op and decides nothing. Text form: docs/tile-ir.md; tile_print and tile_parse are inverse to each other.
 //
 // Meaning of a kernel: for every point of the grid, in any order, run the body. Positions: POS(a) = TILE(a) * extent + i for an
-// axis over a run-time size, where TILE(a) is bound by the grid or by the enclosing loop over a. A load outside a tensor gives 0, a
+// axis over a run-time size, where TILE(a) is bound by the grid or by the enclosing loop over a. While an extent is not chosen a tile
+// is one element: counts and bounds at the algorithm level are written for that (`to Sk`), and tiling divides them. A load outside a tensor gives 0, a
 // store outside stores nothing. LOADs of inputs inside map bodies are clamped into the tensor (row.h). Arithmetic is f32; a
 // value whose dtype is narrower is rounded to it when it is made; mma accumulates in f32.
 #ifndef IR_TILE_H
@@ -24,6 +25,7 @@ enum {
     TILE_MAX_RANK = 4,  // axes of one value
     TILE_MAX_DIMS = 8,  // of a tensor (EX_MAX_RANK)
     TILE_MAX_GRID = 4,
+    TILE_MAX_OPERANDS = 64, // of a map: what a fused score with every input as a tile may need
 };
 
 typedef enum TensorRole { TENSOR_Q, TENSOR_K, TENSOR_V, TENSOR_O, TENSOR_INPUT, TENSOR_EMIT, TENSOR_WORK } TensorRole;
@@ -148,6 +150,7 @@ typedef struct TileKernel {
     TileBlock body;
     TileSchedule schedule;
     int nvalues;
+    struct TileNames *names; // of its values so far (tile.c)
 } TileKernel;
 
 // Which kernels run, in order, for sizes for which `when` holds; the first plan that fits is taken, the last has no `when`.
@@ -172,25 +175,38 @@ typedef struct TileProgram {
 } TileProgram;
 
 // ---- building (tile.c)
-TileProgram *tile_program(Arena *a, ExPool *pool, const char *name);
+TileProgram *tile_program(Arena *a, ExPool *pool, const char *name); // with the fixed sizes, and nothing else
 TileKernel *tile_kernel(TileProgram *p, const char *name);
 int tile_axis(TileKernel *k, const char *name, const Ex *size, bool whole);
-// Appends an op to a block; results are made by tile_result.
+// Appends an op to a block (NULL: to none yet); results are made by tile_result.
 TileOp *tile_op(TileProgram *p, TileKernel *k, TileBlock *b, TileKind kind, Span span);
+// A value whose name is `name`, or that with a number where the kernel has it already. A loop's carried values are made so.
 TileValue *tile_value(TileProgram *p, TileKernel *k, const char *name, Dtype t, const uint8_t *axes, int rank);
 TileValue *tile_result(TileProgram *p, TileKernel *k, TileOp *op, const char *name, Dtype t, const uint8_t *axes, int rank);
 void tile_arg(TileProgram *p, TileOp *op, TileValue *v);
 void tile_unlink(TileOp *op);
 void tile_insert_before(TileOp *where, TileOp *op);
+void tile_append(TileBlock *b, TileOp *op);
 bool tile_has_axis(const TileValue *v, int axis);
-// Deep copy of a loop (or any op) with its body; uses of outer values stay, inner ones are fresh. map(ctx, e) rewrites every
-// expression on the way (NULL: keep).
+// The elements of a tile along an axis: its extent where chosen, else all of a whole axis, else 1.
+int tile_extent(const TileAxis *a);
+// The next op after `op` (NULL: the first) in reading order, bodies of loops included: loops before their bodies.
+TileOp *tile_next(const TileBlock *root, const TileOp *op);
+// Puts `to` where `from` is used, in a block and all within.
+void tile_replace(TileBlock *b, const TileValue *from, TileValue *to);
+// Rewrites the op's own expressions (not those of a loop's body).
+void tile_map_exprs(TileOp *op, const Ex *(*map)(void *ctx, const Ex *e), void *ctx);
+// Deep copy of a loop (or any op) with its body, not yet in a block; uses of outer values stay, inner ones are fresh. map(ctx, e)
+// rewrites every expression on the way (NULL: keep).
 TileOp *tile_clone(TileProgram *p, TileKernel *k, const TileOp *op, const Ex *(*map)(void *ctx, const Ex *e), void *ctx);
 TileProgram *tile_copy(Arena *a, const TileProgram *p); // an independent copy, in the same pool
 const char *tile_kind_name(TileKind k);
 
 // ---- text, checks, meaning
 void tile_print(Text *out, const TileProgram *p);                                   // tile_text.c
+// Names for expressions of a program: of an op's map body (PARAM), of a kernel (POS, TILE), of the program (sizes, inputs). k and
+// op may be NULL.
+ExNames tile_names(Arena *a, const TileProgram *p, const TileKernel *k, const TileOp *op);
 TileProgram *tile_parse(Arena *a, const char *text, size_t n, Diags *diags);         // tile_parse.c; NULL with errors in diags
 // False and an error for the first thing that does not hold: types, axes, dominance, loops, buffers written before they are read,
 // copies waited for before a view is used.

@@ -1,0 +1,35 @@
+// target.c: what is known of each target, as data.
+//
+// From the vendors' tuning guides: sm_80 is an A100 (later devices without a row of their own run
+// its code), sm_90a an H100 or H200, gfx90a one die of an MI250, gfx942 one of an MI300X, gfx1100
+// an RX 7900. The host's row holds portable defaults.
+#include "ir/target.h"
+
+#include <string.h>
+
+enum { KB = 1024, MB = 1024 * 1024 };
+
+//                    lanes, registers, shared_bytes, l2_bytes
+#define FACTS_HOST 8, 16, 32 * KB, 1 * MB
+#define FACTS_SM80 32, 255, 163 * KB, 40 * MB
+#define FACTS_SM90A 32, 255, 227 * KB, 50 * MB
+#define FACTS_GFX90A 64, 512, 64 * KB, 8 * MB
+#define FACTS_GFX942 64, 512, 64 * KB, 4 * MB
+#define FACTS_GFX1100 32, 256, 64 * KB, 6 * MB
+
+static const Target targets[TARGET_COUNT] = {
+#define TARGET(e, name, ext, kind) [TARGET_##e] = {TARGET_##e, name, ext, kind, FACTS_##e},
+#include "targets.def"
+#undef TARGET
+};
+
+const Target *target_get(TargetId id) { return &targets[id]; }
+
+bool target_find(const char *name, TargetId *out) {
+    for (int i = 0; i < TARGET_COUNT; i++)
+        if (!strcmp(targets[i].name, name)) {
+            *out = targets[i].id;
+            return true;
+        }
+    return false;
+}

@@ -1,0 +1,341 @@
+// tile.c: tile programs in memory: building, walking, cloning, copying.
+//
+// In: a builder's or a pass's calls. Out: a program in one arena. Holds afterwards: values of a
+// kernel have names and ids of their own; axes of a value are in the kernel's order; every op knows
+// its block and every block its loop.
+#include "ir/tile.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <string.h>
+
+static const char *const kind_names[TILE_KIND_COUNT] = {
+#define TILE_OP(e, name) name,
+#include "tile_ops.def"
+#undef TILE_OP
+};
+
+const char *tile_kind_name(TileKind k) { return kind_names[k]; }
+
+TileProgram *tile_program(Arena *a, ExPool *pool, const char *name) {
+    TileProgram *p = ARENA_NEW(a, TileProgram);
+    p->arena = a;
+    p->pool = pool;
+    p->name = arena_strdup(a, name);
+    SizeNames fixed;
+    sizes_init(a, &fixed);
+    for (int i = 0; i < fixed.n; i++) {
+        TileSize s = {.name = fixed.data[i]};
+        VEC_PUSH(a, &p->sizes, s);
+    }
+    return p;
+}
+
+// ---- names of values
+// ------------------------------------------------------------------------------------------------
+
+// A hash set: which names a kernel has, and for each the number to try next when it is asked for
+// again.
+typedef struct NameSlot {
+    const char *name; // NULL: free
+    int next;
+} NameSlot;
+
+typedef struct TileNames {
+    NameSlot *slots;
+    uint32_t cap, n; // cap is a power of two
+} TileNames;
+
+static uint32_t hash_name(const char *s) {
+    uint32_t h = 2166136261u;
+    for (; *s; s++) h = (h ^ (unsigned char)*s) * 16777619u;
+    return h ^ h >> 15;
+}
+
+static NameSlot *name_slot(const TileNames *t, const char *name) {
+    uint32_t i = hash_name(name) & (t->cap - 1);
+    while (t->slots[i].name && strcmp(t->slots[i].name, name)) i = (i + 1) & (t->cap - 1);
+    return &t->slots[i];
+}
+
+static NameSlot *take_name(Arena *a, TileNames *t, const char *name) {
+    if (t->n * 2 >= t->cap) {
+        TileNames old = *t;
+        t->cap = old.cap ? old.cap * 2 : 32;
+        t->slots = ARENA_ARRAY(a, NameSlot, t->cap);
+        for (uint32_t i = 0; i < old.cap; i++)
+            if (old.slots[i].name) *name_slot(t, old.slots[i].name) = old.slots[i];
+    }
+    NameSlot *s = name_slot(t, name);
+    if (!s->name) {
+        s->name = name;
+        s->next = 1;
+        t->n++;
+    }
+    return s;
+}
+
+// `name` where it is free; otherwise it without its digits and with the next number that is.
+static const char *fresh_name(Arena *a, TileNames *t, const char *name) {
+    if (!t->cap || !name_slot(t, name)->name) return take_name(a, t, arena_strdup(a, name))->name;
+    size_t n = strlen(name);
+    while (n > 1 && isdigit((unsigned char)name[n - 1])) n--;
+    const char *base = arena_strndup(a, name, n);
+    int next = take_name(a, t, base)->next;
+    const char *made;
+    do made = arena_printf(a, "%s%d", base, next++);
+    while (name_slot(t, made)->name);
+    take_name(a, t, made);
+    name_slot(t, base)->next = next;
+    return made;
+}
+
+// ---- building
+// -------------------------------------------------------------------------------------------------------
+
+static TileKernel *new_kernel(TileProgram *p, const char *name) {
+    TileKernel *k = ARENA_NEW(p->arena, TileKernel);
+    k->name = arena_strdup(p->arena, name);
+    k->schedule.lane_axis = -1;
+    k->names = ARENA_NEW(p->arena, TileNames);
+    VEC_PUSH(p->arena, &p->kernels, k);
+    return k;
+}
+
+TileKernel *tile_kernel(TileProgram *p, const char *name) {
+    TileKernel *k = new_kernel(p, name);
+    k->mask = ex_bool(p->pool, true);
+    return k;
+}
+
+int tile_axis(TileKernel *k, const char *name, const Ex *size, bool whole) {
+    assert(k->naxes < TILE_MAX_AXES);
+    k->axes[k->naxes] = (TileAxis){.name = name, .size = size, .whole = whole};
+    return k->naxes++;
+}
+
+void tile_append(TileBlock *b, TileOp *op) {
+    op->block = b;
+    op->next = NULL;
+    op->prev = b->last;
+    if (b->last)
+        b->last->next = op;
+    else
+        b->first = op;
+    b->last = op;
+}
+
+TileOp *tile_op(TileProgram *p, TileKernel *k, TileBlock *b, TileKind kind, Span span) {
+    (void)k;
+    TileOp *op = ARENA_NEW(p->arena, TileOp);
+    op->kind = kind;
+    op->span = span;
+    op->body.owner = op;
+    if (b) tile_append(b, op);
+    return op;
+}
+
+TileValue *tile_value(TileProgram *p, TileKernel *k, const char *name, Dtype t, const uint8_t *axes,
+                      int rank) {
+    assert(rank <= TILE_MAX_RANK);
+    TileValue *v = ARENA_NEW(p->arena, TileValue);
+    v->id = k->nvalues++;
+    v->name = fresh_name(p->arena, k->names, name);
+    v->dtype = t;
+    v->stages = 1;
+    for (int i = 0; i < rank; i++) { // a set, in canonical order
+        int at = v->rank;
+        while (at > 0 && v->axis[at - 1] > axes[i]) at--;
+        if (at > 0 && v->axis[at - 1] == axes[i]) continue;
+        memmove(&v->axis[at + 1], &v->axis[at], (size_t)(v->rank - at));
+        v->axis[at] = axes[i];
+        v->rank++;
+    }
+    return v;
+}
+
+TileValue *tile_result(TileProgram *p, TileKernel *k, TileOp *op, const char *name, Dtype t,
+                       const uint8_t *axes, int rank) {
+    TileValue *v = tile_value(p, k, name, t, axes, rank);
+    v->def = op;
+    VEC_PUSH(p->arena, &op->results, v);
+    return v;
+}
+
+void tile_arg(TileProgram *p, TileOp *op, TileValue *v) { VEC_PUSH(p->arena, &op->args, v); }
+
+void tile_unlink(TileOp *op) {
+    TileBlock *b = op->block;
+    *(op->prev ? &op->prev->next : &b->first) = op->next;
+    *(op->next ? &op->next->prev : &b->last) = op->prev;
+    op->prev = op->next = NULL;
+    op->block = NULL;
+}
+
+void tile_insert_before(TileOp *where, TileOp *op) {
+    op->block = where->block;
+    op->next = where;
+    op->prev = where->prev;
+    *(where->prev ? &where->prev->next : &where->block->first) = op;
+    where->prev = op;
+}
+
+// ---- looking
+// --------------------------------------------------------------------------------------------------------
+
+bool tile_has_axis(const TileValue *v, int axis) {
+    for (int i = 0; i < v->rank; i++)
+        if (v->axis[i] == axis) return true;
+    return false;
+}
+
+int tile_extent(const TileAxis *a) {
+    if (a->extent) return a->extent;
+    return a->whole && a->size->op == EX_CONST ? a->size->i : 1;
+}
+
+TileOp *tile_next(const TileBlock *root, const TileOp *op) {
+    if (!op) return root->first;
+    if (op->kind == TILE_LOOP && op->body.first) return op->body.first;
+    while (!op->next) {
+        if (op->block == root || !op->block->owner) return NULL;
+        op = op->block->owner;
+    }
+    return op->next;
+}
+
+void tile_replace(TileBlock *b, const TileValue *from, TileValue *to) {
+    for (TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
+        for (int i = 0; i < op->args.n; i++)
+            if (op->args.data[i] == from) op->args.data[i] = to;
+}
+
+void tile_map_exprs(TileOp *op, const Ex *(*map)(void *ctx, const Ex *e), void *ctx) {
+    const Ex **own[] = {&op->from, &op->to, &op->index, &op->where, &op->stage, &op->when};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (*own[i]) *own[i] = map(ctx, *own[i]);
+    for (int i = 0; i < TILE_MAX_DIMS; i++)
+        if (op->coord[i].at) op->coord[i].at = map(ctx, op->coord[i].at);
+    for (int i = 0; i < op->outs.n; i++) op->outs.data[i].body = map(ctx, op->outs.data[i].body);
+}
+
+// ---- cloning and copying
+// --------------------------------------------------------------------------------------------
+
+// Where values and ops go while they are duplicated. `fresh`: into the same kernel, so that values
+// need ids and names of their own; otherwise into a copy of the kernel, where they keep them.
+typedef struct Dup {
+    TileProgram *p;
+    TileKernel *k;
+    bool fresh;
+    TileValue **value; // by old id; NULL: not from inside
+    int nvalues;       // of the old kernel
+} Dup;
+
+static TileValue *dup_value(Dup *d, const TileValue *v, TileOp *def) {
+    TileValue *w;
+    if (d->fresh) {
+        w = tile_value(d->p, d->k, v->name, v->dtype, v->axis, v->rank);
+        w->home = v->home;
+        w->stages = v->stages;
+    } else {
+        w = ARENA_NEW(d->p->arena, TileValue);
+        *w = *v;
+        w->name = take_name(d->p->arena, d->k->names, arena_strdup(d->p->arena, v->name))->name;
+    }
+    w->def = def;
+    return d->value[v->id] = w;
+}
+
+static TileValue *dup_use(const Dup *d, TileValue *v) {
+    TileValue *w = v->id < d->nvalues ? d->value[v->id] : NULL;
+    return w ? w : v;
+}
+
+static TileOp *dup_op(Dup *d, const TileOp *op);
+
+static void dup_block(Dup *d, const TileBlock *from, TileBlock *to) {
+    for (const TileOp *op = from->first; op; op = op->next) tile_append(to, dup_op(d, op));
+}
+
+static TileOp *dup_op(Dup *d, const TileOp *op) {
+    Arena *a = d->p->arena;
+    TileOp *n = ARENA_NEW(a, TileOp);
+    *n = *op;
+    n->prev = n->next = NULL;
+    n->block = NULL;
+    n->body = (TileBlock){.owner = n};
+    memset(&n->results, 0, sizeof n->results);
+    memset(&n->args, 0, sizeof n->args);
+    memset(&n->outs, 0, sizeof n->outs);
+    memset(&n->carried, 0, sizeof n->carried);
+    for (int i = 0; i < op->args.n; i++) VEC_PUSH(a, &n->args, dup_use(d, op->args.data[i]));
+    for (int i = 0; i < op->outs.n; i++) VEC_PUSH(a, &n->outs, op->outs.data[i]);
+    for (int i = 0; i < op->carried.n; i++)
+        VEC_PUSH(a, &n->carried, dup_value(d, op->carried.data[i], n));
+    dup_block(d, &op->body, &n->body);
+    for (int i = 0; i < op->results.n; i++)
+        VEC_PUSH(a, &n->results, dup_value(d, op->results.data[i], n));
+    return n;
+}
+
+TileOp *tile_clone(TileProgram *p, TileKernel *k, const TileOp *op,
+                   const Ex *(*map)(void *ctx, const Ex *e), void *ctx) {
+    Arena *scratch = arena_new();
+    Dup d = {p, k, true, ARENA_ARRAY(scratch, TileValue *, k->nvalues), k->nvalues};
+    TileOp *n = dup_op(&d, op);
+    if (map) {
+        tile_map_exprs(n, map, ctx);
+        for (TileOp *in = tile_next(&n->body, NULL); in; in = tile_next(&n->body, in))
+            tile_map_exprs(in, map, ctx);
+    }
+    arena_free(scratch);
+    return n;
+}
+
+static void copy_kernel(TileProgram *to, const TileKernel *from) {
+    TileKernel *k = new_kernel(to, from->name);
+    TileNames *names = k->names;
+    const char *name = k->name;
+    *k = *from;
+    k->names = names;
+    k->name = name;
+    k->body = (TileBlock){0};
+    for (int i = 0; i < k->naxes; i++)
+        k->axes[i].name = arena_strdup(to->arena, from->axes[i].name);
+    Arena *scratch = arena_new();
+    Dup d = {to, k, false, ARENA_ARRAY(scratch, TileValue *, k->nvalues), k->nvalues};
+    dup_block(&d, &from->body, &k->body);
+    arena_free(scratch);
+}
+
+TileProgram *tile_copy(Arena *a, const TileProgram *p) {
+    TileProgram *n = ARENA_NEW(a, TileProgram);
+    *n = (TileProgram){.arena = a,
+                       .pool = p->pool,
+                       .name = arena_strdup(a, p->name),
+                       .target = p->target,
+                       .dtype = p->dtype,
+                       .scheduled = p->scheduled,
+                       .D = p->D,
+                       .Dv = p->Dv};
+    for (int i = 0; i < p->sizes.n; i++) {
+        TileSize s = p->sizes.data[i];
+        s.name = arena_strdup(a, s.name);
+        VEC_PUSH(a, &n->sizes, s);
+    }
+    for (int i = 0; i < p->tensors.n; i++) {
+        TileTensor t = p->tensors.data[i];
+        t.name = arena_strdup(a, t.name);
+        VEC_PUSH(a, &n->tensors, t);
+    }
+    for (int i = 0; i < p->inputs.n; i++) VEC_PUSH(a, &n->inputs, p->inputs.data[i]);
+    for (int i = 0; i < p->kernels.n; i++) copy_kernel(n, p->kernels.data[i]);
+    for (int i = 0; i < p->plans.n; i++) {
+        TilePlan plan = {.when = p->plans.data[i].when};
+        for (int j = 0; j < p->plans.data[i].kernels.n; j++)
+            VEC_PUSH(a, &plan.kernels, p->plans.data[i].kernels.data[j]);
+        VEC_PUSH(a, &n->plans, plan);
+    }
+    return n;
+}

@@ -1,0 +1,370 @@
+// tile_text.c: a tile program as text. The form is told in docs/tile-ir.md; tile_parse reads it
+// back.
+//
+// In: a program, at any level, valid or not (a pass that went wrong must be printable). Out: text
+// without addresses or hash order. Holds afterwards: tile_print of what tile_parse makes of it is
+// the same text.
+#include "ir/expr_ops.h"
+#include "ir/tile.h"
+
+#include <string.h>
+
+// ---- names
+// ----------------------------------------------------------------------------------------------------------
+
+typedef struct Names {
+    Arena *arena;
+    const TileProgram *p;
+    const TileKernel *k;
+    const TileOp *op;
+    const char *pos[TILE_MAX_AXES], *tile[TILE_MAX_AXES], *param[TILE_MAX_OPERANDS];
+} Names;
+
+// A name that the text form gives a meaning of its own ("t", "mask", "size3"): a user's input of
+// that name is written "@t".
+static bool reserved(const char *name) {
+    static const char *const words[] = {"true", "false", "inf", "nan"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcmp(name, words[i])) return true;
+    for (int s = 0; s < SYM_COUNT; s++) {
+        size_t n = strlen(ex_syms[s].name);
+        if (strncmp(name, ex_syms[s].name, n)) continue;
+        size_t digits = strspn(name + n, "0123456789");
+        if (!name[n + digits] && (digits > 0) == ex_syms[s].indexed) return true;
+    }
+    return false;
+}
+
+static const char *user_name(const Names *n, const char *name) {
+    return reserved(name) ? arena_printf(n->arena, "@%s", name) : name;
+}
+
+static const TileTensor *input_tensor(const TileProgram *p, int input) {
+    if (input < 0 || input >= p->inputs.n) return NULL;
+    int t = p->inputs.data[input];
+    return t >= 0 && t < p->tensors.n ? &p->tensors.data[t] : NULL;
+}
+
+static const char *name_of(void *ctx, ExSym sym, int i) {
+    const Names *n = ctx;
+    const TileTensor *t;
+    switch ((int)sym) {
+    case SYM_SIZE:
+        return i >= 0 && i < n->p->sizes.n ? user_name(n, n->p->sizes.data[i].name) : NULL;
+    case SYM_SCALAR: return (t = input_tensor(n->p, i)) ? user_name(n, t->name) : NULL;
+    case SYM_POS: return n->k && i >= 0 && i < n->k->naxes ? n->pos[i] : NULL;
+    case SYM_TILE: return n->k && i >= 0 && i < n->k->naxes ? n->tile[i] : NULL;
+    case SYM_PARAM: return i >= 0 && i < TILE_MAX_OPERANDS ? n->param[i] : NULL;
+    default: return NULL;
+    }
+}
+
+static const char *input_of(void *ctx, int input) {
+    const Names *n = ctx;
+    const TileTensor *t = input_tensor(n->p, input);
+    return t ? t->name : NULL;
+}
+
+static int find_input(void *ctx, const char *name, ExType *type) {
+    const Names *n = ctx;
+    for (int i = 0; i < n->p->inputs.n; i++) {
+        const TileTensor *t = input_tensor(n->p, i);
+        if (!t || strcmp(t->name, name)) continue;
+        *type = dtype_reads(t->dtype);
+        return i;
+    }
+    return -1;
+}
+
+static bool found(ExSym s, int i, ExType t, ExSym *sym, int *index, ExType *type) {
+    *sym = s;
+    *index = i;
+    *type = t;
+    return true;
+}
+
+static bool find(void *ctx, const char *name, ExSym *sym, int *index, ExType *type) {
+    const Names *n = ctx;
+    for (int i = 0; n->k && i < n->k->naxes; i++) {
+        if (!strcmp(name, n->pos[i])) return found(SYM_POS, i, EX_I32, sym, index, type);
+        if (!strcmp(name, n->tile[i])) return found(SYM_TILE, i, EX_I32, sym, index, type);
+    }
+    for (int i = 0; n->op && i < n->op->args.n && i < TILE_MAX_OPERANDS; i++)
+        if (!strcmp(name, n->param[i]))
+            return found(SYM_PARAM, i, dtype_reads(n->op->args.data[i]->dtype), sym, index, type);
+    if (name[0] == '@')
+        name++;
+    else if (reserved(name))
+        return false;
+    for (int i = 0; i < n->p->sizes.n; i++)
+        if (!strcmp(name, n->p->sizes.data[i].name))
+            return found(SYM_SIZE, i, EX_I32, sym, index, type);
+    ExType reads;
+    int i = find_input(ctx, name, &reads);
+    if (i < 0 || input_tensor(n->p, i)->rank) return false;
+    return found(SYM_SCALAR, i, reads, sym, index, type);
+}
+
+ExNames tile_names(Arena *a, const TileProgram *p, const TileKernel *k, const TileOp *op) {
+    Names *n = ARENA_NEW(a, Names);
+    *n = (Names){.arena = a, .p = p, .k = k, .op = op};
+    for (int i = 0; k && i < k->naxes; i++) {
+        n->pos[i] = arena_printf(a, "%s.pos", k->axes[i].name);
+        n->tile[i] = arena_printf(a, "%s.tile", k->axes[i].name);
+    }
+    for (int i = 0; op && i < op->args.n && i < TILE_MAX_OPERANDS; i++)
+        n->param[i] = arena_printf(a, "%%%s", op->args.data[i]->name);
+    return (ExNames){name_of, input_of, find, find_input, n};
+}
+
+// ---- printing
+// -------------------------------------------------------------------------------------------------------
+
+typedef struct Out {
+    Text *text;
+    Arena *scratch;
+    const TileProgram *p;
+    const TileKernel *k;
+    ExNames names; // of the program, then of the kernel, then of the map at hand
+    int depth;
+} Out;
+
+static void ex(Out *o, const char *before, const Ex *e) {
+    text_puts(o->text, before);
+    ex_print(o->text, e, &o->names);
+}
+
+static void indent(Out *o) { text_printf(o->text, "%*s", 2 * o->depth, ""); }
+
+static const char *axis_name(const Out *o, int axis) {
+    return axis >= 0 && axis < o->k->naxes ? o->k->axes[axis].name : "?";
+}
+
+static void axes(Out *o, const uint8_t *axis, int n) {
+    text_puts(o->text, "[");
+    for (int i = 0; i < n; i++) text_printf(o->text, "%s%s", i ? ", " : "", axis_name(o, axis[i]));
+    text_puts(o->text, "]");
+}
+
+static const char *home_name(TileHome h) {
+    static const char *const names[] = {[HOME_ANY] = "any",
+                                        [HOME_FRAGMENT] = "fragment",
+                                        [HOME_SHARED] = "shared",
+                                        [HOME_SCRATCH] = "scratch"};
+    return names[h];
+}
+
+// "%kb: bf16[N, D] in shared stages 2"
+static void define(Out *o, const TileValue *v) {
+    text_printf(o->text, "%%%s: %s", v->name, dtype_name(v->dtype));
+    axes(o, v->axis, v->rank);
+    if (v->home != HOME_ANY) text_printf(o->text, " in %s", home_name(v->home));
+    if (v->stages != 1) text_printf(o->text, " stages %d", v->stages);
+}
+
+static void use(Out *o, const char *before, const TileValue *v) {
+    text_printf(o->text, "%s%%%s", before, v->name);
+}
+
+static void uses(Out *o, const TileOp *op, int from) {
+    for (int i = from; i < op->args.n; i++) use(o, i > from ? ", " : " ", op->args.data[i]);
+}
+
+// "k[b, h, N:, D: (t + 1)]"
+static void access(Out *o, const TileOp *op) {
+    bool known = op->tensor >= 0 && op->tensor < o->p->tensors.n;
+    const TileTensor *t = known ? &o->p->tensors.data[op->tensor] : NULL;
+    text_printf(o->text, " %s[", known ? t->name : "?");
+    for (int i = 0; known && i < t->rank; i++) {
+        const TileCoord *c = &op->coord[i];
+        if (i) text_puts(o->text, ", ");
+        if (c->axis < 0) {
+            ex(o, "", c->at);
+            continue;
+        }
+        text_printf(o->text, "%s:", axis_name(o, c->axis));
+        bool own = c->at->op == EX_SYM && c->at->sym == SYM_TILE && c->at->index == c->axis;
+        if (!own) ex(o, " ", c->at);
+    }
+    text_puts(o->text, "]");
+}
+
+static void out(Out *o, const TileResult *r) {
+    if (r->reduce != EX_CONST)
+        text_printf(o->text, "%s over %s of ", ex_op_name(r->reduce), axis_name(o, r->reduce_axis));
+    ex(o, "", r->body);
+}
+
+static void map(Out *o, const TileOp *op) {
+    text_puts(o->text, " ");
+    axes(o, op->axes, op->naxes);
+    text_puts(o->text, " (");
+    for (int i = 0; i < op->args.n; i++) use(o, i ? ", " : "", op->args.data[i]);
+    text_puts(o->text, ") {");
+    ExNames outer = o->names;
+    o->names = tile_names(o->scratch, o->p, o->k, op);
+    if (op->outs.n == 1) {
+        text_puts(o->text, " ");
+        out(o, &op->outs.data[0]);
+        text_puts(o->text, " }");
+    } else {
+        o->depth++;
+        for (int i = 0; i < op->outs.n; i++) {
+            text_puts(o->text, "\n");
+            indent(o);
+            out(o, &op->outs.data[i]);
+            text_puts(o->text, i + 1 < op->outs.n ? ";" : "\n");
+        }
+        o->depth--;
+        indent(o);
+        text_puts(o->text, "}");
+    }
+    o->names = outer;
+}
+
+static void block(Out *o, const TileBlock *b);
+
+static void loop(Out *o, const TileOp *op) {
+    static const char *const classes[] = {
+        [CLASS_ANY] = "", [CLASS_PARTIAL] = " class partial", [CLASS_FULL] = " class full"};
+    text_printf(o->text, " %s", axis_name(o, op->axis));
+    ex(o, " from ", op->from);
+    ex(o, " to ", op->to);
+    bool plain = op->index->op == EX_SYM && op->index->sym == SYM_STEP;
+    if (!plain) ex(o, " at ", op->index);
+    if (op->where) ex(o, " where ", op->where);
+    text_puts(o->text, classes[op->tiles]);
+    for (int i = 0; i < op->carried.n; i++) {
+        text_puts(o->text, i ? ", " : " carry (");
+        define(o, op->carried.data[i]);
+        if (i < op->args.n) use(o, " = ", op->args.data[i]);
+    }
+    text_puts(o->text, op->carried.n ? ") " : " ");
+    block(o, &op->body);
+}
+
+static void buffer(Out *o, const TileOp *op) {
+    if (op->args.n) use(o, " ", op->args.data[0]);
+    ex(o, "[", op->stage);
+    text_puts(o->text, "]");
+}
+
+static void operation(Out *o, const TileOp *op) {
+    indent(o);
+    for (int i = 0; i < op->results.n; i++) {
+        if (i) text_puts(o->text, ", ");
+        define(o, op->results.data[i]);
+    }
+    text_printf(o->text, "%s%s", op->results.n ? " = " : "", tile_kind_name(op->kind));
+    switch (op->kind) {
+    case TILE_LOAD: access(o, op); break;
+    case TILE_STORE:
+        access(o, op);
+        text_puts(o->text, op->add ? " +=" : " =");
+        uses(o, op, 0);
+        break;
+    case TILE_MAP: map(o, op); break;
+    case TILE_MMA:
+    case TILE_YIELD: uses(o, op, 0); break;
+    case TILE_LOOP: loop(o, op); break;
+    case TILE_COPY:
+        access(o, op);
+        text_puts(o->text, " ->");
+        buffer(o, op);
+        if (op->when) ex(o, " when ", op->when);
+        break;
+    case TILE_VIEW: buffer(o, op); break;
+    case TILE_WAIT: text_printf(o->text, " %d", op->pending); break;
+    case TILE_ALLOC:
+    case TILE_COMMIT:
+    case TILE_BARRIER:
+    case TILE_KIND_COUNT: break;
+    }
+    text_puts(o->text, "\n");
+}
+
+static void block(Out *o, const TileBlock *b) {
+    text_puts(o->text, "{\n");
+    o->depth++;
+    for (const TileOp *op = b->first; op; op = op->next) operation(o, op);
+    o->depth--;
+    indent(o);
+    text_puts(o->text, "}");
+}
+
+static void axis(Out *o, const TileAxis *a) {
+    text_printf(o->text, "  axis %s:", a->name);
+    ex(o, " ", a->size);
+    if (a->whole) text_puts(o->text, " whole");
+    if (a->extent) text_printf(o->text, " tile %d", a->extent);
+    text_puts(o->text, "\n");
+}
+
+static void kernel(Out *o, const TileKernel *k) {
+    o->k = k;
+    o->names = tile_names(o->scratch, o->p, k, NULL);
+    text_printf(o->text, "\nkernel %s\n", k->name);
+    for (int i = 0; i < k->naxes; i++) axis(o, &k->axes[i]);
+    for (int i = 0; i < k->ngrid; i++) {
+        const TileGrid *g = &k->grid[i];
+        text_printf(o->text, "  grid %s:",
+                    g->sym == SYM_TILE ? axis_name(o, g->axis) : ex_syms[g->sym].name);
+        ex(o, " ", g->count);
+        text_puts(o->text, g->reversed ? " reversed\n" : "\n");
+    }
+    ex(o, "  mask ", k->mask);
+    text_puts(o->text, "\n");
+    const TileSchedule *s = &k->schedule;
+    if (s->warps || s->min_blocks || s->lane_axis >= 0) {
+        text_puts(o->text, "  schedule");
+        if (s->lane_axis >= 0) text_printf(o->text, " lanes %s", axis_name(o, s->lane_axis));
+        if (s->warps) text_printf(o->text, " warps %d", s->warps);
+        if (s->min_blocks) text_printf(o->text, " min_blocks %d", s->min_blocks);
+        text_puts(o->text, "\n");
+    }
+    text_puts(o->text, "  ");
+    o->depth = 1;
+    block(o, &k->body);
+    text_puts(o->text, "\n");
+    o->k = NULL;
+}
+
+static void tensor(Out *o, const TileTensor *t) {
+    static const char *const roles[] = {
+        [TENSOR_Q] = "query",  [TENSOR_K] = "key",       [TENSOR_V] = "value",
+        [TENSOR_O] = "output", [TENSOR_INPUT] = "input", [TENSOR_EMIT] = "emit",
+        [TENSOR_WORK] = "work"};
+    text_printf(o->text, "tensor %s: %s[", t->name, dtype_name(t->dtype));
+    for (int i = 0; i < t->rank; i++) ex(o, i ? ", " : "", t->extent[i]);
+    text_printf(o->text, "] %s", roles[t->role]);
+    if (t->role >= TENSOR_INPUT) text_printf(o->text, " %d", t->index);
+    text_puts(o->text, t->bare_q ? " bare_q\n" : "\n");
+}
+
+static void plan(Out *o, const TilePlan *plan) {
+    text_puts(o->text, "plan");
+    for (int i = 0; i < plan->kernels.n; i++) {
+        int k = plan->kernels.data[i];
+        text_printf(o->text, "%s %s", i ? "," : "",
+                    k >= 0 && k < o->p->kernels.n ? o->p->kernels.data[k]->name : "?");
+    }
+    if (plan->when) ex(o, " when ", plan->when);
+    text_puts(o->text, "\n");
+}
+
+void tile_print(Text *text, const TileProgram *p) {
+    Out o = {.text = text, .scratch = arena_new(), .p = p};
+    o.names = tile_names(o.scratch, p, NULL, NULL);
+    text_printf(text, "program %s %s target %s dtype %s dims D=%d Dv=%d\n", p->name,
+                p->scheduled ? "scheduled" : "algorithm", target_get(p->target)->name,
+                dtype_name(p->dtype), p->D, p->Dv);
+    for (int i = SIZE_FREE; i < p->sizes.n; i++) {
+        text_printf(text, "size %s", p->sizes.data[i].name);
+        if (p->sizes.data[i].def) ex(&o, " = ", p->sizes.data[i].def);
+        text_puts(text, "\n");
+    }
+    for (int i = 0; i < p->tensors.n; i++) tensor(&o, &p->tensors.data[i]);
+    for (int i = 0; i < p->plans.n; i++) plan(&o, &p->plans.data[i]);
+    for (int i = 0; i < p->kernels.n; i++) kernel(&o, p->kernels.data[i]);
+    arena_free(o.scratch);
+}
