@@ -191,7 +191,7 @@ bool tile_has_axis(const TileValue *v, int axis) {
 
 int tile_extent(const TileAxis *a) {
     if (a->extent) return a->extent;
-    return a->whole && a->size->op == EX_CONST ? a->size->i : 1;
+    return a->size->op == EX_CONST ? a->size->i : 0;
 }
 
 TileOp *tile_next(const TileBlock *root, const TileOp *op) {

@@ -11,8 +11,8 @@
 // op by op and decides nothing. Text form: docs/tile-ir.md; tile_print and tile_parse are inverse to each other.
 //
 // Meaning of a kernel: for every point of the grid, in any order, run the body. Positions: POS(a) = TILE(a) * extent + i for an
-// axis over a run-time size, where TILE(a) is bound by the grid or by the enclosing loop over a. While an extent is not chosen a tile
-// is one element: counts and bounds at the algorithm level are written for that (`to Sk`), and tiling divides them. A load outside a tensor gives 0, a
+// axis over a run-time size, where TILE(a) is bound by the grid or by the enclosing loop over a. While an extent is not chosen
+// one tile is the whole axis (counts and bounds at the algorithm level are 1). A load outside a tensor gives 0, a
 // store outside stores nothing. LOADs of inputs inside map bodies are clamped into the tensor (row.h). Arithmetic is f32; a
 // value whose dtype is narrower is rounded to it when it is made; mma accumulates in f32.
 #ifndef IR_TILE_H
@@ -188,7 +188,7 @@ void tile_unlink(TileOp *op);
 void tile_insert_before(TileOp *where, TileOp *op);
 void tile_append(TileBlock *b, TileOp *op);
 bool tile_has_axis(const TileValue *v, int axis);
-// The elements of a tile along an axis: its extent where chosen, else all of a whole axis, else 1.
+// The elements of a tile along an axis: its extent, or the axis' constant size; 0: the run-time size, one tile is the whole axis.
 int tile_extent(const TileAxis *a);
 // The next op after `op` (NULL: the first) in reading order, bodies of loops included: loops before their bodies.
 TileOp *tile_next(const TileBlock *root, const TileOp *op);

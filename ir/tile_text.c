@@ -170,6 +170,12 @@ static void uses(Out *o, const TileOp *op, int from) {
     for (int i = from; i < op->args.n; i++) use(o, i > from ? ", " : " ", op->args.data[i]);
 }
 
+// The tile that is at hand: what an axis' coordinate is when nothing else is written.
+static bool own_tile(const TileKernel *k, const TileCoord *c) {
+    if (c->axis < k->naxes && k->axes[c->axis].whole) return ex_is_i32(c->at, 0);
+    return c->at->op == EX_SYM && c->at->sym == SYM_TILE && c->at->index == c->axis;
+}
+
 // "k[b, h, N:, D: (t + 1)]"
 static void access(Out *o, const TileOp *op) {
     bool known = op->tensor >= 0 && op->tensor < o->p->tensors.n;
@@ -183,8 +189,7 @@ static void access(Out *o, const TileOp *op) {
             continue;
         }
         text_printf(o->text, "%s:", axis_name(o, c->axis));
-        bool own = c->at->op == EX_SYM && c->at->sym == SYM_TILE && c->at->index == c->axis;
-        if (!own) ex(o, " ", c->at);
+        if (!own_tile(o->k, c)) ex(o, " ", c->at);
     }
     text_puts(o->text, "]");
 }
