@@ -174,7 +174,7 @@ static void x_sizes(Codec *c, AbiVariant *v) {
 }
 
 static void x_tensors(Codec *c, AbiVariant *v) {
-    x_array(c, &v->ntensors, &v->tensors, sizeof *v->tensors, 6, ABI_MAX_TENSORS);
+    x_array(c, &v->ntensors, &v->tensors, sizeof *v->tensors, 7, ABI_MAX_TENSORS);
     for (uint32_t i = 0; !c->error && i < v->ntensors; i++) {
         AbiTensor *t = &v->tensors[i];
         x_name(c, &t->name);
@@ -182,6 +182,7 @@ static void x_tensors(Codec *c, AbiVariant *v) {
         x_u8(c, &t->dtype);
         x_u8(c, &t->flags);
         x_u8(c, &t->rank);
+        x_u8(c, &t->align);
         if (t->rank > ABI_MAX_RANK) fail(c, "a tensor has too many dimensions");
         for (int d = 0; !c->error && d < t->rank; d++) x_expr(c, &t->extent[d]);
     }
@@ -282,6 +283,7 @@ static const char *verify_tensor(const AbiVariant *v, const AbiTensor *t) {
     if (t->dtype >= ABI_DTYPE_COUNT) return "a tensor has an unknown element type";
     if (t->flags & ~ABI_TENSOR_FLAGS) return "a tensor has unknown flags";
     if (t->rank > ABI_MAX_RANK) return "a tensor has too many dimensions";
+    if (t->align & (t->align - 1)) return "a tensor has an impossible alignment";
     if (t->rank == 0 && t->role != ABI_ROLE_INPUT)
         return "a tensor that is no input has no dimensions";
     if ((t->flags & ABI_ZEROED) && t->role != ABI_ROLE_WORK)
@@ -433,6 +435,11 @@ static const char *check_header(const uint8_t *bytes, size_t n) {
     return NULL;
 }
 
+size_t abi_bytes(const void *bytes) {
+    Codec c = {.in = bytes, .n = SUM_AT, .at = MAGIC_BYTES + 4};
+    return x_uint(&c, 0, 4);
+}
+
 const char *abi_read(AbiMeta *m, const void *bytes, size_t n) {
     *m = (AbiMeta){0};
     const char *why = check_header(bytes, n);
@@ -545,4 +552,8 @@ int abi_dtype_bytes(AbiDtype t) { return DTYPES[t].bytes; }
 bool abi_dtype_float(AbiDtype t) { return t != ABI_I32 && t != ABI_BOOL && t != ABI_I8; }
 const char *abi_role_name(AbiRole r) { return ROLES[r].name; }
 bool abi_role_output(AbiRole r) { return ROLES[r].output; }
-bool abi_role_aligned(AbiRole r) { return ROLES[r].aligned; }
+int abi_tensor_align(const AbiMeta *m, const AbiTensor *t) {
+    int bytes = abi_dtype_bytes((AbiDtype)t->dtype);
+    if (t->align) return t->align > bytes ? t->align : bytes;
+    return m->code != ABI_CODE_HOST && ROLES[t->role].aligned ? 16 : bytes;
+}

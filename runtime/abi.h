@@ -102,6 +102,8 @@ typedef struct AbiTensor {
     uint8_t dtype; // AbiDtype
     uint8_t flags; // AbiTensorFlag
     uint8_t rank;  // 0: a scalar argument (INPUT only)
+    uint8_t align; // bytes, a power of two: the address and all strides must be multiples of it; 0:
+                   // what the role asks for
     AbiExpr extent[ABI_MAX_RANK];
 } AbiTensor;
 
@@ -165,7 +167,7 @@ int abi_dtype_bytes(AbiDtype t);
 const char *abi_dtype_name(AbiDtype t);
 const char *abi_role_name(AbiRole r);
 bool abi_role_output(AbiRole r);
-bool abi_role_aligned(AbiRole r);
+int abi_tensor_align(const AbiMeta *m, const AbiTensor *t); // bytes
 bool abi_dtype_float(AbiDtype t);
 
 // The six sizes of an attention, for the writer: fills s[0..ABI_SIZE_FREE). Names are static.
@@ -181,6 +183,9 @@ const char *abi_write(const AbiMeta *m, uint8_t **out, size_t *n);
 // the call.
 const char *abi_read(AbiMeta *m, const void *bytes, size_t n);
 void abi_free(AbiMeta *m);
+// How long the metadata at `bytes` says it is (for a global whose size is not known); reads its
+// first 16 bytes.
+size_t abi_bytes(const void *bytes);
 
 // The value of a verified expression; false when it overflows.
 bool abi_eval(const AbiExpr *e, const int64_t *sizes, int64_t workers, int64_t *out);
