@@ -1,0 +1,266 @@
+// bind.c: see bind.h. Sizes are settled first and in the order of the contract, arrays before
+// --shape before defaults; then every array is held against them; then what no one named is made.
+#include "bind.h"
+#include "npy.h"
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Bind {
+    Binding *b;
+    Arena *arena;
+    const Signature *sig;
+    const Options *o;
+    Npy *file;         // one per argument; data NULL: not given
+    const char **from; // one per size: what settled it, NULL while it is open
+} Bind;
+
+static Status settle(Bind *c, int size, int64_t value, const char *from) {
+    const char *name = c->sig->sizes.data[size];
+    if (!c->from[size]) {
+        if (value < 0 || value > INT32_MAX)
+            return cmd_fail(STATUS_INPUT, "%s = %lld (%s) is out of range", name, (long long)value,
+                            from);
+        c->from[size] = from;
+        c->b->size[size] = (int32_t)value;
+    } else if (c->b->size[size] != value)
+        return cmd_fail(STATUS_INPUT, "%s is %d (%s) and %lld (%s)", name, c->b->size[size],
+                        c->from[size], (long long)value, from);
+    return STATUS_DONE;
+}
+
+// ---- arrays and scalars that --in names
+
+static bool read_number(const char *text, double *out) {
+    char *end;
+    if (strcmp(text, "true") == 0 || strcmp(text, "false") == 0) return *out = *text == 't', true;
+    errno = 0;
+    *out = strtod(text, &end);
+    return end != text && !*end;
+}
+
+static Status scalar(Bind *c, int arg, const char *text) {
+    const SigArg *g = &c->sig->args.data[arg];
+    double v = 0;
+    size_t n = strlen(text);
+    if (n > 4 && strcmp(text + n - 4, ".npy") == 0) {
+        Npy file;
+        Status s = npy_read(text, &file);
+        if (s != STATUS_DONE) return s;
+        bool one = file.count == 1;
+        if (one) v = npy_get(&file, 0);
+        npy_free(&file);
+        if (!one) return cmd_fail(STATUS_INPUT, "%s is a scalar: %s holds an array", g->name, text);
+    } else if (!read_number(text, &v))
+        return cmd_fail(STATUS_USAGE, "--in %s=%s: %s is a scalar and takes a number", g->name,
+                        text, g->name);
+    if (dtype_reads(g->dtype) != EX_F32 && !(v >= INT32_MIN && v <= INT32_MAX && v == floor(v)))
+        return cmd_fail(STATUS_USAGE, "--in %s=%s: %s is %s and takes a whole number", g->name,
+                        text, g->name, dtype_name(g->dtype));
+    c->b->scalar[arg] = v;
+    return STATUS_DONE;
+}
+
+static Status array(Bind *c, int arg, const char *path) {
+    const SigArg *g = &c->sig->args.data[arg];
+    Npy *file = &c->file[arg];
+    Status s = npy_read(path, file);
+    if (s != STATUS_DONE) return s;
+    if (file->rank != g->rank)
+        return cmd_fail(STATUS_INPUT, "%s has %d dimensions, and %s has %d", path, file->rank,
+                        g->name, g->rank);
+    for (int d = 0; d < g->rank && s == STATUS_DONE; d++) {
+        if (g->extent[d].size >= 0)
+            s = settle(c, g->extent[d].size, file->dim[d],
+                       arena_printf(c->arena, "from %s", g->name));
+        else if (file->dim[d] != g->extent[d].value)
+            s = cmd_fail(STATUS_INPUT, "%s: dimension %d is %lld, expected %lld", g->name, d,
+                         (long long)file->dim[d], (long long)g->extent[d].value);
+    }
+    return s;
+}
+
+static Status position(Bind *c, const char *text) {
+    double v;
+    if (!read_number(text, &v) || v != floor(v) || fabs(v) > 1 << 30)
+        return cmd_fail(STATUS_USAGE, "--in q_offset=%s: it takes a whole number", text);
+    c->b->size[SIZE_Q_OFFSET] = (int32_t)v; // may be negative, as no size may
+    c->from[SIZE_Q_OFFSET] = "from --in";
+    return STATUS_DONE;
+}
+
+// The backward's tensors are named by the contract before there is a backward.
+static bool is_gradient(const Bind *c, const char *name) {
+    return name[0] == 'd' && name[1] && (strcmp(name, "do") == 0 || sig_arg(c->sig, name + 1) >= 0);
+}
+
+static Status named_inputs(Bind *c) {
+    bool *seen = ARENA_ARRAY(c->arena, bool, c->sig->args.n);
+    for (int i = 0; i < c->o->in.n; i++) {
+        const NameValue *p = &c->o->in.data[i];
+        int arg = sig_arg(c->sig, p->name);
+        Status s;
+        if (!c->sig->recurrence && strcmp(p->name, "q_offset") == 0)
+            s = position(c, p->value);
+        else if (arg < 0 && is_gradient(c, p->name))
+            s = cmd_fail(STATUS_INPUT, "--in %s: the backward is not supported by this version",
+                         p->name);
+        else if (arg < 0 || c->sig->args.data[arg].role == ARG_OUTPUT)
+            s = cmd_fail(STATUS_USAGE, "--in %s: %s has no such input", p->name, c->sig->name);
+        else if (seen[arg])
+            s = cmd_fail(STATUS_USAGE, "--in %s is given twice", p->name);
+        else
+            s = c->sig->args.data[arg].rank ? array(c, arg, p->value) : scalar(c, arg, p->value);
+        if (s != STATUS_DONE) return s;
+        if (arg >= 0) seen[arg] = true;
+    }
+    for (int i = 0; i < c->sig->args.n; i++) {
+        const SigArg *g = &c->sig->args.data[i];
+        if (g->rank == 0 && g->dtype != DT_BOOL && !seen[i])
+            return cmd_fail(STATUS_USAGE, "%s is a scalar input and needs a number: --in %s=...",
+                            g->name, g->name);
+    }
+    return STATUS_DONE;
+}
+
+// ---- sizes
+
+static Status shape_option(Bind *c, const char *text) {
+    const char *name;
+    int64_t value;
+    bool good = true;
+    while (text && (name = options_size(&text, c->arena, &value, &good))) {
+        int size = sig_size(c->sig, name);
+        bool dim = strcmp(name, "D") == 0 || strcmp(name, "Dv") == 0;
+        if (dim && value == (name[1] ? c->sig->Dv : c->sig->D)) continue;
+        if (dim)
+            return cmd_fail(STATUS_USAGE, "--shape: %s is a dim of %s; -D%s=%lld changes it", name,
+                            c->sig->name, name, (long long)value);
+        if (size < 0)
+            return cmd_fail(STATUS_USAGE, "--shape: %s has no size %s", c->sig->name, name);
+        Status s = settle(c, size, value, "from --shape");
+        if (s != STATUS_DONE) return s;
+    }
+    return STATUS_DONE;
+}
+
+static void default_size(Bind *c, int size, int32_t value) {
+    if (c->from[size]) return;
+    c->from[size] = "by default";
+    c->b->size[size] = value;
+}
+
+static void attention_defaults(Bind *c) {
+    int32_t *n = c->b->size;
+    default_size(c, SIZE_B, 1);
+    default_size(c, SIZE_HQ, c->from[SIZE_HKV] ? n[SIZE_HKV] : 1);
+    default_size(c, SIZE_HKV, n[SIZE_HQ]);
+    default_size(c, SIZE_SQ, 256);
+    default_size(c, SIZE_SK, n[SIZE_SQ]);
+    default_size(c, SIZE_Q_OFFSET, n[SIZE_SK] > n[SIZE_SQ] ? n[SIZE_SK] - n[SIZE_SQ] : 0);
+}
+
+static void recurrence_defaults(Bind *c) {
+    static const int heads[] = {RSIZE_HQ, RSIZE_HK, RSIZE_HV};
+    int32_t *n = c->b->size, most = 1;
+    for (int i = 0; i < 3; i++)
+        if (c->from[heads[i]] && n[heads[i]] > most) most = n[heads[i]];
+    default_size(c, RSIZE_B, 1);
+    default_size(c, RSIZE_H, most);
+    for (int i = 0; i < 3; i++) default_size(c, heads[i], n[RSIZE_H]);
+    default_size(c, RSIZE_S, 256);
+}
+
+static Status heads_divide(Bind *c) {
+    const int32_t *n = c->b->size;
+    if (!c->sig->recurrence) {
+        if (n[SIZE_HKV] && n[SIZE_HQ] % n[SIZE_HKV] == 0) return STATUS_DONE;
+        if (n[SIZE_HQ] == 0) return STATUS_DONE;
+        return cmd_fail(STATUS_INPUT, "H = %d is no multiple of Hkv = %d", n[SIZE_HQ], n[SIZE_HKV]);
+    }
+    int32_t most = 0;
+    for (int i = RSIZE_HQ; i <= RSIZE_HV; i++) {
+        if (n[i] == 0 || n[RSIZE_H] % n[i] != 0)
+            return cmd_fail(STATUS_INPUT, "%s = %d does not divide H = %d", c->sig->sizes.data[i],
+                            n[i], n[RSIZE_H]);
+        if (n[i] > most) most = n[i];
+    }
+    return most == n[RSIZE_H]
+               ? STATUS_DONE
+               : cmd_fail(STATUS_INPUT, "H = %d, but none of Hq, Hk, Hv is as much", n[RSIZE_H]);
+}
+
+static Status sizes(Bind *c, const char *shape) {
+    Status s = shape_option(c, shape);
+    if (s != STATUS_DONE) return s;
+    if (c->sig->recurrence)
+        recurrence_defaults(c);
+    else
+        attention_defaults(c);
+    for (int i = 0; i < c->sig->sizes.n; i++)
+        if (!c->from[i])
+            return cmd_fail(STATUS_USAGE, "no array gives the size %s: --shape=%s=... does",
+                            c->sig->sizes.data[i], c->sig->sizes.data[i]);
+    return heads_divide(c);
+}
+
+// ---- tensors
+
+static Status make(Bind *c, int arg) {
+    const SigArg *g = &c->sig->args.data[arg];
+    Tensor *t = &c->b->tensor[arg];
+    int64_t dim[TENSOR_MAX_RANK];
+    if (g->rank == 0) return STATUS_DONE;
+    if (c->file[arg].data) return npy_to_tensor(&c->file[arg], g->dtype, g->name, t);
+    for (int d = 0; d < g->rank; d++)
+        dim[d] = g->extent[d].size >= 0 ? c->b->size[g->extent[d].size] : g->extent[d].value;
+    if (!tensor_alloc(t, g->dtype, g->rank, dim))
+        return cmd_fail(STATUS_SYSTEM, "%s: out of memory", g->name);
+    if (g->role == ARG_OUTPUT)
+        memset(t->data, 0xff,
+               (size_t)t->count * (size_t)dtype_bytes(g->dtype)); // NaN in every float type
+    else if (g->optional)
+        memset(t->data, 0, (size_t)t->count * (size_t)dtype_bytes(g->dtype));
+    else
+        tensor_normal(t, c->o->seed, g->name);
+    return STATUS_DONE;
+}
+
+Status bind_make(Binding *b, Arena *a, const Signature *sig, const Options *o, const char *shape) {
+    Bind c = {b,
+              a,
+              sig,
+              o,
+              ARENA_ARRAY(a, Npy, sig->args.n + 1),
+              ARENA_ARRAY(a, const char *, sig->sizes.n + 1)};
+    *b =
+        (Binding){sig, ARENA_ARRAY(a, int32_t, sig->sizes.n + 1),
+                  ARENA_ARRAY(a, Tensor, sig->args.n + 1), ARENA_ARRAY(a, double, sig->args.n + 1)};
+    Status s = named_inputs(&c);
+    if (s == STATUS_DONE) s = sizes(&c, shape);
+    for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++) s = make(&c, i);
+    for (int i = 0; i < sig->args.n; i++) npy_free(&c.file[i]);
+    if (s != STATUS_DONE) bind_free(b);
+    return s;
+}
+
+void bind_free(Binding *b) {
+    for (int i = 0; b->sig && i < b->sig->args.n; i++) tensor_free(&b->tensor[i]);
+}
+
+const char *bind_describe(const Binding *b, char *buf, size_t n) {
+    size_t used = 0;
+    buf[0] = 0;
+    for (int i = 0; i < b->sig->sizes.n && used < n; i++)
+        used += (size_t)snprintf(buf + used, n - used, "%s%s=%d", i ? " " : "",
+                                 b->sig->sizes.data[i], b->size[i]);
+    if (used < n) snprintf(buf + used, n - used, " D=%d Dv=%d", b->sig->D, b->sig->Dv);
+    return buf;
+}
+
+double bind_pairs(const Binding *b) {
+    const int32_t *n = b->size;
+    return (double)n[SIZE_B] * n[SIZE_HQ] * n[SIZE_SQ] * n[SIZE_SK];
+}

@@ -1,0 +1,16 @@
+// files.h: whole files in and out. Reading gives bytes with a terminating 0 after them; writing
+// replaces a file atomically, so that a failed command never leaves half an output behind.
+#ifndef TOOLS_FILES_H
+#define TOOLS_FILES_H
+
+#include "status.h"
+#include <stddef.h>
+
+// *out is malloc'ed, *n without the terminating 0. STATUS_SYSTEM and a message when the file cannot
+// be read.
+Status file_read(const char *path, void **out, size_t *n);
+// "-" is stdout. What is no regular file (/dev/null, a pipe) is written in place; a link is
+// followed.
+Status file_write(const char *path, const void *data, size_t n);
+
+#endif

@@ -1,0 +1,257 @@
+// options.c: see options.h. `--name=value`, `--name value`, `-xvalue` and `-x value` are the same;
+// `--` ends the options.
+#include "options.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum OptionId {
+#define OPTION(e, name, letter, meta, verbs, help) OPT_##e,
+#include "options.def"
+#undef OPTION
+    OPT_COUNT
+} OptionId;
+
+static const struct Row {
+    const char *name;
+    char letter;
+    const char *meta;
+    int verbs;
+    const char *help;
+} rows[] = {
+#define OPTION(e, name, letter, meta, verbs, help) {name, letter, meta, verbs, help},
+#include "options.def"
+#undef OPTION
+};
+
+static const struct {
+    const char *name, *synopsis, *what;
+} verbs[] = {
+#define VERB(e, name, fn, synopsis, what) {name, synopsis, what},
+#include "verbs.def"
+#undef VERB
+};
+
+void options_help(Verb v) {
+    printf("Usage: %s\n", verbs[v].synopsis);
+    if (v == VERB_COMPILE)
+        for (int i = 1; i < VERB_COUNT; i++)
+            printf("       %-48s %s\n", verbs[i].synopsis, verbs[i].what);
+    printf("\n%c%s.\n\n", verbs[v].what[0] - 'a' + 'A', verbs[v].what + 1);
+    for (int i = 0; i < OPT_COUNT; i++) {
+        char left[64], letter[8] = "";
+        if (!(rows[i].verbs & (1 << v))) continue;
+        if (rows[i].letter) snprintf(letter, sizeof letter, "-%c, ", rows[i].letter);
+        snprintf(left, sizeof left, "%s--%s%s%s", letter, rows[i].name, rows[i].meta ? "=" : "",
+                 rows[i].meta ? rows[i].meta : "");
+        printf("  %-26s %s\n", left, rows[i].help);
+    }
+    if (v == VERB_COMPILE) printf("\n`attnc VERB --help` tells a verb's own options.\n");
+    printf("\nExit status: 0 done, 1 the input was wrong, 2 the command line was wrong, 3 the "
+           "device or the system failed.\n");
+}
+
+static Status bad_value(OptionId id, const char *value) {
+    return cmd_fail(STATUS_USAGE, "--%s: bad value '%s'", rows[id].name, value);
+}
+
+// A name among some. -1: not one of them.
+static int pick(const char *value, const char *const *names, int n) {
+    for (int i = 0; i < n; i++)
+        if (strcmp(value, names[i]) == 0) return i;
+    return -1;
+}
+
+static Status set_pair(OptionId id, Arena *a, NameValue *out, const char *value) {
+    const char *eq = strchr(value, '=');
+    if (!eq || eq == value || !eq[1])
+        return cmd_fail(STATUS_USAGE, "--%s takes NAME=VALUE, not '%s'", rows[id].name, value);
+    *out = (NameValue){arena_strndup(a, value, (size_t)(eq - value)), eq + 1};
+    return STATUS_DONE;
+}
+
+static bool number(const char *s, unsigned long long max, unsigned long long *out) {
+    char *end;
+    errno = 0;
+    *out = strtoull(s, &end, 10);
+    return *s >= '0' && *s <= '9' && !*end && !errno && *out <= max;
+}
+
+static Status set_target(Options *o, const char *value) {
+    if (!target_find(value, &o->target)) return bad_value(OPT_TARGET, value);
+    o->has_target = true;
+    return STATUS_DONE;
+}
+
+static Status set_dtype(Options *o, const char *value) {
+    static const char *const names[] = {"f32", "f16", "bf16"};
+    static const Dtype types[] = {DT_F32, DT_F16, DT_BF16};
+    int i = pick(value, names, 3);
+    if (i < 0) return bad_value(OPT_DTYPE, value);
+    o->dtype = types[i];
+    o->has_dtype = true;
+    return STATUS_DONE;
+}
+
+static Status set_phase(Arena *a, const char *value) {
+    static const char *const later[] = {"bwd", "decode", "combine"};
+    char *list = arena_strdup(a, value), *save = NULL;
+    int n = 0;
+    for (char *p = strtok_r(list, ",", &save); p; p = strtok_r(NULL, ",", &save), n++) {
+        if (strcmp(p, "fwd") == 0) continue;
+        if (pick(p, later, 3) < 0) return bad_value(OPT_PHASE, value);
+        return cmd_fail(STATUS_INPUT, "--phase=%s is not supported by this version", p);
+    }
+    return n ? STATUS_DONE : bad_value(OPT_PHASE, value);
+}
+
+static Status set_device(Options *o, Arena *a, const char *value) {
+    static const char *const names[] = {"cpu", "cuda", "hip"};
+    const char *colon = strchr(value, ':');
+    unsigned long long n = 0;
+    int kind = pick(colon ? arena_strndup(a, value, (size_t)(colon - value)) : value, names, 3);
+    if (kind < 0 || (colon && (kind == DEVICE_CPU || !number(colon + 1, 1024, &n))))
+        return bad_value(OPT_DEVICE, value);
+    o->device = (DeviceKind)kind;
+    o->ordinal = (int)n;
+    return STATUS_DONE;
+}
+
+static Status set_shape(Options *o, Arena *a, const char *value) {
+    const char *s = value;
+    int64_t n;
+    bool good = true;
+    while (good && options_size(&s, a, &n, &good)) continue;
+    if (!good || !*value)
+        return cmd_fail(STATUS_USAGE, "--shape takes NAME=INTEGER,..., not '%s'", value);
+    VEC_PUSH(a, &o->shapes, value);
+    return STATUS_DONE;
+}
+
+static Status set_emit(Options *o, const char *value) {
+    static const char *const forms[] = {"ast", "row", "tile", "schedule", "llvm", "asm"};
+    int i = pick(value, forms, 6);
+    if (i < 0) return bad_value(OPT_EMIT, value);
+    o->emit = (Emit)(i + 1);
+    return STATUS_DONE;
+}
+
+static Status set(Options *o, Arena *a, OptionId id, const char *value) {
+    unsigned long long n;
+    NameValue pair = {NULL, NULL};
+    Status s = STATUS_DONE;
+    switch (id) {
+    case OPT_OUTPUT: o->output = value; return *value ? s : bad_value(id, value);
+    case OPT_TARGET: return set_target(o, value);
+    case OPT_EMIT: return set_emit(o, value);
+    case OPT_PHASE: return set_phase(a, value);
+    case OPT_DTYPE: return set_dtype(o, value);
+    case OPT_ENTRY: o->entry = value; return s;
+    case OPT_DEFINE:
+        s = set_pair(id, a, &pair, value);
+        VEC_PUSH(a, &o->defines, pair);
+        return s;
+    case OPT_IN:
+        s = set_pair(id, a, &pair, value);
+        VEC_PUSH(a, &o->in, pair);
+        return s;
+    case OPT_OUT:
+        s = set_pair(id, a, &pair, value);
+        VEC_PUSH(a, &o->out, pair);
+        return s;
+    case OPT_INCLUDE: VEC_PUSH(a, &o->include, value); return s;
+    case OPT_LEVEL:
+        if (!number(value, 3, &n)) return bad_value(id, value);
+        o->level = (int)n;
+        return s;
+    case OPT_DEBUG: o->debug = true; return s;
+    case OPT_TF32: o->tf32 = true; return s;
+    case OPT_DEVICE: return set_device(o, a, value);
+    case OPT_SHAPE: return set_shape(o, a, value);
+    case OPT_SEED:
+        if (!number(value, UINT64_MAX, &n)) return bad_value(id, value);
+        o->seed = n;
+        return s;
+    case OPT_REPEAT:
+        if (!number(value, 1000000, &n) || !n) return bad_value(id, value);
+        o->repeat = (int)n;
+        return s;
+    case OPT_HELP: o->help = true; return s;
+    case OPT_VERSION: o->version = true; return s;
+    case OPT_COUNT: break;
+    }
+    return STATUS_USAGE;
+}
+
+// Which option an argument is; *value what stands in the same argument, or NULL.
+static int find(const char *arg, const char **value) {
+    bool is_long = arg[1] == '-';
+    size_t n = is_long ? strcspn(arg + 2, "=") : 0;
+    for (int i = 0; i < OPT_COUNT; i++) {
+        if (is_long ? strlen(rows[i].name) != n || memcmp(rows[i].name, arg + 2, n) != 0
+                    : rows[i].letter != arg[1])
+            continue;
+        const char *rest = is_long ? arg + 2 + n : arg + 2;
+        *value = *rest ? rest + (is_long ? 1 : 0) : NULL;
+        return i;
+    }
+    return -1;
+}
+
+static Status option(Options *o, Arena *a, int argc, char **argv, int *i) {
+    const char *arg = argv[*i], *value;
+    int id = find(arg, &value);
+    if (id < 0)
+        return cmd_fail(STATUS_USAGE, "unknown option '%s'; `attnc --help` lists them", arg);
+    if (!(rows[id].verbs & (1 << o->verb)))
+        return cmd_fail(STATUS_USAGE, "%s does not go with `attnc%s%s`", arg,
+                        *verbs[o->verb].name ? " " : "", verbs[o->verb].name);
+    if (!rows[id].meta && value)
+        return cmd_fail(STATUS_USAGE, "'%s': --%s takes no value", arg, rows[id].name);
+    if (rows[id].meta && !value) {
+        if (*i + 1 == argc) return cmd_fail(STATUS_USAGE, "%s needs a value", arg);
+        value = argv[++*i];
+    }
+    return set(o, a, (OptionId)id, value);
+}
+
+static Verb verb_of(const char *word) {
+    for (int v = 1; v < VERB_COUNT; v++)
+        if (strcmp(word, verbs[v].name) == 0) return (Verb)v;
+    return VERB_COMPILE;
+}
+
+Status options_parse(Options *o, Arena *a, int argc, char **argv) {
+    *o = (Options){.verb = argc > 1 ? verb_of(argv[1]) : VERB_COMPILE, .level = 2};
+    bool only_files = false;
+    for (int i = o->verb == VERB_COMPILE ? 1 : 2; i < argc; i++) {
+        if (only_files || argv[i][0] != '-' || !argv[i][1])
+            VEC_PUSH(a, &o->files, (const char *)argv[i]);
+        else if (strcmp(argv[i], "--") == 0)
+            only_files = true;
+        else {
+            Status s = option(o, a, argc, argv, &i);
+            if (s != STATUS_DONE) return s;
+            if (o->help || o->version) return STATUS_DONE;
+        }
+    }
+    if (o->files.n == 0) return cmd_fail(STATUS_USAGE, "no file given; `attnc --help` tells how");
+    if (o->files.n > 1 && o->verb != VERB_BENCH)
+        return cmd_fail(STATUS_USAGE, "one file at a time: '%s' is one too many", o->files.data[1]);
+    return STATUS_DONE;
+}
+
+const char *options_size(const char **s, Arena *a, int64_t *value, bool *good) {
+    const char *name = *s;
+    size_t n = strcspn(name, "=,");
+    char *end;
+    if (!*name) return NULL;
+    *good = n > 0 && name[n] == '=' && name[n + 1] >= '0' && name[n + 1] <= '9';
+    if (!*good) return NULL;
+    errno = 0;
+    *value = strtoll(name + n + 1, &end, 10);
+    *good = !errno && *value <= INT32_MAX && (!*end || (*end == ',' && end[1]));
+    *s = *end ? end + 1 : end;
+    return *good ? arena_strndup(a, name, n) : NULL;
+}

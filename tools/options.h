@@ -1,0 +1,59 @@
+// options.h: the command line, parsed but for what only a source file can tell (names of -D, of
+// sizes and of tensors).
+#ifndef TOOLS_OPTIONS_H
+#define TOOLS_OPTIONS_H
+
+#include "ir/target.h"
+#include "status.h"
+
+typedef enum Verb {
+#define VERB(e, name, fn, synopsis, what) VERB_##e,
+#include "verbs.def"
+#undef VERB
+    VERB_COUNT
+} Verb;
+
+typedef struct NameValue {
+    const char *name, *value;
+} NameValue;
+
+typedef enum Emit {
+    EMIT_NONE,
+    EMIT_AST,
+    EMIT_ROW,
+    EMIT_TILE,
+    EMIT_SCHEDULE,
+    EMIT_LLVM,
+    EMIT_ASM
+} Emit;
+typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA, DEVICE_HIP } DeviceKind;
+
+typedef struct Options {
+    Verb verb;
+    VEC(const char *) files;
+    const char *output; // NULL: none asked for
+    Emit emit;
+    bool has_target, has_dtype;
+    TargetId target;
+    Dtype dtype;
+    const char *entry; // NULL: all, or the only one
+    VEC(NameValue) defines, in, out;
+    VEC(const char *) include;
+    VEC(const char *) shapes; // each as written: "B=1,H=8"
+    int level;
+    bool debug, tf32, help, version;
+    DeviceKind device;
+    int ordinal; // of the device
+    uint64_t seed;
+    int repeat; // 0: not given
+} Options;
+
+// Prints what is wrong. STATUS_INPUT for what this version does not support, STATUS_USAGE for the
+// rest.
+Status options_parse(Options *o, Arena *a, int argc, char **argv);
+void options_help(Verb v);
+// One `NAME=INTEGER` of a --shape at *s; moves *s past it and a comma. NULL: none left; *good is
+// false when it does not read.
+const char *options_size(const char **s, Arena *a, int64_t *value, bool *good);
+
+#endif

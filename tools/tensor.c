@@ -1,0 +1,133 @@
+// tensor.c: see tensor.h.
+#include "tensor.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool tensor_alloc(Tensor *t, Dtype dtype, int rank, const int64_t *dim) {
+    size_t bytes = (size_t)dtype_bytes(dtype);
+    *t = (Tensor){.dtype = dtype, .rank = rank, .count = 1};
+    for (int i = 0; i < rank; i++) {
+        t->dim[i] = dim[i];
+        if (dim[i] < 0 || __builtin_mul_overflow(t->count, dim[i], &t->count)) return false;
+    }
+    if (__builtin_mul_overflow(bytes, (size_t)t->count, &bytes)) return false;
+    t->data = malloc(bytes + 16);
+    return t->data != NULL;
+}
+
+void tensor_free(Tensor *t) {
+    free(t->data);
+    t->data = NULL;
+}
+
+static uint32_t bits_of(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+
+static float float_of(uint32_t u) {
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+float bf16_to_f32(uint16_t h) { return float_of((uint32_t)h << 16); }
+
+uint16_t bf16_from_f32(float f) {
+    uint32_t u = bits_of(f);
+    if (f != f) return (uint16_t)((u >> 16) | 0x40); // keeps a NaN one
+    return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+
+float half_to_f32(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = (h >> 10) & 31, man = h & 0x3ff;
+    if (exp == 31) return float_of(sign | 0x7f800000 | (man << 13));
+    if (exp != 0) return float_of(sign | ((exp + 112) << 23) | (man << 13));
+    float small = (float)man * 0x1p-24f;
+    return sign ? -small : small;
+}
+
+uint16_t half_from_f32(float f) {
+    uint32_t u = bits_of(f), sign = (u >> 16) & 0x8000, mag = u & 0x7fffffff;
+    if (mag > 0x7f800000) return (uint16_t)(sign | 0x7e00);
+    if (mag >= 0x477ff000) return (uint16_t)(sign | 0x7c00); // rounds to 65536 or more
+    if (mag < 0x38800000) // below the smallest normal: adding 0.5 leaves the rounded multiple of
+                          // 2^-24 in the low bits
+        return (uint16_t)(sign | (bits_of(float_of(mag) + 0.5f) - 0x3f000000));
+    uint32_t even = (mag >> 13) & 1;
+    return (uint16_t)(sign | ((mag - 0x38000000 + 0xfff + even) >> 13));
+}
+
+double tensor_get(const Tensor *t, int64_t i) {
+    switch (t->dtype) {
+    case DT_F32: return ((const float *)t->data)[i];
+    case DT_F16: return half_to_f32(((const uint16_t *)t->data)[i]);
+    case DT_BF16: return bf16_to_f32(((const uint16_t *)t->data)[i]);
+    case DT_I32: return ((const int32_t *)t->data)[i];
+    case DT_BOOL: return ((const uint8_t *)t->data)[i] != 0;
+    case DT_I8: return ((const int8_t *)t->data)[i];
+    case DT_E4M3:
+    case DT_E5M2:
+    case DT_COUNT: break; // nothing in the language makes a tensor of these yet
+    }
+    abort();
+}
+
+void tensor_set(Tensor *t, int64_t i, double v) {
+    switch (t->dtype) {
+    case DT_F32: ((float *)t->data)[i] = (float)v; return;
+    case DT_F16: ((uint16_t *)t->data)[i] = half_from_f32((float)v); return;
+    case DT_BF16: ((uint16_t *)t->data)[i] = bf16_from_f32((float)v); return;
+    case DT_I32: ((int32_t *)t->data)[i] = (int32_t)v; return;
+    case DT_BOOL: ((uint8_t *)t->data)[i] = v != 0; return;
+    case DT_I8: ((int8_t *)t->data)[i] = (int8_t)v; return;
+    case DT_E4M3:
+    case DT_E5M2:
+    case DT_COUNT: break;
+    }
+    abort();
+}
+
+double *tensor_doubles(const Tensor *t) {
+    double *d = malloc(((size_t)t->count + 1) * sizeof *d);
+    for (int64_t i = 0; d && i < t->count; i++) d[i] = tensor_get(t, i);
+    return d;
+}
+
+// splitmix64: a counter makes a stream, so that element i of a tensor depends on the seed, the name
+// and i alone.
+static uint64_t mix(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static double uniform(uint64_t bits) { return ((double)(bits >> 11) + 0.5) * 0x1p-53; } // in (0, 1)
+
+void tensor_normal(Tensor *t, uint64_t seed, const char *name) {
+    uint64_t key = mix(seed);
+    for (const char *c = name; *c; c++) key = mix(key ^ (uint8_t)*c);
+    if (dtype_reads(t->dtype) != EX_F32) {
+        memset(t->data, 0, (size_t)t->count * (size_t)dtype_bytes(t->dtype));
+        return;
+    }
+    for (int64_t i = 0; i < t->count; i += 2) { // Box-Muller gives two at a time
+        double r = sqrt(-2 * log(uniform(mix(key + (uint64_t)i))));
+        double a = 6.283185307179586 * uniform(mix(key + (uint64_t)i + 1));
+        tensor_set(t, i, r * cos(a));
+        if (i + 1 < t->count) tensor_set(t, i + 1, r * sin(a));
+    }
+}
+
+const char *tensor_shape(const Tensor *t, char *buf, size_t n) {
+    size_t used = (size_t)snprintf(buf, n, "[");
+    for (int i = 0; i < t->rank && used < n; i++)
+        used +=
+            (size_t)snprintf(buf + used, n - used, "%s%lld", i ? ", " : "", (long long)t->dim[i]);
+    if (used < n) snprintf(buf + used, n - used, "]");
+    return buf;
+}

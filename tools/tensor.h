@@ -1,0 +1,39 @@
+// tensor.h: dense row-major arrays in memory, in a kernel's own element types, for the verbs that
+// run kernels.
+#ifndef TOOLS_TENSOR_H
+#define TOOLS_TENSOR_H
+
+#include "ir/row.h"
+#include "status.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { TENSOR_MAX_RANK = EX_MAX_RANK };
+
+typedef struct Tensor {
+    Dtype dtype;
+    int rank;
+    int64_t dim[TENSOR_MAX_RANK];
+    int64_t count;
+    void *data; // malloc'ed; one element's room at least
+} Tensor;
+
+// Uninitialised. False when the extents overflow or memory is out.
+bool tensor_alloc(Tensor *t, Dtype dtype, int rank, const int64_t *dim);
+void tensor_free(Tensor *t);
+double tensor_get(const Tensor *t, int64_t i);
+void tensor_set(Tensor *t, int64_t i, double v); // rounds to nearest even
+// A copy as doubles (malloc'ed), what the float64 reference reads.
+double *tensor_doubles(const Tensor *t);
+// Standard normal, rounded to the element type; the same for the same seed and name whatever else
+// is drawn. Integers and bools become 0.
+void tensor_normal(Tensor *t, uint64_t seed, const char *name);
+// "[1, 8, 256, 64]" into buf.
+const char *tensor_shape(const Tensor *t, char *buf, size_t n);
+
+float half_to_f32(uint16_t h);
+uint16_t half_from_f32(float f);
+float bf16_to_f32(uint16_t h);
+uint16_t bf16_from_f32(float f);
+
+#endif
