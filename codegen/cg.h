@@ -1,5 +1,6 @@
-// cg.h: what the lowering shares inside codegen/. lower.c walks a kernel and builds what is the same everywhere (parameters, grid,
-// loops, scalar expressions); a target's hooks build the tile operations. A hook decides nothing: the schedule is in the IR.
+// cg.h: what the lowering shares inside codegen/. lower.c walks a kernel and builds what is the
+// same everywhere (parameters, grid, loops, scalar expressions); a target's hooks build the tile
+// operations. A hook decides nothing: the schedule is in the IR.
 #ifndef CODEGEN_CG_H
 #define CODEGEN_CG_H
 
@@ -12,45 +13,85 @@ typedef LLVMBasicBlockRef Blk;
 
 typedef struct Cg Cg;
 
-// A tile value in LLVM: elements in registers (fragments: e[0..n)), or memory (scratch and shared buffers: mem).
+// A tile value in LLVM: elements in registers (fragments: e[0..n)), or memory (scratch and shared
+// buffers: mem).
 typedef struct CgValue {
     Val *e;
     int n;
     Val mem;
 } CgValue;
 
-// The element at hand while a scalar expression is built. A target fills it per element (fragments) or per vector (lanes).
-typedef struct CgElem {
-    int lanes;                                         // 1, or elements of a vector: results that vary come as <lanes x T>
-    Val (*param)(Cg *cg, struct CgElem *at, int k);    // operand k of the map
-    Val (*pos)(Cg *cg, struct CgElem *at, int axis);   // POS(axis), i32 or <lanes x i32>
+// The element at hand while a scalar expression is built. A target fills it per element (fragments)
+// or per vector (lanes).
+typedef struct CgElem CgElem;
+struct CgElem {
+    int lanes; // 1, or elements of a vector: results that vary come as <lanes x T>
+    Val (*param)(Cg *cg, CgElem *at,
+                 int k); // operand k of the map; a scalar where it does not vary along the lanes
+    Val (*pos)(Cg *cg, CgElem *at, int axis); // POS(axis), i32 or <lanes x i32>
+    int lane_axis;                            // the axis along the lanes when lanes > 1, and
+    Val lane_first; // its POS at lane 0 (i32): what makes loads along it contiguous
     void *ctx;
-    Val *memo; // by Ex id, for this element; cg_elem_begin clears it
-    int nmemo;
-} CgElem;
+    ExMemo memo; // Val by expression; all zero to begin with, and again for the next element
+};
+
+// The blocks of a loop under construction. For steps that `where` skips, control goes from `test`
+// to `latch` directly.
+typedef struct CgLoop {
+    const TileOp *op;
+    Blk pre, head, test, latch, exit;
+    Blk work_end; // where the body ended: set when loop_yield returns
+    Val step;     // i32
+    void *own;    // the target's own
+} CgLoop;
+
+// One entry of a kernel's argument list (runtime/abi.h). All are known before begin_kernel:
+// cg->args is complete.
+typedef enum CgArgKind {
+    CG_ARG_POINTER,    // index: tensor
+    CG_ARG_STRIDE,     // index: tensor, dim; i64 elements. The last dimension's is 1 and never an
+                       // argument
+    CG_ARG_SIZE,       // index: size; i32
+    CG_ARG_SCALAR,     // index: input; f32, i32 or bool
+    CG_ARG_TENSOR_MAP, // index: tensor (sm_90a; a target's begin_kernel may add them)
+} CgArgKind;
+
+typedef struct CgArg {
+    CgArgKind kind;
+    int index, dim;
+} CgArg;
 
 typedef struct CgHooks {
-    const char *triple;
-    // The function's frame: calling convention, attributes, launch bounds, special registers. Called with an empty function.
+    // The machine code is made for (NULL and a diagnostic: this LLVM has no such target) and the
+    // passes to run over the module.
+    LLVMTargetMachineRef (*machine)(Cg *cg);
+    const char *(*passes)(const Cg *cg);
+    // Makes the function (cg->fn, called cg->symbol) with its frame: calling convention,
+    // attributes, launch bounds, special registers; leaves the builder in a fresh block after
+    // cg->entry, which it has made and ended with a branch to that block.
     void (*begin_kernel)(Cg *cg);
-    void (*end_kernel)(Cg *cg);
-    // Parameter slot i of the kernel's argument list, as the type asked for.
+    void (*end_kernel)(Cg *cg); // the builder stands where the last op ended: return
+    // Parameter slot i of the kernel's argument list, as the type asked for. The builder stands in
+    // the entry block.
     Val (*argument)(Cg *cg, int slot, Ty type);
-    // The linear grid index and how a kernel runs one or several of them: calls body once with the index (i64).
+    // The linear grid index and how a kernel runs one or several of them: calls body once with the
+    // index (i64).
     void (*grid)(Cg *cg, void (*body)(Cg *cg, Val index));
-    // An op of OPs other than loop and yield: dispatches on op->kind.
+    // An op other than loop and yield: dispatches on op->kind.
     void (*op)(Cg *cg, const TileOp *op);
-    // Loop-carried values: registers become phis (n elements of type elem), memory is carried in place.
-    void (*loop_begin)(Cg *cg, const TileOp *loop);
-    void (*loop_yield)(Cg *cg, const TileOp *loop, const TileOp *yield);
-    void (*loop_end)(Cg *cg, const TileOp *loop);
-    // One f32 math op (exp2, log2, tanh, rcp, ...) on a scalar or a vector; NULL result: the shared lowering builds it from others.
+    // Loops. Carried values in registers (CgValue.n > 0) become phis here, in lower.c: results,
+    // carried and yielded values must have the same n and types. Memory is carried in place:
+    // loop_begin (the builder stands in `pre`) gives the carried values their memory, loop_yield
+    // copies what is not in place yet, loop_end (in `exit`) names the results. Each may be NULL
+    // when there is no memory to carry.
+    void (*loop_begin)(Cg *cg, CgLoop *loop);
+    void (*loop_yield)(Cg *cg, CgLoop *loop, const TileOp *yield);
+    void (*loop_end)(Cg *cg, CgLoop *loop);
+    // One f32 op (DIV, EXP .. POW, ABS, FLOOR, MIN, MAX) on scalars or vectors, all of one type;
+    // NULL result: the shared lowering builds it from others. EXP2, LOG2 and SQRT are the target's
+    // to give where LLVM's intrinsic has no lowering.
     Val (*math)(Cg *cg, ExOp op, const Val *args);
 } CgHooks;
-
-typedef struct CgArg { // one entry of the kernel's argument list (runtime/abi.h)
-    int kind, index, dim;
-} CgArg;
 
 struct Cg {
     Arena *arena;
@@ -67,12 +108,14 @@ struct Cg {
     // of the kernel at hand
     const TileProgram *p;
     const TileKernel *k;
+    const char *symbol;
     Val fn;
-    Blk entry;                  // allocas go here
-    VEC(CgArg) args;            // grows as the body asks for sizes, pointers, strides
-    CgValue *value;             // by TileValue.id
-    Val grid_b, grid_h, step;   // i32
-    Val tile[TILE_MAX_AXES];    // i32
+    Blk entry;                // allocas and arguments go here
+    VEC(CgArg) args;          // complete before begin_kernel
+    Val *arg;                 // by slot; NULL until asked for
+    CgValue *value;           // by TileValue.id
+    Val grid_b, grid_h, step; // i32
+    Val tile[TILE_MAX_AXES];  // i32
 };
 
 // ---- llvm.c: small helpers over the builder
@@ -83,22 +126,49 @@ Val cg_splat(Cg *cg, Val scalar, int lanes);
 Blk cg_block(Cg *cg, const char *name); // appended to the function
 Val cg_alloca(Cg *cg, Ty t, const char *name);
 Val cg_intrinsic(Cg *cg, const char *name, Ty *overload, int noverload, Val *args, int n);
-Val cg_asm(Cg *cg, Ty result, Val *args, int n, const char *text, const char *constraints, bool convergent);
-Val cg_struct_asm(Cg *cg, Ty *results, int nresults, Val *args, int n, const char *text, const char *constraints, Val *out);
+Val cg_asm(Cg *cg, Ty result, Val *args, int n, const char *text, const char *constraints,
+           bool convergent);
+void cg_struct_asm(Cg *cg, Ty *results, int nresults, Val *args, int n, const char *text,
+                   const char *constraints, Val *out);
 Ty cg_dtype(Cg *cg, Dtype t); // in memory
-Val cg_fast(Val v);           // contract, nsz where the value takes flags: what f32 arithmetic of the language allows
+Val cg_fast(
+    Val v); // contract, where the value takes flags: what f32 arithmetic of the language allows
+int cg_lanes(Val v);                    // elements of a vector; 1 for a scalar
+Ty cg_vector(Ty t, int lanes);          // t itself for one lane
+Val cg_widen(Cg *cg, Val v, int lanes); // a splat unless v is a vector already
+void cg_attribute(Cg *cg, Val fn, const char *name,
+                  const char *value); // value NULL: one of LLVM's own names
+void cg_param_attribute(Cg *cg, Val fn, int param, const char *name, uint64_t value);
 
-// ---- lower.c: run-time values every target needs
-Val cg_size(Cg *cg, int size);                    // i32
-Val cg_pointer(Cg *cg, int tensor);               // ptr
-Val cg_stride(Cg *cg, int tensor, int dim);       // i64 elements; the last dim's is constant 1
-Val cg_scalar(Cg *cg, int input);                 // f32, i32 or i1
-bool cg_kernel(Cg *cg, const TileProgram *p, const TileKernel *k); // builds one function
+// ---- args.c: run-time values every target needs
+void cg_collect_args(Cg *cg);               // fills cg->args
+Val cg_size(Cg *cg, int size);              // i32
+Val cg_pointer(Cg *cg, int tensor);         // ptr
+Val cg_stride(Cg *cg, int tensor, int dim); // i64 elements; the last dim's is constant 1
+Val cg_extent(Cg *cg, int tensor, int dim); // i32
+Val cg_scalar(Cg *cg, int input);           // f32, i32 or i1
+
+// ---- lower.c
+bool cg_kernel(Cg *cg, const TileProgram *p, const TileKernel *k,
+               const char *symbol); // builds one function
+// The linker's name of a kernel: letters, digits and _ only.
+const char *cg_symbol(Arena *a, const TileProgram *p, const TileKernel *k);
 
 // ---- expr.c: scalar expressions
-Val cg_expr(Cg *cg, const Ex *e, CgElem *at);     // at NULL: uniform (loop bounds, coordinates)
-void cg_elem_begin(Cg *cg, CgElem *at);
-Val cg_convert(Cg *cg, Val v, Dtype from, Dtype to); // between storage types and f32, scalar or vector
+// A scalar where the value does not vary along the lanes, else <lanes x T>: see cg_widen. at NULL:
+// uniform (loop bounds, coordinates).
+Val cg_expr(Cg *cg, const Ex *e, CgElem *at);
+Val cg_uniform(Cg *cg, const Ex *e);
+void cg_elem_begin(Cg *cg, CgElem *at); // forgets the last element's values
+Val cg_read(Cg *cg, Val v,
+            Dtype from); // from storage (cg_dtype) to what it reads as: f32, i32 or i1
+Val cg_write(Cg *cg, Val v, Dtype to); // and back, rounding to nearest even; scalar or vector
+Val cg_round(Cg *cg, Val v, Dtype to); // an f32 rounded to a narrower dtype, as f32
+Val cg_math(Cg *cg, ExOp op, const Val *args,
+            int n); // f32: the target's hook or the fallback of math.c
+Val cg_math_fallback(Cg *cg, ExOp op, const Val *args); // the operations that LLVM has
+Val cg_math_formula(Cg *cg, ExOp op, const Val *args);  // math.c: those made of others
+Val cg_pow_signs(Cg *cg, Val a, Val b, Val magnitude);  // magnitude: of a to the power b
 
 // ---- targets
 extern const CgHooks cg_host_hooks, cg_nvptx_hooks;

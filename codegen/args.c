@@ -1,0 +1,123 @@
+// args.c: a kernel's argument list, and its values.
+//
+// In: a scheduled kernel. Out: cg->args, everything the kernel may ask for: the address and strides
+// of every tensor it touches, the sizes and scalars its expressions name; in a fixed order
+// (tensors, sizes, scalars), so that equal programs give equal code. Holds afterwards: cg_size,
+// cg_pointer, cg_stride, cg_extent and cg_scalar give values that dominate the whole body.
+#include "codegen/cg.h"
+
+#include <assert.h>
+#include <string.h>
+
+typedef struct Used {
+    Cg *cg;
+    bool *tensor, *size, *scalar;
+    ExMemo seen; // expressions that were walked already
+    bool mask;
+} Used;
+
+static void use_expr(Used *u, const Ex *e);
+
+static void use_tensor(Used *u, int t) {
+    if (u->tensor[t]) return;
+    u->tensor[t] = true;
+    const TileTensor *tensor = &u->cg->p->tensors.data[t];
+    for (int d = 0; d < tensor->rank; d++) use_expr(u, tensor->extent[d]);
+}
+
+static void use_node(void *ctx, const Ex *e) {
+    Used *u = ctx;
+    if (e->op == EX_LOAD) use_tensor(u, u->cg->p->inputs.data[e->input]);
+    if (e->op != EX_SYM) return;
+    if (e->sym == SYM_SIZE) u->size[e->index] = true;
+    if (e->sym == SYM_SCALAR) u->scalar[e->index] = true;
+    if (e->sym == SYM_MASK && !u->mask) {
+        u->mask = true;
+        use_expr(u, u->cg->k->mask);
+    }
+}
+
+static void use_expr(Used *u, const Ex *e) {
+    if (!e || ex_memo_has(&u->seen, e, NULL)) return;
+    ex_memo_put(u->cg->arena, &u->seen, e, NULL);
+    ex_visit(e, use_node, u);
+}
+
+static void use_block(Used *u, const TileBlock *b) {
+    for (const TileOp *op = b->first; op; op = op->next) {
+        if (op->kind == TILE_LOAD || op->kind == TILE_STORE || op->kind == TILE_COPY) {
+            use_tensor(u, op->tensor);
+            for (int d = 0; d < u->cg->p->tensors.data[op->tensor].rank; d++)
+                use_expr(u, op->coord[d].at);
+        }
+        for (int i = 0; i < op->outs.n; i++) use_expr(u, op->outs.data[i].body);
+        const Ex *own[] = {op->from, op->to, op->index, op->where, op->stage, op->when};
+        for (int i = 0; i < 6; i++) use_expr(u, own[i]);
+        if (op->kind == TILE_LOOP) use_block(u, &op->body);
+    }
+}
+
+static void push(Cg *cg, CgArgKind kind, int index, int dim) {
+    CgArg a = {kind, index, dim};
+    VEC_PUSH(cg->arena, &cg->args, a);
+}
+
+void cg_collect_args(Cg *cg) {
+    const TileProgram *p = cg->p;
+    Used u = {.cg = cg};
+    u.tensor = ARENA_ARRAY(cg->arena, bool, p->tensors.n + 1);
+    u.size = ARENA_ARRAY(cg->arena, bool, p->sizes.n + 1);
+    u.scalar = ARENA_ARRAY(cg->arena, bool, p->inputs.n + 1);
+    for (int i = 0; i < cg->k->ngrid; i++) use_expr(&u, cg->k->grid[i].count);
+    use_block(&u, &cg->k->body);
+    memset(&cg->args, 0, sizeof cg->args);
+    for (int t = 0; t < p->tensors.n; t++) {
+        if (!u.tensor[t]) continue;
+        push(cg, CG_ARG_POINTER, t, 0);
+        for (int d = 0; d + 1 < p->tensors.data[t].rank; d++) push(cg, CG_ARG_STRIDE, t, d);
+    }
+    for (int s = 0; s < p->sizes.n; s++)
+        if (u.size[s]) push(cg, CG_ARG_SIZE, s, 0);
+    for (int i = 0; i < p->inputs.n; i++)
+        if (u.scalar[i]) push(cg, CG_ARG_SCALAR, i, 0);
+    cg->arg = NULL; // the target may add to the list before the first is asked for
+}
+
+// An argument is read where the kernel begins, so that its value dominates every use.
+static Val argument(Cg *cg, CgArgKind kind, int index, int dim, Ty type) {
+    if (!cg->arg) cg->arg = ARENA_ARRAY(cg->arena, Val, cg->args.n);
+    int slot = 0;
+    for (; slot < cg->args.n; slot++) {
+        const CgArg *a = &cg->args.data[slot];
+        if (a->kind == kind && a->index == index && a->dim == dim) break;
+    }
+    assert(slot < cg->args.n && "collected before");
+    if (cg->arg[slot]) return cg->arg[slot];
+    Blk here = LLVMGetInsertBlock(cg->b);
+    Val end = LLVMGetBasicBlockTerminator(cg->entry);
+    assert(end);
+    LLVMPositionBuilderBefore(cg->b, end);
+    cg->arg[slot] = cg->hooks->argument(cg, slot, type);
+    LLVMPositionBuilderAtEnd(cg->b, here);
+    return cg->arg[slot];
+}
+
+Val cg_size(Cg *cg, int size) { return argument(cg, CG_ARG_SIZE, size, 0, cg->i32); }
+Val cg_pointer(Cg *cg, int tensor) { return argument(cg, CG_ARG_POINTER, tensor, 0, cg->ptr); }
+
+Val cg_stride(Cg *cg, int tensor, int dim) {
+    if (dim == cg->p->tensors.data[tensor].rank - 1) return cg_i64(cg, 1);
+    return argument(cg, CG_ARG_STRIDE, tensor, dim, cg->i64);
+}
+
+Val cg_extent(Cg *cg, int tensor, int dim) {
+    return cg_uniform(cg, cg->p->tensors.data[tensor].extent[dim]);
+}
+
+Val cg_scalar(Cg *cg, int input) {
+    Dtype d = cg->p->tensors.data[cg->p->inputs.data[input]].dtype;
+    ExType t = dtype_reads(d);
+    Val v = argument(cg, CG_ARG_SCALAR, input, 0, t == EX_F32 ? cg->f32 : cg->i32);
+    if (t != EX_BOOL) return v;
+    return LLVMBuildICmp(cg->b, LLVMIntNE, v, cg_i32(cg, 0), "");
+}

@@ -1,0 +1,406 @@
+// expr.c: scalar expressions to LLVM, with the language's exact meaning (ir/ops.def).
+//
+// In: an expression and the element at hand. Out: its value, a scalar where it does not vary along
+// the element's lanes, so that what is uniform is computed once and splatted where it meets what is
+// not. Holds afterwards: each distinct node is built once per element; nothing built here is
+// undefined behaviour for any value (divisors and shift counts are guarded, conversions saturate,
+// loads are clamped), because both sides of a select are computed.
+#include "codegen/cg.h"
+#include "ir/expr_ops.h"
+
+#include <assert.h>
+
+static int widest(const Val *v, int n) {
+    int lanes = 1;
+    for (int i = 0; i < n; i++)
+        if (cg_lanes(v[i]) > lanes) lanes = cg_lanes(v[i]);
+    return lanes;
+}
+
+static int widen_all(Cg *cg, Val *v, int n) {
+    int lanes = widest(v, n);
+    for (int i = 0; i < n; i++) v[i] = cg_widen(cg, v[i], lanes);
+    return lanes;
+}
+
+static Val intrinsic_of(Cg *cg, const char *name, Val *v, int n) {
+    Ty t = LLVMTypeOf(v[0]);
+    return cg_intrinsic(cg, name, &t, 1, v, n);
+}
+
+// ---- integers
+
+// Floor division. In vectors by way of f64, which holds every i32 and whose quotient cannot round
+// across an integer (the nearest miss is 1 part in 2^31); a vector sdiv would be taken apart into
+// scalar ones.
+static Val vector_floor_div(Cg *cg, Val a, Val b) {
+    int n = cg_lanes(a);
+    Ty d = cg_vector(LLVMDoubleTypeInContext(cg->c), n);
+    Val q = LLVMBuildFDiv(cg->b, LLVMBuildSIToFP(cg->b, a, d, ""), LLVMBuildSIToFP(cg->b, b, d, ""),
+                          "");
+    q = intrinsic_of(cg, "llvm.floor", &q, 1);
+    return LLVMBuildFPToSI(cg->b, q, LLVMTypeOf(a), "");
+}
+
+static Val scalar_floor_div(Cg *cg, Val a, Val b) {
+    Val zero = LLVMConstNull(LLVMTypeOf(a));
+    Val q = LLVMBuildSDiv(cg->b, a, b, "");
+    Val r = LLVMBuildSub(cg->b, a, LLVMBuildMul(cg->b, q, b, ""), "");
+    Val inexact = LLVMBuildICmp(cg->b, LLVMIntNE, r, zero, "");
+    Val apart = LLVMBuildICmp(cg->b, LLVMIntSLT, LLVMBuildXor(cg->b, r, b, ""), zero, "");
+    Val down = LLVMBuildAnd(cg->b, inexact, apart, "");
+    return LLVMBuildAdd(cg->b, q, LLVMBuildSExt(cg->b, down, LLVMTypeOf(a), ""), "");
+}
+
+// 0 by zero; by -1 a wrapping negation, which the division itself would trap on for the least
+// integer.
+static Val floor_div(Cg *cg, Val a, Val b) {
+    int n = cg_lanes(a);
+    Val one = cg_splat(cg, cg_i32(cg, 1), n), minus = cg_splat(cg, cg_i32(cg, -1), n);
+    Val zero = LLVMConstNull(LLVMTypeOf(a));
+    Val by0 = LLVMBuildICmp(cg->b, LLVMIntEQ, b, zero, "");
+    Val byminus = LLVMBuildICmp(cg->b, LLVMIntEQ, b, minus, "");
+    Val safe = LLVMBuildSelect(cg->b, LLVMBuildOr(cg->b, by0, byminus, ""), one, b, "");
+    Val q =
+        n > 1 && !LLVMIsConstant(b) ? vector_floor_div(cg, a, safe) : scalar_floor_div(cg, a, safe);
+    q = LLVMBuildSelect(cg->b, byminus, LLVMBuildNeg(cg->b, a, ""), q, "");
+    return LLVMBuildSelect(cg->b, by0, zero, q, "");
+}
+
+static Val floor_mod(Cg *cg, Val a, Val b) {
+    Val zero = LLVMConstNull(LLVMTypeOf(a));
+    Val r = LLVMBuildSub(cg->b, a, LLVMBuildMul(cg->b, floor_div(cg, a, b), b, ""), "");
+    return LLVMBuildSelect(cg->b, LLVMBuildICmp(cg->b, LLVMIntEQ, b, zero, ""), zero, r, "");
+}
+
+static Val build_int(Cg *cg, ExOp op, Val *v) {
+    LLVMBuilderRef b = cg->b;
+    Val zero = LLVMConstNull(LLVMTypeOf(v[0]));
+    Val count = op == EX_SHL || op == EX_SHR
+                    ? LLVMBuildAnd(b, v[1], cg_splat(cg, cg_i32(cg, 31), cg_lanes(v[1])), "")
+                    : NULL;
+    switch ((int)op) {
+    case EX_ADD: return LLVMBuildAdd(b, v[0], v[1], "");
+    case EX_SUB: return LLVMBuildSub(b, v[0], v[1], "");
+    case EX_MUL: return LLVMBuildMul(b, v[0], v[1], "");
+    case EX_DIV: return floor_div(cg, v[0], v[1]);
+    case EX_MOD: return floor_mod(cg, v[0], v[1]);
+    case EX_NEG: return LLVMBuildNeg(b, v[0], "");
+    case EX_MIN: return intrinsic_of(cg, "llvm.smin", v, 2);
+    case EX_MAX: return intrinsic_of(cg, "llvm.smax", v, 2);
+    case EX_ABS:
+        return LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSLT, v[0], zero, ""),
+                               LLVMBuildNeg(b, v[0], ""), v[0], "");
+    case EX_BAND: return LLVMBuildAnd(b, v[0], v[1], "");
+    case EX_BOR: return LLVMBuildOr(b, v[0], v[1], "");
+    case EX_BXOR: return LLVMBuildXor(b, v[0], v[1], "");
+    case EX_BNOT: return LLVMBuildNot(b, v[0], "");
+    case EX_SHL: return LLVMBuildShl(b, v[0], count, "");
+    case EX_SHR: return LLVMBuildAShr(b, v[0], count, "");
+    default: assert(!"an integer operation"); return NULL;
+    }
+}
+
+// ---- floats
+
+// The other operand for a NaN. Where one is a constant, a compare and a select do, which is one
+// instruction on most targets.
+static Val min_max(Cg *cg, ExOp op, Val *v) {
+    if (LLVMIsConstant(v[0])) {
+        Val t = v[0];
+        v[0] = v[1], v[1] = t;
+    }
+    if (!LLVMIsConstant(v[1]))
+        return intrinsic_of(cg, op == EX_MIN ? "llvm.minnum" : "llvm.maxnum", v, 2);
+    LLVMRealPredicate better = op == EX_MIN ? LLVMRealOLT : LLVMRealOGT;
+    return LLVMBuildSelect(cg->b, LLVMBuildFCmp(cg->b, better, v[0], v[1], ""), v[0], v[1], "");
+}
+
+Val cg_math(Cg *cg, ExOp op, const Val *args, int n) {
+    Val v[3] = {0};
+    for (int i = 0; i < n; i++) v[i] = args[i];
+    widen_all(cg, v, n);
+    Val r = cg->hooks->math ? cg->hooks->math(cg, op, v) : NULL;
+    return r ? r : cg_math_fallback(cg, op, v);
+}
+
+static Val build_float(Cg *cg, ExOp op, Val *v, int n) {
+    LLVMBuilderRef b = cg->b;
+    switch ((int)op) {
+    case EX_ADD: return cg_fast(LLVMBuildFAdd(b, v[0], v[1], ""));
+    case EX_SUB: return cg_fast(LLVMBuildFSub(b, v[0], v[1], ""));
+    case EX_MUL: return cg_fast(LLVMBuildFMul(b, v[0], v[1], ""));
+    case EX_NEG: return LLVMBuildFNeg(b, v[0], "");
+    case EX_FMA: return intrinsic_of(cg, "llvm.fma", v, 3);
+    case EX_MOD: { // not contracted: x - y*floor(x/y) is 0 for y = x however it rounds
+        Val f = cg_math(cg, EX_DIV, v, 2);
+        f = cg_math(cg, EX_FLOOR, &f, 1);
+        return LLVMBuildFSub(b, v[0], LLVMBuildFMul(b, v[1], f, ""), "");
+    }
+    default: return cg_math(cg, op, v, n);
+    }
+}
+
+Val cg_math_fallback(Cg *cg, ExOp op, const Val *args) {
+    Val v[3] = {args[0], args[1], args[2]};
+    switch ((int)op) {
+    case EX_MIN:
+    case EX_MAX: return min_max(cg, op, v);
+    case EX_DIV: return LLVMBuildFDiv(cg->b, v[0], v[1], "");
+    case EX_RCP: return LLVMBuildFDiv(cg->b, cg_splat(cg, cg_f32(cg, 1), cg_lanes(v[0])), v[0], "");
+    case EX_ABS: return intrinsic_of(cg, "llvm.fabs", v, 1);
+    case EX_FLOOR: return intrinsic_of(cg, "llvm.floor", v, 1);
+    case EX_SQRT: return intrinsic_of(cg, "llvm.sqrt", v, 1);
+    case EX_EXP2: return intrinsic_of(cg, "llvm.exp2", v, 1);
+    case EX_LOG2: return intrinsic_of(cg, "llvm.log2", v, 1);
+    default: return cg_math_formula(cg, op, v);
+    }
+}
+
+// ---- comparisons, choices, conversions
+
+static Val compare(Cg *cg, ExOp op, ExType of, Val a, Val b) {
+    static const LLVMIntPredicate ints[] = {LLVMIntEQ, LLVMIntNE, LLVMIntSLT, LLVMIntSLE};
+    static const LLVMRealPredicate reals[] = {LLVMRealOEQ, LLVMRealUNE, LLVMRealOLT, LLVMRealOLE};
+    _Static_assert(EX_NE == EX_EQ + 1 && EX_LT == EX_EQ + 2 && EX_LE == EX_EQ + 3,
+                   "order of ops.def");
+    if (of == EX_F32) return LLVMBuildFCmp(cg->b, reals[op - EX_EQ], a, b, "");
+    return LLVMBuildICmp(cg->b, ints[op - EX_EQ], a, b, "");
+}
+
+static Val convert(Cg *cg, ExType to, ExType from, Val v) {
+    if (to == from) return v;
+    int n = cg_lanes(v);
+    Ty f = cg_vector(cg->f32, n), i = cg_vector(cg->i32, n);
+    Val zero = LLVMConstNull(LLVMTypeOf(v));
+    if (to == EX_BOOL)
+        return from == EX_F32 ? LLVMBuildFCmp(cg->b, LLVMRealUNE, v, zero, "")
+                              : LLVMBuildICmp(cg->b, LLVMIntNE, v, zero, "");
+    if (to == EX_F32)
+        return from == EX_BOOL ? LLVMBuildUIToFP(cg->b, v, f, "")
+                               : LLVMBuildSIToFP(cg->b, v, f, "");
+    if (from == EX_BOOL) return LLVMBuildZExt(cg->b, v, i, "");
+    Ty types[] = {i, f};
+    return cg_intrinsic(cg, "llvm.fptosi.sat", types, 2, &v, 1);
+}
+
+static Val select_of(Cg *cg, Val *v) {
+    int lanes = widest(v, 3);
+    if (cg_lanes(v[0]) > 1 || lanes > 1) {
+        v[1] = cg_widen(cg, v[1], lanes);
+        v[2] = cg_widen(cg, v[2], lanes);
+    }
+    return LLVMBuildSelect(cg->b, v[0], v[1], v[2], "");
+}
+
+// ---- loads: clamped, contiguous where the index runs along the lanes with step 1
+
+typedef struct Affine { // of lane i: first + step * i
+    Val first;
+    int step;
+} Affine;
+
+static Val built(const CgElem *at, const Ex *e) {
+    const void *v = NULL;
+    bool has = ex_memo_has(&at->memo, e, &v);
+    assert(has);
+    (void)has;
+    return (Val)v;
+}
+
+// How an index that is already built varies along the lanes. Depth is bounded: a long chain is
+// taken as irregular.
+static bool lane_affine(Cg *cg, CgElem *at, const Ex *e, int depth, Affine *out) {
+    Val v = built(at, e);
+    if (cg_lanes(v) == 1) {
+        *out = (Affine){v, 0};
+        return true;
+    }
+    if (e->op == EX_SYM && e->sym == SYM_POS && e->index == at->lane_axis && at->lane_first) {
+        *out = (Affine){at->lane_first, 1};
+        return true;
+    }
+    if ((e->op != EX_ADD && e->op != EX_SUB) || depth == 0) return false;
+    Affine a, b;
+    if (!lane_affine(cg, at, e->args[0], depth - 1, &a)) return false;
+    if (!lane_affine(cg, at, e->args[1], depth - 1, &b)) return false;
+    bool add = e->op == EX_ADD;
+    out->first =
+        add ? LLVMBuildAdd(cg->b, a.first, b.first, "") : LLVMBuildSub(cg->b, a.first, b.first, "");
+    out->step = add ? a.step + b.step : a.step - b.step;
+    return true;
+}
+
+static Val clamp(Cg *cg, Val i, Val extent) {
+    int n = cg_lanes(i);
+    Val last = LLVMBuildSub(cg->b, extent, cg_i32(cg, 1), "");
+    Val v[] = {i, cg_splat(cg, last, n)};
+    v[0] = intrinsic_of(cg, "llvm.smin", v, 2);
+    v[1] = LLVMConstNull(LLVMTypeOf(i));
+    return intrinsic_of(cg, "llvm.smax", v, 2);
+}
+
+static Val offset_add(Cg *cg, Val sum, Val index, Val stride) {
+    Ty wide = cg_vector(cg->i64, cg_lanes(index));
+    Val i = LLVMBuildSExt(cg->b, index, wide, "");
+    Val v[] = {sum, LLVMBuildMul(cg->b, i, cg_splat(cg, stride, cg_lanes(i)), "")};
+    if (!sum) return v[1];
+    widen_all(cg, v, 2);
+    return LLVMBuildAdd(cg->b, v[0], v[1], "");
+}
+
+static Val element_pointer(Cg *cg, int tensor, Val offset) {
+    Ty t = cg_dtype(cg, cg->p->tensors.data[tensor].dtype);
+    Val base = cg_pointer(cg, tensor);
+    return offset ? LLVMBuildGEP2(cg->b, t, base, &offset, 1, "") : base;
+}
+
+static Val load_at(Cg *cg, int tensor, Val offset) {
+    Dtype d = cg->p->tensors.data[tensor].dtype;
+    Ty t = cg_dtype(cg, d);
+    Val p = element_pointer(cg, tensor, offset), v;
+    int n = offset ? cg_lanes(offset) : 1;
+    if (n == 1) {
+        v = LLVMBuildLoad2(cg->b, t, p, "");
+    } else {
+        Ty types[] = {cg_vector(t, n), LLVMTypeOf(p)};
+        Val ones = LLVMConstAllOnes(cg_vector(cg->i1, n));
+        Val args[] = {p, cg_i32(cg, dtype_bytes(d)), ones, LLVMGetPoison(types[0])};
+        v = cg_intrinsic(cg, "llvm.masked.gather", types, 2, args, 4);
+    }
+    return cg_read(cg, v, d);
+}
+
+static Val load_contiguous(Cg *cg, int tensor, Val offset, int lanes) {
+    Dtype d = cg->p->tensors.data[tensor].dtype;
+    Val p = element_pointer(cg, tensor, offset);
+    Val v = LLVMBuildLoad2(cg->b, cg_vector(cg_dtype(cg, d), lanes), p, "");
+    LLVMSetAlignment(v, (unsigned)dtype_bytes(d));
+    return cg_read(cg, v, d);
+}
+
+// The last index runs along the lanes with step 1: one vector load where all of it is inside, a
+// clamped gather otherwise (the tile's edge).
+static Val load_along(Cg *cg, int tensor, Val lead, Val first, Val gather, int lanes) {
+    int rank = cg->p->tensors.data[tensor].rank;
+    Val extent = cg_extent(cg, tensor, rank - 1);
+    Val low = LLVMBuildICmp(cg->b, LLVMIntSGE, first, cg_i32(cg, 0), "");
+    Val end = LLVMBuildSub(cg->b, extent, cg_i32(cg, lanes), "");
+    Val high = LLVMBuildICmp(cg->b, LLVMIntSLE, first, end, "");
+    Blk fast = cg_block(cg, "load.row"), slow = cg_block(cg, "load.edge"),
+        join = cg_block(cg, "load");
+    LLVMBuildCondBr(cg->b, LLVMBuildAnd(cg->b, low, high, ""), fast, slow);
+    LLVMPositionBuilderAtEnd(cg->b, fast);
+    Val a = load_contiguous(cg, tensor, offset_add(cg, lead, first, cg_i64(cg, 1)), lanes);
+    fast = LLVMGetInsertBlock(cg->b);
+    LLVMBuildBr(cg->b, join);
+    LLVMPositionBuilderAtEnd(cg->b, slow);
+    Val b = load_at(cg, tensor, offset_add(cg, lead, gather, cg_i64(cg, 1)));
+    slow = LLVMGetInsertBlock(cg->b);
+    LLVMBuildBr(cg->b, join);
+    LLVMPositionBuilderAtEnd(cg->b, join);
+    Val phi = LLVMBuildPhi(cg->b, LLVMTypeOf(a), "");
+    LLVMAddIncoming(phi, (Val[]){a, b}, (Blk[]){fast, slow}, 2);
+    return phi;
+}
+
+static Val load(Cg *cg, CgElem *at, const Ex *e) {
+    int tensor = cg->p->inputs.data[e->input], n = e->nargs;
+    Val lead = NULL, last = NULL, index[EX_MAX_RANK];
+    for (int i = 0; i < n; i++) {
+        Val v = built(at, e->args[i]);
+        // What is proved inside is so for the elements of the tensors; a tile's rows past the last
+        // query are not among them.
+        bool safe = e->inside && !ex_uses(e->args[i], SYM_POS, -1);
+        index[i] = safe ? v : clamp(cg, v, cg_extent(cg, tensor, i));
+        if (i + 1 < n)
+            lead = offset_add(cg, lead, index[i], cg_stride(cg, tensor, i));
+        else
+            last = index[i];
+    }
+    Affine along;
+    bool row = n && at->lanes > 1 && cg_lanes(last) == at->lanes &&
+               (!lead || cg_lanes(lead) == 1) && lane_affine(cg, at, e->args[n - 1], 16, &along) &&
+               along.step == 1;
+    if (row) return load_along(cg, tensor, lead, along.first, last, at->lanes);
+    return load_at(cg, tensor, last ? offset_add(cg, lead, last, cg_i64(cg, 1)) : NULL);
+}
+
+// ---- the walk
+
+static Val leaf(Cg *cg, CgElem *at, const Ex *e) {
+    if (e->op == EX_CONST) {
+        if (e->type == EX_F32) return cg_f32(cg, (double)e->f);
+        return e->type == EX_I32 ? cg_i32(cg, e->i) : LLVMConstInt(cg->i1, (uint64_t)e->i, false);
+    }
+    switch ((int)e->sym) {
+    case SYM_B: return cg->grid_b;
+    case SYM_H: return cg->grid_h;
+    case SYM_SIZE: return cg_size(cg, e->index);
+    case SYM_SCALAR: return cg_scalar(cg, e->index);
+    case SYM_STEP: return cg->step;
+    case SYM_TILE: return cg->tile[e->index];
+    case SYM_POS: return at->pos(cg, at, e->index);
+    case SYM_PARAM: return at->param(cg, at, e->index);
+    case SYM_MASK: return cg_expr(cg, cg->k->mask, at);
+    default: assert(!"a symbol of a tile program"); return NULL;
+    }
+}
+
+static Val build(Cg *cg, CgElem *at, const Ex *e) {
+    Val v[3];
+    ExTyping typing = ex_ops[e->op].typing;
+    if (typing == T_LEAF) return leaf(cg, at, e);
+    if (typing == T_LOAD) return load(cg, at, e);
+    for (int i = 0; i < e->nargs; i++) v[i] = built(at, e->args[i]);
+    ExType of = e->args[0]->type;
+    if (typing == T_SEL) return select_of(cg, v);
+    widen_all(cg, v, e->nargs);
+    switch (typing) {
+    case T_CONV: return convert(cg, e->type, of, v[0]);
+    case T_CMP: return compare(cg, e->op, of, v[0], v[1]);
+    case T_BOOL:
+        if (e->op == EX_NOT) return LLVMBuildNot(cg->b, v[0], "");
+        return e->op == EX_AND ? LLVMBuildAnd(cg->b, v[0], v[1], "")
+                               : LLVMBuildOr(cg->b, v[0], v[1], "");
+    case T_NUM:
+    case T_F32:
+    case T_I32:
+    case T_BITS:
+        return e->type == EX_F32 ? build_float(cg, e->op, v, e->nargs) : build_int(cg, e->op, v);
+    case T_SEL:
+    case T_LEAF:
+    case T_LOAD:
+    case T_RED: break;
+    }
+    assert(!"an operation of a tile program");
+    return NULL;
+}
+
+void cg_elem_begin(Cg *cg, CgElem *at) {
+    (void)cg;
+    at->memo = (ExMemo){0};
+}
+
+static Val no_param(Cg *cg, CgElem *at, int k) {
+    (void)cg, (void)at, (void)k;
+    assert(!"a uniform expression has no element");
+    return NULL;
+}
+
+Val cg_uniform(Cg *cg, const Ex *e) {
+    CgElem none = {.lanes = 1, .param = no_param, .pos = no_param, .lane_axis = -1};
+    return cg_expr(cg, e, &none);
+}
+
+Val cg_expr(Cg *cg, const Ex *e, CgElem *at) {
+    if (!at) return cg_uniform(cg, e);
+    const void *known = NULL;
+    if (ex_memo_has(&at->memo, e, &known)) return (Val)known;
+    const Ex **order;
+    int n = ex_order(cg->arena, &e, 1, &order);
+    for (int i = 0; i < n; i++)
+        if (!ex_memo_has(&at->memo, order[i], &known))
+            ex_memo_put(cg->arena, &at->memo, order[i], build(cg, at, order[i]));
+    return built(at, e);
+}

@@ -1,0 +1,124 @@
+// llvm.c: small helpers over the LLVM builder: constants, splats, blocks, intrinsics, inline
+// assembly, attributes.
+//
+// In: values of one function under construction. Out: a value at the builder's place. Nothing here
+// knows the tile IR.
+#include "codegen/cg.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { MAX_LANES = 64 };
+
+Val cg_i32(Cg *cg, int64_t v) { return LLVMConstInt(cg->i32, (uint64_t)v, true); }
+Val cg_i64(Cg *cg, int64_t v) { return LLVMConstInt(cg->i64, (uint64_t)v, true); }
+Val cg_f32(Cg *cg, double v) { return LLVMConstReal(cg->f32, v); }
+
+int cg_lanes(Val v) {
+    Ty t = LLVMTypeOf(v);
+    return LLVMGetTypeKind(t) == LLVMVectorTypeKind ? (int)LLVMGetVectorSize(t) : 1;
+}
+
+Ty cg_vector(Ty t, int lanes) { return lanes == 1 ? t : LLVMVectorType(t, (unsigned)lanes); }
+
+Val cg_splat(Cg *cg, Val scalar, int lanes) {
+    if (lanes == 1) return scalar;
+    assert(lanes <= MAX_LANES);
+    if (LLVMIsConstant(scalar)) {
+        Val all[MAX_LANES];
+        for (int i = 0; i < lanes; i++) all[i] = scalar;
+        return LLVMConstVector(all, (unsigned)lanes);
+    }
+    Val none = LLVMGetPoison(cg_vector(LLVMTypeOf(scalar), lanes));
+    Val one = LLVMBuildInsertElement(cg->b, none, scalar, cg_i32(cg, 0), "");
+    return LLVMBuildShuffleVector(cg->b, one, none, LLVMConstNull(cg_vector(cg->i32, lanes)), "");
+}
+
+Val cg_widen(Cg *cg, Val v, int lanes) { return cg_lanes(v) == 1 ? cg_splat(cg, v, lanes) : v; }
+
+Blk cg_block(Cg *cg, const char *name) {
+    return LLVMAppendBasicBlockInContext(cg->c, cg->fn, name);
+}
+
+Val cg_alloca(Cg *cg, Ty t, const char *name) {
+    Blk here = LLVMGetInsertBlock(cg->b);
+    Val first = LLVMGetFirstInstruction(cg->entry);
+    if (first)
+        LLVMPositionBuilderBefore(cg->b, first);
+    else
+        LLVMPositionBuilderAtEnd(cg->b, cg->entry);
+    Val v = LLVMBuildAlloca(cg->b, t, name);
+    LLVMPositionBuilderAtEnd(cg->b, here);
+    return v;
+}
+
+Val cg_intrinsic(Cg *cg, const char *name, Ty *overload, int noverload, Val *args, int n) {
+    unsigned id = LLVMLookupIntrinsicID(name, strlen(name));
+    assert(id && "an intrinsic of this LLVM");
+    Val fn = LLVMGetIntrinsicDeclaration(cg->m, id, overload, (size_t)noverload);
+    Ty type = LLVMIntrinsicGetType(cg->c, id, overload, (size_t)noverload);
+    return LLVMBuildCall2(cg->b, type, fn, args, (unsigned)n, "");
+}
+
+static unsigned attribute_kind(const char *name) {
+    return LLVMGetEnumAttributeKindForName(name, strlen(name));
+}
+
+void cg_attribute(Cg *cg, Val fn, const char *name, const char *value) {
+    LLVMAttributeRef a = value ? LLVMCreateStringAttribute(cg->c, name, (unsigned)strlen(name),
+                                                           value, (unsigned)strlen(value))
+                               : LLVMCreateEnumAttribute(cg->c, attribute_kind(name), 0);
+    LLVMAddAttributeAtIndex(fn, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, a);
+}
+
+void cg_param_attribute(Cg *cg, Val fn, int param, const char *name, uint64_t value) {
+    LLVMAttributeRef a = LLVMCreateEnumAttribute(cg->c, attribute_kind(name), value);
+    LLVMAddAttributeAtIndex(fn, (LLVMAttributeIndex)(param + 1), a);
+}
+
+Val cg_asm(Cg *cg, Ty result, Val *args, int n, const char *text, const char *constraints,
+           bool convergent) {
+    Ty *types = ARENA_ARRAY(cg->arena, Ty, n + 1);
+    for (int i = 0; i < n; i++) types[i] = LLVMTypeOf(args[i]);
+    Ty type = LLVMFunctionType(result, types, (unsigned)n, false);
+    Val code =
+        LLVMGetInlineAsm(type, text, strlen(text), constraints, strlen(constraints),
+                         convergent || result == cg->void_, false, LLVMInlineAsmDialectATT, false);
+    Val call = LLVMBuildCall2(cg->b, type, code, args, (unsigned)n, "");
+    LLVMAttributeIndex on = (LLVMAttributeIndex)LLVMAttributeFunctionIndex;
+    unsigned convergent_kind = attribute_kind("convergent"), nounwind = attribute_kind("nounwind");
+    if (convergent)
+        LLVMAddCallSiteAttribute(call, on, LLVMCreateEnumAttribute(cg->c, convergent_kind, 0));
+    LLVMAddCallSiteAttribute(call, on, LLVMCreateEnumAttribute(cg->c, nounwind, 0));
+    return call;
+}
+
+void cg_struct_asm(Cg *cg, Ty *results, int nresults, Val *args, int n, const char *text,
+                   const char *constraints, Val *out) {
+    Ty type = LLVMStructTypeInContext(cg->c, results, (unsigned)nresults, false);
+    Val r = cg_asm(cg, nresults == 1 ? results[0] : type, args, n, text, constraints, true);
+    for (int i = 0; i < nresults; i++)
+        out[i] = nresults == 1 ? r : LLVMBuildExtractValue(cg->b, r, (unsigned)i, "");
+}
+
+Ty cg_dtype(Cg *cg, Dtype t) {
+    switch (t) {
+    case DT_F32: return cg->f32;
+    case DT_F16: return cg->f16;
+    case DT_BF16: return cg->bf16;
+    case DT_I32: return cg->i32;
+    case DT_BOOL:
+    case DT_E4M3:
+    case DT_E5M2:
+    case DT_I8: return cg->i8;
+    case DT_COUNT: break;
+    }
+    assert(!"a dtype");
+    return NULL;
+}
+
+Val cg_fast(Val v) {
+    if (LLVMIsAInstruction(v) && LLVMCanValueUseFastMathFlags(v))
+        LLVMSetFastMathFlags(v, LLVMFastMathAllowContract);
+    return v;
+}

@@ -1,0 +1,182 @@
+// lower.c: one kernel to one LLVM function: the grid, the loops, and the walk over operations.
+//
+// In: a scheduled kernel and a target's hooks. Out: a function cg->fn and its argument list
+// cg->args. Holds afterwards: every operation was lowered in program order by the target's hook; a
+// loop has the shape
+//
+//     pre -> head [step < to?] -> test [where?] -> work ... -> latch -> head,     head -> exit
+//
+// and carried values in registers are phis of `head`, with what `where` skipped merged in `latch`.
+#include "codegen/cg.h"
+
+#include <assert.h>
+#include <string.h>
+
+static void lower_block(Cg *cg, const TileBlock *b, CgLoop *loop);
+
+// ---- loops
+
+static void bind_phis(Cg *cg, CgLoop *l) {
+    const TileOp *op = l->op;
+    for (int i = 0; i < op->carried.n; i++) {
+        const CgValue *init = &cg->value[op->args.data[i]->id];
+        CgValue *to = &cg->value[op->carried.data[i]->id];
+        if (!init->n) continue;
+        *to = (CgValue){ARENA_ARRAY(cg->arena, Val, init->n), init->n, NULL};
+        for (int e = 0; e < init->n; e++) {
+            to->e[e] = LLVMBuildPhi(cg->b, LLVMTypeOf(init->e[e]), "");
+            LLVMAddIncoming(to->e[e], &init->e[e], &l->pre, 1);
+        }
+    }
+}
+
+// In `latch`: the next value of each element, from the body's end or, where the step was skipped,
+// unchanged.
+static void merge_phis(Cg *cg, CgLoop *l, const TileOp *yield) {
+    const TileOp *op = l->op;
+    for (int i = 0; i < op->carried.n; i++) {
+        const CgValue *now = &cg->value[op->carried.data[i]->id];
+        const CgValue *next = &cg->value[yield->args.data[i]->id];
+        assert(now->n == next->n);
+        for (int e = 0; e < now->n; e++) {
+            Val v = next->e[e];
+            if (op->where) {
+                v = LLVMBuildPhi(cg->b, LLVMTypeOf(v), "");
+                LLVMAddIncoming(v, (Val[]){next->e[e], now->e[e]}, (Blk[]){l->work_end, l->test},
+                                2);
+            }
+            LLVMAddIncoming(now->e[e], &v, &l->latch, 1);
+        }
+    }
+}
+
+static void loop_head(Cg *cg, CgLoop *l, Val from, Val to) {
+    LLVMPositionBuilderAtEnd(cg->b, l->head);
+    l->step = LLVMBuildPhi(cg->b, cg->i32, "step");
+    LLVMAddIncoming(l->step, &from, &l->pre, 1);
+    bind_phis(cg, l);
+    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, l->step, to, "");
+    LLVMBuildCondBr(cg->b, more, l->test, l->exit);
+}
+
+static void loop_test(Cg *cg, CgLoop *l) {
+    LLVMPositionBuilderAtEnd(cg->b, l->test);
+    cg->step = l->step;
+    cg->tile[l->op->axis] = l->op->index ? cg_uniform(cg, l->op->index) : l->step;
+    if (!l->op->where) return;
+    Blk work = cg_block(cg, "loop.work");
+    Val take = cg_uniform(cg, l->op->where);
+    l->test = LLVMGetInsertBlock(cg->b);
+    LLVMBuildCondBr(cg->b, take, work, l->latch);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+}
+
+static void loop_latch(Cg *cg, CgLoop *l, const TileOp *yield) {
+    LLVMMoveBasicBlockAfter(l->latch, LLVMGetInsertBlock(cg->b));
+    LLVMMoveBasicBlockAfter(l->exit, l->latch);
+    LLVMPositionBuilderAtEnd(cg->b, l->latch);
+    merge_phis(cg, l, yield);
+    Val next = LLVMBuildNSWAdd(cg->b, l->step, cg_i32(cg, 1), "");
+    LLVMAddIncoming(l->step, &next, &l->latch, 1);
+    LLVMBuildBr(cg->b, l->head);
+}
+
+static void lower_loop(Cg *cg, const TileOp *op) {
+    Val step = cg->step, tile = cg->tile[op->axis];
+    Val from = cg_uniform(cg, op->from), to = cg_uniform(cg, op->to);
+    CgLoop l = {.op = op, .head = cg_block(cg, "loop.head"), .test = cg_block(cg, "loop")};
+    l.latch = cg_block(cg, "loop.latch"), l.exit = cg_block(cg, "loop.exit");
+    if (cg->hooks->loop_begin) cg->hooks->loop_begin(cg, &l);
+    l.pre = LLVMGetInsertBlock(cg->b);
+    LLVMBuildBr(cg->b, l.head);
+    loop_head(cg, &l, from, to);
+    loop_test(cg, &l);
+    const TileOp *yield = op->body.last;
+    assert(yield && yield->kind == TILE_YIELD);
+    lower_block(cg, &op->body, &l);
+    l.work_end = LLVMGetInsertBlock(cg->b);
+    LLVMBuildBr(cg->b, l.latch);
+    loop_latch(cg, &l, yield);
+    LLVMPositionBuilderAtEnd(cg->b, l.exit);
+    for (int i = 0; i < op->results.n; i++)
+        cg->value[op->results.data[i]->id] = cg->value[op->carried.data[i]->id];
+    if (cg->hooks->loop_end) cg->hooks->loop_end(cg, &l);
+    cg->step = step;
+    cg->tile[op->axis] = tile;
+}
+
+// An extra output that the caller left out comes as a null pointer and is not stored.
+static void lower_optional_store(Cg *cg, const TileOp *op) {
+    Blk store = cg_block(cg, "store"), after = cg_block(cg, "stored");
+    Val given = LLVMBuildIsNotNull(cg->b, cg_pointer(cg, op->tensor), "");
+    LLVMBuildCondBr(cg->b, given, store, after);
+    LLVMPositionBuilderAtEnd(cg->b, store);
+    cg->hooks->op(cg, op);
+    LLVMBuildBr(cg->b, after);
+    LLVMMoveBasicBlockAfter(after, LLVMGetInsertBlock(cg->b));
+    LLVMPositionBuilderAtEnd(cg->b, after);
+}
+
+static void lower_block(Cg *cg, const TileBlock *b, CgLoop *loop) {
+    for (const TileOp *op = b->first; op; op = op->next) {
+        if (op->kind == TILE_STORE && cg->p->tensors.data[op->tensor].role == TENSOR_EMIT) {
+            lower_optional_store(cg, op);
+        } else if (op->kind == TILE_LOOP) {
+            lower_loop(cg, op);
+        } else if (op->kind == TILE_YIELD) {
+            if (cg->hooks->loop_yield) cg->hooks->loop_yield(cg, loop, op);
+        } else {
+            cg->hooks->op(cg, op);
+        }
+    }
+}
+
+// ---- the grid: the linear index is taken apart innermost dimension first
+
+static void grid_point(Cg *cg, Val index) {
+    const TileKernel *k = cg->k;
+    for (int i = k->ngrid - 1; i >= 0; i--) {
+        const TileGrid *g = &k->grid[i];
+        Val count = cg_uniform(cg, g->count), at = index;
+        if (i > 0) {
+            Val n = LLVMBuildZExt(cg->b, count, cg->i64, "");
+            at = LLVMBuildURem(cg->b, index, n, "");
+            index = LLVMBuildUDiv(cg->b, index, n, "");
+        }
+        at = LLVMBuildTrunc(cg->b, at, cg->i32, "");
+        if (g->reversed)
+            at = LLVMBuildSub(cg->b, LLVMBuildSub(cg->b, count, at, ""), cg_i32(cg, 1), "");
+        if (g->sym == SYM_B)
+            cg->grid_b = at;
+        else if (g->sym == SYM_H)
+            cg->grid_h = at;
+        else
+            cg->tile[g->axis] = at;
+    }
+    lower_block(cg, &k->body, NULL);
+}
+
+const char *cg_symbol(Arena *a, const TileProgram *p, const TileKernel *k) {
+    (void)p;
+    char *s = arena_strdup(a, k->name);
+    for (char *c = s; *c; c++)
+        if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9')))
+            *c = '_';
+    return s;
+}
+
+bool cg_kernel(Cg *cg, const TileProgram *p, const TileKernel *k, const char *symbol) {
+    cg->p = p;
+    cg->k = k;
+    cg->symbol = symbol;
+    cg->value = ARENA_ARRAY(cg->arena, CgValue, k->nvalues + 1);
+    cg->grid_b = cg->grid_h = cg->step = cg_i32(cg, 0);
+    for (int i = 0; i < TILE_MAX_AXES; i++) cg->tile[i] = cg_i32(cg, 0);
+    cg_collect_args(cg);
+    int errors = cg->diags->errors;
+    if (cg->hooks->begin_kernel) cg->hooks->begin_kernel(cg);
+    if (cg->diags->errors != errors) return false;
+    cg->hooks->grid(cg, grid_point);
+    cg->hooks->end_kernel(cg);
+    return cg->diags->errors == errors;
+}

@@ -1,0 +1,142 @@
+// math.c: mathematical functions made of others: of exp2, log2, division and polynomials.
+//
+// In: an f32 operation and its arguments, scalars or vectors of one type. Out: its value.
+// Holds afterwards: relative error about 1e-6 and better near 0 where the function vanishes there
+// (a target whose exp2 and log2 are exact to the last bit or two has about 2e-7); infinities, NaN
+// and signs are C's.
+#include "codegen/cg.h"
+
+#include <assert.h>
+
+static Val k(Cg *cg, double v, Val like) { return cg_splat(cg, cg_f32(cg, v), cg_lanes(like)); }
+
+static Val call(Cg *cg, const char *name, Val a, Val b, Val c) {
+    Ty t = LLVMTypeOf(a);
+    Val v[] = {a, b, c};
+    return cg_intrinsic(cg, name, &t, 1, v, c ? 3 : b ? 2 : 1);
+}
+
+static Val mul(Cg *cg, Val a, Val b) { return LLVMBuildFMul(cg->b, a, b, ""); }
+static Val add(Cg *cg, Val a, Val b) { return LLVMBuildFAdd(cg->b, a, b, ""); }
+static Val sub(Cg *cg, Val a, Val b) { return LLVMBuildFSub(cg->b, a, b, ""); }
+static Val fma_(Cg *cg, Val a, Val b, Val c) { return call(cg, "llvm.fma", a, b, c); }
+static Val math1(Cg *cg, ExOp op, Val a) { return cg_math(cg, op, &a, 1); }
+static Val pick(Cg *cg, Val c, Val a, Val b) { return LLVMBuildSelect(cg->b, c, a, b, ""); }
+static Val test(Cg *cg, LLVMRealPredicate p, Val a, Val b) {
+    return LLVMBuildFCmp(cg->b, p, a, b, "");
+}
+static Val with_sign(Cg *cg, Val a, Val s) { return call(cg, "llvm.copysign", a, s, NULL); }
+
+// c[0] + c[1] x + ... + c[n-1] x^(n-1)
+static Val polynomial(Cg *cg, Val x, const double *c, int n) {
+    Val r = k(cg, c[n - 1], x);
+    for (int i = n - 2; i >= 0; i--) r = fma_(cg, r, x, k(cg, c[i], x));
+    return r;
+}
+
+// exp2 of x log2(e), with what the product's rounding lost put back: exp(x) = exp2(y) (1 + ln2 (x
+// log2e - y)).
+static Val exp_of(Cg *cg, Val x) {
+    Val log2e = k(cg, 0x1.715476p+0, x), rest = k(cg, 0x1.4ae0bep-26, x); // their sum is log2(e)
+    Val y = mul(cg, x, log2e);
+    Val lost = fma_(cg, x, rest, fma_(cg, x, log2e, LLVMBuildFNeg(cg->b, y, "")));
+    Val e = math1(cg, EX_EXP2, y);
+    Val small = test(cg, LLVMRealOLT, call(cg, "llvm.fabs", x, NULL, NULL), k(cg, 128, x));
+    lost = pick(cg, small, mul(cg, lost, k(cg, 0x1.62e43p-1, x)), k(cg, 0, x));
+    return fma_(cg, e, lost, e);
+}
+
+// Near 0 the odd series, so that the relative error holds there too.
+static Val tanh_of(Cg *cg, Val x) {
+    static const double c[] = {-3.33332819422e-1, 1.33314422036e-1, -5.37397155531e-2,
+                               2.06390887954e-2, -5.70498872745e-3};
+    Val a = call(cg, "llvm.fabs", x, NULL, NULL);
+    Val e = math1(cg, EX_EXP2, mul(cg, a, k(cg, 2 * 1.4426950408889634, x)));
+    Val far =
+        sub(cg, k(cg, 1, x), mul(cg, k(cg, 2, x), math1(cg, EX_RCP, add(cg, e, k(cg, 1, x)))));
+    Val s = mul(cg, x, x);
+    Val near = fma_(cg, mul(cg, s, x), polynomial(cg, s, c, 5), x);
+    return pick(cg, test(cg, LLVMRealOLT, a, k(cg, 0.625, x)), near, with_sign(cg, far, x));
+}
+
+static Val sigmoid_of(Cg *cg, Val x) {
+    Val e = math1(cg, EX_EXP, LLVMBuildFNeg(cg->b, x, ""));
+    return math1(cg, EX_RCP, add(cg, k(cg, 1, x), e));
+}
+
+// Below 0.921875 an odd polynomial; above, 1 - exp(polynomial), which is 1 from about 4 on.
+static Val erf_of(Cg *cg, Val x) {
+    static const double low[] = {1.28379166e-1,  -3.76125336e-1, 1.12819925e-1,
+                                 -2.67681349e-2, 4.99119423e-3,  -5.96761703e-4};
+    static const double high[] = {-1.28717512e-1, -6.34846687e-1, -1.06777877e-1, 2.42546219e-2,
+                                  -3.88396438e-3, 3.83197126e-4,  -1.72853470e-5};
+    Val a = call(cg, "llvm.fabs", x, NULL, NULL), s = mul(cg, x, x);
+    Val near = fma_(cg, polynomial(cg, s, low, 6), x, x);
+    Val t = pick(cg, test(cg, LLVMRealOGT, a, k(cg, 4.5, x)), k(cg, 4.5, x), a);
+    Val far = sub(
+        cg, k(cg, 1, x),
+        math1(cg, EX_EXP, fma_(cg, t, polynomial(cg, t, high, 7), LLVMBuildFNeg(cg->b, t, ""))));
+    return pick(cg, test(cg, LLVMRealOGT, a, k(cg, 0.921875, x)), with_sign(cg, far, x), near);
+}
+
+// Of x - q pi/2, with q a whole number and pi/2 in three parts.
+static Val sin_cos(Cg *cg, Val x, bool cosine) {
+    static const double s[] = {-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4};
+    static const double c[] = {4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5};
+    Val q = call(cg, "llvm.rint", mul(cg, x, k(cg, 0.63661977236758134, x)), NULL, NULL);
+    Val r = fma_(cg, q, k(cg, -0x1.921fb4p+0, x), x);
+    r = fma_(cg, q, k(cg, -0x1.4442d0p-24, x), r);
+    r = fma_(cg, q, k(cg, -0x1.846988p-48, x), r);
+    Ty t = cg_vector(cg->i32, cg_lanes(x)), types[] = {t, LLVMTypeOf(x)};
+    Val n = cg_intrinsic(cg, "llvm.fptosi.sat", types, 2, &q, 1);
+    Val one = cg_splat(cg, cg_i32(cg, 1), cg_lanes(x));
+    if (cosine) n = LLVMBuildAdd(cg->b, n, one, "");
+    Val r2 = mul(cg, r, r);
+    Val sine = fma_(cg, mul(cg, r2, r), polynomial(cg, r2, s, 3), r);
+    Val cos = fma_(cg, mul(cg, r2, r2), polynomial(cg, r2, c, 3),
+                   fma_(cg, r2, k(cg, -0.5, x), k(cg, 1, x)));
+    Val zero = LLVMConstNull(t);
+    Val swap = LLVMBuildICmp(cg->b, LLVMIntNE, LLVMBuildAnd(cg->b, n, one, ""), zero, "");
+    Val two = LLVMBuildAdd(cg->b, one, one, "");
+    Val minus = LLVMBuildICmp(cg->b, LLVMIntNE, LLVMBuildAnd(cg->b, n, two, ""), zero, "");
+    Val v = pick(cg, swap, cos, sine);
+    return pick(cg, minus, LLVMBuildFNeg(cg->b, v, ""), v);
+}
+
+// What pow gives beside exp2(b log2|a|): signs for a negative base, 1 for an exponent 0 or a base 1
+// whatever the other is.
+Val cg_pow_signs(Cg *cg, Val a, Val b, Val magnitude) {
+    Val zero = k(cg, 0, a);
+    Val half = mul(cg, b, k(cg, 0.5, a));
+    Val whole = test(cg, LLVMRealOEQ, call(cg, "llvm.floor", b, NULL, NULL), b);
+    Val even = test(cg, LLVMRealOEQ, call(cg, "llvm.floor", half, NULL, NULL), half);
+    Val odd = LLVMBuildAnd(cg->b, whole, LLVMBuildNot(cg->b, even, ""), "");
+    Val r = pick(cg, odd, with_sign(cg, magnitude, a), magnitude);
+    Val negative = LLVMBuildAnd(cg->b, test(cg, LLVMRealOLT, a, zero),
+                                test(cg, LLVMRealUNE, a, k(cg, -__builtin_inf(), a)), "");
+    Val wrong = LLVMBuildAnd(cg->b, negative, LLVMBuildNot(cg->b, whole, ""), "");
+    return pick(cg, wrong, k(cg, __builtin_nan(""), a), r);
+}
+
+static Val pow_of(Cg *cg, Val a, Val b) {
+    Val log = math1(cg, EX_LOG2, call(cg, "llvm.fabs", a, NULL, NULL)), zero = k(cg, 0, a);
+    Val trivial =
+        LLVMBuildOr(cg->b, test(cg, LLVMRealOEQ, b, zero), test(cg, LLVMRealOEQ, log, zero), "");
+    Val e = math1(cg, EX_EXP2, pick(cg, trivial, zero, mul(cg, b, log)));
+    return cg_pow_signs(cg, a, b, e);
+}
+
+Val cg_math_formula(Cg *cg, ExOp op, const Val *v) {
+    switch ((int)op) {
+    case EX_EXP: return exp_of(cg, v[0]);
+    case EX_LOG: return mul(cg, math1(cg, EX_LOG2, v[0]), k(cg, 0.69314718055994531, v[0]));
+    case EX_RSQRT: return math1(cg, EX_RCP, math1(cg, EX_SQRT, v[0]));
+    case EX_TANH: return tanh_of(cg, v[0]);
+    case EX_SIGMOID: return sigmoid_of(cg, v[0]);
+    case EX_SIN: return sin_cos(cg, v[0], false);
+    case EX_COS: return sin_cos(cg, v[0], true);
+    case EX_ERF: return erf_of(cg, v[0]);
+    case EX_POW: return pow_of(cg, v[0], v[1]);
+    default: assert(!"an f32 operation"); return NULL;
+    }
+}

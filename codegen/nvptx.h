@@ -1,0 +1,88 @@
+// nvptx.h: what the NVIDIA lowering shares between its files: the block's threads, how tiles lie in
+// registers and in shared memory, and the handful of instructions LLVM has no operation for.
+//
+// Fragments. A kernel's row axis (the one its grid tiles) is spread over the warps, 16 rows times
+// `mt` to each; along a row the four threads of a quad hold pairs of columns. This is how
+// mma.m16n8k16 leaves its result. For lane l, g = l / 4, t = l % 4:
+//
+//     [rows, columns]  element (m, n, r, c):  row 16 m + g + 8 r of the warp's, column 8 n + 2 t +
+//     c      index 4 (m N/8 + n) + 2 r + c [rows]           element (m, r), the same in all threads
+//     of a quad                                  index 2 m + r [columns]        element (n, c), the
+//     same in all quads and warps                                    index 2 n + c
+//     []               one element, the same everywhere
+//
+// Values of dtype f16 and bf16 hold pairs (c = 0, 1) as one i32: what mma takes as its operand.
+// Only values with columns can be so narrow; others keep the rounded number as f32.
+#ifndef CODEGEN_NVPTX_H
+#define CODEGEN_NVPTX_H
+
+#include "cg.h"
+
+enum { NV_WARP = 32, NV_PTX_KERNEL = 71 };
+
+typedef struct NvState {
+    int row_axis; // spread over the warps
+    int warps, mt;
+    int shared_bytes;
+    int *offset; // of shared values, by TileValue.id; -1: not in shared memory
+    Val shared;  // i32: where the block's shared memory begins
+    Val tid, lane, warp;
+    Val row0; // i32: the thread's first row within the tile
+    Val col0; // i32: its first column
+} NvState;
+
+static inline NvState *nv_state(Cg *cg) { return cg->state; }
+
+// ---- shapes (nvptx_shape.c)
+
+typedef struct NvShape { // of a fragment
+    bool rows;           // has the row axis
+    int col_axis;        // -1: none
+    int mt, nt;          // m16 tiles of a warp, 8-column tiles: 1 where the axis is not there
+    bool packed;         // pairs as i32
+} NvShape;
+
+typedef struct NvTile {     // of a value in shared memory: rows along the tiled axis, columns
+                            // (contiguous) along the whole one
+    int row_axis, col_axis; // row_axis -1: a vector along col_axis
+    int rows, cols;
+    int elem;  // bytes of an element
+    int pitch; // bytes from row to row: 16 more than the columns take, so that eight rows lie in
+               // different banks
+    int bytes; // of one stage
+} NvTile;
+
+bool nv_narrow(Dtype t);
+NvShape nv_shape(Cg *cg, const TileValue *v);
+int nv_count(NvShape s); // registers of it
+int nv_index(NvShape s, int m, int n, int r,
+             int c); // of one element, whatever axes the value lacks; packed: of its pair
+NvTile nv_tile(const TileKernel *k, const TileValue *v);
+int nv_row_axis(const TileKernel *k); // the axis a grid dimension tiles; -1: none
+// Places every shared value of the kernel; returns the bytes a block needs. offset may be NULL.
+int nv_shared_layout(const TileKernel *k, int *offset);
+Val nv_shared_ptr(Cg *cg, Val address); // i32 -> ptr addrspace(3)
+Val nv_element(Cg *cg, const TileValue *v, int m, int n, int r,
+               int c); // as it reads (f32, i32, i1)
+
+// ---- instructions (nvptx_ops.c)
+Val nv_special(Cg *cg, const char *name);        // "tid.x"
+Val nv_pack(Cg *cg, Dtype t, Val low, Val high); // two f32 -> i32
+Val nv_unpack(Cg *cg, Dtype t, Val pair, int c); // -> f32
+Val nv_shuffle(Cg *cg, Val v, int mask);         // of 32 bits, from lane ^ mask
+Val nv_shuffle_from(Cg *cg, Val v, Val lane);
+void nv_ldmatrix(Cg *cg, Val address, bool transposed, Val out[4]);
+void nv_mma16(Cg *cg, Dtype t, Val acc[4], const Val a[4], Val b0, Val b1);
+Val nv_f32(Cg *cg, const char *intrinsic, Val x);
+Val nv_asm1(Cg *cg, Ty result, const char *text, const char *constraints, Val x); // pure
+Val nv_hidden(Cg *cg, Val v); // v, but nothing computed from it leaves the loop it stands in
+Val nv_math(Cg *cg, ExOp op, const Val *args); // nvptx_math.c
+
+// ---- operations
+void nv_map(Cg *cg, const TileOp *op);  // nvptx_map.c
+void nv_load(Cg *cg, const TileOp *op); // nvptx_global.c
+void nv_store(Cg *cg, const TileOp *op);
+void nv_copy(Cg *cg, const TileOp *op); // nvptx_copy.c
+void nv_mma(Cg *cg, const TileOp *op);  // nvptx_mma.c
+
+#endif

@@ -1,0 +1,227 @@
+// nvptx_map.c: maps: elementwise over fragments, with reductions in the thread and then across the
+// quad; and, where the schedule gives a result to shared memory, by all threads together.
+//
+// In: a TILE_MAP whose operands are fragments or lie in shared memory. Out: its results, in
+// registers in the layout of nvptx.h or in their shared buffer (readable after the next barrier).
+#include "codegen/nvptx.h"
+
+#include <assert.h>
+#include <math.h>
+
+typedef struct At { // the element at hand
+    const TileOp *op;
+    NvShape space; // of the map's axes
+    int m, n, r, c;
+    Val row, col; // cooperative maps: the element's row and column in the tile
+} At;
+
+// ---- operands and positions
+
+static Val fragment_param(Cg *cg, CgElem *elem, int k) {
+    const At *at = elem->ctx;
+    return nv_element(cg, at->op->args.data[k], at->m, at->n, at->r, at->c);
+}
+
+static Val first_of(Cg *cg, int axis) {
+    const TileAxis *a = &cg->k->axes[axis];
+    if (a->whole || !cg->tile[axis]) return cg_i32(cg, 0);
+    return LLVMBuildMul(cg->b, cg->tile[axis], cg_i32(cg, a->extent), "");
+}
+
+static Val fragment_pos(Cg *cg, CgElem *elem, int axis) {
+    const At *at = elem->ctx;
+    const NvState *s = nv_state(cg);
+    bool row = axis == s->row_axis;
+    Val base = LLVMBuildAdd(cg->b, first_of(cg, axis), row ? s->row0 : s->col0, "");
+    return LLVMBuildAdd(cg->b, base, cg_i32(cg, row ? 16 * at->m + 8 * at->r : 8 * at->n + at->c),
+                        "");
+}
+
+// ---- reductions
+
+typedef struct Reduce {
+    ExOp op;  // ROWMAX, ROWMIN, ROWSUM
+    Val *acc; // by (m, r): index 2 m + r
+} Reduce;
+
+static Val merge(Cg *cg, ExOp reduce, Val a, Val b) {
+    if (!a) return b;
+    Val v[] = {a, b};
+    if (reduce == EX_ROWSUM) return cg_fast(LLVMBuildFAdd(cg->b, a, b, ""));
+    return cg_math(cg, reduce == EX_ROWMAX ? EX_MAX : EX_MIN, v, 2);
+}
+
+static Val identity(Cg *cg, ExOp reduce) {
+    return cg_f32(cg, reduce == EX_ROWSUM ? 0.0 : reduce == EX_ROWMAX ? -INFINITY : INFINITY);
+}
+
+static Val across_quad(Cg *cg, ExOp reduce, Val v) {
+    for (int mask = 1; mask <= 2; mask *= 2) v = merge(cg, reduce, v, nv_shuffle(cg, v, mask));
+    return v;
+}
+
+// ---- fragments
+
+// What the columns past the size of a padded axis must not add to.
+static Val masked_padding(Cg *cg, const At *at, const TileResult *out, Val v) {
+    const TileAxis *a = &cg->k->axes[out->reduce_axis];
+    if (!a->whole || a->size->op != EX_CONST || 8 * at->n + 8 <= a->size->i) return v;
+    Val col = LLVMBuildAdd(cg->b, nv_state(cg)->col0, cg_i32(cg, 8 * at->n + at->c), "");
+    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, a->size->i), "");
+    return LLVMBuildSelect(cg->b, in, v, identity(cg, out->reduce), "");
+}
+
+static void set_element(CgValue *v, NvShape s, const At *at, Val x, Val *pair, Dtype t, Cg *cg) {
+    int i = nv_index(s, at->m, at->n, at->r, at->c);
+    if (!s.packed) {
+        v->e[i] = x;
+    } else if (at->c == 0) {
+        *pair = x;
+    } else {
+        v->e[i] = nv_pack(cg, t, *pair, x);
+    }
+}
+
+// Rounds to the value's dtype where that is not done by packing.
+static Val rounded(Cg *cg, const TileValue *v, NvShape s, Val x) {
+    if (s.packed || !nv_narrow(v->dtype)) return x;
+    return nv_unpack(cg, v->dtype, nv_pack(cg, v->dtype, x, x), 0);
+}
+
+static void element(Cg *cg, CgElem *elem, Val *pair) {
+    At *at = elem->ctx;
+    const TileOp *op = at->op;
+    cg_elem_begin(cg, elem);
+    for (int i = 0; i < op->outs.n; i++) {
+        const TileResult *out = &op->outs.data[i];
+        const TileValue *v = op->results.data[i];
+        NvShape s = nv_shape(cg, v);
+        CgValue *value = &cg->value[v->id];
+        Val x = cg_expr(cg, out->body, elem);
+        if (out->reduce == EX_CONST) {
+            set_element(value, s, at, rounded(cg, v, s, x), &pair[i], v->dtype, cg);
+        } else {
+            Val *acc = &value->e[nv_index(s, at->m, 0, at->r, 0)];
+            *acc = merge(cg, out->reduce, *acc, masked_padding(cg, at, out, x));
+        }
+    }
+}
+
+static void walk(Cg *cg, CgElem *elem) {
+    At *at = elem->ctx;
+    NvShape s = at->space;
+    Val *pair = ARENA_ARRAY(cg->arena, Val, at->op->outs.n);
+    int rows = s.rows ? 2 : 1, cols = s.col_axis >= 0 ? 2 : 1;
+    for (at->n = 0; at->n < s.nt; at->n++)
+        for (at->m = 0; at->m < s.mt; at->m++)
+            for (at->r = 0; at->r < rows; at->r++)
+                for (at->c = 0; at->c < cols; at->c++) element(cg, elem, pair);
+}
+
+static NvShape space_of(Cg *cg, const TileOp *op) {
+    TileValue all = {.dtype = DT_F32, .rank = op->naxes};
+    for (int i = 0; i < op->naxes; i++) all.axis[i] = op->axes[i];
+    return nv_shape(cg, &all);
+}
+
+static void fragment_map(Cg *cg, const TileOp *op) {
+    At at = {.op = op, .space = space_of(cg, op)};
+    CgElem elem = {
+        .lanes = 1, .param = fragment_param, .pos = fragment_pos, .lane_axis = -1, .ctx = &at};
+    for (int i = 0; i < op->results.n; i++) {
+        const TileValue *v = op->results.data[i];
+        CgValue *value = &cg->value[v->id];
+        value->n = nv_count(nv_shape(cg, v));
+        value->e = ARENA_ARRAY(cg->arena, Val, value->n);
+    }
+    walk(cg, &elem);
+    for (int i = 0; i < op->results.n; i++) {
+        const TileResult *out = &op->outs.data[i];
+        CgValue *value = &cg->value[op->results.data[i]->id];
+        if (out->reduce == EX_CONST) continue;
+        assert(out->reduce_axis != nv_state(cg)->row_axis && "rows are not reduced in registers");
+        for (int j = 0; j < value->n; j++) value->e[j] = across_quad(cg, out->reduce, value->e[j]);
+    }
+}
+
+// ---- cooperative: a vector along one axis, each element by one thread, which walks the reduced
+// axis
+
+static Val shared_param(Cg *cg, CgElem *elem, int k) {
+    const At *at = elem->ctx;
+    const TileValue *v = at->op->args.data[k];
+    assert(v->home == HOME_SHARED);
+    NvTile t = nv_tile(cg->k, v);
+    Val p = cg->value[v->id].mem;
+    Val col = t.row_axis >= 0 ? at->col : at->row;
+    p = LLVMBuildAdd(cg->b, p, LLVMBuildMul(cg->b, col, cg_i32(cg, t.elem), ""), "");
+    if (t.row_axis >= 0)
+        p = LLVMBuildAdd(cg->b, p, LLVMBuildMul(cg->b, at->row, cg_i32(cg, t.pitch), ""), "");
+    Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), nv_shared_ptr(cg, p), "");
+    return cg_read(cg, x, v->dtype);
+}
+
+static Val shared_pos(Cg *cg, CgElem *elem, int axis) {
+    const At *at = elem->ctx;
+    const TileValue *v = at->op->results.data[0];
+    return LLVMBuildAdd(cg->b, first_of(cg, axis), axis == v->axis[0] ? at->row : at->col, "");
+}
+
+// Of the element at->row: the body, or its reduction over the columns in a loop.
+static Val vector_element(Cg *cg, CgElem *elem, const TileResult *out) {
+    At *at = elem->ctx;
+    if (out->reduce == EX_CONST) return cg_expr(cg, out->body, elem);
+    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "column"),
+        done = cg_block(cg, "reduced");
+    LLVMBuildBr(cg->b, head);
+    LLVMPositionBuilderAtEnd(cg->b, head);
+    at->col = LLVMBuildPhi(cg->b, cg->i32, "");
+    Val acc = LLVMBuildPhi(cg->b, cg->f32, "");
+    Val next = merge(cg, out->reduce, acc, cg_expr(cg, out->body, elem));
+    Val col = LLVMBuildAdd(cg->b, at->col, cg_i32(cg, 1), "");
+    Blk latch = LLVMGetInsertBlock(cg->b);
+    LLVMAddIncoming(at->col, (Val[]){cg_i32(cg, 0), col}, (Blk[]){pre, latch}, 2);
+    LLVMAddIncoming(acc, (Val[]){identity(cg, out->reduce), next}, (Blk[]){pre, latch}, 2);
+    const Ex *size = cg->k->axes[out->reduce_axis].size;
+    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_uniform(cg, size), "");
+    LLVMBuildCondBr(cg->b, more, head, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+    return next;
+}
+
+static void vector_chunk(Cg *cg, const TileOp *op, int i, int first) {
+    const NvState *s = nv_state(cg);
+    const TileValue *v = op->results.data[i];
+    At at = {.op = op, .row = LLVMBuildAdd(cg->b, s->tid, cg_i32(cg, first), "")};
+    CgElem elem = {
+        .lanes = 1, .param = shared_param, .pos = shared_pos, .lane_axis = -1, .ctx = &at};
+    Blk work = cg_block(cg, "vector"), done = cg_block(cg, "vector.done");
+    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, at.row, cg_i32(cg, nv_tile(cg->k, v).cols), "");
+    LLVMBuildCondBr(cg->b, in, work, done);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    Val x = vector_element(cg, &elem, &op->outs.data[i]);
+    Val p = LLVMBuildMul(cg->b, at.row, cg_i32(cg, dtype_bytes(v->dtype)), "");
+    p = LLVMBuildAdd(cg->b, cg->value[v->id].mem, p, "");
+    LLVMBuildStore(cg->b, cg_write(cg, x, v->dtype), nv_shared_ptr(cg, p));
+    LLVMBuildBr(cg->b, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}
+
+static void cooperative_map(Cg *cg, const TileOp *op) {
+    const NvState *s = nv_state(cg);
+    int threads = s->warps * NV_WARP;
+    for (int i = 0; i < op->results.n; i++) {
+        const TileValue *v = op->results.data[i];
+        assert(v->home == HOME_SHARED && v->rank == 1);
+        cg->value[v->id].mem = LLVMBuildAdd(cg->b, s->shared, cg_i32(cg, s->offset[v->id]), "");
+        for (int first = 0; first < nv_tile(cg->k, v).cols; first += threads)
+            vector_chunk(cg, op, i, first);
+    }
+}
+
+void nv_map(Cg *cg, const TileOp *op) {
+    if (op->results.n && op->results.data[0]->home == HOME_SHARED)
+        cooperative_map(cg, op);
+    else
+        fragment_map(cg, op);
+}
