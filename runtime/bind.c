@@ -1,0 +1,379 @@
+// bind.c: matches a call with what the artifact says, and checks it.
+//
+// In: a call as the user wrote it. Out: an RtBound: every size has its value, every tensor its
+// address and strides, and for them everything the metadata asks holds. Kernels are only ever
+// launched with an RtBound.
+//
+// Order: names; presence; sizes, from the call, then from shapes; q_offset; derived sizes; then
+// each tensor against the sizes. A size comes from the first tensor that has it as an extent, and
+// messages name that tensor.
+#include "rt.h"
+#include <stdio.h>
+#include <string.h>
+
+typedef struct Binder {
+    const attn_artifact *a;
+    const AbiVariant *v;
+    const attn_call *call;
+    RtNeed need;
+    RtBound *b;
+    attn_error *error;
+    const attn_tensor *tensor[ABI_MAX_TENSORS]; // what was given, or NULL
+    bool scalar[ABI_MAX_TENSORS];               // was given
+    const char *by[ABI_MAX_SIZES];              // who gave the size, or NULL
+} Binder;
+
+#define FAIL(...) return rt_fail(x->error, ATTN_ERROR_CALL, __VA_ARGS__)
+
+// ---- names
+
+static attn_status find_variant(Binder *x) {
+    const AbiMeta *m = &x->a->meta;
+    const char *name = x->call->variant;
+    x->b->first = 0;
+    for (uint32_t i = 0; i < m->nvariants; i++) {
+        const AbiVariant *v = &m->variants[i];
+        if (v->phase == x->call->phase && (!name || strcmp(v->name, name) == 0)) {
+            if (x->v)
+                FAIL("the artifact holds several variants (%s, %s ...): name one", x->v->name,
+                     v->name);
+            x->v = v;
+        }
+        if (!x->v) x->b->first += v->nkernels;
+    }
+    x->b->variant = x->v;
+    const char *phase = x->call->phase == ATTN_BWD ? "a backward" : "a forward";
+    if (!x->v && name) FAIL("the artifact holds no variant %s with %s", name, phase);
+    if (!x->v) FAIL("the artifact holds no variant with %s", phase);
+    return ATTN_OK;
+}
+
+static int find_tensor(const AbiVariant *v, const char *name) {
+    for (uint32_t i = 0; name && i < v->ntensors; i++)
+        if (v->tensors[i].role != ABI_ROLE_WORK && strcmp(v->tensors[i].name, name) == 0)
+            return (int)i;
+    return -1;
+}
+
+static attn_status match_tensors(Binder *x) {
+    for (size_t k = 0; k < x->call->ntensors; k++) {
+        const attn_tensor *t = &x->call->tensors[k];
+        int i = find_tensor(x->v, t->name);
+        if (i < 0) FAIL("%s: %s has no such tensor", t->name ? t->name : "(null)", x->v->name);
+        if (x->v->tensors[i].rank == 0)
+            FAIL("%s: is a scalar input, and was given as a tensor", t->name);
+        if (x->tensor[i]) FAIL("%s: given twice", t->name);
+        x->tensor[i] = t;
+    }
+    return ATTN_OK;
+}
+
+static attn_status scalar_bits(Binder *x, const AbiTensor *t, double value, uint64_t *bits) {
+    if (abi_dtype_float((AbiDtype)t->dtype)) {
+        float f = (float)value;
+        uint32_t u;
+        memcpy(&u, &f, sizeof u);
+        *bits = u;
+        return ATTN_OK;
+    }
+    bool truth = t->dtype == ABI_BOOL, byte = t->dtype == ABI_I8;
+    double least = truth ? 0 : byte ? -128 : INT32_MIN, most = truth ? 1 : byte ? 127 : INT32_MAX;
+    if (!(value >= least && value <= most) || value != (double)(int32_t)value)
+        FAIL("%s: %g is no %s", t->name, value, abi_dtype_name((AbiDtype)t->dtype));
+    *bits = (uint32_t)(int32_t)value;
+    return ATTN_OK;
+}
+
+static attn_status match_scalars(Binder *x) {
+    for (size_t k = 0; k < x->call->nscalars; k++) {
+        const attn_scalar *s = &x->call->scalars[k];
+        int i = find_tensor(x->v, s->name);
+        if (i < 0) FAIL("%s: %s has no such input", s->name ? s->name : "(null)", x->v->name);
+        if (x->v->tensors[i].rank) FAIL("%s: is a tensor, and was given as a scalar", s->name);
+        if (x->scalar[i]) FAIL("%s: given twice", s->name);
+        x->scalar[i] = true;
+        attn_status status = scalar_bits(x, &x->v->tensors[i], s->value, &x->b->value[i]);
+        if (status) return status;
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_presence(Binder *x) {
+    for (uint32_t i = 0; i < x->v->ntensors; i++) {
+        const AbiTensor *t = &x->v->tensors[i];
+        if (t->role == ABI_ROLE_WORK || (t->flags & ABI_OPTIONAL) || x->tensor[i] || x->scalar[i])
+            continue;
+        const char *what = t->rank == 0                        ? "scalar"
+                           : abi_role_output((AbiRole)t->role) ? "output"
+                                                               : "tensor";
+        FAIL("%s: this %s is missing", t->name, what);
+    }
+    return ATTN_OK;
+}
+
+// ---- sizes
+
+static attn_status set_size(Binder *x, uint32_t k, int64_t value, const char *by) {
+    const char *name = x->v->sizes[k].name;
+    bool offset = x->v->family == ABI_ATTENTION && k == ABI_SIZE_Q_OFFSET;
+    if (value > INT32_MAX || value < (offset ? INT32_MIN : 0))
+        FAIL("%s: %s is %lld, which is out of range", by, name, (long long)value);
+    x->b->size[k] = value;
+    x->by[k] = by;
+    return ATTN_OK;
+}
+
+static attn_status sizes_of_call(Binder *x) {
+    for (size_t i = 0; i < x->call->nsizes; i++) {
+        const attn_size *s = &x->call->sizes[i];
+        uint32_t k = 0;
+        while (k < x->v->nsizes && (!s->name || strcmp(x->v->sizes[k].name, s->name) != 0)) k++;
+        if (k == x->v->nsizes)
+            FAIL("%s: %s has no such size", s->name ? s->name : "(null)", x->v->name);
+        if (x->v->sizes[k].def.n) FAIL("%s: this size is computed and cannot be given", s->name);
+        if (x->by[k]) FAIL("%s: given twice", s->name);
+        attn_status status = set_size(x, k, s->value, "the call");
+        if (status) return status;
+    }
+    return ATTN_OK;
+}
+
+// The size that an extent is, when it is just a given size; otherwise -1.
+static int lone_size(const AbiVariant *v, const AbiExpr *e) {
+    if (e->n != 1 || e->code[0].op != ABI_OP_SIZE) return -1;
+    return v->sizes[e->code[0].arg].def.n ? -1 : (int)e->code[0].arg;
+}
+
+static attn_status sizes_of_tensor(Binder *x, uint32_t i) {
+    const AbiTensor *t = &x->v->tensors[i];
+    const attn_tensor *g = x->tensor[i];
+    if (g->rank != t->rank) FAIL("%s: has %d dimensions, expected %d", t->name, g->rank, t->rank);
+    if (!g->shape) FAIL("%s: is given without a shape", t->name);
+    for (int d = 0; d < t->rank; d++) {
+        int k = lone_size(x->v, &t->extent[d]);
+        if (g->shape[d] < 0) FAIL("%s: dimension %d is %lld", t->name, d, (long long)g->shape[d]);
+        if (k < 0) continue;
+        const char *name = x->v->sizes[k].name;
+        if (!x->by[k]) {
+            attn_status status = set_size(x, (uint32_t)k, g->shape[d], t->name);
+            if (status) return status;
+        } else if (x->b->size[k] != g->shape[d]) {
+            FAIL("%s: dimension %d is %lld, expected %s = %lld (from %s)", t->name, d,
+                 (long long)g->shape[d], name, (long long)x->b->size[k], x->by[k]);
+        }
+    }
+    return ATTN_OK;
+}
+
+attn_status rt_eval(const RtBound *b, const AbiExpr *e, const char *what, int64_t *out,
+                    attn_error *error) {
+    if (abi_eval(e, b->size, b->artifact->device ? b->artifact->device->workers : 1, out))
+        return ATTN_OK;
+    return rt_fail(error, ATTN_ERROR_CALL, "%s: is too large at these sizes", what);
+}
+
+static attn_status derived_sizes(Binder *x) {
+    for (uint32_t k = 0; k < x->v->nsizes; k++) {
+        const AbiSize *s = &x->v->sizes[k];
+        if (s->def.n == 0) {
+            if (!x->by[k]) FAIL("%s: nothing gives this size", s->name);
+            continue;
+        }
+        int64_t value;
+        attn_status status = rt_eval(x->b, &s->def, s->name, &value, x->error);
+        if (!status) status = set_size(x, k, value, "this launch");
+        if (status) return status;
+    }
+    return ATTN_OK;
+}
+
+static attn_status attention_sizes(Binder *x) {
+    int64_t *s = x->b->size;
+    if (!x->by[ABI_SIZE_Q_OFFSET]) {
+        s[ABI_SIZE_Q_OFFSET] =
+            s[ABI_SIZE_SK] > s[ABI_SIZE_SQ] ? s[ABI_SIZE_SK] - s[ABI_SIZE_SQ] : 0;
+        x->by[ABI_SIZE_Q_OFFSET] = "Sk - Sq";
+    }
+    if (!x->by[ABI_SIZE_H] || !x->by[ABI_SIZE_HKV]) return ATTN_OK;
+    if (s[ABI_SIZE_HKV] == 0 ? s[ABI_SIZE_H] != 0 : s[ABI_SIZE_H] % s[ABI_SIZE_HKV] != 0)
+        FAIL("%s: H is %lld, which is no multiple of Hkv = %lld (from %s)", x->by[ABI_SIZE_H],
+             (long long)s[ABI_SIZE_H], (long long)s[ABI_SIZE_HKV], x->by[ABI_SIZE_HKV]);
+    if (s[ABI_SIZE_Q_OFFSET] + s[ABI_SIZE_SQ] > INT32_MAX)
+        FAIL("q_offset: is %lld, too large for %lld queries", (long long)s[ABI_SIZE_Q_OFFSET],
+             (long long)s[ABI_SIZE_SQ]);
+    return ATTN_OK;
+}
+
+static attn_status bind_sizes(Binder *x) {
+    attn_status status = sizes_of_call(x);
+    for (uint32_t i = 0; !status && i < x->v->ntensors; i++)
+        if (x->tensor[i]) status = sizes_of_tensor(x, i);
+    if (!status && x->v->family == ABI_ATTENTION) status = attention_sizes(x);
+    return status ? status : derived_sizes(x);
+}
+
+// ---- tensors against the sizes
+
+static const char *device_text(attn_device d, char *out, size_t n) {
+    const char *kind = d.kind == ATTN_CPU    ? "cpu"
+                       : d.kind == ATTN_CUDA ? "cuda"
+                       : d.kind == ATTN_HIP  ? "hip"
+                                             : NULL;
+    if (!kind)
+        snprintf(out, n, "device kind %d", (int)d.kind);
+    else if (d.kind == ATTN_CPU)
+        snprintf(out, n, "cpu");
+    else
+        snprintf(out, n, "%s:%d", kind, d.number);
+    return out;
+}
+
+static attn_status check_extents(Binder *x, const AbiTensor *t, const attn_tensor *g) {
+    for (int d = 0; d < t->rank; d++) {
+        const AbiExpr *e = &t->extent[d];
+        int64_t expected;
+        attn_status status = rt_eval(x->b, e, t->name, &expected, x->error);
+        if (status) return status;
+        if (g->shape[d] == expected) continue;
+        const char *name =
+            e->n == 1 && e->code[0].op == ABI_OP_SIZE ? x->v->sizes[e->code[0].arg].name : NULL;
+        FAIL("%s: dimension %d is %lld, expected %s%s%lld", t->name, d, (long long)g->shape[d],
+             name ? name : "", name ? " = " : "", (long long)expected);
+    }
+    return ATTN_OK;
+}
+
+static attn_status bind_strides(Binder *x, const AbiTensor *t, const attn_tensor *g,
+                                int64_t *stride) {
+    int64_t dense = 1;
+    for (int d = t->rank - 1; d >= 0; d--) {
+        stride[d] = g->strides ? g->strides[d] : dense;
+        if (__builtin_mul_overflow(dense, g->shape[d] ? g->shape[d] : 1, &dense))
+            FAIL("%s: is too large", t->name);
+        if (g->shape[d] < 2) {
+            stride[d] = 0; // never multiplied by anything but 0: what it was given as says nothing
+            continue;
+        }
+        if (d == t->rank - 1 && stride[d] != 1)
+            FAIL("%s: the last dimension has stride %lld, it must be contiguous", t->name,
+                 (long long)stride[d]);
+        if (stride[d] == 0 && abi_role_output((AbiRole)t->role))
+            FAIL("%s: dimension %d of an output has stride 0", t->name, d);
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_memory(Binder *x, const AbiTensor *t, const attn_tensor *g,
+                                const int64_t *stride) {
+    int align = abi_tensor_align(&x->a->meta, t), bytes = abi_dtype_bytes((AbiDtype)t->dtype);
+    char given[32], ours[32];
+    bool empty = false;
+    for (int d = 0; d < t->rank; d++) empty |= g->shape[d] == 0;
+    if (x->a->device->id.kind != g->device.kind || x->a->device->id.number != g->device.number)
+        FAIL("%s: is on %s, the artifact on %s", t->name,
+             device_text(g->device, given, sizeof given),
+             device_text(x->a->device->id, ours, sizeof ours));
+    if (empty) return ATTN_OK;
+    if (!g->data) FAIL("%s: is a null pointer", t->name);
+    if ((uintptr_t)g->data % (unsigned)align)
+        FAIL("%s: its address is no multiple of %d bytes (it is off by %d)", t->name, align,
+             (int)((uintptr_t)g->data % (unsigned)align));
+    for (int d = 0; d + 1 < t->rank; d++)
+        if (stride[d] % (align / bytes))
+            FAIL("%s: dimension %d has stride %lld, which is no multiple of %d elements (%d bytes)",
+                 t->name, d, (long long)stride[d], align / bytes, align);
+    return ATTN_OK;
+}
+
+static attn_status bind_tensor(Binder *x, uint32_t i) {
+    const AbiTensor *t = &x->v->tensors[i];
+    const attn_tensor *g = x->tensor[i];
+    attn_status status = check_extents(x, t, g);
+    if (status) return status;
+    if (x->need == RT_SIZES) return ATTN_OK;
+    if ((int)g->dtype != t->dtype)
+        FAIL("%s: has elements of type %s, expected %s", t->name,
+             (unsigned)g->dtype < ABI_DTYPE_COUNT ? abi_dtype_name((AbiDtype)g->dtype) : "unknown",
+             abi_dtype_name((AbiDtype)t->dtype));
+    if ((t->flags & ABI_BARE_Q) && x->b->size[ABI_SIZE_Q_OFFSET] != 0)
+        FAIL("%s: is indexed by q_idx, which is right only where q_offset is 0, and here it is "
+             "%lld: index it by q_idx - "
+             "q_offset, or pass q_offset = 0",
+             t->name, (long long)x->b->size[ABI_SIZE_Q_OFFSET]);
+    status = bind_strides(x, t, g, x->b->stride[i]);
+    if (!status) status = check_memory(x, t, g, x->b->stride[i]);
+    x->b->value[i] = (uint64_t)(uintptr_t)g->data;
+    return status;
+}
+
+// ---- plan and workspace
+
+static attn_status choose_plan(Binder *x) {
+    for (uint32_t i = 0; i < x->v->nplans; i++) {
+        const AbiPlan *p = &x->v->plans[i];
+        int64_t holds = 1;
+        attn_status status =
+            p->when.n ? rt_eval(x->b, &p->when, "the choice of a plan", &holds, x->error) : ATTN_OK;
+        if (status) return status;
+        x->b->plan = p;
+        if (holds) break;
+    }
+    return ATTN_OK;
+}
+
+static attn_status work_tensor(Binder *x, uint32_t i) {
+    enum { ALIGN = 256 };
+    const AbiTensor *t = &x->v->tensors[i];
+    RtBound *b = x->b;
+    int64_t n = 1, bytes = abi_dtype_bytes((AbiDtype)t->dtype), total;
+    for (int d = t->rank - 1; d >= 0; d--) {
+        int64_t extent;
+        attn_status status = rt_eval(b, &t->extent[d], t->name, &extent, x->error);
+        if (status) return status;
+        b->stride[i][d] = n;
+        if (extent < 0 || __builtin_mul_overflow(n, extent, &n))
+            FAIL("%s: has an impossible size here", t->name);
+    }
+    if (__builtin_mul_overflow(n, bytes, &bytes) ||
+        __builtin_add_overflow(bytes, ALIGN - 1, &bytes) ||
+        __builtin_add_overflow((int64_t)b->workspace, bytes / ALIGN * ALIGN, &total))
+        FAIL("%s: has an impossible size here", t->name);
+    b->value[i] = b->workspace;
+    b->work_bytes[i] = (size_t)(bytes / ALIGN * ALIGN);
+    b->workspace = (size_t)total;
+    return ATTN_OK;
+}
+
+// Lays out the workspace tensors that the plan's kernels take.
+static attn_status lay_out(Binder *x) {
+    bool used[ABI_MAX_TENSORS] = {false};
+    for (uint32_t k = 0; k < x->b->plan->nkernels; k++) {
+        const AbiKernel *kernel = &x->v->kernels[x->b->plan->kernels[k]];
+        for (uint32_t i = 0; i < kernel->nargs; i++)
+            if (kernel->args[i].kind == ABI_ARG_POINTER) used[kernel->args[i].index] = true;
+    }
+    for (uint32_t i = 0; i < x->v->ntensors; i++) {
+        if (!used[i] || x->v->tensors[i].role != ABI_ROLE_WORK) continue;
+        attn_status status = work_tensor(x, i);
+        if (status) return status;
+    }
+    return ATTN_OK;
+}
+
+attn_status rt_bind(const attn_artifact *a, const attn_call *call, RtNeed need, RtBound *out,
+                    attn_error *error) {
+    memset(out, 0, sizeof *out);
+    out->artifact = a;
+    Binder x = {.a = a, .call = call, .need = need, .b = out, .error = error};
+    if (need == RT_ALL && !a->device)
+        return rt_fail(error, ATTN_ERROR_CALL, "the artifact was opened without a device");
+    attn_status status = find_variant(&x);
+    if (!status) status = match_tensors(&x);
+    if (!status) status = match_scalars(&x);
+    if (!status && need == RT_ALL) status = check_presence(&x);
+    if (!status) status = bind_sizes(&x);
+    for (uint32_t i = 0; !status && i < x.v->ntensors; i++)
+        if (x.tensor[i]) status = bind_tensor(&x, i);
+    if (!status) status = choose_plan(&x);
+    return status ? status : lay_out(&x);
+}

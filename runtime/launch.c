@@ -1,0 +1,143 @@
+// launch.c: from a checked call to kernels on a device.
+//
+// Nothing here allocates but attn_prepare, and nothing waits for a device.
+#include "rt.h"
+#include <stdlib.h>
+#include <string.h>
+
+// Turns the workspace tensors' offsets into addresses.
+static attn_status give_workspace(RtBound *b, void *workspace, size_t n, attn_error *error) {
+    if (b->workspace == 0) return ATTN_OK;
+    if (!workspace || n < b->workspace)
+        return rt_fail(error, ATTN_ERROR_CALL,
+                       "the launch takes a workspace of %zu bytes, and %zu were given",
+                       b->workspace, workspace ? n : 0);
+    if ((uintptr_t)workspace % 256)
+        return rt_fail(error, ATTN_ERROR_CALL,
+                       "the workspace's address is no multiple of 256 bytes");
+    for (uint32_t i = 0; i < b->variant->ntensors; i++)
+        if (b->variant->tensors[i].role == ABI_ROLE_WORK) b->value[i] += (uintptr_t)workspace;
+    return ATTN_OK;
+}
+
+// How many tasks the kernel has; 0: nothing to launch, since no tensor that it writes has an
+// element.
+static attn_status grid_tasks(const RtBound *b, const AbiKernel *k, int64_t *out,
+                              attn_error *error) {
+    int64_t n = 1, d;
+    for (uint32_t i = 0; i < k->ngrid; i++) {
+        attn_status status = rt_eval(b, &k->grid[i], "the grid", &d, error);
+        if (status) return status;
+        if (d < 0 || __builtin_mul_overflow(n, d, &n))
+            return rt_fail(error, ATTN_ERROR_CALL, "the launch has too many tiles at these sizes");
+    }
+    if (b->artifact->meta.code != ABI_CODE_HOST && n > INT32_MAX)
+        return rt_fail(error, ATTN_ERROR_CALL, "the launch has %lld blocks, more than a GPU takes",
+                       (long long)n);
+    if (n % k->cluster)
+        return rt_fail(error, ATTN_ERROR_ARTIFACT,
+                       "%lld blocks cannot be grouped in clusters of %u", (long long)n, k->cluster);
+    *out = n;
+    return ATTN_OK;
+}
+
+static void pack(const RtBound *b, const AbiKernel *k, RtArgs *args) {
+    args->n = k->nargs;
+    for (uint32_t i = 0; i < k->nargs; i++) {
+        const AbiArg *a = &k->args[i];
+        switch ((AbiArgKind)a->kind) {
+        case ABI_ARG_POINTER:
+        case ABI_ARG_SCALAR: args->slot[i] = b->value[a->index]; break;
+        case ABI_ARG_STRIDE: args->slot[i] = (uint64_t)b->stride[a->index][a->dim]; break;
+        case ABI_ARG_SIZE: args->slot[i] = (uint32_t)(int32_t)b->size[a->index]; break;
+        case ABI_ARG_COUNT: break;
+        }
+    }
+}
+
+static attn_status run(const RtBound *b, void *stream, attn_error *error) {
+    const attn_artifact *a = b->artifact;
+    int64_t tasks[ABI_MAX_KERNELS];
+    attn_status status = ATTN_OK;
+    for (uint32_t i = 0; !status && i < b->plan->nkernels; i++)
+        status = grid_tasks(b, &b->variant->kernels[b->plan->kernels[i]], &tasks[i], error);
+    for (uint32_t i = 0; !status && i < b->variant->ntensors; i++)
+        if ((b->variant->tensors[i].flags & ABI_ZEROED) && b->work_bytes[i])
+            status = a->device->ops->zero(a->device, a->module, (void *)(uintptr_t)b->value[i],
+                                          b->work_bytes[i], stream, error);
+    for (uint32_t i = 0; !status && i < b->plan->nkernels; i++) {
+        uint32_t k = b->plan->kernels[i];
+        RtArgs args;
+        if (tasks[i] == 0) continue;
+        pack(b, &b->variant->kernels[k], &args);
+        status = a->device->ops->launch(a->device, a->module, b->first + k, &b->variant->kernels[k],
+                                        &args, tasks[i], stream, error);
+    }
+    return status ? status : rt_ok(error);
+}
+
+static attn_status bind_all(const attn_artifact *a, const attn_call *call, RtBound *b,
+                            attn_error *error) {
+    attn_status status = rt_bind(a, call, RT_ALL, b, error);
+    return status ? status : give_workspace(b, call->workspace, call->workspace_bytes, error);
+}
+
+attn_status attn_launch(const attn_artifact *a, const attn_call *call, attn_error *error) {
+    RtBound b;
+    attn_status status = bind_all(a, call, &b, error);
+    return status ? status : run(&b, call->stream, error);
+}
+
+attn_status attn_workspace_bytes(const attn_artifact *a, const attn_call *call, size_t *out,
+                                 attn_error *error) {
+    RtBound b;
+    *out = 0;
+    if (!a->device)
+        return rt_fail(error, ATTN_ERROR_CALL, "the artifact was opened without a device");
+    attn_status status = rt_bind(a, call, RT_SIZES, &b, error);
+    if (status) return status;
+    *out = b.workspace;
+    return rt_ok(error);
+}
+
+attn_status attn_shape(const attn_artifact *a, const attn_call *call, const char *tensor,
+                       int64_t *shape, int *rank, attn_error *error) {
+    RtBound b;
+    attn_status status = rt_bind(a, call, RT_SIZES, &b, error);
+    if (status) return status;
+    for (uint32_t i = 0; i < b.variant->ntensors; i++) {
+        const AbiTensor *t = &b.variant->tensors[i];
+        if (strcmp(t->name, tensor) != 0) continue;
+        *rank = t->rank;
+        for (int d = 0; d < t->rank; d++)
+            if ((status = rt_eval(&b, &t->extent[d], t->name, &shape[d], error))) return status;
+        return rt_ok(error);
+    }
+    return rt_fail(error, ATTN_ERROR_CALL, "%s: %s has no such tensor", tensor, b.variant->name);
+}
+
+// ---- prepared
+
+struct attn_prepared {
+    RtBound bound;
+};
+
+attn_status attn_prepare(const attn_artifact *a, const attn_call *call, attn_prepared **out,
+                         attn_error *error) {
+    attn_prepared *p = malloc(sizeof *p);
+    *out = p;
+    if (!p) return rt_fail(error, ATTN_ERROR_SYSTEM, "out of memory");
+    attn_status status = bind_all(a, call, &p->bound, error);
+    if (status) {
+        free(p);
+        *out = NULL;
+        return status;
+    }
+    return rt_ok(error);
+}
+
+attn_status attn_launch_prepared(const attn_prepared *p, void *stream, attn_error *error) {
+    return run(&p->bound, stream, error);
+}
+
+void attn_free_prepared(attn_prepared *p) { free(p); }

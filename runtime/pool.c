@@ -1,0 +1,114 @@
+// pool.c: threads that run the tasks of host kernels.
+//
+// The calling thread only waits: kernels keep their tiles on the stack, and only the pool's own
+// threads are known to have a stack for that. One job runs at a time. A job's tasks are handed out
+// in pieces from a counter, so that threads that are slowed down by others take fewer.
+#include "rt.h"
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum {
+    STACK_BYTES = 8 << 20,
+    PIECES = 16
+}; // pieces per thread: causal tiles differ in length by the number of keys
+
+struct RtPool {
+    pthread_mutex_t turn; // held through a job
+    pthread_mutex_t lock; // of what follows
+    pthread_cond_t wake, done;
+    unsigned long jobs; // counts jobs: threads wait for a new number
+    int busy;           // threads that have not finished the job
+    bool quit;
+    attn_host_kernel f;
+    const uint64_t *args;
+    int64_t n, piece;
+    _Atomic int64_t next;
+    int threads; // that run
+    pthread_t thread[];
+};
+
+static void run_pieces(RtPool *p) {
+    for (;;) {
+        int64_t first = atomic_fetch_add_explicit(&p->next, p->piece, memory_order_relaxed);
+        if (first >= p->n) return;
+        int64_t last = p->n - first < p->piece ? p->n : first + p->piece;
+        p->f(p->args, first, last);
+    }
+}
+
+static void *work(void *arg) {
+    RtPool *p = arg;
+    unsigned long seen = 0;
+    pthread_mutex_lock(&p->lock);
+    for (;;) {
+        while (p->jobs == seen && !p->quit) pthread_cond_wait(&p->wake, &p->lock);
+        if (p->quit) break;
+        seen = p->jobs;
+        pthread_mutex_unlock(&p->lock);
+        run_pieces(p);
+        pthread_mutex_lock(&p->lock);
+        if (--p->busy == 0) pthread_cond_signal(&p->done);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+void rt_pool_run(RtPool *p, attn_host_kernel f, const uint64_t *args, int64_t n) {
+    if (n <= 0) return;
+    pthread_mutex_lock(&p->turn);
+    pthread_mutex_lock(&p->lock);
+    p->f = f;
+    p->args = args;
+    p->n = n;
+    p->piece = n / ((int64_t)p->threads * PIECES);
+    if (p->piece < 1) p->piece = 1;
+    atomic_store(&p->next, 0);
+    p->busy = p->threads;
+    p->jobs++;
+    pthread_cond_broadcast(&p->wake);
+    while (p->busy) pthread_cond_wait(&p->done, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&p->turn);
+}
+
+void rt_pool_free(RtPool *p) {
+    if (!p) return;
+    pthread_mutex_lock(&p->lock);
+    p->quit = true;
+    pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->lock);
+    for (int i = 0; i < p->threads; i++) pthread_join(p->thread[i], NULL);
+    pthread_cond_destroy(&p->wake);
+    pthread_cond_destroy(&p->done);
+    pthread_mutex_destroy(&p->lock);
+    pthread_mutex_destroy(&p->turn);
+    free(p);
+}
+
+attn_status rt_pool(int n, RtPool **out, attn_error *error) {
+    RtPool *p = calloc(1, sizeof *p + (size_t)n * sizeof p->thread[0]);
+    pthread_attr_t attr;
+    *out = NULL;
+    if (!p || pthread_attr_init(&attr) != 0) {
+        free(p);
+        return rt_fail(error, ATTN_ERROR_SYSTEM, "out of memory");
+    }
+    pthread_mutex_init(&p->turn, NULL);
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->wake, NULL);
+    pthread_cond_init(&p->done, NULL);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    while (p->threads < n && pthread_create(&p->thread[p->threads], &attr, work, p) == 0)
+        p->threads++;
+    pthread_attr_destroy(&attr);
+    if (p->threads < n) {
+        rt_fail(error, ATTN_ERROR_SYSTEM, "cannot start %d threads: only %d could be", n,
+                p->threads);
+        rt_pool_free(p);
+        return ATTN_ERROR_SYSTEM;
+    }
+    *out = p;
+    return ATTN_OK;
+}
+
+int rt_pool_threads(const RtPool *p) { return p->threads; }
