@@ -1,0 +1,197 @@
+// hoist.c: moves what does not depend on an axis out of maps over it, and what does not depend on a
+// loop out of the loop.
+//
+// In: a program, tidied. Out: the same computation, less often. Holds afterwards: no map evaluates,
+// element by element, a subexpression of some weight (a load of an input, a division, a
+// transcendental function) that is the same along one of its axes; no load or map in a loop is the
+// same in every step.
+//
+//     loop N                                                 %b = map () { slope[h] * 1.44 }
+//       %s = map { dot + bias[h, q] * slope[h] * 1.44 }  ->  %r = map over M (b = %b) { bias[h, q]
+//       * b }
+//                                                            loop N
+//                                                              %s = map (r = %r) { dot + r }
+//
+// Cheap things stay: recomputing `q_idx + 1` costs less than a register held through a loop. A load
+// that moves out of a select is harmless: its index is clamped into the tensor.
+#include "passes.h"
+#include "rewrite.h"
+
+#include <assert.h>
+
+// ---- weight
+
+enum { WEIGHT_LOAD = 8, WEIGHT_MATH = 8, WEIGHT_DIVIDE = 4, WEIGHT_WORTH = 4 };
+
+static int weight_of(const Ex *e) {
+    switch ((int)e->op) {
+    case EX_CONST:
+    case EX_SYM: return 0;
+    case EX_LOAD: return WEIGHT_LOAD;
+    case EX_DIV:
+    case EX_MOD: return e->type == EX_F32 ? WEIGHT_MATH : WEIGHT_DIVIDE;
+    case EX_EXP:
+    case EX_EXP2:
+    case EX_LOG:
+    case EX_LOG2:
+    case EX_SQRT:
+    case EX_RSQRT:
+    case EX_RCP:
+    case EX_TANH:
+    case EX_SIGMOID:
+    case EX_SIN:
+    case EX_COS:
+    case EX_ERF:
+    case EX_POW: return WEIGHT_MATH;
+    default: return 1;
+    }
+}
+
+static void add_weight(void *ctx, const Ex *e) { *(int *)ctx += weight_of(e); }
+
+static bool worth(const Ex *e) {
+    int w = 0;
+    ex_visit(e, add_weight, &w);
+    return w >= WEIGHT_WORTH;
+}
+
+// ---- out of maps
+
+typedef struct Hoist {
+    TileProgram *p;
+    TileKernel *k;
+    TileOp *map;
+    AxisSet axes; // of the map
+    ExMemo moved; // expression -> its PARAM
+} Hoist;
+
+static Dtype dtype_of(ExType t) {
+    if (t == EX_F32) return DT_F32;
+    return t == EX_I32 ? DT_I32 : DT_BOOL;
+}
+
+// A map before this one that computes e once for each element of its own axes.
+static const Ex *move_out(Hoist *h, const Ex *e, AxisSet axes) {
+    const void *known;
+    if (ex_memo_has(&h->moved, e, &known)) return known;
+    TileOp *map = pass_map(h->p, h->k, NULL, axes, h->map->span);
+    tile_insert_before(h->map, map);
+    const Ex *body = pass_transplant(h->p, map, h->map, e);
+    const char *name = axes ? "t" : "u";
+    TileValue *v = pass_out(h->p, h->k, map, name, dtype_of(e->type), body, EX_CONST, 0);
+    const Ex *param = pass_operand(h->p, h->map, v);
+    ex_memo_put(h->p->arena, &h->moved, e, param);
+    return param;
+}
+
+static const Ex *hoist_from(Hoist *h, const Ex *e);
+
+static const Ex *hoist_args(Hoist *h, const Ex *e) {
+    const Ex *args[EX_MAX_RANK];
+    bool same = true;
+    assert(e->nargs <= EX_MAX_RANK);
+    for (int i = 0; i < e->nargs; i++) {
+        args[i] = hoist_from(h, e->args[i]);
+        same = same && args[i] == e->args[i];
+    }
+    return same ? e : ex_with_args(h->p->pool, e, args);
+}
+
+// Top down, so that what moves is as large as it can be.
+static const Ex *hoist_from(Hoist *h, const Ex *e) {
+    if (!e->nargs) return e;
+    const void *known;
+    if (ex_memo_has(&h->moved, e, &known)) return known;
+    AxisSet axes = pass_expr_axes(h->k, h->map, e);
+    if (axes != h->axes && worth(e)) return move_out(h, e, axes);
+    const Ex *new = hoist_args(h, e);
+    ex_memo_put(h->p->arena, &h->moved, e, new);
+    return new;
+}
+
+static void hoist_map(TileProgram *p, TileKernel *k, TileOp *map) {
+    Hoist h = {.p = p, .k = k, .map = map, .axes = pass_map_axes(map)};
+    for (int i = 0; i < map->outs.n; i++) {
+        // The whole of a body stays: it has to fill its result's axes.
+        const Ex *body = map->outs.data[i].body;
+        AxisSet axes = pass_expr_axes(k, map, body);
+        bool all = axes == h.axes || !worth(body);
+        map->outs.data[i].body = all ? hoist_args(&h, body) : move_out(&h, body, axes);
+    }
+    pass_compact(p, map);
+}
+
+// ---- out of loops
+
+typedef struct Moves {
+    const TileKernel *k;
+    const TileOp *loop;
+    bool yes;
+} Moves;
+
+static bool symbol_moves(const TileOp *loop, const Ex *e) {
+    if (e->op != EX_SYM) return true;
+    if (e->sym == SYM_STEP) return false;
+    return !((e->sym == SYM_TILE || e->sym == SYM_POS) && e->index == loop->axis);
+}
+
+static void check_mask(void *ctx, const Ex *e) {
+    Moves *m = ctx;
+    if (!symbol_moves(m->loop, e)) m->yes = false;
+}
+
+static void check_moves(void *ctx, const Ex *e) {
+    Moves *m = ctx;
+    if (!symbol_moves(m->loop, e)) m->yes = false;
+    if (e->op == EX_SYM && e->sym == SYM_MASK) ex_visit(m->k->mask, check_mask, m);
+}
+
+static const Ex *check_expr(void *ctx, const Ex *e) {
+    ex_visit(e, check_moves, ctx);
+    return e;
+}
+
+static bool is_stored(const TileKernel *k, int tensor) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_STORE && op->tensor == tensor) return true;
+    return false;
+}
+
+static bool moves_out(const TileKernel *k, const TileOp *loop, TileOp *op) {
+    if (op->kind != TILE_MAP && op->kind != TILE_LOAD) return false;
+    if (op->kind == TILE_LOAD && is_stored(k, op->tensor)) return false;
+    if (op->kind == TILE_MAP && (pass_map_axes(op) >> loop->axis & 1)) return false;
+    for (int i = 0; i < op->args.n; i++)
+        if (pass_within(&loop->body, op->args.data[i]->def) || op->args.data[i]->def == loop)
+            return false;
+    Moves m = {k, loop, true};
+    tile_map_exprs(op, check_expr, &m);
+    return m.yes;
+}
+
+static void empty_loop(TileKernel *k, TileOp *loop) {
+    for (TileOp *op = loop->body.first, *next; op; op = next) {
+        next = op->next;
+        if (op->kind == TILE_LOOP) empty_loop(k, op);
+        if (moves_out(k, loop, op)) pass_move_before(loop, op);
+    }
+}
+
+static void hoist_kernel(TileProgram *p, TileKernel *k) {
+    // Maps that move_out makes stand before the map at hand and may hold something for yet fewer
+    // axes.
+    for (bool again = true; again;) {
+        again = false;
+        int before = k->nvalues;
+        for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+            if (op->kind == TILE_MAP) hoist_map(p, k, op);
+        again = k->nvalues != before;
+    }
+    for (TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_LOOP) empty_loop(k, op);
+}
+
+void pass_hoist(TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++) hoist_kernel(p, p->kernels.data[i]);
+    pass_tidy(p);
+}

@@ -1,0 +1,48 @@
+// pipeline.c: the passes, in order.
+//
+// In: a streaming form. Out: a program that a target can lower, or NULL with an error in diags.
+// Holds between any two passes: tile_verify.
+#include "passes.h"
+
+#include <assert.h>
+
+static void verify(const TileProgram *p) {
+#ifndef NDEBUG
+    Arena *scratch = arena_new();
+    Diags diags;
+    diag_init(&diags, scratch);
+    bool ok = tile_verify(p, &diags);
+    if (!ok) diag_print(&diags, stderr); // on the way to the assertion only
+    assert(ok);
+    arena_free(scratch);
+#else
+    (void)p;
+#endif
+}
+
+// Out of maps and loops what need not be in them, then maps together.
+static void shape(TileProgram *p) {
+    pass_tidy(p);
+    pass_hoist(p);
+    pass_fuse(p);
+    verify(p);
+}
+
+TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
+    TileProgram *p = pass_build(a, s, o);
+    verify(p);
+    shape(p);
+    return p;
+}
+
+TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
+    TileProgram *p = pass_algorithm(a, s, o);
+    if (!pass_tile(p, o, diags)) return NULL;
+    verify(p);
+    pass_classify(p);
+    verify(p);
+    shape(p); // masks are in the loops now, and full tiles have none
+    if (!pass_schedule(p, o, diags)) return NULL;
+    verify(p);
+    return p;
+}

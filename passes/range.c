@@ -1,0 +1,356 @@
+// range.c: see range.h.
+#include "range.h"
+
+#include "simplify_rules.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+static bool fits(int64_t lo, int64_t hi) { return lo >= INT32_MIN && hi <= INT32_MAX; }
+
+static const Ex *num(ExPool *p, int64_t v) { return ex_i32(p, (int32_t)v); }
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t floor_div(int64_t a, int64_t b) {
+    int64_t q = a / b;
+    return q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
+}
+
+// ---- what varies
+
+typedef struct Uses {
+    int axis;
+    bool yes;
+} Uses;
+
+static void find_pos(void *ctx, const Ex *e) {
+    Uses *u = ctx;
+    if (e->op == EX_SYM && e->sym == SYM_POS && e->index == u->axis) u->yes = true;
+}
+
+bool range_uses(const Ex *e, int axis) {
+    Uses u = {axis, false};
+    ex_visit(e, find_pos, &u);
+    return u.yes;
+}
+
+// Anything that is bound per element counts: another axis' position, an operand of a map.
+static bool varies(RangeCtx *c, const Ex *e) {
+    if (e->op == EX_SYM) return e->sym == SYM_POS || e->sym == SYM_PARAM || e->sym == SYM_MASK;
+    for (int i = 0; i < e->nargs; i++)
+        if (range_varies(c, e->args[i])) return true;
+    return false;
+}
+
+bool range_varies(RangeCtx *c, const Ex *e) {
+    const void *known;
+    if (ex_memo_has(&c->varies, e, &known)) return known != NULL;
+    bool v = varies(c, e);
+    ex_memo_put(ex_arena(c->pool), &c->varies, e, v ? e : NULL);
+    return v;
+}
+
+// ---- arithmetic of ranges
+
+static Range unknown(void) { return (Range){NULL, NULL, INT32_MIN, INT32_MAX}; }
+
+Range range_const(ExPool *p, int64_t v) {
+    if (!fits(v, v)) return unknown();
+    return (Range){num(p, v), num(p, v), v, v};
+}
+
+// What may have left i32 may have wrapped: then neither bound holds.
+static Range checked(Range r) { return fits(r.nlo, r.nhi) ? r : unknown(); }
+
+static const Ex *both(RangeCtx *c, ExOp op, const Ex *a, const Ex *b) {
+    return a && b ? simp_2(c->pool, op, a, b) : NULL;
+}
+
+Range range_add(RangeCtx *c, Range a, Range b) {
+    return checked((Range){both(c, EX_ADD, a.lo, b.lo), both(c, EX_ADD, a.hi, b.hi), a.nlo + b.nlo,
+                           a.nhi + b.nhi});
+}
+
+Range range_neg(RangeCtx *c, Range a) {
+    const Ex *lo = a.hi ? simp_1(c->pool, EX_NEG, a.hi) : NULL;
+    const Ex *hi = a.lo ? simp_1(c->pool, EX_NEG, a.lo) : NULL;
+    return checked((Range){lo, hi, -a.nhi, -a.nlo});
+}
+
+Range range_scale(RangeCtx *c, Range a, int64_t by) {
+    if (by < 0) return range_scale(c, range_neg(c, a), -by);
+    if (by == 0) return range_const(c->pool, 0);
+    if (by == 1) return a;
+    if (!fits(by, by)) return unknown();
+    const Ex *f = num(c->pool, by);
+    return checked(
+        (Range){both(c, EX_MUL, a.lo, f), both(c, EX_MUL, a.hi, f), a.nlo * by, a.nhi * by});
+}
+
+static Range extremum(RangeCtx *c, ExOp op, Range a, Range b) {
+    bool max = op == EX_MAX;
+    Range r = {both(c, op, a.lo, b.lo), both(c, op, a.hi, b.hi),
+               max ? max64(a.nlo, b.nlo) : min64(a.nlo, b.nlo),
+               max ? max64(a.nhi, b.nhi) : min64(a.nhi, b.nhi)};
+    // max(x, 3) is at least 3 whatever x is.
+    if (max && !r.lo) r.lo = a.lo ? a.lo : b.lo;
+    if (!max && !r.hi) r.hi = a.hi ? a.hi : b.hi;
+    return r;
+}
+
+static Range absolute(RangeCtx *c, Range a) {
+    if (a.nlo >= 0) return a;
+    Range n = range_neg(c, a), r = extremum(c, EX_MAX, a, n);
+    Range zero = range_const(c->pool, 0);
+    r.lo = r.lo ? simp_2(c->pool, EX_MAX, r.lo, zero.lo) : zero.lo;
+    r.nlo = max64(r.nlo, 0);
+    return r;
+}
+
+// By a positive constant.
+static Range divide(RangeCtx *c, Range a, int64_t by) {
+    const Ex *d = num(c->pool, by);
+    return (Range){both(c, EX_DIV, a.lo, d), both(c, EX_DIV, a.hi, d), floor_div(a.nlo, by),
+                   floor_div(a.nhi, by)};
+}
+
+static Range modulo(RangeCtx *c, Range a, int64_t by) {
+    ExPool *p = c->pool;
+    const Ex *d = num(p, by);
+    Range r = {num(p, 0), num(p, by - 1), 0, by - 1};
+    if (!a.lo || !a.hi) return r;
+    // Within one period it is a difference.
+    const Ex *one = simp_2(p, EX_EQ, simp_2(p, EX_DIV, a.lo, d), simp_2(p, EX_DIV, a.hi, d));
+    r.lo = simp_select(p, one, simp_2(p, EX_MOD, a.lo, d), r.lo);
+    r.hi = simp_select(p, one, simp_2(p, EX_MOD, a.hi, d), r.hi);
+    return r;
+}
+
+// By one unknown number: 0 gives 0, a negative one turns the order round.
+static Range divide_by_point(RangeCtx *c, Range a, Range b) {
+    const Ex *lo = both(c, EX_DIV, a.lo, b.lo), *hi = both(c, EX_DIV, a.hi, b.hi);
+    int64_t most = max64(llabs(a.nlo), llabs(a.nhi));
+    if (b.nlo >= 0) return checked((Range){lo, hi, min64(a.nlo, 0), max64(a.nhi, 0)});
+    return checked((Range){both(c, EX_MIN, lo, hi), both(c, EX_MAX, lo, hi), -most - 1, most + 1});
+}
+
+static bool is_point(Range r) { return r.lo && r.lo == r.hi; }
+
+static Range multiply(RangeCtx *c, Range a, Range b) {
+    if (b.nlo == b.nhi && is_point(b)) return range_scale(c, a, b.nlo);
+    if (a.nlo == a.nhi && is_point(a)) return range_scale(c, b, a.nlo);
+    if (a.nlo < 0 || b.nlo < 0) return unknown();
+    if (a.nhi > INT32_MAX / max64(b.nhi, 1)) return unknown();
+    return checked((Range){both(c, EX_MUL, a.lo, b.lo), both(c, EX_MUL, a.hi, b.hi), a.nlo * b.nlo,
+                           a.nhi * b.nhi});
+}
+
+// ---- ranges of expressions
+
+void range_init(RangeCtx *c, ExPool *p, int q_axis, int k_axis, const Ex *q0, const Ex *q1,
+                const Ex *k0, const Ex *k1) {
+    *c = (RangeCtx){.pool = p, .q_axis = q_axis, .k_axis = k_axis};
+    // The last of an empty axis is -1.
+    c->q = (Range){q0, q1, -1, RANGE_POSITION};
+    c->k = (Range){k0, k1, -1, RANGE_POSITION};
+}
+
+static Range point_of_symbol(const Ex *e) {
+    switch ((int)e->sym) {
+    case SYM_SIZE:
+        return (Range){e, e, e->index == SIZE_Q_OFFSET ? -RANGE_POSITION : 0, RANGE_POSITION};
+    case SYM_B:
+    case SYM_H:
+    case SYM_STEP:
+    case SYM_TILE: return (Range){e, e, 0, RANGE_POSITION};
+    default: return (Range){e, e, INT32_MIN, INT32_MAX};
+    }
+}
+
+// A leaf about which nothing is known takes part in arithmetic only under the guard that it is not
+// huge.
+static Range tamed(RangeCtx *c, Range r) {
+    if (!is_point(r) || (r.nlo > INT32_MIN && r.nhi < INT32_MAX)) return r;
+    ExPool *p = c->pool;
+    const Ex *most = num(p, RANGE_SCALAR), *least = num(p, -RANGE_SCALAR);
+    const Ex *ok = simp_2(p, EX_AND, simp_2(p, EX_LE, least, r.lo), simp_2(p, EX_LE, r.lo, most));
+    c->guard = c->guard ? simp_2(p, EX_AND, c->guard, ok) : ok;
+    return (Range){r.lo, r.hi, -RANGE_SCALAR, RANGE_SCALAR};
+}
+
+static Range range_arg(RangeCtx *c, const Ex *e, int i) {
+    return tamed(c, range_of(c, e->args[i]));
+}
+
+static bool constant(const Ex *e, int64_t *v) {
+    if (e->op != EX_CONST) return false;
+    *v = e->i;
+    return true;
+}
+
+static Range range_divided(RangeCtx *c, const Ex *e) {
+    Range a = range_arg(c, e, 0);
+    int64_t by;
+    if (constant(e->args[1], &by)) {
+        if (by == 0) return range_const(c->pool, 0);
+        if (e->op == EX_DIV) return by > 0 ? divide(c, a, by) : divide(c, range_neg(c, a), -by);
+        return by > 0 ? modulo(c, a, by) : unknown();
+    }
+    Range b = range_arg(c, e, 1);
+    return e->op == EX_DIV && is_point(b) ? divide_by_point(c, a, b) : unknown();
+}
+
+static Range range_bits(RangeCtx *c, const Ex *e) {
+    int64_t by;
+    if (!constant(e->args[1], &by)) return unknown();
+    Range a = range_arg(c, e, 0);
+    if (e->op == EX_SHR) return divide(c, a, (int64_t)1 << (by & 31));
+    if (e->op == EX_SHL) return range_scale(c, a, (int64_t)1 << (by & 31));
+    if (e->op == EX_BAND && by >= 0 && !(by & (by + 1))) return modulo(c, a, by + 1);
+    return unknown();
+}
+
+static Range hull(RangeCtx *c, Range a, Range b) {
+    return (Range){both(c, EX_MIN, a.lo, b.lo), both(c, EX_MAX, a.hi, b.hi), min64(a.nlo, b.nlo),
+                   max64(a.nhi, b.nhi)};
+}
+
+static Range range_select(RangeCtx *c, const Ex *e) {
+    Range a = range_arg(c, e, 1), b = range_arg(c, e, 2);
+    if (range_varies(c, e->args[0])) return hull(c, a, b);
+    Range r = hull(c, a, b);
+    if (a.lo && b.lo) r.lo = simp_select(c->pool, e->args[0], a.lo, b.lo);
+    if (a.hi && b.hi) r.hi = simp_select(c->pool, e->args[0], a.hi, b.hi);
+    return r;
+}
+
+static Range range_varying(RangeCtx *c, const Ex *e) {
+    switch ((int)e->op) {
+    case EX_SYM:
+        if (e->sym == SYM_POS && e->index == c->q_axis) return c->q;
+        if (e->sym == SYM_POS && e->index == c->k_axis) return c->k;
+        return unknown();
+    case EX_ADD: return range_add(c, range_arg(c, e, 0), range_arg(c, e, 1));
+    case EX_SUB: return range_add(c, range_arg(c, e, 0), range_neg(c, range_arg(c, e, 1)));
+    case EX_NEG: return range_neg(c, range_arg(c, e, 0));
+    case EX_MUL: return multiply(c, range_arg(c, e, 0), range_arg(c, e, 1));
+    case EX_MIN:
+    case EX_MAX: return extremum(c, e->op, range_arg(c, e, 0), range_arg(c, e, 1));
+    case EX_ABS: return absolute(c, range_arg(c, e, 0));
+    case EX_DIV:
+    case EX_MOD: return range_divided(c, e);
+    case EX_SHL:
+    case EX_SHR:
+    case EX_BAND: return range_bits(c, e);
+    case EX_SELECT: return range_select(c, e);
+    default: return unknown();
+    }
+}
+
+// Numbers for what does not vary: the expression itself is both bounds, if it cannot wrap.
+static Range range_point(RangeCtx *c, const Ex *e) {
+    if (e->op == EX_CONST) return range_const(c->pool, e->i);
+    if (e->op == EX_SYM) return point_of_symbol(e);
+    Range r = e->op == EX_LOAD || e->op == EX_CONV ? unknown() : range_varying(c, e);
+    return (Range){e, e, r.nlo, r.nhi};
+}
+
+Range range_of(RangeCtx *c, const Ex *e) {
+    assert(e->type == EX_I32);
+    const void *known;
+    if (ex_memo_has(&c->ranges, e, &known)) return *(const Range *)known;
+    Range *r = ARENA_NEW(ex_arena(c->pool), Range);
+    *r = range_varies(c, e) ? range_varying(c, e) : range_point(c, e);
+    ex_memo_put(ex_arena(c->pool), &c->ranges, e, r);
+    return *r;
+}
+
+Range range_linear(RangeCtx *c, const Linear *l) {
+    Range r = range_const(c->pool, l->c);
+    for (int i = 0; i < l->n; i++)
+        r = range_add(c, r, range_scale(c, tamed(c, range_of(c, l->term[i].e)), l->term[i].coef));
+    return r;
+}
+
+// ---- sums
+
+Linear linear_const(int64_t v) { return (Linear){.ok = true, .c = v}; }
+
+int linear_find(const Linear *l, const Ex *term) {
+    for (int i = 0; i < l->n; i++)
+        if (l->term[i].e == term) return i;
+    return -1;
+}
+
+void linear_drop(Linear *l, int i) { l->term[i] = l->term[--l->n]; }
+
+static void add_term(Linear *l, const Ex *e, int64_t coef) {
+    int i = linear_find(l, e);
+    if (i < 0 && l->n == RANGE_MAX_TERMS) l->ok = false;
+    if (!l->ok) return;
+    if (i < 0) {
+        i = l->n++;
+        l->term[i].e = e;
+        l->term[i].coef = 0;
+    }
+    l->term[i].coef += coef;
+    if (!l->term[i].coef) linear_drop(l, i);
+}
+
+Linear linear_sum(Linear a, Linear b, int64_t times) {
+    const int64_t most = INT32_MAX;
+    a.ok = a.ok && b.ok && llabs(times) <= most;
+    if (!a.ok) return a;
+    a.c += times * b.c;
+    for (int i = 0; i < b.n && a.ok; i++) add_term(&a, b.term[i].e, times * b.term[i].coef);
+    for (int i = 0; i < a.n; i++) a.ok = a.ok && llabs(a.term[i].coef) <= most;
+    a.ok = a.ok && llabs(a.c) <= most;
+    return a;
+}
+
+bool linear_equal_terms(const Linear *a, const Linear *b, int64_t sign) {
+    if (!a->ok || !b->ok || a->n != b->n) return false;
+    for (int i = 0; i < a->n; i++) {
+        int j = linear_find(b, a->term[i].e);
+        if (j < 0 || a->term[i].coef != sign * b->term[j].coef) return false;
+    }
+    return true;
+}
+
+static bool unbounded(Range r) { return r.nlo <= INT32_MIN && r.nhi >= INT32_MAX; }
+
+// A leaf without bounds is a term all the same (it may cancel).
+static Linear linear_term(RangeCtx *c, const Ex *e) {
+    Linear l = linear_const(0);
+    tamed(c, range_of(c, e));
+    add_term(&l, e, 1);
+    return l;
+}
+
+static Linear linear_product(RangeCtx *c, const Ex *e) {
+    const Ex *a = e->args[0], *b = e->args[1];
+    if (b->op == EX_CONST) return linear_sum(linear_const(0), linear_of(c, a), b->i);
+    if (a->op == EX_CONST) return linear_sum(linear_const(0), linear_of(c, b), a->i);
+    return linear_term(c, e);
+}
+
+static Linear make_linear(RangeCtx *c, const Ex *e) {
+    if (e->op == EX_CONST) return linear_const(e->i);
+    bool sum = e->op == EX_ADD || e->op == EX_SUB || e->op == EX_NEG || e->op == EX_MUL;
+    if (!sum) return linear_term(c, e);
+    if (unbounded(range_of(c, e))) return (Linear){.ok = false}; // it may have wrapped
+    if (e->op == EX_MUL) return linear_product(c, e);
+    if (e->op == EX_NEG) return linear_sum(linear_const(0), linear_of(c, e->args[0]), -1);
+    return linear_sum(linear_of(c, e->args[0]), linear_of(c, e->args[1]), e->op == EX_ADD ? 1 : -1);
+}
+
+Linear linear_of(RangeCtx *c, const Ex *e) {
+    const void *known;
+    if (ex_memo_has(&c->linears, e, &known)) return *(const Linear *)known;
+    Linear *l = ARENA_NEW(ex_arena(c->pool), Linear);
+    *l = make_linear(c, e);
+    ex_memo_put(ex_arena(c->pool), &c->linears, e, l);
+    return *l;
+}

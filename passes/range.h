@@ -1,0 +1,67 @@
+// range.h: what is known of integer expressions over a rectangle of tile positions: sums of
+// multiples, and symbolic intervals.
+//
+// Positions along two axes move within bounds that are expressions ([q0, q1] x [k0, k1]);
+// everything else (sizes, heads, scalars, inputs read at an index without a position) is one
+// unknown number for the whole rectangle. Bounds are expressions over those.
+//
+// i32 wraps, intervals must not: every range also carries numbers that bound it at compile time,
+// and what might leave i32 is "unknown". Positions, sizes and q_offset are taken to be within
+// RANGE_POSITION (a launch is refused beyond, runtime), other i32 values that enter arithmetic are
+// assumed within RANGE_SCALAR: the assumption is collected in `guard`, which holds at run time or
+// the result counts for nothing.
+#ifndef PASSES_RANGE_H
+#define PASSES_RANGE_H
+
+#include "ir/tile.h"
+
+enum { RANGE_POSITION = 1 << 24, RANGE_SCALAR = 1 << 28, RANGE_MAX_TERMS = 8 };
+
+typedef struct Range {
+    const Ex *lo, *hi; // NULL: nothing is known on that side
+    int64_t nlo, nhi;  // for all launches; where the expression is there
+} Range;
+
+// c + sum of coef * term; terms are distinct and neither sums nor constants.
+typedef struct Linear {
+    bool ok;
+    int64_t c;
+    int n;
+    struct {
+        const Ex *e;
+        int64_t coef;
+    } term[RANGE_MAX_TERMS];
+} Linear;
+
+typedef struct RangeCtx {
+    ExPool *pool;
+    int q_axis, k_axis;
+    Range q, k;      // of POS(q_axis), POS(k_axis)
+    const Ex *guard; // NULL: nothing was assumed
+    ExMemo varies;   // expression -> whether it depends on a position
+    ExMemo ranges;   // -> Range
+    ExMemo linears;  // -> Linear
+} RangeCtx;
+
+void range_init(RangeCtx *c, ExPool *p, int q_axis, int k_axis, const Ex *q0, const Ex *q1,
+                const Ex *k0, const Ex *k1);
+bool range_varies(RangeCtx *c, const Ex *e); // depends on one of the two positions
+bool range_uses(const Ex *e, int axis);      // on this one
+
+Range range_of(RangeCtx *c, const Ex *e); // of an i32
+Range range_linear(RangeCtx *c, const Linear *l);
+Range range_const(ExPool *p, int64_t v);
+Range range_add(RangeCtx *c, Range a, Range b);
+Range range_scale(RangeCtx *c, Range a, int64_t by);
+Range range_neg(RangeCtx *c, Range a);
+
+// The sum that an i32 expression is, with no wrap on the way (else not ok).
+Linear linear_of(RangeCtx *c, const Ex *e);
+Linear linear_sum(Linear a, Linear b, int64_t times); // a + times * b
+Linear linear_const(int64_t v);
+bool linear_equal_terms(const Linear *a, const Linear *b,
+                        int64_t sign);            // a's terms are sign * b's, in any order
+int linear_find(const Linear *l, const Ex *term); // -1: not there
+void linear_drop(Linear *l, int i);
+
+#endif

@@ -1,0 +1,39 @@
+// rewrite.h: what the passes share for taking kernels apart and putting them together.
+#ifndef PASSES_REWRITE_H
+#define PASSES_REWRITE_H
+
+#include "ir/tile.h"
+
+// A set of a kernel's axes, bit a for axis a.
+typedef uint32_t AxisSet;
+AxisSet pass_axes_of(const TileValue *v);
+AxisSet pass_map_axes(const TileOp *map);
+// Axes along which an expression of a map varies from element to element: by itself (POS, SYM_MASK)
+// or through operands.
+AxisSet pass_expr_axes(const TileKernel *k, const TileOp *map, const Ex *e);
+
+// ---- building maps
+TileOp *pass_map(TileProgram *p, TileKernel *k, TileBlock *b, AxisSet axes,
+                 Span span); // b NULL: in no block yet
+// Operand `v` of a map, as an expression; added to its arguments when it is new.
+const Ex *pass_operand(TileProgram *p, TileOp *map, TileValue *v);
+// One more result: a value for each element, or a reduction (ROWMAX, ROWMIN, ROWSUM; EX_CONST:
+// none) over one of the map's axes.
+TileValue *pass_out(TileProgram *p, TileKernel *k, TileOp *map, const char *name, Dtype t,
+                    const Ex *body, ExOp reduce, int reduce_axis);
+// A map's expression in the terms of another map: operands of `from` become operands of `to`.
+const Ex *pass_transplant(TileProgram *p, TileOp *to, const TileOp *from, const Ex *e);
+// Operands that no body uses are dropped, doubled ones joined; PARAMs renumbered.
+void pass_compact(TileProgram *p, TileOp *map);
+// Removes result `i` of a map or loop (for a loop also what carries it); nothing may use it.
+void pass_drop_result(TileOp *op, int i);
+
+// ---- looking
+bool pass_before(const TileOp *a, const TileOp *b); // both of one block, a != b
+// The op of block `b` that is `op` or holds it; NULL when op is not within b.
+TileOp *pass_within(const TileBlock *b, TileOp *op);
+// Whether an op, or one within it, uses a result of `def`.
+bool pass_uses_result(const TileOp *op, const TileOp *def);
+void pass_move_before(TileOp *where, TileOp *op);
+
+#endif
