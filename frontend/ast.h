@@ -1,8 +1,8 @@
 // ast.h: a source file as written. Made by ast_parse (lex.l, gram.y), read by sema.
 //
-// Every node carries its span. Nothing is resolved yet: names are texts, a clause is known by its name only. Long chains of
-// binary operators lean to the left and may be as long as the file, so walks follow args[0] of a binary in a loop; all other
-// nesting is at most AST_MAX_NESTING deep.
+// Every node carries its span. Nothing is resolved yet: names are texts, a clause is known by its
+// name only. Long chains of binary operators lean to the left and may be as long as the file, so
+// walks follow args[0] of a binary in a loop; all other nesting is at most AST_MAX_NESTING deep.
 #ifndef FRONTEND_AST_H
 #define FRONTEND_AST_H
 
@@ -25,7 +25,16 @@ typedef enum AstOp {
 const char *ast_op_text(AstOp op);
 int ast_op_precedence(AstOp op);
 
-typedef enum AstKind { AST_INT, AST_FLOAT, AST_NAME, AST_CALL, AST_INDEX, AST_UNARY, AST_BINARY, AST_COND } AstKind;
+typedef enum AstKind {
+    AST_INT,
+    AST_FLOAT,
+    AST_NAME,
+    AST_CALL,
+    AST_INDEX,
+    AST_UNARY,
+    AST_BINARY,
+    AST_COND
+} AstKind;
 
 typedef struct AstName {
     const char *s; // NULL: not written
@@ -67,8 +76,15 @@ typedef struct AstExtent {
 typedef VEC(AstExtent) AstExtents;
 
 typedef enum AstItemKind {
-    AST_IMPORT, AST_CONST, AST_FN, AST_NORMALIZATION, AST_ATTENTION, AST_RECURRENCE, // of a module
-    AST_DIM, AST_INPUT, AST_CLAUSE                                                   // of a variant
+    AST_IMPORT,
+    AST_CONST,
+    AST_FN,
+    AST_NORMALIZATION,
+    AST_ATTENTION,
+    AST_RECURRENCE, // of a module
+    AST_DIM,
+    AST_INPUT,
+    AST_CLAUSE // of a variant
 } AstItemKind;
 
 typedef struct AstItem AstItem;
@@ -91,10 +107,12 @@ typedef struct AstModule {
     AstItems items;
 } AstModule;
 
-// Parses source `file` of d. Always gives a module, of the parts that could be read; mistakes are in d.
+// Parses source `file` of d. Always gives a module, of the parts that could be read; mistakes are
+// in d.
 AstModule *ast_parse(Arena *a, Diags *d, uint16_t file);
 
-// The module as source again, each item in a canonical layout; what is printed parses to the same tree (--emit=ast).
+// The module as source again, each item in a canonical layout; what is printed parses to the same
+// tree (--emit=ast).
 void ast_print(Text *out, const AstModule *m);
 void ast_print_expr(Text *out, const AstExpr *e);
 

@@ -1,7 +1,8 @@
 // ast_print.c: the AST as source, in a canonical layout (--emit=ast).
 //
-// Holds afterwards: the text parses to an equal tree. So parentheses stand exactly where precedence asks for them: a long
-// chain `a + b + ...` needs none, and so stays within the nesting limit when it is read back.
+// Holds afterwards: the text parses to an equal tree. So parentheses stand exactly where precedence
+// asks for them: a long chain `a + b + ...` needs none, and so stays within the nesting limit when
+// it is read back.
 #include "frontend/ast.h"
 
 #include <assert.h>
@@ -51,12 +52,14 @@ static void put_args(Text *out, const AstExpr *e, const char *open, const char *
     text_puts(out, close);
 }
 
-// The left spine of a chain, from its innermost operand outwards: a chain may be longer than the stack is deep.
+// The left spine of a chain, from its innermost operand outwards: a chain may be longer than the
+// stack is deep.
 static void put_binary(Text *out, const AstExpr *e) {
     Arena *scratch = arena_new();
     VEC(const AstExpr *) spine = {0};
     const AstExpr *first = e;
-    while (first->kind == AST_BINARY && (first == e || precedence(first) >= precedence(spine.data[spine.n - 1]))) {
+    while (first->kind == AST_BINARY &&
+           (first == e || precedence(first) >= precedence(spine.data[spine.n - 1]))) {
         VEC_PUSH(scratch, &spine, first);
         first = first->args.data[0];
     }
@@ -101,8 +104,7 @@ static void put_params(Text *out, const AstItem *item) {
 static void put_body(Text *out, const AstBody *b, const char *indent) {
     if (!b->block) {
         text_puts(out, " = ");
-        if (b->result)
-            ast_print_expr(out, b->result);
+        if (b->result) ast_print_expr(out, b->result);
         text_puts(out, ";\n");
         return;
     }
@@ -114,8 +116,7 @@ static void put_body(Text *out, const AstBody *b, const char *indent) {
         text_puts(out, ";\n");
     }
     text_printf(out, "%s    return ", indent);
-    if (b->result)
-        ast_print_expr(out, b->result);
+    if (b->result) ast_print_expr(out, b->result);
     text_printf(out, ";\n%s}\n", indent);
 }
 
@@ -130,8 +131,7 @@ static void put_input(Text *out, const AstItem *item) {
             text_printf(out, "%u", x->i);
     }
     text_puts(out, item->extents.n ? "]" : "");
-    if (item->grad.s)
-        text_printf(out, " %s", item->grad.s);
+    if (item->grad.s) text_printf(out, " %s", item->grad.s);
     text_puts(out, ";\n");
 }
 
@@ -177,6 +177,5 @@ static void put_item(Text *out, const AstItem *item) {
 }
 
 void ast_print(Text *out, const AstModule *m) {
-    for (int i = 0; i < m->items.n; i++)
-        put_item(out, m->items.data[i]);
+    for (int i = 0; i < m->items.n; i++) put_item(out, m->items.data[i]);
 }

@@ -6,6 +6,8 @@
 int ast_yylex(AST_YYSTYPE *value, Span *span, void *scanner);
 }
 %code {
+#include <string.h>
+
 // A level of nesting takes at most about 26 entries (each binary precedence, a condition, a call), so the limit of 256 levels
 // is met long before this; what still fills the stack is nested deeper than allowed, and yyerror says so.
 #undef YYMAXDEPTH
@@ -25,6 +27,12 @@ static void ast_yyerror(const Span *at, void *scanner, Parse *p, const char *mes
 #define NEST(e, at)                                                                                \
     do {                                                                                           \
         if (!parse_nest(p, e, at)) YYABORT;                                                        \
+    } while (0)
+// The next mistake is worth a report of its own once the text is back at the braces where this rule stands: after a broken
+// `attention {` the clauses that follow are skipped in silence.
+#define RECOVERED(depth)                                                                           \
+    do {                                                                                           \
+        if (p->braces <= (depth)) yyerrok;                                                         \
     } while (0)
 }
 
@@ -97,8 +105,8 @@ item:
 | NORMALIZATION name params body    { $$ = parse_item(p, AST_NORMALIZATION, @$, $2); $$->params = $3; $$->body = $4; }
 | ATTENTION name '{' variant_items '}'   { $$ = parse_item(p, AST_ATTENTION, @$, $2); $$->items = $4; }
 | RECURRENCE name '{' variant_items '}'  { $$ = parse_item(p, AST_RECURRENCE, @$, $2); $$->items = $4; }
-| error ';'                         { $$ = NULL; }
-| error '}'                         { $$ = NULL; }
+| error ';'                         { $$ = NULL; RECOVERED(0); }
+| error '}'                         { $$ = NULL; RECOVERED(0); }
 ;
 
 path:
@@ -138,7 +146,7 @@ lets:
 let:
   LET name '=' expr ';'             { $$ = (AstLet){false, $2, $4}; }
 | EMIT name '=' expr ';'            { $$ = (AstLet){true, $2, $4}; }
-| error ';'                         { $$ = (AstLet){0}; }
+| error ';'                         { $$ = (AstLet){0}; RECOVERED(2); }
 ;
 
 variant_items:
@@ -155,7 +163,7 @@ variant_item:
       $$->grad = $6;
   }
 | name params body                  { $$ = parse_item(p, AST_CLAUSE, @$, $1); $$->params = $2; $$->body = $3; }
-| error ';'                         { $$ = NULL; }
+| error ';'                         { $$ = NULL; RECOVERED(1); }
 ;
 
 dims:
@@ -239,13 +247,47 @@ static void ast_yyerror(const Span *at, void *scanner, Parse *p, const char *mes
     parse_too_deep(p, *at);
 }
 
-static bool is_reserved(yysymbol_kind_t token) { return token >= YYSYMBOL_IMPORT && token <= YYSYMBOL_RETURN; }
+static bool is_reserved(yysymbol_kind_t t) { return t >= YYSYMBOL_IMPORT && t <= YYSYMBOL_RETURN; }
+
+static bool is_one_of(yysymbol_kind_t t, const char *chars) {
+    const char *name = yysymbol_name(t); // '-' and its like carry their quotes
+    return name[0] == '\'' && name[1] && name[2] == '\'' && strchr(chars, name[1]);
+}
+
+static bool starts_expr(yysymbol_kind_t t) {
+    return t == YYSYMBOL_NAME || t == YYSYMBOL_INT || t == YYSYMBOL_FLOAT || is_one_of(t, "-!~(");
+}
+
+static bool is_operator(yysymbol_kind_t t) {
+    return (t >= YYSYMBOL_OROR && t <= YYSYMBOL_SHIFTR) || is_one_of(t, "?|^&<>+-*/%");
+}
+
+// ", expected an expression", ", expected ';' or an operator"; nothing where the list would be long.
+static void put_expected(Text *t, const yysymbol_kind_t *expected, int n) {
+    enum { MOST = 5 }; // a longer list tells nothing
+    const char *names[MOST];
+    int count = 0;
+    bool expr = false, oper = false;
+    for (int i = 0; i < n; i++)
+        expr |= expected[i] == YYSYMBOL_FLOAT;
+    for (int i = 0; i < n; i++) {
+        if (expr && starts_expr(expected[i])) continue;
+        if (!expr && is_operator(expected[i])) {
+            oper = true;
+            continue;
+        }
+        if (count == MOST - 1) return;
+        names[count++] = yysymbol_name(expected[i]);
+    }
+    if (expr || oper) names[count++] = expr ? "an expression" : "an operator";
+    for (int i = 0; i < count; i++)
+        text_printf(t, "%s%s", i == 0 ? ", expected " : i + 1 < count ? ", " : " or ", names[i]);
+}
 
 static int yyreport_syntax_error(const yypcontext_t *context, void *scanner, Parse *p) {
     (void)scanner;
-    enum { MOST_EXPECTED = 5 }; // a longer list tells nothing
-    yysymbol_kind_t expected[MOST_EXPECTED + 1];
-    int n = yypcontext_expected_tokens(context, expected, MOST_EXPECTED + 1);
+    yysymbol_kind_t expected[YYNTOKENS];
+    int n = yypcontext_expected_tokens(context, expected, YYNTOKENS);
     yysymbol_kind_t token = yypcontext_token(context);
     Span at = *yypcontext_location(context);
     Text t;
@@ -254,13 +296,8 @@ static int yyreport_syntax_error(const yypcontext_t *context, void *scanner, Par
         text_puts(&t, "unexpected end of file");
     else
         text_printf(&t, "unexpected '%.*s'", at.end - at.start > 40 ? 40 : (int)(at.end - at.start), p->text + at.start);
-    bool name_expected = false;
-    for (int i = 0; n <= MOST_EXPECTED && i < n; i++) {
-        text_printf(&t, "%s%s", i == 0 ? ", expected " : i + 1 < n ? ", " : " or ", yysymbol_name(expected[i]));
-        name_expected |= expected[i] == YYSYMBOL_NAME;
-    }
-    if (name_expected && is_reserved(token))
-        text_puts(&t, " (it is a reserved word)");
+    put_expected(&t, expected, n);
+    if (is_reserved(token)) text_puts(&t, " (this is a reserved word)");
     diag_error(p->diags, at, "%s", t.s);
     return 0;
 }

@@ -1,7 +1,8 @@
 // parse.c: ast_parse, and the nodes that the grammar's actions make.
 //
-// In: a source file of the diagnostics. Out: its AST. Holds afterwards: any bytes at all give a module and diagnostics,
-// within bounded stack: what nests deeper than AST_MAX_NESTING is reported where the limit is passed and not read further.
+// In: a source file of the diagnostics. Out: its AST. Holds afterwards: any bytes at all give a
+// module and diagnostics, within bounded stack: what nests deeper than AST_MAX_NESTING is reported
+// where the limit is passed and not read further.
 #include "frontend/parse.h"
 
 #include <assert.h>
@@ -15,17 +16,14 @@ int ast_yylex_destroy(void *scanner);
 void *ast_yy_scan_bytes(const char *bytes, int n, void *scanner);
 
 void parse_too_deep(Parse *p, Span at) {
-    if (!p->failed_deep)
-        diag_error(p->diags, at, "nesting deeper than %d levels", AST_MAX_NESTING);
+    if (!p->failed_deep) diag_error(p->diags, at, "nesting deeper than %d levels", AST_MAX_NESTING);
     p->failed_deep = true;
 }
 
 bool parse_nest(Parse *p, AstExpr *e, Span at) {
     for (int i = 0; e->kind == AST_CALL || e->kind == AST_INDEX ? i < e->args.n : false; i++)
-        if (e->depth < e->args.data[i]->depth)
-            e->depth = e->args.data[i]->depth;
-    if (++e->depth <= AST_MAX_NESTING)
-        return true;
+        if (e->depth < e->args.data[i]->depth) e->depth = e->args.data[i]->depth;
+    if (++e->depth <= AST_MAX_NESTING) return true;
     parse_too_deep(p, at);
     return false;
 }
@@ -37,8 +35,7 @@ AstExpr *parse_expr(Parse *p, AstKind kind, Span span, AstExpr *a, AstExpr *b, A
     AstExpr *args[] = {a, b, c};
     for (int i = 0; i < 3 && args[i]; i++) {
         VEC_PUSH(p->arena, &e->args, args[i]);
-        if (e->depth < args[i]->depth)
-            e->depth = args[i]->depth;
+        if (e->depth < args[i]->depth) e->depth = args[i]->depth;
     }
     return e;
 }
@@ -66,8 +63,7 @@ uint32_t parse_int(Parse *p, Span span) {
     uint64_t v = 0;
     for (uint32_t i = span.start; i < span.end && v <= UINT32_MAX; i++)
         v = v * 10 + (uint64_t)(p->text[i] - '0');
-    if (v <= (uint64_t)INT32_MAX + 1)
-        return (uint32_t)v;
+    if (v <= (uint64_t)INT32_MAX + 1) return (uint32_t)v;
     diag_error(p->diags, span, "this number does not fit an i32 (at most %d)", INT32_MAX);
     return 0;
 }
@@ -85,7 +81,8 @@ float parse_float(Parse *p, Span span) {
     return v;
 }
 
-// Bytes of text before its first ill-formed UTF-8 sequence (Unicode's table of well-formed sequences).
+// Bytes of text before its first ill-formed UTF-8 sequence (Unicode's table of well-formed
+// sequences).
 static size_t valid_utf8(const char *text, size_t n) {
     const unsigned char *s = (const unsigned char *)text;
     size_t i = 0;
@@ -95,16 +92,16 @@ static size_t valid_utf8(const char *text, size_t n) {
             i++;
             continue;
         }
-        size_t more = c >= 0xc2 && c <= 0xdf ? 1 : c >= 0xe0 && c <= 0xef ? 2 : c >= 0xf0 && c <= 0xf4 ? 3 : 0;
-        if (more == 0 || n - i <= more)
-            return i;
+        size_t more = c >= 0xc2 && c <= 0xdf   ? 1
+                      : c >= 0xe0 && c <= 0xef ? 2
+                      : c >= 0xf0 && c <= 0xf4 ? 3
+                                               : 0;
+        if (more == 0 || n - i <= more) return i;
         unsigned low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
         unsigned high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
-        if (s[i + 1] < low || s[i + 1] > high)
-            return i;
+        if (s[i + 1] < low || s[i + 1] > high) return i;
         for (size_t k = 2; k <= more; k++)
-            if ((s[i + k] & 0xc0) != 0x80)
-                return i;
+            if ((s[i + k] & 0xc0) != 0x80) return i;
         i += more + 1;
     }
     return n;
@@ -115,7 +112,8 @@ AstModule *ast_parse(Arena *a, Diags *d, uint16_t file) {
     AstModule *m = ARENA_NEW(a, AstModule);
     m->file = file;
     if (s->n > AST_MAX_BYTES) {
-        diag_error(d, (Span){file, 0, 0}, "a source file holds at most %d MiB", AST_MAX_BYTES >> 20);
+        diag_error(d, (Span){file, 0, 0}, "a source file holds at most %d MiB",
+                   AST_MAX_BYTES >> 20);
         return m;
     }
     size_t ok = valid_utf8(s->text, s->n);
@@ -123,10 +121,18 @@ AstModule *ast_parse(Arena *a, Diags *d, uint16_t file) {
         diag_error(d, (Span){file, (uint32_t)ok, (uint32_t)ok + 1}, "this is not UTF-8");
         return m;
     }
-    uint32_t skip = s->n >= 3 && memcmp(s->text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; // a byte order mark
-    Parse p = {.arena = a, .diags = d, .file = file, .text = s->text, .n = s->n, .offset = skip, .module = m};
+    uint32_t skip =
+        s->n >= 3 && memcmp(s->text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; // a byte order mark
+    Parse p = {.arena = a,
+               .diags = d,
+               .file = file,
+               .text = s->text,
+               .n = s->n,
+               .offset = skip,
+               .module = m};
     void *scanner;
-    if (ast_yylex_init_extra(&p, &scanner) || !ast_yy_scan_bytes(s->text + skip, (int)(s->n - skip), scanner)) {
+    if (ast_yylex_init_extra(&p, &scanner) ||
+        !ast_yy_scan_bytes(s->text + skip, (int)(s->n - skip), scanner)) {
         diag_error(d, (Span){0}, "out of memory while reading '%s'", s->name);
         return m;
     }

@@ -12,11 +12,13 @@ typedef struct Parse {
     size_t n;
     uint32_t offset;        // of the lexer
     uint32_t comment_start; // of the block comment being read
+    int braces;             // open ones, as the lexer has seen them
     bool failed_deep;       // the nesting limit was reported
     AstModule *module;
 } Parse;
 
-// Nodes. parse_nest counts one more level around e and says whether the limit still holds (it reports when not).
+// Nodes. parse_nest counts one more level around e and says whether the limit still holds (it
+// reports when not).
 AstExpr *parse_expr(Parse *p, AstKind kind, Span span, AstExpr *a, AstExpr *b, AstExpr *c);
 AstExpr *parse_operator(Parse *p, AstOp op, Span span, Span op_span, AstExpr *a, AstExpr *b);
 bool parse_nest(Parse *p, AstExpr *e, Span at);

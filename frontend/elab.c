@@ -1,0 +1,469 @@
+// elab.c: runs the code of bodies on typed values: types and inlines.
+//
+// In: a body and the typed nodes of its arguments. Out: the node of its result. Holds afterwards:
+// every node is well typed, all conversions are nodes, operations number at most SEMA_MAX_OPS
+// counted as a tree. Work stays near the size of the result even where inlining would double at
+// each level: a call with the same argument nodes is done once, and the rest is bounded.
+#include "frontend/sema.h"
+
+#include <assert.h>
+#include <string.h>
+
+typedef enum Typing { BI_F32, BI_NUM, BI_CONV, BI_ROW, BI_DOT, BI_SQNORM } Typing;
+
+static const struct {
+    const char *name;
+    Typing typing;
+    ExOp op;
+} builtins[] = {
+#define BUILTIN(name, n, typing, op) {#name, typing, op},
+#include "builtins.def"
+#undef BUILTIN
+};
+
+static const struct {
+    ExOp op;
+    bool swap;
+} operators[] = {
+#define OPERATOR(e, text, prec, n, op, swap) {op, swap},
+#include "operators.def"
+#undef OPERATOR
+};
+
+typedef struct Frame Frame;
+struct Frame { // a call being inlined
+    const char *callee;
+    Span at;
+    const Frame *up;
+};
+
+typedef struct Memo { // of a call
+    const Body *body;
+    bool dead;
+    Tx *result, **args;
+    uint64_t hash;
+} Memo;
+
+struct Elab {
+    Sema *s;
+    Variant *variant;
+    VEC(Tx *) stack;
+    const Frame *top;
+    ElabEmits emits;
+    int dead;  // inside branches that a constant condition rules out
+    int calls; // inlined so far
+    bool over; // a limit was passed: nothing more is built
+    VEC(Memo) memos;
+    int *slots; // hash table of index + 1 into memos
+    int nslots;
+};
+
+Elab *elab_new(Sema *s, Variant *variant) {
+    Elab *e = ARENA_NEW(s->arena, Elab);
+    e->s = s;
+    e->variant = variant;
+    return e;
+}
+
+ElabEmits *elab_emits(Elab *e) { return &e->emits; }
+
+// --- reports
+// --------------------------------------------------------------------------------------------------------
+
+static bool said_before(const Diags *d, Span at, const char *message) {
+    for (const Diag *g = d->first; g; g = g->next)
+        if (g->span.file == at.file && g->span.start == at.start && !strcmp(g->message, message))
+            return true;
+    return false;
+}
+
+// A mistake in a function is told once, with the first calls that led to it.
+static Tx *fail(Elab *e, Span at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static Tx *fail(Elab *e, Span at, const char *fmt, ...) {
+    enum { MOST_NOTES = 3 };
+    Text t;
+    text_init(&t, e->s->arena);
+    va_list ap;
+    va_start(ap, fmt);
+    text_vprintf(&t, fmt, ap);
+    va_end(ap);
+    if (!said_before(e->s->diags, at, t.s)) {
+        Diag *g = diag_error(e->s->diags, at, "%s", t.s);
+        int n = 0;
+        for (const Frame *f = e->top; f && n < MOST_NOTES; f = f->up, n++)
+            diag_note(e->s->diags, g, f->at, "in this call of '%s'", f->callee);
+    }
+    return tx_bad(&e->s->tx);
+}
+
+static Tx *too_large(Elab *e, Span at) {
+    if (!e->over) fail(e, at, "more than %d operations after inlining", SEMA_MAX_OPS);
+    e->over = true;
+    return tx_bad(&e->s->tx);
+}
+
+static Tx *limited(Elab *e, Tx *v, Span at) { return v->ops > SEMA_MAX_OPS ? too_large(e, at) : v; }
+
+static const char *type_of(const Tx *v) {
+    return v->type == TX_TILE ? "a vector (only dot and sqnorm take it)" : tx_type_name(v->type);
+}
+
+// --- conversions
+// ----------------------------------------------------------------------------------------------------
+
+static bool is_number(const Tx *v) { return v->type == TX_I32 || v->type == TX_F32; }
+
+static Tx *to_f32(Elab *e, Tx *v, Span at) { return tx_conv(&e->s->tx, TX_F32, v, false, at); }
+
+Tx *elab_coerce(Elab *e, TxType to, Tx *v, Span span, const char *what) {
+    if (v->type == TX_BAD || v->type == to) return v;
+    if (to == TX_F32 && v->type == TX_I32) return to_f32(e, v, span);
+    return fail(e, span, "%s is %s, not %s", what, tx_type_name(to), type_of(v));
+}
+
+// Two numbers to their common type.
+static void unify(Elab *e, Tx **v, int n, Span at) {
+    bool f = false;
+    for (int i = 0; i < n; i++) f |= v[i]->type == TX_F32;
+    for (int i = 0; f && i < n; i++) v[i] = to_f32(e, v[i], at);
+}
+
+// --- operators
+// ------------------------------------------------------------------------------------------------------
+
+static Tx *wrong_operands(Elab *e, AstOp oper, const char *takes, Tx **v, int n, Span at) {
+    if (n == 1)
+        return fail(e, at, "'%s' takes %s, not %s", ast_op_text(oper), takes, type_of(v[0]));
+    return fail(e, at, "'%s' takes %s, not %s and %s", ast_op_text(oper), takes, type_of(v[0]),
+                type_of(v[1]));
+}
+
+static bool all_of(Tx **v, int n, TxType t) {
+    for (int i = 0; i < n; i++)
+        if (v[i]->type != t) return false;
+    return true;
+}
+
+static bool all_numbers(Tx **v, int n) {
+    for (int i = 0; i < n; i++)
+        if (!is_number(v[i])) return false;
+    return true;
+}
+
+static Tx *arithmetic(Elab *e, AstOp oper, ExOp op, Tx **v, int n, Span at) {
+    if (!all_numbers(v, n))
+        return wrong_operands(e, oper, n == 1 ? "a number" : "numbers", v, n, at);
+    unify(e, v, n, at);
+    bool divides = op == EX_DIV || op == EX_MOD;
+    if (divides && v[0]->type == TX_I32 && v[1]->known && v[1]->value.i == 0 && !e->dead)
+        return fail(e, at, "division by the constant 0");
+    return tx_op(&e->s->tx, op, v[0]->type, v, n, at);
+}
+
+static Tx *compare(Elab *e, AstOp oper, ExOp op, Tx **v, Span at) {
+    bool equality = op == EX_EQ || op == EX_NE;
+    if (!(equality && all_of(v, 2, TX_BOOL))) {
+        if (!all_numbers(v, 2))
+            return wrong_operands(e, oper, equality ? "two numbers or two bools" : "two numbers", v,
+                                  2, at);
+        unify(e, v, 2, at);
+    }
+    return tx_op(&e->s->tx, op, TX_BOOL, v, 2, at);
+}
+
+static Tx *apply_operator(Elab *e, AstOp oper, Tx **v, int n, Span at) {
+    ExOp op = operators[oper].op;
+    for (int i = 0; i < n; i++)
+        if (v[i]->type == TX_BAD) return v[i];
+    if (operators[oper].swap) {
+        Tx *first = v[0];
+        v[0] = v[1];
+        v[1] = first;
+    }
+    switch ((int)op) {
+    case EX_EQ:
+    case EX_NE:
+    case EX_LT:
+    case EX_LE: return compare(e, oper, op, v, at);
+    case EX_AND:
+    case EX_OR:
+    case EX_NOT:
+        if (!all_of(v, n, TX_BOOL))
+            return wrong_operands(e, oper, n == 1 ? "a bool" : "bools", v, n, at);
+        return tx_op(&e->s->tx, op, TX_BOOL, v, n, at);
+    case EX_BAND:
+    case EX_BOR:
+    case EX_BXOR:
+        if (!all_of(v, n, TX_BOOL) && !all_of(v, n, TX_I32))
+            return wrong_operands(e, oper, "two i32 or two bools", v, n, at);
+        return tx_op(&e->s->tx, op, v[0]->type, v, n, at);
+    case EX_BNOT:
+    case EX_SHL:
+    case EX_SHR:
+        if (!all_of(v, n, TX_I32))
+            return wrong_operands(e, oper, n == 1 ? "an i32" : "two i32", v, n, at);
+        return tx_op(&e->s->tx, op, TX_I32, v, n, at);
+    }
+    return arithmetic(e, oper, op, v, n, at);
+}
+
+static Tx *conditional(Elab *e, Tx **v, Span at) {
+    if (v[0]->type == TX_BAD || v[1]->type == TX_BAD || v[2]->type == TX_BAD)
+        return tx_bad(&e->s->tx);
+    if (v[0]->type != TX_BOOL)
+        return fail(e, v[0]->span, "the condition of '?:' is bool, not %s", type_of(v[0]));
+    if (!all_of(v + 1, 2, TX_BOOL)) {
+        if (!all_numbers(v + 1, 2))
+            return fail(e, at, "the branches of '?:' are two numbers or two bools, not %s and %s",
+                        type_of(v[1]), type_of(v[2]));
+        unify(e, v + 1, 2, at);
+    }
+    return tx_op(&e->s->tx, EX_SELECT, v[1]->type, v, 3, at);
+}
+
+// --- built-in functions
+// ---------------------------------------------------------------------------------------------
+
+static Tx *squared_norm(Elab *e, const Tx *v, Span at) {
+    static const struct {
+        TxSym of, norm;
+    } norms[] = {{TS_TILE_Q, TS_SQQ}, {TS_TILE_K, TS_SQK}, {TS_O, TS_SQO},
+                 {TS_EQ, TS_SQEQ},    {TS_EK, TS_SQEK},    {TS_EV, TS_SQEV}};
+    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
+        if (tx_is_sym(v, norms[i].of)) return tx_sym(&e->s->tx, norms[i].norm, 0, at);
+    return fail(e, at, "sqnorm takes the q or k of its clause, or the o of 'output'");
+}
+
+static Tx *dot_product(Elab *e, Tx **v, Span at) {
+    bool qk = tx_is_sym(v[0], TS_TILE_Q) && tx_is_sym(v[1], TS_TILE_K);
+    bool kq = tx_is_sym(v[0], TS_TILE_K) && tx_is_sym(v[1], TS_TILE_Q);
+    if (qk || kq) return tx_sym(&e->s->tx, TS_DOT, 0, at);
+    bool same = v[0]->type == TX_TILE && v[1]->type == TX_TILE;
+    return fail(e, at, "dot takes the q and the k of 'score'%s",
+                same ? "; the dot product of one with itself is sqnorm" : "");
+}
+
+static Tx *apply_builtin(Elab *e, int builtin, Tx **v, int n, Span at) {
+    const char *name = builtins[builtin].name;
+    ExOp op = builtins[builtin].op;
+    TxPool *p = &e->s->tx;
+    for (int i = 0; i < n; i++)
+        if (v[i]->type == TX_BAD) return v[i];
+    Typing typing = builtins[builtin].typing;
+    if (typing == BI_DOT) return dot_product(e, v, at);
+    if (typing == BI_SQNORM) return squared_norm(e, v[0], at);
+    if (typing == BI_CONV) {
+        if (v[0]->type == TX_TILE)
+            return fail(e, at, "'%s' takes a number or a bool, not %s", name, type_of(v[0]));
+        return tx_conv(p,
+                       !strcmp(name, "f32")   ? TX_F32
+                       : !strcmp(name, "i32") ? TX_I32
+                                              : TX_BOOL,
+                       v[0], true, at);
+    }
+    if (!all_numbers(v, n)) {
+        const Tx *bad = is_number(v[0]) ? v[1] : v[0];
+        return fail(e, bad->span, "'%s' takes %s, not %s", name, n == 1 ? "a number" : "numbers",
+                    type_of(bad));
+    }
+    if (typing == BI_NUM)
+        unify(e, v, n, at);
+    else
+        for (int i = 0; i < n; i++) v[i] = to_f32(e, v[i], at);
+    return tx_op(p, op, v[0]->type, v, n, at);
+}
+
+// --- inputs
+// ---------------------------------------------------------------------------------------------------------
+
+// Is it q_idx, or q_idx plus or minus a constant: an absolute position, with no q_offset taken off
+// it?
+static bool is_bare_q(const Tx *i) {
+    if (tx_is_sym(i, TS_Q_IDX)) return true;
+    if (i->op == EX_ADD || i->op == EX_SUB)
+        return (tx_is_sym(i->args[0], TS_Q_IDX) && i->args[1]->known) ||
+               (i->op == EX_ADD && tx_is_sym(i->args[1], TS_Q_IDX) && i->args[0]->known);
+    return false;
+}
+
+static Tx *index_input(Elab *e, int input, Tx **v, int n, Span at) {
+    TxInput *in = &e->variant->inputs.data[input];
+    if (n != in->rank)
+        return fail(e, at, "'%s' has %d extent%s, and is indexed with %d", in->name, in->rank,
+                    in->rank == 1 ? "" : "s", n);
+    for (int i = 0; i < n; i++) {
+        const TxExtent *x = &in->extent[i];
+        if (v[i]->type == TX_BAD) return v[i];
+        if (v[i]->type != TX_I32)
+            return fail(e, v[i]->span, "an index is i32, not %s", type_of(v[i]));
+        bool below = v[i]->known && v[i]->value.i < 0;
+        bool above = v[i]->known && x->size < 0 && v[i]->value.i >= x->value;
+        if (below && !e->dead)
+            return fail(e, v[i]->span, "index %d is outside '%s': indices start at 0",
+                        v[i]->value.i, in->name);
+        if (above && !e->dead)
+            return fail(e, v[i]->span, "index %d is outside '%s': its extent is %d here",
+                        v[i]->value.i, in->name, x->value);
+        if (x->size == SIZE_SQ && e->variant->kind == VARIANT_ATTENTION && is_bare_q(v[i]))
+            in->bare_q = true;
+    }
+    return tx_load(&e->s->tx, input, (TxType)dtype_reads(in->dtype), v, n, at);
+}
+
+// --- calls
+// ----------------------------------------------------------------------------------------------------------
+
+static uint64_t hash_call(const Body *b, bool dead, Tx *const *args, int n) {
+    uint64_t h = (uint64_t)(uintptr_t)b * 2 + dead;
+    for (int i = 0; i < n; i++) h = (h ^ args[i]->id) * 1099511628211u;
+    return h ^ h >> 29;
+}
+
+static int *find_memo(Elab *e, const Memo *m) {
+    for (uint64_t i = m->hash;; i++) {
+        int *slot = &e->slots[i & (uint64_t)(e->nslots - 1)];
+        if (!*slot) return slot;
+        const Memo *o = &e->memos.data[*slot - 1];
+        if (o->hash == m->hash && o->body == m->body && o->dead == m->dead &&
+            (m->body->nparams == 0 ||
+             !memcmp(o->args, m->args, sizeof *m->args * (size_t)m->body->nparams)))
+            return slot;
+    }
+}
+
+static void rehash(Elab *e) {
+    e->nslots = e->nslots ? e->nslots * 2 : 64;
+    e->slots = ARENA_ARRAY(e->s->arena, int, e->nslots);
+    for (int i = 0; i < e->memos.n; i++) *find_memo(e, &e->memos.data[i]) = i + 1;
+}
+
+static Tx *call(Elab *e, const Decl *d, Tx **args, int n, Span at) {
+    Memo m = {.body = d->body,
+              .dead = e->dead > 0,
+              .args = args,
+              .hash = hash_call(d->body, e->dead > 0, args, n)};
+    if (e->memos.n * 2 >= e->nslots) rehash(e);
+    int *slot = find_memo(e, &m);
+    if (*slot) return e->memos.data[*slot - 1].result;
+    if (++e->calls > SEMA_MAX_OPS) return too_large(e, at);
+    m.args = ARENA_ARRAY(e->s->arena, Tx *, n);
+    if (n) memcpy(m.args, args, sizeof *args * (size_t)n);
+    Frame f = {d->name, at, e->top};
+    e->top = &f;
+    m.result = elab_run(e, d->body, m.args);
+    e->top = f.up;
+    VEC_PUSH(e->s->arena, &e->memos, m);
+    if (e->memos.n * 2 >= e->nslots)
+        rehash(e);
+    else
+        *find_memo(e, &m) = e->memos.n;
+    return m.result;
+}
+
+// --- the machine
+// ----------------------------------------------------------------------------------------------------
+
+static void run_emit(Elab *e, const Body *b, const Instr *in, Tx *v) {
+    if (v->row) {
+        fail(e, in->span, "'emit %s' takes a number per row, and this is one per key: reduce it",
+             in->name);
+        return;
+    }
+    v = elab_coerce(e, TX_F32, v, in->span, "what is emitted");
+    if (v->type == TX_BAD) return;
+    ElabEmit emit = {{in->name, v, in->span}, e->top == NULL, b->name};
+    VEC_PUSH(e->s->arena, &e->emits, emit);
+}
+
+static void name_reduction(Tx *v, const char *name) {
+    if ((v->op == EX_ROWMAX || v->op == EX_ROWMIN || v->op == EX_ROWSUM) && !v->name)
+        v->name = name;
+}
+
+static Tx *value_of(Elab *e, const Instr *in) {
+    if (in->value) return in->value;
+    const Tx *v = in->decl->value;
+    // A constant or dim stands where it is used, so that messages about it point there.
+    return v->known ? tx_value(&e->s->tx, v->type, v->value, in->span) : in->decl->value;
+}
+
+// Is the side that comes next ruled out by the constant on its left? `taken` is the value that lets
+// it be used.
+static bool ruled_out(const Tx *condition, bool taken) {
+    return condition->known && condition->type == TX_BOOL && condition->value.i != taken;
+}
+
+static Tx *step(Elab *e, const Instr *in, Tx **top) { // top: after the last operand
+    switch (in->op) {
+    case I_UNARY: return apply_operator(e, in->oper, top - 1, 1, in->span);
+    case I_BINARY:
+        if (in->oper == AST_AND || in->oper == AST_OR)
+            e->dead -= ruled_out(top[-2], in->oper == AST_AND);
+        return apply_operator(e, in->oper, top - 2, 2, in->span);
+    case I_COND: e->dead -= ruled_out(top[-3], false); return conditional(e, top - 3, in->span);
+    case I_CALL: return call(e, in->decl, top - in->n, in->n, in->span);
+    case I_BUILTIN: return apply_builtin(e, in->decl->builtin, top - in->n, in->n, in->span);
+    case I_INDEX: return index_input(e, in->decl->input, top - in->n, in->n, in->span);
+    case I_VALUE:
+    case I_SLOT:
+    case I_SHORT:
+    case I_THEN:
+    case I_ELSE:
+    case I_LET:
+    case I_EMIT: break;
+    }
+    assert(!"not a step that computes");
+    return NULL;
+}
+
+static int operands(const Instr *in) {
+    return in->op == I_UNARY ? 1 : in->op == I_BINARY ? 2 : in->op == I_COND ? 3 : in->n;
+}
+
+static void run_instr(Elab *e, const Body *b, const Instr *in, Tx **slots) {
+    Tx **top = e->stack.data + e->stack.n;
+    switch (in->op) {
+    case I_VALUE: VEC_PUSH(e->s->arena, &e->stack, value_of(e, in)); return;
+    case I_SLOT: VEC_PUSH(e->s->arena, &e->stack, slots[in->n]); return;
+    case I_SHORT: e->dead += ruled_out(top[-1], in->oper == AST_AND); return;
+    case I_THEN: e->dead += ruled_out(top[-1], true); return;
+    case I_ELSE:
+        e->dead -= ruled_out(top[-2], true);
+        e->dead += ruled_out(top[-2], false);
+        return;
+    case I_LET:
+        slots[in->n] = top[-1];
+        name_reduction(top[-1], in->name);
+        e->stack.n--;
+        return;
+    case I_EMIT:
+        run_emit(e, b, in, top[-1]);
+        e->stack.n--;
+        return;
+    case I_UNARY:
+    case I_BINARY:
+    case I_COND:
+    case I_CALL:
+    case I_BUILTIN:
+    case I_INDEX: break;
+    }
+    // A call may move the stack: its operands are copied first.
+    int n = operands(in);
+    Tx *few[4], **args = n <= 4 ? few : ARENA_ARRAY(e->s->arena, Tx *, n);
+    if (n) memcpy(args, top - n, sizeof *args * (size_t)n);
+    Tx *v = limited(e, step(e, in, args + n), in->span);
+    e->stack.n -= n;
+    VEC_PUSH(e->s->arena, &e->stack, v);
+}
+
+Tx *elab_run(Elab *e, const Body *b, Tx *const *args) {
+    if (b->bad || e->over) return tx_bad(&e->s->tx);
+    int base = e->stack.n, dead = e->dead;
+    Tx **slots = ARENA_ARRAY(e->s->arena, Tx *, b->nslots);
+    if (b->nparams) memcpy(slots, args, sizeof *args * (size_t)b->nparams);
+    for (int i = 0; i < b->code.n && !e->over; i++) run_instr(e, b, &b->code.data[i], slots);
+    Tx *result = e->over ? tx_bad(&e->s->tx) : e->stack.data[e->stack.n - 1];
+    e->stack.n = base;
+    e->dead = dead;
+    return result;
+}

@@ -1,0 +1,59 @@
+// frontend.h: the front end's one public face: text to typed AST, to row programs, and the float64
+// reference of both.
+//
+//     Module *m = fe_load(arena, diags, &options, &status);      // NULL unless status is FE_OK
+//     Variant *v = fe_find(m, "gemma");
+//     RowProgram *p = fe_lower(arena, diags, v);                  // NULL and a diagnostic where it
+//     cannot be const char *why = ref_attention(...);                       // reference.h
+//
+// Nothing here prints, exits or keeps a global; everything lives in the arena.
+#ifndef FRONTEND_FRONTEND_H
+#define FRONTEND_FRONTEND_H
+
+#include "frontend/typed.h"
+
+// The command's exit status for each (language.md).
+typedef enum FeStatus {
+    FE_OK = 0,
+    FE_SOURCE = 1, // mistakes in the source
+    FE_USAGE = 2,  // an unknown -D name, or a value that it cannot have
+    FE_SYSTEM = 3  // the main file cannot be read
+} FeStatus;
+
+typedef struct FeDefine {
+    const char *name, *value; // -DNAME=VALUE
+} FeDefine;
+
+// Reads a whole file into the arena. False where there is none or it cannot be read; *why then says
+// so ("No such file ..."). It must refuse, not truncate, what is larger than AST_MAX_BYTES.
+typedef bool (*FeRead)(void *ctx, Arena *a, const char *path, const char **text, size_t *n,
+                       const char **why);
+
+typedef struct FeOptions {
+    const char *path; // the main file: read, or the name that diagnostics give to `text`
+    const char *text; // NULL: read `path`
+    size_t text_bytes;
+    const char *stdlib;      // the folder of std.*; NULL: there is none
+    const char *const *dirs; // -I, in order
+    int ndirs;
+    const FeDefine *defines;
+    int ndefines;
+    FeRead read; // NULL: the file system
+    void *read_ctx;
+} FeOptions;
+
+typedef struct Module {
+    const char *path;
+    Variants variants; // in the order of the source
+    const struct AstModule *ast;
+} Module;
+
+Module *fe_load(Arena *a, Diags *d, const FeOptions *options, FeStatus *status);
+Variant *fe_find(const Module *m,
+                 const char *name); // NULL: no such variant. NULL as name: the only one, if it is
+void fe_print_ast(Text *out, const Module *m); // --emit=ast
+
+// An attention as a row program. A recurrence has none: NULL, and a diagnostic that names it.
+RowProgram *fe_lower(Arena *a, Diags *d, const Variant *v);
+
+#endif

@@ -1,0 +1,422 @@
+// resolve.c: binds the names of a body and lays it out as postfix code.
+//
+// In: a body's AST and the scope around it. Out: code in which every name is a declaration or a
+// slot. Holds afterwards: calls have as many arguments as their callee takes, reductions,
+// normalizations and emits stand where they may, and no body calls more than SEMA_MAX_CALLS deep.
+// For example `f(s, cap) = cap * tanh(s / cap)` becomes
+//     slot 1; slot 0; slot 1; binary /; builtin tanh 1; binary *
+#include "frontend/sema.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    int nargs;
+    ExOp op;
+} builtins[] = {
+#define BUILTIN(name, n, typing, op) {#name, n, op},
+#include "builtins.def"
+#undef BUILTIN
+};
+enum { NBUILTINS = sizeof builtins / sizeof *builtins };
+
+// --- scopes
+// ---------------------------------------------------------------------------------------------------------
+
+Decl *scope_find(const Scope *s, const char *name) {
+    for (; s; s = s->parent) {
+        Decl *d = names_get(&s->names, name);
+        if (d) return d;
+    }
+    return NULL;
+}
+
+const char *decl_kind_name(const Decl *d) {
+    switch (d->kind) {
+    case DECL_BUILTIN: return "a built-in function";
+    case DECL_CONSTANT: return "a built-in constant";
+    case DECL_CONST: return "a constant";
+    case DECL_FN: return "a function";
+    case DECL_NORMALIZATION: return "a normalization";
+    case DECL_SIZE: return "a size";
+    case DECL_DIM: return "a dim";
+    case DECL_INPUT: return "an input";
+    case DECL_PARAM: return "a parameter";
+    case DECL_LET: return "a let";
+    }
+    return "";
+}
+
+// Type names are ordinary names (a `let f32`), and calls of the conversions f32(x), i32(x), bool(x)
+// nevertheless.
+static bool is_type_name(const char *s) {
+    return !strcmp(s, "f32") || !strcmp(s, "i32") || !strcmp(s, "bool");
+}
+
+bool scope_define(Sema *s, Scope *scope, Decl *d) {
+    const Decl *old = scope_find(scope, d->name);
+    bool is_call = d->kind == DECL_FN || d->kind == DECL_NORMALIZATION;
+    if (!old || (old->kind == DECL_BUILTIN && is_type_name(d->name) && !is_call)) {
+        names_put(s->arena, &scope->names, d->name, d);
+        return true;
+    }
+    Diag *g = diag_error(
+        s->diags, d->span, "'%s' is already defined: it is %s%s", d->name, decl_kind_name(old),
+        old->kind == DECL_SIZE && !old->span.file ? " of every variant of this kind" : "");
+    if (old->span.file) diag_note(s->diags, g, old->span, "'%s' is defined here", d->name);
+    return false;
+}
+
+static void add_builtin(Sema *s, DeclKind kind, const char *name, int builtin, Tx *value) {
+    Decl *d = ARENA_NEW(s->arena, Decl);
+    *d = (Decl){.kind = kind, .name = name, .builtin = builtin, .value = value};
+    names_put(s->arena, &s->builtins.names, name, d);
+}
+
+void sema_init_builtins(Sema *s) {
+    for (int i = 0; i < NBUILTINS; i++) add_builtin(s, DECL_BUILTIN, builtins[i].name, i, NULL);
+    add_builtin(s, DECL_CONSTANT, "true", 0, tx_bool(&s->tx, true, (Span){0}));
+    add_builtin(s, DECL_CONSTANT, "false", 0, tx_bool(&s->tx, false, (Span){0}));
+    add_builtin(s, DECL_CONSTANT, "inf", 0, tx_f32(&s->tx, INFINITY, (Span){0}));
+}
+
+const char *sema_suggest(Sema *s, const Scope *scope, const char *name) {
+    if (s->diags->errors > DIAG_MAX_ERRORS) return "";
+    NameGuess g;
+    names_guess_init(&g, name);
+    for (; scope; scope = scope->parent)
+        for (int i = 0; i < scope->names.entries.n; i++)
+            names_guess(&g, scope->names.entries.data[i].name);
+    return g.best ? arena_printf(s->arena, " (did you mean '%s'?)", g.best) : "";
+}
+
+// --- the code
+// -------------------------------------------------------------------------------------------------------
+
+typedef struct Resolve {
+    Sema *s;
+    Scope scope;
+    BodyKind kind;
+    Body *body;
+} Resolve;
+
+static Instr *put(Resolve *r, InstrOp op, Span span) {
+    Instr i = {.op = op, .span = span};
+    VEC_PUSH(r->s->arena, &r->body->code, i);
+    return &r->body->code.data[r->body->code.n - 1];
+}
+
+static void put_literal(Resolve *r, Tx *value) { put(r, I_VALUE, value->span)->value = value; }
+
+static Diag *fail(Resolve *r, Diag *g) {
+    r->body->bad = true;
+    return g;
+}
+
+// The item of the module, or of one of its variants, that defines the name somewhere out of reach.
+static const AstItem *find_elsewhere(const AstItems *items, const char *name, const AstItem **in) {
+    for (int i = 0; i < items->n; i++) {
+        const AstItem *item = items->data[i];
+        bool variant = item->kind == AST_ATTENTION || item->kind == AST_RECURRENCE;
+        if (variant) {
+            const AstItem *found = find_elsewhere(&item->items, name, in);
+            *in = item;
+            if (found) return found;
+        } else if (item->kind != AST_IMPORT && item->kind != AST_CLAUSE &&
+                   !strcmp(item->name.s, name)) {
+            *in = NULL;
+            return item;
+        }
+    }
+    return NULL;
+}
+
+static bool is_size_name(const char *name) {
+    static const char *const sizes[] = {"B",  "H",  "Hkv", "Hq", "Hk", "Hv",
+                                        "Sq", "Sk", "S",   "D",  "Dv", "q_offset"};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (!strcmp(name, sizes[i])) return true;
+    return false;
+}
+
+static void unknown_name(Resolve *r, const char *what, AstName name) {
+    Sema *s = r->s;
+    if (s->diags->errors >= DIAG_MAX_ERRORS) {
+        fail(r, diag_error(s->diags, name.span, "unknown %s '%s'", what, name.s));
+        return;
+    }
+    const AstItem *in = NULL, *other = find_elsewhere(&s->ast->items, name.s, &in);
+    if (other && other == s->item && (r->kind == BODY_FN || r->kind == BODY_NORMALIZATION)) {
+        fail(r,
+             diag_error(s->diags, name.span, "'%s' calls itself: there is no recursion", name.s));
+    } else if (other && !in) {
+        Diag *g =
+            fail(r, diag_error(s->diags, name.span, "'%s' is used before its definition", name.s));
+        diag_note(s->diags, g, other->name.span, "'%s' is defined here", name.s);
+    } else if (other && in == s->item && r->kind != BODY_DIM) {
+        r->body->bad = true; // its definition was reported
+    } else if (other && in == s->item) {
+        bool input = other->kind == AST_INPUT;
+        Diag *g = fail(r, diag_error(s->diags, name.span, "a dim may not depend on %s '%s'",
+                                     input ? "the input" : "the later dim", name.s));
+        diag_note(s->diags, g, other->name.span, "'%s' is defined here", name.s);
+    } else if (other) {
+        Diag *g = fail(r, diag_error(s->diags, name.span,
+                                     "unknown %s '%s': what '%s' defines is not seen here", what,
+                                     name.s, in->name.s));
+        diag_note(s->diags, g, other->name.span,
+                  "this one is seen in '%s' only; a function gets it as an argument", in->name.s);
+    } else if (is_size_name(name.s) && r->kind != BODY_CLAUSE && r->kind != BODY_NORMALIZE) {
+        fail(r, diag_error(s->diags, name.span,
+                           "unknown %s '%s': sizes are seen in the clauses of a variant only; a "
+                           "function gets them as arguments",
+                           what, name.s));
+    } else {
+        fail(r, diag_error(s->diags, name.span, "unknown %s '%s'%s", what, name.s,
+                           sema_suggest(s, &r->scope, name.s)));
+    }
+}
+
+static void flatten(Resolve *r, const AstExpr *e);
+
+static void flatten_name(Resolve *r, const AstExpr *e) {
+    const Decl *d = scope_find(&r->scope, e->name.s);
+    if (!d) {
+        unknown_name(r, "name", e->name);
+        return;
+    }
+    switch (d->kind) {
+    case DECL_BUILTIN:
+    case DECL_FN:
+    case DECL_NORMALIZATION:
+        fail(r, diag_error(r->s->diags, e->span, "'%s' is %s: call it, '%s(...)'", d->name,
+                           decl_kind_name(d), d->name));
+        return;
+    case DECL_INPUT:
+        if (d->value) break;
+        fail(r, diag_error(r->s->diags, e->span, "'%s' is an array: index it, '%s[...]'", d->name,
+                           d->name));
+        return;
+    case DECL_PARAM:
+    case DECL_LET: put(r, I_SLOT, e->span)->n = d->slot; return;
+    case DECL_CONSTANT:
+    case DECL_CONST:
+    case DECL_SIZE:
+    case DECL_DIM: break;
+    }
+    put(r, I_VALUE, e->span)->decl = d;
+}
+
+static void check_arguments(Resolve *r, const AstExpr *e, int takes, Span defined) {
+    if (e->args.n == takes) return;
+    Diag *g = fail(r, diag_error(r->s->diags, e->span, "'%s' takes %d argument%s, not %d",
+                                 e->name.s, takes, takes == 1 ? "" : "s", e->args.n));
+    if (defined.file) diag_note(r->s->diags, g, defined, "'%s' is defined here", e->name.s);
+}
+
+// Reductions, normalizations and emits.
+static bool over_rows(const Resolve *r) {
+    return r->kind == BODY_NORMALIZATION || r->kind == BODY_NORMALIZE;
+}
+
+static void flatten_builtin(Resolve *r, const AstExpr *e, int builtin) {
+    ExOp op = builtins[builtin].op;
+    if ((op == EX_ROWMAX || op == EX_ROWMIN || op == EX_ROWSUM) && !over_rows(r))
+        fail(r,
+             diag_error(
+                 r->s->diags, e->span,
+                 "'%s' reduces a row: it may stand in a normalization or a 'normalize' clause only",
+                 e->name.s));
+    check_arguments(r, e, builtins[builtin].nargs, (Span){0});
+    Instr *i = put(r, I_BUILTIN, e->span);
+    i->n = e->args.n;
+    i->decl = names_get(&r->s->builtins.names, builtins[builtin].name);
+}
+
+static void flatten_call(Resolve *r, const AstExpr *e) {
+    Sema *s = r->s;
+    for (int i = 0; i < e->args.n; i++) flatten(r, e->args.data[i]);
+    const Decl *d = is_type_name(e->name.s) ? names_get(&s->builtins.names, e->name.s)
+                                            : scope_find(&r->scope, e->name.s);
+    if (!d) {
+        unknown_name(r, "function", e->name);
+        return;
+    }
+    if (d->kind == DECL_BUILTIN) {
+        flatten_builtin(r, e, d->builtin);
+        return;
+    }
+    if (d->kind != DECL_FN && d->kind != DECL_NORMALIZATION) {
+        Diag *g = fail(r, diag_error(s->diags, e->name.span, "'%s' is %s, not a function", d->name,
+                                     decl_kind_name(d)));
+        if (d->span.file) diag_note(s->diags, g, d->span, "'%s' is defined here", d->name);
+        return;
+    }
+    if (d->kind == DECL_NORMALIZATION && !over_rows(r))
+        fail(r, diag_error(s->diags, e->span,
+                           "'%s' is a normalization: it may be called in a normalization or a "
+                           "'normalize' clause only",
+                           d->name));
+    check_arguments(r, e, d->body->nparams, d->span);
+    r->body->bad |= d->body->bad;
+    if (d->body->depth + 1 > r->body->depth) r->body->depth = d->body->depth + 1;
+    Instr *i = put(r, I_CALL, e->span);
+    i->n = e->args.n;
+    i->decl = d;
+}
+
+static void flatten_index(Resolve *r, const AstExpr *e) {
+    for (int i = 0; i < e->args.n; i++) flatten(r, e->args.data[i]);
+    const Decl *d = scope_find(&r->scope, e->name.s);
+    if (!d) {
+        unknown_name(r, "input", e->name);
+        return;
+    }
+    if (d->kind != DECL_INPUT || d->value) {
+        fail(r, diag_error(r->s->diags, e->name.span,
+                           "'%s' is %s%s: only an input with extents can be indexed", d->name,
+                           decl_kind_name(d), d->kind == DECL_INPUT ? " without extents" : ""));
+        return;
+    }
+    Instr *i = put(r, I_INDEX, e->span);
+    i->n = e->args.n;
+    i->decl = d;
+}
+
+static void flatten_binary(Resolve *r, const AstExpr *e) {
+    Arena *scratch = arena_new();
+    VEC(const AstExpr *) spine = {0};
+    for (; e->kind == AST_BINARY; e = e->args.data[0]) VEC_PUSH(scratch, &spine, e);
+    flatten(r, e);
+    for (int i = spine.n - 1; i >= 0; i--) {
+        const AstExpr *b = spine.data[i];
+        if (b->op == AST_AND || b->op == AST_OR) put(r, I_SHORT, b->span)->oper = b->op;
+        flatten(r, b->args.data[1]);
+        put(r, I_BINARY, b->span)->oper = b->op;
+    }
+    arena_free(scratch);
+}
+
+static void flatten_unary(Resolve *r, const AstExpr *e) {
+    const AstExpr *a = e->args.data[0];
+    if (e->op == AST_NEG && a->kind == AST_INT && a->i == (uint32_t)INT32_MAX + 1) {
+        put_literal(r, tx_i32(&r->s->tx, INT32_MIN, e->span));
+        return;
+    }
+    flatten(r, a);
+    put(r, I_UNARY, e->span)->oper = e->op;
+}
+
+static void flatten(Resolve *r, const AstExpr *e) {
+    switch (e->kind) {
+    case AST_INT:
+        if (e->i > INT32_MAX)
+            fail(r, diag_error(r->s->diags, e->span, "this number does not fit an i32 (at most %d)",
+                               INT32_MAX));
+        else
+            put_literal(r, tx_i32(&r->s->tx, (int32_t)e->i, e->span));
+        return;
+    case AST_FLOAT: put_literal(r, tx_f32(&r->s->tx, e->f, e->span)); return;
+    case AST_NAME: flatten_name(r, e); return;
+    case AST_CALL: flatten_call(r, e); return;
+    case AST_INDEX: flatten_index(r, e); return;
+    case AST_UNARY: flatten_unary(r, e); return;
+    case AST_BINARY: flatten_binary(r, e); return;
+    case AST_COND:
+        flatten(r, e->args.data[0]);
+        put(r, I_THEN, e->span);
+        flatten(r, e->args.data[1]);
+        put(r, I_ELSE, e->span);
+        flatten(r, e->args.data[2]);
+        put(r, I_COND, e->span);
+        return;
+    }
+}
+
+// --- bodies
+// ---------------------------------------------------------------------------------------------------------
+
+static Resolve begin(Sema *s, const Scope *outer, BodyKind kind, const char *name) {
+    Resolve r = {
+        .s = s, .scope = {.parent = outer}, .kind = kind, .body = ARENA_NEW(s->arena, Body)};
+    r.body->name = name;
+    return r;
+}
+
+static void define_slot(Resolve *r, DeclKind kind, AstName name) {
+    Decl *d = ARENA_NEW(r->s->arena, Decl);
+    *d = (Decl){.kind = kind, .name = name.s, .span = name.span, .slot = r->body->nslots++};
+    if (!scope_define(r->s, &r->scope, d)) r->body->bad = true;
+}
+
+static bool emit_name_is_taken(const char *s) {
+    static const char *const taken[] = {"o", "q", "k", "v"};
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        if (!strcmp(s, taken[i])) return true;
+    return s[0] == 'd' || !strncmp(s, "state", 5);
+}
+
+static void check_emit(Resolve *r, const AstLets *lets, int at) {
+    const AstLet *l = &lets->data[at];
+    Diags *d = r->s->diags;
+    if (!over_rows(r))
+        fail(r, diag_error(d, l->name.span,
+                           "'emit' may stand in a normalization or a 'normalize' clause only"));
+    else if (emit_name_is_taken(l->name.s))
+        fail(r, diag_error(d, l->name.span,
+                           "an emit may not be called '%s': o, q, k, v, d* and state* are taken by "
+                           "the other outputs",
+                           l->name.s));
+    for (int i = 0; i < at; i++)
+        if (lets->data[i].emit && !strcmp(lets->data[i].name.s, l->name.s)) {
+            Diag *g = fail(r, diag_error(d, l->name.span, "'%s' is already emitted", l->name.s));
+            diag_note(d, g, lets->data[i].name.span, "it is emitted here");
+            return;
+        }
+}
+
+static void resolve_lets(Resolve *r, const AstLets *lets) {
+    for (int i = 0; i < lets->n; i++) {
+        const AstLet *l = &lets->data[i];
+        flatten(r, l->value);
+        Instr *in;
+        if (l->emit) {
+            check_emit(r, lets, i);
+            in = put(r, I_EMIT, l->value->span);
+        } else {
+            define_slot(r, DECL_LET, l->name);
+            in = put(r, I_LET, l->value->span);
+            in->n = r->body->nslots - 1;
+        }
+        in->name = l->name.s;
+    }
+}
+
+static void check_depth(Resolve *r, Span at) {
+    if (r->body->depth <= SEMA_MAX_CALLS) return;
+    fail(r, diag_error(r->s->diags, at, "'%s' calls more than %d functions deep", r->body->name,
+                       SEMA_MAX_CALLS));
+    r->body->depth = 0; // said once; what calls this is bad, not deep
+}
+
+Body *resolve_body(Sema *s, const Scope *outer, BodyKind kind, const AstItem *item) {
+    Resolve r = begin(s, outer, kind, item->name.s);
+    for (int i = 0; i < item->params.n; i++) define_slot(&r, DECL_PARAM, item->params.data[i]);
+    r.body->nparams = item->params.n;
+    resolve_lets(&r, &item->body.lets);
+    if (item->body.result)
+        flatten(&r, item->body.result);
+    else
+        r.body->bad = true;
+    check_depth(&r, item->name.span);
+    return r.body;
+}
+
+Body *resolve_expr(Sema *s, const Scope *outer, BodyKind kind, const AstExpr *e, const char *name) {
+    Resolve r = begin(s, outer, kind, name);
+    flatten(&r, e);
+    check_depth(&r, e->span);
+    return r.body;
+}

@@ -1,0 +1,151 @@
+// sema.h: what the parts of the checker share: declarations, scopes, bodies as code, and the
+// elaborator. Private to sema.c (modules), variant.c (attentions and recurrences), resolve.c
+// (names) and elab.c (types, inlining).
+//
+// A body goes two steps. resolve.c binds its names once, where it stands, and lays it out as
+// postfix code. elab.c runs that code with typed values for its parameters, once for each call,
+// which inlines and types it. Code rather than a tree, so that inlining recurses by calls only (at
+// most SEMA_MAX_CALLS deep) and never by the nesting of expressions.
+#ifndef FRONTEND_SEMA_H
+#define FRONTEND_SEMA_H
+
+#include "frontend/ast.h"
+#include "frontend/frontend.h"
+#include "frontend/names.h"
+
+enum {
+    SEMA_MAX_CALLS = 256,   // depth: a stack frame of the elaborator each
+    SEMA_MAX_IMPORTS = 256, // depth: a stack frame of the loader each
+    SEMA_MAX_INPUTS = 64,   // each is a kernel argument; a kernel's parameters are limited to 4 KB
+    SEMA_MAX_OPS = 100000   // what a person can mean; it bounds every later pass
+};
+
+typedef struct Body Body;
+typedef struct Scope Scope;
+
+typedef enum DeclKind {
+    DECL_BUILTIN,  // a function
+    DECL_CONSTANT, // true, false, inf
+    DECL_CONST,
+    DECL_FN,
+    DECL_NORMALIZATION, // of a module
+    DECL_SIZE,
+    DECL_DIM,
+    DECL_INPUT, // of a variant
+    DECL_PARAM,
+    DECL_LET // of a body
+} DeclKind;
+
+typedef struct Decl {
+    DeclKind kind;
+    const char *name;
+    Span span;
+    int builtin; // BUILTIN: row of builtins.def
+    Tx *value;   // CONSTANT, CONST, SIZE, DIM, scalar INPUT: what the name stands for
+    int input;   // INPUT
+    int slot;    // PARAM, LET
+    Body *body;  // FN, NORMALIZATION
+} Decl;
+
+struct Scope {
+    NameMap names; // of Decl
+    const Scope *parent;
+};
+
+typedef enum BodyKind {
+    BODY_CONST,
+    BODY_DIM,
+    BODY_FN,
+    BODY_NORMALIZATION,
+    BODY_NORMALIZE,
+    BODY_CLAUSE
+} BodyKind;
+
+typedef enum InstrOp {
+    I_VALUE, // pushes decl's value, or the literal
+    I_SLOT,  // pushes a parameter or let
+    I_UNARY,
+    I_BINARY,
+    I_SHORT, // between the operands of && and ||
+    I_THEN,
+    I_ELSE,
+    I_COND, // after the condition, between the branches, after them
+    I_CALL,
+    I_BUILTIN,
+    I_INDEX,
+    I_LET, // pops into a slot
+    I_EMIT
+} InstrOp;
+
+typedef struct Instr {
+    InstrOp op;
+    Span span;
+    AstOp oper;
+    int n; // arguments; the slot
+    const Decl *decl;
+    Tx *value;        // of a literal
+    const char *name; // EMIT, LET
+} Instr;
+
+struct Body {
+    const char *name;
+    VEC(Instr) code;
+    int nparams, nslots;
+    int depth; // of calls inside it
+    bool bad;  // a name in it is not known: it was reported, and nothing can be inlined from it
+};
+
+typedef struct SourceFile SourceFile;
+
+typedef struct Sema {
+    Arena *arena;
+    Diags *diags;
+    const FeOptions *options;
+    TxPool tx;
+    Scope builtins;
+    NameMap files;     // of SourceFile by path
+    bool *define_used; // of options->defines
+    FeStatus status;
+    int import_depth;
+    const AstModule *ast; // being checked
+    const AstItem *item;  // the item of it being checked
+} Sema;
+
+// --- scopes (resolve.c) ---
+Decl *scope_find(const Scope *s, const char *name);
+// Adds a declaration, or reports that the name is taken (false).
+bool scope_define(Sema *s, Scope *scope, Decl *d);
+void sema_init_builtins(Sema *s);
+const char *decl_kind_name(const Decl *d);
+// " (did you mean 'x'?)", or "" where nothing is near.
+const char *sema_suggest(Sema *s, const Scope *scope, const char *name);
+
+// --- bodies (resolve.c) ---
+Body *resolve_body(Sema *s, const Scope *outer, BodyKind kind, const AstItem *item);
+Body *resolve_expr(Sema *s, const Scope *outer, BodyKind kind, const AstExpr *e, const char *name);
+
+// --- elaboration (elab.c) ---
+typedef struct Elab Elab;
+// variant: NULL outside of one. Its inputs say what an index means; bare_q of them is set here.
+Elab *elab_new(Sema *s, Variant *variant);
+// Inlines a body. The result's type is TX_BAD after a mistake, which was reported.
+Tx *elab_run(Elab *e, const Body *b, Tx *const *args);
+// Converts to bool or f32, or reports; `what` is "the result of 'mask'".
+Tx *elab_coerce(Elab *e, TxType to, Tx *v, Span span, const char *what);
+typedef struct ElabEmit {
+    TxEmit emit;
+    bool own;         // written in the clause itself, not in a normalization that it calls
+    const char *from; // the body
+} ElabEmit;
+typedef VEC(ElabEmit) ElabEmits;
+ElabEmits *elab_emits(Elab *e);
+
+// --- variants (variant.c) ---
+Variant *sema_variant(Sema *s, const Scope *module, const AstItem *item);
+
+// --- the value of -DNAME=VALUE, if there is one for the name (sema.c) ---
+// Marks it used; a value that does not read as `type` is a usage error and gives a bad node.
+Tx *sema_define(Sema *s, const char *name, TxType type, Span span);
+bool sema_is_defined(const Sema *s, const char *name);
+
+#endif

@@ -1,0 +1,137 @@
+// typed.h: the typed AST: what sema makes of a variant. Functions, lets, constants and dims are
+// gone; what is left are expressions over the symbols of the clause, the sizes and the inputs, with
+// every conversion written out.
+//
+// Nodes are a graph, not a tree: a `let` that is used twice is one node. A node's arguments have
+// smaller ids than itself, so walks go over ids rather than down the graph, whose depth has no
+// bound but the limit on operations. Read by lower.c (to a RowProgram) and, independently of it, by
+// reference.c (float64).
+#ifndef FRONTEND_TYPED_H
+#define FRONTEND_TYPED_H
+
+#include "ir/row.h"
+
+typedef enum TxType {
+    TX_BOOL = EX_BOOL,
+    TX_I32 = EX_I32,
+    TX_F32 = EX_F32,
+    TX_TILE, // a whole row of q or k
+    TX_BAD   // of what was reported already
+} TxType;
+
+typedef enum TxSym {
+#define TSYM(e, name, type, row, sym) TS_##e,
+#include "symbols.def"
+#undef TSYM
+    TS_COUNT
+} TxSym;
+
+typedef struct TxValue {
+    union {
+        double f;
+        int32_t i; // i32, bool
+    };
+} TxValue;
+
+typedef struct Tx Tx;
+struct Tx {
+    ExOp op;
+    TxType type;
+    bool row;      // a value per key rather than one
+    bool known;    // a constant: `value` is what it comes to
+    TxValue value; // in float64 where it is f32
+    uint32_t id;
+    int64_t ops; // operations, counted as a tree
+    Span span;
+    TxSym sym;        // SYM
+    int index;        // SYM of a size or scalar: which; LOAD: of which input
+    const char *name; // a reduction: the `let` that it stands in, or NULL
+    int nargs;
+    Tx **args;
+};
+
+typedef struct TxPool {
+    Arena *arena;
+    uint32_t next;
+} TxPool;
+
+typedef struct TxExtent {
+    int size; // index into the variant's sizes; -1: the constant `value`
+    int32_t value;
+} TxExtent;
+
+typedef struct TxInput {
+    const char *name;
+    Dtype dtype;
+    int rank;
+    TxExtent extent[EX_MAX_RANK];
+    bool grad;
+    bool bare_q; // see RowInput
+    Span span;
+} TxInput;
+
+typedef struct TxEmit {
+    const char *name;
+    const Tx *value; // f32, not a row
+    Span span;
+} TxEmit;
+
+typedef enum VariantKind { VARIANT_ATTENTION, VARIANT_RECURRENCE } VariantKind;
+
+typedef enum ClauseId {
+#define CLAUSE(e, kind, name, result, required, params) CLAUSE_##e,
+#include "clauses.def"
+#undef CLAUSE
+    CLAUSE_COUNT
+} ClauseId;
+
+enum { // the first entries of a recurrence's sizes; an attention's are SIZE_* of ir/row.h
+    RSIZE_B,
+    RSIZE_H,
+    RSIZE_HQ,
+    RSIZE_HK,
+    RSIZE_HV,
+    RSIZE_S,
+    RSIZE_FREE
+};
+
+typedef struct Variant {
+    VariantKind kind;
+    const char *name;
+    Span span;
+    int D, Dv;
+    SizeNames sizes;
+    VEC(TxInput) inputs;
+    const Tx *clause[CLAUSE_COUNT]; // NULL: absent
+    bool per_channel_decay;         // decay was written with d
+    VEC(TxEmit) emits;
+} Variant;
+
+typedef VEC(Variant *) Variants;
+
+Tx *tx_bad(TxPool *p);
+Tx *tx_f32(TxPool *p, double v, Span span);
+Tx *tx_i32(TxPool *p, int32_t v, Span span);
+Tx *tx_bool(TxPool *p, bool v, Span span);
+Tx *tx_value(TxPool *p, TxType type, TxValue v, Span span);
+Tx *tx_sym(TxPool *p, TxSym sym, int index, Span span); // of its table's type
+// An operation; computed at once where all arguments are known. Implicit conversions count as no
+// operation.
+Tx *tx_op(TxPool *p, ExOp op, TxType type, Tx *const *args, int n, Span span);
+Tx *tx_conv(TxPool *p, TxType to, Tx *a, bool counts, Span span);
+Tx *tx_load(TxPool *p, int input, TxType type, Tx *const *idx, int n, Span span);
+
+// One operation on values in float64 and i32, as language.md's "Values" says: the constant folder's
+// and the reference's one definition, apart from the IR's ex_apply on purpose. from: the type of
+// the arguments (of the last for SELECT).
+TxValue tx_apply(ExOp op, TxType type, TxType from, const TxValue *args);
+
+// The nodes that the roots (NULLs allowed) are made of, each once, arguments before what uses them.
+typedef VEC(const Tx *) TxNodes;
+TxNodes tx_nodes(Arena *a, const Tx *const *roots, int n);
+
+bool tx_is_sym(const Tx *e, TxSym sym);
+const char *tx_type_name(TxType t);
+const char *tx_sym_name(TxSym s);
+
+#endif

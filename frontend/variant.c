@@ -1,0 +1,323 @@
+// variant.c: checks an attention or a recurrence: its dims, then its inputs, then its clauses, in
+// whatever order they stand.
+//
+// In: the item and the scope of its module. Out: a Variant. Holds afterwards: (if nothing was
+// reported) D and Dv are at least 1, all required clauses are there and typed, each clause's
+// expression refers to its own parameters' symbols only.
+#include "frontend/sema.h"
+
+#include <string.h>
+
+enum { MAX_PARAMS = 5 };
+
+static const struct ClauseInfo {
+    const char *name;
+    VariantKind kind;
+    TxType result;
+    bool required;
+    TxSym params[MAX_PARAMS];
+    int nparams;
+} clauses[] = {
+#define COUNT(...) (int)(sizeof((TxSym[])__VA_ARGS__) / sizeof(TxSym))
+#define CLAUSE(e, kind, name, result, required, ...)                                               \
+    {name, VARIANT_##kind, result, required, __VA_ARGS__, COUNT(__VA_ARGS__)},
+#include "clauses.def"
+#undef CLAUSE
+};
+
+typedef struct Check {
+    Sema *s;
+    Variant *v;
+    const AstItem *item;
+    Scope scope; // the sizes, dims and inputs
+    const AstItem *clause[CLAUSE_COUNT];
+    int64_t ops; // of all clauses
+} Check;
+
+static Decl *define(Check *c, DeclKind kind, const char *name, Span span, Tx *value) {
+    Decl *d = ARENA_NEW(c->s->arena, Decl);
+    *d = (Decl){.kind = kind, .name = name, .span = span, .value = value};
+    return scope_define(c->s, &c->scope, d) ? d : NULL;
+}
+
+// --- sizes and dims
+// -------------------------------------------------------------------------------------------------
+
+// Sizes are in scope of every variant; a constant or function of that name would be shadowed, which
+// nothing may be.
+static void add_sizes(Check *c) {
+    static const char *const recurrence[RSIZE_FREE] = {"B", "H", "Hq", "Hk", "Hv", "S"};
+    Variant *v = c->v;
+    if (v->kind == VARIANT_ATTENTION)
+        sizes_init(c->s->arena, &v->sizes);
+    else
+        for (int i = 0; i < RSIZE_FREE; i++) VEC_PUSH(c->s->arena, &v->sizes, recurrence[i]);
+    for (int i = 0; i < v->sizes.n; i++) {
+        const char *name = v->sizes.data[i];
+        const Decl *old = scope_find(&c->scope, name);
+        if (old) {
+            Diag *g = diag_error(c->s->diags, old->span,
+                                 "'%s' is a size of every %s: it may not be redefined", name,
+                                 v->kind == VARIANT_ATTENTION ? "attention" : "recurrence");
+            diag_note(c->s->diags, g, v->span, "this is one");
+            continue;
+        }
+        define(c, DECL_SIZE, name, (Span){0}, tx_sym(&c->s->tx, TS_SIZE, i, (Span){0}));
+    }
+}
+
+static Tx *dim_value(Check *c, const AstItem *item) {
+    Sema *s = c->s;
+    const char *name = item->name.s;
+    bool given = sema_is_defined(s, name);
+    Tx *v;
+    if (given)
+        v = sema_define(s, name, TX_I32, item->name.span);
+    else
+        v = elab_run(elab_new(s, NULL), resolve_expr(s, &c->scope, BODY_DIM, item->value, name),
+                     NULL);
+    if (v->type == TX_BAD) return v;
+    Span at = given ? (Span){0} : item->value->span;
+    if (v->type != TX_I32)
+        diag_error(s->diags, at, "dim '%s' is i32, not %s", name, tx_type_name(v->type));
+    else if (!v->known)
+        diag_error(s->diags, at, "dim '%s' is a constant: sizes are known at launch only", name);
+    else if (v->value.i < 1)
+        diag_error(s->diags, at, "dim '%s' is at least 1, not %d", name, v->value.i);
+    else
+        return v;
+    if (given) s->status = FE_USAGE;
+    return tx_bad(&s->tx);
+}
+
+static int dim_named(Check *c, const char *name) { // 1 after a mistake in it, which was reported
+    const Decl *d = names_get(&c->scope.names, name);
+    return d && d->kind == DECL_DIM && d->value->known ? d->value->value.i : 1;
+}
+
+static void check_dims(Check *c) {
+    Sema *s = c->s;
+    for (int i = 0; i < c->item->items.n; i++) {
+        const AstItem *item = c->item->items.data[i];
+        if (item->kind == AST_DIM)
+            define(c, DECL_DIM, item->name.s, item->name.span, dim_value(c, item));
+    }
+    Span at = c->item->name.span;
+    if (!scope_find(&c->scope, "D")) {
+        diag_error(s->diags, at, "'%s' has no 'dim D'", c->v->name);
+        define(c, DECL_DIM, "D", at, tx_bad(&s->tx));
+    }
+    if (!scope_find(&c->scope, "Dv")) {
+        AstExpr d = {.kind = AST_NAME, .span = at, .name = {"D", at}};
+        AstItem dv = {.kind = AST_DIM, .name = {"Dv", at}, .value = &d};
+        define(c, DECL_DIM, "Dv", at, dim_value(c, &dv));
+    }
+    c->v->D = dim_named(c, "D");
+    c->v->Dv = dim_named(c, "Dv");
+}
+
+// --- inputs
+// ---------------------------------------------------------------------------------------------------------
+
+static TxExtent named_extent(Check *c, const AstName *name) {
+    Sema *s = c->s;
+    const TxExtent unknown = {-1, INT32_MAX}; // no index is outside of it
+    const Decl *d = scope_find(&c->scope, name->s);
+    if (!d) {
+        VEC_PUSH(s->arena, &c->v->sizes, name->s);
+        int i = c->v->sizes.n - 1;
+        define(c, DECL_SIZE, name->s, name->span, tx_sym(&s->tx, TS_SIZE, i, (Span){0}));
+        return (TxExtent){i, 0};
+    }
+    if (d->kind == DECL_SIZE) return (TxExtent){d->value->index, 0};
+    if ((d->kind == DECL_DIM || d->kind == DECL_CONST) && d->value->type == TX_BAD) return unknown;
+    bool integer = (d->kind == DECL_DIM || d->kind == DECL_CONST) && d->value->type == TX_I32;
+    if (integer && d->value->value.i >= 1) return (TxExtent){-1, d->value->value.i};
+    Diag *g = diag_error(s->diags, name->span,
+                         integer ? "an extent is at least 1, and '%s' is not"
+                                 : "'%s' is %s: it is no extent",
+                         name->s, decl_kind_name(d));
+    if (d->span.file) diag_note(s->diags, g, d->span, "'%s' is defined here", d->name);
+    return unknown;
+}
+
+static void check_extents(Check *c, const AstItem *item, TxInput *in) {
+    Diags *d = c->s->diags;
+    for (int i = 0; i < item->extents.n; i++) {
+        const AstExtent *x = &item->extents.data[i];
+        TxExtent e = {-1, (int32_t)x->i};
+        if (x->name.s)
+            e = named_extent(c, &x->name);
+        else if (x->i < 1 || x->i > INT32_MAX)
+            diag_error(d, x->name.span, "an extent is at least 1 and at most %d", INT32_MAX);
+        if (i < EX_MAX_RANK) in->extent[in->rank++] = e;
+    }
+    if (item->extents.n > EX_MAX_RANK)
+        diag_error(d, item->name.span, "'%s' has %d extents: at most %d are supported", in->name,
+                   item->extents.n, EX_MAX_RANK);
+}
+
+static bool input_dtype(const AstName *name, Dtype *type) {
+    static const Dtype allowed[] = {DT_F32, DT_F16, DT_BF16, DT_I32, DT_BOOL};
+    for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
+        if (!strcmp(name->s, dtype_name(allowed[i]))) {
+            *type = allowed[i];
+            return true;
+        }
+    return false;
+}
+
+static bool is_tensor_name(const Check *c, const char *s) {
+    bool recurrence = c->v->kind == VARIANT_RECURRENCE;
+    return !strcmp(s, "q") || !strcmp(s, "k") || !strcmp(s, "v") || !strcmp(s, "o") ||
+           !strcmp(s, "do") || (recurrence && (!strcmp(s, "state") || !strcmp(s, "state0")));
+}
+
+static void check_input(Check *c, const AstItem *item) {
+    Sema *s = c->s;
+    TxInput in = {.name = item->name.s, .span = item->name.span};
+    if (is_tensor_name(c, in.name))
+        diag_error(s->diags, in.span,
+                   "an input may not be called '%s': that is a tensor of every variant", in.name);
+    if (!input_dtype(&item->type, &in.dtype))
+        diag_error(s->diags, item->type.span,
+                   "'%s' is no type: inputs are f32, f16, bf16, i32 or bool", item->type.s);
+    check_extents(c, item, &in);
+    if (item->grad.s && strcmp(item->grad.s, "grad"))
+        diag_error(s->diags, item->grad.span, "unexpected '%s': 'grad' may stand here",
+                   item->grad.s);
+    in.grad = item->grad.s != NULL;
+    if (in.grad && dtype_reads(in.dtype) != EX_F32)
+        diag_error(s->diags, item->grad.span,
+                   "'%s' is %s: only f32, f16 and bf16 inputs have a gradient", in.name,
+                   dtype_name(in.dtype));
+    Tx *value = NULL;
+    if (!in.rank) {
+        value = tx_sym(&s->tx, TS_SCALAR, c->v->inputs.n, (Span){0});
+        value->type = (TxType)dtype_reads(in.dtype);
+    }
+    Decl *d = define(c, DECL_INPUT, in.name, in.span, value);
+    if (!d) return;
+    d->input = c->v->inputs.n;
+    VEC_PUSH(s->arena, &c->v->inputs, in);
+    if (c->v->inputs.n == SEMA_MAX_INPUTS + 1)
+        diag_error(s->diags, in.span, "'%s' has more than %d inputs", c->v->name, SEMA_MAX_INPUTS);
+}
+
+// --- clauses
+// --------------------------------------------------------------------------------------------------------
+
+static int find_clause(VariantKind kind, const char *name) {
+    for (int i = 0; i < CLAUSE_COUNT; i++)
+        if (clauses[i].kind == kind && !strcmp(clauses[i].name, name)) return i;
+    return -1;
+}
+
+static void unknown_clause(Check *c, const AstItem *item) {
+    NameGuess g;
+    names_guess_init(&g, item->name.s);
+    for (int i = 0; i < CLAUSE_COUNT; i++)
+        if (clauses[i].kind == c->v->kind) names_guess(&g, clauses[i].name);
+    diag_error(c->s->diags, item->name.span, "unknown clause '%s' in %s%s%s%s", item->name.s,
+               c->v->kind == VARIANT_ATTENTION ? "an attention" : "a recurrence",
+               g.best ? " (did you mean '" : "", g.best ? g.best : "", g.best ? "'?)" : "");
+}
+
+static void emit_outputs(Check *c, ElabEmits *emits);
+
+static void check_clause(Check *c, const AstItem *item) {
+    Sema *s = c->s;
+    int id = find_clause(c->v->kind, item->name.s);
+    if (id < 0) {
+        unknown_clause(c, item);
+        return;
+    }
+    const struct ClauseInfo *info = &clauses[id];
+    if (c->clause[id]) {
+        Diag *g = diag_error(s->diags, item->name.span, "'%s' has a clause '%s' already",
+                             c->v->name, info->name);
+        diag_note(s->diags, g, c->clause[id]->name.span, "it is here");
+        return;
+    }
+    c->clause[id] = item;
+    Body *b =
+        resolve_body(s, &c->scope, id == CLAUSE_NORMALIZE ? BODY_NORMALIZE : BODY_CLAUSE, item);
+    if (item->params.n > info->nparams) {
+        diag_error(s->diags, item->params.data[info->nparams].span,
+                   "'%s' has at most %d parameters", info->name, info->nparams);
+        return;
+    }
+    Tx *args[MAX_PARAMS];
+    for (int i = 0; i < item->params.n; i++)
+        args[i] = tx_sym(&s->tx, info->params[i], 0, item->params.data[i].span);
+    Elab *e = elab_new(s, c->v);
+    Tx *result = elab_run(e, b, args);
+    if (item->body.result)
+        result = elab_coerce(e, info->result, result, item->body.result->span,
+                             arena_printf(s->arena, "the result of '%s'", info->name));
+    c->v->clause[id] = result;
+    c->ops += result->ops;
+    c->v->per_channel_decay |= id == CLAUSE_DECAY && item->params.n == info->nparams;
+    emit_outputs(c, elab_emits(e));
+}
+
+static bool emit_taken(const Check *c, const char *name) {
+    for (int i = 0; i < c->v->emits.n; i++)
+        if (!strcmp(c->v->emits.data[i].name, name)) return true;
+    return false;
+}
+
+// Two normalizations may emit the same name (softmax called twice): the clause's own comes first,
+// then the first called keeps it, the next is name_2.
+static void emit_outputs(Check *c, ElabEmits *emits) {
+    for (int own = 1; own >= 0; own--)
+        for (int i = 0; i < emits->n; i++) {
+            ElabEmit *e = &emits->data[i];
+            if (e->own != own) continue;
+            const char *base = e->emit.name;
+            for (int k = 2; emit_taken(c, e->emit.name); k++)
+                e->emit.name = arena_printf(c->s->arena, "%s_%d", base, k);
+            const Decl *d = names_get(&c->scope.names, e->emit.name);
+            if (d && d->kind == DECL_INPUT) {
+                Diag *g = diag_error(c->s->diags, own ? e->emit.span : d->span,
+                                     "'%s' is both an input and what '%s' emits", d->name, e->from);
+                diag_note(c->s->diags, g, own ? d->span : e->emit.span,
+                          own ? "the input is here" : "it is emitted here");
+            }
+            c->ops += e->emit.value->ops;
+            VEC_PUSH(c->s->arena, &c->v->emits, e->emit);
+        }
+}
+
+static void check_complete(Check *c) {
+    Diags *d = c->s->diags;
+    Span at = c->item->name.span;
+    for (int i = 0; i < CLAUSE_COUNT; i++)
+        if (clauses[i].required && clauses[i].kind == c->v->kind && !c->clause[i])
+            diag_error(d, at, "'%s' has no '%s' clause%s", c->v->name, clauses[i].name,
+                       i == CLAUSE_NORMALIZE ? "; write 'normalize(s) = s;' for none" : "");
+    if (c->v->kind == VARIANT_RECURRENCE && !c->clause[CLAUSE_ERASE] != !c->clause[CLAUSE_WRITE]) {
+        const AstItem *one =
+            c->clause[CLAUSE_ERASE] ? c->clause[CLAUSE_ERASE] : c->clause[CLAUSE_WRITE];
+        diag_error(d, one->name.span, "'erase' and 'write' go together: there is no '%s'",
+                   c->clause[CLAUSE_ERASE] ? "write" : "erase");
+    }
+    if (c->ops > SEMA_MAX_OPS)
+        diag_error(d, at, "more than %d operations after inlining", SEMA_MAX_OPS);
+}
+
+Variant *sema_variant(Sema *s, const Scope *module, const AstItem *item) {
+    Variant *v = ARENA_NEW(s->arena, Variant);
+    v->kind = item->kind == AST_ATTENTION ? VARIANT_ATTENTION : VARIANT_RECURRENCE;
+    v->name = item->name.s;
+    v->span = item->name.span;
+    Check c = {.s = s, .v = v, .item = item, .scope = {.parent = module}};
+    add_sizes(&c);
+    check_dims(&c);
+    for (int i = 0; i < item->items.n; i++)
+        if (item->items.data[i]->kind == AST_INPUT) check_input(&c, item->items.data[i]);
+    for (int i = 0; i < item->items.n; i++)
+        if (item->items.data[i]->kind == AST_CLAUSE) check_clause(&c, item->items.data[i]);
+    check_complete(&c);
+    return v;
+}
