@@ -1,0 +1,174 @@
+// tile_data.c: element types' rounding, and tensors for the interpreter.
+//
+// In: a program and sizes. Out: dense row-major tensors of doubles. Holds afterwards: the same seed
+// gives the same tensors on every machine, and every element is a value of its tensor's type.
+#include "ir/tile_eval.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+// Rounds to `bits` of significand; below 2^min the spacing stays that of 2^min.
+static double round_bits(double v, int bits, int min) {
+    if (v == 0 || !isfinite(v)) return v;
+    int e;
+    frexp(v, &e); // |v| in [2^(e-1), 2^e)
+    int unit = (e - 1 > min ? e - 1 : min) - (bits - 1);
+    return ldexp(nearbyint(ldexp(v, -unit)), unit);
+}
+
+static double overflow(double v, double largest, double beyond) {
+    return fabs(v) > largest ? copysign(beyond, v) : v;
+}
+
+double dtype_round(Dtype t, double v) {
+    switch (t) {
+    case DT_F32: return (double)(float)v;
+    case DT_F16: return overflow(round_bits(v, 11, -14), 65504, INFINITY);
+    case DT_BF16: return overflow(round_bits(v, 8, -126), 0x1.fep127, INFINITY);
+    case DT_E4M3: return isinf(v) ? copysign(448, v) : overflow(round_bits(v, 4, -6), 448, 448);
+    case DT_E5M2: return overflow(round_bits(v, 3, -14), 57344, INFINITY);
+    case DT_I8: return isnan(v) ? 0 : fmin(fmax(nearbyint(v), -128), 127);
+    case DT_I32:
+    case DT_BOOL:
+    case DT_COUNT: break;
+    }
+    return v;
+}
+
+// ---- sizes
+// ----------------------------------------------------------------------------------------------------------
+
+typedef struct Launch {
+    const int32_t *size;
+    int workers;
+} Launch;
+
+static ExValue launch_sym(void *ctx, const Ex *e) {
+    const Launch *l = ctx;
+    assert(e->sym == SYM_SIZE || e->sym == SYM_WORKERS);
+    ExValue v = {.f = 0};
+    v.i = e->sym == SYM_SIZE ? l->size[e->index] : l->workers;
+    return v;
+}
+
+int32_t tile_eval_launch(const Ex *e, const int32_t *size, int workers) {
+    Launch l = {size, workers};
+    ExEnv env = {.sym = launch_sym, .ctx = &l, .round = true};
+    return ex_eval(e, &env).i;
+}
+
+void tile_eval_sizes(const TileProgram *p, int32_t *size, int workers) {
+    for (int i = 0; i < p->sizes.n; i++)
+        if (p->sizes.data[i].def) size[i] = tile_eval_launch(p->sizes.data[i].def, size, workers);
+}
+
+int64_t tile_tensor_elements(const TileTensor *t, const int32_t *size) {
+    int64_t n = 1;
+    for (int d = 0; d < t->rank; d++) {
+        int64_t extent = tile_eval_launch(t->extent[d], size, 0);
+        if (extent <= 0) return 0;
+        n = n < 0 || n * extent > INT32_MAX ? -1 : n * extent;
+    }
+    return n;
+}
+
+// ---- random tensors
+// -------------------------------------------------------------------------------------------------
+
+static uint64_t next_random(uint64_t *state) { // splitmix64
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+// A sum of twelve uniform numbers is near enough to a normal one, and exact everywhere.
+static double next_normal(uint64_t *state) {
+    double sum = -6;
+    for (int i = 0; i < 12; i++) sum += (double)(next_random(state) >> 40) * 0x1p-24;
+    return sum;
+}
+
+static double random_element(Dtype t, uint64_t *state) {
+    switch (dtype_reads(t)) {
+    case EX_F32: return dtype_round(t, next_normal(state));
+    case EX_I32: return (double)(next_random(state) & 3);
+    case EX_BOOL: return (double)(next_random(state) & 1);
+    }
+    return 0;
+}
+
+static bool written(TensorRole role) {
+    return role == TENSOR_O || role == TENSOR_EMIT || role == TENSOR_WORK;
+}
+
+static bool added_to(const TileProgram *p, int tensor) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileBlock *b = &p->kernels.data[i]->body;
+        for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
+            if (op->kind == TILE_STORE && op->add && op->tensor == tensor) return true;
+    }
+    return false;
+}
+
+static void fill(const TileProgram *p, int tensor, double *data, int64_t n, uint64_t seed) {
+    const TileTensor *t = &p->tensors.data[tensor];
+    uint64_t state = seed;
+    for (const char *s = t->name; *s; s++) state = state * 0x100000001b3u + (unsigned char)*s;
+    double start = added_to(p, tensor) ? 0 : NAN;
+    for (int64_t i = 0; i < n; i++)
+        data[i] = written(t->role) ? start : random_element(t->dtype, &state);
+}
+
+TileData *tile_data_random(Arena *a, const TileProgram *p, const int32_t *size, int workers,
+                           uint64_t seed) {
+    TileData *d = ARENA_NEW(a, TileData);
+    int32_t *sizes = ARENA_ARRAY(a, int32_t, p->sizes.n);
+    memcpy(sizes, size, sizeof *sizes * (size_t)p->sizes.n);
+    tile_eval_sizes(p, sizes, workers);
+    double *scalar = ARENA_ARRAY(a, double, p->inputs.n);
+    d->tensor = ARENA_ARRAY(a, double *, p->tensors.n);
+    for (int i = 0; i < p->tensors.n; i++) {
+        const TileTensor *t = &p->tensors.data[i];
+        int64_t n = tile_tensor_elements(t, sizes);
+        assert(n >= 0);
+        d->tensor[i] = ARENA_ARRAY(a, double, n);
+        fill(p, i, d->tensor[i], n, seed);
+        if (t->role == TENSOR_INPUT && !t->rank) scalar[t->index] = d->tensor[i][0];
+    }
+    d->size = sizes;
+    d->scalar = scalar;
+    d->workers = workers;
+    return d;
+}
+
+static double distance(double x, double y) {
+    if (isnan(x) && isnan(y)) return 0;
+    if (x == y) return 0;
+    if (!isfinite(x) || !isfinite(y)) return INFINITY;
+    return fabs(x - y) / (1 + fabs(y));
+}
+
+static int find_tensor(const TileProgram *p, const TileTensor *t) {
+    for (int i = 0; i < p->tensors.n; i++)
+        if (p->tensors.data[i].role == t->role && !strcmp(p->tensors.data[i].name, t->name))
+            return i;
+    return -1;
+}
+
+double tile_data_distance(const TileProgram *p, const TileData *x, const TileProgram *q,
+                          const TileData *y) {
+    double worst = 0;
+    for (int i = 0; i < p->tensors.n; i++) {
+        const TileTensor *t = &p->tensors.data[i];
+        if (t->role != TENSOR_O && t->role != TENSOR_EMIT) continue;
+        int j = find_tensor(q, t);
+        if (j < 0) return INFINITY;
+        int64_t n = tile_tensor_elements(t, x->size);
+        if (n != tile_tensor_elements(&q->tensors.data[j], y->size)) return INFINITY;
+        for (int64_t e = 0; e < n; e++)
+            worst = fmax(worst, distance(x->tensor[i][e], y->tensor[j][e]));
+    }
+    return worst;
+}

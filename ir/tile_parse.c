@@ -1,0 +1,632 @@
+// tile_parse.c: the text form read back.
+//
+// In: any bytes. Out: the program that they say, or NULL with the first thing that is wrong in
+// diags. Holds afterwards: a program that can be printed and verified, and prints as what was read;
+// it need not be valid (tile_verify tells).
+//
+// Recursive descent over characters: a statement's first word says what it is, expressions are
+// ex_parse's. Every count has a limit, so that no text makes it hang or need much more memory than
+// itself.
+#include "ir/expr_ops.h"
+#include "ir/tile.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <string.h>
+
+enum {
+    MAX_TEXT = 1 << 22,
+    MAX_NEST = 64, // loops in loops
+    MAX_SIZES = 256,
+    MAX_TENSORS = 256,
+    MAX_KERNELS = 64,
+    MAX_PLANS = 64,
+    MAX_VALUES = 1 << 14, // of a kernel
+    MAX_OPS = 1 << 16,    // of a program
+    MAX_INT = 1 << 30,
+};
+
+typedef struct Named { // the kernel's values by name
+    TileValue *value;
+    uint32_t hash;
+} Named;
+
+typedef struct Parse {
+    Arena *arena, *scratch;
+    Diags *diags;
+    uint16_t file;
+    const char *text, *s, *end; // without comments; ends with 0
+    TileProgram *p;
+    TileKernel *k;
+    ExNames names; // of the program, the kernel, or the map at hand
+    Named *table;  // open addressing, twice MAX_VALUES
+    int nest, ops;
+    bool failed;
+} Parse;
+
+// ---- characters
+// -----------------------------------------------------------------------------------------------------
+
+static Span span_from(const Parse *P, const char *start) {
+    return (Span){P->file, (uint32_t)(start - P->text), (uint32_t)(P->s - P->text)};
+}
+
+static bool __attribute__((format(printf, 2, 3))) fail(Parse *P, const char *fmt, ...) {
+    if (P->failed) return false;
+    P->failed = true;
+    va_list ap;
+    Text t;
+    va_start(ap, fmt);
+    text_init(&t, P->scratch);
+    text_vprintf(&t, fmt, ap);
+    va_end(ap);
+    Span at = {P->file, (uint32_t)(P->s - P->text), (uint32_t)(P->s - P->text) + 1};
+    diag_error(P->diags, at, "%s", t.s);
+    return false;
+}
+
+static void skip(Parse *P) {
+    while (*P->s == ' ' || *P->s == '\t' || *P->s == '\n') P->s++;
+}
+
+static bool word_char(char c) { return isalnum((unsigned char)c) || c == '_'; }
+
+// Takes `text` where it stands next, a word only as a whole.
+static bool take(Parse *P, const char *text) {
+    skip(P);
+    size_t n = strlen(text);
+    if (strncmp(P->s, text, n)) return false;
+    if (word_char(text[n - 1]) && word_char(P->s[n])) return false;
+    P->s += n;
+    return true;
+}
+
+static bool expect(Parse *P, const char *text) {
+    return take(P, text) || fail(P, "expected '%s'", text);
+}
+
+static const char *take_word(Parse *P, const char *what) {
+    skip(P);
+    const char *start = P->s;
+    if (!isalpha((unsigned char)*start) && *start != '_') return fail(P, "expected %s", what), NULL;
+    while (word_char(*P->s)) P->s++;
+    return arena_strndup(P->arena, start, (size_t)(P->s - start));
+}
+
+static bool take_int(Parse *P, int *out) {
+    skip(P);
+    int64_t v = 0;
+    if (!isdigit((unsigned char)*P->s)) return fail(P, "expected a number");
+    while (isdigit((unsigned char)*P->s)) {
+        v = v * 10 + (*P->s++ - '0');
+        if (v > MAX_INT) return fail(P, "the number is too large");
+    }
+    *out = (int)v;
+    return true;
+}
+
+static const char *take_percent(Parse *P) {
+    skip(P);
+    const char *start = P->s + 1;
+    if (*P->s != '%') return fail(P, "expected a value"), NULL;
+    for (P->s++; word_char(*P->s) || *P->s == '.' || *P->s == '~';) P->s++;
+    if (P->s == start) return fail(P, "a value without a name"), NULL;
+    return arena_strndup(P->arena, start, (size_t)(P->s - start));
+}
+
+static void set_names(Parse *P) { P->names = tile_names(P->scratch, P->p, P->k, NULL); }
+
+static const Ex *expr(Parse *P) {
+    if (P->failed) return NULL;
+    const char *error = NULL;
+    skip(P);
+    const Ex *e = ex_parse(P->p->pool, &P->s, &P->names, &error);
+    if (!e) fail(P, "%s", error ? error : "no expression");
+    return e;
+}
+
+static const Ex *typed_expr(Parse *P, ExType type) {
+    const Ex *e = expr(P);
+    if (!e || e->type == type) return e;
+    fail(P, "the expression is %s, not %s", ex_type_name(e->type), ex_type_name(type));
+    return NULL;
+}
+
+static bool take_dtype(Parse *P, Dtype *out) {
+    for (int t = 0; t < DT_COUNT; t++)
+        if (take(P, dtype_name((Dtype)t))) {
+            *out = (Dtype)t;
+            return true;
+        }
+    return fail(P, "expected an element type");
+}
+
+// ---- values
+// ---------------------------------------------------------------------------------------------------------
+
+static Named *slot_of(Parse *P, const char *name) {
+    uint32_t h = 2166136261u, mask = 2 * MAX_VALUES - 1;
+    for (const char *s = name; *s; s++) h = (h ^ (unsigned char)*s) * 16777619u;
+    uint32_t i = h & mask;
+    while (P->table[i].value && (P->table[i].hash != h || strcmp(P->table[i].value->name, name)))
+        i = (i + 1) & mask;
+    P->table[i].hash = h;
+    return &P->table[i];
+}
+
+static TileValue *take_value(Parse *P) {
+    const char *name = take_percent(P);
+    if (!name) return NULL;
+    TileValue *v = slot_of(P, name)->value;
+    if (!v) fail(P, "no value %%%s is known", name);
+    return v;
+}
+
+static int find_axis(const TileKernel *k, const char *name) {
+    for (int i = 0; i < k->naxes; i++)
+        if (!strcmp(k->axes[i].name, name)) return i;
+    return -1;
+}
+
+static bool take_axis(Parse *P, int *out) {
+    const char *name = take_word(P, "an axis");
+    if (!name) return false;
+    *out = find_axis(P->k, name);
+    return *out >= 0 || fail(P, "no axis %s is known", name);
+}
+
+// "[M, N]"
+static bool take_axes(Parse *P, uint8_t *axes, int *n) {
+    *n = 0;
+    if (!expect(P, "[")) return false;
+    if (take(P, "]")) return true;
+    do {
+        int axis;
+        if (!take_axis(P, &axis)) return false;
+        if (*n == TILE_MAX_RANK) return fail(P, "more than %d axes", TILE_MAX_RANK);
+        if (*n && axis <= axes[*n - 1]) return fail(P, "axes stand in the kernel's order");
+        axes[(*n)++] = (uint8_t)axis;
+    } while (take(P, ","));
+    return expect(P, "]");
+}
+
+static bool take_home(Parse *P, TileHome *out) {
+    if (take(P, "fragment")) return *out = HOME_FRAGMENT, true;
+    if (take(P, "shared")) return *out = HOME_SHARED, true;
+    if (take(P, "scratch")) return *out = HOME_SCRATCH, true;
+    return fail(P, "expected fragment, shared or scratch");
+}
+
+// "%s: f32[M, N] in shared stages 2"
+static TileValue *define(Parse *P, TileOp *def) {
+    const char *name = take_percent(P);
+    Dtype t = DT_F32;
+    uint8_t axes[TILE_MAX_RANK];
+    int n = 0;
+    if (!name || !expect(P, ":") || !take_dtype(P, &t) || !take_axes(P, axes, &n)) return NULL;
+    if (P->k->nvalues >= MAX_VALUES) return fail(P, "more than %d values", MAX_VALUES), NULL;
+    Named *slot = slot_of(P, name);
+    if (slot->value) return fail(P, "%%%s is there already", name), NULL;
+    TileValue *v = tile_value(P->p, P->k, name, t, axes, n);
+    v->def = def;
+    slot->value = v;
+    if (take(P, "in") && !take_home(P, &v->home)) return NULL;
+    if (take(P, "stages") && !take_int(P, &v->stages)) return NULL;
+    return v;
+}
+
+// ---- operations
+// -----------------------------------------------------------------------------------------------------
+
+static bool take_arg(Parse *P, TileOp *op) {
+    TileValue *v = take_value(P);
+    if (v) tile_arg(P->p, op, v);
+    return v != NULL;
+}
+
+static bool take_args(Parse *P, TileOp *op) {
+    do
+        if (!take_arg(P, op)) return false;
+    while (take(P, ","));
+    return true;
+}
+
+static bool take_tensor(Parse *P, int *out) {
+    const char *name = take_word(P, "a tensor");
+    if (!name) return false;
+    for (*out = 0; *out < P->p->tensors.n; ++*out)
+        if (!strcmp(P->p->tensors.data[*out].name, name)) return true;
+    return fail(P, "no tensor %s is known", name);
+}
+
+// "N:", "N: (t + 1)" or an index.
+static bool take_coord(Parse *P, TileCoord *c) {
+    skip(P);
+    const char *start = P->s, *s = start;
+    while (word_char(*s)) s++;
+    c->axis = -1;
+    if (s > start && *s == ':') {
+        if (!take_axis(P, &c->axis) || !expect(P, ":")) return false;
+        skip(P);
+        if (*P->s == ',' || *P->s == ']') {
+            c->at = P->k->axes[c->axis].whole ? ex_i32(P->p->pool, 0)
+                                              : ex_sym(P->p->pool, SYM_TILE, c->axis, EX_I32);
+            return true;
+        }
+    }
+    c->at = typed_expr(P, EX_I32);
+    return c->at != NULL;
+}
+
+static bool take_access(Parse *P, TileOp *op) {
+    if (!take_tensor(P, &op->tensor) || !expect(P, "[")) return false;
+    int rank = P->p->tensors.data[op->tensor].rank;
+    for (int d = 0; d < rank; d++)
+        if ((d && !expect(P, ",")) || !take_coord(P, &op->coord[d])) return false;
+    return expect(P, "]");
+}
+
+static bool take_buffer(Parse *P, TileOp *op) {
+    if (!take_arg(P, op) || !expect(P, "[")) return false;
+    op->stage = typed_expr(P, EX_I32);
+    return op->stage && expect(P, "]");
+}
+
+static bool parse_copy(Parse *P, TileOp *op) {
+    if (!take_access(P, op) || !expect(P, "->") || !take_buffer(P, op)) return false;
+    if (take(P, "when") && !(op->when = typed_expr(P, EX_BOOL))) return false;
+    return true;
+}
+
+static bool parse_store(Parse *P, TileOp *op) {
+    if (!take_access(P, op)) return false;
+    op->add = take(P, "+=");
+    return (op->add || expect(P, "=")) && take_arg(P, op);
+}
+
+static bool parse_out(Parse *P, TileResult *r) {
+    static const ExOp reductions[] = {EX_ROWMAX, EX_ROWMIN, EX_ROWSUM};
+    *r = (TileResult){.reduce = EX_CONST};
+    for (size_t i = 0; i < sizeof reductions / sizeof *reductions; i++)
+        if (take(P, ex_op_name(reductions[i]))) {
+            r->reduce = reductions[i];
+            if (!expect(P, "over") || !take_axis(P, &r->reduce_axis) || !expect(P, "of"))
+                return false;
+            break;
+        }
+    r->body = expr(P);
+    return r->body != NULL;
+}
+
+static bool parse_map(Parse *P, TileOp *op) {
+    if (!take_axes(P, op->axes, &op->naxes) || !expect(P, "(")) return false;
+    if (!take(P, ")") && (!take_args(P, op) || !expect(P, ")"))) return false;
+    if (op->args.n > TILE_MAX_OPERANDS) return fail(P, "more than %d operands", TILE_MAX_OPERANDS);
+    if (!expect(P, "{")) return false;
+    P->names = tile_names(P->scratch, P->p, P->k, op);
+    do {
+        TileResult r;
+        if (!parse_out(P, &r)) return false;
+        VEC_PUSH(P->arena, &op->outs, r);
+    } while (take(P, ";"));
+    set_names(P);
+    if (op->outs.n != op->results.n)
+        return fail(P, "%d bodies for %d results", op->outs.n, op->results.n);
+    return expect(P, "}");
+}
+
+static bool parse_block(Parse *P, TileBlock *b);
+
+static bool parse_carry(Parse *P, TileOp *op) {
+    if (!expect(P, "(")) return false;
+    do {
+        TileValue *v = define(P, op);
+        if (!v || !expect(P, "=") || !take_arg(P, op)) return false;
+        VEC_PUSH(P->arena, &op->carried, v);
+    } while (take(P, ","));
+    return expect(P, ")");
+}
+
+static bool parse_class(Parse *P, TileOp *op) {
+    op->tiles = CLASS_FULL;
+    if (take(P, "full")) return true;
+    op->tiles = CLASS_PARTIAL;
+    return expect(P, "partial");
+}
+
+static bool parse_loop(Parse *P, TileOp *op) {
+    if (P->nest == MAX_NEST) return fail(P, "loops are nested too deeply");
+    if (!take_axis(P, &op->axis)) return false;
+    if (!expect(P, "from") || !(op->from = typed_expr(P, EX_I32))) return false;
+    if (!expect(P, "to") || !(op->to = typed_expr(P, EX_I32))) return false;
+    op->index = take(P, "at") ? typed_expr(P, EX_I32) : ex_symbol(P->p->pool, SYM_STEP);
+    if (!op->index) return false;
+    if (take(P, "where") && !(op->where = typed_expr(P, EX_BOOL))) return false;
+    if (take(P, "class") && !parse_class(P, op)) return false;
+    if (take(P, "carry") && !parse_carry(P, op)) return false;
+    P->nest++;
+    bool ok = parse_block(P, &op->body);
+    P->nest--;
+    return ok;
+}
+
+static bool parse_kind(Parse *P, TileOp *op) {
+    switch (op->kind) {
+    case TILE_LOAD: return take_access(P, op);
+    case TILE_STORE: return parse_store(P, op);
+    case TILE_MAP: return parse_map(P, op);
+    case TILE_MMA: return take_args(P, op);
+    case TILE_LOOP: return parse_loop(P, op);
+    case TILE_YIELD: skip(P); return *P->s != '%' || take_args(P, op);
+    case TILE_COPY: return parse_copy(P, op);
+    case TILE_VIEW: return take_buffer(P, op);
+    case TILE_WAIT: return take_int(P, &op->pending);
+    case TILE_ALLOC:
+    case TILE_COMMIT:
+    case TILE_BARRIER:
+    case TILE_KIND_COUNT: break;
+    }
+    return true;
+}
+
+// They stand before the op, so their names are known in it already; tile_verify refuses such a use.
+static bool parse_results(Parse *P, TileOp *op) {
+    do {
+        TileValue *v = define(P, op);
+        if (!v) return false;
+        VEC_PUSH(P->arena, &op->results, v);
+    } while (take(P, ","));
+    return expect(P, "=");
+}
+
+static bool parse_op(Parse *P, TileBlock *b) {
+    skip(P);
+    const char *start = P->s;
+    if (++P->ops > MAX_OPS) return fail(P, "more than %d operations", MAX_OPS);
+    TileOp *op = tile_op(P->p, P->k, NULL, TILE_LOAD, (Span){0});
+    if (*P->s == '%' && !parse_results(P, op)) return false;
+    const char *word = take_word(P, "an operation");
+    if (!word) return false;
+    int kind = 0;
+    while (kind < TILE_KIND_COUNT && strcmp(word, tile_kind_name((TileKind)kind))) kind++;
+    if (kind == TILE_KIND_COUNT) return fail(P, "no operation is called '%s'", word);
+    op->kind = (TileKind)kind;
+    tile_append(b, op);
+    op->span = span_from(P, start);
+    bool ok = parse_kind(P, op);
+    if (op->kind != TILE_LOOP) op->span = span_from(P, start);
+    return ok;
+}
+
+static bool parse_block(Parse *P, TileBlock *b) {
+    if (!expect(P, "{")) return false;
+    while (!take(P, "}"))
+        if (!parse_op(P, b)) return false;
+    return true;
+}
+
+// ---- kernels
+// --------------------------------------------------------------------------------------------------------
+
+static bool parse_axis(Parse *P) {
+    const char *name = take_word(P, "the axis' name");
+    if (!name || !expect(P, ":")) return false;
+    if (P->k->naxes == TILE_MAX_AXES) return fail(P, "more than %d axes", TILE_MAX_AXES);
+    if (find_axis(P->k, name) >= 0) return fail(P, "axis %s is there already", name);
+    const Ex *size = typed_expr(P, EX_I32);
+    if (!size) return false;
+    int axis = tile_axis(P->k, name, size, take(P, "whole"));
+    set_names(P);
+    return !take(P, "tile") || take_int(P, &P->k->axes[axis].extent);
+}
+
+static bool parse_grid(Parse *P) {
+    if (P->k->ngrid == TILE_MAX_GRID)
+        return fail(P, "more than %d dimensions of the grid", TILE_MAX_GRID);
+    TileGrid *g = &P->k->grid[P->k->ngrid];
+    if (take(P, "b"))
+        g->sym = SYM_B;
+    else if (take(P, "h"))
+        g->sym = SYM_H;
+    else {
+        g->sym = SYM_TILE;
+        if (!take_axis(P, &g->axis)) return false;
+    }
+    if (!expect(P, ":") || !(g->count = typed_expr(P, EX_I32))) return false;
+    g->reversed = take(P, "reversed");
+    P->k->ngrid++;
+    return true;
+}
+
+static bool parse_schedule(Parse *P) {
+    TileSchedule *s = &P->k->schedule;
+    for (;;) {
+        if (take(P, "lanes")) {
+            if (!take_axis(P, &s->lane_axis)) return false;
+        } else if (take(P, "warps")) {
+            if (!take_int(P, &s->warps)) return false;
+        } else if (take(P, "min_blocks")) {
+            if (!take_int(P, &s->min_blocks)) return false;
+        } else {
+            return true;
+        }
+    }
+}
+
+static bool parse_kernel(Parse *P) {
+    if (P->p->kernels.n == MAX_KERNELS) return fail(P, "more than %d kernels", MAX_KERNELS);
+    const char *name = take_word(P, "the kernel's name");
+    if (!name) return false;
+    P->k = tile_kernel(P->p, name);
+    set_names(P);
+    memset(P->table, 0, sizeof *P->table * 2 * MAX_VALUES);
+    bool ok = true;
+    while (ok) {
+        if (take(P, "axis"))
+            ok = parse_axis(P);
+        else if (take(P, "grid"))
+            ok = parse_grid(P);
+        else if (take(P, "mask"))
+            ok = (P->k->mask = typed_expr(P, EX_BOOL)) != NULL;
+        else if (take(P, "schedule"))
+            ok = parse_schedule(P);
+        else
+            break;
+    }
+    ok = ok && parse_block(P, &P->k->body);
+    P->k = NULL;
+    set_names(P);
+    return ok;
+}
+
+// ---- the program
+// ----------------------------------------------------------------------------------------------------
+
+static bool parse_size(Parse *P) {
+    if (P->p->sizes.n == MAX_SIZES) return fail(P, "more than %d sizes", MAX_SIZES);
+    TileSize z = {.name = take_word(P, "the size's name")};
+    if (!z.name) return false;
+    if (take(P, "=") && !(z.def = typed_expr(P, EX_I32))) return false;
+    VEC_PUSH(P->arena, &P->p->sizes, z);
+    return true;
+}
+
+static bool take_role(Parse *P, TileTensor *t) {
+    static const char *const roles[] = {"query", "key", "value", "output", "input", "emit", "work"};
+    for (int r = TENSOR_Q; r <= TENSOR_WORK; r++) {
+        if (!take(P, roles[r])) continue;
+        t->role = (TensorRole)r;
+        return r < TENSOR_INPUT || take_int(P, &t->index);
+    }
+    return fail(P, "expected what the tensor is for");
+}
+
+static bool parse_tensor(Parse *P) {
+    TileProgram *p = P->p;
+    if (p->tensors.n == MAX_TENSORS) return fail(P, "more than %d tensors", MAX_TENSORS);
+    TileTensor t = {.name = take_word(P, "the tensor's name")};
+    if (!t.name || !expect(P, ":") || !take_dtype(P, &t.dtype) || !expect(P, "[")) return false;
+    if (!take(P, "]")) {
+        do {
+            if (t.rank == TILE_MAX_DIMS) return fail(P, "more than %d dimensions", TILE_MAX_DIMS);
+            if (!(t.extent[t.rank++] = typed_expr(P, EX_I32))) return false;
+        } while (take(P, ","));
+        if (!expect(P, "]")) return false;
+    }
+    if (!take_role(P, &t)) return false;
+    t.bare_q = take(P, "bare_q");
+    if (t.role == TENSOR_INPUT) {
+        if (t.index != p->inputs.n)
+            return fail(P, "input %d stands where %d is due", t.index, p->inputs.n);
+        VEC_PUSH(P->arena, &p->inputs, p->tensors.n);
+    }
+    VEC_PUSH(P->arena, &p->tensors, t);
+    return true;
+}
+
+typedef struct PlanText { // kernels by name: they come after the plans
+    const char *name, *at;
+} PlanText;
+typedef VEC(PlanText) PlanTexts;
+
+static bool parse_plan(Parse *P, PlanTexts *texts) {
+    TilePlan plan = {0};
+    if (P->p->plans.n == MAX_PLANS) return fail(P, "more than %d plans", MAX_PLANS);
+    do {
+        skip(P);
+        PlanText t = {.at = P->s, .name = take_word(P, "a kernel")};
+        if (!t.name) return false;
+        VEC_PUSH(P->scratch, texts, t);
+        VEC_PUSH(P->arena, &plan.kernels, -1);
+        if (plan.kernels.n > MAX_KERNELS) return fail(P, "more than %d kernels", MAX_KERNELS);
+    } while (take(P, ","));
+    if (take(P, "when") && !(plan.when = typed_expr(P, EX_BOOL))) return false;
+    VEC_PUSH(P->arena, &P->p->plans, plan);
+    return true;
+}
+
+static bool find_plan_kernels(Parse *P, const PlanTexts *texts) {
+    int n = 0;
+    for (int i = 0; i < P->p->plans.n; i++)
+        for (int j = 0; j < P->p->plans.data[i].kernels.n; j++, n++) {
+            int *k = &P->p->plans.data[i].kernels.data[j];
+            for (*k = 0;
+                 *k < P->p->kernels.n && strcmp(P->p->kernels.data[*k]->name, texts->data[n].name);
+                 ++*k)
+                ;
+            if (*k < P->p->kernels.n) continue;
+            P->s = texts->data[n].at;
+            return fail(P, "there is no kernel %s", texts->data[n].name);
+        }
+    return true;
+}
+
+static bool parse_head(Parse *P) {
+    if (!expect(P, "program")) return false;
+    const char *name = take_word(P, "the program's name");
+    if (!name) return false;
+    P->p = tile_program(P->arena, ex_pool(P->arena), name);
+    set_names(P);
+    P->p->scheduled = take(P, "scheduled");
+    if (!P->p->scheduled && !expect(P, "algorithm")) return false;
+    if (!expect(P, "target")) return false;
+    const char *target = take_word(P, "a target");
+    if (!target) return false;
+    if (!target_find(target, &P->p->target)) return fail(P, "no target is called %s", target);
+    return expect(P, "dtype") && take_dtype(P, &P->p->dtype) && expect(P, "dims") &&
+           expect(P, "D") && expect(P, "=") && take_int(P, &P->p->D) && expect(P, "Dv") &&
+           expect(P, "=") && take_int(P, &P->p->Dv);
+}
+
+static bool parse_program(Parse *P) {
+    PlanTexts texts = {0};
+    if (!parse_head(P)) return false;
+    bool ok = true;
+    while (ok && (skip(P), *P->s)) {
+        if (take(P, "size"))
+            ok = parse_size(P);
+        else if (take(P, "tensor"))
+            ok = parse_tensor(P);
+        else if (take(P, "plan"))
+            ok = parse_plan(P, &texts);
+        else if (take(P, "kernel"))
+            ok = parse_kernel(P);
+        else
+            ok = fail(P, "expected size, tensor, plan or kernel");
+    }
+    if (ok && P->s != P->end) ok = fail(P, "a NUL byte in the text");
+    return ok && find_plan_kernels(P, &texts);
+}
+
+// The text with its comments blanked (places stay) and an end.
+static char *without_comments(Arena *a, const char *text, size_t n) {
+    char *s = arena_strndup(a, text, n);
+    for (size_t i = 0; i + 1 < n; i++)
+        if (s[i] == '/' && s[i + 1] == '/')
+            while (i < n && s[i] != '\n') s[i++] = ' ';
+    for (size_t i = 0; i < n; i++)
+        if (s[i] == '\r') s[i] = ' ';
+    return s;
+}
+
+// The file that spans name: the last one added to diags where it is this text, else one of our own.
+static uint16_t file_of(Diags *diags, const char *text, size_t n) {
+    int last = diags->files.n - 1;
+    if (last > 0 && diags->files.data[last].text == text) return (uint16_t)last;
+    return diag_add_file(diags, "tile program", arena_strndup(diags->arena, text, n), n);
+}
+
+TileProgram *tile_parse(Arena *a, const char *text, size_t n, Diags *diags) {
+    if (n > MAX_TEXT) {
+        diag_error(diags, (Span){0}, "a tile program of more than %d bytes", MAX_TEXT);
+        return NULL;
+    }
+    Parse P = {.arena = a, .diags = diags, .file = file_of(diags, text, n)};
+    P.scratch = arena_new();
+    P.text = P.s = without_comments(P.scratch, text, n);
+    P.end = P.text + n;
+    P.table = ARENA_ARRAY(P.scratch, Named, 2 * MAX_VALUES);
+    bool ok = parse_program(&P);
+    arena_free(P.scratch);
+    return ok ? P.p : NULL;
+}

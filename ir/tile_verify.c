@@ -1,0 +1,786 @@
+// tile_verify.c: the rules of the tile IR, each with the sentence that tells how it was broken.
+//
+// In: any program (from a builder, a pass, or a text). Out: whether it keeps the rules of tile.h;
+// an error for the first that it breaks. Holds afterwards: the interpreter and the lowerings need
+// not check anything that stands here.
+//
+// What only a run shows (which stage a copy fills, whether a tile is truly full) is the
+// interpreter's to find. Buffers are checked here as far as the order of the text tells: copy,
+// wait, barrier, use.
+#include "ir/expr_ops.h"
+#include "ir/tile.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <string.h>
+
+enum {
+    MAX_EXTENT = 1 << 16, // of a tile along an axis
+    MAX_STAGES = 64,
+    MAX_DEPTH = 64, // of loops in loops
+};
+
+// How far the copies into a buffer have come, in the order of the text.
+typedef enum Arrival { NOTHING, COPIED, WAITED, ARRIVED } Arrival;
+
+typedef struct Verify {
+    const TileProgram *p;
+    Diags *diags;
+    Arena *scratch;
+    const TileKernel *k;
+    const TileOp *op;
+    const TileValue **value; // by id: the value, where it may be used; NULL elsewhere
+    VEC(int) known;          // the ids of those, in order
+    bool *defined;           // by id: somewhere in the kernel
+    Arrival *arrival;        // by id of a buffer
+    bool bound[TILE_MAX_AXES];
+    bool grid_b, grid_h;
+    int depth;    // of loops
+    bool in_full; // in a loop over full tiles
+} Verify;
+
+static bool __attribute__((format(printf, 2, 3))) fail(Verify *V, const char *fmt, ...) {
+    va_list ap;
+    Text t;
+    Span none = {0};
+    va_start(ap, fmt);
+    text_init(&t, V->scratch);
+    text_vprintf(&t, fmt, ap);
+    va_end(ap);
+    if (V->op)
+        diag_error(V->diags, V->op->span, "in %s, %s: %s", V->k->name, tile_kind_name(V->op->kind),
+                   t.s);
+    else if (V->k)
+        diag_error(V->diags, none, "in %s: %s", V->k->name, t.s);
+    else
+        diag_error(V->diags, none, "%s", t.s);
+    return false;
+}
+
+static bool is_name(const char *s) {
+    if (!s || !(isalpha((unsigned char)*s) || *s == '_')) return false;
+    while (isalnum((unsigned char)*s) || *s == '_') s++;
+    return !*s;
+}
+
+// Of a value: also one that begins with a digit, or holds a '.' or '~'.
+static bool is_value_name(const char *s) {
+    if (!s || !*s) return false;
+    while (isalnum((unsigned char)*s) || *s == '_' || *s == '.' || *s == '~') s++;
+    return !*s;
+}
+
+static bool in_list(const uint8_t *axes, int n, int axis) {
+    for (int i = 0; i < n; i++)
+        if (axes[i] == axis) return true;
+    return false;
+}
+
+// ---- expressions
+// ----------------------------------------------------------------------------------------------------
+
+// What an expression may refer to. POS and PARAM have an axis set: where the expression is
+// evaluated.
+typedef struct Scope {
+    const char *what; // "the index", for messages
+    unsigned syms;    // bit s: symbol s
+    int sizes;        // how many of the sizes are known
+    bool loads;       // also scalars
+    bool anywhere;    // every POS may be used (a mask)
+    uint8_t axes[TILE_MAX_RANK + 1];
+    int naxes;
+    bool step;
+    int tile; // an axis whose TILE is known beside those bound; -1: none
+} Scope;
+
+typedef struct ExCheck {
+    Verify *V;
+    const Scope *scope;
+    bool ok;
+} ExCheck;
+
+static bool check_pos(Verify *V, const Scope *s, int axis) {
+    if (axis < 0 || axis >= V->k->naxes)
+        return fail(V, "%s uses the position on an axis that is not there", s->what);
+    const TileAxis *a = &V->k->axes[axis];
+    if (s->anywhere) return true;
+    if (!in_list(s->axes, s->naxes, axis))
+        return fail(V, "%s uses the position on %s, which it is not over", s->what, a->name);
+    if (!a->whole && !V->bound[axis])
+        return fail(V, "%s uses the position on %s outside grid and loops over it", s->what,
+                    a->name);
+    return true;
+}
+
+static bool check_tile(Verify *V, const Scope *s, int axis) {
+    if (axis < 0 || axis >= V->k->naxes)
+        return fail(V, "%s uses the tile of an axis that is not there", s->what);
+    if (!V->k->axes[axis].whole && !V->bound[axis] && s->tile != axis)
+        return fail(V, "%s uses the tile of %s outside grid and loops over it", s->what,
+                    V->k->axes[axis].name);
+    return true;
+}
+
+static bool check_param(Verify *V, const Scope *s, const Ex *e) {
+    if (e->index < 0 || e->index >= V->op->args.n)
+        return fail(V, "%s uses operand %d of %d", s->what, e->index, V->op->args.n);
+    const TileValue *v = V->op->args.data[e->index];
+    if (e->type != dtype_reads(v->dtype))
+        return fail(V, "%s reads %%%s as %s", s->what, v->name, ex_type_name(e->type));
+    for (int i = 0; i < v->rank; i++)
+        if (!in_list(s->axes, s->naxes, v->axis[i]))
+            return fail(V, "%s uses %%%s, which has axis %s that it is not over", s->what, v->name,
+                        V->k->axes[v->axis[i]].name);
+    return true;
+}
+
+static void mask_pos(void *ctx, const Ex *e) {
+    ExCheck *c = ctx;
+    if (c->ok && e->op == EX_SYM && e->sym == SYM_POS) c->ok = check_pos(c->V, c->scope, e->index);
+}
+
+static bool check_mask_use(Verify *V, const Scope *s) {
+    if (V->in_full) return fail(V, "%s uses the mask in a loop over full tiles", s->what);
+    if (V->p->scheduled)
+        return fail(V, "%s uses the mask, which a scheduled program has written out", s->what);
+    ExCheck c = {V, s, true};
+    ex_visit(V->k->mask, mask_pos, &c);
+    return c.ok;
+}
+
+static const TileTensor *input_of(const Verify *V, int input) {
+    return input >= 0 && input < V->p->inputs.n ? &V->p->tensors.data[V->p->inputs.data[input]]
+                                                : NULL;
+}
+
+static bool check_sym(Verify *V, const Scope *s, const Ex *e) {
+    if (!(s->syms & 1u << e->sym))
+        return fail(V, "%s may not use '%s'", s->what, ex_syms[e->sym].name);
+    ExType type = e->sym == SYM_SCALAR || e->sym == SYM_PARAM ? e->type : ex_sym_type(e->sym);
+    if (e->type != type)
+        return fail(V, "%s uses '%s' as %s", s->what, ex_syms[e->sym].name, ex_type_name(e->type));
+    switch ((int)e->sym) {
+    case SYM_B: return V->grid_b || fail(V, "%s uses b, over which there is no grid", s->what);
+    case SYM_H: return V->grid_h || fail(V, "%s uses h, over which there is no grid", s->what);
+    case SYM_SIZE:
+        return (e->index >= 0 && e->index < s->sizes) ||
+               fail(V, "%s uses size %d, not known here", s->what, e->index);
+    case SYM_STEP: return s->step || fail(V, "%s uses t outside loops", s->what);
+    case SYM_POS: return check_pos(V, s, e->index);
+    case SYM_TILE: return check_tile(V, s, e->index);
+    case SYM_PARAM: return check_param(V, s, e);
+    case SYM_MASK: return check_mask_use(V, s);
+    case SYM_SCALAR: {
+        const TileTensor *t = input_of(V, e->index);
+        return (t && !t->rank && dtype_reads(t->dtype) == e->type) ||
+               fail(V, "%s uses a scalar input that is not there", s->what);
+    }
+    default: return true;
+    }
+}
+
+static bool check_load_ex(Verify *V, const Scope *s, const Ex *e) {
+    const TileTensor *t = s->loads ? input_of(V, e->input) : NULL;
+    if (!s->loads) return fail(V, "%s may not read tensors", s->what);
+    if (!t) return fail(V, "%s reads input %d, which is not there", s->what, e->input);
+    if (t->rank != e->nargs)
+        return fail(V, "%s indexes '%s' with %d of %d indices", s->what, t->name, e->nargs,
+                    t->rank);
+    return e->type == dtype_reads(t->dtype) ||
+           fail(V, "%s reads '%s' as %s", s->what, t->name, ex_type_name(e->type));
+}
+
+static void check_node(void *ctx, const Ex *e) {
+    ExCheck *c = ctx;
+    if (!c->ok) return;
+    if (e->op == EX_SYM)
+        c->ok = check_sym(c->V, c->scope, e);
+    else if (e->op == EX_LOAD)
+        c->ok = check_load_ex(c->V, c->scope, e);
+    else if (ex_ops[e->op].typing == T_RED)
+        c->ok = fail(c->V, "%s reduces a row inside an expression", c->scope->what);
+}
+
+static bool check_ex(Verify *V, const Ex *e, ExType type, const Scope *s) {
+    if (!e) return fail(V, "%s is missing", s->what);
+    if (e->type != type)
+        return fail(V, "%s is %s, not %s", s->what, ex_type_name(e->type), ex_type_name(type));
+    ExCheck c = {V, s, true};
+    ex_visit(e, check_node, &c);
+    return c.ok;
+}
+
+// Over sizes and constants.
+static Scope launch_scope(const Verify *V, const char *what) {
+    return (Scope){.what = what, .syms = 1u << SYM_SIZE, .sizes = V->p->sizes.n, .tile = -1};
+}
+
+// One value for the whole tile: coordinates, loop bounds, stages.
+static Scope tile_scope(const Verify *V, const char *what) {
+    return (Scope){.what = what,
+                   .syms = 1u << SYM_B | 1u << SYM_H | 1u << SYM_SIZE | 1u << SYM_SCALAR |
+                           1u << SYM_STEP | 1u << SYM_TILE,
+                   .sizes = V->p->sizes.n,
+                   .loads = true,
+                   .step = V->depth > 0,
+                   .tile = -1};
+}
+
+// ---- values
+// ---------------------------------------------------------------------------------------------------------
+
+static bool is_buffer(const TileValue *v) { return v->def && v->def->kind == TILE_ALLOC; }
+static bool is_view(const TileValue *v) { return v->def && v->def->kind == TILE_VIEW; }
+
+static bool same_type(const TileValue *v, const TileValue *w) {
+    return v->dtype == w->dtype && v->rank == w->rank && !memcmp(v->axis, w->axis, (size_t)v->rank);
+}
+
+static bool check_value(Verify *V, const TileValue *v) {
+    if (!is_value_name(v->name)) return fail(V, "a value without a name");
+    if ((unsigned)v->dtype >= DT_COUNT) return fail(V, "%%%s has no element type", v->name);
+    if (v->rank < 0 || v->rank > TILE_MAX_RANK)
+        return fail(V, "%%%s has %d axes", v->name, v->rank);
+    for (int i = 0; i < v->rank; i++) {
+        if (v->axis[i] >= V->k->naxes)
+            return fail(V, "%%%s has an axis that is not there", v->name);
+        if (i && v->axis[i] <= v->axis[i - 1])
+            return fail(V, "%%%s has its axes out of order", v->name);
+    }
+    if (v->stages < 1 || v->stages > MAX_STAGES)
+        return fail(V, "%%%s has %d stages", v->name, v->stages);
+    if (v->stages > 1 && !is_buffer(v))
+        return fail(V, "%%%s has stages, but is no buffer", v->name);
+    return true;
+}
+
+static bool define(Verify *V, const TileValue *v, const TileOp *def) {
+    if (v->def != def) return fail(V, "%%%s is said to be made elsewhere", v->name);
+    if (!check_value(V, v)) return false;
+    if (v->id < 0 || v->id >= V->k->nvalues || V->defined[v->id])
+        return fail(V, "%%%s has not an id of its own", v->name);
+    V->defined[v->id] = true;
+    V->value[v->id] = v;
+    VEC_PUSH(V->scratch, &V->known, v->id);
+    return true;
+}
+
+static bool check_use(Verify *V, const TileValue *v, bool buffer) {
+    if (v->id < 0 || v->id >= V->k->nvalues || V->value[v->id] != v)
+        return fail(V, "%%%s is used where it is not known", v->name);
+    if (is_buffer(v) != buffer)
+        return fail(V, buffer ? "%%%s is no buffer" : "%%%s is a buffer: view it first", v->name);
+    if (!is_view(v)) return true;
+    const TileValue *b = v->def->args.data[0];
+    switch (V->arrival[b->id]) {
+    case NOTHING:
+        return fail(V, "%%%s is used, but nothing is copied into %%%s before", v->name, b->name);
+    case COPIED:
+        return fail(V, "%%%s is used, but the copy into %%%s is not waited for", v->name, b->name);
+    case WAITED:
+        return fail(V, "%%%s is used without a barrier after the wait for %%%s", v->name, b->name);
+    case ARRIVED: break;
+    }
+    return true;
+}
+
+static bool check_counts(Verify *V, int results, int least, int most) {
+    const TileOp *op = V->op;
+    if (op->results.n != results)
+        return fail(V, "it makes %d values, not %d", op->results.n, results);
+    if (op->args.n < least || op->args.n > most) return fail(V, "it takes %d operands", op->args.n);
+    return true;
+}
+
+// ---- operations
+// -----------------------------------------------------------------------------------------------------
+
+// The tensor and its coordinates; between them they have v's axes, each once.
+static bool check_access(Verify *V, const TileValue *v) {
+    const TileOp *op = V->op;
+    if (op->tensor < 0 || op->tensor >= V->p->tensors.n)
+        return fail(V, "there is no tensor %d", op->tensor);
+    const TileTensor *t = &V->p->tensors.data[op->tensor];
+    Scope s = tile_scope(V, "a coordinate");
+    bool seen[TILE_MAX_AXES] = {false};
+    int count = 0;
+    if (!t->rank) return fail(V, "'%s' is a scalar", t->name);
+    for (int d = 0; d < t->rank; d++) {
+        const TileCoord *c = &op->coord[d];
+        if (!check_ex(V, c->at, EX_I32, &s)) return false;
+        if (c->axis < 0) continue;
+        if (c->axis >= V->k->naxes) return fail(V, "a coordinate along an axis that is not there");
+        const char *name = V->k->axes[c->axis].name;
+        if (seen[c->axis]) return fail(V, "two coordinates along %s", name);
+        if (!tile_has_axis(v, c->axis))
+            return fail(V, "a coordinate along %s, which %%%s has not", name, v->name);
+        seen[c->axis] = true;
+        count++;
+    }
+    return count == v->rank ||
+           fail(V, "an axis of %%%s is no coordinate of '%s'", v->name, t->name);
+}
+
+static bool check_load(Verify *V) {
+    if (!check_counts(V, 1, 0, 0)) return false;
+    const TileValue *v = V->op->results.data[0];
+    if (!check_access(V, v)) return false;
+    const TileTensor *t = &V->p->tensors.data[V->op->tensor];
+    return v->dtype == t->dtype || fail(V, "%%%s is %s, '%s' is %s", v->name, dtype_name(v->dtype),
+                                        t->name, dtype_name(t->dtype));
+}
+
+static bool check_store(Verify *V) {
+    if (!check_counts(V, 0, 1, 1)) return false;
+    const TileValue *v = V->op->args.data[0];
+    if (!check_access(V, v)) return false;
+    const TileTensor *t = &V->p->tensors.data[V->op->tensor];
+    if (t->role != TENSOR_O && t->role != TENSOR_EMIT && t->role != TENSOR_WORK)
+        return fail(V, "'%s' is read only", t->name);
+    return dtype_reads(v->dtype) == dtype_reads(t->dtype) ||
+           fail(V, "%%%s is %s, '%s' is %s", v->name, dtype_name(v->dtype), t->name,
+                dtype_name(t->dtype));
+}
+
+static bool check_out(Verify *V, int i, unsigned *reached) {
+    const TileOp *op = V->op;
+    const TileResult *r = &op->outs.data[i];
+    const TileValue *v = op->results.data[i];
+    Scope s = {.what = arena_printf(V->scratch, "the body of %%%s", v->name),
+               .syms = 1u << SYM_PARAM | 1u << SYM_POS | 1u << SYM_B | 1u << SYM_H |
+                       1u << SYM_SIZE | 1u << SYM_SCALAR | 1u << SYM_MASK,
+               .sizes = V->p->sizes.n,
+               .loads = true,
+               .naxes = v->rank,
+               .tile = -1};
+    memcpy(s.axes, v->axis, (size_t)v->rank);
+    for (int d = 0; d < v->rank; d++) {
+        if (!in_list(op->axes, op->naxes, v->axis[d]))
+            return fail(V, "%%%s has an axis that the map is not over", v->name);
+        *reached |= 1u << v->axis[d];
+    }
+    if (r->reduce != EX_CONST) {
+        if (ex_ops[r->reduce].typing != T_RED)
+            return fail(V, "%%%s is reduced by what is no reduction", v->name);
+        if (!in_list(op->axes, op->naxes, r->reduce_axis))
+            return fail(V, "%%%s is reduced over an axis that the map is not over", v->name);
+        if (tile_has_axis(v, r->reduce_axis))
+            return fail(V, "%%%s has the axis that it is reduced over", v->name);
+        if (dtype_reads(v->dtype) != EX_F32)
+            return fail(V, "%%%s is a reduction and not a float", v->name);
+        s.axes[s.naxes++] = (uint8_t)r->reduce_axis;
+        *reached |= 1u << r->reduce_axis;
+    }
+    return check_ex(V, r->body, dtype_reads(v->dtype), &s);
+}
+
+static bool check_map(Verify *V) {
+    const TileOp *op = V->op;
+    if (!check_counts(V, op->outs.n, 0, TILE_MAX_OPERANDS)) return false;
+    if (!op->outs.n) return fail(V, "it makes nothing");
+    if (op->naxes < 0 || op->naxes > TILE_MAX_RANK) return fail(V, "it is over %d axes", op->naxes);
+    for (int i = 0; i < op->naxes; i++) {
+        if (op->axes[i] >= V->k->naxes) return fail(V, "it is over an axis that is not there");
+        if (i && op->axes[i] <= op->axes[i - 1]) return fail(V, "its axes are out of order");
+    }
+    unsigned reached = 0;
+    for (int i = 0; i < op->outs.n; i++)
+        if (!check_out(V, i, &reached)) return false;
+    for (int i = 0; i < op->naxes; i++)
+        if (!(reached & 1u << op->axes[i]))
+            return fail(V, "it is over %s, which no result has or reduces",
+                        V->k->axes[op->axes[i]].name);
+    return true;
+}
+
+static bool check_mma(Verify *V) {
+    if (!check_counts(V, 1, 2, 3)) return false;
+    const TileValue *v = V->op->results.data[0], *x = V->op->args.data[0], *y = V->op->args.data[1];
+    const TileValue *sum = V->op->args.n > 2 ? V->op->args.data[2] : NULL;
+    if (dtype_reads(x->dtype) != dtype_reads(y->dtype) || dtype_reads(x->dtype) == EX_BOOL)
+        return fail(V, "a product of %s and %s", dtype_name(x->dtype), dtype_name(y->dtype));
+    if (v->dtype != (dtype_reads(x->dtype) == EX_F32 ? DT_F32 : DT_I32))
+        return fail(V, "%%%s is no accumulator", v->name);
+    if (sum && !same_type(sum, v)) return fail(V, "%%%s is not of the result's type", sum->name);
+    int inner = 0;
+    for (int a = 0; a < V->k->naxes; a++) {
+        bool in_x = tile_has_axis(x, a), in_y = tile_has_axis(y, a), in_v = tile_has_axis(v, a);
+        const char *name = V->k->axes[a].name;
+        if (in_v && !in_x && !in_y) return fail(V, "the result has %s, which no operand has", name);
+        if (in_x != in_y && !in_v)
+            return fail(V, "%s is in one operand and not in the result", name);
+        inner += in_x && in_y && !in_v;
+    }
+    return inner == 1 ||
+           fail(V, "%d axes are in both operands and not in the result, not one", inner);
+}
+
+static bool check_alloc(Verify *V) {
+    if (!check_counts(V, 1, 0, 0)) return false;
+    const TileValue *v = V->op->results.data[0];
+    if (V->depth) return fail(V, "a buffer in a loop");
+    return v->home == HOME_SHARED || fail(V, "%%%s is not in shared memory", v->name);
+}
+
+static bool check_stage(Verify *V) {
+    Scope s = tile_scope(V, "the stage");
+    const TileValue *b = V->op->args.data[0];
+    if (!check_ex(V, V->op->stage, EX_I32, &s)) return false;
+    bool constant = V->op->stage->op == EX_CONST;
+    return !constant || (V->op->stage->i >= 0 && V->op->stage->i < b->stages) ||
+           fail(V, "stage %d of %%%s, which has %d", V->op->stage->i, b->name, b->stages);
+}
+
+static bool check_copy(Verify *V) {
+    if (!check_counts(V, 0, 1, 1)) return false;
+    const TileValue *b = V->op->args.data[0];
+    if (!check_access(V, b) || !check_stage(V)) return false;
+    const TileTensor *t = &V->p->tensors.data[V->op->tensor];
+    if (b->dtype != t->dtype)
+        return fail(V, "%%%s is %s, '%s' is %s", b->name, dtype_name(b->dtype), t->name,
+                    dtype_name(t->dtype));
+    Scope s = tile_scope(V, "the condition");
+    if (V->op->when && !check_ex(V, V->op->when, EX_BOOL, &s)) return false;
+    if (V->arrival[b->id] == NOTHING) V->arrival[b->id] = COPIED;
+    return true;
+}
+
+static bool check_view(Verify *V) {
+    if (!check_counts(V, 1, 1, 1)) return false;
+    const TileValue *b = V->op->args.data[0], *v = V->op->results.data[0];
+    if (!same_type(b, v)) return fail(V, "%%%s is not of %%%s's type", v->name, b->name);
+    return check_stage(V);
+}
+
+static void advance(Verify *V, Arrival from, Arrival to) {
+    for (int id = 0; id < V->k->nvalues; id++)
+        if (V->arrival[id] == from) V->arrival[id] = to;
+}
+
+// ---- loops
+// ----------------------------------------------------------------------------------------------------------
+
+static bool check_block(Verify *V, const TileBlock *b);
+
+static bool check_bounds(Verify *V) {
+    const TileOp *op = V->op;
+    Scope bounds = tile_scope(V, "a bound"), index = tile_scope(V, "the tile's index"),
+          where = tile_scope(V, "the condition");
+    index.step = where.step = true;
+    where.tile = op->axis;
+    return check_ex(V, op->from, EX_I32, &bounds) && check_ex(V, op->to, EX_I32, &bounds) &&
+           check_ex(V, op->index, EX_I32, &index) &&
+           (!op->where || check_ex(V, op->where, EX_BOOL, &where));
+}
+
+static bool check_carried(Verify *V, const TileValue *const inside, const TileValue *other,
+                          const char *what) {
+    if (is_view(other)) return fail(V, "%%%s is a view and may not be carried", other->name);
+    return same_type(inside, other) ||
+           fail(V, "%%%s and %s, %%%s, differ in type", inside->name, what, other->name);
+}
+
+// The body, in which the axis is bound and the carried values are known; afterwards what it defined
+// is not. What has arrived in buffers stays so: it only ever gets further.
+static bool check_body(Verify *V) {
+    const TileOp *op = V->op;
+    int known = V->known.n;
+    bool full = V->in_full;
+    if (op->body.owner != op) return fail(V, "its body is another op's");
+    V->bound[op->axis] = true;
+    V->in_full |= op->tiles == CLASS_FULL;
+    V->depth++;
+    for (int i = 0; i < op->carried.n; i++)
+        if (!define(V, op->carried.data[i], op)) return false;
+    if (!check_block(V, &op->body)) return false;
+    V->op = op;
+    V->depth--;
+    V->in_full = full;
+    V->bound[op->axis] = false;
+    while (V->known.n > known) V->value[V->known.data[--V->known.n]] = NULL;
+    return true;
+}
+
+static bool check_loop(Verify *V) {
+    const TileOp *op = V->op;
+    if (op->carried.n != op->args.n || op->results.n != op->args.n)
+        return fail(V, "%d initial values, %d carried, %d results", op->args.n, op->carried.n,
+                    op->results.n);
+    if (op->axis < 0 || op->axis >= V->k->naxes)
+        return fail(V, "it is over an axis that is not there");
+    const TileAxis *a = &V->k->axes[op->axis];
+    if (a->whole) return fail(V, "it is over %s, which has one tile", a->name);
+    if (V->bound[op->axis]) return fail(V, "the grid or another loop is already over %s", a->name);
+    if (V->depth >= MAX_DEPTH) return fail(V, "loops are nested too deeply");
+    if (!check_bounds(V) || !check_body(V)) return false;
+    const TileOp *yield = op->body.last;
+    if (!yield || yield->kind != TILE_YIELD) return fail(V, "its body does not end with yield");
+    if (yield->args.n != op->carried.n)
+        return fail(V, "%d values are yielded, %d carried", yield->args.n, op->carried.n);
+    for (int i = 0; i < op->carried.n; i++) {
+        const TileValue *in = op->carried.data[i];
+        if (!check_carried(V, in, op->args.data[i], "its initial value") ||
+            !check_carried(V, in, yield->args.data[i], "what is yielded") ||
+            !check_carried(V, in, op->results.data[i], "the result"))
+            return false;
+    }
+    return true;
+}
+
+static bool check_yield(Verify *V) {
+    const TileOp *op = V->op;
+    if (!op->block->owner) return fail(V, "a yield outside loops");
+    if (op->next) return fail(V, "a yield before the end of its loop");
+    return check_counts(V, 0, 0, op->block->owner->carried.n);
+}
+
+static bool check_kind(Verify *V) {
+    switch (V->op->kind) {
+    case TILE_LOAD: return check_load(V);
+    case TILE_STORE: return check_store(V);
+    case TILE_MAP: return check_map(V);
+    case TILE_MMA: return check_mma(V);
+    case TILE_LOOP: return check_loop(V);
+    case TILE_YIELD: return check_yield(V);
+    case TILE_ALLOC: return check_alloc(V);
+    case TILE_COPY: return check_copy(V);
+    case TILE_VIEW: return check_view(V);
+    case TILE_WAIT:
+        advance(V, COPIED, WAITED);
+        return V->op->pending >= 0 ? check_counts(V, 0, 0, 0)
+                                   : fail(V, "it waits for less than nothing");
+    case TILE_BARRIER: advance(V, WAITED, ARRIVED); return check_counts(V, 0, 0, 0);
+    case TILE_COMMIT: return check_counts(V, 0, 0, 0);
+    case TILE_KIND_COUNT: break;
+    }
+    return fail(V, "no such operation");
+}
+
+static bool check_op(Verify *V, const TileOp *op, const TileBlock *b) {
+    V->op = op;
+    if ((unsigned)op->kind >= TILE_KIND_COUNT) return V->op = NULL, fail(V, "no such operation");
+    if (op->block != b || (op == b->first && op->prev) ||
+        (op->next ? op->next->prev != op : b->last != op))
+        return fail(V, "it is not linked into its block");
+    bool buffer = op->kind == TILE_COPY || op->kind == TILE_VIEW;
+    for (int i = 0; i < op->args.n; i++)
+        if (!check_use(V, op->args.data[i], buffer)) return false;
+    // The results are checked as values first: what the kinds check relies on it.
+    for (int i = 0; i < op->results.n; i++)
+        if (!check_value(V, op->results.data[i])) return false;
+    if (!check_kind(V)) return false;
+    V->op = op;
+    for (int i = 0; i < op->results.n; i++)
+        if (!define(V, op->results.data[i], op)) return false;
+    return true;
+}
+
+static bool check_block(Verify *V, const TileBlock *b) {
+    for (const TileOp *op = b->first; op; op = op->next)
+        if (!check_op(V, op, b)) return false;
+    V->op = NULL;
+    return true;
+}
+
+// ---- kernels
+// --------------------------------------------------------------------------------------------------------
+
+static bool check_axes(Verify *V) {
+    const TileKernel *k = V->k;
+    if (k->naxes < 0 || k->naxes > TILE_MAX_AXES) return fail(V, "%d axes", k->naxes);
+    for (int i = 0; i < k->naxes; i++) {
+        const TileAxis *a = &k->axes[i];
+        Scope s = launch_scope(V, "the size of an axis");
+        if (!is_name(a->name) || !strcmp(a->name, "b") || !strcmp(a->name, "h"))
+            return fail(V, "axis %d has no name of its own", i);
+        for (int j = 0; j < i; j++)
+            if (!strcmp(a->name, k->axes[j].name))
+                return fail(V, "two axes are called %s", a->name);
+        if (!check_ex(V, a->size, EX_I32, &s)) return false;
+        if (a->extent < 0 || a->extent > MAX_EXTENT)
+            return fail(V, "a tile has %d elements along %s", a->extent, a->name);
+        bool constant = a->size->op == EX_CONST;
+        if (constant && (a->size->i < 0 || a->size->i > MAX_EXTENT))
+            return fail(V, "%s has %d elements", a->name, a->size->i);
+        if (a->whole && !constant)
+            return fail(V, "%s is whole, but its size is not constant", a->name);
+        if (a->whole && a->extent && a->extent < a->size->i)
+            return fail(V, "%s is whole, but a tile has fewer elements than the axis", a->name);
+        if (V->p->scheduled && !a->extent)
+            return fail(V, "%s has no extent, in a scheduled program", a->name);
+    }
+    return true;
+}
+
+static bool check_grid(Verify *V) {
+    const TileKernel *k = V->k;
+    if (k->ngrid < 0 || k->ngrid > TILE_MAX_GRID)
+        return fail(V, "a grid of %d dimensions", k->ngrid);
+    for (int i = 0; i < k->ngrid; i++) {
+        const TileGrid *g = &k->grid[i];
+        Scope s = launch_scope(V, "the grid");
+        if (!check_ex(V, g->count, EX_I32, &s)) return false;
+        if (g->sym != SYM_B && g->sym != SYM_H && g->sym != SYM_TILE)
+            return fail(V, "a grid over '%s'", ex_syms[g->sym].name);
+        if (g->sym == SYM_TILE && (g->axis < 0 || g->axis >= k->naxes || k->axes[g->axis].whole))
+            return fail(V, "a grid over an axis that has no tiles");
+        bool *bound = g->sym == SYM_B   ? &V->grid_b
+                      : g->sym == SYM_H ? &V->grid_h
+                                        : &V->bound[g->axis];
+        if (*bound) return fail(V, "two dimensions of the grid are over one thing");
+        *bound = true;
+    }
+    return true;
+}
+
+static bool check_mask(Verify *V) {
+    Scope s = tile_scope(V, "the mask");
+    s.syms = 1u << SYM_B | 1u << SYM_H | 1u << SYM_SIZE | 1u << SYM_SCALAR | 1u << SYM_POS;
+    s.anywhere = true;
+    return check_ex(V, V->k->mask, EX_BOOL, &s);
+}
+
+static bool check_schedule(Verify *V) {
+    const TileSchedule *s = &V->k->schedule;
+    if (s->lane_axis < -1 || s->lane_axis >= V->k->naxes)
+        return fail(V, "lanes along an axis that is not there");
+    if (s->warps < 0 || s->warps > 32) return fail(V, "%d warps", s->warps);
+    return (s->min_blocks >= 0 && s->min_blocks <= 64) || fail(V, "%d blocks", s->min_blocks);
+}
+
+// Names of values, once more than all others: a name is what a value is known by in the text.
+static bool check_names(Verify *V) {
+    const TileBlock *b = &V->k->body;
+    VEC(const char *) names = {0};
+    for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op)) {
+        for (int i = 0; i < op->results.n; i++)
+            VEC_PUSH(V->scratch, &names, op->results.data[i]->name);
+        for (int i = 0; i < op->carried.n; i++)
+            VEC_PUSH(V->scratch, &names, op->carried.data[i]->name);
+    }
+    int cap = 16;
+    while (cap < 2 * names.n) cap *= 2;
+    const char **table = ARENA_ARRAY(V->scratch, const char *, cap);
+    for (int i = 0; i < names.n; i++) {
+        unsigned at = 0;
+        for (const char *s = names.data[i]; *s; s++) at = at * 31 + (unsigned char)*s;
+        for (at &= (unsigned)cap - 1; table[at]; at = (at + 1) & ((unsigned)cap - 1))
+            if (!strcmp(table[at], names.data[i]))
+                return fail(V, "two values are called %%%s", names.data[i]);
+        table[at] = names.data[i];
+    }
+    return true;
+}
+
+static bool check_kernel(Verify *V, const TileKernel *k) {
+    V->k = k;
+    V->value = ARENA_ARRAY(V->scratch, const TileValue *, k->nvalues);
+    V->defined = ARENA_ARRAY(V->scratch, bool, k->nvalues);
+    V->arrival = ARENA_ARRAY(V->scratch, Arrival, k->nvalues);
+    V->known.n = 0;
+    memset(V->bound, 0, sizeof V->bound);
+    V->grid_b = V->grid_h = false;
+    if (!is_name(k->name)) return fail(V, "a kernel without a name");
+    bool ok = check_axes(V) && check_grid(V) && check_mask(V) && check_schedule(V) &&
+              check_block(V, &k->body) && check_names(V);
+    V->k = NULL;
+    return ok;
+}
+
+// ---- the program
+// ----------------------------------------------------------------------------------------------------
+
+static bool check_sizes(Verify *V) {
+    const TileProgram *p = V->p;
+    if (p->sizes.n < SIZE_FREE) return fail(V, "the fixed sizes are missing");
+    for (int i = 0; i < p->sizes.n; i++) {
+        const TileSize *z = &p->sizes.data[i];
+        Scope s = {.what = arena_printf(V->scratch, "size %d", i),
+                   .syms = 1u << SYM_SIZE | 1u << SYM_WORKERS,
+                   .sizes = i,
+                   .tile = -1};
+        if (!is_name(z->name)) return fail(V, "size %d has no name", i);
+        for (int j = 0; j < i; j++)
+            if (!strcmp(z->name, p->sizes.data[j].name))
+                return fail(V, "two sizes are called %s", z->name);
+        if (z->def && i < SIZE_FREE) return fail(V, "size %s is given, not computed", z->name);
+        if (z->def && !check_ex(V, z->def, EX_I32, &s)) return false;
+    }
+    return true;
+}
+
+static bool check_tensor(Verify *V, int i) {
+    const TileTensor *t = &V->p->tensors.data[i];
+    Scope s = launch_scope(V, arena_printf(V->scratch, "an extent of tensor %d", i));
+    if (!is_name(t->name)) return fail(V, "tensor %d has no name", i);
+    for (int j = 0; j < i; j++)
+        if (!strcmp(t->name, V->p->tensors.data[j].name))
+            return fail(V, "two tensors are called %s", t->name);
+    if ((unsigned)t->role > TENSOR_WORK || (unsigned)t->dtype >= DT_COUNT)
+        return fail(V, "tensor '%s' is of no kind", t->name);
+    if (t->rank < 0 || t->rank > TILE_MAX_DIMS)
+        return fail(V, "tensor '%s' has %d dimensions", t->name, t->rank);
+    if (!t->rank && t->role != TENSOR_INPUT)
+        return fail(V, "tensor '%s' is a scalar and no input", t->name);
+    for (int d = 0; d < t->rank; d++)
+        if (!check_ex(V, t->extent[d], EX_I32, &s)) return false;
+    bool listed = t->index >= 0 && t->index < V->p->inputs.n && V->p->inputs.data[t->index] == i;
+    return t->role != TENSOR_INPUT || listed ||
+           fail(V, "tensor '%s' is input %d, but not in the list of inputs", t->name, t->index);
+}
+
+static bool check_inputs(Verify *V) {
+    for (int i = 0; i < V->p->inputs.n; i++) {
+        int t = V->p->inputs.data[i];
+        if (t < 0 || t >= V->p->tensors.n || V->p->tensors.data[t].role != TENSOR_INPUT ||
+            V->p->tensors.data[t].index != i)
+            return fail(V, "input %d is no tensor of that number", i);
+    }
+    return true;
+}
+
+static bool check_plans(Verify *V) {
+    const TileProgram *p = V->p;
+    if (!p->plans.n) return fail(V, "there is no plan");
+    for (int i = 0; i < p->plans.n; i++) {
+        const TilePlan *plan = &p->plans.data[i];
+        Scope s = launch_scope(V, "a plan's condition");
+        if (plan->when && !check_ex(V, plan->when, EX_BOOL, &s)) return false;
+        if (!plan->when != (i == p->plans.n - 1))
+            return fail(V,
+                        plan->when ? "the last plan has a condition"
+                                   : "plan %d has no condition, but is not the last",
+                        i);
+        if (!plan->kernels.n) return fail(V, "plan %d runs nothing", i);
+        for (int j = 0; j < plan->kernels.n; j++)
+            if (plan->kernels.data[j] < 0 || plan->kernels.data[j] >= p->kernels.n)
+                return fail(V, "plan %d runs a kernel that is not there", i);
+    }
+    return true;
+}
+
+static bool check_program(Verify *V) {
+    const TileProgram *p = V->p;
+    if (!is_name(p->name)) return fail(V, "a program without a name");
+    if ((unsigned)p->target >= TARGET_COUNT || (unsigned)p->dtype >= DT_COUNT)
+        return fail(V, "a program for no target");
+    if (p->D < 1 || p->Dv < 1) return fail(V, "dims are D=%d Dv=%d", p->D, p->Dv);
+    if (!check_sizes(V)) return false;
+    for (int i = 0; i < p->tensors.n; i++)
+        if (!check_tensor(V, i)) return false;
+    if (!check_inputs(V) || !check_plans(V)) return false;
+    for (int i = 0; i < p->kernels.n; i++) {
+        for (int j = 0; j < i; j++)
+            if (!strcmp(p->kernels.data[i]->name, p->kernels.data[j]->name))
+                return fail(V, "two kernels are called %s", p->kernels.data[i]->name);
+        if (!check_kernel(V, p->kernels.data[i])) return false;
+    }
+    return true;
+}
+
+bool tile_verify(const TileProgram *p, Diags *diags) {
+    Verify V = {.p = p, .diags = diags, .scratch = arena_new()};
+    bool ok = check_program(&V);
+    arena_free(V.scratch);
+    return ok;
+}
