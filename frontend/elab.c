@@ -204,7 +204,10 @@ static Tx *apply_operator(Elab *e, AstOp oper, Tx **v, int n, Span at) {
             return wrong_operands(e, oper, n == 1 ? "an i32" : "two i32", v, n, at);
         return tx_op(&e->s->tx, op, TX_I32, v, n, at);
     }
-    return arithmetic(e, oper, op, v, n, at);
+    Tx *r = arithmetic(e, oper, op, v, n, at);
+    bool literal = op == EX_NEG && v[0]->op == EX_CONST &&
+                   r->known; // -8.0 is a number, not an operation on one
+    return literal ? tx_value(&e->s->tx, r->type, r->value, at) : r;
 }
 
 static Tx *conditional(Elab *e, Tx **v, Span at) {

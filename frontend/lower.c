@@ -19,7 +19,7 @@ static const int row_symbols[] = {
 };
 
 static const char *const symbol_names[] = {
-    // of the IR: a reduction of such a name could not be read back
+// of the IR: a reduction of such a name could not be read back
 #define SYM(e, name, indexed) name,
 #include "ir/syms.def"
 #undef SYM

@@ -160,6 +160,8 @@ void text_f32(Text *t, float x) {
     int digits = 1; // nine always suffice for an f32
     do snprintf(buf, sizeof buf, "%.*g", digits, (double)x);
     while (strtof(buf, NULL) != x && digits++ < 9);
+    if (fabsf(x) >= 1 && fabsf(x) < 1e6f) // 50.0 rather than 5e+01
+        while (strchr(buf, 'e')) snprintf(buf, sizeof buf, "%.*g", ++digits, (double)x);
     text_puts(t, buf);
     if (!strpbrk(buf, ".e")) text_puts(t, ".0");
 }

@@ -1,0 +1,33 @@
+// reference.h: the naive float64 evaluation of the typed AST: what a variant means, computed as
+// language.md says it, row by row, with nothing derived. It knows nothing of ir/expr.h's
+// expressions: what it agrees with was not computed by the same code.
+#ifndef FRONTEND_REFERENCE_H
+#define FRONTEND_REFERENCE_H
+
+#include "frontend/typed.h"
+
+typedef struct RefRun {
+    const Variant *variant;
+    const int32_t *sizes; // one for each of variant->sizes (an attention's q_offset is one of them)
+    // Attention: q [B,H,Sq,D] k [B,Hkv,Sk,D] v [B,Hkv,Sk,Dv]. Recurrence: q [B,Hq,S,D] k [B,Hk,S,D]
+    // v [B,Hv,S,Dv].
+    const double *q, *k, *v;
+    // One for each of variant->inputs, by its declared shape: double* where it reads as f32,
+    // int32_t* where as i32 or bool.
+    const void *const *inputs;
+    double *o; // [B,H,Sq,Dv], recurrence [B,H,S,Dv]
+    double *const
+        *emits; // one for each of variant->emits, [B,H,Sq]; NULL, or with NULLs: not wanted
+    const double *state0; // recurrence: [B,H,D,Dv]; NULL: 0
+    double *state;        // recurrence: [B,H,D,Dv]; NULL: not wanted
+} RefRun;
+
+// NULL, or what is wrong with the sizes ("H is not a multiple of Hkv").
+const char *ref_check(const RefRun *r);
+// The sizes must pass ref_check.
+void ref_run(const RefRun *r);
+// The mask alone, of one batch entry and head: 1 where key j takes part for query i, [Sq, Sk]. q,
+// k, v and o are not read.
+void ref_mask(const RefRun *r, int b, int h, unsigned char *out);
+
+#endif
