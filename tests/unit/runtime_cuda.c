@@ -1,0 +1,358 @@
+// runtime_cuda.c: the CUDA device against a driver made of plain functions: what is asked of it, in
+// what order, and what is said when it fails. A GPU is not needed.
+#include "runtime/cuda.h"
+#include "runtime/device.h"
+#include "runtime/rt.h"
+#include "runtime_fixture.h"
+#include <check.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+// What the driver was asked; one test at a time runs.
+static struct Fake {
+    char log[2000];
+    int count, capability, shared, fail_load;
+    void *current;
+    uint64_t slot[ABI_MAX_ARGS];
+} fake;
+
+static char primary, foreign, module, function[4], stream;
+
+__attribute__((format(printf, 1, 2))) static void note(const char *format, ...) {
+    size_t n = strlen(fake.log);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(fake.log + n, sizeof fake.log - n, format, args);
+    va_end(args);
+}
+
+static int f_init(unsigned flags) { return (int)flags; }
+static int f_name(int r, const char **out) {
+    return *out = r == 100 ? "CUDA_ERROR_NO_DEVICE" : "CUDA_ERROR", 0;
+}
+static int f_string(int r, const char **out) { return *out = r ? "went wrong" : "", 0; }
+static int f_count(int *n) { return *n = fake.count, fake.count < 0 ? 100 : 0; }
+static int f_device(int *d, int i) { return *d = i + 40, 0; }
+static int f_device_name(char *out, int n, int d) {
+    return snprintf(out, (size_t)n, "Fake %d", d), 0;
+}
+static int f_attribute(int *out, int which, int d) {
+    (void)d;
+    *out = which == 16   ? 132
+           : which == 75 ? fake.capability / 10
+           : which == 76 ? fake.capability % 10
+                         : fake.shared;
+    return 0;
+}
+static int f_retain(void **c, int d) { return note("retain %d;", d), *c = &primary, 0; }
+static int f_release(int d) { return note("release %d;", d), 0; }
+static int f_current(void **c) { return *c = fake.current, 0; }
+static int f_ctx_device(int *d) { return *d = 40, 0; }
+static int f_push(void *c) { return note("push %s;", c == &primary ? "primary" : "foreign"), 0; }
+static int f_pop(void **c) { return note("pop;"), *c = NULL, 0; }
+static int f_sync(void) { return note("sync;"), 0; }
+static int f_load(void **m, const void *image, unsigned n, int *options, void **values) {
+    ck_assert_uint_eq(n, 2);
+    ck_assert_int_eq(options[0], 5);
+    if (fake.fail_load) return snprintf(values[0], 20, "line 3;\nno such op"), 218;
+    return note("load %zu;", strlen(image)), *m = &module, 0;
+}
+static int f_unload(void *m) { return note("unload;"), m != &module; }
+static int f_function(void **f, void *m, const char *name) {
+    static const char *const names[] = {"sum.part", "sum.join", "sum.one", "copy.one"};
+    (void)m;
+    for (int i = 0; i < 4; i++)
+        if (strcmp(name, names[i]) == 0) return *f = &function[i], 0;
+    return 500;
+}
+static int f_set(void *f, int which, int v) {
+    return note("set %d %d=%d;", (int)((char *)f - function), which, v), 0;
+}
+static int f_launch(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                    unsigned bz, unsigned shared, void *s, void **args, void **extra) {
+    int nargs = f == &function[2] || f == &function[3] ? 19 : 24;
+    ck_assert(gy == 1 && gz == 1 && by == 1 && bz == 1 && !extra);
+    for (int i = 0; i < nargs; i++) memcpy(&fake.slot[i], args[i], 8);
+    return note("launch %d grid %u block %u shared %u%s;", (int)((char *)f - function), gx, bx,
+                shared, s ? " stream" : ""),
+           0;
+}
+static int f_launch_ex(const CudaLaunch *c, void *f, void **args, void **extra) {
+    (void)args;
+    ck_assert(!extra && c->nattributes == 1 && c->attributes->id == 4);
+    return note("launch_ex %d grid %u cluster %u;", (int)((char *)f - function), c->grid[0],
+                c->attributes->cluster.x),
+           0;
+}
+static int f_fill_async(uint64_t p, unsigned char b, size_t n, void *s) {
+    return note("zero %llx %d %zu%s;", (unsigned long long)p, b, n, s ? " stream" : ""), 0;
+}
+static int f_fill(uint64_t p, unsigned char b, size_t n) {
+    return memset((void *)(uintptr_t)p, b, n), 0;
+}
+static int f_alloc(uint64_t *p, size_t n) {
+    return *p = (uint64_t)(uintptr_t)malloc(n), *p ? 0 : 2;
+}
+static int f_free(uint64_t p) { return free((void *)(uintptr_t)p), 0; }
+static int f_in(uint64_t to, const void *from, size_t n) {
+    return memcpy((void *)(uintptr_t)to, from, n), 0;
+}
+static int f_out(void *to, uint64_t from, size_t n) {
+    return memcpy(to, (void *)(uintptr_t)from, n), 0;
+}
+static int f_event(void **e, unsigned flags) { return *e = malloc(1), (int)flags; }
+static int f_record(void *e, void *s) { return !e || s; }
+static int f_event_sync(void *e) { return !e; }
+static int f_elapsed(float *ms, void *a, void *b) { return *ms = 1.5f, a == b; }
+static int f_event_free(void *e) { return free(e), 0; }
+
+static const CudaDriver DRIVER = {
+    .init = f_init,
+    .error_name = f_name,
+    .error_string = f_string,
+    .device_count = f_count,
+    .device_get = f_device,
+    .device_name = f_device_name,
+    .device_attribute = f_attribute,
+    .primary_retain = f_retain,
+    .primary_release = f_release,
+    .ctx_current = f_current,
+    .ctx_device = f_ctx_device,
+    .ctx_push = f_push,
+    .ctx_pop = f_pop,
+    .ctx_sync = f_sync,
+    .module_load = f_load,
+    .module_unload = f_unload,
+    .module_function = f_function,
+    .function_set = f_set,
+    .launch = f_launch,
+    .launch_ex = f_launch_ex,
+    .fill_async = f_fill_async,
+    .fill = f_fill,
+    .alloc = f_alloc,
+    .release = f_free,
+    .copy_in = f_in,
+    .copy_out = f_out,
+    .event_create = f_event,
+    .event_record = f_record,
+    .event_sync = f_event_sync,
+    .event_elapsed = f_elapsed,
+    .event_destroy = f_event_free,
+};
+
+static const attn_device GPU = {ATTN_CUDA, 0};
+
+static attn_context *context(void) {
+    attn_context *c = attn_create();
+    c->cuda = malloc(sizeof *c->cuda);
+    *c->cuda = DRIVER;
+    fake = (struct Fake){.count = 1, .capability = 90, .shared = 232448};
+    return c;
+}
+
+// The fixture as PTX, with GPU numbers in its kernels.
+static char *ptx(const char *target, uint32_t shared, uint32_t cluster, size_t *n) {
+    static AbiKernel k[3];
+    static AbiVariant v[2];
+    AbiMeta m;
+    char *out;
+    fixture_fill(&m, ABI_CODE_PTX, true);
+    memcpy(v, m.variants, sizeof v);
+    memcpy(k, v[0].kernels, sizeof k);
+    for (int i = 0; i < 3; i++) k[i].threads = 128;
+    k[1].shared = shared;
+    k[1].cluster = cluster;
+    v[0].kernels = k;
+    m.variants = v;
+    m.target = target;
+    ck_assert_ptr_null(abi_ptx(".version 8.0\n", 13, &m, &out, n));
+    return out;
+}
+
+static attn_status open_ptx(attn_context *c, const char *target, uint32_t shared, uint32_t cluster,
+                            attn_artifact **a, attn_error *e) {
+    size_t n;
+    char *file = ptx(target, shared, cluster, &n);
+    attn_status s = attn_open(c, file, n, GPU, a, e);
+    free(file);
+    return s;
+}
+
+// Sq = 3, Sk = 100: the split plan. Addresses are numbers.
+static attn_status launch(attn_artifact *a, uintptr_t v_address, const int64_t *v_strides,
+                          attn_error *e) {
+    int64_t q[] = {2, 4, 3, FIX_D}, k[] = {2, 2, 100, FIX_D}, v[] = {2, 2, 100, FIX_DV},
+            o[] = {2, 4, 3, FIX_DV}, bias[] = {4, 3};
+    attn_tensor t[] = {{"q", (void *)0x1000, ATTN_F32, 4, q, NULL, GPU},
+                       {"k", (void *)0x2000, ATTN_F32, 4, k, NULL, GPU},
+                       {"v", (void *)v_address, ATTN_F32, 4, v, v_strides, GPU},
+                       {"o", (void *)0x4000, ATTN_F32, 4, o, (int64_t[]){48, 12, 4, 1}, GPU},
+                       {"bias", (void *)0x5004, ATTN_F32, 2, bias, NULL, GPU}};
+    attn_scalar scale = {"scale", 0.5};
+    attn_size offset = {"q_offset", 0};
+    attn_call call = {.variant = "sum",
+                      .tensors = t,
+                      .ntensors = 5,
+                      .scalars = &scale,
+                      .nscalars = 1,
+                      .sizes = &offset,
+                      .nsizes = 1,
+                      .stream = &stream,
+                      .workspace = (void *)0x10000,
+                      .workspace_bytes = 256};
+    return attn_launch(a, &call, e);
+}
+
+static const int64_t V_STRIDES[] = {800, 400, 4, 1};
+
+START_TEST(loads_and_launches) {
+    attn_context *c = context();
+    attn_artifact *a;
+    attn_error e;
+    ck_assert_msg(open_ptx(c, "sm_80", 100000, 1, &a, &e) == ATTN_OK, "%s", e.message);
+    ck_assert_str_eq(fake.log, "retain 40;push primary;load 13;set 1 8=100000;pop;");
+    fake.log[0] = 0;
+    ck_assert_msg(launch(a, 0x3000, V_STRIDES, &e) == ATTN_OK, "%s", e.message);
+    ck_assert_str_eq(fake.log, "push primary;zero 10000 0 256 stream;pop;"
+                               "push primary;launch 0 grid 16 block 128 shared 0 stream;pop;"
+                               "push primary;launch 1 grid 24 block 128 shared 100000 stream;pop;");
+    ck_assert_uint_eq(fake.slot[0], 0x3000);
+    ck_assert_uint_eq(fake.slot[3], 0);        // rows: left out
+    ck_assert_uint_eq(fake.slot[5], 400);      // a stride of v
+    ck_assert_uint_eq(fake.slot[19], 0x10000); // part
+    fake.log[0] = 0;
+    fake.current = &primary; // already there: nothing to push
+    ck_assert_int_eq(launch(a, 0x3000, V_STRIDES, &e), ATTN_OK);
+    ck_assert_ptr_nonnull(strstr(fake.log, "pop;launch 0"));
+    fake.log[0] = 0;
+    attn_close(a);
+    attn_destroy(c);
+    ck_assert_str_eq(fake.log, "push primary;unload;pop;release 40;");
+}
+END_TEST
+
+START_TEST(uses_the_current_context) {
+    attn_context *c = context();
+    attn_artifact *a;
+    attn_error e;
+    fake.current = &foreign;
+    ck_assert_int_eq(open_ptx(c, "sm_90a", 0, 2, &a, &e), ATTN_OK);
+    ck_assert_str_eq(fake.log, "retain 40;push foreign;load 13;pop;");
+    fake.log[0] = 0;
+    ck_assert_int_eq(launch(a, 0x3000, V_STRIDES, &e), ATTN_OK);
+    ck_assert_ptr_nonnull(strstr(fake.log, "launch_ex 1 grid 24 cluster 2;"));
+    attn_close(a);
+    attn_destroy(c);
+}
+END_TEST
+
+START_TEST(alignment) {
+    attn_context *c = context();
+    attn_artifact *a;
+    attn_error e;
+    ck_assert_int_eq(open_ptx(c, "sm_80", 0, 1, &a, &e), ATTN_OK);
+    ck_assert_int_eq(launch(a, 0x3008, V_STRIDES, &e), ATTN_ERROR_CALL);
+    ck_assert_str_eq(e.message, "v: its address is no multiple of 16 bytes (it is off by 8)");
+    ck_assert_int_eq(launch(a, 0x3000, NULL, &e), ATTN_ERROR_CALL);
+    ck_assert_str_eq(e.message,
+                     "v: dimension 2 has stride 2, which is no multiple of 4 elements (16 bytes)");
+    attn_close(a);
+    attn_destroy(c);
+}
+END_TEST
+
+static void not_opened(attn_context *c, const char *target, uint32_t shared, uint32_t cluster,
+                       attn_status status, const char *message) {
+    attn_artifact *a;
+    attn_error e;
+    ck_assert_int_eq(open_ptx(c, target, shared, cluster, &a, &e), status);
+    ck_assert_str_eq(e.message, message);
+    ck_assert_ptr_null(a);
+}
+
+START_TEST(refusals) {
+    attn_context *c = context();
+    fake.count = -1;
+    not_opened(c, "sm_80", 0, 1, ATTN_ERROR_DEVICE,
+               "there is no NVIDIA GPU here (CUDA_ERROR_NO_DEVICE): use --device=cpu");
+    fake.count = 0;
+    not_opened(c, "sm_80", 0, 1, ATTN_ERROR_DEVICE,
+               "there is no NVIDIA GPU here (no device): use --device=cpu");
+    fake.count = 1;
+    fake.capability = 75;
+    not_opened(c, "sm_80", 0, 1, ATTN_ERROR_DEVICE,
+               "cuda:0 is sm_75, and sm_80 is the least: use --device=cpu");
+    fake.capability = 80;
+    not_opened(c, "sm_90a", 0, 1, ATTN_ERROR_ARTIFACT,
+               "the artifact is for sm_90a, this GPU is sm_80: compile it with --target=sm_80");
+    not_opened(c, "sm_80", 0, 2, ATTN_ERROR_ARTIFACT,
+               "sum.join wants clusters, which this GPU or its driver does not have");
+    not_opened(c, "sm_80", 250000, 1, ATTN_ERROR_ARTIFACT,
+               "sum.join takes 250000 bytes of shared memory, this GPU has 232448");
+    not_opened(c, "gfx942", 0, 1, ATTN_ERROR_ARTIFACT,
+               "the artifact is for gfx942, which is no NVIDIA GPU");
+    fake.fail_load = 1;
+    not_opened(c, "sm_80", 0, 1, ATTN_ERROR_DEVICE,
+               "loading the PTX: CUDA_ERROR (218) went wrong: line 3; no such op");
+    attn_destroy(c);
+}
+END_TEST
+
+START_TEST(newer_gpus_take_sm_80_only) {
+    attn_context *c = context();
+    attn_artifact *a;
+    attn_error e;
+    fake.capability = 120;
+    ck_assert_int_eq(open_ptx(c, "sm_80", 0, 1, &a, &e), ATTN_OK);
+    attn_close(a);
+    not_opened(c, "sm_90a", 0, 1, ATTN_ERROR_ARTIFACT,
+               "the artifact is for sm_90a, this GPU is sm_120: compile it with --target=sm_80");
+    attn_destroy(c);
+}
+END_TEST
+
+START_TEST(tools) {
+    attn_context *c = context();
+    attn_error e;
+    void *p;
+    char name[20], text[] = "attention", back[sizeof text];
+    const char *target;
+    float ms;
+    attn_mark *from = NULL, *to = NULL;
+    ck_assert_int_eq(attn_device_count(c, ATTN_CUDA), 1);
+    ck_assert_int_eq(attn_memory_alloc(c, GPU, sizeof text, &p, &e), ATTN_OK);
+    ck_assert_int_eq(attn_copy_to(c, GPU, p, text, sizeof text, &e), ATTN_OK);
+    ck_assert_int_eq(attn_copy_from(c, GPU, back, p, sizeof text, &e), ATTN_OK);
+    ck_assert_str_eq(back, text);
+    ck_assert_int_eq(attn_memory_fill(c, GPU, p, 'x', 3, &e), ATTN_OK);
+    ck_assert_int_eq(memcmp(p, "xxxention", 9), 0);
+    attn_memory_free(c, GPU, p);
+    ck_assert_int_eq(attn_mark_now(c, GPU, &from, &e), ATTN_OK);
+    ck_assert_int_eq(attn_mark_now(c, GPU, &to, &e), ATTN_OK);
+    ck_assert_int_eq(attn_elapsed_ms(c, GPU, from, to, &ms, &e), ATTN_OK);
+    ck_assert_float_eq(ms, 1.5f);
+    attn_mark_free(c, GPU, from);
+    attn_mark_free(c, GPU, to);
+    ck_assert_int_eq(attn_device_name(c, GPU, name, sizeof name, &e), ATTN_OK);
+    ck_assert_str_eq(name, "Fake 40");
+    ck_assert_int_eq(attn_device_target(c, GPU, &target, &e), ATTN_OK);
+    ck_assert_str_eq(target, "sm_90a");
+    ck_assert_int_eq(attn_synchronize(c, (attn_device){ATTN_CUDA, 1}, &e), ATTN_ERROR_DEVICE);
+    ck_assert_str_eq(e.message, "there is no cuda:1, the last is cuda:0");
+    ck_assert_int_eq(attn_synchronize(c, (attn_device){ATTN_HIP, 0}, &e), ATTN_ERROR_DEVICE);
+    attn_destroy(c);
+}
+END_TEST
+
+Suite *runtime_cuda_suite(void) {
+    Suite *s = suite_create("runtime_cuda");
+    TCase *t = tcase_create("fake driver");
+    tcase_add_test(t, loads_and_launches);
+    tcase_add_test(t, uses_the_current_context);
+    tcase_add_test(t, alignment);
+    tcase_add_test(t, refusals);
+    tcase_add_test(t, newer_gpus_take_sm_80_only);
+    tcase_add_test(t, tools);
+    suite_add_tcase(s, t);
+    return s;
+}
