@@ -67,8 +67,7 @@ Elab *elab_new(Sema *s, Variant *variant) {
 
 ElabEmits *elab_emits(Elab *e) { return &e->emits; }
 
-// --- reports
-// --------------------------------------------------------------------------------------------------------
+// ---- reports
 
 static bool said_before(const Diags *d, Span at, const char *message) {
     for (const Diag *g = d->first; g; g = g->next)
@@ -108,8 +107,7 @@ static const char *type_of(const Tx *v) {
     return v->type == TX_TILE ? "a vector (only dot and sqnorm take it)" : tx_type_name(v->type);
 }
 
-// --- conversions
-// ----------------------------------------------------------------------------------------------------
+// ---- conversions
 
 static bool is_number(const Tx *v) { return v->type == TX_I32 || v->type == TX_F32; }
 
@@ -128,8 +126,7 @@ static void unify(Elab *e, Tx **v, int n, Span at) {
     for (int i = 0; f && i < n; i++) v[i] = to_f32(e, v[i], at);
 }
 
-// --- operators
-// ------------------------------------------------------------------------------------------------------
+// ---- operators
 
 static Tx *wrong_operands(Elab *e, AstOp oper, const char *takes, Tx **v, int n, Span at) {
     if (n == 1)
@@ -224,8 +221,7 @@ static Tx *conditional(Elab *e, Tx **v, Span at) {
     return tx_op(&e->s->tx, EX_SELECT, v[1]->type, v, 3, at);
 }
 
-// --- built-in functions
-// ---------------------------------------------------------------------------------------------
+// ---- built-in functions
 
 static Tx *squared_norm(Elab *e, const Tx *v, Span at) {
     static const struct {
@@ -276,8 +272,7 @@ static Tx *apply_builtin(Elab *e, int builtin, Tx **v, int n, Span at) {
     return tx_op(p, op, v[0]->type, v, n, at);
 }
 
-// --- inputs
-// ---------------------------------------------------------------------------------------------------------
+// ---- inputs
 
 // Is it q_idx, or q_idx plus or minus a constant: an absolute position, with no q_offset taken off
 // it?
@@ -313,8 +308,7 @@ static Tx *index_input(Elab *e, int input, Tx **v, int n, Span at) {
     return tx_load(&e->s->tx, input, (TxType)dtype_reads(in->dtype), v, n, at);
 }
 
-// --- calls
-// ----------------------------------------------------------------------------------------------------------
+// ---- calls
 
 static uint64_t hash_call(const Body *b, bool dead, Tx *const *args, int n) {
     uint64_t h = (uint64_t)(uintptr_t)b * 2 + dead;
@@ -363,8 +357,7 @@ static Tx *call(Elab *e, const Decl *d, Tx **args, int n, Span at) {
     return m.result;
 }
 
-// --- the machine
-// ----------------------------------------------------------------------------------------------------
+// ---- the machine
 
 static void run_emit(Elab *e, const Body *b, const Instr *in, Tx *v) {
     if (v->row) {

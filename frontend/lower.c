@@ -31,8 +31,7 @@ typedef struct Lower {
     Arena *scratch;
 } Lower;
 
-// --- reductions
-// -----------------------------------------------------------------------------------------------------
+// ---- reductions
 
 static bool name_is_taken(const Lower *l, const char *name) {
     const RowProgram *p = l->p;
@@ -71,8 +70,7 @@ static const Ex *lower_reduction(Lower *l, const Tx *t, const Ex *f) {
     return ex_sym(p->pool, SYM_R, p->reduces.n - 1, EX_F32);
 }
 
-// --- leaves
-// ---------------------------------------------------------------------------------------------------------
+// ---- leaves
 
 static const Ex *lower_const(ExPool *pool, const Tx *t) {
     if (t->type == TX_F32) return ex_f32(pool, (float)t->value.f);
@@ -112,8 +110,7 @@ static const Ex *lower_load(Lower *l, const Tx *t, const Ex *const *args) {
     return ex_load(l->p->pool, t->index, (ExType)t->type, args, t->nargs, inside);
 }
 
-// --- expressions
-// ----------------------------------------------------------------------------------------------------
+// ---- expressions
 
 static const Ex *lower_node(Lower *l, const Tx *t, const Ex *const *args) {
     switch ((int)t->op) {

@@ -57,8 +57,7 @@ static Program *program(Arena *a, const Tx *const *roots, int n, int keys) {
     return p;
 }
 
-// --- one node
-// -------------------------------------------------------------------------------------------------------
+// ---- one node
 
 static int64_t extent_of(const RefRun *r, const TxExtent *x) {
     return x->size < 0 ? x->value : r->sizes[x->size];
@@ -160,8 +159,7 @@ static double inner(const double *x, const double *y, int n) {
     return sum;
 }
 
-// --- attention
-// ------------------------------------------------------------------------------------------------------
+// ---- attention
 
 typedef struct Attention {
     const RefRun *run;
@@ -269,8 +267,7 @@ void ref_mask(const RefRun *r, int b, int h, unsigned char *out) {
     arena_free(a);
 }
 
-// --- recurrence
-// -----------------------------------------------------------------------------------------------------
+// ---- recurrence
 
 typedef struct Recurrence {
     const RefRun *run;
@@ -377,8 +374,7 @@ static void recur(const Recurrence *t, int b, int h) {
     if (r->state) memcpy(r->state + head * nstate, t->state, bytes);
 }
 
-// --- the public face
-// ------------------------------------------------------------------------------------------------
+// ---- the public face
 
 const char *ref_check(const RefRun *r) {
     const int32_t *n = r->sizes;

@@ -22,8 +22,7 @@ static const struct {
 };
 enum { NBUILTINS = sizeof builtins / sizeof *builtins };
 
-// --- scopes
-// ---------------------------------------------------------------------------------------------------------
+// ---- scopes
 
 Decl *scope_find(const Scope *s, const char *name) {
     for (; s; s = s->parent) {
@@ -92,8 +91,7 @@ const char *sema_suggest(Sema *s, const Scope *scope, const char *name) {
     return g.best ? arena_printf(s->arena, " (did you mean '%s'?)", g.best) : "";
 }
 
-// --- the code
-// -------------------------------------------------------------------------------------------------------
+// ---- the code
 
 typedef struct Resolve {
     Sema *s;
@@ -335,8 +333,7 @@ static void flatten(Resolve *r, const AstExpr *e) {
     }
 }
 
-// --- bodies
-// ---------------------------------------------------------------------------------------------------------
+// ---- bodies
 
 static Resolve begin(Sema *s, const Scope *outer, BodyKind kind, const char *name) {
     Resolve r = {

@@ -20,8 +20,7 @@ struct SourceFile {
     Variants variants;
 };
 
-// --- -DNAME=VALUE
-// ---------------------------------------------------------------------------------------------------
+// ---- -DNAME=VALUE
 
 bool sema_is_defined(const Sema *s, const char *name) {
     for (int i = 0; i < s->options->ndefines; i++)
@@ -73,8 +72,7 @@ static void check_defines(Sema *s) {
         }
 }
 
-// --- items
-// ----------------------------------------------------------------------------------------------------------
+// ---- items
 
 static void define_export(Sema *s, SourceFile *f, Decl *d) {
     if (scope_define(s, &f->scope, d)) names_put(s->arena, &f->exports, d->name, d);
@@ -190,8 +188,7 @@ static SourceFile *load(Sema *s, const SourceText *source, bool is_main) {
     return f;
 }
 
-// --- the public face
-// ------------------------------------------------------------------------------------------------
+// ---- the public face
 
 Module *fe_load(Arena *a, Diags *d, const FeOptions *options, FeStatus *status) {
     Sema s = {.arena = a, .diags = d, .options = options, .tx = {.arena = a}};

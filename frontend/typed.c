@@ -124,8 +124,7 @@ TxNodes tx_nodes(Arena *a, const Tx *const *roots, int n) {
 
 bool tx_is_sym(const Tx *e, TxSym sym) { return e->op == EX_SYM && e->sym == sym; }
 
-// --- arithmetic
-// -----------------------------------------------------------------------------------------------------
+// ---- arithmetic
 
 static int32_t wrap(uint32_t x) {
     int32_t r;

@@ -40,8 +40,7 @@ static Decl *define(Check *c, DeclKind kind, const char *name, Span span, Tx *va
     return scope_define(c->s, &c->scope, d) ? d : NULL;
 }
 
-// --- sizes and dims
-// -------------------------------------------------------------------------------------------------
+// ---- sizes and dims
 
 // Sizes are in scope of every variant; a constant or function of that name would be shadowed, which
 // nothing may be.
@@ -116,8 +115,7 @@ static void check_dims(Check *c) {
     c->v->Dv = dim_named(c, "Dv");
 }
 
-// --- inputs
-// ---------------------------------------------------------------------------------------------------------
+// ---- inputs
 
 static TxExtent named_extent(Check *c, const AstName *name) {
     Sema *s = c->s;
@@ -204,8 +202,7 @@ static void check_input(Check *c, const AstItem *item) {
         diag_error(s->diags, in.span, "'%s' has more than %d inputs", c->v->name, SEMA_MAX_INPUTS);
 }
 
-// --- clauses
-// --------------------------------------------------------------------------------------------------------
+// ---- clauses
 
 static int find_clause(VariantKind kind, const char *name) {
     for (int i = 0; i < CLAUSE_COUNT; i++)

@@ -78,8 +78,7 @@ Diag *diag_note(Diags *d, Diag *to, Span at, const char *fmt, ...) {
     return *end = g;
 }
 
-// --- printing
-// -------------------------------------------------------------------------------------------------------
+// ---- printing
 
 typedef struct Place {
     const Source *source;
