@@ -1,0 +1,273 @@
+// The programs under tests/tile, with their expectations inside:
+//
+//   // run: B=1 H=2 ...        runs at these sizes (those not named: 1; q_offset: max(Sk - Sq, 0)),
+//   rounded and not
+//   // reference: NAME         and gives what the plain formula gives
+//   // mutant: OLD => NEW | TEXT   with the first OLD replaced there is an error that says TEXT,
+//   read, verified or run at the
+//                              first sizes; mutant-last: the last OLD
+//
+// The rest of a file is exactly what tile_print makes of it.
+#include "ir/tile_eval.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FOLDER "tests/tile"
+
+// ---- the plain formulas
+// ---------------------------------------------------------------------------------------------
+
+typedef struct Case {
+    const TileProgram *p;
+    const TileData *d;
+} Case;
+
+static int tensor_named(const TileProgram *p, const char *name) {
+    for (int i = 0; i < p->tensors.n; i++)
+        if (!strcmp(p->tensors.data[i].name, name)) return i;
+    ck_abort_msg("no tensor %s", name);
+}
+
+typedef struct Row { // one query's scores and where its keys' values are
+    const Case *c;
+    int b, h, i, n;
+    double *s; // per key; NAN: masked
+    int64_t v, dv;
+} Row;
+
+static const int32_t *sizes(const Row *r) { return r->c->d->size; }
+
+static void raw_scores(Row *r) {
+    const TileProgram *p = r->c->p;
+    const int32_t *z = sizes(r);
+    const double *q = r->c->d->tensor[tensor_named(p, "q")],
+                 *k = r->c->d->tensor[tensor_named(p, "k")];
+    int64_t head = (int64_t)r->b * z[SIZE_HKV] + r->h * z[SIZE_HKV] / z[SIZE_HQ];
+    q += (((int64_t)r->b * z[SIZE_HQ] + r->h) * z[SIZE_SQ] + r->i) * p->D;
+    r->n = z[SIZE_SK];
+    r->v = head * z[SIZE_SK] * p->Dv;
+    r->dv = p->Dv;
+    for (int j = 0; j < r->n; j++) {
+        r->s[j] = 0;
+        for (int d = 0; d < p->D; d++) r->s[j] += q[d] * k[(head * z[SIZE_SK] + j) * p->D + d];
+    }
+}
+
+static bool causal(const Row *r, int j) { return j <= r->i + sizes(r)[SIZE_Q_OFFSET]; }
+
+// Makes the weights of the scores.
+static void softmax(Row *r) {
+    double m = -INFINITY, l = 0;
+    for (int j = 0; j < r->n; j++)
+        if (causal(r, j)) m = fmax(m, r->s[j] * (double)0.4472136f);
+    for (int j = 0; j < r->n; j++)
+        l += r->s[j] = causal(r, j) ? exp(r->s[j] * (double)0.4472136f - m) : 0;
+    for (int j = 0; j < r->n && l > 0; j++) r->s[j] /= l;
+}
+
+static void relu(Row *r) {
+    const TileProgram *p = r->c->p;
+    const double *bias = r->c->d->tensor[tensor_named(p, "bias")];
+    int rows = sizes(r)[SIZE_FREE];
+    for (int j = 0; j < r->n; j++) {
+        int at = r->i - j < 0 ? 0 : r->i - j >= rows ? rows - 1 : r->i - j;
+        r->s[j] = fmax(r->s[j] * r->c->d->scalar[1] + bias[r->h * rows + at], 0);
+    }
+}
+
+static void causal_relu(Row *r) {
+    for (int j = 0; j < r->n; j++) r->s[j] = causal(r, j) ? fmax(r->s[j] * 0.5, 0) : 0;
+}
+
+static void above_mean(Row *r) {
+    double sum = 0;
+    for (int j = 0; j < r->n; j++) sum += r->s[j];
+    for (int j = 0; j < r->n; j++) r->s[j] = fmax(r->s[j] - sum / r->n, 0);
+}
+
+typedef struct Reference {
+    const char *name;
+    void (*weights)(Row *r);
+} Reference;
+static const Reference references[] = {
+    {"softmax", softmax}, {"relu", relu}, {"causal_relu", causal_relu}, {"above_mean", above_mean}};
+
+static void check_against(const Case *c, const char *name, double bound, const char *file) {
+    const int32_t *z = c->d->size;
+    const double *v = c->d->tensor[tensor_named(c->p, "v")],
+                 *o = c->d->tensor[tensor_named(c->p, "o")];
+    Row r = {.c = c, .s = malloc(sizeof(double) * ((size_t)z[SIZE_SK] + 1))};
+    size_t f = 0;
+    while (f < sizeof references / sizeof *references && strcmp(references[f].name, name)) f++;
+    ck_assert_msg(f < sizeof references / sizeof *references, "%s: no reference %s", file, name);
+    for (r.b = 0; r.b < z[SIZE_B]; r.b++)
+        for (r.h = 0; r.h < z[SIZE_HQ]; r.h++)
+            for (r.i = 0; r.i < z[SIZE_SQ]; r.i++) {
+                raw_scores(&r);
+                references[f].weights(&r);
+                for (int e = 0; e < r.dv; e++, o++) {
+                    double sum = 0;
+                    for (int j = 0; j < r.n; j++) sum += r.s[j] * v[r.v + j * r.dv + e];
+                    ck_assert_msg(fabs(sum - *o) <= bound * (1 + fabs(sum)), "%s: %g is not %g",
+                                  file, *o, sum);
+                }
+            }
+    free(r.s);
+}
+
+// ---- files
+// ----------------------------------------------------------------------------------------------------------
+
+static char *read_file(Arena *a, const char *path, size_t *n) {
+    FILE *f = fopen(path, "rb");
+    ck_assert_msg(f != NULL, "%s: cannot be opened", path);
+    char *s = arena_alloc(a, 1 << 16);
+    *n = fread(s, 1, (1 << 16) - 1, f);
+    fclose(f);
+    return s;
+}
+
+static TileProgram *parse(Arena *a, const char *path, const char *text, Diags *diags) {
+    diag_init(diags, a);
+    diag_add_file(diags, path, text, strlen(text));
+    return tile_parse(a, text, strlen(text), diags);
+}
+
+// "B=1 H=2": the rest 1, q_offset as a launch takes it.
+static int32_t *parse_sizes(Arena *a, const TileProgram *p, const char *s) {
+    int32_t *z = ARENA_ARRAY(a, int32_t, p->sizes.n);
+    for (int i = 0; i < p->sizes.n; i++) z[i] = 1;
+    z[SIZE_Q_OFFSET] = INT32_MIN;
+    while (*s && *s != '\n') {
+        size_t n = strcspn(s, "=\n");
+        for (int i = 0; i < p->sizes.n; i++)
+            if (strlen(p->sizes.data[i].name) == n && !strncmp(p->sizes.data[i].name, s, n))
+                z[i] = atoi(s + n + 1);
+        s += strcspn(s, " \n");
+        s += *s == ' ';
+    }
+    if (z[SIZE_Q_OFFSET] == INT32_MIN)
+        z[SIZE_Q_OFFSET] = z[SIZE_SK] > z[SIZE_SQ] ? z[SIZE_SK] - z[SIZE_SQ] : 0;
+    return z;
+}
+
+// The next line that begins "// key: ", from *s on; what follows, and *s behind it.
+static const char *directive(const char **s, const char *key) {
+    while (!strncmp(*s, "//", 2)) {
+        const char *line = *s + 3;
+        *s += strcspn(*s, "\n");
+        *s += **s == '\n';
+        if (!strncmp(line, key, strlen(key))) return line + strlen(key);
+    }
+    return NULL;
+}
+
+static char *line_of(Arena *a, const char *s) { return arena_strndup(a, s, strcspn(s, "\n")); }
+
+static void check_golden(Arena *a, const char *path, const char *text) {
+    Diags diags;
+    TileProgram *p = parse(a, path, text, &diags);
+    diag_print(&diags, stderr);
+    ck_assert_msg(p && tile_verify(p, &diags), "%s: is not valid", path);
+    while (!strncmp(text, "//", 2)) text += strcspn(text, "\n") + 1;
+    Text out;
+    text_init(&out, a);
+    tile_print(&out, p);
+    ck_assert_msg(!strcmp(out.s, text), "%s prints as\n%s", path, out.s);
+    text_init(&out, a);
+    tile_print(&out, tile_copy(a, p));
+    ck_assert_msg(!strcmp(out.s, text), "%s: its copy prints as\n%s", path, out.s);
+}
+
+static void check_run(Arena *a, const char *path, const char *text, const char *run,
+                      const char *reference, bool round) {
+    Diags diags;
+    TileProgram *p = parse(a, path, text, &diags);
+    TileData *d = tile_data_random(a, p, parse_sizes(a, p, run), 4, 1);
+    bool ok = tile_eval(p, d, round, &diags);
+    if (!ok) diag_print(&diags, stderr);
+    ck_assert_msg(ok, "%s: fails at %s", path, line_of(a, run));
+    Case c = {p, d};
+    if (reference)
+        check_against(&c, reference, !round ? 1e-7 : p->dtype == DT_F32 ? 1e-5 : 2e-2, path);
+}
+
+static char *replaced(Arena *a, const char *text, const char *old, const char *new, bool last) {
+    const char *at = strstr(text, old), *later = at;
+    while (last && later && (later = strstr(later + 1, old))) at = later;
+    ck_assert_msg(at != NULL, "'%s' is not in the text", old);
+    return arena_printf(a, "%.*s%s%s", (int)(at - text), text, new, at + strlen(old));
+}
+
+// "OLD => NEW | TEXT"
+static void check_mutant(Arena *a, const char *path, const char *text, const char *run, char *line,
+                         bool last) {
+    char *arrow = strstr(line, " =>"), *bar = strstr(line, " | ");
+    ck_assert_msg(arrow && bar && arrow < bar, "%s: no mutant: %s", path, line);
+    *arrow = *bar = 0;
+    const char *new = arrow + 3 + (arrow + 3 < bar), *said = bar + 3;
+    while (!strncmp(text, "//", 2)) text += strcspn(text, "\n") + 1;
+    Diags diags;
+    TileProgram *p = parse(a, path, replaced(a, text, line, new, last), &diags);
+    if (p && tile_verify(p, &diags)) {
+        TileData *d = tile_data_random(a, p, parse_sizes(a, p, run), 4, 1);
+        tile_eval(p, d, true, &diags);
+    }
+    ck_assert_msg(diags.errors == 1, "%s: %d errors with '%s'", path, diags.errors, new);
+    ck_assert_msg(strstr(diags.first->message, said) != NULL, "%s: with '%s': %s", path, new,
+                  diags.first->message);
+}
+
+static void check_file(const char *name) {
+    Arena *a = arena_new();
+    const char *path = arena_printf(a, FOLDER "/%s", name);
+    size_t n;
+    const char *text = read_file(a, path, &n), *s = text, *run, *line;
+    const char *reference = directive(&s, "reference: ");
+    if (reference) reference = line_of(a, reference);
+    check_golden(a, path, text);
+    s = text;
+    while ((run = directive(&s, "run: "))) {
+        check_run(a, path, text, run, reference, false);
+        check_run(a, path, text, run, reference, true);
+    }
+    s = text;
+    run = directive(&s, "run: ");
+    s = text;
+    while ((line = directive(&s, "mutant"))) {
+        bool last = !strncmp(line, "-last", 5);
+        check_mutant(a, path, text, run ? run : "", line_of(a, line + (last ? 7 : 2)), last);
+    }
+    arena_free(a);
+}
+
+static int tile_file(const struct dirent *e) {
+    size_t n = strlen(e->d_name);
+    return n > 5 && !strcmp(e->d_name + n - 5, ".tile");
+}
+
+START_TEST(every_file_holds_what_it_says) {
+    struct dirent **files;
+    int n = scandir(FOLDER, &files, tile_file, alphasort);
+    ck_assert_int_gt(n, 0);
+    for (int i = 0; i < n; i++) {
+        check_file(files[i]->d_name);
+        free(files[i]);
+    }
+    free(files);
+}
+END_TEST
+
+Suite *tile_files_suite(void);
+Suite *tile_files_suite(void) {
+    Suite *s = suite_create("tile_files");
+    TCase *t = tcase_create("files");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, every_file_holds_what_it_says);
+    suite_add_tcase(s, t);
+    return s;
+}
