@@ -1,7 +1,16 @@
 # attnc: build with `make`, test with `make check`. BUILD names the folder for everything that is made.
+#
+#   all          attnc, libattnc.a (the compiler from C), libattnrt.a and .so (the runtime, without LLVM)
+#   check        every test that needs no GPU          check-asan   the same under the address and undefined behaviour sanitizers
+#   check-gpu    the tests that need one               fuzz         mutated sources and tiles (SECONDS=60)
+#   fuzz-variants N=1000 SEED=1   random variants      bench        a few configurations on the CPU
+#   lint, format-check, format    the house's rules    install      into PREFIX (DESTDIR is honoured)
+#   deps         installs what is missing to build (apt)
+#   STATIC=1     an attnc that needs no LLVM on the machine where it runs
 BUILD   ?= build
 CC      ?= gcc
 PREFIX  ?= /usr/local
+VERSION := 0.1.0
 LLVM_CONFIG ?= $(firstword $(shell command -v llvm-config-19 llvm-config-20 llvm-config-21 2>/dev/null) llvm-config-19)
 OPT     ?= -O2 -g
 WARN    := -Wall -Wextra -Wswitch-enum -Werror -Wno-error=cpp
@@ -16,6 +25,8 @@ LLVM_LIBS := $(shell $(LLVM_CONFIG) --ldflags --link-static --libs nvptx x86 orc
 else
 LLVM_LIBS := $(shell $(LLVM_CONFIG) --ldflags --libs 2>/dev/null)
 endif
+CHECK_CFLAGS = $(shell pkg-config --cflags check)
+CHECK_LIBS   = $(shell pkg-config --libs check)
 
 src = $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(1)/*.c))
 IR_O       := $(call src,ir)
@@ -23,19 +34,35 @@ FRONTEND_O := $(call src,frontend) $(BUILD)/frontend/lex.o $(BUILD)/frontend/gra
 PASSES_O   := $(call src,passes)
 CODEGEN_O  := $(call src,codegen)
 RUNTIME_O  := $(call src,runtime)
+# attnc's tools but its main and its verbs: what tests use too.
+VERBS_O    := $(BUILD)/tools/attnc.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard tools/cmd_*.c))
+TOOLS_O    := $(filter-out $(VERBS_O),$(call src,tools))
+COMPILER_A := $(BUILD)/libtools.a $(BUILD)/libcodegen.a $(BUILD)/libpasses.a $(BUILD)/libfrontend.a $(BUILD)/libir.a
+ALL_A      := $(COMPILER_A) $(BUILD)/libattnrt.a
+LIBS       := $(LLVM_LIBS) -lm -ldl -lpthread
 
-all: $(BUILD)/attnc $(BUILD)/libattnrt.a $(BUILD)/libattnrt.so
+.PHONY: all check check-asan check-gpu fuzz fuzz-variants bench lint format-check format install deps clean
+all: $(BUILD)/attnc $(BUILD)/libattnc.a $(BUILD)/libattnrt.a $(BUILD)/libattnrt.so
 
+# ---- libraries and programs
 $(BUILD)/libir.a: $(IR_O)
 $(BUILD)/libfrontend.a: $(FRONTEND_O)
 $(BUILD)/libpasses.a: $(PASSES_O)
 $(BUILD)/libcodegen.a: $(CODEGEN_O)
 $(BUILD)/libattnrt.a: $(RUNTIME_O)
+$(BUILD)/libtools.a: $(TOOLS_O)
+$(BUILD)/libattnc.a: $(TOOLS_O) $(CODEGEN_O) $(PASSES_O) $(FRONTEND_O) $(IR_O) $(RUNTIME_O)
 $(BUILD)/%.a:
 	@mkdir -p $(@D); rm -f $@
 	ar rcs $@ $^
+$(BUILD)/libattnrt.so: $(RUNTIME_O)
+	$(CC) $(SAN) -shared -Wl,-soname,libattnrt.so.0 -o $@ $^ -ldl -lpthread -lm
+$(BUILD)/attnc: $(VERBS_O) $(ALL_A)
+	$(CC) $(SAN) $(LDFLAGS) -o $@ $(VERBS_O) $(ALL_A) $(LIBS)
 
 $(BUILD)/codegen/%.o $(BUILD)/tests/unit/codegen_%.o: CPPFLAGS_ALL += $(LLVM_CFLAGS)
+$(BUILD)/tests/unit/%.o $(BUILD)/tests/main.o: CPPFLAGS_ALL += $(CHECK_CFLAGS)
+$(BUILD)/tools/peak.o: CFLAGS_ALL += -ffp-contract=fast # a multiply and an add of the probe are one instruction
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS_ALL) $(CPPFLAGS) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
@@ -49,8 +76,73 @@ $(BUILD)/frontend/gram.c: frontend/gram.y
 	@mkdir -p $(@D)
 	bison -Wall -Werror -Wno-yacc -d -o $@ $<
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all check clean
-.SECONDARY:
+# The std modules are inside the compiler, as C strings.
+$(BUILD)/tools/compile.o: $(BUILD)/stdlib.inc
+$(BUILD)/stdlib.inc: $(wildcard stdlib/*.attn)
+	@mkdir -p $(@D)
+	for f in $^; do printf 'STD_MODULE("<std>/%s",\n' $${f#stdlib/}; \
+	    sed 's/[\\"]/\\&/g; s/.*/    "&\\n"/' $$f; echo ')'; done > $@
+
+# ---- tests. Every program prints `N passed, N failed` last and fails when something did.
+UNIT_O  := $(call src,tests/unit) $(BUILD)/tests/main.o
+GEN_O   := $(call src,tests/gen)
+RUN_O   := $(call src,tests/run)
+FUZZ_O  := $(call src,tests/fuzz)
+TESTS   := $(BUILD)/tests/check_unit $(BUILD)/tests/check_run $(BUILD)/tests/check_gen
+N       ?= 1000
+SEED    ?= 1
+$(BUILD)/tests/check_unit: $(UNIT_O) $(ALL_A)
+	$(CC) $(SAN) -o $@ $(UNIT_O) $(ALL_A) $(LIBS) $(CHECK_LIBS)
+$(BUILD)/tests/check_run: $(RUN_O) $(ALL_A)
+	$(CC) $(SAN) -o $@ $(RUN_O) $(ALL_A) $(LIBS)
+$(BUILD)/tests/check_gen: $(GEN_O) $(ALL_A)
+	$(CC) $(SAN) -o $@ $(GEN_O) $(ALL_A) $(LIBS)
+$(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(ALL_A)
+	$(CC) $(SAN) -o $@ $< $(ALL_A) $(LIBS)
+$(BUILD)/tests/main.o: $(BUILD)/suites.def
+$(BUILD)/suites.def: $(wildcard tests/unit/*.c)
+	@mkdir -p $(@D)
+	for f in $(sort $(^:tests/unit/%.c=%)); do echo "SUITE($$f)"; done > $@
+
+check: all $(TESTS)
+	tests/check.sh $(BUILD)
+check-asan:
+	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(MAKE) BUILD=$(BUILD)-asan OPT="-O1 -g" \
+	    SAN="-fsanitize=address,undefined -fno-omit-frame-pointer" CFLAGS="$(CFLAGS) -Wno-format-truncation" check
+check-gpu: all $(BUILD)/tests/check_run
+	tests/check_gpu.sh $(BUILD)
+fuzz-variants: $(BUILD)/tests/check_gen
+	$(BUILD)/tests/check_gen $(SEED) $(N)
+fuzz: $(FUZZ_O:%.o=%)
+	for f in $^; do $$f tests/fuzz/corpus $(or $(SECONDS),20) || exit 1; done
+bench: $(BUILD)/attnc
+	tests/bench/cpu.sh $(BUILD)/attnc
+
+# ---- the house's rules
+SOURCES := $(wildcard ir/*.[ch] frontend/*.[ch] passes/*.[ch] codegen/*.[ch] runtime/*.[ch] tools/*.[ch] tests/*.[ch] tests/*/*.[ch])
+lint:
+	tests/lint.sh
+format-check:
+	clang-format --dry-run -Werror $(SOURCES)
+format:
+	clang-format -i $(SOURCES)
+deps:
+	tests/deps.sh
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include \
+	    $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 755 $(BUILD)/attnc $(DESTDIR)$(PREFIX)/bin/attnc
+	install -m 644 $(BUILD)/libattnrt.a $(BUILD)/libattnc.a $(DESTDIR)$(PREFIX)/lib
+	install -m 755 $(BUILD)/libattnrt.so $(DESTDIR)$(PREFIX)/lib/libattnrt.so.0
+	ln -sf libattnrt.so.0 $(DESTDIR)$(PREFIX)/lib/libattnrt.so
+	install -m 644 runtime/attn.h $(DESTDIR)$(PREFIX)/include/attn.h
+	install -m 644 tools/libattnc.h $(DESTDIR)$(PREFIX)/include/attnc.h
+	install -m 644 docs/attnc.1 $(DESTDIR)$(PREFIX)/share/man/man1/attnc.1
+	printf 'prefix=%s\nName: attnrt\nDescription: runtime of attnc kernels\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -lattnrt\nLibs.private: -ldl -lpthread -lm\n' \
+	    '$(PREFIX)' '$(VERSION)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/attnrt.pc
+
 clean:
-	rm -rf $(BUILD)
+	rm -rf $(BUILD) $(BUILD)-asan
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+.SECONDARY:

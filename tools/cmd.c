@@ -1,0 +1,104 @@
+// cmd.c: see cmd.h.
+#include "cmd.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+Status cmd_report(const Compile *c, Status otherwise) {
+    diag_print(&c->diags, stderr);
+    return c->diags.errors ? STATUS_INPUT : otherwise;
+}
+
+Status cmd_open(Compile *c, const Options *o, const char *path, TargetId target, Dtype dtype) {
+    Arena *scratch = arena_new();
+    FeDefine *defines = ARENA_ARRAY(scratch, FeDefine, o->defines.n + 1);
+    for (int i = 0; i < o->defines.n; i++)
+        defines[i] = (FeDefine){o->defines.data[i].name, o->defines.data[i].value};
+    CompileOptions options = {.source = {.path = path,
+                                         .dirs = o->include.data,
+                                         .ndirs = o->include.n,
+                                         .defines = defines,
+                                         .ndefines = o->defines.n},
+                              .entry = o->entry,
+                              .target = target,
+                              .dtype = dtype,
+                              .level = o->level,
+                              .checks = o->debug,
+                              .tf32 = o->tf32};
+    FeStatus s = compile_open(c, &options);
+    c->options.source.defines = NULL;
+    arena_free(scratch);
+    if (s == FE_OK) return STATUS_DONE;
+    diag_print(&c->diags, stderr);
+    return (Status)s;
+}
+
+Status cmd_only(const Compile *c, const Options *o) {
+    (void)o;
+    if (c->variants.n == 1) return STATUS_DONE;
+    return cmd_fail(STATUS_USAGE,
+                    "%s holds several variants (%s, %s%s): choose one with --entry=NAME",
+                    c->options.source.path, c->variants.data[0]->name, c->variants.data[1]->name,
+                    c->variants.n > 2 ? ", ..." : "");
+}
+
+TargetId cmd_device_target(const Options *o) {
+    switch (o->device) {
+    case DEVICE_CPU: return TARGET_HOST;
+    case DEVICE_CUDA: return TARGET_SM80;
+    case DEVICE_HIP: return TARGET_GFX942;
+    }
+    return TARGET_HOST;
+}
+
+Dtype cmd_device_dtype(const Options *o) {
+    if (o->has_dtype) return o->dtype;
+    return o->device == DEVICE_CPU ? DT_F32 : DT_BF16;
+}
+
+const char *cmd_shape(const Options *o, Arena *a) {
+    const char *all = NULL;
+    for (int i = 0; i < o->shapes.n; i++)
+        all = all ? arena_printf(a, "%s,%s", all, o->shapes.data[i]) : o->shapes.data[i];
+    return all;
+}
+
+bool cmd_has_extension(const char *path, const char *extension) {
+    size_t n = strlen(path), m = strlen(extension);
+    return n > m && strcmp(path + n - m, extension) == 0;
+}
+
+Error cmd_error(const Tensor *x, const double *ref) {
+    double difference = 0, norm = 0;
+    Error e = {0, 0, 0};
+    for (int64_t i = 0; i < x->count; i++) {
+        double v = tensor_get(x, i), r = ref[i], d = fabs(v - r);
+        if (!isfinite(r) || !isfinite(v)) {
+            e.wrong += !(v == r || (isnan(v) && isnan(r)));
+            continue;
+        }
+        difference += d * d;
+        norm += r * r;
+        if (d > e.largest) e.largest = d;
+    }
+    e.relative = norm > 0 ? sqrt(difference / norm) : sqrt(difference);
+    return e;
+}
+
+// f32 accumulates a few roundings of 2^-24 over the row; f16 and bf16 round inputs to the weights
+// and the result once each, half a unit in the last place at most, and about a third of that in the
+// mean.
+double cmd_bound(Dtype dtype) {
+    switch (dtype) {
+    case DT_F32: return 1e-5;
+    case DT_F16: return 2e-3;
+    case DT_BF16: return 1.2e-2;
+    case DT_I32:
+    case DT_BOOL:
+    case DT_E4M3:
+    case DT_E5M2:
+    case DT_I8:
+    case DT_COUNT: break;
+    }
+    return 0;
+}

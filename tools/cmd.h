@@ -1,0 +1,32 @@
+// cmd.h: what the verbs share. Each cmd_<verb> is one file; main calls it with parsed options.
+#ifndef TOOLS_CMD_H
+#define TOOLS_CMD_H
+
+#include "launch.h"
+
+#define VERB(e, name, fn, synopsis, what) Status fn(const Options *o);
+#include "verbs.def"
+#undef VERB
+
+// Opens the main file, prints what there is to say. compile_close is due whatever comes back.
+Status cmd_open(Compile *c, const Options *o, const char *path, TargetId target, Dtype dtype);
+// Prints the diagnostics so far; STATUS_DONE without errors.
+Status cmd_report(const Compile *c, Status otherwise);
+// The one variant to run; STATUS_USAGE when there are several and no --entry.
+Status cmd_only(const Compile *c, const Options *o);
+// What a run from source compiles for.
+TargetId cmd_device_target(const Options *o);
+Dtype cmd_device_dtype(const Options *o);
+const char *cmd_shape(const Options *o, Arena *a); // all --shape options in one text, or NULL
+bool cmd_has_extension(const char *path, const char *extension);
+
+// How far one output is from another: relative is ||x - ref|| / ||ref||. Where both are infinite
+// alike or NaN they agree.
+typedef struct Error {
+    double relative, largest; // the largest difference of one element
+    int64_t wrong;            // elements where one is finite and the other is not
+} Error;
+Error cmd_error(const Tensor *x, const double *ref);
+double cmd_bound(Dtype dtype); // what relative may be at most
+
+#endif

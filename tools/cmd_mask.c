@@ -1,0 +1,166 @@
+// cmd_mask.c: `attnc mask`: the mask as a picture, one rectangle per run of tiles of a class, and
+// inside partial tiles the pairs that take part. Queries go down, keys to the right. Counts go to
+// stdout (to stderr when the picture does).
+#include "cmd.h"
+#include "files.h"
+#include "maskmap.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { PICTURE = 640, MARGIN = 56, LEGEND = 120, MAX_CELLS = 320 };
+
+static const struct {
+    const char *name, *color;
+} looks[] = {
+    [MASK_SKIPPED] = {"skipped: never visited", "#eceff1"},
+    [MASK_PARTIAL] = {"partial: every pair is tested", "#ffe0b2"},
+    [MASK_FULL] = {"full: no test", "#1e88a8"},
+};
+static const char inside_color[] = "#ef8a17";
+
+typedef struct Frame {
+    const MaskMap *m;
+    Text *t;
+    double scale; // pixels per position
+} Frame;
+
+static void box(const Frame *f, double k0, double q0, double k1, double q1, const char *color) {
+    text_printf(f->t, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\"/>\n",
+                MARGIN + k0 * f->scale, MARGIN + q0 * f->scale, (k1 - k0) * f->scale,
+                (q1 - q0) * f->scale, color);
+}
+
+static int upto(int a, int b) { return a < b ? a : b; }
+
+static void tiles(const Frame *f) {
+    const MaskMap *m = f->m;
+    for (int r = 0; r < m->rows; r++)
+        for (int c = 0, end; c < m->columns; c = end) {
+            const uint8_t *row = m->cls + (int64_t)r * m->columns;
+            for (end = c + 1; end < m->columns && row[end] == row[c]; end++) continue;
+            box(f, c * m->tile_k, r * m->tile_q, upto(end * m->tile_k, m->keys),
+                upto((r + 1) * m->tile_q, m->queries), looks[row[c]].color);
+        }
+}
+
+// Cells of step x step positions, sampled at their corner; runs are one rectangle.
+static void cells(const Frame *f) {
+    const MaskMap *m = f->m;
+    int longest = m->queries > m->keys ? m->queries : m->keys,
+        step = (longest + MAX_CELLS - 1) / MAX_CELLS;
+    for (int q = 0; q < m->queries; q += step)
+        for (int k = 0, from = -1; k < m->keys + step; k += step) {
+            bool partial =
+                k < m->keys &&
+                m->cls[(int64_t)(q / m->tile_q) * m->columns + k / m->tile_k] == MASK_PARTIAL;
+            bool in = partial && mask_at(m, q, k);
+            if (in && from < 0) from = k;
+            if (!in && from >= 0) {
+                box(f, from, q, upto(k, m->keys), upto(q + step, m->queries), inside_color);
+                from = -1;
+            }
+        }
+}
+
+static void grid(const Frame *f) {
+    const MaskMap *m = f->m;
+    if (m->rows > 64 || m->columns > 64) return; // lines would hide what is between them
+    text_puts(f->t, "<path stroke=\"#90a4ae\" stroke-width=\"0.5\" fill=\"none\" d=\"");
+    for (int r = 0; r <= m->rows; r++)
+        text_printf(f->t, "M%d %.2fh%.2f", MARGIN,
+                    MARGIN + upto(r * m->tile_q, m->queries) * f->scale, m->keys * f->scale);
+    for (int c = 0; c <= m->columns; c++)
+        text_printf(f->t, "M%.2f %dv%.2f", MARGIN + upto(c * m->tile_k, m->keys) * f->scale, MARGIN,
+                    m->queries * f->scale);
+    text_puts(f->t, "\"/>\n");
+}
+
+static void label(const Frame *f, double x, double y, const char *anchor, const char *text) {
+    text_printf(f->t, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n", x, y, anchor,
+                text);
+}
+
+static void legend(const Frame *f, Arena *a, double top) {
+    const MaskMap *m = f->m;
+    double all = (double)m->rows * m->columns;
+    for (int k = 0; k < MASK_CLASSES; k++, top += 22) {
+        text_printf(f->t,
+                    "<rect x=\"%d\" y=\"%.1f\" width=\"14\" height=\"14\" fill=\"%s\" "
+                    "stroke=\"#90a4ae\"/>\n",
+                    MARGIN, top, looks[k].color);
+        label(f, MARGIN + 22, top + 12, "start",
+              arena_printf(a, "%s: %lld tiles (%.1f%%)", looks[k].name, (long long)m->count[k],
+                           all > 0 ? 100 * (double)m->count[k] / all : 0));
+    }
+    text_printf(
+        f->t,
+        "<rect x=\"%d\" y=\"%.1f\" width=\"14\" height=\"14\" fill=\"%s\" stroke=\"#90a4ae\"/>\n",
+        MARGIN, top, inside_color);
+    label(f, MARGIN + 22, top + 12, "start",
+          arena_printf(a, "pairs of partial tiles that take part (%.1f%% of all pairs do)",
+                       100 * m->inside));
+}
+
+static void draw(Text *t, Arena *a, const MaskMap *m, const char *name) {
+    int longest = m->queries > m->keys ? m->queries : m->keys;
+    Frame f = {m, t, (double)PICTURE / (longest ? longest : 1)};
+    double w = m->keys * f.scale, h = m->queries * f.scale,
+           width = 2 * MARGIN + (w > 420 ? w : 420);
+    text_printf(t,
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
+                "width=\"%.0f\" height=\"%.0f\" "
+                "font-family=\"sans-serif\" font-size=\"13\" fill=\"#263238\">\n<rect "
+                "width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+                width, h + 2 * MARGIN + LEGEND, width, h + 2 * MARGIN + LEGEND);
+    text_printf(t,
+                "<text x=\"%d\" y=\"20\" font-size=\"16\" font-weight=\"bold\">%s: tiles of %d "
+                "queries x %d keys</text>\n",
+                MARGIN, name, m->tile_q, m->tile_k);
+    tiles(&f);
+    cells(&f);
+    grid(&f);
+    label(&f, MARGIN, MARGIN - 8, "start", "key 0");
+    label(&f, MARGIN + w, MARGIN - 8, "end", arena_printf(a, "%d", m->keys - 1));
+    label(&f, MARGIN - 6, MARGIN + 12, "end", "query 0");
+    label(&f, MARGIN - 6, MARGIN + h, "end", arena_printf(a, "%d", m->queries - 1));
+    legend(&f, a, MARGIN + h + 20);
+    text_puts(t, "</svg>\n");
+}
+
+static Status picture(Compile *c, const Options *o) {
+    Arena *a = c->arena;
+    MaskMap m;
+    Binding b;
+    Text t;
+    Status s = bind_make(&b, a, sig_of_variant(a, c->variants.data[0], c->options.dtype), o,
+                         cmd_shape(o, a));
+    if (s != STATUS_DONE) return s;
+    if (!mask_map(&m, a, c, &b, 0, 0))
+        s = cmd_fail(STATUS_INPUT, "too many tiles to draw: choose smaller sizes");
+    else {
+        fprintf(strcmp(o->output, "-") == 0 ? stderr : stdout,
+                "%s, tiles of %dx%d: %lld skipped, %lld partial, %lld full; %.2f%% of the pairs "
+                "take part\n",
+                b.sig->name, m.tile_q, m.tile_k, (long long)m.count[MASK_SKIPPED],
+                (long long)m.count[MASK_PARTIAL], (long long)m.count[MASK_FULL], 100 * m.inside);
+        text_init(&t, a);
+        draw(&t, a, &m, b.sig->name);
+        s = file_write(o->output, t.s, t.n);
+    }
+    bind_free(&b);
+    return s;
+}
+
+Status cmd_mask(const Options *o) {
+    Compile c;
+    if (!o->output) return cmd_fail(STATUS_USAGE, "nothing to write: give -o MASK.svg");
+    Status s = cmd_open(&c, o, o->files.data[0], TARGET_HOST, o->has_dtype ? o->dtype : DT_F32);
+    if (s == STATUS_DONE) s = cmd_only(&c, o);
+    if (s == STATUS_DONE) {
+        bool good = compile_tiles(&c);
+        s = cmd_report(&c, good ? STATUS_DONE : STATUS_INPUT);
+    }
+    if (s == STATUS_DONE) s = picture(&c, o);
+    compile_close(&c);
+    return s;
+}

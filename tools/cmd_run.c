@@ -1,0 +1,153 @@
+// cmd_run.c: `attnc run`: a variant on given and random tensors; outputs to .npy files. A
+// recurrence has no kernels in this version: on the CPU the reference runs it, and a note says so.
+#include "cmd.h"
+#include "npy.h"
+#include "oracle.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+// Names of --out that are no output are mistakes of the command line; gradients are work to come.
+static Status check_outputs(const Signature *sig, const Options *o) {
+    for (int i = 0; i < o->out.n; i++) {
+        const char *name = o->out.data[i].name;
+        int arg = sig_arg(sig, name);
+        if (arg >= 0 && sig->args.data[arg].role == ARG_OUTPUT) continue;
+        if (arg < 0 && name[0] == 'd' && sig_arg(sig, name + 1) >= 0)
+            return cmd_fail(STATUS_INPUT, "--out %s: the backward is not supported by this version",
+                            name);
+        return cmd_fail(STATUS_USAGE, "--out %s: %s has no such output", name, sig->name);
+    }
+    return STATUS_DONE;
+}
+
+static void print_statistics(const char *name, const Tensor *t) {
+    double sum = 0, squares = 0, least = INFINITY, most = -INFINITY;
+    int64_t finite = 0;
+    char shape[160];
+    for (int64_t i = 0; i < t->count; i++) {
+        double v = tensor_get(t, i);
+        if (!isfinite(v)) continue;
+        finite++;
+        sum += v;
+        squares += v * v;
+        least = v < least ? v : least;
+        most = v > most ? v : most;
+    }
+    double mean = finite ? sum / (double)finite : 0,
+           variance = finite ? squares / (double)finite - mean * mean : 0;
+    printf("%s %s: ", name, tensor_shape(t, shape, sizeof shape));
+    if (finite)
+        printf("mean %.6g, deviation %.6g, from %.6g to %.6g", mean,
+               sqrt(variance > 0 ? variance : 0), least, most);
+    else
+        printf("no finite element");
+    if (finite && finite < t->count) printf(", %lld not finite", (long long)(t->count - finite));
+    printf("\n");
+}
+
+static Status deliver(const Binding *b, const Options *o) {
+    Status s = STATUS_DONE;
+    for (int i = 0; i < o->out.n && s == STATUS_DONE; i++)
+        s = npy_write(o->out.data[i].value, &b->tensor[sig_arg(b->sig, o->out.data[i].name)]);
+    for (int i = 0; i < b->sig->args.n && !o->out.n; i++)
+        if (b->sig->args.data[i].role == ARG_OUTPUT)
+            print_statistics(b->sig->args.data[i].name, &b->tensor[i]);
+    return s;
+}
+
+static void summary(const Binding *b, Dtype dtype, const char *where, double ms) {
+    char sizes[512];
+    fprintf(stderr, "%s on %s, %s, %s: %.3f ms\n", b->sig->name, where, dtype_name(dtype),
+            bind_describe(b, sizes, sizeof sizes), ms);
+}
+
+static double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static Status run_kernel(Launch *l, Arena *a, const Options *o) {
+    static const char *const names[] = {"the CPU", "CUDA", "HIP"};
+    Binding b = {0};
+    if (!l->sig)
+        return cmd_fail(STATUS_USAGE,
+                        "the artifact holds several variants: choose one with --entry=NAME");
+    Status s = check_outputs(l->sig, o);
+    if (s == STATUS_DONE) s = bind_make(&b, a, l->sig, o, cmd_shape(o, a));
+    if (s == STATUS_DONE) s = launch_bind(l, &b);
+    double from = now_ms();
+    if (s == STATUS_DONE) s = launch_run(l);
+    double to = now_ms();
+    if (s == STATUS_DONE) s = launch_fetch(l);
+    if (s == STATUS_DONE) summary(&b, l->dtype, names[o->device], to - from);
+    if (s == STATUS_DONE) s = deliver(&b, o);
+    launch_unbind(l);
+    bind_free(&b);
+    return s;
+}
+
+static Status run_reference(Compile *c, const Options *o) {
+    const Variant *v = c->variants.data[0];
+    Binding b = {0};
+    const Signature *sig = sig_of_variant(c->arena, v, c->options.dtype);
+    double **out = ARENA_ARRAY(c->arena, double *, sig->args.n), from = now_ms();
+    if (o->device != DEVICE_CPU)
+        return cmd_fail(STATUS_INPUT,
+                        "%s: recurrences have no kernels in this version; --device=cpu runs them",
+                        v->name);
+    Status s = check_outputs(sig, o);
+    if (s == STATUS_DONE) s = bind_make(&b, c->arena, sig, o, cmd_shape(o, c->arena));
+    if (s == STATUS_DONE)
+        cmd_note("%s: recurrences have no kernels in this version; the float64 reference runs it",
+                 v->name);
+    if (s == STATUS_DONE) s = oracle_run(v, &b, out);
+    for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++)
+        for (int64_t k = 0; out[i] && k < b.tensor[i].count; k++)
+            tensor_set(&b.tensor[i], k, out[i][k]);
+    if (s == STATUS_DONE) summary(&b, c->options.dtype, "the reference", now_ms() - from);
+    if (s == STATUS_DONE) s = deliver(&b, o);
+    oracle_free(&b, out);
+    bind_free(&b);
+    return s;
+}
+
+static Status run_source(const Options *o) {
+    Compile c;
+    Launch l = {0};
+    Status s = cmd_open(&c, o, o->files.data[0], cmd_device_target(o), cmd_device_dtype(o));
+    if (s == STATUS_DONE) s = cmd_only(&c, o);
+    if (s == STATUS_DONE && c.variants.data[0]->kind == VARIANT_RECURRENCE)
+        s = run_reference(&c, o);
+    else if (s == STATUS_DONE) {
+        s = launch_open_source(&l, c.arena, &c, o);
+        diag_print(&c.diags, stderr);
+        if (s == STATUS_DONE) s = run_kernel(&l, c.arena, o);
+        launch_close(&l);
+    }
+    compile_close(&c);
+    return s;
+}
+
+static Status run_artifact(const Options *o) {
+    Arena *a = arena_new();
+    Launch l = {0};
+    Status s = STATUS_DONE;
+    if (o->defines.n || o->has_dtype)
+        s = cmd_fail(STATUS_USAGE, "-D and --dtype are for sources: %s is compiled already",
+                     o->files.data[0]);
+    if (s == STATUS_DONE) s = launch_open_file(&l, a, o->files.data[0], o);
+    if (s == STATUS_DONE) s = run_kernel(&l, a, o);
+    launch_close(&l);
+    arena_free(a);
+    return s;
+}
+
+Status cmd_run(const Options *o) {
+    static const char *const compiled[] = {".ptx", ".hsaco", ".o", ".so"};
+    for (int i = 0; i < 4; i++)
+        if (cmd_has_extension(o->files.data[0], compiled[i])) return run_artifact(o);
+    return run_source(o);
+}

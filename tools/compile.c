@@ -1,0 +1,133 @@
+// compile.c: see compile.h.
+#include "compile.h"
+#include "frontend/ast.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char std_folder[] = "<std>"; // no folder: the modules below are served under this name
+
+static const struct {
+    const char *path, *text;
+    size_t n;
+} std_modules[] = {
+#define STD_MODULE(path, bytes) {path, bytes, sizeof bytes - 1},
+#include "stdlib.inc"
+#undef STD_MODULE
+};
+
+static bool read_file(Arena *a, FILE *f, const char **text, size_t *n, const char **why) {
+    Text t;
+    char part[1 << 14];
+    size_t got;
+    text_init(&t, a);
+    text_puts(&t, "");
+    while ((got = fread(part, 1, sizeof part, f)) > 0) {
+        text_putn(&t, part, got);
+        if (t.n > AST_MAX_BYTES) return *why = "the file is too large for a source", false;
+    }
+    if (ferror(f)) return *why = strerror(errno), false;
+    *text = t.s;
+    *n = t.n;
+    return true;
+}
+
+// FeRead: std modules from inside the compiler, everything else from the file system.
+static bool read_source(void *ctx, Arena *a, const char *path, const char **text, size_t *n,
+                        const char **why) {
+    (void)ctx;
+    for (size_t i = 0; i < sizeof std_modules / sizeof *std_modules; i++)
+        if (strcmp(path, std_modules[i].path) == 0) {
+            *text = std_modules[i].text;
+            *n = std_modules[i].n;
+            return true;
+        }
+    FILE *f = fopen(path, "rb");
+    if (!f) return *why = strerror(errno), false;
+    bool good = read_file(a, f, text, n, why);
+    fclose(f);
+    return good;
+}
+
+FeStatus compile_open(Compile *c, const CompileOptions *o) {
+    FeStatus status;
+    *c = (Compile){.arena = arena_new(), .options = *o};
+    diag_init(&c->diags, c->arena);
+    c->options.source.stdlib = std_folder;
+    c->options.source.read = read_source;
+    c->module = fe_load(c->arena, &c->diags, &c->options.source, &status);
+    if (!c->module) return status;
+    for (int i = 0; i < c->module->variants.n; i++) {
+        Variant *v = c->module->variants.data[i];
+        if (!o->entry || strcmp(v->name, o->entry) == 0) VEC_PUSH(c->arena, &c->variants, v);
+    }
+    if (c->variants.n) return FE_OK;
+    diag_error(&c->diags, (Span){0}, "%s holds no attention or recurrence named %s", o->source.path,
+               o->entry);
+    return FE_USAGE;
+}
+
+void compile_close(Compile *c) {
+    arena_free(c->arena);
+    *c = (Compile){0};
+}
+
+bool compile_streams(Compile *c) {
+    for (int i = c->streams.n; i < c->variants.n; i++) {
+        RowProgram *row = fe_lower(c->arena, &c->diags, c->variants.data[i]);
+        if (!row) return false;
+        VEC_PUSH(c->arena, &c->rows, row);
+        VEC_PUSH(c->arena, &c->streams, pass_derive(c->arena, row, &c->diags));
+    }
+    return c->diags.errors == 0;
+}
+
+static PassOptions pass_options(const Compile *c) {
+    const CompileOptions *o = &c->options;
+    return (PassOptions){cg_target(o->target), o->dtype, o->level, o->tf32};
+}
+
+bool compile_algorithm(Compile *c) {
+    if (!compile_streams(c)) return false;
+    PassOptions o = pass_options(c);
+    for (int i = 0; i < c->streams.n; i++)
+        VEC_PUSH(c->arena, &c->tiles, pass_algorithm(c->arena, c->streams.data[i], &o));
+    return true;
+}
+
+// What the later versions' targets need is not here yet; saying so is better than trying.
+static bool supported(Compile *c) {
+    const Target *t = target_get(c->options.target);
+    if (t->id == TARGET_HOST || t->id == TARGET_SM80) return true;
+    diag_error(&c->diags, (Span){0},
+               "the target %s is not supported by this version (host and sm_80 are)", t->name);
+    return false;
+}
+
+bool compile_tiles(Compile *c) {
+    if (!supported(c) || !compile_streams(c)) return false;
+    PassOptions o = pass_options(c);
+    for (int i = 0; i < c->streams.n; i++) {
+        TileProgram *p = pass_pipeline(c->arena, c->streams.data[i], &o, &c->diags);
+        if (!p) return false;
+        VEC_PUSH(c->arena, &c->tiles, p);
+    }
+    return c->diags.errors == 0;
+}
+
+static CgOptions cg_options(const Compile *c) {
+    return (CgOptions){c->options.level, c->options.checks, c->options.tf32};
+}
+
+bool compile_emit(Compile *c, CgForm form, void **out, size_t *n) {
+    CgOptions o = cg_options(c);
+    if (!c->tiles.n && !compile_tiles(c)) return false;
+    return cg_emit((const TileProgram *const *)c->tiles.data, c->tiles.n, &o, form, &c->diags, out,
+                   n);
+}
+
+CgJit *compile_jit(Compile *c) {
+    CgOptions o = cg_options(c);
+    if (!c->tiles.n && !compile_tiles(c)) return NULL;
+    return cg_jit((const TileProgram *const *)c->tiles.data, c->tiles.n, &o, &c->diags);
+}

@@ -1,0 +1,43 @@
+// compile.h: the compiler as a library: source to typed AST, row programs, streaming forms, tile
+// programs, code. Each step needs the one before it and says false after a mistake, which is then
+// in `diags`. Nothing here prints or exits. Used by the command's verbs, by libattnc and by the
+// tests.
+#ifndef TOOLS_COMPILE_H
+#define TOOLS_COMPILE_H
+
+#include "codegen/codegen.h"
+#include "frontend/frontend.h"
+#include "passes/passes.h"
+
+typedef struct CompileOptions {
+    FeOptions source;  // stdlib and read are filled in by compile_open
+    const char *entry; // only this variant; NULL: all
+    TargetId target;
+    Dtype dtype;
+    int level;
+    bool checks, tf32;
+} CompileOptions;
+
+typedef struct Compile {
+    Arena *arena;
+    Diags diags;
+    CompileOptions options;
+    Module *module;
+    Variants variants; // those chosen, in the order of the source
+    VEC(RowProgram *) rows;
+    VEC(Stream *) streams;
+    VEC(TileProgram *) tiles;
+} Compile;
+
+// Reads and checks the source. The imported std modules are inside the compiler. FE_USAGE also when
+// there is no such entry. compile_close is due whatever comes back.
+FeStatus compile_open(Compile *c, const CompileOptions *o);
+void compile_close(Compile *c);
+bool compile_streams(Compile *c);   // rows and their streaming forms
+bool compile_algorithm(Compile *c); // tiles before the passes (--emit=tile)
+bool compile_tiles(Compile *c);     // tiles as the target runs them
+bool compile_emit(Compile *c, CgForm form, void **out,
+                  size_t *n);   // of all tiles; *out is malloc'ed
+CgJit *compile_jit(Compile *c); // NULL after a mistake
+
+#endif

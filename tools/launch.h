@@ -1,0 +1,37 @@
+// launch.h: a variant on a device: opened from source (compiled in memory) or from an artifact,
+// given a binding, launched, its outputs brought back into the binding's tensors.
+#ifndef TOOLS_LAUNCH_H
+#define TOOLS_LAUNCH_H
+
+#include "bind.h"
+#include "compile.h"
+#include "runtime/attn.h"
+
+typedef struct Launch {
+    attn_context *context;
+    attn_artifact *artifact;
+    attn_device device;
+    CgJit *jit;           // CPU, from source; the artifact's code
+    const Signature *sig; // NULL: several variants and no --entry
+    Dtype dtype;
+    // of the binding at hand
+    attn_prepared *prepared;
+    void **memory; // per argument: its place on a GPU; on the CPU the tensors themselves are used
+    void *workspace;
+    const Binding *binding;
+} Launch;
+
+// Both print what is wrong. launch_close is due whatever comes back. The signature is in arena a.
+Status launch_open_source(Launch *l, Arena *a, Compile *c, const Options *o);
+Status launch_open_file(Launch *l, Arena *a, const char *path, const Options *o);
+void launch_close(Launch *l);
+
+// Checks the binding against the artifact and puts it on the device.
+Status launch_bind(Launch *l, const Binding *b);
+Status launch_run(Launch *l);   // once; has run when it returns
+Status launch_fetch(Launch *l); // outputs into the binding
+void launch_unbind(Launch *l);
+
+Status launch_failed(const attn_error *e); // prints; the exit status for it
+
+#endif

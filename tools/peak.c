@@ -1,0 +1,115 @@
+// peak.c: see peak.h. Sixteen independent chains of vector multiply-adds, compiled for the vector
+// widths that this processor may have, and a sum over memory larger than the caches; on all threads
+// at once, the best of a few short rounds.
+#include "peak.h"
+#include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { CHAINS = 16, LANES = 16, ROUNDS = 4, STEPS = 2000000, MAX_THREADS = 256, MEMORY = 64 << 20 };
+typedef float Vec __attribute__((vector_size(LANES * 4)));
+
+// One body, compiled once per instruction set; f = a * f + b keeps every chain finite.
+#define FMA_LOOP(name, attribute, lanes)                                                           \
+    attribute static float name(long steps) {                                                      \
+        typedef float V __attribute__((vector_size((lanes)*4)));                                   \
+        V acc[CHAINS], a, b;                                                                       \
+        float sum = 0;                                                                             \
+        for (int l = 0; l < (lanes); l++) a[l] = 0.999f, b[l] = 1e-3f * (float)l;                  \
+        for (int i = 0; i < CHAINS; i++) acc[i] = b;                                               \
+        for (long s = 0; s < steps; s++)                                                           \
+            for (int i = 0; i < CHAINS; i++) acc[i] = acc[i] * a + b;                              \
+        for (int i = 0; i < CHAINS; i++)                                                           \
+            for (int l = 0; l < (lanes); l++) sum += acc[i][l];                                    \
+        return sum;                                                                                \
+    }
+
+FMA_LOOP(fma_plain, , 4)
+#if defined(__x86_64__)
+FMA_LOOP(fma_avx2, __attribute__((target("avx2,fma"))), 8)
+FMA_LOOP(fma_avx512, __attribute__((target("avx512f"))), 16)
+#endif
+
+typedef struct Kind {
+    float (*run)(long steps);
+    int lanes;
+} Kind;
+
+static Kind kind(void) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f")) return (Kind){fma_avx512, 16};
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return (Kind){fma_avx2, 8};
+#endif
+    return (Kind){fma_plain, 4};
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+typedef struct Work {
+    Kind kind;
+    const float *memory; // NULL: multiply-adds
+    size_t n;
+    volatile float sink; // so that the work is not taken out
+} Work;
+
+static void *work(void *ctx) {
+    Work *w = ctx;
+    Vec sum[4];
+    if (!w->memory) {
+        w->sink = w->kind.run(STEPS);
+        return NULL;
+    }
+    memset(sum, 0, sizeof sum);
+    for (size_t i = 0; i + 4 * LANES <= w->n; i += 4 * LANES)
+        for (int k = 0; k < 4; k++) {
+            Vec v;
+            memcpy(&v, w->memory + i + (size_t)k * LANES, sizeof v);
+            sum[k] += v;
+        }
+    w->sink = sum[0][0] + sum[1][0] + sum[2][0] + sum[3][0];
+    return NULL;
+}
+
+static double seconds(Work *w, int threads) {
+    pthread_t id[MAX_THREADS];
+    bool started[MAX_THREADS] = {false};
+    double from = now();
+    for (int i = 1; i < threads; i++) started[i] = pthread_create(&id[i], NULL, work, &w[i]) == 0;
+    work(&w[0]);
+    for (int i = 1; i < threads; i++)
+        if (started[i]) pthread_join(id[i], NULL);
+    return now() - from;
+}
+
+int peak_threads(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+Peak peak_measure(int threads) {
+    Work w[MAX_THREADS];
+    Peak p = {0, 0, threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads};
+    size_t n = MEMORY / 4;
+    float *memory = malloc((size_t)p.threads * n * 4);
+    if (memory) memset(memory, 0, (size_t)p.threads * n * 4);
+    for (int i = 0; i < p.threads; i++) w[i] = (Work){.kind = kind()};
+    double flop = 2.0 * STEPS * CHAINS * w[0].kind.lanes * p.threads;
+    for (int r = 0; r < ROUNDS; r++) {
+        double rate = flop / seconds(w, p.threads);
+        if (rate > p.flops) p.flops = rate;
+    }
+    for (int i = 0; i < p.threads && memory; i++) w[i].memory = memory + (size_t)i * n, w[i].n = n;
+    for (int r = 0; r < ROUNDS && memory; r++) {
+        double rate = (double)p.threads * (double)n * 4 / seconds(w, p.threads);
+        if (rate > p.bytes) p.bytes = rate;
+    }
+    free(memory);
+    return p;
+}
