@@ -84,6 +84,8 @@ static const Ex *fuse_one(void *ctx, ExPool *p, const Ex *e) {
     return e;
 }
 
+const Ex *simp_open(ExPool *p, const Ex *e) { return ex_map(p, e, simplify_one, NULL); }
+
 const Ex *ex_simplify(ExPool *p, const Ex *e) {
-    return ex_map(p, ex_map(p, e, simplify_one, NULL), fuse_one, NULL);
+    return ex_map(p, simp_open(p, e), fuse_one, NULL);
 }

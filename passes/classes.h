@@ -1,0 +1,35 @@
+// classes.h: which kinds of f32 an expression can give: a small abstract interpretation behind all
+// proofs of the derivation (what a masked key adds, what an empty row gives, whether a factor is
+// positive).
+#ifndef PASSES_CLASSES_H
+#define PASSES_CLASSES_H
+
+#include "ir/expr.h"
+
+typedef unsigned ClassSet; // of these
+enum {
+    CL_NAN = 1,
+    CL_NINF = 2,
+    CL_NEG = 4,
+    CL_ZERO = 8,
+    CL_POS = 16,
+    CL_PINF = 32,
+    CL_FINITE = CL_NEG | CL_ZERO | CL_POS,
+    CL_ALL = 63
+};
+
+// What symbols are. Loads, scalars, indices and anything not named here are finite: a tensor that
+// holds infinities makes rows that the proofs do not cover and that the formula itself makes
+// infinite or NaN.
+typedef struct ClassEnv {
+    ClassSet s;        // SYM_S
+    const ClassSet *r; // SYM_R, by index
+} ClassEnv;
+
+// Overflow and underflow are not looked for: the classes are those of the mathematics, with IEEE's
+// infinities and NaN.
+ClassSet class_of(const Ex *e, const ClassEnv *env); // e: f32
+// Of the sum of one or more values of these classes.
+ClassSet class_sum(ClassSet of);
+
+#endif

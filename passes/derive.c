@@ -1,0 +1,319 @@
+// derive.c: from row mathematics to the streaming form.
+//
+// In: a row program. Out: sweeps over the keys with their running states, shifts and deferred
+// factors (ir/stream.h).
+//
+//     m = rowmax(s); l = rowsum(exp(s - m)); w = exp(s - m) / l
+//     ->  one sweep: m = max s;  A = -m*log2e;  l = sum exp2(s*log2e + A);  acc = sum exp2(s*log2e
+//     + A) v;  then acc / l
+//
+// Holds afterwards: the reductions are handled in their order, each in the sweep of the deepest one
+// it depends on where its normal form allows that, else in the one after. Everything that is used
+// is proved: a masked key (s = -inf) adds a state's identity, a shift is finite in a row with keys
+// and never NaN nor -inf in one without, an empty row gives 0.
+#include "passes/derive.h"
+
+#include "passes/normal_form.h"
+#include "passes/simplify.h"
+#include "passes/simplify_rules.h"
+
+#include <assert.h>
+#include <math.h>
+
+typedef struct Derive {
+    Arena *arena, *scratch;
+    ExPool *p;
+    const RowProgram *row;
+    Diags *diags;
+    Stream *out;
+    int n;           // reductions
+    bool *needed;    // by the weight or an emit
+    int *sweep;      // of each needed reduction
+    bool *running;   // max and min whose finished value stands on running states and on earlier
+                     // sweeps only
+    ClassSet *full;  // classes of each reduction in a row with keys
+    ClassSet *empty; // ... and without
+    ClassSet *any;
+} Derive;
+
+static ClassSet identity_class(ExOp op) {
+    return op == EX_ROWMAX ? CL_NINF : op == EX_ROWMIN ? CL_PINF : CL_ZERO;
+}
+
+static const Ex *identity(ExPool *p, ExOp op) {
+    return ex_f32(p, op == EX_ROWMAX ? -INFINITY : op == EX_ROWMIN ? INFINITY : 0);
+}
+
+// ---- what is needed, and what it can be
+// -----------------------------------------------------------------------------
+
+static void need(Derive *d, const Ex *e) {
+    for (int k = 0; k < d->n; k++)
+        if (ex_uses(e, SYM_R, k)) d->needed[k] = true;
+}
+
+static void find_needed(Derive *d) {
+    need(d, d->row->weight);
+    for (int i = 0; i < d->row->emits.n; i++) need(d, d->row->emits.data[i].value);
+    for (int k = d->n - 1; k >= 0; k--) // what it uses stands before it
+        if (d->needed[k]) need(d, d->row->reduces.data[k].f);
+}
+
+static void find_classes(Derive *d, int k) {
+    const RowReduce *r = &d->row->reduces.data[k];
+    ClassEnv env = {CL_FINITE, d->full};
+    ClassSet f = class_of(r->f, &env);
+    d->full[k] = r->op == EX_ROWSUM ? class_sum(f) : f;
+    d->empty[k] = identity_class(r->op);
+    d->any[k] = d->full[k] | d->empty[k];
+}
+
+// ---- states and shifts
+// ----------------------------------------------------------------------------------------------
+
+// A masked key must leave the state as it was. It stands as s = -inf; what the formula cannot be
+// proved to give there is selected.
+static const Ex *guarded(Derive *d, ExOp op, const Ex *elem) {
+    ClassEnv env = {CL_NINF, d->any};
+    if (class_of(elem, &env) == identity_class(op)) return elem;
+    const Ex *s = ex_symbol(d->p, SYM_S), *none = ex_f32(d->p, -INFINITY);
+    return simp_select(d->p, ex_2(d->p, EX_EQ, s, none), identity(d->p, op), elem);
+}
+
+static int add_state(Derive *d, StreamState st) {
+    Stream *s = d->out;
+    st.elem = ex_simplify(d->p, guarded(d, st.op, st.elem));
+    for (int i = 0; i < s->states.n; i++) {
+        const StreamState *o = &s->states.data[i];
+        if (o->op == st.op && o->sweep == st.sweep && o->elem == st.elem && o->shift == st.shift)
+            return i;
+    }
+    VEC_PUSH(d->arena, &s->states, st);
+    return s->states.n - 1;
+}
+
+static const Ex *state(Derive *d, int i) { return ex_sym(d->p, SYM_STATE, i, EX_F32); }
+
+// Reductions of this sweep by the states that run for them.
+static const Ex *running_value(Derive *d, const Ex *e, int sweep) {
+    for (int k = d->n - 1; k >= 0; k--) // a finished value may use earlier reductions of the sweep
+        if (d->needed[k] && d->sweep[k] == sweep && d->out->finished.data[k] &&
+            ex_uses(e, SYM_R, k))
+            e = ex_subst(d->p, e, SYM_R, k, d->out->finished.data[k]);
+    return e;
+}
+
+static ClassSet shift_class(const Ex *raw, const ClassSet *r) {
+    ClassEnv env = {CL_FINITE, r};
+    return class_of(raw, &env);
+}
+
+// Whether a shift and all extrema that it stands on are finite in every row with keys. Such extrema
+// leave their starting values together, with the first key.
+static bool shift_is_sound(Derive *d, const Ex *raw, int sweep) {
+    for (int k = 0; k < d->n; k++)
+        if (d->needed[k] && d->sweep[k] == sweep && d->full[k] & ~(unsigned)CL_FINITE &&
+            ex_uses(raw, SYM_R, k))
+            return false;
+    return !(shift_class(raw, d->full) & ~(unsigned)CL_FINITE);
+}
+
+// Until a sweep has seen a key, a shift must be +inf or finite, so that what was accumulated, 0, is
+// rescaled by a number. The formula gives that where it is a maximum with a minus; otherwise it is
+// selected.
+static const Ex *shift_from_start(Derive *d, const Ex *raw, int sweep) {
+    ClassSet *before = ARENA_ARRAY(d->scratch, ClassSet, d->n);
+    const Ex *none = NULL; // no key yet
+    for (int k = 0; k < d->n; k++) {
+        bool moves = d->needed[k] && d->sweep[k] == sweep;
+        before[k] = moves ? d->empty[k] : d->full[k];
+        if (moves && ex_uses(raw, SYM_R, k))
+            none = ex_2(d->p, EX_EQ, ex_sym(d->p, SYM_R, k, EX_F32),
+                        identity(d->p, d->row->reduces.data[k].op));
+    }
+    ClassSet start = shift_class(raw, before) | shift_class(raw, d->empty);
+    if (!none || !(start & (CL_NAN | CL_NINF))) return raw;
+    return simp_select(d->p, none, ex_f32(d->p, INFINITY), raw);
+}
+
+static int add_shift(Derive *d, const Ex *raw, int sweep) {
+    raw = ex_simplify(d->p, running_value(d, shift_from_start(d, raw, sweep), sweep));
+    for (int i = 0; i < d->out->shifts.n; i++)
+        if (d->out->shifts.data[i] == raw) return i;
+    VEC_PUSH(d->arena, &d->out->shifts, raw);
+    return d->out->shifts.n - 1;
+}
+
+// ---- placing a reduction or the weight in a sweep
+// -------------------------------------------------------------------
+
+// What e is like when reductions of `sweep` are not finished; `only` >= 0 takes all but that one as
+// finished.
+static bool separable(Derive *d, const Ex *e, int sweep, int only, NormalForm *nf) {
+    NfMotion *motion = ARENA_ARRAY(d->scratch, NfMotion, d->n);
+    for (int k = 0; k < d->n; k++) {
+        bool open = d->needed[k] && d->sweep[k] == sweep && (only < 0 || only == k);
+        motion[k] = !open ? NF_KNOWN : d->running[k] ? NF_MOVING : NF_SETTLING;
+    }
+    NfRow row = {motion, d->full};
+    return normal_form(d->p, e, &row, nf) && (!nf->shift || shift_is_sound(d, nf->shift, sweep));
+}
+
+// A max or min goes through a positive factor, and has no shift.
+static bool suits(Derive *d, ExOp op, const NormalForm *nf) {
+    if (op == EX_ROWSUM) return true;
+    if (nf->shift) return false;
+    ClassEnv env = {CL_FINITE, d->any};
+    return !nf->factor || class_of(nf->factor, &env) == CL_POS;
+}
+
+static bool uses_open(const Derive *d, const Ex *e, int sweep) {
+    for (int k = 0; k < d->n; k++)
+        if (d->needed[k] && d->sweep[k] == sweep && ex_uses(e, SYM_R, k)) return true;
+    return false;
+}
+
+static int deepest(const Derive *d, const Ex *e) {
+    int sweep = 0;
+    for (int k = 0; k < d->n; k++)
+        if (d->needed[k] && d->sweep[k] > sweep && ex_uses(e, SYM_R, k)) sweep = d->sweep[k];
+    return sweep;
+}
+
+// The first reduction that alone keeps e out of this sweep; the last that e uses where it takes
+// several together.
+static int find_blocking(Derive *d, const Ex *e, ExOp op, int sweep) {
+    int last = -1;
+    for (int k = 0; k < d->n; k++) {
+        if (!d->needed[k] || d->sweep[k] != sweep || !ex_uses(e, SYM_R, k)) continue;
+        NormalForm nf;
+        if (!separable(d, e, sweep, k, &nf) || !suits(d, op, &nf)) return k;
+        last = k;
+    }
+    return last;
+}
+
+static void say_blocked(Derive *d, const Ex *e, ExOp op, int sweep, const char *what) {
+    int k = find_blocking(d, e, op, sweep);
+    assert(k >= 0);
+    if (d->out->blocking < 0) d->out->blocking = k;
+    if (!d->diags) return;
+    const RowReduce *r = &d->row->reduces.data[k];
+    diag_note(d->diags, NULL, r->span,
+              "%s needs the finished value of '%s' before its first key: no single-pass form, %d "
+              "sweeps over the keys",
+              what, r->name, sweep + 2);
+}
+
+// The sweep in which e is reduced, `least` or later, and its form there.
+static int place(Derive *d, const Ex *e, ExOp op, int least, const char *what, NormalForm *nf) {
+    int first = deepest(d, e), sweep = first > least ? first : least;
+    for (;; sweep++) {
+        if (separable(d, e, sweep, -1, nf) && suits(d, op, nf)) return sweep;
+        *nf = (NormalForm){e, NULL, NULL};
+        if (!uses_open(d, e, sweep)) return sweep; // nothing to wait for: as it stands
+        say_blocked(d, e, op, sweep, what);
+    }
+}
+
+// ---- the row without a key
+// ------------------------------------------------------------------------------------------
+
+static int find_extremum_of_s(Derive *d) {
+    const Ex *s = ex_symbol(d->p, SYM_S);
+    for (int i = 0; i < d->out->states.n; i++) {
+        const StreamState *st = &d->out->states.data[i];
+        if (st->op != EX_ROWSUM && st->elem == ex_simplify(d->p, guarded(d, st->op, s))) return i;
+    }
+    return -1;
+}
+
+static const Ex *row_is_empty(Derive *d) {
+    int i = find_extremum_of_s(d);
+    if (i < 0) {
+        StreamState count = {EX_ROWSUM, 0, ex_f32(d->p, 1), -1, "count", d->row->span};
+        i = d->out->added_count = add_state(d, count);
+    }
+    const StreamState *st = &d->out->states.data[i];
+    return ex_2(d->p, EX_EQ, state(d, i), identity(d->p, st->op));
+}
+
+static bool finite_when_empty(Derive *d, const Ex *factor) {
+    ClassEnv env = {CL_FINITE, d->empty};
+    return !factor || !(class_of(factor, &env) & ~(unsigned)CL_FINITE);
+}
+
+// ---- the parts
+// ------------------------------------------------------------------------------------------------------
+
+static const Ex *with_shift(Derive *d, const Ex *elem, int shift) {
+    if (shift < 0) return elem;
+    return ex_subst(d->p, elem, SYM_SHIFT, NF_SHIFT, ex_sym(d->p, SYM_SHIFT, shift, EX_F32));
+}
+
+static bool uses_only_running(const Derive *d, const Ex *e, int sweep) {
+    for (int k = 0; e && k < d->n; k++)
+        if (d->needed[k] && d->sweep[k] == sweep && !d->running[k] && ex_uses(e, SYM_R, k))
+            return false;
+    return true;
+}
+
+static const Ex *finished_value(Derive *d, const RowReduce *r, int st, const Ex *factor) {
+    const Ex *v = factor ? simp_2(d->p, EX_MUL, state(d, st), factor) : state(d, st);
+    if (!finite_when_empty(d, factor))
+        v = simp_select(d->p, row_is_empty(d), identity(d->p, r->op), v);
+    return ex_simplify(d->p, v);
+}
+
+static void derive_reduction(Derive *d, int k) {
+    const RowReduce *r = &d->row->reduces.data[k];
+    const Ex *finished = identity(d->p, r->op);
+    if (d->needed[k]) {
+        NormalForm nf;
+        const Ex *f = simp_open(d->p, r->f);
+        const char *what = arena_printf(d->arena, "'%s'", r->name);
+        int sweep = place(d, f, r->op, 0, what, &nf);
+        int shift = nf.shift ? add_shift(d, nf.shift, sweep) : -1;
+        StreamState st = {r->op, sweep, with_shift(d, nf.elem, shift), shift, r->name, r->span};
+        d->running[k] = r->op != EX_ROWSUM && uses_only_running(d, nf.factor, sweep);
+        d->sweep[k] = sweep;
+        finished = finished_value(d, r, add_state(d, st), nf.factor);
+    }
+    VEC_PUSH(d->arena, &d->out->finished, finished);
+}
+
+static void derive_weight(Derive *d) {
+    NormalForm nf;
+    int last = 0;
+    for (int k = 0; k < d->n; k++)
+        if (d->needed[k] && d->sweep[k] > last) last = d->sweep[k];
+    last = place(d, simp_open(d->p, d->row->weight), EX_ROWSUM, last, "the weight", &nf);
+    Stream *s = d->out;
+    s->nsweeps = last + 1;
+    s->shift = nf.shift ? add_shift(d, nf.shift, last) : -1;
+    s->elem = ex_simplify(d->p, guarded(d, EX_ROWSUM, with_shift(d, nf.elem, s->shift)));
+    s->factor = nf.factor ? ex_simplify(d->p, nf.factor) : NULL;
+    s->empty = finite_when_empty(d, nf.factor) ? NULL : row_is_empty(d);
+}
+
+Stream *pass_derive(Arena *a, const RowProgram *row, Diags *diags) {
+    int n = row->reduces.n;
+    Derive d = {
+        .arena = a, .scratch = arena_new(), .p = row->pool, .row = row, .diags = diags, .n = n};
+    d.needed = ARENA_ARRAY(d.scratch, bool, n + 1);
+    d.running = ARENA_ARRAY(d.scratch, bool, n + 1);
+    d.sweep = ARENA_ARRAY(d.scratch, int, n + 1);
+    d.full = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
+    d.empty = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
+    d.any = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
+    d.out = ARENA_NEW(a, Stream);
+    *d.out = (Stream){.row = row, .shift = -1, .added_count = -1, .blocking = -1};
+    find_needed(&d);
+    for (int k = 0; k < n; k++) {
+        find_classes(&d, k);
+        derive_reduction(&d, k);
+    }
+    derive_weight(&d);
+    arena_free(d.scratch);
+    return d.out;
+}

@@ -1,0 +1,33 @@
+// normal_form.h: the multiplicative normal form of an expression over a row: elem * factor, where
+// elem may be shifted in its exponents by a row scalar and knows no other unfinished reduction.
+#ifndef PASSES_NORMAL_FORM_H
+#define PASSES_NORMAL_FORM_H
+
+#include "passes/classes.h"
+
+typedef enum NfMotion { // of a reduction, seen from a sweep
+    NF_KNOWN,           // finished in an earlier sweep
+    NF_MOVING,          // a max or min of this sweep: its running value may be a shift
+    NF_SETTLING,        // known only when this sweep is over
+} NfMotion;
+
+typedef struct NfRow { // by the index of SYM_R
+    const NfMotion *motion;
+    const ClassSet *classes; // of finished values in a row with keys
+} NfRow;
+
+enum { NF_SHIFT = -1 }; // SYM_SHIFT's index in NormalForm.elem: to be replaced
+
+// e = elem[shift for SYM_SHIFT] * factor, for every value of the reductions; elem[x] = elem[0] *
+// exp2(x).
+typedef struct NormalForm {
+    const Ex *elem;   // over S, KV_IDX, SYM_SHIFT NF_SHIFT and reductions that are known
+    const Ex *shift;  // over reductions that are known or move; NULL: elem has none
+    const Ex *factor; // over all reductions; NULL for 1
+} NormalForm;
+
+// False where e is not of this form as far as the rules see. e is simplified without fma
+// (simp_open).
+bool normal_form(ExPool *p, const Ex *e, const NfRow *row, NormalForm *out);
+
+#endif

@@ -1,0 +1,497 @@
+// The derived streaming form against the row mathematics it came from, in double: on rows with
+// masked keys and without any, with the keys cut into parts and tiles at random and the parts
+// merged in random order.
+#include "passes/derive.h"
+
+#include "ir/expr_ops.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEYS = 24, MAX_R = 16, MAX_STATES = 40 };
+
+static uint32_t draw(uint32_t *seed, uint32_t n) {
+    *seed = *seed * 1664525u + 1013904223u;
+    return (*seed >> 8) % n;
+}
+
+// ---- row programs from short texts: "m = rowmax s; w = exp((s - m)); emit lse = m"
+// ----------------------------------
+
+static const Ex *read(RowProgram *p, const char *s) {
+    ExNames names = row_names(p);
+    const char *error = NULL;
+    const Ex *e = ex_parse(p->pool, &s, &names, &error);
+    ck_assert_msg(e && !*s, "%s: %s", s, error ? error : "more text");
+    return e;
+}
+
+static RowProgram *row_new(Arena *a) {
+    RowProgram *p = ARENA_NEW(a, RowProgram);
+    p->arena = a;
+    p->pool = ex_pool(a);
+    p->name = "test";
+    p->D = p->Dv = 4;
+    sizes_init(a, &p->sizes);
+    static const char *const scalars[] = {"sink", "temp"};
+    for (int i = 0; i < 2; i++) {
+        RowInput in = {.name = scalars[i], .dtype = DT_F32};
+        VEC_PUSH(a, &p->inputs, in);
+    }
+    p->score = p->modified = ex_symbol(p->pool, SYM_DOT);
+    p->mask = ex_bool(p->pool, true);
+    p->output = ex_symbol(p->pool, SYM_O);
+    return p;
+}
+
+static void add_reduce(RowProgram *p, const char *name, ExOp op, const Ex *f) {
+    RowReduce r = {op, f, name, {0, 0, 0}};
+    VEC_PUSH(p->arena, &p->reduces, r);
+}
+
+static void read_statement(RowProgram *p, char *text) {
+    char *value = strstr(text, " = ") + 3;
+    value[-3] = 0;
+    if (!strncmp(text, "emit ", 5)) {
+        RowEmit e = {text + 5, read(p, value), {0, 0, 0}};
+        VEC_PUSH(p->arena, &p->emits, e);
+        return;
+    }
+    for (int op = EX_ROWMAX; op <= EX_ROWSUM; op++) {
+        size_t n = strlen(ex_op_name((ExOp)op));
+        if (strncmp(value, ex_op_name((ExOp)op), n)) continue;
+        add_reduce(p, text, (ExOp)op, read(p, value + n + 1));
+        return;
+    }
+    p->weight = read(p, value);
+}
+
+static RowProgram *row_of(Arena *a, const char *text) {
+    RowProgram *p = row_new(a);
+    char *s = arena_strdup(a, text);
+    for (char *end; s; s = end) {
+        end = strstr(s, "; ");
+        if (end) *end = 0, end += 2;
+        read_statement(p, s);
+    }
+    return p;
+}
+
+// ---- evaluation
+// -----------------------------------------------------------------------------------------------------
+
+typedef struct Row {
+    int n;
+    double s[KEYS], v[KEYS]; // s -inf: masked
+    double sink, temp;
+} Row;
+
+typedef struct Vals {
+    const Row *row;
+    double s, r[MAX_R], state[MAX_STATES], shift[MAX_STATES];
+} Vals;
+
+static ExValue symbol(void *ctx, const Ex *e) {
+    const Vals *v = ctx;
+    ExValue x = {.f = 0};
+    switch ((int)e->sym) {
+    case SYM_S: x.f = v->s; break;
+    case SYM_R: x.f = v->r[e->index]; break;
+    case SYM_STATE: x.f = v->state[e->index]; break;
+    case SYM_SHIFT: x.f = v->shift[e->index]; break;
+    case SYM_SCALAR: x.f = e->index ? v->row->temp : v->row->sink; break;
+    case SYM_Q_IDX: x.i = 5; break;
+    default: x.i = 1; break;
+    }
+    return x;
+}
+
+static double eval(const Ex *e, Vals *v) {
+    ExEnv env = {.sym = symbol, .ctx = v};
+    return ex_eval(e, &env).f;
+}
+
+static bool holds(const Ex *e, Vals *v) {
+    ExEnv env = {.sym = symbol, .ctx = v};
+    return ex_eval(e, &env).i;
+}
+
+static double start(ExOp op) {
+    return op == EX_ROWMAX ? -INFINITY : op == EX_ROWMIN ? INFINITY : 0;
+}
+
+static double reduce(ExOp op, double a, double b) {
+    return op == EX_ROWMAX ? fmax(a, b) : op == EX_ROWMIN ? fmin(a, b) : a + b;
+}
+
+// As it is written. Returns sum |w v|, the scale of rounding errors.
+static double direct(const RowProgram *p, const Row *row, Vals *v, double *o) {
+    v->row = row;
+    for (int k = 0; k < p->reduces.n; k++) {
+        double r = start(p->reduces.data[k].op);
+        for (int j = 0; j < row->n; j++) {
+            if (row->s[j] == -INFINITY) continue;
+            v->s = row->s[j];
+            r = reduce(p->reduces.data[k].op, r, eval(p->reduces.data[k].f, v));
+        }
+        v->r[k] = r;
+    }
+    double size = *o = 0;
+    for (int j = 0; j < row->n; j++) {
+        if (row->s[j] == -INFINITY) continue;
+        v->s = row->s[j];
+        double w = eval(p->weight, v);
+        *o += w * row->v[j];
+        size += fabs(w * row->v[j]);
+    }
+    return size;
+}
+
+typedef struct Part {
+    double state[MAX_STATES], acc;
+} Part;
+
+static Part part_new(const Stream *s) {
+    Part p = {.acc = 0};
+    for (int i = 0; i < s->states.n; i++) p.state[i] = start(s->states.data[i].op);
+    return p;
+}
+
+// What a part's sums are multiplied by when its states become `now`; sets now's safe shift in v.
+static double rescale(const Stream *s, int shift, const Part *was, const Part *now, Vals *v) {
+    if (shift < 0) return 1;
+    memcpy(v->state, was->state, sizeof v->state);
+    double old = eval(s->shifts.data[shift], v);
+    memcpy(v->state, now->state, sizeof v->state);
+    double raw = eval(s->shifts.data[shift], v), safe = raw == INFINITY ? 0 : raw;
+    v->shift[shift] = safe;
+    return exp2(safe - old);
+}
+
+static bool carried(const Stream *s, int i, int sweep) { return s->states.data[i].sweep == sweep; }
+
+static void add_tile(const Stream *s, int sweep, const Row *row, int from, int to, Part *part,
+                     Vals *v) {
+    Part was = *part;
+    for (int i = 0; i < s->states.n; i++)
+        for (int j = from; j < to && carried(s, i, sweep) && s->states.data[i].op != EX_ROWSUM;
+             j++) {
+            v->s = row->s[j];
+            part->state[i] =
+                reduce(s->states.data[i].op, part->state[i], eval(s->states.data[i].elem, v));
+        }
+    Part extrema = *part; // a shift stands on max and min only
+    for (int i = 0; i < s->states.n; i++) {
+        if (!carried(s, i, sweep) || s->states.data[i].op != EX_ROWSUM) continue;
+        part->state[i] *= rescale(s, s->states.data[i].shift, &was, &extrema, v);
+        for (int j = from; j < to; j++) {
+            v->s = row->s[j];
+            part->state[i] += eval(s->states.data[i].elem, v);
+        }
+    }
+    if (sweep < s->nsweeps - 1) return;
+    part->acc *= rescale(s, s->shift, &was, &extrema, v);
+    for (int j = from; j < to; j++) {
+        v->s = row->s[j];
+        part->acc += eval(s->elem, v) * row->v[j];
+    }
+}
+
+static Part merge(const Stream *s, int sweep, const Part *a, const Part *b, Vals *v) {
+    Part now = *a;
+    for (int i = 0; i < s->states.n; i++)
+        if (carried(s, i, sweep) && s->states.data[i].op != EX_ROWSUM)
+            now.state[i] = reduce(s->states.data[i].op, a->state[i], b->state[i]);
+    Part extrema = now;
+    for (int i = 0; i < s->states.n; i++) {
+        if (!carried(s, i, sweep) || s->states.data[i].op != EX_ROWSUM) continue;
+        int shift = s->states.data[i].shift;
+        now.state[i] = a->state[i] * rescale(s, shift, a, &extrema, v) +
+                       b->state[i] * rescale(s, shift, b, &extrema, v);
+    }
+    now.acc = a->acc * rescale(s, s->shift, a, &extrema, v) +
+              b->acc * rescale(s, s->shift, b, &extrema, v);
+    return now;
+}
+
+// One sweep: parts of the keys, each in tiles, merged in random order (with an empty part among
+// them).
+static Part run_sweep(const Stream *s, int sweep, const Row *row, const Part *before, Vals *v,
+                      uint32_t *seed) {
+    Part parts[KEYS + 2];
+    int n = 0, at = 0;
+    for (parts[n++] = *before; at < row->n;) {
+        int end = at + 1 + (int)draw(seed, KEYS);
+        parts[n] = *before;
+        for (end = end > row->n ? row->n : end; at < end;) {
+            int to = at + 1 + (int)draw(seed, 8);
+            if (to > end) to = end;
+            add_tile(s, sweep, row, at, to, &parts[n], v);
+            at = to;
+        }
+        n++;
+    }
+    for (; n > 1; n--) {
+        int a = (int)draw(seed, (uint32_t)n), b = (int)draw(seed, (uint32_t)n - 1);
+        b += b >= a;
+        Part merged = merge(s, sweep, &parts[a], &parts[b], v);
+        parts[a < b ? a : b] = merged;
+        parts[a < b ? b : a] = parts[n - 1];
+        if ((a < b ? a : b) == n - 1) parts[b] = merged;
+    }
+    return parts[0];
+}
+
+static double streamed(const Stream *s, const Row *row, Vals *v, uint32_t *seed) {
+    v->row = row;
+    Part part = part_new(s);
+    for (int t = 0; t < s->nsweeps; t++) {
+        part = run_sweep(s, t, row, &part, v, seed);
+        memcpy(v->state, part.state, sizeof v->state);
+        for (int k = 0; k < s->finished.n; k++) v->r[k] = eval(s->finished.data[k], v);
+    }
+    if (s->empty && holds(s->empty, v)) return 0;
+    return s->factor ? part.acc * eval(s->factor, v) : part.acc;
+}
+
+// ---- comparing
+// ------------------------------------------------------------------------------------------------------
+
+static double uniform(uint32_t *seed) { return draw(seed, 1 << 20) / 524288.0 - 1; }
+
+static Row random_row(uint32_t *seed) {
+    Row r = {
+        .n = (int)draw(seed, KEYS + 1), .sink = uniform(seed), .temp = 1 + fabs(uniform(seed))};
+    int masked = (int)draw(seed, 4); // of 3: none, some, most, all
+    double scale = draw(seed, 3) ? 3 : 12;
+    for (int j = 0; j < r.n; j++) {
+        r.s[j] = (float)(uniform(seed) * scale);
+        r.v[j] = (float)uniform(seed);
+        if ((int)draw(seed, 3) < masked) r.s[j] = -INFINITY;
+    }
+    return r;
+}
+
+static const char *text_of(const RowProgram *p, const Stream *s) {
+    Text t;
+    text_init(&t, p->arena);
+    row_print(&t, p);
+    stream_print(&t, s);
+    return t.s;
+}
+
+static bool agree(double want, double got, double size) {
+    if (!(fabs(want) < 1e30 && size < 1e30)) return true; // the formula itself overflows here
+    return fabs(want - got) <= 2e-5 * size + 1e-7;
+}
+
+// `used`: a reduction that nothing needs has no value.
+static void check_row(const RowProgram *p, const Stream *s, const Row *row, uint32_t *seed) {
+    Vals a = {.s = 0}, b = {.s = 0};
+    double want, size = direct(p, row, &a, &want), got = streamed(s, row, &b, seed);
+    ck_assert_msg(agree(want, got, size), "%g, want %g\n%s", got, want, text_of(p, s));
+    for (int i = 0; i < p->emits.n; i++) {
+        double we = eval(p->emits.data[i].value, &a), ge = eval(p->emits.data[i].value, &b);
+        bool ok = isinf(we) ? we == ge : agree(we, ge, fabs(we) + 1);
+        ck_assert_msg(ok, "emit %s: %g, want %g\n%s", p->emits.data[i].name, ge, we, text_of(p, s));
+    }
+}
+
+static void check_rows(const RowProgram *p, const Stream *s, uint32_t seed, int rows) {
+    for (int i = 0; i < rows; i++) {
+        Row row = random_row(&seed);
+        check_row(p, s, &row, &seed);
+    }
+}
+
+// ---- cases
+// ----------------------------------------------------------------------------------------------------------
+
+static const struct {
+    const char *text;
+    int sweeps, states;
+    bool shifted, factor;
+} cases[] = {
+    // softmax
+    {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); emit lse = (m + log(l))", 1, 2,
+     true, true},
+    // ... written with its logarithm
+    {"m = rowmax s; l = rowsum exp((s - m)); w = exp((s - (m + log(l)))); emit lse = (m + log(l))",
+     1, 2, true, true},
+    // ... and as products
+    {"m = rowmax s; l = rowsum (exp(s) * exp(neg(m))); w = ((exp(s) / exp(m)) / l)", 1, 2, true,
+     true},
+    // a sink
+    {"m0 = rowmax s; l = rowsum exp((s - max(m0, sink))); "
+     "w = (exp((s - max(m0, sink))) / (l + exp((sink - max(m0, sink)))))",
+     1, 2, true, true},
+    // off by one
+    {"m = rowmax s; l = rowsum exp((s - max(m, 0.0))); w = (exp((s - max(m, 0.0))) / (l + "
+     "exp(neg(max(m, 0.0)))))",
+     1, 2, true, true},
+    // retention
+    {"l = rowsum abs(s); w = (s / max(l, 1.0))", 1, 1, false, true},
+    // relu, sigmoid, nothing
+    {"w = max(s, 0.0)", 1, 0, false, false},
+    {"w = sigmoid(s)", 1, 0, false, false},
+    {"w = s", 1, 0, false, false},
+    {"w = 1.0", 1, 0, false, false},
+    // squared relu over its sum; a row of zeros is 0/0 in the formula itself
+    {"l = rowsum pow(max(s, 0.0), 2.0); w = (pow(max(s, 0.0), 2.0) / max(l, 1e-3))", 1, 1, false,
+     true},
+    // relu of a normalized score
+    {"l = rowsum abs(s); w = max((s / max(l, 1.0)), 0.0)", 1, 1, false, true},
+    {"l = rowsum abs(s); w = abs((s / neg(max(l, 1.0))))", 1, 1, false, true},
+    {"l = rowsum abs(s); w = sqrt((abs(s) / max(l, 1.0)))", 1, 1, false, true},
+    // L2
+    {"l = rowsum (s * s); w = (s * rsqrt((l + 1e-3)))", 1, 1, false, true},
+    // mean
+    {"n = rowsum 1.0; w = (1.0 / n)", 1, 1, false, true},
+    // layer norm: three sweeps; and softmax of it: four
+    {"n = rowsum 1.0; t = rowsum s; q = rowsum ((s - (t / n)) * (s - (t / n))); "
+     "w = ((s - (t / n)) * rsqrt(((q / n) + 1e-5)))",
+     2, 3, false, true},
+    {"n = rowsum 1.0; t = rowsum s; q = rowsum ((s - (t / n)) * (s - (t / n))); "
+     "e = rowsum exp(((s - (t / n)) * rsqrt(((q / n) + 1e-5)))); "
+     "w = (exp(((s - (t / n)) * rsqrt(((q / n) + 1e-5)))) / e)",
+     3, 4, false, true},
+    // min
+    {"m = rowmin s; l = rowsum exp((m - s)); w = (exp((m - s)) / l); emit x = (m - log(l))", 1, 2,
+     true, true},
+    {"lo = rowmin s; hi = rowmax s; w = ((s - lo) / ((hi - lo) + 1.0))", 2, 2, false, true},
+    {"lo = rowmin s; hi = rowmax s; w = exp((s - (hi + (0.5 * lo))))", 1, 2, true, false},
+    // no max
+    {"l = rowsum exp(s); w = (exp(s) / l)", 1, 2, false, true},
+    {"l = rowsum exp(neg(s)); w = (exp(neg(s)) / l)", 1, 2, false, true},
+    {"t = rowsum s; w = exp((s - t))", 2, 1, false, false},
+    // a temperature that the row knows
+    {"m = rowmax s; l = rowsum exp(((s - m) / (temp + f32(q_idx)))); w = (exp(((s - m) / (temp + "
+     "f32(q_idx)))) / l)",
+     1, 2, true, true},
+    // two softmaxes
+    {"m = rowmax s; l = rowsum exp((s - m)); m2 = rowmax (2.0 * s); l2 = rowsum exp(((2.0 * s) - "
+     "m2)); "
+     "w = ((exp((s - m)) / l) - (0.5 * (exp(((2.0 * s) - m2)) / l2)))",
+     2, 3, false, false},
+    // powers of softmax
+    {"m = rowmax s; l = rowsum exp((s - m)); w = pow((exp((s - m)) / l), 2.0)", 1, 2, true, true},
+    {"m = rowmax s; l = rowsum exp((s - m)); w = sqrt((exp((s - m)) / l))", 1, 2, true, true},
+    {"m = rowmax s; l = rowsum exp((s - m)); w = ((exp((s - m)) / l) * s)", 1, 2, true, true},
+    {"m = rowmax s; l = rowsum exp((s - m)); w = ((exp((s - m)) + exp((sink - m))) / (l + 1.0))", 1,
+     2, true, true},
+    {"m = rowmax s; l = rowsum exp((s - m)); w = (max(exp((s - m)), exp((sink - m))) / (l + 1.0))",
+     1, 2, true, true},
+    {"m = rowmax s; l = rowsum select((0.0 < s), exp((s - m)), 0.0); w = (select((0.0 < s), exp((s "
+     "- m)), 0.0) / (l + 1.0))",
+     1, 2, true, true},
+    // sparse: what is near the maximum
+    {"m = rowmax s; l = rowsum pow(max(((s - m) + 1.0), 0.0), 2.0); w = (pow(max(((s - m) + 1.0), "
+     "0.0), 2.0) / l)",
+     2, 2, false, true},
+    {"m = rowmax s; w = select((s == m), 1.0, 0.0)", 2, 1, false, false},
+    // extrema of what is not s
+    {"m = rowmax abs(s); w = (s / m)", 1, 1, false, true},
+    {"m = rowmax (s * s); w = (s / (m + 1.0))", 1, 1, false, true},
+    {"l = rowsum abs(s); m = rowmax (s / max(l, 1.0)); w = (s * exp(neg(m)))", 1, 2, false, true},
+    {"m = rowmax s; x = rowmax exp((s - m)); w = (s / (x + 1.0))", 2, 2, false, true},
+    // what nothing needs; what only an emit needs
+    {"m = rowmax s; n = rowsum 1.0; w = s", 1, 0, false, false},
+    {"m = rowmax s; n = rowsum 1.0; w = s; emit count = n; emit top = m", 1, 2, false, false},
+    {"m = rowmax s; l = rowsum exp((s - m)); t = rowsum (exp((s - m)) / l); w = (exp((s - m)) / t)",
+     1, 2, true, true},
+};
+
+START_TEST(named_forms) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        RowProgram *p = row_of(a, cases[i].text);
+        Diags diags;
+        diag_init(&diags, a);
+        Stream *s = pass_derive(a, p, &diags);
+        const char *text = text_of(p, s);
+        ck_assert_msg(s->nsweeps == cases[i].sweeps, "%s", text);
+        ck_assert_msg(s->states.n == cases[i].states, "%s", text);
+        ck_assert_msg((s->shift >= 0) == cases[i].shifted, "%s", text);
+        ck_assert_msg((s->factor != NULL) == cases[i].factor, "%s", text);
+        ck_assert_msg((diags.first != NULL) == (s->nsweeps > 1), "%s", text);
+        ck_assert_msg((s->blocking >= 0) == (s->nsweeps > 1), "%s", text);
+        check_rows(p, s, (uint32_t)i * 31 + 7, 60);
+        arena_free(a);
+    }
+}
+END_TEST
+
+// ---- random programs
+// ------------------------------------------------------------------------------------------------
+
+static const Ex *one_of(RowProgram *p, const Ex **have, int n, uint32_t *seed) {
+    if (!draw(seed, 4)) return ex_f32(p->pool, (float)(int)draw(seed, 5) - 1.5f);
+    return have[draw(seed, 3) ? n - 1 - (int)draw(seed, (uint32_t)(n < 3 ? n : 3))
+                              : (int)draw(seed, (uint32_t)n)];
+}
+
+static const Ex *grow(RowProgram *p, const Ex **have, int n, uint32_t *seed) {
+    static const ExOp ops[] = {EX_ADD, EX_SUB, EX_SUB,     EX_MUL,  EX_MUL,
+                               EX_DIV, EX_MAX, EX_MIN,     EX_ABS,  EX_NEG,
+                               EX_EXP, EX_EXP, EX_SIGMOID, EX_TANH, EX_SELECT};
+    ExOp op = ops[draw(seed, 15)];
+    const Ex *x = one_of(p, have, n, seed), *y = one_of(p, have, n, seed),
+             *one = ex_f32(p->pool, 1);
+    if (op == EX_DIV)
+        y = ex_2(p->pool, EX_ADD, ex_1(p->pool, EX_ABS, y), one); // where the formula has no poles
+    if (op == EX_SELECT)
+        return ex_select(p->pool, ex_2(p->pool, EX_LT, x, y), y, one_of(p, have, n, seed));
+    if (op == EX_EXP) x = ex_2(p->pool, EX_SUB, x, y);
+    return ex_ops[op].arity == 1 ? ex_1(p->pool, op, x) : ex_2(p->pool, op, x, y);
+}
+
+static const Ex *random_expr(RowProgram *p, const Ex **base, int n, uint32_t *seed) {
+    const Ex *have[32];
+    memcpy(have, base, sizeof *have * (size_t)n);
+    int end = n + 2 + (int)draw(seed, 5);
+    for (; n < end; n++) have[n] = grow(p, have, n, seed);
+    return have[n - 1];
+}
+
+static RowProgram *random_program(Arena *a, uint32_t *seed) {
+    RowProgram *p = row_new(a);
+    const Ex *base[8];
+    int n = 0, reduces = 1 + (int)draw(seed, 4);
+    base[n++] = ex_symbol(p->pool, SYM_S);
+    base[n++] = ex_sym(p->pool, SYM_SCALAR, 0, EX_F32);
+    for (int k = 0; k < reduces; k++) {
+        ExOp op = (ExOp)(EX_ROWMAX + draw(seed, 3));
+        const Ex *f = draw(seed, 2) ? random_expr(p, base, n, seed) : base[0];
+        add_reduce(p, arena_printf(a, "r%d", k), op, f);
+        const Ex *r = ex_sym(p->pool, SYM_R, k, EX_F32);
+        // Infinities of empty rows and of sums too long are not what is tested here.
+        base[n++] = draw(seed, 2) ? r : ex_1(p->pool, EX_TANH, r);
+    }
+    p->weight = random_expr(p, base, n, seed);
+    return p;
+}
+
+START_TEST(random_programs) {
+    for (uint32_t i = 0; i < 1500; i++) {
+        Arena *a = arena_new();
+        uint32_t seed = i * 2654435761u + 99;
+        RowProgram *p = random_program(a, &seed);
+        Stream *s = pass_derive(a, p, NULL);
+        check_rows(p, s, seed, 12);
+        arena_free(a);
+    }
+}
+END_TEST
+
+Suite *derive_stream_suite(void);
+Suite *derive_stream_suite(void) {
+    Suite *s = suite_create("derive_stream");
+    TCase *t = tcase_create("stream");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, named_forms);
+    tcase_add_test(t, random_programs);
+    suite_add_tcase(s, t);
+    return s;
+}
