@@ -1,0 +1,225 @@
+// classify.c: which tiles a loop over keys visits, and which of them need the mask.
+//
+// In: a program whose extents are bound; loops over all tiles of an axis, with SYM_MASK in them.
+// Out: each such loop is two, over one common sequence of tiles: first the partial ones, with the
+// kernel's mask where SYM_MASK stood, then those where every pair takes part, with none. Tiles
+// without a pair are never visited where the mask can be solved (solve.c), else skipped by `where`
+// (mask.c). Holds afterwards: no SYM_MASK in a body; loads of inputs that cannot leave their tensor
+// are marked so.
+//
+//     loop N from 0 to ceil(Sk / 64)        lo = 0, hi = min(q1, Sk - 1) / 64 + 1, fhi = min(q0 +
+//     1, Sk) / 64
+//       select(mask, ...)              ->   loop N from 0 to hi - fhi, tile hi - 1 - t (partial):
+//       select(k <= q && k < Sk, ...)
+//                                           loop N from hi - fhi to hi, tile t - (hi - fhi) (full):
+//                                           ...
+//
+// The tile at the diagonal comes first: it is where the maximum moves most. Tiles of queries are
+// taken longest first.
+#include "mask.h"
+
+#include "simplify_rules.h"
+
+#include <assert.h>
+
+typedef struct Classify {
+    TileProgram *p;
+    TileKernel *k;
+    ExPool *x;
+    TileOp *loop;
+    int q_axis, k_axis; // bound by the grid; the loop's
+    RangeCtx range;
+} Classify;
+
+static const Ex *num(Classify *c, int64_t v) { return ex_i32(c->x, (int32_t)v); }
+static const Ex *op2(Classify *c, ExOp op, const Ex *a, const Ex *b) {
+    return simp_2(c->x, op, a, b);
+}
+
+// ---- positions of a tile
+
+static const Ex *first_of(Classify *c, int axis) {
+    const TileAxis *a = &c->k->axes[axis];
+    if (a->whole) return num(c, 0);
+    return op2(c, EX_MUL, ex_sym(c->x, SYM_TILE, axis, EX_I32), num(c, a->extent));
+}
+
+static const Ex *last_of(Classify *c, int axis) {
+    const TileAxis *a = &c->k->axes[axis];
+    const Ex *end = op2(c, EX_ADD, first_of(c, axis), num(c, a->extent));
+    return op2(c, EX_SUB, end, num(c, 1));
+}
+
+static int fixed_axis(const TileKernel *k) {
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].sym == SYM_TILE && !k->axes[k->grid[i].axis].whole) return k->grid[i].axis;
+    return -1;
+}
+
+// ---- from positions to tiles
+
+typedef struct Tiles { // lo <= flo <= fhi <= hi, tile indices; [lo, hi) is visited, [flo, fhi) is
+                       // full
+    const Ex *lo, *hi, *flo, *fhi;
+    bool full;       // there may be full tiles
+    const Ex *where; // of the partial tiles, over TILE(k_axis); NULL: all of them have a pair
+} Tiles;
+
+static const Ex *clamp(Classify *c, const Ex *e, const Ex *lo, const Ex *hi) {
+    return op2(c, EX_MIN, op2(c, EX_MAX, e, lo), hi);
+}
+
+static void hull_tiles(Classify *c, Tiles *t, const KeySet *s) {
+    const TileAxis *a = &c->k->axes[c->k_axis];
+    const Ex *n = num(c, a->extent), *zero = num(c, 0);
+    const Ex *last = op2(c, EX_SUB, a->size, num(c, 1));
+    const Ex *khi = s->hi ? s->hi : last; // the mask holds the end of the keys already
+    t->lo = s->lo ? op2(c, EX_DIV, op2(c, EX_MAX, s->lo, zero), n) : zero;
+    t->hi = op2(c, EX_ADD, op2(c, EX_DIV, khi, n), num(c, 1));
+    if (s->lo) { // both ends may lie in one tile and nothing between them
+        const Ex *any = op2(c, EX_LE, op2(c, EX_MAX, s->lo, zero), khi);
+        t->hi = simp_select(c->x, any, t->hi, t->lo);
+    }
+    t->hi = op2(c, EX_MAX, t->hi, t->lo);
+}
+
+static void full_tiles(Classify *c, Tiles *t, const KeySet *s) {
+    const TileAxis *a = &c->k->axes[c->k_axis];
+    const Ex *n = num(c, a->extent);
+    t->full = !s->none;
+    t->flo = t->fhi = t->lo;
+    if (s->none) return;
+    const Ex *end = s->hi ? op2(c, EX_ADD, s->hi, num(c, 1)) : a->size;
+    if (s->lo)
+        t->flo =
+            clamp(c, op2(c, EX_DIV, op2(c, EX_ADD, s->lo, num(c, a->extent - 1)), n), t->lo, t->hi);
+    t->fhi = clamp(c, op2(c, EX_DIV, end, n), t->flo, t->hi);
+}
+
+static const Ex *where_of(Classify *c, const Ex *mask) {
+    MaskBounds b = pass_mask_bounds(c->x, mask, c->q_axis, c->k_axis, c->range.q.lo, c->range.q.hi,
+                                    first_of(c, c->k_axis), last_of(c, c->k_axis));
+    return b.may->op == EX_CONST && b.may->i ? NULL : b.may;
+}
+
+static Tiles tiles_of(Classify *c, KeySet *hull) {
+    const Ex *mask = ex_simplify(c->x, c->k->mask);
+    // The key's bounds are what is asked for.
+    range_init(&c->range, c->x, c->q_axis, c->k_axis, first_of(c, c->q_axis), last_of(c, c->q_axis),
+               NULL, NULL);
+    Tiles t = {0};
+    *hull = mask_hull(&c->range, mask);
+    hull_tiles(c, &t, hull);
+    KeySet inner = mask_inner(&c->range, mask);
+    full_tiles(c, &t, &inner);
+    const Ex *ok = c->range.guard;
+    if (ok) { // a scalar so large that the arithmetic of the mask might wrap: every tile is partial
+        const TileAxis *a = &c->k->axes[c->k_axis];
+        const Ex *last = op2(c, EX_SUB, a->size, num(c, 1));
+        const Ex *count = op2(c, EX_ADD, op2(c, EX_DIV, last, num(c, a->extent)), num(c, 1));
+        t.lo = simp_select(c->x, ok, t.lo, num(c, 0));
+        t.hi = simp_select(c->x, ok, t.hi, count);
+        t.flo = simp_select(c->x, ok, t.flo, t.lo);
+        t.fhi = simp_select(c->x, ok, t.fhi, t.flo);
+    }
+    if (!hull->exact) t.where = where_of(c, mask);
+    return t;
+}
+
+// ---- rewriting bodies
+
+typedef struct Expand {
+    ExPool *x;
+    const Ex *mask;
+} Expand;
+
+static const Ex *expand_one(void *ctx, ExPool *x, const Ex *e) {
+    const Expand *m = ctx;
+    (void)x;
+    return e->op == EX_SYM && e->sym == SYM_MASK ? m->mask : e;
+}
+
+static const Ex *expand(void *ctx, const Ex *e) {
+    Expand *m = ctx;
+    return ex_simplify(m->x, ex_map(m->x, e, expand_one, m));
+}
+
+static void expand_body(TileOp *loop, Expand *m) {
+    for (TileOp *op = tile_next(&loop->body, NULL); op; op = tile_next(&loop->body, op))
+        tile_map_exprs(op, expand, m);
+}
+
+// The partial loop: from the upper end down to the full ones, then those below them.
+static void make_partial(Classify *c, const Tiles *t, const Ex *above, const Ex *count) {
+    TileOp *loop = c->loop;
+    const Ex *step = ex_symbol(c->x, SYM_STEP);
+    const Ex *down = op2(c, EX_SUB, op2(c, EX_SUB, t->hi, num(c, 1)), step);
+    loop->index = down;
+    if (above != count) {
+        const Ex *up = op2(c, EX_ADD, t->lo, op2(c, EX_SUB, step, above));
+        loop->index = simp_select(c->x, op2(c, EX_LT, step, above), down, up);
+    }
+    loop->from = num(c, 0);
+    loop->to = count;
+    loop->tiles = CLASS_PARTIAL;
+    if (t->where)
+        loop->where = ex_simplify(c->x, ex_subst(c->x, t->where, SYM_TILE, c->k_axis, loop->index));
+    Expand m = {c->x, ex_simplify(c->x, c->k->mask)};
+    expand_body(loop, &m);
+}
+
+// The full loop goes on from where the partial one ends, with what that leaves.
+static void make_full(Classify *c, TileOp *full, const Tiles *t, const Ex *from) {
+    TileOp *loop = c->loop;
+    full->from = from;
+    full->to = op2(c, EX_ADD, from, op2(c, EX_SUB, t->fhi, t->flo));
+    full->index = op2(c, EX_ADD, t->flo, op2(c, EX_SUB, ex_symbol(c->x, SYM_STEP), from));
+    full->tiles = CLASS_FULL;
+    Expand m = {c->x, ex_bool(c->x, true)};
+    expand_body(full, &m);
+    if (loop->next)
+        tile_insert_before(loop->next, full);
+    else
+        tile_append(loop->block, full);
+    for (int i = 0; i < full->results.n; i++) {
+        tile_replace(&c->k->body, loop->results.data[i], full->results.data[i]);
+        full->args.data[i] = loop->results.data[i];
+    }
+}
+
+static void split_loop(Classify *c) {
+    KeySet hull;
+    Tiles t = tiles_of(c, &hull);
+    for (int i = 0; i < c->k->ngrid;
+         i++) { // the later the tile of queries, the more keys: start with the last
+        TileGrid *g = &c->k->grid[i];
+        bool grows = hull.hi && ex_uses(hull.hi, SYM_TILE, c->q_axis) &&
+                     !(hull.lo && ex_uses(hull.lo, SYM_TILE, c->q_axis));
+        if (g->sym == SYM_TILE && g->axis == c->q_axis && grows) g->reversed = true;
+    }
+    const Ex *above = op2(c, EX_SUB, t.hi, t.fhi);
+    const Ex *count = op2(c, EX_ADD, above, op2(c, EX_SUB, t.flo, t.lo));
+    TileOp *full = t.full ? tile_clone(c->p, c->k, c->loop, NULL, NULL) : NULL;
+    make_partial(c, &t, above, count);
+    if (full) make_full(c, full, &t, count);
+}
+
+static void classify_kernel(TileProgram *p, TileKernel *k) {
+    int q_axis = fixed_axis(k);
+    for (TileOp *op = k->body.first, *next; op; op = next) {
+        next = op->next;
+        if (op->kind != TILE_LOOP || op->tiles != CLASS_ANY || op->axis == q_axis || q_axis < 0)
+            continue;
+        Classify c = {
+            .p = p, .k = k, .x = p->pool, .loop = op, .q_axis = q_axis, .k_axis = op->axis};
+        split_loop(&c);
+    }
+}
+
+void pass_classify(TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        classify_kernel(p, p->kernels.data[i]);
+        pass_prove_inside(p, p->kernels.data[i]);
+    }
+    pass_tidy(p);
+}
