@@ -1,0 +1,15 @@
+"""Attention kernels compiled by attnc, on NumPy, PyTorch, CuPy and anything else that speaks DLPack.
+
+    import attn, torch
+    gemma = attn.compile("gemma.attn", target="sm_90a", dtype="bf16")
+    o = gemma(q, k, v, sink=sink)                   # on q's device, on the current stream
+    o, lse = gemma(q, k, v, sink=sink, emit=["lse"])
+
+Nothing is built: the package finds libattnrt.so, and the compiler as the command `attnc`.
+"""
+
+from ._compiler import CompileError, compile
+from ._kernel import Artifact, Kernel, load
+from ._runtime import Error, set_threads, version
+
+__all__ = ["Artifact", "CompileError", "Error", "Kernel", "compile", "load", "set_threads", "version"]

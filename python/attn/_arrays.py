@@ -1,0 +1,136 @@
+"""Arrays of other libraries, as address, type, shape, strides and device; and new ones made by the same library."""
+
+import ctypes as c
+import sys
+
+from . import _runtime as rt
+
+_TYPESTR = {"f4": 0, "f2": 1, "i4": 3, "b1": 4, "i1": 7}
+_NAMES = {
+    "float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "bool": 4,
+    "float8_e4m3fn": 5, "float8_e5m2": 6, "int8": 7,
+}  # fmt: skip
+_FROM = {number: name for name, number in _NAMES.items()}
+_DLPACK = {(2, 32): 0, (2, 16): 1, (4, 16): 2, (0, 32): 3, (6, 8): 4, (10, 8): 5, (12, 8): 6, (0, 8): 7}
+
+
+class View:
+    """What a launch needs to know of an array. `keep` holds on to it."""
+
+    __slots__ = ("address", "dtype", "shape", "strides", "device", "keep")
+
+    def __init__(self, address, dtype, shape, strides, device, keep):
+        self.address, self.dtype, self.shape, self.strides = address, dtype, tuple(shape), strides
+        self.device, self.keep = device, keep
+
+
+def _library(x):
+    return type(x).__module__.partition(".")[0]
+
+
+def _number(name, what):
+    if name not in _NAMES:
+        raise TypeError(f"{what}: elements of type {name} are not supported")
+    return _NAMES[name]
+
+
+def _view_torch(x, what):
+    kinds = {"cpu": rt.CPU, "cuda": rt.HIP if sys.modules["torch"].version.hip else rt.CUDA}
+    if x.device.type not in kinds:
+        raise TypeError(f"{what}: tensors on {x.device.type} are not supported")
+    dtype = _number(str(x.dtype).partition(".")[2], what)
+    return View(x.data_ptr(), dtype, x.shape, x.stride(), (kinds[x.device.type], x.device.index or 0), x)
+
+
+def _strides(shape, strides, item):
+    if strides is None:
+        return None
+    for n, s in zip(shape, strides):
+        if n > 1 and s % item:
+            raise TypeError("strides that are no whole number of elements are not supported")
+    return tuple(s // item for s in strides)
+
+
+def _view_interface(x, a, device, what):
+    name = getattr(getattr(x, "dtype", None), "name", None)  # ml_dtypes: the type string says only "two bytes"
+    if name not in _NAMES and a["typestr"][0] in "<|" and a["typestr"][1:] in _TYPESTR:
+        dtype = _TYPESTR[a["typestr"][1:]]
+    else:
+        dtype = _number(name or a["typestr"], what)
+    strides = _strides(a["shape"], a.get("strides"), rt.SIZES[dtype])
+    return View(a["data"][0] or 0, dtype, a["shape"], strides, device, x)
+
+
+class _DLTensor(c.Structure):
+    _fields_ = [
+        ("data", c.c_void_p), ("device", c.c_int), ("number", c.c_int), ("ndim", c.c_int),
+        ("code", c.c_uint8), ("bits", c.c_uint8), ("lanes", c.c_uint16),
+        ("shape", c.POINTER(c.c_int64)), ("strides", c.POINTER(c.c_int64)), ("offset", c.c_uint64),
+    ]  # fmt: skip
+
+
+def _view_dlpack(x, stream, what):
+    kind, number = x.__dlpack_device__()
+    if kind == 3:  # pinned host memory
+        kind = rt.CPU
+    capsule = x.__dlpack__() if kind == rt.CPU else x.__dlpack__(stream=stream or 1)
+    get = c.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = c.c_void_p, [c.py_object, c.c_char_p]
+    t = _DLTensor.from_address(get(capsule, b"dltensor"))  # not consumed: the capsule gives it back when it goes
+    dtype = _DLPACK.get((t.code, t.bits)) if t.lanes == 1 else None
+    if dtype is None:
+        raise TypeError(f"{what}: elements of DLPack type {t.code}, {t.bits} bits are not supported")
+    strides = t.strides[: t.ndim] if t.strides else None
+    return View((t.data or 0) + t.offset, dtype, t.shape[: t.ndim], strides, (kind, number), (x, capsule))
+
+
+def view(x, what, stream=None):
+    if _library(x) == "torch":
+        return _view_torch(x, what)
+    interface = getattr(x, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _view_interface(x, interface, (rt.CUDA, x.device.id if hasattr(x, "device") else 0), what)
+    interface = getattr(x, "__array_interface__", None)
+    if interface is not None:
+        return _view_interface(x, interface, (rt.CPU, 0), what)
+    if hasattr(x, "__dlpack__"):
+        return _view_dlpack(x, stream, what)
+    raise TypeError(f"{what}: a {type(x).__name__} is no array")
+
+
+def is_array(x):
+    return _library(x) == "torch" or any(
+        hasattr(x, a) for a in ("__dlpack__", "__cuda_array_interface__", "__array_interface__")
+    )
+
+
+def empty(like, dtype, shape):
+    """A new array by the library of `like`, on its device. Each of its own kind: an output is what the user works with."""
+    library, name = _library(like), _FROM[dtype]
+    if library == "torch":
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, name), device=like.device)
+    if library == "cupy":
+        with like.device:
+            return sys.modules["cupy"].empty(shape, dtype=name)
+    if hasattr(like, "__array_interface__"):
+        import numpy
+
+        return numpy.empty(shape, dtype=like.dtype if name == getattr(like.dtype, "name", "") else name)
+    raise TypeError(f"outputs cannot be allocated like a {type(like).__name__}: pass them with out=")
+
+
+def scratch(like, bytes):
+    """Workspace: memory (to hold on to) and a 256-byte aligned address in it."""
+    memory = empty(like, 7, (bytes + 256,))
+    return memory, (view(memory, "workspace").address + 255) // 256 * 256
+
+
+def current_stream(x):
+    """The stream that the array's library works on now; 0 on the CPU."""
+    library = _library(x)
+    if library == "torch" and x.device.type == "cuda":
+        return sys.modules["torch"].cuda.current_stream(x.device).cuda_stream
+    if library == "cupy":
+        return sys.modules["cupy"].cuda.get_current_stream().ptr
+    return 0

@@ -1,0 +1,187 @@
+"""Artifacts and their variants as callables."""
+
+import ctypes as c
+import os
+import threading
+import weakref
+
+from . import _arrays, _compiler
+from . import _runtime as rt
+
+
+class _Opened:
+    """An artifact on one device."""
+
+    def __init__(self, source, device):
+        self.handle = c.c_void_p()
+        where = rt.Device(*device)
+        if isinstance(source, bytes):
+            rt.check("attn_open", rt.lib.context, source, len(source), where, c.byref(self.handle))
+        else:
+            rt.check("attn_open_file", rt.lib.context, os.fsencode(source), where, c.byref(self.handle))
+        if device[0] in (rt.NONE, rt.CPU):  # on a GPU launches may still be running: the code stays, as it does in other libraries
+            weakref.finalize(self, rt.lib.attn_close, self.handle).atexit = False
+
+
+class Artifact:
+    """What attnc made: one or several variants. artifact["name"] is a Kernel."""
+
+    def __init__(self, source):
+        self._source, self._opened, self._lock = source, {}, threading.Lock()
+        plain = self._open((rt.NONE, 0))
+        info = rt.ArtifactInfo()
+        rt.lib.attn_get_info(plain.handle, c.byref(info))
+        self.target = info.target.decode()
+        self.dtype = rt.DTYPES[info.dtype]
+        self.kernels = [Kernel(self, plain, i) for i in range(info.variants)]
+
+    def _open(self, device):
+        with self._lock:
+            if device not in self._opened:
+                if device[0] == rt.CPU and _compiler.is_object(self._source):
+                    with _compiler.linked(self._source) as path:
+                        self._opened[device] = _Opened(path, device)
+                else:
+                    self._opened[device] = _Opened(self._source, device)
+            return self._opened[device]
+
+    def __getitem__(self, name):
+        for k in self.kernels:
+            if k.name == name and k.phase == "fwd":
+                return k
+        raise KeyError(name)
+
+    def __iter__(self):
+        return iter(self.kernels)
+
+    def __call__(self, *args, **named):
+        if len(self.kernels) != 1:
+            names = ", ".join(k.name for k in self.kernels)
+            raise TypeError(f"the artifact holds several variants: call one of artifact[...]: {names}")
+        return self.kernels[0](*args, **named)
+
+    def __repr__(self):
+        return f"<attn.Artifact for {self.target}, {self.dtype}: {', '.join(k.name for k in self.kernels)}>"
+
+
+class Kernel:
+    """One variant. Positional arguments are q, k, v and the inputs, in the order of `inputs`; all may be named."""
+
+    def __init__(self, artifact, opened, number):
+        v, t, s = rt.VariantInfo(), rt.TensorInfo(), rt.SizeInfo()
+        rt.check("attn_get_variant", opened.handle, number, c.byref(v))
+        self.artifact, self.name, self.D, self.Dv = artifact, v.name.decode(), v.D, v.Dv
+        self._phase = v.phase
+        self.phase = ("fwd", "bwd")[v.phase]
+        self._tensors, self.sizes = {}, []
+        for i in range(v.tensors):
+            rt.check("attn_get_tensor", opened.handle, number, i, c.byref(t))
+            if t.role != b"work":
+                self._tensors[t.name.decode()] = (t.dtype, t.rank, bool(t.output), bool(t.optional))
+        for i in range(v.sizes):
+            rt.check("attn_get_size", opened.handle, number, i, c.byref(s))
+            if s.given:
+                self.sizes.append(s.name.decode())
+        self.inputs = [n for n, t in self._tensors.items() if not t[2]]
+        self.outputs = [n for n, t in self._tensors.items() if t[2]]
+
+    def __repr__(self):
+        return f"<attn.Kernel {self.name}({', '.join(self.inputs)}) -> {', '.join(self.outputs)}>"
+
+    def _sort(self, args, named):
+        """Arguments by what they are: arrays, scalars, sizes; all by name."""
+        if len(args) > len(self.inputs):
+            raise TypeError(f"{self.name} takes {len(self.inputs)} inputs ({', '.join(self.inputs)})")
+        given = dict(zip(self.inputs, args))
+        for name, value in named.items():
+            if name in given:
+                raise TypeError(f"{name}: given twice")
+            given[name] = value
+        arrays, scalars, sizes = {}, {}, {}
+        for name, value in given.items():
+            known = self._tensors.get(name)
+            if known is None and name in self.sizes:
+                sizes[name] = int(value)
+            elif known is None or known[2]:
+                raise TypeError(f"{name}: {self.name} has no such input or size; an output is passed with out=")
+            elif known[1] == 0:
+                scalars[name] = float(value)
+            else:
+                arrays[name] = value
+        if not arrays:
+            raise TypeError(f"{self.name} takes {', '.join(self.inputs)}")
+        return arrays, scalars, sizes
+
+    def _wanted(self, emit, out):
+        """The outputs to make, and those given."""
+        if out is None:
+            out = {}
+        elif not isinstance(out, dict):
+            out = {self.outputs[0]: out}
+        for name in [*emit, *out]:
+            if name not in self.outputs:
+                raise TypeError(f"{name}: {self.name} has no such output ({', '.join(self.outputs)})")
+        return [n for n in self.outputs if n in out or n in emit or not self._tensors[n][3]], out
+
+    def __call__(self, *args, emit=(), out=None, stream=None, **named):
+        """Launches, and returns the outputs: one, or a tuple in the order of `outputs`.
+
+        emit: names of optional outputs to write too. out: arrays to write into (one for the first output, or a dict).
+        stream: a raw stream; by default the current one of q's library. The call returns when the launch is queued (on the
+        CPU: done)."""
+        arrays, scalars, sizes = self._sort(args, named)
+        wanted, out = self._wanted(emit, out)
+        like = next(iter(arrays.values()))
+        stream = _arrays.current_stream(like) if stream is None else stream
+        views = {n: _arrays.view(x, n, stream) for n, x in arrays.items()}
+        opened = self.artifact._open(next(iter(views.values())).device)
+        call = _Call(self, scalars, sizes, stream)
+        call.set(views)
+        results = {n: out[n] if n in out else self._empty(opened, call, n, like) for n in wanted}
+        call.set({**views, **{n: _arrays.view(x, n, stream) for n, x in results.items()}})
+        memory = call.workspace(opened, like)
+        rt.check("attn_launch", opened.handle, c.byref(call.c))
+        del memory  # the library's allocator reuses it on this stream only, so after the launch
+        return results[wanted[0]] if len(wanted) == 1 else tuple(results[n] for n in wanted)
+
+    def _empty(self, opened, call, name, like):
+        shape, rank = (c.c_int64 * rt.MAX_RANK)(), c.c_int()
+        rt.check("attn_shape", opened.handle, c.byref(call.c), name.encode(), shape, c.byref(rank))
+        return _arrays.empty(like, self._tensors[name][0], tuple(shape[: rank.value]))
+
+
+class _Call:
+    """An attn_call, and what it points to."""
+
+    def __init__(self, kernel, scalars, sizes, stream):
+        self.keep = [n.encode() for n in (*scalars, *sizes)]
+        self.c = rt.Call(variant=kernel.name.encode(), phase=kernel._phase, stream=stream)
+        self.scalars = (rt.Scalar * len(scalars))(*[rt.Scalar(n.encode(), v) for n, v in scalars.items()])
+        self.sizes = (rt.Size * len(sizes))(*[rt.Size(n.encode(), v) for n, v in sizes.items()])
+        self.c.scalars, self.c.nscalars = self.scalars, len(scalars)
+        self.c.sizes, self.c.nsizes = self.sizes, len(sizes)
+
+    def set(self, views):
+        self.views = views
+        self.tensors = (rt.Tensor * len(views))(*[self._tensor(n, v) for n, v in views.items()])
+        self.c.tensors, self.c.ntensors = self.tensors, len(views)
+
+    @staticmethod
+    def _tensor(name, v):
+        numbers = c.c_int64 * max(len(v.shape), 1)
+        strides = None if v.strides is None else numbers(*v.strides)
+        return rt.Tensor(name.encode(), v.address, v.dtype, len(v.shape), numbers(*v.shape), strides, rt.Device(*v.device))
+
+    def workspace(self, opened, like):
+        n = c.c_size_t()
+        rt.check("attn_workspace_bytes", opened.handle, c.byref(self.c), c.byref(n))
+        if not n.value:
+            return None
+        memory, self.c.workspace = _arrays.scratch(like, n.value)
+        self.c.workspace_bytes = n.value
+        return memory
+
+
+def load(source):
+    """An artifact: the path of a .ptx, .hsaco, .o or .so, or the bytes of one."""
+    return Artifact(source if isinstance(source, bytes) else os.fspath(source))

@@ -1,0 +1,169 @@
+"""The Python package on the CPU. Needs NumPy, cc and libattnrt.so; PyTorch is used where it is there.
+
+    ATTNRT_LIBRARY=build/libattnrt.so python3 -m unittest tests/python/test_attn.py
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "python"))
+
+import attn  # noqa: E402
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+
+def build(folder):
+    cc, source = os.environ.get("CC", "cc"), os.path.join(ROOT, "tests/python/fixture.c")
+    flags = ["-D_GNU_SOURCE", "-I" + ROOT, source]
+    generate, meta = os.path.join(folder, "generate"), os.path.join(folder, "meta")
+    subprocess.check_call([cc, "-DGENERATE", *flags, os.path.join(ROOT, "runtime/abi.c"),
+                           os.path.join(ROOT, "runtime/abi_file.c"), "-o", generate])  # fmt: skip
+    subprocess.check_call([generate, meta])
+    result = os.path.join(folder, "fixture.o")
+    subprocess.check_call([cc, "-c", "-O1", "-fPIC", "-Wno-unused", f'-DMETA="{meta}"', *flags, "-o", result])
+    shared = os.path.join(folder, "fixture.so")
+    subprocess.check_call([cc, "-shared", "-o", shared, result])
+    return result, shared
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def arguments(sq=3, sk=5):
+    r = np.random.default_rng(7)
+    shapes = (2, 4, sq, 4), (2, 2, sk, 4), (2, 2, sk, 2), (4, 3)
+    return [r.standard_normal(s).astype(np.float32) for s in shapes]
+
+
+def expected(v, bias, scale, sq):
+    s = np.repeat(v.sum(2), 2, axis=1)[:, :, None, :]
+    return np.broadcast_to(bias[:, 0][None, :, None, None] + scale * s, (2, 4, sq, 2))
+
+
+class Python(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.object, cls.shared = build(cls.folder.name)
+        cls.artifact = attn.load(cls.shared)
+        cls.sum = cls.artifact["sum"]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def test_describes(self):
+        self.assertEqual(self.artifact.target, "host")
+        self.assertEqual(self.artifact.dtype, "f32")
+        self.assertEqual([k.name for k in self.artifact], ["sum", "copy"])
+        self.assertEqual(self.sum.inputs, ["q", "k", "v", "bias", "scale"])
+        self.assertEqual(self.sum.outputs, ["o", "rows"])
+        self.assertEqual(self.sum.sizes, ["B", "H", "Hkv", "Sq", "Sk", "q_offset", "N"])
+        self.assertEqual((self.sum.D, self.sum.Dv), (4, 2))
+
+    def test_numpy(self):
+        for sk in (0, 5, 100):  # no keys, one kernel, two kernels and a workspace
+            q, k, v, bias = arguments(sk=sk)
+            o = self.sum(q, k, v, bias, 0.5, q_offset=0)
+            np.testing.assert_allclose(o, expected(v, bias, 0.5, 3), rtol=1e-5, atol=1e-5)
+
+    def test_emit_and_out(self):
+        q, k, v, bias = arguments()
+        o, rows = self.sum(q, k, v, bias=bias, scale=2, q_offset=0, emit=["rows"])
+        np.testing.assert_array_equal(rows[1, 2], [5, 6, 7])
+        mine = np.zeros((2, 4, 3, 2), np.float32)
+        self.assertIs(self.sum(q, k, v, bias=bias, scale=2, q_offset=0, out=mine), mine)
+        np.testing.assert_array_equal(mine, o)
+
+    def test_strides(self):
+        q, k, v, bias = arguments()
+        wide = np.zeros((2, 2, 5, 3), np.float32)
+        wide[..., :2] = v
+        mine = np.zeros((2, 3, 4, 2), np.float32)
+        self.sum(q, k, wide[..., :2], bias, 0.5, q_offset=0, out=mine.transpose(0, 2, 1, 3))
+        np.testing.assert_allclose(mine.transpose(0, 2, 1, 3), expected(v, bias, 0.5, 3), rtol=1e-5, atol=1e-5)
+
+    def test_object_is_linked(self):
+        q, k, v, bias = arguments()
+        for source in (self.object, read(self.object)):
+            o = attn.load(source)["sum"](q, k, v, bias, 1, q_offset=0)
+            np.testing.assert_allclose(o, expected(v, bias, 1, 3), rtol=1e-5, atol=1e-5)
+
+    def test_errors(self):
+        q, k, v, bias = arguments()
+        with self.assertRaisesRegex(attn.Error, "k: dimension 0 is 1, expected B = 2 .from q."):
+            self.sum(q, k[:1], v, bias, 1, q_offset=0)
+        with self.assertRaisesRegex(attn.Error, "bias: is indexed by q_idx"):
+            self.sum(q, k, v, bias, 1)
+        with self.assertRaisesRegex(attn.Error, "scale: this scalar is missing"):
+            self.sum(q, k, v, bias, q_offset=0)
+        with self.assertRaisesRegex(attn.Error, "v: has elements of type f16, expected f32"):
+            self.sum(q, k, v.astype(np.float16), bias, 1, q_offset=0)
+        with self.assertRaisesRegex(TypeError, "nope: sum has no such input"):
+            self.sum(q, k, v, bias, 1, nope=1)
+        with self.assertRaisesRegex(TypeError, "float64"):
+            self.sum(q, k, v.astype(np.float64), bias, 1, q_offset=0)
+        with self.assertRaisesRegex(TypeError, "lse: sum has no such output"):
+            self.sum(q, k, v, bias, 1, q_offset=0, emit=["lse"])
+        with self.assertRaisesRegex(TypeError, "several variants"):
+            self.artifact(q, k, v)
+        with self.assertRaisesRegex(attn.Error, "no artifact"):
+            attn.load(b"text")
+        with self.assertRaises(KeyError):
+            self.artifact["nope"]
+
+    def test_damage(self):
+        data = bytearray(read(self.object))
+        data[data.index(b"attnmeta") + 40] ^= 1
+        with self.assertRaisesRegex(attn.Error, "checksum"):
+            attn.load(bytes(data))
+
+    def test_threads(self):
+        q, k, v, bias = arguments()
+        for n in (1, 3, 0):
+            attn.set_threads(n)
+            o = self.sum(q, k, v, bias, 0.5, q_offset=0)
+            np.testing.assert_allclose(o, expected(v, bias, 0.5, 3), rtol=1e-5, atol=1e-5)
+        with self.assertRaises(attn.Error):
+            attn.set_threads(-1)
+
+    def test_dlpack(self):
+        class Only:  # an array that speaks DLPack and nothing else
+            def __init__(self, x):
+                self.x = x
+
+            def __dlpack__(self, **kw):
+                return self.x.__dlpack__(**kw)
+
+            def __dlpack_device__(self):
+                return self.x.__dlpack_device__()
+
+        q, k, v, bias = arguments()
+        o = np.empty((2, 4, 3, 2), np.float32)
+        self.sum(Only(q), Only(k), Only(v), Only(bias), 0.5, q_offset=0, out=o)
+        np.testing.assert_allclose(o, expected(v, bias, 0.5, 3), rtol=1e-5, atol=1e-5)
+        with self.assertRaisesRegex(TypeError, "pass them with out="):
+            self.sum(Only(q), Only(k), Only(v), Only(bias), 0.5, q_offset=0)
+
+    @unittest.skipUnless(torch, "PyTorch is not installed")
+    def test_torch(self):
+        q, k, v, bias = arguments(sk=100)
+        o = self.sum(*map(torch.from_numpy, (q, k, v, bias)), 0.5, q_offset=0)
+        self.assertIsInstance(o, torch.Tensor)
+        np.testing.assert_allclose(o.numpy(), expected(v, bias, 0.5, 3), rtol=1e-5, atol=1e-5)
+
+
+if __name__ == "__main__":
+    unittest.main()
