@@ -38,6 +38,8 @@ typedef struct GenProgram {
 void gen_program(GenProgram *p, Arena *a, uint64_t seed);
 // The variant as source; inputs that nothing reads are not declared.
 void gen_print(Text *out, const GenProgram *p);
+// Whether a word stands in a source.
+bool gen_uses(const char *source, const char *word);
 // Makes p smaller while fails(ctx, p) stays true, with at most `budget` calls of it.
 void gen_reduce(GenProgram *p, Arena *a, bool (*fails)(void *ctx, const GenProgram *p), void *ctx,
                 int budget);

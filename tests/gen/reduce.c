@@ -60,7 +60,7 @@ static bool try_absent(Reduce *r, GenNode **slot) {
 
 static bool try_size(Reduce *r, int *size, int to) {
     int old = *size;
-    if (old <= to) return false;
+    if (to < 1 || old <= to) return false;
     *size = to;
     if (still(r)) return true;
     *size = old;
@@ -69,8 +69,13 @@ static bool try_size(Reduce *r, int *size, int to) {
 
 static bool sizes(Reduce *r) {
     GenShape *s = &r->p->shape, old = *s;
-    bool smaller = try_size(r, &s->B, 1) || try_size(r, &s->q_offset, 0);
+    bool smaller = try_size(r, &s->B, 1);
     smaller = try_size(r, &s->D, 8) || try_size(r, &s->Dv, 8) || smaller;
+    if (s->q_offset) {
+        s->q_offset = 0;
+        if (still(r)) return true;
+        s->q_offset = old.q_offset;
+    }
     if (s->H > 1) {
         s->H = s->Hkv = 1;
         if (still(r)) return true;

@@ -1,0 +1,193 @@
+// differ.c: see differ.h. What a stage may be off by is measured: the interpreter's f32 run of the
+// algorithm tells how well conditioned the variant is, and later stages get a small multiple of
+// that.
+#include "differ.h"
+#include "ir/tile_eval.h"
+#include "tools/launch.h"
+#include "tools/oracle.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Job {
+    const Differ *d;
+    Compile c;
+    Binding b;
+    double **reference; // per argument
+    double noise;       // of the algorithm in f32
+    bool wild; // the algorithm in f32 is not finite where the reference is: nothing to compare
+} Job;
+
+const char *stage_name(Stage s) {
+    static const char *const names[] = {"none", "compile", "bind", "algorithm", "passes", "kernel"};
+    return names[s];
+}
+
+static double base_bound(Dtype t) { return t == DT_F32 ? 3e-5 : t == DT_F16 ? 6e-3 : 5e-2; }
+
+// Relative to the reference's norm, but for outputs that are about 0 altogether. Infinite where
+// finiteness differs.
+static double distance(const double *x, const double *ref, int64_t n) {
+    double difference = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (isnan(ref[i]) || x[i] == ref[i]) continue;
+        if (!isfinite(x[i]) || !isfinite(ref[i])) return INFINITY;
+        difference += (x[i] - ref[i]) * (x[i] - ref[i]);
+    }
+    for (int64_t i = 0; i < n; i++) norm += isfinite(ref[i]) ? ref[i] * ref[i] : 0;
+    return n ? sqrt(difference) / (sqrt(norm) + 1e-3 * sqrt((double)n)) : 0;
+}
+
+static bool within(const Job *j, const char *what, const char *output, double is, double may) {
+    if (j->d->log && !(is <= may))
+        fprintf(j->d->log, "  %s: %s is %.3g off, %.3g allowed\n", what, output, is, may);
+    return is <= may;
+}
+
+// Integer and bool inputs that bind leaves 0: something to tell them apart.
+static void scatter(Binding *b) {
+    for (int i = 0; i < b->sig->args.n; i++) {
+        Tensor *t = &b->tensor[i];
+        uint32_t state = 12345u + (uint32_t)i;
+        if (b->sig->args.data[i].role != ARG_INPUT || !t->data || dtype_reads(t->dtype) == EX_F32)
+            continue;
+        for (int64_t k = 0; k < t->count; k++) {
+            state = state * 1664525u + 1013904223u;
+            tensor_set(t, k,
+                       t->dtype == DT_BOOL ? (state >> 24) % 3 != 0 : (double)((state >> 24) % 5));
+        }
+    }
+}
+
+static bool open_job(Job *j) {
+    CompileOptions o = {
+        .source = {.path = j->d->name, .text = j->d->source, .text_bytes = strlen(j->d->source)},
+        .target = TARGET_HOST,
+        .dtype = j->d->dtype,
+        .level = j->d->level};
+    bool good = compile_open(&j->c, &o) == FE_OK && compile_streams(&j->c);
+    if (!good && j->d->log) diag_print(&j->c.diags, j->d->log);
+    return good;
+}
+
+static bool bind_job(Job *j) {
+    Arena *a = j->c.arena;
+    Options o = {.seed = 7};
+    NameValue scalars[] = {{"cap", "1.5"}, {"n", "12"}, {"q_offset", j->d->offset}};
+    const Signature *sig = sig_of_variant(a, j->c.variants.data[0], j->d->dtype);
+    for (int i = 0; i < 3; i++) {
+        int arg = sig_arg(sig, scalars[i].name);
+        if ((arg >= 0 && sig->args.data[arg].rank == 0) || (i == 2 && j->d->offset))
+            VEC_PUSH(a, &o.in, scalars[i]);
+    }
+    if (bind_make(&j->b, a, sig, &o, j->d->shape) != STATUS_DONE) return false;
+    scatter(&j->b);
+    j->reference = ARENA_ARRAY(a, double *, sig->args.n);
+    return oracle_run(j->c.variants.data[0], &j->b, j->reference) == STATUS_DONE;
+}
+
+// ---- interpreted
+
+static double **tensors_of(const Job *j, const TileProgram *p, const int32_t *size) {
+    double **x = ARENA_ARRAY(j->c.arena, double *, p->tensors.n);
+    for (int i = 0; i < p->tensors.n; i++) {
+        const TileTensor *t = &p->tensors.data[i];
+        int arg = sig_arg(j->b.sig, t->name);
+        int64_t n = tile_tensor_elements(t, size);
+        x[i] = ARENA_ARRAY(j->c.arena, double, n + 1);
+        if (arg < 0 || t->role == TENSOR_WORK || t->rank == 0) continue;
+        bool output = j->b.sig->args.data[arg].role == ARG_OUTPUT;
+        for (int64_t k = 0; k < n; k++) x[i][k] = output ? NAN : tensor_get(&j->b.tensor[arg], k);
+    }
+    return x;
+}
+
+// The worst distance over the outputs; NaN when the program is not evaluable.
+static double interpret(const Job *j, const TileProgram *p, bool round, const char *what,
+                        double bound, bool *good) {
+    Arena *a = j->c.arena;
+    int32_t *size = ARENA_ARRAY(a, int32_t, p->sizes.n + 1);
+    Diags diags;
+    double worst = 0;
+    memcpy(size, j->b.size, sizeof *size * (size_t)j->b.sig->sizes.n);
+    tile_eval_sizes(p, size, 2);
+    TileData data = {tensors_of(j, p, size), size, j->b.scalar + 3, 2};
+    diag_init(&diags, a);
+    *good = tile_verify(p, &diags) && tile_eval(p, &data, round, &diags);
+    if (!*good && j->d->log) diag_print(&diags, j->d->log);
+    for (int i = 0; i < p->tensors.n && *good; i++) {
+        const TileTensor *t = &p->tensors.data[i];
+        int arg = sig_arg(j->b.sig, t->name);
+        if (t->role != TENSOR_O && t->role != TENSOR_EMIT) continue;
+        double is = distance(data.tensor[i], j->reference[arg], tile_tensor_elements(t, size));
+        if (!within(j, what, t->name, is, bound)) *good = false;
+        worst = is > worst ? is : worst;
+    }
+    return worst;
+}
+
+static bool algorithm(Job *j) {
+    bool good;
+    Compile *c = &j->c;
+    if (!compile_algorithm(c)) return false;
+    const TileProgram *p = c->tiles.data[0];
+    c->tiles.n = 0;
+    if (j->d->dtype == DT_F32)
+        interpret(j, p, false, "algorithm, float64", 5e-4, &good);
+    else
+        good = true; // narrow tensors round their values whatever the arithmetic
+    if (!good) return false;
+    j->noise = interpret(j, p, true, "algorithm, f32", INFINITY, &good);
+    j->wild = !good || !(j->noise < 1e-2 + 10 * base_bound(j->d->dtype));
+    return good;
+}
+
+static double bound_of(const Job *j) { return base_bound(j->d->dtype) + 8 * j->noise; }
+
+static bool passes(Job *j) {
+    bool good;
+    interpret(j, j->c.tiles.data[0], true, "after the passes", bound_of(j), &good);
+    return good;
+}
+
+// ---- run
+
+static bool kernel(Job *j) {
+    Launch l = {0};
+    Options o = {.device = DEVICE_CPU};
+    bool good = launch_open_source(&l, j->c.arena, &j->c, &o) == STATUS_DONE &&
+                launch_bind(&l, &j->b) == STATUS_DONE && launch_run(&l) == STATUS_DONE;
+    if (j->d->log && j->c.diags.errors) diag_print(&j->c.diags, j->d->log);
+    for (int i = 0; i < j->b.sig->args.n && good; i++) {
+        if (j->b.sig->args.data[i].role != ARG_OUTPUT) continue;
+        double *x = tensor_doubles(&j->b.tensor[i]);
+        double is = distance(x, j->reference[i], j->b.tensor[i].count);
+        good = within(j, "kernel", j->b.sig->args.data[i].name, is, bound_of(j));
+        free(x);
+    }
+    launch_close(&l);
+    return good;
+}
+
+static Stage stages(Job *j) {
+    if (!open_job(j)) return STAGE_COMPILE;
+    if (!bind_job(j)) return STAGE_BIND;
+    if (j->d->interpret && !algorithm(j)) return STAGE_ALGORITHM;
+    if (j->wild) return STAGE_NONE;
+    if (!compile_tiles(&j->c)) {
+        if (j->d->log) diag_print(&j->c.diags, j->d->log);
+        return STAGE_COMPILE;
+    }
+    if (j->d->interpret && !passes(j)) return STAGE_PASSES;
+    return kernel(j) ? STAGE_NONE : STAGE_KERNEL;
+}
+
+Stage differ_run(const Differ *d) {
+    Job j = {.d = d};
+    Stage s = stages(&j);
+    if (j.reference) oracle_free(&j.b, j.reference);
+    bind_free(&j.b);
+    compile_close(&j.c);
+    return s;
+}

@@ -1,0 +1,32 @@
+// differ.h: one program of one attention through every stage, each against the float64 reference of
+// the typed AST.
+#ifndef TESTS_DIFFER_H
+#define TESTS_DIFFER_H
+
+#include "tools/bind.h"
+#include "tools/compile.h"
+
+typedef enum Stage {
+    STAGE_NONE,      // all agree
+    STAGE_COMPILE,   // the source does not compile
+    STAGE_BIND,      // sizes or arrays were refused
+    STAGE_ALGORITHM, // the tile program before the passes, interpreted
+    STAGE_PASSES,    // the scheduled tile program, interpreted
+    STAGE_KERNEL,    // the host kernel
+} Stage;
+const char *stage_name(Stage s);
+
+typedef struct Differ {
+    const char *source, *name;
+    const char *shape;  // as --shape
+    const char *offset; // q_offset, or NULL
+    Dtype dtype;
+    int level;
+    bool interpret; // also run the interpreters (slow)
+    FILE *log;      // diagnostics and distances; NULL: silent
+} Differ;
+
+// Where the first stage differs.
+Stage differ_run(const Differ *d);
+
+#endif
