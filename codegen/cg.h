@@ -93,6 +93,14 @@ typedef struct CgHooks {
     Val (*math)(Cg *cg, ExOp op, const Val *args);
 } CgHooks;
 
+// What a launch of a kernel needs; kept for the metadata when its function is done.
+typedef struct CgLaunch {
+    const char *symbol;
+    const CgArg *args;
+    int nargs;
+    int threads, shared, cluster; // of a block; a target sets what is not 1, 0, 1
+} CgLaunch;
+
 struct Cg {
     Arena *arena;
     Diags *diags;
@@ -105,7 +113,9 @@ struct Cg {
     LLVMBuilderRef b;
     LLVMTargetMachineRef tm;
     Ty i1, i8, i16, i32, i64, f16, bf16, f32, ptr, void_;
+    VEC(CgLaunch) made; // every kernel of every program, in order
     // of the kernel at hand
+    CgLaunch launch;
     const TileProgram *p;
     const TileKernel *k;
     const char *symbol;
@@ -169,6 +179,10 @@ Val cg_math(Cg *cg, ExOp op, const Val *args,
 Val cg_math_fallback(Cg *cg, ExOp op, const Val *args); // the operations that LLVM has
 Val cg_math_formula(Cg *cg, ExOp op, const Val *args);  // math.c: those made of others
 Val cg_pow_signs(Cg *cg, Val a, Val b, Val magnitude);  // magnitude: of a to the power b
+
+// ---- artifact.c: the metadata of what was built (runtime/abi.h), in the arena
+struct AbiMeta;
+bool cg_metadata(Cg *cg, const TileProgram *const *programs, int count, struct AbiMeta *out);
 
 // ---- targets
 extern const CgHooks cg_host_hooks, cg_nvptx_hooks;

@@ -173,10 +173,14 @@ bool cg_kernel(Cg *cg, const TileProgram *p, const TileKernel *k, const char *sy
     cg->grid_b = cg->grid_h = cg->step = cg_i32(cg, 0);
     for (int i = 0; i < TILE_MAX_AXES; i++) cg->tile[i] = cg_i32(cg, 0);
     cg_collect_args(cg);
+    cg->launch = (CgLaunch){.symbol = symbol, .threads = 1, .cluster = 1};
     int errors = cg->diags->errors;
-    if (cg->hooks->begin_kernel) cg->hooks->begin_kernel(cg);
+    cg->hooks->begin_kernel(cg);
     if (cg->diags->errors != errors) return false;
     cg->hooks->grid(cg, grid_point);
     cg->hooks->end_kernel(cg);
+    cg->launch.args = cg->args.data;
+    cg->launch.nargs = cg->args.n;
+    VEC_PUSH(cg->arena, &cg->made, cg->launch);
     return cg->diags->errors == errors;
 }

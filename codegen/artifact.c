@@ -1,0 +1,175 @@
+// artifact.c: what an artifact says about itself.
+//
+// In: tile programs and the launches of the kernels that were built from them. Out: an AbiMeta in
+// the arena, for abi_write or abi_ptx. Holds afterwards: sizes, tensors, kernels and plans have the
+// numbers they have in the programs, so that expressions carry over; expressions are postfix, over
+// the sizes.
+#include "codegen/cg.h"
+#include "runtime/abi.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define DTYPE(e, name, bytes, reads)                                                               \
+    _Static_assert((int)DT_##e == (int)ABI_##e, "the artifact's numbering");
+#include "ir/dtypes.def"
+#undef DTYPE
+_Static_assert((int)SIZE_FREE == (int)ABI_SIZE_FREE, "the fixed sizes");
+
+// ---- expressions
+
+typedef VEC(AbiInsn) Code;
+
+static const uint8_t op_codes[EX_OP_COUNT] = {
+    // 0: not an op of launch expressions (const and sizes apart)
+    [EX_ADD] = ABI_OP_ADD,       [EX_SUB] = ABI_OP_SUB, [EX_MUL] = ABI_OP_MUL,
+    [EX_DIV] = ABI_OP_DIV,       [EX_MOD] = ABI_OP_MOD, [EX_MIN] = ABI_OP_MIN,
+    [EX_MAX] = ABI_OP_MAX,       [EX_NEG] = ABI_OP_NEG, [EX_EQ] = ABI_OP_EQ,
+    [EX_NE] = ABI_OP_NE,         [EX_LT] = ABI_OP_LT,   [EX_LE] = ABI_OP_LE,
+    [EX_AND] = ABI_OP_AND,       [EX_OR] = ABI_OP_OR,   [EX_NOT] = ABI_OP_NOT,
+    [EX_SELECT] = ABI_OP_SELECT,
+};
+
+static void emit(Arena *a, Code *code, uint8_t op, int64_t arg) {
+    AbiInsn i = {op, arg};
+    VEC_PUSH(a, code, i);
+}
+
+// Arguments first. Launch expressions are small; one that is not is refused by abi_verify, so the
+// walk may stop early.
+static void postfix(Arena *a, Code *code, const Ex *e) {
+    if (code->n > ABI_MAX_CODE) return;
+    if (e->op == EX_CONST) return emit(a, code, ABI_OP_CONST, e->i);
+    if (e->op == EX_SYM && e->sym == SYM_SIZE) return emit(a, code, ABI_OP_SIZE, e->index);
+    if (e->op == EX_SYM && e->sym == SYM_WORKERS) return emit(a, code, ABI_OP_WORKERS, 0);
+    for (int i = 0; i < e->nargs; i++) postfix(a, code, e->args[i]);
+    if (e->op == EX_CONV) return; // between i32 and bool, which are both "not 0"
+    assert(op_codes[e->op] && "an operation of launch expressions");
+    emit(a, code, op_codes[e->op], 0);
+}
+
+static AbiExpr launch_expr(Arena *a, const Ex *e) {
+    Code code = {0};
+    if (e) postfix(a, &code, e);
+    return (AbiExpr){(uint32_t)code.n, code.data};
+}
+
+// ---- tables
+
+static AbiRole role_of(TensorRole r) {
+    switch (r) {
+    case TENSOR_Q: return ABI_ROLE_Q;
+    case TENSOR_K: return ABI_ROLE_K;
+    case TENSOR_V: return ABI_ROLE_V;
+    case TENSOR_O: return ABI_ROLE_O;
+    case TENSOR_INPUT: return ABI_ROLE_INPUT;
+    case TENSOR_EMIT: return ABI_ROLE_EMIT;
+    case TENSOR_WORK: return ABI_ROLE_WORK;
+    }
+    assert(!"a role");
+    return ABI_ROLE_WORK;
+}
+
+static void sizes(Arena *a, const TileProgram *p, AbiVariant *v) {
+    v->nsizes = (uint32_t)p->sizes.n;
+    v->sizes = ARENA_ARRAY(a, AbiSize, p->sizes.n);
+    for (int i = 0; i < p->sizes.n; i++)
+        v->sizes[i] = (AbiSize){p->sizes.data[i].name, launch_expr(a, p->sizes.data[i].def)};
+}
+
+static bool is_added_to(const TileProgram *p, int tensor) {
+    for (int k = 0; k < p->kernels.n; k++)
+        for (const TileOp *op = tile_next(&p->kernels.data[k]->body, NULL); op;
+             op = tile_next(&p->kernels.data[k]->body, op))
+            if (op->kind == TILE_STORE && op->add && op->tensor == tensor) return true;
+    return false;
+}
+
+static void tensors(Arena *a, const TileProgram *p, AbiVariant *v) {
+    v->ntensors = (uint32_t)p->tensors.n;
+    v->tensors = ARENA_ARRAY(a, AbiTensor, p->tensors.n);
+    for (int i = 0; i < p->tensors.n; i++) {
+        const TileTensor *t = &p->tensors.data[i];
+        AbiTensor *to = &v->tensors[i];
+        *to = (AbiTensor){.name = t->name,
+                          .role = (uint8_t)role_of(t->role),
+                          .dtype = (uint8_t)t->dtype,
+                          .rank = (uint8_t)t->rank};
+        if (t->bare_q) to->flags |= ABI_BARE_Q;
+        if (t->role == TENSOR_EMIT) to->flags |= ABI_OPTIONAL;
+        if (t->role == TENSOR_WORK && is_added_to(p, i)) to->flags |= ABI_ZEROED;
+        for (int d = 0; d < t->rank; d++) to->extent[d] = launch_expr(a, t->extent[d]);
+    }
+}
+
+static AbiArg arg_of(const TileProgram *p, const CgArg *g) {
+    switch (g->kind) {
+    case CG_ARG_POINTER: return (AbiArg){ABI_ARG_POINTER, 0, (uint16_t)g->index};
+    case CG_ARG_STRIDE: return (AbiArg){ABI_ARG_STRIDE, (uint8_t)g->dim, (uint16_t)g->index};
+    case CG_ARG_SIZE: return (AbiArg){ABI_ARG_SIZE, 0, (uint16_t)g->index};
+    case CG_ARG_SCALAR: return (AbiArg){ABI_ARG_SCALAR, 0, (uint16_t)p->inputs.data[g->index]};
+    case CG_ARG_TENSOR_MAP: break;
+    }
+    assert(!"an argument that this version launches with");
+    return (AbiArg){0, 0, 0};
+}
+
+static void kernels(Arena *a, const TileProgram *p, const CgLaunch *made, AbiVariant *v) {
+    v->nkernels = (uint32_t)p->kernels.n;
+    v->kernels = ARENA_ARRAY(a, AbiKernel, p->kernels.n);
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileKernel *k = p->kernels.data[i];
+        const CgLaunch *l = &made[i];
+        AbiKernel *to = &v->kernels[i];
+        *to = (AbiKernel){.symbol = l->symbol,
+                          .threads = (uint32_t)l->threads,
+                          .shared = (uint32_t)l->shared,
+                          .cluster = (uint32_t)l->cluster};
+        to->ngrid = (uint32_t)k->ngrid;
+        for (int d = 0; d < k->ngrid; d++) to->grid[d] = launch_expr(a, k->grid[d].count);
+        to->nargs = (uint32_t)l->nargs;
+        to->args = ARENA_ARRAY(a, AbiArg, l->nargs + 1);
+        for (int d = 0; d < l->nargs; d++) to->args[d] = arg_of(p, &l->args[d]);
+    }
+}
+
+static void plans(Arena *a, const TileProgram *p, AbiVariant *v) {
+    v->nplans = (uint32_t)p->plans.n;
+    v->plans = ARENA_ARRAY(a, AbiPlan, p->plans.n);
+    for (int i = 0; i < p->plans.n; i++) {
+        const TilePlan *plan = &p->plans.data[i];
+        uint16_t *list = ARENA_ARRAY(a, uint16_t, plan->kernels.n + 1);
+        for (int k = 0; k < plan->kernels.n; k++) list[k] = (uint16_t)plan->kernels.data[k];
+        v->plans[i] = (AbiPlan){launch_expr(a, plan->when), (uint32_t)plan->kernels.n, list};
+    }
+}
+
+bool cg_metadata(Cg *cg, const TileProgram *const *programs, int count, struct AbiMeta *out) {
+    static const uint8_t codes[] = {
+        [KIND_HOST] = ABI_CODE_HOST, [KIND_NVPTX] = ABI_CODE_PTX, [KIND_AMDGPU] = ABI_CODE_HSACO};
+    *out = (AbiMeta){.code = codes[cg->target->kind],
+                     .dtype = (uint8_t)programs[0]->dtype,
+                     .target = cg->target->name};
+    out->nvariants = (uint32_t)count;
+    out->variants = ARENA_ARRAY(cg->arena, AbiVariant, count);
+    const CgLaunch *made = cg->made.data;
+    for (int i = 0; i < count; i++) {
+        const TileProgram *p = programs[i];
+        AbiVariant *v = &out->variants[i];
+        *v = (AbiVariant){.name = p->name,
+                          .family = ABI_ATTENTION,
+                          .phase = ABI_FWD,
+                          .D = (uint32_t)p->D,
+                          .Dv = (uint32_t)p->Dv};
+        sizes(cg->arena, p, v);
+        tensors(cg->arena, p, v);
+        kernels(cg->arena, p, made, v);
+        plans(cg->arena, p, v);
+        made += p->kernels.n;
+    }
+    const char *wrong = abi_verify(out);
+    if (wrong)
+        diag_error(cg->diags, (Span){0},
+                   "what an artifact can say of itself does not hold this program: %s", wrong);
+    return !wrong;
+}

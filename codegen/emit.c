@@ -1,0 +1,179 @@
+// emit.c: from programs to a module, and from the module to text, objects or functions in memory.
+//
+// In: scheduled programs for one target. Out: what codegen.h promises. A module holds all programs'
+// kernels and, in an object, their metadata. Everything of LLVM is released on every way out.
+#include "codegen/cg.h"
+#include "codegen/jit.h"
+#include "runtime/abi.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const CgHooks *hooks_of(TargetKind kind) {
+    switch (kind) {
+    case KIND_HOST: return &cg_host_hooks;
+    case KIND_NVPTX: return &cg_nvptx_hooks;
+    case KIND_AMDGPU: return NULL;
+    }
+    return NULL;
+}
+
+// ---- the module
+
+static void types(Cg *cg) {
+    cg->i1 = LLVMInt1TypeInContext(cg->c);
+    cg->i8 = LLVMInt8TypeInContext(cg->c);
+    cg->i16 = LLVMInt16TypeInContext(cg->c);
+    cg->i32 = LLVMInt32TypeInContext(cg->c);
+    cg->i64 = LLVMInt64TypeInContext(cg->c);
+    cg->f16 = LLVMHalfTypeInContext(cg->c);
+    cg->bf16 = LLVMBFloatTypeInContext(cg->c);
+    cg->f32 = LLVMFloatTypeInContext(cg->c);
+    cg->ptr = LLVMPointerTypeInContext(cg->c, 0);
+    cg->void_ = LLVMVoidTypeInContext(cg->c);
+}
+
+bool cg_open(Cg *cg, const TileProgram *p, LLVMContextRef context) {
+    cg->c = context;
+    cg->hooks = hooks_of(cg->target->kind);
+    if (!cg->hooks) {
+        diag_error(cg->diags, (Span){0}, "target '%s' is not supported by this version",
+                   cg->target->name);
+        return false;
+    }
+    types(cg);
+    cg->tm = cg->hooks->machine(cg);
+    if (!cg->tm) return false;
+    cg->m = LLVMModuleCreateWithNameInContext(p->name, cg->c);
+    cg->b = LLVMCreateBuilderInContext(cg->c);
+    char *triple = LLVMGetTargetMachineTriple(cg->tm);
+    LLVMTargetDataRef layout = LLVMCreateTargetDataLayout(cg->tm);
+    LLVMSetTarget(cg->m, triple);
+    LLVMSetModuleDataLayout(cg->m, layout);
+    LLVMDisposeTargetData(layout);
+    LLVMDisposeMessage(triple);
+    return true;
+}
+
+void cg_close(Cg *cg) {
+    if (cg->b) LLVMDisposeBuilder(cg->b);
+    if (cg->m) LLVMDisposeModule(cg->m);
+    if (cg->tm) LLVMDisposeTargetMachine(cg->tm);
+}
+
+static bool optimize(Cg *cg) {
+    LLVMPassBuilderOptionsRef options = LLVMCreatePassBuilderOptions();
+    LLVMErrorRef error = LLVMRunPasses(cg->m, cg->hooks->passes(cg), cg->tm, options);
+    LLVMDisposePassBuilderOptions(options);
+    if (!error) return true;
+    char *text = LLVMGetErrorMessage(error);
+    diag_error(cg->diags, (Span){0}, "LLVM: %s", text);
+    LLVMDisposeErrorMessage(text);
+    return false;
+}
+
+static bool sound(Cg *cg) {
+    char *text = NULL;
+    bool broken = LLVMVerifyModule(cg->m, LLVMReturnStatusAction, &text);
+    if (broken) diag_error(cg->diags, (Span){0}, "the code that was made is not sound: %s", text);
+    LLVMDisposeMessage(text);
+    return !broken;
+}
+
+bool cg_build(Cg *cg, const TileProgram *const *programs, int count) {
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < programs[i]->kernels.n; k++) {
+            const TileKernel *kernel = programs[i]->kernels.data[k];
+            if (!cg_kernel(cg, programs[i], kernel, cg_symbol(cg->arena, programs[i], kernel)))
+                return false;
+        }
+    return sound(cg) && optimize(cg);
+}
+
+// ---- output
+
+static void *copy(const void *bytes, size_t n) {
+    char *out = malloc(n + 1);
+    if (!out) return NULL;
+    memcpy(out, bytes, n);
+    out[n] = 0;
+    return out;
+}
+
+static bool out_of_memory(Cg *cg) {
+    diag_error(cg->diags, (Span){0}, "out of memory");
+    return false;
+}
+
+static bool emit_llvm(Cg *cg, void **out, size_t *n) {
+    char *text = LLVMPrintModuleToString(cg->m);
+    *n = strlen(text);
+    *out = copy(text, *n);
+    LLVMDisposeMessage(text);
+    return *out || out_of_memory(cg);
+}
+
+// A global in the section that tools look for, kept though nothing refers to it.
+static bool add_metadata(Cg *cg, AbiMeta *meta, const char *name) {
+    uint8_t *bytes;
+    size_t n;
+    const char *wrong = abi_write(meta, &bytes, &n);
+    if (wrong) {
+        diag_error(cg->diags, (Span){0}, "%s", wrong);
+        return false;
+    }
+    Val data = LLVMConstStringInContext2(cg->c, (const char *)bytes, n, true);
+    free(bytes);
+    Val g = LLVMAddGlobal(cg->m, LLVMTypeOf(data), arena_printf(cg->arena, "%s_attn_meta", name));
+    LLVMSetInitializer(g, data);
+    LLVMSetGlobalConstant(g, true);
+    LLVMSetSection(g, ABI_ELF_SECTION);
+    LLVMSetAlignment(g, 8);
+    return true;
+}
+
+static bool emit_code(Cg *cg, CgForm form, AbiMeta *meta, void **out, size_t *n) {
+    char *error = NULL;
+    LLVMMemoryBufferRef buffer;
+    LLVMCodeGenFileType type = form == CG_ASM ? LLVMAssemblyFile : LLVMObjectFile;
+    if (LLVMTargetMachineEmitToMemoryBuffer(cg->tm, cg->m, type, &error, &buffer)) {
+        diag_error(cg->diags, (Span){0}, "LLVM: %s", error);
+        LLVMDisposeMessage(error);
+        return false;
+    }
+    const char *start = LLVMGetBufferStart(buffer);
+    const char *wrong = NULL;
+    *n = LLVMGetBufferSize(buffer);
+    if (form == CG_ASM && cg->target->kind == KIND_NVPTX)
+        wrong = abi_ptx(start, *n, meta, (char **)out, n);
+    else
+        *out = copy(start, *n);
+    LLVMDisposeMemoryBuffer(buffer);
+    if (wrong) diag_error(cg->diags, (Span){0}, "%s", wrong);
+    return !wrong && (*out || out_of_memory(cg));
+}
+
+static bool emit(Cg *cg, const TileProgram *const *programs, int count, CgForm form, void **out,
+                 size_t *n) {
+    AbiMeta meta;
+    if (!cg_build(cg, programs, count)) return false;
+    if (form == CG_LLVM) return emit_llvm(cg, out, n);
+    if (!cg_metadata(cg, programs, count, &meta)) return false;
+    if (form == CG_OBJECT && !add_metadata(cg, &meta, programs[0]->name)) return false;
+    return emit_code(cg, form, &meta, out, n);
+}
+
+bool cg_emit(const TileProgram *const *programs, int count, const CgOptions *o, CgForm form,
+             Diags *diags, void **out, size_t *n) {
+    assert(count > 0);
+    Target target = cg_target(programs[0]->target);
+    Cg cg = {.arena = arena_new(), .diags = diags, .opt = o, .target = &target};
+    LLVMContextRef context = LLVMContextCreate();
+    *out = NULL;
+    bool ok = cg_open(&cg, programs[0], context) && emit(&cg, programs, count, form, out, n);
+    cg_close(&cg);
+    LLVMContextDispose(context);
+    arena_free(cg.arena);
+    return ok;
+}

@@ -1,0 +1,323 @@
+// host.c: the host target: the function's frame, the grid, where values lie, and what loops carry
+// in memory.
+//
+// In: a kernel scheduled for the host (host.h tells the layout). Out: `void kernel(const uint64_t
+// *args, int64_t first, int64_t last)`, which runs the grid's tiles [first, last); one 8-byte slot
+// for each argument.
+#include "codegen/host.h"
+
+#include <assert.h>
+#include <string.h>
+
+Host *host_of(Cg *cg) { return cg->state; }
+HostPlace *host_place(Cg *cg, const TileValue *v) { return &host_of(cg)->place[v->id]; }
+int host_extent(Cg *cg, int axis) { return tile_extent(&cg->k->axes[axis]); }
+
+int host_axis_at(const TileValue *v, int axis) {
+    for (int i = 0; i < v->rank; i++)
+        if (v->axis[i] == axis) return i;
+    return -1;
+}
+
+static bool feature(const char *features, const char *name) {
+    size_t n = strlen(name);
+    for (const char *s = strstr(features, name); s; s = strstr(s + 1, name))
+        if (s > features && s[-1] == '+' && (s[n] == ',' || !s[n])) return true;
+    return false;
+}
+
+// ---- values in memory
+
+static bool is_one(Val v) { return LLVMIsAConstantInt(v) && LLVMConstIntGetSExtValue(v) == 1; }
+
+int host_stride1(Cg *cg, const TileValue *v) {
+    int lane = host_axis_at(v, host_of(cg)->lane_axis);
+    if (lane >= 0) return v->axis[lane];
+    return v->rank && is_one(host_place(cg, v)->stride[v->rank - 1]) ? v->axis[v->rank - 1] : -1;
+}
+
+int host_width(Cg *cg, int axis) {
+    int n = cg->target->lanes;
+    while (axis >= 0 && n > 1 && host_extent(cg, axis) % n) n /= 2;
+    return axis < 0 ? 1 : n;
+}
+
+Val host_sum(Cg *cg, Val v) {
+    Ty t = LLVMTypeOf(v);
+    if (cg_lanes(v) == 1) return v;
+    Val args[] = {cg_f32(cg, -0.0), v};
+    Val r = cg_intrinsic(cg, "llvm.vector.reduce.fadd", &t, 1, args, 2);
+    LLVMSetFastMathFlags(r, LLVMFastMathAllowReassoc); // a tree instead of one lane after the other
+    return r;
+}
+
+void host_bind(Cg *cg, const TileValue *v) {
+    HostPlace *p = host_place(cg, v);
+    int lane = host_of(cg)->lane_axis;
+    int64_t stride = tile_has_axis(v, lane) ? host_extent(cg, lane) : 1;
+    for (int i = v->rank - 1; i >= 0; i--) {
+        if (v->axis[i] == lane) {
+            p->stride[i] = cg_i64(cg, 1);
+            continue;
+        }
+        p->stride[i] = cg_i64(cg, stride);
+        stride *= host_extent(cg, v->axis[i]);
+    }
+    p->mem = host_of(cg)->slots[p->slot].mem;
+    cg->value[v->id].mem = p->mem;
+}
+
+static Ty element_type(Cg *cg, const TileValue *v) {
+    return dtype_reads(v->dtype) == EX_F32 ? cg->f32 : cg->i32;
+}
+
+Val host_element(Cg *cg, const TileValue *v, Val *index) {
+    const HostPlace *p = host_place(cg, v);
+    Val at = NULL;
+    for (int i = 0; i < v->rank; i++) {
+        Val x = LLVMBuildMul(cg->b, index[v->axis[i]], p->stride[i], "");
+        at = at ? LLVMBuildAdd(cg->b, at, x, "") : x;
+    }
+    return at ? LLVMBuildInBoundsGEP2(cg->b, cg->f32, p->mem, &at, 1, "") : p->mem;
+}
+
+// A vector where v is contiguous along the axis, gathered where it is not.
+Val host_load(Cg *cg, const TileValue *v, Val *index, int lanes, int along) {
+    Ty t = element_type(cg, v);
+    int at = lanes > 1 ? host_axis_at(v, along) : -1;
+    Val p = host_element(cg, v, index), x;
+    if (at < 0) {
+        x = LLVMBuildLoad2(cg->b, t, p, "");
+    } else if (host_stride1(cg, v) == along) {
+        x = LLVMBuildLoad2(cg->b, cg_vector(t, lanes), p, "");
+        LLVMSetAlignment(x, 4);
+    } else {
+        Val step[64];
+        for (int i = 0; i < lanes; i++) step[i] = cg_i64(cg, i);
+        Val offset = LLVMBuildMul(cg->b, LLVMConstVector(step, (unsigned)lanes),
+                                  cg_splat(cg, host_place(cg, v)->stride[at], lanes), "");
+        Val ptrs = LLVMBuildGEP2(cg->b, t, p, &offset, 1, "");
+        Ty types[] = {cg_vector(t, lanes), LLVMTypeOf(ptrs)};
+        Val args[] = {ptrs, cg_i32(cg, 4), LLVMConstAllOnes(cg_vector(cg->i1, lanes)),
+                      LLVMGetPoison(types[0])};
+        x = cg_intrinsic(cg, "llvm.masked.gather", types, 2, args, 4);
+    }
+    if (dtype_reads(v->dtype) != EX_BOOL) return x;
+    return LLVMBuildICmp(cg->b, LLVMIntNE, x, LLVMConstNull(LLVMTypeOf(x)), "");
+}
+
+void host_store(Cg *cg, const TileValue *v, Val *index, Val x) {
+    ExType t = dtype_reads(v->dtype);
+    if (t == EX_F32) x = cg_round(cg, x, v->dtype);
+    if (t == EX_BOOL) x = LLVMBuildZExt(cg->b, x, cg_vector(cg->i32, cg_lanes(x)), "");
+    LLVMSetAlignment(LLVMBuildStore(cg->b, x, host_element(cg, v, index)), 4);
+}
+
+// ---- counted loops
+
+HostLoop host_loop(Cg *cg, int64_t count, int64_t step) {
+    assert(count > 0);
+    HostLoop l = {.pre = LLVMGetInsertBlock(cg->b),
+                  .body = cg_block(cg, "each"),
+                  .count = count,
+                  .step = step};
+    LLVMBuildBr(cg->b, l.body);
+    LLVMPositionBuilderAtEnd(cg->b, l.body);
+    Val zero = cg_i64(cg, 0);
+    l.i = LLVMBuildPhi(cg->b, cg->i64, "i");
+    LLVMAddIncoming(l.i, &zero, &l.pre, 1);
+    return l;
+}
+
+Val host_loop_phi(Cg *cg, const HostLoop *l, Val init) {
+    Val phi = LLVMBuildPhi(cg->b, LLVMTypeOf(init), "");
+    Blk pre = l->pre;
+    LLVMAddIncoming(phi, &init, &pre, 1);
+    return phi;
+}
+
+void host_loop_next(Cg *cg, const HostLoop *l, Val phi, Val next) {
+    (void)l;
+    Blk here = LLVMGetInsertBlock(cg->b);
+    LLVMAddIncoming(phi, &next, &here, 1);
+}
+
+void host_loop_end(Cg *cg, const HostLoop *l) {
+    Val next = LLVMBuildNUWAdd(cg->b, l->i, cg_i64(cg, l->step), "");
+    host_loop_next(cg, l, l->i, next);
+    Val more = LLVMBuildICmp(cg->b, LLVMIntULT, next, cg_i64(cg, l->count), "");
+    Blk after = cg_block(cg, "after");
+    LLVMBuildCondBr(cg->b, more, l->body, after);
+    LLVMPositionBuilderAtEnd(cg->b, after);
+}
+
+// ---- the frame
+
+static LLVMTargetMachineRef machine(Cg *cg) {
+    char *error = NULL, *triple = LLVMGetDefaultTargetTriple();
+    char *cpu = LLVMGetHostCPUName(), *features = LLVMGetHostCPUFeatures();
+    LLVMTargetRef t;
+    LLVMTargetMachineRef tm = NULL;
+    LLVMInitializeNativeTarget();
+    LLVMInitializeNativeAsmPrinter();
+    if (!LLVMGetTargetFromTriple(triple, &t, &error))
+        tm = LLVMCreateTargetMachine(t, triple, cpu, features, LLVMCodeGenLevelAggressive,
+                                     LLVMRelocPIC, LLVMCodeModelDefault);
+    else
+        diag_error(cg->diags, (Span){0}, "this LLVM has no code for the host: %s", error);
+    LLVMDisposeMessage(error);
+    LLVMDisposeMessage(triple);
+    LLVMDisposeMessage(cpu);
+    LLVMDisposeMessage(features);
+    return tm;
+}
+
+// The code is built as it should be run: what is left is to share address arithmetic, move what is
+// invariant out of loops, and fold.
+static const char *passes(const Cg *cg) {
+    if (cg->opt->opt == 0) return "function(early-cse)";
+    return "function(early-cse,instcombine,simplifycfg,loop-mssa(licm),early-cse,instcombine,"
+           "simplifycfg)";
+}
+
+static void begin_kernel(Cg *cg) {
+    Host *h = ARENA_NEW(cg->arena, Host);
+    cg->state = h;
+    h->lane_axis = cg->k->schedule.lane_axis;
+    char *cpu = LLVMGetTargetMachineCPU(cg->tm),
+         *features = LLVMGetTargetMachineFeatureString(cg->tm);
+    h->avx512 = cg->target->lanes == 16 && feature(features, "avx512dq");
+    h->registers = cg->target->registers;
+    host_plan(cg, h);
+    Ty params[] = {cg->ptr, cg->i64, cg->i64};
+    cg->fn = LLVMAddFunction(cg->m, cg->symbol, LLVMFunctionType(cg->void_, params, 3, false));
+    const char *width = arena_printf(cg->arena, "%d", cg->target->lanes * 32);
+    cg_attribute(cg, cg->fn, "target-cpu", cpu);
+    cg_attribute(cg, cg->fn, "target-features", features);
+    cg_attribute(cg, cg->fn, "prefer-vector-width", width);
+    cg_attribute(cg, cg->fn, "min-legal-vector-width", width);
+    cg_attribute(cg, cg->fn, "nounwind", NULL);
+    LLVMDisposeMessage(cpu);
+    LLVMDisposeMessage(features);
+    cg->entry = cg_block(cg, "entry");
+    Blk start = cg_block(cg, "start");
+    LLVMPositionBuilderAtEnd(cg->b, cg->entry);
+    for (int i = 0; i < h->nslots; i++) {
+        Ty t = LLVMArrayType2(cg->i8, (uint64_t)h->slots[i].bytes);
+        h->slots[i].mem = LLVMBuildAlloca(cg->b, t, "slot");
+        LLVMSetAlignment(h->slots[i].mem, 64);
+    }
+    LLVMBuildBr(cg->b, start);
+    LLVMPositionBuilderAtEnd(cg->b, start);
+}
+
+static void end_kernel(Cg *cg) { LLVMBuildRetVoid(cg->b); }
+
+static Val argument(Cg *cg, int slot, Ty type) {
+    Val at = cg_i64(cg, slot);
+    Val p = LLVMBuildInBoundsGEP2(cg->b, cg->i64, LLVMGetParam(cg->fn, 0), &at, 1, "");
+    return LLVMBuildLoad2(cg->b, type, p,
+                          ""); // little-endian: a 4-byte value stands at the slot's beginning
+}
+
+static void grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
+    Blk head = cg_block(cg, "grid"), work = cg_block(cg, "tile"), end = cg_block(cg, "end"),
+        pre = LLVMGetInsertBlock(cg->b);
+    LLVMBuildBr(cg->b, head);
+    LLVMPositionBuilderAtEnd(cg->b, head);
+    Val index = LLVMBuildPhi(cg->b, cg->i64, "tile"), first = LLVMGetParam(cg->fn, 1);
+    LLVMAddIncoming(index, &first, &pre, 1);
+    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, index, LLVMGetParam(cg->fn, 2), "");
+    LLVMBuildCondBr(cg->b, more, work, end);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    body(cg, index);
+    Val next = LLVMBuildAdd(cg->b, index, cg_i64(cg, 1), "");
+    Blk last = LLVMGetInsertBlock(cg->b);
+    LLVMAddIncoming(index, &next, &last, 1);
+    LLVMBuildBr(cg->b, head);
+    LLVMMoveBasicBlockAfter(end, last);
+    LLVMPositionBuilderAtEnd(cg->b, end);
+}
+
+// ---- what loops carry
+
+static void copy_slot(Cg *cg, Val to, Val from, int64_t bytes) {
+    LLVMBuildMemCpy(cg->b, to, 64, from, 64, cg_i64(cg, bytes));
+}
+
+static int64_t bytes_of(Cg *cg, const TileValue *v) {
+    int64_t n = 4;
+    for (int i = 0; i < v->rank; i++) n *= host_extent(cg, v->axis[i]);
+    return n;
+}
+
+static void loop_begin(Cg *cg, CgLoop *l) {
+    for (int i = 0; i < l->op->carried.n; i++) {
+        const TileValue *c = l->op->carried.data[i], *init = l->op->args.data[i];
+        host_bind(cg, c);
+        if (host_place(cg, c)->slot == host_place(cg, init)->slot) continue;
+        copy_slot(cg, host_place(cg, c)->mem, host_place(cg, init)->mem, bytes_of(cg, c));
+    }
+}
+
+// All at once: a value that lies where another one goes is put aside first.
+static void loop_yield(Cg *cg, CgLoop *l, const TileOp *yield) {
+    int n = l->op->carried.n;
+    Val *from = ARENA_ARRAY(cg->arena, Val, n + 1);
+    for (int i = 0; i < n; i++) {
+        const TileValue *y = yield->args.data[i], *c = l->op->carried.data[i];
+        int slot = host_place(cg, y)->slot;
+        if (slot == host_place(cg, c)->slot) continue;
+        from[i] = host_place(cg, y)->mem;
+        for (int j = 0; j < n; j++) {
+            if (j == i || host_place(cg, l->op->carried.data[j])->slot != slot) continue;
+            Val aside = cg_alloca(cg, LLVMArrayType2(cg->i8, (uint64_t)bytes_of(cg, c)), "aside");
+            LLVMSetAlignment(aside, 64);
+            copy_slot(cg, aside, from[i], bytes_of(cg, c));
+            from[i] = aside;
+            break;
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        const TileValue *c = l->op->carried.data[i];
+        if (from[i]) copy_slot(cg, host_place(cg, c)->mem, from[i], bytes_of(cg, c));
+    }
+}
+
+static void loop_end(Cg *cg, CgLoop *l) {
+    for (int i = 0; i < l->op->results.n; i++) host_bind(cg, l->op->results.data[i]);
+}
+
+static void host_op(Cg *cg, const TileOp *op) {
+    switch (op->kind) {
+    case TILE_LOAD: host_tensor_load(cg, op); return;
+    case TILE_STORE: host_tensor_store(cg, op); return;
+    case TILE_MAP: host_map(cg, op); return;
+    case TILE_MMA: host_mma(cg, op); return;
+    case TILE_LOOP: // lower.c's
+    case TILE_YIELD:
+    case TILE_ALLOC: // asynchronous copies are for targets that have them; the host's schedule
+                     // makes none
+    case TILE_COPY:
+    case TILE_COMMIT:
+    case TILE_WAIT:
+    case TILE_VIEW:
+    case TILE_BARRIER:
+    case TILE_KIND_COUNT: break;
+    }
+    diag_error(cg->diags, op->span, "the host has no '%s'", tile_kind_name(op->kind));
+}
+
+const CgHooks cg_host_hooks = {
+    .machine = machine,
+    .passes = passes,
+    .begin_kernel = begin_kernel,
+    .end_kernel = end_kernel,
+    .argument = argument,
+    .grid = grid,
+    .op = host_op,
+    .loop_begin = loop_begin,
+    .loop_yield = loop_yield,
+    .loop_end = loop_end,
+    .math = host_math,
+};

@@ -1,0 +1,227 @@
+// host_math.c: f32 mathematics on the host's vectors, as polynomials.
+//
+// In: an operation and its arguments. Out: its value; NULL leaves it to the shared formulas.
+// Holds afterwards: relative error below 3e-7 (exp2, exp, log2, log 1.5e-7); infinities, zeros and
+// NaN as C has them; subnormal results are rounded, not flushed. sin and cos hold to |x| < 2^30
+// (the angle is reduced in f64).
+#include "codegen/host.h"
+
+#include <math.h>
+
+static Val k(Cg *cg, double v, Val like) { return cg_splat(cg, cg_f32(cg, v), cg_lanes(like)); }
+static Val ki(Cg *cg, int64_t v, Val like) { return cg_splat(cg, cg_i32(cg, v), cg_lanes(like)); }
+static Ty ints(Cg *cg, Val like) { return cg_vector(cg->i32, cg_lanes(like)); }
+static Ty doubles(Cg *cg, Val like) {
+    return cg_vector(LLVMDoubleTypeInContext(cg->c), cg_lanes(like));
+}
+
+static Val call(Cg *cg, const char *name, Val a, Val b, Val c) {
+    Ty t = LLVMTypeOf(a);
+    Val v[] = {a, b, c};
+    return cg_intrinsic(cg, name, &t, 1, v, c ? 3 : b ? 2 : 1);
+}
+
+static Val fma_(Cg *cg, Val a, Val b, Val c) { return call(cg, "llvm.fma", a, b, c); }
+static Val mul(Cg *cg, Val a, Val b) { return LLVMBuildFMul(cg->b, a, b, ""); }
+static Val add(Cg *cg, Val a, Val b) { return LLVMBuildFAdd(cg->b, a, b, ""); }
+static Val sub(Cg *cg, Val a, Val b) { return LLVMBuildFSub(cg->b, a, b, ""); }
+static Val pick(Cg *cg, Val c, Val a, Val b) { return LLVMBuildSelect(cg->b, c, a, b, ""); }
+static Val test(Cg *cg, LLVMRealPredicate p, Val a, Val b) {
+    return LLVMBuildFCmp(cg->b, p, a, b, "");
+}
+static Val as(Cg *cg, Val v, Ty t) { return LLVMBuildBitCast(cg->b, v, t, ""); }
+
+static Val polynomial(Cg *cg, Val x, const double *c, int n) {
+    Val r = k(cg, c[n - 1], x);
+    for (int i = n - 2; i >= 0; i--) r = fma_(cg, r, x, k(cg, c[i], x));
+    return r;
+}
+
+// ---- exponentials
+
+// 2^f on [-1/2, 1/2] and e^f on [-ln2/2, ln2/2]: least relative error with 1 exactly at 0, so that
+// a factor of 1 stays one. 9.2e-8 and 1.1e-7.
+static const double exp2_poly[] = {1.0,
+                                   0.6931469775915043,
+                                   0.24022242080355044,
+                                   0.055507337542366475,
+                                   0.009671512869931143,
+                                   0.0013264723896023204};
+static const double exp_poly[] = {
+    1.0, 1.0, 0.4999923170727337, 0.16667114486341897, 0.04189012432834713, 0.008312526082736322};
+enum { EXP_TERMS = 6 };
+
+// AVX-512: p * 2^floor(n), for every n; infinities and subnormals included.
+static Val scalef(Cg *cg, Val p, Val n) {
+    Val args[] = {p, n, p, LLVMConstInt(cg->i16, 0xffff, false), cg_i32(cg, 4)};
+    return cg_intrinsic(cg, "llvm.x86.avx512.mask.scalef.ps.512", NULL, 0, args, 5);
+}
+
+// x limited so that a NaN stays one: each compare is false for it.
+static Val limit(Cg *cg, Val x, double low, double high) {
+    x = pick(cg, test(cg, LLVMRealOLT, x, k(cg, low, x)), k(cg, low, x), x);
+    return pick(cg, test(cg, LLVMRealOGT, x, k(cg, high, x)), k(cg, high, x), x);
+}
+
+// p * 2^n, n whole in [-160, 160]: in two steps, since 2^n itself may be neither a normal nor a
+// finite f32.
+static Val scale(Cg *cg, Val p, Val n, Val x) {
+    Ty f = LLVMTypeOf(p), types[] = {ints(cg, p), f};
+    Val i = cg_intrinsic(cg, "llvm.fptosi.sat", types, 2, &n, 1);
+    Val half = LLVMBuildAShr(cg->b, i, ki(cg, 1, p), ""), rest = LLVMBuildSub(cg->b, i, half, "");
+    Val part[] = {half, rest};
+    for (int j = 0; j < 2; j++) {
+        Val bits = LLVMBuildShl(cg->b, LLVMBuildAdd(cg->b, part[j], ki(cg, 127, p), ""),
+                                ki(cg, 23, p), "");
+        p = mul(cg, p, as(cg, bits, f));
+    }
+    return pick(cg, test(cg, LLVMRealUNO, x, x), x, p);
+}
+
+static bool wide(Cg *cg, Val x) { return host_of(cg)->avx512 && cg_lanes(x) == 16; }
+
+static Val exp2_of(Cg *cg, Val x) {
+    Val y = limit(cg, x, -160, 160), n = call(cg, "llvm.rint", y, NULL, NULL);
+    Val p = polynomial(cg, sub(cg, y, n), exp2_poly, EXP_TERMS);
+    return wide(cg, x) ? scalef(cg, p, n) : scale(cg, p, n, x);
+}
+
+static Val exp_of(Cg *cg, Val x) {
+    Val y = limit(cg, x, -110, 110);
+    Val n = call(cg, "llvm.rint", mul(cg, y, k(cg, 1.4426950408889634, x)), NULL, NULL);
+    Val f = fma_(cg, n, k(cg, -0x1.62e4p-1, x), y); // ln 2 in two parts, the first with few bits
+    f = fma_(cg, n, k(cg, -0x1.7f7d1cp-20, x), f);
+    Val p = polynomial(cg, f, exp_poly, EXP_TERMS);
+    return wide(cg, x) ? scalef(cg, p, n) : scale(cg, p, n, x);
+}
+
+// ---- logarithms
+
+// x = m 2^e with m in [sqrt(1/2), sqrt(2)), for a positive finite x.
+static void split(Cg *cg, Val x, Val *m, Val *e) {
+    Ty i = ints(cg, x), f = LLVMTypeOf(x);
+    Val tiny = test(cg, LLVMRealOLT, x, k(cg, 0x1p-126, x));
+    Val y = pick(cg, tiny, mul(cg, x, k(cg, 0x1p25, x)), x);
+    Val bits = LLVMBuildSub(cg->b, as(cg, y, i), ki(cg, 0x3f3504f3, x), "");
+    Val exponent = LLVMBuildAShr(cg->b, bits, ki(cg, 23, x), "");
+    Val mantissa = LLVMBuildAnd(cg->b, bits, ki(cg, 0x7fffff, x), "");
+    *m = as(cg, LLVMBuildAdd(cg->b, mantissa, ki(cg, 0x3f3504f3, x), ""), f);
+    exponent = LLVMBuildSub(cg->b, exponent, pick(cg, tiny, ki(cg, 25, x), ki(cg, 0, x)), "");
+    *e = LLVMBuildSIToFP(cg->b, exponent, f, "");
+}
+
+static Val log_edges(Cg *cg, Val x, Val log) {
+    Val inf = k(cg, INFINITY, x), zero = k(cg, 0, x);
+    log = pick(cg, test(cg, LLVMRealOEQ, x, inf), inf, log);
+    log = pick(cg, test(cg, LLVMRealOEQ, x, zero), k(cg, -INFINITY, x), log);
+    return pick(cg, test(cg, LLVMRealULT, x, zero), k(cg, NAN, x), log);
+}
+
+// ln m for m near 1, f = m - 1: f - f^2/2 + f^3 P(f), given as f and the rest, which is small
+// beside it.
+static Val log_rest(Cg *cg, Val f) {
+    static const double c[] = {3.3333331174e-1,  -2.4999993993e-1, 2.0000714765e-1,
+                               -1.6668057665e-1, 1.4249322787e-1,  -1.2420140846e-1,
+                               1.1676998740e-1,  -1.1514610310e-1, 7.0376836292e-2};
+    Val f2 = mul(cg, f, f);
+    return fma_(cg, mul(cg, f2, f), polynomial(cg, f, c, 9), mul(cg, f2, k(cg, -0.5, f)));
+}
+
+static Val log2_of(Cg *cg, Val x) {
+    Val m, e;
+    split(cg, x, &m, &e);
+    Val f = sub(cg, m, k(cg, 1, x)), rest = log_rest(cg, f);
+    // log2(e) = 1 + 0.4426...: the big products are exact sums
+    Val c = k(cg, 0.44269504088896340736, x);
+    Val low = fma_(cg, rest, c, fma_(cg, f, c, rest));
+    return log_edges(cg, x, add(cg, e, add(cg, f, low)));
+}
+
+static Val log_of(Cg *cg, Val x) {
+    Val m, e;
+    split(cg, x, &m, &e);
+    Val f = sub(cg, m, k(cg, 1, x));
+    Val low = fma_(cg, e, k(cg, -2.12194440e-4, x), log_rest(cg, f));
+    return log_edges(cg, x, fma_(cg, e, k(cg, 0.693359375, x), add(cg, f, low)));
+}
+
+// ---- in f64 where f32 loses too much on the way
+
+static Val kd(Cg *cg, double v, Val like) {
+    return cg_splat(cg, LLVMConstReal(LLVMDoubleTypeInContext(cg->c), v), cg_lanes(like));
+}
+
+static Val sin_cos(Cg *cg, Val x, int quarter) {
+    static const double s[] = {-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4};
+    static const double c[] = {4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5};
+    Ty f = LLVMTypeOf(x);
+    Val d = LLVMBuildFPExt(cg->b, x, doubles(cg, x), "");
+    Val q = call(cg, "llvm.rint", mul(cg, d, kd(cg, 0.63661977236758134308, x)), NULL, NULL);
+    Val r = fma_(cg, q, kd(cg, -1.57079632679489655800e+00, x), d);
+    r = fma_(cg, q, kd(cg, -6.12323399573676603587e-17, x), r);
+    r = limit(cg, LLVMBuildFPTrunc(cg->b, r, f, ""), -0.8,
+              0.8); // beyond its range the angle is noise, not a number out of range
+    Ty types[] = {ints(cg, x), doubles(cg, x)};
+    Val turn = mul(cg, q, kd(cg, 0.25, x)); // the quarter, modulo 4
+    turn = mul(cg, sub(cg, turn, call(cg, "llvm.floor", turn, NULL, NULL)), kd(cg, 4, x));
+    Val n = LLVMBuildAdd(cg->b, cg_intrinsic(cg, "llvm.fptosi.sat", types, 2, &turn, 1),
+                         ki(cg, quarter, x), "");
+    Val r2 = mul(cg, r, r);
+    Val sine = fma_(cg, mul(cg, r2, r), polynomial(cg, r2, s, 3), r);
+    Val cosine = fma_(cg, mul(cg, r2, r2), polynomial(cg, r2, c, 3),
+                      fma_(cg, r2, k(cg, -0.5, x), k(cg, 1, x)));
+    Val odd =
+        LLVMBuildICmp(cg->b, LLVMIntNE, LLVMBuildAnd(cg->b, n, ki(cg, 1, x), ""), ki(cg, 0, x), "");
+    Val down =
+        LLVMBuildICmp(cg->b, LLVMIntNE, LLVMBuildAnd(cg->b, n, ki(cg, 2, x), ""), ki(cg, 0, x), "");
+    Val v = pick(cg, odd, cosine, sine);
+    v = pick(cg, down, LLVMBuildFNeg(cg->b, v, ""), v);
+    Val finite = test(cg, LLVMRealOLT, call(cg, "llvm.fabs", x, NULL, NULL), k(cg, INFINITY, x));
+    return pick(cg, finite, v, k(cg, NAN, x));
+}
+
+// log2 of a positive x: e + 2/ln2 atanh((m-1)/(m+1)).
+static Val log2_double(Cg *cg, Val x) {
+    Val m, e;
+    split(cg, x, &m, &e);
+    Ty t = doubles(cg, x);
+    m = LLVMBuildFPExt(cg->b, m, t, "");
+    Val s = LLVMBuildFDiv(cg->b, sub(cg, m, kd(cg, 1, x)), add(cg, m, kd(cg, 1, x)), ""),
+        s2 = mul(cg, s, s);
+    Val p = kd(cg, 1.0 / 13, x);
+    for (int i = 11; i > 0; i -= 2) p = fma_(cg, p, s2, kd(cg, 1.0 / i, x));
+    return fma_(cg, mul(cg, s, kd(cg, 2.8853900817779268147, x)), p,
+                LLVMBuildFPExt(cg->b, e, t, ""));
+}
+
+static Val pow_of(Cg *cg, Val a, Val b) {
+    Ty t = doubles(cg, a), f = LLVMTypeOf(a);
+    Val x = call(cg, "llvm.fabs", a, NULL, NULL), zero = kd(cg, 0, a);
+    Val edge = log_edges(cg, x, k(cg, 0, a)); // 0 but for 0, infinity and NaN
+    Val log = add(cg, log2_double(cg, x), LLVMBuildFPExt(cg->b, edge, t, ""));
+    log =
+        pick(cg, test(cg, LLVMRealOEQ, edge, k(cg, 0, a)), log, LLVMBuildFPExt(cg->b, edge, t, ""));
+    Val d = LLVMBuildFPExt(cg->b, b, t, "");
+    Val none =
+        LLVMBuildOr(cg->b, test(cg, LLVMRealOEQ, d, zero), test(cg, LLVMRealOEQ, log, zero), "");
+    Val y =
+        limit(cg, LLVMBuildFPTrunc(cg->b, pick(cg, none, zero, mul(cg, d, log)), f, ""), -160, 160);
+    Val n = call(cg, "llvm.rint", y, NULL, NULL);
+    Val frac = sub(cg, pick(cg, none, zero, mul(cg, d, log)), LLVMBuildFPExt(cg->b, n, t, ""));
+    frac = limit(cg, LLVMBuildFPTrunc(cg->b, frac, f, ""), -1,
+                 1); // out of range only where y was limited
+    return cg_pow_signs(cg, a, b, scale(cg, polynomial(cg, frac, exp2_poly, EXP_TERMS), n, y));
+}
+
+Val host_math(Cg *cg, ExOp op, const Val *v) {
+    switch ((int)op) {
+    case EX_EXP2: return exp2_of(cg, v[0]);
+    case EX_EXP: return exp_of(cg, v[0]);
+    case EX_LOG2: return log2_of(cg, v[0]);
+    case EX_LOG: return log_of(cg, v[0]);
+    case EX_SIN: return sin_cos(cg, v[0], 0);
+    case EX_COS: return sin_cos(cg, v[0], 1);
+    case EX_POW: return pow_of(cg, v[0], v[1]);
+    default: return NULL;
+    }
+}

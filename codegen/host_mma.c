@@ -1,0 +1,177 @@
+// host_mma.c: matrix products as register blocks.
+//
+// In: an mma op. Out: loops around one block of accumulators. One operand, V, is contiguous along
+// an axis X of the result; of the other, S, single elements are broadcast from where they lie:
+//
+//     S^T[N][M] = K Q^T     X = M, V = Q [D][M], S = K [N, D] in the tensor itself       rows = N
+//     O^T[E][M] += V^T P^T  X = M, V = P [N][M], S = V [N, E] in the tensor itself       rows = E
+//
+//     for rows in blocks of 6: for X in 4 vectors: for c: { load 4 vectors of V; for each row:
+//     broadcast S, 4 fma }
+//
+// The block's size fills the register file: rows x vectors accumulators, the vectors of V and one
+// broadcast. Where no operand is contiguous along the result (a contraction over the lanes),
+// vectors run along the contracted axis and are summed at the end.
+#include "codegen/host.h"
+
+#include <assert.h>
+
+typedef struct Product {
+    const TileOp *op;
+    const TileValue *out, *sum; // sum: NULL to start from 0
+    const TileValue *v, *s;     // the vectors' operand and the broadcast one
+    int along, rows, inner;     // axes; rows may be -1
+    int lanes;
+    Val index[TILE_MAX_AXES];
+} Product;
+
+static Val fma_of(Cg *cg, Val a, Val b, Val c) {
+    Ty t = LLVMTypeOf(a);
+    Val v[] = {a, b, c};
+    return cg_intrinsic(cg, "llvm.fma", &t, 1, v, 3);
+}
+
+static Val shifted(Cg *cg, Val i, int64_t by) { return LLVMBuildAdd(cg->b, i, cg_i64(cg, by), ""); }
+
+// ---- one block: nr rows x nv vectors of accumulators
+
+typedef struct Block {
+    Product *p;
+    int nr, nv;
+    Val row, col; // first of each
+    Val acc[HOST_MAX_ROWS][HOST_MAX_VECTORS];
+} Block;
+
+static void block_index(Cg *cg, Block *b, int r, int v) {
+    Product *p = b->p;
+    if (p->rows >= 0) p->index[p->rows] = shifted(cg, b->row, r);
+    p->index[p->along] = shifted(cg, b->col, (int64_t)v * p->lanes);
+}
+
+static void block_start(Cg *cg, Block *b) {
+    Product *p = b->p;
+    for (int r = 0; r < b->nr; r++)
+        for (int v = 0; v < b->nv; v++) {
+            block_index(cg, b, r, v);
+            b->acc[r][v] = p->sum ? host_load(cg, p->sum, p->index, p->lanes, p->along)
+                                  : LLVMConstNull(cg_vector(cg->f32, p->lanes));
+        }
+}
+
+static void block_loop(Cg *cg, Block *b) {
+    Product *p = b->p;
+    Val phi[HOST_MAX_ROWS][HOST_MAX_VECTORS], vec[HOST_MAX_VECTORS];
+    HostLoop l = host_loop(cg, host_extent(cg, p->inner), 1);
+    p->index[p->inner] = l.i;
+    for (int r = 0; r < b->nr; r++)
+        for (int v = 0; v < b->nv; v++)
+            b->acc[r][v] = phi[r][v] = host_loop_phi(cg, &l, b->acc[r][v]);
+    for (int v = 0; v < b->nv; v++) {
+        block_index(cg, b, 0, v);
+        vec[v] = host_load(cg, p->v, p->index, p->lanes, p->along);
+    }
+    for (int r = 0; r < b->nr; r++) {
+        block_index(cg, b, r, 0);
+        Val s = cg_splat(cg, host_load(cg, p->s, p->index, 1, -1), p->lanes);
+        for (int v = 0; v < b->nv; v++) b->acc[r][v] = fma_of(cg, s, vec[v], b->acc[r][v]);
+    }
+    for (int r = 0; r < b->nr; r++)
+        for (int v = 0; v < b->nv; v++) host_loop_next(cg, &l, phi[r][v], b->acc[r][v]);
+    host_loop_end(cg, &l);
+}
+
+static void block(Cg *cg, Product *p, Val row, int nr, Val col, int nv) {
+    Block b = {.p = p, .nr = nr, .nv = nv, .row = row, .col = col};
+    block_start(cg, &b);
+    block_loop(cg, &b);
+    for (int r = 0; r < nr; r++)
+        for (int v = 0; v < nv; v++) {
+            block_index(cg, &b, r, v);
+            host_store(cg, p->out, p->index, b.acc[r][v]);
+        }
+}
+
+static void block_row(Cg *cg, Product *p, Val row, int nr, int nv) {
+    HostLoop l = host_loop(cg, host_extent(cg, p->along), (int64_t)nv * p->lanes);
+    block(cg, p, row, nr, l.i, nv);
+    host_loop_end(cg, &l);
+}
+
+static void blocks(Cg *cg, Product *p) {
+    int vectors = host_extent(cg, p->along) / p->lanes;
+    int nv = host_of(cg)->registers >= 32 ? HOST_MAX_VECTORS : 2;
+    while (vectors % nv) nv--;
+    int most = (host_of(cg)->registers - nv - 1) / nv;
+    if (most > HOST_MAX_ROWS) most = HOST_MAX_ROWS;
+    int rows = p->rows >= 0 ? host_extent(cg, p->rows) : 1;
+    int whole = rows / most * most;
+    if (whole) {
+        HostLoop l = host_loop(cg, whole, most);
+        block_row(cg, p, l.i, most, nv);
+        host_loop_end(cg, &l);
+    }
+    if (rows > whole) block_row(cg, p, cg_i64(cg, whole), rows - whole, nv);
+}
+
+// ---- anything else: one result element at a time, in vectors along the contracted axis where both
+// operands allow it
+
+static void element(Cg *cg, Product *p) {
+    const TileValue *x = p->op->args.data[0], *y = p->op->args.data[1];
+    bool vectors = host_stride1(cg, x) == p->inner && host_stride1(cg, y) == p->inner;
+    int lanes = vectors ? host_width(cg, p->inner) : 1;
+    HostLoop l = host_loop(cg, host_extent(cg, p->inner), lanes);
+    Val acc = host_loop_phi(cg, &l, LLVMConstNull(cg_vector(cg->f32, lanes)));
+    p->index[p->inner] = l.i;
+    Val a = host_load(cg, x, p->index, lanes, p->inner),
+        b = host_load(cg, y, p->index, lanes, p->inner);
+    Val next = fma_of(cg, a, b, acc);
+    host_loop_next(cg, &l, acc, next);
+    host_loop_end(cg, &l);
+    Val sum = host_sum(cg, next);
+    if (p->sum) sum = LLVMBuildFAdd(cg->b, sum, host_load(cg, p->sum, p->index, 1, -1), "");
+    host_store(cg, p->out, p->index, sum);
+}
+
+// ---- which is what
+
+// The axis of vectors: contiguous in the result and in one operand, absent from the other.
+static bool find_vectors(Cg *cg, Product *p) {
+    const TileValue *x = p->op->args.data[0], *y = p->op->args.data[1];
+    p->along = host_stride1(cg, p->out);
+    if (p->along < 0 || (tile_has_axis(x, p->along) && tile_has_axis(y, p->along))) return false;
+    p->v = tile_has_axis(x, p->along) ? x : y;
+    p->s = p->v == x ? y : x;
+    p->lanes = host_width(cg, p->along);
+    if (p->lanes == 1 || host_stride1(cg, p->v) != p->along) return false;
+    p->rows = -1;
+    for (int i = 0; i < p->out->rank; i++) {
+        int a = p->out->axis[i];
+        if (a != p->along && tile_has_axis(p->s, a) && !tile_has_axis(p->v, a)) p->rows = a;
+    }
+    return true;
+}
+
+void host_mma(Cg *cg, const TileOp *op) {
+    Product p = {
+        .op = op, .out = op->results.data[0], .sum = op->args.n > 2 ? op->args.data[2] : NULL};
+    const TileValue *x = op->args.data[0], *y = op->args.data[1];
+    for (int i = 0; i < x->rank; i++)
+        if (tile_has_axis(y, x->axis[i]) && !tile_has_axis(p.out, x->axis[i])) p.inner = x->axis[i];
+    for (int a = 0; a < TILE_MAX_AXES; a++) p.index[a] = cg_i64(cg, 0);
+    host_bind(cg, p.out);
+    bool vectors = find_vectors(cg, &p);
+    HostLoop loops[TILE_MAX_RANK];
+    int n = 0;
+    for (int i = 0; i < p.out->rank; i++) {
+        int a = p.out->axis[i];
+        if (vectors && (a == p.along || a == p.rows)) continue;
+        loops[n] = host_loop(cg, host_extent(cg, a), 1);
+        p.index[a] = loops[n++].i;
+    }
+    if (vectors)
+        blocks(cg, &p);
+    else
+        element(cg, &p);
+    while (n > 0) host_loop_end(cg, &loops[--n]);
+}

@@ -1,0 +1,68 @@
+// schedule_host.c: tile extents and homes for the host.
+//
+// In: a program for the host, algorithm level. Out: extents bound; the axis that the grid tiles
+// (the queries, M) along vector lanes; every value in the scratch memory of the thread that runs
+// its tile.
+//
+//     M   four vectors: what a register block of the products is wide (codegen/host_mma.c); the
+//     tile of a row of keys' scores is
+//         then [N][M] with a whole number of vectors
+//     N   as many keys as keep a tile of scores within the L1 cache beside the rows of K or V that
+//     are being read, in multiples of
+//         the products' blocks
+//     D E whole, as they are: nothing is padded
+#include "schedule.h"
+
+#include <assert.h>
+
+enum {
+    HOST_VECTORS = 4, // of M
+    HOST_KEYS = 96,   // at most; a multiple of the 6 rows of a register block
+    HOST_KEYS_STEP = 24,
+};
+
+static int tiled_axis(const TileKernel *k) {
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].sym == SYM_TILE) return k->grid[i].axis;
+    return -1;
+}
+
+static int keys_of(const Target *t, int rows) {
+    int n = HOST_KEYS;
+    while (n > HOST_KEYS_STEP && n * rows * 4 * 2 > t->shared_bytes + t->shared_bytes / 8)
+        n -= HOST_KEYS_STEP;
+    return n;
+}
+
+bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags) {
+    (void)diags;
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileKernel *k = p->kernels.data[i];
+        int m = tiled_axis(k), rows = o->target.lanes * HOST_VECTORS;
+        k->schedule = (TileSchedule){.lane_axis = m};
+        for (int a = 0; a < k->naxes; a++) {
+            if (k->axes[a].extent) continue;
+            if (k->axes[a].whole) {
+                assert(k->axes[a].size->op == EX_CONST);
+                pass_bind(p, k, a, k->axes[a].size->i);
+            } else {
+                pass_bind(p, k, a, a == m ? rows : keys_of(&o->target, rows));
+            }
+        }
+    }
+    return true;
+}
+
+static void give_home(TileOp *op) {
+    for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_SCRATCH;
+    for (int i = 0; i < op->carried.n; i++) op->carried.data[i]->home = HOME_SCRATCH;
+}
+
+bool pass_schedule_host(TileProgram *p, const PassOptions *o, Diags *diags) {
+    (void)o, (void)diags;
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileBlock *body = &p->kernels.data[i]->body;
+        for (TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) give_home(op);
+    }
+    return true;
+}
