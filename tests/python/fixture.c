@@ -14,11 +14,11 @@ int main(int argc, char **argv) {
 #else
 __asm__(".section .attn,\"a\"\n.incbin \"" META "\"\n.text\n");
 
-#define EXPORT(name, symbol, kernel)                                                               \
-    void name(const uint64_t *args, int64_t first, int64_t last) __asm__(symbol);                  \
+#define EXPORT(name, kernel)                                                                       \
+    void name(const uint64_t *args, int64_t first, int64_t last);                                  \
     void name(const uint64_t *args, int64_t first, int64_t last) { kernel(args, first, last); }
-EXPORT(sum_part, "sum.part", part)
-EXPORT(sum_join, "sum.join", join)
-EXPORT(sum_one, "sum.one", one)
-EXPORT(copy_one, "copy.one", copy)
+EXPORT(sum_part, part)
+EXPORT(sum_join, join)
+EXPORT(sum_one, one)
+EXPORT(copy_one, copy)
 #endif

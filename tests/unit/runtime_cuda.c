@@ -59,7 +59,7 @@ static int f_load(void **m, const void *image, unsigned n, int *options, void **
 }
 static int f_unload(void *m) { return note("unload;"), m != &module; }
 static int f_function(void **f, void *m, const char *name) {
-    static const char *const names[] = {"sum.part", "sum.join", "sum.one", "copy.one"};
+    static const char *const names[] = {"sum_part", "sum_join", "sum_one", "copy_one"};
     (void)m;
     for (int i = 0; i < 4; i++)
         if (strcmp(name, names[i]) == 0) return *f = &function[i], 0;
@@ -286,9 +286,9 @@ START_TEST(refusals) {
     not_opened(c, "sm_90a", 0, 1, ATTN_ERROR_ARTIFACT,
                "the artifact is for sm_90a, this GPU is sm_80: compile it with --target=sm_80");
     not_opened(c, "sm_80", 0, 2, ATTN_ERROR_ARTIFACT,
-               "sum.join wants clusters, which this GPU or its driver does not have");
+               "sum_join wants clusters, which this GPU or its driver does not have");
     not_opened(c, "sm_80", 250000, 1, ATTN_ERROR_ARTIFACT,
-               "sum.join takes 250000 bytes of shared memory, this GPU has 232448");
+               "sum_join takes 250000 bytes of shared memory, this GPU has 232448");
     not_opened(c, "gfx942", 0, 1, ATTN_ERROR_ARTIFACT,
                "the artifact is for gfx942, which is no NVIDIA GPU");
     fake.fail_load = 1;

@@ -1,8 +1,8 @@
 // runtime_fixture.h: a small artifact for the runtime's tests, with host kernels written by hand.
 //
 // Variant "sum" (fwd): o[b,h,i,e] = bias[h] + scale * sum_j v[b,h/G,j,e]; rows[b,h,i] (optional) =
-// Sk + q_offset + i. Plan 1 (Sk >= 64): "sum.part" adds up splits of the keys into the workspace,
-// "sum.join" joins them. Plan 2: "sum.one". Variant "copy" (fwd): as "sum" with no plan but the
+// Sk + q_offset + i. Plan 1 (Sk >= 64): "sum_part" adds up splits of the keys into the workspace,
+// "sum_join" joins them. Plan 2: "sum_one". Variant "copy" (fwd): as "sum" with no plan but the
 // last; it makes entries ambiguous, and its kernel must get its own number.
 #ifndef RUNTIME_FIXTURE_H
 #define RUNTIME_FIXTURE_H
@@ -67,15 +67,15 @@ static AbiArg one_args[] = {
 enum {
     ONE_ARGS = 19,
     ALL_ARGS = sizeof one_args / sizeof one_args[0]
-}; // sum.one takes no workspace
+}; // sum_one takes no workspace
 
 static AbiKernel kernels[] = {
-    {"sum.part", 1, 0, 1, 3, {E(B), E(HKV), E(NS)}, ALL_ARGS, one_args},
-    {"sum.join", 1, 0, 1, 3, {E(B), E(H), E(SQ)}, ALL_ARGS, one_args},
-    {"sum.one", 1, 0, 1, 3, {E(B), E(H), E(SQ)}, ONE_ARGS, one_args},
+    {"sum_part", 1, 0, 1, 3, {E(B), E(HKV), E(NS)}, ALL_ARGS, one_args},
+    {"sum_join", 1, 0, 1, 3, {E(B), E(H), E(SQ)}, ALL_ARGS, one_args},
+    {"sum_one", 1, 0, 1, 3, {E(B), E(H), E(SQ)}, ONE_ARGS, one_args},
 };
 static AbiKernel copy_kernels[] = {
-    {"copy.one", 1, 0, 1, 3, {E(B), E(H), E(SQ)}, ONE_ARGS, one_args}};
+    {"copy_one", 1, 0, 1, 3, {E(B), E(H), E(SQ)}, ONE_ARGS, one_args}};
 static uint16_t split_plan[] = {0, 1}, one_plan[] = {2}, copy_plan[] = {0};
 static AbiPlan plans[] = {{E(LONG), 2, split_plan}, {{0, NULL}, 1, one_plan}};
 static AbiPlan copy_plans[] = {{{0, NULL}, 1, copy_plan}};
@@ -180,7 +180,7 @@ static void one(const uint64_t *args, int64_t first, int64_t last) {
 }
 
 static void copy(const uint64_t *args, int64_t first,
-                 int64_t last) { // as sum.one, but marks its rows
+                 int64_t last) { // as sum_one, but marks its rows
     Args r = unpack(args, false);
     for (int64_t t = first; t < last; t++) {
         store(&r, t, false);
