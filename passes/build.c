@@ -92,7 +92,10 @@ typedef struct Resolve {
 
 static const Ex *resolve_one(void *ctx, ExPool *pool, const Ex *e) {
     Resolve *r = ctx;
-    (void)pool;
+    // What is inside for every query and key need not be for a tile that goes past the last of them
+    // (inside.c).
+    if (e->op == EX_LOAD && e->inside)
+        return ex_load(pool, e->input, e->type, e->args, e->nargs, false);
     if (e->op != EX_SYM) return e;
     if (e->sym == SYM_Q_IDX) return q_idx(r->b);
     if (e->sym == SYM_KV_IDX) return pos_of(r->b, AX_N);
