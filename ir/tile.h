@@ -1,47 +1,60 @@
-// tile.h: the tile IR. A program is one or more kernels over tensors; a kernel is a grid of independent tiles, each a
-// straight line of tile operations with loops; an operation works on values that have named axes.
+// tile.h: the tile IR. A program is one or more kernels over tensors; a kernel is a grid of
+// independent tiles, each a straight line of tile operations with loops; an operation works on
+// values that have named axes.
 //
-// Axes carry the meaning: `mma` of f32[M,D] and f32[N,D] giving f32[M,N] contracts D because D is in both operands and not in the
-// result; a map broadcasts an f32[M] along the axes it lacks; a reduction names its axis. Which axis lies along vector lanes, warps
-// or registers is the schedule's affair, so the same operations express S and S transposed.
+// Axes carry the meaning: `mma` of f32[M,D] and f32[N,D] giving f32[M,N] contracts D because D is
+// in both operands and not in the result; a map broadcasts an f32[M] along the axes it lacks; a
+// reduction names its axis. Which axis lies along vector lanes, warps or registers is the
+// schedule's affair, so the same operations express S and S transposed.
 //
-// Two levels, one IR. Algorithm level: load, map, mma, loop, yield, store; extents of tiled axes are 0 (not chosen).
-// Scheduled level: extents bound, TileSchedule filled, loops split by tile class with SYM_MASK expanded or gone, and, where the target
-// wants it, copies made asynchronous into shared buffers (alloc, view, copy, commit, wait, barrier). A lowering translates
-// op by op and decides nothing. Text form: docs/tile-ir.md; tile_print and tile_parse are inverse to each other.
+// Two levels, one IR. Algorithm level: load, map, mma, loop, yield, store; extents of tiled axes
+// are 0 (not chosen). Scheduled level: extents bound, TileSchedule filled, loops split by tile
+// class with SYM_MASK expanded or gone, and, where the target wants it, copies made asynchronous
+// into shared buffers (alloc, view, copy, commit, wait, barrier). A lowering translates op by op
+// and decides nothing. Text form: docs/tile-ir.md; tile_print and tile_parse are inverse to each
+// other.
 //
-// Meaning of a kernel: for every point of the grid, in any order, run the body. Positions: POS(a) = TILE(a) * extent + i for an
-// axis over a run-time size, where TILE(a) is bound by the grid or by the enclosing loop over a. While an extent is not chosen
-// one tile is the whole axis (counts and bounds at the algorithm level are 1). A load outside a tensor gives 0, a
-// store outside stores nothing. LOADs of inputs inside map bodies are clamped into the tensor (row.h). Arithmetic is f32; a
-// value whose dtype is narrower is rounded to it when it is made; mma accumulates in f32.
+// Meaning of a kernel: for every point of the grid, in any order, run the body. Positions: POS(a) =
+// TILE(a) * extent + i for an axis over a run-time size, where TILE(a) is bound by the grid or by
+// the enclosing loop over a. While an extent is not chosen one tile is the whole axis (counts and
+// bounds at the algorithm level are 1). A load outside a tensor gives 0, a store outside stores
+// nothing. LOADs of inputs inside map bodies are clamped into the tensor (row.h). Arithmetic is
+// f32; a value whose dtype is narrower is rounded to it when it is made; mma accumulates in f32.
 #ifndef IR_TILE_H
 #define IR_TILE_H
 
 #include "target.h"
 
 enum {
-    TILE_MAX_AXES = 8,  // of a kernel
-    TILE_MAX_RANK = 4,  // axes of one value
-    TILE_MAX_DIMS = 8,  // of a tensor (EX_MAX_RANK)
+    TILE_MAX_AXES = 8, // of a kernel
+    TILE_MAX_RANK = 4, // axes of one value
+    TILE_MAX_DIMS = 8, // of a tensor (EX_MAX_RANK)
     TILE_MAX_GRID = 4,
     TILE_MAX_OPERANDS = 64, // of a map: what a fused score with every input as a tile may need
 };
 
-typedef enum TensorRole { TENSOR_Q, TENSOR_K, TENSOR_V, TENSOR_O, TENSOR_INPUT, TENSOR_EMIT, TENSOR_WORK } TensorRole;
+typedef enum TensorRole {
+    TENSOR_Q,
+    TENSOR_K,
+    TENSOR_V,
+    TENSOR_O,
+    TENSOR_INPUT,
+    TENSOR_EMIT,
+    TENSOR_WORK
+} TensorRole;
 
 typedef struct TileTensor {
     const char *name;
     TensorRole role;
     int index; // INPUT: the row program's input; EMIT: its emit; WORK: which workspace
     Dtype dtype;
-    int rank;  // 0: a scalar input
+    int rank;                        // 0: a scalar input
     const Ex *extent[TILE_MAX_DIMS]; // over SIZE symbols and constants
-    bool bare_q; // INPUT: refuse a launch whose q_offset is not 0 (row.h)
+    bool bare_q;                     // INPUT: refuse a launch whose q_offset is not 0 (row.h)
 } TileTensor;
 
-// A run-time size. The first SIZE_FREE are fixed (row.h), then the free sizes, then derived ones (`def` over earlier sizes
-// and WORKERS, computed at launch): e.g. the number of key splits.
+// A run-time size. The first SIZE_FREE are fixed (row.h), then the free sizes, then derived ones
+// (`def` over earlier sizes and WORKERS, computed at launch): e.g. the number of key splits.
 typedef struct TileSize {
     const char *name;
     const Ex *def; // NULL: given by the tensors or the caller
@@ -50,15 +63,18 @@ typedef struct TileSize {
 typedef struct TileAxis {
     const char *name; // "M"
     const Ex *size;   // elements of the whole axis
-    int extent;       // elements of a tile; a whole axis (constant size, never tiled): that size padded as the target needs; 0: not chosen
-    bool whole;       // not tiled: TILE is 0 and POS(axis) = i
+    int extent; // elements of a tile; a whole axis (constant size, never tiled): that size padded
+                // as the target needs; 0: not chosen
+    bool whole; // not tiled: TILE is 0 and POS(axis) = i
 } TileAxis;
 
 typedef enum TileHome { // where a value lives; chosen by scheduling
-    HOME_ANY,      // not chosen
-    HOME_FRAGMENT, // registers, spread over the block's threads the way the target's matrix instruction leaves a result
-    HOME_SHARED,   // memory shared by the block
-    HOME_SCRATCH,  // memory of the one thread that runs the tile (host), lanes along TileSchedule.lane_axis
+    HOME_ANY,           // not chosen
+    HOME_FRAGMENT,      // registers, spread over the block's threads the way the target's matrix
+                        // instruction leaves a result
+    HOME_SHARED,        // memory shared by the block
+    HOME_SCRATCH,       // memory of the one thread that runs the tile (host), lanes along
+                        // TileSchedule.lane_axis
 } TileHome;
 
 typedef struct TileOp TileOp;
@@ -69,7 +85,7 @@ typedef struct TileValue {
     int rank;
     uint8_t axis[TILE_MAX_RANK]; // strictly by kernel axis number: a set, in canonical order
     TileHome home;
-    int stages; // HOME_SHARED buffers: copies of the tile it has room for; otherwise 1
+    int stages;  // HOME_SHARED buffers: copies of the tile it has room for; otherwise 1
     TileOp *def; // the op that makes it; for a loop's carried value the loop
 } TileValue;
 
@@ -87,8 +103,8 @@ typedef struct TileCoord {
 } TileCoord;
 
 typedef struct TileResult { // one result of a map
-    const Ex *body;  // over PARAM (operand k), POS, B, H, SIZE, SCALAR, LOAD, MASK
-    ExOp reduce;     // EX_ROWMAX, EX_ROWMIN, EX_ROWSUM over `reduce_axis`, or EX_CONST for none
+    const Ex *body;         // over PARAM (operand k), POS, B, H, SIZE, SCALAR, LOAD, MASK
+    ExOp reduce; // EX_ROWMAX, EX_ROWMIN, EX_ROWSUM over `reduce_axis`, or EX_CONST for none
     int reduce_axis;
 } TileResult;
 
@@ -109,34 +125,36 @@ struct TileOp {
     // LOAD, STORE, COPY: the tensor and a coordinate for each of its dimensions
     int tensor;
     TileCoord coord[TILE_MAX_DIMS];
-    bool add;            // STORE: adds to what is there
+    bool add; // STORE: adds to what is there
     // MAP: iterates over `axes` (the union of its results' axes and reduced axes)
     int naxes;
     uint8_t axes[TILE_MAX_RANK];
     VEC(TileResult) outs; // one per result
-    // LOOP over the tiles of `axis`: for STEP from `from` to `to` (exclusive), skipping steps where `where` is false,
-    // with TILE(axis) = index. args: initial values; carried: their names inside; results: their last values.
+    // LOOP over the tiles of `axis`: for STEP from `from` to `to` (exclusive), skipping steps where
+    // `where` is false, with TILE(axis) = index. args: initial values; carried: their names inside;
+    // results: their last values.
     int axis;
     const Ex *from, *to, *index, *where; // index over STEP; where: bool over STEP, or NULL
     TileClass tiles;
     VEC(TileValue *) carried;
     TileBlock body; // ends with YIELD, whose args are the next carried values
-    // VIEW: args[0] a buffer, `stage` which of its tiles. COPY: args[0] the buffer, `stage` likewise; `when`: bool, or NULL for
-    // always. WAIT: until at most `pending` committed groups of copies are in flight.
+    // VIEW: args[0] a buffer, `stage` which of its tiles. COPY: args[0] the buffer, `stage`
+    // likewise; `when`: bool, or NULL for always. WAIT: until at most `pending` committed groups of
+    // copies are in flight.
     const Ex *stage, *when;
     int pending;
 };
 
 typedef struct TileGrid { // one dimension of the grid, outermost first
-    ExSym sym;        // SYM_B, SYM_H or SYM_TILE
-    int axis;         // SYM_TILE
+    ExSym sym;            // SYM_B, SYM_H or SYM_TILE
+    int axis;             // SYM_TILE
     const Ex *count;
-    bool reversed;    // from the last to the first: longest tiles first
+    bool reversed; // from the last to the first: longest tiles first
 } TileGrid;
 
 typedef struct TileSchedule {
-    int lane_axis; // host: the axis along vector lanes; -1 elsewhere
-    int warps;     // GPU: warps of a block; rows of M are spread over them evenly
+    int lane_axis;  // host: the axis along vector lanes; -1 elsewhere
+    int warps;      // GPU: warps of a block; rows of M are spread over them evenly
     int min_blocks; // blocks that should fit an SM together (launch bounds); 0: no wish
 } TileSchedule;
 
@@ -153,7 +171,8 @@ typedef struct TileKernel {
     struct TileNames *names; // of its values so far (tile.c)
 } TileKernel;
 
-// Which kernels run, in order, for sizes for which `when` holds; the first plan that fits is taken, the last has no `when`.
+// Which kernels run, in order, for sizes for which `when` holds; the first plan that fits is taken,
+// the last has no `when`.
 typedef struct TilePlan {
     const Ex *when;
     VEC(int) kernels;
@@ -175,53 +194,62 @@ typedef struct TileProgram {
 } TileProgram;
 
 // ---- building (tile.c)
-TileProgram *tile_program(Arena *a, ExPool *pool, const char *name); // with the fixed sizes, and nothing else
+TileProgram *tile_program(Arena *a, ExPool *pool,
+                          const char *name); // with the fixed sizes, and nothing else
 TileKernel *tile_kernel(TileProgram *p, const char *name);
 int tile_axis(TileKernel *k, const char *name, const Ex *size, bool whole);
 // Appends an op to a block (NULL: to none yet); results are made by tile_result.
 TileOp *tile_op(TileProgram *p, TileKernel *k, TileBlock *b, TileKind kind, Span span);
-// A value whose name is `name`, or that with a number where the kernel has it already. A loop's carried values are made so.
-TileValue *tile_value(TileProgram *p, TileKernel *k, const char *name, Dtype t, const uint8_t *axes, int rank);
-TileValue *tile_result(TileProgram *p, TileKernel *k, TileOp *op, const char *name, Dtype t, const uint8_t *axes, int rank);
+// A value whose name is `name`, or that with a number where the kernel has it already. A loop's
+// carried values are made so.
+TileValue *tile_value(TileProgram *p, TileKernel *k, const char *name, Dtype t, const uint8_t *axes,
+                      int rank);
+TileValue *tile_result(TileProgram *p, TileKernel *k, TileOp *op, const char *name, Dtype t,
+                       const uint8_t *axes, int rank);
 void tile_arg(TileProgram *p, TileOp *op, TileValue *v);
 void tile_unlink(TileOp *op);
 void tile_insert_before(TileOp *where, TileOp *op);
 void tile_append(TileBlock *b, TileOp *op);
 bool tile_has_axis(const TileValue *v, int axis);
-// The elements of a tile along an axis: its extent, or the axis' constant size; 0: the run-time size, one tile is the whole axis.
+// The elements of a tile along an axis: its extent, or the axis' constant size; 0: the run-time
+// size, one tile is the whole axis.
 int tile_extent(const TileAxis *a);
-// The next op after `op` (NULL: the first) in reading order, bodies of loops included: loops before their bodies.
+// The next op after `op` (NULL: the first) in reading order, bodies of loops included: loops before
+// their bodies.
 TileOp *tile_next(const TileBlock *root, const TileOp *op);
 // Puts `to` where `from` is used, in a block and all within.
 void tile_replace(TileBlock *b, const TileValue *from, TileValue *to);
 // Rewrites the op's own expressions (not those of a loop's body).
 void tile_map_exprs(TileOp *op, const Ex *(*map)(void *ctx, const Ex *e), void *ctx);
-// Deep copy of a loop (or any op) with its body, not yet in a block; uses of outer values stay, inner ones are fresh. map(ctx, e)
-// rewrites every expression on the way (NULL: keep).
-TileOp *tile_clone(TileProgram *p, TileKernel *k, const TileOp *op, const Ex *(*map)(void *ctx, const Ex *e), void *ctx);
+// Deep copy of a loop (or any op) with its body, not yet in a block; uses of outer values stay,
+// inner ones are fresh. map(ctx, e) rewrites every expression on the way (NULL: keep).
+TileOp *tile_clone(TileProgram *p, TileKernel *k, const TileOp *op,
+                   const Ex *(*map)(void *ctx, const Ex *e), void *ctx);
 TileProgram *tile_copy(Arena *a, const TileProgram *p); // an independent copy, in the same pool
 const char *tile_kind_name(TileKind k);
 
 // ---- text, checks, meaning
-void tile_print(Text *out, const TileProgram *p);                                   // tile_text.c
-// Names for expressions of a program: of an op's map body (PARAM), of a kernel (POS, TILE), of the program (sizes, inputs). k and
-// op may be NULL.
+void tile_print(Text *out, const TileProgram *p); // tile_text.c
+// Names for expressions of a program: of an op's map body (PARAM), of a kernel (POS, TILE), of the
+// program (sizes, inputs). k and op may be NULL.
 ExNames tile_names(Arena *a, const TileProgram *p, const TileKernel *k, const TileOp *op);
-TileProgram *tile_parse(Arena *a, const char *text, size_t n, Diags *diags);         // tile_parse.c; NULL with errors in diags
-// False and an error for the first thing that does not hold: types, axes, dominance, loops, buffers written before they are read,
-// copies waited for before a view is used.
-bool tile_verify(const TileProgram *p, Diags *diags);                                // tile_verify.c
+TileProgram *tile_parse(Arena *a, const char *text, size_t n,
+                        Diags *diags); // tile_parse.c; NULL with errors in diags
+// False and an error for the first thing that does not hold: types, axes, dominance, loops, buffers
+// written before they are read, copies waited for before a view is used.
+bool tile_verify(const TileProgram *p, Diags *diags); // tile_verify.c
 
-// The interpreter: slow and obviously right; the oracle that every pass is checked against. Tensors are dense row-major
-// doubles; what a kernel does not write stays as it was. `round`: f32 arithmetic and rounding to narrow dtypes; off: float64.
+// The interpreter: slow and obviously right; the oracle that every pass is checked against. Tensors
+// are dense row-major doubles; what a kernel does not write stays as it was. `round`: f32
+// arithmetic and rounding to narrow dtypes; off: float64.
 typedef struct TileData {
     double **tensor;      // one per tensor of the program; WORK tensors too
     const int32_t *size;  // one per size; derived ones are computed by tile_eval
     const double *scalar; // one per input; used for rank 0
     int workers;
 } TileData;
-// False with an error: a step outside the IR's rules at run time (a view read before its copy was waited for, an
-// index along a tile out of range).
+// False with an error: a step outside the IR's rules at run time (a view read before its copy was
+// waited for, an index along a tile out of range).
 bool tile_eval(const TileProgram *p, const TileData *data, bool round, Diags *diags); // tile_eval.c
 
 #endif
