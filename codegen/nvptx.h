@@ -23,7 +23,6 @@ enum { NV_WARP = 32, NV_PTX_KERNEL = 71 };
 typedef struct NvState {
     int row_axis; // spread over the warps
     int warps, mt;
-    int shared_bytes;
     int *offset; // of shared values, by TileValue.id; -1: not in shared memory
     Val shared;  // i32: where the block's shared memory begins
     Val tid, lane, warp;

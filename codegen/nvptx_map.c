@@ -88,6 +88,12 @@ static Val rounded(Cg *cg, const TileValue *v, NvShape s, Val x) {
     return nv_unpack(cg, v->dtype, nv_pack(cg, v->dtype, x, x), 0);
 }
 
+// A result without one of the map's axes is made once, not for every element along it.
+static bool again(const At *at, const TileResult *out, NvShape s) {
+    bool column = s.col_axis >= 0 || out->reduce != EX_CONST;
+    return (!column && (at->n || at->c)) || (!s.rows && (at->m || at->r));
+}
+
 static void element(Cg *cg, CgElem *elem, Val *pair) {
     At *at = elem->ctx;
     const TileOp *op = at->op;
@@ -97,6 +103,7 @@ static void element(Cg *cg, CgElem *elem, Val *pair) {
         const TileValue *v = op->results.data[i];
         NvShape s = nv_shape(cg, v);
         CgValue *value = &cg->value[v->id];
+        if (again(at, out, s)) continue;
         Val x = cg_expr(cg, out->body, elem);
         if (out->reduce == EX_CONST) {
             set_element(value, s, at, rounded(cg, v, s, x), &pair[i], v->dtype, cg);
@@ -219,8 +226,58 @@ static void cooperative_map(Cg *cg, const TileOp *op) {
     }
 }
 
+// ---- an accumulator's rescaling
+
+// The operand that is multiplied by a number per row and nothing else, or NULL: `acc * c`.
+static const TileValue *scaled_by_row(Cg *cg, const TileOp *op, const TileValue **factor) {
+    const Ex *e = op->outs.data[0].body;
+    if (op->results.n != 1 || op->outs.data[0].reduce != EX_CONST || e->op != EX_MUL) return NULL;
+    const TileValue *v[2] = {NULL, NULL};
+    for (int i = 0; i < 2; i++)
+        if (e->args[i]->op == EX_SYM && e->args[i]->sym == SYM_PARAM) v[i] = op->args.data[e->args[i]->index];
+    if (!v[0] || !v[1]) return NULL;
+    int big = v[0]->rank == 2 ? 0 : 1;
+    const TileValue *result = op->results.data[0];
+    *factor = v[1 - big];
+    bool row = (*factor)->rank == 1 && (*factor)->axis[0] == nv_state(cg)->row_axis;
+    bool plain = v[big]->rank == 2 && v[big]->home == HOME_FRAGMENT && v[big]->dtype == DT_F32;
+    return row && plain && result->rank == 2 && result->dtype == DT_F32 ? v[big] : NULL;
+}
+
+// Some lane's factor is not 1.
+static Val any_moved(Cg *cg, const CgValue *factor) {
+    Val any = NULL;
+    for (int i = 0; i < factor->n; i++) {
+        Val moved = LLVMBuildFCmp(cg->b, LLVMRealUNE, factor->e[i], cg_f32(cg, 1), "");
+        any = any ? LLVMBuildOr(cg->b, any, moved, "") : moved;
+    }
+    Val v[] = {cg_i32(cg, -1), any};
+    return cg_intrinsic(cg, "llvm.nvvm.vote.any.sync", NULL, 0, v, 2);
+}
+
+// Once the rows' maxima have settled the factors are all 1, and the accumulator, which is most of the registers, need not be touched.
+static void rescale(Cg *cg, const TileOp *op, const TileValue *acc, const TileValue *factor) {
+    Val any = any_moved(cg, &cg->value[factor->id]);
+    Blk before = LLVMGetInsertBlock(cg->b), work = cg_block(cg, "rescale"), done = cg_block(cg, "rescaled");
+    LLVMBuildCondBr(cg->b, any, work, done);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    fragment_map(cg, op);
+    work = LLVMGetInsertBlock(cg->b);
+    LLVMBuildBr(cg->b, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+    CgValue *value = &cg->value[op->results.data[0]->id];
+    for (int i = 0; i < value->n; i++) {
+        Val phi = LLVMBuildPhi(cg->b, cg->f32, "");
+        LLVMAddIncoming(phi, (Val[]){value->e[i], cg->value[acc->id].e[i]}, (Blk[]){work, before}, 2);
+        value->e[i] = phi;
+    }
+}
+
 void nv_map(Cg *cg, const TileOp *op) {
-    if (op->results.n && op->results.data[0]->home == HOME_SHARED)
+    const TileValue *factor, *acc = scaled_by_row(cg, op, &factor);
+    if (acc && op->block->owner)
+        rescale(cg, op, acc, factor);
+    else if (op->results.n && op->results.data[0]->home == HOME_SHARED)
         cooperative_map(cg, op);
     else
         fragment_map(cg, op);

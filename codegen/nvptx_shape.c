@@ -95,7 +95,7 @@ static Val shared_element(Cg *cg, const TileValue *v, int m, int n, int r, int c
         at = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, row, cg_i32(cg, t.pitch), ""), "");
     }
     Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), nv_shared_ptr(cg, at), "");
-    return cg_convert(cg, x, v->dtype, DT_F32);
+    return cg_read(cg, x, v->dtype);
 }
 
 Val nv_element(Cg *cg, const TileValue *v, int m, int n, int r, int c) {

@@ -1,0 +1,176 @@
+// nvptx.c: the NVIDIA target's hooks: the kernel's frame, and each tile operation to what builds it.
+//
+// In: a scheduled kernel, one block of `warps` warps for each point of its grid. Out: a PTX kernel function that runs on sm_80 and every
+// later device. Shared memory is one dynamic array; nv_shared_layout says what lies where, and how much a launch must ask for.
+#include "codegen/nvptx.h"
+
+#include <assert.h>
+#include <string.h>
+
+// ---- the machine
+
+static LLVMTargetMachineRef nv_machine(Cg *cg) {
+    LLVMInitializeNVPTXTargetInfo();
+    LLVMInitializeNVPTXTarget();
+    LLVMInitializeNVPTXTargetMC();
+    LLVMInitializeNVPTXAsmPrinter();
+    LLVMTargetRef t;
+    char *error = NULL;
+    if (LLVMGetTargetFromTriple("nvptx64-nvidia-cuda", &t, &error)) {
+        diag_error(cg->diags, (Span){0}, "this LLVM cannot make code for NVIDIA devices: %s", error);
+        LLVMDisposeMessage(error);
+        return NULL;
+    }
+    // PTX 7.4 is what CUDA 11.4 reads: every driver of the last years.
+    return LLVMCreateTargetMachine(t, "nvptx64-nvidia-cuda", "sm_80", "+ptx74", LLVMCodeGenLevelDefault, LLVMRelocDefault,
+                                   LLVMCodeModelDefault);
+}
+
+// ptxas optimizes again; what it cannot do is see equal addresses and conditions across a kernel's unrolled elements. The whole -O3
+// pipeline takes ten times as long and gives the same registers.
+static const char *nv_passes(const Cg *cg) {
+    return cg->opt->opt == 0 ? "function(early-cse)" : "function(early-cse,instcombine,simplifycfg,early-cse)";
+}
+
+// ---- the frame
+
+static void annotate(Cg *cg, const char *key, int value) {
+    LLVMMetadataRef v[] = {LLVMValueAsMetadata(cg->fn), LLVMMDStringInContext2(cg->c, key, strlen(key)),
+                           LLVMValueAsMetadata(cg_i32(cg, value))};
+    LLVMMetadataRef node = LLVMMDNodeInContext2(cg->c, v, 3);
+    LLVMAddNamedMetadataOperand(cg->m, "nvvm.annotations", LLVMMetadataAsValue(cg->c, node));
+}
+
+static Ty argument_type(Cg *cg, const CgArg *a) {
+    switch (a->kind) {
+    case CG_ARG_POINTER: return LLVMPointerTypeInContext(cg->c, 1);
+    case CG_ARG_STRIDE: return cg->i64;
+    case CG_ARG_SIZE: return cg->i32;
+    case CG_ARG_SCALAR: {
+        Dtype d = cg->p->tensors.data[cg->p->inputs.data[a->index]].dtype;
+        return dtype_reads(d) == EX_F32 ? cg->f32 : cg->i32;
+    }
+    case CG_ARG_TENSOR_MAP: break;
+    }
+    assert(!"an argument of this target");
+    return NULL;
+}
+
+static void make_function(Cg *cg) {
+    Ty *types = ARENA_ARRAY(cg->arena, Ty, cg->args.n + 1);
+    for (int i = 0; i < cg->args.n; i++) types[i] = argument_type(cg, &cg->args.data[i]);
+    cg->fn = LLVMAddFunction(cg->m, cg->symbol, LLVMFunctionType(cg->void_, types, (unsigned)cg->args.n, false));
+    LLVMSetFunctionCallConv(cg->fn, NV_PTX_KERNEL);
+    cg_attribute(cg, cg->fn, "nounwind", NULL);
+    cg_attribute(cg, cg->fn, "convergent", NULL);
+    cg_attribute(cg, cg->fn, "denormal-fp-math-f32", "preserve-sign,preserve-sign");
+    for (int i = 0; i < cg->args.n; i++) {
+        if (cg->args.data[i].kind != CG_ARG_POINTER) continue;
+        const TileTensor *t = &cg->p->tensors.data[cg->args.data[i].index];
+        cg_param_attribute(cg, cg->fn, i, "noalias", 0);
+        if (t->role != TENSOR_O && t->role != TENSOR_EMIT && t->role != TENSOR_WORK)
+            cg_param_attribute(cg, cg->fn, i, "readonly", 0);
+    }
+    annotate(cg, "reqntidx", cg->k->schedule.warps * NV_WARP);
+    if (cg->k->schedule.min_blocks > 0) annotate(cg, "minctasm", cg->k->schedule.min_blocks);
+}
+
+static Val shared_memory(Cg *cg) {
+    Val g = LLVMGetNamedGlobal(cg->m, "attn_shared");
+    if (!g) {
+        g = LLVMAddGlobalInAddressSpace(cg->m, LLVMArrayType2(cg->i8, 0), "attn_shared", 3);
+        LLVMSetAlignment(g, 128);
+        LLVMSetLinkage(g, LLVMExternalLinkage);
+    }
+    return LLVMBuildPtrToInt(cg->b, g, cg->i32, "");
+}
+
+static void special_registers(Cg *cg) {
+    NvState *s = nv_state(cg);
+    s->shared = shared_memory(cg);
+    s->tid = nv_special(cg, "tid.x");
+    s->lane = LLVMBuildAnd(cg->b, s->tid, cg_i32(cg, NV_WARP - 1), "");
+    s->warp = LLVMBuildLShr(cg->b, s->tid, cg_i32(cg, 5), "");
+    Val row = LLVMBuildMul(cg->b, s->warp, cg_i32(cg, 16 * s->mt), "");
+    s->row0 = LLVMBuildAdd(cg->b, row, LLVMBuildLShr(cg->b, s->lane, cg_i32(cg, 2), ""), "");
+    Val quad = LLVMBuildAnd(cg->b, s->lane, cg_i32(cg, 3), "");
+    s->col0 = LLVMBuildMul(cg->b, quad, cg_i32(cg, 2), "");
+}
+
+static void nv_begin(Cg *cg) {
+    NvState *s = cg->state = ARENA_NEW(cg->arena, NvState);
+    s->row_axis = nv_row_axis(cg->k);
+    s->warps = cg->k->schedule.warps;
+    int rows = s->row_axis < 0 ? 0 : cg->k->axes[s->row_axis].extent;
+    assert(s->warps > 0 && rows % (16 * s->warps) == 0 && "scheduled for this target");
+    s->mt = rows / (16 * s->warps);
+    s->offset = ARENA_ARRAY(cg->arena, int, cg->k->nvalues + 1);
+    cg->launch.shared = nv_shared_layout(cg->k, s->offset);
+    cg->launch.threads = s->warps * NV_WARP;
+    make_function(cg);
+    cg->entry = cg_block(cg, "entry");
+    Blk body = cg_block(cg, "body");
+    LLVMPositionBuilderAtEnd(cg->b, cg->entry);
+    special_registers(cg);
+    LLVMBuildBr(cg->b, body);
+    LLVMPositionBuilderAtEnd(cg->b, body);
+}
+
+static void nv_end(Cg *cg) { LLVMBuildRetVoid(cg->b); }
+
+static Val nv_argument(Cg *cg, int slot, Ty type) {
+    Val v = LLVMGetParam(cg->fn, (unsigned)slot);
+    return type == cg->ptr ? LLVMBuildAddrSpaceCast(cg->b, v, cg->ptr, "") : v;
+}
+
+static void nv_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
+    body(cg, LLVMBuildZExt(cg->b, nv_special(cg, "ctaid.x"), cg->i64, ""));
+}
+
+// ---- operations
+
+static void view(Cg *cg, const TileOp *op) {
+    const TileValue *buffer = op->args.data[0];
+    Val stage = LLVMBuildMul(cg->b, cg_uniform(cg, op->stage), cg_i32(cg, nv_tile(cg->k, buffer).bytes), "");
+    cg->value[op->results.data[0]->id].mem = LLVMBuildAdd(cg->b, cg->value[buffer->id].mem, stage, "");
+}
+
+static void alloc(Cg *cg, const TileOp *op) {
+    const NvState *s = nv_state(cg);
+    const TileValue *v = op->results.data[0];
+    cg->value[v->id].mem = LLVMBuildAdd(cg->b, s->shared, cg_i32(cg, s->offset[v->id]), "");
+}
+
+static void statement(Cg *cg, const char *text) {
+    cg_asm(cg, cg->void_, NULL, 0, text, "~{memory}", true);
+}
+
+static void nv_op(Cg *cg, const TileOp *op) {
+    switch (op->kind) {
+    case TILE_LOAD: nv_load(cg, op); return;
+    case TILE_STORE: nv_store(cg, op); return;
+    case TILE_MAP: nv_map(cg, op); return;
+    case TILE_MMA: nv_mma(cg, op); return;
+    case TILE_ALLOC: alloc(cg, op); return;
+    case TILE_COPY: nv_copy(cg, op); return;
+    case TILE_COMMIT: statement(cg, "cp.async.commit_group;"); return;
+    case TILE_WAIT: statement(cg, arena_printf(cg->arena, "cp.async.wait_group %d;", op->pending)); return;
+    case TILE_VIEW: view(cg, op); return;
+    case TILE_BARRIER: cg_intrinsic(cg, "llvm.nvvm.barrier0", NULL, 0, NULL, 0); return;
+    case TILE_LOOP:
+    case TILE_YIELD:
+    case TILE_KIND_COUNT: break;
+    }
+    assert(!"an operation of the scheduled level");
+}
+
+const CgHooks cg_nvptx_hooks = {
+    .machine = nv_machine,
+    .passes = nv_passes,
+    .begin_kernel = nv_begin,
+    .end_kernel = nv_end,
+    .argument = nv_argument,
+    .grid = nv_grid,
+    .op = nv_op,
+    .math = nv_math,
+};

@@ -1,0 +1,41 @@
+// nvptx_math.c: f32 functions on the special function unit.
+//
+// In: an op of ops.def and its arguments. Out: its value, or NULL where the shared formulas (math.c) are to be used: they stand on what
+// is given here. ex2, lg2, rcp, rsqrt and sqrt .approx are within 2 ulp (2^-22), which f32 kernels may use too. tanh.approx has a
+// relative error of 2^-11, as bf16's own rounding: kernels whose tensors are f16 or bf16 take it, f32 kernels the formula.
+#include "codegen/nvptx.h"
+
+static Val min_max(Cg *cg, ExOp op, const Val *args) {
+    Val v[] = {args[0], args[1]};
+    const char *name = op == EX_MAX ? "llvm.maxnum" : "llvm.minnum";
+    return cg_intrinsic(cg, name, &cg->f32, 1, v, 2);
+}
+
+static Val divide(Cg *cg, const Val *args) {
+    Val v[] = {args[0], args[1]};
+    return cg_asm(cg, cg->f32, v, 2, "div.full.ftz.f32 $0, $1, $2;", "=f,f,f", false);
+}
+
+// 1 / (1 + exp2(-x log2 e)): exp2 overflows to infinity, of which rcp is 0.
+static Val sigmoid(Cg *cg, Val x) {
+    Val y = cg_fast(LLVMBuildFMul(cg->b, x, cg_f32(cg, -0x1.715476p+0), ""));
+    Val e = nv_f32(cg, "llvm.nvvm.ex2.approx.ftz.f", y);
+    return nv_f32(cg, "llvm.nvvm.rcp.approx.ftz.f", cg_fast(LLVMBuildFAdd(cg->b, e, cg_f32(cg, 1), "")));
+}
+
+Val nv_math(Cg *cg, ExOp op, const Val *args) {
+    bool narrow = nv_narrow(cg->p->dtype);
+    switch ((int)op) {
+    case EX_MIN:
+    case EX_MAX: return min_max(cg, op, args);
+    case EX_DIV: return divide(cg, args);
+    case EX_RCP: return nv_f32(cg, "llvm.nvvm.rcp.approx.ftz.f", args[0]);
+    case EX_EXP2: return nv_f32(cg, "llvm.nvvm.ex2.approx.ftz.f", args[0]);
+    case EX_LOG2: return nv_f32(cg, "llvm.nvvm.lg2.approx.ftz.f", args[0]);
+    case EX_SQRT: return nv_f32(cg, "llvm.nvvm.sqrt.approx.ftz.f", args[0]);
+    case EX_RSQRT: return nv_f32(cg, "llvm.nvvm.rsqrt.approx.ftz.f", args[0]);
+    case EX_SIGMOID: return narrow ? sigmoid(cg, args[0]) : NULL;
+    case EX_TANH: return narrow ? nv_asm1(cg, cg->f32, "tanh.approx.f32 $0, $1;", "=f,f", args[0]) : NULL;
+    default: return NULL;
+    }
+}
