@@ -32,7 +32,8 @@ typedef struct HostSlot {
 
 typedef struct Host {
     int lane_axis;
-    bool avx512; // with DQ: scalef, reduce
+    bool avx512, sse; // with DQ: scalef, reduce
+    Val mode;         // the caller's floating-point mode
     int registers;
     HostPlace *place; // by value id
     int nslots;

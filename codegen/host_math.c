@@ -80,10 +80,19 @@ static Val scale(Cg *cg, Val p, Val n, Val x) {
 
 static bool wide(Cg *cg, Val x) { return host_of(cg)->avx512 && cg_lanes(x) == 16; }
 
+// AVX-512: x less the nearest whole number; 0 for infinities.
+static Val fraction(Cg *cg, Val x) {
+    Val args[] = {x, cg_i32(cg, 8), x, LLVMConstInt(cg->i16, 0xffff, false), cg_i32(cg, 4)};
+    return cg_intrinsic(cg, "llvm.x86.avx512.mask.reduce.ps.512", NULL, 0, args, 5);
+}
+
 static Val exp2_of(Cg *cg, Val x) {
+    if (wide(cg, x)) {
+        Val f = fraction(cg, x);
+        return scalef(cg, polynomial(cg, f, exp2_poly, EXP_TERMS), sub(cg, x, f));
+    }
     Val y = limit(cg, x, -160, 160), n = call(cg, "llvm.rint", y, NULL, NULL);
-    Val p = polynomial(cg, sub(cg, y, n), exp2_poly, EXP_TERMS);
-    return wide(cg, x) ? scalef(cg, p, n) : scale(cg, p, n, x);
+    return scale(cg, polynomial(cg, sub(cg, y, n), exp2_poly, EXP_TERMS), n, x);
 }
 
 static Val exp_of(Cg *cg, Val x) {
