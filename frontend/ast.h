@@ -59,7 +59,7 @@ struct AstExpr {
 typedef struct AstLet {
     bool emit;
     AstName name;
-    AstExpr *value;
+    AstExpr *value; // NULL after a syntax error in it
 } AstLet;
 typedef VEC(AstLet) AstLets;
 
@@ -92,11 +92,11 @@ typedef VEC(AstItem *) AstItems;
 struct AstItem {
     AstItemKind kind;
     Span span;
+    bool broken;        // a syntax error in it was reported; of a variant: or in one of its items
     AstName name;       // of what is defined; IMPORT: the whole path "std.mask"
     AstNames params;    // FN, NORMALIZATION, CLAUSE
     AstBody body;       // these
-    AstExpr *value;     // CONST, DIM
-    bool continues;     // DIM: follows a comma
+    AstExpr *value;     // CONST, DIM; NULL where it is broken
     AstItems items;     // ATTENTION, RECURRENCE
     AstName type, grad; // INPUT
     AstExtents extents; // INPUT

@@ -48,6 +48,7 @@ struct Elab {
     Sema *s;
     Variant *variant;
     VEC(Tx *) stack;
+    VEC(Span) places; // of the stack's values: where each is written
     const Frame *top;
     ElabEmits emits;
     int dead;  // inside branches that a constant condition rules out
@@ -58,10 +59,21 @@ struct Elab {
     int nslots;
 };
 
+static void push(Elab *e, Tx *v, Span at) {
+    VEC_PUSH(e->s->arena, &e->stack, v);
+    VEC_PUSH(e->s->arena, &e->places, at);
+}
+
+static void pop(Elab *e, int n) {
+    e->stack.n -= n;
+    e->places.n -= n;
+}
+
 Elab *elab_new(Sema *s, Variant *variant) {
     Elab *e = ARENA_NEW(s->arena, Elab);
     e->s = s;
     e->variant = variant;
+    push(e, NULL, (Span){0}); // so that there is a stack
     return e;
 }
 
@@ -207,11 +219,11 @@ static Tx *apply_operator(Elab *e, AstOp oper, Tx **v, int n, Span at) {
     return literal ? tx_value(&e->s->tx, r->type, r->value, at) : r;
 }
 
-static Tx *conditional(Elab *e, Tx **v, Span at) {
+static Tx *conditional(Elab *e, Tx **v, const Span *places, Span at) {
     if (v[0]->type == TX_BAD || v[1]->type == TX_BAD || v[2]->type == TX_BAD)
         return tx_bad(&e->s->tx);
     if (v[0]->type != TX_BOOL)
-        return fail(e, v[0]->span, "the condition of '?:' is bool, not %s", type_of(v[0]));
+        return fail(e, places[0], "the condition of '?:' is bool, not %s", type_of(v[0]));
     if (!all_of(v + 1, 2, TX_BOOL)) {
         if (!all_numbers(v + 1, 2))
             return fail(e, at, "the branches of '?:' are two numbers or two bools, not %s and %s",
@@ -242,7 +254,7 @@ static Tx *dot_product(Elab *e, Tx **v, Span at) {
                 same ? "; the dot product of one with itself is sqnorm" : "");
 }
 
-static Tx *apply_builtin(Elab *e, int builtin, Tx **v, int n, Span at) {
+static Tx *apply_builtin(Elab *e, int builtin, Tx **v, const Span *places, int n, Span at) {
     const char *name = builtins[builtin].name;
     ExOp op = builtins[builtin].op;
     TxPool *p = &e->s->tx;
@@ -261,9 +273,9 @@ static Tx *apply_builtin(Elab *e, int builtin, Tx **v, int n, Span at) {
                        v[0], true, at);
     }
     if (!all_numbers(v, n)) {
-        const Tx *bad = is_number(v[0]) ? v[1] : v[0];
-        return fail(e, bad->span, "'%s' takes %s, not %s", name, n == 1 ? "a number" : "numbers",
-                    type_of(bad));
+        int bad = is_number(v[0]);
+        return fail(e, places[bad], "'%s' takes %s, not %s", name, n == 1 ? "a number" : "numbers",
+                    type_of(v[bad]));
     }
     if (typing == BI_NUM)
         unify(e, v, n, at);
@@ -284,7 +296,7 @@ static bool is_bare_q(const Tx *i) {
     return false;
 }
 
-static Tx *index_input(Elab *e, int input, Tx **v, int n, Span at) {
+static Tx *index_input(Elab *e, int input, Tx **v, const Span *places, int n, Span at) {
     TxInput *in = &e->variant->inputs.data[input];
     if (n != in->rank)
         return fail(e, at, "'%s' has %d extent%s, and is indexed with %d", in->name, in->rank,
@@ -293,14 +305,14 @@ static Tx *index_input(Elab *e, int input, Tx **v, int n, Span at) {
         const TxExtent *x = &in->extent[i];
         if (v[i]->type == TX_BAD) return v[i];
         if (v[i]->type != TX_I32)
-            return fail(e, v[i]->span, "an index is i32, not %s", type_of(v[i]));
+            return fail(e, places[i], "an index is i32, not %s", type_of(v[i]));
         bool below = v[i]->known && v[i]->value.i < 0;
         bool above = v[i]->known && x->size < 0 && v[i]->value.i >= x->value;
         if (below && !e->dead)
-            return fail(e, v[i]->span, "index %d is outside '%s': indices start at 0",
-                        v[i]->value.i, in->name);
+            return fail(e, places[i], "index %d is outside '%s': indices start at 0", v[i]->value.i,
+                        in->name);
         if (above && !e->dead)
-            return fail(e, v[i]->span, "index %d is outside '%s': its extent is %d here",
+            return fail(e, places[i], "index %d is outside '%s': its extent is %d here",
                         v[i]->value.i, in->name, x->value);
         if (x->size == SIZE_SQ && e->variant->kind == VARIANT_ATTENTION && is_bare_q(v[i]))
             in->bare_q = true;
@@ -389,17 +401,18 @@ static bool ruled_out(const Tx *condition, bool taken) {
     return condition->known && condition->type == TX_BOOL && condition->value.i != taken;
 }
 
-static Tx *step(Elab *e, const Instr *in, Tx **top) { // top: after the last operand
+static Tx *step(Elab *e, const Instr *in, Tx **v, const Span *places) {
     switch (in->op) {
-    case I_UNARY: return apply_operator(e, in->oper, top - 1, 1, in->span);
+    case I_UNARY: return apply_operator(e, in->oper, v, 1, in->span);
     case I_BINARY:
         if (in->oper == AST_AND || in->oper == AST_OR)
-            e->dead -= ruled_out(top[-2], in->oper == AST_AND);
-        return apply_operator(e, in->oper, top - 2, 2, in->span);
-    case I_COND: e->dead -= ruled_out(top[-3], false); return conditional(e, top - 3, in->span);
-    case I_CALL: return call(e, in->decl, top - in->n, in->n, in->span);
-    case I_BUILTIN: return apply_builtin(e, in->decl->builtin, top - in->n, in->n, in->span);
-    case I_INDEX: return index_input(e, in->decl->input, top - in->n, in->n, in->span);
+            e->dead -= ruled_out(v[0], in->oper == AST_AND);
+        return apply_operator(e, in->oper, v, 2, in->span);
+    case I_COND: e->dead -= ruled_out(v[0], false); return conditional(e, v, places, in->span);
+    case I_CALL: return call(e, in->decl, v, in->n, in->span);
+    case I_BUILTIN: return apply_builtin(e, in->decl->builtin, v, places, in->n, in->span);
+    case I_INDEX: return index_input(e, in->decl->input, v, places, in->n, in->span);
+    case I_BAD: return tx_bad(&e->s->tx);
     case I_VALUE:
     case I_SLOT:
     case I_SHORT:
@@ -419,8 +432,8 @@ static int operands(const Instr *in) {
 static void run_instr(Elab *e, const Body *b, const Instr *in, Tx **slots) {
     Tx **top = e->stack.data + e->stack.n;
     switch (in->op) {
-    case I_VALUE: VEC_PUSH(e->s->arena, &e->stack, value_of(e, in)); return;
-    case I_SLOT: VEC_PUSH(e->s->arena, &e->stack, slots[in->n]); return;
+    case I_VALUE: push(e, value_of(e, in), in->span); return;
+    case I_SLOT: push(e, slots[in->n], in->span); return;
     case I_SHORT: e->dead += ruled_out(top[-1], in->oper == AST_AND); return;
     case I_THEN: e->dead += ruled_out(top[-1], true); return;
     case I_ELSE:
@@ -430,26 +443,36 @@ static void run_instr(Elab *e, const Body *b, const Instr *in, Tx **slots) {
     case I_LET:
         slots[in->n] = top[-1];
         name_reduction(top[-1], in->name);
-        e->stack.n--;
+        pop(e, 1);
         return;
     case I_EMIT:
-        run_emit(e, b, in, top[-1]);
-        e->stack.n--;
+        if (in->name) run_emit(e, b, in, top[-1]);
+        pop(e, 1);
         return;
     case I_UNARY:
     case I_BINARY:
     case I_COND:
     case I_CALL:
     case I_BUILTIN:
+    case I_BAD:
     case I_INDEX: break;
     }
     // A call may move the stack: its operands are copied first.
+    enum { FEW = 4 };
+    Tx *v[FEW], **args = v;
+    Span s[FEW], *places = s;
     int n = operands(in);
-    Tx *few[4], **args = n <= 4 ? few : ARENA_ARRAY(e->s->arena, Tx *, n);
-    if (n) memcpy(args, top - n, sizeof *args * (size_t)n);
-    Tx *v = limited(e, step(e, in, args + n), in->span);
-    e->stack.n -= n;
-    VEC_PUSH(e->s->arena, &e->stack, v);
+    if (n > FEW) {
+        args = ARENA_ARRAY(e->s->arena, Tx *, n);
+        places = ARENA_ARRAY(e->s->arena, Span, n);
+    }
+    for (int i = 0; i < n; i++) {
+        args[i] = top[i - n];
+        places[i] = e->places.data[e->places.n - n + i];
+    }
+    Tx *result = limited(e, step(e, in, args, places), in->span);
+    pop(e, n);
+    push(e, result, in->span);
 }
 
 Tx *elab_run(Elab *e, const Body *b, Tx *const *args) {
@@ -459,7 +482,7 @@ Tx *elab_run(Elab *e, const Body *b, Tx *const *args) {
     if (b->nparams) memcpy(slots, args, sizeof *args * (size_t)b->nparams);
     for (int i = 0; i < b->code.n && !e->over; i++) run_instr(e, b, &b->code.data[i], slots);
     Tx *result = e->over ? tx_bad(&e->s->tx) : e->stack.data[e->stack.n - 1];
-    e->stack.n = base;
+    pop(e, e->stack.n - base);
     e->dead = dead;
     return result;
 }

@@ -79,7 +79,7 @@ static void ast_yyerror(const Span *at, void *scanner, Parse *p, const char *mes
 %left '*' '/' '%'
 %precedence '!' '~' UNARY
 
-%type <expr> expr primary
+%type <expr> expr primary value
 %type <exprs> args args_opt
 %type <name> name path word grad
 %type <names> params names
@@ -88,7 +88,7 @@ static void ast_yyerror(const Span *at, void *scanner, Parse *p, const char *mes
 %type <lets> lets
 %type <extent> extent
 %type <extents> extents extents_opt
-%type <item> item variant_item
+%type <item> item variant_item dim
 %type <items> variant_items dims
 
 %%
@@ -100,14 +100,24 @@ module:
 
 item:
   IMPORT path ';'                   { $$ = parse_item(p, AST_IMPORT, @$, $2); }
-| CONST name '=' expr ';'           { $$ = parse_item(p, AST_CONST, @$, $2); $$->value = $4; }
+| CONST name value ';'              { $$ = parse_item(p, AST_CONST, @$, $2); $$->value = $3; $$->broken = !$3; if (!$3) RECOVERED(0); }
 | FN name params body               { $$ = parse_item(p, AST_FN, @$, $2); $$->params = $3; $$->body = $4; }
 | NORMALIZATION name params body    { $$ = parse_item(p, AST_NORMALIZATION, @$, $2); $$->params = $3; $$->body = $4; }
-| ATTENTION name '{' variant_items '}'   { $$ = parse_item(p, AST_ATTENTION, @$, $2); $$->items = $4; }
-| RECURRENCE name '{' variant_items '}'  { $$ = parse_item(p, AST_RECURRENCE, @$, $2); $$->items = $4; }
+| FN name error end                 { $$ = parse_broken(p, AST_FN, @$, $2); RECOVERED(0); }
+| NORMALIZATION name error end      { $$ = parse_broken(p, AST_NORMALIZATION, @$, $2); RECOVERED(0); }
+| ATTENTION name '{' variant_items '}'   { $$ = parse_variant(p, AST_ATTENTION, @$, $2, $4); }
+| RECURRENCE name '{' variant_items '}'  { $$ = parse_variant(p, AST_RECURRENCE, @$, $2, $4); }
 | error ';'                         { $$ = NULL; RECOVERED(0); }
 | error '}'                         { $$ = NULL; RECOVERED(0); }
 ;
+
+// A broken value keeps the name that it was for: what uses it is no mistake of its own.
+value:
+  '=' expr                          { $$ = $2; }
+| error                             { $$ = NULL; }
+;
+
+end: ';' | '}' ;
 
 path:
   word
@@ -135,24 +145,24 @@ names:
 body:
   '=' expr ';'                      { $$ = (AstBody){.result = $2}; }
 | '{' lets RETURN expr ';' '}'      { $$ = (AstBody){.block = true, .lets = $2, .result = $4}; }
-| '{' lets error '}'                { $$ = (AstBody){.block = true, .lets = $2}; }
+| '{' lets error '}'                { $$ = (AstBody){.block = true, .lets = $2}; RECOVERED(1); }
 ;
 
 lets:
   %empty                            { $$ = (AstLets){0}; }
-| lets let                          { $$ = $1; if ($2.value) VEC_PUSH(p->arena, &$$, $2); }
+| lets let                          { $$ = $1; if ($2.name.s) VEC_PUSH(p->arena, &$$, $2); }
 ;
 
 let:
-  LET name '=' expr ';'             { $$ = (AstLet){false, $2, $4}; }
-| EMIT name '=' expr ';'            { $$ = (AstLet){true, $2, $4}; }
+  LET name value ';'                { $$ = (AstLet){false, $2, $3}; if (!$3) RECOVERED(2); }
+| EMIT name value ';'               { $$ = (AstLet){true, $2, $3}; if (!$3) RECOVERED(2); }
 | error ';'                         { $$ = (AstLet){0}; RECOVERED(2); }
 ;
 
 variant_items:
   %empty                            { $$ = (AstItems){0}; }
-| variant_items variant_item        { $$ = $1; if ($2) VEC_PUSH(p->arena, &$$, $2); }
-| variant_items DIM dims ';'        { $$ = $1; for (int i = 0; i < $3.n; i++) VEC_PUSH(p->arena, &$$, $3.data[i]); }
+| variant_items variant_item        { $$ = $1; VEC_PUSH(p->arena, &$$, $2); }
+| variant_items DIM dims ';'        { $$ = $1; for (int i = 0; i < $3.n; i++) VEC_PUSH(p->arena, &$$, $3.data[i]); yyerrok; }
 ;
 
 variant_item:
@@ -163,17 +173,18 @@ variant_item:
       $$->grad = $6;
   }
 | name params body                  { $$ = parse_item(p, AST_CLAUSE, @$, $1); $$->params = $2; $$->body = $3; }
-| error ';'                         { $$ = NULL; RECOVERED(1); }
+| INPUT name error ';'              { $$ = parse_broken(p, AST_INPUT, @$, $2); RECOVERED(1); }
+| name error ';'                    { $$ = parse_broken(p, AST_CLAUSE, @$, $1); RECOVERED(1); }
+| error ';'                         { $$ = parse_broken(p, AST_CLAUSE, @$, (AstName){"", @$}); RECOVERED(1); }
 ;
 
 dims:
-  name '=' expr                     { $$ = (AstItems){0};
-                                      AstItem *d = parse_item(p, AST_DIM, @$, $1); d->value = $3;
-                                      VEC_PUSH(p->arena, &$$, d); }
-| dims ',' name '=' expr            { $$ = $1;
-                                      AstItem *d = parse_item(p, AST_DIM, @$, $3); d->value = $5;
-                                      d->continues = true;
-                                      VEC_PUSH(p->arena, &$$, d); }
+  dim                               { $$ = (AstItems){0}; VEC_PUSH(p->arena, &$$, $1); }
+| dims ',' dim                      { $$ = $1; VEC_PUSH(p->arena, &$$, $3); }
+;
+
+dim:
+  name value                        { $$ = parse_item(p, AST_DIM, @$, $1); $$->value = $2; $$->broken = !$2; }
 ;
 
 extents_opt:

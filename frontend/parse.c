@@ -55,6 +55,19 @@ AstItem *parse_item(Parse *p, AstItemKind kind, Span span, AstName name) {
     return item;
 }
 
+AstItem *parse_broken(Parse *p, AstItemKind kind, Span span, AstName name) {
+    AstItem *item = parse_item(p, kind, span, name);
+    item->broken = true;
+    return item;
+}
+
+AstItem *parse_variant(Parse *p, AstItemKind kind, Span span, AstName name, AstItems items) {
+    AstItem *item = parse_item(p, kind, span, name);
+    item->items = items;
+    for (int i = 0; i < items.n; i++) item->broken |= items.data[i]->broken;
+    return item;
+}
+
 AstName parse_name(Parse *p, Span span) {
     return (AstName){arena_strndup(p->arena, p->text + span.start, span.end - span.start), span};
 }

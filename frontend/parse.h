@@ -23,6 +23,8 @@ AstExpr *parse_expr(Parse *p, AstKind kind, Span span, AstExpr *a, AstExpr *b, A
 AstExpr *parse_operator(Parse *p, AstOp op, Span span, Span op_span, AstExpr *a, AstExpr *b);
 bool parse_nest(Parse *p, AstExpr *e, Span at);
 AstItem *parse_item(Parse *p, AstItemKind kind, Span span, AstName name);
+AstItem *parse_broken(Parse *p, AstItemKind kind, Span span, AstName name);
+AstItem *parse_variant(Parse *p, AstItemKind kind, Span span, AstName name, AstItems items);
 AstName parse_name(Parse *p, Span span);
 void parse_too_deep(Parse *p, Span at);
 

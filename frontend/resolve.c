@@ -108,10 +108,9 @@ static Instr *put(Resolve *r, InstrOp op, Span span) {
 
 static void put_literal(Resolve *r, Tx *value) { put(r, I_VALUE, value->span)->value = value; }
 
-static Diag *fail(Resolve *r, Diag *g) {
-    r->body->bad = true;
-    return g;
-}
+// Stands for what was reported: takes n operands off and gives a value that no later check speaks
+// of.
+static void put_bad(Resolve *r, Span span, int n) { put(r, I_BAD, span)->n = n; }
 
 // The item of the module, or of one of its variants, that defines the name somewhere out of reach.
 static const AstItem *find_elsewhere(const AstItems *items, const char *name, const AstItem **in) {
@@ -139,146 +138,143 @@ static bool is_size_name(const char *name) {
     return false;
 }
 
+// The name is defined, but not where it could be seen. False: nothing of that kind.
+static bool out_of_reach(Resolve *r, const char *what, AstName name) {
+    Diags *d = r->s->diags;
+    const AstItem *in = NULL, *other = find_elsewhere(&r->s->ast->items, name.s, &in);
+    if (!other) return false;
+    bool same = in == r->s->item;
+    Diag *g;
+    if (other == r->s->item && (r->kind == BODY_FN || r->kind == BODY_NORMALIZATION)) {
+        diag_error(d, name.span, "'%s' calls itself: there is no recursion", name.s);
+        return true;
+    }
+    if (!in)
+        g = diag_error(d, name.span, "'%s' is used before its definition", name.s);
+    else if (same && r->kind == BODY_DIM)
+        g = diag_error(d, name.span, "a dim may not depend on %s '%s'",
+                       other->kind == AST_INPUT ? "the input" : "the later dim", name.s);
+    else if (same) // its definition was reported
+        return true;
+    else
+        g = diag_error(d, name.span, "unknown %s '%s': what '%s' defines is not seen here", what,
+                       name.s, in->name.s);
+    diag_note(d, g, other->name.span, "'%s' is defined here%s", name.s,
+              in && !same ? "; a function gets it as an argument" : "");
+    return true;
+}
+
 static void unknown_name(Resolve *r, const char *what, AstName name) {
     Sema *s = r->s;
-    if (s->diags->errors >= DIAG_MAX_ERRORS) {
-        fail(r, diag_error(s->diags, name.span, "unknown %s '%s'", what, name.s));
+    bool in_clause = r->kind == BODY_CLAUSE || r->kind == BODY_NORMALIZE;
+    if (s->diags->errors >= DIAG_MAX_ERRORS)
+        diag_error(s->diags, name.span, "unknown %s '%s'", what, name.s); // counted, not shown
+    else if (out_of_reach(r, what, name))
         return;
-    }
-    const AstItem *in = NULL, *other = find_elsewhere(&s->ast->items, name.s, &in);
-    if (other && other == s->item && (r->kind == BODY_FN || r->kind == BODY_NORMALIZATION)) {
-        fail(r,
-             diag_error(s->diags, name.span, "'%s' calls itself: there is no recursion", name.s));
-    } else if (other && !in) {
-        Diag *g =
-            fail(r, diag_error(s->diags, name.span, "'%s' is used before its definition", name.s));
-        diag_note(s->diags, g, other->name.span, "'%s' is defined here", name.s);
-    } else if (other && in == s->item && r->kind != BODY_DIM) {
-        r->body->bad = true; // its definition was reported
-    } else if (other && in == s->item) {
-        bool input = other->kind == AST_INPUT;
-        Diag *g = fail(r, diag_error(s->diags, name.span, "a dim may not depend on %s '%s'",
-                                     input ? "the input" : "the later dim", name.s));
-        diag_note(s->diags, g, other->name.span, "'%s' is defined here", name.s);
-    } else if (other) {
-        Diag *g = fail(r, diag_error(s->diags, name.span,
-                                     "unknown %s '%s': what '%s' defines is not seen here", what,
-                                     name.s, in->name.s));
-        diag_note(s->diags, g, other->name.span,
-                  "this one is seen in '%s' only; a function gets it as an argument", in->name.s);
-    } else if (is_size_name(name.s) && r->kind != BODY_CLAUSE && r->kind != BODY_NORMALIZE) {
-        fail(r, diag_error(s->diags, name.span,
-                           "unknown %s '%s': sizes are seen in the clauses of a variant only; a "
-                           "function gets them as arguments",
-                           what, name.s));
-    } else {
-        fail(r, diag_error(s->diags, name.span, "unknown %s '%s'%s", what, name.s,
-                           sema_suggest(s, &r->scope, name.s)));
-    }
+    else if (is_size_name(name.s) && !in_clause)
+        diag_error(s->diags, name.span,
+                   "unknown %s '%s': sizes are seen in the clauses of a variant only; a function "
+                   "gets them as arguments",
+                   what, name.s);
+    else
+        diag_error(s->diags, name.span, "unknown %s '%s'%s", what, name.s,
+                   sema_suggest(s, &r->scope, name.s));
 }
 
 static void flatten(Resolve *r, const AstExpr *e);
 
 static void flatten_name(Resolve *r, const AstExpr *e) {
     const Decl *d = scope_find(&r->scope, e->name.s);
-    if (!d) {
+    if (!d)
         unknown_name(r, "name", e->name);
+    else if (d->kind == DECL_BUILTIN || d->kind == DECL_FN || d->kind == DECL_NORMALIZATION)
+        diag_error(r->s->diags, e->span, "'%s' is %s: call it, '%s(...)'", d->name,
+                   decl_kind_name(d), d->name);
+    else if (d->kind == DECL_INPUT && !d->value)
+        diag_error(r->s->diags, e->span, "'%s' is an array: index it, '%s[...]'", d->name, d->name);
+    else {
+        bool slot = d->kind == DECL_PARAM || d->kind == DECL_LET;
+        Instr *i = put(r, slot ? I_SLOT : I_VALUE, e->span);
+        i->n = d->slot;
+        i->decl = d;
         return;
     }
-    switch (d->kind) {
-    case DECL_BUILTIN:
-    case DECL_FN:
-    case DECL_NORMALIZATION:
-        fail(r, diag_error(r->s->diags, e->span, "'%s' is %s: call it, '%s(...)'", d->name,
-                           decl_kind_name(d), d->name));
-        return;
-    case DECL_INPUT:
-        if (d->value) break;
-        fail(r, diag_error(r->s->diags, e->span, "'%s' is an array: index it, '%s[...]'", d->name,
-                           d->name));
-        return;
-    case DECL_PARAM:
-    case DECL_LET: put(r, I_SLOT, e->span)->n = d->slot; return;
-    case DECL_CONSTANT:
-    case DECL_CONST:
-    case DECL_SIZE:
-    case DECL_DIM: break;
-    }
-    put(r, I_VALUE, e->span)->decl = d;
+    put_bad(r, e->span, 0);
 }
 
-static void check_arguments(Resolve *r, const AstExpr *e, int takes, Span defined) {
-    if (e->args.n == takes) return;
-    Diag *g = fail(r, diag_error(r->s->diags, e->span, "'%s' takes %d argument%s, not %d",
-                                 e->name.s, takes, takes == 1 ? "" : "s", e->args.n));
+static bool check_arguments(Resolve *r, const AstExpr *e, int takes, Span defined) {
+    if (e->args.n == takes) return true;
+    Diag *g = diag_error(r->s->diags, e->span, "'%s' takes %d argument%s, not %d", e->name.s, takes,
+                         takes == 1 ? "" : "s", e->args.n);
     if (defined.file) diag_note(r->s->diags, g, defined, "'%s' is defined here", e->name.s);
+    return false;
 }
 
-// Reductions, normalizations and emits.
+// Reductions, normalizations and emits may stand in bodies over rows only.
 static bool over_rows(const Resolve *r) {
     return r->kind == BODY_NORMALIZATION || r->kind == BODY_NORMALIZE;
 }
 
-static void flatten_builtin(Resolve *r, const AstExpr *e, int builtin) {
+static bool check_builtin(Resolve *r, const AstExpr *e, int builtin) {
     ExOp op = builtins[builtin].op;
-    if ((op == EX_ROWMAX || op == EX_ROWMIN || op == EX_ROWSUM) && !over_rows(r))
-        fail(r,
-             diag_error(
-                 r->s->diags, e->span,
-                 "'%s' reduces a row: it may stand in a normalization or a 'normalize' clause only",
-                 e->name.s));
-    check_arguments(r, e, builtins[builtin].nargs, (Span){0});
-    Instr *i = put(r, I_BUILTIN, e->span);
-    i->n = e->args.n;
-    i->decl = names_get(&r->s->builtins.names, builtins[builtin].name);
+    bool reduces = op == EX_ROWMAX || op == EX_ROWMIN || op == EX_ROWSUM;
+    if (reduces && !over_rows(r))
+        diag_error(
+            r->s->diags, e->span,
+            "'%s' reduces a row: it may stand in a normalization or a 'normalize' clause only",
+            e->name.s);
+    return check_arguments(r, e, builtins[builtin].nargs, (Span){0}) && (!reduces || over_rows(r));
 }
 
-static void flatten_call(Resolve *r, const AstExpr *e) {
-    Sema *s = r->s;
-    for (int i = 0; i < e->args.n; i++) flatten(r, e->args.data[i]);
-    const Decl *d = is_type_name(e->name.s) ? names_get(&s->builtins.names, e->name.s)
-                                            : scope_find(&r->scope, e->name.s);
-    if (!d) {
-        unknown_name(r, "function", e->name);
-        return;
-    }
-    if (d->kind == DECL_BUILTIN) {
-        flatten_builtin(r, e, d->builtin);
-        return;
-    }
-    if (d->kind != DECL_FN && d->kind != DECL_NORMALIZATION) {
-        Diag *g = fail(r, diag_error(s->diags, e->name.span, "'%s' is %s, not a function", d->name,
-                                     decl_kind_name(d)));
-        if (d->span.file) diag_note(s->diags, g, d->span, "'%s' is defined here", d->name);
-        return;
-    }
-    if (d->kind == DECL_NORMALIZATION && !over_rows(r))
-        fail(r, diag_error(s->diags, e->span,
-                           "'%s' is a normalization: it may be called in a normalization or a "
-                           "'normalize' clause only",
-                           d->name));
-    check_arguments(r, e, d->body->nparams, d->span);
-    r->body->bad |= d->body->bad;
+static bool check_function(Resolve *r, const AstExpr *e, const Decl *d) {
+    bool placed = d->kind == DECL_FN || over_rows(r);
+    if (!placed)
+        diag_error(r->s->diags, e->span,
+                   "'%s' is a normalization: it may be called in a normalization or a 'normalize' "
+                   "clause only",
+                   d->name);
     if (d->body->depth + 1 > r->body->depth) r->body->depth = d->body->depth + 1;
-    Instr *i = put(r, I_CALL, e->span);
-    i->n = e->args.n;
-    i->decl = d;
+    if (d->body->nparams < 0) return false; // it was reported
+    return check_arguments(r, e, d->body->nparams, d->span) && placed;
 }
 
-static void flatten_index(Resolve *r, const AstExpr *e) {
-    for (int i = 0; i < e->args.n; i++) flatten(r, e->args.data[i]);
-    const Decl *d = scope_find(&r->scope, e->name.s);
-    if (!d) {
+static bool check_call(Resolve *r, const AstExpr *e, const Decl *d) {
+    if (!d)
+        unknown_name(r, "function", e->name);
+    else if (d->kind == DECL_BUILTIN)
+        return check_builtin(r, e, d->builtin);
+    else if (d->kind == DECL_FN || d->kind == DECL_NORMALIZATION)
+        return check_function(r, e, d);
+    else {
+        Diag *g = diag_error(r->s->diags, e->name.span, "'%s' is %s, not a function", d->name,
+                             decl_kind_name(d));
+        if (d->span.file) diag_note(r->s->diags, g, d->span, "'%s' is defined here", d->name);
+    }
+    return false;
+}
+
+static bool check_index(Resolve *r, const AstExpr *e, const Decl *d) {
+    if (d && d->kind == DECL_INPUT && !d->value) return true;
+    if (!d)
         unknown_name(r, "input", e->name);
+    else if (!d->value || d->value->type != TX_BAD)
+        diag_error(r->s->diags, e->name.span,
+                   "'%s' is %s%s: only an input with extents can be indexed", d->name,
+                   decl_kind_name(d), d->kind == DECL_INPUT ? " without extents" : "");
+    return false;
+}
+
+// Calls and indices: the operands, then what is done with them.
+static void flatten_applied(Resolve *r, const AstExpr *e) {
+    for (int i = 0; i < e->args.n; i++) flatten(r, e->args.data[i]);
+    bool call = e->kind == AST_CALL;
+    const Decl *d = call && is_type_name(e->name.s) ? names_get(&r->s->builtins.names, e->name.s)
+                                                    : scope_find(&r->scope, e->name.s);
+    if (!(call ? check_call(r, e, d) : check_index(r, e, d))) {
+        put_bad(r, e->span, e->args.n);
         return;
     }
-    if (d->kind != DECL_INPUT || d->value) {
-        fail(r, diag_error(r->s->diags, e->name.span,
-                           "'%s' is %s%s: only an input with extents can be indexed", d->name,
-                           decl_kind_name(d), d->kind == DECL_INPUT ? " without extents" : ""));
-        return;
-    }
-    Instr *i = put(r, I_INDEX, e->span);
+    Instr *i = put(r, !call ? I_INDEX : d->kind == DECL_BUILTIN ? I_BUILTIN : I_CALL, e->span);
     i->n = e->args.n;
     i->decl = d;
 }
@@ -310,16 +306,17 @@ static void flatten_unary(Resolve *r, const AstExpr *e) {
 static void flatten(Resolve *r, const AstExpr *e) {
     switch (e->kind) {
     case AST_INT:
-        if (e->i > INT32_MAX)
-            fail(r, diag_error(r->s->diags, e->span, "this number does not fit an i32 (at most %d)",
-                               INT32_MAX));
-        else
+        if (e->i <= INT32_MAX) {
             put_literal(r, tx_i32(&r->s->tx, (int32_t)e->i, e->span));
+            return;
+        }
+        diag_error(r->s->diags, e->span, "this number does not fit an i32 (at most %d)", INT32_MAX);
+        put_bad(r, e->span, 0);
         return;
     case AST_FLOAT: put_literal(r, tx_f32(&r->s->tx, e->f, e->span)); return;
     case AST_NAME: flatten_name(r, e); return;
-    case AST_CALL: flatten_call(r, e); return;
-    case AST_INDEX: flatten_index(r, e); return;
+    case AST_CALL:
+    case AST_INDEX: flatten_applied(r, e); return;
     case AST_UNARY: flatten_unary(r, e); return;
     case AST_BINARY: flatten_binary(r, e); return;
     case AST_COND:
@@ -345,7 +342,9 @@ static Resolve begin(Sema *s, const Scope *outer, BodyKind kind, const char *nam
 static void define_slot(Resolve *r, DeclKind kind, AstName name) {
     Decl *d = ARENA_NEW(r->s->arena, Decl);
     *d = (Decl){.kind = kind, .name = name.s, .span = name.span, .slot = r->body->nslots++};
-    if (!scope_define(r->s, &r->scope, d)) r->body->bad = true;
+    if (!scope_define(r->s, &r->scope, d) &&
+        !names_get(&r->scope.names, d->name)) // in what follows it is what it was meant to be
+        names_put(r->s->arena, &r->scope.names, d->name, d);
 }
 
 static bool emit_name_is_taken(const char *s) {
@@ -355,46 +354,56 @@ static bool emit_name_is_taken(const char *s) {
     return s[0] == 'd' || !strncmp(s, "state", 5);
 }
 
-static void check_emit(Resolve *r, const AstLets *lets, int at) {
-    const AstLet *l = &lets->data[at];
+static bool check_emit(Resolve *r, const AstLets *lets, int at) {
+    const AstName *name = &lets->data[at].name;
     Diags *d = r->s->diags;
-    if (!over_rows(r))
-        fail(r, diag_error(d, l->name.span,
-                           "'emit' may stand in a normalization or a 'normalize' clause only"));
-    else if (emit_name_is_taken(l->name.s))
-        fail(r, diag_error(d, l->name.span,
-                           "an emit may not be called '%s': o, q, k, v, d* and state* are taken by "
-                           "the other outputs",
-                           l->name.s));
+    if (!over_rows(r)) {
+        diag_error(d, name->span,
+                   "'emit' may stand in a normalization or a 'normalize' clause only");
+        return false;
+    }
+    if (emit_name_is_taken(name->s)) {
+        diag_error(d, name->span,
+                   "an emit may not be called '%s': o, q, k, v, d* and state* are taken by the "
+                   "other outputs",
+                   name->s);
+        return false;
+    }
     for (int i = 0; i < at; i++)
-        if (lets->data[i].emit && !strcmp(lets->data[i].name.s, l->name.s)) {
-            Diag *g = fail(r, diag_error(d, l->name.span, "'%s' is already emitted", l->name.s));
+        if (lets->data[i].emit && !strcmp(lets->data[i].name.s, name->s)) {
+            Diag *g = diag_error(d, name->span, "'%s' is already emitted", name->s);
             diag_note(d, g, lets->data[i].name.span, "it is emitted here");
-            return;
+            return false;
         }
+    return true;
+}
+
+static void flatten_or_bad(Resolve *r, const AstExpr *e, Span at) {
+    if (e)
+        flatten(r, e);
+    else
+        put_bad(r, at, 0); // a syntax error was reported
 }
 
 static void resolve_lets(Resolve *r, const AstLets *lets) {
     for (int i = 0; i < lets->n; i++) {
         const AstLet *l = &lets->data[i];
-        flatten(r, l->value);
-        Instr *in;
-        if (l->emit) {
-            check_emit(r, lets, i);
-            in = put(r, I_EMIT, l->value->span);
-        } else {
-            define_slot(r, DECL_LET, l->name);
-            in = put(r, I_LET, l->value->span);
-            in->n = r->body->nslots - 1;
-        }
-        in->name = l->name.s;
+        Span at = l->value ? l->value->span : l->name.span;
+        flatten_or_bad(r, l->value, at);
+        const char *name = l->name.s;
+        if (l->emit && !check_emit(r, lets, i)) name = NULL;
+        if (!l->emit) define_slot(r, DECL_LET, l->name);
+        Instr *in = put(r, l->emit ? I_EMIT : I_LET, at);
+        in->n = r->body->nslots - 1;
+        in->name = name;
     }
 }
 
 static void check_depth(Resolve *r, Span at) {
     if (r->body->depth <= SEMA_MAX_CALLS) return;
-    fail(r, diag_error(r->s->diags, at, "'%s' calls more than %d functions deep", r->body->name,
-                       SEMA_MAX_CALLS));
+    diag_error(r->s->diags, at, "'%s' calls more than %d functions deep", r->body->name,
+               SEMA_MAX_CALLS);
+    r->body->bad = true;
     r->body->depth = 0; // said once; what calls this is bad, not deep
 }
 
@@ -403,12 +412,15 @@ Body *resolve_body(Sema *s, const Scope *outer, BodyKind kind, const AstItem *it
     for (int i = 0; i < item->params.n; i++) define_slot(&r, DECL_PARAM, item->params.data[i]);
     r.body->nparams = item->params.n;
     resolve_lets(&r, &item->body.lets);
-    if (item->body.result)
-        flatten(&r, item->body.result);
-    else
-        r.body->bad = true;
+    flatten_or_bad(&r, item->body.result, item->name.span);
     check_depth(&r, item->name.span);
     return r.body;
+}
+
+Body *resolve_broken(Sema *s, const char *name) {
+    Body *b = ARENA_NEW(s->arena, Body);
+    *b = (Body){.name = name, .nparams = -1, .bad = true};
+    return b;
 }
 
 Body *resolve_expr(Sema *s, const Scope *outer, BodyKind kind, const AstExpr *e, const char *name) {

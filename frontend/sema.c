@@ -86,8 +86,10 @@ static Decl *new_decl(Sema *s, DeclKind kind, const AstItem *item) {
 
 static void check_const(Sema *s, SourceFile *f, const AstItem *item, bool is_main) {
     Decl *d = new_decl(s, DECL_CONST, item);
-    Body *b = resolve_expr(s, &f->scope, BODY_CONST, item->value, item->name.s);
-    d->value = elab_run(elab_new(s, NULL), b, NULL);
+    d->value = tx_bad(&s->tx);
+    if (!item->broken)
+        d->value = elab_run(elab_new(s, NULL),
+                            resolve_expr(s, &f->scope, BODY_CONST, item->value, d->name), NULL);
     if (is_main && sema_is_defined(s, d->name))
         d->value = sema_define(s, d->name, d->value->type, item->name.span);
     define_export(s, f, d);
@@ -96,7 +98,8 @@ static void check_const(Sema *s, SourceFile *f, const AstItem *item, bool is_mai
 static void check_function(Sema *s, SourceFile *f, const AstItem *item) {
     bool fn = item->kind == AST_FN;
     Decl *d = new_decl(s, fn ? DECL_FN : DECL_NORMALIZATION, item);
-    d->body = resolve_body(s, &f->scope, fn ? BODY_FN : BODY_NORMALIZATION, item);
+    d->body = item->broken ? resolve_broken(s, d->name)
+                           : resolve_body(s, &f->scope, fn ? BODY_FN : BODY_NORMALIZATION, item);
     define_export(s, f, d);
 }
 

@@ -73,6 +73,7 @@ typedef enum InstrOp {
     I_CALL,
     I_BUILTIN,
     I_INDEX,
+    I_BAD, // pops n, pushes a bad value
     I_LET, // pops into a slot
     I_EMIT
 } InstrOp;
@@ -84,15 +85,16 @@ typedef struct Instr {
     int n; // arguments; the slot
     const Decl *decl;
     Tx *value;        // of a literal
-    const char *name; // EMIT, LET
+    const char *name; // EMIT, LET; NULL: not to be emitted
 } Instr;
 
 struct Body {
     const char *name;
     VEC(Instr) code;
-    int nparams, nslots;
+    int nparams; // -1: not known, after a syntax error
+    int nslots;
     int depth; // of calls inside it
-    bool bad;  // a name in it is not known: it was reported, and nothing can be inlined from it
+    bool bad;  // it cannot be inlined: broken, or calls too deep
 };
 
 typedef struct SourceFile SourceFile;
@@ -122,6 +124,7 @@ const char *sema_suggest(Sema *s, const Scope *scope, const char *name);
 
 // --- bodies (resolve.c) ---
 Body *resolve_body(Sema *s, const Scope *outer, BodyKind kind, const AstItem *item);
+Body *resolve_broken(Sema *s, const char *name); // of a function with a syntax error in it
 Body *resolve_expr(Sema *s, const Scope *outer, BodyKind kind, const AstExpr *e, const char *name);
 
 // --- elaboration (elab.c) ---

@@ -70,6 +70,18 @@ static void set_args(TxPool *p, Tx *e, Tx *const *args, int n) {
     }
 }
 
+// `false && x` is known whatever x is; the value of what is not known reads as 0.
+static bool is_known(ExOp op, Tx *const *args, int n) {
+    int known = 0;
+    for (int i = 0; i < n; i++) {
+        bool decides = (op == EX_AND && !args[i]->value.i) || (op == EX_OR && args[i]->value.i);
+        if (args[i]->known && decides) return true;
+        known += args[i]->known;
+    }
+    if (op == EX_SELECT && args[0]->known) return args[args[0]->value.i ? 1 : 2]->known;
+    return known == n;
+}
+
 Tx *tx_op(TxPool *p, ExOp op, TxType type, Tx *const *args, int n, Span span) {
     assert(n >= 1 && n <= 3);
     Tx *e = node(p, op, type, span);
@@ -80,11 +92,8 @@ Tx *tx_op(TxPool *p, ExOp op, TxType type, Tx *const *args, int n, Span span) {
         return e;
     }
     TxValue values[3];
-    e->known = true;
-    for (int i = 0; i < n; i++) {
-        e->known &= args[i]->known;
-        values[i] = args[i]->value;
-    }
+    for (int i = 0; i < n; i++) values[i] = args[i]->value;
+    e->known = is_known(op, args, n);
     if (e->known) e->value = tx_apply(op, type, args[n - 1]->type, values);
     return e;
 }

@@ -70,6 +70,7 @@ static Tx *dim_value(Check *c, const AstItem *item) {
     const char *name = item->name.s;
     bool given = sema_is_defined(s, name);
     Tx *v;
+    if (item->broken) return tx_bad(&s->tx);
     if (given)
         v = sema_define(s, name, TX_I32, item->name.span);
     else
@@ -103,7 +104,7 @@ static void check_dims(Check *c) {
     }
     Span at = c->item->name.span;
     if (!scope_find(&c->scope, "D")) {
-        diag_error(s->diags, at, "'%s' has no 'dim D'", c->v->name);
+        if (!c->item->broken) diag_error(s->diags, at, "'%s' has no 'dim D'", c->v->name);
         define(c, DECL_DIM, "D", at, tx_bad(&s->tx));
     }
     if (!scope_find(&c->scope, "Dv")) {
@@ -173,6 +174,10 @@ static bool is_tensor_name(const Check *c, const char *s) {
 
 static void check_input(Check *c, const AstItem *item) {
     Sema *s = c->s;
+    if (item->broken) {
+        define(c, DECL_INPUT, item->name.s, item->name.span, tx_bad(&s->tx));
+        return;
+    }
     TxInput in = {.name = item->name.s, .span = item->name.span};
     if (is_tensor_name(c, in.name))
         diag_error(s->diags, in.span,
@@ -226,7 +231,7 @@ static void check_clause(Check *c, const AstItem *item) {
     Sema *s = c->s;
     int id = find_clause(c->v->kind, item->name.s);
     if (id < 0) {
-        unknown_clause(c, item);
+        if (!item->broken) unknown_clause(c, item);
         return;
     }
     const struct ClauseInfo *info = &clauses[id];
@@ -237,6 +242,7 @@ static void check_clause(Check *c, const AstItem *item) {
         return;
     }
     c->clause[id] = item;
+    if (item->broken) return;
     Body *b =
         resolve_body(s, &c->scope, id == CLAUSE_NORMALIZE ? BODY_NORMALIZE : BODY_CLAUSE, item);
     if (item->params.n > info->nparams) {
@@ -290,10 +296,12 @@ static void check_complete(Check *c) {
     Diags *d = c->s->diags;
     Span at = c->item->name.span;
     for (int i = 0; i < CLAUSE_COUNT; i++)
-        if (clauses[i].required && clauses[i].kind == c->v->kind && !c->clause[i])
+        if (!c->item->broken && clauses[i].required && clauses[i].kind == c->v->kind &&
+            !c->clause[i])
             diag_error(d, at, "'%s' has no '%s' clause%s", c->v->name, clauses[i].name,
                        i == CLAUSE_NORMALIZE ? "; write 'normalize(s) = s;' for none" : "");
-    if (c->v->kind == VARIANT_RECURRENCE && !c->clause[CLAUSE_ERASE] != !c->clause[CLAUSE_WRITE]) {
+    if (!c->item->broken && c->v->kind == VARIANT_RECURRENCE &&
+        !c->clause[CLAUSE_ERASE] != !c->clause[CLAUSE_WRITE]) {
         const AstItem *one =
             c->clause[CLAUSE_ERASE] ? c->clause[CLAUSE_ERASE] : c->clause[CLAUSE_WRITE];
         diag_error(d, one->name.span, "'erase' and 'write' go together: there is no '%s'",
