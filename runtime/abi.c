@@ -188,8 +188,21 @@ static void x_tensors(Codec *c, AbiVariant *v) {
     }
 }
 
+// Each box has as many numbers as its tensor dimensions: tensors stand before kernels.
+static void x_maps(Codec *c, const AbiVariant *v, AbiKernel *k) {
+    x_array(c, &k->nmaps, &k->maps, sizeof *k->maps, 5, ABI_MAX_MAPS);
+    for (uint32_t i = 0; !c->error && i < k->nmaps; i++) {
+        AbiMap *m = &k->maps[i];
+        x_u16(c, &m->tensor);
+        x_u8(c, &m->swizzle);
+        if (m->tensor >= v->ntensors || v->tensors[m->tensor].rank > ABI_MAX_MAP_RANK)
+            fail(c, "a tensor map names a tensor that it cannot be of");
+        for (int d = 0; !c->error && d < v->tensors[m->tensor].rank; d++) x_u16(c, &m->box[d]);
+    }
+}
+
 static void x_kernels(Codec *c, AbiVariant *v) {
-    x_array(c, &v->nkernels, &v->kernels, sizeof *v->kernels, 22, ABI_MAX_KERNELS);
+    x_array(c, &v->nkernels, &v->kernels, sizeof *v->kernels, 26, ABI_MAX_KERNELS);
     for (uint32_t i = 0; !c->error && i < v->nkernels; i++) {
         AbiKernel *k = &v->kernels[i];
         x_name(c, &k->symbol);
@@ -205,6 +218,7 @@ static void x_kernels(Codec *c, AbiVariant *v) {
             x_u8(c, &k->args[a].dim);
             x_u16(c, &k->args[a].index);
         }
+        x_maps(c, v, k);
     }
 }
 
@@ -307,11 +321,26 @@ static const char *verify_tensors(const AbiVariant *v) {
     return NULL;
 }
 
-static const char *verify_arg(const AbiVariant *v, const AbiArg *a) {
+static const char *verify_map(const AbiMeta *m, const AbiVariant *v, const AbiMap *map) {
+    if (m->code != ABI_CODE_PTX) return "a kernel has a tensor map, which only PTX can have";
+    if (map->tensor >= v->ntensors) return "a tensor map names a tensor that is not there";
+    const AbiTensor *t = &v->tensors[map->tensor];
+    if (t->rank < 1 || t->rank > ABI_MAX_MAP_RANK || (t->flags & ABI_OPTIONAL))
+        return "a tensor map names a tensor that it cannot be of";
+    if (map->swizzle > 3) return "a tensor map has an unknown swizzle";
+    for (int d = 0; d < t->rank; d++)
+        if (map->box[d] < 1 || map->box[d] > 256) return "a tensor map has an impossible box";
+    return NULL;
+}
+
+static const char *verify_arg(const AbiVariant *v, const AbiKernel *k, const AbiArg *a) {
     if (a->kind >= ABI_ARG_COUNT) return "a kernel has an unknown kind of argument";
     if (a->kind != ABI_ARG_STRIDE && a->dim) return "a kernel's argument is malformed";
     if (a->kind == ABI_ARG_SIZE)
         return a->index < v->nsizes ? NULL : "a kernel's argument names a size that is not there";
+    if (a->kind == ABI_ARG_MAP)
+        return a->index < k->nmaps ? NULL
+                                   : "a kernel's argument names a tensor map that is not there";
     if (a->index >= v->ntensors) return "a kernel's argument names a tensor that is not there";
     const AbiTensor *t = &v->tensors[a->index];
     if ((t->rank == 0) != (a->kind == ABI_ARG_SCALAR))
@@ -332,10 +361,13 @@ static const char *verify_kernel(const AbiMeta *m, const AbiVariant *v, const Ab
     if (k->cluster < 1 || k->cluster > 16) return "a kernel has an impossible cluster";
     if (k->ngrid > ABI_MAX_GRID) return "a grid has too many dimensions";
     if (k->nargs > ABI_MAX_ARGS) return "a table has too many entries";
+    if (k->nmaps > ABI_MAX_MAPS) return "a table has too many entries";
+    for (uint32_t i = 0; i < k->nmaps; i++)
+        if ((why = verify_map(m, v, &k->maps[i]))) return why;
     for (uint32_t d = 0; d < k->ngrid; d++)
         if ((why = verify_expr(&k->grid[d], v->nsizes))) return why;
     for (uint32_t a = 0; a < k->nargs; a++)
-        if ((why = verify_arg(v, &k->args[a]))) return why;
+        if ((why = verify_arg(v, k, &k->args[a]))) return why;
     return NULL;
 }
 
@@ -504,7 +536,7 @@ static bool apply(AbiOp op, const int64_t *x, int64_t *r) { // x: the operands, 
 }
 
 bool abi_eval(const AbiExpr *e, const int64_t *sizes, int64_t workers, int64_t *out) {
-    int64_t stack[ABI_MAX_STACK];
+    int64_t stack[ABI_MAX_STACK] = {0};
     int depth = 0;
     for (uint32_t i = 0; i < e->n; i++) {
         const AbiInsn *in = &e->code[i];

@@ -24,6 +24,8 @@ enum {
     ABI_MAX_KERNELS = 256,
     ABI_MAX_ARGS = 512, // 8 bytes each: what a CUDA launch takes (4 KB)
     ABI_MAX_GRID = 4,
+    ABI_MAX_MAPS = 8,     // tensor maps of one kernel
+    ABI_MAX_MAP_RANK = 5, // what the hardware takes
     ABI_MAX_PLANS = 256,
     ABI_MAX_CODE = 1024, // instructions of one launch expression
     ABI_MAX_STACK = 64,
@@ -112,14 +114,24 @@ typedef enum AbiArgKind {
     ABI_ARG_STRIDE,  // tensor, dim (not the last, whose stride is 1): i64, in elements
     ABI_ARG_SIZE,    // index: a size, i32
     ABI_ARG_SCALAR,  // tensor of rank 0: f32 for float types, i32 for i32, i8 and bool
+    ABI_ARG_MAP,     // index: one of the kernel's tensor maps; 128 bytes by value, 64-byte aligned
     ABI_ARG_COUNT
 } AbiArgKind;
 
 typedef struct AbiArg {
     uint8_t kind;   // AbiArgKind
     uint8_t dim;    // STRIDE; otherwise 0
-    uint16_t index; // which tensor or size
+    uint16_t index; // which tensor, size or map
 } AbiArg;
+
+// A tensor map for the bulk copies of sm_90: made at launch from the tensor's address, extents and
+// strides. The box is in the order of the tensor's dimensions; the hardware's coordinates are in
+// the opposite one. Outside the tensor reads as 0.
+typedef struct AbiMap {
+    uint16_t tensor;
+    uint8_t swizzle; // 0: none, 1: 32, 2: 64, 3: 128 bytes
+    uint16_t box[ABI_MAX_MAP_RANK];
+} AbiMap;
 
 // A kernel runs over a linear grid of product(grid) tasks: blocks on a GPU (blockIdx.x), calls of a
 // host function (docs/abi.md).
@@ -132,6 +144,8 @@ typedef struct AbiKernel {
     AbiExpr grid[ABI_MAX_GRID];
     uint32_t nargs;
     AbiArg *args;
+    uint32_t nmaps;
+    AbiMap *maps;
 } AbiKernel;
 
 typedef struct AbiPlan {

@@ -302,6 +302,7 @@ static attn_status bind_tensor(Binder *x, uint32_t i) {
              t->name, (long long)x->b->size[ABI_SIZE_Q_OFFSET]);
     status = bind_strides(x, t, g, x->b->stride[i]);
     if (!status) status = check_memory(x, t, g, x->b->stride[i]);
+    memcpy(x->b->extent[i], g->shape, (size_t)t->rank * sizeof g->shape[0]);
     x->b->value[i] = (uint64_t)(uintptr_t)g->data;
     return status;
 }
@@ -330,6 +331,7 @@ static attn_status work_tensor(Binder *x, uint32_t i) {
         int64_t extent;
         attn_status status = rt_eval(b, &t->extent[d], t->name, &extent, x->error);
         if (status) return status;
+        b->extent[i][d] = extent;
         b->stride[i][d] = n;
         if (extent < 0 || __builtin_mul_overflow(n, extent, &n))
             FAIL("%s: has an impossible size here", t->name);
@@ -351,6 +353,7 @@ static attn_status lay_out(Binder *x) {
         const AbiKernel *kernel = &x->v->kernels[x->b->plan->kernels[k]];
         for (uint32_t i = 0; i < kernel->nargs; i++)
             if (kernel->args[i].kind == ABI_ARG_POINTER) used[kernel->args[i].index] = true;
+        for (uint32_t i = 0; i < kernel->nmaps; i++) used[kernel->maps[i].tensor] = true;
     }
     for (uint32_t i = 0; i < x->v->ntensors; i++) {
         if (!used[i] || x->v->tensors[i].role != ABI_ROLE_WORK) continue;

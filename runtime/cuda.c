@@ -97,6 +97,10 @@ static attn_status prepare_function(CudaDevice *d, const AbiKernel *k, CudaModul
     if (k->cluster > 1 && (!cu->launch_ex || d->capability < 90))
         return rt_fail(error, ATTN_ERROR_ARTIFACT,
                        "%s wants clusters, which this GPU or its driver does not have", k->symbol);
+    if (k->nmaps && (!cu->map_encode || d->capability < 90))
+        return rt_fail(error, ATTN_ERROR_ARTIFACT,
+                       "%s wants tensor maps, which this GPU or its driver does not have",
+                       k->symbol);
     TRY(cu, module_function(out, m->module, k->symbol), k->symbol);
     if (k->shared > SHARED_WITHOUT_ASKING)
         TRY(cu, function_set(*out, FUNCTION_DYNAMIC_SHARED, (int)k->shared), k->symbol);
@@ -178,6 +182,44 @@ static attn_status load(RtDevice *base, const AbiMeta *meta, const void *code, s
 
 // ---- launching
 
+static int map_type(AbiDtype t) { // CUtensorMapDataType; bytes where only their number matters
+    enum { UINT8 = 0, INT32 = 3, FLOAT16 = 6, FLOAT32 = 7, BFLOAT16 = 9 };
+    switch (t) {
+    case ABI_F32: return FLOAT32;
+    case ABI_F16: return FLOAT16;
+    case ABI_BF16: return BFLOAT16;
+    case ABI_I32: return INT32;
+    case ABI_BOOL:
+    case ABI_E4M3:
+    case ABI_E5M2:
+    case ABI_I8:
+    case ABI_DTYPE_COUNT: break;
+    }
+    return UINT8;
+}
+
+// The driver's order is the innermost dimension first, and the innermost one has no stride.
+static int encode_map(const CudaDriver *cu, const RtMap *m, CudaMap *out) {
+    enum { PROMOTE_256 = 3 };
+    uint64_t extent[ABI_MAX_MAP_RANK], stride[ABI_MAX_MAP_RANK],
+        bytes = (uint64_t)abi_dtype_bytes(m->dtype);
+    uint32_t box[ABI_MAX_MAP_RANK], step[ABI_MAX_MAP_RANK];
+    *out = (CudaMap){0};
+    for (int d = 0; d < m->rank; d++) {
+        int from = m->rank - 1 - d;
+        if (m->extent[from] == 0) return 0; // nothing is ever copied from an empty tensor
+        extent[d] = (uint64_t)m->extent[from];
+        box[d] = m->map->box[from];
+        step[d] = 1;
+        if (d == 0) continue;
+        stride[d - 1] = (uint64_t)m->stride[from] * bytes;
+        if (extent[d] == 1)
+            stride[d - 1] = 16; // of no effect, but the driver wants one that is aligned
+    }
+    return cu->map_encode(out, map_type(m->dtype), (uint32_t)m->rank, (void *)(uintptr_t)m->address,
+                          extent, stride, box, step, 0, m->map->swizzle, PROMOTE_256, 0);
+}
+
 static int launch_cluster(const CudaDriver *cu, void *function, const AbiKernel *k, int64_t grid,
                           void *stream, void **argv) {
     CudaAttribute cluster = {.id = LAUNCH_CLUSTER, .cluster = {k->cluster, 1, 1}};
@@ -192,15 +234,28 @@ static int launch_cluster(const CudaDriver *cu, void *function, const AbiKernel 
     return cu->launch_ex(&config, function, argv, NULL);
 }
 
+// Pointers to the arguments' values; tensor maps are made in `maps`.
+static attn_status arguments(const CudaDriver *cu, const AbiKernel *k, const RtArgs *args,
+                             CudaMap *maps, void **argv, attn_error *error) {
+    for (uint32_t i = 0; i < k->nmaps; i++) {
+        int result = encode_map(cu, &args->map[i], &maps[i]);
+        if (result) return failed(cu, result, "making a tensor map", error);
+    }
+    for (uint32_t a = 0; a < args->n; a++) // little-endian: the low bytes come first
+        argv[a] = k->args[a].kind == ABI_ARG_MAP ? (void *)&maps[k->args[a].index]
+                                                 : (void *)&args->slot[a];
+    return ATTN_OK;
+}
+
 static attn_status launch(RtDevice *base, void *module, uint32_t i, const AbiKernel *k,
                           const RtArgs *args, int64_t grid, void *stream, attn_error *error) {
     const CudaDriver *cu = ((CudaDevice *)base)->cu;
     CudaModule *m = module;
+    CudaMap maps[ABI_MAX_MAPS];
     void *argv[ABI_MAX_ARGS], *current = NULL;
-    for (uint32_t a = 0; a < args->n; a++)
-        argv[a] = (void *)&args->slot[a]; // little-endian: the low bytes come first
+    attn_status status = arguments(cu, k, args, maps, argv, error);
     bool there = cu->ctx_current(&current) == 0 && current == m->context;
-    attn_status status = there ? ATTN_OK : enter(cu, m->context, error);
+    if (!status && !there) status = enter(cu, m->context, error);
     if (status) return status;
     int result = k->cluster > 1 ? launch_cluster(cu, m->function[i], k, grid, stream, argv)
                                 : cu->launch(m->function[i], (unsigned)grid, 1, 1, k->threads, 1, 1,

@@ -23,6 +23,10 @@ typedef struct CudaLaunch { // CUlaunchConfig
     unsigned nattributes;
 } CudaLaunch;
 
+typedef struct CudaMap { // CUtensorMap
+    _Alignas(64) uint64_t word[16];
+} CudaMap;
+
 typedef struct CudaDriver {
     void *library; // of dlopen, or NULL
 #define CU(name, symbol, parameters) int(*name) parameters;

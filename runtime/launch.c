@@ -50,8 +50,15 @@ static void pack(const RtBound *b, const AbiKernel *k, RtArgs *args) {
         case ABI_ARG_SCALAR: args->slot[i] = b->value[a->index]; break;
         case ABI_ARG_STRIDE: args->slot[i] = (uint64_t)b->stride[a->index][a->dim]; break;
         case ABI_ARG_SIZE: args->slot[i] = (uint32_t)(int32_t)b->size[a->index]; break;
-        case ABI_ARG_COUNT: break;
+        case ABI_ARG_MAP:
+        case ABI_ARG_COUNT: args->slot[i] = 0; break;
         }
+    }
+    for (uint32_t i = 0; i < k->nmaps; i++) {
+        uint16_t t = k->maps[i].tensor;
+        const AbiTensor *tensor = &b->variant->tensors[t];
+        args->map[i] = (RtMap){&k->maps[i],  b->value[t],  (AbiDtype)tensor->dtype,
+                               tensor->rank, b->extent[t], b->stride[t]};
     }
 }
 

@@ -15,9 +15,18 @@ attn_status rt_ok(attn_error *error);
 
 typedef struct RtDevice RtDevice;
 
+typedef struct RtMap { // a tensor map to be made for a launch
+    const AbiMap *map;
+    uint64_t address;
+    AbiDtype dtype;
+    int rank;
+    const int64_t *extent, *stride; // elements; outermost first
+} RtMap;
+
 typedef struct RtArgs { // of one kernel, in its argument list's order
     uint32_t n;
-    uint64_t slot[ABI_MAX_ARGS]; // i32 and f32 in the low bytes
+    RtMap map[ABI_MAX_MAPS];
+    uint64_t slot[ABI_MAX_ARGS]; // a MAP's is unused; i32 and f32 in the low bytes
 } RtArgs;
 
 typedef struct RtOps {
@@ -102,6 +111,7 @@ typedef struct RtBound {
     int64_t size[ABI_MAX_SIZES];
     uint64_t value[ABI_MAX_TENSORS]; // a tensor's address, a scalar's bits; WORK: offset in the
                                      // workspace until it is given
+    int64_t extent[ABI_MAX_TENSORS][ABI_MAX_RANK];
     int64_t stride[ABI_MAX_TENSORS][ABI_MAX_RANK];
     size_t work_bytes[ABI_MAX_TENSORS]; // WORK tensors that the plan uses; otherwise 0
     size_t workspace;

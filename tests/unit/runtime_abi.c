@@ -121,6 +121,41 @@ START_TEST(writer_verifies) {
 }
 END_TEST
 
+START_TEST(maps_are_verified) {
+    AbiMeta m, back;
+    AbiMap map = {V, 3, {1, 1, 64, 2}};
+    uint8_t *out;
+    size_t n;
+    fixture_fill(&m, ABI_CODE_PTX, false);
+    AbiVariant v = m.variants[0];
+    AbiKernel k[3];
+    memcpy(k, v.kernels, sizeof k);
+    v.kernels = k;
+    m.variants = &v;
+    k[2].nmaps = 1;
+    k[2].maps = &map;
+    ck_assert_ptr_null(abi_write(&m, &out, &n));
+    ck_assert_ptr_null(abi_read(&back, out, n));
+    ck_assert_uint_eq(back.variants[0].kernels[2].maps[0].box[2], 64);
+    ck_assert_uint_eq(back.variants[0].kernels[2].maps[0].swizzle, 3);
+    abi_free(&back);
+    free(out);
+    map.box[3] = 0;
+    ck_assert_str_eq(abi_verify(&m), "a tensor map has an impossible box");
+    map.box[3] = 2;
+    map.swizzle = 4;
+    ck_assert_ptr_nonnull(abi_verify(&m));
+    map.swizzle = 0;
+    map.tensor = ROWS; // optional
+    ck_assert_ptr_nonnull(abi_verify(&m));
+    map.tensor = 99;
+    ck_assert_ptr_nonnull(abi_verify(&m));
+    map.tensor = V;
+    m.code = ABI_CODE_HOST;
+    ck_assert_str_eq(abi_verify(&m), "a kernel has a tensor map, which only PTX can have");
+}
+END_TEST
+
 // ---- launch expressions
 
 static bool eval(AbiInsn *code, uint32_t n, int64_t *out) {
@@ -343,6 +378,7 @@ Suite *runtime_abi_suite(void) {
     tcase_add_test(t, flips_with_a_right_sum_are_harmless);
     tcase_add_test(t, another_version_says_so);
     tcase_add_test(t, writer_verifies);
+    tcase_add_test(t, maps_are_verified);
     tcase_add_test(t, expressions);
     tcase_add_test(t, overflow_is_an_error);
     tcase_add_test(t, malformed_expressions_are_refused);

@@ -12,6 +12,7 @@
 static struct Fake {
     char log[2000];
     int count, capability, shared, fail_load;
+    bool maps; // the first kernel takes a tensor map, as its last argument
     void *current;
     uint64_t slot[ABI_MAX_ARGS];
 } fake;
@@ -70,7 +71,9 @@ static int f_set(void *f, int which, int v) {
 }
 static int f_launch(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                     unsigned bz, unsigned shared, void *s, void **args, void **extra) {
-    int nargs = f == &function[2] || f == &function[3] ? 19 : 24;
+    int nargs = f == &function[2] || f == &function[3] ? 19
+                : fake.maps && f == &function[0]       ? 25
+                                                       : 24;
     ck_assert(gy == 1 && gz == 1 && by == 1 && bz == 1 && !extra);
     for (int i = 0; i < nargs; i++) memcpy(&fake.slot[i], args[i], 8);
     return note("launch %d grid %u block %u shared %u%s;", (int)((char *)f - function), gx, bx,
@@ -83,6 +86,19 @@ static int f_launch_ex(const CudaLaunch *c, void *f, void **args, void **extra) 
     return note("launch_ex %d grid %u cluster %u;", (int)((char *)f - function), c->grid[0],
                 c->attributes->cluster.x),
            0;
+}
+static int f_map(CudaMap *out, int type, uint32_t rank, void *p, const uint64_t *n,
+                 const uint64_t *stride, const uint32_t *box, const uint32_t *step, int interleave,
+                 int swizzle, int promotion, int fill) {
+    ck_assert(rank == 4 && step[3] == 1 && interleave == 0 && promotion == 3 && fill == 0);
+    ck_assert_uint_eq((uintptr_t)out % 64, 0);
+    note("map %d %llx", type, (unsigned long long)(uintptr_t)p);
+    for (int i = 0; i < 4; i++) note(" %llu", (unsigned long long)n[i]);
+    for (int i = 0; i < 3; i++) note(" /%llu", (unsigned long long)stride[i]);
+    for (int i = 0; i < 4; i++) note(" [%u]", box[i]);
+    note(" swizzle %d;", swizzle);
+    out->word[0] = 77;
+    return 0;
 }
 static int f_fill_async(uint64_t p, unsigned char b, size_t n, void *s) {
     return note("zero %llx %d %zu%s;", (unsigned long long)p, b, n, s ? " stream" : ""), 0;
@@ -138,6 +154,7 @@ static const CudaDriver DRIVER = {
     .event_sync = f_event_sync,
     .event_elapsed = f_elapsed,
     .event_destroy = f_event_free,
+    .map_encode = f_map,
 };
 
 static const attn_device GPU = {ATTN_CUDA, 0};
@@ -162,6 +179,16 @@ static char *ptx(const char *target, uint32_t shared, uint32_t cluster, size_t *
     for (int i = 0; i < 3; i++) k[i].threads = 128;
     k[1].shared = shared;
     k[1].cluster = cluster;
+    if (fake.maps) {
+        static AbiArg args[25];
+        static AbiMap map = {V, 2, {1, 1, 32, FIX_DV}};
+        memcpy(args, k[0].args, 24 * sizeof args[0]);
+        args[24] = (AbiArg){ABI_ARG_MAP, 0, 0};
+        k[0].args = args;
+        k[0].nargs = 25;
+        k[0].maps = &map;
+        k[0].nmaps = 1;
+    }
     v[0].kernels = k;
     m.variants = v;
     m.target = target;
@@ -270,6 +297,29 @@ static void not_opened(attn_context *c, const char *target, uint32_t shared, uin
     ck_assert_ptr_null(a);
 }
 
+START_TEST(tensor_maps) {
+    attn_context *c = context();
+    attn_artifact *a;
+    attn_error e;
+    fake.maps = true;
+    ck_assert_msg(open_ptx(c, "sm_90a", 0, 1, &a, &e) == ATTN_OK, "%s", e.message);
+    fake.log[0] = 0;
+    ck_assert_int_eq(launch(a, 0x3000, V_STRIDES, &e), ATTN_OK);
+    ck_assert_ptr_nonnull(strstr(fake.log, "pop;map 7 3000 2 100 2 2 /16 /1600 /3200 [2] [32] [1] "
+                                           "[1] swizzle 2;push primary;launch 0 "));
+    ck_assert_uint_eq(fake.slot[24], 77);
+    attn_close(a);
+    attn_destroy(c);
+    c = context();
+    fake.maps = true;
+    fake.capability = 80;
+    ck_assert_int_eq(open_ptx(c, "sm_80", 0, 1, &a, &e), ATTN_ERROR_ARTIFACT);
+    ck_assert_str_eq(e.message,
+                     "sum_part wants tensor maps, which this GPU or its driver does not have");
+    attn_destroy(c);
+}
+END_TEST
+
 START_TEST(refusals) {
     attn_context *c = context();
     fake.count = -1;
@@ -350,6 +400,7 @@ Suite *runtime_cuda_suite(void) {
     tcase_add_test(t, loads_and_launches);
     tcase_add_test(t, uses_the_current_context);
     tcase_add_test(t, alignment);
+    tcase_add_test(t, tensor_maps);
     tcase_add_test(t, refusals);
     tcase_add_test(t, newer_gpus_take_sm_80_only);
     tcase_add_test(t, tools);

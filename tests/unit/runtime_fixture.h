@@ -70,12 +70,12 @@ enum {
 }; // sum_one takes no workspace
 
 static AbiKernel kernels[] = {
-    {"sum_part", 1, 0, 1, 3, {E(B), E(HKV), E(NS)}, ALL_ARGS, one_args},
-    {"sum_join", 1, 0, 1, 3, {E(B), E(H), E(SQ)}, ALL_ARGS, one_args},
-    {"sum_one", 1, 0, 1, 3, {E(B), E(H), E(SQ)}, ONE_ARGS, one_args},
+    {"sum_part", 1, 0, 1, 3, {E(B), E(HKV), E(NS)}, ALL_ARGS, one_args, 0, NULL},
+    {"sum_join", 1, 0, 1, 3, {E(B), E(H), E(SQ)}, ALL_ARGS, one_args, 0, NULL},
+    {"sum_one", 1, 0, 1, 3, {E(B), E(H), E(SQ)}, ONE_ARGS, one_args, 0, NULL},
 };
 static AbiKernel copy_kernels[] = {
-    {"copy_one", 1, 0, 1, 3, {E(B), E(H), E(SQ)}, ONE_ARGS, one_args}};
+    {"copy_one", 1, 0, 1, 3, {E(B), E(H), E(SQ)}, ONE_ARGS, one_args, 0, NULL}};
 static uint16_t split_plan[] = {0, 1}, one_plan[] = {2}, copy_plan[] = {0};
 static AbiPlan plans[] = {{E(LONG), 2, split_plan}, {{0, NULL}, 1, one_plan}};
 static AbiPlan copy_plans[] = {{{0, NULL}, 1, copy_plan}};
