@@ -2,6 +2,7 @@
 // shift A0.
 //
 //     stream sweeps=1
+//       s = dot
 //       sweep 0
 //         @m = rowmax s
 //         @l = rowsum exp2(fma(s, 1.442695, A0)) shift A0
@@ -75,6 +76,7 @@ void stream_print(Text *out, const Stream *s) {
     Names n = {s, row_names(s->row)};
     ExNames names = {name_of, input_of, NULL, NULL, &n};
     text_printf(out, "stream %s sweeps=%d\n", s->row->name, s->nsweeps);
+    line(out, "  s", s->row->modified, &names);
     for (int t = 0; t < s->nsweeps; t++) print_sweep(out, s, t, &names);
     for (int k = 0; k < s->finished.n; k++)
         line(out, arena_printf(out->arena, "  %s", s->row->reduces.data[k].name),

@@ -33,6 +33,8 @@ typedef struct StreamState {
 } StreamState;
 
 typedef struct Stream {
+    // The program that is streamed. Its score and formulas may differ from those that pass_derive was given (a constant scale of
+    // the score is moved into the formulas): SYM_S below is row->modified of this one.
     const RowProgram *row;
     int nsweeps; // at least 1; the last one carries the accumulator
     VEC(const Ex *) shifts; // raw, over SYM_STATE of max/min states (of any finished or the current sweep) and row scalars

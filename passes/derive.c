@@ -16,6 +16,7 @@
 #include "passes/normal_form.h"
 #include "passes/simplify.h"
 #include "passes/simplify_rules.h"
+#include "passes/unscale.h"
 
 #include <assert.h>
 #include <math.h>
@@ -33,7 +34,8 @@ typedef struct Derive {
                      // sweeps only
     ClassSet *full;  // classes of each reduction in a row with keys
     ClassSet *empty; // ... and without
-    ClassSet *any;
+    ClassSet *any;   // full or empty
+    ExMemo uses;     // const bool * by the reductions
 } Derive;
 
 static ClassSet identity_class(ExOp op) {
@@ -47,9 +49,23 @@ static const Ex *identity(ExPool *p, ExOp op) {
 // ---- what is needed, and what it can be
 // -----------------------------------------------------------------------------
 
+static void note_use(void *ctx, const Ex *e) {
+    if (e->op == EX_SYM && e->sym == SYM_R) ((bool *)ctx)[e->index] = true;
+}
+
+// Which reductions an expression refers to.
+static const bool *uses(Derive *d, const Ex *e) {
+    const void *known = NULL;
+    if (ex_memo_has(&d->uses, e, &known)) return known;
+    bool *used = ARENA_ARRAY(d->scratch, bool, d->n + 1);
+    ex_visit(e, note_use, used);
+    ex_memo_put(d->scratch, &d->uses, e, used);
+    return used;
+}
+
 static void need(Derive *d, const Ex *e) {
     for (int k = 0; k < d->n; k++)
-        if (ex_uses(e, SYM_R, k)) d->needed[k] = true;
+        if (uses(d, e)[k]) d->needed[k] = true;
 }
 
 static void find_needed(Derive *d) {
@@ -97,8 +113,7 @@ static const Ex *state(Derive *d, int i) { return ex_sym(d->p, SYM_STATE, i, EX_
 // Reductions of this sweep by the states that run for them.
 static const Ex *running_value(Derive *d, const Ex *e, int sweep) {
     for (int k = d->n - 1; k >= 0; k--) // a finished value may use earlier reductions of the sweep
-        if (d->needed[k] && d->sweep[k] == sweep && d->out->finished.data[k] &&
-            ex_uses(e, SYM_R, k))
+        if (d->needed[k] && d->sweep[k] == sweep && d->out->finished.data[k] && uses(d, e)[k])
             e = ex_subst(d->p, e, SYM_R, k, d->out->finished.data[k]);
     return e;
 }
@@ -113,7 +128,7 @@ static ClassSet shift_class(const Ex *raw, const ClassSet *r) {
 static bool shift_is_sound(Derive *d, const Ex *raw, int sweep) {
     for (int k = 0; k < d->n; k++)
         if (d->needed[k] && d->sweep[k] == sweep && d->full[k] & ~(unsigned)CL_FINITE &&
-            ex_uses(raw, SYM_R, k))
+            uses(d, raw)[k])
             return false;
     return !(shift_class(raw, d->full) & ~(unsigned)CL_FINITE);
 }
@@ -127,7 +142,7 @@ static const Ex *shift_from_start(Derive *d, const Ex *raw, int sweep) {
     for (int k = 0; k < d->n; k++) {
         bool moves = d->needed[k] && d->sweep[k] == sweep;
         before[k] = moves ? d->empty[k] : d->full[k];
-        if (moves && ex_uses(raw, SYM_R, k))
+        if (moves && uses(d, raw)[k])
             none = ex_2(d->p, EX_EQ, ex_sym(d->p, SYM_R, k, EX_F32),
                         identity(d->p, d->row->reduces.data[k].op));
     }
@@ -167,28 +182,31 @@ static bool suits(Derive *d, ExOp op, const NormalForm *nf) {
     return !nf->factor || class_of(nf->factor, &env) == CL_POS;
 }
 
-static bool uses_open(const Derive *d, const Ex *e, int sweep) {
+static bool uses_open(Derive *d, const Ex *e, int sweep) {
     for (int k = 0; k < d->n; k++)
-        if (d->needed[k] && d->sweep[k] == sweep && ex_uses(e, SYM_R, k)) return true;
+        if (d->needed[k] && d->sweep[k] == sweep && uses(d, e)[k]) return true;
     return false;
 }
 
-static int deepest(const Derive *d, const Ex *e) {
+static int deepest(Derive *d, const Ex *e) {
     int sweep = 0;
     for (int k = 0; k < d->n; k++)
-        if (d->needed[k] && d->sweep[k] > sweep && ex_uses(e, SYM_R, k)) sweep = d->sweep[k];
+        if (d->needed[k] && d->sweep[k] > sweep && uses(d, e)[k]) sweep = d->sweep[k];
     return sweep;
 }
+
+enum { MAX_CULPRITS = 8 }; // tried one by one; among more any is as good a name
 
 // The first reduction that alone keeps e out of this sweep; the last that e uses where it takes
 // several together.
 static int find_blocking(Derive *d, const Ex *e, ExOp op, int sweep) {
-    int last = -1;
-    for (int k = 0; k < d->n; k++) {
-        if (!d->needed[k] || d->sweep[k] != sweep || !ex_uses(e, SYM_R, k)) continue;
+    int last = -1, tried = 0;
+    for (int k = 0; k < d->n && tried < MAX_CULPRITS; k++) {
+        if (!d->needed[k] || d->sweep[k] != sweep || !uses(d, e)[k]) continue;
         NormalForm nf;
         if (!separable(d, e, sweep, k, &nf) || !suits(d, op, &nf)) return k;
         last = k;
+        tried++;
     }
     return last;
 }
@@ -232,7 +250,9 @@ static const Ex *row_is_empty(Derive *d) {
     int i = find_extremum_of_s(d);
     if (i < 0) {
         StreamState count = {EX_ROWSUM, 0, ex_f32(d->p, 1), -1, "count", d->row->span};
-        i = d->out->added_count = add_state(d, count);
+        int before = d->out->states.n;
+        i = add_state(d, count);
+        if (i == before) d->out->added_count = i; // else the program counts its keys itself
     }
     const StreamState *st = &d->out->states.data[i];
     return ex_2(d->p, EX_EQ, state(d, i), identity(d->p, st->op));
@@ -251,10 +271,9 @@ static const Ex *with_shift(Derive *d, const Ex *elem, int shift) {
     return ex_subst(d->p, elem, SYM_SHIFT, NF_SHIFT, ex_sym(d->p, SYM_SHIFT, shift, EX_F32));
 }
 
-static bool uses_only_running(const Derive *d, const Ex *e, int sweep) {
+static bool uses_only_running(Derive *d, const Ex *e, int sweep) {
     for (int k = 0; e && k < d->n; k++)
-        if (d->needed[k] && d->sweep[k] == sweep && !d->running[k] && ex_uses(e, SYM_R, k))
-            return false;
+        if (d->needed[k] && d->sweep[k] == sweep && !d->running[k] && uses(d, e)[k]) return false;
     return true;
 }
 
@@ -296,7 +315,8 @@ static void derive_weight(Derive *d) {
     s->empty = finite_when_empty(d, nf.factor) ? NULL : row_is_empty(d);
 }
 
-Stream *pass_derive(Arena *a, const RowProgram *row, Diags *diags) {
+Stream *pass_derive(Arena *a, const RowProgram *written, Diags *diags) {
+    const RowProgram *row = row_unscaled(a, written);
     int n = row->reduces.n;
     Derive d = {
         .arena = a, .scratch = arena_new(), .p = row->pool, .row = row, .diags = diags, .n = n};

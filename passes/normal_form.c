@@ -40,8 +40,8 @@ typedef struct Ctx {
     ExPool *p;
     Arena *scratch;
     const NfRow *row;
-    ExMemo forms, deps; // Nf *, unsigned *
-    int budget;         // terms of exponents still to be looked at
+    ExMemo forms, deps, signs; // Nf *, unsigned *, NULL where it may be negative
+    int budget;                // terms of exponents still to be looked at
 } Ctx;
 
 // ---- building
@@ -88,32 +88,33 @@ static unsigned own_deps(const Ctx *c, const Ex *e) {
     return m == NF_MOVING ? MOVING : m == NF_SETTLING ? SETTLING : 0;
 }
 
+// e's arguments are known already.
+static unsigned find_deps(Ctx *c, const Ex *e) {
+    const void *known = NULL;
+    unsigned *d = ARENA_NEW(c->scratch, unsigned);
+    *d = own_deps(c, e);
+    for (int k = 0; k < e->nargs; k++)
+        if (ex_memo_has(&c->deps, e->args[k], &known)) *d |= *(const unsigned *)known;
+    ex_memo_put(c->scratch, &c->deps, e, d);
+    return *d;
+}
+
+// Of a node of the expression at hand, or of one made from such by a few operations.
 static unsigned deps(Ctx *c, const Ex *e) {
     const void *known = NULL;
     if (ex_memo_has(&c->deps, e, &known)) return *(const unsigned *)known;
-    const Ex **order;
-    int n = ex_order(c->scratch, &e, 1, &order);
-    unsigned result = 0;
-    for (int i = 0; i < n; i++) {
-        if (ex_memo_has(&c->deps, order[i], &known)) {
-            result = *(const unsigned *)known;
-            continue;
-        }
-        unsigned *d = ARENA_NEW(c->scratch, unsigned);
-        *d = own_deps(c, order[i]);
-        for (int k = 0; k < order[i]->nargs; k++) {
-            ex_memo_has(&c->deps, order[i]->args[k], &known);
-            *d |= *(const unsigned *)known;
-        }
-        ex_memo_put(c->scratch, &c->deps, order[i], d);
-        result = *d;
-    }
-    return result;
+    for (int k = 0; k < e->nargs; k++) deps(c, e->args[k]);
+    return find_deps(c, e);
 }
 
-static bool never_negative(const Ctx *c, const Ex *e) {
+static bool never_negative(Ctx *c, const Ex *e) {
+    const void *known = NULL;
+    if (!e) return true;
+    if (ex_memo_has(&c->signs, e, &known)) return known != NULL;
     ClassEnv env = {CL_FINITE, c->row->classes};
-    return !e || !(class_of(e, &env) & (CL_NAN | CL_NINF | CL_NEG));
+    bool never = !(class_of(e, &env) & (CL_NAN | CL_NINF | CL_NEG));
+    ex_memo_put(c->scratch, &c->signs, e, never ? e : NULL);
+    return never;
 }
 
 // ---- exponents
@@ -379,6 +380,7 @@ bool normal_form(ExPool *p, const Ex *e, const NfRow *row, NormalForm *out) {
     const Ex **order;
     int count = ex_order(c.scratch, &e, 1, &order);
     for (int i = 0; i < count; i++) {
+        find_deps(&c, order[i]);
         if (order[i]->type != EX_F32) continue;
         Nf *n = ARENA_NEW(c.scratch, Nf);
         *n = nf_node(&c, order[i]);

@@ -8,6 +8,8 @@ enum {
     MAX_TERMS = 12
 }; // a longer sum is a term of its own in what uses it, so that long chains stay cheap
 
+enum { MAX_DEPTH = MAX_TERMS + 2 };
+
 typedef struct Affine {
     struct {
         const Ex *e;
@@ -32,9 +34,10 @@ static void add_term(Affine *f, const Ex *e, uint32_t times) {
     f->term[f->n++].times = times;
 }
 
-// Adds times * e. An argument is in this form already, so the sum leans left and its depth is at
-// most MAX_TERMS.
-static void gather(Affine *f, const Ex *e, uint32_t times) {
+// Adds times * e. An argument is in this form already, so the sum leans left and is no deeper than
+// MAX_DEPTH, unless it has too many terms.
+static void gather(Affine *f, const Ex *e, uint32_t times, int depth) {
+    if (depth > MAX_DEPTH) f->full = true;
     while (!f->full) {
         if (e->op == EX_CONST) {
             f->constant += times * (uint32_t)e->i;
@@ -47,7 +50,7 @@ static void gather(Affine *f, const Ex *e, uint32_t times) {
             times *= (uint32_t)e->args[1]->i;
             e = e->args[0];
         } else if (e->op == EX_ADD || e->op == EX_SUB) {
-            gather(f, e->args[0], times);
+            gather(f, e->args[0], times, depth + 1);
             if (e->op == EX_SUB) times = 0u - times;
             e = e->args[1];
         } else {
@@ -92,7 +95,7 @@ static const Ex *sum_of(ExPool *p, const Affine *f) {
 
 static const Ex *affine(ExPool *p, const Ex *e) {
     Affine f = {.n = 0};
-    gather(&f, e, 1);
+    gather(&f, e, 1, 0);
     return f.full ? e : sum_of(p, &f);
 }
 
