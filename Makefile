@@ -85,8 +85,8 @@ $(BUILD)/stdlib.inc: $(wildcard stdlib/*.attn)
 
 # ---- tests. Every program prints `N passed, N failed` last and fails when something did.
 UNIT_O  := $(call src,tests/unit) $(BUILD)/tests/main.o
-GEN_O   := $(call src,tests/gen)
-RUN_O   := $(call src,tests/run)
+GEN_O   := $(call src,tests/gen) $(call src,tests/support)
+RUN_O   := $(call src,tests/run) $(call src,tests/support)
 FUZZ_O  := $(call src,tests/fuzz)
 TESTS   := $(BUILD)/tests/check_unit $(BUILD)/tests/check_run $(BUILD)/tests/check_gen
 N       ?= 1000

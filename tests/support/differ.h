@@ -20,6 +20,9 @@ typedef struct Differ {
     const char *source, *name;
     const char *shape;  // as --shape
     const char *offset; // q_offset, or NULL
+    const char *path;   // a file instead of source
+    const FeDefine *defines;
+    int ndefines;
     Dtype dtype;
     int level;
     bool interpret; // also run the interpreters (slow)

@@ -1,7 +1,7 @@
 // differ.c: see differ.h. What a stage may be off by is measured: the interpreter's f32 run of the
 // algorithm tells how well conditioned the variant is, and later stages get a small multiple of
 // that.
-#include "differ.h"
+#include "tests/support/differ.h"
 #include "ir/tile_eval.h"
 #include "tools/launch.h"
 #include "tools/oracle.h"
@@ -61,11 +61,15 @@ static void scatter(Binding *b) {
 }
 
 static bool open_job(Job *j) {
-    CompileOptions o = {
-        .source = {.path = j->d->name, .text = j->d->source, .text_bytes = strlen(j->d->source)},
-        .target = TARGET_HOST,
-        .dtype = j->d->dtype,
-        .level = j->d->level};
+    const Differ *d = j->d;
+    CompileOptions o = {.source = {.path = d->path ? d->path : d->name,
+                                   .text = d->source,
+                                   .text_bytes = d->source ? strlen(d->source) : 0,
+                                   .defines = d->defines,
+                                   .ndefines = d->ndefines},
+                        .target = TARGET_HOST,
+                        .dtype = d->dtype,
+                        .level = d->level};
     bool good = compile_open(&j->c, &o) == FE_OK && compile_streams(&j->c);
     if (!good && j->d->log) diag_print(&j->c.diags, j->d->log);
     return good;

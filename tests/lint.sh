@@ -1,0 +1,42 @@
+#!/bin/sh
+# lint.sh: the house's rules that a machine can check. Ends with what does not hold and status 1, or silently with 0.
+bad=0
+
+# Dependencies point down: FOLDER may include only from the folders after it. Files of the folder itself may be named with or without it.
+depends() {
+    folder=$1
+    shift
+    allowed="^($(echo "$folder $*" | tr ' ' '|'))/"
+    found=$(grep -nE '^#include "' "$folder"/*.[chly] 2>/dev/null | while IFS= read -r line; do
+        file=${line#*\"}
+        file=${file%%\"*}
+        case "$file" in */*) echo "$file" | grep -qE "$allowed" || echo "$line" ;; esac
+    done)
+    [ -z "$found" ] && return
+    echo "$found" | sed "s|\$|: $folder may include only from: $folder $*|"
+    bad=1
+}
+depends ir
+depends frontend ir
+depends passes ir
+depends codegen ir runtime/abi.h
+depends runtime
+found=$(grep -nE '^#include "runtime/' codegen/*.[ch] | grep -v '"runtime/abi.h"')
+[ -n "$found" ] && echo "$found" && echo "codegen may include of the runtime only abi.h" && bad=1
+
+# Libraries neither print nor end the program.
+found=$(grep -nE '\b(exit|abort|printf|puts|perror) *\(' ir/*.c frontend/*.[cly] passes/*.c codegen/*.c runtime/*.c | grep -vE '_printf|diag_print|//')
+[ -n "$found" ] && echo "$found" && echo "a library prints or ends the program" && bad=1
+
+# Size: a file over 1000 lines is too long.
+found=$(wc -l ir/*.[ch] frontend/*.[chly] passes/*.[ch] codegen/*.[ch] runtime/*.[ch] tools/*.[ch] tests/*/*.c | awk '$2 != "total" && $1 > 1000')
+[ -n "$found" ] && echo "$found" && echo "over 1000 lines" && bad=1
+
+if command -v clang-format >/dev/null; then
+    make -s format-check || bad=1
+fi
+if command -v cppcheck >/dev/null; then
+    cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --error-exitcode=1 -I. -D__x86_64__ --suppress=missingInclude \
+        --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches ir frontend passes runtime tools || bad=1
+fi
+exit $bad

@@ -1,0 +1,117 @@
+// main.c: every variant of the standard library on the CPU against the float64 reference, over
+// lengths, head counts, dims, positions and element types that tiles do not divide.
+//
+//     check_run FOLDER [NAME]      the variants of FOLDER, or the one
+#include "tests/support/differ.h"
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_FILES = 256 };
+
+typedef struct Case {
+    const char *shape, *offset; // as the command takes them
+    const char *D, *Dv;         // NULL: the variant's own
+    Dtype dtype;
+} Case;
+
+static const Case cases[] = {
+    {"B=1,H=1,Sq=1,Sk=1", NULL, NULL, NULL, DT_F32},
+    {"B=2,H=2,Sq=17,Sk=17", NULL, NULL, NULL, DT_F32},
+    {"B=1,H=2,Sq=129,Sk=129", NULL, NULL, NULL, DT_F32},
+    {"B=1,H=4,Hkv=2,Sq=33,Sk=65", NULL, NULL, NULL, DT_F32},
+    {"B=2,H=6,Hkv=1,Sq=1,Sk=129", NULL, NULL, NULL, DT_F32},
+    {"B=1,H=1,Sq=129,Sk=17", NULL, NULL, NULL, DT_F32},
+    {"B=1,H=1,Sq=1000,Sk=1000", NULL, NULL, NULL, DT_F32},
+    {"B=1,H=2,Sq=70,Sk=129", "-50", NULL, NULL, DT_F32}, // causal: the first rows see no key
+    {"B=1,H=2,Sq=65,Sk=40", "7", NULL, NULL, DT_F32},
+    {"B=1,H=1,Sq=5,Sk=0", NULL, NULL, NULL, DT_F32}, // no key at all
+    {"B=1,H=1,Sq=65,Sk=65", NULL, "8", "8", DT_F32},
+    {"B=1,H=1,Sq=65,Sk=65", NULL, "40", "40", DT_F32},
+    {"B=1,H=1,Sq=65,Sk=65", NULL, "96", "96", DT_F32},
+    {"B=1,H=1,Sq=65,Sk=65", NULL, "128", "128", DT_F32},
+    {"B=1,H=1,Sq=65,Sk=65", NULL, "256", "256", DT_F32},
+    {"B=1,H=1,Sq=65,Sk=65", NULL, "64", "24", DT_F32},
+    {"B=1,H=1,Sq=65,Sk=65", NULL, "7", "130", DT_F32},
+    {"B=1,H=4,Hkv=2,Sq=129,Sk=129", NULL, NULL, NULL, DT_BF16},
+    {"B=1,H=2,Sq=1,Sk=1000", NULL, NULL, NULL, DT_BF16},
+    {"B=1,H=1,Sq=65,Sk=65", NULL, "40", "24", DT_BF16},
+    {"B=1,H=4,Hkv=2,Sq=129,Sk=129", NULL, NULL, NULL, DT_F16},
+    {"B=1,H=1,Sq=65,Sk=65", NULL, "96", "256", DT_F16},
+};
+
+typedef struct Tally {
+    int passed, failed;
+} Tally;
+
+static void run_case(Tally *t, const char *path, const Case *c, int index) {
+    FeDefine defines[] = {{"D", c->D}, {"Dv", c->Dv}};
+    Differ d = {.path = path,
+                .shape = c->shape,
+                .offset = c->offset,
+                .defines = defines,
+                .ndefines = c->D ? 2 : 0,
+                .dtype = c->dtype,
+                .level = index % 4,
+                .log = stdout};
+    Stage s = differ_run(&d);
+    if (s == STAGE_NONE) {
+        t->passed++;
+        return;
+    }
+    t->failed++;
+    printf("FAILED: %s --shape=%s q_offset=%s D=%s Dv=%s %s -O%d: %s\n", path, c->shape,
+           c->offset ? c->offset : "default", c->D ? c->D : "own", c->Dv ? c->Dv : "own",
+           dtype_name(c->dtype), index % 4, stage_name(s));
+    fflush(stdout);
+}
+
+// A module of functions only (mask, normalization) has nothing to run.
+static bool holds_variant(const char *path) {
+    CompileOptions o = {.source = {.path = path}, .target = TARGET_HOST};
+    Compile c;
+    bool good = compile_open(&c, &o) == FE_OK && c.variants.n == 1 &&
+                c.variants.data[0]->kind == VARIANT_ATTENTION;
+    compile_close(&c);
+    return good;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int list(const char *folder, const char *only, char **path) {
+    struct dirent *e;
+    int n = 0;
+    DIR *d = opendir(folder);
+    while (d && (e = readdir(d)) && n < MAX_FILES) {
+        const char *dot = strrchr(e->d_name, '.');
+        if (!dot || strcmp(dot, ".attn") != 0) continue;
+        if (only && (strlen(only) != (size_t)(dot - e->d_name) ||
+                     memcmp(only, e->d_name, strlen(only)) != 0))
+            continue;
+        path[n] = malloc(strlen(folder) + strlen(e->d_name) + 2);
+        sprintf(path[n++], "%s/%s", folder, e->d_name);
+    }
+    if (d) closedir(d);
+    qsort(path, (size_t)n, sizeof *path, by_name);
+    return n;
+}
+
+int main(int argc, char **argv) {
+    char *path[MAX_FILES];
+    Tally t = {0, 0};
+    int variants = 0, n = list(argc > 1 ? argv[1] : "stdlib", argc > 2 ? argv[2] : NULL, path);
+    for (int i = 0; i < n; i++) {
+        if (holds_variant(path[i])) {
+            variants++;
+            for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+                run_case(&t, path[i], &cases[k], (int)k);
+        }
+        free(path[i]);
+    }
+    if (!variants) t.failed++, printf("FAILED: no variants found\n");
+    printf("%d passed, %d failed\n", t.passed, t.failed);
+    return t.failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
