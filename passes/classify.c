@@ -47,7 +47,7 @@ static const Ex *first_of(Classify *c, int axis) {
 static const Ex *last_of(Classify *c, int axis) {
     const TileAxis *a = &c->k->axes[axis];
     const Ex *end = op2(c, EX_ADD, first_of(c, axis), num(c, a->extent));
-    return op2(c, EX_SUB, end, num(c, 1));
+    return op2(c, EX_SUB, op2(c, EX_MIN, end, a->size), num(c, 1));
 }
 
 static int fixed_axis(const TileKernel *k) {

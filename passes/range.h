@@ -15,7 +15,7 @@
 
 #include "ir/tile.h"
 
-enum { RANGE_POSITION = 1 << 24, RANGE_SCALAR = 1 << 28, RANGE_MAX_TERMS = 8 };
+enum { RANGE_POSITION = 1 << 24, RANGE_SCALAR = 1 << 24, RANGE_MAX_TERMS = 8 };
 
 typedef struct Range {
     const Ex *lo, *hi; // NULL: nothing is known on that side

@@ -1,0 +1,169 @@
+// pass_util.h: what the tests of passes share: a variant taken through the passes up to a stage,
+// run in the interpreter on small random tensors, and held against the float64 reference.
+#ifndef TESTS_UNIT_PASS_UTIL_H
+#define TESTS_UNIT_PASS_UTIL_H
+
+#include "frontend/frontend.h"
+#include "frontend/reference.h"
+#include "ir/tile_eval.h"
+#include "passes/passes.h"
+#include "passes/schedule.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef enum PuStage {
+    PU_BUILT,
+    PU_TIDY,
+    PU_HOISTED,
+    PU_FUSED,
+    PU_BOUND,
+    PU_CLASSIFIED,
+    PU_SHAPED,
+    PU_STAGES
+} PuStage;
+static const char *const pu_stage_name[] = {"build", "tidy",     "hoist", "fuse",
+                                            "bind",  "classify", "shape"};
+
+typedef struct PuTiles {
+    int m, n;
+} PuTiles;
+
+static inline Stream *pu_stream(Arena *a, const char *path, const char *text, int D,
+                                Variant **variant) {
+    Diags diags;
+    diag_init(&diags, a);
+    const char *d = arena_printf(a, "%d", D), *dv = arena_printf(a, "%d", D == 8 ? 4 : D);
+    bool has_dv = text && strstr(text, "Dv");
+    FeDefine defines[] = {{"D", d}, {"Dv", dv}};
+    FeOptions o = {.path = path,
+                   .text = text,
+                   .text_bytes = text ? strlen(text) : 0,
+                   .stdlib = "stdlib",
+                   .defines = defines,
+                   .ndefines = D ? has_dv ? 2 : 1 : 0};
+    FeStatus status;
+    Module *m = fe_load(a, &diags, &o, &status);
+    if (!m) diag_print(&diags, stderr);
+    ck_assert_msg(m != NULL, "%s does not load", path);
+    *variant = fe_find(m, NULL);
+    ck_assert_msg(*variant != NULL, "%s is not one variant", path);
+    RowProgram *row = fe_lower(a, &diags, *variant);
+    ck_assert_msg(row != NULL, "%s is not lowered", path);
+    return pass_derive(a, row, NULL);
+}
+
+static inline void pu_verify(const TileProgram *p, const char *what, PuStage stage) {
+    Diags diags;
+    diag_init(&diags, p->arena);
+    if (tile_verify(p, &diags)) return;
+    Text t;
+    text_init(&t, p->arena);
+    tile_print(&t, p);
+    fprintf(stderr, "%s\n", t.s);
+    diag_print(&diags, stderr);
+    ck_abort_msg("%s after %s does not verify", what, pu_stage_name[stage]);
+}
+
+static inline void pu_bind(TileProgram *p, PuTiles tiles) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileKernel *k = p->kernels.data[i];
+        for (int x = 0; x < k->naxes; x++) {
+            if (k->axes[x].extent) continue;
+            int extent =
+                k->axes[x].whole && k->axes[x].size->op == EX_CONST ? k->axes[x].size->i : 1;
+            if (k->axes[x].name[0] == 'M') extent = tiles.m;
+            if (k->axes[x].name[0] == 'N') extent = tiles.n;
+            pass_bind(p, k, x, extent);
+        }
+    }
+}
+
+static inline TileProgram *pu_program(Arena *a, const Stream *s, Dtype dtype, PuStage stage,
+                                      PuTiles tiles) {
+    PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = dtype, .opt = 3};
+    TileProgram *p = pass_build(a, s, &o);
+    if (stage >= PU_TIDY) pass_tidy(p);
+    if (stage >= PU_HOISTED) pass_hoist(p);
+    if (stage >= PU_FUSED) pass_fuse(p);
+    if (stage >= PU_BOUND) pu_bind(p, tiles);
+    if (stage >= PU_CLASSIFIED) pass_classify(p);
+    if (stage >= PU_SHAPED) {
+        pass_hoist(p);
+        pass_fuse(p);
+    }
+    pu_verify(p, p->name, stage);
+    return p;
+}
+
+// ---- the reference on a program's data
+
+static inline const void *pu_input(Arena *a, const TileProgram *p, const TileData *x, int input) {
+    int tensor = p->inputs.data[input];
+    const TileTensor *t = &p->tensors.data[tensor];
+    if (dtype_reads(t->dtype) == EX_F32) return x->tensor[tensor];
+    int64_t n = tile_tensor_elements(t, x->size);
+    int32_t *v = ARENA_ARRAY(a, int32_t, n + 1);
+    for (int64_t i = 0; i < n; i++) v[i] = (int32_t)x->tensor[tensor][i];
+    return v;
+}
+
+static inline int pu_tensor(const TileProgram *p, TensorRole role, int index) {
+    for (int i = 0; i < p->tensors.n; i++)
+        if (p->tensors.data[i].role == role && p->tensors.data[i].index == index) return i;
+    return -1;
+}
+
+// Data like x, with what the reference gives as outputs.
+static inline TileData *pu_reference(Arena *a, const Variant *v, const TileProgram *p,
+                                     const TileData *x) {
+    TileData *y = ARENA_NEW(a, TileData);
+    *y = *x;
+    y->tensor = ARENA_ARRAY(a, double *, p->tensors.n);
+    memcpy(y->tensor, x->tensor, sizeof *y->tensor * (size_t)p->tensors.n);
+    const void **inputs = ARENA_ARRAY(a, const void *, p->inputs.n + 1);
+    for (int i = 0; i < p->inputs.n; i++) inputs[i] = pu_input(a, p, x, i);
+    double **emits = ARENA_ARRAY(a, double *, v->emits.n + 1);
+    for (int i = 0; i < p->tensors.n; i++) {
+        TileTensor *t = &p->tensors.data[i];
+        if (t->role != TENSOR_O && t->role != TENSOR_EMIT) continue;
+        y->tensor[i] = ARENA_ARRAY(a, double, tile_tensor_elements(t, x->size) + 1);
+        if (t->role == TENSOR_EMIT) emits[t->index] = y->tensor[i];
+    }
+    RefRun r = {.variant = v,
+                .sizes = x->size,
+                .q = x->tensor[pu_tensor(p, TENSOR_Q, 0)],
+                .k = x->tensor[pu_tensor(p, TENSOR_K, 0)],
+                .v = x->tensor[pu_tensor(p, TENSOR_V, 0)],
+                .inputs = inputs,
+                .o = y->tensor[pu_tensor(p, TENSOR_O, 0)],
+                .emits = emits};
+    ck_assert(ref_check(&r) == NULL);
+    ref_run(&r);
+    return y;
+}
+
+static inline void pu_sizes(const Variant *v, int32_t *size, int b, int h, int hkv, int sq, int sk,
+                            int offset) {
+    int32_t fixed[SIZE_FREE] = {b, h, hkv, sq, sk, offset};
+    memcpy(size, fixed, sizeof fixed);
+    for (int i = SIZE_FREE; i < v->sizes.n; i++) size[i] = 5;
+}
+
+// How far the program is from the reference at these sizes.
+static inline double pu_error(Arena *a, const Variant *v, const TileProgram *p, const int32_t *size,
+                              bool round, uint64_t seed) {
+    Diags diags;
+    diag_init(&diags, a);
+    int32_t all[64] = {0};
+    memcpy(all, size, sizeof *all * (size_t)v->sizes.n);
+    TileData *x = tile_data_random(a, p, all, 4, seed);
+    bool ok = tile_eval(p, x, round, &diags);
+    if (!ok) diag_print(&diags, stderr);
+    ck_assert_msg(ok, "%s does not run", p->name);
+    return tile_data_distance(p, x, p, pu_reference(a, v, p, x));
+}
+
+#endif
