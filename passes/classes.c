@@ -149,7 +149,12 @@ static ClassSet each(const ClassSet *table, ClassSet a) {
     return all;
 }
 
-static ClassSet symbol(const Ex *e, const ClassEnv *env) {
+static bool is_input(const Ex *e) {
+    return e->op == EX_LOAD || (e->op == EX_SYM && e->sym == SYM_SCALAR);
+}
+
+static ClassSet leaf(const Ex *e, const ClassEnv *env) {
+    if (is_input(e)) return env->wild_inputs ? CL_ALL : CL_FINITE;
     if (e->sym == SYM_S) return env->s;
     return e->sym == SYM_R && env->r ? env->r[e->index] : CL_FINITE;
 }
@@ -158,8 +163,8 @@ static ClassSet symbol(const Ex *e, const ClassEnv *env) {
 // is looked at.
 enum { DATA = 1 << CLASSES };
 
-static unsigned is_data(const Ex *e, const unsigned *a) {
-    unsigned data = 0;
+static unsigned is_data(const Ex *e, const unsigned *a, const ClassEnv *env) {
+    unsigned data = is_input(e) && env->wild_inputs ? DATA : 0;
     bool symbol = e->op == EX_SYM;
     if (symbol &&
         (e->sym == SYM_S || e->sym == SYM_R || e->sym == SYM_STATE || e->sym == SYM_SHIFT))
@@ -193,8 +198,8 @@ static ClassSet number(const Ex *e, const unsigned *a, const ClassEnv *env) {
     ClassSet divisor = e->nargs ? a[e->nargs - 1] : 0;
     switch ((int)e->op) {
     case EX_CONST: return of_value(e->f);
-    case EX_SYM: return symbol(e, env);
-    case EX_LOAD:
+    case EX_SYM:
+    case EX_LOAD: return leaf(e, env);
     case EX_CONV: return CL_FINITE;
     case EX_NEG: return negated(a[0]);
     case EX_FMA: return pairs(binary, EX_ADD, pairs(binary, EX_MUL, a[0], a[1]), a[2]);
@@ -214,7 +219,7 @@ static ClassSet number(const Ex *e, const unsigned *a, const ClassEnv *env) {
 }
 
 static unsigned set_of(const Ex *e, const unsigned *a, const ClassEnv *env) {
-    unsigned data = is_data(e, a), set = CL_ALL; // an i32 matters only where it is converted
+    unsigned data = is_data(e, a, env), set = CL_ALL; // an i32 matters only where it is converted
     if (e->op == EX_SELECT)
         set = (a[0] & MAYBE_TRUE ? a[1] : 0) | (a[0] & MAYBE_FALSE ? a[2] : 0);
     else if (e->type == EX_BOOL)

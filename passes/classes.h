@@ -24,6 +24,7 @@ enum {
 typedef struct ClassEnv {
     ClassSet s;        // SYM_S
     const ClassSet *r; // SYM_R, by index
+    bool wild_inputs;  // inputs may hold anything, infinities and NaN too
 } ClassEnv;
 
 // Overflow and underflow are not looked for: the classes are those of the mathematics, with IEEE's

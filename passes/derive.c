@@ -77,7 +77,7 @@ static void find_needed(Derive *d) {
 
 static void find_classes(Derive *d, int k) {
     const RowReduce *r = &d->row->reduces.data[k];
-    ClassEnv env = {CL_FINITE, d->full};
+    ClassEnv env = {CL_FINITE, d->full, false};
     ClassSet f = class_of(r->f, &env);
     d->full[k] = r->op == EX_ROWSUM ? class_sum(f) : f;
     d->empty[k] = identity_class(r->op);
@@ -90,7 +90,7 @@ static void find_classes(Derive *d, int k) {
 // A masked key must leave the state as it was. It stands as s = -inf; what the formula cannot be
 // proved to give there is selected.
 static const Ex *guarded(Derive *d, ExOp op, const Ex *elem) {
-    ClassEnv env = {CL_NINF, d->any};
+    ClassEnv env = {CL_NINF, d->any, false};
     if (class_of(elem, &env) == identity_class(op)) return elem;
     const Ex *s = ex_symbol(d->p, SYM_S), *none = ex_f32(d->p, -INFINITY);
     return simp_select(d->p, ex_2(d->p, EX_EQ, s, none), identity(d->p, op), elem);
@@ -119,7 +119,7 @@ static const Ex *running_value(Derive *d, const Ex *e, int sweep) {
 }
 
 static ClassSet shift_class(const Ex *raw, const ClassSet *r) {
-    ClassEnv env = {CL_FINITE, r};
+    ClassEnv env = {CL_FINITE, r, false};
     return class_of(raw, &env);
 }
 
@@ -178,7 +178,7 @@ static bool separable(Derive *d, const Ex *e, int sweep, int only, NormalForm *n
 static bool suits(Derive *d, ExOp op, const NormalForm *nf) {
     if (op == EX_ROWSUM) return true;
     if (nf->shift) return false;
-    ClassEnv env = {CL_FINITE, d->any};
+    ClassEnv env = {CL_FINITE, d->any, false};
     return !nf->factor || class_of(nf->factor, &env) == CL_POS;
 }
 
@@ -258,8 +258,10 @@ static const Ex *row_is_empty(Derive *d) {
     return ex_2(d->p, EX_EQ, state(d, i), identity(d->p, st->op));
 }
 
+// Where the row tells for nothing that it is empty, inputs need not be trusted to be finite either:
+// a sink of -inf.
 static bool finite_when_empty(Derive *d, const Ex *factor) {
-    ClassEnv env = {CL_FINITE, d->empty};
+    ClassEnv env = {CL_FINITE, d->empty, find_extremum_of_s(d) >= 0};
     return !factor || !(class_of(factor, &env) & ~(unsigned)CL_FINITE);
 }
 
