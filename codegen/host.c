@@ -176,8 +176,50 @@ static LLVMTargetMachineRef machine(Cg *cg) {
 // invariant out of loops, and fold.
 static const char *passes(const Cg *cg) {
     if (cg->opt->opt == 0) return "function(early-cse)";
-    return "function(early-cse,instcombine,simplifycfg,loop-mssa(licm),early-cse,instcombine,"
+    return "function(early-cse,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(licm),early-cse,instcombine<no-verify-fixpoint>,"
            "simplifycfg)";
+}
+
+static void function_attributes(Cg *cg, Val fn) {
+    char *cpu = LLVMGetTargetMachineCPU(cg->tm), *features = LLVMGetTargetMachineFeatureString(cg->tm);
+    const char *width = arena_printf(cg->arena, "%d", cg->target->lanes * 32);
+    cg_attribute(cg, fn, "target-cpu", cpu);
+    cg_attribute(cg, fn, "target-features", features);
+    cg_attribute(cg, fn, "prefer-vector-width", width);
+    cg_attribute(cg, fn, "min-legal-vector-width", width);
+    cg_attribute(cg, fn, "nounwind", NULL);
+    LLVMDisposeMessage(cpu);
+    LLVMDisposeMessage(features);
+}
+
+bool host_function(Cg *cg, HostFunction *f, const char *name, Ty *params, int n) {
+    f->type = LLVMFunctionType(cg->void_, params, (unsigned)n, false);
+    f->fn = LLVMGetNamedFunction(cg->m, name);
+    if (f->fn) return false;
+    f->fn = LLVMAddFunction(cg->m, name, f->type);
+    LLVMSetLinkage(f->fn, LLVMInternalLinkage);
+    function_attributes(cg, f->fn);
+    cg_attribute(cg, f->fn, "noinline", NULL);
+    for (int i = 0; i < n; i++)
+        if (params[i] == cg->ptr) cg_param_attribute(cg, f->fn, i, "noalias", 0);
+    f->outer = cg->fn;
+    f->outer_entry = cg->entry;
+    f->outer_block = LLVMGetInsertBlock(cg->b);
+    cg->fn = f->fn;
+    cg->entry = cg_block(cg, "entry");
+    LLVMPositionBuilderAtEnd(cg->b, cg->entry);
+    return true;
+}
+
+void host_function_end(Cg *cg, HostFunction *f) {
+    LLVMBuildRetVoid(cg->b);
+    cg->fn = f->outer;
+    cg->entry = f->outer_entry;
+    LLVMPositionBuilderAtEnd(cg->b, f->outer_block);
+}
+
+void host_call(Cg *cg, const HostFunction *f, Val *args, int n) {
+    LLVMBuildCall2(cg->b, f->type, f->fn, args, (unsigned)n, "");
 }
 
 // Results below the normal range become 0 while a kernel runs: a weight of 2^-130 is worth nothing, and making it costs a hundred
@@ -197,22 +239,16 @@ static void begin_kernel(Cg *cg) {
     Host *h = ARENA_NEW(cg->arena, Host);
     cg->state = h;
     h->lane_axis = cg->k->schedule.lane_axis;
-    char *cpu = LLVMGetTargetMachineCPU(cg->tm),
-         *features = LLVMGetTargetMachineFeatureString(cg->tm);
+    char *features = LLVMGetTargetMachineFeatureString(cg->tm);
     h->avx512 = cg->target->lanes == 16 && feature(features, "avx512dq");
     h->sse = feature(features, "sse");
+    h->narrow_masks = feature(features, "avx512bw");
+    LLVMDisposeMessage(features);
     h->registers = cg->target->registers;
     host_plan(cg, h);
     Ty params[] = {cg->ptr, cg->i64, cg->i64};
     cg->fn = LLVMAddFunction(cg->m, cg->symbol, LLVMFunctionType(cg->void_, params, 3, false));
-    const char *width = arena_printf(cg->arena, "%d", cg->target->lanes * 32);
-    cg_attribute(cg, cg->fn, "target-cpu", cpu);
-    cg_attribute(cg, cg->fn, "target-features", features);
-    cg_attribute(cg, cg->fn, "prefer-vector-width", width);
-    cg_attribute(cg, cg->fn, "min-legal-vector-width", width);
-    cg_attribute(cg, cg->fn, "nounwind", NULL);
-    LLVMDisposeMessage(cpu);
-    LLVMDisposeMessage(features);
+    function_attributes(cg, cg->fn);
     cg->entry = cg_block(cg, "entry");
     Blk start = cg_block(cg, "start");
     LLVMPositionBuilderAtEnd(cg->b, cg->entry);

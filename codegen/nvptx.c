@@ -29,7 +29,7 @@ static LLVMTargetMachineRef nv_machine(Cg *cg) {
 // ptxas optimizes again; what it cannot do is see equal addresses and conditions across a kernel's unrolled elements. The whole -O3
 // pipeline takes ten times as long and gives the same registers.
 static const char *nv_passes(const Cg *cg) {
-    return cg->opt->opt == 0 ? "function(early-cse)" : "function(early-cse,instcombine,simplifycfg,early-cse)";
+    return cg->opt->opt == 0 ? "function(early-cse)" : "function(early-cse,instcombine<no-verify-fixpoint>,simplifycfg,early-cse)";
 }
 
 // ---- the frame
