@@ -176,12 +176,14 @@ static LLVMTargetMachineRef machine(Cg *cg) {
 // invariant out of loops, and fold.
 static const char *passes(const Cg *cg) {
     if (cg->opt->opt == 0) return "function(early-cse)";
-    return "function(early-cse,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(licm),early-cse,instcombine<no-verify-fixpoint>,"
+    return "function(early-cse,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(licm),early-"
+           "cse,instcombine<no-verify-fixpoint>,"
            "simplifycfg)";
 }
 
 static void function_attributes(Cg *cg, Val fn) {
-    char *cpu = LLVMGetTargetMachineCPU(cg->tm), *features = LLVMGetTargetMachineFeatureString(cg->tm);
+    char *cpu = LLVMGetTargetMachineCPU(cg->tm),
+         *features = LLVMGetTargetMachineFeatureString(cg->tm);
     const char *width = arena_printf(cg->arena, "%d", cg->target->lanes * 32);
     cg_attribute(cg, fn, "target-cpu", cpu);
     cg_attribute(cg, fn, "target-features", features);
@@ -200,8 +202,11 @@ bool host_function(Cg *cg, HostFunction *f, const char *name, Ty *params, int n)
     LLVMSetLinkage(f->fn, LLVMInternalLinkage);
     function_attributes(cg, f->fn);
     cg_attribute(cg, f->fn, "noinline", NULL);
-    for (int i = 0; i < n; i++)
-        if (params[i] == cg->ptr) cg_param_attribute(cg, f->fn, i, "noalias", 0);
+    for (int i = 0; i < n; i++) {
+        if (params[i] != cg->ptr) continue;
+        cg_param_attribute(cg, f->fn, i, "noalias", 0);
+        cg_param_attribute(cg, f->fn, i, "nocapture", 0);
+    }
     f->outer = cg->fn;
     f->outer_entry = cg->entry;
     f->outer_block = LLVMGetInsertBlock(cg->b);
@@ -222,8 +227,8 @@ void host_call(Cg *cg, const HostFunction *f, Val *args, int n) {
     LLVMBuildCall2(cg->b, f->type, f->fn, args, (unsigned)n, "");
 }
 
-// Results below the normal range become 0 while a kernel runs: a weight of 2^-130 is worth nothing, and making it costs a hundred
-// cycles on many processors. The caller's mode is put back.
+// Results below the normal range become 0 while a kernel runs: a weight of 2^-130 is worth nothing,
+// and making it costs a hundred cycles on many processors. The caller's mode is put back.
 static void flush_to_zero(Cg *cg) {
     Host *h = host_of(cg);
     if (!h->sse) return;

@@ -32,8 +32,9 @@ typedef struct HostSlot {
 
 typedef struct Host {
     int lane_axis;
-    bool avx512, sse; // with DQ: scalef, reduce
-    Val mode;         // the caller's floating-point mode
+    bool avx512, sse;  // with DQ: scalef, reduce
+    bool narrow_masks; // masked moves of 2-byte elements are instructions
+    Val mode;          // the caller's floating-point mode
     int registers;
     HostPlace *place; // by value id
     int nslots;
@@ -78,6 +79,31 @@ void host_tensor_load(Cg *cg, const TileOp *op);
 void host_tensor_store(Cg *cg, const TileOp *op);
 void host_map(Cg *cg, const TileOp *op);
 void host_mma(Cg *cg, const TileOp *op);
+
+// ---- host_turn.c: a tile of rows that becomes columns on its way between a tensor and memory
+typedef struct HostTurn {
+    Dtype dtype;                     // of the tensor
+    Dtype round;                     // DT_F32, or what loaded elements are rounded to
+    int rows, columns, lanes;        // rows: a multiple of lanes
+    bool load;                       // tensor [rows][columns] to memory [columns][rows]; else back
+    Val tensor, stride;              // from row to row, i64 elements
+    Val inside_rows, inside_columns; // i32: how many lie inside the tensor; the others read as 0
+                                     // and are not stored
+    Val memory, pitch;               // f32; from column to column, i64
+} HostTurn;
+void host_turn(Cg *cg, const HostTurn *t);
+
+// A function of this module, made once for each name and called where a kernel needs it: code that
+// several places share. True when it is new: the builder then stands in its body, until
+// host_function_end.
+typedef struct HostFunction {
+    Val fn, outer;
+    Ty type;
+    Blk outer_block, outer_entry;
+} HostFunction;
+bool host_function(Cg *cg, HostFunction *f, const char *name, Ty *params, int n);
+void host_function_end(Cg *cg, HostFunction *f);
+void host_call(Cg *cg, const HostFunction *f, Val *args, int n);
 
 // ---- host_math.c
 Val host_math(Cg *cg, ExOp op, const Val *v);

@@ -152,6 +152,79 @@ static bool find_vectors(Cg *cg, Product *p) {
     return true;
 }
 
+// ---- a function for each shape
+
+// Binds the values to the function's parameters while its body is built; strides that are constants
+// stay so.
+typedef struct Rebound {
+    const TileValue *v;
+    HostPlace place;
+} Rebound;
+
+static Rebound rebind(Cg *cg, const TileValue *v, Val mem, Val *strides) {
+    HostPlace *p = host_place(cg, v);
+    Rebound r = {v, *p};
+    p->mem = mem;
+    for (int i = 0; i < v->rank; i++)
+        if (!LLVMIsConstant(p->stride[i])) p->stride[i] = strides[i];
+    return r;
+}
+
+static void name_strides(Cg *cg, Text *name, const TileValue *v) {
+    const HostPlace *p = host_place(cg, v);
+    for (int i = 0; i < v->rank; i++) {
+        bool known = LLVMIsAConstantInt(p->stride[i]) != NULL;
+        text_printf(name, "_%c%d", 'a' + v->axis[i], host_extent(cg, v->axis[i]));
+        if (known) text_printf(name, "s%lld", LLVMConstIntGetSExtValue(p->stride[i]));
+    }
+}
+
+// Out, sum (out again where it is made in place), the vectors' operand, the broadcast one and its
+// strides.
+enum { OUT, SUM, VECTORS, SINGLES, STRIDE0, STRIDE1, PARAMS };
+
+static void build_function(Cg *cg, Product *p, HostFunction *f, bool in_place) {
+    Val arg[PARAMS], *strides = &arg[STRIDE0];
+    for (int i = 0; i < PARAMS; i++) arg[i] = LLVMGetParam(f->fn, (unsigned)i);
+    Rebound r[4];
+    int n = 0;
+    r[n++] = rebind(cg, p->out, arg[OUT], NULL);
+    if (p->sum && p->sum != p->out)
+        r[n++] = rebind(cg, p->sum, in_place ? arg[OUT] : arg[SUM], NULL);
+    r[n++] = rebind(cg, p->v, arg[VECTORS], NULL);
+    r[n++] = rebind(cg, p->s, arg[SINGLES], strides);
+    blocks(cg, p);
+    while (n-- > 0) *host_place(cg, r[n].v) = r[n].place;
+    host_function_end(cg, f);
+}
+
+// Two operands of rank 2, neither of them a view but the broadcast one: what attention is made of.
+// The loops over partial and over full tiles then share one function.
+static bool simple(Cg *cg, const Product *p) {
+    if (p->out->rank > 2 || p->v->rank > 2 || p->s->rank > 2 || p->v == p->s) return false;
+    return !host_place(cg, p->v)->view && (!p->sum || !host_place(cg, p->sum)->view);
+}
+
+static void call_blocks(Cg *cg, Product *p) {
+    const HostPlace *out = host_place(cg, p->out), *s = host_place(cg, p->s);
+    const HostPlace *sum = p->sum ? host_place(cg, p->sum) : NULL;
+    bool in_place = sum && sum->slot == out->slot;
+    Text name;
+    text_init(&name, cg->arena);
+    text_printf(&name, "attn.mma%s", !sum ? "" : in_place ? "_in" : "_sum");
+    name_strides(cg, &name, p->out);
+    name_strides(cg, &name, p->v);
+    name_strides(cg, &name, p->s);
+    Ty params[PARAMS] = {cg->ptr, cg->ptr, cg->ptr, cg->ptr, cg->i64, cg->i64};
+    HostFunction f;
+    if (host_function(cg, &f, name.s, params, PARAMS)) build_function(cg, p, &f, in_place);
+    Val one = cg_i64(cg, 1), null = LLVMConstNull(cg->ptr);
+    Val args[PARAMS] = {
+        out->mem, sum && !in_place ? sum->mem : null, host_place(cg, p->v)->mem, s->mem, one, one};
+    for (int i = 0; i < p->s->rank; i++) args[STRIDE0 + i] = s->stride[i];
+    host_call(cg, &f, args, PARAMS);
+}
+
 void host_mma(Cg *cg, const TileOp *op) {
     Product p = {
         .op = op, .out = op->results.data[0], .sum = op->args.n > 2 ? op->args.data[2] : NULL};
@@ -169,7 +242,9 @@ void host_mma(Cg *cg, const TileOp *op) {
         loops[n] = host_loop(cg, host_extent(cg, a), 1);
         p.index[a] = loops[n++].i;
     }
-    if (vectors)
+    if (vectors && simple(cg, &p))
+        call_blocks(cg, &p);
+    else if (vectors)
         blocks(cg, &p);
     else
         element(cg, &p);

@@ -252,102 +252,56 @@ static void straight(Cg *cg, Access *a) {
     while (n > 0) host_loop_end(cg, &loops[--n]);
 }
 
-// ---- transposed: squares of `lanes` rows (the lane axis) and as many columns (the tensor's last
-// dimension)
+// ---- transposed
 
-typedef struct Square {
-    Access *a;
-    int rows, columns; // axes
-    int lanes, used;   // columns of the square that exist
-    Val row, column;
-} Square;
-
-// Rows become columns: log2(n) rounds, each interleaving the first half of the vectors with the
-// second.
-static void transpose(Cg *cg, Val *x, int n) {
-    Val low[64], high[64], next[64];
-    for (int i = 0; i < n; i++) {
-        low[i] = cg_i32(cg, i / 2 + i % 2 * n);
-        high[i] = cg_i32(cg, n / 2 + i / 2 + i % 2 * n);
-    }
-    Val first = LLVMConstVector(low, (unsigned)n), second = LLVMConstVector(high, (unsigned)n);
-    for (int round = 1; round < n; round *= 2) {
-        for (int i = 0; i < n / 2; i++) {
-            next[2 * i] = LLVMBuildShuffleVector(cg->b, x[i], x[i + n / 2], first, "");
-            next[2 * i + 1] = LLVMBuildShuffleVector(cg->b, x[i], x[i + n / 2], second, "");
-        }
-        for (int i = 0; i < n; i++) x[i] = next[i];
-    }
-}
-
-static void square_at(Cg *cg, Square *s, int row, int column) {
-    s->a->index[s->rows] = LLVMBuildAdd(cg->b, s->row, cg_i64(cg, row), "");
-    s->a->index[s->columns] = LLVMBuildAdd(cg->b, s->column, cg_i64(cg, column), "");
-}
-
-static Val square_mask(Cg *cg, Square *s) {
-    Val ok = mask(cg, s->a, s->columns, s->lanes);
-    if (s->used == s->lanes) return ok;
-    Val used = cg_splat(cg, cg_i32(cg, s->used), s->lanes);
-    used = LLVMBuildICmp(cg->b, LLVMIntULT, iota(cg->i32, s->lanes), used, "");
-    return ok ? LLVMBuildAnd(cg->b, ok, used, "") : used;
-}
-
-static void square(Cg *cg, Square *s) {
-    Val x[64];
-    bool load = s->a->op->kind == TILE_LOAD;
-    for (int i = 0; i < s->lanes; i++) {
-        square_at(cg, s, load ? i : 0, load ? 0 : i < s->used ? i : 0);
-        x[i] = load ? load_row(cg, s->a, s->lanes, square_mask(cg, s))
-                    : host_load(cg, s->a->v, s->a->index, s->lanes, s->rows);
-    }
-    transpose(cg, x, s->lanes);
-    for (int i = 0; i < (load ? s->used : s->lanes); i++) {
-        square_at(cg, s, load ? 0 : i, load ? i : 0);
-        if (load)
-            keep(cg, s->a, x[i]);
-        else
-            store_row(cg, s->a, s->lanes, square_mask(cg, s), x[i]);
-    }
+// How many of an axis' positions in the tile are inside. A tile that begins before the tensor is
+// outside altogether.
+static Val inside_along(Cg *cg, const Access *a, int axis) {
+    int d = a->dim_of[axis];
+    Val none = cg_i32(cg, 0), all = cg_i32(cg, host_extent(cg, axis));
+    Val left = LLVMBuildSub(cg->b, a->extent[d], a->first[d], "");
+    Val low[] = {left, all}, ok = LLVMBuildICmp(cg->b, LLVMIntSGE, a->first[d], none, "");
+    low[0] = cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, low, 2);
+    low[1] = none;
+    Val n = cg_intrinsic(cg, "llvm.smax", &cg->i32, 1, low, 2);
+    return LLVMBuildSelect(cg->b, LLVMBuildAnd(cg->b, ok, a->exists, ""), n, none, "");
 }
 
 static void transposed(Cg *cg, Access *a, int rows, int columns) {
     HostLoop loops[TILE_MAX_RANK];
     int n = 0;
-    Square s = {.a = a, .rows = rows, .columns = columns, .lanes = host_width(cg, rows)};
+    Val exists = a->exists;
     for (int i = 0; i < a->v->rank; i++) {
         int axis = a->v->axis[i];
         if (axis == rows || axis == columns) continue;
         loops[n] = host_loop(cg, host_extent(cg, axis), 1);
         a->index[axis] = loops[n++].i;
+        Val at = LLVMBuildAdd(cg->b, a->first[a->dim_of[axis]],
+                              LLVMBuildTrunc(cg->b, a->index[axis], cg->i32, ""), "");
+        Val in = LLVMBuildICmp(cg->b, LLVMIntULT, at, a->extent[a->dim_of[axis]], "");
+        a->exists = LLVMBuildAnd(cg->b, a->exists, in, "");
     }
-    loops[n] = host_loop(cg, host_extent(cg, rows), s.lanes);
-    s.row = loops[n++].i;
-    int width = host_extent(cg, columns), whole = width / s.lanes * s.lanes;
-    if (whole) {
-        HostLoop l = host_loop(cg, whole, s.lanes);
-        s.column = l.i;
-        s.used = s.lanes;
-        square(cg, &s);
-        host_loop_end(cg, &l);
-    }
-    if (width > whole) {
-        s.column = cg_i64(cg, whole);
-        s.used = width - whole;
-        square(cg, &s);
-    }
+    HostTurn t = {.dtype = a->dtype,
+                  .rows = host_extent(cg, rows),
+                  .columns = host_extent(cg, columns),
+                  .lanes = host_width(cg, rows)};
+    t.load = a->op->kind == TILE_LOAD;
+    t.round = t.load && a->v->dtype != a->dtype ? a->v->dtype : DT_F32;
+    t.tensor = address(cg, a);
+    t.stride = a->stride[a->dim_of[rows]];
+    t.inside_rows = inside_along(cg, a, rows);
+    t.inside_columns = inside_along(cg, a, columns);
+    t.memory = host_element(cg, a->v, a->index);
+    t.pitch = host_place(cg, a->v)->stride[host_axis_at(a->v, columns)];
+    host_turn(cg, &t);
+    a->exists = exists;
     while (n > 0) host_loop_end(cg, &loops[--n]);
 }
 
-static void move(Cg *cg, Access *a, bool masked) {
+static bool turns(Cg *cg, const Access *a) {
     int lane = host_of(cg)->lane_axis, last = a->rank ? a->op->coord[a->rank - 1].axis : -1;
-    bool turn = tile_has_axis(a->v, lane) && last >= 0 && last != lane &&
-                host_width(cg, lane) > 1 && !a->op->add && dtype_reads(a->dtype) == EX_F32;
-    a->masked = masked;
-    if (turn)
-        transposed(cg, a, lane, last);
-    else
-        straight(cg, a);
+    return tile_has_axis(a->v, lane) && last >= 0 && last != lane && host_width(cg, lane) > 1 &&
+           !a->op->add && dtype_reads(a->dtype) == EX_F32;
 }
 
 // ---- the two operations
@@ -364,12 +318,25 @@ static Fork fork_inside(Cg *cg, const Access *a) {
     return f;
 }
 
-static void move_either(Cg *cg, Access *a) {
+static void straight_masked(Cg *cg, Access *a, bool masked) {
+    a->masked = masked;
+    straight(cg, a);
+}
+
+static void move(Cg *cg, Access *a) {
+    if (turns(cg, a)) {
+        transposed(cg, a, host_of(cg)->lane_axis, a->op->coord[a->rank - 1].axis);
+        return;
+    }
+    if (dtype_bytes(a->dtype) == 4 || host_of(cg)->narrow_masks) {
+        straight_masked(cg, a, true);
+        return;
+    }
     Fork f = fork_inside(cg, a);
-    move(cg, a, false);
+    straight_masked(cg, a, false);
     LLVMBuildBr(cg->b, f.join);
     LLVMPositionBuilderAtEnd(cg->b, f.edge);
-    move(cg, a, true);
+    straight_masked(cg, a, true);
     LLVMBuildBr(cg->b, f.join);
     LLVMMoveBasicBlockAfter(f.join, LLVMGetInsertBlock(cg->b));
     LLVMPositionBuilderAtEnd(cg->b, f.join);
@@ -387,7 +354,7 @@ static void load_view(Cg *cg, Access *a) {
     Fork f = fork_inside(cg, a);
     LLVMBuildBr(cg->b, f.join);
     LLVMPositionBuilderAtEnd(cg->b, f.edge);
-    move(cg, a, true);
+    straight_masked(cg, a, true);
     Blk edge = LLVMGetInsertBlock(cg->b);
     LLVMBuildBr(cg->b, f.join);
     LLVMMoveBasicBlockAfter(f.join, edge);
@@ -404,10 +371,10 @@ void host_tensor_load(Cg *cg, const TileOp *op) {
     if (host_place(cg, v)->view)
         load_view(cg, &a);
     else
-        move_either(cg, &a);
+        move(cg, &a);
 }
 
 void host_tensor_store(Cg *cg, const TileOp *op) {
     Access a = access(cg, op, op->args.data[0]);
-    move_either(cg, &a);
+    move(cg, &a);
 }

@@ -71,8 +71,11 @@ void cg_attribute(Cg *cg, Val fn, const char *name, const char *value) {
     LLVMAddAttributeAtIndex(fn, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, a);
 }
 
+// A name that this LLVM does not have is left out: parameter attributes only help the optimizer.
 void cg_param_attribute(Cg *cg, Val fn, int param, const char *name, uint64_t value) {
-    LLVMAttributeRef a = LLVMCreateEnumAttribute(cg->c, attribute_kind(name), value);
+    unsigned kind = attribute_kind(name);
+    if (!kind) return;
+    LLVMAttributeRef a = LLVMCreateEnumAttribute(cg->c, kind, value);
     LLVMAddAttributeAtIndex(fn, (LLVMAttributeIndex)(param + 1), a);
 }
 
