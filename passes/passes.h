@@ -1,5 +1,5 @@
-// passes.h: the passes over the tile IR, in the order of the pipeline (pass_pipeline, the one place that says it). Each keeps
-// tile_verify true and the interpreter's result as it was.
+// passes.h: the passes over the tile IR, in the order of the pipeline (pass_pipeline, the one place
+// that says it). Each keeps tile_verify true and the interpreter's result as it was.
 #ifndef PASSES_PASSES_H
 #define PASSES_PASSES_H
 
@@ -8,37 +8,42 @@
 #include "simplify.h"
 
 typedef struct PassOptions {
-    Target target;     // data of the target to schedule for
-    Dtype dtype;       // of q, k, v, o
-    int opt;           // -O level, 0 to 3
-    bool tf32;         // f32 products may run in tf32
+    Target target; // data of the target to schedule for
+    Dtype dtype;   // of q, k, v, o
+    int opt;       // -O level, 0 to 3
+    bool tf32;     // f32 products may run in tf32
 } PassOptions;
 
-// Stream -> tile program, algorithm level: one sweep after the other, one loop each.               build.c
+// Stream -> tile program, algorithm level: one sweep after the other, one loop each. build.c
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o);
-// Simplifies every expression, removes what nothing uses.                                              tidy.c
+// Simplifies every expression, removes what nothing uses. tidy.c
 void pass_tidy(TileProgram *p);
-// Moves what does not depend on an axis (or on the loop) out of maps over it: per-row, per-column, per-tile values.  hoist.c
+// Moves what does not depend on an axis (or on the loop) out of maps over it: per-row, per-column,
+// per-tile values.  hoist.c
 void pass_hoist(TileProgram *p);
-// Joins maps over the same axes into one, so that a tile is walked once.                               fuse.c
+// Joins maps over the same axes into one, so that a tile is walked once. fuse.c
 void pass_fuse(TileProgram *p);
-// Chooses tile extents for the target and binds them; false with an error where nothing fits.           schedule.c
+// Chooses tile extents for the target and binds them; false with an error where nothing fits.
+// schedule.c
 bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags);
-// Bounds of key loops, and their split by tile class, from the mask: skipped tiles are never visited, full ones test nothing.
-void pass_classify(TileProgram *p);                                                                  // classify.c
-// Homes, copies, barriers: what the target runs.                                                      schedule_*.c
+// Bounds of key loops, and their split by tile class, from the mask: skipped tiles are never
+// visited, full ones test nothing.
+void pass_classify(TileProgram *p); // classify.c
+// Homes, copies, barriers: what the target runs. schedule_*.c
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags);
 
-// All of the above, in order.                                                                       pipeline.c
+// All of the above, in order. pipeline.c
 TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags);
 // The algorithm level only (--emit=tile).
 TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o);
 
-// What mask analysis knows of a rectangle of tiles: over queries [q0, q1] and keys [k0, k1] (all inclusive, expressions),
-// whether some / every pair takes part. Conservative: may is never false wrongly, must never true wrongly.  mask.c
+// What mask analysis knows of a rectangle of tiles: over queries [q0, q1] and keys [k0, k1] (all
+// inclusive, expressions), whether some / every pair takes part. Conservative: may is never false
+// wrongly, must never true wrongly.  mask.c
 typedef struct MaskBounds {
     const Ex *may, *must;
 } MaskBounds;
-MaskBounds pass_mask_bounds(ExPool *p, const Ex *mask, int q_axis, int k_axis, const Ex *q0, const Ex *q1, const Ex *k0, const Ex *k1);
+MaskBounds pass_mask_bounds(ExPool *p, const Ex *mask, int q_axis, int k_axis, const Ex *q0,
+                            const Ex *q1, const Ex *k0, const Ex *k1);
 
 #endif
