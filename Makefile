@@ -88,11 +88,13 @@ UNIT_O  := $(call src,tests/unit) $(BUILD)/tests/main.o
 GEN_O   := $(call src,tests/gen) $(call src,tests/support)
 RUN_O   := $(call src,tests/run) $(call src,tests/support)
 FUZZ_O  := $(call src,tests/fuzz)
-TESTS   := $(BUILD)/tests/check_unit $(BUILD)/tests/check_run $(BUILD)/tests/check_gen
+TESTS   := $(addprefix $(BUILD)/tests/check_,unit lang run gen)
 N       ?= 1000
 SEED    ?= 1
 $(BUILD)/tests/check_unit: $(UNIT_O) $(ALL_A)
 	$(CC) $(SAN) -o $@ $(UNIT_O) $(ALL_A) $(LIBS) $(CHECK_LIBS)
+$(BUILD)/tests/check_lang: $(call src,tests/lang) $(ALL_A)
+	$(CC) $(SAN) -o $@ $^ $(LIBS)
 $(BUILD)/tests/check_run: $(RUN_O) $(ALL_A)
 	$(CC) $(SAN) -o $@ $(RUN_O) $(ALL_A) $(LIBS)
 $(BUILD)/tests/check_gen: $(GEN_O) $(ALL_A)

@@ -25,7 +25,7 @@ run() {
 }
 
 run "$build/tests/check_unit"
-[ -x tests/lang/run.sh ] && run tests/lang/run.sh "$build/attnc"
+run "$build/tests/check_lang"
 run tests/run/cli.sh "$build/attnc"
 run "$build/tests/check_run" stdlib
 run "$build/tests/check_gen" 1 "${GEN:-300}"

@@ -24,34 +24,22 @@ static Status start(Launch *l, const Options *o) {
 
 void launch_close(Launch *l) {
     launch_unbind(l);
-    if (l->artifact) attn_close(l->artifact);
-    if (l->jit) cg_jit_free(l->jit);
+    if (l->jit.code)
+        jit_close(&l->jit);
+    else if (l->artifact)
+        attn_close(l->artifact);
     attn_destroy(l->context);
     *l = (Launch){0};
 }
 
 // ---- from source
 
-static Status open_jit(Launch *l, Arena *a, Compile *c) {
-    size_t n, nkernels = 0;
-    attn_error e;
-    AbiMeta meta;
-    l->jit = compile_jit(c);
-    if (!l->jit) return STATUS_INPUT;
-    const void *bytes = cg_jit_metadata(l->jit, &n);
-    const char *bad = abi_read(&meta, bytes, n);
-    if (bad) return cmd_fail(STATUS_SYSTEM, "the compiled kernel's metadata: %s", bad);
-    for (uint32_t v = 0; v < meta.nvariants; v++) nkernels += meta.variants[v].nkernels;
-    attn_host_kernel *kernels = ARENA_ARRAY(a, attn_host_kernel, nkernels);
-    nkernels = 0;
-    for (uint32_t v = 0; v < meta.nvariants; v++)
-        for (uint32_t k = 0; k < meta.variants[v].nkernels; k++)
-            kernels[nkernels++] =
-                (attn_host_kernel)cg_jit_function(l->jit, meta.variants[v].kernels[k].symbol);
-    abi_free(&meta);
-    if (attn_open_host(l->context, bytes, n, kernels, nkernels, &l->artifact, &e))
-        return launch_failed(&e);
-    return STATUS_DONE;
+static Status open_jit(Launch *l, Compile *c) {
+    attn_error e = {.status = ATTN_OK};
+    bool good = jit_open(&l->jit, l->context, c, &e);
+    l->artifact = l->jit.artifact;
+    if (e.status) return launch_failed(&e);
+    return good ? STATUS_DONE : STATUS_INPUT;
 }
 
 static Status open_ptx(Launch *l, Compile *c) {
@@ -69,7 +57,7 @@ Status launch_open_source(Launch *l, Arena *a, Compile *c, const Options *o) {
     if (s != STATUS_DONE) return s;
     l->dtype = c->options.dtype;
     if (c->variants.n == 1) l->sig = sig_of_variant(a, c->variants.data[0], l->dtype);
-    return o->device == DEVICE_CPU ? open_jit(l, a, c) : open_ptx(l, c);
+    return o->device == DEVICE_CPU ? open_jit(l, c) : open_ptx(l, c);
 }
 
 // ---- from an artifact

@@ -4,14 +4,13 @@
 #define TOOLS_LAUNCH_H
 
 #include "bind.h"
-#include "compile.h"
-#include "runtime/attn.h"
+#include "jit.h"
 
 typedef struct Launch {
     attn_context *context;
     attn_artifact *artifact;
     attn_device device;
-    CgJit *jit;           // CPU, from source; the artifact's code
+    Jit jit;              // CPU, from source: holds the artifact
     const Signature *sig; // NULL: several variants and no --entry
     Dtype dtype;
     // of the binding at hand

@@ -1,0 +1,168 @@
+#!/bin/sh
+# cli.sh ATTNC: the command from the outside: verbs, exit statuses, what is written and what is left alone.
+attnc=$(realpath "$1")
+top=$(pwd)
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+passed=0 failed=0
+
+ok() { passed=$((passed + 1)); }
+bad() {
+    echo "FAILED: $*"
+    sed 's/^/    /' err | head -n 5
+    failed=$((failed + 1))
+}
+# gives STATUS ARGUMENTS...: the exit status of attnc ARGUMENTS; stdout and stderr are left in out and err.
+gives() {
+    want=$1
+    shift
+    "$attnc" "$@" >out 2>err
+    is=$?
+    if [ $is -eq "$want" ]; then ok; else bad "attnc $*: status $is, expected $want"; fi
+}
+says() { if grep -qF -- "$2" "$1"; then ok; else bad "$1 lacks '$2' after the last command"; fi; }
+holds() { if eval "$1"; then ok; else bad "$1"; fi; }
+
+cat >relu_attn.attn <<'ATTN'
+attention relu_attn {
+    dim D = 64, Dv = D;
+    score(q, k)                    = dot(q, k) / sqrt(D);
+    modify(s, b, h, q_idx, kv_idx) = max(s, 0);
+    normalize(s)                   = s;
+}
+ATTN
+cat >two.attn <<'ATTN'
+import std.normalization;
+const CAP = 5;
+attention soft { dim D = 16; input cap: f32; score(q, k) = dot(q, k) / cap; normalize(s) = softmax(s); }
+attention plain { dim D = 16; input t: f32[N]; input flag: bool; score(q, k) = dot(q, k) * CAP; normalize(s) = flag ? s : s * t[0]; }
+ATTN
+echo 'attention broken { dim D = 16; score(q, k) = dot(q, j); normalize(s) = s; }' >broken.attn
+cat >decay.attn <<'ATTN'
+recurrence decay { dim D = 8, Dv = 4; decay(b, h, t) = 0.9; }
+ATTN
+
+# ---- compiling
+gives 0 -O3 relu_attn.attn -o relu.ptx
+says relu.ptx '.target sm_80'
+gives 0 relu_attn.attn -o relu.o
+says relu.h 'relu_open'
+gives 0 relu_attn.attn -o relu.s
+gives 0 relu_attn.attn -o relu.ll
+says relu.ll 'define'
+gives 0 relu_attn.attn --target=sm_80 -o relu80.s
+says relu80.s '.target sm_80'
+for form in ast row tile schedule llvm asm; do
+    gives 0 relu_attn.attn --emit=$form
+    holds '[ -s out ]'
+    cp out first
+    gives 0 relu_attn.attn --emit=$form
+    holds 'cmp -s out first'
+done
+gives 0 relu_attn.attn --emit=tile -o relu.tile
+holds '[ -s relu.tile ]'
+gives 0 relu_attn.attn -DD=32 --emit=row
+says out 'D=32'
+gives 0 two.attn -o two.ptx
+gives 0 two.attn --entry=soft -DCAP=7 -o soft.ptx
+
+# ---- what is wrong
+gives 1 broken.attn -o relu.ptx
+says err 'broken.attn:1:'
+says err 'error:'
+holds 'grep -q relu_attn relu.ptx' # untouched
+gives 1 decay.attn -o decay.ptx
+gives 1 relu_attn.attn -o relu.hsaco
+gives 1 relu_attn.attn --target=sm_90a -o relu90.ptx
+holds '[ ! -e relu90.ptx ]'
+says err 'not supported by this version'
+gives 1 relu_attn.attn --phase=bwd -o bwd.ptx
+gives 1 relu_attn.attn --phase=fwd,bwd -o bwd.ptx
+gives 0 relu_attn.attn --phase=fwd -o fwd.ptx
+gives 2
+gives 2 relu_attn.attn
+gives 2 relu_attn.attn -o relu.xyz
+gives 2 relu_attn.attn -o relu.ptx --target=host
+gives 2 relu_attn.attn -o relu.ptx --nonsense
+gives 2 relu_attn.attn -o relu.ptx --target=vax
+gives 2 relu_attn.attn -o relu.ptx --dtype=f8
+gives 2 relu_attn.attn -o relu.ptx -O4
+gives 2 relu_attn.attn -o relu.ptx -DNOPE=1
+gives 2 relu_attn.attn -o relu.ptx -DD=much
+gives 2 relu_attn.attn -o relu.ptx -DD
+gives 2 relu_attn.attn --emit=paper
+gives 2 two.attn --entry=none -o two.ptx
+gives 2 run two.attn
+gives 2 run relu_attn.attn -o x
+gives 3 missing.attn -o relu.ptx
+gives 3 relu_attn.attn -o no/such/folder/relu.ptx
+gives 3 . -o relu.ptx
+
+# ---- help
+for verb in '' run check bench explain mask; do
+    gives 0 $verb --help
+    says out 'Usage: attnc'
+done
+gives 0 --version
+says out 'attnc '
+
+# ---- running
+gives 0 run relu_attn.attn --seed=3 --out o=o1.npy
+gives 0 run relu_attn.attn --seed=3 --out o=o2.npy
+holds 'cmp -s o1.npy o2.npy'
+gives 0 run relu_attn.attn --seed=4 --out o=o3.npy
+holds '! cmp -s o1.npy o3.npy'
+gives 0 run relu_attn.attn --in q=o1.npy --in k=o2.npy --shape=H=1
+says out '[1, 1, 256, 64]'
+gives 0 run relu_attn.attn --in q=o1.npy --shape B=1,Sk=40
+says err 'Sk=40'
+gives 0 run relu.o --seed=3 --out o=o4.npy
+holds 'cmp -s o1.npy o4.npy'
+gives 1 run relu_attn.attn --in q=o1.npy --shape=Sq=100
+gives 1 run relu_attn.attn --in q=relu.ptx
+gives 2 run relu_attn.attn --in z=o1.npy
+gives 2 run relu_attn.attn --in q
+gives 2 run relu_attn.attn --out z=z.npy
+gives 2 run relu_attn.attn --shape=Z=4
+gives 2 run relu_attn.attn --shape=D=63
+gives 0 run relu_attn.attn --shape=D=64
+gives 1 run relu_attn.attn --shape=H=3,Hkv=2
+gives 1 run relu_attn.attn --in do=o1.npy
+gives 1 run relu_attn.attn --out dq=dq.npy
+gives 3 run relu_attn.attn --in q=missing.npy
+gives 3 run relu_attn.attn --out o=no/such/o.npy
+gives 2 run relu_attn.attn --device=abacus
+gives 0 run two.attn --entry=soft --in cap=2.5 --out lse=lse.npy --out o=o.npy
+holds '[ -s lse.npy ] && [ -s o.npy ]'
+gives 2 run two.attn --entry=soft
+gives 2 run two.attn --entry=soft --in cap=big
+gives 2 run two.attn --entry=plain
+gives 0 run two.attn --entry=plain --shape=N=4 --in flag=true
+gives 0 run decay.attn --shape=S=20,H=2 --out o=o.npy --out state=state.npy
+says err 'reference'
+gives 0 run decay.attn --shape=H=2 --in state0=state.npy
+head -c 900 relu.ptx >cut.ptx
+gives 1 run cut.ptx --device=cuda
+sed 's/add/sub/' relu.ptx >changed.ptx
+gives 1 run changed.ptx --device=cuda
+gives 1 run relu.ptx --device=cpu
+[ -e /dev/nvidiactl ] || gives 3 run relu_attn.attn --device=cuda
+
+# ---- the other verbs
+gives 0 check relu_attn.attn --shape=B=2,H=4,Hkv=2,Sq=33,Sk=65
+says out 'relative error'
+gives 0 check relu_attn.attn --dtype=bf16
+gives 0 check relu_attn.attn --dtype=f16 -O0
+gives 1 check decay.attn
+gives 0 explain "$top/stdlib/softmax.attn"
+holds '[ -s out ]'
+gives 0 mask "$top/stdlib/causal.attn" --shape=Sq=300,Sk=300 -o causal.svg
+says causal.svg '</svg>'
+says out 'partial'
+gives 2 mask "$top/stdlib/causal.attn"
+gives 0 bench relu_attn.attn --shape=Sq=64 --shape=Sq=128 --repeat=3
+says out 'Sq=128'
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

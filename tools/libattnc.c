@@ -1,0 +1,116 @@
+// libattnc.c: see libattnc.h: compile.h behind plain C types.
+#include "libattnc.h"
+#include "compile.h"
+#include "jit.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool dtype_of(const char *name, TargetId target, Dtype *out) {
+    static const Dtype types[] = {DT_F32, DT_F16, DT_BF16};
+    *out = target == TARGET_HOST ? DT_F32 : DT_BF16;
+    if (!name) return true;
+    for (int i = 0; i < 3; i++)
+        if (strcmp(dtype_name(types[i]), name) == 0) return *out = types[i], true;
+    return false;
+}
+
+// False for an option that is not one.
+static bool read_options(const struct attnc_options *o, Arena *a, CompileOptions *out) {
+    FeDefine *defines = ARENA_ARRAY(a, FeDefine, o->ndefines + 1);
+    for (int i = 0; i < o->ndefines; i++) {
+        const char *eq = strchr(o->defines[i], '=');
+        if (!eq) return false;
+        defines[i] =
+            (FeDefine){arena_strndup(a, o->defines[i], (size_t)(eq - o->defines[i])), eq + 1};
+    }
+    out->source.defines = defines;
+    out->source.ndefines = o->ndefines;
+    out->source.dirs = o->include;
+    out->source.ndirs = o->ninclude;
+    out->entry = o->entry;
+    out->level = o->level;
+    out->checks = o->checks;
+    out->tf32 = o->tf32;
+    return (!o->target || target_find(o->target, &out->target)) &&
+           dtype_of(o->dtype, out->target, &out->dtype) && o->level >= 0 && o->level <= 3;
+}
+
+static char *diagnostics_of(const Compile *c) {
+    char *text = NULL;
+    size_t n;
+    FILE *f = open_memstream(&text, &n);
+    if (!f) return NULL;
+    diag_print(&c->diags, f);
+    fclose(f);
+    return text;
+}
+
+// The source, opened; the status of what went wrong.
+static int open_source(Compile *c, Arena *a, const char *source, size_t n, const char *name,
+                       const struct attnc_options *options) {
+    static const struct attnc_options plain = {0};
+    CompileOptions o = {.source = {.path = name, .text = source, .text_bytes = n},
+                        .target = TARGET_HOST};
+    if (read_options(options ? options : &plain, a, &o)) return (int)compile_open(c, &o);
+    *c = (Compile){.arena = arena_new()};
+    diag_init(&c->diags, c->arena);
+    diag_error(&c->diags, (Span){0}, "an option has a value that it cannot have");
+    return FE_USAGE;
+}
+
+int attnc_compile(const char *source, size_t n, const char *name,
+                  const struct attnc_options *options, void **out, size_t *out_n,
+                  char **diagnostics) {
+    Arena *a = arena_new();
+    Compile c;
+    *out = NULL;
+    *out_n = 0;
+    int status = open_source(&c, a, source, n, name, options);
+    if (status == 0) {
+        bool host = target_get(c.options.target)->kind == KIND_HOST;
+        enum attnc_form form = options ? options->form : ATTNC_ARTIFACT;
+        CgForm f = form == ATTNC_LLVM               ? CG_LLVM
+                   : form == ATTNC_ARTIFACT && host ? CG_OBJECT
+                                                    : CG_ASM;
+        status = compile_emit(&c, f, out, out_n) ? 0 : 1;
+    }
+    *diagnostics = diagnostics_of(&c);
+    compile_close(&c);
+    arena_free(a);
+    return status;
+}
+
+void attnc_free(void *p) { free(p); }
+
+struct attnc_jit {
+    Jit jit;
+};
+
+attnc_jit *attnc_jit_open(struct attn_context *context, const char *source, size_t n,
+                          const char *name, const struct attnc_options *options,
+                          char **diagnostics) {
+    Arena *a = arena_new();
+    Compile c;
+    attn_error e = {.status = ATTN_OK};
+    attnc_jit *j = calloc(1, sizeof *j);
+    int status = open_source(&c, a, source, n, name, options);
+    c.options.target = TARGET_HOST;
+    bool good = j && status == 0 && jit_open(&j->jit, context, &c, &e);
+    if (e.status) diag_error(&c.diags, (Span){0}, "%s", e.message);
+    *diagnostics = diagnostics_of(&c);
+    compile_close(&c);
+    arena_free(a);
+    if (good) return j;
+    free(j);
+    return NULL;
+}
+
+struct attn_artifact *attnc_jit_artifact(const attnc_jit *j) {
+    return j->jit.artifact;
+}
+
+void attnc_jit_close(attnc_jit *j) {
+    if (j) jit_close(&j->jit);
+    free(j);
+}

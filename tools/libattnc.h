@@ -1,0 +1,78 @@
+/* libattnc.h (installed as attnc.h): the compiler from C: source text in, an artifact in memory
+ * out.
+ *
+ *     void *ptx;
+ *     size_t n;
+ *     char *text;
+ *     struct attnc_options o = {.target = "sm_80", .dtype = "bf16"};
+ *     if (attnc_compile(source, strlen(source), "relu.attn", &o, &ptx, &n, &text)) fputs(text,
+ * stderr); else attn_open(context, ptx, n, device, &artifact, &error); attnc_free(ptx),
+ * attnc_free(text);
+ *
+ * and for this machine's CPU, compiled straight into memory and run through the runtime (attn.h):
+ *
+ *     attnc_jit *jit = attnc_jit_open(context, source, strlen(source), "relu.attn", &o, &text);
+ *     attn_launch(attnc_jit_artifact(jit), &call, &error);
+ *     attnc_jit_close(jit);
+ *
+ * Link with -lattnc and the LLVM it was built with. Several threads may compile at once. Nothing
+ * prints or exits; when memory runs out, the process aborts. */
+#ifndef ATTNC_H
+#define ATTNC_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ATTNC_API __attribute__((visibility("default")))
+
+enum attnc_form {                 /* what attnc_compile makes */
+                  ATTNC_ARTIFACT, /* what attn_open takes: PTX with metadata, or a host object file
+                                   */
+                  ATTNC_ASSEMBLY,
+                  ATTNC_LLVM /* text of the LLVM module */
+};
+
+/* All zero is: every variant, host, f32 (GPUs: bf16), -O0. */
+struct attnc_options {
+    const char *target; /* "host" (NULL too) or "sm_80" */
+    const char *dtype;  /* of q, k, v, o: "f32", "f16", "bf16" */
+    const char *entry;  /* only this variant of the source; NULL: all */
+    int level;          /* 0 to 3 */
+    int checks;         /* -g */
+    int tf32;
+    enum attnc_form form;
+    const char *const *include; /* folders for imports, ninclude of them */
+    int ninclude;
+    const char *const *defines; /* "NAME=VALUE", ndefines of them */
+    int ndefines;
+};
+
+/* 0, or the command's exit status for what is wrong: 1 the source or what the target supports, 2
+ * the options. *diagnostics is text for people, also when all went well (notes); "" when there is
+ * nothing to say. It and *out are to be given back with attnc_free; *out is NULL after an error.
+ * `name` is what diagnostics call the source, and imports are looked for beside it. options may be
+ * NULL. */
+ATTNC_API int attnc_compile(const char *source, size_t n, const char *name,
+                            const struct attnc_options *options, void **out, size_t *out_n,
+                            char **diagnostics);
+ATTNC_API void attnc_free(void *p); /* NULL is allowed */
+
+struct attn_context;  /* attn.h */
+struct attn_artifact; /* attn.h */
+typedef struct attnc_jit attnc_jit;
+
+/* NULL after an error, told in *diagnostics. target and form are not looked at. */
+ATTNC_API attnc_jit *attnc_jit_open(struct attn_context *context, const char *source, size_t n,
+                                    const char *name, const struct attnc_options *options,
+                                    char **diagnostics);
+/* Lives as long as the jit. */
+ATTNC_API struct attn_artifact *attnc_jit_artifact(const attnc_jit *jit);
+ATTNC_API void attnc_jit_close(attnc_jit *jit); /* NULL is allowed */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
