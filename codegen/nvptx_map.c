@@ -228,6 +228,8 @@ static void cooperative_map(Cg *cg, const TileOp *op) {
 
 // ---- an accumulator's rescaling
 
+enum { WORTH_A_BRANCH = 96 }; // registers; for fewer (64, at 64 columns) the branch costs more than the multiplications
+
 // The operand that is multiplied by a number per row and nothing else, or NULL: `acc * c`.
 static const TileValue *scaled_by_row(Cg *cg, const TileOp *op, const TileValue **factor) {
     const Ex *e = op->outs.data[0].body;
@@ -241,6 +243,7 @@ static const TileValue *scaled_by_row(Cg *cg, const TileOp *op, const TileValue 
     *factor = v[1 - big];
     bool row = (*factor)->rank == 1 && (*factor)->axis[0] == nv_state(cg)->row_axis;
     bool plain = v[big]->rank == 2 && v[big]->home == HOME_FRAGMENT && v[big]->dtype == DT_F32;
+    if (nv_count(nv_shape(cg, result)) < WORTH_A_BRANCH) return NULL;
     return row && plain && result->rank == 2 && result->dtype == DT_F32 ? v[big] : NULL;
 }
 
@@ -274,8 +277,8 @@ static void rescale(Cg *cg, const TileOp *op, const TileValue *acc, const TileVa
 }
 
 void nv_map(Cg *cg, const TileOp *op) {
-    const TileValue *factor, *acc = scaled_by_row(cg, op, &factor);
-    if (acc && op->block->owner)
+    const TileValue *factor, *acc = op->block->owner ? scaled_by_row(cg, op, &factor) : NULL;
+    if (acc)
         rescale(cg, op, acc, factor);
     else if (op->results.n && op->results.data[0]->home == HOME_SHARED)
         cooperative_map(cg, op);

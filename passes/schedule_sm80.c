@@ -213,12 +213,6 @@ static TileOp *after_last_use(TileOp *load) {
     return last->next;
 }
 
-static TileOp *before_first_use(TileOp *load) {
-    TileOp *op = load->next;
-    while (op->next && !uses(op, load->results.data[0])) op = op->next;
-    return op;
-}
-
 // Loads are used one after the other: no use of one after the first use of the next.
 static bool in_turn(TileOp **loads, int n) {
     for (int i = 0; i + 1 < n; i++)
@@ -249,7 +243,7 @@ static void fetch_ahead(Sched *s, const Chain *c, int j, TileOp **loads, int n) 
     const Ex *step = ex_symbol(s->x, SYM_STEP), *next = ex_2(s->x, EX_ADD, step, ex_i32(s->x, 1));
     TileOp *place[MAX_LOADS];
     for (int i = 0; i < n; i++) {
-        place[i] = i ? before_first_use(loads[i]) : loop->body.first;
+        place[i] = i ? after_last_use(loads[i - 1]) : loop->body.first;
         while (place[i]->kind == TILE_LOAD) place[i] = place[i]->next;
     }
     for (int i = 0; i < n; i++) {
@@ -334,18 +328,21 @@ static void set_homes(Sched *s) {
     }
 }
 
-// Each map as early as its operands allow, but not across a barrier or a loop: the accumulator's rescaling comes before the exponentials, which
-// then stand next to the product that can run beside them.
-static void raise_map(TileOp *map) {
-    TileOp *to = map;
-    while (to->prev && (to->prev->kind == TILE_MAP || to->prev->kind == TILE_MMA) && !pass_uses_result(map, to->prev)) to = to->prev;
-    if (to != map) pass_move_before(to, map);
+// The accumulator's rescaling as early as its factor is known: before the exponentials, which then stand next to the product that can run
+// beside them.
+static bool feeds_product(const TileOp *map) {
+    const TileOp *op = map->next;
+    while (op && op->kind == TILE_LOAD) op = op->next;
+    return op && op->kind == TILE_MMA && op->args.n == 3 && op->args.data[2] == map->results.data[0];
 }
 
 static void raise_rescales(TileKernel *k) {
     for (TileOp *op = tile_next(&k->body, NULL), *next; op; op = next) {
         next = tile_next(&k->body, op);
-        if (op->kind == TILE_MAP && op->block->owner && op->results.data[0]->rank == 2 && op->next && op->next->kind == TILE_MMA) raise_map(op);
+        if (op->kind != TILE_MAP || op->results.n != 1 || !feeds_product(op)) continue;
+        TileOp *to = op;
+        while (to->prev && !pass_uses_result(op, to->prev)) to = to->prev;
+        if (to != op) pass_move_before(to, op);
     }
 }
 

@@ -1,0 +1,81 @@
+"""Runs compiled variants on the GPU at hand against float64: python3 tests/gpu/check.py FOLDER [NAME...]
+
+FOLDER holds what cases.py compiled. Every shape has odd lengths; outputs are poisoned before the launch; k and v also come
+with strides that are not their own. Prints one line a case and exits 1 when one is over its bound."""
+
+import os
+import sys
+
+import attn
+import cases
+import torch
+
+SHAPES = [(2, 4, 2, 200, 200), (1, 3, 3, 129, 257), (1, 2, 1, 1, 77), (2, 2, 2, 64, 1), (1, 2, 1, 300, 130), (1, 1, 1, 513, 640)]
+BOUND = {"bf16": 5e-3, "f16": 8e-4, "f32": 5e-6}
+TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+
+
+def inputs(source, B, H, Sq, Sk, dev):
+    make = {
+        "bias": lambda: {"bias": torch.randn(H, Sq, Sk, device=dev)},
+        "prefix": lambda: {"length": torch.randint(0, Sk + 1, (B,), device=dev, dtype=torch.int32)},
+        "document": lambda: {"doc": torch.sort(torch.randint(0, 4, (B, Sk), device=dev), -1)[0].to(torch.int32)},
+        "sink": lambda: {"sink": torch.randn(H, device=dev)},
+        "cosine": lambda: {"tau": torch.rand(H, device=dev) * 0.2},
+    }
+    return make.get(source, dict)()
+
+
+def error(a, b):
+    a = a.double()
+    if bool((torch.isinf(a) != torch.isinf(b)).any()) or bool(torch.isnan(a).any()):
+        return float("inf")
+    a, b = torch.nan_to_num(a, posinf=0, neginf=0), torch.nan_to_num(b, posinf=0, neginf=0)
+    return float((a - b).norm() / b.norm().clamp(min=1e-30))
+
+
+def tensors(shape, D, Dv, dtype, turned, dev):
+    B, H, Hkv, Sq, Sk = shape
+    q, k, v = torch.randn(B, H, Sq, D), torch.randn(B, Hkv, Sk, D), torch.randn(B, Hkv, Sk, Dv)
+    out = [x.to(dev, TYPES[dtype]) for x in (2 * q, k, v)]
+    return [x.transpose(1, 2).contiguous().transpose(1, 2) for x in out] if turned else out
+
+
+def run(kernel, source, shape, D, Dv, dtype, turned, dev="cuda"):
+    B, H, _, Sq, Sk = shape
+    q, k, v = tensors(shape, D, Dv, dtype, turned, dev)
+    given = inputs(source, B, H, Sq, Sk, dev)
+    want = cases.reference(source, torch, q, k, v, given, max(Sk - Sq, 0))
+    want = want if isinstance(want, tuple) else (want,)
+    names = kernel.outputs[: len(want)] if len(kernel.outputs) >= len(want) else kernel.outputs
+    types = [q.dtype] + [torch.float32] * (len(names) - 1)
+    out = {n: torch.full(tuple(w.shape), float("nan"), device=dev, dtype=t) for n, w, t in zip(names, want, types)}
+    kernel(q, k, v, **given, out=out)
+    torch.cuda.synchronize()
+    return max(error(out[n], w) for n, w in zip(names, want)), q, k, v, want[0]
+
+
+def main():
+    folder, only = sys.argv[1], sys.argv[2:]
+    torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
+    failed = 0
+    for name, source, D, Dv, dtype in cases.CASES:
+        if only and name not in only:
+            continue
+        kernel = attn.load(os.path.join(folder, name + ".ptx")).kernels[0]
+        worst, where = 0.0, None
+        for n, shape in enumerate(SHAPES):
+            if source == "document" and shape[4] < shape[3]:
+                continue
+            e = run(kernel, source, shape, D, Dv, dtype, n % 2 == 1)[0]
+            if not e <= worst:
+                worst, where = e, shape
+        bad = not worst <= BOUND[dtype]
+        failed += bad
+        print(f"{'FAIL' if bad else 'ok  '} {name:20} {worst:.2e} {where}", flush=True)
+    print(f"{failed} failed")
+    sys.exit(failed != 0)
+
+
+if __name__ == "__main__":
+    main()
