@@ -176,9 +176,12 @@ static void unknown_name(Resolve *r, const char *what, AstName name) {
                    "unknown %s '%s': sizes are seen in the clauses of a variant only; a function "
                    "gets them as arguments",
                    what, name.s);
-    else
-        diag_error(s->diags, name.span, "unknown %s '%s'%s", what, name.s,
-                   sema_suggest(s, &r->scope, name.s));
+    else {
+        const char *module = sema_library_module(s, name.s);
+        const char *hint = module ? arena_printf(s->arena, " (it is in %s: import it)", module)
+                                  : sema_suggest(s, &r->scope, name.s);
+        diag_error(s->diags, name.span, "unknown %s '%s'%s", what, name.s, hint);
+    }
 }
 
 static void flatten(Resolve *r, const AstExpr *e);

@@ -46,7 +46,7 @@ static bool read_define(const char *text, TxType type, TxValue *v) {
     return !*end && end != text && (infinite || !isinf(v->f));
 }
 
-Tx *sema_define(Sema *s, const char *name, TxType type, Span span) {
+Tx *sema_define(Sema *s, const char *name, TxType type, bool is_const, Span span) {
     const char *text = NULL;
     for (int i = 0; i < s->options->ndefines; i++)
         if (!strcmp(s->options->defines[i].name, name)) {
@@ -54,8 +54,10 @@ Tx *sema_define(Sema *s, const char *name, TxType type, Span span) {
             s->define_used[i] = true;
         }
     TxValue v = {.i = 0};
-    if (type == TX_BAD || read_define(text, type, &v))
-        return type == TX_BAD ? tx_bad(&s->tx) : tx_value(&s->tx, type, v, span);
+    if (type == TX_BAD) return tx_bad(&s->tx);
+    if (read_define(text, type, &v)) return tx_value(&s->tx, type, v, span);
+    if (is_const && type == TX_I32 && strpbrk(text, ".e") && read_define(text, TX_F32, &v))
+        return tx_value(&s->tx, TX_F32, v, span); // `const SCALE = 1;` may be made 0.5
     Diag *g = diag_error(s->diags, (Span){0}, "-D%s=%s: '%s' is %s, and this value is none", name,
                          text, name, tx_type_name(type));
     diag_note(s->diags, g, span, "'%s' is defined here", name);
@@ -70,6 +72,24 @@ static void check_defines(Sema *s) {
                        s->options->defines[i].name, s->options->path);
             s->status = FE_USAGE;
         }
+}
+
+// ---- the library
+
+const char *sema_library_module(Sema *s, const char *name) {
+    static const char *const modules[] = {"std.normalization", "std.mask", "std.modify"};
+    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++) {
+        SourceText source;
+        if (!source_import(s->arena, s->options, s->options->path, modules[i], &source)) continue;
+        Diags quiet;
+        diag_init(&quiet, s->arena);
+        uint16_t file = diag_add_file(&quiet, source.path, source.text, source.n);
+        const AstModule *m = ast_parse(s->arena, &quiet, file);
+        for (int k = 0; k < m->items.n; k++)
+            if (m->items.data[k]->kind != AST_IMPORT && !strcmp(m->items.data[k]->name.s, name))
+                return modules[i];
+    }
+    return NULL;
 }
 
 // ---- items
@@ -91,7 +111,7 @@ static void check_const(Sema *s, SourceFile *f, const AstItem *item, bool is_mai
         d->value = elab_run(elab_new(s, NULL),
                             resolve_expr(s, &f->scope, BODY_CONST, item->value, d->name), NULL);
     if (is_main && sema_is_defined(s, d->name))
-        d->value = sema_define(s, d->name, d->value->type, item->name.span);
+        d->value = sema_define(s, d->name, d->value->type, true, item->name.span);
     define_export(s, f, d);
 }
 

@@ -143,12 +143,17 @@ typedef struct ElabEmit {
 typedef VEC(ElabEmit) ElabEmits;
 ElabEmits *elab_emits(Elab *e);
 
+// The module of the library that defines the name, or NULL: what an `import` was forgotten for.
+// (sema.c)
+const char *sema_library_module(Sema *s, const char *name);
+
 // --- variants (variant.c) ---
 Variant *sema_variant(Sema *s, const Scope *module, const AstItem *item);
 
 // --- the value of -DNAME=VALUE, if there is one for the name (sema.c) ---
-// Marks it used; a value that does not read as `type` is a usage error and gives a bad node.
-Tx *sema_define(Sema *s, const char *name, TxType type, Span span);
+// A const that is i32 may be made f32. Marks it used; a value that does not read as `type` is a
+// usage error and gives a bad node.
+Tx *sema_define(Sema *s, const char *name, TxType type, bool is_const, Span span);
 bool sema_is_defined(const Sema *s, const char *name);
 
 #endif

@@ -72,7 +72,7 @@ static Tx *dim_value(Check *c, const AstItem *item) {
     Tx *v;
     if (item->broken) return tx_bad(&s->tx);
     if (given)
-        v = sema_define(s, name, TX_I32, item->name.span);
+        v = sema_define(s, name, TX_I32, false, item->name.span);
     else
         v = elab_run(elab_new(s, NULL), resolve_expr(s, &c->scope, BODY_DIM, item->value, name),
                      NULL);

@@ -11,7 +11,8 @@
 #include <string.h>
 
 enum {
-    SHOWN_COLUMNS = 160, // of a source line; a longer one is cut around the caret
+    LONGEST_MESSAGE = 500, // a name may be as long as its file
+    SHOWN_COLUMNS = 160,   // of a source line; a longer one is cut around the caret
     BEFORE_CARET = 100
 };
 
@@ -32,6 +33,7 @@ static Diag *make(Diags *d, Severity severity, Span at, const char *fmt, va_list
     Text t;
     text_init(&t, d->arena);
     text_vprintf(&t, fmt, ap);
+    if (t.n > LONGEST_MESSAGE) strcpy(t.s + LONGEST_MESSAGE, "...");
     Diag *g = ARENA_NEW(d->arena, Diag);
     g->severity = severity;
     g->span = at;
