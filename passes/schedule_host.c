@@ -17,7 +17,7 @@
 
 enum {
     HOST_VECTORS = 4, // of M
-    HOST_KEYS = 96,   // at most; a multiple of the 6 rows of a register block
+    HOST_KEYS = 48,   // at most; a multiple of the 6 rows of a register block
     HOST_KEYS_STEP = 24,
 };
 
