@@ -1,0 +1,106 @@
+// libattnc: source to artifacts and to running code, from C.
+#include "runtime/attn.h"
+#include "tools/libattnc.h"
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char source[] =
+    "import std.normalization;\n"
+    "attention mean { dim D = 8; score(q, k) = 0 * dot(q, k); normalize(s) = softmax(s); }\n";
+
+static void compiles(const char *target, enum attnc_form form, const char *holds) {
+    struct attnc_options o = {.target = target, .level = 2, .form = form};
+    void *out;
+    size_t n;
+    char *text;
+    ck_assert_int_eq(attnc_compile(source, sizeof source - 1, "mean.attn", &o, &out, &n, &text), 0);
+    ck_assert_str_eq(text, "");
+    ck_assert(n > 100 && memmem(out, n, holds, strlen(holds)));
+    attnc_free(out);
+    attnc_free(text);
+}
+
+START_TEST(every_form) {
+    compiles("sm_80", ATTNC_ARTIFACT, ".target sm_80");
+    compiles("sm_80", ATTNC_LLVM, "nvptx64");
+    compiles("host", ATTNC_ARTIFACT, "ELF");
+    compiles(NULL, ATTNC_ASSEMBLY, ".text");
+    compiles(NULL, ATTNC_LLVM, "define");
+}
+END_TEST
+
+static void refused(const char *text, const struct attnc_options *o, int status, const char *says) {
+    void *out;
+    size_t n;
+    char *diagnostics;
+    ck_assert_int_eq(attnc_compile(text, strlen(text), "wrong.attn", o, &out, &n, &diagnostics),
+                     status);
+    ck_assert_ptr_null(out);
+    ck_assert_msg(strstr(diagnostics, says) != NULL, "%s", diagnostics);
+    attnc_free(diagnostics);
+}
+
+START_TEST(mistakes) {
+    refused("attention x { dim D = 8; score(q, k) = nothing; normalize(s) = s; }", NULL, 1,
+            "wrong.attn:1:");
+    refused(source, &(struct attnc_options){.target = "vax"}, 2, "option");
+    refused(source, &(struct attnc_options){.target = "gfx942"}, 1, "not supported");
+    refused(source, &(struct attnc_options){.dtype = "f8"}, 2, "option");
+    refused(source, &(struct attnc_options){.entry = "median"}, 2, "median");
+    refused(source, &(struct attnc_options){.defines = (const char *const[]){"E=4"}, .ndefines = 1},
+            2, "E");
+}
+END_TEST
+
+START_TEST(runs) {
+    float q[2 * 4], k[3 * 4] = {0}, v[3 * 4], o[2 * 4], lse[2];
+    int64_t q_shape[] = {1, 1, 2, 4}, k_shape[] = {1, 1, 3, 4}, row[] = {1, 1, 2};
+    attn_device cpu = {ATTN_CPU, 0};
+    struct attnc_options options = {.defines = (const char *const[]){"D=4"}, .ndefines = 1};
+    char *text;
+    attn_error e;
+    for (int i = 0; i < 8; i++) q[i] = (float)i;
+    for (int i = 0; i < 12; i++) v[i] = (float)i;
+    attn_context *c = attn_create();
+    attnc_jit *j = attnc_jit_open(c, source, sizeof source - 1, "mean.attn", &options, &text);
+    ck_assert_msg(j != NULL, "%s", text);
+    attn_tensor t[] = {{"q", q, ATTN_F32, 4, q_shape, NULL, cpu},
+                       {"k", k, ATTN_F32, 4, k_shape, NULL, cpu},
+                       {"v", v, ATTN_F32, 4, k_shape, NULL, cpu},
+                       {"o", o, ATTN_F32, 4, q_shape, NULL, cpu},
+                       {"lse", lse, ATTN_F32, 3, row, NULL, cpu}};
+    attn_call call = {.tensors = t, .ntensors = 5};
+    ck_assert_msg(attn_launch(attnc_jit_artifact(j), &call, &e) == ATTN_OK, "%s", e.message);
+    for (int i = 0; i < 8; i++)
+        ck_assert(fabsf(o[i] - (float)(i % 4 + 4)) < 1e-5f); // the mean of three rows
+    ck_assert(fabsf(lse[0] - logf(3)) < 1e-6f);
+    attnc_jit_close(j);
+    attn_destroy(c);
+    attnc_free(text);
+}
+END_TEST
+
+START_TEST(jit_mistake) {
+    char *text;
+    attn_context *c = attn_create();
+    ck_assert_ptr_null(attnc_jit_open(c, "attention", 9, "wrong.attn", NULL, &text));
+    ck_assert(strstr(text, "error") != NULL);
+    attnc_free(text);
+    attn_destroy(c);
+}
+END_TEST
+
+Suite *tools_libattnc_suite(void);
+Suite *tools_libattnc_suite(void) {
+    Suite *s = suite_create("libattnc");
+    TCase *c = tcase_create("libattnc");
+    tcase_set_timeout(c, 60);
+    tcase_add_test(c, every_form);
+    tcase_add_test(c, mistakes);
+    tcase_add_test(c, runs);
+    tcase_add_test(c, jit_mistake);
+    suite_add_tcase(s, c);
+    return s;
+}
