@@ -1,0 +1,196 @@
+// The language's limits: met, and passed by one: a clear error, never a crash, and never work that
+// doubles with each level.
+#include "frontend/frontend.h"
+
+#include <check.h>
+#include <string.h>
+
+typedef struct Load {
+    Arena *a;
+    Diags d;
+    FeStatus status;
+    Module *m;
+} Load;
+
+static Load load(const char *text, size_t n) {
+    Load l = {.a = arena_new()};
+    diag_init(&l.d, l.a);
+    FeOptions o = {.path = "limits.attn", .text = text, .text_bytes = n, .stdlib = "stdlib"};
+    l.m = fe_load(l.a, &l.d, &o, &l.status);
+    return l;
+}
+
+static void accepts(const Text *t) {
+    Load l = load(t->s, t->n);
+    ck_assert_msg(l.status == FE_OK, "%s", l.d.first ? l.d.first->message : "");
+    ck_assert_ptr_nonnull(fe_lower(l.a, &l.d, l.m->variants.data[0]));
+    arena_free(l.a);
+}
+
+static void refuses(const Text *t, const char *message) {
+    Load l = load(t->s, t->n);
+    ck_assert_int_eq(l.status, FE_SOURCE);
+    ck_assert_msg(strstr(l.d.first->message, message) != NULL, "%s", l.d.first->message);
+    ck_assert_int_eq(l.d.errors, 1);
+    arena_free(l.a);
+}
+
+static void repeat(Text *t, const char *s, int n) {
+    for (int i = 0; i < n; i++) text_puts(t, s);
+}
+
+static void attention(Text *t, const char *before, int n, const char *middle, const char *after) {
+    text_puts(t, "attention a { dim D = 1; score(q, k) = dot(q, k); normalize(s) = ");
+    repeat(t, before, n);
+    text_puts(t, middle);
+    repeat(t, after, n);
+    text_puts(t, "; }\n");
+}
+
+START_TEST(nesting) {
+    static const struct {
+        const char *before, *after;
+    } kinds[] = {{"(", ")"},          {"-", ""},      {"abs(", ")"},
+                 {"true ? s : ", ""}, {"s + (", ")"}, {"1 < 2 ? ", " : s"}};
+    Arena *a = arena_new();
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        for (int n = 256; n <= 100000; n += n == 256 ? 1 : 99743) {
+            Text t;
+            text_init(&t, a);
+            attention(&t, kinds[i].before, n, "s", kinds[i].after);
+            if (n == 256)
+                accepts(&t);
+            else
+                refuses(&t, "nesting deeper than 256 levels");
+        }
+    arena_free(a);
+}
+END_TEST
+
+START_TEST(calls) {
+    Arena *a = arena_new();
+    for (int depth = 256; depth <= 257; depth++) {
+        Text t;
+        text_init(&t, a);
+        text_puts(&t, "fn g1(x) = x;\n");
+        for (int i = 2; i <= depth; i++) text_printf(&t, "fn g%d(x) = g%d(x);\n", i, i - 1);
+        attention(&t, "", 0, arena_printf(a, "g%d(s)", depth), "");
+        if (depth == 256)
+            accepts(&t);
+        else
+            refuses(&t, "calls more than 256 functions deep");
+    }
+    arena_free(a);
+}
+END_TEST
+
+START_TEST(inputs) {
+    Arena *a = arena_new();
+    for (int n = 64; n <= 65; n++) {
+        Text t;
+        text_init(&t, a);
+        text_puts(&t, "attention a { dim D = 1; score(q, k) = dot(q, k); normalize(s) = s;");
+        for (int i = 0; i < n; i++) text_printf(&t, "input i%d: f32;", i);
+        text_puts(&t, "}");
+        if (n == 64)
+            accepts(&t);
+        else
+            refuses(&t, "more than 64 inputs");
+    }
+    arena_free(a);
+}
+END_TEST
+
+START_TEST(operations) {
+    Arena *a = arena_new();
+    for (int n = 100000; n <= 100001; n++) {
+        Text t;
+        text_init(&t, a);
+        attention(&t, "s + ", n, "s", "");
+        if (n == 100000)
+            accepts(&t);
+        else
+            refuses(&t, "more than 100000 operations after inlining");
+    }
+    arena_free(a);
+}
+END_TEST
+
+// Each level doubles what the one below it comes to.
+START_TEST(doubling) {
+    static const struct {
+        const char *first, *next, *refused;
+    } kinds[] = {
+        {"x + x", "g%d(x) + g%d(x + 1)", "operations"},
+        {"x + x", "g%d(g%d(x))", "operations"},
+        {"x", "g%d(g%d(1))", NULL},
+        {"x", "g%d(x) < g%d(x + 1) ? 1 : 0", "operations"},
+    };
+    Arena *a = arena_new();
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        Text t;
+        text_init(&t, a);
+        text_printf(&t, "fn g0(x) = %s;\n", kinds[k].first);
+        for (int i = 1; i < 200; i++) {
+            char body[100];
+            snprintf(body, sizeof body, kinds[k].next, i - 1,
+                     i - 1);
+            text_printf(&t, "fn g%d(x) = %s;\n", i, body);
+        }
+        attention(&t, "", 0, "g199(s)", "");
+        if (kinds[k].refused)
+            refuses(&t, kinds[k].refused);
+        else
+            accepts(&t);
+    }
+    arena_free(a);
+}
+END_TEST
+
+START_TEST(any_bytes) {
+    static char text[1 << 16];
+    uint64_t state = 88172645463325252u;
+    for (int round = 0; round < 200; round++) {
+        int n = 1 + round * 200;
+        for (int i = 0; i < n; i++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            text[i] =
+                round % 2 ? (char)(state >> 33) : "(){}[];=,?:+-*/ aDs1\n"[(state >> 33) % 21];
+        }
+        Load l = load(text, (size_t)n);
+        ck_assert_int_eq(l.status, FE_SOURCE);
+        arena_free(l.a);
+    }
+}
+END_TEST
+
+START_TEST(many_errors) {
+    Arena *a = arena_new();
+    Text t;
+    text_init(&t, a);
+    for (int i = 0; i < 1000; i++) text_printf(&t, "const c%d = x%d;\n", i, i);
+    Load l = load(t.s, t.n);
+    ck_assert_int_eq(l.d.errors, 1000);
+    int kept = 0;
+    for (const Diag *g = l.d.first; g; g = g->next) kept++;
+    ck_assert_int_eq(kept, DIAG_MAX_ERRORS);
+    arena_free(l.a);
+    arena_free(a);
+}
+END_TEST
+
+Suite *frontend_limits_suite(void);
+Suite *frontend_limits_suite(void) {
+    Suite *s = suite_create("frontend limits");
+    TCase *c = tcase_create("limits");
+    tcase_set_timeout(c, 60);
+    tcase_add_test(c, nesting);
+    tcase_add_test(c, calls);
+    tcase_add_test(c, inputs);
+    tcase_add_test(c, operations);
+    tcase_add_test(c, doubling);
+    tcase_add_test(c, any_bytes);
+    tcase_add_test(c, many_errors);
+    suite_add_tcase(s, c);
+    return s;
+}

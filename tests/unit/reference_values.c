@@ -1,0 +1,213 @@
+// The reference against loops written out here for one variant of each kind, on random data of
+// awkward sizes; and against the row program's expressions, which are evaluated by other code.
+#include "frontend/frontend.h"
+#include "frontend/reference.h"
+
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+enum { B = 2, H = 4, HKV = 2, SQ = 3, SK = 7, D = 5, DV = 3 };
+
+static double noise(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return (double)(*state >> 8) / (1 << 23) - 1;
+}
+
+static double *random_array(Arena *a, int n, uint32_t seed) {
+    double *x = ARENA_ARRAY(a, double, n);
+    for (int i = 0; i < n; i++) x[i] = noise(&seed);
+    return x;
+}
+
+static Variant *compile(Arena *a, const char *text) {
+    Diags d;
+    diag_init(&d, a);
+    FeStatus status;
+    FeOptions o = {
+        .path = "reference.attn", .text = text, .text_bytes = strlen(text), .stdlib = "stdlib"};
+    Module *m = fe_load(a, &d, &o, &status);
+    ck_assert_msg(status == FE_OK, "%s", d.first ? d.first->message : "");
+    return m->variants.data[0];
+}
+
+static void near(double got, double want) {
+    ck_assert_msg(fabs(got - want) <= 1e-12 * (1 + fabs(want)), "%.17g is not %.17g", got, want);
+}
+
+START_TEST(causal_softmax_in_groups) {
+    Arena *a = arena_new();
+    const Variant *variant =
+        compile(a, "import std.normalization; import std.mask;\n"
+                   "attention a { dim D = 5, Dv = 3; score(q, k) = dot(q, k);\n"
+                   "mask(b, h, i, j) = causal(i, j); normalize(s) = softmax(s); }");
+    double *q = random_array(a, B * H * SQ * D, 1), *k = random_array(a, B * HKV * SK * D, 2);
+    double *v = random_array(a, B * HKV * SK * DV, 3), *o = ARENA_ARRAY(a, double, B *H *SQ *DV);
+    double *lse = ARENA_ARRAY(a, double, B *H *SQ), *emits[] = {lse};
+    int32_t sizes[] = {B, H, HKV, SQ, SK, SK - SQ};
+    RefRun r = {.variant = variant, .sizes = sizes, .q = q, .k = k, .v = v, .o = o, .emits = emits};
+    ck_assert_ptr_null(ref_check(&r));
+    ref_run(&r);
+    for (int row = 0; row < B * H * SQ; row++) {
+        int b = row / (H * SQ), h = row / SQ % H, i = row % SQ, kv = (b * HKV + h / (H / HKV)) * SK;
+        double sum = 0, out[DV] = {0};
+        for (int j = 0; j <= i + SK - SQ; j++) {
+            double s = 0;
+            for (int d = 0; d < D; d++) s += q[row * D + d] * k[(kv + j) * D + d];
+            sum += exp(s);
+            for (int d = 0; d < DV; d++) out[d] += exp(s) * v[(kv + j) * DV + d];
+        }
+        near(lse[row], log(sum));
+        for (int d = 0; d < DV; d++) near(o[row * DV + d], out[d] / sum);
+    }
+    arena_free(a);
+}
+END_TEST
+
+START_TEST(sizes_are_checked) {
+    Arena *a = arena_new();
+    const Variant *v = compile(a, "attention a { dim D = 1; score(q, k) = 0; normalize(s) = s; }");
+    int32_t sizes[] = {1, 3, 2, 1, 1, 0};
+    RefRun r = {.variant = v, .sizes = sizes};
+    ck_assert_ptr_nonnull(ref_check(&r));
+    sizes[SIZE_HKV] = 3;
+    ck_assert_ptr_null(ref_check(&r));
+    sizes[SIZE_SK] = -1;
+    ck_assert_ptr_nonnull(ref_check(&r));
+    arena_free(a);
+}
+END_TEST
+
+START_TEST(mask_alone) {
+    Arena *a = arena_new();
+    const Variant *v =
+        compile(a, "import std.mask;\nattention a { dim D = 1; score(q, k) = 0; normalize(s) = s;\n"
+                   "input n: i32[B]; mask(b, h, i, j) = window(i, j, n[b]); }");
+    int32_t sizes[] = {2, 1, 1, SQ, SK, 2}, n[] = {1, 3};
+    const void *inputs[] = {n};
+    RefRun r = {.variant = v, .sizes = sizes, .inputs = inputs};
+    unsigned char mask[SQ * SK];
+    for (int b = 0; b < 2; b++) {
+        ref_mask(&r, b, 0, mask);
+        for (int i = 0; i < SQ; i++)
+            for (int j = 0; j < SK; j++)
+                ck_assert_int_eq(mask[i * SK + j], j <= i + 2 && i + 2 - j < n[b]);
+    }
+    arena_free(a);
+}
+END_TEST
+
+// S_t = decay S_{t-1} + write (x) (erase . S_{t-1}) + key (x) value, as matrices.
+START_TEST(delta_rule) {
+    enum { S = 6 };
+    Arena *a = arena_new();
+    const Variant *variant =
+        compile(a, "recurrence r { dim D = 5, Dv = 3; input g: f32[B, H, S]; input beta: f32[S];\n"
+                   "decay(b, h, t) = g[b, h, t]; key(k, b, h, t) = k * beta[t];\n"
+                   "erase(k, b, h, t) = k * g[b, h, t]; write(k, b, h, t) = -k * beta[t]; }");
+    double *q = random_array(a, H * S * D, 1), *k = random_array(a, S * D, 2),
+           *v = random_array(a, H * S * DV, 3);
+    double *g = random_array(a, H * S, 4), *beta = random_array(a, S, 5),
+           *start = random_array(a, H * D * DV, 6);
+    double *o = ARENA_ARRAY(a, double, H *S *DV), *end = ARENA_ARRAY(a, double, H *D *DV);
+    for (int i = 0; i < H * S; i++) g[i] = fabs(g[i]);
+    int32_t sizes[] = {1, H, H, 1, H, S};
+    const void *inputs[] = {g, beta};
+    RefRun r = {.variant = variant,
+                .sizes = sizes,
+                .q = q,
+                .k = k,
+                .v = v,
+                .inputs = inputs,
+                .o = o,
+                .state0 = start,
+                .state = end};
+    ck_assert_ptr_null(ref_check(&r));
+    ref_run(&r);
+    for (int h = 0; h < H; h++) {
+        double *s = start + h * D * DV;
+        for (int t = 0; t < S; t++)
+            for (int e = 0; e < DV; e++) {
+                double recalled = 0, out = 0;
+                for (int d = 0; d < D; d++) recalled += g[h * S + t] * k[t * D + d] * s[d * DV + e];
+                for (int d = 0; d < D; d++) {
+                    double change = beta[t] * k[t * D + d] * (v[(h * S + t) * DV + e] - recalled);
+                    s[d * DV + e] = g[h * S + t] * s[d * DV + e] + change;
+                    out += q[(h * S + t) * D + d] * s[d * DV + e];
+                }
+                near(o[(h * S + t) * DV + e], out);
+            }
+        for (int i = 0; i < D * DV; i++) near(end[h * D * DV + i], s[i]);
+    }
+    arena_free(a);
+}
+END_TEST
+
+typedef struct Point {
+    double s;
+    int32_t index[4];
+} Point;
+
+static ExValue point_sym(void *ctx, const Ex *e) {
+    const Point *p = ctx;
+    switch ((int)e->sym) {
+    case SYM_DOT: return (ExValue){.f = p->s};
+    case SYM_B: return (ExValue){.i = p->index[0]};
+    case SYM_H: return (ExValue){.i = p->index[1]};
+    case SYM_Q_IDX: return (ExValue){.i = p->index[2]};
+    case SYM_KV_IDX: return (ExValue){.i = p->index[3]};
+    default: return (ExValue){.i = SK};
+    }
+}
+
+// `modify` by the reference (one key at a time, weight s, value 1) and by the row program.
+START_TEST(agrees_with_the_row_program) {
+    static const char *const bodies[] = {
+        "s * 0.5 + h - i / 3 + j % 2",
+        "j - i < -1 ? tanh(s) : max(s, exp2(-s))",
+        "pow(abs(s), 1.5) * ((i ^ j) & 3) + (i << h) - (~j >> 1)",
+        "f32(i != j && (b == 1 || s > 0)) + i32(s * 10) / -3 + i32(s * 10) % -3",
+        "sin(s) * cos(s) + erf(s) + sigmoid(s) + floor(s * 7) + log2(abs(s) + 1) + s % 0.3",
+    };
+    Arena *a = arena_new();
+    for (size_t n = 0; n < sizeof bodies / sizeof *bodies; n++) {
+        const Variant *v = compile(
+            a, arena_printf(a,
+                            "attention a { dim D = 1; score(q, k) = dot(q, k); normalize(s) = s;\n"
+                            "modify(s, b, h, i, j) = %s; mask(b, h, i, j) = j == %d; }",
+                            bodies[n], (int)n));
+        Diags d;
+        diag_init(&d, a);
+        RowProgram *p = fe_lower(a, &d, v);
+        double *q = random_array(a, B * H * SQ, 1), *k = random_array(a, B * H * SK, 2),
+               *o = ARENA_ARRAY(a, double, B *H *SQ);
+        double *ones = ARENA_ARRAY(a, double, B *H *SK);
+        for (int i = 0; i < B * H * SK; i++) ones[i] = 1;
+        int32_t sizes[] = {B, H, H, SQ, SK, 0};
+        RefRun r = {.variant = v, .sizes = sizes, .q = q, .k = k, .v = ones, .o = o};
+        ref_run(&r);
+        for (int row = 0; row < B * H * SQ; row++) {
+            Point at = {q[row] * k[row / SQ * SK + (int)n],
+                        {row / (H * SQ), row / SQ % H, row % SQ, (int32_t)n}};
+            ExEnv env = {.sym = point_sym, .ctx = &at};
+            double want = ex_eval(p->modified, &env).f;
+            ck_assert_msg(fabs(o[row] - want) <= 1e-6 * (1 + fabs(want)), "%s: %g, not %g",
+                          bodies[n], o[row], want);
+        }
+    }
+    arena_free(a);
+}
+END_TEST
+
+Suite *reference_values_suite(void);
+Suite *reference_values_suite(void) {
+    Suite *s = suite_create("reference values");
+    TCase *c = tcase_create("values");
+    tcase_add_test(c, causal_softmax_in_groups);
+    tcase_add_test(c, sizes_are_checked);
+    tcase_add_test(c, mask_alone);
+    tcase_add_test(c, delta_rule);
+    tcase_add_test(c, agrees_with_the_row_program);
+    suite_add_tcase(s, c);
+    return s;
+}
