@@ -109,14 +109,14 @@ $(BUILD)/suites.def: $(wildcard tests/unit/*.c)
 check: all $(TESTS)
 	tests/check.sh $(BUILD)
 check-asan:
-	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(MAKE) BUILD=$(BUILD)-asan OPT="-O1 -g" \
+	GEN=100 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(MAKE) BUILD=$(BUILD)-asan OPT="-O1 -g" \
 	    SAN="-fsanitize=address,undefined -fno-omit-frame-pointer" CFLAGS="$(CFLAGS) -Wno-format-truncation" check
 check-gpu: all $(BUILD)/tests/check_run
 	tests/check_gpu.sh $(BUILD)
 fuzz-variants: $(BUILD)/tests/check_gen
 	$(BUILD)/tests/check_gen $(SEED) $(N)
 fuzz: $(FUZZ_O:%.o=%)
-	for f in $^; do $$f tests/fuzz/corpus $(or $(SECONDS),20) || exit 1; done
+	for f in $^; do $$f tests/fuzz $(or $(SECONDS),20) || exit 1; done
 bench: $(BUILD)/attnc
 	tests/bench/cpu.sh $(BUILD)/attnc
 
