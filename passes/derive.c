@@ -27,15 +27,16 @@ typedef struct Derive {
     const RowProgram *row;
     Diags *diags;
     Stream *out;
-    int n;           // reductions
-    bool *needed;    // by the weight or an emit
-    int *sweep;      // of each needed reduction
-    bool *running;   // max and min whose finished value stands on running states and on earlier
-                     // sweeps only
-    ClassSet *full;  // classes of each reduction in a row with keys
-    ClassSet *empty; // ... and without
-    ClassSet *any;   // full or empty
-    ExMemo uses;     // const bool * by the reductions
+    int n;              // reductions
+    bool *needed;       // by the weight or an emit
+    int *sweep;         // of each needed reduction
+    bool *running;      // max and min whose finished value stands on running states and on earlier
+                        // sweeps only
+    const Ex **reduced; // what each reduces, simplified
+    ClassSet *full;     // classes of each reduction in a row with keys
+    ClassSet *empty;    // ... and without
+    ClassSet *any;      // full or empty
+    ExMemo uses;        // const bool * by the reductions
 } Derive;
 
 static ClassSet identity_class(ExOp op) {
@@ -112,8 +113,8 @@ static const Ex *state(Derive *d, int i) { return ex_sym(d->p, SYM_STATE, i, EX_
 
 // Reductions of this sweep by the states that run for them.
 static const Ex *running_value(Derive *d, const Ex *e, int sweep) {
-    for (int k = d->n - 1; k >= 0; k--) // a finished value may use earlier reductions of the sweep
-        if (d->needed[k] && d->sweep[k] == sweep && d->out->finished.data[k] && uses(d, e)[k])
+    for (int k = 0; k < d->out->finished.n; k++)
+        if (d->needed[k] && d->sweep[k] == sweep && uses(d, e)[k])
             e = ex_subst(d->p, e, SYM_R, k, d->out->finished.data[k]);
     return e;
 }
@@ -168,9 +169,13 @@ static bool separable(Derive *d, const Ex *e, int sweep, int only, NormalForm *n
     NfMotion *motion = ARENA_ARRAY(d->scratch, NfMotion, d->n);
     for (int k = 0; k < d->n; k++) {
         bool open = d->needed[k] && d->sweep[k] == sweep && (only < 0 || only == k);
-        motion[k] = !open ? NF_KNOWN : d->running[k] ? NF_MOVING : NF_SETTLING;
+        bool rises = d->row->reduces.data[k].op == EX_ROWMAX;
+        motion[k] = !open            ? NF_KNOWN
+                    : !d->running[k] ? NF_SETTLING
+                    : rises          ? NF_RISING
+                                     : NF_FALLING;
     }
-    NfRow row = {motion, d->full};
+    NfRow row = {motion, d->full, d->reduced};
     return normal_form(d->p, e, &row, nf) && (!nf->shift || shift_is_sound(d, nf->shift, sweep));
 }
 
@@ -273,12 +278,6 @@ static const Ex *with_shift(Derive *d, const Ex *elem, int shift) {
     return ex_subst(d->p, elem, SYM_SHIFT, NF_SHIFT, ex_sym(d->p, SYM_SHIFT, shift, EX_F32));
 }
 
-static bool uses_only_running(Derive *d, const Ex *e, int sweep) {
-    for (int k = 0; e && k < d->n; k++)
-        if (d->needed[k] && d->sweep[k] == sweep && !d->running[k] && uses(d, e)[k]) return false;
-    return true;
-}
-
 static const Ex *finished_value(Derive *d, const RowReduce *r, int st, const Ex *factor) {
     const Ex *v = factor ? simp_2(d->p, EX_MUL, state(d, st), factor) : state(d, st);
     if (!finite_when_empty(d, factor))
@@ -291,12 +290,12 @@ static void derive_reduction(Derive *d, int k) {
     const Ex *finished = identity(d->p, r->op);
     if (d->needed[k]) {
         NormalForm nf;
-        const Ex *f = simp_open(d->p, r->f);
+        const Ex *f = d->reduced[k] = simp_open(d->p, r->f);
         const char *what = arena_printf(d->arena, "'%s'", r->name);
         int sweep = place(d, f, r->op, 0, what, &nf);
         int shift = nf.shift ? add_shift(d, nf.shift, sweep) : -1;
         StreamState st = {r->op, sweep, with_shift(d, nf.elem, shift), shift, r->name, r->span};
-        d->running[k] = r->op != EX_ROWSUM && uses_only_running(d, nf.factor, sweep);
+        d->running[k] = r->op != EX_ROWSUM && !(nf.factor && uses_open(d, nf.factor, sweep));
         d->sweep[k] = sweep;
         finished = finished_value(d, r, add_state(d, st), nf.factor);
     }
@@ -325,6 +324,7 @@ Stream *pass_derive(Arena *a, const RowProgram *written, Diags *diags) {
     d.needed = ARENA_ARRAY(d.scratch, bool, n + 1);
     d.running = ARENA_ARRAY(d.scratch, bool, n + 1);
     d.sweep = ARENA_ARRAY(d.scratch, int, n + 1);
+    d.reduced = ARENA_ARRAY(d.scratch, const Ex *, n + 1);
     d.full = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
     d.empty = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
     d.any = ARENA_ARRAY(d.scratch, ClassSet, n + 1);

@@ -85,7 +85,7 @@ static unsigned own_deps(const Ctx *c, const Ex *e) {
     if (e->sym == SYM_S || e->sym == SYM_KV_IDX) return ELEM;
     if (e->sym != SYM_R) return 0;
     NfMotion m = c->row->motion[e->index];
-    return m == NF_MOVING ? MOVING : m == NF_SETTLING ? SETTLING : 0;
+    return m == NF_KNOWN ? 0 : m == NF_SETTLING ? SETTLING : MOVING;
 }
 
 // e's arguments are known already.
@@ -190,7 +190,29 @@ static Nf nf_exp2(Ctx *c, const Ex *e) {
 // ---- products
 // -------------------------------------------------------------------------------------------------------
 
-static Nf nf_mul(Ctx *c, const Nf *a, const Nf *b) {
+// An exponent without an element in it is a factor: nothing there needs a running value to keep
+// from overflowing.
+static void settle(Ctx *c, Nf *n) {
+    if (n->whole || n->x || !has_exponent(n)) return;
+    const Ex *e = n->exp ? n->exp : simp_1(c->p, EX_EXP2, exponent(c, n));
+    if (n->shift)
+        n->factor = times(c, n->factor, e);
+    else
+        n->known = times(c, n->known, e);
+    n->base = n->shift = NULL;
+}
+
+// Beside an exponent that is whole already, an exponent of row scalars alone is a factor: joined,
+// the two would not cancel.
+static Nf kept_apart(Ctx *c, const Nf *n, const Nf *other) {
+    Nf r = *n;
+    if (other->x && other->shift) settle(c, &r);
+    return r;
+}
+
+static Nf nf_mul(Ctx *c, const Nf *left, const Nf *right) {
+    const Nf apart[] = {kept_apart(c, left, right), kept_apart(c, right, left)}, *a = &apart[0],
+             *b = &apart[1];
     if (!a->ok || !b->ok || (a->whole && b->shift) || (b->whole && a->shift))
         return (Nf){.ok = false};
     Nf n = {.ok = true, .whole = a->whole || b->whole};
@@ -208,7 +230,9 @@ static Nf nf_mul(Ctx *c, const Nf *a, const Nf *b) {
     return n;
 }
 
-static Nf nf_div(Ctx *c, const Nf *a, const Nf *b) {
+static Nf nf_div(Ctx *c, const Nf *left, const Nf *right) {
+    const Nf apart[] = {kept_apart(c, left, right), kept_apart(c, right, left)}, *a = &apart[0],
+             *b = &apart[1];
     if (!a->ok || !b->ok || b->whole || (a->whole && (b->x || b->base || b->shift)))
         return (Nf){.ok = false};
     Nf n = {.ok = true, .whole = a->whole};
@@ -280,6 +304,10 @@ static Nf nf_with_zero(Ctx *c, const Ex *e, const Nf *a, const Nf *b) {
     return n;
 }
 
+static bool is_bounded(Ctx *c, const Nf *n) {
+    return !n->shift || n->whole || nf_bounded(c->p, n->x, n->shift, c->row);
+}
+
 static Nf nf_join(Ctx *c, const Ex *e, const Nf *a, const Nf *b) {
     bool extremum = e->op == EX_MAX || e->op == EX_MIN;
     if (!a->ok || !b->ok) return (Nf){.ok = false};
@@ -298,6 +326,7 @@ static Nf nf_join(Ctx *c, const Ex *e, const Nf *a, const Nf *b) {
         return n;
     }
     n.whole = a->shift != NULL;
+    if (!is_bounded(c, a) || !is_bounded(c, b)) return (Nf){.ok = false};
     n.u = joined(c, e, value_of(c, a), value_of(c, b));
     return n;
 }
@@ -363,18 +392,6 @@ static Nf nf_node(Ctx *c, const Ex *e) {
     return d & ELEM && d & UNFINISHED ? nf_mixed(c, e) : plain(c, e);
 }
 
-// An exponent without an element in it is a factor: nothing there needs a running value to keep
-// from overflowing.
-static void settle(Ctx *c, Nf *n) {
-    if (n->whole || n->x || !has_exponent(n)) return;
-    const Ex *e = n->exp ? n->exp : simp_1(c->p, EX_EXP2, exponent(c, n));
-    if (n->shift)
-        n->factor = times(c, n->factor, e);
-    else
-        n->known = times(c, n->known, e);
-    n->base = n->shift = NULL;
-}
-
 bool normal_form(ExPool *p, const Ex *e, const NfRow *row, NormalForm *out) {
     Ctx c = {.p = p, .scratch = arena_new(), .row = row};
     const Ex **order;
@@ -387,8 +404,9 @@ bool normal_form(ExPool *p, const Ex *e, const NfRow *row, NormalForm *out) {
         ex_memo_put(c.scratch, &c.forms, order[i], n);
     }
     Nf n = *form_of(&c, e);
+    settle(&c, &n);
+    n.ok = n.ok && is_bounded(&c, &n);
     if (n.ok) {
-        settle(&c, &n);
         const Ex *factor = times(&c, n.factor, n.known);
         if (factor && ex_is_f32(factor, 1)) factor = NULL;
         n.known = NULL;

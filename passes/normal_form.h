@@ -7,13 +7,15 @@
 
 typedef enum NfMotion { // of a reduction, seen from a sweep
     NF_KNOWN,           // finished in an earlier sweep
-    NF_MOVING,          // a max or min of this sweep: its running value may be a shift
+    NF_RISING,          // a max of this sweep: its running value may be a shift
+    NF_FALLING,         // a min, likewise
     NF_SETTLING,        // known only when this sweep is over
 } NfMotion;
 
 typedef struct NfRow { // by the index of SYM_R
     const NfMotion *motion;
-    const ClassSet *classes; // of finished values in a row with keys
+    const ClassSet *classes;  // of finished values in a row with keys
+    const Ex *const *reduced; // what each reduces, simplified like e
 } NfRow;
 
 enum { NF_SHIFT = -1 }; // SYM_SHIFT's index in NormalForm.elem: to be replaced
@@ -26,8 +28,11 @@ typedef struct NormalForm {
     const Ex *factor; // over all reductions; NULL for 1
 } NormalForm;
 
-// False where e is not of this form as far as the rules see. e is simplified without fma
-// (simp_open).
+// Whether exp2(x + shift) stays as small while the shift moves as it is in the end. bounded.c
+bool nf_bounded(ExPool *p, const Ex *x, const Ex *shift, const NfRow *row);
+
+// False where e is not of this form as far as the rules see, or where a running shift would not
+// keep its exponent small. e is simplified without fma (simp_open).
 bool normal_form(ExPool *p, const Ex *e, const NfRow *row, NormalForm *out);
 
 #endif

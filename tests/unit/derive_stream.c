@@ -362,7 +362,7 @@ static const struct {
     {"m = rowmin s; l = rowsum exp((m - s)); w = (exp((m - s)) / l); emit x = (m - log(l))", 1, 2,
      true, true},
     {"lo = rowmin s; hi = rowmax s; w = ((s - lo) / ((hi - lo) + 1.0))", 2, 2, false, true},
-    {"lo = rowmin s; hi = rowmax s; w = exp((s - (hi + (0.5 * lo))))", 1, 2, true, false},
+    {"lo = rowmin s; hi = rowmax s; w = exp((s - (hi + (0.5 * lo))))", 2, 2, false, false},
     // no max
     {"l = rowsum exp(s); w = (exp(s) / l)", 1, 2, false, true},
     {"l = rowsum exp(neg(s)); w = (exp(neg(s)) / l)", 1, 2, false, true},
@@ -380,10 +380,24 @@ static const struct {
     {"m = rowmax s; l = rowsum exp((s - m)); w = pow((exp((s - m)) / l), 2.0)", 1, 2, true, true},
     {"m = rowmax s; l = rowsum exp((s - m)); w = sqrt((exp((s - m)) / l))", 1, 2, true, true},
     {"m = rowmax s; l = rowsum exp((s - m)); w = ((exp((s - m)) / l) * s)", 1, 2, true, true},
-    {"m = rowmax s; l = rowsum exp((s - m)); w = ((exp((s - m)) + exp((sink - m))) / (l + 1.0))", 1,
-     2, true, true},
-    {"m = rowmax s; l = rowsum exp((s - m)); w = (max(exp((s - m)), exp((sink - m))) / (l + 1.0))",
+    // two terms that share a shift; where it does not bound the second, the maximum must be known
+    {"m = rowmax s; l = rowsum exp((s - max(m, sink))); w = ((exp((s - max(m, sink))) + exp((sink "
+     "- max(m, sink)))) / (l + 1.0))",
      1, 2, true, true},
+    {"m = rowmax s; l = rowsum exp((s - max(m, sink))); w = (max(exp((s - max(m, sink))), "
+     "exp((sink - max(m, sink)))) / (l + 1.0))",
+     1, 2, true, true},
+    {"m = rowmax s; l = rowsum exp((s - m)); w = ((exp((s - m)) + exp((sink - m))) / (l + 1.0))", 2,
+     2, false, true},
+    // shifts that would overflow before the sweep's end
+    {"m = rowmin s; w = exp((exp(m) - s))", 2, 1, false, false},
+    {"m = rowmax s; w = exp((s + m))", 2, 1, false, false},
+    {"m = rowmax s; w = exp((s - (0.5 * m)))", 2, 1, false, false},
+    {"m = rowmax (s * s); w = exp(((s * s) - m))", 1, 1, true, false},
+    {"m = rowmax s; w = exp((tanh(s) - min(m, 2.0)))", 2, 1, false, false},
+    {"m = rowmax s; w = exp((s - min(m, 2.0)))", 1, 1, true, false},
+    {"m = rowmax s; l = rowsum exp((s - m)); w = ((exp((s - m)) * exp((sink - m))) / l)", 1, 2,
+     true, true},
     {"m = rowmax s; l = rowsum select((0.0 < s), exp((s - m)), 0.0); w = (select((0.0 < s), exp((s "
      "- m)), 0.0) / (l + 1.0))",
      1, 2, true, true},
