@@ -429,6 +429,26 @@ static int operands(const Instr *in) {
     return in->op == I_UNARY ? 1 : in->op == I_BINARY ? 2 : in->op == I_COND ? 3 : in->n;
 }
 
+// Takes the operands off, computes, pushes. The operands are copied first: a call may move the
+// stack.
+static void apply_instr(Elab *e, const Instr *in) {
+    enum { FEW = 4 };
+    Tx *v[FEW], **args = v;
+    Span s[FEW], *places = s;
+    int n = operands(in);
+    if (n > FEW) {
+        args = ARENA_ARRAY(e->s->arena, Tx *, n);
+        places = ARENA_ARRAY(e->s->arena, Span, n);
+    }
+    for (int i = 0; i < n; i++) {
+        args[i] = e->stack.data[e->stack.n - n + i];
+        places[i] = e->places.data[e->places.n - n + i];
+    }
+    Tx *result = limited(e, step(e, in, args, places), in->span);
+    pop(e, n);
+    push(e, result, in->span);
+}
+
 static void run_instr(Elab *e, const Body *b, const Instr *in, Tx **slots) {
     Tx **top = e->stack.data + e->stack.n;
     switch (in->op) {
@@ -457,22 +477,7 @@ static void run_instr(Elab *e, const Body *b, const Instr *in, Tx **slots) {
     case I_BAD:
     case I_INDEX: break;
     }
-    // A call may move the stack: its operands are copied first.
-    enum { FEW = 4 };
-    Tx *v[FEW], **args = v;
-    Span s[FEW], *places = s;
-    int n = operands(in);
-    if (n > FEW) {
-        args = ARENA_ARRAY(e->s->arena, Tx *, n);
-        places = ARENA_ARRAY(e->s->arena, Span, n);
-    }
-    for (int i = 0; i < n; i++) {
-        args[i] = top[i - n];
-        places[i] = e->places.data[e->places.n - n + i];
-    }
-    Tx *result = limited(e, step(e, in, args, places), in->span);
-    pop(e, n);
-    push(e, result, in->span);
+    apply_instr(e, in);
 }
 
 Tx *elab_run(Elab *e, const Body *b, Tx *const *args) {

@@ -32,7 +32,7 @@ enum {
 
 static _Noreturn void out_of_memory(void) {
     fputs("attnc: out of memory\n", stderr);
-    abort();
+    abort(); // as arena.h says: without memory there is nothing left to report to
 }
 
 static void *must(void *p) {
