@@ -363,6 +363,16 @@ static void host_op(Cg *cg, const TileOp *op) {
     case TILE_WAIT:
     case TILE_VIEW:
     case TILE_BARRIER:
+    case TILE_PIPE: // roles: sm_90a's
+    case TILE_ROLE:
+    case TILE_FILL:
+    case TILE_TAKE:
+    case TILE_DROP:
+    case TILE_NEXT:
+    case TILE_TILES:
+    case TILE_AT:
+    case TILE_MMA_WAIT:
+    case TILE_TURN:
     case TILE_KIND_COUNT: break;
     }
     diag_error(cg->diags, op->span, "the host has no '%s'", tile_kind_name(op->kind));

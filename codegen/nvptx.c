@@ -159,6 +159,16 @@ static void nv_op(Cg *cg, const TileOp *op) {
     case TILE_BARRIER: cg_intrinsic(cg, "llvm.nvvm.barrier0", NULL, 0, NULL, 0); return;
     case TILE_LOOP:
     case TILE_YIELD:
+    case TILE_PIPE: // roles: sm_90a's
+    case TILE_ROLE:
+    case TILE_FILL:
+    case TILE_TAKE:
+    case TILE_DROP:
+    case TILE_NEXT:
+    case TILE_TILES:
+    case TILE_AT:
+    case TILE_MMA_WAIT:
+    case TILE_TURN:
     case TILE_KIND_COUNT: break;
     }
     assert(!"an operation of the scheduled level");

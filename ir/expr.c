@@ -40,7 +40,9 @@ ExType ex_sym_type(ExSym s) {
     case SYM_STEP:
     case SYM_TILE:
     case SYM_POS:
+    case SYM_LET:
     case SYM_WORKERS: return EX_I32;
+    case SYM_VALID:
     case SYM_MASK: return EX_BOOL;
     default: return EX_F32;
     }

@@ -189,6 +189,18 @@ bool tile_has_axis(const TileValue *v, int axis) {
     return false;
 }
 
+TileValue *tile_pipe_of(const TileValue *v) {
+    const TileOp *def = v->def;
+    if (!def || (def->kind != TILE_TAKE && def->kind != TILE_VIEW) || !def->args.n) return NULL;
+    TileValue *pipe = def->args.data[0];
+    return pipe->def && pipe->def->kind == TILE_PIPE ? pipe : NULL;
+}
+
+const TileOp *tile_role_of(const TileOp *op) {
+    while (op && op->kind != TILE_ROLE) op = op->block ? op->block->owner : NULL;
+    return op;
+}
+
 int tile_extent(const TileAxis *a) {
     if (a->extent) return a->extent;
     return a->size->op == EX_CONST ? a->size->i : 0;
@@ -196,7 +208,7 @@ int tile_extent(const TileAxis *a) {
 
 TileOp *tile_next(const TileBlock *root, const TileOp *op) {
     if (!op) return root->first;
-    if (op->kind == TILE_LOOP && op->body.first) return op->body.first;
+    if (op->body.first) return op->body.first;
     while (!op->next) {
         if (op->block == root || !op->block->owner) return NULL;
         op = op->block->owner;
@@ -265,6 +277,7 @@ static TileOp *dup_op(Dup *d, const TileOp *op) {
     n->prev = n->next = NULL;
     n->block = NULL;
     n->body = (TileBlock){.owner = n};
+    if (op->role) n->role = arena_strdup(a, op->role);
     memset(&n->results, 0, sizeof n->results);
     memset(&n->args, 0, sizeof n->args);
     memset(&n->outs, 0, sizeof n->outs);

@@ -10,8 +10,9 @@
 // Two levels, one IR. Algorithm level: load, map, mma, loop, yield, store; extents of tiled axes
 // are 0 (not chosen). Scheduled level: extents bound, TileSchedule filled, loops split by tile
 // class with SYM_MASK expanded or gone, and, where the target wants it, copies made asynchronous
-// into shared buffers (alloc, view, copy, commit, wait, barrier). A lowering translates op by op
-// and decides nothing. Text form: docs/tile-ir.md; tile_print and tile_parse are inverse to each
+// into shared buffers (alloc, view, copy, commit, wait, barrier), or the block is split into roles
+// that hand tiles to each other through pipes (role, pipe, fill, take, drop, next, tiles). A
+// lowering translates op by op and decides nothing. Text form: docs/tile-ir.md; tile_print and tile_parse are inverse to each
 // other.
 //
 // Meaning of a kernel: for every point of the grid, in any order, run the body. Positions: POS(a) =
@@ -85,7 +86,7 @@ typedef struct TileValue {
     int rank;
     uint8_t axis[TILE_MAX_RANK]; // strictly by kernel axis number: a set, in canonical order
     TileHome home;
-    int stages;  // HOME_SHARED buffers: copies of the tile it has room for; otherwise 1
+    int stages;  // HOME_SHARED buffers and pipes: tiles it has room for; otherwise 1
     TileOp *def; // the op that makes it; for a loop's carried value the loop
 } TileValue;
 
@@ -110,7 +111,7 @@ typedef struct TileResult { // one result of a map
 
 typedef struct TileBlock {
     TileOp *first, *last;
-    TileOp *owner; // the loop, or NULL for a kernel's body
+    TileOp *owner; // the loop, role, ...; NULL for a kernel's body
 } TileBlock;
 
 typedef enum TileClass { CLASS_ANY, CLASS_PARTIAL, CLASS_FULL } TileClass; // of a loop's tiles
@@ -138,11 +139,32 @@ struct TileOp {
     TileClass tiles;
     VEC(TileValue *) carried;
     TileBlock body; // ends with YIELD, whose args are the next carried values
-    // VIEW: args[0] a buffer, `stage` which of its tiles. COPY: args[0] the buffer, `stage`
-    // likewise; `when`: bool, or NULL for always. WAIT: until at most `pending` committed groups of
-    // copies are in flight.
+    // VIEW: args[0] a buffer, `stage` which of its tiles; or a pipe (no `stage`): the stage that was
+    // taken last and is held still. COPY: args[0] the buffer, `stage` likewise; `when`: bool, or
+    // NULL for always. WAIT: until at most `pending` committed groups of copies are in flight.
     const Ex *stage, *when;
     int pending;
+
+    // ---- roles. `when` of FILL, TAKE, DROP: where it is false they do nothing; what TAKE gives
+    // then may be multiplied, but nothing made of it may be stored.
+    // ROLE: `role` its name, `body`; one of them is called "producer" and decides what `next` is.
+    const char *role;
+    int warpgroups; // ROLE: of 4 warps each
+    int registers;  // ROLE: of a thread; 0: as the kernel begins
+    // FILL: args[0] the pipe, tensor and coordinates as COPY. TAKE: args[0] the pipe. DROP: args[0]
+    // the view. STORE: args[1], where there is one, the shared buffer that the tile goes through.
+    // MMA: the product is issued and makes a group; nothing may read the result before an MMA_WAIT
+    // (or a waiting map) has let it land. Groups land in order.
+    bool async;
+    // MAP: after `after` elements of each thread's rows were computed, wait until at most `pending`
+    // groups of products are in flight. What the wait lands is known to be there behind the map.
+    bool waits;
+    int after;
+    // MAP, STORE, FILL behind a NEXT of the same block: b, h, TILE and POS mean the tile before it.
+    bool behind;
+    bool pass; // TURN: the turn goes to the next warpgroup (else: wait for this one's)
+    // TILES: args, carried, results, body as of a loop; the body has one NEXT. AT: `axis`, `index`,
+    // `tiles`, body; the results are what the body yields.
 };
 
 typedef struct TileGrid { // one dimension of the grid, outermost first
@@ -152,10 +174,20 @@ typedef struct TileGrid { // one dimension of the grid, outermost first
     bool reversed; // from the last to the first: longest tiles first
 } TileGrid;
 
+typedef enum TilePersist {
+    PERSIST_NONE,   // one tile a block
+    PERSIST_STATIC, // as many blocks as fit the device; each takes every so manieth tile
+    PERSIST_DYNAMIC // each asks a counter
+} TilePersist;
+
 typedef struct TileSchedule {
     int lane_axis;  // host: the axis along vector lanes; -1 elsewhere
     int warps;      // GPU: warps of a block; rows of M are spread over them evenly
     int min_blocks; // blocks that should fit an SM together (launch bounds); 0: no wish
+    // Kernels of roles: which tiles a block has (`next`).
+    TilePersist persist;
+    int section; // heads (of all batches) whose tiles are taken before those of the next section,
+                 // so that their K and V stay in the L2 cache; 0: one section
 } TileSchedule;
 
 typedef struct TileKernel {
@@ -227,6 +259,9 @@ TileOp *tile_clone(TileProgram *p, TileKernel *k, const TileOp *op,
                    const Ex *(*map)(void *ctx, const Ex *e), void *ctx);
 TileProgram *tile_copy(Arena *a, const TileProgram *p); // an independent copy, in the same pool
 const char *tile_kind_name(TileKind k);
+// The pipe whose stage a value is a view of; NULL: none.
+TileValue *tile_pipe_of(const TileValue *v);
+const TileOp *tile_role_of(const TileOp *op); // the role that an op stands in; NULL: none
 
 // ---- text, checks, meaning
 void tile_print(Text *out, const TileProgram *p); // tile_text.c

@@ -443,6 +443,16 @@ static void eval_op(Eval *E, const TileOp *op) {
         if (E->committed - op->pending > E->landed) E->landed = E->committed - op->pending;
         return;
     case TILE_BARRIER: return barrier(E);
+    case TILE_PIPE:
+    case TILE_ROLE:
+    case TILE_FILL:
+    case TILE_TAKE:
+    case TILE_DROP:
+    case TILE_NEXT:
+    case TILE_TILES:
+    case TILE_AT:
+    case TILE_MMA_WAIT:
+    case TILE_TURN: return fail(E, "roles are not interpreted");
     case TILE_YIELD: // the loop takes its arguments
     case TILE_ALLOC:
     case TILE_KIND_COUNT: return;

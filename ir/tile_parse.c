@@ -272,16 +272,35 @@ static bool take_buffer(Parse *P, TileOp *op) {
     return op->stage && expect(P, "]");
 }
 
+static bool take_when(Parse *P, TileOp *op) {
+    return !take(P, "when") || (op->when = typed_expr(P, EX_BOOL)) != NULL;
+}
+
 static bool parse_copy(Parse *P, TileOp *op) {
-    if (!take_access(P, op) || !expect(P, "->") || !take_buffer(P, op)) return false;
-    if (take(P, "when") && !(op->when = typed_expr(P, EX_BOOL))) return false;
-    return true;
+    return take_access(P, op) && expect(P, "->") && take_buffer(P, op) && take_when(P, op);
+}
+
+static bool parse_fill(Parse *P, TileOp *op) {
+    return take_arg(P, op) && expect(P, "=") && take_access(P, op) && take_when(P, op);
+}
+
+// A buffer's stage, or a pipe.
+static bool parse_view(Parse *P, TileOp *op) {
+    if (!take_arg(P, op)) return false;
+    if (op->args.data[0]->def->kind == TILE_PIPE) return true;
+    return expect(P, "[") && (op->stage = typed_expr(P, EX_I32)) && expect(P, "]");
+}
+
+static bool parse_turn(Parse *P, TileOp *op) {
+    op->pass = take(P, "pass");
+    return op->pass || expect(P, "take");
 }
 
 static bool parse_store(Parse *P, TileOp *op) {
     if (!take_access(P, op)) return false;
     op->add = take(P, "+=");
-    return (op->add || expect(P, "=")) && take_arg(P, op);
+    if (!(op->add || expect(P, "=")) || !take_arg(P, op)) return false;
+    return !take(P, "through") || take_arg(P, op);
 }
 
 static bool parse_out(Parse *P, TileResult *r) {
@@ -312,7 +331,10 @@ static bool parse_map(Parse *P, TileOp *op) {
     set_names(P);
     if (op->outs.n != op->results.n)
         return fail(P, "%d bodies for %d results", op->outs.n, op->results.n);
-    return expect(P, "}");
+    if (!expect(P, "}")) return false;
+    op->waits = take(P, "wait");
+    return !op->waits ||
+           (take_int(P, &op->pending) && expect(P, "after") && take_int(P, &op->after));
 }
 
 static bool parse_block(Parse *P, TileBlock *b);
@@ -334,8 +356,34 @@ static bool parse_class(Parse *P, TileOp *op) {
     return expect(P, "partial");
 }
 
-static bool parse_loop(Parse *P, TileOp *op) {
+static bool parse_body(Parse *P, TileOp *op) {
     if (P->nest == MAX_NEST) return fail(P, "loops are nested too deeply");
+    P->nest++;
+    bool ok = parse_block(P, &op->body);
+    P->nest--;
+    return ok;
+}
+
+static bool parse_role(Parse *P, TileOp *op) {
+    op->warpgroups = 1;
+    if (!(op->role = take_word(P, "the role's name"))) return false;
+    if (take(P, "warpgroups") && !take_int(P, &op->warpgroups)) return false;
+    if (take(P, "registers") && !take_int(P, &op->registers)) return false;
+    return parse_body(P, op);
+}
+
+static bool parse_tiles(Parse *P, TileOp *op) {
+    return (!take(P, "carry") || parse_carry(P, op)) && parse_body(P, op);
+}
+
+static bool parse_at(Parse *P, TileOp *op) {
+    if (!take_axis(P, &op->axis) || !expect(P, ":")) return false;
+    if (!(op->index = typed_expr(P, EX_I32))) return false;
+    if (take(P, "class") && !parse_class(P, op)) return false;
+    return parse_body(P, op);
+}
+
+static bool parse_loop(Parse *P, TileOp *op) {
     if (!take_axis(P, &op->axis)) return false;
     if (!expect(P, "from") || !(op->from = typed_expr(P, EX_I32))) return false;
     if (!expect(P, "to") || !(op->to = typed_expr(P, EX_I32))) return false;
@@ -344,10 +392,7 @@ static bool parse_loop(Parse *P, TileOp *op) {
     if (take(P, "where") && !(op->where = typed_expr(P, EX_BOOL))) return false;
     if (take(P, "class") && !parse_class(P, op)) return false;
     if (take(P, "carry") && !parse_carry(P, op)) return false;
-    P->nest++;
-    bool ok = parse_block(P, &op->body);
-    P->nest--;
-    return ok;
+    return parse_body(P, op);
 }
 
 static bool parse_kind(Parse *P, TileOp *op) {
@@ -355,12 +400,22 @@ static bool parse_kind(Parse *P, TileOp *op) {
     case TILE_LOAD: return take_access(P, op);
     case TILE_STORE: return parse_store(P, op);
     case TILE_MAP: return parse_map(P, op);
-    case TILE_MMA: return take_args(P, op);
+    case TILE_MMA: op->async = take(P, "async"); return take_args(P, op);
     case TILE_LOOP: return parse_loop(P, op);
     case TILE_YIELD: skip(P); return *P->s != '%' || take_args(P, op);
     case TILE_COPY: return parse_copy(P, op);
-    case TILE_VIEW: return take_buffer(P, op);
-    case TILE_WAIT: return take_int(P, &op->pending);
+    case TILE_VIEW: return parse_view(P, op);
+    case TILE_WAIT:
+    case TILE_MMA_WAIT: return take_int(P, &op->pending);
+    case TILE_ROLE: return parse_role(P, op);
+    case TILE_FILL: return parse_fill(P, op);
+    case TILE_TAKE:
+    case TILE_DROP: return take_arg(P, op) && take_when(P, op);
+    case TILE_TILES: return parse_tiles(P, op);
+    case TILE_AT: return parse_at(P, op);
+    case TILE_TURN: return parse_turn(P, op);
+    case TILE_PIPE:
+    case TILE_NEXT:
     case TILE_ALLOC:
     case TILE_COMMIT:
     case TILE_BARRIER:
@@ -385,6 +440,7 @@ static bool parse_op(Parse *P, TileBlock *b) {
     if (++P->ops > MAX_OPS) return fail(P, "more than %d operations", MAX_OPS);
     TileOp *op = tile_op(P->p, P->k, NULL, TILE_LOAD, (Span){0});
     if (*P->s == '%' && !parse_results(P, op)) return false;
+    op->behind = take(P, "behind");
     const char *word = take_word(P, "an operation");
     if (!word) return false;
     int kind = 0;
@@ -394,7 +450,7 @@ static bool parse_op(Parse *P, TileBlock *b) {
     tile_append(b, op);
     op->span = span_from(P, start);
     bool ok = parse_kind(P, op);
-    if (op->kind != TILE_LOOP) op->span = span_from(P, start);
+    if (!op->body.first) op->span = span_from(P, start);
     return ok;
 }
 
@@ -447,6 +503,11 @@ static bool parse_schedule(Parse *P) {
             if (!take_int(P, &s->warps)) return false;
         } else if (take(P, "min_blocks")) {
             if (!take_int(P, &s->min_blocks)) return false;
+        } else if (take(P, "persistent")) {
+            s->persist = take(P, "dynamic") ? PERSIST_DYNAMIC : PERSIST_STATIC;
+            if (s->persist == PERSIST_STATIC && !expect(P, "static")) return false;
+        } else if (take(P, "section")) {
+            if (!take_int(P, &s->section)) return false;
         } else {
             return true;
         }

@@ -176,6 +176,10 @@ static bool own_tile(const TileKernel *k, const TileCoord *c) {
     return c->at->op == EX_SYM && c->at->sym == SYM_TILE && c->at->index == c->axis;
 }
 
+static void when(Out *o, const TileOp *op) {
+    if (op->when) ex(o, " when ", op->when);
+}
+
 // "k[b, h, N:, D: (t + 1)]"
 static void access(Out *o, const TileOp *op) {
     bool known = op->tensor >= 0 && op->tensor < o->p->tensors.n;
@@ -224,21 +228,13 @@ static void map(Out *o, const TileOp *op) {
         indent(o);
         text_puts(o->text, "}");
     }
+    if (op->waits) text_printf(o->text, " wait %d after %d", op->pending, op->after);
     o->names = outer;
 }
 
 static void block(Out *o, const TileBlock *b);
 
-static void loop(Out *o, const TileOp *op) {
-    static const char *const classes[] = {
-        [CLASS_ANY] = "", [CLASS_PARTIAL] = " class partial", [CLASS_FULL] = " class full"};
-    text_printf(o->text, " %s", axis_name(o, op->axis));
-    ex(o, " from ", op->from);
-    ex(o, " to ", op->to);
-    bool plain = op->index->op == EX_SYM && op->index->sym == SYM_STEP;
-    if (!plain) ex(o, " at ", op->index);
-    if (op->where) ex(o, " where ", op->where);
-    text_puts(o->text, classes[op->tiles]);
+static void carry(Out *o, const TileOp *op) {
     for (int i = 0; i < op->carried.n; i++) {
         text_puts(o->text, i ? ", " : " carry (");
         define(o, op->carried.data[i]);
@@ -246,6 +242,53 @@ static void loop(Out *o, const TileOp *op) {
     }
     text_puts(o->text, op->carried.n ? ") " : " ");
     block(o, &op->body);
+}
+
+static const char *class_name(TileClass c) {
+    static const char *const classes[] = {
+        [CLASS_ANY] = "", [CLASS_PARTIAL] = " class partial", [CLASS_FULL] = " class full"};
+    return classes[c];
+}
+
+static void loop(Out *o, const TileOp *op) {
+    text_printf(o->text, " %s", axis_name(o, op->axis));
+    ex(o, " from ", op->from);
+    ex(o, " to ", op->to);
+    bool plain = op->index->op == EX_SYM && op->index->sym == SYM_STEP;
+    if (!plain) ex(o, " at ", op->index);
+    if (op->where) ex(o, " where ", op->where);
+    text_puts(o->text, class_name(op->tiles));
+    carry(o, op);
+}
+
+static void at(Out *o, const TileOp *op) {
+    text_printf(o->text, " %s:", axis_name(o, op->axis));
+    ex(o, " ", op->index);
+    text_printf(o->text, "%s ", class_name(op->tiles));
+    block(o, &op->body);
+}
+
+static void role(Out *o, const TileOp *op) {
+    text_printf(o->text, " %s", op->role ? op->role : "?");
+    if (op->warpgroups != 1) text_printf(o->text, " warpgroups %d", op->warpgroups);
+    if (op->registers) text_printf(o->text, " registers %d", op->registers);
+    text_puts(o->text, " ");
+    block(o, &op->body);
+}
+
+static void store(Out *o, const TileOp *op) {
+    access(o, op);
+    text_puts(o->text, op->add ? " +=" : " =");
+    if (op->args.n) use(o, " ", op->args.data[0]);
+    if (op->args.n > 1) use(o, " through ", op->args.data[1]);
+}
+
+// "fill %kp = k[b, h, N:, D:] when valid"
+static void fill(Out *o, const TileOp *op) {
+    uses(o, op, 0);
+    text_puts(o->text, " =");
+    access(o, op);
+    when(o, op);
 }
 
 static void buffer(Out *o, const TileOp *op) {
@@ -260,14 +303,11 @@ static void operation(Out *o, const TileOp *op) {
         if (i) text_puts(o->text, ", ");
         define(o, op->results.data[i]);
     }
-    text_printf(o->text, "%s%s", op->results.n ? " = " : "", tile_kind_name(op->kind));
+    text_printf(o->text, "%s%s%s%s", op->results.n ? " = " : "", op->behind ? "behind " : "",
+                tile_kind_name(op->kind), op->async ? " async" : "");
     switch (op->kind) {
     case TILE_LOAD: access(o, op); break;
-    case TILE_STORE:
-        access(o, op);
-        text_puts(o->text, op->add ? " +=" : " =");
-        uses(o, op, 0);
-        break;
+    case TILE_STORE: store(o, op); break;
     case TILE_MAP: map(o, op); break;
     case TILE_MMA:
     case TILE_YIELD: uses(o, op, 0); break;
@@ -276,11 +316,24 @@ static void operation(Out *o, const TileOp *op) {
         access(o, op);
         text_puts(o->text, " ->");
         buffer(o, op);
-        if (op->when) ex(o, " when ", op->when);
+        when(o, op);
         break;
-    case TILE_VIEW: buffer(o, op); break;
-    case TILE_WAIT: text_printf(o->text, " %d", op->pending); break;
+    case TILE_VIEW: op->stage ? buffer(o, op) : uses(o, op, 0); break;
+    case TILE_WAIT:
+    case TILE_MMA_WAIT: text_printf(o->text, " %d", op->pending); break;
+    case TILE_ROLE: role(o, op); break;
+    case TILE_FILL: fill(o, op); break;
+    case TILE_TAKE:
+    case TILE_DROP:
+        uses(o, op, 0);
+        when(o, op);
+        break;
+    case TILE_TILES: carry(o, op); break;
+    case TILE_AT: at(o, op); break;
+    case TILE_TURN: text_puts(o->text, op->pass ? " pass" : " take"); break;
     case TILE_ALLOC:
+    case TILE_PIPE:
+    case TILE_NEXT:
     case TILE_COMMIT:
     case TILE_BARRIER:
     case TILE_KIND_COUNT: break;
@@ -320,11 +373,15 @@ static void kernel(Out *o, const TileKernel *k) {
     ex(o, "  mask ", k->mask);
     text_puts(o->text, "\n");
     const TileSchedule *s = &k->schedule;
-    if (s->warps || s->min_blocks || s->lane_axis >= 0) {
+    static const char *const persists[] = {
+        [PERSIST_NONE] = "", [PERSIST_STATIC] = "static", [PERSIST_DYNAMIC] = "dynamic"};
+    if (s->warps || s->min_blocks || s->lane_axis >= 0 || s->persist || s->section) {
         text_puts(o->text, "  schedule");
         if (s->lane_axis >= 0) text_printf(o->text, " lanes %s", axis_name(o, s->lane_axis));
         if (s->warps) text_printf(o->text, " warps %d", s->warps);
         if (s->min_blocks) text_printf(o->text, " min_blocks %d", s->min_blocks);
+        if (s->persist) text_printf(o->text, " persistent %s", persists[s->persist]);
+        if (s->section) text_printf(o->text, " section %d", s->section);
         text_puts(o->text, "\n");
     }
     text_puts(o->text, "  ");

@@ -18,6 +18,8 @@ enum {
     MAX_EXTENT = 1 << 16, // of a tile along an axis
     MAX_STAGES = 64,
     MAX_DEPTH = 64, // of loops in loops
+    MAX_WARPGROUPS = 4,
+    MAX_REGISTERS = 248,
 };
 
 // How far the copies into a buffer have come, in the order of the text.
@@ -36,7 +38,10 @@ typedef struct Verify {
     bool bound[TILE_MAX_AXES];
     bool grid_b, grid_h;
     int depth;    // of loops
+    int steps;    // of those that have a step
     bool in_full; // in a loop over full tiles
+    const TileOp *role; // the one at hand; NULL: none
+    bool roles;         // some role stands before
 } Verify;
 
 static bool __attribute__((format(printf, 2, 3))) fail(Verify *V, const char *fmt, ...) {
@@ -219,10 +224,10 @@ static Scope launch_scope(const Verify *V, const char *what) {
 static Scope tile_scope(const Verify *V, const char *what) {
     return (Scope){.what = what,
                    .syms = 1u << SYM_B | 1u << SYM_H | 1u << SYM_SIZE | 1u << SYM_SCALAR |
-                           1u << SYM_STEP | 1u << SYM_TILE,
+                           1u << SYM_STEP | 1u << SYM_TILE | (V->role ? 1u << SYM_VALID : 0),
                    .sizes = V->p->sizes.n,
                    .loads = true,
-                   .step = V->depth > 0,
+                   .step = V->steps > 0,
                    .tile = -1};
 }
 
@@ -230,7 +235,10 @@ static Scope tile_scope(const Verify *V, const char *what) {
 // ---------------------------------------------------------------------------------------------------------
 
 static bool is_buffer(const TileValue *v) { return v->def && v->def->kind == TILE_ALLOC; }
-static bool is_view(const TileValue *v) { return v->def && v->def->kind == TILE_VIEW; }
+static bool is_pipe(const TileValue *v) { return v->def && v->def->kind == TILE_PIPE; }
+static bool is_view(const TileValue *v) {
+    return v->def && (v->def->kind == TILE_VIEW || v->def->kind == TILE_TAKE);
+}
 
 static bool same_type(const TileValue *v, const TileValue *w) {
     return v->dtype == w->dtype && v->rank == w->rank && !memcmp(v->axis, w->axis, (size_t)v->rank);
@@ -249,7 +257,7 @@ static bool check_value(Verify *V, const TileValue *v) {
     }
     if (v->stages < 1 || v->stages > MAX_STAGES)
         return fail(V, "%%%s has %d stages", v->name, v->stages);
-    if (v->stages > 1 && !is_buffer(v))
+    if (v->stages > 1 && !is_buffer(v) && !is_pipe(v))
         return fail(V, "%%%s has stages, but is no buffer", v->name);
     return true;
 }
@@ -265,12 +273,31 @@ static bool define(Verify *V, const TileValue *v, const TileOp *def) {
     return true;
 }
 
-static bool check_use(Verify *V, const TileValue *v, bool buffer) {
+// What an operand must be.
+typedef enum Want { WANT_VALUE, WANT_BUFFER, WANT_PIPE } Want;
+
+static Want wanted(const TileOp *op, int i) {
+    switch ((int)op->kind) {
+    case TILE_VIEW: return op->stage ? WANT_BUFFER : WANT_PIPE;
+    case TILE_COPY: return WANT_BUFFER;
+    case TILE_FILL:
+    case TILE_TAKE: return WANT_PIPE;
+    case TILE_STORE: return i == 1 ? WANT_BUFFER : WANT_VALUE;
+    default: return WANT_VALUE;
+    }
+}
+
+static bool check_use(Verify *V, const TileValue *v, Want want) {
     if (v->id < 0 || v->id >= V->k->nvalues || V->value[v->id] != v)
         return fail(V, "%%%s is used where it is not known", v->name);
-    if (is_buffer(v) != buffer)
-        return fail(V, buffer ? "%%%s is no buffer" : "%%%s is a buffer: view it first", v->name);
-    if (!is_view(v)) return true;
+    if (is_pipe(v) != (want == WANT_PIPE))
+        return fail(V, want == WANT_PIPE ? "%%%s is no pipe" : "%%%s is a pipe: take it first",
+                    v->name);
+    if (is_buffer(v) != (want == WANT_BUFFER))
+        return fail(V,
+                    want == WANT_BUFFER ? "%%%s is no buffer" : "%%%s is a buffer: view it first",
+                    v->name);
+    if (!is_view(v) || is_pipe(v->def->args.data[0])) return true;
     const TileValue *b = v->def->args.data[0];
     switch (V->arrival[b->id]) {
     case NOTHING:
@@ -330,11 +357,18 @@ static bool check_load(Verify *V) {
                                         t->name, dtype_name(t->dtype));
 }
 
+static bool check_through(Verify *V, const TileValue *v, const TileValue *b, const TileTensor *t) {
+    if (b->dtype != t->dtype || b->rank != v->rank || memcmp(b->axis, v->axis, (size_t)v->rank))
+        return fail(V, "%%%s has not the shape of what is stored", b->name);
+    return !V->op->add || fail(V, "a sum does not go through a buffer");
+}
+
 static bool check_store(Verify *V) {
-    if (!check_counts(V, 0, 1, 1)) return false;
+    if (!check_counts(V, 0, 1, 2)) return false;
     const TileValue *v = V->op->args.data[0];
     if (!check_access(V, v)) return false;
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
+    if (V->op->args.n > 1 && !check_through(V, v, V->op->args.data[1], t)) return false;
     if (t->role != TENSOR_O && t->role != TENSOR_EMIT && t->role != TENSOR_WORK)
         return fail(V, "'%s' is read only", t->name);
     return dtype_reads(v->dtype) == dtype_reads(t->dtype) ||
@@ -383,6 +417,8 @@ static bool check_map(Verify *V) {
         if (op->axes[i] >= V->k->naxes) return fail(V, "it is over an axis that is not there");
         if (i && op->axes[i] <= op->axes[i - 1]) return fail(V, "its axes are out of order");
     }
+    if (op->waits && (op->pending < 0 || op->after < 0 || !V->role))
+        return fail(V, "it waits for products in no role, or for less than nothing");
     unsigned reached = 0;
     for (int i = 0; i < op->outs.n; i++)
         if (!check_out(V, i, &reached)) return false;
@@ -395,6 +431,7 @@ static bool check_map(Verify *V) {
 
 static bool check_mma(Verify *V) {
     if (!check_counts(V, 1, 2, 3)) return false;
+    if (V->op->async && !V->role) return fail(V, "an asynchronous product outside roles");
     const TileValue *v = V->op->results.data[0], *x = V->op->args.data[0], *y = V->op->args.data[1];
     const TileValue *sum = V->op->args.n > 2 ? V->op->args.data[2] : NULL;
     if (dtype_reads(x->dtype) != dtype_reads(y->dtype) || dtype_reads(x->dtype) == EX_BOOL)
@@ -449,7 +486,82 @@ static bool check_view(Verify *V) {
     if (!check_counts(V, 1, 1, 1)) return false;
     const TileValue *b = V->op->args.data[0], *v = V->op->results.data[0];
     if (!same_type(b, v)) return fail(V, "%%%s is not of %%%s's type", v->name, b->name);
+    if (is_pipe(b)) return V->role || fail(V, "a pipe's stage is viewed outside roles");
     return check_stage(V);
+}
+
+// ---- roles and pipes
+
+static bool check_pipe(Verify *V) {
+    if (!check_counts(V, 1, 0, 0)) return false;
+    const TileValue *v = V->op->results.data[0];
+    if (V->depth || V->role) return fail(V, "a pipe in a loop or a role");
+    return v->home == HOME_SHARED || fail(V, "%%%s is not in shared memory", v->name);
+}
+
+static bool check_when(Verify *V) {
+    Scope s = tile_scope(V, "the condition");
+    return !V->op->when || check_ex(V, V->op->when, EX_BOOL, &s);
+}
+
+// One role fills a pipe, one takes from it: whoever else does is the first that stands wrong.
+static bool check_partner(Verify *V, const TileValue *pipe) {
+    const TileBlock *b = &V->k->body;
+    for (const TileOp *op = tile_next(b, NULL); op && op != V->op; op = tile_next(b, op)) {
+        if ((op->kind != TILE_FILL && op->kind != TILE_TAKE) || op->args.data[0] != pipe) continue;
+        bool same_role = tile_role_of(op) == V->role;
+        if (op->kind == V->op->kind && !same_role)
+            return fail(V, "%%%s is %s by two roles", pipe->name,
+                        op->kind == TILE_FILL ? "filled" : "taken from");
+        if (op->kind != V->op->kind && same_role)
+            return fail(V, "%%%s is filled and taken from by one role", pipe->name);
+    }
+    return true;
+}
+
+static bool check_fill(Verify *V) {
+    if (!check_counts(V, 0, 1, 1)) return false;
+    const TileValue *b = V->op->args.data[0];
+    if (!V->role) return fail(V, "a pipe is filled outside roles");
+    if (!check_access(V, b) || !check_when(V)) return false;
+    const TileTensor *t = &V->p->tensors.data[V->op->tensor];
+    if (b->dtype != t->dtype)
+        return fail(V, "%%%s is %s, '%s' is %s", b->name, dtype_name(b->dtype), t->name,
+                    dtype_name(t->dtype));
+    return check_partner(V, b);
+}
+
+static bool check_take(Verify *V) {
+    if (!check_counts(V, 1, 1, 1)) return false;
+    const TileValue *b = V->op->args.data[0], *v = V->op->results.data[0];
+    if (!V->role) return fail(V, "a pipe is taken from outside roles");
+    if (!same_type(b, v)) return fail(V, "%%%s is not of %%%s's type", v->name, b->name);
+    return check_when(V) && check_partner(V, b);
+}
+
+static bool check_drop(Verify *V) {
+    if (!check_counts(V, 0, 1, 1)) return false;
+    const TileValue *v = V->op->args.data[0];
+    if (!tile_pipe_of(v)) return fail(V, "%%%s is no view of a pipe's stage", v->name);
+    return check_when(V);
+}
+
+static bool check_next(Verify *V) {
+    if (!check_counts(V, 0, 0, 0)) return false;
+    if (!V->role) return fail(V, "it stands outside roles");
+    const TileOp *owner = V->op->block->owner;
+    return owner == V->role || owner->kind == TILE_TILES ||
+           fail(V, "it stands in a loop over other things than tiles of the grid");
+}
+
+// Behind a `next` of the same block.
+static bool check_behind(Verify *V) {
+    const TileOp *op = V->op;
+    if (op->kind != TILE_MAP && op->kind != TILE_STORE && op->kind != TILE_FILL)
+        return fail(V, "it cannot be behind");
+    for (const TileOp *at = op->prev; at; at = at->prev)
+        if (at->kind == TILE_NEXT) return true;
+    return fail(V, "it is behind, but no 'next' stands before it in its block");
 }
 
 static void advance(Verify *V, Arrival from, Arrival to) {
@@ -482,38 +594,31 @@ static bool check_carried(Verify *V, const TileValue *const inside, const TileVa
 
 // The body, in which the axis is bound and the carried values are known; afterwards what it defined
 // is not. What has arrived in buffers stays so: it only ever gets further.
-static bool check_body(Verify *V) {
+static bool check_body(Verify *V, bool binds) {
     const TileOp *op = V->op;
     int known = V->known.n;
     bool full = V->in_full;
     if (op->body.owner != op) return fail(V, "its body is another op's");
-    V->bound[op->axis] = true;
+    if (V->depth >= MAX_DEPTH) return fail(V, "loops are nested too deeply");
+    if (binds) V->bound[op->axis] = true;
     V->in_full |= op->tiles == CLASS_FULL;
     V->depth++;
+    V->steps += op->kind == TILE_LOOP;
     for (int i = 0; i < op->carried.n; i++)
         if (!define(V, op->carried.data[i], op)) return false;
     if (!check_block(V, &op->body)) return false;
     V->op = op;
     V->depth--;
+    V->steps -= op->kind == TILE_LOOP;
     V->in_full = full;
-    V->bound[op->axis] = false;
+    if (binds) V->bound[op->axis] = false;
     while (V->known.n > known) V->value[V->known.data[--V->known.n]] = NULL;
     return true;
 }
 
-static bool check_loop(Verify *V) {
-    const TileOp *op = V->op;
-    if (op->carried.n != op->args.n || op->results.n != op->args.n)
-        return fail(V, "%d initial values, %d carried, %d results", op->args.n, op->carried.n,
-                    op->results.n);
-    if (op->axis < 0 || op->axis >= V->k->naxes)
-        return fail(V, "it is over an axis that is not there");
-    const TileAxis *a = &V->k->axes[op->axis];
-    if (a->whole) return fail(V, "it is over %s, which has one tile", a->name);
-    if (V->bound[op->axis]) return fail(V, "the grid or another loop is already over %s", a->name);
-    if (V->depth >= MAX_DEPTH) return fail(V, "loops are nested too deeply");
-    if (!check_bounds(V) || !check_body(V)) return false;
-    const TileOp *yield = op->body.last;
+// What is carried: as many initial values, names, yielded values and results, of one type each.
+static bool check_carry(Verify *V) {
+    const TileOp *op = V->op, *yield = op->body.last;
     if (!yield || yield->kind != TILE_YIELD) return fail(V, "its body does not end with yield");
     if (yield->args.n != op->carried.n)
         return fail(V, "%d values are yielded, %d carried", yield->args.n, op->carried.n);
@@ -527,11 +632,78 @@ static bool check_loop(Verify *V) {
     return true;
 }
 
+static bool check_carry_counts(Verify *V) {
+    const TileOp *op = V->op;
+    return (op->carried.n == op->args.n && op->results.n == op->args.n) ||
+           fail(V, "%d initial values, %d carried, %d results", op->args.n, op->carried.n,
+                op->results.n);
+}
+
+static bool check_axis(Verify *V) {
+    const TileOp *op = V->op;
+    if (op->axis < 0 || op->axis >= V->k->naxes)
+        return fail(V, "it is over an axis that is not there");
+    const TileAxis *a = &V->k->axes[op->axis];
+    if (a->whole) return fail(V, "it is over %s, which has one tile", a->name);
+    if (V->bound[op->axis]) return fail(V, "the grid or another loop is already over %s", a->name);
+    return true;
+}
+
+static bool check_loop(Verify *V) {
+    return check_carry_counts(V) && check_axis(V) && check_bounds(V) && check_body(V, true) &&
+           check_carry(V);
+}
+
+static bool check_tiles(Verify *V) {
+    const TileOp *op = V->op;
+    if (op->block->owner != V->role || !V->role) return fail(V, "it stands outside roles, or within");
+    int nexts = 0;
+    for (const TileOp *in = op->body.first; in; in = in->next) nexts += in->kind == TILE_NEXT;
+    if (nexts != 1) return fail(V, "its body goes on %d times, not once", nexts);
+    return check_carry_counts(V) && check_body(V, false) && check_carry(V);
+}
+
+static bool check_at(Verify *V) {
+    const TileOp *op = V->op;
+    Scope index = tile_scope(V, "the tile's index");
+    if (!check_counts(V, op->results.n, 0, 0) || !check_axis(V)) return false;
+    if (!check_ex(V, op->index, EX_I32, &index) || !check_body(V, true)) return false;
+    const TileOp *yield = op->body.last;
+    if (!yield || yield->kind != TILE_YIELD) return fail(V, "its body does not end with yield");
+    if (yield->args.n != op->results.n)
+        return fail(V, "%d values are yielded for %d results", yield->args.n, op->results.n);
+    for (int i = 0; i < op->results.n; i++)
+        if (!check_carried(V, op->results.data[i], yield->args.data[i], "what is yielded"))
+            return false;
+    return true;
+}
+
+static bool check_role(Verify *V) {
+    const TileOp *op = V->op;
+    if (!check_counts(V, 0, 0, 0)) return false;
+    if (V->role || V->depth) return fail(V, "a role in a loop or in a role");
+    if (!is_name(op->role)) return fail(V, "a role without a name");
+    for (const TileOp *at = op->prev; at; at = at->prev)
+        if (at->kind == TILE_ROLE && !strcmp(at->role, op->role))
+            return fail(V, "two roles are called %s", op->role);
+    if (op->warpgroups < 1 || op->warpgroups > MAX_WARPGROUPS)
+        return fail(V, "it has %d warpgroups", op->warpgroups);
+    if (op->registers < 0 || op->registers > MAX_REGISTERS || op->registers % 8)
+        return fail(V, "it has %d registers a thread", op->registers);
+    V->role = op;
+    V->roles = true;
+    bool ok = check_body(V, false);
+    V->role = NULL;
+    return ok;
+}
+
 static bool check_yield(Verify *V) {
     const TileOp *op = V->op;
-    if (!op->block->owner) return fail(V, "a yield outside loops");
+    const TileOp *owner = op->block->owner;
+    if (!owner || owner->kind == TILE_ROLE) return fail(V, "a yield outside loops");
     if (op->next) return fail(V, "a yield before the end of its loop");
-    return check_counts(V, 0, 0, op->block->owner->carried.n);
+    return check_counts(V, 0, 0,
+                        owner->kind == TILE_AT ? owner->results.n : owner->carried.n);
 }
 
 static bool check_kind(Verify *V) {
@@ -549,6 +721,19 @@ static bool check_kind(Verify *V) {
         advance(V, COPIED, WAITED);
         return V->op->pending >= 0 ? check_counts(V, 0, 0, 0)
                                    : fail(V, "it waits for less than nothing");
+    case TILE_MMA_WAIT:
+        if (!V->role) return fail(V, "it stands outside roles");
+        return V->op->pending >= 0 ? check_counts(V, 0, 0, 0)
+                                   : fail(V, "it waits for less than nothing");
+    case TILE_PIPE: return check_pipe(V);
+    case TILE_ROLE: return check_role(V);
+    case TILE_FILL: return check_fill(V);
+    case TILE_TAKE: return check_take(V);
+    case TILE_DROP: return check_drop(V);
+    case TILE_NEXT: return check_next(V);
+    case TILE_TILES: return check_tiles(V);
+    case TILE_AT: return check_at(V);
+    case TILE_TURN: return V->role ? check_counts(V, 0, 0, 0) : fail(V, "it stands outside roles");
     case TILE_BARRIER: advance(V, WAITED, ARRIVED); return check_counts(V, 0, 0, 0);
     case TILE_COMMIT: return check_counts(V, 0, 0, 0);
     case TILE_KIND_COUNT: break;
@@ -562,9 +747,11 @@ static bool check_op(Verify *V, const TileOp *op, const TileBlock *b) {
     if (op->block != b || (op == b->first && op->prev) ||
         (op->next ? op->next->prev != op : b->last != op))
         return fail(V, "it is not linked into its block");
-    bool buffer = op->kind == TILE_COPY || op->kind == TILE_VIEW;
+    if (V->roles && !V->role && op->kind != TILE_ROLE)
+        return fail(V, "it stands behind roles, which are the last in a kernel");
+    if (op->behind && !check_behind(V)) return false;
     for (int i = 0; i < op->args.n; i++)
-        if (!check_use(V, op->args.data[i], buffer)) return false;
+        if (!check_use(V, op->args.data[i], wanted(op, i))) return false;
     // The results are checked as values first: what the kinds check relies on it.
     for (int i = 0; i < op->results.n; i++)
         if (!check_value(V, op->results.data[i])) return false;
@@ -645,6 +832,8 @@ static bool check_schedule(Verify *V) {
     if (s->lane_axis < -1 || s->lane_axis >= V->k->naxes)
         return fail(V, "lanes along an axis that is not there");
     if (s->warps < 0 || s->warps > 32) return fail(V, "%d warps", s->warps);
+    if ((unsigned)s->persist > PERSIST_DYNAMIC || s->section < 0)
+        return fail(V, "no such way of taking tiles");
     return (s->min_blocks >= 0 && s->min_blocks <= 64) || fail(V, "%d blocks", s->min_blocks);
 }
 
@@ -679,7 +868,8 @@ static bool check_kernel(Verify *V, const TileKernel *k) {
     V->arrival = ARENA_ARRAY(V->scratch, Arrival, k->nvalues);
     V->known.n = 0;
     memset(V->bound, 0, sizeof V->bound);
-    V->grid_b = V->grid_h = false;
+    V->grid_b = V->grid_h = V->roles = false;
+    V->role = NULL;
     if (!is_name(k->name)) return fail(V, "a kernel without a name");
     bool ok = check_axes(V) && check_grid(V) && check_mask(V) && check_schedule(V) &&
               check_block(V, &k->body) && check_names(V);
