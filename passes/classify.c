@@ -17,6 +17,7 @@
 // The tile at the diagonal comes first: it is where the maximum moves most. Tiles of queries are
 // taken longest first.
 #include "mask.h"
+#include "rewrite.h"
 
 #include "simplify_rules.h"
 
@@ -150,17 +151,15 @@ static void expand_body(TileOp *loop, Expand *m) {
 }
 
 // The partial loop: from the upper end down to the full ones, then those below them.
-static void make_partial(Classify *c, const Tiles *t, const Ex *above, const Ex *count) {
+static void make_partial(Classify *c, const Tiles *t, const Ex *above, const Ex *partial) {
     TileOp *loop = c->loop;
     const Ex *step = ex_symbol(c->x, SYM_STEP);
     const Ex *down = op2(c, EX_SUB, op2(c, EX_SUB, t->hi, num(c, 1)), step);
     loop->index = down;
-    if (above != count) {
+    if (above != partial) {
         const Ex *up = op2(c, EX_ADD, t->lo, op2(c, EX_SUB, step, above));
         loop->index = simp_select(c->x, op2(c, EX_LT, step, above), down, up);
     }
-    loop->from = num(c, 0);
-    loop->to = count;
     loop->tiles = CLASS_PARTIAL;
     if (t->where)
         loop->where = ex_simplify(c->x, ex_subst(c->x, t->where, SYM_TILE, c->k_axis, loop->index));
@@ -171,8 +170,6 @@ static void make_partial(Classify *c, const Tiles *t, const Ex *above, const Ex 
 // The full loop goes on from where the partial one ends, with what that leaves.
 static void make_full(Classify *c, TileOp *full, const Tiles *t, const Ex *from) {
     TileOp *loop = c->loop;
-    full->from = from;
-    full->to = op2(c, EX_ADD, from, op2(c, EX_SUB, t->fhi, t->flo));
     full->index = op2(c, EX_ADD, t->flo, op2(c, EX_SUB, ex_symbol(c->x, SYM_STEP), from));
     full->tiles = CLASS_FULL;
     Expand m = {c->x, ex_bool(c->x, true)};
@@ -187,29 +184,62 @@ static void make_full(Classify *c, TileOp *full, const Tiles *t, const Ex *from)
     }
 }
 
+// Both loops' steps of all, `partial` of them partial; of a split row those of this part.
+static void share_steps(Classify *c, TileOp *full, const Ex *partial, const Ex *total) {
+    TileOp *loop = c->loop;
+    pass_share_steps(c->p, c->k, loop, total);
+    if (!full) return;
+    const Ex *end = loop->to, *middle = partial;
+    if (pass_split_axis(c->p, c->k) >= 0) middle = clamp(c, partial, loop->from, end);
+    loop->to = full->from = middle;
+    full->to = end;
+}
+
+// The later the tile of queries, the more keys: start with the last.
+static void order_tiles(Classify *c, const KeySet *hull) {
+    bool grows = hull->hi && ex_uses(hull->hi, SYM_TILE, c->q_axis);
+    if (!grows || (hull->lo && ex_uses(hull->lo, SYM_TILE, c->q_axis))) return;
+    for (int i = 0; i < c->k->ngrid; i++) {
+        TileGrid *g = &c->k->grid[i];
+        if (g->sym == SYM_TILE && g->axis == c->q_axis) g->reversed = true;
+    }
+}
+
 static void split_loop(Classify *c) {
     KeySet hull;
     Tiles t = tiles_of(c, &hull);
-    for (int i = 0; i < c->k->ngrid;
-         i++) { // the later the tile of queries, the more keys: start with the last
-        TileGrid *g = &c->k->grid[i];
-        bool grows = hull.hi && ex_uses(hull.hi, SYM_TILE, c->q_axis) &&
-                     !(hull.lo && ex_uses(hull.lo, SYM_TILE, c->q_axis));
-        if (g->sym == SYM_TILE && g->axis == c->q_axis && grows) g->reversed = true;
-    }
+    order_tiles(c, &hull);
     const Ex *above = op2(c, EX_SUB, t.hi, t.fhi);
-    const Ex *count = op2(c, EX_ADD, above, op2(c, EX_SUB, t.flo, t.lo));
+    const Ex *partial = op2(c, EX_ADD, above, op2(c, EX_SUB, t.flo, t.lo));
     TileOp *full = t.full ? tile_clone(c->p, c->k, c->loop, NULL, NULL) : NULL;
-    make_partial(c, &t, above, count);
-    if (full) make_full(c, full, &t, count);
+    make_partial(c, &t, above, partial);
+    if (full) make_full(c, full, &t, partial);
+    share_steps(c, full, partial, op2(c, EX_ADD, partial, op2(c, EX_SUB, t.fhi, t.flo)));
+}
+
+static void find_mask(void *ctx, const Ex *e) {
+    if (e->op == EX_SYM && e->sym == SYM_MASK) *(bool *)ctx = true;
+}
+
+static const Ex *look_for_mask(void *ctx, const Ex *e) {
+    ex_visit(e, find_mask, ctx);
+    return e;
+}
+
+// A sweep over keys; not, say, a loop over parts.
+static bool is_masked(const TileOp *loop) {
+    bool found = false;
+    for (TileOp *op = tile_next(&loop->body, NULL); op; op = tile_next(&loop->body, op))
+        tile_map_exprs(op, look_for_mask, &found);
+    return found;
 }
 
 static void classify_kernel(TileProgram *p, TileKernel *k) {
     int q_axis = fixed_axis(k);
     for (TileOp *op = k->body.first, *next; op; op = next) {
         next = op->next;
-        if (op->kind != TILE_LOOP || op->tiles != CLASS_ANY || op->axis == q_axis || q_axis < 0)
-            continue;
+        if (op->kind != TILE_LOOP || op->tiles != CLASS_ANY || op->axis == q_axis) continue;
+        if (q_axis < 0 || !is_masked(op)) continue;
         Classify c = {
             .p = p, .k = k, .x = p->pool, .loop = op, .q_axis = q_axis, .k_axis = op->axis};
         split_loop(&c);

@@ -12,6 +12,7 @@ typedef struct PassOptions {
     Dtype dtype;   // of q, k, v, o
     int opt;       // -O level, 0 to 3
     bool tf32;     // f32 products may run in tf32
+    bool split;    // add the form that splits the keys of a row between blocks
 } PassOptions;
 
 // Stream -> tile program, algorithm level: one sweep after the other, one loop each. build.c

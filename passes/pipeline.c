@@ -3,6 +3,7 @@
 // In: a streaming form. Out: a program that a target can lower, or NULL with an error in diags.
 // Holds between any two passes: tile_verify.
 #include "passes.h"
+#include "rewrite.h"
 
 #include <assert.h>
 
@@ -38,6 +39,7 @@ TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
 TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
     TileProgram *p = pass_algorithm(a, s, o);
     if (!pass_tile(p, o, diags)) return NULL;
+    pass_set_splits(p);
     verify(p);
     pass_classify(p);
     verify(p);

@@ -28,6 +28,15 @@ void pass_compact(TileProgram *p, TileOp *map);
 // Removes result `i` of a map or loop (for a loop also what carries it); nothing may use it.
 void pass_drop_result(TileOp *op, int i);
 
+// ---- sweeps that several blocks share (split.c)
+// The grid's axis over parts, whose number is derived at launch; -1: the kernel is not split.
+int pass_split_axis(const TileProgram *p, const TileKernel *k);
+// A loop's from and to: this block's share of `total` steps; all of them where the kernel is not
+// split.
+void pass_share_steps(TileProgram *p, TileKernel *k, TileOp *loop, const Ex *total);
+// How many parts, once extents are bound.
+void pass_set_splits(TileProgram *p);
+
 // ---- looking
 bool pass_before(const TileOp *a, const TileOp *b); // both of one block, a != b
 // The op of block `b` that is `op` or holds it; NULL when op is not within b.

@@ -1,5 +1,6 @@
 // schedule.c: which target answers for tile extents and schedules, and how an extent is bound.
 #include "schedule.h"
+#include "rewrite.h"
 
 #include <assert.h>
 
@@ -46,5 +47,5 @@ void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent) {
     for (int i = 0; i < k->ngrid; i++)
         if (k->grid[i].sym == SYM_TILE && k->grid[i].axis == axis) k->grid[i].count = count;
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (op->kind == TILE_LOOP && op->axis == axis) op->to = count;
+        if (op->kind == TILE_LOOP && op->axis == axis) pass_share_steps(p, k, op, count);
 }

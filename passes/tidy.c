@@ -148,8 +148,16 @@ static void follow(Live *l, TileValue *v) {
 
 // What happens whether or not anybody reads a result.
 static bool has_effect(const TileOp *op) {
-    return op->kind == TILE_STORE || op->kind == TILE_COPY || op->kind == TILE_COMMIT ||
-           op->kind == TILE_WAIT || op->kind == TILE_BARRIER;
+    switch ((int)op->kind) {
+    case TILE_LOAD:
+    case TILE_MAP:
+    case TILE_MMA:
+    case TILE_LOOP:
+    case TILE_YIELD:
+    case TILE_ALLOC:
+    case TILE_VIEW: return false;
+    default: return true;
+    }
 }
 
 static bool loop_stays(const TileOp *loop) {

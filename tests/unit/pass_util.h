@@ -7,6 +7,7 @@
 #include "frontend/reference.h"
 #include "ir/tile_eval.h"
 #include "passes/passes.h"
+#include "passes/rewrite.h"
 #include "passes/schedule.h"
 
 #include <check.h>
@@ -81,14 +82,14 @@ static inline void pu_bind(TileProgram *p, PuTiles tiles) {
     }
 }
 
-static inline TileProgram *pu_program(Arena *a, const Stream *s, Dtype dtype, PuStage stage,
-                                      PuTiles tiles) {
-    PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = dtype, .opt = 3};
-    TileProgram *p = pass_build(a, s, &o);
+static inline TileProgram *pu_staged(Arena *a, const Stream *s, const PassOptions *o, PuStage stage,
+                                     PuTiles tiles) {
+    TileProgram *p = pass_build(a, s, o);
     if (stage >= PU_TIDY) pass_tidy(p);
     if (stage >= PU_HOISTED) pass_hoist(p);
     if (stage >= PU_FUSED) pass_fuse(p);
     if (stage >= PU_BOUND) pu_bind(p, tiles);
+    if (stage >= PU_BOUND) pass_set_splits(p);
     if (stage >= PU_CLASSIFIED) pass_classify(p);
     if (stage >= PU_SHAPED) {
         pass_hoist(p);
@@ -96,6 +97,12 @@ static inline TileProgram *pu_program(Arena *a, const Stream *s, Dtype dtype, Pu
     }
     pu_verify(p, p->name, stage);
     return p;
+}
+
+static inline TileProgram *pu_program(Arena *a, const Stream *s, Dtype dtype, PuStage stage,
+                                      PuTiles tiles) {
+    PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = dtype, .opt = 3};
+    return pu_staged(a, s, &o, stage, tiles);
 }
 
 // ---- the reference on a program's data

@@ -1,0 +1,105 @@
+// combine.c: the kernel that merges the parts of a row.
+//
+// In: a Build whose part kernel leaves, for each part, states and an accumulator. Out: a kernel
+// that merges them by the derived rule and finishes the row: maxima and minima as such; sums, each
+// side first rescaled from its own shift to the merged one.
+//
+//     loop S carry %m = -inf, %l = 0, %acc = 0
+//       %m_new = max(m, m_part)
+//       %c = exp2(a(m_new) - a(m)), %c_part = exp2(a(m_new) - a(m_part))     a as in the sweep,
+//       safe on the left %l_new = l * c + l_part * c_part, %acc_new = acc * c + acc_part * c_part
+//
+// A part without a key is the identity: its raw shift is +inf, so what it left is multiplied by 0.
+#include "build.h"
+
+typedef struct Merge {
+    TileOp *loop;
+    TileValue **old, **part, **new; // by state
+    TileValue **c_old, **c_part;    // by shift; NULL until needed
+    TileValue *acc;
+} Merge;
+
+static void bind_states(Build *b, TileValue *const *v) {
+    for (int i = 0; i < b->s->states.n; i++)
+        if (v[i]) build_bind(b, SYM_STATE, i, v[i]);
+}
+
+static TileValue *raw_of(Build *b, int shift, TileValue *const *states, const char *name) {
+    int mark = b->env.n;
+    bind_states(b, states);
+    TileValue *raw = build_raw_shift(b, shift, name);
+    b->env.n = mark;
+    return raw;
+}
+
+static void merge_shift(Build *b, Merge *m, int shift) {
+    if (shift < 0 || m->c_old[shift]) return;
+    TileValue *now = build_safe_shift(b, raw_of(b, shift, m->new, "a_new"));
+    m->c_old[shift] = build_rescale(b, now, raw_of(b, shift, m->old, "a_old"));
+    m->c_part[shift] = build_rescale(b, now, raw_of(b, shift, m->part, "a_part"));
+}
+
+// old and part, each times its factor where there is a shift, joined by op.
+static TileValue *merged(Build *b, const Merge *m, const char *name, ExOp op, int shift,
+                         int columns, TileValue *old, TileValue *part) {
+    TileOp *map = build_open_map(b, AX_M, columns, b->row->span);
+    const Ex *x = pass_operand(b->p, map, old), *y = pass_operand(b->p, map, part);
+    if (shift >= 0) {
+        x = ex_2(b->pool, EX_MUL, x, pass_operand(b->p, map, m->c_old[shift]));
+        y = ex_2(b->pool, EX_MUL, y, pass_operand(b->p, map, m->c_part[shift]));
+    }
+    return pass_out(b->p, b->k, map, name, DT_F32, ex_2(b->pool, op, x, y), EX_CONST, 0);
+}
+
+static void open_loop(Build *b, Merge *m) {
+    const Stream *s = b->s;
+    TileValue **start = ARENA_ARRAY(b->arena, TileValue *, s->states.n + 1);
+    for (int i = 0; i < s->states.n; i++)
+        start[i] = build_row(b, arena_printf(b->arena, "%s_0", s->states.data[i].name),
+                             build_identity(b, s->states.data[i].op));
+    TileValue *acc = build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(b->pool, 0.0f));
+    m->loop = build_loop(b, AX_S, build_size(b, b->splits));
+    for (int i = 0; i < s->states.n; i++)
+        m->old[i] = build_carry(b, m->loop, s->states.data[i].name, start[i]);
+    m->acc = build_carry(b, m->loop, "acc", acc);
+    b->block = &m->loop->body;
+}
+
+static void step(Build *b, Merge *m) {
+    const Stream *s = b->s;
+    const Ex *head = ex_symbol(b->pool, SYM_H);
+    for (int i = 0; i < s->states.n; i++) {
+        const StreamState *st = &s->states.data[i];
+        const char *name = arena_printf(b->arena, "%s_part", st->name);
+        m->part[i] = build_load(b, name, b->work_state[i], head, AX_M, AX_NONE);
+    }
+    for (int i = 0; i < s->states.n; i++) {
+        const StreamState *st = &s->states.data[i];
+        merge_shift(b, m, st->shift);
+        const char *name = arena_printf(b->arena, "%s_new", st->name);
+        m->new[i] =
+            merged(b, m, name, build_merge(st->op), st->shift, AX_NONE, m->old[i], m->part[i]);
+    }
+    merge_shift(b, m, s->shift);
+    TileValue *part = build_load(b, "acc_part", b->work_acc, head, AX_M, AX_E);
+    TileValue *acc = merged(b, m, "acc_new", EX_ADD, s->shift, AX_E, m->acc, part);
+    TileOp *yield = tile_op(b->p, b->k, b->block, TILE_YIELD, b->row->span);
+    for (int i = 0; i < s->states.n; i++) tile_arg(b->p, yield, m->new[i]);
+    tile_arg(b->p, yield, acc);
+    b->block = m->loop->block;
+}
+
+void build_combine(Build *b) {
+    static const AxisRole axes[] = {AX_M, AX_E, AX_S};
+    int n = b->s->states.n, shifts = b->s->shifts.n;
+    build_kernel(b, arena_printf(b->arena, "%s_combine", b->row->name), axes, 3);
+    Merge m = {.old = ARENA_ARRAY(b->arena, TileValue *, n + 1),
+               .part = ARENA_ARRAY(b->arena, TileValue *, n + 1),
+               .new = ARENA_ARRAY(b->arena, TileValue *, n + 1),
+               .c_old = ARENA_ARRAY(b->arena, TileValue *, shifts + 1),
+               .c_part = ARENA_ARRAY(b->arena, TileValue *, shifts + 1)};
+    open_loop(b, &m);
+    step(b, &m);
+    bind_states(b, m.loop->results.data);
+    build_finish(b, m.loop->results.data[n]);
+}

@@ -1,0 +1,245 @@
+// sweep.c: the kernels that sweep the keys: the whole forward, and the part of it for a part of the
+// keys.
+//
+// In: a Build. Out: a kernel in b->p (build.c shows what it looks like).
+#include "build.h"
+
+#include <math.h>
+
+typedef struct Sweep {
+    TileOp *loop;
+    TileValue *acc;      // carried; NULL but in the last sweep
+    TileValue **old;     // by state: carried value; NULL for other sweeps' states
+    TileValue **rescale; // by shift: what accumulated sums are multiplied by; NULL until needed
+} Sweep;
+
+static TileValue *mma(Build *b, const char *name, TileValue *x, TileValue *y, TileValue *sum,
+                      AxisRole columns) {
+    TileOp *op = tile_op(b->p, b->k, b->block, TILE_MMA, b->row->span);
+    tile_arg(b->p, op, x);
+    tile_arg(b->p, op, y);
+    if (sum) tile_arg(b->p, op, sum);
+    uint8_t axes[] = {(uint8_t)b->axis[AX_M], (uint8_t)b->axis[columns]};
+    return tile_result(b->p, b->k, op, name, DT_F32, axes, 2);
+}
+
+static const Ex *kv_head(Build *b) {
+    const Ex *scaled = ex_2(b->pool, EX_MUL, ex_symbol(b->pool, SYM_H), build_size(b, SIZE_HKV));
+    return ex_2(b->pool, EX_DIV, scaled, build_size(b, SIZE_HQ));
+}
+
+// The sum of squares over the columns: sqnorm_q, sqnorm_k.
+static TileValue *sqnorm(Build *b, const char *name, TileValue *x, AxisRole rows) {
+    TileOp *map = build_open_map(b, rows, AX_D, b->row->span);
+    const Ex *e = pass_operand(b->p, map, x);
+    const Ex *square = ex_2(b->pool, EX_MUL, e, e);
+    return pass_out(b->p, b->k, map, name, DT_F32, square, EX_ROWSUM, b->axis[AX_D]);
+}
+
+// ---- a step
+
+// The modified score, -inf where the key is masked.
+static TileValue *scores(Build *b, TileValue *q, TileValue *sqq) {
+    ExPool *x = b->pool;
+    const Ex *modified = b->row->modified;
+    TileValue *k = build_load(b, "k", b->tensor_k, kv_head(b), AX_N, AX_D);
+    if (ex_uses(modified, SYM_DOT, 0)) build_bind(b, SYM_DOT, 0, mma(b, "dot", q, k, NULL, AX_N));
+    if (ex_uses(modified, SYM_SQQ, 0)) build_bind(b, SYM_SQQ, 0, sqq);
+    if (ex_uses(modified, SYM_SQK, 0)) build_bind(b, SYM_SQK, 0, sqnorm(b, "sqk", k, AX_N));
+    const Ex *masked = ex_select(x, ex_symbol(x, SYM_MASK), modified, ex_f32(x, -INFINITY));
+    return build_map(b, "s", DT_F32, AX_M, AX_N, masked);
+}
+
+// Makes a shift's new value and its rescale factor, once its states are up to date.
+static void advance_shift(Build *b, Sweep *w, int shift) {
+    if (shift < 0 || w->rescale[shift]) return;
+    int mark = b->env.n;
+    for (int i = 0; i < b->s->states.n; i++)
+        if (w->old[i]) build_bind(b, SYM_STATE, i, w->old[i]);
+    TileValue *before = build_raw_shift(b, shift, "a_old");
+    b->env.n = mark;
+    TileValue *now = build_safe_shift(b, build_raw_shift(b, shift, "a_new"));
+    w->rescale[shift] = build_rescale(b, now, before);
+    build_bind(b, SYM_SHIFT, shift, now);
+}
+
+static void advance_shifts_of(Build *b, Sweep *w, const Ex *elem, int shift) {
+    advance_shift(b, w, shift);
+    for (int i = 0; i < b->s->shifts.n; i++)
+        if (ex_uses(elem, SYM_SHIFT, i)) advance_shift(b, w, i);
+}
+
+static TileValue *advance_state(Build *b, Sweep *w, int state) {
+    const StreamState *st = &b->s->states.data[state];
+    advance_shifts_of(b, w, st->elem, st->shift);
+    const char *name = arena_printf(b->arena, "%s_tile", st->name);
+    TileValue *tile = build_reduce(b, name, st->op, AX_N, st->elem);
+    TileOp *map = build_open_map(b, AX_M, AX_NONE, st->span);
+    const Ex *old = pass_operand(b->p, map, w->old[state]);
+    if (st->shift >= 0)
+        old = ex_2(b->pool, EX_MUL, old, pass_operand(b->p, map, w->rescale[st->shift]));
+    const Ex *merged = ex_2(b->pool, build_merge(st->op), old, pass_operand(b->p, map, tile));
+    name = arena_printf(b->arena, "%s_new", st->name);
+    return pass_out(b->p, b->k, map, name, DT_F32, merged, EX_CONST, 0);
+}
+
+static TileValue *advance_acc(Build *b, Sweep *w) {
+    const Stream *s = b->s;
+    bool narrow = b->p->dtype == DT_F16 || b->p->dtype == DT_BF16;
+    advance_shifts_of(b, w, s->elem, s->shift);
+    TileValue *weights = build_map(b, "p", narrow ? b->p->dtype : DT_F32, AX_M, AX_N, s->elem);
+    TileValue *sum = w->acc;
+    if (s->shift >= 0) {
+        TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
+        const Ex *old = pass_operand(b->p, map, w->acc);
+        const Ex *scaled =
+            ex_2(b->pool, EX_MUL, old, pass_operand(b->p, map, w->rescale[s->shift]));
+        sum = pass_out(b->p, b->k, map, "acc_scaled", DT_F32, scaled, EX_CONST, 0);
+    }
+    TileValue *v = build_load(b, "v", b->tensor_v, kv_head(b), AX_N, AX_E);
+    return mma(b, "acc_new", weights, v, sum, AX_E);
+}
+
+// ---- one sweep
+
+static void open_loop(Build *b, Sweep *w, TileValue **start, TileValue *acc_start) {
+    w->loop = build_loop(b, AX_N, ex_i32(b->pool, 1));
+    if (b->axis[AX_S] >= 0) pass_share_steps(b->p, b->k, w->loop, w->loop->to);
+    for (int i = 0; i < b->s->states.n; i++)
+        if (start[i]) w->old[i] = build_carry(b, w->loop, b->s->states.data[i].name, start[i]);
+    if (acc_start) w->acc = build_carry(b, w->loop, "acc", acc_start);
+    b->block = &w->loop->body;
+}
+
+static void close_loop(Build *b, Sweep *w, TileValue *const *new, TileValue *acc) {
+    TileOp *yield = tile_op(b->p, b->k, b->block, TILE_YIELD, b->row->span);
+    for (int i = 0; i < b->s->states.n; i++)
+        if (w->old[i]) tile_arg(b->p, yield, new[i]);
+    if (acc) tile_arg(b->p, yield, acc);
+    b->block = w->loop->block;
+}
+
+static void step(Build *b, Sweep *w, TileValue *q, TileValue *sqq) {
+    TileValue **new = ARENA_ARRAY(b->arena, TileValue *, b->s->states.n + 1);
+    int mark = b->env.n;
+    build_bind(b, SYM_S, 0, scores(b, q, sqq));
+    for (int i = 0; i < b->s->states.n; i++)
+        if (w->old[i]) build_bind(b, SYM_STATE, i, new[i] = advance_state(b, w, i));
+    close_loop(b, w, new, w->acc ? advance_acc(b, w) : NULL);
+    b->env.n = mark;
+}
+
+// One loop over the keys; afterwards its states are bound to their last values. Gives the
+// accumulator of the last sweep.
+static TileValue *sweep(Build *b, int number, TileValue *q, TileValue *sqq) {
+    const Stream *s = b->s;
+    int n = s->states.n;
+    Sweep w = {.old = ARENA_ARRAY(b->arena, TileValue *, n + 1),
+               .rescale = ARENA_ARRAY(b->arena, TileValue *, s->shifts.n + 1)};
+    TileValue **start = ARENA_ARRAY(b->arena, TileValue *, n + 1);
+    for (int i = 0; i < n; i++) {
+        const StreamState *st = &s->states.data[i];
+        if (st->sweep != number) continue;
+        start[i] =
+            build_row(b, arena_printf(b->arena, "%s_0", st->name), build_identity(b, st->op));
+    }
+    TileValue *acc = NULL;
+    if (number == s->nsweeps - 1)
+        acc = build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(b->pool, 0.0f));
+    open_loop(b, &w, start, acc);
+    step(b, &w, q, sqq);
+    int result = 0;
+    for (int i = 0; i < n; i++)
+        if (w.old[i]) build_bind(b, SYM_STATE, i, w.loop->results.data[result++]);
+    return acc ? w.loop->results.data[result] : NULL;
+}
+
+static TileValue *sweeps(Build *b) {
+    TileValue *q = build_load(b, "q", b->tensor_q, ex_symbol(b->pool, SYM_H), AX_M, AX_D);
+    TileValue *sqq = sqnorm(b, "sqq", q, AX_M), *acc = NULL;
+    for (int i = 0; i < b->s->nsweeps; i++) {
+        build_finished(b);
+        acc = sweep(b, i, q, sqq);
+    }
+    return acc;
+}
+
+// ---- after the sweeps
+
+// acc times the deferred factor; 0 for a row without a key, whatever the factor makes of it.
+static TileValue *aggregated(Build *b, TileValue *acc) {
+    ExPool *x = b->pool;
+    const Stream *s = b->s;
+    TileValue *factor = s->factor ? build_row(b, "factor", s->factor) : NULL;
+    TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
+    const Ex *e = pass_operand(b->p, map, acc);
+    if (factor) e = ex_2(x, EX_MUL, e, pass_operand(b->p, map, factor));
+    if (s->empty) e = ex_select(x, build_resolve(b, map, s->empty), ex_f32(x, 0.0f), e);
+    return pass_out(b->p, b->k, map, "agg", DT_F32, e, EX_CONST, 0);
+}
+
+void build_finish(Build *b, TileValue *acc) {
+    const RowProgram *row = b->row;
+    build_finished(b);
+    for (int i = 0; i < row->emits.n; i++) {
+        TileValue *v = build_row(b, row->emits.data[i].name, row->emits.data[i].value);
+        build_store(b, b->first_emit + i, v, AX_NONE);
+    }
+    build_bind(b, SYM_O, 0, aggregated(b, acc));
+    if (ex_uses(row->output, SYM_SQO, 0)) {
+        // Columns past Dv (a padded tile) must not count.
+        ExPool *x = b->pool;
+        const Ex *o = ex_symbol(x, SYM_O);
+        const Ex *in = ex_2(x, EX_LT, build_pos(b, AX_E), ex_i32(x, row->Dv));
+        const Ex *square = ex_select(x, in, ex_2(x, EX_MUL, o, o), ex_f32(x, 0.0f));
+        build_bind(b, SYM_SQO, 0, build_reduce(b, "sqo", EX_ROWSUM, AX_E, square));
+    }
+    build_store(b, b->tensor_o, build_map(b, "o", DT_F32, AX_M, AX_E, row->output), AX_E);
+}
+
+// ---- kernels
+
+static void set_mask(Build *b) {
+    ExPool *x = b->pool;
+    const Ex *end = ex_2(x, EX_LT, build_pos(b, AX_N), build_size(b, SIZE_SK));
+    b->k->mask = ex_2(x, EX_AND, build_resolve(b, NULL, b->row->mask), end);
+}
+
+void build_forward(Build *b) {
+    static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E};
+    build_kernel(b, arena_printf(b->arena, "%s_fwd", b->row->name), axes, 4);
+    set_mask(b);
+    build_finish(b, sweeps(b));
+}
+
+static int work_tensor(Build *b, const char *name, int index, bool columns) {
+    TileTensor t = {.name = name,
+                    .role = TENSOR_WORK,
+                    .index = index,
+                    .dtype = DT_F32,
+                    .rank = columns ? 5 : 4,
+                    .extent = {build_size(b, SIZE_B), build_size(b, SIZE_HQ),
+                               build_size(b, b->splits), build_size(b, SIZE_SQ)}};
+    if (columns) t.extent[4] = ex_i32(b->pool, b->row->Dv);
+    return build_tensor(b, t);
+}
+
+// The grid has the parts as its last dimension; each sweeps its share of the steps and leaves its
+// states and accumulator.
+void build_part(Build *b) {
+    static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
+    int n = b->s->states.n;
+    TileKernel *k = build_kernel(b, arena_printf(b->arena, "%s_part", b->row->name), axes, 5);
+    k->grid[k->ngrid++] =
+        (TileGrid){.sym = SYM_TILE, .axis = b->axis[AX_S], .count = build_size(b, b->splits)};
+    set_mask(b);
+    TileValue *acc = sweeps(b);
+    b->work_state = ARENA_ARRAY(b->arena, int, n + 1);
+    for (int i = 0; i < n; i++) {
+        const char *name = arena_printf(b->arena, "%s_part", b->s->states.data[i].name);
+        b->work_state[i] = work_tensor(b, name, i, false);
+        build_store(b, b->work_state[i], build_bound(b, SYM_STATE, i), AX_NONE);
+    }
+    b->work_acc = work_tensor(b, "acc_part", n, true);
+    build_store(b, b->work_acc, acc, AX_E);
+}
