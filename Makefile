@@ -41,7 +41,7 @@ COMPILER_A := $(BUILD)/libtools.a $(BUILD)/libcodegen.a $(BUILD)/libpasses.a $(B
 ALL_A      := $(COMPILER_A) $(BUILD)/libattnrt.a
 LIBS       := $(LLVM_LIBS) -lm -ldl -lpthread
 
-.PHONY: all check check-asan check-gpu fuzz fuzz-variants bench lint format-check format install deps clean
+.PHONY: all check check-asan check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format install deps clean
 all: $(BUILD)/attnc $(BUILD)/libattnc.a $(BUILD)/libattnrt.a $(BUILD)/libattnrt.so
 
 # ---- libraries and programs
@@ -108,15 +108,18 @@ $(BUILD)/suites.def: $(wildcard tests/unit/*.c)
 
 check: all $(TESTS)
 	tests/check.sh $(BUILD)
+SANITIZED := OPT="-O1 -g" SAN="-fsanitize=address,undefined -fno-omit-frame-pointer" CFLAGS="$(CFLAGS) -Wno-format-truncation"
 check-asan:
-	GEN=100 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(MAKE) BUILD=$(BUILD)-asan OPT="-O1 -g" \
-	    SAN="-fsanitize=address,undefined -fno-omit-frame-pointer" CFLAGS="$(CFLAGS) -Wno-format-truncation" check
+	QUICK=1 GEN=60 CK_FORK=no ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	    $(MAKE) BUILD=$(BUILD)-asan $(SANITIZED) check
 check-gpu: all $(BUILD)/tests/check_run
 	tests/check_gpu.sh $(BUILD)
 fuzz-variants: $(BUILD)/tests/check_gen
 	$(BUILD)/tests/check_gen $(SEED) $(N)
-fuzz: $(FUZZ_O:%.o=%)
-	for f in $^; do $$f tests/fuzz $(or $(SECONDS),20) || exit 1; done
+fuzz:
+	$(MAKE) BUILD=$(BUILD)-asan $(SANITIZED) run-fuzz
+run-fuzz: $(FUZZ_O:%.o=%)
+	for f in $^; do $$f tests/fuzz $(or $(SECONDS),60) || exit 1; done
 bench: $(BUILD)/attnc
 	tests/bench/cpu.sh $(BUILD)/attnc
 

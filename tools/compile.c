@@ -84,7 +84,8 @@ bool compile_streams(Compile *c) {
 
 static PassOptions pass_options(const Compile *c) {
     const CompileOptions *o = &c->options;
-    return (PassOptions){cg_target(o->target), o->dtype, o->level, o->tf32};
+    return (PassOptions){
+        .target = cg_target(o->target), .dtype = o->dtype, .opt = o->level, .tf32 = o->tf32};
 }
 
 bool compile_algorithm(Compile *c) {
@@ -116,7 +117,8 @@ bool compile_tiles(Compile *c) {
 }
 
 static CgOptions cg_options(const Compile *c) {
-    return (CgOptions){c->options.level, c->options.checks, c->options.tf32};
+    return (CgOptions){
+        .opt = c->options.level, .checks = c->options.checks, .tf32 = c->options.tf32};
 }
 
 bool compile_emit(Compile *c, CgForm form, void **out, size_t *n) {

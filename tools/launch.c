@@ -28,6 +28,7 @@ void launch_close(Launch *l) {
         jit_close(&l->jit);
     else if (l->artifact)
         attn_close(l->artifact);
+    abi_free(&l->meta);
     attn_destroy(l->context);
     *l = (Launch){0};
 }
@@ -80,7 +81,8 @@ static Status open_object(Launch *l, const char *path) {
     return bad ? launch_failed(&e) : STATUS_DONE;
 }
 
-static Status signature(Launch *l, Arena *a, const AbiMeta *m, const Options *o) {
+static Status signature(Launch *l, Arena *a, const Options *o) {
+    const AbiMeta *m = &l->meta;
     const AbiVariant *found = NULL;
     for (uint32_t i = 0; i < m->nvariants; i++) {
         if (o->entry ? strcmp(m->variants[i].name, o->entry) != 0 : i > 0) continue;
@@ -103,14 +105,12 @@ Status launch_open_file(Launch *l, Arena *a, const char *path, const Options *o)
     Status s = start(l, o);
     if (s == STATUS_DONE) s = file_read(path, &bytes, &n);
     if (s != STATUS_DONE) return s;
-    AbiMeta *meta = ARENA_NEW(
-        a, AbiMeta); // the signature's names point into it: it stays as long as the command
-    const char *bad = abi_find(meta, bytes, n, &code, &code_n);
+    const char *bad = abi_find(&l->meta, bytes, n, &code, &code_n);
     if (bad)
         s = cmd_fail(STATUS_INPUT, "%s: %s", path, bad);
     else
-        s = signature(l, a, meta, o);
-    bool object = !bad && meta->code == ABI_CODE_HOST && n > 16 &&
+        s = signature(l, a, o);
+    bool object = !bad && l->meta.code == ABI_CODE_HOST && n > 16 &&
                   ((const char *)bytes)[16] == 1; // ELF's e_type: ET_REL
     if (s == STATUS_DONE && object)
         s = open_object(l, path);

@@ -11,6 +11,7 @@ typedef struct Launch {
     attn_artifact *artifact;
     attn_device device;
     Jit jit;              // CPU, from source: holds the artifact
+    AbiMeta meta;         // of an artifact's file; the signature's names are in it
     const Signature *sig; // NULL: several variants and no --entry
     Dtype dtype;
     // of the binding at hand

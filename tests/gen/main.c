@@ -4,8 +4,8 @@
 //
 // A failure prints its seed, the stage, and the variant after reduction; `check_gen SEED 1` runs it
 // again.
-#include "tests/support/differ.h"
 #include "gen.h"
+#include "tests/support/differ.h"
 #include <stdio.h>
 #include <stdlib.h>
 
