@@ -25,10 +25,11 @@ typedef struct ClassEnv {
     ClassSet s;        // SYM_S
     const ClassSet *r; // SYM_R, by index
     bool wild_inputs;  // inputs may hold anything, infinities and NaN too
+    bool overflow;     // exp2 of a finite number may be infinite
 } ClassEnv;
 
-// Overflow and underflow are not looked for: the classes are those of the mathematics, with IEEE's
-// infinities and NaN.
+// Overflow and underflow are not looked for unless asked: the classes are those of the mathematics,
+// with IEEE's infinities and NaN.
 ClassSet class_of(const Ex *e, const ClassEnv *env); // e: f32
 // Of the sum of one or more values of these classes.
 ClassSet class_sum(ClassSet of);

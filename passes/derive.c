@@ -78,7 +78,7 @@ static void find_needed(Derive *d) {
 
 static void find_classes(Derive *d, int k) {
     const RowReduce *r = &d->row->reduces.data[k];
-    ClassEnv env = {CL_FINITE, d->full, false};
+    ClassEnv env = {.s = CL_FINITE, .r = d->full};
     ClassSet f = class_of(r->f, &env);
     d->full[k] = r->op == EX_ROWSUM ? class_sum(f) : f;
     d->empty[k] = identity_class(r->op);
@@ -91,7 +91,7 @@ static void find_classes(Derive *d, int k) {
 // A masked key must leave the state as it was. It stands as s = -inf; what the formula cannot be
 // proved to give there is selected.
 static const Ex *guarded(Derive *d, ExOp op, const Ex *elem) {
-    ClassEnv env = {CL_NINF, d->any, false};
+    ClassEnv env = {.s = CL_NINF, .r = d->any};
     if (class_of(elem, &env) == identity_class(op)) return elem;
     const Ex *s = ex_symbol(d->p, SYM_S), *none = ex_f32(d->p, -INFINITY);
     return simp_select(d->p, ex_2(d->p, EX_EQ, s, none), identity(d->p, op), elem);
@@ -120,7 +120,7 @@ static const Ex *running_value(Derive *d, const Ex *e, int sweep) {
 }
 
 static ClassSet shift_class(const Ex *raw, const ClassSet *r) {
-    ClassEnv env = {CL_FINITE, r, false};
+    ClassEnv env = {.s = CL_FINITE, .r = r};
     return class_of(raw, &env);
 }
 
@@ -179,18 +179,21 @@ static bool separable(Derive *d, const Ex *e, int sweep, int only, NormalForm *n
     return normal_form(d->p, e, &row, nf) && (!nf->shift || shift_is_sound(d, nf->shift, sweep));
 }
 
-// A max or min goes through a positive factor, and has no shift.
-static bool suits(Derive *d, ExOp op, const NormalForm *nf) {
-    if (op == EX_ROWSUM) return true;
-    if (nf->shift) return false;
-    ClassEnv env = {CL_FINITE, d->any, false};
-    return !nf->factor || class_of(nf->factor, &env) == CL_POS;
-}
-
 static bool uses_open(Derive *d, const Ex *e, int sweep) {
     for (int k = 0; k < d->n; k++)
         if (d->needed[k] && d->sweep[k] == sweep && uses(d, e)[k]) return true;
     return false;
+}
+
+// A max or min goes through a positive factor, and has no shift. One that is known already had
+// better stay inside: the running value is then the reduction's own.
+static bool suits(Derive *d, ExOp op, const NormalForm *nf, int sweep) {
+    if (op == EX_ROWSUM) return true;
+    if (nf->shift) return false;
+    if (!nf->factor) return true;
+    if (nf->factor->op != EX_CONST && !uses_open(d, nf->factor, sweep)) return false;
+    ClassEnv env = {.s = CL_FINITE, .r = d->any};
+    return class_of(nf->factor, &env) == CL_POS;
 }
 
 static int deepest(Derive *d, const Ex *e) {
@@ -209,7 +212,7 @@ static int find_blocking(Derive *d, const Ex *e, ExOp op, int sweep) {
     for (int k = 0; k < d->n && tried < MAX_CULPRITS; k++) {
         if (!d->needed[k] || d->sweep[k] != sweep || !uses(d, e)[k]) continue;
         NormalForm nf;
-        if (!separable(d, e, sweep, k, &nf) || !suits(d, op, &nf)) return k;
+        if (!separable(d, e, sweep, k, &nf) || !suits(d, op, &nf, sweep)) return k;
         last = k;
         tried++;
     }
@@ -232,7 +235,7 @@ static void say_blocked(Derive *d, const Ex *e, ExOp op, int sweep, const char *
 static int place(Derive *d, const Ex *e, ExOp op, int least, const char *what, NormalForm *nf) {
     int first = deepest(d, e), sweep = first > least ? first : least;
     for (;; sweep++) {
-        if (separable(d, e, sweep, -1, nf) && suits(d, op, nf)) return sweep;
+        if (separable(d, e, sweep, -1, nf) && suits(d, op, nf, sweep)) return sweep;
         *nf = (NormalForm){e, NULL, NULL};
         if (!uses_open(d, e, sweep)) return sweep; // nothing to wait for: as it stands
         say_blocked(d, e, op, sweep, what);
@@ -266,7 +269,7 @@ static const Ex *row_is_empty(Derive *d) {
 // Where the row tells for nothing that it is empty, inputs need not be trusted to be finite either:
 // a sink of -inf.
 static bool finite_when_empty(Derive *d, const Ex *factor) {
-    ClassEnv env = {CL_FINITE, d->empty, find_extremum_of_s(d) >= 0};
+    ClassEnv env = {CL_FINITE, d->empty, find_extremum_of_s(d) >= 0, true};
     return !factor || !(class_of(factor, &env) & ~(unsigned)CL_FINITE);
 }
 
@@ -278,11 +281,15 @@ static const Ex *with_shift(Derive *d, const Ex *elem, int shift) {
     return ex_subst(d->p, elem, SYM_SHIFT, NF_SHIFT, ex_sym(d->p, SYM_SHIFT, shift, EX_F32));
 }
 
+// The state times its factor; what the row without a key has, where that product may not.
 static const Ex *finished_value(Derive *d, const RowReduce *r, int st, const Ex *factor) {
-    const Ex *v = factor ? simp_2(d->p, EX_MUL, state(d, st), factor) : state(d, st);
-    if (!finite_when_empty(d, factor))
-        v = simp_select(d->p, row_is_empty(d), identity(d->p, r->op), v);
-    return ex_simplify(d->p, v);
+    if (!factor) return state(d, st);
+    const Ex *none = NULL, *v = simp_2(d->p, EX_MUL, state(d, st), factor),
+             *start = identity(d->p, r->op);
+    bool constant = factor->op == EX_CONST;
+    if (r->op != EX_ROWSUM && !constant) none = ex_2(d->p, EX_EQ, state(d, st), start); // -inf * 0
+    if (r->op == EX_ROWSUM && !finite_when_empty(d, factor)) none = row_is_empty(d);
+    return ex_simplify(d->p, none ? simp_select(d->p, none, start, v) : v);
 }
 
 static void derive_reduction(Derive *d, int k) {
@@ -295,7 +302,7 @@ static void derive_reduction(Derive *d, int k) {
         int sweep = place(d, f, r->op, 0, what, &nf);
         int shift = nf.shift ? add_shift(d, nf.shift, sweep) : -1;
         StreamState st = {r->op, sweep, with_shift(d, nf.elem, shift), shift, r->name, r->span};
-        d->running[k] = r->op != EX_ROWSUM && !(nf.factor && uses_open(d, nf.factor, sweep));
+        d->running[k] = r->op != EX_ROWSUM && (!nf.factor || nf.factor->op == EX_CONST);
         d->sweep[k] = sweep;
         finished = finished_value(d, r, add_state(d, st), nf.factor);
     }

@@ -111,7 +111,7 @@ static bool never_negative(Ctx *c, const Ex *e) {
     const void *known = NULL;
     if (!e) return true;
     if (ex_memo_has(&c->signs, e, &known)) return known != NULL;
-    ClassEnv env = {CL_FINITE, c->row->classes, false};
+    ClassEnv env = {.s = CL_FINITE, .r = c->row->classes};
     bool never = !(class_of(e, &env) & (CL_NAN | CL_NINF | CL_NEG));
     ex_memo_put(c->scratch, &c->signs, e, never ? e : NULL);
     return never;

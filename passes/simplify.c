@@ -67,6 +67,7 @@ static const Ex *fuse_one(void *ctx, ExPool *p, const Ex *e) {
     (void)ctx;
     if (e->type != EX_F32 || (e->op != EX_ADD && e->op != EX_SUB)) return e;
     const Ex *a = e->args[0], *b = e->args[1];
+    if (a == b) return e; // x*y - x*y is 0, which a product that is not rounded would miss
     if (a->op == EX_MUL) {
         const Ex *c = e->op == EX_ADD ? b : simp_1(p, EX_NEG, b);
         const Ex *args[] = {a->args[0], a->args[1], c};
@@ -86,6 +87,4 @@ static const Ex *fuse_one(void *ctx, ExPool *p, const Ex *e) {
 
 const Ex *simp_open(ExPool *p, const Ex *e) { return ex_map(p, e, simplify_one, NULL); }
 
-const Ex *ex_simplify(ExPool *p, const Ex *e) {
-    return ex_map(p, simp_open(p, e), fuse_one, NULL);
-}
+const Ex *ex_simplify(ExPool *p, const Ex *e) { return ex_map(p, simp_open(p, e), fuse_one, NULL); }

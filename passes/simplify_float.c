@@ -121,7 +121,7 @@ static const Ex *difference(ExPool *p, const Ex *e) {
     if (is_const(b)) return simp_2(p, EX_ADD, a, ex_f32(p, -b->f));
     if (ex_is_f32(a, 0)) return simp_1(p, EX_NEG, b);
     if (b->op == EX_NEG) return simp_2(p, EX_ADD, a, b->args[0]);
-    if (a == b && simp_finite(a)) return ex_f32(p, 0);
+    if (a == b) return simp_finite(a) ? ex_f32(p, 0) : e; // 0 or NaN, but exactly so
     if (b->op == EX_MUL && is_const(b->args[1]) && b->args[1]->f < 0)
         return simp_2(p, EX_ADD, a, simp_1(p, EX_NEG, b));
     return e;
