@@ -12,8 +12,8 @@
 // class with SYM_MASK expanded or gone, and, where the target wants it, copies made asynchronous
 // into shared buffers (alloc, view, copy, commit, wait, barrier), or the block is split into roles
 // that hand tiles to each other through pipes (role, pipe, fill, take, drop, next, tiles). A
-// lowering translates op by op and decides nothing. Text form: docs/tile-ir.md; tile_print and tile_parse are inverse to each
-// other.
+// lowering translates op by op and decides nothing. Text form: docs/tile-ir.md; tile_print and
+// tile_parse are inverse to each other.
 //
 // Meaning of a kernel: for every point of the grid, in any order, run the body. Positions: POS(a) =
 // TILE(a) * extent + i for an axis over a run-time size, where TILE(a) is bound by the grid or by
@@ -139,9 +139,9 @@ struct TileOp {
     TileClass tiles;
     VEC(TileValue *) carried;
     TileBlock body; // ends with YIELD, whose args are the next carried values
-    // VIEW: args[0] a buffer, `stage` which of its tiles; or a pipe (no `stage`): the stage that was
-    // taken last and is held still. COPY: args[0] the buffer, `stage` likewise; `when`: bool, or
-    // NULL for always. WAIT: until at most `pending` committed groups of copies are in flight.
+    // VIEW: args[0] a buffer, `stage` which of its tiles; or a pipe (no `stage`): the stage that
+    // was taken last and is held still. COPY: args[0] the buffer, `stage` likewise; `when`: bool,
+    // or NULL for always. WAIT: until at most `pending` committed groups of copies are in flight.
     const Ex *stage, *when;
     int pending;
 

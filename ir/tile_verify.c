@@ -37,9 +37,9 @@ typedef struct Verify {
     Arrival *arrival;        // by id of a buffer
     bool bound[TILE_MAX_AXES];
     bool grid_b, grid_h;
-    int depth;    // of loops
-    int steps;    // of those that have a step
-    bool in_full; // in a loop over full tiles
+    int depth;          // of loops
+    int steps;          // of those that have a step
+    bool in_full;       // in a loop over full tiles
     const TileOp *role; // the one at hand; NULL: none
     bool roles;         // some role stands before
 } Verify;
@@ -656,7 +656,8 @@ static bool check_loop(Verify *V) {
 
 static bool check_tiles(Verify *V) {
     const TileOp *op = V->op;
-    if (op->block->owner != V->role || !V->role) return fail(V, "it stands outside roles, or within");
+    if (op->block->owner != V->role || !V->role)
+        return fail(V, "it stands outside roles, or within");
     int nexts = 0;
     for (const TileOp *in = op->body.first; in; in = in->next) nexts += in->kind == TILE_NEXT;
     if (nexts != 1) return fail(V, "its body goes on %d times, not once", nexts);
@@ -702,8 +703,7 @@ static bool check_yield(Verify *V) {
     const TileOp *owner = op->block->owner;
     if (!owner || owner->kind == TILE_ROLE) return fail(V, "a yield outside loops");
     if (op->next) return fail(V, "a yield before the end of its loop");
-    return check_counts(V, 0, 0,
-                        owner->kind == TILE_AT ? owner->results.n : owner->carried.n);
+    return check_counts(V, 0, 0, owner->kind == TILE_AT ? owner->results.n : owner->carried.n);
 }
 
 static bool check_kind(Verify *V) {

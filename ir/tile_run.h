@@ -1,0 +1,107 @@
+// tile_run.h: what the interpreter's two files share: tile_eval.c knows what an operation computes,
+// tile_flow.c which one is next.
+#ifndef IR_TILE_RUN_H
+#define IR_TILE_RUN_H
+
+#include "tile_eval.h"
+
+enum { RUN_MAX_NEST = 72 }; // more than tile_verify lets loops be nested
+
+typedef struct RunTensor {
+    const TileTensor *t;
+    double *data;
+    int64_t extent[TILE_MAX_DIMS], n;
+    uint32_t *writer; // the tile that stored an element in this kernel; 0: none
+} RunTensor;
+
+typedef struct RunStage { // of a buffer or a pipe
+    double *data;
+    bool filled;         // a copy into it began (a pipe: it is not free)
+    bool visible;        // and has landed, and a barrier has told everybody (a pipe: it was taken)
+    int group;           // which it belongs to
+    uint32_t generation; // copies so far
+    int read_at;         // barriers passed when it was last read; -1: never
+    int reader;          // of a pipe: the last group of products that reads it
+} RunStage;
+
+typedef struct RunSlot { // of a value
+    double *data;
+    int64_t n;
+    RunStage *stages;    // of a buffer or a pipe
+    RunStage *view;      // of a view: the stage
+    uint32_t generation; // and its content
+    int fills, takes;    // of a pipe: so far
+    bool poison;         // made of what was not taken
+    int group;           // of an asynchronous product's result: its group
+} RunSlot;
+
+typedef struct RunPlace { // where in the grid and in the loops
+    uint32_t point;       // the tile's number, from 1; 0: none
+    bool valid;
+    int32_t b, h, step, tile[TILE_MAX_AXES];
+} RunPlace;
+
+typedef struct RunFrame { // a block that is being run
+    const TileOp *owner;  // NULL: the kernel's body
+    const TileOp *op;     // what is next in it
+    int32_t t, to, step, tile;
+} RunFrame;
+
+typedef struct RunRole { // a role, or the kernel's body
+    const TileOp *op;    // NULL: the body
+    RunFrame frame[RUN_MAX_NEST];
+    int nframes;
+    RunPlace here, before; // `before`: the tile of the grid before the last `next`
+    int issued, landed;    // groups of products
+    int nexts;
+    bool turn;
+    const TileOp *waits; // where it is held up
+} RunRole;
+
+typedef struct Eval {
+    const TileProgram *p;
+    const TileData *data;
+    bool round, failed;
+    Diags *diags;
+    Arena *arena; // of the run
+    int32_t *size;
+    RunTensor *tensors;
+    ExEnv env;
+    ExMemo plans;
+    // the kernel
+    const TileKernel *k;
+    int64_t extent[TILE_MAX_AXES], length[TILE_MAX_AXES]; // of a tile; of the axis
+    RunSlot *slots;
+    uint8_t mask_axes[TILE_MAX_AXES];
+    int nmask_axes;
+    int32_t count[TILE_MAX_GRID]; // of the grid
+    int64_t points;
+    // the block
+    int64_t block, blocks;
+    int committed, landed, barriers;
+    RunRole *roles;
+    int nroles;
+    // the role, the tile, the element and the op
+    RunRole *role;
+    RunPlace here;
+    int64_t at[TILE_MAX_AXES];
+    const TileOp *op;
+} Eval;
+
+void __attribute__((format(printf, 2, 3))) run_fail(Eval *E, const char *fmt, ...);
+ExValue run_ex(Eval *E, const Ex *e);
+// What computes: LOAD, STORE, MAP, MMA, and the copying part of FILL and COPY.
+void run_load(Eval *E, const TileOp *op);
+void run_store(Eval *E, const TileOp *op);
+void run_map(Eval *E, const TileOp *op);
+void run_mma(Eval *E, const TileOp *op);
+void run_fetch(Eval *E, const TileOp *op, const TileValue *buffer, double *to);
+// In a tile that is classed full the mask must hold at every element that exists.
+void run_check_full(Eval *E);
+// The tile of the grid with this number, from 0.
+void run_point(Eval *E, int64_t number, RunPlace *place);
+
+// Runs a block of the grid from the kernel's first op to its end (tile_flow.c).
+void run_block(Eval *E);
+
+#endif
