@@ -80,6 +80,7 @@ void cg_collect_args(Cg *cg) {
         if (u.size[s]) push(cg, CG_ARG_SIZE, s, 0);
     for (int i = 0; i < p->inputs.n; i++)
         if (u.scalar[i]) push(cg, CG_ARG_SCALAR, i, 0);
+    cg->input = ARENA_ARRAY(cg->arena, Val, p->tensors.n + 1);
     cg->arg = NULL; // the target may add to the list before the first is asked for
 }
 
@@ -108,6 +109,43 @@ Val cg_pointer(Cg *cg, int tensor) { return argument(cg, CG_ARG_POINTER, tensor,
 Val cg_stride(Cg *cg, int tensor, int dim) {
     if (dim == cg->p->tensors.data[tensor].rank - 1) return cg_i64(cg, 1);
     return argument(cg, CG_ARG_STRIDE, tensor, dim, cg->i64);
+}
+
+// Something to read where a tensor has no elements: its clamped index is 0 all the same.
+static Val zero_element(Cg *cg) {
+    unsigned space = cg->target->kind == KIND_HOST ? 0 : 1;
+    Val g = LLVMGetNamedGlobal(cg->m, "attn_zero");
+    if (!g) {
+        g = LLVMAddGlobalInAddressSpace(cg->m, cg->i64, "attn_zero", space);
+        LLVMSetInitializer(g, cg_i64(cg, 0));
+        LLVMSetGlobalConstant(g, true);
+        LLVMSetLinkage(g, LLVMInternalLinkage);
+    }
+    return space ? LLVMConstAddrSpaceCast(g, cg->ptr) : g;
+}
+
+static Val is_empty(Cg *cg, const TileTensor *t) {
+    Val empty = NULL;
+    for (int d = 0; d < t->rank; d++) {
+        if (t->extent[d]->op == EX_CONST && t->extent[d]->i > 0) continue;
+        Val none =
+            LLVMBuildICmp(cg->b, LLVMIntSLT, cg_uniform(cg, t->extent[d]), cg_i32(cg, 1), "");
+        empty = empty ? LLVMBuildOr(cg->b, empty, none, "") : none;
+    }
+    return empty;
+}
+
+Val cg_input(Cg *cg, int tensor) {
+    if (cg->input[tensor]) return cg->input[tensor];
+    const TileTensor *t = &cg->p->tensors.data[tensor];
+    Val p = cg_pointer(cg, tensor);
+    is_empty(cg, t); // asks for the sizes, which moves the builder; what it makes here is dead
+    Blk here = LLVMGetInsertBlock(cg->b);
+    LLVMPositionBuilderBefore(cg->b, LLVMGetBasicBlockTerminator(cg->entry));
+    Val empty = is_empty(cg, t);
+    if (empty) p = LLVMBuildSelect(cg->b, empty, zero_element(cg), p, "");
+    LLVMPositionBuilderAtEnd(cg->b, here);
+    return cg->input[tensor] = p;
 }
 
 Val cg_extent(Cg *cg, int tensor, int dim) {

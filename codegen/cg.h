@@ -123,6 +123,7 @@ struct Cg {
     Blk entry;                // allocas and arguments go here
     VEC(CgArg) args;          // complete before begin_kernel
     Val *arg;                 // by slot; NULL until asked for
+    Val *input;               // by tensor, likewise
     CgValue *value;           // by TileValue.id
     Val grid_b, grid_h, step; // i32
     Val tile[TILE_MAX_AXES];  // i32
@@ -151,8 +152,10 @@ void cg_attribute(Cg *cg, Val fn, const char *name,
 void cg_param_attribute(Cg *cg, Val fn, int param, const char *name, uint64_t value);
 
 // ---- args.c: run-time values every target needs
-void cg_collect_args(Cg *cg);               // fills cg->args
-Val cg_size(Cg *cg, int size);              // i32
+void cg_collect_args(Cg *cg);  // fills cg->args
+Val cg_size(Cg *cg, int size); // i32
+Val cg_input(Cg *cg,
+             int tensor); // ptr that index 0 of an input may be read at, even where it is empty
 Val cg_pointer(Cg *cg, int tensor);         // ptr
 Val cg_stride(Cg *cg, int tensor, int dim); // i64 elements; the last dim's is constant 1
 Val cg_extent(Cg *cg, int tensor, int dim); // i32

@@ -131,7 +131,6 @@ static Val build_float(Cg *cg, ExOp op, Val *v, int n) {
     case EX_SUB: return cg_fast(LLVMBuildFSub(b, v[0], v[1], ""));
     case EX_MUL: return cg_fast(LLVMBuildFMul(b, v[0], v[1], ""));
     case EX_NEG: return LLVMBuildFNeg(b, v[0], "");
-    case EX_FMA: return intrinsic_of(cg, "llvm.fma", v, 3);
     case EX_MOD: { // not contracted: x - y*floor(x/y) is 0 for y = x however it rounds
         Val f = cg_math(cg, EX_DIV, v, 2);
         f = cg_math(cg, EX_FLOOR, &f, 1);
@@ -148,6 +147,7 @@ Val cg_math_fallback(Cg *cg, ExOp op, const Val *args) {
     case EX_MAX: return min_max(cg, op, v);
     case EX_DIV: return LLVMBuildFDiv(cg->b, v[0], v[1], "");
     case EX_RCP: return LLVMBuildFDiv(cg->b, cg_splat(cg, cg_f32(cg, 1), cg_lanes(v[0])), v[0], "");
+    case EX_FMA: return intrinsic_of(cg, "llvm.fma", v, 3);
     case EX_ABS: return intrinsic_of(cg, "llvm.fabs", v, 1);
     case EX_FLOOR: return intrinsic_of(cg, "llvm.floor", v, 1);
     case EX_SQRT: return intrinsic_of(cg, "llvm.sqrt", v, 1);
@@ -251,7 +251,7 @@ static Val offset_add(Cg *cg, Val sum, Val index, Val stride) {
 
 static Val element_pointer(Cg *cg, int tensor, Val offset) {
     Ty t = cg_dtype(cg, cg->p->tensors.data[tensor].dtype);
-    Val base = cg_pointer(cg, tensor);
+    Val base = cg_input(cg, tensor);
     return offset ? LLVMBuildGEP2(cg->b, t, base, &offset, 1, "") : base;
 }
 

@@ -19,11 +19,12 @@ int host_axis_at(const TileValue *v, int axis) {
     return -1;
 }
 
-static bool feature(const char *features, const char *name) {
+static bool feature(const char *features, const char *name) { // the last word on it counts
     size_t n = strlen(name);
+    bool has = false;
     for (const char *s = strstr(features, name); s; s = strstr(s + 1, name))
-        if (s > features && s[-1] == '+' && (s[n] == ',' || !s[n])) return true;
-    return false;
+        if (s > features && (s[n] == ',' || !s[n]) && (s[-1] == '+' || s[-1] == '-')) has = s[-1] == '+';
+    return has;
 }
 
 // ---- values in memory
@@ -40,6 +41,12 @@ int host_width(Cg *cg, int axis) {
     int n = cg->target->lanes;
     while (axis >= 0 && n > 1 && host_extent(cg, axis) % n) n /= 2;
     return axis < 0 ? 1 : n;
+}
+
+Val host_fma(Cg *cg, Val a, Val b, Val c) {
+    Ty t = LLVMTypeOf(a);
+    Val v[] = {a, b, c};
+    return cg_intrinsic(cg, host_of(cg)->fma ? "llvm.fma" : "llvm.fmuladd", &t, 1, v, 3);
 }
 
 Val host_sum(Cg *cg, Val v) {
@@ -153,22 +160,30 @@ void host_loop_end(Cg *cg, const HostLoop *l) {
 
 // ---- the frame
 
+// The machine's features, less those for vectors wider than the target's (an object for other machines, a test).
+static const char *features_of(Cg *cg) {
+    char *all = LLVMGetHostCPUFeatures();
+    const char *less = "";
+    if (feature(all, "sse2") && cg->target->lanes < 16) less = ",-avx512f";
+    if (feature(all, "sse2") && cg->target->lanes < 8) less = ",-avx512f,-avx2,-avx,-fma";
+    const char *features = arena_printf(cg->arena, "%s%s", all, less);
+    LLVMDisposeMessage(all);
+    return features;
+}
+
 static LLVMTargetMachineRef machine(Cg *cg) {
-    char *error = NULL, *triple = LLVMGetDefaultTargetTriple();
-    char *cpu = LLVMGetHostCPUName(), *features = LLVMGetHostCPUFeatures();
+    char *error = NULL, *triple = LLVMGetDefaultTargetTriple(), *cpu = LLVMGetHostCPUName();
     LLVMTargetRef t;
     LLVMTargetMachineRef tm = NULL;
     LLVMInitializeNativeTarget();
     LLVMInitializeNativeAsmPrinter();
     if (!LLVMGetTargetFromTriple(triple, &t, &error))
-        tm = LLVMCreateTargetMachine(t, triple, cpu, features, LLVMCodeGenLevelAggressive,
-                                     LLVMRelocPIC, LLVMCodeModelDefault);
+        tm = LLVMCreateTargetMachine(t, triple, cpu, features_of(cg), LLVMCodeGenLevelAggressive, LLVMRelocPIC, LLVMCodeModelDefault);
     else
         diag_error(cg->diags, (Span){0}, "this LLVM has no code for the host: %s", error);
     LLVMDisposeMessage(error);
     LLVMDisposeMessage(triple);
     LLVMDisposeMessage(cpu);
-    LLVMDisposeMessage(features);
     return tm;
 }
 
@@ -246,8 +261,9 @@ static void begin_kernel(Cg *cg) {
     h->lane_axis = cg->k->schedule.lane_axis;
     char *features = LLVMGetTargetMachineFeatureString(cg->tm);
     h->avx512 = cg->target->lanes == 16 && feature(features, "avx512dq");
+    h->fma = feature(features, "fma") || feature(features, "neon");
     h->sse = feature(features, "sse");
-    h->narrow_masks = feature(features, "avx512bw");
+    h->narrow_masks = cg->target->lanes == 16 && feature(features, "avx512bw");
     LLVMDisposeMessage(features);
     h->registers = cg->target->registers;
     host_plan(cg, h);

@@ -32,6 +32,7 @@ typedef struct HostSlot {
 
 typedef struct Host {
     int lane_axis;
+    bool fma;
     bool avx512, sse;  // with DQ: scalef, reduce
     bool narrow_masks; // masked moves of 2-byte elements are instructions
     Val mode;          // the caller's floating-point mode
@@ -60,6 +61,7 @@ int host_stride1(
     const TileValue *v); // the axis along which v is contiguous; -1 for a view that has none
 
 int host_width(Cg *cg, int axis); // the widest vector that divides the axis; 1 for no axis
+Val host_fma(Cg *cg, Val a, Val b, Val c); // rounded twice on a processor that has no such instruction
 Val host_sum(Cg *cg, Val v);      // over the lanes
 
 // A counted loop, run at least once: for i in 0, step, 2 step .. below count. Accumulators are phis

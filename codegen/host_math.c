@@ -21,7 +21,7 @@ static Val call(Cg *cg, const char *name, Val a, Val b, Val c) {
     return cg_intrinsic(cg, name, &t, 1, v, c ? 3 : b ? 2 : 1);
 }
 
-static Val fma_(Cg *cg, Val a, Val b, Val c) { return call(cg, "llvm.fma", a, b, c); }
+static Val fma_(Cg *cg, Val a, Val b, Val c) { return host_fma(cg, a, b, c); }
 static Val mul(Cg *cg, Val a, Val b) { return LLVMBuildFMul(cg->b, a, b, ""); }
 static Val add(Cg *cg, Val a, Val b) { return LLVMBuildFAdd(cg->b, a, b, ""); }
 static Val sub(Cg *cg, Val a, Val b) { return LLVMBuildFSub(cg->b, a, b, ""); }
@@ -166,8 +166,10 @@ static Val sin_cos(Cg *cg, Val x, int quarter) {
     Ty f = LLVMTypeOf(x);
     Val d = LLVMBuildFPExt(cg->b, x, doubles(cg, x), "");
     Val q = call(cg, "llvm.rint", mul(cg, d, kd(cg, 0.63661977236758134308, x)), NULL, NULL);
-    Val r = fma_(cg, q, kd(cg, -1.57079632679489655800e+00, x), d);
-    r = fma_(cg, q, kd(cg, -6.12323399573676603587e-17, x), r);
+    // pi/2 in parts of 33 bits: their products with q below 2^20 are exact without a fused multiply-add too
+    Val r = fma_(cg, q, kd(cg, -1.57079632673412561417e+00, x), d);
+    r = fma_(cg, q, kd(cg, -6.07710050630396597660e-11, x), r);
+    r = fma_(cg, q, kd(cg, -2.02226624879595063154e-21, x), r);
     r = limit(cg, LLVMBuildFPTrunc(cg->b, r, f, ""), -0.8,
               0.8); // beyond its range the angle is noise, not a number out of range
     Ty types[] = {ints(cg, x), doubles(cg, x)};
@@ -224,6 +226,7 @@ static Val pow_of(Cg *cg, Val a, Val b) {
 
 Val host_math(Cg *cg, ExOp op, const Val *v) {
     switch ((int)op) {
+    case EX_FMA: return host_fma(cg, v[0], v[1], v[2]);
     case EX_EXP2: return exp2_of(cg, v[0]);
     case EX_EXP: return exp_of(cg, v[0]);
     case EX_LOG2: return log2_of(cg, v[0]);

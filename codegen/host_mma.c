@@ -25,12 +25,6 @@ typedef struct Product {
     Val index[TILE_MAX_AXES];
 } Product;
 
-static Val fma_of(Cg *cg, Val a, Val b, Val c) {
-    Ty t = LLVMTypeOf(a);
-    Val v[] = {a, b, c};
-    return cg_intrinsic(cg, "llvm.fma", &t, 1, v, 3);
-}
-
 static Val shifted(Cg *cg, Val i, int64_t by) { return LLVMBuildAdd(cg->b, i, cg_i64(cg, by), ""); }
 
 // ---- one block: nr rows x nv vectors of accumulators
@@ -73,7 +67,7 @@ static void block_loop(Cg *cg, Block *b) {
     for (int r = 0; r < b->nr; r++) {
         block_index(cg, b, r, 0);
         Val s = cg_splat(cg, host_load(cg, p->s, p->index, 1, -1), p->lanes);
-        for (int v = 0; v < b->nv; v++) b->acc[r][v] = fma_of(cg, s, vec[v], b->acc[r][v]);
+        for (int v = 0; v < b->nv; v++) b->acc[r][v] = host_fma(cg, s, vec[v], b->acc[r][v]);
     }
     for (int r = 0; r < b->nr; r++)
         for (int v = 0; v < b->nv; v++) host_loop_next(cg, &l, phi[r][v], b->acc[r][v]);
@@ -125,7 +119,7 @@ static void element(Cg *cg, Product *p) {
     p->index[p->inner] = l.i;
     Val a = host_load(cg, x, p->index, lanes, p->inner),
         b = host_load(cg, y, p->index, lanes, p->inner);
-    Val next = fma_of(cg, a, b, acc);
+    Val next = host_fma(cg, a, b, acc);
     host_loop_next(cg, &l, acc, next);
     host_loop_end(cg, &l);
     Val sum = host_sum(cg, next);

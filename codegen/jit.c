@@ -66,14 +66,19 @@ static bool load(Cg *cg, CgJit *j, LLVMOrcThreadSafeContextRef context,
 }
 
 CgJit *cg_jit(const TileProgram *const *programs, int count, const CgOptions *o, Diags *diags) {
-    assert(count > 0);
     Target target = cg_target(TARGET_HOST);
+    return cg_jit_on(&target, programs, count, o, diags);
+}
+
+CgJit *cg_jit_on(const Target *target, const TileProgram *const *programs, int count,
+                 const CgOptions *o, Diags *diags) {
+    assert(count > 0);
     CgJit *j = calloc(1, sizeof *j);
     if (!j) {
         diag_error(diags, (Span){0}, "out of memory");
         return NULL;
     }
-    Cg cg = {.arena = arena_new(), .diags = diags, .opt = o, .target = &target};
+    Cg cg = {.arena = arena_new(), .diags = diags, .opt = o, .target = target};
     LLVMOrcThreadSafeContextRef context = LLVMOrcCreateNewThreadSafeContext();
     bool ok = load(&cg, j, context, programs, count);
     cg_close(&cg);
