@@ -194,6 +194,11 @@ static unsigned truth(const Ex *e, const unsigned *a) {
     return MAYBE_FALSE | MAYBE_TRUE;
 }
 
+static ClassSet out_of_range(ClassSet exponent, const ClassEnv *env) {
+    if (!env->limited) return 0;
+    return (exponent & CL_POS ? CL_PINF : 0) | (exponent & CL_NEG ? CL_ZERO : 0);
+}
+
 static ClassSet number(const Ex *e, const unsigned *a, const ClassEnv *env) {
     ClassSet divisor = e->nargs ? a[e->nargs - 1] : 0;
     switch ((int)e->op) {
@@ -202,7 +207,7 @@ static ClassSet number(const Ex *e, const unsigned *a, const ClassEnv *env) {
     case EX_LOAD: return leaf(e, env);
     case EX_CONV: return CL_FINITE;
     case EX_EXP:
-    case EX_EXP2: return each(unary(EX_EXP), a[0]) | (env->overflow && a[0] & CL_POS ? CL_PINF : 0);
+    case EX_EXP2: return each(unary(EX_EXP), a[0]) | out_of_range(a[0], env);
     case EX_NEG: return negated(a[0]);
     case EX_FMA: return pairs(binary, EX_ADD, pairs(binary, EX_MUL, a[0], a[1]), a[2]);
     case EX_MUL:
@@ -229,7 +234,7 @@ static unsigned set_of(const Ex *e, const unsigned *a, const ClassEnv *env) {
     else if (e->type == EX_F32)
         set = number(e, a, env);
     set &= DATA - 1;
-    if (e->type == EX_F32 && !data && !env->overflow) set = without(set, CL_ALL & ~CL_FINITE);
+    if (e->type == EX_F32 && !data && !env->limited) set = without(set, CL_ALL & ~CL_FINITE);
     return set | data;
 }
 

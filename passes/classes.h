@@ -25,7 +25,7 @@ typedef struct ClassEnv {
     ClassSet s;        // SYM_S
     const ClassSet *r; // SYM_R, by index
     bool wild_inputs;  // inputs may hold anything, infinities and NaN too
-    bool overflow;     // exp2 of a finite number may be infinite
+    bool limited;      // exp2 of a finite number may be infinite or 0, as in f32
 } ClassEnv;
 
 // Overflow and underflow are not looked for unless asked: the classes are those of the mathematics,

@@ -35,6 +35,7 @@ typedef struct Derive {
     const Ex **reduced; // what each reduces, simplified
     ClassSet *full;     // classes of each reduction in a row with keys
     ClassSet *empty;    // ... and without
+    ClassSet *loose;    // full or empty, with f32's overflow and underflow
     ClassSet *any;      // full or empty
     ExMemo uses;        // const bool * by the reductions
 } Derive;
@@ -76,13 +77,19 @@ static void find_needed(Derive *d) {
         if (d->needed[k]) need(d, d->row->reduces.data[k].f);
 }
 
+static ClassSet reduced_class(const RowReduce *r, const ClassEnv *env) {
+    ClassSet f = class_of(r->f, env);
+    return r->op == EX_ROWSUM ? class_sum(f) : f;
+}
+
 static void find_classes(Derive *d, int k) {
     const RowReduce *r = &d->row->reduces.data[k];
-    ClassEnv env = {.s = CL_FINITE, .r = d->full};
-    ClassSet f = class_of(r->f, &env);
-    d->full[k] = r->op == EX_ROWSUM ? class_sum(f) : f;
+    ClassEnv full = {.s = CL_FINITE, .r = d->full},
+             loose = {.s = CL_FINITE, .r = d->loose, .limited = true};
+    d->full[k] = reduced_class(r, &full);
     d->empty[k] = identity_class(r->op);
     d->any[k] = d->full[k] | d->empty[k];
+    d->loose[k] = reduced_class(r, &loose) | d->empty[k];
 }
 
 // ---- states and shifts
@@ -91,7 +98,7 @@ static void find_classes(Derive *d, int k) {
 // A masked key must leave the state as it was. It stands as s = -inf; what the formula cannot be
 // proved to give there is selected.
 static const Ex *guarded(Derive *d, ExOp op, const Ex *elem) {
-    ClassEnv env = {.s = CL_NINF, .r = d->any};
+    ClassEnv env = {.s = CL_NINF, .r = d->loose, .limited = true};
     if (class_of(elem, &env) == identity_class(op)) return elem;
     const Ex *s = ex_symbol(d->p, SYM_S), *none = ex_f32(d->p, -INFINITY);
     return simp_select(d->p, ex_2(d->p, EX_EQ, s, none), identity(d->p, op), elem);
@@ -334,6 +341,7 @@ Stream *pass_derive(Arena *a, const RowProgram *written, Diags *diags) {
     d.reduced = ARENA_ARRAY(d.scratch, const Ex *, n + 1);
     d.full = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
     d.empty = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
+    d.loose = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
     d.any = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
     d.out = ARENA_NEW(a, Stream);
     *d.out = (Stream){.row = row, .shift = -1, .added_count = -1, .blocking = -1};
