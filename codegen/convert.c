@@ -15,9 +15,9 @@ static Val shift_up(Cg *cg, Val v, int bits, Ty wide) {
 
 static Val read_bf16(Cg *cg, Val v) {
     int n = cg_lanes(v);
-    Val bits = LLVMBuildBitCast(cg->b, v, cg_vector(cg->i16, n), "");
-    bits = n == 1 ? LLVMBuildShl(cg->b, LLVMBuildZExt(cg->b, bits, cg->i32, ""), cg_i32(cg, 16), "")
-                  : shift_up(cg, bits, 16, cg_vector(cg->i32, n));
+    Val bits = n == 1
+                   ? LLVMBuildShl(cg->b, LLVMBuildZExt(cg->b, v, cg->i32, ""), cg_i32(cg, 16), "")
+                   : shift_up(cg, v, 16, cg_vector(cg->i32, n));
     return LLVMBuildBitCast(cg->b, bits, cg_vector(cg->f32, n), "");
 }
 
@@ -73,8 +73,7 @@ static Val write_bf16(Cg *cg, Val v) {
         LLVMBuildAdd(b, bits, LLVMBuildAdd(b, odd, cg_splat(cg, cg_i32(cg, 0x7fff), n), ""), "");
     Val nan = LLVMBuildFCmp(b, LLVMRealUNO, v, v, "");
     up = LLVMBuildSelect(b, nan, cg_splat(cg, cg_i32(cg, 0x7fc00000), n), up, "");
-    up = LLVMBuildTrunc(b, LLVMBuildLShr(b, up, by16, ""), cg_vector(cg->i16, n), "");
-    return LLVMBuildBitCast(b, up, cg_vector(cg->bf16, n), "");
+    return LLVMBuildTrunc(b, LLVMBuildLShr(b, up, by16, ""), cg_vector(cg->i16, n), "");
 }
 
 Val cg_write(Cg *cg, Val v, Dtype to) {

@@ -108,7 +108,7 @@ Ty cg_dtype(Cg *cg, Dtype t) {
     switch (t) {
     case DT_F32: return cg->f32;
     case DT_F16: return cg->f16;
-    case DT_BF16: return cg->bf16;
+    case DT_BF16: return cg->i16; // converted in integers (convert.c)
     case DT_I32: return cg->i32;
     case DT_BOOL:
     case DT_E4M3:

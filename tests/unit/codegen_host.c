@@ -1,0 +1,209 @@
+// Whole host kernels against the interpreter: the programs under tests/tile, ready variants through
+// the passes, products and moves in every orientation; with vectors of every width, at sizes that
+// end in the middle of tiles.
+#include "codegen_util.h"
+#include "pass_util.h"
+
+#include <stdlib.h>
+
+static void check_run(Arena *a, const TileProgram *p, const int32_t *size, int lanes, bool high,
+                      double bound, const char *what) {
+    Diags diags;
+    Target t;
+    int32_t all[64] = {0};
+    if (!cu_target(lanes, &t)) return;
+    diag_init(&diags, a);
+    memcpy(all, size, sizeof *all * (size_t)p->sizes.n);
+    TileData *x = tile_data_random(a, p, all, 4, 7), *y = tile_data_random(a, p, all, 4, 7);
+    bool ok = tile_eval(p, x, true, &diags);
+    if (!ok) diag_print(&diags, stderr);
+    ck_assert_msg(ok, "%s does not run in the interpreter", what);
+    tile_eval_sizes(p, (int32_t *)(uintptr_t)y->size, y->workers);
+    cu_run(a, p, y, lanes, high);
+    double d = tile_data_distance(p, x, p, y);
+    ck_assert_msg(d <= bound, "%s, %d lanes: %g apart", what, lanes, d);
+}
+
+// ---- programs as text
+
+static TileProgram *parse(Arena *a, const char *text) {
+    Diags diags;
+    diag_init(&diags, a);
+    TileProgram *p = tile_parse(a, text, strlen(text), &diags);
+    if (!p) diag_print(&diags, stderr);
+    ck_assert(p != NULL && tile_verify(p, &diags));
+    return p;
+}
+
+static void lay(TileProgram *p, int axis) {
+    for (int i = 0; i < p->kernels.n; i++) p->kernels.data[i]->schedule.lane_axis = axis;
+}
+
+static void check_file(const char *name, const int32_t *size, double bound) {
+    Arena *a = arena_new();
+    char *text = arena_alloc(a, 1 << 16);
+    FILE *f = fopen(arena_printf(a, "tests/tile/%s.tile", name), "rb");
+    ck_assert(f != NULL);
+    text[fread(text, 1, (1 << 16) - 1, f)] = 0;
+    fclose(f);
+    for (int axis = -1; axis < 4;
+         axis++) { // whatever axis lies along the lanes, the result is the same
+        TileProgram *p = parse(a, text);
+        if (axis >= p->kernels.data[0]->naxes) break;
+        lay(p, axis);
+        check_run(a, p, size, 16, axis % 2, bound, name);
+        check_run(a, p, size, 4, axis % 2, bound, name);
+    }
+    arena_free(a);
+}
+
+START_TEST(tile_files) {
+    const int32_t sizes[][8] = {{2, 4, 2, 7, 7, 0, 5, 5},
+                                {1, 2, 1, 3, 11, 8, 5, 5},
+                                {1, 1, 1, 5, 2, -3, 5, 5},
+                                {1, 1, 1, 4, 0, 0, 5, 5}};
+    for (int i = 0; i < 4; i++) {
+        check_file("softmax", sizes[i], 1e-5);
+        check_file("two_sweep", sizes[i], 1e-5);
+    }
+}
+END_TEST
+
+// A program that loads x, y and maybe a sum, multiplies and stores. Values are named by their axes:
+// "MD" is f32[M, D].
+static int width(char axis) { return axis == 'M' ? 32 : axis == 'N' ? 23 : axis == 'D' ? 20 : 24; }
+
+static void list(Text *t, const char *axes, const char *suffix, bool sizes) {
+    for (int i = 0; axes[i]; i++) {
+        if (i) text_puts(t, ", ");
+        if (sizes)
+            text_printf(t, "%d", width(axes[i]));
+        else
+            text_printf(t, "%c%s", axes[i], suffix);
+    }
+}
+
+static void tensor_line(Text *t, const char *name, const char *axes, const char *role) {
+    text_printf(t, "tensor %s: f32[", name);
+    list(t, axes, "", true);
+    text_printf(t, "] %s\n", role);
+}
+
+static void move_line(Text *t, const char *name, const char *axes, bool load) {
+    if (load) {
+        text_printf(t, "    %%%s: f32[", name);
+        list(t, axes, "", false);
+        text_printf(t, "] = load %s[", name);
+    } else {
+        text_printf(t, "    store %s[", name);
+    }
+    list(t, axes, ":", false);
+    text_puts(t, load ? "]\n" : "] = %o\n");
+}
+
+static const char *product_text(Arena *a, const char *x, const char *y, const char *o, bool sum) {
+    Text t;
+    text_init(&t, a);
+    text_puts(&t, "program mul algorithm target host dtype f32 dims D=20 Dv=24\n");
+    tensor_line(&t, "x", x, "input 0");
+    tensor_line(&t, "y", y, "input 1");
+    tensor_line(&t, "s", o, "input 2");
+    tensor_line(&t, "o", o, "emit 0");
+    text_puts(&t, "plan fwd\nkernel fwd\n");
+    for (const char *c = "MNDE"; *c; c++)
+        text_printf(&t, "  axis %c: %d whole tile %d\n", *c, width(*c), width(*c));
+    text_puts(&t, "  grid b: B\n  mask true\n  {\n");
+    move_line(&t, "x", x, true);
+    move_line(&t, "y", y, true);
+    if (sum) move_line(&t, "s", o, true);
+    text_puts(&t, "    %o: f32[");
+    list(&t, o, "", false);
+    text_printf(&t, "] = mma %%x, %%y%s\n", sum ? ", %s" : "");
+    move_line(&t, "o", o, false);
+    text_puts(&t, "  }\n");
+    return t.s;
+}
+
+// Which operand has the lanes, which axis is contracted, with and without a sum; extents that no
+// block divides.
+START_TEST(products) {
+    static const char *const shapes[][3] = {
+        {"MD", "ND", "MN"}, {"D", "ND", "N"},   {"MD", "D", "M"},   {"MD", "DE", "ME"},
+        {"MN", "NE", "ME"}, {"MN", "MD", "ND"}, {"MN", "ME", "NE"}, {"ND", "MD", "MN"},
+        {"MD", "MD", "M"},  {"ME", "NE", "MN"}};
+    const int32_t size[8] = {1, 1, 1, 1, 1, 0};
+    for (int i = 0; i < 10; i++)
+        for (int sum = 0; sum < 2; sum++)
+            for (int axis = -1; axis < 4; axis++) {
+                Arena *a = arena_new();
+                Diags diags;
+                const char *text = product_text(a, shapes[i][0], shapes[i][1], shapes[i][2], sum);
+                diag_init(&diags, a);
+                TileProgram *p = tile_parse(a, text, strlen(text), &diags);
+                if (p && tile_verify(p, &diags)) { // M of MD and MD is no product
+                    lay(p, axis);
+                    check_run(a, p, size, 16, true, 1e-5, text);
+                    if (axis == 0) check_run(a, p, size, 8, true, 1e-5, text);
+                } else {
+                    ck_assert_int_eq(i, 8);
+                }
+                arena_free(a);
+            }
+}
+END_TEST
+
+// ---- ready variants, through the passes
+
+typedef struct Ready {
+    const char *name;
+    int D;
+} Ready;
+
+static void check_ready(const char *name, Dtype dtype, int lanes, const int32_t *fixed) {
+    Arena *a = arena_new();
+    Variant *v;
+    Diags diags;
+    PassOptions o = {.dtype = dtype, .opt = 3};
+    if (cu_target(lanes, &o.target)) {
+        diag_init(&diags, a);
+        Stream *s = pu_stream(a, arena_printf(a, "stdlib/%s.attn", name), NULL, 0, &v);
+        TileProgram *p = pass_pipeline(a, s, &o, &diags);
+        ck_assert(p != NULL);
+        int32_t size[64];
+        pu_sizes(v, size, fixed[0], fixed[1], fixed[2], fixed[3], fixed[4], fixed[5]);
+        bool narrow = dtype != DT_F32;
+        check_run(a, p, size, lanes, lanes == 16, narrow ? 2e-2 : 2e-5,
+                  arena_printf(a, "%s %s", name, dtype_name(dtype)));
+    }
+    arena_free(a);
+}
+
+START_TEST(ready_variants) {
+    static const char *const names[] = {"softmax",       "causal",   "relu",      "softcap",
+                                        "relative_bias", "document", "natten_2d", "retention"};
+    const int32_t odd[] = {1, 2, 1, 70, 101, 31}, one[] = {2, 2, 2, 1, 50, 49},
+                  none[] = {1, 1, 1, 5, 0, 0};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        check_ready(names[i], DT_F32, 16, odd);
+        check_ready(names[i], DT_F32, 8, one);
+        check_ready(names[i], DT_BF16, 16, one);
+        check_ready(names[i], DT_F16, 4, one);
+        check_ready(names[i], DT_F32, 16, none);
+    }
+    check_ready("causal", DT_BF16, 8, odd);
+    check_ready("causal", DT_F16, 16, odd);
+    check_ready("causal", DT_F32, 4, odd);
+}
+END_TEST
+
+Suite *codegen_host_suite(void);
+Suite *codegen_host_suite(void) {
+    Suite *s = suite_create("codegen_host");
+    TCase *c = tcase_create("kernels");
+    tcase_set_timeout(c, 120);
+    tcase_add_test(c, tile_files);
+    tcase_add_test(c, products);
+    tcase_add_test(c, ready_variants);
+    suite_add_tcase(s, c);
+    return s;
+}

@@ -1,0 +1,174 @@
+// codegen_util.h: runs a program's host code on the interpreter's tensors, so that the two can be
+// held against each other. Every tensor lies against a page that may not be touched: a kernel that
+// reads or writes past it dies.
+#ifndef TESTS_UNIT_CODEGEN_UTIL_H
+#define TESTS_UNIT_CODEGEN_UTIL_H
+
+#include "codegen/jit.h"
+#include "ir/tile_eval.h"
+#include "runtime/abi.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+typedef void (*CuKernel)(const uint64_t *args, int64_t first, int64_t last);
+
+typedef struct CuTensor {
+    char *map, *at;
+    size_t mapped;
+    int64_t n, stride[TILE_MAX_DIMS];
+} CuTensor;
+
+typedef struct CuRun {
+    const TileProgram *p;
+    const TileData *d;
+    CuTensor *tensors;
+    CgJit *jit;
+    AbiMeta meta;
+} CuRun;
+
+// The host with at most this many lanes; false where this machine has fewer.
+static inline bool cu_target(int lanes, Target *t) {
+    *t = cg_target(TARGET_HOST);
+    if (t->lanes < lanes) return false;
+    if (lanes < t->lanes) t->registers = 16;
+    t->lanes = lanes;
+    return true;
+}
+
+static inline uint16_t cu_half(double v) {
+    _Float16 h = (_Float16)v;
+    uint16_t bits;
+    memcpy(&bits, &h, sizeof bits);
+    return bits;
+}
+
+static inline void cu_put(Dtype t, char *at, int64_t i, double v) {
+    float f = (float)v;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    switch (t) {
+    case DT_F32: memcpy(at + 4 * i, &f, 4); return;
+    case DT_I32: ((int32_t *)(void *)at)[i] = (int32_t)v; return;
+    case DT_BF16: ((uint16_t *)(void *)at)[i] = (uint16_t)(bits >> 16); return; // v is exact in it
+    case DT_F16: ((uint16_t *)(void *)at)[i] = cu_half(v); return;
+    case DT_BOOL:
+    case DT_I8: at[i] = (char)v; return;
+    case DT_E4M3:
+    case DT_E5M2:
+    case DT_COUNT: break;
+    }
+    ck_abort_msg("no tensors of type %s here", dtype_name(t));
+}
+
+static inline double cu_get(Dtype t, const char *at, int64_t i) {
+    uint16_t narrow = 0;
+    uint32_t bits;
+    float f;
+    if (t == DT_F32) return (double)((const float *)(const void *)at)[i];
+    if (t == DT_I32) return ((const int32_t *)(const void *)at)[i];
+    if (t == DT_BOOL || t == DT_I8) return at[i];
+    memcpy(&narrow, at + 2 * i, 2);
+    bits = (uint32_t)narrow << 16;
+    memcpy(&f, &bits, sizeof f);
+    if (t == DT_BF16) return (double)f;
+    _Float16 h;
+    memcpy(&h, &narrow, sizeof h);
+    return (double)h;
+}
+
+// high: the tensor ends where the forbidden page begins; else it begins where one ends.
+static inline void cu_tensor(const TileTensor *t, const TileData *d, const double *from, bool high,
+                             CuTensor *out) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    out->n = tile_tensor_elements(t, d->size);
+    size_t bytes = (size_t)out->n * (size_t)dtype_bytes(t->dtype),
+           body = (bytes + page - 1) / page * page;
+    out->mapped = body + 2 * page;
+    out->map = mmap(NULL, out->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert(out->map != MAP_FAILED);
+    if (body) ck_assert_int_eq(mprotect(out->map + page, body, PROT_READ | PROT_WRITE), 0);
+    out->at = out->map + page + (high ? body - bytes : 0);
+    int64_t stride = 1;
+    for (int i = t->rank - 1; i >= 0; i--) {
+        out->stride[i] = stride;
+        stride *= tile_eval_launch(t->extent[i], d->size, d->workers);
+    }
+    for (int64_t i = 0; from && i < out->n; i++) cu_put(t->dtype, out->at, i, from[i]);
+}
+
+static inline uint64_t cu_arg(const CuRun *r, const AbiArg *a) {
+    uint64_t slot = 0;
+    const CuTensor *t = &r->tensors[a->index];
+    switch ((AbiArgKind)a->kind) {
+    case ABI_ARG_POINTER: return (uint64_t)(uintptr_t)t->at;
+    case ABI_ARG_STRIDE: return (uint64_t)t->stride[a->dim];
+    case ABI_ARG_SIZE: return (uint32_t)r->d->size[a->index];
+    case ABI_ARG_SCALAR: {
+        Dtype type = r->p->tensors.data[a->index].dtype;
+        double v = r->d->scalar[r->p->tensors.data[a->index].index];
+        float f = (float)v;
+        int32_t i = (int32_t)v;
+        if (dtype_reads(type) == EX_F32)
+            memcpy(&slot, &f, sizeof f);
+        else
+            memcpy(&slot, &i, sizeof i);
+        return slot;
+    }
+    case ABI_ARG_MAP: // the GPU's
+    case ABI_ARG_COUNT: break;
+    }
+    ck_abort_msg("an argument's kind");
+}
+
+static inline void cu_launch(CuRun *r, int kernel) {
+    const AbiKernel *k = &r->meta.variants[0].kernels[kernel];
+    int64_t total = 1, sizes[256];
+    uint64_t args[ABI_MAX_ARGS];
+    for (int i = 0; i < r->p->sizes.n; i++) sizes[i] = r->d->size[i];
+    for (uint32_t i = 0; i < k->ngrid; i++) {
+        int64_t n = 0;
+        ck_assert(abi_eval(&k->grid[i], sizes, r->d->workers, &n));
+        total *= n;
+    }
+    for (uint32_t i = 0; i < k->nargs; i++) args[i] = cu_arg(r, &k->args[i]);
+    CuKernel run = (CuKernel)cg_jit_function(r->jit, k->symbol);
+    ck_assert(run != NULL);
+    run(args, total / 2, total); // in any order, in any pieces
+    run(args, 0, total / 2);
+}
+
+// Runs the program's first plan on the data's tensors; what it writes is put back into them.
+static inline void cu_run(Arena *a, const TileProgram *p, const TileData *d, int lanes, bool high) {
+    Diags diags;
+    CgOptions o = {.opt = 3};
+    Target target;
+    CuRun r = {.p = p, .d = d, .tensors = ARENA_ARRAY(a, CuTensor, p->tensors.n)};
+    diag_init(&diags, a);
+    ck_assert(cu_target(lanes, &target));
+    r.jit = cg_jit_on(&target, &p, 1, &o, &diags);
+    if (!r.jit) diag_print(&diags, stderr);
+    ck_assert(r.jit != NULL);
+    size_t n;
+    const void *bytes = cg_jit_metadata(r.jit, &n);
+    ck_assert(abi_read(&r.meta, bytes, n) == NULL);
+    for (int i = 0; i < p->tensors.n; i++)
+        cu_tensor(&p->tensors.data[i], d, d->tensor[i], high, &r.tensors[i]);
+    for (int i = 0; i < p->plans.data[0].kernels.n; i++)
+        cu_launch(&r, p->plans.data[0].kernels.data[i]);
+    for (int i = 0; i < p->tensors.n; i++) {
+        TensorRole role = p->tensors.data[i].role;
+        bool written = role == TENSOR_O || role == TENSOR_EMIT || role == TENSOR_WORK;
+        for (int64_t e = 0; written && d->tensor[i] && e < r.tensors[i].n; e++)
+            d->tensor[i][e] = cu_get(p->tensors.data[i].dtype, r.tensors[i].at, e);
+        munmap(r.tensors[i].map, r.tensors[i].mapped);
+    }
+    abi_free(&r.meta);
+    cg_jit_free(r.jit);
+}
+
+#endif
