@@ -47,23 +47,47 @@ static int weight_of(const Ex *e) {
     }
 }
 
-static void add_weight(void *ctx, const Ex *e) { *(int *)ctx += weight_of(e); }
-
-static bool worth(const Ex *e) {
-    int w = 0;
-    ex_visit(e, add_weight, &w);
-    return w >= WEIGHT_WORTH;
-}
-
 // ---- out of maps
+
+// What is known of each node of a map's bodies, arguments before their users.
+typedef struct Node {
+    const Ex *e;
+    AxisSet axes; // along which it varies
+    int weight;   // as a tree, up to WEIGHT_WORTH
+    bool reached; // from a body, through nodes that stay
+    const Ex *new;
+} Node;
 
 typedef struct Hoist {
     TileProgram *p;
     TileKernel *k;
     TileOp *map;
-    AxisSet axes; // of the map
-    ExMemo moved; // expression -> its PARAM
+    Arena *scratch;
+    ExMemo at; // expression -> its Node
+    Node *node;
+    int n;
 } Hoist;
+
+static Node *node_of(const Hoist *h, const Ex *e) {
+    const void *at = NULL;
+    bool known = ex_memo_has(&h->at, e, &at);
+    assert(known);
+    (void)known;
+    return (Node *)at;
+}
+
+static void describe(Hoist *h, Node *node) {
+    const Ex *e = node->e;
+    node->axes = e->nargs ? 0 : pass_expr_axes(h->k, h->map, e);
+    node->weight = weight_of(e);
+    for (int i = 0; i < e->nargs; i++) {
+        const Node *arg = node_of(h, e->args[i]);
+        node->axes |= arg->axes;
+        node->weight += arg->weight;
+    }
+    if (node->weight > WEIGHT_WORTH) node->weight = WEIGHT_WORTH;
+    ex_memo_put(h->scratch, &h->at, e, node);
+}
 
 static Dtype dtype_of(ExType t) {
     if (t == EX_F32) return DT_F32;
@@ -72,53 +96,57 @@ static Dtype dtype_of(ExType t) {
 
 // A map before this one that computes e once for each element of its own axes.
 static const Ex *move_out(Hoist *h, const Ex *e, AxisSet axes) {
-    const void *known;
-    if (ex_memo_has(&h->moved, e, &known)) return known;
     TileOp *map = pass_map(h->p, h->k, NULL, axes, h->map->span);
     tile_insert_before(h->map, map);
     const Ex *body = pass_transplant(h->p, map, h->map, e);
     const char *name = axes ? "t" : "u";
     TileValue *v = pass_out(h->p, h->k, map, name, dtype_of(e->type), body, EX_CONST, 0);
-    const Ex *param = pass_operand(h->p, h->map, v);
-    ex_memo_put(h->p->arena, &h->moved, e, param);
-    return param;
+    return pass_operand(h->p, h->map, v);
 }
 
-static const Ex *hoist_from(Hoist *h, const Ex *e);
+static bool leaves(const Hoist *h, const Node *node) {
+    return node->weight >= WEIGHT_WORTH && node->axes != pass_map_axes(h->map);
+}
 
-static const Ex *hoist_args(Hoist *h, const Ex *e) {
-    const Ex *args[EX_MAX_RANK];
+static const Ex *with_new_args(const Hoist *h, const Ex *e) {
+    const Ex **args = ARENA_ARRAY(h->scratch, const Ex *, e->nargs + 1);
     bool same = true;
-    assert(e->nargs <= EX_MAX_RANK);
     for (int i = 0; i < e->nargs; i++) {
-        args[i] = hoist_from(h, e->args[i]);
+        args[i] = node_of(h, e->args[i])->new;
         same = same && args[i] == e->args[i];
     }
     return same ? e : ex_with_args(h->p->pool, e, args);
 }
 
-// Top down, so that what moves is as large as it can be.
-static const Ex *hoist_from(Hoist *h, const Ex *e) {
-    if (!e->nargs) return e;
-    const void *known;
-    if (ex_memo_has(&h->moved, e, &known)) return known;
-    AxisSet axes = pass_expr_axes(h->k, h->map, e);
-    if (axes != h->axes && worth(e)) return move_out(h, e, axes);
-    const Ex *new = hoist_args(h, e);
-    ex_memo_put(h->p->arena, &h->moved, e, new);
-    return new;
+// Users before arguments, so that what leaves is as large as it can be; then what stays is rebuilt.
+static void hoist_nodes(Hoist *h) {
+    for (int i = h->n - 1; i >= 0; i--) {
+        const Node *node = &h->node[i];
+        if (!node->reached || leaves(h, node)) continue;
+        for (int a = 0; a < node->e->nargs; a++) node_of(h, node->e->args[a])->reached = true;
+    }
+    for (int i = 0; i < h->n; i++) {
+        Node *node = &h->node[i];
+        if (!node->reached) continue;
+        node->new = leaves(h, node) ? move_out(h, node->e, node->axes) : with_new_args(h, node->e);
+    }
 }
 
 static void hoist_map(TileProgram *p, TileKernel *k, TileOp *map) {
-    Hoist h = {.p = p, .k = k, .map = map, .axes = pass_map_axes(map)};
-    for (int i = 0; i < map->outs.n; i++) {
-        // The whole of a body stays: it has to fill its result's axes.
-        const Ex *body = map->outs.data[i].body;
-        AxisSet axes = pass_expr_axes(k, map, body);
-        bool all = axes == h.axes || !worth(body);
-        map->outs.data[i].body = all ? hoist_args(&h, body) : move_out(&h, body, axes);
+    Hoist h = {.p = p, .k = k, .map = map, .scratch = arena_new()};
+    const Ex **roots = ARENA_ARRAY(h.scratch, const Ex *, map->outs.n + 1), **order;
+    for (int i = 0; i < map->outs.n; i++) roots[i] = map->outs.data[i].body;
+    h.n = ex_order(h.scratch, roots, map->outs.n, &order);
+    h.node = ARENA_ARRAY(h.scratch, Node, h.n + 1);
+    for (int i = 0; i < h.n; i++) {
+        h.node[i].e = order[i];
+        describe(&h, &h.node[i]);
     }
+    for (int i = 0; i < map->outs.n; i++) node_of(&h, roots[i])->reached = true;
+    hoist_nodes(&h);
+    for (int i = 0; i < map->outs.n; i++) map->outs.data[i].body = node_of(&h, roots[i])->new;
     pass_compact(p, map);
+    arena_free(h.scratch);
 }
 
 // ---- out of loops

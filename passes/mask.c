@@ -14,10 +14,9 @@
 
 #include "simplify_rules.h"
 
-enum {
-    MASK_BUDGET = 20000
-}; // steps; beyond it the answer is "perhaps". A mask has at most 100,000 operations, an equality
-   // of bools asks twice.
+// Steps and nesting; beyond them the answer is "perhaps". A mask may have 100,000 operations, and
+// an equality of bools asks twice.
+enum { MASK_BUDGET = 20000, MASK_DEPTH = 500 };
 
 // Within a conjunction a pair satisfies all of it: what the other parts say of a sum of positions
 // narrows its range.
@@ -30,7 +29,7 @@ typedef struct Some {
     RangeCtx *c;
     ExPool *p;
     VEC(Narrow) narrow;
-    int budget;
+    int budget, depth;
 } Some;
 
 static const Ex *some(Some *m, const Ex *e, bool want);
@@ -180,15 +179,25 @@ typedef struct Part {
 } Part;
 typedef VEC(Part) Parts;
 
+// The parts of a conjunction, from left to right.
 static void gather(Some *m, Parts *out, const Ex *e, bool want) {
-    if (e->op == EX_NOT) {
-        gather(m, out, e->args[0], !want);
-    } else if (e->op == (want ? EX_AND : EX_OR)) {
-        gather(m, out, e->args[0], want);
-        gather(m, out, e->args[1], want);
-    } else {
-        Part part = {e, want};
-        VEC_PUSH(ex_arena(m->p), out, part);
+    Arena *a = ex_arena(m->p);
+    Parts todo = {0};
+    Part part = {e, want};
+    VEC_PUSH(a, &todo, part);
+    while (todo.n) {
+        part = todo.data[--todo.n];
+        if (part.e->op == EX_NOT) {
+            part = (Part){part.e->args[0], !part.want};
+            VEC_PUSH(a, &todo, part);
+        } else if (part.e->op == (part.want ? EX_AND : EX_OR)) {
+            Part first = {part.e->args[0], part.want};
+            part.e = part.e->args[1];
+            VEC_PUSH(a, &todo, part);
+            VEC_PUSH(a, &todo, first);
+        } else {
+            VEC_PUSH(a, out, part);
+        }
     }
 }
 
@@ -258,9 +267,12 @@ static const Ex *some_varying(Some *m, const Ex *e, bool want) {
 }
 
 static const Ex *some(Some *m, const Ex *e, bool want) {
-    if (m->budget-- <= 0) return truth(m, true);
-    if (range_varies(m->c, e)) return some_varying(m, e, want);
-    return want ? e : simp_1(m->p, EX_NOT, e);
+    if (!range_varies(m->c, e)) return want ? e : simp_1(m->p, EX_NOT, e);
+    if (m->budget-- <= 0 || m->depth >= MASK_DEPTH) return truth(m, true);
+    m->depth++;
+    e = some_varying(m, e, want);
+    m->depth--;
+    return e;
 }
 
 MaskBounds pass_mask_bounds(ExPool *p, const Ex *mask, int q_axis, int k_axis, const Ex *q0,

@@ -37,19 +37,25 @@ bool range_uses(const Ex *e, int axis) {
 }
 
 // Anything that is bound per element counts: another axis' position, an operand of a map.
-static bool varies(RangeCtx *c, const Ex *e) {
-    if (e->op == EX_SYM) return e->sym == SYM_POS || e->sym == SYM_PARAM || e->sym == SYM_MASK;
-    for (int i = 0; i < e->nargs; i++)
-        if (range_varies(c, e->args[i])) return true;
-    return false;
+static bool varies_itself(const Ex *e) {
+    return e->op == EX_SYM && (e->sym == SYM_POS || e->sym == SYM_PARAM || e->sym == SYM_MASK);
 }
 
 bool range_varies(RangeCtx *c, const Ex *e) {
     const void *known;
     if (ex_memo_has(&c->varies, e, &known)) return known != NULL;
-    bool v = varies(c, e);
-    ex_memo_put(ex_arena(c->pool), &c->varies, e, v ? e : NULL);
-    return v;
+    Arena *scratch = arena_new();
+    const Ex **order;
+    bool varies = false;
+    int n = ex_order(scratch, &e, 1, &order); // not by recursion: a chain of operators may be long
+    for (int i = 0; i < n; i++) {
+        varies = varies_itself(order[i]);
+        for (int a = 0; a < order[i]->nargs && !varies; a++)
+            varies = ex_memo_has(&c->varies, order[i]->args[a], &known) && known;
+        ex_memo_put(ex_arena(c->pool), &c->varies, order[i], varies ? order[i] : NULL);
+    }
+    arena_free(scratch);
+    return varies;
 }
 
 // ---- arithmetic of ranges
@@ -261,8 +267,12 @@ Range range_of(RangeCtx *c, const Ex *e) {
     assert(e->type == EX_I32);
     const void *known;
     if (ex_memo_has(&c->ranges, e, &known)) return *(const Range *)known;
+    bool one = !range_varies(c, e);
+    if (c->depth >= RANGE_MAX_DEPTH) return one ? (Range){e, e, INT32_MIN, INT32_MAX} : unknown();
     Range *r = ARENA_NEW(ex_arena(c->pool), Range);
-    *r = range_varies(c, e) ? range_varying(c, e) : range_point(c, e);
+    c->depth++;
+    *r = one ? range_point(c, e) : range_varying(c, e);
+    c->depth--;
     ex_memo_put(ex_arena(c->pool), &c->ranges, e, r);
     return *r;
 }
@@ -349,8 +359,11 @@ static Linear make_linear(RangeCtx *c, const Ex *e) {
 Linear linear_of(RangeCtx *c, const Ex *e) {
     const void *known;
     if (ex_memo_has(&c->linears, e, &known)) return *(const Linear *)known;
+    if (c->depth >= RANGE_MAX_DEPTH) return (Linear){.ok = false};
     Linear *l = ARENA_NEW(ex_arena(c->pool), Linear);
+    c->depth++;
     *l = make_linear(c, e);
+    c->depth--;
     ex_memo_put(ex_arena(c->pool), &c->linears, e, l);
     return *l;
 }

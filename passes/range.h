@@ -15,7 +15,12 @@
 
 #include "ir/tile.h"
 
-enum { RANGE_POSITION = 1 << 24, RANGE_SCALAR = 1 << 24, RANGE_MAX_TERMS = 8 };
+enum {
+    RANGE_POSITION = 1 << 24,
+    RANGE_SCALAR = 1 << 24,
+    RANGE_MAX_TERMS = 8,
+    RANGE_MAX_DEPTH = 200
+};
 
 typedef struct Range {
     const Ex *lo, *hi; // NULL: nothing is known on that side
@@ -38,6 +43,7 @@ typedef struct RangeCtx {
     int q_axis, k_axis;
     Range q, k;      // of POS(q_axis), POS(k_axis)
     const Ex *guard; // NULL: nothing was assumed
+    int depth;       // of the recursion: a longer chain of operators is unknown
     ExMemo varies;   // expression -> whether it depends on a position
     ExMemo ranges;   // -> Range
     ExMemo linears;  // -> Linear

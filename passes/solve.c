@@ -19,6 +19,7 @@
 
 enum {
     SOLVE_BUDGET = 4000,
+    SOLVE_DEPTH = 300,
     FAR = 1 << 29,
     NEAR = 1 << 30
 }; // FAR: beyond every position; NEAR: a bound that may be added to
@@ -27,7 +28,7 @@ typedef struct Solve {
     RangeCtx *c;
     ExPool *p;
     bool inner; // for all queries, not for some
-    int budget;
+    int budget, depth;
 } Solve;
 
 static KeySet solve(Solve *s, const Ex *e, bool want);
@@ -304,9 +305,7 @@ static KeySet solve_selected(Solve *s, const Ex *e, bool want) {
     return unite(s, a, b);
 }
 
-static KeySet solve(Solve *s, const Ex *e, bool want) {
-    if (s->budget-- <= 0) return unknown_keys(s);
-    if (!range_varies(s->c, e)) return keys_if(s, want ? e : simp_1(s->p, EX_NOT, e));
+static KeySet solve_varying(Solve *s, const Ex *e, bool want) {
     switch ((int)e->op) {
     case EX_NOT: return solve(s, e->args[0], !want);
     case EX_AND:
@@ -318,6 +317,15 @@ static KeySet solve(Solve *s, const Ex *e, bool want) {
     case EX_LE: return solve_compared(s, e, want);
     default: return unknown_keys(s);
     }
+}
+
+static KeySet solve(Solve *s, const Ex *e, bool want) {
+    if (!range_varies(s->c, e)) return keys_if(s, want ? e : simp_1(s->p, EX_NOT, e));
+    if (s->budget-- <= 0 || s->depth >= SOLVE_DEPTH) return unknown_keys(s);
+    s->depth++;
+    KeySet k = solve_varying(s, e, want);
+    s->depth--;
+    return k;
 }
 
 static KeySet solve_mask(RangeCtx *c, const Ex *mask, bool inner) {
