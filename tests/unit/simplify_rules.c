@@ -187,8 +187,9 @@ static double sensitivity(const Ex *e, const Point *pt, double at) {
 
 // A difference is allowed where rounding or a small change of the inputs makes one as large.
 static bool close_enough(const Ex *e, const Point *pt, double want, double got) {
-    if (isnan(want) || isinf(want))
-        return isnan(want) == isnan(got) && (isnan(want) || want == got);
+    if (isnan(want)) return isnan(got);
+    if (isinf(want))
+        return isinf(got); // of either sign: a zero that is divided by may have changed its own
     double slack = sensitivity(e, pt, want);
     return fabs(got - want) <= 1e-5 * fabs(want) + 1e-6 + slack || isnan(slack) || slack > 1;
 }
