@@ -29,6 +29,8 @@ static Val shifted(Cg *cg, Val i, int64_t by) { return LLVMBuildAdd(cg->b, i, cg
 
 // ---- one block: nr rows x nv vectors of accumulators
 
+enum { UNROLL = 2 }; // steps side by side: what counts the loop takes issue slots from the products
+
 typedef struct Block {
     Product *p;
     int nr, nv;
@@ -52,14 +54,10 @@ static void block_start(Cg *cg, Block *b) {
         }
 }
 
-static void block_loop(Cg *cg, Block *b) {
+// One step along the contracted axis: the vectors are loaded once, each row's element is broadcast.
+static void block_step(Cg *cg, Block *b) {
     Product *p = b->p;
-    Val phi[HOST_MAX_ROWS][HOST_MAX_VECTORS], vec[HOST_MAX_VECTORS];
-    HostLoop l = host_loop(cg, host_extent(cg, p->inner), 1);
-    p->index[p->inner] = l.i;
-    for (int r = 0; r < b->nr; r++)
-        for (int v = 0; v < b->nv; v++)
-            b->acc[r][v] = phi[r][v] = host_loop_phi(cg, &l, b->acc[r][v]);
+    Val vec[HOST_MAX_VECTORS];
     for (int v = 0; v < b->nv; v++) {
         block_index(cg, b, 0, v);
         vec[v] = host_load(cg, p->v, p->index, p->lanes, p->along);
@@ -68,6 +66,20 @@ static void block_loop(Cg *cg, Block *b) {
         block_index(cg, b, r, 0);
         Val s = cg_splat(cg, host_load(cg, p->s, p->index, 1, -1), p->lanes);
         for (int v = 0; v < b->nv; v++) b->acc[r][v] = host_fma(cg, s, vec[v], b->acc[r][v]);
+    }
+}
+
+static void block_loop(Cg *cg, Block *b) {
+    Product *p = b->p;
+    Val phi[HOST_MAX_ROWS][HOST_MAX_VECTORS];
+    int steps = host_extent(cg, p->inner) % UNROLL ? 1 : UNROLL;
+    HostLoop l = host_loop(cg, host_extent(cg, p->inner), steps);
+    for (int r = 0; r < b->nr; r++)
+        for (int v = 0; v < b->nv; v++)
+            b->acc[r][v] = phi[r][v] = host_loop_phi(cg, &l, b->acc[r][v]);
+    for (int i = 0; i < steps; i++) {
+        p->index[p->inner] = shifted(cg, l.i, i);
+        block_step(cg, b);
     }
     for (int r = 0; r < b->nr; r++)
         for (int v = 0; v < b->nv; v++) host_loop_next(cg, &l, phi[r][v], b->acc[r][v]);
