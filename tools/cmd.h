@@ -20,8 +20,9 @@ Dtype cmd_device_dtype(const Options *o);
 const char *cmd_shape(const Options *o, Arena *a); // all --shape options in one text, or NULL
 bool cmd_has_extension(const char *path, const char *extension);
 
-// How far one output is from another: relative is ||x - ref|| / ||ref||. Where both are infinite
-// alike or NaN they agree.
+// How far one output is from another: relative is ||x - ref|| / ||ref||, but for numbers per row
+// (lse), whose logarithms may be about 0 and whose norm counts as 1 each at least. Where both are
+// infinite alike or NaN they agree.
 typedef struct Error {
     double relative, largest; // the largest difference of one element
     int64_t wrong;            // elements where one is finite and the other is not

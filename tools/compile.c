@@ -84,8 +84,11 @@ bool compile_streams(Compile *c) {
 
 static PassOptions pass_options(const Compile *c) {
     const CompileOptions *o = &c->options;
-    return (PassOptions){
-        .target = cg_target(o->target), .dtype = o->dtype, .opt = o->level, .tf32 = o->tf32};
+    return (PassOptions){.target = cg_target(o->target),
+                         .dtype = o->dtype,
+                         .opt = o->level,
+                         .tf32 = o->tf32,
+                         .split = o->level > 0 && o->target == TARGET_HOST};
 }
 
 bool compile_algorithm(Compile *c) {

@@ -24,6 +24,7 @@ static const Case cases[] = {
     {"B=1,H=2,Sq=129,Sk=129", NULL, NULL, NULL, DT_F32},
     {"B=1,H=4,Hkv=2,Sq=33,Sk=65", NULL, NULL, NULL, DT_F32},
     {"B=2,H=6,Hkv=1,Sq=1,Sk=129", NULL, NULL, NULL, DT_F32},
+    {"B=1,H=1,Sq=3,Sk=1000", NULL, NULL, NULL, DT_F32}, // few rows: the keys are split
     {"B=1,H=1,Sq=129,Sk=17", NULL, NULL, NULL, DT_F32},
     {"B=1,H=1,Sq=1000,Sk=1000", NULL, NULL, NULL, DT_F32},
     {"B=1,H=2,Sq=70,Sk=129", "-50", NULL, NULL, DT_F32}, // causal: the first rows see no key
