@@ -126,28 +126,45 @@ static Val log_edges(Cg *cg, Val x, Val log) {
     return pick(cg, test(cg, LLVMRealULT, x, zero), k(cg, NAN, x), log);
 }
 
-// ln m for m near 1, f = m - 1: f - f^2/2 + f^3 P(f), given as f and the rest, which is small
-// beside it.
+// ln m for m in [0.707, 1.5], f = m - 1: f - f^2/2 + f^3 P(f), given as f and the rest, which is
+// small beside it.
 static Val log_rest(Cg *cg, Val f) {
-    static const double c[] = {3.3333331174e-1,  -2.4999993993e-1, 2.0000714765e-1,
-                               -1.6668057665e-1, 1.4249322787e-1,  -1.2420140846e-1,
-                               1.1676998740e-1,  -1.1514610310e-1, 7.0376836292e-2};
+    static const double c[] = {0.3333331908476821,  -0.2500026988298786,  0.20001793404225116,
+                               -0.166540322521611,  0.14215903580491246,  -0.12636492780119787,
+                               0.12130536473810394, -0.10460175888288281, 0.04809124280351035};
     Val f2 = mul(cg, f, f);
     return fma_(cg, mul(cg, f2, f), polynomial(cg, f, c, 9), mul(cg, f2, k(cg, -0.5, f)));
 }
 
+// AVX-512: mantissa in [3/4, 3/2) and exponent, which are right for subnormals; 0, infinity and NaN
+// come out as an exponent of -inf, inf and NaN, a negative x as a mantissa of NaN.
+static void split_wide(Cg *cg, Val x, Val *m, Val *e) {
+    Val every = LLVMConstInt(cg->i16, 0xffff, false), current = cg_i32(cg, 4);
+    Val mant[] = {x, cg_i32(cg, 8 | 3), x, every, current};
+    *m = cg_intrinsic(cg, "llvm.x86.avx512.mask.getmant.ps.512", NULL, 0, mant, 5);
+    Val exp[] = {x, x, every, current};
+    Val whole = cg_intrinsic(cg, "llvm.x86.avx512.mask.getexp.ps.512", NULL, 0, exp, 4);
+    exp[0] = exp[1] = *m;
+    *e = sub(cg, whole, cg_intrinsic(cg, "llvm.x86.avx512.mask.getexp.ps.512", NULL, 0, exp, 4));
+}
+
 static Val log2_of(Cg *cg, Val x) {
     Val m, e;
-    split(cg, x, &m, &e);
+    if (wide(cg, x))
+        split_wide(cg, x, &m, &e);
+    else
+        split(cg, x, &m, &e);
     Val f = sub(cg, m, k(cg, 1, x)), rest = log_rest(cg, f);
     // log2(e) = 1 + 0.4426...: the big products are exact sums
     Val c = k(cg, 0.44269504088896340736, x);
     Val low = fma_(cg, rest, c, fma_(cg, f, c, rest));
-    return log_edges(cg, x, add(cg, e, add(cg, f, low)));
+    Val log = add(cg, e, add(cg, f, low));
+    return wide(cg, x) ? log : log_edges(cg, x, log);
 }
 
 static Val log_of(Cg *cg, Val x) {
     Val m, e;
+    if (wide(cg, x)) return mul(cg, log2_of(cg, x), k(cg, 0.69314718055994531, x));
     split(cg, x, &m, &e);
     Val f = sub(cg, m, k(cg, 1, x));
     Val low = fma_(cg, e, k(cg, -2.12194440e-4, x), log_rest(cg, f));
@@ -166,7 +183,8 @@ static Val sin_cos(Cg *cg, Val x, int quarter) {
     Ty f = LLVMTypeOf(x);
     Val d = LLVMBuildFPExt(cg->b, x, doubles(cg, x), "");
     Val q = call(cg, "llvm.rint", mul(cg, d, kd(cg, 0.63661977236758134308, x)), NULL, NULL);
-    // pi/2 in parts of 33 bits: their products with q below 2^20 are exact without a fused multiply-add too
+    // pi/2 in parts of 33 bits: their products with q below 2^20 are exact without a fused
+    // multiply-add too
     Val r = fma_(cg, q, kd(cg, -1.57079632673412561417e+00, x), d);
     r = fma_(cg, q, kd(cg, -6.07710050630396597660e-11, x), r);
     r = fma_(cg, q, kd(cg, -2.02226624879595063154e-21, x), r);
