@@ -168,6 +168,22 @@ static Val compare(Cg *cg, ExOp op, ExType of, Val a, Val b) {
     return LLVMBuildICmp(cg->b, ints[op - EX_EQ], a, b, "");
 }
 
+// Truncates and saturates, a NaN to 0. LLVM's own saturating conversion takes vectors apart.
+static Val to_int(Cg *cg, Val v) {
+    int n = cg_lanes(v);
+    Ty i = cg_vector(cg->i32, n), types[] = {i, LLVMTypeOf(v)};
+    if (n == 1) return cg_intrinsic(cg, "llvm.fptosi.sat", types, 2, &v, 1);
+    Val low = cg_splat(cg, cg_f32(cg, -0x1p31), n), high = cg_splat(cg, cg_f32(cg, 0x1p31), n);
+    Val above = LLVMBuildFCmp(cg->b, LLVMRealOGE, v, high, "");
+    Val below = LLVMBuildFCmp(cg->b, LLVMRealOLT, v, low, "");
+    Val nan = LLVMBuildFCmp(cg->b, LLVMRealUNO, v, v, "");
+    Val out = LLVMBuildOr(cg->b, LLVMBuildOr(cg->b, above, below, ""), nan, "");
+    Val r =
+        LLVMBuildFPToSI(cg->b, LLVMBuildSelect(cg->b, out, LLVMConstNull(types[1]), v, ""), i, "");
+    r = LLVMBuildSelect(cg->b, above, cg_splat(cg, cg_i32(cg, INT32_MAX), n), r, "");
+    return LLVMBuildSelect(cg->b, below, cg_splat(cg, cg_i32(cg, INT32_MIN), n), r, "");
+}
+
 static Val convert(Cg *cg, ExType to, ExType from, Val v) {
     if (to == from) return v;
     int n = cg_lanes(v);
@@ -179,9 +195,7 @@ static Val convert(Cg *cg, ExType to, ExType from, Val v) {
     if (to == EX_F32)
         return from == EX_BOOL ? LLVMBuildUIToFP(cg->b, v, f, "")
                                : LLVMBuildSIToFP(cg->b, v, f, "");
-    if (from == EX_BOOL) return LLVMBuildZExt(cg->b, v, i, "");
-    Ty types[] = {i, f};
-    return cg_intrinsic(cg, "llvm.fptosi.sat", types, 2, &v, 1);
+    return from == EX_BOOL ? LLVMBuildZExt(cg->b, v, i, "") : to_int(cg, v);
 }
 
 static Val select_of(Cg *cg, Val *v) {
@@ -255,11 +269,14 @@ static Val element_pointer(Cg *cg, int tensor, Val offset) {
     return offset ? LLVMBuildGEP2(cg->b, t, base, &offset, 1, "") : base;
 }
 
-static Val load_at(Cg *cg, int tensor, Val offset) {
+// The element at `lead` plus, in the last dimension, `last` (NULL: none). A gather takes 32-bit
+// indices from a scalar address as they are; with 64-bit ones it would be two of half the width.
+static Val load_at(Cg *cg, int tensor, Val lead, Val last) {
     Dtype d = cg->p->tensors.data[tensor].dtype;
     Ty t = cg_dtype(cg, d);
-    Val p = element_pointer(cg, tensor, offset), v;
-    int n = offset ? cg_lanes(offset) : 1;
+    Val p = element_pointer(cg, tensor, lead), v;
+    if (last) p = LLVMBuildGEP2(cg->b, t, p, &last, 1, "");
+    int n = lead && cg_lanes(lead) > 1 ? cg_lanes(lead) : last ? cg_lanes(last) : 1;
     if (n == 1) {
         v = LLVMBuildLoad2(cg->b, t, p, "");
     } else {
@@ -295,7 +312,7 @@ static Val load_along(Cg *cg, int tensor, Val lead, Val first, Val gather, int l
     fast = LLVMGetInsertBlock(cg->b);
     LLVMBuildBr(cg->b, join);
     LLVMPositionBuilderAtEnd(cg->b, slow);
-    Val b = load_at(cg, tensor, offset_add(cg, lead, gather, cg_i64(cg, 1)));
+    Val b = load_at(cg, tensor, lead, gather);
     slow = LLVMGetInsertBlock(cg->b);
     LLVMBuildBr(cg->b, join);
     LLVMPositionBuilderAtEnd(cg->b, join);
@@ -323,7 +340,7 @@ static Val load(Cg *cg, CgElem *at, const Ex *e) {
                (!lead || cg_lanes(lead) == 1) && lane_affine(cg, at, e->args[n - 1], 16, &along) &&
                along.step == 1;
     if (row) return load_along(cg, tensor, lead, along.first, last, at->lanes);
-    return load_at(cg, tensor, last ? offset_add(cg, lead, last, cg_i64(cg, 1)) : NULL);
+    return load_at(cg, tensor, lead, last);
 }
 
 // ---- the walk

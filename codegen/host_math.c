@@ -66,8 +66,8 @@ static Val limit(Cg *cg, Val x, double low, double high) {
 // p * 2^n, n whole in [-160, 160]: in two steps, since 2^n itself may be neither a normal nor a
 // finite f32.
 static Val scale(Cg *cg, Val p, Val n, Val x) {
-    Ty f = LLVMTypeOf(p), types[] = {ints(cg, p), f};
-    Val i = cg_intrinsic(cg, "llvm.fptosi.sat", types, 2, &n, 1);
+    Ty f = LLVMTypeOf(p);
+    Val i = LLVMBuildFPToSI(cg->b, n, ints(cg, p), ""); // of a NaN anything: not taken in the end
     Val half = LLVMBuildAShr(cg->b, i, ki(cg, 1, p), ""), rest = LLVMBuildSub(cg->b, i, half, "");
     Val part[] = {half, rest};
     for (int j = 0; j < 2; j++) {
@@ -190,10 +190,9 @@ static Val sin_cos(Cg *cg, Val x, int quarter) {
     r = fma_(cg, q, kd(cg, -2.02226624879595063154e-21, x), r);
     r = limit(cg, LLVMBuildFPTrunc(cg->b, r, f, ""), -0.8,
               0.8); // beyond its range the angle is noise, not a number out of range
-    Ty types[] = {ints(cg, x), doubles(cg, x)};
     Val turn = mul(cg, q, kd(cg, 0.25, x)); // the quarter, modulo 4
     turn = mul(cg, sub(cg, turn, call(cg, "llvm.floor", turn, NULL, NULL)), kd(cg, 4, x));
-    Val n = LLVMBuildAdd(cg->b, cg_intrinsic(cg, "llvm.fptosi.sat", types, 2, &turn, 1),
+    Val n = LLVMBuildAdd(cg->b, LLVMBuildFPToSI(cg->b, turn, ints(cg, x), ""), // of NaN: not taken
                          ki(cg, quarter, x), "");
     Val r2 = mul(cg, r, r);
     Val sine = fma_(cg, mul(cg, r2, r), polynomial(cg, r2, s, 3), r);
