@@ -5,7 +5,7 @@
 #   check-gpu    the tests that need one               fuzz         mutated sources and tiles (SECONDS=60)
 #   fuzz-variants N=1000 SEED=1   random variants      bench        a few configurations on the CPU
 #   lint, format-check, format    the house's rules    install      into PREFIX (DESTDIR is honoured)
-#   deps         installs what is missing to build (apt)
+#   deps         installs what is missing to build (apt)          demo         ReLU attention from source to numbers
 #   STATIC=1     an attnc that needs no LLVM on the machine where it runs
 BUILD   ?= build
 CC      ?= gcc
@@ -41,7 +41,7 @@ COMPILER_A := $(BUILD)/libtools.a $(BUILD)/libcodegen.a $(BUILD)/libpasses.a $(B
 ALL_A      := $(COMPILER_A) $(BUILD)/libattnrt.a
 LIBS       := $(LLVM_LIBS) -lm -ldl -lpthread
 
-.PHONY: all check check-asan check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format install deps clean
+.PHONY: all check check-asan check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format install deps demo clean
 all: $(BUILD)/attnc $(BUILD)/libattnc.a $(BUILD)/libattnrt.a $(BUILD)/libattnrt.so
 
 # ---- libraries and programs
@@ -110,7 +110,7 @@ check: all $(TESTS)
 	tests/check.sh $(BUILD)
 SANITIZED := OPT="-O1 -g" SAN="-fsanitize=address,undefined -fno-omit-frame-pointer" CFLAGS="$(CFLAGS) -Wno-format-truncation"
 check-asan:
-	QUICK=1 GEN=60 CK_FORK=no ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	SANITIZED=1 QUICK=1 GEN=60 CK_FORK=no ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	    $(MAKE) BUILD=$(BUILD)-asan $(SANITIZED) check
 check-gpu: all $(BUILD)/tests/check_run
 	tests/check_gpu.sh $(BUILD)
@@ -133,6 +133,8 @@ format:
 	clang-format -i $(SOURCES)
 deps:
 	tests/deps.sh
+demo:
+	tools/demo.sh $(BUILD)
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include \

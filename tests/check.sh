@@ -1,34 +1,55 @@
 #!/bin/sh
 # check.sh BUILD: runs every test that needs no GPU, shows each one's output, and ends with the sum: `N passed, N failed`.
-# A program counts by its own last line of that form; one that dies without it counts as one failure.
+# A program counts by its own last line of that form; one that dies without it counts as one failure. The random variants take
+# the longest and run beside the others.
 build=${1:-build}
-log=$(mktemp) || exit 1
-trap 'rm -f "$log"' EXIT
+logs=$(mktemp -d) || exit 1
+trap 'rm -rf "$logs"' EXIT
 passed=0 failed=0
 
-run() {
-    echo "== $*"
-    "$@" >"$log" 2>&1
-    status=$?
-    cat "$log"
-    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
+count() { # count STATUS LOG NAME
+    cat "$2"
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$2" | tail -n 1)
     if [ -z "$line" ]; then
-        echo "$1 ended with status $status and without a count"
+        echo "$3 ended with status $1 and without a count"
         failed=$((failed + 1))
         return
     fi
     f=${line#*, }
     f=${f% failed}
-    [ "$status" -ne 0 ] && [ "$f" -eq 0 ] && f=1
+    [ "$1" -ne 0 ] && [ "$f" -eq 0 ] && f=1
     passed=$((passed + ${line%% *}))
     failed=$((failed + f))
 }
+run() {
+    echo "== $*"
+    "$@" >"$logs/log" 2>&1
+    count $? "$logs/log" "$1"
+}
+# unittest counts in another way: each test that ran and did not fail passed.
+python_tests() {
+    ATTNRT_LIBRARY=$build/libattnrt.so python3 -m unittest tests/python/test_attn.py 2>&1 | tee "$logs/python"
+    ran=$(sed -n 's/^Ran \([0-9]*\) test.*/\1/p' "$logs/python")
+    bad=$(grep -cE '^(FAIL|ERROR):' "$logs/python")
+    echo "$((${ran:-0} - bad)) passed, $((ran ? bad : bad + 1)) failed"
+}
 
+("$build/tests/check_gen" 1 "${GEN:-300}" >"$logs/gen" 2>&1; echo $? >"$logs/gen.status") &
 run "$build/tests/check_unit"
 run "$build/tests/check_lang"
 run tests/run/cli.sh "$build/attnc"
+if command -v python3 >/dev/null; then
+    run python3 tests/docs.py "$build"
+    # the package's library cannot be loaded into a Python without the sanitizer
+    if [ -z "$SANITIZED" ] && python3 -c 'import numpy' 2>/dev/null; then run python_tests
+    else echo "== tests/python: skipped, there is no NumPy or the build is under a sanitizer"; fi
+else
+    echo "== tests/docs.py, tests/python: skipped, there is no python3"
+fi
 run "$build/tests/check_run" stdlib
-run "$build/tests/check_gen" 1 "${GEN:-300}"
+wait
+echo "== $build/tests/check_gen"
+count "$(cat "$logs/gen.status")" "$logs/gen" check_gen
 echo "== in all"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

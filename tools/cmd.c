@@ -1,5 +1,6 @@
 // cmd.c: see cmd.h.
 #include "cmd.h"
+#include "runtime/device.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,10 +43,22 @@ Status cmd_only(const Compile *c, const Options *o) {
                     c->variants.n > 2 ? ", ..." : "");
 }
 
+TargetId cmd_gpu_target(int ordinal) {
+    TargetId found = TARGET_SM80, target;
+    const char *name;
+    if (!compile_supports(TARGET_SM90A)) return found; // nothing to choose: no driver is opened
+    attn_context *c = attn_create();
+    if (c && attn_device_target(c, (attn_device){ATTN_CUDA, ordinal}, &name, NULL) == ATTN_OK &&
+        target_find(name, &target) && compile_supports(target))
+        found = target;
+    attn_destroy(c);
+    return found;
+}
+
 TargetId cmd_device_target(const Options *o) {
     switch (o->device) {
     case DEVICE_CPU: return TARGET_HOST;
-    case DEVICE_CUDA: return TARGET_SM80;
+    case DEVICE_CUDA: return cmd_gpu_target(o->ordinal);
     case DEVICE_HIP: return TARGET_GFX942;
     }
     return TARGET_HOST;

@@ -14,6 +14,9 @@ Status cmd_open(Compile *c, const Options *o, const char *path, TargetId target,
 Status cmd_report(const Compile *c, Status otherwise);
 // The one variant to run; STATUS_USAGE when there are several and no --entry.
 Status cmd_only(const Compile *c, const Options *o);
+// What PTX the GPU with this number takes of what this version writes; without a GPU, what every
+// one takes.
+TargetId cmd_gpu_target(int ordinal);
 // What a run from source compiles for.
 TargetId cmd_device_target(const Options *o);
 Dtype cmd_device_dtype(const Options *o);

@@ -66,17 +66,33 @@ static Status median(Bench *x, Launch *l, double *out) {
     return s;
 }
 
-static double tensor_bytes(const Binding *b) {
+// What must be moved: every tensor once, of k and v the tiles that some query looks at.
+static double tensor_bytes(const Binding *b, double touched) {
     double n = 0;
-    for (int i = 0; i < b->sig->args.n; i++)
-        n += (double)b->tensor[i].count * dtype_bytes(b->tensor[i].dtype);
+    for (int i = 0; i < b->sig->args.n; i++) {
+        const char *name = b->sig->args.data[i].name;
+        bool keys = strcmp(name, "k") == 0 || strcmp(name, "v") == 0;
+        n += (double)b->tensor[i].count * dtype_bytes(b->tensor[i].dtype) * (keys ? touched : 1);
+    }
     return n;
 }
 
-static void print_row(const Bench *x, const Binding *b, Dtype dtype, double inside, double ms) {
+static double columns_touched(const MaskMap *m) {
+    int touched = 0;
+    for (int c = 0; c < m->columns; c++) {
+        bool any = false;
+        for (int r = 0; r < m->rows && !any; r++)
+            any = m->cls[(int64_t)r * m->columns + c] != MASK_SKIPPED;
+        touched += any;
+    }
+    return m->columns ? (double)touched / m->columns : 1;
+}
+
+static void print_row(const Bench *x, const Binding *b, Dtype dtype, double inside, double touched,
+                      double ms) {
     char sizes[512];
-    double flop = 2 * bind_pairs(b) * (b->sig->D + b->sig->Dv) * inside, bytes = tensor_bytes(b),
-           share = 0;
+    double flop = 2 * bind_pairs(b) * (b->sig->D + b->sig->Dv) * inside,
+           bytes = tensor_bytes(b, touched), share = 0;
     if (x->peak.flops > 0) { // the nearer of the two limits
         double least = flop / x->peak.flops, moving = bytes / x->peak.bytes;
         share = (least > moving ? least : moving) / (ms * 1e-3);
@@ -94,13 +110,16 @@ static void print_row(const Bench *x, const Binding *b, Dtype dtype, double insi
 static Status configuration(Bench *x, Launch *l, Compile *c, const char *shape) {
     Binding b = {0};
     MaskMap m;
-    double ms = 0, inside = 1;
+    double ms = 0, inside = 1, touched = 1;
     Arena *a = arena_new();
     Status s = bind_make(&b, a, l->sig, x->o, shape);
-    if (s == STATUS_DONE && mask_map(&m, a, c, &b, 0, 0)) inside = m.inside;
+    if (s == STATUS_DONE && mask_map(&m, a, c, &b, 0, 0)) {
+        inside = m.inside;
+        touched = columns_touched(&m);
+    }
     if (s == STATUS_DONE) s = launch_bind(l, &b);
     if (s == STATUS_DONE) s = median(x, l, &ms);
-    if (s == STATUS_DONE) print_row(x, &b, l->dtype, inside, ms);
+    if (s == STATUS_DONE) print_row(x, &b, l->dtype, inside, touched, ms);
     launch_unbind(l);
     bind_free(&b);
     arena_free(a);

@@ -99,12 +99,18 @@ bool compile_algorithm(Compile *c) {
     return true;
 }
 
-// What the later versions' targets need is not here yet; saying so is better than trying.
+bool compile_supports(TargetId target) { return target == TARGET_HOST || target == TARGET_SM80; }
+
+// What later versions' targets need is not here yet; saying so is better than trying.
 static bool supported(Compile *c) {
-    const Target *t = target_get(c->options.target);
-    if (t->id == TARGET_HOST || t->id == TARGET_SM80) return true;
-    diag_error(&c->diags, (Span){0},
-               "the target %s is not supported by this version (host and sm_80 are)", t->name);
+    if (compile_supports(c->options.target)) return true;
+    Text t;
+    text_init(&t, c->arena);
+    for (int i = 0, n = 0; i < TARGET_COUNT; i++)
+        if (compile_supports((TargetId)i))
+            text_printf(&t, "%s%s", n++ ? ", " : "", target_get((TargetId)i)->name);
+    diag_error(&c->diags, (Span){0}, "the target %s is not supported by this version; it has: %s",
+               target_get(c->options.target)->name, t.s);
     return false;
 }
 

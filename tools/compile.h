@@ -29,6 +29,9 @@ typedef struct Compile {
     VEC(TileProgram *) tiles;
 } Compile;
 
+// Whether this version compiles for a target; what it refuses otherwise is a diagnostic.
+bool compile_supports(TargetId target);
+
 // Reads and checks the source. The imported std modules are inside the compiler. FE_USAGE also when
 // there is no such entry. compile_close is due whatever comes back.
 FeStatus compile_open(Compile *c, const CompileOptions *o);
