@@ -12,7 +12,7 @@ static bool unsupported(TileProgram *p, const PassOptions *o, Diags *diags) {
     return false;
 }
 
-// By TargetKind. Every NVIDIA target runs what runs on sm_80.
+// By TargetKind; Hopper answers for itself. Every other NVIDIA target runs what runs on sm_80.
 static const struct {
     TargetPass tile, schedule;
 } target_passes[] = {
@@ -22,11 +22,14 @@ static const struct {
 };
 
 bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags) {
+    if (o->target.id == TARGET_SM90A) return pass_tile_sm90(p, o, diags);
     return target_passes[o->target.kind].tile(p, o, diags);
 }
 
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags) {
-    p->scheduled = target_passes[o->target.kind].schedule(p, o, diags);
+    p->scheduled = o->target.id == TARGET_SM90A
+                       ? pass_schedule_sm90(p, o, diags)
+                       : target_passes[o->target.kind].schedule(p, o, diags);
     return p->scheduled;
 }
 

@@ -32,6 +32,8 @@ bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags);     // 
 bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags);     // schedule_sm80.c
 bool pass_schedule_host(TileProgram *p, const PassOptions *o, Diags *diags); // schedule_host.c
 bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags); // schedule_sm80.c
+bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags);     // schedule_sm90.c
+bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags); // schedule_sm90.c
 
 // Gives an axis its extent: grid counts over the axis become ceil(size / extent), loops over it run
 // over as many tiles.   schedule.c

@@ -1,0 +1,263 @@
+// schedule_sm90.c: how Hopper runs a kernel: tile extents, and which form of schedule.
+//
+// A kernel with products of 16-bit elements becomes one of roles (schedule_sm90.h): flat where it
+// is one sweep over the keys, plain otherwise. Kernels without products, of f32, or for a part of
+// the keys of a few queries (split.c) run as on sm_80.
+//
+// Shapes were measured: 64 rows of queries a warpgroup; two warpgroups with 240 registers a thread
+// or three with 160, in turns, so that one's exponentials run beside the other's products. Keys of
+// a tile as many as leave the registers to scores and accumulator (a wgmma that spills is
+// serialized) and the stages to shared memory.
+#include "schedule_sm90.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    MAX_COLUMNS = 256,
+    PANEL = 64,           // columns of a panel of shared memory (128 bytes)
+    OTHER_REGISTERS = 40, // of a thread, beside scores, weights and accumulator
+    SECTION = 16,         // heads whose K and V fit the L2 cache together
+    SHARED_SLACK = 1024,  // barriers, the tile's number, alignment
+};
+
+static bool narrow(Dtype t) { return t == DT_F16 || t == DT_BF16; }
+static int padded(int n, int to) { return (n + to - 1) / to * to; }
+
+// ---- shapes
+
+typedef struct Sm90Row {
+    int d; // of the wider of k and v, at most
+    bool masked;
+    Sm90Shape shape;
+} Sm90Row;
+
+static const Sm90Row rows[] = {
+    //   d, masked, {warpgroups, keys, stages, after, turns, late_rescale}
+    {64, false, {3, 128, 2, 0, true, false}},   {64, true, {3, 128, 2, -1, true, false}},
+    {128, false, {2, 128, 2, 24, true, false}}, {128, true, {2, 128, 2, 20, true, false}},
+    {192, false, {2, 128, 2, 20, true, false}}, {192, true, {2, 128, 2, 20, true, false}},
+    {256, false, {2, 80, 2, -1, false, true}},  {256, true, {2, 80, 2, -1, false, true}},
+};
+
+// Whether some keys within the tensor do not count.
+static bool is_masked(const TileKernel *k) {
+    const Ex *m = k->mask;
+    return !(m->op == EX_LT || m->op == EX_CONST);
+}
+
+static bool has_product(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_MMA) return true;
+    return false;
+}
+
+// In roles; the others as on sm_80.
+static bool in_roles(const TileProgram *p, const TileKernel *k) {
+    return narrow(p->dtype) && has_product(k) && pass_split_axis(p, k) < 0;
+}
+
+static int shared_bytes(Sm90Shape s, int d, int dv) {
+    int rows_of_q = 64 * s.warpgroups;
+    return 2 * (rows_of_q * d + s.stages * s.keys * (d + dv)) + SHARED_SLACK;
+}
+
+static int registers_of(Sm90Shape s, int dv) {
+    return dv / 2 + s.keys / 2 + s.keys / 4 + OTHER_REGISTERS;
+}
+
+static int registers_for(int warpgroups) { return warpgroups == 3 ? 160 : 240; }
+
+static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t) {
+    int d = padded(p->D, PANEL), dv = padded(p->Dv, PANEL), wide = d > dv ? d : dv;
+    size_t i = 0;
+    while (rows[i].d < wide || rows[i].masked != is_masked(k)) i++;
+    assert(i < sizeof rows / sizeof *rows);
+    Sm90Shape s = rows[i].shape;
+    while (s.keys > 16 && (shared_bytes(s, d, dv) > t->shared_bytes ||
+                           registers_of(s, dv) > registers_for(s.warpgroups)))
+        s.keys -= 16;
+    return s;
+}
+
+Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k) {
+    return fit(p, k, target_get(p->target));
+}
+
+// ---- extents
+
+static bool bind_axes(TileProgram *p, TileKernel *k, Sm90Shape s) {
+    int row_axis = -1;
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].sym == SYM_TILE) row_axis = k->grid[i].axis;
+    for (int a = 0; a < k->naxes; a++) {
+        const TileAxis *axis = &k->axes[a];
+        if (axis->whole)
+            pass_bind(p, k, a, padded(axis->size->i, 16));
+        else
+            pass_bind(p, k, a, a == row_axis ? 64 * s.warpgroups : s.keys);
+    }
+    return true;
+}
+
+// A program of the kernels that run as on sm_80, in place.
+static TileProgram others(TileProgram *p) {
+    TileProgram q = *p;
+    memset(&q.kernels, 0, sizeof q.kernels);
+    for (int i = 0; i < p->kernels.n; i++)
+        if (!in_roles(p, p->kernels.data[i]))
+            VEC_PUSH(p->arena, &q.kernels, p->kernels.data[i]);
+    return q;
+}
+
+bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
+    if (p->D > MAX_COLUMNS || p->Dv > MAX_COLUMNS) {
+        diag_error(diags, (Span){0}, "target 'sm_90a' supports head dimensions up to %d, not %d",
+                   MAX_COLUMNS, p->D > p->Dv ? p->D : p->Dv);
+        return false;
+    }
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileKernel *k = p->kernels.data[i];
+        if (!in_roles(p, k)) continue;
+        Sm90Shape s = fit(p, k, &o->target);
+        bind_axes(p, k, s);
+        k->schedule = (TileSchedule){
+            .lane_axis = -1, .warps = 4 * s.warpgroups, .min_blocks = 1, .section = SECTION};
+    }
+    TileProgram q = others(p);
+    return pass_tile_sm80(&q, o, diags);
+}
+
+// ---- building
+
+bool sm90_piped(const TileOp *op) {
+    if (op->kind != TILE_LOAD) return false;
+    const TileValue *v = op->results.data[0];
+    return v->rank == 2 && narrow(v->dtype);
+}
+
+static void make_pipe(Sm90 *s, const TileOp *load) {
+    if (!sm90_piped(load) || s->pipe[load->tensor]) return;
+    const TileValue *v = load->results.data[0];
+    bool once = !load->block; // it was in the kernel's own body, not in a loop
+    TileOp *op = tile_op(s->p, s->k, &s->k->body, TILE_PIPE, load->span);
+    const char *name = arena_printf(s->p->arena, "%sp", s->p->tensors.data[load->tensor].name);
+    TileValue *pipe = tile_result(s->p, s->k, op, name, v->dtype, v->axis, v->rank);
+    pipe->home = HOME_SHARED;
+    pipe->stages = once ? 1 : s->shape.stages;
+    s->pipe[load->tensor] = pipe;
+}
+
+static TileOp *make_role(Sm90 *s, const char *name, int warpgroups, int registers) {
+    TileOp *op = tile_op(s->p, s->k, &s->k->body, TILE_ROLE, (Span){0});
+    op->role = name;
+    op->warpgroups = warpgroups;
+    op->registers = registers;
+    return op;
+}
+
+int sm90_begin(Sm90 *s, TileOp ***ops) {
+    int n = 0;
+    TileKernel *k = s->k;
+    for (const TileOp *op = k->body.first; op; op = op->next) n++;
+    TileOp **list = *ops = ARENA_ARRAY(s->p->arena, TileOp *, n + 1);
+    TileBlock old = k->body;
+    n = 0;
+    for (TileOp *op = old.first; op; op = op->next) list[n++] = op;
+    s->pipe = ARENA_ARRAY(s->p->arena, TileValue *, s->p->tensors.n);
+    TileOp **loads = ARENA_ARRAY(s->p->arena, TileOp *, k->nvalues + 1);
+    int nloads = 0;
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (sm90_piped(op)) loads[nloads++] = op;
+    for (int i = 0; i < n; i++) tile_unlink(list[i]);
+    for (int i = 0; i < nloads; i++) make_pipe(s, loads[i]);
+    int w = s->shape.warpgroups;
+    s->producer = make_role(s, "producer", 1, w == 3 ? 32 : 24);
+    s->consumer = make_role(s, "consumer", w, registers_for(w));
+    return n;
+}
+
+TileOp *sm90_op(Sm90 *s, TileKind kind, Span span) {
+    return tile_op(s->p, s->k, s->block, kind, span);
+}
+
+const Ex *sm90_valid(Sm90 *s) { return ex_symbol(s->x, SYM_VALID); }
+
+void sm90_fill(Sm90 *s, const TileOp *load, const Ex *tile, int axis, const Ex *when,
+               bool behind) {
+    TileOp *op = sm90_op(s, TILE_FILL, load->span);
+    tile_arg(s->p, op, s->pipe[load->tensor]);
+    op->tensor = load->tensor;
+    memcpy(op->coord, load->coord, sizeof op->coord);
+    if (tile)
+        for (int d = 0; d < s->p->tensors.data[load->tensor].rank; d++)
+            op->coord[d].at =
+                ex_simplify(s->x, ex_subst(s->x, op->coord[d].at, SYM_TILE, axis, tile));
+    op->when = when;
+    op->behind = behind;
+}
+
+static TileValue *view_of(Sm90 *s, const TileOp *load, TileKind kind, const Ex *when) {
+    TileOp *op = sm90_op(s, kind, load->span);
+    const TileValue *like = load->results.data[0];
+    tile_arg(s->p, op, s->pipe[load->tensor]);
+    op->when = when;
+    TileValue *v = tile_result(s->p, s->k, op, like->name, like->dtype, like->axis, like->rank);
+    v->home = HOME_SHARED;
+    return v;
+}
+
+TileValue *sm90_take(Sm90 *s, const TileOp *load, const Ex *when) {
+    return view_of(s, load, TILE_TAKE, when);
+}
+
+TileValue *sm90_view(Sm90 *s, const TileOp *load) { return view_of(s, load, TILE_VIEW, NULL); }
+
+void sm90_drop(Sm90 *s, TileValue *view, const Ex *when) {
+    TileOp *op = sm90_op(s, TILE_DROP, view->def->span);
+    tile_arg(s->p, op, view);
+    op->when = when;
+}
+
+void sm90_wait(Sm90 *s, int pending) {
+    sm90_op(s, TILE_MMA_WAIT, (Span){0})->pending = pending;
+}
+
+void sm90_yield(Sm90 *s, TileValue *const *values, int n) {
+    TileOp *op = sm90_op(s, TILE_YIELD, (Span){0});
+    for (int i = 0; i < n; i++) tile_arg(s->p, op, values[i]);
+}
+
+void sm90_homes(Sm90 *s) {
+    for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
+        for (int i = 0; i < op->results.n; i++)
+            if (op->results.data[i]->home == HOME_ANY) op->results.data[i]->home = HOME_FRAGMENT;
+        for (int i = 0; i < op->carried.n; i++)
+            if (op->carried.data[i]->home == HOME_ANY) op->carried.data[i]->home = HOME_FRAGMENT;
+    }
+}
+
+// ---- the pass
+
+// Tiles of different lengths: whoever is done asks for the next.
+static bool uneven(const TileKernel *k) {
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].reversed) return true;
+    for (const TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_LOOP && op->where) return true;
+    return is_masked(k);
+}
+
+static void schedule_kernel(TileProgram *p, TileKernel *k) {
+    Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
+    k->schedule.persist = uneven(k) ? PERSIST_DYNAMIC : PERSIST_STATIC;
+    if (!sm90_flat(&s)) sm90_plain(&s);
+    sm90_homes(&s);
+}
+
+bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
+    TileProgram q = others(p); // before roles hide what tells them apart
+    for (int i = 0; i < p->kernels.n; i++)
+        if (in_roles(p, p->kernels.data[i])) schedule_kernel(p, p->kernels.data[i]);
+    return pass_schedule_sm80(&q, o, diags);
+}

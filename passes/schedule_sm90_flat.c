@@ -1,0 +1,526 @@
+// schedule_sm90_flat.c: the flat form of a Hopper schedule, for kernels that are one sweep.
+//
+// In: a kernel of maps, one chain of loops over the tiles of keys (by class), and maps and stores
+// behind it. Each loop's step loads k, multiplies q by it, maps, loads v and adds a product of the
+// weights to one accumulator, perhaps rescaled before:
+//
+//     dot(t) = q . k(t);   p(t), c(t), .. = maps(dot(t), ..);   acc(t) = p(t) . v(t) + acc(t-1) * c(t)
+//
+// Out: the consumer has two products in flight at a time, of one step the scores and of the step
+// before the sum, and maps under them; the steps of all tiles of the grid that a block has are one
+// sequence, in which the first scores of a tile are computed beside the end of the tile before:
+//
+//     next; dot = q . k(0)
+//     tiles carry dot {
+//         p, .. = at N: 0 { maps(dot) }
+//         loop t = 1.. carry p, acc, .. {
+//             dot = async q . k(t);  sum = async p . v(t-1) + acc
+//             wait for dot; drop k;  p', c, .. = maps(dot) (wait for sum among them); drop v
+//             acc = sum * c }
+//         sum = async p . v(last);  next;  dot = async q . k(0)       of the next tile
+//         wait for sum; the end of the tile behind; wait for dot }
+//
+// A tile without keys has one step all the same, of the keys behind the last one: all masked. Where
+// a loop skips steps (`where`) its first step is never skipped: it costs a tile of masked keys.
+#include "schedule_sm90.h"
+
+#include <string.h>
+
+enum { MAX_CHAIN = 4 };
+
+typedef struct Step { // the parts of a loop's body
+    TileOp *loop, *load_k, *load_v, *dot, *sum, *weights, *yield;
+    TileOp *rescale; // NULL: none
+    int acc;         // which of the carried values
+    uint64_t from_step; // bit i: operand i of rescale is made in the step
+} Step;
+
+typedef struct Flat {
+    Sm90 *s;
+    TileOp **ops;
+    int nops;
+    TileOp *load_q;
+    int first, last; // of ops: the chain
+    Step step[MAX_CHAIN];
+    int nsteps;
+    bool skips;
+    // while building
+    TileValue **to; // by id: what stands for a value of the kernel
+    int nvalues;
+    TileValue *q, *dot; // in the tile: the view; its first scores
+    TileValue **state;  // what goes from step to step (carries_of)
+    int nstate;
+} Flat;
+
+// ---- recognizing
+
+static int uses_of(const TileOp *op, const TileValue *v) {
+    int n = 0;
+    for (int i = 0; i < op->args.n; i++) n += op->args.data[i] == v;
+    for (const TileOp *in = op->body.first; in; in = in->next) n += uses_of(in, v);
+    return n;
+}
+
+static bool is_map_of(const TileValue *v, const TileOp *loop) {
+    return v->def && v->def->kind == TILE_MAP && v->def->block == &loop->body;
+}
+
+static bool sort_ops(Step *st) {
+    for (TileOp *op = st->loop->body.first; op; op = op->next) {
+        TileOp **place = NULL;
+        if (sm90_piped(op))
+            place = !st->load_k ? &st->load_k : &st->load_v;
+        else if (op->kind == TILE_MMA)
+            place = !st->dot ? &st->dot : &st->sum;
+        else if (op->kind == TILE_YIELD)
+            place = &st->yield;
+        else if (op->kind != TILE_MAP)
+            return false;
+        if (place && *place) return false;
+        if (place) *place = op;
+    }
+    return st->load_v && st->sum && st->yield;
+}
+
+// The loads are for the products and nothing else; the first product is of q.
+static bool match_products(const Flat *f, const Step *st) {
+    const TileValue *k = st->load_k->results.data[0], *v = st->load_v->results.data[0];
+    const TileValue *q = f->load_q->results.data[0];
+    if (st->dot->args.n != 2 || st->sum->args.n != 3) return false;
+    if (st->dot->args.data[0] != q || st->dot->args.data[1] != k) return false;
+    if (st->sum->args.data[1] != v || !is_map_of(st->sum->args.data[0], st->loop)) return false;
+    return uses_of(st->loop, k) == 1 && uses_of(st->loop, v) == 1 && uses_of(st->loop, q) == 1;
+}
+
+// The accumulator is touched by its rescaling and the product only.
+static bool match_sum(Step *st) {
+    const TileValue *sum = st->sum->results.data[0];
+    TileValue *into = st->sum->args.data[2];
+    st->acc = -1;
+    for (int i = 0; i < st->yield->args.n; i++)
+        if (st->yield->args.data[i] == sum) st->acc = i;
+    if (st->acc < 0 || uses_of(st->loop, sum) != 1) return false;
+    const TileValue *acc = st->loop->carried.data[st->acc];
+    if (uses_of(st->loop, acc) != 1) return false;
+    if (into == acc) return true;
+    if (!is_map_of(into, st->loop) || into->def->results.n != 1) return false;
+    st->rescale = into->def;
+    for (int i = 0; i < st->rescale->args.n; i++)
+        if (is_map_of(st->rescale->args.data[i], st->loop)) st->from_step |= UINT64_C(1) << i;
+    return uses_of(st->rescale, acc) == 1 && uses_of(st->loop, into) == 1;
+}
+
+static bool match_step(Flat *f, TileOp *loop) {
+    if (f->nsteps == MAX_CHAIN) return false;
+    Step *st = &f->step[f->nsteps++];
+    *st = (Step){.loop = loop};
+    f->skips |= loop->where != NULL;
+    if (!sort_ops(st) || !match_products(f, st) || !match_sum(st)) return false;
+    st->weights = st->sum->args.data[0]->def;
+    const Step *head = &f->step[0];
+    return st->load_k->tensor == head->load_k->tensor &&
+           st->load_v->tensor == head->load_v->tensor && st->acc == head->acc &&
+           !st->rescale == !head->rescale;
+}
+
+// A loop goes on where the one before it ends, with what that leaves.
+static bool follows(const TileOp *before, const TileOp *loop) {
+    if (loop->axis != before->axis || loop->from != before->to ||
+        loop->args.n != before->results.n)
+        return false;
+    for (int i = 0; i < loop->args.n; i++)
+        if (loop->args.data[i] != before->results.data[i]) return false;
+    return true;
+}
+
+static bool match_chain(Flat *f) {
+    for (int i = 0; i < f->nops; i++)
+        if (sm90_piped(f->ops[i])) {
+            if (f->load_q) return false;
+            f->load_q = f->ops[i];
+        }
+    if (!f->load_q) return false;
+    f->first = -1;
+    for (int i = 0; i < f->nops; i++) {
+        TileOp *op = f->ops[i];
+        if (op->kind == TILE_LOOP) {
+            if (f->first < 0) f->first = i;
+            if (f->nsteps && (f->last != i - 1 || !follows(f->ops[i - 1], op))) return false;
+            if (!match_step(f, op)) return false;
+            f->last = i;
+        } else if (op->kind != TILE_MAP && op != f->load_q &&
+                   !(op->kind == TILE_STORE && f->nsteps)) {
+            return false;
+        }
+    }
+    return f->nsteps && f->step[0].loop->tiles == CLASS_PARTIAL;
+}
+
+// Loops stand together: a map between two of them that needs neither goes before the first.
+static void gather_loops(TileKernel *k) {
+    TileOp *first = k->body.first;
+    while (first && first->kind != TILE_LOOP) first = first->next;
+    TileOp *last = k->body.last;
+    while (last && last->kind != TILE_LOOP) last = last->prev;
+    if (!first || first == last) return;
+    for (TileOp *op = first->next, *next; op != last; op = next) {
+        next = op->next;
+        bool free = op->kind == TILE_MAP;
+        for (TileOp *in = first; free && in != op; in = in->next) free = !pass_uses_result(op, in);
+        if (free) pass_move_before(first, op);
+    }
+}
+
+// ---- the sequence of tiles
+
+static ExPool *pool(const Flat *f) { return f->s->x; }
+static const Ex *num(Flat *f, int v) { return ex_i32(pool(f), v); }
+static const Ex *tidy(Flat *f, const Ex *e) { return ex_simplify(pool(f), e); }
+static int key_axis(const Flat *f) { return f->step[0].loop->axis; }
+static const Ex *begin_of(const Flat *f) { return f->step[0].loop->from; }
+static const Ex *end_of(const Flat *f) { return f->step[f->nsteps - 1].loop->to; }
+
+// The tile of a step of loop i or a later one.
+static const Ex *tile_at(Flat *f, int i, const Ex *step) {
+    const TileOp *loop = f->step[i].loop;
+    const Ex *here = ex_subst(pool(f), loop->index, SYM_STEP, 0, step);
+    if (i + 1 == f->nsteps) return here;
+    const Ex *in = ex_2(pool(f), EX_LT, step, loop->to);
+    return ex_select(pool(f), in, here, tile_at(f, i + 1, step));
+}
+
+static const Ex *or_behind(Flat *f, const Ex *tile) {
+    const TileAxis *a = &f->s->k->axes[key_axis(f)];
+    const Ex *n = num(f, a->extent), *up = ex_2(pool(f), EX_ADD, a->size, num(f, a->extent - 1));
+    const Ex *any = ex_2(pool(f), EX_LT, begin_of(f), end_of(f));
+    return tidy(f, ex_select(pool(f), any, tile, ex_2(pool(f), EX_DIV, up, n)));
+}
+
+static const Ex *first_tile(Flat *f) { return or_behind(f, tile_at(f, 0, begin_of(f))); }
+
+static const Ex *last_tile(Flat *f) {
+    return or_behind(f, tile_at(f, 0, ex_2(pool(f), EX_SUB, end_of(f), num(f, 1))));
+}
+
+static const Ex *second_step(Flat *f) { return ex_2(pool(f), EX_ADD, begin_of(f), num(f, 1)); }
+
+// A loop like loop i, but for the first step of all.
+static TileOp *loop_like(Flat *f, int i) {
+    const TileOp *from = f->step[i].loop;
+    TileOp *loop = sm90_op(f->s, TILE_LOOP, from->span);
+    const Ex *second = second_step(f);
+    loop->axis = from->axis;
+    loop->from = tidy(f, i ? ex_2(pool(f), EX_MAX, second, from->from) : second);
+    loop->to = from->to, loop->index = from->index, loop->where = from->where;
+    loop->tiles = from->tiles;
+    return loop;
+}
+
+// ---- the producer
+
+static void fill_step(Flat *f, int i) {
+    const Step *st = &f->step[i];
+    const Ex *before = ex_2(pool(f), EX_SUB, ex_symbol(pool(f), SYM_STEP), num(f, 1));
+    TileOp *loop = loop_like(f, i);
+    TileBlock *outer = f->s->block;
+    f->s->block = &loop->body;
+    sm90_fill(f->s, st->load_k, NULL, 0, NULL, false);
+    const Ex *tile = f->skips ? NULL : tidy(f, tile_at(f, i ? 0 : i, before));
+    if (!i && !f->skips) tile = tidy(f, ex_subst(pool(f), loop->index, SYM_STEP, 0, before));
+    sm90_fill(f->s, st->load_v, tile, loop->axis, NULL, false);
+    sm90_yield(f->s, NULL, 0);
+    f->s->block = outer;
+}
+
+static void first_fills(Flat *f, bool behind) {
+    const Step *st = &f->step[0];
+    const Ex *valid = sm90_valid(f->s);
+    sm90_fill(f->s, st->load_k, first_tile(f), key_axis(f), valid, false);
+    if (behind && !f->skips)
+        sm90_fill(f->s, st->load_v, last_tile(f), key_axis(f), NULL, true);
+    sm90_fill(f->s, f->load_q, NULL, 0, valid, false);
+}
+
+// v is one step behind k, as the consumer wants it; not where steps are skipped, since it is not
+// known there which step was the one before.
+static void produce(Flat *f) {
+    Sm90 *s = f->s;
+    s->block = &s->producer->body;
+    sm90_op(s, TILE_NEXT, (Span){0});
+    first_fills(f, false);
+    TileOp *tiles = sm90_op(s, TILE_TILES, (Span){0});
+    s->block = &tiles->body;
+    if (f->skips) sm90_fill(s, f->step[0].load_v, first_tile(f), key_axis(f), NULL, false);
+    for (int i = 0; i < f->nsteps; i++) fill_step(f, i);
+    sm90_op(s, TILE_NEXT, (Span){0});
+    first_fills(f, true);
+    sm90_yield(s, NULL, 0);
+}
+
+// ---- the consumer: values
+
+static TileValue *now(const Flat *f, TileValue *v) {
+    return v->id < f->nvalues && f->to[v->id] ? f->to[v->id] : v;
+}
+
+static void translate(const Flat *f, TileOp *op) {
+    for (int i = 0; i < op->args.n; i++) op->args.data[i] = now(f, op->args.data[i]);
+}
+
+// The op itself, at the end of the block at hand.
+static void move(Flat *f, TileOp *op) {
+    if (op->block) tile_unlink(op);
+    tile_append(f->s->block, op);
+    translate(f, op);
+}
+
+static TileOp *copy(Flat *f, const TileOp *op) {
+    TileOp *n = tile_clone(f->s->p, f->s->k, op, NULL, NULL);
+    tile_append(f->s->block, n);
+    translate(f, n);
+    for (int i = 0; i < op->results.n; i++) f->to[op->results.data[i]->id] = n->results.data[i];
+    return n;
+}
+
+// What goes from one step to the next, as values of the loop's body: what it yields (in the place
+// of the accumulator what the next product adds to), the weights, and, where the accumulator is
+// rescaled late, what with.
+static int carries_of(const Flat *f, const Step *st, TileValue **out) {
+    int n = 0;
+    bool late = f->s->shape.late_rescale && st->rescale;
+    for (int i = 0; i < st->yield->args.n; i++) {
+        out[n] = st->yield->args.data[i];
+        if (i == st->acc && st->rescale && !late) out[n] = st->rescale->results.data[0];
+        n++;
+    }
+    out[n++] = st->sum->args.data[0];
+    for (int i = 0; late && i < st->rescale->args.n; i++)
+        if (st->from_step >> i & 1) out[n++] = st->rescale->args.data[i];
+    return n;
+}
+
+static TileValue *product(Flat *f, const TileOp *like, TileValue *x, TileValue *y, TileValue *sum) {
+    TileOp *op = sm90_op(f->s, TILE_MMA, like->span);
+    const TileValue *v = like->results.data[0];
+    tile_arg(f->s->p, op, x);
+    tile_arg(f->s->p, op, y);
+    if (sum) tile_arg(f->s->p, op, sum);
+    op->async = true;
+    return tile_result(f->s->p, f->s->k, op, v->name, v->dtype, v->axis, v->rank);
+}
+
+static void turn(Flat *f, bool pass) {
+    if (f->s->shape.turns) sm90_op(f->s, TILE_TURN, (Span){0})->pass = pass;
+}
+
+// ---- the consumer: steps
+
+static bool is_zero(const TileValue *v) {
+    const TileOp *def = v->def;
+    return def->kind == TILE_MAP && def->outs.n == 1 && ex_is_f32(def->outs.data[0].body, 0);
+}
+
+// Zero times anything finite; the weights' factor is.
+static bool stays_zero(const Step *st) {
+    const Ex *e = st->rescale->outs.data[0].body;
+    return e->op == EX_MUL && is_zero(st->loop->args.data[st->acc]);
+}
+
+// The maps of the first step, whose scores are there. Afterwards f->state is what it leaves.
+static void first_step(Flat *f) {
+    Sm90 *s = f->s;
+    const Step *st = &f->step[0];
+    TileOp *at = sm90_op(s, TILE_AT, st->loop->span);
+    at->axis = key_axis(f);
+    at->index = first_tile(f);
+    at->tiles = st->loop->tiles;
+    TileBlock *outer = s->block;
+    s->block = &at->body;
+    for (int i = 0; i < st->loop->carried.n; i++)
+        f->to[st->loop->carried.data[i]->id] = now(f, st->loop->args.data[i]);
+    f->to[st->dot->results.data[0]->id] = f->dot;
+    TileValue *acc = f->to[st->loop->carried.data[st->acc]->id];
+    f->to[st->sum->results.data[0]->id] = acc; // as if the product had been of nothing
+    bool zero = st->rescale && stays_zero(st);
+    for (TileOp *op = st->loop->body.first; op; op = op->next)
+        if (op->kind == TILE_MAP && (op != st->rescale || (!zero && !s->shape.late_rescale)))
+            copy(f, op);
+    if (zero) f->to[st->rescale->results.data[0]->id] = acc;
+    f->nstate = carries_of(f, st, f->state);
+    TileOp *yield = sm90_op(s, TILE_YIELD, st->loop->span);
+    for (int i = 0; i < f->nstate; i++) {
+        TileValue *v = now(f, f->state[i]);
+        f->state[i] = v;
+        if (v->def->block != &at->body) continue; // known outside
+        tile_arg(s->p, yield, v);
+        f->state[i] = tile_result(s->p, s->k, at, v->name, v->dtype, v->axis, v->rank);
+    }
+    for (TileOp *op = st->loop->body.first; op; op = op->next) // the loop itself comes yet
+        for (int i = 0; i < op->results.n; i++) f->to[op->results.data[i]->id] = NULL;
+    s->block = outer;
+}
+
+// Where the accumulator is in f->state, and the weights behind what is yielded.
+static TileValue *acc_now(Flat *f, const Step *st) {
+    if (!st->rescale || !f->s->shape.late_rescale) return f->state[st->acc];
+    int n = st->yield->args.n + 1;
+    f->to[st->loop->carried.data[st->acc]->id] = f->state[st->acc];
+    for (int i = 0; i < st->rescale->args.n; i++) {
+        if (st->from_step >> i & 1) f->to[st->rescale->args.data[i]->id] = f->state[n++];
+    }
+    return copy(f, st->rescale)->results.data[0];
+}
+
+// Maps under the products in flight: those of the scores first, the accumulator's last.
+static void maps_of(Flat *f, const Step *st, TileValue *sum, TileValue *v) {
+    Sm90 *s = f->s;
+    bool late = s->shape.late_rescale;
+    for (TileOp *op = st->loop->body.first, *next; op; op = next) {
+        next = op->next;
+        if (op->kind != TILE_MAP || op == st->rescale) continue;
+        move(f, op);
+        if (op != st->weights) continue;
+        op->waits = s->shape.after >= 0;
+        op->after = op->waits ? s->shape.after : 0;
+        op->pending = 0;
+        if (!op->waits) sm90_wait(s, 0);
+        sm90_drop(s, v, NULL);
+    }
+    f->to[st->sum->results.data[0]->id] = sum;
+    f->to[st->loop->carried.data[st->acc]->id] = sum;
+    if (st->rescale && !late) move(f, st->rescale);
+}
+
+static const Ex *at_last(Flat *f) {
+    const Ex *t = ex_2(pool(f), EX_ADD, ex_symbol(pool(f), SYM_STEP), num(f, 1));
+    return tidy(f, ex_2(pool(f), EX_EQ, t, end_of(f)));
+}
+
+static void carry(Flat *f, const Step *st, TileOp *loop) {
+    Sm90 *s = f->s;
+    for (int i = 0; i < f->nstate; i++) {
+        TileValue *init = f->state[i];
+        tile_arg(s->p, loop, init);
+        const char *name = i < st->yield->args.n ? st->loop->carried.data[i]->name : init->name;
+        TileValue *v = tile_value(s->p, s->k, name, init->dtype, init->axis, init->rank);
+        v->def = loop;
+        VEC_PUSH(s->p->arena, &loop->carried, v);
+        f->state[i] = v;
+    }
+}
+
+static void steps(Flat *f, int i) {
+    Sm90 *s = f->s;
+    const Step *st = &f->step[i];
+    TileOp *loop = loop_like(f, i);
+    TileBlock *outer = s->block;
+    carry(f, st, loop);
+    s->block = &loop->body;
+    int nyield = st->yield->args.n;
+    for (int j = 0; j < nyield; j++) f->to[st->loop->carried.data[j]->id] = f->state[j];
+    TileValue *weights = f->state[nyield];
+    TileValue *k = sm90_take(s, st->load_k, NULL);
+    turn(f, false);
+    TileValue *dot = product(f, st->dot, f->q, k, NULL);
+    TileValue *acc = acc_now(f, st), *v = sm90_take(s, st->load_v, NULL);
+    TileValue *sum = product(f, st->sum, weights, v, acc);
+    turn(f, true);
+    sm90_wait(s, 1);
+    sm90_drop(s, k, NULL);
+    if (!f->skips) sm90_drop(s, f->q, at_last(f));
+    f->to[st->dot->results.data[0]->id] = dot;
+    TileValue **out = ARENA_ARRAY(s->p->arena, TileValue *, f->nvalues + 1);
+    int n = carries_of(f, st, out);
+    maps_of(f, st, sum, v);
+    for (int j = 0; j < n; j++) out[j] = now(f, out[j]);
+    sm90_yield(s, out, n);
+    s->block = outer;
+    for (int j = 0; j < n; j++) {
+        const TileValue *c = loop->carried.data[j];
+        f->state[j] = tile_result(s->p, s->k, loop, c->name, c->dtype, c->axis, c->rank);
+    }
+}
+
+// ---- the consumer: tiles
+
+// Behind a `next`, or before all: the first scores of the tile at hand, in flight.
+static TileValue *first_scores(Flat *f, TileValue **k) {
+    const Step *st = &f->step[0];
+    const Ex *valid = sm90_valid(f->s);
+    TileValue *q = sm90_take(f->s, f->load_q, valid);
+    *k = sm90_take(f->s, st->load_k, valid);
+    return product(f, st->dot, q, *k, NULL);
+}
+
+static void begin_tile(Flat *f) {
+    Sm90 *s = f->s;
+    f->q = sm90_view(s, f->load_q);
+    f->to[f->load_q->results.data[0]->id] = f->q;
+    for (int i = 0; i < f->first; i++)
+        if (f->ops[i] != f->load_q) move(f, f->ops[i]);
+    if (f->skips) return;
+    const Ex *single = ex_2(pool(f), EX_LE, end_of(f), second_step(f));
+    sm90_drop(s, f->q, tidy(f, single));
+}
+
+// The tile's last product, the next tile's first, and what is left to do of the tile.
+static void end_tile(Flat *f) {
+    Sm90 *s = f->s;
+    const Step *st = &f->step[f->nsteps - 1];
+    if (f->skips) sm90_drop(s, f->q, NULL);
+    turn(f, false);
+    TileValue *weights = f->state[st->yield->args.n];
+    TileValue *acc = acc_now(f, &f->step[0]), *v = sm90_take(s, st->load_v, NULL), *k;
+    TileValue *sum = product(f, st->sum, weights, v, acc);
+    sm90_op(s, TILE_NEXT, (Span){0});
+    TileValue *dot = first_scores(f, &k);
+    turn(f, true);
+    sm90_wait(s, 1);
+    sm90_drop(s, v, NULL);
+    for (int i = 0; i < st->yield->args.n; i++)
+        f->to[st->loop->results.data[i]->id] = i == st->acc ? sum : f->state[i];
+    for (int i = f->last + 1; i < f->nops; i++) {
+        f->ops[i]->behind = true;
+        move(f, f->ops[i]);
+    }
+    sm90_wait(s, 0);
+    sm90_drop(s, k, sm90_valid(s));
+    sm90_yield(s, &dot, 1);
+}
+
+static void consume(Flat *f) {
+    Sm90 *s = f->s;
+    TileValue *k;
+    s->block = &s->consumer->body;
+    sm90_op(s, TILE_NEXT, (Span){0});
+    TileValue *dot = first_scores(f, &k);
+    sm90_wait(s, 0);
+    sm90_drop(s, k, sm90_valid(s));
+    TileOp *tiles = sm90_op(s, TILE_TILES, (Span){0});
+    tile_arg(s->p, tiles, dot);
+    f->dot = tile_value(s->p, s->k, dot->name, dot->dtype, dot->axis, dot->rank);
+    f->dot->def = tiles;
+    VEC_PUSH(s->p->arena, &tiles->carried, f->dot);
+    s->block = &tiles->body;
+    begin_tile(f);
+    first_step(f);
+    for (int i = 0; i < f->nsteps; i++) steps(f, i);
+    end_tile(f);
+    tile_result(s->p, s->k, tiles, dot->name, dot->dtype, dot->axis, dot->rank);
+}
+
+bool sm90_flat(Sm90 *s) {
+    gather_loops(s->k);
+    Flat f = {.s = s, .nvalues = s->k->nvalues};
+    for (TileOp *op = s->k->body.first; op; op = op->next) f.nops++;
+    f.ops = ARENA_ARRAY(s->p->arena, TileOp *, f.nops);
+    f.nops = 0;
+    for (TileOp *op = s->k->body.first; op; op = op->next) f.ops[f.nops++] = op;
+    if (!match_chain(&f)) return false;
+    sm90_begin(s, &f.ops);
+    f.to = ARENA_ARRAY(s->p->arena, TileValue *, f.nvalues);
+    f.state = ARENA_ARRAY(s->p->arena, TileValue *, f.nvalues + 1);
+    produce(&f);
+    consume(&f);
+    return true;
+}

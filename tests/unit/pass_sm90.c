@@ -1,0 +1,134 @@
+// The Hopper schedules of the standard library: tile by tile on small tiles of odd sizes, the
+// interpreter gives what it gives before scheduling, whatever the schedule.
+#include "passes/rewrite.h"
+#include "passes/schedule_sm90.h"
+#include "tests/unit/pass_util.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+
+static const PuTiles tiles = {4, 3};
+
+static PassOptions options(void) {
+    return (PassOptions){.target = *target_get(TARGET_SM90A), .dtype = DT_BF16, .opt = 3};
+}
+
+static TileProgram *shaped(Arena *a, const Stream *s) {
+    PassOptions o = options();
+    TileProgram *p = pass_build(a, s, &o);
+    pass_tidy(p);
+    pass_hoist(p);
+    pass_fuse(p);
+    pu_bind(p, tiles);
+    pass_set_splits(p);
+    pass_classify(p);
+    pass_tidy(p);
+    pass_hoist(p);
+    pass_fuse(p);
+    pu_verify(p, p->name, PU_SHAPED);
+    return p;
+}
+
+static TileProgram *scheduled(Arena *a, const Stream *s, bool plain) {
+    PassOptions o = options();
+    TileProgram *p = shaped(a, s);
+    Diags diags;
+    diag_init(&diags, a);
+    if (!plain) {
+        ck_assert(pass_schedule_sm90(p, &o, &diags));
+    } else {
+        TileKernel *k = p->kernels.data[0];
+        Sm90 sm = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
+        sm90_plain(&sm);
+        sm90_homes(&sm);
+    }
+    p->scheduled = !plain; // the other kernels are as they were
+    pu_verify(p, p->name, PU_SHAPED);
+    return p;
+}
+
+static void show(const TileProgram *p) {
+    Text t;
+    text_init(&t, p->arena);
+    tile_print(&t, p);
+    fprintf(stderr, "%s\n", t.s);
+}
+
+// B, H, Hkv, Sq, Sk, q_offset: also no keys, fewer keys than queries, one step, several heads.
+static const int32_t launches[][6] = {{1, 1, 1, 5, 7, 2},  {2, 2, 1, 9, 10, 1}, {1, 2, 2, 4, 1, 0},
+                                      {1, 1, 1, 3, 0, 0},  {1, 1, 1, 13, 5, 0}, {1, 3, 1, 6, 3, 0},
+                                      {1, 1, 1, 8, 12, 4}, {1, 1, 1, 1, 17, 16}};
+
+static void same(Arena *a, const Variant *v, const TileProgram *before, const TileProgram *after,
+                 const int32_t *launch) {
+    int32_t size[64] = {0};
+    pu_sizes(v, size, launch[0], launch[1], launch[2], launch[3], launch[4], launch[5]);
+    Diags diags;
+    diag_init(&diags, a);
+    TileData *x = tile_data_random(a, before, size, 3, 7), *y = tile_data_random(a, after, size, 3, 7);
+    bool ok = tile_eval(before, x, false, &diags) && tile_eval(after, y, false, &diags);
+    if (!ok) {
+        show(after);
+        diag_print(&diags, stderr);
+    }
+    ck_assert_msg(ok, "%s does not run", after->name);
+    double d = tile_data_distance(before, x, after, y);
+    if (!(d < 1e-9)) show(after);
+    ck_assert_msg(d < 1e-9, "%s: %g apart at Sq=%d Sk=%d", after->name, d, launch[3], launch[4]);
+}
+
+static void check_variant(const char *path, bool plain) {
+    Arena *a = arena_new();
+    Variant *v;
+    const Stream *s = pu_stream(a, path, NULL, 8, &v);
+    TileProgram *before = shaped(a, s), *after = scheduled(a, s, plain);
+    for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
+        same(a, v, before, after, launches[i]);
+    arena_free(a);
+}
+
+static int attn_file(const struct dirent *e) {
+    size_t n = strlen(e->d_name);
+    return n > 5 && !strcmp(e->d_name + n - 5, ".attn");
+}
+
+static bool is_variant(const char *path) {
+    Arena *a = arena_new();
+    Diags diags;
+    diag_init(&diags, a);
+    FeOptions o = {.path = path, .stdlib = "stdlib"};
+    FeStatus status;
+    Module *m = fe_load(a, &diags, &o, &status);
+    bool one = m && fe_find(m, NULL) && fe_lower(a, &diags, fe_find(m, NULL));
+    arena_free(a);
+    return one;
+}
+
+static void check_all(bool plain) {
+    struct dirent **files;
+    int n = scandir("stdlib", &files, attn_file, alphasort);
+    ck_assert_int_gt(n, 0);
+    for (int i = 0; i < n; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "stdlib/%s", files[i]->d_name);
+        if (is_variant(path)) check_variant(path, plain);
+        free(files[i]);
+    }
+    free(files);
+}
+
+START_TEST(flat_where_it_fits) { check_all(false); }
+END_TEST
+START_TEST(plain_everywhere) { check_all(true); }
+END_TEST
+
+Suite *pass_sm90_suite(void);
+Suite *pass_sm90_suite(void) {
+    Suite *s = suite_create("pass_sm90");
+    TCase *t = tcase_create("stdlib");
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, plain_everywhere);
+    tcase_add_test(t, flat_where_it_fits);
+    suite_add_tcase(s, t);
+    return s;
+}
