@@ -90,6 +90,12 @@ static Val iota(Ty t, int lanes) {
     return lanes == 1 ? lane[0] : LLVMConstVector(lane, (unsigned)lanes);
 }
 
+// Whole axes that are not padded: nothing to ask at run time.
+static bool always_inside(Cg *cg, const Access *a, int d) {
+    const Ex *extent = cg->p->tensors.data[a->op->tensor].extent[d], *at = a->op->coord[d].at;
+    return ex_is_i32(at, 0) && extent->op == EX_CONST && extent->i >= host_extent(cg, a->op->coord[d].axis);
+}
+
 // Which of the elements along an axis (-1: the one) from a->index on are inside; NULL: all are
 // known to be.
 static Val mask(Cg *cg, const Access *a, int along, int lanes) {
@@ -97,7 +103,7 @@ static Val mask(Cg *cg, const Access *a, int along, int lanes) {
     Val ok = a->exists, lane = NULL;
     for (int d = 0; d < a->rank; d++) {
         int axis = a->op->coord[d].axis;
-        if (axis < 0) continue;
+        if (axis < 0 || always_inside(cg, a, d)) continue;
         Val at = LLVMBuildAdd(cg->b, a->first[d],
                               LLVMBuildTrunc(cg->b, a->index[axis], cg->i32, ""), "");
         if (axis == along && lanes > 1) {

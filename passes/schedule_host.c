@@ -2,15 +2,12 @@
 //
 // In: a program for the host, algorithm level. Out: extents bound; the axis that the grid tiles
 // (the queries, M) along vector lanes; every value in the scratch memory of the thread that runs
-// its tile.
+// its tile, computed ones as f32.
 //
-//     M   four vectors: what a register block of the products is wide (codegen/host_mma.c); the
-//     tile of a row of keys' scores is
-//         then [N][M] with a whole number of vectors
-//     N   as many keys as keep a tile of scores within the L1 cache beside the rows of K or V that
-//     are being read, in multiples of
-//         the products' blocks
-//     D E whole, as they are: nothing is padded
+//     M     four vectors: the width of a register block of the products (codegen/host_mma.c)
+//     N     as many keys as keep a tile of scores and its rows of K or V near the L1 cache, in
+//           multiples of the products' blocks
+//     D, E  whole, as they are: nothing is padded
 #include "schedule.h"
 
 #include <assert.h>
@@ -53,7 +50,13 @@ bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags) {
     return true;
 }
 
+// Scratch memory holds f32, whatever the tensors do: weights are not rounded on their way into a
+// product.
 static void give_home(TileOp *op) {
+    for (int i = 0; i < op->results.n && op->kind == TILE_MAP; i++) {
+        TileValue *v = op->results.data[i];
+        if (v->dtype == DT_F16 || v->dtype == DT_BF16) v->dtype = DT_F32;
+    }
     for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_SCRATCH;
     for (int i = 0; i < op->carried.n; i++) op->carried.data[i]->home = HOME_SCRATCH;
 }
