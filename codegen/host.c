@@ -23,7 +23,8 @@ static bool feature(const char *features, const char *name) { // the last word o
     size_t n = strlen(name);
     bool has = false;
     for (const char *s = strstr(features, name); s; s = strstr(s + 1, name))
-        if (s > features && (s[n] == ',' || !s[n]) && (s[-1] == '+' || s[-1] == '-')) has = s[-1] == '+';
+        if (s > features && (s[n] == ',' || !s[n]) && (s[-1] == '+' || s[-1] == '-'))
+            has = s[-1] == '+';
     return has;
 }
 
@@ -160,7 +161,8 @@ void host_loop_end(Cg *cg, const HostLoop *l) {
 
 // ---- the frame
 
-// The machine's features, less those for vectors wider than the target's (an object for other machines, a test).
+// The machine's features, less those for vectors wider than the target's (an object for other
+// machines, a test).
 static const char *features_of(Cg *cg) {
     char *all = LLVMGetHostCPUFeatures();
     const char *less = "";
@@ -178,7 +180,8 @@ static LLVMTargetMachineRef machine(Cg *cg) {
     LLVMInitializeNativeTarget();
     LLVMInitializeNativeAsmPrinter();
     if (!LLVMGetTargetFromTriple(triple, &t, &error))
-        tm = LLVMCreateTargetMachine(t, triple, cpu, features_of(cg), LLVMCodeGenLevelAggressive, LLVMRelocPIC, LLVMCodeModelDefault);
+        tm = LLVMCreateTargetMachine(t, triple, cpu, features_of(cg), LLVMCodeGenLevelAggressive,
+                                     LLVMRelocPIC, LLVMCodeModelDefault);
     else
         diag_error(cg->diags, (Span){0}, "this LLVM has no code for the host: %s", error);
     LLVMDisposeMessage(error);
@@ -267,6 +270,16 @@ static void begin_kernel(Cg *cg) {
     LLVMDisposeMessage(features);
     h->registers = cg->target->registers;
     host_plan(cg, h);
+    int64_t bytes = 0;
+    for (int i = 0; i < h->nslots; i++) bytes += h->slots[i].bytes;
+    if (bytes > HOST_MAX_SCRATCH) {
+        diag_error(
+            cg->diags, (Span){0},
+            "kernel '%s' needs %lld bytes of scratch memory for a tile; the host has %d: the head "
+            "dimensions are too large",
+            cg->symbol, (long long)bytes, HOST_MAX_SCRATCH);
+        return;
+    }
     Ty params[] = {cg->ptr, cg->i64, cg->i64};
     cg->fn = LLVMAddFunction(cg->m, cg->symbol, LLVMFunctionType(cg->void_, params, 3, false));
     function_attributes(cg, cg->fn);

@@ -14,6 +14,7 @@
 
 #include "codegen/cg.h"
 
+enum { HOST_MAX_SCRATCH = 4 << 20 }; // of a tile, on the stack of a thread that has 8 MB
 enum { HOST_MAX_ROWS = 12, HOST_MAX_VECTORS = 4 }; // of a register block
 
 // Where a value lies. stride: elements, by position in value->axis; the innermost one is the
@@ -61,8 +62,9 @@ int host_stride1(
     const TileValue *v); // the axis along which v is contiguous; -1 for a view that has none
 
 int host_width(Cg *cg, int axis); // the widest vector that divides the axis; 1 for no axis
-Val host_fma(Cg *cg, Val a, Val b, Val c); // rounded twice on a processor that has no such instruction
-Val host_sum(Cg *cg, Val v);      // over the lanes
+Val host_fma(Cg *cg, Val a, Val b,
+             Val c);         // rounded twice on a processor that has no such instruction
+Val host_sum(Cg *cg, Val v); // over the lanes
 
 // A counted loop, run at least once: for i in 0, step, 2 step .. below count. Accumulators are phis
 // that the body replaces.

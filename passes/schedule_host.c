@@ -5,8 +5,8 @@
 // its tile, computed ones as f32.
 //
 //     M     four vectors: the width of a register block of the products (codegen/host_mma.c)
-//     N     as many keys as keep a tile of scores and its rows of K or V near the L1 cache, in
-//           multiples of the products' blocks
+//     N     keys whose scores and rows of K or V stay near the L1 cache, in multiples of the
+//           products' blocks
 //     D, E  whole, as they are: nothing is padded
 #include "schedule.h"
 
@@ -24,10 +24,25 @@ static int tiled_axis(const TileKernel *k) {
     return -1;
 }
 
-static int keys_of(const Target *t, int rows) {
+// Columns of q and o, or of k and v, that are held at a time.
+static int columns_of(const TileKernel *k) {
+    int n = 0;
+    for (int a = 0; a < k->naxes; a++)
+        if (k->axes[a].whole && k->axes[a].size->op == EX_CONST) n += k->axes[a].size->i;
+    return n;
+}
+
+// Half of L2 for the rows of q and o, a quarter for those of k and v; very wide heads get fewer
+// rows.
+static int rows_of(const Target *t, int64_t columns) {
+    int n = t->lanes * HOST_VECTORS;
+    while (n > t->lanes && n * columns * 4 > t->l2_bytes / 2) n /= 2;
+    return n;
+}
+
+static int keys_of(const Target *t, int64_t columns) {
     int n = HOST_KEYS;
-    while (n > HOST_KEYS_STEP && n * rows * 4 * 2 > t->shared_bytes + t->shared_bytes / 8)
-        n -= HOST_KEYS_STEP;
+    while (n > HOST_KEYS_STEP && n * columns * 4 > t->l2_bytes / 4) n -= HOST_KEYS_STEP;
     return n;
 }
 
@@ -35,7 +50,7 @@ bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags) {
     (void)diags;
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
-        int m = tiled_axis(k), rows = o->target.lanes * HOST_VECTORS;
+        int m = tiled_axis(k), columns = columns_of(k);
         k->schedule = (TileSchedule){.lane_axis = m};
         for (int a = 0; a < k->naxes; a++) {
             if (k->axes[a].extent) continue;
@@ -43,7 +58,8 @@ bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags) {
                 assert(k->axes[a].size->op == EX_CONST);
                 pass_bind(p, k, a, k->axes[a].size->i);
             } else {
-                pass_bind(p, k, a, a == m ? rows : keys_of(&o->target, rows));
+                pass_bind(p, k, a,
+                          a == m ? rows_of(&o->target, columns) : keys_of(&o->target, columns));
             }
         }
     }
