@@ -38,8 +38,9 @@ typedef struct Parse {
     const char *text, *s, *end; // without comments; ends with 0
     TileProgram *p;
     TileKernel *k;
-    ExNames names; // of the program, the kernel, or the map at hand
-    Named *table;  // open addressing, twice MAX_VALUES
+    ExNames names;        // of the program, the kernel, or the map at hand
+    Named *table;         // open addressing, twice MAX_VALUES
+    VEC(const Ex *) lets; // the kernel's names for expressions
     int nest, ops;
     bool failed;
 } Parse;
@@ -116,13 +117,24 @@ static const char *take_percent(Parse *P) {
 
 static void set_names(Parse *P) { P->names = tile_names(P->scratch, P->p, P->k, NULL); }
 
+// An expression's name: what it stands for.
+static const Ex *expand_let(void *ctx, ExPool *pool, const Ex *e) {
+    Parse *P = ctx;
+    (void)pool;
+    if (e->op != EX_SYM || e->sym != SYM_LET) return e;
+    bool known = e->index < P->lets.n && P->lets.data[e->index]->type == e->type;
+    if (!known) fail(P, "no expression e%d is known", e->index);
+    return known ? P->lets.data[e->index] : e;
+}
+
 static const Ex *expr(Parse *P) {
     if (P->failed) return NULL;
     const char *error = NULL;
     skip(P);
     const Ex *e = ex_parse(P->p->pool, &P->s, &P->names, &error);
-    if (!e) fail(P, "%s", error ? error : "no expression");
-    return e;
+    if (!e) return fail(P, "%s", error ? error : "no expression"), NULL;
+    if (ex_uses(e, SYM_LET, -1)) e = ex_map(P->p->pool, e, expand_let, P);
+    return P->failed ? NULL : e;
 }
 
 static const Ex *typed_expr(Parse *P, ExType type) {
@@ -332,7 +344,7 @@ static bool parse_map(Parse *P, TileOp *op) {
     if (op->outs.n != op->results.n)
         return fail(P, "%d bodies for %d results", op->outs.n, op->results.n);
     if (!expect(P, "}")) return false;
-    op->waits = take(P, "wait");
+    op->waits = take(P, "waiting");
     return !op->waits ||
            (take_int(P, &op->pending) && expect(P, "after") && take_int(P, &op->after));
 }
@@ -514,6 +526,18 @@ static bool parse_schedule(Parse *P) {
     }
 }
 
+// "e0 = ((M.tile * 64) + 63)", in order.
+static bool parse_let(Parse *P) {
+    const char *name = take_word(P, "the expression's name");
+    if (!name) return false;
+    if (strcmp(name, arena_printf(P->scratch, "%s%d", ex_syms[SYM_LET].name, P->lets.n)))
+        return fail(P, "the next expression's name is e%d", P->lets.n);
+    if (P->lets.n == MAX_OPS) return fail(P, "too many expressions with a name");
+    const Ex *e = expect(P, "=") ? expr(P) : NULL;
+    if (e) VEC_PUSH(P->scratch, &P->lets, e);
+    return e != NULL;
+}
+
 static bool parse_kernel(Parse *P) {
     if (P->p->kernels.n == MAX_KERNELS) return fail(P, "more than %d kernels", MAX_KERNELS);
     const char *name = take_word(P, "the kernel's name");
@@ -521,6 +545,7 @@ static bool parse_kernel(Parse *P) {
     P->k = tile_kernel(P->p, name);
     set_names(P);
     memset(P->table, 0, sizeof *P->table * 2 * MAX_VALUES);
+    P->lets.n = 0;
     bool ok = true;
     while (ok) {
         if (take(P, "axis"))
@@ -529,6 +554,8 @@ static bool parse_kernel(Parse *P) {
             ok = parse_grid(P);
         else if (take(P, "mask"))
             ok = (P->k->mask = typed_expr(P, EX_BOOL)) != NULL;
+        else if (take(P, "let"))
+            ok = parse_let(P);
         else if (take(P, "schedule"))
             ok = parse_schedule(P);
         else
@@ -536,6 +563,7 @@ static bool parse_kernel(Parse *P) {
     }
     ok = ok && parse_block(P, &P->k->body);
     P->k = NULL;
+    P->lets.n = 0;
     set_names(P);
     return ok;
 }

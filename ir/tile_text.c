@@ -6,6 +6,7 @@
 // the same text.
 #include "ir/expr_ops.h"
 #include "ir/tile.h"
+#include "ir/tile_let.h"
 
 #include <string.h>
 
@@ -125,13 +126,14 @@ typedef struct Out {
     Arena *scratch;
     const TileProgram *p;
     const TileKernel *k;
-    ExNames names; // of the program, then of the kernel, then of the map at hand
+    TileLets *lets; // of the kernel's body; NULL elsewhere
+    ExNames names;  // of the program, then of the kernel, then of the map at hand
     int depth;
 } Out;
 
 static void ex(Out *o, const char *before, const Ex *e) {
     text_puts(o->text, before);
-    ex_print(o->text, e, &o->names);
+    ex_print(o->text, o->lets ? tile_lets_text(o->lets, e) : e, &o->names);
 }
 
 static void indent(Out *o) { text_printf(o->text, "%*s", 2 * o->depth, ""); }
@@ -228,7 +230,7 @@ static void map(Out *o, const TileOp *op) {
         indent(o);
         text_puts(o->text, "}");
     }
-    if (op->waits) text_printf(o->text, " wait %d after %d", op->pending, op->after);
+    if (op->waits) text_printf(o->text, " waiting %d after %d", op->pending, op->after);
     o->names = outer;
 }
 
@@ -372,6 +374,12 @@ static void kernel(Out *o, const TileKernel *k) {
     }
     ex(o, "  mask ", k->mask);
     text_puts(o->text, "\n");
+    TileLets *lets = tile_lets(o->scratch, k);
+    for (int i = 0; i < lets->defs.n; i++) {
+        text_printf(o->text, "  let %s%d", ex_syms[SYM_LET].name, i);
+        ex(o, " = ", lets->defs.data[i]);
+        text_puts(o->text, "\n");
+    }
     const TileSchedule *s = &k->schedule;
     static const char *const persists[] = {
         [PERSIST_NONE] = "", [PERSIST_STATIC] = "static", [PERSIST_DYNAMIC] = "dynamic"};
@@ -384,10 +392,12 @@ static void kernel(Out *o, const TileKernel *k) {
         if (s->section) text_printf(o->text, " section %d", s->section);
         text_puts(o->text, "\n");
     }
+    o->lets = lets;
     text_puts(o->text, "  ");
     o->depth = 1;
     block(o, &k->body);
     text_puts(o->text, "\n");
+    o->lets = NULL;
     o->k = NULL;
 }
 

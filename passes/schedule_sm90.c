@@ -16,7 +16,7 @@
 enum {
     MAX_COLUMNS = 256,
     PANEL = 64,           // columns of a panel of shared memory (128 bytes)
-    OTHER_REGISTERS = 40, // of a thread, beside scores, weights and accumulator
+    OTHER_REGISTERS = 32, // of a thread, beside scores, weights and accumulator
     SECTION = 16,         // heads whose K and V fit the L2 cache together
     SHARED_SLACK = 1024,  // barriers, the tile's number, alignment
 };
@@ -105,8 +105,7 @@ static TileProgram others(TileProgram *p) {
     TileProgram q = *p;
     memset(&q.kernels, 0, sizeof q.kernels);
     for (int i = 0; i < p->kernels.n; i++)
-        if (!in_roles(p, p->kernels.data[i]))
-            VEC_PUSH(p->arena, &q.kernels, p->kernels.data[i]);
+        if (!in_roles(p, p->kernels.data[i])) VEC_PUSH(p->arena, &q.kernels, p->kernels.data[i]);
     return q;
 }
 
@@ -183,8 +182,7 @@ TileOp *sm90_op(Sm90 *s, TileKind kind, Span span) {
 
 const Ex *sm90_valid(Sm90 *s) { return ex_symbol(s->x, SYM_VALID); }
 
-void sm90_fill(Sm90 *s, const TileOp *load, const Ex *tile, int axis, const Ex *when,
-               bool behind) {
+void sm90_fill(Sm90 *s, const TileOp *load, const Ex *tile, int axis, const Ex *when, bool behind) {
     TileOp *op = sm90_op(s, TILE_FILL, load->span);
     tile_arg(s->p, op, s->pipe[load->tensor]);
     op->tensor = load->tensor;
@@ -219,9 +217,7 @@ void sm90_drop(Sm90 *s, TileValue *view, const Ex *when) {
     op->when = when;
 }
 
-void sm90_wait(Sm90 *s, int pending) {
-    sm90_op(s, TILE_MMA_WAIT, (Span){0})->pending = pending;
-}
+void sm90_wait(Sm90 *s, int pending) { sm90_op(s, TILE_MMA_WAIT, (Span){0})->pending = pending; }
 
 void sm90_yield(Sm90 *s, TileValue *const *values, int n) {
     TileOp *op = sm90_op(s, TILE_YIELD, (Span){0});

@@ -4,7 +4,8 @@
 // behind it. Each loop's step loads k, multiplies q by it, maps, loads v and adds a product of the
 // weights to one accumulator, perhaps rescaled before:
 //
-//     dot(t) = q . k(t);   p(t), c(t), .. = maps(dot(t), ..);   acc(t) = p(t) . v(t) + acc(t-1) * c(t)
+//     dot(t) = q . k(t);   p(t), c(t), .. = maps(dot(t), ..);   acc(t) = p(t) . v(t) + acc(t-1) *
+//     c(t)
 //
 // Out: the consumer has two products in flight at a time, of one step the scores and of the step
 // before the sum, and maps under them; the steps of all tiles of the grid that a block has are one
@@ -30,8 +31,8 @@ enum { MAX_CHAIN = 4 };
 
 typedef struct Step { // the parts of a loop's body
     TileOp *loop, *load_k, *load_v, *dot, *sum, *weights, *yield;
-    TileOp *rescale; // NULL: none
-    int acc;         // which of the carried values
+    TileOp *rescale;    // NULL: none
+    int acc;            // which of the carried values
     uint64_t from_step; // bit i: operand i of rescale is made in the step
 } Step;
 
@@ -125,8 +126,7 @@ static bool match_step(Flat *f, TileOp *loop) {
 
 // A loop goes on where the one before it ends, with what that leaves.
 static bool follows(const TileOp *before, const TileOp *loop) {
-    if (loop->axis != before->axis || loop->from != before->to ||
-        loop->args.n != before->results.n)
+    if (loop->axis != before->axis || loop->from != before->to || loop->args.n != before->results.n)
         return false;
     for (int i = 0; i < loop->args.n; i++)
         if (loop->args.data[i] != before->results.data[i]) return false;
@@ -236,8 +236,7 @@ static void first_fills(Flat *f, bool behind) {
     const Step *st = &f->step[0];
     const Ex *valid = sm90_valid(f->s);
     sm90_fill(f->s, st->load_k, first_tile(f), key_axis(f), valid, false);
-    if (behind && !f->skips)
-        sm90_fill(f->s, st->load_v, last_tile(f), key_axis(f), NULL, true);
+    if (behind && !f->skips) sm90_fill(f->s, st->load_v, last_tile(f), key_axis(f), NULL, true);
     sm90_fill(f->s, f->load_q, NULL, 0, valid, false);
 }
 
@@ -368,7 +367,11 @@ static TileValue *acc_now(Flat *f, const Step *st) {
     for (int i = 0; i < st->rescale->args.n; i++) {
         if (st->from_step >> i & 1) f->to[st->rescale->args.data[i]->id] = f->state[n++];
     }
-    return copy(f, st->rescale)->results.data[0];
+    TileValue *acc = copy(f, st->rescale)->results.data[0];
+    for (int i = 0; i < st->rescale->args.n; i++) // the step makes new ones
+        f->to[st->rescale->args.data[i]->id] = NULL;
+    f->to[st->rescale->results.data[0]->id] = NULL;
+    return acc;
 }
 
 // Maps under the products in flight: those of the scores first, the accumulator's last.

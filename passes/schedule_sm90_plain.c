@@ -71,7 +71,8 @@ static void take_load(Sm90 *s, TileOp *load) {
     TileOp *last = take;
     for (TileOp *op = take->next; op; op = op->next)
         if (uses(op, v)) last = op;
-    if (last->kind == TILE_MMA && last->next && last->next->kind == TILE_MMA_WAIT) last = last->next;
+    if (last->kind == TILE_MMA && last->next && last->next->kind == TILE_MMA_WAIT)
+        last = last->next;
     tile_arg(s->p, insert_behind(s, last, TILE_DROP), v);
 }
 

@@ -29,20 +29,25 @@ static TileProgram *shaped(Arena *a, const Stream *s) {
     return p;
 }
 
-static TileProgram *scheduled(Arena *a, const Stream *s, bool plain) {
+typedef enum Form { CHOSEN, PLAIN, LATE, FORMS } Form;
+
+// The whole program, or its first kernel in another form.
+static TileProgram *scheduled(Arena *a, const Stream *s, Form form) {
     PassOptions o = options();
     TileProgram *p = shaped(a, s);
     Diags diags;
     diag_init(&diags, a);
-    if (!plain) {
+    if (form == CHOSEN) {
         ck_assert(pass_schedule_sm90(p, &o, &diags));
     } else {
         TileKernel *k = p->kernels.data[0];
         Sm90 sm = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
-        sm90_plain(&sm);
+        sm.shape.late_rescale = form == LATE;
+        sm.shape.after = 3;
+        if (form == PLAIN || !sm90_flat(&sm)) sm90_plain(&sm);
         sm90_homes(&sm);
     }
-    p->scheduled = !plain; // the other kernels are as they were
+    p->scheduled = form == CHOSEN; // otherwise the other kernels are as they were
     pu_verify(p, p->name, PU_SHAPED);
     return p;
 }
@@ -65,7 +70,8 @@ static void same(Arena *a, const Variant *v, const TileProgram *before, const Ti
     pu_sizes(v, size, launch[0], launch[1], launch[2], launch[3], launch[4], launch[5]);
     Diags diags;
     diag_init(&diags, a);
-    TileData *x = tile_data_random(a, before, size, 3, 7), *y = tile_data_random(a, after, size, 3, 7);
+    TileData *x = tile_data_random(a, before, size, 3, 7),
+             *y = tile_data_random(a, after, size, 3, 7);
     bool ok = tile_eval(before, x, false, &diags) && tile_eval(after, y, false, &diags);
     if (!ok) {
         show(after);
@@ -77,11 +83,11 @@ static void same(Arena *a, const Variant *v, const TileProgram *before, const Ti
     ck_assert_msg(d < 1e-9, "%s: %g apart at Sq=%d Sk=%d", after->name, d, launch[3], launch[4]);
 }
 
-static void check_variant(const char *path, bool plain) {
+static void check_variant(const char *path, Form form) {
     Arena *a = arena_new();
     Variant *v;
     const Stream *s = pu_stream(a, path, NULL, 8, &v);
-    TileProgram *before = shaped(a, s), *after = scheduled(a, s, plain);
+    TileProgram *before = shaped(a, s), *after = scheduled(a, s, form);
     for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
         same(a, v, before, after, launches[i]);
     arena_free(a);
@@ -104,22 +110,20 @@ static bool is_variant(const char *path) {
     return one;
 }
 
-static void check_all(bool plain) {
+static void check_all(Form form) {
     struct dirent **files;
     int n = scandir("stdlib", &files, attn_file, alphasort);
     ck_assert_int_gt(n, 0);
     for (int i = 0; i < n; i++) {
         char path[512];
         snprintf(path, sizeof path, "stdlib/%s", files[i]->d_name);
-        if (is_variant(path)) check_variant(path, plain);
+        if (is_variant(path)) check_variant(path, form);
         free(files[i]);
     }
     free(files);
 }
 
-START_TEST(flat_where_it_fits) { check_all(false); }
-END_TEST
-START_TEST(plain_everywhere) { check_all(true); }
+START_TEST(every_form_is_right) { check_all((Form)_i); }
 END_TEST
 
 Suite *pass_sm90_suite(void);
@@ -127,8 +131,7 @@ Suite *pass_sm90_suite(void) {
     Suite *s = suite_create("pass_sm90");
     TCase *t = tcase_create("stdlib");
     tcase_set_timeout(t, 120);
-    tcase_add_test(t, plain_everywhere);
-    tcase_add_test(t, flat_where_it_fits);
+    tcase_add_loop_test(t, every_form_is_right, 0, FORMS);
     suite_add_tcase(s, t);
     return s;
 }
