@@ -182,5 +182,7 @@ const CgHooks cg_nvptx_hooks = {
     .argument = nv_argument,
     .grid = nv_grid,
     .op = nv_op,
+    .loop_begin = nv_loop_begin,
+    .loop_end = nv_loop_end,
     .math = nv_math,
 };

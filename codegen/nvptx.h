@@ -28,6 +28,7 @@ typedef struct NvState {
     Val tid, lane, warp;
     Val row0; // i32: the thread's first row within the tile
     Val col0; // i32: its first column
+    bool *partial; // by TileValue.id: row sums that each thread keeps for itself (nvptx_loop.c); NULL: none
 } NvState;
 
 static inline NvState *nv_state(Cg *cg) { return cg->state; }
@@ -79,6 +80,9 @@ Val nv_math(Cg *cg, ExOp op, const Val *args); // nvptx_math.c
 
 // ---- operations
 void nv_map(Cg *cg, const TileOp *op);  // nvptx_map.c
+Val nv_across_quad(Cg *cg, ExOp reduce, Val v);
+void nv_loop_begin(Cg *cg, CgLoop *loop); // nvptx_loop.c
+void nv_loop_end(Cg *cg, CgLoop *loop);
 void nv_load(Cg *cg, const TileOp *op); // nvptx_global.c
 void nv_store(Cg *cg, const TileOp *op);
 void nv_copy(Cg *cg, const TileOp *op); // nvptx_copy.c

@@ -67,9 +67,9 @@ static void piece(Cg *cg, Val dst, int offset, Val src, Val bytes, Val when) {
     const char *text =
         when ? arena_printf(cg->arena,
                             "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $3, 0;\n\t"
-                            "@p cp.async.cg.shared.global [$0+%d], [$1], 16, $2;\n\t}",
+                            "@p cp.async.cg.shared.global.L2::128B [$0+%d], [$1], 16, $2;\n\t}",
                             offset)
-             : arena_printf(cg->arena, "cp.async.cg.shared.global [$0+%d], [$1], 16, $2;", offset);
+             : arena_printf(cg->arena, "cp.async.cg.shared.global.L2::128B [$0+%d], [$1], 16, $2;", offset);
     cg_asm(cg, cg->void_, v, when ? 4 : 3, text, when ? "r,l,r,r,~{memory}" : "r,l,r,~{memory}", false);
 }
 

@@ -35,7 +35,7 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
     for (int d = 0; d < a.t->rank; d++) {
         const TileCoord *at = &op->coord[d];
         Val i = cg_uniform(cg, at->at), stride = stride_bytes(cg, op, d, a.elem);
-        if (at->axis < 0) {
+        if (at->axis < 0 || cg->k->axes[at->axis].extent == 1) {
             a.base = address(cg, a.base, i, stride);
             continue;
         }

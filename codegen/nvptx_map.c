@@ -55,7 +55,7 @@ static Val identity(Cg *cg, ExOp reduce) {
     return cg_f32(cg, reduce == EX_ROWSUM ? 0.0 : reduce == EX_ROWMAX ? -INFINITY : INFINITY);
 }
 
-static Val across_quad(Cg *cg, ExOp reduce, Val v) {
+Val nv_across_quad(Cg *cg, ExOp reduce, Val v) {
     for (int mask = 1; mask <= 2; mask *= 2) v = merge(cg, reduce, v, nv_shuffle(cg, v, mask));
     return v;
 }
@@ -145,9 +145,10 @@ static void fragment_map(Cg *cg, const TileOp *op) {
     for (int i = 0; i < op->results.n; i++) {
         const TileResult *out = &op->outs.data[i];
         CgValue *value = &cg->value[op->results.data[i]->id];
-        if (out->reduce == EX_CONST) continue;
+        const bool *partial = nv_state(cg)->partial;
+        if (out->reduce == EX_CONST || (partial && partial[op->results.data[i]->id])) continue;
         assert(out->reduce_axis != nv_state(cg)->row_axis && "rows are not reduced in registers");
-        for (int j = 0; j < value->n; j++) value->e[j] = across_quad(cg, out->reduce, value->e[j]);
+        for (int j = 0; j < value->n; j++) value->e[j] = nv_across_quad(cg, out->reduce, value->e[j]);
     }
 }
 
@@ -243,7 +244,8 @@ static const TileValue *scaled_by_row(Cg *cg, const TileOp *op, const TileValue 
     *factor = v[1 - big];
     bool row = (*factor)->rank == 1 && (*factor)->axis[0] == nv_state(cg)->row_axis;
     bool plain = v[big]->rank == 2 && v[big]->home == HOME_FRAGMENT && v[big]->dtype == DT_F32;
-    if (nv_count(nv_shape(cg, result)) < WORTH_A_BRANCH) return NULL;
+    NvShape s = nv_shape(cg, result);
+    if (s.mt < 2 || nv_count(s) < WORTH_A_BRANCH) return NULL;
     return row && plain && result->rank == 2 && result->dtype == DT_F32 ? v[big] : NULL;
 }
 

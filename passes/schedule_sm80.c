@@ -1,6 +1,6 @@
 // schedule_sm80.c: how NVIDIA devices from sm_80 on run a kernel: tile extents, and FlashAttention-2's order of copies.
 //
-// A block is 4 or 8 warps, each with 16 or 32 rows; two m16 tiles a warp use every fragment of K and V that is read from shared memory
+// A block is 4 warps, each with 16 or 32 rows; two m16 tiles a warp use every fragment of K and V that is read from shared memory
 // twice, which is what keeps the matrix units busy. Tiles of q, k and v are copied asynchronously into shared memory; of k and v there
 // is room for one tile each, and each is fetched while the other is computed with:
 //
@@ -13,6 +13,7 @@
 // The barrier before a copy says that all warps have finished with what the buffer held. A loop with one load has two stages of it
 // instead. Loops that follow each other (the tiles of one sweep by class) are one sequence of tiles: the last step of a loop fetches
 // the first tile of the next. Where a loop skips steps (`where`), the next tile is not known: it fetches what the step itself needs.
+#include "interval.h"
 #include "rewrite.h"
 #include "schedule.h"
 
@@ -29,25 +30,30 @@ typedef struct Shape {
 
 static bool narrow(Dtype t) { return t == DT_F16 || t == DT_BF16; }
 
-// Two blocks an SM with 255 registers a thread, or one of 8 warps where an accumulator of two m16 tiles has no room. f32 products are
-// FMAs over registers: small tiles.
+// Two blocks an SM with 255 registers a thread. Beyond 128 columns an accumulator of two m16 tiles a warp has no room. f32 products are FMAs
+// over registers: small tiles.
 static Shape shape_for(const TileProgram *p) {
     int d = p->D > p->Dv ? p->D : p->Dv;
-    if (!narrow(p->dtype)) return (Shape){64, 32, 4, 1};
+    if (!narrow(p->dtype)) return (Shape){64, d <= 128 ? 32 : 16, 4, 1};
+    if (d <= 64) return (Shape){128, 128, 4, 2};
     if (d <= 128) return (Shape){128, 64, 4, 2};
-    return (Shape){128, 64, 8, 1};
+    return (Shape){64, 64, 4, 2};
 }
 
 static int padded(int n, int to) { return (n + to - 1) / to * to; }
 
-static bool bind_axes(TileProgram *p, TileKernel *k, Shape s, Diags *diags) {
-    int row_axis = -1;
+static int row_axis(const TileKernel *k) {
     for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].sym == SYM_TILE) row_axis = k->grid[i].axis;
+        if (k->grid[i].sym == SYM_TILE) return k->grid[i].axis;
+    return -1;
+}
+
+static bool bind_axes(TileProgram *p, TileKernel *k, Shape s, Diags *diags) {
     for (int a = 0; a < k->naxes; a++) {
         const TileAxis *axis = &k->axes[a];
+        if (axis->extent) continue; // chosen when the kernel was built
         if (!axis->whole) {
-            pass_bind(p, k, a, a == row_axis ? s.rows : s.keys);
+            pass_bind(p, k, a, a == row_axis(k) ? s.rows : s.keys);
         } else if (axis->size->i > MAX_COLUMNS) {
             diag_error(diags, k->body.first ? k->body.first->span : (Span){0},
                        "target 'sm_80' supports head dimensions up to %d, not %d", MAX_COLUMNS, axis->size->i);
@@ -141,32 +147,39 @@ static void view_for(Sched *s, TileOp *before, TileOp *load, const Ex *stage) {
 
 // ---- which loops make one sequence
 
-static int loads_of(const TileOp *loop, TileOp **loads) {
+// What goes through shared memory: the operands of products. Anything else that is loaded is small and goes to registers.
+static bool is_operand(const TileProgram *p, const TileOp *op) {
+    if (op->kind != TILE_LOAD) return false;
+    TensorRole role = p->tensors.data[op->tensor].role;
+    return role == TENSOR_Q || role == TENSOR_K || role == TENSOR_V;
+}
+
+static int loads_of(const TileProgram *p, const TileOp *loop, TileOp **loads) {
     int n = 0;
     for (TileOp *op = loop->body.first; op; op = op->next)
-        if (op->kind == TILE_LOAD) {
+        if (is_operand(p, op)) {
             assert(n < MAX_LOADS);
             loads[n++] = op;
         }
     return n;
 }
 
-static bool same_loads(const TileOp *a, const TileOp *b) {
+static bool same_loads(const TileProgram *p, const TileOp *a, const TileOp *b) {
     TileOp *x[MAX_LOADS], *y[MAX_LOADS];
-    int n = loads_of(a, x);
-    if (n != loads_of(b, y)) return false;
+    int n = loads_of(p, a, x);
+    if (n != loads_of(p, b, y)) return false;
     for (int i = 0; i < n; i++)
         if (x[i]->tensor != y[i]->tensor) return false;
     return true;
 }
 
-static Chain chain_from(TileOp *loop) {
+static Chain chain_from(const TileProgram *p, TileOp *loop) {
     TileOp *loads[MAX_LOADS];
-    Chain c = {.loop = {loop}, .nloops = 1, .nloads = loads_of(loop, loads), .skips = loop->where != NULL};
+    Chain c = {.loop = {loop}, .nloops = 1, .nloads = loads_of(p, loop, loads), .skips = loop->where != NULL};
     for (TileOp *op = loop->next; op && c.nloops < 8; op = op->next) {
         if (op->kind == TILE_MAP) continue;
         const TileOp *last = c.loop[c.nloops - 1];
-        if (op->kind != TILE_LOOP || op->axis != last->axis || op->from != last->to || !same_loads(last, op)) break;
+        if (op->kind != TILE_LOOP || op->axis != last->axis || op->from != last->to || !same_loads(p, last, op)) break;
         c.loop[c.nloops++] = op;
         c.skips |= op->where != NULL;
     }
@@ -244,7 +257,7 @@ static void fetch_ahead(Sched *s, const Chain *c, int j, TileOp **loads, int n) 
     TileOp *place[MAX_LOADS];
     for (int i = 0; i < n; i++) {
         place[i] = i ? after_last_use(loads[i - 1]) : loop->body.first;
-        while (place[i]->kind == TILE_LOAD) place[i] = place[i]->next;
+        while (is_operand(s->p, place[i])) place[i] = place[i]->next;
     }
     for (int i = 0; i < n; i++) {
         TileOp *at = place[i];
@@ -262,11 +275,11 @@ static void schedule_chain(Sched *s, Chain *c) {
     TileOp *loads[MAX_LOADS];
     if (!c->nloads) return;
     for (int j = 0; j < c->nloops; j++) {
-        int n = loads_of(c->loop[j], loads);
+        int n = loads_of(s->p, c->loop[j], loads);
         if (!in_turn(loads, n)) c->skips = true;
     }
     bool used = false;
-    loads_of(c->loop[0], loads);
+    loads_of(s->p, c->loop[0], loads);
     for (int i = 0; i < c->nloads; i++) {
         buffer_for(s, loads[i], c->nloads == 1 && !c->skips ? 2 : 1);
         used |= s->used[loads[i]->tensor];
@@ -280,7 +293,7 @@ static void schedule_chain(Sched *s, Chain *c) {
         insert(s, first, TILE_COMMIT);
     }
     for (int j = 0; j < c->nloops; j++) {
-        int n = loads_of(c->loop[j], loads);
+        int n = loads_of(s->p, c->loop[j], loads);
         if (c->skips)
             fetch_in_step(s, c->loop[j], loads, n);
         else
@@ -310,11 +323,8 @@ static void schedule_load(Sched *s, TileOp *load) {
 // A vector made of a tile in shared memory is made by all threads together.
 static bool cooperative(const Sched *s, const TileOp *map) {
     const TileValue *v = map->results.data[0];
-    int row_axis = -1;
-    for (int i = 0; i < s->k->ngrid; i++)
-        if (s->k->grid[i].sym == SYM_TILE) row_axis = s->k->grid[i].axis;
-    if (map->naxes != 2 || v->rank != 1 || v->axis[0] == row_axis) return false;
-    return map->axes[0] != row_axis && map->axes[1] != row_axis;
+    int rows = row_axis(s->k);
+    return map->naxes == 2 && v->rank == 1 && map->axes[0] != rows && map->axes[1] != rows;
 }
 
 static void set_homes(Sched *s) {
@@ -349,13 +359,15 @@ static void raise_rescales(TileKernel *k) {
 static void schedule_kernel(TileProgram *p, TileKernel *k) {
     Sched s = {.p = p, .k = k, .x = p->pool};
     raise_rescales(k);
+    for (TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_LOOP) pass_interval(p, k, row_axis(k), op->axis);
     s.buffer = ARENA_ARRAY(p->arena, TileValue *, p->tensors.n);
     s.used = ARENA_ARRAY(p->arena, bool, p->tensors.n);
     for (TileOp *op = k->body.first, *next; op; op = next) {
         next = op->next;
-        if (op->kind == TILE_LOAD && op->results.data[0]->rank == 2) schedule_load(&s, op);
+        if (is_operand(p, op)) schedule_load(&s, op);
         if (op->kind != TILE_LOOP) continue;
-        Chain c = chain_from(op);
+        Chain c = chain_from(p, op);
         schedule_chain(&s, &c);
         next = c.loop[c.nloops - 1]->next;
     }

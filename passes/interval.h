@@ -1,0 +1,11 @@
+// interval.h: tests and conversions of positions in the form that costs least per element.
+#ifndef PASSES_INTERVAL_H
+#define PASSES_INTERVAL_H
+
+#include "ir/tile.h"
+
+// In maps over rows and keys: what a conjunction asks of a key becomes one interval of a row, and a number made of positions is converted
+// in parts. Afterwards each costs an instruction or two per element, and what is left depends on the row or on the key alone.
+void pass_interval(TileProgram *p, TileKernel *k, int row_axis, int key_axis);
+
+#endif

@@ -1,0 +1,111 @@
+// PTX of the sm_80 target: it holds the instructions it is meant to, no calls and no local memory, and its metadata says how to launch it.
+#include "codegen/codegen.h"
+#include "pass_util.h"
+#include "runtime/abi.h"
+
+#include <stdlib.h>
+
+static char *compile(Arena *a, const char *text, Dtype t, size_t *n) {
+    Variant *v;
+    Stream *s = pu_stream(a, "t.attn", text, 0, &v);
+    PassOptions o = {.target = cg_target(TARGET_SM80), .dtype = t, .opt = 3};
+    Diags diags;
+    diag_init(&diags, a);
+    const TileProgram *p = pass_pipeline(a, s, &o, &diags);
+    CgOptions co = {.opt = 3};
+    void *out = NULL;
+    bool ok = p && cg_emit(&p, 1, &co, CG_ASM, &diags, &out, n);
+    if (!ok) diag_print(&diags, stderr);
+    ck_assert(ok);
+    return out;
+}
+
+static int count(const char *text, const char *what) {
+    int n = 0;
+    for (const char *s = text; (s = strstr(s, what)); s++) n++;
+    return n;
+}
+
+static const char softmax[] = "import std.normalization; attention t { dim D = 64; score(q, k) = dot(q, k) * rsqrt(D); "
+                              "mask(b, h, q, k) = k <= q; normalize(s) = softmax(s); }";
+
+START_TEST(instructions) {
+    Arena *a = arena_new();
+    size_t n;
+    char *ptx = compile(a, softmax, DT_BF16, &n);
+    static const char *const wanted[] = {".target sm_80", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "ldmatrix.sync.aligned.m8n8.x4.trans", "cp.async.cg.shared.global",
+                                         "ex2.approx.ftz.f32", "shfl.sync.bfly", "st.global.v4", ".reqntid 128"};
+    static const char *const unwanted[] = {"call", ".local", "ex2.approx.f32"};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) ck_assert_msg(strstr(ptx, wanted[i]) != NULL, "no %s", wanted[i]);
+    for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++) ck_assert_msg(!strstr(ptx, unwanted[i]), "%s", unwanted[i]);
+    free(ptx);
+    ptx = compile(a, softmax, DT_F16, &n);
+    ck_assert(strstr(ptx, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32") != NULL);
+    free(ptx);
+    ptx = compile(a, softmax, DT_F32, &n);
+    ck_assert(!strstr(ptx, "mma.sync") && count(ptx, "fma.rn.ftz.f32") > 500);
+    free(ptx);
+    arena_free(a);
+}
+END_TEST
+
+// Row sums are added across the quad once, after a loop: its body has the shuffles of the maximum only.
+START_TEST(sums_stay_in_threads) {
+    Arena *a = arena_new();
+    size_t n, m;
+    char *with = compile(a, softmax, DT_BF16, &n);
+    char *without = compile(a,
+                            "attention t { dim D = 64; score(q, k) = dot(q, k); mask(b, h, q, k) = k <= q; "
+                            "normalize(s) = exp(s - rowmax(s)); }",
+                            DT_BF16, &m);
+    int loops = 2, rows = 4, steps = 2;
+    ck_assert_int_eq(count(with, "shfl.sync.bfly.b32") - count(without, "shfl.sync.bfly.b32"), loops * rows * steps);
+    free(with);
+    free(without);
+    arena_free(a);
+}
+END_TEST
+
+START_TEST(launch) {
+    Arena *a = arena_new();
+    size_t n, code_n;
+    char *ptx = compile(a, softmax, DT_BF16, &n);
+    AbiMeta meta;
+    const void *code;
+    ck_assert_ptr_null(abi_find(&meta, ptx, n, &code, &code_n));
+    const AbiKernel *k = &meta.variants[0].kernels[0];
+    ck_assert_str_eq(meta.target, "sm_80");
+    ck_assert_uint_eq(k->threads, 128);
+    ck_assert_uint_eq(k->shared, 3 * 128 * (64 * 2 + 16)); // q, k and v, 16 bytes more a row
+    abi_free(&meta);
+    free(ptx);
+    arena_free(a);
+}
+END_TEST
+
+// Every column count that a kernel may have, also those that are no multiple of 8.
+START_TEST(widths) {
+    static const int widths[] = {1, 7, 8, 16, 20, 40, 64, 72, 96, 128, 136, 192, 248, 256};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        Arena *a = arena_new();
+        size_t n;
+        const char *text = arena_printf(a, "attention t { dim D = %d; score(q, k) = dot(q, k); normalize(s) = s; }", widths[i]);
+        char *ptx = compile(a, text, i % 2 ? DT_F16 : DT_F32, &n);
+        ck_assert(!strstr(ptx, ".local"));
+        free(ptx);
+        arena_free(a);
+    }
+}
+END_TEST
+
+Suite *codegen_nvptx_suite(void) {
+    Suite *s = suite_create("codegen_nvptx");
+    TCase *t = tcase_create("ptx");
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, instructions);
+    tcase_add_test(t, sums_stay_in_threads);
+    tcase_add_test(t, launch);
+    tcase_add_test(t, widths);
+    suite_add_tcase(s, t);
+    return s;
+}
