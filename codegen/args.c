@@ -45,15 +45,16 @@ static void use_expr(Used *u, const Ex *e) {
 
 static void use_block(Used *u, const TileBlock *b) {
     for (const TileOp *op = b->first; op; op = op->next) {
-        if (op->kind == TILE_LOAD || op->kind == TILE_STORE || op->kind == TILE_COPY) {
-            use_tensor(u, op->tensor);
+        bool copied = op->kind == TILE_FILL; // by its tensor map
+        if (op->kind == TILE_LOAD || op->kind == TILE_STORE || op->kind == TILE_COPY || copied) {
+            if (!copied) use_tensor(u, op->tensor);
             for (int d = 0; d < u->cg->p->tensors.data[op->tensor].rank; d++)
                 use_expr(u, op->coord[d].at);
         }
         for (int i = 0; i < op->outs.n; i++) use_expr(u, op->outs.data[i].body);
         const Ex *own[] = {op->from, op->to, op->index, op->where, op->stage, op->when};
         for (int i = 0; i < 6; i++) use_expr(u, own[i]);
-        if (op->kind == TILE_LOOP) use_block(u, &op->body);
+        use_block(u, &op->body);
     }
 }
 

@@ -85,9 +85,29 @@ static bool is_added_to(const TileProgram *p, int tensor) {
     return false;
 }
 
+static bool counts(const CgLaunch *l) {
+    for (int i = 0; i < l->nargs; i++)
+        if (l->args[i].kind == CG_ARG_COUNTER) return true;
+    return false;
+}
+
+// One word for all kernels of the variant: each leaves it 0. It stands behind the program's
+// tensors.
+static void add_counter(Arena *a, const TileProgram *p, const CgLaunch *made, AbiVariant *v) {
+    AbiInsn one = {ABI_OP_CONST, 1};
+    bool any = false;
+    for (int i = 0; i < p->kernels.n; i++) any |= counts(&made[i]);
+    if (!any) return;
+    AbiTensor *t = &v->tensors[v->ntensors++];
+    *t = (AbiTensor){.name = "tiles.done", .role = ABI_ROLE_WORK, .dtype = ABI_I32, .rank = 1};
+    t->flags = ABI_ZEROED;
+    t->extent[0] = (AbiExpr){1, ARENA_ARRAY(a, AbiInsn, 1)};
+    t->extent[0].code[0] = one;
+}
+
 static void tensors(Arena *a, const TileProgram *p, AbiVariant *v) {
     v->ntensors = (uint32_t)p->tensors.n;
-    v->tensors = ARENA_ARRAY(a, AbiTensor, p->tensors.n);
+    v->tensors = ARENA_ARRAY(a, AbiTensor, p->tensors.n + 1);
     for (int i = 0; i < p->tensors.n; i++) {
         const TileTensor *t = &p->tensors.data[i];
         AbiTensor *to = &v->tensors[i];
@@ -108,10 +128,42 @@ static AbiArg arg_of(const TileProgram *p, const CgArg *g) {
     case CG_ARG_STRIDE: return (AbiArg){ABI_ARG_STRIDE, (uint8_t)g->dim, (uint16_t)g->index};
     case CG_ARG_SIZE: return (AbiArg){ABI_ARG_SIZE, 0, (uint16_t)g->index};
     case CG_ARG_SCALAR: return (AbiArg){ABI_ARG_SCALAR, 0, (uint16_t)p->inputs.data[g->index]};
-    case CG_ARG_TENSOR_MAP: break;
+    case CG_ARG_TENSOR_MAP: return (AbiArg){ABI_ARG_MAP, 0, (uint16_t)g->index};
+    case CG_ARG_COUNTER: return (AbiArg){ABI_ARG_POINTER, 0, (uint16_t)p->tensors.n};
     }
-    assert(!"an argument that this version launches with");
+    assert(!"an argument");
     return (AbiArg){0, 0, 0};
+}
+
+// min(workers, tiles)
+static AbiExpr persistent_grid(Arena *a, const TileKernel *k) {
+    Code code = {0};
+    emit(a, &code, ABI_OP_WORKERS, 0);
+    for (int d = 0; d < k->ngrid; d++) {
+        postfix(a, &code, k->grid[d].count);
+        if (d > 0) emit(a, &code, ABI_OP_MUL, 0);
+    }
+    emit(a, &code, ABI_OP_MIN, 0);
+    return (AbiExpr){(uint32_t)code.n, code.data};
+}
+
+static void grid(Arena *a, const TileKernel *k, const CgLaunch *l, AbiKernel *to) {
+    to->ngrid = (uint32_t)(l->persistent ? 1 : k->ngrid);
+    if (l->persistent)
+        to->grid[0] = persistent_grid(a, k);
+    else
+        for (int d = 0; d < k->ngrid; d++) to->grid[d] = launch_expr(a, k->grid[d].count);
+}
+
+static void maps(Arena *a, const TileProgram *p, const CgLaunch *l, AbiKernel *to) {
+    to->nmaps = (uint32_t)l->nmaps;
+    to->maps = ARENA_ARRAY(a, AbiMap, l->nmaps + 1);
+    for (int i = 0; i < l->nmaps; i++) {
+        const CgMap *m = &l->maps[i];
+        to->maps[i] = (AbiMap){.tensor = (uint16_t)m->tensor, .swizzle = (uint8_t)m->swizzle};
+        for (int d = 0; d < p->tensors.data[m->tensor].rank; d++)
+            to->maps[i].box[d] = (uint16_t)m->box[d];
+    }
 }
 
 static void kernels(Arena *a, const TileProgram *p, const CgLaunch *made, AbiVariant *v) {
@@ -125,8 +177,8 @@ static void kernels(Arena *a, const TileProgram *p, const CgLaunch *made, AbiVar
                           .threads = (uint32_t)l->threads,
                           .shared = (uint32_t)l->shared,
                           .cluster = (uint32_t)l->cluster};
-        to->ngrid = (uint32_t)k->ngrid;
-        for (int d = 0; d < k->ngrid; d++) to->grid[d] = launch_expr(a, k->grid[d].count);
+        grid(a, k, l, to);
+        maps(a, p, l, to);
         to->nargs = (uint32_t)l->nargs;
         to->args = ARENA_ARRAY(a, AbiArg, l->nargs + 1);
         for (int d = 0; d < l->nargs; d++) to->args[d] = arg_of(p, &l->args[d]);
@@ -163,6 +215,7 @@ bool cg_metadata(Cg *cg, const TileProgram *const *programs, int count, struct A
                           .Dv = (uint32_t)p->Dv};
         sizes(cg->arena, p, v);
         tensors(cg->arena, p, v);
+        add_counter(cg->arena, p, made, v);
         kernels(cg->arena, p, made, v);
         plans(cg->arena, p, v);
         made += p->kernels.n;

@@ -53,8 +53,15 @@ typedef enum CgArgKind {
                        // argument
     CG_ARG_SIZE,       // index: size; i32
     CG_ARG_SCALAR,     // index: input; f32, i32 or bool
-    CG_ARG_TENSOR_MAP, // index: tensor (sm_90a; a target's begin_kernel may add them)
+    CG_ARG_TENSOR_MAP, // index: of cg->maps (sm_90a; a target's begin_kernel may add them)
+    CG_ARG_COUNTER,    // a word of the workspace that is 0 before and after (likewise)
 } CgArgKind;
+
+enum { CG_MAP_RANK = 5 };
+typedef struct CgMap { // what a tensor map says (runtime/abi.h): the box in the tensor's order
+    int tensor, swizzle;
+    int box[CG_MAP_RANK];
+} CgMap;
 
 typedef struct CgArg {
     CgArgKind kind;
@@ -99,6 +106,9 @@ typedef struct CgLaunch {
     const CgArg *args;
     int nargs;
     int threads, shared, cluster; // of a block; a target sets what is not 1, 0, 1
+    const CgMap *maps;
+    int nmaps;
+    bool persistent; // no more blocks than fit the device
 } CgLaunch;
 
 struct Cg {
@@ -122,11 +132,13 @@ struct Cg {
     Val fn;
     Blk entry;                // allocas and arguments go here
     VEC(CgArg) args;          // complete before begin_kernel
+    VEC(CgMap) maps;          // of the tensor maps among them
     Val *arg;                 // by slot; NULL until asked for
     Val *input;               // by tensor, likewise
     CgValue *value;           // by TileValue.id
     Val grid_b, grid_h, step; // i32
     Val tile[TILE_MAX_AXES];  // i32
+    Val valid;                // i1: SYM_VALID, in roles
 };
 
 // ---- llvm.c: small helpers over the builder
@@ -162,6 +174,8 @@ Val cg_extent(Cg *cg, int tensor, int dim); // i32
 Val cg_scalar(Cg *cg, int input);           // f32, i32 or i1
 
 // ---- lower.c
+// The operations of a block; loop: the one whose body it is, or NULL.
+void cg_lower_block(Cg *cg, const TileBlock *b, CgLoop *loop);
 bool cg_kernel(Cg *cg, const TileProgram *p, const TileKernel *k,
                const char *symbol); // builds one function
 // The linker's name of a kernel: letters, digits and _ only.

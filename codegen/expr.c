@@ -178,8 +178,7 @@ static Val to_int(Cg *cg, Val v) {
     Val below = LLVMBuildFCmp(cg->b, LLVMRealOLT, v, low, "");
     Val nan = LLVMBuildFCmp(cg->b, LLVMRealUNO, v, v, "");
     Val out = LLVMBuildOr(cg->b, LLVMBuildOr(cg->b, above, below, ""), nan, "");
-    Val r =
-        LLVMBuildFPToSI(cg->b, LLVMBuildSelect(cg->b, out, LLVMConstNull(types[1]), v, ""), i, "");
+    Val r = LLVMBuildFPToSI(cg->b, LLVMBuildSelect(cg->b, out, LLVMConstNull(types[1]), v, ""), i, "");
     r = LLVMBuildSelect(cg->b, above, cg_splat(cg, cg_i32(cg, INT32_MAX), n), r, "");
     return LLVMBuildSelect(cg->b, below, cg_splat(cg, cg_i32(cg, INT32_MIN), n), r, "");
 }
@@ -269,8 +268,8 @@ static Val element_pointer(Cg *cg, int tensor, Val offset) {
     return offset ? LLVMBuildGEP2(cg->b, t, base, &offset, 1, "") : base;
 }
 
-// The element at `lead` plus, in the last dimension, `last` (NULL: none). A gather takes 32-bit
-// indices from a scalar address as they are; with 64-bit ones it would be two of half the width.
+// The element at `lead` plus, in the last dimension, `last` (NULL: none). A gather takes 32-bit indices from a scalar address as they
+// are; with 64-bit ones it would be two of half the width.
 static Val load_at(Cg *cg, int tensor, Val lead, Val last) {
     Dtype d = cg->p->tensors.data[tensor].dtype;
     Ty t = cg_dtype(cg, d);
@@ -356,6 +355,7 @@ static Val leaf(Cg *cg, CgElem *at, const Ex *e) {
     case SYM_SIZE: return cg_size(cg, e->index);
     case SYM_SCALAR: return cg_scalar(cg, e->index);
     case SYM_STEP: return cg->step;
+    case SYM_VALID: return cg->valid;
     case SYM_TILE: return cg->tile[e->index];
     case SYM_POS: return at->pos(cg, at, e->index);
     case SYM_PARAM: return at->param(cg, at, e->index);

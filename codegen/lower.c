@@ -12,8 +12,6 @@
 #include <assert.h>
 #include <string.h>
 
-static void lower_block(Cg *cg, const TileBlock *b, CgLoop *loop);
-
 // ---- loops
 
 static void bind_phis(Cg *cg, CgLoop *l) {
@@ -93,7 +91,7 @@ static void lower_loop(Cg *cg, const TileOp *op) {
     loop_test(cg, &l);
     const TileOp *yield = op->body.last;
     assert(yield && yield->kind == TILE_YIELD);
-    lower_block(cg, &op->body, &l);
+    cg_lower_block(cg, &op->body, &l);
     l.work_end = LLVMGetInsertBlock(cg->b);
     LLVMBuildBr(cg->b, l.latch);
     loop_latch(cg, &l, yield);
@@ -117,7 +115,7 @@ static void lower_optional_store(Cg *cg, const TileOp *op) {
     LLVMPositionBuilderAtEnd(cg->b, after);
 }
 
-static void lower_block(Cg *cg, const TileBlock *b, CgLoop *loop) {
+void cg_lower_block(Cg *cg, const TileBlock *b, CgLoop *loop) {
     for (const TileOp *op = b->first; op; op = op->next) {
         if (op->kind == TILE_STORE && cg->p->tensors.data[op->tensor].role == TENSOR_EMIT) {
             lower_optional_store(cg, op);
@@ -153,7 +151,7 @@ static void grid_point(Cg *cg, Val index) {
         else
             cg->tile[g->axis] = at;
     }
-    lower_block(cg, &k->body, NULL);
+    cg_lower_block(cg, &k->body, NULL);
 }
 
 const char *cg_symbol(Arena *a, const TileProgram *p, const TileKernel *k) {
@@ -172,6 +170,7 @@ bool cg_kernel(Cg *cg, const TileProgram *p, const TileKernel *k, const char *sy
     cg->value = ARENA_ARRAY(cg->arena, CgValue, k->nvalues + 1);
     cg->grid_b = cg->grid_h = cg->step = cg_i32(cg, 0);
     for (int i = 0; i < TILE_MAX_AXES; i++) cg->tile[i] = cg_i32(cg, 0);
+    memset(&cg->maps, 0, sizeof cg->maps);
     cg_collect_args(cg);
     cg->launch = (CgLaunch){.symbol = symbol, .threads = 1, .cluster = 1};
     int errors = cg->diags->errors;
@@ -181,6 +180,8 @@ bool cg_kernel(Cg *cg, const TileProgram *p, const TileKernel *k, const char *sy
     cg->hooks->end_kernel(cg);
     cg->launch.args = cg->args.data;
     cg->launch.nargs = cg->args.n;
+    cg->launch.maps = cg->maps.data;
+    cg->launch.nmaps = cg->maps.n;
     VEC_PUSH(cg->arena, &cg->made, cg->launch);
     return cg->diags->errors == errors;
 }

@@ -2,7 +2,7 @@
 //
 // In: a scheduled kernel, one block of `warps` warps for each point of its grid. Out: a PTX kernel function that runs on sm_80 and every
 // later device. Shared memory is one dynamic array; nv_shared_layout says what lies where, and how much a launch must ask for.
-#include "codegen/nvptx.h"
+#include "codegen/nvptx90.h"
 
 #include <assert.h>
 #include <string.h>
@@ -21,14 +21,17 @@ static LLVMTargetMachineRef nv_machine(Cg *cg) {
         LLVMDisposeMessage(error);
         return NULL;
     }
-    // PTX 7.4 is what CUDA 11.4 reads: every driver of the last years.
-    return LLVMCreateTargetMachine(t, "nvptx64-nvidia-cuda", "sm_80", "+ptx74", LLVMCodeGenLevelDefault, LLVMRelocDefault,
+    // PTX 7.4 is what CUDA 11.4 reads: every driver of the last years. sm_90a needs that of CUDA 12.
+    bool hopper = cg->target->id == TARGET_SM90A;
+    return LLVMCreateTargetMachine(t, "nvptx64-nvidia-cuda", hopper ? "sm_90a" : "sm_80", hopper ? "+ptx80" : "+ptx74", LLVMCodeGenLevelDefault, LLVMRelocDefault,
                                    LLVMCodeModelDefault);
 }
 
 // ptxas optimizes again; what it cannot do is see equal addresses and conditions across a kernel's unrolled elements. The whole -O3
 // pipeline takes ten times as long and gives the same registers.
 static const char *nv_passes(const Cg *cg) {
+    if (cg->target->id == TARGET_SM90A) // the roles' variables become registers
+        return "function(mem2reg,early-cse,instcombine<no-verify-fixpoint>,simplifycfg,early-cse)";
     return cg->opt->opt == 0 ? "function(early-cse)" : "function(early-cse,instcombine<no-verify-fixpoint>,simplifycfg,early-cse)";
 }
 
@@ -50,10 +53,30 @@ static Ty argument_type(Cg *cg, const CgArg *a) {
         Dtype d = cg->p->tensors.data[cg->p->inputs.data[a->index]].dtype;
         return dtype_reads(d) == EX_F32 ? cg->f32 : cg->i32;
     }
-    case CG_ARG_TENSOR_MAP: break;
+    case CG_ARG_TENSOR_MAP: return cg->ptr;
+    case CG_ARG_COUNTER: return LLVMPointerTypeInContext(cg->c, 1);
     }
     assert(!"an argument of this target");
     return NULL;
+}
+
+// A tensor map is 128 bytes of the parameters, read where they lie: without the annotation it would be copied to the stack.
+static void map_attributes(Cg *cg) {
+    VEC(LLVMMetadataRef) params = {0};
+    for (int i = 0; i < cg->args.n; i++) {
+        if (cg->args.data[i].kind != CG_ARG_TENSOR_MAP) continue;
+        unsigned kind = LLVMGetEnumAttributeKindForName("byval", 5);
+        LLVMAttributeRef a = LLVMCreateTypeAttribute(cg->c, kind, LLVMArrayType2(cg->i8, 128));
+        LLVMAddAttributeAtIndex(cg->fn, (LLVMAttributeIndex)(i + 1), a);
+        cg_param_attribute(cg, cg->fn, i, "align", 64);
+        LLVMMetadataRef index = LLVMValueAsMetadata(cg_i32(cg, i + 1));
+        VEC_PUSH(cg->arena, &params, index);
+    }
+    if (!params.n) return;
+    LLVMMetadataRef v[] = {LLVMValueAsMetadata(cg->fn), LLVMMDStringInContext2(cg->c, "grid_constant", 13),
+                           LLVMMDNodeInContext2(cg->c, params.data, (size_t)params.n)};
+    LLVMMetadataRef node = LLVMMDNodeInContext2(cg->c, v, 3);
+    LLVMAddNamedMetadataOperand(cg->m, "nvvm.annotations", LLVMMetadataAsValue(cg->c, node));
 }
 
 static void make_function(Cg *cg) {
@@ -71,7 +94,8 @@ static void make_function(Cg *cg) {
         if (t->role != TENSOR_O && t->role != TENSOR_EMIT && t->role != TENSOR_WORK)
             cg_param_attribute(cg, cg->fn, i, "readonly", 0);
     }
-    annotate(cg, "reqntidx", cg->k->schedule.warps * NV_WARP);
+    map_attributes(cg);
+    annotate(cg, "reqntidx", cg->launch.threads);
     if (cg->k->schedule.min_blocks > 0) annotate(cg, "minctasm", cg->k->schedule.min_blocks);
 }
 
@@ -79,7 +103,7 @@ static Val shared_memory(Cg *cg) {
     Val g = LLVMGetNamedGlobal(cg->m, "attn_shared");
     if (!g) {
         g = LLVMAddGlobalInAddressSpace(cg->m, LLVMArrayType2(cg->i8, 0), "attn_shared", 3);
-        LLVMSetAlignment(g, 128);
+        LLVMSetAlignment(g, cg->target->id == TARGET_SM90A ? 1024 : 128); // panels of tensor copies
         LLVMSetLinkage(g, LLVMExternalLinkage);
     }
     return LLVMBuildPtrToInt(cg->b, g, cg->i32, "");
@@ -105,8 +129,12 @@ static void nv_begin(Cg *cg) {
     assert(s->warps > 0 && rows % (16 * s->warps) == 0 && "scheduled for this target");
     s->mt = rows / (16 * s->warps);
     s->offset = ARENA_ARRAY(cg->arena, int, cg->k->nvalues + 1);
-    cg->launch.shared = nv_shared_layout(cg->k, s->offset);
-    cg->launch.threads = s->warps * NV_WARP;
+    if (nv90_has_roles(cg->k)) {
+        nv90_prepare(cg);
+    } else {
+        cg->launch.shared = nv_shared_layout(cg->k, s->offset);
+        cg->launch.threads = s->warps * NV_WARP;
+    }
     make_function(cg);
     cg->entry = cg_block(cg, "entry");
     Blk body = cg_block(cg, "body");
@@ -114,6 +142,7 @@ static void nv_begin(Cg *cg) {
     special_registers(cg);
     LLVMBuildBr(cg->b, body);
     LLVMPositionBuilderAtEnd(cg->b, body);
+    if (s->roles) nv90_enter(cg);
 }
 
 static void nv_end(Cg *cg) { LLVMBuildRetVoid(cg->b); }
@@ -146,6 +175,10 @@ static void statement(Cg *cg, const char *text) {
 }
 
 static void nv_op(Cg *cg, const TileOp *op) {
+    if (nv_state(cg)->roles) {
+        nv90_op(cg, op);
+        return;
+    }
     switch (op->kind) {
     case TILE_LOAD: nv_load(cg, op); return;
     case TILE_STORE: nv_store(cg, op); return;

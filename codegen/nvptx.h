@@ -29,6 +29,7 @@ typedef struct NvState {
     Val row0; // i32: the thread's first row within the tile
     Val col0; // i32: its first column
     bool *partial; // by TileValue.id: row sums that each thread keeps for itself (nvptx_loop.c); NULL: none
+    struct Nv90 *roles; // sm_90a: of a kernel with roles; otherwise NULL
 } NvState;
 
 static inline NvState *nv_state(Cg *cg) { return cg->state; }
@@ -50,6 +51,7 @@ typedef struct NvTile {     // of a value in shared memory: rows along the tiled
     int pitch; // bytes from row to row: 16 more than the columns take, so that eight rows lie in
                // different banks
     int bytes; // of one stage
+    bool panels; // as tensor copies leave it (nvptx90.h); pitch is that of a panel
 } NvTile;
 
 bool nv_narrow(Dtype t);
@@ -62,6 +64,8 @@ int nv_row_axis(const TileKernel *k); // the axis a grid dimension tiles; -1: no
 // Places every shared value of the kernel; returns the bytes a block needs. offset may be NULL.
 int nv_shared_layout(const TileKernel *k, int *offset);
 Val nv_shared_ptr(Cg *cg, Val address); // i32 -> ptr addrspace(3)
+// Bytes from a tile's beginning to an element; row NULL: of a vector.
+Val nv_tile_offset(Cg *cg, const NvTile *t, Val row, Val col);
 Val nv_element(Cg *cg, const TileValue *v, int m, int n, int r,
                int c); // as it reads (f32, i32, i1)
 

@@ -3,7 +3,7 @@
 //
 // In: a TILE_MAP whose operands are fragments or lie in shared memory. Out: its results, in
 // registers in the layout of nvptx.h or in their shared buffer (readable after the next barrier).
-#include "codegen/nvptx.h"
+#include "codegen/nvptx90.h"
 
 #include <assert.h>
 #include <math.h>
@@ -12,6 +12,7 @@ typedef struct At { // the element at hand
     const TileOp *op;
     NvShape space; // of the map's axes
     int m, n, r, c;
+    Val **wide;   // in roles: by result that is packed its elements, until all are there
     Val row, col; // cooperative maps: the element's row and column in the tile
 } At;
 
@@ -105,7 +106,9 @@ static void element(Cg *cg, CgElem *elem, Val *pair) {
         CgValue *value = &cg->value[v->id];
         if (again(at, out, s)) continue;
         Val x = cg_expr(cg, out->body, elem);
-        if (out->reduce == EX_CONST) {
+        if (out->reduce == EX_CONST && at->wide && at->wide[i]) {
+            at->wide[i][2 * nv_index(s, at->m, at->n, at->r, at->c) + at->c] = x;
+        } else if (out->reduce == EX_CONST) {
             set_element(value, s, at, rounded(cg, v, s, x), &pair[i], v->dtype, cg);
         } else {
             Val *acc = &value->e[nv_index(s, at->m, 0, at->r, 0)];
@@ -125,6 +128,43 @@ static void walk(Cg *cg, CgElem *elem) {
                 for (at->c = 0; at->c < cols; at->c++) element(cg, elem, pair);
 }
 
+// Pairs are made when a product that reads such registers has landed: else ptxas lets none overlap.
+static void pack_wide(Cg *cg, const At *at) {
+    for (int i = 0; i < at->op->outs.n; i++) {
+        const TileValue *v = at->op->results.data[i];
+        CgValue *value = &cg->value[v->id];
+        for (int j = 0; at->wide[i] && j < value->n; j++)
+            value->e[j] = nv_pack(cg, v->dtype, at->wide[i][2 * j], at->wide[i][2 * j + 1]);
+    }
+}
+
+static void widen_packed(Cg *cg, At *at) {
+    at->wide = ARENA_ARRAY(cg->arena, Val *, at->op->outs.n);
+    for (int i = 0; i < at->op->outs.n; i++) {
+        const TileValue *v = at->op->results.data[i];
+        if (nv_shape(cg, v).packed)
+            at->wide[i] = ARENA_ARRAY(cg->arena, Val, 2 * cg->value[v->id].n);
+    }
+}
+
+// Row by row, with the wait for a product after so many elements.
+static void walk_roles(Cg *cg, CgElem *elem) {
+    At *at = elem->ctx;
+    NvShape s = at->space;
+    Val *pair = ARENA_ARRAY(cg->arena, Val, at->op->outs.n);
+    int rows = s.rows ? 2 : 1, cols = s.col_axis >= 0 ? 2 : 1, done = 0;
+    assert(s.mt == 1);
+    widen_packed(cg, at);
+    for (at->r = 0; at->r < rows; at->r++)
+        for (at->n = 0; at->n < s.nt; at->n++)
+            for (at->c = 0; at->c < cols; at->c++) {
+                if (at->op->waits && done++ == at->op->after) nv90_pinned_wait(cg, at->op->pending);
+                element(cg, elem, pair);
+            }
+    if (at->op->waits && done <= at->op->after) nv90_mma_wait(cg, at->op->pending);
+    pack_wide(cg, at);
+}
+
 static NvShape space_of(Cg *cg, const TileOp *op) {
     TileValue all = {.dtype = DT_F32, .rank = op->naxes};
     for (int i = 0; i < op->naxes; i++) all.axis[i] = op->axes[i];
@@ -141,7 +181,10 @@ static void fragment_map(Cg *cg, const TileOp *op) {
         value->n = nv_count(nv_shape(cg, v));
         value->e = ARENA_ARRAY(cg->arena, Val, value->n);
     }
-    walk(cg, &elem);
+    if (nv_state(cg)->roles)
+        walk_roles(cg, &elem);
+    else
+        walk(cg, &elem);
     for (int i = 0; i < op->results.n; i++) {
         const TileResult *out = &op->outs.data[i];
         CgValue *value = &cg->value[op->results.data[i]->id];
@@ -160,11 +203,9 @@ static Val shared_param(Cg *cg, CgElem *elem, int k) {
     const TileValue *v = at->op->args.data[k];
     assert(v->home == HOME_SHARED);
     NvTile t = nv_tile(cg->k, v);
-    Val p = cg->value[v->id].mem;
-    Val col = t.row_axis >= 0 ? at->col : at->row;
-    p = LLVMBuildAdd(cg->b, p, LLVMBuildMul(cg->b, col, cg_i32(cg, t.elem), ""), "");
-    if (t.row_axis >= 0)
-        p = LLVMBuildAdd(cg->b, p, LLVMBuildMul(cg->b, at->row, cg_i32(cg, t.pitch), ""), "");
+    bool matrix = t.row_axis >= 0;
+    Val in = nv_tile_offset(cg, &t, matrix ? at->row : NULL, matrix ? at->col : at->row);
+    Val p = LLVMBuildAdd(cg->b, cg->value[v->id].mem, in, "");
     Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), nv_shared_ptr(cg, p), "");
     return cg_read(cg, x, v->dtype);
 }
@@ -229,7 +270,7 @@ static void cooperative_map(Cg *cg, const TileOp *op) {
 
 // ---- an accumulator's rescaling
 
-enum { WORTH_A_BRANCH = 96 }; // registers; for fewer (64, at 64 columns) the branch costs more than the multiplications
+enum { WORTH_A_BRANCH = 96 }; // registers; at 64 columns, and with one m16 tile a warp, the branch was measured to cost more than it saves
 
 // The operand that is multiplied by a number per row and nothing else, or NULL: `acc * c`.
 static const TileValue *scaled_by_row(Cg *cg, const TileOp *op, const TileValue **factor) {
@@ -279,7 +320,8 @@ static void rescale(Cg *cg, const TileOp *op, const TileValue *acc, const TileVa
 }
 
 void nv_map(Cg *cg, const TileOp *op) {
-    const TileValue *factor, *acc = op->block->owner ? scaled_by_row(cg, op, &factor) : NULL;
+    const TileValue *factor, *acc = NULL;
+    if (op->block->owner && !nv_state(cg)->roles) acc = scaled_by_row(cg, op, &factor);
     if (acc)
         rescale(cg, op, acc, factor);
     else if (op->results.n && op->results.data[0]->home == HOME_SHARED)

@@ -1,5 +1,5 @@
 // nvptx_shape.c: where the elements of a tile lie: registers of a fragment, bytes of shared memory.
-#include "codegen/nvptx.h"
+#include "codegen/nvptx90.h"
 
 #include <assert.h>
 
@@ -41,6 +41,16 @@ int nv_index(NvShape s, int m, int n, int r, int c) {
 
 // ---- shared memory
 
+// Pipes are filled by tensor copies; so is a tensor from a buffer that a store goes through.
+static bool in_panels(const TileKernel *k, const TileValue *v) {
+    if (!v->def) return false;
+    if (v->def->kind == TILE_PIPE || tile_pipe_of(v)) return true;
+    if (v->def->kind != TILE_ALLOC) return false;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_STORE && op->args.n > 1 && op->args.data[1] == v) return true;
+    return false;
+}
+
 // Columns are what is contiguous in the tensor, which is the axis that is not tiled; of a vector
 // its only axis.
 NvTile nv_tile(const TileKernel *k, const TileValue *v) {
@@ -53,6 +63,13 @@ NvTile nv_tile(const TileKernel *k, const TileValue *v) {
         t.rows = k->axes[t.row_axis].extent;
     }
     t.cols = k->axes[t.col_axis].extent;
+    t.panels = in_panels(k, v);
+    if (t.panels) {
+        t.pitch = NV90_PITCH;
+        t.bytes = (t.cols + NV90_PANEL - 1) / NV90_PANEL * t.rows * t.pitch;
+        assert(t.rows % 8 == 0 && nv_narrow(v->dtype));
+        return t;
+    }
     t.pitch = t.cols * t.elem + (v->rank == 2 ? 16 : 0);
     t.bytes = (t.rows * t.pitch + 15) & ~15;
     return t;
@@ -82,18 +99,33 @@ int nv_shared_layout(const TileKernel *k, int *offset) {
 
 // ---- elements
 
+static Val panel_offset(Cg *cg, const NvTile *t, Val row, Val col) {
+    Val panel = LLVMBuildLShr(cg->b, col, cg_i32(cg, 6), "");
+    Val at = LLVMBuildMul(cg->b, panel, cg_i32(cg, t->rows * t->pitch), "");
+    at = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, row, cg_i32(cg, t->pitch), ""), "");
+    Val in = LLVMBuildMul(cg->b, LLVMBuildAnd(cg->b, col, cg_i32(cg, 63), ""), cg_i32(cg, t->elem), "");
+    Val key = LLVMBuildMul(cg->b, LLVMBuildAnd(cg->b, row, cg_i32(cg, 7), ""), cg_i32(cg, 16), "");
+    return LLVMBuildAdd(cg->b, at, LLVMBuildXor(cg->b, in, key, ""), "");
+}
+
+Val nv_tile_offset(Cg *cg, const NvTile *t, Val row, Val col) {
+    if (t->panels) return panel_offset(cg, t, row, col);
+    Val at = LLVMBuildMul(cg->b, col, cg_i32(cg, t->elem), "");
+    if (!row) return at;
+    return LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, row, cg_i32(cg, t->pitch), ""), "");
+}
+
 static Val shared_element(Cg *cg, const TileValue *v, int m, int n, int r, int c) {
     const NvState *s = nv_state(cg);
     NvTile t = nv_tile(cg->k, v);
     Val col = LLVMBuildAdd(cg->b, s->col0, cg_i32(cg, 8 * n + c), "");
-    Val at = LLVMBuildAdd(cg->b, cg->value[v->id].mem,
-                          LLVMBuildMul(cg->b, col, cg_i32(cg, t.elem), ""), "");
+    Val row = NULL;
     if (t.row_axis >= 0) {
         assert(t.row_axis == s->row_axis &&
                "a shared operand of a fragment has its rows or is a vector");
-        Val row = LLVMBuildAdd(cg->b, s->row0, cg_i32(cg, 16 * m + 8 * r), "");
-        at = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, row, cg_i32(cg, t.pitch), ""), "");
+        row = LLVMBuildAdd(cg->b, s->row0, cg_i32(cg, 16 * m + 8 * r), "");
     }
+    Val at = LLVMBuildAdd(cg->b, cg->value[v->id].mem, nv_tile_offset(cg, &t, row, col), "");
     Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), nv_shared_ptr(cg, at), "");
     return cg_read(cg, x, v->dtype);
 }

@@ -1,0 +1,122 @@
+// nvptx90.h: what the sm_90a lowering shares between its files: pipes in shared memory and their
+// barriers, the state of the role at hand, and the instructions of that device.
+//
+// A block is one warpgroup for the producer, of which a single thread runs, and `groups` warpgroups
+// of consumers. A consumer's fragments are nvptx.h's with one m16 tile a warp: wgmma leaves its
+// result so. Operands of wgmma lie in shared memory as the tensor copies leave them: panels of 128
+// bytes a row, one after the other, the 16-byte pieces of a row permuted by its number modulo 8.
+#ifndef CODEGEN_NVPTX90_H
+#define CODEGEN_NVPTX90_H
+
+#include "nvptx.h"
+
+enum {
+    NV90_GROUP = 128, // threads of a warpgroup
+    NV90_PANEL = 64,  // columns of a panel,
+    NV90_PITCH = 128, // bytes of its rows
+    NV90_AHEAD = 2,   // tile numbers that the producer may be ahead
+};
+
+typedef struct Nv90Pipe {
+    const TileValue *ring;
+    NvTile tile;
+    int data, full, empty; // bytes from the start of shared memory
+    int readers;           // warpgroups that drop a stage
+    // Of the role at hand, as allocas: the stage that comes next and the parity of its barrier, and
+    // the stage taken last.
+    Val stage, parity, last;
+} Nv90Pipe;
+
+typedef struct Nv90Map { // a tensor map among the kernel's arguments
+    int tensor, rows;    // of its box
+    Val param;
+} Nv90Map;
+
+typedef struct Nv90Flight { // products that have not landed
+    CgValue *acc;
+} Nv90Flight;
+
+typedef struct Nv90Point { // a tile of the grid, in the symbols' order
+    Val b, h, tile, valid;
+} Nv90Point;
+
+typedef struct Nv90 { // of a kernel with roles
+    VEC(Nv90Pipe) pipes;
+    VEC(Nv90Map) maps;
+    VEC(Nv90Flight) flight;
+    int done; // a barrier that reads as complete at parity 1, always
+    int numbers, told,
+        heard;      // tile numbers in shared memory and their barriers, NV90_AHEAD of each
+    int warpgroups; // of all roles
+    // of the role at hand
+    const TileOp *role;
+    int first_group;
+    Val group, lead;       // warpgroup within the role; i1: its first thread
+    Val number, turn;      // allocas: the tile at hand, how many were begun
+    Val ahead;             // alloca, producer: the tile after it
+    Val b, h, tile, valid; // allocas: what the symbols mean
+    Nv90Point behind;      // before the last `next`
+    Val *stage;            // of views, by TileValue.id: i32
+} Nv90;
+
+static inline Nv90 *nv90_state(Cg *cg) { return nv_state(cg)->roles; }
+
+// ---- the frame (nvptx90.c)
+bool nv90_has_roles(const TileKernel *k);
+void nv90_prepare(Cg *cg); // before the function is made: places shared memory, adds arguments
+void nv90_enter(Cg *cg);   // at the function's beginning: barriers
+void nv90_op(Cg *cg, const TileOp *op);
+Nv90Pipe *nv90_pipe(Cg *cg, const TileValue *v); // of a ring or a view
+Val nv90_shared(Cg *cg, int offset);             // address
+Val nv90_map_param(Cg *cg, int tensor, int rows);
+
+// ---- parts of it
+void nv90_tiles_begin(Cg *cg); // nvptx90_tiles.c: a role begins
+void nv90_next(Cg *cg, const TileOp *op);
+void nv90_tiles(Cg *cg, const TileOp *op);
+void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
+void nv90_mma(Cg *cg, const TileOp *op); // nvptx90_mma.c
+void nv90_mma_wait(Cg *cg, int pending);
+void nv90_pinned_wait(Cg *cg, int pending);        // nothing moves across it
+void nv90_store_through(Cg *cg, const TileOp *op); // nvptx90_store.c
+void nv90_stores_end(Cg *cg);
+
+// ---- instructions (nvptx90_ops.c). Addresses are i32 in shared memory.
+Val nv90_if(Cg *cg, Val condition); // i1 -> i32, for the asm forms with a predicate
+void nv90_barrier_init(Cg *cg, Val barrier, int count);
+void nv90_barrier_fence(Cg *cg); // initialised barriers are seen by the copy engine
+void nv90_barrier_wait(Cg *cg, Val barrier, Val parity);
+void nv90_barrier_arrive(Cg *cg, Val barrier, Val when);  // when: i1 or NULL
+void nv90_barrier_expect(Cg *cg, Val barrier, int bytes); // arrives and announces the bytes
+void nv90_bar_sync(Cg *cg, Val id, int threads);          // named barriers
+void nv90_bar_arrive(Cg *cg, Val id, int threads);
+void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int rank);
+void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val when);
+void nv90_bulk_commit(Cg *cg);
+void nv90_bulk_wait_read(Cg *cg); // all of this thread's stores have read their source
+void nv90_prefetch_map(Cg *cg, Val map);
+void nv90_stmatrix(Cg *cg, Val to, const Val x[4]);
+void nv90_proxy_fence(Cg *cg); // what was stored to shared memory is seen by the copy engine
+void nv90_set_registers(Cg *cg, int count, bool more);
+void nv90_warp_sync(Cg *cg);
+Val nv90_elect(Cg *cg); // i1: one thread of the warp
+Val nv90_load_word(Cg *cg, Val from);
+void nv90_store_word(Cg *cg, Val to, Val v);
+Val nv90_count_up(Cg *cg, Val counter, Val last); // the old value; wraps to 0 after `last`
+// A shared operand: leading and stride byte offsets as wgmma's descriptors want them.
+Val nv90_descriptor(Cg *cg, Val address, int leading, int stride);
+void nv90_wgmma_wait(Cg *cg, int pending, Val *tied, int n);
+
+typedef struct Nv90Product { // one group of wgmmas over the contracted axis, 16 at a step
+    Dtype dtype;
+    int columns, steps;                // of the result; k-steps
+    Val left, right;                   // descriptors; left NULL: from registers
+    const Val *registers;              // 4 for each step
+    const int *left_step, *right_step; // what to add to a descriptor at each step
+    bool transposed;                   // the contracted axis runs along the right operand's rows
+    bool accumulate;                   // acc holds what to add to
+    Val *acc;                          // columns / 2, in and out
+} Nv90Product;
+void nv90_wgmma(Cg *cg, const Nv90Product *p); // fence, all steps, commit: one block of assembly
+
+#endif

@@ -1,0 +1,117 @@
+// nvptx90_mma.c: products of a warpgroup.
+//
+// In: a TILE_MMA whose right operand lies in shared memory as tensor copies leave it, and whose
+// left one does too or is a fragment of pairs. Out: one group of wgmmas; its accumulators may be
+// touched once a wait has let it land, so every wait passes them through.
+#include "codegen/nvptx90.h"
+
+#include <assert.h>
+
+typedef struct Operands {
+    const TileValue *left, *right; // left has the rows
+    int axis;                      // contracted
+} Operands;
+
+static int contracted_axis(const TileOp *op) {
+    const TileValue *a = op->args.data[0], *b = op->args.data[1];
+    for (int i = 0; i < a->rank; i++)
+        if (tile_has_axis(b, a->axis[i]) && !tile_has_axis(op->results.data[0], a->axis[i]))
+            return a->axis[i];
+    assert(!"an axis in both operands");
+    return -1;
+}
+
+static Operands operands(Cg *cg, const TileOp *op) {
+    Operands o = {op->args.data[0], op->args.data[1], contracted_axis(op)};
+    if (!tile_has_axis(o.left, nv_state(cg)->row_axis)) {
+        o.left = op->args.data[1];
+        o.right = op->args.data[0];
+    }
+    assert(o.right->home == HOME_SHARED && nv_tile(cg->k, o.right).panels);
+    return o;
+}
+
+// What to add to a descriptor, in its units of 16 bytes, for each 16 of the contracted axis.
+static int *steps(Cg *cg, const NvTile *t, bool along_rows, int n) {
+    int *s = ARENA_ARRAY(cg->arena, int, n);
+    for (int k = 0; k < n; k++)
+        s[k] = along_rows ? k * 16 * NV90_PITCH / 16
+                          : (k / 4 * t->rows * NV90_PITCH + k % 4 * 32) / 16;
+    return s;
+}
+
+static Val *left_registers(Cg *cg, const Operands *o, int n) {
+    NvShape s = nv_shape(cg, o->left);
+    Val *r = ARENA_ARRAY(cg->arena, Val, 4 * n);
+    assert(s.packed && s.col_axis == o->axis && s.mt == 1);
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < 4; i++)
+            r[4 * k + i] = cg->value[o->left->id].e[nv_index(s, 0, 2 * k + i / 2, i % 2, 0)];
+    return r;
+}
+
+static Val left_descriptor(Cg *cg, const Operands *o, const NvTile *t) {
+    assert(t->panels && t->col_axis == o->axis);
+    Val mine = LLVMBuildMul(cg->b, nv90_state(cg)->group, cg_i32(cg, 64 * NV90_PITCH), "");
+    Val at = LLVMBuildAdd(cg->b, cg->value[o->left->id].mem, mine, "");
+    return nv90_descriptor(cg, at, 16, 8 * NV90_PITCH);
+}
+
+static void begin_sum(Cg *cg, const TileOp *op, CgValue *value) {
+    value->n = nv_count(nv_shape(cg, op->results.data[0]));
+    value->e = ARENA_ARRAY(cg->arena, Val, value->n);
+    for (int i = 0; op->args.n > 2 && i < value->n; i++)
+        value->e[i] = cg->value[op->args.data[2]->id].e[i];
+}
+
+void nv90_mma(Cg *cg, const TileOp *op) {
+    Nv90 *h = nv90_state(cg);
+    Operands o = operands(cg, op);
+    NvTile right = nv_tile(cg->k, o.right);
+    CgValue *value = &cg->value[op->results.data[0]->id];
+    begin_sum(cg, op, value);
+    Nv90Product p = {.dtype = o.right->dtype, .columns = 2 * value->n, .acc = value->e};
+    p.accumulate = op->args.n > 2;
+    p.steps = cg->k->axes[o.axis].extent / 16;
+    p.transposed = right.row_axis == o.axis;
+    p.right_step = steps(cg, &right, p.transposed, p.steps);
+    p.right = nv90_descriptor(cg, cg->value[o.right->id].mem,
+                              p.transposed ? right.rows * NV90_PITCH : 16, 8 * NV90_PITCH);
+    if (o.left->home == HOME_SHARED) {
+        NvTile left = nv_tile(cg->k, o.left);
+        p.left = left_descriptor(cg, &o, &left);
+        p.left_step = steps(cg, &left, false, p.steps);
+    } else {
+        p.registers = left_registers(cg, &o, p.steps);
+    }
+    nv90_wgmma(cg, &p);
+    Nv90Flight f = {value};
+    VEC_PUSH(cg->arena, &h->flight, f);
+    if (!op->async) nv90_mma_wait(cg, 0);
+}
+
+// Groups land in order: the oldest first.
+void nv90_mma_wait(Cg *cg, int pending) {
+    Nv90 *h = nv90_state(cg);
+    int landed = h->flight.n - pending, n = 0, at = 0;
+    if (landed <= 0) return;
+    for (int i = 0; i < landed; i++) n += h->flight.data[i].acc->n;
+    Val *all = ARENA_ARRAY(cg->arena, Val, n);
+    for (int i = 0; i < landed; i++)
+        for (int e = 0; e < h->flight.data[i].acc->n; e++) all[at++] = h->flight.data[i].acc->e[e];
+    nv90_wgmma_wait(cg, pending, all, n);
+    at = 0;
+    for (int i = 0; i < landed; i++)
+        for (int e = 0; e < h->flight.data[i].acc->n; e++) h->flight.data[i].acc->e[e] = all[at++];
+    for (int i = landed; i < h->flight.n; i++) h->flight.data[i - landed] = h->flight.data[i];
+    h->flight.n -= landed;
+}
+
+// ptxas moves what it likes over a wait for products, but not over a branch: two waits for a
+// barrier that is always complete bound it.
+void nv90_pinned_wait(Cg *cg, int pending) {
+    Val done = nv90_shared(cg, nv90_state(cg)->done), odd = cg_i32(cg, 1);
+    nv90_barrier_wait(cg, done, odd);
+    nv90_mma_wait(cg, pending);
+    nv90_barrier_wait(cg, done, odd);
+}

@@ -1,0 +1,245 @@
+// nvptx90_tiles.c: which tiles of the grid a block has, and what the grid's symbols mean.
+//
+// In: TILE_NEXT and TILE_TILES. Out: the tile's number, decided by the producer and read by the
+// others through shared memory (a ring of NV90_AHEAD words with two barriers each), and its
+// coordinates. A number is one of the grid, in this order: sections of heads, so that the keys and
+// values of those at work stay in the L2 cache; in a section the row tile is the slow index (from
+// the longest tiles on), the head the fast one.
+#include "codegen/nvptx90.h"
+
+#include <assert.h>
+#include <string.h>
+
+static Val get(Cg *cg, Val variable) { return LLVMBuildLoad2(cg->b, cg->i32, variable, ""); }
+static void set(Cg *cg, Val variable, Val v) { LLVMBuildStore(cg->b, v, variable); }
+static Val add(Cg *cg, Val a, Val b) { return LLVMBuildAdd(cg->b, a, b, ""); }
+static Val sub(Cg *cg, Val a, Val b) { return LLVMBuildSub(cg->b, a, b, ""); }
+static Val mul(Cg *cg, Val a, Val b) { return LLVMBuildMul(cg->b, a, b, ""); }
+static Val udiv(Cg *cg, Val a, Val b) { return LLVMBuildUDiv(cg->b, a, b, ""); }
+
+static Val least(Cg *cg, Val a, Val b) {
+    Val v[] = {a, b};
+    return cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2);
+}
+
+// ---- the grid
+
+typedef struct Grid {
+    Val rows, heads, batches; // counts
+    bool reversed;
+    int axis; // of the rows
+} Grid;
+
+static Grid grid_of(Cg *cg) {
+    Grid g = {.rows = cg_i32(cg, 1), .heads = cg_i32(cg, 1), .batches = cg_i32(cg, 1), .axis = -1};
+    for (int i = 0; i < cg->k->ngrid; i++) {
+        const TileGrid *d = &cg->k->grid[i];
+        Val n = cg_uniform(cg, d->count);
+        if (d->sym == SYM_B) {
+            g.batches = n;
+        } else if (d->sym == SYM_H) {
+            g.heads = n;
+        } else {
+            assert(g.axis < 0 && "one axis is tiled by the grid");
+            g.rows = n, g.axis = d->axis, g.reversed = d->reversed;
+        }
+    }
+    return g;
+}
+
+static Val total(Cg *cg, const Grid *g) { return mul(cg, mul(cg, g->rows, g->heads), g->batches); }
+
+static Nv90Point point_of(Cg *cg, const Grid *g, Val number) {
+    Val all = mul(cg, g->heads, g->batches), n = total(cg, g), one = cg_i32(cg, 1);
+    Nv90Point p = {.valid = LLVMBuildICmp(cg->b, LLVMIntULT, number, n, "")};
+    number = LLVMBuildSelect(cg->b, p.valid, number, cg_i32(cg, 0), "");
+    Val width = all, base = cg_i32(cg, 0);
+    if (cg->k->schedule.section) {
+        Val section = cg_i32(cg, cg->k->schedule.section), size = mul(cg, section, g->rows);
+        Val which = udiv(cg, number, size);
+        number = sub(cg, number, mul(cg, which, size));
+        base = mul(cg, which, section);
+        width = least(cg, section, sub(cg, all, base));
+    }
+    Val row = udiv(cg, number, width);
+    Val head = add(cg, base, sub(cg, number, mul(cg, row, width)));
+    p.tile = g->reversed ? sub(cg, sub(cg, g->rows, one), row) : row;
+    p.b = udiv(cg, head, g->heads);
+    p.h = sub(cg, head, mul(cg, p.b, g->heads));
+    return p;
+}
+
+// ---- what the symbols mean
+
+static Nv90Point point_now(Cg *cg, int axis) {
+    return (Nv90Point){cg->grid_b, cg->grid_h, cg->tile[axis], cg->valid};
+}
+
+static void mean(Cg *cg, int axis, Nv90Point p) {
+    cg->grid_b = p.b, cg->grid_h = p.h, cg->tile[axis] = p.tile, cg->valid = p.valid;
+}
+
+static void store_point(Cg *cg, Nv90Point p) {
+    const Nv90 *h = nv90_state(cg);
+    set(cg, h->b, p.b);
+    set(cg, h->h, p.h);
+    set(cg, h->tile, p.tile);
+    LLVMBuildStore(cg->b, p.valid, h->valid);
+}
+
+static Nv90Point load_point(Cg *cg) {
+    const Nv90 *h = nv90_state(cg);
+    return (Nv90Point){get(cg, h->b), get(cg, h->h), get(cg, h->tile),
+                       LLVMBuildLoad2(cg->b, cg->i1, h->valid, "")};
+}
+
+void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op)) {
+    int axis = nv_state(cg)->row_axis;
+    Nv90Point now = point_now(cg, axis);
+    mean(cg, axis, nv90_state(cg)->behind);
+    lower(cg, op);
+    mean(cg, axis, now);
+}
+
+// ---- next
+
+static bool is_producer(const Nv90 *h) { return !strcmp(h->role->role, "producer"); }
+
+void nv90_tiles_begin(Cg *cg) {
+    Nv90 *h = nv90_state(cg);
+    Val *words[] = {&h->b, &h->h, &h->tile, &h->turn, &h->ahead};
+    for (int i = 0; i < 5; i++) {
+        *words[i] = cg_alloca(cg, cg->i32, "tile");
+        set(cg, *words[i], cg_i32(cg, 0));
+    }
+    h->valid = cg_alloca(cg, cg->i1, "valid");
+    LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), h->valid);
+    if (is_producer(h)) set(cg, h->ahead, nv_special(cg, "ctaid.x"));
+    mean(cg, nv_state(cg)->row_axis, load_point(cg));
+}
+
+static Val counter(Cg *cg) {
+    for (int slot = 0; slot < cg->args.n; slot++)
+        if (cg->args.data[slot].kind == CG_ARG_COUNTER) return LLVMGetParam(cg->fn, (unsigned)slot);
+    assert(!"a counter among the arguments");
+    return NULL;
+}
+
+// Asked once for every tile of the grid, the counter is 0 again when all are done. The answer is
+// asked for a tile ahead: nothing waits for it.
+static void look_ahead(Cg *cg, Val number, Val n) {
+    const Nv90 *h = nv90_state(cg);
+    Val blocks = nv_special(cg, "nctaid.x");
+    if (cg->k->schedule.persist == PERSIST_NONE) set(cg, h->ahead, n);
+    if (cg->k->schedule.persist == PERSIST_STATIC) set(cg, h->ahead, add(cg, number, blocks));
+    if (cg->k->schedule.persist != PERSIST_DYNAMIC) return;
+    Blk ask = cg_block(cg, "ask"), on = cg_block(cg, "asked");
+    LLVMBuildCondBr(cg->b, LLVMBuildICmp(cg->b, LLVMIntULT, number, n, ""), ask, on);
+    LLVMPositionBuilderAtEnd(cg->b, ask);
+    Val before = nv90_count_up(cg, counter(cg), sub(cg, n, cg_i32(cg, 1)));
+    set(cg, h->ahead, add(cg, blocks, before));
+    LLVMBuildBr(cg->b, on);
+    LLVMPositionBuilderAtEnd(cg->b, on);
+}
+
+typedef struct Slot {        // of the ring of tile numbers, for the tile that begins
+    Val number, told, heard; // addresses
+    Val parity;              // of `told`; `heard` is one round behind
+} Slot;
+
+static Slot next_slot(Cg *cg) {
+    const Nv90 *h = nv90_state(cg);
+    Val turn = get(cg, h->turn);
+    Val i = LLVMBuildAnd(cg->b, turn, cg_i32(cg, NV90_AHEAD - 1), "");
+    Val round = LLVMBuildUDiv(cg->b, turn, cg_i32(cg, NV90_AHEAD), "");
+    set(cg, h->turn, add(cg, turn, cg_i32(cg, 1)));
+    Val by8 = mul(cg, i, cg_i32(cg, 8)), by4 = mul(cg, i, cg_i32(cg, 4));
+    return (Slot){add(cg, nv90_shared(cg, h->numbers), by4), add(cg, nv90_shared(cg, h->told), by8),
+                  add(cg, nv90_shared(cg, h->heard), by8),
+                  LLVMBuildAnd(cg->b, round, cg_i32(cg, 1), "")};
+}
+
+static Val tell(Cg *cg, Slot s, Val n) {
+    Val number = get(cg, nv90_state(cg)->ahead);
+    nv90_barrier_wait(cg, s.heard, LLVMBuildXor(cg->b, s.parity, cg_i32(cg, 1), ""));
+    nv90_store_word(cg, s.number, number);
+    nv90_barrier_arrive(cg, s.told, NULL);
+    look_ahead(cg, number, n);
+    return number;
+}
+
+static Val hear(Cg *cg, Slot s) {
+    nv90_barrier_wait(cg, s.told, s.parity);
+    Val number = nv90_load_word(cg, s.number);
+    nv90_warp_sync(cg);
+    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, nv_state(cg)->lane, cg_i32(cg, 0), "");
+    nv90_barrier_arrive(cg, s.heard, first);
+    return number;
+}
+
+void nv90_next(Cg *cg, const TileOp *op) {
+    (void)op;
+    Nv90 *h = nv90_state(cg);
+    int axis = nv_state(cg)->row_axis;
+    h->behind = point_now(cg, axis);
+    Grid g = grid_of(cg);
+    assert(g.axis == axis);
+    Slot s = next_slot(cg);
+    Val number = is_producer(h) ? tell(cg, s, total(cg, &g)) : hear(cg, s);
+    Nv90Point p = point_of(cg, &g, number);
+    store_point(cg, p);
+    mean(cg, axis, p);
+}
+
+// ---- tiles: a loop whose carried values are variables until mem2reg
+
+typedef struct Carried {
+    Val *variable; // by element
+    int n;
+} Carried;
+
+static Carried *carry(Cg *cg, const TileOp *op) {
+    Carried *c = ARENA_ARRAY(cg->arena, Carried, op->carried.n + 1);
+    for (int i = 0; i < op->carried.n; i++) {
+        const CgValue *init = &cg->value[op->args.data[i]->id];
+        assert(init->n > 0 && "what is carried is in registers");
+        c[i] = (Carried){ARENA_ARRAY(cg->arena, Val, init->n), init->n};
+        for (int e = 0; e < init->n; e++) {
+            c[i].variable[e] = cg_alloca(cg, LLVMTypeOf(init->e[e]), "carried");
+            LLVMBuildStore(cg->b, init->e[e], c[i].variable[e]);
+        }
+    }
+    return c;
+}
+
+static void load_carried(Cg *cg, const Carried *c, const TileValue *v) {
+    CgValue *to = &cg->value[v->id];
+    *to = (CgValue){ARENA_ARRAY(cg->arena, Val, c->n), c->n, NULL};
+    for (int e = 0; e < c->n; e++)
+        to->e[e] = LLVMBuildLoad2(cg->b, LLVMGetAllocatedType(c->variable[e]), c->variable[e], "");
+}
+
+void nv90_tiles(Cg *cg, const TileOp *op) {
+    int axis = nv_state(cg)->row_axis;
+    Blk head = cg_block(cg, "tiles"), body = cg_block(cg, "tile"), exit = cg_block(cg, "tiles.end");
+    Carried *c = carry(cg, op);
+    LLVMBuildBr(cg->b, head);
+    LLVMPositionBuilderAtEnd(cg->b, head);
+    mean(cg, axis, load_point(cg));
+    for (int i = 0; i < op->carried.n; i++) load_carried(cg, &c[i], op->carried.data[i]);
+    LLVMBuildCondBr(cg->b, cg->valid, body, exit);
+    LLVMPositionBuilderAtEnd(cg->b, body);
+    cg_lower_block(cg, &op->body, NULL);
+    const TileOp *yield = op->body.last;
+    for (int i = 0; i < op->carried.n; i++) {
+        const CgValue *v = &cg->value[yield->args.data[i]->id];
+        assert(v->n == c[i].n);
+        for (int e = 0; e < v->n; e++) LLVMBuildStore(cg->b, v->e[e], c[i].variable[e]);
+    }
+    LLVMBuildBr(cg->b, head);
+    LLVMMoveBasicBlockAfter(exit, LLVMGetInsertBlock(cg->b));
+    LLVMPositionBuilderAtEnd(cg->b, exit);
+    mean(cg, axis, load_point(cg));
+    for (int i = 0; i < op->results.n; i++)
+        cg->value[op->results.data[i]->id] = cg->value[op->carried.data[i]->id];
+}
