@@ -17,7 +17,7 @@ enum {
     MAX_COLUMNS = 256,
     PANEL = 64,           // columns of a panel of shared memory (128 bytes)
     OTHER_REGISTERS = 32, // of a thread, beside scores, weights and accumulator
-    SECTION = 16,         // heads whose K and V fit the L2 cache together
+    SECTION = 2048,       // columns of heads whose K and V fit the L2 cache together
     SHARED_SLACK = 1024,  // barriers, the tile's number, alignment
 };
 
@@ -40,6 +40,12 @@ static const Sm90Row rows[] = {
     {256, false, {2, 80, 2, -1, false, true}},  {256, true, {2, 80, 2, -1, false, true}},
 };
 
+int sm90_row_axis(const TileKernel *k) {
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].sym == SYM_TILE) return k->grid[i].axis;
+    return -1;
+}
+
 // Whether some keys within the tensor do not count.
 static bool is_masked(const TileKernel *k) {
     const Ex *m = k->mask;
@@ -47,6 +53,7 @@ static bool is_masked(const TileKernel *k) {
 }
 
 static bool has_product(const TileKernel *k) {
+    if (sm90_row_axis(k) < 0) return false;
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_MMA) return true;
     return false;
@@ -86,10 +93,8 @@ Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k) {
 
 // ---- extents
 
-static bool bind_axes(TileProgram *p, TileKernel *k, Sm90Shape s) {
-    int row_axis = -1;
-    for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].sym == SYM_TILE) row_axis = k->grid[i].axis;
+static void bind_axes(TileProgram *p, TileKernel *k, Sm90Shape s) {
+    int row_axis = sm90_row_axis(k);
     for (int a = 0; a < k->naxes; a++) {
         const TileAxis *axis = &k->axes[a];
         if (axis->whole)
@@ -97,7 +102,6 @@ static bool bind_axes(TileProgram *p, TileKernel *k, Sm90Shape s) {
         else
             pass_bind(p, k, a, a == row_axis ? 64 * s.warpgroups : s.keys);
     }
-    return true;
 }
 
 // A program of the kernels that run as on sm_80, in place.
@@ -120,8 +124,11 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
         if (!in_roles(p, k)) continue;
         Sm90Shape s = fit(p, k, &o->target);
         bind_axes(p, k, s);
-        k->schedule = (TileSchedule){
-            .lane_axis = -1, .warps = 4 * s.warpgroups, .min_blocks = 1, .section = SECTION};
+        k->schedule =
+            (TileSchedule){.lane_axis = -1,
+                           .warps = 4 * s.warpgroups,
+                           .min_blocks = 1,
+                           .section = SECTION / padded(p->D > p->Dv ? p->D : p->Dv, PANEL)};
     }
     TileProgram q = others(p);
     return pass_tile_sm80(&q, o, diags);
@@ -224,6 +231,31 @@ void sm90_yield(Sm90 *s, TileValue *const *values, int n) {
     for (int i = 0; i < n; i++) tile_arg(s->p, op, values[i]);
 }
 
+// A buffer for what is stored, where there is room.
+static TileValue *store_buffer(Sm90 *s, const TileOp *store) {
+    const TileTensor *t = &s->p->tensors.data[store->tensor];
+    const TileValue *v = store->args.data[0];
+    int d = padded(s->p->D, PANEL), dv = padded(s->p->Dv, PANEL);
+    int bytes = shared_bytes(s->shape, d, dv) + 2 * 64 * s->shape.warpgroups * dv;
+    if (t->role != TENSOR_O || !narrow(t->dtype) || v->rank != 2 || store->add ||
+        bytes > target_get(s->p->target)->shared_bytes)
+        return NULL;
+    TileOp *op = tile_op(s->p, s->k, NULL, TILE_ALLOC, store->span);
+    tile_insert_before(s->producer, op);
+    const char *name = arena_printf(s->p->arena, "%sb", t->name);
+    TileValue *b = tile_result(s->p, s->k, op, name, t->dtype, v->axis, v->rank);
+    b->home = HOME_SHARED;
+    return b;
+}
+
+void sm90_stores(Sm90 *s) {
+    for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
+        if (op->kind != TILE_STORE || op->args.n != 1) continue;
+        TileValue *b = store_buffer(s, op);
+        if (b) tile_arg(s->p, op, b);
+    }
+}
+
 void sm90_homes(Sm90 *s) {
     for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
         for (int i = 0; i < op->results.n; i++)
@@ -248,6 +280,7 @@ static void schedule_kernel(TileProgram *p, TileKernel *k) {
     Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
     k->schedule.persist = uneven(k) ? PERSIST_DYNAMIC : PERSIST_STATIC;
     if (!sm90_flat(&s)) sm90_plain(&s);
+    sm90_stores(&s);
     sm90_homes(&s);
 }
 

@@ -26,6 +26,7 @@ typedef struct Sm90 {
     TileBlock *block; // where ops are appended
 } Sm90;
 
+int sm90_row_axis(const TileKernel *k); // which the grid tiles; -1: none
 // The shape that a kernel was bound to.
 Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k);
 
@@ -42,6 +43,8 @@ void sm90_drop(Sm90 *s, TileValue *view, const Ex *when);
 void sm90_wait(Sm90 *s, int pending);
 void sm90_yield(Sm90 *s, TileValue *const *values, int n);
 const Ex *sm90_valid(Sm90 *s);
+// Outputs leave through a shared buffer, where there is room for one.
+void sm90_stores(Sm90 *s);
 // Every value that has no home yet is in registers.
 void sm90_homes(Sm90 *s);
 

@@ -76,16 +76,10 @@ static void take_load(Sm90 *s, TileOp *load) {
     tile_arg(s->p, insert_behind(s, last, TILE_DROP), v);
 }
 
-static int row_axis(const TileKernel *k) {
-    for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].sym == SYM_TILE) return k->grid[i].axis;
-    return -1;
-}
-
 // A vector made of a tile in shared memory is made by all threads together, and read by all.
 static bool cooperative(const Sm90 *s, const TileOp *map) {
     const TileValue *v = map->results.data[0];
-    int rows = row_axis(s->k);
+    int rows = sm90_row_axis(s->k);
     return map->naxes == 2 && v->rank == 1 && map->axes[0] != rows && map->axes[1] != rows;
 }
 

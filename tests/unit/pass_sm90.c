@@ -45,6 +45,7 @@ static TileProgram *scheduled(Arena *a, const Stream *s, Form form) {
         sm.shape.late_rescale = form == LATE;
         sm.shape.after = 3;
         if (form == PLAIN || !sm90_flat(&sm)) sm90_plain(&sm);
+        sm90_stores(&sm);
         sm90_homes(&sm);
     }
     p->scheduled = form == CHOSEN; // otherwise the other kernels are as they were
@@ -126,12 +127,50 @@ static void check_all(Form form) {
 START_TEST(every_form_is_right) { check_all((Form)_i); }
 END_TEST
 
+// The extents that are chosen, with padding along every axis.
+static void check_real(const char *path, int D) {
+    static const int32_t launch[] = {1, 2, 1, 200, 300, 100};
+    Arena *a = arena_new();
+    Variant *v;
+    PassOptions o = options();
+    Diags diags;
+    diag_init(&diags, a);
+    const Stream *s = pu_stream(a, path, NULL, D, &v);
+    TileProgram *p = pass_pipeline(a, s, &o, &diags);
+    ck_assert_msg(p != NULL, "%s at D=%d", path, D);
+    p->plans.data[0] = p->plans.data[p->plans.n - 1]; // the form of one sweep, not of parts
+    p->plans.n = 1;
+    same(a, v, pass_algorithm(a, s, &o), p, launch);
+    arena_free(a);
+}
+
+START_TEST(real_extents_are_right) {
+    static const int dims[] = {24, 64, 128, 136, 256};
+    check_real(_i % 2 ? "stdlib/causal.attn" : "stdlib/relu.attn", dims[_i]);
+}
+END_TEST
+
+START_TEST(too_many_columns_are_refused) {
+    Arena *a = arena_new();
+    Variant *v;
+    PassOptions o = options();
+    Diags diags;
+    diag_init(&diags, a);
+    ck_assert_ptr_null(
+        pass_pipeline(a, pu_stream(a, "stdlib/relu.attn", NULL, 264, &v), &o, &diags));
+    ck_assert_int_eq(diags.errors, 1);
+    arena_free(a);
+}
+END_TEST
+
 Suite *pass_sm90_suite(void);
 Suite *pass_sm90_suite(void) {
     Suite *s = suite_create("pass_sm90");
     TCase *t = tcase_create("stdlib");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, every_form_is_right, 0, FORMS);
+    tcase_add_loop_test(t, real_extents_are_right, 0, 5);
+    tcase_add_test(t, too_many_columns_are_refused);
     suite_add_tcase(s, t);
     return s;
 }
