@@ -97,10 +97,22 @@ static void full_tiles(Classify *c, Tiles *t, const KeySet *s) {
     t->fhi = clamp(c, op2(c, EX_DIV, end, n), t->flo, t->hi);
 }
 
+// Operations of a test per tile; beyond them it costs as much as it might save.
+enum { WHERE_MAX = 300 };
+
+static bool is_long(const Ex *e) {
+    Arena *scratch = arena_new();
+    const Ex **order;
+    int n = ex_order(scratch, &e, 1, &order);
+    arena_free(scratch);
+    return n > WHERE_MAX;
+}
+
 static const Ex *where_of(Classify *c, const Ex *mask) {
     MaskBounds b = pass_mask_bounds(c->x, mask, c->q_axis, c->k_axis, c->range.q.lo, c->range.q.hi,
                                     first_of(c, c->k_axis), last_of(c, c->k_axis));
-    return b.may->op == EX_CONST && b.may->i ? NULL : b.may;
+    bool always = b.may->op == EX_CONST && b.may->i;
+    return always || is_long(b.may) ? NULL : b.may;
 }
 
 static Tiles tiles_of(Classify *c, KeySet *hull) {

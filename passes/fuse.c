@@ -184,6 +184,7 @@ static bool try_join(TileProgram *p, TileOp *first, TileOp *later) {
     if (later->kind != TILE_MAP || pass_map_axes(first) != pass_map_axes(later)) return false;
     if (!reads_any(later, first) && !share_operand(first, later)) return false;
     if (!reads_elements_only(first, later)) return false;
+    if (first->args.n + later->args.n > PASS_MAX_OPERANDS) return false;
     bool up = may_rise(first, later);
     if (!up && !may_sink(first, later)) return false;
     join_maps(p, first, later, !up);

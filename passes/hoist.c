@@ -55,6 +55,7 @@ typedef struct Node {
     AxisSet axes; // along which it varies
     int weight;   // as a tree, up to WEIGHT_WORTH
     bool reached; // from a body, through nodes that stay
+    bool leaves;
     const Ex *new;
 } Node;
 
@@ -104,7 +105,7 @@ static const Ex *move_out(Hoist *h, const Ex *e, AxisSet axes) {
     return pass_operand(h->p, h->map, v);
 }
 
-static bool leaves(const Hoist *h, const Node *node) {
+static bool may_leave(const Hoist *h, const Node *node) {
     return node->weight >= WEIGHT_WORTH && node->axes != pass_map_axes(h->map);
 }
 
@@ -120,15 +121,19 @@ static const Ex *with_new_args(const Hoist *h, const Ex *e) {
 
 // Users before arguments, so that what leaves is as large as it can be; then what stays is rebuilt.
 static void hoist_nodes(Hoist *h) {
+    int room = PASS_MAX_OPERANDS - h->map->args.n;
     for (int i = h->n - 1; i >= 0; i--) {
-        const Node *node = &h->node[i];
-        if (!node->reached || leaves(h, node)) continue;
-        for (int a = 0; a < node->e->nargs; a++) node_of(h, node->e->args[a])->reached = true;
+        Node *node = &h->node[i];
+        if (!node->reached) continue;
+        node->leaves = room > 0 && may_leave(h, node);
+        if (node->leaves) room--;
+        for (int a = 0; a < node->e->nargs && !node->leaves; a++)
+            node_of(h, node->e->args[a])->reached = true;
     }
     for (int i = 0; i < h->n; i++) {
         Node *node = &h->node[i];
         if (!node->reached) continue;
-        node->new = leaves(h, node) ? move_out(h, node->e, node->axes) : with_new_args(h, node->e);
+        node->new = node->leaves ? move_out(h, node->e, node->axes) : with_new_args(h, node->e);
     }
 }
 

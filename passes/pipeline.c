@@ -4,6 +4,7 @@
 // Holds between any two passes: tile_verify.
 #include "passes.h"
 #include "rewrite.h"
+#include "schedule.h"
 
 #include <assert.h>
 
@@ -30,7 +31,9 @@ static void shape(TileProgram *p) {
 }
 
 TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
-    TileProgram *p = pass_build(a, s, o);
+    PassOptions effective = *o;
+    effective.split = pass_splits(o);
+    TileProgram *p = pass_build(a, s, &effective);
     verify(p);
     shape(p);
     return p;

@@ -12,6 +12,9 @@ AxisSet pass_map_axes(const TileOp *map);
 // or through operands.
 AxisSet pass_expr_axes(const TileKernel *k, const TileOp *map, const Ex *e);
 
+// Of a map that passes make: each is a row of registers or of scratch memory while the map runs.
+enum { PASS_MAX_OPERANDS = 24 };
+
 // ---- building maps
 TileOp *pass_map(TileProgram *p, TileKernel *k, TileBlock *b, AxisSet axes,
                  Span span); // b NULL: in no block yet

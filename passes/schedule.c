@@ -12,24 +12,26 @@ static bool unsupported(TileProgram *p, const PassOptions *o, Diags *diags) {
     return false;
 }
 
-// By TargetKind; Hopper answers for itself. Every other NVIDIA target runs what runs on sm_80.
 static const struct {
     TargetPass tile, schedule;
-} target_passes[] = {
-    [KIND_HOST] = {pass_tile_host, pass_schedule_host},
-    [KIND_NVPTX] = {pass_tile_sm80, pass_schedule_sm80},
-    [KIND_AMDGPU] = {unsupported, unsupported},
+    bool splits; // has a schedule for parts of a row and their combination
+} target_passes[TARGET_COUNT] = {
+    [TARGET_HOST] = {pass_tile_host, pass_schedule_host, true},
+    [TARGET_SM80] = {pass_tile_sm80, pass_schedule_sm80, false},
+    [TARGET_SM90A] = {pass_tile_sm90, pass_schedule_sm90, false},
+    [TARGET_GFX90A] = {unsupported, unsupported, false},
+    [TARGET_GFX942] = {unsupported, unsupported, false},
+    [TARGET_GFX1100] = {unsupported, unsupported, false},
 };
 
+bool pass_splits(const PassOptions *o) { return o->split && target_passes[o->target.id].splits; }
+
 bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags) {
-    if (o->target.id == TARGET_SM90A) return pass_tile_sm90(p, o, diags);
-    return target_passes[o->target.kind].tile(p, o, diags);
+    return target_passes[o->target.id].tile(p, o, diags);
 }
 
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags) {
-    p->scheduled = o->target.id == TARGET_SM90A
-                       ? pass_schedule_sm90(p, o, diags)
-                       : target_passes[o->target.kind].schedule(p, o, diags);
+    p->scheduled = target_passes[o->target.id].schedule(p, o, diags);
     return p->scheduled;
 }
 

@@ -20,15 +20,16 @@
 enum {
     SOLVE_BUDGET = 4000,
     SOLVE_DEPTH = 300,
-    FAR = 1 << 29,
-    NEAR = 1 << 30
-}; // FAR: beyond every position; NEAR: a bound that may be added to
+    SOLVE_JOINS = 4, // of intervals closed on both sides: each names their bounds several times
+    FAR = 1 << 29,   // beyond every position
+    NEAR = 1 << 30,  // a bound that may be added to
+};
 
 typedef struct Solve {
     RangeCtx *c;
     ExPool *p;
     bool inner; // for all queries, not for some
-    int budget, depth;
+    int budget, depth, joins;
 } Solve;
 
 static KeySet solve(Solve *s, const Ex *e, bool want);
@@ -136,6 +137,8 @@ static KeySet longest(Solve *s, KeySet a, KeySet b) {
 static KeySet unite(Solve *s, KeySet a, KeySet b) {
     if (a.none) return b;
     if (b.none) return a;
+    bool closed = a.lo && a.hi && b.lo && b.hi;
+    if (closed && s->joins++ >= SOLVE_JOINS) return unknown_keys(s);
     return s->inner ? longest(s, a, b) : hull_of(s, a, b);
 }
 
