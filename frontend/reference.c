@@ -23,6 +23,8 @@ typedef struct Program { // one clause, or several that share their nodes
     TxValue *value; // of each node: one
     TxValue **row;  // or one per key, where the node is a row
     int result;     // index of the first root
+    bool *inner;    // of each node: it is an argument of another
+    bool *demanded; // scratch of note_outside
 } Program;
 
 static int index_of(const TxNodes *nodes, const Tx *t) {
@@ -46,10 +48,15 @@ static Program *program(Arena *a, const Tx *const *roots, int n, int keys) {
     p->args = ARENA_ARRAY(a, int, nargs);
     p->value = ARENA_ARRAY(a, TxValue, p->nodes.n);
     p->row = ARENA_ARRAY(a, TxValue *, p->nodes.n);
+    p->inner = ARENA_ARRAY(a, bool, p->nodes.n);
+    p->demanded = ARENA_ARRAY(a, bool, p->nodes.n);
     nargs = 0;
     for (int i = 0; i < p->nodes.n; i++) {
         const Tx *t = p->nodes.data[i];
-        for (int k = 0; k < t->nargs; k++) p->args[nargs++] = index_of(&p->nodes, t->args[k]);
+        for (int k = 0; k < t->nargs; k++) {
+            p->args[nargs] = index_of(&p->nodes, t->args[k]);
+            p->inner[p->args[nargs++]] = true;
+        }
         if (t->op == EX_CONST) p->value[i] = t->value;
         if (t->row) p->row[i] = ARENA_ARRAY(a, TxValue, keys);
     }
@@ -133,6 +140,60 @@ static TxValue compute(const Program *p, const Env *e, const Tx *t, const int *a
     return tx_apply(t->op, t->type, t->args[t->nargs - 1]->type, v);
 }
 
+// ---- indices outside
+
+static int32_t truth_of(const Program *p, int node, int key) {
+    return (p->nodes.data[node]->row ? p->row[node][key] : p->value[node]).i;
+}
+
+// Marks the arguments whose values node i's own depends on.
+static void demand(const Program *p, const Tx *t, const int *args, int key) {
+    bool first = t->nargs && t->op == EX_SELECT ? truth_of(p, args[0], key) : true;
+    for (int k = 0; k < t->nargs; k++) {
+        bool skipped = (t->op == EX_SELECT && k == (first ? 2 : 1)) ||
+                       (t->op == EX_AND && k == 1 && !truth_of(p, args[0], key)) ||
+                       (t->op == EX_OR && k == 1 && truth_of(p, args[0], key));
+        if (!skipped) p->demanded[args[k]] = true;
+    }
+}
+
+static void check_load(const Program *p, const Env *e, const Tx *t, const int *args, int key) {
+    const TxInput *in = &e->run->variant->inputs.data[t->index];
+    for (int d = 0; d < in->rank && !e->run->outside->load; d++) {
+        int64_t n = extent_of(e->run, &in->extent[d]);
+        int32_t k = truth_of(p, args[d], key);
+        if (k < 0 || k >= n)
+            *e->run->outside =
+                (RefOutside){t,
+                             d,
+                             k,
+                             n,
+                             e->b,
+                             e->h,
+                             e->run->variant->kind == VARIANT_ATTENTION ? e->q_idx : e->t,
+                             e->kv_idx};
+    }
+}
+
+// From the roots down, for one key: a node that nothing looks at may read what it likes.
+static void note_outside(const Program *p, const Env *e, int key, int keys) {
+    const int *args = p->args;
+    for (int i = 0; i < p->nodes.n; i++) {
+        p->demanded[i] = !p->inner[i];
+        args += p->nodes.data[i]->nargs;
+    }
+    for (int i = p->nodes.n - 1; i >= 0; i--) {
+        const Tx *t = p->nodes.data[i];
+        args -= t->nargs;
+        if (!p->demanded[i] ||
+            ((t->row || t->op == EX_ROWMAX || t->op == EX_ROWMIN || t->op == EX_ROWSUM) &&
+             keys == 0))
+            continue;
+        demand(p, t, args, key);
+        if (t->op == EX_LOAD) check_load(p, e, t, args, key);
+    }
+}
+
 // Evaluates all nodes; keys is how many take part, 0 outside of `normalize`.
 static TxValue evaluate(const Program *p, const Env *e, int keys) {
     const int *args = p->args;
@@ -145,6 +206,7 @@ static TxValue evaluate(const Program *p, const Env *e, int keys) {
             p->value[i] = compute(p, e, t, args, 0);
         for (int j = 0; t->row && j < keys; j++) p->row[i][j] = compute(p, e, t, args, j);
     }
+    for (int j = 0; e->run->outside && j < (keys ? keys : 1); j++) note_outside(p, e, j, keys);
     return p->value[p->result];
 }
 

@@ -6,6 +6,16 @@
 
 #include "frontend/typed.h"
 
+// The first index of an input that was used outside its tensor: not where `&&`, `||`, `?:` or the
+// mask discards what it reads.
+typedef struct RefOutside {
+    const Tx *load; // NULL: none
+    int dim;
+    int32_t index;
+    int64_t extent;
+    int32_t b, h, q_idx, kv_idx; // where; recurrence: q_idx is t
+} RefOutside;
+
 typedef struct RefRun {
     const Variant *variant;
     const int32_t *sizes; // one for each of variant->sizes (an attention's q_offset is one of them)
@@ -20,6 +30,7 @@ typedef struct RefRun {
         *emits; // one for each of variant->emits, [B,H,Sq]; NULL, or with NULLs: not wanted
     const double *state0; // recurrence: [B,H,D,Dv]; NULL: 0
     double *state;        // recurrence: [B,H,D,Dv]; NULL: not wanted
+    RefOutside *outside;  // all zero; NULL: not wanted
 } RefRun;
 
 // NULL, or what is wrong with the sizes ("H is not a multiple of Hkv").

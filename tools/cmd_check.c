@@ -28,14 +28,17 @@ static Status compare(const Binding *b, double *const *reference, Dtype dtype) {
 static Status check(Compile *c, const Options *o) {
     Launch l = {0};
     Binding b = {0};
+    RefOutside outside = {0};
     Status s = launch_open_source(&l, c->arena, c, o);
-    diag_print(&c->diags, stderr);
     double **reference = l.sig ? ARENA_ARRAY(c->arena, double *, l.sig->args.n) : NULL;
     if (s == STATUS_DONE) s = bind_make(&b, c->arena, l.sig, o, cmd_shape(o, c->arena));
     if (s == STATUS_DONE) s = launch_bind(&l, &b);
     if (s == STATUS_DONE) s = launch_run(&l);
     if (s == STATUS_DONE) s = launch_fetch(&l);
-    if (s == STATUS_DONE) s = oracle_run(c->variants.data[0], &b, reference);
+    if (s == STATUS_DONE)
+        s = oracle_run(c->variants.data[0], &b, reference, o->debug ? &outside : NULL);
+    oracle_warn(&c->diags, c->variants.data[0], &outside);
+    diag_print(&c->diags, stderr);
     if (s == STATUS_DONE) s = compare(&b, reference, l.dtype);
     if (reference) oracle_free(&b, reference);
     launch_close(&l);

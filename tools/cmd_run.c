@@ -69,7 +69,22 @@ static double now_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-static Status run_kernel(Launch *l, Arena *a, const Options *o) {
+// -g: the reference, which sees every index that is used, looks for one outside its tensor.
+static Status look_outside(Compile *c, const Binding *b) {
+    RefOutside outside = {0};
+    double **out = ARENA_ARRAY(c->arena, double *, b->sig->args.n);
+    Diags found;
+    Status s = oracle_run(c->variants.data[0], b, out, &outside);
+    found = c->diags; // with its files, but without what was printed
+    found.first = found.last = NULL;
+    oracle_warn(&found, c->variants.data[0], &outside);
+    diag_print(&found, stderr);
+    oracle_free(b, out);
+    return s;
+}
+
+// c: what it was compiled from; NULL for an artifact.
+static Status run_kernel(Launch *l, Arena *a, Compile *c, const Options *o) {
     static const char *const names[] = {"the CPU", "CUDA", "HIP"};
     Binding b = {0};
     if (!l->sig)
@@ -77,6 +92,7 @@ static Status run_kernel(Launch *l, Arena *a, const Options *o) {
                         "the artifact holds several variants: choose one with --entry=NAME");
     Status s = check_outputs(l->sig, o);
     if (s == STATUS_DONE) s = bind_make(&b, a, l->sig, o, cmd_shape(o, a));
+    if (s == STATUS_DONE && o->debug && c) s = look_outside(c, &b);
     if (s == STATUS_DONE) s = launch_bind(l, &b);
     double from = now_ms();
     if (s == STATUS_DONE) s = launch_run(l);
@@ -92,6 +108,7 @@ static Status run_kernel(Launch *l, Arena *a, const Options *o) {
 static Status run_reference(Compile *c, const Options *o) {
     const Variant *v = c->variants.data[0];
     Binding b = {0};
+    RefOutside outside = {0};
     const Signature *sig = sig_of_variant(c->arena, v, c->options.dtype);
     double **out = ARENA_ARRAY(c->arena, double *, sig->args.n), from = now_ms();
     if (o->device != DEVICE_CPU)
@@ -103,10 +120,12 @@ static Status run_reference(Compile *c, const Options *o) {
     if (s == STATUS_DONE)
         cmd_note("%s: recurrences have no kernels in this version; the float64 reference runs it",
                  v->name);
-    if (s == STATUS_DONE) s = oracle_run(v, &b, out);
+    if (s == STATUS_DONE) s = oracle_run(v, &b, out, o->debug ? &outside : NULL);
     for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++)
         for (int64_t k = 0; out[i] && k < b.tensor[i].count; k++)
             tensor_set(&b.tensor[i], k, out[i][k]);
+    oracle_warn(&c->diags, v, &outside);
+    diag_print(&c->diags, stderr);
     if (s == STATUS_DONE) summary(&b, c->options.dtype, "the reference", now_ms() - from);
     if (s == STATUS_DONE) s = deliver(&b, o);
     oracle_free(&b, out);
@@ -124,7 +143,7 @@ static Status run_source(const Options *o) {
     else if (s == STATUS_DONE) {
         s = launch_open_source(&l, c.arena, &c, o);
         diag_print(&c.diags, stderr);
-        if (s == STATUS_DONE) s = run_kernel(&l, c.arena, o);
+        if (s == STATUS_DONE) s = run_kernel(&l, c.arena, &c, o);
         launch_close(&l);
     }
     compile_close(&c);
@@ -135,11 +154,11 @@ static Status run_artifact(const Options *o) {
     Arena *a = arena_new();
     Launch l = {0};
     Status s = STATUS_DONE;
-    if (o->defines.n || o->has_dtype)
-        s = cmd_fail(STATUS_USAGE, "-D and --dtype are for sources: %s is compiled already",
+    if (o->defines.n || o->has_dtype || o->debug)
+        s = cmd_fail(STATUS_USAGE, "-D, -g and --dtype are for sources: %s is compiled already",
                      o->files.data[0]);
     if (s == STATUS_DONE) s = launch_open_file(&l, a, o->files.data[0], o);
-    if (s == STATUS_DONE) s = run_kernel(&l, a, o);
+    if (s == STATUS_DONE) s = run_kernel(&l, a, NULL, o);
     launch_close(&l);
     arena_free(a);
     return s;

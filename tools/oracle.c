@@ -1,6 +1,5 @@
 // oracle.c: see oracle.h: a binding as the reference reads it.
 #include "oracle.h"
-#include "frontend/reference.h"
 #include <stdlib.h>
 
 static void *integers(const Tensor *t) {
@@ -26,7 +25,7 @@ static void *plain(const Binding *b, int arg) {
                                            : integers(&b->tensor[arg]);
 }
 
-Status oracle_run(const Variant *v, const Binding *b, double **out) {
+Status oracle_run(const Variant *v, const Binding *b, double **out, RefOutside *outside) {
     int n = b->sig->args.n, o = sig_arg(b->sig, "o"), state0 = sig_arg(b->sig, "state0");
     void **in = calloc((size_t)n + 1, sizeof *in);
     bool room = in != NULL;
@@ -54,6 +53,7 @@ Status oracle_run(const Variant *v, const Binding *b, double **out) {
             r.state0 = in[state0];
             r.state = out[o + 1];
         }
+        r.outside = outside;
         bad = ref_check(&r);
         if (!bad) ref_run(&r);
     }
@@ -65,4 +65,20 @@ Status oracle_run(const Variant *v, const Binding *b, double **out) {
 
 void oracle_free(const Binding *b, double **out) {
     for (int i = 0; b->sig && i < b->sig->args.n; i++) free(out[i]);
+}
+
+void oracle_warn(Diags *d, const Variant *v, const RefOutside *x) {
+    if (!x->load) return;
+    const char *name = v->inputs.data[x->load->index].name;
+    Diag *w =
+        diag_warning(d, x->load->span, "index %d of '%s' is %d and was used; its extent is %lld",
+                     x->dim, name, x->index, (long long)x->extent);
+    if (v->kind == VARIANT_ATTENTION)
+        diag_note(d, w, x->load->span,
+                  "at b = %d, h = %d, q_idx = %d, kv_idx = %d; kernels read the nearest element",
+                  x->b, x->h, x->q_idx, x->kv_idx);
+    else
+        diag_note(d, w, x->load->span,
+                  "at b = %d, h = %d, t = %d; kernels read the nearest element", x->b, x->h,
+                  x->q_idx);
 }

@@ -5,9 +5,13 @@
 
 #include "bind.h"
 #include "frontend/frontend.h"
+#include "frontend/reference.h"
 
 // out: one array per argument of the signature, malloc'ed here for outputs, NULL for the rest.
-Status oracle_run(const Variant *v, const Binding *b, double **out);
+// outside (NULL: not wanted): what -g reports.
+Status oracle_run(const Variant *v, const Binding *b, double **out, RefOutside *outside);
+// The outside read as a warning; nothing when there was none.
+void oracle_warn(Diags *d, const Variant *v, const RefOutside *outside);
 void oracle_free(const Binding *b, double **out);
 
 #endif

@@ -149,6 +149,26 @@ gives 1 run changed.ptx --device=cuda
 gives 1 run relu.ptx --device=cpu
 [ -e /dev/nvidiactl ] || gives 3 run relu_attn.attn --device=cuda
 
+cat >outside.attn <<'ATTN'
+attention outside {
+    dim D = 16;
+    input t: f32[N];
+    score(q, k) = dot(q, k);
+    modify(s, b, h, q_idx, kv_idx) = kv_idx < LIMIT ? s + t[kv_idx] : s;
+    normalize(s) = s;
+}
+ATTN
+sed 's/LIMIT/5/' outside.attn >inside.attn
+sed -i 's/LIMIT/7/' outside.attn
+gives 0 run -g inside.attn --shape=N=5,Sq=8
+holds '! grep -q warning err'
+gives 0 run -g outside.attn --shape=N=5,Sq=8
+says err "outside.attn:5:55: warning: index 0 of 't' is 5"
+says err 'kv_idx = 5'
+gives 0 check -g outside.attn --shape=N=5,Sq=8
+says err 'warning'
+gives 2 run -g relu.o
+
 # ---- the other verbs
 gives 0 check relu_attn.attn --shape=B=2,H=4,Hkv=2,Sq=33,Sk=65
 says out 'relative error'

@@ -88,7 +88,7 @@ static bool bind_job(Job *j) {
     if (bind_make(&j->b, a, sig, &o, j->d->shape) != STATUS_DONE) return false;
     scatter(&j->b);
     j->reference = ARENA_ARRAY(a, double *, sig->args.n);
-    return oracle_run(j->c.variants.data[0], &j->b, j->reference) == STATUS_DONE;
+    return oracle_run(j->c.variants.data[0], &j->b, j->reference, NULL) == STATUS_DONE;
 }
 
 // ---- interpreted
