@@ -207,8 +207,7 @@ static int pick_unroll(Cg *cg, const TileOp *op, const MapWalk *w) {
     return most;
 }
 
-void host_map(Cg *cg, const TileOp *op) {
-    for (int i = 0; i < op->results.n; i++) host_bind(cg, op->results.data[i]);
+static void build(Cg *cg, const TileOp *op) {
     MapWalk w = {.op = op, .along = vector_axis(cg, op)};
     w.lanes = host_width(cg, w.along);
     if (w.lanes == 1) w.along = -1;
@@ -232,4 +231,101 @@ void host_map(Cg *cg, const TileOp *op) {
     w.reduced = -1;
     w.plain = true;
     if (!axes.n) walk(cg, &w);
+}
+
+// ---- a function for each computation
+
+// Only of its operands: nothing of the place in the grid, no size, no tensor. Such a map is a
+// function, made once for all loops and kernels that compute the same (tiles by class, splits of
+// the keys).
+static bool pure(Cg *cg, const TileOp *op) {
+    for (int i = 0; i < op->args.n; i++)
+        if (host_place(cg, op->args.data[i])->view) return false;
+    for (int i = 0; i < op->outs.n; i++) {
+        const Ex **order;
+        int n = ex_order(cg->arena, &op->outs.data[i].body, 1, &order);
+        for (int k = 0; k < n; k++)
+            if (order[k]->op == EX_LOAD || (order[k]->op == EX_SYM && order[k]->sym != SYM_PARAM))
+                return false;
+    }
+    return true;
+}
+
+typedef struct Slots { // of the map's operands and results, each once: what is made in place is one
+                       // parameter
+    int n, *slot;
+    Val *mem;
+} Slots;
+
+static int slot_of(Cg *cg, Slots *s, const TileValue *v) {
+    const HostPlace *p = host_place(cg, v);
+    for (int i = 0; i < s->n; i++)
+        if (s->slot[i] == p->slot) return i;
+    s->slot[s->n] = p->slot;
+    s->mem[s->n] = p->mem;
+    return s->n++;
+}
+
+static void name_value(Cg *cg, Text *name, Slots *slots, const TileValue *v) {
+    text_printf(name, "_%d%s", slot_of(cg, slots, v), dtype_name(v->dtype));
+    for (int i = 0; i < v->rank; i++)
+        text_printf(name, "%c%lld", 'a' + v->axis[i],
+                    LLVMConstIntGetSExtValue(host_place(cg, v)->stride[i]));
+}
+
+// Equal names are equal computations: expressions of one program are equal when their numbers are.
+static const char *name_of(Cg *cg, const TileOp *op, Slots *slots) {
+    Text name;
+    text_init(&name, cg->arena);
+    text_printf(&name, "attn.map_%s_l%d", cg->p->name, host_of(cg)->lane_axis);
+    for (int i = 0; i < op->naxes; i++)
+        text_printf(&name, "_%c%d", 'a' + op->axes[i], host_extent(cg, op->axes[i]));
+    for (int i = 0; i < op->args.n; i++) name_value(cg, &name, slots, op->args.data[i]);
+    for (int i = 0; i < op->outs.n; i++) {
+        const TileResult *r = &op->outs.data[i];
+        text_printf(&name, "_e%u", r->body->id);
+        if (r->reduce != EX_CONST)
+            text_printf(&name, "_%s%d", ex_op_name(r->reduce), r->reduce_axis);
+        name_value(cg, &name, slots, op->results.data[i]);
+    }
+    return name.s;
+}
+
+static void build_function(Cg *cg, const TileOp *op, HostFunction *f, Slots *slots) {
+    int n = op->args.n + op->results.n;
+    Val *outer = ARENA_ARRAY(cg->arena, Val, n + 1);
+    for (int i = 0; i < n; i++) {
+        const TileValue *v = i < op->args.n ? op->args.data[i] : op->results.data[i - op->args.n];
+        outer[i] = host_place(cg, v)->mem;
+        host_place(cg, v)->mem = LLVMGetParam(f->fn, (unsigned)slot_of(cg, slots, v));
+    }
+    Val tile[TILE_MAX_AXES]; // places are built for every element, and dead here
+    for (int a = 0; a < TILE_MAX_AXES; a++) {
+        tile[a] = cg->tile[a];
+        cg->tile[a] = cg_i32(cg, 0);
+    }
+    build(cg, op);
+    for (int a = 0; a < TILE_MAX_AXES; a++) cg->tile[a] = tile[a];
+    for (int i = n - 1; i >= 0;
+         i--) { // an operand may stand there twice: the first one's is the outer
+        const TileValue *v = i < op->args.n ? op->args.data[i] : op->results.data[i - op->args.n];
+        host_place(cg, v)->mem = outer[i];
+    }
+    host_function_end(cg, f);
+}
+
+void host_map(Cg *cg, const TileOp *op) {
+    for (int i = 0; i < op->results.n; i++) host_bind(cg, op->results.data[i]);
+    if (!pure(cg, op)) {
+        build(cg, op);
+        return;
+    }
+    int most = op->args.n + op->results.n + 1;
+    Slots slots = {0, ARENA_ARRAY(cg->arena, int, most), ARENA_ARRAY(cg->arena, Val, most)};
+    const char *name = name_of(cg, op, &slots);
+    Ty *params = ARENA_ARRAY(cg->arena, Ty, most);
+    for (int i = 0; i < slots.n; i++) params[i] = cg->ptr;
+    HostFunction f;
+    if (host_function(cg, &f, name, params, slots.n)) build_function(cg, op, &f, &slots);
+    host_call(cg, &f, slots.mem, slots.n);
 }
