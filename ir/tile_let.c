@@ -93,6 +93,16 @@ static void write_node(TileLets *l, Finder *f, const Ex *e) {
     ex_memo_put(l->arena, &l->text, e, n->text);
 }
 
+bool tile_let_may(const TileKernel *k, const Ex *e) {
+    Arena *scratch = arena_new();
+    const Ex **order;
+    int n = ex_order(scratch, &e, 1, &order);
+    bool ok = e->type != EX_F32;
+    for (int i = 0; i < n; i++) ok &= order[i]->op != EX_SYM || !symbol_varies(k, order[i]);
+    arena_free(scratch);
+    return ok;
+}
+
 TileLets *tile_lets(Arena *a, const TileKernel *k) {
     TileLets *l = ARENA_NEW(a, TileLets);
     Finder f = {.scratch = arena_new(), .k = k};

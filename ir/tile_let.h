@@ -15,6 +15,8 @@ typedef struct TileLets {
 // whole tile (of b, h, the grid's tiles, sizes and tensors), of some length, in more than one
 // place. Names go by where things are read first.
 TileLets *tile_lets(Arena *a, const TileKernel *k);
+// Whether an expression may have a name: it is the same in the whole tile, and not a float.
+bool tile_let_may(const TileKernel *k, const Ex *e);
 // How an expression of the kernel is written.
 const Ex *tile_lets_text(const TileLets *l, const Ex *e);
 

@@ -9,6 +9,7 @@
 // itself.
 #include "ir/expr_ops.h"
 #include "ir/tile.h"
+#include "ir/tile_let.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -534,8 +535,10 @@ static bool parse_let(Parse *P) {
         return fail(P, "the next expression's name is e%d", P->lets.n);
     if (P->lets.n == MAX_OPS) return fail(P, "too many expressions with a name");
     const Ex *e = expect(P, "=") ? expr(P) : NULL;
-    if (e) VEC_PUSH(P->scratch, &P->lets, e);
-    return e != NULL;
+    if (!e) return false;
+    if (!tile_let_may(P->k, e)) return fail(P, "what has a name is the same in the whole tile");
+    VEC_PUSH(P->scratch, &P->lets, e);
+    return true;
 }
 
 static bool parse_kernel(Parse *P) {
@@ -548,16 +551,18 @@ static bool parse_kernel(Parse *P) {
     P->lets.n = 0;
     bool ok = true;
     while (ok) {
-        if (take(P, "axis"))
+        if (take(P, "let"))
+            ok = parse_let(P);
+        else if (take(P, "schedule"))
+            ok = parse_schedule(P);
+        else if (P->lets.n) // what stands before them is written without
+            break;
+        else if (take(P, "axis"))
             ok = parse_axis(P);
         else if (take(P, "grid"))
             ok = parse_grid(P);
         else if (take(P, "mask"))
             ok = (P->k->mask = typed_expr(P, EX_BOOL)) != NULL;
-        else if (take(P, "let"))
-            ok = parse_let(P);
-        else if (take(P, "schedule"))
-            ok = parse_schedule(P);
         else
             break;
     }

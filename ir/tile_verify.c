@@ -7,8 +7,8 @@
 // What only a run shows (which stage a copy fills, whether a tile is truly full) is the
 // interpreter's to find. Buffers are checked here as far as the order of the text tells: copy,
 // wait, barrier, use.
+#include "ir/tile_verify.h"
 #include "ir/expr_ops.h"
-#include "ir/tile.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -18,33 +18,9 @@ enum {
     MAX_EXTENT = 1 << 16, // of a tile along an axis
     MAX_STAGES = 64,
     MAX_DEPTH = 64, // of loops in loops
-    MAX_WARPGROUPS = 4,
-    MAX_REGISTERS = 248,
 };
 
-// How far the copies into a buffer have come, in the order of the text.
-typedef enum Arrival { NOTHING, COPIED, WAITED, ARRIVED } Arrival;
-
-typedef struct Verify {
-    const TileProgram *p;
-    Diags *diags;
-    Arena *scratch;
-    const TileKernel *k;
-    const TileOp *op;
-    const TileValue **value; // by id: the value, where it may be used; NULL elsewhere
-    VEC(int) known;          // the ids of those, in order
-    bool *defined;           // by id: somewhere in the kernel
-    Arrival *arrival;        // by id of a buffer
-    bool bound[TILE_MAX_AXES];
-    bool grid_b, grid_h;
-    int depth;          // of loops
-    int steps;          // of those that have a step
-    bool in_full;       // in a loop over full tiles
-    const TileOp *role; // the one at hand; NULL: none
-    bool roles;         // some role stands before
-} Verify;
-
-static bool __attribute__((format(printf, 2, 3))) fail(Verify *V, const char *fmt, ...) {
+bool __attribute__((format(printf, 2, 3))) verify_fail(Verify *V, const char *fmt, ...) {
     va_list ap;
     Text t;
     Span none = {0};
@@ -62,7 +38,7 @@ static bool __attribute__((format(printf, 2, 3))) fail(Verify *V, const char *fm
     return false;
 }
 
-static bool is_name(const char *s) {
+bool verify_is_name(const char *s) {
     if (!s || !(isalpha((unsigned char)*s) || *s == '_')) return false;
     while (isalnum((unsigned char)*s) || *s == '_') s++;
     return !*s;
@@ -84,20 +60,6 @@ static bool in_list(const uint8_t *axes, int n, int axis) {
 // ---- expressions
 // ----------------------------------------------------------------------------------------------------
 
-// What an expression may refer to. POS and PARAM have an axis set: where the expression is
-// evaluated.
-typedef struct Scope {
-    const char *what; // "the index", for messages
-    unsigned syms;    // bit s: symbol s
-    int sizes;        // how many of the sizes are known
-    bool loads;       // also scalars
-    bool anywhere;    // every POS may be used (a mask)
-    uint8_t axes[TILE_MAX_RANK + 1];
-    int naxes;
-    bool step;
-    int tile; // an axis whose TILE is known beside those bound; -1: none
-} Scope;
-
 typedef struct ExCheck {
     Verify *V;
     const Scope *scope;
@@ -106,36 +68,36 @@ typedef struct ExCheck {
 
 static bool check_pos(Verify *V, const Scope *s, int axis) {
     if (axis < 0 || axis >= V->k->naxes)
-        return fail(V, "%s uses the position on an axis that is not there", s->what);
+        return verify_fail(V, "%s uses the position on an axis that is not there", s->what);
     const TileAxis *a = &V->k->axes[axis];
     if (s->anywhere) return true;
     if (!in_list(s->axes, s->naxes, axis))
-        return fail(V, "%s uses the position on %s, which it is not over", s->what, a->name);
+        return verify_fail(V, "%s uses the position on %s, which it is not over", s->what, a->name);
     if (!a->whole && !V->bound[axis])
-        return fail(V, "%s uses the position on %s outside grid and loops over it", s->what,
-                    a->name);
+        return verify_fail(V, "%s uses the position on %s outside grid and loops over it", s->what,
+                           a->name);
     return true;
 }
 
 static bool check_tile(Verify *V, const Scope *s, int axis) {
     if (axis < 0 || axis >= V->k->naxes)
-        return fail(V, "%s uses the tile of an axis that is not there", s->what);
+        return verify_fail(V, "%s uses the tile of an axis that is not there", s->what);
     if (!V->k->axes[axis].whole && !V->bound[axis] && s->tile != axis)
-        return fail(V, "%s uses the tile of %s outside grid and loops over it", s->what,
-                    V->k->axes[axis].name);
+        return verify_fail(V, "%s uses the tile of %s outside grid and loops over it", s->what,
+                           V->k->axes[axis].name);
     return true;
 }
 
 static bool check_param(Verify *V, const Scope *s, const Ex *e) {
     if (e->index < 0 || e->index >= V->op->args.n)
-        return fail(V, "%s uses operand %d of %d", s->what, e->index, V->op->args.n);
+        return verify_fail(V, "%s uses operand %d of %d", s->what, e->index, V->op->args.n);
     const TileValue *v = V->op->args.data[e->index];
     if (e->type != dtype_reads(v->dtype))
-        return fail(V, "%s reads %%%s as %s", s->what, v->name, ex_type_name(e->type));
+        return verify_fail(V, "%s reads %%%s as %s", s->what, v->name, ex_type_name(e->type));
     for (int i = 0; i < v->rank; i++)
         if (!in_list(s->axes, s->naxes, v->axis[i]))
-            return fail(V, "%s uses %%%s, which has axis %s that it is not over", s->what, v->name,
-                        V->k->axes[v->axis[i]].name);
+            return verify_fail(V, "%s uses %%%s, which has axis %s that it is not over", s->what,
+                               v->name, V->k->axes[v->axis[i]].name);
     return true;
 }
 
@@ -145,9 +107,10 @@ static void mask_pos(void *ctx, const Ex *e) {
 }
 
 static bool check_mask_use(Verify *V, const Scope *s) {
-    if (V->in_full) return fail(V, "%s uses the mask in a loop over full tiles", s->what);
+    if (V->in_full) return verify_fail(V, "%s uses the mask in a loop over full tiles", s->what);
     if (V->p->scheduled)
-        return fail(V, "%s uses the mask, which a scheduled program has written out", s->what);
+        return verify_fail(V, "%s uses the mask, which a scheduled program has written out",
+                           s->what);
     ExCheck c = {V, s, true};
     ex_visit(V->k->mask, mask_pos, &c);
     return c.ok;
@@ -160,17 +123,20 @@ static const TileTensor *input_of(const Verify *V, int input) {
 
 static bool check_sym(Verify *V, const Scope *s, const Ex *e) {
     if (!(s->syms & 1u << e->sym))
-        return fail(V, "%s may not use '%s'", s->what, ex_syms[e->sym].name);
+        return verify_fail(V, "%s may not use '%s'", s->what, ex_syms[e->sym].name);
     ExType type = e->sym == SYM_SCALAR || e->sym == SYM_PARAM ? e->type : ex_sym_type(e->sym);
     if (e->type != type)
-        return fail(V, "%s uses '%s' as %s", s->what, ex_syms[e->sym].name, ex_type_name(e->type));
+        return verify_fail(V, "%s uses '%s' as %s", s->what, ex_syms[e->sym].name,
+                           ex_type_name(e->type));
     switch ((int)e->sym) {
-    case SYM_B: return V->grid_b || fail(V, "%s uses b, over which there is no grid", s->what);
-    case SYM_H: return V->grid_h || fail(V, "%s uses h, over which there is no grid", s->what);
+    case SYM_B:
+        return V->grid_b || verify_fail(V, "%s uses b, over which there is no grid", s->what);
+    case SYM_H:
+        return V->grid_h || verify_fail(V, "%s uses h, over which there is no grid", s->what);
     case SYM_SIZE:
         return (e->index >= 0 && e->index < s->sizes) ||
-               fail(V, "%s uses size %d, not known here", s->what, e->index);
-    case SYM_STEP: return s->step || fail(V, "%s uses t outside loops", s->what);
+               verify_fail(V, "%s uses size %d, not known here", s->what, e->index);
+    case SYM_STEP: return s->step || verify_fail(V, "%s uses t outside loops", s->what);
     case SYM_POS: return check_pos(V, s, e->index);
     case SYM_TILE: return check_tile(V, s, e->index);
     case SYM_PARAM: return check_param(V, s, e);
@@ -178,7 +144,7 @@ static bool check_sym(Verify *V, const Scope *s, const Ex *e) {
     case SYM_SCALAR: {
         const TileTensor *t = input_of(V, e->index);
         return (t && !t->rank && dtype_reads(t->dtype) == e->type) ||
-               fail(V, "%s uses a scalar input that is not there", s->what);
+               verify_fail(V, "%s uses a scalar input that is not there", s->what);
     }
     default: return true;
     }
@@ -186,13 +152,13 @@ static bool check_sym(Verify *V, const Scope *s, const Ex *e) {
 
 static bool check_load_ex(Verify *V, const Scope *s, const Ex *e) {
     const TileTensor *t = s->loads ? input_of(V, e->input) : NULL;
-    if (!s->loads) return fail(V, "%s may not read tensors", s->what);
-    if (!t) return fail(V, "%s reads input %d, which is not there", s->what, e->input);
+    if (!s->loads) return verify_fail(V, "%s may not read tensors", s->what);
+    if (!t) return verify_fail(V, "%s reads input %d, which is not there", s->what, e->input);
     if (t->rank != e->nargs)
-        return fail(V, "%s indexes '%s' with %d of %d indices", s->what, t->name, e->nargs,
-                    t->rank);
+        return verify_fail(V, "%s indexes '%s' with %d of %d indices", s->what, t->name, e->nargs,
+                           t->rank);
     return e->type == dtype_reads(t->dtype) ||
-           fail(V, "%s reads '%s' as %s", s->what, t->name, ex_type_name(e->type));
+           verify_fail(V, "%s reads '%s' as %s", s->what, t->name, ex_type_name(e->type));
 }
 
 static void check_node(void *ctx, const Ex *e) {
@@ -203,13 +169,14 @@ static void check_node(void *ctx, const Ex *e) {
     else if (e->op == EX_LOAD)
         c->ok = check_load_ex(c->V, c->scope, e);
     else if (ex_ops[e->op].typing == T_RED)
-        c->ok = fail(c->V, "%s reduces a row inside an expression", c->scope->what);
+        c->ok = verify_fail(c->V, "%s reduces a row inside an expression", c->scope->what);
 }
 
-static bool check_ex(Verify *V, const Ex *e, ExType type, const Scope *s) {
-    if (!e) return fail(V, "%s is missing", s->what);
+bool verify_ex(Verify *V, const Ex *e, ExType type, const Scope *s) {
+    if (!e) return verify_fail(V, "%s is missing", s->what);
     if (e->type != type)
-        return fail(V, "%s is %s, not %s", s->what, ex_type_name(e->type), ex_type_name(type));
+        return verify_fail(V, "%s is %s, not %s", s->what, ex_type_name(e->type),
+                           ex_type_name(type));
     ExCheck c = {V, s, true};
     ex_visit(e, check_node, &c);
     return c.ok;
@@ -221,7 +188,7 @@ static Scope launch_scope(const Verify *V, const char *what) {
 }
 
 // One value for the whole tile: coordinates, loop bounds, stages.
-static Scope tile_scope(const Verify *V, const char *what) {
+Scope verify_scope(const Verify *V, const char *what) {
     return (Scope){.what = what,
                    .syms = 1u << SYM_B | 1u << SYM_H | 1u << SYM_SIZE | 1u << SYM_SCALAR |
                            1u << SYM_STEP | 1u << SYM_TILE | (V->role ? 1u << SYM_VALID : 0),
@@ -235,38 +202,38 @@ static Scope tile_scope(const Verify *V, const char *what) {
 // ---------------------------------------------------------------------------------------------------------
 
 static bool is_buffer(const TileValue *v) { return v->def && v->def->kind == TILE_ALLOC; }
-static bool is_pipe(const TileValue *v) { return v->def && v->def->kind == TILE_PIPE; }
+bool verify_is_pipe(const TileValue *v) { return v->def && v->def->kind == TILE_PIPE; }
 static bool is_view(const TileValue *v) {
     return v->def && (v->def->kind == TILE_VIEW || v->def->kind == TILE_TAKE);
 }
 
-static bool same_type(const TileValue *v, const TileValue *w) {
+bool verify_same_type(const TileValue *v, const TileValue *w) {
     return v->dtype == w->dtype && v->rank == w->rank && !memcmp(v->axis, w->axis, (size_t)v->rank);
 }
 
 static bool check_value(Verify *V, const TileValue *v) {
-    if (!is_value_name(v->name)) return fail(V, "a value without a name");
-    if ((unsigned)v->dtype >= DT_COUNT) return fail(V, "%%%s has no element type", v->name);
+    if (!is_value_name(v->name)) return verify_fail(V, "a value without a name");
+    if ((unsigned)v->dtype >= DT_COUNT) return verify_fail(V, "%%%s has no element type", v->name);
     if (v->rank < 0 || v->rank > TILE_MAX_RANK)
-        return fail(V, "%%%s has %d axes", v->name, v->rank);
+        return verify_fail(V, "%%%s has %d axes", v->name, v->rank);
     for (int i = 0; i < v->rank; i++) {
         if (v->axis[i] >= V->k->naxes)
-            return fail(V, "%%%s has an axis that is not there", v->name);
+            return verify_fail(V, "%%%s has an axis that is not there", v->name);
         if (i && v->axis[i] <= v->axis[i - 1])
-            return fail(V, "%%%s has its axes out of order", v->name);
+            return verify_fail(V, "%%%s has its axes out of order", v->name);
     }
     if (v->stages < 1 || v->stages > MAX_STAGES)
-        return fail(V, "%%%s has %d stages", v->name, v->stages);
-    if (v->stages > 1 && !is_buffer(v) && !is_pipe(v))
-        return fail(V, "%%%s has stages, but is no buffer", v->name);
+        return verify_fail(V, "%%%s has %d stages", v->name, v->stages);
+    if (v->stages > 1 && !is_buffer(v) && !verify_is_pipe(v))
+        return verify_fail(V, "%%%s has stages, but is no buffer", v->name);
     return true;
 }
 
 static bool define(Verify *V, const TileValue *v, const TileOp *def) {
-    if (v->def != def) return fail(V, "%%%s is said to be made elsewhere", v->name);
+    if (v->def != def) return verify_fail(V, "%%%s is said to be made elsewhere", v->name);
     if (!check_value(V, v)) return false;
     if (v->id < 0 || v->id >= V->k->nvalues || V->defined[v->id])
-        return fail(V, "%%%s has not an id of its own", v->name);
+        return verify_fail(V, "%%%s has not an id of its own", v->name);
     V->defined[v->id] = true;
     V->value[v->id] = v;
     VEC_PUSH(V->scratch, &V->known, v->id);
@@ -289,33 +256,37 @@ static Want wanted(const TileOp *op, int i) {
 
 static bool check_use(Verify *V, const TileValue *v, Want want) {
     if (v->id < 0 || v->id >= V->k->nvalues || V->value[v->id] != v)
-        return fail(V, "%%%s is used where it is not known", v->name);
-    if (is_pipe(v) != (want == WANT_PIPE))
-        return fail(V, want == WANT_PIPE ? "%%%s is no pipe" : "%%%s is a pipe: take it first",
-                    v->name);
+        return verify_fail(V, "%%%s is used where it is not known", v->name);
+    if (verify_is_pipe(v) != (want == WANT_PIPE))
+        return verify_fail(
+            V, want == WANT_PIPE ? "%%%s is no pipe" : "%%%s is a pipe: take it first", v->name);
     if (is_buffer(v) != (want == WANT_BUFFER))
-        return fail(V,
-                    want == WANT_BUFFER ? "%%%s is no buffer" : "%%%s is a buffer: view it first",
-                    v->name);
-    if (!is_view(v) || is_pipe(v->def->args.data[0])) return true;
+        return verify_fail(
+            V, want == WANT_BUFFER ? "%%%s is no buffer" : "%%%s is a buffer: view it first",
+            v->name);
+    if (!is_view(v) || verify_is_pipe(v->def->args.data[0])) return true;
     const TileValue *b = v->def->args.data[0];
     switch (V->arrival[b->id]) {
     case NOTHING:
-        return fail(V, "%%%s is used, but nothing is copied into %%%s before", v->name, b->name);
+        return verify_fail(V, "%%%s is used, but nothing is copied into %%%s before", v->name,
+                           b->name);
     case COPIED:
-        return fail(V, "%%%s is used, but the copy into %%%s is not waited for", v->name, b->name);
+        return verify_fail(V, "%%%s is used, but the copy into %%%s is not waited for", v->name,
+                           b->name);
     case WAITED:
-        return fail(V, "%%%s is used without a barrier after the wait for %%%s", v->name, b->name);
+        return verify_fail(V, "%%%s is used without a barrier after the wait for %%%s", v->name,
+                           b->name);
     case ARRIVED: break;
     }
     return true;
 }
 
-static bool check_counts(Verify *V, int results, int least, int most) {
+bool verify_counts(Verify *V, int results, int least, int most) {
     const TileOp *op = V->op;
     if (op->results.n != results)
-        return fail(V, "it makes %d values, not %d", op->results.n, results);
-    if (op->args.n < least || op->args.n > most) return fail(V, "it takes %d operands", op->args.n);
+        return verify_fail(V, "it makes %d values, not %d", op->results.n, results);
+    if (op->args.n < least || op->args.n > most)
+        return verify_fail(V, "it takes %d operands", op->args.n);
     return true;
 }
 
@@ -323,57 +294,58 @@ static bool check_counts(Verify *V, int results, int least, int most) {
 // -----------------------------------------------------------------------------------------------------
 
 // The tensor and its coordinates; between them they have v's axes, each once.
-static bool check_access(Verify *V, const TileValue *v) {
+bool verify_access(Verify *V, const TileValue *v) {
     const TileOp *op = V->op;
     if (op->tensor < 0 || op->tensor >= V->p->tensors.n)
-        return fail(V, "there is no tensor %d", op->tensor);
+        return verify_fail(V, "there is no tensor %d", op->tensor);
     const TileTensor *t = &V->p->tensors.data[op->tensor];
-    Scope s = tile_scope(V, "a coordinate");
+    Scope s = verify_scope(V, "a coordinate");
     bool seen[TILE_MAX_AXES] = {false};
     int count = 0;
-    if (!t->rank) return fail(V, "'%s' is a scalar", t->name);
+    if (!t->rank) return verify_fail(V, "'%s' is a scalar", t->name);
     for (int d = 0; d < t->rank; d++) {
         const TileCoord *c = &op->coord[d];
-        if (!check_ex(V, c->at, EX_I32, &s)) return false;
+        if (!verify_ex(V, c->at, EX_I32, &s)) return false;
         if (c->axis < 0) continue;
-        if (c->axis >= V->k->naxes) return fail(V, "a coordinate along an axis that is not there");
+        if (c->axis >= V->k->naxes)
+            return verify_fail(V, "a coordinate along an axis that is not there");
         const char *name = V->k->axes[c->axis].name;
-        if (seen[c->axis]) return fail(V, "two coordinates along %s", name);
+        if (seen[c->axis]) return verify_fail(V, "two coordinates along %s", name);
         if (!tile_has_axis(v, c->axis))
-            return fail(V, "a coordinate along %s, which %%%s has not", name, v->name);
+            return verify_fail(V, "a coordinate along %s, which %%%s has not", name, v->name);
         seen[c->axis] = true;
         count++;
     }
     return count == v->rank ||
-           fail(V, "an axis of %%%s is no coordinate of '%s'", v->name, t->name);
+           verify_fail(V, "an axis of %%%s is no coordinate of '%s'", v->name, t->name);
 }
 
 static bool check_load(Verify *V) {
-    if (!check_counts(V, 1, 0, 0)) return false;
+    if (!verify_counts(V, 1, 0, 0)) return false;
     const TileValue *v = V->op->results.data[0];
-    if (!check_access(V, v)) return false;
+    if (!verify_access(V, v)) return false;
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
-    return v->dtype == t->dtype || fail(V, "%%%s is %s, '%s' is %s", v->name, dtype_name(v->dtype),
-                                        t->name, dtype_name(t->dtype));
+    return v->dtype == t->dtype || verify_fail(V, "%%%s is %s, '%s' is %s", v->name,
+                                               dtype_name(v->dtype), t->name, dtype_name(t->dtype));
 }
 
 static bool check_through(Verify *V, const TileValue *v, const TileValue *b, const TileTensor *t) {
     if (b->dtype != t->dtype || b->rank != v->rank || memcmp(b->axis, v->axis, (size_t)v->rank))
-        return fail(V, "%%%s has not the shape of what is stored", b->name);
-    return !V->op->add || fail(V, "a sum does not go through a buffer");
+        return verify_fail(V, "%%%s has not the shape of what is stored", b->name);
+    return !V->op->add || verify_fail(V, "a sum does not go through a buffer");
 }
 
 static bool check_store(Verify *V) {
-    if (!check_counts(V, 0, 1, 2)) return false;
+    if (!verify_counts(V, 0, 1, 2)) return false;
     const TileValue *v = V->op->args.data[0];
-    if (!check_access(V, v)) return false;
+    if (!verify_access(V, v)) return false;
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
     if (V->op->args.n > 1 && !check_through(V, v, V->op->args.data[1], t)) return false;
     if (t->role != TENSOR_O && t->role != TENSOR_EMIT && t->role != TENSOR_WORK)
-        return fail(V, "'%s' is read only", t->name);
+        return verify_fail(V, "'%s' is read only", t->name);
     return dtype_reads(v->dtype) == dtype_reads(t->dtype) ||
-           fail(V, "%%%s is %s, '%s' is %s", v->name, dtype_name(v->dtype), t->name,
-                dtype_name(t->dtype));
+           verify_fail(V, "%%%s is %s, '%s' is %s", v->name, dtype_name(v->dtype), t->name,
+                       dtype_name(t->dtype));
 }
 
 static bool check_out(Verify *V, int i, unsigned *reached) {
@@ -390,178 +362,110 @@ static bool check_out(Verify *V, int i, unsigned *reached) {
     memcpy(s.axes, v->axis, (size_t)v->rank);
     for (int d = 0; d < v->rank; d++) {
         if (!in_list(op->axes, op->naxes, v->axis[d]))
-            return fail(V, "%%%s has an axis that the map is not over", v->name);
+            return verify_fail(V, "%%%s has an axis that the map is not over", v->name);
         *reached |= 1u << v->axis[d];
     }
     if (r->reduce != EX_CONST) {
         if (ex_ops[r->reduce].typing != T_RED)
-            return fail(V, "%%%s is reduced by what is no reduction", v->name);
+            return verify_fail(V, "%%%s is reduced by what is no reduction", v->name);
         if (!in_list(op->axes, op->naxes, r->reduce_axis))
-            return fail(V, "%%%s is reduced over an axis that the map is not over", v->name);
+            return verify_fail(V, "%%%s is reduced over an axis that the map is not over", v->name);
         if (tile_has_axis(v, r->reduce_axis))
-            return fail(V, "%%%s has the axis that it is reduced over", v->name);
+            return verify_fail(V, "%%%s has the axis that it is reduced over", v->name);
         if (dtype_reads(v->dtype) != EX_F32)
-            return fail(V, "%%%s is a reduction and not a float", v->name);
+            return verify_fail(V, "%%%s is a reduction and not a float", v->name);
         s.axes[s.naxes++] = (uint8_t)r->reduce_axis;
         *reached |= 1u << r->reduce_axis;
     }
-    return check_ex(V, r->body, dtype_reads(v->dtype), &s);
+    return verify_ex(V, r->body, dtype_reads(v->dtype), &s);
 }
 
 static bool check_map(Verify *V) {
     const TileOp *op = V->op;
-    if (!check_counts(V, op->outs.n, 0, TILE_MAX_OPERANDS)) return false;
-    if (!op->outs.n) return fail(V, "it makes nothing");
-    if (op->naxes < 0 || op->naxes > TILE_MAX_RANK) return fail(V, "it is over %d axes", op->naxes);
+    if (!verify_counts(V, op->outs.n, 0, TILE_MAX_OPERANDS)) return false;
+    if (!op->outs.n) return verify_fail(V, "it makes nothing");
+    if (op->naxes < 0 || op->naxes > TILE_MAX_RANK)
+        return verify_fail(V, "it is over %d axes", op->naxes);
     for (int i = 0; i < op->naxes; i++) {
-        if (op->axes[i] >= V->k->naxes) return fail(V, "it is over an axis that is not there");
-        if (i && op->axes[i] <= op->axes[i - 1]) return fail(V, "its axes are out of order");
+        if (op->axes[i] >= V->k->naxes)
+            return verify_fail(V, "it is over an axis that is not there");
+        if (i && op->axes[i] <= op->axes[i - 1]) return verify_fail(V, "its axes are out of order");
     }
     if (op->waits && (op->pending < 0 || op->after < 0 || !V->role))
-        return fail(V, "it waits for products in no role, or for less than nothing");
+        return verify_fail(V, "it waits for products in no role, or for less than nothing");
     unsigned reached = 0;
     for (int i = 0; i < op->outs.n; i++)
         if (!check_out(V, i, &reached)) return false;
     for (int i = 0; i < op->naxes; i++)
         if (!(reached & 1u << op->axes[i]))
-            return fail(V, "it is over %s, which no result has or reduces",
-                        V->k->axes[op->axes[i]].name);
+            return verify_fail(V, "it is over %s, which no result has or reduces",
+                               V->k->axes[op->axes[i]].name);
     return true;
 }
 
 static bool check_mma(Verify *V) {
-    if (!check_counts(V, 1, 2, 3)) return false;
-    if (V->op->async && !V->role) return fail(V, "an asynchronous product outside roles");
+    if (!verify_counts(V, 1, 2, 3)) return false;
+    if (V->op->async && !V->role) return verify_fail(V, "an asynchronous product outside roles");
     const TileValue *v = V->op->results.data[0], *x = V->op->args.data[0], *y = V->op->args.data[1];
     const TileValue *sum = V->op->args.n > 2 ? V->op->args.data[2] : NULL;
     if (dtype_reads(x->dtype) != dtype_reads(y->dtype) || dtype_reads(x->dtype) == EX_BOOL)
-        return fail(V, "a product of %s and %s", dtype_name(x->dtype), dtype_name(y->dtype));
+        return verify_fail(V, "a product of %s and %s", dtype_name(x->dtype), dtype_name(y->dtype));
     if (v->dtype != (dtype_reads(x->dtype) == EX_F32 ? DT_F32 : DT_I32))
-        return fail(V, "%%%s is no accumulator", v->name);
-    if (sum && !same_type(sum, v)) return fail(V, "%%%s is not of the result's type", sum->name);
+        return verify_fail(V, "%%%s is no accumulator", v->name);
+    if (sum && !verify_same_type(sum, v))
+        return verify_fail(V, "%%%s is not of the result's type", sum->name);
     int inner = 0;
     for (int a = 0; a < V->k->naxes; a++) {
         bool in_x = tile_has_axis(x, a), in_y = tile_has_axis(y, a), in_v = tile_has_axis(v, a);
         const char *name = V->k->axes[a].name;
-        if (in_v && !in_x && !in_y) return fail(V, "the result has %s, which no operand has", name);
+        if (in_v && !in_x && !in_y)
+            return verify_fail(V, "the result has %s, which no operand has", name);
         if (in_x != in_y && !in_v)
-            return fail(V, "%s is in one operand and not in the result", name);
+            return verify_fail(V, "%s is in one operand and not in the result", name);
         inner += in_x && in_y && !in_v;
     }
     return inner == 1 ||
-           fail(V, "%d axes are in both operands and not in the result, not one", inner);
+           verify_fail(V, "%d axes are in both operands and not in the result, not one", inner);
 }
 
 static bool check_alloc(Verify *V) {
-    if (!check_counts(V, 1, 0, 0)) return false;
+    if (!verify_counts(V, 1, 0, 0)) return false;
     const TileValue *v = V->op->results.data[0];
-    if (V->depth) return fail(V, "a buffer in a loop");
-    return v->home == HOME_SHARED || fail(V, "%%%s is not in shared memory", v->name);
+    if (V->depth) return verify_fail(V, "a buffer in a loop");
+    return v->home == HOME_SHARED || verify_fail(V, "%%%s is not in shared memory", v->name);
 }
 
 static bool check_stage(Verify *V) {
-    Scope s = tile_scope(V, "the stage");
+    Scope s = verify_scope(V, "the stage");
     const TileValue *b = V->op->args.data[0];
-    if (!check_ex(V, V->op->stage, EX_I32, &s)) return false;
+    if (!verify_ex(V, V->op->stage, EX_I32, &s)) return false;
     bool constant = V->op->stage->op == EX_CONST;
     return !constant || (V->op->stage->i >= 0 && V->op->stage->i < b->stages) ||
-           fail(V, "stage %d of %%%s, which has %d", V->op->stage->i, b->name, b->stages);
+           verify_fail(V, "stage %d of %%%s, which has %d", V->op->stage->i, b->name, b->stages);
 }
 
 static bool check_copy(Verify *V) {
-    if (!check_counts(V, 0, 1, 1)) return false;
+    if (!verify_counts(V, 0, 1, 1)) return false;
     const TileValue *b = V->op->args.data[0];
-    if (!check_access(V, b) || !check_stage(V)) return false;
+    if (!verify_access(V, b) || !check_stage(V)) return false;
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
     if (b->dtype != t->dtype)
-        return fail(V, "%%%s is %s, '%s' is %s", b->name, dtype_name(b->dtype), t->name,
-                    dtype_name(t->dtype));
-    Scope s = tile_scope(V, "the condition");
-    if (V->op->when && !check_ex(V, V->op->when, EX_BOOL, &s)) return false;
+        return verify_fail(V, "%%%s is %s, '%s' is %s", b->name, dtype_name(b->dtype), t->name,
+                           dtype_name(t->dtype));
+    Scope s = verify_scope(V, "the condition");
+    if (V->op->when && !verify_ex(V, V->op->when, EX_BOOL, &s)) return false;
     if (V->arrival[b->id] == NOTHING) V->arrival[b->id] = COPIED;
     return true;
 }
 
 static bool check_view(Verify *V) {
-    if (!check_counts(V, 1, 1, 1)) return false;
+    if (!verify_counts(V, 1, 1, 1)) return false;
     const TileValue *b = V->op->args.data[0], *v = V->op->results.data[0];
-    if (!same_type(b, v)) return fail(V, "%%%s is not of %%%s's type", v->name, b->name);
-    if (is_pipe(b)) return V->role || fail(V, "a pipe's stage is viewed outside roles");
+    if (!verify_same_type(b, v))
+        return verify_fail(V, "%%%s is not of %%%s's type", v->name, b->name);
+    if (verify_is_pipe(b))
+        return V->role || verify_fail(V, "a pipe's stage is viewed outside roles");
     return check_stage(V);
-}
-
-// ---- roles and pipes
-
-static bool check_pipe(Verify *V) {
-    if (!check_counts(V, 1, 0, 0)) return false;
-    const TileValue *v = V->op->results.data[0];
-    if (V->depth || V->role) return fail(V, "a pipe in a loop or a role");
-    return v->home == HOME_SHARED || fail(V, "%%%s is not in shared memory", v->name);
-}
-
-static bool check_when(Verify *V) {
-    Scope s = tile_scope(V, "the condition");
-    return !V->op->when || check_ex(V, V->op->when, EX_BOOL, &s);
-}
-
-// One role fills a pipe, one takes from it: whoever else does is the first that stands wrong.
-static bool check_partner(Verify *V, const TileValue *pipe) {
-    const TileBlock *b = &V->k->body;
-    for (const TileOp *op = tile_next(b, NULL); op && op != V->op; op = tile_next(b, op)) {
-        if ((op->kind != TILE_FILL && op->kind != TILE_TAKE) || op->args.data[0] != pipe) continue;
-        bool same_role = tile_role_of(op) == V->role;
-        if (op->kind == V->op->kind && !same_role)
-            return fail(V, "%%%s is %s by two roles", pipe->name,
-                        op->kind == TILE_FILL ? "filled" : "taken from");
-        if (op->kind != V->op->kind && same_role)
-            return fail(V, "%%%s is filled and taken from by one role", pipe->name);
-    }
-    return true;
-}
-
-static bool check_fill(Verify *V) {
-    if (!check_counts(V, 0, 1, 1)) return false;
-    const TileValue *b = V->op->args.data[0];
-    if (!V->role) return fail(V, "a pipe is filled outside roles");
-    if (!check_access(V, b) || !check_when(V)) return false;
-    const TileTensor *t = &V->p->tensors.data[V->op->tensor];
-    if (b->dtype != t->dtype)
-        return fail(V, "%%%s is %s, '%s' is %s", b->name, dtype_name(b->dtype), t->name,
-                    dtype_name(t->dtype));
-    return check_partner(V, b);
-}
-
-static bool check_take(Verify *V) {
-    if (!check_counts(V, 1, 1, 1)) return false;
-    const TileValue *b = V->op->args.data[0], *v = V->op->results.data[0];
-    if (!V->role) return fail(V, "a pipe is taken from outside roles");
-    if (!same_type(b, v)) return fail(V, "%%%s is not of %%%s's type", v->name, b->name);
-    return check_when(V) && check_partner(V, b);
-}
-
-static bool check_drop(Verify *V) {
-    if (!check_counts(V, 0, 1, 1)) return false;
-    const TileValue *v = V->op->args.data[0];
-    if (!tile_pipe_of(v)) return fail(V, "%%%s is no view of a pipe's stage", v->name);
-    return check_when(V);
-}
-
-static bool check_next(Verify *V) {
-    if (!check_counts(V, 0, 0, 0)) return false;
-    if (!V->role) return fail(V, "it stands outside roles");
-    const TileOp *owner = V->op->block->owner;
-    return owner == V->role || owner->kind == TILE_TILES ||
-           fail(V, "it stands in a loop over other things than tiles of the grid");
-}
-
-// Behind a `next` of the same block.
-static bool check_behind(Verify *V) {
-    const TileOp *op = V->op;
-    if (op->kind != TILE_MAP && op->kind != TILE_STORE && op->kind != TILE_FILL)
-        return fail(V, "it cannot be behind");
-    for (const TileOp *at = op->prev; at; at = at->prev)
-        if (at->kind == TILE_NEXT) return true;
-    return fail(V, "it is behind, but no 'next' stands before it in its block");
 }
 
 static void advance(Verify *V, Arrival from, Arrival to) {
@@ -576,30 +480,29 @@ static bool check_block(Verify *V, const TileBlock *b);
 
 static bool check_bounds(Verify *V) {
     const TileOp *op = V->op;
-    Scope bounds = tile_scope(V, "a bound"), index = tile_scope(V, "the tile's index"),
-          where = tile_scope(V, "the condition");
+    Scope bounds = verify_scope(V, "a bound"), index = verify_scope(V, "the tile's index"),
+          where = verify_scope(V, "the condition");
     index.step = where.step = true;
     where.tile = op->axis;
-    return check_ex(V, op->from, EX_I32, &bounds) && check_ex(V, op->to, EX_I32, &bounds) &&
-           check_ex(V, op->index, EX_I32, &index) &&
-           (!op->where || check_ex(V, op->where, EX_BOOL, &where));
+    return verify_ex(V, op->from, EX_I32, &bounds) && verify_ex(V, op->to, EX_I32, &bounds) &&
+           verify_ex(V, op->index, EX_I32, &index) &&
+           (!op->where || verify_ex(V, op->where, EX_BOOL, &where));
 }
 
-static bool check_carried(Verify *V, const TileValue *const inside, const TileValue *other,
-                          const char *what) {
-    if (is_view(other)) return fail(V, "%%%s is a view and may not be carried", other->name);
-    return same_type(inside, other) ||
-           fail(V, "%%%s and %s, %%%s, differ in type", inside->name, what, other->name);
+bool verify_carried(Verify *V, const TileValue *inside, const TileValue *other, const char *what) {
+    if (is_view(other)) return verify_fail(V, "%%%s is a view and may not be carried", other->name);
+    return verify_same_type(inside, other) ||
+           verify_fail(V, "%%%s and %s, %%%s, differ in type", inside->name, what, other->name);
 }
 
 // The body, in which the axis is bound and the carried values are known; afterwards what it defined
 // is not. What has arrived in buffers stays so: it only ever gets further.
-static bool check_body(Verify *V, bool binds) {
+bool verify_body(Verify *V, bool binds) {
     const TileOp *op = V->op;
     int known = V->known.n;
     bool full = V->in_full;
-    if (op->body.owner != op) return fail(V, "its body is another op's");
-    if (V->depth >= MAX_DEPTH) return fail(V, "loops are nested too deeply");
+    if (op->body.owner != op) return verify_fail(V, "its body is another op's");
+    if (V->depth >= MAX_DEPTH) return verify_fail(V, "loops are nested too deeply");
     if (binds) V->bound[op->axis] = true;
     V->in_full |= op->tiles == CLASS_FULL;
     V->depth++;
@@ -617,93 +520,51 @@ static bool check_body(Verify *V, bool binds) {
 }
 
 // What is carried: as many initial values, names, yielded values and results, of one type each.
-static bool check_carry(Verify *V) {
+bool verify_carry(Verify *V) {
     const TileOp *op = V->op, *yield = op->body.last;
-    if (!yield || yield->kind != TILE_YIELD) return fail(V, "its body does not end with yield");
+    if (!yield || yield->kind != TILE_YIELD)
+        return verify_fail(V, "its body does not end with yield");
     if (yield->args.n != op->carried.n)
-        return fail(V, "%d values are yielded, %d carried", yield->args.n, op->carried.n);
+        return verify_fail(V, "%d values are yielded, %d carried", yield->args.n, op->carried.n);
     for (int i = 0; i < op->carried.n; i++) {
         const TileValue *in = op->carried.data[i];
-        if (!check_carried(V, in, op->args.data[i], "its initial value") ||
-            !check_carried(V, in, yield->args.data[i], "what is yielded") ||
-            !check_carried(V, in, op->results.data[i], "the result"))
+        if (!verify_carried(V, in, op->args.data[i], "its initial value") ||
+            !verify_carried(V, in, yield->args.data[i], "what is yielded") ||
+            !verify_carried(V, in, op->results.data[i], "the result"))
             return false;
     }
     return true;
 }
 
-static bool check_carry_counts(Verify *V) {
+bool verify_carry_counts(Verify *V) {
     const TileOp *op = V->op;
     return (op->carried.n == op->args.n && op->results.n == op->args.n) ||
-           fail(V, "%d initial values, %d carried, %d results", op->args.n, op->carried.n,
-                op->results.n);
+           verify_fail(V, "%d initial values, %d carried, %d results", op->args.n, op->carried.n,
+                       op->results.n);
 }
 
-static bool check_axis(Verify *V) {
+bool verify_axis(Verify *V) {
     const TileOp *op = V->op;
     if (op->axis < 0 || op->axis >= V->k->naxes)
-        return fail(V, "it is over an axis that is not there");
+        return verify_fail(V, "it is over an axis that is not there");
     const TileAxis *a = &V->k->axes[op->axis];
-    if (a->whole) return fail(V, "it is over %s, which has one tile", a->name);
-    if (V->bound[op->axis]) return fail(V, "the grid or another loop is already over %s", a->name);
+    if (a->whole) return verify_fail(V, "it is over %s, which has one tile", a->name);
+    if (V->bound[op->axis])
+        return verify_fail(V, "the grid or another loop is already over %s", a->name);
     return true;
 }
 
 static bool check_loop(Verify *V) {
-    return check_carry_counts(V) && check_axis(V) && check_bounds(V) && check_body(V, true) &&
-           check_carry(V);
-}
-
-static bool check_tiles(Verify *V) {
-    const TileOp *op = V->op;
-    if (op->block->owner != V->role || !V->role)
-        return fail(V, "it stands outside roles, or within");
-    int nexts = 0;
-    for (const TileOp *in = op->body.first; in; in = in->next) nexts += in->kind == TILE_NEXT;
-    if (nexts != 1) return fail(V, "its body goes on %d times, not once", nexts);
-    return check_carry_counts(V) && check_body(V, false) && check_carry(V);
-}
-
-static bool check_at(Verify *V) {
-    const TileOp *op = V->op;
-    Scope index = tile_scope(V, "the tile's index");
-    if (!check_counts(V, op->results.n, 0, 0) || !check_axis(V)) return false;
-    if (!check_ex(V, op->index, EX_I32, &index) || !check_body(V, true)) return false;
-    const TileOp *yield = op->body.last;
-    if (!yield || yield->kind != TILE_YIELD) return fail(V, "its body does not end with yield");
-    if (yield->args.n != op->results.n)
-        return fail(V, "%d values are yielded for %d results", yield->args.n, op->results.n);
-    for (int i = 0; i < op->results.n; i++)
-        if (!check_carried(V, op->results.data[i], yield->args.data[i], "what is yielded"))
-            return false;
-    return true;
-}
-
-static bool check_role(Verify *V) {
-    const TileOp *op = V->op;
-    if (!check_counts(V, 0, 0, 0)) return false;
-    if (V->role || V->depth) return fail(V, "a role in a loop or in a role");
-    if (!is_name(op->role)) return fail(V, "a role without a name");
-    for (const TileOp *at = op->prev; at; at = at->prev)
-        if (at->kind == TILE_ROLE && !strcmp(at->role, op->role))
-            return fail(V, "two roles are called %s", op->role);
-    if (op->warpgroups < 1 || op->warpgroups > MAX_WARPGROUPS)
-        return fail(V, "it has %d warpgroups", op->warpgroups);
-    if (op->registers < 0 || op->registers > MAX_REGISTERS || op->registers % 8)
-        return fail(V, "it has %d registers a thread", op->registers);
-    V->role = op;
-    V->roles = true;
-    bool ok = check_body(V, false);
-    V->role = NULL;
-    return ok;
+    return verify_carry_counts(V) && verify_axis(V) && check_bounds(V) && verify_body(V, true) &&
+           verify_carry(V);
 }
 
 static bool check_yield(Verify *V) {
     const TileOp *op = V->op;
     const TileOp *owner = op->block->owner;
-    if (!owner || owner->kind == TILE_ROLE) return fail(V, "a yield outside loops");
-    if (op->next) return fail(V, "a yield before the end of its loop");
-    return check_counts(V, 0, 0, owner->kind == TILE_AT ? owner->results.n : owner->carried.n);
+    if (!owner || owner->kind == TILE_ROLE) return verify_fail(V, "a yield outside loops");
+    if (op->next) return verify_fail(V, "a yield before the end of its loop");
+    return verify_counts(V, 0, 0, owner->kind == TILE_AT ? owner->results.n : owner->carried.n);
 }
 
 static bool check_kind(Verify *V) {
@@ -719,37 +580,39 @@ static bool check_kind(Verify *V) {
     case TILE_VIEW: return check_view(V);
     case TILE_WAIT:
         advance(V, COPIED, WAITED);
-        return V->op->pending >= 0 ? check_counts(V, 0, 0, 0)
-                                   : fail(V, "it waits for less than nothing");
+        return V->op->pending >= 0 ? verify_counts(V, 0, 0, 0)
+                                   : verify_fail(V, "it waits for less than nothing");
     case TILE_MMA_WAIT:
-        if (!V->role) return fail(V, "it stands outside roles");
-        return V->op->pending >= 0 ? check_counts(V, 0, 0, 0)
-                                   : fail(V, "it waits for less than nothing");
-    case TILE_PIPE: return check_pipe(V);
-    case TILE_ROLE: return check_role(V);
-    case TILE_FILL: return check_fill(V);
-    case TILE_TAKE: return check_take(V);
-    case TILE_DROP: return check_drop(V);
-    case TILE_NEXT: return check_next(V);
-    case TILE_TILES: return check_tiles(V);
-    case TILE_AT: return check_at(V);
-    case TILE_TURN: return V->role ? check_counts(V, 0, 0, 0) : fail(V, "it stands outside roles");
-    case TILE_BARRIER: advance(V, WAITED, ARRIVED); return check_counts(V, 0, 0, 0);
-    case TILE_COMMIT: return check_counts(V, 0, 0, 0);
+        if (!V->role) return verify_fail(V, "it stands outside roles");
+        return V->op->pending >= 0 ? verify_counts(V, 0, 0, 0)
+                                   : verify_fail(V, "it waits for less than nothing");
+    case TILE_PIPE: return verify_pipe(V);
+    case TILE_ROLE: return verify_role(V);
+    case TILE_FILL: return verify_fill(V);
+    case TILE_TAKE: return verify_take(V);
+    case TILE_DROP: return verify_drop(V);
+    case TILE_NEXT: return verify_next(V);
+    case TILE_TILES: return verify_tiles(V);
+    case TILE_AT: return verify_at(V);
+    case TILE_TURN:
+        return V->role ? verify_counts(V, 0, 0, 0) : verify_fail(V, "it stands outside roles");
+    case TILE_BARRIER: advance(V, WAITED, ARRIVED); return verify_counts(V, 0, 0, 0);
+    case TILE_COMMIT: return verify_counts(V, 0, 0, 0);
     case TILE_KIND_COUNT: break;
     }
-    return fail(V, "no such operation");
+    return verify_fail(V, "no such operation");
 }
 
 static bool check_op(Verify *V, const TileOp *op, const TileBlock *b) {
     V->op = op;
-    if ((unsigned)op->kind >= TILE_KIND_COUNT) return V->op = NULL, fail(V, "no such operation");
+    if ((unsigned)op->kind >= TILE_KIND_COUNT)
+        return V->op = NULL, verify_fail(V, "no such operation");
     if (op->block != b || (op == b->first && op->prev) ||
         (op->next ? op->next->prev != op : b->last != op))
-        return fail(V, "it is not linked into its block");
+        return verify_fail(V, "it is not linked into its block");
     if (V->roles && !V->role && op->kind != TILE_ROLE)
-        return fail(V, "it stands behind roles, which are the last in a kernel");
-    if (op->behind && !check_behind(V)) return false;
+        return verify_fail(V, "it stands behind roles, which are the last in a kernel");
+    if (op->behind && !verify_behind(V)) return false;
     for (int i = 0; i < op->args.n; i++)
         if (!check_use(V, op->args.data[i], wanted(op, i))) return false;
     // The results are checked as values first: what the kinds check relies on it.
@@ -774,27 +637,28 @@ static bool check_block(Verify *V, const TileBlock *b) {
 
 static bool check_axes(Verify *V) {
     const TileKernel *k = V->k;
-    if (k->naxes < 0 || k->naxes > TILE_MAX_AXES) return fail(V, "%d axes", k->naxes);
+    if (k->naxes < 0 || k->naxes > TILE_MAX_AXES) return verify_fail(V, "%d axes", k->naxes);
     for (int i = 0; i < k->naxes; i++) {
         const TileAxis *a = &k->axes[i];
         Scope s = launch_scope(V, "the size of an axis");
-        if (!is_name(a->name) || !strcmp(a->name, "b") || !strcmp(a->name, "h"))
-            return fail(V, "axis %d has no name of its own", i);
+        if (!verify_is_name(a->name) || !strcmp(a->name, "b") || !strcmp(a->name, "h"))
+            return verify_fail(V, "axis %d has no name of its own", i);
         for (int j = 0; j < i; j++)
             if (!strcmp(a->name, k->axes[j].name))
-                return fail(V, "two axes are called %s", a->name);
-        if (!check_ex(V, a->size, EX_I32, &s)) return false;
+                return verify_fail(V, "two axes are called %s", a->name);
+        if (!verify_ex(V, a->size, EX_I32, &s)) return false;
         if (a->extent < 0 || a->extent > MAX_EXTENT)
-            return fail(V, "a tile has %d elements along %s", a->extent, a->name);
+            return verify_fail(V, "a tile has %d elements along %s", a->extent, a->name);
         bool constant = a->size->op == EX_CONST;
         if (constant && (a->size->i < 0 || a->size->i > MAX_EXTENT))
-            return fail(V, "%s has %d elements", a->name, a->size->i);
+            return verify_fail(V, "%s has %d elements", a->name, a->size->i);
         if (a->whole && !constant)
-            return fail(V, "%s is whole, but its size is not constant", a->name);
+            return verify_fail(V, "%s is whole, but its size is not constant", a->name);
         if (a->whole && a->extent && a->extent < a->size->i)
-            return fail(V, "%s is whole, but a tile has fewer elements than the axis", a->name);
+            return verify_fail(V, "%s is whole, but a tile has fewer elements than the axis",
+                               a->name);
         if (V->p->scheduled && !a->extent)
-            return fail(V, "%s has no extent, in a scheduled program", a->name);
+            return verify_fail(V, "%s has no extent, in a scheduled program", a->name);
     }
     return true;
 }
@@ -802,39 +666,40 @@ static bool check_axes(Verify *V) {
 static bool check_grid(Verify *V) {
     const TileKernel *k = V->k;
     if (k->ngrid < 0 || k->ngrid > TILE_MAX_GRID)
-        return fail(V, "a grid of %d dimensions", k->ngrid);
+        return verify_fail(V, "a grid of %d dimensions", k->ngrid);
     for (int i = 0; i < k->ngrid; i++) {
         const TileGrid *g = &k->grid[i];
         Scope s = launch_scope(V, "the grid");
-        if (!check_ex(V, g->count, EX_I32, &s)) return false;
+        if (!verify_ex(V, g->count, EX_I32, &s)) return false;
         if (g->sym != SYM_B && g->sym != SYM_H && g->sym != SYM_TILE)
-            return fail(V, "a grid over '%s'", ex_syms[g->sym].name);
+            return verify_fail(V, "a grid over '%s'", ex_syms[g->sym].name);
         if (g->sym == SYM_TILE && (g->axis < 0 || g->axis >= k->naxes || k->axes[g->axis].whole))
-            return fail(V, "a grid over an axis that has no tiles");
+            return verify_fail(V, "a grid over an axis that has no tiles");
         bool *bound = g->sym == SYM_B   ? &V->grid_b
                       : g->sym == SYM_H ? &V->grid_h
                                         : &V->bound[g->axis];
-        if (*bound) return fail(V, "two dimensions of the grid are over one thing");
+        if (*bound) return verify_fail(V, "two dimensions of the grid are over one thing");
         *bound = true;
     }
     return true;
 }
 
 static bool check_mask(Verify *V) {
-    Scope s = tile_scope(V, "the mask");
+    Scope s = verify_scope(V, "the mask");
     s.syms = 1u << SYM_B | 1u << SYM_H | 1u << SYM_SIZE | 1u << SYM_SCALAR | 1u << SYM_POS;
     s.anywhere = true;
-    return check_ex(V, V->k->mask, EX_BOOL, &s);
+    return verify_ex(V, V->k->mask, EX_BOOL, &s);
 }
 
 static bool check_schedule(Verify *V) {
     const TileSchedule *s = &V->k->schedule;
     if (s->lane_axis < -1 || s->lane_axis >= V->k->naxes)
-        return fail(V, "lanes along an axis that is not there");
-    if (s->warps < 0 || s->warps > 32) return fail(V, "%d warps", s->warps);
+        return verify_fail(V, "lanes along an axis that is not there");
+    if (s->warps < 0 || s->warps > 32) return verify_fail(V, "%d warps", s->warps);
     if ((unsigned)s->persist > PERSIST_DYNAMIC || s->section < 0)
-        return fail(V, "no such way of taking tiles");
-    return (s->min_blocks >= 0 && s->min_blocks <= 64) || fail(V, "%d blocks", s->min_blocks);
+        return verify_fail(V, "no such way of taking tiles");
+    return (s->min_blocks >= 0 && s->min_blocks <= 64) ||
+           verify_fail(V, "%d blocks", s->min_blocks);
 }
 
 // Names of values, once more than all others: a name is what a value is known by in the text.
@@ -855,7 +720,7 @@ static bool check_names(Verify *V) {
         for (const char *s = names.data[i]; *s; s++) at = at * 31 + (unsigned char)*s;
         for (at &= (unsigned)cap - 1; table[at]; at = (at + 1) & ((unsigned)cap - 1))
             if (!strcmp(table[at], names.data[i]))
-                return fail(V, "two values are called %%%s", names.data[i]);
+                return verify_fail(V, "two values are called %%%s", names.data[i]);
         table[at] = names.data[i];
     }
     return true;
@@ -870,7 +735,7 @@ static bool check_kernel(Verify *V, const TileKernel *k) {
     memset(V->bound, 0, sizeof V->bound);
     V->grid_b = V->grid_h = V->roles = false;
     V->role = NULL;
-    if (!is_name(k->name)) return fail(V, "a kernel without a name");
+    if (!verify_is_name(k->name)) return verify_fail(V, "a kernel without a name");
     bool ok = check_axes(V) && check_grid(V) && check_mask(V) && check_schedule(V) &&
               check_block(V, &k->body) && check_names(V);
     V->k = NULL;
@@ -882,19 +747,20 @@ static bool check_kernel(Verify *V, const TileKernel *k) {
 
 static bool check_sizes(Verify *V) {
     const TileProgram *p = V->p;
-    if (p->sizes.n < SIZE_FREE) return fail(V, "the fixed sizes are missing");
+    if (p->sizes.n < SIZE_FREE) return verify_fail(V, "the fixed sizes are missing");
     for (int i = 0; i < p->sizes.n; i++) {
         const TileSize *z = &p->sizes.data[i];
         Scope s = {.what = arena_printf(V->scratch, "size %d", i),
                    .syms = 1u << SYM_SIZE | 1u << SYM_WORKERS,
                    .sizes = i,
                    .tile = -1};
-        if (!is_name(z->name)) return fail(V, "size %d has no name", i);
+        if (!verify_is_name(z->name)) return verify_fail(V, "size %d has no name", i);
         for (int j = 0; j < i; j++)
             if (!strcmp(z->name, p->sizes.data[j].name))
-                return fail(V, "two sizes are called %s", z->name);
-        if (z->def && i < SIZE_FREE) return fail(V, "size %s is given, not computed", z->name);
-        if (z->def && !check_ex(V, z->def, EX_I32, &s)) return false;
+                return verify_fail(V, "two sizes are called %s", z->name);
+        if (z->def && i < SIZE_FREE)
+            return verify_fail(V, "size %s is given, not computed", z->name);
+        if (z->def && !verify_ex(V, z->def, EX_I32, &s)) return false;
     }
     return true;
 }
@@ -902,21 +768,22 @@ static bool check_sizes(Verify *V) {
 static bool check_tensor(Verify *V, int i) {
     const TileTensor *t = &V->p->tensors.data[i];
     Scope s = launch_scope(V, arena_printf(V->scratch, "an extent of tensor %d", i));
-    if (!is_name(t->name)) return fail(V, "tensor %d has no name", i);
+    if (!verify_is_name(t->name)) return verify_fail(V, "tensor %d has no name", i);
     for (int j = 0; j < i; j++)
         if (!strcmp(t->name, V->p->tensors.data[j].name))
-            return fail(V, "two tensors are called %s", t->name);
+            return verify_fail(V, "two tensors are called %s", t->name);
     if ((unsigned)t->role > TENSOR_WORK || (unsigned)t->dtype >= DT_COUNT)
-        return fail(V, "tensor '%s' is of no kind", t->name);
+        return verify_fail(V, "tensor '%s' is of no kind", t->name);
     if (t->rank < 0 || t->rank > TILE_MAX_DIMS)
-        return fail(V, "tensor '%s' has %d dimensions", t->name, t->rank);
+        return verify_fail(V, "tensor '%s' has %d dimensions", t->name, t->rank);
     if (!t->rank && t->role != TENSOR_INPUT)
-        return fail(V, "tensor '%s' is a scalar and no input", t->name);
+        return verify_fail(V, "tensor '%s' is a scalar and no input", t->name);
     for (int d = 0; d < t->rank; d++)
-        if (!check_ex(V, t->extent[d], EX_I32, &s)) return false;
+        if (!verify_ex(V, t->extent[d], EX_I32, &s)) return false;
     bool listed = t->index >= 0 && t->index < V->p->inputs.n && V->p->inputs.data[t->index] == i;
     return t->role != TENSOR_INPUT || listed ||
-           fail(V, "tensor '%s' is input %d, but not in the list of inputs", t->name, t->index);
+           verify_fail(V, "tensor '%s' is input %d, but not in the list of inputs", t->name,
+                       t->index);
 }
 
 static bool check_inputs(Verify *V) {
@@ -924,37 +791,37 @@ static bool check_inputs(Verify *V) {
         int t = V->p->inputs.data[i];
         if (t < 0 || t >= V->p->tensors.n || V->p->tensors.data[t].role != TENSOR_INPUT ||
             V->p->tensors.data[t].index != i)
-            return fail(V, "input %d is no tensor of that number", i);
+            return verify_fail(V, "input %d is no tensor of that number", i);
     }
     return true;
 }
 
 static bool check_plans(Verify *V) {
     const TileProgram *p = V->p;
-    if (!p->plans.n) return fail(V, "there is no plan");
+    if (!p->plans.n) return verify_fail(V, "there is no plan");
     for (int i = 0; i < p->plans.n; i++) {
         const TilePlan *plan = &p->plans.data[i];
         Scope s = launch_scope(V, "a plan's condition");
-        if (plan->when && !check_ex(V, plan->when, EX_BOOL, &s)) return false;
+        if (plan->when && !verify_ex(V, plan->when, EX_BOOL, &s)) return false;
         if (!plan->when != (i == p->plans.n - 1))
-            return fail(V,
-                        plan->when ? "the last plan has a condition"
-                                   : "plan %d has no condition, but is not the last",
-                        i);
-        if (!plan->kernels.n) return fail(V, "plan %d runs nothing", i);
+            return verify_fail(V,
+                               plan->when ? "the last plan has a condition"
+                                          : "plan %d has no condition, but is not the last",
+                               i);
+        if (!plan->kernels.n) return verify_fail(V, "plan %d runs nothing", i);
         for (int j = 0; j < plan->kernels.n; j++)
             if (plan->kernels.data[j] < 0 || plan->kernels.data[j] >= p->kernels.n)
-                return fail(V, "plan %d runs a kernel that is not there", i);
+                return verify_fail(V, "plan %d runs a kernel that is not there", i);
     }
     return true;
 }
 
 static bool check_program(Verify *V) {
     const TileProgram *p = V->p;
-    if (!is_name(p->name)) return fail(V, "a program without a name");
+    if (!verify_is_name(p->name)) return verify_fail(V, "a program without a name");
     if ((unsigned)p->target >= TARGET_COUNT || (unsigned)p->dtype >= DT_COUNT)
-        return fail(V, "a program for no target");
-    if (p->D < 1 || p->Dv < 1) return fail(V, "dims are D=%d Dv=%d", p->D, p->Dv);
+        return verify_fail(V, "a program for no target");
+    if (p->D < 1 || p->Dv < 1) return verify_fail(V, "dims are D=%d Dv=%d", p->D, p->Dv);
     if (!check_sizes(V)) return false;
     for (int i = 0; i < p->tensors.n; i++)
         if (!check_tensor(V, i)) return false;
@@ -962,7 +829,7 @@ static bool check_program(Verify *V) {
     for (int i = 0; i < p->kernels.n; i++) {
         for (int j = 0; j < i; j++)
             if (!strcmp(p->kernels.data[i]->name, p->kernels.data[j]->name))
-                return fail(V, "two kernels are called %s", p->kernels.data[i]->name);
+                return verify_fail(V, "two kernels are called %s", p->kernels.data[i]->name);
         if (!check_kernel(V, p->kernels.data[i])) return false;
     }
     return true;

@@ -1,0 +1,73 @@
+// tile_verify.h: what the verifier's two files share: tile_verify.c holds the rules of all
+// programs, tile_verify_roles.c those of kernels of roles.
+#ifndef IR_TILE_VERIFY_H
+#define IR_TILE_VERIFY_H
+
+#include "tile.h"
+
+// How far the copies into a buffer have come, in the order of the text.
+typedef enum Arrival { NOTHING, COPIED, WAITED, ARRIVED } Arrival;
+
+typedef struct Verify {
+    const TileProgram *p;
+    Diags *diags;
+    Arena *scratch;
+    const TileKernel *k;
+    const TileOp *op;
+    const TileValue **value; // by id: the value, where it may be used; NULL elsewhere
+    VEC(int) known;          // the ids of those, in order
+    bool *defined;           // by id: somewhere in the kernel
+    Arrival *arrival;        // by id of a buffer
+    bool bound[TILE_MAX_AXES];
+    bool grid_b, grid_h;
+    int depth;          // of loops
+    int steps;          // of those that have a step
+    bool in_full;       // in a loop over full tiles
+    const TileOp *role; // the one at hand; NULL: none
+    bool roles;         // some role stands before
+} Verify;
+
+// An error; always false.
+bool __attribute__((format(printf, 2, 3))) verify_fail(Verify *V, const char *fmt, ...);
+
+// What an expression may refer to. POS and PARAM have an axis set: where the expression is
+// evaluated.
+typedef struct Scope {
+    const char *what; // "the index", for messages
+    unsigned syms;    // bit s: symbol s
+    int sizes;        // how many of the sizes are known
+    bool loads;       // also scalars
+    bool anywhere;    // every POS may be used (a mask)
+    uint8_t axes[TILE_MAX_RANK + 1];
+    int naxes;
+    bool step;
+    int tile; // an axis whose TILE is known beside those bound; -1: none
+} Scope;
+
+Scope verify_scope(const Verify *V, const char *what); // one value for the whole tile
+bool verify_ex(Verify *V, const Ex *e, ExType type, const Scope *s);
+
+// ---- the op at hand
+bool verify_counts(Verify *V, int results, int least, int most); // of operands
+bool verify_access(Verify *V, const TileValue *v); // its tensor and coordinates, for a tile like v
+bool verify_axis(Verify *V);                       // that it is over can be gone along
+bool verify_body(Verify *V, bool binds);           // its body; binds: its axis is known there
+bool verify_carry_counts(Verify *V);
+bool verify_carry(Verify *V); // what its body yields fits what it carries
+bool verify_carried(Verify *V, const TileValue *inside, const TileValue *other, const char *what);
+bool verify_same_type(const TileValue *v, const TileValue *w);
+bool verify_is_pipe(const TileValue *v);
+bool verify_is_name(const char *s);
+
+// ---- roles (tile_verify_roles.c)
+bool verify_behind(Verify *V); // an op that is behind
+bool verify_pipe(Verify *V);
+bool verify_role(Verify *V);
+bool verify_fill(Verify *V);
+bool verify_take(Verify *V);
+bool verify_drop(Verify *V);
+bool verify_next(Verify *V);
+bool verify_tiles(Verify *V);
+bool verify_at(Verify *V);
+
+#endif

@@ -1,0 +1,129 @@
+// tile_verify_roles.c: the rules of kernels of roles, as far as the order of the text tells; the
+// rest is the interpreter's (tile_flow.c).
+//
+// In: the op at hand, of a verifier that goes through a kernel. Out: whether it keeps the rules.
+// Holds afterwards: roles stand last and are not nested; a pipe has one role that fills and one
+// that takes; what stands behind a `next` has one before it in its block.
+#include "ir/tile_verify.h"
+
+#include <string.h>
+
+enum { MAX_WARPGROUPS = 4, MAX_REGISTERS = 248 };
+
+bool verify_pipe(Verify *V) {
+    if (!verify_counts(V, 1, 0, 0)) return false;
+    const TileValue *v = V->op->results.data[0];
+    if (V->depth || V->role) return verify_fail(V, "a pipe in a loop or a role");
+    return v->home == HOME_SHARED || verify_fail(V, "%%%s is not in shared memory", v->name);
+}
+
+static bool check_when(Verify *V) {
+    Scope s = verify_scope(V, "the condition");
+    return !V->op->when || verify_ex(V, V->op->when, EX_BOOL, &s);
+}
+
+// One role fills a pipe, one takes from it: whoever else does is the first that stands wrong.
+static bool check_partner(Verify *V, const TileValue *pipe) {
+    const TileBlock *b = &V->k->body;
+    for (const TileOp *op = tile_next(b, NULL); op && op != V->op; op = tile_next(b, op)) {
+        if ((op->kind != TILE_FILL && op->kind != TILE_TAKE) || op->args.data[0] != pipe) continue;
+        bool same_role = tile_role_of(op) == V->role;
+        if (op->kind == V->op->kind && !same_role)
+            return verify_fail(V, "%%%s is %s by two roles", pipe->name,
+                               op->kind == TILE_FILL ? "filled" : "taken from");
+        if (op->kind != V->op->kind && same_role)
+            return verify_fail(V, "%%%s is filled and taken from by one role", pipe->name);
+    }
+    return true;
+}
+
+bool verify_fill(Verify *V) {
+    if (!verify_counts(V, 0, 1, 1)) return false;
+    const TileValue *b = V->op->args.data[0];
+    if (!V->role) return verify_fail(V, "a pipe is filled outside roles");
+    if (!verify_access(V, b) || !check_when(V)) return false;
+    const TileTensor *t = &V->p->tensors.data[V->op->tensor];
+    if (b->dtype != t->dtype)
+        return verify_fail(V, "%%%s is %s, '%s' is %s", b->name, dtype_name(b->dtype), t->name,
+                           dtype_name(t->dtype));
+    return check_partner(V, b);
+}
+
+bool verify_take(Verify *V) {
+    if (!verify_counts(V, 1, 1, 1)) return false;
+    const TileValue *b = V->op->args.data[0], *v = V->op->results.data[0];
+    if (!V->role) return verify_fail(V, "a pipe is taken from outside roles");
+    if (!verify_same_type(b, v))
+        return verify_fail(V, "%%%s is not of %%%s's type", v->name, b->name);
+    return check_when(V) && check_partner(V, b);
+}
+
+bool verify_drop(Verify *V) {
+    if (!verify_counts(V, 0, 1, 1)) return false;
+    const TileValue *v = V->op->args.data[0];
+    if (!tile_pipe_of(v)) return verify_fail(V, "%%%s is no view of a pipe's stage", v->name);
+    return check_when(V);
+}
+
+bool verify_next(Verify *V) {
+    if (!verify_counts(V, 0, 0, 0)) return false;
+    if (!V->role) return verify_fail(V, "it stands outside roles");
+    const TileOp *owner = V->op->block->owner;
+    return owner == V->role || owner->kind == TILE_TILES ||
+           verify_fail(V, "it stands in a loop over other things than tiles of the grid");
+}
+
+// Behind a `next` of the same block.
+bool verify_behind(Verify *V) {
+    const TileOp *op = V->op;
+    if (op->kind != TILE_MAP && op->kind != TILE_STORE && op->kind != TILE_FILL)
+        return verify_fail(V, "it cannot be behind");
+    for (const TileOp *at = op->prev; at; at = at->prev)
+        if (at->kind == TILE_NEXT) return true;
+    return verify_fail(V, "it is behind, but no 'next' stands before it in its block");
+}
+
+bool verify_tiles(Verify *V) {
+    const TileOp *op = V->op;
+    if (op->block->owner != V->role || !V->role)
+        return verify_fail(V, "it stands outside roles, or within");
+    int nexts = 0;
+    for (const TileOp *in = op->body.first; in; in = in->next) nexts += in->kind == TILE_NEXT;
+    if (nexts != 1) return verify_fail(V, "its body goes on %d times, not once", nexts);
+    return verify_carry_counts(V) && verify_body(V, false) && verify_carry(V);
+}
+
+bool verify_at(Verify *V) {
+    const TileOp *op = V->op;
+    Scope index = verify_scope(V, "the tile's index");
+    if (!verify_counts(V, op->results.n, 0, 0) || !verify_axis(V)) return false;
+    if (!verify_ex(V, op->index, EX_I32, &index) || !verify_body(V, true)) return false;
+    const TileOp *yield = op->body.last;
+    if (!yield || yield->kind != TILE_YIELD)
+        return verify_fail(V, "its body does not end with yield");
+    if (yield->args.n != op->results.n)
+        return verify_fail(V, "%d values are yielded for %d results", yield->args.n, op->results.n);
+    for (int i = 0; i < op->results.n; i++)
+        if (!verify_carried(V, op->results.data[i], yield->args.data[i], "what is yielded"))
+            return false;
+    return true;
+}
+
+bool verify_role(Verify *V) {
+    const TileOp *op = V->op;
+    if (!verify_counts(V, 0, 0, 0)) return false;
+    if (V->role || V->depth) return verify_fail(V, "a role in a loop or in a role");
+    if (!verify_is_name(op->role)) return verify_fail(V, "a role without a name");
+    for (const TileOp *at = op->prev; at; at = at->prev)
+        if (at->kind == TILE_ROLE && !strcmp(at->role, op->role))
+            return verify_fail(V, "two roles are called %s", op->role);
+    if (op->warpgroups < 1 || op->warpgroups > MAX_WARPGROUPS)
+        return verify_fail(V, "it has %d warpgroups", op->warpgroups);
+    if (op->registers < 0 || op->registers > MAX_REGISTERS || op->registers % 8)
+        return verify_fail(V, "it has %d registers a thread", op->registers);
+    V->role = op;
+    V->roles = true;
+    bool ok = verify_body(V, false);
+    V->role = NULL;
+    return ok;
+}
