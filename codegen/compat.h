@@ -1,5 +1,4 @@
-// compat.h: the one place that knows LLVM versions. LLVM 19 is what is tested; where a later one
-// renamed something that is used here, the new name is given the old meaning below.
+// compat.h: the one place that knows LLVM versions. LLVM 19 is what is tested.
 #ifndef CODEGEN_COMPAT_H
 #define CODEGEN_COMPAT_H
 

@@ -1,9 +1,10 @@
 // host.c: the host target: the function's frame, the grid, where values lie, and what loops carry
 // in memory.
 //
-// In: a kernel scheduled for the host (host.h tells the layout). Out: `void kernel(const uint64_t
-// *args, int64_t first, int64_t last)`, which runs the grid's tiles [first, last); one 8-byte slot
-// for each argument.
+// In: a kernel scheduled for the host (host.h tells the layout). Out: a function that runs the
+// grid's tiles [first, last); one 8-byte slot for each argument:
+//
+//     void kernel(const uint64_t *args, int64_t first, int64_t last)
 #include "codegen/host.h"
 
 #include <assert.h>

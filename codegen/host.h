@@ -1,13 +1,12 @@
 // host.h: what the files of the host target share. The schedule names the axis that lies along
-// vector lanes (TileSchedule. lane_axis, L below). A value lives in scratch memory of the one
-// thread that runs the tile, 4 bytes an element (f32, i32 or bool as i32), the other axes outside
-// in the kernel's order and L innermost:
+// vector lanes (TileSchedule.lane_axis, M below). A value lives in scratch memory of the one thread
+// that runs the tile, 4 bytes an element (f32, i32, or bool as i32), the lane axis innermost and
+// the others outside in the kernel's order:
 //
-//     f32[M, N] -> [N][M]       f32[M] -> [M]       f32[M, E] -> [E][M]       f32[N] -> [N] f32[N,
-//     D] -> [N][D]
+//     f32[M, N] -> [N][M]     f32[M] -> [M]     f32[N, D] -> [N][D]     f32[N] -> [N]
 //
 // so that for each key a whole vector of queries is at hand, row reductions are vertical, and a
-// product broadcasts the other operand's elements from where they lie. A loaded value without L may
+// product broadcasts the other operand's elements from where they lie. A loaded value without M may
 // be a view of the tensor itself.
 #ifndef CODEGEN_HOST_H
 #define CODEGEN_HOST_H

@@ -4,8 +4,8 @@
 // without it along what its first operand is contiguous in; a reduced axis is the innermost loop,
 // its accumulators in registers:
 //
-//     map (M, N) rowsum over N    ->    for N: { 4 vectors of M: load, compute, acc += }; store 4
-//     vectors
+//     map [M, N] rowsum over N   ->   for N: 4 vectors of M: load, compute, acc += ..
+//                                     store 4 vectors
 //
 // Results that reduce over different axes take a walk each; plain results go with the last one,
 // since they may be made in the place of an operand.

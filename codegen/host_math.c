@@ -1,9 +1,9 @@
 // host_math.c: f32 mathematics on the host's vectors, as polynomials.
 //
 // In: an operation and its arguments. Out: its value; NULL leaves it to the shared formulas.
-// Holds afterwards: relative error below 3e-7 (exp2, exp, log2, log 1.5e-7); infinities, zeros and
-// NaN as C has them; subnormal results are rounded, not flushed. sin and cos hold to |x| < 2^30
-// (the angle is reduced in f64).
+// Holds afterwards: relative error below 3e-7 (exp2, exp, log2, log below 2e-7); infinities, zeros
+// and NaN as C has them. The angle of sin and cos is reduced in f64: good to |x| < 2^30, without a
+// fused multiply-add to 2^20.
 #include "codegen/host.h"
 
 #include <math.h>

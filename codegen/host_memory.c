@@ -4,10 +4,11 @@
 // Holds afterwards: values whose lives overlap have different slots, unless one is made in place of
 // the other:
 //
-//     a loop's results, its carried values and, where nothing else needs them, their initial values
-//     lie in one slot; an elementwise map's result takes the place of an operand, a product's that
-//     of its summand, when it is their last use; a yielded value is made in the carried one's slot
-//     where that is not read any more.
+//   - a loop's results, its carried values and, where nothing else needs them, their initial values
+//     lie in one slot;
+//   - an elementwise map's result takes the place of an operand, a product's that of its summand,
+//     when it is their last use;
+//   - a yielded value is made in the carried one's slot where that is not read any more;
 //
 // so that an accumulator is scaled, added to and carried without a copy. What yields into another's
 // slot is copied by the loop. Every slot is a stack variable of its own: LLVM then knows that slots

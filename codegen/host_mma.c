@@ -3,11 +3,11 @@
 // In: an mma op. Out: loops around one block of accumulators. One operand, V, is contiguous along
 // an axis X of the result; of the other, S, single elements are broadcast from where they lie:
 //
-//     S^T[N][M] = K Q^T     X = M, V = Q [D][M], S = K [N, D] in the tensor itself       rows = N
-//     O^T[E][M] += V^T P^T  X = M, V = P [N][M], S = V [N, E] in the tensor itself       rows = E
+//     scores    S^T[N][M] = K Q^T       X = M    V = q as [D][M]    S = k, rows N
+//     output    O^T[E][M] += V^T P^T    X = M    V = p as [N][M]    S = v, rows E
 //
-//     for rows in blocks of 6: for X in 4 vectors: for c: { load 4 vectors of V; for each row:
-//     broadcast S, 4 fma }
+//     for rows in blocks of 6: for X in blocks of 4 vectors:
+//         for c: load 4 vectors of V; for each row: broadcast an element of S, 4 multiply-adds
 //
 // The block's size fills the register file: rows x vectors accumulators, the vectors of V and one
 // broadcast. Where no operand is contiguous along the result (a contraction over the lanes),

@@ -3,13 +3,12 @@
 // In: a load or a store. Out: loops of vector moves; outside the tensor a load gives 0 and a store
 // does nothing.
 //
-//     a view       f32 without the lane axis, wholly inside: no move, the value is the tensor's
-//     memory. Else a copy. transposed   the lane axis is a row of the tensor (q, o): squares of
-//     vectors, turned by shuffles. straight     everything else: vectors along what the value is
-//     contiguous in, gathered where the tensor is not.
+//     a view       f32 without the lane axis, wholly inside: the value is the tensor's own memory
+//     transposed   the lane axis is a row of the tensor (q, o): host_turn.c
+//     straight     everything else: vectors along what the value is contiguous in, gathered or
+//                  scattered where the tensor is not
 //
-// A tile that lies wholly inside is moved without masks (masked moves of narrow elements are slow
-// on some processors).
+// Where masked moves of narrow elements are slow, a tile that lies wholly inside goes without.
 #include "codegen/host.h"
 
 #include <assert.h>
@@ -93,7 +92,8 @@ static Val iota(Ty t, int lanes) {
 // Whole axes that are not padded: nothing to ask at run time.
 static bool always_inside(Cg *cg, const Access *a, int d) {
     const Ex *extent = cg->p->tensors.data[a->op->tensor].extent[d], *at = a->op->coord[d].at;
-    return ex_is_i32(at, 0) && extent->op == EX_CONST && extent->i >= host_extent(cg, a->op->coord[d].axis);
+    return ex_is_i32(at, 0) && extent->op == EX_CONST &&
+           extent->i >= host_extent(cg, a->op->coord[d].axis);
 }
 
 // Which of the elements along an axis (-1: the one) from a->index on are inside; NULL: all are

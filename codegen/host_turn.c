@@ -4,8 +4,8 @@
 // the module that moves it, one for each shape. Rows and columns outside the tensor read as 0 and
 // are not stored.
 //
-//     for rows in steps of 16: for columns in steps of 16: { load 16 rows; 64 shuffles; store 16
-//     columns }
+//     for rows in steps of 16: for columns in steps of 16:
+//         load 16 rows; 64 shuffles; store 16 columns
 #include "codegen/host.h"
 
 #include <assert.h>

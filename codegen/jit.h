@@ -12,6 +12,7 @@ void cg_close(Cg *cg);
 // Builds, checks and optimizes all kernels of the programs.
 bool cg_build(Cg *cg, const TileProgram *const *programs, int count);
 // cg_jit for a given target: the host with narrower vectors than it has, for tests.
-CgJit *cg_jit_on(const Target *target, const TileProgram *const *programs, int count, const CgOptions *o, Diags *diags);
+CgJit *cg_jit_on(const Target *target, const TileProgram *const *programs, int count,
+                 const CgOptions *o, Diags *diags);
 
 #endif

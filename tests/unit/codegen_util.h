@@ -40,11 +40,23 @@ static inline bool cu_target(int lanes, Target *t) {
     return true;
 }
 
+// An f16's bits and value; v is exact in it.
 static inline uint16_t cu_half(double v) {
-    _Float16 h = (_Float16)v;
-    uint16_t bits;
-    memcpy(&bits, &h, sizeof bits);
-    return bits;
+    int e;
+    double a = fabs(v);
+    unsigned sign = signbit(v) ? 0x8000 : 0;
+    if (isnan(v)) return 0x7e00;
+    if (isinf(v)) return (uint16_t)(sign | 0x7c00);
+    frexp(a, &e);
+    if (a < 0x1p-14) return (uint16_t)(sign | (unsigned)(a * 0x1p24));
+    return (uint16_t)(sign | ((unsigned)(e + 14) << 10 | ((unsigned)ldexp(a, 11 - e) & 1023)));
+}
+
+static inline double cu_half_value(uint16_t bits) {
+    int e = bits >> 10 & 31, m = bits & 1023;
+    double a =
+        e == 31 ? (m ? (double)NAN : (double)INFINITY) : ldexp(e ? 1024 + m : m, e ? e - 25 : -24);
+    return bits & 0x8000 ? -a : a;
 }
 
 static inline void cu_put(Dtype t, char *at, int64_t i, double v) {
@@ -76,9 +88,7 @@ static inline double cu_get(Dtype t, const char *at, int64_t i) {
     bits = (uint32_t)narrow << 16;
     memcpy(&f, &bits, sizeof f);
     if (t == DT_BF16) return (double)f;
-    _Float16 h;
-    memcpy(&h, &narrow, sizeof h);
-    return (double)h;
+    return cu_half_value(narrow);
 }
 
 // high: the tensor ends where the forbidden page begins; else it begins where one ends.
