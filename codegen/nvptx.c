@@ -207,6 +207,11 @@ static void nv_op(Cg *cg, const TileOp *op) {
     assert(!"an operation of the scheduled level");
 }
 
+static void nv_loop_yield(Cg *cg, CgLoop *loop, const TileOp *yield) {
+    (void)loop, (void)yield;
+    if (nv_state(cg)->roles) nv90_pack(cg); // of every block that a role has
+}
+
 const CgHooks cg_nvptx_hooks = {
     .machine = nv_machine,
     .passes = nv_passes,
@@ -216,6 +221,7 @@ const CgHooks cg_nvptx_hooks = {
     .grid = nv_grid,
     .op = nv_op,
     .loop_begin = nv_loop_begin,
+    .loop_yield = nv_loop_yield,
     .loop_end = nv_loop_end,
     .math = nv_math,
 };

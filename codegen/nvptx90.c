@@ -144,6 +144,7 @@ void nv90_prepare(Cg *cg) {
     cg->launch.threads = h->warpgroups * NV90_GROUP;
     cg->launch.persistent = cg->k->schedule.persist != PERSIST_NONE;
     h->stage = ARENA_ARRAY(cg->arena, Val, cg->k->nvalues + 1);
+    s->partial = nv90_find_partial(cg);
     add_maps(cg);
     CgArg counter = {CG_ARG_COUNTER, 0, 0};
     if (cg->k->schedule.persist == PERSIST_DYNAMIC) VEC_PUSH(cg->arena, &cg->args, counter);
@@ -209,7 +210,7 @@ static void begin_variables(Cg *cg) {
         LLVMBuildStore(cg->b, zero, p->last);
         LLVMBuildStore(cg->b, cg_i32(cg, is_producer(h->role)), p->parity);
     }
-    h->flight.n = 0;
+    h->flight.n = h->wide.n = 0;
     nv90_tiles_begin(cg);
 }
 
@@ -471,9 +472,25 @@ static void lower(Cg *cg, const TileOp *op) {
     assert(!"an operation of a kernel with roles");
 }
 
+static bool uses_wide(Cg *cg, const TileOp *op) {
+    const Nv90 *h = nv90_state(cg);
+    for (int i = 0; i < h->wide.n; i++)
+        for (int a = 0; a < op->args.n; a++)
+            if (h->wide.data[i].value == &cg->value[op->args.data[a]->id]) return true;
+    return false;
+}
+
+static void lower_whole(Cg *cg, const TileOp *op) { nv90_with_sums(cg, op, lower); }
+
 void nv90_op(Cg *cg, const TileOp *op) {
+    const Nv90 *h = nv90_state(cg);
+    for (int i = 0; i < h->early.n; i++)
+        if (h->early.data[i] == op) return;
+    bool reads = op->kind == TILE_MAP || op->kind == TILE_STORE;
+    if (uses_wide(cg, op)) nv90_pack(cg);
+    void (*how)(Cg *, const TileOp *) = reads ? lower_whole : lower;
     if (op->behind)
-        nv90_behind(cg, op, lower);
+        nv90_behind(cg, op, how);
     else
-        lower(cg, op);
+        how(cg, op);
 }

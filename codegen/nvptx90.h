@@ -36,6 +36,12 @@ typedef struct Nv90Flight { // products that have not landed
     CgValue *acc;
 } Nv90Flight;
 
+typedef struct Nv90Wide { // a narrow fragment whose pairs are still two f32 each
+    CgValue *value;
+    Dtype dtype;
+    Val *elements;
+} Nv90Wide;
+
 typedef struct Nv90Point { // a tile of the grid, in the symbols' order
     Val b, h, tile, valid;
 } Nv90Point;
@@ -57,6 +63,8 @@ typedef struct Nv90 { // of a kernel with roles
     Val b, h, tile, valid; // allocas: what the symbols mean
     Nv90Point behind;      // before the last `next`
     Val *stage;            // of views, by TileValue.id: i32
+    VEC(const TileOp *) early; // what was done before its turn
+    VEC(Nv90Wide) wide;        // what is not packed yet
 } Nv90;
 
 static inline Nv90 *nv90_state(Cg *cg) { return nv_state(cg)->roles; }
@@ -77,7 +85,12 @@ void nv90_tiles(Cg *cg, const TileOp *op);
 void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv90_mma(Cg *cg, const TileOp *op); // nvptx90_mma.c
 void nv90_mma_wait(Cg *cg, int pending);
-void nv90_pinned_wait(Cg *cg, int pending);        // nothing moves across it
+void nv90_pack(Cg *cg); // all that is wide
+void nv90_pinned_wait(Cg *cg, const TileOp *map); // nothing moves across it
+// The descriptor of a shared operand, `offset` bytes into it.
+Val nv90_operand(Cg *cg, const TileValue *v, Val offset, int leading);
+bool *nv90_find_partial(Cg *cg); // nvptx90_partial.c
+void nv90_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv90_store_through(Cg *cg, const TileOp *op); // nvptx90_store.c
 void nv90_stores_end(Cg *cg);
 
@@ -117,6 +130,7 @@ typedef struct Nv90Product { // one group of wgmmas over the contracted axis, 16
     bool accumulate;                   // acc holds what to add to
     Val *acc;                          // columns / 2, in and out
 } Nv90Product;
-void nv90_wgmma(Cg *cg, const Nv90Product *p); // fence, all steps, commit: one block of assembly
+// Steps [from, to) in one block of assembly: the first begins with a fence, the last ends the group.
+void nv90_wgmma(Cg *cg, const Nv90Product *p, int from, int to);
 
 #endif

@@ -50,11 +50,21 @@ static Val *left_registers(Cg *cg, const Operands *o, int n) {
     return r;
 }
 
+// A stage's descriptor is the ring's and so many stages: one instruction in a loop.
+Val nv90_operand(Cg *cg, const TileValue *v, Val offset, int leading) {
+    const Nv90Pipe *p = nv90_pipe(cg, v);
+    Val at = nv90_shared(cg, p->data);
+    if (offset) at = LLVMBuildAdd(cg->b, at, offset, "");
+    Val first = nv90_descriptor(cg, at, leading, 8 * NV90_PITCH);
+    Val stage = LLVMBuildZExt(cg->b, nv90_state(cg)->stage[v->id], cg->i64, "");
+    return LLVMBuildAdd(cg->b, first,
+                        LLVMBuildMul(cg->b, stage, cg_i64(cg, p->tile.bytes / 16), ""), "");
+}
+
 static Val left_descriptor(Cg *cg, const Operands *o, const NvTile *t) {
     assert(t->panels && t->col_axis == o->axis);
     Val mine = LLVMBuildMul(cg->b, nv90_state(cg)->group, cg_i32(cg, 64 * NV90_PITCH), "");
-    Val at = LLVMBuildAdd(cg->b, cg->value[o->left->id].mem, mine, "");
-    return nv90_descriptor(cg, at, 16, 8 * NV90_PITCH);
+    return nv90_operand(cg, o->left, mine, 16);
 }
 
 static void begin_sum(Cg *cg, const TileOp *op, CgValue *value) {
@@ -62,6 +72,16 @@ static void begin_sum(Cg *cg, const TileOp *op, CgValue *value) {
     value->e = ARENA_ARRAY(cg->arena, Val, value->n);
     for (int i = 0; op->args.n > 2 && i < value->n; i++)
         value->e[i] = cg->value[op->args.data[2]->id].e[i];
+}
+
+// What may come before the end of an operation that stands before it: the release of what was read,
+// and maps of something else.
+static bool may_come_early(const TileOp *op, const TileOp *map) {
+    if (op->kind == TILE_DROP) return true;
+    if (op->kind != TILE_MAP || op->waits || op->behind != map->behind) return false;
+    for (int i = 0; i < op->args.n; i++)
+        if (op->args.data[i]->def == map) return false;
+    return op->results.data[0]->home == HOME_FRAGMENT;
 }
 
 void nv90_mma(Cg *cg, const TileOp *op) {
@@ -75,8 +95,7 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     p.steps = cg->k->axes[o.axis].extent / 16;
     p.transposed = right.row_axis == o.axis;
     p.right_step = steps(cg, &right, p.transposed, p.steps);
-    p.right = nv90_descriptor(cg, cg->value[o.right->id].mem,
-                              p.transposed ? right.rows * NV90_PITCH : 16, 8 * NV90_PITCH);
+    p.right = nv90_operand(cg, o.right, NULL, p.transposed ? right.rows * NV90_PITCH : 16);
     if (o.left->home == HOME_SHARED) {
         NvTile left = nv_tile(cg->k, o.left);
         p.left = left_descriptor(cg, &o, &left);
@@ -84,7 +103,16 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     } else {
         p.registers = left_registers(cg, &o, p.steps);
     }
-    nv90_wgmma(cg, &p);
+    const TileOp *within = op->next;
+    if (op->async && p.steps > 1 && within && within->kind == TILE_MAP && may_come_early(within, op)) {
+        // what needs no product runs while the first step does
+        nv90_wgmma(cg, &p, 0, 1);
+        nv90_op(cg, within);
+        VEC_PUSH(cg->arena, &h->early, within);
+        nv90_wgmma(cg, &p, 1, p.steps);
+    } else {
+        nv90_wgmma(cg, &p, 0, p.steps);
+    }
     Nv90Flight f = {value};
     VEC_PUSH(cg->arena, &h->flight, f);
     if (!op->async) nv90_mma_wait(cg, 0);
@@ -105,13 +133,37 @@ void nv90_mma_wait(Cg *cg, int pending) {
         for (int e = 0; e < h->flight.data[i].acc->n; e++) h->flight.data[i].acc->e[e] = all[at++];
     for (int i = landed; i < h->flight.n; i++) h->flight.data[i - landed] = h->flight.data[i];
     h->flight.n -= landed;
+    if (!h->flight.n) nv90_pack(cg);
 }
 
-// ptxas moves what it likes over a wait for products, but not over a branch: two waits for a
-// barrier that is always complete bound it.
-void nv90_pinned_wait(Cg *cg, int pending) {
+// Registers that a product in flight reads may not be written, and ptxas takes those of its successor
+// for them: pairs are made when nothing is in flight.
+void nv90_pack(Cg *cg) {
+    Nv90 *h = nv90_state(cg);
+    for (int i = 0; i < h->wide.n; i++) {
+        const Nv90Wide *w = &h->wide.data[i];
+        for (int e = 0; e < w->value->n; e++)
+            w->value->e[e] = nv_pack(cg, w->dtype, w->elements[2 * e], w->elements[2 * e + 1]);
+    }
+    h->wide.n = 0;
+}
+
+static void bring_forward(Cg *cg, const TileOp *map, TileKind kind) {
+    Nv90 *h = nv90_state(cg);
+    for (const TileOp *op = map->next; op && may_come_early(op, map); op = op->next) {
+        if (op->kind != kind) continue;
+        nv90_op(cg, op);
+        VEC_PUSH(cg->arena, &h->early, op);
+    }
+}
+
+// ptxas moves what it likes over a wait for products, but not over a branch: two waits for a barrier
+// that is always complete bound it. What the products held is free at once, not at the map's end.
+void nv90_pinned_wait(Cg *cg, const TileOp *map) {
     Val done = nv90_shared(cg, nv90_state(cg)->done), odd = cg_i32(cg, 1);
     nv90_barrier_wait(cg, done, odd);
-    nv90_mma_wait(cg, pending);
+    nv90_mma_wait(cg, map->pending);
+    bring_forward(cg, map, TILE_DROP);
     nv90_barrier_wait(cg, done, odd);
+    bring_forward(cg, map, TILE_MAP);
 }

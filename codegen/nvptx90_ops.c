@@ -211,9 +211,10 @@ static void product_step(Text *t, const Nv90Product *p, int k, int left, int rig
                     p->transposed);
 }
 
-void nv90_wgmma(Cg *cg, const Nv90Product *p) {
+void nv90_wgmma(Cg *cg, const Nv90Product *p, int from, int to) {
     int n = p->columns / 2, left = n, nargs = 0;
     int right = left + (p->left ? 1 : 4 * p->steps);
+    bool sums = p->accumulate || from > 0;
     assert(p->columns % 8 == 0 && p->columns <= 256);
     Text text, c;
     text_init(&text, cg->arena);
@@ -225,13 +226,14 @@ void nv90_wgmma(Cg *cg, const Nv90Product *p) {
     for (int i = 0; i < nargs; i++) text_puts(&c, p->left ? ",l" : ",r");
     v[nargs++] = p->right;
     text_puts(&c, ",l");
-    for (int i = 0; p->accumulate && i < n; i++) {
+    for (int i = 0; sums && i < n; i++) {
         v[nargs++] = p->acc[i];
         text_printf(&c, ",%d", i);
     }
     text_puts(&c, ",~{memory}");
-    text_puts(&text, "{\n\t.reg .b64 da, db;\n\twgmma.fence.sync.aligned;\n");
-    for (int k = 0; k < p->steps; k++) product_step(&text, p, k, left, right);
-    text_puts(&text, "\twgmma.commit_group.sync.aligned;\n\t}");
+    text_puts(&text, "{\n\t.reg .b64 da, db;\n");
+    if (from == 0) text_puts(&text, "\twgmma.fence.sync.aligned;\n");
+    for (int k = from; k < to; k++) product_step(&text, p, k, left, right);
+    text_puts(&text, to == p->steps ? "\twgmma.commit_group.sync.aligned;\n\t}" : "\t}");
     cg_struct_asm(cg, floats(cg, n), n, v, nargs, text.s, c.s, p->acc);
 }

@@ -3,7 +3,7 @@
 // In: a loop. A carried number per row that only grows by a tile's row sum, `l * c + rowsum`, is a sum over the four threads of each quad at
 // any time: they need not be added up at every step. So its start is given to one thread of the quad, each thread adds what it has itself,
 // and the parts are added across the quad once, after the loop.
-#include "codegen/nvptx.h"
+#include "codegen/nvptx90.h"
 
 #include <assert.h>
 
@@ -102,6 +102,10 @@ static Val only_first_of_quad(Cg *cg, Val v) {
 void nv_loop_begin(Cg *cg, CgLoop *loop) {
     const TileOp *op = loop->op;
     NvState *s = nv_state(cg);
+    if (s->roles) { // nvptx90_partial.c has looked at the whole kernel
+        nv90_pack(cg);
+        return;
+    }
     LoopState *own = loop->own = ARENA_NEW(cg->arena, LoopState);
     if (!s->partial) s->partial = ARENA_ARRAY(cg->arena, bool, cg->k->nvalues + 1);
     for (int i = 0; i < op->carried.n; i++) {
@@ -118,6 +122,7 @@ void nv_loop_begin(Cg *cg, CgLoop *loop) {
 
 void nv_loop_end(Cg *cg, CgLoop *loop) {
     const LoopState *own = loop->own;
+    if (!own) return;
     for (int i = 0; i < own->sums.n; i++) {
         const PartialSum *sum = &own->sums.data[i];
         CgValue *result = &cg->value[loop->op->results.data[sum->index]->id];

@@ -128,14 +128,14 @@ static void walk(Cg *cg, CgElem *elem) {
                 for (at->c = 0; at->c < cols; at->c++) element(cg, elem, pair);
 }
 
-// Pairs are made when a product that reads such registers has landed: else ptxas lets none overlap.
 static void pack_wide(Cg *cg, const At *at) {
+    Nv90 *h = nv90_state(cg);
     for (int i = 0; i < at->op->outs.n; i++) {
         const TileValue *v = at->op->results.data[i];
-        CgValue *value = &cg->value[v->id];
-        for (int j = 0; at->wide[i] && j < value->n; j++)
-            value->e[j] = nv_pack(cg, v->dtype, at->wide[i][2 * j], at->wide[i][2 * j + 1]);
+        Nv90Wide w = {&cg->value[v->id], v->dtype, at->wide[i]};
+        if (w.elements) VEC_PUSH(cg->arena, &h->wide, w);
     }
+    if (!h->flight.n) nv90_pack(cg);
 }
 
 static void widen_packed(Cg *cg, At *at) {
@@ -158,7 +158,7 @@ static void walk_roles(Cg *cg, CgElem *elem) {
     for (at->r = 0; at->r < rows; at->r++)
         for (at->n = 0; at->n < s.nt; at->n++)
             for (at->c = 0; at->c < cols; at->c++) {
-                if (at->op->waits && done++ == at->op->after) nv90_pinned_wait(cg, at->op->pending);
+                if (at->op->waits && done++ == at->op->after) nv90_pinned_wait(cg, at->op);
                 element(cg, elem, pair);
             }
     if (at->op->waits && done <= at->op->after) nv90_mma_wait(cg, at->op->pending);

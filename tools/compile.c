@@ -88,7 +88,7 @@ static PassOptions pass_options(const Compile *c) {
                          .dtype = o->dtype,
                          .opt = o->level,
                          .tf32 = o->tf32,
-                         .split = o->level > 0 && o->target == TARGET_HOST};
+                         .split = o->level > 0};
 }
 
 bool compile_algorithm(Compile *c) {
@@ -99,7 +99,9 @@ bool compile_algorithm(Compile *c) {
     return true;
 }
 
-bool compile_supports(TargetId target) { return target == TARGET_HOST || target == TARGET_SM80; }
+bool compile_supports(TargetId target) {
+    return target == TARGET_HOST || target == TARGET_SM80 || target == TARGET_SM90A;
+}
 
 // What later versions' targets need is not here yet; saying so is better than trying.
 static bool supported(Compile *c) {
