@@ -45,7 +45,7 @@ ATTN
 
 # ---- compiling
 gives 0 -O3 relu_attn.attn -o relu.ptx
-says relu.ptx '.target sm_80'
+says relu.ptx '.target sm_'
 gives 0 relu_attn.attn -o relu.o
 says relu.h 'relu_open'
 gives 0 relu_attn.attn -o relu.s
@@ -53,6 +53,8 @@ gives 0 relu_attn.attn -o relu.ll
 says relu.ll 'define'
 gives 0 relu_attn.attn --target=sm_80 -o relu80.s
 says relu80.s '.target sm_80'
+gives 0 relu_attn.attn --target=sm_90a -o relu90.ptx
+says relu90.ptx '.target sm_90a'
 for form in ast row tile schedule llvm asm; do
     gives 0 relu_attn.attn --emit=$form
     holds '[ -s out ]'
@@ -74,8 +76,8 @@ says err 'error:'
 holds 'grep -q relu_attn relu.ptx' # untouched
 gives 1 decay.attn -o decay.ptx
 gives 1 relu_attn.attn -o relu.hsaco
-gives 1 relu_attn.attn --target=sm_90a -o relu90.ptx
-holds '[ ! -e relu90.ptx ]'
+gives 1 relu_attn.attn --target=gfx1100 -o relu1100.hsaco
+holds '[ ! -e relu1100.hsaco ]'
 says err 'not supported by this version'
 gives 1 relu_attn.attn --phase=bwd -o bwd.ptx
 gives 1 relu_attn.attn --phase=fwd,bwd -o bwd.ptx
