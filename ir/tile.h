@@ -156,8 +156,9 @@ struct TileOp {
     // MMA: the product is issued and makes a group; nothing may read the result before an MMA_WAIT
     // (or a waiting map) has let it land. Groups land in order.
     bool async;
-    // MAP: after `after` elements of each thread's rows were computed, wait until at most `pending`
-    // groups of products are in flight. What the wait lands is known to be there behind the map.
+    // MAP: after `after` elements of each thread were computed, wait until at most `pending` groups
+    // of products are in flight; `after` -1: anywhere before results are narrowed, which is always
+    // behind the wait. What the wait lands is known to be there behind the map.
     bool waits;
     int after;
     // MAP, STORE, FILL behind a NEXT of the same block: b, h, TILE and POS mean the tile before it.
@@ -186,8 +187,8 @@ typedef struct TileSchedule {
     int min_blocks; // blocks that should fit an SM together (launch bounds); 0: no wish
     // Kernels of roles: which tiles a block has (`next`).
     TilePersist persist;
-    int section; // heads (of all batches) whose tiles are taken before those of the next section,
-                 // so that their K and V stay in the L2 cache; 0: one section
+    int section; // about how many tiles are taken of some heads before those of the next ones, so
+                 // that their K and V stay in the L2 cache; 0: all heads at once
 } TileSchedule;
 
 typedef struct TileKernel {

@@ -346,8 +346,9 @@ static bool parse_map(Parse *P, TileOp *op) {
         return fail(P, "%d bodies for %d results", op->outs.n, op->results.n);
     if (!expect(P, "}")) return false;
     op->waits = take(P, "waiting");
-    return !op->waits ||
-           (take_int(P, &op->pending) && expect(P, "after") && take_int(P, &op->after));
+    op->after = -1;
+    if (op->waits && !take_int(P, &op->pending)) return false;
+    return !op->waits || !take(P, "after") || take_int(P, &op->after);
 }
 
 static bool parse_block(Parse *P, TileBlock *b);

@@ -230,7 +230,8 @@ static void map(Out *o, const TileOp *op) {
         indent(o);
         text_puts(o->text, "}");
     }
-    if (op->waits) text_printf(o->text, " waiting %d after %d", op->pending, op->after);
+    if (op->waits) text_printf(o->text, " waiting %d", op->pending);
+    if (op->waits && op->after >= 0) text_printf(o->text, " after %d", op->after);
     o->names = outer;
 }
 

@@ -391,7 +391,7 @@ static bool check_map(Verify *V) {
             return verify_fail(V, "it is over an axis that is not there");
         if (i && op->axes[i] <= op->axes[i - 1]) return verify_fail(V, "its axes are out of order");
     }
-    if (op->waits && (op->pending < 0 || op->after < 0 || !V->role))
+    if (op->waits && (op->pending < 0 || op->after < -1 || !V->role))
         return verify_fail(V, "it waits for products in no role, or for less than nothing");
     unsigned reached = 0;
     for (int i = 0; i < op->outs.n; i++)

@@ -440,10 +440,9 @@ static void maps_of(Flat *f, const Step *st, TileValue *sum, TileValue *v) {
         if (op->kind != TILE_MAP || op == st->rescale) continue;
         move(f, op);
         if (op != st->weights) continue;
-        op->waits = s->shape.after >= 0;
-        op->after = op->waits ? s->shape.after : 0;
+        op->waits = true;
+        op->after = s->shape.after;
         op->pending = 0;
-        if (!op->waits) sm90_wait(s, 0);
         sm90_drop(s, v, NULL);
     }
     f->to[st->sum->results.data[0]->id] = sum;
