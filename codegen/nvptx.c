@@ -174,11 +174,7 @@ static void statement(Cg *cg, const char *text) {
     cg_asm(cg, cg->void_, NULL, 0, text, "~{memory}", true);
 }
 
-static void nv_op(Cg *cg, const TileOp *op) {
-    if (nv_state(cg)->roles) {
-        nv90_op(cg, op);
-        return;
-    }
+static void plain_op(Cg *cg, const TileOp *op) {
     switch (op->kind) {
     case TILE_LOAD: nv_load(cg, op); return;
     case TILE_STORE: nv_store(cg, op); return;
@@ -205,6 +201,15 @@ static void nv_op(Cg *cg, const TileOp *op) {
     case TILE_KIND_COUNT: break;
     }
     assert(!"an operation of the scheduled level");
+}
+
+static void nv_op(Cg *cg, const TileOp *op) {
+    if (nv_state(cg)->roles) {
+        nv90_op(cg, op);
+        return;
+    }
+    if (!nv_skip_before(cg, op)) plain_op(cg, op);
+    nv_skip_after(cg, op);
 }
 
 static void nv_loop_yield(Cg *cg, CgLoop *loop, const TileOp *yield) {

@@ -38,6 +38,12 @@ static Val fragment_pos(Cg *cg, CgElem *elem, int axis) {
                         "");
 }
 
+Val nv_at(Cg *cg, const TileOp *map, const Ex *e, int m, int n, int r, int c) {
+    At at = {.op = map, .m = m, .n = n, .r = r, .c = c};
+    CgElem elem = {.lanes = 1, .param = fragment_param, .pos = fragment_pos, .lane_axis = -1, .ctx = &at};
+    return cg_expr(cg, e, &elem);
+}
+
 // ---- reductions
 
 typedef struct Reduce {

@@ -16,11 +16,27 @@ static Val divide(Cg *cg, const Val *args) {
     return cg_asm(cg, cg->f32, v, 2, "div.full.ftz.f32 $0, $1, $2;", "=f,f,f", false);
 }
 
-// 1 / (1 + exp2(-x log2 e)): exp2 overflows to infinity, of which rcp is 0.
+// 1 / x for 1 <= x < 2^127 by multiplications: two steps of Newton from what the exponent tells, to 7e-6.
+static Val fma_reciprocal(Cg *cg, Val x) {
+    Val bits = LLVMBuildSub(cg->b, cg_i32(cg, 0x7ef311c3), LLVMBuildBitCast(cg->b, x, cg->i32, ""), "");
+    Val r = LLVMBuildBitCast(cg->b, bits, cg->f32, "");
+    for (int i = 0; i < 2; i++) {
+        Val v[] = {LLVMBuildFNeg(cg->b, x, ""), r, cg_f32(cg, 2)};
+        r = LLVMBuildFMul(cg->b, r, cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, v, 3), "");
+    }
+    return r;
+}
+
+// 1 / (1 + exp2(-x log2 e)): exp2 overflows to infinity, of which rcp is 0. Two special functions an element are more than the unit
+// keeps up with beside the matrix products: every fourth reciprocal is made of multiplications.
 static Val sigmoid(Cg *cg, Val x) {
     Val y = cg_fast(LLVMBuildFMul(cg->b, x, cg_f32(cg, -0x1.715476p+0), ""));
+    bool multiply = nv_state(cg)->sigmoids++ % 4 == 3;
+    Val most = cg_f32(cg, 126); // compared so that a NaN stays one
+    if (multiply) y = LLVMBuildSelect(cg->b, LLVMBuildFCmp(cg->b, LLVMRealOGT, y, most, ""), most, y, "");
     Val e = nv_f32(cg, "llvm.nvvm.ex2.approx.ftz.f", y);
-    return nv_f32(cg, "llvm.nvvm.rcp.approx.ftz.f", cg_fast(LLVMBuildFAdd(cg->b, e, cg_f32(cg, 1), "")));
+    Val d = cg_fast(LLVMBuildFAdd(cg->b, e, cg_f32(cg, 1), ""));
+    return multiply ? fma_reciprocal(cg, d) : nv_f32(cg, "llvm.nvvm.rcp.approx.ftz.f", d);
 }
 
 Val nv_math(Cg *cg, ExOp op, const Val *args) {

@@ -226,6 +226,12 @@ static TileOp *after_last_use(TileOp *load) {
     return last->next;
 }
 
+static TileOp *before_first_use(TileOp *load) {
+    TileOp *op = load->next;
+    while (op->next && !uses(op, load->results.data[0])) op = op->next;
+    return op;
+}
+
 // Loads are used one after the other: no use of one after the first use of the next.
 static bool in_turn(TileOp **loads, int n) {
     for (int i = 0; i + 1 < n; i++)
@@ -234,9 +240,22 @@ static bool in_turn(TileOp **loads, int n) {
     return true;
 }
 
+// Numbers per key that need nothing of the step are made first: with them the mask can be looked at before anything is fetched.
+static void raise_columns(TileOp *loop) {
+    TileOp *first = loop->body.first;
+    for (TileOp *op = first, *next; op; op = next) {
+        next = op->next;
+        bool free = op->kind == TILE_MAP && op->naxes == 1 && op->axes[0] == loop->axis;
+        for (int i = 0; i < op->args.n && free; i++) free = !op->args.data[i]->def || op->args.data[i]->def->block != &loop->body;
+        if (free && op != first) pass_move_before(first, op);
+    }
+}
+
 // What a step needs is fetched in the step itself: for loops that skip steps or use their loads all at once.
 static void fetch_in_step(Sched *s, TileOp *loop, TileOp **loads, int n) {
+    raise_columns(loop);
     TileOp *first = loop->body.first;
+    while (first->kind == TILE_MAP) first = first->next;
     const Ex *zero = ex_i32(s->x, 0);
     insert(s, first, TILE_BARRIER);
     for (int i = 0; i < n; i++) {
@@ -250,13 +269,15 @@ static void fetch_in_step(Sched *s, TileOp *loop, TileOp **loads, int n) {
     }
 }
 
-// Before load i is used: it has arrived, all have finished with the buffer that is filled next.
+// Before load i is used: it has arrived, all have finished with the buffer that is filled next. As early as that holds; where weights are
+// made of scores alone, as late: they then stand in one piece with the product before them.
 static void fetch_ahead(Sched *s, const Chain *c, int j, TileOp **loads, int n) {
     TileOp *loop = c->loop[j];
     const Ex *step = ex_symbol(s->x, SYM_STEP), *next = ex_2(s->x, EX_ADD, step, ex_i32(s->x, 1));
     TileOp *place[MAX_LOADS];
+    bool plain = loop->carried.n == 1; // nothing but an accumulator: no statistics stand between the products
     for (int i = 0; i < n; i++) {
-        place[i] = i ? after_last_use(loads[i - 1]) : loop->body.first;
+        place[i] = !i ? loop->body.first : plain ? before_first_use(loads[i]) : after_last_use(loads[i - 1]);
         while (is_operand(s->p, place[i])) place[i] = place[i]->next;
     }
     for (int i = 0; i < n; i++) {
