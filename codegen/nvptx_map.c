@@ -167,7 +167,7 @@ static void walk_roles(Cg *cg, CgElem *elem) {
                 if (at->op->waits && done++ == at->op->after) nv90_pinned_wait(cg, at->op);
                 element(cg, elem, pair);
             }
-    if (at->op->waits && done <= at->op->after) nv90_mma_wait(cg, at->op->pending);
+    if (at->op->waits && (at->op->after < 0 || done <= at->op->after)) nv90_mma_wait(cg, at->op->pending);
     pack_wide(cg, at);
 }
 

@@ -17,7 +17,7 @@ enum {
     MAX_COLUMNS = 256,
     PANEL = 64,           // columns of a panel of shared memory (128 bytes)
     OTHER_REGISTERS = 32, // of a thread, beside scores, weights and accumulator
-    SECTION = 2048,       // columns of heads whose K and V fit the L2 cache together
+    SECTION = 512,        // tiles whose heads' K and V fit the L2 cache together, as measured
     SHARED_SLACK = 1024,  // barriers, the tile's number, alignment
 };
 
@@ -128,7 +128,7 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
             (TileSchedule){.lane_axis = -1,
                            .warps = 4 * s.warpgroups,
                            .min_blocks = 1,
-                           .section = SECTION / padded(p->D > p->Dv ? p->D : p->Dv, PANEL)};
+                           .section = SECTION};
     }
     TileProgram q = others(p);
     return pass_tile_sm80(&q, o, diags);
