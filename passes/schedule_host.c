@@ -8,6 +8,11 @@
 //     N     keys whose scores and rows of K or V stay near the L1 cache, in multiples of the
 //           products' blocks
 //     D, E  whole, as they are: nothing is padded
+//
+// The form that splits keys (split.c) is also the one for a few queries, where vectors of queries
+// would be mostly empty: one query a tile, vectors along the keys' columns, so that decoding runs
+// at the speed of memory.
+#include "rewrite.h"
 #include "schedule.h"
 
 #include <assert.h>
@@ -16,6 +21,8 @@ enum {
     HOST_VECTORS = 4, // of M
     HOST_KEYS = 48,   // at most; a multiple of the 6 rows of a register block
     HOST_KEYS_STEP = 24,
+    HOST_FEW = 8, // queries: up to here one at a time is faster
+    HOST_FEW_KEYS = 192,
 };
 
 static int tiled_axis(const TileKernel *k) {
@@ -46,24 +53,44 @@ static int keys_of(const Target *t, int64_t columns) {
     return n;
 }
 
+static int extent_of(const TileKernel *k, int axis, const Target *t, bool few) {
+    const TileAxis *a = &k->axes[axis];
+    int columns = columns_of(k);
+    if (a->whole) {
+        assert(a->size->op == EX_CONST);
+        return a->size->i;
+    }
+    if (axis == tiled_axis(k)) return few ? 1 : rows_of(t, columns);
+    return few ? HOST_FEW_KEYS : keys_of(t, columns);
+}
+
 bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags) {
     (void)diags;
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
-        int m = tiled_axis(k), columns = columns_of(k);
-        k->schedule = (TileSchedule){.lane_axis = m};
-        for (int a = 0; a < k->naxes; a++) {
-            if (k->axes[a].extent) continue;
-            if (k->axes[a].whole) {
-                assert(k->axes[a].size->op == EX_CONST);
-                pass_bind(p, k, a, k->axes[a].size->i);
-            } else {
-                pass_bind(p, k, a,
-                          a == m ? rows_of(&o->target, columns) : keys_of(&o->target, columns));
-            }
-        }
+        bool few = pass_split_axis(p, k) >= 0;
+        k->schedule = (TileSchedule){.lane_axis = few ? -1 : tiled_axis(k)};
+        for (int a = 0; a < k->naxes; a++)
+            if (!k->axes[a].extent) pass_bind(p, k, a, extent_of(k, a, &o->target, few));
     }
     return true;
+}
+
+static bool has_parts(const TileProgram *p, const TilePlan *plan) {
+    for (int i = 0; i < plan->kernels.n; i++)
+        if (pass_split_axis(p, p->kernels.data[plan->kernels.data[i]]) >= 0) return true;
+    return false;
+}
+
+// The split form for a few queries too, even where it is in one part.
+static void prefer_for_few(TileProgram *p) {
+    ExPool *x = p->pool;
+    const Ex *queries = ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32);
+    const Ex *few = ex_2(x, EX_LE, queries, ex_i32(x, HOST_FEW));
+    for (int i = 0; i < p->plans.n; i++) {
+        TilePlan *plan = &p->plans.data[i];
+        if (plan->when && has_parts(p, plan)) plan->when = ex_2(x, EX_OR, few, plan->when);
+    }
 }
 
 // Scratch memory holds f32, whatever the tensors do: weights are not rounded on their way into a
@@ -83,5 +110,6 @@ bool pass_schedule_host(TileProgram *p, const PassOptions *o, Diags *diags) {
         TileBlock *body = &p->kernels.data[i]->body;
         for (TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) give_home(op);
     }
+    prefer_for_few(p);
     return true;
 }

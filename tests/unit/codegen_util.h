@@ -152,7 +152,21 @@ static inline void cu_launch(CuRun *r, int kernel) {
     run(args, 0, total / 2);
 }
 
-// Runs the program's first plan on the data's tensors; what it writes is put back into them.
+// As the runtime chooses.
+static inline const AbiPlan *cu_plan(const CuRun *r) {
+    const AbiVariant *v = &r->meta.variants[0];
+    int64_t sizes[256], holds = 0;
+    for (int i = 0; i < r->p->sizes.n; i++) sizes[i] = r->d->size[i];
+    for (uint32_t i = 0; i < v->nplans; i++) {
+        if (!v->plans[i].when.n) return &v->plans[i];
+        ck_assert(abi_eval(&v->plans[i].when, sizes, r->d->workers, &holds));
+        if (holds) return &v->plans[i];
+    }
+    ck_abort_msg("no plan fits");
+}
+
+// Runs the program's plan for these sizes on the data's tensors; what it writes is put back into
+// them.
 static inline void cu_run(Arena *a, const TileProgram *p, const TileData *d, int lanes, bool high) {
     Diags diags;
     CgOptions o = {.opt = 3};
@@ -168,8 +182,8 @@ static inline void cu_run(Arena *a, const TileProgram *p, const TileData *d, int
     ck_assert(abi_read(&r.meta, bytes, n) == NULL);
     for (int i = 0; i < p->tensors.n; i++)
         cu_tensor(&p->tensors.data[i], d, d->tensor[i], high, &r.tensors[i]);
-    for (int i = 0; i < p->plans.data[0].kernels.n; i++)
-        cu_launch(&r, p->plans.data[0].kernels.data[i]);
+    const AbiPlan *plan = cu_plan(&r);
+    for (uint32_t i = 0; i < plan->nkernels; i++) cu_launch(&r, plan->kernels[i]);
     for (int i = 0; i < p->tensors.n; i++) {
         TensorRole role = p->tensors.data[i].role;
         bool written = role == TENSOR_O || role == TENSOR_EMIT || role == TENSOR_WORK;
