@@ -22,6 +22,11 @@ static Val least(Cg *cg, Val a, Val b) {
     return cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2);
 }
 
+static Val most(Cg *cg, Val a, Val b) {
+    Val v[] = {a, b};
+    return cg_intrinsic(cg, "llvm.smax", &cg->i32, 1, v, 2);
+}
+
 // ---- the grid
 
 typedef struct Grid {
@@ -55,7 +60,9 @@ static Nv90Point point_of(Cg *cg, const Grid *g, Val number) {
     number = LLVMBuildSelect(cg->b, p.valid, number, cg_i32(cg, 0), "");
     Val width = all, base = cg_i32(cg, 0);
     if (cg->k->schedule.section) {
-        Val section = cg_i32(cg, cg->k->schedule.section), size = mul(cg, section, g->rows);
+        Val tiles = cg_i32(cg, cg->k->schedule.section);
+        Val section = udiv(cg, most(cg, tiles, g->rows), g->rows); // heads
+        Val size = mul(cg, section, g->rows);
         Val which = udiv(cg, number, size);
         number = sub(cg, number, mul(cg, which, size));
         base = mul(cg, which, section);
