@@ -1,7 +1,8 @@
 // nvptx_copy.c: asynchronous copies of tensor tiles into shared memory.
 //
-// In: a TILE_COPY. Out: cp.async instructions of 16 bytes, the threads side by side along a row; what lies past the tensor's ends is filled
-// with zeros. A row whose bytes are no multiple of 16 is copied by elements, at once: the same to the program, only slower.
+// In: a TILE_COPY. Out: cp.async instructions of 16 bytes, the threads side by side along a row;
+// what lies past the tensor's ends is filled with zeros. A row whose bytes are no multiple of 16 is
+// copied by elements, at once: the same to the program, only slower.
 #include "codegen/nvptx.h"
 
 #include <assert.h>
@@ -33,7 +34,8 @@ static void find_dims(Copy *c, const TileTensor *t) {
         if (c->op->coord[d].axis == c->tile.row_axis) c->row_dim = d;
         if (c->op->coord[d].axis == c->tile.col_axis) c->col_dim = d;
     }
-    assert(c->row_dim >= 0 && c->col_dim == t->rank - 1 && "rows along the tiled axis, columns contiguous");
+    assert(c->row_dim >= 0 && c->col_dim == t->rank - 1 &&
+           "rows along the tiled axis, columns contiguous");
     assert(t->extent[c->col_dim]->op == EX_CONST);
     c->size = t->extent[c->col_dim]->i;
 }
@@ -54,7 +56,8 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
             Val bytes = times64(cg, cg_stride(cg, op->tensor, d), c.tile.elem);
             c.base = LLVMBuildAdd(cg->b, c.base, LLVMBuildMul(cg->b, i, bytes, ""), "");
         }
-    c.left = LLVMBuildSub(cg->b, cg_extent(cg, op->tensor, c.row_dim), first_index(cg, &op->coord[c.row_dim]), "");
+    c.left = LLVMBuildSub(cg->b, cg_extent(cg, op->tensor, c.row_dim),
+                          first_index(cg, &op->coord[c.row_dim]), "");
     c.stride = times64(cg, cg_stride(cg, op->tensor, c.row_dim), c.tile.elem);
     return c;
 }
@@ -69,26 +72,32 @@ static void piece(Cg *cg, Val dst, int offset, Val src, Val bytes, Val when) {
                             "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $3, 0;\n\t"
                             "@p cp.async.cg.shared.global.L2::128B [$0+%d], [$1], 16, $2;\n\t}",
                             offset)
-             : arena_printf(cg->arena, "cp.async.cg.shared.global.L2::128B [$0+%d], [$1], 16, $2;", offset);
-    cg_asm(cg, cg->void_, v, when ? 4 : 3, text, when ? "r,l,r,r,~{memory}" : "r,l,r,~{memory}", false);
+             : arena_printf(cg->arena, "cp.async.cg.shared.global.L2::128B [$0+%d], [$1], 16, $2;",
+                            offset);
+    cg_asm(cg, cg->void_, v, when ? 4 : 3, text, when ? "r,l,r,r,~{memory}" : "r,l,r,~{memory}",
+           false);
 }
 
 // All pieces of one row that this thread copies: every `across`-th.
-static void row_pieces(Cg *cg, const Copy *c, Val dst, int offset, Val src, Val ok, Val lane_col, int across, Val when) {
+static void row_pieces(Cg *cg, const Copy *c, Val dst, int offset, Val src, Val ok, Val lane_col,
+                       int across, Val when) {
     int real = c->size * c->tile.elem / 16, all = c->tile.cols * c->tile.elem / 16;
     for (int j = 0; j < all; j += across) {
         Val in = ok;
         if (j + across > real) {
             Val col = LLVMBuildAdd(cg->b, lane_col, cg_i32(cg, j), "");
-            in = LLVMBuildAnd(cg->b, ok, LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, real), ""), "");
+            in = LLVMBuildAnd(cg->b, ok,
+                              LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, real), ""), "");
         }
         Val bytes = LLVMBuildSelect(cg->b, in, cg_i32(cg, 16), cg_i32(cg, 0), "");
-        piece(cg, dst, offset + 16 * j, LLVMBuildAdd(cg->b, src, cg_i64(cg, 16 * j), ""), bytes, when);
+        piece(cg, dst, offset + 16 * j, LLVMBuildAdd(cg->b, src, cg_i64(cg, 16 * j), ""), bytes,
+              when);
     }
 }
 
-// The row stride and the thread's number are hidden from LLVM each time: else it would compute every piece's addresses once for all
-// tiles and keep them all in registers, which the accumulators need.
+// The row stride and the thread's number are hidden from LLVM each time: else it would compute
+// every piece's addresses once for all tiles and keep them all in registers, which the accumulators
+// need.
 static void copy_pieces(Cg *cg, const Copy *c) {
     const NvState *s = nv_state(cg);
     int threads = s->warps * NV_WARP, across = power_of_two_in(c->tile.cols * c->tile.elem / 16);
@@ -97,8 +106,9 @@ static void copy_pieces(Cg *cg, const Copy *c) {
     Val tid = nv_hidden(cg, s->tid), stride = nv_hidden(cg, c->stride);
     Val row = LLVMBuildUDiv(cg->b, tid, cg_i32(cg, across), "");
     Val col = LLVMBuildURem(cg->b, tid, cg_i32(cg, across), "");
-    Val first = LLVMBuildAdd(cg->b, LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), stride, ""),
-                             times64(cg, LLVMBuildZExt(cg->b, col, cg->i64, ""), 16), "");
+    Val first =
+        LLVMBuildAdd(cg->b, LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), stride, ""),
+                     times64(cg, LLVMBuildZExt(cg->b, col, cg->i64, ""), 16), "");
     Val src = LLVMBuildAdd(cg->b, c->base, first, ""), step = times64(cg, stride, down);
     Val at = LLVMBuildAdd(cg->b, LLVMBuildMul(cg->b, row, cg_i32(cg, c->tile.pitch), ""),
                           LLVMBuildMul(cg->b, col, cg_i32(cg, 16), ""), "");
@@ -117,16 +127,20 @@ static void copy_pieces(Cg *cg, const Copy *c) {
 // ---- by elements
 
 static void copy_element(Cg *cg, const Copy *c, Val i) {
-    Val row = LLVMBuildUDiv(cg->b, i, cg_i32(cg, c->tile.cols), ""), col = LLVMBuildURem(cg->b, i, cg_i32(cg, c->tile.cols), "");
+    Val row = LLVMBuildUDiv(cg->b, i, cg_i32(cg, c->tile.cols), ""),
+        col = LLVMBuildURem(cg->b, i, cg_i32(cg, c->tile.cols), "");
     Val in = LLVMBuildAnd(cg->b, LLVMBuildICmp(cg->b, LLVMIntSLT, row, c->left, ""),
                           LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, c->size), ""), "");
     Ty t = c->tile.elem == 4 ? cg->i32 : cg->i16;
-    Blk here = LLVMGetInsertBlock(cg->b), read = cg_block(cg, "element"), join = cg_block(cg, "element.done");
+    Blk here = LLVMGetInsertBlock(cg->b), read = cg_block(cg, "element"),
+        join = cg_block(cg, "element.done");
     LLVMBuildCondBr(cg->b, in, read, join);
     LLVMPositionBuilderAtEnd(cg->b, read);
     Val at = LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), c->stride, "");
-    at = LLVMBuildAdd(cg->b, at, times64(cg, LLVMBuildZExt(cg->b, col, cg->i64, ""), c->tile.elem), "");
-    Val p = LLVMBuildIntToPtr(cg->b, LLVMBuildAdd(cg->b, c->base, at, ""), LLVMPointerTypeInContext(cg->c, 1), "");
+    at = LLVMBuildAdd(cg->b, at, times64(cg, LLVMBuildZExt(cg->b, col, cg->i64, ""), c->tile.elem),
+                      "");
+    Val p = LLVMBuildIntToPtr(cg->b, LLVMBuildAdd(cg->b, c->base, at, ""),
+                              LLVMPointerTypeInContext(cg->c, 1), "");
     Val x = LLVMBuildLoad2(cg->b, t, p, "");
     LLVMBuildBr(cg->b, join);
     LLVMPositionBuilderAtEnd(cg->b, join);
@@ -139,8 +153,8 @@ static void copy_element(Cg *cg, const Copy *c, Val i) {
 
 static void copy_elements(Cg *cg, const Copy *c) {
     const NvState *s = nv_state(cg);
-    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "elements"), work = cg_block(cg, "elements.work"),
-        done = cg_block(cg, "elements.done");
+    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "elements"),
+        work = cg_block(cg, "elements.work"), done = cg_block(cg, "elements.done");
     LLVMBuildBr(cg->b, head);
     LLVMPositionBuilderAtEnd(cg->b, head);
     Val i = LLVMBuildPhi(cg->b, cg->i32, "");
@@ -155,7 +169,8 @@ static void copy_elements(Cg *cg, const Copy *c) {
     LLVMPositionBuilderAtEnd(cg->b, done);
 }
 
-// A copy that is not to happen (`when`) reads nothing and changes nothing. Pieces are predicated, which costs no branch.
+// A copy that is not to happen (`when`) reads nothing and changes nothing. Pieces are predicated,
+// which costs no branch.
 void nv_copy(Cg *cg, const TileOp *op) {
     Copy c = copy_of(cg, op);
     c.when = op->when ? cg_uniform(cg, op->when) : NULL;

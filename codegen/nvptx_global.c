@@ -1,7 +1,8 @@
 // nvptx_global.c: fragments from and to global memory.
 //
-// In: a TILE_STORE of a fragment, a TILE_LOAD into one. Out: guarded accesses: a load outside a tensor gives 0, a store outside stores
-// nothing. Rows of f16 and bf16 are first transposed within the quad, so that each thread stores 16 bytes.
+// In: a TILE_STORE of a fragment, a TILE_LOAD into one. Out: guarded accesses: a load outside a
+// tensor gives 0, a store outside stores nothing. Rows of f16 and bf16 are first transposed within
+// the quad, so that each thread stores 16 bytes.
 #include "codegen/nvptx.h"
 
 #include <assert.h>
@@ -10,11 +11,11 @@ typedef struct Access {
     const TileOp *op;
     const TileTensor *t;
     NvShape shape;
-    Val base;    // i64: address of the tensor's element at (0, 0) of the tile's axes
-    Val row;     // i32: the thread's first row within the tensor
-    Val nrows;   // i32
-    Val stride;  // i64: bytes from row to row
-    int cols;    // columns the tensor has, 0 without such an axis
+    Val base;   // i64: address of the tensor's element at (0, 0) of the tile's axes
+    Val row;    // i32: the thread's first row within the tensor
+    Val nrows;  // i32
+    Val stride; // i64: bytes from row to row
+    int cols;   // columns the tensor has, 0 without such an axis
     int elem;
 } Access;
 
@@ -45,7 +46,8 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
             a.nrows = cg_extent(cg, op->tensor, d);
             a.stride = stride;
         } else {
-            assert(cg->k->axes[at->axis].whole && d == a.t->rank - 1 && a.t->extent[d]->op == EX_CONST);
+            assert(cg->k->axes[at->axis].whole && d == a.t->rank - 1 &&
+                   a.t->extent[d]->op == EX_CONST);
             a.cols = a.t->extent[d]->i;
         }
     }
@@ -80,7 +82,8 @@ static void branch_end(Cg *cg, Blk done) {
 
 // ---- rows of columns
 
-// Among the quad's four threads, each with words x[0..4): afterwards thread t has word t of threads 0..3, in order.
+// Among the quad's four threads, each with words x[0..4): afterwards thread t has word t of threads
+// 0..3, in order.
 static void transpose_quad(Cg *cg, Val x[4]) {
     Val lane = nv_state(cg)->lane;
     for (int bit = 1; bit <= 2; bit *= 2) {
@@ -99,17 +102,20 @@ static void transpose_quad(Cg *cg, Val x[4]) {
 
 // The pair of columns (n, m, r) as one word of the tensor's narrow type.
 static Val word(Cg *cg, const Access *a, const TileValue *v, int m, int n, int r) {
-    if (a->shape.packed && v->dtype == a->t->dtype) return cg->value[v->id].e[nv_index(a->shape, m, n, r, 0)];
+    if (a->shape.packed && v->dtype == a->t->dtype)
+        return cg->value[v->id].e[nv_index(a->shape, m, n, r, 0)];
     return nv_pack(cg, a->t->dtype, nv_element(cg, v, m, n, r, 0), nv_element(cg, v, m, n, r, 1));
 }
 
-// One row of narrow elements whose count is a multiple of 8: four 8-column tiles at a time as 16 bytes a thread, then single ones.
+// One row of narrow elements whose count is a multiple of 8: four 8-column tiles at a time as 16
+// bytes a thread, then single ones.
 static void store_narrow_row(Cg *cg, const Access *a, const TileValue *v, int m, int r) {
     int tiles = a->cols / 8, wide = tiles / 4 * 4;
     Val *x = ARENA_ARRAY(cg->arena, Val, tiles + 1);
     for (int n = 0; n < tiles; n++) x[n] = word(cg, a, v, m, n, r);
     for (int n = 0; n < wide; n += 4) transpose_quad(cg, x + n);
-    Val row = row_of(cg, a, m, r), quad = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
+    Val row = row_of(cg, a, m, r),
+        quad = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
     quad = LLVMBuildZExt(cg->b, quad, cg->i64, "");
     Blk done = branch_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""));
     Val at = address(cg, a->base, row, a->stride);
@@ -117,7 +123,8 @@ static void store_narrow_row(Cg *cg, const Access *a, const TileValue *v, int m,
     Val at4 = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, quad, cg_i64(cg, 4), ""), "");
     for (int n = 0; n < wide; n += 4) {
         Val four = LLVMGetPoison(cg_vector(cg->i32, 4));
-        for (int i = 0; i < 4; i++) four = LLVMBuildInsertElement(cg->b, four, x[n + i], cg_i32(cg, i), "");
+        for (int i = 0; i < 4; i++)
+            four = LLVMBuildInsertElement(cg->b, four, x[n + i], cg_i32(cg, i), "");
         store_at(cg, four, at16, 16 * n, 16);
     }
     for (int n = wide; n < tiles; n++) store_at(cg, x[n], at4, 16 * n, 4);
@@ -135,12 +142,14 @@ static void store_plain_row(Cg *cg, const Access *a, const TileValue *v, int m, 
         if (pairs) {
             Val two = LLVMGetPoison(cg_vector(cg->f32, 2));
             for (int c = 0; c < 2; c++)
-                two = LLVMBuildInsertElement(cg->b, two, nv_element(cg, v, m, n, r, c), cg_i32(cg, c), "");
+                two = LLVMBuildInsertElement(cg->b, two, nv_element(cg, v, m, n, r, c),
+                                             cg_i32(cg, c), "");
             store_at(cg, two, at, 32 * n, 8);
         } else {
             for (int c = 0; c < 2; c++) {
                 Val col = LLVMBuildAdd(cg->b, col0, cg_i32(cg, 8 * n + c), "");
-                Blk next = branch_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, a->cols), ""));
+                Blk next =
+                    branch_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, a->cols), ""));
                 Val x = cg_write(cg, nv_element(cg, v, m, n, r, c), a->t->dtype);
                 store_at(cg, x, at, (8 * n + c) * a->elem, (unsigned)a->elem);
                 branch_end(cg, next);
@@ -166,7 +175,8 @@ void nv_store(Cg *cg, const TileOp *op) {
     Access a = access_of(cg, op, v);
     assert(a.row && "a store has the row axis");
     if (op->add) {
-        diag_error(cg->diags, op->span, "a store that adds is not supported on %s", cg->target->name);
+        diag_error(cg->diags, op->span, "a store that adds is not supported on %s",
+                   cg->target->name);
         return;
     }
     bool narrow = nv_narrow(a.t->dtype) && a.cols % 8 == 0;
@@ -187,11 +197,13 @@ static Val load_element(Cg *cg, const Access *a, int m, int n, int r, int c) {
     Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), col = zero;
     if (a->cols) {
         col = LLVMBuildAdd(cg->b, nv_state(cg)->col0, cg_i32(cg, 8 * n + c), "");
-        in = LLVMBuildAnd(cg->b, in, LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, a->cols), ""), "");
+        in = LLVMBuildAnd(cg->b, in, LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, a->cols), ""),
+                          "");
     }
     Val at = address(cg, a->base, LLVMBuildSelect(cg->b, in, row, zero, ""), a->stride);
     at = address(cg, at, LLVMBuildSelect(cg->b, in, col, zero, ""), cg_i64(cg, a->elem));
-    Val x = cg_read(cg, LLVMBuildLoad2(cg->b, cg_dtype(cg, a->t->dtype), global_ptr(cg, at), ""), a->t->dtype);
+    Val x = cg_read(cg, LLVMBuildLoad2(cg->b, cg_dtype(cg, a->t->dtype), global_ptr(cg, at), ""),
+                    a->t->dtype);
     return LLVMBuildSelect(cg->b, in, x, LLVMConstNull(LLVMTypeOf(x)), "");
 }
 
@@ -210,6 +222,7 @@ void nv_load(Cg *cg, const TileOp *op) {
                 Val x[2];
                 for (int c = 0; c < cols; c++) x[c] = load_element(cg, &a, m, n, r, c);
                 for (int c = 0; c < cols; c++)
-                    value->e[nv_index(s, m, n, r, c)] = s.packed ? nv_pack(cg, v->dtype, x[0], x[1]) : x[c];
+                    value->e[nv_index(s, m, n, r, c)] =
+                        s.packed ? nv_pack(cg, v->dtype, x[0], x[1]) : x[c];
             }
 }

@@ -1,16 +1,17 @@
 // nvptx_loop.c: row sums that a loop carries are kept in parts.
 //
-// In: a loop. A carried number per row that only grows by a tile's row sum, `l * c + rowsum`, is a sum over the four threads of each quad at
-// any time: they need not be added up at every step. So its start is given to one thread of the quad, each thread adds what it has itself,
-// and the parts are added across the quad once, after the loop.
+// In: a loop. A carried number per row that only grows by a tile's row sum, `l * c + rowsum`, is a
+// sum over the four threads of each quad at any time: they need not be added up at every step. So
+// its start is given to one thread of the quad, each thread adds what it has itself, and the parts
+// are added across the quad once, after the loop.
 #include "codegen/nvptx90.h"
 
 #include <assert.h>
 
 typedef struct PartialSum {
-    int index;           // of the carried value
+    int index;             // of the carried value
     const TileValue *tile; // the row sum that is not added across the quad
-    CgValue start;       // what the loop's argument was
+    CgValue start;         // what the loop's argument was
 } PartialSum;
 
 typedef struct LoopState {
@@ -32,7 +33,9 @@ static bool used_once(const TileBlock *b, const TileValue *v, const TileOp *by) 
     return true;
 }
 
-static int operand_of(const Ex *e) { return e->op == EX_SYM && e->sym == SYM_PARAM ? e->index : -1; }
+static int operand_of(const Ex *e) {
+    return e->op == EX_SYM && e->sym == SYM_PARAM ? e->index : -1;
+}
 
 // `l * c + t` and `l + t`, whichever way it is written: the operands l and t, and c (NULL: none).
 static bool grows_by(const Ex *e, int l, int *t, const Ex **c) {
@@ -73,14 +76,18 @@ static int arg_index(const TileOp *op, const TileValue *v) {
 static bool alone(const TileOp *map, int out, int l, int t, const Ex *c) {
     if (c && (ex_uses(c, SYM_PARAM, l) || ex_uses(c, SYM_PARAM, t))) return false;
     for (int i = 0; i < map->outs.n; i++)
-        if (i != out && (ex_uses(map->outs.data[i].body, SYM_PARAM, l) || ex_uses(map->outs.data[i].body, SYM_PARAM, t))) return false;
+        if (i != out && (ex_uses(map->outs.data[i].body, SYM_PARAM, l) ||
+                         ex_uses(map->outs.data[i].body, SYM_PARAM, t)))
+            return false;
     return true;
 }
 
 static const TileValue *partial_sum(const TileOp *loop, int i) {
     const TileValue *l = loop->carried.data[i], *next = loop->body.last->args.data[i];
     const TileOp *map = next->def;
-    if (l->rank != 1 || l->dtype != DT_F32 || !map || map->kind != TILE_MAP || map->block != &loop->body) return NULL;
+    if (l->rank != 1 || l->dtype != DT_F32 || !map || map->kind != TILE_MAP ||
+        map->block != &loop->body)
+        return NULL;
     int out = result_index(map, next), at = arg_index(map, l), t;
     const Ex *c;
     if (out < 0 || at < 0 || map->outs.data[out].reduce != EX_CONST) return NULL;
@@ -89,7 +96,8 @@ static const TileValue *partial_sum(const TileOp *loop, int i) {
     const TileOp *def = tile->def;
     if (!def || def->kind != TILE_MAP || def->block != &loop->body) return NULL;
     if (def->outs.data[result_index(def, tile)].reduce != EX_ROWSUM) return NULL;
-    bool private = used_once(&loop->body, l, map) && used_once(&loop->body, tile, map) && used_once(&loop->body, next, loop->body.last);
+    bool private = used_once(&loop->body, l, map) && used_once(&loop->body, tile, map) &&
+                   used_once(&loop->body, next, loop->body.last);
     return private ? tile : NULL;
 }
 

@@ -1,8 +1,10 @@
 // nvptx_math.c: f32 functions on the special function unit.
 //
-// In: an op of ops.def and its arguments. Out: its value, or NULL where the shared formulas (math.c) are to be used: they stand on what
-// is given here. ex2, lg2, rcp, rsqrt and sqrt .approx are within 2 ulp (2^-22), which f32 kernels may use too. tanh.approx has a
-// relative error of 2^-11, as bf16's own rounding: kernels whose tensors are f16 or bf16 take it, f32 kernels the formula.
+// In: an op of ops.def and its arguments. Out: its value, or NULL where the shared formulas
+// (math.c) are to be used: they stand on what is given here. ex2, lg2, rcp, rsqrt and sqrt .approx
+// are within 2 ulp (2^-22), which f32 kernels may use too. tanh.approx has a relative error of
+// 2^-11, as bf16's own rounding: kernels whose tensors are f16 or bf16 take it, f32 kernels the
+// formula.
 #include "codegen/nvptx.h"
 
 static Val min_max(Cg *cg, ExOp op, const Val *args) {
@@ -16,9 +18,11 @@ static Val divide(Cg *cg, const Val *args) {
     return cg_asm(cg, cg->f32, v, 2, "div.full.ftz.f32 $0, $1, $2;", "=f,f,f", false);
 }
 
-// 1 / x for 1 <= x < 2^127 by multiplications: two steps of Newton from what the exponent tells, to 7e-6.
+// 1 / x for 1 <= x < 2^127 by multiplications: two steps of Newton from what the exponent tells, to
+// 7e-6.
 static Val fma_reciprocal(Cg *cg, Val x) {
-    Val bits = LLVMBuildSub(cg->b, cg_i32(cg, 0x7ef311c3), LLVMBuildBitCast(cg->b, x, cg->i32, ""), "");
+    Val bits =
+        LLVMBuildSub(cg->b, cg_i32(cg, 0x7ef311c3), LLVMBuildBitCast(cg->b, x, cg->i32, ""), "");
     Val r = LLVMBuildBitCast(cg->b, bits, cg->f32, "");
     for (int i = 0; i < 2; i++) {
         Val v[] = {LLVMBuildFNeg(cg->b, x, ""), r, cg_f32(cg, 2)};
@@ -27,13 +31,15 @@ static Val fma_reciprocal(Cg *cg, Val x) {
     return r;
 }
 
-// 1 / (1 + exp2(-x log2 e)): exp2 overflows to infinity, of which rcp is 0. Two special functions an element are more than the unit
-// keeps up with beside the matrix products: every fourth reciprocal is made of multiplications.
+// 1 / (1 + exp2(-x log2 e)): exp2 overflows to infinity, of which rcp is 0. Two special functions
+// an element are more than the unit keeps up with beside the matrix products: every fourth
+// reciprocal is made of multiplications.
 static Val sigmoid(Cg *cg, Val x) {
     Val y = cg_fast(LLVMBuildFMul(cg->b, x, cg_f32(cg, -0x1.715476p+0), ""));
     bool multiply = nv_state(cg)->sigmoids++ % 4 == 3;
     Val most = cg_f32(cg, 126); // compared so that a NaN stays one
-    if (multiply) y = LLVMBuildSelect(cg->b, LLVMBuildFCmp(cg->b, LLVMRealOGT, y, most, ""), most, y, "");
+    if (multiply)
+        y = LLVMBuildSelect(cg->b, LLVMBuildFCmp(cg->b, LLVMRealOGT, y, most, ""), most, y, "");
     Val e = nv_f32(cg, "llvm.nvvm.ex2.approx.ftz.f", y);
     Val d = cg_fast(LLVMBuildFAdd(cg->b, e, cg_f32(cg, 1), ""));
     return multiply ? fma_reciprocal(cg, d) : nv_f32(cg, "llvm.nvvm.rcp.approx.ftz.f", d);
@@ -51,7 +57,8 @@ Val nv_math(Cg *cg, ExOp op, const Val *args) {
     case EX_SQRT: return nv_f32(cg, "llvm.nvvm.sqrt.approx.ftz.f", args[0]);
     case EX_RSQRT: return nv_f32(cg, "llvm.nvvm.rsqrt.approx.ftz.f", args[0]);
     case EX_SIGMOID: return narrow ? sigmoid(cg, args[0]) : NULL;
-    case EX_TANH: return narrow ? nv_asm1(cg, cg->f32, "tanh.approx.f32 $0, $1;", "=f,f", args[0]) : NULL;
+    case EX_TANH:
+        return narrow ? nv_asm1(cg, cg->f32, "tanh.approx.f32 $0, $1;", "=f,f", args[0]) : NULL;
     default: return NULL;
     }
 }

@@ -1,11 +1,13 @@
 // nvptx_mma.c: matrix products.
 //
-// In: a TILE_MMA whose result is a fragment [rows, columns]; the operand with the row axis is a fragment or lies in shared memory, the
-// other one lies in shared memory. Out: the result in registers.
+// In: a TILE_MMA whose result is a fragment [rows, columns]; the operand with the row axis is a
+// fragment or lies in shared memory, the other one lies in shared memory. Out: the result in
+// registers.
 //
-// f16 and bf16 run on mma.m16n8k16. Operands in shared memory come by ldmatrix; which of its forms depends only on whether the
-// contracted axis runs along the buffer's columns (Q K^T: as it is) or its rows (P V: transposed). A fragment's pairs are already
-// what mma takes for its left operand. f32 runs on FMAs.
+// f16 and bf16 run on mma.m16n8k16. Operands in shared memory come by ldmatrix; which of its forms
+// depends only on whether the contracted axis runs along the buffer's columns (Q K^T: as it is) or
+// its rows (P V: transposed). A fragment's pairs are already what mma takes for its left operand.
+// f32 runs on FMAs.
 #include "codegen/nvptx.h"
 
 #include <assert.h>
@@ -22,7 +24,8 @@ typedef struct Product {
 static int contracted_axis(const TileOp *op) {
     const TileValue *a = op->args.data[0], *b = op->args.data[1];
     for (int i = 0; i < a->rank; i++)
-        if (tile_has_axis(b, a->axis[i]) && !tile_has_axis(op->results.data[0], a->axis[i])) return a->axis[i];
+        if (tile_has_axis(b, a->axis[i]) && !tile_has_axis(op->results.data[0], a->axis[i]))
+            return a->axis[i];
     assert(!"an axis in both operands");
     return -1;
 }
@@ -53,8 +56,8 @@ static Val times(Cg *cg, Val a, int b) { return LLVMBuildMul(cg->b, a, cg_i32(cg
 
 // ---- f16, bf16
 
-// Where this lane's row of 16 bytes begins for a 16 x 16 block whose quarters come in the order (0,0) (8,0) (0,8) (8,8) of (row,
-// column): the left operand, and the right one transposed.
+// Where this lane's row of 16 bytes begins for a 16 x 16 block whose quarters come in the order
+// (0,0) (8,0) (0,8) (8,8) of (row, column): the left operand, and the right one transposed.
 static Val lane_down(Cg *cg, int pitch) {
     Val lane = nv_state(cg)->lane;
     Val row = LLVMBuildAnd(cg->b, lane, cg_i32(cg, 15), "");
@@ -97,7 +100,8 @@ static void multiply_block(Cg *cg, Product *p, Val (*a)[4], const Val b[4], int 
     Dtype t = p->right->dtype;
     for (int m = 0; m < p->shape.mt; m++)
         for (int half = 0; half < 2; half++)
-            nv_mma16(cg, t, &p->acc[nv_index(p->shape, m, n + half, 0, 0)], a[m], b[2 * half], b[2 * half + 1]);
+            nv_mma16(cg, t, &p->acc[nv_index(p->shape, m, n + half, 0, 0)], a[m], b[2 * half],
+                     b[2 * half + 1]);
 }
 
 static void matrix_product(Cg *cg, Product *p) {
@@ -136,7 +140,8 @@ static void dot_step(Cg *cg, Product *p, Val left, Val right, int left_pitch, in
     Ty four = cg_vector(cg->f32, 4);
     Val a[32][2];
     for (int m = 0; m < p->shape.mt; m++)
-        for (int r = 0; r < 2; r++) a[m][r] = load_shared(cg, four, plus(cg, left, (16 * m + 8 * r) * left_pitch), 16);
+        for (int r = 0; r < 2; r++)
+            a[m][r] = load_shared(cg, four, plus(cg, left, (16 * m + 8 * r) * left_pitch), 16);
     for (int n = 0; n < p->shape.nt; n++)
         for (int c = 0; c < 2; c++) {
             Val b = load_shared(cg, four, plus(cg, right, (8 * n + c) * right_pitch), 16);
@@ -150,7 +155,8 @@ static void dot_step(Cg *cg, Product *p, Val left, Val right, int left_pitch, in
         }
 }
 
-// Both operands in shared memory with the contracted axis along their columns: a loop over it, four at a time.
+// Both operands in shared memory with the contracted axis along their columns: a loop over it, four
+// at a time.
 static void dot_product(Cg *cg, Product *p) {
     const NvState *s = nv_state(cg);
     NvTile lt = nv_tile(cg->k, p->left), rt = nv_tile(cg->k, p->right);
@@ -158,7 +164,8 @@ static void dot_product(Cg *cg, Product *p) {
     int n = nv_count(p->shape);
     Val left = LLVMBuildAdd(cg->b, cg->value[p->left->id].mem, times(cg, s->row0, lt.pitch), "");
     Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, times(cg, s->col0, rt.pitch), "");
-    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "dot"), done = cg_block(cg, "dot.done");
+    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "dot"),
+        done = cg_block(cg, "dot.done");
     LLVMBuildBr(cg->b, head);
     LLVMPositionBuilderAtEnd(cg->b, head);
     Val at = LLVMBuildPhi(cg->b, cg->i32, "");
@@ -168,15 +175,18 @@ static void dot_product(Cg *cg, Product *p) {
         LLVMAddIncoming(phi[i], &p->acc[i], &pre, 1);
         p->acc[i] = phi[i];
     }
-    dot_step(cg, p, LLVMBuildAdd(cg->b, left, at, ""), LLVMBuildAdd(cg->b, right, at, ""), lt.pitch, rt.pitch);
+    dot_step(cg, p, LLVMBuildAdd(cg->b, left, at, ""), LLVMBuildAdd(cg->b, right, at, ""), lt.pitch,
+             rt.pitch);
     Val next = plus(cg, at, 16);
     LLVMAddIncoming(at, (Val[]){cg_i32(cg, 0), next}, (Blk[]){pre, head}, 2);
     for (int i = 0; i < n; i++) LLVMAddIncoming(phi[i], &p->acc[i], &head, 1);
-    LLVMBuildCondBr(cg->b, LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, 4 * p->depth), ""), head, done);
+    LLVMBuildCondBr(cg->b, LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, 4 * p->depth), ""),
+                    head, done);
     LLVMPositionBuilderAtEnd(cg->b, done);
 }
 
-// The left operand a fragment whose columns are the contracted axis: each of its elements is handed round the quad.
+// The left operand a fragment whose columns are the contracted axis: each of its elements is handed
+// round the quad.
 static void outer_product(Cg *cg, Product *p) {
     const NvState *s = nv_state(cg);
     NvShape ls = nv_shape(cg, p->left);
@@ -192,7 +202,8 @@ static void outer_product(Cg *cg, Product *p) {
                 a[m][r] = nv_shuffle_from(cg, mine, from);
             }
         for (int n = 0; n < p->shape.nt; n++) {
-            Val b = load_shared(cg, cg_vector(cg->f32, 2), plus(cg, right, k * rt.pitch + 32 * n), 8);
+            Val b =
+                load_shared(cg, cg_vector(cg->f32, 2), plus(cg, right, k * rt.pitch + 32 * n), 8);
             for (int c = 0; c < 2; c++)
                 for (int m = 0; m < p->shape.mt; m++)
                     for (int r = 0; r < 2; r++)

@@ -1,12 +1,15 @@
 // nvptx_skip.c: work that a mask leaves nothing of.
 //
-// In: the operations of a loop over tiles that are partly masked. A step whose keys are all masked for some rows leaves what the loop carries of
-// these rows as it was: their scores are -inf, of which every state gets its identity (ir/stream.h). So the work of a step can be left
-// out where nothing takes part:
+// In: the operations of a loop over tiles that are partly masked. A step whose keys are all masked
+// for some rows leaves what the loop carries of these rows as it was: their scores are -inf, of
+// which every state gets its identity (ir/stream.h). So the work of a step can be left out where
+// nothing takes part:
 //
-//   * by warps, where the mask is an interval of keys for each row: a warp whose rows' intervals miss the tile goes past the products and maps
+//   * by warps, where the mask is an interval of keys for each row: a warp whose rows' intervals
+//   miss the tile goes past the products and maps
 //     that stand between two barriers. Of the tiles on a diagonal that is a quarter of the warps.
-//   * by blocks, where the mask depends on data and the step fetches its own tiles: each thread looks at the elements that are its own, the
+//   * by blocks, where the mask depends on data and the step fetches its own tiles: each thread
+//   looks at the elements that are its own, the
 //     barrier that begins the step says whether anyone found one, and if not, nothing is fetched.
 #include "codegen/nvptx.h"
 
@@ -14,14 +17,14 @@
 #include <math.h>
 
 struct NvSkip {
-    const TileOp *loop;  // whose step is at hand
-    const TileOp *map;   // that masks
-    const Ex *mask;      // NULL: nothing to test
+    const TileOp *loop; // whose step is at hand
+    const TileOp *map;  // that masks
+    const Ex *mask;     // NULL: nothing to test
     int key_axis;
-    Val live;            // i1: this warp has work in the step
-    Blk before, join;    // of the open part; join NULL: none is open
+    Val live;         // i1: this warp has work in the step
+    Blk before, join; // of the open part; join NULL: none is open
     const TileOp *first;
-    bool whole;          // the part goes on to the end of the step
+    bool whole; // the part goes on to the end of the step
 };
 
 // ---- the mask of a step
@@ -36,7 +39,8 @@ static bool uses_key(const Ex *e, int axis) { return ex_uses(e, SYM_POS, axis); 
 // `select(mask, score, -inf)` where the mask depends on the key.
 static void find_mask(void *ctx, const Ex *e) {
     Find *f = ctx;
-    if (f->mask || e->op != EX_SELECT || e->type != EX_F32 || !ex_is_f32(e->args[2], -INFINITY)) return;
+    if (f->mask || e->op != EX_SELECT || e->type != EX_F32 || !ex_is_f32(e->args[2], -INFINITY))
+        return;
     if (uses_key(e->args[0], f->key_axis)) f->mask = e->args[0];
 }
 
@@ -53,7 +57,9 @@ static const Ex *mask_of(const TileOp *loop, const TileOp **map) {
 // Every operand that an expression names is there already.
 static void need_operand(void *ctx, const Ex *e) {
     const TileOp **map = ctx;
-    if (e->op == EX_SYM && e->sym == SYM_PARAM && *map && (*map)->args.data[e->index]->home == HOME_SHARED) *map = NULL;
+    if (e->op == EX_SYM && e->sym == SYM_PARAM && *map &&
+        (*map)->args.data[e->index]->home == HOME_SHARED)
+        *map = NULL;
 }
 
 static bool ready(Cg *cg, const TileOp *map, const Ex *e) {
@@ -72,15 +78,18 @@ static const Ex *bound_of(const Ex *e, int axis, bool *upper) {
     if (e->op != EX_LE) return NULL;
     for (int i = 0; i < 2; i++) {
         const Ex *key = e->args[i], *other = e->args[1 - i];
-        if (key->op != EX_SYM || key->sym != SYM_POS || key->index != axis || uses_key(other, axis)) continue;
+        if (key->op != EX_SYM || key->sym != SYM_POS || key->index != axis || uses_key(other, axis))
+            continue;
         *upper = i == 0;
         return other;
     }
     return NULL;
 }
 
-// For one row: no bound in the conjunction excludes the whole tile. Adds to *live (NULL: nothing was said yet).
-static void row_may(Cg *cg, const NvSkip *k, const Ex *e, int m, int r, Val first, Val last, Val *live) {
+// For one row: no bound in the conjunction excludes the whole tile. Adds to *live (NULL: nothing
+// was said yet).
+static void row_may(Cg *cg, const NvSkip *k, const Ex *e, int m, int r, Val first, Val last,
+                    Val *live) {
     if (e->op == EX_AND) {
         row_may(cg, k, e->args[0], m, r, first, last, live);
         row_may(cg, k, e->args[1], m, r, first, last, live);
@@ -156,7 +165,8 @@ static Val left_out(Cg *cg, const TileOp *loop, const TileValue *v, int e) {
     const TileOp *yield = loop->body.last;
     for (int i = 0; i < yield->args.n; i++)
         if (yield->args.data[i] == v) return cg->value[loop->carried.data[i]->id].e[e];
-    return LLVMConstNull(LLVMTypeOf(cg->value[v->id].e[e])); // undefined, it would be live from the kernel's beginning to ptxas
+    return LLVMConstNull(LLVMTypeOf(
+        cg->value[v->id].e[e])); // undefined, it would be live from the kernel's beginning to ptxas
 }
 
 static void close_part(Cg *cg, NvSkip *k, const TileOp *last) {
@@ -179,7 +189,8 @@ static void close_part(Cg *cg, NvSkip *k, const TileOp *last) {
     k->join = NULL;
 }
 
-// The barrier that a step begins with where it fetches its own tiles; what its mask needs stands before it.
+// The barrier that a step begins with where it fetches its own tiles; what its mask needs stands
+// before it.
 static bool begins_step(const TileOp *op) {
     if (op->kind != TILE_BARRIER || !op->block->owner->where) return false;
     for (const TileOp *before = op->prev; before; before = before->prev)

@@ -6,9 +6,10 @@
 //     q_offset + M.pos - N.pos < 1024 && ..              ->  q_offset + M.pos - 1023 <= N.pos && ..
 //     f32(N.pos - (q_offset + M.pos))                    ->  f32(N.pos) + f32(-(q_offset + M.pos))
 //
-// A thread holds many keys of few rows: bounds are computed once per row, then a key costs one comparison for each side however many
-// conditions there were; and converting an integer, which runs at an eighth of the rate of an addition, is done once per key and once per
-// row. Positions are below 2^24 (range.h), so the converted parts are exact.
+// A thread holds many keys of few rows: bounds are computed once per row, then a key costs one
+// comparison for each side however many conditions there were; and converting an integer, which
+// runs at an eighth of the rate of an addition, is done once per key and once per row. Positions
+// are below 2^24 (range.h), so the converted parts are exact.
 #include "interval.h"
 #include "mask.h"
 
@@ -62,11 +63,13 @@ static void meet(Interval *s, const Ex **bound, ExOp op, const Ex *e) {
     *bound = *bound && *bound != e ? ex_2(s->x, op, *bound, e) : e;
 }
 
-// One part of a conjunction: a bound of the key's position where it is one, and nothing was assumed so far (RangeCtx.guard) to say so.
+// One part of a conjunction: a bound of the key's position where it is one, and nothing was assumed
+// so far (RangeCtx.guard) to say so.
 static void add_part(Interval *s, Conjunction *j, const Ex *e) {
     Linear d;
     bool equal = false, differs = false;
-    bool atom = mask_atom(&s->c, e, true, &d, &equal, &differs) && d.ok && !equal && !differs && !s->c.guard;
+    bool atom = mask_atom(&s->c, e, true, &d, &equal, &differs) && d.ok && !equal && !differs &&
+                !s->c.guard;
     int key = atom ? key_term(s, &d) : -1;
     int64_t coef = key < 0 ? 0 : d.term[key].coef;
     if (coef == 1)
@@ -103,7 +106,9 @@ static const Ex *as_interval(Interval *s, const Ex *e) {
 static bool exact(Interval *s, const Linear *l) {
     for (int i = 0; i < l->n; i++) {
         Range r = range_of(&s->c, l->term[i].e);
-        if (!r.lo || !r.hi || r.nlo < -RANGE_POSITION || r.nhi > RANGE_POSITION || l->term[i].coef * l->term[i].coef != 1) return false;
+        if (!r.lo || !r.hi || r.nlo < -RANGE_POSITION || r.nhi > RANGE_POSITION ||
+            l->term[i].coef * l->term[i].coef != 1)
+            return false;
     }
     return true;
 }
@@ -117,7 +122,8 @@ static const Ex *in_parts(Interval *s, const Ex *e) {
     return l.term[key].coef == 1 ? ex_2(s->x, EX_ADD, rest, k) : ex_2(s->x, EX_SUB, rest, k);
 }
 
-// An AND within an AND is rewritten with the outer one again, which finds the inner one's bounds as they are.
+// An AND within an AND is rewritten with the outer one again, which finds the inner one's bounds as
+// they are.
 static const Ex *rewrite(void *ctx, ExPool *x, const Ex *e) {
     Interval *s = ctx;
     (void)x;

@@ -4,8 +4,9 @@
 
 #include "ir/tile.h"
 
-// In maps over rows and keys: what a conjunction asks of a key becomes one interval of a row, and a number made of positions is converted
-// in parts. Afterwards each costs an instruction or two per element, and what is left depends on the row or on the key alone.
+// In maps over rows and keys: what a conjunction asks of a key becomes one interval of a row, and a
+// number made of positions is converted in parts. Afterwards each costs an instruction or two per
+// element, and what is left depends on the row or on the key alone.
 void pass_interval(TileProgram *p, TileKernel *k, int row_axis, int key_axis);
 
 #endif

@@ -1,8 +1,10 @@
-// schedule_sm80.c: how NVIDIA devices from sm_80 on run a kernel: tile extents, and FlashAttention-2's order of copies.
+// schedule_sm80.c: how NVIDIA devices from sm_80 on run a kernel: tile extents, and
+// FlashAttention-2's order of copies.
 //
-// A block is 4 warps, each with 16 or 32 rows; two m16 tiles a warp use every fragment of K and V that is read from shared memory
-// twice, which is what keeps the matrix units busy. Tiles of q, k and v are copied asynchronously into shared memory; of k and v there
-// is room for one tile each, and each is fetched while the other is computed with:
+// A block is 4 warps, each with 16 or 32 rows; two m16 tiles a warp use every fragment of K and V
+// that is read from shared memory twice, which is what keeps the matrix units busy. Tiles of q, k
+// and v are copied asynchronously into shared memory; of k and v there is room for one tile each,
+// and each is fetched while the other is computed with:
 //
 //     %k = load k[.., N]           ->   wait 0; barrier; copy v[TILE(N)]; commit; %k = view
 //     %dot = mma %q, %k                 %dot = mma %q, %k
@@ -10,9 +12,11 @@
 //     %v = load v[.., N]                ...
 //     %acc = mma %p, %v, ..             %acc = mma %p, %v, ..
 //
-// The barrier before a copy says that all warps have finished with what the buffer held. A loop with one load has two stages of it
-// instead. Loops that follow each other (the tiles of one sweep by class) are one sequence of tiles: the last step of a loop fetches
-// the first tile of the next. Where a loop skips steps (`where`), the next tile is not known: it fetches what the step itself needs.
+// The barrier before a copy says that all warps have finished with what the buffer held. A loop
+// with one load has two stages of it instead. Loops that follow each other (the tiles of one sweep
+// by class) are one sequence of tiles: the last step of a loop fetches the first tile of the next.
+// Where a loop skips steps (`where`), the next tile is not known: it fetches what the step itself
+// needs.
 #include "interval.h"
 #include "rewrite.h"
 #include "schedule.h"
@@ -30,8 +34,8 @@ typedef struct Shape {
 
 static bool narrow(Dtype t) { return t == DT_F16 || t == DT_BF16; }
 
-// Two blocks an SM with 255 registers a thread. Beyond 128 columns an accumulator of two m16 tiles a warp has no room. f32 products are FMAs
-// over registers: small tiles.
+// Two blocks an SM with 255 registers a thread. Beyond 128 columns an accumulator of two m16 tiles
+// a warp has no room. f32 products are FMAs over registers: small tiles.
 static Shape shape_for(const TileProgram *p) {
     int d = p->D > p->Dv ? p->D : p->Dv;
     if (!narrow(p->dtype)) return (Shape){64, d <= 128 ? 32 : 16, 4, 1};
@@ -56,7 +60,8 @@ static bool bind_axes(TileProgram *p, TileKernel *k, Shape s, Diags *diags) {
             pass_bind(p, k, a, a == row_axis(k) ? s.rows : s.keys);
         } else if (axis->size->i > MAX_COLUMNS) {
             diag_error(diags, k->body.first ? k->body.first->span : (Span){0},
-                       "target 'sm_80' supports head dimensions up to %d, not %d", MAX_COLUMNS, axis->size->i);
+                       "target 'sm_80' supports head dimensions up to %d, not %d", MAX_COLUMNS,
+                       axis->size->i);
             return false;
         } else {
             pass_bind(p, k, a, padded(axis->size->i, 16));
@@ -104,7 +109,8 @@ static TileValue *buffer_for(Sched *s, const TileOp *load, int stages) {
     if (!*b) {
         const TileValue *v = load->results.data[0];
         TileOp *op = insert(s, s->k->body.first, TILE_ALLOC);
-        const char *name = arena_printf(s->p->arena, "%s_buf", s->p->tensors.data[load->tensor].name);
+        const char *name =
+            arena_printf(s->p->arena, "%s_buf", s->p->tensors.data[load->tensor].name);
         *b = tile_result(s->p, s->k, op, name, v->dtype, v->axis, v->rank);
         (*b)->home = HOME_SHARED;
         (*b)->stages = 1;
@@ -114,13 +120,15 @@ static TileValue *buffer_for(Sched *s, const TileOp *load, int stages) {
 }
 
 // `tile`: of the loop's axis, in place of TILE(axis); NULL for the tile at hand.
-static void copy_before(Sched *s, TileOp *before, const TileOp *load, const Ex *tile, int axis, const Ex *stage, const Ex *when) {
+static void copy_before(Sched *s, TileOp *before, const TileOp *load, const Ex *tile, int axis,
+                        const Ex *stage, const Ex *when) {
     TileOp *op = insert(s, before, TILE_COPY);
     op->tensor = load->tensor;
     memcpy(op->coord, load->coord, sizeof op->coord);
     if (tile)
         for (int d = 0; d < s->p->tensors.data[load->tensor].rank; d++)
-            op->coord[d].at = ex_simplify(s->x, ex_subst(s->x, op->coord[d].at, SYM_TILE, axis, tile));
+            op->coord[d].at =
+                ex_simplify(s->x, ex_subst(s->x, op->coord[d].at, SYM_TILE, axis, tile));
     op->stage = ex_simplify(s->x, stage);
     op->when = when ? ex_simplify(s->x, when) : NULL;
     if (op->when && op->when->op == EX_CONST && op->when->i) op->when = NULL;
@@ -147,7 +155,8 @@ static void view_for(Sched *s, TileOp *before, TileOp *load, const Ex *stage) {
 
 // ---- which loops make one sequence
 
-// What goes through shared memory: the operands of products. Anything else that is loaded is small and goes to registers.
+// What goes through shared memory: the operands of products. Anything else that is loaded is small
+// and goes to registers.
 static bool is_operand(const TileProgram *p, const TileOp *op) {
     if (op->kind != TILE_LOAD) return false;
     TensorRole role = p->tensors.data[op->tensor].role;
@@ -175,11 +184,16 @@ static bool same_loads(const TileProgram *p, const TileOp *a, const TileOp *b) {
 
 static Chain chain_from(const TileProgram *p, TileOp *loop) {
     TileOp *loads[MAX_LOADS];
-    Chain c = {.loop = {loop}, .nloops = 1, .nloads = loads_of(p, loop, loads), .skips = loop->where != NULL};
+    Chain c = {.loop = {loop},
+               .nloops = 1,
+               .nloads = loads_of(p, loop, loads),
+               .skips = loop->where != NULL};
     for (TileOp *op = loop->next; op && c.nloops < 8; op = op->next) {
         if (op->kind == TILE_MAP) continue;
         const TileOp *last = c.loop[c.nloops - 1];
-        if (op->kind != TILE_LOOP || op->axis != last->axis || op->from != last->to || !same_loads(p, last, op)) break;
+        if (op->kind != TILE_LOOP || op->axis != last->axis || op->from != last->to ||
+            !same_loads(p, last, op))
+            break;
         c.loop[c.nloops++] = op;
         c.skips |= op->where != NULL;
     }
@@ -240,18 +254,21 @@ static bool in_turn(TileOp **loads, int n) {
     return true;
 }
 
-// Numbers per key that need nothing of the step are made first: with them the mask can be looked at before anything is fetched.
+// Numbers per key that need nothing of the step are made first: with them the mask can be looked at
+// before anything is fetched.
 static void raise_columns(TileOp *loop) {
     TileOp *first = loop->body.first;
     for (TileOp *op = first, *next; op; op = next) {
         next = op->next;
         bool free = op->kind == TILE_MAP && op->naxes == 1 && op->axes[0] == loop->axis;
-        for (int i = 0; i < op->args.n && free; i++) free = !op->args.data[i]->def || op->args.data[i]->def->block != &loop->body;
+        for (int i = 0; i < op->args.n && free; i++)
+            free = !op->args.data[i]->def || op->args.data[i]->def->block != &loop->body;
         if (free && op != first) pass_move_before(first, op);
     }
 }
 
-// What a step needs is fetched in the step itself: for loops that skip steps or use their loads all at once.
+// What a step needs is fetched in the step itself: for loops that skip steps or use their loads all
+// at once.
 static void fetch_in_step(Sched *s, TileOp *loop, TileOp **loads, int n) {
     raise_columns(loop);
     TileOp *first = loop->body.first;
@@ -269,15 +286,19 @@ static void fetch_in_step(Sched *s, TileOp *loop, TileOp **loads, int n) {
     }
 }
 
-// Before load i is used: it has arrived, all have finished with the buffer that is filled next. As early as that holds; where weights are
-// made of scores alone, as late: they then stand in one piece with the product before them.
+// Before load i is used: it has arrived, all have finished with the buffer that is filled next. As
+// early as that holds; where weights are made of scores alone, as late: they then stand in one
+// piece with the product before them.
 static void fetch_ahead(Sched *s, const Chain *c, int j, TileOp **loads, int n) {
     TileOp *loop = c->loop[j];
     const Ex *step = ex_symbol(s->x, SYM_STEP), *next = ex_2(s->x, EX_ADD, step, ex_i32(s->x, 1));
     TileOp *place[MAX_LOADS];
-    bool plain = loop->carried.n == 1; // nothing but an accumulator: no statistics stand between the products
+    bool plain = loop->carried.n ==
+                 1; // nothing but an accumulator: no statistics stand between the products
     for (int i = 0; i < n; i++) {
-        place[i] = !i ? loop->body.first : plain ? before_first_use(loads[i]) : after_last_use(loads[i - 1]);
+        place[i] = !i      ? loop->body.first
+                   : plain ? before_first_use(loads[i])
+                           : after_last_use(loads[i - 1]);
         while (is_operand(s->p, place[i])) place[i] = place[i]->next;
     }
     for (int i = 0; i < n; i++) {
@@ -286,7 +307,8 @@ static void fetch_ahead(Sched *s, const Chain *c, int j, TileOp **loads, int n) 
         if (i + 1 < n)
             copy_before(s, at, loads[i + 1], NULL, 0, stage_at(s, c, step), NULL);
         else
-            copy_before(s, at, loads[0], tile_at(s, c, j, next), loop->axis, stage_at(s, c, next), exists(s, c, next));
+            copy_before(s, at, loads[0], tile_at(s, c, j, next), loop->axis, stage_at(s, c, next),
+                        exists(s, c, next));
         insert(s, at, TILE_COMMIT);
     }
     for (int i = 0; i < n; i++) view_for(s, place[i], loads[i], stage_at(s, c, step));
@@ -310,7 +332,8 @@ static void schedule_chain(Sched *s, Chain *c) {
         TileOp *first = c->loop[0];
         const Ex *from = first->from;
         if (used) insert(s, first, TILE_BARRIER);
-        copy_before(s, first, loads[0], tile_at(s, c, 0, from), first->axis, stage_at(s, c, from), exists(s, c, from));
+        copy_before(s, first, loads[0], tile_at(s, c, 0, from), first->axis, stage_at(s, c, from),
+                    exists(s, c, from));
         insert(s, first, TILE_COMMIT);
     }
     for (int j = 0; j < c->nloops; j++) {
@@ -324,14 +347,17 @@ static void schedule_chain(Sched *s, Chain *c) {
 
 // ---- outside loops
 
-// A tile that is loaded once (q). What uses it before the first loop has to wait for it; otherwise the loop's own first wait does.
+// A tile that is loaded once (q). What uses it before the first loop has to wait for it; otherwise
+// the loop's own first wait does.
 static void schedule_load(Sched *s, TileOp *load) {
     TileOp *at = load->next;
     const Ex *zero = ex_i32(s->x, 0);
     bool early = true;
     for (TileOp *op = load->next; op && early; op = op->next)
-        if (op->kind == TILE_LOOP) early = false;
-        else if (uses(op, load->results.data[0])) break;
+        if (op->kind == TILE_LOOP)
+            early = false;
+        else if (uses(op, load->results.data[0]))
+            break;
     buffer_for(s, load, 1);
     copy_before(s, at, load, NULL, 0, zero, NULL);
     insert(s, at, TILE_COMMIT);
@@ -359,12 +385,13 @@ static void set_homes(Sched *s) {
     }
 }
 
-// The accumulator's rescaling as early as its factor is known: before the exponentials, which then stand next to the product that can run
-// beside them.
+// The accumulator's rescaling as early as its factor is known: before the exponentials, which then
+// stand next to the product that can run beside them.
 static bool feeds_product(const TileOp *map) {
     const TileOp *op = map->next;
     while (op && op->kind == TILE_LOAD) op = op->next;
-    return op && op->kind == TILE_MMA && op->args.n == 3 && op->args.data[2] == map->results.data[0];
+    return op && op->kind == TILE_MMA && op->args.n == 3 &&
+           op->args.data[2] == map->results.data[0];
 }
 
 static void raise_rescales(TileKernel *k) {

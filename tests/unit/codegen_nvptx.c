@@ -1,4 +1,5 @@
-// PTX of the sm_80 target: it holds the instructions it is meant to, no calls and no local memory, and its metadata says how to launch it.
+// PTX of the sm_80 target: it holds the instructions it is meant to, no calls and no local memory,
+// and its metadata says how to launch it.
 #include "codegen/codegen.h"
 #include "pass_util.h"
 #include "runtime/abi.h"
@@ -26,18 +27,27 @@ static int count(const char *text, const char *what) {
     return n;
 }
 
-static const char softmax[] = "import std.normalization; attention t { dim D = 64; score(q, k) = dot(q, k) * rsqrt(D); "
-                              "mask(b, h, q, k) = k <= q; normalize(s) = softmax(s); }";
+static const char softmax[] =
+    "import std.normalization; attention t { dim D = 64; score(q, k) = dot(q, k) * rsqrt(D); "
+    "mask(b, h, q, k) = k <= q; normalize(s) = softmax(s); }";
 
 START_TEST(instructions) {
     Arena *a = arena_new();
     size_t n;
     char *ptx = compile(a, softmax, DT_BF16, &n);
-    static const char *const wanted[] = {".target sm_80", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "ldmatrix.sync.aligned.m8n8.x4.trans", "cp.async.cg.shared.global",
-                                         "ex2.approx.ftz.f32", "shfl.sync.bfly", "st.global.v4", ".reqntid 128"};
+    static const char *const wanted[] = {".target sm_80",
+                                         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+                                         "ldmatrix.sync.aligned.m8n8.x4.trans",
+                                         "cp.async.cg.shared.global",
+                                         "ex2.approx.ftz.f32",
+                                         "shfl.sync.bfly",
+                                         "st.global.v4",
+                                         ".reqntid 128"};
     static const char *const unwanted[] = {"call", ".local", "ex2.approx.f32"};
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) ck_assert_msg(strstr(ptx, wanted[i]) != NULL, "no %s", wanted[i]);
-    for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++) ck_assert_msg(!strstr(ptx, unwanted[i]), "%s", unwanted[i]);
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        ck_assert_msg(strstr(ptx, wanted[i]) != NULL, "no %s", wanted[i]);
+    for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++)
+        ck_assert_msg(!strstr(ptx, unwanted[i]), "%s", unwanted[i]);
     free(ptx);
     ptx = compile(a, softmax, DT_F16, &n);
     ck_assert(strstr(ptx, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32") != NULL);
@@ -49,17 +59,20 @@ START_TEST(instructions) {
 }
 END_TEST
 
-// Row sums are added across the quad once, after a loop: its body has the shuffles of the maximum only.
+// Row sums are added across the quad once, after a loop: its body has the shuffles of the maximum
+// only.
 START_TEST(sums_stay_in_threads) {
     Arena *a = arena_new();
     size_t n, m;
     char *with = compile(a, softmax, DT_BF16, &n);
-    char *without = compile(a,
-                            "attention t { dim D = 64; score(q, k) = dot(q, k); mask(b, h, q, k) = k <= q; "
-                            "normalize(s) = exp(s - rowmax(s)); }",
-                            DT_BF16, &m);
+    char *without =
+        compile(a,
+                "attention t { dim D = 64; score(q, k) = dot(q, k); mask(b, h, q, k) = k <= q; "
+                "normalize(s) = exp(s - rowmax(s)); }",
+                DT_BF16, &m);
     int loops = 2, rows = 4, steps = 2;
-    ck_assert_int_eq(count(with, "shfl.sync.bfly.b32") - count(without, "shfl.sync.bfly.b32"), loops * rows * steps);
+    ck_assert_int_eq(count(with, "shfl.sync.bfly.b32") - count(without, "shfl.sync.bfly.b32"),
+                     loops * rows * steps);
     free(with);
     free(without);
     arena_free(a);
@@ -89,7 +102,8 @@ START_TEST(widths) {
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
         Arena *a = arena_new();
         size_t n;
-        const char *text = arena_printf(a, "attention t { dim D = %d; score(q, k) = dot(q, k); normalize(s) = s; }", widths[i]);
+        const char *text = arena_printf(
+            a, "attention t { dim D = %d; score(q, k) = dot(q, k); normalize(s) = s; }", widths[i]);
         char *ptx = compile(a, text, i % 2 ? DT_F16 : DT_F32, &n);
         ck_assert(!strstr(ptx, ".local"));
         free(ptx);

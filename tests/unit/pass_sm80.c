@@ -1,5 +1,6 @@
-// The sm_80 schedule of the standard library: on small tiles of odd sizes the interpreter gives what it gives before scheduling, for
-// launches with no keys, one key, fewer keys than queries; copies are waited for, buffers are not overwritten while they are read.
+// The sm_80 schedule of the standard library: on small tiles of odd sizes the interpreter gives
+// what it gives before scheduling, for launches with no keys, one key, fewer keys than queries;
+// copies are waited for, buffers are not overwritten while they are read.
 #include "pass_util.h"
 
 #include <dirent.h>
@@ -8,12 +9,14 @@
 static const PuTiles tiles = {4, 3};
 
 static TileProgram *shaped(Arena *a, const Stream *s, bool split) {
-    PassOptions o = {.target = *target_get(TARGET_SM80), .dtype = DT_BF16, .opt = 3, .split = split};
+    PassOptions o = {
+        .target = *target_get(TARGET_SM80), .dtype = DT_BF16, .opt = 3, .split = split};
     return pu_staged(a, s, &o, PU_SHAPED, tiles);
 }
 
 static TileProgram *scheduled(Arena *a, const Stream *s, bool split) {
-    PassOptions o = {.target = *target_get(TARGET_SM80), .dtype = DT_BF16, .opt = 3, .split = split};
+    PassOptions o = {
+        .target = *target_get(TARGET_SM80), .dtype = DT_BF16, .opt = 3, .split = split};
     TileProgram *p = shaped(a, s, split);
     Diags diags;
     diag_init(&diags, a);
@@ -24,14 +27,18 @@ static TileProgram *scheduled(Arena *a, const Stream *s, bool split) {
 }
 
 // B, H, Hkv, Sq, Sk, q_offset
-static const int32_t launches[][6] = {{1, 1, 1, 5, 7, 2}, {2, 2, 1, 9, 10, 1}, {1, 2, 2, 4, 1, 0}, {1, 1, 1, 3, 0, 0}, {1, 1, 1, 13, 5, 0}, {1, 1, 1, 1, 17, 16}};
+static const int32_t launches[][6] = {{1, 1, 1, 5, 7, 2},  {2, 2, 1, 9, 10, 1},
+                                      {1, 2, 2, 4, 1, 0},  {1, 1, 1, 3, 0, 0},
+                                      {1, 1, 1, 13, 5, 0}, {1, 1, 1, 1, 17, 16}};
 
-static void same(Arena *a, const Variant *v, const TileProgram *before, const TileProgram *after, const int32_t *launch) {
+static void same(Arena *a, const Variant *v, const TileProgram *before, const TileProgram *after,
+                 const int32_t *launch) {
     int32_t size[64] = {0};
     pu_sizes(v, size, launch[0], launch[1], launch[2], launch[3], launch[4], launch[5]);
     Diags diags;
     diag_init(&diags, a);
-    TileData *x = tile_data_random(a, before, size, 3, 7), *y = tile_data_random(a, after, size, 3, 7);
+    TileData *x = tile_data_random(a, before, size, 3, 7),
+             *y = tile_data_random(a, after, size, 3, 7);
     bool ok = tile_eval(before, x, false, &diags) && tile_eval(after, y, false, &diags);
     if (!ok) diag_print(&diags, stderr);
     ck_assert_msg(ok, "%s does not run", after->name);
@@ -44,7 +51,8 @@ static void check_variant(const char *path, const char *text, bool split) {
     Variant *v;
     const Stream *s = pu_stream(a, path, text, 8, &v);
     TileProgram *before = shaped(a, s, split), *after = scheduled(a, s, split);
-    for (size_t i = 0; i < sizeof launches / sizeof *launches; i++) same(a, v, before, after, launches[i]);
+    for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
+        same(a, v, before, after, launches[i]);
     arena_free(a);
 }
 
@@ -84,20 +92,25 @@ END_TEST
 START_TEST(split_library) { check_library(true); }
 END_TEST
 
-// Several sweeps over the keys: the first with one load a step, which has two stages; buffers are taken over from sweep to sweep.
+// Several sweeps over the keys: the first with one load a step, which has two stages; buffers are
+// taken over from sweep to sweep.
 START_TEST(sweeps) {
     check_variant("t.attn",
-                  "attention t { dim D = 8; score(q, k) = dot(q, k); normalize(s) { let n = rowsum(1.0); let mu = rowsum(s) / n; "
+                  "attention t { dim D = 8; score(q, k) = dot(q, k); normalize(s) { let n = "
+                  "rowsum(1.0); let mu = rowsum(s) / n; "
                   "return exp((s - mu) * rsqrt(rowsum((s - mu) * (s - mu)) / n + 0.1)); } }",
                   false);
 }
 END_TEST
 
-// A mask of several bounds is one interval of each row; a number made of positions is converted in parts.
+// A mask of several bounds is one interval of each row; a number made of positions is converted in
+// parts.
 START_TEST(intervals) {
     check_variant("t.attn",
-                  "attention t { dim D = 8; score(q, k) = dot(q, k); modify(s, b, h, q, k) = s + 0.5 * (k - q); "
-                  "mask(b, h, q, k) = k <= q && q - k < 4 && k >= 1 && (k + q) % 2 == 0 && q < 2 * k + 5; normalize(s) = s; }",
+                  "attention t { dim D = 8; score(q, k) = dot(q, k); modify(s, b, h, q, k) = s + "
+                  "0.5 * (k - q); "
+                  "mask(b, h, q, k) = k <= q && q - k < 4 && k >= 1 && (k + q) % 2 == 0 && q < 2 * "
+                  "k + 5; normalize(s) = s; }",
                   false);
 }
 END_TEST
