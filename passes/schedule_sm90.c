@@ -32,12 +32,18 @@ typedef struct Sm90Row {
     Sm90Shape shape;
 } Sm90Row;
 
+// The producer has what the consumers leave of the 65536 registers, in steps of 8; with many panels
+// of columns it needs more than the least, 24.
 static const Sm90Row rows[] = {
-    //   d, masked, {warpgroups, keys, stages, after, turns, late_rescale}
-    {64, false, {3, 128, 2, 0, true, false}},   {64, true, {3, 128, 2, -1, true, false}},
-    {128, false, {2, 128, 2, 24, true, false}}, {128, true, {2, 128, 2, 20, true, false}},
-    {192, false, {2, 128, 2, 20, true, false}}, {192, true, {2, 128, 2, 20, true, false}},
-    {256, false, {2, 80, 2, -1, false, true}},  {256, true, {2, 80, 2, -1, false, true}},
+    //   d, masked, {warpgroups, registers, producer's, keys, stages, after, turns, late_rescale}
+    {64, false, {3, 160, 32, 128, 2, 0, true, false}},
+    {64, true, {3, 160, 32, 128, 2, -1, true, false}},
+    {128, false, {2, 240, 24, 128, 2, 24, true, false}},
+    {128, true, {2, 240, 24, 128, 2, 20, true, false}},
+    {192, false, {2, 232, 40, 128, 2, 20, true, false}},
+    {192, true, {2, 232, 40, 128, 2, 20, true, false}},
+    {256, false, {2, 232, 40, 80, 2, -1, false, true}},
+    {256, true, {2, 232, 40, 80, 2, -1, false, true}},
 };
 
 int sm90_row_axis(const TileKernel *k) {
@@ -73,16 +79,14 @@ static int registers_of(Sm90Shape s, int dv) {
     return dv / 2 + s.keys / 2 + s.keys / 4 + OTHER_REGISTERS;
 }
 
-static int registers_for(int warpgroups) { return warpgroups == 3 ? 160 : 240; }
-
 static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t) {
     int d = padded(p->D, PANEL), dv = padded(p->Dv, PANEL), wide = d > dv ? d : dv;
     size_t i = 0;
     while (rows[i].d < wide || rows[i].masked != is_masked(k)) i++;
     assert(i < sizeof rows / sizeof *rows);
     Sm90Shape s = rows[i].shape;
-    while (s.keys > 16 && (shared_bytes(s, d, dv) > t->shared_bytes ||
-                           registers_of(s, dv) > registers_for(s.warpgroups)))
+    while (s.keys > 16 &&
+           (shared_bytes(s, d, dv) > t->shared_bytes || registers_of(s, dv) > s.registers))
         s.keys -= 16;
     return s;
 }
@@ -124,11 +128,8 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
         if (!in_roles(p, k)) continue;
         Sm90Shape s = fit(p, k, &o->target);
         bind_axes(p, k, s);
-        k->schedule =
-            (TileSchedule){.lane_axis = -1,
-                           .warps = 4 * s.warpgroups,
-                           .min_blocks = 1,
-                           .section = SECTION};
+        k->schedule = (TileSchedule){
+            .lane_axis = -1, .warps = 4 * s.warpgroups, .min_blocks = 1, .section = SECTION};
     }
     TileProgram q = others(p);
     return pass_tile_sm80(&q, o, diags);
@@ -177,9 +178,8 @@ int sm90_begin(Sm90 *s, TileOp ***ops) {
         if (sm90_piped(op)) loads[nloads++] = op;
     for (int i = 0; i < n; i++) tile_unlink(list[i]);
     for (int i = 0; i < nloads; i++) make_pipe(s, loads[i]);
-    int w = s->shape.warpgroups;
-    s->producer = make_role(s, "producer", 1, w == 3 ? 32 : 24);
-    s->consumer = make_role(s, "consumer", w, registers_for(w));
+    s->producer = make_role(s, "producer", 1, s->shape.producer_registers);
+    s->consumer = make_role(s, "consumer", s->shape.warpgroups, s->shape.registers);
     return n;
 }
 

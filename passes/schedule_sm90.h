@@ -9,7 +9,8 @@
 
 // How a kernel runs; a row of the table in schedule_sm90.c, fitted to the kernel at hand.
 typedef struct Sm90Shape {
-    int warpgroups, keys, stages;
+    int warpgroups, registers; // of a thread of theirs
+    int producer_registers, keys, stages;
     int after;  // weights a thread computes before it waits for the product of the step before; -1:
                 // wherever the assembler puts the wait
     bool turns; // warpgroups take turns in issuing products
