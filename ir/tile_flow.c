@@ -112,6 +112,7 @@ static Flow run_take(Eval *E, const TileOp *op) {
     RunStage *s = &p->stages[p->takes++ % pipe->stages];
     s->visible = true;
     s->reader = 0;
+    s->read_group = -1;
     see(view, s);
     return DONE;
 }
@@ -135,6 +136,10 @@ static void run_drop(Eval *E, const TileOp *op) {
     if (!held(s)) return run_fail(E, "%%%s is dropped, but not held", v->name);
     if (s->view->reader > E->role->landed)
         return run_fail(E, "%%%s is dropped while a product may still read it", v->name);
+    // One thread of a warpgroup drops for all: the others are known to be past their reading where
+    // a barrier was since, or a product that all of them have issued has landed.
+    if (s->view->read_at == E->barriers && s->view->read_group >= E->role->landed)
+        return run_fail(E, "%%%s is dropped while other threads may still read it", v->name);
     s->view->filled = false;
 }
 
@@ -152,6 +157,8 @@ static bool check_operands(Eval *E, const TileOp *op) {
         else if (!held(s) && op->kind != TILE_DROP)
             run_fail(E, "%%%s is used after it was dropped", v->name);
         if (op->async) s->view->reader = E->role->issued + 1;
+        if (op->kind == TILE_MAP) s->view->read_group = E->role->issued;
+        if (op->kind == TILE_MAP) s->view->read_at = E->barriers;
     }
     return !E->failed;
 }

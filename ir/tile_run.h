@@ -22,6 +22,7 @@ typedef struct RunStage { // of a buffer or a pipe
     uint32_t generation; // copies so far
     int read_at;         // barriers passed when it was last read; -1: never
     int reader;          // of a pipe: the last group of products that reads it
+    int read_group;      // of a pipe: products issued when a map read it last; -1: none did
 } RunStage;
 
 typedef struct RunSlot { // of a value

@@ -27,13 +27,15 @@
 
 #include <string.h>
 
-enum { MAX_CHAIN = 4 };
+enum { MAX_CHAIN = 4, MAX_COLUMNS = 4 };
 
 typedef struct Step { // the parts of a loop's body
     TileOp *loop, *load_k, *load_v, *dot, *sum, *weights, *yield;
-    TileOp *rescale;    // NULL: none
-    int acc;            // which of the carried values
-    uint64_t from_step; // bit i: operand i of rescale is made in the step
+    TileOp *rescale;              // NULL: none
+    int acc;                      // which of the carried values
+    uint64_t from_step;           // bit i: operand i of rescale is made in the step
+    TileOp *columns[MAX_COLUMNS]; // maps of k alone, a number for each key (norms)
+    int ncolumns;
 } Step;
 
 typedef struct Flat {
@@ -83,14 +85,33 @@ static bool sort_ops(Step *st) {
     return st->load_v && st->sum && st->yield;
 }
 
-// The loads are for the products and nothing else; the first product is of q.
+// Maps of k give a number for each key and need nothing else of the step.
+static bool match_columns(Step *st) {
+    const TileValue *k = st->load_k->results.data[0];
+    for (TileOp *op = st->loop->body.first; op; op = op->next) {
+        if (op->kind != TILE_MAP || !uses_of(op, k)) continue;
+        if (st->ncolumns == MAX_COLUMNS || op->args.n != 1 || op->results.n != 1) return false;
+        if (op->results.data[0]->rank != 1) return false;
+        st->columns[st->ncolumns++] = op;
+    }
+    return true;
+}
+
+static bool is_column(const Step *st, const TileOp *op) {
+    for (int i = 0; i < st->ncolumns; i++)
+        if (st->columns[i] == op) return true;
+    return false;
+}
+
+// The loads are for the products and nothing else but norms; the first product is of q.
 static bool match_products(const Flat *f, const Step *st) {
     const TileValue *k = st->load_k->results.data[0], *v = st->load_v->results.data[0];
     const TileValue *q = f->load_q->results.data[0];
     if (st->dot->args.n != 2 || st->sum->args.n != 3) return false;
     if (st->dot->args.data[0] != q || st->dot->args.data[1] != k) return false;
     if (st->sum->args.data[1] != v || !is_map_of(st->sum->args.data[0], st->loop)) return false;
-    return uses_of(st->loop, k) == 1 && uses_of(st->loop, v) == 1 && uses_of(st->loop, q) == 1;
+    return uses_of(st->loop, k) == 1 + st->ncolumns && uses_of(st->loop, v) == 1 &&
+           uses_of(st->loop, q) == 1;
 }
 
 // The accumulator is touched by its rescaling and the product only.
@@ -116,12 +137,13 @@ static bool match_step(Flat *f, TileOp *loop) {
     Step *st = &f->step[f->nsteps++];
     *st = (Step){.loop = loop};
     f->skips |= loop->where != NULL;
-    if (!sort_ops(st) || !match_products(f, st) || !match_sum(st)) return false;
+    if (!sort_ops(st) || !match_columns(st) || !match_products(f, st) || !match_sum(st))
+        return false;
     st->weights = st->sum->args.data[0]->def;
     const Step *head = &f->step[0];
     return st->load_k->tensor == head->load_k->tensor &&
            st->load_v->tensor == head->load_v->tensor && st->acc == head->acc &&
-           !st->rescale == !head->rescale;
+           !st->rescale == !head->rescale && st->ncolumns == head->ncolumns;
 }
 
 // A loop goes on where the one before it ends, with what that leaves.
@@ -369,6 +391,25 @@ static void turn(Flat *f, bool pass) {
     if (f->s->shape.turns) sm90_op(f->s, TILE_TURN, (Span){0})->pass = pass;
 }
 
+// ---- the consumer: numbers of keys, made of k by all threads together and read by all
+
+static void barrier(Flat *f) { sm90_op(f->s, TILE_BARRIER, (Span){0}); }
+
+static void columns(Flat *f, const Step *st, TileValue *k, bool again) {
+    if (!st->ncolumns) return;
+    f->to[st->load_k->results.data[0]->id] = k;
+    barrier(f); // everybody has read the last ones
+    for (int i = 0; i < st->ncolumns; i++) {
+        st->columns[i]->results.data[0]->home = HOME_SHARED;
+        if (again)
+            move(f, st->columns[i]);
+        else
+            copy(f, st->columns[i]);
+    }
+    barrier(f);
+    f->to[st->load_k->results.data[0]->id] = NULL;
+}
+
 // ---- the consumer: steps
 
 static bool is_zero(const TileValue *v) {
@@ -398,8 +439,14 @@ static void first_step(Flat *f) {
     TileValue *acc = f->to[st->loop->carried.data[st->acc]->id];
     f->to[st->sum->results.data[0]->id] = acc; // as if the product had been of nothing
     bool zero = st->rescale && stays_zero(st);
+    if (st->ncolumns) { // the first k is held until now
+        TileValue *k = sm90_view(s, st->load_k);
+        columns(f, st, k, false);
+        sm90_drop(s, k, NULL);
+    }
     for (TileOp *op = st->loop->body.first; op; op = op->next)
-        if (op->kind == TILE_MAP && (op != st->rescale || (!zero && !s->shape.late_rescale)))
+        if (op->kind == TILE_MAP && !is_column(st, op) &&
+            (op != st->rescale || (!zero && !s->shape.late_rescale)))
             copy(f, op);
     if (zero) f->to[st->rescale->results.data[0]->id] = acc;
     f->nstate = carries_of(f, st, f->state);
@@ -437,7 +484,7 @@ static void maps_of(Flat *f, const Step *st, TileValue *sum, TileValue *v) {
     bool late = s->shape.late_rescale;
     for (TileOp *op = st->loop->body.first, *next; op; op = next) {
         next = op->next;
-        if (op->kind != TILE_MAP || op == st->rescale) continue;
+        if (op->kind != TILE_MAP || op == st->rescale || is_column(st, op)) continue;
         move(f, op);
         if (op != st->weights) continue;
         op->waits = true;
@@ -484,6 +531,7 @@ static void steps(Flat *f, int i) {
     TileValue *acc = acc_now(f, st), *v = sm90_take(s, st->load_v, NULL);
     TileValue *sum = product(f, st->sum, weights, v, acc);
     turn(f, true);
+    columns(f, st, k, true);
     sm90_wait(s, 1);
     sm90_drop(s, k, NULL);
     if (!f->skips) sm90_drop(s, f->q, at_last(f));
@@ -511,6 +559,13 @@ static TileValue *first_scores(Flat *f, TileValue **k) {
     return product(f, st->dot, q, *k, NULL);
 }
 
+// By maps, of which nobody knows when the other threads are through.
+static bool q_is_read(const Flat *f) {
+    for (int i = 0; i < f->first; i++)
+        if (uses_of(f->ops[i], f->q)) return true;
+    return false;
+}
+
 static void begin_tile(Flat *f) {
     Sm90 *s = f->s;
     f->q = sm90_view(s, f->load_q);
@@ -518,6 +573,7 @@ static void begin_tile(Flat *f) {
     for (int i = 0; i < f->first; i++)
         if (f->ops[i] != f->load_q) move(f, f->ops[i]);
     if (f->skips) return;
+    if (q_is_read(f)) barrier(f);
     const Ex *single = ex_2(pool(f), EX_LE, end_of(f), second_step(f));
     sm90_drop(s, f->q, tidy(f, single));
 }
@@ -543,7 +599,7 @@ static void end_tile(Flat *f) {
         move(f, f->ops[i]);
     }
     sm90_wait(s, 0);
-    sm90_drop(s, k, sm90_valid(s));
+    if (!f->step[0].ncolumns) sm90_drop(s, k, sm90_valid(s));
     sm90_yield(s, &dot, 1);
 }
 
@@ -554,7 +610,7 @@ static void consume(Flat *f) {
     sm90_op(s, TILE_NEXT, (Span){0});
     TileValue *dot = first_scores(f, &k);
     sm90_wait(s, 0);
-    sm90_drop(s, k, sm90_valid(s));
+    if (!f->step[0].ncolumns) sm90_drop(s, k, sm90_valid(s));
     TileOp *tiles = sm90_op(s, TILE_TILES, (Span){0});
     tile_arg(s->p, tiles, dot);
     f->dot = tile_value(s->p, s->k, dot->name, dot->dtype, dot->axis, dot->rank);

@@ -58,6 +58,12 @@ static TileOp *insert_behind(Sm90 *s, TileOp *op, TileKind kind) {
     return n;
 }
 
+// What all threads have read with a map is dropped when all of them have.
+static TileOp *everybody_behind(Sm90 *s, TileOp *map) {
+    if (map->next && map->next->kind == TILE_BARRIER) return map->next;
+    return insert_behind(s, map, TILE_BARRIER);
+}
+
 // A load becomes a take; the view is dropped behind its last use.
 static void take_load(Sm90 *s, TileOp *load) {
     TileOp *take = tile_op(s->p, s->k, NULL, TILE_TAKE, load->span);
@@ -70,7 +76,7 @@ static void take_load(Sm90 *s, TileOp *load) {
     tile_unlink(load);
     TileOp *last = take;
     for (TileOp *op = take->next; op; op = op->next)
-        if (uses(op, v)) last = op;
+        if (uses(op, v)) last = op->kind == TILE_MAP ? everybody_behind(s, op) : op;
     if (last->kind == TILE_MMA && last->next && last->next->kind == TILE_MMA_WAIT)
         last = last->next;
     tile_arg(s->p, insert_behind(s, last, TILE_DROP), v);
