@@ -572,8 +572,8 @@ static void begin_tile(Flat *f) {
     f->to[f->load_q->results.data[0]->id] = f->q;
     for (int i = 0; i < f->first; i++)
         if (f->ops[i] != f->load_q) move(f, f->ops[i]);
-    if (f->skips) return;
     if (q_is_read(f)) barrier(f);
+    if (f->skips) return;
     const Ex *single = ex_2(pool(f), EX_LE, end_of(f), second_step(f));
     sm90_drop(s, f->q, tidy(f, single));
 }
