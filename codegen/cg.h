@@ -29,6 +29,9 @@ struct CgElem {
     Val (*param)(Cg *cg, CgElem *at,
                  int k); // operand k of the map; a scalar where it does not vary along the lanes
     Val (*pos)(Cg *cg, CgElem *at, int axis); // POS(axis), i32 or <lanes x i32>
+    // Of an axis along which elements stand at known places: POS(axis) = *first + offset, *first at
+    // least 0 and the same for many elements. False: of another axis. May be NULL.
+    bool (*place)(Cg *cg, CgElem *at, int axis, Val *first, int *offset);
     int lane_axis;                            // the axis along the lanes when lanes > 1, and
     Val lane_first; // its POS at lane 0 (i32): what makes loads along it contiguous
     void *ctx;

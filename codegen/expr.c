@@ -364,11 +364,65 @@ static Val leaf(Cg *cg, CgElem *at, const Ex *e) {
     }
 }
 
+// ---- bounds of positions: `first + offset <= x` as `offset <= x - first`, whose right side is
+// computed once for many elements, and `and`s of such as one comparison. The difference saturates,
+// which no offset of a tile can tell from the true one.
+
+typedef struct Bound {
+    bool upper; // offset <= limit, else limit <= offset
+    int axis, offset;
+    Val limit;
+} Bound;
+
+static Val saturating(Cg *cg, const char *name, Val a, Val b) {
+    Val v[] = {a, b};
+    return intrinsic_of(cg, name, v, 2);
+}
+
+static bool compared_bound(Cg *cg, CgElem *at, const Ex *e, Bound *b) {
+    Val first;
+    for (int side = 0; side < 2; side++) {
+        const Ex *pos = e->args[side], *x = e->args[1 - side];
+        if (pos->op != EX_SYM || pos->sym != SYM_POS) continue;
+        if (!at->place(cg, at, pos->index, &first, &b->offset)) continue;
+        b->upper = side == 0;
+        b->axis = pos->index;
+        b->limit = saturating(cg, "llvm.ssub.sat", built(at, x), first);
+        if (e->op == EX_LT)
+            b->limit = saturating(cg, b->upper ? "llvm.ssub.sat" : "llvm.sadd.sat", b->limit,
+                                  cg_i32(cg, 1));
+        return true;
+    }
+    return false;
+}
+
+static bool bound_of(Cg *cg, CgElem *at, const Ex *e, Bound *b, int depth) {
+    if ((e->op == EX_LE || e->op == EX_LT) && e->args[0]->type == EX_I32)
+        return compared_bound(cg, at, e, b);
+    Bound other;
+    if (e->op != EX_AND || depth == 0) return false;
+    if (!bound_of(cg, at, e->args[0], b, depth - 1)) return false;
+    if (!bound_of(cg, at, e->args[1], &other, depth - 1)) return false;
+    if (b->upper != other.upper || b->axis != other.axis) return false;
+    Val v[] = {b->limit, other.limit};
+    b->limit = intrinsic_of(cg, b->upper ? "llvm.smin" : "llvm.smax", v, 2);
+    return true;
+}
+
+static Val built_bound(Cg *cg, CgElem *at, const Ex *e) {
+    Bound b;
+    if (!at || !at->place || e->type != EX_BOOL || !bound_of(cg, at, e, &b, 4)) return NULL;
+    Val offset = cg_i32(cg, b.offset);
+    return b.upper ? LLVMBuildICmp(cg->b, LLVMIntSLE, offset, b.limit, "")
+                   : LLVMBuildICmp(cg->b, LLVMIntSLE, b.limit, offset, "");
+}
+
 static Val build(Cg *cg, CgElem *at, const Ex *e) {
-    Val v[3];
+    Val v[3], bound;
     ExTyping typing = ex_ops[e->op].typing;
     if (typing == T_LEAF) return leaf(cg, at, e);
     if (typing == T_LOAD) return load(cg, at, e);
+    if ((bound = built_bound(cg, at, e))) return bound;
     for (int i = 0; i < e->nargs; i++) v[i] = built(at, e->args[i]);
     ExType of = e->args[0]->type;
     if (typing == T_SEL) return select_of(cg, v);

@@ -30,8 +30,10 @@ static LLVMTargetMachineRef nv_machine(Cg *cg) {
 // ptxas optimizes again; what it cannot do is see equal addresses and conditions across a kernel's unrolled elements. The whole -O3
 // pipeline takes ten times as long and gives the same registers.
 static const char *nv_passes(const Cg *cg) {
-    if (cg->target->id == TARGET_SM90A) // the roles' variables become registers
-        return "function(mem2reg,early-cse,instcombine<no-verify-fixpoint>,simplifycfg,early-cse)";
+    // The roles' variables become registers. Blocks are merged before instcombine, which would sink what a
+    // loop carries to the loop's last block: behind the exponentials that it is to run beside.
+    if (cg->target->id == TARGET_SM90A)
+        return "function(mem2reg,simplifycfg,early-cse,instcombine<no-verify-fixpoint>,simplifycfg,early-cse)";
     return cg->opt->opt == 0 ? "function(early-cse)" : "function(early-cse,instcombine<no-verify-fixpoint>,simplifycfg,early-cse)";
 }
 

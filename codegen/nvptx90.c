@@ -310,13 +310,25 @@ static Val barrier_at(Cg *cg, int ring, Val stage) {
     return LLVMBuildAdd(cg->b, nv90_shared(cg, ring), times(cg, stage, 8), "");
 }
 
-// The next stage; its barrier's parity turns when the ring begins anew. `when`: i1 or NULL.
-static void advance(Cg *cg, const Nv90Pipe *p, Val when) {
-    Val stage = get(cg, p->stage), parity = get(cg, p->parity);
-    Val next = plus(cg, stage, 1);
-    Val wraps = LLVMBuildICmp(cg->b, LLVMIntEQ, next, cg_i32(cg, p->ring->stages), "");
-    next = LLVMBuildSelect(cg->b, wraps, cg_i32(cg, 0), next, "");
-    Val turned = LLVMBuildXor(cg->b, parity, nv90_if(cg, wraps), "");
+static Val stage_of(Cg *cg, const Nv90Pipe *p, Val variable) {
+    return p->ring->stages == 1 ? cg_i32(cg, 0) : get(cg, variable);
+}
+
+// The stage after this one, and whether the ring begins anew (i32), which turns the parity.
+static Val next_stage(Cg *cg, const Nv90Pipe *p, Val stage, Val *turns) {
+    int n = p->ring->stages;
+    *turns = n == 1 ? cg_i32(cg, 1) : stage;
+    if (n == 1) return stage;
+    if (n == 2) return LLVMBuildXor(cg->b, stage, cg_i32(cg, 1), "");
+    Val next = plus(cg, stage, 1), wraps = LLVMBuildICmp(cg->b, LLVMIntEQ, next, cg_i32(cg, n), "");
+    *turns = nv90_if(cg, wraps);
+    return LLVMBuildSelect(cg->b, wraps, cg_i32(cg, 0), next, "");
+}
+
+static void advance(Cg *cg, const Nv90Pipe *p, Val when) { // when: i1 or NULL
+    Val stage = stage_of(cg, p, p->stage), parity = get(cg, p->parity), turns;
+    Val next = next_stage(cg, p, stage, &turns);
+    Val turned = LLVMBuildXor(cg->b, parity, turns, "");
     if (when) {
         next = LLVMBuildSelect(cg->b, when, next, stage, "");
         turned = LLVMBuildSelect(cg->b, when, turned, parity, "");
@@ -329,23 +341,31 @@ static Val stage_address(Cg *cg, const Nv90Pipe *p, Val stage) {
     return LLVMBuildAdd(cg->b, nv90_shared(cg, p->data), times(cg, stage, p->tile.bytes), "");
 }
 
-static void copy_panels(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage, Val full) {
+typedef struct Copy { // of a tile, all that it takes
+    Val to, full, at[CG_MAP_RANK], map;
+    int rank;
+} Copy;
+
+static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
-    Val at[CG_MAP_RANK], to = stage_address(cg, p, stage);
-    int col = -1;
+    Copy c = {.to = stage_address(cg, p, stage), .full = barrier_at(cg, p->full, stage)};
+    c.rank = t->rank;
     for (int d = 0; d < t->rank; d++) {
         int axis = op->coord[d].axis;
-        at[d] = cg_uniform(cg, op->coord[d].at);
-        if (axis >= 0 && axis == p->tile.col_axis)
-            col = d;
-        else if (axis >= 0)
-            at[d] = times(cg, at[d], p->tile.rows);
+        c.at[d] = cg_uniform(cg, op->coord[d].at);
+        if (axis >= 0 && axis != p->tile.col_axis) c.at[d] = times(cg, c.at[d], p->tile.rows);
     }
-    assert(col == t->rank - 1);
-    Val map = nv90_map_param(cg, op->tensor, p->tile.rows);
+    assert(op->coord[t->rank - 1].axis == p->tile.col_axis);
+    c.map = nv90_map_param(cg, op->tensor, p->tile.rows);
+    return c;
+}
+
+static void start_copy(Cg *cg, const Nv90Pipe *p, Copy *c) {
+    nv90_barrier_expect(cg, c->full, p->tile.bytes);
     for (int i = 0; i * NV90_PANEL < p->tile.cols; i++) {
-        at[col] = cg_i32(cg, i * NV90_PANEL);
-        nv90_bulk_load(cg, plus(cg, to, i * p->tile.rows * NV90_PITCH), map, full, at, t->rank);
+        c->at[c->rank - 1] = cg_i32(cg, i * NV90_PANEL);
+        Val to = plus(cg, c->to, i * p->tile.rows * NV90_PITCH);
+        nv90_bulk_load(cg, to, c->map, c->full, c->at, c->rank);
     }
 }
 
@@ -363,14 +383,14 @@ static void end_if(Cg *cg, Blk done) {
     LLVMPositionBuilderAtEnd(cg->b, done);
 }
 
+// Everything is there when the stage is free: from then on the consumers wait for the copy.
 static void fill(Cg *cg, const TileOp *op) {
     const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
     Blk done = begin_if(cg, op->when);
-    Val stage = get(cg, p->stage);
-    Val full = barrier_at(cg, p->full, stage);
+    Val stage = stage_of(cg, p, p->stage);
+    Copy c = copy_of(cg, op, p, stage);
     nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->parity));
-    nv90_barrier_expect(cg, full, p->tile.bytes);
-    copy_panels(cg, op, p, stage, full);
+    start_copy(cg, p, &c);
     advance(cg, p, NULL);
     end_if(cg, done);
 }
@@ -385,7 +405,7 @@ static void bind_view(Cg *cg, const TileValue *v, const Nv90Pipe *p, Val stage) 
 static void take(Cg *cg, const TileOp *op) {
     const Nv90 *h = nv90_state(cg);
     const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
-    Val stage = get(cg, p->stage), parity = get(cg, p->parity);
+    Val stage = stage_of(cg, p, p->stage), parity = get(cg, p->parity);
     Val full = barrier_at(cg, p->full, stage), when = op->when ? cg_uniform(cg, op->when) : NULL;
     if (when) {
         full = LLVMBuildSelect(cg->b, when, full, nv90_shared(cg, h->done), "");
@@ -437,7 +457,7 @@ static void barrier(Cg *cg) {
 
 static void view(Cg *cg, const TileOp *op) {
     const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
-    bind_view(cg, op->results.data[0], p, get(cg, p->last));
+    bind_view(cg, op->results.data[0], p, stage_of(cg, p, p->last));
 }
 
 static void place(Cg *cg, const TileValue *v) {
@@ -456,7 +476,10 @@ static void lower(Cg *cg, const TileOp *op) {
     case TILE_NEXT: nv90_next(cg, op); return;
     case TILE_TILES: nv90_tiles(cg, op); return;
     case TILE_AT: at(cg, op); return;
-    case TILE_MMA: nv90_mma(cg, op); return;
+    case TILE_MMA:
+        nv90_mma(cg, op);
+        nv90_decode(cg);
+        return;
     case TILE_MMA_WAIT: nv90_mma_wait(cg, op->pending); return;
     case TILE_TURN: turn(cg, op); return;
     case TILE_BARRIER: barrier(cg); return;
@@ -487,6 +510,8 @@ void nv90_op(Cg *cg, const TileOp *op) {
     for (int i = 0; i < h->early.n; i++)
         if (h->early.data[i] == op) return;
     bool reads = op->kind == TILE_MAP || op->kind == TILE_STORE;
+    bool issues = op->kind == TILE_TAKE || op->kind == TILE_TURN || op->kind == TILE_MMA;
+    if (!issues) nv90_decode(cg);
     if (uses_wide(cg, op)) nv90_pack(cg);
     void (*how)(Cg *, const TileOp *) = reads ? lower_whole : lower;
     if (op->behind)

@@ -62,6 +62,7 @@ typedef struct Nv90 { // of a kernel with roles
     Val ahead;             // alloca, producer: the tile after it
     Val b, h, tile, valid; // allocas: what the symbols mean
     Nv90Point behind;      // before the last `next`
+    Val coming;            // the number of the tile that the symbols are to mean; NULL: they do
     Val *stage;            // of views, by TileValue.id: i32
     VEC(const TileOp *) early; // what was done before its turn
     VEC(Nv90Wide) wide;        // what is not packed yet
@@ -81,6 +82,7 @@ Val nv90_map_param(Cg *cg, int tensor, int rows);
 // ---- parts of it
 void nv90_tiles_begin(Cg *cg); // nvptx90_tiles.c: a role begins
 void nv90_next(Cg *cg, const TileOp *op);
+void nv90_decode(Cg *cg); // where a tile of the grid lies, if that was put off
 void nv90_tiles(Cg *cg, const TileOp *op);
 void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv90_mma(Cg *cg, const TileOp *op); // nvptx90_mma.c

@@ -54,9 +54,13 @@ static Grid grid_of(Cg *cg) {
 
 static Val total(Cg *cg, const Grid *g) { return mul(cg, mul(cg, g->rows, g->heads), g->batches); }
 
+static Val is_valid(Cg *cg, const Grid *g, Val number) {
+    return LLVMBuildICmp(cg->b, LLVMIntULT, number, total(cg, g), "");
+}
+
 static Nv90Point point_of(Cg *cg, const Grid *g, Val number) {
-    Val all = mul(cg, g->heads, g->batches), n = total(cg, g), one = cg_i32(cg, 1);
-    Nv90Point p = {.valid = LLVMBuildICmp(cg->b, LLVMIntULT, number, n, "")};
+    Val all = mul(cg, g->heads, g->batches), one = cg_i32(cg, 1);
+    Nv90Point p = {.valid = is_valid(cg, g, number)};
     number = LLVMBuildSelect(cg->b, p.valid, number, cg_i32(cg, 0), "");
     Val width = all, base = cg_i32(cg, 0);
     if (cg->k->schedule.section) {
@@ -184,18 +188,39 @@ static Val hear(Cg *cg, Slot s) {
     return number;
 }
 
+void nv90_decode(Cg *cg) {
+    Nv90 *h = nv90_state(cg);
+    if (!h->coming) return;
+    Grid g = grid_of(cg);
+    Nv90Point p = point_of(cg, &g, h->coming);
+    h->coming = NULL;
+    store_point(cg, p);
+    mean(cg, g.axis, p);
+}
+
+static bool asks_only_valid(const TileOp *op) {
+    if (op->kind == TILE_TURN) return true;
+    if (op->kind != TILE_TAKE) return false;
+    return !op->when || (op->when->op == EX_SYM && op->when->sym == SYM_VALID);
+}
+
+// The coordinates take some divisions: where a product can be issued first they run beside it.
+static bool can_come_late(const TileOp *next) {
+    const TileOp *op = next->next;
+    while (op && asks_only_valid(op)) op = op->next;
+    return op && op->kind == TILE_MMA && op->async;
+}
+
 void nv90_next(Cg *cg, const TileOp *op) {
-    (void)op;
     Nv90 *h = nv90_state(cg);
     int axis = nv_state(cg)->row_axis;
     h->behind = point_now(cg, axis);
     Grid g = grid_of(cg);
     assert(g.axis == axis);
     Slot s = next_slot(cg);
-    Val number = is_producer(h) ? tell(cg, s, total(cg, &g)) : hear(cg, s);
-    Nv90Point p = point_of(cg, &g, number);
-    store_point(cg, p);
-    mean(cg, axis, p);
+    h->coming = is_producer(h) ? tell(cg, s, total(cg, &g)) : hear(cg, s);
+    cg->valid = is_valid(cg, &g, h->coming);
+    if (!can_come_late(op)) nv90_decode(cg);
 }
 
 // ---- tiles: a loop whose carried values are variables until mem2reg

@@ -44,6 +44,15 @@ Val nv_at(Cg *cg, const TileOp *map, const Ex *e, int m, int n, int r, int c) {
     return cg_expr(cg, e, &elem);
 }
 
+static bool fragment_place(Cg *cg, CgElem *elem, int axis, Val *first, int *offset) {
+    const At *at = elem->ctx;
+    const NvState *s = nv_state(cg);
+    if (axis == s->row_axis) return false;
+    *first = LLVMBuildAdd(cg->b, first_of(cg, axis), s->col0, "");
+    *offset = 8 * at->n + at->c;
+    return true;
+}
+
 // ---- reductions
 
 typedef struct Reduce {
@@ -181,6 +190,7 @@ static void fragment_map(Cg *cg, const TileOp *op) {
     At at = {.op = op, .space = space_of(cg, op)};
     CgElem elem = {
         .lanes = 1, .param = fragment_param, .pos = fragment_pos, .lane_axis = -1, .ctx = &at};
+    if (nv_state(cg)->roles) elem.place = fragment_place;
     for (int i = 0; i < op->results.n; i++) {
         const TileValue *v = op->results.data[i];
         CgValue *value = &cg->value[v->id];
