@@ -17,8 +17,10 @@ enum {
     MAX_COLUMNS = 256,
     PANEL = 64,           // columns of a panel of shared memory (128 bytes)
     OTHER_REGISTERS = 32, // of a thread, beside scores, weights and accumulator
-    SECTION = 512,        // tiles whose heads' K and V fit the L2 cache together, as measured
-    SHARED_SLACK = 1024,  // barriers, the tile's number, alignment
+    FEW_TESTS = 2,       // comparisons of positions in a mask: a causal one and the end of the keys
+    TEST_REGISTERS = 12, // for more, and for what is looked up
+    SECTION = 512,       // tiles whose heads' K and V fit the L2 cache together, as measured
+    SHARED_SLACK = 1024, // barriers, the tile's number, alignment
 };
 
 static bool narrow(Dtype t) { return t == DT_F16 || t == DT_BF16; }
@@ -75,8 +77,32 @@ static int shared_bytes(Sm90Shape s, int d, int dv) {
     return 2 * (rows_of_q * d + s.stages * s.keys * (d + dv)) + SHARED_SLACK;
 }
 
-static int registers_of(Sm90Shape s, int dv) {
-    return dv / 2 + s.keys / 2 + s.keys / 4 + OTHER_REGISTERS;
+// What scores are tested with and looked up by lives in registers too, while they are.
+typedef struct Tests {
+    int comparisons, loads;
+} Tests;
+
+static void count_tests(void *ctx, const Ex *e) {
+    Tests *t = ctx;
+    t->comparisons += ex_uses(e, SYM_POS, -1) &&
+                      (e->op == EX_LT || e->op == EX_LE || e->op == EX_EQ || e->op == EX_NE);
+    t->loads += e->op == EX_LOAD;
+}
+
+static bool many_tests(const TileKernel *k) {
+    Tests t = {0, 0};
+    ex_visit(k->mask, count_tests, &t);
+    bool many = t.comparisons > FEW_TESTS || t.loads > 0;
+    t.loads = 0;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; op->kind == TILE_MAP && op->naxes > 1 && i < op->outs.n; i++)
+            ex_visit(op->outs.data[i].body, count_tests, &t);
+    return many || t.loads > 0;
+}
+
+static int registers_of(const TileKernel *k, Sm90Shape s, int dv) {
+    return dv / 2 + s.keys / 2 + s.keys / 4 + OTHER_REGISTERS +
+           (many_tests(k) ? TEST_REGISTERS : 0);
 }
 
 static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t) {
@@ -86,13 +112,16 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t)
     assert(i < sizeof rows / sizeof *rows);
     Sm90Shape s = rows[i].shape;
     while (s.keys > 16 &&
-           (shared_bytes(s, d, dv) > t->shared_bytes || registers_of(s, dv) > s.registers))
+           (shared_bytes(s, d, dv) > t->shared_bytes || registers_of(k, s, dv) > s.registers))
         s.keys -= 16;
     return s;
 }
 
 Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k) {
-    return fit(p, k, target_get(p->target));
+    Sm90Shape s = fit(p, k, target_get(p->target));
+    for (int a = 0; a < k->naxes; a++) // what is in the loops by now may not tell as then
+        if (!k->axes[a].whole && a != sm90_row_axis(k)) s.keys = k->axes[a].extent;
+    return s;
 }
 
 // ---- extents
