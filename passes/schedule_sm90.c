@@ -61,7 +61,6 @@ static bool is_masked(const TileKernel *k) {
 }
 
 static bool has_product(const TileKernel *k) {
-    if (sm90_row_axis(k) < 0) return false;
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_MMA) return true;
     return false;
@@ -69,7 +68,9 @@ static bool has_product(const TileKernel *k) {
 
 // In roles; the others as on sm_80.
 static bool in_roles(const TileProgram *p, const TileKernel *k) {
-    return narrow(p->dtype) && has_product(k) && pass_split_axis(p, k) < 0;
+    int rows = sm90_row_axis(k);
+    bool tiled = rows >= 0 && k->axes[rows].extent != 1; // some are built for one query a tile
+    return narrow(p->dtype) && tiled && has_product(k) && pass_split_axis(p, k) < 0;
 }
 
 static int shared_bytes(Sm90Shape s, int d, int dv) {
@@ -130,6 +131,7 @@ static void bind_axes(TileProgram *p, TileKernel *k, Sm90Shape s) {
     int row_axis = sm90_row_axis(k);
     for (int a = 0; a < k->naxes; a++) {
         const TileAxis *axis = &k->axes[a];
+        if (axis->extent) continue; // chosen when the kernel was built
         if (axis->whole)
             pass_bind(p, k, a, padded(axis->size->i, 16));
         else

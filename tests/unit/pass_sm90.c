@@ -40,6 +40,7 @@ static TileProgram *scheduled(Arena *a, const Stream *s, Form form) {
     diag_init(&diags, a);
     if (form == CHOSEN) {
         ck_assert(pass_schedule_sm90(p, &o, &diags));
+        ck_assert(p->kernels.data[0]->body.last->kind == TILE_ROLE);
     } else {
         TileKernel *k = p->kernels.data[0];
         Sm90 sm = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
