@@ -24,6 +24,9 @@ ExType dtype_reads(Dtype t); // the type that an element reads as in an expressi
 enum { // the first entries of every sizes table
     SIZE_B, SIZE_HQ, SIZE_HKV, SIZE_SQ, SIZE_SK, SIZE_Q_OFFSET, SIZE_FREE // free sizes from here on
 };
+// Every size of a launch and |q_offset|, at most: passes count on positions that f32 holds exactly and on products of them with small
+// constants that do not wrap. The runtime refuses launches beyond (ABI_MAX_SIZE).
+enum { SIZE_LIMIT = 1 << 24 };
 typedef VEC(const char *) SizeNames;
 void sizes_init(Arena *a, SizeNames *s); // "B" "H" "Hkv" "Sq" "Sk" "q_offset"
 

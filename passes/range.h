@@ -7,7 +7,7 @@
 //
 // i32 wraps, intervals must not: every range also carries numbers that bound it at compile time,
 // and what might leave i32 is "unknown". Positions, sizes and q_offset are taken to be within
-// RANGE_POSITION (a launch is refused beyond, runtime), other i32 values that enter arithmetic are
+// RANGE_POSITION (the runtime refuses a launch beyond), other i32 values that enter arithmetic are
 // assumed within RANGE_SCALAR: the assumption is collected in `guard`, which holds at run time or
 // the result counts for nothing.
 #ifndef PASSES_RANGE_H
@@ -16,7 +16,7 @@
 #include "ir/tile.h"
 
 enum {
-    RANGE_POSITION = 1 << 24,
+    RANGE_POSITION = SIZE_LIMIT,
     RANGE_SCALAR = 1 << 24,
     RANGE_MAX_TERMS = 8,
     RANGE_MAX_DEPTH = 200

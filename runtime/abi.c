@@ -300,6 +300,8 @@ static const char *verify_tensor(const AbiVariant *v, const AbiTensor *t) {
     if (t->align & (t->align - 1)) return "a tensor has an impossible alignment";
     if (t->rank == 0 && t->role != ABI_ROLE_INPUT)
         return "a tensor that is no input has no dimensions";
+    if ((t->flags & ABI_BARE_Q) && v->family != ABI_ATTENTION)
+        return "a tensor speaks of q_offset, which the variant does not have";
     if ((t->flags & ABI_ZEROED) && t->role != ABI_ROLE_WORK)
         return "a tensor that is no workspace is to be zeroed";
     if ((t->flags & ABI_OPTIONAL) && (t->role == ABI_ROLE_WORK || t->rank == 0))

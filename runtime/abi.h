@@ -30,6 +30,7 @@ enum {
     ABI_MAX_CODE = 1024, // instructions of one launch expression
     ABI_MAX_STACK = 64,
     ABI_MAX_NAME = 255,
+    ABI_MAX_SIZE = 1 << 24, // value of an attention's sizes, and of |q_offset|
 };
 
 typedef enum AbiDtype {

@@ -115,8 +115,9 @@ static attn_status check_presence(Binder *x) {
 
 static attn_status set_size(Binder *x, uint32_t k, int64_t value, const char *by) {
     const char *name = x->v->sizes[k].name;
-    bool offset = x->v->family == ABI_ATTENTION && k == ABI_SIZE_Q_OFFSET;
-    if (value > INT32_MAX || value < (offset ? INT32_MIN : 0))
+    bool attention = x->v->family == ABI_ATTENTION, offset = attention && k == ABI_SIZE_Q_OFFSET;
+    int64_t most = attention ? ABI_MAX_SIZE : INT32_MAX;
+    if (value > most || value < (offset ? -most : 0))
         FAIL("%s: %s is %lld, which is out of range", by, name, (long long)value);
     x->b->size[k] = value;
     x->by[k] = by;
@@ -198,9 +199,6 @@ static attn_status attention_sizes(Binder *x) {
     if (s[ABI_SIZE_HKV] == 0 ? s[ABI_SIZE_H] != 0 : s[ABI_SIZE_H] % s[ABI_SIZE_HKV] != 0)
         FAIL("%s: H is %lld, which is no multiple of Hkv = %lld (from %s)", x->by[ABI_SIZE_H],
              (long long)s[ABI_SIZE_H], (long long)s[ABI_SIZE_HKV], x->by[ABI_SIZE_HKV]);
-    if (s[ABI_SIZE_Q_OFFSET] + s[ABI_SIZE_SQ] > INT32_MAX)
-        FAIL("q_offset: is %lld, too large for %lld queries", (long long)s[ABI_SIZE_Q_OFFSET],
-             (long long)s[ABI_SIZE_SQ]);
     return ATTN_OK;
 }
 

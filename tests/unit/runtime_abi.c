@@ -121,6 +121,18 @@ START_TEST(writer_verifies) {
 }
 END_TEST
 
+START_TEST(only_attentions_have_q_offset) {
+    AbiMeta m;
+    fixture_fill(&m, ABI_CODE_HOST, false);
+    AbiVariant v = m.variants[0];
+    m.variants = &v;
+    ck_assert_ptr_null(abi_verify(&m));
+    v.family = ABI_RECURRENCE;
+    ck_assert_str_eq(abi_verify(&m),
+                     "a tensor speaks of q_offset, which the variant does not have");
+}
+END_TEST
+
 START_TEST(maps_are_verified) {
     AbiMeta m, back;
     AbiMap map = {V, 3, {1, 1, 64, 2}};
@@ -382,6 +394,7 @@ Suite *runtime_abi_suite(void) {
     tcase_add_test(t, expressions);
     tcase_add_test(t, overflow_is_an_error);
     tcase_add_test(t, malformed_expressions_are_refused);
+    tcase_add_test(t, only_attentions_have_q_offset);
     tcase_add_test(t, ptx_round_trip);
     tcase_add_test(t, ptx_damage_is_refused);
     tcase_add_test(t, ptx_of_every_length_reads_back);

@@ -348,8 +348,8 @@ START_TEST(refuses_sizes) {
     refused(&w, "k: dimension 2 is 4, expected Sk = 5 (from the call)");
     w.sizes[0] = (attn_size){"q_offset", 1LL << 31};
     refused(&w, "the call: q_offset is 2147483648, which is out of range");
-    w.sizes[0] = (attn_size){"q_offset", INT32_MAX};
-    refused(&w, "q_offset: is 2147483647, too large for 3 queries");
+    w.sizes[0] = (attn_size){"q_offset", -ABI_MAX_SIZE - 1};
+    refused(&w, "the call: q_offset is -16777217, which is out of range");
     w.sizes[0] = (attn_size){"q_offset", 0};
     w.sizes[1] = w.sizes[0];
     w.call.nsizes = 2;
