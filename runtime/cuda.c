@@ -253,14 +253,18 @@ static attn_status launch(RtDevice *base, void *module, uint32_t i, const AbiKer
     CudaModule *m = module;
     CudaMap maps[ABI_MAX_MAPS];
     void *argv[ABI_MAX_ARGS], *current = NULL;
-    attn_status status = arguments(cu, k, args, maps, argv, error);
     bool there = cu->ctx_current(&current) == 0 && current == m->context;
-    if (!status && !there) status = enter(cu, m->context, error);
+    attn_status status = there ? ATTN_OK : enter(cu, m->context, error);
     if (status) return status;
-    int result = k->cluster > 1 ? launch_cluster(cu, m->function[i], k, grid, stream, argv)
-                                : cu->launch(m->function[i], (unsigned)grid, 1, 1, k->threads, 1, 1,
-                                             k->shared, stream, argv, NULL);
+    status = arguments(cu, k, args, maps, argv, error); // tensor maps, too, want the context
+    int result = 0;
+    if (!status && k->cluster > 1)
+        result = launch_cluster(cu, m->function[i], k, grid, stream, argv);
+    else if (!status)
+        result = cu->launch(m->function[i], (unsigned)grid, 1, 1, k->threads, 1, 1, k->shared,
+                            stream, argv, NULL);
     if (!there) leave(cu);
+    if (status) return status;
     return result ? failed(cu, result, k->symbol, error) : ATTN_OK;
 }
 
