@@ -7,6 +7,7 @@
 #include "runtime/abi.h"
 
 #include <assert.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +35,16 @@ static void types(Cg *cg) {
     cg->void_ = LLVMVoidTypeInContext(cg->c);
 }
 
+// LLVM keeps its targets in a list of the process, and adds to it without a lock: one thread at a
+// time. Nothing else in codegen outlives a compilation.
+static LLVMTargetMachineRef make_machine(Cg *cg) {
+    static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&turn);
+    LLVMTargetMachineRef tm = cg->hooks->machine(cg);
+    pthread_mutex_unlock(&turn);
+    return tm;
+}
+
 bool cg_open(Cg *cg, const TileProgram *p, LLVMContextRef context) {
     cg->c = context;
     cg->hooks = hooks_of(cg->target->kind);
@@ -43,7 +54,7 @@ bool cg_open(Cg *cg, const TileProgram *p, LLVMContextRef context) {
         return false;
     }
     types(cg);
-    cg->tm = cg->hooks->machine(cg);
+    cg->tm = make_machine(cg);
     if (!cg->tm) return false;
     cg->m = LLVMModuleCreateWithNameInContext(p->name, cg->c);
     cg->b = LLVMCreateBuilderInContext(cg->c);

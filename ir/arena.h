@@ -1,8 +1,9 @@
 // arena.h: memory that is released all at once.
 //
-// One arena lives as long as a compilation, a scratch arena as long as a pass; nothing is freed in between. An arena
-// never returns NULL: when the system is out of memory, the `oom` hook given at creation is called, which must not return
-// (the library's entry points give one that unwinds to them; the default aborts).
+// One arena lives as long as a compilation, a scratch arena as long as a pass; nothing is freed in
+// between. An arena never returns NULL: when the system is out of memory the process aborts, which
+// is the one case where a library of this project does (libattnc.h says so; the runtime has no
+// arenas).
 #ifndef IR_ARENA_H
 #define IR_ARENA_H
 
@@ -48,7 +49,8 @@ void text_putn(Text *t, const char *s, size_t n);
 void text_puts(Text *t, const char *s);
 void text_printf(Text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void text_vprintf(Text *t, const char *fmt, va_list ap);
-// The shortest decimal that reads back as exactly this f32 ("0.12751740", "1e-3", "inf", "-inf", "nan"); always with a
+// The shortest decimal that reads back as exactly this f32 ("0.12751740", "1e-3", "inf", "-inf",
+// "nan"); always with a
 // '.', an exponent or a letter in it, so that it reads back as a float and not as an integer.
 void text_f32(Text *t, float x);
 

@@ -14,6 +14,8 @@
 #include <stdarg.h>
 #include <string.h>
 
+_Static_assert(SYM_COUNT <= 32, "a set of symbols is an unsigned (Scope.syms)");
+
 enum {
     MAX_EXTENT = 1 << 16, // of a tile along an axis
     MAX_STAGES = 64,

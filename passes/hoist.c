@@ -214,7 +214,6 @@ static void hoist_kernel(TileProgram *p, TileKernel *k) {
     // Maps that move_out makes stand before the map at hand and may hold something for yet fewer
     // axes.
     for (bool again = true; again;) {
-        again = false;
         int before = k->nvalues;
         for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
             if (op->kind == TILE_MAP) hoist_map(p, k, op);

@@ -101,10 +101,8 @@ static void join(TileProgram *p, TileKernel *k) {
 
 typedef struct Live {
     Arena *arena;
-    TileKernel *k;
-    bool *value; // by id
-    bool *work;  // by id: not yet followed to what made it
-    VEC(TileValue *) todo;
+    bool *value;           // by id
+    VEC(TileValue *) todo; // not yet followed to what made it
 } Live;
 
 static void mark(Live *l, TileValue *v) {
@@ -186,7 +184,7 @@ static void sweep_block(const Live *l, TileProgram *p, TileBlock *b) {
 
 static void remove_unused(TileProgram *p, TileKernel *k) {
     Arena *scratch = arena_new();
-    Live l = {.arena = scratch, .k = k, .value = ARENA_ARRAY(scratch, bool, k->nvalues + 1)};
+    Live l = {.arena = scratch, .value = ARENA_ARRAY(scratch, bool, k->nvalues + 1)};
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (has_effect(op))
             for (int i = 0; i < op->args.n; i++) mark(&l, op->args.data[i]);

@@ -65,15 +65,19 @@ Status launch_open_source(Launch *l, Arena *a, Compile *c, const Options *o) {
 
 // A relocatable object becomes code by linking, which is the system compiler's work.
 static Status open_object(Launch *l, const char *path) {
-    char shared[] = "/tmp/attnc-XXXXXX.so";
+    char shared[] = "/tmp/attnc-XXXXXX.so", *full = realpath(path, NULL); // no option of cc
     attn_error e;
-    int fd = mkstemps(shared, 3), status = -1;
+    int fd = full ? mkstemps(shared, 3) : -1, status = -1;
     pid_t pid;
-    if (fd < 0) return cmd_fail(STATUS_SYSTEM, "cannot make a temporary file");
+    if (fd < 0) {
+        free(full);
+        return cmd_fail(STATUS_SYSTEM, "cannot make a temporary file");
+    }
     close(fd);
-    char *argv[] = {"cc", "-shared", "-o", shared, (char *)path, "-lm", NULL};
+    char *argv[] = {"cc", "-shared", "-o", shared, full, "-lm", NULL};
     bool linked = posix_spawnp(&pid, "cc", NULL, NULL, argv, environ) == 0 &&
                   waitpid(pid, &status, 0) == pid && status == 0;
+    free(full);
     attn_status bad =
         linked ? attn_open_file(l->context, shared, l->device, &l->artifact, &e) : ATTN_OK;
     unlink(shared);
@@ -157,13 +161,14 @@ Status launch_bind(Launch *l, const Binding *b) {
     Status s = STATUS_DONE;
     l->binding = b;
     l->memory = calloc((size_t)sig->args.n + 1, sizeof *l->memory);
+    if (!tensors || !scalars || !sizes || !l->memory) s = cmd_fail(STATUS_SYSTEM, "out of memory");
     for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++) {
         if (sig->args.data[i].rank)
             s = place(l, i, &tensors[call.ntensors++]);
         else
             scalars[call.nscalars++] = (attn_scalar){sig->args.data[i].name, b->scalar[i]};
     }
-    for (int i = 0; i < sig->sizes.n; i++)
+    for (int i = 0; i < sig->sizes.n && s == STATUS_DONE; i++)
         sizes[call.nsizes++] = (attn_size){sig->sizes.data[i], b->size[i]};
     if (s == STATUS_DONE) s = prepare(l, &call);
     free(tensors);

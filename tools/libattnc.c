@@ -94,8 +94,9 @@ attnc_jit *attnc_jit_open(struct attn_context *context, const char *source, size
     Compile c;
     attn_error e = {.status = ATTN_OK};
     attnc_jit *j = calloc(1, sizeof *j);
-    int status = open_source(&c, a, source, n, name, options);
-    c.options.target = TARGET_HOST;
+    struct attnc_options host = options ? *options : (struct attnc_options){0};
+    host.target = NULL; // the default element type is the host's too
+    int status = open_source(&c, a, source, n, name, &host);
     bool good = j && status == 0 && jit_open(&j->jit, context, &c, &e);
     if (e.status) diag_error(&c.diags, (Span){0}, "%s", e.message);
     *diagnostics = diagnostics_of(&c);

@@ -7,7 +7,6 @@
 enum { MAX_TILES = 1 << 22, MAX_SAMPLES = 1 << 21 };
 
 typedef struct MaskCursor { // what the symbols are at present
-    const Compile *compile;
     const Binding *binding;
     int axis_q, axis_k;
     int32_t batch, head, tile_q, tile_k, query, key;
@@ -116,7 +115,7 @@ bool mask_map(MaskMap *m, Arena *a, const Compile *c, const Binding *b, int batc
     const TileKernel *k = p->kernels.data[0];
     const Ex *q0, *q1, *k0, *k1;
     MaskCursor *at = ARENA_NEW(a, MaskCursor);
-    *at = (MaskCursor){c, b, axis_of(k, "M"), axis_of(k, "N"), batch, head, 0, 0, 0, 0};
+    *at = (MaskCursor){b, axis_of(k, "M"), axis_of(k, "N"), batch, head, 0, 0, 0, 0};
     *m = (MaskMap){.queries = b->size[SIZE_SQ],
                    .keys = b->size[SIZE_SK],
                    .at = at,

@@ -177,7 +177,7 @@ double npy_get(const Npy *a, int64_t i) {
     case NPY_B1: return u.b[0] != 0;
     case NPY_TYPE_COUNT: break;
     }
-    abort();
+    return 0;
 }
 
 Status npy_read(const char *path, Npy *out) {
