@@ -23,7 +23,6 @@ typedef enum AstOp {
     AST_OP_COUNT
 } AstOp;
 const char *ast_op_text(AstOp op);
-int ast_op_precedence(AstOp op);
 
 typedef enum AstKind {
     AST_INT,
@@ -114,6 +113,5 @@ AstModule *ast_parse(Arena *a, Diags *d, uint16_t file);
 // The module as source again, each item in a canonical layout; what is printed parses to the same
 // tree (--emit=ast).
 void ast_print(Text *out, const AstModule *m);
-void ast_print_expr(Text *out, const AstExpr *e);
 
 #endif

@@ -19,7 +19,6 @@ static const struct {
 enum { PREC_COND = 1, PREC_UNARY = 12, PREC_PRIMARY = 13 };
 
 const char *ast_op_text(AstOp op) { return operators[op].text; }
-int ast_op_precedence(AstOp op) { return operators[op].precedence; }
 
 static int precedence(const AstExpr *e) {
     switch (e->kind) {
@@ -35,10 +34,12 @@ static int precedence(const AstExpr *e) {
     return PREC_PRIMARY;
 }
 
+static void put_expr(Text *out, const AstExpr *e);
+
 static void put_at(Text *out, const AstExpr *e, int least) {
     bool parens = precedence(e) < least;
     text_puts(out, parens ? "(" : "");
-    ast_print_expr(out, e);
+    put_expr(out, e);
     text_puts(out, parens ? ")" : "");
 }
 
@@ -47,7 +48,7 @@ static void put_args(Text *out, const AstExpr *e, const char *open, const char *
     text_puts(out, open);
     for (int i = 0; i < e->args.n; i++) {
         text_puts(out, i ? ", " : "");
-        ast_print_expr(out, e->args.data[i]);
+        put_expr(out, e->args.data[i]);
     }
     text_puts(out, close);
 }
@@ -72,7 +73,7 @@ static void put_binary(Text *out, const AstExpr *e) {
     arena_free(scratch);
 }
 
-void ast_print_expr(Text *out, const AstExpr *e) {
+static void put_expr(Text *out, const AstExpr *e) {
     switch (e->kind) {
     case AST_INT: text_printf(out, "%u", e->i); return;
     case AST_FLOAT: text_f32(out, e->f); return;
@@ -104,7 +105,7 @@ static void put_params(Text *out, const AstItem *item) {
 static void put_body(Text *out, const AstBody *b, const char *indent) {
     if (!b->block) {
         text_puts(out, " = ");
-        if (b->result) ast_print_expr(out, b->result);
+        if (b->result) put_expr(out, b->result);
         text_puts(out, ";\n");
         return;
     }
@@ -112,11 +113,11 @@ static void put_body(Text *out, const AstBody *b, const char *indent) {
     for (int i = 0; i < b->lets.n; i++) {
         const AstLet *l = &b->lets.data[i];
         text_printf(out, "%s    %s %s = ", indent, l->emit ? "emit" : "let", l->name.s);
-        ast_print_expr(out, l->value);
+        put_expr(out, l->value);
         text_puts(out, ";\n");
     }
     text_printf(out, "%s    return ", indent);
-    if (b->result) ast_print_expr(out, b->result);
+    if (b->result) put_expr(out, b->result);
     text_printf(out, ";\n%s}\n", indent);
 }
 
@@ -141,7 +142,7 @@ static void put_variant(Text *out, const AstItem *v) {
         const AstItem *item = v->items.data[i];
         if (item->kind == AST_DIM) {
             text_printf(out, "    dim %s = ", item->name.s);
-            ast_print_expr(out, item->value);
+            put_expr(out, item->value);
             text_puts(out, ";\n");
         } else if (item->kind == AST_INPUT) {
             put_input(out, item);
@@ -159,7 +160,7 @@ static void put_item(Text *out, const AstItem *item) {
     case AST_IMPORT: text_printf(out, "import %s;\n", item->name.s); return;
     case AST_CONST:
         text_printf(out, "const %s = ", item->name.s);
-        ast_print_expr(out, item->value);
+        put_expr(out, item->value);
         text_puts(out, ";\n");
         return;
     case AST_FN:

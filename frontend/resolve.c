@@ -81,7 +81,8 @@ void sema_init_builtins(Sema *s) {
     add_builtin(s, DECL_CONSTANT, "inf", 0, tx_f32(&s->tx, INFINITY, (Span){0}));
 }
 
-const char *sema_suggest(Sema *s, const Scope *scope, const char *name) {
+// " (did you mean 'x'?)", or "" where nothing is near.
+static const char *suggest(Sema *s, const Scope *scope, const char *name) {
     if (s->diags->errors > DIAG_MAX_ERRORS) return "";
     NameGuess g;
     names_guess_init(&g, name);
@@ -179,7 +180,7 @@ static void unknown_name(Resolve *r, const char *what, AstName name) {
     else {
         const char *module = sema_library_module(s, name.s);
         const char *hint = module ? arena_printf(s->arena, " (it is in %s: import it)", module)
-                                  : sema_suggest(s, &r->scope, name.s);
+                                  : suggest(s, &r->scope, name.s);
         diag_error(s->diags, name.span, "unknown %s '%s'%s", what, name.s, hint);
     }
 }

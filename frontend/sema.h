@@ -119,8 +119,6 @@ Decl *scope_find(const Scope *s, const char *name);
 bool scope_define(Sema *s, Scope *scope, Decl *d);
 void sema_init_builtins(Sema *s);
 const char *decl_kind_name(const Decl *d);
-// " (did you mean 'x'?)", or "" where nothing is near.
-const char *sema_suggest(Sema *s, const Scope *scope, const char *name);
 
 // --- bodies (resolve.c) ---
 Body *resolve_body(Sema *s, const Scope *outer, BodyKind kind, const AstItem *item);

@@ -6,16 +6,13 @@
 #include <string.h>
 
 static const struct {
-    const char *name;
     TxType type;
     bool row;
 } symbols[] = {
-#define TSYM(e, name, type, row, sym) {name, type, row},
+#define TSYM(e, name, type, row, sym) {type, row},
 #include "symbols.def"
 #undef TSYM
 };
-
-const char *tx_sym_name(TxSym s) { return symbols[s].name; }
 
 const char *tx_type_name(TxType t) {
     switch (t) {

@@ -132,6 +132,5 @@ TxNodes tx_nodes(Arena *a, const Tx *const *roots, int n);
 
 bool tx_is_sym(const Tx *e, TxSym sym);
 const char *tx_type_name(TxType t);
-const char *tx_sym_name(TxSym s);
 
 #endif

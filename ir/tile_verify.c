@@ -204,7 +204,7 @@ Scope verify_scope(const Verify *V, const char *what) {
 // ---------------------------------------------------------------------------------------------------------
 
 static bool is_buffer(const TileValue *v) { return v->def && v->def->kind == TILE_ALLOC; }
-bool verify_is_pipe(const TileValue *v) { return v->def && v->def->kind == TILE_PIPE; }
+static bool is_pipe(const TileValue *v) { return v->def && v->def->kind == TILE_PIPE; }
 static bool is_view(const TileValue *v) {
     return v->def && (v->def->kind == TILE_VIEW || v->def->kind == TILE_TAKE);
 }
@@ -226,7 +226,7 @@ static bool check_value(Verify *V, const TileValue *v) {
     }
     if (v->stages < 1 || v->stages > MAX_STAGES)
         return verify_fail(V, "%%%s has %d stages", v->name, v->stages);
-    if (v->stages > 1 && !is_buffer(v) && !verify_is_pipe(v))
+    if (v->stages > 1 && !is_buffer(v) && !is_pipe(v))
         return verify_fail(V, "%%%s has stages, but is no buffer", v->name);
     return true;
 }
@@ -259,14 +259,14 @@ static Want wanted(const TileOp *op, int i) {
 static bool check_use(Verify *V, const TileValue *v, Want want) {
     if (v->id < 0 || v->id >= V->k->nvalues || V->value[v->id] != v)
         return verify_fail(V, "%%%s is used where it is not known", v->name);
-    if (verify_is_pipe(v) != (want == WANT_PIPE))
+    if (is_pipe(v) != (want == WANT_PIPE))
         return verify_fail(
             V, want == WANT_PIPE ? "%%%s is no pipe" : "%%%s is a pipe: take it first", v->name);
     if (is_buffer(v) != (want == WANT_BUFFER))
         return verify_fail(
             V, want == WANT_BUFFER ? "%%%s is no buffer" : "%%%s is a buffer: view it first",
             v->name);
-    if (!is_view(v) || verify_is_pipe(v->def->args.data[0])) return true;
+    if (!is_view(v) || is_pipe(v->def->args.data[0])) return true;
     const TileValue *b = v->def->args.data[0];
     switch (V->arrival[b->id]) {
     case NOTHING:
@@ -465,8 +465,7 @@ static bool check_view(Verify *V) {
     const TileValue *b = V->op->args.data[0], *v = V->op->results.data[0];
     if (!verify_same_type(b, v))
         return verify_fail(V, "%%%s is not of %%%s's type", v->name, b->name);
-    if (verify_is_pipe(b))
-        return V->role || verify_fail(V, "a pipe's stage is viewed outside roles");
+    if (is_pipe(b)) return V->role || verify_fail(V, "a pipe's stage is viewed outside roles");
     return check_stage(V);
 }
 

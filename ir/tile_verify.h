@@ -56,7 +56,6 @@ bool verify_carry_counts(Verify *V);
 bool verify_carry(Verify *V); // what its body yields fits what it carries
 bool verify_carried(Verify *V, const TileValue *inside, const TileValue *other, const char *what);
 bool verify_same_type(const TileValue *v, const TileValue *w);
-bool verify_is_pipe(const TileValue *v);
 bool verify_is_name(const char *s);
 
 // ---- roles (tile_verify_roles.c)

@@ -38,7 +38,8 @@ const Ex *build_pos(Build *b, AxisRole axis) {
     return ex_sym(b->pool, SYM_POS, b->axis[axis], EX_I32);
 }
 
-const Ex *build_tile(Build *b, AxisRole axis) {
+// 0 for a whole axis.
+static const Ex *tile_of(Build *b, AxisRole axis) {
     int a = b->axis[axis];
     return b->k->axes[a].whole ? ex_i32(b->pool, 0) : ex_sym(b->pool, SYM_TILE, a, EX_I32);
 }
@@ -175,7 +176,7 @@ TileKernel *build_kernel(Build *b, const char *name, const AxisRole *axes, int n
     return k;
 }
 
-AxisSet build_set(const Build *b, int x, int y) {
+static AxisSet axis_set(const Build *b, int x, int y) {
     AxisSet s = 0;
     if (x != AX_NONE) s |= 1u << b->axis[x];
     if (y != AX_NONE) s |= 1u << b->axis[y];
@@ -185,7 +186,7 @@ AxisSet build_set(const Build *b, int x, int y) {
 // ---- operations
 
 TileOp *build_open_map(Build *b, int x, int y, Span span) {
-    return pass_map(b->p, b->k, b->block, build_set(b, x, y), span);
+    return pass_map(b->p, b->k, b->block, axis_set(b, x, y), span);
 }
 
 TileValue *build_map(Build *b, const char *name, Dtype t, int x, int y, const Ex *e) {
@@ -210,10 +211,10 @@ static void set_coords(Build *b, TileOp *op, int tensor, const Ex *head, AxisRol
     op->coord[n++] = (TileCoord){-1, ex_symbol(b->pool, SYM_B)};
     op->coord[n++] = (TileCoord){-1, head};
     if (b->p->tensors.data[tensor].role == TENSOR_WORK)
-        op->coord[n++] = (TileCoord){-1, build_tile(b, AX_S)};
-    op->coord[n++] = (TileCoord){b->axis[rows], build_tile(b, rows)};
+        op->coord[n++] = (TileCoord){-1, tile_of(b, AX_S)};
+    op->coord[n++] = (TileCoord){b->axis[rows], tile_of(b, rows)};
     if (columns != AX_NONE)
-        op->coord[n++] = (TileCoord){b->axis[columns], build_tile(b, (AxisRole)columns)};
+        op->coord[n++] = (TileCoord){b->axis[columns], tile_of(b, (AxisRole)columns)};
 }
 
 TileValue *build_load(Build *b, const char *name, int tensor, const Ex *head, AxisRole rows,

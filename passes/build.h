@@ -36,7 +36,6 @@ typedef struct Build {
 // ---- expressions
 const Ex *build_size(Build *b, int index);
 const Ex *build_pos(Build *b, AxisRole axis);
-const Ex *build_tile(Build *b, AxisRole axis); // 0 for a whole axis
 const Ex *build_identity(Build *b, ExOp reduce);
 ExOp build_merge(ExOp reduce);
 // An expression of the streaming form in a map's terms; map NULL: outside of maps.
@@ -48,7 +47,6 @@ TileValue *build_bound(const Build *b, ExSym sym, int index); // NULL: nothing y
 
 // ---- kernels
 TileKernel *build_kernel(Build *b, const char *name, const AxisRole *axes, int n);
-AxisSet build_set(const Build *b, int x, int y); // AX_NONE: not there
 int build_tensor(Build *b, TileTensor t);
 
 // ---- operations, appended to b->block

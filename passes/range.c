@@ -62,7 +62,7 @@ bool range_varies(RangeCtx *c, const Ex *e) {
 
 static Range unknown(void) { return (Range){NULL, NULL, INT32_MIN, INT32_MAX}; }
 
-Range range_const(ExPool *p, int64_t v) {
+static Range number(ExPool *p, int64_t v) {
     if (!fits(v, v)) return unknown();
     return (Range){num(p, v), num(p, v), v, v};
 }
@@ -85,9 +85,9 @@ Range range_neg(RangeCtx *c, Range a) {
     return checked((Range){lo, hi, -a.nhi, -a.nlo});
 }
 
-Range range_scale(RangeCtx *c, Range a, int64_t by) {
-    if (by < 0) return range_scale(c, range_neg(c, a), -by);
-    if (by == 0) return range_const(c->pool, 0);
+static Range scaled(RangeCtx *c, Range a, int64_t by) {
+    if (by < 0) return scaled(c, range_neg(c, a), -by);
+    if (by == 0) return number(c->pool, 0);
     if (by == 1) return a;
     if (!fits(by, by)) return unknown();
     const Ex *f = num(c->pool, by);
@@ -109,7 +109,7 @@ static Range extremum(RangeCtx *c, ExOp op, Range a, Range b) {
 static Range absolute(RangeCtx *c, Range a) {
     if (a.nlo >= 0) return a;
     Range n = range_neg(c, a), r = extremum(c, EX_MAX, a, n);
-    Range zero = range_const(c->pool, 0);
+    Range zero = number(c->pool, 0);
     r.lo = r.lo ? simp_2(c->pool, EX_MAX, r.lo, zero.lo) : zero.lo;
     r.nlo = max64(r.nlo, 0);
     return r;
@@ -145,8 +145,8 @@ static Range divide_by_point(RangeCtx *c, Range a, Range b) {
 static bool is_point(Range r) { return r.lo && r.lo == r.hi; }
 
 static Range multiply(RangeCtx *c, Range a, Range b) {
-    if (b.nlo == b.nhi && is_point(b)) return range_scale(c, a, b.nlo);
-    if (a.nlo == a.nhi && is_point(a)) return range_scale(c, b, a.nlo);
+    if (b.nlo == b.nhi && is_point(b)) return scaled(c, a, b.nlo);
+    if (a.nlo == a.nhi && is_point(a)) return scaled(c, b, a.nlo);
     if (a.nlo < 0 || b.nlo < 0) return unknown();
     if (a.nhi > INT32_MAX / max64(b.nhi, 1)) return unknown();
     return checked((Range){both(c, EX_MUL, a.lo, b.lo), both(c, EX_MUL, a.hi, b.hi), a.nlo * b.nlo,
@@ -200,7 +200,7 @@ static Range range_divided(RangeCtx *c, const Ex *e) {
     Range a = range_arg(c, e, 0);
     int64_t by;
     if (constant(e->args[1], &by)) {
-        if (by == 0) return range_const(c->pool, 0);
+        if (by == 0) return number(c->pool, 0);
         if (e->op == EX_DIV) return by > 0 ? divide(c, a, by) : divide(c, range_neg(c, a), -by);
         return by > 0 ? modulo(c, a, by) : unknown();
     }
@@ -213,7 +213,7 @@ static Range range_bits(RangeCtx *c, const Ex *e) {
     if (!constant(e->args[1], &by)) return unknown();
     Range a = range_arg(c, e, 0);
     if (e->op == EX_SHR) return divide(c, a, (int64_t)1 << (by & 31));
-    if (e->op == EX_SHL) return range_scale(c, a, (int64_t)1 << (by & 31));
+    if (e->op == EX_SHL) return scaled(c, a, (int64_t)1 << (by & 31));
     if (e->op == EX_BAND && by >= 0 && !(by & (by + 1))) return modulo(c, a, by + 1);
     return unknown();
 }
@@ -257,7 +257,7 @@ static Range range_varying(RangeCtx *c, const Ex *e) {
 
 // Numbers for what does not vary: the expression itself is both bounds, if it cannot wrap.
 static Range range_point(RangeCtx *c, const Ex *e) {
-    if (e->op == EX_CONST) return range_const(c->pool, e->i);
+    if (e->op == EX_CONST) return number(c->pool, e->i);
     if (e->op == EX_SYM) return point_of_symbol(e);
     Range r = e->op == EX_LOAD || e->op == EX_CONV ? unknown() : range_varying(c, e);
     return (Range){e, e, r.nlo, r.nhi};
@@ -278,9 +278,9 @@ Range range_of(RangeCtx *c, const Ex *e) {
 }
 
 Range range_linear(RangeCtx *c, const Linear *l) {
-    Range r = range_const(c->pool, l->c);
+    Range r = number(c->pool, l->c);
     for (int i = 0; i < l->n; i++)
-        r = range_add(c, r, range_scale(c, tamed(c, range_of(c, l->term[i].e)), l->term[i].coef));
+        r = range_add(c, r, scaled(c, tamed(c, range_of(c, l->term[i].e)), l->term[i].coef));
     return r;
 }
 
@@ -288,7 +288,7 @@ Range range_linear(RangeCtx *c, const Linear *l) {
 
 Linear linear_const(int64_t v) { return (Linear){.ok = true, .c = v}; }
 
-int linear_find(const Linear *l, const Ex *term) {
+static int find_term(const Linear *l, const Ex *term) {
     for (int i = 0; i < l->n; i++)
         if (l->term[i].e == term) return i;
     return -1;
@@ -297,7 +297,7 @@ int linear_find(const Linear *l, const Ex *term) {
 void linear_drop(Linear *l, int i) { l->term[i] = l->term[--l->n]; }
 
 static void add_term(Linear *l, const Ex *e, int64_t coef) {
-    int i = linear_find(l, e);
+    int i = find_term(l, e);
     if (i < 0 && l->n == RANGE_MAX_TERMS) l->ok = false;
     if (!l->ok) return;
     if (i < 0) {
@@ -323,7 +323,7 @@ Linear linear_sum(Linear a, Linear b, int64_t times) {
 bool linear_equal_terms(const Linear *a, const Linear *b, int64_t sign) {
     if (!a->ok || !b->ok || a->n != b->n) return false;
     for (int i = 0; i < a->n; i++) {
-        int j = linear_find(b, a->term[i].e);
+        int j = find_term(b, a->term[i].e);
         if (j < 0 || a->term[i].coef != sign * b->term[j].coef) return false;
     }
     return true;

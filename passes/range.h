@@ -56,9 +56,7 @@ bool range_uses(const Ex *e, int axis);      // on this one
 
 Range range_of(RangeCtx *c, const Ex *e); // of an i32
 Range range_linear(RangeCtx *c, const Linear *l);
-Range range_const(ExPool *p, int64_t v);
 Range range_add(RangeCtx *c, Range a, Range b);
-Range range_scale(RangeCtx *c, Range a, int64_t by);
 Range range_neg(RangeCtx *c, Range a);
 
 // The sum that an i32 expression is, with no wrap on the way (else not ok).
@@ -67,7 +65,6 @@ Linear linear_sum(Linear a, Linear b, int64_t times); // a + times * b
 Linear linear_const(int64_t v);
 bool linear_equal_terms(const Linear *a, const Linear *b,
                         int64_t sign);            // a's terms are sign * b's, in any order
-int linear_find(const Linear *l, const Ex *term); // -1: not there
 void linear_drop(Linear *l, int i);
 
 #endif
