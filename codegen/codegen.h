@@ -25,9 +25,8 @@ bool cg_emit(const TileProgram *const *programs, int count, const CgOptions *o, 
 // The host in memory: functions live as long as the CgJit.
 typedef struct CgJit CgJit;
 CgJit *cg_jit(const TileProgram *const *programs, int count, const CgOptions *o, Diags *diags);
-void *
-cg_jit_function(CgJit *j,
-                const char *kernel); // void (*)(const uint64_t *args, int64_t first, int64_t last)
+// A kernel: void (*)(const uint64_t *args, int64_t first, int64_t last). NULL: there is none.
+void *cg_jit_function(CgJit *j, const char *kernel);
 const void *cg_jit_metadata(const CgJit *j, size_t *n); // as runtime/abi.h lays it out
 void cg_jit_free(CgJit *j);
 

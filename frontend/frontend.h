@@ -1,10 +1,10 @@
 // frontend.h: the front end's one public face: text to typed AST, to row programs, and the float64
 // reference of both.
 //
-//     Module *m = fe_load(arena, diags, &options, &status);      // NULL unless status is FE_OK
+//     Module *m = fe_load(arena, diags, &options, &status); // NULL unless status is FE_OK
 //     Variant *v = fe_find(m, "gemma");
-//     RowProgram *p = fe_lower(arena, diags, v);                  // NULL and a diagnostic where it
-//     cannot be const char *why = ref_attention(...);                       // reference.h
+//     RowProgram *p = fe_lower(arena, diags, v);            // NULL with a diagnostic: not possible
+//     ref_run(&run);                                        // reference.h
 //
 // Nothing here prints, exits or keeps a global; everything lives in the arena.
 #ifndef FRONTEND_FRONTEND_H
@@ -49,8 +49,8 @@ typedef struct Module {
 } Module;
 
 Module *fe_load(Arena *a, Diags *d, const FeOptions *options, FeStatus *status);
-Variant *fe_find(const Module *m,
-                 const char *name); // NULL: no such variant. NULL as name: the only one, if it is
+// NULL: no such variant. NULL as name: the only one, where there is only one.
+Variant *fe_find(const Module *m, const char *name);
 void fe_print_ast(Text *out, const Module *m); // --emit=ast
 
 // An attention as a row program. A recurrence has none: NULL, and a diagnostic that names it.

@@ -30,7 +30,8 @@ typedef struct Diag {
     struct Diag *next;
 } Diag;
 
-enum { DIAG_MAX_ERRORS = 50 }; // beyond it errors are counted, not kept: a report that nobody reads helps nobody
+// Beyond it errors are counted, not kept: a report that nobody reads helps nobody.
+enum { DIAG_MAX_ERRORS = 50 };
 
 typedef struct Diags {
     Arena *arena;
@@ -44,7 +45,8 @@ uint16_t diag_add_file(Diags *d, const char *name, const char *text, size_t n);
 Diag *diag_error(Diags *d, Span at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 Diag *diag_warning(Diags *d, Span at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 // Adds a note to `to` (NULL: a note that stands for itself, such as the compiler's "needs two sweeps").
-Diag *diag_note(Diags *d, Diag *to, Span at, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+Diag *diag_note(Diags *d, Diag *to, Span at, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 // `file:line:col: error: message`, the source line and a caret; in the order of the source.
 void diag_print(const Diags *d, FILE *out);
 

@@ -74,7 +74,6 @@ bool ex_op_typed(ExOp op, const ExType *t, int n, ExType *result) {
 }
 
 // ---- the pool
-// -------------------------------------------------------------------------------------------------------
 
 struct ExPool {
     Arena *arena;
@@ -162,7 +161,6 @@ static const Ex *intern(ExPool *p, const Ex *head, const Ex *const *args) {
 }
 
 // ---- creation
-// -------------------------------------------------------------------------------------------------------
 
 const Ex *ex_f32(ExPool *p, float v) {
     Ex e = {.op = EX_CONST, .type = EX_F32};
@@ -249,7 +247,6 @@ const Ex *ex_at(ExPool *p, const Ex *e, Span span) {
 }
 
 // ---- walking
-// --------------------------------------------------------------------------------------------------------
 
 static uint32_t memo_slot(const ExMemo *m, const Ex *key) {
     uint32_t i = mix(0, key->id) & (m->cap - 1);

@@ -36,15 +36,15 @@ struct Ex {
     uint32_t id;
     Span span; // of the first creation
     union {
-        float f;    // CONST f32
-        int32_t i;  // CONST i32, bool (0 or 1)
+        float f;   // CONST f32
+        int32_t i; // CONST i32, bool (0 or 1)
         struct {
             ExSym sym;
             int index; // 0 when not indexed
         };
         struct {
-            int input;    // LOAD: index into the program's inputs
-            bool inside;  // LOAD: every index is proved inside; otherwise a lowering clamps it
+            int input;   // LOAD: index into the program's inputs
+            bool inside; // LOAD: every index is proved inside; otherwise a lowering clamps it
         };
     };
     int nargs;
@@ -60,7 +60,7 @@ const Ex *ex_f32(ExPool *p, float v);
 const Ex *ex_i32(ExPool *p, int32_t v);
 const Ex *ex_bool(ExPool *p, bool v);
 const Ex *ex_sym(ExPool *p, ExSym sym, int index, ExType type); // fixed symbols: use ex_symbol
-const Ex *ex_symbol(ExPool *p, ExSym sym);                      // an unindexed symbol, with its own type
+const Ex *ex_symbol(ExPool *p, ExSym sym); // an unindexed symbol, with its own type
 const Ex *ex_load(ExPool *p, int input, ExType type, const Ex *const *idx, int n, bool inside);
 // Any op but leaves and LOAD; asserts the typing of ops.def. For EX_CONV use ex_conv.
 const Ex *ex_op(ExPool *p, ExOp op, const Ex *const *args, int n);
@@ -83,11 +83,12 @@ void ex_visit(const Ex *e, void (*fn)(void *ctx, const Ex *e), void *ctx);
 // The distinct nodes of some expressions, arguments before their users; the walk under all others.
 int ex_order(Arena *a, const Ex *const *roots, int nroots, const Ex ***order);
 // What a walk remembers of each node it has been to. All zero is empty.
+typedef struct ExMemoSlot {
+    const Ex *key;
+    const void *value;
+} ExMemoSlot;
 typedef struct ExMemo {
-    struct {
-        const Ex *key;
-        const void *value;
-    } *slots;
+    ExMemoSlot *slots;
     uint32_t cap, n;
 } ExMemo;
 bool ex_memo_has(const ExMemo *m, const Ex *key, const void **value); // value may be NULL
@@ -101,10 +102,11 @@ const char *ex_type_name(ExType t);
 
 // Names of what indexed symbols and LOAD refer to, for the text form. NULL entries print as the symbol's own name and number.
 typedef struct ExNames {
-    const char *(*name)(void *ctx, ExSym sym, int index);                    // "Sq", "%x", "R0" ...
-    const char *(*input)(void *ctx, int input);                              // "bias"
-    bool (*find)(void *ctx, const char *name, ExSym *sym, int *index, ExType *type); // and back; also scalar inputs
-    int (*find_input)(void *ctx, const char *name, ExType *type);            // -1 when there is none
+    const char *(*name)(void *ctx, ExSym sym, int index); // "Sq", "%x", "R0" ...
+    const char *(*input)(void *ctx, int input);           // "bias"
+    // And back; also scalar inputs.
+    bool (*find)(void *ctx, const char *name, ExSym *sym, int *index, ExType *type);
+    int (*find_input)(void *ctx, const char *name, ExType *type); // -1 when there is none
     void *ctx;
 } ExNames;
 // Infix with full parentheses: unambiguous, deterministic, and what ex_parse reads.
@@ -123,8 +125,9 @@ typedef struct ExValue {
     };
 } ExValue;
 typedef struct ExEnv {
-    ExValue (*sym)(void *ctx, const Ex *e);                        // SYM
-    ExValue (*load)(void *ctx, const Ex *e, const int32_t *index); // LOAD; indices as computed, not yet clamped
+    ExValue (*sym)(void *ctx, const Ex *e); // SYM
+    // LOAD; indices as computed, not yet clamped.
+    ExValue (*load)(void *ctx, const Ex *e, const int32_t *index);
     void *ctx;
     bool round;
 } ExEnv;

@@ -131,7 +131,6 @@ ExValue ex_apply(ExOp op, ExType result, const ExType *types, const ExValue *v, 
 }
 
 // ---- plans
-// ----------------------------------------------------------------------------------------------------------
 
 typedef struct Step {
     const Ex *e;

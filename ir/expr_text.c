@@ -18,7 +18,6 @@
 #include <string.h>
 
 // ---- printing
-// -------------------------------------------------------------------------------------------------------
 
 // How tightly an operation binds, as in C; what calls and leaves are is P_PRIMARY.
 enum {
@@ -235,7 +234,6 @@ void ex_print(Text *out, const Ex *e, const ExNames *names) { print(out, e, name
 void ex_print_pretty(Text *out, const Ex *e, const ExNames *names) { print(out, e, names, true); }
 
 // ---- reading
-// --------------------------------------------------------------------------------------------------------
 
 enum { MAX_DEPTH = 4000 }; // the reader is recursive; deeper text is no text of ours
 

@@ -22,7 +22,13 @@ int dtype_bytes(Dtype t);
 ExType dtype_reads(Dtype t); // the type that an element reads as in an expression
 
 enum { // the first entries of every sizes table
-    SIZE_B, SIZE_HQ, SIZE_HKV, SIZE_SQ, SIZE_SK, SIZE_Q_OFFSET, SIZE_FREE // free sizes from here on
+    SIZE_B,
+    SIZE_HQ,
+    SIZE_HKV,
+    SIZE_SQ,
+    SIZE_SK,
+    SIZE_Q_OFFSET,
+    SIZE_FREE // free sizes from here on
 };
 // Every size of a launch and |q_offset|, at most: passes count on positions that f32 holds exactly and on products of them with small
 // constants that do not wrap. The runtime refuses launches beyond (ABI_MAX_SIZE).
@@ -33,17 +39,19 @@ void sizes_init(Arena *a, SizeNames *s); // "B" "H" "Hkv" "Sq" "Sk" "q_offset"
 typedef struct RowInput {
     const char *name;
     Dtype dtype;
-    int rank;                       // 0: a scalar argument
-    const Ex *extent[EX_MAX_RANK];  // i32 over SIZE symbols and constants
+    int rank;                      // 0: a scalar argument
+    const Ex *extent[EX_MAX_RANK]; // i32 over SIZE symbols and constants
     bool grad;
-    bool bare_q; // an extent Sq is indexed by bare q_idx: right only where q_offset is 0; a launch elsewhere is refused
+    // An extent Sq is indexed by bare q_idx: right only where q_offset is 0; other launches are refused.
+    bool bare_q;
     Span span;
 } RowInput;
 
 typedef struct RowReduce {
-    ExOp op;          // EX_ROWMAX, EX_ROWMIN, EX_ROWSUM
-    const Ex *f;      // over SYM_S, earlier SYM_R, b, h, q_idx, kv_idx
-    const char *name; // the user's `let` where there is one ("m", "l"), else "r0"...; unique in the program
+    ExOp op;     // EX_ROWMAX, EX_ROWMIN, EX_ROWSUM
+    const Ex *f; // over SYM_S, earlier SYM_R, b, h, q_idx, kv_idx
+    // The user's `let` where there is one ("m", "l"), else "r0"...; unique in the program.
+    const char *name;
     Span span;
 } RowReduce;
 

@@ -24,10 +24,10 @@
 #include "row.h"
 
 typedef struct StreamState {
-    ExOp op;         // EX_ROWMAX, EX_ROWMIN, EX_ROWSUM
-    int sweep;       // in which it is carried
-    const Ex *elem;  // what is reduced
-    int shift;       // index into shifts, or -1; sums only
+    ExOp op;          // EX_ROWMAX, EX_ROWMIN, EX_ROWSUM
+    int sweep;        // in which it is carried
+    const Ex *elem;   // what is reduced
+    int shift;        // index into shifts, or -1; sums only
     const char *name; // "m", "l"
     Span span;
 } StreamState;
@@ -37,15 +37,17 @@ typedef struct Stream {
     // the score is moved into the formulas): SYM_S below is row->modified of this one.
     const RowProgram *row;
     int nsweeps; // at least 1; the last one carries the accumulator
-    VEC(const Ex *) shifts; // raw, over SYM_STATE of max/min states (of any finished or the current sweep) and row scalars
+    // Raw, over SYM_STATE of max/min states (of any finished or the current sweep) and row scalars.
+    VEC(const Ex *) shifts;
     VEC(StreamState) states; // in dependency order
     // Row scalars once all sweeps they need are over: finished value of reduction k over SYM_STATE (and SYM_R of earlier ones).
     VEC(const Ex *) finished; // one per row->reduces
-    const Ex *elem;   // weight of a key before the deferred factor
-    int shift;        // of the accumulator, or -1
+    const Ex *elem;           // weight of a key before the deferred factor
+    int shift;                // of the accumulator, or -1
     const Ex *factor; // deferred: row scalar over SYM_R multiplied into acc at the end; NULL for 1
-    const Ex *empty;  // bool over SYM_STATE: the row had no key; NULL where 0 * factor is proved to be 0 without asking
-    int added_count;  // state added to know `empty`, or -1
+    // bool over SYM_STATE: the row had no key; NULL where 0 * factor is proved to be 0 without asking.
+    const Ex *empty;
+    int added_count; // state added to know `empty`, or -1
     // Why there is more than one sweep: the reduction that could not be streamed together with what needs it (-1: one sweep).
     int blocking; // index into row->reduces
 } Stream;

@@ -18,10 +18,10 @@ typedef struct Target {
     const char *name;      // "sm_80"
     const char *extension; // of what it writes: ".ptx"
     TargetKind kind;
-    int lanes;             // f32 elements of a vector register (host), threads of a warp or wave (GPU)
-    int registers;         // 32-bit registers a thread may have (GPU); vector registers (host)
-    int shared_bytes;      // shared memory a block may ask for; L1 data cache bytes (host)
-    int l2_bytes;          // per core (host), whole (GPU)
+    int lanes;        // f32 elements of a vector register (host), threads of a warp or wave (GPU)
+    int registers;    // 32-bit registers a thread may have (GPU); vector registers (host)
+    int shared_bytes; // shared memory a block may ask for; L1 data cache bytes (host)
+    int l2_bytes;     // per core (host), whole (GPU)
 } Target;
 
 // The named target's data; for TARGET_HOST lanes and cache sizes are filled in by codegen/host for the machine at hand through

@@ -32,7 +32,6 @@ TileProgram *tile_program(Arena *a, ExPool *pool, const char *name) {
 }
 
 // ---- names of values
-// ------------------------------------------------------------------------------------------------
 
 // A hash set: which names a kernel has, and for each the number to try next when it is asked for
 // again.
@@ -91,7 +90,6 @@ static const char *fresh_name(Arena *a, TileNames *t, const char *name) {
 }
 
 // ---- building
-// -------------------------------------------------------------------------------------------------------
 
 static TileKernel *new_kernel(TileProgram *p, const char *name) {
     TileKernel *k = ARENA_NEW(p->arena, TileKernel);
@@ -181,7 +179,6 @@ void tile_insert_before(TileOp *where, TileOp *op) {
 }
 
 // ---- looking
-// --------------------------------------------------------------------------------------------------------
 
 bool tile_has_axis(const TileValue *v, int axis) {
     for (int i = 0; i < v->rank; i++)
@@ -232,7 +229,6 @@ void tile_map_exprs(TileOp *op, const Ex *(*map)(void *ctx, const Ex *e), void *
 }
 
 // ---- cloning and copying
-// --------------------------------------------------------------------------------------------
 
 // Where values and ops go while they are duplicated. `fresh`: into the same kernel, so that values
 // need ids and names of their own; otherwise into a copy of the kernel, where they keep them.

@@ -37,7 +37,6 @@ double dtype_round(Dtype t, double v) {
 }
 
 // ---- sizes
-// ----------------------------------------------------------------------------------------------------------
 
 typedef struct Launch {
     const int32_t *size;
@@ -74,7 +73,6 @@ int64_t tile_tensor_elements(const TileTensor *t, const int32_t *size) {
 }
 
 // ---- random tensors
-// -------------------------------------------------------------------------------------------------
 
 static uint64_t next_random(uint64_t *state) { // splitmix64
     uint64_t z = *state += 0x9e3779b97f4a7c15u;

@@ -32,7 +32,6 @@ void __attribute__((format(printf, 2, 3))) run_fail(Eval *E, const char *fmt, ..
 }
 
 // ---- expressions
-// ----------------------------------------------------------------------------------------------------
 
 static double narrow(const Eval *E, Dtype t, double v) { return E->round ? dtype_round(t, v) : v; }
 
@@ -128,7 +127,6 @@ static ExValue load(void *ctx, const Ex *e, const int32_t *index) {
 }
 
 // ---- walking elements: for (bool more = first(..); more; more = next(..))
-// --------------------------------------------
 
 static bool first(Eval *E, const uint8_t *axes, int n) {
     bool any = true;
@@ -148,7 +146,6 @@ static bool next(Eval *E, const uint8_t *axes, int n) {
 }
 
 // ---- tensors
-// --------------------------------------------------------------------------------------------------------
 
 typedef struct Access {
     RunTensor *t;
@@ -223,7 +220,6 @@ void run_fetch(Eval *E, const TileOp *op, const TileValue *buffer, double *to) {
 }
 
 // ---- maps and products
-// ----------------------------------------------------------------------------------------------
 
 static double add(const Eval *E, double x, double y) {
     return E->round ? (double)(float)(x + y) : x + y;
@@ -284,7 +280,6 @@ void run_check_full(Eval *E) {
 }
 
 // ---- kernels
-// --------------------------------------------------------------------------------------------------------
 
 // ---- the grid
 
@@ -365,7 +360,6 @@ static void eval_kernel(Eval *E, const TileKernel *k) {
 }
 
 // ---- the program
-// ----------------------------------------------------------------------------------------------------
 
 static void make_tensors(Eval *E) {
     const TileProgram *p = E->p;

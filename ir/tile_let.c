@@ -4,9 +4,10 @@
 // the names stand for in their place gives the expressions back; the same kernel has the same names
 // after it was printed and read.
 //
-//     loop N from 0 to max((((Sk - 1) / 64) + 1), 0) ..       let e0 = max((((Sk - 1) / 64) + 1),
-//     0)
-//     .. when (0 < max((((Sk - 1) / 64) + 1), 0))         ->  loop N from 0 to e0 .. when (0 < e0)
+//     loop N from 0 to max((((Sk - 1) / 64) + 1), 0) .. when (0 < max((((Sk - 1) / 64) + 1), 0))
+//
+//     ->  let e0 = max((((Sk - 1) / 64) + 1), 0)
+//         loop N from 0 to e0 .. when (0 < e0)
 #include "ir/tile_let.h"
 
 enum { LEAST_OPS = 3 }; // shorter ones are easier to read in their place

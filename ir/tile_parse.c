@@ -47,7 +47,6 @@ typedef struct Parse {
 } Parse;
 
 // ---- characters
-// -----------------------------------------------------------------------------------------------------
 
 static Span span_from(const Parse *P, const char *start) {
     return (Span){P->file, (uint32_t)(start - P->text), (uint32_t)(P->s - P->text)};
@@ -155,7 +154,6 @@ static bool take_dtype(Parse *P, Dtype *out) {
 }
 
 // ---- values
-// ---------------------------------------------------------------------------------------------------------
 
 static Named *slot_of(Parse *P, const char *name) {
     uint32_t h = 2166136261u, mask = 2 * MAX_VALUES - 1;
@@ -229,7 +227,6 @@ static TileValue *define(Parse *P, TileOp *def) {
 }
 
 // ---- operations
-// -----------------------------------------------------------------------------------------------------
 
 static bool take_arg(Parse *P, TileOp *op) {
     TileValue *v = take_value(P);
@@ -476,7 +473,6 @@ static bool parse_block(Parse *P, TileBlock *b) {
 }
 
 // ---- kernels
-// --------------------------------------------------------------------------------------------------------
 
 static bool parse_axis(Parse *P) {
     const char *name = take_word(P, "the axis' name");
@@ -575,7 +571,6 @@ static bool parse_kernel(Parse *P) {
 }
 
 // ---- the program
-// ----------------------------------------------------------------------------------------------------
 
 static bool parse_size(Parse *P) {
     if (P->p->sizes.n == MAX_SIZES) return fail(P, "more than %d sizes", MAX_SIZES);

@@ -11,7 +11,6 @@
 #include <string.h>
 
 // ---- names
-// ----------------------------------------------------------------------------------------------------------
 
 typedef struct Names {
     Arena *arena;
@@ -119,7 +118,6 @@ ExNames tile_names(Arena *a, const TileProgram *p, const TileKernel *k, const Ti
 }
 
 // ---- printing
-// -------------------------------------------------------------------------------------------------------
 
 typedef struct Out {
     Text *text;

@@ -60,7 +60,6 @@ static bool in_list(const uint8_t *axes, int n, int axis) {
 }
 
 // ---- expressions
-// ----------------------------------------------------------------------------------------------------
 
 typedef struct ExCheck {
     Verify *V;
@@ -201,7 +200,6 @@ Scope verify_scope(const Verify *V, const char *what) {
 }
 
 // ---- values
-// ---------------------------------------------------------------------------------------------------------
 
 static bool is_buffer(const TileValue *v) { return v->def && v->def->kind == TILE_ALLOC; }
 static bool is_pipe(const TileValue *v) { return v->def && v->def->kind == TILE_PIPE; }
@@ -293,7 +291,6 @@ bool verify_counts(Verify *V, int results, int least, int most) {
 }
 
 // ---- operations
-// -----------------------------------------------------------------------------------------------------
 
 // The tensor and its coordinates; between them they have v's axes, each once.
 bool verify_access(Verify *V, const TileValue *v) {
@@ -475,7 +472,6 @@ static void advance(Verify *V, Arrival from, Arrival to) {
 }
 
 // ---- loops
-// ----------------------------------------------------------------------------------------------------------
 
 static bool check_block(Verify *V, const TileBlock *b);
 
@@ -634,7 +630,6 @@ static bool check_block(Verify *V, const TileBlock *b) {
 }
 
 // ---- kernels
-// --------------------------------------------------------------------------------------------------------
 
 static bool check_axes(Verify *V) {
     const TileKernel *k = V->k;
@@ -744,7 +739,6 @@ static bool check_kernel(Verify *V, const TileKernel *k) {
 }
 
 // ---- the program
-// ----------------------------------------------------------------------------------------------------
 
 static bool check_sizes(Verify *V) {
     const TileProgram *p = V->p;

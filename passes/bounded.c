@@ -5,11 +5,11 @@
 // differences k * (g - m), m being the running maximum or minimum of g itself, and of what the row
 // knows beforehand.
 //
-//     x = s*1.44, shift = m*-1.44, m = rowmax s           ->  s - m is never above 0: bounded
-//     x = s*1.44, shift = max(m, sink)*-1.44              ->  the same, or smaller
-//     x = s*1.44, shift = exp(m)*1.44, m = rowmin s       ->  enormous until the minimum is met:
-//     not bounded x = s*1.44, shift = m*-1.44 + lo*-0.7, lo = rowmin s -> lo has no partner: not
-//     bounded
+//     x = s*1.44, with shift
+//       m*-1.44,               m = rowmax s    s - m is never above 0: bounded
+//       max(m, sink)*-1.44,    m = rowmax s    the same, or smaller
+//       exp(m)*1.44,           m = rowmin s    enormous until the minimum is met: not bounded
+//       m*-1.44 + lo*-0.7,     lo = rowmin s   lo has no partner: not bounded
 //
 // Both are written as sums of multiples of terms, each m replaced by its g; bounded is what
 // cancels.

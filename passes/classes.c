@@ -26,7 +26,6 @@ static ClassSet negated(ClassSet a) {
 }
 
 // ---- on single classes
-// ----------------------------------------------------------------------------------------------
 
 static ClassSet add(ClassSet a, ClassSet b) {
     if ((a | b) & CL_NAN || (infinite(a) && infinite(b) && a != b)) return CL_NAN;
@@ -132,7 +131,6 @@ static unsigned compare(ExOp op, ClassSet a, ClassSet b) {
 }
 
 // ---- on sets
-// --------------------------------------------------------------------------------------------------------
 
 static unsigned pairs(unsigned (*fn)(ExOp, ClassSet, ClassSet), ExOp op, ClassSet a, ClassSet b) {
     unsigned all = 0;

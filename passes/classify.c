@@ -7,12 +7,11 @@
 // (mask.c). Holds afterwards: no SYM_MASK in a body; loads of inputs that cannot leave their tensor
 // are marked so.
 //
-//     loop N from 0 to ceil(Sk / 64)        lo = 0, hi = min(q1, Sk - 1) / 64 + 1, fhi = min(q0 +
-//     1, Sk) / 64
-//       select(mask, ...)              ->   loop N from 0 to hi - fhi, tile hi - 1 - t (partial):
-//       select(k <= q && k < Sk, ...)
-//                                           loop N from hi - fhi to hi, tile t - (hi - fhi) (full):
-//                                           ...
+//     loop N from 0 to ceil(Sk / 64) { select(mask, ...) }              causal, tiles of 64 keys
+//
+//     ->  lo = 0, hi = min(q1, Sk - 1) / 64 + 1, fhi = min(q0 + 1, Sk) / 64
+//         loop N from 0 to hi - fhi, tile hi - 1 - t, partial { select(k <= q && k < Sk, ...) }
+//         loop N from hi - fhi to hi, tile t - (hi - fhi), full { ... }
 //
 // The tile at the diagonal comes first: it is where the maximum moves most. Tiles of queries are
 // taken longest first.

@@ -6,9 +6,10 @@
 //
 //     loop S carry %m = -inf, %l = 0, %acc = 0
 //       %m_new = max(m, m_part)
-//       %c = exp2(a(m_new) - a(m)), %c_part = exp2(a(m_new) - a(m_part))     a as in the sweep,
-//       safe on the left %l_new = l * c + l_part * c_part, %acc_new = acc * c + acc_part * c_part
+//       %c = exp2(a(m_new) - a(m)), %c_part = exp2(a(m_new) - a(m_part))
+//       %l_new = l * c + l_part * c_part, %acc_new = acc * c + acc_part * c_part
 //
+// where a is the shift as in the sweep, made safe on the left.
 // A part without a key is the identity: its raw shift is +inf, so what it left is multiplied by 0.
 #include "build.h"
 

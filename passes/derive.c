@@ -4,8 +4,8 @@
 // factors (ir/stream.h).
 //
 //     m = rowmax(s); l = rowsum(exp(s - m)); w = exp(s - m) / l
-//     ->  one sweep: m = max s;  A = -m*log2e;  l = sum exp2(s*log2e + A);  acc = sum exp2(s*log2e
-//     + A) v;  then acc / l
+//     ->  one sweep: m = max s;  A = -m*log2e;  l = sum exp2(s*log2e + A);
+//                    acc = sum exp2(s*log2e + A) v;  then acc / l
 //
 // Holds afterwards: the reductions are handled in their order, each in the sweep of the deepest one
 // it depends on where its normal form allows that, else in the one after. Everything that is used
@@ -49,7 +49,6 @@ static const Ex *identity(ExPool *p, ExOp op) {
 }
 
 // ---- what is needed, and what it can be
-// -----------------------------------------------------------------------------
 
 static void note_use(void *ctx, const Ex *e) {
     if (e->op == EX_SYM && e->sym == SYM_R) ((bool *)ctx)[e->index] = true;
@@ -93,7 +92,6 @@ static void find_classes(Derive *d, int k) {
 }
 
 // ---- states and shifts
-// ----------------------------------------------------------------------------------------------
 
 // A masked key must leave the state as it was. It stands as s = -inf; what the formula cannot be
 // proved to give there is selected.
@@ -168,7 +166,6 @@ static int add_shift(Derive *d, const Ex *raw, int sweep) {
 }
 
 // ---- placing a reduction or the weight in a sweep
-// -------------------------------------------------------------------
 
 // What e is like when reductions of `sweep` are not finished; `only` >= 0 takes all but that one as
 // finished.
@@ -250,7 +247,6 @@ static int place(Derive *d, const Ex *e, ExOp op, int least, const char *what, N
 }
 
 // ---- the row without a key
-// ------------------------------------------------------------------------------------------
 
 static int find_extremum_of_s(Derive *d) {
     const Ex *s = ex_symbol(d->p, SYM_S);
@@ -281,7 +277,6 @@ static bool finite_when_empty(Derive *d, const Ex *factor) {
 }
 
 // ---- the parts
-// ------------------------------------------------------------------------------------------------------
 
 static const Ex *with_shift(Derive *d, const Ex *elem, int shift) {
     if (shift < 0) return elem;

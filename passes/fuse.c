@@ -4,11 +4,14 @@
 // followed by a joinable one: over the same axes, in the same block, reading a result or an operand
 // of it, with nothing between them that needs the one and is needed by the other.
 //
-//     %s = map (d = %dot) { select(mask, d * 0.125, -inf) }        %s = map (d = %dot) {
-//     select(mask, d, -inf) } %t = map (s = %s) { s } rowmax N                        ->     , %t =
-//     { select(mask, d, -inf) } rowmax N %m = map (m = %m0, t = %t) { max(m, t) } %m = map (m =
-//     %m0, t = %t) { max(m, t * 0.125) } %p = map (s = %s, a = %a) { exp2(s * 1.44 + a) } %p = map
-//     (s = %s, a = %a) { exp2(s * 0.18 + a) }
+//     %s = map (d = %dot) { select(mask, d * 0.125, -inf) }
+//     %t = map (s = %s) { rowmax N of s }
+//     %m = map (m = %m0, t = %t) { max(m, t) }
+//     %p = map (s = %s, a = %a) { exp2(s * 1.44 + a) }
+//
+//     ->  %s, %t = map (d = %dot) { select(mask, d, -inf); rowmax N of select(mask, d, -inf) }
+//         %m = map (m = %m0, t = %t) { max(m, t * 0.125) }
+//         %p = map (s = %s, a = %a) { exp2(s * 0.18 + a) }
 //
 // A positive factor goes out of selects and maxima and into what reads them, where it costs
 // nothing: in an fma, or once a row. What needs the row maximum cannot be joined with what it is

@@ -6,11 +6,13 @@
 // transcendental function) that is the same along one of its axes; no load or map in a loop is the
 // same in every step.
 //
-//     loop N                                                 %b = map () { slope[h] * 1.44 }
-//       %s = map { dot + bias[h, q] * slope[h] * 1.44 }  ->  %r = map over M (b = %b) { bias[h, q]
-//       * b }
-//                                                            loop N
-//                                                              %s = map (r = %r) { dot + r }
+//     loop N
+//       %s = map { dot + bias[h, q] * slope[h] * 1.44 }
+//
+//     ->  %b = map () { slope[h] * 1.44 }
+//         %r = map over M (b = %b) { bias[h, q] * b }
+//         loop N
+//           %s = map (r = %r) { dot + r }
 //
 // Cheap things stay: recomputing `q_idx + 1` costs less than a register held through a loop. A load
 // that moves out of a select is harmless: its index is clamped into the tensor.

@@ -45,7 +45,6 @@ typedef struct Ctx {
 } Ctx;
 
 // ---- building
-// -------------------------------------------------------------------------------------------------------
 
 static const Ex *times(Ctx *c, const Ex *a, const Ex *b) {
     return !a ? b : !b ? a : simp_2(c->p, EX_MUL, a, b);
@@ -78,7 +77,6 @@ static const Ex *value_of(Ctx *c, const Nf *n) {
 }
 
 // ---- what an expression depends on
-// ----------------------------------------------------------------------------------
 
 static unsigned own_deps(const Ctx *c, const Ex *e) {
     if (e->op != EX_SYM) return 0;
@@ -118,7 +116,6 @@ static bool never_negative(Ctx *c, const Ex *e) {
 }
 
 // ---- exponents
-// ------------------------------------------------------------------------------------------------------
 
 enum { MAX_DEPTH = 100, MAX_EXPONENT_TERMS = 200 };
 
@@ -188,7 +185,6 @@ static Nf nf_exp2(Ctx *c, const Ex *e) {
 }
 
 // ---- products
-// -------------------------------------------------------------------------------------------------------
 
 // An exponent without an element in it is a factor: nothing there needs a running value to keep
 // from overflowing.
@@ -277,7 +273,6 @@ static Nf nf_abs(Ctx *c, const Nf *a) {
 }
 
 // ---- sums, extrema, selections: both sides must grow alike
-// ----------------------------------------------------------
 
 static bool is_zero(const Nf *n) {
     return n->ok && !n->factor && !has_exponent(n) &&
@@ -332,7 +327,6 @@ static Nf nf_join(Ctx *c, const Ex *e, const Nf *a, const Nf *b) {
 }
 
 // ---- the walk
-// -------------------------------------------------------------------------------------------------------
 
 static const Nf *form_of(const Ctx *c, const Ex *e) {
     const void *n = NULL;

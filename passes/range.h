@@ -64,7 +64,7 @@ Linear linear_of(RangeCtx *c, const Ex *e);
 Linear linear_sum(Linear a, Linear b, int64_t times); // a + times * b
 Linear linear_const(int64_t v);
 bool linear_equal_terms(const Linear *a, const Linear *b,
-                        int64_t sign);            // a's terms are sign * b's, in any order
+                        int64_t sign); // a's terms are sign * b's, in any order
 void linear_drop(Linear *l, int i);
 
 #endif

@@ -213,9 +213,8 @@ uint64_t abi_fnv(const void *bytes, size_t n); // FNV-1a, 64 bits
 // malloc'ed and NUL-terminated (the NUL is not counted).
 const char *abi_ptx(const char *ptx, size_t n, AbiMeta *m, char **out, size_t *out_n);
 
-#define ABI_ELF_SECTION                                                                            \
-    ".attn" // holds the metadata in .o, .so and .hsaco; the global in it is called
-            // <variant>_attn_meta
+// Holds the metadata in .o, .so and .hsaco; the global in it is called <variant>_attn_meta.
+#define ABI_ELF_SECTION ".attn"
 
 // Finds and reads the metadata of a whole artifact: PTX text, an ELF file, or bare metadata. code
 // and code_n: what a driver loads (the PTX text without the metadata, the whole ELF file, nothing),

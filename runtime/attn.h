@@ -8,10 +8,11 @@
 //     attn_context *c = attn_create();
 //     attn_artifact *a;
 //     attn_error e;
-//     if (attn_open_file(c, "relu.ptx", (attn_device){ATTN_CUDA, 0}, &a, &e)) { puts(e.message);
-//     ... } attn_tensor t[] = {{"q", q, ATTN_BF16, 4, q_shape, q_strides, {ATTN_CUDA, 0}}, ... "k",
-//     "v", "o"}; attn_call call = {.tensors = t, .ntensors = 4, .stream = stream}; if
-//     (attn_launch(a, &call, &e)) ...
+//     attn_device gpu = {ATTN_CUDA, 0};
+//     if (attn_open_file(c, "relu.ptx", gpu, &a, &e)) return puts(e.message);
+//     attn_tensor t[] = {{"q", q, ATTN_BF16, 4, q_shape, q_strides, gpu}, ... "k", "v", "o"};
+//     attn_call call = {.tensors = t, .ntensors = 4, .stream = stream};
+//     if (attn_launch(a, &call, &e)) ...
 //
 // Every function that can fail returns an attn_status (0 is success) and fills *error, which may be
 // NULL. Nothing prints, aborts or exits.
@@ -129,8 +130,8 @@ typedef struct attn_size_info {
 
 typedef struct attn_tensor_info {
     const char *name;
-    const char
-        *role; // "q" "k" "v" "o" "input" "emit" "work" "do" "dq" "dk" "dv" "grad" "state0" "state"
+    // "q" "k" "v" "o" "input" "emit" "work" "do" "dq" "dk" "dv" "grad" "state0" "state"
+    const char *role;
     attn_dtype dtype;
     int rank;     // 0: a scalar
     int output;   // written, not read

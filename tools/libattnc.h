@@ -28,11 +28,11 @@ extern "C" {
 
 #define ATTNC_API __attribute__((visibility("default")))
 
-enum attnc_form {                 /* what attnc_compile makes */
-                  ATTNC_ARTIFACT, /* what attn_open takes: PTX with metadata, or a host object file
-                                   */
-                  ATTNC_ASSEMBLY,
-                  ATTNC_LLVM /* text of the LLVM module */
+/* What attnc_compile makes. */
+enum attnc_form {
+    ATTNC_ARTIFACT, /* what attn_open takes: PTX with metadata; or a host object file */
+    ATTNC_ASSEMBLY,
+    ATTNC_LLVM /* text of the LLVM module */
 };
 
 /* All zero is: every variant, host, f32 (GPUs: bf16), -O0. */

@@ -18,7 +18,6 @@ static uint32_t draw(uint32_t *seed, uint32_t n) {
 }
 
 // ---- row programs from short texts: "m = rowmax s; w = exp((s - m)); emit lse = m"
-// ----------------------------------
 
 static const Ex *read(RowProgram *p, const char *s) {
     ExNames names = row_names(p);
@@ -80,7 +79,6 @@ static RowProgram *row_of(Arena *a, const char *text) {
 }
 
 // ---- evaluation
-// -----------------------------------------------------------------------------------------------------
 
 typedef struct Row {
     int n;
@@ -260,7 +258,6 @@ static double streamed(const Stream *s, const Row *row, Vals *v, uint32_t *seed)
 }
 
 // ---- comparing
-// ------------------------------------------------------------------------------------------------------
 
 static double uniform(uint32_t *seed) { return draw(seed, 1 << 20) / 524288.0 - 1; }
 
@@ -313,7 +310,6 @@ static void check_rows(const RowProgram *p, const Stream *s, uint32_t seed, int 
 }
 
 // ---- cases
-// ----------------------------------------------------------------------------------------------------------
 
 static const struct {
     const char *text;
@@ -444,7 +440,6 @@ START_TEST(named_forms) {
 END_TEST
 
 // ---- random programs
-// ------------------------------------------------------------------------------------------------
 
 static const Ex *one_of(RowProgram *p, const Ex **have, int n, uint32_t *seed) {
     if (!draw(seed, 4)) return ex_f32(p->pool, (float)(int)draw(seed, 5) - 1.5f);

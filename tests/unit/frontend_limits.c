@@ -133,8 +133,7 @@ START_TEST(doubling) {
         text_printf(&t, "fn g0(x) = %s;\n", kinds[k].first);
         for (int i = 1; i < 200; i++) {
             char body[100];
-            snprintf(body, sizeof body, kinds[k].next, i - 1,
-                     i - 1);
+            snprintf(body, sizeof body, kinds[k].next, i - 1, i - 1);
             text_printf(&t, "fn g%d(x) = %s;\n", i, body);
         }
         attention(&t, "", 0, "g199(s)", "");

@@ -91,7 +91,6 @@ START_TEST(rules) {
 END_TEST
 
 // ---- random expressions
-// ---------------------------------------------------------------------------------------------
 
 static uint32_t draw(uint32_t *seed, uint32_t n) {
     *seed = *seed * 1664525u + 1013904223u;

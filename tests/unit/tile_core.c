@@ -186,7 +186,6 @@ START_TEST(targets_are_found_by_name) {
 END_TEST
 
 // ---- hazards that text edits do not make: operations moved
-// ------------------------------------------------------------
 
 static const char *const copies_text =
     "program copies scheduled target sm_80 dtype f32 dims D=4 Dv=4\n"
@@ -317,7 +316,6 @@ START_TEST(plans_adds_and_several_kernels) {
 END_TEST
 
 // ---- texts that are no programs
-// -----------------------------------------------------------------------------------------
 
 static void try_text(const char *text, size_t n) {
     Arena *a = arena_new();

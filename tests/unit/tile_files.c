@@ -19,7 +19,6 @@
 #define FOLDER "tests/tile"
 
 // ---- the plain formulas
-// ---------------------------------------------------------------------------------------------
 
 typedef struct Case {
     const TileProgram *p;
@@ -120,7 +119,6 @@ static void check_against(const Case *c, const char *name, double bound, const c
 }
 
 // ---- files
-// ----------------------------------------------------------------------------------------------------------
 
 static char *read_file(Arena *a, const char *path, size_t *n) {
     FILE *f = fopen(path, "rb");
