@@ -3,8 +3,9 @@
 # all element types and head sizes; eight at a time. Ends with `N passed, N failed`; without a device it says so and runs nothing.
 build=${1:-build}
 device=${2:-cuda}
-"$build/attnc" run stdlib/softmax.attn --device="$device" --shape=Sq=64 >/dev/null 2>&1
-if [ $? -eq 3 ]; then
+# Only where there is no device: a kernel that fails on one must not pass for that.
+probe=$("$build/attnc" run stdlib/softmax.attn --device="$device" --shape=Sq=64 2>&1 >/dev/null)
+if [ $? -ne 0 ] && echo "$probe" | grep -qE 'there is no NVIDIA|target gfx[0-9a-f]+ is not supported'; then
     echo "SKIPPED: no $device device on this machine, NO GPU TEST WAS RUN"
     echo "0 passed, 0 failed"
     exit 0
