@@ -47,7 +47,9 @@ static void use_block(Used *u, const TileBlock *b) {
     for (const TileOp *op = b->first; op; op = op->next) {
         bool copied = op->kind == TILE_FILL; // by its tensor map
         if (op->kind == TILE_LOAD || op->kind == TILE_STORE || op->kind == TILE_COPY || copied) {
+            const TileTensor *t = &u->cg->p->tensors.data[op->tensor];
             if (!copied) use_tensor(u, op->tensor);
+            for (int d = 0; d < t->rank; d++) use_expr(u, t->extent[d]);
             for (int d = 0; d < u->cg->p->tensors.data[op->tensor].rank; d++)
                 use_expr(u, op->coord[d].at);
         }

@@ -82,8 +82,8 @@ static int place_barriers(Nv90 *h, int at) {
     h->done = at;
     h->told = at + 8;
     h->heard = h->told + 8 * NV90_AHEAD;
-    h->numbers = h->heard + 8 * NV90_AHEAD;
-    return h->numbers + 4 * NV90_AHEAD;
+    h->numbers = (h->heard + 8 * NV90_AHEAD + 15) & ~15;
+    return h->numbers + 16 * NV90_AHEAD;
 }
 
 // ---- arguments
@@ -152,6 +152,53 @@ void nv90_prepare(Cg *cg) {
 
 // ---- the beginning
 
+static Val has_elements(Cg *cg, const TileTensor *t) {
+    Val all = LLVMConstInt(cg->i1, 1, false);
+    for (int d = 0; d < t->rank; d++) {
+        Val n = cg_uniform(cg, t->extent[d]);
+        Val some = LLVMBuildICmp(cg->b, LLVMIntSGT, n, cg_i32(cg, 0), "");
+        all = LLVMBuildAnd(cg->b, all, some, "");
+    }
+    return all;
+}
+
+// Stages of tensors that have no elements are read all the same, and then must hold numbers.
+static void clear_pipes(Cg *cg) {
+    const Nv90 *h = nv90_state(cg);
+    const Nv90Pipe *last = &h->pipes.data[h->pipes.n - 1];
+    int end = last->data + last->tile.bytes * last->ring->stages, step = 16 * cg->launch.threads;
+    Val tid = nv_state(cg)->tid, four = LLVMConstNull(cg_vector(cg->i32, 4));
+    Val first = LLVMBuildMul(cg->b, tid, cg_i32(cg, 16), "");
+    Blk from = LLVMGetInsertBlock(cg->b), loop = cg_block(cg, "clear"), done = cg_block(cg, "clean");
+    LLVMBuildBr(cg->b, loop);
+    LLVMPositionBuilderAtEnd(cg->b, loop);
+    Val at = LLVMBuildPhi(cg->b, cg->i32, "");
+    Val p = nv_shared_ptr(cg, LLVMBuildAdd(cg->b, nv90_shared(cg, 0), at, ""));
+    LLVMSetAlignment(LLVMBuildStore(cg->b, four, p), 16);
+    Val next = LLVMBuildAdd(cg->b, at, cg_i32(cg, step), "");
+    LLVMAddIncoming(at, (Val[]){first, next}, (Blk[]){from, loop}, 2);
+    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, end), "");
+    LLVMBuildCondBr(cg->b, more, loop, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+    nv90_proxy_fence(cg);
+}
+
+static void clear_for_empty(Cg *cg) {
+    Val all = LLVMConstInt(cg->i1, 1, false);
+    const Nv90 *h = nv90_state(cg);
+    for (int i = 0; i < h->maps.n; i++) {
+        const TileTensor *t = &cg->p->tensors.data[h->maps.data[i].tensor];
+        if (t->role != TENSOR_Q && t->role != TENSOR_O)
+            all = LLVMBuildAnd(cg->b, all, has_elements(cg, t), "");
+    }
+    Blk clear = cg_block(cg, "empty"), on = cg_block(cg, "full");
+    LLVMBuildCondBr(cg->b, all, on, clear);
+    LLVMPositionBuilderAtEnd(cg->b, clear);
+    clear_pipes(cg);
+    LLVMBuildBr(cg->b, on);
+    LLVMPositionBuilderAtEnd(cg->b, on);
+}
+
 static void init_ring(Cg *cg, int barriers, int stages, int count) {
     for (int i = 0; i < stages; i++)
         nv90_barrier_init(cg, nv90_shared(cg, barriers + 8 * i), count);
@@ -190,6 +237,7 @@ void nv90_enter(Cg *cg) {
     init_barriers(cg);
     LLVMBuildBr(cg->b, done);
     LLVMPositionBuilderAtEnd(cg->b, done);
+    clear_for_empty(cg);
     cg_intrinsic(cg, "llvm.nvvm.barrier0", NULL, 0, NULL, 0);
 }
 
@@ -343,6 +391,7 @@ static Val stage_address(Cg *cg, const Nv90Pipe *p, Val stage) {
 
 typedef struct Copy { // of a tile, all that it takes
     Val to, full, at[CG_MAP_RANK], map;
+    Val there; // i1: the tensor has elements; NULL: it has
     int rank;
 } Copy;
 
@@ -357,15 +406,20 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     }
     assert(op->coord[t->rank - 1].axis == p->tile.col_axis);
     c.map = nv90_map_param(cg, op->tensor, p->tile.rows);
+    const TileOp *loop = op->block->owner; // over tiles: there are elements
+    if (t->role != TENSOR_Q && loop->kind != TILE_LOOP) c.there = has_elements(cg, t);
     return c;
 }
 
+// Nothing is copied of an empty tensor, whose map says nothing; its stages are zeros from the start.
 static void start_copy(Cg *cg, const Nv90Pipe *p, Copy *c) {
-    nv90_barrier_expect(cg, c->full, p->tile.bytes);
+    Val bytes = cg_i32(cg, p->tile.bytes);
+    if (c->there) bytes = LLVMBuildSelect(cg->b, c->there, bytes, cg_i32(cg, 0), "");
+    nv90_barrier_expect(cg, c->full, bytes);
     for (int i = 0; i * NV90_PANEL < p->tile.cols; i++) {
         c->at[c->rank - 1] = cg_i32(cg, i * NV90_PANEL);
         Val to = plus(cg, c->to, i * p->tile.rows * NV90_PITCH);
-        nv90_bulk_load(cg, to, c->map, c->full, c->at, c->rank);
+        nv90_bulk_load(cg, to, c->map, c->full, c->at, c->rank, c->there);
     }
 }
 
@@ -478,7 +532,6 @@ static void lower(Cg *cg, const TileOp *op) {
     case TILE_AT: at(cg, op); return;
     case TILE_MMA:
         nv90_mma(cg, op);
-        nv90_decode(cg);
         return;
     case TILE_MMA_WAIT: nv90_mma_wait(cg, op->pending); return;
     case TILE_TURN: turn(cg, op); return;
@@ -510,8 +563,6 @@ void nv90_op(Cg *cg, const TileOp *op) {
     for (int i = 0; i < h->early.n; i++)
         if (h->early.data[i] == op) return;
     bool reads = op->kind == TILE_MAP || op->kind == TILE_STORE;
-    bool issues = op->kind == TILE_TAKE || op->kind == TILE_TURN || op->kind == TILE_MMA;
-    if (!issues) nv90_decode(cg);
     if (uses_wide(cg, op)) nv90_pack(cg);
     void (*how)(Cg *, const TileOp *) = reads ? lower_whole : lower;
     if (op->behind)

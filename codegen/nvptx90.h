@@ -62,7 +62,6 @@ typedef struct Nv90 { // of a kernel with roles
     Val ahead;             // alloca, producer: the tile after it
     Val b, h, tile, valid; // allocas: what the symbols mean
     Nv90Point behind;      // before the last `next`
-    Val coming;            // the number of the tile that the symbols are to mean; NULL: they do
     Val *stage;            // of views, by TileValue.id: i32
     VEC(const TileOp *) early; // what was done before its turn
     VEC(Nv90Wide) wide;        // what is not packed yet
@@ -82,7 +81,6 @@ Val nv90_map_param(Cg *cg, int tensor, int rows);
 // ---- parts of it
 void nv90_tiles_begin(Cg *cg); // nvptx90_tiles.c: a role begins
 void nv90_next(Cg *cg, const TileOp *op);
-void nv90_decode(Cg *cg); // where a tile of the grid lies, if that was put off
 void nv90_tiles(Cg *cg, const TileOp *op);
 void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv90_mma(Cg *cg, const TileOp *op); // nvptx90_mma.c
@@ -102,10 +100,10 @@ void nv90_barrier_init(Cg *cg, Val barrier, int count);
 void nv90_barrier_fence(Cg *cg); // initialised barriers are seen by the copy engine
 void nv90_barrier_wait(Cg *cg, Val barrier, Val parity);
 void nv90_barrier_arrive(Cg *cg, Val barrier, Val when);  // when: i1 or NULL
-void nv90_barrier_expect(Cg *cg, Val barrier, int bytes); // arrives and announces the bytes
+void nv90_barrier_expect(Cg *cg, Val barrier, Val bytes); // arrives and announces the bytes
 void nv90_bar_sync(Cg *cg, Val id, int threads);          // named barriers
 void nv90_bar_arrive(Cg *cg, Val id, int threads);
-void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int rank);
+void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int rank, Val when);
 void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val when);
 void nv90_bulk_commit(Cg *cg);
 void nv90_bulk_wait_read(Cg *cg); // all of this thread's stores have read their source
@@ -115,8 +113,8 @@ void nv90_proxy_fence(Cg *cg); // what was stored to shared memory is seen by th
 void nv90_set_registers(Cg *cg, int count, bool more);
 void nv90_warp_sync(Cg *cg);
 Val nv90_elect(Cg *cg); // i1: one thread of the warp
-Val nv90_load_word(Cg *cg, Val from);
-void nv90_store_word(Cg *cg, Val to, Val v);
+void nv90_load_words(Cg *cg, Val from, Val v[4]); // i32, at a multiple of 16 bytes
+void nv90_store_words(Cg *cg, Val to, const Val v[4]);
 Val nv90_count_up(Cg *cg, Val counter, Val last); // the old value; wraps to 0 after `last`
 // A shared operand: leading and stride byte offsets as wgmma's descriptors want them.
 Val nv90_descriptor(Cg *cg, Val address, int leading, int stride);

@@ -84,6 +84,21 @@ static bool may_come_early(const TileOp *op, const TileOp *map) {
     return op->results.data[0]->home == HOME_FRAGMENT;
 }
 
+// A map beside a product. Its factors are hidden: what only loop-carried values make, LLVM would
+// rather make at the end of the step before.
+static void lower_within(Cg *cg, const TileOp *map) {
+    CgValue *kept = ARENA_ARRAY(cg->arena, CgValue, map->args.n);
+    for (int i = 0; i < map->args.n; i++) {
+        CgValue *v = &cg->value[map->args.data[i]->id];
+        kept[i] = *v;
+        if (map->args.data[i]->rank > 1 || v->n == 0) continue;
+        v->e = ARENA_ARRAY(cg->arena, Val, v->n);
+        for (int e = 0; e < v->n; e++) v->e[e] = nv_hidden(cg, kept[i].e[e]);
+    }
+    nv90_op(cg, map);
+    for (int i = map->args.n - 1; i >= 0; i--) cg->value[map->args.data[i]->id] = kept[i];
+}
+
 void nv90_mma(Cg *cg, const TileOp *op) {
     Nv90 *h = nv90_state(cg);
     Operands o = operands(cg, op);
@@ -107,7 +122,7 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     if (op->async && p.steps > 1 && within && within->kind == TILE_MAP && may_come_early(within, op)) {
         // what needs no product runs while the first step does
         nv90_wgmma(cg, &p, 0, 1);
-        nv90_op(cg, within);
+        lower_within(cg, within);
         VEC_PUSH(cg->arena, &h->early, within);
         nv90_wgmma(cg, &p, 1, p.steps);
     } else {

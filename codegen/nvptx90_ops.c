@@ -45,8 +45,8 @@ void nv90_barrier_arrive(Cg *cg, Val barrier, Val when) {
               "r,r,~{memory}", v, 2);
 }
 
-void nv90_barrier_expect(Cg *cg, Val barrier, int bytes) {
-    Val v[] = {barrier, cg_i32(cg, bytes)};
+void nv90_barrier_expect(Cg *cg, Val barrier, Val bytes) {
+    Val v[] = {barrier, bytes};
     statement(cg, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r,~{memory}", v, 2);
 }
 
@@ -81,15 +81,15 @@ static const char *registers(Cg *cg, const char *before, int n, const char *afte
     return arena_printf(cg->arena, "%s%s", s, after);
 }
 
-void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int rank) {
-    Val v[3 + 5] = {to, map, barrier};
-    for (int i = 0; i < rank; i++) v[3 + i] = at[i];
+void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int rank, Val when) {
+    Val v[4 + 5] = {to, map, barrier, when ? nv90_if(cg, when) : cg_i32(cg, 1)};
+    for (int i = 0; i < rank; i++) v[4 + i] = at[i];
     const char *text =
         arena_printf(cg->arena,
-                     "cp.async.bulk.tensor.%dd.shared::cluster.global.mbarrier::complete_tx::bytes "
-                     "[$0], [$1, {%s}], [$2];",
-                     rank, coordinates(cg, 3, rank));
-    statement(cg, text, registers(cg, "r,l,r", rank, ",~{memory}"), v, 3 + rank);
+                     "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $3, 0;\n\t@p cp.async.bulk.tensor.%dd"
+                     ".shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {%s}], [$2];\n\t}",
+                     rank, coordinates(cg, 4, rank));
+    statement(cg, text, registers(cg, "r,l,r,r", rank, ",~{memory}"), v, 4 + rank);
 }
 
 void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val when) {
@@ -144,13 +144,15 @@ Val nv90_elect(Cg *cg) {
     return LLVMBuildICmp(cg->b, LLVMIntNE, one, cg_i32(cg, 0), "");
 }
 
-Val nv90_load_word(Cg *cg, Val from) {
-    return cg_asm(cg, cg->i32, &from, 1, "ld.shared.u32 $0, [$1];", "=r,r,~{memory}", true);
+void nv90_load_words(Cg *cg, Val from, Val v[4]) {
+    Ty types[] = {cg->i32, cg->i32, cg->i32, cg->i32};
+    cg_struct_asm(cg, types, 4, &from, 1, "ld.shared.v4.u32 {$0,$1,$2,$3}, [$4];",
+                  "=r,=r,=r,=r,r,~{memory}", v);
 }
 
-void nv90_store_word(Cg *cg, Val to, Val v) {
-    Val a[] = {to, v};
-    statement(cg, "st.shared.u32 [$0], $1;", "r,r,~{memory}", a, 2);
+void nv90_store_words(Cg *cg, Val to, const Val v[4]) {
+    Val a[] = {to, v[0], v[1], v[2], v[3]};
+    statement(cg, "st.shared.v4.u32 [$0], {$1,$2,$3,$4};", "r,r,r,r,r,~{memory}", a, 5);
 }
 
 Val nv90_count_up(Cg *cg, Val counter, Val last) {

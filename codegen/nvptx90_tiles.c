@@ -1,8 +1,7 @@
 // nvptx90_tiles.c: which tiles of the grid a block has, and what the grid's symbols mean.
 //
-// In: TILE_NEXT and TILE_TILES. Out: the tile's number, decided by the producer and read by the
-// others through shared memory (a ring of NV90_AHEAD words with two barriers each), and its
-// coordinates. A number is one of the grid, in this order: sections of heads, so that the keys and
+// In: TILE_NEXT and TILE_TILES. Out: the tile, decided by the producer and read by the others
+// through shared memory (a ring of NV90_AHEAD tiles with two barriers each). A number is one of the grid, in this order: sections of heads, so that the keys and
 // values of those at work stay in the L2 cache; in a section the row tile is the slow index (from
 // the longest tiles on), the head the fast one.
 #include "codegen/nvptx90.h"
@@ -54,19 +53,21 @@ static Grid grid_of(Cg *cg) {
 
 static Val total(Cg *cg, const Grid *g) { return mul(cg, mul(cg, g->rows, g->heads), g->batches); }
 
-static Val is_valid(Cg *cg, const Grid *g, Val number) {
-    return LLVMBuildICmp(cg->b, LLVMIntULT, number, total(cg, g), "");
+// Heads of a section: sections are about as long as the schedule wishes, and about equally long, so
+// that enough tiles are left for the last blocks.
+static Val heads_of_section(Cg *cg, const Grid *g, Val all) {
+    Val wish = cg_i32(cg, cg->k->schedule.section), one = cg_i32(cg, 1);
+    Val sections = most(cg, udiv(cg, total(cg, g), wish), one);
+    return most(cg, udiv(cg, add(cg, all, sub(cg, sections, one)), sections), one);
 }
 
 static Nv90Point point_of(Cg *cg, const Grid *g, Val number) {
     Val all = mul(cg, g->heads, g->batches), one = cg_i32(cg, 1);
-    Nv90Point p = {.valid = is_valid(cg, g, number)};
+    Nv90Point p = {.valid = LLVMBuildICmp(cg->b, LLVMIntULT, number, total(cg, g), "")};
     number = LLVMBuildSelect(cg->b, p.valid, number, cg_i32(cg, 0), "");
     Val width = all, base = cg_i32(cg, 0);
     if (cg->k->schedule.section) {
-        Val tiles = cg_i32(cg, cg->k->schedule.section);
-        Val section = udiv(cg, most(cg, tiles, g->rows), g->rows); // heads
-        Val size = mul(cg, section, g->rows);
+        Val section = heads_of_section(cg, g, all), size = mul(cg, section, g->rows);
         Val which = udiv(cg, number, size);
         number = sub(cg, number, mul(cg, which, size));
         base = mul(cg, which, section);
@@ -153,9 +154,9 @@ static void look_ahead(Cg *cg, Val number, Val n) {
     LLVMPositionBuilderAtEnd(cg->b, on);
 }
 
-typedef struct Slot {        // of the ring of tile numbers, for the tile that begins
-    Val number, told, heard; // addresses
-    Val parity;              // of `told`; `heard` is one round behind
+typedef struct Slot {      // of the ring of tiles, for the one that begins
+    Val tile, told, heard; // addresses
+    Val parity;            // of `told`; `heard` is one round behind
 } Slot;
 
 static Slot next_slot(Cg *cg) {
@@ -164,63 +165,45 @@ static Slot next_slot(Cg *cg) {
     Val i = LLVMBuildAnd(cg->b, turn, cg_i32(cg, NV90_AHEAD - 1), "");
     Val round = LLVMBuildUDiv(cg->b, turn, cg_i32(cg, NV90_AHEAD), "");
     set(cg, h->turn, add(cg, turn, cg_i32(cg, 1)));
-    Val by8 = mul(cg, i, cg_i32(cg, 8)), by4 = mul(cg, i, cg_i32(cg, 4));
-    return (Slot){add(cg, nv90_shared(cg, h->numbers), by4), add(cg, nv90_shared(cg, h->told), by8),
+    Val by8 = mul(cg, i, cg_i32(cg, 8)), by16 = mul(cg, i, cg_i32(cg, 16));
+    return (Slot){add(cg, nv90_shared(cg, h->numbers), by16), add(cg, nv90_shared(cg, h->told), by8),
                   add(cg, nv90_shared(cg, h->heard), by8),
                   LLVMBuildAnd(cg->b, round, cg_i32(cg, 1), "")};
 }
 
-static Val tell(Cg *cg, Slot s, Val n) {
+static Nv90Point tell(Cg *cg, Slot s) {
+    Grid g = grid_of(cg);
     Val number = get(cg, nv90_state(cg)->ahead);
+    Nv90Point p = point_of(cg, &g, number);
     nv90_barrier_wait(cg, s.heard, LLVMBuildXor(cg->b, s.parity, cg_i32(cg, 1), ""));
-    nv90_store_word(cg, s.number, number);
+    Val words[] = {nv90_if(cg, p.valid), p.b, p.h, p.tile};
+    nv90_store_words(cg, s.tile, words);
     nv90_barrier_arrive(cg, s.told, NULL);
-    look_ahead(cg, number, n);
-    return number;
+    look_ahead(cg, number, total(cg, &g));
+    return p;
 }
 
-static Val hear(Cg *cg, Slot s) {
+static Nv90Point hear(Cg *cg, Slot s) {
+    Val words[4];
     nv90_barrier_wait(cg, s.told, s.parity);
-    Val number = nv90_load_word(cg, s.number);
+    nv90_load_words(cg, s.tile, words);
     nv90_warp_sync(cg);
     Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, nv_state(cg)->lane, cg_i32(cg, 0), "");
     nv90_barrier_arrive(cg, s.heard, first);
-    return number;
+    Val valid = LLVMBuildICmp(cg->b, LLVMIntNE, words[0], cg_i32(cg, 0), "");
+    return (Nv90Point){words[1], words[2], words[3], valid};
 }
 
-void nv90_decode(Cg *cg) {
-    Nv90 *h = nv90_state(cg);
-    if (!h->coming) return;
-    Grid g = grid_of(cg);
-    Nv90Point p = point_of(cg, &g, h->coming);
-    h->coming = NULL;
-    store_point(cg, p);
-    mean(cg, g.axis, p);
-}
-
-static bool asks_only_valid(const TileOp *op) {
-    if (op->kind == TILE_TURN) return true;
-    if (op->kind != TILE_TAKE) return false;
-    return !op->when || (op->when->op == EX_SYM && op->when->sym == SYM_VALID);
-}
-
-// The coordinates take some divisions: where a product can be issued first they run beside it.
-static bool can_come_late(const TileOp *next) {
-    const TileOp *op = next->next;
-    while (op && asks_only_valid(op)) op = op->next;
-    return op && op->kind == TILE_MMA && op->async;
-}
-
+// The divisions are the producer's: it is ahead.
 void nv90_next(Cg *cg, const TileOp *op) {
+    (void)op;
     Nv90 *h = nv90_state(cg);
     int axis = nv_state(cg)->row_axis;
     h->behind = point_now(cg, axis);
-    Grid g = grid_of(cg);
-    assert(g.axis == axis);
     Slot s = next_slot(cg);
-    h->coming = is_producer(h) ? tell(cg, s, total(cg, &g)) : hear(cg, s);
-    cg->valid = is_valid(cg, &g, h->coming);
-    if (!can_come_late(op)) nv90_decode(cg);
+    Nv90Point p = is_producer(h) ? tell(cg, s) : hear(cg, s);
+    store_point(cg, p);
+    mean(cg, axis, p);
 }
 
 // ---- tiles: a loop whose carried values are variables until mem2reg

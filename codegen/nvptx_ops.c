@@ -20,8 +20,9 @@ Val nv_asm1(Cg *cg, Ty result, const char *text, const char *constraints, Val x)
 }
 
 Val nv_hidden(Cg *cg, Val v) {
-    bool wide = LLVMTypeOf(v) == cg->i64;
-    return cg_asm(cg, LLVMTypeOf(v), &v, 1, "", wide ? "=l,0" : "=r,0", true);
+    Ty t = LLVMTypeOf(v);
+    const char *same = t == cg->i64 ? "=l,0" : t == cg->f32 ? "=f,0" : "=r,0";
+    return cg_asm(cg, t, &v, 1, "", same, true);
 }
 
 Val nv_pack(Cg *cg, Dtype t, Val low, Val high) {
