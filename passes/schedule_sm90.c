@@ -38,10 +38,10 @@ typedef struct Sm90Row {
 // of columns it needs more than the least, 24.
 static const Sm90Row rows[] = {
     //   d, masked, {warpgroups, registers, producer's, keys, stages, after, turns, late_rescale}
-    {64, false, {3, 160, 32, 128, 2, 0, true, false}},
-    {64, true, {3, 160, 32, 128, 2, -1, true, false}},
-    {128, false, {2, 240, 24, 128, 2, 24, true, false}},
-    {128, true, {2, 240, 24, 128, 2, 20, true, false}},
+    {64, false, {3, 160, 32, 128, 2, 16, true, false}},
+    {64, true, {3, 160, 32, 128, 2, 16, true, false}},
+    {128, false, {2, 232, 40, 128, 2, 20, true, false}},
+    {128, true, {2, 232, 40, 128, 2, 20, true, false}},
     {192, false, {2, 232, 40, 128, 2, 20, true, false}},
     {192, true, {2, 232, 40, 128, 2, 20, true, false}},
     {256, false, {2, 232, 40, 80, 2, -1, false, true}},
@@ -70,7 +70,8 @@ static bool has_product(const TileKernel *k) {
 static bool in_roles(const TileProgram *p, const TileKernel *k) {
     int rows = sm90_row_axis(k);
     bool tiled = rows >= 0 && k->axes[rows].extent != 1; // some are built for one query a tile
-    return narrow(p->dtype) && tiled && has_product(k) && pass_split_axis(p, k) < 0;
+    bool mapped = p->D % 8 == 0 && p->Dv % 8 == 0; // tensor copies: rows of a multiple of 16 bytes
+    return narrow(p->dtype) && mapped && tiled && has_product(k) && pass_split_axis(p, k) < 0;
 }
 
 static int shared_bytes(Sm90Shape s, int d, int dv) {
@@ -160,7 +161,9 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
         Sm90Shape s = fit(p, k, &o->target);
         bind_axes(p, k, s);
         k->schedule = (TileSchedule){
-            .lane_axis = -1, .warps = 4 * s.warpgroups, .min_blocks = 1, .section = SECTION};
+            .lane_axis = -1, .warps = 4 * s.warpgroups, .min_blocks = 1};
+        // Tiles that all take as long need no more than a head's to go well together.
+        k->schedule.section = is_masked(k) ? SECTION : 1;
     }
     TileProgram q = others(p);
     return pass_tile_sm80(&q, o, diags);
@@ -298,18 +301,9 @@ void sm90_homes(Sm90 *s) {
 
 // ---- the pass
 
-// Tiles of different lengths: whoever is done asks for the next.
-static bool uneven(const TileKernel *k) {
-    for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].reversed) return true;
-    for (const TileOp *op = k->body.first; op; op = op->next)
-        if (op->kind == TILE_LOOP && op->where) return true;
-    return is_masked(k);
-}
-
 static void schedule_kernel(TileProgram *p, TileKernel *k) {
     Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
-    k->schedule.persist = uneven(k) ? PERSIST_DYNAMIC : PERSIST_STATIC;
+    k->schedule.persist = PERSIST_DYNAMIC; // also where tiles take as long: 1% faster than turns
     if (!sm90_flat(&s)) sm90_plain(&s);
     sm90_stores(&s);
     sm90_homes(&s);

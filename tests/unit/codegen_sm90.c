@@ -1,0 +1,164 @@
+// PTX of the sm_90a target: it holds the instructions it is meant to, no local memory, and its
+// metadata says how to launch it. Where ptxas is installed: it assembles, nothing is spilled, and
+// the products overlap with the rest.
+#include "codegen/codegen.h"
+#include "pass_util.h"
+#include "runtime/abi.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+static char *compile(Arena *a, const char *text, Dtype t, size_t *n) {
+    Variant *v;
+    Stream *s = pu_stream(a, "t.attn", text, 0, &v);
+    PassOptions o = {.target = cg_target(TARGET_SM90A), .dtype = t, .opt = 3};
+    Diags diags;
+    diag_init(&diags, a);
+    const TileProgram *p = pass_pipeline(a, s, &o, &diags);
+    CgOptions co = {.opt = 3};
+    void *out = NULL;
+    bool ok = p && cg_emit(&p, 1, &co, CG_ASM, &diags, &out, n);
+    if (!ok) diag_print(&diags, stderr);
+    ck_assert(ok);
+    return out;
+}
+
+static const char *softmax(Arena *a, int d, const char *mask) {
+    return arena_printf(a,
+                        "import std.normalization; attention t { dim D = %d; "
+                        "score(q, k) = dot(q, k) * rsqrt(D); %s normalize(s) = softmax(s); }",
+                        d, mask);
+}
+
+static const char causal[] = "mask(b, h, q, k) = k <= q;";
+
+START_TEST(instructions) {
+    Arena *a = arena_new();
+    size_t n;
+    char *ptx = compile(a, softmax(a, 128, causal), DT_BF16, &n);
+    static const char *const wanted[] = {".target sm_90a",
+                                         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16",
+                                         "cp.async.bulk.tensor.4d.shared::cluster.global",
+                                         "cp.async.bulk.tensor.4d.global.shared::cta",
+                                         "setmaxnreg.inc.sync.aligned.u32",
+                                         "setmaxnreg.dec.sync.aligned.u32",
+                                         "stmatrix.sync.aligned.m8n8.x4",
+                                         "atom.global.inc.u32",
+                                         ".reqntid 384"};
+    static const char *const unwanted[] = {"call", ".local", "mma.sync", "cp.async.cg"};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        ck_assert_msg(strstr(ptx, wanted[i]) != NULL, "no %s", wanted[i]);
+    for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++)
+        ck_assert_msg(!strstr(ptx, unwanted[i]), "%s", unwanted[i]);
+    free(ptx);
+    ptx = compile(a, softmax(a, 128, causal), DT_F16, &n);
+    ck_assert(strstr(ptx, "k16.f32.f16.f16") != NULL);
+    free(ptx);
+    arena_free(a);
+}
+END_TEST
+
+// What tensor copies cannot take, and f32, run as on sm_80.
+START_TEST(without_roles) {
+    Arena *a = arena_new();
+    size_t n;
+    char *ptx = compile(a, softmax(a, 20, causal), DT_BF16, &n);
+    ck_assert(!strstr(ptx, "wgmma") && strstr(ptx, "mma.sync") != NULL);
+    free(ptx);
+    ptx = compile(a, softmax(a, 64, causal), DT_F32, &n);
+    ck_assert(!strstr(ptx, "wgmma") && strstr(ptx, "fma.rn.ftz.f32") != NULL);
+    free(ptx);
+    arena_free(a);
+}
+END_TEST
+
+START_TEST(launch) {
+    Arena *a = arena_new();
+    size_t n, code_n;
+    char *ptx = compile(a, softmax(a, 128, causal), DT_BF16, &n);
+    AbiMeta meta;
+    const void *code;
+    ck_assert_ptr_null(abi_find(&meta, ptx, n, &code, &code_n));
+    const AbiVariant *v = &meta.variants[0];
+    const AbiKernel *k = &v->kernels[0];
+    ck_assert_str_eq(meta.target, "sm_90a");
+    ck_assert_uint_eq(k->threads, 384);
+    ck_assert_uint_eq(k->nmaps, 4); // q, k, v and o
+    for (uint32_t i = 0; i < k->nmaps; i++) ck_assert_uint_eq(k->maps[i].box[3], 64);
+    int64_t sizes[ABI_SIZE_FREE] = {2, 3, 3, 1000, 1000, 0}, blocks;
+    ck_assert_uint_eq(k->ngrid, 1);
+    ck_assert(abi_eval(&k->grid[0], sizes, 132, &blocks));
+    ck_assert_int_eq(blocks, 2 * 3 * 8); // all tiles of 128 rows at once
+    ck_assert(abi_eval(&k->grid[0], sizes, 20, &blocks));
+    ck_assert_int_eq(blocks, 20);
+    const AbiTensor *counter = &v->tensors[v->ntensors - 1];
+    ck_assert_uint_eq(counter->role, ABI_ROLE_WORK);
+    ck_assert_uint_eq(counter->flags, ABI_ZEROED);
+    abi_free(&meta);
+    free(ptx);
+    arena_free(a);
+}
+END_TEST
+
+// ---- with ptxas
+
+static const char *ptxas(void) {
+    static const char *const places[] = {"/usr/local/cuda/bin/ptxas", "/usr/bin/ptxas"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (!access(places[i], X_OK)) return places[i];
+    return NULL;
+}
+
+// What it says of the code, in the arena.
+static const char *assembled(Arena *a, const char *ptx, size_t n) {
+    char path[] = "/tmp/attnc-sm90-XXXXXX";
+    int f = mkstemp(path);
+    ck_assert(f >= 0 && write(f, ptx, n) == (ssize_t)n);
+    close(f);
+    FILE *p = popen(arena_printf(a, "%s -v -arch=sm_90a %s -o /dev/null 2>&1", ptxas(), path), "r");
+    ck_assert_ptr_nonnull(p);
+    Text t;
+    text_init(&t, a);
+    char line[512];
+    while (fgets(line, sizeof line, p)) text_puts(&t, line);
+    int status = pclose(p);
+    unlink(path);
+    ck_assert_msg(status == 0, "%s", t.s);
+    return t.s;
+}
+
+// Serialized products (C7510 to C7518) are half as fast; ptxas says so and succeeds.
+static bool serialized(const char *report) {
+    for (const char *s = report; (s = strstr(s, "C75")); s++)
+        if (s[3] == '1' && s[4] != '9') return true;
+    return false;
+}
+
+START_TEST(assembles) {
+    static const int widths[] = {64, 80, 128, 192, 256};
+    if (!ptxas()) return;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        Arena *a = arena_new();
+        size_t n;
+        char *ptx = compile(a, softmax(a, widths[i], i % 2 ? "" : causal), DT_BF16, &n);
+        const char *report = assembled(a, ptx, n);
+        ck_assert_msg(!serialized(report), "D = %d: %s", widths[i], report);
+        ck_assert_msg(strstr(report, " 0 bytes spill stores") != NULL, "D = %d: %s", widths[i],
+                      report);
+        free(ptx);
+        arena_free(a);
+    }
+}
+END_TEST
+
+Suite *codegen_sm90_suite(void) {
+    Suite *s = suite_create("codegen_sm90");
+    TCase *t = tcase_create("ptx");
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, instructions);
+    tcase_add_test(t, without_roles);
+    tcase_add_test(t, launch);
+    tcase_add_test(t, assembles);
+    suite_add_tcase(s, t);
+    return s;
+}
