@@ -94,7 +94,7 @@ static void add_map(Cg *cg, int tensor, const int *box) {
     memcpy(m.box, box, sizeof m.box);
     for (int i = 0; i < cg->maps.n; i++)
         if (!memcmp(&cg->maps.data[i], &m, sizeof m)) return;
-    Nv90Map own = {tensor, 0, NULL};
+    Nv90Map own = {tensor, 0};
     for (int d = 0; d < cg->p->tensors.data[tensor].rank - 1; d++)
         if (box[d] > 1 || own.rows == 0) own.rows = box[d];
     CgArg arg = {CG_ARG_TENSOR_MAP, cg->maps.n, 0};
@@ -169,7 +169,8 @@ static void clear_pipes(Cg *cg) {
     int end = last->data + last->tile.bytes * last->ring->stages, step = 16 * cg->launch.threads;
     Val tid = nv_state(cg)->tid, four = LLVMConstNull(cg_vector(cg->i32, 4));
     Val first = LLVMBuildMul(cg->b, tid, cg_i32(cg, 16), "");
-    Blk from = LLVMGetInsertBlock(cg->b), loop = cg_block(cg, "clear"), done = cg_block(cg, "clean");
+    Blk from = LLVMGetInsertBlock(cg->b), loop = cg_block(cg, "clear"),
+        done = cg_block(cg, "clean");
     LLVMBuildBr(cg->b, loop);
     LLVMPositionBuilderAtEnd(cg->b, loop);
     Val at = LLVMBuildPhi(cg->b, cg->i32, "");
@@ -530,9 +531,7 @@ static void lower(Cg *cg, const TileOp *op) {
     case TILE_NEXT: nv90_next(cg, op); return;
     case TILE_TILES: nv90_tiles(cg, op); return;
     case TILE_AT: at(cg, op); return;
-    case TILE_MMA:
-        nv90_mma(cg, op);
-        return;
+    case TILE_MMA: nv90_mma(cg, op); return;
     case TILE_MMA_WAIT: nv90_mma_wait(cg, op->pending); return;
     case TILE_TURN: turn(cg, op); return;
     case TILE_BARRIER: barrier(cg); return;

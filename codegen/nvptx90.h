@@ -1,8 +1,7 @@
 // nvptx90.h: what the sm_90a lowering shares between its files: pipes in shared memory and their
 // barriers, the state of the role at hand, and the instructions of that device.
 //
-// A block is one warpgroup for the producer, of which a single thread runs, and `groups` warpgroups
-// of consumers. A consumer's fragments are nvptx.h's with one m16 tile a warp: wgmma leaves its
+// A block is one warpgroup for the producer, of which a single thread runs, and some of consumers. A consumer's fragments are nvptx.h's with one m16 tile a warp: wgmma leaves its
 // result so. Operands of wgmma lie in shared memory as the tensor copies leave them: panels of 128
 // bytes a row, one after the other, the 16-byte pieces of a row permuted by its number modulo 8.
 #ifndef CODEGEN_NVPTX90_H
@@ -14,7 +13,7 @@ enum {
     NV90_GROUP = 128, // threads of a warpgroup
     NV90_PANEL = 64,  // columns of a panel,
     NV90_PITCH = 128, // bytes of its rows
-    NV90_AHEAD = 2,   // tile numbers that the producer may be ahead
+    NV90_AHEAD = 2,   // tiles that the producer may be ahead
 };
 
 typedef struct Nv90Pipe {
@@ -29,7 +28,6 @@ typedef struct Nv90Pipe {
 
 typedef struct Nv90Map { // a tensor map among the kernel's arguments
     int tensor, rows;    // of its box
-    Val param;
 } Nv90Map;
 
 typedef struct Nv90Flight { // products that have not landed
@@ -50,19 +48,18 @@ typedef struct Nv90 { // of a kernel with roles
     VEC(Nv90Pipe) pipes;
     VEC(Nv90Map) maps;
     VEC(Nv90Flight) flight;
-    int done; // a barrier that reads as complete at parity 1, always
-    int numbers, told,
-        heard;      // tile numbers in shared memory and their barriers, NV90_AHEAD of each
-    int warpgroups; // of all roles
+    int done;                 // a barrier that reads as complete at parity 1, always
+    int numbers, told, heard; // tiles in shared memory and their barriers, NV90_AHEAD of each
+    int warpgroups;           // of all roles
     // of the role at hand
     const TileOp *role;
     int first_group;
-    Val group, lead;       // warpgroup within the role; i1: its first thread
-    Val number, turn;      // allocas: the tile at hand, how many were begun
-    Val ahead;             // alloca, producer: the tile after it
-    Val b, h, tile, valid; // allocas: what the symbols mean
-    Nv90Point behind;      // before the last `next`
-    Val *stage;            // of views, by TileValue.id: i32
+    Val group, lead;           // warpgroup within the role; i1: its first thread
+    Val turn;                  // alloca: how many tiles were begun
+    Val ahead;                 // alloca, producer: the number of the tile after the one at hand
+    Val b, h, tile, valid;     // allocas: what the symbols mean
+    Nv90Point behind;          // before the last `next`
+    Val *stage;                // of views, by TileValue.id: i32
     VEC(const TileOp *) early; // what was done before its turn
     VEC(Nv90Wide) wide;        // what is not packed yet
 } Nv90;
@@ -85,7 +82,7 @@ void nv90_tiles(Cg *cg, const TileOp *op);
 void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv90_mma(Cg *cg, const TileOp *op); // nvptx90_mma.c
 void nv90_mma_wait(Cg *cg, int pending);
-void nv90_pack(Cg *cg); // all that is wide
+void nv90_pack(Cg *cg);                           // all that is wide
 void nv90_pinned_wait(Cg *cg, const TileOp *map); // nothing moves across it
 // The descriptor of a shared operand, `offset` bytes into it.
 Val nv90_operand(Cg *cg, const TileValue *v, Val offset, int leading);
@@ -112,7 +109,7 @@ void nv90_stmatrix(Cg *cg, Val to, const Val x[4]);
 void nv90_proxy_fence(Cg *cg); // what was stored to shared memory is seen by the copy engine
 void nv90_set_registers(Cg *cg, int count, bool more);
 void nv90_warp_sync(Cg *cg);
-Val nv90_elect(Cg *cg); // i1: one thread of the warp
+Val nv90_elect(Cg *cg);                           // i1: one thread of the warp
 void nv90_load_words(Cg *cg, Val from, Val v[4]); // i32, at a multiple of 16 bytes
 void nv90_store_words(Cg *cg, Val to, const Val v[4]);
 Val nv90_count_up(Cg *cg, Val counter, Val last); // the old value; wraps to 0 after `last`

@@ -119,7 +119,8 @@ void nv90_mma(Cg *cg, const TileOp *op) {
         p.registers = left_registers(cg, &o, p.steps);
     }
     const TileOp *within = op->next;
-    if (op->async && p.steps > 1 && within && within->kind == TILE_MAP && may_come_early(within, op)) {
+    if (op->async && p.steps > 1 && within && within->kind == TILE_MAP &&
+        may_come_early(within, op)) {
         // what needs no product runs while the first step does
         nv90_wgmma(cg, &p, 0, 1);
         lower_within(cg, within);

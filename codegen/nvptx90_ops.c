@@ -84,11 +84,11 @@ static const char *registers(Cg *cg, const char *before, int n, const char *afte
 void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int rank, Val when) {
     Val v[4 + 5] = {to, map, barrier, when ? nv90_if(cg, when) : cg_i32(cg, 1)};
     for (int i = 0; i < rank; i++) v[4 + i] = at[i];
-    const char *text =
-        arena_printf(cg->arena,
-                     "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $3, 0;\n\t@p cp.async.bulk.tensor.%dd"
-                     ".shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {%s}], [$2];\n\t}",
-                     rank, coordinates(cg, 4, rank));
+    const char *text = arena_printf(
+        cg->arena,
+        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $3, 0;\n\t@p cp.async.bulk.tensor.%dd"
+        ".shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {%s}], [$2];\n\t}",
+        rank, coordinates(cg, 4, rank));
     statement(cg, text, registers(cg, "r,l,r,r", rank, ",~{memory}"), v, 4 + rank);
 }
 

@@ -9,7 +9,12 @@
 // block carries on is partial everywhere or nowhere; a use that is not linear gets the whole sum.
 #include "codegen/nvptx90.h"
 
-typedef enum Part { WHOLE, ZERO, PART, NEITHER } Part; // of an expression: how the threads' values add up
+typedef enum Part {
+    WHOLE,
+    ZERO,
+    PART,
+    NEITHER
+} Part; // of an expression: how the threads' values add up
 
 // ---- one map
 
@@ -84,7 +89,9 @@ static bool clear(bool *partial, const TileValue *v) {
 
 static bool same(bool *partial, const TileValue *a, const TileValue *b) {
     if (partial[a->id] == partial[b->id]) return false;
-    return clear(partial, a) | clear(partial, b);
+    clear(partial, a);
+    clear(partial, b);
+    return true;
 }
 
 static bool check_op(bool *partial, const TileOp *op) {

@@ -166,8 +166,8 @@ static Slot next_slot(Cg *cg) {
     Val round = LLVMBuildUDiv(cg->b, turn, cg_i32(cg, NV90_AHEAD), "");
     set(cg, h->turn, add(cg, turn, cg_i32(cg, 1)));
     Val by8 = mul(cg, i, cg_i32(cg, 8)), by16 = mul(cg, i, cg_i32(cg, 16));
-    return (Slot){add(cg, nv90_shared(cg, h->numbers), by16), add(cg, nv90_shared(cg, h->told), by8),
-                  add(cg, nv90_shared(cg, h->heard), by8),
+    return (Slot){add(cg, nv90_shared(cg, h->numbers), by16),
+                  add(cg, nv90_shared(cg, h->told), by8), add(cg, nv90_shared(cg, h->heard), by8),
                   LLVMBuildAnd(cg->b, round, cg_i32(cg, 1), "")};
 }
 

@@ -160,8 +160,7 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
         if (!in_roles(p, k)) continue;
         Sm90Shape s = fit(p, k, &o->target);
         bind_axes(p, k, s);
-        k->schedule = (TileSchedule){
-            .lane_axis = -1, .warps = 4 * s.warpgroups, .min_blocks = 1};
+        k->schedule = (TileSchedule){.lane_axis = -1, .warps = 4 * s.warpgroups, .min_blocks = 1};
         // Tiles that all take as long need no more than a head's to go well together.
         k->schedule.section = is_masked(k) ? SECTION : 1;
     }
