@@ -88,7 +88,7 @@ static const Ex *some_remainder(Some *m, const Ex *x, int64_t by, const Ex *a, c
     ExPool *p = m->p;
     const Ex *n = ex_i32(p, (int32_t)by);
     a = simp_2(p, EX_MAX, a, ex_i32(p, 0));
-    b = simp_2(p, EX_MIN, b, ex_i32(p, (int32_t)by - 1));
+    b = simp_2(p, EX_MIN, b, ex_i32(p, (int32_t)(by - 1)));
     const Ex *stretch = le(m, a, b);
     Linear l = linear_of(m->c, x);
     Range r = l.ok ? narrowed(m, &l) : range_of(m->c, x);
@@ -117,7 +117,7 @@ static const Ex *some_negative_or_zero(Some *m, Linear d) {
     int64_t by, sign;
     Range rest;
     if (one_remainder(m, &d, &x, &by, &sign, &rest)) {
-        if (sign < 0) return some_remainder(m, x, by, rest.lo, ex_i32(m->p, (int32_t)by - 1));
+        if (sign < 0) return some_remainder(m, x, by, rest.lo, ex_i32(m->p, (int32_t)(by - 1)));
         Range most = range_neg(m->c, rest);
         return most.hi ? some_remainder(m, x, by, ex_i32(m->p, 0), most.hi) : truth(m, true);
     }

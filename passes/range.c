@@ -115,18 +115,20 @@ static Range absolute(RangeCtx *c, Range a) {
     return r;
 }
 
-// By a positive constant.
+// By a positive constant; 2^31, which is no i32, is what a shift divides by.
 static Range divide(RangeCtx *c, Range a, int64_t by) {
-    const Ex *d = num(c->pool, by);
-    return (Range){both(c, EX_DIV, a.lo, d), both(c, EX_DIV, a.hi, d), floor_div(a.nlo, by),
+    bool fit = fits(by, by);
+    ExOp op = fit ? EX_DIV : EX_SHR;
+    const Ex *d = num(c->pool, fit ? by : 31);
+    return (Range){both(c, op, a.lo, d), both(c, op, a.hi, d), floor_div(a.nlo, by),
                    floor_div(a.nhi, by)};
 }
 
 static Range modulo(RangeCtx *c, Range a, int64_t by) {
     ExPool *p = c->pool;
-    const Ex *d = num(p, by);
     Range r = {num(p, 0), num(p, by - 1), 0, by - 1};
-    if (!a.lo || !a.hi) return r;
+    if (!a.lo || !a.hi || !fits(by, by)) return r;
+    const Ex *d = num(p, by);
     // Within one period it is a difference.
     const Ex *one = simp_2(p, EX_EQ, simp_2(p, EX_DIV, a.lo, d), simp_2(p, EX_DIV, a.hi, d));
     r.lo = simp_select(p, one, simp_2(p, EX_MOD, a.lo, d), r.lo);

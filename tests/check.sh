@@ -47,6 +47,7 @@ else
     echo "== tests/docs.py, tests/python: skipped, there is no python3"
 fi
 run "$build/tests/check_run" stdlib
+run "$build/tests/check_run" tests/regress
 wait
 echo "== $build/tests/check_gen"
 count "$(cat "$logs/gen.status")" "$logs/gen" check_gen

@@ -71,6 +71,14 @@ static const MaskCase masks[] = {
     {"(doc2[b, k] == 1) == (k < q)", CONSERVATIVE},
     {"f32(k) <= 0.5 * q", CONSERVATIVE},
     {"q * k % 5 < 3", CONSERVATIVE},
+    {"((q - k) >> 31) == 0", BOUNDS},     // the sign of a difference
+    {"((q - k) >> 30) == 0", BOUNDS},
+    {"q >> 31 == k >> 31", CONSERVATIVE},
+    {"(q - k) / (-2147483647 - 1) == 0", CONSERVATIVE},
+    {"(q - k) / 2147483647 >= 0", CONSERVATIVE},
+    {"((k - q) & 2147483647) > 7", CONSERVATIVE},
+    {"((q + 3) & 2147483647) >= k", CONSERVATIVE},
+    {"(q - k) << 31 == 0", CONSERVATIVE},
     {"q * 100000000 <= k", CONSERVATIVE}, // wraps
     {"k <= q + limit * 1000000000", CONSERVATIVE},
     {"k <= q + huge[b]", CONSERVATIVE},
