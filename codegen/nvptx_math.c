@@ -31,11 +31,24 @@ static Val fma_reciprocal(Cg *cg, Val x) {
     return r;
 }
 
+// x * c, where x is a * k + b with a constant k: a * (k c) + (b c), of which the latter is the same
+// for many elements.
+static Val scaled(Cg *cg, Val x, double c) {
+    Val by = cg_f32(cg, c);
+    bool fma = LLVMIsACallInst(x) && LLVMGetNumOperands(x) == 4 &&
+               LLVMGetIntrinsicID(LLVMGetCalledValue(x)) == LLVMLookupIntrinsicID("llvm.fma", 8);
+    if (!fma || !LLVMIsConstant(LLVMGetOperand(x, 1)))
+        return cg_fast(LLVMBuildFMul(cg->b, x, by, ""));
+    Val v[] = {LLVMGetOperand(x, 0), LLVMBuildFMul(cg->b, LLVMGetOperand(x, 1), by, ""),
+               LLVMBuildFMul(cg->b, LLVMGetOperand(x, 2), by, "")};
+    return cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, v, 3);
+}
+
 // 1 / (1 + exp2(-x log2 e)): exp2 overflows to infinity, of which rcp is 0. Two special functions
 // an element are more than the unit keeps up with beside the matrix products: every fourth
 // reciprocal is made of multiplications.
 static Val sigmoid(Cg *cg, Val x) {
-    Val y = cg_fast(LLVMBuildFMul(cg->b, x, cg_f32(cg, -0x1.715476p+0), ""));
+    Val y = scaled(cg, x, -0x1.715476p+0);
     bool multiply = nv_state(cg)->sigmoids++ % 4 == 3;
     Val most = cg_f32(cg, 126); // compared so that a NaN stays one
     if (multiply)

@@ -3,6 +3,8 @@
 #include "ir/expr_ops.h"
 #include "passes/simplify_rules.h"
 
+#include <math.h>
+
 static bool is_bool(const Ex *e, bool v) {
     return e->op == EX_CONST && e->type == EX_BOOL && (e->i != 0) == v;
 }
@@ -40,11 +42,24 @@ static const Ex *bool_bits(ExPool *p, const Ex *e) {
     return simp_2(p, e->op == EX_BAND ? EX_AND : EX_OR, e->args[0], e->args[1]);
 }
 
+// select(c, x, k) == k where x cannot be k: not c. A masked score against -inf.
+static const Ex *selected_equality(ExPool *p, ExOp op, const Ex *a, const Ex *b) {
+    if (a->args[1]->op != EX_CONST && a->args[2]->op != EX_CONST) return NULL; // one way to go down
+    const Ex *x = simp_2(p, op, a->args[1], b), *y = simp_2(p, op, a->args[2], b);
+    if (x->op != EX_CONST || y->op != EX_CONST) return NULL;
+    return simp_select(p, a->args[0], x, y);
+}
+
 static const Ex *equality(ExPool *p, const Ex *e) {
     const Ex *a = e->args[0], *b = e->args[1];
     bool eq = e->op == EX_EQ;
     if (a->op == EX_CONST) return simp_2(p, e->op, b, a);
     if (a == b && (a->type != EX_F32 || simp_finite(a))) return ex_bool(p, eq);
+    if (ex_is_f32(b, -INFINITY) && simp_not_negative(a)) return ex_bool(p, !eq);
+    if (a->op == EX_SELECT && a->type == EX_F32 && b->op == EX_CONST) {
+        const Ex *r = selected_equality(p, e->op, a, b);
+        if (r) return r;
+    }
     if (a->type == EX_BOOL && b->op == EX_CONST) return is_bool(b, eq) ? a : simp_1(p, EX_NOT, a);
     if (a->type == EX_I32) { // differences are exact where i32 wraps; the order is not
         const Ex *d = simp_2(p, EX_SUB, a, b);

@@ -19,14 +19,22 @@ bool simp_finite(const Ex *e) {
 static bool is_const(const Ex *e) { return e->op == EX_CONST; }
 static bool normal(float v) { return isnormal(v) != 0; }
 
-static bool not_negative(const Ex *e) { // nor -0 (sqrt may be); NaN only where an argument is
+static bool is_size(const Ex *e) { return e->op == EX_SYM && e->sym == SYM_SIZE; }
+
+bool simp_not_negative(const Ex *e) {
     switch ((int)e->op) {
     case EX_EXP:
     case EX_EXP2:
     case EX_ABS:
     case EX_SIGMOID: return true;
     case EX_CONST: return !signbit(e->f) && !isnan(e->f);
-    case EX_MAX: return not_negative(e->args[1]); // constants stand right
+    case EX_MAX: return simp_not_negative(e->args[1]); // constants stand right
+    case EX_CONV: return is_size(e->args[0]);
+    case EX_DIV: {
+        const Ex *by = e->args[1];
+        return (is_const(by) || by->op == EX_CONV) && simp_not_negative(by) &&
+               simp_not_negative(e->args[0]);
+    }
     case EX_MUL: return e->args[0] == e->args[1];
     default: return false;
     }
@@ -152,7 +160,7 @@ static const Ex *extremum(ExPool *p, const Ex *e) {
 
 static const Ex *magnitude(ExPool *p, const Ex *e) {
     const Ex *a = e->args[0];
-    if (not_negative(a)) return a;
+    if (simp_not_negative(a)) return a;
     if (a->op == EX_NEG) return simp_1(p, EX_ABS, a->args[0]);
     if (a->op == EX_MUL && is_const(a->args[1]))
         return simp_2(p, EX_MUL, simp_1(p, EX_ABS, a->args[0]), ex_f32(p, fabsf(a->args[1]->f)));
@@ -178,8 +186,8 @@ static const Ex *power(ExPool *p, const Ex *e) {
     if (n->f == 2) return square;
     if (n->f == 3) return simp_2(p, EX_MUL, square, x);
     if (n->f == 4) return simp_2(p, EX_MUL, square, square);
-    if (n->f == 0.5f && not_negative(x)) return simp_1(p, EX_SQRT, x);
-    if (n->f == -0.5f && not_negative(x)) return simp_1(p, EX_RSQRT, x);
+    if (n->f == 0.5f && simp_not_negative(x)) return simp_1(p, EX_SQRT, x);
+    if (n->f == -0.5f && simp_not_negative(x)) return simp_1(p, EX_RSQRT, x);
     return e;
 }
 
