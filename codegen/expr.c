@@ -417,12 +417,35 @@ static Val built_bound(Cg *cg, CgElem *at, const Ex *e) {
                    : LLVMBuildICmp(cg->b, LLVMIntSLE, b.limit, offset, "");
 }
 
+// `u * (x + f32(first + offset))` as `u * (x + f32(first)) + u * offset`, whose first part is
+// computed once for many elements, and whose second is an addition's other half.
+static Val built_slope(Cg *cg, CgElem *at, const Ex *e) {
+    if (!at || !at->place || e->op != EX_MUL || e->type != EX_F32) return NULL;
+    for (int side = 0; side < 2; side++) {
+        const Ex *u = e->args[side], *sum = e->args[1 - side];
+        if (u->nargs || (sum->op != EX_ADD && sum->op != EX_SUB)) continue;
+        const Ex *conv = sum->args[1], *pos = conv->nargs ? conv->args[0] : NULL;
+        if (conv->op != EX_CONV || pos->op != EX_SYM || pos->sym != SYM_POS) continue;
+        Val first;
+        int offset;
+        if (ex_uses(sum->args[0], SYM_POS, pos->index)) continue;
+        if (!at->place(cg, at, pos->index, &first, &offset)) continue;
+        bool add = sum->op == EX_ADD;
+        Val v[] = {built(at, sum->args[0]), LLVMBuildSIToFP(cg->b, first, cg->f32, "")};
+        Val here = build_float(cg, sum->op, v, 2), slope = built(at, u);
+        Val base[] = {here, slope}, fma[] = {slope, cg_f32(cg, add ? offset : -offset), NULL};
+        fma[2] = build_float(cg, EX_MUL, base, 2);
+        return cg_math(cg, EX_FMA, fma, 3);
+    }
+    return NULL;
+}
+
 static Val build(Cg *cg, CgElem *at, const Ex *e) {
     Val v[3], bound;
     ExTyping typing = ex_ops[e->op].typing;
     if (typing == T_LEAF) return leaf(cg, at, e);
     if (typing == T_LOAD) return load(cg, at, e);
-    if ((bound = built_bound(cg, at, e))) return bound;
+    if ((bound = built_bound(cg, at, e)) || (bound = built_slope(cg, at, e))) return bound;
     for (int i = 0; i < e->nargs; i++) v[i] = built(at, e->args[i]);
     ExType of = e->args[0]->type;
     if (typing == T_SEL) return select_of(cg, v);

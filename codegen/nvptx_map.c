@@ -190,7 +190,7 @@ static void fragment_map(Cg *cg, const TileOp *op) {
     At at = {.op = op, .space = space_of(cg, op)};
     CgElem elem = {
         .lanes = 1, .param = fragment_param, .pos = fragment_pos, .lane_axis = -1, .ctx = &at};
-    if (nv_state(cg)->roles) elem.place = fragment_place;
+    elem.place = fragment_place;
     for (int i = 0; i < op->results.n; i++) {
         const TileValue *v = op->results.data[i];
         CgValue *value = &cg->value[v->id];
