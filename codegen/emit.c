@@ -160,6 +160,7 @@ static bool emit_code(Cg *cg, CgForm form, AbiMeta *meta, void **out, size_t *n)
         wrong = abi_ptx(start, *n, meta, (char **)out, n);
     else
         *out = copy(start, *n);
+    if (*out && form == CG_OBJECT) wrong = abi_seal(*out, *n);
     LLVMDisposeMemoryBuffer(buffer);
     if (wrong) diag_error(cg->diags, (Span){0}, "%s", wrong);
     return !wrong && (*out || out_of_memory(cg));

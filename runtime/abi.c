@@ -28,7 +28,7 @@ typedef struct Codec {
     AbiBlock *blocks;
 } Codec;
 
-enum { MAGIC_BYTES = 8, SUM_AT = 16, HEADER_BYTES = 24 };
+enum { MAGIC_BYTES = 8, SUM_AT = ABI_SUM_AT, HEADER_BYTES = 24 };
 static const char MAGIC[MAGIC_BYTES + 1] = "attnmeta";
 static const char *const FIXED[ABI_SIZE_FREE] = {"B", "H", "Hkv", "Sq", "Sk", "q_offset"};
 
@@ -430,6 +430,17 @@ uint64_t abi_fnv(const void *bytes, size_t n) {
 // so that any one damaged byte always shows.
 static uint64_t meta_sum(const uint8_t *p, size_t n) {
     return abi_fnv(p, SUM_AT) * 1099511628211u + abi_fnv(p + HEADER_BYTES, n - HEADER_BYTES);
+}
+
+static void put_u64(uint8_t *p, uint64_t v) {
+    for (int i = 0; i < 8; i++) p[i] = (uint8_t)(v >> (8 * i));
+}
+
+void abi_set_code(void *meta, size_t n, uint64_t code_bytes, uint64_t code_sum) {
+    uint8_t *p = meta;
+    put_u64(p + HEADER_BYTES, code_bytes);
+    put_u64(p + HEADER_BYTES + 8, code_sum);
+    put_u64(p + SUM_AT, meta_sum(p, n));
 }
 
 const char *abi_write(const AbiMeta *m, uint8_t **out, size_t *n) {

@@ -174,7 +174,8 @@ typedef struct AbiMeta {
     uint32_t nvariants;
     AbiVariant *variants;
     uint64_t code_bytes,
-        code_sum; // of the code the metadata speaks for (PTX); 0, 0 where it is not covered (ELF)
+        code_sum; // of the code the metadata speaks for: PTX text, an object file (abi_seal);
+                  // 0, 0 where it is not covered
     struct AbiBlock *blocks; // what abi_read allocated; NULL in the writer's
 } AbiMeta;
 
@@ -207,11 +208,19 @@ bool abi_eval(const AbiExpr *e, const int64_t *sizes, int64_t workers, int64_t *
 
 uint64_t abi_fnv(const void *bytes, size_t n); // FNV-1a, 64 bits
 
+// Where in metadata its checksum, code_bytes and code_sum stand: what abi_set_code writes.
+enum { ABI_SUM_AT = 16, ABI_SUM_END = 40 };
+void abi_set_code(void *meta, size_t n, uint64_t code_bytes, uint64_t code_sum);
+
 // ---- containers (abi_file.c)
 
 // PTX with the metadata as comment lines at its end. Sets m->code_bytes and code_sum. *out is
 // malloc'ed and NUL-terminated (the NUL is not counted).
 const char *abi_ptx(const char *ptx, size_t n, AbiMeta *m, char **out, size_t *out_n);
+
+// Writes into an object file's metadata the size and the checksum of the whole file, so that no
+// byte of it can change unseen. In place.
+const char *abi_seal(void *file, size_t n);
 
 // Holds the metadata in .o, .so and .hsaco; the global in it is called <variant>_attn_meta.
 #define ABI_ELF_SECTION ".attn"

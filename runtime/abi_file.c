@@ -11,8 +11,10 @@
 // newline, and the metadata holds length and checksum of all text before it; so no byte of the file
 // can change unseen.
 //
-// ELF files carry it in the section .attn, at its start. There it vouches for itself only: linking
-// rewrites the rest of the file.
+// ELF files carry it in the section .attn, at its start. In an object file it holds the length of
+// the file and a checksum of all of it, where the three fields of sizes and sums count as zeros;
+// abi_seal writes them. Linking rewrites the rest of the file, so that in a shared object it vouches
+// for itself only.
 #include "abi.h"
 #include <stdlib.h>
 #include <string.h>
@@ -176,13 +178,41 @@ static bool elf_section(const uint8_t *f, size_t n, const char *name, Range *out
     return false;
 }
 
-static const char *find_elf(AbiMeta *m, const uint8_t *f, size_t n) {
-    Range r;
-    if (!elf_section(f, n, ABI_ELF_SECTION, &r)) return "the ELF file holds no metadata of attnc";
-    if (r.n < 16) return "the metadata is cut short";
+static const char *elf_metadata(const uint8_t *f, size_t n, Range *r) {
+    if (!elf_section(f, n, ABI_ELF_SECTION, r)) return "the ELF file holds no metadata of attnc";
+    if (r->n < ABI_SUM_END) return "the metadata is cut short";
     uint64_t size =
-        le(f + r.at + 12, 4); // the section may be padded, or hold those of further objects
-    return abi_read(m, f + r.at, size <= r.n ? size : r.n);
+        le(f + r->at + 12, 4); // the section may be padded, or hold those of further objects
+    if (size < r->n) r->n = size;
+    return r->n < ABI_SUM_END ? "the metadata is cut short" : NULL;
+}
+
+// Of the file whose metadata starts at `at`: what stands between the fields that are written last,
+// one half after the other through a bijection, so that any one damaged byte always shows.
+static uint64_t elf_sum(const uint8_t *f, size_t n, uint64_t at) {
+    uint64_t after = at + ABI_SUM_END;
+    return abi_fnv(f, at + ABI_SUM_AT) * 1099511628211u + abi_fnv(f + after, n - after);
+}
+
+const char *abi_seal(void *file, size_t n) {
+    Range r;
+    uint8_t *f = file;
+    const char *why = elf_metadata(f, n, &r);
+    if (!why) abi_set_code(f + r.at, r.n, n, elf_sum(f, n, r.at));
+    return why;
+}
+
+static const char *find_elf(AbiMeta *m, const uint8_t *f, size_t n) {
+    enum { ET_REL = 1 };
+    Range r;
+    const char *why = elf_metadata(f, n, &r);
+    if (!why) why = abi_read(m, f + r.at, r.n);
+    // An object is as it was made. What has another type and yet the object's length is one whose
+    // type was damaged: linking makes a longer file.
+    if (why || (le(f + 16, 2) != ET_REL && m->code_bytes != n)) return why;
+    if (m->code_bytes == n && m->code_sum == elf_sum(f, n, r.at)) return NULL;
+    abi_free(m);
+    return "the checksum does not match: the object file is damaged";
 }
 
 const char *abi_find(AbiMeta *m, const void *file, size_t n, const void **code, size_t *code_n) {

@@ -74,8 +74,15 @@ static Status write_code(Compile *c, const Options *o, const Form *f) {
     size_t n = 0;
     bool good = compile_emit(c, f->form, &code, &n);
     Status s = cmd_report(c, good ? STATUS_DONE : STATUS_INPUT);
-    if (s == STATUS_DONE && f->header) s = header_write(o->output, code, n);
-    if (s == STATUS_DONE) s = file_write(o->output ? o->output : "-", code, n);
+    FileOut files[2] = {{.path = o->output ? o->output : "-", .data = code, .n = n}};
+    Text t;
+    if (s == STATUS_DONE && f->header) {
+        s = header_text(c->arena, o->output, code, n, &t);
+        if (s == STATUS_DONE)
+            files[1] =
+                (FileOut){.path = header_path(c->arena, o->output), .data = t.s, .n = t.n};
+    }
+    if (s == STATUS_DONE) s = files_write(files, f->header ? 2 : 1);
     free(code);
     return s;
 }

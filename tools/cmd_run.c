@@ -1,17 +1,23 @@
 // cmd_run.c: `attnc run`: a variant on given and random tensors; outputs to .npy files. A
 // recurrence has no kernels in this version: on the CPU the reference runs it, and a note says so.
 #include "cmd.h"
+#include "files.h"
 #include "npy.h"
 #include "oracle.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 // Names of --out that are no output are mistakes of the command line; gradients are work to come.
 static Status check_outputs(const Signature *sig, const Options *o) {
     for (int i = 0; i < o->out.n; i++) {
-        const char *name = o->out.data[i].name;
+        const char *name = o->out.data[i].name, *path = o->out.data[i].value;
+        for (int k = 0; k < i; k++)
+            if (file_same(o->out.data[k].value, path))
+                return cmd_fail(STATUS_USAGE, "--out %s and --out %s both write %s",
+                                o->out.data[k].name, name, path);
         int arg = sig_arg(sig, name);
         if (arg >= 0 && sig->args.data[arg].role == ARG_OUTPUT) continue;
         if (arg < 0 && name[0] == 'd' && sig_arg(sig, name + 1) >= 0)
@@ -47,10 +53,23 @@ static void print_statistics(const char *name, const Tensor *t) {
     printf("\n");
 }
 
+static Status write_outputs(const Binding *b, const Options *o) {
+    FileOut *files = calloc((size_t)o->out.n + 1, sizeof *files);
+    Status s = files ? STATUS_DONE : cmd_fail(STATUS_SYSTEM, "out of memory");
+    for (int i = 0; i < o->out.n && s == STATUS_DONE; i++) {
+        const NameValue *p = &o->out.data[i];
+        files[i].path = p->value;
+        files[i].data = npy_bytes(&b->tensor[sig_arg(b->sig, p->name)], &files[i].n);
+        if (!files[i].data) s = cmd_fail(STATUS_SYSTEM, "cannot write %s: out of memory", p->value);
+    }
+    if (s == STATUS_DONE) s = files_write(files, o->out.n);
+    for (int i = 0; files && i < o->out.n; i++) free((void *)files[i].data);
+    free(files);
+    return s;
+}
+
 static Status deliver(const Binding *b, const Options *o) {
-    Status s = STATUS_DONE;
-    for (int i = 0; i < o->out.n && s == STATUS_DONE; i++)
-        s = npy_write(o->out.data[i].value, &b->tensor[sig_arg(b->sig, o->out.data[i].name)]);
+    Status s = o->out.n ? write_outputs(b, o) : STATUS_DONE;
     for (int i = 0; i < b->sig->args.n && !o->out.n; i++)
         if (b->sig->args.data[i].role == ARG_OUTPUT)
             print_statistics(b->sig->args.data[i].name, &b->tensor[i]);

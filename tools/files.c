@@ -1,5 +1,6 @@
 // files.c: see files.h. An output is written to a temporary beside it and renamed over it: readers
-// see the old file or the new one, and an error leaves the old one untouched.
+// see the old file or the new one, and an error leaves the old one untouched. Of several outputs all
+// temporaries are there before the first rename.
 #include "files.h"
 #include <errno.h>
 #include <limits.h>
@@ -97,39 +98,95 @@ static void usual_mode(int fd, const struct stat *old) {
         return; // readable by its owner at least
 }
 
-static Status replace(const char *path, const struct stat *old, const void *data, size_t n) {
-    size_t len = strlen(path);
-    char *temp = malloc(len + sizeof ".XXXXXX");
-    if (!temp) return cmd_fail(STATUS_SYSTEM, "cannot write %s: out of memory", path);
-    memcpy(temp, path, len);
-    memcpy(temp + len, ".XXXXXX", sizeof ".XXXXXX");
-    int fd = mkstemp(temp);
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
-    bool good = f && put(f, data, n);
+static Status cannot(const char *path, int error) {
+    return cmd_fail(STATUS_SYSTEM, "cannot write %s: %s", path, strerror(error));
+}
+
+// What the file holds, beside it. The name that the temporary is to have is in f->real.
+static Status write_beside(FileOut *f, const struct stat *old) {
+    size_t len = strlen(f->real);
+    f->temp = malloc(len + sizeof ".XXXXXX");
+    if (!f->temp) return cannot(f->path, ENOMEM);
+    memcpy(f->temp, f->real, len);
+    memcpy(f->temp + len, ".XXXXXX", sizeof ".XXXXXX");
+    int fd = mkstemp(f->temp);
+    FILE *out = fd < 0 ? NULL : fdopen(fd, "wb");
+    bool good = out && put(out, f->data, f->n);
     int error = errno;
-    if (f) usual_mode(fd, old);
-    if (f && fclose(f) != 0 && good) good = false, error = errno;
-    if (good && rename(temp, path) != 0) good = false, error = errno;
-    if (!good && fd >= 0) unlink(temp);
-    free(temp);
-    return good ? STATUS_DONE
-                : cmd_fail(STATUS_SYSTEM, "cannot write %s: %s", path, strerror(error));
+    if (out) usual_mode(fd, old);
+    if (out && fclose(out) != 0 && good) good = false, error = errno;
+    if (good) return STATUS_DONE;
+    if (fd >= 0) unlink(f->temp);
+    free(f->temp);
+    f->temp = NULL;
+    return cannot(f->path, error);
+}
+
+static Status stage(FileOut *f) {
+    struct stat st;
+    bool old = stat(f->path, &st) == 0;
+    f->temp = f->real = NULL;
+    if (strcmp(f->path, "-") == 0 || (old && !S_ISREG(st.st_mode))) return STATUS_DONE;
+    f->real = old ? realpath(f->path, NULL) : strdup(f->path); // a link is followed
+    if (!f->real || (old && access(f->path, W_OK) != 0)) return cannot(f->path, errno);
+    return write_beside(f, old ? &st : NULL);
+}
+
+static Status in_place(const FileOut *f) {
+    if (strcmp(f->path, "-") != 0) return write_in_place(f->path, f->data, f->n);
+    if (put(stdout, f->data, f->n)) return STATUS_DONE;
+    return cmd_fail(STATUS_SYSTEM, "cannot write to stdout: %s", strerror(errno));
+}
+
+static Status rename_over(FileOut *f) {
+    if (rename(f->temp, f->real) != 0) return cannot(f->path, errno);
+    free(f->temp);
+    f->temp = NULL;
+    return STATUS_DONE;
+}
+
+Status files_write(FileOut *files, int n) {
+    Status s = STATUS_DONE;
+    for (int i = 0; i < n; i++) files[i].temp = files[i].real = NULL;
+    for (int i = 0; i < n && s == STATUS_DONE; i++) s = stage(&files[i]);
+    for (int i = 0; i < n && s == STATUS_DONE; i++)
+        if (!files[i].temp) s = in_place(&files[i]);
+    for (int i = 0; i < n && s == STATUS_DONE; i++)
+        if (files[i].temp) s = rename_over(&files[i]);
+    for (int i = 0; i < n; i++) {
+        if (files[i].temp) unlink(files[i].temp);
+        free(files[i].temp);
+        free(files[i].real);
+    }
+    return s;
 }
 
 Status file_write(const char *path, const void *data, size_t n) {
-    if (strcmp(path, "-") == 0) {
-        if (put(stdout, data, n)) return STATUS_DONE;
-        return cmd_fail(STATUS_SYSTEM, "cannot write to stdout: %s", strerror(errno));
-    }
-    struct stat st;
-    if (stat(path, &st) != 0) return replace(path, NULL, data, n);
-    if (!S_ISREG(st.st_mode)) return write_in_place(path, data, n);
-    char *real = realpath(path, NULL);
-    if (access(path, W_OK) != 0 || !real) {
-        free(real);
-        return cmd_fail(STATUS_SYSTEM, "cannot write %s: %s", path, strerror(errno));
-    }
-    Status s = replace(real, &st, data, n);
+    FileOut f = {.path = path, .data = data, .n = n};
+    return files_write(&f, 1);
+}
+
+// The folder's real path and the name in it; NULL where the folder does not exist.
+static char *full_name(const char *path) {
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    char *dir = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup("."), *all = NULL;
+    char *real = dir ? realpath(dir, NULL) : NULL;
+    if (real && asprintf(&all, "%s/%s", real, base) < 0) all = NULL;
+    free(dir);
     free(real);
-    return s;
+    return all;
+}
+
+bool file_same(const char *a, const char *b) {
+    struct stat s, t;
+    bool olda = stat(a, &s) == 0, oldb = stat(b, &t) == 0;
+    if (strcmp(a, "-") == 0 || strcmp(b, "-") == 0) return false;
+    if (olda && oldb)
+        return S_ISREG(s.st_mode) && s.st_dev == t.st_dev && s.st_ino == t.st_ino;
+    if (olda || oldb) return false;
+    char *x = full_name(a), *y = full_name(b);
+    bool same = x && y && strcmp(x, y) == 0;
+    free(x);
+    free(y);
+    return same;
 }

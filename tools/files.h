@@ -4,11 +4,25 @@
 #define TOOLS_FILES_H
 
 #include "status.h"
+#include <stdbool.h>
 #include <stddef.h>
 
 // *out is malloc'ed, *n without the terminating 0. STATUS_SYSTEM and a message when the file cannot
 // be read.
 Status file_read(const char *path, void **out, size_t *n);
+// A file to write. temp and real are files_write's own.
+typedef struct FileOut {
+    const char *path;
+    const void *data;
+    size_t n;
+    char *temp, *real;
+} FileOut;
+
+// All of them, or after a mistake none (but what is no regular file, and is written before any other
+// is replaced). Prints what is wrong.
+Status files_write(FileOut *files, int n);
+// Whether two outputs are one regular file (devices and stdout may be written twice).
+bool file_same(const char *a, const char *b);
 // "-" is stdout. What is no regular file (/dev/null, a pipe) is written in place; a link is
 // followed.
 Status file_write(const char *path, const void *data, size_t n);

@@ -2,8 +2,6 @@
 // one function that opens them with the runtime, so that a C program needs `#include "relu.h"` and
 // `cc main.c relu.o -lattnrt`.
 #include "header.h"
-#include "files.h"
-#include "ir/arena.h"
 #include "runtime/abi.h"
 #include <ctype.h>
 #include <string.h>
@@ -47,19 +45,18 @@ static void text_of(Text *t, const char *name, const AbiMeta *m) {
                 m->variants[0].name, n);
 }
 
-Status header_write(const char *path, const void *object, size_t n) {
+const char *header_path(Arena *a, const char *path) {
+    return arena_printf(a, "%.*s.h", (int)(strlen(path) - strlen(".o")), path);
+}
+
+Status header_text(Arena *a, const char *path, const void *object, size_t n, Text *t) {
     AbiMeta m;
     const void *code;
     size_t code_n;
-    Text t;
     const char *bad = abi_find(&m, object, n, &code, &code_n);
     if (bad) return cmd_fail(STATUS_SYSTEM, "the object's own metadata: %s", bad);
-    Arena *a = arena_new();
-    size_t stem = strlen(path) - strlen(".o");
-    text_init(&t, a);
-    text_of(&t, c_name(a, path), &m);
-    Status s = file_write(arena_printf(a, "%.*s.h", (int)stem, path), t.s, t.n);
+    text_init(t, a);
+    text_of(t, c_name(a, path), &m);
     abi_free(&m);
-    arena_free(a);
-    return s;
+    return STATUS_DONE;
 }

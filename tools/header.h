@@ -2,10 +2,12 @@
 #ifndef TOOLS_HEADER_H
 #define TOOLS_HEADER_H
 
+#include "ir/arena.h"
 #include "status.h"
-#include <stddef.h>
 
-// Writes path with its extension replaced by .h, from the metadata inside the object.
-Status header_write(const char *path, const void *object, size_t n);
+// The path of an object with its extension replaced by .h.
+const char *header_path(Arena *a, const char *path);
+// The header of the object, from the metadata inside it, in arena a.
+Status header_text(Arena *a, const char *path, const void *object, size_t n, Text *t);
 
 #endif

@@ -222,7 +222,7 @@ Status npy_to_tensor(const Npy *a, Dtype t, const char *what, Tensor *out) {
     return STATUS_DONE;
 }
 
-Status npy_write(const char *path, const Tensor *t) {
+void *npy_bytes(const Tensor *t, size_t *n) {
     char dict[512], *file;
     size_t used =
         (size_t)snprintf(dict, sizeof dict, "{'descr': '%cf4', 'fortran_order': False, 'shape': (",
@@ -233,7 +233,7 @@ Status npy_write(const char *path, const Tensor *t) {
     used += (size_t)snprintf(dict + used, sizeof dict - used, "), }");
     size_t head = (10 + used + 1 + 63) / 64 * 64; // data aligned to 64, as NumPy writes it
     file = malloc(head + (size_t)t->count * 4);
-    if (!file) return cmd_fail(STATUS_SYSTEM, "cannot write %s: out of memory", path);
+    if (!file) return NULL;
     memcpy(file, "\x93NUMPY\x01\x00", 8);
     file[8] = (char)((head - 10) & 255);
     file[9] = (char)((head - 10) >> 8);
@@ -244,7 +244,6 @@ Status npy_write(const char *path, const Tensor *t) {
         float f = (float)tensor_get(t, i);
         memcpy(file + head + (size_t)i * 4, &f, 4);
     }
-    Status s = file_write(path, file, head + (size_t)t->count * 4);
-    free(file);
-    return s;
+    *n = head + (size_t)t->count * 4;
+    return file;
 }

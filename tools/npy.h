@@ -35,7 +35,7 @@ void npy_free(Npy *a);
 // Converts to a tensor's element type: integers must fit i32, a float given for an integer must be
 // whole; b1 from anything (not 0 is true). `what` names the tensor in the message.
 Status npy_to_tensor(const Npy *a, Dtype t, const char *what, Tensor *out);
-// Writes f4, C order.
-Status npy_write(const char *path, const Tensor *t);
+// The bytes of a file: f4, C order. malloc'ed; NULL: out of memory.
+void *npy_bytes(const Tensor *t, size_t *n);
 
 #endif

@@ -121,6 +121,34 @@ gives 0 run relu_attn.attn --in q=o1.npy --shape B=1,Sk=40
 says err 'Sk=40'
 gives 0 run relu.o --seed=3 --out o=o4.npy
 holds 'cmp -s o1.npy o4.npy'
+# a byte of the object anywhere, and its end
+size=$(wc -c <relu.o)
+for part in 0 1 2 3 4 5 6 7 8 9; do
+    at=$((size * part / 10 + 18))
+    byte=$(dd if=relu.o bs=1 skip=$at count=1 2>/dev/null | od -An -tu1 | tr -d ' ')
+    cp relu.o damaged.o
+    printf "\\$(printf %o $((byte ^ 16)))" | dd of=damaged.o bs=1 seek=$at conv=notrunc 2>/dev/null
+    gives 1 run damaged.o
+done
+head -c $((size - 1)) relu.o >damaged.o
+gives 1 run damaged.o
+cc -shared relu.o -o relu.so -lm && gives 0 run relu.so
+# outputs: all or none, and each into a file of its own
+echo old >kept.npy
+gives 3 run two.attn --entry=soft --in cap=2 --out o=kept.npy --out lse=no/such.npy
+says kept.npy old
+gives 2 run two.attn --entry=soft --in cap=2 --out o=kept.npy --out lse=./kept.npy
+says kept.npy old
+mkdir taken.h
+gives 3 relu_attn.attn -o taken.o
+says err 'taken.h'
+holds '[ ! -e taken.o ]'
+echo old >early.h
+gives 3 relu_attn.attn -o no/such/early.o
+mkdir early.o
+gives 3 relu_attn.attn -o early.o
+says early.h old
+holds '! ls | grep -q "\.[A-Za-z0-9]\{6\}$"' # no temporary is left
 gives 1 run relu_attn.attn --in q=o1.npy --shape=Sq=100
 gives 1 run relu_attn.attn --in q=relu.ptx
 gives 2 run relu_attn.attn --in z=o1.npy

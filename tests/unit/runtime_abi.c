@@ -356,6 +356,7 @@ static uint8_t *elf_file(size_t *n) {
     memcpy(f + names_at, names, sizeof names);
     memcpy(f + table, s, sizeof s);
     free(meta);
+    ck_assert_ptr_null(abi_seal(f, *n));
     return f;
 }
 
@@ -369,13 +370,27 @@ START_TEST(elf) {
         ck_assert_ptr_nonnull(find(cut, i));
         free(cut);
     }
-    for (size_t i = 0; i < n;
-         i++) // only metadata is vouched for; the rest must merely be safe to read
+    for (size_t i = 0; i < n; i++)
         for (int k = 0; k < 8; k++) {
             f[i] ^= (uint8_t)(1 << k);
-            (void)find(f, n);
+            ck_assert_ptr_nonnull(find(f, n));
             f[i] ^= (uint8_t)(1 << k);
         }
+    f[offsetof(Elf64_Ehdr, e_type)] = ET_DYN; // as long as the object: no linker made it
+    ck_assert_ptr_nonnull(find(f, n));
+    free(f);
+}
+END_TEST
+
+// A linker rewrites everything but the metadata.
+START_TEST(linked_elf) {
+    size_t n;
+    uint8_t *f = elf_file(&n), *longer = calloc(1, n + 8);
+    memcpy(longer, f, n);
+    ck_assert_ptr_nonnull(find(longer, n + 8));
+    longer[offsetof(Elf64_Ehdr, e_type)] = ET_DYN;
+    ck_assert_ptr_null(find(longer, n + 8));
+    free(longer);
     free(f);
 }
 END_TEST
@@ -399,6 +414,7 @@ Suite *runtime_abi_suite(void) {
     tcase_add_test(t, ptx_damage_is_refused);
     tcase_add_test(t, ptx_of_every_length_reads_back);
     tcase_add_test(t, elf);
+    tcase_add_test(t, linked_elf);
     suite_add_tcase(s, t);
     return s;
 }
