@@ -28,8 +28,10 @@ typedef struct Build {
     int axis[AX_COUNT]; // of the kernel, by role; -1: it has none
     VEC(Binding) env;   // later ones hide earlier ones
     int tensor_q, tensor_k, tensor_v, tensor_o, first_emit;
-    int splits;      // the size that says how many parts; -1: the keys are not split
-    int *work_state; // tensor of each state's part
+    int splits;            // the size that says how many parts; -1: the keys are not split
+    TileValue **raw_shift; // by shift: what the sums are of in the end; NULL: no sweep has it
+    int *work_state;       // tensor of each state's part
+    int *work_shift;       // and of each raw shift's
     int work_acc;
 } Build;
 

@@ -4,9 +4,9 @@
 // that merges them by the derived rule and finishes the row: maxima and minima as such; sums, each
 // side first rescaled from its own shift to the merged one.
 //
-//     loop S carry %m = -inf, %l = 0, %acc = 0
-//       %m_new = max(m, m_part)
-//       %c = exp2(a(m_new) - a(m)), %c_part = exp2(a(m_new) - a(m_part))
+//     loop S carry %m = -inf, %l = 0, %a = a(-inf), %acc = 0
+//       %m_new = max(m, m_part), %a_new = a(m_new)
+//       %c = exp2(a_new - a), %c_part = exp2(a_new - a_part)
 //       %l_new = l * c + l_part * c_part, %acc_new = acc * c + acc_part * c_part
 //
 // where a is the shift as in the sweep, made safe on the left.
@@ -15,8 +15,9 @@
 
 typedef struct Merge {
     TileOp *loop;
-    TileValue **old, **part, **new; // by state
-    TileValue **c_old, **c_part;    // by shift; NULL until needed
+    TileValue **old, **part, **new;             // by state
+    TileValue **raw_old, **raw_part, **raw_new; // by shift; NULL: nothing was shifted by it
+    TileValue **c_old, **c_part;                // by shift; NULL until needed
     TileValue *acc;
 } Merge;
 
@@ -35,9 +36,10 @@ static TileValue *raw_of(Build *b, int shift, TileValue *const *states, const ch
 
 static void merge_shift(Build *b, Merge *m, int shift) {
     if (shift < 0 || m->c_old[shift]) return;
-    TileValue *now = build_safe_shift(b, raw_of(b, shift, m->new, "a_new"));
-    m->c_old[shift] = build_rescale(b, now, raw_of(b, shift, m->old, "a_old"));
-    m->c_part[shift] = build_rescale(b, now, raw_of(b, shift, m->part, "a_part"));
+    m->raw_new[shift] = raw_of(b, shift, m->new, "a_new");
+    TileValue *now = build_safe_shift(b, m->raw_new[shift]);
+    m->c_old[shift] = build_rescale(b, now, m->raw_old[shift]);
+    m->c_part[shift] = build_rescale(b, now, m->raw_part[shift]);
 }
 
 // old and part, each times its factor where there is a shift, joined by op.
@@ -52,28 +54,41 @@ static TileValue *merged(Build *b, const Merge *m, const char *name, ExOp op, in
     return pass_out(b->p, b->k, map, name, DT_F32, ex_2(b->pool, op, x, y), EX_CONST, 0);
 }
 
+// Carried: states, raw shifts, the accumulator.
 static void open_loop(Build *b, Merge *m) {
     const Stream *s = b->s;
-    TileValue **start = ARENA_ARRAY(b->arena, TileValue *, s->states.n + 1);
-    for (int i = 0; i < s->states.n; i++)
+    int n = s->states.n;
+    TileValue **start = ARENA_ARRAY(b->arena, TileValue *, n + s->shifts.n + 1);
+    for (int i = 0; i < n; i++)
         start[i] = build_row(b, arena_printf(b->arena, "%s_0", s->states.data[i].name),
                              build_identity(b, s->states.data[i].op));
+    for (int i = 0; i < s->shifts.n; i++)
+        if (b->raw_shift[i]) start[n + i] = raw_of(b, i, start, "a_0");
     TileValue *acc = build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(b->pool, 0.0f));
     m->loop = build_loop(b, AX_S, build_size(b, b->splits));
-    for (int i = 0; i < s->states.n; i++)
+    for (int i = 0; i < n; i++)
         m->old[i] = build_carry(b, m->loop, s->states.data[i].name, start[i]);
+    for (int i = 0; i < s->shifts.n; i++)
+        if (start[n + i]) m->raw_old[i] = build_carry(b, m->loop, "a_old", start[n + i]);
     m->acc = build_carry(b, m->loop, "acc", acc);
     b->block = &m->loop->body;
 }
 
-static void step(Build *b, Merge *m) {
+static void load_parts(Build *b, Merge *m) {
     const Stream *s = b->s;
     const Ex *head = ex_symbol(b->pool, SYM_H);
     for (int i = 0; i < s->states.n; i++) {
-        const StreamState *st = &s->states.data[i];
-        const char *name = arena_printf(b->arena, "%s_part", st->name);
+        const char *name = arena_printf(b->arena, "%s_part", s->states.data[i].name);
         m->part[i] = build_load(b, name, b->work_state[i], head, AX_M, AX_NONE);
     }
+    for (int i = 0; i < s->shifts.n; i++)
+        if (m->raw_old[i])
+            m->raw_part[i] = build_load(b, "a_part", b->work_shift[i], head, AX_M, AX_NONE);
+}
+
+static void step(Build *b, Merge *m) {
+    const Stream *s = b->s;
+    load_parts(b, m);
     for (int i = 0; i < s->states.n; i++) {
         const StreamState *st = &s->states.data[i];
         merge_shift(b, m, st->shift);
@@ -82,10 +97,12 @@ static void step(Build *b, Merge *m) {
             merged(b, m, name, build_merge(st->op), st->shift, AX_NONE, m->old[i], m->part[i]);
     }
     merge_shift(b, m, s->shift);
-    TileValue *part = build_load(b, "acc_part", b->work_acc, head, AX_M, AX_E);
+    TileValue *part = build_load(b, "acc_part", b->work_acc, ex_symbol(b->pool, SYM_H), AX_M, AX_E);
     TileValue *acc = merged(b, m, "acc_new", EX_ADD, s->shift, AX_E, m->acc, part);
     TileOp *yield = tile_op(b->p, b->k, b->block, TILE_YIELD, b->row->span);
     for (int i = 0; i < s->states.n; i++) tile_arg(b->p, yield, m->new[i]);
+    for (int i = 0; i < s->shifts.n; i++)
+        if (m->raw_old[i]) tile_arg(b->p, yield, m->raw_new[i]);
     tile_arg(b->p, yield, acc);
     b->block = m->loop->block;
 }
@@ -97,10 +114,13 @@ void build_combine(Build *b) {
     Merge m = {.old = ARENA_ARRAY(b->arena, TileValue *, n + 1),
                .part = ARENA_ARRAY(b->arena, TileValue *, n + 1),
                .new = ARENA_ARRAY(b->arena, TileValue *, n + 1),
+               .raw_old = ARENA_ARRAY(b->arena, TileValue *, shifts + 1),
+               .raw_part = ARENA_ARRAY(b->arena, TileValue *, shifts + 1),
+               .raw_new = ARENA_ARRAY(b->arena, TileValue *, shifts + 1),
                .c_old = ARENA_ARRAY(b->arena, TileValue *, shifts + 1),
                .c_part = ARENA_ARRAY(b->arena, TileValue *, shifts + 1)};
     open_loop(b, &m);
     step(b, &m);
     bind_states(b, m.loop->results.data);
-    build_finish(b, m.loop->results.data[n]);
+    build_finish(b, m.loop->results.data[m.loop->results.n - 1]);
 }

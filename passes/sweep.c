@@ -10,6 +10,8 @@ typedef struct Sweep {
     TileOp *loop;
     TileValue *acc;      // carried; NULL but in the last sweep
     TileValue **old;     // by state: carried value; NULL for other sweeps' states
+    TileValue **raw_old; // by shift: its carried value; NULL where this sweep has no use for it
+    TileValue **raw_new; // by shift: raw, with this tile
     TileValue **rescale; // by shift: what accumulated sums are multiplied by; NULL until needed
 } Sweep;
 
@@ -50,16 +52,14 @@ static TileValue *scores(Build *b, TileValue *q, TileValue *sqq) {
     return build_map(b, "s", DT_F32, AX_M, AX_N, masked);
 }
 
-// Makes a shift's new value and its rescale factor, once its states are up to date.
+// Makes a shift's new value and its rescale factor, once its states are up to date. The old value
+// is the very number that the elements before had, carried for that: computed again, as a product
+// that is not rounded, it would make a factor beside 1 where nothing moved, at every tile.
 static void advance_shift(Build *b, Sweep *w, int shift) {
     if (shift < 0 || w->rescale[shift]) return;
-    int mark = b->env.n;
-    for (int i = 0; i < b->s->states.n; i++)
-        if (w->old[i]) build_bind(b, SYM_STATE, i, w->old[i]);
-    TileValue *before = build_raw_shift(b, shift, "a_old");
-    b->env.n = mark;
-    TileValue *now = build_safe_shift(b, build_raw_shift(b, shift, "a_new"));
-    w->rescale[shift] = build_rescale(b, now, before);
+    w->raw_new[shift] = build_raw_shift(b, shift, "a_new");
+    TileValue *now = build_safe_shift(b, w->raw_new[shift]);
+    w->rescale[shift] = build_rescale(b, now, w->raw_old[shift]);
     build_bind(b, SYM_SHIFT, shift, now);
 }
 
@@ -102,12 +102,42 @@ static TileValue *advance_acc(Build *b, Sweep *w) {
 
 // ---- one sweep
 
-static void open_loop(Build *b, Sweep *w, TileValue **start, TileValue *acc_start) {
+static bool sweeps_shift(const Build *b, int number, int shift) {
+    const Stream *s = b->s;
+    bool used =
+        number == s->nsweeps - 1 && (s->shift == shift || ex_uses(s->elem, SYM_SHIFT, shift));
+    for (int i = 0; i < s->states.n; i++) {
+        const StreamState *st = &s->states.data[i];
+        used |= st->sweep == number && (st->shift == shift || ex_uses(st->elem, SYM_SHIFT, shift));
+    }
+    return used;
+}
+
+// What is carried from tile to tile, and what it starts as: states, then raw shifts, then the
+// accumulator.
+static void open_loop(Build *b, Sweep *w, int number) {
+    const Stream *s = b->s;
+    int n = s->states.n, mark = b->env.n;
+    TileValue **start = ARENA_ARRAY(b->arena, TileValue *, n + s->shifts.n + 1), *acc = NULL;
+    for (int i = 0; i < n; i++) {
+        const StreamState *st = &s->states.data[i];
+        if (st->sweep != number) continue;
+        start[i] =
+            build_row(b, arena_printf(b->arena, "%s_0", st->name), build_identity(b, st->op));
+        build_bind(b, SYM_STATE, i, start[i]);
+    }
+    for (int i = 0; i < s->shifts.n; i++)
+        if (sweeps_shift(b, number, i)) start[n + i] = build_raw_shift(b, i, "a_0");
+    b->env.n = mark;
+    if (number == s->nsweeps - 1)
+        acc = build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(b->pool, 0.0f));
     w->loop = build_loop(b, AX_N, ex_i32(b->pool, 1));
     if (b->axis[AX_S] >= 0) pass_share_steps(b->p, b->k, w->loop, w->loop->to);
-    for (int i = 0; i < b->s->states.n; i++)
-        if (start[i]) w->old[i] = build_carry(b, w->loop, b->s->states.data[i].name, start[i]);
-    if (acc_start) w->acc = build_carry(b, w->loop, "acc", acc_start);
+    for (int i = 0; i < n; i++)
+        if (start[i]) w->old[i] = build_carry(b, w->loop, s->states.data[i].name, start[i]);
+    for (int i = 0; i < s->shifts.n; i++)
+        if (start[n + i]) w->raw_old[i] = build_carry(b, w->loop, "a_old", start[n + i]);
+    if (acc) w->acc = build_carry(b, w->loop, "acc", acc);
     b->block = &w->loop->body;
 }
 
@@ -115,6 +145,8 @@ static void close_loop(Build *b, Sweep *w, TileValue *const *new, TileValue *acc
     TileOp *yield = tile_op(b->p, b->k, b->block, TILE_YIELD, b->row->span);
     for (int i = 0; i < b->s->states.n; i++)
         if (w->old[i]) tile_arg(b->p, yield, new[i]);
+    for (int i = 0; i < b->s->shifts.n; i++)
+        if (w->raw_old[i]) tile_arg(b->p, yield, w->raw_new[i]);
     if (acc) tile_arg(b->p, yield, acc);
     b->block = w->loop->block;
 }
@@ -133,30 +165,24 @@ static void step(Build *b, Sweep *w, TileValue *q, TileValue *sqq) {
 // accumulator of the last sweep.
 static TileValue *sweep(Build *b, int number, TileValue *q, TileValue *sqq) {
     const Stream *s = b->s;
-    int n = s->states.n;
+    int n = s->states.n, nshifts = s->shifts.n, result = 0;
     Sweep w = {.old = ARENA_ARRAY(b->arena, TileValue *, n + 1),
-               .rescale = ARENA_ARRAY(b->arena, TileValue *, s->shifts.n + 1)};
-    TileValue **start = ARENA_ARRAY(b->arena, TileValue *, n + 1);
-    for (int i = 0; i < n; i++) {
-        const StreamState *st = &s->states.data[i];
-        if (st->sweep != number) continue;
-        start[i] =
-            build_row(b, arena_printf(b->arena, "%s_0", st->name), build_identity(b, st->op));
-    }
-    TileValue *acc = NULL;
-    if (number == s->nsweeps - 1)
-        acc = build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(b->pool, 0.0f));
-    open_loop(b, &w, start, acc);
+               .raw_old = ARENA_ARRAY(b->arena, TileValue *, nshifts + 1),
+               .raw_new = ARENA_ARRAY(b->arena, TileValue *, nshifts + 1),
+               .rescale = ARENA_ARRAY(b->arena, TileValue *, nshifts + 1)};
+    open_loop(b, &w, number);
     step(b, &w, q, sqq);
-    int result = 0;
     for (int i = 0; i < n; i++)
         if (w.old[i]) build_bind(b, SYM_STATE, i, w.loop->results.data[result++]);
-    return acc ? w.loop->results.data[result] : NULL;
+    for (int i = 0; i < nshifts; i++)
+        if (w.raw_old[i]) b->raw_shift[i] = w.loop->results.data[result++];
+    return w.acc ? w.loop->results.data[result] : NULL;
 }
 
 static TileValue *sweeps(Build *b) {
     TileValue *q = build_load(b, "q", b->tensor_q, ex_symbol(b->pool, SYM_H), AX_M, AX_D);
     TileValue *sqq = sqnorm(b, "sqq", q, AX_M), *acc = NULL;
+    b->raw_shift = ARENA_ARRAY(b->arena, TileValue *, b->s->shifts.n + 1);
     for (int i = 0; i < b->s->nsweeps; i++) {
         build_finished(b);
         acc = sweep(b, i, q, sqq);
@@ -234,7 +260,8 @@ void build_part(Build *b) {
         (TileGrid){.sym = SYM_TILE, .axis = b->axis[AX_S], .count = build_size(b, b->splits)};
     set_mask(b);
     TileValue *acc = sweeps(b);
-    b->work_state = ARENA_ARRAY(b->arena, int, n + 1);
+    b->work_state = ARENA_ARRAY(b->arena, int, n + b->s->shifts.n + 1);
+    b->work_shift = b->work_state + n;
     for (int i = 0; i < n; i++) {
         const char *name = arena_printf(b->arena, "%s_part", b->s->states.data[i].name);
         b->work_state[i] = work_tensor(b, name, i, false);
@@ -242,4 +269,9 @@ void build_part(Build *b) {
     }
     b->work_acc = work_tensor(b, "acc_part", n, true);
     build_store(b, b->work_acc, acc, AX_E);
+    for (int i = 0; i < b->s->shifts.n; i++) {
+        if (!b->raw_shift[i]) continue;
+        b->work_shift[i] = work_tensor(b, "a_part", n + 1 + i, false);
+        build_store(b, b->work_shift[i], b->raw_shift[i], AX_NONE);
+    }
 }

@@ -71,7 +71,7 @@ static const MaskCase masks[] = {
     {"(doc2[b, k] == 1) == (k < q)", CONSERVATIVE},
     {"f32(k) <= 0.5 * q", CONSERVATIVE},
     {"q * k % 5 < 3", CONSERVATIVE},
-    {"((q - k) >> 31) == 0", BOUNDS},     // the sign of a difference
+    {"((q - k) >> 31) == 0", BOUNDS}, // the sign of a difference
     {"((q - k) >> 30) == 0", BOUNDS},
     {"q >> 31 == k >> 31", CONSERVATIVE},
     {"(q - k) / (-2147483647 - 1) == 0", CONSERVATIVE},
