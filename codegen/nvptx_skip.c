@@ -24,11 +24,6 @@ struct NvSkip {
 
 // ---- the mask of a step
 
-typedef struct Find {
-    const Ex *mask;
-    int key_axis;
-} Find;
-
 static bool uses_key(const Ex *e, int axis) { return ex_uses(e, SYM_POS, axis); }
 
 // A weight that is 0 where it is masked, in a loop that carries nothing but the weighted sum.
@@ -44,25 +39,23 @@ static bool is_weight(const TileOp *map, const TileResult *out) {
            (next->args.data[0] == v || next->args.data[1] == v);
 }
 
-// `select(mask, score, -inf)` where the mask depends on the key.
-static void find_mask(void *ctx, const Ex *e) {
-    Find *f = ctx;
-    if (f->mask || e->op != EX_SELECT || e->type != EX_F32 || !ex_is_f32(e->args[2], -INFINITY))
-        return;
-    if (uses_key(e->args[0], f->key_axis)) f->mask = e->args[0];
+// A whole body `select(mask, score, -inf)`, where the mask depends on the key. Not a selection within
+// a score: that is the variant's own, and where it does not hold a key may count all the same.
+static bool is_masked_score(const Ex *e, int key_axis) {
+    return e->op == EX_SELECT && e->type == EX_F32 && ex_is_f32(e->args[2], -INFINITY) &&
+           uses_key(e->args[0], key_axis);
 }
 
 static const Ex *mask_of(const TileOp *loop, const TileOp **map) {
-    Find f = {NULL, loop->axis};
-    for (const TileOp *op = loop->body.first; op && !f.mask; op = op->next)
-        for (int i = 0; op->kind == TILE_MAP && i < op->outs.n && !f.mask; i++) {
+    for (const TileOp *op = loop->body.first; op; op = op->next)
+        for (int i = 0; op->kind == TILE_MAP && i < op->outs.n; i++) {
             const TileResult *out = &op->outs.data[i];
-            ex_visit(out->body, find_mask, &f);
-            if (!f.mask && is_weight(op, out) && uses_key(out->body->args[0], loop->axis))
-                f.mask = out->body->args[0];
+            const Ex *e = out->body;
+            bool weight = is_weight(op, out) && uses_key(e->args[0], loop->axis);
             *map = op;
+            if (weight || is_masked_score(e, loop->axis)) return e->args[0];
         }
-    return f.mask;
+    return NULL;
 }
 
 // Every operand that an expression names is there already.

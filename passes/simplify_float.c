@@ -6,6 +6,7 @@
 // take it, so that no operation is added. It moves into one factor of a product only where it is
 // mild: a large one could overflow there.
 #include "ir/expr_ops.h"
+#include "ir/row.h"
 #include "passes/simplify_rules.h"
 
 #include <float.h>
@@ -19,7 +20,10 @@ bool simp_finite(const Ex *e) {
 static bool is_const(const Ex *e) { return e->op == EX_CONST; }
 static bool normal(float v) { return isnormal(v) != 0; }
 
-static bool is_size(const Ex *e) { return e->op == EX_SYM && e->sym == SYM_SIZE; }
+// At least 0: q_offset, which stands among the sizes, need not be.
+static bool is_size(const Ex *e) {
+    return e->op == EX_SYM && e->sym == SYM_SIZE && e->index != SIZE_Q_OFFSET;
+}
 
 bool simp_not_negative(const Ex *e) {
     switch ((int)e->op) {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# check_gpu.sh BUILD [DEVICE]: the standard library's kernels on a GPU of this machine against the float64 reference, over odd shapes,
+# check_gpu.sh BUILD [DEVICE]: the kernels of the standard library and of tests/regress on a GPU of this machine against the float64 reference, over odd shapes,
 # all element types and head sizes; eight at a time. Ends with `N passed, N failed`; without a device it says so and runs nothing.
 build=${1:-build}
 device=${2:-cuda}
@@ -12,7 +12,7 @@ if [ $? -ne 0 ] && echo "$probe" | grep -qE 'there is no NVIDIA|target gfx[0-9a-
 fi
 
 cases() { # one per line: the arguments of attnc check
-    for file in stdlib/*.attn; do
+    for file in stdlib/*.attn tests/regress/*.attn; do
         grep -q '^attention' "$file" || continue
         for shape in B=1,H=2,Sq=128,Sk=128 B=2,H=4,Hkv=2,Sq=129,Sk=129 B=1,H=2,Sq=1,Sk=1000 B=1,H=1,Sq=70,Sk=17 \
             B=1,H=1,Sq=1,Sk=1 B=1,H=2,Sq=3,Sk=0; do

@@ -305,8 +305,9 @@ START_TEST(tensor_maps) {
     ck_assert_msg(open_ptx(c, "sm_90a", 0, 1, &a, &e) == ATTN_OK, "%s", e.message);
     fake.log[0] = 0;
     ck_assert_int_eq(launch(a, 0x3000, V_STRIDES, &e), ATTN_OK);
-    ck_assert_ptr_nonnull(strstr(fake.log, "pop;map 7 3000 2 100 2 2 /16 /1600 /3200 [2] [32] [1] "
-                                           "[1] swizzle 2;push primary;launch 0 "));
+    ck_assert_ptr_nonnull(strstr(fake.log,
+                                 "pop;push primary;map 7 3000 2 100 2 2 /16 /1600 /3200 [2] [32] "
+                                 "[1] [1] swizzle 2;launch 0 "));
     ck_assert_uint_eq(fake.slot[24], 77);
     attn_close(a);
     attn_destroy(c);
