@@ -129,6 +129,12 @@ AstModule *ast_parse(Arena *a, Diags *d, uint16_t file) {
                    AST_MAX_BYTES >> 20);
         return m;
     }
+    const char *zero = s->n ? memchr(s->text, 0, s->n) : NULL;
+    if (zero) { // a line of it would be noise
+        diag_error(d, (Span){0}, "'%s' is no text: it holds a zero byte (at byte %zu)", s->name,
+                   (size_t)(zero - s->text));
+        return m;
+    }
     size_t ok = valid_utf8(s->text, s->n);
     if (ok < s->n) {
         diag_error(d, (Span){file, (uint32_t)ok, (uint32_t)ok + 1}, "this is not UTF-8");

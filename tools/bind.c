@@ -15,6 +15,7 @@ typedef struct Bind {
     const Options *o;
     Npy *file;         // one per argument; data NULL: not given
     const char **from; // one per size: what settled it, NULL while it is open
+    bool only_inputs;  // q, k, v and outputs get no memory
 } Bind;
 
 static Status settle(Bind *c, int size, int64_t value, const char *from) {
@@ -212,7 +213,7 @@ static Status make(Bind *c, int arg) {
     const SigArg *g = &c->sig->args.data[arg];
     Tensor *t = &c->b->tensor[arg];
     int64_t dim[TENSOR_MAX_RANK];
-    if (g->rank == 0) return STATUS_DONE;
+    if (g->rank == 0 || (c->only_inputs && g->role != ARG_INPUT)) return STATUS_DONE;
     if (c->file[arg].data) return npy_to_tensor(&c->file[arg], g->dtype, g->name, t);
     for (int d = 0; d < g->rank; d++)
         dim[d] = g->extent[d].size >= 0 ? c->b->size[g->extent[d].size] : g->extent[d].value;
@@ -228,13 +229,15 @@ static Status make(Bind *c, int arg) {
     return STATUS_DONE;
 }
 
-Status bind_make(Binding *b, Arena *a, const Signature *sig, const Options *o, const char *shape) {
+static Status bind(Binding *b, Arena *a, const Signature *sig, const Options *o, const char *shape,
+                   bool only_inputs) {
     Bind c = {b,
               a,
               sig,
               o,
               ARENA_ARRAY(a, Npy, sig->args.n + 1),
-              ARENA_ARRAY(a, const char *, sig->sizes.n + 1)};
+              ARENA_ARRAY(a, const char *, sig->sizes.n + 1),
+              only_inputs};
     *b =
         (Binding){sig, ARENA_ARRAY(a, int32_t, sig->sizes.n + 1),
                   ARENA_ARRAY(a, Tensor, sig->args.n + 1), ARENA_ARRAY(a, double, sig->args.n + 1)};
@@ -244,6 +247,15 @@ Status bind_make(Binding *b, Arena *a, const Signature *sig, const Options *o, c
     for (int i = 0; i < sig->args.n; i++) npy_free(&c.file[i]);
     if (s != STATUS_DONE) bind_free(b);
     return s;
+}
+
+Status bind_make(Binding *b, Arena *a, const Signature *sig, const Options *o, const char *shape) {
+    return bind(b, a, sig, o, shape, false);
+}
+
+Status bind_inputs(Binding *b, Arena *a, const Signature *sig, const Options *o,
+                   const char *shape) {
+    return bind(b, a, sig, o, shape, true);
 }
 
 void bind_free(Binding *b) {

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 Status cmd_report(const Compile *c, Status otherwise) {
     diag_print(&c->diags, stderr);
@@ -11,6 +12,13 @@ Status cmd_report(const Compile *c, Status otherwise) {
 }
 
 Status cmd_open(Compile *c, const Options *o, const char *path, TargetId target, Dtype dtype) {
+    *c = (Compile){0};
+    if (cmd_is_artifact(path))
+        return cmd_fail(STATUS_USAGE,
+                        "%s is an artifact, compiled already, and this takes a source; `attnc run` "
+                        "runs artifacts",
+                        path);
+    if (strcmp(path, "-") == 0) path = compile_stdin;
     Arena *scratch = arena_new();
     FeDefine *defines = ARENA_ARRAY(scratch, FeDefine, o->defines.n + 1);
     for (int i = 0; i < o->defines.n; i++)
@@ -79,6 +87,19 @@ const char *cmd_shape(const Options *o, Arena *a) {
 bool cmd_has_extension(const char *path, const char *extension) {
     size_t n = strlen(path), m = strlen(extension);
     return n > m && strcmp(path + n - m, extension) == 0;
+}
+
+bool cmd_is_artifact(const char *path) {
+    static const char *const compiled[] = {".ptx", ".hsaco", ".o", ".so"};
+    char start[4] = "";
+    struct stat st;
+    for (int i = 0; i < 4; i++)
+        if (cmd_has_extension(path, compiled[i])) return true;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode)) return false; // a pipe reads only once
+    FILE *f = fopen(path, "rb");
+    bool elf = f && fread(start, 1, 4, f) == 4 && memcmp(start, "\177ELF", 4) == 0;
+    if (f) fclose(f);
+    return elf;
 }
 
 Error cmd_error(const Tensor *x, const double *ref) {

@@ -22,6 +22,8 @@ TargetId cmd_device_target(const Options *o);
 Dtype cmd_device_dtype(const Options *o);
 const char *cmd_shape(const Options *o, Arena *a); // all --shape options in one text, or NULL
 bool cmd_has_extension(const char *path, const char *extension);
+// By its extension, or because it is an ELF file.
+bool cmd_is_artifact(const char *path);
 
 // How far one output is from another: relative is ||x - ref|| / ||ref||, but for numbers per row
 // (lse), whose logarithms may be about 0 and whose norm counts as 1 each at least. Where both are

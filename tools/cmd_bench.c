@@ -14,7 +14,8 @@ enum { MAX_REPEAT = 1000000, WARM = 2 };
 
 typedef struct Bench {
     const Options *o;
-    Peak peak; // CPU; zeros elsewhere
+    bool begun; // the headline is printed
+    Peak peak;  // CPU; zeros elsewhere
     double *ms;
 } Bench;
 
@@ -88,6 +89,24 @@ static double columns_touched(const MaskMap *m) {
     return m->columns ? (double)touched / m->columns : 1;
 }
 
+// Before the first row, and once.
+static Status headline(Bench *x, const Launch *l) {
+    attn_error e;
+    char name[256];
+    if (x->begun) return STATUS_DONE;
+    if (attn_device_name(l->context, l->device, name, sizeof name, &e)) return launch_failed(&e);
+    x->begun = true;
+    printf("%s", name);
+    if (x->o->device == DEVICE_CPU) {
+        x->peak = peak_measure(peak_threads());
+        printf(": %.1f GFLOP/s of f32 multiply-adds and %.1f GB/s on %d threads, measured now",
+               x->peak.flops * 1e-9, x->peak.bytes * 1e-9, x->peak.threads);
+    }
+    printf("\n%-20s %-5s %10s %10s %10s %9s  %6s  %s\n", "variant", "type", "ms", "TFLOP/s", "GB/s",
+           "roofline", "inside", "sizes");
+    return STATUS_DONE;
+}
+
 static void print_row(const Bench *x, const Binding *b, Dtype dtype, double inside, double touched,
                       double ms) {
     char sizes[512];
@@ -119,6 +138,7 @@ static Status configuration(Bench *x, Launch *l, Compile *c, const char *shape) 
     }
     if (s == STATUS_DONE) s = launch_bind(l, &b);
     if (s == STATUS_DONE) s = median(x, l, &ms);
+    if (s == STATUS_DONE) s = headline(x, l);
     if (s == STATUS_DONE) print_row(x, &b, l->dtype, inside, touched, ms);
     launch_unbind(l);
     bind_free(&b);
@@ -143,33 +163,9 @@ static Status bench_file(Bench *x, const char *path) {
     return s;
 }
 
-static Status headline(Bench *x) {
-    attn_context *context = attn_create();
-    attn_device device = {x->o->device == DEVICE_CPU    ? ATTN_CPU
-                          : x->o->device == DEVICE_CUDA ? ATTN_CUDA
-                                                        : ATTN_HIP,
-                          x->o->ordinal};
-    attn_error e;
-    char name[256];
-    Status s = context ? STATUS_DONE : cmd_fail(STATUS_SYSTEM, "out of memory");
-    if (s == STATUS_DONE && attn_device_name(context, device, name, sizeof name, &e))
-        s = launch_failed(&e);
-    attn_destroy(context);
-    if (s != STATUS_DONE) return s;
-    printf("%s", name);
-    if (x->o->device == DEVICE_CPU) {
-        x->peak = peak_measure(peak_threads());
-        printf(": %.1f GFLOP/s of f32 multiply-adds and %.1f GB/s on %d threads, measured now",
-               x->peak.flops * 1e-9, x->peak.bytes * 1e-9, x->peak.threads);
-    }
-    printf("\n%-20s %-5s %10s %10s %10s %9s  %6s  %s\n", "variant", "type", "ms", "TFLOP/s", "GB/s",
-           "roofline", "inside", "sizes");
-    return s;
-}
-
 Status cmd_bench(const Options *o) {
     Bench x = {.o = o, .ms = malloc(MAX_REPEAT * sizeof *x.ms)};
-    Status s = x.ms ? headline(&x) : cmd_fail(STATUS_SYSTEM, "out of memory");
+    Status s = x.ms ? STATUS_DONE : cmd_fail(STATUS_SYSTEM, "out of memory");
     for (int i = 0; i < o->files.n && s == STATUS_DONE; i++) s = bench_file(&x, o->files.data[i]);
     free(x.ms);
     return s;

@@ -18,6 +18,12 @@ static const char *extension_of(const char *path) {
     return dot ? dot : "";
 }
 
+static bool is_extension(const char *ext) {
+    for (int t = 0; t < TARGET_COUNT; t++)
+        if (strcmp(ext, target_get((TargetId)t)->extension) == 0) return true;
+    return false;
+}
+
 // By the extension: a target whose files end so, or the kind of text that .s and .ll hold for any
 // target.
 static Status choose_form(const Options *o, Form *f) {
@@ -34,6 +40,12 @@ static Status choose_form(const Options *o, Form *f) {
     if (strcmp(ext, ".ptx") == 0 && !o->has_target) f->target = cmd_gpu_target(0);
     if (strcmp(ext, ".hsaco") == 0 && !o->has_target) f->target = TARGET_GFX942;
     const Target *t = target_get(f->target);
+    if (!text && !is_extension(ext))
+        return cmd_fail(STATUS_USAGE,
+                        "-o %s: its extension says what is written: .o (host), .ptx (sm_80, "
+                        "sm_90a), .hsaco (gfx90a, gfx942, gfx1100), or .s and .ll (the text for "
+                        "any --target)",
+                        o->output);
     if (!text && strcmp(ext, t->extension) != 0)
         return cmd_fail(STATUS_USAGE, "-o %s: %s is written to a file that ends in %s, .s or .ll",
                         o->output, t->name, t->extension);

@@ -132,19 +132,25 @@ static Status picture(Compile *c, const Options *o) {
     MaskMap m;
     Binding b;
     Text t;
-    Status s = bind_make(&b, a, sig_of_variant(a, c->variants.data[0], c->options.dtype), o,
-                         cmd_shape(o, a));
+    Status s = bind_inputs(&b, a, sig_of_variant(a, c->variants.data[0], c->options.dtype), o,
+                           cmd_shape(o, a));
     if (s != STATUS_DONE) return s;
-    if (!mask_map(&m, a, c, &b, 0, 0))
+    if (o->batch >= b.size[SIZE_B] || o->head >= b.size[SIZE_HQ])
+        s = cmd_fail(STATUS_USAGE, "--at=%d,%d: there are B = %d batch entries and H = %d heads",
+                     o->batch, o->head, b.size[SIZE_B], b.size[SIZE_HQ]);
+    else if (!mask_map(&m, a, c, &b, o->batch, o->head))
         s = cmd_fail(STATUS_INPUT, "too many tiles to draw: choose smaller sizes");
     else {
+        const char *place = o->batch || o->head
+                                ? arena_printf(a, " (batch %d, head %d)", o->batch, o->head)
+                                : "";
         fprintf(strcmp(o->output, "-") == 0 ? stderr : stdout,
-                "%s, tiles of %dx%d: %lld skipped, %lld partial, %lld full; %.2f%% of the pairs "
+                "%s%s, tiles of %dx%d: %lld skipped, %lld partial, %lld full; %.2f%% of the pairs "
                 "take part\n",
-                b.sig->name, m.tile_q, m.tile_k, (long long)m.count[MASK_SKIPPED],
+                b.sig->name, place, m.tile_q, m.tile_k, (long long)m.count[MASK_SKIPPED],
                 (long long)m.count[MASK_PARTIAL], (long long)m.count[MASK_FULL], 100 * m.inside);
         text_init(&t, a);
-        draw(&t, a, &m, b.sig->name);
+        draw(&t, a, &m, arena_printf(a, "%s%s", b.sig->name, place));
         s = file_write(o->output, t.s, t.n);
     }
     bind_free(&b);
@@ -154,6 +160,11 @@ static Status picture(Compile *c, const Options *o) {
 Status cmd_mask(const Options *o) {
     Compile c;
     if (!o->output) return cmd_fail(STATUS_USAGE, "nothing to write: give -o MASK.svg");
+    if (strcmp(o->output, "-") != 0 && strncmp(o->output, "/dev/", 5) != 0 &&
+        !cmd_has_extension(o->output, ".svg"))
+        return cmd_fail(STATUS_USAGE, "-o %s: the picture is an SVG, written to a file that ends "
+                                      "in .svg",
+                        o->output);
     Status s = cmd_open(&c, o, o->files.data[0], TARGET_HOST, o->has_dtype ? o->dtype : DT_F32);
     if (s == STATUS_DONE) s = cmd_only(&c, o);
     if (s == STATUS_DONE) {

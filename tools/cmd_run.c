@@ -184,8 +184,5 @@ static Status run_artifact(const Options *o) {
 }
 
 Status cmd_run(const Options *o) {
-    static const char *const compiled[] = {".ptx", ".hsaco", ".o", ".so"};
-    for (int i = 0; i < 4; i++)
-        if (cmd_has_extension(o->files.data[0], compiled[i])) return run_artifact(o);
-    return run_source(o);
+    return cmd_is_artifact(o->files.data[0]) ? run_artifact(o) : run_source(o);
 }

@@ -7,6 +7,8 @@
 
 static const char std_folder[] = "<std>"; // no folder: the modules below are served under this name
 
+const char compile_stdin[] = "<stdin>";
+
 static const struct {
     const char *path, *text;
     size_t n;
@@ -42,10 +44,11 @@ static bool read_source(void *ctx, Arena *a, const char *path, const char **text
             *n = std_modules[i].n;
             return true;
         }
-    FILE *f = fopen(path, "rb");
+    bool in = strcmp(path, compile_stdin) == 0;
+    FILE *f = in ? stdin : fopen(path, "rb");
     if (!f) return *why = strerror(errno), false;
     bool good = read_file(a, f, text, n, why);
-    fclose(f);
+    if (!in) fclose(f);
     return good;
 }
 

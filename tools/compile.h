@@ -29,6 +29,9 @@ typedef struct Compile {
     VEC(TileProgram *) tiles;
 } Compile;
 
+// As source.path: the source is read from stdin.
+extern const char compile_stdin[];
+
 // Whether this version compiles for a target; what it refuses otherwise is a diagnostic.
 bool compile_supports(TargetId target);
 

@@ -1,10 +1,12 @@
 // options.c: see options.h. `--name=value`, `--name value`, `-xvalue` and `-x value` are the same;
 // `--` ends the options.
 #include "options.h"
+#include "frontend/names.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef enum OptionId {
 #define OPTION(e, name, letter, meta, verbs, help) OPT_##e,
@@ -52,8 +54,24 @@ void options_help(Verb v) {
            "device or the system failed.\n");
 }
 
+// What options with few values take, for who gives another.
+static const char *const takes[OPT_COUNT] = {
+    [OPT_OUTPUT] = "a file's name, or - for stdout",
+    [OPT_TARGET] = "host, sm_80, sm_90a, gfx90a, gfx942 or gfx1100",
+    [OPT_EMIT] = "ast, row, tile, schedule, llvm or asm",
+    [OPT_PHASE] = "a list of fwd, bwd, decode, combine",
+    [OPT_DTYPE] = "f32, f16 or bf16",
+    [OPT_LEVEL] = "0, 1, 2 or 3",
+    [OPT_DEVICE] = "cpu, cuda, cuda:N, hip or hip:N",
+    [OPT_SEED] = "a whole number from 0 to 18446744073709551615",
+    [OPT_REPEAT] = "a whole number from 1 to 1000000",
+    [OPT_AT] = "two indices from 0, of the batch entry and the head, as in --at=0,3",
+};
+
 static Status bad_value(OptionId id, const char *value) {
-    return cmd_fail(STATUS_USAGE, "--%s: bad value '%s'", rows[id].name, value);
+    bool letter = rows[id].letter && id != OPT_OUTPUT;
+    return cmd_fail(STATUS_USAGE, "%s%.*s: bad value '%s': it takes %s", letter ? "-" : "--",
+                    letter ? 1 : 99, letter ? &rows[id].letter : rows[id].name, value, takes[id]);
 }
 
 // A name among some. -1: not one of them.
@@ -137,6 +155,17 @@ static Status set_emit(Options *o, const char *value) {
     return STATUS_DONE;
 }
 
+static Status set_place(Options *o, const char *value) {
+    char batch[16] = "", head[16] = "", more;
+    unsigned long long b = 0, h = 0;
+    if (sscanf(value, "%15[0-9],%15[0-9]%c", batch, head, &more) != 2 ||
+        !number(batch, INT32_MAX, &b) || !number(head, INT32_MAX, &h))
+        return bad_value(OPT_AT, value);
+    o->batch = (int)b;
+    o->head = (int)h;
+    return STATUS_DONE;
+}
+
 static Status set(Options *o, Arena *a, OptionId id, const char *value) {
     unsigned long long n;
     NameValue pair = {NULL, NULL};
@@ -177,6 +206,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
         if (!number(value, 1000000, &n) || !n) return bad_value(id, value);
         o->repeat = (int)n;
         return s;
+    case OPT_AT: return set_place(o, value);
     case OPT_HELP: o->help = true; return s;
     case OPT_VERSION: o->version = true; return s;
     case OPT_COUNT: break;
@@ -222,9 +252,37 @@ static Verb verb_of(const char *word) {
     return VERB_COMPILE;
 }
 
+// A first word that looks like no file and is none: it was meant to be a verb.
+static Status no_verb(const char *word) {
+    NameGuess g;
+    if (strpbrk(word, "./") || word[0] == '-' || !*word || access(word, F_OK) == 0)
+        return STATUS_DONE;
+    names_guess_init(&g, word);
+    for (int v = 1; v < VERB_COUNT; v++) names_guess(&g, verbs[v].name);
+    if (g.best)
+        return cmd_fail(STATUS_USAGE, "'%s' is neither a verb nor a file; did you mean '%s'?", word,
+                        g.best);
+    return cmd_fail(STATUS_USAGE,
+                    "'%s' is neither a verb nor a file; the verbs are run, check, bench, explain "
+                    "and mask",
+                    word);
+}
+
+static Status count_files(const Options *o) {
+    if (o->files.n == 0) return cmd_fail(STATUS_USAGE, "no file given; `attnc --help` tells how");
+    if (o->files.n == 1 || o->verb == VERB_BENCH) return STATUS_DONE;
+    Verb late = o->verb == VERB_COMPILE ? verb_of(o->files.data[1]) : VERB_COMPILE;
+    if (late != VERB_COMPILE)
+        return cmd_fail(STATUS_USAGE, "the verb comes first: attnc %s %s", verbs[late].name,
+                        o->files.data[0]);
+    return cmd_fail(STATUS_USAGE, "one file at a time: '%s' is one too many", o->files.data[1]);
+}
+
 Status options_parse(Options *o, Arena *a, int argc, char **argv) {
     *o = (Options){.verb = argc > 1 ? verb_of(argv[1]) : VERB_COMPILE, .level = 2};
     bool only_files = false;
+    Status verb = argc > 1 && o->verb == VERB_COMPILE ? no_verb(argv[1]) : STATUS_DONE;
+    if (verb != STATUS_DONE) return verb;
     for (int i = o->verb == VERB_COMPILE ? 1 : 2; i < argc; i++) {
         if (only_files || argv[i][0] != '-' || !argv[i][1])
             VEC_PUSH(a, &o->files, (const char *)argv[i]);
@@ -236,10 +294,7 @@ Status options_parse(Options *o, Arena *a, int argc, char **argv) {
             if (o->help || o->version) return STATUS_DONE;
         }
     }
-    if (o->files.n == 0) return cmd_fail(STATUS_USAGE, "no file given; `attnc --help` tells how");
-    if (o->files.n > 1 && o->verb != VERB_BENCH)
-        return cmd_fail(STATUS_USAGE, "one file at a time: '%s' is one too many", o->files.data[1]);
-    return STATUS_DONE;
+    return count_files(o);
 }
 
 const char *options_size(const char **s, Arena *a, int64_t *value, bool *good) {

@@ -46,6 +46,7 @@ typedef struct Options {
     int ordinal; // of the device
     uint64_t seed;
     int repeat; // 0: not given
+    int batch, head; // of the mask that is drawn
 } Options;
 
 // Prints what is wrong. STATUS_INPUT for what this version does not support, STATUS_USAGE for the

@@ -97,6 +97,28 @@ gives 2 relu_attn.attn --emit=paper
 gives 2 two.attn --entry=none -o two.ptx
 gives 2 run two.attn
 gives 2 run relu_attn.attn -o x
+gives 2 rnu relu_attn.attn
+says err "did you mean 'run'?"
+gives 2 frobnicate
+says err 'neither a verb nor a file'
+gives 2 relu_attn.attn check
+says err 'the verb comes first'
+gives 2 run relu_attn.attn --dtype=f64
+says err 'f32, f16 or bf16'
+gives 2 relu_attn.attn -o relu.xyz
+says err '.ptx (sm_80, sm_90a)'
+gives 2 mask relu_attn.attn -o mask.png
+for verb in check explain bench 'mask -o a.svg'; do
+    gives 2 $verb relu.o
+    says err 'is an artifact'
+    holds '[ ! -s out ]'
+done
+head -c 2000 /bin/sh >binary.attn
+gives 2 check binary.attn
+printf 'attention a { \000\033[31m }' >zero.attn
+gives 1 check zero.attn
+says err 'is no text'
+holds '[ "$(wc -l <err)" -eq 1 ]'
 gives 3 missing.attn -o relu.ptx
 gives 3 relu_attn.attn -o no/such/folder/relu.ptx
 gives 3 . -o relu.ptx
@@ -211,6 +233,28 @@ gives 0 mask "$top/stdlib/causal.attn" --shape=Sq=300,Sk=300 -o causal.svg
 says causal.svg '</svg>'
 says out 'partial'
 gives 2 mask "$top/stdlib/causal.attn"
+cat >heads.attn <<'ATTN'
+attention heads {
+    dim D = 16;
+    score(q, k)               = dot(q, k);
+    mask(b, h, q_idx, kv_idx) = q_idx - kv_idx < 64 * h;
+    normalize(s)              = s;
+}
+ATTN
+gives 0 mask heads.attn --shape=H=3,B=100000,Sq=200000,Sk=256 -o heads.svg # no room for q, k and v is taken
+gives 0 mask heads.attn --shape=H=3,q_offset=0 -o heads.svg --at=0,2
+says out 'head 2'
+cp out two
+gives 0 mask heads.attn --shape=H=3 -o heads.svg --at=0,1
+holds '! cmp -s out two'
+gives 2 mask heads.attn --shape=H=3 -o heads.svg --at=0,3
+gives 2 mask heads.attn --shape=H=3 -o heads.svg --at=first
+"$attnc" check - <heads.attn >out 2>err
+holds '[ $? -eq 0 ]'
+sed 's/dot/dit/' heads.attn | "$attnc" check - >out 2>err
+says err '<stdin>:3:'
+gives 1 bench broken.attn
+holds '[ ! -s out ]'
 gives 0 bench relu_attn.attn --shape=Sq=64 --shape=Sq=128 --repeat=3
 says out 'Sq=128'
 
