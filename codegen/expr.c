@@ -409,9 +409,33 @@ static bool bound_of(Cg *cg, CgElem *at, const Ex *e, Bound *b, int depth) {
     return true;
 }
 
+static Val between(Cg *cg, Val v, int low, int high) {
+    Val most[] = {v, cg_i32(cg, high)}, least[] = {NULL, cg_i32(cg, low)};
+    least[0] = intrinsic_of(cg, "llvm.smin", most, 2);
+    return intrinsic_of(cg, "llvm.smax", least, 2);
+}
+
+// Both sides at once, where an offset is in [0, FAR_OFFSET): offset - low, which wraps below, is
+// less than the interval's length. Cut to where offsets are, bounds do not overflow.
+static Val built_interval(Cg *cg, CgElem *at, const Ex *e) {
+    enum { FAR_OFFSET = 1 << 20 };
+    Bound a, b;
+    if (e->op != EX_AND || !bound_of(cg, at, e->args[0], &a, 4)) return NULL;
+    if (!bound_of(cg, at, e->args[1], &b, 4) || a.axis != b.axis || a.upper == b.upper) return NULL;
+    assert(a.offset == b.offset && a.offset >= 0 && a.offset < FAR_OFFSET);
+    Val low = between(cg, a.upper ? b.limit : a.limit, 0, FAR_OFFSET);
+    Val high = between(cg, a.upper ? a.limit : b.limit, -1, FAR_OFFSET);
+    Val v[] = {LLVMBuildAdd(cg->b, LLVMBuildSub(cg->b, high, low, ""), cg_i32(cg, 1), ""),
+               cg_i32(cg, 0)};
+    Val length = intrinsic_of(cg, "llvm.smax", v, 2);
+    Val in = LLVMBuildSub(cg->b, cg_i32(cg, a.offset), low, "");
+    return LLVMBuildICmp(cg->b, LLVMIntULT, in, length, "");
+}
+
 static Val built_bound(Cg *cg, CgElem *at, const Ex *e) {
     Bound b;
-    if (!at || !at->place || e->type != EX_BOOL || !bound_of(cg, at, e, &b, 4)) return NULL;
+    if (!at || !at->place || e->type != EX_BOOL) return NULL;
+    if (!bound_of(cg, at, e, &b, 4)) return built_interval(cg, at, e);
     Val offset = cg_i32(cg, b.offset);
     return b.upper ? LLVMBuildICmp(cg->b, LLVMIntSLE, offset, b.limit, "")
                    : LLVMBuildICmp(cg->b, LLVMIntSLE, b.limit, offset, "");

@@ -79,6 +79,42 @@ START_TEST(sums_stay_in_threads) {
 }
 END_TEST
 
+// What masks and biases cost an element: a weight that cannot be -inf is not looked at, a sigmoid's
+// scale goes into the sum before it, an interval of keys is one comparison, and a bias linear in the
+// key one multiply-add.
+START_TEST(elements) {
+    static const char head[] = "attention t { dim D = 128; score(q, k) = dot(q, k) * rsqrt(D); ";
+    Arena *a = arena_new();
+    size_t n;
+    char *ptx = compile(a,
+                        arena_printf(a, "%s modify(s) = sigmoid(s - 3); normalize(s) = s; }", head),
+                        DT_BF16, &n);
+    int loops = 2, elements = 64;
+    ck_assert_int_eq(count(ptx, "0fFF800000"), 0);
+    ck_assert_int_eq(count(ptx, "selp.f32"), elements + loops * elements / 4);
+    free(ptx);
+    ptx = compile(a,
+                  arena_printf(a,
+                               "import std.normalization; %s mask(b, h, q, k) = k <= q && q - k < "
+                               "100; normalize(s) = softmax(s); }",
+                               head),
+                  DT_BF16, &n);
+    ck_assert_int_eq(count(ptx, ", 0fFF800000, %p"), elements);
+    free(ptx);
+    ptx = compile(a,
+                  arena_printf(a,
+                               "import std.normalization; %s modify(s, b, h, q, k) = s + exp2(-h) "
+                               "* (k - q); normalize(s) = softmax(s); }",
+                               head),
+                  DT_BF16, &n);
+    int each = 3; // the bias, its sum with the score, the exponent
+    ck_assert_int_ge(count(ptx, "fma.rn.ftz.f32"), loops * elements * each);
+    ck_assert_int_lt(count(ptx, "fma.rn.ftz.f32"), loops * elements * each + 64);
+    free(ptx);
+    arena_free(a);
+}
+END_TEST
+
 START_TEST(launch) {
     Arena *a = arena_new();
     size_t n, code_n;
@@ -118,6 +154,7 @@ Suite *codegen_nvptx_suite(void) {
     tcase_set_timeout(t, 120);
     tcase_add_test(t, instructions);
     tcase_add_test(t, sums_stay_in_threads);
+    tcase_add_test(t, elements);
     tcase_add_test(t, launch);
     tcase_add_test(t, widths);
     suite_add_tcase(s, t);
