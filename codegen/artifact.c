@@ -15,7 +15,8 @@
 #include "ir/dtypes.def"
 #undef DTYPE
 _Static_assert((int)SIZE_FREE == (int)ABI_SIZE_FREE, "the fixed sizes");
-_Static_assert((int)SIZE_LIMIT == (int)ABI_MAX_SIZE, "what the passes count on is what launches may have");
+_Static_assert((int)SIZE_LIMIT == (int)ABI_MAX_SIZE,
+               "what the passes count on is what launches may have");
 
 // ---- expressions
 

@@ -32,8 +32,9 @@ struct CgElem {
     // Of an axis along which elements stand at known places: POS(axis) = *first + offset, *first at
     // least 0 and the same for many elements. False: of another axis. May be NULL.
     bool (*place)(Cg *cg, CgElem *at, int axis, Val *first, int *offset);
-    int lane_axis;                            // the axis along the lanes when lanes > 1, and
+    int lane_axis;  // the axis along the lanes when lanes > 1, and
     Val lane_first; // its POS at lane 0 (i32): what makes loads along it contiguous
+    int copies;     // how many elements have the same expressions built in place; 0 is 1
     void *ctx;
     ExMemo memo; // Val by expression; all zero to begin with, and again for the next element
 };
@@ -142,6 +143,9 @@ struct Cg {
     Val grid_b, grid_h, step; // i32
     Val tile[TILE_MAX_AXES];  // i32
     Val valid;                // i1: SYM_VALID, in roles
+    Val arguments;            // ptr: the arguments in memory, by slot; NULL until asked for
+    ExMemo outlines;          // long expressions that are functions (outline.c)
+    bool share_math;          // mathematical functions are calls
 };
 
 // ---- llvm.c: small helpers over the builder
@@ -162,6 +166,7 @@ Val cg_fast(
 int cg_lanes(Val v);                    // elements of a vector; 1 for a scalar
 Ty cg_vector(Ty t, int lanes);          // t itself for one lane
 Val cg_widen(Cg *cg, Val v, int lanes); // a splat unless v is a vector already
+Val cg_internal(Cg *cg, const char *name, Ty type); // a function with the attributes of cg->fn
 void cg_attribute(Cg *cg, Val fn, const char *name,
                   const char *value); // value NULL: one of LLVM's own names
 void cg_param_attribute(Cg *cg, Val fn, int param, const char *name, uint64_t value);
@@ -175,6 +180,8 @@ Val cg_pointer(Cg *cg, int tensor);         // ptr
 Val cg_stride(Cg *cg, int tensor, int dim); // i64 elements; the last dim's is constant 1
 Val cg_extent(Cg *cg, int tensor, int dim); // i32
 Val cg_scalar(Cg *cg, int input);           // f32, i32 or i1
+
+Val cg_arguments(Cg *cg);                   // ptr: all of the above but maps, 8 bytes a slot
 
 // ---- lower.c
 // The operations of a block; loop: the one whose body it is, or NULL.
@@ -199,6 +206,13 @@ Val cg_math(Cg *cg, ExOp op, const Val *args,
 Val cg_math_fallback(Cg *cg, ExOp op, const Val *args); // the operations that LLVM has
 Val cg_math_formula(Cg *cg, ExOp op, const Val *args);  // math.c: those made of others
 Val cg_pow_signs(Cg *cg, Val a, Val b, Val magnitude);  // magnitude: of a to the power b
+
+// ---- outline.c: long expressions as functions
+bool cg_is_long(const Ex *const *order, int n, int copies); // the nodes to build
+Val cg_outline(Cg *cg, const Ex *e, CgElem *at, const Ex **order, int n);
+Val cg_outlined(Cg *cg, const Ex *e, CgElem *at); // NULL: not a function yet
+bool cg_shares_math(const Cg *cg, ExOp op);
+Val cg_shared_math(Cg *cg, ExOp op, Val *args, int n);
 
 // ---- artifact.c: the metadata of what was built (runtime/abi.h), in the arena
 struct AbiMeta;

@@ -17,14 +17,16 @@ static LLVMTargetMachineRef nv_machine(Cg *cg) {
     LLVMTargetRef t;
     char *error = NULL;
     if (LLVMGetTargetFromTriple("nvptx64-nvidia-cuda", &t, &error)) {
-        diag_error(cg->diags, (Span){0}, "this LLVM cannot make code for NVIDIA devices: %s", error);
+        diag_error(cg->diags, (Span){0}, "this LLVM cannot make code for NVIDIA devices: %s",
+                   error);
         LLVMDisposeMessage(error);
         return NULL;
     }
     // PTX 7.4 is what CUDA 11.4 reads: every driver of the last years. sm_90a needs that of CUDA 12.
     bool hopper = cg->target->id == TARGET_SM90A;
-    return LLVMCreateTargetMachine(t, "nvptx64-nvidia-cuda", hopper ? "sm_90a" : "sm_80", hopper ? "+ptx80" : "+ptx74", LLVMCodeGenLevelDefault, LLVMRelocDefault,
-                                   LLVMCodeModelDefault);
+    return LLVMCreateTargetMachine(t, "nvptx64-nvidia-cuda", hopper ? "sm_90a" : "sm_80",
+                                   hopper ? "+ptx80" : "+ptx74", LLVMCodeGenLevelDefault,
+                                   LLVMRelocDefault, LLVMCodeModelDefault);
 }
 
 // ptxas optimizes again; what it cannot do is see equal addresses and conditions across a kernel's unrolled elements. The whole -O3
@@ -33,14 +35,18 @@ static const char *nv_passes(const Cg *cg) {
     // The roles' variables become registers. Blocks are merged before instcombine, which would sink what a
     // loop carries to the loop's last block: behind the exponentials that it is to run beside.
     if (cg->target->id == TARGET_SM90A)
-        return "function(mem2reg,simplifycfg,early-cse,instcombine<no-verify-fixpoint>,simplifycfg,early-cse)";
-    return cg->opt->opt == 0 ? "function(early-cse)" : "function(early-cse,instcombine<no-verify-fixpoint>,simplifycfg,early-cse)";
+        return "function(mem2reg,simplifycfg,early-cse,instcombine<no-verify-fixpoint>,simplifycfg,"
+               "early-cse)";
+    return cg->opt->opt == 0
+               ? "function(early-cse)"
+               : "function(early-cse,instcombine<no-verify-fixpoint>,simplifycfg,early-cse)";
 }
 
 // ---- the frame
 
 static void annotate(Cg *cg, const char *key, int value) {
-    LLVMMetadataRef v[] = {LLVMValueAsMetadata(cg->fn), LLVMMDStringInContext2(cg->c, key, strlen(key)),
+    LLVMMetadataRef v[] = {LLVMValueAsMetadata(cg->fn),
+                           LLVMMDStringInContext2(cg->c, key, strlen(key)),
                            LLVMValueAsMetadata(cg_i32(cg, value))};
     LLVMMetadataRef node = LLVMMDNodeInContext2(cg->c, v, 3);
     LLVMAddNamedMetadataOperand(cg->m, "nvvm.annotations", LLVMMetadataAsValue(cg->c, node));
@@ -75,7 +81,8 @@ static void map_attributes(Cg *cg) {
         VEC_PUSH(cg->arena, &params, index);
     }
     if (!params.n) return;
-    LLVMMetadataRef v[] = {LLVMValueAsMetadata(cg->fn), LLVMMDStringInContext2(cg->c, "grid_constant", 13),
+    LLVMMetadataRef v[] = {LLVMValueAsMetadata(cg->fn),
+                           LLVMMDStringInContext2(cg->c, "grid_constant", 13),
                            LLVMMDNodeInContext2(cg->c, params.data, (size_t)params.n)};
     LLVMMetadataRef node = LLVMMDNodeInContext2(cg->c, v, 3);
     LLVMAddNamedMetadataOperand(cg->m, "nvvm.annotations", LLVMMetadataAsValue(cg->c, node));
@@ -84,7 +91,8 @@ static void map_attributes(Cg *cg) {
 static void make_function(Cg *cg) {
     Ty *types = ARENA_ARRAY(cg->arena, Ty, cg->args.n + 1);
     for (int i = 0; i < cg->args.n; i++) types[i] = argument_type(cg, &cg->args.data[i]);
-    cg->fn = LLVMAddFunction(cg->m, cg->symbol, LLVMFunctionType(cg->void_, types, (unsigned)cg->args.n, false));
+    cg->fn = LLVMAddFunction(cg->m, cg->symbol,
+                             LLVMFunctionType(cg->void_, types, (unsigned)cg->args.n, false));
     LLVMSetFunctionCallConv(cg->fn, NV_PTX_KERNEL);
     cg_attribute(cg, cg->fn, "nounwind", NULL);
     cg_attribute(cg, cg->fn, "convergent", NULL);
@@ -162,8 +170,10 @@ static void nv_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
 
 static void view(Cg *cg, const TileOp *op) {
     const TileValue *buffer = op->args.data[0];
-    Val stage = LLVMBuildMul(cg->b, cg_uniform(cg, op->stage), cg_i32(cg, nv_tile(cg->k, buffer).bytes), "");
-    cg->value[op->results.data[0]->id].mem = LLVMBuildAdd(cg->b, cg->value[buffer->id].mem, stage, "");
+    Val stage = LLVMBuildMul(cg->b, cg_uniform(cg, op->stage),
+                             cg_i32(cg, nv_tile(cg->k, buffer).bytes), "");
+    cg->value[op->results.data[0]->id].mem =
+        LLVMBuildAdd(cg->b, cg->value[buffer->id].mem, stage, "");
 }
 
 static void alloc(Cg *cg, const TileOp *op) {
@@ -185,7 +195,9 @@ static void plain_op(Cg *cg, const TileOp *op) {
     case TILE_ALLOC: alloc(cg, op); return;
     case TILE_COPY: nv_copy(cg, op); return;
     case TILE_COMMIT: statement(cg, "cp.async.commit_group;"); return;
-    case TILE_WAIT: statement(cg, arena_printf(cg->arena, "cp.async.wait_group %d;", op->pending)); return;
+    case TILE_WAIT:
+        statement(cg, arena_printf(cg->arena, "cp.async.wait_group %d;", op->pending));
+        return;
     case TILE_VIEW: view(cg, op); return;
     case TILE_BARRIER: cg_intrinsic(cg, "llvm.nvvm.barrier0", NULL, 0, NULL, 0); return;
     case TILE_LOOP:

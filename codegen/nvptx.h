@@ -5,10 +5,10 @@
 // `mt` to each; along a row the four threads of a quad hold pairs of columns. This is how
 // mma.m16n8k16 leaves its result. For lane l, g = l / 4, t = l % 4:
 //
-//     [rows, columns]  element (m, n, r, c):  row 16 m + g + 8 r of the warp's, column 8 n + 2 t +
-//     c      index 4 (m N/8 + n) + 2 r + c [rows]           element (m, r), the same in all threads
-//     of a quad                                  index 2 m + r [columns]        element (n, c), the
-//     same in all quads and warps                                    index 2 n + c
+//     [rows, columns]  element (m, n, r, c), index 4 (m N/8 + n) + 2 r + c
+//                      row 16 m + g + 8 r of the warp's, column 8 n + 2 t + c
+//     [rows]           element (m, r), index 2 m + r; the same in all threads of a quad
+//     [columns]        element (n, c), index 2 n + c; the same in all quads and warps
 //     []               one element, the same everywhere
 //
 // Values of dtype f16 and bf16 hold pairs (c = 0, 1) as one i32: what mma takes as its operand.
@@ -26,11 +26,12 @@ typedef struct NvState {
     int *offset; // of shared values, by TileValue.id; -1: not in shared memory
     Val shared;  // i32: where the block's shared memory begins
     Val tid, lane, warp;
-    Val row0; // i32: the thread's first row within the tile
-    Val col0; // i32: its first column
+    Val row0;            // i32: the thread's first row within the tile
+    Val col0;            // i32: its first column
     int sigmoids;        // made so far (nvptx_math.c)
     struct NvSkip *skip; // of the step at hand (nvptx_skip.c); NULL: not in such a loop yet
-    bool *partial; // by TileValue.id: row sums that each thread keeps for itself (nvptx_loop.c); NULL: none
+    bool *
+        partial; // by TileValue.id: row sums that each thread keeps for itself (nvptx_loop.c); NULL: none
     struct Nv90 *roles; // sm_90a: of a kernel with roles; otherwise NULL
 } NvState;
 
@@ -51,10 +52,10 @@ typedef struct NvTile {     // of a value in shared memory: rows along the tiled
                             // (contiguous) along the whole one
     int row_axis, col_axis; // row_axis -1: a vector along col_axis
     int rows, cols;
-    int elem;  // bytes of an element
-    int pitch; // bytes from row to row: 16 more than the columns take, so that eight rows lie in
-               // different banks
-    int bytes; // of one stage
+    int elem;    // bytes of an element
+    int pitch;   // bytes from row to row: 16 more than the columns take, so that eight rows lie in
+                 // different banks
+    int bytes;   // of one stage
     bool panels; // as tensor copies leave it (nvptx90.h); pitch is that of a panel
 } NvTile;
 
@@ -87,7 +88,7 @@ Val nv_hidden(Cg *cg, Val v); // v, but nothing computed from it leaves the loop
 Val nv_math(Cg *cg, ExOp op, const Val *args); // nvptx_math.c
 
 // ---- operations
-void nv_map(Cg *cg, const TileOp *op);  // nvptx_map.c
+void nv_map(Cg *cg, const TileOp *op); // nvptx_map.c
 Val nv_across_quad(Cg *cg, ExOp reduce, Val v);
 // An expression of a map at one element of a fragment.
 Val nv_at(Cg *cg, const TileOp *map, const Ex *e, int m, int n, int r, int c);

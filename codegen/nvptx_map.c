@@ -40,7 +40,9 @@ static Val fragment_pos(Cg *cg, CgElem *elem, int axis) {
 
 Val nv_at(Cg *cg, const TileOp *map, const Ex *e, int m, int n, int r, int c) {
     At at = {.op = map, .m = m, .n = n, .r = r, .c = c};
-    CgElem elem = {.lanes = 1, .param = fragment_param, .pos = fragment_pos, .lane_axis = -1, .ctx = &at};
+    CgElem elem = {
+        .lanes = 1, .param = fragment_param, .pos = fragment_pos, .lane_axis = -1, .ctx = &at};
+    elem.copies = NV_WARP; // or so: mask tests, of all elements
     return cg_expr(cg, e, &elem);
 }
 
@@ -176,7 +178,8 @@ static void walk_roles(Cg *cg, CgElem *elem) {
                 if (at->op->waits && done++ == at->op->after) nv90_pinned_wait(cg, at->op);
                 element(cg, elem, pair);
             }
-    if (at->op->waits && (at->op->after < 0 || done <= at->op->after)) nv90_mma_wait(cg, at->op->pending);
+    if (at->op->waits && (at->op->after < 0 || done <= at->op->after))
+        nv90_mma_wait(cg, at->op->pending);
     pack_wide(cg, at);
 }
 
@@ -186,11 +189,16 @@ static NvShape space_of(Cg *cg, const TileOp *op) {
     return nv_shape(cg, &all);
 }
 
+static int elements_of(NvShape s) {
+    return s.mt * s.nt * (s.rows ? 2 : 1) * (s.col_axis >= 0 ? 2 : 1);
+}
+
 static void fragment_map(Cg *cg, const TileOp *op) {
     At at = {.op = op, .space = space_of(cg, op)};
     CgElem elem = {
         .lanes = 1, .param = fragment_param, .pos = fragment_pos, .lane_axis = -1, .ctx = &at};
     elem.place = fragment_place;
+    elem.copies = nv_state(cg)->roles ? 1 : elements_of(at.space);
     for (int i = 0; i < op->results.n; i++) {
         const TileValue *v = op->results.data[i];
         CgValue *value = &cg->value[v->id];
@@ -207,7 +215,8 @@ static void fragment_map(Cg *cg, const TileOp *op) {
         const bool *partial = nv_state(cg)->partial;
         if (out->reduce == EX_CONST || (partial && partial[op->results.data[i]->id])) continue;
         assert(out->reduce_axis != nv_state(cg)->row_axis && "rows are not reduced in registers");
-        for (int j = 0; j < value->n; j++) value->e[j] = nv_across_quad(cg, out->reduce, value->e[j]);
+        for (int j = 0; j < value->n; j++)
+            value->e[j] = nv_across_quad(cg, out->reduce, value->e[j]);
     }
 }
 
@@ -286,7 +295,9 @@ static void cooperative_map(Cg *cg, const TileOp *op) {
 
 // ---- an accumulator's rescaling
 
-enum { WORTH_A_BRANCH = 96 }; // registers; at 64 columns, and with one m16 tile a warp, the branch was measured to cost more than it saves
+enum {
+    WORTH_A_BRANCH = 96
+}; // registers; at 64 columns, and with one m16 tile a warp, the branch was measured to cost more than it saves
 
 // The operand that is multiplied by a number per row and nothing else, or NULL: `acc * c`.
 static const TileValue *scaled_by_row(Cg *cg, const TileOp *op, const TileValue **factor) {
@@ -294,7 +305,8 @@ static const TileValue *scaled_by_row(Cg *cg, const TileOp *op, const TileValue 
     if (op->results.n != 1 || op->outs.data[0].reduce != EX_CONST || e->op != EX_MUL) return NULL;
     const TileValue *v[2] = {NULL, NULL};
     for (int i = 0; i < 2; i++)
-        if (e->args[i]->op == EX_SYM && e->args[i]->sym == SYM_PARAM) v[i] = op->args.data[e->args[i]->index];
+        if (e->args[i]->op == EX_SYM && e->args[i]->sym == SYM_PARAM)
+            v[i] = op->args.data[e->args[i]->index];
     if (!v[0] || !v[1]) return NULL;
     int big = v[0]->rank == 2 ? 0 : 1;
     const TileValue *result = op->results.data[0];
@@ -320,7 +332,8 @@ static Val any_moved(Cg *cg, const CgValue *factor) {
 // Once the rows' maxima have settled the factors are all 1, and the accumulator, which is most of the registers, need not be touched.
 static void rescale(Cg *cg, const TileOp *op, const TileValue *acc, const TileValue *factor) {
     Val any = any_moved(cg, &cg->value[factor->id]);
-    Blk before = LLVMGetInsertBlock(cg->b), work = cg_block(cg, "rescale"), done = cg_block(cg, "rescaled");
+    Blk before = LLVMGetInsertBlock(cg->b), work = cg_block(cg, "rescale"),
+        done = cg_block(cg, "rescaled");
     LLVMBuildCondBr(cg->b, any, work, done);
     LLVMPositionBuilderAtEnd(cg->b, work);
     fragment_map(cg, op);
@@ -330,7 +343,8 @@ static void rescale(Cg *cg, const TileOp *op, const TileValue *acc, const TileVa
     CgValue *value = &cg->value[op->results.data[0]->id];
     for (int i = 0; i < value->n; i++) {
         Val phi = LLVMBuildPhi(cg->b, cg->f32, "");
-        LLVMAddIncoming(phi, (Val[]){value->e[i], cg->value[acc->id].e[i]}, (Blk[]){work, before}, 2);
+        LLVMAddIncoming(phi, (Val[]){value->e[i], cg->value[acc->id].e[i]}, (Blk[]){work, before},
+                        2);
         value->e[i] = phi;
     }
 }

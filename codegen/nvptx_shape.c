@@ -103,7 +103,8 @@ static Val panel_offset(Cg *cg, const NvTile *t, Val row, Val col) {
     Val panel = LLVMBuildLShr(cg->b, col, cg_i32(cg, 6), "");
     Val at = LLVMBuildMul(cg->b, panel, cg_i32(cg, t->rows * t->pitch), "");
     at = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, row, cg_i32(cg, t->pitch), ""), "");
-    Val in = LLVMBuildMul(cg->b, LLVMBuildAnd(cg->b, col, cg_i32(cg, 63), ""), cg_i32(cg, t->elem), "");
+    Val in =
+        LLVMBuildMul(cg->b, LLVMBuildAnd(cg->b, col, cg_i32(cg, 63), ""), cg_i32(cg, t->elem), "");
     Val key = LLVMBuildMul(cg->b, LLVMBuildAnd(cg->b, row, cg_i32(cg, 7), ""), cg_i32(cg, 16), "");
     return LLVMBuildAdd(cg->b, at, LLVMBuildXor(cg->b, in, key, ""), "");
 }
