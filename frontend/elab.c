@@ -140,11 +140,26 @@ static void unify(Elab *e, Tx **v, int n, Span at) {
 
 // ---- operators
 
+static bool is_comparison(const Tx *v) {
+    return v->op == EX_EQ || v->op == EX_NE || v->op == EX_LT || v->op == EX_LE;
+}
+
+// What C, Python or plain habit may have meant.
+static const char *operand_hint(AstOp oper, Tx *const *v) {
+    bool bits = oper == AST_BAND || oper == AST_BOR || oper == AST_BXOR;
+    bool mixed = v[0]->type != v[1]->type && (v[0]->type == TX_BOOL || v[1]->type == TX_BOOL);
+    if (oper == AST_BXOR && (v[0]->type == TX_F32 || v[1]->type == TX_F32))
+        return " (a power is pow(x, y))";
+    if (bits && mixed && (is_comparison(v[0]) || is_comparison(v[1])))
+        return " (comparisons bind tighter than '&', '^' and '|', as in C: write parentheses)";
+    return "";
+}
+
 static Tx *wrong_operands(Elab *e, AstOp oper, const char *takes, Tx **v, int n, Span at) {
     if (n == 1)
         return fail(e, at, "'%s' takes %s, not %s", ast_op_text(oper), takes, type_of(v[0]));
-    return fail(e, at, "'%s' takes %s, not %s and %s", ast_op_text(oper), takes, type_of(v[0]),
-                type_of(v[1]));
+    return fail(e, at, "'%s' takes %s, not %s and %s%s", ast_op_text(oper), takes, type_of(v[0]),
+                type_of(v[1]), operand_hint(oper, v));
 }
 
 static bool all_of(Tx **v, int n, TxType t) {

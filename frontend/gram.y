@@ -6,6 +6,7 @@
 int ast_yylex(AST_YYSTYPE *value, Span *span, void *scanner);
 }
 %code {
+#include <ctype.h>
 #include <string.h>
 
 // A level of nesting takes at most about 26 entries (each binary precedence, a condition, a call), so the limit of 256 levels
@@ -295,6 +296,37 @@ static void put_expected(Text *t, const yysymbol_kind_t *expected, int n) {
         text_printf(t, "%s%s", i == 0 ? ", expected " : i + 1 < count ? ", " : " or ", names[i]);
 }
 
+static bool stands(const Parse *p, uint32_t from, uint32_t end, const char *word) {
+    return end - from == strlen(word) && !memcmp(p->text + from, word, end - from);
+}
+
+// The word that ends before `at`: [*from, *end).
+static void word_before(const Parse *p, uint32_t at, uint32_t *from, uint32_t *end) {
+    for (*end = at; *end > 0 && strchr(" \t", p->text[*end - 1]);) --*end;
+    for (*from = *end; *from > 0 && (isalnum((unsigned char)p->text[*from - 1]) || p->text[*from - 1] == '_');) --*from;
+}
+
+// What other languages write, where an operator (or an operand) was expected.
+static const char *habit(const Parse *p, Span at, bool operand) {
+    static const struct {
+        const char *word, *hint;
+    } after[] = {{"and", " ('and' is written '&&')"}, {"or", " ('or' is written '||')"}},
+      before[] = {{"not", " ('not' is written '!')"}, {"if", " (a choice is written 'condition ? a : b')"}};
+    char previous = at.start > 0 ? p->text[at.start - 1] : ' ';
+    uint32_t from, end;
+    if (operand) {
+        if (stands(p, at.start, at.end, "*") && previous == '*') return " (a power is pow(x, y))";
+        return "";
+    }
+    for (int i = 0; i < 2; i++)
+        if (stands(p, at.start, at.end, after[i].word)) return after[i].hint;
+    if (stands(p, at.start, at.end, "=")) return " (did you mean '=='?)";
+    word_before(p, at.start, &from, &end);
+    for (int i = 0; i < 2; i++)
+        if (stands(p, from, end, before[i].word)) return before[i].hint;
+    return "";
+}
+
 static int yyreport_syntax_error(const yypcontext_t *context, void *scanner, Parse *p) {
     (void)scanner;
     yysymbol_kind_t expected[YYNTOKENS];
@@ -308,6 +340,12 @@ static int yyreport_syntax_error(const yypcontext_t *context, void *scanner, Par
     else
         text_printf(&t, "unexpected '%.*s'", at.end - at.start > 40 ? 40 : (int)(at.end - at.start), p->text + at.start);
     put_expected(&t, expected, n);
+    bool operand = false, oper = false;
+    for (int i = 0; i < n; i++) {
+        operand |= expected[i] == YYSYMBOL_FLOAT;
+        oper |= expected[i] == YYSYMBOL_OROR;
+    }
+    if (operand || oper) text_puts(&t, habit(p, at, operand));
     if (is_reserved(token)) text_puts(&t, " (this is a reserved word)");
     diag_error(p->diags, at, "%s", t.s);
     return 0;

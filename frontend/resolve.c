@@ -57,7 +57,7 @@ static bool is_type_name(const char *s) {
 bool scope_define(Sema *s, Scope *scope, Decl *d) {
     const Decl *old = scope_find(scope, d->name);
     bool is_call = d->kind == DECL_FN || d->kind == DECL_NORMALIZATION;
-    if (!old || (old->kind == DECL_BUILTIN && is_type_name(d->name) && !is_call)) {
+    if (!old || old->refused || (old->kind == DECL_BUILTIN && is_type_name(d->name) && !is_call)) {
         names_put(s->arena, &scope->names, d->name, d);
         return true;
     }
@@ -84,6 +84,7 @@ void sema_init_builtins(Sema *s) {
 // " (did you mean 'x'?)", or "" where nothing is near.
 static const char *suggest(Sema *s, const Scope *scope, const char *name) {
     if (s->diags->errors > DIAG_MAX_ERRORS) return "";
+    if (!strcmp(name, "not")) return " ('not' is written '!')";
     NameGuess g;
     names_guess_init(&g, name);
     for (; scope; scope = scope->parent)

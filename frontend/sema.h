@@ -43,7 +43,8 @@ typedef struct Decl {
     int builtin; // BUILTIN: row of builtins.def
     Tx *value;   // CONSTANT, CONST, SIZE, DIM, scalar INPUT: what the name stands for
     int input;   // INPUT
-    int slot;    // PARAM, LET
+    bool refused; // INPUT: its name may not be an input's; others may have it
+    int slot;     // PARAM, LET
     Body *body;  // FN, NORMALIZATION
 } Decl;
 

@@ -179,9 +179,13 @@ static void check_input(Check *c, const AstItem *item) {
         return;
     }
     TxInput in = {.name = item->name.s, .span = item->name.span};
-    if (is_tensor_name(c, in.name))
+    if (is_tensor_name(c, in.name)) {
         diag_error(s->diags, in.span,
                    "an input may not be called '%s': that is a tensor of every variant", in.name);
+        Decl *d = define(c, DECL_INPUT, in.name, in.span, tx_bad(&s->tx));
+        if (d) d->refused = true;
+        return;
+    }
     if (!input_dtype(&item->type, &in.dtype))
         diag_error(s->diags, item->type.span,
                    "'%s' is no type: inputs are f32, f16, bf16, i32 or bool", item->type.s);
@@ -225,6 +229,42 @@ static void unknown_clause(Check *c, const AstItem *item) {
                g.best ? " (did you mean '" : "", g.best ? g.best : "", g.best ? "'?)" : "");
 }
 
+static const char *const sym_names[TS_COUNT] = {
+#define TSYM(e, name, type, row, sym) name,
+#include "symbols.def"
+#undef TSYM
+};
+
+static int place_of(const struct ClauseInfo *info, const char *name) {
+    for (int i = 0; i < info->nparams; i++)
+        if (!strcmp(sym_names[info->params[i]], name)) return i;
+    return -1;
+}
+
+// Parameters are told by their places, and may have any names; but one that has the name of another
+// place was hardly meant so.
+static void check_places(Check *c, const AstItem *item, const struct ClauseInfo *info) {
+    for (int i = 0; i < item->params.n && i < info->nparams; i++) {
+        const AstName *p = &item->params.data[i];
+        const char *meant = sym_names[info->params[i]];
+        bool position = !strcmp(p->s, "q_idx") || !strcmp(p->s, "kv_idx");
+        int place = place_of(info, p->s);
+        if (!strcmp(p->s, meant) || (place < 0 && !position)) continue;
+        if (place >= 0 && place < i && !strcmp(item->params.data[place].s, p->s))
+            continue; // given twice, which was reported
+        Text t;
+        text_init(&t, c->s->arena);
+        for (int k = 0; k < info->nparams; k++)
+            text_printf(&t, "%s%s", k ? ", " : "", sym_names[info->params[k]]);
+        Diag *g = diag_warning(c->s->diags, p->span, "'%s' stands where '%s' gets its '%s'", p->s,
+                               info->name, meant);
+        diag_note(c->s->diags, g, item->name.span,
+                  "parameters are told by their places: %s(%s); trailing ones may be left out",
+                  info->name, t.s);
+        return;
+    }
+}
+
 static void emit_outputs(Check *c, ElabEmits *emits);
 
 static void check_clause(Check *c, const AstItem *item) {
@@ -250,6 +290,7 @@ static void check_clause(Check *c, const AstItem *item) {
                    "'%s' has at most %d parameters", info->name, info->nparams);
         return;
     }
+    check_places(c, item, info);
     Tx *args[MAX_PARAMS];
     for (int i = 0; i < item->params.n; i++)
         args[i] = tx_sym(&s->tx, info->params[i], 0, item->params.data[i].span);

@@ -4,6 +4,7 @@
 //
 //   // error: TEXT               on the line of an error; its message contains TEXT. Several may
 //   follow each other
+//   // warning: TEXT             the same of a warning
 //   // error FILE:LINE: TEXT     the same for another file (its name ends with FILE) and line; line
 //   0: an error without a place
 //   // args: -DNAME=V -IDIR      options for this file
@@ -37,6 +38,7 @@ typedef struct Expected {
     const char *file; // NULL: the test itself
     int line;
     const char *text;
+    Severity severity;
     bool met;
 } Expected;
 
@@ -82,16 +84,17 @@ static const char *trimmed(Arena *a, const char *s, size_t n) {
 
 // ---- expectations of diagnostics
 
-static void expect_error(Test *t, const char *file, int line, const char *text) {
-    Expected e = {file, line, text, false};
+static void expect(Test *t, Severity severity, const char *file, int line, const char *text) {
+    Expected e = {file, line, text, severity, false};
     VEC_PUSH(t->arena, &t->expected, e);
 }
 
-static void read_errors(Test *t, const char *line, int number) {
-    for (const char *at; (at = strstr(line, "// error: ")); line = at + 1) {
-        const char *text = at + strlen("// error: "), *next = strstr(text, "// error: ");
-        expect_error(t, NULL, number,
-                     trimmed(t->arena, text, next ? (size_t)(next - text) : strlen(text)));
+static void read_expected(Test *t, Severity severity, const char *mark, const char *line,
+                          int number) {
+    for (const char *at; (at = strstr(line, mark)); line = at + 1) {
+        const char *text = at + strlen(mark), *next = strstr(text, mark);
+        expect(t, severity, NULL, number,
+               trimmed(t->arena, text, next ? (size_t)(next - text) : strlen(text)));
     }
 }
 
@@ -112,13 +115,14 @@ static void read_args(Test *t, char *args) {
 static void read_directive(Test *t, char *line, int number) {
     char file[200];
     int at, used = 0;
-    read_errors(t, line, number);
+    read_expected(t, DIAG_ERROR, "// error: ", line, number);
+    read_expected(t, DIAG_WARNING, "// warning: ", line, number);
     if (!strncmp(line, "// args: ", 9))
         read_args(t, line + 9);
     else if (sscanf(line, "// status: %d", &at) == 1)
         t->status = at;
     else if (sscanf(line, "// error %199[^:]:%d: %n", file, &at, &used) == 2 && used)
-        expect_error(t, arena_strdup(t->arena, file), at, line + used);
+        expect(t, DIAG_ERROR, arena_strdup(t->arena, file), at, line + used);
 }
 
 static bool ends_with(const char *s, const char *end) {
@@ -132,6 +136,12 @@ static int line_of(const Source *s, uint32_t at) {
     return line;
 }
 
+static bool expects_errors(const Test *t) {
+    for (int i = 0; i < t->expected.n; i++)
+        if (t->expected.data[i].severity == DIAG_ERROR) return true;
+    return false;
+}
+
 static void match_error(Test *t, const Diag *g) {
     const Source *s = &t->diags.files.data[g->span.file];
     int line = g->span.file ? line_of(s, g->span.start) : 0;
@@ -139,21 +149,21 @@ static void match_error(Test *t, const Diag *g) {
         Expected *e = &t->expected.data[i];
         bool place = e->line == line &&
                      (!line || (e->file ? ends_with(s->name, e->file) : g->span.file == 1));
-        if (!e->met && place && strstr(g->message, e->text)) {
+        if (!e->met && e->severity == g->severity && place && strstr(g->message, e->text)) {
             e->met = true;
             return;
         }
     }
-    fail(t, line, "unexpected error%s%s: %s", g->span.file > 1 ? " in " : "",
+    fail(t, line, "unexpected %s%s%s: %s", g->severity == DIAG_ERROR ? "error" : "warning", g->span.file > 1 ? " in " : "",
          g->span.file > 1 ? s->name : "", g->message);
 }
 
 static void check_errors(Test *t) {
     for (const Diag *g = t->diags.first; g; g = g->next)
-        if (g->severity == DIAG_ERROR) match_error(t, g);
+        if (g->severity != DIAG_NOTE) match_error(t, g);
     for (int i = 0; i < t->expected.n; i++)
         if (!t->expected.data[i].met)
-            fail(t, t->expected.data[i].line, "missing error: %s", t->expected.data[i].text);
+            fail(t, t->expected.data[i].line, "missing: %s", t->expected.data[i].text);
 }
 
 // ---- what compiles
@@ -411,7 +421,7 @@ static bool run_file(const char *path) {
         FeStatus status;
         t.module = fe_load(t.arena, &t.diags, &t.options, &status);
         check_errors(&t);
-        int want = t.status >= 0 ? t.status : t.expected.n ? FE_SOURCE : FE_OK;
+        int want = t.status >= 0 ? t.status : expects_errors(&t) ? FE_SOURCE : FE_OK;
         if ((int)status != want) fail(&t, 0, "the status is %d, not %d", (int)status, want);
     }
     if (t.module) {
