@@ -151,14 +151,43 @@ Val cg_input(Cg *cg, int tensor) {
     return cg->input[tensor] = p;
 }
 
+static ExType scalar_type(const Cg *cg, int input) {
+    return dtype_reads(cg->p->tensors.data[cg->p->inputs.data[input]].dtype);
+}
+
+// In memory: a bool is an i32.
+static Val scalar_argument(Cg *cg, int input) {
+    Ty t = scalar_type(cg, input) == EX_F32 ? cg->f32 : cg->i32;
+    return argument(cg, CG_ARG_SCALAR, input, 0, t);
+}
+
+// Where the kernel begins, for functions that are called from it.
+Val cg_arguments(Cg *cg) {
+    if (cg->arguments) return cg->arguments;
+    Val block = cg_alloca(cg, LLVMArrayType2(cg->i64, (uint64_t)cg->args.n), "arguments");
+    for (int slot = 0; slot < cg->args.n; slot++) {
+        const CgArg *a = &cg->args.data[slot];
+        Val v = a->kind == CG_ARG_POINTER  ? cg_pointer(cg, a->index)
+                : a->kind == CG_ARG_STRIDE ? cg_stride(cg, a->index, a->dim)
+                : a->kind == CG_ARG_SIZE   ? cg_size(cg, a->index)
+                : a->kind == CG_ARG_SCALAR ? scalar_argument(cg, a->index)
+                                           : NULL;
+        if (!v) continue;
+        Blk here = LLVMGetInsertBlock(cg->b);
+        LLVMPositionBuilderBefore(cg->b, LLVMGetBasicBlockTerminator(cg->entry));
+        Val at = cg_i64(cg, slot);
+        LLVMBuildStore(cg->b, v, LLVMBuildInBoundsGEP2(cg->b, cg->i64, block, &at, 1, ""));
+        LLVMPositionBuilderAtEnd(cg->b, here);
+    }
+    return cg->arguments = block;
+}
+
 Val cg_extent(Cg *cg, int tensor, int dim) {
     return cg_uniform(cg, cg->p->tensors.data[tensor].extent[dim]);
 }
 
 Val cg_scalar(Cg *cg, int input) {
-    Dtype d = cg->p->tensors.data[cg->p->inputs.data[input]].dtype;
-    ExType t = dtype_reads(d);
-    Val v = argument(cg, CG_ARG_SCALAR, input, 0, t == EX_F32 ? cg->f32 : cg->i32);
-    if (t != EX_BOOL) return v;
+    Val v = scalar_argument(cg, input);
+    if (scalar_type(cg, input) != EX_BOOL) return v;
     return LLVMBuildICmp(cg->b, LLVMIntNE, v, cg_i32(cg, 0), "");
 }

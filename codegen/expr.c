@@ -120,6 +120,7 @@ Val cg_math(Cg *cg, ExOp op, const Val *args, int n) {
     Val v[3] = {0};
     for (int i = 0; i < n; i++) v[i] = args[i];
     widen_all(cg, v, n);
+    if (cg_shares_math(cg, op)) return cg_shared_math(cg, op, v, n);
     Val r = cg->hooks->math ? cg->hooks->math(cg, op, v) : NULL;
     return r ? r : cg_math_fallback(cg, op, v);
 }
@@ -224,7 +225,9 @@ static Val built(const CgElem *at, const Ex *e) {
 // How an index that is already built varies along the lanes. Depth is bounded: a long chain is
 // taken as irregular.
 static bool lane_affine(Cg *cg, CgElem *at, const Ex *e, int depth, Affine *out) {
-    Val v = built(at, e);
+    const void *known = NULL;
+    if (!ex_memo_has(&at->memo, e, &known)) return false; // of another part (outline.c)
+    Val v = (Val)known;
     if (cg_lanes(v) == 1) {
         *out = (Affine){v, 0};
         return true;
@@ -516,9 +519,17 @@ Val cg_expr(Cg *cg, const Ex *e, CgElem *at) {
     const void *known = NULL;
     if (ex_memo_has(&at->memo, e, &known)) return (Val)known;
     const Ex **order;
-    int n = ex_order(cg->arena, &e, 1, &order);
-    for (int i = 0; i < n; i++)
-        if (!ex_memo_has(&at->memo, order[i], &known))
-            ex_memo_put(cg->arena, &at->memo, order[i], build(cg, at, order[i]));
-    return built(at, e);
+    Val v = cg_outlined(cg, e, at);
+    if (!v) {
+        int n = ex_order_beyond(cg->arena, &at->memo, e, &order);
+        if (cg_is_long(order, n, at->copies ? at->copies : 1)) {
+            v = cg_outline(cg, e, at, order, n);
+        } else {
+            for (int i = 0; i < n; i++)
+                ex_memo_put(cg->arena, &at->memo, order[i], build(cg, at, order[i]));
+            return built(at, e);
+        }
+    }
+    ex_memo_put(cg->arena, &at->memo, e, v);
+    return v;
 }

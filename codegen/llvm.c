@@ -64,6 +64,18 @@ static unsigned attribute_kind(const char *name) {
     return LLVMGetEnumAttributeKindForName(name, strlen(name));
 }
 
+Val cg_internal(Cg *cg, const char *name, Ty type) {
+    Val fn = LLVMAddFunction(cg->m, name, type);
+    LLVMAttributeIndex own = (LLVMAttributeIndex)LLVMAttributeFunctionIndex;
+    unsigned n = LLVMGetAttributeCountAtIndex(cg->fn, own);
+    LLVMAttributeRef *list = ARENA_ARRAY(cg->arena, LLVMAttributeRef, n + 1);
+    LLVMGetAttributesAtIndex(cg->fn, own, list);
+    for (unsigned i = 0; i < n; i++) LLVMAddAttributeAtIndex(fn, own, list[i]);
+    cg_attribute(cg, fn, "noinline", NULL);
+    LLVMSetLinkage(fn, LLVMInternalLinkage);
+    return fn;
+}
+
 void cg_attribute(Cg *cg, Val fn, const char *name, const char *value) {
     LLVMAttributeRef a = value ? LLVMCreateStringAttribute(cg->c, name, (unsigned)strlen(name),
                                                            value, (unsigned)strlen(value))

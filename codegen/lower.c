@@ -171,6 +171,8 @@ bool cg_kernel(Cg *cg, const TileProgram *p, const TileKernel *k, const char *sy
     cg->grid_b = cg->grid_h = cg->step = cg_i32(cg, 0);
     for (int i = 0; i < TILE_MAX_AXES; i++) cg->tile[i] = cg_i32(cg, 0);
     memset(&cg->maps, 0, sizeof cg->maps);
+    cg->arguments = NULL;
+    cg->outlines = (ExMemo){0};
     cg_collect_args(cg);
     cg->launch = (CgLaunch){.symbol = symbol, .threads = 1, .cluster = 1};
     int errors = cg->diags->errors;

@@ -275,7 +275,8 @@ void ex_memo_put(Arena *a, ExMemo *m, const Ex *key, const void *value) {
     m->slots[i].value = value;
 }
 
-int ex_order(Arena *a, const Ex *const *roots, int nroots, const Ex ***order) {
+static int order_of(Arena *a, const ExMemo *known, const Ex *const *roots, int nroots,
+                    const Ex ***order) {
     typedef struct Frame {
         const Ex *e;
         int next; // argument to look at
@@ -284,7 +285,7 @@ int ex_order(Arena *a, const Ex *const *roots, int nroots, const Ex ***order) {
     VEC(const Ex *) out = {0};
     ExMemo seen = {0};
     for (int r = 0; r < nroots; r++) {
-        if (ex_memo_has(&seen, roots[r], NULL)) continue;
+        if (ex_memo_has(&seen, roots[r], NULL) || ex_memo_has(known, roots[r], NULL)) continue;
         ex_memo_put(a, &seen, roots[r], NULL);
         Frame first = {roots[r], 0};
         VEC_PUSH(a, &stack, first);
@@ -296,13 +297,21 @@ int ex_order(Arena *a, const Ex *const *roots, int nroots, const Ex ***order) {
                 continue;
             }
             Frame arg = {top->e->args[top->next++], 0};
-            if (ex_memo_has(&seen, arg.e, NULL)) continue;
+            if (ex_memo_has(&seen, arg.e, NULL) || ex_memo_has(known, arg.e, NULL)) continue;
             ex_memo_put(a, &seen, arg.e, NULL);
             VEC_PUSH(a, &stack, arg);
         }
     }
     *order = out.data;
     return out.n;
+}
+
+int ex_order(Arena *a, const Ex *const *roots, int nroots, const Ex ***order) {
+    return order_of(a, &(ExMemo){0}, roots, nroots, order);
+}
+
+int ex_order_beyond(Arena *a, const ExMemo *known, const Ex *e, const Ex ***order) {
+    return order_of(a, known, &e, 1, order);
 }
 
 const Ex *ex_map(ExPool *p, const Ex *e, ExMapFn fn, void *ctx) {

@@ -93,6 +93,8 @@ typedef struct ExMemo {
 } ExMemo;
 bool ex_memo_has(const ExMemo *m, const Ex *key, const void **value); // value may be NULL
 void ex_memo_put(Arena *a, ExMemo *m, const Ex *key, const void *value);
+// The nodes of e that are not known, and not only under one that is; in the same order.
+int ex_order_beyond(Arena *a, const ExMemo *known, const Ex *e, const Ex ***order);
 bool ex_uses(const Ex *e, ExSym sym, int index); // index -1: any
 bool ex_is_f32(const Ex *e, float v);
 bool ex_is_i32(const Ex *e, int32_t v);
