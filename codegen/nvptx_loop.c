@@ -4,6 +4,10 @@
 // sum over the four threads of each quad at any time: they need not be added up at every step. So
 // its start is given to one thread of the quad, each thread adds what it has itself, and the parts
 // are added across the quad once, after the loop.
+//
+// Not where an accumulator is carried and nothing else goes across the quad at a step, such as a
+// maximum: nothing then says that the sum must be ready, the assembler puts its additions off, and
+// what is summed stays in registers, which the accumulator needs (a hundred words were spilled).
 #include "codegen/nvptx90.h"
 
 #include <assert.h>
@@ -101,6 +105,15 @@ static const TileValue *partial_sum(const TileOp *loop, int i) {
     return private ? tile : NULL;
 }
 
+static bool sums_have_time(const TileOp *loop) {
+    bool accumulates = false, crosses = false;
+    for (int i = 0; i < loop->carried.n; i++) accumulates |= loop->carried.data[i]->rank == 2;
+    for (const TileOp *op = loop->body.first; op; op = op->next)
+        for (int i = 0; op->kind == TILE_MAP && i < op->outs.n; i++)
+            crosses |= op->outs.data[i].reduce == EX_ROWMAX || op->outs.data[i].reduce == EX_ROWMIN;
+    return accumulates && !crosses;
+}
+
 static Val only_first_of_quad(Cg *cg, Val v) {
     Val quad = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
     Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, quad, cg_i32(cg, 0), "");
@@ -116,6 +129,7 @@ void nv_loop_begin(Cg *cg, CgLoop *loop) {
     }
     LoopState *own = loop->own = ARENA_NEW(cg->arena, LoopState);
     if (!s->partial) s->partial = ARENA_ARRAY(cg->arena, bool, cg->k->nvalues + 1);
+    if (sums_have_time(op)) return;
     for (int i = 0; i < op->carried.n; i++) {
         const TileValue *tile = partial_sum(op, i);
         if (!tile) continue;
