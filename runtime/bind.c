@@ -8,6 +8,7 @@
 // each tensor against the sizes. A size comes from the first tensor that has it as an extent, and
 // messages name that tensor.
 #include "rt.h"
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -68,9 +69,25 @@ static attn_status match_tensors(Binder *x) {
     return ATTN_OK;
 }
 
+// To the nearest number with so many bits, even on a tie: what an element of that type would hold.
+static double narrowed(double v, int bits, int least_exponent, double most) {
+    int e;
+    if (v == 0 || !isfinite(v)) return v;
+    (void)frexp(v, &e);
+    e = e - bits > least_exponent ? e - bits : least_exponent;
+    double r = ldexp(nearbyint(ldexp(v, -e)), e);
+    return fabs(r) > most ? copysign(INFINITY, v) : r;
+}
+
+static double scalar_value(AbiDtype t, double v) {
+    if (t == ABI_F16) return narrowed(v, 11, -24, 65504);
+    if (t == ABI_BF16) return narrowed(v, 8, -133, 0x1.fep127);
+    return v;
+}
+
 static attn_status scalar_bits(Binder *x, const AbiTensor *t, double value, uint64_t *bits) {
     if (abi_dtype_float((AbiDtype)t->dtype)) {
-        float f = (float)value;
+        float f = (float)scalar_value((AbiDtype)t->dtype, value);
         uint32_t u;
         memcpy(&u, &f, sizeof u);
         *bits = u;

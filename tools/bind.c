@@ -39,7 +39,15 @@ static bool read_number(const char *text, double *out) {
     if (strcmp(text, "true") == 0 || strcmp(text, "false") == 0) return *out = *text == 't', true;
     errno = 0;
     *out = strtod(text, &end);
-    return end != text && !*end;
+    return end != text && !*end && !(errno == ERANGE && isinf(*out));
+}
+
+// To what the input's type holds, as an array's elements are.
+static double rounded(Dtype t, double v) {
+    if (dtype_reads(t) != EX_F32) return v;
+    return t == DT_F16    ? half_to_f32(half_from_f32((float)v))
+           : t == DT_BF16 ? bf16_to_f32(bf16_from_f32((float)v))
+                          : (float)v;
 }
 
 static Status scalar(Bind *c, int arg, const char *text) {
@@ -55,12 +63,15 @@ static Status scalar(Bind *c, int arg, const char *text) {
         npy_free(&file);
         if (!one) return cmd_fail(STATUS_INPUT, "%s is a scalar: %s holds an array", g->name, text);
     } else if (!read_number(text, &v))
-        return cmd_fail(STATUS_USAGE, "--in %s=%s: %s is a scalar and takes a number", g->name,
-                        text, g->name);
+        return cmd_fail(STATUS_USAGE, "--in %s=%s: %s is a scalar and takes a number of type %s",
+                        g->name, text, g->name, dtype_name(g->dtype));
     if (dtype_reads(g->dtype) != EX_F32 && !(v >= INT32_MIN && v <= INT32_MAX && v == floor(v)))
         return cmd_fail(STATUS_USAGE, "--in %s=%s: %s is %s and takes a whole number", g->name,
                         text, g->name, dtype_name(g->dtype));
-    c->b->scalar[arg] = v;
+    c->b->scalar[arg] = rounded(g->dtype, v);
+    if (isfinite(v) && !isfinite(c->b->scalar[arg]))
+        return cmd_fail(STATUS_USAGE, "--in %s=%s: %s is %s, which holds no number as large",
+                        g->name, text, g->name, dtype_name(g->dtype));
     return STATUS_DONE;
 }
 

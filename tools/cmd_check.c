@@ -3,25 +3,41 @@
 // exit status 1.
 #include "cmd.h"
 #include "oracle.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+// The usual reason: a key that weighs nothing is still multiplied where its tile is visited.
+static void explain_wrong(const Binding *b) {
+    const Tensor *v = &b->tensor[sig_arg(b->sig, "v")];
+    int64_t bad = 0;
+    for (int64_t i = 0; i < v->count; i++) bad += !isfinite(tensor_get(v, i));
+    if (bad)
+        cmd_note("%lld elements of v are not finite: v must be finite wherever a kernel reads it, "
+                 "also in masked keys of a tile that is visited (0 * inf is NaN)",
+                 (long long)bad);
+}
+
 static Status compare(const Binding *b, double *const *reference, Dtype dtype) {
     double bound = cmd_bound(dtype);
-    bool good = true;
+    bool good = true, wrong = false;
     char sizes[512];
     printf("%s, %s, %s\n", b->sig->name, dtype_name(dtype), bind_describe(b, sizes, sizeof sizes));
     for (int i = 0; i < b->sig->args.n; i++) {
         if (b->sig->args.data[i].role != ARG_OUTPUT) continue;
         Error e = cmd_error(&b->tensor[i], reference[i]);
         bool fits = e.relative <= bound && !e.wrong;
-        printf("  %-12s relative error %.3g (bound %.3g), largest difference %.3g: %s\n",
-               b->sig->args.data[i].name, e.relative, bound, e.largest,
-               fits      ? "good"
-               : e.wrong ? "wrong where one of the two is not finite"
-                         : "OVER THE BOUND");
+        printf("  %-12s relative error %.3g (bound %.3g), largest difference %.3g: ",
+               b->sig->args.data[i].name, e.relative, bound, e.largest);
+        if (e.wrong)
+            printf("WRONG in %lld elements, where one of kernel and reference is not finite\n",
+                   (long long)e.wrong);
+        else
+            printf("%s\n", fits ? "good" : "OVER THE BOUND");
         good = good && fits;
+        wrong = wrong || e.wrong;
     }
+    if (wrong) explain_wrong(b);
     return good ? STATUS_DONE : STATUS_INPUT;
 }
 

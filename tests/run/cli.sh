@@ -253,6 +253,24 @@ gives 2 mask heads.attn --shape=H=3 -o heads.svg --at=first
 holds '[ $? -eq 0 ]'
 sed 's/dot/dit/' heads.attn | "$attnc" check - >out 2>err
 says err '<stdin>:3:'
+# a scalar is what its type holds; NaN in v is named
+cat >narrow.attn <<'ATTN'
+attention narrow {
+    dim D = 16;
+    input g: bf16;
+    input f: f16;
+    score(q, k)  = dot(q, k);
+    normalize(s) = s * (g - 0.10009765625) + s * (f - 0.0999755859375);
+}
+ATTN
+gives 0 run narrow.attn --in g=0.1 --in f=0.1
+says out 'from 0 to 0'
+gives 2 run narrow.attn --in g=0.1 --in f=70000
+gives 2 run narrow.attn --in g=1e400 --in f=1
+echo 'attention nan { dim D = 16; score(q, k) = 0; normalize(s) = s; output(o, b, h, i) = i == 63 ? sqrt(-1.0) : 1; }' >nan.attn
+gives 0 run nan.attn --shape=Sq=64 --out o=v.npy
+gives 1 check heads.attn --in v=v.npy --shape=H=1
+says err 'elements of v are not finite'
 gives 1 bench broken.attn
 holds '[ ! -s out ]'
 gives 0 bench relu_attn.attn --shape=Sq=64 --shape=Sq=128 --repeat=3
