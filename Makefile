@@ -41,7 +41,7 @@ COMPILER_A := $(BUILD)/libtools.a $(BUILD)/libcodegen.a $(BUILD)/libpasses.a $(B
 ALL_A      := $(COMPILER_A) $(BUILD)/libattnrt.a
 LIBS       := $(LLVM_LIBS) -lm -ldl -lpthread
 
-.PHONY: all check check-asan check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format install deps demo clean
+.PHONY: all check run-check check-asan check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format install deps demo clean
 all: $(BUILD)/attnc $(BUILD)/libattnc.a $(BUILD)/libattnrt.a $(BUILD)/libattnrt.so
 
 # ---- libraries and programs
@@ -56,7 +56,8 @@ $(BUILD)/%.a:
 	@mkdir -p $(@D); rm -f $@
 	ar rcs $@ $^
 $(BUILD)/libattnrt.so: $(RUNTIME_O)
-	$(CC) $(SAN) -shared -Wl,-soname,libattnrt.so.0 -o $@ $^ -ldl -lpthread -lm
+	$(CC) $(SAN) -shared -Wl,-soname,libattnrt.so.0 -o $@.0 $^ -ldl -lpthread -lm
+	ln -sf $(@F).0 $@
 $(BUILD)/attnc: $(VERBS_O) $(ALL_A)
 	$(CC) $(SAN) $(LDFLAGS) -o $@ $(VERBS_O) $(ALL_A) $(LIBS)
 
@@ -106,7 +107,11 @@ $(BUILD)/suites.def: $(wildcard tests/unit/*.c)
 	@mkdir -p $(@D)
 	for f in $(sort $(^:tests/unit/%.c=%)); do echo "SUITE($$f)"; done > $@
 
-check: all $(TESTS)
+# LLVM's flags are read when make starts: what is missing is installed first, and a make of its own goes on.
+check:
+	tests/deps.sh || echo "what is missing could not be installed: going on without"
+	$(MAKE) run-check
+run-check: all $(TESTS)
 	tests/check.sh $(BUILD)
 SANITIZED := OPT="-O1 -g" SAN="-fsanitize=address,undefined -fno-omit-frame-pointer" CFLAGS="$(CFLAGS) -Wno-format-truncation"
 check-asan:

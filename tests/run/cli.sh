@@ -123,6 +123,25 @@ gives 3 missing.attn -o relu.ptx
 gives 3 relu_attn.attn -o no/such/folder/relu.ptx
 gives 3 . -o relu.ptx
 
+# ---- linked: the library by its own name
+cat >link.c <<'C'
+#include "relu.h"
+#include <stdio.h>
+int main(void) {
+    attn_error e = {.status = ATTN_OK};
+    attn_artifact *relu;
+    attn_context *c = attn_create();
+    if (relu_open(c, &relu, &e)) return puts(e.message), 1;
+    attn_close(relu);
+    attn_destroy(c);
+}
+C
+build=$(dirname "$attnc")
+if [ -z "$SANITIZED" ] && [ -e "$build/libattnrt.so" ]; then
+    holds 'cc -I"$top/runtime" link.c relu.o -L"$build" -lattnrt -lpthread -ldl -lm -o link'
+    holds 'LD_LIBRARY_PATH=$build ./link'
+fi
+
 # ---- help
 for verb in '' run check bench explain mask; do
     gives 0 $verb --help
