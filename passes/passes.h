@@ -35,7 +35,11 @@ bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags);
 
 // All of the above, in order. pipeline.c
 TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags);
-// The algorithm level only (--emit=tile).
+// Whether there is a tile program for it at all: a head's columns are one tile, whose extent
+// tile_verify bounds. False with an error otherwise.
+enum { PASS_MAX_DIM = 1 << 16 };
+bool pass_accepts(const RowProgram *row, Diags *diags);
+// The algorithm level only (--emit=tile), of what pass_accepts.
 TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o);
 
 // What mask analysis knows of a rectangle of tiles: over queries [q0, q1] and keys [k0, k1] (all

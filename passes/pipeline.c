@@ -30,6 +30,14 @@ static void shape(TileProgram *p) {
     verify(p);
 }
 
+bool pass_accepts(const RowProgram *row, Diags *diags) {
+    if (row->D <= PASS_MAX_DIM && row->Dv <= PASS_MAX_DIM) return true;
+    bool queries = row->D > PASS_MAX_DIM;
+    diag_error(diags, row->span, "%s is %d; head dimensions up to %d are supported",
+               queries ? "D" : "Dv", queries ? row->D : row->Dv, PASS_MAX_DIM);
+    return false;
+}
+
 TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
     PassOptions effective = *o;
     effective.split = pass_splits(o);
@@ -40,6 +48,7 @@ TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
 }
 
 TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
+    if (!pass_accepts(s->row, diags)) return NULL;
     TileProgram *p = pass_algorithm(a, s, o);
     if (!pass_tile(p, o, diags)) return NULL;
     pass_set_splits(p);

@@ -97,8 +97,10 @@ static PassOptions pass_options(const Compile *c) {
 bool compile_algorithm(Compile *c) {
     if (!compile_streams(c)) return false;
     PassOptions o = pass_options(c);
-    for (int i = 0; i < c->streams.n; i++)
+    for (int i = 0; i < c->streams.n; i++) {
+        if (!pass_accepts(c->rows.data[i], &c->diags)) return false;
         VEC_PUSH(c->arena, &c->tiles, pass_algorithm(c->arena, c->streams.data[i], &o));
+    }
     return true;
 }
 

@@ -92,6 +92,12 @@ gives 2 relu_attn.attn -o relu.ptx --dtype=f8
 gives 2 relu_attn.attn -o relu.ptx -O4
 gives 2 relu_attn.attn -o relu.ptx -DNOPE=1
 gives 2 relu_attn.attn -o relu.ptx -DD=much
+for d in 12000 65536 65537 100000; do # a host's tile of them does not fit, or no tile holds them
+    gives 1 run relu_attn.attn -DD=$d --shape=Sq=2,Sk=2
+    says err 'head dimensions'
+done
+gives 1 relu_attn.attn -DD=100000 --emit=tile
+says err 'D is 100000; head dimensions up to 65536 are supported'
 gives 2 relu_attn.attn -o relu.ptx -DD
 gives 2 relu_attn.attn --emit=paper
 gives 2 two.attn --entry=none -o two.ptx
