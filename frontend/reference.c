@@ -309,11 +309,12 @@ static void attend(const Attention *t, int b, int h, int i) {
         e.o = t->o[e.d];
         r->o[at * (size_t)t->Dv + (size_t)e.d] = value_or(t->output, &e, e.o);
     }
-    for (int m = 0; r->emits && m < r->variant->emits.n; m++)
-        if (r->emits[m])
-            r->emits[m][at] =
-                t->normalize->value[index_of(&t->normalize->nodes, r->variant->emits.data[m].value)]
-                    .f;
+    for (int m = 0; r->emits && m < r->variant->emits.n; m++) {
+        if (!r->emits[m]) continue;
+        int node = index_of(&t->normalize->nodes, r->variant->emits.data[m].value);
+        double emit = t->normalize->value[node].f;
+        r->emits[m][at] = !keys && isnan(emit) ? -INFINITY : emit; // a row without a key has no NaN
+    }
 }
 
 void ref_mask(const RefRun *r, int b, int h, unsigned char *out) {

@@ -83,4 +83,9 @@ void stream_print(Text *out, const Stream *s) {
              s->finished.data[k], &names);
     if (s->factor) line(out, "  factor", s->factor, &names);
     if (s->empty) line(out, "  empty", s->empty, &names);
+    for (int i = 0; i < s->emits.n; i++) {
+        const RowEmit *e = &s->row->emits.data[i];
+        if (s->emits.data[i] != e->value)
+            line(out, arena_printf(out->arena, "  emit %s", e->name), s->emits.data[i], &names);
+    }
 }

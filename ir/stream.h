@@ -48,6 +48,7 @@ typedef struct Stream {
     // bool over SYM_STATE: the row had no key; NULL where 0 * factor is proved to be 0 without asking.
     const Ex *empty;
     int added_count; // state added to know `empty`, or -1
+    VEC(const Ex *) emits; // one per row->emits: its value, over SYM_R and SYM_STATE
     // Why there is more than one sweep: the reduction that could not be streamed together with what needs it (-1: one sweep).
     int blocking; // index into row->reduces
 } Stream;

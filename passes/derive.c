@@ -283,6 +283,14 @@ static const Ex *with_shift(Derive *d, const Ex *elem, int shift) {
     return ex_subst(d->p, elem, SYM_SHIFT, NF_SHIFT, ex_sym(d->p, SYM_SHIFT, shift, EX_F32));
 }
 
+// A row scalar that sums are multiplied by at the end, so that a launch without any key divides by
+// no size of 0: for rows with keys it stays what it was.
+static const Ex *outside(Derive *d, const Ex *factor) {
+    const Ex *sk = ex_sym(d->p, SYM_SIZE, SIZE_SK, EX_I32);
+    if (!factor) return NULL;
+    return ex_subst(d->p, factor, SYM_SIZE, SIZE_SK, ex_2(d->p, EX_MAX, sk, ex_i32(d->p, 1)));
+}
+
 // The state times its factor; what the row without a key has, where that product may not.
 static const Ex *finished_value(Derive *d, const RowReduce *r, int st, const Ex *factor) {
     if (!factor) return state(d, st);
@@ -306,7 +314,7 @@ static void derive_reduction(Derive *d, int k) {
         StreamState st = {r->op, sweep, with_shift(d, nf.elem, shift), shift, r->name, r->span};
         d->running[k] = r->op != EX_ROWSUM && (!nf.factor || nf.factor->op == EX_CONST);
         d->sweep[k] = sweep;
-        finished = finished_value(d, r, add_state(d, st), nf.factor);
+        finished = finished_value(d, r, add_state(d, st), outside(d, nf.factor));
     }
     VEC_PUSH(d->arena, &d->out->finished, finished);
 }
@@ -321,8 +329,24 @@ static void derive_weight(Derive *d) {
     s->nsweeps = last + 1;
     s->shift = nf.shift ? add_shift(d, nf.shift, last) : -1;
     s->elem = ex_simplify(d->p, guarded(d, EX_ROWSUM, with_shift(d, nf.elem, s->shift)));
+    nf.factor = outside(d, nf.factor);
     s->factor = nf.factor ? ex_simplify(d->p, nf.factor) : NULL;
     s->empty = finite_when_empty(d, nf.factor) ? NULL : row_is_empty(d);
+}
+
+// An emit is what its formula gives, for a row without a key that of the reductions' identities;
+// where there it may be NaN, -inf instead.
+static void derive_emits(Derive *d) {
+    ExPool *p = d->p;
+    for (int i = 0; i < d->row->emits.n; i++) {
+        const Ex *v = d->row->emits.data[i].value;
+        ClassEnv env = {CL_FINITE, d->empty, false, false};
+        if (class_of(v, &env) & CL_NAN) {
+            const Ex *none = ex_2(p, EX_AND, row_is_empty(d), ex_2(p, EX_NE, v, v));
+            v = ex_select(p, none, ex_f32(p, -INFINITY), v);
+        }
+        VEC_PUSH(d->arena, &d->out->emits, v);
+    }
 }
 
 Stream *pass_derive(Arena *a, const RowProgram *written, Diags *diags) {
@@ -346,6 +370,7 @@ Stream *pass_derive(Arena *a, const RowProgram *written, Diags *diags) {
         derive_reduction(&d, k);
     }
     derive_weight(&d);
+    derive_emits(&d);
     arena_free(d.scratch);
     return d.out;
 }

@@ -3,6 +3,7 @@
 //
 // In: a Build. Out: a kernel in b->p (build.c shows what it looks like).
 #include "build.h"
+#include "classes.h"
 
 #include <math.h>
 
@@ -40,6 +41,34 @@ static TileValue *sqnorm(Build *b, const char *name, TileValue *x, AxisRole rows
 
 // ---- a step
 
+// `select(s == -inf, identity, f(s))`, which keeps masked keys out of a reduction.
+static bool is_guarded(const Ex *e) {
+    const Ex *test = e->op == EX_SELECT ? e->args[0] : e;
+    return test->op == EX_EQ && test->args[0]->op == EX_SYM && test->args[0]->sym == SYM_S &&
+           ex_is_f32(test->args[1], -INFINITY) && e->op == EX_SELECT;
+}
+
+static void find_infinity(void *ctx, const Ex *e) {
+    if (e->op == EX_CONST && e->type == EX_F32 && isinf(e->f)) *(bool *)ctx = true;
+}
+
+// Whether the modified score is never -inf by itself, so that only what is outside the mask is a
+// masked key.
+static bool is_finite_score(Build *b) {
+    const Ex *e = b->row->modified;
+    bool infinity = false;
+    ClassEnv env = {.s = CL_FINITE, .wild_inputs = true};
+    ex_visit(e, find_infinity, &infinity);
+    return !infinity && !(class_of(e, &env) & CL_NINF);
+}
+
+// What is reduced, with the test of the mask instead of one of the score: full tiles lose it.
+static const Ex *begin_element(Build *b, const Ex *e) {
+    if (!b->bare_score || !is_guarded(e)) return e;
+    build_bind(b, SYM_S, 0, b->bare_score);
+    return ex_select(b->pool, ex_symbol(b->pool, SYM_MASK), e->args[2], e->args[1]);
+}
+
 // The modified score, -inf where the key is masked.
 static TileValue *scores(Build *b, TileValue *q, TileValue *sqq) {
     ExPool *x = b->pool;
@@ -49,6 +78,7 @@ static TileValue *scores(Build *b, TileValue *q, TileValue *sqq) {
     if (ex_uses(modified, SYM_SQQ, 0)) build_bind(b, SYM_SQQ, 0, sqq);
     if (ex_uses(modified, SYM_SQK, 0)) build_bind(b, SYM_SQK, 0, sqnorm(b, "sqk", k, AX_N));
     const Ex *masked = ex_select(x, ex_symbol(x, SYM_MASK), modified, ex_f32(x, -INFINITY));
+    b->bare_score = is_finite_score(b) ? build_map(b, "x", DT_F32, AX_M, AX_N, modified) : NULL;
     return build_map(b, "s", DT_F32, AX_M, AX_N, masked);
 }
 
@@ -73,7 +103,9 @@ static TileValue *advance_state(Build *b, Sweep *w, int state) {
     const StreamState *st = &b->s->states.data[state];
     advance_shifts_of(b, w, st->elem, st->shift);
     const char *name = arena_printf(b->arena, "%s_tile", st->name);
-    TileValue *tile = build_reduce(b, name, st->op, AX_N, st->elem);
+    int mark = b->env.n;
+    TileValue *tile = build_reduce(b, name, st->op, AX_N, begin_element(b, st->elem));
+    b->env.n = mark;
     TileOp *map = build_open_map(b, AX_M, AX_NONE, st->span);
     const Ex *old = pass_operand(b->p, map, w->old[state]);
     if (st->shift >= 0)
@@ -87,7 +119,10 @@ static TileValue *advance_acc(Build *b, Sweep *w) {
     const Stream *s = b->s;
     bool narrow = b->p->dtype == DT_F16 || b->p->dtype == DT_BF16;
     advance_shifts_of(b, w, s->elem, s->shift);
-    TileValue *weights = build_map(b, "p", narrow ? b->p->dtype : DT_F32, AX_M, AX_N, s->elem);
+    int mark = b->env.n;
+    TileValue *weights =
+        build_map(b, "p", narrow ? b->p->dtype : DT_F32, AX_M, AX_N, begin_element(b, s->elem));
+    b->env.n = mark;
     TileValue *sum = w->acc;
     if (s->shift >= 0) {
         TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
@@ -208,7 +243,7 @@ void build_finish(Build *b, TileValue *acc) {
     const RowProgram *row = b->row;
     build_finished(b);
     for (int i = 0; i < row->emits.n; i++) {
-        TileValue *v = build_row(b, row->emits.data[i].name, row->emits.data[i].value);
+        TileValue *v = build_row(b, row->emits.data[i].name, b->s->emits.data[i]);
         build_store(b, b->first_emit + i, v, AX_NONE);
     }
     build_bind(b, SYM_O, 0, aggregated(b, acc));

@@ -97,12 +97,34 @@ START_TEST(a_positive_scale_leaves_the_score) {
 }
 END_TEST
 
+static const char relu[] = "stream causal sweeps=1\n"
+                           "  s = max(dot, 0.0)\n"
+                           "  sweep 0\n"
+                           "    acc = select((s == -inf), 0.0, s)\n"
+                           "  factor = (0.125 / f32(max(Sk, 1)))\n";
+
+// What is the same for all keys of a row, and positive, is no work for each of them.
+START_TEST(a_size_leaves_the_score) {
+    Arena *a = arena_new();
+    RowProgram *p = softmax(a);
+    Text t;
+    text_init(&t, a);
+    p->reduces.n = p->emits.n = 0;
+    p->modified = read(p, "(max((dot / 8.0), 0.0) / f32(Sk))");
+    p->weight = read(p, "s");
+    stream_print(&t, pass_derive(a, p, NULL));
+    ck_assert_str_eq(t.s, relu);
+    arena_free(a);
+}
+END_TEST
+
 Suite *derive_explain_suite(void);
 Suite *derive_explain_suite(void) {
     Suite *s = suite_create("derive_explain");
     TCase *t = tcase_create("explain");
     tcase_add_test(t, softmax_is_explained);
     tcase_add_test(t, a_positive_scale_leaves_the_score);
+    tcase_add_test(t, a_size_leaves_the_score);
     suite_add_tcase(s, t);
     return s;
 }

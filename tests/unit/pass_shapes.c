@@ -82,6 +82,31 @@ START_TEST(masks_are_expanded) {
 }
 END_TEST
 
+static void find_select(void *ctx, const Ex *e) { *(int *)ctx += e->op == EX_SELECT; }
+
+static int selects(const TileOp *loop) {
+    int n = 0;
+    for (const TileOp *op = loop->body.first; op; op = op->next)
+        for (int i = 0; op->kind == TILE_MAP && i < op->outs.n; i++)
+            ex_visit(op->outs.data[i].body, find_select, &n);
+    return n;
+}
+
+// A score that is finite by itself asks the mask alone; one that may be -inf is looked at.
+START_TEST(full_tiles_test_no_finite_score) {
+    static const char text[] = "score(q, k) = dot(q, k); "
+                               "mask(b, h, q, k) = k <= q; modify(s, b, h, q, k) = %s; "
+                               "normalize(s) = s / max(rowsum(abs(s)), 1);";
+    Arena *a = arena_new();
+    const TileProgram *p = program(a, arena_printf(a, text, "s * exp2((k - q) * 0.1)"), PU_SHAPED);
+    ck_assert_int_eq(selects(loop_of(p, CLASS_FULL)), 0);
+    ck_assert_int_eq(selects(loop_of(p, CLASS_PARTIAL)), 2);
+    p = program(a, arena_printf(a, text, "k == 3 ? -inf : s"), PU_SHAPED);
+    ck_assert_int_gt(selects(loop_of(p, CLASS_FULL)), 1);
+    arena_free(a);
+}
+END_TEST
+
 START_TEST(no_full_tiles_no_full_loop) {
     Arena *a = arena_new();
     const TileProgram *p = program(a,
@@ -198,6 +223,7 @@ Suite *pass_shapes_suite(void) {
     TCase *t = tcase_create("shapes");
     tcase_add_test(t, softmax_is_two_maps);
     tcase_add_test(t, masks_are_expanded);
+    tcase_add_test(t, full_tiles_test_no_finite_score);
     tcase_add_test(t, no_full_tiles_no_full_loop);
     tcase_add_test(t, invariants_leave_the_loop);
     tcase_add_test(t, columns_leave_the_map);
