@@ -137,14 +137,20 @@ static AbiArg arg_of(const TileProgram *p, const CgArg *g) {
     return (AbiArg){0, 0, 0};
 }
 
-// min(workers, tiles)
+// min(workers, tiles). The blocks count tiles in i32, up to one turn of all blocks past the last:
+// the expression overflows, so that the launch is refused, where there are 2^30 tiles or more.
 static AbiExpr persistent_grid(Arena *a, const TileKernel *k) {
+    static const int64_t room = (int64_t)1 << 33;
     Code code = {0};
     emit(a, &code, ABI_OP_WORKERS, 0);
     for (int d = 0; d < k->ngrid; d++) {
         postfix(a, &code, k->grid[d].count);
         if (d > 0) emit(a, &code, ABI_OP_MUL, 0);
     }
+    emit(a, &code, ABI_OP_CONST, room);
+    emit(a, &code, ABI_OP_MUL, 0);
+    emit(a, &code, ABI_OP_CONST, room);
+    emit(a, &code, ABI_OP_DIV, 0);
     emit(a, &code, ABI_OP_MIN, 0);
     return (AbiExpr){(uint32_t)code.n, code.data};
 }

@@ -8,7 +8,6 @@
 typedef struct CgOptions {
     int opt;     // -O level
     bool checks; // -g: report the first input index that was used outside its tensor
-    bool tf32;   // f32 products in tf32 (nvptx)
 } CgOptions;
 
 typedef enum CgForm { CG_LLVM, CG_ASM, CG_OBJECT } CgForm; // LLVM text; assembly (PTX); ELF object

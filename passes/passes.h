@@ -10,8 +10,6 @@
 typedef struct PassOptions {
     Target target; // data of the target to schedule for
     Dtype dtype;   // of q, k, v, o
-    int opt;       // -O level, 0 to 3
-    bool tf32;     // f32 products may run in tf32
     bool split;    // add the form that splits the keys of a row between blocks
 } PassOptions;
 

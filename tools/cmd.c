@@ -32,8 +32,7 @@ Status cmd_open(Compile *c, const Options *o, const char *path, TargetId target,
                               .target = target,
                               .dtype = dtype,
                               .level = o->level,
-                              .checks = o->debug,
-                              .tf32 = o->tf32};
+                              .checks = o->debug};
     FeStatus s = compile_open(c, &options);
     c->options.source.defines = NULL;
     arena_free(scratch);

@@ -89,8 +89,6 @@ static PassOptions pass_options(const Compile *c) {
     const CompileOptions *o = &c->options;
     return (PassOptions){.target = cg_target(o->target),
                          .dtype = o->dtype,
-                         .opt = o->level,
-                         .tf32 = o->tf32,
                          .split = o->level > 0};
 }
 
@@ -133,8 +131,7 @@ bool compile_tiles(Compile *c) {
 }
 
 static CgOptions cg_options(const Compile *c) {
-    return (CgOptions){
-        .opt = c->options.level, .checks = c->options.checks, .tf32 = c->options.tf32};
+    return (CgOptions){.opt = c->options.level, .checks = c->options.checks};
 }
 
 bool compile_emit(Compile *c, CgForm form, void **out, size_t *n) {

@@ -15,7 +15,7 @@ typedef struct CompileOptions {
     TargetId target;
     Dtype dtype;
     int level;
-    bool checks, tf32;
+    bool checks;
 } CompileOptions;
 
 typedef struct Compile {

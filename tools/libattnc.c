@@ -31,7 +31,6 @@ static bool read_options(const struct attnc_options *o, Arena *a, CompileOptions
     out->entry = o->entry;
     out->level = o->level;
     out->checks = o->checks;
-    out->tf32 = o->tf32;
     return (!o->target || target_find(o->target, &out->target)) &&
            dtype_of(o->dtype, out->target, &out->dtype) && o->level >= 0 && o->level <= 3;
 }

@@ -195,7 +195,6 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
         o->level = (int)n;
         return s;
     case OPT_DEBUG: o->debug = true; return s;
-    case OPT_TF32: o->tf32 = true; return s;
     case OPT_DEVICE: return set_device(o, a, value);
     case OPT_SHAPE: return set_shape(o, a, value);
     case OPT_SEED:

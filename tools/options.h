@@ -41,7 +41,7 @@ typedef struct Options {
     VEC(const char *) include;
     VEC(const char *) shapes; // each as written: "B=1,H=8"
     int level;
-    bool debug, tf32, help, version;
+    bool debug, help, version;
     DeviceKind device;
     int ordinal; // of the device
     uint64_t seed;

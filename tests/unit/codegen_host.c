@@ -163,7 +163,7 @@ static void check_ready(const char *name, Dtype dtype, int lanes, const int32_t 
     Arena *a = arena_new();
     Variant *v;
     Diags diags;
-    PassOptions o = {.dtype = dtype, .opt = 3, .split = true}; // few queries take the split form
+    PassOptions o = {.dtype = dtype, .split = true}; // few queries take the split form
     if (cu_target(lanes, &o.target)) {
         diag_init(&diags, a);
         Stream *s = pu_stream(a, arena_printf(a, "stdlib/%s.attn", name), NULL, 0, &v);

@@ -91,6 +91,11 @@ START_TEST(launch) {
     ck_assert_int_eq(blocks, 2 * 3 * 8); // all tiles of 128 rows at once
     ck_assert(abi_eval(&k->grid[0], sizes, 20, &blocks));
     ck_assert_int_eq(blocks, 20);
+    sizes[ABI_SIZE_B] = 65535, sizes[ABI_SIZE_H] = 2047; // just below 2^30 tiles, then 2^32 of them
+    ck_assert(abi_eval(&k->grid[0], sizes, 20, &blocks));
+    ck_assert_int_eq(blocks, 20);
+    sizes[ABI_SIZE_B] = 1 << 18;
+    ck_assert(!abi_eval(&k->grid[0], sizes, 20, &blocks));
     const AbiTensor *counter = &v->tensors[v->ntensors - 1];
     ck_assert_uint_eq(counter->role, ABI_ROLE_WORK);
     ck_assert_uint_eq(counter->flags, ABI_ZEROED);

@@ -166,7 +166,7 @@ END_TEST
 START_TEST(split_keys) {
     static const int splits[] = {1, 2, 5};
     static const PuStage stages[] = {PU_BUILT, PU_FUSED, PU_BOUND, PU_SHAPED};
-    PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32, .opt = 3, .split = true};
+    PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32, .split = true};
     Arena *a = arena_new();
     Variant *v;
     const char *what = _i < TEXTS ? texts[_i] : library[_i - TEXTS];
@@ -189,7 +189,7 @@ START_TEST(number_of_parts) {
                                    {1, 4, 1, 4096, 16}, {1, 4, 16, 4096, 8}, {2, 8, 1, 4096, 4},
                                    {8, 32, 1, 4096, 1}, {1, 1, 1, 64, 4},    {1, 1, 1, 7, 1},
                                    {1, 1, 0, 4096, 1},  {1, 1, 1, 0, 1}};
-    PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32, .opt = 3, .split = true};
+    PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32, .split = true};
     Arena *a = arena_new();
     Variant *v;
     const Stream *s = pu_stream(a, "stdlib/softmax.attn", NULL, 8, &v);
@@ -209,7 +209,7 @@ START_TEST(unsupported_target) {
     const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 8, &v);
     Diags diags;
     diag_init(&diags, a);
-    PassOptions o = {.target = *target_get(TARGET_GFX90A), .dtype = DT_BF16, .opt = 3};
+    PassOptions o = {.target = *target_get(TARGET_GFX90A), .dtype = DT_BF16};
     ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
     ck_assert_int_eq(diags.errors, 1);
     ck_assert_str_eq(diags.first->message, "target 'gfx90a' is not supported by this version");

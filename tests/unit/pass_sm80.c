@@ -10,13 +10,13 @@ static const PuTiles tiles = {4, 3};
 
 static TileProgram *shaped(Arena *a, const Stream *s, bool split) {
     PassOptions o = {
-        .target = *target_get(TARGET_SM80), .dtype = DT_BF16, .opt = 3, .split = split};
+        .target = *target_get(TARGET_SM80), .dtype = DT_BF16, .split = split};
     return pu_staged(a, s, &o, PU_SHAPED, tiles);
 }
 
 static TileProgram *scheduled(Arena *a, const Stream *s, bool split) {
     PassOptions o = {
-        .target = *target_get(TARGET_SM80), .dtype = DT_BF16, .opt = 3, .split = split};
+        .target = *target_get(TARGET_SM80), .dtype = DT_BF16, .split = split};
     TileProgram *p = shaped(a, s, split);
     Diags diags;
     diag_init(&diags, a);

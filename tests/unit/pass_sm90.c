@@ -11,7 +11,7 @@
 static const PuTiles tiles = {4, 3};
 
 static PassOptions options(void) {
-    return (PassOptions){.target = *target_get(TARGET_SM90A), .dtype = DT_BF16, .opt = 3};
+    return (PassOptions){.target = *target_get(TARGET_SM90A), .dtype = DT_BF16};
 }
 
 static TileProgram *shaped(Arena *a, const Stream *s) {

@@ -101,7 +101,7 @@ static inline TileProgram *pu_staged(Arena *a, const Stream *s, const PassOption
 
 static inline TileProgram *pu_program(Arena *a, const Stream *s, Dtype dtype, PuStage stage,
                                       PuTiles tiles) {
-    PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = dtype, .opt = 3};
+    PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = dtype};
     return pu_staged(a, s, &o, stage, tiles);
 }
 
