@@ -11,7 +11,7 @@
 static char *compile(Arena *a, const char *text, Dtype t, size_t *n) {
     Variant *v;
     Stream *s = pu_stream(a, "t.attn", text, 0, &v);
-    PassOptions o = {.target = cg_target(TARGET_SM90A), .dtype = t, .opt = 3};
+    PassOptions o = {.target = cg_target(TARGET_SM90A), .dtype = t};
     Diags diags;
     diag_init(&diags, a);
     const TileProgram *p = pass_pipeline(a, s, &o, &diags);
