@@ -22,19 +22,9 @@ enum {
     MAX_FRAME = 1 << 18, // bytes
 };
 
-// About how many instructions a node is.
-static int weight_of(const Ex *e) {
-    if (e->op >= EX_EXP && e->op <= EX_POW) {
-        bool one = e->op == EX_EXP2 || e->op == EX_SQRT || e->op == EX_RSQRT || e->op == EX_RCP;
-        return one ? 6 : 35;
-    }
-    if (e->op == EX_LOAD) return 10 * (e->nargs + 1);
-    return e->op == EX_DIV || e->op == EX_MOD ? 10 : 1;
-}
-
 static int64_t weight_of_all(const Ex *const *order, int n) {
     int64_t w = 0;
-    for (int i = 0; i < n; i++) w += weight_of(order[i]);
+    for (int i = 0; i < n; i++) w += ex_weight(order[i]);
     return w;
 }
 
@@ -89,7 +79,7 @@ static void end_function(Cg *cg, const Outside *o, Val result) {
 
 bool cg_shares_math(const Cg *cg, ExOp op) {
     Ex e = {.op = op};
-    return cg->share_math && weight_of(&e) > 6 && op != EX_DIV;
+    return cg->share_math && ex_weight(&e) > 6 && op != EX_DIV;
 }
 
 Val cg_shared_math(Cg *cg, ExOp op, Val *args, int n) {
@@ -158,7 +148,7 @@ static void deal(Cg *cg, Parts *p, bool shared) {
         const Ex *e = p->order[i];
         if (!e->nargs && e->op != EX_LOAD) continue;
         if (weight > PART) part++, weight = 0;
-        weight += shared && weight_of(e) > 30 ? 6 : weight_of(e);
+        weight += shared && ex_weight(e) > 30 ? 6 : ex_weight(e);
         p->node[i] = (Node){part, part, -1, NULL};
         ex_memo_put(cg->arena, &p->place, e, &p->node[i]);
         for (int k = 0; k < e->nargs; k++) {

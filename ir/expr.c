@@ -362,6 +362,15 @@ void ex_visit(const Ex *e, void (*fn)(void *ctx, const Ex *e), void *ctx) {
     arena_free(scratch);
 }
 
+int ex_weight(const Ex *e) {
+    if (e->op >= EX_EXP && e->op <= EX_POW) {
+        bool one = e->op == EX_EXP2 || e->op == EX_SQRT || e->op == EX_RSQRT || e->op == EX_RCP;
+        return one ? 6 : 35;
+    }
+    if (e->op == EX_LOAD) return 10 * (e->nargs + 1);
+    return e->op == EX_DIV || e->op == EX_MOD ? 10 : 1;
+}
+
 typedef struct Use {
     ExSym sym;
     int index;

@@ -95,6 +95,7 @@ bool ex_memo_has(const ExMemo *m, const Ex *key, const void **value); // value m
 void ex_memo_put(Arena *a, ExMemo *m, const Ex *key, const void *value);
 // The nodes of e that are not known, and not only under one that is; in the same order.
 int ex_order_beyond(Arena *a, const ExMemo *known, const Ex *e, const Ex ***order);
+int ex_weight(const Ex *e); // about how many instructions the node is, without its arguments
 bool ex_uses(const Ex *e, ExSym sym, int index); // index -1: any
 bool ex_is_f32(const Ex *e, float v);
 bool ex_is_i32(const Ex *e, int32_t v);

@@ -2,7 +2,8 @@
 //
 // A kernel with products of 16-bit elements becomes one of roles (schedule_sm90.h): flat where it
 // is one sweep over the keys, plain otherwise. Kernels without products, of f32, or for a part of
-// the keys of a few queries (split.c) run as on sm_80.
+// the keys of a few queries (split.c) run as on sm_80, and so do those with long bodies, which
+// become functions: a call takes the registers that wgmma has under way.
 //
 // Shapes were measured: 64 rows of queries a warpgroup; two warpgroups with 240 registers a thread
 // or three with 160, in turns, so that one's exponentials run beside the other's products. Keys of
@@ -20,6 +21,7 @@ enum {
     FEW_TESTS = 2,       // comparisons of positions in a mask: a causal one and the end of the keys
     TEST_REGISTERS = 12, // for more, and for what is looked up
     SECTION = 512,       // tiles whose heads' K and V fit the L2 cache together, as measured
+    LONG_BODY = 1400, // weight (ex_weight) of what is computed of an element
     SHARED_SLACK = 1024, // barriers, the tile's number, alignment
 };
 
@@ -66,13 +68,32 @@ static bool has_product(const TileKernel *k) {
     return false;
 }
 
-// In roles; the others as on sm_80.
-static bool in_roles(const TileProgram *p, const TileKernel *k) {
+static void add_weight(void *ctx, const Ex *e) { *(int64_t *)ctx += ex_weight(e); }
+
+static bool long_body(const TileKernel *k) {
+    int64_t mask = 0;
+    if (k->mask) ex_visit(k->mask, add_weight, &mask);
+    if (mask > LONG_BODY) return true;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        int64_t weight = mask;
+        for (int i = 0; op->kind == TILE_MAP && i < op->outs.n; i++)
+            ex_visit(op->outs.data[i].body, add_weight, &weight);
+        if (weight > LONG_BODY) return true;
+    }
+    return false;
+}
+
+// Whether a kernel may be one of roles; the others are as on sm_80.
+static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     int rows = sm90_row_axis(k);
     bool tiled = rows >= 0 && k->axes[rows].extent != 1; // some are built for one query a tile
     bool mapped = p->D % 8 == 0 && p->Dv % 8 == 0; // tensor copies: rows of a multiple of 16 bytes
-    return narrow(p->dtype) && mapped && tiled && has_product(k) && pass_split_axis(p, k) < 0;
+    return narrow(p->dtype) && mapped && tiled && has_product(k) && pass_split_axis(p, k) < 0 &&
+           !long_body(k);
 }
+
+// Once it has its extents: later passes change bodies, and with them what would be chosen.
+static bool in_roles(const TileKernel *k) { return k->schedule.section > 0; }
 
 static int shared_bytes(Sm90Shape s, int d, int dv) {
     int rows_of_q = 64 * s.warpgroups;
@@ -86,8 +107,8 @@ typedef struct Tests {
 
 static void count_tests(void *ctx, const Ex *e) {
     Tests *t = ctx;
-    t->comparisons += ex_uses(e, SYM_POS, -1) &&
-                      (e->op == EX_LT || e->op == EX_LE || e->op == EX_EQ || e->op == EX_NE);
+    bool compares = e->op == EX_LT || e->op == EX_LE || e->op == EX_EQ || e->op == EX_NE;
+    if (compares && t->comparisons <= FEW_TESTS) t->comparisons += ex_uses(e, SYM_POS, -1);
     t->loads += e->op == EX_LOAD;
 }
 
@@ -145,7 +166,7 @@ static TileProgram others(TileProgram *p) {
     TileProgram q = *p;
     memset(&q.kernels, 0, sizeof q.kernels);
     for (int i = 0; i < p->kernels.n; i++)
-        if (!in_roles(p, p->kernels.data[i])) VEC_PUSH(p->arena, &q.kernels, p->kernels.data[i]);
+        if (!in_roles(p->kernels.data[i])) VEC_PUSH(p->arena, &q.kernels, p->kernels.data[i]);
     return q;
 }
 
@@ -157,7 +178,7 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
     }
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
-        if (!in_roles(p, k)) continue;
+        if (!fits_roles(p, k)) continue;
         Sm90Shape s = fit(p, k, &o->target);
         bind_axes(p, k, s);
         k->schedule = (TileSchedule){.lane_axis = -1, .warps = 4 * s.warpgroups, .min_blocks = 1};
@@ -311,6 +332,6 @@ static void schedule_kernel(TileProgram *p, TileKernel *k) {
 bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
     TileProgram q = others(p); // before roles hide what tells them apart
     for (int i = 0; i < p->kernels.n; i++)
-        if (in_roles(p, p->kernels.data[i])) schedule_kernel(p, p->kernels.data[i]);
+        if (in_roles(p->kernels.data[i])) schedule_kernel(p, p->kernels.data[i]);
     return pass_schedule_sm80(&q, o, diags);
 }
