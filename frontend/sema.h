@@ -40,12 +40,12 @@ typedef struct Decl {
     DeclKind kind;
     const char *name;
     Span span;
-    int builtin; // BUILTIN: row of builtins.def
-    Tx *value;   // CONSTANT, CONST, SIZE, DIM, scalar INPUT: what the name stands for
-    int input;   // INPUT
+    int builtin;  // BUILTIN: row of builtins.def
+    Tx *value;    // CONSTANT, CONST, SIZE, DIM, scalar INPUT: what the name stands for
+    int input;    // INPUT
     bool refused; // INPUT: its name may not be an input's; others may have it
     int slot;     // PARAM, LET
-    Body *body;  // FN, NORMALIZATION
+    Body *body;   // FN, NORMALIZATION
 } Decl;
 
 struct Scope {

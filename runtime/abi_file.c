@@ -207,9 +207,9 @@ static const char *find_elf(AbiMeta *m, const uint8_t *f, size_t n) {
     Range r;
     const char *why = elf_metadata(f, n, &r);
     if (!why) why = abi_read(m, f + r.at, r.n);
-    // An object is as it was made. What has another type and yet the object's length is one whose
-    // type was damaged: linking makes a longer file.
-    if (why || (le(f + 16, 2) != ET_REL && m->code_bytes != n)) return why;
+    // An object that was sealed is as it was made. What has another type and yet the object's length
+    // is one whose type was damaged: linking makes a longer file.
+    if (why || m->code_bytes == 0 || (le(f + 16, 2) != ET_REL && m->code_bytes != n)) return why;
     if (m->code_bytes == n && m->code_sum == elf_sum(f, n, r.at)) return NULL;
     abi_free(m);
     return "the checksum does not match: the object file is damaged";

@@ -89,10 +89,10 @@ bool cmd_has_extension(const char *path, const char *extension) {
 }
 
 bool cmd_is_artifact(const char *path) {
-    static const char *const compiled[] = {".ptx", ".hsaco", ".o", ".so"};
+    static const char *const compiled[] = {".ptx", ".hsaco", ".o", ".so", ".s", ".ll"};
     char start[4] = "";
     struct stat st;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 6; i++)
         if (cmd_has_extension(path, compiled[i])) return true;
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode)) return false; // a pipe reads only once
     FILE *f = fopen(path, "rb");

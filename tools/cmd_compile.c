@@ -91,8 +91,7 @@ static Status write_code(Compile *c, const Options *o, const Form *f) {
     if (s == STATUS_DONE && f->header) {
         s = header_text(c->arena, o->output, code, n, &t);
         if (s == STATUS_DONE)
-            files[1] =
-                (FileOut){.path = header_path(c->arena, o->output), .data = t.s, .n = t.n};
+            files[1] = (FileOut){.path = header_path(c->arena, o->output), .data = t.s, .n = t.n};
     }
     if (s == STATUS_DONE) s = files_write(files, f->header ? 2 : 1);
     free(code);

@@ -141,9 +141,8 @@ static Status picture(Compile *c, const Options *o) {
     else if (!mask_map(&m, a, c, &b, o->batch, o->head))
         s = cmd_fail(STATUS_INPUT, "too many tiles to draw: choose smaller sizes");
     else {
-        const char *place = o->batch || o->head
-                                ? arena_printf(a, " (batch %d, head %d)", o->batch, o->head)
-                                : "";
+        const char *place =
+            o->batch || o->head ? arena_printf(a, " (batch %d, head %d)", o->batch, o->head) : "";
         fprintf(strcmp(o->output, "-") == 0 ? stderr : stdout,
                 "%s%s, tiles of %dx%d: %lld skipped, %lld partial, %lld full; %.2f%% of the pairs "
                 "take part\n",
@@ -162,8 +161,9 @@ Status cmd_mask(const Options *o) {
     if (!o->output) return cmd_fail(STATUS_USAGE, "nothing to write: give -o MASK.svg");
     if (strcmp(o->output, "-") != 0 && strncmp(o->output, "/dev/", 5) != 0 &&
         !cmd_has_extension(o->output, ".svg"))
-        return cmd_fail(STATUS_USAGE, "-o %s: the picture is an SVG, written to a file that ends "
-                                      "in .svg",
+        return cmd_fail(STATUS_USAGE,
+                        "-o %s: the picture is an SVG, written to a file that ends "
+                        "in .svg",
                         o->output);
     Status s = cmd_open(&c, o, o->files.data[0], TARGET_HOST, o->has_dtype ? o->dtype : DT_F32);
     if (s == STATUS_DONE) s = cmd_only(&c, o);

@@ -127,6 +127,7 @@ static Status stage(FileOut *f) {
     bool old = stat(f->path, &st) == 0;
     f->temp = f->real = NULL;
     if (strcmp(f->path, "-") == 0 || (old && !S_ISREG(st.st_mode))) return STATUS_DONE;
+    if (!old && lstat(f->path, &st) == 0) return STATUS_DONE;  // a link to what is to be made
     f->real = old ? realpath(f->path, NULL) : strdup(f->path); // a link is followed
     if (!f->real || (old && access(f->path, W_OK) != 0)) return cannot(f->path, errno);
     return write_beside(f, old ? &st : NULL);
@@ -181,8 +182,7 @@ bool file_same(const char *a, const char *b) {
     struct stat s, t;
     bool olda = stat(a, &s) == 0, oldb = stat(b, &t) == 0;
     if (strcmp(a, "-") == 0 || strcmp(b, "-") == 0) return false;
-    if (olda && oldb)
-        return S_ISREG(s.st_mode) && s.st_dev == t.st_dev && s.st_ino == t.st_ino;
+    if (olda && oldb) return S_ISREG(s.st_mode) && s.st_dev == t.st_dev && s.st_ino == t.st_ino;
     if (olda || oldb) return false;
     char *x = full_name(a), *y = full_name(b);
     bool same = x && y && strcmp(x, y) == 0;

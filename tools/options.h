@@ -45,7 +45,7 @@ typedef struct Options {
     DeviceKind device;
     int ordinal; // of the device
     uint64_t seed;
-    int repeat; // 0: not given
+    int repeat;      // 0: not given
     int batch, head; // of the mask that is drawn
 } Options;
 

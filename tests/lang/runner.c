@@ -154,8 +154,8 @@ static void match_error(Test *t, const Diag *g) {
             return;
         }
     }
-    fail(t, line, "unexpected %s%s%s: %s", g->severity == DIAG_ERROR ? "error" : "warning", g->span.file > 1 ? " in " : "",
-         g->span.file > 1 ? s->name : "", g->message);
+    fail(t, line, "unexpected %s%s%s: %s", g->severity == DIAG_ERROR ? "error" : "warning",
+         g->span.file > 1 ? " in " : "", g->span.file > 1 ? s->name : "", g->message);
 }
 
 static void check_errors(Test *t) {
