@@ -68,18 +68,28 @@ static bool has_product(const TileKernel *k) {
     return false;
 }
 
-static void add_weight(void *ctx, const Ex *e) { *(int64_t *)ctx += ex_weight(e); }
+static int64_t weight(const Ex *const *roots, int n) {
+    Arena *scratch = arena_new();
+    const Ex **order;
+    int64_t w = 0;
+    for (int i = ex_order(scratch, roots, n, &order); i > 0; i--) w += ex_weight(order[i - 1]);
+    arena_free(scratch);
+    return w;
+}
+
+static bool long_map(const TileOp *op, int64_t mask) {
+    VEC(const Ex *) bodies = {0};
+    Arena *scratch = arena_new();
+    for (int i = 0; i < op->outs.n; i++) VEC_PUSH(scratch, &bodies, op->outs.data[i].body);
+    bool is = weight(bodies.data, bodies.n) + mask > LONG_BODY;
+    arena_free(scratch);
+    return is;
+}
 
 static bool long_body(const TileKernel *k) {
-    int64_t mask = 0;
-    if (k->mask) ex_visit(k->mask, add_weight, &mask);
-    if (mask > LONG_BODY) return true;
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
-        int64_t weight = mask;
-        for (int i = 0; op->kind == TILE_MAP && i < op->outs.n; i++)
-            ex_visit(op->outs.data[i].body, add_weight, &weight);
-        if (weight > LONG_BODY) return true;
-    }
+    int64_t mask = k->mask ? weight(&k->mask, 1) : 0;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_MAP && long_map(op, mask)) return true;
     return false;
 }
 
