@@ -20,6 +20,12 @@ int host_axis_at(const TileValue *v, int axis) {
     return -1;
 }
 
+int64_t host_bytes(Cg *cg, const TileValue *v) {
+    int64_t n = 4;
+    for (int i = 0; i < v->rank; i++) n *= host_extent(cg, v->axis[i]);
+    return n;
+}
+
 static bool feature(const char *features, const char *name) { // the last word on it counts
     size_t n = strlen(name);
     bool has = false;
@@ -334,18 +340,12 @@ static void copy_slot(Cg *cg, Val to, Val from, int64_t bytes) {
     LLVMBuildMemCpy(cg->b, to, 64, from, 64, cg_i64(cg, bytes));
 }
 
-static int64_t bytes_of(Cg *cg, const TileValue *v) {
-    int64_t n = 4;
-    for (int i = 0; i < v->rank; i++) n *= host_extent(cg, v->axis[i]);
-    return n;
-}
-
 static void loop_begin(Cg *cg, CgLoop *l) {
     for (int i = 0; i < l->op->carried.n; i++) {
         const TileValue *c = l->op->carried.data[i], *init = l->op->args.data[i];
         host_bind(cg, c);
         if (host_place(cg, c)->slot == host_place(cg, init)->slot) continue;
-        copy_slot(cg, host_place(cg, c)->mem, host_place(cg, init)->mem, bytes_of(cg, c));
+        copy_slot(cg, host_place(cg, c)->mem, host_place(cg, init)->mem, host_bytes(cg, c));
     }
 }
 
@@ -360,16 +360,16 @@ static void loop_yield(Cg *cg, CgLoop *l, const TileOp *yield) {
         from[i] = host_place(cg, y)->mem;
         for (int j = 0; j < n; j++) {
             if (j == i || host_place(cg, l->op->carried.data[j])->slot != slot) continue;
-            Val aside = cg_alloca(cg, LLVMArrayType2(cg->i8, (uint64_t)bytes_of(cg, c)), "aside");
+            Val aside = cg_alloca(cg, LLVMArrayType2(cg->i8, (uint64_t)host_bytes(cg, c)), "aside");
             LLVMSetAlignment(aside, 64);
-            copy_slot(cg, aside, from[i], bytes_of(cg, c));
+            copy_slot(cg, aside, from[i], host_bytes(cg, c));
             from[i] = aside;
             break;
         }
     }
     for (int i = 0; i < n; i++) {
         const TileValue *c = l->op->carried.data[i];
-        if (from[i]) copy_slot(cg, host_place(cg, c)->mem, from[i], bytes_of(cg, c));
+        if (from[i]) copy_slot(cg, host_place(cg, c)->mem, from[i], host_bytes(cg, c));
     }
 }
 

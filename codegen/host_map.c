@@ -53,10 +53,6 @@ static Val pos(Cg *cg, CgElem *at, int axis) {
 
 // ---- one walk over the elements
 
-static Val identity(Cg *cg, ExOp reduce) {
-    return cg_f32(cg, reduce == EX_ROWSUM ? 0.0 : reduce == EX_ROWMAX ? -INFINITY : INFINITY);
-}
-
 // A NaN is passed over by maximum and minimum: the compare is false.
 static Val merge(Cg *cg, ExOp reduce, Val acc, Val v) {
     if (reduce == EX_ROWSUM) return cg_fast(LLVMBuildFAdd(cg->b, acc, v, ""));
@@ -130,7 +126,7 @@ static void reduce_loop(Cg *cg, MapWalk *w) {
     w->index[w->reduced] = l.i;
     for (int r = 0; r < w->op->outs.n; r++)
         for (int u = 0; u < w->unroll && is_reduced(w, r); u++) {
-            Val start = cg_splat(cg, identity(cg, w->op->outs.data[r].reduce), w->lanes);
+            Val start = cg_splat(cg, cg_f32(cg, ex_identity(w->op->outs.data[r].reduce)), w->lanes);
             w->acc[r][u] = phi[r][u] = host_loop_phi(cg, &l, start);
         }
     for (int u = 0; u < w->unroll; u++) element(cg, w, u);

@@ -40,12 +40,6 @@ static int find(Plan *p, int v) {
     return v;
 }
 
-static int64_t bytes_of(Cg *cg, const TileValue *v) {
-    int64_t n = 1;
-    for (int i = 0; i < v->rank; i++) n *= host_extent(cg, v->axis[i]);
-    return n * 4;
-}
-
 // ---- lives
 
 static void define(Plan *p, const TileValue *v, const TileBlock *block, const TileOp *carrier) {
@@ -226,7 +220,7 @@ static void place_groups(Plan *p) {
     for (int id = 0; id < n; id++) h->place[id].slot = -1;
     for (int id = 0; id < n; id++) {
         if (!p->value[id] || find(p, id) != id) continue;
-        int64_t bytes = bytes_of(p->cg, p->value[id]);
+        int64_t bytes = host_bytes(p->cg, p->value[id]);
         int slot = 0;
         while (slot < h->nslots && !fits(p, slot, id, bytes)) slot++;
         if (slot == h->nslots) h->slots[h->nslots++].bytes = bytes;

@@ -12,17 +12,8 @@ typedef struct Operands {
     int axis;                      // contracted
 } Operands;
 
-static int contracted_axis(const TileOp *op) {
-    const TileValue *a = op->args.data[0], *b = op->args.data[1];
-    for (int i = 0; i < a->rank; i++)
-        if (tile_has_axis(b, a->axis[i]) && !tile_has_axis(op->results.data[0], a->axis[i]))
-            return a->axis[i];
-    assert(!"an axis in both operands");
-    return -1;
-}
-
 static Operands operands(Cg *cg, const TileOp *op) {
-    Operands o = {op->args.data[0], op->args.data[1], contracted_axis(op)};
+    Operands o = {op->args.data[0], op->args.data[1], tile_contracted_axis(op)};
     if (!tile_has_axis(o.left, nv_state(cg)->row_axis)) {
         o.left = op->args.data[1];
         o.right = op->args.data[0];

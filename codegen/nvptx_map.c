@@ -69,10 +69,6 @@ static Val merge(Cg *cg, ExOp reduce, Val a, Val b) {
     return cg_math(cg, reduce == EX_ROWMAX ? EX_MAX : EX_MIN, v, 2);
 }
 
-static Val identity(Cg *cg, ExOp reduce) {
-    return cg_f32(cg, reduce == EX_ROWSUM ? 0.0 : reduce == EX_ROWMAX ? -INFINITY : INFINITY);
-}
-
 Val nv_across_quad(Cg *cg, ExOp reduce, Val v) {
     for (int mask = 1; mask <= 2; mask *= 2) v = merge(cg, reduce, v, nv_shuffle(cg, v, mask));
     return v;
@@ -86,7 +82,7 @@ static Val masked_padding(Cg *cg, const At *at, const TileResult *out, Val v) {
     if (!a->whole || a->size->op != EX_CONST || 8 * at->n + 8 <= a->size->i) return v;
     Val col = LLVMBuildAdd(cg->b, nv_state(cg)->col0, cg_i32(cg, 8 * at->n + at->c), "");
     Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, a->size->i), "");
-    return LLVMBuildSelect(cg->b, in, v, identity(cg, out->reduce), "");
+    return LLVMBuildSelect(cg->b, in, v, cg_f32(cg, ex_identity(out->reduce)), "");
 }
 
 static void set_element(CgValue *v, NvShape s, const At *at, Val x, Val *pair, Dtype t, Cg *cg) {
@@ -255,7 +251,7 @@ static Val vector_element(Cg *cg, CgElem *elem, const TileResult *out) {
     Val col = LLVMBuildAdd(cg->b, at->col, cg_i32(cg, 1), "");
     Blk latch = LLVMGetInsertBlock(cg->b);
     LLVMAddIncoming(at->col, (Val[]){cg_i32(cg, 0), col}, (Blk[]){pre, latch}, 2);
-    LLVMAddIncoming(acc, (Val[]){identity(cg, out->reduce), next}, (Blk[]){pre, latch}, 2);
+    LLVMAddIncoming(acc, (Val[]){cg_f32(cg, ex_identity(out->reduce)), next}, (Blk[]){pre, latch}, 2);
     const Ex *size = cg->k->axes[out->reduce_axis].size;
     Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_uniform(cg, size), "");
     LLVMBuildCondBr(cg->b, more, head, done);

@@ -21,15 +21,6 @@ typedef struct Product {
     Val *acc;
 } Product;
 
-static int contracted_axis(const TileOp *op) {
-    const TileValue *a = op->args.data[0], *b = op->args.data[1];
-    for (int i = 0; i < a->rank; i++)
-        if (tile_has_axis(b, a->axis[i]) && !tile_has_axis(op->results.data[0], a->axis[i]))
-            return a->axis[i];
-    assert(!"an axis in both operands");
-    return -1;
-}
-
 static Product product_of(Cg *cg, const TileOp *op) {
     Product p = {.op = op, .left = op->args.data[0], .right = op->args.data[1]};
     if (!tile_has_axis(p.left, nv_state(cg)->row_axis)) {
@@ -38,7 +29,7 @@ static Product product_of(Cg *cg, const TileOp *op) {
     }
     assert(p.right->home == HOME_SHARED && "the right operand of a product lies in shared memory");
     p.shape = nv_shape(cg, op->results.data[0]);
-    p.axis = contracted_axis(op);
+    p.axis = tile_contracted_axis(op);
     p.depth = cg->k->axes[p.axis].extent;
     return p;
 }

@@ -13,6 +13,7 @@ static const struct {
 
 const char *dtype_name(Dtype t) { return dtypes[t].name; }
 int dtype_bytes(Dtype t) { return dtypes[t].bytes; }
+bool dtype_half(Dtype t) { return t == DT_F16 || t == DT_BF16; }
 ExType dtype_reads(Dtype t) { return dtypes[t].reads; }
 
 void sizes_init(Arena *a, SizeNames *s) {

@@ -11,7 +11,7 @@
 #include <string.h>
 
 const ExOpInfo ex_ops[EX_OP_COUNT] = {
-#define OP(e, name, arity, typing, fix) {name, arity, typing, fix},
+#define OP(e, name, arity, typing, fix, cost) {name, arity, typing, fix, cost},
 #include "ops.def"
 #undef OP
 };
@@ -23,6 +23,16 @@ const ExSymInfo ex_syms[SYM_COUNT] = {
 };
 
 const char *ex_op_name(ExOp op) { return ex_ops[op].name; }
+
+ExCost ex_op_cost(ExOp op, ExType type) {
+    ExCost c = ex_ops[op].cost;
+    return c == C_DIVIDE && type == EX_F32 ? C_SPECIAL : c;
+}
+
+double ex_identity(ExOp reduce) {
+    assert(reduce == EX_ROWSUM || reduce == EX_ROWMAX || reduce == EX_ROWMIN);
+    return reduce == EX_ROWSUM ? 0 : reduce == EX_ROWMAX ? -INFINITY : INFINITY;
+}
 
 const char *ex_type_name(ExType t) {
     static const char *const names[] = {[EX_BOOL] = "bool", [EX_I32] = "i32", [EX_F32] = "f32"};

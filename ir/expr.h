@@ -14,7 +14,7 @@
 typedef enum ExType { EX_BOOL, EX_I32, EX_F32 } ExType;
 
 typedef enum ExOp {
-#define OP(e, name, arity, typing, fix) EX_##e,
+#define OP(e, name, arity, typing, fix, cost) EX_##e,
 #include "ops.def"
 #undef OP
     EX_OP_COUNT
@@ -101,6 +101,9 @@ bool ex_is_f32(const Ex *e, float v);
 bool ex_is_i32(const Ex *e, int32_t v);
 
 const char *ex_op_name(ExOp op);
+typedef enum ExCost { C_FREE, C_PLAIN, C_DIVIDE, C_LOAD, C_SPECIAL } ExCost;
+ExCost ex_op_cost(ExOp op, ExType type); // of one element; type: the result's
+double ex_identity(ExOp reduce);         // what a ROWMAX, ROWMIN or ROWSUM of nothing is
 const char *ex_type_name(ExType t);
 
 // Names of what indexed symbols and LOAD refer to, for the text form. NULL entries print as the symbol's own name and number.

@@ -25,6 +25,7 @@ typedef struct ExOpInfo {
     int arity; // -1: any
     ExTyping typing;
     ExFix fix;
+    ExCost cost;
 } ExOpInfo;
 extern const ExOpInfo ex_ops[EX_OP_COUNT];
 

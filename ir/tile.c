@@ -186,6 +186,27 @@ bool tile_has_axis(const TileValue *v, int axis) {
     return false;
 }
 
+int tile_contracted_axis(const TileOp *mma) {
+    const TileValue *a = mma->args.data[0], *b = mma->args.data[1];
+    for (int i = 0; i < a->rank; i++)
+        if (tile_has_axis(b, a->axis[i]) && !tile_has_axis(mma->results.data[0], a->axis[i]))
+            return a->axis[i];
+    assert(!"an axis in both operands");
+    return -1;
+}
+
+bool tile_in_grid(const TileKernel *k, int axis) {
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].sym == SYM_TILE && k->grid[i].axis == axis) return true;
+    return false;
+}
+
+int tile_grid_axis(const TileKernel *k) {
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].sym == SYM_TILE) return k->grid[i].axis;
+    return -1;
+}
+
 TileValue *tile_pipe_of(const TileValue *v) {
     const TileOp *def = v->def;
     if (!def || (def->kind != TILE_TAKE && def->kind != TILE_VIEW) || !def->args.n) return NULL;

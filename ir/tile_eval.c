@@ -78,18 +78,12 @@ static void check_placed(Eval *E) {
         run_fail(E, "the tile of the grid is asked for before the first 'next'");
 }
 
-static bool in_grid(const TileKernel *k, int axis) {
-    for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].sym == SYM_TILE && k->grid[i].axis == axis) return true;
-    return false;
-}
-
 static ExValue of_int(int64_t v) { return to_ex(EX_I32, (double)v); }
 
 static ExValue symbol(void *ctx, const Ex *e) {
     Eval *E = ctx;
     bool grid = e->sym == SYM_B || e->sym == SYM_H || e->sym == SYM_VALID ||
-                ((e->sym == SYM_TILE || e->sym == SYM_POS) && in_grid(E->k, e->index));
+                ((e->sym == SYM_TILE || e->sym == SYM_POS) && tile_in_grid(E->k, e->index));
     if (grid) check_placed(E);
     switch ((int)e->sym) {
     case SYM_VALID: return of_int(E->here.valid);

@@ -39,12 +39,6 @@ static void find_roots(Finder *f) {
         tile_map_exprs((TileOp *)op, add_root, f);
 }
 
-static bool in_grid(const TileKernel *k, int axis) {
-    for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].sym == SYM_TILE && k->grid[i].axis == axis) return true;
-    return false;
-}
-
 static bool symbol_varies(const TileKernel *k, const Ex *e) {
     switch ((int)e->sym) {
     case SYM_B:
@@ -52,7 +46,7 @@ static bool symbol_varies(const TileKernel *k, const Ex *e) {
     case SYM_SIZE:
     case SYM_SCALAR:
     case SYM_WORKERS: return false;
-    case SYM_TILE: return !in_grid(k, e->index);
+    case SYM_TILE: return !tile_in_grid(k, e->index);
     default: return true;
     }
 }

@@ -49,8 +49,7 @@ static const Ex *q_idx(Build *b) {
 }
 
 const Ex *build_identity(Build *b, ExOp reduce) {
-    if (reduce == EX_ROWSUM) return ex_f32(b->pool, 0.0f);
-    return ex_f32(b->pool, reduce == EX_ROWMAX ? -INFINITY : INFINITY);
+    return ex_f32(b->pool, (float)ex_identity(reduce));
 }
 
 ExOp build_merge(ExOp reduce) {

@@ -45,7 +45,7 @@ static ClassSet identity_class(ExOp op) {
 }
 
 static const Ex *identity(ExPool *p, ExOp op) {
-    return ex_f32(p, op == EX_ROWMAX ? -INFINITY : op == EX_ROWMIN ? INFINITY : 0);
+    return ex_f32(p, (float)ex_identity(op));
 }
 
 // ---- what is needed, and what it can be

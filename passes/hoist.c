@@ -23,30 +23,12 @@
 
 // ---- weight
 
-enum { WEIGHT_LOAD = 8, WEIGHT_MATH = 8, WEIGHT_DIVIDE = 4, WEIGHT_WORTH = 4 };
+enum { WEIGHT_WORTH = 4 };
 
 static int weight_of(const Ex *e) {
-    switch ((int)e->op) {
-    case EX_CONST:
-    case EX_SYM: return 0;
-    case EX_LOAD: return WEIGHT_LOAD;
-    case EX_DIV:
-    case EX_MOD: return e->type == EX_F32 ? WEIGHT_MATH : WEIGHT_DIVIDE;
-    case EX_EXP:
-    case EX_EXP2:
-    case EX_LOG:
-    case EX_LOG2:
-    case EX_SQRT:
-    case EX_RSQRT:
-    case EX_RCP:
-    case EX_TANH:
-    case EX_SIGMOID:
-    case EX_SIN:
-    case EX_COS:
-    case EX_ERF:
-    case EX_POW: return WEIGHT_MATH;
-    default: return 1;
-    }
+    static const int weights[] = {
+        [C_FREE] = 0, [C_PLAIN] = 1, [C_DIVIDE] = 4, [C_LOAD] = 8, [C_SPECIAL] = 8};
+    return weights[ex_op_cost(e->op, e->type)];
 }
 
 // ---- out of maps

@@ -147,3 +147,19 @@ void pass_move_before(TileOp *where, TileOp *op) {
     tile_unlink(op);
     tile_insert_before(where, op);
 }
+
+bool pass_uses(const TileOp *op, const TileValue *v) {
+    for (int i = 0; i < op->args.n; i++)
+        if (op->args.data[i] == v) return true;
+    for (const TileOp *in = op->body.first; in; in = in->next)
+        if (pass_uses(in, v)) return true;
+    return false;
+}
+
+int pass_padded(int n, int to) { return (n + to - 1) / to * to; }
+
+bool pass_cooperative(const TileKernel *k, const TileOp *map) {
+    const TileValue *v = map->results.data[0];
+    int rows = tile_grid_axis(k);
+    return map->naxes == 2 && v->rank == 1 && map->axes[0] != rows && map->axes[1] != rows;
+}

@@ -45,7 +45,14 @@ bool pass_before(const TileOp *a, const TileOp *b); // both of one block, a != b
 // The op of block `b` that is `op` or holds it; NULL when op is not within b.
 TileOp *pass_within(const TileBlock *b, TileOp *op);
 // Whether an op, or one within it, uses a result of `def`.
+bool pass_uses(const TileOp *op, const TileValue *v); // or one within it
 bool pass_uses_result(const TileOp *op, const TileOp *def);
 void pass_move_before(TileOp *where, TileOp *op);
+
+// ---- what schedules share
+int pass_padded(int n, int to); // the next multiple of `to`
+// A vector made of a tile in shared memory, whose rows are not the grid's: all threads make it
+// together, and all read it.
+bool pass_cooperative(const TileKernel *k, const TileOp *map);
 
 #endif

@@ -25,12 +25,6 @@ enum {
     HOST_FEW_KEYS = 192,
 };
 
-static int tiled_axis(const TileKernel *k) {
-    for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].sym == SYM_TILE) return k->grid[i].axis;
-    return -1;
-}
-
 // Columns of q and o, or of k and v, that are held at a time.
 static int columns_of(const TileKernel *k) {
     int n = 0;
@@ -60,7 +54,7 @@ static int extent_of(const TileKernel *k, int axis, const Target *t, bool few) {
         assert(a->size->op == EX_CONST);
         return a->size->i;
     }
-    if (axis == tiled_axis(k)) return few ? 1 : rows_of(t, columns);
+    if (axis == tile_grid_axis(k)) return few ? 1 : rows_of(t, columns);
     return few ? HOST_FEW_KEYS : keys_of(t, columns);
 }
 
@@ -69,7 +63,7 @@ bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         bool few = pass_split_axis(p, k) >= 0;
-        k->schedule = (TileSchedule){.lane_axis = few ? -1 : tiled_axis(k)};
+        k->schedule = (TileSchedule){.lane_axis = few ? -1 : tile_grid_axis(k)};
         for (int a = 0; a < k->naxes; a++)
             if (!k->axes[a].extent) pass_bind(p, k, a, extent_of(k, a, &o->target, few));
     }
@@ -98,7 +92,7 @@ static void prefer_for_few(TileProgram *p) {
 static void give_home(TileOp *op) {
     for (int i = 0; i < op->results.n && op->kind == TILE_MAP; i++) {
         TileValue *v = op->results.data[i];
-        if (v->dtype == DT_F16 || v->dtype == DT_BF16) v->dtype = DT_F32;
+        if (dtype_half(v->dtype)) v->dtype = DT_F32;
     }
     for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_SCRATCH;
     for (int i = 0; i < op->carried.n; i++) op->carried.data[i]->home = HOME_SCRATCH;

@@ -32,24 +32,14 @@ typedef struct Shape {
     int rows, keys, warps, blocks;
 } Shape;
 
-static bool narrow(Dtype t) { return t == DT_F16 || t == DT_BF16; }
-
 // Two blocks an SM with 255 registers a thread. Beyond 128 columns an accumulator of two m16 tiles
 // a warp has no room. f32 products are FMAs over registers: small tiles.
 static Shape shape_for(const TileProgram *p) {
     int d = p->D > p->Dv ? p->D : p->Dv;
-    if (!narrow(p->dtype)) return (Shape){64, d <= 128 ? 32 : 16, 4, 1};
+    if (!dtype_half(p->dtype)) return (Shape){64, d <= 128 ? 32 : 16, 4, 1};
     if (d <= 64) return (Shape){128, 128, 4, 2};
     if (d <= 128) return (Shape){128, 64, 4, 2};
     return (Shape){64, 64, 4, 2};
-}
-
-static int padded(int n, int to) { return (n + to - 1) / to * to; }
-
-static int row_axis(const TileKernel *k) {
-    for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].sym == SYM_TILE) return k->grid[i].axis;
-    return -1;
 }
 
 static bool bind_axes(TileProgram *p, TileKernel *k, Shape s, Diags *diags) {
@@ -57,14 +47,14 @@ static bool bind_axes(TileProgram *p, TileKernel *k, Shape s, Diags *diags) {
         const TileAxis *axis = &k->axes[a];
         if (axis->extent) continue; // chosen when the kernel was built
         if (!axis->whole) {
-            pass_bind(p, k, a, a == row_axis(k) ? s.rows : s.keys);
+            pass_bind(p, k, a, a == tile_grid_axis(k) ? s.rows : s.keys);
         } else if (axis->size->i > MAX_COLUMNS) {
             diag_error(diags, k->body.first ? k->body.first->span : (Span){0},
                        "target 'sm_80' supports head dimensions up to %d, not %d", MAX_COLUMNS,
                        axis->size->i);
             return false;
         } else {
-            pass_bind(p, k, a, padded(axis->size->i, 16));
+            pass_bind(p, k, a, pass_padded(axis->size->i, 16));
         }
     }
     return true;
@@ -224,25 +214,16 @@ static const Ex *stage_at(Sched *s, const Chain *c, const Ex *step) {
 
 // ---- one body
 
-static bool uses(const TileOp *op, const TileValue *v) {
-    for (int i = 0; i < op->args.n; i++)
-        if (op->args.data[i] == v) return true;
-    if (op->kind == TILE_LOOP)
-        for (const TileOp *in = op->body.first; in; in = in->next)
-            if (uses(in, v)) return true;
-    return false;
-}
-
 static TileOp *after_last_use(TileOp *load) {
     TileOp *last = load;
     for (TileOp *op = load->next; op; op = op->next)
-        if (uses(op, load->results.data[0])) last = op;
+        if (pass_uses(op, load->results.data[0])) last = op;
     return last->next;
 }
 
 static TileOp *before_first_use(TileOp *load) {
     TileOp *op = load->next;
-    while (op->next && !uses(op, load->results.data[0])) op = op->next;
+    while (op->next && !pass_uses(op, load->results.data[0])) op = op->next;
     return op;
 }
 
@@ -250,7 +231,7 @@ static TileOp *before_first_use(TileOp *load) {
 static bool in_turn(TileOp **loads, int n) {
     for (int i = 0; i + 1 < n; i++)
         for (TileOp *op = after_last_use(loads[i]); op != loads[i]; op = op->prev)
-            if (op->prev != loads[i] && uses(op->prev, loads[i + 1]->results.data[0])) return false;
+            if (op->prev != loads[i] && pass_uses(op->prev, loads[i + 1]->results.data[0])) return false;
     return true;
 }
 
@@ -356,7 +337,7 @@ static void schedule_load(Sched *s, TileOp *load) {
     for (TileOp *op = load->next; op && early; op = op->next)
         if (op->kind == TILE_LOOP)
             early = false;
-        else if (uses(op, load->results.data[0]))
+        else if (pass_uses(op, load->results.data[0]))
             break;
     buffer_for(s, load, 1);
     copy_before(s, at, load, NULL, 0, zero, NULL);
@@ -367,16 +348,9 @@ static void schedule_load(Sched *s, TileOp *load) {
 
 // ---- homes
 
-// A vector made of a tile in shared memory is made by all threads together.
-static bool cooperative(const Sched *s, const TileOp *map) {
-    const TileValue *v = map->results.data[0];
-    int rows = row_axis(s->k);
-    return map->naxes == 2 && v->rank == 1 && map->axes[0] != rows && map->axes[1] != rows;
-}
-
 static void set_homes(Sched *s) {
     for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
-        bool shared = op->kind == TILE_MAP && cooperative(s, op);
+        bool shared = op->kind == TILE_MAP && pass_cooperative(s->k, op);
         for (int i = 0; i < op->results.n; i++)
             if (op->results.data[i]->home == HOME_ANY)
                 op->results.data[i]->home = shared ? HOME_SHARED : HOME_FRAGMENT;
@@ -408,7 +382,7 @@ static void schedule_kernel(TileProgram *p, TileKernel *k) {
     Sched s = {.p = p, .k = k, .x = p->pool};
     raise_rescales(k);
     for (TileOp *op = k->body.first; op; op = op->next)
-        if (op->kind == TILE_LOOP) pass_interval(p, k, row_axis(k), op->axis);
+        if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis);
     s.buffer = ARENA_ARRAY(p->arena, TileValue *, p->tensors.n);
     s.used = ARENA_ARRAY(p->arena, bool, p->tensors.n);
     for (TileOp *op = k->body.first, *next; op; op = next) {

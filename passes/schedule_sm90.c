@@ -25,9 +25,6 @@ enum {
     SHARED_SLACK = 1024, // barriers, the tile's number, alignment
 };
 
-static bool narrow(Dtype t) { return t == DT_F16 || t == DT_BF16; }
-static int padded(int n, int to) { return (n + to - 1) / to * to; }
-
 // ---- shapes
 
 typedef struct Sm90Row {
@@ -49,12 +46,6 @@ static const Sm90Row rows[] = {
     {256, false, {2, 232, 40, 80, 2, -1, false, true}},
     {256, true, {2, 232, 40, 80, 2, -1, false, true}},
 };
-
-int sm90_row_axis(const TileKernel *k) {
-    for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].sym == SYM_TILE) return k->grid[i].axis;
-    return -1;
-}
 
 // Whether some keys within the tensor do not count.
 static bool is_masked(const TileKernel *k) {
@@ -95,10 +86,10 @@ static bool long_body(const TileKernel *k) {
 
 // Whether a kernel may be one of roles; the others are as on sm_80.
 static bool fits_roles(const TileProgram *p, const TileKernel *k) {
-    int rows = sm90_row_axis(k);
+    int rows = tile_grid_axis(k);
     bool tiled = rows >= 0 && k->axes[rows].extent != 1; // some are built for one query a tile
     bool mapped = p->D % 8 == 0 && p->Dv % 8 == 0; // tensor copies: rows of a multiple of 16 bytes
-    return narrow(p->dtype) && mapped && tiled && has_product(k) && pass_split_axis(p, k) < 0 &&
+    return dtype_half(p->dtype) && mapped && tiled && has_product(k) && pass_split_axis(p, k) < 0 &&
            !long_body(k);
 }
 
@@ -139,7 +130,7 @@ static int registers_of(const TileKernel *k, Sm90Shape s, int dv) {
 }
 
 static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t) {
-    int d = padded(p->D, PANEL), dv = padded(p->Dv, PANEL), wide = d > dv ? d : dv;
+    int d = pass_padded(p->D, PANEL), dv = pass_padded(p->Dv, PANEL), wide = d > dv ? d : dv;
     size_t i = 0;
     while (rows[i].d < wide || rows[i].masked != is_masked(k)) i++;
     assert(i < sizeof rows / sizeof *rows);
@@ -153,19 +144,19 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t)
 Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k) {
     Sm90Shape s = fit(p, k, target_get(p->target));
     for (int a = 0; a < k->naxes; a++) // what is in the loops by now may not tell as then
-        if (!k->axes[a].whole && a != sm90_row_axis(k)) s.keys = k->axes[a].extent;
+        if (!k->axes[a].whole && a != tile_grid_axis(k)) s.keys = k->axes[a].extent;
     return s;
 }
 
 // ---- extents
 
 static void bind_axes(TileProgram *p, TileKernel *k, Sm90Shape s) {
-    int row_axis = sm90_row_axis(k);
+    int row_axis = tile_grid_axis(k);
     for (int a = 0; a < k->naxes; a++) {
         const TileAxis *axis = &k->axes[a];
         if (axis->extent) continue; // chosen when the kernel was built
         if (axis->whole)
-            pass_bind(p, k, a, padded(axis->size->i, 16));
+            pass_bind(p, k, a, pass_padded(axis->size->i, 16));
         else
             pass_bind(p, k, a, a == row_axis ? 64 * s.warpgroups : s.keys);
     }
@@ -204,7 +195,7 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
 bool sm90_piped(const TileOp *op) {
     if (op->kind != TILE_LOAD) return false;
     const TileValue *v = op->results.data[0];
-    return v->rank == 2 && narrow(v->dtype);
+    return v->rank == 2 && dtype_half(v->dtype);
 }
 
 static void make_pipe(Sm90 *s, const TileOp *load) {
@@ -299,9 +290,9 @@ void sm90_yield(Sm90 *s, TileValue *const *values, int n) {
 static TileValue *store_buffer(Sm90 *s, const TileOp *store) {
     const TileTensor *t = &s->p->tensors.data[store->tensor];
     const TileValue *v = store->args.data[0];
-    int d = padded(s->p->D, PANEL), dv = padded(s->p->Dv, PANEL);
+    int d = pass_padded(s->p->D, PANEL), dv = pass_padded(s->p->Dv, PANEL);
     int bytes = shared_bytes(s->shape, d, dv) + 2 * 64 * s->shape.warpgroups * dv;
-    if (t->role != TENSOR_O || !narrow(t->dtype) || v->rank != 2 || store->add ||
+    if (t->role != TENSOR_O || !dtype_half(t->dtype) || v->rank != 2 || store->add ||
         bytes > target_get(s->p->target)->shared_bytes)
         return NULL;
     TileOp *op = tile_op(s->p, s->k, NULL, TILE_ALLOC, store->span);

@@ -27,7 +27,6 @@ typedef struct Sm90 {
     TileBlock *block; // where ops are appended
 } Sm90;
 
-int sm90_row_axis(const TileKernel *k); // which the grid tiles; -1: none
 // The shape that a kernel was bound to.
 Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k);
 

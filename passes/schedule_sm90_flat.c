@@ -201,23 +201,8 @@ typedef struct Work {
 } Work;
 
 static void count_special(void *ctx, const Ex *e) {
-    Work *w = ctx;
-    switch ((int)e->op) {
-    case EX_EXP:
-    case EX_EXP2:
-    case EX_LOG:
-    case EX_LOG2:
-    case EX_SQRT:
-    case EX_RSQRT:
-    case EX_RCP:
-    case EX_TANH:
-    case EX_SIGMOID:
-    case EX_SIN:
-    case EX_COS:
-    case EX_ERF:
-    case EX_POW: w->special++; return;
-    default: return;
-    }
+    bool divides = e->op == EX_DIV || e->op == EX_MOD; // their reciprocals are not counted
+    ((Work *)ctx)->special += !divides && ex_op_cost(e->op, e->type) == C_SPECIAL;
 }
 
 // Of one map the weights and of the others everything: a sum of weights has them in it again.

@@ -41,14 +41,6 @@ static void mirror(Sm90 *s, const TileOp *op) {
 
 // ---- the consumer
 
-static bool uses(const TileOp *op, const TileValue *v) {
-    for (int i = 0; i < op->args.n; i++)
-        if (op->args.data[i] == v) return true;
-    for (const TileOp *in = op->body.first; in; in = in->next)
-        if (uses(in, v)) return true;
-    return false;
-}
-
 static TileOp *insert_behind(Sm90 *s, TileOp *op, TileKind kind) {
     TileOp *n = tile_op(s->p, s->k, NULL, kind, op->span);
     if (op->next)
@@ -76,17 +68,10 @@ static void take_load(Sm90 *s, TileOp *load) {
     tile_unlink(load);
     TileOp *last = take;
     for (TileOp *op = take->next; op; op = op->next)
-        if (uses(op, v)) last = op->kind == TILE_MAP ? everybody_behind(s, op) : op;
+        if (pass_uses(op, v)) last = op->kind == TILE_MAP ? everybody_behind(s, op) : op;
     if (last->kind == TILE_MMA && last->next && last->next->kind == TILE_MMA_WAIT)
         last = last->next;
     tile_arg(s->p, insert_behind(s, last, TILE_DROP), v);
-}
-
-// A vector made of a tile in shared memory is made by all threads together, and read by all.
-static bool cooperative(const Sm90 *s, const TileOp *map) {
-    const TileValue *v = map->results.data[0];
-    int rows = sm90_row_axis(s->k);
-    return map->naxes == 2 && v->rank == 1 && map->axes[0] != rows && map->axes[1] != rows;
 }
 
 static void share(Sm90 *s, TileOp *map) {
@@ -102,7 +87,7 @@ static void consume(Sm90 *s, TileBlock *b) {
         if (op->kind == TILE_MMA) {
             op->async = true;
             insert_behind(s, op, TILE_MMA_WAIT);
-        } else if (op->kind == TILE_MAP && cooperative(s, op)) {
+        } else if (op->kind == TILE_MAP && pass_cooperative(s->k, op)) {
             share(s, op);
         }
         consume(s, &op->body);

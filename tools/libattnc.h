@@ -42,7 +42,6 @@ struct attnc_options {
     const char *entry;  /* only this variant of the source; NULL: all */
     int level;          /* 0 to 3 */
     int checks;         /* -g */
-    int tf32;
     enum attnc_form form;
     const char *const *include; /* folders for imports, ninclude of them */
     int ninclude;
