@@ -5,6 +5,7 @@
 #include "pass_util.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 static void check_run(Arena *a, const TileProgram *p, const int32_t *size, int lanes, bool high,
                       double bound, const char *what) {
@@ -196,6 +197,30 @@ START_TEST(ready_variants) {
 }
 END_TEST
 
+// A body of 2000 operations, in parts: the interpreter's result, and in a time that grows with its
+// length.
+START_TEST(long_body) {
+    const int32_t sizes[] = {1, 2, 1, 21, 37, 16};
+    for (int lanes = 4; lanes <= 16; lanes *= 2) {
+        Arena *a = arena_new();
+        Variant *v;
+        Diags diags;
+        PassOptions o = {.dtype = DT_F32};
+        clock_t start = clock();
+        diag_init(&diags, a);
+        if (cu_target(lanes, &o.target)) {
+            Stream *s = pu_stream(a, "t.attn", pu_long_body(a, 500), 0, &v);
+            TileProgram *p = pass_pipeline(a, s, &o, &diags);
+            int32_t size[64];
+            pu_sizes(v, size, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]);
+            check_run(a, p, size, lanes, lanes == 16, 2e-5, "a long body");
+        }
+        ck_assert_int_lt((int)((clock() - start) / CLOCKS_PER_SEC), 30);
+        arena_free(a);
+    }
+}
+END_TEST
+
 Suite *codegen_host_suite(void);
 Suite *codegen_host_suite(void) {
     Suite *s = suite_create("codegen_host");
@@ -204,6 +229,7 @@ Suite *codegen_host_suite(void) {
     tcase_add_test(c, tile_files);
     tcase_add_test(c, products);
     tcase_add_test(c, ready_variants);
+    tcase_add_test(c, long_body);
     suite_add_tcase(s, c);
     return s;
 }

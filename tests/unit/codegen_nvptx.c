@@ -5,6 +5,7 @@
 #include "runtime/abi.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 static char *compile(Arena *a, const char *text, Dtype t, size_t *n) {
     Variant *v;
@@ -148,6 +149,21 @@ START_TEST(widths) {
 }
 END_TEST
 
+// A body too long to stand there for each element is a function, and compiles in a time that grows
+// with its length: this is a second or so, and was minutes.
+START_TEST(long_body) {
+    Arena *a = arena_new();
+    size_t n;
+    clock_t start = clock();
+    char *ptx = compile(a, pu_long_body(a, 500), DT_BF16, &n);
+    ck_assert_int_lt((int)((clock() - start) / CLOCKS_PER_SEC), 20);
+    ck_assert(strstr(ptx, ".func"));
+    ck_assert_int_lt((int)n, 1 << 21);
+    free(ptx);
+    arena_free(a);
+}
+END_TEST
+
 Suite *codegen_nvptx_suite(void) {
     Suite *s = suite_create("codegen_nvptx");
     TCase *t = tcase_create("ptx");
@@ -157,6 +173,7 @@ Suite *codegen_nvptx_suite(void) {
     tcase_add_test(t, elements);
     tcase_add_test(t, launch);
     tcase_add_test(t, widths);
+    tcase_add_test(t, long_body);
     suite_add_tcase(s, t);
     return s;
 }

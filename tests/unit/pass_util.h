@@ -32,6 +32,22 @@ typedef struct PuTiles {
     int m, n;
 } PuTiles;
 
+// A score's modification of 1 + 4 * terms operations.
+static inline const char *pu_long_body(Arena *a, int terms) {
+    Text t;
+    text_init(&t, a);
+    text_puts(&t, "import std.normalization; attention t { dim D = 16; input w: f32[100]; score(q, k) = "
+                  "dot(q, k); modify(s, b, h, i, j) = s");
+    for (int i = 0; i < terms; i++) {
+        if (i % 10 == 0)
+            text_printf(&t, " + 0.01 * w[(i + j * %d) %% 100]", i + 1);
+        else
+            text_printf(&t, i % 2 ? " + 0.01 * cos(s * %d.5)" : " + 0.01 * max(s, %d - s)", i % 40);
+    }
+    text_puts(&t, "; normalize(s) = softmax(s); }");
+    return t.s;
+}
+
 static inline Stream *pu_stream(Arena *a, const char *path, const char *text, int D,
                                 Variant **variant) {
     Diags diags;
