@@ -157,7 +157,36 @@ static void exact_pieces(Pieces *w, const Ex *e) {
     }
 }
 
-static void pretty_pieces(Pieces *w, const Ex *e, int least) {
+static bool negative(const Ex *e) {
+    return e->op == EX_CONST &&
+           (e->type == EX_F32 ? signbit(e->f) != 0 : e->type == EX_I32 && e->i < 0);
+}
+
+static const char *magnitude(Printer *pr, const Ex *e) {
+    Text t;
+    text_init(&t, pr->scratch);
+    print_const(&t, e);
+    return t.s + (t.s[0] == '-');
+}
+
+// `+ b` for people: `- x` where b is -x, be it a number, a product with one or a negation.
+static void added(Printer *pr, Pieces *w, const Ex *b, int right) {
+    bool product = b->op == EX_MUL && negative(b->args[1]);
+    word(w, b->op == EX_NEG || negative(b) || product ? " - " : " + ");
+    if (b->op == EX_NEG) {
+        term(w, b->args[0], P_MUL);
+    } else if (negative(b)) {
+        word(w, magnitude(pr, b));
+    } else if (product) {
+        term(w, b->args[0], P_MUL);
+        word(w, " * ");
+        word(w, magnitude(pr, b->args[1]));
+    } else {
+        term(w, b, right);
+    }
+}
+
+static void pretty_pieces(Printer *pr, Pieces *w, const Ex *e, int least) {
     int p = precedence(e->op);
     bool parens = p < least;
     if (parens) word(w, "(");
@@ -173,8 +202,11 @@ static void pretty_pieces(Pieces *w, const Ex *e, int least) {
         term(w, e->args[0], P_MUL);
         word(w, " * ");
         term(w, e->args[1], P_UNARY);
-        word(w, " + ");
-        term(w, e->args[2], P_MUL);
+        added(pr, w, e->args[2], P_MUL);
+        break;
+    case EX_ADD:
+        term(w, e->args[0], p);
+        added(pr, w, e->args[1], p + 1);
         break;
     case EX_RCP:
         word(w, "1 / ");
@@ -193,11 +225,6 @@ static void pretty_pieces(Pieces *w, const Ex *e, int least) {
     if (parens) word(w, ")");
 }
 
-static bool negative(const Ex *e) {
-    return e->op == EX_CONST &&
-           (e->type == EX_F32 ? signbit(e->f) != 0 : e->type == EX_I32 && e->i < 0);
-}
-
 static void print_node(Printer *pr, const Ex *e, int least) {
     Pieces w = {.n = 0};
     bool parens = pr->pretty && negative(e) && least > P_ADD;
@@ -210,7 +237,7 @@ static void print_node(Printer *pr, const Ex *e, int least) {
     } else if (e->op == EX_LOAD) {
         load_pieces(pr, &w, e);
     } else if (pr->pretty) {
-        pretty_pieces(&w, e, least);
+        pretty_pieces(pr, &w, e, least);
     } else {
         exact_pieces(&w, e);
     }

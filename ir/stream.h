@@ -36,6 +36,8 @@ typedef struct Stream {
     // The program that is streamed. Its score and formulas may differ from those that pass_derive was given (a constant scale of
     // the score is moved into the formulas): SYM_S below is row->modified of this one.
     const RowProgram *row;
+    const RowProgram *written; // that one
+    const Ex *scaled;          // written's score over SYM_S, which is row's: `s * 0.125`, or `s`
     int nsweeps; // at least 1; the last one carries the accumulator
     // Raw, over SYM_STATE of max/min states (of any finished or the current sweep) and row scalars.
     VEC(const Ex *) shifts;

@@ -350,7 +350,8 @@ static void derive_emits(Derive *d) {
 }
 
 Stream *pass_derive(Arena *a, const RowProgram *written, Diags *diags) {
-    const RowProgram *row = row_unscaled(a, written);
+    const Ex *scaled;
+    const RowProgram *row = row_unscaled(a, written, &scaled);
     int n = row->reduces.n;
     Derive d = {
         .arena = a, .scratch = arena_new(), .p = row->pool, .row = row, .diags = diags, .n = n};
@@ -363,7 +364,12 @@ Stream *pass_derive(Arena *a, const RowProgram *written, Diags *diags) {
     d.loose = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
     d.any = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
     d.out = ARENA_NEW(a, Stream);
-    *d.out = (Stream){.row = row, .shift = -1, .added_count = -1, .blocking = -1};
+    *d.out = (Stream){.row = row,
+                      .written = written,
+                      .scaled = scaled,
+                      .shift = -1,
+                      .added_count = -1,
+                      .blocking = -1};
     find_needed(&d);
     for (int k = 0; k < n; k++) {
         find_classes(&d, k);

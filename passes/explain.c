@@ -1,20 +1,47 @@
 // explain.c: the derivation as readable mathematics (attnc explain).
 //
 // In: a streaming form. Out: the row program; each sweep with its states, shifts and how they are
-// rescaled; the deferred factor and the empty row; the rule that merges two parts. A primed name is
-// the value after a tile was added, the bare one before it; m~ is a running state of which the
-// finished m is a function.
+// rescaled; the deferred factor, emits, output and the empty row; the rule that merges two parts.
+// A primed name is the value after a tile was added, the bare one before it; m~ is a running state
+// of which the finished m is a function, s~ the score without its scale. What stands in more than
+// one formula has a name of its own, p.
 #include "passes/derive.h"
 
 #include "ir/expr_ops.h"
 
 #include <math.h>
+#include <string.h>
 
-typedef struct Names {
+enum { WORTH_A_NAME = 5, MAX_SHARED = 16 }; // nodes; names at a time
+
+typedef struct Explain {
+    Text *out;
     const Stream *s;
     ExNames row;
-    const char *mark; // after the names of states and shifts: "'", "_a" or nothing
-} Names;
+    const char *score;          // SYM_S
+    const char *mark;           // after the names of states and shifts: "'", "_a" or nothing
+    const char *weight, *shift; // names that are the explanation's own
+    VEC(const Ex *) shared;     // named p, p2, ...
+    int told;                   // how many are of formulas that are over
+    bool said[MAX_SHARED];      // of those after them
+} Explain;
+
+// ---- names
+
+static bool is_taken(const RowProgram *p, const char *name) {
+    bool taken = false;
+    for (int i = 0; i < p->inputs.n; i++) taken |= !strcmp(p->inputs.data[i].name, name);
+    for (int i = 0; i < p->reduces.n; i++) taken |= !strcmp(p->reduces.data[i].name, name);
+    for (int i = 0; i < p->emits.n; i++) taken |= !strcmp(p->emits.data[i].name, name);
+    for (int i = 0; i < p->sizes.n; i++) taken |= !strcmp(p->sizes.data[i], name);
+    return taken;
+}
+
+// The name, with as many lines under it as make it the explanation's own.
+static const char *fresh(const RowProgram *p, const char *name) {
+    while (is_taken(p, name)) name = arena_printf(p->arena, "%s_", name);
+    return name;
+}
 
 // Whether a reduction's finished value is the state itself, so that one name serves both.
 static const char *state_tail(const Stream *s, int i) {
@@ -29,81 +56,172 @@ static const char *state_name(const Stream *s, int i, const char *mark) {
     return arena_printf(s->row->arena, "%s%s%s", s->states.data[i].name, state_tail(s, i), mark);
 }
 
-static const char *shift_name(const Stream *s, int i, const char *mark) {
-    if (s->shifts.n == 1) return arena_printf(s->row->arena, "A%s", mark);
-    return arena_printf(s->row->arena, "A%d%s", i, mark);
+static const char *shift_name(const Explain *x, int i, const char *mark) {
+    Arena *a = x->s->row->arena;
+    if (x->s->shifts.n == 1) return arena_printf(a, "%s%s", x->shift, mark);
+    return arena_printf(a, "%s%d%s", x->shift, i, mark);
+}
+
+static const char *shared_name(const Explain *x, int i) {
+    const char *p = fresh(x->s->row, "p");
+    return i ? arena_printf(x->s->row->arena, "%s%d", p, i + 1) : p;
 }
 
 static const char *name_of(void *ctx, ExSym sym, int index) {
-    const Names *n = ctx;
+    const Explain *x = ctx;
     switch ((int)sym) {
-    case SYM_STATE: return state_name(n->s, index, n->mark);
-    case SYM_SHIFT: return shift_name(n->s, index, n->mark);
+    case SYM_S: return x->score;
+    case SYM_STATE: return state_name(x->s, index, x->mark);
+    case SYM_SHIFT: return shift_name(x, index, x->mark);
+    case SYM_PARAM: return shared_name(x, index);
     case SYM_DOT: return "dot(q, k)";
     case SYM_SQQ: return "sqnorm(q)";
     case SYM_SQK: return "sqnorm(k)";
     case SYM_SQO: return "sqnorm(o)";
-    default: return n->row.name(n->row.ctx, sym, index);
+    default: return x->row.name(x->row.ctx, sym, index);
     }
 }
 
 static const char *input_of(void *ctx, int input) {
-    const Names *n = ctx;
-    return n->row.input(n->row.ctx, input);
+    const Explain *x = ctx;
+    return x->row.input(x->row.ctx, input);
 }
 
-static void put(Text *out, const Stream *s, const Ex *e, const char *mark) {
-    Names n = {s, row_names(s->row), mark};
-    ExNames names = {name_of, input_of, NULL, NULL, &n};
-    ex_print_pretty(out, e, &names);
+// ---- what several formulas have in common
+
+static void count_node(void *ctx, const Ex *e) {
+    (void)e;
+    ++*(int *)ctx;
 }
 
-// In a product: with parentheses around a sum; nothing for 1.
-static void put_factor(Text *out, const Stream *s, const Ex *e, const char *mark,
-                       const char *then) {
-    if (ex_is_f32(e, 1)) return;
+static bool worth_a_name(const Ex *e) {
+    int n = 0;
+    if (e->type == EX_F32) ex_visit(e, count_node, &n);
+    return n >= WORTH_A_NAME;
+}
+
+static const Ex *replace_one(void *ctx, ExPool *p, const Ex *e) {
+    const Explain *x = ctx;
+    for (int i = x->shared.n; i-- > x->told;)
+        if (x->shared.data[i] == e) return ex_sym(p, SYM_PARAM, i, e->type);
+    return e;
+}
+
+static const Ex *with_names(Explain *x, const Ex *e) {
+    return ex_map(x->s->row->pool, e, replace_one, x);
+}
+
+static void use(Arena *a, ExMemo *uses, const Ex *e) {
+    const void *known = NULL;
+    if (!ex_memo_has(uses, e, &known)) ex_memo_put(a, uses, e, known = ARENA_NEW(a, int));
+    ++*(int *)known;
+}
+
+// From here on, what these formulas have in common has names; each is kept as it is with the names
+// of those before it.
+static void share(Explain *x, const Ex *const *roots, int n) {
+    Arena *scratch = arena_new();
+    ExMemo uses = {0};
+    const Ex **order;
+    const void *known = NULL;
+    int count = ex_order(scratch, roots, n, &order);
+    for (int i = 0; i < n; i++) use(scratch, &uses, roots[i]);
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < order[i]->nargs; k++) use(scratch, &uses, order[i]->args[k]);
+    x->told = x->shared.n;
+    memset(x->said, 0, sizeof x->said);
+    for (int i = 0; i < count && x->shared.n < x->told + MAX_SHARED; i++) {
+        if (!ex_memo_has(&uses, order[i], &known) || *(const int *)known < 2) continue;
+        if (!worth_a_name(order[i])) continue;
+        const Ex *e = with_names(x, order[i]);
+        VEC_PUSH(x->s->row->arena, &x->shared, e);
+    }
+    arena_free(scratch);
+}
+
+// ---- formulas
+
+static void print(const Explain *x, const Ex *e) {
+    ExNames names = {name_of, input_of, NULL, NULL, (void *)x};
+    ex_print_pretty(x->out, e, &names);
+}
+
+static void put(Explain *x, const Ex *e) { print(x, with_names(x, e)); }
+
+// In a product: with parentheses around a sum.
+static void put_factor(Explain *x, const Ex *e) {
+    e = with_names(x, e);
     bool plain = e->op == EX_SYM || e->op == EX_CONST || ex_ops[e->op].fix == X_CALL;
     plain &= e->op != EX_FMA && e->op != EX_SELECT && e->op != EX_RCP && e->op != EX_NEG;
-    text_puts(out, plain ? "" : "(");
-    put(out, s, e, mark);
-    text_puts(out, plain ? "" : ")");
-    text_puts(out, then);
+    text_puts(x->out, plain ? "" : "(");
+    print(x, e);
+    text_puts(x->out, plain ? "" : ")");
 }
 
-static void equation(Text *out, const Stream *s, const char *what, const Ex *e, const char *mark) {
-    text_printf(out, "    %s = ", what);
-    put(out, s, e, mark);
-    text_puts(out, "\n");
+static void line(Explain *x, const char *start, const Ex *e, const char *end) {
+    text_puts(x->out, start);
+    put(x, e);
+    text_puts(x->out, end);
 }
+
+static void equation(Explain *x, const char *what, const Ex *e) {
+    line(x, arena_printf(x->s->row->arena, "    %s = ", what), e, "\n");
+}
+
+// Before a formula: what it has in common with others, if that was not said yet.
+static void tell(Explain *x, const Ex *e) {
+    bool needed[MAX_SHARED] = {false};
+    const Ex *named = with_names(x, e);
+    int n = x->shared.n - x->told;
+    for (int i = n; i-- > 0;) {
+        needed[i] = ex_uses(named, SYM_PARAM, x->told + i);
+        for (int j = i + 1; j < n; j++)
+            needed[i] |= needed[j] && ex_uses(x->shared.data[x->told + j], SYM_PARAM, x->told + i);
+    }
+    for (int i = 0; i < n; i++) {
+        if (!needed[i] || x->said[i]) continue;
+        x->said[i] = true;
+        text_printf(x->out, "    %s = ", shared_name(x, x->told + i));
+        print(x, x->shared.data[x->told + i]);
+        text_puts(x->out, "\n");
+    }
+}
+
+static void tell_equation(Explain *x, const char *what, const Ex *e) {
+    tell(x, e);
+    equation(x, what, e);
+}
+
+// ---- the parts
 
 static const char *over_keys(ExOp op) {
     return op == EX_ROWMAX ? "max" : op == EX_ROWMIN ? "min" : "sum";
 }
 
-static void print_row(Text *out, const Stream *s) {
-    const RowProgram *p = s->row;
-    text_printf(out, "attention %s, for one query\n", p->name);
-    equation(out, s, "s", p->modified, "");
-    if (p->mask->op != EX_CONST) {
-        text_puts(out, "    over keys where ");
-        put(out, s, p->mask, "");
-        text_puts(out, "\n");
-    }
+typedef VEC(const Ex *) Roots;
+
+static void print_row(Explain *x) {
+    const RowProgram *p = x->s->written;
+    Roots roots = {0};
+    for (int k = 0; k < p->reduces.n; k++) VEC_PUSH(p->arena, &roots, p->reduces.data[k].f);
+    VEC_PUSH(p->arena, &roots, p->weight);
+    for (int i = 0; i < p->emits.n; i++) VEC_PUSH(p->arena, &roots, p->emits.data[i].value);
+    share(x, roots.data, roots.n);
+    text_printf(x->out, "attention %s, for one query\n", p->name);
+    equation(x, x->score, p->modified);
+    if (p->mask->op != EX_CONST) line(x, "    over keys where ", p->mask, "\n");
     for (int k = 0; k < p->reduces.n; k++) {
         const RowReduce *r = &p->reduces.data[k];
-        text_printf(out, "    %s = %s over keys of ", r->name, over_keys(r->op));
-        put(out, s, r->f, "");
-        text_puts(out, "\n");
+        tell(x, r->f);
+        text_printf(x->out, "    %s = %s over keys of ", r->name, over_keys(r->op));
+        line(x, "", r->f, "\n");
     }
-    equation(out, s, "w", p->weight, "");
+    tell_equation(x, x->weight, p->weight);
     for (int i = 0; i < p->emits.n; i++)
-        equation(out, s, p->emits.data[i].name, p->emits.data[i].value, "");
-    text_puts(out, "    o = sum over keys of w * v");
-    if (!(p->output->op == EX_SYM && p->output->sym == SYM_O)) {
-        text_puts(out, ", then ");
-        put(out, s, p->output, "");
-    }
-    text_puts(out, "\n");
+        tell_equation(x, p->emits.data[i].name, p->emits.data[i].value);
+    text_printf(x->out, "    o = sum over keys of %s * v", x->weight);
+    if (p->output->op != EX_SYM || p->output->sym != SYM_O) line(x, ", then ", p->output, "");
+    text_puts(x->out, "\n");
 }
 
 // Of the states of this sweep, and of the accumulator in the last.
@@ -114,10 +232,10 @@ static bool shift_serves(const Stream *s, int shift, int sweep) {
     return false;
 }
 
-static const char *times_rescale(const Stream *s, int shift, const char *now, const char *was) {
+static const char *times_rescale(const Explain *x, int shift, const char *now, const char *was) {
     if (shift < 0) return "";
-    return arena_printf(s->row->arena, " * exp2(%s - %s)", shift_name(s, shift, now),
-                        shift_name(s, shift, was));
+    return arena_printf(x->s->row->arena, " * exp2(%s - %s)", shift_name(x, shift, now),
+                        shift_name(x, shift, was));
 }
 
 // What is reduced over the keys that exist: without the selection that keeps masked ones out.
@@ -130,100 +248,166 @@ static const Ex *unguarded(const Ex *e) {
 
 static bool extremum(const StreamState *st) { return st->op != EX_ROWSUM; }
 
-static void print_state(Text *out, const Stream *s, int i) {
-    const StreamState *st = &s->states.data[i];
-    const char *was = state_name(s, i, "");
+static void print_state(Explain *x, int i) {
+    const StreamState *st = &x->s->states.data[i];
+    const char *was = state_name(x->s, i, ""), *what = over_keys(st->op);
+    tell(x, unguarded(st->elem));
     if (extremum(st))
-        text_printf(out, "    %s' = %s(%s, %s ", was, over_keys(st->op), was, over_keys(st->op));
+        text_printf(x->out, "    %s' = %s(%s, %s ", was, what, was, what);
     else
-        text_printf(out, "    %s' = %s%s + sum ", was, was, times_rescale(s, st->shift, "'", ""));
-    put(out, s, unguarded(st->elem), "'");
-    text_puts(out, extremum(st) ? ")\n" : "\n");
+        text_printf(x->out, "    %s' = %s%s + sum ", was, was,
+                    times_rescale(x, st->shift, "'", ""));
+    line(x, "", unguarded(st->elem), extremum(st) ? ")\n" : "\n");
 }
 
-static void print_sweep(Text *out, const Stream *s, int sweep) {
+static void print_heading(Explain *x, int sweep) {
+    const Stream *s = x->s;
     if (s->nsweeps == 1)
-        text_puts(out, "\none sweep over the keys; with every tile\n");
+        text_puts(x->out, "\none sweep over the keys");
     else
-        text_printf(out, "\nsweep %d of %d over the keys; with every tile\n", sweep + 1,
-                    s->nsweeps);
+        text_printf(x->out, "\nsweep %d of %d over the keys", sweep + 1, s->nsweeps);
+    text_puts(x->out, "; with every tile\n");
+    if (sweep || s->row == s->written) return;
+    text_printf(x->out, "    %s = ", x->score);
+    print(x, s->row->modified);
+    text_puts(x->out, ", of which s is ");
+    print(x, s->scaled);
+    text_puts(x->out, "\n");
+}
+
+static void share_sweep(Explain *x, int sweep) {
+    const Stream *s = x->s;
+    Roots roots = {0};
+    for (int i = 0; i < s->states.n; i++)
+        if (s->states.data[i].sweep == sweep)
+            VEC_PUSH(s->row->arena, &roots, unguarded(s->states.data[i].elem));
+    if (sweep == s->nsweeps - 1) VEC_PUSH(s->row->arena, &roots, unguarded(s->elem));
+    share(x, roots.data, roots.n);
+}
+
+static void print_sweep(Explain *x, int sweep) {
+    const Stream *s = x->s;
+    share_sweep(x, sweep);
+    print_heading(x, sweep);
+    x->mark = "'";
     for (int pass = 0; pass < 2; pass++) { // extrema, the shifts that stand on them, sums
         for (int i = 0; i < s->states.n; i++)
             if (s->states.data[i].sweep == sweep && extremum(&s->states.data[i]) == !pass)
-                print_state(out, s, i);
+                print_state(x, i);
         for (int k = 0; !pass && k < s->shifts.n; k++) {
             if (!shift_serves(s, k, sweep)) continue;
-            text_printf(out, "    %s = ", shift_name(s, k, "'"));
-            put(out, s, s->shifts.data[k], "'");
-            text_puts(out, "    (0 while the row has no key)\n");
+            text_printf(x->out, "    %s = ", shift_name(x, k, "'"));
+            line(x, "", s->shifts.data[k], "    (0 while the row has no key)\n");
         }
     }
-    if (sweep < s->nsweeps - 1) return;
-    text_printf(out, "    acc' = acc%s + sum ", times_rescale(s, s->shift, "'", ""));
-    put_factor(out, s, unguarded(s->elem), "'", " * ");
-    text_puts(out, "v\n");
+    if (sweep == s->nsweeps - 1) {
+        const Ex *e = unguarded(s->elem);
+        tell(x, e);
+        text_printf(x->out, "    acc' = acc%s + sum ", times_rescale(x, s->shift, "'", ""));
+        if (!ex_is_f32(e, 1)) {
+            put_factor(x, e);
+            text_puts(x->out, " * ");
+        }
+        text_puts(x->out, "v\n");
+    }
+    x->mark = "";
 }
 
-static void print_finish(Text *out, const Stream *s) {
-    text_puts(out, "\nat the end\n");
-    for (int k = 0; k < s->finished.n; k++) {
-        const Ex *f = s->finished.data[k];
-        bool same = f->op == EX_SYM && f->sym == SYM_STATE &&
-                    s->states.data[f->index].name == s->row->reduces.data[k].name;
-        if (!same && f->op != EX_CONST) equation(out, s, s->row->reduces.data[k].name, f, "");
-    }
-    text_puts(out, "    o = acc");
+static bool is_state_itself(const Stream *s, int k) {
+    const Ex *f = s->finished.data[k];
+    return f->op == EX_SYM && f->sym == SYM_STATE &&
+           s->states.data[f->index].name == s->row->reduces.data[k].name;
+}
+
+static void share_finish(Explain *x) {
+    const Stream *s = x->s;
+    Roots roots = {0};
+    for (int k = 0; k < s->finished.n; k++) VEC_PUSH(s->row->arena, &roots, s->finished.data[k]);
+    for (int i = 0; i < s->emits.n; i++) VEC_PUSH(s->row->arena, &roots, s->emits.data[i]);
+    if (s->factor) VEC_PUSH(s->row->arena, &roots, s->factor);
+    share(x, roots.data, roots.n);
+}
+
+static void print_output(Explain *x) {
+    const Stream *s = x->s;
+    const RowProgram *p = s->row;
     bool divides = s->factor && s->factor->op == EX_RCP;
-    if (s->factor) {
-        text_puts(out, divides ? " / " : " * ");
-        put_factor(out, s, divides ? s->factor->args[0] : s->factor, "", "");
+    const Ex *factor = divides ? s->factor->args[0] : s->factor;
+    if (factor) tell(x, factor);
+    text_puts(x->out, "    o = acc");
+    if (factor) {
+        text_puts(x->out, divides ? " / " : " * ");
+        put_factor(x, factor);
     }
-    text_puts(out, "\n");
-    if (!s->empty) {
-        text_puts(out, "    a row without a key gives 0 by itself\n");
-        return;
-    }
-    text_puts(out, "    a row without a key, where ");
-    put(out, s, s->empty, "");
-    text_puts(out, ", gives 0\n");
+    text_puts(x->out, "\n");
+    if (s->empty)
+        line(x, "    a row without a key, where ", s->empty, ", gives 0\n");
+    else
+        text_puts(x->out, "    a row without a key gives 0 by itself\n");
+    if (p->output->op != EX_SYM || p->output->sym != SYM_O)
+        line(x, "    the output is ", p->output, "\n");
 }
 
-static void print_merged(Text *out, const Stream *s, const char *name, int shift) {
-    text_printf(out, "    %s = %s_a%s + %s_b%s\n", name, name, times_rescale(s, shift, "", "_a"),
-                name, times_rescale(s, shift, "", "_b"));
+static void print_finish(Explain *x) {
+    const Stream *s = x->s;
+    text_puts(x->out, "\nat the end\n");
+    share_finish(x);
+    for (int k = 0; k < s->finished.n; k++)
+        if (!is_state_itself(s, k) && s->finished.data[k]->op != EX_CONST)
+            tell_equation(x, s->row->reduces.data[k].name, s->finished.data[k]);
+    for (int i = 0; i < s->emits.n; i++)
+        tell_equation(x, s->row->emits.data[i].name, s->emits.data[i]);
+    print_output(x);
 }
 
-static void print_combine(Text *out, const Stream *s) {
-    text_puts(out, "\nmerging two parts a and b of the keys, in any grouping");
-    text_puts(out, s->nsweeps > 1 ? " (the states of one sweep)\n" : "\n");
+static void print_merged(Explain *x, const char *name, int shift) {
+    text_printf(x->out, "    %s = %s_a%s + %s_b%s\n", name, name, times_rescale(x, shift, "", "_a"),
+                name, times_rescale(x, shift, "", "_b"));
+}
+
+static void print_combine(Explain *x) {
+    const Stream *s = x->s;
+    text_puts(x->out, "\nmerging two parts a and b of the keys, in any grouping");
+    text_puts(x->out, s->nsweeps > 1 ? " (the states of one sweep)\n" : "\n");
     for (int i = 0; i < s->states.n; i++) {
         const StreamState *st = &s->states.data[i];
         const char *name = state_name(s, i, "");
         if (extremum(st))
-            text_printf(out, "    %s = %s(%s_a, %s_b)\n", name, over_keys(st->op), name, name);
+            text_printf(x->out, "    %s = %s(%s_a, %s_b)\n", name, over_keys(st->op), name, name);
     }
     for (int i = 0; i < s->states.n; i++)
         if (!extremum(&s->states.data[i]))
-            print_merged(out, s, state_name(s, i, ""), s->states.data[i].shift);
-    print_merged(out, s, "acc", s->shift);
+            print_merged(x, state_name(s, i, ""), s->states.data[i].shift);
+    print_merged(x, "acc", s->shift);
     if (s->shifts.n)
-        text_puts(out, "    with A of the merged states; a part without a key is the identity\n");
+        text_printf(x->out,
+                    "    with %s of the merged states; a part without a key is the identity\n",
+                    x->shift);
     else
-        text_puts(out, "    a part without a key is the identity\n");
+        text_puts(x->out, "    a part without a key is the identity\n");
 }
 
-static void print_blocking(Text *out, const Stream *s) {
+static void print_blocking(Explain *x) {
+    const Stream *s = x->s;
     if (s->blocking < 0) return;
-    text_printf(out,
+    text_printf(x->out,
                 "\nno single-pass form: '%s' must be finished before what needs it can begin\n",
                 s->row->reduces.data[s->blocking].name);
 }
 
 void pass_explain(Text *out, const Stream *s) {
-    print_row(out, s);
-    print_blocking(out, s);
-    for (int t = 0; t < s->nsweeps; t++) print_sweep(out, s, t);
-    print_finish(out, s);
-    print_combine(out, s);
+    Explain x = {.out = out,
+                 .s = s,
+                 .row = row_names(s->row),
+                 .score = fresh(s->row, "s"),
+                 .mark = "",
+                 .weight = fresh(s->row, "w"),
+                 .shift = fresh(s->row, "A")};
+    print_row(&x);
+    if (s->row != s->written) x.score = arena_printf(s->row->arena, "%s~", x.score);
+    print_blocking(&x);
+    for (int t = 0; t < s->nsweeps; t++) print_sweep(&x, t);
+    print_finish(&x);
+    print_combine(&x);
     text_puts(out, "\nthe backward is not derived by this version\n");
 }

@@ -6,6 +6,7 @@
 #include "classes.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct Sweep {
     TileOp *loop;
@@ -273,7 +274,14 @@ void build_forward(Build *b) {
     build_finish(b, sweeps(b));
 }
 
+static bool is_tensor(const TileProgram *p, const char *name) {
+    for (int i = 0; i < p->tensors.n; i++)
+        if (!strcmp(p->tensors.data[i].name, name)) return true;
+    return false;
+}
+
 static int work_tensor(Build *b, const char *name, int index, bool columns) {
+    while (is_tensor(b->p, name)) name = arena_printf(b->arena, "%s_", name);
     TileTensor t = {.name = name,
                     .role = TENSOR_WORK,
                     .index = index,

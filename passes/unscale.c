@@ -49,10 +49,11 @@ static const Ex *take_scale(ExPool *p, const Ex *modified, bool sizes, const Ex 
     return x;
 }
 
-const RowProgram *row_unscaled(Arena *a, const RowProgram *row) {
+const RowProgram *row_unscaled(Arena *a, const RowProgram *row, const Ex **scaled_score) {
     ExPool *p = row->pool;
     const Ex *s = ex_symbol(p, SYM_S), *scaled = s, *modified = simp_open(p, row->modified), *rest;
     while ((rest = take_scale(p, modified, !has_extremum(row), &scaled))) modified = rest;
+    *scaled_score = scaled;
     if (scaled == s) return row;
     RowProgram *out = ARENA_NEW(a, RowProgram);
     *out = *row;

@@ -4,7 +4,8 @@
 
 #include "ir/row.h"
 
-// The program itself where its modified score is no positive constant times something.
-const RowProgram *row_unscaled(Arena *a, const RowProgram *row);
+// The program itself where its modified score has no such scale. *scaled: its modified score, as an
+// expression of the new one's.
+const RowProgram *row_unscaled(Arena *a, const RowProgram *row, const Ex **scaled);
 
 #endif

@@ -35,22 +35,25 @@ static RowProgram *softmax(Arena *a) {
 
 static const char explained[] =
     "attention causal, for one query\n"
-    "    s = dot(q, k)\n"
+    "    s = dot(q, k) / 8.0\n"
     "    over keys where kv_idx <= q_idx\n"
-    "    m = max over keys of s * 0.125\n"
-    "    l = sum over keys of exp(s * 0.125 - m)\n"
-    "    w = exp(s * 0.125 - m) / l\n"
+    "    m = max over keys of s\n"
+    "    l = sum over keys of exp(s - m)\n"
+    "    w = exp(s - m) / l\n"
     "    lse = m + log(l)\n"
     "    o = sum over keys of w * v\n"
     "\n"
     "one sweep over the keys; with every tile\n"
-    "    m~' = max(m~, max s)\n"
+    "    s~ = dot(q, k), of which s is s~ * 0.125\n"
+    "    m~' = max(m~, max s~)\n"
     "    A' = m~' * (-0.18033688)    (0 while the row has no key)\n"
-    "    l' = l * exp2(A' - A) + sum exp2(s * 0.18033688 + A')\n"
-    "    acc' = acc * exp2(A' - A) + sum exp2(s * 0.18033688 + A') * v\n"
+    "    p = exp2(s~ * 0.18033688 + A')\n"
+    "    l' = l * exp2(A' - A) + sum p\n"
+    "    acc' = acc * exp2(A' - A) + sum p * v\n"
     "\n"
     "at the end\n"
     "    m = m~ * 0.125\n"
+    "    lse = m + log(l)\n"
     "    o = acc / l\n"
     "    a row without a key, where m~ == -inf, gives 0\n"
     "\n"
@@ -83,6 +86,29 @@ static const char streamed[] = "stream causal sweeps=1\n"
                                "  l = @l\n"
                                "  factor = rcp(l)\n"
                                "  empty = (@m == -inf)\n";
+
+// What the explanation names itself keeps clear of the program's names; the output and minus signs.
+START_TEST(names_do_not_clash) {
+    Arena *a = arena_new();
+    RowProgram *p = softmax(a);
+    Text t;
+    text_init(&t, a);
+    RowInput w = {.name = "w", .dtype = DT_F32};
+    VEC_PUSH(a, &p->inputs, w);
+    p->modified = read(p, "((dot + neg(w)) + (f32(kv_idx) * -2.0))");
+    p->reduces.data[0].name = "A";
+    p->reduces.data[1].f = read(p, "exp((s - A))");
+    p->weight = read(p, "(exp((s - A)) / l)");
+    p->emits.n = 0;
+    p->output = read(p, "(o * 2.0)");
+    pass_explain(&t, pass_derive(a, p, NULL));
+    ck_assert_ptr_nonnull(strstr(t.s, "    s = dot(q, k) - w - f32(kv_idx) * 2.0\n"));
+    ck_assert_ptr_nonnull(strstr(t.s, "    w_ = exp(s - A) / l\n"));
+    ck_assert_ptr_nonnull(strstr(t.s, "    A_' = A' * (-1.442695)"));
+    ck_assert_ptr_nonnull(strstr(t.s, "    the output is o * 2.0\n"));
+    arena_free(a);
+}
+END_TEST
 
 START_TEST(a_positive_scale_leaves_the_score) {
     Arena *a = arena_new();
@@ -123,6 +149,7 @@ Suite *derive_explain_suite(void) {
     Suite *s = suite_create("derive_explain");
     TCase *t = tcase_create("explain");
     tcase_add_test(t, softmax_is_explained);
+    tcase_add_test(t, names_do_not_clash);
     tcase_add_test(t, a_positive_scale_leaves_the_score);
     tcase_add_test(t, a_size_leaves_the_score);
     suite_add_tcase(s, t);
