@@ -18,12 +18,12 @@ typedef struct Explain {
     Text *out;
     const Stream *s;
     ExNames row;
-    const char *score;          // SYM_S
-    const char *mark;           // after the names of states and shifts: "'", "_a" or nothing
-    const char *weight, *shift; // names that are the explanation's own
-    VEC(const Ex *) shared;     // named p, p2, ...
-    int told;                   // how many are of formulas that are over
-    bool said[MAX_SHARED];      // of those after them
+    const char *score;                // SYM_S
+    const char *mark;                 // after the names of states and shifts: "'", "_a" or nothing
+    const char *weight, *shift, *acc; // names that are the explanation's own
+    VEC(const Ex *) shared;           // named p, p2, ...
+    int told;                         // how many are of formulas that are over
+    bool said[MAX_SHARED];            // of those after them
 } Explain;
 
 // ---- names
@@ -303,7 +303,8 @@ static void print_sweep(Explain *x, int sweep) {
     if (sweep == s->nsweeps - 1) {
         const Ex *e = unguarded(s->elem);
         tell(x, e);
-        text_printf(x->out, "    acc' = acc%s + sum ", times_rescale(x, s->shift, "'", ""));
+        text_printf(x->out, "    %s' = %s%s + sum ", x->acc, x->acc,
+                    times_rescale(x, s->shift, "'", ""));
         if (!ex_is_f32(e, 1)) {
             put_factor(x, e);
             text_puts(x->out, " * ");
@@ -334,7 +335,7 @@ static void print_output(Explain *x) {
     bool divides = s->factor && s->factor->op == EX_RCP;
     const Ex *factor = divides ? s->factor->args[0] : s->factor;
     if (factor) tell(x, factor);
-    text_puts(x->out, "    o = acc");
+    text_printf(x->out, "    o = %s", x->acc);
     if (factor) {
         text_puts(x->out, divides ? " / " : " * ");
         put_factor(x, factor);
@@ -378,7 +379,7 @@ static void print_combine(Explain *x) {
     for (int i = 0; i < s->states.n; i++)
         if (!extremum(&s->states.data[i]))
             print_merged(x, state_name(s, i, ""), s->states.data[i].shift);
-    print_merged(x, "acc", s->shift);
+    print_merged(x, x->acc, s->shift);
     if (s->shifts.n)
         text_printf(x->out,
                     "    with %s of the merged states; a part without a key is the identity\n",
@@ -402,7 +403,8 @@ void pass_explain(Text *out, const Stream *s) {
                  .score = fresh(s->row, "s"),
                  .mark = "",
                  .weight = fresh(s->row, "w"),
-                 .shift = fresh(s->row, "A")};
+                 .shift = fresh(s->row, "A"),
+                 .acc = fresh(s->row, "acc")};
     print_row(&x);
     if (s->row != s->written) x.score = arena_printf(s->row->arena, "%s~", x.score);
     print_blocking(&x);
