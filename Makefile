@@ -130,12 +130,13 @@ bench: $(BUILD)/attnc
 
 # ---- the house's rules
 SOURCES := $(wildcard ir/*.[ch] frontend/*.[ch] passes/*.[ch] codegen/*.[ch] runtime/*.[ch] tools/*.[ch] tests/*.[ch] tests/*/*.[ch])
+CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format 2>/dev/null) clang-format)
 lint:
 	tests/lint.sh
 format-check:
-	clang-format --dry-run -Werror $(SOURCES)
+	$(CLANG_FORMAT) --dry-run -Werror $(SOURCES)
 format:
-	clang-format -i $(SOURCES)
+	$(CLANG_FORMAT) -i $(SOURCES)
 deps:
 	tests/deps.sh
 demo:

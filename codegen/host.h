@@ -51,7 +51,7 @@ Host *host_of(Cg *cg);
 HostPlace *host_place(Cg *cg, const TileValue *v);
 int host_axis_at(const TileValue *v, int axis); // position of the axis in v; -1
 int host_extent(Cg *cg, int axis);
-int64_t host_bytes(Cg *cg, const TileValue *v); // of its elements, all f32
+int64_t host_bytes(Cg *cg, const TileValue *v);           // of its elements, all f32
 Val host_element(Cg *cg, const TileValue *v, Val *index); // pointer; index by axis, i64
 Val host_load(Cg *cg, const TileValue *v, Val *index, int lanes,
               int along); // f32, i32 or i1; a scalar where v lacks `along`

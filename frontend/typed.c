@@ -238,6 +238,8 @@ static TxValue convert(TxType to, TxType from, TxValue v) {
 TxValue tx_apply(ExOp op, TxType type, TxType from, const TxValue *args) {
     if (op == EX_SELECT) return args[0].i ? args[1] : args[2];
     if (op == EX_CONV) return convert(type, from, args[0]);
+    _Static_assert(EX_POW - EX_ABS == 14 && EX_FLOOR == EX_ABS + 1 && EX_ERF == EX_POW - 1,
+                   "from abs to before pow all functions have one argument");
     TxValue two[2] = {args[0]}; // unary operations have no second
     if (op != EX_NEG && op != EX_NOT && op != EX_BNOT && (op < EX_ABS || op >= EX_POW))
         two[1] = args[1];

@@ -59,6 +59,8 @@ ExType ex_sym_type(ExSym s) {
 }
 
 bool ex_op_typed(ExOp op, const ExType *t, int n, ExType *result) {
+    _Static_assert(EX_BAND < EX_SHL && EX_BOR < EX_SHL && EX_BXOR < EX_SHL && EX_SHL < EX_SHR,
+                   "of the operations on bits those before the shifts take bools too");
     if (ex_ops[op].arity != n) return false;
     *result = n ? t[n - 1] : EX_F32;
     bool alike = true; // all of the last one's type; of a select all but the condition

@@ -244,9 +244,9 @@ void tile_unlink(TileOp *op);
 void tile_insert_before(TileOp *where, TileOp *op);
 void tile_append(TileBlock *b, TileOp *op);
 bool tile_has_axis(const TileValue *v, int axis);
-int tile_contracted_axis(const TileOp *mma);          // in both operands and not in the result
-bool tile_in_grid(const TileKernel *k, int axis);     // whether the grid tiles the axis
-int tile_grid_axis(const TileKernel *k);              // the one that it tiles; -1: none
+int tile_contracted_axis(const TileOp *mma);      // in both operands and not in the result
+bool tile_in_grid(const TileKernel *k, int axis); // whether the grid tiles the axis
+int tile_grid_axis(const TileKernel *k);          // the one that it tiles; -1: none
 // The elements of a tile along an axis: its extent, or the axis' constant size; 0: the run-time
 // size, one tile is the whole axis.
 int tile_extent(const TileAxis *a);

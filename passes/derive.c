@@ -44,9 +44,7 @@ static ClassSet identity_class(ExOp op) {
     return op == EX_ROWMAX ? CL_NINF : op == EX_ROWMIN ? CL_PINF : CL_ZERO;
 }
 
-static const Ex *identity(ExPool *p, ExOp op) {
-    return ex_f32(p, (float)ex_identity(op));
-}
+static const Ex *identity(ExPool *p, ExOp op) { return ex_f32(p, (float)ex_identity(op)); }
 
 // ---- what is needed, and what it can be
 

@@ -24,7 +24,11 @@
 #include <assert.h>
 #include <string.h>
 
-enum { MAX_LOADS = 4, MAX_COLUMNS = 256 };
+enum {
+    MAX_LOADS = 4, // of a loop's body: one of k and one of v, which a sweep loads at most once each
+    MAX_CHAIN = 8, // loops that share a pipeline; what follows begins another
+    MAX_COLUMNS = 256,
+};
 
 // ---- extents
 
@@ -82,7 +86,7 @@ typedef struct Sched {
 } Sched;
 
 typedef struct Chain { // loops that make one sequence of tiles
-    TileOp *loop[8];
+    TileOp *loop[MAX_CHAIN];
     int nloops;
     int nloads; // of each body
     bool skips; // some loop has `where`
@@ -178,7 +182,7 @@ static Chain chain_from(const TileProgram *p, TileOp *loop) {
                .nloops = 1,
                .nloads = loads_of(p, loop, loads),
                .skips = loop->where != NULL};
-    for (TileOp *op = loop->next; op && c.nloops < 8; op = op->next) {
+    for (TileOp *op = loop->next; op && c.nloops < MAX_CHAIN; op = op->next) {
         if (op->kind == TILE_MAP) continue;
         const TileOp *last = c.loop[c.nloops - 1];
         if (op->kind != TILE_LOOP || op->axis != last->axis || op->from != last->to ||
@@ -231,7 +235,8 @@ static TileOp *before_first_use(TileOp *load) {
 static bool in_turn(TileOp **loads, int n) {
     for (int i = 0; i + 1 < n; i++)
         for (TileOp *op = after_last_use(loads[i]); op != loads[i]; op = op->prev)
-            if (op->prev != loads[i] && pass_uses(op->prev, loads[i + 1]->results.data[0])) return false;
+            if (op->prev != loads[i] && pass_uses(op->prev, loads[i + 1]->results.data[0]))
+                return false;
     return true;
 }
 

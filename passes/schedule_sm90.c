@@ -21,7 +21,7 @@ enum {
     FEW_TESTS = 2,       // comparisons of positions in a mask: a causal one and the end of the keys
     TEST_REGISTERS = 12, // for more, and for what is looked up
     SECTION = 512,       // tiles whose heads' K and V fit the L2 cache together, as measured
-    LONG_BODY = 1400, // weight (ex_weight) of what is computed of an element
+    LONG_BODY = 1400,    // weight (ex_weight) of what is computed of an element
     SHARED_SLACK = 1024, // barriers, the tile's number, alignment
 };
 
@@ -131,9 +131,9 @@ static int registers_of(const TileKernel *k, Sm90Shape s, int dv) {
 
 static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t) {
     int d = pass_padded(p->D, PANEL), dv = pass_padded(p->Dv, PANEL), wide = d > dv ? d : dv;
-    size_t i = 0;
-    while (rows[i].d < wide || rows[i].masked != is_masked(k)) i++;
-    assert(i < sizeof rows / sizeof *rows);
+    size_t i = 0, n = sizeof rows / sizeof *rows;
+    while (i < n && (rows[i].d < wide || rows[i].masked != is_masked(k))) i++;
+    assert(i < n && "pass_tile_sm90 refuses more columns than the last row has");
     Sm90Shape s = rows[i].shape;
     while (s.keys > 16 &&
            (shared_bytes(s, d, dv) > t->shared_bytes || registers_of(k, s, dv) > s.registers))

@@ -289,7 +289,7 @@ static void fill_step(Flat *f, int i) {
     TileBlock *outer = f->s->block;
     f->s->block = &loop->body;
     sm90_fill(f->s, st->load_k, NULL, 0, NULL, false);
-    const Ex *tile = f->skips ? NULL : tidy(f, tile_at(f, i ? 0 : i, before));
+    const Ex *tile = f->skips ? NULL : tidy(f, tile_at(f, 0, before));
     if (!i && !f->skips) tile = tidy(f, ex_subst(pool(f), loop->index, SYM_STEP, 0, before));
     sm90_fill(f->s, st->load_v, tile, loop->axis, NULL, false);
     sm90_yield(f->s, NULL, 0);

@@ -26,7 +26,8 @@ static attn_status grid_tasks(const RtBound *b, const AbiKernel *k, int64_t *out
                               attn_error *error) {
     int64_t n = 1, d;
     for (uint32_t i = 0; i < k->ngrid; i++) {
-        attn_status status = rt_eval(b, &k->grid[i], "the number of tiles of the launch", &d, error);
+        attn_status status =
+            rt_eval(b, &k->grid[i], "the number of tiles of the launch", &d, error);
         if (status) return status;
         if (d < 0 || __builtin_mul_overflow(n, d, &n))
             return rt_fail(error, ATTN_ERROR_CALL, "the launch has too many tiles at these sizes");

@@ -19,6 +19,9 @@ want check pkg-config --exists check
 want llvm-19-dev llvm
 want zlib1g-dev header zlib.h
 want libzstd-dev header zstd.h
+want cppcheck have cppcheck
+format() { command -v clang-format || command -v clang-format-14; }
+want clang-format format
 [ -z "$need" ] && exit 0
 echo "installing:$need"
 sudo=''

@@ -132,14 +132,15 @@ static Status picture(Compile *c, const Options *o) {
     MaskMap m;
     Binding b;
     Text t;
+    const char *why;
     Status s = bind_inputs(&b, a, sig_of_variant(a, c->variants.data[0], c->options.dtype), o,
                            cmd_shape(o, a));
     if (s != STATUS_DONE) return s;
     if (o->batch >= b.size[SIZE_B] || o->head >= b.size[SIZE_HQ])
         s = cmd_fail(STATUS_USAGE, "--at=%d,%d: there are B = %d batch entries and H = %d heads",
                      o->batch, o->head, b.size[SIZE_B], b.size[SIZE_HQ]);
-    else if (!mask_map(&m, a, c, &b, o->batch, o->head))
-        s = cmd_fail(STATUS_INPUT, "too many tiles to draw: choose smaller sizes");
+    else if ((why = mask_map(&m, a, c, &b, o->batch, o->head)))
+        s = cmd_fail(STATUS_INPUT, "%s", why);
     else {
         const char *place =
             o->batch || o->head ? arena_printf(a, " (batch %d, head %d)", o->batch, o->head) : "";

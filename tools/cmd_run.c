@@ -173,8 +173,8 @@ static Status run_artifact(const Options *o) {
     Arena *a = arena_new();
     Launch l = {0};
     Status s = STATUS_DONE;
-    if (o->defines.n || o->has_dtype || o->debug)
-        s = cmd_fail(STATUS_USAGE, "-D, -g and --dtype are for sources: %s is compiled already",
+    if (o->defines.n || o->has_dtype || o->has_level || o->debug)
+        s = cmd_fail(STATUS_USAGE, "-D, -O, -g and --dtype are for sources: %s is compiled already",
                      o->files.data[0]);
     if (s == STATUS_DONE) s = launch_open_file(&l, a, o->files.data[0], o);
     if (s == STATUS_DONE) s = run_kernel(&l, a, NULL, o);

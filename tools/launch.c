@@ -2,6 +2,7 @@
 #include "launch.h"
 #include "files.h"
 #include "runtime/device.h"
+#include <limits.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,13 +66,15 @@ Status launch_open_source(Launch *l, Arena *a, Compile *c, const Options *o) {
 
 // A relocatable object becomes code by linking, which is the system compiler's work.
 static Status open_object(Launch *l, const char *path) {
-    char shared[] = "/tmp/attnc-XXXXXX.so", *full = realpath(path, NULL); // no option of cc
+    const char *folder = getenv("TMPDIR");
+    char shared[PATH_MAX], *full = realpath(path, NULL); // no option of cc
     attn_error e;
+    snprintf(shared, sizeof shared, "%s/attnc-XXXXXX.so", folder && *folder ? folder : "/tmp");
     int fd = full ? mkstemps(shared, 3) : -1, status = -1;
     pid_t pid;
     if (fd < 0) {
         free(full);
-        return cmd_fail(STATUS_SYSTEM, "cannot make a temporary file");
+        return cmd_fail(STATUS_SYSTEM, "cannot make the temporary file %s", shared);
     }
     close(fd);
     char *argv[] = {"cc", "-shared", "-o", shared, full, "-lm", NULL};

@@ -55,10 +55,22 @@ static ExValue element(void *ctx, const Ex *e, const int32_t *index) {
     return v;
 }
 
-static int axis_of(const TileKernel *k, const char *name) {
-    for (int i = 0; i < k->naxes; i++)
-        if (strcmp(k->axes[i].name, name) == 0) return i;
+// The axis over a size; -1: none.
+static int axis_over(const TileKernel *k, int size) {
+    for (int i = 0; i < k->naxes; i++) {
+        const Ex *n = k->axes[i].size;
+        if (n->op == EX_SYM && n->sym == SYM_SIZE && n->index == size) return i;
+    }
     return -1;
+}
+
+// A kernel that sweeps the keys of tiles of queries; NULL: none does.
+static const TileKernel *sweeping(const TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileKernel *k = p->kernels.data[i];
+        if (k->mask && axis_over(k, SIZE_SQ) >= 0 && axis_over(k, SIZE_SK) >= 0) return k;
+    }
+    return NULL;
 }
 
 // First and last position of the tile at hand.
@@ -110,12 +122,14 @@ static double count_inside(const MaskMap *m) {
     return m->queries && m->keys ? pairs / ((double)m->queries * m->keys) : 0;
 }
 
-bool mask_map(MaskMap *m, Arena *a, const Compile *c, const Binding *b, int batch, int head) {
+const char *mask_map(MaskMap *m, Arena *a, const Compile *c, const Binding *b, int batch,
+                     int head) {
     const TileProgram *p = c->tiles.data[0];
-    const TileKernel *k = p->kernels.data[0];
+    const TileKernel *k = sweeping(p);
+    if (!k) return "no kernel goes through the keys";
     const Ex *q0, *q1, *k0, *k1;
     MaskCursor *at = ARENA_NEW(a, MaskCursor);
-    *at = (MaskCursor){b, axis_of(k, "M"), axis_of(k, "N"), batch, head, 0, 0, 0, 0};
+    *at = (MaskCursor){b, axis_over(k, SIZE_SQ), axis_over(k, SIZE_SK), batch, head, 0, 0, 0, 0};
     *m = (MaskMap){.queries = b->size[SIZE_SQ],
                    .keys = b->size[SIZE_SK],
                    .at = at,
@@ -124,7 +138,8 @@ bool mask_map(MaskMap *m, Arena *a, const Compile *c, const Binding *b, int batc
     m->tile_k = k->axes[at->axis_k].extent;
     m->rows = (int)(((int64_t)m->queries + m->tile_q - 1) / m->tile_q);
     m->columns = (int)(((int64_t)m->keys + m->tile_k - 1) / m->tile_k);
-    if ((int64_t)m->rows * m->columns > MAX_TILES) return false;
+    if ((int64_t)m->rows * m->columns > MAX_TILES)
+        return "too many tiles to draw: choose smaller sizes";
     m->cls = arena_alloc(a, (size_t)m->rows * (size_t)m->columns + 1);
     m->pair = ex_plan(a, k->mask);
     span(p->pool, at->axis_q, m->tile_q, m->queries, &q0, &q1);
@@ -132,5 +147,5 @@ bool mask_map(MaskMap *m, Arena *a, const Compile *c, const Binding *b, int batc
     MaskBounds bounds = pass_mask_bounds(p->pool, k->mask, at->axis_q, at->axis_k, q0, q1, k0, k1);
     classify(m, a, &bounds);
     m->inside = count_inside(m);
-    return true;
+    return NULL;
 }

@@ -22,9 +22,9 @@ typedef struct MaskMap {
     struct MaskCursor *at;
 } MaskMap;
 
-// Of the compile's only variant, whose tiles are made (compile_tiles). False when there are too
-// many tiles to look at.
-bool mask_map(MaskMap *m, Arena *a, const Compile *c, const Binding *b, int batch, int head);
+// Of the compile's only variant, whose tiles are made (compile_tiles). NULL, or why there
+// is no map.
+const char *mask_map(MaskMap *m, Arena *a, const Compile *c, const Binding *b, int batch, int head);
 bool mask_at(const MaskMap *m, int query, int key);
 
 #endif

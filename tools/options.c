@@ -193,6 +193,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
     case OPT_LEVEL:
         if (!number(value, 3, &n)) return bad_value(id, value);
         o->level = (int)n;
+        o->has_level = true;
         return s;
     case OPT_DEBUG: o->debug = true; return s;
     case OPT_DEVICE: return set_device(o, a, value);

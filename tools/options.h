@@ -33,7 +33,7 @@ typedef struct Options {
     VEC(const char *) files;
     const char *output; // NULL: none asked for
     Emit emit;
-    bool has_target, has_dtype;
+    bool has_target, has_dtype, has_level;
     TargetId target;
     Dtype dtype;
     const char *entry; // NULL: all, or the only one

@@ -167,6 +167,10 @@ says out '[1, 1, 256, 64]'
 gives 0 run relu_attn.attn --in q=o1.npy --shape B=1,Sk=40
 says err 'Sk=40'
 gives 0 run relu.o --seed=3 --out o=o4.npy
+mkdir tmp
+TMPDIR=$PWD/tmp gives 0 run relu.o
+TMPDIR=$PWD/none gives 3 run relu.o
+says err /none/
 holds 'cmp -s o1.npy o4.npy'
 # a byte of the object anywhere, and its end
 size=$(wc -c <relu.o)
@@ -245,6 +249,7 @@ says err 'kv_idx = 5'
 gives 0 check -g outside.attn --shape=N=5,Sq=8
 says err 'warning'
 gives 2 run -g relu.o
+gives 2 run -O3 relu.o
 
 # ---- the other verbs
 gives 0 check relu_attn.attn --shape=B=2,H=4,Hkv=2,Sq=33,Sk=65

@@ -9,14 +9,12 @@
 static const PuTiles tiles = {4, 3};
 
 static TileProgram *shaped(Arena *a, const Stream *s, bool split) {
-    PassOptions o = {
-        .target = *target_get(TARGET_SM80), .dtype = DT_BF16, .split = split};
+    PassOptions o = {.target = *target_get(TARGET_SM80), .dtype = DT_BF16, .split = split};
     return pu_staged(a, s, &o, PU_SHAPED, tiles);
 }
 
 static TileProgram *scheduled(Arena *a, const Stream *s, bool split) {
-    PassOptions o = {
-        .target = *target_get(TARGET_SM80), .dtype = DT_BF16, .split = split};
+    PassOptions o = {.target = *target_get(TARGET_SM80), .dtype = DT_BF16, .split = split};
     TileProgram *p = shaped(a, s, split);
     Diags diags;
     diag_init(&diags, a);
