@@ -49,7 +49,8 @@ static Val argument_in_memory(Cg *cg, int slot, Ty type) {
 }
 
 static Val begin_function(Cg *cg, Outside *o, const char *name, Ty type) {
-    *o = (Outside){cg->fn,    cg->arguments, cg->arg, cg->input, cg->entry, LLVMGetInsertBlock(cg->b),
+    *o = (Outside){cg->fn,    cg->arguments, cg->arg,
+                   cg->input, cg->entry,     LLVMGetInsertBlock(cg->b),
                    cg->hooks, *cg->hooks};
     Val fn = cg_internal(cg, name, type);
     cg->fn = fn;
@@ -83,9 +84,10 @@ bool cg_shares_math(const Cg *cg, ExOp op) {
 }
 
 Val cg_shared_math(Cg *cg, ExOp op, Val *args, int n) {
-    Ty t = LLVMTypeOf(args[0]), types[] = {t, t, t}, type = LLVMFunctionType(t, types, (unsigned)n, false);
-    const char *name = arena_printf(cg->arena, "attn_%s_%s%d", ex_op_name(op), dtype_name(cg->p->dtype),
-                                    cg_lanes(args[0]));
+    Ty t = LLVMTypeOf(args[0]), types[] = {t, t, t},
+       type = LLVMFunctionType(t, types, (unsigned)n, false);
+    const char *name = arena_printf(cg->arena, "attn_%s_%s%d", ex_op_name(op),
+                                    dtype_name(cg->p->dtype), cg_lanes(args[0]));
     Val fn = LLVMGetNamedFunction(cg->m, name);
     if (!fn) {
         Outside o;
@@ -173,7 +175,10 @@ static void keep(Cg *cg, Parts *p, Node *node, Val v) {
 
 static CgElem inner_element(Cg *cg, const Parts *p) {
     const Outline *o = p->o;
-    CgElem at = {.lanes = o->lanes, .lane_axis = o->lane_axis, .param = p->outer->param, .pos = p->outer->pos};
+    CgElem at = {.lanes = o->lanes,
+                 .lane_axis = o->lane_axis,
+                 .param = p->outer->param,
+                 .pos = p->outer->pos};
     for (int i = 0; i < o->leaves.n; i++)
         ex_memo_put(cg->arena, &at.memo, o->leaves.data[i], LLVMGetParam(cg->fn, (unsigned)i));
     if (o->lane_first) at.lane_first = LLVMGetParam(cg->fn, (unsigned)o->leaves.n);
@@ -227,7 +232,8 @@ static void call_parts(Cg *cg, Parts *p, const Val *parts, Ty part, Ty last) {
     Ty frame = LLVMArrayType2(cg->i8, (uint64_t)p->slots * 4 * (uint64_t)p->o->lanes);
     args[n] = cg_alloca(cg, frame, "frame");
     LLVMSetAlignment(args[n], 64);
-    for (int i = 0; i + 1 < p->nparts; i++) LLVMBuildCall2(cg->b, part, parts[i], args, (unsigned)n + 1, "");
+    for (int i = 0; i + 1 < p->nparts; i++)
+        LLVMBuildCall2(cg->b, part, parts[i], args, (unsigned)n + 1, "");
     Val r = LLVMBuildCall2(cg->b, last, parts[p->nparts - 1], args, (unsigned)n + 1, "");
     end_function(cg, &o, r);
     p->o->fn = fn;
@@ -250,9 +256,10 @@ static void build_parts(Cg *cg, Parts *p) {
     }
     call_parts(cg, p, parts, part, last);
     if ((int64_t)p->slots * 4 * o->lanes > MAX_FRAME)
-        diag_error(cg->diags, (Span){0},
-                   "a score's computation keeps %d numbers at once, more than fit a thread's memory",
-                   p->slots);
+        diag_error(
+            cg->diags, (Span){0},
+            "a score's computation keeps %d numbers at once, more than fit a thread's memory",
+            p->slots);
 }
 
 // ---- the call
