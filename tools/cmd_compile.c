@@ -101,6 +101,10 @@ static Status write_code(Compile *c, const Options *o, const Form *f) {
 Status cmd_compile(const Options *o) {
     Form f;
     Compile c;
+    if (cmd_has_extension(o->files.data[0], ".tile")) return cmd_tile(o);
+    if (o->pass)
+        return cmd_fail(STATUS_USAGE,
+                        "--pass is for tile programs: --emit=tile -o FILE.tile makes one");
     Status s = choose_form(o, &f);
     if (s != STATUS_DONE) return s;
     s = cmd_open(&c, o, o->files.data[0], f.target,

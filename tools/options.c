@@ -174,6 +174,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
     case OPT_OUTPUT: o->output = value; return *value ? s : bad_value(id, value);
     case OPT_TARGET: return set_target(o, value);
     case OPT_EMIT: return set_emit(o, value);
+    case OPT_PASS: o->pass = value; return s;
     case OPT_PHASE: return set_phase(a, value);
     case OPT_DTYPE: return set_dtype(o, value);
     case OPT_ENTRY: o->entry = value; return s;

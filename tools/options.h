@@ -33,6 +33,7 @@ typedef struct Options {
     VEC(const char *) files;
     const char *output; // NULL: none asked for
     Emit emit;
+    const char *pass; // NULL: none by itself
     bool has_target, has_dtype, has_level;
     TargetId target;
     Dtype dtype;

@@ -55,6 +55,39 @@ gives 0 relu_attn.attn --target=sm_80 -o relu80.s
 says relu80.s '.target sm_80'
 gives 0 relu_attn.attn --target=sm_90a -o relu90.ptx
 says relu90.ptx '.target sm_90a'
+# ---- tile programs: printing what was read gives the same text; passes one at a time; lowering
+for dtype in f32 bf16; do
+    target=host
+    [ $dtype = bf16 ] && target=sm_90a
+    gives 0 relu_attn.attn --target=$target --dtype=$dtype --emit=tile -o a.tile
+    gives 0 a.tile
+    holds 'cmp -s out a.tile'
+    gives 0 a.tile --pass=fuse
+    gives 1 a.tile --pass=schedule
+    says err '--pass=tile chooses'
+    gives 1 a.tile --emit=asm
+    says err 'not scheduled'
+    gives 0 a.tile --pass=tile -o b.tile
+    gives 0 b.tile --pass=classify -o c.tile
+    gives 0 c.tile --pass=tidy -o d.tile
+    gives 0 d.tile --pass=schedule -o e.tile
+    gives 1 e.tile --pass=tidy
+    says err 'scheduled already'
+    gives 0 e.tile --emit=schedule
+    holds 'cmp -s out e.tile'
+    gives 0 e.tile --emit=llvm
+    says out 'define'
+    gives 0 e.tile --emit=asm
+    holds '[ -s out ]'
+done
+gives 2 a.tile --pass=nothing
+gives 2 a.tile --emit=ast
+gives 2 a.tile -o x.ptx
+gives 2 a.tile --target=host
+gives 2 relu_attn.attn --pass=tidy --emit=tile
+gives 3 none.tile
+echo 'program p' >bad.tile
+gives 1 bad.tile
 for form in ast row tile schedule llvm asm; do
     gives 0 relu_attn.attn --emit=$form
     holds '[ -s out ]'

@@ -1,0 +1,162 @@
+// cmd_tile.c: `attnc FILE.tile`: a tile program in its text form, read and checked, then printed,
+// taken through one pass alone (--pass), or, where it is scheduled, lowered (--emit=llvm|asm).
+#include "cmd.h"
+#include "files.h"
+#include "passes/rewrite.h"
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct TileFile {
+    Arena *arena;
+    Diags diags;
+    const Options *o;
+    TileProgram *p;
+} TileFile;
+
+// ---- passes
+
+static bool tidy(TileFile *f, const PassOptions *o) {
+    (void)o;
+    return pass_tidy(f->p), true;
+}
+
+static bool hoist(TileFile *f, const PassOptions *o) {
+    (void)o;
+    return pass_hoist(f->p), true;
+}
+
+static bool fuse(TileFile *f, const PassOptions *o) {
+    (void)o;
+    return pass_fuse(f->p), true;
+}
+
+static bool extents(TileFile *f, const PassOptions *o) {
+    if (!pass_tile(f->p, o, &f->diags)) return false;
+    return pass_set_splits(f->p), true;
+}
+
+static bool classify(TileFile *f, const PassOptions *o) {
+    (void)o;
+    return pass_classify(f->p), true;
+}
+
+static bool schedule(TileFile *f, const PassOptions *o) {
+    return pass_schedule(f->p, o, &f->diags);
+}
+
+static const struct {
+    const char *name;
+    bool (*run)(TileFile *f, const PassOptions *o);
+    bool tiled; // takes extents as chosen
+} passes[] = {
+    {"tidy", tidy, false},    {"hoist", hoist, false},      {"fuse", fuse, false},
+    {"tile", extents, false}, {"classify", classify, true}, {"schedule", schedule, true},
+};
+
+static const char *unbound_axis(const TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++)
+        for (int a = 0; a < p->kernels.data[i]->naxes; a++)
+            if (!p->kernels.data[i]->axes[a].extent) return p->kernels.data[i]->axes[a].name;
+    return NULL;
+}
+
+// What passes count on and the checks of a program do not say.
+static Status may_run(const TileProgram *p, const char *name, bool tiled) {
+    const char *axis = tiled ? unbound_axis(p) : NULL;
+    if (p->scheduled)
+        return cmd_fail(STATUS_INPUT, "--pass=%s: the program is scheduled already", name);
+    if (axis)
+        return cmd_fail(STATUS_INPUT,
+                        "--pass=%s: axis %s has no tile extent yet; --pass=tile chooses them", name,
+                        axis);
+    return STATUS_DONE;
+}
+
+static Status run_pass(TileFile *f) {
+    size_t i = 0, n = sizeof passes / sizeof *passes;
+    while (i < n && strcmp(passes[i].name, f->o->pass) != 0) i++;
+    if (i == n)
+        return cmd_fail(STATUS_USAGE,
+                        "--pass: bad value '%s': it takes tidy, hoist, fuse, tile, classify or "
+                        "schedule",
+                        f->o->pass);
+    Status s = may_run(f->p, f->o->pass, passes[i].tiled);
+    if (s != STATUS_DONE) return s;
+    PassOptions o = {.target = cg_target(f->p->target), .dtype = f->p->dtype};
+    bool good = passes[i].run(f, &o) && tile_verify(f->p, &f->diags);
+    return good ? STATUS_DONE : STATUS_INPUT;
+}
+
+// ---- in and out
+
+static Status read_program(TileFile *f, const char *path) {
+    void *bytes;
+    size_t n;
+    Status s = file_read(path, &bytes, &n);
+    if (s != STATUS_DONE) return s;
+    const char *text = arena_strndup(f->arena, bytes, n);
+    free(bytes);
+    diag_add_file(&f->diags, path, text, n);
+    f->p = tile_parse(f->arena, text, n, &f->diags);
+    return f->p && tile_verify(f->p, &f->diags) ? STATUS_DONE : STATUS_INPUT;
+}
+
+static Status print(TileFile *f) {
+    Text t;
+    text_init(&t, f->arena);
+    tile_print(&t, f->p);
+    return file_write(f->o->output ? f->o->output : "-", t.s, t.n);
+}
+
+static Status lower(TileFile *f) {
+    void *code = NULL;
+    size_t n = 0;
+    CgOptions o = {.opt = f->o->level, .checks = f->o->debug};
+    const TileProgram *p = f->p;
+    bool good =
+        cg_emit(&p, 1, &o, f->o->emit == EMIT_LLVM ? CG_LLVM : CG_ASM, &f->diags, &code, &n);
+    Status s = good ? file_write(f->o->output ? f->o->output : "-", code, n) : STATUS_INPUT;
+    free(code);
+    return s;
+}
+
+static Status suits(const Options *o) {
+    if (o->emit == EMIT_AST || o->emit == EMIT_ROW)
+        return cmd_fail(STATUS_USAGE, "a tile program has no ast and no row form");
+    if (o->emit == EMIT_NONE && o->output && strcmp(o->output, "-") != 0 &&
+        !cmd_has_extension(o->output, ".tile"))
+        return cmd_fail(STATUS_USAGE,
+                        "-o %s: a tile program is printed to a .tile file; --emit=llvm or "
+                        "--emit=asm gives code",
+                        o->output);
+    if (o->has_target || o->has_dtype || o->entry || o->defines.n)
+        return cmd_fail(STATUS_USAGE, "--target, --dtype, --entry and -D are for sources: a tile "
+                                      "program says what it is for itself");
+    return STATUS_DONE;
+}
+
+static Status transform(TileFile *f) {
+    bool code = f->o->emit == EMIT_LLVM || f->o->emit == EMIT_ASM;
+    if ((f->o->pass || code) && !compile_supports(f->p->target))
+        return cmd_fail(STATUS_INPUT, "the target %s is not supported by this version",
+                        target_get(f->p->target)->name);
+    Status s = f->o->pass ? run_pass(f) : STATUS_DONE;
+    if (s != STATUS_DONE) return s;
+    if ((code || f->o->emit == EMIT_SCHEDULE) && !f->p->scheduled)
+        return cmd_fail(STATUS_INPUT,
+                        "the program is not scheduled; --pass=schedule does it, where the tile "
+                        "extents are chosen");
+    return code ? lower(f) : print(f);
+}
+
+Status cmd_tile(const Options *o) {
+    Status s = suits(o);
+    if (s != STATUS_DONE) return s;
+    TileFile f = {.arena = arena_new(), .o = o};
+    diag_init(&f.diags, f.arena);
+    s = read_program(&f, o->files.data[0]);
+    if (s == STATUS_DONE) s = transform(&f);
+    diag_print(&f.diags, stderr);
+    arena_free(f.arena);
+    return s;
+}
