@@ -13,9 +13,10 @@ enum { CHAINS = 12, LANES = 16, ROUNDS = 4, STEPS = 2000000, MAX_THREADS = 256, 
 typedef float Vec __attribute__((vector_size(LANES * 4)));
 
 // One body, compiled once per instruction set; acc = a * acc + b keeps every chain finite. The
-// chains are written out so that every compiler keeps them in registers.
+// chains are written out so that every compiler keeps them in registers, and begin with different
+// numbers: of equal chains it would make one.
 #define EACH_CHAIN(x) x(0) x(1) x(2) x(3) x(4) x(5) x(6) x(7) x(8) x(9) x(10) x(11)
-#define CHAIN_BEGIN(i) V acc##i = b;
+#define CHAIN_BEGIN(i) V acc##i = b * (float)((i) + 1);
 #define CHAIN_STEP(i) acc##i = acc##i * a + b;
 #define CHAIN_END(i) b += acc##i;
 #define FMA_LOOP(name, attribute, lanes)                                                           \
