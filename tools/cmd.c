@@ -118,21 +118,3 @@ Error cmd_error(const Tensor *x, const double *ref) {
     e.relative = norm > 0 ? sqrt(difference / norm) : sqrt(difference);
     return e;
 }
-
-// f32 accumulates a few roundings of 2^-24 over the row; f16 and bf16 round inputs to the weights
-// and the result once each, half a unit in the last place at most, and about a third of that in the
-// mean.
-double cmd_bound(Dtype dtype) {
-    switch (dtype) {
-    case DT_F32: return 1e-5;
-    case DT_F16: return 2e-3;
-    case DT_BF16: return 1.2e-2;
-    case DT_I32:
-    case DT_BOOL:
-    case DT_E4M3:
-    case DT_E5M2:
-    case DT_I8:
-    case DT_COUNT: break;
-    }
-    return 0;
-}

@@ -36,6 +36,5 @@ typedef struct Error {
     int64_t wrong;            // elements where one is finite and the other is not
 } Error;
 Error cmd_error(const Tensor *x, const double *ref);
-double cmd_bound(Dtype dtype); // what relative may be at most
 
 #endif

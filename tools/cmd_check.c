@@ -19,7 +19,7 @@ static void explain_wrong(const Binding *b) {
 }
 
 static Status compare(const Binding *b, double *const *reference, Dtype dtype) {
-    double bound = cmd_bound(dtype);
+    double bound = tensor_tolerance(dtype);
     bool good = true, wrong = false;
     char sizes[512];
     printf("%s, %s, %s\n", b->sig->name, dtype_name(dtype), bind_describe(b, sizes, sizeof sizes));

@@ -108,7 +108,25 @@ static Status print(TileFile *f) {
     return file_write(f->o->output ? f->o->output : "-", t.s, t.n);
 }
 
+// A program may be sound and run in the interpreter, and still not be as the schedules make it.
+static Status may_lower(const TileProgram *p) {
+    if (target_get(p->target)->kind != KIND_NVPTX) return STATUS_DONE;
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileKernel *k = p->kernels.data[i];
+        int warps = k->schedule.warps, axis = tile_grid_axis(k);
+        int rows = axis < 0 ? 0 : k->axes[axis].extent;
+        if (warps < 1 || rows % (16 * warps) != 0)
+            return cmd_fail(STATUS_INPUT,
+                            "kernel %s: PTX takes tiles of 16 rows, or a multiple, for each warp; "
+                            "here are %d rows and %d warps",
+                            k->name, rows, warps);
+    }
+    return STATUS_DONE;
+}
+
 static Status lower(TileFile *f) {
+    Status may = may_lower(f->p);
+    if (may != STATUS_DONE) return may;
     void *code = NULL;
     size_t n = 0;
     CgOptions o = {.opt = f->o->level, .checks = f->o->debug};

@@ -133,3 +133,13 @@ const char *tensor_shape(const Tensor *t, char *buf, size_t n) {
     if (used < n) snprintf(buf + used, n - used, "]");
     return buf;
 }
+
+double tensor_tolerance(Dtype dtype) {
+    static const double relative[DT_COUNT] = {
+#define TOLERANCE(t, bound) [DT_##t] = bound,
+#include "tolerance.def"
+#undef TOLERANCE
+    };
+    assert(relative[dtype] > 0 && "a type of q, k, v");
+    return relative[dtype];
+}

@@ -36,4 +36,7 @@ uint16_t half_from_f32(float f);
 float bf16_to_f32(uint16_t h);
 uint16_t bf16_from_f32(float f);
 
+// How far outputs may be from float64, relative, where q, k and v are of this type (tolerance.def).
+double tensor_tolerance(Dtype dtype);
+
 #endif

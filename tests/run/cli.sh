@@ -80,6 +80,8 @@ for dtype in f32 bf16; do
     gives 0 e.tile --emit=asm
     holds '[ -s out ]'
 done
+gives 1 "$top/tests/tile/roles.tile" --emit=asm
+says err 'here are 4 rows'
 gives 2 a.tile --pass=nothing
 gives 2 a.tile --emit=ast
 gives 2 a.tile -o x.ptx

@@ -23,7 +23,7 @@ const char *stage_name(Stage s) {
     return names[s];
 }
 
-static double base_bound(Dtype t) { return t == DT_F32 ? 3e-5 : t == DT_F16 ? 6e-3 : 5e-2; }
+static double base_bound(Dtype t) { return 4 * tensor_tolerance(t); }
 
 // Relative to the reference's norm, but for outputs that are about 0 altogether. Infinite where
 // finiteness differs.
