@@ -251,7 +251,8 @@ static Val vector_element(Cg *cg, CgElem *elem, const TileResult *out) {
     Val col = LLVMBuildAdd(cg->b, at->col, cg_i32(cg, 1), "");
     Blk latch = LLVMGetInsertBlock(cg->b);
     LLVMAddIncoming(at->col, (Val[]){cg_i32(cg, 0), col}, (Blk[]){pre, latch}, 2);
-    LLVMAddIncoming(acc, (Val[]){cg_f32(cg, ex_identity(out->reduce)), next}, (Blk[]){pre, latch}, 2);
+    LLVMAddIncoming(acc, (Val[]){cg_f32(cg, ex_identity(out->reduce)), next}, (Blk[]){pre, latch},
+                    2);
     const Ex *size = cg->k->axes[out->reduce_axis].size;
     Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_uniform(cg, size), "");
     LLVMBuildCondBr(cg->b, more, head, done);

@@ -1,25 +1,12 @@
 // PTX of the sm_80 target: it holds the instructions it is meant to, no calls and no local memory,
 // and its metadata says how to launch it.
-#include "codegen/codegen.h"
-#include "pass_util.h"
-#include "runtime/abi.h"
+#include "ptx_util.h"
 
 #include <stdlib.h>
 #include <time.h>
 
 static char *compile(Arena *a, const char *text, Dtype t, size_t *n) {
-    Variant *v;
-    Stream *s = pu_stream(a, "t.attn", text, 0, &v);
-    PassOptions o = {.target = cg_target(TARGET_SM80), .dtype = t};
-    Diags diags;
-    diag_init(&diags, a);
-    const TileProgram *p = pass_pipeline(a, s, &o, &diags);
-    CgOptions co = {.opt = 3};
-    void *out = NULL;
-    bool ok = p && cg_emit(&p, 1, &co, CG_ASM, &diags, &out, n);
-    if (!ok) diag_print(&diags, stderr);
-    ck_assert(ok);
-    return out;
+    return ptx_of(a, TARGET_SM80, text, t, n);
 }
 
 static int count(const char *text, const char *what) {
@@ -87,9 +74,9 @@ START_TEST(elements) {
     static const char head[] = "attention t { dim D = 128; score(q, k) = dot(q, k) * rsqrt(D); ";
     Arena *a = arena_new();
     size_t n;
-    char *ptx = compile(a,
-                        arena_printf(a, "%s modify(s) = sigmoid(s - 3); normalize(s) = s; }", head),
-                        DT_BF16, &n);
+    char *ptx =
+        compile(a, arena_printf(a, "%s modify(s) = sigmoid(s - 3); normalize(s) = s; }", head),
+                DT_BF16, &n);
     int loops = 2, elements = 64;
     ck_assert_int_eq(count(ptx, "0fFF800000"), 0);
     ck_assert_int_eq(count(ptx, "selp.f32"), elements + loops * elements / 4);

@@ -1,26 +1,13 @@
 // PTX of the sm_90a target: it holds the instructions it is meant to, no local memory, and its
 // metadata says how to launch it. Where ptxas is installed: it assembles, nothing is spilled, and
 // the products overlap with the rest.
-#include "codegen/codegen.h"
-#include "pass_util.h"
-#include "runtime/abi.h"
+#include "ptx_util.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
 static char *compile(Arena *a, const char *text, Dtype t, size_t *n) {
-    Variant *v;
-    Stream *s = pu_stream(a, "t.attn", text, 0, &v);
-    PassOptions o = {.target = cg_target(TARGET_SM90A), .dtype = t};
-    Diags diags;
-    diag_init(&diags, a);
-    const TileProgram *p = pass_pipeline(a, s, &o, &diags);
-    CgOptions co = {.opt = 3};
-    void *out = NULL;
-    bool ok = p && cg_emit(&p, 1, &co, CG_ASM, &diags, &out, n);
-    if (!ok) diag_print(&diags, stderr);
-    ck_assert(ok);
-    return out;
+    return ptx_of(a, TARGET_SM90A, text, t, n);
 }
 
 static const char *softmax(Arena *a, int d, const char *mask) {

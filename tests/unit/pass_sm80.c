@@ -3,7 +3,6 @@
 // copies are waited for, buffers are not overwritten while they are read.
 #include "pass_util.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 
 static const PuTiles tiles = {4, 3};
@@ -54,35 +53,8 @@ static void check_variant(const char *path, const char *text, bool split) {
     arena_free(a);
 }
 
-static int attn_file(const struct dirent *e) {
-    size_t n = strlen(e->d_name);
-    return n > 5 && !strcmp(e->d_name + n - 5, ".attn");
-}
-
-static bool is_variant(const char *path) {
-    Arena *a = arena_new();
-    Diags diags;
-    diag_init(&diags, a);
-    FeOptions o = {.path = path, .stdlib = "stdlib"};
-    FeStatus status;
-    Module *m = fe_load(a, &diags, &o, &status);
-    bool one = m && fe_find(m, NULL) && fe_lower(a, &diags, fe_find(m, NULL));
-    arena_free(a);
-    return one;
-}
-
-static void check_library(bool split) {
-    struct dirent **files;
-    int n = scandir("stdlib", &files, attn_file, alphasort);
-    ck_assert_int_gt(n, 0);
-    for (int i = 0; i < n; i++) {
-        char path[512];
-        snprintf(path, sizeof path, "stdlib/%s", files[i]->d_name);
-        if (is_variant(path)) check_variant(path, NULL, split);
-        free(files[i]);
-    }
-    free(files);
-}
+static void check_one(const char *path, int split) { check_variant(path, NULL, split); }
+static void check_library(bool split) { pu_library(check_one, split); }
 
 START_TEST(library) { check_library(false); }
 END_TEST

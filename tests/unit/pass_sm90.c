@@ -5,7 +5,6 @@
 #include "passes/schedule_sm90.h"
 #include "tests/unit/pass_util.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 
 static const PuTiles tiles = {4, 3};
@@ -97,35 +96,8 @@ static void check_variant(const char *path, Form form) {
     arena_free(a);
 }
 
-static int attn_file(const struct dirent *e) {
-    size_t n = strlen(e->d_name);
-    return n > 5 && !strcmp(e->d_name + n - 5, ".attn");
-}
-
-static bool is_variant(const char *path) {
-    Arena *a = arena_new();
-    Diags diags;
-    diag_init(&diags, a);
-    FeOptions o = {.path = path, .stdlib = "stdlib"};
-    FeStatus status;
-    Module *m = fe_load(a, &diags, &o, &status);
-    bool one = m && fe_find(m, NULL) && fe_lower(a, &diags, fe_find(m, NULL));
-    arena_free(a);
-    return one;
-}
-
-static void check_all(Form form) {
-    struct dirent **files;
-    int n = scandir("stdlib", &files, attn_file, alphasort);
-    ck_assert_int_gt(n, 0);
-    for (int i = 0; i < n; i++) {
-        char path[512];
-        snprintf(path, sizeof path, "stdlib/%s", files[i]->d_name);
-        if (is_variant(path)) check_variant(path, form);
-        free(files[i]);
-    }
-    free(files);
-}
+static void check_one(const char *path, int form) { check_variant(path, (Form)form); }
+static void check_all(Form form) { pu_library(check_one, (int)form); }
 
 START_TEST(every_form_is_right) { check_all((Form)_i); }
 END_TEST

@@ -11,8 +11,10 @@
 #include "passes/schedule.h"
 
 #include <check.h>
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef enum PuStage {
@@ -36,8 +38,9 @@ typedef struct PuTiles {
 static inline const char *pu_long_body(Arena *a, int terms) {
     Text t;
     text_init(&t, a);
-    text_puts(&t, "import std.normalization; attention t { dim D = 16; input w: f32[100]; score(q, k) = "
-                  "dot(q, k); modify(s, b, h, i, j) = s");
+    text_puts(
+        &t, "import std.normalization; attention t { dim D = 16; input w: f32[100]; score(q, k) = "
+            "dot(q, k); modify(s, b, h, i, j) = s");
     for (int i = 0; i < terms; i++) {
         if (i % 10 == 0)
             text_printf(&t, " + 0.01 * w[(i + j * %d) %% 100]", i + 1);
@@ -187,6 +190,39 @@ static inline double pu_error(Arena *a, const Variant *v, const TileProgram *p, 
     if (!ok) diag_print(&diags, stderr);
     ck_assert_msg(ok, "%s does not run", p->name);
     return tile_data_distance(p, x, p, pu_reference(a, v, p, x));
+}
+
+// ---- the standard library
+
+static inline int pu_attn_file(const struct dirent *e) {
+    size_t n = strlen(e->d_name);
+    return n > 5 && !strcmp(e->d_name + n - 5, ".attn");
+}
+
+static inline bool pu_is_attention(const char *path) {
+    Arena *a = arena_new();
+    Diags diags;
+    diag_init(&diags, a);
+    FeOptions o = {.path = path, .stdlib = "stdlib"};
+    FeStatus status;
+    Module *m = fe_load(a, &diags, &o, &status);
+    bool one = m && fe_find(m, NULL) && fe_lower(a, &diags, fe_find(m, NULL));
+    arena_free(a);
+    return one;
+}
+
+// Every attention of the standard library, in alphabetical order.
+static inline void pu_library(void (*check)(const char *path, int how), int how) {
+    struct dirent **files;
+    int n = scandir("stdlib", &files, pu_attn_file, alphasort);
+    ck_assert_int_gt(n, 0);
+    for (int i = 0; i < n; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "stdlib/%s", files[i]->d_name);
+        if (pu_is_attention(path)) check(path, how);
+        free(files[i]);
+    }
+    free(files);
 }
 
 #endif

@@ -1,0 +1,24 @@
+// ptx_util.h: PTX of a variant given as text, for the tests that look at it.
+#ifndef TESTS_UNIT_PTX_UTIL_H
+#define TESTS_UNIT_PTX_UTIL_H
+
+#include "codegen/codegen.h"
+#include "pass_util.h"
+#include "runtime/abi.h"
+
+static inline char *ptx_of(Arena *a, TargetId target, const char *text, Dtype t, size_t *n) {
+    Variant *v;
+    Stream *s = pu_stream(a, "t.attn", text, 0, &v);
+    PassOptions o = {.target = cg_target(target), .dtype = t};
+    Diags diags;
+    diag_init(&diags, a);
+    const TileProgram *p = pass_pipeline(a, s, &o, &diags);
+    CgOptions co = {.opt = 3};
+    void *out = NULL;
+    bool ok = p && cg_emit(&p, 1, &co, CG_ASM, &diags, &out, n);
+    if (!ok) diag_print(&diags, stderr);
+    ck_assert(ok);
+    return out;
+}
+
+#endif
