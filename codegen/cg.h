@@ -163,9 +163,9 @@ void cg_struct_asm(Cg *cg, Ty *results, int nresults, Val *args, int n, const ch
 Ty cg_dtype(Cg *cg, Dtype t); // in memory
 Val cg_fast(
     Val v); // contract, where the value takes flags: what f32 arithmetic of the language allows
-int cg_lanes(Val v);                    // elements of a vector; 1 for a scalar
-Ty cg_vector(Ty t, int lanes);          // t itself for one lane
-Val cg_widen(Cg *cg, Val v, int lanes); // a splat unless v is a vector already
+int cg_lanes(Val v);                                // elements of a vector; 1 for a scalar
+Ty cg_vector(Ty t, int lanes);                      // t itself for one lane
+Val cg_widen(Cg *cg, Val v, int lanes);             // a splat unless v is a vector already
 Val cg_internal(Cg *cg, const char *name, Ty type); // a function with the attributes of cg->fn
 void cg_attribute(Cg *cg, Val fn, const char *name,
                   const char *value); // value NULL: one of LLVM's own names
@@ -181,7 +181,7 @@ Val cg_stride(Cg *cg, int tensor, int dim); // i64 elements; the last dim's is c
 Val cg_extent(Cg *cg, int tensor, int dim); // i32
 Val cg_scalar(Cg *cg, int input);           // f32, i32 or i1
 
-Val cg_arguments(Cg *cg);                   // ptr: all of the above but maps, 8 bytes a slot
+Val cg_arguments(Cg *cg); // ptr: all of the above but maps, 8 bytes a slot
 
 // ---- lower.c
 // The operations of a block; loop: the one whose body it is, or NULL.

@@ -179,7 +179,8 @@ static Val to_int(Cg *cg, Val v) {
     Val below = LLVMBuildFCmp(cg->b, LLVMRealOLT, v, low, "");
     Val nan = LLVMBuildFCmp(cg->b, LLVMRealUNO, v, v, "");
     Val out = LLVMBuildOr(cg->b, LLVMBuildOr(cg->b, above, below, ""), nan, "");
-    Val r = LLVMBuildFPToSI(cg->b, LLVMBuildSelect(cg->b, out, LLVMConstNull(types[1]), v, ""), i, "");
+    Val r =
+        LLVMBuildFPToSI(cg->b, LLVMBuildSelect(cg->b, out, LLVMConstNull(types[1]), v, ""), i, "");
     r = LLVMBuildSelect(cg->b, above, cg_splat(cg, cg_i32(cg, INT32_MAX), n), r, "");
     return LLVMBuildSelect(cg->b, below, cg_splat(cg, cg_i32(cg, INT32_MIN), n), r, "");
 }

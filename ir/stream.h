@@ -38,7 +38,7 @@ typedef struct Stream {
     const RowProgram *row;
     const RowProgram *written; // that one
     const Ex *scaled;          // written's score over SYM_S, which is row's: `s * 0.125`, or `s`
-    int nsweeps; // at least 1; the last one carries the accumulator
+    int nsweeps;               // at least 1; the last one carries the accumulator
     // Raw, over SYM_STATE of max/min states (of any finished or the current sweep) and row scalars.
     VEC(const Ex *) shifts;
     VEC(StreamState) states; // in dependency order
@@ -49,7 +49,7 @@ typedef struct Stream {
     const Ex *factor; // deferred: row scalar over SYM_R multiplied into acc at the end; NULL for 1
     // bool over SYM_STATE: the row had no key; NULL where 0 * factor is proved to be 0 without asking.
     const Ex *empty;
-    int added_count; // state added to know `empty`, or -1
+    int added_count;       // state added to know `empty`, or -1
     VEC(const Ex *) emits; // one per row->emits: its value, over SYM_R and SYM_STATE
     // Why there is more than one sweep: the reduction that could not be streamed together with what needs it (-1: one sweep).
     int blocking; // index into row->reduces

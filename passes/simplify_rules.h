@@ -10,7 +10,7 @@ const Ex *simp_2(ExPool *p, ExOp op, const Ex *a, const Ex *b);
 const Ex *simp_select(ExPool *p, const Ex *c, const Ex *a, const Ex *b);
 // ex_simplify without its last step: exp2 and log2 only, and no fma.
 const Ex *simp_open(ExPool *p, const Ex *e);
-bool simp_finite(const Ex *e); // an f32 that is neither NaN nor infinite whatever the data
+bool simp_finite(const Ex *e);       // an f32 that is neither NaN nor infinite whatever the data
 bool simp_not_negative(const Ex *e); // nor -0 (sqrt may be); NaN only where an argument is
 
 // The rules of one node, its arguments simplified and not all constant. They return the node itself
