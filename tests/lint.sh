@@ -24,11 +24,12 @@ depends runtime
 found=$(grep -nE '^#include "runtime/' codegen/*.[ch] | grep -v '"runtime/abi.h"')
 [ -n "$found" ] && echo "$found" && echo "codegen may include of the runtime only abi.h" && bad=1
 
-# Libraries neither print nor end the program.
+# Libraries neither print nor end the program. One place does, arena.c's out_of_memory: what LLVM does then, too.
 # So does what of tools/ goes into libattnc: all but the verbs, and the command's own help. Comments are not looked at.
 quiet=$(ls tools/*.c | grep -vE '^tools/(cmd_.*|cmd|attnc|options)\.c$')
 # shellcheck disable=SC2086
-found=$(for f in ir/*.c frontend/*.[cly] passes/*.c codegen/*.c runtime/*.c $quiet; do sed 's|//.*||' "$f" | grep -nE '(^|[^_a-zA-Z])(_?exit|abort|printf|puts|perror) *\(' | sed "s|^|$f:|"; done)
+found=$(for f in ir/*.c frontend/*.[cly] passes/*.c codegen/*.c runtime/*.c $quiet; do sed 's|//.*||' "$f" | grep -nE '(^|[^_a-zA-Z])(_?exit|abort|printf|puts|perror) *\(' | sed "s|^|$f:|"; done |
+    grep -v '^ir/arena.c:[0-9]*: *abort();')
 [ -n "$found" ] && echo "$found" && echo "a library prints or ends the program" && bad=1
 
 # Size: a file over 1000 lines is too long.
