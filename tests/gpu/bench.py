@@ -1,7 +1,9 @@
 """Times compiled variants beside what PyTorch has for each: python3 tests/gpu/bench.py FOLDER [NAME...]
 
 python3 tests/gpu/bench.py --compile ATTNC FOLDER TARGET    compiles them first (needs no GPU)
-TFLOP/s counts 4 D for every pair inside the mask. Medians of interleaved rounds; the peer's time over ours is the last number."""
+TFLOP/s counts 2 (D + Dv) for every pair inside the mask. Medians of interleaved rounds, the L2 flushed before each launch; a peer's time
+over ours is its ratio. Before that, some rows of ours and of each peer are compared with float64. The last line is the device's own
+rate of a large bf16 matrix product and of a copy."""
 
 import math
 import os
@@ -26,8 +28,11 @@ SOURCES = {
     "sigmoid_causal": "modify(s) = sigmoid(s - log(Sk)); " + CAUSAL + "normalize(s) = s;",
 }
 DOCUMENTS = (700, 1500, 2300, 92, 1900, 1700)
-# source, (B, H, Sq, Sk, D), peer
+# source, (B, H, Sq, Sk, D), peers
+LONG, SHORT = 16384, 2048
 ROWS = [
+    *[(s, (1, 2048 // d, LONG, LONG, d), "cudnn flash") for d in (64, 128, 256) for s in ("softmax", "causal")],
+    *[(s, (8, 2048 // d, SHORT, SHORT, d), "cudnn flash") for d in (64, 128, 256) for s in ("softmax", "causal")],
     ("softmax", (2, 16, 8192, 8192, 128), "flash"),
     ("causal", (2, 16, 8192, 8192, 128), "flash"),
     ("softmax", (2, 32, 8192, 8192, 64), "flash"),
@@ -79,14 +84,20 @@ class Peers:
             return {"length": self.torch.full((B,), 2048, device="cuda", dtype=self.torch.int32)}
         return {"doc": self.owner[None].repeat(B, 1).contiguous()} if source == "document" else {}
 
-    def flash(self, source, q, k, v):
-        from torch.nn.attention import SDPBackend, sdpa_kernel
+    def sdpa(self, backend, source, q, k, v):
+        from torch.nn.attention import sdpa_kernel
 
         def run():
-            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            with sdpa_kernel(backend):
                 return self.torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=source == "causal")
 
         return run
+
+    def flash(self, source, q, k, v):
+        return self.sdpa(self.torch.nn.attention.SDPBackend.FLASH_ATTENTION, source, q, k, v)
+
+    def cudnn(self, source, q, k, v):
+        return self.sdpa(self.torch.nn.attention.SDPBackend.CUDNN_ATTENTION, source, q, k, v)
 
     def flex(self, source, q, k, v):
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -116,47 +127,80 @@ class Peers:
         return lambda: run(q, k, v)
 
 
-def medians(torch, runs, rounds=4, calls=6):
-    times = {n: [] for n in runs}
+def reference(torch, owner, source, q, k, v, rows):
+    """float64 rows of the first head; positions are those of square shapes, or of the last queries."""
+    n, i = k.shape[2], (rows + k.shape[2] - q.shape[2])[:, None]
+    j = torch.arange(n, device="cuda")[None]
+    s = q[0, 0, rows].double() @ k[0, 0].double().T * q.shape[-1] ** -0.5
+    if source == "softcap":
+        s = 20 * torch.tanh(s / 20)
+    if source == "alibi":
+        s = s + 2.0 ** (-8.0 / q.shape[1]) * (j - i)
+    keep = {"softmax": j >= 0, "relu": j >= 0, "sigmoid": j >= 0, "window": (i >= j) & (i - j < 1024), "prefix": (j < 2048) | (i >= j)}
+    if source == "document":
+        keep["document"] = (i >= j) & (owner[i] == owner[j])
+    s = s.masked_fill(~keep.get(source, i >= j), -math.inf)
+    if source == "relu":
+        return torch.relu(s) / n @ v[0, 0].double()
+    w = torch.sigmoid(s - math.log(n)) if source.startswith("sigmoid") else torch.softmax(s, -1)
+    return w @ v[0, 0].double()
+
+
+def medians(torch, runs, rounds=12):
+    flush, times = torch.empty(128 << 20, dtype=torch.int8, device="cuda"), {n: [] for n in runs}
     for f in runs.values():
         f(), f()
     for _ in range(rounds):
         for n, f in runs.items():
-            marks = [torch.cuda.Event(enable_timing=True) for _ in range(calls + 1)]
+            flush.zero_()
+            marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
             marks[0].record()
-            for m in marks[1:]:
-                f()
-                m.record()
+            f()
+            marks[1].record()
             torch.cuda.synchronize()
-            times[n] += [a.elapsed_time(b) for a, b in zip(marks, marks[1:])]
+            times[n].append(marks[0].elapsed_time(marks[1]))
     return {n: statistics.median(t) for n, t in times.items()}
+
+
+def ceilings(torch):
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    x = torch.empty(1 << 30, dtype=torch.int8, device="cuda")
+    y = torch.empty_like(x)
+    t = medians(torch, {"product": lambda: a @ b, "copy": lambda: y.copy_(x)})
+    print(f"matrix product {2 * 8192**3 / t['product'] * 1e-9:.0f} TFLOP/s, copy {2 * (1 << 30) / t['copy'] * 1e-9:.2f} TB/s")
 
 
 def main():
     import attn
     import torch
+    import torch.nn.attention
 
     torch.manual_seed(0)
     peers, folder, only = Peers(torch), sys.argv[1], sys.argv[2:]
-    for source, (B, H, Sq, Sk, D), peer in ROWS:
+    for source, (B, H, Sq, Sk, D), names in ROWS:
         if only and source not in only:
             continue
         q = torch.randn(B, H, Sq, D, device="cuda", dtype=torch.bfloat16)
         k, v = (torch.randn(B, H, Sk, D, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-        kernel, out, given = attn.load(f"{folder}/{source}_{D}.ptx").kernels[0], torch.empty_like(q), peers.inputs(source, B)
+        kernel, given = attn.load(f"{folder}/{source}_{D}.ptx").kernels[0], peers.inputs(source, B)
+        out = torch.full_like(q, math.nan)
 
         def ours(kernel=kernel, q=q, k=k, v=v, out=out, given=given):
             kernel(q, k, v, **given, out={"o": out})
+            return out
 
-        theirs = getattr(peers, peer)(source, q, k, v)
-        want = theirs()
-        ours()
-        off = float((out.float() - want.float()).norm() / want.float().norm())
-        t = medians(torch, {"ours": ours, "theirs": theirs})
+        runs = {"ours": ours, **{n: getattr(peers, n)(source, q, k, v) for n in names.split()}}
+        rows = torch.randint(0, Sq, (64,), device="cuda")
+        want = reference(torch, peers.owner, source, q, k, v, rows)
+        error = {n: float((f()[0, 0, rows].double() - want).norm() / want.norm()) for n, f in runs.items()}
+        t = medians(torch, runs)
         rate = 4 * B * H * pairs(source, Sq, Sk) * D * 1e-9
-        print(f"{source:15} b{B} h{H} {Sq}x{Sk} d{D:4}  {t['ours']:8.3f} ms {rate / t['ours']:6.1f} TF   {peer:8}"
-              f"{t['theirs']:8.3f} ms {rate / t['theirs']:6.1f} TF   x{t['theirs'] / t['ours']:.3f}   apart {off:.1e}", flush=True)
+        line = f"{source:15} b{B} h{H} {Sq}x{Sk} d{D:4}  {t['ours']:8.3f} ms {rate / t['ours']:6.1f} TF error {error['ours']:.1e}"
+        for n in names.split():
+            line += f"   {n} {rate / t[n]:6.1f} TF error {error[n]:.1e} x{t[n] / t['ours']:.3f}"
+        print(line, flush=True)
         torch._dynamo.reset()
+    ceilings(torch)
 
 
 if __name__ == "__main__":
