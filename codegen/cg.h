@@ -1,6 +1,6 @@
 // cg.h: what the lowering shares inside codegen/. lower.c walks a kernel and builds what is the
 // same everywhere (parameters, grid, loops, scalar expressions); a target's hooks build the tile
-// operations. A hook decides nothing: the schedule is in the IR.
+// operations. A hook decides nothing, the schedule is in the IR; docs/architecture.md names what bends this.
 #ifndef CODEGEN_CG_H
 #define CODEGEN_CG_H
 

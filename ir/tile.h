@@ -12,7 +12,7 @@
 // class with SYM_MASK expanded or gone, and, where the target wants it, copies made asynchronous
 // into shared buffers (alloc, view, copy, commit, wait, barrier), or the block is split into roles
 // that hand tiles to each other through pipes (role, pipe, fill, take, drop, next, tiles). A
-// lowering translates op by op and decides nothing. Text form: docs/tile-ir.md; tile_print and
+// lowering translates op by op. Text form: docs/tile-ir.md; tile_print and
 // tile_parse are inverse to each other.
 //
 // Meaning of a kernel: for every point of the grid, in any order, run the body. Positions: POS(a) =
