@@ -1,6 +1,7 @@
 """Arrays of other libraries, as address, type, shape, strides and device; and new ones made by the same library."""
 
 import ctypes as c
+import functools
 import sys
 
 from . import _runtime as rt
@@ -20,8 +21,13 @@ class View:
     __slots__ = ("address", "dtype", "shape", "strides", "device", "keep")
 
     def __init__(self, address, dtype, shape, strides, device, keep):
-        self.address, self.dtype, self.shape, self.strides = address, dtype, tuple(shape), strides
+        self.address, self.dtype, self.shape, self.strides = address, dtype, tuple(shape), strides and tuple(strides)
         self.device, self.keep = device, keep
+
+    @property
+    def signature(self):
+        """All but where it lies."""
+        return self.dtype, self.shape, self.strides, self.device
 
 
 def _library(x):
@@ -34,12 +40,16 @@ def _number(name, what):
     return _NAMES[name]
 
 
+@functools.cache
+def _torch_name(dtype):
+    return str(dtype).partition(".")[2]
+
+
 def _view_torch(x, what):
     kinds = {"cpu": rt.CPU, "cuda": rt.HIP if sys.modules["torch"].version.hip else rt.CUDA}
     if x.device.type not in kinds:
         raise TypeError(f"{what}: tensors on {x.device.type} are not supported")
-    dtype = _number(str(x.dtype).partition(".")[2], what)
-    return View(x.data_ptr(), dtype, x.shape, x.stride(), (kinds[x.device.type], x.device.index or 0), x)
+    return View(x.data_ptr(), _number(_torch_name(x.dtype), what), x.shape, x.stride(), (kinds[x.device.type], x.device.index or 0), x)
 
 
 def _strides(shape, strides, item):

@@ -1,12 +1,15 @@
 """Artifacts and their variants as callables."""
 
 import ctypes as c
+import functools
 import os
 import threading
 import weakref
 
 from . import _arrays, _compiler
 from . import _runtime as rt
+
+MAX_CALLS = 256  # kept, of a kernel and a thread
 
 
 class _Opened:
@@ -71,7 +74,7 @@ class Kernel:
         v, t, s = rt.VariantInfo(), rt.TensorInfo(), rt.SizeInfo()
         rt.check("attn_get_variant", opened.handle, number, c.byref(v))
         self.artifact, self.name, self.D, self.Dv = artifact, v.name.decode(), v.D, v.Dv
-        self._phase = v.phase
+        self._phase, self._made = v.phase, threading.local()
         self.phase = ("fwd", "bwd")[v.phase]
         self._tensors, self.sizes = {}, []
         for i in range(v.tensors):
@@ -135,36 +138,35 @@ class Kernel:
         stream = _arrays.current_stream(like) if stream is None else stream
         views = {n: _arrays.view(x, n, stream) for n, x in arrays.items()}
         opened = self.artifact._open(next(iter(views.values())).device)
-        call = _Call(self, scalars, sizes, stream)
-        call.set(views)
-        results = {n: out[n] if n in out else self._empty(opened, call, n, like) for n in wanted}
-        call.set({**views, **{n: _arrays.view(x, n, stream) for n, x in results.items()}})
-        memory = call.workspace(opened, like)
-        rt.check("attn_launch", opened.handle, c.byref(call.c))
-        del memory  # the library's allocator reuses it on this stream only, so after the launch
+        given = self._call(opened, views, scalars, sizes)
+        results = {n: out[n] if n in out else _arrays.empty(like, self._tensors[n][0], given.shape(n)) for n in wanted}
+        views.update((n, _arrays.view(x, n, stream)) for n, x in results.items())
+        self._call(opened, views, scalars, sizes).launch(views, stream, like)
         return results[wanted[0]] if len(wanted) == 1 else tuple(results[n] for n in wanted)
 
-    def _empty(self, opened, call, name, like):
-        shape, rank = (c.c_int64 * rt.MAX_RANK)(), c.c_int()
-        rt.check("attn_shape", opened.handle, c.byref(call.c), name.encode(), shape, c.byref(rank))
-        return _arrays.empty(like, self._tensors[name][0], tuple(shape[: rank.value]))
+    def _call(self, opened, views, scalars, sizes):
+        """The call with these shapes, made once: to fill in its structures takes longer than a launch. One per thread."""
+        made = self._made.__dict__
+        key = (opened, *scalars.items(), *sizes.items(), *[(n, v.signature) for n, v in views.items()])
+        if key not in made:
+            if len(made) >= MAX_CALLS:
+                made.clear()
+            made[key] = _Call(self, opened, views, scalars, sizes)
+        return made[key]
 
 
 class _Call:
-    """An attn_call, and what it points to."""
+    """An attn_call, and what it points to: all but addresses and stream."""
 
-    def __init__(self, kernel, scalars, sizes, stream):
-        self.keep = [n.encode() for n in (*scalars, *sizes)]
-        self.c = rt.Call(variant=kernel.name.encode(), phase=kernel._phase, stream=stream)
+    def __init__(self, kernel, opened, views, scalars, sizes):
+        self.opened, self.shapes = opened, {}
+        self.c = rt.Call(variant=kernel.name.encode(), phase=kernel._phase)
+        self.tensors = (rt.Tensor * len(views))(*[self._tensor(n, v) for n, v in views.items()])
         self.scalars = (rt.Scalar * len(scalars))(*[rt.Scalar(n.encode(), v) for n, v in scalars.items()])
         self.sizes = (rt.Size * len(sizes))(*[rt.Size(n.encode(), v) for n, v in sizes.items()])
+        self.c.tensors, self.c.ntensors = self.tensors, len(views)
         self.c.scalars, self.c.nscalars = self.scalars, len(scalars)
         self.c.sizes, self.c.nsizes = self.sizes, len(sizes)
-
-    def set(self, views):
-        self.views = views
-        self.tensors = (rt.Tensor * len(views))(*[self._tensor(n, v) for n, v in views.items()])
-        self.c.tensors, self.c.ntensors = self.tensors, len(views)
 
     @staticmethod
     def _tensor(name, v):
@@ -172,14 +174,26 @@ class _Call:
         strides = None if v.strides is None else numbers(*v.strides)
         return rt.Tensor(name.encode(), v.address, v.dtype, len(v.shape), numbers(*v.shape), strides, rt.Device(*v.device))
 
-    def workspace(self, opened, like):
+    def shape(self, name):
+        if name not in self.shapes:
+            shape, rank = (c.c_int64 * rt.MAX_RANK)(), c.c_int()
+            rt.check("attn_shape", self.opened.handle, c.byref(self.c), name.encode(), shape, c.byref(rank))
+            self.shapes[name] = tuple(shape[: rank.value])
+        return self.shapes[name]
+
+    @functools.cached_property
+    def workspace_bytes(self):
         n = c.c_size_t()
-        rt.check("attn_workspace_bytes", opened.handle, c.byref(self.c), c.byref(n))
-        if not n.value:
-            return None
-        memory, self.c.workspace = _arrays.scratch(like, n.value)
-        self.c.workspace_bytes = n.value
-        return memory
+        rt.check("attn_workspace_bytes", self.opened.handle, c.byref(self.c), c.byref(n))
+        return n.value
+
+    def launch(self, views, stream, like):
+        for to, v in zip(self.tensors, views.values()):
+            to.data = v.address
+        memory, self.c.workspace = _arrays.scratch(like, self.workspace_bytes) if self.workspace_bytes else (None, None)
+        self.c.workspace_bytes, self.c.stream = self.workspace_bytes, stream
+        rt.check("attn_launch", self.opened.handle, c.byref(self.c))
+        del memory  # the library's allocator reuses it on this stream only, so after the launch
 
 
 def load(source):
