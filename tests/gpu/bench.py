@@ -20,6 +20,8 @@ SOURCES = {
     "causal": CAUSAL + SOFTMAX,
     "window": "mask(b, h, q, k) = window(q, k, 1024); " + SOFTMAX,
     "softcap": "modify(s) = tanh_cap(s, 20.0); " + CAUSAL + SOFTMAX,
+    "table": "input table: f32[H, SPAN]; modify(s, b, h, q, k) = s + table[h, q - k + Sk]; " + CAUSAL + SOFTMAX,
+    "retention": "modify(s, b, h, q, k) = s * exp2((q - k) * retention_log2_decay(h)); " + CAUSAL + "normalize(s) = retention(s);",
     "alibi": "modify(s, b, h, q, k) = s + alibi_bias(h, H, q, k); " + CAUSAL + SOFTMAX,
     "prefix": "input length: i32[B]; mask(b, h, q, k) = prefix(q, k, length[b]); " + SOFTMAX,
     "document": "input doc: i32[B, Sk]; mask(b, h, q, k) = causal(q, k) && doc[b, q] == doc[b, k]; " + SOFTMAX,
@@ -28,7 +30,7 @@ SOURCES = {
     "sigmoid_causal": "modify(s) = sigmoid(s - log(Sk)); " + CAUSAL + "normalize(s) = s;",
 }
 DOCUMENTS = (700, 1500, 2300, 92, 1900, 1700)
-# source, (B, H, Sq, Sk, D), peers
+# source, (B, H, Sq, Sk, D or (D, Dv)), peers
 LONG, SHORT = 16384, 2048
 ROWS = [
     *[(s, (1, 2048 // d, LONG, LONG, d), "cudnn flash") for d in (64, 128, 256) for s in ("softmax", "causal")],
@@ -45,22 +47,32 @@ ROWS = [
     ("window", (2, 16, 8192, 8192, 128), "flex"),
     ("softcap", (2, 16, 8192, 8192, 128), "flex"),
     ("alibi", (2, 16, 8192, 8192, 128), "flex"),
+    ("table", (2, 16, 8192, 8192, 128), "flex"),
     ("prefix", (2, 16, 8192, 8192, 128), "flex"),
     ("document", (2, 16, 8192, 8192, 128), "flex"),
     ("relu", (4, 16, 4096, 4096, 128), "formula"),
     ("relu", (64, 6, 2048, 2048, 64), "formula"),
     ("sigmoid", (1, 24, 4096, 4096, 128), "formula"),
     ("sigmoid_causal", (1, 24, 4096, 4096, 128), "formula"),
+    ("retention", (1, 32, 4096, 4096, (256, 512)), "formula"),
 ]
+
+
+def dims(D):
+    return D if isinstance(D, tuple) else (D, D)
+
+
+def file_of(folder, source, D):
+    return os.path.join(folder, f"{source}_" + "_".join(str(d) for d in dict.fromkeys(dims(D))))
 
 
 def compile_all(attnc, folder, target):
     os.makedirs(folder, exist_ok=True)
-    for source, D in sorted({(r[0], r[1][4]) for r in ROWS}):
-        path = os.path.join(folder, f"{source}_{D}")
+    for source, (D, Dv) in sorted({(r[0], dims(r[1][4])) for r in ROWS}):
+        path = file_of(folder, source, (D, Dv))
         with open(path + ".attn", "w", encoding="utf-8") as f:
             f.write(STD + f"attention t {{ {SCORE}{SOURCES[source]} }}\n")
-        subprocess.run([attnc, "-O3", path + ".attn", f"-DD={D}", f"--target={target}", "--dtype=bf16", "-o", path + ".ptx"], check=True)
+        subprocess.run([attnc, "-O3", path + ".attn", f"-DD={D}", f"-DDv={Dv}", f"--target={target}", "--dtype=bf16", "-o", path + ".ptx"], check=True)
 
 
 def pairs(source, Sq, Sk):
@@ -77,9 +89,13 @@ def pairs(source, Sq, Sk):
 class Peers:
     def __init__(self, torch):
         self.torch = torch
+        self.table = torch.zeros(1, 2, device="cuda")
         self.owner = torch.repeat_interleave(torch.arange(len(DOCUMENTS)), torch.tensor(DOCUMENTS)).to("cuda", torch.int32)
 
-    def inputs(self, source, B):
+    def inputs(self, source, B, H, Sk):
+        if source == "table":
+            self.table = self.torch.randn(H, 2 * Sk, device="cuda")
+            return {"table": self.table}
         if source == "prefix":
             return {"length": self.torch.full((B,), 2048, device="cuda", dtype=self.torch.int32)}
         return {"doc": self.owner[None].repeat(B, 1).contiguous()} if source == "document" else {}
@@ -104,6 +120,8 @@ class Peers:
 
         torch, H, own = self.torch, q.shape[1], self.owner
         masks = {"window": lambda b, h, i, j: (i >= j) & (i - j < 1024), "prefix": lambda b, h, i, j: (j < 2048) | (i >= j)}
+        table = self.table
+        mods["table"] = lambda s, b, h, i, j: s + table[h, i - j + table.shape[1] // 2]
         masks["document"] = lambda b, h, i, j: (i >= j) & (own[i] == own[j])
         mods = {"softcap": lambda s, b, h, i, j: 20 * torch.tanh(s / 20)}
         mods["alibi"] = lambda s, b, h, i, j: s + torch.exp2(-8.0 * (h + 1) / H) * (j - i)
@@ -118,6 +136,11 @@ class Peers:
             s, n = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, k.shape[-2]
             if source == "relu":
                 return torch.relu(s) / n
+            if source == "retention":
+                i = torch.arange(n, device=q.device)
+                rate = torch.log2(1 - torch.exp2(-5.0 - torch.arange(q.shape[1], device=q.device)))[:, None, None]
+                s = torch.where(i[:, None] >= i, s * torch.exp2((i[:, None] - i) * rate), 0).to(q.dtype)
+                return s / s.abs().sum(-1, keepdim=True).clamp(min=1)
             w = torch.sigmoid(s - math.log(n))
             if source == "sigmoid":
                 return w
@@ -127,7 +150,7 @@ class Peers:
         return lambda: run(q, k, v)
 
 
-def reference(torch, owner, source, q, k, v, rows):
+def reference(torch, peers, source, q, k, v, rows):
     """float64 rows of the first head; positions are those of square shapes, or of the last queries."""
     n, i = k.shape[2], (rows + k.shape[2] - q.shape[2])[:, None]
     j = torch.arange(n, device="cuda")[None]
@@ -136,9 +159,14 @@ def reference(torch, owner, source, q, k, v, rows):
         s = 20 * torch.tanh(s / 20)
     if source == "alibi":
         s = s + 2.0 ** (-8.0 / q.shape[1]) * (j - i)
+    if source == "table":
+        s = s + peers.table[0, (i - j + n).clamp(max=2 * n - 1)].double()
+    if source == "retention":
+        s = torch.where(i >= j, s * torch.exp2((i - j).double() * math.log2(1 - 2**-5)), 0)
+        return s / s.abs().sum(-1, keepdim=True).clamp(min=1) @ v[0, 0].double()
     keep = {"softmax": j >= 0, "relu": j >= 0, "sigmoid": j >= 0, "window": (i >= j) & (i - j < 1024), "prefix": (j < 2048) | (i >= j)}
     if source == "document":
-        keep["document"] = (i >= j) & (owner[i] == owner[j])
+        keep["document"] = (i >= j) & (peers.owner[i] == peers.owner[j])
     s = s.masked_fill(~keep.get(source, i >= j), -math.inf)
     if source == "relu":
         return torch.relu(s) / n @ v[0, 0].double()
@@ -189,13 +217,14 @@ def main():
 
     torch.manual_seed(0)
     peers, folder, only = Peers(torch), sys.argv[1], sys.argv[2:]
-    for source, (B, H, Sq, Sk, D), names in ROWS:
+    for source, (B, H, Sq, Sk, size), names in ROWS:
         if only and source not in only:
             continue
+        D, Dv = dims(size)
         q = torch.randn(B, H, Sq, D, device="cuda", dtype=torch.bfloat16)
-        k, v = (torch.randn(B, H, Sk, D, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-        kernel, given = attn.load(f"{folder}/{source}_{D}.ptx").kernels[0], peers.inputs(source, B)
-        out = torch.full_like(q, math.nan)
+        k, v = (torch.randn(B, H, Sk, d, device="cuda", dtype=torch.bfloat16) for d in (D, Dv))
+        kernel, given = attn.load(file_of(folder, source, size) + ".ptx").kernels[0], peers.inputs(source, B, H, Sk)
+        out = torch.full((B, H, Sq, Dv), math.nan, device="cuda", dtype=q.dtype)
 
         def ours(kernel=kernel, q=q, k=k, v=v, out=out, given=given):
             kernel(q, k, v, **given, out={"o": out})
@@ -203,11 +232,12 @@ def main():
 
         runs = {"ours": ours, **{n: getattr(peers, n)(source, q, k, v) for n in names.split()}}
         rows = torch.randint(0, Sq, (64,), device="cuda")
-        want = reference(torch, peers.owner, source, q, k, v, rows)
+        want = reference(torch, peers, source, q, k, v, rows)
         error = {n: float((f()[0, 0, rows].double() - want).norm() / want.norm()) for n, f in runs.items()}
         t = medians(torch, runs)
-        rate = 4 * B * H * pairs(source, Sq, Sk) * D * 1e-9
-        line = f"{source:15} b{B} h{H} {Sq}x{Sk} d{D:4}  {t['ours']:8.3f} ms {rate / t['ours']:6.1f} TF error {error['ours']:.1e}"
+        rate = 2 * B * H * pairs(source, Sq, Sk) * (D + Dv) * 1e-9
+        shape = f"d{D}" if D == Dv else f"d{D}/{Dv}"
+        line = f"{source:15} b{B} h{H} {Sq}x{Sk} {shape:8}  {t['ours']:8.3f} ms {rate / t['ours']:6.1f} TF error {error['ours']:.1e}"
         for n in names.split():
             line += f"   {n} {rate / t[n]:6.1f} TF error {error[n]:.1e} x{t[n] / t['ours']:.3f}"
         print(line, flush=True)
