@@ -1,34 +1,66 @@
 #!/bin/sh
 # check_gpu.sh BUILD [DEVICE]: the kernels of the standard library and of tests/regress on a GPU of this machine against the float64 reference, over odd shapes,
-# all element types and head sizes; eight at a time. Ends with `N passed, N failed`; without a device it says so and runs nothing.
+# all element types and head sizes, for every target that the device takes; eight processes at a time, each with many cases. Ends with `N passed, N failed`;
+# without a device it says so and runs nothing. FILES="a.attn b.attn" instead of all, TARGETS="sm_80" likewise.
 build=${1:-build}
 device=${2:-cuda}
+case $device in
+cpu) none='-' all='host' ;; # to try this script
+hip*) none='there is no AMD' all='gfx90a gfx942 gfx1100' ;;
+*) none='there is no NVIDIA' all='sm_80 sm_90a' ;;
+esac
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+
 # Only where there is no device: a kernel that fails on one must not pass for that.
-probe=$("$build/attnc" run stdlib/softmax.attn --device="$device" --shape=Sq=64 2>&1 >/dev/null)
-if [ $? -ne 0 ] && echo "$probe" | grep -qE 'there is no NVIDIA|target gfx[0-9a-f]+ is not supported'; then
+if ! "$build/attnc" run stdlib/softmax.attn --device="$device" --shape=Sq=64 >"$work/probe" 2>&1 && grep -qE "$none|target gfx[0-9a-f]+ is not supported" "$work/probe"; then
     echo "SKIPPED: no $device device on this machine, NO GPU TEST WAS RUN"
     echo "0 passed, 0 failed"
     exit 0
 fi
+for target in ${TARGETS:-$all}; do
+    if ! "$build/attnc" run stdlib/softmax.attn --device="$device" --target="$target" --shape=Sq=64 >"$work/probe" 2>&1 && grep -q 'the artifact is for' "$work/probe"; then
+        echo "SKIPPED: $target, which the device does not take"
+    else
+        targets="$targets $target"
+    fi
+done
+grep -l '^attention' ${FILES:-stdlib/*.attn tests/regress/*.attn} >"$work/files"
 
-cases() { # one per line: the arguments of attnc check
-    for file in stdlib/*.attn tests/regress/*.attn; do
-        grep -q '^attention' "$file" || continue
-        for shape in B=1,H=2,Sq=128,Sk=128 B=2,H=4,Hkv=2,Sq=129,Sk=129 B=1,H=2,Sq=1,Sk=1000 B=1,H=1,Sq=70,Sk=17 \
-            B=1,H=1,Sq=1,Sk=1 B=1,H=2,Sq=3,Sk=0; do
-            for dtype in bf16 f16 f32; do echo "$file --shape=$shape --dtype=$dtype"; done
-        done
-        for d in 8 32 40 96 128 256; do echo "$file --shape=H=2,Sq=200 -DD=$d -DDv=$d"; done
-        echo "$file --shape=H=2,Sq=150,Sk=300 -DD=64 -DDv=96"
+# One per line: how many cases a file has, and the arguments of attnc check without files.
+shapes='--shape=B=1,H=2,Sq=128,Sk=128 --shape=B=2,H=4,Hkv=2,Sq=129,Sk=129 --shape=B=1,H=2,Sq=1,Sk=1000 --shape=B=1,H=1,Sq=70,Sk=17
+    --shape=B=1,H=1,Sq=1,Sk=1 --shape=B=1,H=2,Sq=3,Sk=0'
+kinds() {
+    for target in $targets; do
+        for dtype in bf16 f16 f32; do echo 6 --target="$target" --dtype=$dtype $shapes; done
+        for d in 8 32 40 96 128 256; do echo 1 --target="$target" --shape=H=2,Sq=200 -DD=$d -DDv=$d; done
+        echo 1 --target="$target" --shape=H=2,Sq=150,Sk=300 -DD=64 -DDv=96
     done
 }
 
-log=$(mktemp)
-cases | xargs -P 8 -I '{}' sh -c 'if out=$('"$build"'/attnc check {} --device='"$device"' 2>&1); then echo ok; else
-    echo "FAILED: attnc check {}"; echo "$out" | tail -n 4; fi' >"$log"
-grep -v '^ok$' "$log"
-passed=$(grep -c '^ok$' "$log")
-failed=$(grep -c '^FAILED' "$log")
-rm -f "$log"
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+# part FILE,... CASES ARGUMENTS: prints what is not good, and how many were. A process whose device has failed or hangs tells nothing of the files after that: they
+# are taken one by one then.
+cat >"$work/part" <<'PART'
+files=$(echo $1 | tr , ' ') cases=$2 out=$WORK/out.$$
+shift 2
+timeout 100 $ATTNC check $files --device=$DEVICE "$@" >$out 2>&1
+status=$?
+if [ $status -gt 2 ] && [ "$files" != "${files#* }" ]; then
+    for file in $files; do sh $WORK/part $file $cases "$@"; done
+    exit
+fi
+good=$(grep -c '^good: ' $out)
+all=$(($(echo $files | wc -w) * cases))
+if [ $good -ne $all ]; then
+    echo "FAILED ($((all - good)) of $all, status $status): attnc check $files --device=$DEVICE $*"
+    grep -v '^good: ' $out | head -n 12
+fi
+echo "COUNT $good $((all - good))"
+PART
+
+export ATTNC="$build/attnc" DEVICE="$device" WORK="$work"
+kinds | while read -r cases arguments; do
+    xargs -n 6 <"$work/files" | tr ' ' , | while read -r files; do echo "$files $cases $arguments"; done
+done | xargs -P 8 -I '{}' sh -c 'sh $WORK/part {}' >"$work/log"
+grep -v '^COUNT' "$work/log"
+awk '$1 == "COUNT" { passed += $2; failed += $3 } END { print passed + 0 " passed, " failed + 0 " failed"; exit failed > 0 || !passed }' "$work/log"

@@ -50,22 +50,23 @@ Status cmd_only(const Compile *c, const Options *o) {
                     c->variants.n > 2 ? ", ..." : "");
 }
 
-TargetId cmd_gpu_target(int ordinal) {
+TargetId cmd_gpu_target(attn_context *context, int ordinal) {
     TargetId found = TARGET_SM80, target;
     const char *name;
     if (!compile_supports(TARGET_SM90A)) return found; // nothing to choose: no driver is opened
-    attn_context *c = attn_create();
+    attn_context *c = context ? context : attn_create();
     if (c && attn_device_target(c, (attn_device){ATTN_CUDA, ordinal}, &name, NULL) == ATTN_OK &&
         target_find(name, &target) && compile_supports(target))
         found = target;
-    attn_destroy(c);
+    if (!context) attn_destroy(c);
     return found;
 }
 
-TargetId cmd_device_target(const Options *o) {
+TargetId cmd_device_target(const Options *o, attn_context *context) {
+    if (o->has_target) return o->target; // the options hold it against the device
     switch (o->device) {
     case DEVICE_CPU: return TARGET_HOST;
-    case DEVICE_CUDA: return cmd_gpu_target(o->ordinal);
+    case DEVICE_CUDA: return cmd_gpu_target(context, o->ordinal);
     case DEVICE_HIP: return TARGET_GFX942;
     }
     return TARGET_HOST;
@@ -81,6 +82,40 @@ const char *cmd_shape(const Options *o, Arena *a) {
     for (int i = 0; i < o->shapes.n; i++)
         all = all ? arena_printf(a, "%s,%s", all, o->shapes.data[i]) : o->shapes.data[i];
     return all;
+}
+
+static Status file_configurations(const Options *o, const char *path, attn_context *context,
+                                  Status (*each)(void *, Launch *, Compile *, const char *),
+                                  void *ctx) {
+    Compile c;
+    Launch l = {.context = context};
+    Status s = cmd_open(&c, o, path, cmd_device_target(o, context), cmd_device_dtype(o));
+    if (s == STATUS_DONE) s = cmd_only(&c, o);
+    if (s == STATUS_DONE) {
+        s = launch_open_source(&l, c.arena, &c, o);
+        diag_print(&c.diags, stderr);
+    }
+    bool opened = s == STATUS_DONE;
+    for (int i = 0; opened && s != STATUS_SYSTEM && (i == 0 || i < o->shapes.n); i++) {
+        Status now = each(ctx, &l, &c, o->shapes.n ? o->shapes.data[i] : NULL);
+        if (s == STATUS_DONE || now == STATUS_SYSTEM) s = now;
+    }
+    launch_close(&l);
+    compile_close(&c);
+    return s;
+}
+
+Status cmd_configurations(const Options *o,
+                          Status (*each)(void *ctx, Launch *l, Compile *c, const char *shape),
+                          void *ctx) {
+    attn_context *context = attn_create();
+    Status s = context ? STATUS_DONE : cmd_fail(STATUS_SYSTEM, "out of memory");
+    for (int i = 0; i < o->files.n && s != STATUS_SYSTEM; i++) {
+        Status now = file_configurations(o, o->files.data[i], context, each, ctx);
+        if (s == STATUS_DONE || now == STATUS_SYSTEM) s = now;
+    }
+    attn_destroy(context);
+    return s;
 }
 
 bool cmd_has_extension(const char *path, const char *extension) {
@@ -103,6 +138,7 @@ bool cmd_is_artifact(const char *path) {
 
 Error cmd_error(const Tensor *x, const double *ref) {
     double difference = 0, norm = 0;
+    double step = x->dtype == DT_F16 ? 0x1p-25 : 0; // half of what lies between two of the least
     Error e = {0, 0, 0};
     for (int64_t i = 0; i < x->count; i++) {
         double v = tensor_get(x, i), r = ref[i], d = fabs(v - r);
@@ -110,7 +146,7 @@ Error cmd_error(const Tensor *x, const double *ref) {
             e.wrong += !(v == r || (isnan(v) && isnan(r)));
             continue;
         }
-        difference += d * d;
+        if (d > step) difference += d * d;
         norm += r * r;
         if (d > e.largest) e.largest = d;
     }

@@ -18,19 +18,25 @@ Status cmd_report(const Compile *c, Status otherwise);
 // The one variant to run; STATUS_USAGE when there are several and no --entry.
 Status cmd_only(const Compile *c, const Options *o);
 // What PTX the GPU with this number takes of what this version writes; without a GPU, what every
-// one takes.
-TargetId cmd_gpu_target(int ordinal);
-// What a run from source compiles for.
-TargetId cmd_device_target(const Options *o);
+// one takes. The context may be NULL.
+TargetId cmd_gpu_target(attn_context *context, int ordinal);
+// What a run from source compiles for: --target, or the best that the device takes.
+TargetId cmd_device_target(const Options *o, attn_context *context);
 Dtype cmd_device_dtype(const Options *o);
 const char *cmd_shape(const Options *o, Arena *a); // all --shape options in one text, or NULL
+// Compiles every file once and gives `each` the kernel with every --shape (NULL: there is none), all
+// in one context. What is wrong with one file or configuration does not keep the others from their
+// turn; a device or system that fails does. The first status that is not DONE.
+Status cmd_configurations(const Options *o,
+                          Status (*each)(void *ctx, Launch *l, Compile *c, const char *shape),
+                          void *ctx);
 bool cmd_has_extension(const char *path, const char *extension);
 // By its extension, or because it is an ELF file.
 bool cmd_is_artifact(const char *path);
 
 // How far one output is from another: relative is ||x - ref|| / ||ref||, but for numbers per row
 // (lse), whose logarithms may be about 0 and whose norm counts as 1 each at least. Where both are
-// infinite alike or NaN they agree.
+// infinite alike or NaN they agree. Rounding to the nearest f16 below the normal ones is no error.
 typedef struct Error {
     double relative, largest; // the largest difference of one element
     int64_t wrong;            // elements where one is finite and the other is not

@@ -126,7 +126,8 @@ static void print_row(const Bench *x, const Binding *b, Dtype dtype, double insi
     fflush(stdout);
 }
 
-static Status configuration(Bench *x, Launch *l, Compile *c, const char *shape) {
+static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape) {
+    Bench *x = ctx;
     Binding b = {0};
     MaskMap m;
     double ms = 0, inside = 1, touched = 1;
@@ -146,27 +147,10 @@ static Status configuration(Bench *x, Launch *l, Compile *c, const char *shape) 
     return s;
 }
 
-static Status bench_file(Bench *x, const char *path) {
-    Compile c;
-    Launch l = {0};
-    const Options *o = x->o;
-    Status s = cmd_open(&c, o, path, cmd_device_target(o), cmd_device_dtype(o));
-    if (s == STATUS_DONE) s = cmd_only(&c, o);
-    if (s == STATUS_DONE) {
-        s = launch_open_source(&l, c.arena, &c, o);
-        diag_print(&c.diags, stderr);
-    }
-    for (int i = 0; s == STATUS_DONE && (i == 0 || i < o->shapes.n); i++)
-        s = configuration(x, &l, &c, o->shapes.n ? o->shapes.data[i] : NULL);
-    launch_close(&l);
-    compile_close(&c);
-    return s;
-}
-
 Status cmd_bench(const Options *o) {
     Bench x = {.o = o, .ms = malloc(MAX_REPEAT * sizeof *x.ms)};
-    Status s = x.ms ? STATUS_DONE : cmd_fail(STATUS_SYSTEM, "out of memory");
-    for (int i = 0; i < o->files.n && s == STATUS_DONE; i++) s = bench_file(&x, o->files.data[i]);
+    Status s =
+        x.ms ? cmd_configurations(o, configuration, &x) : cmd_fail(STATUS_SYSTEM, "out of memory");
     free(x.ms);
     return s;
 }

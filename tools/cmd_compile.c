@@ -31,13 +31,13 @@ static Status choose_form(const Options *o, Form *f) {
     bool text = strcmp(ext, ".s") == 0 || strcmp(ext, ".ll") == 0;
     *f = (Form){o->has_target ? o->target : TARGET_HOST, CG_OBJECT, false};
     if (o->emit != EMIT_NONE) {
-        if (!o->has_target && strcmp(ext, ".ptx") == 0) f->target = cmd_gpu_target(0);
+        if (!o->has_target && strcmp(ext, ".ptx") == 0) f->target = cmd_gpu_target(NULL, 0);
         f->form = o->emit == EMIT_LLVM ? CG_LLVM : CG_ASM;
         return STATUS_DONE;
     }
     if (!o->output)
         return cmd_fail(STATUS_USAGE, "nothing to write: give -o OUT.{ptx,o,s,ll} or --emit=FORM");
-    if (strcmp(ext, ".ptx") == 0 && !o->has_target) f->target = cmd_gpu_target(0);
+    if (strcmp(ext, ".ptx") == 0 && !o->has_target) f->target = cmd_gpu_target(NULL, 0);
     if (strcmp(ext, ".hsaco") == 0 && !o->has_target) f->target = TARGET_GFX942;
     const Target *t = target_get(f->target);
     if (!text && !is_extension(ext))

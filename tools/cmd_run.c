@@ -92,12 +92,8 @@ static double now_ms(void) {
 static Status look_outside(Compile *c, const Binding *b) {
     RefOutside outside = {0};
     double **out = ARENA_ARRAY(c->arena, double *, b->sig->args.n);
-    Diags found;
     Status s = oracle_run(c->variants.data[0], b, out, &outside);
-    found = c->diags; // with its files, but without what was printed
-    found.first = found.last = NULL;
-    oracle_warn(&found, c->variants.data[0], &outside);
-    diag_print(&found, stderr);
+    oracle_warn(&c->diags, c->variants.data[0], &outside);
     oracle_free(b, out);
     return s;
 }
@@ -143,8 +139,8 @@ static Status run_reference(Compile *c, const Options *o) {
     for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++)
         for (int64_t k = 0; out[i] && k < b.tensor[i].count; k++)
             tensor_set(&b.tensor[i], k, out[i][k]);
-    oracle_warn(&c->diags, v, &outside);
     diag_print(&c->diags, stderr);
+    oracle_warn(&c->diags, v, &outside);
     if (s == STATUS_DONE) summary(&b, c->options.dtype, "the reference", now_ms() - from);
     if (s == STATUS_DONE) s = deliver(&b, o);
     oracle_free(&b, out);
@@ -155,7 +151,7 @@ static Status run_reference(Compile *c, const Options *o) {
 static Status run_source(const Options *o) {
     Compile c;
     Launch l = {0};
-    Status s = cmd_open(&c, o, o->files.data[0], cmd_device_target(o), cmd_device_dtype(o));
+    Status s = cmd_open(&c, o, o->files.data[0], cmd_device_target(o, NULL), cmd_device_dtype(o));
     if (s == STATUS_DONE) s = cmd_only(&c, o);
     if (s == STATUS_DONE && c.variants.data[0]->kind == VARIANT_RECURRENCE)
         s = run_reference(&c, o);
@@ -173,8 +169,9 @@ static Status run_artifact(const Options *o) {
     Arena *a = arena_new();
     Launch l = {0};
     Status s = STATUS_DONE;
-    if (o->defines.n || o->has_dtype || o->has_level || o->debug)
-        s = cmd_fail(STATUS_USAGE, "-D, -O, -g and --dtype are for sources: %s is compiled already",
+    if (o->defines.n || o->has_dtype || o->has_level || o->has_target || o->debug)
+        s = cmd_fail(STATUS_USAGE,
+                     "-D, -O, -g, --dtype and --target are for sources: %s is compiled already",
                      o->files.data[0]);
     if (s == STATUS_DONE) s = launch_open_file(&l, a, o->files.data[0], o);
     if (s == STATUS_DONE) s = run_kernel(&l, a, NULL, o);

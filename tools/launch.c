@@ -19,7 +19,10 @@ Status launch_failed(const attn_error *e) {
 
 static Status start(Launch *l, const Options *o) {
     static const attn_device_kind kinds[] = {ATTN_CPU, ATTN_CUDA, ATTN_HIP};
-    *l = (Launch){.context = attn_create(), .device = {kinds[o->device], o->ordinal}};
+    bool own = l->context == NULL;
+    *l = (Launch){.context = own ? attn_create() : l->context,
+                  .own_context = own,
+                  .device = {kinds[o->device], o->ordinal}};
     return l->context ? STATUS_DONE : cmd_fail(STATUS_SYSTEM, "out of memory");
 }
 
@@ -30,7 +33,7 @@ void launch_close(Launch *l) {
     else if (l->artifact)
         attn_close(l->artifact);
     abi_free(&l->meta);
-    attn_destroy(l->context);
+    if (l->own_context) attn_destroy(l->context);
     *l = (Launch){0};
 }
 

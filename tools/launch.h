@@ -7,7 +7,8 @@
 #include "jit.h"
 
 typedef struct Launch {
-    attn_context *context;
+    attn_context *context; // the caller's, where it is set before opening; else the launch's own
+    bool own_context;
     attn_artifact *artifact;
     attn_device device;
     Jit jit;              // CPU, from source: holds the artifact

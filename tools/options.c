@@ -269,9 +269,28 @@ static Status no_verb(const char *word) {
                     word);
 }
 
+// What runs is compiled for the device that runs it.
+static Status target_fits(const Options *o) {
+    static const struct {
+        const char *device;
+        TargetKind kind;
+    } takes[] = {[DEVICE_CPU] = {"cpu", KIND_HOST},
+                 [DEVICE_CUDA] = {"cuda", KIND_NVPTX},
+                 [DEVICE_HIP] = {"hip", KIND_AMDGPU}};
+    bool runs = o->verb == VERB_RUN || o->verb == VERB_CHECK || o->verb == VERB_BENCH;
+    if (!runs || !o->has_target || target_get(o->target)->kind == takes[o->device].kind)
+        return STATUS_DONE;
+    const Target *t = target_get(o->target);
+    const char *device = "";
+    for (int i = 0; i <= DEVICE_HIP; i++)
+        if (takes[i].kind == t->kind) device = takes[i].device;
+    return cmd_fail(STATUS_USAGE, "--target=%s does not run on --device=%s: it is for --device=%s",
+                    t->name, takes[o->device].device, device);
+}
+
 static Status count_files(const Options *o) {
     if (o->files.n == 0) return cmd_fail(STATUS_USAGE, "no file given; `attnc --help` tells how");
-    if (o->files.n == 1 || o->verb == VERB_BENCH) return STATUS_DONE;
+    if (o->files.n == 1 || o->verb == VERB_BENCH || o->verb == VERB_CHECK) return STATUS_DONE;
     Verb late = o->verb == VERB_COMPILE ? verb_of(o->files.data[1]) : VERB_COMPILE;
     if (late != VERB_COMPILE)
         return cmd_fail(STATUS_USAGE, "the verb comes first: attnc %s %s", verbs[late].name,
@@ -295,7 +314,8 @@ Status options_parse(Options *o, Arena *a, int argc, char **argv) {
             if (o->help || o->version) return STATUS_DONE;
         }
     }
-    return count_files(o);
+    Status s = count_files(o);
+    return s == STATUS_DONE ? target_fits(o) : s;
 }
 
 const char *options_size(const char **s, Arena *a, int64_t *value, bool *good) {

@@ -67,8 +67,10 @@ void oracle_free(const Binding *b, double **out) {
     for (int i = 0; b->sig && i < b->sig->args.n; i++) free(out[i]);
 }
 
-void oracle_warn(Diags *d, const Variant *v, const RefOutside *x) {
+void oracle_warn(const Diags *files, const Variant *v, const RefOutside *x) {
     if (!x->load) return;
+    Diags found = *files, *d = &found; // without what was printed before
+    found.first = found.last = NULL;
     const char *name = v->inputs.data[x->load->index].name;
     Diag *w =
         diag_warning(d, x->load->span, "index %d of '%s' is %d and was used; its extent is %lld",
@@ -81,4 +83,5 @@ void oracle_warn(Diags *d, const Variant *v, const RefOutside *x) {
         diag_note(d, w, x->load->span,
                   "at b = %d, h = %d, t = %d; kernels read the nearest element", x->b, x->h,
                   x->q_idx);
+    diag_print(d, stderr);
 }

@@ -292,6 +292,16 @@ says out 'relative error'
 gives 0 check relu_attn.attn --dtype=bf16
 gives 0 check relu_attn.attn --dtype=f16 -O0
 gives 1 check decay.attn
+gives 0 check relu_attn.attn "$top/stdlib/causal.attn" --shape=Sq=33 --shape=H=2,Sq=5,Sk=70
+holds '[ "$(grep -c "^good: " out)" -eq 4 ]'
+gives 1 check decay.attn broken.attn relu_attn.attn --shape=Sq=40 # one that fails keeps no other from its turn
+holds '[ "$(grep -c "^good: relu_attn" out)" -eq 1 ]'
+gives 2 check relu_attn.attn --target=sm_80
+says err '--target=sm_80 does not run on --device=cpu: it is for --device=cuda'
+gives 2 bench relu_attn.attn --device=cuda --target=host
+gives 0 check relu_attn.attn --target=host
+gives 2 run relu.o --target=host
+says err 'for sources'
 gives 0 explain "$top/stdlib/softmax.attn"
 holds '[ -s out ]'
 gives 0 mask "$top/stdlib/causal.attn" --shape=Sq=300,Sk=300 -o causal.svg
