@@ -189,6 +189,7 @@ typedef struct TileSchedule {
     TilePersist persist;
     int section; // about how many tiles are taken of some heads before those of the next ones, so
                  // that their K and V stay in the L2 cache; 0: all heads at once
+    const char *knobs; // all that the target chose, as text (passes/knobs.h); NULL: nothing yet
 } TileSchedule;
 
 typedef struct TileKernel {

@@ -504,6 +504,22 @@ static bool parse_grid(Parse *P) {
     return true;
 }
 
+// "keys=128,after=-1": what they mean is the target's affair.
+static bool take_knobs(Parse *P, const char **out) {
+    Text t;
+    text_init(&t, P->arena);
+    do {
+        int value;
+        const char *name = take_word(P, "a choice's name");
+        if (!name || !expect(P, "=")) return false;
+        bool negative = take(P, "-");
+        if (!take_int(P, &value)) return false;
+        text_printf(&t, "%s%s=%d", t.n ? "," : "", name, negative ? -value : value);
+    } while (take(P, ","));
+    *out = t.s;
+    return true;
+}
+
 static bool parse_schedule(Parse *P) {
     TileSchedule *s = &P->k->schedule;
     for (;;) {
@@ -518,6 +534,8 @@ static bool parse_schedule(Parse *P) {
             if (s->persist == PERSIST_STATIC && !expect(P, "static")) return false;
         } else if (take(P, "section")) {
             if (!take_int(P, &s->section)) return false;
+        } else if (take(P, "knobs")) {
+            if (!take_knobs(P, &s->knobs)) return false;
         } else {
             return true;
         }

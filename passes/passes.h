@@ -11,6 +11,7 @@ typedef struct PassOptions {
     Target target; // data of the target to schedule for
     Dtype dtype;   // of q, k, v, o
     bool split;    // add the form that splits the keys of a row between blocks
+    const char *schedule; // choices that are not the target's own, well formed (knobs.h); NULL: none
 } PassOptions;
 
 // Stream -> tile program, algorithm level: one sweep after the other, one loop each. build.c

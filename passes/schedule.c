@@ -1,5 +1,6 @@
 // schedule.c: which target answers for tile extents and schedules, and how an extent is bound.
 #include "schedule.h"
+#include "knobs.h"
 #include "rewrite.h"
 
 #include <assert.h>
@@ -26,8 +27,28 @@ static const struct {
 
 bool pass_splits(const PassOptions *o) { return o->split && target_passes[o->target.id].splits; }
 
+// Every choice that was asked for is one that some kernel has.
+static bool has_knobs(const TileProgram *p, const char *asked, Diags *diags) {
+    KnobSetting s;
+    while (knob_next(&asked, &s)) {
+        const char *has = "none";
+        bool found = false;
+        for (int i = 0; i < p->kernels.n && !found; i++) {
+            const char *knobs = p->kernels.data[i]->schedule.knobs;
+            if (knobs) has = knobs, found = knob_has(knobs, s.name, s.n);
+        }
+        if (found) continue;
+        diag_error(diags, (Span){0},
+                   "schedule: no kernel of %s has a choice '%.*s' on %s; there are: %s", p->name,
+                   (int)s.n, s.name, target_get(p->target)->name, has);
+        return false;
+    }
+    return true;
+}
+
 bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags) {
-    return target_passes[o->target.id].tile(p, o, diags);
+    return target_passes[o->target.id].tile(p, o, diags) &&
+           (!o->schedule || has_knobs(p, o->schedule, diags));
 }
 
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags) {

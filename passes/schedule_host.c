@@ -12,6 +12,7 @@
 // The form that splits keys (split.c) is also the one for a few queries, where vectors of queries
 // would be mostly empty: one query a tile, vectors along the keys' columns, so that decoding runs
 // at the speed of memory.
+#include "knobs.h"
 #include "rewrite.h"
 #include "schedule.h"
 
@@ -47,25 +48,70 @@ static int keys_of(const Target *t, int64_t columns) {
     return n;
 }
 
-static int extent_of(const TileKernel *k, int axis, const Target *t, bool few) {
+// ---- choices
+
+typedef struct HostShape {
+#define KNOB(field, least, most, step, what) int field;
+#include "schedule_host.def"
+#undef KNOB
+} HostShape;
+
+typedef struct HostFew { // of kernels of one query a tile
+#define KNOB(field, least, most, step, what) int field;
+#include "schedule_host_few.def"
+#undef KNOB
+} HostFew;
+
+static const Knob knob_rows[] = {
+#define KNOB(...) KNOB_ROW(HostShape, __VA_ARGS__)
+#include "schedule_host.def"
+#undef KNOB
+};
+static const Knob few_rows[] = {
+#define KNOB(...) KNOB_ROW(HostFew, __VA_ARGS__)
+#include "schedule_host_few.def"
+#undef KNOB
+};
+static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows},
+                       few_knobs = {few_rows, sizeof few_rows / sizeof *few_rows};
+
+static bool choose(const TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags,
+                   HostShape *s) {
+    int columns = columns_of(k), lanes = o->target.lanes;
+    *s = (HostShape){rows_of(&o->target, columns), keys_of(&o->target, columns)};
+    if (o->schedule && !knob_read(knobs, s, o->schedule, diags)) return false;
+    k->schedule.knobs = knob_text(knobs, s, p->arena);
+    if (s->rows % lanes == 0) return true;
+    diag_error(diags, (Span){0},
+               "schedule: rows are a multiple of the %d lanes of a vector, not %d", lanes, s->rows);
+    return false;
+}
+
+static bool choose_few(const TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags,
+                       HostShape *s) {
+    HostFew few = {HOST_FEW_KEYS};
+    if (o->schedule && !knob_read(few_knobs, &few, o->schedule, diags)) return false;
+    k->schedule.knobs = knob_text(few_knobs, &few, p->arena);
+    *s = (HostShape){1, few.few_keys};
+    return true;
+}
+
+static int extent_of(const TileKernel *k, int axis, HostShape s) {
     const TileAxis *a = &k->axes[axis];
-    int columns = columns_of(k);
-    if (a->whole) {
-        assert(a->size->op == EX_CONST);
-        return a->size->i;
-    }
-    if (axis == tile_grid_axis(k)) return few ? 1 : rows_of(t, columns);
-    return few ? HOST_FEW_KEYS : keys_of(t, columns);
+    assert(!a->whole || a->size->op == EX_CONST);
+    if (a->whole) return a->size->i;
+    return axis == tile_grid_axis(k) ? s.rows : s.keys;
 }
 
 bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags) {
-    (void)diags;
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         bool few = pass_split_axis(p, k) >= 0;
+        HostShape s;
         k->schedule = (TileSchedule){.lane_axis = few ? -1 : tile_grid_axis(k)};
+        if (!(few ? choose_few : choose)(p, k, o, diags, &s)) return false;
         for (int a = 0; a < k->naxes; a++)
-            if (!k->axes[a].extent) pass_bind(p, k, a, extent_of(k, a, &o->target, few));
+            if (!k->axes[a].extent) pass_bind(p, k, a, extent_of(k, a, s));
     }
     return true;
 }

@@ -18,6 +18,7 @@
 // Where a loop skips steps (`where`), the next tile is not known: it fetches what the step itself
 // needs.
 #include "interval.h"
+#include "knobs.h"
 #include "rewrite.h"
 #include "schedule.h"
 
@@ -28,25 +29,36 @@ enum {
     MAX_LOADS = 4, // of a loop's body: one of k and one of v, which a sweep loads at most once each
     MAX_CHAIN = 8, // loops that share a pipeline; what follows begins another
     MAX_COLUMNS = 256,
+    OTHER_REGISTERS = 32, // of a thread, beside scores and accumulator
+    REGISTERS = 65536,    // of an SM
 };
 
 // ---- extents
 
-typedef struct Shape {
-    int rows, keys, warps, blocks;
-} Shape;
+typedef struct Sm80Shape {
+#define KNOB(field, least, most, step, what) int field;
+#include "schedule_sm80.def"
+#undef KNOB
+} Sm80Shape;
+
+static const Knob knob_rows[] = {
+#define KNOB(...) KNOB_ROW(Sm80Shape, __VA_ARGS__)
+#include "schedule_sm80.def"
+#undef KNOB
+};
+static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows};
 
 // Two blocks an SM with 255 registers a thread. Beyond 128 columns an accumulator of two m16 tiles
 // a warp has no room. f32 products are FMAs over registers: small tiles.
-static Shape shape_for(const TileProgram *p) {
+static Sm80Shape shape_for(const TileProgram *p) {
     int d = p->D > p->Dv ? p->D : p->Dv;
-    if (!dtype_half(p->dtype)) return (Shape){64, d <= 128 ? 32 : 16, 4, 1};
-    if (d <= 64) return (Shape){128, 128, 4, 2};
-    if (d <= 128) return (Shape){128, 64, 4, 2};
-    return (Shape){64, 64, 4, 2};
+    if (!dtype_half(p->dtype)) return (Sm80Shape){64, d <= 128 ? 32 : 16, 4, 1};
+    if (d <= 64) return (Sm80Shape){128, 128, 4, 2};
+    if (d <= 128) return (Sm80Shape){128, 64, 4, 2};
+    return (Sm80Shape){64, 64, 4, 2};
 }
 
-static bool bind_axes(TileProgram *p, TileKernel *k, Shape s, Diags *diags) {
+static bool bind_axes(TileProgram *p, TileKernel *k, Sm80Shape s, Diags *diags) {
     for (int a = 0; a < k->naxes; a++) {
         const TileAxis *axis = &k->axes[a];
         if (axis->extent) continue; // chosen when the kernel was built
@@ -64,13 +76,52 @@ static bool bind_axes(TileProgram *p, TileKernel *k, Shape s, Diags *diags) {
     return true;
 }
 
+// A thread has its share of scores and accumulator at once.
+static int registers_of(const TileProgram *p, Sm80Shape s) {
+    return (pass_padded(p->Dv, 16) + s.keys) * s.rows / (32 * s.warps) + OTHER_REGISTERS;
+}
+
+// What no single knob tells.
+static bool legal(const TileProgram *p, Sm80Shape s, const Target *t, Diags *diags) {
+    int d = pass_padded(p->D, 16), dv = pass_padded(p->Dv, 16), most = d > dv ? d : dv;
+    int shared = dtype_bytes(p->dtype) * (s.rows * d + s.keys * (d + most));
+    int registers = REGISTERS / (32 * s.warps * s.blocks);
+    if (registers > t->registers) registers = t->registers;
+    const char *what = NULL;
+    if (shared > t->shared_bytes)
+        what = arena_printf(p->arena, "%d bytes of shared memory; there are %d", shared,
+                            t->shared_bytes);
+    else if (s.rows % (16 * s.warps))
+        what = arena_printf(p->arena,
+                            "tiles of 16 rows, or a multiple, for each of %d warps; "
+                            "there are %d rows",
+                            s.warps, s.rows);
+    else if (registers_of(p, s) > registers)
+        what = arena_printf(p->arena,
+                            "%d registers of a thread for scores and accumulator; "
+                            "there are %d",
+                            registers_of(p, s), registers);
+    if (what) diag_error(diags, (Span){0}, "schedule: it needs %s", what);
+    return !what;
+}
+
+// The one place where a program's shape is chosen.
+static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Shape *s) {
+    *s = shape_for(p);
+    return !o->schedule ||
+           (knob_read(knobs, s, o->schedule, diags) && legal(p, *s, &o->target, diags));
+}
+
 bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
-    (void)o;
-    Shape s = shape_for(p);
+    Sm80Shape s;
+    if (!choose(p, o, diags, &s)) return false;
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         if (!bind_axes(p, k, s, diags)) return false;
-        k->schedule = (TileSchedule){.lane_axis = -1, .warps = s.warps, .min_blocks = s.blocks};
+        k->schedule = (TileSchedule){.lane_axis = -1,
+                                     .warps = s.warps,
+                                     .min_blocks = s.blocks,
+                                     .knobs = knob_text(knobs, &s, p->arena)};
     }
     return true;
 }

@@ -10,6 +10,7 @@
 // a tile as many as leave the registers to scores and accumulator (a wgmma that spills is
 // serialized) and the stages to shared memory.
 #include "schedule_sm90.h"
+#include "knobs.h"
 
 #include <assert.h>
 #include <string.h>
@@ -22,6 +23,7 @@ enum {
     TEST_REGISTERS = 12, // for more, and for what is looked up
     SECTION = 512,       // tiles whose heads' K and V fit the L2 cache together, as measured
     LONG_BODY = 1400,    // weight (ex_weight) of what is computed of an element
+    REGISTERS = 65536,   // of an SM
     SHARED_SLACK = 1024, // barriers, the tile's number, alignment
 };
 
@@ -36,15 +38,16 @@ typedef struct Sm90Row {
 // The producer has what the consumers leave of the 65536 registers, in steps of 8; with many panels
 // of columns it needs more than the least, 24.
 static const Sm90Row rows[] = {
-    //   d, masked, {warpgroups, registers, producer's, keys, stages, after, turns, late_rescale}
-    {64, false, {3, 160, 32, 128, 2, 16, true, false}},
-    {64, true, {3, 160, 32, 128, 2, 16, true, false}},
-    {128, false, {2, 232, 40, 128, 2, 20, true, false}},
-    {128, true, {2, 232, 40, 128, 2, 20, true, false}},
-    {192, false, {2, 232, 40, 128, 2, 20, true, false}},
-    {192, true, {2, 232, 40, 128, 2, 20, true, false}},
-    {256, false, {2, 232, 40, 80, 2, -1, false, true}},
-    {256, true, {2, 232, 40, 80, 2, -1, false, true}},
+    //   d, masked, {warpgroups, registers, producer's, keys, stages, after, turns, late_rescale,
+    //    section}: tiles that all take as long need no more than a head's to go well together
+    {64, false, {3, 160, 32, 128, 2, 16, 1, 0, 1}},
+    {64, true, {3, 160, 32, 128, 2, 16, 1, 0, SECTION}},
+    {128, false, {2, 232, 40, 128, 2, 20, 1, 0, 1}},
+    {128, true, {2, 232, 40, 128, 2, 20, 1, 0, SECTION}},
+    {192, false, {2, 232, 40, 128, 2, 20, 1, 0, 1}},
+    {192, true, {2, 232, 40, 128, 2, 20, 1, 0, SECTION}},
+    {256, false, {2, 232, 40, 80, 2, -1, 0, 1, 1}},
+    {256, true, {2, 232, 40, 80, 2, -1, 0, 1, SECTION}},
 };
 
 // Whether some keys within the tensor do not count.
@@ -129,6 +132,49 @@ static int registers_of(const TileKernel *k, Sm90Shape s, int dv) {
            (many_tests(k) ? TEST_REGISTERS : 0);
 }
 
+// ---- the wait among the weights
+
+// Operations of the special function unit and reductions, of an element of the scores.
+typedef struct Work {
+    int special, reductions;
+} Work;
+
+static void count_special(void *ctx, const Ex *e) {
+    bool divides = e->op == EX_DIV || e->op == EX_MOD; // their reciprocals are not counted
+    ((Work *)ctx)->special += !divides && ex_op_cost(e->op, e->type) == C_SPECIAL;
+}
+
+// Of one map the weights and of the others everything: a sum of weights has them in it again.
+static Work work_of(const TileOp *loop) {
+    Work w = {0, 0};
+    for (const TileOp *op = loop->body.first; op; op = op->next) {
+        if (op->kind != TILE_MAP || op->naxes < 2) continue;
+        for (int i = 0; i < op->outs.n; i++) {
+            bool again = op->outs.n > 1 && op->outs.data[i].reduce != EX_CONST;
+            w.reductions += op->outs.data[i].reduce != EX_CONST;
+            if (!again) ex_visit(op->outs.data[i].body, count_special, &w);
+        }
+    }
+    return w;
+}
+
+// Where weights cost nothing beside the products, or twice as much as an exponential, more of them
+// go before the wait; where nothing is reduced the assembler's own order is the best. Measured at
+// 128 columns.
+enum { AFTER_CHEAP = 32, AFTER_DEAR = 40 };
+
+static int after_for(const TileKernel *k, Sm90Shape s) {
+    const TileOp *loop = k->body.first;
+    while (loop && loop->kind != TILE_LOOP) loop = loop->next;
+    if (s.after <= 0 || !loop) return s.after;
+    Work w = work_of(loop);
+    int after = s.after;
+    if (w.special == 0) after = AFTER_CHEAP;
+    if (w.special > 1) after = AFTER_DEAR;
+    if (w.special == 1 && !w.reductions) return -1;
+    return after < s.keys / 2 ? after : s.keys / 2;
+}
+
 static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t) {
     int d = pass_padded(p->D, PANEL), dv = pass_padded(p->Dv, PANEL), wide = d > dv ? d : dv;
     size_t i = 0, n = sizeof rows / sizeof *rows;
@@ -138,11 +184,52 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t)
     while (s.keys > 16 &&
            (shared_bytes(s, d, dv) > t->shared_bytes || registers_of(k, s, dv) > s.registers))
         s.keys -= 16;
+    s.after = after_for(k, s);
     return s;
+}
+
+// ---- what was chosen
+
+static const Knob knob_rows[] = {
+#define KNOB(...) KNOB_ROW(Sm90Shape, __VA_ARGS__)
+#include "schedule_sm90.def"
+#undef KNOB
+};
+static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows};
+
+static bool refuse(Diags *diags, const char *what, int needs, int has) {
+    diag_error(diags, (Span){0}, "schedule: it needs %d %s; there are %d", needs, what, has);
+    return false;
+}
+
+// What no single knob tells.
+static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags *diags) {
+    int d = pass_padded(p->D, PANEL), dv = pass_padded(p->Dv, PANEL);
+    int shared = shared_bytes(s, d, dv), has = target_get(p->target)->shared_bytes;
+    int threads = 128 * (s.producer_registers + s.warpgroups * s.registers);
+    if (shared > has) return refuse(diags, "bytes of shared memory", shared, has);
+    if (threads > REGISTERS)
+        return refuse(diags, "registers for all threads of a block", threads, REGISTERS);
+    if (registers_of(k, s, dv) > s.registers)
+        return refuse(diags, "registers of a thread for scores, weights and accumulator",
+                      registers_of(k, s, dv), s.registers);
+    return true;
+}
+
+// The one place where a kernel's shape is chosen; it travels in the kernel.
+static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags,
+                   Sm90Shape *s) {
+    *s = fit(p, k, &o->target);
+    bool good = !o->schedule || (knob_read(knobs, s, o->schedule, diags) && legal(p, k, *s, diags));
+    k->schedule.knobs = knob_text(knobs, s, p->arena);
+    return good;
 }
 
 Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k) {
     Sm90Shape s = fit(p, k, target_get(p->target));
+    Diags unused;
+    diag_init(&unused, p->arena);
+    if (k->schedule.knobs) knob_read(knobs, &s, k->schedule.knobs, &unused);
     for (int a = 0; a < k->naxes; a++) // what is in the loops by now may not tell as then
         if (!k->axes[a].whole && a != tile_grid_axis(k)) s.keys = k->axes[a].extent;
     return s;
@@ -180,11 +267,12 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         if (!fits_roles(p, k)) continue;
-        Sm90Shape s = fit(p, k, &o->target);
+        Sm90Shape s;
+        k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1};
+        if (!choose(p, k, o, diags, &s)) return false;
         bind_axes(p, k, s);
-        k->schedule = (TileSchedule){.lane_axis = -1, .warps = 4 * s.warpgroups, .min_blocks = 1};
-        // Tiles that all take as long need no more than a head's to go well together.
-        k->schedule.section = is_masked(k) ? SECTION : 1;
+        k->schedule.warps = 4 * s.warpgroups;
+        k->schedule.section = s.section;
     }
     TileProgram q = others(p);
     return pass_tile_sm80(&q, o, diags);

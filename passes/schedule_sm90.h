@@ -7,14 +7,12 @@
 #include "rewrite.h"
 #include "schedule.h"
 
-// How a kernel runs; a row of the table in schedule_sm90.c, fitted to the kernel at hand.
+// How a kernel runs: a row of the table in schedule_sm90.c, fitted to the kernel at hand, or what
+// PassOptions.schedule says.
 typedef struct Sm90Shape {
-    int warpgroups, registers; // of a thread of theirs
-    int producer_registers, keys, stages;
-    int after;  // weights a thread computes before it waits for the product of the step before; -1:
-                // wherever the assembler puts the wait
-    bool turns; // warpgroups take turns in issuing products
-    bool late_rescale; // the accumulator is rescaled under the next product of scores
+#define KNOB(field, least, most, step, what) int field;
+#include "schedule_sm90.def"
+#undef KNOB
 } Sm90Shape;
 
 typedef struct Sm90 {

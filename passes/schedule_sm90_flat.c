@@ -193,48 +193,6 @@ static void gather_loops(TileKernel *k) {
     }
 }
 
-// ---- the wait among the weights
-
-// Operations of the special function unit and reductions, of the scores' elements.
-typedef struct Work {
-    int special, reductions;
-} Work;
-
-static void count_special(void *ctx, const Ex *e) {
-    bool divides = e->op == EX_DIV || e->op == EX_MOD; // their reciprocals are not counted
-    ((Work *)ctx)->special += !divides && ex_op_cost(e->op, e->type) == C_SPECIAL;
-}
-
-// Of one map the weights and of the others everything: a sum of weights has them in it again.
-static Work work_of(const Step *st) {
-    Work w = {0, 0};
-    for (const TileOp *op = st->loop->body.first; op; op = op->next) {
-        if (op->kind != TILE_MAP || op->naxes < 2 || op == st->rescale) continue;
-        for (int i = 0; i < op->outs.n; i++) {
-            bool again = op->outs.n > 1 && op->outs.data[i].reduce != EX_CONST;
-            w.reductions += op->outs.data[i].reduce != EX_CONST;
-            if (!again) ex_visit(op->outs.data[i].body, count_special, &w);
-        }
-    }
-    return w;
-}
-
-// Where weights cost nothing beside the products, or twice as much as an exponential, more of them
-// go before the wait; where nothing is reduced the assembler's own order is the best. Measured at
-// 128 columns.
-enum { AFTER_CHEAP = 32, AFTER_DEAR = 40 };
-
-static int after_for(const Flat *f) {
-    Work w = work_of(&f->step[0]);
-    int after = f->s->shape.after;
-    if (after <= 0) return after;
-    if (w.special == 0) after = AFTER_CHEAP;
-    if (w.special > 1) after = AFTER_DEAR;
-    if (w.special == 1 && !w.reductions) return -1;
-    int all = f->s->shape.keys / 2;
-    return after < all ? after : all;
-}
-
 // ---- the sequence of tiles
 
 static ExPool *pool(const Flat *f) { return f->s->x; }
@@ -617,7 +575,6 @@ bool sm90_flat(Sm90 *s) {
     f.nops = 0;
     for (TileOp *op = s->k->body.first; op; op = op->next) f.ops[f.nops++] = op;
     if (!match_chain(&f)) return false;
-    s->shape.after = after_for(&f);
     sm90_begin(s, &f.ops);
     f.to = ARENA_ARRAY(s->p->arena, TileValue *, f.nvalues);
     f.state = ARENA_ARRAY(s->p->arena, TileValue *, f.nvalues + 1);

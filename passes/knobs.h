@@ -1,0 +1,52 @@
+// knobs.h: the choices of a schedule as named numbers.
+//
+// Each target has one struct of ints for what it chooses of a kernel (tile extents, stages, ...)
+// and one .def file that names them, with what each may be; from it the struct, this table, the
+// text form and its checks are made. The text, `keys=128,stages=2`, is how a choice travels: from
+// the command line or a cache to the target (PassOptions.schedule), from the pass that chooses to
+// the one that builds (TileSchedule.knobs), and to who looks (--emit=schedule). Limits that take
+// more than one knob to tell (registers, shared memory) are the target's own.
+#ifndef PASSES_KNOBS_H
+#define PASSES_KNOBS_H
+
+#include "ir/arena.h"
+#include "ir/diag.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct Knob {
+    const char *name;
+    size_t at;             // of an int in the struct
+    int least, most, step; // what it may be: least + i * step
+    const char *what;
+} Knob;
+
+typedef struct KnobTable {
+    const Knob *knobs;
+    int n;
+} KnobTable;
+
+// A row of a .def file as a row of the table: KNOB(field, least, most, step, what).
+#define KNOB_ROW(type, field, least, most, step, what)                                             \
+    {#field, offsetof(type, field), least, most, step, what},
+
+typedef struct KnobSetting {
+    const char *name; // not terminated
+    size_t n;
+    int value;
+} KnobSetting;
+
+// The next `name=value` of a text; moves *text behind it and a comma. False at the end, and where
+// the text is not one: then *text is not at its end.
+bool knob_next(const char **text, KnobSetting *out);
+// NULL: a text of settings, none of them twice. Otherwise what is wrong with it.
+const char *knob_malformed(Arena *a, const char *text);
+// Puts what a well-formed text says of the table's knobs into a struct; names of no knob of it are
+// passed over (pass_tile asks that every name is a knob of some kernel). False, and an error, for a
+// value that the knob cannot have.
+bool knob_read(KnobTable t, void *choice, const char *text, Diags *diags);
+const char *knob_text(KnobTable t, const void *choice, Arena *a);
+// Whether a text says something of the knob.
+bool knob_has(const char *text, const char *name, size_t n);
+
+#endif
