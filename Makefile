@@ -117,8 +117,9 @@ SANITIZED := OPT="-O1 -g" SAN="-fsanitize=address,undefined -fno-omit-frame-poin
 check-asan:
 	SANITIZED=1 QUICK=1 GEN=60 CK_FORK=no ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	    $(MAKE) BUILD=$(BUILD)-asan $(SANITIZED) check
-check-gpu: all $(BUILD)/tests/check_run
+check-gpu: all
 	tests/check_gpu.sh $(BUILD)
+	tests/sanitize_gpu.sh $(BUILD)
 fuzz-variants: $(BUILD)/tests/check_gen
 	$(BUILD)/tests/check_gen $(SEED) $(N)
 fuzz:
