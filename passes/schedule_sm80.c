@@ -114,6 +114,7 @@ static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Sm8
 
 bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
     Sm80Shape s;
+    if (!p->kernels.n) return true; // as where another target hands over its rest
     if (!choose(p, o, diags, &s)) return false;
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];

@@ -32,7 +32,8 @@ Status cmd_open(Compile *c, const Options *o, const char *path, TargetId target,
                               .target = target,
                               .dtype = dtype,
                               .level = o->level,
-                              .checks = o->debug};
+                              .checks = o->debug,
+                              .schedule = o->schedule};
     FeStatus s = compile_open(c, &options);
     c->options.source.defines = NULL;
     arena_free(scratch);

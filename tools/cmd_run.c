@@ -169,10 +169,11 @@ static Status run_artifact(const Options *o) {
     Arena *a = arena_new();
     Launch l = {0};
     Status s = STATUS_DONE;
-    if (o->defines.n || o->has_dtype || o->has_level || o->has_target || o->debug)
-        s = cmd_fail(STATUS_USAGE,
-                     "-D, -O, -g, --dtype and --target are for sources: %s is compiled already",
-                     o->files.data[0]);
+    if (o->defines.n || o->has_dtype || o->has_level || o->has_target || o->debug || o->schedule)
+        s = cmd_fail(
+            STATUS_USAGE,
+            "-D, -O, -g, --dtype, --target and --schedule are for sources: %s is compiled already",
+            o->files.data[0]);
     if (s == STATUS_DONE) s = launch_open_file(&l, a, o->files.data[0], o);
     if (s == STATUS_DONE) s = run_kernel(&l, a, NULL, o);
     launch_close(&l);

@@ -82,7 +82,8 @@ static Status run_pass(TileFile *f) {
                         f->o->pass);
     Status s = may_run(f->p, f->o->pass, passes[i].tiled);
     if (s != STATUS_DONE) return s;
-    PassOptions o = {.target = cg_target(f->p->target), .dtype = f->p->dtype};
+    PassOptions o = {
+        .target = cg_target(f->p->target), .dtype = f->p->dtype, .schedule = f->o->schedule};
     bool good = passes[i].run(f, &o) && tile_verify(f->p, &f->diags);
     return good ? STATUS_DONE : STATUS_INPUT;
 }

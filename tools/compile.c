@@ -87,7 +87,10 @@ bool compile_streams(Compile *c) {
 
 static PassOptions pass_options(const Compile *c) {
     const CompileOptions *o = &c->options;
-    return (PassOptions){.target = cg_target(o->target), .dtype = o->dtype, .split = o->level > 0};
+    return (PassOptions){.target = cg_target(o->target),
+                         .dtype = o->dtype,
+                         .split = o->level > 0,
+                         .schedule = o->schedule};
 }
 
 bool compile_algorithm(Compile *c) {

@@ -16,6 +16,7 @@ typedef struct CompileOptions {
     Dtype dtype;
     int level;
     bool checks;
+    const char *schedule; // of every variant, well formed (passes/knobs.h); NULL: the compiler's own
 } CompileOptions;
 
 typedef struct Compile {

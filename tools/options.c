@@ -2,6 +2,7 @@
 // `--` ends the options.
 #include "options.h"
 #include "frontend/names.h"
+#include "passes/knobs.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,6 +148,12 @@ static Status set_shape(Options *o, Arena *a, const char *value) {
     return STATUS_DONE;
 }
 
+static Status set_schedule(Options *o, Arena *a, const char *value) {
+    const char *wrong = knob_malformed(a, value);
+    o->schedule = value;
+    return wrong ? cmd_fail(STATUS_USAGE, "--schedule: %s", wrong) : STATUS_DONE;
+}
+
 static Status set_emit(Options *o, const char *value) {
     static const char *const forms[] = {"ast", "row", "tile", "schedule", "llvm", "asm"};
     int i = pick(value, forms, 6);
@@ -196,6 +203,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
         o->level = (int)n;
         o->has_level = true;
         return s;
+    case OPT_SCHEDULE: return set_schedule(o, a, value);
     case OPT_DEBUG: o->debug = true; return s;
     case OPT_DEVICE: return set_device(o, a, value);
     case OPT_SHAPE: return set_shape(o, a, value);
