@@ -154,7 +154,7 @@ static bool is_input(const Ex *e) {
 static ClassSet leaf(const Ex *e, const ClassEnv *env) {
     if (is_input(e)) return env->wild_inputs ? CL_ALL : CL_FINITE;
     if (e->sym == SYM_S) return env->s;
-    return e->sym == SYM_R && env->r ? env->r[e->index] : CL_FINITE;
+    return (e->sym == SYM_R || e->sym == SYM_PARAM) && env->r ? env->r[e->index] : CL_FINITE;
 }
 
 // A set with this bit belongs to what depends on the row's data; all else is known before the row
@@ -164,8 +164,8 @@ enum { DATA = 1 << CLASSES };
 static unsigned is_data(const Ex *e, const unsigned *a, const ClassEnv *env) {
     unsigned data = is_input(e) && env->wild_inputs ? DATA : 0;
     bool symbol = e->op == EX_SYM;
-    if (symbol &&
-        (e->sym == SYM_S || e->sym == SYM_R || e->sym == SYM_STATE || e->sym == SYM_SHIFT))
+    if (symbol && (e->sym == SYM_S || e->sym == SYM_R || e->sym == SYM_STATE ||
+                   e->sym == SYM_SHIFT || e->sym == SYM_PARAM))
         data = DATA;
     for (int i = 0; i < e->nargs; i++) data |= a[i] & DATA;
     return data;
@@ -236,7 +236,7 @@ static unsigned set_of(const Ex *e, const unsigned *a, const ClassEnv *env) {
     return set | data;
 }
 
-ClassSet class_of(const Ex *e, const ClassEnv *env) {
+static unsigned root_set(const Ex *e, const ClassEnv *env) {
     Arena *scratch = arena_new();
     const Ex **order;
     int n = ex_order(scratch, &e, 1, &order);
@@ -252,9 +252,15 @@ ClassSet class_of(const Ex *e, const ClassEnv *env) {
         sets[i] = set_of(order[i], a, env);
         ex_memo_put(scratch, &at, order[i], &sets[i]);
     }
-    ClassSet result = sets[n - 1] & CL_ALL;
+    unsigned result = sets[n - 1] & CL_ALL;
     arena_free(scratch);
     return result;
+}
+
+ClassSet class_of(const Ex *e, const ClassEnv *env) { return root_set(e, env); }
+
+bool class_may(const Ex *e, const ClassEnv *env, bool truth) {
+    return root_set(e, env) & (truth ? MAYBE_TRUE : MAYBE_FALSE);
 }
 
 ClassSet class_sum(ClassSet of) {

@@ -23,7 +23,7 @@ enum {
 // infinite or NaN.
 typedef struct ClassEnv {
     ClassSet s;        // SYM_S
-    const ClassSet *r; // SYM_R, by index
+    const ClassSet *r; // SYM_R, or SYM_PARAM of a map, by index; NULL: finite
     bool wild_inputs;  // inputs may hold anything, infinities and NaN too
     bool limited;      // exp2 of a finite number may be infinite or 0, as in f32
 } ClassEnv;
@@ -31,6 +31,8 @@ typedef struct ClassEnv {
 // Overflow and underflow are not looked for unless asked: the classes are those of the mathematics,
 // with IEEE's infinities and NaN.
 ClassSet class_of(const Ex *e, const ClassEnv *env); // e: f32
+// Whether a bool can be true, or false.
+bool class_may(const Ex *e, const ClassEnv *env, bool truth);
 // Of the sum of one or more values of these classes.
 ClassSet class_sum(ClassSet of);
 

@@ -29,6 +29,8 @@ bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags);
 // Bounds of key loops, and their split by tile class, from the mask: skipped tiles are never
 // visited, full ones test nothing.
 void pass_classify(TileProgram *p); // classify.c
+// In loops over full tiles, choices that can go only one way are taken. settle.c
+void pass_settle(TileProgram *p);
 // Homes, copies, barriers: what the target runs. schedule_*.c
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags);
 

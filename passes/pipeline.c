@@ -55,6 +55,7 @@ TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diag
     verify(p);
     pass_classify(p);
     verify(p);
+    pass_settle(p);
     shape(p); // masks are in the loops now, and full tiles have none
     if (!pass_schedule(p, o, diags)) return NULL;
     verify(p);

@@ -22,6 +22,7 @@ static TileProgram *shaped(Arena *a, const Stream *s) {
     pu_bind(p, tiles);
     pass_set_splits(p);
     pass_classify(p);
+    pass_settle(p);
     pass_tidy(p);
     pass_hoist(p);
     pass_fuse(p);

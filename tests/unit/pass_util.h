@@ -111,6 +111,7 @@ static inline TileProgram *pu_staged(Arena *a, const Stream *s, const PassOption
     if (stage >= PU_BOUND) pass_set_splits(p);
     if (stage >= PU_CLASSIFIED) pass_classify(p);
     if (stage >= PU_SHAPED) {
+        pass_settle(p);
         pass_hoist(p);
         pass_fuse(p);
     }
