@@ -103,11 +103,19 @@ static void lower_loop(Cg *cg, const TileOp *op) {
     cg->tile[op->axis] = tile;
 }
 
-// An extra output that the caller left out comes as a null pointer and is not stored.
+static bool is_optional(const Cg *cg, const TileOp *store) {
+    return store->when || cg->p->tensors.data[store->tensor].role == TENSOR_EMIT;
+}
+
+// An extra output that the caller left out comes as a null pointer and is not stored. What a store
+// behind a `next` asks is about the tile before it (nvptx90.c).
 static void lower_optional_store(Cg *cg, const TileOp *op) {
     Blk store = cg_block(cg, "store"), after = cg_block(cg, "stored");
-    Val given = LLVMBuildIsNotNull(cg->b, cg_pointer(cg, op->tensor), "");
-    LLVMBuildCondBr(cg->b, given, store, after);
+    Val yes = LLVMConstInt(cg->i1, 1, false);
+    if (cg->p->tensors.data[op->tensor].role == TENSOR_EMIT)
+        yes = LLVMBuildIsNotNull(cg->b, cg_pointer(cg, op->tensor), "");
+    if (op->when && !op->behind) yes = LLVMBuildAnd(cg->b, yes, cg_uniform(cg, op->when), "");
+    LLVMBuildCondBr(cg->b, yes, store, after);
     LLVMPositionBuilderAtEnd(cg->b, store);
     cg->hooks->op(cg, op);
     LLVMBuildBr(cg->b, after);
@@ -117,7 +125,7 @@ static void lower_optional_store(Cg *cg, const TileOp *op) {
 
 void cg_lower_block(Cg *cg, const TileBlock *b, CgLoop *loop) {
     for (const TileOp *op = b->first; op; op = op->next) {
-        if (op->kind == TILE_STORE && cg->p->tensors.data[op->tensor].role == TENSOR_EMIT) {
+        if (op->kind == TILE_STORE && is_optional(cg, op)) {
             lower_optional_store(cg, op);
         } else if (op->kind == TILE_LOOP) {
             lower_loop(cg, op);

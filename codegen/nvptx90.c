@@ -392,7 +392,8 @@ static Val stage_address(Cg *cg, const Nv90Pipe *p, Val stage) {
 
 typedef struct Copy { // of a tile, all that it takes
     Val to, full, at[CG_MAP_RANK], map;
-    Val there; // i1: the tensor has elements; NULL: it has
+    Val column; // i32: the tile's first
+    Val there;  // i1: the tensor has elements; NULL: it has
     int rank;
 } Copy;
 
@@ -406,6 +407,7 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
         if (axis >= 0 && axis != p->tile.col_axis) c.at[d] = times(cg, c.at[d], p->tile.rows);
     }
     assert(op->coord[t->rank - 1].axis == p->tile.col_axis);
+    c.column = times(cg, c.at[t->rank - 1], p->tile.cols);
     c.map = nv90_map_param(cg, op->tensor, p->tile.rows);
     const TileOp *loop = op->block->owner; // over tiles: there are elements
     if (t->role != TENSOR_Q && loop->kind != TILE_LOOP) c.there = has_elements(cg, t);
@@ -418,7 +420,7 @@ static void start_copy(Cg *cg, const Nv90Pipe *p, Copy *c) {
     if (c->there) bytes = LLVMBuildSelect(cg->b, c->there, bytes, cg_i32(cg, 0), "");
     nv90_barrier_expect(cg, c->full, bytes);
     for (int i = 0; i * NV90_PANEL < p->tile.cols; i++) {
-        c->at[c->rank - 1] = cg_i32(cg, i * NV90_PANEL);
+        c->at[c->rank - 1] = plus(cg, c->column, i * NV90_PANEL);
         Val to = plus(cg, c->to, i * p->tile.rows * NV90_PITCH);
         nv90_bulk_load(cg, to, c->map, c->full, c->at, c->rank, c->there);
     }
@@ -519,6 +521,15 @@ static void place(Cg *cg, const TileValue *v) {
     cg->value[v->id].mem = nv90_shared(cg, nv_state(cg)->offset[v->id]);
 }
 
+static void store(Cg *cg, const TileOp *op) {
+    Blk done = op->behind ? begin_if(cg, op->when) : NULL; // otherwise lower.c has asked
+    if (op->args.n > 1)
+        nv90_store_through(cg, op);
+    else
+        nv_store(cg, op);
+    end_if(cg, done);
+}
+
 static void lower(Cg *cg, const TileOp *op) {
     switch ((int)op->kind) {
     case TILE_PIPE: return;
@@ -537,12 +548,7 @@ static void lower(Cg *cg, const TileOp *op) {
     case TILE_BARRIER: barrier(cg); return;
     case TILE_MAP: nv_map(cg, op); return;
     case TILE_LOAD: nv_load(cg, op); return;
-    case TILE_STORE:
-        if (op->args.n > 1)
-            nv90_store_through(cg, op);
-        else
-            nv_store(cg, op);
-        return;
+    case TILE_STORE: store(cg, op); return;
     }
     assert(!"an operation of a kernel with roles");
 }

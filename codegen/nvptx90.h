@@ -42,6 +42,7 @@ typedef struct Nv90Wide { // a narrow fragment whose pairs are still two f32 eac
 
 typedef struct Nv90Point { // a tile of the grid, in the symbols' order
     Val b, h, tile, valid;
+    Val column; // tile of v's columns
 } Nv90Point;
 
 typedef struct Nv90 { // of a kernel with roles
@@ -54,14 +55,14 @@ typedef struct Nv90 { // of a kernel with roles
     // of the role at hand
     const TileOp *role;
     int first_group;
-    Val group, lead;           // warpgroup within the role; i1: its first thread
-    Val turn;                  // alloca: how many tiles were begun
-    Val ahead;                 // alloca, producer: the number of the tile after the one at hand
-    Val b, h, tile, valid;     // allocas: what the symbols mean
-    Nv90Point behind;          // before the last `next`
-    Val *stage;                // of views, by TileValue.id: i32
-    VEC(const TileOp *) early; // what was done before its turn
-    VEC(Nv90Wide) wide;        // what is not packed yet
+    Val group, lead;               // warpgroup within the role; i1: its first thread
+    Val turn;                      // alloca: how many tiles were begun
+    Val ahead;                     // alloca, producer: the number of the tile after the one at hand
+    Val b, h, tile, valid, column; // allocas: what the symbols mean
+    Nv90Point behind;              // before the last `next`
+    Val *stage;                    // of views, by TileValue.id: i32
+    VEC(const TileOp *) early;     // what was done before its turn
+    VEC(Nv90Wide) wide;            // what is not packed yet
 } Nv90;
 
 static inline Nv90 *nv90_state(Cg *cg) { return nv_state(cg)->roles; }

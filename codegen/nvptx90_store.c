@@ -46,9 +46,9 @@ static void start_store(Cg *cg, const TileOp *op, const NvTile *tile, Val warp_b
     }
     assert(op->coord[col].axis == tile->col_axis);
     Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, nv_state(cg)->lane, cg_i32(cg, 0), "");
-    Val map = nv90_map_param(cg, op->tensor, 16);
+    Val map = nv90_map_param(cg, op->tensor, 16), column = times(cg, at[col], tile->cols);
     for (int i = 0; i * NV90_PANEL < tile->cols; i++) {
-        at[col] = cg_i32(cg, i * NV90_PANEL);
+        at[col] = plus(cg, column, i * NV90_PANEL);
         Val from = plus(cg, warp_base, i * tile->rows * NV90_PITCH);
         nv90_bulk_store(cg, map, from, at, t->rank, first);
     }

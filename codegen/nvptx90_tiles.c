@@ -3,7 +3,8 @@
 // In: TILE_NEXT and TILE_TILES. Out: the tile, decided by the producer and read by the others
 // through shared memory (a ring of NV90_AHEAD tiles with two barriers each). A number is one of the grid, in this order: sections of heads, so that the keys and
 // values of those at work stay in the L2 cache; in a section the row tile is the slow index (from
-// the longest tiles on), the head the fast one.
+// the longest tiles on), the head the fast one, and within it the tile of v's columns, where the
+// grid goes over them.
 #include "codegen/nvptx90.h"
 
 #include <assert.h>
@@ -31,7 +32,8 @@ static Val most(Cg *cg, Val a, Val b) {
 typedef struct Grid {
     Val rows, heads, batches; // counts
     bool reversed;
-    int axis; // of the rows
+    int axis;    // of the rows
+    Val columns; // tiles of columns; NULL: the grid does not go over them
 } Grid;
 
 static Grid grid_of(Cg *cg) {
@@ -44,14 +46,20 @@ static Grid grid_of(Cg *cg) {
         } else if (d->sym == SYM_H) {
             g.heads = n;
         } else {
-            assert(g.axis < 0 && "one axis is tiled by the grid");
-            g.rows = n, g.axis = d->axis, g.reversed = d->reversed;
+            assert(!g.columns && "the grid tiles rows, and perhaps columns");
+            if (g.axis < 0)
+                g.rows = n, g.axis = d->axis, g.reversed = d->reversed;
+            else
+                g.columns = n;
         }
     }
     return g;
 }
 
-static Val total(Cg *cg, const Grid *g) { return mul(cg, mul(cg, g->rows, g->heads), g->batches); }
+static Val total(Cg *cg, const Grid *g) {
+    Val n = mul(cg, mul(cg, g->rows, g->heads), g->batches);
+    return g->columns ? mul(cg, n, g->columns) : n;
+}
 
 // Heads of a section: sections are about as long as the schedule wishes, and about equally long, so
 // that enough tiles are left for the last blocks.
@@ -65,6 +73,12 @@ static Nv90Point point_of(Cg *cg, const Grid *g, Val number) {
     Val all = mul(cg, g->heads, g->batches), one = cg_i32(cg, 1);
     Nv90Point p = {.valid = LLVMBuildICmp(cg->b, LLVMIntULT, number, total(cg, g), "")};
     number = LLVMBuildSelect(cg->b, p.valid, number, cg_i32(cg, 0), "");
+    p.column = cg_i32(cg, 0);
+    if (g->columns) {
+        Val block = udiv(cg, number, g->columns);
+        p.column = sub(cg, number, mul(cg, block, g->columns));
+        number = block;
+    }
     Val width = all, base = cg_i32(cg, 0);
     if (cg->k->schedule.section) {
         Val section = heads_of_section(cg, g, all), size = mul(cg, section, g->rows);
@@ -83,12 +97,25 @@ static Nv90Point point_of(Cg *cg, const Grid *g, Val number) {
 
 // ---- what the symbols mean
 
+// The grid's second tiled axis; -1: there is none.
+static int column_axis(const TileKernel *k) {
+    int rows = tile_grid_axis(k);
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].sym == SYM_TILE && k->grid[i].axis != rows) return k->grid[i].axis;
+    return -1;
+}
+
 static Nv90Point point_now(Cg *cg, int axis) {
-    return (Nv90Point){cg->grid_b, cg->grid_h, cg->tile[axis], cg->valid};
+    int columns = column_axis(cg->k);
+    Nv90Point p = {cg->grid_b, cg->grid_h, cg->tile[axis], cg->valid, cg_i32(cg, 0)};
+    if (columns >= 0) p.column = cg->tile[columns];
+    return p;
 }
 
 static void mean(Cg *cg, int axis, Nv90Point p) {
+    int columns = column_axis(cg->k);
     cg->grid_b = p.b, cg->grid_h = p.h, cg->tile[axis] = p.tile, cg->valid = p.valid;
+    if (columns >= 0) cg->tile[columns] = p.column;
 }
 
 static void store_point(Cg *cg, Nv90Point p) {
@@ -96,13 +123,14 @@ static void store_point(Cg *cg, Nv90Point p) {
     set(cg, h->b, p.b);
     set(cg, h->h, p.h);
     set(cg, h->tile, p.tile);
+    set(cg, h->column, p.column);
     LLVMBuildStore(cg->b, p.valid, h->valid);
 }
 
 static Nv90Point load_point(Cg *cg) {
     const Nv90 *h = nv90_state(cg);
     return (Nv90Point){get(cg, h->b), get(cg, h->h), get(cg, h->tile),
-                       LLVMBuildLoad2(cg->b, cg->i1, h->valid, "")};
+                       LLVMBuildLoad2(cg->b, cg->i1, h->valid, ""), get(cg, h->column)};
 }
 
 void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op)) {
@@ -119,8 +147,8 @@ static bool is_producer(const Nv90 *h) { return !strcmp(h->role->role, "producer
 
 void nv90_tiles_begin(Cg *cg) {
     Nv90 *h = nv90_state(cg);
-    Val *words[] = {&h->b, &h->h, &h->tile, &h->turn, &h->ahead};
-    for (int i = 0; i < 5; i++) {
+    Val *words[] = {&h->b, &h->h, &h->tile, &h->column, &h->turn, &h->ahead};
+    for (int i = 0; i < 6; i++) {
         *words[i] = cg_alloca(cg, cg->i32, "tile");
         set(cg, *words[i], cg_i32(cg, 0));
     }
@@ -176,7 +204,8 @@ static Nv90Point tell(Cg *cg, Slot s) {
     Val number = get(cg, nv90_state(cg)->ahead);
     Nv90Point p = point_of(cg, &g, number);
     nv90_barrier_wait(cg, s.heard, LLVMBuildXor(cg->b, s.parity, cg_i32(cg, 1), ""));
-    Val words[] = {nv90_if(cg, p.valid), p.b, p.h, p.tile};
+    Val column = LLVMBuildShl(cg->b, p.column, cg_i32(cg, 1), "");
+    Val words[] = {LLVMBuildOr(cg->b, nv90_if(cg, p.valid), column, ""), p.b, p.h, p.tile};
     nv90_store_words(cg, s.tile, words);
     nv90_barrier_arrive(cg, s.told, NULL);
     look_ahead(cg, number, total(cg, &g));
@@ -190,8 +219,9 @@ static Nv90Point hear(Cg *cg, Slot s) {
     nv90_warp_sync(cg);
     Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, nv_state(cg)->lane, cg_i32(cg, 0), "");
     nv90_barrier_arrive(cg, s.heard, first);
-    Val valid = LLVMBuildICmp(cg->b, LLVMIntNE, words[0], cg_i32(cg, 0), "");
-    return (Nv90Point){words[1], words[2], words[3], valid};
+    Val valid = LLVMBuildTrunc(cg->b, words[0], cg->i1, "");
+    Val column = LLVMBuildLShr(cg->b, words[0], cg_i32(cg, 1), "");
+    return (Nv90Point){words[1], words[2], words[3], valid, column};
 }
 
 // The divisions are the producer's: it is ahead.

@@ -11,7 +11,8 @@ typedef struct Copy {
     const TileOp *op;
     NvTile tile;
     int row_dim, col_dim; // of the tensor; row_dim -1: a vector
-    int size;             // columns the tensor has
+    int size;             // columns that every tile has
+    Val cols;             // i32: columns that this one has; NULL: size
     Val dst;              // i32
     Val base;             // i64: address of the element (row 0 of the tile, column 0)
     Val stride;           // i64: bytes from row to row
@@ -40,6 +41,17 @@ static void find_dims(Copy *c, const TileTensor *t) {
     c->size = t->extent[c->col_dim]->i;
 }
 
+// Of columns that are tiled, the last tile may have fewer.
+static void find_columns(Cg *cg, Copy *c) {
+    int all = c->size, extent = c->tile.cols;
+    if (cg->k->axes[c->tile.col_axis].whole) return;
+    c->size = all % extent ? all % extent : extent;
+    if (c->size == extent) return;
+    Val left = LLVMBuildSub(cg->b, cg_i32(cg, all), first_index(cg, &c->op->coord[c->col_dim]), "");
+    Val v[] = {left, cg_i32(cg, extent)};
+    c->cols = cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2);
+}
+
 // Adds what is the same for all tiles of a loop first, so that it is one value outside of the loop.
 static Copy copy_of(Cg *cg, const TileOp *op) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
@@ -48,6 +60,7 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
     Val stage = LLVMBuildMul(cg->b, cg_uniform(cg, op->stage), cg_i32(cg, c.tile.bytes), "");
     c.dst = LLVMBuildAdd(cg->b, cg->value[buffer->id].mem, stage, "");
     find_dims(&c, t);
+    find_columns(cg, &c);
     c.base = LLVMBuildPtrToInt(cg->b, cg_pointer(cg, op->tensor), cg->i64, "");
     for (int pass = 0; pass < 2; pass++)
         for (int d = 0; d < t->rank; d++) {
@@ -82,12 +95,13 @@ static void piece(Cg *cg, Val dst, int offset, Val src, Val bytes, Val when) {
 static void row_pieces(Cg *cg, const Copy *c, Val dst, int offset, Val src, Val ok, Val lane_col,
                        int across, Val when) {
     int real = c->size * c->tile.elem / 16, all = c->tile.cols * c->tile.elem / 16;
+    Val end = c->cols ? LLVMBuildLShr(cg->b, c->cols, cg_i32(cg, c->tile.elem == 4 ? 2 : 3), "")
+                      : cg_i32(cg, real);
     for (int j = 0; j < all; j += across) {
         Val in = ok;
         if (j + across > real) {
             Val col = LLVMBuildAdd(cg->b, lane_col, cg_i32(cg, j), "");
-            in = LLVMBuildAnd(cg->b, ok,
-                              LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, real), ""), "");
+            in = LLVMBuildAnd(cg->b, ok, LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, ""), "");
         }
         Val bytes = LLVMBuildSelect(cg->b, in, cg_i32(cg, 16), cg_i32(cg, 0), "");
         piece(cg, dst, offset + 16 * j, LLVMBuildAdd(cg->b, src, cg_i64(cg, 16 * j), ""), bytes,
@@ -129,8 +143,9 @@ static void copy_pieces(Cg *cg, const Copy *c) {
 static void copy_element(Cg *cg, const Copy *c, Val i) {
     Val row = LLVMBuildUDiv(cg->b, i, cg_i32(cg, c->tile.cols), ""),
         col = LLVMBuildURem(cg->b, i, cg_i32(cg, c->tile.cols), "");
+    Val cols = c->cols ? c->cols : cg_i32(cg, c->size);
     Val in = LLVMBuildAnd(cg->b, LLVMBuildICmp(cg->b, LLVMIntSLT, row, c->left, ""),
-                          LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, c->size), ""), "");
+                          LLVMBuildICmp(cg->b, LLVMIntSLT, col, cols, ""), "");
     Ty t = c->tile.elem == 4 ? cg->i32 : cg->i16;
     Blk here = LLVMGetInsertBlock(cg->b), read = cg_block(cg, "element"),
         join = cg_block(cg, "element.done");

@@ -15,7 +15,8 @@ typedef struct Access {
     Val row;    // i32: the thread's first row within the tensor
     Val nrows;  // i32
     Val stride; // i64: bytes from row to row
-    int cols;   // columns the tensor has, 0 without such an axis
+    int cols;   // columns that a tile has, 0 without such an axis
+    Val ncols;  // i32: columns that this one has, where it may be fewer; else NULL
     int elem;
 } Access;
 
@@ -26,6 +27,18 @@ static Val address(Cg *cg, Val base, Val index, Val stride_bytes) {
 
 static Val stride_bytes(Cg *cg, const TileOp *op, int d, int elem) {
     return LLVMBuildMul(cg->b, cg_stride(cg, op->tensor, d), cg_i64(cg, elem), "");
+}
+
+// All columns of the tensor, or a tile of them, the last of which may have fewer.
+static void find_columns(Cg *cg, Access *a, const TileCoord *at, int d) {
+    const TileAxis *axis = &cg->k->axes[at->axis];
+    int all = a->t->extent[d]->i;
+    a->cols = all;
+    if (axis->whole) return;
+    Val first = LLVMBuildMul(cg->b, cg_uniform(cg, at->at), cg_i32(cg, axis->extent), "");
+    a->base = address(cg, a->base, first, cg_i64(cg, a->elem));
+    a->cols = axis->extent;
+    if (all % axis->extent) a->ncols = LLVMBuildSub(cg->b, cg_i32(cg, all), first, "");
 }
 
 static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
@@ -46,9 +59,8 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
             a.nrows = cg_extent(cg, op->tensor, d);
             a.stride = stride;
         } else {
-            assert(cg->k->axes[at->axis].whole && d == a.t->rank - 1 &&
-                   a.t->extent[d]->op == EX_CONST);
-            a.cols = a.t->extent[d]->i;
+            assert(d == a.t->rank - 1 && a.t->extent[d]->op == EX_CONST);
+            find_columns(cg, &a, at, d);
         }
     }
     return a;
@@ -137,7 +149,8 @@ static void store_plain_row(Cg *cg, const Access *a, const TileValue *v, int m, 
     Blk done = branch_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""));
     Val at = address(cg, a->base, row, a->stride);
     at = address(cg, at, col0, cg_i64(cg, a->elem));
-    bool pairs = a->cols % 8 == 0 && a->t->dtype == DT_F32;
+    bool pairs = !a->ncols && a->cols % 8 == 0 && a->t->dtype == DT_F32;
+    Val end = a->ncols ? a->ncols : cg_i32(cg, a->cols);
     for (int n = 0; 8 * n < a->cols; n++)
         if (pairs) {
             Val two = LLVMGetPoison(cg_vector(cg->f32, 2));
@@ -148,8 +161,7 @@ static void store_plain_row(Cg *cg, const Access *a, const TileValue *v, int m, 
         } else {
             for (int c = 0; c < 2; c++) {
                 Val col = LLVMBuildAdd(cg->b, col0, cg_i32(cg, 8 * n + c), "");
-                Blk next =
-                    branch_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, a->cols), ""));
+                Blk next = branch_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, ""));
                 Val x = cg_write(cg, nv_element(cg, v, m, n, r, c), a->t->dtype);
                 store_at(cg, x, at, (8 * n + c) * a->elem, (unsigned)a->elem);
                 branch_end(cg, next);
@@ -179,7 +191,7 @@ void nv_store(Cg *cg, const TileOp *op) {
                    cg->target->name);
         return;
     }
-    bool narrow = nv_narrow(a.t->dtype) && a.cols % 8 == 0;
+    bool narrow = nv_narrow(a.t->dtype) && !a.ncols && a.cols % 8 == 0;
     for (int m = 0; m < a.shape.mt; m++)
         for (int r = 0; r < 2; r++)
             if (!a.cols)
@@ -197,8 +209,8 @@ static Val load_element(Cg *cg, const Access *a, int m, int n, int r, int c) {
     Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), col = zero;
     if (a->cols) {
         col = LLVMBuildAdd(cg->b, nv_state(cg)->col0, cg_i32(cg, 8 * n + c), "");
-        in = LLVMBuildAnd(cg->b, in, LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, a->cols), ""),
-                          "");
+        Val end = a->ncols ? a->ncols : cg_i32(cg, a->cols);
+        in = LLVMBuildAnd(cg->b, in, LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, ""), "");
     }
     Val at = address(cg, a->base, LLVMBuildSelect(cg->b, in, row, zero, ""), a->stride);
     at = address(cg, at, LLVMBuildSelect(cg->b, in, col, zero, ""), cg_i64(cg, a->elem));

@@ -30,7 +30,7 @@ enum {
     TILE_MAX_AXES = 8, // of a kernel
     TILE_MAX_RANK = 4, // axes of one value
     TILE_MAX_DIMS = 8, // of a tensor (EX_MAX_RANK)
-    TILE_MAX_GRID = 4,
+    TILE_MAX_GRID = 5,
     TILE_MAX_OPERANDS = 64, // of a map: what a fused score with every input as a tile may need
 };
 
@@ -144,6 +144,8 @@ struct TileOp {
     // or NULL for always. WAIT: until at most `pending` committed groups of copies are in flight.
     const Ex *stage, *when;
     int pending;
+
+    // STORE: `when`: bool, or NULL for always.
 
     // ---- roles. `when` of FILL, TAKE, DROP: where it is false they do nothing; what TAKE gives
     // then may be multiplied, but nothing made of it may be stored.

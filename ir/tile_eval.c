@@ -187,6 +187,7 @@ void run_load(Eval *E, const TileOp *op) {
 
 void run_store(Eval *E, const TileOp *op) {
     const TileValue *v = op->args.data[0];
+    if (op->when && !run_ex(E, op->when).i) return;
     Access a = access(E, op);
     if (E->slots[v->id].poison)
         return run_fail(E, "%%%s is stored, but it was made of what was not taken", v->name);

@@ -310,7 +310,7 @@ static bool parse_store(Parse *P, TileOp *op) {
     if (!take_access(P, op)) return false;
     op->add = take(P, "+=");
     if (!(op->add || expect(P, "=")) || !take_arg(P, op)) return false;
-    return !take(P, "through") || take_arg(P, op);
+    return (!take(P, "through") || take_arg(P, op)) && take_when(P, op);
 }
 
 static bool parse_out(Parse *P, TileResult *r) {

@@ -282,6 +282,7 @@ static void store(Out *o, const TileOp *op) {
     text_puts(o->text, op->add ? " +=" : " =");
     if (op->args.n) use(o, " ", op->args.data[0]);
     if (op->args.n > 1) use(o, " through ", op->args.data[1]);
+    when(o, op);
 }
 
 // "fill %kp = k[b, h, N:, D:] when valid"

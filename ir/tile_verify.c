@@ -342,6 +342,8 @@ static bool check_store(Verify *V) {
     if (V->op->args.n > 1 && !check_through(V, v, V->op->args.data[1], t)) return false;
     if (t->role != TENSOR_O && t->role != TENSOR_EMIT && t->role != TENSOR_WORK)
         return verify_fail(V, "'%s' is read only", t->name);
+    Scope s = verify_scope(V, "the condition");
+    if (V->op->when && !verify_ex(V, V->op->when, EX_BOOL, &s)) return false;
     return dtype_reads(v->dtype) == dtype_reads(t->dtype) ||
            verify_fail(V, "%%%s is %s, '%s' is %s", v->name, dtype_name(v->dtype), t->name,
                        dtype_name(t->dtype));

@@ -36,6 +36,13 @@ bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags); // 
 // Whether to build the form that splits rows: asked for, and the target has a schedule for it.
 bool pass_splits(const PassOptions *o); // schedule.c
 
+// The axis of the columns of v and o; -1: the kernel has none. How many columns a tile has.
+int pass_value_axis(const TileProgram *p, const TileKernel *k); // columns.c
+int pass_value_columns(const TileProgram *p, const TileKernel *k);
+// Where v has more than `most` columns, the grid goes over blocks of them, of a multiple of `unit`
+// columns. False: an error is in diags.
+bool pass_tile_columns(TileProgram *p, TileKernel *k, int most, int unit, Diags *diags);
+
 // Gives an axis its extent: grid counts over the axis become ceil(size / extent), loops over it run
 // over as many tiles.   schedule.c
 void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent);

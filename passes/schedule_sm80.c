@@ -28,7 +28,9 @@
 enum {
     MAX_LOADS = 4, // of a loop's body: one of k and one of v, which a sweep loads at most once each
     MAX_CHAIN = 8, // loops that share a pipeline; what follows begins another
-    MAX_COLUMNS = 256,
+    MAX_COLUMNS = 256, // of v in a tile
+    UNIT_COLUMNS = 64,
+    WIDE = 256,           // columns of q and k, beyond which tiles have the fewest keys
     OTHER_REGISTERS = 32, // of a thread, beside scores and accumulator
     REGISTERS = 65536,    // of an SM
 };
@@ -51,24 +53,28 @@ static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows}
 // Two blocks an SM with 255 registers a thread. Beyond 128 columns an accumulator of two m16 tiles
 // a warp has no room. f32 products are FMAs over registers: small tiles.
 static Sm80Shape shape_for(const TileProgram *p) {
-    int d = p->D > p->Dv ? p->D : p->Dv;
+    int dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS, d = p->D > dv ? p->D : dv;
     if (!dtype_half(p->dtype)) return (Sm80Shape){64, d <= 128 ? 32 : 16, 4, 1};
+    if (d > WIDE) return (Sm80Shape){64, 32, 4, 1};
     if (d <= 64) return (Sm80Shape){128, 128, 4, 2};
     if (d <= 128) return (Sm80Shape){128, 64, 4, 2};
     return (Sm80Shape){64, 64, 4, 2};
 }
 
+// How many columns of q and k have room beside a tile of v, with 16 bytes between rows.
+static int most_columns(const TileProgram *p, Sm80Shape s, const Target *t) {
+    int elem = dtype_bytes(p->dtype), dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS;
+    int left = t->shared_bytes - s.keys * (pass_padded(dv, 16) * elem + 16);
+    return (left / (s.rows + s.keys) - 16) / elem / 16 * 16;
+}
+
 static bool bind_axes(TileProgram *p, TileKernel *k, Sm80Shape s, Diags *diags) {
+    if (!pass_tile_columns(p, k, MAX_COLUMNS, UNIT_COLUMNS, diags)) return false;
     for (int a = 0; a < k->naxes; a++) {
         const TileAxis *axis = &k->axes[a];
         if (axis->extent) continue; // chosen when the kernel was built
         if (!axis->whole) {
             pass_bind(p, k, a, a == tile_grid_axis(k) ? s.rows : s.keys);
-        } else if (axis->size->i > MAX_COLUMNS) {
-            diag_error(diags, k->body.first ? k->body.first->span : (Span){0},
-                       "target 'sm_80' supports head dimensions up to %d, not %d", MAX_COLUMNS,
-                       axis->size->i);
-            return false;
         } else {
             pass_bind(p, k, a, pass_padded(axis->size->i, 16));
         }
@@ -78,12 +84,14 @@ static bool bind_axes(TileProgram *p, TileKernel *k, Sm80Shape s, Diags *diags) 
 
 // A thread has its share of scores and accumulator at once.
 static int registers_of(const TileProgram *p, Sm80Shape s) {
-    return (pass_padded(p->Dv, 16) + s.keys) * s.rows / (32 * s.warps) + OTHER_REGISTERS;
+    int dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS;
+    return (pass_padded(dv, 16) + s.keys) * s.rows / (32 * s.warps) + OTHER_REGISTERS;
 }
 
 // What no single knob tells.
 static bool legal(const TileProgram *p, Sm80Shape s, const Target *t, Diags *diags) {
-    int d = pass_padded(p->D, 16), dv = pass_padded(p->Dv, 16), most = d > dv ? d : dv;
+    int d = pass_padded(p->D, 16), dv = p->Dv < MAX_COLUMNS ? pass_padded(p->Dv, 16) : MAX_COLUMNS;
+    int most = d > dv ? d : dv;
     int shared = dtype_bytes(p->dtype) * (s.rows * d + s.keys * (d + most));
     int registers = REGISTERS / (32 * s.warps * s.blocks);
     if (registers > t->registers) registers = t->registers;
@@ -108,6 +116,12 @@ static bool legal(const TileProgram *p, Sm80Shape s, const Target *t, Diags *dia
 // The one place where a program's shape is chosen.
 static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Shape *s) {
     *s = shape_for(p);
+    int most = most_columns(p, *s, &o->target);
+    if (p->D > most) {
+        diag_error(diags, (Span){0}, "target '%s' supports a D up to %d of %s, not %d",
+                   o->target.name, most, dtype_name(p->dtype), p->D);
+        return false;
+    }
     return !o->schedule ||
            (knob_read(knobs, s, o->schedule, diags) && legal(p, *s, &o->target, diags));
 }

@@ -92,12 +92,17 @@ static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     int rows = tile_grid_axis(k);
     bool tiled = rows >= 0 && k->axes[rows].extent != 1; // some are built for one query a tile
     bool mapped = p->D % 8 == 0 && p->Dv % 8 == 0; // tensor copies: rows of a multiple of 16 bytes
+    mapped = mapped && p->D <= MAX_COLUMNS;
     return dtype_half(p->dtype) && mapped && tiled && has_product(k) && pass_split_axis(p, k) < 0 &&
            !long_body(k);
 }
 
 // Once it has its extents: later passes change bodies, and with them what would be chosen.
 static bool in_roles(const TileKernel *k) { return k->schedule.section > 0; }
+
+static int value_columns(const TileProgram *p, const TileKernel *k) {
+    return pass_padded(pass_value_columns(p, k), PANEL);
+}
 
 static int shared_bytes(Sm90Shape s, int d, int dv) {
     int rows_of_q = 64 * s.warpgroups;
@@ -176,10 +181,10 @@ static int after_for(const TileKernel *k, Sm90Shape s) {
 }
 
 static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t) {
-    int d = pass_padded(p->D, PANEL), dv = pass_padded(p->Dv, PANEL), wide = d > dv ? d : dv;
+    int d = pass_padded(p->D, PANEL), dv = value_columns(p, k), wide = d > dv ? d : dv;
     size_t i = 0, n = sizeof rows / sizeof *rows;
     while (i < n && (rows[i].d < wide || rows[i].masked != is_masked(k))) i++;
-    assert(i < n && "pass_tile_sm90 refuses more columns than the last row has");
+    assert(i < n && "no more columns than the last row has");
     Sm90Shape s = rows[i].shape;
     while (s.keys > 16 &&
            (shared_bytes(s, d, dv) > t->shared_bytes || registers_of(k, s, dv) > s.registers))
@@ -204,7 +209,7 @@ static bool refuse(Diags *diags, const char *what, int needs, int has) {
 
 // What no single knob tells.
 static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags *diags) {
-    int d = pass_padded(p->D, PANEL), dv = pass_padded(p->Dv, PANEL);
+    int d = pass_padded(p->D, PANEL), dv = value_columns(p, k);
     int shared = shared_bytes(s, d, dv), has = target_get(p->target)->shared_bytes;
     int threads = 128 * (s.producer_registers + s.warpgroups * s.registers);
     if (shared > has) return refuse(diags, "bytes of shared memory", shared, has);
@@ -231,7 +236,7 @@ Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k) {
     diag_init(&unused, p->arena);
     if (k->schedule.knobs) knob_read(knobs, &s, k->schedule.knobs, &unused);
     for (int a = 0; a < k->naxes; a++) // what is in the loops by now may not tell as then
-        if (!k->axes[a].whole && a != tile_grid_axis(k)) s.keys = k->axes[a].extent;
+        if (!k->axes[a].whole && !tile_in_grid(k, a)) s.keys = k->axes[a].extent;
     return s;
 }
 
@@ -259,16 +264,12 @@ static TileProgram others(TileProgram *p) {
 }
 
 bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
-    if (p->D > MAX_COLUMNS || p->Dv > MAX_COLUMNS) {
-        diag_error(diags, (Span){0}, "target 'sm_90a' supports head dimensions up to %d, not %d",
-                   MAX_COLUMNS, p->D > p->Dv ? p->D : p->Dv);
-        return false;
-    }
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         if (!fits_roles(p, k)) continue;
         Sm90Shape s;
         k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1};
+        if (!pass_tile_columns(p, k, MAX_COLUMNS, PANEL, diags)) return false;
         if (!choose(p, k, o, diags, &s)) return false;
         bind_axes(p, k, s);
         k->schedule.warps = 4 * s.warpgroups;
@@ -378,7 +379,7 @@ void sm90_yield(Sm90 *s, TileValue *const *values, int n) {
 static TileValue *store_buffer(Sm90 *s, const TileOp *store) {
     const TileTensor *t = &s->p->tensors.data[store->tensor];
     const TileValue *v = store->args.data[0];
-    int d = pass_padded(s->p->D, PANEL), dv = pass_padded(s->p->Dv, PANEL);
+    int d = pass_padded(s->p->D, PANEL), dv = value_columns(s->p, s->k);
     int bytes = shared_bytes(s->shape, d, dv) + 2 * 64 * s->shape.warpgroups * dv;
     if (t->role != TENSOR_O || !dtype_half(t->dtype) || v->rank != 2 || store->add ||
         bytes > target_get(s->p->target)->shared_bytes)

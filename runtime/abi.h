@@ -23,7 +23,7 @@ enum {
     ABI_MAX_RANK = 8,
     ABI_MAX_KERNELS = 256,
     ABI_MAX_ARGS = 512, // 8 bytes each: what a CUDA launch takes (4 KB)
-    ABI_MAX_GRID = 4,
+    ABI_MAX_GRID = 5,
     ABI_MAX_MAPS = 8,     // tensor maps of one kernel
     ABI_MAX_MAP_RANK = 5, // what the hardware takes
     ABI_MAX_PLANS = 256,

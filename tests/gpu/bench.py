@@ -120,11 +120,11 @@ class Peers:
 
         torch, H, own = self.torch, q.shape[1], self.owner
         masks = {"window": lambda b, h, i, j: (i >= j) & (i - j < 1024), "prefix": lambda b, h, i, j: (j < 2048) | (i >= j)}
-        table = self.table
-        mods["table"] = lambda s, b, h, i, j: s + table[h, i - j + table.shape[1] // 2]
         masks["document"] = lambda b, h, i, j: (i >= j) & (own[i] == own[j])
         mods = {"softcap": lambda s, b, h, i, j: 20 * torch.tanh(s / 20)}
         mods["alibi"] = lambda s, b, h, i, j: s + torch.exp2(-8.0 * (h + 1) / H) * (j - i)
+        table = self.table
+        mods["table"] = lambda s, b, h, i, j: s + table[h, i - j + table.shape[1] // 2]
         mask = create_block_mask(masks.get(source, lambda b, h, i, j: i >= j), None, None, q.shape[2], k.shape[2], device="cuda")
         run = torch.compile(flex_attention)
         return lambda: run(q, k, v, score_mod=mods.get(source), block_mask=mask)
