@@ -107,6 +107,13 @@ attn_status attn_copy_from(attn_context *c, attn_device id, void *host, const vo
     return status ? status : d->ops->copy_out(d, host, from, n, error);
 }
 
+attn_status attn_copy_within(attn_context *c, attn_device id, void *to, const void *from, size_t n,
+                             attn_error *error) {
+    RtDevice *d;
+    attn_status status = rt_device(c, id, &d, error);
+    return status ? status : d->ops->copy_within(d, to, from, n, error);
+}
+
 attn_status attn_memory_fill(attn_context *c, attn_device id, void *p, int byte, size_t n,
                              attn_error *error) {
     RtDevice *d;

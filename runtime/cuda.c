@@ -318,6 +318,13 @@ static attn_status copy_out(RtDevice *d, void *to, const void *from, size_t n, a
     return ATTN_OK;
 }
 
+static attn_status copy_within(RtDevice *d, void *to, const void *from, size_t n,
+                               attn_error *error) {
+    if (n)
+        IN_CONTEXT(d, copy_within(address(to), address(from), n, NULL), "copying inside the GPU");
+    return ATTN_OK;
+}
+
 static attn_status finish(RtDevice *d, attn_error *error) {
     IN_CONTEXT(d, ctx_sync(), "waiting for the GPU");
     return ATTN_OK;
@@ -370,6 +377,7 @@ static const RtOps CUDA = {
     .release = release,
     .copy_in = copy_in,
     .copy_out = copy_out,
+    .copy_within = copy_within,
     .fill = fill,
     .sync = finish,
     .mark = mark,

@@ -1,6 +1,6 @@
 // device.h: memory and time on a device, for tools (run, bench, check) and tests. No part of
 // launching, not installed. Everything is on the default stream and has finished when it returns,
-// but for attn_mark.
+// but for attn_mark and attn_copy_within.
 #ifndef RUNTIME_DEVICE_H
 #define RUNTIME_DEVICE_H
 
@@ -13,6 +13,9 @@ attn_status attn_copy_to(attn_context *c, attn_device d, void *to, const void *h
                          attn_error *error);
 attn_status attn_copy_from(attn_context *c, attn_device d, void *host, const void *from, size_t n,
                            attn_error *error);
+// On the device; queued, as a launch is.
+attn_status attn_copy_within(attn_context *c, attn_device d, void *to, const void *from, size_t n,
+                             attn_error *error);
 attn_status attn_memory_fill(attn_context *c, attn_device d, void *p, int byte, size_t n,
                              attn_error *error);
 attn_status attn_synchronize(attn_context *c, attn_device d, attn_error *error);

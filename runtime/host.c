@@ -170,6 +170,7 @@ static const RtOps HOST = {
     .release = release,
     .copy_in = copy,
     .copy_out = copy,
+    .copy_within = copy,
     .fill = fill,
     .sync = finish,
     .mark = mark,

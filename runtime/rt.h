@@ -45,6 +45,8 @@ typedef struct RtOps {
     void (*release)(RtDevice *d, void *p);
     attn_status (*copy_in)(RtDevice *d, void *to, const void *from, size_t n, attn_error *error);
     attn_status (*copy_out)(RtDevice *d, void *to, const void *from, size_t n, attn_error *error);
+    attn_status (*copy_within)(RtDevice *d, void *to, const void *from, size_t n,
+                               attn_error *error); // queued
     attn_status (*fill)(RtDevice *d, void *p, int byte, size_t n, attn_error *error);
     attn_status (*sync)(RtDevice *d, attn_error *error);
     attn_status (*mark)(RtDevice *d, void **event,

@@ -1,9 +1,10 @@
 // cmd_bench.c: `attnc bench`: one line per configuration (files x --shape), medians over many
-// launches. TFLOP/s counts 2 B H Sq Sk (D + Dv) times the share of pairs inside the mask. On the
-// CPU the roofline is measured in the same run (peak.h).
+// launches. TFLOP/s counts 2 B H Sq Sk (D + Dv) times the share of pairs inside the mask. The
+// roofline is measured in the same run (peak.h, probe.h). --json writes the same rows to a file.
 #include "cmd.h"
+#include "files.h"
 #include "maskmap.h"
-#include "peak.h"
+#include "probe.h"
 #include "runtime/device.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,9 @@ enum { MAX_REPEAT = 1000000, WARM = 2 };
 typedef struct Bench {
     const Options *o;
     bool begun; // the headline is printed
-    Peak peak;  // CPU; zeros elsewhere
+    Peak peak;
+    Text json; // its rows so far
+    char device[256];
     double *ms;
 } Bench;
 
@@ -92,38 +95,113 @@ static double columns_touched(const MaskMap *m) {
 // Before the first row, and once.
 static Status headline(Bench *x, const Launch *l) {
     attn_error e;
-    char name[256];
     if (x->begun) return STATUS_DONE;
-    if (attn_device_name(l->context, l->device, name, sizeof name, &e)) return launch_failed(&e);
-    x->begun = true;
-    printf("%s", name);
-    if (x->o->device == DEVICE_CPU) {
+    if (attn_device_name(l->context, l->device, x->device, sizeof x->device, &e))
+        return launch_failed(&e);
+    if (x->o->device == DEVICE_CPU)
         x->peak = peak_measure(peak_threads());
-        printf(": %.1f GFLOP/s of f32 multiply-adds and %.1f GB/s on %d threads, measured now",
-               x->peak.flops * 1e-9, x->peak.bytes * 1e-9, x->peak.threads);
-    }
-    printf("\n%-20s %-5s %10s %10s %10s %9s  %6s  %s\n", "variant", "type", "ms", "TFLOP/s", "GB/s",
+    else if (probe_gpu(l->context, l->device, l->dtype, &x->peak, &e))
+        return launch_failed(&e);
+    x->begun = true;
+    printf("%s:", x->device);
+    if (x->peak.flops > 0)
+        printf(" %.*f %s of %s and", x->peak.flops < 1e13 ? 1 : 0,
+               x->peak.flops * (x->peak.flops < 1e13 ? 1e-9 : 1e-12),
+               x->peak.flops < 1e13 ? "GFLOP/s" : "TFLOP/s", x->peak.flops_of);
+    printf(" %.1f GB/s %s, measured now\n%-20s %-5s %10s %10s %10s %9s  %6s  %s\n",
+           x->peak.bytes * 1e-9, x->peak.bytes_of, "variant", "type", "ms", "TFLOP/s", "GB/s",
            "roofline", "inside", "sizes");
     return STATUS_DONE;
 }
 
-static void print_row(const Bench *x, const Binding *b, Dtype dtype, double inside, double touched,
-                      double ms) {
-    char sizes[512];
-    double flop = 2 * bind_pairs(b) * (b->sig->D + b->sig->Dv) * inside,
-           bytes = tensor_bytes(b, touched), share = 0;
-    if (x->peak.flops > 0) { // the nearer of the two limits
-        double least = flop / x->peak.flops, moving = bytes / x->peak.bytes;
-        share = (least > moving ? least : moving) / (ms * 1e-3);
+typedef struct Row {
+    const char *file, *target;
+    const Binding *binding;
+    Dtype dtype;
+    double ms, flop, bytes, roofline, inside; // roofline: share of it, 0 where it is not known
+} Row;
+
+static Row measured(const Bench *x, const Launch *l, const Compile *c, const Binding *b,
+                    double inside, double touched, double ms) {
+    Row r = {c->options.source.path,
+             target_get(c->options.target)->name,
+             b,
+             l->dtype,
+             ms,
+             2 * bind_pairs(b) * (b->sig->D + b->sig->Dv) * inside,
+             tensor_bytes(b, touched),
+             0,
+             inside};
+    if (x->peak.flops > 0 && x->peak.bytes > 0) { // the nearer of the two limits
+        double least = r.flop / x->peak.flops, moving = r.bytes / x->peak.bytes;
+        r.roofline = (least > moving ? least : moving) / (ms * 1e-3);
     }
-    printf("%-20s %-5s %10.4f %10.4f %10.2f", b->sig->name, dtype_name(dtype), ms, flop / ms * 1e-9,
-           bytes / ms * 1e-6);
-    if (share > 0)
-        printf(" %8.1f%%", 100 * share);
+    return r;
+}
+
+static void print_row(const Row *r) {
+    char sizes[512];
+    printf("%-20s %-5s %10.4f %10.4f %10.2f", r->binding->sig->name, dtype_name(r->dtype), r->ms,
+           r->flop / r->ms * 1e-9, r->bytes / r->ms * 1e-6);
+    if (r->roofline > 0)
+        printf(" %8.1f%%", 100 * r->roofline);
     else
         printf(" %9s", "-");
-    printf("  %5.1f%%  %s\n", 100 * inside, bind_describe(b, sizes, sizeof sizes));
+    printf("  %5.1f%%  %s\n", 100 * r->inside, bind_describe(r->binding, sizes, sizeof sizes));
     fflush(stdout);
+}
+
+// ---- JSON
+
+enum { JSON_VERSION = 1 };
+
+static void json_string(Text *t, const char *name, const char *s) {
+    text_printf(t, "\"%s\": \"", name);
+    for (; *s; s++)
+        if ((unsigned char)*s < ' ' || *s == '"' || *s == '\\')
+            text_printf(t, "\\u%04x", (unsigned)(unsigned char)*s);
+        else
+            text_putn(t, s, 1);
+    text_puts(t, "\"");
+}
+
+static void json_number(Text *t, const char *name, double v) {
+    if (v > 0)
+        text_printf(t, ", \"%s\": %.6g", name, v);
+    else
+        text_printf(t, ", \"%s\": null", name);
+}
+
+static void json_row(Text *t, const Row *r) {
+    const Signature *sig = r->binding->sig;
+    text_puts(t, t->n ? ",\n  {" : "  {");
+    json_string(t, "file", r->file);
+    text_puts(t, ", ");
+    json_string(t, "variant", sig->name);
+    text_printf(t, ", \"dtype\": \"%s\", \"target\": \"%s\", \"sizes\": {", dtype_name(r->dtype),
+                r->target);
+    for (int i = 0; i < sig->sizes.n; i++)
+        text_printf(t, "\"%s\": %d, ", sig->sizes.data[i], r->binding->size[i]);
+    text_printf(t, "\"D\": %d, \"Dv\": %d}", sig->D, sig->Dv);
+    json_number(t, "ms", r->ms);
+    json_number(t, "tflops", r->flop / r->ms * 1e-9);
+    json_number(t, "gbps", r->bytes / r->ms * 1e-6);
+    json_number(t, "roofline", r->roofline);
+    json_number(t, "inside", r->inside);
+    text_puts(t, "}");
+}
+
+static Status write_json(const Bench *x) {
+    Text t;
+    text_init(&t, x->json.arena);
+    text_printf(&t, "{\"version\": %d, ", JSON_VERSION);
+    json_string(&t, "device", x->device);
+    text_puts(&t, ", \"peak\": {");
+    json_string(&t, "of", x->peak.flops_of);
+    json_number(&t, "tflops", x->peak.flops * 1e-12);
+    json_number(&t, "gbps", x->peak.bytes * 1e-9);
+    text_printf(&t, "},\n \"rows\": [\n%s\n]}\n", x->json.s);
+    return file_write(x->o->json, t.s, t.n);
 }
 
 static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape) {
@@ -140,7 +218,11 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
     if (s == STATUS_DONE) s = launch_bind(l, &b);
     if (s == STATUS_DONE) s = median(x, l, &ms);
     if (s == STATUS_DONE) s = headline(x, l);
-    if (s == STATUS_DONE) print_row(x, &b, l->dtype, inside, touched, ms);
+    if (s == STATUS_DONE) {
+        Row r = measured(x, l, c, &b, inside, touched, ms);
+        print_row(&r);
+        json_row(&x->json, &r);
+    }
     launch_unbind(l);
     bind_free(&b);
     arena_free(a);
@@ -148,9 +230,16 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
 }
 
 Status cmd_bench(const Options *o) {
+    Arena *a = arena_new();
     Bench x = {.o = o, .ms = malloc(MAX_REPEAT * sizeof *x.ms)};
+    text_init(&x.json, a);
     Status s =
         x.ms ? cmd_configurations(o, configuration, &x) : cmd_fail(STATUS_SYSTEM, "out of memory");
+    if (o->json && x.json.n) {
+        Status written = write_json(&x);
+        if (s == STATUS_DONE) s = written;
+    }
     free(x.ms);
+    arena_free(a);
     return s;
 }

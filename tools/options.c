@@ -59,6 +59,7 @@ void options_help(Verb v) {
 static const char *const takes[OPT_COUNT] = {
     [OPT_OUTPUT] = "a file's name, or - for stdout",
     [OPT_TARGET] = "host, sm_80, sm_90a, gfx90a, gfx942 or gfx1100",
+    [OPT_JSON] = "a file's name, or - for stdout",
     [OPT_EMIT] = "ast, row, tile, schedule, llvm or asm",
     [OPT_PHASE] = "a list of fwd, bwd, decode, combine",
     [OPT_DTYPE] = "f32, f16 or bf16",
@@ -215,6 +216,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
         if (!number(value, 1000000, &n) || !n) return bad_value(id, value);
         o->repeat = (int)n;
         return s;
+    case OPT_JSON: o->json = value; return *value ? s : bad_value(id, value);
     case OPT_AT: return set_place(o, value);
     case OPT_HELP: o->help = true; return s;
     case OPT_VERSION: o->version = true; return s;

@@ -32,6 +32,7 @@ typedef struct Options {
     Verb verb;
     VEC(const char *) files;
     const char *output; // NULL: none asked for
+    const char *json;   // of bench; NULL: none asked for
     Emit emit;
     const char *pass; // NULL: none by itself
     bool has_target, has_dtype, has_level;

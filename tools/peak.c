@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -102,19 +103,21 @@ int peak_threads(void) {
 
 Peak peak_measure(int threads) {
     Work w[MAX_THREADS];
-    Peak p = {0, 0, threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads};
+    Peak p = {.flops_of = "f32 multiply-adds"};
     size_t n = MEMORY / 4;
-    float *memory = malloc((size_t)p.threads * n * 4);
-    if (memory) memset(memory, 0, (size_t)p.threads * n * 4);
-    for (int i = 0; i < p.threads; i++) w[i] = (Work){.kind = kind()};
-    double flop = 2.0 * STEPS * CHAINS * w[0].kind.lanes * p.threads;
+    threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
+    snprintf(p.bytes_of, sizeof p.bytes_of, "on %d threads", threads);
+    float *memory = malloc((size_t)threads * n * 4);
+    if (memory) memset(memory, 0, (size_t)threads * n * 4);
+    for (int i = 0; i < threads; i++) w[i] = (Work){.kind = kind()};
+    double flop = 2.0 * STEPS * CHAINS * w[0].kind.lanes * threads;
     for (int r = 0; r < ROUNDS; r++) {
-        double rate = flop / seconds(w, p.threads);
+        double rate = flop / seconds(w, threads);
         if (rate > p.flops) p.flops = rate;
     }
-    for (int i = 0; i < p.threads && memory; i++) w[i].memory = memory + (size_t)i * n, w[i].n = n;
+    for (int i = 0; i < threads && memory; i++) w[i].memory = memory + (size_t)i * n, w[i].n = n;
     for (int r = 0; r < ROUNDS && memory; r++) {
-        double rate = (double)p.threads * (double)n * 4 / seconds(w, p.threads);
+        double rate = (double)threads * (double)n * 4 / seconds(w, threads);
         if (rate > p.bytes) p.bytes = rate;
     }
     free(memory);

@@ -379,6 +379,11 @@ gives 1 bench broken.attn
 holds '[ ! -s out ]'
 gives 0 bench relu_attn.attn --shape=Sq=64 --shape=Sq=128 --repeat=3
 says out 'Sq=128'
+gives 0 bench relu_attn.attn --shape=Sq=64 --shape=Sq=128 --repeat=3 --json=bench.json
+holds '[ "$(grep -c "\"variant\": \"relu_attn\", \"dtype\": \"f32\"" bench.json)" -eq 2 ]'
+holds 'python3 -m json.tool <bench.json >out'
+gives 3 bench relu_attn.attn --shape=Sq=64 --repeat=3 --json=no/such/folder/bench.json
+gives 2 run relu_attn.attn --json=bench.json
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
