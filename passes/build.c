@@ -9,15 +9,15 @@
 //
 //     grid b, h, M
 //     %q = load q[b, h, M, D]
-//     loop N carry %m = -inf, %l = 0, %a_old = +inf, %acc = 0
+//     loop N carry %m = -inf, %l = 0, %acc = 0
 //       %k = load k[b, h * Hkv / H, N, D]
 //       %dot = mma %q, %k                                  f32[M, N]
-//       %s = map select(mask, dot * 0.125, -inf)
-//       %m_tile = map rowmax over N of s                   f32[M]
+//       %s = map select(mask, dot, -inf)
+//       %m_tile = map rowmax over N of s * 0.18            f32[M]
 //       %m_new = map max(m, m_tile)
-//       %a_new = map -(m_new * log2e); %a = map safe(a_new); %c = map exp2(a - a_old)
-//       %l_tile = map rowsum over N of exp2(s * log2e + a); %l_new = map l * c + l_tile
-//       %p = map exp2(s * log2e + a)                       v's dtype [M, N]
+//       %a_new = map -m_new; %a = map safe(a_new); %c = map exp2(a - -m)
+//       %l_tile = map rowsum over N of exp2(s * 0.18 + a); %l_new = map l * c + l_tile
+//       %p = map exp2(s * 0.18 + a)                        v's dtype [M, N]
 //       %v = load v; %acc_new = mma %p, %v, map(acc * c)
 //     %o = map select(m == -inf, 0, acc * (1 / l)); store o
 //

@@ -30,7 +30,7 @@ typedef struct Build {
     int tensor_q, tensor_k, tensor_v, tensor_o, first_emit;
     int splits;            // the size that says how many parts; -1: the keys are not split
     TileValue *bare_score; // the modified score, masked or not; NULL where it may be -inf by itself
-    TileValue **raw_shift; // by shift: what the sums are of in the end; NULL: no sweep has it
+    TileValue **raw_shift; // by shift: the carried one's last value; NULL: it is not carried
     int *work_state;       // tensor of each state's part
     int *work_shift;       // and of each raw shift's
     int work_acc;

@@ -4,19 +4,20 @@
 // that merges them by the derived rule and finishes the row: maxima and minima as such; sums, each
 // side first rescaled from its own shift to the merged one.
 //
-//     loop S carry %m = -inf, %l = 0, %a = a(-inf), %acc = 0
-//       %m_new = max(m, m_part), %a_new = a(m_new)
-//       %c = exp2(a_new - a), %c_part = exp2(a_new - a_part)
+//     loop S carry %m = -inf, %l = 0, %acc = 0
+//       %m_new = max(m, m_part)
+//       %c = exp2(a(m_new) - a(m)), %c_part = exp2(a(m_new) - a(m_part))
 //       %l_new = l * c + l_part * c_part, %acc_new = acc * c + acc_part * c_part
 //
-// where a is the shift as in the sweep, made safe on the left.
+// where a is the shift as in the sweep, made safe on the left; one that rounds (exact_shift.h) is
+// carried, and left by the parts, like a state.
 // A part without a key is the identity: its raw shift is +inf, so what it left is multiplied by 0.
 #include "build.h"
 
 typedef struct Merge {
     TileOp *loop;
     TileValue **old, **part, **new;             // by state
-    TileValue **raw_old, **raw_part, **raw_new; // by shift; NULL: nothing was shifted by it
+    TileValue **raw_old, **raw_part, **raw_new; // by shift; NULL: not carried
     TileValue **c_old, **c_part;                // by shift; NULL until needed
     TileValue *acc;
 } Merge;
@@ -36,10 +37,11 @@ static TileValue *raw_of(Build *b, int shift, TileValue *const *states, const ch
 
 static void merge_shift(Build *b, Merge *m, int shift) {
     if (shift < 0 || m->c_old[shift]) return;
+    TileValue *old = m->raw_old[shift], *part = m->raw_part[shift];
     m->raw_new[shift] = raw_of(b, shift, m->new, "a_new");
     TileValue *now = build_safe_shift(b, m->raw_new[shift]);
-    m->c_old[shift] = build_rescale(b, now, m->raw_old[shift]);
-    m->c_part[shift] = build_rescale(b, now, m->raw_part[shift]);
+    m->c_old[shift] = build_rescale(b, now, old ? old : raw_of(b, shift, m->old, "a_old"));
+    m->c_part[shift] = build_rescale(b, now, part ? part : raw_of(b, shift, m->part, "a_part"));
 }
 
 // old and part, each times its factor where there is a shift, joined by op.

@@ -4,7 +4,7 @@
 // factors (ir/stream.h).
 //
 //     m = rowmax(s); l = rowsum(exp(s - m)); w = exp(s - m) / l
-//     ->  one sweep: m = max s;  A = -m*log2e;  l = sum exp2(s*log2e + A);
+//     ->  one sweep: m = max s*log2e;  A = -m;  l = sum exp2(s*log2e + A);
 //                    acc = sum exp2(s*log2e + A) v;  then acc / l
 //
 // Holds afterwards: the reductions are handled in their order, each in the sweep of the deepest one
@@ -13,6 +13,7 @@
 // and never NaN nor -inf in one without, an empty row gives 0.
 #include "passes/derive.h"
 
+#include "passes/exact_shift.h"
 #include "passes/normal_form.h"
 #include "passes/simplify.h"
 #include "passes/simplify_rules.h"
@@ -375,6 +376,7 @@ Stream *pass_derive(Arena *a, const RowProgram *written, Diags *diags) {
     }
     derive_weight(&d);
     derive_emits(&d);
+    pass_exact_shifts(d.scratch, d.out);
     arena_free(d.scratch);
     return d.out;
 }

@@ -4,6 +4,7 @@
 // In: a Build. Out: a kernel in b->p (build.c shows what it looks like).
 #include "build.h"
 #include "classes.h"
+#include "exact_shift.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,7 +13,7 @@ typedef struct Sweep {
     TileOp *loop;
     TileValue *acc;      // carried; NULL but in the last sweep
     TileValue **old;     // by state: carried value; NULL for other sweeps' states
-    TileValue **raw_old; // by shift: its carried value; NULL where this sweep has no use for it
+    TileValue **raw_old; // by shift: its carried value; NULL where it is not carried
     TileValue **raw_new; // by shift: raw, with this tile
     TileValue **rescale; // by shift: what accumulated sums are multiplied by; NULL until needed
 } Sweep;
@@ -83,14 +84,25 @@ static TileValue *scores(Build *b, TileValue *q, TileValue *sqq) {
     return build_map(b, "s", DT_F32, AX_M, AX_N, masked);
 }
 
-// Makes a shift's new value and its rescale factor, once its states are up to date. The old value
-// is the very number that the elements before had, carried for that: computed again, as a product
-// that is not rounded, it would make a factor beside 1 where nothing moved, at every tile.
+// A shift as it was before this tile, from the states of then: the very number that the elements
+// before had, where nothing in it is rounded. Otherwise it is carried: a product that is made again
+// may be an fma's, which is not rounded, and give a factor beside 1 where nothing moved.
+static TileValue *old_shift(Build *b, const Sweep *w, int shift) {
+    if (w->raw_old[shift]) return w->raw_old[shift];
+    int mark = b->env.n;
+    for (int i = 0; i < b->s->states.n; i++)
+        if (w->old[i]) build_bind(b, SYM_STATE, i, w->old[i]);
+    TileValue *raw = build_raw_shift(b, shift, "a_old");
+    b->env.n = mark;
+    return raw;
+}
+
+// Makes a shift's new value and its rescale factor, once its states are up to date.
 static void advance_shift(Build *b, Sweep *w, int shift) {
     if (shift < 0 || w->rescale[shift]) return;
     w->raw_new[shift] = build_raw_shift(b, shift, "a_new");
     TileValue *now = build_safe_shift(b, w->raw_new[shift]);
-    w->rescale[shift] = build_rescale(b, now, w->raw_old[shift]);
+    w->rescale[shift] = build_rescale(b, now, old_shift(b, w, shift));
     build_bind(b, SYM_SHIFT, shift, now);
 }
 
@@ -138,8 +150,9 @@ static TileValue *advance_acc(Build *b, Sweep *w) {
 
 // ---- one sweep
 
-static bool sweeps_shift(const Build *b, int number, int shift) {
+static bool carries_shift(const Build *b, int number, int shift) {
     const Stream *s = b->s;
+    if (pass_shift_is_exact(s->shifts.data[shift])) return false;
     bool used =
         number == s->nsweeps - 1 && (s->shift == shift || ex_uses(s->elem, SYM_SHIFT, shift));
     for (int i = 0; i < s->states.n; i++) {
@@ -149,8 +162,8 @@ static bool sweeps_shift(const Build *b, int number, int shift) {
     return used;
 }
 
-// What is carried from tile to tile, and what it starts as: states, then raw shifts, then the
-// accumulator.
+// What is carried from tile to tile, and what it starts as: states, then raw shifts that are, then
+// the accumulator.
 static void open_loop(Build *b, Sweep *w, int number) {
     const Stream *s = b->s;
     int n = s->states.n, mark = b->env.n;
@@ -163,7 +176,7 @@ static void open_loop(Build *b, Sweep *w, int number) {
         build_bind(b, SYM_STATE, i, start[i]);
     }
     for (int i = 0; i < s->shifts.n; i++)
-        if (sweeps_shift(b, number, i)) start[n + i] = build_raw_shift(b, i, "a_0");
+        if (carries_shift(b, number, i)) start[n + i] = build_raw_shift(b, i, "a_0");
     b->env.n = mark;
     if (number == s->nsweeps - 1)
         acc = build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(b->pool, 0.0f));
