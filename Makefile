@@ -126,8 +126,9 @@ fuzz:
 	$(MAKE) BUILD=$(BUILD)-asan $(SANITIZED) run-fuzz
 run-fuzz: $(FUZZ_O:%.o=%)
 	for f in $^; do $$f tests/fuzz $(or $(SECONDS),60) || exit 1; done
-bench: $(BUILD)/attnc
+bench: all
 	tests/bench/cpu.sh $(BUILD)/attnc
+	tests/bench/gpu.sh $(BUILD)
 
 # ---- the house's rules
 SOURCES := $(wildcard ir/*.[ch] frontend/*.[ch] passes/*.[ch] codegen/*.[ch] runtime/*.[ch] tools/*.[ch] tests/*.[ch] tests/*/*.[ch])

@@ -1,15 +1,21 @@
-"""Times compiled variants beside what PyTorch has for each: python3 tests/gpu/bench.py FOLDER [NAME...]
+"""Times compiled variants beside what PyTorch has for each: python3 tests/gpu/bench.py [--sustained] FOLDER [NAME...]
 
 python3 tests/gpu/bench.py --compile ATTNC FOLDER TARGET    compiles them first (needs no GPU)
+FOLDER/bench.json and bench.svg hold the same afterwards. --sustained also runs each for a second without a pause, with the clock and the
+power that nvidia-smi shows meanwhile. FlashAttention-3 is a peer where flash_attn_interface can be imported.
 TFLOP/s counts 2 (D + Dv) for every pair inside the mask. Medians of interleaved rounds, the L2 flushed before each launch; a peer's time
 over ours is its ratio. Before that, some rows of ours and of each peer are compared with float64. The last line is the device's own
 rate of a large bf16 matrix product and of a copy."""
 
+import argparse
+import importlib.util
+import json
 import math
 import os
 import statistics
 import subprocess
 import sys
+import time
 
 STD = "import std.mask; import std.modify; import std.normalization;\n"
 SCORE = "dim D = 128, Dv = D; score(q, k) = dot(q, k) * rsqrt(D); "
@@ -115,6 +121,17 @@ class Peers:
     def cudnn(self, source, q, k, v):
         return self.sdpa(self.torch.nn.attention.SDPBackend.CUDNN_ATTENTION, source, q, k, v)
 
+    def fa3(self, source, q, k, v):
+        from flash_attn_interface import flash_attn_func
+
+        q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
+
+        def run():
+            out = flash_attn_func(q, k, v, causal=source == "causal")
+            return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+        return run
+
     def flex(self, source, q, k, v):
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -202,47 +219,120 @@ def medians(torch, runs, rounds=12):
     return {n: statistics.median(t) for n, t in times.items()}
 
 
+def clock_and_power(torch):
+    """In MHz and W, as nvidia-smi shows them now; None where it does not."""
+    query = ["nvidia-smi", f"--id=GPU-{torch.cuda.get_device_properties(0).uuid}", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits"]
+    try:
+        clock, watts = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split(",")
+        return float(clock), float(watts)
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        return None, None
+
+
+def sustained(torch, f, ms):
+    """A second of launches without a pause: ms of one, the clock and the power meanwhile."""
+    n, marks = max(2, min(20000, int(1100 / ms))), [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    began, seen = time.monotonic(), None
+    marks[0].record()
+    for _ in range(n):
+        f()
+        if seen is None and time.monotonic() - began > 0.7:
+            seen = clock_and_power(torch)
+    marks[1].record()
+    if seen is None:  # all were queued at once, and run now
+        time.sleep(max(0, 0.7 - (time.monotonic() - began)))
+        seen = clock_and_power(torch)
+    torch.cuda.synchronize()
+    return marks[0].elapsed_time(marks[1]) / n, *seen
+
+
 def ceilings(torch):
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     x = torch.empty(1 << 30, dtype=torch.int8, device="cuda")
     y = torch.empty_like(x)
     t = medians(torch, {"product": lambda: a @ b, "copy": lambda: y.copy_(x)})
-    print(f"matrix product {2 * 8192**3 / t['product'] * 1e-9:.0f} TFLOP/s, copy {2 * (1 << 30) / t['copy'] * 1e-9:.2f} TB/s")
+    product, copy = 2 * 8192**3 / t["product"] * 1e-9, 2 * (1 << 30) / t["copy"] * 1e-9
+    print(f"matrix product {product:.0f} TFLOP/s, copy {copy:.2f} TB/s")
+    return product, copy
+
+
+def write(folder, found):
+    import chart
+
+    with open(os.path.join(folder, "bench.json"), "w", encoding="utf-8") as f:
+        json.dump(found, f, indent=1)
+    with open(os.path.join(folder, "bench.svg"), "w", encoding="utf-8") as f:
+        f.write(chart.chart(found))
+
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sustained", action="store_true")
+    parser.add_argument("folder")
+    parser.add_argument("names", nargs="*")
+    return parser.parse_args()
+
+
+def measure(torch, row, peers, folder, options):
+    """A row: what it is called, its sizes, and times by name, ours first."""
+    source, (B, H, Sq, Sk, size), names = row
+    import attn
+
+    D, Dv = dims(size)
+    q = torch.randn(B, H, Sq, D, device="cuda", dtype=torch.bfloat16)
+    k, v = (torch.randn(B, H, Sk, d, device="cuda", dtype=torch.bfloat16) for d in (D, Dv))
+    kernel, given = attn.load(file_of(folder, source, size) + ".ptx").kernels[0], peers.inputs(source, B, H, Sk)
+    out = torch.full((B, H, Sq, Dv), math.nan, device="cuda", dtype=q.dtype)
+
+    def ours():
+        kernel(q, k, v, **given, out={"o": out})
+        return out
+
+    fa3 = ["fa3"] * ("cudnn" in names and importlib.util.find_spec("flash_attn_interface") is not None)
+    runs = {"ours": ours, **{n: getattr(peers, n)(source, q, k, v) for n in names.split() + fa3}}
+    rows = torch.randint(0, Sq, (64,), device="cuda")
+    want = reference(torch, peers, source, q, k, v, rows)
+    error = {n: float((f()[0, 0, rows].double() - want).norm() / want.norm()) for n, f in runs.items()}
+    t = medians(torch, runs)
+    rate = 2 * B * H * pairs(source, Sq, Sk) * (D + Dv) * 1e-9
+    times = {n: {"ms": t[n], "tflops": rate / t[n], "error": error[n]} for n in runs}
+    for n, f in runs.items() if options.sustained else ():
+        ms, clock, watts = sustained(torch, f, t[n])
+        times[n].update(sustained_ms=ms, sustained_tflops=rate / ms, mhz=clock, watts=watts)
+    return {"source": source, "sizes": {"B": B, "H": H, "Sq": Sq, "Sk": Sk, "D": D, "Dv": Dv}, "times": times}
+
+
+def show(row):
+    n, times = row["sizes"], row["times"]
+    ours = times["ours"]
+    shape = f"d{n['D']}" if n["D"] == n["Dv"] else f"d{n['D']}/{n['Dv']}"
+    line = f"{row['source']:15} b{n['B']} h{n['H']} {n['Sq']}x{n['Sk']} {shape:8}  {ours['ms']:8.3f} ms {ours['tflops']:6.1f} TF error {ours['error']:.1e}"
+    for name, t in times.items():
+        if name != "ours":
+            line += f"   {name} {t['tflops']:6.1f} TF error {t['error']:.1e} x{t['ms'] / ours['ms']:.3f}"
+    print(line, flush=True)
+    for name, t in times.items():
+        if "sustained_ms" in t:
+            at = f" at {t['mhz']:.0f} MHz, {t['watts']:.0f} W" if t["mhz"] else ""
+            print(f"{'':15} {name:8} for a second {t['sustained_tflops']:6.1f} TF{at}  x{t['sustained_ms'] / ours['sustained_ms']:.3f}", flush=True)
 
 
 def main():
-    import attn
     import torch
     import torch.nn.attention
 
     torch.manual_seed(0)
-    peers, folder, only = Peers(torch), sys.argv[1], sys.argv[2:]
-    for source, (B, H, Sq, Sk, size), names in ROWS:
-        if only and source not in only:
+    options = arguments()
+    peers = Peers(torch)
+    found = {"version": 1, "device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "rows": []}
+    for row in ROWS:
+        if options.names and row[0] not in options.names:
             continue
-        D, Dv = dims(size)
-        q = torch.randn(B, H, Sq, D, device="cuda", dtype=torch.bfloat16)
-        k, v = (torch.randn(B, H, Sk, d, device="cuda", dtype=torch.bfloat16) for d in (D, Dv))
-        kernel, given = attn.load(file_of(folder, source, size) + ".ptx").kernels[0], peers.inputs(source, B, H, Sk)
-        out = torch.full((B, H, Sq, Dv), math.nan, device="cuda", dtype=q.dtype)
-
-        def ours(kernel=kernel, q=q, k=k, v=v, out=out, given=given):
-            kernel(q, k, v, **given, out={"o": out})
-            return out
-
-        runs = {"ours": ours, **{n: getattr(peers, n)(source, q, k, v) for n in names.split()}}
-        rows = torch.randint(0, Sq, (64,), device="cuda")
-        want = reference(torch, peers, source, q, k, v, rows)
-        error = {n: float((f()[0, 0, rows].double() - want).norm() / want.norm()) for n, f in runs.items()}
-        t = medians(torch, runs)
-        rate = 2 * B * H * pairs(source, Sq, Sk) * (D + Dv) * 1e-9
-        shape = f"d{D}" if D == Dv else f"d{D}/{Dv}"
-        line = f"{source:15} b{B} h{H} {Sq}x{Sk} {shape:8}  {t['ours']:8.3f} ms {rate / t['ours']:6.1f} TF error {error['ours']:.1e}"
-        for n in names.split():
-            line += f"   {n} {rate / t[n]:6.1f} TF error {error[n]:.1e} x{t[n] / t['ours']:.3f}"
-        print(line, flush=True)
+        found["rows"].append(measure(torch, row, peers, options.folder, options))
+        show(found["rows"][-1])
         torch._dynamo.reset()
-    ceilings(torch)
+    found["product_tflops"], found["copy_tbps"] = ceilings(torch)
+    write(options.folder, found)
 
 
 if __name__ == "__main__":
