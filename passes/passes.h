@@ -5,13 +5,15 @@
 
 #include "derive.h"
 #include "ir/tile.h"
+#include "shapes.h"
 #include "simplify.h"
 
 typedef struct PassOptions {
-    Target target; // data of the target to schedule for
-    Dtype dtype;   // of q, k, v, o
-    bool split;    // add the form that splits the keys of a row between blocks
-    const char *schedule; // choices that are not the target's own, well formed (knobs.h); NULL: none
+    Target target;        // data of the target to schedule for
+    Dtype dtype;          // of q, k, v, o
+    bool split;           // add the form that splits the keys of a row between blocks
+    ShapeClass shape;     // which launches the schedule is for
+    const char *schedule; // well formed choices in place of the target's (knobs.h); NULL: none
 } PassOptions;
 
 // Stream -> tile program, algorithm level: one sweep after the other, one loop each. build.c
@@ -36,6 +38,10 @@ bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags);
 
 // All of the above, in order. pipeline.c
 TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags);
+// The same for launches of all classes: one program, with kernels for each class whose schedule is
+// another. schedules: by class, in place of o->schedule where not NULL.
+TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
+                          const char *const schedules[SHAPE_COUNT], Diags *diags);
 // Whether there is a tile program for it at all: a head's columns are one tile, whose extent
 // tile_verify bounds. False with an error otherwise.
 enum { PASS_MAX_DIM = 1 << 16 };

@@ -7,6 +7,7 @@
 #include "schedule.h"
 
 #include <assert.h>
+#include <string.h>
 
 static void verify(const TileProgram *p) {
 #ifndef NDEBUG
@@ -47,17 +48,54 @@ TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
     return p;
 }
 
-TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
+// With its extents, which is when the schedule is chosen.
+static TileProgram *tiled(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
     if (!pass_accepts(s->row, diags)) return NULL;
     TileProgram *p = pass_algorithm(a, s, o);
-    if (!pass_tile(p, o, diags)) return NULL;
+    return pass_tile(p, o, diags) ? p : NULL;
+}
+
+static TileProgram *finished(TileProgram *p, const PassOptions *o, Diags *diags) {
     pass_set_splits(p);
     verify(p);
     pass_classify(p);
     verify(p);
-    pass_settle(p);
     shape(p); // masks are in the loops now, and full tiles have none
     if (!pass_schedule(p, o, diags)) return NULL;
     verify(p);
     return p;
+}
+
+TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
+    TileProgram *p = tiled(a, s, o, diags);
+    return p ? finished(p, o, diags) : NULL;
+}
+
+// ---- by class
+
+static bool chosen_alike(const TileProgram *p, const TileProgram *q) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        const char *a = p->kernels.data[i]->schedule.knobs, *b = q->kernels.data[i]->schedule.knobs;
+        if (!a || !b || strcmp(a, b)) return false;
+    }
+    return true;
+}
+
+TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
+                          const char *const schedules[SHAPE_COUNT], Diags *diags) {
+    int first = shape_matters(&o->target) ? 0 : SHAPE_COUNT - 1;
+    TileProgram *all = NULL;
+    for (int c = SHAPE_COUNT - 1; c >= first; c--) {
+        PassOptions own = *o;
+        own.shape = (ShapeClass)c;
+        if (schedules && schedules[c]) own.schedule = schedules[c];
+        TileProgram *p = tiled(a, s, &own, diags);
+        if (!p) return NULL;
+        if (all && chosen_alike(p, all)) continue;
+        if (!(p = finished(p, &own, diags))) return NULL;
+        if (all) shape_join(all, p, own.shape);
+        if (!all) all = p;
+    }
+    verify(all);
+    return all;
 }

@@ -5,6 +5,7 @@
 build=${1:-build}
 logs=$(mktemp -d) || exit 1
 trap 'rm -rf "$logs"' EXIT
+export ATTNC_CACHE="$logs/cache" # not what the user has tuned
 passed=0 failed=0
 
 count() { # count STATUS LOG NAME

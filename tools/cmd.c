@@ -1,5 +1,6 @@
 // cmd.c: see cmd.h.
 #include "cmd.h"
+#include "cache.h"
 #include "runtime/device.h"
 #include <math.h>
 #include <stdio.h>
@@ -33,9 +34,11 @@ Status cmd_open(Compile *c, const Options *o, const char *path, TargetId target,
                               .dtype = dtype,
                               .level = o->level,
                               .checks = o->debug,
-                              .schedule = o->schedule};
+                              .schedule = o->schedule,
+                              .cache = o->no_cache ? NULL : cache_folder(scratch)};
     FeStatus s = compile_open(c, &options);
     c->options.source.defines = NULL;
+    if (options.cache) c->options.cache = arena_strdup(c->arena, options.cache);
     arena_free(scratch);
     if (s == FE_OK) return STATUS_DONE;
     diag_print(&c->diags, stderr);

@@ -1,5 +1,6 @@
 // compile.c: see compile.h.
 #include "compile.h"
+#include "cache.h"
 #include "frontend/ast.h"
 #include <errno.h>
 #include <stdio.h>
@@ -120,11 +121,30 @@ static bool supported(Compile *c) {
     return false;
 }
 
+// With the schedules that were tuned for it; NULL where there are none, or where this compiler, which
+// may be another one, does not take them.
+static TileProgram *tuned(Compile *c, const Stream *s, const PassOptions *o) {
+    if (!c->options.cache || o->schedule) return NULL;
+    CacheKey key = cache_key(c->arena, s->row, &o->target, o->dtype);
+    CacheEntry e = cache_read(c->arena, c->options.cache, &key, &c->diags);
+    bool any = false;
+    Diags trial;
+    diag_init(&trial, c->arena);
+    for (int i = 0; i < SHAPE_COUNT; i++) any |= e.knobs[i] != NULL;
+    TileProgram *p = any ? pass_program(c->arena, s, o, e.knobs, &trial) : NULL;
+    if (any && !p)
+        diag_warning(&c->diags, (Span){0}, "the tuned schedules of %s are ignored: %s",
+                     s->row->name, trial.first ? trial.first->message : "they do not fit");
+    return p;
+}
+
 bool compile_tiles(Compile *c) {
     if (!supported(c) || !compile_streams(c)) return false;
     PassOptions o = pass_options(c);
     for (int i = 0; i < c->streams.n; i++) {
-        TileProgram *p = pass_pipeline(c->arena, c->streams.data[i], &o, &c->diags);
+        const Stream *s = c->streams.data[i];
+        TileProgram *p = tuned(c, s, &o);
+        if (!p) p = pass_program(c->arena, s, &o, NULL, &c->diags);
         if (!p) return false;
         VEC_PUSH(c->arena, &c->tiles, p);
     }

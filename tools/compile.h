@@ -16,7 +16,8 @@ typedef struct CompileOptions {
     Dtype dtype;
     int level;
     bool checks;
-    const char *schedule; // of every variant, well formed (passes/knobs.h); NULL: the compiler's own
+    const char *schedule; // of every variant (passes/knobs.h); NULL: the compiler's own
+    const char *cache;    // where tuned schedules are (cache.h); NULL: they are not looked for
 } CompileOptions;
 
 typedef struct Compile {

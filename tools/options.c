@@ -205,6 +205,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
         o->has_level = true;
         return s;
     case OPT_SCHEDULE: return set_schedule(o, a, value);
+    case OPT_NO_CACHE: o->no_cache = true; return s;
     case OPT_DEBUG: o->debug = true; return s;
     case OPT_DEVICE: return set_device(o, a, value);
     case OPT_SHAPE: return set_shape(o, a, value);

@@ -1,0 +1,28 @@
+// shapes.h: classes of launches. A GPU's schedule that is the best for long sequences is not for
+// short ones: a program may have kernels for each class (shapes.def), among which its plans choose.
+#ifndef PASSES_SHAPES_H
+#define PASSES_SHAPES_H
+
+#include "ir/tile.h"
+
+typedef enum ShapeClass {
+#define SHAPE(e, ...) SHAPE_##e,
+#include "shapes.def"
+#undef SHAPE
+    SHAPE_COUNT
+} ShapeClass;
+
+const char *shape_name(ShapeClass c);
+bool shape_find(const char *name, ShapeClass *out);
+// Whether programs for the target choose by class; otherwise the last class stands for all.
+bool shape_matters(const Target *t);
+ShapeClass shape_of(const Target *t, const int32_t *size); // by the fixed sizes (row.h)
+void shape_typical(ShapeClass c, int32_t *size);           // SIZE_FREE of them
+// Launches in the class, but for those of classes before it.
+const Ex *shape_condition(ExPool *x, ShapeClass c);
+
+// Adds another schedule's kernels to those of a program, for launches of a class; both are of one
+// streaming form. False, and nothing done, where the two have not the same tensors and sizes.
+bool shape_join(TileProgram *p, const TileProgram *other, ShapeClass c);
+
+#endif

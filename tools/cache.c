@@ -1,0 +1,136 @@
+// cache.c: see cache.h.
+#include "cache.h"
+#include "files.h"
+#include "passes/knobs.h"
+#include "runtime/attn.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MAX_BYTES = 1 << 16, MAX_LINE = 4096 };
+
+static const char first_line[] = "attnc schedules 1";
+
+// ---- names
+
+static const char *variable(const char *name) {
+    const char *v = getenv(name);
+    return v && *v ? v : NULL;
+}
+
+const char *cache_folder(Arena *a) {
+    const char *own = variable("ATTNC_CACHE"), *all = variable("XDG_CACHE_HOME"),
+               *home = variable("HOME");
+    if (own) return arena_strdup(a, own);
+    if (all) return arena_printf(a, "%s/attnc", all);
+    return home ? arena_printf(a, "%s/.cache/attnc", home) : NULL;
+}
+
+// FNV-1a, from another beginning for each half of the name.
+static uint64_t hash(const char *s, size_t n, uint64_t h) {
+    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+CacheKey cache_key(Arena *a, const RowProgram *row, const Target *t, Dtype dtype) {
+    Text all;
+    text_init(&all, a);
+    text_printf(&all, "%s %s %s %d %d %d %d\n", attn_version(), t->name, dtype_name(dtype),
+                t->lanes, t->registers, t->shared_bytes, t->l2_bytes);
+    row_print(&all, row);
+    uint64_t h = hash(all.s, all.n, UINT64_C(0xcbf29ce484222325)), g = hash(all.s, all.n, ~h);
+    return (CacheKey){
+        arena_printf(a, "%016llx%016llx", (unsigned long long)h, (unsigned long long)g),
+        arena_printf(a, "%s %s %s D=%d Dv=%d", row->name, t->name, dtype_name(dtype), row->D,
+                     row->Dv)};
+}
+
+static const char *path_of(Arena *a, const char *folder, const CacheKey *key) {
+    return arena_printf(a, "%s/%s.schedules", folder, key->name);
+}
+
+// ---- reading
+
+// The line at *s, without its end; NULL after the last one.
+static char *line_of(char **s) {
+    char *line = *s, *end = strchr(line, '\n');
+    if (!end) return NULL;
+    *end = 0;
+    *s = end + 1;
+    return line;
+}
+
+// "long keys=176,stages=2 3.012 NVIDIA H200: ..."
+static bool read_class(Arena *a, const char *line, CacheEntry *e) {
+    char name[16], knobs[MAX_LINE];
+    double ms;
+    int at = 0;
+    ShapeClass c;
+    if (strlen(line) >= MAX_LINE || sscanf(line, "%15s %s %lf %n", name, knobs, &ms, &at) < 3 ||
+        !at)
+        return false;
+    if (!shape_find(name, &c) || e->knobs[c] || knob_malformed(a, knobs) || !(ms > 0)) return false;
+    e->knobs[c] = arena_strdup(a, knobs);
+    e->note[c] = arena_strdup(a, line + at);
+    e->ms[c] = ms;
+    return true;
+}
+
+static const char *read_lines(Arena *a, char *s, const CacheKey *key, CacheEntry *e) {
+    const char *line = line_of(&s), *its_key = arena_printf(a, "key %s", key->name);
+    if (!line || strcmp(line, first_line)) return "it is none, or of another version";
+    if (!(line = line_of(&s)) || strcmp(line, its_key)) return "it is of another program";
+    if (!(line = line_of(&s)) || strncmp(line, "program ", 8)) return "it is damaged";
+    while ((line = line_of(&s)) && strcmp(line, "end"))
+        if (!read_class(a, line, e)) return "it is damaged";
+    return line && !*s ? NULL : "it is damaged";
+}
+
+// NULL where there is no such file.
+static char *text_of(Arena *a, const char *path, const char **why) {
+    FILE *f = fopen(path, "rb");
+    if (!f) return *why = errno == ENOENT || errno == ENOTDIR ? NULL : strerror(errno), NULL;
+    char *s = arena_alloc(a, MAX_BYTES + 1);
+    size_t n = fread(s, 1, MAX_BYTES + 1, f);
+    *why = ferror(f) ? strerror(errno) : n > MAX_BYTES || strlen(s) < n ? "it is none" : NULL;
+    fclose(f);
+    return s;
+}
+
+CacheEntry cache_read(Arena *a, const char *folder, const CacheKey *key, Diags *diags) {
+    CacheEntry e = {0};
+    const char *path = path_of(a, folder, key), *why;
+    char *s = text_of(a, path, &why);
+    if (s && !why) why = read_lines(a, s, key, &e);
+    if (!why) return e;
+    diag_warning(diags, (Span){0}, "%s is not a file of tuned schedules and is ignored: %s", path,
+                 why);
+    return (CacheEntry){0};
+}
+
+// ---- writing
+
+static bool make_folders(Arena *a, const char *folder) {
+    char *path = arena_strdup(a, folder);
+    for (char *slash = path + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
+        *slash = 0;
+        if (mkdir(path, 0777) && errno != EEXIST) return false;
+    }
+    return !mkdir(path, 0777) || errno == EEXIST;
+}
+
+Status cache_write(Arena *a, const char *folder, const CacheKey *key, const CacheEntry *e) {
+    Text t;
+    text_init(&t, a);
+    text_printf(&t, "%s\nkey %s\nprogram %s\n", first_line, key->name, key->program);
+    for (int c = 0; c < SHAPE_COUNT; c++)
+        if (e->knobs[c])
+            text_printf(&t, "%s %s %.6g %s\n", shape_name((ShapeClass)c), e->knobs[c], e->ms[c],
+                        e->note[c]);
+    text_puts(&t, "end\n");
+    if (!make_folders(a, folder))
+        return cmd_fail(STATUS_SYSTEM, "cannot make the folder %s: %s", folder, strerror(errno));
+    return file_write(path_of(a, folder, key), t.s, t.n);
+}
