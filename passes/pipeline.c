@@ -60,6 +60,7 @@ static TileProgram *finished(TileProgram *p, const PassOptions *o, Diags *diags)
     verify(p);
     pass_classify(p);
     verify(p);
+    pass_settle(p);
     shape(p); // masks are in the loops now, and full tiles have none
     if (!pass_schedule(p, o, diags)) return NULL;
     verify(p);
