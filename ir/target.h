@@ -22,6 +22,7 @@ typedef struct Target {
     int registers;    // 32-bit registers a thread may have (GPU); vector registers (host)
     int shared_bytes; // shared memory a block may ask for; L1 data cache bytes (host)
     int l2_bytes;     // per core (host), whole (GPU)
+    bool tile_maps;   // runs kernels of lanes that make lists of tiles; otherwise steps are skipped
 } Target;
 
 // The named target's data; for TARGET_HOST lanes and cache sizes are filled in by codegen/host for the machine at hand through

@@ -178,6 +178,18 @@ void tile_insert_before(TileOp *where, TileOp *op) {
     where->prev = op;
 }
 
+int tile_work(TileProgram *p, const char *name, const Ex *const *extent, int rank, int *input) {
+    int index = 0;
+    for (int i = 0; i < p->tensors.n; i++) index += p->tensors.data[i].role == TENSOR_WORK;
+    TileTensor t = {
+        .name = name, .role = TENSOR_WORK, .index = index, .dtype = DT_I32, .rank = rank};
+    for (int d = 0; d < rank; d++) t.extent[d] = extent[d];
+    *input = p->inputs.n;
+    VEC_PUSH(p->arena, &p->inputs, p->tensors.n);
+    VEC_PUSH(p->arena, &p->tensors, t);
+    return p->tensors.n - 1;
+}
+
 // ---- looking
 
 bool tile_has_axis(const TileValue *v, int axis) {

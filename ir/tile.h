@@ -19,7 +19,7 @@
 // TILE(a) * extent + i for an axis over a run-time size, where TILE(a) is bound by the grid or by
 // the enclosing loop over a. While an extent is not chosen one tile is the whole axis (counts and
 // bounds at the algorithm level are 1). A load outside a tensor gives 0, a store outside stores
-// nothing. LOADs of inputs inside map bodies are clamped into the tensor (row.h). Arithmetic is
+// nothing. LOADs in expressions are clamped into the tensor (row.h). Arithmetic is
 // f32; a value whose dtype is narrower is rounded to it when it is made; mma accumulates in f32.
 #ifndef IR_TILE_H
 #define IR_TILE_H
@@ -131,6 +131,9 @@ struct TileOp {
     int naxes;
     uint8_t axes[TILE_MAX_RANK];
     VEC(TileResult) outs; // one per result
+    // APPEND: of args[0], a value along one axis, the elements for which args[1] holds go to the
+    // tensor in their order; args[2] is how many came before, the result how many there are then.
+    // Coordinates are indices, in which PARAM 2 is the number of the element that goes there.
     // LOOP over the tiles of `axis`: for STEP from `from` to `to` (exclusive), skipping steps where
     // `where` is false, with TILE(axis) = index. args: initial values; carried: their names inside;
     // results: their last values.
@@ -224,7 +227,8 @@ typedef struct TileProgram {
     int D, Dv;
     VEC(TileSize) sizes;
     VEC(TileTensor) tensors;
-    VEC(int) inputs; // tensor of the row program's input k (what LOAD and SCALAR refer to)
+    VEC(int) inputs; // tensor of the row program's input k (what LOAD and SCALAR refer to); behind
+                     // them WORK tensors that expressions read, of an earlier kernel
     VEC(TileKernel *) kernels;
     VEC(TilePlan) plans;
 } TileProgram;
@@ -234,6 +238,8 @@ TileProgram *tile_program(Arena *a, ExPool *pool,
                           const char *name); // with the fixed sizes, and nothing else
 TileKernel *tile_kernel(TileProgram *p, const char *name);
 int tile_axis(TileKernel *k, const char *name, const Ex *size, bool whole);
+// An i32 workspace tensor that expressions may read; *input: what LOAD calls it.
+int tile_work(TileProgram *p, const char *name, const Ex *const *extent, int rank, int *input);
 // Appends an op to a block (NULL: to none yet); results are made by tile_result.
 TileOp *tile_op(TileProgram *p, TileKernel *k, TileBlock *b, TileKind kind, Span span);
 // A value whose name is `name`, or that with a number where the kernel has it already. A loop's

@@ -104,6 +104,12 @@ static ExValue symbol(void *ctx, const Ex *e) {
     }
 }
 
+static void check_written(Eval *E, const RunTensor *t, int64_t at) {
+    if (t->writer[at] && t->writer[at] != E->here.point)
+        run_fail(E, "an element of '%s' is read that another tile of this kernel stores",
+                 t->t->name);
+}
+
 // An input's element, the index clamped into the tensor; an empty tensor reads as 0.
 static ExValue load(void *ctx, const Ex *e, const int32_t *index) {
     Eval *E = ctx;
@@ -117,6 +123,8 @@ static ExValue load(void *ctx, const Ex *e, const int32_t *index) {
                      (long long)i, (long long)last);
         at = at * t->extent[d] + (i < 0 ? 0 : i > last ? last : i);
     }
+    if (t->t->role == TENSOR_WORK) check_written(E, t, at);
+    if (e->type == EX_I32 && isnan(t->data[at])) return to_ex(e->type, -1); // nobody stored it
     return to_ex(e->type, narrow(E, t->t->dtype, t->data[at]));
 }
 
@@ -172,9 +180,7 @@ static int64_t address(const Eval *E, const Access *a) {
 static double fetch(Eval *E, const Access *a) {
     int64_t at = address(E, a);
     if (at < 0) return 0;
-    if (a->t->writer[at] && a->t->writer[at] != E->here.point)
-        run_fail(E, "an element of '%s' is read that another tile of this kernel stores",
-                 a->t->t->name);
+    check_written(E, a->t, at);
     return a->t->data[at];
 }
 
@@ -183,6 +189,16 @@ void run_load(Eval *E, const TileOp *op) {
     Access a = access(E, op);
     for (bool more = first(E, v->axis, v->rank); more; more = next(E, v->axis, v->rank))
         set(E, v, fetch(E, &a));
+}
+
+static void put(Eval *E, const Access *a, int64_t at, double x) {
+    if (a->op->add)
+        x += a->t->data[at];
+    else if (a->t->writer[at] && a->t->writer[at] != E->here.point)
+        run_fail(E, "an element of '%s' is stored by two tiles", a->t->t->name);
+    else
+        a->t->writer[at] = E->here.point;
+    a->t->data[at] = narrow(E, a->t->t->dtype, x);
 }
 
 void run_store(Eval *E, const TileOp *op) {
@@ -195,15 +211,25 @@ void run_store(Eval *E, const TileOp *op) {
     for (bool more = first(E, v->axis, v->rank); more; more = next(E, v->axis, v->rank)) {
         int64_t at = address(E, &a);
         if (at < 0) continue;
-        double x = get(E, v);
-        if (op->add)
-            x += a.t->data[at];
-        else if (a.t->writer[at] && a.t->writer[at] != E->here.point)
-            run_fail(E, "an element of '%s' is stored by two tiles", a.t->t->name);
-        else
-            a.t->writer[at] = E->here.point;
-        a.t->data[at] = narrow(E, a.t->t->dtype, x);
+        put(E, &a, at, get(E, v));
     }
+}
+
+// The count of what came before is the number of the element at hand.
+void run_append(Eval *E, const TileOp *op) {
+    const TileValue *x = op->args.data[0], *take = op->args.data[1];
+    RunSlot *count = &E->slots[op->args.data[2]->id];
+    double before = count->data[0];
+    for (bool more = first(E, x->axis, 1); more && !E->failed; more = next(E, x->axis, 1)) {
+        if (get(E, take) == 0) continue;
+        Access a = access(E, op);
+        int64_t at = address(E, &a);
+        if (at < 0) return run_fail(E, "an element goes outside of '%s'", a.t->t->name);
+        put(E, &a, at, get(E, x));
+        count->data[0]++;
+    }
+    set(E, op->results.data[0], count->data[0]);
+    count->data[0] = before;
 }
 
 // A tensor's tile, into a stage of a buffer or pipe.
@@ -224,7 +250,7 @@ static double reduce(Eval *E, const TileResult *r) {
     uint8_t axis = (uint8_t)r->reduce_axis;
     double x = r->reduce == EX_ROWSUM ? 0 : r->reduce == EX_ROWMAX ? -INFINITY : INFINITY;
     for (bool more = first(E, &axis, 1); more; more = next(E, &axis, 1)) {
-        double y = run_ex(E, r->body).f;
+        double y = from_ex(r->body->type, run_ex(E, r->body));
         x = r->reduce == EX_ROWSUM   ? add(E, x, y)
             : r->reduce == EX_ROWMAX ? fmax(x, y)
                                      : fmin(x, y);

@@ -327,6 +327,7 @@ static Flow run_op(Eval *E, const TileOp *op) {
         run_map(E, op);
         if (op->waits) land(E, op->pending);
         break;
+    case TILE_APPEND: run_append(E, op); break;
     case TILE_MMA: run_product(E, op); break;
     case TILE_COPY: run_copy(E, op); break;
     case TILE_VIEW: run_view(E, op); return DONE;

@@ -313,6 +313,16 @@ static bool parse_store(Parse *P, TileOp *op) {
     return (!take(P, "through") || take_arg(P, op)) && take_when(P, op);
 }
 
+static bool parse_append(Parse *P, TileOp *op) {
+    if (!take_arg(P, op) || !expect(P, "when") || !take_arg(P, op) || !expect(P, "after") ||
+        !take_arg(P, op) || !expect(P, "->"))
+        return false;
+    P->names = tile_names(P->scratch, P->p, P->k, op);
+    bool ok = take_access(P, op);
+    set_names(P);
+    return ok;
+}
+
 static bool parse_out(Parse *P, TileResult *r) {
     static const ExOp reductions[] = {EX_ROWMAX, EX_ROWMIN, EX_ROWSUM};
     *r = (TileResult){.reduce = EX_CONST};
@@ -411,6 +421,7 @@ static bool parse_kind(Parse *P, TileOp *op) {
     case TILE_LOAD: return take_access(P, op);
     case TILE_STORE: return parse_store(P, op);
     case TILE_MAP: return parse_map(P, op);
+    case TILE_APPEND: return parse_append(P, op);
     case TILE_MMA: op->async = take(P, "async"); return take_args(P, op);
     case TILE_LOOP: return parse_loop(P, op);
     case TILE_YIELD: skip(P); return *P->s != '%' || take_args(P, op);
@@ -626,6 +637,8 @@ static bool parse_tensor(Parse *P) {
     if (t.role == TENSOR_INPUT) {
         if (t.index != p->inputs.n)
             return fail(P, "input %d stands where %d is due", t.index, p->inputs.n);
+        VEC_PUSH(P->arena, &p->inputs, p->tensors.n);
+    } else if (t.role == TENSOR_WORK && t.dtype == DT_I32) { // an expression may read it
         VEC_PUSH(P->arena, &p->inputs, p->tensors.n);
     }
     VEC_PUSH(P->arena, &p->tensors, t);

@@ -94,6 +94,7 @@ ExValue run_ex(Eval *E, const Ex *e);
 // What computes: LOAD, STORE, MAP, MMA, and the copying part of FILL and COPY.
 void run_load(Eval *E, const TileOp *op);
 void run_store(Eval *E, const TileOp *op);
+void run_append(Eval *E, const TileOp *op);
 void run_map(Eval *E, const TileOp *op);
 void run_mma(Eval *E, const TileOp *op);
 void run_fetch(Eval *E, const TileOp *op, const TileValue *buffer, double *to);

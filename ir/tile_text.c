@@ -293,6 +293,17 @@ static void fill(Out *o, const TileOp *op) {
     when(o, op);
 }
 
+// "append %x when %c after %n -> list[b, (2 + %n)]"
+static void append(Out *o, const TileOp *op) {
+    static const char *const words[] = {" ", " when ", " after "};
+    for (int i = 0; i < op->args.n; i++) use(o, i < 3 ? words[i] : " ", op->args.data[i]);
+    text_puts(o->text, " ->");
+    ExNames outer = o->names;
+    o->names = tile_names(o->scratch, o->p, o->k, op);
+    access(o, op);
+    o->names = outer;
+}
+
 static void buffer(Out *o, const TileOp *op) {
     if (op->args.n) use(o, " ", op->args.data[0]);
     ex(o, "[", op->stage);
@@ -311,6 +322,7 @@ static void operation(Out *o, const TileOp *op) {
     case TILE_LOAD: access(o, op); break;
     case TILE_STORE: store(o, op); break;
     case TILE_MAP: map(o, op); break;
+    case TILE_APPEND: append(o, op); break;
     case TILE_MMA:
     case TILE_YIELD: uses(o, op, 0); break;
     case TILE_LOOP: loop(o, op); break;

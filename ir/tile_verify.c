@@ -349,13 +349,43 @@ static bool check_store(Verify *V) {
                        dtype_name(t->dtype));
 }
 
+// Where an element goes is said for each: its number is operand 2.
+static bool check_places(Verify *V) {
+    const TileOp *op = V->op;
+    if (op->tensor < 0 || op->tensor >= V->p->tensors.n)
+        return verify_fail(V, "there is no tensor %d", op->tensor);
+    const TileTensor *t = &V->p->tensors.data[op->tensor];
+    Scope s = verify_scope(V, "a coordinate");
+    s.syms |= 1u << SYM_PARAM;
+    if (t->role != TENSOR_WORK || t->dtype != DT_I32)
+        return verify_fail(V, "'%s' is no i32 workspace", t->name);
+    for (int d = 0; d < t->rank; d++) {
+        if (op->coord[d].axis >= 0) return verify_fail(V, "a coordinate along an axis");
+        if (!verify_ex(V, op->coord[d].at, EX_I32, &s)) return false;
+    }
+    return true;
+}
+
+static bool check_append(Verify *V) {
+    if (!verify_counts(V, 1, 3, 3)) return false;
+    const TileValue *x = V->op->args.data[0], *take = V->op->args.data[1], *n = V->op->args.data[2],
+                    *v = V->op->results.data[0];
+    if (x->dtype != DT_I32 || x->rank != 1)
+        return verify_fail(V, "%%%s is not i32 along one axis", x->name);
+    if (take->dtype != DT_BOOL || take->rank != 1 || take->axis[0] != x->axis[0])
+        return verify_fail(V, "%%%s does not say of each of %%%s whether", take->name, x->name);
+    if (n->dtype != DT_I32 || n->rank != 0 || !verify_same_type(n, v))
+        return verify_fail(V, "%%%s or %%%s is no count", n->name, v->name);
+    return check_places(V);
+}
+
 static bool check_out(Verify *V, int i, unsigned *reached) {
     const TileOp *op = V->op;
     const TileResult *r = &op->outs.data[i];
     const TileValue *v = op->results.data[i];
     Scope s = {.what = arena_printf(V->scratch, "the body of %%%s", v->name),
                .syms = 1u << SYM_PARAM | 1u << SYM_POS | 1u << SYM_B | 1u << SYM_H |
-                       1u << SYM_SIZE | 1u << SYM_SCALAR | 1u << SYM_MASK,
+                       1u << SYM_SIZE | 1u << SYM_SCALAR | 1u << SYM_TILE | 1u << SYM_MASK,
                .sizes = V->p->sizes.n,
                .loads = true,
                .naxes = v->rank,
@@ -373,8 +403,8 @@ static bool check_out(Verify *V, int i, unsigned *reached) {
             return verify_fail(V, "%%%s is reduced over an axis that the map is not over", v->name);
         if (tile_has_axis(v, r->reduce_axis))
             return verify_fail(V, "%%%s has the axis that it is reduced over", v->name);
-        if (dtype_reads(v->dtype) != EX_F32)
-            return verify_fail(V, "%%%s is a reduction and not a float", v->name);
+        if (dtype_reads(v->dtype) == EX_BOOL)
+            return verify_fail(V, "%%%s is a reduction and not a number", v->name);
         s.axes[s.naxes++] = (uint8_t)r->reduce_axis;
         *reached |= 1u << r->reduce_axis;
     }
@@ -571,6 +601,7 @@ static bool check_kind(Verify *V) {
     case TILE_LOAD: return check_load(V);
     case TILE_STORE: return check_store(V);
     case TILE_MAP: return check_map(V);
+    case TILE_APPEND: return check_append(V);
     case TILE_MMA: return check_mma(V);
     case TILE_LOOP: return check_loop(V);
     case TILE_YIELD: return check_yield(V);
@@ -785,9 +816,11 @@ static bool check_tensor(Verify *V, int i) {
 
 static bool check_inputs(Verify *V) {
     for (int i = 0; i < V->p->inputs.n; i++) {
-        int t = V->p->inputs.data[i];
-        if (t < 0 || t >= V->p->tensors.n || V->p->tensors.data[t].role != TENSOR_INPUT ||
-            V->p->tensors.data[t].index != i)
+        int at = V->p->inputs.data[i];
+        bool known = at >= 0 && at < V->p->tensors.n;
+        const TileTensor *t = known ? &V->p->tensors.data[at] : NULL;
+        bool input = known && t->role == TENSOR_INPUT && t->index == i;
+        if (!input && !(known && t->role == TENSOR_WORK && t->dtype == DT_I32))
             return verify_fail(V, "input %d is no tensor of that number", i);
     }
     return true;

@@ -82,6 +82,15 @@ static void causal_relu(Row *r) {
     for (int j = 0; j < r->n; j++) r->s[j] = causal(r, j) ? fmax(r->s[j] * 0.5, 0) : 0;
 }
 
+static void documents(Row *r) {
+    const double *doc = r->c->d->tensor[tensor_named(r->c->p, "doc")] + (int64_t)r->b * r->n;
+    int i = r->i + sizes(r)[SIZE_Q_OFFSET];
+    for (int j = 0; j < r->n; j++) {
+        bool in = causal(r, j) && doc[i < r->n ? i : r->n - 1] == doc[j];
+        r->s[j] = in ? fmax(r->s[j] * 0.5, 0) : 0;
+    }
+}
+
 static void above_mean(Row *r) {
     double sum = 0;
     for (int j = 0; j < r->n; j++) sum += r->s[j];
@@ -92,8 +101,11 @@ typedef struct Reference {
     const char *name;
     void (*weights)(Row *r);
 } Reference;
-static const Reference references[] = {
-    {"softmax", softmax}, {"relu", relu}, {"causal_relu", causal_relu}, {"above_mean", above_mean}};
+static const Reference references[] = {{"softmax", softmax},
+                                       {"relu", relu},
+                                       {"causal_relu", causal_relu},
+                                       {"above_mean", above_mean},
+                                       {"documents", documents}};
 
 static void check_against(const Case *c, const char *name, double bound, const char *file) {
     const int32_t *z = c->d->size;
