@@ -11,7 +11,7 @@
 
 typedef struct Used {
     Cg *cg;
-    bool *tensor, *size, *scalar;
+    bool *tensor, *size, *scalar, *stored;
     ExMemo seen; // expressions that were walked already
     bool mask;
 } Used;
@@ -46,7 +46,9 @@ static void use_expr(Used *u, const Ex *e) {
 static void use_block(Used *u, const TileBlock *b) {
     for (const TileOp *op = b->first; op; op = op->next) {
         bool copied = op->kind == TILE_FILL; // by its tensor map
-        if (op->kind == TILE_LOAD || op->kind == TILE_STORE || op->kind == TILE_COPY || copied) {
+        bool stores = op->kind == TILE_STORE || op->kind == TILE_APPEND;
+        if (stores) u->stored[op->tensor] = true;
+        if (op->kind == TILE_LOAD || op->kind == TILE_COPY || stores || copied) {
             const TileTensor *t = &u->cg->p->tensors.data[op->tensor];
             if (!copied) use_tensor(u, op->tensor);
             for (int d = 0; d < t->rank; d++) use_expr(u, t->extent[d]);
@@ -69,6 +71,7 @@ void cg_collect_args(Cg *cg) {
     const TileProgram *p = cg->p;
     Used u = {.cg = cg};
     u.tensor = ARENA_ARRAY(cg->arena, bool, p->tensors.n + 1);
+    u.stored = cg->stored = ARENA_ARRAY(cg->arena, bool, p->tensors.n + 1);
     u.size = ARENA_ARRAY(cg->arena, bool, p->sizes.n + 1);
     u.scalar = ARENA_ARRAY(cg->arena, bool, p->inputs.n + 1);
     for (int i = 0; i < cg->k->ngrid; i++) use_expr(&u, cg->k->grid[i].count);

@@ -137,6 +137,7 @@ struct Cg {
     Blk entry;                // allocas and arguments go here
     VEC(CgArg) args;          // complete before begin_kernel
     VEC(CgMap) maps;          // of the tensor maps among them
+    bool *stored;             // by tensor: the kernel stores to it
     Val *arg;                 // by slot; NULL until asked for
     Val *input;               // by tensor, likewise
     CgValue *value;           // by TileValue.id
@@ -163,6 +164,7 @@ void cg_struct_asm(Cg *cg, Ty *results, int nresults, Val *args, int n, const ch
 Ty cg_dtype(Cg *cg, Dtype t); // in memory
 Val cg_fast(
     Val v); // contract, where the value takes flags: what f32 arithmetic of the language allows
+void cg_invariant(Cg *cg, Val load); // nobody stores there while the kernel runs
 int cg_lanes(Val v);                                // elements of a vector; 1 for a scalar
 Ty cg_vector(Ty t, int lanes);                      // t itself for one lane
 Val cg_widen(Cg *cg, Val v, int lanes);             // a splat unless v is a vector already

@@ -282,6 +282,7 @@ static Val load_at(Cg *cg, int tensor, Val lead, Val last) {
     int n = lead && cg_lanes(lead) > 1 ? cg_lanes(lead) : last ? cg_lanes(last) : 1;
     if (n == 1) {
         v = LLVMBuildLoad2(cg->b, t, p, "");
+        if (!cg->stored[tensor] && cg->target->kind != KIND_HOST) cg_invariant(cg, v);
     } else {
         Ty types[] = {cg_vector(t, n), LLVMTypeOf(p)};
         Val ones = LLVMConstAllOnes(cg_vector(cg->i1, n));

@@ -401,6 +401,7 @@ static void host_op(Cg *cg, const TileOp *op) {
     case TILE_TILES:
     case TILE_AT:
     case TILE_MMA_WAIT:
+    case TILE_APPEND:
     case TILE_TURN:
     case TILE_KIND_COUNT: break;
     }

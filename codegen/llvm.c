@@ -137,3 +137,9 @@ Val cg_fast(Val v) {
         LLVMSetFastMathFlags(v, LLVMFastMathAllowContract);
     return v;
 }
+
+void cg_invariant(Cg *cg, Val load) {
+    unsigned kind = LLVMGetMDKindIDInContext(cg->c, "invariant.load", 14);
+    LLVMMetadataRef none = LLVMMDNodeInContext2(cg->c, NULL, 0);
+    LLVMSetMetadata(load, kind, LLVMMetadataAsValue(cg->c, none));
+}

@@ -99,9 +99,8 @@ static void make_function(Cg *cg) {
     cg_attribute(cg, cg->fn, "denormal-fp-math-f32", "preserve-sign,preserve-sign");
     for (int i = 0; i < cg->args.n; i++) {
         if (cg->args.data[i].kind != CG_ARG_POINTER) continue;
-        const TileTensor *t = &cg->p->tensors.data[cg->args.data[i].index];
         cg_param_attribute(cg, cg->fn, i, "noalias", 0);
-        if (t->role != TENSOR_O && t->role != TENSOR_EMIT && t->role != TENSOR_WORK)
+        if (!cg->stored[cg->args.data[i].index])
             cg_param_attribute(cg, cg->fn, i, "readonly", 0);
     }
     map_attributes(cg);
@@ -133,14 +132,17 @@ static void special_registers(Cg *cg) {
 
 static void nv_begin(Cg *cg) {
     NvState *s = cg->state = ARENA_NEW(cg->arena, NvState);
-    s->row_axis = nv_row_axis(cg->k);
-    s->warps = cg->k->schedule.warps;
+    bool lanes = nv_has_lanes(cg->k);
+    s->row_axis = lanes ? -1 : nv_row_axis(cg->k);
+    s->warps = lanes ? 1 : cg->k->schedule.warps;
     int rows = s->row_axis < 0 ? 0 : cg->k->axes[s->row_axis].extent;
     assert(s->warps > 0 && rows % (16 * s->warps) == 0 && "scheduled for this target");
     s->mt = rows / (16 * s->warps);
     s->offset = ARENA_ARRAY(cg->arena, int, cg->k->nvalues + 1);
     if (nv90_has_roles(cg->k)) {
         nv90_prepare(cg);
+    } else if (lanes) {
+        cg->launch.threads = NV_WARP;
     } else {
         cg->launch.shared = nv_shared_layout(cg->k, s->offset);
         cg->launch.threads = s->warps * NV_WARP;
@@ -211,6 +213,7 @@ static void plain_op(Cg *cg, const TileOp *op) {
     case TILE_TILES:
     case TILE_AT:
     case TILE_MMA_WAIT:
+    case TILE_APPEND:
     case TILE_TURN:
     case TILE_KIND_COUNT: break;
     }
@@ -220,6 +223,10 @@ static void plain_op(Cg *cg, const TileOp *op) {
 static void nv_op(Cg *cg, const TileOp *op) {
     if (nv_state(cg)->roles) {
         nv90_op(cg, op);
+        return;
+    }
+    if (nv_has_lanes(cg->k)) {
+        nv_lanes_op(cg, op);
         return;
     }
     if (!nv_skip_before(cg, op)) plain_op(cg, op);

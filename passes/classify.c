@@ -4,7 +4,7 @@
 // Out: each such loop is two, over one common sequence of tiles: first the partial ones, with the
 // kernel's mask where SYM_MASK stood, then those where every pair takes part, with none. Tiles
 // without a pair are never visited where the mask can be solved (solve.c), else skipped by `where`
-// (mask.c). Holds afterwards: no SYM_MASK in a body; loads of inputs that cannot leave their tensor
+// (mask.c), or, where the target makes lists of tiles (tilemap.c), not on the list. Holds afterwards: no SYM_MASK in a body; loads of inputs that cannot leave their tensor
 // are marked so.
 //
 //     loop N from 0 to ceil(Sk / 64) { select(mask, ...) }              causal, tiles of 64 keys
@@ -17,6 +17,7 @@
 // taken longest first.
 #include "mask.h"
 #include "rewrite.h"
+#include "tilemap.h"
 
 #include "simplify_rules.h"
 
@@ -29,6 +30,7 @@ typedef struct Classify {
     TileOp *loop;
     int q_axis, k_axis; // bound by the grid; the loop's
     RangeCtx range;
+    TileMapLists *lists; // of the kernel's mask, once they are made
 } Classify;
 
 static const Ex *num(Classify *c, int64_t v) { return ex_i32(c->x, (int32_t)v); }
@@ -61,8 +63,8 @@ static int fixed_axis(const TileKernel *k) {
 typedef struct Tiles { // lo <= flo <= fhi <= hi, tile indices; [lo, hi) is visited, [flo, fhi) is
                        // full
     const Ex *lo, *hi, *flo, *fhi;
-    bool full;       // there may be full tiles
-    const Ex *where; // of the partial tiles, over TILE(k_axis); NULL: all of them have a pair
+    bool full;  // there may be full tiles
+    bool exact; // all of them have a pair
 } Tiles;
 
 static const Ex *clamp(Classify *c, const Ex *e, const Ex *lo, const Ex *hi) {
@@ -134,7 +136,7 @@ static Tiles tiles_of(Classify *c, KeySet *hull) {
         t.flo = simp_select(c->x, ok, t.flo, t.lo);
         t.fhi = simp_select(c->x, ok, t.fhi, t.flo);
     }
-    if (!hull->exact) t.where = where_of(c, mask);
+    t.exact = hull->exact;
     return t;
 }
 
@@ -161,27 +163,19 @@ static void expand_body(TileOp *loop, Expand *m) {
         tile_map_exprs(op, expand, m);
 }
 
-// The partial loop: from the upper end down to the full ones, then those below them.
-static void make_partial(Classify *c, const Tiles *t, const Ex *above, const Ex *partial) {
+static void make_partial(Classify *c, const Ex *index, const Ex *where) {
     TileOp *loop = c->loop;
-    const Ex *step = ex_symbol(c->x, SYM_STEP);
-    const Ex *down = op2(c, EX_SUB, op2(c, EX_SUB, t->hi, num(c, 1)), step);
-    loop->index = down;
-    if (above != partial) {
-        const Ex *up = op2(c, EX_ADD, t->lo, op2(c, EX_SUB, step, above));
-        loop->index = simp_select(c->x, op2(c, EX_LT, step, above), down, up);
-    }
+    loop->index = index;
     loop->tiles = CLASS_PARTIAL;
-    if (t->where)
-        loop->where = ex_simplify(c->x, ex_subst(c->x, t->where, SYM_TILE, c->k_axis, loop->index));
+    if (where) loop->where = ex_simplify(c->x, ex_subst(c->x, where, SYM_TILE, c->k_axis, index));
     Expand m = {c->x, ex_simplify(c->x, c->k->mask)};
     expand_body(loop, &m);
 }
 
-// The full loop goes on from where the partial one ends, with what that leaves.
-static void make_full(Classify *c, TileOp *full, const Tiles *t, const Ex *from) {
+// The full loop goes on with what the partial one leaves.
+static void make_full(Classify *c, TileOp *full, const Ex *index) {
     TileOp *loop = c->loop;
-    full->index = op2(c, EX_ADD, t->flo, op2(c, EX_SUB, ex_symbol(c->x, SYM_STEP), from));
+    full->index = index;
     full->tiles = CLASS_FULL;
     Expand m = {c->x, ex_bool(c->x, true)};
     expand_body(full, &m);
@@ -216,15 +210,42 @@ static void order_tiles(Classify *c, const KeySet *hull) {
     }
 }
 
+// The steps of a list that the device makes: the partial tiles, then the full ones. Parts of a row
+// have few queries, for which making lists takes longer than the steps that they save.
+static bool follow_list(Classify *c, const Tiles *t) {
+    TileMapQuery q = {c->p,  c->k,      ex_simplify(c->x, c->k->mask), c->q_axis, c->k_axis, t->lo,
+                      t->hi, c->range.q};
+    if (t->exact || pass_split_axis(c->p, c->k) >= 0) return false;
+    if (!target_get(c->p->target)->tile_maps) return false;
+    if (!c->lists->tile && !pass_tile_map(&q, c->lists)) return false;
+    TileOp *full = c->lists->full ? tile_clone(c->p, c->k, c->loop, NULL, NULL) : NULL;
+    make_partial(c, c->lists->tile, NULL);
+    if (full) make_full(c, full, c->lists->tile);
+    share_steps(c, full, c->lists->partial, c->lists->all);
+    return true;
+}
+
+// The partial tiles from the upper end down to the full ones, then those below them.
+static const Ex *partial_index(Classify *c, const Tiles *t, const Ex *above, const Ex *partial) {
+    const Ex *step = ex_symbol(c->x, SYM_STEP);
+    const Ex *down = op2(c, EX_SUB, op2(c, EX_SUB, t->hi, num(c, 1)), step);
+    if (above == partial) return down;
+    const Ex *up = op2(c, EX_ADD, t->lo, op2(c, EX_SUB, step, above));
+    return simp_select(c->x, op2(c, EX_LT, step, above), down, up);
+}
+
 static void split_loop(Classify *c) {
     KeySet hull;
     Tiles t = tiles_of(c, &hull);
     order_tiles(c, &hull);
+    if (follow_list(c, &t)) return;
     const Ex *above = op2(c, EX_SUB, t.hi, t.fhi);
     const Ex *partial = op2(c, EX_ADD, above, op2(c, EX_SUB, t.flo, t.lo));
+    const Ex *where = t.exact ? NULL : where_of(c, ex_simplify(c->x, c->k->mask));
+    const Ex *step = op2(c, EX_SUB, ex_symbol(c->x, SYM_STEP), partial);
     TileOp *full = t.full ? tile_clone(c->p, c->k, c->loop, NULL, NULL) : NULL;
-    make_partial(c, &t, above, partial);
-    if (full) make_full(c, full, &t, partial);
+    make_partial(c, partial_index(c, &t, above, partial), where);
+    if (full) make_full(c, full, op2(c, EX_ADD, t.flo, step));
     share_steps(c, full, partial, op2(c, EX_ADD, partial, op2(c, EX_SUB, t.fhi, t.flo)));
 }
 
@@ -247,18 +268,20 @@ static bool is_masked(const TileOp *loop) {
 
 static void classify_kernel(TileProgram *p, TileKernel *k) {
     int q_axis = fixed_axis(k);
+    TileMapLists lists = {0};
     for (TileOp *op = k->body.first, *next; op; op = next) {
         next = op->next;
         if (op->kind != TILE_LOOP || op->tiles != CLASS_ANY || op->axis == q_axis) continue;
         if (q_axis < 0 || !is_masked(op)) continue;
         Classify c = {
             .p = p, .k = k, .x = p->pool, .loop = op, .q_axis = q_axis, .k_axis = op->axis};
+        c.lists = &lists;
         split_loop(&c);
     }
 }
 
 void pass_classify(TileProgram *p) {
-    for (int i = 0; i < p->kernels.n; i++) {
+    for (int i = 0, n = p->kernels.n; i < n; i++) { // lists are made by kernels behind these
         classify_kernel(p, p->kernels.data[i]);
         pass_prove_inside(p, p->kernels.data[i]);
     }

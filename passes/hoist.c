@@ -18,6 +18,7 @@
 // that moves out of a select is harmless: its index is clamped into the tensor.
 #include "passes.h"
 #include "rewrite.h"
+#include "tilemap.h"
 
 #include <assert.h>
 
@@ -208,6 +209,7 @@ static void hoist_kernel(TileProgram *p, TileKernel *k) {
 }
 
 void pass_hoist(TileProgram *p) {
-    for (int i = 0; i < p->kernels.n; i++) hoist_kernel(p, p->kernels.data[i]);
+    for (int i = 0; i < p->kernels.n; i++)
+        if (!pass_is_lanes(p, p->kernels.data[i])) hoist_kernel(p, p->kernels.data[i]);
     pass_tidy(p);
 }

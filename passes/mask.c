@@ -242,9 +242,17 @@ static const Ex *some_same(Some *m, const Ex *a, const Ex *b, bool same) {
                   some_of_two(m, a, false, b, !same));
 }
 
+// A bool that a name stands for: its least and greatest value are 0 or 1.
+static const Ex *some_named(Some *m, const Ex *e, bool want) {
+    bool known = e->sym == SYM_LET && e->index < m->c->nlets;
+    const Ex *at = known ? want ? m->c->lets[e->index].hi : m->c->lets[e->index].lo : NULL;
+    return at ? simp_2(m->p, want ? EX_NE : EX_EQ, at, ex_i32(m->p, 0)) : truth(m, true);
+}
+
 static const Ex *some_varying(Some *m, const Ex *e, bool want) {
     ExPool *p = m->p;
     switch ((int)e->op) {
+    case EX_SYM: return some_named(m, e, want);
     case EX_NOT: return some(m, e->args[0], !want);
     case EX_AND:
     case EX_OR:
@@ -275,18 +283,23 @@ static const Ex *some(Some *m, const Ex *e, bool want) {
     return e;
 }
 
+MaskBounds pass_mask_bounds_in(RangeCtx *c, const Ex *mask) {
+    ExPool *p = c->pool;
+    mask = ex_simplify(p, mask);
+    Some m = {.c = c, .p = p, .budget = MASK_BUDGET};
+    const Ex *may = some(&m, mask, true);
+    m.budget = MASK_BUDGET;
+    const Ex *must = simp_1(p, EX_NOT, some(&m, mask, false));
+    if (c->guard) {
+        may = simp_2(p, EX_OR, simp_1(p, EX_NOT, c->guard), may);
+        must = simp_2(p, EX_AND, c->guard, must);
+    }
+    return (MaskBounds){ex_simplify(p, may), ex_simplify(p, must)};
+}
+
 MaskBounds pass_mask_bounds(ExPool *p, const Ex *mask, int q_axis, int k_axis, const Ex *q0,
                             const Ex *q1, const Ex *k0, const Ex *k1) {
     RangeCtx c;
     range_init(&c, p, q_axis, k_axis, q0, q1, k0, k1);
-    mask = ex_simplify(p, mask);
-    Some m = {.c = &c, .p = p, .budget = MASK_BUDGET};
-    const Ex *may = some(&m, mask, true);
-    m.budget = MASK_BUDGET;
-    const Ex *must = simp_1(p, EX_NOT, some(&m, mask, false));
-    if (c.guard) {
-        may = simp_2(p, EX_OR, simp_1(p, EX_NOT, c.guard), may);
-        must = simp_2(p, EX_AND, c.guard, must);
-    }
-    return (MaskBounds){ex_simplify(p, may), ex_simplify(p, must)};
+    return pass_mask_bounds_in(&c, mask);
 }

@@ -9,6 +9,9 @@
 // d != 0 where *differs. False: not a comparison of i32. d may be not ok.
 bool mask_atom(RangeCtx *c, const Ex *e, bool want, Linear *d, bool *equal, bool *differs);
 
+// As pass_mask_bounds, of the rectangle that *c was set up with.
+MaskBounds pass_mask_bounds_in(RangeCtx *c, const Ex *mask);
+
 // Positions along k, as an interval. NULL: no bound on that side.
 typedef struct KeySet {
     const Ex *lo, *hi;

@@ -38,7 +38,8 @@ bool range_uses(const Ex *e, int axis) {
 
 // Anything that is bound per element counts: another axis' position, an operand of a map.
 static bool varies_itself(const Ex *e) {
-    return e->op == EX_SYM && (e->sym == SYM_POS || e->sym == SYM_PARAM || e->sym == SYM_MASK);
+    return e->op == EX_SYM &&
+           (e->sym == SYM_POS || e->sym == SYM_PARAM || e->sym == SYM_MASK || e->sym == SYM_LET);
 }
 
 bool range_varies(RangeCtx *c, const Ex *e) {
@@ -180,10 +181,10 @@ static Range point_of_symbol(const Ex *e) {
 // A leaf about which nothing is known takes part in arithmetic only under the guard that it is not
 // huge.
 static Range tamed(RangeCtx *c, Range r) {
-    if (!is_point(r) || (r.nlo > INT32_MIN && r.nhi < INT32_MAX)) return r;
+    if (!r.lo || !r.hi || (r.nlo > INT32_MIN && r.nhi < INT32_MAX)) return r;
     ExPool *p = c->pool;
     const Ex *most = num(p, RANGE_SCALAR), *least = num(p, -RANGE_SCALAR);
-    const Ex *ok = simp_2(p, EX_AND, simp_2(p, EX_LE, least, r.lo), simp_2(p, EX_LE, r.lo, most));
+    const Ex *ok = simp_2(p, EX_AND, simp_2(p, EX_LE, least, r.lo), simp_2(p, EX_LE, r.hi, most));
     c->guard = c->guard ? simp_2(p, EX_AND, c->guard, ok) : ok;
     return (Range){r.lo, r.hi, -RANGE_SCALAR, RANGE_SCALAR};
 }
@@ -239,6 +240,7 @@ static Range range_varying(RangeCtx *c, const Ex *e) {
     case EX_SYM:
         if (e->sym == SYM_POS && e->index == c->q_axis) return c->q;
         if (e->sym == SYM_POS && e->index == c->k_axis) return c->k;
+        if (e->sym == SYM_LET && e->index < c->nlets) return c->lets[e->index];
         return unknown();
     case EX_ADD: return range_add(c, range_arg(c, e, 0), range_arg(c, e, 1));
     case EX_SUB: return range_add(c, range_arg(c, e, 0), range_neg(c, range_arg(c, e, 1)));

@@ -43,6 +43,8 @@ typedef struct RangeCtx {
     int q_axis, k_axis;
     Range q, k;      // of POS(q_axis), POS(k_axis)
     const Ex *guard; // NULL: nothing was assumed
+    const struct Range *lets; // of SYM_LET, by number
+    int nlets;
     int depth;       // of the recursion: a longer chain of operators is unknown
     ExMemo varies;   // expression -> whether it depends on a position
     ExMemo ranges;   // -> Range

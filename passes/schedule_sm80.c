@@ -21,6 +21,7 @@
 #include "knobs.h"
 #include "rewrite.h"
 #include "schedule.h"
+#include "tilemap.h"
 
 #include <assert.h>
 #include <string.h>
@@ -469,6 +470,12 @@ static void schedule_kernel(TileProgram *p, TileKernel *k) {
 
 bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
     (void)o, (void)diags;
-    for (int i = 0; i < p->kernels.n; i++) schedule_kernel(p, p->kernels.data[i]);
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileKernel *k = p->kernels.data[i];
+        if (pass_is_lanes(p, k))
+            pass_schedule_lanes(k);
+        else
+            schedule_kernel(p, k);
+    }
     return true;
 }

@@ -135,7 +135,9 @@ static TileProgram *mask_program(Arena *a, const char *mask, Variant **v) {
     const char *text = arena_printf(a,
                                     "attention m { dim D = 4; input len: i32[B]; input win: "
                                     "i32[H]; input limit: i32; input huge: i32[B];"
-                                    "input doc: i32[B, Sq]; input doc2: i32[B, Sk]; score(q, k) = "
+                                    "input doc: i32[B, Sq]; input doc2: i32[B, Sk]; input grow: "
+                                    "i32[100]; input len2: i32[B, 90]; input keep: bool[6, 7]; "
+                                    "input ok: bool[Sk]; score(q, k) = "
                                     "dot(q, k); mask(b, h, q, k) = %s; normalize(s) = s; }",
                                     mask);
     const Stream *s = pu_stream(a, "mask.attn", text, 4, v);
@@ -149,6 +151,9 @@ static TileData *mask_data(Arena *a, const TileProgram *p, int sq, int sk, int o
     double *huge = x->tensor[p->inputs.data[3]]; // near both ends of i32
     if (b > 0) huge[0] = 2147483600.0;
     if (b > 1) huge[1] = -2147483600.0;
+    double *grow = x->tensor[p->inputs.data[6]], *len2 = x->tensor[p->inputs.data[7]];
+    for (int i = 0; i < 100; i++) grow[i] = i / 7;
+    for (int i = 0; i < 90 * b; i++) len2[i] = i * 37 % 41;
     return x;
 }
 
@@ -271,6 +276,78 @@ START_TEST(rectangles) {
 }
 END_TEST
 
+// What lists of tiles hold, besides being right for all masks: those of masks that read inputs.
+static const MaskCase listed[] = {
+    {"grow[q] == grow[k]", EXACT},
+    {"k <= q && grow[q] == grow[k]", EXACT},
+    {"grow[q] == grow[k] || k < 4", EXACT_SKIP},
+    {"grow[q] - grow[k] < 2 && grow[k] <= grow[q]", EXACT},
+    {"h == 1 ? grow[q] == grow[k] : k <= q", EXACT},
+    {"keep[q / 8, k / 8]", EXACT},
+    {"k <= q && keep[q / 5, k / 7]", CONSERVATIVE}, // together a pair may lack what each has
+    {"keep[h, k / 7] && ok[k]", CONSERVATIVE},
+    {"ok[k]", EXACT},
+    {"ok[k] && ok[q]", EXACT},
+    {"k < len2[b, q]", EXACT},
+    {"grow[len2[b, q]] == grow[len2[b, k]]", CONSERVATIVE},
+    {"keep[grow[q], k / 7]", CONSERVATIVE},
+    {"keep[q - k, k % 7]", CONSERVATIVE},
+    {"f32(grow[k]) < 2.5", EXACT},
+    {"grow[k] != grow[q]", EXACT},
+    {"grow[q] * 1000000000 <= grow[k]", CONSERVATIVE},
+    {"grow[k] == huge[b]", CONSERVATIVE},
+    {"len2[b, q] == 50", CONSERVATIVE}, // no pair at all
+};
+enum { LISTED = sizeof listed / sizeof *listed };
+
+// The lists that the program's own kernels make, and what the whole program gives with them.
+static void check_lists(const MaskCase *c, PuTiles tiles, const int *shape) {
+    Arena *a = arena_new();
+    Variant *v;
+    Diags diags;
+    diag_init(&diags, a);
+    PassOptions o = {.target = *target_get(TARGET_SM80), .dtype = DT_F32};
+    TileProgram *p = mask_program(a, c->mask, &v);
+    p->target = o.target.id;
+    pu_bind(p, tiles);
+    pass_classify(p);
+    pu_verify(p, c->mask, PU_CLASSIFIED);
+    bool is_listed = c >= listed && c < listed + LISTED;
+    ck_assert_msg(!is_listed || p->kernels.n > 1, "%s: no lists", c->mask);
+    At at = {.p = p, .x = mask_data(a, p, shape[0], shape[1], shape[2], 2, 2)};
+    bool ok = tile_eval(p, at.x, false, &diags);
+    if (!ok) diag_print(&diags, stderr);
+    ck_assert_msg(ok, "%s does not run", c->mask);
+    double error = tile_data_distance(p, at.x, p, pu_reference(a, v, p, at.x));
+    ck_assert_msg(error < 1e-5, "%s: %g off", c->mask, error);
+    int *seen = ARENA_ARRAY(a, int, 64);
+    for (at.b = 0; at.b < 2; at.b++)
+        for (at.h = 0; at.h < 2; at.h++) {
+            const unsigned char *mask = mask_matrix(a, v, &at);
+            for (int row = 0; row * tiles.m < shape[0]; row++)
+                check_row(&at, c, p->kernels.data[0], row, seen, mask);
+        }
+    arena_free(a);
+}
+
+static const int list_shapes[][3] = {
+    {17, 40, 23}, {40, 17, 0}, {33, 33, 0}, {5, 0, 0}, {9, 40, -5}};
+static const PuTiles list_tiles[] = {{8, 8}, {16, 4}, {4, 16}, {1, 3}};
+
+START_TEST(lists) {
+    for (size_t t = 0; t < sizeof list_tiles / sizeof *list_tiles; t++)
+        for (size_t s = 0; s < sizeof list_shapes / sizeof *list_shapes; s++)
+            check_lists(&listed[_i], list_tiles[t], list_shapes[s]);
+}
+END_TEST
+
+// Every other mask: right, and no less exact than without lists.
+START_TEST(lists_of_all) {
+    check_lists(&masks[_i], list_tiles[_i % 4], list_shapes[0]);
+    check_lists(&masks[_i], list_tiles[(_i + 1) % 4], list_shapes[2]);
+}
+END_TEST
+
 // Masks whose bounds say all need no test per tile.
 START_TEST(no_where) {
     static const char *const plain[] = {"true",
@@ -321,6 +398,8 @@ Suite *pass_mask_suite(void) {
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, loops, 0, MASKS);
     tcase_add_loop_test(t, rectangles, 0, MASKS);
+    tcase_add_loop_test(t, lists, 0, LISTED);
+    tcase_add_loop_test(t, lists_of_all, 0, MASKS);
     tcase_add_test(t, no_where);
     tcase_add_test(t, longest_first);
     suite_add_tcase(s, t);

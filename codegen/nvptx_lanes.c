@@ -1,0 +1,229 @@
+// nvptx_lanes.c: kernels of lanes: one warp for each tile of the grid, numbers in its threads.
+//
+// In: a kernel whose schedule has lanes: numbers, rows of 32 of them along an axis, and loops; what
+// makes lists of tiles. Out: a number is the same in all threads, of a row each thread has the
+// element of its lane. A reduction to a number is shared by the lanes, one to a row is each lane's
+// own. What such a kernel has not (products, copies, values of two axes) is refused.
+#include "codegen/nvptx.h"
+
+#include <assert.h>
+#include <math.h>
+
+enum { UNROLLED = 8 }; // elements that a lane goes through without a loop
+
+typedef struct At { // the element at hand
+    const TileOp *op;
+    Val pos[TILE_MAX_AXES]; // NULL: not over this axis
+    Val number;             // APPEND: of the element; otherwise NULL
+} At;
+
+bool nv_has_lanes(const TileKernel *k) { return k->schedule.lane_axis >= 0; }
+
+static Val refuse(Cg *cg, const TileOp *op, const char *what) {
+    diag_error(cg->diags, op->span, "a kernel of lanes has no %s on %s", what, cg->target->name);
+    return cg_i32(cg, 0);
+}
+
+// ---- elements
+
+static Val param(Cg *cg, CgElem *elem, int k) {
+    const At *at = elem->ctx;
+    if (at->number) return at->number;
+    return cg->value[at->op->args.data[k]->id].e[0];
+}
+
+static Val pos(Cg *cg, CgElem *elem, int axis) {
+    const At *at = elem->ctx;
+    (void)cg;
+    assert(at->pos[axis] && "verified");
+    return at->pos[axis];
+}
+
+static CgElem element(At *at) {
+    return (CgElem){.lanes = 1, .param = param, .pos = pos, .lane_axis = -1, .ctx = at};
+}
+
+static void set(Cg *cg, const TileValue *v, Val x) {
+    CgValue *value = &cg->value[v->id];
+    value->n = 1;
+    value->e = ARENA_ARRAY(cg->arena, Val, 1);
+    value->e[0] = x;
+}
+
+static Val lane_position(Cg *cg, int axis) {
+    Val first = LLVMBuildMul(cg->b, cg->tile[axis], cg_i32(cg, NV_WARP), "");
+    return LLVMBuildAdd(cg->b, first, nv_state(cg)->lane, "");
+}
+
+// ---- reductions
+
+static Val merge(Cg *cg, ExOp reduce, Val a, Val b) {
+    if (!a) return b;
+    Val v[] = {a, b};
+    bool is_float = LLVMTypeOf(a) == cg->f32;
+    if (reduce == EX_ROWSUM)
+        return is_float ? LLVMBuildFAdd(cg->b, a, b, "") : LLVMBuildAdd(cg->b, a, b, "");
+    if (is_float) return cg_math(cg, reduce == EX_ROWMAX ? EX_MAX : EX_MIN, v, 2);
+    const char *name = reduce == EX_ROWMAX ? "llvm.smax" : "llvm.smin";
+    return cg_intrinsic(cg, name, &cg->i32, 1, v, 2);
+}
+
+static Val identity(Cg *cg, ExOp reduce, ExType t) {
+    if (t == EX_F32) return cg_f32(cg, ex_identity(reduce));
+    return cg_i32(cg, reduce == EX_ROWSUM ? 0 : reduce == EX_ROWMAX ? INT32_MIN : INT32_MAX);
+}
+
+// Adds the element at hand to what each reduction of the map has so far.
+static void add_element(Cg *cg, At *at, Val *sum, Val in) {
+    CgElem elem = element(at);
+    for (int i = 0; i < at->op->outs.n; i++) {
+        const TileResult *out = &at->op->outs.data[i];
+        if (out->reduce == EX_CONST) continue;
+        Val x = cg_expr(cg, out->body, &elem);
+        if (in) x = LLVMBuildSelect(cg->b, in, x, identity(cg, out->reduce, out->body->type), "");
+        sum[i] = merge(cg, out->reduce, sum[i], x);
+    }
+}
+
+// To numbers: each lane takes every 32nd element.
+static void across_lanes(Cg *cg, At *at, int axis, int n, Val *sum) {
+    for (int first = 0; first < n; first += NV_WARP) {
+        Val i = LLVMBuildAdd(cg->b, nv_state(cg)->lane, cg_i32(cg, first), "");
+        bool all = first + NV_WARP <= n;
+        Val in = all ? NULL : LLVMBuildICmp(cg->b, LLVMIntSLT, i, cg_i32(cg, n), "");
+        at->pos[axis] = i;
+        add_element(cg, at, sum, in);
+    }
+    for (int i = 0; i < at->op->outs.n; i++)
+        for (int mask = NV_WARP / 2; sum[i] && mask; mask /= 2)
+            sum[i] = merge(cg, at->op->outs.data[i].reduce, sum[i], nv_shuffle(cg, sum[i], mask));
+}
+
+// To rows: each lane goes through all elements.
+static void along_lane(Cg *cg, At *at, int axis, int n, Val *sum) {
+    if (n <= UNROLLED) {
+        for (int i = 0; i < n; i++) {
+            at->pos[axis] = cg_i32(cg, i);
+            add_element(cg, at, sum, NULL);
+        }
+        return;
+    }
+    Blk pre = LLVMGetInsertBlock(cg->b), loop = cg_block(cg, "elements"),
+        done = cg_block(cg, "reduced");
+    Val *phi = ARENA_ARRAY(cg->arena, Val, at->op->outs.n);
+    LLVMBuildBr(cg->b, loop);
+    LLVMPositionBuilderAtEnd(cg->b, loop);
+    Val i = at->pos[axis] = LLVMBuildPhi(cg->b, cg->i32, "");
+    for (int o = 0; o < at->op->outs.n; o++) {
+        const TileResult *out = &at->op->outs.data[o];
+        if (out->reduce == EX_CONST) continue;
+        Val none = identity(cg, out->reduce, out->body->type);
+        phi[o] = sum[o] = LLVMBuildPhi(cg->b, LLVMTypeOf(none), "");
+        LLVMAddIncoming(phi[o], &none, &pre, 1);
+    }
+    add_element(cg, at, sum, NULL);
+    Val next = LLVMBuildAdd(cg->b, i, cg_i32(cg, 1), "");
+    Blk latch = LLVMGetInsertBlock(cg->b);
+    LLVMAddIncoming(i, (Val[]){cg_i32(cg, 0), next}, (Blk[]){pre, latch}, 2);
+    for (int o = 0; o < at->op->outs.n; o++)
+        if (phi[o]) LLVMAddIncoming(phi[o], &sum[o], &latch, 1);
+    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, n), "");
+    LLVMBuildCondBr(cg->b, more, loop, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}
+
+// ---- operations
+
+// The axis that the map's reductions go over; -1: none.
+static int reduced_axis(Cg *cg, const TileOp *op) {
+    int axis = -1;
+    for (int i = 0; i < op->outs.n; i++) {
+        const TileResult *r = &op->outs.data[i];
+        if (r->reduce == EX_CONST) continue;
+        if ((axis >= 0 && axis != r->reduce_axis) || !cg->k->axes[r->reduce_axis].whole)
+            refuse(cg, op, "such reductions");
+        axis = r->reduce_axis;
+    }
+    return axis;
+}
+
+static void map(Cg *cg, const TileOp *op) {
+    int lanes = cg->k->schedule.lane_axis, axis = reduced_axis(cg, op);
+    At at = {.op = op};
+    bool row = false;
+    for (int i = 0; i < op->naxes; i++) {
+        if (op->axes[i] == axis) continue;
+        if (op->axes[i] != lanes || cg->k->axes[lanes].extent != NV_WARP)
+            refuse(cg, op, "rows but those of 32 lanes");
+        row = true;
+        at.pos[op->axes[i]] = lane_position(cg, op->axes[i]);
+    }
+    Val *sum = ARENA_ARRAY(cg->arena, Val, op->outs.n);
+    for (int i = 0; i < op->outs.n; i++) {
+        CgElem elem = element(&at);
+        if (op->outs.data[i].reduce == EX_CONST) sum[i] = cg_expr(cg, op->outs.data[i].body, &elem);
+    }
+    Val *reduced = ARENA_ARRAY(cg->arena, Val, op->outs.n);
+    int n = axis >= 0 ? cg->k->axes[axis].size->i : 0;
+    if (axis >= 0 && row) along_lane(cg, &at, axis, n, reduced);
+    if (axis >= 0 && !row) across_lanes(cg, &at, axis, n, reduced);
+    for (int i = 0; i < op->outs.n; i++)
+        set(cg, op->results.data[i], reduced[i] ? reduced[i] : sum[i]);
+}
+
+static void store_where(Cg *cg, const TileOp *op, CgElem *elem, Val where, Val x) {
+    const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    Blk work = cg_block(cg, "store"), done = cg_block(cg, "stored");
+    Val at = cg_i64(cg, 0);
+    LLVMBuildCondBr(cg->b, where, work, done);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    for (int d = 0; d < t->rank; d++) {
+        Val i = LLVMBuildSExt(cg->b, cg_expr(cg, op->coord[d].at, elem), cg->i64, "");
+        Val step = LLVMBuildMul(cg->b, i, cg_stride(cg, op->tensor, d), "");
+        at = LLVMBuildAdd(cg->b, at, step, "");
+    }
+    Val p = LLVMBuildGEP2(cg->b, cg_dtype(cg, t->dtype), cg_pointer(cg, op->tensor), &at, 1, "");
+    LLVMBuildStore(cg->b, cg_write(cg, x, t->dtype), p);
+    LLVMBuildBr(cg->b, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}
+
+// Of a number, by the first lane.
+static void store(Cg *cg, const TileOp *op) {
+    const TileValue *v = op->args.data[0];
+    At at = {.op = op};
+    CgElem elem = element(&at);
+    if (v->rank || op->add || op->args.n > 1) {
+        refuse(cg, op, "stores but of numbers");
+        return;
+    }
+    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, nv_state(cg)->lane, cg_i32(cg, 0), "");
+    store_where(cg, op, &elem, first, cg->value[v->id].e[0]);
+}
+
+static Val count_bits(Cg *cg, Val v) { return cg_intrinsic(cg, "llvm.ctpop", &cg->i32, 1, &v, 1); }
+
+// The lanes that have one say so all at once: how many stand before is an element's number.
+static void append(Cg *cg, const TileOp *op) {
+    Val v[3];
+    for (int i = 0; i < 3; i++) v[i] = cg->value[op->args.data[i]->id].e[0];
+    Val vote[] = {cg_i32(cg, -1), v[1]};
+    Val all = cg_intrinsic(cg, "llvm.nvvm.vote.ballot.sync", NULL, 0, vote, 2);
+    Val bit = LLVMBuildShl(cg->b, cg_i32(cg, 1), nv_state(cg)->lane, "");
+    Val before = LLVMBuildAnd(cg->b, all, LLVMBuildSub(cg->b, bit, cg_i32(cg, 1), ""), "");
+    At at = {.op = op, .number = LLVMBuildAdd(cg->b, v[2], count_bits(cg, before), "")};
+    CgElem elem = element(&at);
+    store_where(cg, op, &elem, v[1], v[0]);
+    set(cg, op->results.data[0], LLVMBuildAdd(cg->b, v[2], count_bits(cg, all), ""));
+}
+
+void nv_lanes_op(Cg *cg, const TileOp *op) {
+    switch ((int)op->kind) {
+    case TILE_MAP: map(cg, op); return;
+    case TILE_STORE: store(cg, op); return;
+    case TILE_APPEND: append(cg, op); return;
+    default: break;
+    }
+    refuse(cg, op, tile_kind_name(op->kind));
+    for (int i = 0; i < op->results.n; i++) set(cg, op->results.data[i], cg_i32(cg, 0));
+}
