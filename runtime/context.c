@@ -41,7 +41,8 @@ void attn_destroy(attn_context *c) {
         d->ops->dispose(d);
     }
     rt_pool_free(c->pool);
-    rt_cuda_dispose(c->cuda);
+    rt_gpu_close(c->cuda);
+    rt_gpu_close(c->hip);
     pthread_mutex_destroy(&c->lock);
     free(c);
 }
@@ -51,11 +52,8 @@ static attn_status open_device(attn_context *c, attn_device id, RtDevice **out, 
     case ATTN_CPU:
         if (id.number) return rt_fail(error, ATTN_ERROR_DEVICE, "there is one cpu, number 0");
         return rt_host_open(c, out, error);
-    case ATTN_CUDA: return rt_cuda_open(c, id.number, out, error);
-    case ATTN_HIP:
-        return rt_fail(
-            error, ATTN_ERROR_DEVICE,
-            "this runtime cannot launch on AMD GPUs yet; --device=cpu works without one");
+    case ATTN_CUDA:
+    case ATTN_HIP: return rt_gpu_open(c, id, out, error);
     case ATTN_NO_DEVICE: break;
     }
     return rt_fail(error, ATTN_ERROR_DEVICE, "there is no device of kind %d", (int)id.kind);
@@ -162,5 +160,5 @@ attn_status attn_device_target(attn_context *c, attn_device id, const char **tar
 
 int attn_device_count(attn_context *c, attn_device_kind kind) {
     if (kind == ATTN_CPU) return 1;
-    return kind == ATTN_CUDA ? rt_cuda_count(c) : 0;
+    return kind == ATTN_CUDA || kind == ATTN_HIP ? rt_gpu_count(c, kind) : 0;
 }

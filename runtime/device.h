@@ -27,8 +27,8 @@ attn_status attn_elapsed_ms(attn_context *c, attn_device d, attn_mark *from, att
                             float *ms, attn_error *error);
 void attn_mark_free(attn_context *c, attn_device d, attn_mark *mark);
 
-// "NVIDIA H200"; how many devices of a kind there are (0 without a driver); what PTX this GPU takes
-// ("sm_90a").
+// "NVIDIA H200"; how many devices of a kind there are (0 without a driver); which of attnc's
+// targets suits it best ("sm_90a").
 attn_status attn_device_name(attn_context *c, attn_device d, char *name, size_t n,
                              attn_error *error);
 int attn_device_count(attn_context *c, attn_device_kind kind);

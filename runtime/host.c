@@ -161,7 +161,6 @@ static attn_status describe(RtDevice *d, char *name, size_t n, attn_error *error
 static void dispose(RtDevice *d) { free(d); }
 
 static const RtOps HOST = {
-    .name = "cpu",
     .dispose = dispose,
     .unload = unload,
     .launch = launch,

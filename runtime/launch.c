@@ -35,6 +35,9 @@ static attn_status grid_tasks(const RtBound *b, const AbiKernel *k, int64_t *out
     if (b->artifact->meta.code != ABI_CODE_HOST && n > INT32_MAX)
         return rt_fail(error, ATTN_ERROR_CALL, "the launch has %lld blocks, more than a GPU takes",
                        (long long)n);
+    if (b->artifact->meta.code == ABI_CODE_HSACO && n * k->threads > UINT32_MAX)
+        return rt_fail(error, ATTN_ERROR_CALL, "the launch has %lld threads, more than HIP takes",
+                       (long long)(n * k->threads));
     if (n % k->cluster)
         return rt_fail(error, ATTN_ERROR_ARTIFACT,
                        "%lld blocks cannot be grouped in clusters of %u", (long long)n, k->cluster);

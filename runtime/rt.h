@@ -30,7 +30,6 @@ typedef struct RtArgs { // of one kernel, in its argument list's order
 } RtArgs;
 
 typedef struct RtOps {
-    const char *name; // "cuda"
     void (*dispose)(RtDevice *d);
     // Modules: the loaded code of one artifact; kernel k is the k-th of all its variants.
     attn_status (*load)(RtDevice *d, const AbiMeta *m, const void *code, size_t n, void **module,
@@ -65,22 +64,23 @@ struct RtDevice {
     const char *target; // the best of attnc's targets that it runs: "sm_90a"
 };
 
-typedef struct RtPool RtPool;         // pool.c
-typedef struct CudaDriver CudaDriver; // cuda.h
+typedef struct RtPool RtPool;       // pool.c
+typedef struct GpuDriver GpuDriver; // gpu.h
 
 struct attn_context {
     pthread_mutex_t lock; // of what follows
     RtDevice *devices;
     RtPool *pool;
-    CudaDriver *cuda;
+    GpuDriver *cuda, *hip;
 };
 
 // The device, opened when it is first asked for.
 attn_status rt_device(attn_context *c, attn_device id, RtDevice **out, attn_error *error);
-attn_status rt_host_open(attn_context *c, RtDevice **out, attn_error *error);             // host.c
-attn_status rt_cuda_open(attn_context *c, int number, RtDevice **out, attn_error *error); // cuda.c
-int rt_cuda_count(attn_context *c);
-void rt_cuda_dispose(CudaDriver *driver); // may be NULL
+attn_status rt_host_open(attn_context *c, RtDevice **out, attn_error *error); // host.c
+// gpu.c: ATTN_CUDA, ATTN_HIP
+attn_status rt_gpu_open(attn_context *c, attn_device id, RtDevice **out, attn_error *error);
+int rt_gpu_count(attn_context *c, attn_device_kind id);
+void rt_gpu_close(GpuDriver *driver); // may be NULL
 
 // Modules of host code: functions given, or looked up in a shared object (the path of a file).
 attn_status rt_host_functions(const attn_host_kernel *kernels, size_t n, void **module,

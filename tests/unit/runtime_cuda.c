@@ -1,8 +1,7 @@
 // runtime_cuda.c: the CUDA device against a driver made of plain functions: what is asked of it, in
 // what order, and what is said when it fails. A GPU is not needed.
-#include "runtime/cuda.h"
 #include "runtime/device.h"
-#include "runtime/rt.h"
+#include "runtime/gpu.h"
 #include "runtime_fixture.h"
 #include <check.h>
 #include <stdarg.h>
@@ -116,13 +115,16 @@ static int f_in(uint64_t to, const void *from, size_t n) {
 static int f_out(void *to, uint64_t from, size_t n) {
     return memcpy(to, (void *)(uintptr_t)from, n), 0;
 }
+static int f_within(uint64_t to, uint64_t from, size_t n, void *s) {
+    return memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, n), s != NULL;
+}
 static int f_event(void **e, unsigned flags) { return *e = malloc(1), (int)flags; }
 static int f_record(void *e, void *s) { return !e || s; }
 static int f_event_sync(void *e) { return !e; }
 static int f_elapsed(float *ms, void *a, void *b) { return *ms = 1.5f, a == b; }
 static int f_event_free(void *e) { return free(e), 0; }
 
-static const CudaDriver DRIVER = {
+static const GpuDriver DRIVER = {
     .init = f_init,
     .error_name = f_name,
     .error_string = f_string,
@@ -136,7 +138,7 @@ static const CudaDriver DRIVER = {
     .ctx_device = f_ctx_device,
     .ctx_push = f_push,
     .ctx_pop = f_pop,
-    .ctx_sync = f_sync,
+    .device_sync = f_sync,
     .module_load = f_load,
     .module_unload = f_unload,
     .module_function = f_function,
@@ -149,6 +151,7 @@ static const CudaDriver DRIVER = {
     .release = f_free,
     .copy_in = f_in,
     .copy_out = f_out,
+    .copy_within = f_within,
     .event_create = f_event,
     .event_record = f_record,
     .event_sync = f_event_sync,
@@ -250,11 +253,11 @@ START_TEST(loads_and_launches) {
     fake.log[0] = 0;
     fake.current = &primary; // already there: nothing to push
     ck_assert_int_eq(launch(a, 0x3000, V_STRIDES, &e), ATTN_OK);
-    ck_assert_ptr_nonnull(strstr(fake.log, "pop;launch 0"));
+    ck_assert_ptr_nonnull(strstr(fake.log, "stream;launch 0"));
     fake.log[0] = 0;
     attn_close(a);
     attn_destroy(c);
-    ck_assert_str_eq(fake.log, "push primary;unload;pop;release 40;");
+    ck_assert_str_eq(fake.log, "unload;release 40;");
 }
 END_TEST
 
@@ -264,7 +267,7 @@ START_TEST(uses_the_current_context) {
     attn_error e;
     fake.current = &foreign;
     ck_assert_int_eq(open_ptx(c, "sm_90a", 0, 2, &a, &e), ATTN_OK);
-    ck_assert_str_eq(fake.log, "retain 40;push foreign;load 13;pop;");
+    ck_assert_str_eq(fake.log, "load 13;"); // nothing to make or to push
     fake.log[0] = 0;
     ck_assert_int_eq(launch(a, 0x3000, V_STRIDES, &e), ATTN_OK);
     ck_assert_ptr_nonnull(strstr(fake.log, "launch_ex 1 grid 24 cluster 2;"));
@@ -369,14 +372,19 @@ START_TEST(tools) {
     char name[20], text[] = "attention", back[sizeof text];
     const char *target;
     float ms;
+    ck_assert_int_eq(attn_device_target(c, GPU, &target, &e), ATTN_OK);
+    ck_assert_str_eq(fake.log, ""); // what only asks makes no context
     attn_mark *from = NULL, *to = NULL;
     ck_assert_int_eq(attn_device_count(c, ATTN_CUDA), 1);
     ck_assert_int_eq(attn_memory_alloc(c, GPU, sizeof text, &p, &e), ATTN_OK);
     ck_assert_int_eq(attn_copy_to(c, GPU, p, text, sizeof text, &e), ATTN_OK);
     ck_assert_int_eq(attn_copy_from(c, GPU, back, p, sizeof text, &e), ATTN_OK);
     ck_assert_str_eq(back, text);
+    ck_assert_int_eq(attn_copy_within(c, GPU, (char *)p + 2, p, 2, &e), ATTN_OK);
+    ck_assert_int_eq(attn_copy_from(c, GPU, back, p, sizeof text, &e), ATTN_OK);
+    ck_assert_str_eq(back, "atatntion");
     ck_assert_int_eq(attn_memory_fill(c, GPU, p, 'x', 3, &e), ATTN_OK);
-    ck_assert_int_eq(memcmp(p, "xxxention", 9), 0);
+    ck_assert_int_eq(memcmp(p, "xxxtntion", 9), 0);
     attn_memory_free(c, GPU, p);
     ck_assert_int_eq(attn_mark_now(c, GPU, &from, &e), ATTN_OK);
     ck_assert_int_eq(attn_mark_now(c, GPU, &to, &e), ATTN_OK);
