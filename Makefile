@@ -20,7 +20,7 @@ CPPFLAGS_ALL := -I. -I$(BUILD) -D_GNU_SOURCE
 CFLAGS_ALL   := -std=c11 $(OPT) $(WARN) -fPIC -fvisibility=hidden $(SAN) $(CFLAGS)
 LLVM_CFLAGS  := $(filter-out -std=% -D_GNU_SOURCE,$(shell $(LLVM_CONFIG) --cflags 2>/dev/null))
 ifeq ($(STATIC),1)
-LLVM_LIBS := $(shell $(LLVM_CONFIG) --ldflags --link-static --libs nvptx x86 orcjit passes 2>/dev/null) \
+LLVM_LIBS := $(shell $(LLVM_CONFIG) --ldflags --link-static --libs nvptx amdgpu x86 orcjit passes 2>/dev/null) \
              -Wl,--gc-sections -Wl,-Bstatic -lstdc++ -lz -lzstd -Wl,-Bdynamic -lm -ldl -lpthread
 else
 LLVM_LIBS := $(shell $(LLVM_CONFIG) --ldflags --libs 2>/dev/null)

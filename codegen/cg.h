@@ -220,7 +220,10 @@ Val cg_shared_math(Cg *cg, ExOp op, Val *args, int n);
 struct AbiMeta;
 bool cg_metadata(Cg *cg, const TileProgram *const *programs, int count, struct AbiMeta *out);
 
+// ---- link.c: an object as a shared object (AMD). *out is malloc'ed; false with an error in diags.
+bool cg_link(Cg *cg, const void *object, size_t n, void **out, size_t *out_n);
+
 // ---- targets
-extern const CgHooks cg_host_hooks, cg_nvptx_hooks;
+extern const CgHooks cg_host_hooks, cg_nvptx_hooks, cg_amdgpu_hooks;
 
 #endif

@@ -15,7 +15,7 @@ static const CgHooks *hooks_of(TargetKind kind) {
     switch (kind) {
     case KIND_HOST: return &cg_host_hooks;
     case KIND_NVPTX: return &cg_nvptx_hooks;
-    case KIND_AMDGPU: return NULL;
+    case KIND_AMDGPU: return &cg_amdgpu_hooks;
     }
     return NULL;
 }
@@ -136,7 +136,9 @@ static bool add_metadata(Cg *cg, AbiMeta *meta, const char *name) {
     }
     Val data = LLVMConstStringInContext2(cg->c, (const char *)bytes, n, true);
     free(bytes);
-    Val g = LLVMAddGlobal(cg->m, LLVMTypeOf(data), arena_printf(cg->arena, "%s_attn_meta", name));
+    Val g = LLVMAddGlobalInAddressSpace(cg->m, LLVMTypeOf(data),
+                                        arena_printf(cg->arena, "%s_attn_meta", name),
+                                        cg->target->kind == KIND_HOST ? 0 : 1);
     LLVMSetInitializer(g, data);
     LLVMSetGlobalConstant(g, true);
     LLVMSetSection(g, ABI_ELF_SECTION);
@@ -156,14 +158,17 @@ static bool emit_code(Cg *cg, CgForm form, AbiMeta *meta, void **out, size_t *n)
     const char *start = LLVMGetBufferStart(buffer);
     const char *wrong = NULL;
     *n = LLVMGetBufferSize(buffer);
+    bool linked = true;
     if (form == CG_ASM && cg->target->kind == KIND_NVPTX)
         wrong = abi_ptx(start, *n, meta, (char **)out, n);
+    else if (form == CG_OBJECT && cg->target->kind == KIND_AMDGPU)
+        linked = cg_link(cg, start, *n, out, n);
     else
         *out = copy(start, *n);
     if (*out && form == CG_OBJECT) wrong = abi_seal(*out, *n);
     LLVMDisposeMemoryBuffer(buffer);
     if (wrong) diag_error(cg->diags, (Span){0}, "%s", wrong);
-    return !wrong && (*out || out_of_memory(cg));
+    return linked && !wrong && (*out || out_of_memory(cg));
 }
 
 static bool emit(Cg *cg, const TileProgram *const *programs, int count, CgForm form, void **out,

@@ -7,12 +7,6 @@
 
 typedef bool (*TargetPass)(TileProgram *p, const PassOptions *o, Diags *diags);
 
-static bool unsupported(TileProgram *p, const PassOptions *o, Diags *diags) {
-    (void)p;
-    diag_error(diags, (Span){0}, "target '%s' is not supported by this version", o->target.name);
-    return false;
-}
-
 static const struct {
     TargetPass tile, schedule;
     bool splits; // has a schedule for parts of a row and their combination
@@ -20,9 +14,9 @@ static const struct {
     [TARGET_HOST] = {pass_tile_host, pass_schedule_host, true},
     [TARGET_SM80] = {pass_tile_sm80, pass_schedule_sm80, false},
     [TARGET_SM90A] = {pass_tile_sm90, pass_schedule_sm90, false},
-    [TARGET_GFX90A] = {unsupported, unsupported, false},
-    [TARGET_GFX942] = {unsupported, unsupported, false},
-    [TARGET_GFX1100] = {unsupported, unsupported, false},
+    [TARGET_GFX90A] = {pass_tile_amd, pass_schedule_amd, false},
+    [TARGET_GFX942] = {pass_tile_amd, pass_schedule_amd, false},
+    [TARGET_GFX1100] = {pass_tile_amd, pass_schedule_amd, false},
 };
 
 bool pass_splits(const PassOptions *o) { return o->split && target_passes[o->target.id].splits; }

@@ -32,6 +32,8 @@ bool pass_schedule_host(TileProgram *p, const PassOptions *o, Diags *diags); // 
 bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags); // schedule_sm80.c
 bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags);     // schedule_sm90.c
 bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags); // schedule_sm90.c
+bool pass_tile_amd(TileProgram *p, const PassOptions *o, Diags *diags);      // schedule_amd_shape.c
+bool pass_schedule_amd(TileProgram *p, const PassOptions *o, Diags *diags);  // schedule_amd.c
 
 // Whether to build the form that splits rows: asked for, and the target has a schedule for it.
 bool pass_splits(const PassOptions *o); // schedule.c

@@ -17,6 +17,8 @@ want bison have bison
 want pkg-config have pkg-config
 want check pkg-config --exists check
 want llvm-19-dev llvm
+linker() { command -v ld.lld-19 || command -v ld.lld; }
+want lld-19 linker
 want zlib1g-dev header zlib.h
 want libzstd-dev header zstd.h
 want cppcheck have cppcheck

@@ -156,9 +156,6 @@ static Status suits(const Options *o) {
 
 static Status transform(TileFile *f) {
     bool code = f->o->emit == EMIT_LLVM || f->o->emit == EMIT_ASM;
-    if ((f->o->pass || code) && !compile_supports(f->p->target))
-        return cmd_fail(STATUS_INPUT, "the target %s is not supported by this version",
-                        target_get(f->p->target)->name);
     Status s = f->o->pass ? run_pass(f) : STATUS_DONE;
     if (s != STATUS_DONE) return s;
     if ((code || f->o->emit == EMIT_SCHEDULE) && !f->p->scheduled)

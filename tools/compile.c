@@ -104,23 +104,6 @@ bool compile_algorithm(Compile *c) {
     return true;
 }
 
-bool compile_supports(TargetId target) {
-    return target == TARGET_HOST || target == TARGET_SM80 || target == TARGET_SM90A;
-}
-
-// What later versions' targets need is not here yet; saying so is better than trying.
-static bool supported(Compile *c) {
-    if (compile_supports(c->options.target)) return true;
-    Text t;
-    text_init(&t, c->arena);
-    for (int i = 0, n = 0; i < TARGET_COUNT; i++)
-        if (compile_supports((TargetId)i))
-            text_printf(&t, "%s%s", n++ ? ", " : "", target_get((TargetId)i)->name);
-    diag_error(&c->diags, (Span){0}, "the target %s is not supported by this version; it has: %s",
-               target_get(c->options.target)->name, t.s);
-    return false;
-}
-
 // With the schedules that were tuned for it; NULL where there are none, or where this compiler, which
 // may be another one, does not take them.
 static TileProgram *tuned(Compile *c, const Stream *s, const PassOptions *o) {
@@ -139,7 +122,7 @@ static TileProgram *tuned(Compile *c, const Stream *s, const PassOptions *o) {
 }
 
 bool compile_tiles(Compile *c) {
-    if (!supported(c) || !compile_streams(c)) return false;
+    if (!compile_streams(c)) return false;
     PassOptions o = pass_options(c);
     for (int i = 0; i < c->streams.n; i++) {
         const Stream *s = c->streams.data[i];

@@ -34,9 +34,6 @@ typedef struct Compile {
 // As source.path: the source is read from stdin.
 extern const char compile_stdin[];
 
-// Whether this version compiles for a target; what it refuses otherwise is a diagnostic.
-bool compile_supports(TargetId target);
-
 // Reads and checks the source. The imported std modules are inside the compiler. FE_USAGE also when
 // there is no such entry. compile_close is due whatever comes back.
 FeStatus compile_open(Compile *c, const CompileOptions *o);

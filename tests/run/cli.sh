@@ -140,10 +140,15 @@ says err 'broken.attn:1:'
 says err 'error:'
 holds 'grep -q relu_attn relu.ptx' # untouched
 gives 1 decay.attn -o decay.ptx
-gives 1 relu_attn.attn -o relu.hsaco
-gives 1 relu_attn.attn --target=gfx1100 -o relu1100.hsaco
-holds '[ ! -e relu1100.hsaco ]'
-says err 'not supported by this version'
+gives 0 relu_attn.attn -o relu.hsaco
+gives 0 relu_attn.attn --target=gfx1100 -o relu1100.hsaco
+holds 'head -c 4 relu1100.hsaco | grep -q ELF'
+path=$PATH
+PATH=/nowhere
+gives 1 relu_attn.attn --target=gfx90a -o relu90a.hsaco
+PATH=$path
+says err 'package lld-'
+holds '[ ! -e relu90a.hsaco ]'
 gives 1 relu_attn.attn --phase=bwd -o bwd.ptx
 gives 1 relu_attn.attn --phase=fwd,bwd -o bwd.ptx
 gives 0 relu_attn.attn --phase=fwd -o fwd.ptx

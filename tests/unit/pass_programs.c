@@ -203,20 +203,6 @@ START_TEST(number_of_parts) {
 }
 END_TEST
 
-START_TEST(unsupported_target) {
-    Arena *a = arena_new();
-    Variant *v;
-    const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 8, &v);
-    Diags diags;
-    diag_init(&diags, a);
-    PassOptions o = {.target = *target_get(TARGET_GFX90A), .dtype = DT_BF16};
-    ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
-    ck_assert_int_eq(diags.errors, 1);
-    ck_assert_str_eq(diags.first->message, "target 'gfx90a' is not supported by this version");
-    arena_free(a);
-}
-END_TEST
-
 Suite *pass_programs_suite(void) {
     Suite *s = suite_create("pass_programs");
     TCase *t = tcase_create("programs");
@@ -226,7 +212,6 @@ Suite *pass_programs_suite(void) {
     tcase_add_loop_test(t, split_keys, 0, TEXTS + LIBRARY);
     tcase_add_test(t, number_of_parts);
     tcase_add_test(t, narrow_types);
-    tcase_add_test(t, unsupported_target);
     suite_add_tcase(s, t);
     return s;
 }

@@ -46,7 +46,6 @@ START_TEST(mistakes) {
     refused("attention x { dim D = 8; score(q, k) = nothing; normalize(s) = s; }", NULL, 1,
             "wrong.attn:1:");
     refused(source, &(struct attnc_options){.target = "vax"}, 2, "option");
-    refused(source, &(struct attnc_options){.target = "gfx942"}, 1, "not supported");
     refused(source, &(struct attnc_options){.dtype = "f8"}, 2, "option");
     refused(source, &(struct attnc_options){.entry = "median"}, 2, "median");
     refused(source, &(struct attnc_options){.defines = (const char *const[]){"E=4"}, .ndefines = 1},

@@ -1,0 +1,356 @@
+// amdgpu_copy.c: copies of tensor tiles into LDS, by way of registers.
+//
+// In: TILE_COPY and TILE_WAIT. Out: a copy loads what this thread brings of the tile into registers
+// and goes on; a wait writes them to LDS, where the stage has been free since the copy began. So a
+// tile is on its way while the one before is computed with. What lies past the tensor's ends is
+// written as zeros. A tile that products contract along the axis that is not contiguous in the
+// tensor is transposed on its way, four by four elements a thread.
+//
+// What is on its way, if anything, is in variables of the function, one set per buffer: mem2reg
+// makes registers of them, also across the turns of a loop. A row whose bytes are no multiple of 16
+// is copied by elements, at once: the same to the program, only slower.
+#include "codegen/amdgpu.h"
+
+#include <assert.h>
+
+typedef struct Copy {
+    const TileTensor *t;
+    AmTile tile;
+    int tiled_dim, col_dim; // of the tensor: that the tile's axis is along; that is contiguous
+    int tile_rows, size;    // along the former; columns the tensor has along the latter
+    int cols;               // and the tile
+} Copy;
+
+typedef struct AmPending {
+    bool used;
+    Copy copy; // what is the same of all copies into the buffer
+    Val flag, left, to; // i1: on its way; i32: rows from the tile's first to the tensor's end; i32:
+                        // where the stage begins
+    Val *slot;          // what was loaded: of piece i, load j at i * loads + j
+    Ty type;            // of one
+    const TileBlock *block;
+    int group; // of the newest copy
+} AmPending;
+
+typedef struct Piece { // what one thread loads at once: `loads` rows, 16 bytes or 4 elements of each
+    Val row, col;      // i32: within the tile
+    Val in;            // i1, or NULL: always
+} Piece;
+
+// ---- what is copied
+
+static Copy copy_of(Cg *cg, const TileOp *op) {
+    Copy c = {.t = &cg->p->tensors.data[op->tensor], .tile = am_tile(cg, op->args.data[0])};
+    const TileKernel *k = cg->k;
+    c.tiled_dim = c.col_dim = -1;
+    for (int d = 0; d < c.t->rank; d++) {
+        int axis = op->coord[d].axis;
+        if (axis < 0) continue;
+        if (k->axes[axis].whole) {
+            c.col_dim = d;
+            c.cols = k->axes[axis].extent;
+        } else {
+            c.tiled_dim = d;
+            c.tile_rows = k->axes[axis].extent;
+        }
+    }
+    assert(c.tiled_dim >= 0 && c.col_dim == c.t->rank - 1 &&
+           "rows along the tiled axis, columns contiguous");
+    assert(c.t->extent[c.col_dim]->op == EX_CONST);
+    c.size = c.t->extent[c.col_dim]->i;
+    return c;
+}
+
+static bool by_elements(const Copy *c) { return c->size * c->tile.elem % AM_CHUNK != 0; }
+static int loads_of(const Copy *c) { return c->tile.transposed ? 4 : 1; }
+static int load_columns(const Copy *c) {
+    return c->tile.transposed ? 4 : AM_CHUNK / c->tile.elem;
+}
+static int threads_of(Cg *cg) { return am_state(cg)->waves * am_state(cg)->wave; }
+
+static int all_pieces(const Copy *c) {
+    return c->tile_rows * c->cols / (loads_of(c) * load_columns(c));
+}
+
+static int pieces_of(Cg *cg, const Copy *c) { // of a thread
+    return (all_pieces(c) + threads_of(cg) - 1) / threads_of(cg);
+}
+
+// Piece x of a tile that is transposed. Lanes next to each other go along the columns of a row, for
+// the tensor's sake, and along the two halves of a chunk, for the banks'.
+static void transposed_place(Cg *cg, const Copy *c, Val x, Piece *p) {
+    LLVMBuilderRef b = cg->b;
+    int parts = am_state(cg)->parts, halves = AM_CHUNK / (4 * c->tile.elem);
+    int along = c->cols % 32 == 0 ? 8 : 4, chunks = c->tile_rows / (4 * halves);
+    Val low = LLVMBuildURem(b, x, cg_i32(cg, along), ""), rest = LLVMBuildUDiv(b, x, cg_i32(cg, along), "");
+    Val half = LLVMBuildURem(b, rest, cg_i32(cg, halves), "");
+    rest = LLVMBuildUDiv(b, rest, cg_i32(cg, halves), "");
+    Val chunk = LLVMBuildURem(b, rest, cg_i32(cg, chunks), "");
+    Val high = LLVMBuildUDiv(b, rest, cg_i32(cg, chunks), "");
+    p->col = am_times(cg, LLVMBuildAdd(b, am_times(cg, high, along), low, ""), 4);
+    if (!c->tile.paired) {
+        p->row = am_times(cg, LLVMBuildAdd(b, am_times(cg, chunk, halves), half, ""), 4);
+        return;
+    }
+    Val block = LLVMBuildUDiv(b, chunk, cg_i32(cg, parts), "");
+    Val part = LLVMBuildURem(b, chunk, cg_i32(cg, parts), "");
+    p->row = LLVMBuildAdd(b, am_times(cg, block, 8 * parts), am_times(cg, half, 4 * parts), "");
+    p->row = LLVMBuildAdd(b, p->row, am_times(cg, part, 4), "");
+}
+
+static Piece piece_at(Cg *cg, const Copy *c, int i) {
+    Piece p = {0};
+    int threads = threads_of(cg), wide = load_columns(c);
+    Val x = am_plus(cg, am_state(cg)->tid, i * threads);
+    if ((i + 1) * threads > all_pieces(c))
+        p.in = LLVMBuildICmp(cg->b, LLVMIntULT, x, cg_i32(cg, all_pieces(c)), "");
+    if (c->tile.transposed) {
+        transposed_place(cg, c, x, &p);
+    } else {
+        Val across = cg_i32(cg, c->cols / wide);
+        p.row = LLVMBuildUDiv(cg->b, x, across, "");
+        p.col = am_times(cg, LLVMBuildURem(cg->b, x, across, ""), wide);
+    }
+    return p;
+}
+
+// ---- loads
+
+// What the tile's coordinates say of one dimension: the first index along it.
+static Val first_index(Cg *cg, const TileCoord *at) {
+    Val i = cg_uniform(cg, at->at);
+    return at->axis < 0 ? i : am_times(cg, i, cg->k->axes[at->axis].extent);
+}
+
+static Val tile_base(Cg *cg, const TileOp *op, const Copy *c) { // ptr addrspace(1)
+    Val sum = cg_i64(cg, 0);
+    for (int d = 0; d < c->t->rank; d++) {
+        Val i = LLVMBuildSExt(cg->b, first_index(cg, &op->coord[d]), cg->i64, "");
+        sum = LLVMBuildAdd(cg->b, sum,
+                           LLVMBuildMul(cg->b, i, cg_stride(cg, op->tensor, d), ""), "");
+    }
+    Val p = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
+                                   LLVMPointerTypeInContext(cg->c, AM_GLOBAL), "");
+    return LLVMBuildGEP2(cg->b, cg_dtype(cg, c->t->dtype), p, &sum, 1, "");
+}
+
+static Val rows_left(Cg *cg, const TileOp *op, const Copy *c) {
+    return LLVMBuildSub(cg->b, cg_extent(cg, op->tensor, c->tiled_dim),
+                        first_index(cg, &op->coord[c->tiled_dim]), "");
+}
+
+// Of a row and column within the tile: where it is, or, past the tensor's ends, somewhere in it.
+static Val inside(Cg *cg, const Copy *c, Val base, Val row, Val col, Val left, Val stride) {
+    Val v[] = {row, am_plus(cg, left, -1)};
+    row = cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2);
+    if (c->size < c->cols) {
+        Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, c->size), "");
+        col = LLVMBuildSelect(cg->b, in, col, cg_i32(cg, 0), "");
+    }
+    Val at = LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), stride, "");
+    at = LLVMBuildAdd(cg->b, at, LLVMBuildZExt(cg->b, col, cg->i64, ""), "");
+    return LLVMBuildGEP2(cg->b, cg_dtype(cg, c->t->dtype), base, &at, 1, "");
+}
+
+static void load_pieces(Cg *cg, const TileOp *op, const Copy *c, AmPending *p, Val left) {
+    Val base = tile_base(cg, op, c), stride = cg_stride(cg, op->tensor, c->tiled_dim);
+    int loads = loads_of(c);
+    for (int i = 0; i < pieces_of(cg, c); i++) {
+        Piece at = piece_at(cg, c, i);
+        for (int j = 0; j < loads; j++) {
+            Val row = am_plus(cg, at.row, j);
+            Val v = LLVMBuildLoad2(cg->b, p->type, inside(cg, c, base, row, at.col, left, stride), "");
+            LLVMSetAlignment(v, (unsigned)(load_columns(c) * c->tile.elem));
+            LLVMBuildStore(cg->b, v, p->slot[i * loads + j]);
+        }
+    }
+}
+
+// Runs what follows only where `in` holds; branch_end goes on behind it.
+static Blk branch_if(Cg *cg, Val in, const char *name) {
+    Blk work = cg_block(cg, name), done = cg_block(cg, "done");
+    LLVMBuildCondBr(cg->b, in, work, done);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    return done;
+}
+
+static void branch_end(Cg *cg, Blk done) {
+    LLVMBuildBr(cg->b, done);
+    LLVMMoveBasicBlockAfter(done, LLVMGetInsertBlock(cg->b));
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}
+
+// ---- into LDS
+
+static void write_at(Cg *cg, Val at, Val v, int bytes) {
+    LLVMSetAlignment(LLVMBuildStore(cg->b, v, am_lds(cg, at)), (unsigned)bytes);
+}
+
+// Word h of column i of four rows with two columns a word: a pair along the rows.
+static Val turned(Cg *cg, const Val row[4], int i, int h) {
+    Val v[] = {am_at(cg, row[2 * h + 1], i / 2), am_at(cg, row[2 * h], i / 2),
+               cg_i32(cg, i % 2 ? 0x07060302 : 0x05040100)};
+    return cg_intrinsic(cg, "llvm.amdgcn.perm", NULL, 0, v, 3);
+}
+
+static void write_transposed(Cg *cg, const Copy *c, const Piece *at, Val to, const Val row[4]) {
+    for (int i = 0; i < 4; i++) {
+        int n = c->tile.elem;
+        Val w[4];
+        for (int h = 0; h < n; h++)
+            w[h] = n == 2 ? turned(cg, row, i, h) : am_at(cg, row[h], i);
+        Val p = am_tile_offset(cg, &c->tile, am_plus(cg, at->col, i), at->row);
+        write_at(cg, LLVMBuildAdd(cg->b, to, p, ""), am_vector(cg, cg->i32, w, n), 4 * n);
+    }
+}
+
+static void write_plain(Cg *cg, const Copy *c, const Piece *at, Val to, Val v) {
+    Val p = am_tile_offset(cg, &c->tile, at->row, at->col);
+    if (!c->tile.paired) {
+        write_at(cg, LLVMBuildAdd(cg->b, to, p, ""), v, AM_CHUNK);
+        return;
+    }
+    for (int h = 0; h < 2; h++) {
+        Val w[] = {am_at(cg, v, 2 * h), am_at(cg, v, 2 * h + 1)};
+        if (h) p = am_tile_offset(cg, &c->tile, at->row, am_plus(cg, at->col, 4));
+        write_at(cg, LLVMBuildAdd(cg->b, to, p, ""), am_vector(cg, cg->i32, w, 2), 8);
+    }
+}
+
+static void write_piece(Cg *cg, const Copy *c, const AmPending *p, int i, Val left, Val to) {
+    Piece at = piece_at(cg, c, i);
+    int loads = loads_of(c);
+    Blk done = at.in ? branch_if(cg, at.in, "piece") : NULL;
+    Val row[4];
+    for (int j = 0; j < loads; j++) {
+        Val ok = LLVMBuildICmp(cg->b, LLVMIntSLT, am_plus(cg, at.row, j), left, "");
+        if (c->size < c->cols)
+            ok = LLVMBuildAnd(cg->b, ok, LLVMBuildICmp(cg->b, LLVMIntSLT, at.col, cg_i32(cg, c->size), ""), "");
+        Val v = LLVMBuildLoad2(cg->b, p->type, p->slot[i * loads + j], "");
+        row[j] = LLVMBuildSelect(cg->b, ok, v, LLVMConstNull(p->type), "");
+    }
+    if (c->tile.transposed)
+        write_transposed(cg, c, &at, to, row);
+    else
+        write_plain(cg, c, &at, to, row[0]);
+    if (done) branch_end(cg, done);
+}
+
+static void land(Cg *cg, const Copy *c, const AmPending *p) {
+    Blk done = branch_if(cg, LLVMBuildLoad2(cg->b, cg->i1, p->flag, ""), "land");
+    Val left = LLVMBuildLoad2(cg->b, cg->i32, p->left, "");
+    Val to = LLVMBuildLoad2(cg->b, cg->i32, p->to, "");
+    for (int i = 0; i < pieces_of(cg, c); i++) write_piece(cg, c, p, i, left, to);
+    branch_end(cg, done);
+    LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), p->flag);
+}
+
+// ---- by elements
+
+static void copy_element(Cg *cg, const TileOp *op, const Copy *c, Val i, Val to) {
+    Val row = LLVMBuildUDiv(cg->b, i, cg_i32(cg, c->cols), ""),
+        col = LLVMBuildURem(cg->b, i, cg_i32(cg, c->cols), "");
+    Val in = LLVMBuildAnd(cg->b, LLVMBuildICmp(cg->b, LLVMIntSLT, row, rows_left(cg, op, c), ""),
+                          LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, c->size), ""), "");
+    Ty t = cg_dtype(cg, c->t->dtype);
+    Blk here = LLVMGetInsertBlock(cg->b), read = cg_block(cg, "element"),
+        join = cg_block(cg, "element.done");
+    LLVMBuildCondBr(cg->b, in, read, join);
+    LLVMPositionBuilderAtEnd(cg->b, read);
+    Val at = LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""),
+                          cg_stride(cg, op->tensor, c->tiled_dim), "");
+    at = LLVMBuildAdd(cg->b, at, LLVMBuildZExt(cg->b, col, cg->i64, ""), "");
+    Val p = LLVMBuildGEP2(cg->b, t, tile_base(cg, op, c), &at, 1, "");
+    Val x = LLVMBuildLoad2(cg->b, t, p, "");
+    LLVMBuildBr(cg->b, join);
+    LLVMPositionBuilderAtEnd(cg->b, join);
+    Val v = LLVMBuildPhi(cg->b, t, "");
+    LLVMAddIncoming(v, (Val[]){LLVMConstNull(t), x}, (Blk[]){here, read}, 2);
+    bool turned = c->tile.transposed;
+    Val dst = am_tile_offset(cg, &c->tile, turned ? col : row, turned ? row : col);
+    write_at(cg, LLVMBuildAdd(cg->b, to, dst, ""), v, c->tile.elem);
+}
+
+static void copy_elements(Cg *cg, const TileOp *op, const Copy *c, Val to) {
+    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "elements"),
+        work = cg_block(cg, "elements.work"), done = cg_block(cg, "elements.done");
+    LLVMBuildBr(cg->b, head);
+    LLVMPositionBuilderAtEnd(cg->b, head);
+    Val i = LLVMBuildPhi(cg->b, cg->i32, "");
+    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, i, cg_i32(cg, c->tile_rows * c->cols), "");
+    LLVMBuildCondBr(cg->b, more, work, done);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    copy_element(cg, op, c, i, to);
+    Val next = am_plus(cg, i, threads_of(cg));
+    Blk latch = LLVMGetInsertBlock(cg->b);
+    LLVMAddIncoming(i, (Val[]){am_state(cg)->tid, next}, (Blk[]){pre, latch}, 2);
+    LLVMBuildBr(cg->b, head);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}
+
+// ---- operations
+
+static Val variable(Cg *cg, Ty t) { return LLVMBuildAlloca(cg->b, t, ""); }
+
+static void make_pending(Cg *cg, const TileOp *op, AmPending *p) {
+    Copy c = copy_of(cg, op);
+    if (p->used || by_elements(&c)) return;
+    int n = pieces_of(cg, &c) * loads_of(&c);
+    p->used = true;
+    p->copy = c;
+    p->type = cg_vector(cg->i32, load_columns(&c) * c.tile.elem / 4);
+    p->flag = variable(cg, cg->i1);
+    p->left = variable(cg, cg->i32);
+    p->to = variable(cg, cg->i32);
+    p->slot = ARENA_ARRAY(cg->arena, Val, n);
+    for (int i = 0; i < n; i++) p->slot[i] = variable(cg, p->type);
+    LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), p->flag);
+}
+
+void am_copies_begin(Cg *cg) {
+    AmState *s = am_state(cg);
+    s->pending = ARENA_ARRAY(cg->arena, AmPending, cg->k->nvalues + 1);
+    for (const TileOp *op = tile_next(&cg->k->body, NULL); op; op = tile_next(&cg->k->body, op))
+        if (op->kind == TILE_COPY) make_pending(cg, op, &s->pending[op->args.data[0]->id]);
+}
+
+static Val stage_begin(Cg *cg, const TileOp *op, const Copy *c) {
+    Val stage = am_times(cg, cg_uniform(cg, op->stage), c->tile.bytes);
+    return LLVMBuildAdd(cg->b, cg->value[op->args.data[0]->id].mem, stage, "");
+}
+
+// A copy that is not to happen (`when`) reads nothing and changes nothing.
+void am_copy(Cg *cg, const TileOp *op) {
+    AmState *s = am_state(cg);
+    Copy c = copy_of(cg, op);
+    AmPending *p = &s->pending[op->args.data[0]->id];
+    if (p->used) land(cg, &c, p); // an earlier one into this buffer, where there may be one
+    Val to = stage_begin(cg, op, &c), left = rows_left(cg, op, &c);
+    Blk done = op->when ? branch_if(cg, cg_uniform(cg, op->when), "copy") : NULL;
+    if (p->used) {
+        LLVMBuildStore(cg->b, LLVMConstInt(cg->i1, 1, false), p->flag);
+        LLVMBuildStore(cg->b, left, p->left);
+        LLVMBuildStore(cg->b, to, p->to);
+        Val some = LLVMBuildICmp(cg->b, LLVMIntSGT, left, cg_i32(cg, 0), "");
+        Blk loaded = branch_if(cg, some, "load");
+        load_pieces(cg, op, &c, p, left);
+        branch_end(cg, loaded);
+        p->block = op->block;
+        p->group = s->groups;
+    } else {
+        copy_elements(cg, op, &c, to);
+    }
+    if (done) branch_end(cg, done);
+}
+
+// More may land than the wait asks for: whatever is not known to be among the newest groups.
+void am_land(Cg *cg, const TileOp *wait) {
+    AmState *s = am_state(cg);
+    for (const TileOp *op = cg->k->body.first; op; op = op->next) {
+        if (op->kind != TILE_ALLOC) continue;
+        const TileValue *v = op->results.data[0];
+        AmPending *p = &s->pending[v->id];
+        bool newer = p->block == wait->block && p->group >= s->groups - wait->pending;
+        if (p->used && !newer) land(cg, &p->copy, p);
+    }
+}

@@ -1,0 +1,226 @@
+// amdgpu_map.c: maps: elementwise over fragments, with reductions in the lane and then across the
+// lanes of a row; and, where the schedule gives a result to LDS, by all threads together.
+//
+// In: a TILE_MAP whose operands are fragments or lie in LDS. Out: its results, in registers in the
+// layout of amdgpu.h or in their LDS (readable after the next barrier).
+#include "codegen/amdgpu.h"
+
+#include <assert.h>
+
+typedef struct At { // the element at hand
+    const TileOp *op;
+    AmShape space; // of the map's axes
+    int m, e;
+    Val *before;  // by result: the element before, where two make a register
+    Val row, col; // cooperative maps: the element's row and column in the tile
+} At;
+
+// ---- operands and positions
+
+static Val fragment_param(Cg *cg, CgElem *elem, int k) {
+    const At *at = elem->ctx;
+    return am_element(cg, at->op->args.data[k], at->m, at->e);
+}
+
+static Val first_of(Cg *cg, int axis) {
+    const TileAxis *a = &cg->k->axes[axis];
+    if (a->whole || !cg->tile[axis]) return cg_i32(cg, 0);
+    return am_times(cg, cg->tile[axis], a->extent);
+}
+
+static bool fragment_place(Cg *cg, CgElem *elem, int axis, Val *first, int *offset) {
+    const At *at = elem->ctx;
+    if (axis == am_state(cg)->row_axis) return false;
+    *first = LLVMBuildAdd(cg->b, first_of(cg, axis), am_column_part(cg, axis), "");
+    *offset = am_column_base(cg, axis, at->e);
+    return true;
+}
+
+static Val fragment_pos(Cg *cg, CgElem *elem, int axis) {
+    const At *at = elem->ctx;
+    const AmState *s = am_state(cg);
+    if (axis == s->row_axis)
+        return am_plus(cg, LLVMBuildAdd(cg->b, first_of(cg, axis), s->row0, ""), s->rows * at->m);
+    Val first;
+    int offset;
+    fragment_place(cg, elem, axis, &first, &offset);
+    return am_plus(cg, first, offset);
+}
+
+// ---- reductions
+
+static Val merge(Cg *cg, ExOp reduce, Val a, Val b) {
+    if (!a) return b;
+    Val v[] = {a, b};
+    if (reduce == EX_ROWSUM) return cg_fast(LLVMBuildFAdd(cg->b, a, b, ""));
+    return cg_math(cg, reduce == EX_ROWMAX ? EX_MAX : EX_MIN, v, 2);
+}
+
+static Val across_row(Cg *cg, ExOp reduce, Val v) {
+    const AmState *s = am_state(cg);
+    for (int mask = s->rows; mask < s->wave; mask *= 2)
+        v = merge(cg, reduce, v, am_exchange(cg, v, mask));
+    return v;
+}
+
+// What the columns past the size of a padded axis must not add to.
+static Val masked_padding(Cg *cg, const At *at, const TileResult *out, Val v) {
+    const TileAxis *a = &cg->k->axes[out->reduce_axis];
+    if (!a->whole || a->size->op != EX_CONST || a->size->i == a->extent) return v;
+    Val col = am_column(cg, out->reduce_axis, at->e);
+    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, a->size->i), "");
+    return LLVMBuildSelect(cg->b, in, v, cg_f32(cg, ex_identity(out->reduce)), "");
+}
+
+// ---- fragments
+
+static void set_element(Cg *cg, const At *at, int i, AmShape s, Val x) {
+    const TileValue *v = at->op->results.data[i];
+    Val *to = &cg->value[v->id].e[am_index(s, at->m, at->e)];
+    if (!s.packed) {
+        *to = am_narrow(v->dtype) ? cg_round(cg, x, v->dtype) : x;
+    } else if (at->e % 2 == 0) {
+        at->before[i] = x;
+    } else {
+        Val pair = am_pack(cg, v->dtype, at->before[i], x);
+        if (s.pair == 2)
+            *to = pair;
+        else
+            am_share_pairs(cg, pair, to - 1);
+    }
+}
+
+// A result without one of the map's axes is made once, not for every element along it.
+static bool again(const At *at, const TileResult *out, AmShape s) {
+    bool column = s.col_axis >= 0 || out->reduce != EX_CONST;
+    return (!column && at->e) || (!s.rows && at->m);
+}
+
+static void element(Cg *cg, CgElem *elem) {
+    At *at = elem->ctx;
+    const TileOp *op = at->op;
+    cg_elem_begin(cg, elem);
+    for (int i = 0; i < op->outs.n; i++) {
+        const TileResult *out = &op->outs.data[i];
+        AmShape s = am_shape(cg, op->results.data[i]);
+        if (again(at, out, s)) continue;
+        Val x = cg_expr(cg, out->body, elem);
+        if (out->reduce == EX_CONST) {
+            set_element(cg, at, i, s, x);
+        } else {
+            Val *acc = &cg->value[op->results.data[i]->id].e[am_index(s, at->m, 0)];
+            *acc = merge(cg, out->reduce, *acc, masked_padding(cg, at, out, x));
+        }
+    }
+}
+
+static AmShape space_of(Cg *cg, const TileOp *op) {
+    TileValue all = {.dtype = DT_F32, .rank = op->naxes};
+    for (int i = 0; i < op->naxes; i++) all.axis[i] = op->axes[i];
+    return am_shape(cg, &all);
+}
+
+static void fragment_map(Cg *cg, const TileOp *op) {
+    At at = {.op = op, .space = space_of(cg, op)};
+    CgElem elem = {
+        .lanes = 1, .param = fragment_param, .pos = fragment_pos, .lane_axis = -1, .ctx = &at};
+    elem.place = fragment_place;
+    elem.copies = am_count(at.space);
+    at.before = ARENA_ARRAY(cg->arena, Val, op->outs.n);
+    for (int i = 0; i < op->results.n; i++) {
+        CgValue *value = &cg->value[op->results.data[i]->id];
+        value->n = am_count(am_shape(cg, op->results.data[i]));
+        value->e = ARENA_ARRAY(cg->arena, Val, value->n);
+    }
+    for (at.m = 0; at.m < at.space.mt; at.m++)
+        for (at.e = 0; at.e < at.space.n; at.e++) element(cg, &elem);
+    for (int i = 0; i < op->results.n; i++) {
+        const TileResult *out = &op->outs.data[i];
+        CgValue *value = &cg->value[op->results.data[i]->id];
+        if (out->reduce == EX_CONST) continue;
+        assert(out->reduce_axis != am_state(cg)->row_axis && "rows are not reduced in registers");
+        for (int j = 0; j < value->n; j++)
+            value->e[j] = across_row(cg, out->reduce, value->e[j]);
+    }
+}
+
+// ---- cooperative: a vector along one axis, each element by one thread, which walks the reduced
+// axis
+
+static Val shared_param(Cg *cg, CgElem *elem, int k) {
+    const At *at = elem->ctx;
+    const TileValue *v = at->op->args.data[k];
+    assert(v->home == HOME_SHARED);
+    AmTile t = am_tile(cg, v);
+    bool along = t.inner == at->op->results.data[0]->axis[0]; // the vector's own axis
+    Val outer = along ? at->col : at->row, inner = along ? at->row : at->col;
+    Val in = am_tile_offset(cg, &t, t.outer < 0 ? NULL : outer, inner);
+    Val p = am_lds(cg, LLVMBuildAdd(cg->b, cg->value[v->id].mem, in, ""));
+    return cg_read(cg, LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), p, ""), v->dtype);
+}
+
+static Val shared_pos(Cg *cg, CgElem *elem, int axis) {
+    const At *at = elem->ctx;
+    const TileValue *v = at->op->results.data[0];
+    return LLVMBuildAdd(cg->b, first_of(cg, axis), axis == v->axis[0] ? at->row : at->col, "");
+}
+
+// Of the element at->row: the body, or its reduction over the columns in a loop.
+static Val vector_element(Cg *cg, CgElem *elem, const TileResult *out) {
+    At *at = elem->ctx;
+    if (out->reduce == EX_CONST) return cg_expr(cg, out->body, elem);
+    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "column"),
+        done = cg_block(cg, "reduced");
+    LLVMBuildBr(cg->b, head);
+    LLVMPositionBuilderAtEnd(cg->b, head);
+    at->col = LLVMBuildPhi(cg->b, cg->i32, "");
+    Val acc = LLVMBuildPhi(cg->b, cg->f32, "");
+    Val next = merge(cg, out->reduce, acc, cg_expr(cg, out->body, elem));
+    Val col = am_plus(cg, at->col, 1);
+    Blk latch = LLVMGetInsertBlock(cg->b);
+    LLVMAddIncoming(at->col, (Val[]){cg_i32(cg, 0), col}, (Blk[]){pre, latch}, 2);
+    LLVMAddIncoming(acc, (Val[]){cg_f32(cg, ex_identity(out->reduce)), next}, (Blk[]){pre, latch},
+                    2);
+    const Ex *size = cg->k->axes[out->reduce_axis].size;
+    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_uniform(cg, size), "");
+    LLVMBuildCondBr(cg->b, more, head, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+    return next;
+}
+
+static void vector_chunk(Cg *cg, const TileOp *op, int i, int first) {
+    const AmState *s = am_state(cg);
+    const TileValue *v = op->results.data[i];
+    At at = {.op = op, .row = am_plus(cg, s->tid, first)};
+    CgElem elem = {
+        .lanes = 1, .param = shared_param, .pos = shared_pos, .lane_axis = -1, .ctx = &at};
+    Blk work = cg_block(cg, "vector"), done = cg_block(cg, "vector.done");
+    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, at.row, cg_i32(cg, am_tile(cg, v).width), "");
+    LLVMBuildCondBr(cg->b, in, work, done);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    Val x = vector_element(cg, &elem, &op->outs.data[i]);
+    Val p = am_times(cg, at.row, dtype_bytes(v->dtype));
+    p = LLVMBuildAdd(cg->b, cg->value[v->id].mem, p, "");
+    LLVMBuildStore(cg->b, cg_write(cg, x, v->dtype), am_lds(cg, p));
+    LLVMBuildBr(cg->b, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}
+
+static void cooperative_map(Cg *cg, const TileOp *op) {
+    const AmState *s = am_state(cg);
+    int threads = s->waves * s->wave;
+    for (int i = 0; i < op->results.n; i++) {
+        const TileValue *v = op->results.data[i];
+        assert(v->home == HOME_SHARED && v->rank == 1);
+        cg->value[v->id].mem = cg_i32(cg, s->offset[v->id]);
+        for (int first = 0; first < am_tile(cg, v).width; first += threads)
+            vector_chunk(cg, op, i, first);
+    }
+}
+
+void am_map(Cg *cg, const TileOp *op) {
+    if (op->results.n && op->results.data[0]->home == HOME_SHARED)
+        cooperative_map(cg, op);
+    else
+        fragment_map(cg, op);
+}

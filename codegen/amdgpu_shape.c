@@ -1,0 +1,242 @@
+// amdgpu_shape.c: where the elements of a tile lie: registers of a fragment, bytes of LDS.
+#include "codegen/amdgpu.h"
+
+#include <assert.h>
+
+bool am_narrow(Dtype t) { return t == DT_F16 || t == DT_BF16; }
+
+const TileValue *am_buffer(const TileValue *v) {
+    return v->def && v->def->kind == TILE_VIEW ? v->def->args.data[0] : v;
+}
+
+// ---- what the kernel's extents say
+
+// 32 rows where everything that a product leaves comes in 32s.
+static int rows_of(const TileKernel *k, int row_axis, bool wmma) {
+    if (wmma) return 16;
+    for (int a = 0; a < k->naxes; a++) {
+        int n = k->axes[a].extent, unit = a == row_axis ? 32 * k->schedule.warps : 32;
+        if (n > 1 && n % unit) return 16;
+    }
+    return 32;
+}
+
+// Axes of narrow values that no product leaves as its columns, but some product contracts.
+static void find_wide(Cg *cg, AmState *s) {
+    const TileKernel *k = cg->k;
+    if (s->wmma) return;
+    for (int pass = 0; pass < 2; pass++)
+        for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+            if (op->kind != TILE_MMA) continue;
+            const TileValue *v = op->results.data[0];
+            int axis = tile_contracted_axis(op);
+            bool fits = k->axes[axis].extent % (8 * s->parts) == 0;
+            if (pass == 0 && am_narrow(op->args.data[0]->dtype) && fits) s->wide[axis] = true;
+            for (int i = 0; pass == 1 && i < v->rank; i++) s->wide[v->axis[i]] = false;
+        }
+}
+
+void am_prepare(Cg *cg) {
+    AmState *s = am_state(cg);
+    const TileKernel *k = cg->k;
+    s->row_axis = tile_grid_axis(k);
+    s->wave = cg->target->lanes;
+    s->wmma = s->wave == 32;
+    s->waves = k->schedule.warps;
+    s->rows = rows_of(k, s->row_axis, s->wmma);
+    s->parts = s->wave / s->rows;
+    int rows = s->row_axis < 0 ? 0 : k->axes[s->row_axis].extent;
+    assert(s->waves > 0 && rows % (s->rows * s->waves) == 0 && "scheduled for this target");
+    s->mt = rows / (s->rows * s->waves);
+    s->wide = ARENA_ARRAY(cg->arena, bool, TILE_MAX_AXES);
+    find_wide(cg, s);
+}
+
+// ---- fragments
+
+AmShape am_shape(Cg *cg, const TileValue *v) {
+    const AmState *s = am_state(cg);
+    AmShape r = {.col_axis = -1, .mt = 1, .n = 1, .pair = 1};
+    for (int i = 0; i < v->rank; i++) {
+        if (v->axis[i] == s->row_axis) {
+            r.rows = true;
+            r.mt = s->mt;
+        } else {
+            assert(r.col_axis < 0 && "a fragment has one axis along its columns");
+            r.col_axis = v->axis[i];
+            r.n = cg->k->axes[v->axis[i]].extent / s->parts;
+        }
+    }
+    r.packed = r.col_axis >= 0 && am_narrow(v->dtype);
+    if (r.packed && !s->wmma) r.pair = 2;
+    return r;
+}
+
+int am_count(AmShape s) { return s.mt * s.n / s.pair; }
+
+int am_index(AmShape s, int m, int e) {
+    return ((s.rows ? m : 0) * s.n + (s.col_axis >= 0 ? e : 0)) / s.pair;
+}
+
+static int unit_of(Cg *cg, int axis) { // consecutive columns of a lane
+    const AmState *s = am_state(cg);
+    return s->wmma ? 1 : s->wide[axis] ? 8 : 4;
+}
+
+int am_column_base(Cg *cg, int axis, int e) {
+    int unit = unit_of(cg, axis);
+    return unit * am_state(cg)->parts * (e / unit) + e % unit;
+}
+
+Val am_column_part(Cg *cg, int axis) {
+    return am_times(cg, am_state(cg)->part, unit_of(cg, axis));
+}
+
+Val am_column(Cg *cg, int axis, int e) {
+    return am_plus(cg, am_column_part(cg, axis), am_column_base(cg, axis, e));
+}
+
+// ---- LDS
+
+// What products contract of a buffer; -1: they do not use it, or not in one way.
+static int contracted_of(const TileKernel *k, const TileValue *buffer) {
+    int axis = -1;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        if (op->kind != TILE_MMA) continue;
+        for (int i = 0; i < 2; i++) {
+            if (am_buffer(op->args.data[i]) != buffer) continue;
+            int a = tile_contracted_axis(op);
+            if (axis >= 0 && axis != a) return -1;
+            axis = a;
+        }
+    }
+    return axis;
+}
+
+static int chunks_for(int n) {
+    int c = 1;
+    if (n > 8) return (n + 7) & ~7;
+    while (c < n) c *= 2;
+    return c;
+}
+
+AmTile am_tile(Cg *cg, const TileValue *v) {
+    const AmState *s = am_state(cg);
+    const TileKernel *k = cg->k;
+    AmTile t = {.inner = v->axis[v->rank - 1], .outer = -1, .rows = 1};
+    assert(v->rank == 1 || v->rank == 2);
+    t.elem = dtype_bytes(v->dtype);
+    if (v->rank == 2) {
+        int whole = k->axes[v->axis[0]].whole ? 0 : 1; // contiguous in the tensor
+        int inner = contracted_of(k, am_buffer(v));
+        t.inner = inner < 0 ? v->axis[whole] : inner;
+        t.outer = t.inner == v->axis[0] ? v->axis[1] : v->axis[0];
+        t.transposed = t.inner != v->axis[whole];
+        t.rows = k->axes[t.outer].extent;
+    }
+    t.width = k->axes[t.inner].extent;
+    t.chunks = t.outer < 0 ? (t.width * t.elem + AM_CHUNK - 1) / AM_CHUNK
+                           : chunks_for((t.width * t.elem + AM_CHUNK - 1) / AM_CHUNK);
+    t.paired = t.outer >= 0 && t.elem == 2 && !s->wmma && !s->wide[t.inner] &&
+               t.width % (8 * s->parts) == 0;
+    t.bytes = (t.rows * t.chunks * AM_CHUNK + 127) & ~127;
+    return t;
+}
+
+static int place_block(Cg *cg, const TileBlock *b, int at) {
+    int *offset = am_state(cg)->offset;
+    for (const TileOp *op = b->first; op; op = op->next) {
+        if (op->kind == TILE_LOOP) at = place_block(cg, &op->body, at);
+        if (op->kind != TILE_ALLOC && op->kind != TILE_MAP) continue;
+        for (int i = 0; i < op->results.n; i++) {
+            const TileValue *v = op->results.data[i];
+            if (v->home != HOME_SHARED) continue;
+            offset[v->id] = at;
+            at += am_tile(cg, v).bytes * (v->stages > 1 ? v->stages : 1);
+        }
+    }
+    return at;
+}
+
+int am_place_shared(Cg *cg) {
+    AmState *s = am_state(cg);
+    s->offset = ARENA_ARRAY(cg->arena, int, cg->k->nvalues + 1);
+    for (int i = 0; i < cg->k->nvalues; i++) s->offset[i] = -1;
+    return place_block(cg, &cg->k->body, 0);
+}
+
+Val am_lds(Cg *cg, Val offset) {
+    return LLVMBuildInBoundsGEP2(cg->b, cg->i8, am_state(cg)->lds, &offset, 1, "");
+}
+
+// Bits 2, 3 and 4 of a row beside bits 1 and 0: different for any eight rows that follow each other,
+// and for eight that are four apart.
+static Val row_key(Cg *cg, Val row) {
+    LLVMBuilderRef b = cg->b;
+    Val bit[5];
+    for (int i = 0; i < 5; i++)
+        bit[i] = LLVMBuildAnd(b, LLVMBuildLShr(b, row, cg_i32(cg, i), ""), cg_i32(cg, 1), "");
+    Val mid = LLVMBuildShl(b, LLVMBuildXor(b, bit[1], bit[3], ""), cg_i32(cg, 1), "");
+    Val high = LLVMBuildShl(b, LLVMBuildXor(b, bit[0], bit[4], ""), cg_i32(cg, 2), "");
+    return LLVMBuildOr(b, LLVMBuildOr(b, bit[2], mid, ""), high, "");
+}
+
+// Rows of fewer than eight chunks share a line of 128 bytes: bits 1 and 0 of the key then say which
+// part of it is whose.
+Val am_chunk(Cg *cg, const AmTile *t, Val outer, Val chunk) {
+    Val low = LLVMBuildAnd(cg->b, chunk, cg_i32(cg, 7), "");
+    Val high = LLVMBuildAnd(cg->b, chunk, cg_i32(cg, ~7), "");
+    Val line = am_times(cg, outer, t->chunks * AM_CHUNK);
+    if (t->chunks < 8) line = LLVMBuildAnd(cg->b, line, cg_i32(cg, ~127), "");
+    Val slot = LLVMBuildXor(cg->b, low, row_key(cg, outer), "");
+    Val in = am_times(cg, LLVMBuildOr(cg->b, slot, high, ""), AM_CHUNK);
+    return LLVMBuildAdd(cg->b, line, in, "");
+}
+
+// Columns 4 G s + 4 p + j of a block of 8 G are in chunk p, half s.
+static Val paired_position(Cg *cg, Val col) {
+    int parts = am_state(cg)->parts;
+    LLVMBuilderRef b = cg->b;
+    Val block = LLVMBuildAnd(b, col, cg_i32(cg, ~(8 * parts - 1)), "");
+    Val half = LLVMBuildUDiv(b, LLVMBuildAnd(b, col, cg_i32(cg, 8 * parts - 1), ""),
+                             cg_i32(cg, 4 * parts), "");
+    Val part = LLVMBuildAnd(b, LLVMBuildLShr(b, col, cg_i32(cg, 2), ""), cg_i32(cg, parts - 1), "");
+    Val in = LLVMBuildAnd(b, col, cg_i32(cg, 3), "");
+    Val at = LLVMBuildAdd(b, block, am_times(cg, part, 8), "");
+    return LLVMBuildAdd(b, LLVMBuildAdd(b, at, am_times(cg, half, 4), ""), in, "");
+}
+
+Val am_tile_offset(Cg *cg, const AmTile *t, Val outer, Val inner) {
+    if (t->outer < 0) return am_times(cg, inner, t->elem);
+    Val at = am_times(cg, t->paired ? paired_position(cg, inner) : inner, t->elem);
+    Val chunk = LLVMBuildLShr(cg->b, at, cg_i32(cg, 4), "");
+    Val in = LLVMBuildAnd(cg->b, at, cg_i32(cg, 15), "");
+    return LLVMBuildAdd(cg->b, am_chunk(cg, t, outer, chunk), in, "");
+}
+
+// ---- elements
+
+static Val shared_element(Cg *cg, const TileValue *v, int m, int e) {
+    const AmState *s = am_state(cg);
+    AmTile t = am_tile(cg, v);
+    Val row = am_plus(cg, s->row0, s->rows * m), at;
+    if (t.outer < 0) {
+        at = am_tile_offset(cg, &t, NULL,
+                            t.inner == s->row_axis ? row : am_column(cg, t.inner, e));
+    } else {
+        bool rows_outer = t.outer == s->row_axis;
+        assert((rows_outer || t.inner == s->row_axis) && "a shared operand has a fragment's rows");
+        Val col = am_column(cg, rows_outer ? t.inner : t.outer, e);
+        at = am_tile_offset(cg, &t, rows_outer ? row : col, rows_outer ? col : row);
+    }
+    Val p = am_lds(cg, LLVMBuildAdd(cg->b, cg->value[v->id].mem, at, ""));
+    return cg_read(cg, LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), p, ""), v->dtype);
+}
+
+Val am_element(Cg *cg, const TileValue *v, int m, int e) {
+    if (v->home == HOME_SHARED) return shared_element(cg, v, m, e);
+    AmShape s = am_shape(cg, v);
+    Val x = cg->value[v->id].e[am_index(s, m, e)];
+    if (!s.packed) return x;
+    return s.pair == 2 ? am_unpack(cg, v->dtype, x, e % 2) : am_unpack_part(cg, v->dtype, x);
+}
