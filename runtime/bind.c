@@ -261,8 +261,10 @@ static attn_status check_extents(Binder *x, const AbiTensor *t, const attn_tenso
 static attn_status bind_strides(Binder *x, const AbiTensor *t, const attn_tensor *g,
                                 int64_t *stride) {
     int64_t dense = 1;
+    bool empty = false; // then strides say nothing, and some libraries have zeros there
+    for (int d = 0; d < t->rank; d++) empty |= g->shape[d] == 0;
     for (int d = t->rank - 1; d >= 0; d--) {
-        stride[d] = g->strides ? g->strides[d] : dense;
+        stride[d] = g->strides && !empty ? g->strides[d] : dense;
         if (__builtin_mul_overflow(dense, g->shape[d] ? g->shape[d] : 1, &dense))
             FAIL("%s: is too large", t->name);
         if (g->shape[d] < 2) {

@@ -99,7 +99,8 @@ def view(x, what, stream=None):
         return _view_torch(x, what)
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is not None:
-        return _view_interface(x, interface, (rt.CUDA, x.device.id if hasattr(x, "device") else 0), what)
+        kind = rt.HIP if _library(x) == "cupy" and sys.modules["cupy"].cuda.runtime.is_hip else rt.CUDA
+        return _view_interface(x, interface, (kind, x.device.id if hasattr(x, "device") else 0), what)
     interface = getattr(x, "__array_interface__", None)
     if interface is not None:
         return _view_interface(x, interface, (rt.CPU, 0), what)

@@ -1,14 +1,15 @@
 // fixture.c: an artifact of the host without a compiler, for the tests of the Python package: the
 // kernels of tests/unit/runtime_fixture.h as a shared object. Built twice: with -DGENERATE, a
-// program that writes the metadata; then, with that file as META, what is to be loaded.
+// program that writes the metadata ("hsaco": of code for an AMD GPU); then, with that file as META,
+// what is to be loaded.
 #include "tests/unit/runtime_fixture.h"
 #include <stdio.h>
 
 #ifdef GENERATE
 int main(int argc, char **argv) {
     size_t n;
-    uint8_t *meta = fixture_meta(ABI_CODE_HOST, &n);
-    FILE *f = argc == 2 ? fopen(argv[1], "wb") : NULL;
+    uint8_t *meta = fixture_meta(argc == 3 ? ABI_CODE_HSACO : ABI_CODE_HOST, &n);
+    FILE *f = argc >= 2 ? fopen(argv[1], "wb") : NULL;
     return !f || fwrite(meta, 1, n, f) != n || fclose(f) != 0;
 }
 #else

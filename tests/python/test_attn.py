@@ -1,13 +1,16 @@
-"""The Python package on the CPU. Needs NumPy, cc and libattnrt.so; PyTorch is used where it is there.
+"""The Python package on the CPU, and on an AMD GPU that is none (fake_hip.c). Needs NumPy, cc and libattnrt.so; PyTorch is used where it is there.
 
     ATTNRT_LIBRARY=build/libattnrt.so python3 -m unittest tests/python/test_attn.py
 """
 
+import ctypes
 import os
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
+import unittest.mock
 
 import numpy as np
 
@@ -28,9 +31,11 @@ def build(folder):
     generate, meta = os.path.join(folder, "generate"), os.path.join(folder, "meta")
     subprocess.check_call([cc, "-DGENERATE", *flags, os.path.join(ROOT, "runtime/abi.c"),
                            os.path.join(ROOT, "runtime/abi_file.c"), "-o", generate])  # fmt: skip
-    subprocess.check_call([generate, meta])
+    for name, kind in (("fixture.o", []), ("fixture.hsaco", ["hsaco"])):
+        subprocess.check_call([generate, meta, *kind])
+        result = os.path.join(folder, name)
+        subprocess.check_call([cc, "-c", "-O1", "-fPIC", "-Wno-unused", f'-DMETA="{meta}"', *flags, "-o", result])
     result = os.path.join(folder, "fixture.o")
-    subprocess.check_call([cc, "-c", "-O1", "-fPIC", "-Wno-unused", f'-DMETA="{meta}"', *flags, "-o", result])
     shared = os.path.join(folder, "fixture.so")
     subprocess.check_call([cc, "-shared", "-o", shared, result])
     return result, shared
@@ -50,6 +55,63 @@ def arguments(sq=3, sk=5):
 def expected(v, bias, scale, sq):
     s = np.repeat(v.sum(2), 2, axis=1)[:, :, None, :]
     return np.broadcast_to(bias[:, 0][None, :, None, None] + scale * s, (2, 4, sq, 2))
+
+
+class FakeDevice:
+    type, index = "cuda", 0  # what a tensor on an AMD GPU says
+
+
+class FakeTensor:
+    """A tensor of PyTorch for ROCm, as much as the package looks at."""
+
+    device, __module__ = FakeDevice, "torch"
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype = array, array.shape, "torch." + array.dtype.name
+
+    def stride(self):
+        return tuple(s // self.array.itemsize for s in self.array.strides)
+
+    def data_ptr(self):
+        return self.array.ctypes.data
+
+
+def fake_torch():
+    torch = types.ModuleType("torch")
+    torch.version = types.SimpleNamespace(hip="6.2")
+    torch.int8, torch.float32 = "int8", "float32"
+    torch.empty = lambda shape, dtype, device: FakeTensor(np.empty(shape, dtype))
+    torch.cuda = types.SimpleNamespace(current_stream=lambda device: types.SimpleNamespace(cuda_stream=0x77))
+    return torch
+
+
+def padded(x):
+    """With rows of 16 bytes, as kernels of GPUs want them."""
+    room = np.zeros((*x.shape[:-1], 4), np.float32)
+    room[..., : x.shape[-1]] = x
+    return FakeTensor(room[..., : x.shape[-1]])
+
+
+class Rocm(unittest.TestCase):
+    def test_launches(self):
+        with tempfile.TemporaryDirectory() as folder:
+            build(folder)
+            library = os.path.join(folder, "fake.so")
+            subprocess.check_call(
+                [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O1", "-Wno-unused", "-D_GNU_SOURCE", "-I" + ROOT,
+                 "-Wl,-soname,libamdhip64.so.7", os.path.join(ROOT, "tests/python/fake_hip.c"), "-o", library]
+            )  # fmt: skip
+            fake = ctypes.CDLL(library)  # as PyTorch has its own in the process
+            fake.fake_log.restype = ctypes.c_char_p
+            with unittest.mock.patch.dict(sys.modules, torch=fake_torch()):
+                q, k, v, bias = arguments(sk=100)
+                kernel, o = attn.load(os.path.join(folder, "fixture.hsaco"))["sum"], padded(np.zeros((2, 4, 3, 2), np.float32))
+                self.assertIs(kernel(FakeTensor(q), FakeTensor(k), padded(v), FakeTensor(bias), 0.5, q_offset=0, out=o), o)
+                np.testing.assert_allclose(o.array, expected(v, bias, 0.5, 3), rtol=1e-5, atol=1e-5)
+                self.assertEqual(fake.fake_log(), b"load;zero 77;sum_part 16 77;sum_join 24 77;")
+                empty = [FakeTensor(x) for x in arguments(sq=0, sk=5)[:2]]
+                kernel(*empty, padded(arguments(sk=5)[2]), FakeTensor(bias), 0.5, q_offset=0, out=padded(np.zeros((2, 4, 0, 2), np.float32)))
+                self.assertTrue(fake.fake_log().endswith(b"sum_join 24 77;"))  # no block is launched
 
 
 class Python(unittest.TestCase):
