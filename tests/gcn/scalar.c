@@ -1,0 +1,77 @@
+// scalar.c: scalar arithmetic (scalar.def), and the instructions that narrow exec.
+#include "tests/gcn/wave.h"
+
+static uint64_t field(uint64_t a, uint32_t at, uint32_t width, uint32_t bits) {
+    if (width == 0) return 0;
+    uint64_t u = a >> at;
+    return width >= bits ? u : u & ((1ull << width) - 1);
+}
+
+static uint64_t signed_field(uint64_t a, uint32_t at, uint32_t width, uint32_t bits) {
+    uint64_t u = field(a, at, width, bits);
+    if (width == 0 || width >= bits) return u;
+    return (uint64_t)((int64_t)(u << (64 - width)) >> (64 - width));
+}
+
+static uint64_t reversed(uint64_t a) {
+    uint64_t r = 0;
+    for (int i = 0; i < 64; i++) r |= (a >> i & 1) << (63 - i);
+    return r;
+}
+
+#define TYPE_u uint32_t
+#define TYPE_q uint64_t
+#define SIGNED_u int32_t
+#define SIGNED_q int64_t
+#define KEEP scc
+
+#define S(name, form, T, value, becomes)                                                           \
+    static void name(Wave *w, const Op *op) {                                                      \
+        uint32_t scc = w->scc;                                                                     \
+        TYPE_##T a = (TYPE_##T)gcn_scalar(w, op, 0);                                               \
+        TYPE_##T b = op->nsrc > 1 ? (TYPE_##T)gcn_scalar(w, op, 1) : 0;                            \
+        SIGNED_##T x = (SIGNED_##T)a, y = (SIGNED_##T)b;                                           \
+        TYPE_##T old = (TYPE_##T)gcn_pair(w, op->dst[0].reg);                                      \
+        TYPE_##T r = (TYPE_##T)(value);                                                            \
+        (void)x, (void)y, (void)old, (void)scc;                                                    \
+        w->scc = (becomes) != 0;                                                                   \
+        gcn_put_scalar(w, op, 0, r);                                                               \
+    }
+#define C(name, form, T, becomes)                                                                  \
+    static void name(Wave *w, const Op *op) {                                                      \
+        TYPE_##T a = (TYPE_##T)gcn_scalar(w, op, 0), b = (TYPE_##T)gcn_scalar(w, op, 1);           \
+        SIGNED_##T x = (SIGNED_##T)a, y = (SIGNED_##T)b;                                           \
+        (void)x, (void)y;                                                                          \
+        w->scc = (becomes) != 0;                                                                   \
+    }
+#include "tests/gcn/scalar.def"
+#undef S
+#undef C
+
+// exec saved, then combined with the source; row->arg: 0 and, 1 or, 2 xor, 3 source and not exec
+// (andn2), 4 source or not exec, 5 not source and exec (andn1).
+static void saveexec(Wave *w, const Op *op) {
+    uint64_t s = gcn_scalar(w, op, 0) & w->all, exec = gcn_exec(w);
+    uint64_t to[] = {s & exec, s | exec, s ^ exec, s & ~exec, s | ~exec, ~s & exec};
+    uint64_t now = to[op->row->arg] & w->all;
+    gcn_put_scalar(w, op, 0, exec);
+    w->s[GCN_EXEC] = (uint32_t)now;
+    w->s[GCN_EXEC + 1] = (uint32_t)(now >> 32);
+    w->scc = now != 0;
+}
+
+static const Row rows[] = {
+#define S(name, form, T, value, becomes) {#name, name, form, ROW_SCALAR, 0, 0},
+#define C(name, form, T, becomes) {#name, name, form, ROW_SCALAR, 0, 0},
+#include "tests/gcn/scalar.def"
+#undef S
+#undef C
+#define SAVE(name, k)                                                                              \
+    {"s_" name "_saveexec_b64", saveexec, "q=q", ROW_SCALAR, k, 0}, {                              \
+        "s_" name "_saveexec_b32", saveexec, "u=u", ROW_SCALAR, k, 0                               \
+    }
+    SAVE("and", 0),   SAVE("or", 1),   SAVE("xor", 2),
+    SAVE("andn2", 3), SAVE("orn2", 4), SAVE("andn1", 5),
+};
+
+GcnRows gcn_rows_scalar(void) { return (GcnRows){rows, sizeof rows / sizeof *rows}; }
