@@ -54,12 +54,12 @@ Status cmd_only(const Compile *c, const Options *o) {
                     c->variants.n > 2 ? ", ..." : "");
 }
 
-TargetId cmd_gpu_target(attn_context *context, int ordinal) {
-    TargetId found = TARGET_SM80, target;
+TargetId cmd_gpu_target(attn_context *context, DeviceKind kind, int ordinal) {
+    TargetId found = kind == DEVICE_HIP ? TARGET_GFX942 : TARGET_SM80, target;
+    attn_device device = {kind == DEVICE_HIP ? ATTN_HIP : ATTN_CUDA, ordinal};
     const char *name;
     attn_context *c = context ? context : attn_create();
-    if (c && attn_device_target(c, (attn_device){ATTN_CUDA, ordinal}, &name, NULL) == ATTN_OK &&
-        target_find(name, &target))
+    if (c && attn_device_target(c, device, &name, NULL) == ATTN_OK && target_find(name, &target))
         found = target;
     if (!context) attn_destroy(c);
     return found;
@@ -67,12 +67,7 @@ TargetId cmd_gpu_target(attn_context *context, int ordinal) {
 
 TargetId cmd_device_target(const Options *o, attn_context *context) {
     if (o->has_target) return o->target; // the options hold it against the device
-    switch (o->device) {
-    case DEVICE_CPU: return TARGET_HOST;
-    case DEVICE_CUDA: return cmd_gpu_target(context, o->ordinal);
-    case DEVICE_HIP: return TARGET_GFX942;
-    }
-    return TARGET_HOST;
+    return o->device == DEVICE_CPU ? TARGET_HOST : cmd_gpu_target(context, o->device, o->ordinal);
 }
 
 Dtype cmd_device_dtype(const Options *o) {

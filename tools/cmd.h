@@ -17,9 +17,9 @@ Status cmd_open(Compile *c, const Options *o, const char *path, TargetId target,
 Status cmd_report(const Compile *c, Status otherwise);
 // The one variant to run; STATUS_USAGE when there are several and no --entry.
 Status cmd_only(const Compile *c, const Options *o);
-// What PTX the GPU with this number takes of what this version writes; without a GPU, what every
-// one takes. The context may be NULL.
-TargetId cmd_gpu_target(attn_context *context, int ordinal);
+// What the GPU with this number takes of what this version writes; without one, what every NVIDIA GPU
+// takes, or the largest of AMD's. The context may be NULL.
+TargetId cmd_gpu_target(attn_context *context, DeviceKind kind, int ordinal);
 // What a run from source compiles for: --target, or the best that the device takes.
 TargetId cmd_device_target(const Options *o, attn_context *context);
 Dtype cmd_device_dtype(const Options *o);

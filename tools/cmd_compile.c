@@ -24,21 +24,24 @@ static bool is_extension(const char *ext) {
     return false;
 }
 
+static TargetId by_extension(const char *ext) {
+    if (strcmp(ext, ".ptx") == 0) return cmd_gpu_target(NULL, DEVICE_CUDA, 0);
+    return strcmp(ext, ".hsaco") == 0 ? cmd_gpu_target(NULL, DEVICE_HIP, 0) : TARGET_HOST;
+}
+
 // By the extension: a target whose files end so, or the kind of text that .s and .ll hold for any
 // target.
 static Status choose_form(const Options *o, Form *f) {
     const char *ext = o->output ? extension_of(o->output) : "";
     bool text = strcmp(ext, ".s") == 0 || strcmp(ext, ".ll") == 0;
-    *f = (Form){o->has_target ? o->target : TARGET_HOST, CG_OBJECT, false};
+    *f = (Form){o->has_target ? o->target : by_extension(ext), CG_OBJECT, false};
     if (o->emit != EMIT_NONE) {
-        if (!o->has_target && strcmp(ext, ".ptx") == 0) f->target = cmd_gpu_target(NULL, 0);
         f->form = o->emit == EMIT_LLVM ? CG_LLVM : CG_ASM;
         return STATUS_DONE;
     }
     if (!o->output)
-        return cmd_fail(STATUS_USAGE, "nothing to write: give -o OUT.{ptx,o,s,ll} or --emit=FORM");
-    if (strcmp(ext, ".ptx") == 0 && !o->has_target) f->target = cmd_gpu_target(NULL, 0);
-    if (strcmp(ext, ".hsaco") == 0 && !o->has_target) f->target = TARGET_GFX942;
+        return cmd_fail(STATUS_USAGE,
+                        "nothing to write: give -o OUT.{ptx,hsaco,o,s,ll} or --emit=FORM");
     const Target *t = target_get(f->target);
     if (!text && !is_extension(ext))
         return cmd_fail(STATUS_USAGE,
@@ -51,8 +54,8 @@ static Status choose_form(const Options *o, Form *f) {
                         o->output, t->name, t->extension);
     if (strcmp(ext, ".ll") == 0)
         f->form = CG_LLVM;
-    else if (text || t->kind == KIND_NVPTX)
-        f->form = CG_ASM;
+    else
+        f->form = text ? CG_ASM : compile_artifact(t->id);
     f->header = f->form == CG_OBJECT && t->kind == KIND_HOST;
     return STATUS_DONE;
 }

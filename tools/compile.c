@@ -145,6 +145,10 @@ bool compile_emit(Compile *c, CgForm form, void **out, size_t *n) {
                    n);
 }
 
+CgForm compile_artifact(TargetId t) {
+    return target_get(t)->kind == KIND_NVPTX ? CG_ASM : CG_OBJECT;
+}
+
 CgJit *compile_jit(Compile *c) {
     CgOptions o = cg_options(c);
     if (!c->tiles.n && !compile_tiles(c)) return NULL;

@@ -42,7 +42,8 @@ bool compile_streams(Compile *c);   // rows and their streaming forms
 bool compile_algorithm(Compile *c); // tiles before the passes (--emit=tile)
 bool compile_tiles(Compile *c);     // tiles as the target runs them
 bool compile_emit(Compile *c, CgForm form, void **out,
-                  size_t *n);   // of all tiles; *out is malloc'ed
-CgJit *compile_jit(Compile *c); // NULL after a mistake
+                  size_t *n);        // of all tiles; *out is malloc'ed
+CgForm compile_artifact(TargetId t); // the form that carries metadata: PTX's text, else an ELF file
+CgJit *compile_jit(Compile *c);      // NULL after a mistake
 
 #endif

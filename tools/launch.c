@@ -47,11 +47,11 @@ static Status open_jit(Launch *l, Compile *c) {
     return good ? STATUS_DONE : STATUS_INPUT;
 }
 
-static Status open_ptx(Launch *l, Compile *c) {
+static Status open_gpu(Launch *l, Compile *c) {
     void *code;
     size_t n;
     attn_error e;
-    if (!compile_emit(c, CG_ASM, &code, &n)) return STATUS_INPUT;
+    if (!compile_emit(c, compile_artifact(c->options.target), &code, &n)) return STATUS_INPUT;
     attn_status bad = attn_open(l->context, code, n, l->device, &l->artifact, &e);
     free(code);
     return bad ? launch_failed(&e) : STATUS_DONE;
@@ -62,7 +62,7 @@ Status launch_open_source(Launch *l, Arena *a, Compile *c, const Options *o) {
     if (s != STATUS_DONE) return s;
     l->dtype = c->options.dtype;
     if (c->variants.n == 1) l->sig = sig_of_variant(a, c->variants.data[0], l->dtype);
-    return o->device == DEVICE_CPU ? open_jit(l, c) : open_ptx(l, c);
+    return o->device == DEVICE_CPU ? open_jit(l, c) : open_gpu(l, c);
 }
 
 // ---- from an artifact

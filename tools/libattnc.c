@@ -67,11 +67,10 @@ int attnc_compile(const char *source, size_t n, const char *name,
     *out_n = 0;
     int status = open_source(&c, a, source, n, name, options);
     if (status == 0) {
-        bool host = target_get(c.options.target)->kind == KIND_HOST;
         enum attnc_form form = options ? options->form : ATTNC_ARTIFACT;
-        CgForm f = form == ATTNC_LLVM               ? CG_LLVM
-                   : form == ATTNC_ARTIFACT && host ? CG_OBJECT
-                                                    : CG_ASM;
+        CgForm f = form == ATTNC_LLVM       ? CG_LLVM
+                   : form == ATTNC_ARTIFACT ? compile_artifact(c.options.target)
+                                            : CG_ASM;
         status = compile_emit(&c, f, out, out_n) ? 0 : 1;
     }
     *diagnostics = diagnostics_of(&c);

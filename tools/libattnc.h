@@ -37,7 +37,7 @@ enum attnc_form {
 
 /* All zero is: every variant, host, f32 (GPUs: bf16), -O0. */
 struct attnc_options {
-    const char *target; /* "host" (NULL too), "sm_80" or "sm_90a" */
+    const char *target; /* "host" (NULL too), "sm_80", "sm_90a", "gfx90a", "gfx942", "gfx1100" */
     const char *dtype;  /* of q, k, v, o: "f32", "f16", "bf16" */
     const char *entry;  /* only this variant of the source; NULL: all */
     int level;          /* 0 to 3 */

@@ -299,6 +299,15 @@ sed 's/add/sub/' relu.ptx >changed.ptx
 gives 1 run changed.ptx --device=cuda
 gives 1 run relu.ptx --device=cpu
 [ -e /dev/nvidiactl ] || gives 3 run relu_attn.attn --device=cuda
+if [ ! -e /dev/kfd ] && command -v ld.lld ld.lld-19 >/dev/null; then
+    gives 3 run relu_attn.attn --device=hip
+    says err 'there is no AMD'
+    gives 3 check relu_attn.attn --device=hip:1 --target=gfx90a
+    gives 2 check relu_attn.attn --device=hip --target=sm_80
+    gives 0 relu_attn.attn -o relu.hsaco
+    gives 3 run relu.hsaco --device=hip
+    gives 1 run relu.hsaco --device=cpu
+fi
 
 cat >outside.attn <<'ATTN'
 attention outside {
