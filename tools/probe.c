@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 6, COPY = 256 << 20, THREADS = 256 };
+enum { ROUNDS = 6, COPY_MOST = 1 << 30, COPY_LEAST = 1 << 26, THREADS = 256 };
 
 // A probe: its PTX, and what one launch computes.
 typedef struct Probe {
@@ -206,6 +206,7 @@ typedef struct Work {
     attn_device device;
     attn_prepared *probe; // NULL: the copy
     void *to, *from;
+    size_t copy; // bytes
 } Work;
 
 static attn_status seconds(const Work *w, double *best, attn_error *error) {
@@ -217,7 +218,7 @@ static attn_status seconds(const Work *w, double *best, attn_error *error) {
         s = attn_mark_now(w->context, w->device, &from, error);
         if (!s)
             s = w->probe ? attn_launch_prepared(w->probe, NULL, error)
-                         : attn_copy_within(w->context, w->device, w->to, w->from, COPY, error);
+                         : attn_copy_within(w->context, w->device, w->to, w->from, w->copy, error);
         if (!s) s = attn_mark_now(w->context, w->device, &to, error);
         if (!s) s = attn_synchronize(w->context, w->device, error);
         if (!s) s = attn_elapsed_ms(w->context, w->device, from, to, &ms, error);
@@ -248,16 +249,28 @@ static attn_status probe_flops(Work *w, const Probe *p, Peak *out, attn_error *e
     return s;
 }
 
+// Much more than caches hold, but what there is room for.
+static attn_status alloc(Work *w, attn_error *error) {
+    attn_status s = ATTN_ERROR_DEVICE;
+    for (w->copy = COPY_MOST; s && w->copy >= COPY_LEAST; w->copy /= 2) {
+        s = attn_memory_alloc(w->context, w->device, w->copy, &w->to, error);
+        if (!s) s = attn_memory_alloc(w->context, w->device, w->copy, &w->from, error);
+        if (!s) break;
+        attn_memory_free(w->context, w->device, w->to);
+        w->to = NULL;
+    }
+    return s;
+}
+
 attn_status probe_gpu(attn_context *c, attn_device d, Dtype dtype, Peak *out, attn_error *error) {
     Work w = {.context = c, .device = d};
     const char *target;
     double best;
     *out = (Peak){.flops_of = "", .bytes_of = "copied"};
     attn_status s = attn_device_target(c, d, &target, error);
-    if (!s) s = attn_memory_alloc(c, d, COPY, &w.to, error);
-    if (!s) s = attn_memory_alloc(c, d, COPY, &w.from, error);
+    if (!s) s = alloc(&w, error);
     if (!s) s = seconds(&w, &best, error);
-    if (!s && best > 0) out->bytes = 2.0 * COPY / best; // read and written
+    if (!s && best > 0) out->bytes = 2.0 * (double)w.copy / best; // read and written
     if (!s && d.kind == ATTN_CUDA) s = probe_flops(&w, choose(target, dtype), out, error);
     attn_memory_free(c, d, w.from);
     attn_memory_free(c, d, w.to);

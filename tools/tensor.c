@@ -125,6 +125,18 @@ void tensor_normal(Tensor *t, uint64_t seed, const char *name) {
     }
 }
 
+void tensor_normal_repeated(Tensor *t, uint64_t seed, const char *name) {
+    Tensor first = *t;
+    int64_t all = t->count;
+    if (first.count > 1 << 20) first.count = 1 << 20;
+    tensor_normal(&first, seed, name);
+    size_t item = (size_t)dtype_bytes(t->dtype);
+    for (int64_t done = first.count, n; done > 0 && done < all; done += n) {
+        n = done < all - done ? done : all - done; // doubles
+        memcpy((char *)t->data + (size_t)done * item, t->data, (size_t)n * item);
+    }
+}
+
 const char *tensor_shape(const Tensor *t, char *buf, size_t n) {
     size_t used = (size_t)snprintf(buf, n, "[");
     for (int i = 0; i < t->rank && used < n; i++)
