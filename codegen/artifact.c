@@ -87,6 +87,34 @@ static bool is_added_to(const TileProgram *p, int tensor) {
     return false;
 }
 
+// What a kernel of inputs alone stores: a map of tiles.
+static bool reads_inputs_only(const TileProgram *p, const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        bool touches = op->kind == TILE_LOAD || op->kind == TILE_STORE || op->kind == TILE_COPY ||
+                       op->kind == TILE_FILL || op->kind == TILE_APPEND;
+        TensorRole role = touches ? p->tensors.data[op->tensor].role : TENSOR_INPUT;
+        if (role != TENSOR_INPUT && role != TENSOR_WORK) return false;
+    }
+    return true;
+}
+
+static bool stores_to(const TileKernel *k, int tensor) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if ((op->kind == TILE_STORE || op->kind == TILE_APPEND) && op->tensor == tensor)
+            return true;
+    return false;
+}
+
+static bool is_kept(const TileProgram *p, int tensor) {
+    bool stored = false;
+    for (int k = 0; k < p->kernels.n; k++) {
+        if (!stores_to(p->kernels.data[k], tensor)) continue;
+        if (!reads_inputs_only(p, p->kernels.data[k])) return false;
+        stored = true;
+    }
+    return stored;
+}
+
 static bool counts(const CgLaunch *l) {
     for (int i = 0; i < l->nargs; i++)
         if (l->args[i].kind == CG_ARG_COUNTER) return true;
@@ -120,6 +148,7 @@ static void tensors(Arena *a, const TileProgram *p, AbiVariant *v) {
         if (t->bare_q) to->flags |= ABI_BARE_Q;
         if (t->role == TENSOR_EMIT) to->flags |= ABI_OPTIONAL;
         if (t->role == TENSOR_WORK && is_added_to(p, i)) to->flags |= ABI_ZEROED;
+        if (t->role == TENSOR_WORK && is_kept(p, i)) to->flags |= ABI_KEPT;
         for (int d = 0; d < t->rank; d++) to->extent[d] = launch_expr(a, t->extent[d]);
     }
 }

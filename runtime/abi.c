@@ -304,6 +304,8 @@ static const char *verify_tensor(const AbiVariant *v, const AbiTensor *t) {
         return "a tensor speaks of q_offset, which the variant does not have";
     if ((t->flags & ABI_ZEROED) && t->role != ABI_ROLE_WORK)
         return "a tensor that is no workspace is to be zeroed";
+    if ((t->flags & ABI_KEPT) && (t->role != ABI_ROLE_WORK || (t->flags & ABI_ZEROED)))
+        return "a tensor that is no workspace, or is to be zeroed, cannot be kept";
     if ((t->flags & ABI_OPTIONAL) && (t->role == ABI_ROLE_WORK || t->rank == 0))
         return "a workspace or a scalar cannot be optional";
     for (int d = 0; d < t->rank; d++)
@@ -546,6 +548,18 @@ static bool apply(AbiOp op, const int64_t *x, int64_t *r) { // x: the operands, 
     case ABI_OP_COUNT: break;
     }
     return false;
+}
+
+bool abi_makes_kept(const AbiVariant *v, const AbiKernel *k) {
+    bool any = false;
+    if (k->nmaps) return false;
+    for (uint32_t i = 0; i < k->nargs; i++) {
+        if (k->args[i].kind != ABI_ARG_POINTER) continue;
+        const AbiTensor *t = &v->tensors[k->args[i].index];
+        if (t->role != ABI_ROLE_INPUT && !(t->flags & ABI_KEPT)) return false;
+        any |= (t->flags & ABI_KEPT) != 0;
+    }
+    return any;
 }
 
 bool abi_eval(const AbiExpr *e, const int64_t *sizes, int64_t workers, int64_t *out) {

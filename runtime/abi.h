@@ -96,7 +96,8 @@ enum AbiTensorFlag {
     ABI_OPTIONAL = 2, // may be left out: the kernels then get a null pointer and strides of 0, and
                       // do not touch it
     ABI_ZEROED = 4,   // WORK: the runtime sets it to zero bytes before the launch's first kernel
-    ABI_TENSOR_FLAGS = 7,
+    ABI_KEPT = 8,     // WORK: made of inputs alone; a caller may say that it still stands
+    ABI_TENSOR_FLAGS = 15,
 };
 
 typedef struct AbiTensor {
@@ -202,6 +203,9 @@ void abi_free(AbiMeta *m);
 // How long the metadata at `bytes` says it is (for a global whose size is not known); reads its
 // first 16 bytes.
 size_t abi_bytes(const void *bytes);
+
+// Whether a kernel only makes kept workspace (a tile map): it touches nothing else but inputs.
+bool abi_makes_kept(const AbiVariant *v, const AbiKernel *k);
 
 // The value of a verified expression; false when it overflows.
 bool abi_eval(const AbiExpr *e, const int64_t *sizes, int64_t workers, int64_t *out);

@@ -187,6 +187,8 @@ attn_status attn_get_variant(const attn_artifact *a, int variant, attn_variant_i
                              attn_error *error) {
     const AbiVariant *v = variant_at(a, variant, error);
     if (!v) return ATTN_ERROR_CALL;
+    bool tile_map = false;
+    for (uint32_t k = 0; k < v->nkernels; k++) tile_map |= abi_makes_kept(v, &v->kernels[k]);
     *out = (attn_variant_info){
         .name = v->name,
         .phase = (attn_phase)v->phase,
@@ -194,6 +196,7 @@ attn_status attn_get_variant(const attn_artifact *a, int variant, attn_variant_i
         .Dv = (int)v->Dv,
         .sizes = (int)v->nsizes,
         .tensors = (int)v->ntensors,
+        .tile_map = tile_map,
     };
     return rt_ok(error);
 }

@@ -121,6 +121,7 @@ typedef struct attn_variant_info {
     attn_phase phase;
     int D, Dv;
     int sizes, tensors;
+    int tile_map; // a launch begins by making a map of tiles, which may be kept (ATTN_KEEP_MAP)
 } attn_variant_info;
 
 typedef struct attn_size_info {
@@ -173,6 +174,16 @@ typedef struct attn_size { // "q_offset" (default max(Sk - Sq, 0)), or a size th
     int64_t value;
 } attn_size;
 
+// Flags of a call.
+//
+// ATTN_KEEP_MAP: the tile map of an earlier launch stands. Where a mask reads inputs (documents,
+// block lists), a launch first works out in its workspace which tiles of keys each tile of queries
+// sees. With this flag it does not: the last launch with this workspace was of the same artifact,
+// variant, phase and sizes (addresses and strides may be others), nothing else has been written
+// there since, and the inputs that the mask reads hold the same values where it reads them. Where
+// that is not so, what the launch does is undefined. Of a variant without a map it says nothing.
+enum { ATTN_KEEP_MAP = 1 };
+
 typedef struct attn_call {
     const char *variant; // NULL: the artifact's only one
     attn_phase phase;
@@ -184,8 +195,9 @@ typedef struct attn_call {
     size_t nsizes;
     void *stream;    // CUstream or hipStream_t; ignored on the CPU
     void *workspace; // on the artifact's device, 256-byte aligned, at least attn_workspace_bytes;
-                     // free again when the launch has run
+                     // free again when the launch has run, unless its map is to be kept
     size_t workspace_bytes;
+    unsigned flags; // ATTN_KEEP_MAP, or 0
 } attn_call;
 
 // Bytes of workspace that a launch of this call takes; often 0. Outputs and all addresses may be

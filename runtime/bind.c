@@ -395,5 +395,8 @@ attn_status rt_bind(const attn_artifact *a, const attn_call *call, RtNeed need, 
     for (uint32_t i = 0; !status && i < x.v->ntensors; i++)
         if (x.tensor[i]) status = bind_tensor(&x, i);
     if (!status) status = choose_plan(&x);
+    if (!status && call->flags & ~(unsigned)ATTN_KEEP_MAP)
+        status = rt_fail(error, ATTN_ERROR_CALL, "the call has flags that do not exist");
+    out->keep_map = call->flags & ATTN_KEEP_MAP;
     return status ? status : lay_out(&x);
 }

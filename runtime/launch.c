@@ -80,6 +80,7 @@ static attn_status run(const RtBound *b, void *stream, attn_error *error) {
         uint32_t k = b->plan->kernels[i];
         RtArgs args;
         if (tasks[i] == 0) continue;
+        if (b->keep_map && abi_makes_kept(b->variant, &b->variant->kernels[k])) continue;
         pack(b, &b->variant->kernels[k], &args);
         status = a->device->ops->launch(a->device, a->module, b->first + k, &b->variant->kernels[k],
                                         &args, tasks[i], stream, error);

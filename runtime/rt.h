@@ -117,6 +117,7 @@ typedef struct RtBound {
     int64_t stride[ABI_MAX_TENSORS][ABI_MAX_RANK];
     size_t work_bytes[ABI_MAX_TENSORS]; // WORK tensors that the plan uses; otherwise 0
     size_t workspace;
+    bool keep_map; // kernels that make kept workspace are left out
 } RtBound;
 
 typedef enum RtNeed {

@@ -147,6 +147,13 @@ static Status place(Launch *l, int arg, attn_tensor *t) {
                : STATUS_DONE;
 }
 
+static bool makes_map(const Launch *l, const char *variant) {
+    attn_variant_info v;
+    for (int i = 0; !attn_get_variant(l->artifact, i, &v, NULL); i++)
+        if (!strcmp(v.name, variant)) return v.tile_map;
+    return false;
+}
+
 static Status prepare(Launch *l, attn_call *call) {
     size_t n;
     attn_error e;
@@ -155,7 +162,10 @@ static Status prepare(Launch *l, attn_call *call) {
         return launch_failed(&e);
     call->workspace = l->workspace;
     call->workspace_bytes = n;
-    return attn_prepare(l->artifact, call, &l->prepared, &e) ? launch_failed(&e) : STATUS_DONE;
+    if (attn_prepare(l->artifact, call, &l->prepared, &e)) return launch_failed(&e);
+    if (!makes_map(l, call->variant)) return STATUS_DONE;
+    call->flags = ATTN_KEEP_MAP;
+    return attn_prepare(l->artifact, call, &l->kept, &e) ? launch_failed(&e) : STATUS_DONE;
 }
 
 Status launch_bind(Launch *l, const Binding *b) {
@@ -203,11 +213,12 @@ Status launch_fetch(Launch *l) {
 
 void launch_unbind(Launch *l) {
     if (l->prepared) attn_free_prepared(l->prepared);
+    if (l->kept) attn_free_prepared(l->kept);
     for (int i = 0; l->memory && i < l->sig->args.n; i++)
         if (l->memory[i]) attn_memory_free(l->context, l->device, l->memory[i]);
     if (l->workspace) attn_memory_free(l->context, l->device, l->workspace);
     free(l->memory);
     l->memory = NULL;
     l->workspace = NULL;
-    l->prepared = NULL;
+    l->prepared = l->kept = NULL;
 }

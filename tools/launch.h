@@ -17,6 +17,7 @@ typedef struct Launch {
     Dtype dtype;
     // of the binding at hand
     attn_prepared *prepared;
+    attn_prepared *kept; // the same where its tile map stands; NULL: it makes none
     void **memory; // per argument: its place on a GPU; on the CPU the tensors themselves are used
     void *workspace;
     const Binding *binding;

@@ -9,7 +9,7 @@ Nothing is built: the package finds libattnrt.so, and the compiler as the comman
 """
 
 from ._compiler import CompileError, compile
-from ._kernel import Artifact, Kernel, load
+from ._kernel import Artifact, Kernel, TileMap, load
 from ._runtime import Error, set_threads, version
 
-__all__ = ["Artifact", "CompileError", "Error", "Kernel", "compile", "load", "set_threads", "version"]
+__all__ = ["Artifact", "CompileError", "Error", "Kernel", "TileMap", "compile", "load", "set_threads", "version"]

@@ -126,11 +126,11 @@ class Kernel:
                 raise TypeError(f"{name}: {self.name} has no such output ({', '.join(self.outputs)})")
         return [n for n in self.outputs if n in out or n in emit or not self._tensors[n][3]], out
 
-    def __call__(self, *args, emit=(), out=None, stream=None, **named):
+    def __call__(self, *args, emit=(), out=None, stream=None, tile_map=None, **named):
         """Launches, and returns the outputs: one, or a tuple in the order of `outputs`.
 
         emit: names of optional outputs to write too. out: arrays to write into (one for the first output, or a dict).
-        stream: a raw stream; by default the current one of q's library. The call returns when the launch is queued (on the
+        stream: a raw stream; by default the current one of q's library. tile_map: a TileMap. The call returns when the launch is queued (on the
         CPU: done)."""
         arrays, scalars, sizes = self._sort(args, named)
         wanted, out = self._wanted(emit, out)
@@ -141,7 +141,7 @@ class Kernel:
         given = self._call(opened, views, scalars, sizes)
         results = {n: out[n] if n in out else _arrays.empty(like, self._tensors[n][0], given.shape(n)) for n in wanted}
         views.update((n, _arrays.view(x, n, stream)) for n, x in results.items())
-        self._call(opened, views, scalars, sizes).launch(views, stream, like)
+        self._call(opened, views, scalars, sizes).launch(views, stream, like, tile_map)
         return results[wanted[0]] if len(wanted) == 1 else tuple(results[n] for n in wanted)
 
     def _call(self, opened, views, scalars, sizes):
@@ -155,11 +155,35 @@ class Kernel:
         return made[key]
 
 
+class TileMap:
+    """Keeps the map of tiles that kernels make first where the mask reads inputs (documents, block lists).
+
+    The first call with kernel(..., tile_map=m) makes the map, later ones with the same sizes find it: as long as the inputs that
+    the mask reads hold the same values. m.clear() when they have changed. Not for calls that may run at the same time."""
+
+    def __init__(self):
+        self.clear()
+
+    def clear(self):
+        self._key = self._memory = self._address = None
+
+    def _place(self, call, like):
+        """Where the call's workspace is, and the call's flags."""
+        if self._key == call.key:
+            return self._address, rt.KEEP_MAP
+        self.clear()
+        if call.workspace_bytes:
+            self._memory, self._address = _arrays.scratch(like, call.workspace_bytes)
+        return self._address, 0
+
+
 class _Call:
     """An attn_call, and what it points to: all but addresses and stream."""
 
     def __init__(self, kernel, opened, views, scalars, sizes):
         self.opened, self.shapes = opened, {}
+        inputs = [(n, v.shape) for n, v in views.items() if n in kernel.inputs]
+        self.key = (opened, kernel.name, kernel.phase, *scalars.items(), *sizes.items(), *inputs)
         self.c = rt.Call(variant=kernel.name.encode(), phase=kernel._phase)
         self.tensors = (rt.Tensor * len(views))(*[self._tensor(n, v) for n, v in views.items()])
         self.scalars = (rt.Scalar * len(scalars))(*[rt.Scalar(n.encode(), v) for n, v in scalars.items()])
@@ -187,13 +211,15 @@ class _Call:
         rt.check("attn_workspace_bytes", self.opened.handle, c.byref(self.c), c.byref(n))
         return n.value
 
-    def launch(self, views, stream, like):
+    def launch(self, views, stream, like, tile_map=None):
         for to, v in zip(self.tensors, views.values()):
             to.data = v.address
-        memory, self.c.workspace = _arrays.scratch(like, self.workspace_bytes) if self.workspace_bytes else (None, None)
+        keeper = TileMap() if tile_map is None else tile_map
+        self.c.workspace, self.c.flags = keeper._place(self, like)
         self.c.workspace_bytes, self.c.stream = self.workspace_bytes, stream
         rt.check("attn_launch", self.opened.handle, c.byref(self.c))
-        del memory  # the library's allocator reuses it on this stream only, so after the launch
+        keeper._key = self.key
+        del keeper  # its memory: the library's allocator reuses it on this stream only, so after the launch
 
 
 def load(source):

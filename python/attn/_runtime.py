@@ -29,7 +29,7 @@ ArtifactInfo = _struct(
     "attn_artifact_info", ("target", _text), ("dtype", _i), ("device", Device), ("variants", _i), ("workers", _i)
 )
 VariantInfo = _struct(
-    "attn_variant_info", ("name", _text), ("phase", _i), ("D", _i), ("Dv", _i), ("sizes", _i), ("tensors", _i)
+    "attn_variant_info", ("name", _text), ("phase", _i), ("D", _i), ("Dv", _i), ("sizes", _i), ("tensors", _i), ("tile_map", _i)
 )
 SizeInfo = _struct("attn_size_info", ("name", _text), ("given", _i))
 TensorInfo = _struct(
@@ -49,9 +49,10 @@ Call = _struct(
     ("tensors", c.POINTER(Tensor)), ("ntensors", _size),
     ("scalars", c.POINTER(Scalar)), ("nscalars", _size),
     ("sizes", c.POINTER(Size)), ("nsizes", _size),
-    ("stream", _ptr), ("workspace", _ptr), ("workspace_bytes", _size),
+    ("stream", _ptr), ("workspace", _ptr), ("workspace_bytes", _size), ("flags", c.c_uint),
 )  # fmt: skip
 
+KEEP_MAP = 1  # of a call: ATTN_KEEP_MAP
 _ERROR, _OUT = c.POINTER(CError), c.POINTER(_ptr)
 _FUNCTIONS = {
     "attn_version": (_text,),

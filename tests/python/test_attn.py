@@ -163,6 +163,19 @@ class Python(unittest.TestCase):
             o = attn.load(source)["sum"](q, k, v, bias, 1, q_offset=0)
             np.testing.assert_allclose(o, expected(v, bias, 1, 3), rtol=1e-5, atol=1e-5)
 
+    def test_tile_map(self):
+        m, places = attn.TileMap(), []
+        for sk in (100, 100, 101, 5):  # the same sizes find the same workspace, others do not; none at all
+            q, k, v, bias = arguments(sk=sk)
+            o = self.sum(q, k, v, bias, 0.5, q_offset=0, tile_map=m)
+            np.testing.assert_allclose(o, expected(v, bias, 0.5, 3), rtol=1e-5, atol=1e-5)
+            places.append((m._key, m._address))
+        self.assertEqual(places[0], places[1])
+        self.assertNotEqual(places[1][0], places[2][0])
+        self.assertIsNone(m._address)
+        m.clear()
+        self.assertIsNone(m._key)
+
     def test_errors(self):
         q, k, v, bias = arguments()
         with self.assertRaisesRegex(attn.Error, "k: dimension 0 is 1, expected B = 2 .from q."):

@@ -463,6 +463,72 @@ START_TEST(refuses_artifacts) {
 }
 END_TEST
 
+// ---- kept workspace: "listed" makes a list of the bias, then writes it to o
+
+static void make_list(const uint64_t *args, int64_t first, int64_t last) {
+    const float *bias = (const float *)(uintptr_t)args[0];
+    int32_t *list = (int32_t *)(uintptr_t)args[1];
+    for (int64_t h = first; h < last; h++) list[h] = (int32_t)bias[3 * h];
+}
+
+static void use_list(const uint64_t *args, int64_t first, int64_t last) {
+    float *o = (float *)(uintptr_t)args[0];
+    const int32_t *list = (const int32_t *)(uintptr_t)args[1];
+    for (int64_t h = first; h < last; h++) o[h] = (float)list[h];
+}
+
+static uint8_t *listed_meta(AbiTensor *list_tensors, size_t *n, const char **why) {
+    static AbiArg make[] = {{ABI_ARG_POINTER, 0, BIAS}, {ABI_ARG_POINTER, 0, PART}},
+                  use[] = {{ABI_ARG_POINTER, 0, O}, {ABI_ARG_POINTER, 0, PART}};
+    static AbiKernel both[] = {{"make_list", 1, 0, 1, 1, {E(H)}, 2, make, 0, NULL},
+                               {"use_list", 1, 0, 1, 1, {E(H)}, 2, use, 0, NULL}};
+    static AbiPlan plan[] = {{{0, NULL}, 2, split_plan}};
+    AbiMeta m;
+    uint8_t *bytes = NULL;
+    fixture_fill(&m, ABI_CODE_HOST, false);
+    AbiVariant v = {"sum", ABI_ATTENTION, ABI_FWD,      FIX_D, FIX_DV, SIZES, TENSORS, 2,
+                    1,     sizes,         list_tensors, both,  plan};
+    m.variants = &v;
+    *why = abi_write(&m, &bytes, n);
+    return bytes;
+}
+
+START_TEST(a_map_may_be_kept) {
+    AbiTensor of[TENSORS];
+    size_t n;
+    const char *why;
+    attn_variant_info v;
+    memcpy(of, tensors, sizeof of);
+    of[PART] = (AbiTensor){"list", ABI_ROLE_WORK, ABI_I32, ABI_KEPT, 1, 0, {E(H)}};
+    World w = world(3, 4);
+    finish(&w);
+    attn_close(w.artifact);
+    uint8_t *meta = listed_meta(of, &n, &why);
+    ck_assert_msg(!why, "%s", why);
+    static const attn_host_kernel functions[] = {make_list, use_list};
+    ck_assert_int_eq(attn_open_host(w.context, meta, n, functions, 2, &w.artifact, &w.error),
+                     ATTN_OK);
+    ck_assert_int_eq(attn_get_variant(w.artifact, 0, &v, &w.error), ATTN_OK);
+    ck_assert_int_eq(v.tile_map, 1);
+    launch_ok(&w);
+    ck_assert_float_eq(w.o[2], 6);
+    w.bias[6] = 50;
+    w.call.flags = ATTN_KEEP_MAP; // which is not true, so that it shows
+    launch_ok(&w);
+    ck_assert_float_eq(w.o[2], 6);
+    w.call.flags = 0;
+    launch_ok(&w);
+    ck_assert_float_eq(w.o[2], 50);
+    w.call.flags = 2;
+    refused(&w, "the call has flags that do not exist");
+    of[PART].flags |= ABI_ZEROED;
+    ck_assert_ptr_null(listed_meta(of, &n, &why));
+    ck_assert_str_eq(why, "a tensor that is no workspace, or is to be zeroed, cannot be kept");
+    free(meta);
+    end(&w);
+}
+END_TEST
+
 // ---- the pool
 
 static void count(const uint64_t *args, int64_t first, int64_t last) {
@@ -559,6 +625,7 @@ Suite *runtime_launch_suite(void) {
     tcase_add_test(t, empty_launches);
     tcase_add_test(t, other_variant_has_its_own_kernel);
     tcase_add_test(t, prepared);
+    tcase_add_test(t, a_map_may_be_kept);
     tcase_add_test(t, shapes_and_info);
     tcase_add_test(t, refuses_names);
     tcase_add_test(t, refuses_missing);
