@@ -135,6 +135,13 @@ static void add_counter(Arena *a, const TileProgram *p, const CgLaunch *made, Ab
     t->extent[0].code[0] = one;
 }
 
+// Rows that are no multiple of 16 bytes are copied by elements, wherever they begin.
+static bool by_elements(const TileTensor *t) {
+    const Ex *columns = t->rank ? t->extent[t->rank - 1] : NULL;
+    bool known = columns && columns->op == EX_CONST;
+    return known && (int64_t)columns->i * dtype_bytes(t->dtype) % 16 != 0;
+}
+
 static void tensors(Arena *a, const TileProgram *p, AbiVariant *v) {
     v->ntensors = (uint32_t)p->tensors.n;
     v->tensors = ARENA_ARRAY(a, AbiTensor, p->tensors.n + 1);
@@ -145,6 +152,7 @@ static void tensors(Arena *a, const TileProgram *p, AbiVariant *v) {
                           .role = (uint8_t)role_of(t->role),
                           .dtype = (uint8_t)t->dtype,
                           .rank = (uint8_t)t->rank};
+        if (by_elements(t)) to->align = (uint8_t)dtype_bytes(t->dtype);
         if (t->bare_q) to->flags |= ABI_BARE_Q;
         if (t->role == TENSOR_EMIT) to->flags |= ABI_OPTIONAL;
         if (t->role == TENSOR_WORK && is_added_to(p, i)) to->flags |= ABI_ZEROED;

@@ -74,6 +74,11 @@ Val nv_tile_offset(Cg *cg, const NvTile *t, Val row, Val col);
 Val nv_element(Cg *cg, const TileValue *v, int m, int n, int r,
                int c); // as it reads (f32, i32, i1)
 
+// ---- strips (nvptx_strip.c)
+int nv_place_strips(const TileKernel *k, int at, int *offset); // their end; offset may be NULL
+void nv_strip_map(Cg *cg, const TileOp *op);
+Val nv_strip_element(Cg *cg, const TileValue *v, int m, int n, int r, int c);
+
 // ---- instructions (nvptx_ops.c)
 Val nv_special(Cg *cg, const char *name);        // "tid.x"
 Val nv_pack(Cg *cg, Dtype t, Val low, Val high); // two f32 -> i32

@@ -139,7 +139,8 @@ void nv90_prepare(Cg *cg) {
         if (op->kind == TILE_ROLE) h->warpgroups += op->warpgroups;
     for (int i = 0; i < cg->k->nvalues; i++) s->offset[i] = -1;
     int at = place_buffers(cg, place_pipes(cg, 0), true);
-    at = (place_buffers(cg, at, false) + 7) & ~7;
+    at = nv_place_strips(cg->k, place_buffers(cg, at, false), s->offset);
+    at = (at + 7) & ~7;
     cg->launch.shared = place_barriers(h, at);
     cg->launch.threads = h->warpgroups * NV90_GROUP;
     cg->launch.persistent = cg->k->schedule.persist != PERSIST_NONE;
@@ -481,6 +482,12 @@ static bool read_by_map(const TileKernel *k, const TileValue *v) {
     return false;
 }
 
+void nv90_group_sync(Cg *cg) {
+    const Nv90 *h = nv90_state(cg);
+    int id = 1 + 2 * h->warpgroups + h->first_group;
+    nv90_bar_sync(cg, plus(cg, h->group, id), NV90_GROUP);
+}
+
 // Products are of the whole warpgroup; what single threads read has to be waited for.
 static void drop(Cg *cg, const TileOp *op) {
     const Nv90 *h = nv90_state(cg);
@@ -488,10 +495,7 @@ static void drop(Cg *cg, const TileOp *op) {
     const Nv90Pipe *p = nv90_pipe(cg, v);
     Val when = h->lead;
     if (op->when) when = LLVMBuildAnd(cg->b, when, cg_uniform(cg, op->when), "");
-    if (read_by_map(cg->k, v)) {
-        int id = 1 + 2 * h->warpgroups + h->first_group;
-        nv90_bar_sync(cg, plus(cg, h->group, id), NV90_GROUP);
-    }
+    if (read_by_map(cg->k, v)) nv90_group_sync(cg);
     nv90_barrier_arrive(cg, barrier_at(cg, p->empty, h->stage[v->id]), when);
 }
 

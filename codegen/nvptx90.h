@@ -110,6 +110,7 @@ void nv90_stmatrix(Cg *cg, Val to, const Val x[4]);
 void nv90_proxy_fence(Cg *cg); // what was stored to shared memory is seen by the copy engine
 void nv90_set_registers(Cg *cg, int count, bool more);
 void nv90_warp_sync(Cg *cg);
+void nv90_group_sync(Cg *cg); // the warpgroup (nvptx90.c)
 Val nv90_elect(Cg *cg);                           // i1: one thread of the warp
 void nv90_load_words(Cg *cg, Val from, Val v[4]); // i32, at a multiple of 16 bytes
 void nv90_store_words(Cg *cg, Val to, const Val v[4]);

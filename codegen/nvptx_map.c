@@ -160,6 +160,13 @@ static void widen_packed(Cg *cg, At *at) {
     }
 }
 
+// Elements of one diagonal stand one row of tiles apart: side by side they share a load.
+static bool reads_diagonals(const TileOp *op) {
+    for (int i = 0; i < op->args.n; i++)
+        if (op->args.data[i]->home == HOME_STRIP && op->args.data[i]->rank == 2) return true;
+    return false;
+}
+
 // Row by row, with the wait for a product after so many elements.
 static void walk_roles(Cg *cg, CgElem *elem) {
     At *at = elem->ctx;
@@ -168,9 +175,12 @@ static void walk_roles(Cg *cg, CgElem *elem) {
     int rows = s.rows ? 2 : 1, cols = s.col_axis >= 0 ? 2 : 1, done = 0;
     assert(s.mt == 1);
     widen_packed(cg, at);
-    for (at->r = 0; at->r < rows; at->r++)
-        for (at->n = 0; at->n < s.nt; at->n++)
+    bool across = reads_diagonals(at->op);
+    int outer = across ? s.nt : rows, inner = across ? rows : s.nt;
+    for (int i = 0; i < outer; i++)
+        for (int j = 0; j < inner; j++)
             for (at->c = 0; at->c < cols; at->c++) {
+                at->r = across ? j : i, at->n = across ? i : j;
                 if (at->op->waits && done++ == at->op->after) nv90_pinned_wait(cg, at->op);
                 element(cg, elem, pair);
             }
@@ -353,6 +363,8 @@ void nv_map(Cg *cg, const TileOp *op) {
         rescale(cg, op, acc, factor);
     else if (op->results.n && op->results.data[0]->home == HOME_SHARED)
         cooperative_map(cg, op);
+    else if (op->results.n && op->results.data[0]->home == HOME_STRIP)
+        nv_strip_map(cg, op);
     else
         fragment_map(cg, op);
 }

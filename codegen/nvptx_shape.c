@@ -94,7 +94,7 @@ static int place_block(const TileKernel *k, const TileBlock *b, int at, int *off
 int nv_shared_layout(const TileKernel *k, int *offset) {
     if (offset)
         for (int i = 0; i < k->nvalues; i++) offset[i] = -1;
-    return place_block(k, &k->body, 0, offset);
+    return nv_place_strips(k, place_block(k, &k->body, 0, offset), offset);
 }
 
 // ---- elements
@@ -133,6 +133,7 @@ static Val shared_element(Cg *cg, const TileValue *v, int m, int n, int r, int c
 
 Val nv_element(Cg *cg, const TileValue *v, int m, int n, int r, int c) {
     if (v->home == HOME_SHARED) return shared_element(cg, v, m, n, r, c);
+    if (v->home == HOME_STRIP) return nv_strip_element(cg, v, m, n, r, c);
     NvShape s = nv_shape(cg, v);
     Val e = cg->value[v->id].e[nv_index(s, m, n, r, c)];
     return s.packed ? nv_unpack(cg, v->dtype, e, c) : e;

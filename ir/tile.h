@@ -76,6 +76,8 @@ typedef enum TileHome { // where a value lives; chosen by scheduling
     HOME_SHARED,        // memory shared by the block
     HOME_SCRATCH,       // memory of the one thread that runs the tile (host), lanes along
                         // TileSchedule.lane_axis
+    HOME_STRIP, // shared memory of the threads that have some rows: a number for each key of the
+                // tile, or for each of its diagonals
 } TileHome;
 
 typedef struct TileOp TileOp;
@@ -275,6 +277,13 @@ const char *tile_kind_name(TileKind k);
 // The pipe whose stage a value is a view of; NULL: none.
 TileValue *tile_pipe_of(const TileValue *v);
 const TileOp *tile_role_of(const TileOp *op); // the role that an op stands in; NULL: none
+
+// How an expression of a map varies over two of its axes (diagonal.c): not at all; with the
+// difference of the two positions only; or otherwise.
+typedef enum TileAlong { ALONG_ALL, ALONG_DIAGONALS, ALONG_NONE } TileAlong;
+// Of n expressions, arguments before their users (ex_order).
+void tile_along(Arena *a, const TileOp *map, int row, int col, const Ex *const *order, int n,
+                TileAlong *out);
 
 // ---- text, checks, meaning
 void tile_print(Text *out, const TileProgram *p); // tile_text.c

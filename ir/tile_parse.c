@@ -205,7 +205,8 @@ static bool take_home(Parse *P, TileHome *out) {
     if (take(P, "fragment")) return *out = HOME_FRAGMENT, true;
     if (take(P, "shared")) return *out = HOME_SHARED, true;
     if (take(P, "scratch")) return *out = HOME_SCRATCH, true;
-    return fail(P, "expected fragment, shared or scratch");
+    if (take(P, "strip")) return *out = HOME_STRIP, true;
+    return fail(P, "expected fragment, shared, scratch or strip");
 }
 
 // "%s: f32[M, N] in shared stages 2"

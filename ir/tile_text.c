@@ -150,7 +150,8 @@ static const char *home_name(TileHome h) {
     static const char *const names[] = {[HOME_ANY] = "any",
                                         [HOME_FRAGMENT] = "fragment",
                                         [HOME_SHARED] = "shared",
-                                        [HOME_SCRATCH] = "scratch"};
+                                        [HOME_SCRATCH] = "scratch",
+                                        [HOME_STRIP] = "strip"};
     return names[h];
 }
 

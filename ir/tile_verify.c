@@ -234,6 +234,8 @@ static bool define(Verify *V, const TileValue *v, const TileOp *def) {
     if (!check_value(V, v)) return false;
     if (v->id < 0 || v->id >= V->k->nvalues || V->defined[v->id])
         return verify_fail(V, "%%%s has not an id of its own", v->name);
+    if (v->home == HOME_STRIP && V->op && V->op->kind != TILE_MAP)
+        return verify_fail(V, "%%%s is a strip that no map makes", v->name);
     V->defined[v->id] = true;
     V->value[v->id] = v;
     VEC_PUSH(V->scratch, &V->known, v->id);
@@ -411,6 +413,26 @@ static bool check_out(Verify *V, int i, unsigned *reached) {
     return verify_ex(V, r->body, dtype_reads(v->dtype), &s);
 }
 
+// A strip has one number for each key or for each diagonal, made of what is the same everywhere.
+static bool check_strip(Verify *V, const TileValue *v) {
+    const TileOp *op = V->op;
+    int row = tile_grid_axis(V->k);
+    bool keys = v->rank == 1 && v->axis[0] != row, both = v->rank == 2 && v->axis[0] == row;
+    if (op->outs.n != 1 || op->outs.data[0].reduce != EX_CONST || row < 0 || (!keys && !both))
+        return verify_fail(V, "%%%s is a strip, but not a number for each key or diagonal",
+                           v->name);
+    for (int i = 0; i < op->args.n; i++)
+        if (op->args.data[i]->rank)
+            return verify_fail(V, "%%%s is a strip and made of tiles", v->name);
+    if (keys) return true;
+    const Ex **order;
+    int n = ex_order(V->scratch, &op->outs.data[0].body, 1, &order);
+    TileAlong *along = ARENA_ARRAY(V->scratch, TileAlong, n + 1);
+    tile_along(V->scratch, op, row, v->axis[1], order, n, along);
+    return along[n - 1] != ALONG_NONE ||
+           verify_fail(V, "%%%s is a strip and varies along its diagonals", v->name);
+}
+
 static bool check_map(Verify *V) {
     const TileOp *op = V->op;
     if (!verify_counts(V, op->outs.n, 0, TILE_MAX_OPERANDS)) return false;
@@ -431,6 +453,9 @@ static bool check_map(Verify *V) {
         if (!(reached & 1u << op->axes[i]))
             return verify_fail(V, "it is over %s, which no result has or reduces",
                                V->k->axes[op->axes[i]].name);
+    for (int i = 0; i < op->results.n; i++)
+        if (op->results.data[i]->home == HOME_STRIP && !check_strip(V, op->results.data[i]))
+            return false;
     return true;
 }
 

@@ -21,6 +21,7 @@
 #include "knobs.h"
 #include "rewrite.h"
 #include "schedule.h"
+#include "strips.h"
 #include "tilemap.h"
 
 #include <assert.h>
@@ -450,9 +451,24 @@ static void raise_rescales(TileKernel *k) {
     }
 }
 
+static int room_for_strips(const TileProgram *p, const TileKernel *k) {
+    int elem = dtype_bytes(p->dtype), rows = 0, keys = 0;
+    for (int a = 0; a < k->naxes; a++) {
+        if (a == tile_grid_axis(k)) rows = k->axes[a].extent;
+        if (!k->axes[a].whole && !tile_in_grid(k, a)) keys = k->axes[a].extent;
+    }
+    int d = pass_padded(p->D, 16) * elem + 16;
+    int dv = pass_padded(pass_value_columns(p, k), 16) * elem + 16;
+    int used = rows * d + keys * (d + dv);
+    return target_get(p->target)->shared_bytes - used;
+}
+
 static void schedule_kernel(TileProgram *p, TileKernel *k) {
     Sched s = {.p = p, .k = k, .x = p->pool};
     raise_rescales(k);
+    pass_strips(p, k, k->schedule.warps, room_for_strips(p, k));
+    for (TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_LOOP) pass_raise_strips(op);
     for (TileOp *op = k->body.first; op; op = op->next)
         if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis);
     s.buffer = ARENA_ARRAY(p->arena, TileValue *, p->tensors.n);

@@ -11,6 +11,7 @@
 // serialized) and the stages to shared memory.
 #include "schedule_sm90.h"
 #include "knobs.h"
+#include "strips.h"
 
 #include <assert.h>
 #include <string.h>
@@ -380,7 +381,7 @@ static TileValue *store_buffer(Sm90 *s, const TileOp *store) {
     const TileTensor *t = &s->p->tensors.data[store->tensor];
     const TileValue *v = store->args.data[0];
     int d = pass_padded(s->p->D, PANEL), dv = value_columns(s->p, s->k);
-    int bytes = shared_bytes(s->shape, d, dv) + 2 * 64 * s->shape.warpgroups * dv;
+    int bytes = shared_bytes(s->shape, d, dv) + s->strips + 2 * 64 * s->shape.warpgroups * dv;
     if (t->role != TENSOR_O || !dtype_half(t->dtype) || v->rank != 2 || store->add ||
         bytes > target_get(s->p->target)->shared_bytes)
         return NULL;
@@ -414,6 +415,9 @@ void sm90_homes(Sm90 *s) {
 static void schedule_kernel(TileProgram *p, TileKernel *k) {
     Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
     k->schedule.persist = PERSIST_DYNAMIC; // also where tiles take as long: 1% faster than turns
+    int room = target_get(p->target)->shared_bytes -
+               shared_bytes(s.shape, pass_padded(p->D, PANEL), value_columns(p, k));
+    s.strips = pass_strips(p, k, s.shape.warpgroups, room);
     if (!sm90_flat(&s)) sm90_plain(&s);
     sm90_stores(&s);
     sm90_homes(&s);

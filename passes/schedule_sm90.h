@@ -21,6 +21,7 @@ typedef struct Sm90 {
     ExPool *x;
     Sm90Shape shape;
     TileValue **pipe; // by tensor; NULL: none
+    int strips;       // bytes of shared memory that they take
     TileOp *producer, *consumer;
     TileBlock *block; // where ops are appended
 } Sm90;

@@ -24,6 +24,7 @@
 // A tile without keys has one step all the same, of the keys behind the last one: all masked. Where
 // a loop skips steps (`where`) its first step is never skipped: it costs a tile of masked keys.
 #include "schedule_sm90.h"
+#include "strips.h"
 
 #include <string.h>
 
@@ -353,6 +354,14 @@ static void columns(Flat *f, const Step *st, TileValue *k, bool again) {
     f->to[st->load_k->results.data[0]->id] = NULL;
 }
 
+// What needs nothing of the products is made beside them.
+static void strips(Flat *f, const Step *st) {
+    for (TileOp *op = st->loop->body.first, *next; op; op = next) {
+        next = op->next;
+        if (pass_is_strip(op)) move(f, op);
+    }
+}
+
 // ---- the consumer: steps
 
 static bool is_zero(const TileValue *v) {
@@ -475,6 +484,7 @@ static void steps(Flat *f, int i) {
     TileValue *sum = product(f, st->sum, weights, v, acc);
     turn(f, true);
     columns(f, st, k, true);
+    strips(f, st);
     sm90_wait(s, 1);
     sm90_drop(s, k, NULL);
     if (!f->skips) sm90_drop(s, f->q, at_last(f));

@@ -13,6 +13,7 @@
 //     store o                                                             ... }
 //                                                                       drop %q; store o; next }
 #include "schedule_sm90.h"
+#include "strips.h"
 
 #include <assert.h>
 
@@ -111,6 +112,8 @@ void sm90_plain(Sm90 *s) {
     for (int i = 0; i < n; i++) mirror(s, ops[i]);
     s->block = &tiles[1]->body;
     for (int i = 0; i < n; i++) tile_append(s->block, ops[i]);
+    for (int i = 0; i < n; i++)
+        if (ops[i]->kind == TILE_LOOP) pass_raise_strips(ops[i]);
     consume(s, s->block);
     for (int role = 0; role < 2; role++) {
         s->block = &tiles[role]->body;

@@ -44,6 +44,15 @@ SOURCES = {
         "return exp(0.5 * c * rsqrt(rowsum(c * c) / n + 0.01)) / n; }"
     ),
     "rms_out": body(DOT + SOFTMAX + " output(o, b, h, q_idx, d) = o * rsqrt(sqnorm(o) / Dv + 1e-6) * (1 + d);"),
+    "table": body(
+        "input table: f32[H, SPAN]; " + DOT + "modify(s, b, h, q_idx, kv_idx) = s + table[h, q_idx - kv_idx + 300]; " + CAUSAL + SOFTMAX
+    ),
+    "vectors": body(
+        "input key: f32[B, Sk]; input query: f32[B, Sq]; input kind: i32[Sk]; "
+        + DOT
+        + "modify(s, b, h, q_idx, kv_idx) = s * key[b, kv_idx] + query[b, q_idx - q_offset]; "
+        "mask(b, h, q_idx, kv_idx) = kind[kv_idx] != 1 && kv_idx % 7 != 3; " + SOFTMAX
+    ),
     "every3": body(DOT + "mask(b, h, q_idx, kv_idx) = (q_idx - kv_idx) % 3 == 0; " + SOFTMAX),
 }
 
@@ -52,7 +61,8 @@ CASES = [(s, s, 128, 128, "bf16") for s in SOURCES]
 CASES += [(f"softmax_{d}_{e}", "softmax", d, e, "bf16") for d, e in ((64, 64), (72, 40), (16, 16), (256, 256), (96, 128))]
 CASES += [(f"causal_{d}_{e}", "causal", d, e, "bf16") for d, e in ((64, 64), (192, 128), (80, 80), (248, 256))]
 CASES += [(f"{s}_{d}_{e}", s, d, e, "bf16") for s, d, e in (("retention", 256, 512), ("causal", 128, 512), ("softmax", 64, 264), ("causal", 576, 512))]
-CASES += [(f"causal_{d}_{e}", "causal", d, e, "bf16") for d, e in ((32, 32), (96, 96), (192, 192), (40, 300), (128, 320))]
+CASES += [(f"causal_{d}_{e}", "causal", d, e, "bf16") for d, e in ((32, 32), (96, 96), (192, 192), (40, 300), (20, 36), (128, 320))]
+CASES += [("table_64_64", "table", 64, 64, "bf16"), ("table_256_256", "table", 256, 256, "bf16"), ("vectors_f32", "vectors", 64, 64, "f32")]
 CASES += [("softmax_f32_64_300", "softmax", 64, 300, "f32")]
 CASES += [("softmax_f16", "softmax", 128, 128, "f16"), ("causal_f16", "causal", 64, 64, "f16")]
 CASES += [(f"{s}_f32", s, 64, 64, "f32") for s in ("softmax", "causal", "cosine", "softcap", "sigmoid", "rms_out", "zscore")]
@@ -90,12 +100,18 @@ def reference(source, torch, q, k, v, given, q_offset):
         doc = given["doc"]
         at = doc[:, (i[:, 0]).clamp(0, Sk - 1)]
         masks["document"] = (causal & (at[:, :, None] == doc[:, None, :]))[:, None]
-    masks.update({n: causal for n in ("causal", "softcap", "alibi", "sink", "sigmoid", "retention")})
+    if source == "vectors":
+        masks["vectors"] = (given["kind"] != 1)[None, :] & (j % 7 != 3)
+    masks.update({n: causal for n in ("causal", "table", "softcap", "alibi", "sink", "sigmoid", "retention")})
     mask = masks.get(source, all_keys)
     if source == "softcap":
         s = 20 * torch.tanh(s / 20)
     elif source == "alibi":
         s = s + torch.exp2(-8 * (h + 1) / H) * (j - i)
+    elif source == "table":
+        s = s + given["table"].double()[:, (i - j + 300).clamp(0, given["table"].shape[1] - 1)][None]
+    elif source == "vectors":
+        s = s * given["key"].double()[:, None, None, :] + given["query"].double()[:, None, :, None]
     elif source == "bias":
         s = s + given["bias"].double()[None]
     elif source == "cosine":

@@ -25,6 +25,12 @@ def inputs(source, B, H, Sq, Sk, dev):
         "prefix": lambda: {"length": torch.randint(0, Sk + 1, (B,), device=dev, dtype=torch.int32)},
         "document": lambda: {"doc": torch.sort(torch.randint(0, 4, (B, Sk), device=dev), -1)[0].to(torch.int32)},
         "sink": lambda: {"sink": torch.randn(H, device=dev)},
+        "table": lambda: {"table": torch.randn(H, 700, device=dev)},
+        "vectors": lambda: {
+            "key": torch.randn(B, Sk, device=dev),
+            "query": torch.randn(B, Sq, device=dev),
+            "kind": torch.randint(0, 4, (Sk,), device=dev, dtype=torch.int32),
+        },
         "cosine": lambda: {"tau": torch.rand(H, device=dev) * 0.2},
     }
     return make.get(source, dict)()
