@@ -23,6 +23,15 @@ static const Target targets[TARGET_COUNT] = {
 #undef TARGET
 };
 
+static const TargetRates rates[TARGET_COUNT] = {
+    //                  units, matrix, special, plain, shared
+    [TARGET_SM80] = {108, 2048, 16, 64, 128},   [TARGET_SM90A] = {132, 4096, 16, 128, 128},
+    [TARGET_GFX90A] = {104, 1024, 16, 64, 128}, [TARGET_GFX942] = {304, 2048, 16, 128, 128},
+    [TARGET_GFX1100] = {96, 512, 16, 128, 128},
+};
+
+const TargetRates *target_rates(TargetId id) { return &rates[id]; }
+
 const Target *target_get(TargetId id) { return &targets[id]; }
 
 bool target_find(const char *name, TargetId *out) {

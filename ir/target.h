@@ -25,6 +25,17 @@ typedef struct Target {
     bool tile_maps;   // runs kernels of lanes that make lists of tiles; otherwise steps are skipped
 } Target;
 
+// What a multiprocessor (compute unit) does in a clock: counting expects a kernel's time from it.
+typedef struct TargetRates {
+    int units;   // of the device
+    int matrix;  // FLOP of products of 16-bit elements
+    int special; // operations of the unit for special functions
+    int plain;   // multiply-adds and the like
+    int shared;  // bytes of shared memory
+} TargetRates;
+
+const TargetRates *target_rates(TargetId id); // all 0 for the host, which is not counted so
+
 // The named target's data; for TARGET_HOST lanes and cache sizes are filled in by codegen/host for the machine at hand through
 // target_host(), with portable defaults here.
 const Target *target_get(TargetId id);

@@ -32,6 +32,18 @@ bool knob_has(const char *text, const char *name, size_t n) {
     return false;
 }
 
+const char *knob_with(Arena *a, const char *text, const char *others) {
+    Text out;
+    KnobSetting k, o;
+    text_init(&out, a);
+    while (knob_next(&text, &k)) {
+        for (const char *s = others; knob_next(&s, &o);)
+            if (o.n == k.n && !memcmp(o.name, k.name, k.n)) k.value = o.value;
+        text_printf(&out, "%s%.*s=%d", out.n ? "," : "", (int)k.n, k.name, k.value);
+    }
+    return out.s;
+}
+
 const char *knob_malformed(Arena *a, const char *text) {
     KnobSetting k;
     const char *s = text;

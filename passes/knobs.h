@@ -46,6 +46,8 @@ const char *knob_malformed(Arena *a, const char *text);
 // value that the knob cannot have.
 bool knob_read(KnobTable t, void *choice, const char *text, Diags *diags);
 const char *knob_text(KnobTable t, const void *choice, Arena *a);
+// A text with some of its settings replaced by others', all of which it has.
+const char *knob_with(Arena *a, const char *text, const char *others);
 // Whether a text says something of the knob.
 bool knob_has(const char *text, const char *name, size_t n);
 

@@ -13,6 +13,7 @@ typedef struct PassOptions {
     Dtype dtype;          // of q, k, v, o
     bool split;           // add the form that splits the keys of a row between blocks
     ShapeClass shape;     // which launches the schedule is for
+    const int32_t *sizes; // of a launch it is for (SIZE_FREE); NULL: what the class is like
     const char *schedule; // well formed choices in place of the target's (knobs.h); NULL: none
 } PassOptions;
 
@@ -42,6 +43,16 @@ TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diag
 // another. schedules: by class, in place of o->schedule where not NULL.
 TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
                           const char *const schedules[SHAPE_COUNT], Diags *diags);
+// Schedules of a program's main kernel that fit the target, as texts, with the clocks that a launch
+// is expected to take: the one that would be chosen first, then by clocks.   candidates.c
+typedef struct Candidate {
+    const char *knobs;
+    double clocks; // of the device, or of a core
+} Candidate;
+typedef VEC(Candidate) Candidates;
+Candidates pass_candidates(Arena *a, const Stream *s, const PassOptions *o);
+// Those that differ from one in a choice that counting says nothing of.
+Candidates pass_neighbours(Arena *a, const Stream *s, const PassOptions *o, const char *knobs);
 // Whether there is a tile program for it at all: a head's columns are one tile, whose extent
 // tile_verify bounds. False with an error otherwise.
 enum { PASS_MAX_DIM = 1 << 16 };

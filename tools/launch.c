@@ -139,6 +139,10 @@ static Status place(Launch *l, int arg, attn_tensor *t) {
     attn_error e;
     *t = (attn_tensor){g->name, x->data, (attn_dtype)x->dtype, x->rank, x->dim, NULL, l->device};
     if (l->device.kind == ATTN_CPU) return STATUS_DONE;
+    if (l->lender) {
+        t->data = l->lender->memory[arg];
+        return STATUS_DONE;
+    }
     if (attn_memory_alloc(l->context, l->device, bytes ? bytes : 1, &l->memory[arg], &e))
         return launch_failed(&e);
     t->data = l->memory[arg];
@@ -204,8 +208,9 @@ Status launch_fetch(Launch *l) {
     for (int i = 0; i < l->sig->args.n && l->device.kind != ATTN_CPU; i++) {
         const Tensor *x = &l->binding->tensor[i];
         size_t bytes = (size_t)x->count * (size_t)dtype_bytes(x->dtype);
+        const void *from = (l->lender ? l->lender : l)->memory[i];
         if (l->sig->args.data[i].role == ARG_OUTPUT &&
-            attn_copy_from(l->context, l->device, x->data, l->memory[i], bytes, &e))
+            attn_copy_from(l->context, l->device, x->data, from, bytes, &e))
             return launch_failed(&e);
     }
     return STATUS_DONE;

@@ -21,6 +21,7 @@ typedef struct Launch {
     void **memory; // per argument: its place on a GPU; on the CPU the tensors themselves are used
     void *workspace;
     const Binding *binding;
+    const struct Launch *lender; // whose memory for tensors is used; NULL: none, it has its own
 } Launch;
 
 // Both print what is wrong. launch_close is due whatever comes back. The signature is in arena a.

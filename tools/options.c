@@ -67,6 +67,7 @@ static const char *const takes[OPT_COUNT] = {
     [OPT_DEVICE] = "cpu, cuda, cuda:N, hip or hip:N",
     [OPT_SEED] = "a whole number from 0 to 18446744073709551615",
     [OPT_REPEAT] = "a whole number from 1 to 1000000",
+    [OPT_BUDGET] = "a whole number of seconds from 1 to 86400",
     [OPT_AT] = "two indices from 0, of the batch entry and the head, as in --at=0,3",
 };
 
@@ -218,6 +219,10 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
         o->repeat = (int)n;
         return s;
     case OPT_JSON: o->json = value; return *value ? s : bad_value(id, value);
+    case OPT_BUDGET:
+        if (!number(value, 86400, &n) || !n) return bad_value(id, value);
+        o->budget = (int)n;
+        return s;
     case OPT_AT: return set_place(o, value);
     case OPT_HELP: o->help = true; return s;
     case OPT_VERSION: o->version = true; return s;
@@ -275,8 +280,8 @@ static Status no_verb(const char *word) {
         return cmd_fail(STATUS_USAGE, "'%s' is neither a verb nor a file; did you mean '%s'?", word,
                         g.best);
     return cmd_fail(STATUS_USAGE,
-                    "'%s' is neither a verb nor a file; the verbs are run, check, bench, explain "
-                    "and mask",
+                    "'%s' is neither a verb nor a file; the verbs are run, check, bench, tune, "
+                    "explain and mask",
                     word);
 }
 

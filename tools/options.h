@@ -49,6 +49,7 @@ typedef struct Options {
     int ordinal; // of the device
     uint64_t seed;
     int repeat;      // 0: not given
+    int budget;      // seconds; 0: not given
     int batch, head; // of the mask that is drawn
 } Options;
 

@@ -134,6 +134,64 @@ refuses rows=33 host 'rows are a multiple of the'
 refuses rows=64 sm_90a "has a choice 'rows' on sm_90a; there are: warpgroups="
 gives 2 run relu.ptx --schedule=keys=64
 
+# ---- tuning, and the cache that compiling looks into
+tuned='tune relu_attn.attn --shape=B=1,H=1,Sq=48,Sk=80 --budget=1'
+gives 0 $tuned
+says out 'relu_attn, host, f32, B=1 H=1 Hkv=1 Sq=48 Sk=80'
+says out '(kept)'
+says out '(default)'
+says err 'checked 2 of 2'
+holds '[ $(ls cache | wc -l) = 1 ]'
+file=$(echo cache/*.schedules)
+says "$file" 'program relu_attn host f32 D=64 Dv=64'
+holds '[ "$(head -n 1 "$file")" = "attnc schedules 1" ]'
+holds '[ "$(tail -n 1 "$file")" = end ]'
+sed 's/^long [^ ]*/long rows=32,keys=24/' "$file" >changed
+cp changed "$file"
+gives 0 relu_attn.attn --dtype=f32 --emit=schedule
+says out 'knobs rows=32,keys=24'
+holds '[ ! -s err ]'
+gives 0 check relu_attn.attn --shape=H=2,Sq=50
+gives 0 relu_attn.attn --dtype=f32 --emit=schedule --no-cache
+holds '! grep -q "knobs rows=32,keys=24" out'
+gives 0 relu_attn.attn --dtype=f32 --emit=schedule --schedule=keys=36
+says out 'keys=36'
+holds '! grep -q "knobs rows=32" out'
+gives 0 relu_attn.attn --dtype=f32 -DD=32 --emit=schedule # another program
+holds '! grep -q "knobs rows=32,keys=24" out'
+ignored() { # ignored WHY: the file, as it is now
+    gives 0 relu_attn.attn --dtype=f32 --emit=schedule
+    says err 'warning:'
+    says err "$1"
+    holds '! grep -q "rows=32,keys=24" out'
+}
+head -c 90 changed >"$file" && ignored 'it is damaged'
+sed 's/keys=24/keys=24,keys=48/' changed >"$file" && ignored 'it is damaged'
+sed 's/keys=24/keys/' changed >"$file" && ignored 'it is damaged'
+sed 's/^end/long rows=32,keys=24 1\nend/' changed >"$file" && ignored 'it is damaged'
+sed 's/schedules 1/schedules 9/' changed >"$file" && ignored 'of another version'
+sed 's/^key ./key x/' changed >"$file" && ignored 'it is of another program'
+head -c 100000 /dev/zero >"$file" && ignored 'it is none'
+printf '\377\000\001' >"$file" && ignored 'it is none'
+sed 's/rows=32/rows=33/' changed >"$file" && ignored 'the tuned schedules of relu_attn are ignored: schedule: rows are a multiple'
+sed 's/rows=32/columns=32/' changed >"$file" && ignored "has a choice 'columns'"
+gives 0 $tuned # replaces what is damaged
+holds '! grep -q columns "$file"'
+cp "$file" whole
+ATTNC_CACHE=whole/none gives 3 $tuned
+says err 'cannot make the folder'
+HOME="$dir/home" XDG_CACHE_HOME= ATTNC_CACHE= gives 0 $tuned
+holds '[ -s home/.cache/attnc/"${file#cache/}" ]'
+XDG_CACHE_HOME="$dir/xdg" ATTNC_CACHE= gives 0 $tuned
+holds '[ -s xdg/attnc/"${file#cache/}" ]'
+rm -r cache
+gives 2 tune - --budget=1
+gives 2 tune relu_attn.attn --budget=0
+gives 2 tune relu.ptx
+gives 2 tune relu_attn.attn --schedule=keys=16
+gives 1 tune decay.attn
+gives 3 tune relu_attn.attn --device=cuda:77
+
 # ---- what is wrong
 gives 1 broken.attn -o relu.ptx
 says err 'broken.attn:1:'

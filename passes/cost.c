@@ -1,0 +1,140 @@
+// cost.c: see cost.h.
+#include "cost.h"
+#include "mask.h"
+
+#include <math.h>
+
+// ---- operations
+
+static bool one_special(ExOp op) {
+    return op == EX_EXP || op == EX_EXP2 || op == EX_SQRT || op == EX_RSQRT || op == EX_RCP ||
+           op == EX_TANH;
+}
+
+static void count(void *ctx, const Ex *e) {
+    CostWork *w = ctx;
+    if (one_special(e->op))
+        w->special++;
+    else if (ex_op_cost(e->op, e->type) != C_FREE)
+        w->plain += ex_weight(e);
+}
+
+// Of a map the weights and of the others everything: a sum of weights has them in it again.
+static void count_map(CostWork *w, const TileOp *map) {
+    for (int i = 0; i < map->outs.n; i++) {
+        const TileResult *r = &map->outs.data[i];
+        bool reduces = r->reduce != EX_CONST, again = map->outs.n > 1 && reduces;
+        w->plain += reduces;
+        w->reductions += reduces;
+        if (!again) ex_visit(r->body, count, w);
+    }
+}
+
+CostWork cost_work(const TileProgram *p, const TileKernel *k) {
+    CostWork w = {.d = p->D, .dv = p->Dv};
+    int rows = tile_grid_axis(k);
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        if (op->kind != TILE_MAP || !op->block->owner) continue;
+        const TileOp *loop = op->block->owner;
+        bool has_rows = false, has_keys = false;
+        for (int i = 0; i < op->naxes; i++) {
+            has_rows |= op->axes[i] == rows;
+            has_keys |= loop->kind == TILE_LOOP && op->axes[i] == loop->axis;
+        }
+        if (has_rows && has_keys) count_map(&w, op);
+    }
+    w.plain += 0.5; // two weights are narrowed at a time
+    return w;
+}
+
+// ---- tiles
+
+typedef struct Launch {
+    const int32_t *sizes;
+    int32_t tile;
+} Launch;
+
+static ExValue symbol(void *ctx, const Ex *e) {
+    const Launch *l = ctx;
+    ExValue v = {.i = 0};
+    if (e->sym == SYM_SIZE) v.i = e->index < SIZE_FREE ? l->sizes[e->index] : 1;
+    if (e->sym == SYM_TILE) v.i = l->tile;
+    if (e->type == EX_F32) v.f = 0;
+    return v;
+}
+
+static ExValue no_load(void *ctx, const Ex *e, const int32_t *index) {
+    (void)ctx, (void)index;
+    ExValue v = {.i = 0};
+    if (e->type == EX_F32) v.f = 0;
+    return v;
+}
+
+static double value(const Ex *e, Launch *l, double otherwise) {
+    ExEnv env = {.sym = symbol, .load = no_load, .ctx = l, .round = true};
+    return e ? ex_eval(e, &env).i : otherwise;
+}
+
+// Of the row tile at hand: tiles of keys, from the first to the last key that counts.
+static double steps_of(const KeySet *hull, Launch *l, int keys) {
+    double n = l->sizes[SIZE_SK], lo = value(hull->lo, l, 0), hi = value(hull->hi, l, n - 1);
+    if (lo < 0) lo = 0;
+    if (hi > n - 1) hi = n - 1;
+    return hull->none || hi < lo ? 0 : floor(hi / keys) - floor(lo / keys) + 1;
+}
+
+static KeySet hull_of(TileProgram *p, const TileKernel *k, int rows) {
+    ExPool *x = p->pool;
+    int q_axis = tile_grid_axis(k), k_axis = -1;
+    for (const TileOp *op = tile_next(&k->body, NULL); op && k_axis < 0;
+         op = tile_next(&k->body, op))
+        if (op->kind == TILE_LOOP) k_axis = op->axis;
+    const Ex *tile = ex_sym(x, SYM_TILE, q_axis, EX_I32);
+    const Ex *q0 = ex_simplify(x, ex_2(x, EX_MUL, tile, ex_i32(x, rows)));
+    const Ex *end =
+        ex_2(x, EX_MIN, ex_2(x, EX_ADD, q0, ex_i32(x, rows)), ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32));
+    RangeCtx range;
+    range_init(&range, x, q_axis, k_axis, q0, ex_simplify(x, ex_2(x, EX_SUB, end, ex_i32(x, 1))),
+               NULL, NULL);
+    return mask_hull(&range, ex_simplify(x, k->mask));
+}
+
+enum { SAMPLES = 64 }; // of row tiles, at most
+
+CostTiles cost_tiles(TileProgram *p, const TileKernel *k, int rows, int keys,
+                     const int32_t *sizes) {
+    KeySet hull = hull_of(p, k, rows);
+    int n = (sizes[SIZE_SQ] + rows - 1) / rows, m = n < SAMPLES ? n : SAMPLES;
+    CostTiles t = {.tiles = (double)sizes[SIZE_B] * sizes[SIZE_HQ] * n, .shortest = INFINITY};
+    for (int i = 0; i < m; i++) {
+        Launch l = {sizes, (int32_t)((int64_t)i * (n - 1) / (m > 1 ? m - 1 : 1))};
+        double steps = steps_of(&hull, &l, keys);
+        t.steps += steps / m;
+        t.longest = fmax(t.longest, steps);
+        t.shortest = fmin(t.shortest, steps);
+    }
+    return t;
+}
+
+// ---- time
+
+// What the units do overlaps, but for this share: each waits for the others' results at times.
+#define APART 0.2
+
+static double step_clocks(CostStep s) {
+    double most = fmax(fmax(s.matrix, s.special), fmax(s.plain, s.shared));
+    return most +
+           APART * (s.matrix + s.special + s.plain - fmin(most, s.matrix + s.special + s.plain)) +
+           s.latency;
+}
+
+double cost_launch(const Target *t, CostTiles n, CostStep s, int blocks, double tile) {
+    s.latency /= blocks; // in which the other blocks go on
+    double step = step_clocks(s), units = target_rates(t->id)->units;
+    double longest = n.longest * step + tile / blocks, mean = n.steps * step + tile / blocks;
+    double shares = n.tiles / units;
+    // Tiles that take as long as each other end together, and the last ones alone; otherwise the
+    // shortest are the last.
+    if (n.longest == n.shortest) return ceil(shares / blocks) * blocks * mean;
+    return fmax(shares * mean, longest) + (n.shortest * step + tile) / 2;
+}

@@ -1,0 +1,54 @@
+// cost.h: what counting expects of a kernel before anything is measured (docs/performance.md,
+// "Counting first"): clocks of a multiprocessor, from the kernel's own operations, the tiles that
+// its mask leaves, and the target's rates. For ranking schedules: ratios count, not the numbers.
+#ifndef PASSES_COST_H
+#define PASSES_COST_H
+
+#include "passes.h"
+
+// What a kernel does of each element of the scores, whatever its schedule.
+typedef struct CostWork {
+    int d, dv;      // columns of q and k, of v and o
+    double special; // operations of the unit for special functions
+    double plain;   // others
+    int reductions; // statistics of a row that each tile of keys updates
+} CostWork;
+
+CostWork cost_work(const TileProgram *p, const TileKernel *k);
+
+// What a launch does in tiles of some rows and keys.
+typedef struct CostTiles {
+    double tiles;             // of queries, of all batches and heads
+    double steps;             // tiles of keys that one of them visits, on average
+    double longest, shortest; // of the same
+} CostTiles;
+
+// sizes: SIZE_FREE of them. Where the mask depends on data, it is taken to leave what it may.
+CostTiles cost_tiles(TileProgram *p, const TileKernel *k, int rows, int keys, const int32_t *sizes);
+
+// One block's step, a tile of keys: how long each unit has to do, in clocks of a multiprocessor.
+typedef struct CostStep {
+    double matrix, special, plain, shared;
+    double latency; // in which nobody does anything
+} CostStep;
+
+// A launch: `blocks` of them side by side on a multiprocessor, `tile` clocks for each tile of
+// queries besides its steps.
+double cost_launch(const Target *t, CostTiles n, CostStep s, int blocks, double tile);
+
+// ---- proposals: choices of a schedule that may be good, legal or not
+
+typedef struct Proposals {
+    Arena *arena;
+    TileProgram *p;      // algorithm level
+    const TileKernel *k; // its main kernel
+    const Target *target;
+    const int32_t *sizes; // of the launch
+    Candidates list;
+} Proposals;
+
+void cost_host(Proposals *to); // cost_host.c
+void cost_sm80(Proposals *to); // cost_gpu.c
+void cost_sm90(Proposals *to);
+
+#endif

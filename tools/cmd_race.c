@@ -1,0 +1,271 @@
+// cmd_race.c: see race.h.
+//
+// A GPU's clock falls while it is busy, and neighbours come and go: what is compared is measured in
+// turns, a few launches at a time with a pause before, and medians of rounds are compared. Runners
+// use the tensors of the first one; on a GPU each has its own context of the runtime, so that they
+// can be opened by several threads.
+#include "race.h"
+#include "runtime/device.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    THREADS = 8,
+    ROUNDS = 15,     // enough for the difference that counts
+    LAUNCHES = 16,   // of a runner in a round, at most
+    ROUND_MS = 20,   // about as long as they take
+    PAUSE_MS = 10,   // before each
+    FAR_PERCENT = 5, // behind the best: leaves, after LOOK rounds; at once, if it is FIRST_LOOK
+    FIRST_LOOK = 50,
+    LOOK = 3,
+    NOISE_PERMILLE = 10, // another is better than the first when it is faster by more than this
+};
+
+double race_now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+void race_progress(const Race *r, const char *what, int i, int n) {
+    bool terminal = isatty(STDERR_FILENO);
+    if (!terminal && i && i != n) return; // a line for each stage
+    if (!what)
+        fprintf(stderr, "%s", terminal ? "\r\033[K" : "");
+    else
+        fprintf(stderr, "%sattnc: %s: %s %d of %d, %.1f s%s", terminal ? "\r\033[K" : "", r->path,
+                what, i, n, (race_now_ms() - r->begin) / 1e3, terminal ? "" : "\n");
+    fflush(stderr);
+}
+
+void race_add(Race *r, const char *knobs, double expected) {
+    for (int i = 0; i < r->runners.n; i++)
+        if (!strcmp(r->runners.data[i]->knobs, knobs)) return;
+    Runner *new = ARENA_NEW(r->arena, Runner);
+    *new = (Runner){.knobs = knobs, .expected = expected, .status = STATUS_USAGE};
+    VEC_PUSH(r->arena, &r->runners, new);
+}
+
+// ---- opening
+
+static void open_one(const Race *r, Runner *x) {
+    Options o = *r->o;
+    o.schedule = x->knobs;
+    o.no_cache = true;
+    x->l.context = r->context;
+    x->status = cmd_open(&x->c, &o, r->path, r->target, r->dtype);
+    if (x->status != STATUS_DONE) return;
+    x->status = launch_open_source(&x->l, x->c.arena, &x->c, &o);
+    if (x->status != STATUS_DONE) diag_print(&x->c.diags, stderr);
+}
+
+typedef struct Work {
+    const Race *race;
+    pthread_mutex_t lock;
+    int next, done;
+} Work;
+
+static Runner *take(Work *w) {
+    Runner *x = NULL;
+    pthread_mutex_lock(&w->lock);
+    while (!x && w->next < w->race->runners.n) {
+        x = w->race->runners.data[w->next++];
+        if (x->c.arena) x = NULL; // opened before
+    }
+    pthread_mutex_unlock(&w->lock);
+    return x;
+}
+
+static void *work(void *arg) {
+    Work *w = arg;
+    for (Runner *x = take(w); x; x = take(w)) {
+        open_one(w->race, x);
+        pthread_mutex_lock(&w->lock);
+        race_progress(w->race, "compiled", ++w->done, w->race->runners.n);
+        pthread_mutex_unlock(&w->lock);
+    }
+    return NULL;
+}
+
+Status race_open(Race *r) {
+    Work w = {.race = r};
+    pthread_t thread[THREADS];
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    int n = r->context ? 0 : processors < THREADS ? (int)processors : THREADS, started = 0;
+    for (int i = 0; i < r->runners.n; i++) w.done += r->runners.data[i]->c.arena != NULL;
+    pthread_mutex_init(&w.lock, NULL);
+    while (started < n - 1 && !pthread_create(&thread[started], NULL, work, &w)) started++;
+    work(&w);
+    for (int i = 0; i < started; i++) pthread_join(thread[i], NULL);
+    pthread_mutex_destroy(&w.lock);
+    for (int i = 0; i < r->runners.n; i++) {
+        Runner *x = r->runners.data[i];
+        if (x->status != STATUS_DONE) x->out = true;
+    }
+    return r->runners.data[0]->status;
+}
+
+void race_close(Race *r) {
+    for (int i = r->runners.n - 1; i >= 0; i--) { // the first has the memory
+        launch_close(&r->runners.data[i]->l);
+        if (r->runners.data[i]->c.arena) compile_close(&r->runners.data[i]->c);
+    }
+    for (int i = 0; r->want && i < r->b->sig->args.n; i++) free(r->want[i]);
+}
+
+// ---- agreement
+
+static Status poison(const Race *r, const Launch *first) {
+    attn_error e;
+    for (int i = 0; i < r->b->sig->args.n; i++) {
+        const Tensor *t = &r->b->tensor[i];
+        size_t bytes = (size_t)t->count * (size_t)dtype_bytes(t->dtype);
+        if (r->b->sig->args.data[i].role != ARG_OUTPUT || !bytes) continue;
+        memset(t->data, 0xff, bytes); // NaN
+        if (first->device.kind != ATTN_CPU &&
+            attn_memory_fill(first->context, first->device, first->memory[i], 0xff, bytes, &e))
+            return launch_failed(&e);
+    }
+    return STATUS_DONE;
+}
+
+static Status keep(Race *r) {
+    r->want = ARENA_ARRAY(r->arena, double *, r->b->sig->args.n);
+    for (int i = 0; i < r->b->sig->args.n; i++) {
+        if (r->b->sig->args.data[i].role != ARG_OUTPUT) continue;
+        r->want[i] = tensor_doubles(&r->b->tensor[i]);
+        if (!r->want[i]) return cmd_fail(STATUS_SYSTEM, "out of memory");
+    }
+    return STATUS_DONE;
+}
+
+static Status compare(const Race *r, const Runner *x) {
+    double bound = 2 * tensor_tolerance(r->dtype); // both may be off
+    for (int i = 0; i < r->b->sig->args.n; i++) {
+        if (!r->want[i]) continue;
+        Error e = cmd_error(&r->b->tensor[i], r->want[i]);
+        if (!e.wrong && e.relative <= bound) continue;
+        return cmd_fail(STATUS_INPUT,
+                        "two schedules disagree about %s, by %.3g: one is compiled wrongly, and "
+                        "nothing is kept; `attnc check --schedule=...` tells which: %s and %s",
+                        r->b->sig->args.data[i].name, e.relative, r->runners.data[0]->knobs,
+                        x->knobs);
+    }
+    return STATUS_DONE;
+}
+
+static Status agree_one(Race *r, Runner *x) {
+    Launch *first = &r->runners.data[0]->l;
+    if (&x->l != first) x->l.lender = first;
+    Status s = launch_bind(&x->l, r->b);
+    if (s == STATUS_DONE) s = poison(r, first);
+    if (s == STATUS_DONE) s = launch_run(&x->l);
+    if (s == STATUS_DONE) s = launch_fetch(&x->l);
+    if (s == STATUS_DONE) s = r->want ? compare(r, x) : keep(r);
+    return s;
+}
+
+Status race_agree(Race *r) {
+    Status s = STATUS_DONE;
+    for (int i = 0; i < r->runners.n && s == STATUS_DONE; i++) {
+        Runner *x = r->runners.data[i];
+        if (!x->out && !x->l.prepared) s = agree_one(r, x);
+        race_progress(r, "checked", i + 1, r->runners.n);
+    }
+    return s;
+}
+
+// ---- timing
+
+// Some launches one behind the other, ms of each; by the device's clock where it has one.
+static Status timed(Launch *l, int n, double *ms) {
+    attn_mark *from = NULL, *to = NULL;
+    attn_error e;
+    float elapsed = 0;
+    double start = race_now_ms();
+    bool cpu = l->device.kind == ATTN_CPU;
+    bool bad = !cpu && attn_mark_now(l->context, l->device, &from, &e);
+    for (int i = 0; i < n && !bad; i++) bad = attn_launch_prepared(l->prepared, NULL, &e);
+    bad = bad || (!cpu && attn_mark_now(l->context, l->device, &to, &e)) ||
+          attn_synchronize(l->context, l->device, &e) ||
+          (!cpu && attn_elapsed_ms(l->context, l->device, from, to, &elapsed, &e));
+    *ms = (cpu ? race_now_ms() - start : elapsed) / n;
+    attn_mark_free(l->context, l->device, from);
+    attn_mark_free(l->context, l->device, to);
+    return bad ? launch_failed(&e) : STATUS_DONE;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(Arena *a, const double *x, int n) {
+    double *sorted = ARENA_ARRAY(a, double, n);
+    memcpy(sorted, x, (size_t)n * sizeof *x);
+    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
+    return sorted[n / 2];
+}
+
+static Status sample(Race *r, Runner *x) {
+    struct timespec pause = {0, PAUSE_MS * 1000000L};
+    int n = x->ms > 0 ? (int)(ROUND_MS / x->ms) : 1;
+    double ms;
+    nanosleep(&pause, NULL);
+    Status s = timed(&x->l, n < 1 ? 1 : n > LAUNCHES ? LAUNCHES : n, &ms);
+    if (s != STATUS_DONE) return s;
+    VEC_PUSH(r->arena, &x->samples, ms);
+    x->ms = median(r->arena, x->samples.data, x->samples.n);
+    return s;
+}
+
+static double fastest(const Race *r) {
+    double best = 0;
+    for (int i = 0; i < r->runners.n; i++) {
+        const Runner *x = r->runners.data[i];
+        if (x->samples.n && (!best || x->ms < best)) best = x->ms;
+    }
+    return best;
+}
+
+// Who is far behind leaves. How many are left.
+static int drop(Race *r, int round) {
+    double best = fastest(r), far = 1 + (round < LOOK ? FIRST_LOOK : FAR_PERCENT) / 100.0;
+    int left = 0;
+    for (int i = 0; i < r->runners.n; i++) {
+        Runner *x = r->runners.data[i];
+        if (!x->out && x->samples.n && x->ms > best * far) x->out = true;
+        left += !x->out;
+    }
+    return left;
+}
+
+Status race_run(Race *r, double until) {
+    Status s = STATUS_DONE;
+    int left = 2;
+    for (int round = 0; round < ROUNDS && left > 1 && s == STATUS_DONE; round++) {
+        for (int i = 0; i < r->runners.n && s == STATUS_DONE; i++) {
+            if (round > 1 && race_now_ms() > until) return s; // two rounds there are for all
+            if (!r->runners.data[i]->out) s = sample(r, r->runners.data[i]);
+        }
+        left = drop(r, round);
+        race_progress(r, "round", round + 1, ROUNDS);
+    }
+    return s;
+}
+
+Runner *race_best(const Race *r) {
+    Runner *best = r->runners.data[0];
+    double least = best->ms * (1 - NOISE_PERMILLE / 1000.0);
+    for (int i = 1; i < r->runners.n; i++) {
+        Runner *x = r->runners.data[i];
+        if (x->out || !x->samples.n || x->ms >= least) continue;
+        best = x;
+        least = x->ms;
+    }
+    return best;
+}

@@ -1,0 +1,186 @@
+// cmd_tune.c: `attnc tune`: measures the schedules that counting ranks first, then what differs
+// from the best of them in one choice, and keeps the fastest where compiling finds it (cache.h).
+#include "cache.h"
+#include "passes/knobs.h"
+#include "race.h"
+#include "runtime/device.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 10, DEFAULT_SECONDS = 20 };
+
+typedef struct Tune {
+    Race race;
+    Compile c; // without a schedule: what is tuned
+    PassOptions passes;
+    CacheKey key;
+    ShapeClass shape;
+    const Options *o;
+} Tune;
+
+// ---- stages
+
+// As many as there is time for, the compiler's own choice among them.
+static int most_of(const Options *o) {
+    int n = (o->budget ? o->budget : DEFAULT_SECONDS) / 2;
+    return n < 2 ? 2 : n > MOST ? MOST : n;
+}
+
+static void add_ranked(Tune *t) {
+    Candidates all = pass_candidates(t->c.arena, t->c.streams.data[0], &t->passes);
+    int most = most_of(t->o);
+    for (int i = 0; i < all.n && i < most; i++)
+        race_add(&t->race, all.data[i].knobs, all.data[i].clocks);
+}
+
+static void add_neighbours(Tune *t, const Runner *best) {
+    Candidates all = pass_neighbours(t->c.arena, t->c.streams.data[0], &t->passes, best->knobs);
+    int most = most_of(t->o);
+    for (int i = 0; i < all.n && i < most; i++)
+        race_add(&t->race, all.data[i].knobs, best->expected);
+}
+
+static Status stage(Tune *t, double until) {
+    Status s = race_open(&t->race);
+    if (s == STATUS_DONE) s = race_agree(&t->race);
+    return s == STATUS_DONE ? race_run(&t->race, until) : s;
+}
+
+static Status measure(Tune *t) {
+    double budget = 1e3 * (t->o->budget ? t->o->budget : DEFAULT_SECONDS);
+    add_ranked(t);
+    if (!t->race.runners.n)
+        return cmd_fail(STATUS_INPUT, "%s: there is no schedule to choose on %s", t->race.path,
+                        target_get(t->race.target)->name);
+    Status s = stage(t, t->race.begin + budget / 2);
+    if (s != STATUS_DONE) return s;
+    add_neighbours(t, race_best(&t->race));
+    return stage(t, t->race.begin + budget);
+}
+
+// ---- what comes of it
+
+static int by_ms(const void *a, const void *b) {
+    const Runner *x = *(Runner *const *)a, *y = *(Runner *const *)b;
+    if (!x->samples.n != !y->samples.n) return x->samples.n ? -1 : 1;
+    return x->ms < y->ms ? -1 : x->ms > y->ms;
+}
+
+// Fastest first; what counting expected, relative to what it expected of the compiler's own choice.
+static void print(const Tune *t, const char *sizes) {
+    const Race *r = &t->race;
+    const Runner *own = r->runners.data[0], *best = race_best(r);
+    Runner **sorted = ARENA_ARRAY(r->arena, Runner *, r->runners.n);
+    memcpy(sorted, r->runners.data, (size_t)r->runners.n * sizeof *sorted);
+    qsort(sorted, (size_t)r->runners.n, sizeof *sorted, by_ms);
+    printf("%s, %s, %s, %s\n", t->c.variants.data[0]->name, target_get(r->target)->name,
+           dtype_name(r->dtype), sizes);
+    printf("%10s %9s %9s  %s\n", "ms", "measured", "counted", "schedule");
+    for (int i = 0; i < r->runners.n; i++) {
+        const Runner *x = sorted[i];
+        if (!x->samples.n) continue;
+        printf("%10.4f %9.3f", x->ms, x->ms / own->ms);
+        if (x->expected > 0 && own->expected > 0)
+            printf(" %9.3f", x->expected / own->expected);
+        else
+            printf(" %9s", "-");
+        printf("  %s%s%s\n", x->knobs, x == best ? " (kept)" : "", x == own ? " (default)" : "");
+    }
+    fflush(stdout);
+}
+
+static Status store(Tune *t, const char *sizes) {
+    Arena *a = t->c.arena;
+    const Runner *best = race_best(&t->race);
+    const char *folder = cache_folder(a);
+    char device[256];
+    attn_error e;
+    const Launch *l = &t->race.runners.data[0]->l;
+    if (!folder)
+        return cmd_fail(STATUS_SYSTEM, "there is no place to keep it: ATTNC_CACHE, XDG_CACHE_HOME "
+                                       "and HOME are not set");
+    if (attn_device_name(l->context, l->device, device, sizeof device, &e))
+        return launch_failed(&e);
+    CacheEntry entry = cache_read(a, folder, &t->key, &t->c.diags);
+    entry.knobs[t->shape] = best->knobs;
+    entry.ms[t->shape] = best->ms;
+    entry.note[t->shape] = arena_printf(a, "%s: %s", device, sizes);
+    return cache_write(a, folder, &t->key, &entry);
+}
+
+// ---- one launch
+
+static Status tune_binding(Tune *t, const Binding *b) {
+    char sizes[512];
+    t->race.b = b;
+    t->shape = t->passes.shape = shape_of(&t->passes.target, b->size);
+    t->passes.sizes = b->size;
+    bind_describe(b, sizes, sizeof sizes);
+    Status s = measure(t);
+    race_progress(&t->race, NULL, 0, 0);
+    if (s == STATUS_DONE) {
+        print(t, sizes);
+        s = store(t, sizes);
+    }
+    race_close(&t->race);
+    return s;
+}
+
+static Status tune_shape(Tune *t, const char *shape) {
+    Arena *a = arena_new();
+    Binding b = {0};
+    Race race = {.arena = a,
+                 .o = t->o,
+                 .path = t->race.path,
+                 .target = t->race.target,
+                 .dtype = t->race.dtype,
+                 .context = t->race.context,
+                 .begin = race_now_ms()};
+    t->race = race;
+    const Signature *sig = sig_of_variant(a, t->c.variants.data[0], t->race.dtype);
+    Status s = bind_make(&b, a, sig, t->o, shape);
+    if (s == STATUS_DONE) s = tune_binding(t, &b);
+    bind_free(&b);
+    arena_free(a);
+    return s;
+}
+
+static Status tune_file(Tune *t, attn_context *context) {
+    const Options *o = t->o;
+    attn_error e;
+    char name[256];
+    attn_device device = {o->device == DEVICE_CPU    ? ATTN_CPU
+                          : o->device == DEVICE_CUDA ? ATTN_CUDA
+                                                     : ATTN_HIP,
+                          o->ordinal};
+    if (attn_device_name(context, device, name, sizeof name, &e)) return launch_failed(&e);
+    t->race.path = o->files.data[0];
+    t->race.target = cmd_device_target(o, context);
+    t->race.dtype = cmd_device_dtype(o);
+    t->race.context = o->device == DEVICE_CPU ? context : NULL;
+    Options plain = *o;
+    plain.no_cache = true;
+    Status s = cmd_open(&t->c, &plain, t->race.path, t->race.target, t->race.dtype);
+    if (s == STATUS_DONE) s = cmd_only(&t->c, o);
+    if (s == STATUS_DONE && !compile_streams(&t->c)) s = STATUS_INPUT;
+    t->passes = (PassOptions){
+        .target = cg_target(t->race.target), .dtype = t->race.dtype, .split = o->level > 0};
+    if (s == STATUS_DONE)
+        t->key = cache_key(t->c.arena, t->c.streams.data[0]->row, &t->passes.target, t->race.dtype);
+    for (int i = 0; s == STATUS_DONE && (i == 0 || i < o->shapes.n); i++)
+        s = tune_shape(t, o->shapes.n ? o->shapes.data[i] : NULL);
+    diag_print(&t->c.diags, stderr);
+    compile_close(&t->c);
+    return s;
+}
+
+Status cmd_tune(const Options *o) {
+    Tune t = {.o = o};
+    if (strcmp(o->files.data[0], "-") == 0)
+        return cmd_fail(STATUS_USAGE, "tune reads its source more than once: it takes a file");
+    attn_context *context = attn_create();
+    Status s = context ? tune_file(&t, context) : cmd_fail(STATUS_SYSTEM, "out of memory");
+    attn_destroy(context);
+    return s;
+}

@@ -1,0 +1,48 @@
+// race.h: several schedules of one variant, compiled, held against each other on one binding, and
+// timed in turns. For `attnc tune`.
+#ifndef TOOLS_RACE_H
+#define TOOLS_RACE_H
+
+#include "cmd.h"
+
+typedef struct Runner {
+    const char *knobs;
+    double expected; // clocks, by counting; 0: not counted
+    Compile c;
+    Launch l;
+    Status status;       // of opening it
+    bool out;            // it is not measured any more
+    VEC(double) samples; // medians of rounds, ms
+    double ms;           // the median of those
+} Runner;
+
+typedef struct Race {
+    Arena *arena;
+    const Options *o;
+    const char *path;
+    TargetId target;
+    Dtype dtype;
+    attn_context *context; // the CPU's runners share one
+    const Binding *b;
+    double **want; // outputs of the first, by argument
+    VEC(Runner *) runners;
+    double begin, until; // ms: when it began, when it must end
+} Race;
+
+double race_now_ms(void);
+void race_add(Race *r, const char *knobs, double expected);
+// Compiles and opens those that are not yet. The first one's failure is the race's; another's takes
+// it out.
+Status race_open(Race *r);
+// Runs each that was not yet, and compares its outputs with the first one's. STATUS_INPUT: they are
+// not the same.
+Status race_agree(Race *r);
+// Measures in rounds, until `until` or until one is left; who is far behind leaves.
+Status race_run(Race *r, double until);
+Runner *race_best(const Race *r); // the first, unless another is faster by more than the noise
+void race_close(Race *r);
+
+// A line on stderr that the next one replaces where it is a terminal. NULL: it goes away.
+void race_progress(const Race *r, const char *what, int i, int n);
+
+#endif
