@@ -424,7 +424,8 @@ static void one(const GcnTable *t, GcnCode *c, const char *text, Op *op) {
         if (!with_value(&r, word)) problem(c, op, "the modifier", copy);
     }
     if (!r.has_hi && strpbrk(op->row->form, "pP")) op->op_sel_hi = 0xff;
-    if ((op->clamp || op->omod) && !(op->row->flags & ROW_FLOAT))
+    bool integer = op->row->flags & ROW_CLAMP, is_float = op->row->flags & ROW_FLOAT;
+    if ((op->clamp && !integer && !is_float) || (op->omod && !is_float))
         problem(c, op, "a modifier of", op->row->name);
     if (r.control) {
         op->dpp = gcn_dpp(c->arena, r.control, r.row_mask, r.bank_mask, r.bound, r.fi);

@@ -156,6 +156,26 @@ static void carry(Wave *w, const Op *op) {
     gcn_put_mask(w, op, 1, out & exec);
 }
 
+// Integer sums and differences, saturated under clamp; row->arg: 1 subtracts, 2 is signed, 4
+// exchanges.
+static void sum(Wave *w, const Op *op) {
+    Three x;
+    uint32_t r[GCN_LANES];
+    int how = op->row->arg, first = how & 4 ? 1 : 0;
+    int64_t least = how & 2 ? INT32_MIN : 0, most = how & 2 ? INT32_MAX : UINT32_MAX;
+    Op plain = *op;
+    three(w, op, &x);
+    for (int i = 0; i < w->lanes; i++) {
+        uint32_t u = x.p[first][i], v = x.p[!first][i];
+        int64_t a = how & 2 ? (int32_t)u : (int64_t)u, b = how & 2 ? (int32_t)v : (int64_t)v;
+        int64_t y = how & 1 ? a - b : a + b;
+        if (op->clamp) y = y < least ? least : y > most ? most : y;
+        r[i] = (uint32_t)y;
+    }
+    plain.clamp = false;
+    gcn_put(w, &plain, 0, r);
+}
+
 // Scaling of the operands of a division so that no step of it overflows; sources: the one to scale,
 // denominator, numerator.
 static float scaled(float s, float den, float num, bool *vcc) {
@@ -225,7 +245,12 @@ static const Row rows[] = {
 #define V(name, form, R, S, flags, value) {#name, name, form, flags, 0, 0},
 #include "tests/gcn/valu.def"
 #undef V
-    {"v_cndmask_b32", cndmask, "u=uum", 0, 0, 0},
+    {"v_cndmask_b32", cndmask, "f=ffm", 0, 0, 0},
+    {"v_add_u32", sum, "u=uu", ROW_CLAMP, 0, 0},
+    {"v_sub_u32", sum, "u=uu", ROW_CLAMP, 1, 0},
+    {"v_subrev_u32", sum, "u=uu", ROW_CLAMP, 1 | 4, 0},
+    {"v_add_i32", sum, "u=uu", ROW_CLAMP, 2, 0},
+    {"v_sub_i32", sum, "u=uu", ROW_CLAMP, 1 | 2, 0},
     {"v_add_co_u32", carry, "um=uu", 0, 0, 0},
     {"v_sub_co_u32", carry, "um=uu", 0, 2, 0},
     {"v_subrev_co_u32", carry, "um=uu", 0, 2 | 4, 0},

@@ -68,6 +68,7 @@ typedef enum RowFlag {
     ROW_ACC = 1,     // the result is the last source, too
     ROW_KEEP = 2,    // a 16-bit result leaves the other half as it is on every target
     ROW_FLOAT = 4,   // clamp and omod apply
+    ROW_CLAMP = 256, // clamp saturates an integer
     ROW_SCALAR = 8,  // SALU, SMEM: registers must have been written
     ROW_BRANCH = 16, // the operand is a distance
     ROW_ANY = 32,    // operands are not looked at

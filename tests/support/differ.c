@@ -23,11 +23,9 @@ const char *stage_name(Stage s) {
     return names[s];
 }
 
-static double base_bound(Dtype t) { return 4 * tensor_tolerance(t); }
+double differ_bound(Dtype t) { return 4 * tensor_tolerance(t); }
 
-// Relative to the reference's norm, but for outputs that are about 0 altogether. Infinite where
-// finiteness differs.
-static double distance(const double *x, const double *ref, int64_t n) {
+double differ_distance(const double *x, const double *ref, int64_t n) {
     double difference = 0, norm = 0;
     for (int64_t i = 0; i < n; i++) {
         if (isnan(ref[i]) || x[i] == ref[i]) continue;
@@ -74,18 +72,24 @@ static bool open_job(Job *j) {
     return good;
 }
 
-static bool bind_job(Job *j) {
-    Arena *a = j->c.arena;
+bool differ_bind(Binding *b, Arena *a, const Signature *sig, const char *shape,
+                 const char *offset) {
     Options o = {.seed = 7};
-    NameValue scalars[] = {{"cap", "1.5"}, {"n", "12"}, {"q_offset", j->d->offset}};
-    const Signature *sig = sig_of_variant(a, j->c.variants.data[0], j->d->dtype);
+    NameValue scalars[] = {{"cap", "1.5"}, {"n", "12"}, {"q_offset", offset}};
     for (int i = 0; i < 3; i++) {
         int arg = sig_arg(sig, scalars[i].name);
-        if ((arg >= 0 && sig->args.data[arg].rank == 0) || (i == 2 && j->d->offset))
+        if ((arg >= 0 && sig->args.data[arg].rank == 0) || (i == 2 && offset))
             VEC_PUSH(a, &o.in, scalars[i]);
     }
-    if (bind_make(&j->b, a, sig, &o, j->d->shape) != STATUS_DONE) return false;
-    scatter(&j->b);
+    if (bind_make(b, a, sig, &o, shape) != STATUS_DONE) return false;
+    scatter(b);
+    return true;
+}
+
+static bool bind_job(Job *j) {
+    Arena *a = j->c.arena;
+    const Signature *sig = sig_of_variant(a, j->c.variants.data[0], j->d->dtype);
+    if (!differ_bind(&j->b, a, sig, j->d->shape, j->d->offset)) return false;
     j->reference = ARENA_ARRAY(a, double *, sig->args.n);
     return oracle_run(j->c.variants.data[0], &j->b, j->reference, NULL) == STATUS_DONE;
 }
@@ -123,7 +127,8 @@ static double interpret(const Job *j, const TileProgram *p, bool round, const ch
         const TileTensor *t = &p->tensors.data[i];
         int arg = sig_arg(j->b.sig, t->name);
         if (t->role != TENSOR_O && t->role != TENSOR_EMIT) continue;
-        double is = distance(data.tensor[i], j->reference[arg], tile_tensor_elements(t, size));
+        double is =
+            differ_distance(data.tensor[i], j->reference[arg], tile_tensor_elements(t, size));
         if (!within(j, what, t->name, is, bound)) *good = false;
         worst = is > worst ? is : worst;
     }
@@ -142,11 +147,12 @@ static bool algorithm(Job *j) {
         good = true; // narrow tensors round their values whatever the arithmetic
     if (!good) return false;
     // Far more than any variant's conditioning has asked for: what is beyond overflows or cancels.
-    j->noise = interpret(j, p, true, "algorithm, f32", 1e-2 + 10 * base_bound(j->d->dtype), &good);
+    j->noise =
+        interpret(j, p, true, "algorithm, f32", 1e-2 + 10 * differ_bound(j->d->dtype), &good);
     return good;
 }
 
-static double bound_of(const Job *j) { return base_bound(j->d->dtype) + 8 * j->noise; }
+static double bound_of(const Job *j) { return differ_bound(j->d->dtype) + 8 * j->noise; }
 
 static bool passes(Job *j) {
     bool good;
@@ -165,7 +171,7 @@ static bool kernel(Job *j) {
     for (int i = 0; i < j->b.sig->args.n && good; i++) {
         if (j->b.sig->args.data[i].role != ARG_OUTPUT) continue;
         double *x = tensor_doubles(&j->b.tensor[i]);
-        double is = distance(x, j->reference[i], j->b.tensor[i].count);
+        double is = differ_distance(x, j->reference[i], j->b.tensor[i].count);
         good = within(j, "kernel", j->b.sig->args.data[i].name, is, bound_of(j));
         free(x);
     }

@@ -32,4 +32,14 @@ typedef struct Differ {
 // Where the first stage differs.
 Stage differ_run(const Differ *d);
 
+// ---- what it is made of, for tests that run kernels elsewhere
+
+// Inputs by seed, with values for the scalars that variants have; offset: q_offset, or NULL.
+bool differ_bind(Binding *b, Arena *a, const Signature *sig, const char *shape, const char *offset);
+// Relative to the reference's norm, but for outputs that are about 0 altogether. Infinite where
+// finiteness differs.
+double differ_distance(const double *x, const double *ref, int64_t n);
+// What a kernel may be off by where the variant's own conditioning is not asked.
+double differ_bound(Dtype t);
+
 #endif

@@ -1,0 +1,234 @@
+// main.c: every variant of the standard library for the AMD targets, run by the interpreter, against
+// the float64 reference; then kernels that were made wrong on purpose (mutate.h).
+//
+//     check_gcn [PATH...] [--target=T] [--dtype=T] [--shape=SIZES] [-DNAME=N] [--seed=N] [--all]
+//               [--mutate]
+//
+// PATH: a variant, or a folder of them; stdlib. Every option narrows what runs down: --shape runs
+// that shape alone, --mutate only the wrong kernels. Without --all, the less usual dims run for one
+// target of each variant, in turn. QUICK=1 in the environment leaves them out.
+#include "tests/gcn/mutate.h"
+#include "tests/gcn/subject.h"
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_FILES = 256, MAX_DEFINES = 8 };
+
+typedef struct Shape {
+    const char *sizes, *offset;
+} Shape;
+
+typedef struct Config { // one compilation
+    Dtype dtype;
+    const char *D, *Dv; // NULL: the variant's own
+    const Shape *shapes;
+    int nshapes;
+    bool usual; // runs for every target
+} Config;
+
+static const Shape many[] = {
+    {"B=1,H=1,Sq=1,Sk=1", NULL},         {"B=2,H=2,Sq=17,Sk=17", NULL},
+    {"B=1,H=4,Hkv=2,Sq=33,Sk=65", NULL}, {"B=1,H=1,Sq=129,Sk=17", NULL},
+    {"B=1,H=2,Sq=70,Sk=129", "-50"}, // causal: the first rows see no key
+    {"B=1,H=2,Sq=65,Sk=40", "7"},        {"B=1,H=1,Sq=5,Sk=0", NULL}, // no key at all
+    {"B=1,H=1,Sq=3,Sk=260", NULL},
+};
+static const Shape few[] = {{"B=1,H=2,Hkv=1,Sq=65,Sk=129", NULL}, {"B=1,H=1,Sq=1,Sk=70", NULL}};
+
+#define SHAPES(s) s, (int)(sizeof s / sizeof *s)
+static const Config configs[] = {
+    {DT_F16, NULL, NULL, SHAPES(many), true},   {DT_BF16, NULL, NULL, SHAPES(few), true},
+    {DT_F16, "128", "128", SHAPES(few), false}, {DT_BF16, "40", "24", SHAPES(few), false},
+    {DT_F16, "96", "96", SHAPES(few), false},   {DT_BF16, "64", "128", SHAPES(few), false},
+};
+
+typedef struct Run {
+    const char *path[MAX_FILES];
+    int npaths;
+    int target;        // -1: all three
+    int dtype;         // -1: as the configurations say
+    const char *shape; // NULL: theirs
+    const char *offset;
+    FeDefine define[MAX_DEFINES];
+    int ndefines;
+    uint64_t seed;
+    bool all, only_mutate;
+    int passed, failed;
+} Run;
+
+static const TargetId targets[] = {TARGET_GFX90A, TARGET_GFX942, TARGET_GFX1100};
+
+// ---- one compilation
+
+static void failed(Run *run, const char *path, const CompileOptions *o, const Shape *s,
+                   const char *why) {
+    run->failed++;
+    printf("FAILED: %s --target=%s --dtype=%s", path, cg_target(o->target).name,
+           dtype_name(o->dtype));
+    for (int i = 0; i < o->source.ndefines; i++)
+        printf(" -D%s=%s", o->source.defines[i].name, o->source.defines[i].value);
+    if (s)
+        printf(" --shape=%s%s%s", s->sizes, s->offset ? " q_offset=" : "",
+               s->offset ? s->offset : "");
+    printf(": %s\n", why);
+    fflush(stdout);
+}
+
+static void shapes(Run *run, Subject *s, const char *path, const CompileOptions *o,
+                   const Shape *list, int n) {
+    for (int i = 0; i < n; i++) {
+        Trial t;
+        Report r = {OUTCOME_REFUSED, "the inputs cannot be made"};
+        if (trial_open(&t, s, list[i].sizes, list[i].offset))
+            r = trial_run(&t, s, run->seed + (uint64_t)i);
+        trial_close(&t);
+        if (r.outcome == OUTCOME_RIGHT)
+            run->passed++;
+        else
+            failed(run, path, o, &list[i], r.text);
+    }
+}
+
+static void compiled(Run *run, const char *path, const Config *c, TargetId target) {
+    FeDefine dims[] = {{"D", c->D}, {"Dv", c->Dv}};
+    CompileOptions o = {.source = {.path = path, .defines = dims, .ndefines = c->D ? 2 : 0},
+                        .target = target,
+                        .dtype = c->dtype,
+                        .level = 2};
+    Shape given = {run->shape, run->offset};
+    Subject s;
+    Report r;
+    if (run->ndefines) {
+        o.source.defines = run->define;
+        o.source.ndefines = run->ndefines;
+    }
+    if (!subject_open(&s, &o, stdout))
+        failed(run, path, &o, NULL, "does not compile");
+    else if (!subject_load(&s, NULL, &r))
+        failed(run, path, &o, NULL, r.text);
+    else if (run->shape)
+        shapes(run, &s, path, &o, &given, 1);
+    else
+        shapes(run, &s, path, &o, c->shapes, c->nshapes);
+    subject_close(&s);
+}
+
+// ---- all of them
+
+static void file(Run *run, int index) {
+    bool narrowed = run->shape || run->ndefines;
+    int nconfigs = narrowed ? 1 : (int)(sizeof configs / sizeof *configs);
+    for (int k = 0; k < nconfigs; k++)
+        for (int t = 0; t < 3; t++) {
+            Config c = configs[k];
+            bool turn = (index + k) % 3 == t && !getenv("QUICK");
+            if (run->target >= 0 && targets[t] != (TargetId)run->target) continue;
+            if (!c.usual && !run->all && !turn) continue;
+            if (narrowed && run->dtype >= 0) c.dtype = (Dtype)run->dtype;
+            if (run->dtype >= 0 && c.dtype != (Dtype)run->dtype) continue;
+            compiled(run, run->path[index], &c, targets[t]);
+        }
+}
+
+// Recurrences and modules of functions only have nothing to run.
+static bool holds_attention(const char *path) {
+    CompileOptions o = {.source = {.path = path}, .target = TARGET_HOST};
+    Compile c;
+    bool good = compile_open(&c, &o) == FE_OK && c.variants.n == 1 &&
+                c.variants.data[0]->kind == VARIANT_ATTENTION;
+    compile_close(&c);
+    return good;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void add(Run *run, const char *path) {
+    struct dirent *e;
+    int first = run->npaths;
+    DIR *d = opendir(path);
+    if (!d && run->npaths < MAX_FILES) run->path[run->npaths++] = strdup(path);
+    while (d && (e = readdir(d)) && run->npaths < MAX_FILES) {
+        char name[1024];
+        snprintf(name, sizeof name, "%s/%s", path, e->d_name);
+        const char *dot = strrchr(e->d_name, '.');
+        if (dot && strcmp(dot, ".attn") == 0 && holds_attention(name))
+            run->path[run->npaths++] = strdup(name);
+    }
+    if (d) closedir(d);
+    qsort(run->path + first, (size_t)(run->npaths - first), sizeof *run->path, by_name);
+}
+
+// ---- the command line
+
+static const char *value(const char *arg, const char *option) {
+    size_t n = strlen(option);
+    return strncmp(arg, option, n) == 0 ? arg + n : NULL;
+}
+
+static int named(const char *name, int n, const char *(*of)(int)) {
+    for (int i = 0; i < n; i++)
+        if (strcmp(of(i), name) == 0) return i;
+    return -2;
+}
+static const char *name_of_target(int i) { return cg_target((TargetId)i).name; }
+static const char *name_of_dtype(int i) { return dtype_name((Dtype)i); }
+
+static bool option(Run *run, char *arg) {
+    const char *v;
+    if ((v = value(arg, "--target=")))
+        run->target = named(v, TARGET_COUNT, name_of_target);
+    else if ((v = value(arg, "--dtype=")))
+        run->dtype = named(v, DT_COUNT, name_of_dtype);
+    else if ((v = value(arg, "--shape=")))
+        run->shape = v;
+    else if ((v = value(arg, "--offset=")))
+        run->offset = v;
+    else if ((v = value(arg, "--seed=")))
+        run->seed = strtoull(v, NULL, 0);
+    else if (strcmp(arg, "--all") == 0)
+        run->all = true;
+    else if (strcmp(arg, "--mutate") == 0)
+        run->only_mutate = true;
+    else if (arg[0] == '-' && arg[1] == 'D' && strchr(arg, '=') && run->ndefines < MAX_DEFINES) {
+        char *equals = strchr(arg, '=');
+        *equals = 0;
+        run->define[run->ndefines++] = (FeDefine){arg + 2, equals + 1};
+    } else {
+        return false;
+    }
+    return run->target != -2 && run->dtype != -2;
+}
+
+static bool linker(void) {
+    return system("{ command -v ld.lld-19 || command -v ld.lld; } >/dev/null 2>&1") == 0;
+}
+
+int main(int argc, char **argv) {
+    Run run = {.target = -1, .dtype = -1, .seed = 1};
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] != '-')
+            add(&run, argv[i]);
+        else if (!option(&run, argv[i])) {
+            printf("check_gcn: %s: no such option or value\n", argv[i]);
+            return 2;
+        }
+    }
+    if (!linker()) {
+        printf(
+            "SKIPPED: AMD kernels are linked by ld.lld, which is not installed (package lld-19)\n"
+            "0 passed, 0 failed\n");
+        return EXIT_SUCCESS;
+    }
+    if (!run.npaths) add(&run, "stdlib");
+    for (int i = 0; i < run.npaths && !run.only_mutate; i++) file(&run, i);
+    if (!run.npaths) run.failed++, printf("FAILED: no variants found\n");
+    if (run.only_mutate || (!run.shape && !run.ndefines))
+        mutate_check(run.target, &run.passed, &run.failed);
+    for (int i = 0; i < run.npaths; i++) free((char *)run.path[i]);
+    printf("%d passed, %d failed\n", run.passed, run.failed);
+    return run.failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
