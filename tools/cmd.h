@@ -8,8 +8,9 @@
 #include "verbs.def"
 #undef VERB
 
-// What compiling a file that ends in .tile is (cmd_tile.c).
+// What compiling a file that ends in .tile is (cmd_tile.c), and bench --dry (cmd_dry.c).
 Status cmd_tile(const Options *o);
+Status cmd_dry(const Options *o);
 
 // Opens the main file, prints what there is to say. compile_close is due whatever comes back.
 Status cmd_open(Compile *c, const Options *o, const char *path, TargetId target, Dtype dtype);

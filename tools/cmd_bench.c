@@ -238,6 +238,7 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
 }
 
 Status cmd_bench(const Options *o) {
+    if (o->dry) return cmd_dry(o);
     Arena *a = arena_new();
     Bench x = {.o = o, .ms = malloc(MAX_REPEAT * sizeof *x.ms)};
     text_init(&x.json, a);

@@ -218,6 +218,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
         if (!number(value, 1000000, &n) || !n) return bad_value(id, value);
         o->repeat = (int)n;
         return s;
+    case OPT_DRY: o->dry = true; return s;
     case OPT_JSON: o->json = value; return *value ? s : bad_value(id, value);
     case OPT_BUDGET:
         if (!number(value, 86400, &n) || !n) return bad_value(id, value);
@@ -294,7 +295,9 @@ static Status target_fits(const Options *o) {
                  [DEVICE_CUDA] = {"cuda", KIND_NVPTX},
                  [DEVICE_HIP] = {"hip", KIND_AMDGPU}};
     bool runs = o->verb == VERB_RUN || o->verb == VERB_CHECK || o->verb == VERB_BENCH;
-    if (!runs || !o->has_target || target_get(o->target)->kind == takes[o->device].kind)
+    if (o->dry && (!o->has_target || target_get(o->target)->kind == KIND_HOST))
+        return cmd_fail(STATUS_USAGE, "--dry counts for a GPU: --target=T says for which");
+    if (!runs || o->dry || !o->has_target || target_get(o->target)->kind == takes[o->device].kind)
         return STATUS_DONE;
     const Target *t = target_get(o->target);
     const char *device = "";

@@ -455,6 +455,13 @@ says out 'Sq=128'
 gives 0 bench relu_attn.attn --shape=Sq=64 --shape=Sq=128 --repeat=3 --json=bench.json
 holds '[ "$(grep -c "\"variant\": \"relu_attn\", \"dtype\": \"f32\"" bench.json)" -eq 2 ]'
 holds 'python3 -m json.tool <bench.json >out'
+gives 0 bench --dry --target=sm_90a relu_attn.attn --shape=H=8,Sq=4096
+says out 'instructions in the loop over full tiles'
+says out 'Sq=4096'
+gives 0 bench --dry --target=gfx942 "$top/stdlib/causal.attn"
+says out ' 0 spills'
+gives 2 bench --dry relu_attn.attn
+gives 2 bench --dry --target=host relu_attn.attn
 gives 3 bench relu_attn.attn --shape=Sq=64 --repeat=3 --json=no/such/folder/bench.json
 gives 2 run relu_attn.attn --json=bench.json
 
