@@ -229,8 +229,7 @@ static void nv_op(Cg *cg, const TileOp *op) {
         nv_lanes_op(cg, op);
         return;
     }
-    if (!nv_skip_before(cg, op)) plain_op(cg, op);
-    nv_skip_after(cg, op);
+    plain_op(cg, op);
 }
 
 static void nv_loop_yield(Cg *cg, CgLoop *loop, const TileOp *yield) {

@@ -29,13 +29,10 @@ typedef struct NvState {
     Val row0;            // i32: the thread's first row within the tile
     Val col0;            // i32: its first column
     int sigmoids;        // made so far (nvptx_math.c)
-    struct NvSkip *skip; // of the step at hand (nvptx_skip.c); NULL: not in such a loop yet
     bool *
         partial; // by TileValue.id: row sums that each thread keeps for itself (nvptx_loop.c); NULL: none
     struct Nv90 *roles; // sm_90a: of a kernel with roles; otherwise NULL
 } NvState;
-
-typedef struct NvSkip NvSkip;
 
 static inline NvState *nv_state(Cg *cg) { return cg->state; }
 
@@ -99,8 +96,6 @@ Val nv_across_quad(Cg *cg, ExOp reduce, Val v);
 Val nv_at(Cg *cg, const TileOp *map, const Ex *e, int m, int n, int r, int c);
 bool nv_has_lanes(const TileKernel *k); // nvptx_lanes.c
 void nv_lanes_op(Cg *cg, const TileOp *op);
-bool nv_skip_before(Cg *cg, const TileOp *op); // nvptx_skip.c; true: op is done
-void nv_skip_after(Cg *cg, const TileOp *op);
 void nv_loop_begin(Cg *cg, CgLoop *loop); // nvptx_loop.c
 void nv_loop_end(Cg *cg, CgLoop *loop);
 void nv_load(Cg *cg, const TileOp *op); // nvptx_global.c

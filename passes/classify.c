@@ -210,13 +210,11 @@ static void order_tiles(Classify *c, const KeySet *hull) {
     }
 }
 
-// The steps of a list that the device makes: the partial tiles, then the full ones. Parts of a row
-// have few queries, for which making lists takes longer than the steps that they save.
+// The steps of a list that the device makes: the partial tiles, then the full ones.
 static bool follow_list(Classify *c, const Tiles *t) {
     TileMapQuery q = {c->p,  c->k,      ex_simplify(c->x, c->k->mask), c->q_axis, c->k_axis, t->lo,
                       t->hi, c->range.q};
-    if (t->exact || pass_split_axis(c->p, c->k) >= 0) return false;
-    if (!target_get(c->p->target)->tile_maps) return false;
+    if (t->exact || !target_get(c->p->target)->tile_maps) return false;
     if (!c->lists->tile && !pass_tile_map(&q, c->lists)) return false;
     TileOp *full = c->lists->full ? tile_clone(c->p, c->k, c->loop, NULL, NULL) : NULL;
     make_partial(c, c->lists->tile, NULL);

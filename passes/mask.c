@@ -161,8 +161,30 @@ bool mask_atom(RangeCtx *c, const Ex *e, bool want, Linear *d, bool *equal, bool
     return true;
 }
 
+static bool is_leaf(const Ex *e) { return e->op == EX_SYM || e->op == EX_LOAD; }
+
+// Of a number that may be any i32: nothing is added to it, so nothing needs to be assumed of it.
+static bool is_plain(Some *m, const Ex *e, Range *a, Range *b) {
+    if (e->nargs != 2 || e->args[0]->type != EX_I32) return false;
+    if (!is_leaf(e->args[0]) && !is_leaf(e->args[1])) return false;
+    *a = range_of(m->c, e->args[0]), *b = range_of(m->c, e->args[1]);
+    bool any = a->nlo <= INT32_MIN || b->nlo <= INT32_MIN;
+    return any && a->lo && a->hi && b->lo && b->hi;
+}
+
+static const Ex *some_compared_plainly(Some *m, ExOp op, Range a, Range b, bool want) {
+    ExPool *p = m->p;
+    if (op == EX_LT) return want ? simp_2(p, EX_LT, a.lo, b.hi) : le(m, b.lo, a.hi);
+    if (op == EX_LE) return want ? le(m, a.lo, b.hi) : simp_2(p, EX_LT, b.lo, a.hi);
+    if ((op == EX_EQ) == want) return simp_2(p, EX_AND, le(m, a.lo, b.hi), le(m, b.lo, a.hi));
+    const Ex *below = simp_2(p, EX_LT, a.lo, b.hi);
+    return simp_2(p, EX_OR, below, simp_2(p, EX_LT, b.lo, a.hi));
+}
+
 static const Ex *some_compared(Some *m, const Ex *e, bool want) {
     Linear d;
+    Range a, b;
+    if (is_plain(m, e, &a, &b)) return some_compared_plainly(m, e->op, a, b, want);
     bool equal, differs;
     if (!mask_atom(m->c, e, want, &d, &equal, &differs)) return truth(m, true);
     if (equal) return some_zero(m, d);
@@ -203,7 +225,9 @@ static void gather(Some *m, Parts *out, const Ex *e, bool want) {
 
 static void narrow_by(Some *m, const Part *part) {
     Linear d, sum, rest;
+    Range a, b;
     bool equal, differs;
+    if (is_plain(m, part->e, &a, &b)) return;
     if (!range_varies(m->c, part->e) || !mask_atom(m->c, part->e, part->want, &d, &equal, &differs))
         return;
     if (differs || !d.ok) return;

@@ -47,6 +47,26 @@ START_TEST(instructions) {
 }
 END_TEST
 
+// A mask that reads inputs: a warp makes each list by votes; the sweep has its bounds from there, and
+// no step looks at whether it has anything to do.
+START_TEST(lists_of_tiles) {
+    Arena *a = arena_new();
+    size_t n;
+    char *ptx = compile(a,
+                        "import std.normalization; attention t { dim D = 64; input doc: i32[B, Sk]; "
+                        "score(q, k) = dot(q, k); mask(b, h, q, k) = doc[b, q] == doc[b, k]; "
+                        "normalize(s) = softmax(s); }",
+                        DT_BF16, &n);
+    static const char *const kernels[] = {"t_fwd_bounds(", "t_fwd_map(", "t_fwd("};
+    for (int i = 0; i < 3; i++) ck_assert_msg(strstr(ptx, kernels[i]) != NULL, "%s", kernels[i]);
+    ck_assert_int_eq(count(ptx, "vote.sync.ballot"), 2); // partial tiles, full ones
+    ck_assert_int_eq(count(ptx, "barrier.red"), 0);
+    ck_assert(strstr(ptx, ".local") == NULL);
+    free(ptx);
+    arena_free(a);
+}
+END_TEST
+
 // Row sums are added across the quad once, after a loop: its body has the shuffles of the maximum
 // only.
 START_TEST(sums_stay_in_threads) {
@@ -156,6 +176,7 @@ Suite *codegen_nvptx_suite(void) {
     TCase *t = tcase_create("ptx");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, instructions);
+    tcase_add_test(t, lists_of_tiles);
     tcase_add_test(t, sums_stay_in_threads);
     tcase_add_test(t, elements);
     tcase_add_test(t, launch);
