@@ -5,6 +5,7 @@ static void go(Wave *w, const Op *op) { w->pc = &w->code->op[op->target]; }
 
 static void jump(Wave *w, const Op *op, uint64_t address) {
     const GcnCode *c = w->code;
+    gcn_need(w, op, 1);
     uint64_t at = address - (uint64_t)(uintptr_t)c->image - c->text;
     if (at >= c->text_bytes || at % 4 || c->op_at[at / 4] < 0) {
         gcn_fault(w, op, "goes to 0x%llx, where no instruction starts",
@@ -23,6 +24,9 @@ static void s_branch(Wave *w, const Op *op) { go(w, op); }
 typedef enum Condition { IF_SCC0, IF_SCC1, IF_VCCZ, IF_VCCNZ, IF_EXECZ, IF_EXECNZ } Condition;
 
 static void s_cbranch(Wave *w, const Op *op) {
+    static const int decides[] = {GCN_SCC, GCN_SCC, GCN_VCC, GCN_VCC, GCN_EXEC, GCN_EXEC};
+    if (!w->has_s[decides[op->row->arg]]) w->defined = 0;
+    gcn_need(w, op, 1);
     bool vcc = gcn_mask(w, GCN_VCC) != 0, exec = gcn_exec(w) != 0;
     bool taken[] = {!w->scc, w->scc, !vcc, vcc, !exec, exec};
     if (taken[op->row->arg]) go(w, op);

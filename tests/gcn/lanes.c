@@ -5,6 +5,7 @@ static void read_one(Wave *w, const Op *op, int lane) {
     uint32_t buf[GCN_LANES];
     const uint32_t *p = gcn_source(w, op, 0, 0, buf);
     gcn_need(w, op, 1ull << lane);
+    w->defined = ~0ull;
     gcn_put_scalar(w, op, 0, p[lane]);
 }
 

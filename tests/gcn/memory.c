@@ -271,6 +271,7 @@ static void scratch_store(Wave *w, const Op *op) {
 static void s_load(Wave *w, const Op *op) {
     uint64_t address = gcn_scalar(w, op, 0) + (uint64_t)(int64_t)op->offset;
     if (op->nsrc > 1) address += gcn_scalar(w, op, 1);
+    gcn_need(w, op, 1);
     uint32_t words = (uint32_t)op->row->arg;
     const uint8_t *p = gcn_reach(w, op, 0, address & ~3ull, 4 * words, false);
     for (uint32_t i = 0; p && i < words; i++) {
@@ -281,29 +282,30 @@ static void s_load(Wave *w, const Op *op) {
 }
 
 #define LOADS(prefix, run, form)                                                                   \
-    {prefix "_load_ubyte", run, form, 0, 1, FILL_ZERO},                                            \
-        {prefix "_load_sbyte", run, form, 0, 1, FILL_SIGN},                                        \
-        {prefix "_load_ushort", run, form, 0, 2, FILL_ZERO},                                       \
-        {prefix "_load_sshort", run, form, 0, 2, FILL_SIGN},                                       \
-        {prefix "_load_dword", run, form, 0, 4, FILL_ALL},                                         \
-        {prefix "_load_dwordx2", run, form, 0, 8, FILL_ALL},                                       \
-        {prefix "_load_dwordx3", run, form, 0, 12, FILL_ALL},                                      \
-        {prefix "_load_dwordx4", run, form, 0, 16, FILL_ALL},                                      \
-        {prefix "_load_short_d16", run, form, 0, 2, FILL_LOW},                                     \
-        {prefix "_load_short_d16_hi", run, form, 0, 2, FILL_HIGH},                                 \
-        {prefix "_load_ubyte_d16", run, form, 0, 1, FILL_LOW},                                     \
-        {prefix "_load_ubyte_d16_hi", run, form, 0, 1, FILL_HIGH},                                 \
-        {prefix "_load_sbyte_d16", run, form, 0, 1, FILL_LOW_S}, {                                 \
-        prefix "_load_sbyte_d16_hi", run, form, 0, 1, FILL_HIGH_S                                  \
+    {prefix "_load_ubyte", run, form, ROW_MEMORY, 1, FILL_ZERO},                                   \
+        {prefix "_load_sbyte", run, form, ROW_MEMORY, 1, FILL_SIGN},                               \
+        {prefix "_load_ushort", run, form, ROW_MEMORY, 2, FILL_ZERO},                              \
+        {prefix "_load_sshort", run, form, ROW_MEMORY, 2, FILL_SIGN},                              \
+        {prefix "_load_dword", run, form, ROW_MEMORY, 4, FILL_ALL},                                \
+        {prefix "_load_dwordx2", run, form, ROW_MEMORY, 8, FILL_ALL},                              \
+        {prefix "_load_dwordx3", run, form, ROW_MEMORY, 12, FILL_ALL},                             \
+        {prefix "_load_dwordx4", run, form, ROW_MEMORY, 16, FILL_ALL},                             \
+        {prefix "_load_short_d16", run, form, ROW_MEMORY, 2, FILL_LOW},                            \
+        {prefix "_load_short_d16_hi", run, form, ROW_MEMORY, 2, FILL_HIGH},                        \
+        {prefix "_load_ubyte_d16", run, form, ROW_MEMORY, 1, FILL_LOW},                            \
+        {prefix "_load_ubyte_d16_hi", run, form, ROW_MEMORY, 1, FILL_HIGH},                        \
+        {prefix "_load_sbyte_d16", run, form, ROW_MEMORY, 1, FILL_LOW_S}, {                        \
+        prefix "_load_sbyte_d16_hi", run, form, ROW_MEMORY, 1, FILL_HIGH_S                         \
     }
 #define STORES(prefix, run, form)                                                                  \
-    {prefix "_store_byte", run, form, 0, 1, 0}, {prefix "_store_short", run, form, 0, 2, 0},       \
-        {prefix "_store_dword", run, form, 0, 4, 0},                                               \
-        {prefix "_store_dwordx2", run, form, 0, 8, 0},                                             \
-        {prefix "_store_dwordx3", run, form, 0, 12, 0},                                            \
-        {prefix "_store_dwordx4", run, form, 0, 16, 0},                                            \
-        {prefix "_store_short_d16_hi", run, form, 0, 2, 1}, {                                      \
-        prefix "_store_byte_d16_hi", run, form, 0, 1, 1                                            \
+    {prefix "_store_byte", run, form, ROW_MEMORY, 1, 0},                                           \
+        {prefix "_store_short", run, form, ROW_MEMORY, 2, 0},                                      \
+        {prefix "_store_dword", run, form, ROW_MEMORY, 4, 0},                                      \
+        {prefix "_store_dwordx2", run, form, ROW_MEMORY, 8, 0},                                    \
+        {prefix "_store_dwordx3", run, form, ROW_MEMORY, 12, 0},                                   \
+        {prefix "_store_dwordx4", run, form, ROW_MEMORY, 16, 0},                                   \
+        {prefix "_store_short_d16_hi", run, form, ROW_MEMORY, 2, 1}, {                             \
+        prefix "_store_byte_d16_hi", run, form, ROW_MEMORY, 1, 1                                   \
     }
 
 static const Row rows[] = {

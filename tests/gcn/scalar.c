@@ -19,6 +19,11 @@ static uint64_t reversed(uint64_t a) {
     return r;
 }
 
+static void condition(Wave *w, bool scc) {
+    w->scc = scc;
+    w->has_s[GCN_SCC] = w->defined != 0;
+}
+
 #define TYPE_u uint32_t
 #define TYPE_q uint64_t
 #define SIGNED_u int32_t
@@ -34,7 +39,7 @@ static uint64_t reversed(uint64_t a) {
         TYPE_##T old = (TYPE_##T)gcn_pair(w, op->dst[0].reg);                                      \
         TYPE_##T r = (TYPE_##T)(value);                                                            \
         (void)x, (void)y, (void)old, (void)scc;                                                    \
-        w->scc = (becomes) != 0;                                                                   \
+        if (#becomes[0] != 'K') condition(w, (becomes) != 0);                                      \
         gcn_put_scalar(w, op, 0, r);                                                               \
     }
 #define C(name, form, T, becomes)                                                                  \
@@ -42,7 +47,7 @@ static uint64_t reversed(uint64_t a) {
         TYPE_##T a = (TYPE_##T)gcn_scalar(w, op, 0), b = (TYPE_##T)gcn_scalar(w, op, 1);           \
         SIGNED_##T x = (SIGNED_##T)a, y = (SIGNED_##T)b;                                           \
         (void)x, (void)y;                                                                          \
-        w->scc = (becomes) != 0;                                                                   \
+        condition(w, (becomes) != 0);                                                              \
     }
 #include "tests/gcn/scalar.def"
 #undef S
@@ -54,10 +59,17 @@ static void saveexec(Wave *w, const Op *op) {
     uint64_t s = gcn_scalar(w, op, 0) & w->all, exec = gcn_exec(w);
     uint64_t to[] = {s & exec, s | exec, s ^ exec, s & ~exec, s | ~exec, ~s & exec};
     uint64_t now = to[op->row->arg] & w->all;
+    gcn_need(w, op, 1);
     gcn_put_scalar(w, op, 0, exec);
     w->s[GCN_EXEC] = (uint32_t)now;
     w->s[GCN_EXEC + 1] = (uint32_t)(now >> 32);
-    w->scc = now != 0;
+    condition(w, now != 0);
+}
+
+// Only the source that is chosen counts.
+static void select(Wave *w, const Op *op) {
+    if (!w->has_s[GCN_SCC]) w->defined = 0;
+    gcn_put_scalar(w, op, 0, gcn_scalar(w, op, w->scc ? 0 : 1));
 }
 
 static const Row rows[] = {
@@ -70,8 +82,14 @@ static const Row rows[] = {
     {"s_" name "_saveexec_b64", saveexec, "q=q", ROW_SCALAR, k, 0}, {                              \
         "s_" name "_saveexec_b32", saveexec, "u=u", ROW_SCALAR, k, 0                               \
     }
-    SAVE("and", 0),   SAVE("or", 1),   SAVE("xor", 2),
-    SAVE("andn2", 3), SAVE("orn2", 4), SAVE("andn1", 5),
+    SAVE("and", 0),
+    SAVE("or", 1),
+    SAVE("xor", 2),
+    SAVE("andn2", 3),
+    SAVE("orn2", 4),
+    SAVE("andn1", 5),
+    {"s_cselect_b32", select, "u=uu", ROW_SCALAR, 0, 0},
+    {"s_cselect_b64", select, "q=qq", ROW_SCALAR, 0, 0},
 };
 
 GcnRows gcn_rows_scalar(void) { return (GcnRows){rows, sizeof rows / sizeof *rows}; }

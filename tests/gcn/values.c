@@ -92,12 +92,10 @@ uint64_t gcn_lanes_written(const Wave *w, const Op *op) {
 
 // ---- sources
 
-static uint32_t scalar_part(Wave *w, const Op *op, const Operand *o, int part) {
-    if (o->reg == GCN_SCC) return w->scc;
+static uint32_t scalar_part(Wave *w, const Operand *o, int part) {
     if (o->reg == GCN_NULL) return 0;
-    if (!w->has_s[o->reg + part])
-        gcn_fault(w, op, "uses s%d, which was never written", o->reg + part);
-    return w->s[o->reg + part];
+    if (!w->has_s[o->reg + part]) w->defined = 0;
+    return o->reg == GCN_SCC ? w->scc : w->s[o->reg + part];
 }
 
 static void choose(const Operand *o, const uint32_t *from, uint32_t *to, int n) {
@@ -133,7 +131,7 @@ const uint32_t *gcn_source(Wave *w, const Op *op, int k, int part, uint32_t *buf
         else
             w->defined &= w->has_v[reg];
     } else if (o->kind == OPERAND_S) {
-        uint32_t u = scalar_part(w, op, o, part);
+        uint32_t u = scalar_part(w, o, part);
         for (int i = 0; i < w->lanes; i++) buf[i] = u;
         p = buf;
     } else if (o->kind == OPERAND_CONST && part) {
@@ -169,8 +167,8 @@ uint64_t gcn_scalar(Wave *w, const Op *op, int k) {
         if (o->kind == OPERAND_V) gcn_fault(w, op, "reads a vector register as a scalar");
         return 0;
     }
-    uint64_t u = scalar_part(w, op, o, 0);
-    if (o->count > 1 && o->reg != GCN_NULL) u |= (uint64_t)scalar_part(w, op, o, 1) << 32;
+    uint64_t u = scalar_part(w, o, 0);
+    if (o->count > 1 && o->reg != GCN_NULL) u |= (uint64_t)scalar_part(w, o, 1) << 32;
     return u;
 }
 
@@ -246,13 +244,15 @@ void gcn_put_scalar(Wave *w, const Op *op, int k, uint64_t value) {
         gcn_fault(w, op, "writes no scalar register");
         return;
     }
+    if (o->reg == GCN_EXEC || o->reg == GCN_M0) gcn_need(w, op, 1);
     for (int i = 0; i < o->count && o->reg != GCN_NULL; i++) {
         w->s[o->reg + i] = (uint32_t)(value >> 32 * (i & 1));
-        w->has_s[o->reg + i] = true;
+        w->has_s[o->reg + i] = w->defined != 0;
     }
 }
 
 void gcn_put_mask(Wave *w, const Op *op, int k, uint64_t value) {
+    w->defined = ~0ull; // what active lanes lack was reported, the others give 0
     gcn_put_scalar(w, op, k, value & w->all);
 }
 

@@ -30,6 +30,7 @@ void gcn_issue(Wave *w, GcnCounter c, const Operand *result, bool lds) {
     if (q->n == GCN_PENDING) complete(w, q); // the counter is full: the device waits
     q->p[(q->first + q->n++) % GCN_PENDING] = p;
     mark(w, &p, 1);
+    for (int i = 0; i < p.count && !p.scalar; i++) w->busy_by[p.reg + i] = (uint8_t)c;
 }
 
 static void wait_for(Wave *w, Waiting *q, int count) {
@@ -67,9 +68,22 @@ static bool free_of(Wave *w, const Op *op, const Operand *o) {
     return true;
 }
 
+// A load may write to what an earlier load of the same counter is still to fill: they come back in
+// order.
+static bool in_order(const Wave *w, const Op *op) {
+    const Operand *o = &op->dst[0];
+    bool memory = op->row->flags & ROW_MEMORY, lds = op->row->flags & ROW_LDS;
+    if ((!memory && !lds) || op->ndst == 0 || o->kind != OPERAND_V) return false;
+    for (int i = 0; i < o->count; i++)
+        if (w->busy_v[o->reg + i] && w->busy_by[o->reg + i] != (memory ? GCN_VM : GCN_LGKM))
+            return false;
+    return true;
+}
+
 bool gcn_ready(Wave *w, const Op *op) {
     for (int i = 0; i < op->nsrc; i++)
         if (!free_of(w, op, &op->src[i])) return false;
+    if (in_order(w, op)) return true;
     for (int i = 0; i < op->ndst; i++)
         if (!free_of(w, op, &op->dst[i])) return false;
     return true;

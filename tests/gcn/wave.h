@@ -65,15 +65,17 @@ typedef struct Wave Wave;
 typedef void GcnRun(Wave *w, const Op *op);
 
 typedef enum RowFlag {
-    ROW_ACC = 1,     // the result is the last source, too
-    ROW_KEEP = 2,    // a 16-bit result leaves the other half as it is on every target
-    ROW_FLOAT = 4,   // clamp and omod apply
-    ROW_CLAMP = 256, // clamp saturates an integer
-    ROW_SCALAR = 8,  // SALU, SMEM: registers must have been written
-    ROW_BRANCH = 16, // the operand is a distance
-    ROW_ANY = 32,    // operands are not looked at
-    ROW_WAIT = 64,   // s_waitcnt
-    ROW_CMPX = 128,  // gfx9 names a result, gfx11 does not
+    ROW_ACC = 1,      // the result is the last source, too
+    ROW_KEEP = 2,     // a 16-bit result leaves the other half as it is on every target
+    ROW_FLOAT = 4,    // clamp and omod apply
+    ROW_CLAMP = 256,  // clamp saturates an integer
+    ROW_MEMORY = 512, // a vector load or store
+    ROW_LDS = 1024,   // of LDS, or through its network
+    ROW_SCALAR = 8,   // SALU, SMEM: registers must have been written
+    ROW_BRANCH = 16,  // the operand is a distance
+    ROW_ANY = 32,     // operands are not looked at
+    ROW_WAIT = 64,    // s_waitcnt
+    ROW_CMPX = 128,   // gfx9 names a result, gfx11 does not
 } RowFlag;
 
 typedef struct Row {
@@ -191,7 +193,7 @@ struct Wave {
     uint64_t steps;
     int busy; // registers under way
     Waiting waiting[GCN_COUNTERS];
-    uint8_t busy_v[GCN_VGPRS], busy_s[GCN_SGPRS + 1];
+    uint8_t busy_v[GCN_VGPRS], busy_by[GCN_VGPRS], busy_s[GCN_SGPRS + 1]; // by: which counter
     bool has_s[GCN_SGPRS + 1];
     uint32_t s[GCN_SGPRS + 1];
     uint64_t has_v[GCN_VGPRS];
