@@ -90,6 +90,8 @@ Val nv90_operand(Cg *cg, const TileValue *v, Val offset, int leading);
 bool *nv90_find_partial(Cg *cg); // nvptx90_partial.c
 void nv90_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv90_store_through(Cg *cg, const TileOp *op); // nvptx90_store.c
+// A fragment's elements to its place in shared memory, for products of the warpgroup.
+void nv90_share(Cg *cg, const TileValue *v);
 void nv90_stores_end(Cg *cg);
 
 // ---- instructions (nvptx90_ops.c). Addresses are i32 in shared memory.

@@ -43,10 +43,12 @@ static Val *left_registers(Cg *cg, const Operands *o, int n) {
 
 // A stage's descriptor is the ring's and so many stages: one instruction in a loop.
 Val nv90_operand(Cg *cg, const TileValue *v, Val offset, int leading) {
-    const Nv90Pipe *p = nv90_pipe(cg, v);
-    Val at = nv90_shared(cg, p->data);
+    bool piped = v->def->kind != TILE_MAP; // otherwise it has one place
+    const Nv90Pipe *p = piped ? nv90_pipe(cg, v) : NULL;
+    Val at = piped ? nv90_shared(cg, p->data) : cg->value[v->id].mem;
     if (offset) at = LLVMBuildAdd(cg->b, at, offset, "");
     Val first = nv90_descriptor(cg, at, leading, 8 * NV90_PITCH);
+    if (!piped) return first;
     Val stage = LLVMBuildZExt(cg->b, nv90_state(cg)->stage[v->id], cg->i64, "");
     return LLVMBuildAdd(cg->b, first,
                         LLVMBuildMul(cg->b, stage, cg_i64(cg, p->tile.bytes / 16), ""), "");

@@ -70,6 +70,21 @@ void nv90_store_through(Cg *cg, const TileOp *op) {
     start_store(cg, op, &tile, base, warp_row);
 }
 
+// The warpgroup's last product that read the place has landed when all of it are here.
+void nv90_share(Cg *cg, const TileValue *v) {
+    const NvState *s = nv_state(cg);
+    NvTile tile = nv_tile(cg->k, v);
+    assert(tile.panels && nv_narrow(v->dtype) && tile.cols % 16 == 0);
+    Val base = nv90_shared(cg, s->offset[v->id]);
+    Val mine = sum(cg, base, times(cg, s->warp, 16 * NV90_PITCH));
+    nv90_pack(cg);
+    nv90_group_sync(cg);
+    write_panels(cg, v, v->dtype, &tile, mine);
+    nv90_proxy_fence(cg);
+    nv90_group_sync(cg);
+    cg->value[v->id].mem = base;
+}
+
 // Shared memory stays until the copy engine has read it.
 void nv90_stores_end(Cg *cg) {
     const TileBlock *body = &nv90_state(cg)->role->body;

@@ -356,11 +356,29 @@ static void rescale(Cg *cg, const TileOp *op, const TileValue *acc, const TileVa
     }
 }
 
+// In roles: each thread's elements as in a fragment, then from there to shared memory. Pairs that
+// are only moved stay pairs.
+static void through_panels(Cg *cg, const TileOp *op) {
+    const TileValue *v = op->results.data[0];
+    const Ex *e = op->outs.data[0].body;
+    assert(op->results.n == 1);
+    bool moves = e->op == EX_SYM && e->sym == SYM_PARAM;
+    const TileValue *from = moves ? op->args.data[e->index] : NULL;
+    if (from && from->dtype == v->dtype && from->home == HOME_FRAGMENT && from->rank == v->rank)
+        cg->value[v->id] = cg->value[from->id];
+    else
+        fragment_map(cg, op);
+    nv90_share(cg, v);
+}
+
 void nv_map(Cg *cg, const TileOp *op) {
     const TileValue *factor, *acc = NULL;
     if (op->block->owner && !nv_state(cg)->roles) acc = scaled_by_row(cg, op, &factor);
     if (acc)
         rescale(cg, op, acc, factor);
+    else if (op->results.n && op->results.data[0]->home == HOME_SHARED && nv_state(cg)->roles &&
+             op->results.data[0]->rank == 2)
+        through_panels(cg, op);
     else if (op->results.n && op->results.data[0]->home == HOME_SHARED)
         cooperative_map(cg, op);
     else if (op->results.n && op->results.data[0]->home == HOME_STRIP)

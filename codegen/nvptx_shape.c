@@ -45,6 +45,8 @@ int nv_index(NvShape s, int m, int n, int r, int c) {
 static bool in_panels(const TileKernel *k, const TileValue *v) {
     if (!v->def) return false;
     if (v->def->kind == TILE_PIPE || tile_pipe_of(v)) return true;
+    if (v->def->kind == TILE_MAP) // weights on their way to a product
+        return nv90_has_roles(k) && v->rank == 2 && v->home == HOME_SHARED;
     if (v->def->kind != TILE_ALLOC) return false;
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_STORE && op->args.n > 1 && op->args.data[1] == v) return true;

@@ -151,6 +151,7 @@ static bool check_operands(Eval *E, const TileOp *op) {
         if (s->stages) continue;
         if (s->group > E->role->landed)
             run_fail(E, "%%%s is used before the product was waited for", v->name);
+        if (op->async && v->home == HOME_SHARED) s->reader = E->role->issued + 1;
         if (!s->view) continue;
         if (!tile_pipe_of(v))
             check_buffer_view(E, v);
@@ -161,6 +162,15 @@ static bool check_operands(Eval *E, const TileOp *op) {
         if (op->kind == TILE_MAP) s->view->read_at = E->barriers;
     }
     return !E->failed;
+}
+
+// Shared memory that a product still reads is not written.
+static void check_rewrite(Eval *E, const TileOp *map) {
+    for (int i = 0; i < map->results.n; i++) {
+        const TileValue *v = map->results.data[i];
+        if (v->home == HOME_SHARED && slot_of(E, v)->reader > E->role->landed)
+            run_fail(E, "%%%s is made anew while a product may still read it", v->name);
+    }
 }
 
 // ---- products
@@ -324,6 +334,7 @@ static Flow run_op(Eval *E, const TileOp *op) {
     case TILE_LOAD: run_load(E, op); break;
     case TILE_STORE: run_store(E, op); break;
     case TILE_MAP:
+        check_rewrite(E, op);
         run_map(E, op);
         if (op->waits) land(E, op->pending);
         break;
@@ -453,7 +464,7 @@ void run_block(Eval *E) {
     E->committed = E->landed = E->barriers = 0;
     for (int id = 0; id < E->k->nvalues; id++) {
         RunSlot *s = &E->slots[id];
-        s->fills = s->takes = s->group = 0;
+        s->fills = s->takes = s->group = s->reader = 0;
         for (RunStage *stage = s->stages; stage && stage->data; stage++)
             *stage = (RunStage){.data = stage->data, .read_at = -1};
     }

@@ -34,6 +34,7 @@ typedef struct RunSlot { // of a value
     int fills, takes;    // of a pipe: so far
     bool poison;         // made of what was not taken
     int group;           // of an asynchronous product's result: its group
+    int reader;          // of what a map made in shared memory: the last group that reads it
 } RunSlot;
 
 typedef struct RunPlace { // where in the grid and in the loops

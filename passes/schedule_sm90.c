@@ -40,15 +40,15 @@ typedef struct Sm90Row {
 // of columns it needs more than the least, 24.
 static const Sm90Row rows[] = {
     //   d, masked, {warpgroups, registers, producer's, keys, stages, after, turns, late_rescale,
-    //    section}: tiles that all take as long need no more than a head's to go well together
-    {64, false, {3, 160, 32, 128, 2, 16, 1, 0, 1}},
-    {64, true, {3, 160, 32, 128, 2, 16, 1, 0, SECTION}},
-    {128, false, {2, 232, 40, 128, 2, 20, 1, 0, 1}},
-    {128, true, {2, 232, 40, 128, 2, 20, 1, 0, SECTION}},
-    {192, false, {2, 232, 40, 128, 2, 20, 1, 0, 1}},
-    {192, true, {2, 232, 40, 128, 2, 20, 1, 0, SECTION}},
-    {256, false, {2, 232, 40, 80, 2, -1, 0, 1, 1}},
-    {256, true, {2, 232, 40, 80, 2, -1, 0, 1, SECTION}},
+    //    section, share}: tiles that all take as long need no more than a head's to go well together
+    {64, false, {3, 160, 32, 128, 2, 16, 1, 0, 1, 0}},
+    {64, true, {3, 160, 32, 128, 2, 16, 1, 0, SECTION, 0}},
+    {128, false, {2, 232, 40, 128, 2, 20, 1, 0, 1, 0}},
+    {128, true, {2, 232, 40, 128, 2, 20, 1, 0, SECTION, 0}},
+    {192, false, {2, 232, 40, 128, 2, 20, 1, 0, 1, 0}},
+    {192, true, {2, 232, 40, 128, 2, 20, 1, 0, SECTION, 0}},
+    {256, false, {2, 232, 40, 80, 2, -1, 0, 1, 1, 0}},
+    {256, true, {2, 232, 40, 80, 2, -1, 0, 1, SECTION, 0}},
 };
 
 // Whether some keys within the tensor do not count.
@@ -106,8 +106,8 @@ static int value_columns(const TileProgram *p, const TileKernel *k) {
 }
 
 static int shared_bytes(Sm90Shape s, int d, int dv) {
-    int rows_of_q = 64 * s.warpgroups;
-    return 2 * (rows_of_q * d + s.stages * s.keys * (d + dv)) + SHARED_SLACK;
+    int rows_of_q = 64 * s.warpgroups, weights = s.share ? pass_padded(s.keys, PANEL) : 0;
+    return 2 * (rows_of_q * (d + weights) + s.stages * s.keys * (d + dv)) + SHARED_SLACK;
 }
 
 // What scores are tested with and looked up by lives in registers too, while they are.

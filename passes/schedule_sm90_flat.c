@@ -331,6 +331,19 @@ static TileValue *product(Flat *f, const TileOp *like, TileValue *x, TileValue *
     return tile_result(f->s->p, f->s->k, op, v->name, v->dtype, v->axis, v->rank);
 }
 
+// Where the schedule says so, weights go to the product by way of shared memory: each warpgroup
+// writes and reads its own rows.
+static TileValue *shared_weights(Flat *f, TileValue *weights) {
+    Sm90 *s = f->s;
+    if (!s->shape.share) return weights;
+    AxisSet axes = pass_axes_of(weights);
+    TileOp *op = pass_map(s->p, s->k, s->block, axes, weights->def->span);
+    const Ex *same = pass_operand(s->p, op, weights);
+    TileValue *v = pass_out(s->p, s->k, op, weights->name, weights->dtype, same, EX_CONST, 0);
+    v->home = HOME_SHARED;
+    return v;
+}
+
 static void turn(Flat *f, bool pass) {
     if (f->s->shape.turns) sm90_op(f->s, TILE_TURN, (Span){0})->pass = pass;
 }
@@ -480,6 +493,7 @@ static void steps(Flat *f, int i) {
     TileValue *k = sm90_take(s, st->load_k, NULL);
     turn(f, false);
     TileValue *dot = product(f, st->dot, f->q, k, NULL);
+    weights = shared_weights(f, weights);
     TileValue *acc = acc_now(f, st), *v = sm90_take(s, st->load_v, NULL);
     TileValue *sum = product(f, st->sum, weights, v, acc);
     turn(f, true);
@@ -537,7 +551,7 @@ static void end_tile(Flat *f) {
     const Step *st = &f->step[f->nsteps - 1];
     if (f->skips) sm90_drop(s, f->q, NULL);
     turn(f, false);
-    TileValue *weights = f->state[st->yield->args.n];
+    TileValue *weights = shared_weights(f, f->state[st->yield->args.n]);
     TileValue *acc = acc_now(f, &f->step[0]), *v = sm90_take(s, st->load_v, NULL), *k;
     TileValue *sum = product(f, st->sum, weights, v, acc);
     sm90_op(s, TILE_NEXT, (Span){0});
