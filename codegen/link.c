@@ -4,6 +4,7 @@
 // what the linker said. The linker reads and writes files: they are in a folder of their own, which
 // is gone on every way out.
 #include "codegen/cg.h"
+#include "ir/read.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -52,24 +53,6 @@ static bool write_file(Link *l, const void *bytes, size_t n) {
     return good || failed(l, l->in);
 }
 
-// malloc'ed, with a NUL behind it; NULL where it cannot be read.
-static char *read_file(const char *path, size_t *n) {
-    FILE *f = fopen(path, "rb");
-    if (!f) return NULL;
-    long size = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
-    char *bytes = size >= 0 ? malloc((size_t)size + 1) : NULL;
-    rewind(f);
-    if (bytes && fread(bytes, 1, (size_t)size, f) != (size_t)size) {
-        free(bytes);
-        bytes = NULL;
-    }
-    fclose(f);
-    if (!bytes) return NULL;
-    bytes[size] = 0;
-    *n = (size_t)size;
-    return bytes;
-}
-
 // 0, or why it could not be started.
 static int start(const Link *l, const char *name, pid_t *child) {
     const char *argv[] = {name, "-shared", "--threads=1", "-o", l->out, l->in, NULL};
@@ -77,12 +60,14 @@ static int start(const Link *l, const char *name, pid_t *child) {
     int error = posix_spawn_file_actions_init(&to);
     if (error) return error;
     for (int fd = 1; fd <= 2 && !error; fd++)
-        error = posix_spawn_file_actions_addopen(&to, fd, l->log, O_WRONLY | O_CREAT | O_APPEND,
-                                                 0600);
+        error =
+            posix_spawn_file_actions_addopen(&to, fd, l->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     if (!error) error = posix_spawnp(child, name, &to, NULL, (char **)(uintptr_t)argv, environ);
     posix_spawn_file_actions_destroy(&to);
     return error;
 }
+
+enum { MOST_SAID = 1 << 20 };
 
 static bool run_linker(Link *l) {
     Arena *a = l->cg->arena;
@@ -103,8 +88,10 @@ static bool run_linker(Link *l) {
         if (errno != EINTR) return failed(l, "ld.lld");
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
     size_t n;
-    char *said = read_file(l->log, &n);
-    diag_error(l->cg->diags, (Span){0}, "ld.lld failed: %s", said ? said : "it said nothing");
+    void *said = NULL;
+    read_file(l->log, MOST_SAID, &said, &n);
+    diag_error(l->cg->diags, (Span){0}, "ld.lld failed: %s",
+               said ? (const char *)said : "it said nothing");
     free(said);
     return false;
 }
@@ -113,7 +100,7 @@ bool cg_link(Cg *cg, const void *object, size_t n, void **out, size_t *out_n) {
     Link l = {.cg = cg};
     if (!make_folder(&l)) return false;
     bool good = write_file(&l, object, n) && run_linker(&l);
-    if (good && !(*out = read_file(l.out, out_n))) good = failed(&l, l.out);
+    if (good && read_file(l.out, SIZE_MAX, out, out_n)) good = failed(&l, l.out);
     remove_folder(&l);
     return good;
 }

@@ -1,39 +1,26 @@
 // source.c: finds and reads source files, from the file system or through the caller's FeRead.
 #include "frontend/source.h"
 #include "frontend/ast.h"
+#include "ir/read.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static bool read_file(void *ctx, Arena *a, const char *path, const char **text, size_t *n,
-                      const char **why) {
-    (void)ctx;
-    FILE *f = fopen(path, "rb");
-    if (!f) {
-        *why = strerror(errno);
-        return false;
-    }
-    Text t;
-    text_init(&t, a);
-    char buf[1 << 14];
-    size_t got;
-    while ((got = fread(buf, 1, sizeof buf, f)) > 0 && t.n <= AST_MAX_BYTES)
-        text_putn(&t, buf, got);
-    bool failed = ferror(f);
-    *why = failed ? strerror(errno) : "the file is too large for a source file";
-    fclose(f);
-    *text = t.s;
-    *n = t.n;
-    return !failed && t.n <= AST_MAX_BYTES;
+static bool read_source(Arena *a, const char *path, const char **text, size_t *n,
+                        const char **why) {
+    void *bytes;
+    *why = read_file(path, AST_MAX_BYTES, &bytes, n);
+    if (*why) return false;
+    *text = arena_strndup(a, bytes, *n);
+    free(bytes);
+    return true;
 }
 
 static bool read_path(Arena *a, const FeOptions *o, const char *path, SourceText *out,
                       const char **why) {
     *out = (SourceText){.path = path, .key = path};
     if (o->read) return o->read(o->read_ctx, a, path, &out->text, &out->n, why);
-    if (!read_file(NULL, a, path, &out->text, &out->n, why)) return false;
+    if (!read_source(a, path, &out->text, &out->n, why)) return false;
     char *real = realpath(path, NULL);
     if (real) out->key = arena_strdup(a, real);
     free(real);

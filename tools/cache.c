@@ -1,6 +1,7 @@
 // cache.c: see cache.h.
 #include "cache.h"
 #include "files.h"
+#include "ir/read.h"
 #include "passes/knobs.h"
 #include "runtime/attn.h"
 #include <errno.h>
@@ -90,12 +91,14 @@ static const char *read_lines(Arena *a, char *s, const CacheKey *key, CacheEntry
 
 // NULL where there is no such file.
 static char *text_of(Arena *a, const char *path, const char **why) {
-    FILE *f = fopen(path, "rb");
-    if (!f) return *why = errno == ENOENT || errno == ENOTDIR ? NULL : strerror(errno), NULL;
-    char *s = arena_alloc(a, MAX_BYTES + 1);
-    size_t n = fread(s, 1, MAX_BYTES + 1, f);
-    *why = ferror(f) ? strerror(errno) : n > MAX_BYTES || strlen(s) < n ? "it is none" : NULL;
-    fclose(f);
+    void *bytes;
+    size_t n;
+    errno = 0;
+    *why = read_file(path, MAX_BYTES, &bytes, &n);
+    if (*why) return *why = errno == ENOENT || errno == ENOTDIR ? NULL : *why, NULL;
+    char *s = arena_strndup(a, bytes, n);
+    free(bytes);
+    *why = strlen(s) < n ? "it is none" : NULL;
     return s;
 }
 

@@ -2,8 +2,8 @@
 #include "compile.h"
 #include "cache.h"
 #include "frontend/ast.h"
-#include <errno.h>
-#include <stdio.h>
+#include "ir/read.h"
+#include <stdlib.h>
 #include <string.h>
 
 static const char std_folder[] = "<std>"; // no folder: the modules below are served under this name
@@ -19,22 +19,6 @@ static const struct {
 #undef STD_MODULE
 };
 
-static bool read_file(Arena *a, FILE *f, const char **text, size_t *n, const char **why) {
-    Text t;
-    char part[1 << 14];
-    size_t got;
-    text_init(&t, a);
-    text_puts(&t, "");
-    while ((got = fread(part, 1, sizeof part, f)) > 0) {
-        text_putn(&t, part, got);
-        if (t.n > AST_MAX_BYTES) return *why = "the file is too large for a source", false;
-    }
-    if (ferror(f)) return *why = strerror(errno), false;
-    *text = t.s;
-    *n = t.n;
-    return true;
-}
-
 // FeRead: std modules from inside the compiler, everything else from the file system.
 static bool read_source(void *ctx, Arena *a, const char *path, const char **text, size_t *n,
                         const char **why) {
@@ -45,12 +29,13 @@ static bool read_source(void *ctx, Arena *a, const char *path, const char **text
             *n = std_modules[i].n;
             return true;
         }
-    bool in = strcmp(path, compile_stdin) == 0;
-    FILE *f = in ? stdin : fopen(path, "rb");
-    if (!f) return *why = strerror(errno), false;
-    bool good = read_file(a, f, text, n, why);
-    if (!in) fclose(f);
-    return good;
+    void *bytes;
+    *why = strcmp(path, compile_stdin) == 0 ? read_stream(stdin, AST_MAX_BYTES, &bytes, n)
+                                            : read_file(path, AST_MAX_BYTES, &bytes, n);
+    if (*why) return false;
+    *text = arena_strndup(a, bytes, *n);
+    free(bytes);
+    return true;
 }
 
 FeStatus compile_open(Compile *c, const CompileOptions *o) {

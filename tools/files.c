@@ -2,6 +2,7 @@
 // see the old file or the new one, and an error leaves the old one untouched. Of several outputs all
 // temporaries are there before the first rename.
 #include "files.h"
+#include "ir/read.h"
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -32,47 +33,9 @@ void cmd_note(const char *fmt, ...) {
     va_end(ap);
 }
 
-static bool slurp(FILE *f, void **out, size_t *n) {
-    size_t cap = 1 << 16, used = 0;
-    struct stat st;
-    if (fstat(fileno(f), &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0)
-        cap = (size_t)st.st_size + 2; // one for the 0, one so that the read sees the end
-    char *buf = malloc(cap);
-    while (buf) {
-        used += fread(buf + used, 1, cap - 1 - used, f);
-        if (ferror(f)) break;
-        if (feof(f)) {
-            buf[used] = 0;
-            *out = buf;
-            *n = used;
-            return true;
-        }
-        if (used + 1 < cap) continue;
-        char *more = cap > SIZE_MAX / 2 ? NULL : realloc(buf, cap * 2);
-        if (!more) {
-            errno = ENOMEM;
-            break;
-        }
-        buf = more;
-        cap *= 2;
-    }
-    free(buf);
-    return false;
-}
-
 Status file_read(const char *path, void **out, size_t *n) {
-    struct stat st;
-    FILE *f = fopen(path, "rb");
-    if (!f) return cmd_fail(STATUS_SYSTEM, "cannot open %s: %s", path, strerror(errno));
-    if (fstat(fileno(f), &st) == 0 && S_ISDIR(st.st_mode))
-        errno = EISDIR;
-    else if (slurp(f, out, n)) {
-        fclose(f);
-        return STATUS_DONE;
-    }
-    Status s = cmd_fail(STATUS_SYSTEM, "cannot read %s: %s", path, strerror(errno));
-    fclose(f);
-    return s;
+    const char *why = read_file(path, SIZE_MAX, out, n);
+    return why ? cmd_fail(STATUS_SYSTEM, "cannot read %s: %s", path, why) : STATUS_DONE;
 }
 
 static bool put(FILE *f, const void *data, size_t n) {

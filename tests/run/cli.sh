@@ -171,7 +171,7 @@ sed 's/keys=24/keys/' changed >"$file" && ignored 'it is damaged'
 sed 's/^end/long rows=32,keys=24 1\nend/' changed >"$file" && ignored 'it is damaged'
 sed 's/schedules 1/schedules 9/' changed >"$file" && ignored 'of another version'
 sed 's/^key ./key x/' changed >"$file" && ignored 'it is of another program'
-head -c 100000 /dev/zero >"$file" && ignored 'it is none'
+head -c 100000 /dev/zero >"$file" && ignored 'too large'
 printf '\377\000\001' >"$file" && ignored 'it is none'
 sed 's/rows=32/rows=33/' changed >"$file" && ignored 'the tuned schedules of relu_attn are ignored: schedule: rows are a multiple'
 sed 's/rows=32/columns=32/' changed >"$file" && ignored "has a choice 'columns'"
