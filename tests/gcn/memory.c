@@ -324,11 +324,11 @@ static const Row rows[] = {
     {"global_atomic_max_u32", atomic, "=nnnn", 0, 2, 0},
     {"global_atomic_smax", atomic, "=nnnn", 0, 3, 0},
     {"global_atomic_max_i32", atomic, "=nnnn", 0, 3, 0},
-    {"s_load_dword", s_load, "n=qu", ROW_SCALAR, 1, 0},
-    {"s_load_dwordx2", s_load, "n=qu", ROW_SCALAR, 2, 0},
-    {"s_load_dwordx4", s_load, "n=qu", ROW_SCALAR, 4, 0},
-    {"s_load_dwordx8", s_load, "n=qu", ROW_SCALAR, 8, 0},
-    {"s_load_dwordx16", s_load, "n=qu", ROW_SCALAR, 16, 0},
+    {"s_load_dword", s_load, "n=qu", 0, 1, 0},
+    {"s_load_dwordx2", s_load, "n=qu", 0, 2, 0},
+    {"s_load_dwordx4", s_load, "n=qu", 0, 4, 0},
+    {"s_load_dwordx8", s_load, "n=qu", 0, 8, 0},
+    {"s_load_dwordx16", s_load, "n=qu", 0, 16, 0},
 };
 
 GcnRows gcn_rows_memory(void) { return (GcnRows){rows, sizeof rows / sizeof *rows}; }

@@ -100,7 +100,7 @@ static void piece(Wave *w, uint64_t steps, uint64_t most) {
             return;
         }
         if (w->busy && !gcn_ready(w, op)) return;
-        w->defined = ~0ull;
+        w->defined = w->defined_low = ~0ull;
         op->run(w, op);
         if (++w->steps >= most) gcn_fault(w, op, "the wave does not end");
     }

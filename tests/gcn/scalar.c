@@ -73,14 +73,14 @@ static void select(Wave *w, const Op *op) {
 }
 
 static const Row rows[] = {
-#define S(name, form, T, value, becomes) {#name, name, form, ROW_SCALAR, 0, 0},
-#define C(name, form, T, becomes) {#name, name, form, ROW_SCALAR, 0, 0},
+#define S(name, form, T, value, becomes) {#name, name, form, 0, 0, 0},
+#define C(name, form, T, becomes) {#name, name, form, 0, 0, 0},
 #include "tests/gcn/scalar.def"
 #undef S
 #undef C
 #define SAVE(name, k)                                                                              \
-    {"s_" name "_saveexec_b64", saveexec, "q=q", ROW_SCALAR, k, 0}, {                              \
-        "s_" name "_saveexec_b32", saveexec, "u=u", ROW_SCALAR, k, 0                               \
+    {"s_" name "_saveexec_b64", saveexec, "q=q", 0, k, 0}, {                                       \
+        "s_" name "_saveexec_b32", saveexec, "u=u", 0, k, 0                                        \
     }
     SAVE("and", 0),
     SAVE("or", 1),
@@ -88,8 +88,8 @@ static const Row rows[] = {
     SAVE("andn2", 3),
     SAVE("orn2", 4),
     SAVE("andn1", 5),
-    {"s_cselect_b32", select, "u=uu", ROW_SCALAR, 0, 0},
-    {"s_cselect_b64", select, "q=qq", ROW_SCALAR, 0, 0},
+    {"s_cselect_b32", select, "u=uu", 0, 0, 0},
+    {"s_cselect_b64", select, "q=qq", 0, 0, 0},
 };
 
 GcnRows gcn_rows_scalar(void) { return (GcnRows){rows, sizeof rows / sizeof *rows}; }

@@ -19,24 +19,24 @@ static void wide(Wave *w, const Op *op, Wide *x) {
 #define TO_q(x) (uint64_t)(x)
 #define TO_d(x) gcn_bits64(x)
 
-// W(name, form, result, sources, value)
+// W(name, form, result, sources, flags, value)
 #define W_ROWS                                                                                     \
-    W(v_lshlrev_b64, "q=uq", q, q, b << (a & 63))                                                  \
-    W(v_lshrrev_b64, "q=uq", q, q, b >> (a & 63))                                                  \
-    W(v_ashrrev_i64, "q=uq", q, j, b >> (a & 63))                                                  \
-    W(v_lshl_add_u64, "q=quq", q, q, (a << (b & 7)) + c)                                           \
-    W(v_mov_b64, "q=q", q, q, a)                                                                   \
-    W(v_add_f64, "d=dd", d, d, a + b)                                                              \
-    W(v_mul_f64, "d=dd", d, d, a *b)                                                               \
-    W(v_fma_f64, "d=ddd", d, d, fma(a, b, c))                                                      \
-    W(v_max_f64, "d=dd", d, d, fmax(a, b))                                                         \
-    W(v_min_f64, "d=dd", d, d, fmin(a, b))                                                         \
-    W(v_rcp_f64, "d=d", d, d, 1 / a)                                                               \
-    W(v_cvt_f64_f32, "d=f", d, q, (double)gcn_f32((uint32_t)a))                                    \
-    W(v_cvt_f64_i32, "d=u", d, q, (double)(int32_t)a)                                              \
-    W(v_cvt_f64_u32, "d=u", d, q, (double)(uint32_t)a)
+    W(v_lshlrev_b64, "q=uq", q, q, ROW_UPWARD, b << (a & 63))                                      \
+    W(v_lshrrev_b64, "q=uq", q, q, 0, b >> (a & 63))                                               \
+    W(v_ashrrev_i64, "q=uq", q, j, 0, b >> (a & 63))                                               \
+    W(v_lshl_add_u64, "q=quq", q, q, ROW_UPWARD, (a << (b & 7)) + c)                               \
+    W(v_mov_b64, "q=q", q, q, ROW_UPWARD, a)                                                       \
+    W(v_add_f64, "d=dd", d, d, 0, a + b)                                                           \
+    W(v_mul_f64, "d=dd", d, d, 0, a *b)                                                            \
+    W(v_fma_f64, "d=ddd", d, d, 0, fma(a, b, c))                                                   \
+    W(v_max_f64, "d=dd", d, d, 0, fmax(a, b))                                                      \
+    W(v_min_f64, "d=dd", d, d, 0, fmin(a, b))                                                      \
+    W(v_rcp_f64, "d=d", d, d, 0, 1 / a)                                                            \
+    W(v_cvt_f64_f32, "d=f", d, q, 0, (double)gcn_f32((uint32_t)a))                                 \
+    W(v_cvt_f64_i32, "d=u", d, q, 0, (double)(int32_t)a)                                           \
+    W(v_cvt_f64_u32, "d=u", d, q, 0, (double)(uint32_t)a)
 
-#define W(name, form, R, S, value)                                                                 \
+#define W(name, form, R, S, flags, value)                                                          \
     static void name(Wave *w, const Op *op) {                                                      \
         Wide x;                                                                                    \
         uint64_t r[GCN_LANES];                                                                     \
@@ -129,11 +129,11 @@ static void pair_move(Wave *w, const Op *op) {
 }
 
 static const Row rows[] = {
-#define W(name, form, R, S, value) {#name, name, form, 0, 0, 0},
+#define W(name, form, R, S, flags, value) {#name, name, form, flags, 0, 0},
     W_ROWS
 #undef W
-    {"v_mad_u64_u32", mad_64_32, "qm=uuq", 0, 0, 0},
-    {"v_mad_i64_i32", mad_64_32, "qm=uuq", 0, 1, 0},
+    {"v_mad_u64_u32", mad_64_32, "qm=uuq", ROW_UPWARD, 0, 0},
+    {"v_mad_i64_i32", mad_64_32, "qm=uuq", ROW_UPWARD, 1, 0},
     {"v_cvt_f32_f64", from_f64, "f=d", 0, 0, 0},
     {"v_cvt_i32_f64", from_f64, "u=d", 0, 1, 0},
     {"v_cvt_u32_f64", from_f64, "u=d", 0, 2, 0},

@@ -154,9 +154,13 @@ const uint32_t *gcn_source(Wave *w, const Op *op, int k, int part, uint32_t *buf
 void gcn_source64(Wave *w, const Op *op, int k, uint64_t *out) {
     uint32_t low[GCN_LANES], high[GCN_LANES];
     const Operand *o = &op->src[k];
+    uint64_t others = w->defined;
+    w->defined = ~0ull;
     const uint32_t *p = gcn_source(w, op, k, 0, low);
+    w->defined_low &= w->defined;
     bool wide = o->count > 1 || o->kind == OPERAND_CONST;
     const uint32_t *q = wide ? gcn_source(w, op, k, 1, high) : zeros;
+    w->defined &= others;
     for (int i = 0; i < w->lanes; i++) out[i] = (uint64_t)q[i] << 32 | p[i];
 }
 
@@ -232,7 +236,9 @@ void gcn_put_half(Wave *w, const Op *op, const uint32_t *r) {
 
 void gcn_put64(Wave *w, const Op *op, const uint64_t *r) {
     uint32_t half[GCN_LANES];
+    uint64_t all = w->defined;
     for (int part = 0; part < 2; part++) {
+        w->defined = part == 0 && (op->row->flags & ROW_UPWARD) ? w->defined_low : all;
         for (int i = 0; i < w->lanes; i++) half[i] = (uint32_t)(r[i] >> 32 * part);
         blend(w, op, op->dst[0].reg + part, half);
     }

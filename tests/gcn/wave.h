@@ -65,17 +65,17 @@ typedef struct Wave Wave;
 typedef void GcnRun(Wave *w, const Op *op);
 
 typedef enum RowFlag {
-    ROW_ACC = 1,      // the result is the last source, too
-    ROW_KEEP = 2,     // a 16-bit result leaves the other half as it is on every target
-    ROW_FLOAT = 4,    // clamp and omod apply
-    ROW_CLAMP = 256,  // clamp saturates an integer
-    ROW_MEMORY = 512, // a vector load or store
-    ROW_LDS = 1024,   // of LDS, or through its network
-    ROW_SCALAR = 8,   // SALU, SMEM: registers must have been written
-    ROW_BRANCH = 16,  // the operand is a distance
-    ROW_ANY = 32,     // operands are not looked at
-    ROW_WAIT = 64,    // s_waitcnt
-    ROW_CMPX = 128,   // gfx9 names a result, gfx11 does not
+    ROW_ACC = 1,       // the result is the last source, too
+    ROW_KEEP = 2,      // a 16-bit result leaves the other half as it is on every target
+    ROW_FLOAT = 4,     // clamp and omod apply
+    ROW_CLAMP = 8,     // clamp saturates an integer
+    ROW_MEMORY = 16,   // a vector load or store
+    ROW_LDS = 32,      // of LDS, or through its network
+    ROW_BRANCH = 64,   // the operand is a distance
+    ROW_ANY = 128,     // operands are not looked at
+    ROW_WAIT = 256,    // s_waitcnt
+    ROW_CMPX = 512,    // gfx9 names a result, gfx11 does not
+    ROW_UPWARD = 1024, // of 64 bits: the low half depends on low halves only
 } RowFlag;
 
 typedef struct Row {
@@ -185,8 +185,9 @@ struct Wave {
     Group *group;
     const Op *pc;
     int index, lanes;
-    uint64_t all;     // a bit for each lane
-    uint64_t defined; // lanes in which the sources read so far were written
+    uint64_t all;         // a bit for each lane
+    uint64_t defined;     // lanes in which the sources read so far were written
+    uint64_t defined_low; // ... the low halves of those of 64 bits
     WaveState state;
     uint32_t scc;
     uint16_t epoch; // barriers passed
