@@ -36,6 +36,10 @@ python_tests() {
 }
 
 ("$build/tests/check_gen" 1 "${GEN:-300}" >"$logs/gen" 2>&1; echo $? >"$logs/gen.status") &
+# ptxas takes its time, and what a sanitized compiler writes is the same
+if command -v ptxas >/dev/null && [ -z "$SANITIZED" ]; then
+    (nice tests/run/assemble.sh "$build/attnc" >"$logs/ptxas" 2>&1; echo $? >"$logs/ptxas.status") &
+fi
 run "$build/tests/check_unit"
 run "$build/tests/check_lang"
 run tests/run/cli.sh "$build/attnc"
@@ -52,6 +56,10 @@ run "$build/tests/check_run" tests/regress
 wait
 echo "== $build/tests/check_gen"
 count "$(cat "$logs/gen.status")" "$logs/gen" check_gen
+if [ -e "$logs/ptxas.status" ]; then
+    echo "== tests/run/assemble.sh"
+    count "$(cat "$logs/ptxas.status")" "$logs/ptxas" tests/run/assemble.sh
+else echo "== tests/run/assemble.sh: skipped, there is no ptxas or the build is under a sanitizer"; fi
 echo "== in all"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -235,7 +235,7 @@ static Status make(Bind *c, int arg) {
                (size_t)t->count * (size_t)dtype_bytes(g->dtype)); // NaN in every float type
     else if (g->optional)
         memset(t->data, 0, (size_t)t->count * (size_t)dtype_bytes(g->dtype));
-    else if (c->o->verb == VERB_BENCH)
+    else if (c->o->verb == VERB_BENCH || c->o->verb == VERB_TUNE)
         tensor_normal_repeated(t, c->o->seed, g->name);
     else
         tensor_normal(t, c->o->seed, g->name);

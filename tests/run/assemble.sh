@@ -1,0 +1,49 @@
+#!/bin/sh
+# assemble.sh ATTNC: the library's PTX for sm_90a through ptxas, by the rules of tests/ptxas.sh; and that those would notice.
+attnc=$1
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+
+holds() { # holds NAME COMMAND...
+    what=$1
+    shift
+    if "$@" >"$dir/log" 2>&1; then passed=$((passed + 1)); else
+        echo "FAILED: $what"
+        head -n 5 "$dir/log"
+        failed=$((failed + 1))
+    fi
+}
+fails() { ! "$@"; }
+assembles() { # assembles FILE OPTION...: one variant
+    file=$1
+    shift
+    "$attnc" -O3 --no-cache "$file" "$@" --target=sm_90a --dtype=bf16 -o "$dir/x.ptx" && tests/ptxas.sh "$dir/x.ptx" sm_90a
+}
+
+for file in stdlib/*.attn; do
+    grep -q '^attention' "$file" || continue
+    holds "$file" assembles "$file"
+    holds "$file, D=128" assembles "$file" -DD=128
+done
+for name in softmax causal relu; do holds "$name, D=256" assembles stdlib/$name.attn -DD=256; done
+
+# Worse than what is written: no registers for the consumers (spills, and products one by one), a product that is read before it is
+# waited for, four blocks where two have room.
+"$attnc" -O3 --no-cache stdlib/causal.attn -DD=128 --target=sm_90a --dtype=bf16 -o "$dir/good.ptx"
+holds 'causal' tests/ptxas.sh "$dir/good.ptx" sm_90a
+sed '/setmaxnreg/d' "$dir/good.ptx" >"$dir/few.ptx"
+holds 'spills are noticed' fails tests/ptxas.sh "$dir/few.ptx" sm_90a
+holds 'spills are told' sh -c "tests/ptxas.sh '$dir/few.ptx' sm_90a | grep -q 'up to [1-9][0-9]* bytes spilled'"
+holds 'and what comes of them' sh -c "tests/ptxas.sh '$dir/few.ptx' sm_90a | grep -q C7512"
+sed '/wgmma.wait_group.sync.aligned 1;/d' "$dir/good.ptx" >"$dir/early.ptx"
+holds 'serialized products are noticed' fails tests/ptxas.sh "$dir/early.ptx" sm_90a
+holds 'serialized products are told' sh -c "tests/ptxas.sh '$dir/early.ptx' sm_90a | grep -q C7514"
+"$attnc" -O3 --no-cache stdlib/causal.attn -DD=128 --target=sm_80 --dtype=bf16 -o "$dir/good.ptx"
+sed 's/^\.minnctapersm .*/.minnctapersm 4/' "$dir/good.ptx" >"$dir/four.ptx"
+holds 'spills on sm_80 are noticed' fails tests/ptxas.sh "$dir/four.ptx" sm_80
+echo 'no PTX' >"$dir/none.ptx"
+holds 'what is no PTX is refused' fails tests/ptxas.sh "$dir/none.ptx" sm_90a
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
