@@ -62,5 +62,19 @@ export ATTNC="$build/attnc" DEVICE="$device" WORK="$work"
 kinds | while read -r cases arguments; do
     xargs -n 6 <"$work/files" | tr ' ' , | while read -r files; do echo "$files $cases $arguments"; done
 done | xargs -P 8 -I '{}' sh -c 'sh $WORK/part {}' >"$work/log"
+
+# Documents, prefixes, tables of biases: inputs that say something, from tests/gpu, where PyTorch sees the GPU.
+if [ "$device" = cuda ] && [ -z "$FILES" ] && python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+    export PYTHONPATH="python:tests/gpu" ATTNRT_LIBRARY="${ATTNRT_LIBRARY:-$build/libattnrt.so}"
+    for target in $targets; do
+        : >"$work/cases"
+        python3 tests/gpu/cases.py "$ATTNC" "$work/$target" "$target" && python3 tests/gpu/check.py "$work/$target" >"$work/cases"
+        [ $? -le 1 ] && grep -q ' failed$' "$work/cases" || echo "FAIL tests/gpu/check.py for $target did not come to its end" >>"$work/cases"
+        sed -n "s/^FAIL/FAILED, $target, seed $(sed -n 's/^seed //p' "$work/cases"):/p" "$work/cases" >>"$work/log"
+        echo "COUNT $(grep -c '^ok ' "$work/cases") $(grep -c '^FAIL' "$work/cases")" >>"$work/log"
+    done
+else
+    echo "SKIPPED: tests/gpu/check.py, which needs all files, CUDA and a PyTorch that sees it"
+fi
 grep -v '^COUNT' "$work/log"
 awk '$1 == "COUNT" { passed += $2; failed += $3 } END { print passed + 0 " passed, " failed + 0 " failed"; exit failed > 0 || !passed }' "$work/log"
