@@ -1,0 +1,161 @@
+// The choices of a schedule as text, the schedules that a program may have, and programs with a
+// schedule for each class of launches.
+#include "passes/knobs.h"
+#include "tests/unit/pass_util.h"
+
+#include <stddef.h>
+
+typedef struct Choice {
+    int keys, after, wide;
+} Choice;
+
+static const Knob rows[] = {
+    {"keys", offsetof(Choice, keys), 16, 64, 16, "of a tile"},
+    {"after", offsetof(Choice, after), -1, 8, 1, "before the wait"},
+    {"wide2_x", offsetof(Choice, wide), 0, 1, 1, "or not"},
+};
+static const KnobTable table = {rows, 3};
+
+static const char causal[] = "import std.mask; import std.normalization; attention t { dim D = 64; "
+                             "score(q, k) = dot(q, k) * rsqrt(D); mask(b, h, q, k) = causal(q, k); "
+                             "normalize(s) = softmax(s); }";
+
+static PassOptions options(TargetId target, ShapeClass shape) {
+    return (PassOptions){.target = *target_get(target),
+                         .dtype = target == TARGET_HOST ? DT_F32 : DT_BF16,
+                         .shape = shape};
+}
+
+START_TEST(text) {
+    Arena *a = arena_new();
+    Diags diags;
+    diag_init(&diags, a);
+    Choice c = {16, 0, 0};
+    ck_assert(knob_read(table, &c, "after=-1,keys=48,unknown=7", &diags));
+    ck_assert_str_eq(knob_text(table, &c, a), "keys=48,after=-1,wide2_x=0");
+    ck_assert(knob_has("keys=48,after=-1", "after", 5));
+    ck_assert(!knob_has("keys=48,after=-1", "aft", 3));
+    ck_assert_str_eq(knob_with(a, "keys=48,after=-1", "after=3"), "keys=48,after=3");
+    ck_assert_str_eq(knob_with(a, "keys=48,after=-1", "after=8,keys=16"), "keys=16,after=8");
+    static const char *const wrong[] = {"keys=47", "keys=0",    "keys=80",     "after=-2",
+                                        "after=9", "wide2_x=2", "keys=-999999"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        int errors = diags.errors;
+        ck_assert_msg(!knob_malformed(a, wrong[i]), "%s", wrong[i]);
+        ck_assert_msg(!knob_read(table, &c, wrong[i], &diags), "%s", wrong[i]);
+        ck_assert_int_eq(diags.errors, errors + 1);
+    }
+    static const char *const malformed[] = {"",      "keys",     "keys=",   "=3",        "keys=3,",
+                                            ",k=3",  "k=3,,l=4", "k=3;l=4", "k=1e3",     "K=3",
+                                            "k=--3", "k=3,k=4",  "k = 3",   "k=1234567", "3=3"};
+    for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++)
+        ck_assert_msg(knob_malformed(a, malformed[i]) != NULL, "%s", malformed[i]);
+    arena_free(a);
+}
+END_TEST
+
+// The compiler's own comes first, the others by clocks; each is legal and says all there is to say.
+static void check_candidates(TargetId target, ShapeClass shape, int D) {
+    Arena *a = arena_new();
+    Variant *v;
+    Diags diags;
+    diag_init(&diags, a);
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), D, &v);
+    PassOptions o = options(target, shape);
+    Candidates c = pass_candidates(a, s, &o);
+    ck_assert_int_gt(c.n, 3);
+    const TileProgram *own = pass_pipeline(a, s, &o, &diags);
+    ck_assert_str_eq(own->kernels.data[0]->schedule.knobs, c.data[0].knobs);
+    for (int i = 0; i < c.n; i++) {
+        ck_assert_msg(c.data[i].clocks > 0, "%s", c.data[i].knobs);
+        if (i > 1) ck_assert(c.data[i - 1].clocks <= c.data[i].clocks);
+        o.schedule = c.data[i].knobs;
+        const TileProgram *p = pass_pipeline(a, s, &o, &diags);
+        ck_assert_msg(p && !diags.errors, "%s", c.data[i].knobs);
+        ck_assert_str_eq(p->kernels.data[0]->schedule.knobs, c.data[i].knobs);
+    }
+    arena_free(a);
+}
+
+START_TEST(candidates) {
+    static const int dims[] = {64, 128, 256};
+    for (int i = 0; i < 3; i++) {
+        check_candidates(TARGET_SM90A, SHAPE_SHORT, dims[i]);
+        check_candidates(TARGET_SM90A, SHAPE_LONG, dims[i]);
+    }
+    check_candidates(TARGET_SM80, SHAPE_LONG, 128);
+    check_candidates(TARGET_HOST, SHAPE_LONG, 64);
+}
+END_TEST
+
+START_TEST(neighbours) {
+    Arena *a = arena_new();
+    Variant *v;
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 64, &v);
+    PassOptions o = options(TARGET_SM90A, SHAPE_LONG);
+    Candidates c = pass_candidates(a, s, &o), n = pass_neighbours(a, s, &o, c.data[0].knobs);
+    ck_assert_int_gt(n.n, 3);
+    for (int i = 0; i < n.n; i++) ck_assert_str_ne(n.data[i].knobs, c.data[0].knobs);
+    arena_free(a);
+}
+END_TEST
+
+// One kernel where both classes want the same; else one for each, and the launch decides.
+START_TEST(classes) {
+    static const char *const schedules[SHAPE_COUNT] = {[SHAPE_SHORT] = "keys=64,stages=3"};
+    static const char *const same[SHAPE_COUNT] = {"keys=64", "keys=64"};
+    Arena *a = arena_new();
+    Variant *v;
+    Diags diags;
+    diag_init(&diags, a);
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 8, &v);
+    PassOptions o = options(TARGET_SM90A, SHAPE_LONG);
+    TileProgram *one = pass_program(a, s, &o, same, &diags);
+    TileProgram *two = pass_program(a, s, &o, schedules, &diags);
+    ck_assert(one && two && !diags.errors);
+    ck_assert_int_eq(one->kernels.n, 1);
+    ck_assert_int_eq(two->kernels.n, 2);
+    ck_assert_int_eq(two->plans.n, 2);
+    ck_assert_ptr_nonnull(two->plans.data[0].when);
+    ck_assert_ptr_null(two->plans.data[1].when);
+    ck_assert_ptr_nonnull(strstr(two->kernels.data[1]->schedule.knobs, "keys=64,stages=3"));
+    ck_assert_ptr_null(strstr(two->kernels.data[0]->schedule.knobs, "keys=64,"));
+    ck_assert_str_ne(two->kernels.data[0]->name, two->kernels.data[1]->name);
+    ck_assert(tile_verify(two, &diags));
+    int32_t size[16] = {0};
+    pu_sizes(v, size, 1, 2, 1, 70, 90, 20);
+    ck_assert_double_lt(pu_error(a, v, two, size, false, 3), 1e-6);
+    PassOptions host = options(TARGET_HOST, SHAPE_LONG);
+    static const char *const short_only[SHAPE_COUNT] = {[SHAPE_SHORT] = "keys=36"};
+    ck_assert_int_eq(pass_program(a, s, &host, short_only, &diags)->kernels.n, 1);
+    static const char *const bad[SHAPE_COUNT] = {[SHAPE_SHORT] = "keys=17"};
+    ck_assert_ptr_null(pass_program(a, s, &o, bad, &diags));
+    arena_free(a);
+}
+END_TEST
+
+START_TEST(class_of_launches) {
+    int32_t size[SIZE_FREE];
+    ShapeClass c;
+    for (int i = 0; i < SHAPE_COUNT; i++) { // what a class is like is in it
+        shape_typical((ShapeClass)i, size);
+        ck_assert_int_eq(shape_of(target_get(TARGET_SM90A), size), i);
+        ck_assert_int_eq(shape_of(target_get(TARGET_HOST), size), SHAPE_COUNT - 1);
+        ck_assert(shape_find(shape_name((ShapeClass)i), &c) && c == (ShapeClass)i);
+    }
+    ck_assert(!shape_find("none", &c));
+}
+END_TEST
+
+Suite *pass_knobs_suite(void) {
+    Suite *s = suite_create("pass_knobs");
+    TCase *t = tcase_create("knobs");
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, text);
+    tcase_add_test(t, candidates);
+    tcase_add_test(t, neighbours);
+    tcase_add_test(t, classes);
+    tcase_add_test(t, class_of_launches);
+    suite_add_tcase(s, t);
+    return s;
+}
