@@ -122,14 +122,15 @@ static void count_tests(void *ctx, const Ex *e) {
     t->loads += e->op == EX_LOAD;
 }
 
+// What is looked up for a row is a register, what is for a key or a distance a strip.
 static bool many_tests(const TileKernel *k) {
     Tests t = {0, 0};
     ex_visit(k->mask, count_tests, &t);
     bool many = t.comparisons > FEW_TESTS || t.loads > 0;
     t.loads = 0;
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         for (int i = 0; op->kind == TILE_MAP && op->naxes > 1 && i < op->outs.n; i++)
-            ex_visit(op->outs.data[i].body, count_tests, &t);
+            pass_visit_elements(k, op, op->outs.data[i].body, count_tests, &t);
     return many || t.loads > 0;
 }
 
@@ -151,14 +152,14 @@ static void count_special(void *ctx, const Ex *e) {
 }
 
 // Of one map the weights and of the others everything: a sum of weights has them in it again.
-static Work work_of(const TileOp *loop) {
+static Work work_of(const TileKernel *k, TileOp *loop) {
     Work w = {0, 0};
-    for (const TileOp *op = loop->body.first; op; op = op->next) {
+    for (TileOp *op = loop->body.first; op; op = op->next) {
         if (op->kind != TILE_MAP || op->naxes < 2) continue;
         for (int i = 0; i < op->outs.n; i++) {
             bool again = op->outs.n > 1 && op->outs.data[i].reduce != EX_CONST;
             w.reductions += op->outs.data[i].reduce != EX_CONST;
-            if (!again) ex_visit(op->outs.data[i].body, count_special, &w);
+            if (!again) pass_visit_elements(k, op, op->outs.data[i].body, count_special, &w);
         }
     }
     return w;
@@ -170,10 +171,10 @@ static Work work_of(const TileOp *loop) {
 enum { AFTER_CHEAP = 32, AFTER_DEAR = 40 };
 
 static int after_for(const TileKernel *k, Sm90Shape s) {
-    const TileOp *loop = k->body.first;
+    TileOp *loop = k->body.first;
     while (loop && loop->kind != TILE_LOOP) loop = loop->next;
     if (s.after <= 0 || !loop) return s.after;
-    Work w = work_of(loop);
+    Work w = work_of(k, loop);
     int after = s.after;
     if (w.special == 0) after = AFTER_CHEAP;
     if (w.special > 1) after = AFTER_DEAR;

@@ -118,12 +118,16 @@ static void describe(Walk *w, const Ex **order, const TileAlong *along) {
     }
 }
 
+static bool is_worth(const Node *n) {
+    return n->along == ALONG_DIAGONALS && n->weight >= STRIP_WORTH;
+}
+
 // Users before arguments, so that what leaves is as large as it can be; then what stays is rebuilt.
 static void take_out(Walk *w) {
     for (int i = w->n - 1; i >= 0; i--) {
         Node *node = &w->node[i];
         if (!node->reached) continue;
-        node->leaves = node->along == ALONG_DIAGONALS && node->weight >= STRIP_WORTH;
+        node->leaves = is_worth(node);
         for (int a = 0; a < node->e->nargs && !node->leaves; a++)
             node_of(w, node->e->args[a])->reached = true;
     }
@@ -157,8 +161,7 @@ static const Ex *whole_index(void *ctx, ExPool *x, const Ex *e) {
 
 static bool any_leaves(const Walk *w) {
     bool any = false;
-    for (int i = 0; i < w->n; i++)
-        any |= w->node[i].along == ALONG_DIAGONALS && w->node[i].weight >= STRIP_WORTH;
+    for (int i = 0; i < w->n; i++) any |= is_worth(&w->node[i]);
     return any;
 }
 
@@ -222,6 +225,28 @@ int pass_strips(TileProgram *p, TileKernel *k, int groups, int room) {
         arena_free(s.scratch);
     }
     return most * groups;
+}
+
+void pass_visit_elements(const TileKernel *k, TileOp *map, const Ex *e,
+                         void (*fn)(void *ctx, const Ex *e), void *ctx) {
+    Strips s = {.k = (TileKernel *)k, .scratch = arena_new(), .row = tile_grid_axis(k)};
+    Walk w = {.s = &s, .map = map};
+    const Ex **order;
+    for (int i = 0; i < map->naxes; i++)
+        if (map->axes[i] != s.row) s.col = map->axes[i];
+    w.n = ex_order(s.scratch, &e, 1, &order);
+    w.node = ARENA_ARRAY(s.scratch, Node, w.n + 1);
+    TileAlong *along = ARENA_ARRAY(s.scratch, TileAlong, w.n + 1);
+    tile_along(s.scratch, map, s.row, s.col, order, w.n, along);
+    describe(&w, order, along);
+    node_of(&w, e)->reached = true;
+    for (int i = w.n - 1; i >= 0; i--) {
+        Node *node = &w.node[i];
+        if (!node->reached || is_worth(node)) continue;
+        fn(ctx, node->e);
+        for (int a = 0; a < node->e->nargs; a++) node_of(&w, node->e->args[a])->reached = true;
+    }
+    arena_free(s.scratch);
 }
 
 // As early as what they are made of is there: loads run beside the products.
