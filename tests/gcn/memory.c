@@ -1,4 +1,4 @@
-// memory.c: loads and stores of global memory, scalar loads, buffers, and scratch.
+// memory.c: loads, stores and atomics of global memory, and scalar loads.
 //
 // Addresses are the host's own. Every access must lie in one buffer of the launch, in the code
 // object, or in the kernel's arguments.
@@ -80,10 +80,10 @@ static void addresses(Wave *w, const Op *op, int vector, int scalar, uint64_t *o
         out[i] = (offset ? (uint32_t)out[i] : out[i]) + base + (uint64_t)(int64_t)op->offset;
 }
 
-static void finish_load(Wave *w, const Op *op, Loaded *x, int bytes, GcnCounter c) {
+void gcn_loaded(Wave *w, const Op *op, Loaded *x, int bytes) {
     w->defined = ~0ull;
     for (int p = 0; p < (bytes + 3) / 4; p++) gcn_put(w, op, p, x->r[p]);
-    gcn_issue(w, c, &op->dst[0], false);
+    gcn_issue(w, GCN_VM, &op->dst[0], false);
 }
 
 static void load(Wave *w, const Op *op) {
@@ -98,15 +98,15 @@ static void load(Wave *w, const Op *op) {
         if (!p) return;
         gcn_fill(w, &x, i, p, bytes, (Fill)op->row->arg2, op->dst[0].reg);
     }
-    finish_load(w, op, &x, bytes, GCN_VM);
+    gcn_loaded(w, op, &x, bytes);
 }
 
-static void data_source(Wave *w, const Op *op, int k, int bytes, uint32_t buf[][GCN_LANES],
-                        const uint32_t **data) {
+void gcn_data(Wave *w, const Op *op, int k, int bytes, uint32_t buf[][GCN_LANES],
+              const uint32_t **data) {
     for (int p = 0; p < (bytes + 3) / 4; p++) data[p] = gcn_source(w, op, k, p, buf[p]);
 }
 
-static GcnCounter store_counter(const Wave *w) { return w->code->gfx11 ? GCN_VS : GCN_VM; }
+GcnCounter gcn_store_counter(const Wave *w) { return w->code->gfx11 ? GCN_VS : GCN_VM; }
 
 // row->arg2: from the upper half
 static void store(Wave *w, const Op *op) {
@@ -115,7 +115,7 @@ static void store(Wave *w, const Op *op) {
     const uint32_t *data[GCN_PARTS];
     int bytes = op->row->arg;
     addresses(w, op, 0, 2, address);
-    data_source(w, op, 1, bytes, buf, data);
+    gcn_data(w, op, 1, bytes, buf, data);
     gcn_need(w, op, exec);
     for (int i = 0; i < w->lanes; i++) {
         if (!(exec >> i & 1)) continue;
@@ -123,7 +123,7 @@ static void store(Wave *w, const Op *op) {
         if (!p) return;
         gcn_stored(data, i, bytes, op->row->arg2, p);
     }
-    gcn_issue(w, store_counter(w), NULL, false);
+    gcn_issue(w, gcn_store_counter(w), NULL, false);
 }
 
 // row->arg: 0 f32 add, 1 u32 add, 2 u32 max, 3 i32 max; the old value when a result is named.
@@ -157,113 +157,7 @@ static void atomic(Wave *w, const Op *op) {
         gcn_issue(w, GCN_VM, &op->src[0], false);
         return;
     }
-    gcn_issue(w, store_counter(w), NULL, false);
-}
-
-// ---- buffers: what lies outside the records reads as 0 and is not written
-
-typedef struct Resource {
-    uint64_t base;
-    uint32_t stride, records;
-} Resource;
-
-static bool resource(Wave *w, const Op *op, int k, Resource *out) {
-    const uint32_t *s = &w->s[op->src[k].reg];
-    for (int i = 0; i < 4; i++)
-        if (!w->has_s[op->src[k].reg + i])
-            gcn_fault(w, op, "uses s%d, which was never written", op->src[k].reg + i);
-    *out = (Resource){(uint64_t)(s[1] & 0xffff) << 32 | s[0], s[1] >> 16 & 0x3fff, s[2]};
-    if (out->stride) gcn_fault(w, op, "uses a buffer with a stride, which is not modelled");
-    return !gcn_failed(w);
-}
-
-// Sources from k on: the vector offset, the resource, the scalar offset. Offsets in the buffer;
-// lanes out of range are cleared in *in.
-static bool places(Wave *w, const Op *op, int k, uint32_t bytes, uint64_t *address, uint64_t *in) {
-    Resource r;
-    uint32_t buf[GCN_LANES];
-    const uint32_t *voffset = NULL;
-    if (!resource(w, op, k + 1, &r)) return false;
-    if (op->idxen) gcn_fault(w, op, "indexes a buffer, which is not modelled");
-    if (op->offen) voffset = gcn_source(w, op, k, 0, buf);
-    uint64_t soffset = (uint32_t)gcn_scalar(w, op, k + 2), checked = w->code->gfx11 ? 0 : soffset;
-    for (int i = 0; i < w->lanes; i++) {
-        uint64_t offset = (voffset ? voffset[i] : 0) + (uint64_t)op->offset;
-        address[i] = r.base + offset + soffset;
-        if (offset + checked + bytes > r.records) *in &= ~(1ull << i);
-    }
-    return true;
-}
-
-static void buffer_load(Wave *w, const Op *op) {
-    uint64_t address[GCN_LANES], exec = gcn_exec(w), in = exec;
-    static const uint8_t zero[16];
-    int bytes = op->row->arg;
-    Loaded x;
-    if (!places(w, op, 0, (uint32_t)bytes, address, &in)) return;
-    gcn_need(w, op, exec);
-    for (int i = 0; i < w->lanes; i++) {
-        const void *p = zero;
-        if (in >> i & 1) p = gcn_reach(w, op, i, address[i], (uint32_t)bytes, false);
-        if (!p) return;
-        gcn_fill(w, &x, i, p, bytes, (Fill)op->row->arg2, op->dst[0].reg);
-    }
-    finish_load(w, op, &x, bytes, GCN_VM);
-}
-
-static void buffer_store(Wave *w, const Op *op) {
-    uint64_t address[GCN_LANES], exec = gcn_exec(w), in = exec;
-    uint32_t buf[GCN_PARTS][GCN_LANES];
-    const uint32_t *data[GCN_PARTS];
-    int bytes = op->row->arg;
-    if (!places(w, op, 1, (uint32_t)bytes, address, &in)) return;
-    data_source(w, op, 0, bytes, buf, data);
-    gcn_need(w, op, exec);
-    for (int i = 0; i < w->lanes; i++) {
-        if (!(in >> i & 1)) continue;
-        void *p = gcn_reach(w, op, i, address[i], (uint32_t)bytes, true);
-        if (!p) return;
-        gcn_stored(data, i, bytes, op->row->arg2, p);
-    }
-    gcn_issue(w, store_counter(w), NULL, false);
-}
-
-// ---- scratch: each lane its own bytes
-
-static uint8_t *scratch(Wave *w, const Op *op, int k, int lane, int bytes) {
-    const Operand *vector = &op->src[k], *scalar = &op->src[k + 1];
-    uint32_t most = w->group->launch->kernel->scratch;
-    int64_t at = op->offset;
-    if (vector->kind == OPERAND_V) at += (int32_t)w->v[vector->reg][lane];
-    if (scalar->kind == OPERAND_S) at += (int32_t)gcn_scalar(w, op, k + 1);
-    if (at >= 0 && at + bytes <= (int64_t)most) return w->scratch + (size_t)lane * most + at;
-    gcn_fault(w, op, "is at byte %lld of %u of scratch, in lane %d", (long long)at, most, lane);
-    return NULL;
-}
-
-static void scratch_load(Wave *w, const Op *op) {
-    uint64_t exec = gcn_exec(w);
-    Loaded x;
-    for (int i = 0; i < w->lanes; i++) {
-        const uint8_t *p = exec >> i & 1 ? scratch(w, op, 0, i, op->row->arg) : NULL;
-        if (p) gcn_fill(w, &x, i, p, op->row->arg, (Fill)op->row->arg2, op->dst[0].reg);
-    }
-    finish_load(w, op, &x, op->row->arg, GCN_VM);
-}
-
-// The address, the data, the scalar address, as the assembler lists them.
-static void scratch_store(Wave *w, const Op *op) {
-    uint64_t exec = gcn_exec(w);
-    uint32_t buf[GCN_PARTS][GCN_LANES];
-    const uint32_t *data[GCN_PARTS];
-    Op place = *op;
-    place.src[1] = op->src[2];
-    data_source(w, op, 1, op->row->arg, buf, data);
-    for (int i = 0; i < w->lanes; i++) {
-        uint8_t *p = exec >> i & 1 ? scratch(w, &place, 0, i, op->row->arg) : NULL;
-        if (p) gcn_stored(data, i, op->row->arg, op->row->arg2, p);
-    }
-    gcn_issue(w, store_counter(w), NULL, false);
+    gcn_issue(w, gcn_store_counter(w), NULL, false);
 }
 
 // ---- scalar loads
@@ -281,42 +175,11 @@ static void s_load(Wave *w, const Op *op) {
     gcn_issue(w, GCN_LGKM, &op->dst[0], false);
 }
 
-#define LOADS(prefix, run, form)                                                                   \
-    {prefix "_load_ubyte", run, form, ROW_MEMORY, 1, FILL_ZERO},                                   \
-        {prefix "_load_sbyte", run, form, ROW_MEMORY, 1, FILL_SIGN},                               \
-        {prefix "_load_ushort", run, form, ROW_MEMORY, 2, FILL_ZERO},                              \
-        {prefix "_load_sshort", run, form, ROW_MEMORY, 2, FILL_SIGN},                              \
-        {prefix "_load_dword", run, form, ROW_MEMORY, 4, FILL_ALL},                                \
-        {prefix "_load_dwordx2", run, form, ROW_MEMORY, 8, FILL_ALL},                              \
-        {prefix "_load_dwordx3", run, form, ROW_MEMORY, 12, FILL_ALL},                             \
-        {prefix "_load_dwordx4", run, form, ROW_MEMORY, 16, FILL_ALL},                             \
-        {prefix "_load_short_d16", run, form, ROW_MEMORY, 2, FILL_LOW},                            \
-        {prefix "_load_short_d16_hi", run, form, ROW_MEMORY, 2, FILL_HIGH},                        \
-        {prefix "_load_ubyte_d16", run, form, ROW_MEMORY, 1, FILL_LOW},                            \
-        {prefix "_load_ubyte_d16_hi", run, form, ROW_MEMORY, 1, FILL_HIGH},                        \
-        {prefix "_load_sbyte_d16", run, form, ROW_MEMORY, 1, FILL_LOW_S}, {                        \
-        prefix "_load_sbyte_d16_hi", run, form, ROW_MEMORY, 1, FILL_HIGH_S                         \
-    }
-#define STORES(prefix, run, form)                                                                  \
-    {prefix "_store_byte", run, form, ROW_MEMORY, 1, 0},                                           \
-        {prefix "_store_short", run, form, ROW_MEMORY, 2, 0},                                      \
-        {prefix "_store_dword", run, form, ROW_MEMORY, 4, 0},                                      \
-        {prefix "_store_dwordx2", run, form, ROW_MEMORY, 8, 0},                                    \
-        {prefix "_store_dwordx3", run, form, ROW_MEMORY, 12, 0},                                   \
-        {prefix "_store_dwordx4", run, form, ROW_MEMORY, 16, 0},                                   \
-        {prefix "_store_short_d16_hi", run, form, ROW_MEMORY, 2, 1}, {                             \
-        prefix "_store_byte_d16_hi", run, form, ROW_MEMORY, 1, 1                                   \
-    }
-
 static const Row rows[] = {
-    LOADS("global", load, "n=nn"),
-    STORES("global", store, "=nnn"),
-    LOADS("flat", load, "n=n"),
-    STORES("flat", store, "=nn"),
-    LOADS("buffer", buffer_load, "n=nnu"),
-    STORES("buffer", buffer_store, "=nnnu"),
-    LOADS("scratch", scratch_load, "n=nn"),
-    STORES("scratch", scratch_store, "=nnn"),
+    GCN_LOADS("global", load, "n=nn"),
+    GCN_STORES("global", store, "=nnn"),
+    GCN_LOADS("flat", load, "n=n"),
+    GCN_STORES("flat", store, "=nn"),
     {"global_atomic_add_f32", atomic, "=nnnn", 0, 0, 0},
     {"global_atomic_add", atomic, "=nnnn", 0, 1, 0},
     {"global_atomic_add_u32", atomic, "=nnnn", 0, 1, 0},

@@ -49,7 +49,7 @@ GcnTable *gcn_table(Arena *a) {
     GcnTable *t = ARENA_NEW(a, GcnTable);
     GcnRows all[] = {gcn_rows_valu(),   gcn_rows_half(),    gcn_rows_wide(),   gcn_rows_compare(),
                      gcn_rows_scalar(), gcn_rows_control(), gcn_rows_memory(), gcn_rows_lds(),
-                     gcn_rows_lanes(),  gcn_rows_matrix()};
+                     gcn_rows_lanes(),  gcn_rows_buffer(),  gcn_rows_matrix()};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (int k = 0; k < all[i].n; k++) add(t, &all[i].row[k]);
 #define SAME(name, like) add_name(t, a, #name, #like);

@@ -44,9 +44,9 @@ static void scalars(Wave *w, const struct GcnKernel *k) {
     const struct {
         int bit, registers;
         uint64_t value;
-    } user[] = {{0, 4, 0},         {1, 2, (uint64_t)(uintptr_t)g->own[2].base},
-                {2, 2, 0},         {3, 2, args},
-                {4, 2, 0},         {5, 2, 0},
+    } user[] = {{0, 4, GCN_SCRATCH}, {1, 2, (uint64_t)(uintptr_t)g->own[2].base},
+                {2, 2, 0},           {3, 2, args},
+                {4, 2, 0},           {5, 2, 0},
                 {6, 1, k->scratch}};
     int at = 0, preload = k->preload & 127, from = k->preload >> 7;
     for (size_t i = 0; i < sizeof user / sizeof *user; i++)

@@ -26,6 +26,9 @@ enum {
     GCN_LDS_BYTES = 64 * 1024,
 };
 
+// The address of the buffer through which gfx90a reaches scratch.
+#define GCN_SCRATCH 0x700000000000ull
+
 typedef enum GcnCounter { GCN_VM, GCN_LGKM, GCN_VS, GCN_COUNTERS } GcnCounter;
 
 typedef enum OperandKind { OPERAND_NONE, OPERAND_V, OPERAND_S, OPERAND_CONST } OperandKind;
@@ -109,7 +112,7 @@ typedef struct GcnRows {
 } GcnRows;
 GcnRows gcn_rows_valu(void), gcn_rows_half(void), gcn_rows_wide(void), gcn_rows_compare(void);
 GcnRows gcn_rows_scalar(void), gcn_rows_control(void), gcn_rows_memory(void), gcn_rows_lds(void);
-GcnRows gcn_rows_lanes(void), gcn_rows_matrix(void);
+GcnRows gcn_rows_buffer(void), gcn_rows_lanes(void), gcn_rows_matrix(void);
 
 struct GcnCode {
     Arena *arena;
