@@ -46,9 +46,9 @@ static const char *am_passes(const Cg *cg) {
 
 static void attributes(Cg *cg) {
     static const char *const unused[] = {
-        "amdgpu-no-completion-action", "amdgpu-no-default-queue", "amdgpu-no-dispatch-id",
-        "amdgpu-no-dispatch-ptr",      "amdgpu-no-heap-ptr",      "amdgpu-no-hostcall-ptr",
-        "amdgpu-no-implicitarg-ptr",   "amdgpu-no-lds-kernel-id", "amdgpu-no-multigrid-sync-arg",
+        "amdgpu-no-completion-action", "amdgpu-no-default-queue",  "amdgpu-no-dispatch-id",
+        "amdgpu-no-dispatch-ptr",      "amdgpu-no-heap-ptr",       "amdgpu-no-hostcall-ptr",
+        "amdgpu-no-implicitarg-ptr",   "amdgpu-no-lds-kernel-id",  "amdgpu-no-multigrid-sync-arg",
         "amdgpu-no-queue-ptr",         "amdgpu-no-workgroup-id-y", "amdgpu-no-workgroup-id-z",
         "amdgpu-no-workitem-id-y",     "amdgpu-no-workitem-id-z"};
     Val fn = cg->fn;
@@ -58,14 +58,16 @@ static void attributes(Cg *cg) {
     cg_attribute(cg, fn, "denormal-fp-math-f32", "preserve-sign,preserve-sign");
     cg_attribute(cg, fn, "amdgpu-ieee", "false");
     cg_attribute(cg, fn, "uniform-work-group-size", "true");
-    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++)
-        cg_attribute(cg, fn, unused[i], "");
+    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) cg_attribute(cg, fn, unused[i], "");
     cg_attribute(cg, fn, "amdgpu-flat-work-group-size",
                  arena_printf(cg->arena, "%d,%d", threads, threads));
     int waves = threads / am_state(cg)->wave, blocks = cg->k->schedule.min_blocks;
     int simds = am_state(cg)->wmma ? 2 : 4; // of a compute unit
     int each = (waves * (blocks > 0 ? blocks : 1) + simds - 1) / simds;
     cg_attribute(cg, fn, "amdgpu-waves-per-eu", arena_printf(cg->arena, "%d", each));
+    // With 256 registers a lane MFMA reads and leaves what other instructions use; beyond, products
+    // have registers of their own.
+    if (each > 1) cg_attribute(cg, fn, "amdgpu-no-agpr", "");
 }
 
 static void make_function(Cg *cg) {
@@ -103,8 +105,12 @@ static void code_object_version(Cg *cg) {
                           LLVMValueAsMetadata(cg_i32(cg, 500)));
 }
 
+// Which bits it may have tells LLVM which parts of an address are the same for all of a thread's.
 static Val thread_number(Cg *cg) {
-    return cg_intrinsic(cg, "llvm.amdgcn.workitem.id.x", NULL, 0, NULL, 0);
+    int bits = 1;
+    while (bits < cg->launch.threads) bits *= 2;
+    Val v = cg_intrinsic(cg, "llvm.amdgcn.workitem.id.x", NULL, 0, NULL, 0);
+    return LLVMBuildAnd(cg->b, v, cg_i32(cg, bits - 1), "");
 }
 
 // The wave's number is the same in all its lanes, which LLVM does not know by itself.
@@ -120,8 +126,8 @@ static void special_registers(Cg *cg) {
     s->lane = LLVMBuildURem(cg->b, s->tid, cg_i32(cg, s->wave), "");
     s->part = LLVMBuildUDiv(cg->b, s->lane, cg_i32(cg, s->rows), "");
     Val first = am_times(cg, wave_number(cg), s->rows * s->mt);
-    Val row = LLVMBuildURem(cg->b, s->lane, cg_i32(cg, s->rows), "");
-    s->row0 = LLVMBuildAdd(cg->b, first, row, "");
+    s->row = LLVMBuildURem(cg->b, s->lane, cg_i32(cg, s->rows), "");
+    s->row0 = LLVMBuildAdd(cg->b, first, s->row, "");
 }
 
 static void am_begin(Cg *cg) {
@@ -130,8 +136,8 @@ static void am_begin(Cg *cg) {
     int bytes = am_place_shared(cg);
     cg->launch.threads = s->waves * s->wave;
     if (bytes > cg->target->shared_bytes) {
-        diag_error(cg->diags, (Span){0}, "kernel '%s' needs %d bytes of LDS; %s has %d", cg->k->name,
-                   bytes, cg->target->name, cg->target->shared_bytes);
+        diag_error(cg->diags, (Span){0}, "kernel '%s' needs %d bytes of LDS; %s has %d",
+                   cg->k->name, bytes, cg->target->name, cg->target->shared_bytes);
         return;
     }
     code_object_version(cg);

@@ -43,8 +43,9 @@ typedef struct AmState {
     int *offset; // of shared values, by TileValue.id; -1: not in LDS
     Val lds;     // the kernel's LDS, NULL where it has none
     Val tid, lane;
-    Val part; // i32: lane / R
-    Val row0; // i32: the lane's first row within the tile
+    Val part;                  // i32: lane / R
+    Val row;                   // i32: lane % R
+    Val row0;                  // i32: the lane's first row within the tile
     struct AmPending *pending; // by buffer (TileValue.id): amdgpu_copy.c
     int groups;                // of copies, committed so far
 } AmState;
@@ -73,16 +74,21 @@ typedef struct AmTile { // of a value in LDS
 
 void am_prepare(Cg *cg); // fills the layout part of the state from the kernel
 AmShape am_shape(Cg *cg, const TileValue *v);
-int am_count(AmShape s);               // registers of it
-int am_index(AmShape s, int m, int e); // of one element, whatever axes the value lacks
-Val am_column(Cg *cg, int axis, int e); // i32: which of the tile's columns element e is
+int am_count(AmShape s);                     // registers of it
+int am_index(AmShape s, int m, int e);       // of one element, whatever axes the value lacks
+Val am_column(Cg *cg, int axis, int e);      // i32: which of the tile's columns element e is
 int am_column_base(Cg *cg, int axis, int e); // of part 0
-Val am_column_part(Cg *cg, int axis);  // what is added to it in this lane's part
+Val am_column_part(Cg *cg, int axis);        // what is added to it in this lane's part
 AmTile am_tile(Cg *cg, const TileValue *v);
 int am_place_shared(Cg *cg); // gives every shared value its offset; returns the bytes a block needs
-Val am_lds(Cg *cg, Val offset);   // i32 -> ptr addrspace(3)
-// Bytes from a tile's beginning: of a chunk; of an element (outer NULL: of a vector).
-Val am_chunk(Cg *cg, const AmTile *t, Val outer, Val chunk);
+Val am_lds(Cg *cg, Val offset); // i32 -> ptr addrspace(3)
+// A place of which a part is known: `at` and `more` have no bits in common.
+typedef struct AmPlace {
+    Val at;
+    int more;
+} AmPlace;
+// Bytes from a tile's beginning: of a chunk of a row; of an element (outer NULL: of a vector).
+Val am_chunk(Cg *cg, const AmTile *t, AmPlace row, AmPlace chunk);
 Val am_tile_offset(Cg *cg, const AmTile *t, Val outer, Val inner);
 Val am_element(Cg *cg, const TileValue *v, int m, int e); // as it reads (f32, i32, i1)
 const TileValue *am_buffer(const TileValue *v);           // the buffer that a view is of
@@ -91,7 +97,7 @@ const TileValue *am_buffer(const TileValue *v);           // the buffer that a v
 bool am_narrow(Dtype t);
 Val am_plus(Cg *cg, Val a, int b);
 Val am_times(Cg *cg, Val a, int b);
-Val am_pack(Cg *cg, Dtype t, Val low, Val high); // two f32 -> i32
+Val am_pack(Cg *cg, Dtype t, Val low, Val high);    // two f32 -> i32
 Val am_unpack(Cg *cg, Dtype t, Val pair, int half); // -> f32
 Val am_unpack_part(Cg *cg, Dtype t, Val pair);      // the half that is the lane's part
 // Of 32 bits, from the lane whose number differs in `mask`, a power of two of at least 16.
@@ -101,14 +107,17 @@ Val am_exchange(Cg *cg, Val v, int mask);
 void am_share_pairs(Cg *cg, Val own, Val out[2]);
 Val am_vector(Cg *cg, Ty element, const Val *v, int n);
 Val am_at(Cg *cg, Val vector, int i);
+Val am_hidden(Cg *cg, Val v);   // v, but nothing computed from it leaves the loop it stands in
+Val am_pinned(Cg *cg, Val v);   // v, which is computed here and not where it is used
+void am_schedule_fence(Cg *cg); // LLVM moves no instruction across
 void am_barrier(Cg *cg);
 Val am_math(Cg *cg, ExOp op, const Val *args);
 
 // ---- operations
-void am_map(Cg *cg, const TileOp *op); // amdgpu_map.c
+void am_map(Cg *cg, const TileOp *op);  // amdgpu_map.c
 void am_load(Cg *cg, const TileOp *op); // amdgpu_global.c
 void am_store(Cg *cg, const TileOp *op);
-void am_copies_begin(Cg *cg);           // amdgpu_copy.c: makes room for what is on its way
+void am_copies_begin(Cg *cg); // amdgpu_copy.c: makes room for what is on its way
 void am_copy(Cg *cg, const TileOp *op);
 void am_land(Cg *cg, const TileOp *op); // TILE_WAIT
 void am_mma(Cg *cg, const TileOp *op);  // amdgpu_mma.c

@@ -19,11 +19,13 @@ typedef struct Copy {
     int tiled_dim, col_dim; // of the tensor: that the tile's axis is along; that is contiguous
     int tile_rows, size;    // along the former; columns the tensor has along the latter
     int cols;               // and the tile
+    Val ncols;              // i32: columns the tensor has for this tile, NULL: all of it
 } Copy;
 
 typedef struct AmPending {
     bool used;
-    Copy copy; // what is the same of all copies into the buffer
+    const TileOp *op;   // one of the copies into the buffer, and
+    Copy copy;          // what is the same of all
     Val flag, left, to; // i1: on its way; i32: rows from the tile's first to the tensor's end; i32:
                         // where the stage begins
     Val *slot;          // what was loaded: of piece i, load j at i * loads + j
@@ -32,40 +34,42 @@ typedef struct AmPending {
     int group; // of the newest copy
 } AmPending;
 
-typedef struct Piece { // what one thread loads at once: `loads` rows, 16 bytes or 4 elements of each
-    Val row, col;      // i32: within the tile
-    Val in;            // i1, or NULL: always
+typedef struct
+    Piece {           // what one thread loads at once: `loads` rows, 16 bytes or 4 elements of each
+    AmPlace row, col; // within the tile
+    Val in;           // i1, or NULL: always
 } Piece;
 
 // ---- what is copied
 
+// What the tile's coordinates say of one dimension: the first index along it.
+static Val first_index(Cg *cg, const TileCoord *at) {
+    Val i = cg_uniform(cg, at->at);
+    return at->axis < 0 ? i : am_times(cg, i, cg->k->axes[at->axis].extent);
+}
+
 static Copy copy_of(Cg *cg, const TileOp *op) {
     Copy c = {.t = &cg->p->tensors.data[op->tensor], .tile = am_tile(cg, op->args.data[0])};
-    const TileKernel *k = cg->k;
-    c.tiled_dim = c.col_dim = -1;
-    for (int d = 0; d < c.t->rank; d++) {
-        int axis = op->coord[d].axis;
-        if (axis < 0) continue;
-        if (k->axes[axis].whole) {
-            c.col_dim = d;
-            c.cols = k->axes[axis].extent;
-        } else {
-            c.tiled_dim = d;
-            c.tile_rows = k->axes[axis].extent;
-        }
-    }
-    assert(c.tiled_dim >= 0 && c.col_dim == c.t->rank - 1 &&
-           "rows along the tiled axis, columns contiguous");
-    assert(c.t->extent[c.col_dim]->op == EX_CONST);
+    c.col_dim = c.t->rank - 1;
+    c.tiled_dim = c.col_dim - 1;
+    while (c.tiled_dim >= 0 && op->coord[c.tiled_dim].axis < 0) c.tiled_dim--;
+    assert(c.tiled_dim >= 0 && op->coord[c.col_dim].axis >= 0 &&
+           c.t->extent[c.col_dim]->op == EX_CONST && "rows of contiguous columns");
+    c.tile_rows = cg->k->axes[op->coord[c.tiled_dim].axis].extent;
+    c.cols = cg->k->axes[op->coord[c.col_dim].axis].extent;
     c.size = c.t->extent[c.col_dim]->i;
     return c;
 }
 
+// Of the tile at hand: NULL unless some tile has fewer columns than its extent.
+static Val columns_of(Cg *cg, const TileOp *op, const Copy *c) {
+    if (c->size % c->cols == 0) return NULL;
+    return LLVMBuildSub(cg->b, cg_i32(cg, c->size), first_index(cg, &op->coord[c->col_dim]), "");
+}
+
 static bool by_elements(const Copy *c) { return c->size * c->tile.elem % AM_CHUNK != 0; }
 static int loads_of(const Copy *c) { return c->tile.transposed ? 4 : 1; }
-static int load_columns(const Copy *c) {
-    return c->tile.transposed ? 4 : AM_CHUNK / c->tile.elem;
-}
+static int load_columns(const Copy *c) { return c->tile.transposed ? 4 : AM_CHUNK / c->tile.elem; }
 static int threads_of(Cg *cg) { return am_state(cg)->waves * am_state(cg)->wave; }
 
 static int all_pieces(const Copy *c) {
@@ -76,58 +80,78 @@ static int pieces_of(Cg *cg, const Copy *c) { // of a thread
     return (all_pieces(c) + threads_of(cg) - 1) / threads_of(cg);
 }
 
-// Piece x of a tile that is transposed. Lanes next to each other go along the columns of a row, for
-// the tensor's sake, and along the two halves of a chunk, for the banks'.
-static void transposed_place(Cg *cg, const Copy *c, Val x, Piece *p) {
-    LLVMBuilderRef b = cg->b;
-    int parts = am_state(cg)->parts, halves = AM_CHUNK / (4 * c->tile.elem);
-    int along = c->cols % 32 == 0 ? 8 : 4, chunks = c->tile_rows / (4 * halves);
-    Val low = LLVMBuildURem(b, x, cg_i32(cg, along), ""), rest = LLVMBuildUDiv(b, x, cg_i32(cg, along), "");
-    Val half = LLVMBuildURem(b, rest, cg_i32(cg, halves), "");
-    rest = LLVMBuildUDiv(b, rest, cg_i32(cg, halves), "");
-    Val chunk = LLVMBuildURem(b, rest, cg_i32(cg, chunks), "");
-    Val high = LLVMBuildUDiv(b, rest, cg_i32(cg, chunks), "");
-    p->col = am_times(cg, LLVMBuildAdd(b, am_times(cg, high, along), low, ""), 4);
-    if (!c->tile.paired) {
-        p->row = am_times(cg, LLVMBuildAdd(b, am_times(cg, chunk, halves), half, ""), 4);
-        return;
-    }
-    Val block = LLVMBuildUDiv(b, chunk, cg_i32(cg, parts), "");
-    Val part = LLVMBuildURem(b, chunk, cg_i32(cg, parts), "");
-    p->row = LLVMBuildAdd(b, am_times(cg, block, 8 * parts), am_times(cg, half, 4 * parts), "");
-    p->row = LLVMBuildAdd(b, p->row, am_times(cg, part, 4), "");
+// A number whose last digits are taken off one after the other: of powers of two, unless `more` is 0.
+typedef struct Digits {
+    Val x;
+    int more; // no bits in common with x
+} Digits;
+
+static AmPlace digit(Cg *cg, Digits *d, int size) {
+    AmPlace r = {LLVMBuildURem(cg->b, d->x, cg_i32(cg, size), ""), d->more % size};
+    d->x = LLVMBuildUDiv(cg->b, d->x, cg_i32(cg, size), "");
+    d->more /= size;
+    return r;
 }
 
-static Piece piece_at(Cg *cg, const Copy *c, int i) {
+static AmPlace scaled(Cg *cg, AmPlace p, int by) {
+    return (AmPlace){am_times(cg, p.at, by), p.more * by};
+}
+
+static AmPlace joined(Cg *cg, AmPlace a, AmPlace b) {
+    return (AmPlace){LLVMBuildAdd(cg->b, a.at, b.at, ""), a.more + b.more};
+}
+
+// Of a tile that is transposed. Lanes next to each other go along the columns of a row, for the
+// tensor's sake, and along the two halves of a chunk, for the banks'.
+static void transposed_place(Cg *cg, const Copy *c, Digits *d, Piece *p) {
+    int parts = am_state(cg)->parts, halves = AM_CHUNK / (4 * c->tile.elem);
+    int along = c->cols % 32 == 0 ? 8 : 4, chunks = c->tile_rows / (4 * halves);
+    AmPlace low = digit(cg, d, along), half = digit(cg, d, halves);
+    if (c->tile.paired) {
+        AmPlace part = digit(cg, d, parts), block = digit(cg, d, chunks / parts);
+        p->row = joined(cg, scaled(cg, block, 8 * parts), scaled(cg, half, 4 * parts));
+        p->row = joined(cg, p->row, scaled(cg, part, 4));
+    } else {
+        AmPlace chunk = digit(cg, d, chunks);
+        p->row = joined(cg, scaled(cg, chunk, 4 * halves), scaled(cg, half, 4));
+    }
+    AmPlace high = {d->x, d->more};
+    p->col = joined(cg, scaled(cg, high, 4 * along), scaled(cg, low, 4));
+}
+
+// Threads are a power of two, and so is what they are dealt to unless a row of whole chunks is not.
+static Piece piece_at(Cg *cg, const Copy *c, Val tid, int i) {
     Piece p = {0};
-    int threads = threads_of(cg), wide = load_columns(c);
-    Val x = am_plus(cg, am_state(cg)->tid, i * threads);
+    int threads = threads_of(cg), wide = load_columns(c), across = c->cols / wide;
+    bool even = c->tile.transposed || (across & (across - 1)) == 0;
+    Val x = am_plus(cg, tid, i * threads);
     if ((i + 1) * threads > all_pieces(c))
         p.in = LLVMBuildICmp(cg->b, LLVMIntULT, x, cg_i32(cg, all_pieces(c)), "");
+    Digits d = {even ? tid : x, even ? i * threads : 0};
     if (c->tile.transposed) {
-        transposed_place(cg, c, x, &p);
+        transposed_place(cg, c, &d, &p);
     } else {
-        Val across = cg_i32(cg, c->cols / wide);
-        p.row = LLVMBuildUDiv(cg->b, x, across, "");
-        p.col = am_times(cg, LLVMBuildURem(cg->b, x, across, ""), wide);
+        p.col = scaled(cg, digit(cg, &d, across), wide);
+        p.row = (AmPlace){d.x, d.more};
     }
     return p;
 }
 
-// ---- loads
-
-// What the tile's coordinates say of one dimension: the first index along it.
-static Val first_index(Cg *cg, const TileCoord *at) {
-    Val i = cg_uniform(cg, at->at);
-    return at->axis < 0 ? i : am_times(cg, i, cg->k->axes[at->axis].extent);
+// The thread's number is hidden from LLVM each time: else it would compute every piece's addresses
+// once for all tiles and keep them all in registers, which the accumulators need.
+static Val hidden_tid(Cg *cg) {
+    Val tid = am_hidden(cg, am_state(cg)->tid);
+    return LLVMBuildAnd(cg->b, tid, cg_i32(cg, threads_of(cg) - 1), "");
 }
+
+// ---- loads
 
 static Val tile_base(Cg *cg, const TileOp *op, const Copy *c) { // ptr addrspace(1)
     Val sum = cg_i64(cg, 0);
     for (int d = 0; d < c->t->rank; d++) {
         Val i = LLVMBuildSExt(cg->b, first_index(cg, &op->coord[d]), cg->i64, "");
-        sum = LLVMBuildAdd(cg->b, sum,
-                           LLVMBuildMul(cg->b, i, cg_stride(cg, op->tensor, d), ""), "");
+        sum =
+            LLVMBuildAdd(cg->b, sum, LLVMBuildMul(cg->b, i, cg_stride(cg, op->tensor, d), ""), "");
     }
     Val p = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
                                    LLVMPointerTypeInContext(cg->c, AM_GLOBAL), "");
@@ -143,8 +167,8 @@ static Val rows_left(Cg *cg, const TileOp *op, const Copy *c) {
 static Val inside(Cg *cg, const Copy *c, Val base, Val row, Val col, Val left, Val stride) {
     Val v[] = {row, am_plus(cg, left, -1)};
     row = cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2);
-    if (c->size < c->cols) {
-        Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, c->size), "");
+    if (c->ncols) {
+        Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, col, c->ncols, "");
         col = LLVMBuildSelect(cg->b, in, col, cg_i32(cg, 0), "");
     }
     Val at = LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), stride, "");
@@ -154,12 +178,16 @@ static Val inside(Cg *cg, const Copy *c, Val base, Val row, Val col, Val left, V
 
 static void load_pieces(Cg *cg, const TileOp *op, const Copy *c, AmPending *p, Val left) {
     Val base = tile_base(cg, op, c), stride = cg_stride(cg, op->tensor, c->tiled_dim);
+    Val tid = hidden_tid(cg);
     int loads = loads_of(c);
     for (int i = 0; i < pieces_of(cg, c); i++) {
-        Piece at = piece_at(cg, c, i);
+        Piece at = piece_at(cg, c, tid, i);
         for (int j = 0; j < loads; j++) {
-            Val row = am_plus(cg, at.row, j);
-            Val v = LLVMBuildLoad2(cg->b, p->type, inside(cg, c, base, row, at.col, left, stride), "");
+            Val row = am_plus(cg, at.row.at, at.row.more + j);
+            Val col = am_plus(cg, at.col.at, at.col.more);
+            if (at.in) col = LLVMBuildSelect(cg->b, at.in, col, cg_i32(cg, 0), "");
+            Val from = inside(cg, c, base, row, col, left, stride);
+            Val v = LLVMBuildLoad2(cg->b, p->type, from, "");
             LLVMSetAlignment(v, (unsigned)(load_columns(c) * c->tile.elem));
             LLVMBuildStore(cg->b, v, p->slot[i * loads + j]);
         }
@@ -193,39 +221,61 @@ static Val turned(Cg *cg, const Val row[4], int i, int h) {
     return cg_intrinsic(cg, "llvm.amdgcn.perm", NULL, 0, v, 3);
 }
 
+// Of the element (outer, inner), which begins a chunk or a half of one.
+static Val place_of(Cg *cg, const Copy *c, AmPlace outer, AmPlace inner) {
+    int parts = am_state(cg)->parts, each = AM_CHUNK / c->tile.elem;
+    AmPlace chunk = {LLVMBuildUDiv(cg->b, inner.at, cg_i32(cg, each), ""), inner.more / each};
+    Digits in = {LLVMBuildUDiv(cg->b, inner.at, cg_i32(cg, 4), ""), inner.more / 4};
+    AmPlace half = digit(cg, &in, each / 4);
+    if (c->tile.paired) {
+        in = (Digits){LLVMBuildUDiv(cg->b, inner.at, cg_i32(cg, 4), ""), inner.more / 4};
+        AmPlace part = digit(cg, &in, parts);
+        half = digit(cg, &in, 2);
+        chunk = joined(cg, scaled(cg, (AmPlace){in.x, in.more}, parts), part);
+    }
+    Val at = am_chunk(cg, &c->tile, outer, chunk);
+    half = scaled(cg, half, 4 * c->tile.elem);
+    return am_plus(cg, LLVMBuildAdd(cg->b, at, half.at, ""), half.more);
+}
+
 static void write_transposed(Cg *cg, const Copy *c, const Piece *at, Val to, const Val row[4]) {
     for (int i = 0; i < 4; i++) {
         int n = c->tile.elem;
         Val w[4];
-        for (int h = 0; h < n; h++)
-            w[h] = n == 2 ? turned(cg, row, i, h) : am_at(cg, row[h], i);
-        Val p = am_tile_offset(cg, &c->tile, am_plus(cg, at->col, i), at->row);
+        for (int h = 0; h < n; h++) w[h] = n == 2 ? turned(cg, row, i, h) : am_at(cg, row[h], i);
+        AmPlace row_of = {at->col.at, at->col.more + i};
+        Val p = place_of(cg, c, row_of, at->row);
         write_at(cg, LLVMBuildAdd(cg->b, to, p, ""), am_vector(cg, cg->i32, w, n), 4 * n);
     }
 }
 
 static void write_plain(Cg *cg, const Copy *c, const Piece *at, Val to, Val v) {
-    Val p = am_tile_offset(cg, &c->tile, at->row, at->col);
+    Val p = place_of(cg, c, at->row, at->col);
     if (!c->tile.paired) {
         write_at(cg, LLVMBuildAdd(cg->b, to, p, ""), v, AM_CHUNK);
         return;
     }
     for (int h = 0; h < 2; h++) {
         Val w[] = {am_at(cg, v, 2 * h), am_at(cg, v, 2 * h + 1)};
-        if (h) p = am_tile_offset(cg, &c->tile, at->row, am_plus(cg, at->col, 4));
+        if (h) p = place_of(cg, c, at->row, (AmPlace){at->col.at, at->col.more + 4});
         write_at(cg, LLVMBuildAdd(cg->b, to, p, ""), am_vector(cg, cg->i32, w, 2), 8);
     }
 }
 
-static void write_piece(Cg *cg, const Copy *c, const AmPending *p, int i, Val left, Val to) {
-    Piece at = piece_at(cg, c, i);
+static void write_piece(Cg *cg, const Copy *c, const AmPending *p, Val tid, int i, Val left,
+                        Val to) {
+    Piece at = piece_at(cg, c, tid, i);
     int loads = loads_of(c);
     Blk done = at.in ? branch_if(cg, at.in, "piece") : NULL;
     Val row[4];
     for (int j = 0; j < loads; j++) {
-        Val ok = LLVMBuildICmp(cg->b, LLVMIntSLT, am_plus(cg, at.row, j), left, "");
-        if (c->size < c->cols)
-            ok = LLVMBuildAnd(cg->b, ok, LLVMBuildICmp(cg->b, LLVMIntSLT, at.col, cg_i32(cg, c->size), ""), "");
+        Val row_at = am_plus(cg, at.row.at, at.row.more + j);
+        Val ok = LLVMBuildICmp(cg->b, LLVMIntSLT, row_at, left, "");
+        if (c->ncols)
+            ok = LLVMBuildAnd(
+                cg->b, ok,
+                LLVMBuildICmp(cg->b, LLVMIntSLT, am_plus(cg, at.col.at, at.col.more), c->ncols, ""),
+                "");
         Val v = LLVMBuildLoad2(cg->b, p->type, p->slot[i * loads + j], "");
         row[j] = LLVMBuildSelect(cg->b, ok, v, LLVMConstNull(p->type), "");
     }
@@ -236,13 +286,18 @@ static void write_piece(Cg *cg, const Copy *c, const AmPending *p, int i, Val le
     if (done) branch_end(cg, done);
 }
 
-static void land(Cg *cg, const Copy *c, const AmPending *p) {
+static void land(Cg *cg, const AmPending *p) {
+    Copy now = p->copy, *c = &now;
+    c->ncols = columns_of(cg, p->op, c); // the same for all tiles of a block
     Blk done = branch_if(cg, LLVMBuildLoad2(cg->b, cg->i1, p->flag, ""), "land");
     Val left = LLVMBuildLoad2(cg->b, cg->i32, p->left, "");
     Val to = LLVMBuildLoad2(cg->b, cg->i32, p->to, "");
-    for (int i = 0; i < pieces_of(cg, c); i++) write_piece(cg, c, p, i, left, to);
+    Val tid = hidden_tid(cg);
+    for (int i = 0; i < pieces_of(cg, c); i++) write_piece(cg, c, p, tid, i, left, to);
     branch_end(cg, done);
     LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), p->flag);
+    for (int i = 0; i < pieces_of(cg, c) * loads_of(c); i++) // what was there needs no registers
+        LLVMBuildStore(cg->b, LLVMGetPoison(p->type), p->slot[i]);
 }
 
 // ---- by elements
@@ -250,8 +305,9 @@ static void land(Cg *cg, const Copy *c, const AmPending *p) {
 static void copy_element(Cg *cg, const TileOp *op, const Copy *c, Val i, Val to) {
     Val row = LLVMBuildUDiv(cg->b, i, cg_i32(cg, c->cols), ""),
         col = LLVMBuildURem(cg->b, i, cg_i32(cg, c->cols), "");
-    Val in = LLVMBuildAnd(cg->b, LLVMBuildICmp(cg->b, LLVMIntSLT, row, rows_left(cg, op, c), ""),
-                          LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, c->size), ""), "");
+    Val in = LLVMBuildAnd(
+        cg->b, LLVMBuildICmp(cg->b, LLVMIntSLT, row, rows_left(cg, op, c), ""),
+        LLVMBuildICmp(cg->b, LLVMIntSLT, col, c->ncols ? c->ncols : cg_i32(cg, c->cols), ""), "");
     Ty t = cg_dtype(cg, c->t->dtype);
     Blk here = LLVMGetInsertBlock(cg->b), read = cg_block(cg, "element"),
         join = cg_block(cg, "element.done");
@@ -298,6 +354,7 @@ static void make_pending(Cg *cg, const TileOp *op, AmPending *p) {
     int n = pieces_of(cg, &c) * loads_of(&c);
     p->used = true;
     p->copy = c;
+    p->op = op;
     p->type = cg_vector(cg->i32, load_columns(&c) * c.tile.elem / 4);
     p->flag = variable(cg, cg->i1);
     p->left = variable(cg, cg->i32);
@@ -324,7 +381,8 @@ void am_copy(Cg *cg, const TileOp *op) {
     AmState *s = am_state(cg);
     Copy c = copy_of(cg, op);
     AmPending *p = &s->pending[op->args.data[0]->id];
-    if (p->used) land(cg, &c, p); // an earlier one into this buffer, where there may be one
+    if (p->used) land(cg, p); // an earlier one into this buffer, where there may be one
+    c.ncols = columns_of(cg, op, &c);
     Val to = stage_begin(cg, op, &c), left = rows_left(cg, op, &c);
     Blk done = op->when ? branch_if(cg, cg_uniform(cg, op->when), "copy") : NULL;
     if (p->used) {
@@ -351,6 +409,6 @@ void am_land(Cg *cg, const TileOp *wait) {
         const TileValue *v = op->results.data[0];
         AmPending *p = &s->pending[v->id];
         bool newer = p->block == wait->block && p->group >= s->groups - wait->pending;
-        if (p->used && !newer) land(cg, &p->copy, p);
+        if (p->used && !newer) land(cg, p);
     }
 }

@@ -15,7 +15,8 @@ typedef struct Access {
     Val row;    // i32: the lane's first row within the tensor
     Val nrows;  // i32
     Val stride; // i64: elements from row to row
-    int cols;   // columns the tensor has, 0 without such an axis
+    int cols;   // columns of the tile that the tensor may have, 0 without such an axis
+    Val ncols;  // i32: that it has, where some tile has fewer than `cols`; else NULL
     bool whole; // columns come in eights, at addresses that are multiples of 16
 } Access;
 
@@ -23,6 +24,13 @@ static Val wide_index(Cg *cg, Val i) { return LLVMBuildSExt(cg->b, i, cg->i64, "
 
 static Val step_by(Cg *cg, const Access *a, Val from, Val elements) {
     return LLVMBuildGEP2(cg->b, cg_dtype(cg, a->t->dtype), from, &elements, 1, "");
+}
+
+// The columns of a tile that begins at `first` of `all` in the tensor.
+static void find_columns(Cg *cg, Access *a, int all, const TileAxis *axis, Val first) {
+    a->cols = axis->whole ? all : axis->extent;
+    if (!axis->whole && all % axis->extent)
+        a->ncols = LLVMBuildSub(cg->b, cg_i32(cg, all), first, "");
 }
 
 static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
@@ -39,8 +47,10 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
                 a.nrows = cg_extent(cg, op->tensor, d);
                 a.stride = stride;
             } else {
-                assert(axis->whole && d == a.t->rank - 1 && a.t->extent[d]->op == EX_CONST);
-                a.cols = a.t->extent[d]->i;
+                assert(d == a.t->rank - 1 && a.t->extent[d]->op == EX_CONST);
+                i = am_times(cg, i, axis->extent);
+                find_columns(cg, &a, a.t->extent[d]->i, axis, i);
+                sum = LLVMBuildAdd(cg->b, sum, wide_index(cg, i), "");
             }
             continue;
         }
@@ -51,7 +61,7 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
     a.base = step_by(cg, &a, p, sum);
     TensorRole r = a.t->role;
     bool aligned = r == TENSOR_Q || r == TENSOR_K || r == TENSOR_V || r == TENSOR_O;
-    a.whole = aligned && a.cols && a.cols % 8 == 0;
+    a.whole = aligned && a.cols && a.t->extent[a.t->rank - 1]->i % 8 == 0;
     return a;
 }
 
@@ -77,10 +87,12 @@ static void branch_end(Cg *cg, Blk done) {
     LLVMPositionBuilderAtEnd(cg->b, done);
 }
 
+static Val columns_of(Cg *cg, const Access *a) { return a->ncols ? a->ncols : cg_i32(cg, a->cols); }
+
 // Where columns of the tile may be past the tensor's.
 static Val column_inside(Cg *cg, const Access *a, Val col, int last) {
-    if (last < a->cols) return NULL;
-    return LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, a->cols), "");
+    if (last < a->cols && !a->ncols) return NULL;
+    return LLVMBuildICmp(cg->b, LLVMIntSLT, col, columns_of(cg, a), "");
 }
 
 static int last_part(Cg *cg) { return am_state(cg)->parts - 1; }
@@ -138,8 +150,7 @@ static void store_halves(Cg *cg, const Access *a, const TileValue *v, int m, Val
                     pair[i + h] = cg->value[v->id].e[am_index(a->shape, m, e + i + h)];
             else
                 am_share_pairs(cg, two(cg, a, v, m, e + i), &pair[i]);
-        for (int i = 0; i < 4; i++)
-            w[i] = LLVMBuildSelect(cg->b, first, pair[i], pair[i + 4], "");
+        for (int i = 0; i < 4; i++) w[i] = LLVMBuildSelect(cg->b, first, pair[i], pair[i + 4], "");
         Val col = am_plus(cg, am_times(cg, part, 8), 2 * e);
         Val in = column_inside(cg, a, col, 2 * e + 15);
         Blk done = in ? branch_if(cg, in) : NULL;
@@ -163,9 +174,8 @@ static void store_elements(Cg *cg, const Access *a, const TileValue *v, int m, V
 static void store_row(Cg *cg, const Access *a, const TileValue *v, int m) {
     Val row = row_of(cg, a, m), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
     if (!a->cols) // one number per row: one lane of each row
-        in = LLVMBuildAnd(cg->b, in,
-                          LLVMBuildICmp(cg->b, LLVMIntEQ, am_state(cg)->part, cg_i32(cg, 0), ""),
-                          "");
+        in = LLVMBuildAnd(
+            cg->b, in, LLVMBuildICmp(cg->b, LLVMIntEQ, am_state(cg)->part, cg_i32(cg, 0), ""), "");
     Blk done = branch_if(cg, in);
     Val at = row_begin(cg, a, row);
     bool narrow = am_narrow(a->t->dtype);
@@ -203,7 +213,7 @@ static Val load_element(Cg *cg, const Access *a, int m, int e) {
     Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
     if (a->cols) {
         col = am_column(cg, a->shape.col_axis, e);
-        in = LLVMBuildAnd(cg->b, in, LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, a->cols), ""),
+        in = LLVMBuildAnd(cg->b, in, LLVMBuildICmp(cg->b, LLVMIntSLT, col, columns_of(cg, a), ""),
                           "");
     }
     Val at = row_begin(cg, a, LLVMBuildSelect(cg->b, in, row, zero, ""));
@@ -216,7 +226,7 @@ static Val load_element(Cg *cg, const Access *a, int m, int e) {
 static Val load_words(Cg *cg, const Access *a, int m, Val col, int n) {
     Val row = row_of(cg, a, m), zero = cg_i32(cg, 0);
     Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
-    in = LLVMBuildAnd(cg->b, in, LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, a->cols), ""), "");
+    in = LLVMBuildAnd(cg->b, in, LLVMBuildICmp(cg->b, LLVMIntSLT, col, columns_of(cg, a), ""), "");
     Val at = row_begin(cg, a, LLVMBuildSelect(cg->b, in, row, zero, ""));
     at = step_by(cg, a, at, wide_index(cg, LLVMBuildSelect(cg->b, in, col, zero, "")));
     Val x = LLVMBuildLoad2(cg->b, cg_vector(cg->i32, n), at, "");
@@ -232,8 +242,7 @@ static void load_packed_row(Cg *cg, const Access *a, CgValue *value, int m) {
     for (int r = 0; r < f.n / f.pair; r += n) {
         Val col = s->wmma ? cg_i32(cg, 2 * r) : am_column(cg, f.col_axis, r * f.pair);
         Val x = load_words(cg, a, m, col, n);
-        for (int i = 0; i < n; i++)
-            value->e[am_index(f, m, 0) + r + i] = am_at(cg, x, i);
+        for (int i = 0; i < n; i++) value->e[am_index(f, m, 0) + r + i] = am_at(cg, x, i);
     }
 }
 

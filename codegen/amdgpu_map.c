@@ -139,8 +139,7 @@ static void fragment_map(Cg *cg, const TileOp *op) {
         CgValue *value = &cg->value[op->results.data[i]->id];
         if (out->reduce == EX_CONST) continue;
         assert(out->reduce_axis != am_state(cg)->row_axis && "rows are not reduced in registers");
-        for (int j = 0; j < value->n; j++)
-            value->e[j] = across_row(cg, out->reduce, value->e[j]);
+        for (int j = 0; j < value->n; j++) value->e[j] = across_row(cg, out->reduce, value->e[j]);
     }
 }
 

@@ -21,9 +21,11 @@ typedef struct Product {
     int axis;                      // contracted
     int depth;                     // its extent
     Dtype dtype;
-    int tile;  // elements of a lane in one instruction's result
-    int step;  // of the contracted axis: columns of one step of the loops below
-    int words; // of i32 that a lane has of an operand in such a step
+    int tile;      // elements of a lane in one instruction's result
+    int step;      // of the contracted axis: columns of one step of the loops below
+    int words;     // of i32 that a lane has of an operand in such a step
+    Val row, part; // i32: the lane's row of an instruction's, its part
+    Val row0;      // i32: the row of the tile that is row 0 of the wave's
     Val *acc;
 } Product;
 
@@ -41,6 +43,11 @@ static Product product_of(Cg *cg, const TileOp *op) {
     p.dtype = p.right->dtype;
     p.tile = s->rows * s->rows / s->wave;
     p.words = s->wmma && am_narrow(p.dtype) ? 8 : 4;
+    // Hidden from LLVM: it would keep the addresses of all operands in registers for all steps.
+    Val lane = am_hidden(cg, s->lane);
+    p.row = LLVMBuildURem(cg->b, lane, cg_i32(cg, s->rows), "");
+    p.part = LLVMBuildUDiv(cg->b, lane, cg_i32(cg, s->rows), "");
+    p.row0 = LLVMBuildSub(cg->b, s->row0, s->row, "");
     p.step = s->wmma ? 16 : s->parts * 4 * p.words / dtype_bytes(p.dtype);
     return p;
 }
@@ -55,8 +62,8 @@ static void begin_sum(Cg *cg, Product *p) {
 
 // ---- operands: the words of this lane's row `outer` in step k
 
-static Val load_chunk(Cg *cg, const AmTile *t, Val mem, Val outer, Val chunk) {
-    Val at = LLVMBuildAdd(cg->b, mem, am_chunk(cg, t, outer, chunk), "");
+static Val load_chunk(Cg *cg, const AmTile *t, Val mem, AmPlace row, AmPlace chunk) {
+    Val at = LLVMBuildAdd(cg->b, am_chunk(cg, t, row, chunk), mem, "");
     Val v = LLVMBuildLoad2(cg->b, cg_vector(cg->i32, 4), am_lds(cg, at), "");
     LLVMSetAlignment(v, AM_CHUNK);
     return v;
@@ -80,16 +87,16 @@ static void gather(Cg *cg, const Product *p, const AmTile *t, const TileValue *v
         w[i] = LLVMBuildBitCast(cg->b, am_vector(cg, type, x + each * i, each), cg->i32, "");
 }
 
-static void shared_words(Cg *cg, const Product *p, const TileValue *v, Val row, int k, Val *w) {
+static void shared_words(Cg *cg, const Product *p, const TileValue *v, AmPlace row, int k, Val *w) {
     const AmState *s = am_state(cg);
     AmTile t = am_tile(cg, v);
     if (t.inner != p->axis) {
-        gather(cg, p, &t, v, row, k, w);
+        gather(cg, p, &t, v, am_plus(cg, row.at, row.more), k, w);
         return;
     }
     for (int i = 0; i < p->words / 4; i++) {
-        Val chunk = s->wmma ? cg_i32(cg, k * (p->words / 4) + i)
-                            : LLVMBuildOr(cg->b, s->part, cg_i32(cg, k * s->parts), "");
+        AmPlace chunk = {s->wmma ? cg_i32(cg, 0) : p->part,
+                         s->wmma ? k * (p->words / 4) + i : k * s->parts};
         Val four = load_chunk(cg, &t, cg->value[v->id].mem, row, chunk);
         for (int j = 0; j < 4; j++) w[4 * i + j] = am_at(cg, four, j);
     }
@@ -109,15 +116,15 @@ static void fragment_words(Cg *cg, const Product *p, int m, int k, Val *w) {
 static void left_words(Cg *cg, const Product *p, int m, int k, Val *w) {
     const AmState *s = am_state(cg);
     if (p->left->home == HOME_SHARED)
-        shared_words(cg, p, p->left, am_plus(cg, s->row0, s->rows * m), k, w);
+        shared_words(cg, p, p->left,
+                     (AmPlace){LLVMBuildAdd(cg->b, p->row0, p->row, ""), s->rows * m}, k, w);
     else
         fragment_words(cg, p, m, k, w);
 }
 
 static void right_words(Cg *cg, const Product *p, int n, int k, Val *w) {
     const AmState *s = am_state(cg);
-    Val row = LLVMBuildURem(cg->b, s->lane, cg_i32(cg, s->rows), "");
-    shared_words(cg, p, p->right, am_plus(cg, row, s->rows * n), k, w);
+    shared_words(cg, p, p->right, (AmPlace){p->row, s->rows * n}, k, w);
 }
 
 // ---- instructions
@@ -163,30 +170,56 @@ static Val multiply(Cg *cg, const Product *p, const Val *a, const Val *b, Val ac
 }
 
 // ---- the loops
+//
+// Tile after tile of the result, step after step of the contracted axis, in groups of a few steps:
+// while a group is multiplied the operands of the next one are read. LLVM schedules within a group
+// only; left alone it would read all of them first, and spill.
 
-// Result tile n of all row groups.
-static void column_tile(Cg *cg, Product *p, int n, Val (*left)[8]) {
-    int steps = p->depth / p->step, mt = p->shape.mt;
-    Val *acc = ARENA_ARRAY(cg->arena, Val, mt);
-    for (int m = 0; m < mt; m++)
-        acc[m] = am_vector(cg, cg->f32, &p->acc[am_index(p->shape, m, n * p->tile)], p->tile);
-    for (int k = 0; k < steps; k++) {
-        Val a[8];
-        right_words(cg, p, n, k, a);
-        for (int m = 0; m < mt; m++) acc[m] = multiply(cg, p, a, left[k * mt + m], acc[m]);
+enum { OPERANDS = 32, MAX_MT = 4 }; // registers for two groups
+
+typedef struct Step { // operands of one
+    Val right[8];
+    Val left[MAX_MT][8];
+} Step;
+
+// Step i of all: tiles of the result outermost.
+static void read_step(Cg *cg, const Product *p, int i, Step *out) {
+    int steps = p->depth / p->step, n = i / steps, k = i % steps;
+    right_words(cg, p, n, k, out->right);
+    for (int m = 0; m < p->shape.mt; m++) left_words(cg, p, m, k, out->left[m]);
+}
+
+static void multiply_step(Cg *cg, Product *p, int i, const Step *s, Val acc[MAX_MT]) {
+    int steps = p->depth / p->step, n = i / steps, k = i % steps;
+    for (int m = 0; m < p->shape.mt; m++) {
+        Val *from = &p->acc[am_index(p->shape, m, n * p->tile)];
+        if (k == 0) acc[m] = am_vector(cg, cg->f32, from, p->tile);
+        acc[m] = multiply(cg, p, s->right, s->left[m], acc[m]);
+        if (k < steps - 1) continue;
+        acc[m] = am_pinned(cg, acc[m]);
+        for (int e = 0; e < p->tile; e++) from[e] = am_at(cg, acc[m], e);
     }
-    for (int m = 0; m < mt; m++)
-        for (int e = 0; e < p->tile; e++)
-            p->acc[am_index(p->shape, m, n * p->tile + e)] = am_at(cg, acc[m], e);
+}
+
+static int group_of(const Product *p) {
+    int words = p->words * (p->left->home == HOME_SHARED ? 1 + p->shape.mt : 1);
+    return words < OPERANDS / 2 ? OPERANDS / 2 / words : 1;
 }
 
 static void matrix_product(Cg *cg, Product *p) {
-    int steps = p->depth / p->step, mt = p->shape.mt;
-    assert(p->depth % p->step == 0 && p->shape.n % p->tile == 0);
-    Val(*left)[8] = arena_alloc(cg->arena, sizeof(Val[8]) * (size_t)(steps * mt));
-    for (int k = 0; k < steps; k++)
-        for (int m = 0; m < mt; m++) left_words(cg, p, m, k, left[k * mt + m]);
-    for (int n = 0; n < p->shape.n / p->tile; n++) column_tile(cg, p, n, left);
+    int group = group_of(p), all = p->depth / p->step * (p->shape.n / p->tile);
+    assert(p->depth % p->step == 0 && p->shape.n % p->tile == 0 && p->shape.mt <= MAX_MT);
+    Step *steps = ARENA_ARRAY(cg->arena, Step, all);
+    Val acc[MAX_MT];
+    for (int i = 0; i < all && i < group; i++) read_step(cg, p, i, &steps[i]);
+    for (int first = 0; first < all; first += group) {
+        am_schedule_fence(cg);
+        for (int i = first + group; i < all && i < first + 2 * group; i++)
+            read_step(cg, p, i, &steps[i]);
+        for (int i = first; i < all && i < first + group; i++)
+            multiply_step(cg, p, i, &steps[i], acc);
+    }
+    am_schedule_fence(cg);
 }
 
 // ---- f32 by FMAs: each lane has its own columns of the result and all of its row of the left
@@ -205,43 +238,83 @@ static void left_numbers(Cg *cg, const Product *p, int m, Val *x) {
     }
 }
 
-static Val four_at(Cg *cg, const TileValue *v, const AmTile *t, int axis, Val row, int k) {
+static Val four_at(Cg *cg, const TileValue *v, const AmTile *t, int axis, AmPlace row, AmPlace k) {
     Val mem = cg->value[v->id].mem;
-    if (t->inner == axis) return load_chunk(cg, t, mem, row, cg_i32(cg, k / 4));
-    Val x[4];
+    AmPlace chunk = {LLVMBuildLShr(cg->b, k.at, cg_i32(cg, 2), ""), k.more / 4};
+    if (t->inner == axis) return load_chunk(cg, t, mem, row, chunk);
+    Val x[4], other = am_plus(cg, row.at, row.more);
     for (int i = 0; i < 4; i++) {
-        Val at = LLVMBuildAdd(cg->b, mem, am_tile_offset(cg, t, cg_i32(cg, k + i), row), "");
+        Val at = am_tile_offset(cg, t, am_plus(cg, k.at, k.more + i), other);
+        at = LLVMBuildAdd(cg->b, mem, at, "");
         x[i] = LLVMBuildLoad2(cg->b, cg->i32, am_lds(cg, at), "");
     }
     return am_vector(cg, cg->i32, x, 4);
 }
 
-static void fma_product(Cg *cg, Product *p) {
-    const AmState *s = am_state(cg);
-    AmTile right = am_tile(cg, p->right);
-    bool shared = p->left->home == HOME_SHARED;
-    AmTile left = shared ? am_tile(cg, p->left) : right;
-    Val *x = ARENA_ARRAY(cg->arena, Val, p->shape.mt * p->depth);
-    for (int m = 0; m < p->shape.mt && !shared; m++) left_numbers(cg, p, m, x + m * p->depth);
-    for (int k = 0; k < p->depth; k += 4) {
-        for (int m = 0; m < p->shape.mt && shared; m++) {
-            Val row = am_plus(cg, s->row0, s->rows * m);
-            Val four = four_at(cg, p->left, &left, p->axis, row, k);
-            for (int i = 0; i < 4; i++)
-                x[m * p->depth + k + i] = LLVMBuildBitCast(cg->b, am_at(cg, four, i), cg->f32, "");
-        }
-        for (int e = 0; e < p->shape.n; e++) {
-            Val col = am_column(cg, p->shape.col_axis, e);
-            Val four = four_at(cg, p->right, &right, p->axis, col, k);
-            for (int i = 0; i < 4; i++)
-                for (int m = 0; m < p->shape.mt; m++) {
-                    Val *acc = &p->acc[am_index(p->shape, m, e)];
-                    Val b = LLVMBuildBitCast(cg->b, am_at(cg, four, i), cg->f32, "");
-                    Val v[] = {x[m * p->depth + k + i], b, *acc};
-                    *acc = cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, v, 3);
-                }
-        }
+// Columns [k, k + 4) of the contracted axis, for every column of the result; x: those of the rows.
+static void fma_step(Cg *cg, Product *p, const AmTile *right, const Val *x, AmPlace k) {
+    for (int e = 0; e < p->shape.n; e++) {
+        AmPlace col = {p->part, am_column_base(cg, p->shape.col_axis, e)};
+        Val four = four_at(cg, p->right, right, p->axis, col, k);
+        for (int i = 0; i < 4; i++)
+            for (int m = 0; m < p->shape.mt; m++) {
+                Val *acc = &p->acc[am_index(p->shape, m, e)];
+                Val b = LLVMBuildBitCast(cg->b, am_at(cg, four, i), cg->f32, "");
+                Val v[] = {x[4 * m + i], b, *acc};
+                *acc = cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, v, 3);
+            }
     }
+}
+
+// The left operand in LDS: a loop over the contracted axis.
+static void fma_loop(Cg *cg, Product *p, const AmTile *right) {
+    AmTile left = am_tile(cg, p->left);
+    int n = am_count(p->shape), mt = p->shape.mt;
+    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "dot"),
+        done = cg_block(cg, "dot.done");
+    LLVMBuildBr(cg->b, head);
+    LLVMPositionBuilderAtEnd(cg->b, head);
+    Val k = LLVMBuildPhi(cg->b, cg->i32, ""), *phi = ARENA_ARRAY(cg->arena, Val, n);
+    for (int i = 0; i < n; i++) {
+        phi[i] = LLVMBuildPhi(cg->b, cg->f32, "");
+        LLVMAddIncoming(phi[i], &p->acc[i], &pre, 1);
+        p->acc[i] = phi[i];
+    }
+    Val *x = ARENA_ARRAY(cg->arena, Val, 4 * mt), row = LLVMBuildAdd(cg->b, p->row0, p->row, "");
+    for (int m = 0; m < mt; m++) {
+        AmPlace at = {row, am_state(cg)->rows * m};
+        Val four = four_at(cg, p->left, &left, p->axis, at, (AmPlace){k, 0});
+        for (int i = 0; i < 4; i++)
+            x[4 * m + i] = LLVMBuildBitCast(cg->b, am_at(cg, four, i), cg->f32, "");
+    }
+    fma_step(cg, p, right, x, (AmPlace){k, 0});
+    Val next = am_plus(cg, k, 4);
+    LLVMAddIncoming(k, (Val[]){cg_i32(cg, 0), next}, (Blk[]){pre, head}, 2);
+    for (int i = 0; i < n; i++) LLVMAddIncoming(phi[i], &p->acc[i], &head, 1);
+    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, p->depth), "");
+    LLVMBuildCondBr(cg->b, more, head, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}
+
+// The left operand in registers: step after step, of which LLVM is to mix no two.
+static void fma_steps(Cg *cg, Product *p, const AmTile *right) {
+    int mt = p->shape.mt;
+    Val *all = ARENA_ARRAY(cg->arena, Val, mt * p->depth), *x = ARENA_ARRAY(cg->arena, Val, 4 * mt);
+    for (int m = 0; m < mt; m++) left_numbers(cg, p, m, all + m * p->depth);
+    for (int k = 0; k < p->depth; k += 4) {
+        for (int i = 0; i < 4 * mt; i++) x[i] = all[i / 4 * p->depth + k + i % 4];
+        fma_step(cg, p, right, x, (AmPlace){cg_i32(cg, 0), k});
+        for (int i = 0; i < am_count(p->shape); i++) p->acc[i] = am_pinned(cg, p->acc[i]);
+        am_schedule_fence(cg);
+    }
+}
+
+static void fma_product(Cg *cg, Product *p) {
+    AmTile right = am_tile(cg, p->right);
+    if (p->left->home == HOME_SHARED)
+        fma_loop(cg, p, &right);
+    else
+        fma_steps(cg, p, &right);
 }
 
 void am_mma(Cg *cg, const TileOp *op) {

@@ -80,7 +80,16 @@ void am_share_pairs(Cg *cg, Val own, Val out[2]) {
     }
 }
 
+Val am_pinned(Cg *cg, Val v) { return cg_asm(cg, LLVMTypeOf(v), &v, 1, "", "=v,0", true); }
+
+Val am_hidden(Cg *cg, Val v) { return am_pinned(cg, v); }
+
 // ---- the block
+
+void am_schedule_fence(Cg *cg) {
+    Val none = cg_i32(cg, 0);
+    cg_intrinsic(cg, "llvm.amdgcn.sched.barrier", NULL, 0, &none, 1);
+}
 
 static void fence(Cg *cg, LLVMAtomicOrdering order) {
     Val f = LLVMBuildFence(cg->b, order, false, "");

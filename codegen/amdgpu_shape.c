@@ -88,9 +88,7 @@ int am_column_base(Cg *cg, int axis, int e) {
     return unit * am_state(cg)->parts * (e / unit) + e % unit;
 }
 
-Val am_column_part(Cg *cg, int axis) {
-    return am_times(cg, am_state(cg)->part, unit_of(cg, axis));
-}
+Val am_column_part(Cg *cg, int axis) { return am_times(cg, am_state(cg)->part, unit_of(cg, axis)); }
 
 Val am_column(Cg *cg, int axis, int e) {
     return am_plus(cg, am_column_part(cg, axis), am_column_base(cg, axis, e));
@@ -113,6 +111,15 @@ static int contracted_of(const TileKernel *k, const TileValue *buffer) {
     return axis;
 }
 
+// The axis along which the tensor that is copied into a buffer is contiguous.
+static int contiguous_of(Cg *cg, const TileValue *buffer) {
+    const TileBlock *all = &cg->k->body;
+    for (const TileOp *op = tile_next(all, NULL); op; op = tile_next(all, op))
+        if (op->kind == TILE_COPY && op->args.data[0] == buffer)
+            return op->coord[cg->p->tensors.data[op->tensor].rank - 1].axis;
+    return buffer->axis[buffer->rank - 1];
+}
+
 static int chunks_for(int n) {
     int c = 1;
     if (n > 8) return (n + 7) & ~7;
@@ -127,11 +134,10 @@ AmTile am_tile(Cg *cg, const TileValue *v) {
     assert(v->rank == 1 || v->rank == 2);
     t.elem = dtype_bytes(v->dtype);
     if (v->rank == 2) {
-        int whole = k->axes[v->axis[0]].whole ? 0 : 1; // contiguous in the tensor
-        int inner = contracted_of(k, am_buffer(v));
-        t.inner = inner < 0 ? v->axis[whole] : inner;
+        int along = contiguous_of(cg, am_buffer(v)), inner = contracted_of(k, am_buffer(v));
+        t.inner = inner < 0 ? along : inner;
         t.outer = t.inner == v->axis[0] ? v->axis[1] : v->axis[0];
-        t.transposed = t.inner != v->axis[whole];
+        t.transposed = t.inner != along;
         t.rows = k->axes[t.outer].extent;
     }
     t.width = k->axes[t.inner].extent;
@@ -169,8 +175,8 @@ Val am_lds(Cg *cg, Val offset) {
     return LLVMBuildInBoundsGEP2(cg->b, cg->i8, am_state(cg)->lds, &offset, 1, "");
 }
 
-// Bits 2, 3 and 4 of a row beside bits 1 and 0: different for any eight rows that follow each other,
-// and for eight that are four apart.
+// Bit 2 of a row; bits 1 and 3; bits 0 and 4: different for any eight rows that follow each other,
+// and for eight that are four apart. Of what has no bits in common the keys are combined by xor.
 static Val row_key(Cg *cg, Val row) {
     LLVMBuilderRef b = cg->b;
     Val bit[5];
@@ -181,16 +187,23 @@ static Val row_key(Cg *cg, Val row) {
     return LLVMBuildOr(b, LLVMBuildOr(b, bit[2], mid, ""), high, "");
 }
 
+static int known_key(int r) {
+    return (r >> 2 & 1) | ((r >> 1 ^ r >> 3) & 1) << 1 | ((r ^ r >> 4) & 1) << 2;
+}
+
 // Rows of fewer than eight chunks share a line of 128 bytes: bits 1 and 0 of the key then say which
-// part of it is whose.
-Val am_chunk(Cg *cg, const AmTile *t, Val outer, Val chunk) {
-    Val low = LLVMBuildAnd(cg->b, chunk, cg_i32(cg, 7), "");
-    Val high = LLVMBuildAnd(cg->b, chunk, cg_i32(cg, ~7), "");
-    Val line = am_times(cg, outer, t->chunks * AM_CHUNK);
-    if (t->chunks < 8) line = LLVMBuildAnd(cg->b, line, cg_i32(cg, ~127), "");
-    Val slot = LLVMBuildXor(cg->b, low, row_key(cg, outer), "");
+// part of it is whose. What is known is added last, where it costs nothing.
+Val am_chunk(Cg *cg, const AmTile *t, AmPlace row, AmPlace chunk) {
+    int lines = t->chunks < 8 ? ~127 : ~0, pitch = t->chunks * AM_CHUNK;
+    Val line = LLVMBuildAnd(cg->b, am_times(cg, row.at, pitch), cg_i32(cg, lines), "");
+    Val high = LLVMBuildAnd(cg->b, chunk.at, cg_i32(cg, ~7), "");
+    Val slot = LLVMBuildAnd(cg->b, chunk.at, cg_i32(cg, 7), "");
+    slot = LLVMBuildXor(cg->b, slot, row_key(cg, row.at), "");
+    int other = (chunk.more ^ known_key(row.more)) & 7;
+    if (other) slot = LLVMBuildXor(cg->b, slot, cg_i32(cg, other), "");
     Val in = am_times(cg, LLVMBuildOr(cg->b, slot, high, ""), AM_CHUNK);
-    return LLVMBuildAdd(cg->b, line, in, "");
+    Val at = LLVMBuildAdd(cg->b, line, in, "");
+    return am_plus(cg, at, (row.more * pitch & lines) + (chunk.more & ~7) * AM_CHUNK);
 }
 
 // Columns 4 G s + 4 p + j of a block of 8 G are in chunk p, half s.
@@ -211,7 +224,7 @@ Val am_tile_offset(Cg *cg, const AmTile *t, Val outer, Val inner) {
     Val at = am_times(cg, t->paired ? paired_position(cg, inner) : inner, t->elem);
     Val chunk = LLVMBuildLShr(cg->b, at, cg_i32(cg, 4), "");
     Val in = LLVMBuildAnd(cg->b, at, cg_i32(cg, 15), "");
-    return LLVMBuildAdd(cg->b, am_chunk(cg, t, outer, chunk), in, "");
+    return LLVMBuildAdd(cg->b, am_chunk(cg, t, (AmPlace){outer, 0}, (AmPlace){chunk, 0}), in, "");
 }
 
 // ---- elements
@@ -221,8 +234,7 @@ static Val shared_element(Cg *cg, const TileValue *v, int m, int e) {
     AmTile t = am_tile(cg, v);
     Val row = am_plus(cg, s->row0, s->rows * m), at;
     if (t.outer < 0) {
-        at = am_tile_offset(cg, &t, NULL,
-                            t.inner == s->row_axis ? row : am_column(cg, t.inner, e));
+        at = am_tile_offset(cg, &t, NULL, t.inner == s->row_axis ? row : am_column(cg, t.inner, e));
     } else {
         bool rows_outer = t.outer == s->row_axis;
         assert((rows_outer || t.inner == s->row_axis) && "a shared operand has a fragment's rows");

@@ -16,10 +16,10 @@
 // tiles of one sweep by class) are one sequence of tiles: the last step of a loop fetches the first
 // tile of the next. Where a loop skips steps (`where`), or uses what it loads all at once, a step
 // fetches what it needs itself.
+#include "schedule_amd.h"
 #include "interval.h"
 #include "rewrite.h"
 #include "schedule.h"
-#include "schedule_amd.h"
 
 #include <assert.h>
 #include <string.h>

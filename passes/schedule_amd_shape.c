@@ -1,28 +1,188 @@
-// schedule_amd_shape.c: tile extents for AMD devices.
+// schedule_amd_shape.c: tile extents for AMD devices, by counting.
+//
+// In: a program for an AMD target, algorithm level. Out: extents bound; waves and blocks. Every shape
+// of a short list is held against the registers of a lane and the LDS of a compute unit, in numbers
+// that the vendor publishes, and the one whose steps should take the fewest cycles for a score is
+// taken. No device was measured: the counts say what bounds a step, not how long it takes.
+//
+// The lowering (codegen/amdgpu.h) reads the shape back from the extents: 32 rows for a matrix
+// instruction where every extent is a multiple of 32, else 16.
 #include "rewrite.h"
 #include "schedule.h"
 #include "schedule_amd.h"
 
-bool pass_amd_keeps(const TileProgram *p, const TileKernel *k, const Target *t,
-                    const TileValue *v) {
-    (void)p, (void)k, (void)t, (void)v;
+enum {
+    MAX_COLUMNS = 256, // of v in a tile; half of it where a lane has half the registers
+    UNIT_COLUMNS = 64,
+    OPERANDS = 32,    // registers for what products read ahead
+    OTHER = 48,       // for addresses, statistics and what an expression needs
+    OTHER_MORE = 24,  // more of those with WMMA, which wants its operands in eights, and in f32
+    MAX_SCORES = 32,  // of a lane: more make a step long to compile, and little else
+    LDS_EXTRA = 1024, // for vectors of a number per key
+    STEP = 300,       // cycles of a step that are not of its scores: barriers, waits, reductions
+};
+
+typedef struct Chip { // what a SIMD does in a cycle
+    TargetId id;
+    int half, single; // flops of products of f16 and bf16, of f32
+    int lanes;        // f32 operations
+    int lds;          // bytes: its share of the compute unit's
+    int simds;        // of a compute unit
+} Chip;
+
+static const Chip chips[] = {
+    {TARGET_GFX90A, 256, 64, 16, 32, 4},
+    {TARGET_GFX942, 512, 64, 16, 32, 4},
+    {TARGET_GFX1100, 256, 64, 32, 64, 2},
+};
+
+static const Chip *chip_of(TargetId id) {
+    for (size_t i = 0; i < sizeof chips / sizeof *chips; i++)
+        if (chips[i].id == id) return &chips[i];
+    return &chips[0];
+}
+
+typedef struct Need { // of a program
+    int d, dv, elem;  // columns of q and k, of a tile of v; bytes of an element
+    const Target *t;
+    const Chip *chip;
+} Need;
+
+typedef struct Shape {
+    int rows; // of the matrix instruction
+    int mt;   // such row groups of a wave
+    int keys, waves;
+    bool keep; // q in registers
+} Shape;
+
+static bool wmma(const Need *n) { return n->t->lanes == 32; }
+static int padded_d(const Need *n, const Shape *s) {
+    (void)s;
+    return pass_padded(n->d, wmma(n) ? 16 : 32);
+}
+static int padded_dv(const Need *n, const Shape *s) { return pass_padded(n->dv, s->rows); }
+static int rows_of(const Shape *s) { return s->rows * s->mt * s->waves; }
+
+// ---- what a shape needs
+
+static int lds_of(const Need *n, const Shape *s) {
+    int columns = padded_d(n, s) + padded_dv(n, s);
+    int q = s->keep ? 0 : rows_of(s) * padded_d(n, s);
+    return (s->keys * columns + q) * n->elem + LDS_EXTRA;
+}
+
+static int registers_of(const Need *n, const Shape *s) {
+    int parts = n->t->lanes / s->rows, d = padded_d(n, s), dv = padded_dv(n, s);
+    bool narrow = n->elem == 2, pairs = narrow && !wmma(n);
+    int q = s->keep ? s->mt * d / parts / (pairs ? 2 : 1) : 0;
+    int acc = s->mt * dv / parts, scores = s->mt * s->keys / parts;
+    int weights = pairs ? scores / 2 : scores;
+    int threads = s->waves * n->t->lanes, wide = d > dv ? d : dv;
+    int copied = 2 * (s->keys * wide * n->elem / 4 / threads); // and where it is
+    int operands = OPERANDS;
+    if (!s->keep && s->mt > 1) operands += OPERANDS / 2;
+    if (wmma(n) && !narrow) operands += s->keys; // a row's weights
+    int other = wmma(n) || !narrow ? OTHER + OTHER_MORE : OTHER;
+    return q + acc + scores + weights + copied + operands + other;
+}
+
+// Waves of a SIMD that a shape has room for: by registers, two or one.
+static int blocks_of(const Need *n, const Shape *s) {
+    int each = (s->waves + n->chip->simds - 1) / n->chip->simds; // of a block
+    int regs = registers_of(n, s), file = wmma(n) ? 1536 : 512;
+    int by_registers = regs > n->t->registers ? 0 : file / pass_padded(regs, 8) / each;
+    int by_lds = n->t->shared_bytes / lds_of(n, s);
+    int blocks = by_registers < by_lds ? by_registers : by_lds;
+    return blocks < 2 ? blocks : 2;
+}
+
+// Cycles for a score of a wave, a thousand times.
+static int64_t cost_of(const Need *n, const Shape *s) {
+    int columns = padded_d(n, s) + padded_dv(n, s), rows = s->rows * s->mt;
+    int rate = n->elem == 2 ? n->chip->half : n->chip->single;
+    int64_t matrix = 2000 * (int64_t)columns / rate;
+    int64_t lds = 1000 * (int64_t)columns * n->elem * (s->keep ? 1 : 2) / (rows * n->chip->lds);
+    int64_t plain = 16000 / n->chip->lanes; // a dozen operations and an exponential
+    int64_t step = 1000 * (int64_t)STEP / (rows * s->keys);
+    int64_t all = matrix + lds + plain + step, most = matrix;
+    if (lds > most) most = lds;
+    if (plain > most) most = plain;
+    int each = (s->waves + n->chip->simds - 1) / n->chip->simds * blocks_of(n, s);
+    if (each == 1) return all;
+    return most > all / 2 ? most + step / 2 : all / 2 + step / 2;
+}
+
+// ---- the choice
+
+static bool fits(const Need *n, const Shape *s) {
+    if (wmma(n) && (s->rows == 32 || (s->keep && n->elem == 4))) return false;
+    if (n->elem == 2 && s->keys % 32 && !wmma(n)) return false; // two steps of an MFMA
+    if (s->mt * s->keys * s->rows > MAX_SCORES * n->t->lanes) return false;
+    return s->keys % s->rows == 0 && blocks_of(n, s) > 0;
+}
+
+static bool choose(const Need *n, Shape *best) {
+    static const int rows[] = {32, 16}, keys[] = {64, 128, 32, 16}, waves[] = {4, 8, 2};
+    int64_t least = INT64_MAX;
+    for (int r = 0; r < 2; r++)
+        for (int k = 0; k < 4; k++)
+            for (int i = 0; i < 12; i++) {
+                Shape s = {rows[r], 1 + i % 2, keys[k], waves[i / 2 % 3], i < 6};
+                if (!fits(n, &s) || rows_of(&s) > 256) continue;
+                int64_t cost = cost_of(n, &s);
+                if (cost < least) {
+                    least = cost;
+                    *best = s;
+                }
+            }
+    return least < INT64_MAX;
+}
+
+static int most_columns(const Target *t) { return t->lanes == 32 ? MAX_COLUMNS / 2 : MAX_COLUMNS; }
+
+static Need need_of(const TileProgram *p, const Target *t) {
+    int most = most_columns(t), dv = p->Dv < most ? p->Dv : most;
+    return (Need){p->D, dv, dtype_bytes(p->dtype), t, chip_of(t->id)};
+}
+
+// ---- binding
+
+static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Shape *s, Diags *diags) {
+    int value = pass_value_axis(p, k);
+    if (!pass_tile_columns(p, k, most_columns(n->t), UNIT_COLUMNS, diags)) return false;
+    for (int a = 0; a < k->naxes; a++) {
+        const TileAxis *axis = &k->axes[a];
+        if (axis->extent) continue;
+        if (!axis->whole)
+            pass_bind(p, k, a, a == tile_grid_axis(k) ? rows_of(s) : s->keys);
+        else
+            pass_bind(p, k, a,
+                      a == value ? pass_padded(axis->size->i, s->rows)
+                                 : pass_padded(axis->size->i, wmma(n) ? 16 : 32));
+    }
+    k->schedule = (TileSchedule){.lane_axis = -1, .warps = s->waves, .min_blocks = blocks_of(n, s)};
     return true;
 }
 
 bool pass_tile_amd(TileProgram *p, const PassOptions *o, Diags *diags) {
-    (void)o, (void)diags;
-    bool wmma = o->target.lanes == 32;
-    for (int i = 0; i < p->kernels.n; i++) {
-        TileKernel *k = p->kernels.data[i];
-        for (int a = 0; a < k->naxes; a++) {
-            const TileAxis *axis = &k->axes[a];
-            if (axis->extent) continue;
-            if (axis->whole)
-                pass_bind(p, k, a, pass_padded(axis->size->i, 32));
-            else
-                pass_bind(p, k, a, a == tile_grid_axis(k) ? wmma ? 64 : 128 : 64);
-        }
-        k->schedule = (TileSchedule){.lane_axis = -1, .warps = 4, .min_blocks = 1};
+    Need n = need_of(p, &o->target);
+    Shape s;
+    if (!choose(&n, &s)) {
+        diag_error(diags, (Span){0}, "target '%s' has no room for tiles of a D of %d and %s",
+                   o->target.name, p->D, dtype_name(p->dtype));
+        return false;
     }
+    for (int i = 0; i < p->kernels.n; i++)
+        if (!bind(p, p->kernels.data[i], &n, &s, diags)) return false;
     return true;
+}
+
+// The choice again, from what it left: q is kept where the shape with it in registers fits.
+bool pass_amd_keeps(const TileProgram *p, const TileKernel *k, const Target *t,
+                    const TileValue *v) {
+    (void)v;
+    Need n = need_of(p, t);
+    Shape s;
+    (void)k;
+    return choose(&n, &s) && s.keep;
 }

@@ -23,7 +23,7 @@ bool shape_find(const char *name, ShapeClass *out) {
     return false;
 }
 
-bool shape_matters(const Target *t) { return t->kind != KIND_HOST; }
+bool shape_matters(const Target *t) { return t->kind == KIND_NVPTX; }
 
 ShapeClass shape_of(const Target *t, const int32_t *size) {
     int c = shape_matters(t) ? 0 : SHAPE_COUNT - 1;
