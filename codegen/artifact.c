@@ -174,12 +174,14 @@ static AbiArg arg_of(const TileProgram *p, const CgArg *g) {
     return (AbiArg){0, 0, 0};
 }
 
-// min(workers, tiles). The blocks count tiles in i32, up to one turn of all blocks past the last:
+// min(workers, tiles), for clusters so many times their blocks. The blocks count tiles in i32, up to one turn of all blocks past the last:
 // the expression overflows, so that the launch is refused, where there are 2^30 tiles or more.
-static AbiExpr persistent_grid(Arena *a, const TileKernel *k) {
+static AbiExpr persistent_grid(Arena *a, const TileKernel *k, int cluster) {
     static const int64_t room = (int64_t)1 << 33;
     Code code = {0};
     emit(a, &code, ABI_OP_WORKERS, 0);
+    if (cluster > 1) emit(a, &code, ABI_OP_CONST, cluster);
+    if (cluster > 1) emit(a, &code, ABI_OP_DIV, 0);
     for (int d = 0; d < k->ngrid; d++) {
         postfix(a, &code, k->grid[d].count);
         if (d > 0) emit(a, &code, ABI_OP_MUL, 0);
@@ -189,13 +191,15 @@ static AbiExpr persistent_grid(Arena *a, const TileKernel *k) {
     emit(a, &code, ABI_OP_CONST, room);
     emit(a, &code, ABI_OP_DIV, 0);
     emit(a, &code, ABI_OP_MIN, 0);
+    if (cluster > 1) emit(a, &code, ABI_OP_CONST, cluster);
+    if (cluster > 1) emit(a, &code, ABI_OP_MUL, 0);
     return (AbiExpr){(uint32_t)code.n, code.data};
 }
 
 static void grid(Arena *a, const TileKernel *k, const CgLaunch *l, AbiKernel *to) {
     to->ngrid = (uint32_t)(l->persistent ? 1 : k->ngrid);
     if (l->persistent)
-        to->grid[0] = persistent_grid(a, k);
+        to->grid[0] = persistent_grid(a, k, l->cluster);
     else
         for (int d = 0; d < k->ngrid; d++) to->grid[d] = launch_expr(a, k->grid[d].count);
 }

@@ -26,7 +26,8 @@ typedef struct NvState {
     int *offset; // of shared values, by TileValue.id; -1: not in shared memory
     Val shared;  // i32: where the block's shared memory begins
     Val tid, lane, warp;
-    Val row0;            // i32: the thread's first row within the tile
+    Val row0;            // i32: the thread's first row within the block's part of the tile
+    Val part0;           // i32: the first row of that part within the tile; NULL: 0
     Val col0;            // i32: its first column
     int sigmoids;        // made so far (nvptx_math.c)
     bool *
@@ -63,6 +64,8 @@ int nv_index(NvShape s, int m, int n, int r,
              int c); // of one element, whatever axes the value lacks; packed: of its pair
 NvTile nv_tile(const TileKernel *k, const TileValue *v);
 int nv_row_axis(const TileKernel *k); // the axis a grid dimension tiles; -1: none
+int nv_blocks(const TileKernel *k);   // that run a tile together
+Val nv_first_row(Cg *cg);             // the thread's, within the tile
 // Places every shared value of the kernel; returns the bytes a block needs. offset may be NULL.
 int nv_shared_layout(const TileKernel *k, int *offset);
 Val nv_shared_ptr(Cg *cg, Val address); // i32 -> ptr addrspace(3)

@@ -82,7 +82,9 @@ static int place_barriers(Nv90 *h, int at) {
     h->done = at;
     h->told = at + 8;
     h->heard = h->told + 8 * NV90_AHEAD;
-    h->numbers = (h->heard + 8 * NV90_AHEAD + 15) & ~15;
+    h->asked = h->heard + 8 * NV90_AHEAD;
+    h->answers = h->asked + (h->blocks > 1 ? 8 * NV90_ANSWERS : 0);
+    h->numbers = (h->answers + (h->blocks > 1 ? 4 * NV90_ANSWERS : 0) + 15) & ~15;
     return h->numbers + 16 * NV90_AHEAD;
 }
 
@@ -103,6 +105,15 @@ static void add_map(Cg *cg, int tensor, const int *box) {
     VEC_PUSH(cg->arena, &h->maps, own);
 }
 
+// What has no rows of the grid's is copied to all blocks of a cluster, each of which copies a part.
+static bool goes_everywhere(Cg *cg, const NvTile *t) {
+    return nv90_state(cg)->blocks > 1 && t->row_axis != nv_state(cg)->row_axis;
+}
+
+static int copied_rows(Cg *cg, const NvTile *t) {
+    return goes_everywhere(cg, t) ? t->rows / nv90_state(cg)->blocks : t->rows;
+}
+
 static void add_maps(Cg *cg) {
     const TileBlock *body = &cg->k->body;
     for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) {
@@ -114,7 +125,10 @@ static void add_maps(Cg *cg) {
         assert(tensor->rank <= CG_MAP_RANK);
         for (int d = 0; d < tensor->rank; d++) {
             int axis = op->coord[d].axis;
-            box[d] = axis < 0 ? 1 : axis == t.col_axis ? NV90_PANEL : through ? 16 : t.rows;
+            box[d] = axis < 0             ? 1
+                     : axis == t.col_axis ? NV90_PANEL
+                     : through            ? 16
+                                          : copied_rows(cg, &t);
         }
         add_map(cg, op->tensor, box);
     }
@@ -135,6 +149,8 @@ Val nv90_map_param(Cg *cg, int tensor, int rows) {
 void nv90_prepare(Cg *cg) {
     NvState *s = nv_state(cg);
     Nv90 *h = s->roles = ARENA_NEW(cg->arena, Nv90);
+    h->blocks = nv_blocks(cg->k);
+    cg->launch.cluster = h->blocks;
     for (const TileOp *op = cg->k->body.first; op; op = op->next)
         if (op->kind == TILE_ROLE) h->warpgroups += op->warpgroups;
     for (int i = 0; i < cg->k->nvalues; i++) s->offset[i] = -1;
@@ -218,11 +234,13 @@ static void init_barriers(Cg *cg) {
     for (int i = 0; i < h->pipes.n; i++) {
         const Nv90Pipe *p = &h->pipes.data[i];
         init_ring(cg, p->full, p->ring->stages, 1);
-        init_ring(cg, p->empty, p->ring->stages, p->readers);
+        int blocks = goes_everywhere(cg, &p->tile) ? h->blocks : 1;
+        init_ring(cg, p->empty, p->ring->stages, p->readers * blocks);
     }
     init_ring(cg, h->done, 1, 1);
     init_ring(cg, h->told, NV90_AHEAD, 1);
     init_ring(cg, h->heard, NV90_AHEAD, listeners(cg->k));
+    if (h->blocks > 1) init_ring(cg, h->asked, NV90_ANSWERS, 1);
     nv90_barrier_fence(cg);
 }
 
@@ -240,7 +258,14 @@ void nv90_enter(Cg *cg) {
     LLVMBuildBr(cg->b, done);
     LLVMPositionBuilderAtEnd(cg->b, done);
     clear_for_empty(cg);
-    cg_intrinsic(cg, "llvm.nvvm.barrier0", NULL, 0, NULL, 0);
+    if (s->roles->blocks == 1) {
+        cg_intrinsic(cg, "llvm.nvvm.barrier0", NULL, 0, NULL, 0);
+        return;
+    }
+    nv90_cluster_sync(cg);
+    int rows = cg->k->axes[s->row_axis].extent / s->roles->blocks;
+    s->roles->rank = nv_special(cg, "cluster.ctarank");
+    s->part0 = times(cg, s->roles->rank, rows);
 }
 
 // ---- roles
@@ -344,6 +369,7 @@ static void role(Cg *cg, const TileOp *op) {
     begin_variables(cg);
     cg_lower_block(cg, &op->body, NULL);
     if (!is_producer(op)) nv90_stores_end(cg);
+    if (h->blocks > 1) nv90_cluster_sync(cg); // nobody tells or copies to a block that is gone
     LLVMBuildRetVoid(cg->b);
     *s = outer;
     h->first_group += op->warpgroups;
@@ -396,20 +422,27 @@ typedef struct Copy { // of a tile, all that it takes
     Val column; // i32: the tile's first
     Val there;  // i1: the tensor has elements; NULL: it has
     int rank;
+    bool everywhere; // each block of the cluster copies a part, to all
 } Copy;
 
 static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    Val rank = nv90_state(cg)->rank;
+    int rows = copied_rows(cg, &p->tile);
     Copy c = {.to = stage_address(cg, p, stage), .full = barrier_at(cg, p->full, stage)};
     c.rank = t->rank;
+    c.everywhere = goes_everywhere(cg, &p->tile);
+    if (c.everywhere) c.to = LLVMBuildAdd(cg->b, c.to, times(cg, rank, rows * NV90_PITCH), "");
     for (int d = 0; d < t->rank; d++) {
         int axis = op->coord[d].axis;
         c.at[d] = cg_uniform(cg, op->coord[d].at);
-        if (axis >= 0 && axis != p->tile.col_axis) c.at[d] = times(cg, c.at[d], p->tile.rows);
+        if (axis < 0 || axis == p->tile.col_axis) continue;
+        c.at[d] = times(cg, c.at[d], cg->k->axes[axis].extent);
+        if (rank) c.at[d] = LLVMBuildAdd(cg->b, c.at[d], times(cg, rank, rows), "");
     }
     assert(op->coord[t->rank - 1].axis == p->tile.col_axis);
     c.column = times(cg, c.at[t->rank - 1], p->tile.cols);
-    c.map = nv90_map_param(cg, op->tensor, p->tile.rows);
+    c.map = nv90_map_param(cg, op->tensor, rows);
     const TileOp *loop = op->block->owner; // over tiles: there are elements
     if (t->role != TENSOR_Q && loop->kind != TILE_LOOP) c.there = has_elements(cg, t);
     return c;
@@ -423,7 +456,7 @@ static void start_copy(Cg *cg, const Nv90Pipe *p, Copy *c) {
     for (int i = 0; i * NV90_PANEL < p->tile.cols; i++) {
         c->at[c->rank - 1] = plus(cg, c->column, i * NV90_PANEL);
         Val to = plus(cg, c->to, i * p->tile.rows * NV90_PITCH);
-        nv90_bulk_load(cg, to, c->map, c->full, c->at, c->rank, c->there);
+        nv90_bulk_load(cg, to, c->map, c->full, c->at, c->rank, c->there, c->everywhere);
     }
 }
 
@@ -496,7 +529,11 @@ static void drop(Cg *cg, const TileOp *op) {
     Val when = h->lead;
     if (op->when) when = LLVMBuildAnd(cg->b, when, cg_uniform(cg, op->when), "");
     if (read_by_map(cg->k, v)) nv90_group_sync(cg);
-    nv90_barrier_arrive(cg, barrier_at(cg, p->empty, h->stage[v->id]), when);
+    Val empty = barrier_at(cg, p->empty, h->stage[v->id]);
+    nv90_barrier_arrive(cg, empty, when);
+    if (!goes_everywhere(cg, &p->tile)) return;
+    Val other = LLVMBuildXor(cg->b, h->rank, cg_i32(cg, 1), "");
+    nv90_remote_arrive(cg, nv90_remote(cg, empty, other), when);
 }
 
 // ---- one tile of an axis

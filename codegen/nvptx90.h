@@ -14,6 +14,7 @@ enum {
     NV90_PANEL = 64,  // columns of a panel,
     NV90_PITCH = 128, // bytes of its rows
     NV90_AHEAD = 2,   // tiles that the producer may be ahead
+    NV90_ANSWERS = 4, // tiles that a cluster's first block may be ahead of the others
 };
 
 typedef struct Nv90Pipe {
@@ -51,7 +52,10 @@ typedef struct Nv90 { // of a kernel with roles
     VEC(Nv90Flight) flight;
     int done;                 // a barrier that reads as complete at parity 1, always
     int numbers, told, heard; // tiles in shared memory and their barriers, NV90_AHEAD of each
-    int warpgroups;           // of all roles
+    int asked, answers; // clusters: barriers and numbers, NV90_ANSWERS of each (nvptx90_tiles.c)
+    int blocks;         // of a cluster
+    Val rank;           // i32: which of them this is; NULL: there is one
+    int warpgroups;     // of all roles
     // of the role at hand
     const TileOp *role;
     int first_group;
@@ -99,11 +103,18 @@ Val nv90_if(Cg *cg, Val condition); // i1 -> i32, for the asm forms with a predi
 void nv90_barrier_init(Cg *cg, Val barrier, int count);
 void nv90_barrier_fence(Cg *cg); // initialised barriers are seen by the copy engine
 void nv90_barrier_wait(Cg *cg, Val barrier, Val parity);
-void nv90_barrier_arrive(Cg *cg, Val barrier, Val when);  // when: i1 or NULL
+void nv90_barrier_arrive(Cg *cg, Val barrier, Val when); // when: i1 or NULL
+Val nv90_remote(Cg *cg, Val address, Val rank); // the same place in another block of the cluster
+void nv90_remote_arrive(Cg *cg, Val barrier, Val when);       // barrier: remote
+void nv90_remote_tell(Cg *cg, Val to, Val word, Val barrier); // stores, and arrives behind it
+void nv90_remote_wait(Cg *cg, Val barrier, Val parity);       // own; for what others tell
+void nv90_cluster_sync(Cg *cg);
 void nv90_barrier_expect(Cg *cg, Val barrier, Val bytes); // arrives and announces the bytes
 void nv90_bar_sync(Cg *cg, Val id, int threads);          // named barriers
 void nv90_bar_arrive(Cg *cg, Val id, int threads);
-void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int rank, Val when);
+// everywhere: to all blocks of a cluster of two, the same place and barrier in each.
+void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int rank, Val when,
+                    bool everywhere);
 void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val when);
 void nv90_bulk_commit(Cg *cg);
 void nv90_bulk_wait_read(Cg *cg); // all of this thread's stores have read their source

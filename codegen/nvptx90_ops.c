@@ -45,6 +45,42 @@ void nv90_barrier_arrive(Cg *cg, Val barrier, Val when) {
               "r,r,~{memory}", v, 2);
 }
 
+// ---- clusters
+
+Val nv90_remote(Cg *cg, Val address, Val rank) {
+    Val v[] = {address, rank};
+    return cg_asm(cg, cg->i32, v, 2, "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", false);
+}
+
+void nv90_remote_arrive(Cg *cg, Val barrier, Val when) {
+    Val v[] = {barrier, nv90_if(cg, when)};
+    statement(cg,
+              "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $1, 0;\n\t"
+              "@p mbarrier.arrive.shared::cluster.b64 _, [$0];\n\t}",
+              "r,r,~{memory}", v, 2);
+}
+
+void nv90_remote_tell(Cg *cg, Val to, Val word, Val barrier) {
+    Val v[] = {to, word, barrier};
+    statement(cg,
+              "st.shared::cluster.u32 [$0], $1;\n\t"
+              "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$2];",
+              "r,r,r,~{memory}", v, 3);
+}
+
+void nv90_remote_wait(Cg *cg, Val barrier, Val parity) {
+    Val v[] = {barrier, parity};
+    statement(cg,
+              "{\n\t.reg .pred p;\nWAIT:\n\t"
+              "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [$0], $1;\n\t"
+              "@p bra DONE;\n\tbra WAIT;\nDONE:\n\t}",
+              "r,r,~{memory}", v, 2);
+}
+
+void nv90_cluster_sync(Cg *cg) {
+    statement(cg, "barrier.cluster.arrive;\n\tbarrier.cluster.wait;", "~{memory}", NULL, 0);
+}
+
 void nv90_barrier_expect(Cg *cg, Val barrier, Val bytes) {
     Val v[] = {barrier, bytes};
     statement(cg, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r,~{memory}", v, 2);
@@ -81,14 +117,16 @@ static const char *registers(Cg *cg, const char *before, int n, const char *afte
     return arena_printf(cg->arena, "%s%s", s, after);
 }
 
-void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int rank, Val when) {
+void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int rank, Val when,
+                    bool everywhere) {
     Val v[4 + 5] = {to, map, barrier, when ? nv90_if(cg, when) : cg_i32(cg, 1)};
     for (int i = 0; i < rank; i++) v[4 + i] = at[i];
     const char *text = arena_printf(
         cg->arena,
         "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $3, 0;\n\t@p cp.async.bulk.tensor.%dd"
-        ".shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {%s}], [$2];\n\t}",
-        rank, coordinates(cg, 4, rank));
+        ".shared::cluster.global.mbarrier::complete_tx::bytes%s [$0], [$1, {%s}], [$2]%s;\n\t}",
+        rank, everywhere ? ".multicast::cluster" : "", coordinates(cg, 4, rank),
+        everywhere ? ", 3" : "");
     statement(cg, text, registers(cg, "r,l,r,r", rank, ",~{memory}"), v, 4 + rank);
 }
 

@@ -42,7 +42,7 @@ static void start_store(Cg *cg, const TileOp *op, const NvTile *tile, Val warp_b
     for (int d = 0; d < t->rank; d++) {
         at[d] = cg_uniform(cg, op->coord[d].at);
         if (op->coord[d].axis == tile->row_axis)
-            at[d] = sum(cg, times(cg, at[d], tile->rows), warp_row);
+            at[d] = sum(cg, times(cg, at[d], cg->k->axes[tile->row_axis].extent), warp_row);
     }
     assert(op->coord[col].axis == tile->col_axis);
     Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, nv_state(cg)->lane, cg_i32(cg, 0), "");
@@ -60,8 +60,9 @@ void nv90_store_through(Cg *cg, const TileOp *op) {
     NvTile tile = nv_tile(cg->k, buffer);
     Dtype t = cg->p->tensors.data[op->tensor].dtype;
     assert(tile.panels && nv_narrow(t) && tile.cols % 16 == 0);
-    Val warp_row = times(cg, nv_state(cg)->warp, 16);
+    Val warp_row = times(cg, nv_state(cg)->warp, 16), part0 = nv_state(cg)->part0;
     Val base = sum(cg, cg->value[buffer->id].mem, times(cg, warp_row, NV90_PITCH));
+    if (part0) warp_row = sum(cg, warp_row, part0);
     nv90_bulk_wait_read(cg);
     nv90_warp_sync(cg);
     write_panels(cg, v, t, &tile, base);

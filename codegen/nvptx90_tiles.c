@@ -145,6 +145,13 @@ void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *o
 
 static bool is_producer(const Nv90 *h) { return !strcmp(h->role->role, "producer"); }
 
+// Of blocks, those of a cluster count as one.
+static Val clusters(Cg *cg, const char *what) {
+    Val n = nv_special(cg, what);
+    int blocks = nv90_state(cg)->blocks;
+    return blocks > 1 ? udiv(cg, n, cg_i32(cg, blocks)) : n;
+}
+
 void nv90_tiles_begin(Cg *cg) {
     Nv90 *h = nv90_state(cg);
     Val *words[] = {&h->b, &h->h, &h->tile, &h->column, &h->turn, &h->ahead};
@@ -154,7 +161,7 @@ void nv90_tiles_begin(Cg *cg) {
     }
     h->valid = cg_alloca(cg, cg->i1, "valid");
     LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), h->valid);
-    if (is_producer(h)) set(cg, h->ahead, nv_special(cg, "ctaid.x"));
+    if (is_producer(h)) set(cg, h->ahead, clusters(cg, "ctaid.x"));
     mean(cg, nv_state(cg)->row_axis, load_point(cg));
 }
 
@@ -165,19 +172,65 @@ static Val counter(Cg *cg) {
     return NULL;
 }
 
+// ---- clusters: the first block asks for all, and tells the other's producer in a ring of answers.
+// Between a tile's answer and its use lie copies that take both blocks, so that it cannot go round.
+
+static Val is_first(Cg *cg) {
+    return LLVMBuildICmp(cg->b, LLVMIntEQ, nv90_state(cg)->rank, cg_i32(cg, 0), "");
+}
+
+static Val answer_place(Cg *cg, Val turn, int ring, int bytes) {
+    Val i = LLVMBuildAnd(cg->b, turn, cg_i32(cg, NV90_ANSWERS - 1), "");
+    return add(cg, nv90_shared(cg, ring), mul(cg, i, cg_i32(cg, bytes)));
+}
+
+// `turn` has counted the tile at hand: the answer is for the next.
+static void answer(Cg *cg, Val number) {
+    const Nv90 *h = nv90_state(cg);
+    Val turn = get(cg, h->turn), other = cg_i32(cg, 1);
+    nv90_remote_tell(cg, nv90_remote(cg, answer_place(cg, turn, h->answers, 4), other), number,
+                     nv90_remote(cg, answer_place(cg, turn, h->asked, 8), other));
+}
+
+// The number of the tile that begins; the cluster's first one is known to all.
+static void await_answer(Cg *cg) {
+    const Nv90 *h = nv90_state(cg);
+    Val turn = sub(cg, get(cg, h->turn), cg_i32(cg, 1));
+    Blk wait = cg_block(cg, "answer"), on = cg_block(cg, "answered");
+    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, turn, cg_i32(cg, 0), "");
+    LLVMBuildCondBr(cg->b, LLVMBuildOr(cg->b, first, is_first(cg), ""), on, wait);
+    LLVMPositionBuilderAtEnd(cg->b, wait);
+    Val round = udiv(cg, turn, cg_i32(cg, NV90_ANSWERS));
+    // The ring's first place is not used in the first round: the first tile is not asked for.
+    Val place = LLVMBuildAnd(cg->b, turn, cg_i32(cg, NV90_ANSWERS - 1), "");
+    Val late = LLVMBuildZExt(cg->b, LLVMBuildICmp(cg->b, LLVMIntEQ, place, cg_i32(cg, 0), ""),
+                             cg->i32, "");
+    Val parity = LLVMBuildAnd(cg->b, sub(cg, round, late), cg_i32(cg, 1), "");
+    nv90_remote_wait(cg, answer_place(cg, turn, h->asked, 8), parity);
+    Val at = nv_shared_ptr(cg, answer_place(cg, turn, h->answers, 4));
+    Val number = LLVMBuildLoad2(cg->b, cg->i32, at, "");
+    LLVMSetVolatile(number, true);
+    set(cg, h->ahead, number);
+    LLVMBuildBr(cg->b, on);
+    LLVMPositionBuilderAtEnd(cg->b, on);
+}
+
 // Asked once for every tile of the grid, the counter is 0 again when all are done. The answer is
 // asked for a tile ahead: nothing waits for it.
 static void look_ahead(Cg *cg, Val number, Val n) {
     const Nv90 *h = nv90_state(cg);
-    Val blocks = nv_special(cg, "nctaid.x");
+    Val blocks = clusters(cg, "nctaid.x");
     if (cg->k->schedule.persist == PERSIST_NONE) set(cg, h->ahead, n);
     if (cg->k->schedule.persist == PERSIST_STATIC) set(cg, h->ahead, add(cg, number, blocks));
     if (cg->k->schedule.persist != PERSIST_DYNAMIC) return;
     Blk ask = cg_block(cg, "ask"), on = cg_block(cg, "asked");
-    LLVMBuildCondBr(cg->b, LLVMBuildICmp(cg->b, LLVMIntULT, number, n, ""), ask, on);
+    Val more = LLVMBuildICmp(cg->b, LLVMIntULT, number, n, "");
+    if (h->rank) more = LLVMBuildAnd(cg->b, more, is_first(cg), "");
+    LLVMBuildCondBr(cg->b, more, ask, on);
     LLVMPositionBuilderAtEnd(cg->b, ask);
     Val before = nv90_count_up(cg, counter(cg), sub(cg, n, cg_i32(cg, 1)));
     set(cg, h->ahead, add(cg, blocks, before));
+    if (h->rank) answer(cg, get(cg, h->ahead));
     LLVMBuildBr(cg->b, on);
     LLVMPositionBuilderAtEnd(cg->b, on);
 }
@@ -201,6 +254,8 @@ static Slot next_slot(Cg *cg) {
 
 static Nv90Point tell(Cg *cg, Slot s) {
     Grid g = grid_of(cg);
+    bool dynamic = cg->k->schedule.persist == PERSIST_DYNAMIC;
+    if (nv90_state(cg)->rank && dynamic) await_answer(cg);
     Val number = get(cg, nv90_state(cg)->ahead);
     Nv90Point p = point_of(cg, &g, number);
     nv90_barrier_wait(cg, s.heard, LLVMBuildXor(cg->b, s.parity, cg_i32(cg, 1), ""));

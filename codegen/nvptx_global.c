@@ -55,7 +55,7 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
         }
         i = LLVMBuildMul(cg->b, i, cg_i32(cg, cg->k->axes[at->axis].extent), "");
         if (at->axis == s->row_axis) {
-            a.row = LLVMBuildAdd(cg->b, i, s->row0, "");
+            a.row = LLVMBuildAdd(cg->b, i, nv_first_row(cg), "");
             a.nrows = cg_extent(cg, op->tensor, d);
             a.stride = stride;
         } else {

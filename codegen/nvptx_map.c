@@ -33,7 +33,7 @@ static Val fragment_pos(Cg *cg, CgElem *elem, int axis) {
     const At *at = elem->ctx;
     const NvState *s = nv_state(cg);
     bool row = axis == s->row_axis;
-    Val base = LLVMBuildAdd(cg->b, first_of(cg, axis), row ? s->row0 : s->col0, "");
+    Val base = LLVMBuildAdd(cg->b, first_of(cg, axis), row ? nv_first_row(cg) : s->col0, "");
     return LLVMBuildAdd(cg->b, base, cg_i32(cg, row ? 16 * at->m + 8 * at->r : 8 * at->n + at->c),
                         "");
 }

@@ -196,6 +196,8 @@ typedef struct TileSchedule {
     TilePersist persist;
     int section; // about how many tiles are taken of some heads before those of the next ones, so
                  // that their K and V stay in the L2 cache; 0: all heads at once
+    int cluster; // blocks that run a tile together: its rows are spread over them, and what has no
+                 // rows is copied to all of them at once; 0 and 1: one block
     const char *knobs; // all that the target chose, as text (passes/knobs.h); NULL: nothing yet
 } TileSchedule;
 

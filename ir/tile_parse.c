@@ -546,6 +546,8 @@ static bool parse_schedule(Parse *P) {
             if (s->persist == PERSIST_STATIC && !expect(P, "static")) return false;
         } else if (take(P, "section")) {
             if (!take_int(P, &s->section)) return false;
+        } else if (take(P, "cluster")) {
+            if (!take_int(P, &s->cluster)) return false;
         } else if (take(P, "knobs")) {
             if (!take_knobs(P, &s->knobs)) return false;
         } else {

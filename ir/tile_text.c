@@ -396,13 +396,14 @@ static void kernel(Out *o, const TileKernel *k) {
     const TileSchedule *s = &k->schedule;
     static const char *const persists[] = {
         [PERSIST_NONE] = "", [PERSIST_STATIC] = "static", [PERSIST_DYNAMIC] = "dynamic"};
-    if (s->warps || s->min_blocks || s->lane_axis >= 0 || s->persist || s->section || s->knobs) {
+    if (s->warps || s->min_blocks || s->lane_axis >= 0 || s->persist || s->section || s->cluster || s->knobs) {
         text_puts(o->text, "  schedule");
         if (s->lane_axis >= 0) text_printf(o->text, " lanes %s", axis_name(o, s->lane_axis));
         if (s->warps) text_printf(o->text, " warps %d", s->warps);
         if (s->min_blocks) text_printf(o->text, " min_blocks %d", s->min_blocks);
         if (s->persist) text_printf(o->text, " persistent %s", persists[s->persist]);
         if (s->section) text_printf(o->text, " section %d", s->section);
+        if (s->cluster) text_printf(o->text, " cluster %d", s->cluster);
         if (s->knobs) text_printf(o->text, " knobs %s", s->knobs);
         text_puts(o->text, "\n");
     }

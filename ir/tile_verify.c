@@ -745,6 +745,22 @@ static bool check_mask(Verify *V) {
     return verify_ex(V, V->k->mask, EX_BOOL, &s);
 }
 
+enum { MAX_CLUSTER = 2 };
+
+// The rows of a tile are spread over the blocks evenly, and those of a block over its warps.
+static bool check_cluster(Verify *V) {
+    const TileSchedule *s = &V->k->schedule;
+    int axis = tile_grid_axis(V->k);
+    if (s->cluster < 0 || s->cluster > MAX_CLUSTER)
+        return verify_fail(V, "a cluster of %d blocks", s->cluster);
+    if (s->cluster < 2) return true;
+    if (!s->persist || axis < 0)
+        return verify_fail(V, "a cluster, but blocks that do not take rows tile by tile");
+    int rows = V->k->axes[axis].extent;
+    return rows % (16 * s->cluster * (s->warps ? s->warps : 1)) == 0 ||
+           verify_fail(V, "%d rows for %d blocks of %d warps", rows, s->cluster, s->warps);
+}
+
 static bool check_schedule(Verify *V) {
     const TileSchedule *s = &V->k->schedule;
     if (s->lane_axis < -1 || s->lane_axis >= V->k->naxes)
@@ -752,8 +768,9 @@ static bool check_schedule(Verify *V) {
     if (s->warps < 0 || s->warps > 32) return verify_fail(V, "%d warps", s->warps);
     if ((unsigned)s->persist > PERSIST_DYNAMIC || s->section < 0)
         return verify_fail(V, "no such way of taking tiles");
-    return (s->min_blocks >= 0 && s->min_blocks <= 64) ||
-           verify_fail(V, "%d blocks", s->min_blocks);
+    if (s->min_blocks < 0 || s->min_blocks > 64)
+        return verify_fail(V, "%d blocks", s->min_blocks);
+    return check_cluster(V);
 }
 
 // Names of values, once more than all others: a name is what a value is known by in the text.

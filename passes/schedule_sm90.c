@@ -30,29 +30,38 @@ enum {
 
 // ---- shapes
 
+enum { ANY = SHAPE_COUNT };
+
 typedef struct Sm90Row {
     int d; // of the wider of k and v, at most
     bool masked;
+    int launches; // a ShapeClass, or ANY
     Sm90Shape shape;
 } Sm90Row;
 
 // The producer has what the consumers leave of the 65536 registers, in steps of 8; with many panels
-// of columns it needs more than the least, 24.
+// of columns it needs more than the least, 24. Clusters save what copies take, where tiles are long
+// enough for their common pace; at 64 columns they were measured to save nothing.
 static const Sm90Row rows[] = {
-    //   d, masked, {warpgroups, registers, producer's, keys, stages, after, turns, late_rescale,
-    //    section, share}: tiles that all take as long need no more than a head's to go well together
-    {64, false, {3, 160, 32, 128, 2, 16, 1, 0, 1, 0}},
-    {64, true, {3, 160, 32, 128, 2, 16, 1, 0, SECTION, 0}},
-    {128, false, {2, 232, 40, 128, 2, 20, 1, 0, 1, 0}},
-    {128, true, {2, 232, 40, 128, 2, 20, 1, 0, SECTION, 0}},
-    {192, false, {2, 232, 40, 128, 2, 20, 1, 0, 1, 0}},
-    {192, true, {2, 232, 40, 128, 2, 20, 1, 0, SECTION, 0}},
-    {256, false, {2, 232, 40, 80, 2, -1, 0, 1, 1, 0}},
-    {256, true, {2, 232, 40, 80, 2, -1, 0, 1, SECTION, 0}},
+    // d, masked, launches, {warpgroups, registers, producer's, keys, stages, after, turns,
+    //    late_rescale, cluster, section, share}: tiles that all take as long need no more than a
+    //    head's to go well together
+    {64, false, ANY, {3, 160, 32, 128, 2, 0, 1, 0, 1, 1, 0}},
+    {64, true, ANY, {3, 160, 32, 128, 2, 16, 1, 0, 1, SECTION, 0}},
+    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 20, 1, 0, 1, 1, 0}},
+    {128, false, SHAPE_LONG, {2, 232, 40, 176, 2, 16, 1, 0, 2, 1, 0}},
+    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 20, 1, 0, 1, SECTION, 0}},
+    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 16, 1, 0, 2, SECTION, 0}},
+    {192, false, ANY, {2, 232, 40, 128, 2, 20, 1, 0, 1, 1, 0}},
+    {192, true, ANY, {2, 232, 40, 128, 2, 20, 1, 0, 1, SECTION, 0}},
+    {256, false, SHAPE_SHORT, {2, 232, 40, 80, 2, -1, 0, 1, 1, 1, 0}},
+    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, -1, 0, 1, 2, 1, 0}},
+    {256, true, SHAPE_SHORT, {2, 232, 40, 80, 2, -1, 0, 1, 1, SECTION, 0}},
+    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, -1, 0, 1, 2, SECTION, 0}},
 };
 
 // Whether some keys within the tensor do not count.
-static bool is_masked(const TileKernel *k) {
+bool sm90_is_masked(const TileKernel *k) {
     const Ex *m = k->mask;
     return !(m->op == EX_LT || m->op == EX_CONST);
 }
@@ -139,6 +148,10 @@ static int registers_of(const TileKernel *k, Sm90Shape s, int dv) {
            (many_tests(k) ? TEST_REGISTERS : 0);
 }
 
+int sm90_registers(const TileProgram *p, const TileKernel *k, Sm90Shape s) {
+    return registers_of(k, s, value_columns(p, k));
+}
+
 // ---- the wait among the weights
 
 // Operations of the special function unit and reductions, of an element of the scores.
@@ -173,7 +186,7 @@ enum { AFTER_CHEAP = 32, AFTER_DEAR = 40 };
 static int after_for(const TileKernel *k, Sm90Shape s) {
     TileOp *loop = k->body.first;
     while (loop && loop->kind != TILE_LOOP) loop = loop->next;
-    if (s.after <= 0 || !loop) return s.after;
+    if (s.after < 0 || !loop) return s.after;
     Work w = work_of(k, loop);
     int after = s.after;
     if (w.special == 0) after = AFTER_CHEAP;
@@ -182,10 +195,16 @@ static int after_for(const TileKernel *k, Sm90Shape s) {
     return after < s.keys / 2 ? after : s.keys / 2;
 }
 
-static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t) {
+static bool row_is_for(const Sm90Row *r, int wide, bool masked, ShapeClass launches) {
+    return r->d >= wide && r->masked == masked &&
+           (r->launches == ANY || r->launches == (int)launches);
+}
+
+static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
+                     ShapeClass launches) {
     int d = pass_padded(p->D, PANEL), dv = value_columns(p, k), wide = d > dv ? d : dv;
     size_t i = 0, n = sizeof rows / sizeof *rows;
-    while (i < n && (rows[i].d < wide || rows[i].masked != is_masked(k))) i++;
+    while (i < n && !row_is_for(&rows[i], wide, sm90_is_masked(k), launches)) i++;
     assert(i < n && "no more columns than the last row has");
     Sm90Shape s = rows[i].shape;
     while (s.keys > 16 &&
@@ -226,14 +245,14 @@ static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags 
 // The one place where a kernel's shape is chosen; it travels in the kernel.
 static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags,
                    Sm90Shape *s) {
-    *s = fit(p, k, &o->target);
+    *s = fit(p, k, &o->target, o->shape);
     bool good = !o->schedule || (knob_read(knobs, s, o->schedule, diags) && legal(p, k, *s, diags));
     k->schedule.knobs = knob_text(knobs, s, p->arena);
     return good;
 }
 
 Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k) {
-    Sm90Shape s = fit(p, k, target_get(p->target));
+    Sm90Shape s = fit(p, k, target_get(p->target), SHAPE_SHORT);
     Diags unused;
     diag_init(&unused, p->arena);
     if (k->schedule.knobs) knob_read(knobs, &s, k->schedule.knobs, &unused);
@@ -252,7 +271,7 @@ static void bind_axes(TileProgram *p, TileKernel *k, Sm90Shape s) {
         if (axis->whole)
             pass_bind(p, k, a, pass_padded(axis->size->i, 16));
         else
-            pass_bind(p, k, a, a == row_axis ? 64 * s.warpgroups : s.keys);
+            pass_bind(p, k, a, a == row_axis ? 64 * s.warpgroups * s.cluster : s.keys);
     }
 }
 
@@ -415,6 +434,7 @@ void sm90_homes(Sm90 *s) {
 
 static void schedule_kernel(TileProgram *p, TileKernel *k) {
     Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
+    k->schedule.cluster = s.shape.cluster > 1 ? s.shape.cluster : 0;
     k->schedule.persist = PERSIST_DYNAMIC; // also where tiles take as long: 1% faster than turns
     int room = target_get(p->target)->shared_bytes -
                shared_bytes(s.shape, pass_padded(p->D, PANEL), value_columns(p, k));

@@ -26,6 +26,10 @@ typedef struct Sm90 {
     TileBlock *block; // where ops are appended
 } Sm90;
 
+// Whether some keys within the tensor do not count.
+bool sm90_is_masked(const TileKernel *k);
+// Registers that a consumer's thread needs.
+int sm90_registers(const TileProgram *p, const TileKernel *k, Sm90Shape s);
 // The shape that a kernel was bound to.
 Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k);
 

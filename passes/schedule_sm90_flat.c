@@ -383,12 +383,52 @@ static bool is_zero(const TileValue *v) {
 }
 
 // Zero times anything finite; the weights' factor is.
-static bool stays_zero(const Step *st) {
+static bool stays_zero(const Flat *f) {
+    const Step *st = &f->step[0];
     const Ex *e = st->rescale->outs.data[0].body;
     return e->op == EX_MUL && is_zero(st->loop->args.data[st->acc]);
 }
 
-// The maps of the first step, whose scores are there. Afterwards f->state is what it leaves.
+// The maps of a tile's first step, as step `st` has them; its scores are there. Afterwards f->state
+// is what it leaves; what of that is made in the block is yielded.
+static void first_maps(Flat *f, const Step *st) {
+    Sm90 *s = f->s;
+    bool late = s->shape.late_rescale, zero = st->rescale && stays_zero(f);
+    for (int i = 0; i < st->loop->carried.n; i++)
+        f->to[st->loop->carried.data[i]->id] = now(f, f->step[0].loop->args.data[i]);
+    f->to[st->dot->results.data[0]->id] = f->dot;
+    TileValue *acc = f->to[st->loop->carried.data[st->acc]->id];
+    f->to[st->sum->results.data[0]->id] = acc; // as if the product had been of nothing
+    if (st->ncolumns) {                        // the first k is held until now
+        TileValue *k = sm90_view(s, st->load_k);
+        columns(f, st, k, false);
+        sm90_drop(s, k, NULL);
+    }
+    for (TileOp *op = st->loop->body.first; op; op = op->next)
+        if (op->kind == TILE_MAP && !is_column(st, op) && (op != st->rescale || (!zero && !late)))
+            copy(f, op);
+    if (zero) f->to[st->rescale->results.data[0]->id] = acc;
+    f->nstate = carries_of(f, st, f->state);
+    TileOp *yield = sm90_op(s, TILE_YIELD, st->loop->span);
+    for (int i = 0; i < f->nstate; i++) {
+        f->state[i] = now(f, f->state[i]);
+        if (f->state[i]->def->block == s->block) tile_arg(s->p, yield, f->state[i]);
+    }
+    for (TileOp *op = st->loop->body.first; op; op = op->next) // the loop itself comes yet
+        for (int i = 0; i < op->results.n; i++) f->to[op->results.data[i]->id] = NULL;
+}
+
+// Outside, what was yielded is known as the block's results.
+static void first_results(Flat *f, TileOp *op) {
+    for (int i = 0, n = 0; i < f->nstate; i++) {
+        TileValue *v = f->state[i];
+        if (v->def->block != &op->body) continue; // known outside
+        if (n == op->results.n)
+            tile_result(f->s->p, f->s->k, op, v->name, v->dtype, v->axis, v->rank);
+        f->state[i] = op->results.data[n++];
+    }
+}
+
 static void first_step(Flat *f) {
     Sm90 *s = f->s;
     const Step *st = &f->step[0];
@@ -398,34 +438,73 @@ static void first_step(Flat *f) {
     at->tiles = st->loop->tiles;
     TileBlock *outer = s->block;
     s->block = &at->body;
-    for (int i = 0; i < st->loop->carried.n; i++)
-        f->to[st->loop->carried.data[i]->id] = now(f, st->loop->args.data[i]);
-    f->to[st->dot->results.data[0]->id] = f->dot;
-    TileValue *acc = f->to[st->loop->carried.data[st->acc]->id];
-    f->to[st->sum->results.data[0]->id] = acc; // as if the product had been of nothing
-    bool zero = st->rescale && stays_zero(st);
-    if (st->ncolumns) { // the first k is held until now
-        TileValue *k = sm90_view(s, st->load_k);
-        columns(f, st, k, false);
-        sm90_drop(s, k, NULL);
-    }
-    for (TileOp *op = st->loop->body.first; op; op = op->next)
-        if (op->kind == TILE_MAP && !is_column(st, op) &&
-            (op != st->rescale || (!zero && !s->shape.late_rescale)))
-            copy(f, op);
-    if (zero) f->to[st->rescale->results.data[0]->id] = acc;
-    f->nstate = carries_of(f, st, f->state);
-    TileOp *yield = sm90_op(s, TILE_YIELD, st->loop->span);
-    for (int i = 0; i < f->nstate; i++) {
-        TileValue *v = now(f, f->state[i]);
-        f->state[i] = v;
-        if (v->def->block != &at->body) continue; // known outside
-        tile_arg(s->p, yield, v);
-        f->state[i] = tile_result(s->p, s->k, at, v->name, v->dtype, v->axis, v->rank);
-    }
-    for (TileOp *op = st->loop->body.first; op; op = op->next) // the loop itself comes yet
-        for (int i = 0; i < op->results.n; i++) f->to[op->results.data[i]->id] = NULL;
+    first_maps(f, st);
     s->block = outer;
+    first_results(f, at);
+}
+
+// ---- the consumer: a first step that is a full tile, as likely as not
+//
+// Where nothing is masked but what lies behind the last key, only a tile of that end is partial. Then
+// the first step stands twice, in loops of which one goes round, and that once. The second begins
+// with the weights of the first.
+
+static bool may_begin_full(const Flat *f) {
+    const Step *st = &f->step[0];
+    const Sm90 *s = f->s;
+    bool acc_waits = !st->rescale || stays_zero(f) || s->shape.late_rescale;
+    bool room = sm90_registers(s->p, s->k, s->shape) + s->shape.keys / 4 <= s->shape.registers;
+    return !sm90_is_masked(s->k) && f->nsteps == 2 && f->step[1].loop->tiles == CLASS_FULL &&
+           !st->ncolumns && acc_waits && room;
+}
+
+static TileOp *once(Flat *f, int i, const Ex *from, const Ex *to) {
+    TileOp *loop = sm90_op(f->s, TILE_LOOP, f->step[i].loop->span);
+    loop->axis = key_axis(f);
+    loop->from = from, loop->to = to;
+    loop->index = first_tile(f);
+    loop->tiles = f->step[i].loop->tiles;
+    TileBlock *outer = f->s->block;
+    f->s->block = &loop->body;
+    first_maps(f, &f->step[i]);
+    f->s->block = outer;
+    return loop;
+}
+
+// What stands for the results of a loop that does not go round.
+static TileValue *nothing_like(Flat *f, const TileOp *before, const TileValue *v) {
+    AxisSet axes = pass_axes_of(v);
+    TileOp *map = pass_map(f->s->p, f->s->k, NULL, axes, before->span);
+    tile_insert_before((TileOp *)before, map);
+    return pass_out(f->s->p, f->s->k, map, v->name, v->dtype, ex_f32(pool(f), 0), EX_CONST, 0);
+}
+
+static void carry_through(Flat *f, TileOp *loop, TileValue *const *start) {
+    const TileOp *yield = loop->body.last;
+    for (int i = 0; i < yield->args.n; i++) {
+        const TileValue *v = yield->args.data[i];
+        tile_arg(f->s->p, loop, start ? start[i] : nothing_like(f, loop, v));
+        TileValue *c = tile_value(f->s->p, f->s->k, v->name, v->dtype, v->axis, v->rank);
+        c->def = loop;
+        VEC_PUSH(f->s->p->arena, &loop->carried, c);
+    }
+    for (int i = 0; i < yield->args.n; i++) {
+        const TileValue *v = yield->args.data[i];
+        tile_result(f->s->p, f->s->k, loop, v->name, v->dtype, v->axis, v->rank);
+    }
+}
+
+static void first_step_of_either(Flat *f) {
+    const TileOp *partial = f->step[0].loop;
+    const Ex *some = ex_2(pool(f), EX_LT, partial->from, partial->to);
+    const Ex *any = ex_2(pool(f), EX_LT, begin_of(f), end_of(f));
+    const Ex *full = ex_2(pool(f), EX_AND, any, ex_1(pool(f), EX_NOT, some));
+    const Ex *times = tidy(f, ex_select(pool(f), full, num(f, 0), num(f, 1)));
+    TileOp *first = once(f, 0, num(f, 0), times);
+    carry_through(f, first, NULL);
+    TileOp *second = once(f, 1, times, num(f, 1));
+    carry_through(f, second, first->results.data);
+    first_results(f, second);
 }
 
 // Where the accumulator is in f->state, and the weights behind what is yielded.
@@ -585,7 +664,10 @@ static void consume(Flat *f) {
     VEC_PUSH(s->p->arena, &tiles->carried, f->dot);
     s->block = &tiles->body;
     begin_tile(f);
-    first_step(f);
+    if (may_begin_full(f))
+        first_step_of_either(f);
+    else
+        first_step(f);
     for (int i = 0; i < f->nsteps; i++) steps(f, i);
     end_tile(f);
     tile_result(s->p, s->k, tiles, dot->name, dot->dtype, dot->axis, dot->rank);

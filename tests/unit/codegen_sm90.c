@@ -92,6 +92,33 @@ START_TEST(launch) {
 }
 END_TEST
 
+// Two blocks a tile: whole clusters are launched, keys and values are copied to both.
+START_TEST(clusters) {
+    Arena *a = arena_new();
+    size_t n, code_n;
+    char *ptx = ptx_scheduled(a, TARGET_SM90A, softmax(a, 128, causal), DT_BF16, "cluster=2", &n);
+    AbiMeta meta;
+    const void *code;
+    ck_assert_ptr_null(abi_find(&meta, ptx, n, &code, &code_n));
+    const AbiKernel *k = &meta.variants[0].kernels[0];
+    int64_t sizes[ABI_SIZE_FREE] = {2, 3, 3, 1000, 1000, 0}, blocks;
+    ck_assert_uint_eq(k->cluster, 2);
+    ck_assert(abi_eval(&k->grid[0], sizes, 132, &blocks));
+    ck_assert_int_eq(blocks, 2 * 2 * 3 * 4); // tiles of 256 rows
+    ck_assert(abi_eval(&k->grid[0], sizes, 21, &blocks));
+    ck_assert_int_eq(blocks, 20);
+    ck_assert(strstr(ptx, ".multicast::cluster") && strstr(ptx, "barrier.cluster.wait"));
+    for (uint32_t i = 0; i < k->nmaps; i++) { // halves of k and v; q and o as ever
+        uint32_t role = meta.variants[0].tensors[k->maps[i].tensor].role;
+        if (role == ABI_ROLE_K || role == ABI_ROLE_V) ck_assert_uint_eq(k->maps[i].box[2], 64);
+        if (role == ABI_ROLE_Q) ck_assert_uint_eq(k->maps[i].box[2], 128);
+    }
+    abi_free(&meta);
+    free(ptx);
+    arena_free(a);
+}
+END_TEST
+
 // ---- with ptxas
 
 static const char *ptxas(void) {
@@ -150,6 +177,7 @@ Suite *codegen_sm90_suite(void) {
     tcase_add_test(t, instructions);
     tcase_add_test(t, without_roles);
     tcase_add_test(t, launch);
+    tcase_add_test(t, clusters);
     tcase_add_test(t, assembles);
     suite_add_tcase(s, t);
     return s;

@@ -104,11 +104,12 @@ START_TEST(every_form_is_right) { check_all((Form)_i); }
 END_TEST
 
 // The extents that are chosen, with padding along every axis.
-static void check_real(const char *path, int D) {
+static void check_real(const char *path, int D, const char *schedule) {
     static const int32_t launch[] = {1, 2, 1, 200, 300, 100};
     Arena *a = arena_new();
     Variant *v;
     PassOptions o = options();
+    o.schedule = schedule;
     Diags diags;
     diag_init(&diags, a);
     const Stream *s = pu_stream(a, path, NULL, D, &v);
@@ -122,7 +123,15 @@ static void check_real(const char *path, int D) {
 
 START_TEST(real_extents_are_right) {
     static const int dims[] = {24, 64, 128, 136, 256, 264};
-    check_real(_i % 2 ? "stdlib/causal.attn" : "stdlib/relu.attn", dims[_i]);
+    check_real(_i % 2 ? "stdlib/causal.attn" : "stdlib/relu.attn", dims[_i], NULL);
+}
+END_TEST
+
+START_TEST(choices_are_right) {
+    static const char *const choices[] = {"cluster=2", "keys=96,stages=3,after=8",
+                                          "warpgroups=1,turns=0,cluster=2", "late_rescale=1"};
+    check_real("stdlib/softmax.attn", 64, choices[_i]);
+    check_real("stdlib/causal.attn", 128, choices[_i]);
 }
 END_TEST
 
@@ -146,6 +155,7 @@ Suite *pass_sm90_suite(void) {
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, every_form_is_right, 0, FORMS);
     tcase_add_loop_test(t, real_extents_are_right, 0, 6);
+    tcase_add_loop_test(t, choices_are_right, 0, 4);
     tcase_add_test(t, too_many_columns_are_refused);
     suite_add_tcase(s, t);
     return s;

@@ -6,10 +6,11 @@
 #include "pass_util.h"
 #include "runtime/abi.h"
 
-static inline char *ptx_of(Arena *a, TargetId target, const char *text, Dtype t, size_t *n) {
+static inline char *ptx_scheduled(Arena *a, TargetId target, const char *text, Dtype t,
+                                  const char *schedule, size_t *n) {
     Variant *v;
     Stream *s = pu_stream(a, "t.attn", text, 0, &v);
-    PassOptions o = {.target = cg_target(target), .dtype = t};
+    PassOptions o = {.target = cg_target(target), .dtype = t, .schedule = schedule};
     Diags diags;
     diag_init(&diags, a);
     const TileProgram *p = pass_pipeline(a, s, &o, &diags);
@@ -19,6 +20,10 @@ static inline char *ptx_of(Arena *a, TargetId target, const char *text, Dtype t,
     if (!ok) diag_print(&diags, stderr);
     ck_assert(ok);
     return out;
+}
+
+static inline char *ptx_of(Arena *a, TargetId target, const char *text, Dtype t, size_t *n) {
+    return ptx_scheduled(a, target, text, t, NULL, n);
 }
 
 #endif
