@@ -27,6 +27,11 @@ for file in stdlib/*.attn; do
     holds "$file, D=128" assembles "$file" -DD=128
 done
 for name in softmax causal relu; do holds "$name, D=256" assembles stdlib/$name.attn -DD=256; done
+for dims in '32 32' '96 96' '192 192' '192 128' '128 512' '64 264' '576 512'; do
+    holds "causal, $dims" assembles stdlib/causal.attn -DD="${dims% *}" -DDv="${dims#* }"
+done
+for name in retention relative_bias; do holds "$name, 256 512" assembles stdlib/$name.attn -DD=256 -DDv=512; done
+holds 'weights through shared memory' assembles stdlib/causal.attn -DD=128 --schedule=share=1
 
 # Worse than what is written: no registers for the consumers (spills, and products one by one), a product that is read before it is
 # waited for, four blocks where two have room.
