@@ -61,7 +61,7 @@ $(BUILD)/libattnrt.so: $(RUNTIME_O)
 $(BUILD)/attnc: $(VERBS_O) $(ALL_A)
 	$(CC) $(SAN) $(LDFLAGS) -o $@ $(VERBS_O) $(ALL_A) $(LIBS)
 
-$(BUILD)/codegen/%.o $(BUILD)/tests/unit/codegen_%.o: CPPFLAGS_ALL += $(LLVM_CFLAGS)
+$(BUILD)/codegen/%.o $(BUILD)/tests/unit/codegen_%.o $(BUILD)/tests/gcn/decode.o: CPPFLAGS_ALL += $(LLVM_CFLAGS)
 $(BUILD)/tests/unit/%.o $(BUILD)/tests/main.o: CPPFLAGS_ALL += $(CHECK_CFLAGS)
 $(BUILD)/tools/peak.o: CFLAGS_ALL += -ffp-contract=fast # a multiply and an add of the probe are one instruction
 $(BUILD)/%.o: %.c
@@ -88,8 +88,9 @@ $(BUILD)/stdlib.inc: $(wildcard stdlib/*.attn)
 UNIT_O  := $(call src,tests/unit) $(BUILD)/tests/main.o
 GEN_O   := $(call src,tests/gen) $(call src,tests/support)
 RUN_O   := $(call src,tests/run) $(call src,tests/support)
+GCN_O   := $(call src,tests/gcn) $(call src,tests/support)
 FUZZ_O  := $(call src,tests/fuzz)
-TESTS   := $(addprefix $(BUILD)/tests/check_,unit lang run gen)
+TESTS   := $(addprefix $(BUILD)/tests/check_,unit lang run gen gcn)
 N       ?= 1000
 SEED    ?= 1
 $(BUILD)/tests/check_unit: $(UNIT_O) $(ALL_A)
@@ -100,6 +101,8 @@ $(BUILD)/tests/check_run: $(RUN_O) $(ALL_A)
 	$(CC) $(SAN) -o $@ $(RUN_O) $(ALL_A) $(LIBS)
 $(BUILD)/tests/check_gen: $(GEN_O) $(ALL_A)
 	$(CC) $(SAN) -o $@ $(GEN_O) $(ALL_A) $(LIBS)
+$(BUILD)/tests/check_gcn: $(GCN_O) $(ALL_A)
+	$(CC) $(SAN) -o $@ $(GCN_O) $(ALL_A) $(LIBS)
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(ALL_A)
 	$(CC) $(SAN) -o $@ $< $(ALL_A) $(LIBS)
 $(BUILD)/tests/main.o: $(BUILD)/suites.def

@@ -53,6 +53,7 @@ else
 fi
 run "$build/tests/check_run" stdlib
 run "$build/tests/check_run" tests/regress
+run "$build/tests/check_gcn" stdlib
 wait
 echo "== $build/tests/check_gen"
 count "$(cat "$logs/gen.status")" "$logs/gen" check_gen
