@@ -159,7 +159,8 @@ class TileMap:
     """Keeps the map of tiles that kernels make first where the mask reads inputs (documents, block lists).
 
     The first call with kernel(..., tile_map=m) makes the map, later ones with the same sizes find it: as long as the inputs that
-    the mask reads hold the same values. m.clear() when they have changed. Not for calls that may run at the same time."""
+    the mask reads hold the same values. m.clear() when they have changed. Not for calls that may run at the same
+    time. A CUDA graph that holds such a call needs the TileMap as long as it is replayed."""
 
     def __init__(self):
         self.clear()
