@@ -59,13 +59,17 @@ static int place_pipes(Cg *cg, int at) {
 
 static int place_buffers(Cg *cg, int at, bool panels) {
     NvState *s = nv_state(cg);
+    int weights = -1;
     const TileBlock *body = &cg->k->body;
     for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) {
         if (op->kind != TILE_ALLOC && op->kind != TILE_MAP) continue;
         for (int i = 0; i < op->results.n; i++) {
             const TileValue *v = op->results.data[i];
             if (v->home != HOME_SHARED || nv_tile(cg->k, v).panels != panels) continue;
-            s->offset[v->id] = at;
+            bool matrix = op->kind == TILE_MAP && v->rank == 2; // one place for all
+            s->offset[v->id] = matrix && weights >= 0 ? weights : at;
+            if (matrix && weights >= 0) continue;
+            if (matrix) weights = at;
             at += nv_tile(cg->k, v).bytes * (v->stages > 1 ? v->stages : 1);
         }
     }

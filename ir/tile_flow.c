@@ -151,7 +151,8 @@ static bool check_operands(Eval *E, const TileOp *op) {
         if (s->stages) continue;
         if (s->group > E->role->landed)
             run_fail(E, "%%%s is used before the product was waited for", v->name);
-        if (op->async && v->home == HOME_SHARED) s->reader = E->role->issued + 1;
+        if (op->async && v->def->kind == TILE_MAP && v->home == HOME_SHARED)
+            E->role->reader = E->role->issued + 1;
         if (!s->view) continue;
         if (!tile_pipe_of(v))
             check_buffer_view(E, v);
@@ -164,13 +165,11 @@ static bool check_operands(Eval *E, const TileOp *op) {
     return !E->failed;
 }
 
-// Shared memory that a product still reads is not written.
+// What maps make of rows and keys in shared memory lies in one place, which a product may still read.
 static void check_rewrite(Eval *E, const TileOp *map) {
-    for (int i = 0; i < map->results.n; i++) {
-        const TileValue *v = map->results.data[i];
-        if (v->home == HOME_SHARED && slot_of(E, v)->reader > E->role->landed)
-            run_fail(E, "%%%s is made anew while a product may still read it", v->name);
-    }
+    const TileValue *v = map->results.data[0];
+    if (v->home == HOME_SHARED && v->rank == 2 && E->role->reader > E->role->landed)
+        run_fail(E, "%%%s is made while a product may still read what lies in its place", v->name);
 }
 
 // ---- products
@@ -464,7 +463,7 @@ void run_block(Eval *E) {
     E->committed = E->landed = E->barriers = 0;
     for (int id = 0; id < E->k->nvalues; id++) {
         RunSlot *s = &E->slots[id];
-        s->fills = s->takes = s->group = s->reader = 0;
+        s->fills = s->takes = s->group = 0;
         for (RunStage *stage = s->stages; stage && stage->data; stage++)
             *stage = (RunStage){.data = stage->data, .read_at = -1};
     }

@@ -34,7 +34,6 @@ typedef struct RunSlot { // of a value
     int fills, takes;    // of a pipe: so far
     bool poison;         // made of what was not taken
     int group;           // of an asynchronous product's result: its group
-    int reader;          // of what a map made in shared memory: the last group that reads it
 } RunSlot;
 
 typedef struct RunPlace { // where in the grid and in the loops
@@ -55,6 +54,7 @@ typedef struct RunRole { // a role, or the kernel's body
     int nframes;
     RunPlace here, before; // `before`: the tile of the grid before the last `next`
     int issued, landed;    // groups of products
+    int reader;            // the last of them that reads what a map made in shared memory
     int nexts;
     bool turn;
     const TileOp *waits; // where it is held up
