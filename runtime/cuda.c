@@ -81,6 +81,10 @@ static attn_status prepare(GpuDevice *d, const AbiKernel *k, void *function, att
     return ATTN_OK;
 }
 
+const char *rt_cuda_target(int capability) {
+    return capability == 90 ? "sm_90a" : capability >= 80 ? "sm_80" : NULL;
+}
+
 static attn_status read(GpuDevice *d, int number, attn_error *error) {
     int major, minor;
     RT_GPU_TRY(d, device_get(&d->device, number), "opening the GPU");
@@ -90,8 +94,8 @@ static attn_status read(GpuDevice *d, int number, attn_error *error) {
     RT_GPU_TRY(d, device_attribute(&minor, DEVICE_MINOR, d->device), "asking the GPU");
     RT_GPU_TRY(d, device_attribute(&d->shared, DEVICE_SHARED_OPTIN, d->device), "asking the GPU");
     d->capability = 10 * major + minor;
-    d->base.target = d->capability == 90 ? "sm_90a" : "sm_80";
-    if (d->capability >= 80) return ATTN_OK;
+    d->base.target = rt_cuda_target(d->capability);
+    if (d->base.target) return ATTN_OK;
     return rt_fail(error, ATTN_ERROR_DEVICE,
                    "cuda:%d is sm_%d, and sm_80 is the least: use --device=cpu", number,
                    d->capability);

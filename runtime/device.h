@@ -32,6 +32,8 @@ void attn_mark_free(attn_context *c, attn_device d, attn_mark *mark);
 attn_status attn_device_name(attn_context *c, attn_device d, char *name, size_t n,
                              attn_error *error);
 int attn_device_count(attn_context *c, attn_device_kind kind);
+// The last for the machine's NVIDIA GPUs, without opening one; NULL: ask attn_device_target.
+const char *attn_peek_target(void);
 attn_status attn_device_target(attn_context *c, attn_device d, const char **target,
                                attn_error *error);
 

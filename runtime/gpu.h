@@ -85,6 +85,7 @@ typedef struct GpuKind {
 } GpuKind;
 
 extern const GpuKind rt_cuda, rt_hip;
+const char *rt_cuda_target(int capability); // what suits it best; NULL: nothing does
 
 // A driver's error as ours.
 attn_status rt_gpu_failed(const GpuKind *kind, const GpuDriver *g, int result, const char *what,

@@ -57,7 +57,8 @@ Status cmd_only(const Compile *c, const Options *o) {
 TargetId cmd_gpu_target(attn_context *context, DeviceKind kind, int ordinal) {
     TargetId found = kind == DEVICE_HIP ? TARGET_GFX942 : TARGET_SM80, target;
     attn_device device = {kind == DEVICE_HIP ? ATTN_HIP : ATTN_CUDA, ordinal};
-    const char *name;
+    const char *name = !context && kind == DEVICE_CUDA ? attn_peek_target() : NULL;
+    if (name && target_find(name, &target)) return target;
     attn_context *c = context ? context : attn_create();
     if (c && attn_device_target(c, device, &name, NULL) == ATTN_OK && target_find(name, &target))
         found = target;

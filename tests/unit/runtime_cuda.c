@@ -2,6 +2,7 @@
 // what order, and what is said when it fails. A GPU is not needed.
 #include "runtime/device.h"
 #include "runtime/gpu.h"
+#include "runtime/nvml.h"
 #include "runtime_fixture.h"
 #include <check.h>
 #include <stdarg.h>
@@ -403,6 +404,35 @@ START_TEST(tools) {
 }
 END_TEST
 
+static int nvml_capability[2], nvml_count, nvml_open;
+static int n_init(void) { return nvml_open++, nvml_count < 0; }
+static int n_shutdown(void) { return nvml_open--, 0; }
+static int n_count(unsigned *n) { return *n = (unsigned)nvml_count, 0; }
+static int n_device(unsigned i, void **out) { return *out = &nvml_capability[i], i > 1; }
+static int n_capability(void *d, int *major, int *minor) {
+    return *major = *(int *)d / 10, *minor = *(int *)d % 10, *(int *)d == 0;
+}
+
+START_TEST(management_library) {
+    static const RtNvml nvml = {n_init, n_shutdown, n_count, n_device, n_capability};
+    static const struct {
+        int count, first, second, gives;
+    } cases[] = {{1, 90, 0, 90}, {2, 80, 80, 80}, {2, 90, 80, 0},
+                 {2, 90, 0, 0},  {0, 0, 0, 0},    {-1, 90, 90, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        nvml_open = 0;
+        nvml_count = cases[i].count;
+        nvml_capability[0] = cases[i].first;
+        nvml_capability[1] = cases[i].second;
+        ck_assert_int_eq(rt_nvml_capability(&nvml), cases[i].gives);
+        ck_assert_int_eq(nvml_open, nvml_count < 0); // what was opened is closed
+    }
+    ck_assert_str_eq(rt_cuda_target(90), "sm_90a");
+    ck_assert_str_eq(rt_cuda_target(100), "sm_80");
+    ck_assert_ptr_null(rt_cuda_target(75));
+}
+END_TEST
+
 Suite *runtime_cuda_suite(void) {
     Suite *s = suite_create("runtime_cuda");
     TCase *t = tcase_create("fake driver");
@@ -413,6 +443,7 @@ Suite *runtime_cuda_suite(void) {
     tcase_add_test(t, refusals);
     tcase_add_test(t, newer_gpus_take_sm_80_only);
     tcase_add_test(t, tools);
+    tcase_add_test(t, management_library);
     suite_add_tcase(s, t);
     return s;
 }
