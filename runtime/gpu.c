@@ -310,10 +310,11 @@ static attn_status open_driver(const GpuKind *kind, GpuDriver **out, attn_error 
     if (*out) return ATTN_OK;
     GpuDriver *g = calloc(1, sizeof *g);
     if (!g) return rt_fail(error, ATTN_ERROR_SYSTEM, "out of memory");
-    // What the process has already (PyTorch brings a HIP of its own) before what the system has.
+    // What the process has already (PyTorch brings a HIP of its own) before what the system has. A
+    // driver stays when it is closed: it has threads, and may be asked for again.
     for (int mode = RTLD_NOLOAD; mode >= 0; mode -= RTLD_NOLOAD)
         for (int i = 0; kind->libraries[i] && !g->library; i++)
-            g->library = dlopen(kind->libraries[i], RTLD_NOW | RTLD_LOCAL | mode);
+            g->library = dlopen(kind->libraries[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | mode);
     attn_status status =
         g->library ? find_entries(kind, g, error)
                    : rt_fail(error, ATTN_ERROR_DEVICE, "%s: use --device=cpu", kind->none);

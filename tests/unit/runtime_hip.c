@@ -262,7 +262,7 @@ START_TEST(the_real_library) {
     const char *target;
     void *library = NULL;
     for (int i = 0; rt_hip.libraries[i] && !library; i++)
-        library = dlopen(rt_hip.libraries[i], RTLD_NOW | RTLD_LOCAL);
+        library = dlopen(rt_hip.libraries[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     attn_status status = attn_device_target(c, (attn_device){ATTN_HIP, 0}, &target, &e);
     if (!library) {
         puts("SKIPPED: libamdhip64 is not installed (Debian: libamdhip64-5), IT WAS NOT TRIED");
