@@ -165,7 +165,6 @@ void nv90_prepare(Cg *cg) {
     cg->launch.threads = h->warpgroups * NV90_GROUP;
     cg->launch.persistent = cg->k->schedule.persist != PERSIST_NONE;
     h->stage = ARENA_ARRAY(cg->arena, Val, cg->k->nvalues + 1);
-    s->partial = nv90_find_partial(cg);
     add_maps(cg);
     CgArg counter = {CG_ARG_COUNTER, 0, 0};
     if (cg->k->schedule.persist == PERSIST_DYNAMIC) VEC_PUSH(cg->arena, &cg->args, counter);

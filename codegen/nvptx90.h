@@ -91,7 +91,7 @@ void nv90_pack(Cg *cg);                           // all that is wide
 void nv90_pinned_wait(Cg *cg, const TileOp *map); // nothing moves across it
 // The descriptor of a shared operand, `offset` bytes into it.
 Val nv90_operand(Cg *cg, const TileValue *v, Val offset, int leading);
-bool *nv90_find_partial(Cg *cg); // nvptx90_partial.c
+// An operation whose operands may be in parts. (nvptx90_parts.c)
 void nv90_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv90_store_through(Cg *cg, const TileOp *op); // nvptx90_store.c
 // A fragment's elements to its place in shared memory, for products of the warpgroup.

@@ -123,7 +123,7 @@ static Val only_first_of_quad(Cg *cg, Val v) {
 void nv_loop_begin(Cg *cg, CgLoop *loop) {
     const TileOp *op = loop->op;
     NvState *s = nv_state(cg);
-    if (s->roles) { // nvptx90_partial.c has looked at the whole kernel
+    if (s->roles) { // whose schedule says what is in parts
         nv90_pack(cg);
         return;
     }

@@ -219,7 +219,8 @@ static void fragment_map(Cg *cg, const TileOp *op) {
         const TileResult *out = &op->outs.data[i];
         CgValue *value = &cg->value[op->results.data[i]->id];
         const bool *partial = nv_state(cg)->partial;
-        if (out->reduce == EX_CONST || (partial && partial[op->results.data[i]->id])) continue;
+        const TileValue *v = op->results.data[i];
+        if (out->reduce == EX_CONST || v->parts || (partial && partial[v->id])) continue;
         assert(out->reduce_axis != nv_state(cg)->row_axis && "rows are not reduced in registers");
         for (int j = 0; j < value->n; j++)
             value->e[j] = nv_across_quad(cg, out->reduce, value->e[j]);

@@ -279,6 +279,7 @@ static TileValue *dup_value(Dup *d, const TileValue *v, TileOp *def) {
         w = tile_value(d->p, d->k, v->name, v->dtype, v->axis, v->rank);
         w->home = v->home;
         w->stages = v->stages;
+        w->parts = v->parts;
     } else {
         w = ARENA_NEW(d->p->arena, TileValue);
         *w = *v;

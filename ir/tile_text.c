@@ -161,6 +161,7 @@ static void define(Out *o, const TileValue *v) {
     axes(o, v->axis, v->rank);
     if (v->home != HOME_ANY) text_printf(o->text, " in %s", home_name(v->home));
     if (v->stages != 1) text_printf(o->text, " stages %d", v->stages);
+    if (v->parts) text_puts(o->text, " parts");
 }
 
 static void use(Out *o, const char *before, const TileValue *v) {

@@ -8,7 +8,9 @@
 // interpreter's to find. Buffers are checked here as far as the order of the text tells: copy,
 // wait, barrier, use.
 #include "ir/tile_verify.h"
+
 #include "ir/expr_ops.h"
+#include "ir/tile_parts.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -226,7 +228,8 @@ static bool check_value(Verify *V, const TileValue *v) {
         return verify_fail(V, "%%%s has %d stages", v->name, v->stages);
     if (v->stages > 1 && !is_buffer(v) && !is_pipe(v))
         return verify_fail(V, "%%%s has stages, but is no buffer", v->name);
-    return true;
+    bool may = v->rank == 1 && v->dtype == DT_F32 && v->home == HOME_FRAGMENT;
+    return !v->parts || may || verify_fail(V, "%%%s cannot be in parts", v->name);
 }
 
 static bool define(Verify *V, const TileValue *v, const TileOp *def) {
@@ -658,6 +661,13 @@ static bool check_kind(Verify *V) {
     return verify_fail(V, "no such operation");
 }
 
+static bool check_parts(Verify *V) {
+    TileValue *v[2];
+    return !tile_parts_conflict(V->op, v) ||
+           verify_fail(V, "%%%s and %%%s cannot be in parts, or not in parts, like this",
+                       v[0]->name, v[1]->name);
+}
+
 static bool check_op(Verify *V, const TileOp *op, const TileBlock *b) {
     V->op = op;
     if ((unsigned)op->kind >= TILE_KIND_COUNT)
@@ -675,6 +685,7 @@ static bool check_op(Verify *V, const TileOp *op, const TileBlock *b) {
         if (!check_value(V, op->results.data[i])) return false;
     if (!check_kind(V)) return false;
     V->op = op;
+    if (!check_parts(V)) return false;
     for (int i = 0; i < op->results.n; i++)
         if (!define(V, op->results.data[i], op)) return false;
     return true;
@@ -768,8 +779,7 @@ static bool check_schedule(Verify *V) {
     if (s->warps < 0 || s->warps > 32) return verify_fail(V, "%d warps", s->warps);
     if ((unsigned)s->persist > PERSIST_DYNAMIC || s->section < 0)
         return verify_fail(V, "no such way of taking tiles");
-    if (s->min_blocks < 0 || s->min_blocks > 64)
-        return verify_fail(V, "%d blocks", s->min_blocks);
+    if (s->min_blocks < 0 || s->min_blocks > 64) return verify_fail(V, "%d blocks", s->min_blocks);
     return check_cluster(V);
 }
 

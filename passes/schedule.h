@@ -45,6 +45,9 @@ int pass_value_columns(const TileProgram *p, const TileKernel *k);
 // columns. False: an error is in diags.
 bool pass_tile_columns(TileProgram *p, TileKernel *k, int most, int unit, Diags *diags);
 
+// Sums of rows that may stay in parts are marked, in a kernel whose values have homes.   parts.c
+void pass_mark_parts(TileKernel *k);
+
 // Gives an axis its extent: grid counts over the axis become ceil(size / extent), loops over it run
 // over as many tiles.   schedule.c
 void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent);

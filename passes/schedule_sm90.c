@@ -442,6 +442,7 @@ static void schedule_kernel(TileProgram *p, TileKernel *k) {
     if (!sm90_flat(&s)) sm90_plain(&s);
     sm90_stores(&s);
     sm90_homes(&s);
+    pass_mark_parts(k);
 }
 
 bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {

@@ -1,0 +1,22 @@
+// tile_parts.h: sums of rows that stay divided among the threads that share a row.
+//
+// Such are a map's row sums, and what is linear in them:
+//
+//     %lt parts = map .. rowsum of ..      %l1 parts = map (%l, %c, %lt) { fma(%l, %c, %lt) }
+//
+// so that a loop which only adds and scales sends nothing from thread to thread. A use that is not
+// linear gets the whole sum. In the interpreter a number is a number: the mark changes nothing.
+#ifndef IR_TILE_PARTS_H
+#define IR_TILE_PARTS_H
+
+#include "tile.h"
+
+// Whether a map takes operands in parts as they are: every result that depends on them is linear in
+// them, and in parts itself. Otherwise it takes whole sums.
+bool tile_takes_parts(const TileOp *map);
+// Two values around an op (or one twice) whose marks do not go together: what a loop or a block
+// carries on is in parts everywhere or nowhere, and a map's result where tile_parts.c says. False:
+// there are none.
+bool tile_parts_conflict(const TileOp *op, TileValue *out[2]);
+
+#endif
