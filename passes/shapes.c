@@ -46,22 +46,95 @@ const Ex *shape_condition(ExPool *x, ShapeClass c) {
 
 // ---- joining
 
+static bool same_tensor(const TileTensor *t, const TileTensor *u) {
+    return t->role == u->role && t->dtype == u->dtype && t->rank == u->rank &&
+           memcmp(t->extent, u->extent, sizeof t->extent) == 0;
+}
+
+// The next tensor that is no workspace, from i on.
+static int next_given(const TileProgram *p, int i) {
+    while (i < p->tensors.n && p->tensors.data[i].role == TENSOR_WORK) i++;
+    return i;
+}
+
 static bool alike(const TileProgram *p, const TileProgram *q) {
-    if (p->pool != q->pool || p->tensors.n != q->tensors.n || p->sizes.n != q->sizes.n)
-        return false;
+    if (p->pool != q->pool || p->sizes.n != q->sizes.n) return false;
     for (int i = 0; i < p->sizes.n; i++)
         if (p->sizes.data[i].def != q->sizes.data[i].def) return false;
-    for (int i = 0; i < p->tensors.n; i++) {
-        const TileTensor *t = &p->tensors.data[i], *u = &q->tensors.data[i];
-        if (t->role != u->role || t->index != u->index || t->dtype != u->dtype ||
-            t->rank != u->rank || memcmp(t->extent, u->extent, sizeof t->extent) != 0)
-            return false;
+    int i = next_given(p, 0), j = next_given(q, 0);
+    for (; i < p->tensors.n && j < q->tensors.n;
+         i = next_given(p, i + 1), j = next_given(q, j + 1)) {
+        const TileTensor *t = &p->tensors.data[i], *u = &q->tensors.data[j];
+        if (t->index != u->index || !same_tensor(t, u)) return false;
     }
-    return true;
+    return i == p->tensors.n && j == q->tensors.n;
+}
+
+typedef struct Moved { // where the other program's tensors and inputs are in this one
+    TileProgram *p;
+    Arena *scratch;
+    int *tensor, *input;
+} Moved;
+
+static int find_tensor(const TileProgram *p, const TileTensor *t) {
+    for (int i = 0; i < p->tensors.n; i++)
+        if (!strcmp(p->tensors.data[i].name, t->name) && same_tensor(&p->tensors.data[i], t))
+            return i;
+    return -1;
+}
+
+// A workspace that differs (lists of other tiles) is one more.
+static int add_work(TileProgram *p, TileTensor t, ShapeClass c) {
+    t.name = arena_printf(p->arena, "%s_%s", t.name, shapes[c].name);
+    t.index = 0;
+    for (int i = 0; i < p->tensors.n; i++) t.index += p->tensors.data[i].role == TENSOR_WORK;
+    VEC_PUSH(p->arena, &p->tensors, t);
+    return p->tensors.n - 1;
+}
+
+static int find_input(TileProgram *p, int tensor) {
+    for (int i = 0; i < p->inputs.n; i++)
+        if (p->inputs.data[i] == tensor) return i;
+    VEC_PUSH(p->arena, &p->inputs, tensor);
+    return p->inputs.n - 1;
+}
+
+static const Ex *move_load(void *ctx, ExPool *x, const Ex *e) {
+    const Moved *m = ctx;
+    if (e->op != EX_LOAD || m->input[e->input] == e->input) return e;
+    return ex_load(x, m->input[e->input], e->type, e->args, e->nargs, e->inside);
+}
+
+static const Ex *move_expr(void *ctx, const Ex *e) {
+    Moved *m = ctx;
+    return ex_map(m->p->pool, e, move_load, m);
+}
+
+static void move_kernel(Moved *m, TileKernel *k) {
+    k->mask = move_expr(m, k->mask);
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        op->tensor = m->tensor[op->tensor];
+        tile_map_exprs(op, move_expr, m);
+    }
+}
+
+static void move_kernels(TileProgram *p, const TileProgram *other, ShapeClass c) {
+    Moved m = {.p = p, .scratch = arena_new()};
+    m.tensor = ARENA_ARRAY(m.scratch, int, other->tensors.n + 1);
+    m.input = ARENA_ARRAY(m.scratch, int, other->inputs.n + 1);
+    for (int i = 0; i < other->tensors.n; i++) {
+        m.tensor[i] = find_tensor(p, &other->tensors.data[i]);
+        if (m.tensor[i] < 0) m.tensor[i] = add_work(p, other->tensors.data[i], c);
+    }
+    for (int i = 0; i < other->inputs.n; i++)
+        m.input[i] = find_input(p, m.tensor[other->inputs.data[i]]);
+    for (int i = 0; i < other->kernels.n; i++) move_kernel(&m, other->kernels.data[i]);
+    arena_free(m.scratch);
 }
 
 bool shape_join(TileProgram *p, const TileProgram *other, ShapeClass c) {
     if (!alike(p, other)) return false;
+    move_kernels(p, other, c);
     int first = p->kernels.n;
     const Ex *in = shape_condition(p->pool, c);
     VEC(TilePlan) plans = {0};

@@ -22,7 +22,8 @@ void shape_typical(ShapeClass c, int32_t *size);           // SIZE_FREE of them
 const Ex *shape_condition(ExPool *x, ShapeClass c);
 
 // Adds another schedule's kernels to those of a program, for launches of a class; both are of one
-// streaming form. False, and nothing done, where the two have not the same tensors and sizes.
+// streaming form. Workspace that differs is there twice. False, and nothing done, where the two have
+// not the same other tensors and sizes.
 bool shape_join(TileProgram *p, const TileProgram *other, ShapeClass c);
 
 #endif

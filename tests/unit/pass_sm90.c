@@ -135,6 +135,30 @@ START_TEST(choices_are_right) {
 }
 END_TEST
 
+// Schedules with other tiles, of one program: each has its own lists of tiles, and the plans choose.
+START_TEST(lists_of_each_class) {
+    static const int32_t launch[] = {1, 2, 1, 100, 150, 50};
+    static const char *const schedules[SHAPE_COUNT] = {
+        [SHAPE_SHORT] = "keys=64,cluster=1", [SHAPE_LONG] = "keys=96,cluster=2"};
+    Arena *a = arena_new();
+    Variant *v;
+    PassOptions o = options();
+    Diags diags;
+    diag_init(&diags, a);
+    const Stream *s = pu_stream(a, "stdlib/document.attn", NULL, 64, &v);
+    TileProgram *p = pass_program(a, s, &o, schedules, &diags), *before = pass_algorithm(a, s, &o);
+    ck_assert_ptr_nonnull(p);
+    pu_verify(p, p->name, PU_SHAPED);
+    ck_assert_int_eq(p->plans.n, 2);
+    ck_assert_int_eq(p->kernels.n, 6);
+    same(a, v, before, p, launch);
+    p->plans.data[0] = p->plans.data[1]; // the long ones' too
+    p->plans.n = 1;
+    same(a, v, before, p, launch);
+    arena_free(a);
+}
+END_TEST
+
 START_TEST(too_many_columns_are_refused) {
     Arena *a = arena_new();
     Variant *v;
@@ -156,6 +180,7 @@ Suite *pass_sm90_suite(void) {
     tcase_add_loop_test(t, every_form_is_right, 0, FORMS);
     tcase_add_loop_test(t, real_extents_are_right, 0, 6);
     tcase_add_loop_test(t, choices_are_right, 0, 4);
+    tcase_add_test(t, lists_of_each_class);
     tcase_add_test(t, too_many_columns_are_refused);
     suite_add_tcase(s, t);
     return s;
