@@ -16,6 +16,15 @@
 
 // ---- the machine
 
+// LLVM would print what it remarks on (such as how many waves fit), and end the program for errors.
+static void take_diagnostic(LLVMDiagnosticInfoRef info, void *context) {
+    Cg *cg = context;
+    if (LLVMGetDiagInfoSeverity(info) != LLVMDSError) return;
+    char *text = LLVMGetDiagInfoDescription(info);
+    diag_error(cg->diags, (Span){0}, "LLVM: %s", text);
+    LLVMDisposeMessage(text);
+}
+
 static LLVMTargetMachineRef am_machine(Cg *cg) {
     static const char triple[] = "amdgcn-amd-amdhsa";
     LLVMInitializeAMDGPUTargetInfo();
@@ -29,6 +38,7 @@ static LLVMTargetMachineRef am_machine(Cg *cg) {
         LLVMDisposeMessage(error);
         return NULL;
     }
+    LLVMContextSetDiagnosticHandler(cg->c, take_diagnostic, cg);
     // cumode: a block's LDS is that of its compute unit, not of a pair of them.
     const char *features = cg->target->lanes == 32 ? "+cumode" : "";
     return LLVMCreateTargetMachine(t, triple, cg->target->name, features, LLVMCodeGenLevelDefault,

@@ -4,7 +4,8 @@
 // and goes on; a wait writes them to LDS, where the stage has been free since the copy began. So a
 // tile is on its way while the one before is computed with. What lies past the tensor's ends is
 // written as zeros. A tile that products contract along the axis that is not contiguous in the
-// tensor is transposed on its way, four by four elements a thread.
+// tensor is transposed on its way, four by four elements a thread. Of a tile that is more than a
+// thread should hold only a part is on its way, the rest is there at once.
 //
 // What is on its way, if anything, is in variables of the function, one set per buffer: mem2reg
 // makes registers of them, also across the turns of a loop. A row whose bytes are no multiple of 16
@@ -12,6 +13,8 @@
 #include "codegen/amdgpu.h"
 
 #include <assert.h>
+
+enum { HELD = 32 }; // registers for what is on its way of a tile
 
 typedef struct Copy {
     const TileTensor *t;
@@ -30,6 +33,7 @@ typedef struct AmPending {
                         // where the stage begins
     Val *slot;          // what was loaded: of piece i, load j at i * loads + j
     Ty type;            // of one
+    int held;           // pieces that are on their way; others are written at once
     const TileBlock *block;
     int group; // of the newest copy
 } AmPending;
@@ -176,11 +180,12 @@ static Val inside(Cg *cg, const Copy *c, Val base, Val row, Val col, Val left, V
     return LLVMBuildGEP2(cg->b, cg_dtype(cg, c->t->dtype), base, &at, 1, "");
 }
 
-static void load_pieces(Cg *cg, const TileOp *op, const Copy *c, AmPending *p, Val left) {
+static void load_pieces(Cg *cg, const TileOp *op, const Copy *c, AmPending *p, Val left, int first,
+                        int end) {
     Val base = tile_base(cg, op, c), stride = cg_stride(cg, op->tensor, c->tiled_dim);
     Val tid = hidden_tid(cg);
     int loads = loads_of(c);
-    for (int i = 0; i < pieces_of(cg, c); i++) {
+    for (int i = first; i < end; i++) {
         Piece at = piece_at(cg, c, tid, i);
         for (int j = 0; j < loads; j++) {
             Val row = am_plus(cg, at.row.at, at.row.more + j);
@@ -286,18 +291,27 @@ static void write_piece(Cg *cg, const Copy *c, const AmPending *p, Val tid, int 
     if (done) branch_end(cg, done);
 }
 
+// What was in them needs no registers any more.
+static void forget(Cg *cg, const AmPending *p, int first, int end) {
+    for (int i = first * loads_of(&p->copy); i < end * loads_of(&p->copy); i++)
+        LLVMBuildStore(cg->b, LLVMGetPoison(p->type), p->slot[i]);
+}
+
+static void write_pieces(Cg *cg, const AmPending *p, int first, int end, Val left, Val to) {
+    Copy c = p->copy;
+    c.ncols = columns_of(cg, p->op, &c); // the same for all tiles of a block
+    Val tid = hidden_tid(cg);
+    for (int i = first; i < end; i++) write_piece(cg, &c, p, tid, i, left, to);
+}
+
 static void land(Cg *cg, const AmPending *p) {
-    Copy now = p->copy, *c = &now;
-    c->ncols = columns_of(cg, p->op, c); // the same for all tiles of a block
     Blk done = branch_if(cg, LLVMBuildLoad2(cg->b, cg->i1, p->flag, ""), "land");
     Val left = LLVMBuildLoad2(cg->b, cg->i32, p->left, "");
     Val to = LLVMBuildLoad2(cg->b, cg->i32, p->to, "");
-    Val tid = hidden_tid(cg);
-    for (int i = 0; i < pieces_of(cg, c); i++) write_piece(cg, c, p, tid, i, left, to);
+    write_pieces(cg, p, 0, p->held, left, to);
     branch_end(cg, done);
     LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), p->flag);
-    for (int i = 0; i < pieces_of(cg, c) * loads_of(c); i++) // what was there needs no registers
-        LLVMBuildStore(cg->b, LLVMGetPoison(p->type), p->slot[i]);
+    forget(cg, p, 0, p->held);
 }
 
 // ---- by elements
@@ -351,7 +365,9 @@ static Val variable(Cg *cg, Ty t) { return LLVMBuildAlloca(cg->b, t, ""); }
 static void make_pending(Cg *cg, const TileOp *op, AmPending *p) {
     Copy c = copy_of(cg, op);
     if (p->used || by_elements(&c)) return;
-    int n = pieces_of(cg, &c) * loads_of(&c);
+    int all = pieces_of(cg, &c), n = all * loads_of(&c);
+    p->held = HELD / (loads_of(&c) * load_columns(&c) * c.tile.elem / 4);
+    if (p->held > all) p->held = all;
     p->used = true;
     p->copy = c;
     p->op = op;
@@ -376,6 +392,21 @@ static Val stage_begin(Cg *cg, const TileOp *op, const Copy *c) {
     return LLVMBuildAdd(cg->b, cg->value[op->args.data[0]->id].mem, stage, "");
 }
 
+// As many pieces as may be on their way are loaded last; the others come and go before.
+static void bring(Cg *cg, const TileOp *op, const Copy *c, AmPending *p, Val left, Val to) {
+    int all = pieces_of(cg, c);
+    Val some = LLVMBuildICmp(cg->b, LLVMIntSGT, left, cg_i32(cg, 0), "");
+    for (int first = (all - 1) / p->held * p->held; first >= 0; first -= p->held) {
+        int end = first + p->held < all ? first + p->held : all;
+        Blk loaded = branch_if(cg, some, "load");
+        load_pieces(cg, op, c, p, left, first, end);
+        branch_end(cg, loaded);
+        if (first == 0) break;
+        write_pieces(cg, p, first, end, left, to);
+        forget(cg, p, first, end);
+    }
+}
+
 // A copy that is not to happen (`when`) reads nothing and changes nothing.
 void am_copy(Cg *cg, const TileOp *op) {
     AmState *s = am_state(cg);
@@ -389,10 +420,7 @@ void am_copy(Cg *cg, const TileOp *op) {
         LLVMBuildStore(cg->b, LLVMConstInt(cg->i1, 1, false), p->flag);
         LLVMBuildStore(cg->b, left, p->left);
         LLVMBuildStore(cg->b, to, p->to);
-        Val some = LLVMBuildICmp(cg->b, LLVMIntSGT, left, cg_i32(cg, 0), "");
-        Blk loaded = branch_if(cg, some, "load");
-        load_pieces(cg, op, &c, p, left);
-        branch_end(cg, loaded);
+        bring(cg, op, &c, p, left, to);
         p->block = op->block;
         p->group = s->groups;
     } else {

@@ -60,7 +60,8 @@ Val am_exchange(Cg *cg, Val v, int mask) {
         Val args[] = {am_times(cg, lane, 4), bits};
         got = cg_intrinsic(cg, "llvm.amdgcn.ds.bpermute", NULL, 0, args, 2);
     }
-    return LLVMBuildBitCast(cg->b, got, t, "");
+    // LLVM moves some of these into a branch where only that uses them: not all lanes would be there.
+    return LLVMBuildBitCast(cg->b, am_pinned(cg, got), t, "");
 }
 
 static Val permute_bytes(Cg *cg, Val high, Val low, Val selector) {

@@ -150,9 +150,14 @@ static bool emit_code(Cg *cg, CgForm form, AbiMeta *meta, void **out, size_t *n)
     char *error = NULL;
     LLVMMemoryBufferRef buffer;
     LLVMCodeGenFileType type = form == CG_ASM ? LLVMAssemblyFile : LLVMObjectFile;
+    int errors = cg->diags->errors;
     if (LLVMTargetMachineEmitToMemoryBuffer(cg->tm, cg->m, type, &error, &buffer)) {
         diag_error(cg->diags, (Span){0}, "LLVM: %s", error);
         LLVMDisposeMessage(error);
+        return false;
+    }
+    if (cg->diags->errors != errors) { // through a handler of the target's
+        LLVMDisposeMemoryBuffer(buffer);
         return false;
     }
     const char *start = LLVMGetBufferStart(buffer);

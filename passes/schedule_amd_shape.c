@@ -14,10 +14,12 @@
 enum {
     MAX_COLUMNS = 256, // of v in a tile; half of it where a lane has half the registers
     UNIT_COLUMNS = 64,
+    HELD = 32,        // of a tile on its way (codegen/amdgpu_copy.c)
     OPERANDS = 32,    // registers for what products read ahead
     OTHER = 48,       // for addresses, statistics and what an expression needs
     OTHER_MORE = 24,  // more of those with WMMA, which wants its operands in eights, and in f32
     MAX_SCORES = 32,  // of a lane: more make a step long to compile, and little else
+    SECOND_FILE = 64, // of the registers beyond 256, for what goes to and fro
     LDS_EXTRA = 1024, // for vectors of a number per key
     STEP = 300,       // cycles of a step that are not of its scores: barriers, waits, reductions
 };
@@ -65,10 +67,19 @@ static int rows_of(const Shape *s) { return s->rows * s->mt * s->waves; }
 
 // ---- what a shape needs
 
+// Bytes of a row of so many elements: chunks of 16, a power of two of them or a multiple of eight.
+static int row_bytes(const Need *n, int elements) {
+    int chunks = (elements * n->elem + 15) / 16, power = 1;
+    while (power < chunks) power *= 2;
+    return 16 * (chunks > 8 ? pass_padded(chunks, 8) : power);
+}
+
+// k and q lie along their columns, v along the keys: what products contract.
 static int lds_of(const Need *n, const Shape *s) {
-    int columns = padded_d(n, s) + padded_dv(n, s);
-    int q = s->keep ? 0 : rows_of(s) * padded_d(n, s);
-    return (s->keys * columns + q) * n->elem + LDS_EXTRA;
+    int k = s->keys * row_bytes(n, padded_d(n, s));
+    int v = padded_dv(n, s) * row_bytes(n, s->keys);
+    int q = s->keep ? 0 : rows_of(s) * row_bytes(n, padded_d(n, s));
+    return k + v + q + LDS_EXTRA;
 }
 
 static int registers_of(const Need *n, const Shape *s) {
@@ -78,19 +89,22 @@ static int registers_of(const Need *n, const Shape *s) {
     int acc = s->mt * dv / parts, scores = s->mt * s->keys / parts;
     int weights = pairs ? scores / 2 : scores;
     int threads = s->waves * n->t->lanes, wide = d > dv ? d : dv;
-    int copied = 2 * (s->keys * wide * n->elem / 4 / threads); // and where it is
+    int copied = s->keys * wide * n->elem / 4 / threads;
+    if (copied > HELD) copied = HELD;
     int operands = OPERANDS;
     if (!s->keep && s->mt > 1) operands += OPERANDS / 2;
-    if (wmma(n) && !narrow) operands += s->keys; // a row's weights
+    if (wmma(n) && !narrow) operands = OPERANDS / 2 + s->keys; // a row's weights
+    if (s->rows == 32 && acc > 64) acc += acc / 2; // sixteens: a file that is half full has no room
     int other = wmma(n) || !narrow ? OTHER + OTHER_MORE : OTHER;
-    return q + acc + scores + weights + copied + operands + other;
+    return q + acc + scores + weights + 2 * copied + operands + other; // copied, and where it is
 }
 
 // Waves of a SIMD that a shape has room for: by registers, two or one.
 static int blocks_of(const Need *n, const Shape *s) {
     int each = (s->waves + n->chip->simds - 1) / n->chip->simds; // of a block
     int regs = registers_of(n, s), file = wmma(n) ? 1536 : 512;
-    int by_registers = regs > n->t->registers ? 0 : file / pass_padded(regs, 8) / each;
+    int most = n->t->registers > 256 ? n->t->registers - SECOND_FILE : n->t->registers;
+    int by_registers = regs > most ? 0 : file / pass_padded(regs, 8) / each;
     int by_lds = n->t->shared_bytes / lds_of(n, s);
     int blocks = by_registers < by_lds ? by_registers : by_lds;
     return blocks < 2 ? blocks : 2;
@@ -114,7 +128,14 @@ static int64_t cost_of(const Need *n, const Shape *s) {
 
 // ---- the choice
 
+// What the lowering would take for a shape of 32 rows is none of 16.
+static bool is_taken(const Need *n, const Shape *s) {
+    int all = s->rows * s->mt | s->keys | padded_d(n, s) | padded_dv(n, s);
+    return s->rows == 16 && !wmma(n) && all % 32 == 0;
+}
+
 static bool fits(const Need *n, const Shape *s) {
+    if (is_taken(n, s)) return false;
     if (wmma(n) && (s->rows == 32 || (s->keep && n->elem == 4))) return false;
     if (n->elem == 2 && s->keys % 32 && !wmma(n)) return false; // two steps of an MFMA
     if (s->mt * s->keys * s->rows > MAX_SCORES * n->t->lanes) return false;

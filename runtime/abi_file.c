@@ -11,10 +11,10 @@
 // newline, and the metadata holds length and checksum of all text before it; so no byte of the file
 // can change unseen.
 //
-// ELF files carry it in the section .attn, at its start. In an object file it holds the length of
-// the file and a checksum of all of it, where the three fields of sizes and sums count as zeros;
-// abi_seal writes them. Linking rewrites the rest of the file, so that in a shared object it vouches
-// for itself only.
+// ELF files carry it in the section .attn, at its start. In an object file, and in a code object for
+// AMD devices, it holds the length of the file and a checksum of all of it, where the three fields of
+// sizes and sums count as zeros; abi_seal writes them. Linking rewrites the rest of the file, so that
+// in a shared object of the host's it vouches for itself only.
 #include "abi.h"
 #include <stdlib.h>
 #include <string.h>
@@ -207,12 +207,14 @@ static const char *find_elf(AbiMeta *m, const uint8_t *f, size_t n) {
     Range r;
     const char *why = elf_metadata(f, n, &r);
     if (!why) why = abi_read(m, f + r.at, r.n);
-    // An object that was sealed is as it was made. What has another type and yet the object's length
-    // is one whose type was damaged: linking makes a longer file.
-    if (why || m->code_bytes == 0 || (le(f + 16, 2) != ET_REL && m->code_bytes != n)) return why;
+    // An object that was sealed is as it was made, a code object was sealed when it was linked. What
+    // has another type and yet the object's length is one whose type was damaged: linking makes a
+    // longer file.
+    bool linked = !why && le(f + 16, 2) != ET_REL && m->code != ABI_CODE_HSACO;
+    if (why || m->code_bytes == 0 || (linked && m->code_bytes != n)) return why;
     if (m->code_bytes == n && m->code_sum == elf_sum(f, n, r.at)) return NULL;
     abi_free(m);
-    return "the checksum does not match: the object file is damaged";
+    return "the checksum does not match: the file is damaged";
 }
 
 const char *abi_find(AbiMeta *m, const void *file, size_t n, const void **code, size_t *code_n) {

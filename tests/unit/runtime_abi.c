@@ -333,16 +333,16 @@ START_TEST(ptx_of_every_length_reads_back) { // base64's three endings
 END_TEST
 
 // An ELF file with nothing but a string table and .attn.
-static uint8_t *elf_file(bool seal, size_t *n) {
+static uint8_t *elf_of(AbiCode code, uint16_t type, bool seal, size_t *n) {
     static const char names[] = "\0.attn\0.names";
     size_t meta_n;
-    uint8_t *meta = fixture_meta(ABI_CODE_HOST, &meta_n);
+    uint8_t *meta = fixture_meta(code, &meta_n);
     size_t pad = meta_n + 5, at = sizeof(Elf64_Ehdr), names_at = at + pad,
            table = (names_at + sizeof names + 7) / 8 * 8;
     *n = table + 3 * sizeof(Elf64_Shdr);
     uint8_t *f = calloc(1, *n);
     Elf64_Ehdr e = {.e_ident = {0x7f, 'E', 'L', 'F', ELFCLASS64, ELFDATA2LSB},
-                    .e_type = ET_REL,
+                    .e_type = type,
                     .e_shoff = table,
                     .e_shentsize = sizeof(Elf64_Shdr),
                     .e_shnum = 3,
@@ -360,9 +360,12 @@ static uint8_t *elf_file(bool seal, size_t *n) {
     return f;
 }
 
-START_TEST(elf) {
-    size_t n;
-    uint8_t *f = elf_file(true, &n);
+static uint8_t *elf_file(bool seal, size_t *n) {
+    return elf_of(ABI_CODE_HOST, ET_REL, seal, n);
+}
+
+// No length but its own, and no bit of it another.
+static void is_sealed(uint8_t *f, size_t n) {
     ck_assert_ptr_null(find(f, n));
     for (size_t i = 0; i < n; i++) {
         uint8_t *cut = malloc(i ? i : 1);
@@ -376,8 +379,26 @@ START_TEST(elf) {
             ck_assert_ptr_nonnull(find(f, n));
             f[i] ^= (uint8_t)(1 << k);
         }
+}
+
+START_TEST(elf) {
+    size_t n;
+    uint8_t *f = elf_file(true, &n);
+    is_sealed(f, n);
     f[offsetof(Elf64_Ehdr, e_type)] = ET_DYN; // as long as the object: no linker made it
     ck_assert_ptr_nonnull(find(f, n));
+    free(f);
+}
+END_TEST
+
+// What linking gave was sealed after it; nothing may come behind it either.
+START_TEST(code_object) {
+    size_t n;
+    uint8_t *f = elf_of(ABI_CODE_HSACO, ET_DYN, true, &n), *longer = calloc(1, n + 8);
+    is_sealed(f, n);
+    memcpy(longer, f, n);
+    ck_assert_ptr_nonnull(find(longer, n + 8));
+    free(longer);
     free(f);
 }
 END_TEST
@@ -422,6 +443,7 @@ Suite *runtime_abi_suite(void) {
     tcase_add_test(t, ptx_damage_is_refused);
     tcase_add_test(t, ptx_of_every_length_reads_back);
     tcase_add_test(t, elf);
+    tcase_add_test(t, code_object);
     tcase_add_test(t, linked_elf);
     suite_add_tcase(s, t);
     return s;

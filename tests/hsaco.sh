@@ -1,0 +1,35 @@
+#!/bin/sh
+# hsaco.sh ATTNC [FILE.attn...]: every attention (of stdlib) for every AMD target, as a file and as text. Fails where one does not
+# compile, and where the metadata that the code object carries tells of scratch memory or of registers that did not suffice. Ends with
+# `N passed, N failed`.
+attnc=$1
+shift
+[ $# -gt 0 ] || set -- stdlib/*.attn
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+
+# What is not 0 of what must be, in metadata as text.
+excess() {
+    sed -nE 's/^ *(- )?\.(private_segment_fixed_size|vgpr_spill_count): *([1-9][0-9]*)$/\2 \3/p' "$1"
+}
+check() { # check FILE TARGET
+    name="$(basename "$1" .attn) for $2"
+    if ! "$attnc" "$1" --target="$2" -o "$dir/a.hsaco" 2>"$dir/err" || ! "$attnc" "$1" --target="$2" -o "$dir/a.s" 2>"$dir/err"; then
+        echo "FAILED: $name: $(head -n 1 "$dir/err")"
+    elif ! grep -q 'vgpr_spill_count' "$dir/a.s"; then
+        echo "FAILED: $name: there is no metadata"
+    elif [ -n "$(excess "$dir/a.s")" ]; then
+        echo "FAILED: $name: $(excess "$dir/a.s" | tr '\n' ' ')"
+    else
+        passed=$((passed + 1))
+        return
+    fi
+    failed=$((failed + 1))
+}
+for file; do
+    grep -q '^attention' "$file" || continue
+    for target in gfx90a gfx942 gfx1100; do check "$file" "$target"; done
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,206 @@
+// Code of the AMD targets: it holds the instructions it is meant to, no scratch memory and no calls;
+// its file is linked, sealed, and says how to launch it; tiles lie in LDS so that what is read or
+// written at once is in different banks. That kernels compute the right thing is tests/gcn's affair.
+#include "codegen/amdgpu.h"
+#include "codegen/codegen.h"
+#include "pass_util.h"
+#include "runtime/abi.h"
+
+#include <stdlib.h>
+
+static const TargetId ids[] = {TARGET_GFX90A, TARGET_GFX942, TARGET_GFX1100};
+
+static const char softmax[] =
+    "import std.normalization; attention t { dim D = 64; score(q, k) = dot(q, k) * rsqrt(D); "
+    "mask(b, h, q, k) = k <= q; normalize(s) = softmax(s); }";
+
+static bool emit(Arena *a, TargetId id, Dtype t, CgForm form, Diags *diags, void **out, size_t *n) {
+    Variant *v;
+    Stream *s = pu_stream(a, "t.attn", softmax, 0, &v);
+    PassOptions o = {.target = cg_target(id), .dtype = t};
+    diag_init(diags, a);
+    const TileProgram *p = pass_pipeline(a, s, &o, diags);
+    CgOptions co = {.opt = 3};
+    return p && cg_emit(&p, 1, &co, form, diags, out, n);
+}
+
+static char *compile(Arena *a, TargetId id, Dtype t, CgForm form, size_t *n) {
+    Diags diags;
+    void *out = NULL;
+    bool ok = emit(a, id, t, form, &diags, &out, n);
+    if (!ok) diag_print(&diags, stderr);
+    ck_assert(ok);
+    return out;
+}
+
+// ---- instructions
+
+static void holds(const char *text, const char *what, bool wanted) {
+    ck_assert_msg((strstr(text, what) != NULL) == wanted, "%s", what);
+}
+
+START_TEST(instructions) {
+    static const struct {
+        TargetId id;
+        Dtype dtype;
+        const char *product, *exp;
+    } cases[] = {
+        {TARGET_GFX90A, DT_BF16, "v_mfma_f32_32x32x8bf16_1k", "v_exp_f32"},
+        {TARGET_GFX90A, DT_F16, "v_mfma_f32_32x32x8f16", "v_exp_f32"},
+        {TARGET_GFX90A, DT_F32, "v_mfma_f32_32x32x2f32", "v_exp_f32"},
+        {TARGET_GFX942, DT_BF16, "v_mfma_f32_32x32x8_bf16", "v_exp_f32"},
+        {TARGET_GFX942, DT_F16, "v_mfma_f32_32x32x8_f16", "v_exp_f32"},
+        {TARGET_GFX942, DT_F32, "v_mfma_f32_32x32x2_f32", "v_exp_f32"},
+        {TARGET_GFX1100, DT_BF16, "v_wmma_f32_16x16x16_bf16", "v_exp_f32"},
+        {TARGET_GFX1100, DT_F16, "v_wmma_f32_16x16x16_f16", "v_exp_f32"},
+        {TARGET_GFX1100, DT_F32, "v_fmac_f32", "v_exp_f32"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        size_t n;
+        char *text = compile(a, cases[i].id, cases[i].dtype, CG_ASM, &n);
+        holds(text, cases[i].product, true);
+        holds(text, cases[i].exp, true);
+        holds(text, "s_barrier", true);
+        holds(text, "scratch_load", false);
+        holds(text, "scratch_store", false);
+        holds(text, "s_swappc", false);
+        holds(text, ".vgpr_spill_count: 0", true);
+        holds(text, ".private_segment_fixed_size: 0", true);
+        holds(text, "hidden_", false); // arguments that the driver would have to add
+        holds(text, ".amdhsa_code_object_version 5", true);
+        free(text);
+        arena_free(a);
+    }
+}
+END_TEST
+
+// ---- the file
+
+static const char *find(const void *file, size_t n, AbiMeta *m) {
+    const void *code;
+    size_t code_n;
+    return abi_find(m, file, n, &code, &code_n);
+}
+
+START_TEST(artifact) {
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        Arena *a = arena_new();
+        AbiMeta m;
+        size_t n;
+        char *file = compile(a, ids[i], DT_BF16, CG_OBJECT, &n);
+        ck_assert_ptr_null(find(file, n, &m));
+        ck_assert_int_eq(m.code, ABI_CODE_HSACO);
+        ck_assert_str_eq(m.target, target_get(ids[i])->name);
+        ck_assert_int_eq(m.code_bytes, n);
+        const AbiKernel *k = &m.variants[0].kernels[0];
+        ck_assert_str_eq(k->symbol, "t_fwd");
+        ck_assert_int_eq(k->threads % (uint32_t)target_get(ids[i])->lanes, 0);
+        ck_assert_int_eq(k->shared, 0);
+        abi_free(&m);
+        for (size_t at = 0; at < n; at += 97) {
+            file[at] ^= 16;
+            ck_assert_msg(find(file, n, &m) != NULL, "byte %zu", at);
+            file[at] ^= 16;
+            ck_assert_msg(find(file, at, &m) != NULL, "length %zu", at);
+        }
+        free(file);
+        arena_free(a);
+    }
+}
+END_TEST
+
+START_TEST(no_linker) {
+    Arena *a = arena_new();
+    Diags diags;
+    void *out = NULL;
+    size_t n;
+    char *path = arena_strdup(a, getenv("PATH"));
+    setenv("PATH", "/nowhere", 1);
+    bool made = emit(a, TARGET_GFX942, DT_BF16, CG_OBJECT, &diags, &out, &n);
+    setenv("PATH", path, 1);
+    ck_assert(!made && !out && diags.errors == 1);
+    holds(diags.first->message, "ld.lld", true);
+    holds(diags.first->message, "package lld-", true);
+    arena_free(a);
+}
+END_TEST
+
+// ---- LDS
+
+// Enough of a Cg for what is made of constants alone.
+static Cg constants(void) {
+    Cg cg = {.c = LLVMContextCreate()};
+    cg.b = LLVMCreateBuilderInContext(cg.c);
+    cg.i32 = LLVMInt32TypeInContext(cg.c);
+    return cg;
+}
+
+static int chunk_at(Cg *cg, int chunks, int row, int row_more, int chunk, int chunk_more) {
+    AmTile t = {.chunks = chunks};
+    Val v = am_chunk(cg, &t, (AmPlace){cg_i32(cg, row), row_more},
+                     (AmPlace){cg_i32(cg, chunk), chunk_more});
+    ck_assert(LLVMIsConstant(v));
+    return (int)LLVMConstIntGetSExtValue(v);
+}
+
+enum { ROWS = 64, LINE = 8 }; // chunks of all banks
+
+// Eight rows, `step` apart, at one chunk: eight different groups of four banks.
+static void in_different_banks(Cg *cg, int chunks, int first, int step, int chunk) {
+    unsigned seen = 0;
+    for (int i = 0; i < LINE; i++)
+        seen |= 1u << chunk_at(cg, chunks, first + i * step, 0, chunk, 0) / AM_CHUNK % LINE;
+    ck_assert_msg(seen == 255, "%d chunks a row, from row %d by %d", chunks, first, step);
+}
+
+START_TEST(banks) {
+    static const int widths[] = {1, 2, 4, 8, 16, 24, 64};
+    Cg cg = constants();
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        for (int chunk = 0; chunk < widths[i]; chunk++) {
+            for (int row = 0; row < ROWS; row += LINE)
+                in_different_banks(&cg, widths[i], row, 1, chunk);
+            for (int row = 0; row < ROWS; row += 4 * LINE)
+                for (int k = 0; k < 4; k++) in_different_banks(&cg, widths[i], row + k, 4, chunk);
+        }
+    LLVMDisposeBuilder(cg.b);
+    LLVMContextDispose(cg.c);
+}
+END_TEST
+
+// Every chunk has a place of its own within the tile, whichever part of where it is is known.
+START_TEST(places) {
+    static const int widths[] = {1, 2, 4, 8, 16, 24};
+    Cg cg = constants();
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        bool taken[ROWS * 24] = {false};
+        for (int row = 0; row < ROWS; row++)
+            for (int chunk = 0; chunk < widths[i]; chunk++) {
+                int at = chunk_at(&cg, widths[i], row, 0, chunk, 0);
+                ck_assert(at >= 0 && at % AM_CHUNK == 0 && at / AM_CHUNK < ROWS * widths[i]);
+                ck_assert(!taken[at / AM_CHUNK]);
+                taken[at / AM_CHUNK] = true;
+                for (int known = 1; known < ROWS; known *= 2)
+                    ck_assert_int_eq(chunk_at(&cg, widths[i], row & ~known, row & known,
+                                              chunk & ~known, chunk & known),
+                                     at);
+            }
+    }
+    LLVMDisposeBuilder(cg.b);
+    LLVMContextDispose(cg.c);
+}
+END_TEST
+
+Suite *codegen_amdgpu_suite(void) {
+    Suite *s = suite_create("codegen_amdgpu");
+    TCase *t = tcase_create("amdgpu");
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, instructions);
+    tcase_add_test(t, artifact);
+    tcase_add_test(t, no_linker);
+    tcase_add_test(t, banks);
+    tcase_add_test(t, places);
+    suite_add_tcase(s, t);
+    return s;
+}
