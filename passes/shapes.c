@@ -23,11 +23,14 @@ bool shape_find(const char *name, ShapeClass *out) {
     return false;
 }
 
+// With so few queries, tiles that are large for long sequences would be mostly empty.
+enum { FEW_QUERIES = 1024 };
+
 bool shape_matters(const Target *t) { return t->kind == KIND_NVPTX; }
 
 ShapeClass shape_of(const Target *t, const int32_t *size) {
     int c = shape_matters(t) ? 0 : SHAPE_COUNT - 1;
-    while (shapes[c].most && size[SIZE_SK] > shapes[c].most) c++;
+    while (shapes[c].most && size[SIZE_SK] > shapes[c].most && size[SIZE_SQ] > FEW_QUERIES) c++;
     return (ShapeClass)c;
 }
 
@@ -40,8 +43,10 @@ void shape_typical(ShapeClass c, int32_t *size) {
 
 const Ex *shape_condition(ExPool *x, ShapeClass c) {
     const Ex *keys = ex_sym(x, SYM_SIZE, SIZE_SK, EX_I32);
+    const Ex *queries = ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32);
     if (!shapes[c].most) return ex_bool(x, true);
-    return ex_2(x, EX_LE, keys, ex_i32(x, shapes[c].most));
+    return ex_2(x, EX_OR, ex_2(x, EX_LE, keys, ex_i32(x, shapes[c].most)),
+                ex_2(x, EX_LE, queries, ex_i32(x, FEW_QUERIES)));
 }
 
 // ---- joining
