@@ -17,11 +17,11 @@
 
 #include <assert.h>
 
-enum { STRIP_WORTH = 8 }; // of weights as below: a load or a function, or two divisions
+enum { STRIP_WORTH = 4 }; // of weights as below: a load, a function or a division
 
 static int weight_of(const Ex *e) {
     static const int weights[] = {
-        [C_FREE] = 0, [C_PLAIN] = 1, [C_DIVIDE] = 4, [C_LOAD] = 8, [C_SPECIAL] = 8};
+        [C_FREE] = 0, [C_PLAIN] = 0, [C_DIVIDE] = 4, [C_LOAD] = 8, [C_SPECIAL] = 8};
     return weights[ex_op_cost(e->op, e->type)];
 }
 
@@ -194,7 +194,7 @@ static bool is_for_keys(const Strips *s, const TileOp *map) {
         if (map->args.data[i]->rank) return false;
     int weight = 0;
     ex_visit(map->outs.data[0].body, loads_something, &weight);
-    return weight >= STRIP_WORTH / 2;
+    return weight >= STRIP_WORTH;
 }
 
 static bool is_score(const Strips *s, const TileOp *map) {

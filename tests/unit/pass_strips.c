@@ -52,6 +52,7 @@ static const struct {
     {VARIANT("input t: f32[H, 30];", "s + t[h, 2 * q - k]", "k <= q"), 0},
     {VARIANT("", "s * exp(0.1 * (k - q))", "k <= q"), 2},
     {VARIANT("", "s + 0.5 * (k - q)", "k <= q"), 0}, // too light
+    {VARIANT("", "s", "(q - k) % 3 == 0 && k <= q"), 1},
     {VARIANT("input w: f32[Sk];", "s * w[k]", "k <= q"), 2},
     {VARIANT("input w: f32[Sq];", "s * w[q - q_offset]", "k <= q"), 0}, // of a row: once a tile
     {VARIANT("input d: i32[Sk];", "s", "k <= q && d[k] == d[q]"), 1}, // nothing is known to be full
