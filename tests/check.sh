@@ -54,6 +54,7 @@ fi
 run "$build/tests/check_run" stdlib
 run "$build/tests/check_run" tests/regress
 run "$build/tests/check_gcn" stdlib
+run tests/hsaco.sh "$build/attnc"
 wait
 echo "== $build/tests/check_gen"
 count "$(cat "$logs/gen.status")" "$logs/gen" check_gen
