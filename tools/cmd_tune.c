@@ -109,6 +109,22 @@ static Status store(Tune *t, const char *sizes) {
     return cache_write(a, folder, &t->key, &entry);
 }
 
+// ---- without a device
+
+static void print_ranked(Tune *t, const char *sizes) {
+    Candidates all = pass_candidates(t->c.arena, t->c.streams.data[0], &t->passes);
+    printf("%s, %s, %s, %s: %s\n", t->c.variants.data[0]->name, target_get(t->race.target)->name,
+           dtype_name(t->race.dtype), sizes, shape_name(t->shape));
+    printf("%9s  %s\n", "counted", "schedule");
+    for (int i = 0; i < all.n; i++) {
+        if (all.data[i].clocks > 0 && all.data[0].clocks > 0)
+            printf("%9.3f", all.data[i].clocks / all.data[0].clocks);
+        else
+            printf("%9s", "-");
+        printf("  %s%s\n", all.data[i].knobs, i ? "" : " (default)");
+    }
+}
+
 // ---- one launch
 
 static Status tune_binding(Tune *t, const Binding *b) {
@@ -117,6 +133,7 @@ static Status tune_binding(Tune *t, const Binding *b) {
     t->shape = t->passes.shape = shape_of(&t->passes.target, b->size);
     t->passes.sizes = b->size;
     bind_describe(b, sizes, sizeof sizes);
+    if (t->o->dry) return print_ranked(t, sizes), STATUS_DONE;
     Status s = measure(t);
     race_progress(&t->race, NULL, 0, 0);
     if (s == STATUS_DONE) {
@@ -139,7 +156,7 @@ static Status tune_shape(Tune *t, const char *shape) {
                  .begin = race_now_ms()};
     t->race = race;
     const Signature *sig = sig_of_variant(a, t->c.variants.data[0], t->race.dtype);
-    Status s = bind_make(&b, a, sig, t->o, shape);
+    Status s = (t->o->dry ? bind_inputs : bind_make)(&b, a, sig, t->o, shape);
     if (s == STATUS_DONE) s = tune_binding(t, &b);
     bind_free(&b);
     arena_free(a);
@@ -154,10 +171,13 @@ static Status tune_file(Tune *t, attn_context *context) {
                           : o->device == DEVICE_CUDA ? ATTN_CUDA
                                                      : ATTN_HIP,
                           o->ordinal};
-    if (attn_device_name(context, device, name, sizeof name, &e)) return launch_failed(&e);
+    if (!o->dry && attn_device_name(context, device, name, sizeof name, &e))
+        return launch_failed(&e);
     t->race.path = o->files.data[0];
     t->race.target = cmd_device_target(o, context);
-    t->race.dtype = cmd_device_dtype(o);
+    t->race.dtype = o->has_dtype                                ? o->dtype
+                    : shape_matters(target_get(t->race.target)) ? DT_BF16
+                                                                : DT_F32;
     t->race.context = o->device == DEVICE_CPU ? context : NULL;
     Options plain = *o;
     plain.no_cache = true;

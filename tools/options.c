@@ -294,8 +294,10 @@ static Status target_fits(const Options *o) {
     } takes[] = {[DEVICE_CPU] = {"cpu", KIND_HOST},
                  [DEVICE_CUDA] = {"cuda", KIND_NVPTX},
                  [DEVICE_HIP] = {"hip", KIND_AMDGPU}};
-    bool runs = o->verb == VERB_RUN || o->verb == VERB_CHECK || o->verb == VERB_BENCH;
-    if (o->dry && (!o->has_target || target_get(o->target)->kind == KIND_HOST))
+    bool runs = o->verb == VERB_RUN || o->verb == VERB_CHECK || o->verb == VERB_BENCH ||
+                o->verb == VERB_TUNE;
+    if (o->dry && o->verb == VERB_BENCH &&
+        (!o->has_target || target_get(o->target)->kind == KIND_HOST))
         return cmd_fail(STATUS_USAGE, "--dry counts for a GPU: --target=T says for which");
     if (!runs || o->dry || !o->has_target || target_get(o->target)->kind == takes[o->device].kind)
         return STATUS_DONE;

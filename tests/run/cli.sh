@@ -185,6 +185,13 @@ holds '[ -s home/.cache/attnc/"${file#cache/}" ]'
 XDG_CACHE_HOME="$dir/xdg" ATTNC_CACHE= gives 0 $tuned
 holds '[ -s xdg/attnc/"${file#cache/}" ]'
 rm -r cache
+gives 0 tune relu_attn.attn --dry --target=sm_90a --shape=H=16,Sq=8192
+says out 'relu_attn, sm_90a, bf16, B=1 H=16 Hkv=16 Sq=8192 Sk=8192'
+says out '1.000  warpgroups='
+holds '[ $(wc -l <out) -gt 9 ]'
+gives 0 tune relu_attn.attn --dry
+says out '1.000  rows='
+holds '[ ! -e cache ]'
 gives 2 tune - --budget=1
 gives 2 tune relu_attn.attn --budget=0
 gives 2 tune relu.ptx
