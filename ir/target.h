@@ -32,6 +32,7 @@ typedef struct TargetRates {
     int special; // operations of the unit for special functions
     int plain;   // multiply-adds and the like
     int shared;  // bytes of shared memory
+    int l2;      // bytes that reach it from L2
 } TargetRates;
 
 const TargetRates *target_rates(TargetId id); // all 0 for the host, which is not counted so

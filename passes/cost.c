@@ -75,14 +75,6 @@ static double value(const Ex *e, Launch *l, double otherwise) {
     return e ? ex_eval(e, &env).i : otherwise;
 }
 
-// Of the row tile at hand: tiles of keys, from the first to the last key that counts.
-static double steps_of(const KeySet *hull, Launch *l, int keys) {
-    double n = l->sizes[SIZE_SK], lo = value(hull->lo, l, 0), hi = value(hull->hi, l, n - 1);
-    if (lo < 0) lo = 0;
-    if (hi > n - 1) hi = n - 1;
-    return hull->none || hi < lo ? 0 : floor(hi / keys) - floor(lo / keys) + 1;
-}
-
 static KeySet hull_of(TileProgram *p, const TileKernel *k, int rows) {
     ExPool *x = p->pool;
     int q_axis = tile_grid_axis(k), k_axis = -1;
@@ -99,17 +91,25 @@ static KeySet hull_of(TileProgram *p, const TileKernel *k, int rows) {
     return mask_hull(&range, ex_simplify(x, k->mask));
 }
 
-enum { SAMPLES = 64 }; // of row tiles, at most
-
-CostTiles cost_tiles(TileProgram *p, const TileKernel *k, int rows, int keys,
-                     const int32_t *sizes) {
+CostRows cost_rows(TileProgram *p, const TileKernel *k, int rows, const int32_t *sizes) {
     KeySet hull = hull_of(p, k, rows);
-    int n = (sizes[SIZE_SQ] + rows - 1) / rows, m = n < SAMPLES ? n : SAMPLES;
-    CostTiles t = {.tiles = (double)sizes[SIZE_B] * sizes[SIZE_HQ] * n, .shortest = INFINITY};
+    int n = (sizes[SIZE_SQ] + rows - 1) / rows, m = n < COST_SAMPLES ? n : COST_SAMPLES;
+    CostRows r = {.tiles = (double)sizes[SIZE_B] * sizes[SIZE_HQ] * n, .n = m};
     for (int i = 0; i < m; i++) {
         Launch l = {sizes, (int32_t)((int64_t)i * (n - 1) / (m > 1 ? m - 1 : 1))};
-        double steps = steps_of(&hull, &l, keys);
-        t.steps += steps / m;
+        double last = sizes[SIZE_SK] - 1;
+        r.first[i] = fmax(value(hull.lo, &l, 0), 0);
+        r.last[i] = hull.none ? -1 : fmin(value(hull.hi, &l, last), last);
+    }
+    return r;
+}
+
+CostTiles cost_tiles(const CostRows *r, int keys) {
+    CostTiles t = {.tiles = r->tiles, .shortest = INFINITY};
+    for (int i = 0; i < r->n; i++) {
+        bool any = r->last[i] >= r->first[i];
+        double steps = any ? floor(r->last[i] / keys) - floor(r->first[i] / keys) + 1 : 0;
+        t.steps += steps / r->n;
         t.longest = fmax(t.longest, steps);
         t.shortest = fmin(t.shortest, steps);
     }
@@ -122,10 +122,9 @@ CostTiles cost_tiles(TileProgram *p, const TileKernel *k, int rows, int keys,
 #define APART 0.2
 
 static double step_clocks(CostStep s) {
-    double most = fmax(fmax(s.matrix, s.special), fmax(s.plain, s.shared));
-    return most +
-           APART * (s.matrix + s.special + s.plain - fmin(most, s.matrix + s.special + s.plain)) +
-           s.latency;
+    double most = fmax(fmax(s.matrix, s.special), s.plain), all = s.matrix + s.special + s.plain;
+    double busy = most + APART * (all - most);
+    return fmax(busy, fmax(s.shared, s.l2)) + s.latency;
 }
 
 double cost_launch(const Target *t, CostTiles n, CostStep s, int blocks, double tile) {

@@ -16,20 +16,30 @@ typedef struct CostWork {
 
 CostWork cost_work(const TileProgram *p, const TileKernel *k);
 
-// What a launch does in tiles of some rows and keys.
+// Which keys tiles of some rows of queries look at, in a launch.
+enum { COST_SAMPLES = 64 }; // of row tiles, at most
+typedef struct CostRows {
+    double tiles; // of queries, of all batches and heads
+    int n;
+    double first[COST_SAMPLES], last[COST_SAMPLES]; // key; last < first: none
+} CostRows;
+
+// sizes: SIZE_FREE of them. Where the mask depends on data, it is taken to leave what it may.
+CostRows cost_rows(TileProgram *p, const TileKernel *k, int rows, const int32_t *sizes);
+
 typedef struct CostTiles {
-    double tiles;             // of queries, of all batches and heads
+    double tiles;             // of queries
     double steps;             // tiles of keys that one of them visits, on average
     double longest, shortest; // of the same
 } CostTiles;
 
-// sizes: SIZE_FREE of them. Where the mask depends on data, it is taken to leave what it may.
-CostTiles cost_tiles(TileProgram *p, const TileKernel *k, int rows, int keys, const int32_t *sizes);
+CostTiles cost_tiles(const CostRows *r, int keys);
 
 // One block's step, a tile of keys: how long each unit has to do, in clocks of a multiprocessor.
 typedef struct CostStep {
-    double matrix, special, plain, shared;
-    double latency; // in which nobody does anything
+    double matrix, special, plain;
+    double shared, l2; // bytes on their way: beside all else, or it waits for them
+    double latency;    // in which nobody does anything
 } CostStep;
 
 // A launch: `blocks` of them side by side on a multiprocessor, `tile` clocks for each tile of

@@ -51,6 +51,9 @@ typedef struct Candidate {
 } Candidate;
 typedef VEC(Candidate) Candidates;
 Candidates pass_candidates(Arena *a, const Stream *s, const PassOptions *o);
+// What counting prefers clearly to the target's own choice, for a program at the algorithm level;
+// NULL: nothing.
+const char *pass_counted(Arena *a, TileProgram *p, const PassOptions *o);
 // Those that differ from one in a choice that counting says nothing of.
 Candidates pass_neighbours(Arena *a, const Stream *s, const PassOptions *o, const char *knobs);
 // Whether there is a tile program for it at all: a head's columns are one tile, whose extent

@@ -51,8 +51,10 @@ TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
 // With its extents, which is when the schedule is chosen.
 static TileProgram *tiled(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
     if (!pass_accepts(s->row, diags)) return NULL;
+    PassOptions own = *o;
     TileProgram *p = pass_algorithm(a, s, o);
-    return pass_tile(p, o, diags) ? p : NULL;
+    if (!own.schedule) own.schedule = pass_counted(a, p, o);
+    return pass_tile(p, &own, diags) ? p : NULL;
 }
 
 static TileProgram *finished(TileProgram *p, const PassOptions *o, Diags *diags) {
