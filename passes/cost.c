@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+enum { MAX_COLUMNS = 256 }; // of v in a block: more are blocks of their own, whatever the schedule
+
 // ---- operations
 
 static bool one_special(ExOp op) {
@@ -31,7 +33,7 @@ static void count_map(CostWork *w, const TileOp *map) {
 }
 
 CostWork cost_work(const TileProgram *p, const TileKernel *k) {
-    CostWork w = {.d = p->D, .dv = p->Dv};
+    CostWork w = {.d = p->D, .dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS};
     int rows = tile_grid_axis(k);
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         if (op->kind != TILE_MAP || !op->block->owner) continue;

@@ -1,7 +1,8 @@
 // cmd_race.c: see race.h.
 //
 // A GPU's clock falls while it is busy, and neighbours come and go: what is compared is measured in
-// turns, a few launches at a time with a pause before, and medians of rounds are compared. Runners
+// turns, a few launches at a time with a pause before, and of each round the ratio to the first
+// runner counts, which is in all of them. Runners
 // use the tensors of the first one; on a GPU each has its own context of the runtime, so that they
 // can be opened by several threads.
 #include "race.h"
@@ -20,7 +21,7 @@ enum {
     ROUND_MS = 20,   // about as long as they take
     PAUSE_MS = 10,   // before each
     FAR_PERCENT = 5, // behind the best: leaves, after LOOK rounds; at once, if it is FIRST_LOOK
-    FIRST_LOOK = 50,
+    FIRST_LOOK = 100,
     LOOK = 3,
     NOISE_PERMILLE = 10, // another is better than the first when it is faster by more than this
 };
@@ -211,6 +212,8 @@ static double median(Arena *a, const double *x, int n) {
     return sorted[n / 2];
 }
 
+static double last_of(const Runner *x) { return x->samples.data[x->samples.n - 1]; }
+
 static Status sample(Race *r, Runner *x) {
     struct timespec pause = {0, PAUSE_MS * 1000000L};
     int n = x->ms > 0 ? (int)(ROUND_MS / x->ms) : 1;
@@ -218,27 +221,26 @@ static Status sample(Race *r, Runner *x) {
     nanosleep(&pause, NULL);
     Status s = timed(&x->l, n < 1 ? 1 : n > LAUNCHES ? LAUNCHES : n, &ms);
     if (s != STATUS_DONE) return s;
+    double first = x == r->runners.data[0] ? ms : last_of(r->runners.data[0]);
     VEC_PUSH(r->arena, &x->samples, ms);
+    VEC_PUSH(r->arena, &x->ratios, ms / first);
     x->ms = median(r->arena, x->samples.data, x->samples.n);
+    x->ratio = median(r->arena, x->ratios.data, x->ratios.n);
     return s;
 }
 
-static double fastest(const Race *r) {
-    double best = 0;
-    for (int i = 0; i < r->runners.n; i++) {
+// Who is far behind leaves, but for the first. How many are left.
+static int drop(Race *r) {
+    double best = 1;
+    int left = 1;
+    for (int i = 1; i < r->runners.n; i++) {
         const Runner *x = r->runners.data[i];
-        if (x->samples.n && (!best || x->ms < best)) best = x->ms;
+        if (x->samples.n && x->ratio < best) best = x->ratio;
     }
-    return best;
-}
-
-// Who is far behind leaves. How many are left.
-static int drop(Race *r, int round) {
-    double best = fastest(r), far = 1 + (round < LOOK ? FIRST_LOOK : FAR_PERCENT) / 100.0;
-    int left = 0;
-    for (int i = 0; i < r->runners.n; i++) {
+    for (int i = 1; i < r->runners.n; i++) {
         Runner *x = r->runners.data[i];
-        if (!x->out && x->samples.n && x->ms > best * far) x->out = true;
+        double far = 1 + (x->samples.n < LOOK ? FIRST_LOOK : FAR_PERCENT) / 100.0;
+        if (!x->out && x->samples.n && x->ratio > best * far) x->out = true;
         left += !x->out;
     }
     return left;
@@ -252,7 +254,7 @@ Status race_run(Race *r, double until) {
             if (round > 1 && race_now_ms() > until) return s; // two rounds there are for all
             if (!r->runners.data[i]->out) s = sample(r, r->runners.data[i]);
         }
-        left = drop(r, round);
+        left = drop(r);
         race_progress(r, "round", round + 1, ROUNDS);
     }
     return s;
@@ -260,12 +262,12 @@ Status race_run(Race *r, double until) {
 
 Runner *race_best(const Race *r) {
     Runner *best = r->runners.data[0];
-    double least = best->ms * (1 - NOISE_PERMILLE / 1000.0);
+    double least = 1 - NOISE_PERMILLE / 1000.0;
     for (int i = 1; i < r->runners.n; i++) {
         Runner *x = r->runners.data[i];
-        if (x->out || !x->samples.n || x->ms >= least) continue;
+        if (x->out || !x->samples.n || x->ratio >= least) continue;
         best = x;
-        least = x->ms;
+        least = x->ratio;
     }
     return best;
 }

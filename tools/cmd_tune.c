@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 10, DEFAULT_SECONDS = 20 };
+enum { MOST = 12, DEFAULT_SECONDS = 20 };
 
 typedef struct Tune {
     Race race;
@@ -23,7 +23,7 @@ typedef struct Tune {
 
 // As many as there is time for, the compiler's own choice among them.
 static int most_of(const Options *o) {
-    int n = (o->budget ? o->budget : DEFAULT_SECONDS) / 2;
+    int n = o->budget ? o->budget : DEFAULT_SECONDS;
     return n < 2 ? 2 : n > MOST ? MOST : n;
 }
 
@@ -64,7 +64,7 @@ static Status measure(Tune *t) {
 static int by_ms(const void *a, const void *b) {
     const Runner *x = *(Runner *const *)a, *y = *(Runner *const *)b;
     if (!x->samples.n != !y->samples.n) return x->samples.n ? -1 : 1;
-    return x->ms < y->ms ? -1 : x->ms > y->ms;
+    return x->ratio < y->ratio ? -1 : x->ratio > y->ratio;
 }
 
 // Fastest first; what counting expected, relative to what it expected of the compiler's own choice.
@@ -80,7 +80,7 @@ static void print(const Tune *t, const char *sizes) {
     for (int i = 0; i < r->runners.n; i++) {
         const Runner *x = sorted[i];
         if (!x->samples.n) continue;
-        printf("%10.4f %9.3f", x->ms, x->ms / own->ms);
+        printf("%10.4f %9.3f", x->ratio * own->ms, x->ratio);
         if (x->expected > 0 && own->expected > 0)
             printf(" %9.3f", x->expected / own->expected);
         else
@@ -104,7 +104,7 @@ static Status store(Tune *t, const char *sizes) {
         return launch_failed(&e);
     CacheEntry entry = cache_read(a, folder, &t->key, &t->c.diags);
     entry.knobs[t->shape] = best->knobs;
-    entry.ms[t->shape] = best->ms;
+    entry.ms[t->shape] = best->ratio * t->race.runners.data[0]->ms;
     entry.note[t->shape] = arena_printf(a, "%s: %s", device, sizes);
     return cache_write(a, folder, &t->key, &entry);
 }

@@ -12,8 +12,9 @@ typedef struct Runner {
     Launch l;
     Status status;       // of opening it
     bool out;            // it is not measured any more
-    VEC(double) samples; // medians of rounds, ms
-    double ms;           // the median of those
+    VEC(double) samples; // of each round, ms
+    VEC(double) ratios;  // to the first one's in the same round
+    double ms, ratio;    // the medians of those
 } Runner;
 
 typedef struct Race {
@@ -37,7 +38,8 @@ Status race_open(Race *r);
 // Runs each that was not yet, and compares its outputs with the first one's. STATUS_INPUT: they are
 // not the same.
 Status race_agree(Race *r);
-// Measures in rounds, until `until` or until one is left; who is far behind leaves.
+// Measures in rounds, until `until` or until only the first is left; who is far behind leaves. What
+// counts is the ratio to the first one, which runs in every round: a device's clock drifts.
 Status race_run(Race *r, double until);
 Runner *race_best(const Race *r); // the first, unless another is faster by more than the noise
 void race_close(Race *r);
