@@ -39,20 +39,21 @@ static const char *taken(Arena *a, const TileProgram *p, const PassOptions *o,
 }
 
 static void propose(Proposals *to, const char *own) {
-    if (shape_matters(to->target) && !dtype_half(to->p->dtype)) return; // FMAs: nothing is counted
     switch (to->target->id) {
     case TARGET_HOST: cost_host(to); return;
     case TARGET_SM90A:
         if (knob_has(own, "warpgroups", strlen("warpgroups")))
             cost_sm90(to);
-        else
+        else if (dtype_half(to->p->dtype))
             cost_sm80(to);
         return;
-    case TARGET_SM80: cost_sm80(to); return;
+    case TARGET_SM80:
+        if (dtype_half(to->p->dtype)) cost_sm80(to); // of f32 nothing is counted
+        return;
     case TARGET_GFX90A:
     case TARGET_GFX942:
-    case TARGET_GFX1100:
-    case TARGET_COUNT: return; // one schedule
+    case TARGET_GFX1100: cost_amd(to); return;
+    case TARGET_COUNT: return;
     }
 }
 

@@ -60,5 +60,6 @@ typedef struct Proposals {
 void cost_host(Proposals *to); // cost_host.c
 void cost_sm80(Proposals *to); // cost_gpu.c
 void cost_sm90(Proposals *to);
+void cost_amd(Proposals *to); // schedule_amd_shape.c
 
 #endif

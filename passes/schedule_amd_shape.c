@@ -7,6 +7,8 @@
 //
 // The lowering (codegen/amdgpu.h) reads the shape back from the extents: 32 rows for a matrix
 // instruction where every extent is a multiple of 32, else 16.
+#include "cost.h"
+#include "knobs.h"
 #include "rewrite.h"
 #include "schedule.h"
 #include "schedule_amd.h"
@@ -21,6 +23,7 @@ enum {
     MAX_SCORES = 32,  // of a lane: more make a step long to compile, and little else
     SECOND_FILE = 64, // of the registers beyond 256, for what goes to and fro
     LDS_EXTRA = 1024, // for vectors of a number per key
+    MAX_ROWS = 256,   // of a tile
     STEP = 300,       // cycles of a step that are not of its scores: barriers, waits, reductions
 };
 
@@ -50,20 +53,26 @@ typedef struct Need { // of a program
     const Chip *chip;
 } Need;
 
-typedef struct Shape {
-    int rows; // of the matrix instruction
-    int mt;   // such row groups of a wave
-    int keys, waves;
-    bool keep; // q in registers
-} Shape;
+typedef struct AmdShape {
+#define KNOB(field, least, most, step, what) int field;
+#include "schedule_amd.def"
+#undef KNOB
+} AmdShape;
+
+static const Knob knob_rows[] = {
+#define KNOB(...) KNOB_ROW(AmdShape, __VA_ARGS__)
+#include "schedule_amd.def"
+#undef KNOB
+};
+static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows};
 
 static bool wmma(const Need *n) { return n->t->lanes == 32; }
-static int padded_d(const Need *n, const Shape *s) {
+static int padded_d(const Need *n, const AmdShape *s) {
     (void)s;
     return pass_padded(n->d, wmma(n) ? 16 : 32);
 }
-static int padded_dv(const Need *n, const Shape *s) { return pass_padded(n->dv, s->rows); }
-static int rows_of(const Shape *s) { return s->rows * s->mt * s->waves; }
+static int padded_dv(const Need *n, const AmdShape *s) { return pass_padded(n->dv, s->rows); }
+static int rows_of(const AmdShape *s) { return s->rows * s->mt * s->waves; }
 
 // ---- what a shape needs
 
@@ -75,14 +84,14 @@ static int row_bytes(const Need *n, int elements) {
 }
 
 // k and q lie along their columns, v along the keys: what products contract.
-static int lds_of(const Need *n, const Shape *s) {
+static int lds_of(const Need *n, const AmdShape *s) {
     int k = s->keys * row_bytes(n, padded_d(n, s));
     int v = padded_dv(n, s) * row_bytes(n, s->keys);
     int q = s->keep ? 0 : rows_of(s) * row_bytes(n, padded_d(n, s));
     return k + v + q + LDS_EXTRA;
 }
 
-static int registers_of(const Need *n, const Shape *s) {
+static int registers_of(const Need *n, const AmdShape *s) {
     int parts = n->t->lanes / s->rows, d = padded_d(n, s), dv = padded_dv(n, s);
     bool narrow = n->elem == 2, pairs = narrow && !wmma(n);
     int q = s->keep ? s->mt * d / parts / (pairs ? 2 : 1) : 0;
@@ -100,7 +109,7 @@ static int registers_of(const Need *n, const Shape *s) {
 }
 
 // Waves of a SIMD that a shape has room for: by registers, two or one.
-static int blocks_of(const Need *n, const Shape *s) {
+static int blocks_of(const Need *n, const AmdShape *s) {
     int each = (s->waves + n->chip->simds - 1) / n->chip->simds; // of a block
     int regs = registers_of(n, s), file = wmma(n) ? 1536 : 512;
     int most = n->t->registers > 256 ? n->t->registers - SECOND_FILE : n->t->registers;
@@ -111,7 +120,7 @@ static int blocks_of(const Need *n, const Shape *s) {
 }
 
 // Cycles for a score of a wave, a thousand times.
-static int64_t cost_of(const Need *n, const Shape *s) {
+static int64_t cost_of(const Need *n, const AmdShape *s) {
     int columns = padded_d(n, s) + padded_dv(n, s), rows = s->rows * s->mt;
     int rate = n->elem == 2 ? n->chip->half : n->chip->single;
     int64_t matrix = 2000 * (int64_t)columns / rate;
@@ -129,12 +138,12 @@ static int64_t cost_of(const Need *n, const Shape *s) {
 // ---- the choice
 
 // What the lowering would take for a shape of 32 rows is none of 16.
-static bool is_taken(const Need *n, const Shape *s) {
+static bool is_taken(const Need *n, const AmdShape *s) {
     int all = s->rows * s->mt | s->keys | padded_d(n, s) | padded_dv(n, s);
     return s->rows == 16 && !wmma(n) && all % 32 == 0;
 }
 
-static bool fits(const Need *n, const Shape *s) {
+static bool fits(const Need *n, const AmdShape *s) {
     if (is_taken(n, s)) return false;
     if (wmma(n) && (s->rows == 32 || (s->keep && n->elem == 4))) return false;
     if (n->elem == 2 && s->keys % 32 && !wmma(n)) return false; // two steps of an MFMA
@@ -142,21 +151,59 @@ static bool fits(const Need *n, const Shape *s) {
     return s->keys % s->rows == 0 && blocks_of(n, s) > 0;
 }
 
-static bool choose(const Need *n, Shape *best) {
+enum { MAX_SHAPES = 96 };
+
+static int shapes_of(const Need *n, AmdShape *list) {
     static const int rows[] = {32, 16}, keys[] = {64, 128, 32, 16}, waves[] = {4, 8, 2};
-    int64_t least = INT64_MAX;
+    int count = 0;
     for (int r = 0; r < 2; r++)
         for (int k = 0; k < 4; k++)
             for (int i = 0; i < 12; i++) {
-                Shape s = {rows[r], 1 + i % 2, keys[k], waves[i / 2 % 3], i < 6};
-                if (!fits(n, &s) || rows_of(&s) > 256) continue;
-                int64_t cost = cost_of(n, &s);
-                if (cost < least) {
-                    least = cost;
-                    *best = s;
-                }
+                AmdShape s = {rows[r], 1 + i % 2, keys[k], waves[i / 2 % 3], i < 6};
+                if (fits(n, &s) && rows_of(&s) <= MAX_ROWS) list[count++] = s;
             }
-    return least < INT64_MAX;
+    return count;
+}
+
+static bool cheapest(const Need *n, AmdShape *best) {
+    AmdShape list[MAX_SHAPES];
+    int count = shapes_of(n, list);
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < count; i++) {
+        int64_t cost = cost_of(n, &list[i]);
+        if (cost >= least) continue;
+        least = cost;
+        *best = list[i];
+    }
+    return count > 0;
+}
+
+static void refuse(Diags *diags, const char *what, int needs, int has) {
+    diag_error(diags, (Span){0}, "schedule: it needs %d %s; there are %d", needs, what, has);
+}
+
+// The one place where a program's shape is chosen; it travels in its kernels.
+static bool choose(const TileProgram *p, const Need *n, const PassOptions *o, Diags *diags,
+                   AmdShape *s) {
+    if (!cheapest(n, s)) {
+        diag_error(diags, (Span){0}, "target '%s' has no room for tiles of a D of %d and %s",
+                   o->target.name, p->D, dtype_name(p->dtype));
+        return false;
+    }
+    if (!o->schedule) return true;
+    if (!knob_read(knobs, s, o->schedule, diags)) return false;
+    if (fits(n, s) && rows_of(s) <= MAX_ROWS) return true;
+    const Target *t = &o->target;
+    if (registers_of(n, s) > t->registers)
+        refuse(diags, "registers of a lane", registers_of(n, s), t->registers);
+    else if (lds_of(n, s) > t->shared_bytes)
+        refuse(diags, "bytes of LDS", lds_of(n, s), t->shared_bytes);
+    else if (rows_of(s) > MAX_ROWS)
+        refuse(diags, "rows", rows_of(s), MAX_ROWS);
+    else
+        refuse(diags, "scores of a lane, in whole instructions",
+               s->mt * s->keys * s->rows / t->lanes, MAX_SCORES);
+    return false;
 }
 
 static int most_columns(const Target *t) { return t->lanes == 32 ? MAX_COLUMNS / 2 : MAX_COLUMNS; }
@@ -168,7 +215,7 @@ static Need need_of(const TileProgram *p, const Target *t) {
 
 // ---- binding
 
-static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Shape *s, Diags *diags) {
+static bool bind(TileProgram *p, TileKernel *k, const Need *n, const AmdShape *s, Diags *diags) {
     int value = pass_value_axis(p, k);
     if (!pass_tile_columns(p, k, most_columns(n->t), UNIT_COLUMNS, diags)) return false;
     for (int a = 0; a < k->naxes; a++) {
@@ -181,29 +228,46 @@ static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Shape *s, D
                       a == value ? pass_padded(axis->size->i, s->rows)
                                  : pass_padded(axis->size->i, wmma(n) ? 16 : 32));
     }
-    k->schedule = (TileSchedule){.lane_axis = -1, .warps = s->waves, .min_blocks = blocks_of(n, s)};
+    k->schedule = (TileSchedule){.lane_axis = -1,
+                                 .warps = s->waves,
+                                 .min_blocks = blocks_of(n, s),
+                                 .knobs = knob_text(knobs, s, p->arena)};
     return true;
 }
 
 bool pass_tile_amd(TileProgram *p, const PassOptions *o, Diags *diags) {
     Need n = need_of(p, &o->target);
-    Shape s;
-    if (!choose(&n, &s)) {
-        diag_error(diags, (Span){0}, "target '%s' has no room for tiles of a D of %d and %s",
-                   o->target.name, p->D, dtype_name(p->dtype));
-        return false;
-    }
+    AmdShape s;
+    if (!choose(p, &n, o, diags, &s)) return false;
     for (int i = 0; i < p->kernels.n; i++)
         if (!bind(p, p->kernels.data[i], &n, &s, diags)) return false;
     return true;
 }
 
-// The choice again, from what it left: q is kept where the shape with it in registers fits.
+// As it was chosen.
 bool pass_amd_keeps(const TileProgram *p, const TileKernel *k, const Target *t,
                     const TileValue *v) {
     (void)v;
     Need n = need_of(p, t);
-    Shape s;
-    (void)k;
-    return choose(&n, &s) && s.keep;
+    AmdShape s;
+    Diags unused;
+    diag_init(&unused, p->arena);
+    if (!cheapest(&n, &s)) return false;
+    return (!k->schedule.knobs || knob_read(knobs, &s, k->schedule.knobs, &unused)) && s.keep;
+}
+
+// ---- candidates
+
+void cost_amd(Proposals *to) {
+    AmdShape list[MAX_SHAPES];
+    Need n = need_of(to->p, to->target);
+    int count = shapes_of(&n, list);
+    for (int i = 0; i < count; i++) {
+        CostRows seen = cost_rows(to->p, to->k, rows_of(&list[i]), to->sizes);
+        CostTiles tiles = cost_tiles(&seen, list[i].keys);
+        double scores = tiles.tiles * tiles.steps * rows_of(&list[i]) * list[i].keys;
+        double clocks = scores * (double)cost_of(&n, &list[i]) / 1000;
+        VEC_PUSH(to->arena, &to->list,
+                 ((Candidate){knob_text(knobs, &list[i], to->arena), clocks}));
+    }
 }

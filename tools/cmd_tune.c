@@ -175,9 +175,9 @@ static Status tune_file(Tune *t, attn_context *context) {
         return launch_failed(&e);
     t->race.path = o->files.data[0];
     t->race.target = cmd_device_target(o, context);
-    t->race.dtype = o->has_dtype                                ? o->dtype
-                    : shape_matters(target_get(t->race.target)) ? DT_BF16
-                                                                : DT_F32;
+    t->race.dtype = o->has_dtype                                    ? o->dtype
+                    : target_get(t->race.target)->kind == KIND_HOST ? DT_F32
+                                                                    : DT_BF16;
     t->race.context = o->device == DEVICE_CPU ? context : NULL;
     Options plain = *o;
     plain.no_cache = true;

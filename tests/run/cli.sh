@@ -130,6 +130,7 @@ refuses warpgroups=3,registers=160,producer_registers=24 sm_90a 'registers of a 
 refuses blocks=4 sm_80 'registers of a thread for scores and accumulator; there are 128'
 refuses rows=64,warps=8 sm_80 '8 warps; there are 64 rows'
 refuses rows=256,keys=256 sm_80 'bytes of shared memory; there are 166912'
+refuses keys=256 gfx942 'bytes of LDS; there are 65536'
 refuses rows=33 host 'rows are a multiple of the'
 refuses rows=64 sm_90a "has a choice 'rows' on sm_90a; there are: warpgroups="
 gives 2 run relu.ptx --schedule=keys=64
