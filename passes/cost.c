@@ -8,17 +8,21 @@ enum { MAX_COLUMNS = 256 }; // of v in a block: more are blocks of their own, wh
 
 // ---- operations
 
-static bool one_special(ExOp op) {
-    return op == EX_EXP || op == EX_EXP2 || op == EX_SQRT || op == EX_RSQRT || op == EX_RCP ||
-           op == EX_TANH;
+// An operation of the special unit, with a multiplication or an addition where it is of another base
+// or form; others are long formulas.
+static bool one_special(ExOp op, int *plain) {
+    *plain = op == EX_EXP || op == EX_LOG || op == EX_SIGMOID;
+    return op >= EX_EXP && op <= EX_COS;
 }
 
 static void count(void *ctx, const Ex *e) {
     CostWork *w = ctx;
-    if (one_special(e->op))
+    int plain = 0;
+    if (one_special(e->op, &plain))
         w->special++;
     else if (ex_op_cost(e->op, e->type) != C_FREE)
-        w->plain += ex_weight(e);
+        plain = ex_weight(e);
+    w->plain += plain;
 }
 
 // Of a map the weights and of the others everything: a sum of weights has them in it again.
