@@ -62,6 +62,10 @@ if [ -e "$logs/ptxas.status" ]; then
     echo "== tests/run/assemble.sh"
     count "$(cat "$logs/ptxas.status")" "$logs/ptxas" tests/run/assemble.sh
 else echo "== tests/run/assemble.sh: skipped, there is no ptxas or the build is under a sanitizer"; fi
+if [ -e "$logs/hsaco.status" ]; then
+    echo "== tests/hsaco.sh"
+    count "$(cat "$logs/hsaco.status")" "$logs/hsaco" tests/hsaco.sh
+else echo "== tests/hsaco.sh: skipped, the build is under a sanitizer"; fi
 echo "== in all"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
