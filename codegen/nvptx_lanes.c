@@ -19,11 +19,6 @@ typedef struct At { // the element at hand
 
 bool nv_has_lanes(const TileKernel *k) { return k->schedule.lane_axis >= 0; }
 
-static Val refuse(Cg *cg, const TileOp *op, const char *what) {
-    diag_error(cg->diags, op->span, "a kernel of lanes has no %s on %s", what, cg->target->name);
-    return cg_i32(cg, 0);
-}
-
 // ---- elements
 
 static Val param(Cg *cg, CgElem *elem, int k) {
@@ -48,6 +43,16 @@ static void set(Cg *cg, const TileValue *v, Val x) {
     value->n = 1;
     value->e = ARENA_ARRAY(cg->arena, Val, 1);
     value->e[0] = x;
+}
+
+// An error; what the op makes is 0 from there on.
+static void refuse(Cg *cg, const TileOp *op, const char *what) {
+    diag_error(cg->diags, op->span, "a kernel of lanes has no %s on %s", what, cg->target->name);
+    for (int i = 0; i < op->results.n; i++) {
+        ExType t = dtype_reads(op->results.data[i]->dtype);
+        Ty of = t == EX_F32 ? cg->f32 : t == EX_I32 ? cg->i32 : cg->i1;
+        set(cg, op->results.data[i], LLVMConstNull(of));
+    }
 }
 
 static Val lane_position(Cg *cg, int axis) {
@@ -134,41 +139,52 @@ static void along_lane(Cg *cg, At *at, int axis, int n, Val *sum) {
 
 // ---- operations
 
-// The axis that the map's reductions go over; -1: none.
-static int reduced_axis(Cg *cg, const TileOp *op) {
-    int axis = -1;
+// The axis that the map's reductions go over, -1: none; what cannot be done, NULL: nothing.
+static const char *reduced_axis(Cg *cg, const TileOp *op, int *axis) {
+    *axis = -1;
     for (int i = 0; i < op->outs.n; i++) {
         const TileResult *r = &op->outs.data[i];
         if (r->reduce == EX_CONST) continue;
-        if ((axis >= 0 && axis != r->reduce_axis) || !cg->k->axes[r->reduce_axis].whole)
-            refuse(cg, op, "such reductions");
-        axis = r->reduce_axis;
+        if ((*axis >= 0 && *axis != r->reduce_axis) || !cg->k->axes[r->reduce_axis].whole)
+            return "such reductions";
+        *axis = r->reduce_axis;
     }
-    return axis;
+    for (int i = 0; i < op->naxes; i++)
+        if (op->axes[i] != *axis && (op->axes[i] != cg->k->schedule.lane_axis ||
+                                     cg->k->axes[op->axes[i]].extent != NV_WARP))
+            return "rows but those of 32 lanes";
+    return NULL;
 }
 
 static void map(Cg *cg, const TileOp *op) {
-    int lanes = cg->k->schedule.lane_axis, axis = reduced_axis(cg, op);
+    int axis;
+    const char *wrong = reduced_axis(cg, op, &axis);
     At at = {.op = op};
     bool row = false;
+    if (wrong) {
+        refuse(cg, op, wrong);
+        return;
+    }
     for (int i = 0; i < op->naxes; i++) {
         if (op->axes[i] == axis) continue;
-        if (op->axes[i] != lanes || cg->k->axes[lanes].extent != NV_WARP)
-            refuse(cg, op, "rows but those of 32 lanes");
         row = true;
         at.pos[op->axes[i]] = lane_position(cg, op->axes[i]);
     }
-    Val *sum = ARENA_ARRAY(cg->arena, Val, op->outs.n);
-    for (int i = 0; i < op->outs.n; i++) {
-        CgElem elem = element(&at);
-        if (op->outs.data[i].reduce == EX_CONST) sum[i] = cg_expr(cg, op->outs.data[i].body, &elem);
-    }
-    Val *reduced = ARENA_ARRAY(cg->arena, Val, op->outs.n);
-    int n = axis >= 0 ? cg->k->axes[axis].size->i : 0;
-    if (axis >= 0 && row) along_lane(cg, &at, axis, n, reduced);
-    if (axis >= 0 && !row) across_lanes(cg, &at, axis, n, reduced);
+    Val *made = ARENA_ARRAY(cg->arena, Val, op->outs.n);
+    CgElem elem = element(&at);
     for (int i = 0; i < op->outs.n; i++)
-        set(cg, op->results.data[i], reduced[i] ? reduced[i] : sum[i]);
+        if (op->outs.data[i].reduce == EX_CONST)
+            made[i] = cg_expr(cg, op->outs.data[i].body, &elem);
+    Val *sum = ARENA_ARRAY(cg->arena, Val, op->outs.n);
+    int n = axis >= 0 ? cg->k->axes[axis].size->i : 0;
+    if (axis >= 0 && row) along_lane(cg, &at, axis, n, sum);
+    if (axis >= 0 && !row) across_lanes(cg, &at, axis, n, sum);
+    for (int i = 0; i < op->outs.n; i++) {
+        const TileResult *out = &op->outs.data[i];
+        if (out->reduce != EX_CONST)
+            made[i] = sum[i] ? sum[i] : identity(cg, out->reduce, out->body->type);
+        set(cg, op->results.data[i], made[i]);
+    }
 }
 
 static void store_where(Cg *cg, const TileOp *op, CgElem *elem, Val where, Val x) {
@@ -225,5 +241,4 @@ void nv_lanes_op(Cg *cg, const TileOp *op) {
     default: break;
     }
     refuse(cg, op, tile_kind_name(op->kind));
-    for (int i = 0; i < op->results.n; i++) set(cg, op->results.data[i], cg_i32(cg, 0));
 }
