@@ -50,10 +50,10 @@ static attn_status read_arch(GpuDevice *d, attn_error *error) {
         uint64_t aligned;
     } p;
     int at = d->driver->hip_properties_6 ? ARCH_AT_6 : ARCH_AT;
-    memset(&p, 0, sizeof p);
+    memset(&p, 0, sizeof p); // a name that is empty where there is neither
     if (d->driver->hip_properties_6)
         RT_GPU_TRY(d, hip_properties_6(&p, d->device), "asking the GPU");
-    else
+    else if (d->driver->hip_properties)
         RT_GPU_TRY(d, hip_properties(&p, d->device), "asking the GPU");
     p.bytes[at + ARCH_BYTES - 1] = 0;
     size_t n = strcspn(p.bytes + at, ":");
