@@ -28,6 +28,10 @@ SOURCES = {
     "document": body(
         "input doc: i32[B, Sk]; " + DOT + "mask(b, h, q_idx, kv_idx) = causal(q_idx, kv_idx) && doc[b, q_idx] == doc[b, kv_idx]; " + SOFTMAX
     ),
+    "blocks": body(
+        "input keep: bool[H, 14, 9]; " + DOT + "mask(b, h, q_idx, kv_idx) = keep[h, q_idx / 48, kv_idx / 80] && kv_idx >= h; " + SOFTMAX
+    ),
+    "lengths": body("input long: i32[B, 700]; input ok: bool[Sk]; " + DOT + "mask(b, h, q_idx, kv_idx) = kv_idx < long[b, q_idx] && ok[kv_idx]; " + SOFTMAX),
     "sink": body("input sink: f32[H]; " + DOT + CAUSAL + "normalize(s, b, h) = softmax_with_sink(s, sink[h]);"),
     "cosine": body(
         "input tau: f32[H]; score(q, k) = dot(q, k) * rsqrt(max(sqnorm(q) * sqnorm(k), 1e-12)); "
@@ -100,6 +104,10 @@ def reference(source, torch, q, k, v, given, q_offset):
         doc = given["doc"]
         at = doc[:, (i[:, 0]).clamp(0, Sk - 1)]
         masks["document"] = (causal & (at[:, :, None] == doc[:, None, :]))[:, None]
+    if source == "blocks":
+        masks["blocks"] = given["keep"][:, (i // 48).clamp(max=13), (j // 80).clamp(max=8)][None] & (j >= h)
+    if source == "lengths":
+        masks["lengths"] = (j < given["long"][:, i[:, 0].clamp(max=699)][:, :, None])[:, None] & given["ok"]
     if source == "vectors":
         masks["vectors"] = (given["kind"] != 1)[None, :] & (j % 7 != 3)
     masks.update({n: causal for n in ("causal", "table", "softcap", "alibi", "sink", "sigmoid", "retention")})

@@ -24,6 +24,11 @@ def inputs(source, B, H, Sq, Sk, dev):
         "bias": lambda: {"bias": torch.randn(H, Sq, Sk, device=dev)},
         "prefix": lambda: {"length": torch.randint(0, Sk + 1, (B,), device=dev, dtype=torch.int32)},
         "document": lambda: {"doc": torch.sort(torch.randint(0, 4, (B, Sk), device=dev), -1)[0].to(torch.int32)},
+        "blocks": lambda: {"keep": torch.rand(H, 14, 9, device=dev) < 0.4},
+        "lengths": lambda: {
+            "long": torch.sort(torch.randint(0, Sk + 1, (B, 700), device=dev), -1)[0].to(torch.int32),
+            "ok": torch.rand(Sk, device=dev) < (0.9 if B > 1 else 0.02),
+        },
         "sink": lambda: {"sink": torch.randn(H, device=dev)},
         "table": lambda: {"table": torch.randn(H, 700, device=dev)},
         "vectors": lambda: {
@@ -59,10 +64,16 @@ def run(kernel, source, shape, D, Dv, dtype, turned, dev="cuda"):
     want = want if isinstance(want, tuple) else (want,)
     names = kernel.outputs[: len(want)] if len(kernel.outputs) >= len(want) else kernel.outputs
     types = [q.dtype] + [torch.float32] * (len(names) - 1)
-    out = {n: torch.full(tuple(w.shape), float("nan"), device=dev, dtype=t) for n, w, t in zip(names, want, types)}
-    kernel(q, k, v, **given, out=out)
-    torch.cuda.synchronize()
-    return max(error(out[n], w) for n, w in zip(names, want)), q, k, v, want[0]
+    out = {n: torch.empty(tuple(w.shape), device=dev, dtype=t) for n, w, t in zip(names, want, types)}
+    worst, tiles = 0.0, attn.TileMap()
+    for _ in range(2):  # the second with the first one's map of tiles
+        for x in out.values():
+            x.fill_(float("nan"))
+        kernel(q, k, v, **given, out=out, tile_map=tiles)
+        torch.cuda.synchronize()
+        e = max(error(out[n], w) for n, w in zip(names, want))
+        worst = worst if e <= worst else e
+    return worst, q, k, v, want[0]
 
 
 def main():
