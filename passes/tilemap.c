@@ -2,7 +2,7 @@
 //
 // In: a sweep over key tiles whose mask depends on data. Out: one or two small kernels before it,
 // which write for each tile of queries the list of the key tiles with a pair: those in which some
-// pair is masked, then those in which none is. One warp makes one list, 32 tiles at a time.
+// pair is masked, then those in which none is. One warp makes one list, a tile a lane at a time.
 //
 // What a list says follows from the mask itself, evaluated over intervals (mask.c). A part of the
 // mask that reads inputs and depends on the query alone, or on the key alone, is evaluated at every
@@ -29,7 +29,6 @@
 #include <string.h>
 
 enum {
-    LANES = 32,
     MAX_PARTS = 16,  // of the mask that read inputs; more are not looked at
     MAX_BOX = 256,   // elements of an input that a pair of tiles can reach
     PART_MAX = 400,  // operations of a part; it is evaluated some times in a row
@@ -60,6 +59,7 @@ typedef struct Build {
     // the kernel at hand
     TileKernel *k;
     TileBlock *block;
+    int lanes;             // of a warp
     int lane, seen;        // axes: of tiles, of a tile's elements
     VEC(TileValue *) args; // of every map: least and most of parts
     int bounds, list;      // tensors
@@ -426,7 +426,7 @@ static TileValue *append_tiles(Build *b, bool full, TileValue *start) {
     const Ex *count = op2(b, EX_SUB, b->q->hi, b->q->lo);
     loop->axis = b->lane;
     loop->from = num(b, 0);
-    loop->to = op2(b, EX_DIV, op2(b, EX_ADD, count, num(b, LANES - 1)), num(b, LANES));
+    loop->to = op2(b, EX_DIV, op2(b, EX_ADD, count, num(b, b->lanes - 1)), num(b, b->lanes));
     loop->index = ex_symbol(b->x, SYM_STEP);
     TileValue *n = carried(b, loop, start);
     b->block = &loop->body;
@@ -463,7 +463,7 @@ static void make_lists(Build *b, bool full) {
     b->list = tile_work(b->p, name, extent, 4, &b->list_input);
     begin_kernel(b, "map", b->q->q_axis);
     b->lane = tile_axis(b->k, "J", tiles_along(b, b->q->k_axis), false);
-    b->k->axes[b->lane].extent = LANES;
+    b->k->axes[b->lane].extent = b->lanes;
     b->k->schedule.lane_axis = b->lane;
     make_query_bounds(b);
     TileValue *n = uniform(b, "none", num(b, 0));
@@ -525,6 +525,7 @@ static bool is_constant(const Ex *e, bool v) { return e->op == EX_CONST && e->i 
 
 bool pass_tile_map(const TileMapQuery *q, TileMapLists *out) {
     Build b = {.q = q, .p = q->p, .x = q->p->pool, .scratch = arena_new()};
+    b.lanes = target_get(q->p->target)->lanes;
     bool by_b = ex_uses(q->mask, SYM_B, -1), by_h = ex_uses(q->mask, SYM_H, -1);
     b.b = by_b ? ex_symbol(b.x, SYM_B) : num(&b, 0);
     b.h = by_h ? ex_symbol(b.x, SYM_H) : num(&b, 0);
