@@ -204,19 +204,54 @@ void nv_store(Cg *cg, const TileOp *op) {
 
 // ---- loads: by elements, from an address inside the tensor, whatever is outside made 0
 
-static Val load_element(Cg *cg, const Access *a, int m, int n, int r, int c) {
-    Val row = row_of(cg, a, m, r), zero = cg_i32(cg, 0);
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), col = zero;
+typedef struct Row {
+    Val base; // i64: address of the row's first element, or of the tensor's first row
+    Val in;   // i1: the tensor has it
+} Row;
+
+static Row row_at(Cg *cg, const Access *a, int m, int r) {
+    Val row = row_of(cg, a, m, r), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
+    Val inside = LLVMBuildSelect(cg->b, in, row, cg_i32(cg, 0), "");
+    return (Row){address(cg, a->base, inside, a->stride), in};
+}
+
+static Val or_zero(Cg *cg, Val in, Val x) {
+    return LLVMBuildSelect(cg->b, in, x, LLVMConstNull(LLVMTypeOf(x)), "");
+}
+
+static Val load_element(Cg *cg, const Access *a, Row row, int n, int c) {
+    Val in = row.in, col = cg_i32(cg, 0);
     if (a->cols) {
         col = LLVMBuildAdd(cg->b, nv_state(cg)->col0, cg_i32(cg, 8 * n + c), "");
-        Val end = a->ncols ? a->ncols : cg_i32(cg, a->cols);
-        in = LLVMBuildAnd(cg->b, in, LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, ""), "");
+        if (a->ncols || 8 * n + 8 > a->cols) {
+            Val end = a->ncols ? a->ncols : cg_i32(cg, a->cols);
+            Val there = LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, "");
+            in = LLVMBuildAnd(cg->b, in, there, "");
+            col = LLVMBuildSelect(cg->b, in, col, cg_i32(cg, 0), "");
+        }
     }
-    Val at = address(cg, a->base, LLVMBuildSelect(cg->b, in, row, zero, ""), a->stride);
-    at = address(cg, at, LLVMBuildSelect(cg->b, in, col, zero, ""), cg_i64(cg, a->elem));
-    Val x = cg_read(cg, LLVMBuildLoad2(cg->b, cg_dtype(cg, a->t->dtype), global_ptr(cg, at), ""),
-                    a->t->dtype);
-    return LLVMBuildSelect(cg->b, in, x, LLVMConstNull(LLVMTypeOf(x)), "");
+    Val at = address(cg, row.base, col, cg_i64(cg, a->elem));
+    Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, a->t->dtype), global_ptr(cg, at), "");
+    return or_zero(cg, in, cg_read(cg, x, a->t->dtype));
+}
+
+// Two columns of a tensor of our own, which is aligned and without gaps.
+static void load_pair(Cg *cg, const Access *a, Row row, int n, Val x[2]) {
+    Val col = LLVMBuildAdd(cg->b, nv_state(cg)->col0, cg_i32(cg, 8 * n), "");
+    Val at = address(cg, row.base, col, cg_i64(cg, a->elem));
+    Val both = LLVMBuildLoad2(cg->b, cg_vector(cg->f32, 2), global_ptr(cg, at), "");
+    LLVMSetAlignment(both, 8);
+    for (int c = 0; c < 2; c++)
+        x[c] = or_zero(cg, row.in, LLVMBuildExtractElement(cg->b, both, cg_i32(cg, c), ""));
+}
+
+static void load_columns(Cg *cg, const Access *a, Row row, int n, Val x[2]) {
+    bool own = a->t->role == TENSOR_WORK && a->t->dtype == DT_F32 && !a->ncols;
+    if (own && a->cols % 2 == 0 && 8 * n + 8 <= a->cols)
+        load_pair(cg, a, row, n, x);
+    else
+        for (int c = 0; c < (a->shape.col_axis >= 0 ? 2 : 1); c++)
+            x[c] = load_element(cg, a, row, n, c);
 }
 
 void nv_load(Cg *cg, const TileOp *op) {
@@ -227,14 +262,15 @@ void nv_load(Cg *cg, const TileOp *op) {
     CgValue *value = &cg->value[v->id];
     value->n = nv_count(s);
     value->e = ARENA_ARRAY(cg->arena, Val, value->n);
-    int cols = s.col_axis >= 0 ? 2 : 1;
     for (int m = 0; m < s.mt; m++)
-        for (int n = 0; n < s.nt; n++)
-            for (int r = 0; r < 2; r++) {
+        for (int r = 0; r < 2; r++) {
+            Row row = row_at(cg, &a, m, r);
+            for (int n = 0; n < s.nt; n++) {
                 Val x[2];
-                for (int c = 0; c < cols; c++) x[c] = load_element(cg, &a, m, n, r, c);
-                for (int c = 0; c < cols; c++)
+                load_columns(cg, &a, row, n, x);
+                for (int c = 0; c < (s.col_axis >= 0 ? 2 : 1); c++)
                     value->e[nv_index(s, m, n, r, c)] =
                         s.packed ? nv_pack(cg, v->dtype, x[0], x[1]) : x[c];
             }
+        }
 }

@@ -19,7 +19,7 @@ typedef struct Merge {
     TileValue **old, **part, **new;             // by state
     TileValue **raw_old, **raw_part, **raw_new; // by shift; NULL: not carried
     TileValue **c_old, **c_part;                // by shift; NULL until needed
-    TileValue *acc;
+    TileValue *acc, *acc_part;
 } Merge;
 
 static void bind_states(Build *b, TileValue *const *v) {
@@ -76,6 +76,7 @@ static void open_loop(Build *b, Merge *m) {
     b->block = &m->loop->body;
 }
 
+// All that a step reads, before anything waits for some of it.
 static void load_parts(Build *b, Merge *m) {
     const Stream *s = b->s;
     const Ex *head = ex_symbol(b->pool, SYM_H);
@@ -86,6 +87,7 @@ static void load_parts(Build *b, Merge *m) {
     for (int i = 0; i < s->shifts.n; i++)
         if (m->raw_old[i])
             m->raw_part[i] = build_load(b, "a_part", b->work_shift[i], head, AX_M, AX_NONE);
+    m->acc_part = build_load(b, "acc_part", b->work_acc, head, AX_M, AX_E);
 }
 
 static void step(Build *b, Merge *m) {
@@ -99,8 +101,7 @@ static void step(Build *b, Merge *m) {
             merged(b, m, name, build_merge(st->op), st->shift, AX_NONE, m->old[i], m->part[i]);
     }
     merge_shift(b, m, s->shift);
-    TileValue *part = build_load(b, "acc_part", b->work_acc, ex_symbol(b->pool, SYM_H), AX_M, AX_E);
-    TileValue *acc = merged(b, m, "acc_new", EX_ADD, s->shift, AX_E, m->acc, part);
+    TileValue *acc = merged(b, m, "acc_new", EX_ADD, s->shift, AX_E, m->acc, m->acc_part);
     TileOp *yield = tile_op(b->p, b->k, b->block, TILE_YIELD, b->row->span);
     for (int i = 0; i < s->states.n; i++) tile_arg(b->p, yield, m->new[i]);
     for (int i = 0; i < s->shifts.n; i++)

@@ -39,6 +39,8 @@ int pass_split_axis(const TileProgram *p, const TileKernel *k);
 void pass_share_steps(TileProgram *p, TileKernel *k, TileOp *loop, const Ex *total);
 // How many parts, once extents are bound.
 void pass_set_splits(TileProgram *p);
+// The split form for launches of up to so many queries, even where it is in one part.
+void pass_prefer_parts(TileProgram *p, int queries);
 
 // ---- looking
 bool pass_before(const TileOp *a, const TileOp *b); // both of one block, a != b

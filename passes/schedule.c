@@ -12,8 +12,8 @@ static const struct {
     bool splits; // has a schedule for parts of a row and their combination
 } target_passes[TARGET_COUNT] = {
     [TARGET_HOST] = {pass_tile_host, pass_schedule_host, true},
-    [TARGET_SM80] = {pass_tile_sm80, pass_schedule_sm80, false},
-    [TARGET_SM90A] = {pass_tile_sm90, pass_schedule_sm90, false},
+    [TARGET_SM80] = {pass_tile_sm80, pass_schedule_sm80, true},
+    [TARGET_SM90A] = {pass_tile_sm90, pass_schedule_sm90, true},
     [TARGET_GFX90A] = {pass_tile_amd, pass_schedule_amd, false},
     [TARGET_GFX942] = {pass_tile_amd, pass_schedule_amd, false},
     [TARGET_GFX1100] = {pass_tile_amd, pass_schedule_amd, false},
@@ -25,16 +25,17 @@ bool pass_splits(const PassOptions *o) { return o->split && target_passes[o->tar
 static bool has_knobs(const TileProgram *p, const char *asked, Diags *diags) {
     KnobSetting s;
     while (knob_next(&asked, &s)) {
-        const char *has = "none";
+        const char *has = NULL; // of the main kernel, which stands first
         bool found = false;
         for (int i = 0; i < p->kernels.n && !found; i++) {
             const char *knobs = p->kernels.data[i]->schedule.knobs;
-            if (knobs) has = knobs, found = knob_has(knobs, s.name, s.n);
+            if (!has) has = knobs;
+            found = knobs && knob_has(knobs, s.name, s.n);
         }
         if (found) continue;
         diag_error(diags, (Span){0},
                    "schedule: no kernel of %s has a choice '%.*s' on %s; there are: %s", p->name,
-                   (int)s.n, s.name, target_get(p->target)->name, has);
+                   (int)s.n, s.name, target_get(p->target)->name, has ? has : "none");
         return false;
     }
     return true;

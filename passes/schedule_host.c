@@ -116,23 +116,6 @@ bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags) {
     return true;
 }
 
-static bool has_parts(const TileProgram *p, const TilePlan *plan) {
-    for (int i = 0; i < plan->kernels.n; i++)
-        if (pass_split_axis(p, p->kernels.data[plan->kernels.data[i]]) >= 0) return true;
-    return false;
-}
-
-// The split form for a few queries too, even where it is in one part.
-static void prefer_for_few(TileProgram *p) {
-    ExPool *x = p->pool;
-    const Ex *queries = ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32);
-    const Ex *few = ex_2(x, EX_LE, queries, ex_i32(x, HOST_FEW));
-    for (int i = 0; i < p->plans.n; i++) {
-        TilePlan *plan = &p->plans.data[i];
-        if (plan->when && has_parts(p, plan)) plan->when = ex_2(x, EX_OR, few, plan->when);
-    }
-}
-
 // Scratch memory holds f32, whatever the tensors do: weights are not rounded on their way into a
 // product.
 static void give_home(TileOp *op) {
@@ -150,6 +133,6 @@ bool pass_schedule_host(TileProgram *p, const PassOptions *o, Diags *diags) {
         TileBlock *body = &p->kernels.data[i]->body;
         for (TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) give_home(op);
     }
-    prefer_for_few(p);
+    pass_prefer_parts(p, HOST_FEW);
     return true;
 }

@@ -21,6 +21,7 @@
 #include "knobs.h"
 #include "rewrite.h"
 #include "schedule.h"
+#include "schedule_sm80_few.h"
 #include "strips.h"
 #include "tilemap.h"
 
@@ -129,16 +130,20 @@ static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Sm8
 }
 
 bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
-    Sm80Shape s;
+    Sm80Shape main;
+    Sm80Few few;
+    const char *few_text;
     if (!p->kernels.n) return true; // as where another target hands over its rest
-    if (!choose(p, o, diags, &s)) return false;
+    if (!choose(p, o, diags, &main) || !sm80_few(p, o, diags, &few, &few_text)) return false;
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
+        bool is_few = sm80_is_few(p, k);
+        Sm80Shape s = is_few ? (Sm80Shape){SM80_FEW_ROWS, few.few_keys, 1, few.few_blocks} : main;
         if (!bind_axes(p, k, s, diags)) return false;
         k->schedule = (TileSchedule){.lane_axis = -1,
                                      .warps = s.warps,
                                      .min_blocks = s.blocks,
-                                     .knobs = knob_text(knobs, &s, p->arena)};
+                                     .knobs = is_few ? few_text : knob_text(knobs, &s, p->arena)};
     }
     return true;
 }
@@ -484,14 +489,29 @@ static void schedule_kernel(TileProgram *p, TileKernel *k) {
     set_homes(&s);
 }
 
+// A program that was read may have loops as no sweep is.
+static bool few_loads(const TileProgram *p, const TileKernel *k, Diags *diags) {
+    for (const TileOp *loop = tile_next(&k->body, NULL); loop; loop = tile_next(&k->body, loop)) {
+        int n = 0;
+        for (const TileOp *op = loop->body.first; op; op = op->next) n += is_operand(p, op);
+        if (n <= MAX_LOADS) continue;
+        diag_error(diags, loop->span,
+                   "a loop that loads %d tiles of q, k and v; target 'sm_80' schedules up to %d", n,
+                   MAX_LOADS);
+        return false;
+    }
+    return true;
+}
+
 bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
-    (void)o, (void)diags;
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
+        if (!few_loads(p, k, diags)) return false;
         if (pass_is_lanes(p, k))
             pass_schedule_lanes(k);
         else
             schedule_kernel(p, k);
     }
+    if (o->target.id == TARGET_SM80) pass_prefer_parts(p, SM80_FEW_ROWS);
     return true;
 }

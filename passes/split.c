@@ -3,15 +3,18 @@
 //
 // In: a program with a part kernel (an axis in its grid whose size is derived at launch). A loop's
 // steps [0, total) are cut into shares of ceil(total / splits). Holds afterwards (pass_set_splits):
-// the number of parts is chosen at launch so that the blocks are as many as the workers, and a part
-// has at least SPLIT_TILES tiles of keys; the plan of the split form is taken where that gives more
-// than one.
+// the number of parts is chosen at launch so that the blocks are as many as the workers run at a
+// time, and a part has at least SPLIT_TILES tiles of keys; the plan of the split form is taken where
+// that gives more than one.
 #include "rewrite.h"
 
 #include "passes.h"
 #include "simplify_rules.h"
 
-enum { SPLIT_TILES = 2 };
+enum {
+    SPLIT_TILES = 2,
+    MAX_PARTS = 64, // of a row, which the combination goes through one after the other
+};
 
 static int derived_size(const TileProgram *p, const Ex *e) {
     if (e->op != EX_SYM || e->sym != SYM_SIZE) return -1;
@@ -57,11 +60,13 @@ static int key_extent(const TileKernel *k) {
 static const Ex *parts_for(TileProgram *p, const TileKernel *k) {
     ExPool *x = p->pool;
     const Ex *n = ex_symbol(x, SYM_WORKERS), *one = ex_i32(x, 1);
+    if (k->schedule.min_blocks > 1) n = ex_2(x, EX_MUL, n, ex_i32(x, k->schedule.min_blocks));
     const Ex *by[] = {ex_sym(x, SYM_SIZE, SIZE_B, EX_I32), ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32),
                       row_tiles(k)};
     for (int i = 0; i < 3; i++) n = ex_2(x, EX_DIV, n, by[i]);
     const Ex *sk = ex_sym(x, SYM_SIZE, SIZE_SK, EX_I32);
     const Ex *most = ex_2(x, EX_DIV, sk, ex_i32(x, key_extent(k) * SPLIT_TILES));
+    most = ex_2(x, EX_MIN, most, ex_i32(x, MAX_PARTS));
     return ex_simplify(x, ex_2(x, EX_MAX, ex_2(x, EX_MIN, n, most), one));
 }
 
@@ -71,5 +76,20 @@ void pass_set_splits(TileProgram *p) {
         int axis = pass_split_axis(p, k);
         if (axis < 0) continue;
         p->sizes.data[k->axes[axis].size->index].def = parts_for(p, k);
+    }
+}
+
+static bool has_parts(const TileProgram *p, const TilePlan *plan) {
+    for (int i = 0; i < plan->kernels.n; i++)
+        if (pass_split_axis(p, p->kernels.data[plan->kernels.data[i]]) >= 0) return true;
+    return false;
+}
+
+void pass_prefer_parts(TileProgram *p, int queries) {
+    ExPool *x = p->pool;
+    const Ex *few = ex_2(x, EX_LE, ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32), ex_i32(x, queries));
+    for (int i = 0; i < p->plans.n; i++) {
+        TilePlan *plan = &p->plans.data[i];
+        if (plan->when && has_parts(p, plan)) plan->when = ex_2(x, EX_OR, few, plan->when);
     }
 }

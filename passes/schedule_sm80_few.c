@@ -1,0 +1,57 @@
+// schedule_sm80_few.c: tile extents of kernels for parts of a row, and for their combination.
+//
+// In: what the program's kernels multiply. Out: keys of a tile and blocks an SM. Where rows are
+// split there are few queries, and what is read of k and v is nearly all there is to do: a block is
+// one warp with the fewest rows that a product has, and as many of them fit an SM as keep its
+// memory busy.
+#include "schedule_sm80_few.h"
+
+#include "knobs.h"
+#include "rewrite.h"
+
+enum {
+    KEYS = 128,    // of a tile
+    KEYS_F32 = 32, // where products are multiply-adds over registers
+    LEAST_KEYS = 16,
+    BLOCKS = 2,    // of an SM
+    COLUMNS = 256, // of v, at most, in a tile
+};
+
+static const Knob knob_rows[] = {
+#define KNOB(...) KNOB_ROW(Sm80Few, __VA_ARGS__)
+#include "schedule_sm80_few.def"
+#undef KNOB
+};
+static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows};
+
+static bool has_product(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_MMA) return true;
+    return false;
+}
+
+bool sm80_is_few(const TileProgram *p, const TileKernel *k) {
+    return pass_split_axis(p, k) >= 0 || !has_product(k);
+}
+
+// Bytes of shared memory of a block.
+static int shared_of(const TileProgram *p, int keys) {
+    int elem = dtype_bytes(p->dtype), dv = p->Dv < COLUMNS ? p->Dv : COLUMNS;
+    int d = pass_padded(p->D, 16) * elem + 16;
+    return SM80_FEW_ROWS * d + keys * (d + pass_padded(dv, 16) * elem + 16);
+}
+
+bool sm80_few(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Few *out,
+              const char **text) {
+    int shared = o->target.shared_bytes;
+    Sm80Few few = {dtype_half(p->dtype) ? KEYS : KEYS_F32, 1};
+    while (few.few_keys > LEAST_KEYS && shared_of(p, few.few_keys) > shared / BLOCKS)
+        few.few_keys /= 2;
+    few.few_blocks = shared / shared_of(p, few.few_keys);
+    if (few.few_blocks > BLOCKS) few.few_blocks = BLOCKS;
+    if (few.few_blocks < 1) few.few_blocks = 1; // too much for any is told of the main kernel
+    if (o->schedule && !knob_read(knobs, &few, o->schedule, diags)) return false;
+    *out = few;
+    *text = knob_text(knobs, &few, p->arena);
+    return true;
+}
