@@ -25,7 +25,7 @@ static const Target targets[TARGET_COUNT] = {
 
 static const TargetRates rates[TARGET_COUNT] = {
     //                  units, matrix, special, plain, shared, l2
-    [TARGET_SM80] = {108, 2048, 16, 64, 128, 32},   [TARGET_SM90A] = {132, 4096, 16, 128, 128, 32},
+    [TARGET_SM80] = {108, 2048, 16, 64, 128, 32},   [TARGET_SM90A] = {132, 4096, 16, 128, 128, 30},
     [TARGET_GFX90A] = {104, 1024, 16, 64, 128, 64}, [TARGET_GFX942] = {304, 2048, 16, 128, 128, 64},
     [TARGET_GFX1100] = {96, 512, 16, 128, 128, 64},
 };

@@ -116,7 +116,7 @@ static Proposals proposals(Arena *a, TileProgram *p, const PassOptions *o, const
 }
 
 // Targets' own choices were measured: counting has to promise more than it may be wrong by.
-enum { CLEARLY = 50 }; // percent
+enum { CLEARLY = 12 }; // percent
 
 const char *pass_counted(Arena *a, TileProgram *p, const PassOptions *o) {
     int32_t typical[SIZE_FREE];

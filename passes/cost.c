@@ -125,7 +125,7 @@ CostTiles cost_tiles(const CostRows *r, int keys) {
 // ---- time
 
 // What the units do overlaps, but for this share: each waits for the others' results at times.
-#define APART 0.2
+#define APART 0.23
 
 static double step_clocks(CostStep s) {
     double most = fmax(fmax(s.matrix, s.special), s.plain), all = s.matrix + s.special + s.plain;

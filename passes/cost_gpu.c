@@ -10,11 +10,11 @@
 
 enum {
     SM90_MAX_KEYS = 256,
-    SM90_STEP = 100,     // clocks of a tile of keys, besides what is counted: barriers
-    SM90_WARPGROUP = 35, // and what each warpgroup waits for
-    SM90_STATISTIC = 75, // the threads of a row meet, in each warpgroup
+    SM90_STEP = 190,     // clocks of a tile of keys, besides what is counted: barriers
+    SM90_WARPGROUP = 10, // and what each warpgroup waits for
+    SM90_STATISTIC = 26, // the threads of a row meet, in each warpgroup
     SM90_COPY = 1000,    // a copy that nothing hides
-    SM90_TILE = 1400,    // of a tile of queries, besides its steps
+    SM90_TILE = 2000,    // of a tile of queries, besides its steps
 };
 
 typedef struct Sm90Form {
