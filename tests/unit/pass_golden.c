@@ -25,8 +25,9 @@ static TileProgram *program(Arena *a, const char *path, int D, TargetId target) 
 static void choices(Text *t, const TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[i];
+        if (!k->schedule.knobs || strstr(k->name, "_combine")) continue;
         text_printf(t, "%s %s D=%d: %s\n", target_get(p->target)->name, k->name, p->D,
-                    k->schedule.knobs ? k->schedule.knobs : "none");
+                    k->schedule.knobs);
     }
 }
 
@@ -60,14 +61,14 @@ static void block(Text *t, const TileProgram *p, const TileBlock *b, int depth) 
     }
 }
 
-static void order(Text *t, const char *path, int D, TargetId target) {
+static void order(Text *t, const char *path, int D, TargetId target, const char *kernel) {
     Arena *a = arena_new();
     TileProgram *p = program(a, path, D, target);
-    for (int i = 0; i < p->kernels.n; i++) {
-        const TileKernel *k = p->kernels.data[i];
-        text_printf(t, "\n%s %s D=%d\n", target_get(target)->name, k->name, p->D);
-        block(t, p, &k->body, 1);
-    }
+    int i = 0;
+    while (i < p->kernels.n && strcmp(p->kernels.data[i]->name, kernel)) i++;
+    ck_assert_msg(i < p->kernels.n, "%s has no kernel %s", path, kernel);
+    text_printf(t, "\n%s %s D=%d\n", target_get(target)->name, kernel, p->D);
+    block(t, p, &p->kernels.data[i]->body, 1);
     arena_free(a);
 }
 
@@ -90,21 +91,24 @@ static void write_all(Text *t) {
         const char *path;
         int D;
         TargetId target;
+        const char *kernel;
     } orders[] = {
-        {"stdlib/causal.attn", 128, TARGET_SM90A},
-        {"stdlib/softmax.attn", 256, TARGET_SM90A},
-        {"stdlib/relu.attn", 64, TARGET_SM90A},
-        {"stdlib/sliding_window.attn", 128, TARGET_SM90A},
-        {"stdlib/document.attn", 128, TARGET_SM90A},
-        {"stdlib/cosine_similarity.attn", 64, TARGET_SM90A},
-        {"stdlib/causal.attn", 128, TARGET_SM80},
-        {"stdlib/relu.attn", 64, TARGET_SM80},
-        {"stdlib/causal.attn", 64, TARGET_HOST},
+        {"stdlib/causal.attn", 128, TARGET_SM90A, "causal_fwd"},
+        {"stdlib/softmax.attn", 256, TARGET_SM90A, "softmax_fwd"},
+        {"stdlib/relu.attn", 64, TARGET_SM90A, "relu_fwd"},
+        {"stdlib/sliding_window.attn", 128, TARGET_SM90A, "sliding_window_fwd"},
+        {"stdlib/document.attn", 128, TARGET_SM90A, "document_fwd"},
+        {"stdlib/document.attn", 128, TARGET_SM90A, "document_fwd_map"},
+        {"stdlib/cosine_similarity.attn", 64, TARGET_SM90A, "cosine_similarity_fwd"},
+        {"stdlib/causal.attn", 128, TARGET_SM80, "causal_fwd"},
+        {"stdlib/causal.attn", 128, TARGET_SM80, "causal_part"},
+        {"stdlib/relu.attn", 64, TARGET_SM80, "relu_fwd"},
+        {"stdlib/causal.attn", 64, TARGET_HOST, "causal_fwd"},
     };
     all = t;
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) pu_library(add_choices, dims[i]);
     for (size_t i = 0; i < sizeof orders / sizeof *orders; i++)
-        order(t, orders[i].path, orders[i].D, orders[i].target);
+        order(t, orders[i].path, orders[i].D, orders[i].target, orders[i].kernel);
     all = NULL;
 }
 
