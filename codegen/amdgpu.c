@@ -45,11 +45,12 @@ static LLVMTargetMachineRef am_machine(Cg *cg) {
                                    LLVMRelocPIC, LLVMCodeModelDefault);
 }
 
-// mem2reg: what is on its way (amdgpu_copy.c). Addresses are generic in the shared lowering.
+// mem2reg: what is on its way (amdgpu_copy.c). Addresses are generic in the shared lowering. The
+// vectorizer finds pairs of f32 for CDNA's packed instructions.
 static const char *am_passes(const Cg *cg) {
     (void)cg;
     return "function(mem2reg,infer-address-spaces,early-cse,instcombine<no-verify-fixpoint>,"
-           "simplifycfg,early-cse)";
+           "simplifycfg,early-cse,slp-vectorizer,instcombine<no-verify-fixpoint>)";
 }
 
 // ---- the frame
@@ -206,6 +207,41 @@ static void am_op(Cg *cg, const TileOp *op) {
     }
 }
 
+// ---- loops: what is carried of products' results goes as vectors
+
+static CgValue in_vectors(Cg *cg, const TileValue *v) {
+    const AmState *s = am_state(cg);
+    CgValue value = cg->value[v->id];
+    int each = s->rows * s->rows / s->wave;
+    if (v->rank != 2 || v->dtype != DT_F32 || !value.n || value.n % each ||
+        cg_lanes(value.e[0]) > 1)
+        return value;
+    CgValue r = {ARENA_ARRAY(cg->arena, Val, value.n / each), value.n / each, NULL};
+    for (int i = 0; i < r.n; i++) r.e[i] = am_vector(cg, cg->f32, value.e + i * each, each);
+    return r;
+}
+
+static void am_loop_begin(Cg *cg, CgLoop *loop) {
+    const TileOp *op = loop->op;
+    CgValue *before = loop->own = ARENA_ARRAY(cg->arena, CgValue, op->args.n + 1);
+    for (int i = 0; i < op->args.n; i++) {
+        CgValue *value = &cg->value[op->args.data[i]->id];
+        before[i] = *value;
+        *value = in_vectors(cg, op->args.data[i]);
+    }
+}
+
+static void am_loop_yield(Cg *cg, CgLoop *loop, const TileOp *yield) {
+    (void)loop;
+    for (int i = 0; i < yield->args.n; i++)
+        cg->value[yield->args.data[i]->id] = in_vectors(cg, yield->args.data[i]);
+}
+
+static void am_loop_end(Cg *cg, CgLoop *loop) {
+    const CgValue *before = loop->own;
+    for (int i = loop->op->args.n; i-- > 0;) cg->value[loop->op->args.data[i]->id] = before[i];
+}
+
 const CgHooks cg_amdgpu_hooks = {
     .machine = am_machine,
     .passes = am_passes,
@@ -214,5 +250,8 @@ const CgHooks cg_amdgpu_hooks = {
     .argument = am_argument,
     .grid = am_grid,
     .op = am_op,
+    .loop_begin = am_loop_begin,
+    .loop_yield = am_loop_yield,
+    .loop_end = am_loop_end,
     .math = am_math,
 };

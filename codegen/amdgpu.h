@@ -23,6 +23,9 @@
 // n registers, the same in both lanes of a row. Only values with columns can be so narrow; others
 // keep the rounded number as f32.
 //
+// What a loop carries of products' results it carries as vectors, each one instruction's: LLVM would
+// move them to and fro at every turn if they were single numbers.
+//
 // LDS. A matrix is stored along the axis that products contract ("inner"), in chunks of 16 bytes.
 // Chunk c of row o lies where am_chunk says: eight rows that are read at once, and the rows that are
 // written at once where a tile is transposed on its way, lie in different banks.
@@ -90,6 +93,7 @@ typedef struct AmPlace {
 // Bytes from a tile's beginning: of a chunk of a row; of an element (outer NULL: of a vector).
 Val am_chunk(Cg *cg, const AmTile *t, AmPlace row, AmPlace chunk);
 Val am_tile_offset(Cg *cg, const AmTile *t, Val outer, Val inner);
+Val am_register(Cg *cg, const TileValue *v, int i);       // of a fragment, whichever way it is held
 Val am_element(Cg *cg, const TileValue *v, int m, int e); // as it reads (f32, i32, i1)
 const TileValue *am_buffer(const TileValue *v);           // the buffer that a view is of
 

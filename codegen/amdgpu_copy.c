@@ -27,13 +27,12 @@ typedef struct Copy {
 
 typedef struct AmPending {
     bool used;
-    const TileOp *op;   // one of the copies into the buffer, and
-    Copy copy;          // what is the same of all
-    Val flag, left, to; // i1: on its way; i32: rows from the tile's first to the tensor's end; i32:
-                        // where the stage begins
-    Val *slot;          // what was loaded: of piece i, load j at i * loads + j
-    Ty type;            // of one
-    int held;           // pieces that are on their way; others are written at once
+    const TileOp *op; // one of the copies into the buffer, and
+    Copy copy;        // what is the same of all
+    Val flag, to;     // i1: on its way; i32: where the stage begins
+    Val *slot;        // what was loaded: of piece i, load j at i * loads + j
+    Ty type;          // of one
+    int held;         // pieces that are on their way; others are written at once
     const TileBlock *block;
     int group; // of the newest copy
 } AmPending;
@@ -167,38 +166,6 @@ static Val rows_left(Cg *cg, const TileOp *op, const Copy *c) {
                         first_index(cg, &op->coord[c->tiled_dim]), "");
 }
 
-// Of a row and column within the tile: where it is, or, past the tensor's ends, somewhere in it.
-static Val inside(Cg *cg, const Copy *c, Val base, Val row, Val col, Val left, Val stride) {
-    Val v[] = {row, am_plus(cg, left, -1)};
-    row = cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2);
-    if (c->ncols) {
-        Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, col, c->ncols, "");
-        col = LLVMBuildSelect(cg->b, in, col, cg_i32(cg, 0), "");
-    }
-    Val at = LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), stride, "");
-    at = LLVMBuildAdd(cg->b, at, LLVMBuildZExt(cg->b, col, cg->i64, ""), "");
-    return LLVMBuildGEP2(cg->b, cg_dtype(cg, c->t->dtype), base, &at, 1, "");
-}
-
-static void load_pieces(Cg *cg, const TileOp *op, const Copy *c, AmPending *p, Val left, int first,
-                        int end) {
-    Val base = tile_base(cg, op, c), stride = cg_stride(cg, op->tensor, c->tiled_dim);
-    Val tid = hidden_tid(cg);
-    int loads = loads_of(c);
-    for (int i = first; i < end; i++) {
-        Piece at = piece_at(cg, c, tid, i);
-        for (int j = 0; j < loads; j++) {
-            Val row = am_plus(cg, at.row.at, at.row.more + j);
-            Val col = am_plus(cg, at.col.at, at.col.more);
-            if (at.in) col = LLVMBuildSelect(cg->b, at.in, col, cg_i32(cg, 0), "");
-            Val from = inside(cg, c, base, row, col, left, stride);
-            Val v = LLVMBuildLoad2(cg->b, p->type, from, "");
-            LLVMSetAlignment(v, (unsigned)(load_columns(c) * c->tile.elem));
-            LLVMBuildStore(cg->b, v, p->slot[i * loads + j]);
-        }
-    }
-}
-
 // Runs what follows only where `in` holds; branch_end goes on behind it.
 static Blk branch_if(Cg *cg, Val in, const char *name) {
     Blk work = cg_block(cg, name), done = cg_block(cg, "done");
@@ -210,6 +177,100 @@ static Blk branch_if(Cg *cg, Val in, const char *name) {
 static void branch_end(Cg *cg, Blk done) {
     LLVMBuildBr(cg->b, done);
     LLVMMoveBasicBlockAfter(done, LLVMGetInsertBlock(cg->b));
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}
+
+typedef struct From { // where the pieces of a tile come from
+    Val base;         // ptr addrspace(1): its first element
+    Val stride;       // i64: elements from row to row
+    Val left;         // i32: rows from there to the tensor's end
+    bool whole;       // which is known to have all of the tile's
+} From;
+
+static Val element_at(Cg *cg, const Copy *c, Val base, Val at) {
+    return LLVMBuildGEP2(cg->b, cg_dtype(cg, c->t->dtype), base, &at, 1, "");
+}
+
+static Val times_stride(Cg *cg, const From *f, Val row) {
+    return LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), f->stride, "");
+}
+
+// Columns past the tensor's are read from the first ones.
+static Val column_at(Cg *cg, const Copy *c, const Piece *p, Val col) {
+    Val in = p->in;
+    if (c->ncols) {
+        Val has = LLVMBuildICmp(cg->b, LLVMIntSLT, am_plus(cg, col, p->col.more), c->ncols, "");
+        in = in ? LLVMBuildAnd(cg->b, in, has, "") : has;
+    }
+    if (!in) return col;
+    return LLVMBuildSelect(cg->b, in, col, cg_i32(cg, -p->col.more), "");
+}
+
+// Of a tile whose rows the tensor all has: what is the same for all lanes first.
+static Val whole_load(Cg *cg, const Copy *c, const From *f, const Piece *p, int j, Ty type) {
+    Val fixed = LLVMBuildMul(cg->b, cg_i64(cg, p->row.more + j), f->stride, "");
+    fixed = LLVMBuildAdd(cg->b, fixed, cg_i64(cg, p->col.more), "");
+    Val row = p->in ? LLVMBuildSelect(cg->b, p->in, p->row.at, cg_i32(cg, 0), "") : p->row.at;
+    Val own = times_stride(cg, f, row);
+    Val col = LLVMBuildSExt(cg->b, column_at(cg, c, p, p->col.at), cg->i64, "");
+    Val at = element_at(cg, c, f->base, fixed);
+    at = element_at(cg, c, at, LLVMBuildAdd(cg->b, own, col, ""));
+    return LLVMBuildLoad2(cg->b, type, at, "");
+}
+
+// Of the last tile: rows past the tensor's end are read from its last one, and made zeros.
+static Val partial_load(Cg *cg, const Copy *c, const From *f, const Piece *p, int j, Ty type) {
+    Val row = am_plus(cg, p->row.at, p->row.more + j);
+    Val v[] = {row, am_plus(cg, f->left, -1)};
+    Val own = times_stride(cg, f, cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2));
+    Val col = am_plus(cg, column_at(cg, c, p, p->col.at), p->col.more);
+    col = LLVMBuildSExt(cg->b, col, cg->i64, "");
+    Val at = element_at(cg, c, f->base, LLVMBuildAdd(cg->b, own, col, ""));
+    Val x = LLVMBuildLoad2(cg->b, type, at, "");
+    LLVMSetAlignment(x, (unsigned)(load_columns(c) * c->tile.elem));
+    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, f->left, "");
+    return LLVMBuildSelect(cg->b, in, x, LLVMConstNull(type), "");
+}
+
+typedef enum Rows { ALL_ROWS, SOME_ROWS, NO_ROWS } Rows; // of a tile that the tensor has
+
+static void load_each(Cg *cg, const Copy *c, const From *f, const AmPending *p, int first, int end,
+                      Rows rows) {
+    Val tid = hidden_tid(cg);
+    int loads = loads_of(c);
+    for (int i = first; i < end; i++) {
+        Piece at = piece_at(cg, c, tid, i);
+        for (int j = 0; j < loads; j++) {
+            Val v = rows == ALL_ROWS    ? whole_load(cg, c, f, &at, j, p->type)
+                    : rows == SOME_ROWS ? partial_load(cg, c, f, &at, j, p->type)
+                                        : LLVMConstNull(p->type);
+            if (rows == ALL_ROWS) LLVMSetAlignment(v, (unsigned)(load_columns(c) * c->tile.elem));
+            LLVMBuildStore(cg->b, v, p->slot[i * loads + j]);
+        }
+    }
+}
+
+static void load_pieces(Cg *cg, const Copy *c, const From *f, const AmPending *p, int first,
+                        int end) {
+    if (f->whole) {
+        load_each(cg, c, f, p, first, end, ALL_ROWS);
+        return;
+    }
+    Blk whole = cg_block(cg, "load"), rest = cg_block(cg, "load.rest"),
+        some = cg_block(cg, "load.some"), none = cg_block(cg, "load.none"),
+        done = cg_block(cg, "loaded");
+    Val all = LLVMBuildICmp(cg->b, LLVMIntSGE, f->left, cg_i32(cg, c->tile_rows), "");
+    LLVMBuildCondBr(cg->b, all, whole, rest);
+    LLVMPositionBuilderAtEnd(cg->b, rest);
+    Val any = LLVMBuildICmp(cg->b, LLVMIntSGT, f->left, cg_i32(cg, 0), "");
+    LLVMBuildCondBr(cg->b, any, some, none);
+    Blk way[] = {whole, some, none};
+    for (int rows = ALL_ROWS; rows <= NO_ROWS; rows++) {
+        LLVMPositionBuilderAtEnd(cg->b, way[rows]);
+        load_each(cg, c, f, p, first, end, (Rows)rows);
+        LLVMBuildBr(cg->b, done);
+    }
+    LLVMMoveBasicBlockAfter(done, none);
     LLVMPositionBuilderAtEnd(cg->b, done);
 }
 
@@ -267,22 +328,17 @@ static void write_plain(Cg *cg, const Copy *c, const Piece *at, Val to, Val v) {
     }
 }
 
-static void write_piece(Cg *cg, const Copy *c, const AmPending *p, Val tid, int i, Val left,
-                        Val to) {
+static void write_piece(Cg *cg, const Copy *c, const AmPending *p, Val tid, int i, Val to) {
     Piece at = piece_at(cg, c, tid, i);
     int loads = loads_of(c);
     Blk done = at.in ? branch_if(cg, at.in, "piece") : NULL;
     Val row[4];
+    Val ok = c->ncols ? LLVMBuildICmp(cg->b, LLVMIntSLT, am_plus(cg, at.col.at, at.col.more),
+                                      c->ncols, "")
+                      : NULL;
     for (int j = 0; j < loads; j++) {
-        Val row_at = am_plus(cg, at.row.at, at.row.more + j);
-        Val ok = LLVMBuildICmp(cg->b, LLVMIntSLT, row_at, left, "");
-        if (c->ncols)
-            ok = LLVMBuildAnd(
-                cg->b, ok,
-                LLVMBuildICmp(cg->b, LLVMIntSLT, am_plus(cg, at.col.at, at.col.more), c->ncols, ""),
-                "");
-        Val v = LLVMBuildLoad2(cg->b, p->type, p->slot[i * loads + j], "");
-        row[j] = LLVMBuildSelect(cg->b, ok, v, LLVMConstNull(p->type), "");
+        row[j] = LLVMBuildLoad2(cg->b, p->type, p->slot[i * loads + j], "");
+        if (ok) row[j] = LLVMBuildSelect(cg->b, ok, row[j], LLVMConstNull(p->type), "");
     }
     if (c->tile.transposed)
         write_transposed(cg, c, &at, to, row);
@@ -297,18 +353,17 @@ static void forget(Cg *cg, const AmPending *p, int first, int end) {
         LLVMBuildStore(cg->b, LLVMGetPoison(p->type), p->slot[i]);
 }
 
-static void write_pieces(Cg *cg, const AmPending *p, int first, int end, Val left, Val to) {
+static void write_pieces(Cg *cg, const AmPending *p, int first, int end, Val to) {
     Copy c = p->copy;
     c.ncols = columns_of(cg, p->op, &c); // the same for all tiles of a block
     Val tid = hidden_tid(cg);
-    for (int i = first; i < end; i++) write_piece(cg, &c, p, tid, i, left, to);
+    for (int i = first; i < end; i++) write_piece(cg, &c, p, tid, i, to);
 }
 
 static void land(Cg *cg, const AmPending *p) {
     Blk done = branch_if(cg, LLVMBuildLoad2(cg->b, cg->i1, p->flag, ""), "land");
-    Val left = LLVMBuildLoad2(cg->b, cg->i32, p->left, "");
     Val to = LLVMBuildLoad2(cg->b, cg->i32, p->to, "");
-    write_pieces(cg, p, 0, p->held, left, to);
+    write_pieces(cg, p, 0, p->held, to);
     branch_end(cg, done);
     LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), p->flag);
     forget(cg, p, 0, p->held);
@@ -373,7 +428,6 @@ static void make_pending(Cg *cg, const TileOp *op, AmPending *p) {
     p->op = op;
     p->type = cg_vector(cg->i32, load_columns(&c) * c.tile.elem / 4);
     p->flag = variable(cg, cg->i1);
-    p->left = variable(cg, cg->i32);
     p->to = variable(cg, cg->i32);
     p->slot = ARENA_ARRAY(cg->arena, Val, n);
     for (int i = 0; i < n; i++) p->slot[i] = variable(cg, p->type);
@@ -393,16 +447,13 @@ static Val stage_begin(Cg *cg, const TileOp *op, const Copy *c) {
 }
 
 // As many pieces as may be on their way are loaded last; the others come and go before.
-static void bring(Cg *cg, const TileOp *op, const Copy *c, AmPending *p, Val left, Val to) {
+static void bring(Cg *cg, const Copy *c, const From *f, const AmPending *p, Val to) {
     int all = pieces_of(cg, c);
-    Val some = LLVMBuildICmp(cg->b, LLVMIntSGT, left, cg_i32(cg, 0), "");
     for (int first = (all - 1) / p->held * p->held; first >= 0; first -= p->held) {
         int end = first + p->held < all ? first + p->held : all;
-        Blk loaded = branch_if(cg, some, "load");
-        load_pieces(cg, op, c, p, left, first, end);
-        branch_end(cg, loaded);
+        load_pieces(cg, c, f, p, first, end);
         if (first == 0) break;
-        write_pieces(cg, p, first, end, left, to);
+        write_pieces(cg, p, first, end, to);
         forget(cg, p, first, end);
     }
 }
@@ -414,13 +465,14 @@ void am_copy(Cg *cg, const TileOp *op) {
     AmPending *p = &s->pending[op->args.data[0]->id];
     if (p->used) land(cg, p); // an earlier one into this buffer, where there may be one
     c.ncols = columns_of(cg, op, &c);
-    Val to = stage_begin(cg, op, &c), left = rows_left(cg, op, &c);
+    Val to = stage_begin(cg, op, &c);
     Blk done = op->when ? branch_if(cg, cg_uniform(cg, op->when), "copy") : NULL;
     if (p->used) {
         LLVMBuildStore(cg->b, LLVMConstInt(cg->i1, 1, false), p->flag);
-        LLVMBuildStore(cg->b, left, p->left);
         LLVMBuildStore(cg->b, to, p->to);
-        bring(cg, op, &c, p, left, to);
+        From from = {tile_base(cg, op, &c), cg_stride(cg, op->tensor, c.tiled_dim),
+                     rows_left(cg, op, &c), op->inside};
+        bring(cg, &c, &from, p, to);
         p->block = op->block;
         p->group = s->groups;
     } else {

@@ -113,7 +113,7 @@ static void store_words(Cg *cg, Val at, const Val *w, int n) {
 // Elements e and e + 1 of a row (WMMA: of both lanes' parts) in the tensor's type.
 static Val two(Cg *cg, const Access *a, const TileValue *v, int m, int e) {
     if (a->shape.packed && v->dtype == a->t->dtype && a->shape.pair == 2)
-        return cg->value[v->id].e[am_index(a->shape, m, e)];
+        return am_register(cg, v, am_index(a->shape, m, e));
     return am_pack(cg, a->t->dtype, am_element(cg, v, m, e), am_element(cg, v, m, e + 1));
 }
 
@@ -147,7 +147,7 @@ static void store_halves(Cg *cg, const Access *a, const TileValue *v, int m, Val
         for (int i = 0; i < 8; i += 2)
             if (a->shape.packed && v->dtype == a->t->dtype)
                 for (int h = 0; h < 2; h++)
-                    pair[i + h] = cg->value[v->id].e[am_index(a->shape, m, e + i + h)];
+                    pair[i + h] = am_register(cg, v, am_index(a->shape, m, e + i + h));
             else
                 am_share_pairs(cg, two(cg, a, v, m, e + i), &pair[i]);
         for (int i = 0; i < 4; i++) w[i] = LLVMBuildSelect(cg->b, first, pair[i], pair[i + 4], "");

@@ -57,7 +57,7 @@ static void begin_sum(Cg *cg, Product *p) {
     value->n = am_count(p->shape);
     value->e = p->acc = ARENA_ARRAY(cg->arena, Val, value->n);
     const TileValue *sum = p->op->args.n > 2 ? p->op->args.data[2] : NULL;
-    for (int i = 0; i < value->n; i++) p->acc[i] = sum ? cg->value[sum->id].e[i] : cg_f32(cg, 0);
+    for (int i = 0; i < value->n; i++) p->acc[i] = sum ? am_register(cg, sum, i) : cg_f32(cg, 0);
 }
 
 // ---- operands: the words of this lane's row `outer` in step k
@@ -108,7 +108,7 @@ static void fragment_words(Cg *cg, const Product *p, int m, int k, Val *w) {
     int n = p->words * s.pair;
     assert(s.col_axis == p->axis && s.packed == am_narrow(p->dtype));
     for (int i = 0; i < p->words; i++) {
-        Val x = cg->value[p->left->id].e[am_index(s, m, k * n + i * s.pair)];
+        Val x = am_register(cg, p->left, am_index(s, m, k * n + i * s.pair));
         w[i] = LLVMBuildBitCast(cg->b, x, cg->i32, "");
     }
 }
@@ -231,7 +231,7 @@ static void left_numbers(Cg *cg, const Product *p, int m, Val *x) {
     AmShape shape = am_shape(cg, p->left);
     assert(shape.col_axis == p->axis && !shape.packed);
     for (int e = 0; e < shape.n; e++) {
-        Val own = cg->value[p->left->id].e[am_index(shape, m, e)];
+        Val own = am_register(cg, p->left, am_index(shape, m, e));
         Val other = am_exchange(cg, own, s->rows);
         x[2 * e] = LLVMBuildSelect(cg->b, first, own, other, "");
         x[2 * e + 1] = LLVMBuildSelect(cg->b, first, other, own, "");

@@ -21,7 +21,24 @@ Val am_at(Cg *cg, Val vector, int i) {
 
 // ---- pairs
 
+static Val permute_bytes(Cg *cg, Val high, Val low, Val selector) {
+    Val args[] = {high, low, selector};
+    return cg_intrinsic(cg, "llvm.amdgcn.perm", NULL, 0, args, 3);
+}
+
+// Rounded to bf16 in the upper half, as in convert.c; what is in the lower one is of no use.
+static Val rounded_up(Cg *cg, Val v) {
+    LLVMBuilderRef b = cg->b;
+    Val bits = LLVMBuildBitCast(b, v, cg->i32, "");
+    Val odd = LLVMBuildAnd(b, LLVMBuildLShr(b, bits, cg_i32(cg, 16), ""), cg_i32(cg, 1), "");
+    Val up = LLVMBuildAdd(b, LLVMBuildAdd(b, bits, odd, ""), cg_i32(cg, 0x7fff), "");
+    Val nan = LLVMBuildFCmp(b, LLVMRealUNO, v, v, "");
+    return LLVMBuildSelect(b, nan, cg_i32(cg, 0x7fc00000), up, "");
+}
+
 Val am_pack(Cg *cg, Dtype t, Val low, Val high) {
+    if (t == DT_BF16)
+        return permute_bytes(cg, rounded_up(cg, high), rounded_up(cg, low), cg_i32(cg, 0x07060302));
     Val v[] = {cg_write(cg, low, t), cg_write(cg, high, t)};
     return LLVMBuildBitCast(cg->b, am_vector(cg, cg_dtype(cg, t), v, 2), cg->i32, "");
 }
@@ -62,11 +79,6 @@ Val am_exchange(Cg *cg, Val v, int mask) {
     }
     // LLVM moves some of these into a branch where only that uses them: not all lanes would be there.
     return LLVMBuildBitCast(cg->b, am_pinned(cg, got), t, "");
-}
-
-static Val permute_bytes(Cg *cg, Val high, Val low, Val selector) {
-    Val args[] = {high, low, selector};
-    return cg_intrinsic(cg, "llvm.amdgcn.perm", NULL, 0, args, 3);
 }
 
 // Part 0 has the even columns, part 1 the odd ones.

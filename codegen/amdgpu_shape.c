@@ -245,10 +245,16 @@ static Val shared_element(Cg *cg, const TileValue *v, int m, int e) {
     return cg_read(cg, LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), p, ""), v->dtype);
 }
 
+Val am_register(Cg *cg, const TileValue *v, int i) {
+    const CgValue *value = &cg->value[v->id];
+    int each = cg_lanes(value->e[0]);
+    return each == 1 ? value->e[i] : am_at(cg, value->e[i / each], i % each);
+}
+
 Val am_element(Cg *cg, const TileValue *v, int m, int e) {
     if (v->home == HOME_SHARED) return shared_element(cg, v, m, e);
     AmShape s = am_shape(cg, v);
-    Val x = cg->value[v->id].e[am_index(s, m, e)];
+    Val x = am_register(cg, v, am_index(s, m, e));
     if (!s.packed) return x;
     return s.pair == 2 ? am_unpack(cg, v->dtype, x, e % 2) : am_unpack_part(cg, v->dtype, x);
 }

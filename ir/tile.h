@@ -151,6 +151,8 @@ struct TileOp {
     // or NULL for always. WAIT: until at most `pending` committed groups of copies are in flight.
     const Ex *stage, *when;
     int pending;
+    // COPY: the tensor has every row of the tile (promised, as a loop's class is).
+    bool inside;
 
     // STORE: `when`: bool, or NULL for always.
 

@@ -232,9 +232,21 @@ void run_append(Eval *E, const TileOp *op) {
     count->data[0] = before;
 }
 
+// Whole axes may be padded past the tensor's end; tiles of others are inside.
+static bool has_rows(const Eval *E, const TileOp *op, const Access *a) {
+    for (int d = 0; d < a->t->t->rank; d++) {
+        int axis = op->coord[d].axis;
+        if (axis < 0 || E->k->axes[axis].whole) continue;
+        if (a->start[d] < 0 || a->start[d] + E->extent[axis] > a->t->extent[d]) return false;
+    }
+    return true;
+}
+
 // A tensor's tile, into a stage of a buffer or pipe.
 void run_fetch(Eval *E, const TileOp *op, const TileValue *buffer, double *to) {
     Access a = access(E, op);
+    if (op->inside && !has_rows(E, op, &a))
+        return run_fail(E, "a copy of what is inside '%s' goes past its end", a.t->t->name);
     for (bool more = first(E, buffer->axis, buffer->rank); more;
          more = next(E, buffer->axis, buffer->rank))
         to[element(E, buffer)] = narrow(E, buffer->dtype, fetch(E, &a));

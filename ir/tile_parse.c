@@ -289,7 +289,9 @@ static bool take_when(Parse *P, TileOp *op) {
 }
 
 static bool parse_copy(Parse *P, TileOp *op) {
-    return take_access(P, op) && expect(P, "->") && take_buffer(P, op) && take_when(P, op);
+    if (!take_access(P, op)) return false;
+    op->inside = take(P, "inside");
+    return expect(P, "->") && take_buffer(P, op) && take_when(P, op);
 }
 
 static bool parse_fill(Parse *P, TileOp *op) {

@@ -330,7 +330,7 @@ static void operation(Out *o, const TileOp *op) {
     case TILE_LOOP: loop(o, op); break;
     case TILE_COPY:
         access(o, op);
-        text_puts(o->text, " ->");
+        text_puts(o->text, op->inside ? " inside ->" : " ->");
         buffer(o, op);
         when(o, op);
         break;

@@ -87,6 +87,12 @@ static void fetch(Sched *s, TileOp *before, const TileOp *load, const Ex *tile, 
     insert(s, before, TILE_COMMIT);
 }
 
+// In a loop over full tiles every row is there, of the tile at hand and of the loop's next one.
+static void mark_inside(TileOp *loop) {
+    for (TileOp *op = loop->body.first; op; op = op->next)
+        if (op->kind == TILE_COPY && loop->tiles == CLASS_FULL) op->inside = true;
+}
+
 static void arrive(Sched *s, TileOp *before, int pending) {
     insert(s, before, TILE_WAIT)->pending = pending;
     insert(s, before, TILE_BARRIER);
@@ -253,6 +259,8 @@ static void schedule_chain(Sched *s, const Chain *c) {
             fetch_in_step(s, c->loop[j]);
         else
             fetch_ahead(s, c, j);
+    // What a loop before the last fetches at its end is another's tile.
+    mark_inside(c->loop[c->nloops - 1]);
 }
 
 // ---- outside loops

@@ -77,6 +77,31 @@ START_TEST(sweeps) {
 }
 END_TEST
 
+// Copies of full tiles are promised to be inside; a promise that does not hold is refused.
+START_TEST(inside) {
+    Arena *a = arena_new();
+    Variant *v;
+    const Stream *s = pu_stream(a, "stdlib/softmax.attn", NULL, 8, &v);
+    const TileProgram *p = scheduled(a, s);
+    Text t;
+    text_init(&t, a);
+    tile_print(&t, p);
+    const char *promise = strstr(t.s, " inside -> %k_buf"), *none = strstr(t.s, "] -> %v_buf");
+    ck_assert(promise && none);
+    const char *wrong = arena_printf(a, "%.*s] inside%s", (int)(none - t.s), t.s, none + 1);
+    Diags diags;
+    diag_init(&diags, a);
+    TileProgram *q = tile_parse(a, wrong, strlen(wrong), &diags);
+    int32_t size[64] = {0};
+    pu_sizes(v, size, 1, 1, 1, 5, 7, 2);
+    ck_assert(q && tile_verify(q, &diags));
+    ck_assert(!tile_eval(q, tile_data_random(a, q, size, 3, 7), false, &diags));
+    ck_assert_msg(strstr(diags.first->message, "goes past its end") != NULL, "%s",
+                  diags.first->message);
+    arena_free(a);
+}
+END_TEST
+
 // ---- shapes
 
 static const TileProgram *program(Arena *a, TargetId id, Dtype t, int d, int dv, Diags *diags) {
@@ -144,6 +169,7 @@ Suite *pass_amd_suite(void) {
     tcase_set_timeout(t, 120);
     tcase_add_test(t, library);
     tcase_add_test(t, sweeps);
+    tcase_add_test(t, inside);
     tcase_add_test(t, shapes);
     tcase_add_test(t, too_wide);
     suite_add_tcase(s, t);
