@@ -137,21 +137,36 @@ static void move_kernels(TileProgram *p, const TileProgram *other, ShapeClass c)
     arena_free(m.scratch);
 }
 
+// The kernel of a program that is the other's: made of the same by the same choices. -1: none.
+static int twin_of(const TileProgram *p, const TileKernel *k) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        const char *knobs = p->kernels.data[i]->schedule.knobs;
+        if (knobs && k->schedule.knobs && !strcmp(knobs, k->schedule.knobs) &&
+            !strcmp(p->kernels.data[i]->name, k->name))
+            return i;
+    }
+    return -1;
+}
+
+static int add_kernel(TileProgram *p, TileKernel *k, ShapeClass c) {
+    int twin = twin_of(p, k);
+    if (twin >= 0) return twin;
+    k->name = arena_printf(p->arena, "%s_%s", k->name, shapes[c].name);
+    VEC_PUSH(p->arena, &p->kernels, k);
+    return p->kernels.n - 1;
+}
+
 bool shape_join(TileProgram *p, const TileProgram *other, ShapeClass c) {
     if (!alike(p, other)) return false;
     move_kernels(p, other, c);
-    int first = p->kernels.n;
+    int *at = ARENA_ARRAY(p->arena, int, other->kernels.n);
     const Ex *in = shape_condition(p->pool, c);
     VEC(TilePlan) plans = {0};
-    for (int i = 0; i < other->kernels.n; i++) {
-        TileKernel *k = other->kernels.data[i];
-        k->name = arena_printf(p->arena, "%s_%s", k->name, shapes[c].name);
-        VEC_PUSH(p->arena, &p->kernels, k);
-    }
+    for (int i = 0; i < other->kernels.n; i++) at[i] = add_kernel(p, other->kernels.data[i], c);
     for (int i = 0; i < other->plans.n; i++) {
         TilePlan plan = other->plans.data[i];
         plan.when = plan.when ? ex_2(p->pool, EX_AND, in, plan.when) : in;
-        for (int j = 0; j < plan.kernels.n; j++) plan.kernels.data[j] += first;
+        for (int j = 0; j < plan.kernels.n; j++) plan.kernels.data[j] = at[plan.kernels.data[j]];
         VEC_PUSH(p->arena, &plans, plan);
     }
     for (int i = 0; i < p->plans.n; i++) VEC_PUSH(p->arena, &plans, p->plans.data[i]);

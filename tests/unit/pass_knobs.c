@@ -125,6 +125,8 @@ START_TEST(classes) {
     int32_t size[16] = {0};
     pu_sizes(v, size, 1, 2, 1, 70, 90, 20);
     ck_assert_double_lt(pu_error(a, v, two, size, false, 3), 1e-6);
+    o.split = true; // what both classes do alike is there once
+    ck_assert_int_eq(pass_program(a, s, &o, schedules, &diags)->kernels.n, 4);
     PassOptions host = options(TARGET_HOST, SHAPE_LONG);
     static const char *const short_only[SHAPE_COUNT] = {[SHAPE_SHORT] = "keys=36"};
     ck_assert_int_eq(pass_program(a, s, &host, short_only, &diags)->kernels.n, 1);
