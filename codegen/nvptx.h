@@ -87,6 +87,8 @@ Val nv_shuffle(Cg *cg, Val v, int mask);         // of 32 bits, from lane ^ mask
 Val nv_shuffle_from(Cg *cg, Val v, Val lane);
 void nv_ldmatrix(Cg *cg, Val address, bool transposed, Val out[4]);
 void nv_mma16(Cg *cg, Dtype t, Val acc[4], const Val a[4], Val b0, Val b1);
+void nv_mma8_tf32(Cg *cg, Val acc[4], const Val a[4], Val b0, Val b1); // operands i32
+Val nv_tf32(Cg *cg, Val bits);                                          // of an f32, rounded; i32
 Val nv_f32(Cg *cg, const char *intrinsic, Val x);
 Val nv_asm1(Cg *cg, Ty result, const char *text, const char *constraints, Val x); // pure
 Val nv_hidden(Cg *cg, Val v); // v, but nothing computed from it leaves the loop it stands in

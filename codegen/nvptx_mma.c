@@ -7,7 +7,7 @@
 // f16 and bf16 run on mma.m16n8k16. Operands in shared memory come by ldmatrix; which of its forms
 // depends only on whether the contracted axis runs along the buffer's columns (Q K^T: as it is) or
 // its rows (P V: transposed). A fragment's pairs are already what mma takes for its left operand.
-// f32 runs on FMAs.
+// f32 runs on FMAs, or on mma.m16n8k8 where the product says tf32.
 #include "codegen/nvptx.h"
 
 #include <assert.h>
@@ -44,6 +44,12 @@ static void begin_sum(Cg *cg, Product *p) {
 
 static Val plus(Cg *cg, Val a, int b) { return LLVMBuildAdd(cg->b, a, cg_i32(cg, b), ""); }
 static Val times(Cg *cg, Val a, int b) { return LLVMBuildMul(cg->b, a, cg_i32(cg, b), ""); }
+
+static Val load_shared(Cg *cg, Ty type, Val at, unsigned align) {
+    Val v = LLVMBuildLoad2(cg->b, type, nv_shared_ptr(cg, at), "");
+    LLVMSetAlignment(v, align);
+    return v;
+}
 
 // ---- f16, bf16
 
@@ -113,13 +119,68 @@ static void matrix_product(Cg *cg, Product *p) {
     }
 }
 
-// ---- f32 by FMAs
+// ---- f32 by tf32
+//
+// mma.m16n8k8. Rows of Q and K in shared memory are halves of blocks as above, four columns of 32
+// bits for eight of 16. Weights are fragments: column 2 t + c of a thread stands for column t + 4 c
+// of the block, as the rows of V are read in the same order.
 
-static Val load_shared(Cg *cg, Ty type, Val at, unsigned align) {
-    Val v = LLVMBuildLoad2(cg->b, type, nv_shared_ptr(cg, at), "");
-    LLVMSetAlignment(v, align);
-    return v;
+static void round_all(Cg *cg, Val *v, int n) {
+    for (int i = 0; i < n; i++) v[i] = nv_tf32(cg, v[i]);
 }
+
+static void multiply_tf32(Cg *cg, Product *p, Val (*a)[4], int n, Val b0, Val b1) {
+    for (int m = 0; m < p->shape.mt; m++)
+        nv_mma8_tf32(cg, &p->acc[nv_index(p->shape, m, n, 0, 0)], a[m], b0, b1);
+}
+
+static void tf32_dot(Cg *cg, Product *p) {
+    NvTile t = nv_tile(cg->k, p->right);
+    assert(t.col_axis == p->axis);
+    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, lane_across(cg, t.pitch), "");
+    Val left = left_base(cg, p);
+    Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->shape.mt);
+    for (int k = 0; k < p->depth / 8; k++) {
+        for (int m = 0; m < p->shape.mt; m++) {
+            left_block(cg, p, m, k, left, a[m]);
+            round_all(cg, a[m], 4);
+        }
+        for (int n = 0; n < p->shape.nt; n += 2) {
+            Val b[4];
+            nv_ldmatrix(cg, plus(cg, right, k * 32 + n / 2 * 16 * t.pitch), false, b);
+            round_all(cg, b, 4);
+            multiply_tf32(cg, p, a, n, b[0], b[1]);
+            multiply_tf32(cg, p, a, n + 1, b[2], b[3]);
+        }
+    }
+}
+
+static void tf32_sum(Cg *cg, Product *p) {
+    const NvState *s = nv_state(cg);
+    NvShape ls = nv_shape(cg, p->left);
+    NvTile t = nv_tile(cg->k, p->right);
+    assert(ls.col_axis == p->axis && t.row_axis == p->axis && !ls.packed);
+    Val group = LLVMBuildLShr(cg->b, s->lane, cg_i32(cg, 2), "");
+    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, times(cg, s->col0, t.pitch), "");
+    right = LLVMBuildAdd(cg->b, right, times(cg, group, 4), "");
+    Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->shape.mt);
+    for (int k = 0; k < p->depth / 8; k++) {
+        for (int m = 0; m < p->shape.mt; m++)
+            for (int i = 0; i < 4; i++) {
+                Val x = cg->value[p->left->id].e[nv_index(ls, m, k, i % 2, i / 2)];
+                a[m][i] = nv_tf32(cg, LLVMBuildBitCast(cg->b, x, cg->i32, ""));
+            }
+        for (int n = 0; n < p->shape.nt; n++) {
+            Val b[2];
+            for (int i = 0; i < 2; i++)
+                b[i] = load_shared(cg, cg->i32, plus(cg, right, (8 * k + i) * t.pitch + 32 * n), 4);
+            round_all(cg, b, 2);
+            multiply_tf32(cg, p, a, n, b[0], b[1]);
+        }
+    }
+}
+
+// ---- f32 by FMAs
 
 static void fma_into(Cg *cg, Val *acc, Val a, Val b) {
     Val v[] = {a, b, *acc};
@@ -209,6 +270,10 @@ void nv_mma(Cg *cg, const TileOp *op) {
     begin_sum(cg, &p);
     if (nv_narrow(p.right->dtype))
         matrix_product(cg, &p);
+    else if (op->tf32 && p.left->home == HOME_SHARED)
+        tf32_dot(cg, &p);
+    else if (op->tf32)
+        tf32_sum(cg, &p);
     else if (p.left->home == HOME_SHARED)
         dot_product(cg, &p);
     else

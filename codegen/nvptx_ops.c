@@ -76,3 +76,13 @@ void nv_mma16(Cg *cg, Dtype t, Val acc[4], const Val a[4], Val b0, Val b1) {
     Val r = cg_intrinsic(cg, name, NULL, 0, v, 10);
     for (unsigned i = 0; i < 4; i++) acc[i] = LLVMBuildExtractValue(cg->b, r, i, "");
 }
+
+Val nv_tf32(Cg *cg, Val bits) {
+    return cg_asm(cg, cg->i32, &bits, 1, "cvt.rna.tf32.f32 $0, $1;", "=r,r", false);
+}
+
+void nv_mma8_tf32(Cg *cg, Val acc[4], const Val a[4], Val b0, Val b1) {
+    Val v[10] = {a[0], a[1], a[2], a[3], b0, b1, acc[0], acc[1], acc[2], acc[3]};
+    Val r = cg_intrinsic(cg, "llvm.nvvm.mma.m16n8k8.row.col.tf32", NULL, 0, v, 10);
+    for (unsigned i = 0; i < 4; i++) acc[i] = LLVMBuildExtractValue(cg->b, r, i, "");
+}

@@ -167,6 +167,8 @@ struct TileOp {
     // MMA: the product is issued and makes a group; nothing may read the result before an MMA_WAIT
     // (or a waiting map) has let it land. Groups land in order.
     bool async;
+    // MMA of f32: operands are rounded to tf32, 11 bits; sums stay f32.
+    bool tf32;
     // MAP: after `after` elements of each thread were computed, wait until at most `pending` groups
     // of products are in flight; `after` -1: anywhere before results are narrowed, which is always
     // behind the wait. What the wait lands is known to be there behind the map.

@@ -21,6 +21,8 @@ static double overflow(double v, double largest, double beyond) {
     return fabs(v) > largest ? copysign(beyond, v) : v;
 }
 
+double tf32_round(double v) { return round_bits(v, 11, -126); }
+
 double dtype_round(Dtype t, double v) {
     switch (t) {
     case DT_F32: return (double)(float)v;

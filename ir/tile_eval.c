@@ -280,6 +280,11 @@ void run_map(Eval *E, const TileOp *op) {
     }
 }
 
+static double factor(Eval *E, const TileOp *op, const TileValue *v) {
+    double x = get(E, v);
+    return E->round && op->tf32 ? tf32_round(x) : x;
+}
+
 void run_mma(Eval *E, const TileOp *op) {
     const TileValue *v = op->results.data[0], *x = op->args.data[0], *y = op->args.data[1];
     uint8_t inner = 0; // the axis that is in both and not in the result
@@ -288,7 +293,7 @@ void run_mma(Eval *E, const TileOp *op) {
     for (bool more = first(E, v->axis, v->rank); more; more = next(E, v->axis, v->rank)) {
         double sum = op->args.n > 2 ? get(E, op->args.data[2]) : 0;
         for (bool in = first(E, &inner, 1); in; in = next(E, &inner, 1))
-            sum = add(E, sum, get(E, x) * get(E, y));
+            sum = add(E, sum, factor(E, op, x) * factor(E, op, y));
         set(E, v, sum);
     }
 }

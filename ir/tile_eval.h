@@ -12,6 +12,7 @@
 // The nearest value of an element type (ties to even), as a double. Floats overflow to infinity,
 // e4m3 to its largest value, i8 saturates.
 double dtype_round(Dtype t, double v);
+double tf32_round(double v); // as products by tf32 take it
 
 // An expression of launch geometry (over SIZE and WORKERS) at these sizes.
 int32_t tile_eval_launch(const Ex *e, const int32_t *size, int workers);

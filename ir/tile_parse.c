@@ -426,7 +426,10 @@ static bool parse_kind(Parse *P, TileOp *op) {
     case TILE_STORE: return parse_store(P, op);
     case TILE_MAP: return parse_map(P, op);
     case TILE_APPEND: return parse_append(P, op);
-    case TILE_MMA: op->async = take(P, "async"); return take_args(P, op);
+    case TILE_MMA:
+        op->async = take(P, "async");
+        op->tf32 = take(P, "tf32");
+        return take_args(P, op);
     case TILE_LOOP: return parse_loop(P, op);
     case TILE_YIELD: skip(P); return *P->s != '%' || take_args(P, op);
     case TILE_COPY: return parse_copy(P, op);

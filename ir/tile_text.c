@@ -320,6 +320,7 @@ static void operation(Out *o, const TileOp *op) {
     }
     text_printf(o->text, "%s%s%s%s", op->results.n ? " = " : "", op->behind ? "behind " : "",
                 tile_kind_name(op->kind), op->async ? " async" : "");
+    if (op->tf32) text_puts(o->text, " tf32");
     switch (op->kind) {
     case TILE_LOAD: access(o, op); break;
     case TILE_STORE: store(o, op); break;

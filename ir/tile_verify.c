@@ -473,6 +473,8 @@ static bool check_mma(Verify *V) {
         return verify_fail(V, "%%%s is no accumulator", v->name);
     if (sum && !verify_same_type(sum, v))
         return verify_fail(V, "%%%s is not of the result's type", sum->name);
+    if (V->op->tf32 && (x->dtype != DT_F32 || y->dtype != DT_F32))
+        return verify_fail(V, "a product by tf32 of what is not f32");
     int inner = 0;
     for (int a = 0; a < V->k->naxes; a++) {
         bool in_x = tile_has_axis(x, a), in_y = tile_has_axis(y, a), in_v = tile_has_axis(v, a);

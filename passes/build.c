@@ -321,6 +321,7 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     TileProgram *p = b.p = tile_program(a, row->pool, row->name);
     p->target = o->target.id;
     p->dtype = o->dtype;
+    b.tf32 = o->tf32;
     p->D = row->D;
     p->Dv = row->Dv;
     p->sizes.n = 0;

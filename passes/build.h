@@ -23,6 +23,7 @@ typedef struct Build {
     const Stream *s;
     const RowProgram *row;
     TileProgram *p;
+    bool tf32; // products
     TileKernel *k;
     TileBlock *block;
     int axis[AX_COUNT]; // of the kernel, by role; -1: it has none

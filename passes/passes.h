@@ -11,6 +11,7 @@
 typedef struct PassOptions {
     Target target;        // data of the target to schedule for
     Dtype dtype;          // of q, k, v, o
+    bool tf32;            // products of f32 by tf32, where the target has that
     bool split;           // add the form that splits the keys of a row between blocks
     ShapeClass shape;     // which launches the schedule is for
     const int32_t *sizes; // of a launch it is for (SIZE_FREE); NULL: what the class is like

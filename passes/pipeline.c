@@ -51,6 +51,12 @@ TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
 // With its extents, which is when the schedule is chosen.
 static TileProgram *tiled(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
     if (!pass_accepts(s->row, diags)) return NULL;
+    if (o->tf32 && o->target.kind != KIND_NVPTX) {
+        diag_error(diags, s->row->span,
+                   "products by tf32 are for NVIDIA targets (sm_80, sm_90a), not for %s",
+                   o->target.name);
+        return NULL;
+    }
     PassOptions own = *o;
     TileProgram *p = pass_algorithm(a, s, o);
     if (!own.schedule) own.schedule = pass_counted(a, p, o);

@@ -55,8 +55,9 @@ static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows}
 
 // Two blocks an SM with 255 registers a thread. Beyond 128 columns an accumulator of two m16 tiles
 // a warp has no room. f32 products are FMAs over registers: small tiles.
-static Sm80Shape shape_for(const TileProgram *p) {
+static Sm80Shape shape_for(const TileProgram *p, bool tf32) {
     int dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS, d = p->D > dv ? p->D : dv;
+    if (tf32 && d <= 128) return (Sm80Shape){64, d <= 64 ? 64 : 32, 4, 2};
     if (!dtype_half(p->dtype)) return (Sm80Shape){64, d <= 128 ? 32 : 16, 4, 1};
     if (d > WIDE) return (Sm80Shape){64, 32, 4, 1};
     if (d <= 64) return (Sm80Shape){128, 128, 4, 2};
@@ -118,7 +119,7 @@ static bool legal(const TileProgram *p, Sm80Shape s, const Target *t, Diags *dia
 
 // The one place where a program's shape is chosen.
 static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Shape *s) {
-    *s = shape_for(p);
+    *s = shape_for(p, o->tf32);
     int most = most_columns(p, *s, &o->target);
     if (p->D > most) {
         diag_error(diags, (Span){0}, "target '%s' supports a D up to %d of %s, not %d",

@@ -21,6 +21,7 @@ typedef struct Sweep {
 static TileValue *mma(Build *b, const char *name, TileValue *x, TileValue *y, TileValue *sum,
                       AxisRole columns) {
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_MMA, b->row->span);
+    op->tf32 = b->tf32;
     tile_arg(b->p, op, x);
     tile_arg(b->p, op, y);
     if (sum) tile_arg(b->p, op, sum);

@@ -19,8 +19,8 @@ static void explain_wrong(const Binding *b) {
 }
 
 // One line: "good: softmax, bf16, B=1 ...: o 0.00201 (at most 0.00675), lse 5.8e-07 (...); bound 0.012".
-static Status compare(const Binding *b, double *const *reference, Dtype dtype) {
-    double bound = tensor_tolerance(dtype);
+static Status compare(const Binding *b, double *const *reference, const Launch *l) {
+    double bound = l->tf32 ? tensor_tolerance_tf32() : tensor_tolerance(l->dtype);
     bool good = true;
     int64_t wrong = 0;
     Text t;
@@ -43,7 +43,8 @@ static Status compare(const Binding *b, double *const *reference, Dtype dtype) {
            good    ? "good"
            : wrong ? "WRONG"
                    : "OVER THE BOUND",
-           b->sig->name, dtype_name(dtype), bind_describe(b, sizes, sizeof sizes), t.s, bound);
+           b->sig->name, l->tf32 ? "tf32" : dtype_name(l->dtype),
+           bind_describe(b, sizes, sizeof sizes), t.s, bound);
     fflush(stdout);
     arena_free(a);
     if (wrong) explain_wrong(b);
@@ -63,7 +64,7 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
     if (s == STATUS_DONE)
         s = oracle_run(c->variants.data[0], &b, reference, o->debug ? &outside : NULL);
     oracle_warn(&c->diags, c->variants.data[0], &outside);
-    if (s == STATUS_DONE) s = compare(&b, reference, l->dtype);
+    if (s == STATUS_DONE) s = compare(&b, reference, l);
     oracle_free(&b, reference);
     launch_unbind(l);
     bind_free(&b);

@@ -75,6 +75,7 @@ static PassOptions pass_options(const Compile *c) {
     const CompileOptions *o = &c->options;
     return (PassOptions){.target = cg_target(o->target),
                          .dtype = o->dtype,
+                         .tf32 = o->tf32,
                          .split = o->level > 0,
                          .schedule = o->schedule};
 }
@@ -92,7 +93,7 @@ bool compile_algorithm(Compile *c) {
 // With the schedules that were tuned for it; NULL where there are none, or where this compiler, which
 // may be another one, does not take them.
 static TileProgram *tuned(Compile *c, const Stream *s, const PassOptions *o) {
-    if (!c->options.cache || o->schedule) return NULL;
+    if (!c->options.cache || o->schedule || o->tf32) return NULL;
     CacheKey key = cache_key(c->arena, s->row, &o->target, o->dtype);
     CacheEntry e = cache_read(c->arena, c->options.cache, &key, &c->diags);
     bool any = false;

@@ -14,6 +14,7 @@ typedef struct CompileOptions {
     const char *entry; // only this variant; NULL: all
     TargetId target;
     Dtype dtype;
+    bool tf32; // products of f32
     int level;
     bool checks;
     const char *schedule; // of every variant (passes/knobs.h); NULL: the compiler's own

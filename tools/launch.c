@@ -61,6 +61,7 @@ Status launch_open_source(Launch *l, Arena *a, Compile *c, const Options *o) {
     Status s = start(l, o);
     if (s != STATUS_DONE) return s;
     l->dtype = c->options.dtype;
+    l->tf32 = c->options.tf32;
     if (c->variants.n == 1) l->sig = sig_of_variant(a, c->variants.data[0], l->dtype);
     return o->device == DEVICE_CPU ? open_jit(l, c) : open_gpu(l, c);
 }

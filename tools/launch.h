@@ -15,6 +15,7 @@ typedef struct Launch {
     AbiMeta meta;         // of an artifact's file; the signature's names are in it
     const Signature *sig; // NULL: several variants and no --entry
     Dtype dtype;
+    bool tf32; // products of f32
     // of the binding at hand
     attn_prepared *prepared;
     attn_prepared *kept; // the same where its tile map stands; NULL: it makes none

@@ -62,7 +62,7 @@ static const char *const takes[OPT_COUNT] = {
     [OPT_JSON] = "a file's name, or - for stdout",
     [OPT_EMIT] = "ast, row, tile, schedule, llvm or asm",
     [OPT_PHASE] = "a list of fwd, bwd, decode, combine",
-    [OPT_DTYPE] = "f32, f16 or bf16",
+    [OPT_DTYPE] = "f32, f16, bf16 or tf32",
     [OPT_LEVEL] = "0, 1, 2 or 3",
     [OPT_DEVICE] = "cpu, cuda, cuda:N, hip or hip:N",
     [OPT_SEED] = "a whole number from 0 to 18446744073709551615",
@@ -106,11 +106,12 @@ static Status set_target(Options *o, const char *value) {
 }
 
 static Status set_dtype(Options *o, const char *value) {
-    static const char *const names[] = {"f32", "f16", "bf16"};
-    static const Dtype types[] = {DT_F32, DT_F16, DT_BF16};
-    int i = pick(value, names, 3);
+    static const char *const names[] = {"f32", "f16", "bf16", "tf32"};
+    static const Dtype types[] = {DT_F32, DT_F16, DT_BF16, DT_F32};
+    int i = pick(value, names, 4);
     if (i < 0) return bad_value(OPT_DTYPE, value);
     o->dtype = types[i];
+    o->tf32 = i == 3;
     o->has_dtype = true;
     return STATUS_DONE;
 }

@@ -40,5 +40,6 @@ uint16_t bf16_from_f32(float f);
 
 // How far outputs may be from float64, relative, where q, k and v are of this type (tolerance.def).
 double tensor_tolerance(Dtype dtype);
+double tensor_tolerance_tf32(void); // of f32, where products are by tf32
 
 #endif

@@ -246,7 +246,10 @@ says err 'neither a verb nor a file'
 gives 2 relu_attn.attn check
 says err 'the verb comes first'
 gives 2 run relu_attn.attn --dtype=f64
-says err 'f32, f16 or bf16'
+says err 'f32, f16, bf16'
+gives 1 run relu_attn.attn --dtype=tf32
+says err 'tf32 are for NVIDIA targets'
+gives 0 relu_attn.attn --target=sm_80 --dtype=tf32 -o tf32.ptx
 gives 2 relu_attn.attn -o relu.xyz
 says err '.ptx (sm_80, sm_90a)'
 gives 2 mask relu_attn.attn -o mask.png

@@ -67,6 +67,20 @@ START_TEST(lists_of_tiles) {
 }
 END_TEST
 
+// Products of f32 by tf32, where that was asked for; its operands are rounded.
+START_TEST(tf32) {
+    Arena *a = arena_new();
+    size_t n;
+    char *ptx =
+        ptx_with(a, &(PassOptions){.target = cg_target(TARGET_SM80), .tf32 = true}, softmax, &n);
+    ck_assert(strstr(ptx, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32") != NULL);
+    ck_assert(strstr(ptx, "cvt.rna.tf32.f32") != NULL);
+    ck_assert(!strstr(ptx, ".local"));
+    free(ptx);
+    arena_free(a);
+}
+END_TEST
+
 // Row sums are added across the quad once, after a loop: its body has the shuffles of the maximum
 // only.
 START_TEST(sums_stay_in_threads) {
@@ -177,6 +191,7 @@ Suite *codegen_nvptx_suite(void) {
     tcase_set_timeout(t, 120);
     tcase_add_test(t, instructions);
     tcase_add_test(t, lists_of_tiles);
+    tcase_add_test(t, tf32);
     tcase_add_test(t, sums_stay_in_threads);
     tcase_add_test(t, elements);
     tcase_add_test(t, launch);

@@ -85,6 +85,37 @@ START_TEST(intervals) {
 }
 END_TEST
 
+// Products by tf32 are said so in the text, and round their operands.
+START_TEST(tf32) {
+    Arena *a = arena_new();
+    Variant *v;
+    const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 8, &v);
+    PassOptions o = {.target = *target_get(TARGET_SM80), .dtype = DT_F32, .tf32 = true};
+    TileProgram *p = pu_staged(a, s, &o, PU_SHAPED, tiles);
+    Text t, again;
+    Diags diags;
+    diag_init(&diags, a);
+    text_init(&t, a);
+    text_init(&again, a);
+    tile_print(&t, p);
+    ck_assert_ptr_nonnull(strstr(t.s, "mma tf32 %q, %k"));
+    TileProgram *read = tile_parse(a, t.s, t.n, &diags);
+    ck_assert_ptr_nonnull(read);
+    tile_print(&again, read);
+    ck_assert_str_eq(again.s, t.s);
+    int32_t size[64] = {0};
+    pu_sizes(v, size, 1, 2, 2, 9, 30, 21);
+    TileData *exact = tile_data_random(a, p, size, 3, 7), *x = tile_data_random(a, p, size, 3, 7);
+    ck_assert(tile_eval(p, exact, false, &diags) && tile_eval(read, x, true, &diags));
+    double d = tile_data_distance(p, exact, read, x);
+    ck_assert_msg(d > 1e-5 && d < 2e-3, "%g", d);
+    o.target = *target_get(TARGET_HOST);
+    ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
+    ck_assert_ptr_nonnull(strstr(diags.first->message, "tf32"));
+    arena_free(a);
+}
+END_TEST
+
 Suite *pass_sm80_suite(void) {
     Suite *s = suite_create("pass_sm80");
     TCase *t = tcase_create("schedule");
@@ -93,6 +124,7 @@ Suite *pass_sm80_suite(void) {
     tcase_add_test(t, split_library);
     tcase_add_test(t, sweeps);
     tcase_add_test(t, intervals);
+    tcase_add_test(t, tf32);
     suite_add_tcase(s, t);
     return s;
 }

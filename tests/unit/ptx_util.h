@@ -6,20 +6,24 @@
 #include "pass_util.h"
 #include "runtime/abi.h"
 
-static inline char *ptx_scheduled(Arena *a, TargetId target, const char *text, Dtype t,
-                                  const char *schedule, size_t *n) {
+static inline char *ptx_with(Arena *a, const PassOptions *o, const char *text, size_t *n) {
     Variant *v;
     Stream *s = pu_stream(a, "t.attn", text, 0, &v);
-    PassOptions o = {.target = cg_target(target), .dtype = t, .schedule = schedule};
     Diags diags;
     diag_init(&diags, a);
-    const TileProgram *p = pass_pipeline(a, s, &o, &diags);
+    const TileProgram *p = pass_pipeline(a, s, o, &diags);
     CgOptions co = {.opt = 3};
     void *out = NULL;
     bool ok = p && cg_emit(&p, 1, &co, CG_ASM, &diags, &out, n);
     if (!ok) diag_print(&diags, stderr);
     ck_assert(ok);
     return out;
+}
+
+static inline char *ptx_scheduled(Arena *a, TargetId target, const char *text, Dtype t,
+                                  const char *schedule, size_t *n) {
+    PassOptions o = {.target = cg_target(target), .dtype = t, .schedule = schedule};
+    return ptx_with(a, &o, text, n);
 }
 
 static inline char *ptx_of(Arena *a, TargetId target, const char *text, Dtype t, size_t *n) {
