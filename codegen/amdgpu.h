@@ -42,6 +42,9 @@ typedef struct AmState {
     int waves, mt;
     int rows, parts; // R, G
     bool wmma;
+    bool
+        crowded; // no registers are left for addresses: they are computed anew for each tile, which
+                 // LLVM is kept from seeing
     bool *wide;  // by axis
     int *offset; // of shared values, by TileValue.id; -1: not in LDS
     Val lds;     // the kernel's LDS, NULL where it has none

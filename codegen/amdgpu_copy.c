@@ -356,7 +356,7 @@ static void forget(Cg *cg, const AmPending *p, int first, int end) {
 static void write_pieces(Cg *cg, const AmPending *p, int first, int end, Val to) {
     Copy c = p->copy;
     c.ncols = columns_of(cg, p->op, &c); // the same for all tiles of a block
-    Val tid = hidden_tid(cg);
+    Val tid = am_state(cg)->crowded ? hidden_tid(cg) : am_state(cg)->tid;
     for (int i = first; i < end; i++) write_piece(cg, &c, p, tid, i, to);
 }
 

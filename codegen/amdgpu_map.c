@@ -11,7 +11,9 @@ typedef struct At { // the element at hand
     const TileOp *op;
     AmShape space; // of the map's axes
     int m, e;
-    Val *before;  // by result: the element before, where two make a register
+    Val *before; // by result: the element before, where two make a register
+    Val **odd;   // by result that is reduced: of each row the sum (or maximum) of the odd elements,
+                 // which is its own until the end: two chains take half the time of one
     Val row, col; // cooperative maps: the element's row and column in the tile
 } At;
 
@@ -108,7 +110,8 @@ static void element(Cg *cg, CgElem *elem) {
         if (out->reduce == EX_CONST) {
             set_element(cg, at, i, s, x);
         } else {
-            Val *acc = &cg->value[op->results.data[i]->id].e[am_index(s, at->m, 0)];
+            Val *even = cg->value[op->results.data[i]->id].e;
+            Val *acc = &(at->e % 2 ? at->odd[i] : even)[am_index(s, at->m, 0)];
             *acc = merge(cg, out->reduce, *acc, masked_padding(cg, at, out, x));
         }
     }
@@ -127,10 +130,12 @@ static void fragment_map(Cg *cg, const TileOp *op) {
     elem.place = fragment_place;
     elem.copies = am_count(at.space);
     at.before = ARENA_ARRAY(cg->arena, Val, op->outs.n);
+    at.odd = ARENA_ARRAY(cg->arena, Val *, op->outs.n);
     for (int i = 0; i < op->results.n; i++) {
         CgValue *value = &cg->value[op->results.data[i]->id];
         value->n = am_count(am_shape(cg, op->results.data[i]));
         value->e = ARENA_ARRAY(cg->arena, Val, value->n);
+        at.odd[i] = ARENA_ARRAY(cg->arena, Val, value->n);
     }
     for (at.m = 0; at.m < at.space.mt; at.m++)
         for (at.e = 0; at.e < at.space.n; at.e++) element(cg, &elem);
@@ -139,7 +144,10 @@ static void fragment_map(Cg *cg, const TileOp *op) {
         CgValue *value = &cg->value[op->results.data[i]->id];
         if (out->reduce == EX_CONST) continue;
         assert(out->reduce_axis != am_state(cg)->row_axis && "rows are not reduced in registers");
-        for (int j = 0; j < value->n; j++) value->e[j] = across_row(cg, out->reduce, value->e[j]);
+        for (int j = 0; j < value->n; j++) {
+            if (at.odd[i][j]) value->e[j] = merge(cg, out->reduce, value->e[j], at.odd[i][j]);
+            value->e[j] = across_row(cg, out->reduce, value->e[j]);
+        }
     }
 }
 

@@ -43,8 +43,7 @@ static Product product_of(Cg *cg, const TileOp *op) {
     p.dtype = p.right->dtype;
     p.tile = s->rows * s->rows / s->wave;
     p.words = s->wmma && am_narrow(p.dtype) ? 8 : 4;
-    // Hidden from LLVM: it would keep the addresses of all operands in registers for all steps.
-    Val lane = am_hidden(cg, s->lane);
+    Val lane = s->crowded ? am_hidden(cg, s->lane) : s->lane;
     p.row = LLVMBuildURem(cg->b, lane, cg_i32(cg, s->rows), "");
     p.part = LLVMBuildUDiv(cg->b, lane, cg_i32(cg, s->rows), "");
     p.row0 = LLVMBuildSub(cg->b, s->row0, s->row, "");

@@ -3,6 +3,8 @@
 
 #include <assert.h>
 
+enum { ROOMY_COLUMNS = 256 }; // of q and o together
+
 bool am_narrow(Dtype t) { return t == DT_F16 || t == DT_BF16; }
 
 const TileValue *am_buffer(const TileValue *v) {
@@ -48,6 +50,10 @@ void am_prepare(Cg *cg) {
     int rows = s->row_axis < 0 ? 0 : k->axes[s->row_axis].extent;
     assert(s->waves > 0 && rows % (s->rows * s->waves) == 0 && "scheduled for this target");
     s->mt = rows / (s->rows * s->waves);
+    int columns = 0;
+    for (int a = 0; a < k->naxes; a++)
+        if (k->axes[a].whole) columns += k->axes[a].extent;
+    s->crowded = s->rows == 16 || columns > ROOMY_COLUMNS; // 16 rows have more addresses, too
     s->wide = ARENA_ARRAY(cg->arena, bool, TILE_MAX_AXES);
     find_wide(cg, s);
 }
