@@ -284,6 +284,7 @@ static void begin_variables(Cg *cg) {
         p->stage = cg_alloca(cg, cg->i32, "stage");
         p->parity = cg_alloca(cg, cg->i32, "parity");
         p->last = cg_alloca(cg, cg->i32, "last");
+        p->place = nv90_place(cg, nv90_shared(cg, p->data));
         LLVMBuildStore(cg->b, zero, p->stage);
         LLVMBuildStore(cg->b, zero, p->last);
         LLVMBuildStore(cg->b, cg_i32(cg, is_producer(h->role)), p->parity);

@@ -25,6 +25,7 @@ typedef struct Nv90Pipe {
     // Of the role at hand, as allocas: the stage that comes next and the parity of its barrier, and
     // the stage taken last.
     Val stage, parity, last;
+    Val place; // i64: of the ring, as descriptors want it
 } Nv90Pipe;
 
 typedef struct Nv90Map { // a tensor map among the kernel's arguments
@@ -89,8 +90,7 @@ void nv90_mma(Cg *cg, const TileOp *op); // nvptx90_mma.c
 void nv90_mma_wait(Cg *cg, int pending);
 void nv90_pack(Cg *cg);                           // all that is wide
 void nv90_pinned_wait(Cg *cg, const TileOp *map); // nothing moves across it
-// The descriptor of a shared operand, `offset` bytes into it.
-Val nv90_operand(Cg *cg, const TileValue *v, Val offset, int leading);
+Val nv90_operand(Cg *cg, const TileValue *v, int leading); // the descriptor of a shared operand
 // An operation whose operands may be in parts. (nvptx90_parts.c)
 void nv90_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv90_store_through(Cg *cg, const TileOp *op); // nvptx90_store.c
@@ -129,7 +129,8 @@ void nv90_load_words(Cg *cg, Val from, Val v[4]); // i32, at a multiple of 16 by
 void nv90_store_words(Cg *cg, Val to, const Val v[4]);
 Val nv90_count_up(Cg *cg, Val counter, Val last); // the old value; wraps to 0 after `last`
 // A shared operand: leading and stride byte offsets as wgmma's descriptors want them.
-Val nv90_descriptor(Cg *cg, Val address, int leading, int stride);
+Val nv90_place(Cg *cg, Val address); // i64, of a descriptor
+Val nv90_descriptor(Cg *cg, Val place, int leading, int stride);
 void nv90_wgmma_wait(Cg *cg, int pending, Val *tied, int n);
 
 typedef struct Nv90Product { // one group of wgmmas over the contracted axis, 16 at a step

@@ -42,12 +42,11 @@ static Val *left_registers(Cg *cg, const Operands *o, int n) {
 }
 
 // A stage's descriptor is the ring's and so many stages: one instruction in a loop.
-Val nv90_operand(Cg *cg, const TileValue *v, Val offset, int leading) {
+Val nv90_operand(Cg *cg, const TileValue *v, int leading) {
     bool piped = v->def->kind != TILE_MAP; // otherwise it has one place
     const Nv90Pipe *p = piped ? nv90_pipe(cg, v) : NULL;
-    Val at = piped ? nv90_shared(cg, p->data) : cg->value[v->id].mem;
-    if (offset) at = LLVMBuildAdd(cg->b, at, offset, "");
-    Val first = nv90_descriptor(cg, at, leading, 8 * NV90_PITCH);
+    Val place = piped ? p->place : nv90_place(cg, cg->value[v->id].mem);
+    Val first = nv90_descriptor(cg, place, leading, 8 * NV90_PITCH);
     if (!piped) return first;
     Val stage = LLVMBuildZExt(cg->b, nv90_state(cg)->stage[v->id], cg->i64, "");
     return LLVMBuildAdd(cg->b, first,
@@ -56,8 +55,9 @@ Val nv90_operand(Cg *cg, const TileValue *v, Val offset, int leading) {
 
 static Val left_descriptor(Cg *cg, const Operands *o, const NvTile *t) {
     assert(t->panels && t->col_axis == o->axis);
-    Val mine = LLVMBuildMul(cg->b, nv90_state(cg)->group, cg_i32(cg, 64 * NV90_PITCH), "");
-    return nv90_operand(cg, o->left, mine, 16);
+    Val group = LLVMBuildZExt(cg->b, nv90_state(cg)->group, cg->i64, "");
+    Val mine = LLVMBuildMul(cg->b, group, cg_i64(cg, 64 * NV90_PITCH / 16), "");
+    return LLVMBuildAdd(cg->b, nv90_operand(cg, o->left, 16), mine, "");
 }
 
 static void begin_sum(Cg *cg, const TileOp *op, CgValue *value) {
@@ -103,7 +103,7 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     p.steps = cg->k->axes[o.axis].extent / 16;
     p.transposed = right.row_axis == o.axis;
     p.right_step = steps(cg, &right, p.transposed, p.steps);
-    p.right = nv90_operand(cg, o.right, NULL, p.transposed ? right.rows * NV90_PITCH : 16);
+    p.right = nv90_operand(cg, o.right, p.transposed ? right.rows * NV90_PITCH : 16);
     if (o.left->home == HOME_SHARED) {
         NvTile left = nv_tile(cg->k, o.left);
         p.left = left_descriptor(cg, &o, &left);

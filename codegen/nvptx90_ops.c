@@ -200,13 +200,16 @@ Val nv90_count_up(Cg *cg, Val counter, Val last) {
 
 // ---- products
 
-Val nv90_descriptor(Cg *cg, Val address, int leading, int stride) {
+Val nv90_place(Cg *cg, Val address) {
     Val at = LLVMBuildAnd(cg->b, LLVMBuildLShr(cg->b, address, cg_i32(cg, 4), ""),
                           cg_i32(cg, 0x3fff), "");
+    return LLVMBuildZExt(cg->b, at, cg->i64, "");
+}
+
+Val nv90_descriptor(Cg *cg, Val place, int leading, int stride) {
     uint64_t rest =
         (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | UINT64_C(1) << 62;
-    return LLVMBuildOr(cg->b, LLVMBuildZExt(cg->b, at, cg->i64, ""),
-                       LLVMConstInt(cg->i64, rest, false), "");
+    return LLVMBuildOr(cg->b, place, LLVMConstInt(cg->i64, rest, false), "");
 }
 
 // "=f,=f,..": n results, each tied to an argument later.

@@ -44,21 +44,21 @@ typedef struct Sm90Row {
 // of columns it needs more than the least, 24. Clusters save what copies take, where tiles are long
 // enough for their common pace; at 64 columns they were measured to save nothing.
 static const Sm90Row rows[] = {
-    // d, masked, launches, {warpgroups, registers, producer's, keys, stages, after, turns,
-    //    late_rescale, cluster, section, share}: tiles that all take as long need no more than a
+    // d, masked, launches, {warpgroups, registers, producer's, keys, stages, queries, after,
+    //    turns, late_rescale, cluster, section, share}: tiles that all take as long need no more than a
     //    head's to go well together
-    {64, false, ANY, {3, 160, 32, 128, 2, 0, 1, 0, 1, 1, 0}},
-    {64, true, ANY, {3, 160, 32, 128, 2, 16, 1, 0, 1, SECTION, 0}},
-    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 20, 1, 0, 1, 1, 0}},
-    {128, false, SHAPE_LONG, {2, 232, 40, 176, 2, 16, 1, 0, 2, 1, 0}},
-    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 20, 1, 0, 1, SECTION, 0}},
-    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 16, 1, 0, 2, SECTION, 0}},
-    {192, false, ANY, {2, 232, 40, 128, 2, 20, 1, 0, 1, 1, 0}},
-    {192, true, ANY, {2, 232, 40, 128, 2, 20, 1, 0, 1, SECTION, 0}},
-    {256, false, SHAPE_SHORT, {2, 232, 40, 80, 2, -1, 0, 1, 1, 1, 0}},
-    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, -1, 0, 1, 2, 1, 0}},
-    {256, true, SHAPE_SHORT, {2, 232, 40, 80, 2, -1, 0, 1, 1, SECTION, 0}},
-    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, -1, 0, 1, 2, SECTION, 0}},
+    {64, false, ANY, {3, 160, 32, 128, 2, 2, 0, 1, 0, 1, 1, 0}},
+    {64, true, ANY, {3, 160, 32, 128, 2, 2, 16, 1, 0, 1, SECTION, 0}},
+    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 1, 1, 0}},
+    {128, false, SHAPE_LONG, {2, 232, 40, 176, 2, 1, 16, 1, 0, 2, 1, 0}},
+    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 1, SECTION, 0}},
+    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 16, 1, 0, 2, SECTION, 0}},
+    {192, false, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 1, 1, 0}},
+    {192, true, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 1, SECTION, 0}},
+    {256, false, SHAPE_SHORT, {2, 232, 40, 80, 2, 1, -1, 0, 1, 1, 1, 0}},
+    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 1, 2, 1, 0}},
+    {256, true, SHAPE_SHORT, {2, 232, 40, 80, 2, 1, -1, 0, 1, 1, SECTION, 0}},
+    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 1, 2, SECTION, 0}},
 };
 
 // Whether some keys within the tensor do not count.
@@ -117,7 +117,8 @@ static int value_columns(const TileProgram *p, const TileKernel *k) {
 
 static int shared_bytes(Sm90Shape s, int d, int dv) {
     int rows_of_q = 64 * s.warpgroups, weights = s.share ? pass_padded(s.keys, PANEL) : 0;
-    return 2 * (rows_of_q * (d + weights) + s.stages * s.keys * (d + dv)) + SHARED_SLACK;
+    return 2 * (rows_of_q * (s.queries * d + weights) + s.stages * s.keys * (d + dv)) +
+           SHARED_SLACK;
 }
 
 // What scores are tested with and looked up by lives in registers too, while they are.
@@ -222,6 +223,7 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
     assert(i < n && "no more columns than the last row has");
     Sm90Shape s = rows[i].shape;
     if (listed) s.section = LISTED;
+    if (shared_bytes(s, d, dv) > t->shared_bytes) s.queries = 1;
     while (s.keys > 16 &&
            (shared_bytes(s, d, dv) > t->shared_bytes || registers_of(k, s, dv) > s.registers))
         s.keys -= 16;
@@ -257,11 +259,19 @@ static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags 
     return true;
 }
 
+static bool fits_shared(const TileProgram *p, const TileKernel *k, Sm90Shape s) {
+    int d = pass_padded(p->D, PANEL), dv = value_columns(p, k);
+    return shared_bytes(s, d, dv) <= target_get(p->target)->shared_bytes;
+}
+
 // The one place where a kernel's shape is chosen; it travels in the kernel.
 static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags,
                    Sm90Shape *s) {
     *s = fit(p, k, &o->target, o->shape);
-    bool good = !o->schedule || (knob_read(knobs, s, o->schedule, diags) && legal(p, k, *s, diags));
+    bool good = !o->schedule || knob_read(knobs, s, o->schedule, diags);
+    if (o->schedule && !knob_has(o->schedule, "queries", 7) && !fits_shared(p, k, *s))
+        s->queries = 1;
+    good = good && (!o->schedule || legal(p, k, *s, diags));
     k->schedule.knobs = knob_text(knobs, s, p->arena);
     return good;
 }
@@ -331,7 +341,7 @@ static void make_pipe(Sm90 *s, const TileOp *load) {
     const char *name = arena_printf(s->p->arena, "%sp", s->p->tensors.data[load->tensor].name);
     TileValue *pipe = tile_result(s->p, s->k, op, name, v->dtype, v->axis, v->rank);
     pipe->home = HOME_SHARED;
-    pipe->stages = once ? 1 : s->shape.stages;
+    pipe->stages = once ? s->shape.queries : s->shape.stages;
     s->pipe[load->tensor] = pipe;
 }
 
