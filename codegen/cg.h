@@ -164,7 +164,7 @@ void cg_struct_asm(Cg *cg, Ty *results, int nresults, Val *args, int n, const ch
 Ty cg_dtype(Cg *cg, Dtype t); // in memory
 Val cg_fast(
     Val v); // contract, where the value takes flags: what f32 arithmetic of the language allows
-void cg_invariant(Cg *cg, Val load); // nobody stores there while the kernel runs
+void cg_invariant(Cg *cg, Val load);                // nobody stores there while the kernel runs
 int cg_lanes(Val v);                                // elements of a vector; 1 for a scalar
 Ty cg_vector(Ty t, int lanes);                      // t itself for one lane
 Val cg_widen(Cg *cg, Val v, int lanes);             // a splat unless v is a vector already
@@ -184,6 +184,16 @@ Val cg_extent(Cg *cg, int tensor, int dim); // i32
 Val cg_scalar(Cg *cg, int input);           // f32, i32 or i1
 
 Val cg_arguments(Cg *cg); // ptr: all of the above but maps, 8 bytes a slot
+
+// ---- grid.c: numbers of tiles, and the grid's points
+typedef struct CgGrid {
+    Val count[TILE_MAX_GRID]; // i32, by dimension
+    int rows;                 // the dimension of the row tiles; -1: there is none
+} CgGrid;
+CgGrid cg_grid(Cg *cg);
+Val cg_grid_total(Cg *cg, const CgGrid *g); // i32
+// at, i32 by dimension, of number (i32 or i64), which is below the total.
+void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at);
 
 // ---- lower.c
 // The operations of a block; loop: the one whose body it is, or NULL.

@@ -137,27 +137,21 @@ void cg_lower_block(Cg *cg, const TileBlock *b, CgLoop *loop) {
     }
 }
 
-// ---- the grid: the linear index is taken apart innermost dimension first
+// ---- the grid
 
 static void grid_point(Cg *cg, Val index) {
     const TileKernel *k = cg->k;
-    for (int i = k->ngrid - 1; i >= 0; i--) {
+    CgGrid grid = cg_grid(cg);
+    Val at[TILE_MAX_GRID];
+    cg_grid_point(cg, &grid, index, at);
+    for (int i = 0; i < k->ngrid; i++) {
         const TileGrid *g = &k->grid[i];
-        Val count = cg_uniform(cg, g->count), at = index;
-        if (i > 0) {
-            Val n = LLVMBuildZExt(cg->b, count, cg->i64, "");
-            at = LLVMBuildURem(cg->b, index, n, "");
-            index = LLVMBuildUDiv(cg->b, index, n, "");
-        }
-        at = LLVMBuildTrunc(cg->b, at, cg->i32, "");
-        if (g->reversed)
-            at = LLVMBuildSub(cg->b, LLVMBuildSub(cg->b, count, at, ""), cg_i32(cg, 1), "");
         if (g->sym == SYM_B)
-            cg->grid_b = at;
+            cg->grid_b = at[i];
         else if (g->sym == SYM_H)
-            cg->grid_h = at;
+            cg->grid_h = at[i];
         else
-            cg->tile[g->axis] = at;
+            cg->tile[g->axis] = at[i];
     }
     cg_lower_block(cg, &k->body, NULL);
 }

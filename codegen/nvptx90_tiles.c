@@ -1,10 +1,8 @@
 // nvptx90_tiles.c: which tiles of the grid a block has, and what the grid's symbols mean.
 //
 // In: TILE_NEXT and TILE_TILES. Out: the tile, decided by the producer and read by the others
-// through shared memory (a ring of NV90_AHEAD tiles with two barriers each). A number is one of the grid, in this order: sections of heads, so that the keys and
-// values of those at work stay in the L2 cache; in a section the row tile is the slow index (from
-// the longest tiles on), the head the fast one, and within it the tile of v's columns, where the
-// grid goes over them.
+// through shared memory (a ring of NV90_AHEAD tiles with two barriers each). Numbers of tiles are
+// the grid's (grid.c).
 #include "codegen/nvptx90.h"
 
 #include <assert.h>
@@ -17,81 +15,18 @@ static Val sub(Cg *cg, Val a, Val b) { return LLVMBuildSub(cg->b, a, b, ""); }
 static Val mul(Cg *cg, Val a, Val b) { return LLVMBuildMul(cg->b, a, b, ""); }
 static Val udiv(Cg *cg, Val a, Val b) { return LLVMBuildUDiv(cg->b, a, b, ""); }
 
-static Val least(Cg *cg, Val a, Val b) {
-    Val v[] = {a, b};
-    return cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2);
-}
-
-static Val most(Cg *cg, Val a, Val b) {
-    Val v[] = {a, b};
-    return cg_intrinsic(cg, "llvm.smax", &cg->i32, 1, v, 2);
-}
-
 // ---- the grid
 
-typedef struct Grid {
-    Val rows, heads, batches; // counts
-    bool reversed;
-    int axis;    // of the rows
-    Val columns; // tiles of columns; NULL: the grid does not go over them
-} Grid;
-
-static Grid grid_of(Cg *cg) {
-    Grid g = {.rows = cg_i32(cg, 1), .heads = cg_i32(cg, 1), .batches = cg_i32(cg, 1), .axis = -1};
+// Past the last number: the first point, and not valid.
+static Nv90Point point_of(Cg *cg, const CgGrid *g, Val number) {
+    Val at[TILE_MAX_GRID], zero = cg_i32(cg, 0);
+    Nv90Point p = {.b = zero, .h = zero, .tile = zero, .column = zero};
+    p.valid = LLVMBuildICmp(cg->b, LLVMIntULT, number, cg_grid_total(cg, g), "");
+    cg_grid_point(cg, g, LLVMBuildSelect(cg->b, p.valid, number, zero, ""), at);
     for (int i = 0; i < cg->k->ngrid; i++) {
-        const TileGrid *d = &cg->k->grid[i];
-        Val n = cg_uniform(cg, d->count);
-        if (d->sym == SYM_B) {
-            g.batches = n;
-        } else if (d->sym == SYM_H) {
-            g.heads = n;
-        } else {
-            assert(!g.columns && "the grid tiles rows, and perhaps columns");
-            if (g.axis < 0)
-                g.rows = n, g.axis = d->axis, g.reversed = d->reversed;
-            else
-                g.columns = n;
-        }
+        ExSym sym = cg->k->grid[i].sym;
+        *(sym == SYM_B ? &p.b : sym == SYM_H ? &p.h : i == g->rows ? &p.tile : &p.column) = at[i];
     }
-    return g;
-}
-
-static Val total(Cg *cg, const Grid *g) {
-    Val n = mul(cg, mul(cg, g->rows, g->heads), g->batches);
-    return g->columns ? mul(cg, n, g->columns) : n;
-}
-
-// Heads of a section: sections are about as long as the schedule wishes, and about equally long, so
-// that enough tiles are left for the last blocks.
-static Val heads_of_section(Cg *cg, const Grid *g, Val all) {
-    Val wish = cg_i32(cg, cg->k->schedule.section), one = cg_i32(cg, 1);
-    Val sections = most(cg, udiv(cg, total(cg, g), wish), one);
-    return most(cg, udiv(cg, add(cg, all, sub(cg, sections, one)), sections), one);
-}
-
-static Nv90Point point_of(Cg *cg, const Grid *g, Val number) {
-    Val all = mul(cg, g->heads, g->batches), one = cg_i32(cg, 1);
-    Nv90Point p = {.valid = LLVMBuildICmp(cg->b, LLVMIntULT, number, total(cg, g), "")};
-    number = LLVMBuildSelect(cg->b, p.valid, number, cg_i32(cg, 0), "");
-    p.column = cg_i32(cg, 0);
-    if (g->columns) {
-        Val block = udiv(cg, number, g->columns);
-        p.column = sub(cg, number, mul(cg, block, g->columns));
-        number = block;
-    }
-    Val width = all, base = cg_i32(cg, 0);
-    if (cg->k->schedule.section) {
-        Val section = heads_of_section(cg, g, all), size = mul(cg, section, g->rows);
-        Val which = udiv(cg, number, size);
-        number = sub(cg, number, mul(cg, which, size));
-        base = mul(cg, which, section);
-        width = least(cg, section, sub(cg, all, base));
-    }
-    Val row = udiv(cg, number, width);
-    Val head = add(cg, base, sub(cg, number, mul(cg, row, width)));
-    p.tile = g->reversed ? sub(cg, sub(cg, g->rows, one), row) : row;
-    p.b = udiv(cg, head, g->heads);
-    p.h = sub(cg, head, mul(cg, p.b, g->heads));
     return p;
 }
 
@@ -253,7 +188,7 @@ static Slot next_slot(Cg *cg) {
 }
 
 static Nv90Point tell(Cg *cg, Slot s) {
-    Grid g = grid_of(cg);
+    CgGrid g = cg_grid(cg);
     bool dynamic = cg->k->schedule.persist == PERSIST_DYNAMIC;
     if (nv90_state(cg)->rank && dynamic) await_answer(cg);
     Val number = get(cg, nv90_state(cg)->ahead);
@@ -263,7 +198,7 @@ static Nv90Point tell(Cg *cg, Slot s) {
     Val words[] = {LLVMBuildOr(cg->b, nv90_if(cg, p.valid), column, ""), p.b, p.h, p.tile};
     nv90_store_words(cg, s.tile, words);
     nv90_barrier_arrive(cg, s.told, NULL);
-    look_ahead(cg, number, total(cg, &g));
+    look_ahead(cg, number, cg_grid_total(cg, &g));
     return p;
 }
 

@@ -200,10 +200,10 @@ static void share_steps(Classify *c, TileOp *full, const Ex *partial, const Ex *
     full->to = end;
 }
 
-// The later the tile of queries, the more keys: start with the last.
+// The later the tile of queries, the more keys, or in a window at least not fewer: start with the
+// last.
 static void order_tiles(Classify *c, const KeySet *hull) {
-    bool grows = hull->hi && ex_uses(hull->hi, SYM_TILE, c->q_axis);
-    if (!grows || (hull->lo && ex_uses(hull->lo, SYM_TILE, c->q_axis))) return;
+    if (!hull->hi || !ex_uses(hull->hi, SYM_TILE, c->q_axis)) return;
     for (int i = 0; i < c->k->ngrid; i++) {
         TileGrid *g = &c->k->grid[i];
         if (g->sym == SYM_TILE && g->axis == c->q_axis) g->reversed = true;

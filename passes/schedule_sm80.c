@@ -36,6 +36,7 @@ enum {
     WIDE = 256,           // columns of q and k, beyond which tiles have the fewest keys
     OTHER_REGISTERS = 32, // of a thread, beside scores and accumulator
     REGISTERS = 65536,    // of an SM
+    SECTION = 512,        // tiles whose heads' K and V fit the L2 cache together
 };
 
 // ---- extents
@@ -504,6 +505,14 @@ static bool few_loads(const TileProgram *p, const TileKernel *k, Diags *diags) {
     return true;
 }
 
+// Whether tiles of rows take times of their own. Where they take the same, those of one head after
+// the other read the keys and values of a head from the L2 cache.
+static bool rows_differ(const TileKernel *k) {
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].reversed) return true;
+    return false;
+}
+
 bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
@@ -512,6 +521,7 @@ bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
             pass_schedule_lanes(k);
         else
             schedule_kernel(p, k);
+        if (rows_differ(k) && !sm80_is_few(p, k)) k->schedule.section = SECTION;
     }
     if (o->target.id == TARGET_SM80) pass_prefer_parts(p, SM80_FEW_ROWS);
     return true;
