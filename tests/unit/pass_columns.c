@@ -6,18 +6,20 @@
 
 static const PuTiles tiles = {4, 3};
 
-static PassOptions options(TargetId t) {
-    return (PassOptions){.target = *target_get(t), .dtype = DT_BF16};
+static PassOptions options(TargetId t, bool split) {
+    return (PassOptions){.target = *target_get(t), .dtype = DT_BF16, .split = split};
 }
 
 // Taken apart before its extents are bound, as targets do; scheduled for one.
-static TileProgram *in_blocks(Arena *a, const Stream *s, TargetId target, int most) {
-    PassOptions o = options(target);
+static TileProgram *in_blocks(Arena *a, const Stream *s, TargetId target, bool split, int most) {
+    PassOptions o = options(target, split);
     Diags diags;
     diag_init(&diags, a);
     TileProgram *p = pu_staged(a, s, &o, PU_FUSED, tiles);
-    ck_assert(pass_tile_columns(p, p->kernels.data[0], most, 1, &diags));
+    for (int i = 0; i < p->kernels.n; i++)
+        ck_assert(pass_tile_columns(p, p->kernels.data[i], most, 1, &diags));
     pu_bind(p, tiles);
+    pass_set_splits(p);
     pass_classify(p);
     pass_settle(p);
     pass_hoist(p);
@@ -57,25 +59,29 @@ static void check_launches(Arena *a, const Variant *v, TileProgram *before, Tile
     }
 }
 
-static void check_blocks(const char *path, TargetId target, int most) {
+static void check_blocks(const char *path, TargetId target, bool split, int most) {
     Arena *a = arena_new();
     Variant *v;
     const Stream *s = pu_stream(a, path, NULL, 8, &v);
-    PassOptions o = options(target);
+    PassOptions o = options(target, split);
     TileProgram *before = pu_staged(a, s, &o, PU_SHAPED, tiles);
-    TileProgram *after = in_blocks(a, s, target, most);
+    TileProgram *after = in_blocks(a, s, target, split, most);
     ck_assert_int_eq(after->kernels.data[0]->ngrid, 4);
     ck_assert(!stores_twice(after));
     check_launches(a, v, before, after);
     arena_free(a);
 }
 
-static void check_host(const char *path, int most) { check_blocks(path, TARGET_HOST, most); }
-static void check_sm80(const char *path, int most) { check_blocks(path, TARGET_SM80, most); }
-static void check_sm90(const char *path, int most) { check_blocks(path, TARGET_SM90A, most); }
+static void check_host(const char *path, int most) { check_blocks(path, TARGET_HOST, false, most); }
+static void check_sm80(const char *path, int most) { check_blocks(path, TARGET_SM80, false, most); }
+static void check_sm90(const char *path, int most) {
+    check_blocks(path, TARGET_SM90A, false, most);
+}
+static void check_parts(const char *path, int most) { check_blocks(path, TARGET_HOST, true, most); }
 
 START_TEST(library_in_blocks) {
-    static void (*const check[])(const char *, int) = {check_host, check_sm80, check_sm90};
+    static void (*const check[])(const char *, int) = {check_host, check_sm80, check_sm90,
+                                                       check_parts};
     pu_library(check[_i / 2], _i % 2 ? 4 : 3); // of 8 columns: two even blocks; 3, 3, 2
 }
 END_TEST
@@ -88,7 +94,7 @@ START_TEST(a_norm_of_the_output_is_refused) {
     Variant *v;
     Diags diags;
     diag_init(&diags, a);
-    PassOptions o = options(TARGET_SM80);
+    PassOptions o = options(TARGET_SM80, false);
     const Stream *s = pu_stream(a, "t.attn", text, 512, &v);
     ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
     ck_assert_int_eq(diags.errors, 1);
@@ -101,7 +107,7 @@ Suite *pass_columns_suite(void) {
     Suite *s = suite_create("pass_columns");
     TCase *t = tcase_create("blocks");
     tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, library_in_blocks, 0, 6);
+    tcase_add_loop_test(t, library_in_blocks, 0, 8);
     tcase_add_test(t, a_norm_of_the_output_is_refused);
     suite_add_tcase(s, t);
     return s;
