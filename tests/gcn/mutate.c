@@ -66,7 +66,7 @@ static bool off_by_one(const char *text, char *out) {
 
 static const Kind kinds[] = {
     {"a barrier left out", no_barrier, 100},
-    {"an s_waitcnt left out", no_wait, 50}, // many stand where this launch does not come
+    {"an s_waitcnt left out", no_wait, 50},
     {"factors of a matrix product exchanged", exchanged, 100},
     {"a fragment from the chunk beside", other_chunk, 100},
     {"a comparison off by one", off_by_one, 50},
