@@ -6,6 +6,7 @@
 // each with all its knobs.
 #include "cost.h"
 #include "knobs.h"
+#include "rewrite.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,14 +17,52 @@ static int by_clocks(const void *a, const void *b) {
     return strcmp(x->knobs, y->knobs); // any order, but always the same
 }
 
-static int main_kernel(const TileProgram *p) {
-    return p->plans.data[p->plans.n - 1].kernels.data[0];
+// ---- the main kernel
+
+typedef struct Launch {
+    const TileProgram *p;
+    const int32_t *sizes;
+    int workers;
+} Launch;
+
+static ExValue symbol(void *ctx, const Ex *e) {
+    const Launch *l = ctx;
+    ExEnv env = {.sym = symbol, .ctx = ctx, .round = true};
+    const Ex *def = e->sym == SYM_SIZE ? l->p->sizes.data[e->index].def : NULL;
+    if (def) return ex_eval(def, &env);
+    ExValue v = {.i = 1};
+    if (e->sym == SYM_SIZE && e->index < SIZE_FREE) v.i = l->sizes[e->index];
+    if (e->sym == SYM_WORKERS) v.i = l->workers;
+    return v;
+}
+
+// The host takes parts for a few queries too (schedule_host.c).
+enum { FEW = 8, HOST_WORKERS = 8 };
+
+static bool runs(const TileProgram *p, const TilePlan *plan, const PassOptions *o) {
+    int units = target_rates(o->target.id)->units;
+    Launch l = {p, o->sizes, units ? units : HOST_WORKERS};
+    ExEnv env = {.sym = symbol, .ctx = &l, .round = true};
+    if (!plan->when) return true;
+    if (!o->sizes) return false;
+    return ex_eval(plan->when, &env).i || (o->target.kind == KIND_HOST && o->sizes[SIZE_SQ] <= FEW);
+}
+
+// Of a program with extents: the first kernel with choices of the plan that runs.
+static int main_kernel(TileProgram *p, const PassOptions *o) {
+    int i = 0;
+    pass_set_splits(p);
+    while (!runs(p, &p->plans.data[i], o)) i++;
+    const TilePlan *plan = &p->plans.data[i];
+    for (int j = 0; j < plan->kernels.n; j++)
+        if (p->kernels.data[plan->kernels.data[j]]->schedule.knobs) return plan->kernels.data[j];
+    return plan->kernels.data[0];
 }
 
 // All knobs of the program's main kernel under a schedule (NULL: the compiler's own), from a; NULL:
-// it is not legal.
-static const char *taken(Arena *a, const TileProgram *p, const PassOptions *o,
-                         const char *schedule) {
+// it is not legal. main: which kernel that is, where the caller wants to know.
+static const char *taken(Arena *a, const TileProgram *p, const PassOptions *o, const char *schedule,
+                         int *main) {
     Arena *scratch = arena_new();
     Diags diags;
     diag_init(&diags, scratch);
@@ -31,8 +70,11 @@ static const char *taken(Arena *a, const TileProgram *p, const PassOptions *o,
     own.schedule = schedule;
     TileProgram *copy = tile_copy(scratch, p);
     const char *knobs = NULL;
-    if (pass_tile(copy, &own, &diags))
-        knobs = copy->kernels.data[main_kernel(copy)]->schedule.knobs;
+    if (pass_tile(copy, &own, &diags)) {
+        int i = main_kernel(copy, o);
+        knobs = copy->kernels.data[i]->schedule.knobs;
+        if (main) *main = i;
+    }
     if (knobs) knobs = arena_strdup(a, knobs);
     arena_free(scratch);
     return knobs;
@@ -81,7 +123,7 @@ Candidates pass_neighbours(Arena *a, const Stream *s, const PassOptions *o, cons
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         const char *change = changes[i];
         if (!knob_has(knobs, change, strcspn(change, "="))) continue;
-        const char *text = taken(a, p, o, knob_with(a, knobs, change));
+        const char *text = taken(a, p, o, knob_with(a, knobs, change), NULL);
         if (text && strcmp(text, knobs)) VEC_PUSH(a, &found, ((Candidate){text, 0}));
     }
     return found;
@@ -103,14 +145,14 @@ static bool says(const char *knobs, const char *proposal) {
 }
 
 static Proposals proposals(Arena *a, TileProgram *p, const PassOptions *o, const char *own,
-                           int32_t *typical) {
+                           int main, int32_t *typical) {
     shape_typical(o->shape, typical);
     Proposals all = {.arena = a,
                      .p = p,
-                     .k = p->kernels.data[main_kernel(p)],
+                     .k = p->kernels.data[main],
                      .target = &o->target,
                      .sizes = o->sizes ? o->sizes : typical};
-    propose(&all, own);
+    if (pass_split_axis(p, all.k) < 0) propose(&all, own); // of parts nothing is counted
     if (all.list.n) qsort(all.list.data, (size_t)all.list.n, sizeof *all.list.data, by_clocks);
     return all;
 }
@@ -122,15 +164,16 @@ const char *pass_counted(Arena *a, TileProgram *p, const PassOptions *o) {
     int32_t typical[SIZE_FREE];
     if (o->target.id != TARGET_SM90A)
         return NULL; // the one whose counting was held against figures
-    const char *own = taken(a, p, o, NULL);
+    int main;
+    const char *own = taken(a, p, o, NULL, &main);
     if (!own) return NULL;
-    Proposals all = proposals(a, p, o, own, typical);
+    Proposals all = proposals(a, p, o, own, main, typical);
     double clocks = 0;
     for (int i = 0; i < all.list.n && !clocks; i++)
         if (says(own, all.list.data[i].knobs)) clocks = all.list.data[i].clocks;
     for (int i = 0; i < all.list.n && all.list.data[i].clocks * (100 + CLEARLY) < clocks * 100;
          i++) {
-        const char *knobs = taken(a, p, o, all.list.data[i].knobs);
+        const char *knobs = taken(a, p, o, all.list.data[i].knobs, NULL);
         if (knobs) return knobs;
     }
     return NULL;
@@ -140,12 +183,13 @@ Candidates pass_candidates(Arena *a, const Stream *s, const PassOptions *o) {
     Candidates found = {0};
     int32_t typical[SIZE_FREE];
     TileProgram *p = pass_algorithm(a, s, o);
-    const char *own = taken(a, p, o, pass_counted(a, p, o));
+    int main;
+    const char *own = taken(a, p, o, pass_counted(a, p, o), &main);
     if (!own) return found;
-    Proposals all = proposals(a, p, o, own, typical);
+    Proposals all = proposals(a, p, o, own, main, typical);
     for (int i = 0; i < all.list.n; i++) {
         Candidate c = all.list.data[i];
-        c.knobs = taken(a, p, o, c.knobs);
+        c.knobs = taken(a, p, o, c.knobs, NULL);
         if (c.knobs) VEC_PUSH(a, &found, c);
     }
     own_first(a, &found, own);

@@ -44,6 +44,15 @@ const char *knob_with(Arena *a, const char *text, const char *others) {
     return out.s;
 }
 
+const char *knob_joined(Arena *a, const char *text, const char *others) {
+    const char *joined = knob_with(a, text, others);
+    KnobSetting o;
+    while (knob_next(&others, &o))
+        if (!knob_has(text, o.name, o.n))
+            joined = arena_printf(a, "%s,%.*s=%d", joined, (int)o.n, o.name, o.value);
+    return joined;
+}
+
 const char *knob_malformed(Arena *a, const char *text) {
     KnobSetting k;
     const char *s = text;

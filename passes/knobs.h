@@ -48,6 +48,8 @@ bool knob_read(KnobTable t, void *choice, const char *text, Diags *diags);
 const char *knob_text(KnobTable t, const void *choice, Arena *a);
 // A text with some of its settings replaced by others', all of which it has.
 const char *knob_with(Arena *a, const char *text, const char *others);
+// The same, and what only the others say behind it.
+const char *knob_joined(Arena *a, const char *text, const char *others);
 // Whether a text says something of the knob.
 bool knob_has(const char *text, const char *name, size_t n);
 

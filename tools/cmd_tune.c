@@ -90,6 +90,16 @@ static void print(const Tune *t, const char *sizes) {
     fflush(stdout);
 }
 
+// What was kept before, of other kernels, where this compiler takes it.
+static const char *joined(Tune *t, const char *old, const char *knobs) {
+    PassOptions o = t->passes;
+    Diags diags;
+    diag_init(&diags, t->c.arena);
+    if (!old) return knobs;
+    o.schedule = knob_joined(t->c.arena, old, knobs);
+    return pass_pipeline(t->c.arena, t->c.streams.data[0], &o, &diags) ? o.schedule : knobs;
+}
+
 static Status store(Tune *t, const char *sizes) {
     Arena *a = t->c.arena;
     const Runner *best = race_best(&t->race);
@@ -103,9 +113,14 @@ static Status store(Tune *t, const char *sizes) {
     if (attn_device_name(l->context, l->device, device, sizeof device, &e))
         return launch_failed(&e);
     CacheEntry entry = cache_read(a, folder, &t->key, &t->c.diags);
-    entry.knobs[t->shape] = best->knobs;
-    entry.ms[t->shape] = best->ratio * t->race.runners.data[0]->ms;
-    entry.note[t->shape] = arena_printf(a, "%s: %s", device, sizes);
+    // Kernels for few queries are the same in all classes, and choices of other kernels stay.
+    bool few = knob_has(best->knobs, "few_keys", strlen("few_keys"));
+    for (int c = 0; c < SHAPE_COUNT; c++) {
+        if (!few && c != (int)t->shape) continue;
+        entry.knobs[c] = joined(t, entry.knobs[c], best->knobs);
+        entry.ms[c] = best->ratio * t->race.runners.data[0]->ms;
+        entry.note[c] = arena_printf(a, "%s: %s", device, sizes);
+    }
     return cache_write(a, folder, &t->key, &entry);
 }
 

@@ -178,6 +178,10 @@ sed 's/rows=32/rows=33/' changed >"$file" && ignored 'the tuned schedules of rel
 sed 's/rows=32/columns=32/' changed >"$file" && ignored "has a choice 'columns'"
 gives 0 $tuned # replaces what is damaged
 holds '! grep -q columns "$file"'
+gives 0 tune relu_attn.attn --shape=B=1,H=1,Sq=1,Sk=200 --budget=2 # joins what was there
+says out 'few_keys=192'
+says "$file" 'long rows='
+says "$file" ',few_keys='
 cp "$file" whole
 ATTNC_CACHE=whole/none gives 3 $tuned
 says err 'cannot make the folder'

@@ -37,6 +37,7 @@ START_TEST(text) {
     ck_assert(!knob_has("keys=48,after=-1", "aft", 3));
     ck_assert_str_eq(knob_with(a, "keys=48,after=-1", "after=3"), "keys=48,after=3");
     ck_assert_str_eq(knob_with(a, "keys=48,after=-1", "after=8,keys=16"), "keys=16,after=8");
+    ck_assert_str_eq(knob_joined(a, "keys=48", "after=8,keys=16"), "keys=16,after=8");
     static const char *const wrong[] = {"keys=47", "keys=0",    "keys=80",     "after=-2",
                                         "after=9", "wide2_x=2", "keys=-999999"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -85,6 +86,31 @@ START_TEST(candidates) {
     }
     check_candidates(TARGET_SM80, SHAPE_LONG, 128);
     check_candidates(TARGET_HOST, SHAPE_LONG, 64);
+}
+END_TEST
+
+// With few queries the kernel of parts is the one that is tuned.
+START_TEST(few_queries) {
+    static const TargetId targets[] = {TARGET_HOST, TARGET_SM80, TARGET_SM90A};
+    static const int32_t few[SIZE_FREE] = {1, 2, 2, 1, 8192, 8191},
+                         many[SIZE_FREE] = {8, 64, 64, 64, 64, 0};
+    for (int i = 0; i < 3; i++) {
+        Arena *a = arena_new();
+        Variant *v;
+        Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 64, &v);
+        PassOptions o = options(targets[i], SHAPE_LONG);
+        o.split = true;
+        o.sizes = few;
+        Candidates c = pass_candidates(a, s, &o);
+        ck_assert_int_eq(c.n, 1);
+        ck_assert_msg(!strncmp(c.data[0].knobs, "few_keys", 8), "%s", c.data[0].knobs);
+        Candidates n = pass_neighbours(a, s, &o, c.data[0].knobs);
+        ck_assert_int_gt(n.n, 1);
+        for (int j = 0; j < n.n; j++) ck_assert(!strncmp(n.data[j].knobs, "few_keys", 8));
+        o.sizes = many;
+        ck_assert_int_gt(pass_candidates(a, s, &o).n, 1);
+        arena_free(a);
+    }
 }
 END_TEST
 
@@ -155,6 +181,7 @@ Suite *pass_knobs_suite(void) {
     tcase_set_timeout(t, 120);
     tcase_add_test(t, text);
     tcase_add_test(t, candidates);
+    tcase_add_test(t, few_queries);
     tcase_add_test(t, neighbours);
     tcase_add_test(t, classes);
     tcase_add_test(t, class_of_launches);
