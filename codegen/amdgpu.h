@@ -7,7 +7,7 @@
 // row l % R, part p = l / R. Element e of a lane's row is the column
 //
 //     MFMA            4 G (e / 4) + 4 p + e % 4     what an MFMA leaves of (operand) x (rows)
-//     MFMA, `wide`    8 G (e / 8) + 8 p + e % 8     of axes that are only contracted: 16 bytes a lane
+//     MFMA, `wide`    8 G (e / 8) + 8 p + e % 8     of axes that are only contracted
 //     WMMA            2 e + p
 //
 //     [rows, columns]  element (m, e), index m n + e, with n = columns / G
@@ -23,11 +23,11 @@
 // n registers, the same in both lanes of a row. Only values with columns can be so narrow; others
 // keep the rounded number as f32.
 //
-// What a loop carries of products' results it carries as vectors, each one instruction's: LLVM would
-// move them to and fro at every turn if they were single numbers.
+// What a loop carries of products' results it carries as vectors, each one instruction's: single
+// numbers LLVM would move to and fro at every turn.
 //
 // LDS. A matrix is stored along the axis that products contract ("inner"), in chunks of 16 bytes.
-// Chunk c of row o lies where am_chunk says: eight rows that are read at once, and the rows that are
+// Chunk c of row o lies where am_chunk says: eight rows that are read at once, and those that are
 // written at once where a tile is transposed on its way, lie in different banks.
 #ifndef CODEGEN_AMDGPU_H
 #define CODEGEN_AMDGPU_H

@@ -83,7 +83,7 @@ static int pieces_of(Cg *cg, const Copy *c) { // of a thread
     return (all_pieces(c) + threads_of(cg) - 1) / threads_of(cg);
 }
 
-// A number whose last digits are taken off one after the other: of powers of two, unless `more` is 0.
+// A number whose last digits are taken off one by one: of powers of two, unless `more` is 0.
 typedef struct Digits {
     Val x;
     int more; // no bits in common with x

@@ -5,8 +5,8 @@
 //
 // The instruction's first operand is the one from LDS, whose rows become the result's columns; the
 // second has the fragment's rows (amdgpu.h says why). Both hold, per lane, consecutive elements of
-// the contracted axis: a chunk of LDS, or registers of a fragment. Which element of the axis that is
-// does not matter as long as both agree: `wide` axes and `paired` chunks are made so that they do.
+// the contracted axis: a chunk of LDS, or registers of a fragment. Which elements those
+// are does not matter as long as both agree: `wide` axes and `paired` chunks are made so that they do.
 //
 //     f16, bf16   MFMA   a chunk is two steps of 4 elements a lane       WMMA   two chunks a step
 //     f32         MFMA   a chunk is four steps of one element a lane     WMMA   has none: FMAs
@@ -129,10 +129,9 @@ static void right_words(Cg *cg, const Product *p, int n, int k, Val *w) {
 // ---- instructions
 
 // n words as the vector that an instruction takes.
-static Val operand(Cg *cg, Dtype t, const Val *w, int n, bool wmma) {
+static Val operand(Cg *cg, Dtype t, const Val *w, int n) {
     if (t == DT_F32) return LLVMBuildBitCast(cg->b, w[0], cg->f32, "");
     Ty type = t == DT_F16 ? cg->f16 : cg->i16;
-    (void)wmma;
     return LLVMBuildBitCast(cg->b, am_vector(cg, cg->i32, w, n), cg_vector(type, 2 * n), "");
 }
 
@@ -159,12 +158,11 @@ static Val wmma(Cg *cg, const Product *p, Val a, Val b, Val acc) {
 // All instructions of one step.
 static Val multiply(Cg *cg, const Product *p, const Val *a, const Val *b, Val acc) {
     if (am_state(cg)->wmma)
-        return wmma(cg, p, operand(cg, p->dtype, a, 8, true), operand(cg, p->dtype, b, 8, true),
-                    acc);
+        return wmma(cg, p, operand(cg, p->dtype, a, 8), operand(cg, p->dtype, b, 8), acc);
     int each = p->dtype == DT_F32 ? 1 : 2;
     for (int i = 0; i < p->words; i += each)
-        acc = mfma(cg, p, operand(cg, p->dtype, a + i, each, false),
-                   operand(cg, p->dtype, b + i, each, false), acc);
+        acc = mfma(cg, p, operand(cg, p->dtype, a + i, each), operand(cg, p->dtype, b + i, each),
+                   acc);
     return acc;
 }
 

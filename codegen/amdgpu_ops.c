@@ -77,7 +77,7 @@ Val am_exchange(Cg *cg, Val v, int mask) {
         Val args[] = {am_times(cg, lane, 4), bits};
         got = cg_intrinsic(cg, "llvm.amdgcn.ds.bpermute", NULL, 0, args, 2);
     }
-    // LLVM moves some of these into a branch where only that uses them: not all lanes would be there.
+    // LLVM moves some of these into a branch that alone uses them: not all lanes would be there.
     return LLVMBuildBitCast(cg->b, am_pinned(cg, got), t, "");
 }
 

@@ -1,7 +1,7 @@
 // schedule_amd.c: how AMD devices run a kernel: where tiles live, and when they are fetched.
 //
-// A block is `warps` waves, each with its part of the rows. A tile of q is loaded into the registers
-// that products read it from and stays there; where it has no room it is copied to shared memory.
+// A block is `warps` waves, each with its part of the rows. A tile of q is loaded into registers,
+// where products read it, and stays there; where it has no room it is copied to shared memory.
 // Tiles of k and v go through shared memory, in which each has room for one; a copy goes by way of
 // registers (codegen/amdgpu_copy.c), so each is fetched while the other is computed with:
 //

@@ -1,6 +1,6 @@
-// Code of the AMD targets: it holds the instructions it is meant to, no scratch memory and no calls;
+// Code of the AMD targets: it holds the instructions it is meant to, no scratch memory, no calls;
 // its file is linked, sealed, and says how to launch it; tiles lie in LDS so that what is read or
-// written at once is in different banks. That kernels compute the right thing is tests/gcn's affair.
+// written at once is in different banks. That kernels are right is tests/gcn's affair.
 #include "codegen/amdgpu.h"
 #include "codegen/codegen.h"
 #include "pass_util.h"

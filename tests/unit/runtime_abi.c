@@ -360,9 +360,7 @@ static uint8_t *elf_of(AbiCode code, uint16_t type, bool seal, size_t *n) {
     return f;
 }
 
-static uint8_t *elf_file(bool seal, size_t *n) {
-    return elf_of(ABI_CODE_HOST, ET_REL, seal, n);
-}
+static uint8_t *elf_file(bool seal, size_t *n) { return elf_of(ABI_CODE_HOST, ET_REL, seal, n); }
 
 // No length but its own, and no bit of it another.
 static void is_sealed(uint8_t *f, size_t n) {
