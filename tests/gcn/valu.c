@@ -37,7 +37,7 @@ static int32_t exponent(float x) {
 
 static int32_t field(uint32_t a, uint32_t at, uint32_t width) {
     if (width == 0) return 0;
-    uint32_t u = a >> at, drop = 32 - width;
+    uint32_t u = (uint32_t)((int32_t)a >> at), drop = 32 - width;
     return (int32_t)(u << drop) >> drop;
 }
 
@@ -176,26 +176,29 @@ static void sum(Wave *w, const Op *op) {
     gcn_put(w, &plain, 0, r);
 }
 
+static int field_of(float x) { return (int)(gcn_bits(x) >> 23 & 255); } // the exponent's
+static bool denormal(double x) { return x != 0 && fabs(x) < 0x1p-126; }
+
 // Scaling of the operands of a division so that no step of it overflows; sources: the one to scale,
 // denominator, numerator.
 static float scaled(float s, float den, float num, bool *vcc) {
-    int by = 0, e = ilogbf(num) - ilogbf(den);
+    int by = 0, e = field_of(num) - field_of(den);
     *vcc = false;
     if (den == 0 || num == 0) return NAN;
     if (e >= 96) {
         *vcc = true;
         by = s == den ? 64 : 0;
-    } else if (fabsf(den) < 0x1p-126f) {
+    } else if (denormal(den)) {
         by = 64;
-    } else if (fabs(1 / (double)den) < 0x1p-126 && fabs((double)num / den) < 0x1p-126) {
+    } else if (denormal(1 / (double)den) && denormal((double)num / den)) {
         *vcc = true;
         by = s == den ? 64 : 0;
-    } else if (fabs(1 / (double)den) < 0x1p-126) {
+    } else if (denormal(1 / (double)den)) {
         by = -64;
-    } else if (fabs((double)num / den) < 0x1p-126) {
+    } else if (denormal((double)num / den)) {
         *vcc = true;
         by = s == num ? 64 : 0;
-    } else if (ilogbf(num) <= 23 - 127) {
+    } else if (field_of(num) <= 23) {
         by = 64;
     }
     return ldexpf(s, by);

@@ -117,12 +117,13 @@ static void pair(Wave *w, const Op *op) {
     gcn_put(w, op, 1, r[1]);
 }
 
-// The low result from the first source, the high one from the second.
+// The low result from the first source, the high one from the second, each from the half that
+// op_sel names.
 static void pair_move(Wave *w, const Op *op) {
     uint32_t r[2][GCN_LANES], buf[GCN_LANES];
     const uint32_t *p = gcn_source(w, op, 0, op->op_sel & 1, buf);
     memcpy(r[0], p, sizeof *p * (size_t)w->lanes);
-    p = gcn_source(w, op, 1, op->op_sel_hi >> 1 & 1, buf);
+    p = gcn_source(w, op, 1, op->op_sel >> 1 & 1, buf);
     memcpy(r[1], p, sizeof *p * (size_t)w->lanes);
     gcn_put(w, op, 0, r[0]);
     gcn_put(w, op, 1, r[1]);
