@@ -238,8 +238,9 @@ typedef struct TileProgram {
     int D, Dv;
     VEC(TileSize) sizes;
     VEC(TileTensor) tensors;
-    VEC(int) inputs; // tensor of the row program's input k (what LOAD and SCALAR refer to); behind
-                     // them WORK tensors that expressions read, of an earlier kernel
+    VEC(int)
+    inputs; // tensor of the row program's input k (what LOAD and SCALAR refer to); behind
+            // them WORK tensors that expressions read, of an earlier kernel
     VEC(TileKernel *) kernels;
     VEC(TilePlan) plans;
 } TileProgram;

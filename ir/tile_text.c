@@ -398,7 +398,8 @@ static void kernel(Out *o, const TileKernel *k) {
     const TileSchedule *s = &k->schedule;
     static const char *const persists[] = {
         [PERSIST_NONE] = "", [PERSIST_STATIC] = "static", [PERSIST_DYNAMIC] = "dynamic"};
-    if (s->warps || s->min_blocks || s->lane_axis >= 0 || s->persist || s->section || s->cluster || s->knobs) {
+    if (s->warps || s->min_blocks || s->lane_axis >= 0 || s->persist || s->section || s->cluster ||
+        s->knobs) {
         text_puts(o->text, "  schedule");
         if (s->lane_axis >= 0) text_printf(o->text, " lanes %s", axis_name(o, s->lane_axis));
         if (s->warps) text_printf(o->text, " warps %d", s->warps);
