@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_BYTES = 1 << 16, MAX_LINE = 4096 };
+enum { MAX_BYTES = 1 << 16, MAX_LINE = 4096 }; // a field of a line is read up to 4095 bytes
 
 static const char first_line[] = "attnc schedules 1";
 
@@ -69,7 +69,7 @@ static bool read_class(Arena *a, const char *line, CacheEntry *e) {
     double ms;
     int at = 0;
     ShapeClass c;
-    if (strlen(line) >= MAX_LINE || sscanf(line, "%15s %s %lf %n", name, knobs, &ms, &at) < 3 ||
+    if (strlen(line) >= MAX_LINE || sscanf(line, "%15s %4095s %lf %n", name, knobs, &ms, &at) < 3 ||
         !at)
         return false;
     if (!shape_find(name, &c) || e->knobs[c] || knob_malformed(a, knobs) || !(ms > 0)) return false;
