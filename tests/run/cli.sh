@@ -107,7 +107,8 @@ gives 0 two.attn --entry=soft -DCAP=7 -o soft.ptx
 
 # ---- choices of the schedule
 gives 0 relu_attn.attn --target=sm_90a --schedule=keys=64,stages=3,after=-1 --emit=schedule
-says out 'keys=64,stages=3,after=-1'
+says out 'keys=64,stages=3'
+says out 'after=-1'
 says out 'axis N: Sk tile 64'
 gives 0 relu_attn.attn --target=sm_80 --schedule=rows=64,keys=64 --emit=schedule
 says out 'knobs rows=64,keys=64,warps=4,blocks=2'
