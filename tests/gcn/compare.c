@@ -83,6 +83,10 @@ static void compare(Wave *w, const Op *op) {
     gcn_source64(w, op, 0, a);
     gcn_source64(w, op, 1, b);
     gcn_need(w, op, gcn_exec(w));
+    for (int i = 0; i < w->lanes && op->row->arg2 == OF_F32; i++) {
+        a[i] = gcn_mode(w, (uint32_t)a[i]);
+        b[i] = gcn_mode(w, (uint32_t)b[i]);
+    }
     for (int i = 0; i < w->lanes; i++) {
         int o = order((Kind)op->row->arg2, a[i], b[i]);
         mask |= (uint64_t)holds((Condition)op->row->arg, o) << i;

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MOST_PIECE = 96, PACKET_BYTES = 64, KERNARG_ALIGN = 16, KEEPS_DENORMALS = 0xf0 };
+enum { MOST_PIECE = 96, PACKET_BYTES = 64, KERNARG_ALIGN = 16 };
 static const uint64_t most_steps = 1u << 28;
 
 void gcn_fault(Wave *w, const Op *op, const char *fmt, ...) {
@@ -78,6 +78,7 @@ static void begin(Wave *w, Group *g, int index) {
     w->group = g;
     w->index = index;
     w->lanes = c->lanes;
+    w->flush = (k->rsrc1 >> 16 & 3) == 0;
     w->all = c->lanes == 64 ? ~0ull : (1ull << c->lanes) - 1;
     uint64_t exec = left >= c->lanes ? w->all : (1ull << left) - 1;
     w->s[GCN_EXEC] = (uint32_t)exec;
@@ -181,8 +182,9 @@ static bool check(const GcnLaunch *l, const Group *g, GcnError *e) {
         return refuse(e, l, "a work-group of this size is not launched");
     if (k->threads && l->threads > k->threads)
         return refuse(e, l, "the work-group is larger than the code object allows");
-    if ((k->rsrc1 >> 12 & KEEPS_DENORMALS) != KEEPS_DENORMALS)
-        return refuse(e, l, "its mode takes denormals as 0, which is not modelled");
+    uint32_t rounding = k->rsrc1 >> 12 & 15, narrow = k->rsrc1 >> 18 & 3, f32 = k->rsrc1 >> 16 & 3;
+    if (rounding || narrow != 3 || (f32 != 3 && f32 != 0))
+        return refuse(e, l, "its mode of rounding or of denormals is not modelled");
     if (g->lds_bytes > GCN_LDS_BYTES) return refuse(e, l, "needs more LDS than there is");
     if (l->kernarg_bytes < k->kernarg) return refuse(e, l, "gets too few bytes of arguments");
     if (k->entry < k->code->text || at >= k->code->text_bytes || k->code->op_at[at / 4] < 0)

@@ -93,13 +93,13 @@ static void three(Wave *w, const Op *op, Three *x) {
     for (int k = op->nsrc; k < 3; k++) x->p[k] = x->p[0];
 }
 
-#define FROM_f(u) gcn_f32(u)
+#define FROM_f(u) gcn_in(w, u)
 #define FROM_u(u) (u)
 #define FROM_i(u) (int32_t)(u)
 #define TYPE_f float
 #define TYPE_u uint32_t
 #define TYPE_i int32_t
-#define TO_f(x) gcn_bits(x)
+#define TO_f(x) gcn_out(w, x)
 #define TO_u(x) (x)
 #define TO_i(x) (uint32_t)(x)
 

@@ -13,7 +13,7 @@ uint32_t gcn_f16_toward_zero(float x) {
 static float half(uint32_t u) { return half_to_f32((uint16_t)u); }
 
 #define FROM_h(u) half(u)
-#define FROM_f(u) gcn_f32(u)
+#define FROM_f(u) gcn_in(w, u)
 #define FROM_u(u) (u)
 #define FROM_t(u) ((u)&0xffff)
 #define FROM_s(u) (int32_t)(int16_t)(u)
@@ -23,7 +23,7 @@ static float half(uint32_t u) { return half_to_f32((uint16_t)u); }
 #define TYPE_t uint32_t
 #define TYPE_s int32_t
 #define TO_h(x) half_from_f32(x)
-#define TO_f(x) gcn_bits(x)
+#define TO_f(x) gcn_out(w, x)
 #define TO_u(x) (x)
 #define TO_t(x) ((uint32_t)(x)&0xffff)
 #define TO_s(x) ((uint32_t)(x)&0xffff)
@@ -118,7 +118,7 @@ static void mix_source(Wave *w, const Op *op, int k, float *out) {
     const Operand *o = &op->src[k];
     bool narrow = op->op_sel_hi >> k & 1, upper = op->op_sel >> k & 1;
     for (int i = 0; i < w->lanes; i++) {
-        float f = narrow ? half(upper ? p[i] >> 16 : p[i]) : gcn_f32(p[i]);
+        float f = narrow ? half(upper ? p[i] >> 16 : p[i]) : gcn_in(w, p[i]);
         if (o->abs) f = fabsf(f);
         out[i] = o->neg ? -f : f;
     }
@@ -134,7 +134,7 @@ static void fma_mix(Wave *w, const Op *op) {
         float f = fmaf(x[0][i], x[1][i], x[2][i]);
         uint32_t before = w->v[old.reg][i];
         if (op->clamp) f = fminf(fmaxf(f, 0), 1);
-        r[i] = op->row->arg == 0   ? gcn_bits(f)
+        r[i] = op->row->arg == 0   ? gcn_out(w, f)
                : op->row->arg == 1 ? (before & 0xffff0000) | half_from_f32(f)
                                    : (before & 0xffff) | (uint32_t)half_from_f32(f) << 16;
     }

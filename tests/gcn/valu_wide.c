@@ -97,7 +97,7 @@ static void pair_half(Wave *w, const Op *op, int k, int high, float *out) {
     if (part && o->kind == OPERAND_CONST && o->value)
         gcn_fault(w, op, "takes the high half of a constant, which is not modelled");
     const uint32_t *p = gcn_source(w, op, k, part, buf);
-    for (int i = 0; i < w->lanes; i++) out[i] = negative ? -gcn_f32(p[i]) : gcn_f32(p[i]);
+    for (int i = 0; i < w->lanes; i++) out[i] = negative ? -gcn_in(w, p[i]) : gcn_in(w, p[i]);
 }
 
 static float pair_value(int what, float a, float b, float c) {
@@ -111,7 +111,7 @@ static void pair(Wave *w, const Op *op) {
     for (int high = 0; high < 2; high++) {
         for (int k = 0; k < op->nsrc; k++) pair_half(w, op, k, high, x[k]);
         for (int i = 0; i < w->lanes; i++)
-            r[high][i] = gcn_bits(pair_value(op->row->arg, x[0][i], x[1][i], x[2][i]));
+            r[high][i] = gcn_out(w, pair_value(op->row->arg, x[0][i], x[1][i], x[2][i]));
     }
     gcn_put(w, op, 0, r[0]);
     gcn_put(w, op, 1, r[1]);

@@ -188,6 +188,7 @@ struct Wave {
     Group *group;
     const Op *pc;
     int index, lanes;
+    bool flush;           // f32 denormals are 0
     uint64_t all;         // a bit for each lane
     uint64_t defined;     // lanes in which the sources read so far were written
     uint64_t defined_low; // ... the low halves of those of 64 bits
@@ -252,6 +253,12 @@ static inline uint32_t gcn_bits(float f) {
     memcpy(&u, &f, sizeof u);
     return u;
 }
+// f32 as the kernel's mode has it: a denormal is itself, or 0.
+static inline uint32_t gcn_mode(const Wave *w, uint32_t u) {
+    return w->flush && !(u & 0x7f800000) ? u & 0x80000000 : u;
+}
+static inline float gcn_in(const Wave *w, uint32_t u) { return gcn_f32(gcn_mode(w, u)); }
+static inline uint32_t gcn_out(const Wave *w, float f) { return gcn_mode(w, gcn_bits(f)); }
 static inline double gcn_f64(uint64_t u) {
     double f;
     memcpy(&f, &u, sizeof f);
