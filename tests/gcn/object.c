@@ -123,7 +123,7 @@ static void arguments(Object *o, Note at, struct GcnKernel *k) {
     k->arg = ARENA_ARRAY(o->c->arena, GcnArg, list.value + 1);
     for (int64_t i = 0; i < list.value; i++, note_skip(&at)) {
         Note kind;
-        NoteItem x = {NOTE_BAD};
+        NoteItem x = {.kind = NOTE_BAD};
         if (note_find(at, ".value_kind", &kind)) x = note_next(&kind);
         if (x.kind == NOTE_TEXT && x.n > 7 && memcmp(x.text, "hidden_", 7) == 0) continue;
         k->arg[k->nargs++] =
