@@ -197,6 +197,17 @@ static int after_for(const TileKernel *k, Sm90Shape s) {
     return after < s.keys / 2 ? after : s.keys / 2;
 }
 
+// Whether a map of scores takes a number for each key (norms), made beside it.
+static bool takes_columns(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; op->kind == TILE_MAP && op->naxes > 1 && i < op->args.n; i++) {
+            const TileValue *v = op->args.data[i];
+            bool keys = v->rank == 1 && !tile_in_grid(k, v->axis[0]);
+            if (keys && !k->axes[v->axis[0]].whole) return true;
+        }
+    return false;
+}
+
 static bool row_is_for(const Sm90Row *r, int wide, bool masked, ShapeClass launches) {
     return r->d >= wide && r->masked == masked &&
            (r->launches == ANY || r->launches == (int)launches);
@@ -219,6 +230,7 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
     size_t i = 0, n = sizeof rows / sizeof *rows;
     bool listed = reads_inputs(k);
     if (listed) launches = SHAPE_SHORT; // tiles are few each, and those of two blocks differ
+    if (takes_columns(k)) launches = SHAPE_SHORT; // the registers of large tiles are all in use
     while (i < n && !row_is_for(&rows[i], wide, sm90_is_masked(k), launches)) i++;
     assert(i < n && "no more columns than the last row has");
     Sm90Shape s = rows[i].shape;
