@@ -254,4 +254,6 @@ const CgHooks cg_amdgpu_hooks = {
     .loop_yield = am_loop_yield,
     .loop_end = am_loop_end,
     .math = am_math,
+    .stack = AM_PRIVATE,
+    .tensors = AM_GLOBAL,
 };

@@ -102,6 +102,7 @@ typedef struct CgHooks {
     // NULL result: the shared lowering builds it from others. EXP2, LOG2 and SQRT are the target's
     // to give where LLVM's intrinsic has no lowering.
     Val (*math)(Cg *cg, ExOp op, const Val *args);
+    unsigned stack, tensors; // address spaces: of cg_alloca's memory; of what arguments point to
 } CgHooks;
 
 // What a launch of a kernel needs; kept for the metadata when its function is done.

@@ -42,10 +42,16 @@ typedef struct Outside { // where the builder was
     CgHooks inside;
 } Outside;
 
+static Ty pointer_in(Cg *cg, unsigned space) { return LLVMPointerTypeInContext(cg->c, space); }
+
+// Of a pointer that comes from memory nothing but the cast tells where it points.
 static Val argument_in_memory(Cg *cg, int slot, Ty type) {
     Val i = cg_i64(cg, slot);
     Val p = LLVMBuildInBoundsGEP2(cg->b, cg->i64, cg->arguments, &i, 1, "");
-    return LLVMBuildLoad2(cg->b, type, p, "");
+    Val v = LLVMBuildLoad2(cg->b, type, p, "");
+    if (type != cg->ptr || !cg->hooks->tensors) return v;
+    Val to = LLVMBuildAddrSpaceCast(cg->b, v, pointer_in(cg, cg->hooks->tensors), "");
+    return LLVMBuildAddrSpaceCast(cg->b, to, cg->ptr, "");
 }
 
 static Val begin_function(Cg *cg, Outside *o, const char *name, Ty type) {
@@ -231,7 +237,7 @@ static void call_parts(Cg *cg, Parts *p, const Val *parts, Ty part, Ty last) {
     LLVMGetParams(fn, args);
     Ty frame = LLVMArrayType2(cg->i8, (uint64_t)p->slots * 4 * (uint64_t)p->o->lanes);
     args[n] = cg_alloca(cg, frame, "frame");
-    LLVMSetAlignment(args[n], 64);
+    LLVMSetAlignment(args[n], cg->hooks->stack ? 16 : 64);
     for (int i = 0; i + 1 < p->nparts; i++)
         LLVMBuildCall2(cg->b, part, parts[i], args, (unsigned)n + 1, "");
     Val r = LLVMBuildCall2(cg->b, last, parts[p->nparts - 1], args, (unsigned)n + 1, "");
@@ -321,7 +327,7 @@ Val cg_outline(Cg *cg, const Ex *e, CgElem *at, const Ex **order, int n) {
     int nargs = o->leaves.n + o->lane_first + 1;
     o->types = ARENA_ARRAY(cg->arena, Ty, nargs + 1);
     for (int i = 0; i < nargs; i++) o->types[i] = LLVMTypeOf(args[i]);
-    o->types[nargs] = cg->ptr;
+    o->types[nargs] = pointer_in(cg, cg->hooks->stack);
     o->result = result_type(cg, e, at->lanes);
     Parts parts = {.o = o, .outer = at, .order = order, .n = n};
     bool shared = cg->share_math;

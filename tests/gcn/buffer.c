@@ -2,7 +2,8 @@
 // four scalars, and scratch, of which each lane has its own bytes.
 //
 // What lies outside a buffer's records reads as 0 and is not written. gfx90a reaches scratch through
-// a buffer that the wave is given (GCN_SCRATCH); what was never written may be saved there.
+// a buffer that the wave is given (GCN_SCRATCH); what was never written may be saved there. Of its
+// bytes those of 64 lanes lie together, and the scalar offset, a stack's, counts all of them.
 #include "tests/gcn/memory.h"
 
 typedef struct Resource {
@@ -47,7 +48,7 @@ static bool access_of(Wave *w, const Op *op, int k, uint32_t bytes, Access *a) {
     gcn_need(w, op, a->in);
     for (int i = 0; i < w->lanes; i++) {
         uint64_t offset = (voffset ? voffset[i] : 0) + (uint64_t)op->offset;
-        a->at[i] = a->r.base + offset + soffset;
+        a->at[i] = a->r.base + offset + (a->r.scratch ? soffset / GCN_LANES : soffset);
         if (!a->r.scratch && offset + checked + bytes > a->r.records) a->in &= ~(1ull << i);
     }
     return true;
