@@ -11,6 +11,7 @@
 // serialized) and the stages to shared memory.
 #include "schedule_sm90.h"
 #include "knobs.h"
+#include "mask.h"
 #include "strips.h"
 
 #include <assert.h>
@@ -224,12 +225,30 @@ static bool reads_inputs(const TileKernel *k) {
     return yes;
 }
 
+// Whether both ends of the keys that a tile of queries sees move with it, as in a window: what two
+// blocks visit together is more than either needs (18 and 20 tiles for a window of 1024).
+static bool is_window(const TileProgram *p, const TileKernel *k) {
+    int rows = tile_grid_axis(k);
+    const TileOp *loop = k->body.first;
+    while (loop && loop->kind != TILE_LOOP) loop = loop->next;
+    if (!loop) return false;
+    const Ex *first =
+        ex_2(p->pool, EX_MUL, ex_sym(p->pool, SYM_TILE, rows, EX_I32), ex_i32(p->pool, 64));
+    const Ex *last = ex_2(p->pool, EX_ADD, first, ex_i32(p->pool, 63));
+    RangeCtx c;
+    range_init(&c, p->pool, rows, loop->axis, first, last, NULL, NULL);
+    KeySet hull = mask_hull(&c, ex_simplify(p->pool, k->mask));
+    return hull.lo && hull.hi && ex_uses(hull.lo, SYM_TILE, rows) &&
+           ex_uses(hull.hi, SYM_TILE, rows);
+}
+
 static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
                      ShapeClass launches) {
     int d = pass_padded(p->D, PANEL), dv = value_columns(p, k), wide = d > dv ? d : dv;
     size_t i = 0, n = sizeof rows / sizeof *rows;
     bool listed = reads_inputs(k);
     if (listed) launches = SHAPE_SHORT; // tiles are few each, and those of two blocks differ
+    if (is_window(p, k)) launches = SHAPE_SHORT;
     if (takes_columns(k)) launches = SHAPE_SHORT; // the registers of large tiles are all in use
     while (i < n && !row_is_for(&rows[i], wide, sm90_is_masked(k), launches)) i++;
     assert(i < n && "no more columns than the last row has");
