@@ -49,6 +49,7 @@ static const Chip *chip_of(TargetId id) {
 
 typedef struct Need { // of a program
     int d, dv, elem;  // columns of q and k, of a tile of v; bytes of an element
+    int stages;       // of k
     const Target *t;
     const Chip *chip;
 } Need;
@@ -85,7 +86,7 @@ static int row_bytes(const Need *n, int elements) {
 
 // k and q lie along their columns, v along the keys: what products contract.
 static int lds_of(const Need *n, const AmdShape *s) {
-    int k = s->keys * row_bytes(n, padded_d(n, s));
+    int k = n->stages * s->keys * row_bytes(n, padded_d(n, s));
     int v = padded_dv(n, s) * row_bytes(n, s->keys);
     int q = s->keep ? 0 : rows_of(s) * row_bytes(n, padded_d(n, s));
     return k + v + q + LDS_EXTRA;
@@ -208,9 +209,24 @@ static bool choose(const TileProgram *p, const Need *n, const PassOptions *o, Di
 
 static int most_columns(const Target *t) { return t->lanes == 32 ? MAX_COLUMNS / 2 : MAX_COLUMNS; }
 
+// A sweep that loads nothing but keys has two stages of them (schedule_amd.c).
+static int stages_of_keys(const TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++)
+        for (const TileOp *loop = p->kernels.data[i]->body.first; loop; loop = loop->next) {
+            bool keys = false, values = false;
+            for (const TileOp *op = loop->body.first; op; op = op->next) {
+                if (op->kind != TILE_LOAD) continue;
+                keys |= p->tensors.data[op->tensor].role == TENSOR_K;
+                values |= p->tensors.data[op->tensor].role == TENSOR_V;
+            }
+            if (keys && !values) return 2;
+        }
+    return 1;
+}
+
 static Need need_of(const TileProgram *p, const Target *t) {
     int most = most_columns(t), dv = p->Dv < most ? p->Dv : most;
-    return (Need){p->D, dv, dtype_bytes(p->dtype), t, chip_of(t->id)};
+    return (Need){p->D, dv, dtype_bytes(p->dtype), stages_of_keys(p), t, chip_of(t->id)};
 }
 
 // ---- binding
