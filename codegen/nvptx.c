@@ -100,8 +100,7 @@ static void make_function(Cg *cg) {
     for (int i = 0; i < cg->args.n; i++) {
         if (cg->args.data[i].kind != CG_ARG_POINTER) continue;
         cg_param_attribute(cg, cg->fn, i, "noalias", 0);
-        if (!cg->stored[cg->args.data[i].index])
-            cg_param_attribute(cg, cg->fn, i, "readonly", 0);
+        if (!cg->stored[cg->args.data[i].index]) cg_param_attribute(cg, cg->fn, i, "readonly", 0);
     }
     map_attributes(cg);
     annotate(cg, "reqntidx", cg->launch.threads);

@@ -26,10 +26,10 @@ typedef struct NvState {
     int *offset; // of shared values, by TileValue.id; -1: not in shared memory
     Val shared;  // i32: where the block's shared memory begins
     Val tid, lane, warp;
-    Val row0;            // i32: the thread's first row within the block's part of the tile
-    Val part0;           // i32: the first row of that part within the tile; NULL: 0
-    Val col0;            // i32: its first column
-    int sigmoids;        // made so far (nvptx_math.c)
+    Val row0;     // i32: the thread's first row within the block's part of the tile
+    Val part0;    // i32: the first row of that part within the tile; NULL: 0
+    Val col0;     // i32: its first column
+    int sigmoids; // made so far (nvptx_math.c)
     bool *
         partial; // by TileValue.id: row sums that each thread keeps for itself (nvptx_loop.c); NULL: none
     struct Nv90 *roles; // sm_90a: of a kernel with roles; otherwise NULL
@@ -88,7 +88,7 @@ Val nv_shuffle_from(Cg *cg, Val v, Val lane);
 void nv_ldmatrix(Cg *cg, Val address, bool transposed, Val out[4]);
 void nv_mma16(Cg *cg, Dtype t, Val acc[4], const Val a[4], Val b0, Val b1);
 void nv_mma8_tf32(Cg *cg, Val acc[4], const Val a[4], Val b0, Val b1); // operands i32
-Val nv_tf32(Cg *cg, Val bits);                                          // of an f32, rounded; i32
+Val nv_tf32(Cg *cg, Val bits);                                         // of an f32, rounded; i32
 Val nv_f32(Cg *cg, const char *intrinsic, Val x);
 Val nv_asm1(Cg *cg, Ty result, const char *text, const char *constraints, Val x); // pure
 Val nv_hidden(Cg *cg, Val v); // v, but nothing computed from it leaves the loop it stands in

@@ -88,8 +88,8 @@ void nv90_tiles(Cg *cg, const TileOp *op);
 void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv90_mma(Cg *cg, const TileOp *op); // nvptx90_mma.c
 void nv90_mma_wait(Cg *cg, int pending);
-void nv90_pack(Cg *cg);                           // all that is wide
-void nv90_pinned_wait(Cg *cg, const TileOp *map); // nothing moves across it
+void nv90_pack(Cg *cg);                                    // all that is wide
+void nv90_pinned_wait(Cg *cg, const TileOp *map);          // nothing moves across it
 Val nv90_operand(Cg *cg, const TileValue *v, int leading); // the descriptor of a shared operand
 // An operation whose operands may be in parts. (nvptx90_parts.c)
 void nv90_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
@@ -123,7 +123,7 @@ void nv90_stmatrix(Cg *cg, Val to, const Val x[4]);
 void nv90_proxy_fence(Cg *cg); // what was stored to shared memory is seen by the copy engine
 void nv90_set_registers(Cg *cg, int count, bool more);
 void nv90_warp_sync(Cg *cg);
-void nv90_group_sync(Cg *cg); // the warpgroup (nvptx90.c)
+void nv90_group_sync(Cg *cg);                     // the warpgroup (nvptx90.c)
 Val nv90_elect(Cg *cg);                           // i1: one thread of the warp
 void nv90_load_words(Cg *cg, Val from, Val v[4]); // i32, at a multiple of 16 bytes
 void nv90_store_words(Cg *cg, Val to, const Val v[4]);

@@ -41,14 +41,14 @@ typedef struct Linear {
 typedef struct RangeCtx {
     ExPool *pool;
     int q_axis, k_axis;
-    Range q, k;      // of POS(q_axis), POS(k_axis)
-    const Ex *guard; // NULL: nothing was assumed
+    Range q, k;               // of POS(q_axis), POS(k_axis)
+    const Ex *guard;          // NULL: nothing was assumed
     const struct Range *lets; // of SYM_LET, by number
     int nlets;
-    int depth;       // of the recursion: a longer chain of operators is unknown
-    ExMemo varies;   // expression -> whether it depends on a position
-    ExMemo ranges;   // -> Range
-    ExMemo linears;  // -> Linear
+    int depth;      // of the recursion: a longer chain of operators is unknown
+    ExMemo varies;  // expression -> whether it depends on a position
+    ExMemo ranges;  // -> Range
+    ExMemo linears; // -> Linear
 } RangeCtx;
 
 void range_init(RangeCtx *c, ExPool *p, int q_axis, int k_axis, const Ex *q0, const Ex *q1,

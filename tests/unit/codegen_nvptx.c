@@ -52,11 +52,12 @@ END_TEST
 START_TEST(lists_of_tiles) {
     Arena *a = arena_new();
     size_t n;
-    char *ptx = compile(a,
-                        "import std.normalization; attention t { dim D = 64; input doc: i32[B, Sk]; "
-                        "score(q, k) = dot(q, k); mask(b, h, q, k) = doc[b, q] == doc[b, k]; "
-                        "normalize(s) = softmax(s); }",
-                        DT_BF16, &n);
+    char *ptx =
+        compile(a,
+                "import std.normalization; attention t { dim D = 64; input doc: i32[B, Sk]; "
+                "score(q, k) = dot(q, k); mask(b, h, q, k) = doc[b, q] == doc[b, k]; "
+                "normalize(s) = softmax(s); }",
+                DT_BF16, &n);
     static const char *const kernels[] = {"t_fwd_bounds(", "t_fwd_map(", "t_fwd("};
     for (int i = 0; i < 3; i++) ck_assert_msg(strstr(ptx, kernels[i]) != NULL, "%s", kernels[i]);
     ck_assert_int_eq(count(ptx, "vote.sync.ballot"), 2); // partial tiles, full ones
