@@ -2,12 +2,12 @@
 // the float64 reference; then kernels that were made wrong on purpose (mutate.h).
 //
 //     check_gcn [PATH...] [--target=T] [--dtype=T] [--shape=SIZES] [-DNAME=N] [--seed=N] [--all]
-//               [--mutate]
+//               [--turns] [--mutate]
 //
 // PATH: a variant, or a folder of them; stdlib. Every option narrows what runs down: --shape runs
 // that shape alone, --mutate only the wrong kernels. Without --all, the less usual dims run for one
-// target of each variant, in turn. QUICK=1 in the environment (slow builds) leaves them and the
-// wrong kernels out, and runs the others for one target in turn.
+// target of each variant, in turn; with --turns, which leaves the wrong kernels out, the usual ones
+// do, too. QUICK=1 in the environment (slow builds) is --turns without the less usual dims.
 #include "tests/gcn/mutate.h"
 #include "tests/gcn/subject.h"
 #include <dirent.h>
@@ -55,7 +55,7 @@ typedef struct Run {
     FeDefine define[MAX_DEFINES];
     int ndefines;
     uint64_t seed;
-    bool all, only_mutate;
+    bool all, turns, only_mutate;
     int passed, failed;
 } Run;
 
@@ -127,7 +127,7 @@ static void file(Run *run, int index) {
             bool turn = (index + k) % 3 == t, quick = getenv("QUICK") != NULL;
             if (run->target >= 0 && targets[t] != (TargetId)run->target) continue;
             if (quick && !narrowed && (!c.usual || !turn)) continue;
-            if (!c.usual && !run->all && !turn) continue;
+            if ((run->turns || (!c.usual && !run->all)) && !turn) continue;
             if (narrowed && run->dtype >= 0) c.dtype = (Dtype)run->dtype;
             if (run->dtype >= 0 && c.dtype != (Dtype)run->dtype) continue;
             compiled(run, run->path[index], &c, targets[t]);
@@ -193,6 +193,8 @@ static bool option(Run *run, char *arg) {
         run->seed = strtoull(v, NULL, 0);
     else if (strcmp(arg, "--all") == 0)
         run->all = true;
+    else if (strcmp(arg, "--turns") == 0)
+        run->turns = true;
     else if (strcmp(arg, "--mutate") == 0)
         run->only_mutate = true;
     else if (arg[0] == '-' && arg[1] == 'D' && strchr(arg, '=') && run->ndefines < MAX_DEFINES) {
@@ -228,8 +230,8 @@ int main(int argc, char **argv) {
     if (!run.npaths) add(&run, "stdlib");
     for (int i = 0; i < run.npaths && !run.only_mutate; i++) file(&run, i);
     if (!run.npaths) run.failed++, printf("FAILED: no variants found\n");
-    if (run.only_mutate || (!run.shape && !run.ndefines && !getenv("QUICK")))
-        mutate_check(run.target, &run.passed, &run.failed);
+    bool narrowed = run.shape || run.ndefines || run.turns || getenv("QUICK");
+    if (run.only_mutate || !narrowed) mutate_check(run.target, &run.passed, &run.failed);
     for (int i = 0; i < run.npaths; i++) free((char *)run.path[i]);
     printf("%d passed, %d failed\n", run.passed, run.failed);
     return run.failed ? EXIT_FAILURE : EXIT_SUCCESS;
