@@ -16,13 +16,13 @@ _DLPACK = {(2, 32): 0, (2, 16): 1, (4, 16): 2, (0, 32): 3, (6, 8): 4, (10, 8): 5
 
 
 class View:
-    """What a launch needs to know of an array. `keep` holds on to it."""
+    """What a launch needs to know of an array. `keep` holds on to it; `readonly`: it says that nobody may write it."""
 
-    __slots__ = ("address", "dtype", "shape", "strides", "device", "keep")
+    __slots__ = ("address", "dtype", "shape", "strides", "device", "keep", "readonly")
 
-    def __init__(self, address, dtype, shape, strides, device, keep):
+    def __init__(self, address, dtype, shape, strides, device, keep, readonly=False):
         self.address, self.dtype, self.shape, self.strides = address, dtype, tuple(shape), strides and tuple(strides)
-        self.device, self.keep = device, keep
+        self.device, self.keep, self.readonly = device, keep, bool(readonly)
 
     @property
     def signature(self):
@@ -68,7 +68,7 @@ def _view_interface(x, a, device, what):
     else:
         dtype = _number(name or a["typestr"], what)
     strides = _strides(a["shape"], a.get("strides"), rt.SIZES[dtype])
-    return View(a["data"][0] or 0, dtype, a["shape"], strides, device, x)
+    return View(a["data"][0] or 0, dtype, a["shape"], strides, device, x, a["data"][1])
 
 
 class _DLTensor(c.Structure):
@@ -79,19 +79,46 @@ class _DLTensor(c.Structure):
     ]  # fmt: skip
 
 
+class _DLVersioned(c.Structure):
+    _fields_ = [
+        ("major", c.c_uint32), ("minor", c.c_uint32), ("context", c.c_void_p), ("deleter", c.c_void_p),
+        ("flags", c.c_uint64), ("tensor", _DLTensor),
+    ]  # fmt: skip
+
+
+_DL_READONLY = 1
+
+
+def _capsule(x, **stream):
+    """From version 1 on it says whether it may be written; who does not know versions takes no max_version."""
+    try:
+        return x.__dlpack__(max_version=(1, 0), **stream)
+    except TypeError:
+        return x.__dlpack__(**stream)
+
+
+def _dltensor(capsule):
+    """What a capsule holds, and whether it is read-only. Not consumed: the capsule gives it back when it goes."""
+    valid, get = c.pythonapi.PyCapsule_IsValid, c.pythonapi.PyCapsule_GetPointer
+    valid.argtypes = get.argtypes = [c.py_object, c.c_char_p]
+    get.restype = c.c_void_p
+    if not valid(capsule, b"dltensor_versioned"):
+        return _DLTensor.from_address(get(capsule, b"dltensor")), False
+    held = _DLVersioned.from_address(get(capsule, b"dltensor_versioned"))
+    return held.tensor, held.flags & _DL_READONLY
+
+
 def _view_dlpack(x, stream, what):
     kind, number = x.__dlpack_device__()
     if kind == 3:  # pinned host memory
         kind = rt.CPU
-    capsule = x.__dlpack__() if kind == rt.CPU else x.__dlpack__(stream=stream or 1)
-    get = c.pythonapi.PyCapsule_GetPointer
-    get.restype, get.argtypes = c.c_void_p, [c.py_object, c.c_char_p]
-    t = _DLTensor.from_address(get(capsule, b"dltensor"))  # not consumed: the capsule gives it back when it goes
+    capsule = _capsule(x) if kind == rt.CPU else _capsule(x, stream=stream or 1)
+    t, readonly = _dltensor(capsule)
     dtype = _DLPACK.get((t.code, t.bits)) if t.lanes == 1 else None
     if dtype is None:
         raise TypeError(f"{what}: elements of DLPack type {t.code}, {t.bits} bits are not supported")
     strides = t.strides[: t.ndim] if t.strides else None
-    return View((t.data or 0) + t.offset, dtype, t.shape[: t.ndim], strides, (kind, number), (x, capsule))
+    return View((t.data or 0) + t.offset, dtype, t.shape[: t.ndim], strides, (kind, number), (x, capsule), readonly)
 
 
 def view(x, what, stream=None):
@@ -107,6 +134,10 @@ def view(x, what, stream=None):
     if hasattr(x, "__dlpack__"):
         return _view_dlpack(x, stream, what)
     raise TypeError(f"{what}: a {type(x).__name__} is no array")
+
+
+def is_numpy(x):
+    return _library(x) == "numpy"
 
 
 def is_array(x):

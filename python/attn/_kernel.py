@@ -117,6 +117,7 @@ class Kernel:
 
     def _wanted(self, emit, out):
         """The outputs to make, and those given."""
+        emit = (emit,) if isinstance(emit, str) else emit
         if out is None:
             out = {}
         elif not isinstance(out, dict):
@@ -129,7 +130,7 @@ class Kernel:
     def __call__(self, *args, emit=(), out=None, stream=None, tile_map=None, **named):
         """Launches, and returns the outputs: one, or a tuple in the order of `outputs`.
 
-        emit: names of optional outputs to write too. out: arrays to write into (one for the first output, or a dict).
+        emit: optional outputs to write too, a name or several. out: arrays to write into (one for the first output, or a dict).
         stream: a raw stream; by default the current one of q's library. tile_map: a TileMap. The call returns when the launch is queued (on the
         CPU: done)."""
         arrays, scalars, sizes = self._sort(args, named)
@@ -140,7 +141,10 @@ class Kernel:
         opened = self.artifact._open(next(iter(views.values())).device)
         given = self._call(opened, views, scalars, sizes)
         results = {n: out[n] if n in out else _arrays.empty(like, self._tensors[n][0], given.shape(n)) for n in wanted}
-        views.update((n, _arrays.view(x, n, stream)) for n, x in results.items())
+        for n, x in results.items():
+            views[n] = _arrays.view(x, n, stream)
+            if views[n].readonly:
+                raise TypeError(f"{n}: the array given with out= is read-only")
         self._call(opened, views, scalars, sizes).launch(views, stream, like, tile_map)
         return results[wanted[0]] if len(wanted) == 1 else tuple(results[n] for n in wanted)
 
@@ -183,6 +187,8 @@ class _Call:
 
     def __init__(self, kernel, opened, views, scalars, sizes):
         self.opened, self.shapes = opened, {}
+        for n, v in views.items():
+            self._element(n, v, rt.DTYPES[kernel._tensors[n][0]])
         inputs = [(n, v.shape) for n, v in views.items() if n in kernel.inputs]
         self.key = (opened, kernel.name, kernel.phase, *scalars.items(), *sizes.items(), *inputs)
         self.c = rt.Call(variant=kernel.name.encode(), phase=kernel._phase)
@@ -192,6 +198,16 @@ class _Call:
         self.c.tensors, self.c.ntensors = self.tensors, len(views)
         self.c.scalars, self.c.nscalars = self.scalars, len(scalars)
         self.c.sizes, self.c.nsizes = self.sizes, len(sizes)
+
+    @staticmethod
+    def _element(name, v, expected):
+        """The runtime looks at element types too, but what to do about bf16 depends on where the array is from."""
+        if expected == "bf16" and rt.DTYPES[v.dtype] != expected and _arrays.is_numpy(v.keep):
+            raise rt.Error(
+                f"{name}: has elements of type {rt.DTYPES[v.dtype]}, expected bf16, which NumPy does not have: pass arrays of "
+                'ml_dtypes.bfloat16 or tensors of PyTorch, or compile with dtype="f32"',
+                rt.ERROR_CALL,
+            )
 
     @staticmethod
     def _tensor(name, v):

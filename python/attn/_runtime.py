@@ -6,7 +6,7 @@ import os
 DTYPES = ("f32", "f16", "bf16", "i32", "bool", "e4m3", "e5m2", "i8")
 SIZES = (4, 2, 2, 4, 1, 1, 1, 1)
 NONE, CPU, CUDA, HIP = 0, 1, 2, 10
-OK = 0
+OK, ERROR_CALL = 0, 1
 MAX_RANK = 8
 
 

@@ -92,6 +92,42 @@ def padded(x):
     return FakeTensor(room[..., : x.shape[-1]])
 
 
+class Readonly:
+    """An array in the memory of a GPU, as its interface tells it."""
+
+    def __init__(self, array):
+        a = array.__array_interface__
+        self.__cuda_array_interface__ = {"data": (a["data"][0], True), "shape": array.shape, "typestr": "<f4", "version": 3}
+
+
+class Versioned:
+    """An array that hands out DLPack capsules of version 1, with flags."""
+
+    class Managed(ctypes.Structure):
+        _fields_ = [
+            ("version", ctypes.c_uint32 * 2), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64),
+            ("data", ctypes.c_void_p), ("device", ctypes.c_int * 2), ("ndim", ctypes.c_int), ("code", ctypes.c_uint8),
+            ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+            ("offset", ctypes.c_uint64),
+        ]  # fmt: skip
+
+    def __init__(self, array, flags):
+        self.array, self.shape = array, (ctypes.c_int64 * array.ndim)(*array.shape)
+        self.held = self.Managed(
+            version=(1, 0), flags=flags, data=array.ctypes.data, device=(1, 0), ndim=array.ndim, code=2, bits=32, lanes=1,
+            shape=ctypes.addressof(self.shape),
+        )  # fmt: skip
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __dlpack__(self, *, max_version=None):
+        assert max_version >= (1, 0)
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.held), b"dltensor_versioned", None)
+
+
 class Rocm(unittest.TestCase):
     def test_launches(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -145,9 +181,47 @@ class Python(unittest.TestCase):
         q, k, v, bias = arguments()
         o, rows = self.sum(q, k, v, bias=bias, scale=2, q_offset=0, emit=["rows"])
         np.testing.assert_array_equal(rows[1, 2], [5, 6, 7])
+        o_too, rows_too = self.sum(q, k, v, bias=bias, scale=2, q_offset=0, emit="rows")  # a name alone
+        np.testing.assert_array_equal(o_too, o)
+        np.testing.assert_array_equal(rows_too, rows)
         mine = np.zeros((2, 4, 3, 2), np.float32)
         self.assertIs(self.sum(q, k, v, bias=bias, scale=2, q_offset=0, out=mine), mine)
         np.testing.assert_array_equal(mine, o)
+
+    def test_read_only(self):
+        q, k, v, bias = arguments()
+        for x in (q, k, v, bias):  # inputs may be
+            x.flags.writeable = False
+        o = self.sum(q, k, v, bias, 2, q_offset=0)
+        view = np.zeros((2, 4, 3, 2), np.float32)
+        view.flags.writeable = False
+        path = os.path.join(self.folder.name, "readonly.npy")
+        np.save(path, view)
+        for mine in (view, np.frombuffer(bytes(192), np.float32).reshape(2, 4, 3, 2), np.load(path, mmap_mode="r"), Readonly(o)):
+            before = None if isinstance(mine, Readonly) else mine.copy()
+            with self.assertRaisesRegex(TypeError, "o: the array given with out= is read-only"):
+                self.sum(q, k, v, bias, 2, q_offset=0, out=mine)
+            if before is not None:
+                np.testing.assert_array_equal(mine, before)
+        np.testing.assert_array_equal(self.sum(q, k, v, bias, 2, q_offset=0, out=np.load(path, mmap_mode="c")), o)
+
+    def test_read_only_capsules(self):
+        q, k, v, bias = arguments()
+        for flags in (0, 1):  # inputs may be read-only
+            x = Versioned(v, flags)
+            np.testing.assert_array_equal(self.sum(q, k, x, bias, 2, q_offset=0), self.sum(q, k, v, bias, 2, q_offset=0))
+        o = np.zeros((2, 4, 3, 2), np.float32)
+        self.sum(q, k, v, bias, 2, q_offset=0, out=Versioned(o, 0))
+        np.testing.assert_array_equal(o, self.sum(q, k, v, bias, 2, q_offset=0))
+        with self.assertRaisesRegex(TypeError, "o: the array given with out= is read-only"):
+            self.sum(q, k, v, bias, 2, q_offset=0, out=Versioned(o, 1))
+
+    def test_bf16_of_numpy(self):
+        q, k, v, bias = arguments()
+        types = [(n, (2, *t[1:]) if n in "qkv" else t) for n, t in self.sum._tensors.items()]
+        with unittest.mock.patch.object(self.sum, "_tensors", dict(types)):
+            with self.assertRaisesRegex(attn.Error, 'q: has elements of type f32, expected bf16.*ml_dtypes.*dtype="f32"'):
+                self.sum(q, k, v, bias, 2, q_offset=0)
 
     def test_strides(self):
         q, k, v, bias = arguments()
