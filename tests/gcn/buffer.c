@@ -28,7 +28,7 @@ static uint8_t *scratch_at(Wave *w, const Op *op, int lane, int64_t at, int byte
 static bool resource(Wave *w, const Op *op, int k, Resource *out) {
     const uint32_t *s = &w->s[op->src[k].reg];
     for (int i = 0; i < 4; i++)
-        if (!w->has_s[op->src[k].reg + i]) w->defined = 0;
+        if (!gcn_whole(w, op->src[k].reg + i)) w->defined = 0;
     gcn_need(w, op, 1);
     *out = (Resource){(uint64_t)(s[1] & 0xffff) << 32 | s[0], s[2], false};
     out->scratch = out->base == GCN_SCRATCH;

@@ -25,7 +25,9 @@ typedef enum Condition { IF_SCC0, IF_SCC1, IF_VCCZ, IF_VCCNZ, IF_EXECZ, IF_EXECN
 
 static void s_cbranch(Wave *w, const Op *op) {
     static const int decides[] = {GCN_SCC, GCN_SCC, GCN_VCC, GCN_VCC, GCN_EXEC, GCN_EXEC};
-    if (!w->has_s[decides[op->row->arg]]) w->defined = 0;
+    int reg = decides[op->row->arg];
+    bool known = reg == GCN_SCC ? gcn_whole(w, reg) : !(w->all & ~gcn_mask_known(w, reg));
+    if (!known) w->defined = 0;
     gcn_need(w, op, 1);
     bool vcc = gcn_mask(w, GCN_VCC) != 0, exec = gcn_exec(w) != 0;
     bool taken[] = {!w->scc, w->scc, !vcc, vcc, !exec, exec};

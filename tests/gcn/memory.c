@@ -170,7 +170,7 @@ static void s_load(Wave *w, const Op *op) {
     const uint8_t *p = gcn_reach(w, op, 0, address & ~3ull, 4 * words, false);
     for (uint32_t i = 0; p && i < words; i++) {
         memcpy(&w->s[op->dst[0].reg + i], p + 4 * i, 4);
-        w->has_s[op->dst[0].reg + i] = true;
+        w->has_s[op->dst[0].reg + i] = ~0u;
     }
     gcn_issue(w, GCN_LGKM, &op->dst[0], false);
 }

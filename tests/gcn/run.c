@@ -33,7 +33,7 @@ static uint64_t draw(uint64_t *state) { // splitmix64
 static void give(Wave *w, int *at, uint64_t value, int registers) {
     for (int i = 0; i < registers && *at < GCN_VCC; i++, (*at)++) {
         w->s[*at] = i < 2 ? (uint32_t)(value >> 32 * i) : 0;
-        w->has_s[*at] = true;
+        w->has_s[*at] = ~0u;
     }
 }
 
@@ -83,7 +83,7 @@ static void begin(Wave *w, Group *g, int index) {
     uint64_t exec = left >= c->lanes ? w->all : (1ull << left) - 1;
     w->s[GCN_EXEC] = (uint32_t)exec;
     w->s[GCN_EXEC + 1] = (uint32_t)(exec >> 32);
-    w->has_s[GCN_EXEC] = w->has_s[GCN_EXEC + 1] = w->has_s[GCN_SCC] = w->has_s[GCN_NULL] = true;
+    w->has_s[GCN_EXEC] = w->has_s[GCN_EXEC + 1] = w->has_s[GCN_SCC] = w->has_s[GCN_NULL] = ~0u;
     for (int i = 0; i < c->lanes; i++) w->v[0][i] = (uint32_t)(first + i);
     w->has_v[0] = w->all;
     scalars(w, k);

@@ -122,7 +122,10 @@ static void three(Wave *w, const Op *op, Three *x) {
 
 // Source k as a bit for each lane; a mask that is not named is vcc.
 static uint64_t mask_source(Wave *w, const Op *op, int k) {
-    return (k < op->nsrc ? gcn_scalar(w, op, k) : gcn_mask(w, GCN_VCC)) & w->all;
+    int reg = k < op->nsrc ? op->src[k].reg : GCN_VCC;
+    if (k < op->nsrc && op->src[k].kind != OPERAND_S) return gcn_scalar(w, op, k) & w->all;
+    w->defined &= gcn_mask_known(w, reg) | ~w->all;
+    return gcn_mask(w, reg) & w->all;
 }
 
 static void cndmask(Wave *w, const Op *op) {

@@ -94,7 +94,7 @@ uint64_t gcn_lanes_written(const Wave *w, const Op *op) {
 
 static uint32_t scalar_part(Wave *w, const Operand *o, int part) {
     if (o->reg == GCN_NULL) return 0;
-    if (!w->has_s[o->reg + part]) w->defined = 0;
+    if (!gcn_whole(w, o->reg + part)) w->defined = 0;
     return o->reg == GCN_SCC ? w->scc : w->s[o->reg + part];
 }
 
@@ -253,7 +253,7 @@ void gcn_put_scalar(Wave *w, const Op *op, int k, uint64_t value) {
     if (o->reg == GCN_EXEC || o->reg == GCN_M0) gcn_need(w, op, 1);
     for (int i = 0; i < o->count && o->reg != GCN_NULL; i++) {
         w->s[o->reg + i] = (uint32_t)(value >> 32 * (i & 1));
-        w->has_s[o->reg + i] = w->defined != 0;
+        w->has_s[o->reg + i] = w->defined ? ~0u : 0;
     }
 }
 

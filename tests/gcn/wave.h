@@ -199,7 +199,7 @@ struct Wave {
     int busy; // registers under way
     Waiting waiting[GCN_COUNTERS];
     uint8_t busy_v[GCN_VGPRS], busy_by[GCN_VGPRS], busy_s[GCN_SGPRS + 1]; // by: which counter
-    bool has_s[GCN_SGPRS + 1];
+    uint32_t has_s[GCN_SGPRS + 1]; // bits that were ever written: a mask's, for some lanes
     uint32_t s[GCN_SGPRS + 1];
     uint64_t has_v[GCN_VGPRS];
     uint32_t v[GCN_VGPRS][GCN_LANES];
@@ -210,9 +210,14 @@ static inline uint64_t gcn_pair(const Wave *w, int reg) {
     return (uint64_t)w->s[reg + 1] << 32 | w->s[reg];
 }
 static inline uint64_t gcn_exec(const Wave *w) { return gcn_pair(w, GCN_EXEC) & w->all; }
+static inline bool gcn_whole(const Wave *w, int reg) { return w->has_s[reg] == ~0u; }
 // A bit for each lane, in as many registers as the wave has halves.
 static inline uint64_t gcn_mask(const Wave *w, int reg) {
     return w->lanes == 64 ? gcn_pair(w, reg) : w->s[reg];
+}
+// Which of them were ever written.
+static inline uint64_t gcn_mask_known(const Wave *w, int reg) {
+    return w->lanes == 64 ? (uint64_t)w->has_s[reg + 1] << 32 | w->has_s[reg] : w->has_s[reg];
 }
 
 // The first one is kept, with the place; the launch stops.
