@@ -241,9 +241,19 @@ static int place_of(const struct ClauseInfo *info, const char *name) {
     return -1;
 }
 
+static void note_places(Check *c, Diag *g, const AstItem *item, const struct ClauseInfo *info) {
+    Text t;
+    text_init(&t, c->s->arena);
+    for (int k = 0; k < info->nparams; k++)
+        text_printf(&t, "%s%s", k ? ", " : "", sym_names[info->params[k]]);
+    diag_note(c->s->diags, g, item->name.span,
+              "parameters are told by their places: %s(%s); trailing ones may be left out",
+              info->name, t.s);
+}
+
 // Parameters are told by their places, and may have any names; but one that has the name of another
-// place was hardly meant so.
-static void check_places(Check *c, const AstItem *item, const struct ClauseInfo *info) {
+// place was hardly meant so. Whether there is one.
+static bool check_places(Check *c, const AstItem *item, const struct ClauseInfo *info) {
     for (int i = 0; i < item->params.n && i < info->nparams; i++) {
         const AstName *p = &item->params.data[i];
         const char *meant = sym_names[info->params[i]];
@@ -252,17 +262,39 @@ static void check_places(Check *c, const AstItem *item, const struct ClauseInfo 
         if (!strcmp(p->s, meant) || (place < 0 && !position)) continue;
         if (place >= 0 && place < i && !strcmp(item->params.data[place].s, p->s))
             continue; // given twice, which was reported
-        Text t;
-        text_init(&t, c->s->arena);
-        for (int k = 0; k < info->nparams; k++)
-            text_printf(&t, "%s%s", k ? ", " : "", sym_names[info->params[k]]);
         Diag *g = diag_warning(c->s->diags, p->span, "'%s' stands where '%s' gets its '%s'", p->s,
                                info->name, meant);
-        diag_note(c->s->diags, g, item->name.span,
-                  "parameters are told by their places: %s(%s); trailing ones may be left out",
-                  info->name, t.s);
-        return;
+        note_places(c, g, item, info);
+        return true;
     }
+    return false;
+}
+
+// mask(i, j) = j <= i compares the batch entry with the head. Of a mask that depends on these alone
+// one parameter has a name that begins otherwise; of a modify, which a bias for each of them is
+// right for, both are used and neither name tells.
+static void check_pair(Check *c, ClauseId id, const AstItem *item, const Tx *result) {
+    const struct ClauseInfo *info = &clauses[id];
+    const AstName *b = NULL, *h = NULL, *odd = NULL; // the parameters that are used
+    const char *meant = NULL;
+    int first = id == CLAUSE_MODIFY ? 1 : 0, tell = 0;
+    if ((id != CLAUSE_MASK && id != CLAUSE_MODIFY) || item->params.n > first + 2) return;
+    TxNodes nodes = tx_nodes(c->s->arena, &result, 1);
+    for (int i = 0; i < nodes.n; i++) {
+        if (tx_is_sym(nodes.data[i], TS_B)) b = &item->params.data[first];
+        if (tx_is_sym(nodes.data[i], TS_H)) h = &item->params.data[first + 1];
+    }
+    for (int i = 1; i >= 0; i--) {
+        const AstName *p = i ? h : b;
+        if (p && p->s[0] == (i ? 'h' : 'b')) tell++;
+        if (p && p->s[0] != (i ? 'h' : 'b')) odd = p, meant = i ? "h" : "b";
+    }
+    if (!odd || (id == CLAUSE_MODIFY && (!b || !h || tell))) return;
+    Diag *g = diag_warning(c->s->diags, odd->span,
+                           "%s does not depend on the query or the key%s: '%s' is its '%s'",
+                           id == CLAUSE_MASK ? "the mask" : "'modify'",
+                           id == CLAUSE_MASK ? "" : " but by its score", odd->s, meant);
+    note_places(c, g, item, info);
 }
 
 static void emit_outputs(Check *c, ElabEmits *emits);
@@ -290,7 +322,7 @@ static void check_clause(Check *c, const AstItem *item) {
                    "'%s' has at most %d parameters", info->name, info->nparams);
         return;
     }
-    check_places(c, item, info);
+    bool misplaced = check_places(c, item, info);
     Tx *args[MAX_PARAMS];
     for (int i = 0; i < item->params.n; i++)
         args[i] = tx_sym(&s->tx, info->params[i], 0, item->params.data[i].span);
@@ -299,6 +331,7 @@ static void check_clause(Check *c, const AstItem *item) {
     if (item->body.result)
         result = elab_coerce(e, info->result, result, item->body.result->span,
                              arena_printf(s->arena, "the result of '%s'", info->name));
+    if (!misplaced) check_pair(c, (ClauseId)id, item, result);
     c->v->clause[id] = result;
     c->ops += result->ops;
     c->v->per_channel_decay |= id == CLAUSE_DECAY && item->params.n == info->nparams;
