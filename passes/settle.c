@@ -19,17 +19,12 @@
 #include "rewrite.h"
 #include "simplify.h"
 
-typedef struct Settle {
-    ExPool *pool;
-    ClassEnv env;
-} Settle;
-
 static const Ex *settle_one(void *ctx, ExPool *x, const Ex *e) {
-    const Settle *s = ctx;
+    const ClassEnv *env = ctx;
     (void)x;
     if (e->op != EX_SELECT) return e;
-    if (!class_may(e->args[0], &s->env, false)) return e->args[1];
-    if (!class_may(e->args[0], &s->env, true)) return e->args[2];
+    if (!class_may(e->args[0], env, false)) return e->args[1];
+    if (!class_may(e->args[0], env, true)) return e->args[2];
     return e;
 }
 
@@ -41,11 +36,11 @@ static ClassSet class_of_result(const TileResult *out, const ClassEnv *env) {
 static void settle_map(TileProgram *p, TileOp *map, ClassSet *of, Arena *scratch) {
     ClassSet *param = ARENA_ARRAY(scratch, ClassSet, map->args.n + 1);
     for (int i = 0; i < map->args.n; i++) param[i] = of[map->args.data[i]->id];
-    Settle s = {p->pool, {.s = CL_ALL, .r = param, .wild_inputs = true}};
+    ClassEnv env = {.s = CL_ALL, .r = param, .wild_inputs = true, .limited = true};
     for (int i = 0; i < map->outs.n; i++) {
         TileResult *out = &map->outs.data[i];
-        out->body = ex_simplify(p->pool, ex_map(p->pool, out->body, settle_one, &s));
-        of[map->results.data[i]->id] = class_of_result(out, &s.env);
+        out->body = ex_simplify(p->pool, ex_map(p->pool, out->body, settle_one, &env));
+        of[map->results.data[i]->id] = class_of_result(out, &env);
     }
 }
 
@@ -59,7 +54,9 @@ static void settle_loop(TileProgram *p, TileOp *loop, ClassSet *of, Arena *scrat
 
 // ---- choices of rows
 
-// Of the product's factors the one that is of fewer axes than the map, as the condition is.
+// Of the product's factors the one that is of fewer axes than the map, as the condition is; the
+// other is a value of the kernel's, an accumulator: what is computed here may be infinite, and 0
+// times that is no 0.
 static const Ex *choose_factor(TileProgram *p, const TileKernel *k, const TileOp *map,
                                const Ex *e) {
     if (e->op != EX_SELECT || !ex_is_f32(e->args[1], 0) || e->args[2]->op != EX_MUL) return e;
@@ -68,7 +65,7 @@ static const Ex *choose_factor(TileProgram *p, const TileKernel *k, const TileOp
     for (int i = 0; i < 2; i++) {
         AxisSet row = test | pass_expr_axes(k, map, factor[i]);
         AxisSet all = row | pass_expr_axes(k, map, factor[1 - i]);
-        if (row == all) continue;
+        if (row == all || factor[1 - i]->op != EX_SYM) continue;
         const Ex *chosen = ex_select(p->pool, e->args[0], e->args[1], factor[i]);
         return ex_2(p->pool, EX_MUL, factor[1 - i], chosen);
     }
