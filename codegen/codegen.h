@@ -8,6 +8,7 @@
 typedef struct CgOptions {
     int opt;     // -O level
     bool checks; // -g: report the first input index that was used outside its tensor
+    int threads; // at most; 0: as many as there are processors. What comes out is the same
 } CgOptions;
 
 typedef enum CgForm { CG_LLVM, CG_ASM, CG_OBJECT } CgForm; // LLVM text; assembly (PTX); ELF object

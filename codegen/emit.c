@@ -92,6 +92,8 @@ static bool sound(Cg *cg) {
     return !broken;
 }
 
+bool cg_finish(Cg *cg) { return sound(cg) && optimize(cg); }
+
 bool cg_build(Cg *cg, const TileProgram *const *programs, int count) {
     for (int i = 0; i < count; i++)
         for (int k = 0; k < programs[i]->kernels.n; k++) {
@@ -99,7 +101,7 @@ bool cg_build(Cg *cg, const TileProgram *const *programs, int count) {
             if (!cg_kernel(cg, programs[i], kernel, cg_symbol(cg->arena, programs[i], kernel)))
                 return false;
         }
-    return sound(cg) && optimize(cg);
+    return cg_finish(cg);
 }
 
 // ---- output
@@ -146,20 +148,23 @@ static bool add_metadata(Cg *cg, AbiMeta *meta, const char *name) {
     return true;
 }
 
-static bool emit_code(Cg *cg, CgForm form, AbiMeta *meta, void **out, size_t *n) {
+LLVMMemoryBufferRef cg_code(Cg *cg, LLVMCodeGenFileType type) {
     char *error = NULL;
     LLVMMemoryBufferRef buffer;
-    LLVMCodeGenFileType type = form == CG_ASM ? LLVMAssemblyFile : LLVMObjectFile;
     int errors = cg->diags->errors;
     if (LLVMTargetMachineEmitToMemoryBuffer(cg->tm, cg->m, type, &error, &buffer)) {
         diag_error(cg->diags, (Span){0}, "LLVM: %s", error);
         LLVMDisposeMessage(error);
-        return false;
+        return NULL;
     }
-    if (cg->diags->errors != errors) { // through a handler of the target's
-        LLVMDisposeMemoryBuffer(buffer);
-        return false;
-    }
+    if (cg->diags->errors == errors) return buffer;
+    LLVMDisposeMemoryBuffer(buffer); // an error came through a handler of the target's
+    return NULL;
+}
+
+static bool emit_code(Cg *cg, CgForm form, AbiMeta *meta, void **out, size_t *n) {
+    LLVMMemoryBufferRef buffer = cg_code(cg, form == CG_ASM ? LLVMAssemblyFile : LLVMObjectFile);
+    if (!buffer) return false;
     const char *start = LLVMGetBufferStart(buffer);
     const char *wrong = NULL;
     *n = LLVMGetBufferSize(buffer);
@@ -176,9 +181,29 @@ static bool emit_code(Cg *cg, CgForm form, AbiMeta *meta, void **out, size_t *n)
     return linked && !wrong && (*out || out_of_memory(cg));
 }
 
+// False: the kernels are to be made in one module, or *ok is false.
+static bool emit_apart(Cg *cg, const TileProgram *const *programs, int count, void **out, size_t *n,
+                       bool *ok) {
+    AbiMeta meta;
+    char *text;
+    *ok = cg_apart(cg, programs, count, &text, n);
+    if (!text) return false;
+    *ok = cg_metadata(cg, programs, count, &meta);
+    const char *wrong = *ok ? abi_ptx(text, *n, &meta, (char **)out, n) : NULL;
+    free(text);
+    if (wrong) diag_error(cg->diags, (Span){0}, "%s", wrong);
+    *ok = *ok && !wrong;
+    return true;
+}
+
 static bool emit(Cg *cg, const TileProgram *const *programs, int count, CgForm form, void **out,
                  size_t *n) {
     AbiMeta meta;
+    bool ok = true;
+    if (form == CG_ASM && cg->target->kind == KIND_NVPTX &&
+        (emit_apart(cg, programs, count, out, n, &ok) || !ok))
+        return ok;
+    if (!cg_open(cg, programs[0], cg->c)) return false;
     if (!cg_build(cg, programs, count)) return false;
     if (form == CG_LLVM) return emit_llvm(cg, out, n);
     if (!cg_metadata(cg, programs, count, &meta)) return false;
@@ -191,11 +216,11 @@ bool cg_emit(const TileProgram *const *programs, int count, const CgOptions *o, 
     assert(count > 0);
     Target target = cg_target(programs[0]->target);
     Cg cg = {.arena = arena_new(), .diags = diags, .opt = o, .target = &target};
-    LLVMContextRef context = LLVMContextCreate();
+    cg.c = LLVMContextCreate();
     *out = NULL;
-    bool ok = cg_open(&cg, programs[0], context) && emit(&cg, programs, count, form, out, n);
+    bool ok = emit(&cg, programs, count, form, out, n);
     cg_close(&cg);
-    LLVMContextDispose(context);
+    LLVMContextDispose(cg.c);
     arena_free(cg.arena);
     return ok;
 }

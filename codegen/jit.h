@@ -1,4 +1,4 @@
-// jit.h: what emit.c shares with jit.c.
+// jit.h: what emit.c shares with jit.c and apart.c.
 #ifndef CODEGEN_JIT_H
 #define CODEGEN_JIT_H
 
@@ -11,6 +11,13 @@ bool cg_open(Cg *cg, const TileProgram *p, LLVMContextRef context);
 void cg_close(Cg *cg);
 // Builds, checks and optimizes all kernels of the programs.
 bool cg_build(Cg *cg, const TileProgram *const *programs, int count);
+// The last two of these, of what was built.
+bool cg_finish(Cg *cg);
+// Assembly or an object of the module; NULL with a diagnostic.
+LLVMMemoryBufferRef cg_code(Cg *cg, LLVMCodeGenFileType type);
+// PTX of all kernels, each made apart from the others (apart.c), and cg->made. *text is malloc'ed;
+// true and NULL: they are to be made together.
+bool cg_apart(Cg *cg, const TileProgram *const *programs, int count, char **text, size_t *n);
 // cg_jit for a given target: the host with narrower vectors than it has, for tests.
 CgJit *cg_jit_on(const Target *target, const TileProgram *const *programs, int count,
                  const CgOptions *o, Diags *diags);

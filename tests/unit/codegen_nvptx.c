@@ -186,6 +186,41 @@ START_TEST(long_body) {
 }
 END_TEST
 
+static char *compile_on(const TileProgram *p, int threads, Diags *diags, size_t *n) {
+    CgOptions o = {.opt = 3, .threads = threads};
+    void *out = NULL;
+    ck_assert(cg_emit(&p, 1, &o, CG_ASM, diags, &out, n));
+    return out;
+}
+
+// Kernels are made by several threads, and are one text as if of one module: one head, what they
+// share declared once, no label twice.
+START_TEST(threads) {
+    Arena *a = arena_new();
+    Variant *v;
+    PassOptions o = {.target = cg_target(TARGET_SM80), .dtype = DT_BF16, .split = true};
+    Diags diags;
+    diag_init(&diags, a);
+    const TileProgram *p = pass_pipeline(a, pu_stream(a, "t.attn", softmax, 0, &v), &o, &diags);
+    ck_assert_int_gt(p->kernels.n, 1);
+    size_t n, n1;
+    char *alone = compile_on(p, 1, &diags, &n1);
+    for (int t = 0; t < 10; t += 3) {
+        char *ptx = compile_on(p, t, &diags, &n);
+        ck_assert_uint_eq(n, n1);
+        ck_assert_int_eq(memcmp(ptx, alone, n), 0);
+        free(ptx);
+    }
+    ck_assert_int_eq(count(alone, ".version"), 1);
+    ck_assert_int_eq(count(alone, ".extern .shared"), 1);
+    ck_assert_int_eq(count(alone, ".visible .entry"), p->kernels.n);
+    ck_assert_int_eq(count(alone, "\n$L__BB0_1:"), 1);
+    ck_assert_int_eq(count(alone, "\n$L__BB1_1:"), 1);
+    free(alone);
+    arena_free(a);
+}
+END_TEST
+
 Suite *codegen_nvptx_suite(void) {
     Suite *s = suite_create("codegen_nvptx");
     TCase *t = tcase_create("ptx");
@@ -198,6 +233,7 @@ Suite *codegen_nvptx_suite(void) {
     tcase_add_test(t, launch);
     tcase_add_test(t, widths);
     tcase_add_test(t, long_body);
+    tcase_add_test(t, threads);
     suite_add_tcase(s, t);
     return s;
 }
