@@ -13,6 +13,7 @@
 
 enum {
     AST_MAX_NESTING = 256, // parentheses, calls, indices, unary operators and ?: inside one another
+    AST_MAX_NAME = 200,    // bytes: artifacts hold 255, of names that are made of these
     AST_MAX_BYTES = 1 << 24 // of one source file: beyond it a file is data, not a program
 };
 

@@ -69,6 +69,12 @@ AstItem *parse_variant(Parse *p, AstItemKind kind, Span span, AstName name, AstI
 }
 
 AstName parse_name(Parse *p, Span span) {
+    if (span.end - span.start > AST_MAX_NAME && !p->failed_long) {
+        diag_error(p->diags, (Span){span.file, span.start, span.start + 1},
+                   "this name has %u characters; %d are supported", span.end - span.start,
+                   AST_MAX_NAME);
+        p->failed_long = true;
+    }
     return (AstName){arena_strndup(p->arena, p->text + span.start, span.end - span.start), span};
 }
 

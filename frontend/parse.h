@@ -14,6 +14,7 @@ typedef struct Parse {
     uint32_t comment_start; // of the block comment being read
     int braces;             // open ones, as the lexer has seen them
     bool failed_deep;       // the nesting limit was reported
+    bool failed_long;       // a name that is too long was reported
     AstModule *module;
 } Parse;
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct Bind {
     Binding *b;
@@ -21,9 +22,10 @@ typedef struct Bind {
 static Status settle(Bind *c, int size, int64_t value, const char *from) {
     const char *name = c->sig->sizes.data[size];
     if (!c->from[size]) {
-        if (value < 0 || value > INT32_MAX)
-            return cmd_fail(STATUS_INPUT, "%s = %lld (%s) is out of range", name, (long long)value,
-                            from);
+        int64_t most = c->sig->recurrence ? INT32_MAX : SIZE_LIMIT;
+        if (value < 0 || value > most)
+            return cmd_fail(STATUS_INPUT, "%s = %lld (%s) is out of range: at most %lld", name,
+                            (long long)value, from, (long long)most);
         c->from[size] = from;
         c->b->size[size] = (int32_t)value;
     } else if (c->b->size[size] != value)
@@ -96,8 +98,11 @@ static Status array(Bind *c, int arg, const char *path) {
 
 static Status position(Bind *c, const char *text) {
     double v;
-    if (!read_number(text, &v) || v != floor(v) || fabs(v) > 1 << 30)
+    if (!read_number(text, &v) || v != floor(v))
         return cmd_fail(STATUS_USAGE, "--in q_offset=%s: it takes a whole number", text);
+    if (fabs(v) > SIZE_LIMIT)
+        return cmd_fail(STATUS_INPUT, "q_offset = %s is out of range: from -%d to %d", text,
+                        SIZE_LIMIT, SIZE_LIMIT);
     c->b->size[SIZE_Q_OFFSET] = (int32_t)v; // may be negative, as no size may
     c->from[SIZE_Q_OFFSET] = "from --in";
     return STATUS_DONE;
@@ -220,14 +225,41 @@ static Status sizes(Bind *c, const char *shape) {
 
 // ---- tensors
 
+static bool has_memory(const Bind *c, const SigArg *g) {
+    return g->rank > 0 && (!c->only_inputs || g->role == ARG_INPUT);
+}
+
+static int64_t extent(const Bind *c, const SigExtent *e) {
+    return e->size >= 0 ? c->b->size[e->size] : e->value;
+}
+
+// Before anything is drawn: what is made here must fit the machine. In doubles, which nothing
+// overflows.
+static Status fits(const Bind *c) {
+    double all = 0, most = 0,
+           have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    const char *largest = "";
+    for (int i = 0; i < c->sig->args.n; i++) {
+        const SigArg *g = &c->sig->args.data[i];
+        if (!has_memory(c, g)) continue;
+        double bytes = dtype_bytes(g->dtype);
+        for (int d = 0; d < g->rank; d++) bytes *= (double)extent(c, &g->extent[d]);
+        all += bytes;
+        if (bytes > most) most = bytes, largest = g->name;
+    }
+    if (have <= 0 || all <= have) return STATUS_DONE;
+    return cmd_fail(STATUS_INPUT,
+                    "the tensors take %.4g GiB, of which %s %.4g; this machine has %.4g",
+                    all / 0x1p30, largest, most / 0x1p30, have / 0x1p30);
+}
+
 static Status make(Bind *c, int arg) {
     const SigArg *g = &c->sig->args.data[arg];
     Tensor *t = &c->b->tensor[arg];
     int64_t dim[TENSOR_MAX_RANK];
-    if (g->rank == 0 || (c->only_inputs && g->role != ARG_INPUT)) return STATUS_DONE;
+    if (!has_memory(c, g)) return STATUS_DONE;
     if (c->file[arg].data) return npy_to_tensor(&c->file[arg], g->dtype, g->name, t);
-    for (int d = 0; d < g->rank; d++)
-        dim[d] = g->extent[d].size >= 0 ? c->b->size[g->extent[d].size] : g->extent[d].value;
+    for (int d = 0; d < g->rank; d++) dim[d] = extent(c, &g->extent[d]);
     if (!tensor_alloc(t, g->dtype, g->rank, dim))
         return cmd_fail(STATUS_SYSTEM, "%s: out of memory", g->name);
     if (g->role == ARG_OUTPUT)
@@ -256,6 +288,7 @@ static Status bind(Binding *b, Arena *a, const Signature *sig, const Options *o,
                   ARENA_ARRAY(a, Tensor, sig->args.n + 1), ARENA_ARRAY(a, double, sig->args.n + 1)};
     Status s = named_inputs(&c);
     if (s == STATUS_DONE) s = sizes(&c, shape);
+    if (s == STATUS_DONE) s = fits(&c);
     for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++) s = make(&c, i);
     for (int i = 0; i < sig->args.n; i++) npy_free(&c.file[i]);
     if (s != STATUS_DONE) bind_free(b);

@@ -84,12 +84,15 @@ const char *cmd_shape(const Options *o, Arena *a) {
     return all;
 }
 
+// *go_on: with the next file, as a device that failed will fail again; a file that cannot be read
+// says nothing of another.
 static Status file_configurations(const Options *o, const char *path, attn_context *context,
                                   Status (*each)(void *, Launch *, Compile *, const char *),
-                                  void *ctx) {
+                                  void *ctx, bool *go_on) {
     Compile c;
     Launch l = {.context = context};
     Status s = cmd_open(&c, o, path, cmd_device_target(o, context), cmd_device_dtype(o));
+    bool readable = s != STATUS_SYSTEM;
     if (s == STATUS_DONE) s = cmd_only(&c, o);
     if (s == STATUS_DONE) {
         s = launch_open_source(&l, c.arena, &c, o);
@@ -102,6 +105,7 @@ static Status file_configurations(const Options *o, const char *path, attn_conte
     }
     launch_close(&l);
     compile_close(&c);
+    *go_on = s != STATUS_SYSTEM || !readable;
     return s;
 }
 
@@ -110,8 +114,9 @@ Status cmd_configurations(const Options *o,
                           void *ctx) {
     attn_context *context = attn_create();
     Status s = context ? STATUS_DONE : cmd_fail(STATUS_SYSTEM, "out of memory");
-    for (int i = 0; i < o->files.n && s != STATUS_SYSTEM; i++) {
-        Status now = file_configurations(o, o->files.data[i], context, each, ctx);
+    bool go_on = context != NULL;
+    for (int i = 0; i < o->files.n && go_on; i++) {
+        Status now = file_configurations(o, o->files.data[i], context, each, ctx, &go_on);
         if (s == STATUS_DONE || now == STATUS_SYSTEM) s = now;
     }
     attn_destroy(context);

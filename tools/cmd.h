@@ -27,7 +27,7 @@ Dtype cmd_device_dtype(const Options *o);
 const char *cmd_shape(const Options *o, Arena *a); // all --shape options in one text, or NULL
 // Compiles every file once and gives `each` the kernel with every --shape (NULL: there is none), all
 // in one context. What is wrong with one file or configuration does not keep the others from their
-// turn; a device or system that fails does. The first status that is not DONE.
+// turn; a device or system that fails does, but for a file that cannot be read. The first status that is not DONE.
 Status cmd_configurations(const Options *o,
                           Status (*each)(void *ctx, Launch *l, Compile *c, const char *shape),
                           void *ctx);

@@ -239,6 +239,8 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
 
 Status cmd_bench(const Options *o) {
     if (o->dry) return cmd_dry(o);
+    Status may = o->json ? file_may_be_written(o->json) : STATUS_DONE;
+    if (may != STATUS_DONE) return may;
     Arena *a = arena_new();
     Bench x = {.o = o, .ms = malloc(MAX_REPEAT * sizeof *x.ms)};
     text_init(&x.json, a);

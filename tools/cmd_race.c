@@ -229,7 +229,8 @@ static Status sample(Race *r, Runner *x) {
     return s;
 }
 
-// Who is far behind leaves, but for the first. How many are left.
+// Who is far behind leaves, but for the first, and comes back where the others have fallen behind
+// since. How many are left.
 static int drop(Race *r) {
     double best = 1;
     int left = 1;
@@ -240,7 +241,7 @@ static int drop(Race *r) {
     for (int i = 1; i < r->runners.n; i++) {
         Runner *x = r->runners.data[i];
         double far = 1 + (x->samples.n < LOOK ? FIRST_LOOK : FAR_PERCENT) / 100.0;
-        if (!x->out && x->samples.n && x->ratio > best * far) x->out = true;
+        if (x->samples.n) x->out = x->ratio > best * far;
         left += !x->out;
     }
     return left;
@@ -251,7 +252,7 @@ Status race_run(Race *r, double until) {
     int left = 2;
     for (int round = 0; round < ROUNDS && left > 1 && s == STATUS_DONE; round++) {
         for (int i = 0; i < r->runners.n && s == STATUS_DONE; i++) {
-            if (round > 1 && race_now_ms() > until) return s; // two rounds there are for all
+            if (round > 1 && race_now_ms() > until) return drop(r), s; // two rounds are for all
             if (!r->runners.data[i]->out) s = sample(r, r->runners.data[i]);
         }
         left = drop(r);
@@ -271,3 +272,11 @@ Runner *race_best(const Race *r) {
     }
     return best;
 }
+
+const char *race_why_not(const Race *r, const Runner *x) {
+    const Runner *best = race_best(r);
+    if (x == best || !x->samples.n || x->ratio >= best->ratio) return NULL;
+    return "faster than the default by less than may be noise";
+}
+
+bool race_is_short(const Race *r) { return r->runners.data[0]->samples.n < ROUNDS; }

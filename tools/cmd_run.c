@@ -11,6 +11,7 @@
 #include <time.h>
 
 // Names of --out that are no output are mistakes of the command line; gradients are work to come.
+// Where a file cannot be written is found before anything runs.
 static Status check_outputs(const Signature *sig, const Options *o) {
     for (int i = 0; i < o->out.n; i++) {
         const char *name = o->out.data[i].name, *path = o->out.data[i].value;
@@ -24,6 +25,10 @@ static Status check_outputs(const Signature *sig, const Options *o) {
             return cmd_fail(STATUS_INPUT, "--out %s: the backward is not supported by this version",
                             name);
         return cmd_fail(STATUS_USAGE, "--out %s: %s has no such output", name, sig->name);
+    }
+    for (int i = 0; i < o->out.n; i++) {
+        Status s = file_may_be_written(o->out.data[i].value);
+        if (s != STATUS_DONE) return s;
     }
     return STATUS_DONE;
 }
@@ -48,7 +53,7 @@ static void print_statistics(const char *name, const Tensor *t) {
         printf("mean %.6g, deviation %.6g, from %.6g to %.6g", mean,
                sqrt(variance > 0 ? variance : 0), least, most);
     else
-        printf("no finite element");
+        printf("%s", t->count ? "no finite element" : "no elements");
     if (finite && finite < t->count) printf(", %lld not finite", (long long)(t->count - finite));
     printf("\n");
 }

@@ -85,8 +85,14 @@ static void print(const Tune *t, const char *sizes) {
             printf(" %9.3f", x->expected / own->expected);
         else
             printf(" %9s", "-");
-        printf("  %s%s%s\n", x->knobs, x == best ? " (kept)" : "", x == own ? " (default)" : "");
+        const char *why = race_why_not(r, x);
+        printf("  %s%s%s%s%s%s\n", x->knobs, x == best ? " (kept)" : "",
+               x == own ? " (default)" : "", why ? " (" : "", why ? why : "", why ? ")" : "");
     }
+    if (race_is_short(r))
+        printf("measured in %d rounds, as the budget allowed: a longer --budget tells small "
+               "differences better\n",
+               own->samples.n);
     fflush(stdout);
 }
 

@@ -96,6 +96,31 @@ static Status stage(FileOut *f) {
     return write_beside(f, old ? &st : NULL);
 }
 
+// A file is replaced by one beside it, so its folder is written too.
+static Status folder_may_be_written(const char *path, const char *file) {
+    const char *slash = strrchr(file, '/');
+    char *folder = !slash          ? strdup(".")
+                   : slash == file ? strdup("/")
+                                   : strndup(file, (size_t)(slash - file));
+    int error = !folder ? ENOMEM : access(folder, W_OK | X_OK) == 0 ? 0 : errno;
+    free(folder);
+    return error ? cannot(path, error) : STATUS_DONE;
+}
+
+Status file_may_be_written(const char *path) {
+    struct stat st;
+    if (strcmp(path, "-") == 0) return STATUS_DONE;
+    if (stat(path, &st) != 0) // not there; a link to what is not there is written through
+        return lstat(path, &st) == 0 ? STATUS_DONE : folder_may_be_written(path, path);
+    if (S_ISDIR(st.st_mode)) return cannot(path, EISDIR);
+    if (access(path, W_OK) != 0) return cannot(path, errno);
+    if (!S_ISREG(st.st_mode)) return STATUS_DONE;
+    char *real = realpath(path, NULL);
+    Status s = real ? folder_may_be_written(path, real) : cannot(path, errno);
+    free(real);
+    return s;
+}
+
 static Status in_place(const FileOut *f) {
     if (strcmp(f->path, "-") != 0) return write_in_place(f->path, f->data, f->n);
     if (put(stdout, f->data, f->n)) return STATUS_DONE;

@@ -21,6 +21,9 @@ typedef struct FileOut {
 // All of them, or after a mistake none (but what is no regular file, and is written before any other
 // is replaced). Prints what is wrong.
 Status files_write(FileOut *files, int n);
+// Whether there is no reason yet why it could not be written: to be asked before long work. Changes
+// nothing, and prints what is wrong.
+Status file_may_be_written(const char *path);
 // Whether two outputs are one regular file (devices and stdout may be written twice).
 bool file_same(const char *a, const char *b);
 // "-" is stdout. What is no regular file (/dev/null, a pipe) is written in place; a link is

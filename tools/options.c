@@ -281,10 +281,15 @@ static Status no_verb(const char *word) {
     if (g.best)
         return cmd_fail(STATUS_USAGE, "'%s' is neither a verb nor a file; did you mean '%s'?", word,
                         g.best);
-    return cmd_fail(STATUS_USAGE,
-                    "'%s' is neither a verb nor a file; the verbs are run, check, bench, tune, "
-                    "explain and mask",
-                    word);
+    char all[256];
+    size_t used = 0;
+    for (int v = 1; v < VERB_COUNT && used < sizeof all; v++)
+        used += (size_t)snprintf(all + used, sizeof all - used, "%s%s",
+                                 v == 1                ? ""
+                                 : v + 1 == VERB_COUNT ? " and "
+                                                       : ", ",
+                                 verbs[v].name);
+    return cmd_fail(STATUS_USAGE, "'%s' is neither a verb nor a file; the verbs are %s", word, all);
 }
 
 // What runs is compiled for the device that runs it.

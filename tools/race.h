@@ -42,6 +42,9 @@ Status race_agree(Race *r);
 // counts is the ratio to the first one, which runs in every round: a device's clock drifts.
 Status race_run(Race *r, double until);
 Runner *race_best(const Race *r); // the first, unless another is faster by more than the noise
+// Why one that is measured faster than the best is not the best; NULL: it is not faster.
+const char *race_why_not(const Race *r, const Runner *x);
+bool race_is_short(const Race *r); // there was less time than for the rounds that tell differences
 void race_close(Race *r);
 
 // A line on stderr that the next one replaces where it is a terminal. NULL: it goes away.

@@ -143,6 +143,9 @@ says out 'relu_attn, host, f32, B=1 H=1 Hkv=1 Sq=48 Sk=80'
 says out '(kept)'
 says out '(default)'
 says err 'checked 2 of 2'
+holds '[ "$(grep -c "(kept)" out)" = 1 ]'
+# what is above the kept one in the table says why
+holds 'awk "/schedule\$/ {on=1; next} /\(kept\)/ {exit} on && !/may be noise/ {bad=1} END {exit bad}" out'
 holds '[ $(ls cache | wc -l) = 1 ]'
 file=$(echo cache/*.schedules)
 says "$file" 'program relu_attn host f32 D=64 Dv=64'
@@ -248,6 +251,7 @@ gives 2 rnu relu_attn.attn
 says err "did you mean 'run'?"
 gives 2 frobnicate
 says err 'neither a verb nor a file'
+says err 'run, check, bench, tune, explain and mask'
 gives 2 relu_attn.attn check
 says err 'the verb comes first'
 gives 2 run relu_attn.attn --dtype=f64
@@ -357,6 +361,35 @@ gives 1 run relu_attn.attn --in do=o1.npy
 gives 1 run relu_attn.attn --out dq=dq.npy
 gives 3 run relu_attn.attn --in q=missing.npy
 gives 3 run relu_attn.attn --out o=no/such/o.npy
+mkdir folder.npy
+for at in no/such/o.npy folder.npy; do # before anything runs
+    gives 3 run relu_attn.attn --out o=$at
+    says err "cannot write $at"
+    holds '[ "$(wc -l <err)" -eq 1 ]'
+done
+gives 3 bench relu_attn.attn --json=no/such.json
+holds '[ ! -s out ]'
+gives 0 run relu_attn.attn --out o=- --shape=Sq=4
+ln -s made.npy link.npy
+gives 0 run relu_attn.attn --out o=link.npy --shape=Sq=4
+holds '[ -s made.npy ]'
+gives 0 run relu_attn.attn --shape=Sq=0
+says out 'no elements'
+# sizes beyond the limit, and more than this machine holds, are found before anything is drawn
+gives 1 run relu_attn.attn --shape=Sq=16777217,Sk=2
+says err 'Sq = 16777217 (from --shape) is out of range: at most 16777216'
+gives 1 mask relu_attn.attn --shape=Sk=16777217 -o a.svg
+gives 1 run relu_attn.attn --shape=B=16777216,Sq=1048576
+says err 'the tensors take'
+says err 'this machine has'
+gives 1 run relu_attn.attn --in q_offset=16777217
+says err 'from -16777216 to 16777216'
+# a file that cannot be read does not keep the others from their turn
+gives 3 check relu_attn.attn missing.attn two.attn --entry=relu_attn --shape=Sq=40
+says err 'missing.attn'
+says err 'two.attn'
+gives 3 check relu_attn.attn missing.attn relu_attn.attn --shape=Sq=40
+holds '[ "$(grep -c "^good" out)" = 2 ]'
 gives 2 run relu_attn.attn --device=abacus
 gives 0 run two.attn --entry=soft --in cap=2.5 --out lse=lse.npy --out o=o.npy
 holds '[ -s lse.npy ] && [ -s o.npy ]'
