@@ -127,6 +127,8 @@ static Piece piece_at(Cg *cg, const Copy *c, Val tid, int i) {
     Piece p = {0};
     int threads = threads_of(cg), wide = load_columns(c), across = c->cols / wide;
     bool even = c->tile.transposed || (across & (across - 1)) == 0;
+    assert((threads & (threads - 1)) == 0 && "scheduled for this target");
+    assert((!c->tile.transposed || (c->tile_rows & (c->tile_rows - 1)) == 0) && "and so the keys");
     Val x = am_plus(cg, tid, i * threads);
     if ((i + 1) * threads > all_pieces(c))
         p.in = LLVMBuildICmp(cg->b, LLVMIntULT, x, cg_i32(cg, all_pieces(c)), "");

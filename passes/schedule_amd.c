@@ -296,7 +296,7 @@ static void schedule_kernel(TileProgram *p, TileKernel *k, const Target *target)
     for (TileOp *op = k->body.first, *next; op; op = next) {
         next = op->next;
         if (is_operand(p, op)) {
-            if (pass_amd_keeps(p, k, target, op->results.data[0]))
+            if (pass_amd_keeps(p, k, target))
                 op->results.data[0]->home = HOME_FRAGMENT;
             else
                 share_load(&s, op);

@@ -6,6 +6,6 @@
 #include "passes.h"
 
 // Whether a tile of the rows' own, loaded once, stays in registers.
-bool pass_amd_keeps(const TileProgram *p, const TileKernel *k, const Target *t, const TileValue *v);
+bool pass_amd_keeps(const TileProgram *p, const TileKernel *k, const Target *t);
 
 #endif

@@ -52,6 +52,7 @@ typedef struct Need { // of a program
     int stages;       // of k
     const Target *t;
     const Chip *chip;
+    Arena *arena; // for what is said of shapes
 } Need;
 
 typedef struct AmdShape {
@@ -68,10 +69,7 @@ static const Knob knob_rows[] = {
 static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows};
 
 static bool wmma(const Need *n) { return n->t->lanes == 32; }
-static int padded_d(const Need *n, const AmdShape *s) {
-    (void)s;
-    return pass_padded(n->d, wmma(n) ? 16 : 32);
-}
+static int padded_d(const Need *n) { return pass_padded(n->d, wmma(n) ? 16 : 32); }
 static int padded_dv(const Need *n, const AmdShape *s) { return pass_padded(n->dv, s->rows); }
 static int rows_of(const AmdShape *s) { return s->rows * s->mt * s->waves; }
 
@@ -86,14 +84,14 @@ static int row_bytes(const Need *n, int elements) {
 
 // k and q lie along their columns, v along the keys: what products contract.
 static int lds_of(const Need *n, const AmdShape *s) {
-    int k = n->stages * s->keys * row_bytes(n, padded_d(n, s));
+    int k = n->stages * s->keys * row_bytes(n, padded_d(n));
     int v = padded_dv(n, s) * row_bytes(n, s->keys);
-    int q = s->keep ? 0 : rows_of(s) * row_bytes(n, padded_d(n, s));
+    int q = s->keep ? 0 : rows_of(s) * row_bytes(n, padded_d(n));
     return k + v + q + LDS_EXTRA;
 }
 
 static int registers_of(const Need *n, const AmdShape *s) {
-    int parts = n->t->lanes / s->rows, d = padded_d(n, s), dv = padded_dv(n, s);
+    int parts = n->t->lanes / s->rows, d = padded_d(n), dv = padded_dv(n, s);
     bool narrow = n->elem == 2, pairs = narrow && !wmma(n);
     int q = s->keep ? s->mt * d / parts / (pairs ? 2 : 1) : 0;
     int acc = s->mt * dv / parts, scores = s->mt * s->keys / parts;
@@ -109,12 +107,21 @@ static int registers_of(const Need *n, const AmdShape *s) {
     return q + acc + scores + weights + 2 * copied + operands + other; // copied, and where it is
 }
 
-// Waves of a SIMD that a shape has room for: by registers, two or one.
+static int register_file(const Need *n) { return wmma(n) ? 1536 : 512; } // of a SIMD, by lane
+
+static int most_registers(const Need *n) {
+    return n->t->registers > 256 ? n->t->registers - SECOND_FILE : n->t->registers;
+}
+
+static int waves_of_simd(const Need *n, const AmdShape *s) { // of a block
+    return (s->waves + n->chip->simds - 1) / n->chip->simds;
+}
+
+// Blocks that a compute unit has room for: two, one, or none.
 static int blocks_of(const Need *n, const AmdShape *s) {
-    int each = (s->waves + n->chip->simds - 1) / n->chip->simds; // of a block
-    int regs = registers_of(n, s), file = wmma(n) ? 1536 : 512;
-    int most = n->t->registers > 256 ? n->t->registers - SECOND_FILE : n->t->registers;
-    int by_registers = regs > most ? 0 : file / pass_padded(regs, 8) / each;
+    int regs = registers_of(n, s), file = register_file(n);
+    int by_registers =
+        regs > most_registers(n) ? 0 : file / pass_padded(regs, 8) / waves_of_simd(n, s);
     int by_lds = n->t->shared_bytes / lds_of(n, s);
     int blocks = by_registers < by_lds ? by_registers : by_lds;
     return blocks < 2 ? blocks : 2;
@@ -122,7 +129,7 @@ static int blocks_of(const Need *n, const AmdShape *s) {
 
 // Cycles for a score of a wave, a thousand times.
 static int64_t cost_of(const Need *n, const AmdShape *s) {
-    int columns = padded_d(n, s) + padded_dv(n, s), rows = s->rows * s->mt;
+    int columns = padded_d(n) + padded_dv(n, s), rows = s->rows * s->mt;
     int rate = n->elem == 2 ? n->chip->half : n->chip->single;
     int64_t matrix = 2000 * (int64_t)columns / rate;
     int64_t lds = 1000 * (int64_t)columns * n->elem * (s->keep ? 1 : 2) / (rows * n->chip->lds);
@@ -131,25 +138,62 @@ static int64_t cost_of(const Need *n, const AmdShape *s) {
     int64_t all = matrix + lds + plain + step, most = matrix;
     if (lds > most) most = lds;
     if (plain > most) most = plain;
-    int each = (s->waves + n->chip->simds - 1) / n->chip->simds * blocks_of(n, s);
+    int each = waves_of_simd(n, s) * blocks_of(n, s);
     if (each == 1) return all;
     return most > all / 2 ? most + step / 2 : all / 2 + step / 2;
 }
 
 // ---- the choice
 
+static bool is_power(int n) { return (n & (n - 1)) == 0; }
+
 // What the lowering would take for a shape of 32 rows is none of 16.
 static bool is_taken(const Need *n, const AmdShape *s) {
-    int all = s->rows * s->mt | s->keys | padded_d(n, s) | padded_dv(n, s);
+    int all = s->rows * s->mt | s->keys | padded_d(n) | padded_dv(n, s);
     return s->rows == 16 && !wmma(n) && all % 32 == 0;
 }
 
-static bool fits(const Need *n, const AmdShape *s) {
-    if (is_taken(n, s)) return false;
-    if (wmma(n) && (s->rows == 32 || (s->keep && n->elem == 4))) return false;
-    if (n->elem == 2 && s->keys % 32 && !wmma(n)) return false; // two steps of an MFMA
-    if (s->mt * s->keys * s->rows > MAX_SCORES * n->t->lanes) return false;
-    return s->keys % s->rows == 0 && blocks_of(n, s) > 0;
+// What the instructions and the copies (codegen/amdgpu_copy.c) ask of a shape; NULL: it has it.
+static const char *misshapen(const Need *n, const AmdShape *s) {
+    Arena *a = n->arena;
+    if (!is_power(s->waves) || !is_power(s->keys))
+        return arena_printf(a, "powers of two of waves and keys; there are %d and %d", s->waves,
+                            s->keys);
+    if (wmma(n) && s->rows != 16)
+        return arena_printf(a, "instructions of 16 rows on '%s', not %d", n->t->name, s->rows);
+    if (wmma(n) && s->keep && n->elem == 4)
+        return arena_printf(a, "keep=0 for elements of 4 bytes on '%s'", n->t->name);
+    if (is_taken(n, s))
+        return "instructions of 32 rows where rows, keys and columns all come in 32s, not 16";
+    if (n->elem == 2 && s->keys % 32 && !wmma(n)) // two steps of an MFMA
+        return arena_printf(a, "32 keys or more for elements of 2 bytes; there are %d", s->keys);
+    if (s->keys % s->rows)
+        return arena_printf(a, "as many keys as an instruction has rows, %d; there are %d", s->rows,
+                            s->keys);
+    return NULL;
+}
+
+static const char *too_large(const Need *n, const AmdShape *s) {
+    Arena *a = n->arena;
+    int scores = s->mt * s->keys * s->rows / n->t->lanes, regs = registers_of(n, s);
+    if (regs > most_registers(n))
+        return arena_printf(a, "%d registers of a lane; there are %d", regs, most_registers(n));
+    if (lds_of(n, s) > n->t->shared_bytes)
+        return arena_printf(a, "%d bytes of LDS; there are %d", lds_of(n, s), n->t->shared_bytes);
+    if (rows_of(s) > MAX_ROWS)
+        return arena_printf(a, "%d rows of a tile; there are %d", rows_of(s), MAX_ROWS);
+    if (scores > MAX_SCORES)
+        return arena_printf(a, "%d scores of a lane; there is room for %d", scores, MAX_SCORES);
+    if (blocks_of(n, s) < 1)
+        return arena_printf(a, "%d registers for each of %d waves of a SIMD; there are %d in all",
+                            regs, waves_of_simd(n, s), register_file(n));
+    return NULL;
+}
+
+// Why a shape cannot be; NULL: it can.
+static const char *unfit(const Need *n, const AmdShape *s) {
+    const char *why = misshapen(n, s);
+    return why ? why : too_large(n, s);
 }
 
 enum { MAX_SHAPES = 96 };
@@ -161,7 +205,7 @@ static int shapes_of(const Need *n, AmdShape *list) {
         for (int k = 0; k < 4; k++)
             for (int i = 0; i < 12; i++) {
                 AmdShape s = {rows[r], 1 + i % 2, keys[k], waves[i / 2 % 3], i < 6};
-                if (fits(n, &s) && rows_of(&s) <= MAX_ROWS) list[count++] = s;
+                if (!unfit(n, &s)) list[count++] = s;
             }
     return count;
 }
@@ -179,10 +223,6 @@ static bool cheapest(const Need *n, AmdShape *best) {
     return count > 0;
 }
 
-static void refuse(Diags *diags, const char *what, int needs, int has) {
-    diag_error(diags, (Span){0}, "schedule: it needs %d %s; there are %d", needs, what, has);
-}
-
 // The one place where a program's shape is chosen; it travels in its kernels.
 static bool choose(const TileProgram *p, const Need *n, const PassOptions *o, Diags *diags,
                    AmdShape *s) {
@@ -193,18 +233,9 @@ static bool choose(const TileProgram *p, const Need *n, const PassOptions *o, Di
     }
     if (!o->schedule) return true;
     if (!knob_read(knobs, s, o->schedule, diags)) return false;
-    if (fits(n, s) && rows_of(s) <= MAX_ROWS) return true;
-    const Target *t = &o->target;
-    if (registers_of(n, s) > t->registers)
-        refuse(diags, "registers of a lane", registers_of(n, s), t->registers);
-    else if (lds_of(n, s) > t->shared_bytes)
-        refuse(diags, "bytes of LDS", lds_of(n, s), t->shared_bytes);
-    else if (rows_of(s) > MAX_ROWS)
-        refuse(diags, "rows", rows_of(s), MAX_ROWS);
-    else
-        refuse(diags, "scores of a lane, in whole instructions",
-               s->mt * s->keys * s->rows / t->lanes, MAX_SCORES);
-    return false;
+    const char *why = unfit(n, s);
+    if (why) diag_error(diags, (Span){0}, "schedule: it needs %s", why);
+    return !why;
 }
 
 static int most_columns(const Target *t) { return t->lanes == 32 ? MAX_COLUMNS / 2 : MAX_COLUMNS; }
@@ -226,7 +257,7 @@ static int stages_of_keys(const TileProgram *p) {
 
 static Need need_of(const TileProgram *p, const Target *t) {
     int most = most_columns(t), dv = p->Dv < most ? p->Dv : most;
-    return (Need){p->D, dv, dtype_bytes(p->dtype), stages_of_keys(p), t, chip_of(t->id)};
+    return (Need){p->D, dv, dtype_bytes(p->dtype), stages_of_keys(p), t, chip_of(t->id), p->arena};
 }
 
 // ---- binding
@@ -261,9 +292,7 @@ bool pass_tile_amd(TileProgram *p, const PassOptions *o, Diags *diags) {
 }
 
 // As it was chosen.
-bool pass_amd_keeps(const TileProgram *p, const TileKernel *k, const Target *t,
-                    const TileValue *v) {
-    (void)v;
+bool pass_amd_keeps(const TileProgram *p, const TileKernel *k, const Target *t) {
     Need n = need_of(p, t);
     AmdShape s;
     Diags unused;

@@ -2,12 +2,13 @@
 // the float64 reference; then kernels that were made wrong on purpose (mutate.h).
 //
 //     check_gcn [PATH...] [--target=T] [--dtype=T] [--shape=SIZES] [-DNAME=N] [--seed=N] [--all]
-//               [--turns] [--mutate]
+//               [--turns] [--schedule=KNOBS] [--mutate]
 //
 // PATH: a variant, or a folder of them; stdlib. Every option narrows what runs down: --shape runs
-// that shape alone, --mutate only the wrong kernels. Without --all, the less usual dims run for one
-// target of each variant, in turn; with --turns, which leaves the wrong kernels out, the usual ones
-// do, too. QUICK=1 in the environment (slow builds) is --turns without the less usual dims.
+// that shape alone, --schedule the variants with that schedule, --mutate only the wrong kernels.
+// Without --all, the less usual dims run for one target of each variant, in turn; with --turns,
+// which leaves the wrong kernels out, the usual ones do, too. QUICK=1 in the environment (slow
+// builds) is --turns without the less usual dims.
 #include "tests/gcn/mutate.h"
 #include "tests/gcn/subject.h"
 #include <dirent.h>
@@ -53,6 +54,7 @@ typedef struct Run {
     int dtype;         // -1: as the configurations say
     const char *shape; // NULL: theirs
     const char *offset;
+    const char *schedule; // NULL: the compiler's choice
     FeDefine define[MAX_DEFINES];
     int ndefines;
     uint64_t seed;
@@ -71,6 +73,7 @@ static void failed(Run *run, const char *path, const CompileOptions *o, const Sh
            dtype_name(o->dtype));
     for (int i = 0; i < o->source.ndefines; i++)
         printf(" -D%s=%s", o->source.defines[i].name, o->source.defines[i].value);
+    if (o->schedule) printf(" --schedule=%s", o->schedule);
     if (s)
         printf(" --shape=%s%s%s", s->sizes, s->offset ? " q_offset=" : "",
                s->offset ? s->offset : "");
@@ -98,7 +101,8 @@ static void compiled(Run *run, const char *path, const Config *c, TargetId targe
     CompileOptions o = {.source = {.path = path, .defines = dims, .ndefines = c->D ? 2 : 0},
                         .target = target,
                         .dtype = c->dtype,
-                        .level = 2};
+                        .level = 2,
+                        .schedule = run->schedule};
     Shape given = {run->shape, run->offset};
     Subject s;
     Report r;
@@ -120,7 +124,7 @@ static void compiled(Run *run, const char *path, const Config *c, TargetId targe
 // ---- all of them
 
 static void file(Run *run, int index) {
-    bool narrowed = run->shape || run->ndefines;
+    bool narrowed = run->shape || run->ndefines || run->schedule;
     int nconfigs = narrowed ? 1 : (int)(sizeof configs / sizeof *configs);
     for (int k = 0; k < nconfigs; k++)
         for (int t = 0; t < 3; t++) {
@@ -192,6 +196,8 @@ static bool option(Run *run, char *arg) {
         run->offset = v;
     else if ((v = value(arg, "--seed=")))
         run->seed = strtoull(v, NULL, 0);
+    else if ((v = value(arg, "--schedule=")))
+        run->schedule = v;
     else if (strcmp(arg, "--all") == 0)
         run->all = true;
     else if (strcmp(arg, "--turns") == 0)
@@ -231,7 +237,7 @@ int main(int argc, char **argv) {
     if (!run.npaths) add(&run, "stdlib");
     for (int i = 0; i < run.npaths && !run.only_mutate; i++) file(&run, i);
     if (!run.npaths) run.failed++, printf("FAILED: no variants found\n");
-    bool narrowed = run.shape || run.ndefines || run.turns || getenv("QUICK");
+    bool narrowed = run.shape || run.ndefines || run.turns || run.schedule || getenv("QUICK");
     if (run.only_mutate || !narrowed) mutate_check(run.target, &run.passed, &run.failed);
     for (int i = 0; i < run.npaths; i++) free((char *)run.path[i]);
     printf("%d passed, %d failed\n", run.passed, run.failed);

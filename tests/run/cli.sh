@@ -132,8 +132,17 @@ refuses blocks=4 sm_80 'registers of a thread for scores and accumulator; there 
 refuses rows=64,warps=8 sm_80 '8 warps; there are 64 rows'
 refuses rows=256,keys=256 sm_80 'bytes of shared memory; there are 166912'
 refuses keys=256 gfx942 'bytes of LDS; there are 65536'
+refuses waves=3 gfx942 'it needs powers of two of waves and keys; there are 3 and'
+refuses keys=96,mt=1,rows=16 gfx942 'it needs powers of two of waves and keys; there are 8 and 96'
+refuses waves=7 gfx1100 'it needs powers of two of waves and keys; there are 7 and'
+refuses keys=48,rows=16,mt=1,waves=4 gfx1100 'it needs powers of two of waves and keys; there are 4 and 48'
+refuses rows=32 gfx1100 "it needs instructions of 16 rows on 'gfx1100', not 32"
+refuses keys=16 gfx90a 'it needs 32 keys or more for elements of 2 bytes; there are 16'
+refuses rows=32,mt=2,waves=8,keys=32 gfx942 'it needs 512 rows of a tile; there are 256'
 refuses rows=33 host 'rows are a multiple of the'
 refuses rows=64 sm_90a "has a choice 'rows' on sm_90a; there are: warpgroups="
+gives 1 relu_attn.attn --target=gfx942 --schedule=rows=32,mt=1,keys=128,waves=1 --emit=schedule
+says err 'it needs 64 scores of a lane; there is room for 32'
 gives 2 run relu.ptx --schedule=keys=64
 
 # ---- tuning, and the cache that compiling looks into

@@ -86,6 +86,11 @@ START_TEST(candidates) {
     }
     check_candidates(TARGET_SM80, SHAPE_LONG, 128);
     check_candidates(TARGET_HOST, SHAPE_LONG, 64);
+    static const TargetId amd[] = {TARGET_GFX90A, TARGET_GFX942, TARGET_GFX1100};
+    for (int i = 0; i < 3; i++) {
+        check_candidates(amd[i], SHAPE_LONG, 64);
+        check_candidates(amd[i], SHAPE_SHORT, 128);
+    }
 }
 END_TEST
 
