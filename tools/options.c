@@ -50,6 +50,10 @@ void options_help(Verb v) {
                  rows[i].meta ? rows[i].meta : "");
         printf("  %-26s %s\n", left, rows[i].help);
     }
+    if (v == VERB_CHECK)
+        printf("\nIn `relative error o R (at most A); bound F` R is ||x - x64|| / ||x64|| of all "
+               "elements, x64 being the\nfloat64 evaluation, and is held against the bound F. A is "
+               "the largest difference of one element, as it is.\n");
     if (v == VERB_COMPILE) printf("\n`attnc VERB --help` tells a verb's own options.\n");
     printf("\nExit status: 0 done, 1 the input was wrong, 2 the command line was wrong, 3 the "
            "device or the system failed.\n");

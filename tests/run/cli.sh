@@ -310,6 +310,8 @@ for verb in '' run check bench explain mask; do
     gives 0 $verb --help
     says out 'Usage: attnc'
 done
+gives 0 check --help
+says out 'is held against the bound F'
 gives 0 --version
 says out 'attnc '
 
