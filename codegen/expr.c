@@ -125,6 +125,19 @@ Val cg_math(Cg *cg, ExOp op, const Val *args, int n) {
     return r ? r : cg_math_fallback(cg, op, v);
 }
 
+// An f32 as it is, behind a select too: made once more without leave to go into an fma. (Flags can be
+// added to an instruction, not taken away.)
+static Val uncontracted(Cg *cg, Val v) {
+    if (LLVMIsASelectInst(v)) {
+        Val yes = uncontracted(cg, LLVMGetOperand(v, 1));
+        Val no = uncontracted(cg, LLVMGetOperand(v, 2));
+        return LLVMBuildSelect(cg->b, LLVMGetOperand(v, 0), yes, no, "");
+    }
+    if (!LLVMIsABinaryOperator(v)) return v;
+    LLVMOpcode op = LLVMGetInstructionOpcode(v);
+    return LLVMBuildBinOp(cg->b, op, LLVMGetOperand(v, 0), LLVMGetOperand(v, 1), "");
+}
+
 static Val build_float(Cg *cg, ExOp op, Val *v, int n) {
     LLVMBuilderRef b = cg->b;
     switch ((int)op) {
@@ -132,6 +145,7 @@ static Val build_float(Cg *cg, ExOp op, Val *v, int n) {
     case EX_SUB: return cg_fast(LLVMBuildFSub(b, v[0], v[1], ""));
     case EX_MUL: return cg_fast(LLVMBuildFMul(b, v[0], v[1], ""));
     case EX_NEG: return LLVMBuildFNeg(b, v[0], "");
+    case EX_ROUNDED: return uncontracted(cg, v[0]);
     case EX_MOD: { // not contracted: x - y*floor(x/y) is 0 for y = x however it rounds
         Val f = cg_math(cg, EX_DIV, v, 2);
         f = cg_math(cg, EX_FLOOR, &f, 1);

@@ -60,6 +60,7 @@ static double apply_float(ExOp op, double a, double b, double c) {
     case EX_MOD: return a - b * floor(a / b);
     case EX_NEG: return -a;
     case EX_FMA: return fma(a, b, c);
+    case EX_ROUNDED: return a;
     case EX_MIN: return fmin(a, b);
     case EX_MAX: return fmax(a, b);
     case EX_ABS: return fabs(a);

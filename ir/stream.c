@@ -65,8 +65,11 @@ static void print_sweep(Text *out, const Stream *s, int sweep, const ExNames *na
         print_sum(out, st->elem, st->shift, names);
     }
     for (int k = 0; k < s->shifts.n; k++)
-        if (shift_in(s, k, sweep))
+        if (shift_in(s, k, sweep)) {
             line(out, arena_printf(out->arena, "    A%d", k), s->shifts.data[k], names);
+            if (s->units.data[k])
+                line(out, arena_printf(out->arena, "    A%d is in units of", k), s->units.data[k], names);
+        }
     if (sweep < s->nsweeps - 1) return;
     text_puts(out, "    acc = ");
     print_sum(out, s->elem, s->shift, names);

@@ -41,6 +41,9 @@ typedef struct Stream {
     int nsweeps;               // at least 1; the last one carries the accumulator
     // Raw, over SYM_STATE of max/min states (of any finished or the current sweep) and row scalars.
     VEC(const Ex *) shifts;
+    // By shift: what one of it is in the exponents, where scores are not known to be small. Its elements are exp2((x + shift) * unit),
+    // and rescale_k = exp2((shift'_k - shift_k) * unit). A row scalar over SYM_R and inputs, or NULL for 1.
+    VEC(const Ex *) units;
     VEC(StreamState) states; // in dependency order
     // Row scalars once all sweeps they need are over: finished value of reduction k over SYM_STATE (and SYM_R of earlier ones).
     VEC(const Ex *) finished; // one per row->reduces

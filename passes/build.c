@@ -267,11 +267,18 @@ TileValue *build_safe_shift(Build *b, TileValue *raw) {
     return pass_out(b->p, b->k, map, "a", DT_F32, safe, EX_CONST, 0);
 }
 
-TileValue *build_rescale(Build *b, TileValue *now, TileValue *before) {
+// The step is rounded before it is multiplied: 0 where nothing moved. A unit that is no constant may
+// be negative: that nothing was summed before is asked then, not left to exp2(-inf).
+TileValue *build_rescale(Build *b, int shift, TileValue *now, TileValue *before) {
+    ExPool *x = b->pool;
     TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
-    const Ex *step =
-        ex_2(b->pool, EX_SUB, pass_operand(b->p, map, now), pass_operand(b->p, map, before));
-    return pass_out(b->p, b->k, map, "c", DT_F32, ex_1(b->pool, EX_EXP2, step), EX_CONST, 0);
+    const Ex *old = pass_operand(b->p, map, before), *unit = b->s->units.data[shift];
+    const Ex *step = ex_2(x, EX_SUB, pass_operand(b->p, map, now), old);
+    if (unit) step = ex_2(x, EX_MUL, step, build_resolve(b, map, unit));
+    const Ex *factor = ex_1(x, EX_EXP2, step);
+    if (unit && unit->op != EX_CONST)
+        factor = ex_select(x, ex_2(x, EX_EQ, old, ex_f32(x, INFINITY)), ex_f32(x, 0.0f), factor);
+    return pass_out(b->p, b->k, map, "c", DT_F32, factor, EX_CONST, 0);
 }
 
 typedef struct Ready {

@@ -69,7 +69,8 @@ TileOp *build_loop(Build *b, AxisRole axis, const Ex *to); // from 0
 // ---- row scalars
 TileValue *build_raw_shift(Build *b, int shift, const char *name);
 TileValue *build_safe_shift(Build *b, TileValue *raw);
-TileValue *build_rescale(Build *b, TileValue *now, TileValue *before); // exp2(now - before)
+TileValue *build_rescale(Build *b, int shift, TileValue *now,
+                         TileValue *before); // exp2((now - before) * unit)
 void build_finished(Build *b); // binds the reductions whose states are known by now
 
 // ---- kernels

@@ -207,6 +207,7 @@ static ClassSet number(const Ex *e, const unsigned *a, const ClassEnv *env) {
     case EX_EXP:
     case EX_EXP2: return each(unary(EX_EXP), a[0]) | out_of_range(a[0], env);
     case EX_NEG: return negated(a[0]);
+    case EX_ROUNDED: return a[0];
     case EX_FMA: return pairs(binary, EX_ADD, pairs(binary, EX_MUL, a[0], a[1]), a[2]);
     case EX_MUL:
         if (e->args[0] == e->args[1]) return each(unary(EX_ABS), a[0]);

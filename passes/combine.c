@@ -40,8 +40,9 @@ static void merge_shift(Build *b, Merge *m, int shift) {
     TileValue *old = m->raw_old[shift], *part = m->raw_part[shift];
     m->raw_new[shift] = raw_of(b, shift, m->new, "a_new");
     TileValue *now = build_safe_shift(b, m->raw_new[shift]);
-    m->c_old[shift] = build_rescale(b, now, old ? old : raw_of(b, shift, m->old, "a_old"));
-    m->c_part[shift] = build_rescale(b, now, part ? part : raw_of(b, shift, m->part, "a_part"));
+    m->c_old[shift] = build_rescale(b, shift, now, old ? old : raw_of(b, shift, m->old, "a_old"));
+    m->c_part[shift] =
+        build_rescale(b, shift, now, part ? part : raw_of(b, shift, m->part, "a_part"));
 }
 
 // old and part, each times its factor where there is a shift, joined by op.

@@ -14,6 +14,7 @@
 #include "passes/derive.h"
 
 #include "passes/exact_shift.h"
+#include "passes/extrema.h"
 #include "passes/normal_form.h"
 #include "passes/simplify.h"
 #include "passes/simplify_rules.h"
@@ -161,6 +162,7 @@ static int add_shift(Derive *d, const Ex *raw, int sweep) {
     for (int i = 0; i < d->out->shifts.n; i++)
         if (d->out->shifts.data[i] == raw) return i;
     VEC_PUSH(d->arena, &d->out->shifts, raw);
+    VEC_PUSH(d->arena, &d->out->units, NULL);
     return d->out->shifts.n - 1;
 }
 
@@ -350,7 +352,8 @@ static void derive_emits(Derive *d) {
 
 Stream *pass_derive(Arena *a, const RowProgram *written, Diags *diags) {
     const Ex *scaled;
-    const RowProgram *row = row_unscaled(a, written, &scaled);
+    const RowProgram *exact = row_with_exact_extrema(a, written),
+                     *row = row_unscaled(a, exact, &scaled);
     int n = row->reduces.n;
     Derive d = {
         .arena = a, .scratch = arena_new(), .p = row->pool, .row = row, .diags = diags, .n = n};

@@ -7,6 +7,11 @@
 //     m = max s;           A = max(m * 0.125, sink) * -1.44
 //                                            ->     m = max (s * 0.18);         A = -max(m, sink * 1.44)
 //
+// And where scores are not known to be small (tame.h), an extremum is subtracted before anything is
+// multiplied:
+//
+//     m = max s;  A = m * -1.44;  exp2(s * 1.44 + A)      ->     A = -m;  exp2((s + A) * 1.44)
+//
 // Why: sums are rescaled by exp2(A' - A), which must be exactly 1 where A did not move, or they
 // drift with every tile. A rounded product that is made again may be an fma's, which is not rounded;
 // then the old number must be carried too. Rounding is monotone, so the maximum of the products is
@@ -15,6 +20,7 @@
 
 #include "passes/simplify.h"
 #include "passes/simplify_rules.h"
+#include "passes/tame.h"
 
 #include <math.h>
 
@@ -67,14 +73,223 @@ static bool meets_keys(const Stream *s, int state) {
     return is_element_of(s, s->elem, state);
 }
 
+static bool is_subtracted(const Stream *s, int state) {
+    for (int i = 0; i < s->shifts.n; i++)
+        if (s->units.data[i] && ex_uses(s->shifts.data[i], SYM_STATE, state)) return true;
+    return false;
+}
+
 // The accumulator's shift has the first say.
 static float unit_for(const Stream *s, int state) {
+    if (is_subtracted(s, state)) return 1;
     if (s->states.data[state].op == EX_ROWSUM || meets_keys(s, state)) return 1;
     float by = s->shift < 0 ? 0 : multiple_in(s->shifts.data[s->shift], state, 1);
     for (int i = 0; i < s->shifts.n && by == 0; i++) by = multiple_in(s->shifts.data[i], state, 1);
     by = fabsf(by);
     bool fits = by >= LEAST_UNIT && by <= LARGEST_UNIT;
     return fits && !is_power_of_two(by) ? by : 1;
+}
+
+// ---- shifts that are subtracted first
+
+typedef struct First {
+    Stream *s;
+    ExPool *p;
+    int shift;
+    float by;        // what the exponent has the state times ...
+    const Ex *scale; // ... and a row scalar; NULL: none
+    bool failed;
+} First;
+
+static void split_scale(const Ex *e, float *by, const Ex **scale) {
+    bool constant = e->op == EX_MUL && e->args[1]->op == EX_CONST;
+    *by *= constant ? e->args[1]->f : 1;
+    *scale = constant ? e->args[0] : e;
+}
+
+// The factor of the first state in e.
+static bool find_unit(First *f, const Ex *e) {
+    const Ex *a = e->nargs ? e->args[0] : NULL, *b = e->nargs > 1 ? e->args[1] : NULL;
+    if (!ex_uses(e, SYM_STATE, -1)) return false;
+    switch ((int)e->op) {
+    case EX_SYM: return true;
+    case EX_NEG: return find_unit(f, a);
+    case EX_MUL:
+        if (b->op == EX_CONST) {
+            f->by *= b->f;
+            return find_unit(f, a);
+        }
+        if (f->scale || (ex_uses(a, SYM_STATE, -1) && ex_uses(b, SYM_STATE, -1))) return false;
+        split_scale(ex_uses(a, SYM_STATE, -1) ? b : a, &f->by, &f->scale);
+        return find_unit(f, ex_uses(a, SYM_STATE, -1) ? a : b);
+    case EX_SELECT: return find_unit(f, b) || find_unit(f, e->args[2]);
+    case EX_ADD:
+    case EX_SUB:
+    case EX_MIN:
+    case EX_MAX: return find_unit(f, a) || find_unit(f, b);
+    default: return false;
+    }
+}
+
+static bool near(double a, double b) { return fabs(a - b) <= 1e-6 * fabs(b); }
+
+static const Ex *multiple(First *f, const Ex *e, double by) {
+    if (near(by, -1)) return simp_1(f->p, EX_NEG, e);
+    return near(by, 1) ? e : simp_2(f->p, EX_MUL, e, ex_f32(f->p, (float)by));
+}
+
+// e * by, over the scale where it is still there to be taken out.
+static const Ex *divided(First *f, const Ex *e, double by, const Ex *scale) {
+    ExPool *p = f->p;
+    const Ex *a = e->nargs ? e->args[0] : NULL, *b = e->nargs > 1 ? e->args[1] : NULL;
+    const Ex *part = NULL;
+    float here = 1;
+    if (e->op == EX_CONST && isinf(e->f)) return by < 0 ? ex_f32(p, -e->f) : e;
+    switch ((int)e->op) {
+    case EX_NEG: return divided(f, a, -by, scale);
+    case EX_ADD:
+    case EX_SUB: return simp_2(p, e->op, divided(f, a, by, scale), divided(f, b, by, scale));
+    case EX_SELECT:
+        return simp_select(p, a, divided(f, b, by, scale), divided(f, e->args[2], by, scale));
+    case EX_MUL:
+        if (b->op == EX_CONST) return divided(f, a, by * (double)b->f, scale);
+        if (!scale) break;
+        split_scale(b, &here, &part);
+        if (part == scale) return divided(f, a, by * (double)here, NULL);
+        here = 1;
+        split_scale(a, &here, &part);
+        if (part == scale) return divided(f, b, by * (double)here, NULL);
+        break;
+    case EX_MIN:
+    case EX_MAX: {
+        if (scale) break;
+        const Ex *x =
+            simp_2(p, e->op, divided(f, a, fabs(by), NULL), divided(f, b, fabs(by), NULL));
+        return by < 0 ? simp_1(p, EX_NEG, x) : x;
+    }
+    default: break;
+    }
+    f->failed |= scale != NULL;
+    return multiple(f, e, by);
+}
+
+// Alike but for the rounding of constants.
+static bool alike(const Ex *a, const Ex *b) {
+    if (a == b) return true;
+    if (a->op != b->op || a->type != b->type || a->nargs != b->nargs) return false;
+    if (a->op == EX_CONST) return a->type == EX_F32 && near(a->f, b->f);
+    if (!a->nargs || a->op == EX_LOAD) return false;
+    for (int k = 0; k < a->nargs; k++)
+        if (!alike(a->args[k], b->args[k])) return false;
+    return true;
+}
+
+// The very number that an extremum was taken of, where x is that.
+static const Ex *as_reduced(First *f, const Ex *x) {
+    for (int i = 0; i < f->s->states.n; i++) {
+        const StreamState *st = &f->s->states.data[i];
+        const Ex *elem = simp_open(f->p, st->elem);
+        if (st->op == EX_ROWSUM) continue;
+        if (alike(x, elem)) return elem;
+        if (x->op == EX_NEG && alike(x->args[0], elem)) return simp_1(f->p, EX_NEG, elem);
+    }
+    return x;
+}
+
+typedef struct Terms {
+    const Ex *elem, *row; // NULL: none
+    int shifts;
+} Terms;
+
+static void add_to(First *f, const Ex **sum, const Ex *e, bool minus) {
+    if (!*sum)
+        *sum = minus ? simp_1(f->p, EX_NEG, e) : e;
+    else
+        *sum = simp_2(f->p, minus ? EX_SUB : EX_ADD, *sum, e);
+}
+
+static void collect(First *f, const Ex *e, bool minus, Terms *t) {
+    bool elem = ex_uses(e, SYM_S, 0) || ex_uses(e, SYM_KV_IDX, 0);
+    if (e->op == EX_SYM && e->sym == SYM_SHIFT && e->index == f->shift) {
+        t->shifts++;
+        f->failed |= minus;
+    } else if (e->op == EX_ADD || e->op == EX_SUB) {
+        collect(f, e->args[0], minus, t);
+        collect(f, e->args[1], minus != (e->op == EX_SUB), t);
+    } else {
+        f->failed |= ex_uses(e, SYM_SHIFT, f->shift);
+        add_to(f, elem ? &t->elem : &t->row, e, minus);
+    }
+}
+
+// exp2(x + shift + row) -> exp2((x / unit + shift) * unit + row)
+static const Ex *subtract_in(void *ctx, ExPool *p, const Ex *e) {
+    First *f = ctx;
+    Terms t = {NULL, NULL, 0};
+    if (e->op != EX_EXP2 || !ex_uses(e, SYM_SHIFT, f->shift)) return e;
+    collect(f, e->args[0], false, &t);
+    if (f->failed || !t.elem || t.shifts != 1) {
+        f->failed = true;
+        return e;
+    }
+    const Ex *x = as_reduced(f, divided(f, t.elem, 1 / fabs((double)f->by), f->scale));
+    x = simp_2(p, EX_ADD, simp_1(p, EX_ROUNDED, x), ex_sym(p, SYM_SHIFT, f->shift, EX_F32));
+    x = simp_2(p, EX_MUL, x, ex_f32(p, fabsf(f->by)));
+    if (f->scale) x = simp_2(p, EX_MUL, x, f->scale);
+    return simp_1(p, EX_EXP2, t.row ? simp_2(p, EX_ADD, x, t.row) : x);
+}
+
+static const Ex *subtracted(First *f, const Ex *e) {
+    if (!ex_uses(e, SYM_SHIFT, f->shift)) return e;
+    return ex_simplify(f->p, ex_map(f->p, simp_open(f->p, e), subtract_in, f));
+}
+
+typedef struct Tameness {
+    const RowProgram *row;
+    int shift;
+    bool wild;
+} Tameness;
+
+static void ask_exponent(void *ctx, const Ex *e) {
+    Tameness *t = ctx;
+    if (e->op == EX_EXP2 && ex_uses(e, SYM_SHIFT, t->shift))
+        t->wild |= !row_tame(t->row, e->args[0]);
+}
+
+// What must be found again to the last bit stays in its own unit (extrema.h).
+static bool is_exact(const Stream *s, int state) {
+    const Ex *e = s->states.data[state].elem;
+    if (e->op == EX_SELECT) e = e->args[2]; // guarded
+    if (e->op == EX_SYM && e->sym == SYM_S) e = s->row->modified;
+    return e->op == EX_ROUNDED;
+}
+
+static bool is_wild(const Stream *s, int shift) {
+    Tameness t = {s->row, shift, false};
+    for (int i = 0; i < s->states.n; i++)
+        t.wild |= is_exact(s, i) && ex_uses(s->shifts.data[shift], SYM_STATE, i);
+    for (int i = 0; i < s->states.n; i++) ex_visit(s->states.data[i].elem, ask_exponent, &t);
+    ex_visit(s->elem, ask_exponent, &t);
+    return t.wild;
+}
+
+// Where scores may be large, what the product with the unit rounds is large too, and would stand in
+// an exponent: the extremum is subtracted as it is.
+static void subtract_first(Arena *a, Stream *s, int shift) {
+    First f = {.s = s, .p = s->row->pool, .shift = shift, .by = 1};
+    const Ex *raw = simp_open(f.p, s->shifts.data[shift]);
+    int n = s->states.n;
+    if (!find_unit(&f, raw) || !isnormal(f.by)) return;
+    const Ex **elem = ARENA_ARRAY(a, const Ex *, n + 1);
+    raw = divided(&f, raw, 1 / fabs((double)f.by), f.scale);
+    for (int i = 0; i < n; i++) elem[i] = subtracted(&f, s->states.data[i].elem);
+    elem[n] = subtracted(&f, s->elem);
+    if (f.failed) return;
+    for (int i = 0; i < n; i++) s->states.data[i].elem = elem[i];
+    s->elem = elem[n];
+    s->shifts.data[shift] = ex_simplify(f.p, raw);
+    const Ex *unit = ex_f32(f.p, fabsf(f.by));
+    s->units.data[shift] = f.scale ? simp_2(f.p, EX_MUL, f.scale, unit) : unit;
 }
 
 // ---- in the new units
@@ -133,6 +348,8 @@ static void change_units(Stream *s, const Units *u) {
 void pass_exact_shifts(Arena *a, Stream *s) {
     Units u = {.p = s->row->pool, .unit = ARENA_ARRAY(a, float, s->states.n + 1)};
     bool any = false;
+    for (int i = 0; i < s->shifts.n; i++)
+        if (is_wild(s, i)) subtract_first(a, s, i);
     for (int i = 0; i < s->states.n; i++) any |= (u.unit[i] = unit_for(s, i)) != 1;
     if (any) change_units(s, &u);
 }

@@ -234,8 +234,17 @@ static bool shift_serves(const Stream *s, int shift, int sweep) {
 
 static const char *times_rescale(const Explain *x, int shift, const char *now, const char *was) {
     if (shift < 0) return "";
-    return arena_printf(x->s->row->arena, " * exp2(%s - %s)", shift_name(x, shift, now),
-                        shift_name(x, shift, was));
+    Arena *a = x->s->row->arena;
+    const char *step =
+        arena_printf(a, "%s - %s", shift_name(x, shift, now), shift_name(x, shift, was));
+    const Ex *unit = x->s->units.data[shift];
+    if (!unit) return arena_printf(a, " * exp2(%s)", step);
+    Explain by = *x;
+    Text text;
+    text_init(&text, a);
+    by.out = &text;
+    put_factor(&by, unit);
+    return arena_printf(a, " * exp2((%s) * %s)", step, text.s);
 }
 
 // What is reduced over the keys that exist: without the selection that keeps masked ones out.

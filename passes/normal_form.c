@@ -177,7 +177,10 @@ static Nf nf_exp2(Ctx *c, const Ex *e) {
     Nf n = {.ok = true, .exp = e};
     const Ex *arg = e->args[0];
     c->budget = MAX_EXPONENT_TERMS;
-    if (split(c, arg, NULL, &n, 0)) return n;
+    if (split(c, arg, NULL, &n, 0)) {
+        if (n.factor) n.exp = NULL; // a logarithm went out of it
+        return n;
+    }
     // A row scalar that settles may stand in an exponent of its own, where no element needs it to
     // keep from overflowing.
     if (!(deps(c, arg) & ELEM)) return (Nf){.ok = true, .factor = e};

@@ -103,7 +103,7 @@ static void advance_shift(Build *b, Sweep *w, int shift) {
     if (shift < 0 || w->rescale[shift]) return;
     w->raw_new[shift] = build_raw_shift(b, shift, "a_new");
     TileValue *now = build_safe_shift(b, w->raw_new[shift]);
-    w->rescale[shift] = build_rescale(b, now, old_shift(b, w, shift));
+    w->rescale[shift] = build_rescale(b, shift, now, old_shift(b, w, shift));
     build_bind(b, SYM_SHIFT, shift, now);
 }
 

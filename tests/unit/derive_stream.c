@@ -168,7 +168,9 @@ static double rescale(const Stream *s, int shift, const Part *was, const Part *n
     memcpy(v->state, now->state, sizeof v->state);
     double raw = eval(s->shifts.data[shift], v), safe = raw == INFINITY ? 0 : raw;
     v->shift[shift] = safe;
-    return exp2(safe - old);
+    const Ex *unit = s->units.data[shift];
+    if (unit && old == INFINITY) return 0;
+    return exp2((safe - old) * (unit ? eval(unit, v) : 1));
 }
 
 static bool carried(const Stream *s, int i, int sweep) { return s->states.data[i].sweep == sweep; }
