@@ -14,6 +14,7 @@ typedef struct At { // the element at hand
     Val *before; // by result: the element before, where two make a register
     Val **odd;   // by result that is reduced: of each row the sum (or maximum) of the odd elements,
                  // which is its own until the end: two chains take half the time of one
+    Val first;   // the column of this lane's element 0, or NULL
     Val row, col; // cooperative maps: the element's row and column in the tile
 } At;
 
@@ -30,10 +31,23 @@ static Val first_of(Cg *cg, int axis) {
     return am_times(cg, cg->tile[axis], a->extent);
 }
 
+static Val first_column(Cg *cg, int axis) { // of this lane
+    return LLVMBuildAdd(cg->b, first_of(cg, axis), am_column_part(cg, axis), "");
+}
+
+// Where positions are asked for. LLVM would else think long about what each element's address, of
+// those that look something up, is from step to step.
+static Val hidden_first(Cg *cg, const TileOp *op, int axis) {
+    bool asked = false;
+    for (int i = 0; i < op->outs.n && axis >= 0; i++)
+        asked |= ex_uses(op->outs.data[i].body, SYM_POS, axis);
+    return asked ? am_hidden(cg, first_column(cg, axis)) : NULL;
+}
+
 static bool fragment_place(Cg *cg, CgElem *elem, int axis, Val *first, int *offset) {
     const At *at = elem->ctx;
     if (axis == am_state(cg)->row_axis) return false;
-    *first = LLVMBuildAdd(cg->b, first_of(cg, axis), am_column_part(cg, axis), "");
+    *first = at->first ? at->first : first_column(cg, axis);
     *offset = am_column_base(cg, axis, at->e);
     return true;
 }
@@ -125,6 +139,7 @@ static AmShape space_of(Cg *cg, const TileOp *op) {
 
 static void fragment_map(Cg *cg, const TileOp *op) {
     At at = {.op = op, .space = space_of(cg, op)};
+    at.first = hidden_first(cg, op, at.space.col_axis);
     CgElem elem = {
         .lanes = 1, .param = fragment_param, .pos = fragment_pos, .lane_axis = -1, .ctx = &at};
     elem.place = fragment_place;

@@ -93,9 +93,16 @@ void am_share_pairs(Cg *cg, Val own, Val out[2]) {
     }
 }
 
-Val am_pinned(Cg *cg, Val v) { return cg_asm(cg, LLVMTypeOf(v), &v, 1, "", "=v,0", true); }
+Val am_hidden(Cg *cg, Val v) { return cg_asm(cg, LLVMTypeOf(v), &v, 1, "", "=v,0", true); }
 
-Val am_hidden(Cg *cg, Val v) { return am_pinned(cg, v); }
+// Known to leave memory alone: LLVM would hold every load against every one of them.
+Val am_pinned(Cg *cg, Val v) {
+    Val pinned = am_hidden(cg, v);
+    LLVMAttributeIndex on = (LLVMAttributeIndex)LLVMAttributeFunctionIndex;
+    unsigned memory = LLVMGetEnumAttributeKindForName("memory", 6);
+    LLVMAddCallSiteAttribute(pinned, on, LLVMCreateEnumAttribute(cg->c, memory, 0));
+    return pinned;
+}
 
 // ---- the block
 
