@@ -146,6 +146,11 @@ static void nv_begin(Cg *cg) {
         cg->launch.shared = nv_shared_layout(cg->k, s->offset);
         cg->launch.threads = s->warps * NV_WARP;
     }
+    if (cg->launch.shared > cg->target->shared_bytes) {
+        diag_error(cg->diags, (Span){0}, "kernel '%s' needs %d bytes of shared memory; %s has %d",
+                   cg->k->name, cg->launch.shared, cg->target->name, cg->target->shared_bytes);
+        return;
+    }
     make_function(cg);
     cg->entry = cg_block(cg, "entry");
     Blk body = cg_block(cg, "body");

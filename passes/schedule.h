@@ -45,6 +45,13 @@ int pass_value_columns(const TileProgram *p, const TileKernel *k);
 // columns. False: an error is in diags.
 bool pass_tile_columns(TileProgram *p, TileKernel *k, int most, int unit, Diags *diags);
 
+// Stages of a buffer for tiles of a role: two where a loop loads nothing else; of a kernel, and the
+// most of any.   loads.c
+int pass_kernel_stages(const TileProgram *p, const TileKernel *k, TensorRole role);
+int pass_stages(const TileProgram *p, TensorRole role);
+// A program that was read may have loops as no sweep is. False: an error is in diags.
+bool pass_few_loads(const TileProgram *p, const TileKernel *k, int most, Diags *diags);
+
 // Sums of rows that may stay in parts are marked, in a kernel whose values have homes.   parts.c
 void pass_mark_parts(TileKernel *k);
 

@@ -310,7 +310,9 @@ static void schedule_kernel(TileProgram *p, TileKernel *k, const Target *target)
 }
 
 bool pass_schedule_amd(TileProgram *p, const PassOptions *o, Diags *diags) {
-    (void)diags;
-    for (int i = 0; i < p->kernels.n; i++) schedule_kernel(p, p->kernels.data[i], &o->target);
+    for (int i = 0; i < p->kernels.n; i++) {
+        if (!pass_few_loads(p, p->kernels.data[i], MAX_LOADS, diags)) return false;
+        schedule_kernel(p, p->kernels.data[i], &o->target);
+    }
     return true;
 }

@@ -240,24 +240,10 @@ static bool choose(const TileProgram *p, const Need *n, const PassOptions *o, Di
 
 static int most_columns(const Target *t) { return t->lanes == 32 ? MAX_COLUMNS / 2 : MAX_COLUMNS; }
 
-// A sweep that loads nothing but keys has two stages of them (schedule_amd.c).
-static int stages_of_keys(const TileProgram *p) {
-    for (int i = 0; i < p->kernels.n; i++)
-        for (const TileOp *loop = p->kernels.data[i]->body.first; loop; loop = loop->next) {
-            bool keys = false, values = false;
-            for (const TileOp *op = loop->body.first; op; op = op->next) {
-                if (op->kind != TILE_LOAD) continue;
-                keys |= p->tensors.data[op->tensor].role == TENSOR_K;
-                values |= p->tensors.data[op->tensor].role == TENSOR_V;
-            }
-            if (keys && !values) return 2;
-        }
-    return 1;
-}
-
 static Need need_of(const TileProgram *p, const Target *t) {
     int most = most_columns(t), dv = p->Dv < most ? p->Dv : most;
-    return (Need){p->D, dv, dtype_bytes(p->dtype), stages_of_keys(p), t, chip_of(t->id), p->arena};
+    return (Need){p->D,           dv,      dtype_bytes(p->dtype), pass_stages(p, TENSOR_K), t,
+                  chip_of(t->id), p->arena};
 }
 
 // ---- binding

@@ -66,11 +66,26 @@ static Sm80Shape shape_for(const TileProgram *p, bool tf32) {
     return (Sm80Shape){64, 64, 4, 2};
 }
 
-// How many columns of q and k have room beside a tile of v, with 16 bytes between rows.
+Sm80Tiles sm80_tiles(const TileProgram *p, int rows, int keys) {
+    return (Sm80Tiles){.elem = dtype_bytes(p->dtype),
+                       .rows = rows,
+                       .keys = keys,
+                       .d = p->D,
+                       .dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS,
+                       .k_stages = pass_stages(p, TENSOR_K),
+                       .v_stages = pass_stages(p, TENSOR_V)};
+}
+
+int sm80_shared_bytes(Sm80Tiles t) {
+    int d = pass_padded(t.d, 16) * t.elem + 16, dv = pass_padded(t.dv, 16) * t.elem + 16;
+    return t.rows * d + t.keys * (t.k_stages * d + t.v_stages * dv);
+}
+
+// How many columns of q and k have room beside a tile of v.
 static int most_columns(const TileProgram *p, Sm80Shape s, const Target *t) {
-    int elem = dtype_bytes(p->dtype), dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS;
-    int left = t->shared_bytes - s.keys * (pass_padded(dv, 16) * elem + 16);
-    return (left / (s.rows + s.keys) - 16) / elem / 16 * 16;
+    Sm80Tiles tiles = sm80_tiles(p, s.rows, s.keys);
+    for (tiles.d = 16; sm80_shared_bytes(tiles) <= t->shared_bytes; tiles.d += 16) continue;
+    return tiles.d - 16;
 }
 
 static bool bind_axes(TileProgram *p, TileKernel *k, Sm80Shape s, Diags *diags) {
@@ -95,9 +110,7 @@ static int registers_of(const TileProgram *p, Sm80Shape s) {
 
 // What no single knob tells.
 static bool legal(const TileProgram *p, Sm80Shape s, const Target *t, Diags *diags) {
-    int d = pass_padded(p->D, 16), dv = p->Dv < MAX_COLUMNS ? pass_padded(p->Dv, 16) : MAX_COLUMNS;
-    int most = d > dv ? d : dv;
-    int shared = dtype_bytes(p->dtype) * (s.rows * d + s.keys * (d + most));
+    int shared = sm80_shared_bytes(sm80_tiles(p, s.rows, s.keys));
     int registers = REGISTERS / (32 * s.warps * s.blocks);
     if (registers > t->registers) registers = t->registers;
     const char *what = NULL;
@@ -459,15 +472,15 @@ static void raise_rescales(TileKernel *k) {
 }
 
 static int room_for_strips(const TileProgram *p, const TileKernel *k) {
-    int elem = dtype_bytes(p->dtype), rows = 0, keys = 0;
+    Sm80Tiles t = sm80_tiles(p, 0, 0);
     for (int a = 0; a < k->naxes; a++) {
-        if (a == tile_grid_axis(k)) rows = k->axes[a].extent;
-        if (!k->axes[a].whole && !tile_in_grid(k, a)) keys = k->axes[a].extent;
+        if (a == tile_grid_axis(k)) t.rows = k->axes[a].extent;
+        if (!k->axes[a].whole && !tile_in_grid(k, a)) t.keys = k->axes[a].extent;
     }
-    int d = pass_padded(p->D, 16) * elem + 16;
-    int dv = pass_padded(pass_value_columns(p, k), 16) * elem + 16;
-    int used = rows * d + keys * (d + dv);
-    return target_get(p->target)->shared_bytes - used;
+    t.dv = pass_value_columns(p, k);
+    t.k_stages = pass_kernel_stages(p, k, TENSOR_K); // other kernels may have theirs already
+    t.v_stages = pass_kernel_stages(p, k, TENSOR_V);
+    return target_get(p->target)->shared_bytes - sm80_shared_bytes(t);
 }
 
 static void schedule_kernel(TileProgram *p, TileKernel *k) {
@@ -491,20 +504,6 @@ static void schedule_kernel(TileProgram *p, TileKernel *k) {
     set_homes(&s);
 }
 
-// A program that was read may have loops as no sweep is.
-static bool few_loads(const TileProgram *p, const TileKernel *k, Diags *diags) {
-    for (const TileOp *loop = tile_next(&k->body, NULL); loop; loop = tile_next(&k->body, loop)) {
-        int n = 0;
-        for (const TileOp *op = loop->body.first; op; op = op->next) n += is_operand(p, op);
-        if (n <= MAX_LOADS) continue;
-        diag_error(diags, loop->span,
-                   "a loop that loads %d tiles of q, k and v; target 'sm_80' schedules up to %d", n,
-                   MAX_LOADS);
-        return false;
-    }
-    return true;
-}
-
 // Whether tiles of rows take times of their own. Where they take the same, those of one head after
 // the other read the keys and values of a head from the L2 cache.
 static bool rows_differ(const TileKernel *k) {
@@ -516,7 +515,7 @@ static bool rows_differ(const TileKernel *k) {
 bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
-        if (!few_loads(p, k, diags)) return false;
+        if (!pass_few_loads(p, k, MAX_LOADS, diags)) return false;
         if (pass_is_lanes(p, k))
             pass_schedule_lanes(k);
         else

@@ -13,8 +13,7 @@ enum {
     KEYS = 128,    // of a tile
     KEYS_F32 = 32, // where products are multiply-adds over registers
     LEAST_KEYS = 16,
-    BLOCKS = 2,    // of an SM
-    COLUMNS = 256, // of v, at most, in a tile
+    BLOCKS = 2, // of an SM
 };
 
 static const Knob knob_rows[] = {
@@ -34,11 +33,8 @@ bool sm80_is_few(const TileProgram *p, const TileKernel *k) {
     return pass_split_axis(p, k) >= 0 || !has_product(k);
 }
 
-// Bytes of shared memory of a block.
 static int shared_of(const TileProgram *p, int keys) {
-    int elem = dtype_bytes(p->dtype), dv = p->Dv < COLUMNS ? p->Dv : COLUMNS;
-    int d = pass_padded(p->D, 16) * elem + 16;
-    return SM80_FEW_ROWS * d + keys * (d + pass_padded(dv, 16) * elem + 16);
+    return sm80_shared_bytes(sm80_tiles(p, SM80_FEW_ROWS, keys));
 }
 
 bool sm80_few(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Few *out,
@@ -51,6 +47,13 @@ bool sm80_few(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Few 
     if (few.few_blocks > BLOCKS) few.few_blocks = BLOCKS;
     if (few.few_blocks < 1) few.few_blocks = 1; // too much for any is told of the main kernel
     if (o->schedule && !knob_read(knobs, &few, o->schedule, diags)) return false;
+    if (o->schedule && shared_of(p, few.few_keys) > shared) {
+        diag_error(
+            diags, (Span){0},
+            "schedule: it needs %d bytes of shared memory where rows are split; there are %d",
+            shared_of(p, few.few_keys), shared);
+        return false;
+    }
     *out = few;
     *text = knob_text(knobs, &few, p->arena);
     return true;

@@ -12,6 +12,15 @@ typedef struct Sm80Few {
 #undef KNOB
 } Sm80Few;
 
+typedef struct Sm80Tiles { // of a block: of q, and of k and v, of which there are stages
+    int elem, rows, keys, d, dv, k_stages, v_stages;
+} Sm80Tiles;
+
+// What a program's kernels need of shared memory, as the lowering lays it out: 16 bytes behind each
+// row. Vectors and strips come on top.   schedule_sm80.c
+Sm80Tiles sm80_tiles(const TileProgram *p, int rows, int keys);
+int sm80_shared_bytes(Sm80Tiles t);
+
 // Whether a kernel is one of these.
 bool sm80_is_few(const TileProgram *p, const TileKernel *k);
 // Their shape, also as text; false with an error where a choice that was asked for cannot be.

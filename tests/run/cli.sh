@@ -131,6 +131,7 @@ refuses warpgroups=3,registers=160,producer_registers=24 sm_90a 'registers of a 
 refuses blocks=4 sm_80 'registers of a thread for scores and accumulator; there are 128'
 refuses rows=64,warps=8 sm_80 '8 warps; there are 64 rows'
 refuses rows=256,keys=256 sm_80 'bytes of shared memory; there are 166912'
+refuses rows=128,keys=256,warps=8,blocks=1 sm_80 'it needs 174080 bytes of shared memory; there are 166912'
 refuses keys=256 gfx942 'bytes of LDS; there are 65536'
 refuses waves=3 gfx942 'it needs powers of two of waves and keys; there are 3 and'
 refuses keys=96,mt=1,rows=16 gfx942 'it needs powers of two of waves and keys; there are 8 and 96'
@@ -143,6 +144,8 @@ refuses rows=33 host 'rows are a multiple of the'
 refuses rows=64 sm_90a "has a choice 'rows' on sm_90a; there are: warpgroups="
 gives 1 relu_attn.attn --target=gfx942 --schedule=rows=32,mt=1,keys=128,waves=1 --emit=schedule
 says err 'it needs 64 scores of a lane; there is room for 32'
+gives 1 relu_attn.attn -DD=256 --target=sm_80 --schedule=few_keys=256 -o few.ptx
+says err 'it needs 278784 bytes of shared memory where rows are split; there are 166912'
 gives 2 run relu.ptx --schedule=keys=64
 
 # ---- tuning, and the cache that compiling looks into
