@@ -110,7 +110,10 @@ static bool fits_roles(const TileProgram *p, const TileKernel *k) {
 }
 
 // Once it has its extents: later passes change bodies, and with them what would be chosen.
-static bool in_roles(const TileKernel *k) { return k->schedule.section > 0; }
+static bool in_roles(const TileProgram *p, const TileKernel *k) {
+    return dtype_half(p->dtype) && k->schedule.knobs &&
+           knob_has(k->schedule.knobs, "warpgroups", 10);
+}
 
 static int value_columns(const TileProgram *p, const TileKernel *k) {
     return pass_padded(pass_value_columns(p, k), PANEL);
@@ -336,7 +339,7 @@ static TileProgram others(TileProgram *p) {
     TileProgram q = *p;
     memset(&q.kernels, 0, sizeof q.kernels);
     for (int i = 0; i < p->kernels.n; i++)
-        if (!in_roles(p->kernels.data[i])) VEC_PUSH(p->arena, &q.kernels, p->kernels.data[i]);
+        if (!in_roles(p, p->kernels.data[i])) VEC_PUSH(p->arena, &q.kernels, p->kernels.data[i]);
     return q;
 }
 
@@ -504,6 +507,6 @@ static void schedule_kernel(TileProgram *p, TileKernel *k) {
 bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
     TileProgram q = others(p); // before roles hide what tells them apart
     for (int i = 0; i < p->kernels.n; i++)
-        if (in_roles(p->kernels.data[i])) schedule_kernel(p, p->kernels.data[i]);
+        if (in_roles(p, p->kernels.data[i])) schedule_kernel(p, p->kernels.data[i]);
     return pass_schedule_sm80(&q, o, diags);
 }

@@ -109,20 +109,67 @@ static Status print(TileFile *f) {
     return file_write(f->o->output ? f->o->output : "-", t.s, t.n);
 }
 
-// A program may be sound and run in the interpreter, and still not be as the schedules make it.
-static Status may_lower(const TileProgram *p) {
-    if (target_get(p->target)->kind != KIND_NVPTX) return STATUS_DONE;
-    for (int i = 0; i < p->kernels.n; i++) {
-        const TileKernel *k = p->kernels.data[i];
-        int warps = k->schedule.warps, axis = tile_grid_axis(k);
-        int rows = axis < 0 ? 0 : k->axes[axis].extent;
-        if (warps < 1 || rows % (16 * warps) != 0)
-            return cmd_fail(STATUS_INPUT,
-                            "kernel %s: PTX takes tiles of 16 rows, or a multiple, for each warp; "
-                            "here are %d rows and %d warps",
-                            k->name, rows, warps);
+static int grid_rows(const TileKernel *k) {
+    int axis = tile_grid_axis(k);
+    return axis < 0 ? 0 : k->axes[axis].extent;
+}
+
+// Of a kernel of roles: the warpgroups of the one that computes; 0: it has none.
+static int warpgroups(const TileKernel *k) {
+    int n = 0;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_MMA && tile_role_of(op)) n = tile_role_of(op)->warpgroups;
+    return n;
+}
+
+static Status ptx_may_lower(const TileKernel *k, const Target *t) {
+    (void)t;
+    int warps = k->schedule.warps, rows = grid_rows(k), groups = warpgroups(k);
+    int blocks = k->schedule.cluster > 1 ? k->schedule.cluster : 1;
+    if (warps < 1 || rows % (16 * warps) != 0)
+        return cmd_fail(STATUS_INPUT,
+                        "kernel %s: PTX takes tiles of 16 rows, or a multiple, for each warp; "
+                        "here are %d rows and %d warps",
+                        k->name, rows, warps);
+    if (groups && (warps != 4 * groups || rows != 16 * warps * blocks))
+        return cmd_fail(STATUS_INPUT,
+                        "kernel %s: a role of %d warpgroups has 4 warps of each and 16 rows of "
+                        "each warp; here are %d warps and %d rows for %d blocks",
+                        k->name, groups, warps, rows, blocks);
+    return STATUS_DONE;
+}
+
+// Copies are dealt to threads by bits (codegen/amdgpu_copy.c).
+static Status amd_may_lower(const TileKernel *k, const Target *t) {
+    enum { MAX_THREADS = 1024, UNIT = 16 }; // of a block; rows and columns of an instruction
+    int waves = k->schedule.warps, rows = grid_rows(k);
+    if (waves < 1 || (waves & (waves - 1)) != 0 || waves * t->lanes > MAX_THREADS ||
+        rows % (UNIT * waves) != 0)
+        return cmd_fail(STATUS_INPUT,
+                        "kernel %s: AMD devices take a power of two of waves, up to %d, and tiles "
+                        "of 16 rows, or a multiple, for each; here are %d rows and %d waves",
+                        k->name, MAX_THREADS / t->lanes, rows, waves);
+    for (int a = 0; a < k->naxes; a++) {
+        int n = k->axes[a].extent;
+        bool keys = !k->axes[a].whole && !tile_in_grid(k, a);
+        if (n % UNIT == 0 && (!keys || (n & (n - 1)) == 0)) continue;
+        return cmd_fail(STATUS_INPUT,
+                        "kernel %s: AMD devices take tiles of a multiple of 16, and of a power of "
+                        "two of keys; here axis %s has %d",
+                        k->name, k->axes[a].name, n);
     }
     return STATUS_DONE;
+}
+
+// A program may be sound and run in the interpreter, and still not be as the schedules make it.
+static Status may_lower(const TileProgram *p) {
+    static Status (*const may[])(const TileKernel *k, const Target *t) = {
+        [KIND_HOST] = NULL, [KIND_NVPTX] = ptx_may_lower, [KIND_AMDGPU] = amd_may_lower};
+    const Target *t = target_get(p->target);
+    Status s = STATUS_DONE;
+    for (int i = 0; i < p->kernels.n && may[t->kind] && s == STATUS_DONE; i++)
+        s = may[t->kind](p->kernels.data[i], t);
+    return s;
 }
 
 static Status lower(TileFile *f) {

@@ -83,6 +83,33 @@ for dtype in f32 bf16; do
 done
 gives 1 "$top/tests/tile/roles.tile" --emit=asm
 says err 'here are 4 rows'
+lowers_not() { # lowers_not TARGET SED WHY: a schedule that somebody changed
+    gives 0 relu_attn.attn --target="$1" --emit=schedule -o good.tile
+    sed "$2" good.tile >changed.tile
+    gives 1 changed.tile --emit=asm
+    says err "$3"
+}
+lowers_not sm_80 's/schedule warps 4/schedule warps 3/' 'kernel relu_attn_fwd: PTX takes tiles of 16 rows'
+lowers_not sm_90a 's/schedule warps [0-9]*/schedule warps 1/' 'here are 1 warps and'
+lowers_not gfx942 's/schedule warps 4/schedule warps 3/' 'a power of two of waves, up to 16,'
+lowers_not gfx1100 's/schedule warps 8/schedule warps 7/' 'a power of two of waves, up to 32,'
+lowers_not gfx942 's/axis N: Sk tile [0-9]*/axis N: Sk tile 96/' 'here axis N has 96'
+for target in sm_80 sm_90a gfx942; do # a loop that loads the same tiles again and again
+    gives 0 relu_attn.attn --target=$target --dtype=f32 --emit=tile -o la.tile
+    gives 0 la.tile --pass=tile -o lb.tile
+    gives 0 lb.tile --pass=classify -o lc.tile
+    sed '/= load k/{p;s/%k/%xk/;p;s/%x/%xx/;p;s/%x/%xx/}' lc.tile >ld.tile
+    gives 1 ld.tile --pass=schedule
+    says err "loads 5 tiles of q, k and v; target '$target' schedules up to 4"
+done
+# a section says nothing of roles
+gives 0 relu_attn.attn --target=sm_90a --dtype=f32 --emit=tile -o la.tile
+gives 0 la.tile --pass=tile -o lb.tile
+sed 's/\(schedule .*min_blocks [0-9]*\) knobs/\1 section 512 knobs/' lb.tile >lc.tile
+gives 0 lc.tile --pass=classify -o ld.tile
+gives 0 ld.tile --pass=schedule -o le.tile
+holds 'grep -q "section 512" le.tile'
+holds '! grep -q "role consumer" le.tile'
 gives 2 a.tile --pass=nothing
 gives 2 a.tile --emit=ast
 gives 2 a.tile -o x.ptx
