@@ -102,6 +102,7 @@ static bool worth_a_name(const Ex *e) {
 
 static const Ex *replace_one(void *ctx, ExPool *p, const Ex *e) {
     const Explain *x = ctx;
+    if (e->op == EX_ROUNDED) e = e->args[0]; // a matter of arithmetic
     for (int i = x->shared.n; i-- > x->told;)
         if (x->shared.data[i] == e) return ex_sym(p, SYM_PARAM, i, e->type);
     return e;
@@ -269,6 +270,10 @@ static void print_state(Explain *x, int i) {
     line(x, "", unguarded(st->elem), extremum(st) ? ")\n" : "\n");
 }
 
+static bool is_scaled(const Stream *s) {
+    return s->scaled->op != EX_SYM || s->scaled->sym != SYM_S;
+}
+
 static void print_heading(Explain *x, int sweep) {
     const Stream *s = x->s;
     if (s->nsweeps == 1)
@@ -276,9 +281,9 @@ static void print_heading(Explain *x, int sweep) {
     else
         text_printf(x->out, "\nsweep %d of %d over the keys", sweep + 1, s->nsweeps);
     text_puts(x->out, "; with every tile\n");
-    if (sweep || s->row == s->written) return;
+    if (sweep || !is_scaled(s)) return;
     text_printf(x->out, "    %s = ", x->score);
-    print(x, s->row->modified);
+    put(x, s->row->modified);
     text_puts(x->out, ", of which s is ");
     print(x, s->scaled);
     text_puts(x->out, "\n");
@@ -415,7 +420,7 @@ void pass_explain(Text *out, const Stream *s) {
                  .shift = fresh(s->row, "A"),
                  .acc = fresh(s->row, "acc")};
     print_row(&x);
-    if (s->row != s->written) x.score = arena_printf(s->row->arena, "%s~", x.score);
+    if (is_scaled(s)) x.score = arena_printf(s->row->arena, "%s~", x.score);
     print_blocking(&x);
     for (int t = 0; t < s->nsweeps; t++) print_sweep(&x, t);
     print_finish(&x);

@@ -119,8 +119,17 @@ static const Ex *quotient(ExPool *p, const Ex *e) {
     return e;
 }
 
+// x * c + x * d as one product, where neither is infinite against the other.
+static const Ex *like_terms(ExPool *p, const Ex *a, const Ex *b) {
+    if (a->op != EX_MUL || b->op != EX_MUL || a->args[0] != b->args[0]) return NULL;
+    const Ex *c = a->args[1], *d = b->args[1];
+    if (!is_const(c) || !is_const(d) || c->f * d->f <= 0 || !normal(c->f + d->f)) return NULL;
+    return simp_2(p, EX_MUL, a->args[0], ex_f32(p, c->f + d->f));
+}
+
 static const Ex *sum(ExPool *p, const Ex *e) {
-    const Ex *a = e->args[0], *b = e->args[1];
+    const Ex *a = e->args[0], *b = e->args[1], *one = like_terms(p, a, b);
+    if (one) return one;
     if (is_const(a)) return simp_2(p, EX_ADD, b, a);
     if (ex_is_f32(b, 0)) return a;
     if (b->op == EX_NEG) return simp_2(p, EX_SUB, a, b->args[0]);

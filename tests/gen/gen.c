@@ -111,6 +111,18 @@ static void add_let(Gen *g, GenProgram *p, bool emit, char what) {
     p->nlets++;
 }
 
+// Scores that are masked by a large number, for normalizations that bear it.
+static void add_large(Gen *g, GenProgram *p) {
+    static const char *const large[] = {"-1e30", "-3.4028235e38", "-1e10", "-65504.0", "2e9"};
+    uint32_t which = draw(g, 5);
+    p->least = large[which];
+    p->added = which < 2 && draw(g, 2); // the score must vanish in float64 too
+    p->unless = node(g, 'C', 1);
+    if (!p->modify) p->modify = node(g, 'M', 0);
+    p->nlets = 0;
+    p->result = node(g, 'X', 2);
+}
+
 void gen_program(GenProgram *p, Arena *a, uint64_t seed) {
     Gen g = {a, seed * 0x9e3779b97f4a7c15u + 0x1234567u, p};
     for (int i = 0; i < 8; i++) draw(&g, 2);
@@ -124,6 +136,8 @@ void gen_program(GenProgram *p, Arena *a, uint64_t seed) {
     p->result = node(&g, 'Z', 2);
     for (uint32_t n = draw(&g, 3); n > 0 && p->nlets < GEN_MAX_LETS; n--) add_let(&g, p, true, 'R');
     if (draw(&g, 3) == 0) p->output = node(&g, 'O', 1 + (int)draw(&g, 2));
+    p->least = "-inf";
+    if (draw(&g, 6) == 0) add_large(&g, p);
 }
 
 static void print_node(Text *out, const GenNode *e) {
@@ -160,8 +174,13 @@ void gen_print(Text *out, const GenProgram *p) {
     clause(&body, "score(q, k)", p->score);
     if (p->modify) {
         text_puts(&body, "    modify(s, b, h, q_idx, kv_idx) = ");
-        if (p->unless) print_node(&body, p->unless), text_puts(&body, " ? -inf : ");
+        if (p->unless) {
+            text_puts(&body, "(");
+            print_node(&body, p->unless);
+            text_printf(&body, " ? %s : %s", p->least, p->added ? "0.0) + " : "");
+        }
         print_node(&body, p->modify);
+        if (p->unless && !p->added) text_puts(&body, ")");
         text_puts(&body, ";\n");
     }
     clause(&body, "mask(b, h, q_idx, kv_idx)", p->mask);

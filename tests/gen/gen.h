@@ -30,7 +30,9 @@ typedef struct GenShape {
 typedef struct GenProgram {
     GenShape shape;
     GenNode *score, *modify, *mask, *result, *output; // modify, mask, output may be NULL
-    GenNode *unless; // modify gives -inf where this holds; may be NULL
+    GenNode *unless;   // modify gives `least` where this holds; may be NULL
+    const char *least; // -inf, or what stands for it elsewhere
+    bool added;        // and that is added to the score
     int nlets;
     GenLet let[GEN_MAX_LETS];
 } GenProgram;

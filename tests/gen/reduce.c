@@ -20,6 +20,7 @@ static const char *plain(char what) {
     case 'M':
     case 'W': return "s";
     case 'Z': return "s";
+    case 'X': return "softmax(s)";
     case 'I': return "kv_idx";
     case 'C': return "true";
     case 'R': return "1.0";

@@ -1,0 +1,106 @@
+// derive_extrema.c: when scores are tame, and when an extremum is kept to the last bit.
+#include "ir/stream.h"
+#include "passes/derive.h"
+#include "passes/tame.h"
+
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+static const char *symbol_name(void *ctx, ExSym sym, int index) {
+    (void)ctx, (void)sym, (void)index;
+    return NULL;
+}
+
+static bool find_symbol(void *ctx, const char *name, ExSym *sym, int *index, ExType *type) {
+    (void)ctx;
+    if (strcmp(name, "m") != 0 && strcmp(name, "t") != 0) return false;
+    *sym = *name == 'm' ? SYM_R : SYM_SCALAR;
+    *index = 0;
+    *type = EX_F32;
+    return true;
+}
+
+static const Ex *read(ExPool *p, const char *text) {
+    ExNames names = {.name = symbol_name, .find = find_symbol};
+    const char *error = NULL;
+    const Ex *e = ex_parse(p, &text, &names, &error);
+    ck_assert_msg(e != NULL, "%s", error);
+    return e;
+}
+
+// m = rowmax of s, and an input t.
+static RowProgram *row(Arena *a, const char *modified, const char *weight) {
+    RowProgram *p = ARENA_NEW(a, RowProgram);
+    *p = (RowProgram){.arena = a, .pool = ex_pool(a), .name = "row", .D = 8, .Dv = 8};
+    RowInput t = {.name = "t", .dtype = DT_F32};
+    RowReduce m = {.op = EX_ROWMAX, .f = ex_symbol(p->pool, SYM_S), .name = "m"};
+    VEC_PUSH(a, &p->inputs, t);
+    VEC_PUSH(a, &p->reduces, m);
+    sizes_init(a, &p->sizes);
+    p->score = p->modified = read(p->pool, modified);
+    p->mask = ex_bool(p->pool, true);
+    p->weight = read(p->pool, weight);
+    p->output = ex_symbol(p->pool, SYM_O);
+    return p;
+}
+
+START_TEST(tame_scores) {
+    static const struct {
+        const char *modified;
+        bool tame;
+    } cases[] = {
+        {"(dot * 0.125)", true},
+        {"(tanh((dot * 1e9)) * 50.0)", true},
+        {"(dot + (exp2((f32((h + 1)) * -0.5)) * f32((kv_idx - q_idx))))", true},
+        {"select((kv_idx < 4), dot, -inf)", true},
+        {"(dot * rsqrt(((sqnorm_q * sqnorm_k) + 0.001)))", true},
+        {"(dot - log((exp(neg(abs(dot))) + 1.0)))", true},
+        {"select((kv_idx < 4), dot, -1e30)", false},
+        {"(dot + -65504.0)", false},
+        {"(dot + t)", false},
+        {"(dot / sqnorm_k)", false},
+        {"exp2((dot * 100.0))", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        RowProgram *p = row(a, cases[i].modified, "exp((s - m))");
+        ck_assert_msg(row_tame(p, ex_symbol(p->pool, SYM_S)) == cases[i].tame, "%s",
+                      cases[i].modified);
+        arena_free(a);
+    }
+}
+END_TEST
+
+// Tame scores under an exponent share one fma with it; all else keeps the maximum as it is.
+START_TEST(maximum_kept) {
+    static const struct {
+        const char *modified, *weight;
+        bool kept, subtracted;
+    } cases[] = {
+        {"(dot * 0.3)", "exp((s - m))", false, false},
+        {"select((kv_idx < 4), dot, -1e30)", "exp((s - m))", true, true},
+        {"(dot * 0.3)", "floor(exp((s - m)))", true, false},
+        {"(dot * 0.3)", "(s - m)", true, false},
+        {"(dot * 0.3)", "select((s < m), 0.0, 1.0)", true, false},
+        {"(dot + t)", "exp(((s - m) / (abs(t) + 1.0)))", true, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        Stream *s = pass_derive(a, row(a, cases[i].modified, cases[i].weight), NULL);
+        ck_assert_msg((s->row->modified->op == EX_ROUNDED) == cases[i].kept, "%s of %s",
+                      cases[i].weight, cases[i].modified);
+        ck_assert_int_eq(s->shifts.n && s->units.data[0], cases[i].subtracted);
+        arena_free(a);
+    }
+}
+END_TEST
+
+Suite *derive_extrema_suite(void) {
+    Suite *suite = suite_create("derive_extrema");
+    TCase *t = tcase_create("extrema");
+    tcase_add_test(t, tame_scores);
+    tcase_add_test(t, maximum_kept);
+    suite_add_tcase(suite, t);
+    return suite;
+}
