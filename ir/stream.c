@@ -68,7 +68,8 @@ static void print_sweep(Text *out, const Stream *s, int sweep, const ExNames *na
         if (shift_in(s, k, sweep)) {
             line(out, arena_printf(out->arena, "    A%d", k), s->shifts.data[k], names);
             if (s->units.data[k])
-                line(out, arena_printf(out->arena, "    A%d is in units of", k), s->units.data[k], names);
+                line(out, arena_printf(out->arena, "    A%d is in units of", k), s->units.data[k],
+                     names);
         }
     if (sweep < s->nsweeps - 1) return;
     text_puts(out, "    acc = ");

@@ -71,7 +71,7 @@ TileValue *build_raw_shift(Build *b, int shift, const char *name);
 TileValue *build_safe_shift(Build *b, TileValue *raw);
 TileValue *build_rescale(Build *b, int shift, TileValue *now,
                          TileValue *before); // exp2((now - before) * unit)
-void build_finished(Build *b); // binds the reductions whose states are known by now
+void build_finished(Build *b);               // binds the reductions whose states are known by now
 
 // ---- kernels
 void build_forward(Build *b); // sweep.c
