@@ -219,6 +219,10 @@ bool cg_emit(const TileProgram *const *programs, int count, const CgOptions *o, 
     cg.c = LLVMContextCreate();
     *out = NULL;
     bool ok = emit(&cg, programs, count, form, out, n);
+    if (!ok) {
+        free(*out);
+        *out = NULL;
+    }
     cg_close(&cg);
     LLVMContextDispose(cg.c);
     arena_free(cg.arena);

@@ -132,7 +132,7 @@ static void special_registers(Cg *cg) {
 static void nv_begin(Cg *cg) {
     NvState *s = cg->state = ARENA_NEW(cg->arena, NvState);
     bool lanes = nv_has_lanes(cg->k);
-    s->row_axis = lanes ? -1 : nv_row_axis(cg->k);
+    s->row_axis = lanes ? -1 : tile_grid_axis(cg->k);
     s->warps = lanes ? 1 : cg->k->schedule.warps;
     int rows = s->row_axis < 0 ? 0 : cg->k->axes[s->row_axis].extent / nv_blocks(cg->k);
     assert(s->warps > 0 && rows % (16 * s->warps) == 0 && "scheduled for this target");

@@ -63,9 +63,8 @@ int nv_count(NvShape s); // registers of it
 int nv_index(NvShape s, int m, int n, int r,
              int c); // of one element, whatever axes the value lacks; packed: of its pair
 NvTile nv_tile(const TileKernel *k, const TileValue *v);
-int nv_row_axis(const TileKernel *k); // the axis a grid dimension tiles; -1: none
-int nv_blocks(const TileKernel *k);   // that run a tile together
-Val nv_first_row(Cg *cg);             // the thread's, within the tile
+int nv_blocks(const TileKernel *k); // that run a tile together
+Val nv_first_row(Cg *cg);           // the thread's, within the tile
 // Places every shared value of the kernel; returns the bytes a block needs. offset may be NULL.
 int nv_shared_layout(const TileKernel *k, int *offset);
 Val nv_shared_ptr(Cg *cg, Val address); // i32 -> ptr addrspace(3)

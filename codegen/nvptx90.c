@@ -59,7 +59,7 @@ static int place_pipes(Cg *cg, int at) {
 
 static int place_buffers(Cg *cg, int at, bool panels) {
     NvState *s = nv_state(cg);
-    int weights = -1;
+    int weights = -1, bytes = 0;
     const TileBlock *body = &cg->k->body;
     for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) {
         if (op->kind != TILE_ALLOC && op->kind != TILE_MAP) continue;
@@ -67,9 +67,11 @@ static int place_buffers(Cg *cg, int at, bool panels) {
             const TileValue *v = op->results.data[i];
             if (v->home != HOME_SHARED || nv_tile(cg->k, v).panels != panels) continue;
             bool matrix = op->kind == TILE_MAP && v->rank == 2; // one place for all
+            assert((!matrix || !bytes || bytes == nv_tile(cg->k, v).bytes) &&
+                   "weights of one size");
             s->offset[v->id] = matrix && weights >= 0 ? weights : at;
             if (matrix && weights >= 0) continue;
-            if (matrix) weights = at;
+            if (matrix) weights = at, bytes = nv_tile(cg->k, v).bytes;
             at += nv_tile(cg->k, v).bytes * (v->stages > 1 ? v->stages : 1);
         }
     }
@@ -154,6 +156,7 @@ void nv90_prepare(Cg *cg) {
     NvState *s = nv_state(cg);
     Nv90 *h = s->roles = ARENA_NEW(cg->arena, Nv90);
     h->blocks = nv_blocks(cg->k);
+    assert(h->blocks <= NV90_CLUSTER);
     cg->launch.cluster = h->blocks;
     for (const TileOp *op = cg->k->body.first; op; op = op->next)
         if (op->kind == TILE_ROLE) h->warpgroups += op->warpgroups;

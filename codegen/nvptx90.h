@@ -14,6 +14,7 @@ enum {
     NV90_PANEL = 64,  // columns of a panel,
     NV90_PITCH = 128, // bytes of its rows
     NV90_AHEAD = 2,   // tiles that the producer may be ahead
+    NV90_CLUSTER = 2, // blocks, at most: who tells and copies to "the other" knows one
     NV90_ANSWERS = 4, // tiles that a cluster's first block may be ahead of the others
 };
 

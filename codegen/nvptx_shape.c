@@ -5,12 +5,6 @@
 
 bool nv_narrow(Dtype t) { return t == DT_F16 || t == DT_BF16; }
 
-int nv_row_axis(const TileKernel *k) {
-    for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].sym == SYM_TILE) return k->grid[i].axis;
-    return -1;
-}
-
 int nv_blocks(const TileKernel *k) { return k->schedule.cluster > 1 ? k->schedule.cluster : 1; }
 
 Val nv_first_row(Cg *cg) {
@@ -70,7 +64,7 @@ NvTile nv_tile(const TileKernel *k, const TileValue *v) {
         t.row_axis = v->axis[0];
         if (k->axes[t.row_axis].whole) t.row_axis = v->axis[1], t.col_axis = v->axis[0];
         t.rows = k->axes[t.row_axis].extent;
-        if (t.row_axis == nv_row_axis(k)) t.rows /= nv_blocks(k);
+        if (t.row_axis == tile_grid_axis(k)) t.rows /= nv_blocks(k);
     }
     t.cols = k->axes[t.col_axis].extent;
     t.panels = in_panels(k, v);

@@ -21,7 +21,7 @@ typedef struct Group { // of threads that share a strip
 
 static Group group_of(const TileKernel *k) {
     int warps = nv90_has_roles(k) ? NV90_GROUP / NV_WARP : 1;
-    int rows = k->axes[nv_row_axis(k)].extent / nv_blocks(k); // of a block
+    int rows = k->axes[tile_grid_axis(k)].extent / nv_blocks(k); // of a block
     return (Group){warps, rows / k->schedule.warps * warps};
 }
 

@@ -7,6 +7,7 @@
 #include "cost.h"
 #include "knobs.h"
 #include "rewrite.h"
+#include "schedule.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +37,7 @@ static ExValue symbol(void *ctx, const Ex *e) {
     return v;
 }
 
-// The host takes parts for a few queries too (schedule_host.c).
-enum { FEW = 8, HOST_WORKERS = 8 };
+enum { HOST_WORKERS = 8 };
 
 static bool runs(const TileProgram *p, const TilePlan *plan, const PassOptions *o) {
     int units = target_rates(o->target.id)->units;
@@ -45,7 +45,8 @@ static bool runs(const TileProgram *p, const TilePlan *plan, const PassOptions *
     ExEnv env = {.sym = symbol, .ctx = &l, .round = true};
     if (!plan->when) return true;
     if (!o->sizes) return false;
-    return ex_eval(plan->when, &env).i || (o->target.kind == KIND_HOST && o->sizes[SIZE_SQ] <= FEW);
+    return ex_eval(plan->when, &env).i ||
+           (o->target.kind == KIND_HOST && o->sizes[SIZE_SQ] <= HOST_FEW);
 }
 
 // Of a program with extents: the first kernel with choices of the plan that runs.
@@ -81,21 +82,15 @@ static const char *taken(Arena *a, const TileProgram *p, const PassOptions *o, c
 }
 
 static void propose(Proposals *to, const char *own) {
-    switch (to->target->id) {
-    case TARGET_HOST: cost_host(to); return;
-    case TARGET_SM90A:
+    switch (to->target->kind) {
+    case KIND_HOST: cost_host(to); return;
+    case KIND_AMDGPU: cost_amd(to); return;
+    case KIND_NVPTX:
         if (knob_has(own, "warpgroups", strlen("warpgroups")))
             cost_sm90(to);
-        else if (dtype_half(to->p->dtype))
+        else if (dtype_half(to->p->dtype)) // of f32 nothing is counted
             cost_sm80(to);
         return;
-    case TARGET_SM80:
-        if (dtype_half(to->p->dtype)) cost_sm80(to); // of f32 nothing is counted
-        return;
-    case TARGET_GFX90A:
-    case TARGET_GFX942:
-    case TARGET_GFX1100: cost_amd(to); return;
-    case TARGET_COUNT: return;
     }
 }
 

@@ -102,7 +102,11 @@ TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
         if (!p) return NULL;
         if (all && chosen_alike(p, all)) continue;
         if (!(p = finished(p, &own, diags))) return NULL;
-        if (all) shape_join(all, p, own.shape);
+        if (all && !shape_join(all, p, own.shape)) // rows split by other counts, as of few_keys
+            diag_warning(diags, (Span){0},
+                         "the schedule for %s launches has other sizes than that for the rest: "
+                         "it is left out",
+                         shape_name(own.shape));
         if (!all) all = p;
     }
     verify(all);

@@ -38,6 +38,8 @@ bool pass_schedule_amd(TileProgram *p, const PassOptions *o, Diags *diags);  // 
 // Whether to build the form that splits rows: asked for, and the target has a schedule for it.
 bool pass_splits(const PassOptions *o); // schedule.c
 
+enum { HOST_FEW = 8 }; // queries: up to here the host's schedule takes them one at a time
+
 // The axis of the columns of v and o; -1: the kernel has none. How many columns a tile has.
 int pass_value_axis(const TileProgram *p, const TileKernel *k); // columns.c
 int pass_value_columns(const TileProgram *p, const TileKernel *k);

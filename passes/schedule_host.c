@@ -22,7 +22,6 @@ enum {
     HOST_VECTORS = 4, // of M
     HOST_KEYS = 48,   // at most; a multiple of the 6 rows of a register block
     HOST_KEYS_STEP = 24,
-    HOST_FEW = 8, // queries: up to here one at a time is faster
     HOST_FEW_KEYS = 192,
 };
 

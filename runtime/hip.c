@@ -1,6 +1,7 @@
 // hip.c: what is AMD's of a GPU (gpu.h): the current device in place of contexts, and code objects,
 // which run on the chip they were made for and on no other.
 #include "gpu.h"
+#include <stdio.h>
 #include <string.h>
 
 enum { // hipDeviceAttribute_t
@@ -62,21 +63,33 @@ static attn_status read_arch(GpuDevice *d, attn_error *error) {
     return ATTN_OK;
 }
 
+// Those that ir/targets.def has of AMD, which the runtime does not read.
+static const char *const targets[] = {"gfx90a", "gfx942", "gfx1100"};
+enum { TARGETS = sizeof targets / sizeof *targets };
+
+static void list_targets(char *out, size_t room) {
+    size_t n = 0;
+    for (int i = 0; i < TARGETS && n < room; i++) {
+        const char *before = !i ? "" : i + 1 < TARGETS ? ", " : " and ";
+        n += (size_t)snprintf(out + n, room - n, "%s%s", before, targets[i]);
+    }
+}
+
 static attn_status read(GpuDevice *d, int number, attn_error *error) {
-    static const char *const targets[] = {"gfx90a", "gfx942", "gfx1100"};
+    char all[128];
     RT_GPU_TRY(d, device_get(&d->device, number), "opening the GPU");
     RT_GPU_TRY(d, device_attribute(&d->base.workers, DEVICE_MULTIPROCESSORS, d->device),
                "asking the GPU");
     RT_GPU_TRY(d, device_attribute(&d->shared, DEVICE_SHARED, d->device), "asking the GPU");
     attn_status status = read_arch(d, error);
     if (status) return status;
-    for (size_t i = 0; i < sizeof targets / sizeof targets[0]; i++)
+    for (int i = 0; i < TARGETS; i++)
         if (strcmp(d->arch, targets[i]) == 0) d->base.target = targets[i];
     if (d->base.target) return ATTN_OK;
+    list_targets(all, sizeof all);
     return rt_fail(error, ATTN_ERROR_DEVICE,
-                   "hip:%d is %s, and there are kernels for gfx90a, gfx942 and gfx1100: use "
-                   "--device=cpu",
-                   number, d->arch[0] ? d->arch : "of no known kind");
+                   "hip:%d is %s, and there are kernels for %s: use --device=cpu", number,
+                   d->arch[0] ? d->arch : "of no known kind", all);
 }
 
 const GpuKind rt_hip = {

@@ -85,15 +85,16 @@ static void *work(void *ctx) {
     return NULL;
 }
 
-static double seconds(Work *w, int threads) {
+// What threads do a second, of `each` a thread. *threads: at most; as many as could be started.
+static double rate(Work *w, int *threads, double each) {
     pthread_t id[MAX_THREADS];
-    bool started[MAX_THREADS] = {false};
+    int n = 1;
     double from = now();
-    for (int i = 1; i < threads; i++) started[i] = pthread_create(&id[i], NULL, work, &w[i]) == 0;
+    while (n < *threads && pthread_create(&id[n], NULL, work, &w[n]) == 0) n++;
     work(&w[0]);
-    for (int i = 1; i < threads; i++)
-        if (started[i]) pthread_join(id[i], NULL);
-    return now() - from;
+    for (int i = 1; i < n; i++) pthread_join(id[i], NULL);
+    *threads = n;
+    return each * n / (now() - from);
 }
 
 int peak_threads(void) {
@@ -106,20 +107,20 @@ Peak peak_measure(int threads) {
     Peak p = {.flops_of = "f32 multiply-adds"};
     size_t n = MEMORY / 4;
     threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
-    snprintf(p.bytes_of, sizeof p.bytes_of, "on %d threads", threads);
     float *memory = malloc((size_t)threads * n * 4);
     if (memory) memset(memory, 0, (size_t)threads * n * 4);
     for (int i = 0; i < threads; i++) w[i] = (Work){.kind = kind()};
-    double flop = 2.0 * STEPS * CHAINS * w[0].kind.lanes * threads;
+    double flop = 2.0 * STEPS * CHAINS * w[0].kind.lanes;
     for (int r = 0; r < ROUNDS; r++) {
-        double rate = flop / seconds(w, threads);
-        if (rate > p.flops) p.flops = rate;
+        double flops = rate(w, &threads, flop);
+        if (flops > p.flops) p.flops = flops;
     }
     for (int i = 0; i < threads && memory; i++) w[i].memory = memory + (size_t)i * n, w[i].n = n;
     for (int r = 0; r < ROUNDS && memory; r++) {
-        double rate = (double)threads * (double)n * 4 / seconds(w, threads);
-        if (rate > p.bytes) p.bytes = rate;
+        double bytes = rate(w, &threads, (double)n * 4);
+        if (bytes > p.bytes) p.bytes = bytes;
     }
+    snprintf(p.bytes_of, sizeof p.bytes_of, "on %d threads", threads);
     free(memory);
     return p;
 }

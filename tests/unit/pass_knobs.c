@@ -158,6 +158,10 @@ START_TEST(classes) {
     ck_assert_double_lt(pu_error(a, v, two, size, false, 3), 1e-6);
     o.split = true; // what both classes do alike is there once
     ck_assert_int_eq(pass_program(a, s, &o, schedules, &diags)->kernels.n, 4);
+    static const char *const few[SHAPE_COUNT] = {[SHAPE_SHORT] = "few_keys=32,few_blocks=1"};
+    ck_assert_ptr_null(diags.last);
+    ck_assert_int_eq(pass_program(a, s, &o, few, &diags)->kernels.n, 3); // of one class
+    ck_assert(diags.last && strstr(diags.last->message, "it is left out"));
     PassOptions host = options(TARGET_HOST, SHAPE_LONG);
     static const char *const short_only[SHAPE_COUNT] = {[SHAPE_SHORT] = "keys=36"};
     ck_assert_int_eq(pass_program(a, s, &host, short_only, &diags)->kernels.n, 1);
