@@ -171,6 +171,10 @@ refuses rows=33 host 'rows are a multiple of the'
 refuses rows=64 sm_90a "has a choice 'rows' on sm_90a; there are: warpgroups="
 gives 1 relu_attn.attn --target=gfx942 --schedule=rows=32,mt=1,keys=128,waves=1 --emit=schedule
 says err 'it needs 64 scores of a lane; there is room for 32'
+two_stages="$top/tests/regress/exact_maximum.attn -DD=128 --target=sm_80 --emit=schedule"
+gives 1 $two_stages --schedule=rows=128,keys=176,warps=8,blocks=1 # of keys: a sweep loads nothing else
+says err 'it needs 178432 bytes of shared memory; there are 166912'
+gives 0 $two_stages --schedule=rows=128,keys=160,warps=8,blocks=1
 gives 1 relu_attn.attn -DD=256 --target=sm_80 --schedule=few_keys=256 -o few.ptx
 says err 'it needs 278784 bytes of shared memory where rows are split; there are 166912'
 gives 2 run relu.ptx --schedule=keys=64
