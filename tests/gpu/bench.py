@@ -36,13 +36,15 @@ SOURCES = {
     "sigmoid_causal": "modify(s) = sigmoid(s - log(Sk)); " + CAUSAL + "normalize(s) = s;",
 }
 DOCUMENTS = (700, 1500, 2300, 92, 1900, 1700)
-# source, (B, H, Sq, Sk, D or (D, Dv)), peers
+# source, (B, H or (H, Hkv), Sq, Sk, D or (D, Dv)), peers
 LONG, SHORT = 16384, 2048
 ROWS = [
     *[(s, (1, 2048 // d, LONG, LONG, d), "cudnn flash") for d in (64, 128, 256) for s in ("softmax", "causal")],
     *[(s, (8, 2048 // d, SHORT, SHORT, d), "cudnn flash") for d in (64, 128, 256) for s in ("softmax", "causal")],
-    ("softmax", (2, 16, 8192, 8192, 128), "flash"),
-    ("causal", (2, 16, 8192, 8192, 128), "flash"),
+    ("causal", (4, (32, 8), 8192, 8192, 128), "cudnn flash"),
+    ("causal", (4, 16, 4096, 4096, (192, 128)), "cudnn"),
+    ("softmax", (2, 16, 8192, 8192, 128), "flash flex"),
+    ("causal", (2, 16, 8192, 8192, 128), "flash flex"),
     ("softmax", (2, 32, 8192, 8192, 64), "flash"),
     ("causal", (2, 32, 8192, 8192, 64), "flash"),
     ("softmax", (2, 8, 8192, 8192, 256), "flash"),
@@ -64,17 +66,18 @@ ROWS = [
 ]
 
 
-def dims(D):
-    return D if isinstance(D, tuple) else (D, D)
+def pair(x):
+    """D or (D, Dv), H or (H, Hkv): both."""
+    return x if isinstance(x, tuple) else (x, x)
 
 
 def file_of(folder, source, D):
-    return os.path.join(folder, f"{source}_" + "_".join(str(d) for d in dict.fromkeys(dims(D))))
+    return os.path.join(folder, f"{source}_" + "_".join(str(d) for d in dict.fromkeys(pair(D))))
 
 
 def compile_all(attnc, folder, target):
     os.makedirs(folder, exist_ok=True)
-    for source, (D, Dv) in sorted({(r[0], dims(r[1][4])) for r in ROWS}):
+    for source, (D, Dv) in sorted({(r[0], pair(r[1][4])) for r in ROWS}):
         path = file_of(folder, source, (D, Dv))
         with open(path + ".attn", "w", encoding="utf-8") as f:
             f.write(STD + f"attention t {{ {SCORE}{SOURCES[source]} }}\n")
@@ -111,7 +114,7 @@ class Peers:
 
         def run():
             with sdpa_kernel(backend):
-                return self.torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=source == "causal")
+                return self.torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=source == "causal", enable_gqa=q.shape[1] != k.shape[1])
 
         return run
 
@@ -142,7 +145,8 @@ class Peers:
         mods["alibi"] = lambda s, b, h, i, j: s + torch.exp2(-8.0 * (h + 1) / H) * (j - i)
         table = self.table
         mods["table"] = lambda s, b, h, i, j: s + table[h, i - j + table.shape[1] // 2]
-        mask = create_block_mask(masks.get(source, lambda b, h, i, j: i >= j), None, None, q.shape[2], k.shape[2], device="cuda")
+        keep = masks.get(source, lambda b, h, i, j: i >= j)
+        mask = None if source == "softmax" else create_block_mask(keep, None, None, q.shape[2], k.shape[2], device="cuda")
         run = torch.compile(flex_attention)
         return lambda: run(q, k, v, score_mod=mods.get(source), block_mask=mask)
 
@@ -275,12 +279,12 @@ def arguments():
 
 def measure(torch, row, peers, folder, options):
     """A row: what it is called, its sizes, and times by name, ours first."""
-    source, (B, H, Sq, Sk, size), names = row
+    source, (B, heads, Sq, Sk, size), names = row
     import attn
 
-    D, Dv = dims(size)
+    (H, Hkv), (D, Dv) = pair(heads), pair(size)
     q = torch.randn(B, H, Sq, D, device="cuda", dtype=torch.bfloat16)
-    k, v = (torch.randn(B, H, Sk, d, device="cuda", dtype=torch.bfloat16) for d in (D, Dv))
+    k, v = (torch.randn(B, Hkv, Sk, d, device="cuda", dtype=torch.bfloat16) for d in (D, Dv))
     kernel, given = attn.load(file_of(folder, source, size) + ".ptx").kernels[0], peers.inputs(source, B, H, Sk)
     out = torch.full((B, H, Sq, Dv), math.nan, device="cuda", dtype=q.dtype)
 
@@ -299,14 +303,15 @@ def measure(torch, row, peers, folder, options):
     for n, f in runs.items() if options.sustained else ():
         ms, clock, watts = sustained(torch, f, t[n])
         times[n].update(sustained_ms=ms, sustained_tflops=rate / ms, mhz=clock, watts=watts)
-    return {"source": source, "sizes": {"B": B, "H": H, "Sq": Sq, "Sk": Sk, "D": D, "Dv": Dv}, "times": times}
+    return {"source": source, "sizes": {"B": B, "H": H, "Hkv": Hkv, "Sq": Sq, "Sk": Sk, "D": D, "Dv": Dv}, "times": times}
 
 
 def show(row):
     n, times = row["sizes"], row["times"]
     ours = times["ours"]
     shape = f"d{n['D']}" if n["D"] == n["Dv"] else f"d{n['D']}/{n['Dv']}"
-    line = f"{row['source']:15} b{n['B']} h{n['H']} {n['Sq']}x{n['Sk']} {shape:8}  {ours['ms']:8.3f} ms {ours['tflops']:6.1f} TF error {ours['error']:.1e}"
+    heads = f"h{n['H']}" if n["H"] == n["Hkv"] else f"h{n['H']}/{n['Hkv']}"
+    line = f"{row['source']:15} b{n['B']} {heads} {n['Sq']}x{n['Sk']} {shape:8}  {ours['ms']:8.3f} ms {ours['tflops']:6.1f} TF error {ours['error']:.1e}"
     for name, t in times.items():
         if name != "ours":
             line += f"   {name} {t['tflops']:6.1f} TF error {t['error']:.1e} x{t['ms'] / ours['ms']:.3f}"

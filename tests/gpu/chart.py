@@ -18,7 +18,8 @@ def label(row):
     n = row["sizes"]
     lengths = n["Sq"] if n["Sq"] == n["Sk"] else f'{n["Sq"]}x{n["Sk"]}'
     dims = n["D"] if n["D"] == n["Dv"] else f'{n["D"]}/{n["Dv"]}'
-    return f'{row["source"]} b{n["B"]} h{n["H"]} s{lengths} d{dims}'
+    heads = n["H"] if n["H"] == n["Hkv"] else f'{n["H"]}/{n["Hkv"]}'
+    return f'{row["source"]} b{n["B"]} h{heads} s{lengths} d{dims}'
 
 
 def legend(names):
