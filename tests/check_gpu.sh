@@ -1,6 +1,6 @@
 #!/bin/sh
 # check_gpu.sh BUILD [DEVICE]: the kernels of the standard library and of tests/regress on a GPU of this machine against the float64 reference, over odd shapes,
-# all element types and head sizes, for every target that the device takes; eight processes at a time, each with many cases. Ends with `N passed, N failed`;
+# all element types and head sizes, for every target that the device takes; a process for each core at a time, each with many cases. Ends with `N passed, N failed`;
 # without a device it says so and runs nothing. FILES="a.attn b.attn" instead of all, TARGETS="sm_80" likewise.
 build=${1:-build}
 device=${2:-cuda}
@@ -61,7 +61,8 @@ PART
 export ATTNC="$build/attnc" DEVICE="$device" WORK="$work"
 kinds | while read -r cases arguments; do
     xargs -n 6 <"$work/files" | tr ' ' , | while read -r files; do echo "$files $cases $arguments"; done
-done | xargs -P 8 -I '{}' sh -c 'sh $WORK/part {}' >"$work/log"
+done | xargs -P "$(nproc)" -I '{}' sh -c 'sh $WORK/part {}' | tee "$work/log" | grep -v '^COUNT'
+cp "$work/log" "$work/parts"
 
 # Documents, prefixes, tables of biases: inputs that say something, from tests/gpu, where PyTorch sees the GPU.
 if [ "$device" = cuda ] && [ -z "$FILES" ] && python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
@@ -76,5 +77,5 @@ if [ "$device" = cuda ] && [ -z "$FILES" ] && python3 -c 'import torch; assert t
 else
     echo "SKIPPED: tests/gpu/check.py, which needs all files, CUDA and a PyTorch that sees it"
 fi
-grep -v '^COUNT' "$work/log"
+tail -n +$(($(wc -l <"$work/parts") + 1)) "$work/log" | grep -v '^COUNT'
 awk '$1 == "COUNT" { passed += $2; failed += $3 } END { print passed + 0 " passed, " failed + 0 " failed"; exit failed > 0 || !passed }' "$work/log"
