@@ -103,7 +103,8 @@ typedef void (*attn_host_kernel)(const uint64_t *args, int64_t first, int64_t la
 ATTN_API attn_status attn_open_host(attn_context *c, const void *meta, size_t n,
                                     const attn_host_kernel *kernels, size_t nkernels,
                                     attn_artifact **out, attn_error *error);
-// Launches that have not finished keep using the code: synchronize first.
+// Launches that have not finished keep using the code: synchronize first. A CUDA graph that captured
+// a launch does so for as long as it is replayed.
 ATTN_API void attn_close(attn_artifact *a);
 
 // What an artifact holds. Texts live as long as it. Indices from 0; one past the end is

@@ -132,7 +132,7 @@ class Kernel:
 
         emit: optional outputs to write too, a name or several. out: arrays to write into (one for the first output, or a dict).
         stream: a raw stream; by default the current one of q's library. tile_map: a TileMap. The call returns when the launch is queued (on the
-        CPU: done)."""
+        CPU: done). A CUDA graph that holds the call needs this kernel as long as it is replayed: its code goes with it."""
         arrays, scalars, sizes = self._sort(args, named)
         wanted, out = self._wanted(emit, out)
         like = next(iter(arrays.values()))
