@@ -8,6 +8,10 @@
 // reduction (silent when diags is NULL).
 Stream *pass_derive(Arena *a, const RowProgram *row, Diags *diags);
 
+// The same for weights that are narrowed to f16 where they meet v: those that would grow beyond its
+// range are shifted by a maximum of their own. half.c
+Stream *pass_derive_half(Arena *a, const RowProgram *row, Diags *diags);
+
 // The derived online form, the combine rule and the sweeps as readable mathematics (attnc explain).
 void pass_explain(Text *out, const Stream *s);
 

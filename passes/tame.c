@@ -24,6 +24,7 @@ typedef struct Tame {
     const RowProgram *row;
     Arena *scratch;
     ExMemo known;
+    bool any_dot; // a dot product counts as any number
 } Tame;
 
 static const Bounds anything = {-INFINITY, INFINITY}, sign = {-1, 1}, share = {0, 1};
@@ -76,7 +77,7 @@ static Bounds of_symbol(Tame *t, const Ex *e) {
         return r->op == EX_ROWSUM ? anything : bounds_of(t, r->f);
     }
     case SYM_SCALAR: return of_input(t->row, e->index);
-    case SYM_DOT:
+    case SYM_DOT: return t->any_dot ? anything : sign;
     case SYM_Q_IDX: return sign;
     case SYM_SIZE: return e->index == SIZE_Q_OFFSET ? sign : (Bounds){1, 1};
     case SYM_SQQ:
@@ -216,4 +217,11 @@ bool row_tame(const RowProgram *row, const Ex *e) {
     bool tame = element_size(&t, e, 0) <= TAME;
     arena_free(t.scratch);
     return tame;
+}
+
+bool row_limited(const RowProgram *row, const Ex *e) {
+    Tame t = {.row = row, .scratch = arena_new(), .any_dot = true};
+    bool limited = bounds_of(&t, e).hi < INFINITY;
+    arena_free(t.scratch);
+    return limited;
 }

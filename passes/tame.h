@@ -8,4 +8,7 @@
 // dot products, squared norms and positions count as 1.
 bool row_tame(const RowProgram *row, const Ex *e);
 
+// Whether e has an upper bound, however large dot products are.
+bool row_limited(const RowProgram *row, const Ex *e);
+
 #endif

@@ -66,7 +66,10 @@ bool compile_streams(Compile *c) {
         RowProgram *row = fe_lower(c->arena, &c->diags, c->variants.data[i]);
         if (!row) return false;
         VEC_PUSH(c->arena, &c->rows, row);
-        VEC_PUSH(c->arena, &c->streams, pass_derive(c->arena, row, &c->diags));
+        bool narrows = c->options.dtype == DT_F16 && cg_target(c->options.target).kind != KIND_HOST;
+        Stream *s = narrows ? pass_derive_half(c->arena, row, &c->diags)
+                            : pass_derive(c->arena, row, &c->diags);
+        VEC_PUSH(c->arena, &c->streams, s);
     }
     return c->diags.errors == 0;
 }

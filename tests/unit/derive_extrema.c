@@ -96,11 +96,45 @@ START_TEST(maximum_kept) {
 }
 END_TEST
 
+// Weights that are narrowed to f16 are shifted where nothing bounds them, by a maximum of their own.
+START_TEST(weights_of_f16) {
+    static const struct {
+        const char *modified, *weight;
+        bool shifted, warned;
+    } cases[] = {
+        {"(dot * 0.3)", "exp((s - m))", true, false}, // by m
+        {"(dot * 0.3)", "exp(s)", true, false},
+        {"(dot * 0.3)", "(exp((s - t)) * t)", true, false},
+        {"(dot * 0.3)", "exp2(neg((s + (t - s))))", true, false},
+        {"exp((dot * 0.3))", "s", true, false},
+        {"exp(((dot * 0.3) + t))", "s", false, false}, // t may be -inf, and then a key is masked
+        {"(dot * 0.3)", "max(s, 0.0)", false, false},
+        {"(dot * 0.3)", "exp(tanh(s))", false, false},
+        {"(dot * 0.3)", "exp(neg((s * s)))", false, false},
+        {"(dot * 0.3)", "log((exp(s) + 1.0))", false, false},
+        {"(dot * 0.3)", "(exp(s) / (exp(s) + 1.0))", false, false},
+        {"(dot * 0.3)", "(exp(s) + exp(neg(s)))", false, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        Diags diags;
+        diag_init(&diags, a);
+        RowProgram *p = row(a, cases[i].modified, cases[i].weight);
+        Stream *s = pass_derive_half(a, p, &diags);
+        ck_assert_msg((s->shift >= 0) == cases[i].shifted, "%s", cases[i].weight);
+        ck_assert_msg((diags.first != NULL) == cases[i].warned, "%s", cases[i].weight);
+        ck_assert_int_eq(s->nsweeps, 1);
+        arena_free(a);
+    }
+}
+END_TEST
+
 Suite *derive_extrema_suite(void) {
     Suite *suite = suite_create("derive_extrema");
     TCase *t = tcase_create("extrema");
     tcase_add_test(t, tame_scores);
     tcase_add_test(t, maximum_kept);
+    tcase_add_test(t, weights_of_f16);
     suite_add_tcase(suite, t);
     return suite;
 }

@@ -1,0 +1,149 @@
+// half.c: weights that an f16 can hold.
+//
+// In: a row program, and its streaming form. Out: the same form, or one of the program with another
+// maximum, by which its exponentials are shifted:
+//
+//     l = rowsum(exp(s));                                    w = exp(s - log(l))
+//     l = rowsum(exp(s));   top = rowmax(s);                 w = exp(s - top) * exp(top - log(l))
+//
+// Weights are narrowed for the product with v before what belongs to the row is multiplied in, and
+// exp(s) is beyond f16, 65504, from s = 11.1 on. What the row is multiplied by stays f32. An exponent
+// without an upper bound is one that holds scores, by the intervals of tame.c, and no extremum: where
+// there is one the formula takes care of itself. A modified score that is such an exponential goes
+// into the formulas first. Where the shift would cost another sweep over the keys, a warning says what
+// may happen.
+#include "passes/derive.h"
+
+#include "passes/classes.h"
+#include "passes/simplify_rules.h"
+#include "passes/tame.h"
+
+#include <string.h>
+
+typedef struct Half {
+    Arena *arena;
+    ExPool *p;
+    const RowProgram *row; // as it was
+    RowProgram *out;
+    ExMemo damped; // nodes that a logarithm or a quotient stands over
+    bool any;      // exponentials without a bound
+    bool failed;   // to shift one
+    bool extremum; // in the exponent at hand
+} Half;
+
+// ---- exponents
+
+typedef struct Parts {
+    const Ex *elem, *row; // NULL: none
+} Parts;
+
+static bool has_element(const Ex *e) { return ex_uses(e, SYM_S, 0) || ex_uses(e, SYM_KV_IDX, 0); }
+
+static const Ex *sum(ExPool *p, const Ex *a, const Ex *b, bool minus) {
+    if (!b) return a;
+    if (!a) return minus ? simp_1(p, EX_NEG, b) : b;
+    return simp_2(p, minus ? EX_SUB : EX_ADD, a, b);
+}
+
+enum { MAX_DEPTH = 64 };
+
+static void take_apart(ExPool *p, const Ex *e, bool minus, Parts *to, int depth) {
+    bool adds = e->op == EX_ADD || e->op == EX_SUB;
+    if ((adds || e->op == EX_NEG) && depth < MAX_DEPTH) {
+        take_apart(p, e->args[0], minus != (e->op == EX_NEG), to, depth + 1);
+        if (adds) take_apart(p, e->args[1], minus != (e->op == EX_SUB), to, depth + 1);
+        return;
+    }
+    const Ex **part = has_element(e) ? &to->elem : &to->row;
+    *part = sum(p, *part, e, minus);
+}
+
+static void find_extremum(void *ctx, const Ex *e) {
+    Half *h = ctx;
+    h->extremum |=
+        e->op == EX_SYM && e->sym == SYM_R && h->out->reduces.data[e->index].op != EX_ROWSUM;
+}
+
+static void damp(void *ctx, const Ex *e) {
+    Half *h = ctx;
+    ex_memo_put(h->arena, &h->damped, e, e);
+}
+
+// log(1 + exp(s)) and exp(s) / (1 + exp(s)) stay small.
+static void find_damped(void *ctx, const Ex *e) {
+    bool over = e->op == EX_DIV;
+    if (over || e->op == EX_RCP || e->op == EX_RSQRT || e->op == EX_LOG || e->op == EX_LOG2 ||
+        e->op == EX_SIGMOID || e->op == EX_TANH || e->op == EX_ERF)
+        ex_visit(e->args[over], damp, ctx);
+}
+
+static bool is_bounded(Half *h, const Ex *x) {
+    h->extremum = false;
+    ex_visit(x, find_extremum, h);
+    return h->extremum || row_limited(h->out, x);
+}
+
+// ---- the shift
+
+static const Ex *maximum_of(Half *h, const Ex *elem) {
+    RowProgram *row = h->out;
+    for (int i = 0; i < row->reduces.n; i++)
+        if (row->reduces.data[i].op == EX_ROWMAX && row->reduces.data[i].f == elem)
+            return ex_sym(h->p, SYM_R, i, EX_F32);
+    const char *name = arena_printf(h->arena, "top%d", row->reduces.n);
+    VEC_PUSH(h->arena, &row->reduces, ((RowReduce){EX_ROWMAX, elem, name, row->span}));
+    return ex_sym(h->p, SYM_R, row->reduces.n - 1, EX_F32);
+}
+
+static const Ex *shifted(void *ctx, ExPool *p, const Ex *e) {
+    Half *h = ctx;
+    Parts x = {NULL, NULL};
+    if (e->op != EX_EXP && e->op != EX_EXP2) return e;
+    const void *over = NULL;
+    if (ex_memo_has(&h->damped, e, &over) || !has_element(e) || is_bounded(h, e->args[0])) return e;
+    take_apart(p, e->args[0], false, &x, 0);
+    h->any = true;
+    if (ex_uses(x.elem, SYM_R, -1)) { // known only when the keys are through
+        h->failed = true;
+        return e;
+    }
+    const Ex *top = maximum_of(h, x.elem);
+    return ex_2(p, EX_MUL, ex_1(p, e->op, ex_2(p, EX_SUB, x.elem, top)),
+                ex_1(p, e->op, sum(p, top, x.row, false)));
+}
+
+// A copy of the program, whose reductions may be added to. exp(u) as the modified score is a score u;
+// keys stay what they were where u is never -inf, the mark of a masked one.
+static void open_score(Half *h) {
+    const RowProgram *row = h->row;
+    const Ex *m = row->modified, *s = ex_symbol(h->p, SYM_S);
+    ClassEnv env = {.s = CL_FINITE, .wild_inputs = true};
+    h->out = ARENA_NEW(h->arena, RowProgram);
+    *h->out = *row;
+    memset(&h->out->reduces, 0, sizeof h->out->reduces);
+    bool opens = (m->op == EX_EXP || m->op == EX_EXP2) && !(class_of(m->args[0], &env) & CL_NINF);
+    const Ex *score = opens ? ex_1(h->p, m->op, s) : s;
+    if (opens) h->out->modified = m->args[0];
+    for (int i = 0; i < row->reduces.n; i++) {
+        RowReduce r = row->reduces.data[i];
+        r.f = ex_subst(h->p, r.f, SYM_S, 0, score);
+        VEC_PUSH(h->arena, &h->out->reduces, r);
+    }
+    h->out->weight = ex_subst(h->p, row->weight, SYM_S, 0, score);
+}
+
+Stream *pass_derive_half(Arena *a, const RowProgram *row, Diags *diags) {
+    Half h = {.arena = a, .p = row->pool, .row = row};
+    Stream *s = pass_derive(a, row, diags);
+    open_score(&h);
+    ex_visit(h.out->weight, find_damped, &h);
+    h.out->weight = ex_map(h.p, h.out->weight, shifted, &h);
+    if (!h.any) return s;
+    Stream *other = pass_derive(a, h.out, NULL);
+    if (!h.failed && other->nsweeps == s->nsweeps) return other;
+    diag_warning(diags, row->span,
+                 "weights of f16 are infinite from 65504 on, and those of '%s' have no bound: "
+                 "subtract the row's maximum in the exponent, or take bf16",
+                 row->name);
+    return s;
+}
