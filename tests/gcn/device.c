@@ -2,6 +2,7 @@
 // may write to those that an output or a workspace lies in.
 #include "tests/gcn/device.h"
 #include "runtime/rt.h"
+#include "tests/gcn/keep.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,10 +14,13 @@ struct GcnDevice {
     int nbuffers;
     uint64_t seed, executed;
     const GcnEdit *edit;
+    const char *keep; // a folder for launches; NULL: they are not kept
 };
 
 typedef struct Module {
     Arena *arena;
+    const void *file; // kept launches': a copy
+    size_t bytes;
     const GcnCode *code;
     const AbiMeta *meta;
 } Module;
@@ -77,6 +81,8 @@ static attn_status load(RtDevice *base, const AbiMeta *meta, const void *code, s
     if (!m) return rt_fail(error, ATTN_ERROR_SYSTEM, "out of memory");
     m->arena = arena_new();
     m->meta = meta;
+    m->file = memcpy(arena_alloc(m->arena, n + 1), code, n);
+    m->bytes = n;
     m->code = gcn_open(m->arena, code, n, d->edit, &e);
     *module = m;
     if (m->code && strcmp(gcn_target(m->code), meta->target) == 0) return ATTN_OK;
@@ -146,13 +152,18 @@ static attn_status launch(RtDevice *base, void *module, uint32_t k, const AbiKer
                    .nbuffers = buffers(d, variant_of(m->meta, k), kernel, args, list),
                    .seed = d->seed++};
     attn_status status = ATTN_OK;
+    GcnKeep *keep = NULL;
     if (!pack(code, kernel, args, bytes))
         status = rt_fail(error, ATTN_ERROR_ARTIFACT,
                          "%s: the metadata and the code do not agree "
                          "about the arguments",
                          kernel->symbol);
+    else if (d->keep && !(keep = gcn_keep(d->keep, &l, m->file, m->bytes)))
+        status = rt_fail(error, ATTN_ERROR_SYSTEM, "cannot write to %s", d->keep);
     else if (!gcn_launch(&l, &e))
         status = rt_fail(error, ATTN_ERROR_DEVICE, "%s", e.text);
+    if (keep && !gcn_keep_after(keep, &l) && !status)
+        status = rt_fail(error, ATTN_ERROR_SYSTEM, "cannot write to %s", d->keep);
     d->executed += l.executed;
     free(bytes);
     return status;
@@ -225,4 +236,5 @@ GcnDevice *gcn_device(attn_context *c) {
 
 void gcn_device_seed(GcnDevice *d, uint64_t seed) { d->seed = seed; }
 void gcn_device_edit(GcnDevice *d, const GcnEdit *edit) { d->edit = edit; }
+void gcn_device_keep(GcnDevice *d, const char *folder) { d->keep = folder; }
 uint64_t gcn_device_executed(const GcnDevice *d) { return d->executed; }

@@ -14,6 +14,9 @@ GcnDevice *gcn_device(attn_context *c);
 void gcn_device_seed(GcnDevice *d, uint64_t seed);
 // Rewrites the code that is loaded from now on; NULL: as it is. Not copied.
 void gcn_device_edit(GcnDevice *d, const GcnEdit *edit);
+// Launches from now on are written into a folder, for emulators of others (keep.c); NULL: they are
+// not. Not copied.
+void gcn_device_keep(GcnDevice *d, const char *folder);
 uint64_t gcn_device_executed(const GcnDevice *d); // instructions of all launches
 
 #endif

@@ -25,6 +25,8 @@ typedef struct GcnError {
     char text[512]; // empty: none
 } GcnError;
 
+struct Wave;
+struct Op;
 typedef struct GcnCode GcnCode;
 typedef struct GcnKernel GcnKernel;
 
@@ -54,6 +56,12 @@ typedef struct GcnBuffer {
     bool writable;
 } GcnBuffer;
 
+// Told after every instruction that a wave has run (wave.h).
+typedef struct GcnWatch {
+    void (*ran)(void *ctx, const struct Wave *w, const struct Op *op);
+    void *ctx;
+} GcnWatch;
+
 typedef struct GcnLaunch {
     const GcnKernel *kernel;
     uint32_t grid[3]; // work-groups
@@ -64,6 +72,7 @@ typedef struct GcnLaunch {
     const GcnBuffer *buffers;
     int nbuffers;
     uint64_t seed;
+    GcnWatch watch;    // .ran NULL: nobody
     uint64_t most;     // instructions of one wave; 0: a limit that no test comes near
     uint64_t executed; // out: instructions of all waves
 } GcnLaunch;

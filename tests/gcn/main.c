@@ -2,10 +2,11 @@
 // the float64 reference; then kernels that were made wrong on purpose (mutate.h).
 //
 //     check_gcn [PATH...] [--target=T] [--dtype=T] [--shape=SIZES] [-DNAME=N] [--seed=N] [--all]
-//               [--turns] [--schedule=KNOBS] [--mutate]
+//               [--turns] [--schedule=KNOBS] [--mutate] [--keep=FOLDER]
 //
 // PATH: a variant, or a folder of them; stdlib. Every option narrows what runs down: --shape runs
 // that shape alone, --schedule the variants with that schedule, --mutate only the wrong kernels.
+// --keep writes the launches into a folder, for beside.py.
 // Without --all, the less usual dims run for one target of each variant, in turn; with --turns,
 // which leaves the wrong kernels out, the usual ones do, too. QUICK=1 in the environment (slow
 // builds) is --turns without the less usual dims.
@@ -55,6 +56,7 @@ typedef struct Run {
     const char *shape; // NULL: theirs
     const char *offset;
     const char *schedule; // NULL: the compiler's choice
+    const char *keep;     // NULL: launches are not written
     FeDefine define[MAX_DEFINES];
     int ndefines;
     uint64_t seed;
@@ -110,7 +112,9 @@ static void compiled(Run *run, const char *path, const Config *c, TargetId targe
         o.source.defines = run->define;
         o.source.ndefines = run->ndefines;
     }
-    if (!subject_open(&s, &o, stdout))
+    bool open = subject_open(&s, &o, stdout);
+    if (open) gcn_device_keep(s.device, run->keep);
+    if (!open)
         failed(run, path, &o, NULL, "does not compile");
     else if (!subject_load(&s, NULL, &r))
         failed(run, path, &o, NULL, r.text);
@@ -198,6 +202,8 @@ static bool option(Run *run, char *arg) {
         run->seed = strtoull(v, NULL, 0);
     else if ((v = value(arg, "--schedule=")))
         run->schedule = v;
+    else if ((v = value(arg, "--keep=")))
+        run->keep = v;
     else if (strcmp(arg, "--all") == 0)
         run->all = true;
     else if (strcmp(arg, "--turns") == 0)

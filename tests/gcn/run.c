@@ -94,6 +94,7 @@ static void begin(Wave *w, Group *g, int index) {
 
 static void piece(Wave *w, uint64_t steps, uint64_t most) {
     const GcnError *e = w->group->error;
+    const GcnWatch *watch = &w->group->launch->watch;
     for (uint64_t i = 0; i < steps && w->state == WAVE_RUNS && !e->text[0]; i++) {
         const Op *op = w->pc++;
         if (op->problem) {
@@ -103,6 +104,7 @@ static void piece(Wave *w, uint64_t steps, uint64_t most) {
         if (w->busy && !gcn_ready(w, op)) return;
         w->defined = w->defined_low = ~0ull;
         op->run(w, op);
+        if (watch->ran) watch->ran(watch->ctx, w, op);
         if (++w->steps >= most) gcn_fault(w, op, "the wave does not end");
     }
 }
