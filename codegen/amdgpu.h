@@ -7,7 +7,7 @@
 // row l % R, part p = l / R. Element e of a lane's row is the column
 //
 //     MFMA            4 G (e / 4) + 4 p + e % 4     what an MFMA leaves of (operand) x (rows)
-//     MFMA, `wide`    8 G (e / 8) + 8 p + e % 8     of axes that are only contracted
+//     MFMA, `wide`    8 G (e / 8) + 8 p + e % 8     of axes that are marked so
 //     WMMA            2 e + p
 //
 //     [rows, columns]  element (m, e), index m n + e, with n = columns / G
@@ -42,12 +42,9 @@ typedef struct AmState {
     int waves, mt;
     int rows, parts; // R, G
     bool wmma;
-    bool
-        crowded; // no registers are left for addresses: they are computed anew for each tile, which
-                 // LLVM is kept from seeing
-    bool *wide;  // by axis
-    int *offset; // of shared values, by TileValue.id; -1: not in LDS
-    Val lds;     // the kernel's LDS, NULL where it has none
+    bool crowded; // addresses are computed anew for each tile, which LLVM is kept from seeing
+    int *offset;  // of shared values, by TileValue.id; -1: not in LDS
+    Val lds;      // the kernel's LDS, NULL where it has none
     Val tid, lane;
     Val part;                  // i32: lane / R
     Val row;                   // i32: lane % R
@@ -80,6 +77,7 @@ typedef struct AmTile { // of a value in LDS
 
 void am_prepare(Cg *cg); // fills the layout part of the state from the kernel
 AmShape am_shape(Cg *cg, const TileValue *v);
+int am_unit(Cg *cg, int axis);               // columns of a lane that follow each other
 int am_count(AmShape s);                     // registers of it
 int am_index(AmShape s, int m, int e);       // of one element, whatever axes the value lacks
 Val am_column(Cg *cg, int axis, int e);      // i32: which of the tile's columns element e is

@@ -99,9 +99,7 @@ static int last_part(Cg *cg) { return am_state(cg)->parts - 1; }
 
 // The greatest column that any lane's element e is.
 static int greatest(Cg *cg, int axis, int e) {
-    int unit = am_column_base(cg, axis, e);
-    const AmState *s = am_state(cg);
-    return unit + last_part(cg) * (s->wmma ? 1 : s->wide[axis] ? 8 : 4);
+    return am_column_base(cg, axis, e) + last_part(cg) * am_unit(cg, axis);
 }
 
 // ---- stores
@@ -119,7 +117,7 @@ static Val two(Cg *cg, const Access *a, const TileValue *v, int m, int e) {
 
 // MFMA: four or eight columns of a lane at once.
 static void store_units(Cg *cg, const Access *a, const TileValue *v, int m, Val at) {
-    int axis = a->shape.col_axis, unit = am_state(cg)->wide[axis] ? 8 : 4;
+    int axis = a->shape.col_axis, unit = am_unit(cg, axis);
     bool narrow = am_narrow(a->t->dtype);
     for (int e = 0; e < a->shape.n; e += unit) {
         Val w[8], col = am_column(cg, axis, e);
@@ -238,7 +236,7 @@ static Val load_words(Cg *cg, const Access *a, int m, Val col, int n) {
 static void load_packed_row(Cg *cg, const Access *a, CgValue *value, int m) {
     const AmState *s = am_state(cg);
     AmShape f = a->shape;
-    int n = s->wmma || s->wide[f.col_axis] ? 4 : 2;
+    int n = s->wmma ? 4 : am_unit(cg, f.col_axis) / 2;
     for (int r = 0; r < f.n / f.pair; r += n) {
         Val col = s->wmma ? cg_i32(cg, 2 * r) : am_column(cg, f.col_axis, r * f.pair);
         Val x = load_words(cg, a, m, col, n);

@@ -3,59 +3,25 @@
 
 #include <assert.h>
 
-enum { ROOMY_COLUMNS = 256 }; // of q and o together
-
 bool am_narrow(Dtype t) { return t == DT_F16 || t == DT_BF16; }
 
 const TileValue *am_buffer(const TileValue *v) {
     return v->def && v->def->kind == TILE_VIEW ? v->def->args.data[0] : v;
 }
 
-// ---- what the kernel's extents say
-
-// 32 rows where everything that a product leaves comes in 32s.
-static int rows_of(const TileKernel *k, int row_axis, bool wmma) {
-    if (wmma) return 16;
-    for (int a = 0; a < k->naxes; a++) {
-        int n = k->axes[a].extent, unit = a == row_axis ? 32 * k->schedule.warps : 32;
-        if (n > 1 && n % unit) return 16;
-    }
-    return 32;
-}
-
-// Axes of narrow values that no product leaves as its columns, but some product contracts.
-static void find_wide(Cg *cg, AmState *s) {
-    const TileKernel *k = cg->k;
-    if (s->wmma) return;
-    for (int pass = 0; pass < 2; pass++)
-        for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
-            if (op->kind != TILE_MMA) continue;
-            const TileValue *v = op->results.data[0];
-            int axis = tile_contracted_axis(op);
-            bool fits = k->axes[axis].extent % (8 * s->parts) == 0;
-            if (pass == 0 && am_narrow(op->args.data[0]->dtype) && fits) s->wide[axis] = true;
-            for (int i = 0; pass == 1 && i < v->rank; i++) s->wide[v->axis[i]] = false;
-        }
-}
-
 void am_prepare(Cg *cg) {
     AmState *s = am_state(cg);
     const TileKernel *k = cg->k;
     s->row_axis = tile_grid_axis(k);
+    s->crowded = k->schedule.crowded;
     s->wave = cg->target->lanes;
     s->wmma = s->wave == 32;
     s->waves = k->schedule.warps;
-    s->rows = rows_of(k, s->row_axis, s->wmma);
+    s->rows = k->schedule.matrix_rows;
     s->parts = s->wave / s->rows;
     int rows = s->row_axis < 0 ? 0 : k->axes[s->row_axis].extent;
     assert(s->waves > 0 && rows % (s->rows * s->waves) == 0 && "scheduled for this target");
     s->mt = rows / (s->rows * s->waves);
-    int columns = 0;
-    for (int a = 0; a < k->naxes; a++)
-        if (k->axes[a].whole) columns += k->axes[a].extent;
-    s->crowded = s->rows == 16 || columns > ROOMY_COLUMNS; // 16 rows have more addresses, too
-    s->wide = ARENA_ARRAY(cg->arena, bool, TILE_MAX_AXES);
-    find_wide(cg, s);
 }
 
 // ---- fragments
@@ -84,17 +50,17 @@ int am_index(AmShape s, int m, int e) {
     return ((s.rows ? m : 0) * s.n + (s.col_axis >= 0 ? e : 0)) / s.pair;
 }
 
-static int unit_of(Cg *cg, int axis) { // consecutive columns of a lane
+int am_unit(Cg *cg, int axis) {
     const AmState *s = am_state(cg);
-    return s->wmma ? 1 : s->wide[axis] ? 8 : 4;
+    return s->wmma ? 1 : cg->k->axes[axis].wide ? 8 : 4;
 }
 
 int am_column_base(Cg *cg, int axis, int e) {
-    int unit = unit_of(cg, axis);
+    int unit = am_unit(cg, axis);
     return unit * am_state(cg)->parts * (e / unit) + e % unit;
 }
 
-Val am_column_part(Cg *cg, int axis) { return am_times(cg, am_state(cg)->part, unit_of(cg, axis)); }
+Val am_column_part(Cg *cg, int axis) { return am_times(cg, am_state(cg)->part, am_unit(cg, axis)); }
 
 Val am_column(Cg *cg, int axis, int e) {
     return am_plus(cg, am_column_part(cg, axis), am_column_base(cg, axis, e));
@@ -149,7 +115,7 @@ AmTile am_tile(Cg *cg, const TileValue *v) {
     t.width = k->axes[t.inner].extent;
     t.chunks = t.outer < 0 ? (t.width * t.elem + AM_CHUNK - 1) / AM_CHUNK
                            : chunks_for((t.width * t.elem + AM_CHUNK - 1) / AM_CHUNK);
-    t.paired = t.outer >= 0 && t.elem == 2 && !s->wmma && !s->wide[t.inner] &&
+    t.paired = t.outer >= 0 && t.elem == 2 && !s->wmma && !k->axes[t.inner].wide &&
                t.width % (8 * s->parts) == 0;
     t.bytes = (t.rows * t.chunks * AM_CHUNK + 127) & ~127;
     return t;

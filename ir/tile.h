@@ -67,6 +67,8 @@ typedef struct TileAxis {
     int extent; // elements of a tile; a whole axis (constant size, never tiled): that size padded
                 // as the target needs; 0: not chosen
     bool whole; // not tiled: TILE is 0 and POS(axis) = i
+    bool wide;  // AMD: of columns along it a lane of a fragment has eight that follow each other,
+                // then the next lane; otherwise four, as a matrix instruction leaves them
 } TileAxis;
 
 typedef enum TileHome { // where a value lives; chosen by scheduling
@@ -195,9 +197,11 @@ typedef enum TilePersist {
 } TilePersist;
 
 typedef struct TileSchedule {
-    int lane_axis;  // host: the axis along vector lanes; -1 elsewhere
-    int warps;      // GPU: warps of a block; rows of M are spread over them evenly
-    int min_blocks; // blocks that should fit an SM together (launch bounds); 0: no wish
+    int lane_axis;   // host: the axis along vector lanes; -1 elsewhere
+    int warps;       // GPU: warps of a block; rows of M are spread over them evenly
+    int min_blocks;  // blocks that should fit an SM together (launch bounds); 0: no wish
+    int matrix_rows; // AMD: of a matrix instruction, 16 or 32; 0 elsewhere
+    bool crowded;    // AMD: no registers are left for addresses: they are made anew for each tile
     // Kernels of roles: which tiles a block has (`next`).
     TilePersist persist;
     int section; // GPU: about how many tiles are taken of some heads before those of the next ones,

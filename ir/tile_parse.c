@@ -501,7 +501,9 @@ static bool parse_axis(Parse *P) {
     if (!size) return false;
     int axis = tile_axis(P->k, name, size, take(P, "whole"));
     set_names(P);
-    return !take(P, "tile") || take_int(P, &P->k->axes[axis].extent);
+    if (take(P, "tile") && !take_int(P, &P->k->axes[axis].extent)) return false;
+    P->k->axes[axis].wide = take(P, "wide");
+    return true;
 }
 
 static bool parse_grid(Parse *P) {
@@ -547,6 +549,10 @@ static bool parse_schedule(Parse *P) {
             if (!take_int(P, &s->warps)) return false;
         } else if (take(P, "min_blocks")) {
             if (!take_int(P, &s->min_blocks)) return false;
+        } else if (take(P, "matrix_rows")) {
+            if (!take_int(P, &s->matrix_rows)) return false;
+        } else if (take(P, "crowded")) {
+            s->crowded = true;
         } else if (take(P, "persistent")) {
             s->persist = take(P, "dynamic") ? PERSIST_DYNAMIC : PERSIST_STATIC;
             if (s->persist == PERSIST_STATIC && !expect(P, "static")) return false;

@@ -372,6 +372,7 @@ static void axis(Out *o, const TileAxis *a) {
     ex(o, " ", a->size);
     if (a->whole) text_puts(o->text, " whole");
     if (a->extent) text_printf(o->text, " tile %d", a->extent);
+    if (a->wide) text_puts(o->text, " wide");
     text_puts(o->text, "\n");
 }
 
@@ -399,11 +400,13 @@ static void kernel(Out *o, const TileKernel *k) {
     static const char *const persists[] = {
         [PERSIST_NONE] = "", [PERSIST_STATIC] = "static", [PERSIST_DYNAMIC] = "dynamic"};
     if (s->warps || s->min_blocks || s->lane_axis >= 0 || s->persist || s->section || s->cluster ||
-        s->knobs) {
+        s->matrix_rows || s->crowded || s->knobs) {
         text_puts(o->text, "  schedule");
         if (s->lane_axis >= 0) text_printf(o->text, " lanes %s", axis_name(o, s->lane_axis));
         if (s->warps) text_printf(o->text, " warps %d", s->warps);
         if (s->min_blocks) text_printf(o->text, " min_blocks %d", s->min_blocks);
+        if (s->matrix_rows) text_printf(o->text, " matrix_rows %d", s->matrix_rows);
+        if (s->crowded) text_puts(o->text, " crowded");
         if (s->persist) text_printf(o->text, " persistent %s", persists[s->persist]);
         if (s->section) text_printf(o->text, " section %d", s->section);
         if (s->cluster) text_printf(o->text, " cluster %d", s->cluster);

@@ -11,6 +11,7 @@
 
 #include "ir/expr_ops.h"
 #include "ir/tile_parts.h"
+#include "ir/tile_wide.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -774,6 +775,19 @@ static bool check_cluster(Verify *V) {
            verify_fail(V, "%d rows for %d blocks of %d warps", rows, s->cluster, s->warps);
 }
 
+// AMD's marks.
+static bool check_matrix(Verify *V) {
+    const TileKernel *k = V->k;
+    const Target *t = target_get(V->p->target);
+    int rows = k->schedule.matrix_rows;
+    if (rows && (t->kind != KIND_AMDGPU || (rows != 16 && (rows != 32 || t->lanes == 32))))
+        return verify_fail(V, "matrix instructions of %d rows on '%s'", rows, t->name);
+    for (int a = 0; a < k->naxes; a++)
+        if (k->axes[a].wide && !tile_may_be_wide(k, t, a))
+            return verify_fail(V, "%s cannot be wide", k->axes[a].name);
+    return true;
+}
+
 static bool check_schedule(Verify *V) {
     const TileSchedule *s = &V->k->schedule;
     if (s->lane_axis < -1 || s->lane_axis >= V->k->naxes)
@@ -820,7 +834,7 @@ static bool check_kernel(Verify *V, const TileKernel *k) {
     V->role = NULL;
     if (!verify_is_name(k->name)) return verify_fail(V, "a kernel without a name");
     bool ok = check_axes(V) && check_grid(V) && check_mask(V) && check_schedule(V) &&
-              check_block(V, &k->body) && check_names(V);
+              check_block(V, &k->body) && check_matrix(V) && check_names(V);
     V->k = NULL;
     return ok;
 }

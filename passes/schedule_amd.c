@@ -21,6 +21,8 @@
 #include "rewrite.h"
 #include "schedule.h"
 
+#include "ir/tile_wide.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -291,6 +293,7 @@ static void schedule_kernel(TileProgram *p, TileKernel *k, const Target *target)
     Sched s = {.p = p, .k = k, .x = p->pool};
     s.buffer = ARENA_ARRAY(p->arena, TileValue *, p->tensors.n);
     s.used = ARENA_ARRAY(p->arena, bool, p->tensors.n);
+    for (int a = 0; a < k->naxes; a++) k->axes[a].wide = tile_may_be_wide(k, target, a);
     for (TileOp *op = k->body.first; op; op = op->next)
         if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis);
     for (TileOp *op = k->body.first, *next; op; op = next) {

@@ -5,8 +5,8 @@
 // that the vendor publishes, and the one whose steps should take the fewest cycles for a score is
 // taken. No device was measured: the counts say what bounds a step, not how long it takes.
 //
-// The lowering (codegen/amdgpu.h) reads the shape back from the extents: 32 rows for a matrix
-// instruction where every extent is a multiple of 32, else 16.
+// Of the shape the lowering (codegen/amdgpu.h) is told what extents do not say: the rows of a matrix
+// instruction, and whether registers are left for addresses (TileSchedule).
 #include "cost.h"
 #include "knobs.h"
 #include "rewrite.h"
@@ -24,6 +24,7 @@ enum {
     SECOND_FILE = 64, // of the registers beyond 256, for what goes to and fro
     LDS_EXTRA = 1024, // for vectors of a number per key
     MAX_ROWS = 256,   // of a tile
+    ROOMY = 256,      // columns of q and o together beside which addresses have registers
     STEP = 300,       // cycles of a step that are not of its scores: barriers, waits, reductions
 };
 
@@ -70,8 +71,10 @@ static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows}
 
 static bool wmma(const Need *n) { return n->t->lanes == 32; }
 static int padded_d(const Need *n) { return pass_padded(n->d, wmma(n) ? 16 : 32); }
-static int padded_dv(const Need *n, const AmdShape *s) { return pass_padded(n->dv, s->rows); }
-static int rows_of(const AmdShape *s) { return s->rows * s->mt * s->waves; }
+static int padded_dv(const Need *n, const AmdShape *s) {
+    return pass_padded(n->dv, s->matrix_rows);
+}
+static int rows_of(const AmdShape *s) { return s->matrix_rows * s->mt * s->waves; }
 
 // ---- what a shape needs
 
@@ -91,7 +94,7 @@ static int lds_of(const Need *n, const AmdShape *s) {
 }
 
 static int registers_of(const Need *n, const AmdShape *s) {
-    int parts = n->t->lanes / s->rows, d = padded_d(n), dv = padded_dv(n, s);
+    int parts = n->t->lanes / s->matrix_rows, d = padded_d(n), dv = padded_dv(n, s);
     bool narrow = n->elem == 2, pairs = narrow && !wmma(n);
     int q = s->keep ? s->mt * d / parts / (pairs ? 2 : 1) : 0;
     int acc = s->mt * dv / parts, scores = s->mt * s->keys / parts;
@@ -102,7 +105,8 @@ static int registers_of(const Need *n, const AmdShape *s) {
     int operands = OPERANDS;
     if (!s->keep && s->mt > 1) operands += OPERANDS / 2;
     if (wmma(n) && !narrow) operands = OPERANDS / 2 + s->keys; // a row's weights
-    if (s->rows == 32 && acc > 64) acc += acc / 2; // sixteens: a file that is half full has no room
+    // Tuples of sixteen, and two groups of rows beside each other: a file half full has no room.
+    if (!wmma(n) && s->matrix_rows * s->mt >= 32 && acc > 64) acc += acc / 2;
     int other = wmma(n) || !narrow ? OTHER + OTHER_MORE : OTHER;
     return q + acc + scores + weights + 2 * copied + operands + other; // copied, and where it is
 }
@@ -129,7 +133,7 @@ static int blocks_of(const Need *n, const AmdShape *s) {
 
 // Cycles for a score of a wave, a thousand times.
 static int64_t cost_of(const Need *n, const AmdShape *s) {
-    int columns = padded_d(n) + padded_dv(n, s), rows = s->rows * s->mt;
+    int columns = padded_d(n) + padded_dv(n, s), rows = s->matrix_rows * s->mt;
     int rate = n->elem == 2 ? n->chip->half : n->chip->single;
     int64_t matrix = 2000 * (int64_t)columns / rate;
     int64_t lds = 1000 * (int64_t)columns * n->elem * (s->keep ? 1 : 2) / (rows * n->chip->lds);
@@ -147,35 +151,28 @@ static int64_t cost_of(const Need *n, const AmdShape *s) {
 
 static bool is_power(int n) { return (n & (n - 1)) == 0; }
 
-// What the lowering would take for a shape of 32 rows is none of 16.
-static bool is_taken(const Need *n, const AmdShape *s) {
-    int all = s->rows * s->mt | s->keys | padded_d(n) | padded_dv(n, s);
-    return s->rows == 16 && !wmma(n) && all % 32 == 0;
-}
-
 // What the instructions and the copies (codegen/amdgpu_copy.c) ask of a shape; NULL: it has it.
 static const char *misshapen(const Need *n, const AmdShape *s) {
     Arena *a = n->arena;
     if (!is_power(s->waves) || !is_power(s->keys))
         return arena_printf(a, "powers of two of waves and keys; there are %d and %d", s->waves,
                             s->keys);
-    if (wmma(n) && s->rows != 16)
-        return arena_printf(a, "instructions of 16 rows on '%s', not %d", n->t->name, s->rows);
+    if (wmma(n) && s->matrix_rows != 16)
+        return arena_printf(a, "instructions of 16 rows on '%s', not %d", n->t->name,
+                            s->matrix_rows);
     if (wmma(n) && s->keep && n->elem == 4)
         return arena_printf(a, "keep=0 for elements of 4 bytes on '%s'", n->t->name);
-    if (is_taken(n, s))
-        return "instructions of 32 rows where rows, keys and columns all come in 32s, not 16";
     if (n->elem == 2 && s->keys % 32 && !wmma(n)) // two steps of an MFMA
         return arena_printf(a, "32 keys or more for elements of 2 bytes; there are %d", s->keys);
-    if (s->keys % s->rows)
-        return arena_printf(a, "as many keys as an instruction has rows, %d; there are %d", s->rows,
-                            s->keys);
+    if (s->keys % s->matrix_rows)
+        return arena_printf(a, "as many keys as an instruction has rows, %d; there are %d",
+                            s->matrix_rows, s->keys);
     return NULL;
 }
 
 static const char *too_large(const Need *n, const AmdShape *s) {
     Arena *a = n->arena;
-    int scores = s->mt * s->keys * s->rows / n->t->lanes, regs = registers_of(n, s);
+    int scores = s->mt * s->keys * s->matrix_rows / n->t->lanes, regs = registers_of(n, s);
     if (regs > most_registers(n))
         return arena_printf(a, "%d registers of a lane; there are %d", regs, most_registers(n));
     if (lds_of(n, s) > n->t->shared_bytes)
@@ -248,6 +245,14 @@ static Need need_of(const TileProgram *p, const Target *t) {
 
 // ---- binding
 
+// 16 rows have more addresses, too.
+static bool is_crowded(const TileKernel *k, const AmdShape *s) {
+    int columns = 0;
+    for (int a = 0; a < k->naxes; a++)
+        if (k->axes[a].whole) columns += k->axes[a].extent;
+    return s->matrix_rows == 16 || columns > ROOMY;
+}
+
 static bool bind(TileProgram *p, TileKernel *k, const Need *n, const AmdShape *s, Diags *diags) {
     int value = pass_value_axis(p, k);
     if (!pass_tile_columns(p, k, most_columns(n->t), UNIT_COLUMNS, diags)) return false;
@@ -258,12 +263,14 @@ static bool bind(TileProgram *p, TileKernel *k, const Need *n, const AmdShape *s
             pass_bind(p, k, a, a == tile_grid_axis(k) ? rows_of(s) : s->keys);
         else
             pass_bind(p, k, a,
-                      a == value ? pass_padded(axis->size->i, s->rows)
+                      a == value ? pass_padded(axis->size->i, s->matrix_rows)
                                  : pass_padded(axis->size->i, wmma(n) ? 16 : 32));
     }
     k->schedule = (TileSchedule){.lane_axis = -1,
                                  .warps = s->waves,
                                  .min_blocks = blocks_of(n, s),
+                                 .matrix_rows = s->matrix_rows,
+                                 .crowded = is_crowded(k, s),
                                  .knobs = knob_text(knobs, s, p->arena)};
     return true;
 }

@@ -59,7 +59,7 @@ run "$build/tests/check_gcn" tests/regress/exact_maximum.attn --dtype=f16 -DD=96
 # schedules that are not the compiler's choice
 gcn_schedule() { run "$build/tests/check_gcn" stdlib/causal.attn stdlib/relative_bias.attn --target="$1" --schedule="$2"; }
 gcn_schedule gfx90a waves=1
-gcn_schedule gfx942 rows=16,mt=1,keys=32,waves=2
+gcn_schedule gfx942 matrix_rows=16,mt=1,keys=32,waves=2
 gcn_schedule gfx942 keys=32,waves=8,keep=0
 gcn_schedule gfx1100 keys=16,waves=2
 run tests/hsaco.sh "$build/attnc"

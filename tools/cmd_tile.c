@@ -141,22 +141,27 @@ static Status ptx_may_lower(const TileKernel *k, const Target *t) {
 
 // Copies are dealt to threads by bits (codegen/amdgpu_copy.c).
 static Status amd_may_lower(const TileKernel *k, const Target *t) {
-    enum { MAX_THREADS = 1024, UNIT = 16 }; // of a block; rows and columns of an instruction
-    int waves = k->schedule.warps, rows = grid_rows(k);
+    enum { MAX_THREADS = 1024 }; // of a block
+    int waves = k->schedule.warps, rows = grid_rows(k), unit = k->schedule.matrix_rows;
+    if (!unit)
+        return cmd_fail(STATUS_INPUT,
+                        "kernel %s: its schedule does not say how many matrix_rows an instruction "
+                        "has",
+                        k->name);
     if (waves < 1 || (waves & (waves - 1)) != 0 || waves * t->lanes > MAX_THREADS ||
-        rows % (UNIT * waves) != 0)
+        rows % (unit * waves) != 0)
         return cmd_fail(STATUS_INPUT,
                         "kernel %s: AMD devices take a power of two of waves, up to %d, and tiles "
-                        "of 16 rows, or a multiple, for each; here are %d rows and %d waves",
-                        k->name, MAX_THREADS / t->lanes, rows, waves);
+                        "of %d rows, or a multiple, for each; here are %d rows and %d waves",
+                        k->name, MAX_THREADS / t->lanes, unit, rows, waves);
     for (int a = 0; a < k->naxes; a++) {
         int n = k->axes[a].extent;
         bool keys = !k->axes[a].whole && !tile_in_grid(k, a);
-        if (n % UNIT == 0 && (!keys || (n & (n - 1)) == 0)) continue;
+        if (n % unit == 0 && (!keys || (n & (n - 1)) == 0)) continue;
         return cmd_fail(STATUS_INPUT,
-                        "kernel %s: AMD devices take tiles of a multiple of 16, and of a power of "
+                        "kernel %s: AMD devices take tiles of a multiple of %d, and of a power of "
                         "two of keys; here axis %s has %d",
-                        k->name, k->axes[a].name, n);
+                        k->name, unit, k->axes[a].name, n);
     }
     return STATUS_DONE;
 }

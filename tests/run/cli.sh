@@ -132,6 +132,17 @@ says out 'D=32'
 gives 0 two.attn -o two.ptx
 gives 0 two.attn --entry=soft -DCAP=7 -o soft.ptx
 
+# a schedule that was printed and read again gives the same code; one that no lowering takes is refused
+gives 0 relu_attn.attn --target=gfx942 --emit=asm
+cp out first
+gives 0 relu_attn.attn --target=gfx942 --emit=schedule
+cp out amd.tile
+gives 0 amd.tile --emit=asm
+holds 'cmp -s out first'
+sed 's/ matrix_rows [0-9]*//; s/ wide$//' amd.tile > lacks.tile
+gives 1 lacks.tile --emit=asm
+says err 'its schedule does not say how many matrix_rows an instruction has'
+
 # ---- choices of the schedule
 gives 0 relu_attn.attn --target=sm_90a --schedule=keys=64,stages=3,after=-1 --emit=schedule
 says out 'keys=64,stages=3'
@@ -161,15 +172,15 @@ refuses rows=256,keys=256 sm_80 'bytes of shared memory; there are 166912'
 refuses rows=128,keys=256,warps=8,blocks=1 sm_80 'it needs 174080 bytes of shared memory; there are 166912'
 refuses keys=256 gfx942 'bytes of LDS; there are 65536'
 refuses waves=3 gfx942 'it needs powers of two of waves and keys; there are 3 and'
-refuses keys=96,mt=1,rows=16 gfx942 'it needs powers of two of waves and keys; there are 8 and 96'
+refuses keys=96,mt=1,matrix_rows=16 gfx942 'it needs powers of two of waves and keys; there are 8 and 96'
 refuses waves=7 gfx1100 'it needs powers of two of waves and keys; there are 7 and'
-refuses keys=48,rows=16,mt=1,waves=4 gfx1100 'it needs powers of two of waves and keys; there are 4 and 48'
-refuses rows=32 gfx1100 "it needs instructions of 16 rows on 'gfx1100', not 32"
+refuses keys=48,matrix_rows=16,mt=1,waves=4 gfx1100 'it needs powers of two of waves and keys; there are 4 and 48'
+refuses matrix_rows=32 gfx1100 "it needs instructions of 16 rows on 'gfx1100', not 32"
 refuses keys=16 gfx90a 'it needs 32 keys or more for elements of 2 bytes; there are 16'
-refuses rows=32,mt=2,waves=8,keys=32 gfx942 'it needs 512 rows of a tile; there are 256'
+refuses matrix_rows=32,mt=2,waves=8,keys=32 gfx942 'it needs 512 rows of a tile; there are 256'
 refuses rows=33 host 'rows are a multiple of the'
 refuses rows=64 sm_90a "has a choice 'rows' on sm_90a; there are: warpgroups="
-gives 1 relu_attn.attn --target=gfx942 --schedule=rows=32,mt=1,keys=128,waves=1 --emit=schedule
+gives 1 relu_attn.attn --target=gfx942 --schedule=matrix_rows=32,mt=1,keys=128,waves=1 --emit=schedule
 says err 'it needs 64 scores of a lane; there is room for 32'
 two_stages="$top/tests/regress/exact_maximum.attn -DD=128 --target=sm_80 --emit=schedule"
 gives 1 $two_stages --schedule=rows=128,keys=176,warps=8,blocks=1 # of keys: a sweep loads nothing else

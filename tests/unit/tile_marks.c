@@ -1,0 +1,82 @@
+// What schedules mark in the IR, and that the verifier knows wrong marks: sums of rows in parts
+// (Hopper), a matrix instruction's rows and wide axes (AMD).
+#include "pass_util.h"
+
+static const char *schedule(Arena *a, TargetId id) {
+    Variant *v;
+    Diags diags;
+    Text t;
+    diag_init(&diags, a);
+    text_init(&t, a);
+    PassOptions o = {.target = *target_get(id), .dtype = DT_BF16};
+    const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 64, &v);
+    TileProgram *p = pass_pipeline(a, s, &o, &diags);
+    ck_assert_ptr_nonnull(p);
+    tile_print(&t, p);
+    return t.s;
+}
+
+// With the first `what` made `by`, whether the text is still a program.
+static bool holds(Arena *a, const char *text, const char *what, const char *by) {
+    const char *at = strstr(text, what);
+    ck_assert_msg(at != NULL, "no %s", what);
+    const char *changed =
+        arena_printf(a, "%.*s%s%s", (int)(at - text), text, by, at + strlen(what));
+    Diags diags;
+    diag_init(&diags, a);
+    TileProgram *p = tile_parse(a, changed, strlen(changed), &diags);
+    return p && tile_verify(p, &diags);
+}
+
+START_TEST(parts) {
+    Arena *a = arena_new();
+    const char *text = schedule(a, TARGET_SM90A);
+    static const char l[] = "%l_tile: f32[M] in fragment parts",
+                      m[] = "%m_tile: f32[M] in fragment";
+    ck_assert(holds(a, text, l, l)); // as it is: carried sums and what they are made of
+    ck_assert(!holds(a, text, l, "%l_tile: f32[M] in fragment"));  // half a sum
+    ck_assert(!holds(a, text, m, arena_printf(a, "%s parts", m))); // a maximum
+    ck_assert(!holds(a, text, "%l_0: f32[M] in fragment parts", "%l_0: f32[M] in fragment"));
+    ck_assert(!holds(a, text, "%factor: f32[M] in fragment", "%factor: f32[M] in fragment parts"));
+    arena_free(a);
+}
+END_TEST
+
+START_TEST(wide_axes) {
+    Arena *a = arena_new();
+    const char *text = schedule(a, TARGET_GFX942);
+    static const char d[] = "axis D: 64 whole tile 64 wide", e[] = "axis E: 64 whole tile 64",
+                      n[] = "axis N: Sk tile 64", rows[] = " matrix_rows 32";
+    ck_assert(holds(a, text, d, d)); // as it is: q and k are read in eights
+    ck_assert(holds(a, text, d, "axis D: 64 whole tile 64"));
+    ck_assert(!holds(a, text, e, arena_printf(a, "%s wide", e))); // a product leaves it
+    ck_assert(!holds(a, text, n, arena_printf(a, "%s wide", n))); // contracted, but left as well
+    ck_assert(!holds(a, text, d, "axis D: 64 whole tile 72 wide"));
+    ck_assert(!holds(a, text, rows, "")); // how many lanes share a row is not known
+    ck_assert(strstr(schedule(a, TARGET_GFX1100), " wide") == NULL);
+    arena_free(a);
+}
+END_TEST
+
+START_TEST(matrix_rows) {
+    Arena *a = arena_new();
+    const char *text = schedule(a, TARGET_GFX942), *wave32 = schedule(a, TARGET_GFX1100);
+    static const char rows[] = " matrix_rows 32";
+    ck_assert(holds(a, text, rows, " matrix_rows 16"));
+    ck_assert(!holds(a, text, rows, " matrix_rows 8"));
+    ck_assert(!holds(a, wave32, " matrix_rows 16", rows));
+    ck_assert(!holds(a, schedule(a, TARGET_SM80), " warps 4", " warps 4 matrix_rows 16"));
+    arena_free(a);
+}
+END_TEST
+
+Suite *tile_marks_suite(void);
+Suite *tile_marks_suite(void) {
+    Suite *s = suite_create("tile_marks");
+    TCase *t = tcase_create("marks");
+    tcase_add_test(t, parts);
+    tcase_add_test(t, wide_axes);
+    tcase_add_test(t, matrix_rows);
+    suite_add_tcase(s, t);
+    return s;
+}
