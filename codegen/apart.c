@@ -3,13 +3,13 @@
 // In: scheduled programs for an NVIDIA target. Out: the text that one module of all kernels gives:
 // one head, each variable declared once, kernels in order, labels with the kernel's number. Holds
 // afterwards: the text does not depend on how many threads there were. The calling thread builds
-// all kernels; what LLVM then does to the modules is shared out.
+// all kernels, one after the other; what LLVM then does to a module is for whichever thread is free,
+// while others are built.
 #include "codegen/jit.h"
 
 #include <assert.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,13 +20,66 @@ typedef struct Part { // one kernel
     Arena *arena; // of those
     LLVMContextRef context;
     LLVMMemoryBufferRef text;
+    int size; // instructions; 0 when a thread has taken it
 } Part;
 
 typedef struct Parts {
     Part *data;
-    int n;
-    atomic_int next; // the first that no thread has taken
+    int n;                // those after it are not built yet
+    bool all;             // there will be no more
+    pthread_mutex_t lock; // of what is above, and of the parts' sizes
+    pthread_cond_t more;
 } Parts;
+
+enum { MAX_THREADS = 8 };
+
+typedef struct Crew {
+    pthread_t threads[MAX_THREADS];
+    int n, wanted;
+} Crew;
+
+// ---- LLVM's work
+
+static void close_part(Part *part) {
+    cg_close(&part->cg);
+    part->cg.b = NULL, part->cg.m = NULL, part->cg.tm = NULL;
+    if (part->context) LLVMContextDispose(part->context);
+    part->context = NULL;
+}
+
+static void free_part(Part *part) {
+    close_part(part);
+    if (part->text) LLVMDisposeMemoryBuffer(part->text);
+    arena_free(part->arena);
+}
+
+static Part *largest(Parts *parts) {
+    Part *best = NULL;
+    for (int i = 0; i < parts->n; i++) {
+        Part *part = &parts->data[i];
+        if (part->size && (!best || part->size > best->size)) best = part;
+    }
+    return best;
+}
+
+// The largest first: what is begun last is then short, and others wait little for it.
+static Part *take(Parts *parts) {
+    Part *part;
+    pthread_mutex_lock(&parts->lock);
+    while (!(part = largest(parts)) && !parts->all) pthread_cond_wait(&parts->more, &parts->lock);
+    if (part) part->size = 0;
+    pthread_mutex_unlock(&parts->lock);
+    return part;
+}
+
+static void *work(void *of) {
+    Part *part;
+    while ((part = take(of))) {
+        if (cg_finish(&part->cg)) part->text = cg_code(&part->cg, LLVMAssemblyFile);
+        close_part(part);
+    }
+    return NULL;
+}
 
 // ---- building
 
@@ -51,56 +104,61 @@ static bool stands_alone(const Part *part) {
     return defined == 1;
 }
 
+static int count_instructions(const Part *part) {
+    int n = 1;
+    for (Val f = LLVMGetFirstFunction(part->cg.m); f; f = LLVMGetNextFunction(f))
+        for (Blk b = LLVMGetFirstBasicBlock(f); b; b = LLVMGetNextBasicBlock(b))
+            for (Val i = LLVMGetFirstInstruction(b); i; i = LLVMGetNextInstruction(i)) n++;
+    return n;
+}
+
+static int thread_count(const Cg *cg, int kernels) {
+    cpu_set_t may;
+    int n = cg->opt->threads;
+    if (n < 1) n = sched_getaffinity(0, sizeof may, &may) ? 1 : CPU_COUNT(&may);
+    if (n > kernels) n = kernels;
+    return n < MAX_THREADS ? n : MAX_THREADS;
+}
+
+// The part that was just built is for whoever is free: one more thread where that is nobody yet. A
+// thread that cannot be had is one less.
+static void hand_over(Parts *parts, Crew *crew) {
+    pthread_mutex_lock(&parts->lock);
+    Part *part = &parts->data[parts->n++];
+    part->size = count_instructions(part);
+    pthread_cond_signal(&parts->more);
+    pthread_mutex_unlock(&parts->lock);
+    if (crew->n < crew->wanted && !pthread_create(&crew->threads[crew->n], NULL, work, parts))
+        crew->n++;
+}
+
 // Stops behind the first that fails; *alone: every one of them has one function.
-static bool build(Cg *cg, const TileProgram *const *programs, int count, Parts *parts,
+static bool build(Cg *cg, const TileProgram *const *programs, int count, Parts *parts, Crew *crew,
                   bool *alone) {
     *alone = true;
     for (int i = 0; i < count; i++)
-        for (int k = 0; k < programs[i]->kernels.n && *alone; k++) {
-            Part *part = &parts->data[parts->n++];
-            if (!build_part(cg, part, programs[i], programs[i]->kernels.data[k])) return false;
-            *alone = stands_alone(part);
+        for (int k = 0; k < programs[i]->kernels.n; k++) {
+            Part *part = &parts->data[parts->n];
+            bool good = build_part(cg, part, programs[i], programs[i]->kernels.data[k]);
+            *alone = good && stands_alone(part);
+            if (!*alone) {
+                free_part(part);
+                return good;
+            }
+            hand_over(parts, crew);
         }
     return true;
 }
 
-// ---- LLVM's work
-
-static void close_part(Part *part) {
-    cg_close(&part->cg);
-    part->cg.b = NULL, part->cg.m = NULL, part->cg.tm = NULL;
-    if (part->context) LLVMContextDispose(part->context);
-    part->context = NULL;
-}
-
-static void *work(void *of) {
-    Parts *parts = of;
-    int i;
-    while ((i = atomic_fetch_add(&parts->next, 1)) < parts->n) {
-        Part *part = &parts->data[i];
-        if (cg_finish(&part->cg)) part->text = cg_code(&part->cg, LLVMAssemblyFile);
-        close_part(part);
-    }
-    return NULL;
-}
-
-enum { MAX_THREADS = 8 };
-
-static int thread_count(const Cg *cg, const Parts *parts) {
-    cpu_set_t may;
-    int n = cg->opt->threads;
-    if (n < 1) n = sched_getaffinity(0, sizeof may, &may) ? 1 : CPU_COUNT(&may);
-    if (n > parts->n) n = parts->n;
-    return n < MAX_THREADS ? n : MAX_THREADS;
-}
-
-// A thread that cannot be had is one less: this one does what is left.
-static void share_out(const Cg *cg, Parts *parts) {
-    pthread_t threads[MAX_THREADS];
-    int n = 0, wanted = thread_count(cg, parts) - 1;
-    while (n < wanted && !pthread_create(&threads[n], NULL, work, parts)) n++;
+// What is built and not taken is left when it is of no use.
+static void finish(Parts *parts, Crew *crew, bool useful) {
+    pthread_mutex_lock(&parts->lock);
+    for (int i = 0; i < parts->n && !useful; i++) parts->data[i].size = 0;
+    parts->all = true;
+    pthread_cond_broadcast(&parts->more);
+    pthread_mutex_unlock(&parts->lock);
     work(parts);
-    for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < crew->n; i++) pthread_join(crew->threads[i], NULL);
 }
 
 // ---- joining
@@ -222,22 +280,24 @@ static bool join_errors(Cg *cg, const Parts *parts) {
     return cg->diags->errors == errors;
 }
 
+static void free_parts(Parts *parts) {
+    for (int i = 0; i < parts->n; i++) free_part(&parts->data[i]);
+    pthread_cond_destroy(&parts->more);
+    pthread_mutex_destroy(&parts->lock);
+}
+
 bool cg_apart(Cg *cg, const TileProgram *const *programs, int count, char **text, size_t *n) {
     int kernels = 0;
     for (int i = 0; i < count; i++) kernels += programs[i]->kernels.n;
     Parts parts = {.data = ARENA_ARRAY(cg->arena, Part, kernels)};
-    bool alone, ok = build(cg, programs, count, &parts, &alone);
+    Crew crew = {.wanted = thread_count(cg, kernels) - 1};
+    pthread_mutex_init(&parts.lock, NULL);
+    pthread_cond_init(&parts.more, NULL);
+    bool alone, ok = build(cg, programs, count, &parts, &crew, &alone);
+    finish(&parts, &crew, alone);
     *text = NULL;
-    if (ok && alone) {
-        share_out(cg, &parts);
-        ok = join_errors(cg, &parts) && join(cg, &parts, text, n);
-    }
+    if (alone) ok = join_errors(cg, &parts) && join(cg, &parts, text, n);
     if (!*text) cg->made.n = 0;
-    for (int i = 0; i < parts.n; i++) {
-        Part *part = &parts.data[i];
-        close_part(part);
-        if (part->text) LLVMDisposeMemoryBuffer(part->text);
-        arena_free(part->arena);
-    }
+    free_parts(&parts);
     return ok;
 }
