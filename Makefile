@@ -6,7 +6,7 @@
 #   fuzz-variants N=1000 SEED=1   random variants      bench        a few configurations on the CPU
 #   lint, format-check, format    the house's rules    install      into PREFIX (DESTDIR is honoured)
 #   deps         installs what is missing to build (apt)          demo         ReLU attention from source to numbers
-#   STATIC=1     an attnc that needs no LLVM on the machine where it runs
+#   STATIC=1     an attnc that needs no LLVM on the machine where it runs; made anyway where all archives are there. STATIC=0: never
 BUILD   ?= build
 CC      ?= gcc
 PREFIX  ?= /usr/local
@@ -19,11 +19,13 @@ SAN     ?=
 CPPFLAGS_ALL := -I. -I$(BUILD) -D_GNU_SOURCE
 CFLAGS_ALL   := -std=c11 $(OPT) $(WARN) -fPIC -fvisibility=hidden $(SAN) $(CFLAGS)
 LLVM_CFLAGS  := $(filter-out -std=% -D_GNU_SOURCE,$(shell $(LLVM_CONFIG) --cflags 2>/dev/null))
-ifeq ($(STATIC),1)
-LLVM_LIBS := $(shell $(LLVM_CONFIG) --ldflags --link-static --libs nvptx amdgpu x86 orcjit passes 2>/dev/null) \
-             -Wl,--gc-sections -Wl,-Bstatic -lstdc++ -lz -lzstd -Wl,-Bdynamic -lm -ldl -lpthread
-else
-LLVM_LIBS := $(shell $(LLVM_CONFIG) --ldflags --libs 2>/dev/null)
+# To load the shared LLVM takes 10 ms of every run of attnc; half of what is left is for a program that may lie anywhere.
+LLVM_SHARED := $(shell $(LLVM_CONFIG) --ldflags --libs 2>/dev/null)
+LLVM_STATIC := -no-pie $(shell $(LLVM_CONFIG) --ldflags --link-static --libs nvptx amdgpu x86 orcjit passes 2>/dev/null) \
+               -Wl,--gc-sections -Wl,-Bstatic -lstdc++ -lz -lzstd -Wl,-Bdynamic -lm -ldl -lpthread
+ifeq ($(STATIC)$(SAN),)
+STATIC := $(shell echo 'void LLVMShutdown(void); int main(void) { LLVMShutdown(); }' | \
+                  $(CC) -x c - -o /dev/null -x none $(LLVM_STATIC) 2>/dev/null && echo 1)
 endif
 CHECK_CFLAGS = $(shell pkg-config --cflags check)
 CHECK_LIBS   = $(shell pkg-config --libs check)
@@ -39,7 +41,7 @@ VERBS_O    := $(BUILD)/tools/attnc.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard tool
 TOOLS_O    := $(filter-out $(VERBS_O),$(call src,tools))
 COMPILER_A := $(BUILD)/libtools.a $(BUILD)/libcodegen.a $(BUILD)/libpasses.a $(BUILD)/libfrontend.a $(BUILD)/libir.a
 ALL_A      := $(COMPILER_A) $(BUILD)/libattnrt.a
-LIBS       := $(LLVM_LIBS) -lm -ldl -lpthread
+LIBS       := $(LLVM_SHARED) -lm -ldl -lpthread
 
 .PHONY: all check run-check check-asan check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format install deps demo clean
 all: $(BUILD)/attnc $(BUILD)/libattnc.a $(BUILD)/libattnrt.a $(BUILD)/libattnrt.so
@@ -59,7 +61,7 @@ $(BUILD)/libattnrt.so: $(RUNTIME_O)
 	$(CC) $(SAN) -shared -Wl,-soname,libattnrt.so.0 -o $@.0 $^ -ldl -lpthread -lm
 	ln -sf $(@F).0 $@
 $(BUILD)/attnc: $(VERBS_O) $(ALL_A)
-	$(CC) $(SAN) $(LDFLAGS) -o $@ $(VERBS_O) $(ALL_A) $(LIBS)
+	$(CC) $(SAN) $(LDFLAGS) -o $@ $(VERBS_O) $(ALL_A) $(if $(filter 1,$(STATIC)),$(LLVM_STATIC),$(LIBS))
 
 $(BUILD)/codegen/%.o $(BUILD)/tests/unit/codegen_%.o $(BUILD)/tests/gcn/decode.o: CPPFLAGS_ALL += $(LLVM_CFLAGS)
 $(BUILD)/tests/unit/%.o $(BUILD)/tests/main.o: CPPFLAGS_ALL += $(CHECK_CFLAGS)
