@@ -17,6 +17,7 @@ typedef struct Interval {
     ExPool *x;
     RangeCtx c;
     int key_axis;
+    bool last;
 } Interval;
 
 typedef struct Conjunction {
@@ -100,7 +101,8 @@ static const Ex *as_interval(Interval *s, const Ex *e) {
     const Ex *key = ex_sym(s->x, SYM_POS, s->key_axis, EX_I32);
     const Ex *low = j.low ? ex_2(s->x, EX_LE, j.low, key) : NULL;
     const Ex *high = j.high ? ex_2(s->x, EX_LE, key, j.high) : NULL;
-    return both(s, both(s, high, low), j.rest);
+    const Ex *interval = both(s, high, low);
+    return s->last ? both(s, j.rest, interval) : both(s, interval, j.rest);
 }
 
 static bool exact(Interval *s, const Linear *l) {
@@ -132,13 +134,13 @@ static const Ex *rewrite(void *ctx, ExPool *x, const Ex *e) {
     return e;
 }
 
-void pass_interval(TileProgram *p, TileKernel *k, int row_axis, int key_axis) {
+void pass_interval(TileProgram *p, TileKernel *k, int row_axis, int key_axis, bool last) {
     const Ex *zero = ex_i32(p->pool, 0), *most = ex_i32(p->pool, RANGE_POSITION);
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         if (op->kind != TILE_MAP || op->naxes < 2) continue;
         if (op->results.data[0]->home == HOME_STRIP) continue; // made of differences as they are
         for (int i = 0; i < op->outs.n; i++) {
-            Interval s = {.x = p->pool, .key_axis = key_axis};
+            Interval s = {.x = p->pool, .key_axis = key_axis, .last = last};
             range_init(&s.c, p->pool, row_axis, key_axis, zero, most, zero, most);
             op->outs.data[i].body = ex_map(p->pool, op->outs.data[i].body, rewrite, &s);
         }

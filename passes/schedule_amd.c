@@ -24,7 +24,7 @@ static void schedule_kernel(TileProgram *p, TileKernel *k, const Target *target)
     Chains c = chain_kernel(p, k);
     for (int a = 0; a < k->naxes; a++) k->axes[a].wide = tile_may_be_wide(k, target, a);
     for (TileOp *op = k->body.first; op; op = op->next)
-        if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis);
+        if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, false);
     for (TileOp *op = k->body.first, *next; op; op = next) {
         next = op->next;
         if (chain_operand(p, op)) {

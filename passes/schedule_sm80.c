@@ -196,7 +196,7 @@ static void schedule_kernel(TileProgram *p, TileKernel *k) {
     for (TileOp *op = k->body.first; op; op = op->next)
         if (op->kind == TILE_LOOP) pass_raise_strips(op);
     for (TileOp *op = k->body.first; op; op = op->next)
-        if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis);
+        if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, false);
     Chains c = chain_kernel(p, k);
     c.late = true;
     for (TileOp *op = k->body.first, *next; op; op = next) {

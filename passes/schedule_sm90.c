@@ -10,6 +10,7 @@
 // a tile as many as leave the registers to scores and accumulator (a wgmma that spills is
 // serialized) and the stages to shared memory.
 #include "schedule_sm90.h"
+#include "interval.h"
 #include "knobs.h"
 #include "mask.h"
 #include "strips.h"
@@ -498,6 +499,8 @@ static void schedule_kernel(TileProgram *p, TileKernel *k) {
     int room = target_get(p->target)->shared_bytes -
                shared_bytes(s.shape, pass_padded(p->D, PANEL), value_columns(p, k));
     s.strips = pass_strips(p, k, s.shape.warpgroups, room);
+    for (TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, true);
     if (!sm90_flat(&s)) sm90_plain(&s);
     sm90_stores(&s);
     sm90_homes(&s);
