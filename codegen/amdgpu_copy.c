@@ -168,20 +168,6 @@ static Val rows_left(Cg *cg, const TileOp *op, const Copy *c) {
                         first_index(cg, &op->coord[c->tiled_dim]), "");
 }
 
-// Runs what follows only where `in` holds; branch_end goes on behind it.
-static Blk branch_if(Cg *cg, Val in, const char *name) {
-    Blk work = cg_block(cg, name), done = cg_block(cg, "done");
-    LLVMBuildCondBr(cg->b, in, work, done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
-    return done;
-}
-
-static void branch_end(Cg *cg, Blk done) {
-    LLVMBuildBr(cg->b, done);
-    LLVMMoveBasicBlockAfter(done, LLVMGetInsertBlock(cg->b));
-    LLVMPositionBuilderAtEnd(cg->b, done);
-}
-
 typedef struct From { // where the pieces of a tile come from
     Val base;         // ptr addrspace(1): its first element
     Val stride;       // i64: elements from row to row
@@ -333,7 +319,7 @@ static void write_plain(Cg *cg, const Copy *c, const Piece *at, Val to, Val v) {
 static void write_piece(Cg *cg, const Copy *c, const AmPending *p, Val tid, int i, Val to) {
     Piece at = piece_at(cg, c, tid, i);
     int loads = loads_of(c);
-    Blk done = at.in ? branch_if(cg, at.in, "piece") : NULL;
+    Blk done = at.in ? cg_if(cg, at.in, "piece") : NULL;
     Val row[4];
     Val ok = c->ncols ? LLVMBuildICmp(cg->b, LLVMIntSLT, am_plus(cg, at.col.at, at.col.more),
                                       c->ncols, "")
@@ -346,7 +332,7 @@ static void write_piece(Cg *cg, const Copy *c, const AmPending *p, Val tid, int 
         write_transposed(cg, c, &at, to, row);
     else
         write_plain(cg, c, &at, to, row[0]);
-    if (done) branch_end(cg, done);
+    if (done) cg_end_if(cg, done);
 }
 
 // What was in them needs no registers any more.
@@ -363,10 +349,10 @@ static void write_pieces(Cg *cg, const AmPending *p, int first, int end, Val to)
 }
 
 static void land(Cg *cg, const AmPending *p) {
-    Blk done = branch_if(cg, LLVMBuildLoad2(cg->b, cg->i1, p->flag, ""), "land");
+    Blk done = cg_if(cg, LLVMBuildLoad2(cg->b, cg->i1, p->flag, ""), "land");
     Val to = LLVMBuildLoad2(cg->b, cg->i32, p->to, "");
     write_pieces(cg, p, 0, p->held, to);
-    branch_end(cg, done);
+    cg_end_if(cg, done);
     LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), p->flag);
     forget(cg, p, 0, p->held);
 }
@@ -468,7 +454,7 @@ void am_copy(Cg *cg, const TileOp *op) {
     if (p->used) land(cg, p); // an earlier one into this buffer, where there may be one
     c.ncols = columns_of(cg, op, &c);
     Val to = stage_begin(cg, op, &c);
-    Blk done = op->when ? branch_if(cg, cg_uniform(cg, op->when), "copy") : NULL;
+    Blk done = op->when ? cg_if(cg, cg_uniform(cg, op->when), "copy") : NULL;
     if (p->used) {
         LLVMBuildStore(cg->b, LLVMConstInt(cg->i1, 1, false), p->flag);
         LLVMBuildStore(cg->b, to, p->to);
@@ -480,7 +466,7 @@ void am_copy(Cg *cg, const TileOp *op) {
     } else {
         copy_elements(cg, op, &c, to);
     }
-    if (done) branch_end(cg, done);
+    if (done) cg_end_if(cg, done);
 }
 
 // More may land than the wait asks for: whatever is not known to be among the newest groups.

@@ -73,20 +73,6 @@ static Val row_begin(Cg *cg, const Access *a, Val row) {
     return step_by(cg, a, a->base, LLVMBuildMul(cg->b, wide_index(cg, row), a->stride, ""));
 }
 
-// Runs what follows only where `in` holds; branch_end goes on behind it.
-static Blk branch_if(Cg *cg, Val in) {
-    Blk work = cg_block(cg, "row"), done = cg_block(cg, "row.done");
-    LLVMBuildCondBr(cg->b, in, work, done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
-    return done;
-}
-
-static void branch_end(Cg *cg, Blk done) {
-    LLVMBuildBr(cg->b, done);
-    LLVMMoveBasicBlockAfter(done, LLVMGetInsertBlock(cg->b));
-    LLVMPositionBuilderAtEnd(cg->b, done);
-}
-
 static Val columns_of(Cg *cg, const Access *a) { return a->ncols ? a->ncols : cg_i32(cg, a->cols); }
 
 // Where columns of the tile may be past the tensor's.
@@ -126,13 +112,13 @@ static void store_units(Cg *cg, const Access *a, const TileValue *v, int m, Val 
             w[i] = narrow ? two(cg, a, v, m, e + 2 * i)
                           : LLVMBuildBitCast(cg->b, am_element(cg, v, m, e + i), cg->i32, "");
         Val in = column_inside(cg, a, col, greatest(cg, axis, e + unit - 1));
-        Blk done = in ? branch_if(cg, in) : NULL;
+        Blk done = in ? cg_if(cg, in, "row") : NULL;
         Val to = step_by(cg, a, at, wide_index(cg, col));
         for (int i = 0; i < n; i += 4) {
             store_words(cg, to, w + i, n - i < 4 ? n - i : 4);
             to = step_by(cg, a, to, cg_i64(cg, narrow ? 8 : 4));
         }
-        if (done) branch_end(cg, done);
+        if (done) cg_end_if(cg, done);
     }
 }
 
@@ -151,9 +137,9 @@ static void store_halves(Cg *cg, const Access *a, const TileValue *v, int m, Val
         for (int i = 0; i < 4; i++) w[i] = LLVMBuildSelect(cg->b, first, pair[i], pair[i + 4], "");
         Val col = am_plus(cg, am_times(cg, part, 8), 2 * e);
         Val in = column_inside(cg, a, col, 2 * e + 15);
-        Blk done = in ? branch_if(cg, in) : NULL;
+        Blk done = in ? cg_if(cg, in, "row") : NULL;
         store_words(cg, step_by(cg, a, at, wide_index(cg, col)), w, 4);
-        if (done) branch_end(cg, done);
+        if (done) cg_end_if(cg, done);
     }
 }
 
@@ -162,9 +148,9 @@ static void store_elements(Cg *cg, const Access *a, const TileValue *v, int m, V
     for (int e = 0; e < a->shape.n; e++) {
         Val col = am_column(cg, axis, e), in = column_inside(cg, a, col, greatest(cg, axis, e));
         Val x = cg_write(cg, am_element(cg, v, m, e), a->t->dtype);
-        Blk done = in ? branch_if(cg, in) : NULL;
+        Blk done = in ? cg_if(cg, in, "row") : NULL;
         LLVMBuildStore(cg->b, x, step_by(cg, a, at, wide_index(cg, col)));
-        if (done) branch_end(cg, done);
+        if (done) cg_end_if(cg, done);
     }
 }
 
@@ -174,7 +160,7 @@ static void store_row(Cg *cg, const Access *a, const TileValue *v, int m) {
     if (!a->cols) // one number per row: one lane of each row
         in = LLVMBuildAnd(
             cg->b, in, LLVMBuildICmp(cg->b, LLVMIntEQ, am_state(cg)->part, cg_i32(cg, 0), ""), "");
-    Blk done = branch_if(cg, in);
+    Blk done = cg_if(cg, in, "row");
     Val at = row_begin(cg, a, row);
     bool narrow = am_narrow(a->t->dtype);
     if (!a->cols)
@@ -185,7 +171,7 @@ static void store_row(Cg *cg, const Access *a, const TileValue *v, int m) {
         store_halves(cg, a, v, m, at);
     else
         store_units(cg, a, v, m, at);
-    branch_end(cg, done);
+    cg_end_if(cg, done);
 }
 
 void am_store(Cg *cg, const TileOp *op) {
@@ -202,10 +188,6 @@ void am_store(Cg *cg, const TileOp *op) {
 
 // ---- loads: from an address inside the tensor, whatever is outside made 0
 
-static Val or_zero(Cg *cg, Val in, Val x) {
-    return LLVMBuildSelect(cg->b, in, x, LLVMConstNull(LLVMTypeOf(x)), "");
-}
-
 static Val load_element(Cg *cg, const Access *a, int m, int e) {
     Val row = row_of(cg, a, m), zero = cg_i32(cg, 0), col = zero;
     Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
@@ -217,7 +199,7 @@ static Val load_element(Cg *cg, const Access *a, int m, int e) {
     Val at = row_begin(cg, a, LLVMBuildSelect(cg->b, in, row, zero, ""));
     at = step_by(cg, a, at, wide_index(cg, LLVMBuildSelect(cg->b, in, col, zero, "")));
     Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, a->t->dtype), at, "");
-    return or_zero(cg, in, cg_read(cg, x, a->t->dtype));
+    return cg_or_zero(cg, in, cg_read(cg, x, a->t->dtype));
 }
 
 // `n` words of the row from a column on.
@@ -229,7 +211,7 @@ static Val load_words(Cg *cg, const Access *a, int m, Val col, int n) {
     at = step_by(cg, a, at, wide_index(cg, LLVMBuildSelect(cg->b, in, col, zero, "")));
     Val x = LLVMBuildLoad2(cg->b, cg_vector(cg->i32, n), at, "");
     LLVMSetAlignment(x, (unsigned)(4 * n));
-    return or_zero(cg, in, x);
+    return cg_or_zero(cg, in, x);
 }
 
 // A narrow row whose values are kept as they come: 4 words at a time.

@@ -15,7 +15,6 @@ typedef struct At { // the element at hand
     Val **odd;   // by result that is reduced: of each row the sum (or maximum) of the odd elements,
                  // which is its own until the end: two chains take half the time of one
     Val first;   // the column of this lane's element 0, or NULL
-    Val row, col; // cooperative maps: the element's row and column in the tile
 } At;
 
 // ---- operands and positions
@@ -25,14 +24,8 @@ static Val fragment_param(Cg *cg, CgElem *elem, int k) {
     return am_element(cg, at->op->args.data[k], at->m, at->e);
 }
 
-static Val first_of(Cg *cg, int axis) {
-    const TileAxis *a = &cg->k->axes[axis];
-    if (a->whole || !cg->tile[axis]) return cg_i32(cg, 0);
-    return am_times(cg, cg->tile[axis], a->extent);
-}
-
 static Val first_column(Cg *cg, int axis) { // of this lane
-    return LLVMBuildAdd(cg->b, first_of(cg, axis), am_column_part(cg, axis), "");
+    return LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), am_column_part(cg, axis), "");
 }
 
 // Where positions are asked for. LLVM would else think long about what each element's address, of
@@ -56,7 +49,8 @@ static Val fragment_pos(Cg *cg, CgElem *elem, int axis) {
     const At *at = elem->ctx;
     const AmState *s = am_state(cg);
     if (axis == s->row_axis)
-        return am_plus(cg, LLVMBuildAdd(cg->b, first_of(cg, axis), s->row0, ""), s->rows * at->m);
+        return am_plus(cg, LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), s->row0, ""),
+                       s->rows * at->m);
     Val first;
     int offset;
     fragment_place(cg, elem, axis, &first, &offset);
@@ -65,17 +59,10 @@ static Val fragment_pos(Cg *cg, CgElem *elem, int axis) {
 
 // ---- reductions
 
-static Val merge(Cg *cg, ExOp reduce, Val a, Val b) {
-    if (!a) return b;
-    Val v[] = {a, b};
-    if (reduce == EX_ROWSUM) return cg_fast(LLVMBuildFAdd(cg->b, a, b, ""));
-    return cg_math(cg, reduce == EX_ROWMAX ? EX_MAX : EX_MIN, v, 2);
-}
-
 static Val across_row(Cg *cg, ExOp reduce, Val v) {
     const AmState *s = am_state(cg);
     for (int mask = s->rows; mask < s->wave; mask *= 2)
-        v = merge(cg, reduce, v, am_exchange(cg, v, mask));
+        v = cg_merge(cg, reduce, v, am_exchange(cg, v, mask));
     return v;
 }
 
@@ -126,7 +113,7 @@ static void element(Cg *cg, CgElem *elem) {
         } else {
             Val *even = cg->value[op->results.data[i]->id].e;
             Val *acc = &(at->e % 2 ? at->odd[i] : even)[am_index(s, at->m, 0)];
-            *acc = merge(cg, out->reduce, *acc, masked_padding(cg, at, out, x));
+            *acc = cg_merge(cg, out->reduce, *acc, masked_padding(cg, at, out, x));
         }
     }
 }
@@ -160,84 +147,28 @@ static void fragment_map(Cg *cg, const TileOp *op) {
         if (out->reduce == EX_CONST) continue;
         assert(out->reduce_axis != am_state(cg)->row_axis && "rows are not reduced in registers");
         for (int j = 0; j < value->n; j++) {
-            if (at.odd[i][j]) value->e[j] = merge(cg, out->reduce, value->e[j], at.odd[i][j]);
+            if (at.odd[i][j]) value->e[j] = cg_merge(cg, out->reduce, value->e[j], at.odd[i][j]);
             value->e[j] = across_row(cg, out->reduce, value->e[j]);
         }
     }
 }
 
-// ---- cooperative: a vector along one axis, each element by one thread, which walks the reduced
-// axis
+// ---- cooperative
 
-static Val shared_param(Cg *cg, CgElem *elem, int k) {
-    const At *at = elem->ctx;
-    const TileValue *v = at->op->args.data[k];
-    assert(v->home == HOME_SHARED);
+static Val shared_offset(Cg *cg, const TileValue *v, int axis, Val own, Val walked) {
     AmTile t = am_tile(cg, v);
-    bool along = t.inner == at->op->results.data[0]->axis[0]; // the vector's own axis
-    Val outer = along ? at->col : at->row, inner = along ? at->row : at->col;
-    Val in = am_tile_offset(cg, &t, t.outer < 0 ? NULL : outer, inner);
-    Val p = am_lds(cg, LLVMBuildAdd(cg->b, cg->value[v->id].mem, in, ""));
-    return cg_read(cg, LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), p, ""), v->dtype);
+    bool along = t.inner == axis;
+    return am_tile_offset(cg, &t, t.outer < 0 ? NULL : along ? walked : own, along ? own : walked);
 }
 
-static Val shared_pos(Cg *cg, CgElem *elem, int axis) {
-    const At *at = elem->ctx;
-    const TileValue *v = at->op->results.data[0];
-    return LLVMBuildAdd(cg->b, first_of(cg, axis), axis == v->axis[0] ? at->row : at->col, "");
-}
-
-// Of the element at->row: the body, or its reduction over the columns in a loop.
-static Val vector_element(Cg *cg, CgElem *elem, const TileResult *out) {
-    At *at = elem->ctx;
-    if (out->reduce == EX_CONST) return cg_expr(cg, out->body, elem);
-    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "column"),
-        done = cg_block(cg, "reduced");
-    LLVMBuildBr(cg->b, head);
-    LLVMPositionBuilderAtEnd(cg->b, head);
-    at->col = LLVMBuildPhi(cg->b, cg->i32, "");
-    Val acc = LLVMBuildPhi(cg->b, cg->f32, "");
-    Val next = merge(cg, out->reduce, acc, cg_expr(cg, out->body, elem));
-    Val col = am_plus(cg, at->col, 1);
-    Blk latch = LLVMGetInsertBlock(cg->b);
-    LLVMAddIncoming(at->col, (Val[]){cg_i32(cg, 0), col}, (Blk[]){pre, latch}, 2);
-    LLVMAddIncoming(acc, (Val[]){cg_f32(cg, ex_identity(out->reduce)), next}, (Blk[]){pre, latch},
-                    2);
-    const Ex *size = cg->k->axes[out->reduce_axis].size;
-    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_uniform(cg, size), "");
-    LLVMBuildCondBr(cg->b, more, head, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
-    return next;
-}
-
-static void vector_chunk(Cg *cg, const TileOp *op, int i, int first) {
-    const AmState *s = am_state(cg);
-    const TileValue *v = op->results.data[i];
-    At at = {.op = op, .row = am_plus(cg, s->tid, first)};
-    CgElem elem = {
-        .lanes = 1, .param = shared_param, .pos = shared_pos, .lane_axis = -1, .ctx = &at};
-    Blk work = cg_block(cg, "vector"), done = cg_block(cg, "vector.done");
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, at.row, cg_i32(cg, am_tile(cg, v).width), "");
-    LLVMBuildCondBr(cg->b, in, work, done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
-    Val x = vector_element(cg, &elem, &op->outs.data[i]);
-    Val p = am_times(cg, at.row, dtype_bytes(v->dtype));
-    p = LLVMBuildAdd(cg->b, cg->value[v->id].mem, p, "");
-    LLVMBuildStore(cg->b, cg_write(cg, x, v->dtype), am_lds(cg, p));
-    LLVMBuildBr(cg->b, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+static Val shared_place(Cg *cg, const TileValue *v) {
+    return cg_i32(cg, am_state(cg)->offset[v->id]);
 }
 
 static void cooperative_map(Cg *cg, const TileOp *op) {
     const AmState *s = am_state(cg);
-    int threads = s->waves * s->wave;
-    for (int i = 0; i < op->results.n; i++) {
-        const TileValue *v = op->results.data[i];
-        assert(v->home == HOME_SHARED && v->rank == 1);
-        cg->value[v->id].mem = cg_i32(cg, s->offset[v->id]);
-        for (int first = 0; first < am_tile(cg, v).width; first += threads)
-            vector_chunk(cg, op, i, first);
-    }
+    CgShared shared = {s->tid, s->waves * s->wave, shared_place, am_lds, shared_offset};
+    cg_cooperative_map(cg, op, &shared);
 }
 
 void am_map(Cg *cg, const TileOp *op) {

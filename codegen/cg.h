@@ -158,6 +158,10 @@ Val cg_i64(Cg *cg, int64_t v);
 Val cg_f32(Cg *cg, double v);
 Val cg_splat(Cg *cg, Val scalar, int lanes);
 Blk cg_block(Cg *cg, const char *name); // appended to the function
+// What follows runs only where `in` holds, until cg_end_if, which goes on behind it.
+Blk cg_if(Cg *cg, Val in, const char *name);
+void cg_end_if(Cg *cg, Blk done);
+Val cg_or_zero(Cg *cg, Val in, Val x); // x where `in` holds
 Val cg_alloca(Cg *cg, Ty t, const char *name);
 Val cg_intrinsic(Cg *cg, const char *name, Ty *overload, int noverload, Val *args, int n);
 Val cg_asm(Cg *cg, Ty result, Val *args, int n, const char *text, const char *constraints,
@@ -221,6 +225,19 @@ Val cg_math(Cg *cg, ExOp op, const Val *args,
 Val cg_math_fallback(Cg *cg, ExOp op, const Val *args); // the operations that LLVM has
 Val cg_math_formula(Cg *cg, ExOp op, const Val *args);  // math.c: those made of others
 Val cg_pow_signs(Cg *cg, Val a, Val b, Val magnitude);  // magnitude: of a to the power b
+
+// ---- cooperative.c: of GPUs' maps
+Val cg_merge(Cg *cg, ExOp reduce, Val a, Val b); // of a reduction; a NULL: b
+Val cg_tile_begin(Cg *cg, int axis);             // i32: position of the tile's first element
+typedef struct CgShared {                        // memory that a block shares
+    Val tid;                                     // i32: this thread of `threads`
+    int threads;
+    Val (*place)(Cg *cg, const TileValue *v); // i32: where a value begins
+    Val (*pointer)(Cg *cg, Val at);
+    // Bytes from there: the element `own` along `axis` and `walked` along its other one, if any.
+    Val (*offset)(Cg *cg, const TileValue *v, int axis, Val own, Val walked);
+} CgShared;
+void cg_cooperative_map(Cg *cg, const TileOp *op, const CgShared *shared);
 
 // ---- outline.c: long expressions as functions
 bool cg_is_long(const Ex *const *order, int n, int copies); // the nodes to build

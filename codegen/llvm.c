@@ -40,6 +40,23 @@ Blk cg_block(Cg *cg, const char *name) {
     return LLVMAppendBasicBlockInContext(cg->c, cg->fn, name);
 }
 
+Blk cg_if(Cg *cg, Val in, const char *name) {
+    Blk work = cg_block(cg, name), done = cg_block(cg, "done");
+    LLVMBuildCondBr(cg->b, in, work, done);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    return done;
+}
+
+void cg_end_if(Cg *cg, Blk done) {
+    LLVMBuildBr(cg->b, done);
+    LLVMMoveBasicBlockAfter(done, LLVMGetInsertBlock(cg->b));
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}
+
+Val cg_or_zero(Cg *cg, Val in, Val x) {
+    return LLVMBuildSelect(cg->b, in, x, LLVMConstNull(LLVMTypeOf(x)), "");
+}
+
 Val cg_alloca(Cg *cg, Ty t, const char *name) {
     Blk here = LLVMGetInsertBlock(cg->b);
     Val first = LLVMGetFirstInstruction(cg->entry);

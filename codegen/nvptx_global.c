@@ -79,19 +79,6 @@ static void store_at(Cg *cg, Val v, Val base, int offset, unsigned align) {
     LLVMSetAlignment(LLVMBuildStore(cg->b, v, p), align);
 }
 
-// Runs what follows only where `in` holds; the block to go on in is returned by branch_end.
-static Blk branch_if(Cg *cg, Val in) {
-    Blk work = cg_block(cg, "row"), done = cg_block(cg, "row.done");
-    LLVMBuildCondBr(cg->b, in, work, done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
-    return done;
-}
-
-static void branch_end(Cg *cg, Blk done) {
-    LLVMBuildBr(cg->b, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
-}
-
 // ---- rows of columns
 
 // Among the quad's four threads, each with words x[0..4): afterwards thread t has word t of threads
@@ -129,7 +116,7 @@ static void store_narrow_row(Cg *cg, const Access *a, const TileValue *v, int m,
     Val row = row_of(cg, a, m, r),
         quad = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
     quad = LLVMBuildZExt(cg->b, quad, cg->i64, "");
-    Blk done = branch_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""));
+    Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), "row");
     Val at = address(cg, a->base, row, a->stride);
     Val at16 = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, quad, cg_i64(cg, 16), ""), "");
     Val at4 = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, quad, cg_i64(cg, 4), ""), "");
@@ -140,13 +127,13 @@ static void store_narrow_row(Cg *cg, const Access *a, const TileValue *v, int m,
         store_at(cg, four, at16, 16 * n, 16);
     }
     for (int n = wide; n < tiles; n++) store_at(cg, x[n], at4, 16 * n, 4);
-    branch_end(cg, done);
+    cg_end_if(cg, done);
 }
 
 // One row by elements, pairs of f32 at once where columns come in eights.
 static void store_plain_row(Cg *cg, const Access *a, const TileValue *v, int m, int r) {
     Val row = row_of(cg, a, m, r), col0 = nv_state(cg)->col0;
-    Blk done = branch_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""));
+    Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), "row");
     Val at = address(cg, a->base, row, a->stride);
     at = address(cg, at, col0, cg_i64(cg, a->elem));
     bool pairs = !a->ncols && a->cols % 8 == 0 && a->t->dtype == DT_F32;
@@ -161,13 +148,13 @@ static void store_plain_row(Cg *cg, const Access *a, const TileValue *v, int m, 
         } else {
             for (int c = 0; c < 2; c++) {
                 Val col = LLVMBuildAdd(cg->b, col0, cg_i32(cg, 8 * n + c), "");
-                Blk next = branch_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, ""));
+                Blk next = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, ""), "row");
                 Val x = cg_write(cg, nv_element(cg, v, m, n, r, c), a->t->dtype);
                 store_at(cg, x, at, (8 * n + c) * a->elem, (unsigned)a->elem);
-                branch_end(cg, next);
+                cg_end_if(cg, next);
             }
         }
-    branch_end(cg, done);
+    cg_end_if(cg, done);
 }
 
 // ---- one number per row: one thread of each quad
@@ -176,10 +163,10 @@ static void store_row_number(Cg *cg, const Access *a, const TileValue *v, int m,
     Val lead = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
     lead = LLVMBuildICmp(cg->b, LLVMIntEQ, lead, cg_i32(cg, 0), "");
     Val row = row_of(cg, a, m, r), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
-    Blk done = branch_if(cg, LLVMBuildAnd(cg->b, lead, in, ""));
+    Blk done = cg_if(cg, LLVMBuildAnd(cg->b, lead, in, ""), "row");
     Val x = cg_write(cg, nv_element(cg, v, m, 0, r, 0), a->t->dtype);
     store_at(cg, x, address(cg, a->base, row, a->stride), 0, (unsigned)a->elem);
-    branch_end(cg, done);
+    cg_end_if(cg, done);
 }
 
 void nv_store(Cg *cg, const TileOp *op) {
@@ -215,10 +202,6 @@ static Row row_at(Cg *cg, const Access *a, int m, int r) {
     return (Row){address(cg, a->base, inside, a->stride), in};
 }
 
-static Val or_zero(Cg *cg, Val in, Val x) {
-    return LLVMBuildSelect(cg->b, in, x, LLVMConstNull(LLVMTypeOf(x)), "");
-}
-
 static Val load_element(Cg *cg, const Access *a, Row row, int n, int c) {
     Val in = row.in, col = cg_i32(cg, 0);
     if (a->cols) {
@@ -232,7 +215,7 @@ static Val load_element(Cg *cg, const Access *a, Row row, int n, int c) {
     }
     Val at = address(cg, row.base, col, cg_i64(cg, a->elem));
     Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, a->t->dtype), global_ptr(cg, at), "");
-    return or_zero(cg, in, cg_read(cg, x, a->t->dtype));
+    return cg_or_zero(cg, in, cg_read(cg, x, a->t->dtype));
 }
 
 // Two columns of a tensor of our own, which is aligned and without gaps.
@@ -242,7 +225,7 @@ static void load_pair(Cg *cg, const Access *a, Row row, int n, Val x[2]) {
     Val both = LLVMBuildLoad2(cg->b, cg_vector(cg->f32, 2), global_ptr(cg, at), "");
     LLVMSetAlignment(both, 8);
     for (int c = 0; c < 2; c++)
-        x[c] = or_zero(cg, row.in, LLVMBuildExtractElement(cg->b, both, cg_i32(cg, c), ""));
+        x[c] = cg_or_zero(cg, row.in, LLVMBuildExtractElement(cg->b, both, cg_i32(cg, c), ""));
 }
 
 static void load_columns(Cg *cg, const Access *a, Row row, int n, Val x[2]) {

@@ -12,8 +12,7 @@ typedef struct At { // the element at hand
     const TileOp *op;
     NvShape space; // of the map's axes
     int m, n, r, c;
-    Val **wide;   // in roles: by result that is packed its elements, until all are there
-    Val row, col; // cooperative maps: the element's row and column in the tile
+    Val **wide; // in roles: by result that is packed its elements, until all are there
 } At;
 
 // ---- operands and positions
@@ -23,17 +22,11 @@ static Val fragment_param(Cg *cg, CgElem *elem, int k) {
     return nv_element(cg, at->op->args.data[k], at->m, at->n, at->r, at->c);
 }
 
-static Val first_of(Cg *cg, int axis) {
-    const TileAxis *a = &cg->k->axes[axis];
-    if (a->whole || !cg->tile[axis]) return cg_i32(cg, 0);
-    return LLVMBuildMul(cg->b, cg->tile[axis], cg_i32(cg, a->extent), "");
-}
-
 static Val fragment_pos(Cg *cg, CgElem *elem, int axis) {
     const At *at = elem->ctx;
     const NvState *s = nv_state(cg);
     bool row = axis == s->row_axis;
-    Val base = LLVMBuildAdd(cg->b, first_of(cg, axis), row ? nv_first_row(cg) : s->col0, "");
+    Val base = LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), row ? nv_first_row(cg) : s->col0, "");
     return LLVMBuildAdd(cg->b, base, cg_i32(cg, row ? 16 * at->m + 8 * at->r : 8 * at->n + at->c),
                         "");
 }
@@ -50,7 +43,7 @@ static bool fragment_place(Cg *cg, CgElem *elem, int axis, Val *first, int *offs
     const At *at = elem->ctx;
     const NvState *s = nv_state(cg);
     if (axis == s->row_axis) return false;
-    *first = LLVMBuildAdd(cg->b, first_of(cg, axis), s->col0, "");
+    *first = LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), s->col0, "");
     *offset = 8 * at->n + at->c;
     return true;
 }
@@ -62,15 +55,8 @@ typedef struct Reduce {
     Val *acc; // by (m, r): index 2 m + r
 } Reduce;
 
-static Val merge(Cg *cg, ExOp reduce, Val a, Val b) {
-    if (!a) return b;
-    Val v[] = {a, b};
-    if (reduce == EX_ROWSUM) return cg_fast(LLVMBuildFAdd(cg->b, a, b, ""));
-    return cg_math(cg, reduce == EX_ROWMAX ? EX_MAX : EX_MIN, v, 2);
-}
-
 Val nv_across_quad(Cg *cg, ExOp reduce, Val v) {
-    for (int mask = 1; mask <= 2; mask *= 2) v = merge(cg, reduce, v, nv_shuffle(cg, v, mask));
+    for (int mask = 1; mask <= 2; mask *= 2) v = cg_merge(cg, reduce, v, nv_shuffle(cg, v, mask));
     return v;
 }
 
@@ -125,7 +111,7 @@ static void element(Cg *cg, CgElem *elem, Val *pair) {
             set_element(value, s, at, rounded(cg, v, s, x), &pair[i], v->dtype, cg);
         } else {
             Val *acc = &value->e[nv_index(s, at->m, 0, at->r, 0)];
-            *acc = merge(cg, out->reduce, *acc, masked_padding(cg, at, out, x));
+            *acc = cg_merge(cg, out->reduce, *acc, masked_padding(cg, at, out, x));
         }
     }
 }
@@ -227,78 +213,24 @@ static void fragment_map(Cg *cg, const TileOp *op) {
     }
 }
 
-// ---- cooperative: a vector along one axis, each element by one thread, which walks the reduced
-// axis
+// ---- cooperative
 
-static Val shared_param(Cg *cg, CgElem *elem, int k) {
-    const At *at = elem->ctx;
-    const TileValue *v = at->op->args.data[k];
-    assert(v->home == HOME_SHARED);
+static Val shared_offset(Cg *cg, const TileValue *v, int axis, Val own, Val walked) {
+    (void)axis; // a matrix has it first
     NvTile t = nv_tile(cg->k, v);
     bool matrix = t.row_axis >= 0;
-    Val in = nv_tile_offset(cg, &t, matrix ? at->row : NULL, matrix ? at->col : at->row);
-    Val p = LLVMBuildAdd(cg->b, cg->value[v->id].mem, in, "");
-    Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), nv_shared_ptr(cg, p), "");
-    return cg_read(cg, x, v->dtype);
+    return nv_tile_offset(cg, &t, matrix ? own : NULL, matrix ? walked : own);
 }
 
-static Val shared_pos(Cg *cg, CgElem *elem, int axis) {
-    const At *at = elem->ctx;
-    const TileValue *v = at->op->results.data[0];
-    return LLVMBuildAdd(cg->b, first_of(cg, axis), axis == v->axis[0] ? at->row : at->col, "");
-}
-
-// Of the element at->row: the body, or its reduction over the columns in a loop.
-static Val vector_element(Cg *cg, CgElem *elem, const TileResult *out) {
-    At *at = elem->ctx;
-    if (out->reduce == EX_CONST) return cg_expr(cg, out->body, elem);
-    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "column"),
-        done = cg_block(cg, "reduced");
-    LLVMBuildBr(cg->b, head);
-    LLVMPositionBuilderAtEnd(cg->b, head);
-    at->col = LLVMBuildPhi(cg->b, cg->i32, "");
-    Val acc = LLVMBuildPhi(cg->b, cg->f32, "");
-    Val next = merge(cg, out->reduce, acc, cg_expr(cg, out->body, elem));
-    Val col = LLVMBuildAdd(cg->b, at->col, cg_i32(cg, 1), "");
-    Blk latch = LLVMGetInsertBlock(cg->b);
-    LLVMAddIncoming(at->col, (Val[]){cg_i32(cg, 0), col}, (Blk[]){pre, latch}, 2);
-    LLVMAddIncoming(acc, (Val[]){cg_f32(cg, ex_identity(out->reduce)), next}, (Blk[]){pre, latch},
-                    2);
-    const Ex *size = cg->k->axes[out->reduce_axis].size;
-    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_uniform(cg, size), "");
-    LLVMBuildCondBr(cg->b, more, head, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
-    return next;
-}
-
-static void vector_chunk(Cg *cg, const TileOp *op, int i, int first) {
+static Val shared_place(Cg *cg, const TileValue *v) {
     const NvState *s = nv_state(cg);
-    const TileValue *v = op->results.data[i];
-    At at = {.op = op, .row = LLVMBuildAdd(cg->b, s->tid, cg_i32(cg, first), "")};
-    CgElem elem = {
-        .lanes = 1, .param = shared_param, .pos = shared_pos, .lane_axis = -1, .ctx = &at};
-    Blk work = cg_block(cg, "vector"), done = cg_block(cg, "vector.done");
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, at.row, cg_i32(cg, nv_tile(cg->k, v).cols), "");
-    LLVMBuildCondBr(cg->b, in, work, done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
-    Val x = vector_element(cg, &elem, &op->outs.data[i]);
-    Val p = LLVMBuildMul(cg->b, at.row, cg_i32(cg, dtype_bytes(v->dtype)), "");
-    p = LLVMBuildAdd(cg->b, cg->value[v->id].mem, p, "");
-    LLVMBuildStore(cg->b, cg_write(cg, x, v->dtype), nv_shared_ptr(cg, p));
-    LLVMBuildBr(cg->b, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    return LLVMBuildAdd(cg->b, s->shared, cg_i32(cg, s->offset[v->id]), "");
 }
 
 static void cooperative_map(Cg *cg, const TileOp *op) {
     const NvState *s = nv_state(cg);
-    int threads = s->warps * NV_WARP;
-    for (int i = 0; i < op->results.n; i++) {
-        const TileValue *v = op->results.data[i];
-        assert(v->home == HOME_SHARED && v->rank == 1);
-        cg->value[v->id].mem = LLVMBuildAdd(cg->b, s->shared, cg_i32(cg, s->offset[v->id]), "");
-        for (int first = 0; first < nv_tile(cg->k, v).cols; first += threads)
-            vector_chunk(cg, op, i, first);
-    }
+    CgShared shared = {s->tid, s->warps * NV_WARP, shared_place, nv_shared_ptr, shared_offset};
+    cg_cooperative_map(cg, op, &shared);
 }
 
 // ---- an accumulator's rescaling
