@@ -29,33 +29,12 @@ static TileProgram *scheduled(Arena *a, const Stream *s) {
     return p;
 }
 
-// B, H, Hkv, Sq, Sk, q_offset
-static const int32_t launches[][6] = {{1, 1, 1, 5, 7, 2},  {2, 2, 1, 9, 10, 1},
-                                      {1, 2, 2, 4, 1, 0},  {1, 1, 1, 3, 0, 0},
-                                      {1, 1, 1, 13, 5, 0}, {1, 1, 1, 1, 17, 16}};
-
-static void same(Arena *a, const Variant *v, const TileProgram *before, const TileProgram *after,
-                 const int32_t *launch) {
-    int32_t size[64] = {0};
-    pu_sizes(v, size, launch[0], launch[1], launch[2], launch[3], launch[4], launch[5]);
-    Diags diags;
-    diag_init(&diags, a);
-    TileData *x = tile_data_random(a, before, size, 3, 7),
-             *y = tile_data_random(a, after, size, 3, 7);
-    bool ok = tile_eval(before, x, false, &diags) && tile_eval(after, y, false, &diags);
-    if (!ok) diag_print(&diags, stderr);
-    ck_assert_msg(ok, "%s does not run", after->name);
-    double d = tile_data_distance(before, x, after, y);
-    ck_assert_msg(d < 1e-9, "%s: %g apart at Sq=%d Sk=%d", after->name, d, launch[3], launch[4]);
-}
-
 static void check_variant(const char *path, const char *text) {
     Arena *a = arena_new();
     Variant *v;
     const Stream *s = pu_stream(a, path, text, 8, &v);
     TileProgram *before = shaped(a, s), *after = scheduled(a, s);
-    for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
-        same(a, v, before, after, launches[i]);
+    pu_same_anywhere(a, v, before, after, 1e-9);
     arena_free(a);
 }
 

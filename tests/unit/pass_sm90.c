@@ -56,44 +56,12 @@ static TileProgram *scheduled(Arena *a, const Stream *s, Form form) {
     return p;
 }
 
-static void show(const TileProgram *p) {
-    Text t;
-    text_init(&t, p->arena);
-    tile_print(&t, p);
-    fprintf(stderr, "%s\n", t.s);
-}
-
-// B, H, Hkv, Sq, Sk, q_offset: also no keys, fewer keys than queries, one step, several heads.
-static const int32_t launches[][6] = {{1, 1, 1, 5, 7, 2},  {2, 2, 1, 9, 10, 1}, {1, 2, 2, 4, 1, 0},
-                                      {1, 1, 1, 3, 0, 0},  {1, 1, 1, 13, 5, 0}, {1, 3, 1, 6, 3, 0},
-                                      {1, 1, 1, 8, 12, 4}, {1, 1, 1, 1, 17, 16}};
-
-static void same(Arena *a, const Variant *v, const TileProgram *before, const TileProgram *after,
-                 const int32_t *launch) {
-    int32_t size[64] = {0};
-    pu_sizes(v, size, launch[0], launch[1], launch[2], launch[3], launch[4], launch[5]);
-    Diags diags;
-    diag_init(&diags, a);
-    TileData *x = tile_data_random(a, before, size, 3, 7),
-             *y = tile_data_random(a, after, size, 3, 7);
-    bool ok = tile_eval(before, x, false, &diags) && tile_eval(after, y, false, &diags);
-    if (!ok) {
-        show(after);
-        diag_print(&diags, stderr);
-    }
-    ck_assert_msg(ok, "%s does not run", after->name);
-    double d = tile_data_distance(before, x, after, y);
-    if (!(d < 1e-6)) show(after);
-    ck_assert_msg(d < 1e-6, "%s: %g apart at Sq=%d Sk=%d", after->name, d, launch[3], launch[4]);
-}
-
 static void check_variant(const char *path, Form form) {
     Arena *a = arena_new();
     Variant *v;
     const Stream *s = pu_stream(a, path, NULL, 8, &v);
     TileProgram *before = shaped(a, s), *after = scheduled(a, s, form);
-    for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
-        same(a, v, before, after, launches[i]);
+    pu_same_anywhere(a, v, before, after, 1e-6);
     arena_free(a);
 }
 
@@ -105,7 +73,7 @@ END_TEST
 
 // The extents that are chosen, with padding along every axis.
 static void check_real(const char *path, int D, const char *schedule) {
-    static const int32_t launch[] = {1, 2, 1, 200, 300, 100};
+    static const PuLaunch launch = {1, 2, 1, 200, 300, 100};
     Arena *a = arena_new();
     Variant *v;
     PassOptions o = options();
@@ -117,7 +85,7 @@ static void check_real(const char *path, int D, const char *schedule) {
     ck_assert_msg(p != NULL, "%s at D=%d", path, D);
     p->plans.data[0] = p->plans.data[p->plans.n - 1]; // the form of one sweep, not of parts
     p->plans.n = 1;
-    same(a, v, pass_algorithm(a, s, &o), p, launch);
+    pu_same(a, v, pass_algorithm(a, s, &o), p, launch, 1e-6);
     arena_free(a);
 }
 
@@ -137,7 +105,7 @@ END_TEST
 
 // Schedules with other tiles, of one program: each has its own lists of tiles, and the plans choose.
 START_TEST(lists_of_each_class) {
-    static const int32_t launch[] = {1, 2, 1, 100, 150, 50};
+    static const PuLaunch launch = {1, 2, 1, 100, 150, 50};
     static const char *const schedules[SHAPE_COUNT] = {
         [SHAPE_SHORT] = "keys=64,cluster=1", [SHAPE_LONG] = "keys=96,cluster=2"};
     Arena *a = arena_new();
@@ -151,10 +119,10 @@ START_TEST(lists_of_each_class) {
     pu_verify(p, p->name, PU_SHAPED);
     ck_assert_int_eq(p->plans.n, 2);
     ck_assert_int_eq(p->kernels.n, 6);
-    same(a, v, before, p, launch);
+    pu_same(a, v, before, p, launch, 1e-6);
     p->plans.data[0] = p->plans.data[1]; // the long ones' too
     p->plans.n = 1;
-    same(a, v, before, p, launch);
+    pu_same(a, v, before, p, launch, 1e-6);
     arena_free(a);
 }
 END_TEST

@@ -195,6 +195,40 @@ static inline double pu_error(Arena *a, const Variant *v, const TileProgram *p, 
 
 // ---- the standard library
 
+typedef int32_t PuLaunch[6]; // B, H, Hkv, Sq, Sk, q_offset
+
+// Two programs of a variant give the same, but for how sums are rounded.
+static inline void pu_same(Arena *a, const Variant *v, const TileProgram *before,
+                           const TileProgram *after, const PuLaunch launch, double may) {
+    int32_t size[64] = {0};
+    pu_sizes(v, size, launch[0], launch[1], launch[2], launch[3], launch[4], launch[5]);
+    Diags diags;
+    diag_init(&diags, a);
+    TileData *x = tile_data_random(a, before, size, 3, 7),
+             *y = tile_data_random(a, after, size, 3, 7);
+    bool ok = tile_eval(before, x, false, &diags) && tile_eval(after, y, false, &diags);
+    double d = ok ? tile_data_distance(before, x, after, y) : INFINITY;
+    if (!(d < may)) {
+        Text t;
+        text_init(&t, a);
+        tile_print(&t, after);
+        fprintf(stderr, "%s\n", t.s);
+        diag_print(&diags, stderr);
+    }
+    ck_assert_msg(ok, "%s does not run", after->name);
+    ck_assert_msg(d < may, "%s: %g apart at Sq=%d Sk=%d", after->name, d, launch[3], launch[4]);
+}
+
+// Also for no keys, fewer keys than queries, one step, several heads.
+static inline void pu_same_anywhere(Arena *a, const Variant *v, const TileProgram *before,
+                                    const TileProgram *after, double may) {
+    static const PuLaunch launches[] = {
+        {1, 1, 1, 5, 7, 2},  {2, 2, 1, 9, 10, 1}, {1, 2, 2, 4, 1, 0},  {1, 1, 1, 3, 0, 0},
+        {1, 1, 1, 13, 5, 0}, {1, 3, 1, 6, 3, 0},  {1, 1, 1, 8, 12, 4}, {1, 1, 1, 1, 17, 16}};
+    for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
+        pu_same(a, v, before, after, launches[i], may);
+}
+
 static inline int pu_attn_file(const struct dirent *e) {
     size_t n = strlen(e->d_name);
     return n > 5 && !strcmp(e->d_name + n - 5, ".attn");
