@@ -1,42 +1,24 @@
 // runtime_cuda.c: the CUDA device against a driver made of plain functions: what is asked of it, in
 // what order, and what is said when it fails. A GPU is not needed.
+#include "gpu_fixture.h"
 #include "runtime/device.h"
 #include "runtime/gpu.h"
 #include "runtime/nvml.h"
-#include "runtime_fixture.h"
-#include <check.h>
-#include <stdarg.h>
-#include <stdio.h>
 
-// What the driver was asked; one test at a time runs.
+// What there is, and what fails; one test at a time runs.
 static struct Fake {
-    char log[2000];
     int count, capability, shared, fail_load;
-    bool maps; // the first kernel takes a tensor map, as its last argument
     void *current;
-    uint64_t slot[ABI_MAX_ARGS];
 } fake;
 
-static char primary, foreign, module, function[4], stream;
+static char primary, foreign;
 
-__attribute__((format(printf, 1, 2))) static void note(const char *format, ...) {
-    size_t n = strlen(fake.log);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(fake.log + n, sizeof fake.log - n, format, args);
-    va_end(args);
-}
-
-static int f_init(unsigned flags) { return (int)flags; }
 static int f_name(int r, const char **out) {
     return *out = r == 100 ? "CUDA_ERROR_NO_DEVICE" : "CUDA_ERROR", 0;
 }
 static int f_string(int r, const char **out) { return *out = r ? "went wrong" : "", 0; }
 static int f_count(int *n) { return *n = fake.count, fake.count < 0 ? 100 : 0; }
 static int f_device(int *d, int i) { return *d = i + 40, 0; }
-static int f_device_name(char *out, int n, int d) {
-    return snprintf(out, (size_t)n, "Fake %d", d), 0;
-}
 static int f_attribute(int *out, int which, int d) {
     (void)d;
     *out = which == 16   ? 132
@@ -51,39 +33,19 @@ static int f_current(void **c) { return *c = fake.current, 0; }
 static int f_ctx_device(int *d) { return *d = 40, 0; }
 static int f_push(void *c) { return note("push %s;", c == &primary ? "primary" : "foreign"), 0; }
 static int f_pop(void **c) { return note("pop;"), *c = NULL, 0; }
-static int f_sync(void) { return note("sync;"), 0; }
 static int f_load(void **m, const void *image, unsigned n, int *options, void **values) {
     ck_assert_uint_eq(n, 2);
     ck_assert_int_eq(options[0], 5);
     if (fake.fail_load) return snprintf(values[0], 20, "line 3;\nno such op"), 218;
-    return note("load %zu;", strlen(image)), *m = &module, 0;
-}
-static int f_unload(void *m) { return note("unload;"), m != &module; }
-static int f_function(void **f, void *m, const char *name) {
-    static const char *const names[] = {"sum_part", "sum_join", "sum_one", "copy_one"};
-    (void)m;
-    for (int i = 0; i < 4; i++)
-        if (strcmp(name, names[i]) == 0) return *f = &function[i], 0;
-    return 500;
+    return note("load %zu;", strlen(image)), *m = &gpu_module, 0;
 }
 static int f_set(void *f, int which, int v) {
-    return note("set %d %d=%d;", (int)((char *)f - function), which, v), 0;
-}
-static int f_launch(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                    unsigned bz, unsigned shared, void *s, void **args, void **extra) {
-    int nargs = f == &function[2] || f == &function[3] ? 19
-                : fake.maps && f == &function[0]       ? 25
-                                                       : 24;
-    ck_assert(gy == 1 && gz == 1 && by == 1 && bz == 1 && !extra);
-    for (int i = 0; i < nargs; i++) memcpy(&fake.slot[i], args[i], 8);
-    return note("launch %d grid %u block %u shared %u%s;", (int)((char *)f - function), gx, bx,
-                shared, s ? " stream" : ""),
-           0;
+    return note("set %d %d=%d;", gpu_number(f), which, v), 0;
 }
 static int f_launch_ex(const CudaLaunch *c, void *f, void **args, void **extra) {
     (void)args;
     ck_assert(!extra && c->nattributes == 1 && c->attributes->id == 4);
-    return note("launch_ex %d grid %u cluster %u;", (int)((char *)f - function), c->grid[0],
+    return note("launch_ex %d grid %u cluster %u;", gpu_number(f), c->grid[0],
                 c->attributes->cluster.x),
            0;
 }
@@ -99,9 +61,6 @@ static int f_map(CudaMap *out, int type, uint32_t rank, void *p, const uint64_t 
     note(" swizzle %d;", swizzle);
     out->word[0] = 77;
     return 0;
-}
-static int f_fill_async(uint64_t p, unsigned char b, size_t n, void *s) {
-    return note("zero %llx %d %zu%s;", (unsigned long long)p, b, n, s ? " stream" : ""), 0;
 }
 static int f_fill(uint64_t p, unsigned char b, size_t n) {
     return memset((void *)(uintptr_t)p, b, n), 0;
@@ -167,36 +126,29 @@ static attn_context *context(void) {
     attn_context *c = attn_create();
     c->cuda = malloc(sizeof *c->cuda);
     *c->cuda = DRIVER;
+    gpu = (struct Gpu){0};
     fake = (struct Fake){.count = 1, .capability = 90, .shared = 232448};
     return c;
 }
 
 // The fixture as PTX, with GPU numbers in its kernels.
 static char *ptx(const char *target, uint32_t shared, uint32_t cluster, size_t *n) {
-    static AbiKernel k[3];
-    static AbiVariant v[2];
-    AbiMeta m;
+    static GpuMeta g;
     char *out;
-    fixture_fill(&m, ABI_CODE_PTX, true);
-    memcpy(v, m.variants, sizeof v);
-    memcpy(k, v[0].kernels, sizeof k);
-    for (int i = 0; i < 3; i++) k[i].threads = 128;
-    k[1].shared = shared;
-    k[1].cluster = cluster;
-    if (fake.maps) {
-        static AbiArg args[25];
+    gpu_meta(&g, ABI_CODE_PTX, target, 128);
+    g.k[1].shared = shared;
+    g.k[1].cluster = cluster;
+    if (gpu.maps) {
+        static AbiArg args[ALL_ARGS + 1];
         static AbiMap map = {V, 2, {1, 1, 32, FIX_DV}};
-        memcpy(args, k[0].args, 24 * sizeof args[0]);
-        args[24] = (AbiArg){ABI_ARG_MAP, 0, 0};
-        k[0].args = args;
-        k[0].nargs = 25;
-        k[0].maps = &map;
-        k[0].nmaps = 1;
+        memcpy(args, g.k[0].args, ALL_ARGS * sizeof args[0]);
+        args[ALL_ARGS] = (AbiArg){ABI_ARG_MAP, 0, 0};
+        g.k[0].args = args;
+        g.k[0].nargs = ALL_ARGS + 1;
+        g.k[0].maps = &map;
+        g.k[0].nmaps = 1;
     }
-    v[0].kernels = k;
-    m.variants = v;
-    m.target = target;
-    ck_assert_ptr_null(abi_ptx(".version 8.0\n", 13, &m, &out, n));
+    ck_assert_ptr_null(abi_ptx(".version 8.0\n", 13, &g.m, &out, n));
     return out;
 }
 
@@ -209,56 +161,29 @@ static attn_status open_ptx(attn_context *c, const char *target, uint32_t shared
     return s;
 }
 
-// Sq = 3, Sk = 100: the split plan. Addresses are numbers.
-static attn_status launch(attn_artifact *a, uintptr_t v_address, const int64_t *v_strides,
-                          attn_error *e) {
-    int64_t q[] = {2, 4, 3, FIX_D}, k[] = {2, 2, 100, FIX_D}, v[] = {2, 2, 100, FIX_DV},
-            o[] = {2, 4, 3, FIX_DV}, bias[] = {4, 3};
-    attn_tensor t[] = {{"q", (void *)0x1000, ATTN_F32, 4, q, NULL, GPU},
-                       {"k", (void *)0x2000, ATTN_F32, 4, k, NULL, GPU},
-                       {"v", (void *)v_address, ATTN_F32, 4, v, v_strides, GPU},
-                       {"o", (void *)0x4000, ATTN_F32, 4, o, (int64_t[]){48, 12, 4, 1}, GPU},
-                       {"bias", (void *)0x5004, ATTN_F32, 2, bias, NULL, GPU}};
-    attn_scalar scale = {"scale", 0.5};
-    attn_size offset = {"q_offset", 0};
-    attn_call call = {.variant = "sum",
-                      .tensors = t,
-                      .ntensors = 5,
-                      .scalars = &scale,
-                      .nscalars = 1,
-                      .sizes = &offset,
-                      .nsizes = 1,
-                      .stream = &stream,
-                      .workspace = (void *)0x10000,
-                      .workspace_bytes = 256};
-    return attn_launch(a, &call, e);
-}
-
-static const int64_t V_STRIDES[] = {800, 400, 4, 1};
-
 START_TEST(loads_and_launches) {
     attn_context *c = context();
     attn_artifact *a;
     attn_error e;
     ck_assert_msg(open_ptx(c, "sm_80", 100000, 1, &a, &e) == ATTN_OK, "%s", e.message);
-    ck_assert_str_eq(fake.log, "retain 40;push primary;load 13;set 1 8=100000;pop;");
-    fake.log[0] = 0;
-    ck_assert_msg(launch(a, 0x3000, V_STRIDES, &e) == ATTN_OK, "%s", e.message);
-    ck_assert_str_eq(fake.log, "push primary;zero 10000 0 256 stream;pop;"
-                               "push primary;launch 0 grid 16 block 128 shared 0 stream;pop;"
-                               "push primary;launch 1 grid 24 block 128 shared 100000 stream;pop;");
-    ck_assert_uint_eq(fake.slot[0], 0x3000);
-    ck_assert_uint_eq(fake.slot[3], 0);        // rows: left out
-    ck_assert_uint_eq(fake.slot[5], 400);      // a stride of v
-    ck_assert_uint_eq(fake.slot[19], 0x10000); // part
-    fake.log[0] = 0;
+    ck_assert_str_eq(gpu.log, "retain 40;push primary;load 13;set 1 8=100000;pop;");
+    gpu.log[0] = 0;
+    ck_assert_msg(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e) == ATTN_OK, "%s", e.message);
+    ck_assert_str_eq(gpu.log, "push primary;zero 10000 0 256 stream;pop;"
+                              "push primary;launch 0 grid 16 block 128 shared 0 stream;pop;"
+                              "push primary;launch 1 grid 24 block 128 shared 100000 stream;pop;");
+    ck_assert_uint_eq(gpu.slot[0], 0x3000);
+    ck_assert_uint_eq(gpu.slot[3], 0);        // rows: left out
+    ck_assert_uint_eq(gpu.slot[5], 400);      // a stride of v
+    ck_assert_uint_eq(gpu.slot[19], 0x10000); // part
+    gpu.log[0] = 0;
     fake.current = &primary; // already there: nothing to push
-    ck_assert_int_eq(launch(a, 0x3000, V_STRIDES, &e), ATTN_OK);
-    ck_assert_ptr_nonnull(strstr(fake.log, "stream;launch 0"));
-    fake.log[0] = 0;
+    ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e), ATTN_OK);
+    ck_assert_ptr_nonnull(strstr(gpu.log, "stream;launch 0"));
+    gpu.log[0] = 0;
     attn_close(a);
     attn_destroy(c);
-    ck_assert_str_eq(fake.log, "unload;release 40;");
+    ck_assert_str_eq(gpu.log, "unload;release 40;");
 }
 END_TEST
 
@@ -268,10 +193,10 @@ START_TEST(uses_the_current_context) {
     attn_error e;
     fake.current = &foreign;
     ck_assert_int_eq(open_ptx(c, "sm_90a", 0, 2, &a, &e), ATTN_OK);
-    ck_assert_str_eq(fake.log, "load 13;"); // nothing to make or to push
-    fake.log[0] = 0;
-    ck_assert_int_eq(launch(a, 0x3000, V_STRIDES, &e), ATTN_OK);
-    ck_assert_ptr_nonnull(strstr(fake.log, "launch_ex 1 grid 24 cluster 2;"));
+    ck_assert_str_eq(gpu.log, "load 13;"); // nothing to make or to push
+    gpu.log[0] = 0;
+    ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e), ATTN_OK);
+    ck_assert_ptr_nonnull(strstr(gpu.log, "launch_ex 1 grid 24 cluster 2;"));
     attn_close(a);
     attn_destroy(c);
 }
@@ -282,9 +207,9 @@ START_TEST(alignment) {
     attn_artifact *a;
     attn_error e;
     ck_assert_int_eq(open_ptx(c, "sm_80", 0, 1, &a, &e), ATTN_OK);
-    ck_assert_int_eq(launch(a, 0x3008, V_STRIDES, &e), ATTN_ERROR_CALL);
+    ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3008, V_STRIDES, &e), ATTN_ERROR_CALL);
     ck_assert_str_eq(e.message, "v: its address is no multiple of 16 bytes (it is off by 8)");
-    ck_assert_int_eq(launch(a, 0x3000, NULL, &e), ATTN_ERROR_CALL);
+    ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, NULL, &e), ATTN_ERROR_CALL);
     ck_assert_str_eq(e.message,
                      "v: dimension 2 has stride 2, which is no multiple of 4 elements (16 bytes)");
     attn_close(a);
@@ -305,18 +230,18 @@ START_TEST(tensor_maps) {
     attn_context *c = context();
     attn_artifact *a;
     attn_error e;
-    fake.maps = true;
+    gpu.maps = true;
     ck_assert_msg(open_ptx(c, "sm_90a", 0, 1, &a, &e) == ATTN_OK, "%s", e.message);
-    fake.log[0] = 0;
-    ck_assert_int_eq(launch(a, 0x3000, V_STRIDES, &e), ATTN_OK);
-    ck_assert_ptr_nonnull(strstr(fake.log,
+    gpu.log[0] = 0;
+    ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e), ATTN_OK);
+    ck_assert_ptr_nonnull(strstr(gpu.log,
                                  "pop;push primary;map 7 3000 2 100 2 2 /16 /1600 /3200 [2] [32] "
                                  "[1] [1] swizzle 2;launch 0 "));
-    ck_assert_uint_eq(fake.slot[24], 77);
+    ck_assert_uint_eq(gpu.slot[24], 77);
     attn_close(a);
     attn_destroy(c);
     c = context();
-    fake.maps = true;
+    gpu.maps = true;
     fake.capability = 80;
     ck_assert_int_eq(open_ptx(c, "sm_80", 0, 1, &a, &e), ATTN_ERROR_ARTIFACT);
     ck_assert_str_eq(e.message,
@@ -374,7 +299,7 @@ START_TEST(tools) {
     const char *target;
     float ms;
     ck_assert_int_eq(attn_device_target(c, GPU, &target, &e), ATTN_OK);
-    ck_assert_str_eq(fake.log, ""); // what only asks makes no context
+    ck_assert_str_eq(gpu.log, ""); // what only asks makes no context
     attn_mark *from = NULL, *to = NULL;
     ck_assert_int_eq(attn_device_count(c, ATTN_CUDA), 1);
     ck_assert_int_eq(attn_memory_alloc(c, GPU, sizeof text, &p, &e), ATTN_OK);

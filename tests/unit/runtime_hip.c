@@ -1,40 +1,21 @@
 // runtime_hip.c: the HIP device against a library made of plain functions: what is asked of it, in
 // what order, and what is said when it fails; and against the real one, where it is installed and
 // finds no GPU.
+#include "gpu_fixture.h"
 #include "ir/tile.h"
 #include "runtime/device.h"
 #include "runtime/gpu.h"
-#include "runtime_fixture.h"
-#include <check.h>
 #include <dlfcn.h>
-#include <stdarg.h>
-#include <stdio.h>
 
 static struct Fake { // one test at a time runs
-    char log[2000];
     int count, current, fail_load;
     const char *arch;
-    uint64_t slot[ABI_MAX_ARGS];
 } fake;
 
-static char module, function[4], stream;
-
-__attribute__((format(printf, 1, 2))) static void note(const char *format, ...) {
-    size_t n = strlen(fake.log);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(fake.log + n, sizeof fake.log - n, format, args);
-    va_end(args);
-}
-
-static int f_init(unsigned flags) { return (int)flags; }
 static const char *f_name(int r) { return r == 100 ? "hipErrorNoDevice" : "hipError"; }
 static const char *f_string(int r) { return r ? "went wrong" : ""; }
 static int f_count(int *n) { return *n = fake.count, fake.count < 0 ? 100 : 0; }
 static int f_device(int *d, int i) { return *d = i, 0; }
-static int f_device_name(char *out, int n, int d) {
-    return snprintf(out, (size_t)n, "Fake %d", d), 0;
-}
 static int f_attribute(int *out, int which, int d) {
     ck_assert(which == 63 || which == 74);
     return *out = which == 63 ? 304 : 65536, d < 0;
@@ -43,33 +24,11 @@ static int f_properties(void *out, int d) { return strcpy((char *)out + 396, fak
 static int f_properties_6(void *out, int d) { return strcpy((char *)out + 1160, fake.arch), d < 0; }
 static int f_current(int *d) { return *d = fake.current, 0; }
 static int f_set(int d) { return note("device %d;", d), fake.current = d, 0; }
-static int f_sync(void) { return note("sync;"), 0; }
 static int f_load(void **m, const void *image, unsigned n, int *options, void **values) {
     (void)n, (void)options, (void)values;
     if (fake.fail_load) return 209;
-    return note("load %.4s;", (const char *)image + 1), *m = &module, 0;
+    return note("load %.4s;", (const char *)image + 1), *m = &gpu_module, 0;
 }
-static int f_unload(void *m) { return note("unload;"), m != &module; }
-static int f_function(void **f, void *m, const char *name) {
-    static const char *const names[] = {"sum_part", "sum_join", "sum_one", "copy_one"};
-    (void)m;
-    for (int i = 0; i < 4; i++)
-        if (strcmp(name, names[i]) == 0) return *f = &function[i], 0;
-    return 500;
-}
-static int f_launch(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                    unsigned bz, unsigned shared, void *s, void **args, void **extra) {
-    int nargs = f == &function[2] || f == &function[3] ? 19 : 24;
-    ck_assert(gx > 0 && gy == 1 && gz == 1 && by == 1 && bz == 1 && !extra); // HIP 7 wants a block
-    for (int i = 0; i < nargs; i++) memcpy(&fake.slot[i], args[i], 8);
-    return note("launch %d grid %u block %u shared %u%s;", (int)((char *)f - function), gx, bx,
-                shared, s ? " stream" : ""),
-           0;
-}
-static int f_fill_async(uint64_t p, unsigned char b, size_t n, void *s) {
-    return note("zero %llx %d %zu%s;", (unsigned long long)p, b, n, s ? " stream" : ""), 0;
-}
-
 static const GpuDriver DRIVER = {
     .init = f_init,
     .hip_error_name = f_name,
@@ -96,6 +55,7 @@ static attn_context *context(void) {
     attn_context *c = attn_create();
     c->hip = malloc(sizeof *c->hip);
     *c->hip = DRIVER;
+    gpu = (struct Gpu){0};
     fake = (struct Fake){.count = 2, .arch = "gfx942:sramecc+:xnack-"};
     return c;
 }
@@ -110,20 +70,12 @@ typedef struct Elf {
 static void put(uint8_t *at, uint64_t v, int bytes) { memcpy(at, &v, (size_t)bytes); }
 
 static size_t hsaco(Elf *f, const char *target, uint32_t shared) {
-    static AbiKernel k[3];
-    static AbiVariant v[2];
-    AbiMeta m;
+    static GpuMeta g;
     uint8_t *bytes;
     size_t n;
-    fixture_fill(&m, ABI_CODE_HSACO, true);
-    memcpy(v, m.variants, sizeof v);
-    memcpy(k, v[0].kernels, sizeof k);
-    for (int i = 0; i < 3; i++) k[i].threads = 256;
-    k[1].shared = shared;
-    v[0].kernels = k;
-    m.variants = v;
-    m.target = target;
-    ck_assert_ptr_null(abi_write(&m, &bytes, &n));
+    gpu_meta(&g, ABI_CODE_HSACO, target, 256);
+    g.k[1].shared = shared;
+    ck_assert_ptr_null(abi_write(&g.m, &bytes, &n));
     ck_assert_uint_le(n, sizeof f->meta);
     *f = (Elf){.header = {0x7f, 'E', 'L', 'F', 2, 1, 1, 64}};
     memcpy(f->meta, bytes, n);
@@ -155,50 +107,26 @@ static attn_status open_hsaco(attn_context *c, const char *target, uint32_t shar
     return attn_open(c, &file, n, GPU, a, e);
 }
 
-static attn_status launch(attn_artifact *a, int64_t queries, attn_error *e) {
-    int64_t q[] = {2, 4, queries, FIX_D}, k[] = {2, 2, 100, FIX_D}, v[] = {2, 2, 100, FIX_DV},
-            o[] = {2, 4, queries, FIX_DV}, bias[] = {4, 3}, vs[] = {800, 400, 4, 1},
-            os[] = {48, 12, 4, 1};
-    attn_tensor t[] = {{"q", (void *)0x1000, ATTN_F32, 4, q, NULL, GPU},
-                       {"k", (void *)0x2000, ATTN_F32, 4, k, NULL, GPU},
-                       {"v", (void *)0x3000, ATTN_F32, 4, v, vs, GPU},
-                       {"o", (void *)0x4000, ATTN_F32, 4, o, os, GPU},
-                       {"bias", (void *)0x5004, ATTN_F32, 2, bias, NULL, GPU}};
-    attn_scalar scale = {"scale", 0.5};
-    attn_size offset = {"q_offset", 0};
-    attn_call call = {.variant = "sum",
-                      .tensors = t,
-                      .ntensors = 5,
-                      .scalars = &scale,
-                      .nscalars = 1,
-                      .sizes = &offset,
-                      .nsizes = 1,
-                      .stream = &stream,
-                      .workspace = (void *)0x10000,
-                      .workspace_bytes = 256};
-    return attn_launch(a, &call, e);
-}
-
 START_TEST(loads_and_launches) {
     attn_context *c = context();
     attn_artifact *a;
     attn_error e;
     ck_assert_msg(open_hsaco(c, "gfx942", 60000, &a, &e) == ATTN_OK, "%s", e.message);
-    ck_assert_str_eq(fake.log, "device 1;load ELF\2;device 0;"); // the caller's device again
-    fake.log[0] = 0;
-    ck_assert_msg(launch(a, 3, &e) == ATTN_OK, "%s", e.message);
-    ck_assert_str_eq(fake.log, "device 1;zero 10000 0 256 stream;device 0;"
-                               "device 1;launch 0 grid 16 block 256 shared 0 stream;device 0;"
-                               "device 1;launch 1 grid 24 block 256 shared 60000 stream;device 0;");
-    ck_assert_uint_eq(fake.slot[0], 0x3000);
-    ck_assert_uint_eq(fake.slot[5], 400);
-    ck_assert_uint_eq(fake.slot[19], 0x10000);
-    fake.log[0] = 0;
+    ck_assert_str_eq(gpu.log, "device 1;load ELF\2;device 0;"); // the caller's device again
+    gpu.log[0] = 0;
+    ck_assert_msg(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e) == ATTN_OK, "%s", e.message);
+    ck_assert_str_eq(gpu.log, "device 1;zero 10000 0 256 stream;device 0;"
+                              "device 1;launch 0 grid 16 block 256 shared 0 stream;device 0;"
+                              "device 1;launch 1 grid 24 block 256 shared 60000 stream;device 0;");
+    ck_assert_uint_eq(gpu.slot[0], 0x3000);
+    ck_assert_uint_eq(gpu.slot[5], 400);
+    ck_assert_uint_eq(gpu.slot[19], 0x10000);
+    gpu.log[0] = 0;
     fake.current = 1; // there already
-    ck_assert_msg(launch(a, 0, &e) == ATTN_OK, "%s", e.message);
-    ck_assert_ptr_null(strstr(fake.log, "launch 1")); // no row to write: no block
+    ck_assert_msg(gpu_launch(a, GPU, 0, 0x3000, V_STRIDES, &e) == ATTN_OK, "%s", e.message);
+    ck_assert_ptr_null(strstr(gpu.log, "launch 1")); // no row to write: no block
     attn_close(a);
-    ck_assert_ptr_nonnull(strstr(fake.log, "stream;unload;"));
+    ck_assert_ptr_nonnull(strstr(gpu.log, "stream;unload;"));
     attn_destroy(c);
 }
 END_TEST
