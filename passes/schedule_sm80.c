@@ -116,6 +116,13 @@ static bool legal(const TileProgram *p, Sm80Shape s, const Target *t, Diags *dia
 }
 
 // The one place where a program's shape is chosen.
+// Where another target hands over its rest, there may be only kernels of the few.
+static bool all_few(const TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++)
+        if (!sm80_is_few(p, p->kernels.data[i])) return false;
+    return true;
+}
+
 static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Shape *s) {
     *s = shape_for(p, o->tf32);
     int most = most_columns(p, *s, &o->target);
@@ -124,7 +131,7 @@ static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Sm8
                    o->target.name, most, dtype_name(p->dtype), p->D);
         return false;
     }
-    return !o->schedule ||
+    return !o->schedule || all_few(p) ||
            (knob_read(knobs, s, o->schedule, diags) && legal(p, *s, &o->target, diags));
 }
 

@@ -119,6 +119,24 @@ START_TEST(few_queries) {
 }
 END_TEST
 
+// Choices are judged where they are taken: more keys than a tile of sm_80 has registers for, beside
+// kernels for few queries that have their own.
+START_TEST(beside_few_queries) {
+    Arena *a = arena_new();
+    Variant *v;
+    Diags diags;
+    diag_init(&diags, a);
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 128, &v);
+    PassOptions o = options(TARGET_SM90A, SHAPE_LONG);
+    o.split = true;
+    o.schedule = "keys=160";
+    const TileProgram *p = pass_pipeline(a, s, &o, &diags);
+    ck_assert(p && !diags.errors);
+    ck_assert_ptr_nonnull(strstr(p->kernels.data[0]->schedule.knobs, "keys=160"));
+    arena_free(a);
+}
+END_TEST
+
 START_TEST(neighbours) {
     Arena *a = arena_new();
     Variant *v;
@@ -191,6 +209,7 @@ Suite *pass_knobs_suite(void) {
     tcase_add_test(t, text);
     tcase_add_test(t, candidates);
     tcase_add_test(t, few_queries);
+    tcase_add_test(t, beside_few_queries);
     tcase_add_test(t, neighbours);
     tcase_add_test(t, classes);
     tcase_add_test(t, class_of_launches);
