@@ -108,7 +108,8 @@ static Val counter(Cg *cg) {
 }
 
 // ---- clusters: the first block asks for all, and tells the other's producer in a ring of answers.
-// Between a tile's answer and its use lie copies that take both blocks, so that it cannot go round.
+// Consumers that heard of a tile were through with the one before, which took copies of both blocks:
+// when a tile is asked for, that of NV90_ANSWERS tiles before has been read.
 
 static Val is_first(Cg *cg) {
     return LLVMBuildICmp(cg->b, LLVMIntEQ, nv90_state(cg)->rank, cg_i32(cg, 0), "");
@@ -119,22 +120,16 @@ static Val answer_place(Cg *cg, Val turn, int ring, int bytes) {
     return add(cg, nv90_shared(cg, ring), mul(cg, i, cg_i32(cg, bytes)));
 }
 
-// `turn` has counted the tile at hand: the answer is for the next.
-static void answer(Cg *cg, Val number) {
+// To the other block, the number of the tile that begins.
+static void answer(Cg *cg, Val turn, Val number) {
     const Nv90 *h = nv90_state(cg);
-    Val turn = get(cg, h->turn), other = cg_i32(cg, 1);
+    Val other = cg_i32(cg, 1);
     nv90_remote_tell(cg, nv90_remote(cg, answer_place(cg, turn, h->answers, 4), other), number,
                      nv90_remote(cg, answer_place(cg, turn, h->asked, 8), other));
 }
 
-// The number of the tile that begins; the cluster's first one is known to all.
-static void await_answer(Cg *cg) {
+static Val await_answer(Cg *cg, Val turn) {
     const Nv90 *h = nv90_state(cg);
-    Val turn = sub(cg, get(cg, h->turn), cg_i32(cg, 1));
-    Blk wait = cg_block(cg, "answer"), on = cg_block(cg, "answered");
-    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, turn, cg_i32(cg, 0), "");
-    LLVMBuildCondBr(cg->b, LLVMBuildOr(cg->b, first, is_first(cg), ""), on, wait);
-    LLVMPositionBuilderAtEnd(cg->b, wait);
     Val round = udiv(cg, turn, cg_i32(cg, NV90_ANSWERS));
     // The ring's first place is not used in the first round: the first tile is not asked for.
     Val place = LLVMBuildAnd(cg->b, turn, cg_i32(cg, NV90_ANSWERS - 1), "");
@@ -145,29 +140,44 @@ static void await_answer(Cg *cg) {
     Val at = nv_shared_ptr(cg, answer_place(cg, turn, h->answers, 4));
     Val number = LLVMBuildLoad2(cg->b, cg->i32, at, "");
     LLVMSetVolatile(number, true);
+    return number;
+}
+
+// Asked once behind every tile of the grid, the counter is 0 again when all are done.
+static Val ask(Cg *cg, Val n) {
+    Val before = nv90_count_up(cg, counter(cg), sub(cg, n, cg_i32(cg, 1)));
+    return add(cg, clusters(cg, "nctaid.x"), before);
+}
+
+static void ask_in_cluster(Cg *cg, Val n) {
+    const Nv90 *h = nv90_state(cg);
+    Val turn = sub(cg, get(cg, h->turn), cg_i32(cg, 1)); // which has counted this tile
+    Blk first = cg_block(cg, "ask"), other = cg_block(cg, "answer"), on = cg_block(cg, "asked");
+    LLVMBuildCondBr(cg->b, is_first(cg), first, other);
+    LLVMPositionBuilderAtEnd(cg->b, first);
+    Val number = ask(cg, n);
     set(cg, h->ahead, number);
+    answer(cg, turn, number);
+    LLVMBuildBr(cg->b, on);
+    LLVMPositionBuilderAtEnd(cg->b, other);
+    set(cg, h->ahead, await_answer(cg, turn));
     LLVMBuildBr(cg->b, on);
     LLVMPositionBuilderAtEnd(cg->b, on);
 }
 
-// Asked once for every tile of the grid, the counter is 0 again when all are done. The answer is
-// asked for a tile ahead: nothing waits for it.
-static void look_ahead(Cg *cg, Val number, Val n) {
+// The number of the tile that begins, behind another. Whoever asked earlier would have the next tile
+// while it is at a long one, and others end idle. The producer is two steps ahead: that is longer
+// than an answer takes.
+static void next_number(Cg *cg, Val n) {
     const Nv90 *h = nv90_state(cg);
-    Val blocks = clusters(cg, "nctaid.x");
-    if (cg->k->schedule.persist == PERSIST_NONE) set(cg, h->ahead, n);
-    if (cg->k->schedule.persist == PERSIST_STATIC) set(cg, h->ahead, add(cg, number, blocks));
-    if (cg->k->schedule.persist != PERSIST_DYNAMIC) return;
-    Blk ask = cg_block(cg, "ask"), on = cg_block(cg, "asked");
-    Val more = LLVMBuildICmp(cg->b, LLVMIntULT, number, n, "");
-    if (h->rank) more = LLVMBuildAnd(cg->b, more, is_first(cg), "");
-    LLVMBuildCondBr(cg->b, more, ask, on);
-    LLVMPositionBuilderAtEnd(cg->b, ask);
-    Val before = nv90_count_up(cg, counter(cg), sub(cg, n, cg_i32(cg, 1)));
-    set(cg, h->ahead, add(cg, blocks, before));
-    if (h->rank) answer(cg, get(cg, h->ahead));
-    LLVMBuildBr(cg->b, on);
-    LLVMPositionBuilderAtEnd(cg->b, on);
+    TilePersist persist = cg->k->schedule.persist;
+    if (persist == PERSIST_DYNAMIC && h->rank)
+        ask_in_cluster(cg, n);
+    else if (persist == PERSIST_DYNAMIC)
+        set(cg, h->ahead, ask(cg, n));
+    else
+        set(cg, h->ahead,
+            persist == PERSIST_NONE ? n : add(cg, get(cg, h->ahead), clusters(cg, "nctaid.x")));
 }
 
 typedef struct Slot {      // of the ring of tiles, for the one that begins
@@ -187,18 +197,15 @@ static Slot next_slot(Cg *cg) {
                   LLVMBuildAnd(cg->b, round, cg_i32(cg, 1), "")};
 }
 
-static Nv90Point tell(Cg *cg, Slot s) {
+static Nv90Point tell(Cg *cg, Slot s, bool behind) {
     CgGrid g = cg_grid(cg);
-    bool dynamic = cg->k->schedule.persist == PERSIST_DYNAMIC;
-    if (nv90_state(cg)->rank && dynamic) await_answer(cg);
-    Val number = get(cg, nv90_state(cg)->ahead);
-    Nv90Point p = point_of(cg, &g, number);
+    if (behind) next_number(cg, cg_grid_total(cg, &g));
+    Nv90Point p = point_of(cg, &g, get(cg, nv90_state(cg)->ahead));
     nv90_barrier_wait(cg, s.heard, LLVMBuildXor(cg->b, s.parity, cg_i32(cg, 1), ""));
     Val column = LLVMBuildShl(cg->b, p.column, cg_i32(cg, 1), "");
     Val words[] = {LLVMBuildOr(cg->b, nv90_if(cg, p.valid), column, ""), p.b, p.h, p.tile};
     nv90_store_words(cg, s.tile, words);
     nv90_barrier_arrive(cg, s.told, NULL);
-    look_ahead(cg, number, cg_grid_total(cg, &g));
     return p;
 }
 
@@ -216,12 +223,12 @@ static Nv90Point hear(Cg *cg, Slot s) {
 
 // The divisions are the producer's: it is ahead.
 void nv90_next(Cg *cg, const TileOp *op) {
-    (void)op;
+    bool behind = op->block->owner->kind == TILE_TILES; // a tile; the others begin
     Nv90 *h = nv90_state(cg);
     int axis = nv_state(cg)->row_axis;
     h->behind = point_now(cg, axis);
     Slot s = next_slot(cg);
-    Nv90Point p = is_producer(h) ? tell(cg, s) : hear(cg, s);
+    Nv90Point p = is_producer(h) ? tell(cg, s, behind) : hear(cg, s);
     store_point(cg, p);
     mean(cg, axis, p);
 }

@@ -115,14 +115,14 @@ static bool legal(const TileProgram *p, Sm80Shape s, const Target *t, Diags *dia
     return !what;
 }
 
-// The one place where a program's shape is chosen.
-// Where another target hands over its rest, there may be only kernels of the few.
+// Where another target hands over its rest, there may be only those for parts of a row.
 static bool all_few(const TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++)
         if (!sm80_is_few(p, p->kernels.data[i])) return false;
     return true;
 }
 
+// The one place where a program's shape is chosen.
 static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Shape *s) {
     *s = shape_for(p, o->tf32);
     int most = most_columns(p, *s, &o->target);
