@@ -45,7 +45,7 @@ static const Config configs[] = {
     {DT_F16, NULL, NULL, SHAPES(many), true},   {DT_BF16, NULL, NULL, SHAPES(few), true},
     {DT_F16, "128", "128", SHAPES(few), false}, {DT_BF16, "40", "24", SHAPES(few), false},
     {DT_F16, "96", "96", SHAPES(few), false},   {DT_BF16, "64", "128", SHAPES(few), false},
-    {DT_F32, "7", "9", SHAPES(few), false},
+    {DT_F32, "7", "9", SHAPES(few), false},     {DT_F32, "32", "48", SHAPES(few), false},
 };
 
 typedef struct Run {
