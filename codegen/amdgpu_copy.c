@@ -173,6 +173,7 @@ typedef struct From { // where the pieces of a tile come from
     Val stride;       // i64: elements from row to row
     Val left;         // i32: rows from there to the tensor's end
     bool whole;       // which is known to have all of the tile's
+    bool once;        // out of loops, where a way of its own for whole tiles is not worth its code
 } From;
 
 static Val element_at(Cg *cg, const Copy *c, Val base, Val at) {
@@ -244,16 +245,19 @@ static void load_pieces(Cg *cg, const Copy *c, const From *f, const AmPending *p
         load_each(cg, c, f, p, first, end, ALL_ROWS);
         return;
     }
-    Blk whole = cg_block(cg, "load"), rest = cg_block(cg, "load.rest"),
+    Blk whole = f->once ? NULL : cg_block(cg, "load"), rest = cg_block(cg, "load.rest"),
         some = cg_block(cg, "load.some"), none = cg_block(cg, "load.none"),
         done = cg_block(cg, "loaded");
     Val all = LLVMBuildICmp(cg->b, LLVMIntSGE, f->left, cg_i32(cg, c->tile_rows), "");
-    LLVMBuildCondBr(cg->b, all, whole, rest);
+    if (whole)
+        LLVMBuildCondBr(cg->b, all, whole, rest);
+    else
+        LLVMBuildBr(cg->b, rest);
     LLVMPositionBuilderAtEnd(cg->b, rest);
     Val any = LLVMBuildICmp(cg->b, LLVMIntSGT, f->left, cg_i32(cg, 0), "");
     LLVMBuildCondBr(cg->b, any, some, none);
     Blk way[] = {whole, some, none};
-    for (int rows = ALL_ROWS; rows <= NO_ROWS; rows++) {
+    for (int rows = whole ? ALL_ROWS : SOME_ROWS; rows <= NO_ROWS; rows++) {
         LLVMPositionBuilderAtEnd(cg->b, way[rows]);
         load_each(cg, c, f, p, first, end, (Rows)rows);
         LLVMBuildBr(cg->b, done);
@@ -459,7 +463,7 @@ void am_copy(Cg *cg, const TileOp *op) {
         LLVMBuildStore(cg->b, LLVMConstInt(cg->i1, 1, false), p->flag);
         LLVMBuildStore(cg->b, to, p->to);
         From from = {tile_base(cg, op, &c), cg_stride(cg, op->tensor, c.tiled_dim),
-                     rows_left(cg, op, &c), op->inside};
+                     rows_left(cg, op, &c), op->inside, op->block == &cg->k->body};
         bring(cg, &c, &from, p, to);
         p->block = op->block;
         p->group = s->groups;
