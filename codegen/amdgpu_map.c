@@ -85,7 +85,8 @@ static void set_element(Cg *cg, const At *at, int i, AmShape s, Val x) {
     } else if (at->e % 2 == 0) {
         at->before[i] = x;
     } else {
-        Val pair = am_pack(cg, v->dtype, at->before[i], x);
+        Val pair = v->unguarded ? am_pack_unguarded(cg, v->dtype, at->before[i], x)
+                                : am_pack(cg, v->dtype, at->before[i], x);
         if (s.pair == 2)
             *to = pair;
         else

@@ -27,18 +27,27 @@ static Val permute_bytes(Cg *cg, Val high, Val low, Val selector) {
 }
 
 // Rounded to bf16 in the upper half, as in convert.c; what is in the lower one is of no use.
-static Val rounded_up(Cg *cg, Val v) {
+static Val rounded_up(Cg *cg, Val v, bool guarded) {
     LLVMBuilderRef b = cg->b;
     Val bits = LLVMBuildBitCast(b, v, cg->i32, "");
     Val odd = LLVMBuildAnd(b, LLVMBuildLShr(b, bits, cg_i32(cg, 16), ""), cg_i32(cg, 1), "");
     Val up = LLVMBuildAdd(b, LLVMBuildAdd(b, bits, odd, ""), cg_i32(cg, 0x7fff), "");
+    if (!guarded) return up;
     Val nan = LLVMBuildFCmp(b, LLVMRealUNO, v, v, "");
     return LLVMBuildSelect(b, nan, cg_i32(cg, 0x7fc00000), up, "");
 }
 
+static Val pack_bf16(Cg *cg, Val low, Val high, bool guarded) {
+    return permute_bytes(cg, rounded_up(cg, high, guarded), rounded_up(cg, low, guarded),
+                         cg_i32(cg, 0x07060302));
+}
+
+Val am_pack_unguarded(Cg *cg, Dtype t, Val low, Val high) {
+    return t == DT_BF16 ? pack_bf16(cg, low, high, false) : am_pack(cg, t, low, high);
+}
+
 Val am_pack(Cg *cg, Dtype t, Val low, Val high) {
-    if (t == DT_BF16)
-        return permute_bytes(cg, rounded_up(cg, high), rounded_up(cg, low), cg_i32(cg, 0x07060302));
+    if (t == DT_BF16) return pack_bf16(cg, low, high, true);
     Val v[] = {cg_write(cg, low, t), cg_write(cg, high, t)};
     return LLVMBuildBitCast(cg->b, am_vector(cg, cg_dtype(cg, t), v, 2), cg->i32, "");
 }

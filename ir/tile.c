@@ -280,6 +280,7 @@ static TileValue *dup_value(Dup *d, const TileValue *v, TileOp *def) {
         w->home = v->home;
         w->stages = v->stages;
         w->parts = v->parts;
+        w->unguarded = v->unguarded;
     } else {
         w = ARENA_NEW(d->p->arena, TileValue);
         *w = *v;

@@ -90,10 +90,11 @@ typedef struct TileValue {
     int rank;
     uint8_t axis[TILE_MAX_RANK]; // strictly by kernel axis number: a set, in canonical order
     TileHome home;
-    int stages;  // HOME_SHARED buffers and pipes: tiles it has room for; otherwise 1
-    bool parts;  // HOME_FRAGMENT, a number for each row: the threads that share the row have parts
-                 // of it, which add up to it (tile_parts.h); otherwise each has the number
-    TileOp *def; // the op that makes it; for a loop's carried value the loop
+    int stages; // HOME_SHARED buffers and pipes: tiles it has room for; otherwise 1
+    bool parts; // HOME_FRAGMENT, a number for each row: the threads that share the row have parts
+                // of it, which add up to it (tile_parts.h); otherwise each has the number
+    bool unguarded; // narrow: a NaN of it may be lost when it is rounded (tile_unguarded.h)
+    TileOp *def;    // the op that makes it; for a loop's carried value the loop
 } TileValue;
 
 typedef enum TileKind {

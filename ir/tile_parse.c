@@ -225,6 +225,7 @@ static TileValue *define(Parse *P, TileOp *def) {
     if (take(P, "in") && !take_home(P, &v->home)) return NULL;
     if (take(P, "stages") && !take_int(P, &v->stages)) return NULL;
     v->parts = take(P, "parts");
+    v->unguarded = take(P, "unguarded");
     return v;
 }
 

@@ -162,6 +162,7 @@ static void define(Out *o, const TileValue *v) {
     if (v->home != HOME_ANY) text_printf(o->text, " in %s", home_name(v->home));
     if (v->stages != 1) text_printf(o->text, " stages %d", v->stages);
     if (v->parts) text_puts(o->text, " parts");
+    if (v->unguarded) text_puts(o->text, " unguarded");
 }
 
 static void use(Out *o, const char *before, const TileValue *v) {

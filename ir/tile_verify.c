@@ -11,6 +11,7 @@
 
 #include "ir/expr_ops.h"
 #include "ir/tile_parts.h"
+#include "ir/tile_unguarded.h"
 #include "ir/tile_wide.h"
 
 #include <ctype.h>
@@ -775,6 +776,17 @@ static bool check_cluster(Verify *V) {
            verify_fail(V, "%d rows for %d blocks of %d warps", rows, s->cluster, s->warps);
 }
 
+static bool check_unguarded(Verify *V) {
+    for (const TileOp *op = tile_next(&V->k->body, NULL); op; op = tile_next(&V->k->body, op))
+        for (int i = 0; i < op->results.n + op->carried.n; i++) {
+            const TileValue *v =
+                i < op->results.n ? op->results.data[i] : op->carried.data[i - op->results.n];
+            if (v->unguarded && !tile_may_be_unguarded(V->scratch, V->k, v))
+                return verify_fail(V, "%%%s cannot be unguarded", v->name);
+        }
+    return true;
+}
+
 // AMD's marks.
 static bool check_matrix(Verify *V) {
     const TileKernel *k = V->k;
@@ -834,7 +846,7 @@ static bool check_kernel(Verify *V, const TileKernel *k) {
     V->role = NULL;
     if (!verify_is_name(k->name)) return verify_fail(V, "a kernel without a name");
     bool ok = check_axes(V) && check_grid(V) && check_mask(V) && check_schedule(V) &&
-              check_block(V, &k->body) && check_matrix(V) && check_names(V);
+              check_block(V, &k->body) && check_matrix(V) && check_unguarded(V) && check_names(V);
     V->k = NULL;
     return ok;
 }

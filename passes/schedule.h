@@ -57,6 +57,10 @@ bool pass_few_loads(const TileProgram *p, const TileKernel *k, int most, Diags *
 // Sums of rows that may stay in parts are marked, in a kernel whose values have homes.   parts.c
 void pass_mark_parts(TileKernel *k);
 
+// Weights that need not be looked at for NaN when they are rounded to bf16 are marked, in a kernel
+// whose values have homes; the sum that tells of NaN is put where it is needed.   unguard.c
+void pass_unguard(TileProgram *p, TileKernel *k);
+
 // Gives an axis its extent: grid counts over the axis become ceil(size / extent), loops over it run
 // over as many tiles.   schedule.c
 void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent);

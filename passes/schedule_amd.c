@@ -39,6 +39,7 @@ static void schedule_kernel(TileProgram *p, TileKernel *k, const Target *target)
         next = last->next;
     }
     chain_homes(&c);
+    pass_unguard(p, k);
 }
 
 bool pass_schedule_amd(TileProgram *p, const PassOptions *o, Diags *diags) {

@@ -1,5 +1,5 @@
 // main.c: every variant of the standard library for the AMD targets, run by the interpreter, against
-// the float64 reference; then kernels that were made wrong on purpose (mutate.h).
+// the float64 reference; NaN inputs (nan.h); then kernels that were made wrong on purpose (mutate.h).
 //
 //     check_gcn [PATH...] [--target=T] [--dtype=T] [--shape=SIZES] [-DNAME=N] [--seed=N] [--all]
 //               [--turns] [--schedule=KNOBS] [--mutate] [--keep=FOLDER]
@@ -11,6 +11,7 @@
 // which leaves the wrong kernels out, the usual ones do, too. QUICK=1 in the environment (slow
 // builds) is --turns without the less usual dims.
 #include "tests/gcn/mutate.h"
+#include "tests/gcn/nan.h"
 #include "tests/gcn/subject.h"
 #include <dirent.h>
 #include <stdlib.h>
@@ -244,6 +245,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < run.npaths && !run.only_mutate; i++) file(&run, i);
     if (!run.npaths) run.failed++, printf("FAILED: no variants found\n");
     bool narrowed = run.shape || run.ndefines || run.turns || run.schedule || getenv("QUICK");
+    if (!run.only_mutate && !narrowed) nan_check(run.target, &run.passed, &run.failed);
     if (run.only_mutate || !narrowed) mutate_check(run.target, &run.passed, &run.failed);
     for (int i = 0; i < run.npaths; i++) free((char *)run.path[i]);
     printf("%d passed, %d failed\n", run.passed, run.failed);

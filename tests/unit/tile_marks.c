@@ -1,15 +1,15 @@
 // What schedules mark in the IR, and that the verifier knows wrong marks: sums of rows in parts
-// (Hopper), a matrix instruction's rows and wide axes (AMD).
+// (Hopper), a matrix instruction's rows, wide axes, weights whose NaN may be lost (AMD).
 #include "pass_util.h"
 
-static const char *schedule(Arena *a, TargetId id) {
+static const char *schedule(Arena *a, const char *variant, TargetId id) {
     Variant *v;
     Diags diags;
     Text t;
     diag_init(&diags, a);
     text_init(&t, a);
     PassOptions o = {.target = *target_get(id), .dtype = DT_BF16};
-    const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 64, &v);
+    const Stream *s = pu_stream(a, arena_printf(a, "stdlib/%s.attn", variant), NULL, 64, &v);
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert_ptr_nonnull(p);
     tile_print(&t, p);
@@ -30,7 +30,7 @@ static bool holds(Arena *a, const char *text, const char *what, const char *by) 
 
 START_TEST(parts) {
     Arena *a = arena_new();
-    const char *text = schedule(a, TARGET_SM90A);
+    const char *text = schedule(a, "causal", TARGET_SM90A);
     static const char l[] = "%l_tile: f32[M] in fragment parts",
                       m[] = "%m_tile: f32[M] in fragment";
     ck_assert(holds(a, text, l, l)); // as it is: carried sums and what they are made of
@@ -44,7 +44,7 @@ END_TEST
 
 START_TEST(wide_axes) {
     Arena *a = arena_new();
-    const char *text = schedule(a, TARGET_GFX942);
+    const char *text = schedule(a, "causal", TARGET_GFX942);
     static const char d[] = "axis D: 64 whole tile 64 wide", e[] = "axis E: 64 whole tile 64",
                       n[] = "axis N: Sk tile 64", rows[] = " matrix_rows 32";
     ck_assert(holds(a, text, d, d)); // as it is: q and k are read in eights
@@ -53,19 +53,40 @@ START_TEST(wide_axes) {
     ck_assert(!holds(a, text, n, arena_printf(a, "%s wide", n))); // contracted, but left as well
     ck_assert(!holds(a, text, d, "axis D: 64 whole tile 72 wide"));
     ck_assert(!holds(a, text, rows, "")); // how many lanes share a row is not known
-    ck_assert(strstr(schedule(a, TARGET_GFX1100), " wide") == NULL);
+    ck_assert(strstr(schedule(a, "causal", TARGET_GFX1100), " wide") == NULL);
+    arena_free(a);
+}
+END_TEST
+
+START_TEST(unguarded) {
+    Arena *a = arena_new();
+    const char *text = schedule(a, "causal", TARGET_GFX942), *all = " != %l_end1)";
+    static const char p[] = "%p: bf16[M, N] in fragment unguarded",
+                      plain[] = "%p: bf16[M, N] in fragment";
+    ck_assert(holds(a, text, p, p)); // as it is: the sum makes what is left NaN
+    ck_assert(holds(a, text, p, plain));
+    ck_assert(!holds(a, text, all, " == %l_end1)"));
+    ck_assert(!holds(a, text, "fma(%l, %c, %l_tile)", "fma(%l, %c, %c)")); // an earlier step's only
+    ck_assert(!holds(a, text, "fma(%l, %c, %l_tile)", "max(%l, %l_tile)")); // passes over it
+    ck_assert(
+        !holds(a, text, "{ fma(%l2, %c1, %l_tile1) }", "{ %l_tile1 }")); // the last step's only
+    ck_assert(strstr(schedule(a, "relu", TARGET_GFX942), p) != NULL);    // is never NaN
+    text = schedule(a, "sigmoid", TARGET_GFX942);
+    ck_assert(holds(a, text, plain, plain));
+    ck_assert(!holds(a, text, plain, p)); // no sum
     arena_free(a);
 }
 END_TEST
 
 START_TEST(matrix_rows) {
     Arena *a = arena_new();
-    const char *text = schedule(a, TARGET_GFX942), *wave32 = schedule(a, TARGET_GFX1100);
+    const char *text = schedule(a, "causal", TARGET_GFX942),
+               *wave32 = schedule(a, "causal", TARGET_GFX1100);
     static const char rows[] = " matrix_rows 32";
     ck_assert(holds(a, text, rows, " matrix_rows 16"));
     ck_assert(!holds(a, text, rows, " matrix_rows 8"));
     ck_assert(!holds(a, wave32, " matrix_rows 16", rows));
-    ck_assert(!holds(a, schedule(a, TARGET_SM80), " warps 4", " warps 4 matrix_rows 16"));
+    ck_assert(!holds(a, schedule(a, "causal", TARGET_SM80), " warps 4", " warps 4 matrix_rows 16"));
     arena_free(a);
 }
 END_TEST
@@ -77,6 +98,7 @@ Suite *tile_marks_suite(void) {
     tcase_add_test(t, parts);
     tcase_add_test(t, wide_axes);
     tcase_add_test(t, matrix_rows);
+    tcase_add_test(t, unguarded);
     suite_add_tcase(s, t);
     return s;
 }
