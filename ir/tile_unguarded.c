@@ -98,6 +98,15 @@ static Known known_of(const Walk *w, const TileOp *map, const Ex *body, bool ear
 
 // ---- operations
 
+static bool must_be_nan(const Walk *w, const TileOp *map, const Ex *body, bool earlier) {
+    bool any = false; // of its operands is
+    for (int i = 0; i < map->args.n; i++) {
+        const Fate *f = &w->fate[map->args.data[i]->id];
+        any |= earlier ? f->earlier : f->now;
+    }
+    return any && known_of(w, map, body, earlier) == IS_NAN;
+}
+
 static bool touched(const Walk *w, const TileValue *v) { return w->fate[v->id].touched; }
 
 static void map(Walk *w, const TileOp *op) {
@@ -110,8 +119,8 @@ static void map(Walk *w, const TileOp *op) {
         bool mixes = out->reduce != EX_CONST && out->reduce_axis == w->row;
         if (f.touched && (mixes || !tile_has_axis(r, w->row))) w->good = false;
         if (!mixes && (out->reduce == EX_CONST || out->reduce == EX_ROWSUM)) {
-            f.earlier = known_of(w, op, out->body, true) == IS_NAN;
-            f.now = known_of(w, op, out->body, false) == IS_NAN;
+            f.earlier = must_be_nan(w, op, out->body, true);
+            f.now = must_be_nan(w, op, out->body, false);
         }
         w->fate[r->id] = f;
     }
