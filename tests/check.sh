@@ -61,6 +61,7 @@ gcn_schedule() { run "$build/tests/check_gcn" stdlib/causal.attn stdlib/relative
 gcn_schedule gfx90a waves=1
 gcn_schedule gfx942 matrix_rows=16,mt=1,keys=32,waves=2
 gcn_schedule gfx942 keys=32,waves=8,keep=0
+gcn_schedule gfx90a matrix_rows=16,mt=2,keys=64,waves=4 # where instructions of 32 rows would do
 gcn_schedule gfx1100 keys=16,waves=2
 run tests/hsaco.sh "$build/attnc"
 wait
