@@ -3,9 +3,16 @@
 // Without sections the innermost dimension is the fast one. With them (TileSchedule.section) tiles
 // are taken of some heads before those of the next ones, so that the keys and values of those at
 // work stay in the L2 cache; in a section the row tile is the slow index, the head the fast one,
-// and within it what the grid goes over besides (tiles of v's columns). Rows that are longest first
-// so leave short ones for the end, when blocks run out of work at different times.
+// and within it what the grid goes over besides (tiles of v's columns). Where rows are longest first
+// the shortest of all heads are left for the end, when blocks run out of work at different times.
 #include "codegen/cg.h"
+
+enum {
+    CACHE_PARTS = 3, // of the L2 cache for keys and values: beside them queries and results pass
+    CACHE_FOR_KEYS = 2,
+    ROW_PARTS = 16, // of the rows for the end: a tenth of a triangle's area, a third of its keys
+    ROWS_AT_END = 5,
+};
 
 static Val mul(Cg *cg, Val a, Val b) { return LLVMBuildMul(cg->b, a, b, ""); }
 static Val sub(Cg *cg, Val a, Val b) { return LLVMBuildSub(cg->b, a, b, ""); }
@@ -42,26 +49,62 @@ static Val product(Cg *cg, const CgGrid *g, int from, int to) {
 
 Val cg_grid_total(Cg *cg, const CgGrid *g) { return product(cg, g, 0, cg->k->ngrid); }
 
-// Heads of a section: sections are about as long as the schedule wishes, and about equally long, so
-// that enough tiles are left for the last blocks.
+// Heads whose keys and values stay in the cache together, beside what passes through it.
+static Val heads_that_stay(Cg *cg) {
+    const TileProgram *p = cg->p;
+    ExPool *x = p->pool;
+    const Ex *one = ex_i32(x, 1), *keys = ex_sym(x, SYM_SIZE, SIZE_SK, EX_I32),
+             *heads = ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32),
+             *groups = ex_sym(x, SYM_SIZE, SIZE_HKV, EX_I32);
+    int row = (p->D + p->Dv) * dtype_bytes(p->dtype), rows = target_get(p->target)->l2_bytes / row;
+    const Ex *room = ex_i32(x, rows / CACHE_PARTS * CACHE_FOR_KEYS);
+    const Ex *some = ex_2(x, EX_DIV, room, ex_2(x, EX_MAX, keys, one));
+    const Ex *group = ex_2(x, EX_DIV, heads, ex_2(x, EX_MAX, groups, one));
+    return cg_uniform(cg, ex_2(x, EX_MUL, ex_2(x, EX_MAX, some, one), ex_2(x, EX_MAX, group, one)));
+}
+
+static Val ceil_div(Cg *cg, Val a, Val b) {
+    Val up = sub(cg, LLVMBuildAdd(cg->b, a, b, ""), cg_i32(cg, 1));
+    return LLVMBuildUDiv(cg->b, up, b, "");
+}
+
+static Val most(Cg *cg, Val a, Val b) {
+    Val v[] = {a, b};
+    return cg_intrinsic(cg, "llvm.smax", &cg->i32, 1, v, 2);
+}
+
+// Heads of a section: sections are about as long as the schedule wishes, no longer than the cache
+// holds, and about equally long, so that enough tiles are left for the last blocks.
 static Val heads_of_section(Cg *cg, const CgGrid *g, Val all) {
     Val one = cg_i32(cg, 1), wish = cg_i32(cg, cg->k->schedule.section);
-    Val least[] = {LLVMBuildUDiv(cg->b, cg_grid_total(cg, g), wish, ""), one};
-    Val sections = cg_intrinsic(cg, "llvm.smax", &cg->i32, 1, least, 2);
-    Val up = LLVMBuildAdd(cg->b, all, sub(cg, sections, one), "");
-    Val some[] = {LLVMBuildUDiv(cg->b, up, sections, ""), one};
-    return cg_intrinsic(cg, "llvm.smax", &cg->i32, 1, some, 2);
+    Val sections = LLVMBuildUDiv(cg->b, cg_grid_total(cg, g), wish, "");
+    sections = most(cg, most(cg, sections, ceil_div(cg, all, heads_that_stay(cg))), one);
+    return most(cg, ceil_div(cg, all, sections), one);
+}
+
+static Val either(Cg *cg, Val c, Val a, Val b) { return LLVMBuildSelect(cg->b, c, a, b, ""); }
+
+// The row tiles of each head that all sections leave for the end.
+static Val rows_at_end(Cg *cg, const CgGrid *g) {
+    if (!cg->k->grid[g->rows].reversed) return cg_i32(cg, 0);
+    Val some = mul(cg, g->count[g->rows], cg_i32(cg, ROWS_AT_END));
+    return LLVMBuildUDiv(cg->b, some, cg_i32(cg, ROW_PARTS), "");
 }
 
 // number, of rows and heads: becomes the head (of all dimensions before the rows'); the row.
 static Val take_row(Cg *cg, const CgGrid *g, Val *number) {
-    Val all = product(cg, g, 0, g->rows), section = heads_of_section(cg, g, all);
-    Val place = take(cg, number, mul(cg, section, g->count[g->rows]));
+    Val all = product(cg, g, 0, g->rows), end = rows_at_end(cg, g);
+    Val first = sub(cg, g->count[g->rows], end), before = as_wide(cg, mul(cg, all, first), *number);
+    Val ends = LLVMBuildICmp(cg->b, LLVMIntUGE, *number, before, "");
+    Val section = either(cg, ends, all, heads_of_section(cg, g, all));
+    Val rows = either(cg, ends, end, first);
+    *number = either(cg, ends, sub(cg, *number, before), *number);
+    Val place = take(cg, number, mul(cg, section, rows));
     Val which = LLVMBuildTruncOrBitCast(cg->b, *number, cg->i32, "");
     Val base = mul(cg, which, section), left[] = {section, sub(cg, all, base)};
     Val head = take(cg, &place, cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, left, 2));
     *number = as_wide(cg, LLVMBuildAdd(cg->b, base, head, ""), *number);
-    return place;
+    return LLVMBuildAdd(cg->b, place, either(cg, ends, first, cg_i32(cg, 0)), "");
 }
 
 void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at) {
