@@ -157,10 +157,22 @@ void nv90_pack(Cg *cg) {
     h->wide.n = 0;
 }
 
+// Whether something that waits for its turn makes what op takes.
+static bool takes_from_late(const TileOp *op, const TileOp *map, const Nv90 *h) {
+    for (int i = 0; i < op->args.n; i++)
+        for (const TileOp *late = map->next; late != op; late = late->next) {
+            bool early = false;
+            for (int e = 0; e < h->early.n; e++) early |= h->early.data[e] == late;
+            if (!early && op->args.data[i]->def == late) return true;
+        }
+    return false;
+}
+
 static void bring_forward(Cg *cg, const TileOp *map, TileKind kind) {
     Nv90 *h = nv90_state(cg);
-    for (const TileOp *op = map->next; op && may_come_early(op, map); op = op->next) {
-        if (op->kind != kind) continue;
+    for (const TileOp *op = map->next; op; op = op->next) {
+        if (op->kind != TILE_DROP && op->kind != TILE_MAP) return;
+        if (op->kind != kind || !may_come_early(op, map) || takes_from_late(op, map, h)) continue;
         nv90_op(cg, op);
         VEC_PUSH(cg->arena, &h->early, op);
     }

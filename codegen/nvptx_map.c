@@ -235,9 +235,19 @@ static void cooperative_map(Cg *cg, const TileOp *op) {
 
 // ---- an accumulator's rescaling
 
-enum {
-    WORTH_A_BRANCH = 96
-}; // registers; at 64 columns, and with one m16 tile a warp, the branch was measured to cost more than it saves
+// Registers from which a branch saves more than it costs, as measured: where mma.sync is, with two m16
+// tiles a warp; in roles, of kernels whose only mask is the end of the keys and of others.
+enum { WORTH_A_BRANCH = 96, WORTH_IN_ROLES = 64, WORTH_MASKED_IN_ROLES = 128 };
+
+static bool worth_a_branch(Cg *cg, const TileOp *op, NvShape s) {
+    const NvState *state = nv_state(cg);
+    if (!op->block->owner) return false;
+    if (!state->roles) return s.mt >= 2 && nv_count(s) >= WORTH_A_BRANCH;
+    bool masked = cg->k->mask->op != EX_LT && cg->k->mask->op != EX_CONST;
+    bool worth = nv_count(s) >= (masked ? WORTH_MASKED_IN_ROLES : WORTH_IN_ROLES);
+    // beside products in flight it would serialize them all
+    return worth && !op->behind && !state->roles->flight.n;
+}
 
 // The operand that is multiplied by a number per row and nothing else, or NULL: `acc * c`.
 static const TileValue *scaled_by_row(Cg *cg, const TileOp *op, const TileValue **factor) {
@@ -253,9 +263,8 @@ static const TileValue *scaled_by_row(Cg *cg, const TileOp *op, const TileValue 
     *factor = v[1 - big];
     bool row = (*factor)->rank == 1 && (*factor)->axis[0] == nv_state(cg)->row_axis;
     bool plain = v[big]->rank == 2 && v[big]->home == HOME_FRAGMENT && v[big]->dtype == DT_F32;
-    NvShape s = nv_shape(cg, result);
-    if (s.mt < 2 || nv_count(s) < WORTH_A_BRANCH) return NULL;
-    return row && plain && result->rank == 2 && result->dtype == DT_F32 ? v[big] : NULL;
+    if (!row || !plain || result->rank != 2 || result->dtype != DT_F32) return NULL;
+    return worth_a_branch(cg, op, nv_shape(cg, result)) ? v[big] : NULL;
 }
 
 // Some lane's factor is not 1.
@@ -305,8 +314,7 @@ static void through_panels(Cg *cg, const TileOp *op) {
 }
 
 void nv_map(Cg *cg, const TileOp *op) {
-    const TileValue *factor, *acc = NULL;
-    if (op->block->owner && !nv_state(cg)->roles) acc = scaled_by_row(cg, op, &factor);
+    const TileValue *factor, *acc = op->results.n ? scaled_by_row(cg, op, &factor) : NULL;
     if (acc)
         rescale(cg, op, acc, factor);
     else if (op->results.n && op->results.data[0]->home == HOME_SHARED && nv_state(cg)->roles &&

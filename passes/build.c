@@ -322,6 +322,17 @@ static void build_split(Build *b) {
     add_plan(b, ex_2(b->pool, EX_LT, ex_i32(b->pool, 1), build_size(b, b->splits)), 1, 2);
 }
 
+enum { LAG_COLUMNS = 128, LAG_COLUMNS_MASKED = 256 };
+
+// A lag costs two operations between a maximum and its exponentials, and saves the accumulator's
+// rescale. Measured on sm_90a: with 256 columns 2% faster; with 128 where nothing is masked; with 64
+// slower.
+static int lag_of(const RowProgram *row, const PassOptions *o) {
+    bool masked = row->mask->op != EX_CONST;
+    bool large = row->Dv >= (masked ? LAG_COLUMNS_MASKED : LAG_COLUMNS);
+    return dtype_half(o->dtype) && large ? o->target.lag : 0;
+}
+
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     const RowProgram *row = s->row;
     Build b = {.arena = a, .pool = row->pool, .s = s, .row = row, .splits = -1};
@@ -329,6 +340,7 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     p->target = o->target.id;
     p->dtype = o->dtype;
     b.tf32 = o->tf32;
+    b.lag = lag_of(row, o);
     p->D = row->D;
     p->Dv = row->Dv;
     p->sizes.n = 0;
@@ -338,6 +350,7 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     }
     add_tensors(&b, o->dtype);
     build_forward(&b);
+    b.lag = 0; // parts are merged by their extrema
     if (o->split && s->nsweeps == 1) build_split(&b);
     add_plan(&b, NULL, 0, 1);
     return p;

@@ -24,6 +24,7 @@ typedef struct Build {
     const RowProgram *row;
     TileProgram *p;
     bool tf32; // products
+    int lag;   // bits that shifts of the kernel may be behind their extrema
     TileKernel *k;
     TileBlock *block;
     int axis[AX_COUNT]; // of the kernel, by role; -1: it has none

@@ -52,15 +52,15 @@ static const Sm90Row rows[] = {
     {64, false, ANY, {3, 160, 32, 128, 2, 2, 0, 1, 0, 1, 1, 0}},
     {64, true, ANY, {3, 160, 32, 128, 2, 2, 16, 1, 0, 1, SECTION, 0}},
     {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 1, 1, 0}},
-    {128, false, SHAPE_LONG, {2, 232, 40, 176, 2, 1, 16, 1, 0, 2, 1, 0}},
+    {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 20, 1, 0, 2, 1, 0}},
     {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 1, SECTION, 0}},
     {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 16, 1, 0, 2, SECTION, 0}},
     {192, false, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 1, 1, 0}},
     {192, true, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 1, SECTION, 0}},
-    {256, false, SHAPE_SHORT, {2, 232, 40, 80, 2, 1, -1, 0, 1, 1, 1, 0}},
-    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 1, 2, 1, 0}},
-    {256, true, SHAPE_SHORT, {2, 232, 40, 80, 2, 1, -1, 0, 1, 1, SECTION, 0}},
-    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 1, 2, SECTION, 0}},
+    {256, false, SHAPE_SHORT, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 1, 0}},
+    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 2, 1, 0}},
+    {256, true, SHAPE_SHORT, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, SECTION, 0}},
+    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 2, SECTION, 0}},
 };
 
 // Whether some keys within the tensor do not count.

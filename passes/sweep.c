@@ -98,13 +98,68 @@ static TileValue *old_shift(Build *b, const Sweep *w, int shift) {
     return raw;
 }
 
+// ---- shifts that lag
+//
+// A shift may stay where it is while its extrema move a little: sums are still of numbers of a good
+// size, and the accumulator need not be rescaled. It is carried then, and what was summed is
+// rescaled once more behind the loop. A weight of f16 has less room above 1.
+
+enum { MOST_LAG_F16 = 4 };
+
+static bool lags(const Build *b, int shift) {
+    return b->lag > 0 && shift == b->s->shift && shift >= 0;
+}
+
+// select(|now - before| * unit is small, before, at); never where nothing was summed before.
+static TileValue *lagging(Build *b, int shift, TileValue *now, TileValue *before, TileValue *at) {
+    ExPool *x = b->pool;
+    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
+    const Ex *old = pass_operand(b->p, map, before), *unit = b->s->units.data[shift];
+    const Ex *step = ex_2(x, EX_SUB, pass_operand(b->p, map, now), old);
+    if (unit) step = ex_2(x, EX_MUL, step, build_resolve(b, map, unit));
+    bool f16 = b->p->dtype == DT_F16 && b->lag > MOST_LAG_F16;
+    const Ex *most = ex_f32(x, (float)(f16 ? MOST_LAG_F16 : b->lag));
+    const Ex *near = ex_2(x, EX_LE, ex_1(x, EX_ABS, step), most);
+    const Ex *lag = ex_select(x, near, old, pass_operand(b->p, map, at));
+    return pass_out(b->p, b->k, map, "a_lag", DT_F32, lag, EX_CONST, 0);
+}
+
 // Makes a shift's new value and its rescale factor, once its states are up to date.
 static void advance_shift(Build *b, Sweep *w, int shift) {
     if (shift < 0 || w->rescale[shift]) return;
-    w->raw_new[shift] = build_raw_shift(b, shift, "a_new");
-    TileValue *now = build_safe_shift(b, w->raw_new[shift]);
-    w->rescale[shift] = build_rescale(b, shift, now, old_shift(b, w, shift));
+    TileValue *raw = build_raw_shift(b, shift, "a_new"), *before = old_shift(b, w, shift);
+    TileValue *now = build_safe_shift(b, raw);
+    w->raw_new[shift] = raw;
+    if (lags(b, shift)) {
+        now = lagging(b, shift, raw, before, now);
+        w->raw_new[shift] = lagging(b, shift, raw, before, raw);
+    }
+    w->rescale[shift] = build_rescale(b, shift, now, before);
     build_bind(b, SYM_SHIFT, shift, now);
+}
+
+// Sums as they are with the shift of the finished extrema.
+static TileValue *caught_up(Build *b, TileValue *factor, const char *name, TileValue *sum,
+                            int columns) {
+    TileOp *map = build_open_map(b, AX_M, columns, b->row->span);
+    const Ex *old = pass_operand(b->p, map, sum);
+    const Ex *e = ex_2(b->pool, EX_MUL, old, pass_operand(b->p, map, factor));
+    return pass_out(b->p, b->k, map, name, DT_F32, e, EX_CONST, 0);
+}
+
+static TileValue *catch_up(Build *b, int sweep, TileValue *acc) {
+    const Stream *s = b->s;
+    if (!acc || !lags(b, s->shift)) return acc;
+    TileValue *raw = build_raw_shift(b, s->shift, "a_end");
+    TileValue *factor =
+        build_rescale(b, s->shift, build_safe_shift(b, raw), b->raw_shift[s->shift]);
+    for (int i = 0; i < s->states.n; i++) {
+        const StreamState *st = &s->states.data[i];
+        if (st->sweep != sweep || st->shift != s->shift) continue;
+        TileValue *sum = build_bound(b, SYM_STATE, i);
+        build_bind(b, SYM_STATE, i, caught_up(b, factor, st->name, sum, AX_NONE));
+    }
+    return caught_up(b, factor, "acc", acc, AX_E);
 }
 
 static void advance_shifts_of(Build *b, Sweep *w, const Ex *elem, int shift) {
@@ -153,7 +208,7 @@ static TileValue *advance_acc(Build *b, Sweep *w) {
 
 static bool carries_shift(const Build *b, int number, int shift) {
     const Stream *s = b->s;
-    if (pass_shift_is_exact(s->shifts.data[shift])) return false;
+    if (!lags(b, shift) && pass_shift_is_exact(s->shifts.data[shift])) return false;
     bool used =
         number == s->nsweeps - 1 && (s->shift == shift || ex_uses(s->elem, SYM_SHIFT, shift));
     for (int i = 0; i < s->states.n; i++) {
@@ -235,7 +290,7 @@ static TileValue *sweeps(Build *b) {
     b->raw_shift = ARENA_ARRAY(b->arena, TileValue *, b->s->shifts.n + 1);
     for (int i = 0; i < b->s->nsweeps; i++) {
         build_finished(b);
-        acc = sweep(b, i, q, sqq);
+        acc = catch_up(b, i, sweep(b, i, q, sqq));
     }
     return acc;
 }
