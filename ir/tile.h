@@ -206,8 +206,8 @@ typedef struct TileSchedule {
     // Kernels of roles: which tiles a block has (`next`).
     TilePersist persist;
     int section; // GPU: about how many tiles are taken of some heads before those of the next ones,
-                 // so that their K and V stay in the L2 cache, the longest of all heads first; 0:
-                 // head after head
+                 // so that their K and V stay in the L2 cache, the longest of all heads first, and
+                 // the shortest of all sections last (grid.c); 0: head after head
     int cluster; // blocks that run a tile together: its rows are spread over them, and what has no
                  // rows is copied to all of them at once; 0 and 1: one block
     const char *knobs; // all that the target chose, as text (passes/knobs.h); NULL: nothing yet
