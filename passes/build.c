@@ -267,8 +267,14 @@ TileValue *build_safe_shift(Build *b, TileValue *raw) {
     return pass_out(b->p, b->k, map, "a", DT_F32, safe, EX_CONST, 0);
 }
 
+static void find_real(void *ctx, const Ex *e) {
+    bool given = e->op == EX_LOAD || (e->op == EX_SYM && e->sym == SYM_SCALAR);
+    *(bool *)ctx |= given && e->type == EX_F32;
+}
+
 // The step is rounded before it is multiplied: 0 where nothing moved. A unit that is no constant may
-// be negative: that nothing was summed before is asked then, not left to exp2(-inf).
+// be negative: that nothing was summed before is asked then, not left to exp2(-inf). A shift made of
+// an input, a sink, may be infinite; where it stays what it was, nothing moved.
 TileValue *build_rescale(Build *b, int shift, TileValue *now, TileValue *before) {
     ExPool *x = b->pool;
     TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
@@ -278,6 +284,12 @@ TileValue *build_rescale(Build *b, int shift, TileValue *now, TileValue *before)
     const Ex *factor = ex_1(x, EX_EXP2, step);
     if (unit && unit->op != EX_CONST)
         factor = ex_select(x, ex_2(x, EX_EQ, old, ex_f32(x, INFINITY)), ex_f32(x, 0.0f), factor);
+    bool given = false;
+    ex_visit(b->s->shifts.data[shift], find_real, &given);
+    if (given) {
+        const Ex *same = ex_2(x, EX_EQ, pass_operand(b->p, map, now), old);
+        factor = ex_select(x, same, ex_f32(x, 1.0f), factor);
+    }
     return pass_out(b->p, b->k, map, "c", DT_F32, factor, EX_CONST, 0);
 }
 
