@@ -16,6 +16,7 @@
 
 enum {
     MAX_COLUMNS = 256, // of v in a tile
+    FEW_COLUMNS = 128, // where several tiles are needed anyhow, and no scores
     UNIT_COLUMNS = 64,
     WIDE = 256,           // columns of q and k, beyond which tiles have the fewest keys
     OTHER_REGISTERS = 32, // of a thread, beside scores and accumulator
@@ -72,8 +73,14 @@ static int most_columns(const TileProgram *p, Sm80Shape s, const Target *t) {
     return tiles.d - 16;
 }
 
+// A kernel without products computes nothing twice in several tiles of columns: those of half the size
+// leave registers for what the last one, which may go past the end, asks of each column.
+static int columns_of(const TileProgram *p, const TileKernel *k) {
+    return p->Dv <= MAX_COLUMNS || sm80_has_product(k) ? MAX_COLUMNS : FEW_COLUMNS;
+}
+
 static bool bind_axes(TileProgram *p, TileKernel *k, Sm80Shape s, Diags *diags) {
-    if (!pass_tile_columns(p, k, MAX_COLUMNS, UNIT_COLUMNS, diags)) return false;
+    if (!pass_tile_columns(p, k, columns_of(p, k), UNIT_COLUMNS, diags)) return false;
     for (int a = 0; a < k->naxes; a++) {
         const TileAxis *axis = &k->axes[a];
         if (axis->extent) continue; // chosen when the kernel was built

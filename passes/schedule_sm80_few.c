@@ -23,14 +23,14 @@ static const Knob knob_rows[] = {
 };
 static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows};
 
-static bool has_product(const TileKernel *k) {
+bool sm80_has_product(const TileKernel *k) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_MMA) return true;
     return false;
 }
 
 bool sm80_is_few(const TileProgram *p, const TileKernel *k) {
-    return pass_split_axis(p, k) >= 0 || !has_product(k);
+    return pass_split_axis(p, k) >= 0 || !sm80_has_product(k);
 }
 
 static int shared_of(const TileProgram *p, int keys) {

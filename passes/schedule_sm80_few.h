@@ -21,6 +21,7 @@ typedef struct Sm80Tiles { // of a block: of q, and of k and v, of which there a
 Sm80Tiles sm80_tiles(const TileProgram *p, int rows, int keys);
 int sm80_shared_bytes(Sm80Tiles t);
 
+bool sm80_has_product(const TileKernel *k);
 // Whether a kernel is one of these.
 bool sm80_is_few(const TileProgram *p, const TileKernel *k);
 // Their shape, also as text; false with an error where a choice that was asked for cannot be.

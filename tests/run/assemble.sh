@@ -1,5 +1,5 @@
 #!/bin/sh
-# assemble.sh ATTNC: the library's PTX for sm_90a through ptxas, by the rules of tests/ptxas.sh; and that those would notice.
+# assemble.sh ATTNC: the library's PTX for sm_90a, and some for sm_80, through ptxas, by the rules of tests/ptxas.sh; and that those would notice.
 attnc=$1
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
@@ -15,11 +15,12 @@ holds() { # holds NAME COMMAND...
     fi
 }
 fails() { ! "$@"; }
-assembles() { # assembles FILE OPTION...: one variant
-    file=$1
+assembles_for() { # assembles_for TARGET FILE OPTION...: one variant
+    sm=$1
     shift
-    "$attnc" -O3 --no-cache "$file" "$@" --target=sm_90a --dtype=bf16 -o "$dir/x.ptx" && tests/ptxas.sh "$dir/x.ptx" sm_90a
+    "$attnc" -O3 --no-cache "$@" --target="$sm" --dtype=bf16 -o "$dir/x.ptx" && tests/ptxas.sh "$dir/x.ptx" "$sm"
 }
+assembles() { assembles_for sm_90a "$@"; }
 
 for file in stdlib/*.attn; do
     grep -q '^attention' "$file" || continue
@@ -29,6 +30,9 @@ done
 for name in softmax causal relu; do holds "$name, D=256" assembles stdlib/$name.attn -DD=256; done
 for dims in '32 32' '96 96' '192 192' '192 128' '128 512' '64 264' '576 512'; do
     holds "causal, $dims" assembles stdlib/causal.attn -DD="${dims% *}" -DDv="${dims#* }"
+done
+for dims in '64 264' '128 320'; do
+    holds "causal on sm_80, $dims" assembles_for sm_80 stdlib/causal.attn -DD="${dims% *}" -DDv="${dims#* }"
 done
 for name in retention relative_bias; do holds "$name, 256 512" assembles stdlib/$name.attn -DD=256 -DDv=512; done
 holds 'weights through shared memory' assembles stdlib/causal.attn -DD=128 --schedule=share=1
