@@ -33,6 +33,9 @@ struct CgElem {
     // Of an axis along which elements stand at known places: POS(axis) = *first + offset, *first at
     // least 0 and the same for many elements. False: of another axis. May be NULL.
     bool (*place)(Cg *cg, CgElem *at, int axis, Val *first, int *offset);
+    // The element of an input at `first` and `offset` beyond in its last dimension, of a load that is
+    // inside and ends with such a position. NULL where it is none of the target's own. May be NULL.
+    Val (*read)(Cg *cg, CgElem *at, const Ex *load, Val first, int offset);
     int lane_axis;  // the axis along the lanes when lanes > 1, and
     Val lane_first; // its POS at lane 0 (i32): what makes loads along it contiguous
     int copies;     // how many elements have the same expressions built in place; 0 is 1

@@ -339,20 +339,35 @@ static Val load_along(Cg *cg, int tensor, Val lead, Val first, Val gather, int l
     return phi;
 }
 
+// Where elements stand at known places along the last index: one address for all of a row. Else NULL.
+static Val load_placed(Cg *cg, CgElem *at, const Ex *e, Val lead) {
+    int tensor = cg->p->inputs.data[e->input], offset;
+    const Ex *last = e->args[e->nargs - 1];
+    Val first;
+    if (!e->inside || !at->place || last->op != EX_SYM || last->sym != SYM_POS) return NULL;
+    if (!at->place(cg, at, last->index, &first, &offset)) return NULL;
+    Ty t = cg_dtype(cg, cg->p->tensors.data[tensor].dtype);
+    Val p = element_pointer(cg, tensor, offset_add(cg, lead, first, cg_i64(cg, 1)));
+    Val own = at->read ? at->read(cg, at, e, p, offset) : NULL;
+    if (own) return own;
+    Val beyond = cg_i64(cg, offset);
+    Val v = LLVMBuildLoad2(cg->b, t, LLVMBuildGEP2(cg->b, t, p, &beyond, 1, ""), "");
+    if (!cg->stored[tensor]) cg_invariant(cg, v);
+    return cg_read(cg, v, cg->p->tensors.data[tensor].dtype);
+}
+
 static Val load(Cg *cg, CgElem *at, const Ex *e) {
     int tensor = cg->p->inputs.data[e->input], n = e->nargs;
-    Val lead = NULL, last = NULL, index[EX_MAX_RANK];
+    Val lead = NULL, last = NULL, index[EX_MAX_RANK], placed;
     for (int i = 0; i < n; i++) {
         Val v = built(at, e->args[i]);
-        // What is proved inside is so for the elements of the tensors; a tile's rows past the last
-        // query are not among them.
-        bool safe = e->inside && !ex_uses(e->args[i], SYM_POS, -1);
-        index[i] = safe ? v : clamp(cg, v, cg_extent(cg, tensor, i));
+        index[i] = e->inside ? v : clamp(cg, v, cg_extent(cg, tensor, i));
         if (i + 1 < n)
             lead = offset_add(cg, lead, index[i], cg_stride(cg, tensor, i));
         else
             last = index[i];
     }
+    if (n && (placed = load_placed(cg, at, e, lead))) return placed;
     Affine along;
     bool row = n && at->lanes > 1 && cg_lanes(last) == at->lanes &&
                (!lead || cg_lanes(lead) == 1) && lane_affine(cg, at, e->args[n - 1], 16, &along) &&

@@ -78,6 +78,15 @@ int nv_place_strips(const TileKernel *k, int at, int *offset); // their end; off
 void nv_strip_map(Cg *cg, const TileOp *op);
 Val nv_strip_element(Cg *cg, const TileValue *v, int m, int n, int r, int c);
 
+// ---- inputs read beside scores (nvptx_rows.c)
+typedef struct NvPairs { // the last two elements that were loaded, by load
+    ExMemo loaded;
+} NvPairs;
+// Of the load's elements at a multiple of two beyond `first`, c = 0 or 1 the one at hand; NULL where they are not loaded so.
+Val nv_read_pair(Cg *cg, NvPairs *pairs, const Ex *load, Val first, int offset);
+// What the next tile of the loop that the map is in reads of a row; row: an element of its.
+void nv_prefetch_rows(Cg *cg, const TileOp *map, int col_axis, CgElem row);
+
 // ---- instructions (nvptx_ops.c)
 Val nv_special(Cg *cg, const char *name);        // "tid.x"
 Val nv_pack(Cg *cg, Dtype t, Val low, Val high); // two f32 -> i32
@@ -92,6 +101,10 @@ Val nv_f32(Cg *cg, const char *intrinsic, Val x);
 Val nv_asm1(Cg *cg, Ty result, const char *text, const char *constraints, Val x); // pure
 Val nv_hidden(Cg *cg, Val v); // v, but nothing computed from it leaves the loop it stands in
 Val nv_math(Cg *cg, ExOp op, const Val *args); // nvptx_math.c
+// Of two sigmoids as bf16: exponentials of theirs, what is left to do with them, the pair.
+Val nv_sigmoid_exponential(Cg *cg, Val x);
+void nv_sigmoids_begin(Cg *cg, Val pair[2]);
+Val nv_sigmoids_end(Cg *cg, const Val pair[2]);
 
 // ---- operations
 void nv_map(Cg *cg, const TileOp *op); // nvptx_map.c

@@ -41,6 +41,7 @@ typedef struct Nv90Wide { // a narrow fragment whose pairs are still two f32 eac
     CgValue *value;
     Dtype dtype;
     Val *elements;
+    bool sigmoids; // pairs are begun, not two f32
 } Nv90Wide;
 
 typedef struct Nv90Point { // a tile of the grid, in the symbols' order

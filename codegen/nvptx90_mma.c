@@ -151,8 +151,11 @@ void nv90_pack(Cg *cg) {
     Nv90 *h = nv90_state(cg);
     for (int i = 0; i < h->wide.n; i++) {
         const Nv90Wide *w = &h->wide.data[i];
-        for (int e = 0; e < w->value->n; e++)
-            w->value->e[e] = nv_pack(cg, w->dtype, w->elements[2 * e], w->elements[2 * e + 1]);
+        for (int e = 0; e < w->value->n; e++) {
+            const Val *pair = &w->elements[2 * e];
+            w->value->e[e] =
+                w->sigmoids ? nv_sigmoids_end(cg, pair) : nv_pack(cg, w->dtype, pair[0], pair[1]);
+        }
     }
     h->wide.n = 0;
 }

@@ -13,6 +13,7 @@ typedef struct At { // the element at hand
     NvShape space; // of the map's axes
     int m, n, r, c;
     Val **wide; // in roles: by result that is packed its elements, until all are there
+    NvPairs pairs;
 } At;
 
 // ---- operands and positions
@@ -46,6 +47,11 @@ static bool fragment_place(Cg *cg, CgElem *elem, int axis, Val *first, int *offs
     *first = LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), s->col0, "");
     *offset = 8 * at->n + at->c;
     return true;
+}
+
+static Val fragment_read(Cg *cg, CgElem *elem, const Ex *load, Val first, int offset) {
+    At *at = elem->ctx;
+    return nv_read_pair(cg, &at->pairs, load, first, offset);
 }
 
 // ---- reductions
@@ -88,6 +94,20 @@ static Val rounded(Cg *cg, const TileValue *v, NvShape s, Val x) {
     return nv_unpack(cg, v->dtype, nv_pack(cg, v->dtype, x, x), 0);
 }
 
+// Whether a role's weights are sigmoids and nothing else: two of them are finished together.
+static bool is_sigmoids(Cg *cg, const TileOp *op) {
+    const TileResult *out = &op->outs.data[0];
+    bool alone = op->outs.n == 1 && out->reduce == EX_CONST && out->body->op == EX_SIGMOID;
+    const TileValue *v = op->results.data[0];
+    return alone && v->dtype == DT_BF16 && nv_shape(cg, v).packed && nv_state(cg)->roles;
+}
+
+static void sigmoid_element(Cg *cg, CgElem *elem, Val *pair) {
+    const At *at = elem->ctx;
+    pair[at->c] = nv_sigmoid_exponential(cg, cg_expr(cg, at->op->outs.data[0].body->args[0], elem));
+    if (at->c) nv_sigmoids_begin(cg, pair);
+}
+
 // A result without one of the map's axes is made once, not for every element along it.
 static bool again(const At *at, const TileResult *out, NvShape s) {
     bool column = s.col_axis >= 0 || out->reduce != EX_CONST;
@@ -104,9 +124,15 @@ static void element(Cg *cg, CgElem *elem, Val *pair) {
         NvShape s = nv_shape(cg, v);
         CgValue *value = &cg->value[v->id];
         if (again(at, out, s)) continue;
+        Val *wide = at->wide && at->wide[i] ? at->wide[i] : NULL;
+        if (wide) wide += 2 * nv_index(s, at->m, at->n, at->r, at->c);
+        if (wide && is_sigmoids(cg, op)) {
+            sigmoid_element(cg, elem, wide);
+            continue;
+        }
         Val x = cg_expr(cg, out->body, elem);
-        if (out->reduce == EX_CONST && at->wide && at->wide[i]) {
-            at->wide[i][2 * nv_index(s, at->m, at->n, at->r, at->c) + at->c] = x;
+        if (out->reduce == EX_CONST && wide) {
+            wide[at->c] = x;
         } else if (out->reduce == EX_CONST) {
             set_element(value, s, at, rounded(cg, v, s, x), &pair[i], v->dtype, cg);
         } else {
@@ -131,7 +157,7 @@ static void pack_wide(Cg *cg, const At *at) {
     Nv90 *h = nv90_state(cg);
     for (int i = 0; i < at->op->outs.n; i++) {
         const TileValue *v = at->op->results.data[i];
-        Nv90Wide w = {&cg->value[v->id], v->dtype, at->wide[i]};
+        Nv90Wide w = {&cg->value[v->id], v->dtype, at->wide[i], is_sigmoids(cg, at->op)};
         if (w.elements) VEC_PUSH(cg->arena, &h->wide, w);
     }
     if (!h->flight.n) nv90_pack(cg);
@@ -185,11 +211,18 @@ static int elements_of(NvShape s) {
     return s.mt * s.nt * (s.rows ? 2 : 1) * (s.col_axis >= 0 ? 2 : 1);
 }
 
+static void prefetch_rows(Cg *cg, At at, CgElem elem) {
+    elem.ctx = &at;
+    for (at.m = 0; at.m < at.space.mt; at.m++)
+        for (at.r = 0; at.r < 2; at.r++) nv_prefetch_rows(cg, at.op, at.space.col_axis, elem);
+}
+
 static void fragment_map(Cg *cg, const TileOp *op) {
     At at = {.op = op, .space = space_of(cg, op)};
     CgElem elem = {
         .lanes = 1, .param = fragment_param, .pos = fragment_pos, .lane_axis = -1, .ctx = &at};
     elem.place = fragment_place;
+    elem.read = fragment_read;
     elem.copies = nv_state(cg)->roles ? 1 : elements_of(at.space);
     for (int i = 0; i < op->results.n; i++) {
         const TileValue *v = op->results.data[i];
@@ -197,6 +230,7 @@ static void fragment_map(Cg *cg, const TileOp *op) {
         value->n = nv_count(nv_shape(cg, v));
         value->e = ARENA_ARRAY(cg->arena, Val, value->n);
     }
+    if (at.space.rows && at.space.col_axis >= 0) prefetch_rows(cg, at, elem);
     if (nv_state(cg)->roles)
         walk_roles(cg, &elem);
     else

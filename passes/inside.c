@@ -5,7 +5,8 @@
 // proved: constants, the batch, the head and its key head, columns, positions along the loop's axis
 // in loops over full tiles. A position along an axis that the tensor has as its extent is clamped
 // here, from above, where the tile may go past the end: one minimum, the same for a whole row or
-// column, for which the pass does not have to know more.
+// column, for which the pass does not have to know more. So is what else indexes an extent of an
+// axis, which has an element where there is a tile, and is the same along a full loop's axis.
 #include "mask.h"
 
 #include "simplify_rules.h"
@@ -44,10 +45,20 @@ static bool index_inside(const Inside *in, const Ex *e, const Ex *extent) {
     return is_key_head(e, extent) || position_inside(in, e, extent);
 }
 
-// The position itself, or NULL.
-static const Ex *clamped_position(const Inside *in, ExPool *x, const Ex *e, const Ex *extent) {
-    if (e->op != EX_SYM || e->sym != SYM_POS || in->k->axes[e->index].size != extent) return NULL;
-    return simp_2(x, EX_MIN, e, simp_2(x, EX_SUB, extent, ex_i32(x, 1)));
+static bool is_axis_size(const Inside *in, const Ex *extent) {
+    for (int a = 0; a < in->k->naxes; a++)
+        if (in->k->axes[a].size == extent) return true;
+    return false;
+}
+
+// An index that is inside, or NULL.
+static const Ex *clamped(const Inside *in, ExPool *x, const Ex *e, const Ex *extent) {
+    const Ex *last = simp_2(x, EX_SUB, extent, ex_i32(x, 1));
+    bool position = e->op == EX_SYM && e->sym == SYM_POS;
+    if (position && in->k->axes[e->index].size == extent) return simp_2(x, EX_MIN, e, last);
+    if (in->full_axis < 0 || ex_uses(e, SYM_POS, in->full_axis) || !is_axis_size(in, extent))
+        return NULL;
+    return simp_2(x, EX_MAX, simp_2(x, EX_MIN, e, last), ex_i32(x, 0));
 }
 
 static const Ex *prove_one(void *ctx, ExPool *x, const Ex *e) {
@@ -58,7 +69,7 @@ static const Ex *prove_one(void *ctx, ExPool *x, const Ex *e) {
     for (int i = 0; i < e->nargs; i++) {
         index[i] = e->args[i];
         if (index_inside(in, index[i], t->extent[i])) continue;
-        index[i] = clamped_position(in, x, index[i], t->extent[i]);
+        index[i] = clamped(in, x, index[i], t->extent[i]);
         if (!index[i]) return e;
     }
     return ex_load(x, e->input, e->type, index, e->nargs, true);

@@ -45,6 +45,52 @@ START_TEST(instructions) {
 }
 END_TEST
 
+static int count(const char *text, const char *what) {
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, what)); p++) n++;
+    return n;
+}
+
+// Of a number for each query and key full tiles read two keys at once where rows are aligned, and ask
+// for the next tile's; nothing there is clamped.
+START_TEST(dense_bias) {
+    static const struct {
+        const char *dtype, *pair;
+    } cases[] = {{"f32", "ld.global.nc.v2.b32"}, {"bf16", "@p ld.global.nc.b32"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        size_t n;
+        const char *text = arena_printf(
+            a,
+            "import std.normalization; attention t { dim D = 64; input bias: %s[H, Sq, Sk]; "
+            "score(q, k) = dot(q, k); modify(s, b, h, i, j) = s + bias[h, i, j]; "
+            "normalize(s) = softmax(s); }",
+            cases[i].dtype);
+        char *ptx = compile(a, text, DT_BF16, &n);
+        ck_assert_int_ge(count(ptx, cases[i].pair), 24);
+        ck_assert_int_ge(count(ptx, "prefetch.global.L2"), 2);
+        free(ptx);
+        arena_free(a);
+    }
+}
+END_TEST
+
+// bf16 weights that are sigmoids are made two at a time, without reciprocals; f16 ones are not.
+START_TEST(sigmoids) {
+    Arena *a = arena_new();
+    size_t n;
+    const char *text = "attention t { dim D = 64; score(q, k) = dot(q, k); "
+                       "modify(s) = sigmoid(s); normalize(s) = s; }";
+    char *pairs = compile(a, text, DT_BF16, &n), *single = compile(a, text, DT_F16, &n);
+    ck_assert_int_ge(count(pairs, "max.NaN.bf16x2"), 24);
+    ck_assert_int_eq(count(single, "max.NaN"), 0);
+    ck_assert_int_lt(count(pairs, "rcp.approx"), count(single, "rcp.approx"));
+    free(pairs);
+    free(single);
+    arena_free(a);
+}
+END_TEST
+
 // What tensor copies cannot take, and f32, run as on sm_80.
 START_TEST(without_roles) {
     Arena *a = arena_new();
@@ -178,6 +224,8 @@ Suite *codegen_sm90_suite(void) {
     TCase *t = tcase_create("ptx");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, instructions);
+    tcase_add_test(t, dense_bias);
+    tcase_add_test(t, sigmoids);
     tcase_add_test(t, without_roles);
     tcase_add_test(t, launch);
     tcase_add_test(t, clusters);
