@@ -26,7 +26,7 @@ struct Arena {
 enum {
     ALIGN = 16,
     HEADER = (sizeof(Block) + ALIGN - 1) / ALIGN * ALIGN,
-    FIRST_BLOCK = 1 << 14, // small programs fit in one or two
+    FIRST_BLOCK = 1 << 10, // of a walk over one expression, of which there are thousands
     LAST_BLOCK = 1 << 20   // beyond this larger blocks save nothing
 };
 

@@ -91,6 +91,7 @@ struct ExPool {
     Arena *arena;
     const Ex **table; // open addressing; NULL is free
     uint32_t cap, n;  // cap is a power of two
+    ExMemo simple;
 };
 
 ExPool *ex_pool(Arena *a) {
@@ -100,6 +101,8 @@ ExPool *ex_pool(Arena *a) {
     p->table = ARENA_ARRAY(a, const Ex *, p->cap);
     return p;
 }
+
+ExMemo *ex_simple(ExPool *p) { return &p->simple; }
 
 Arena *ex_arena(ExPool *p) { return p->arena; }
 

@@ -93,6 +93,7 @@ typedef struct ExMemo {
 } ExMemo;
 bool ex_memo_has(const ExMemo *m, const Ex *key, const void **value); // value may be NULL
 void ex_memo_put(Arena *a, ExMemo *m, const Ex *key, const void *value);
+ExMemo *ex_simple(ExPool *p); // what simplifying made of the pool's expressions; in its arena
 // The nodes of e that are not known, and not only under one that is; in the same order.
 int ex_order_beyond(Arena *a, const ExMemo *known, const Ex *e, const Ex ***order);
 int ex_weight(const Ex *e); // about how many instructions the node is, without its arguments

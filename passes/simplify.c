@@ -87,4 +87,11 @@ static const Ex *fuse_one(void *ctx, ExPool *p, const Ex *e) {
 
 const Ex *simp_open(ExPool *p, const Ex *e) { return ex_map(p, e, simplify_one, NULL); }
 
-const Ex *ex_simplify(ExPool *p, const Ex *e) { return ex_map(p, simp_open(p, e), fuse_one, NULL); }
+// Every pass leaves programs simplified: most of what it is asked for has been before.
+const Ex *ex_simplify(ExPool *p, const Ex *e) {
+    const void *known;
+    if (ex_memo_has(ex_simple(p), e, &known)) return known;
+    const Ex *r = ex_map(p, simp_open(p, e), fuse_one, NULL);
+    ex_memo_put(ex_arena(p), ex_simple(p), e, r);
+    return r;
+}
