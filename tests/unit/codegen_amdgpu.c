@@ -7,6 +7,8 @@
 #include "runtime/abi.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const TargetId ids[] = {TARGET_GFX90A, TARGET_GFX942, TARGET_GFX1100};
 
@@ -126,6 +128,33 @@ START_TEST(no_linker) {
 }
 END_TEST
 
+static void install_linker(const char *path) {
+    FILE *f = fopen(path, "w");
+    ck_assert_ptr_nonnull(f);
+    fputs("#!/bin/sh\necho \"not today\" >&2\nexit 3\n", f);
+    ck_assert(fclose(f) == 0 && chmod(path, 0700) == 0);
+}
+
+// The linker ends before there is an object for it.
+START_TEST(linker_refuses) {
+    Arena *a = arena_new();
+    Diags diags;
+    void *out = NULL;
+    size_t n;
+    char folder[] = "/tmp/attnc-linker-XXXXXX", *path = arena_strdup(a, getenv("PATH"));
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    char *linker = arena_printf(a, "%s/ld.lld-%d", folder, LLVM_VERSION_MAJOR);
+    install_linker(linker);
+    setenv("PATH", folder, 1);
+    bool made = emit(a, TARGET_GFX942, DT_BF16, CG_OBJECT, &diags, &out, &n);
+    setenv("PATH", path, 1);
+    ck_assert(!made && !out && diags.errors == 1);
+    holds(diags.first->message, "ld.lld failed: not today", true);
+    ck_assert(unlink(linker) == 0 && rmdir(folder) == 0);
+    arena_free(a);
+}
+END_TEST
+
 // ---- LDS
 
 // Enough of a Cg for what is made of constants alone.
@@ -199,6 +228,7 @@ Suite *codegen_amdgpu_suite(void) {
     tcase_add_test(t, instructions);
     tcase_add_test(t, artifact);
     tcase_add_test(t, no_linker);
+    tcase_add_test(t, linker_refuses);
     tcase_add_test(t, banks);
     tcase_add_test(t, places);
     suite_add_tcase(s, t);
