@@ -108,8 +108,19 @@ static const Ex *product(ExPool *p, const Ex *e) {
     return e;
 }
 
+static const float log2_e = 1.44269504f, ln_2 = 0.693147181f;
+
+// 1 / (1 + exp(x)) is sigmoid(-x), which targets have a form for; b is the divisor. NULL for others.
+static const Ex *logistic(ExPool *p, const Ex *b, float sign) {
+    if (b->op != EX_ADD || !ex_is_f32(b->args[1], 1) || b->args[0]->op != EX_EXP2) return NULL;
+    const Ex *x = simp_2(p, EX_MUL, b->args[0]->args[0], ex_f32(p, sign * ln_2));
+    return ex_1(p, EX_SIGMOID, x);
+}
+
 static const Ex *quotient(ExPool *p, const Ex *e) {
-    const Ex *a = e->args[0], *b = e->args[1];
+    const Ex *a = e->args[0], *b = e->args[1], *less = logistic(p, b, -1);
+    if (less && a == b->args[0]) return logistic(p, b, 1);
+    if (less) return simp_2(p, EX_MUL, less, a);
     if (is_const(b) && normal(b->f) && normal(1 / b->f))
         return simp_2(p, EX_MUL, a, ex_f32(p, 1 / b->f));
     if (ex_is_f32(a, 1)) return simp_1(p, EX_RCP, b);
@@ -182,6 +193,8 @@ static const Ex *magnitude(ExPool *p, const Ex *e) {
 
 static const Ex *reciprocal(ExPool *p, const Ex *e) {
     const Ex *a = e->args[0];
+    const Ex *share = logistic(p, a, -1);
+    if (share) return share;
     if (a->op == EX_SQRT) return ex_1(p, EX_RSQRT, a->args[0]);
     if (a->op == EX_RSQRT) return ex_1(p, EX_SQRT, a->args[0]);
     if (a->op == EX_NEG) return simp_1(p, EX_NEG, simp_1(p, EX_RCP, a->args[0]));
@@ -203,8 +216,6 @@ static const Ex *power(ExPool *p, const Ex *e) {
     if (n->f == -0.5f && simp_not_negative(x)) return simp_1(p, EX_RSQRT, x);
     return e;
 }
-
-static const float log2_e = 1.44269504f, ln_2 = 0.693147181f;
 
 const Ex *simp_float_node(ExPool *p, const Ex *e) {
     const Ex *a = e->args[0];
