@@ -16,6 +16,8 @@
 
 enum {
     MAX_COLUMNS = 256, // of v in a tile
+    DENSE_KEYS =
+        64, // at most, of which inputs are read for each element: a tile's are in registers at once
     FEW_COLUMNS = 128, // where several tiles are needed anyhow, and no scores
     UNIT_COLUMNS = 64,
     WIDE = 256,           // columns of q and k, beyond which tiles have the fewest keys
@@ -38,6 +40,25 @@ static const Knob knob_rows[] = {
 #undef KNOB
 };
 static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows};
+
+// Inputs with a number for each query and key.
+static void find_dense(void *ctx, const Ex *e) {
+    const Ex *last = e->nargs ? e->args[e->nargs - 1] : NULL;
+    if (e->op != EX_LOAD || last->op != EX_SYM || last->sym != SYM_POS) return;
+    for (int i = 0; i + 1 < e->nargs; i++)
+        *(bool *)ctx |= ex_uses(e->args[i], SYM_POS, -1) || ex_uses(e->args[i], SYM_PARAM, -1);
+}
+
+static bool reads_dense(const TileProgram *p) {
+    bool found = false;
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileBlock *body = &p->kernels.data[i]->body;
+        for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op))
+            for (int j = 0; op->kind == TILE_MAP && op->naxes > 1 && j < op->outs.n; j++)
+                ex_visit(op->outs.data[j].body, find_dense, &found);
+    }
+    return found;
+}
 
 // Two blocks an SM with 255 registers a thread. Beyond 128 columns an accumulator of two m16 tiles
 // a warp has no room. f32 products are FMAs over registers: small tiles.
@@ -132,6 +153,7 @@ static bool all_few(const TileProgram *p) {
 // The one place where a program's shape is chosen.
 static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Shape *s) {
     *s = shape_for(p, o->tf32);
+    if (s->keys > DENSE_KEYS && reads_dense(p)) s->keys = DENSE_KEYS;
     int most = most_columns(p, *s, &o->target);
     if (p->D > most) {
         diag_error(diags, (Span){0}, "target '%s' supports a D up to %d of %s, not %d",

@@ -34,6 +34,8 @@ done
 for dims in '64 264' '128 320'; do
     holds "causal on sm_80, $dims" assembles_for sm_80 stdlib/causal.attn -DD="${dims% *}" -DDv="${dims#* }"
 done
+holds 'a dense bias' assembles tests/regress/dense_bias.attn -DD=128 -DDv=128
+holds 'a dense bias on sm_80' assembles_for sm_80 tests/regress/dense_bias.attn -DD=64 -DDv=64
 for name in retention relative_bias; do holds "$name, 256 512" assembles stdlib/$name.attn -DD=256 -DDv=512; done
 holds 'weights through shared memory' assembles stdlib/causal.attn -DD=128 --schedule=share=1
 
