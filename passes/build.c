@@ -334,14 +334,13 @@ static void build_split(Build *b) {
     add_plan(b, ex_2(b->pool, EX_LT, ex_i32(b->pool, 1), build_size(b, b->splits)), 1, 2);
 }
 
-enum { LAG_COLUMNS = 128, LAG_COLUMNS_MASKED = 256 };
+enum { LAG_COLUMNS = 128 };
 
 // A lag costs two operations between a maximum and its exponentials, and saves the accumulator's
-// rescale. Measured on sm_90a: with 256 columns 2% faster; with 128 where nothing is masked; with 64
-// slower.
+// rescale. Measured on sm_90a: with 128 and 256 columns 2% faster; with 64 slower, and with 128 for
+// heads of 192, which leave it no larger a share of a step.
 static int lag_of(const RowProgram *row, const PassOptions *o) {
-    bool masked = row->mask->op != EX_CONST;
-    bool large = row->Dv >= (masked ? LAG_COLUMNS_MASKED : LAG_COLUMNS);
+    bool large = row->Dv >= LAG_COLUMNS && row->Dv >= row->D;
     return dtype_half(o->dtype) && large ? o->target.lag : 0;
 }
 
