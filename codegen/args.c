@@ -75,6 +75,7 @@ void cg_collect_args(Cg *cg) {
     u.size = ARENA_ARRAY(cg->arena, bool, p->sizes.n + 1);
     u.scalar = ARENA_ARRAY(cg->arena, bool, p->inputs.n + 1);
     for (int i = 0; i < cg->k->ngrid; i++) use_expr(&u, cg->k->grid[i].count);
+    if (cg->k->schedule.cluster_rows) use_expr(&u, cg->k->schedule.cluster_rows);
     use_block(&u, &cg->k->body);
     memset(&cg->args, 0, sizeof cg->args);
     for (int t = 0; t < p->tensors.n; t++) {

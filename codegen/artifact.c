@@ -190,6 +190,12 @@ static AbiExpr persistent_grid(Arena *a, const TileKernel *k, int cluster) {
     emit(a, &code, ABI_OP_MUL, 0);
     emit(a, &code, ABI_OP_CONST, room);
     emit(a, &code, ABI_OP_DIV, 0);
+    if (cluster > 1) { // tiles for a cluster, rounded up
+        emit(a, &code, ABI_OP_CONST, cluster - 1);
+        emit(a, &code, ABI_OP_ADD, 0);
+        emit(a, &code, ABI_OP_CONST, cluster);
+        emit(a, &code, ABI_OP_DIV, 0);
+    }
     emit(a, &code, ABI_OP_MIN, 0);
     if (cluster > 1) emit(a, &code, ABI_OP_CONST, cluster);
     if (cluster > 1) emit(a, &code, ABI_OP_MUL, 0);

@@ -199,6 +199,8 @@ Val cg_arguments(Cg *cg); // ptr: all of the above but maps, 8 bytes a slot
 typedef struct CgGrid {
     Val count[TILE_MAX_GRID]; // i32, by dimension
     int rows;                 // the dimension of the row tiles; -1: there is none
+    Val of_rows, of_heads;    // i32: row tiles and heads of a cluster, whose numbers these are;
+                              // NULL: there are none
 } CgGrid;
 CgGrid cg_grid(Cg *cg);
 Val cg_grid_total(Cg *cg, const CgGrid *g); // i32

@@ -5,6 +5,9 @@
 // work stay in the L2 cache; in a section the row tile is the slow index, the head the fast one,
 // and within it what the grid goes over besides (tiles of v's columns). Where rows are longest first
 // the shortest of all heads are left for the end, when blocks run out of work at different times.
+//
+// A number is a cluster's where there are clusters: the grid has fewer tiles of rows then, or fewer
+// heads, which of the two the launch's sizes say (TileSchedule.cluster_rows).
 #include "codegen/cg.h"
 
 enum {
@@ -30,13 +33,32 @@ static Val take(Cg *cg, Val *number, Val by) {
     return LLVMBuildTruncOrBitCast(cg->b, r, cg->i32, "");
 }
 
+static Val ceil_div(Cg *cg, Val a, Val b) {
+    Val up = sub(cg, LLVMBuildAdd(cg->b, a, b, ""), cg_i32(cg, 1));
+    return LLVMBuildUDiv(cg->b, up, b, "");
+}
+
+// Tiles of rows, or heads, of a cluster: one or two, so that a division by them is a shift.
+static Val by_pairs(Cg *cg, Val count, Val by) {
+    Val more = sub(cg, by, cg_i32(cg, 1));
+    return LLVMBuildLShr(cg->b, LLVMBuildAdd(cg->b, count, more, ""), more, "");
+}
+
 CgGrid cg_grid(Cg *cg) {
     const TileKernel *k = cg->k;
     CgGrid g = {.rows = -1};
     int axis = tile_grid_axis(k);
+    if (k->schedule.cluster > 1) {
+        const Ex *rows = k->schedule.cluster_rows;
+        g.of_rows = rows ? cg_uniform(cg, rows) : cg_i32(cg, k->schedule.cluster);
+        g.of_heads = sub(cg, cg_i32(cg, k->schedule.cluster + 1), g.of_rows);
+    }
     for (int i = 0; i < k->ngrid; i++) {
         g.count[i] = cg_uniform(cg, k->grid[i].count);
-        if (k->grid[i].sym == SYM_TILE && k->grid[i].axis == axis && g.rows < 0) g.rows = i;
+        bool rows = k->grid[i].sym == SYM_TILE && k->grid[i].axis == axis;
+        if (rows && g.rows < 0) g.rows = i;
+        if (g.of_rows && (i == g.rows || k->grid[i].sym == SYM_H))
+            g.count[i] = by_pairs(cg, g.count[i], i == g.rows ? g.of_rows : g.of_heads);
     }
     return g;
 }
@@ -50,7 +72,7 @@ static Val product(Cg *cg, const CgGrid *g, int from, int to) {
 Val cg_grid_total(Cg *cg, const CgGrid *g) { return product(cg, g, 0, cg->k->ngrid); }
 
 // Heads whose keys and values stay in the cache together, beside what passes through it.
-static Val heads_that_stay(Cg *cg) {
+static Val heads_that_stay(Cg *cg, const CgGrid *g) {
     const TileProgram *p = cg->p;
     ExPool *x = p->pool;
     const Ex *one = ex_i32(x, 1), *keys = ex_sym(x, SYM_SIZE, SIZE_SK, EX_I32),
@@ -60,12 +82,9 @@ static Val heads_that_stay(Cg *cg) {
     const Ex *room = ex_i32(x, rows / CACHE_PARTS * CACHE_FOR_KEYS);
     const Ex *some = ex_2(x, EX_DIV, room, ex_2(x, EX_MAX, keys, one));
     const Ex *group = ex_2(x, EX_DIV, heads, ex_2(x, EX_MAX, groups, one));
-    return cg_uniform(cg, ex_2(x, EX_MUL, ex_2(x, EX_MAX, some, one), ex_2(x, EX_MAX, group, one)));
-}
-
-static Val ceil_div(Cg *cg, Val a, Val b) {
-    Val up = sub(cg, LLVMBuildAdd(cg->b, a, b, ""), cg_i32(cg, 1));
-    return LLVMBuildUDiv(cg->b, up, b, "");
+    Val n =
+        cg_uniform(cg, ex_2(x, EX_MUL, ex_2(x, EX_MAX, some, one), ex_2(x, EX_MAX, group, one)));
+    return g->of_heads ? by_pairs(cg, n, g->of_heads) : n;
 }
 
 static Val most(Cg *cg, Val a, Val b) {
@@ -78,7 +97,7 @@ static Val most(Cg *cg, Val a, Val b) {
 static Val heads_of_section(Cg *cg, const CgGrid *g, Val all) {
     Val one = cg_i32(cg, 1), wish = cg_i32(cg, cg->k->schedule.section);
     Val sections = LLVMBuildUDiv(cg->b, cg_grid_total(cg, g), wish, "");
-    sections = most(cg, most(cg, sections, ceil_div(cg, all, heads_that_stay(cg))), one);
+    sections = most(cg, most(cg, sections, ceil_div(cg, all, heads_that_stay(cg, g))), one);
     return most(cg, ceil_div(cg, all, sections), one);
 }
 

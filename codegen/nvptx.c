@@ -134,7 +134,7 @@ static void nv_begin(Cg *cg) {
     bool lanes = nv_has_lanes(cg->k);
     s->row_axis = lanes ? -1 : tile_grid_axis(cg->k);
     s->warps = lanes ? 1 : cg->k->schedule.warps;
-    int rows = s->row_axis < 0 ? 0 : cg->k->axes[s->row_axis].extent / nv_blocks(cg->k);
+    int rows = s->row_axis < 0 ? 0 : cg->k->axes[s->row_axis].extent;
     assert(s->warps > 0 && rows % (16 * s->warps) == 0 && "scheduled for this target");
     s->mt = rows / (16 * s->warps);
     s->offset = ARENA_ARRAY(cg->arena, int, cg->k->nvalues + 1);

@@ -26,8 +26,7 @@ typedef struct NvState {
     int *offset; // of shared values, by TileValue.id; -1: not in shared memory
     Val shared;  // i32: where the block's shared memory begins
     Val tid, lane, warp;
-    Val row0;     // i32: the thread's first row within the block's part of the tile
-    Val part0;    // i32: the first row of that part within the tile; NULL: 0
+    Val row0;     // i32: the thread's first row within the tile
     Val col0;     // i32: its first column
     int sigmoids; // made so far (nvptx_math.c)
     bool *

@@ -269,9 +269,7 @@ void nv90_enter(Cg *cg) {
         return;
     }
     nv90_cluster_sync(cg);
-    int rows = cg->k->axes[s->row_axis].extent / s->roles->blocks;
     s->roles->rank = nv_special(cg, "cluster.ctarank");
-    s->part0 = times(cg, s->roles->rank, rows);
 }
 
 // ---- roles
@@ -445,7 +443,7 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
         c.at[d] = cg_uniform(cg, op->coord[d].at);
         if (axis < 0 || axis == p->tile.col_axis) continue;
         c.at[d] = times(cg, c.at[d], cg->k->axes[axis].extent);
-        if (rank) c.at[d] = LLVMBuildAdd(cg->b, c.at[d], times(cg, rank, rows), "");
+        if (c.everywhere) c.at[d] = LLVMBuildAdd(cg->b, c.at[d], times(cg, rank, rows), "");
     }
     assert(op->coord[t->rank - 1].axis == p->tile.col_axis);
     c.column = times(cg, c.at[t->rank - 1], p->tile.cols);

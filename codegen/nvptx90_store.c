@@ -60,9 +60,8 @@ void nv90_store_through(Cg *cg, const TileOp *op) {
     NvTile tile = nv_tile(cg->k, buffer);
     Dtype t = cg->p->tensors.data[op->tensor].dtype;
     assert(tile.panels && nv_narrow(t) && tile.cols % 16 == 0);
-    Val warp_row = times(cg, nv_state(cg)->warp, 16), part0 = nv_state(cg)->part0;
+    Val warp_row = times(cg, nv_state(cg)->warp, 16);
     Val base = sum(cg, cg->value[buffer->id].mem, times(cg, warp_row, NV90_PITCH));
-    if (part0) warp_row = sum(cg, warp_row, part0);
     nv90_bulk_wait_read(cg);
     nv90_warp_sync(cg);
     write_panels(cg, v, t, &tile, base);

@@ -7,10 +7,7 @@ bool nv_narrow(Dtype t) { return t == DT_F16 || t == DT_BF16; }
 
 int nv_blocks(const TileKernel *k) { return k->schedule.cluster > 1 ? k->schedule.cluster : 1; }
 
-Val nv_first_row(Cg *cg) {
-    const NvState *s = nv_state(cg);
-    return s->part0 ? LLVMBuildAdd(cg->b, s->part0, s->row0, "") : s->row0;
-}
+Val nv_first_row(Cg *cg) { return nv_state(cg)->row0; }
 
 NvShape nv_shape(Cg *cg, const TileValue *v) {
     const NvState *s = nv_state(cg);
@@ -64,7 +61,6 @@ NvTile nv_tile(const TileKernel *k, const TileValue *v) {
         t.row_axis = v->axis[0];
         if (k->axes[t.row_axis].whole) t.row_axis = v->axis[1], t.col_axis = v->axis[0];
         t.rows = k->axes[t.row_axis].extent;
-        if (t.row_axis == tile_grid_axis(k)) t.rows /= nv_blocks(k);
     }
     t.cols = k->axes[t.col_axis].extent;
     t.panels = in_panels(k, v);

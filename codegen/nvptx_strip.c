@@ -21,7 +21,7 @@ typedef struct Group { // of threads that share a strip
 
 static Group group_of(const TileKernel *k) {
     int warps = nv90_has_roles(k) ? NV90_GROUP / NV_WARP : 1;
-    int rows = k->axes[tile_grid_axis(k)].extent / nv_blocks(k); // of a block
+    int rows = k->axes[tile_grid_axis(k)].extent;
     return (Group){warps, rows / k->schedule.warps * warps};
 }
 
@@ -93,8 +93,6 @@ static Val strip_pos(Cg *cg, CgElem *elem, int axis) {
     Val first = times(cg, cg->tile[axis], a->extent);
     if (v->rank == 1) return sum(cg, first, at->index);
     if (axis != v->axis[0]) return first;
-    const NvState *s = nv_state(cg);
-    if (s->part0) first = sum(cg, first, s->part0);
     first = sum(cg, first, times(cg, group_number(cg), group_of(cg->k).rows));
     return sum(cg, first, plus(cg, at->index, 1 - columns_of(cg->k, v)));
 }

@@ -208,8 +208,11 @@ typedef struct TileSchedule {
     int section; // GPU: about how many tiles are taken of some heads before those of the next ones,
                  // so that their K and V stay in the L2 cache, the longest of all heads first, and
                  // the shortest of all sections last (grid.c); 0: head after head
-    int cluster; // blocks that run a tile together: its rows are spread over them, and what has no
-                 // rows is copied to all of them at once; 0 and 1: one block
+    int cluster; // blocks whose tiles are neighbours and take the same steps: what has no rows is
+                 // copied to all of them at once; 0 and 1: one block
+    const Ex
+        *cluster_rows; // i32 of sizes, 1 or `cluster`: over so many tiles of rows; the tiles of
+                       // a cluster are neighbouring heads' where it is 1; NULL: `cluster`
     const char *knobs; // all that the target chose, as text (passes/knobs.h); NULL: nothing yet
 } TileSchedule;
 

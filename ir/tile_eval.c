@@ -342,6 +342,7 @@ static void run_grid(Eval *E) {
         E->count[i] = tile_eval_launch(k->grid[i].count, E->size, E->data->workers);
         E->points *= E->count[i] > 0 ? E->count[i] : 0;
     }
+    run_pairs_begin(E);
     E->blocks = E->points;
     if (k->schedule.persist && E->data->workers < E->blocks) E->blocks = E->data->workers;
     for (E->block = 0; E->block < E->blocks && !E->failed; E->block++) {
@@ -352,6 +353,7 @@ static void run_grid(Eval *E) {
         }
         run_block(E);
     }
+    run_pairs_check(E);
 }
 
 static void make_slot(Eval *E, const TileValue *v) {

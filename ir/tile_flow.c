@@ -94,6 +94,7 @@ static Flow run_fill(Eval *E, const TileOp *op) {
     s->visible = false;
     s->generation++;
     p->fills++;
+    run_pairs_note(E, op);
     run_fetch(E, op, pipe, s->data);
     return DONE;
 }

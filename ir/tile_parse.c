@@ -561,6 +561,7 @@ static bool parse_schedule(Parse *P) {
             if (!take_int(P, &s->section)) return false;
         } else if (take(P, "cluster")) {
             if (!take_int(P, &s->cluster)) return false;
+            if (take(P, "rows") && !(s->cluster_rows = expr(P))) return false;
         } else if (take(P, "knobs")) {
             if (!take_knobs(P, &s->knobs)) return false;
         } else {

@@ -78,6 +78,7 @@ typedef struct Eval {
     int nmask_axes;
     int32_t count[TILE_MAX_GRID]; // of the grid
     int64_t points;
+    uint64_t *copied; // clusters: by point, from 1, a sum of what was copied to shared pipes
     // the block
     int64_t block, blocks;
     int committed, landed, barriers;
@@ -103,6 +104,11 @@ void run_fetch(Eval *E, const TileOp *op, const TileValue *buffer, double *to);
 void run_check_full(Eval *E);
 // The tile of the grid with this number, from 0.
 void run_point(Eval *E, int64_t number, RunPlace *place);
+
+// Blocks of a cluster copy the same to the pipes that they share (tile_pairs.c).
+void run_pairs_begin(Eval *E);
+void run_pairs_note(Eval *E, const TileOp *fill);
+void run_pairs_check(Eval *E);
 
 // Runs a block of the grid from the kernel's first op to its end (tile_flow.c).
 void run_block(Eval *E);

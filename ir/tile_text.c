@@ -411,6 +411,7 @@ static void kernel(Out *o, const TileKernel *k) {
         if (s->persist) text_printf(o->text, " persistent %s", persists[s->persist]);
         if (s->section) text_printf(o->text, " section %d", s->section);
         if (s->cluster) text_printf(o->text, " cluster %d", s->cluster);
+        if (s->cluster_rows) ex(o, " rows ", s->cluster_rows);
         if (s->knobs) text_printf(o->text, " knobs %s", s->knobs);
         text_puts(o->text, "\n");
     }

@@ -762,7 +762,7 @@ static bool check_mask(Verify *V) {
 
 enum { MAX_CLUSTER = 2 };
 
-// The rows of a tile are spread over the blocks evenly, and those of a block over its warps.
+// The rows of a tile are spread over the warps evenly.
 static bool check_cluster(Verify *V) {
     const TileSchedule *s = &V->k->schedule;
     int axis = tile_grid_axis(V->k);
@@ -772,8 +772,10 @@ static bool check_cluster(Verify *V) {
     if (!s->persist || axis < 0)
         return verify_fail(V, "a cluster, but blocks that do not take rows tile by tile");
     int rows = V->k->axes[axis].extent;
-    return rows % (16 * s->cluster * (s->warps ? s->warps : 1)) == 0 ||
-           verify_fail(V, "%d rows for %d blocks of %d warps", rows, s->cluster, s->warps);
+    Scope sizes = {.what = "the rows of a cluster", .syms = 1u << SYM_SIZE, .sizes = V->p->sizes.n};
+    if (s->cluster_rows && !verify_ex(V, s->cluster_rows, EX_I32, &sizes)) return false;
+    return rows % (16 * (s->warps ? s->warps : 1)) == 0 ||
+           verify_fail(V, "%d rows for %d warps", rows, s->warps);
 }
 
 static bool check_unguarded(Verify *V) {

@@ -40,15 +40,28 @@ static const Ex *op2(Classify *c, ExOp op, const Ex *a, const Ex *b) {
 
 // ---- positions of a tile
 
+// Blocks of a cluster take the same steps: those of all rows that they have together. How many
+// tiles these are, or NULL: this one.
+static const Ex *tiles_together(const Classify *c, int axis) {
+    const TileSchedule *s = &c->k->schedule;
+    if (s->cluster < 2 || axis != tile_grid_axis(c->k)) return NULL;
+    return s->cluster_rows ? s->cluster_rows : ex_i32(c->x, s->cluster);
+}
+
 static const Ex *first_of(Classify *c, int axis) {
     const TileAxis *a = &c->k->axes[axis];
     if (a->whole) return num(c, 0);
-    return op2(c, EX_MUL, ex_sym(c->x, SYM_TILE, axis, EX_I32), num(c, a->extent));
+    const Ex *tile = ex_sym(c->x, SYM_TILE, axis, EX_I32), *n = tiles_together(c, axis);
+    if (n) // one or two
+        tile = op2(c, EX_SUB, tile, op2(c, EX_BAND, tile, op2(c, EX_SUB, n, num(c, 1))));
+    return op2(c, EX_MUL, tile, num(c, a->extent));
 }
 
 static const Ex *last_of(Classify *c, int axis) {
     const TileAxis *a = &c->k->axes[axis];
-    const Ex *end = op2(c, EX_ADD, first_of(c, axis), num(c, a->extent));
+    const Ex *rows = num(c, a->extent), *n = tiles_together(c, axis);
+    if (n) rows = op2(c, EX_MUL, n, rows);
+    const Ex *end = op2(c, EX_ADD, first_of(c, axis), rows);
     return op2(c, EX_SUB, op2(c, EX_MIN, end, a->size), num(c, 1));
 }
 

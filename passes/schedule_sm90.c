@@ -288,6 +288,12 @@ static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags 
     if (shared > has) return refuse(diags, "bytes of shared memory", shared, has);
     if (threads > REGISTERS)
         return refuse(diags, "registers for all threads of a block", threads, REGISTERS);
+    if (s.cluster > 1 && reads_inputs(k)) {
+        diag_error(diags, (Span){0},
+                   "schedule: blocks of a cluster take the same steps; where "
+                   "the mask reads inputs each tile has a list of its own");
+        return false;
+    }
     if (registers_of(k, s, dv) > s.registers)
         return refuse(diags, "registers of a thread for scores, weights and accumulator",
                       registers_of(k, s, dv), s.registers);
@@ -331,8 +337,34 @@ static void bind_axes(TileProgram *p, TileKernel *k, Sm90Shape s) {
         if (axis->whole)
             pass_bind(p, k, a, pass_padded(axis->size->i, 16));
         else
-            pass_bind(p, k, a, a == row_axis ? 64 * s.warpgroups * s.cluster : s.keys);
+            pass_bind(p, k, a, a == row_axis ? 64 * s.warpgroups : s.keys);
     }
+}
+
+// Where the heads that share keys and values go into pairs, blocks of a cluster take two heads at
+// the same rows: their steps are the same ones. Otherwise two tiles of rows, each with the steps of
+// both. The launch's sizes say which: it is one kernel.
+static const Ex *rows_of_clusters(TileProgram *p) {
+    static const char name[] = "cluster_rows";
+    ExPool *x = p->pool;
+    int at = 0;
+    while (at < p->sizes.n && strcmp(p->sizes.data[at].name, name)) at++;
+    const Ex *heads = ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32), *one = ex_i32(x, 1);
+    const Ex *two = ex_i32(x, 2), *groups = ex_sym(x, SYM_SIZE, SIZE_HKV, EX_I32);
+    const Ex *left = ex_2(x, EX_MOD, heads, ex_2(x, EX_MUL, two, groups));
+    TileSize size = {.name = name,
+                     .def = ex_select(x, ex_2(x, EX_EQ, left, ex_i32(x, 0)), one, two)};
+    if (at == p->sizes.n) VEC_PUSH(p->arena, &p->sizes, size);
+    return ex_sym(x, SYM_SIZE, at, EX_I32);
+}
+
+// Heads need the same mask for that; where there is none, all tiles take the same steps.
+static void make_clusters(TileProgram *p, TileKernel *k, Sm90Shape s) {
+    if (s.cluster < 2) return;
+    k->schedule.cluster = s.cluster;
+    k->schedule.persist = PERSIST_DYNAMIC;
+    bool alike = sm90_is_masked(k) && !ex_uses(k->mask, SYM_H, 0);
+    if (alike) k->schedule.cluster_rows = rows_of_clusters(p);
 }
 
 // A program of the kernels that run as on sm_80, in place.
@@ -355,6 +387,7 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
         bind_axes(p, k, s);
         k->schedule.warps = 4 * s.warpgroups;
         k->schedule.section = s.section;
+        make_clusters(p, k, s);
     }
     TileProgram q = others(p);
     return pass_tile_sm80(&q, o, diags);
@@ -494,7 +527,6 @@ void sm90_homes(Sm90 *s) {
 
 static void schedule_kernel(TileProgram *p, TileKernel *k) {
     Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
-    k->schedule.cluster = s.shape.cluster > 1 ? s.shape.cluster : 0;
     k->schedule.persist = PERSIST_DYNAMIC; // also where tiles take as long: 1% faster than turns
     int room = target_get(p->target)->shared_bytes -
                shared_bytes(s.shape, pass_padded(p->D, PANEL), value_columns(p, k));

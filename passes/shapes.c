@@ -63,8 +63,8 @@ static int next_given(const TileProgram *p, int i) {
 }
 
 static bool alike(const TileProgram *p, const TileProgram *q) {
-    if (p->pool != q->pool || p->sizes.n != q->sizes.n) return false;
-    for (int i = 0; i < p->sizes.n; i++)
+    if (p->pool != q->pool) return false;
+    for (int i = 0; i < p->sizes.n && i < q->sizes.n; i++)
         if (p->sizes.data[i].def != q->sizes.data[i].def) return false;
     int i = next_given(p, 0), j = next_given(q, 0);
     for (; i < p->tensors.n && j < q->tensors.n;
@@ -158,6 +158,8 @@ static int add_kernel(TileProgram *p, TileKernel *k, ShapeClass c) {
 
 bool shape_join(TileProgram *p, const TileProgram *other, ShapeClass c) {
     if (!alike(p, other)) return false;
+    for (int i = p->sizes.n; i < other->sizes.n; i++)
+        VEC_PUSH(p->arena, &p->sizes, other->sizes.data[i]);
     move_kernels(p, other, c);
     int *at = ARENA_ARRAY(p->arena, int, other->kernels.n);
     const Ex *in = shape_condition(p->pool, c);

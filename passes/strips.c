@@ -215,8 +215,7 @@ int pass_strips(TileProgram *p, TileKernel *k, int groups, int room) {
     int row = tile_grid_axis(k), most = 0;
     if (row < 0) return 0;
     if (groups < 1) groups = 1;
-    int blocks = k->schedule.cluster > 1 ? k->schedule.cluster : 1;
-    int rows = pass_padded(k->axes[row].extent, groups * blocks) / (groups * blocks);
+    int rows = pass_padded(k->axes[row].extent, groups) / groups;
     room /= groups;
     for (TileOp *op = k->body.first; op; op = op->next) {
         if (op->kind != TILE_LOOP || op->axis == row) continue;

@@ -125,17 +125,16 @@ static int warpgroups(const TileKernel *k) {
 static Status ptx_may_lower(const TileKernel *k, const Target *t) {
     (void)t;
     int warps = k->schedule.warps, rows = grid_rows(k), groups = warpgroups(k);
-    int blocks = k->schedule.cluster > 1 ? k->schedule.cluster : 1;
     if (warps < 1 || rows % (16 * warps) != 0)
         return cmd_fail(STATUS_INPUT,
                         "kernel %s: PTX takes tiles of 16 rows, or a multiple, for each warp; "
                         "here are %d rows and %d warps",
                         k->name, rows, warps);
-    if (groups && (warps != 4 * groups || rows != 16 * warps * blocks))
+    if (groups && (warps != 4 * groups || rows != 16 * warps))
         return cmd_fail(STATUS_INPUT,
                         "kernel %s: a role of %d warpgroups has 4 warps of each and 16 rows of "
-                        "each warp; here are %d warps and %d rows for %d blocks",
-                        k->name, groups, warps, rows, blocks);
+                        "each warp; here are %d warps and %d rows",
+                        k->name, groups, warps, rows);
     return STATUS_DONE;
 }
 

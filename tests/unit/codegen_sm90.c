@@ -150,7 +150,7 @@ START_TEST(clusters) {
     int64_t sizes[ABI_SIZE_FREE] = {2, 3, 3, 1000, 1000, 0}, blocks;
     ck_assert_uint_eq(k->cluster, 2);
     ck_assert(abi_eval(&k->grid[0], sizes, 132, &blocks));
-    ck_assert_int_eq(blocks, 2 * 2 * 3 * 4); // tiles of 256 rows
+    ck_assert_int_eq(blocks, 2 * 3 * 8); // tiles of 128 rows
     ck_assert(abi_eval(&k->grid[0], sizes, 21, &blocks));
     ck_assert_int_eq(blocks, 20);
     ck_assert(strstr(ptx, ".multicast::cluster") && strstr(ptx, "barrier.cluster.wait"));

@@ -71,21 +71,34 @@ static void check_all(Form form) { pu_library(check_one, (int)form); }
 START_TEST(every_form_is_right) { check_all((Form)_i); }
 END_TEST
 
-// The extents that are chosen, with padding along every axis.
+typedef struct Real {
+    Variant *v;
+    const Stream *s;
+    PassOptions o;
+    TileProgram *p;
+} Real;
+
+// With the extents that are chosen; text: of the file, where it is none of the library's.
+static Real real_program(Arena *a, const char *path, const char *text, int D,
+                         const char *schedule) {
+    Real r = {.o = options()};
+    r.o.schedule = schedule;
+    Diags diags;
+    diag_init(&diags, a);
+    r.s = pu_stream(a, path, text, D, &r.v);
+    r.p = pass_pipeline(a, r.s, &r.o, &diags);
+    ck_assert_msg(r.p != NULL, "%s at D=%d", path, D);
+    r.p->plans.data[0] = r.p->plans.data[r.p->plans.n - 1]; // the form of one sweep, not of parts
+    r.p->plans.n = 1;
+    return r;
+}
+
+// With padding along every axis.
 static void check_real(const char *path, int D, const char *schedule) {
     static const PuLaunch launch = {1, 2, 1, 200, 300, 100};
     Arena *a = arena_new();
-    Variant *v;
-    PassOptions o = options();
-    o.schedule = schedule;
-    Diags diags;
-    diag_init(&diags, a);
-    const Stream *s = pu_stream(a, path, NULL, D, &v);
-    TileProgram *p = pass_pipeline(a, s, &o, &diags);
-    ck_assert_msg(p != NULL, "%s at D=%d", path, D);
-    p->plans.data[0] = p->plans.data[p->plans.n - 1]; // the form of one sweep, not of parts
-    p->plans.n = 1;
-    pu_same(a, v, pass_algorithm(a, s, &o), p, launch, 1e-6);
+    Real r = real_program(a, path, NULL, D, schedule);
+    pu_same(a, r.v, pass_algorithm(a, r.s, &r.o), r.p, launch, 1e-6);
     arena_free(a);
 }
 
@@ -103,11 +116,82 @@ START_TEST(choices_are_right) {
 }
 END_TEST
 
+static const Ex *rows_of_clusters(const Real *r) {
+    return r->p->kernels.data[0]->schedule.cluster_rows;
+}
+
+// Two heads of a group, or two tiles of rows: the interpreter sees that their blocks copy the same.
+// An odd number of tiles of rows, of heads, of heads a group.
+START_TEST(clusters_take_the_same_steps) {
+    static const PuLaunch launches[] = {{1, 2, 1, 130, 300, 70}, {2, 4, 2, 257, 260, 3},
+                                        {1, 2, 2, 300, 300, 0},  {1, 3, 1, 260, 200, 0},
+                                        {1, 3, 3, 129, 140, 11}, {1, 4, 1, 5, 140, 135}};
+    Arena *a = arena_new();
+    Real r = real_program(a, "stdlib/causal.attn", NULL, 64, "warpgroups=2,keys=64,cluster=2");
+    ck_assert_ptr_nonnull(rows_of_clusters(&r));
+    TileProgram *before = pass_algorithm(a, r.s, &r.o);
+    for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
+        pu_same(a, r.v, before, r.p, launches[i], 1e-6);
+    arena_free(a);
+}
+END_TEST
+
+// Heads whose masks differ do not take the same steps; without a mask all tiles do.
+START_TEST(clusters_of_rows) {
+    static const char text[] = "import std.normalization; attention t { dim D = 64; "
+                               "score(q, k) = dot(q, k); normalize(s) = softmax(s); "
+                               "mask(b, h, q, k) = k <= q + 32 * h; }";
+    static const PuLaunch launch = {1, 4, 1, 300, 300, 0};
+    Arena *a = arena_new();
+    Real r = real_program(a, "t.attn", text, 64, "warpgroups=1,turns=0,keys=64,cluster=2");
+    ck_assert_ptr_null(rows_of_clusters(&r));
+    pu_same(a, r.v, pass_algorithm(a, r.s, &r.o), r.p, launch, 1e-6);
+    r = real_program(a, "stdlib/softmax.attn", NULL, 64, "cluster=2");
+    ck_assert_ptr_null(rows_of_clusters(&r));
+    arena_free(a);
+}
+END_TEST
+
+// What the interpreter is asked for: blocks that are paired otherwise than their bounds say.
+START_TEST(wrong_pairs_are_found) {
+    Arena *a = arena_new();
+    Real r = real_program(a, "stdlib/causal.attn", NULL, 64, "warpgroups=2,keys=64,cluster=2");
+    ExPool *x = r.p->pool;
+    const Ex **rows = &r.p->kernels.data[0]->schedule.cluster_rows;
+    *rows = ex_2(x, EX_SUB, ex_i32(x, 3), *rows);
+    for (int groups = 1; groups <= 2; groups++) {
+        int32_t size[64] = {0};
+        Diags diags;
+        diag_init(&diags, a);
+        pu_sizes(r.v, size, 1, 2, groups, 300, 300, 0);
+        TileData *data = tile_data_random(a, r.p, size, 3, 7);
+        ck_assert(!tile_eval(r.p, data, false, &diags));
+        ck_assert_ptr_nonnull(strstr(diags.first->message, "two blocks of a cluster"));
+    }
+    arena_free(a);
+}
+END_TEST
+
+// Lists of tiles are each tile's own.
+START_TEST(no_clusters_with_lists) {
+    Arena *a = arena_new();
+    Variant *v;
+    PassOptions o = options();
+    o.schedule = "cluster=2";
+    Diags diags;
+    diag_init(&diags, a);
+    const Stream *s = pu_stream(a, "stdlib/document.attn", NULL, 64, &v);
+    ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
+    ck_assert_int_eq(diags.errors, 1);
+    arena_free(a);
+}
+END_TEST
+
 // Schedules with other tiles, of one program: each has its own lists of tiles, and the plans choose.
 START_TEST(lists_of_each_class) {
     static const PuLaunch launch = {1, 2, 1, 100, 150, 50};
     static const char *const schedules[SHAPE_COUNT] = {
-        [SHAPE_SHORT] = "keys=64,cluster=1", [SHAPE_LONG] = "keys=96,cluster=2"};
+        [SHAPE_SHORT] = "keys=64", [SHAPE_LONG] = "keys=96"};
     Arena *a = arena_new();
     Variant *v;
     PassOptions o = options();
@@ -148,6 +232,10 @@ Suite *pass_sm90_suite(void) {
     tcase_add_loop_test(t, every_form_is_right, 0, FORMS);
     tcase_add_loop_test(t, real_extents_are_right, 0, 6);
     tcase_add_loop_test(t, choices_are_right, 0, 4);
+    tcase_add_test(t, clusters_take_the_same_steps);
+    tcase_add_test(t, clusters_of_rows);
+    tcase_add_test(t, wrong_pairs_are_found);
+    tcase_add_test(t, no_clusters_with_lists);
     tcase_add_test(t, lists_of_each_class);
     tcase_add_test(t, too_many_columns_are_refused);
     suite_add_tcase(s, t);
