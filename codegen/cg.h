@@ -206,6 +206,8 @@ CgGrid cg_grid(Cg *cg);
 Val cg_grid_total(Cg *cg, const CgGrid *g); // i32
 // at, i32 by dimension, of number (i32 or i64), which is below the total.
 void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at);
+// What of a cluster's point is this block's, which is number `rank` of it.
+void cg_grid_own(Cg *cg, const CgGrid *g, Val rank, Val *at);
 
 // ---- lower.c
 // The operations of a block; loop: the one whose body it is, or NULL.

@@ -139,3 +139,17 @@ void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at) {
         if (k->grid[i].reversed) at[i] = sub(cg, sub(cg, g->count[i], at[i]), cg_i32(cg, 1));
     }
 }
+
+// This block's of the `n` that its cluster has: one or two.
+static Val own(Cg *cg, Val i, Val n, Val rank) {
+    Val more = sub(cg, n, cg_i32(cg, 1));
+    Val first = LLVMBuildShl(cg->b, i, more, "");
+    return LLVMBuildOr(cg->b, first, LLVMBuildAnd(cg->b, rank, more, ""), "");
+}
+
+void cg_grid_own(Cg *cg, const CgGrid *g, Val rank, Val *at) {
+    for (int i = 0; i < cg->k->ngrid; i++) {
+        if (i == g->rows) at[i] = own(cg, at[i], g->of_rows, rank);
+        if (cg->k->grid[i].sym == SYM_H) at[i] = own(cg, at[i], g->of_heads, rank);
+    }
+}

@@ -17,25 +17,17 @@ static Val udiv(Cg *cg, Val a, Val b) { return LLVMBuildUDiv(cg->b, a, b, ""); }
 
 // ---- the grid
 
-// This block's of the `n` that its cluster has: one or two.
-static Val of_cluster(Cg *cg, Val i, Val n) {
-    Val more = sub(cg, n, cg_i32(cg, 1));
-    Val own = LLVMBuildAnd(cg->b, nv90_state(cg)->rank, more, "");
-    return LLVMBuildOr(cg->b, LLVMBuildShl(cg->b, i, more, ""), own, "");
-}
-
 // Past the last number: the first point, and not valid.
 static Nv90Point point_of(Cg *cg, const CgGrid *g, Val number) {
     Val at[TILE_MAX_GRID], zero = cg_i32(cg, 0);
     Nv90Point p = {.b = zero, .h = zero, .tile = zero, .column = zero};
     p.valid = LLVMBuildICmp(cg->b, LLVMIntULT, number, cg_grid_total(cg, g), "");
     cg_grid_point(cg, g, LLVMBuildSelect(cg->b, p.valid, number, zero, ""), at);
+    if (g->of_rows) cg_grid_own(cg, g, nv90_state(cg)->rank, at);
     for (int i = 0; i < cg->k->ngrid; i++) {
         ExSym sym = cg->k->grid[i].sym;
         *(sym == SYM_B ? &p.b : sym == SYM_H ? &p.h : i == g->rows ? &p.tile : &p.column) = at[i];
     }
-    if (g->of_rows) p.tile = of_cluster(cg, p.tile, g->of_rows);
-    if (g->of_heads) p.h = of_cluster(cg, p.h, g->of_heads);
     return p;
 }
 

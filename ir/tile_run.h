@@ -1,5 +1,5 @@
-// tile_run.h: what the interpreter's two files share: tile_eval.c knows what an operation computes,
-// tile_flow.c which one is next.
+// tile_run.h: what the interpreter's files share: tile_eval.c knows what an operation computes,
+// tile_flow.c which one is next, tile_pairs.c what blocks of a cluster have to do with each other.
 #ifndef IR_TILE_RUN_H
 #define IR_TILE_RUN_H
 

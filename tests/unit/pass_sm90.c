@@ -136,6 +136,14 @@ START_TEST(clusters_take_the_same_steps) {
 }
 END_TEST
 
+// Bounds on both sides, steps that are skipped, bounds that are looked up.
+START_TEST(clusters_with_masks) {
+    static const char *const paths[] = {"stdlib/sliding_window.attn", "stdlib/natten_2d.attn",
+                                        "stdlib/prefix_lm.attn", "stdlib/mla.attn"};
+    check_real(paths[_i], 64, "warpgroups=1,turns=0,keys=32,cluster=2");
+}
+END_TEST
+
 // Heads whose masks differ do not take the same steps; without a mask all tiles do.
 START_TEST(clusters_of_rows) {
     static const char text[] = "import std.normalization; attention t { dim D = 64; "
@@ -233,6 +241,7 @@ Suite *pass_sm90_suite(void) {
     tcase_add_loop_test(t, real_extents_are_right, 0, 6);
     tcase_add_loop_test(t, choices_are_right, 0, 4);
     tcase_add_test(t, clusters_take_the_same_steps);
+    tcase_add_loop_test(t, clusters_with_masks, 0, 4);
     tcase_add_test(t, clusters_of_rows);
     tcase_add_test(t, wrong_pairs_are_found);
     tcase_add_test(t, no_clusters_with_lists);
