@@ -326,9 +326,7 @@ static void add_plan(Build *b, const Ex *when, int first, int count) {
 // many parts is said when the tiles are known (split.c); until then one, and the plan is never
 // taken.
 static void build_split(Build *b) {
-    TileSize size = {.name = "splits", .def = ex_i32(b->pool, 1)};
-    b->splits = b->p->sizes.n;
-    VEC_PUSH(b->arena, &b->p->sizes, size);
+    b->splits = pass_size(b->p, "splits", ex_i32(b->pool, 1));
     build_part(b);
     build_combine(b);
     add_plan(b, ex_2(b->pool, EX_LT, ex_i32(b->pool, 1), build_size(b, b->splits)), 1, 2);

@@ -156,6 +156,21 @@ bool pass_uses(const TileOp *op, const TileValue *v) {
     return false;
 }
 
+static bool is_size(const TileProgram *p, const char *name) {
+    for (int i = 0; i < p->sizes.n; i++)
+        if (!strcmp(p->sizes.data[i].name, name)) return true;
+    return false;
+}
+
+int pass_size(TileProgram *p, const char *name, const Ex *def) {
+    for (int i = 0; i < p->sizes.n; i++)
+        if (p->sizes.data[i].def == def) return i;
+    while (is_size(p, name)) name = arena_printf(p->arena, "%s_", name);
+    TileSize size = {.name = name, .def = def};
+    VEC_PUSH(p->arena, &p->sizes, size);
+    return p->sizes.n - 1;
+}
+
 int pass_padded(int n, int to) { return (n + to - 1) / to * to; }
 
 bool pass_cooperative(const TileKernel *k, const TileOp *map) {

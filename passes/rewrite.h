@@ -52,6 +52,9 @@ bool pass_uses_result(const TileOp *op, const TileOp *def);
 void pass_move_before(TileOp *where, TileOp *op);
 
 // ---- what schedules share
+// A size that a launch computes, one for each definition: called `name`, with a _ behind for as long
+// as there is another of that name.
+int pass_size(TileProgram *p, const char *name, const Ex *def);
 int pass_padded(int n, int to); // the next multiple of `to`
 // A vector made of a tile in shared memory, whose rows are not the grid's: all threads make it
 // together, and all read it.

@@ -345,17 +345,12 @@ static void bind_axes(TileProgram *p, TileKernel *k, Sm90Shape s) {
 // the same rows: their steps are the same ones. Otherwise two tiles of rows, each with the steps of
 // both. The launch's sizes say which: it is one kernel.
 static const Ex *rows_of_clusters(TileProgram *p) {
-    static const char name[] = "cluster_rows";
     ExPool *x = p->pool;
-    int at = 0;
-    while (at < p->sizes.n && strcmp(p->sizes.data[at].name, name)) at++;
     const Ex *heads = ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32), *one = ex_i32(x, 1);
     const Ex *two = ex_i32(x, 2), *groups = ex_sym(x, SYM_SIZE, SIZE_HKV, EX_I32);
     const Ex *left = ex_2(x, EX_MOD, heads, ex_2(x, EX_MUL, two, groups));
-    TileSize size = {.name = name,
-                     .def = ex_select(x, ex_2(x, EX_EQ, left, ex_i32(x, 0)), one, two)};
-    if (at == p->sizes.n) VEC_PUSH(p->arena, &p->sizes, size);
-    return ex_sym(x, SYM_SIZE, at, EX_I32);
+    const Ex *rows = ex_select(x, ex_2(x, EX_EQ, left, ex_i32(x, 0)), one, two);
+    return ex_sym(x, SYM_SIZE, pass_size(p, "cluster_rows", rows), EX_I32);
 }
 
 // Heads need the same mask for that; where there is none, all tiles take the same steps.

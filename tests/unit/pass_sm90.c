@@ -160,6 +160,22 @@ START_TEST(clusters_of_rows) {
 }
 END_TEST
 
+// Extents of the user's called as what a launch computes for itself.
+START_TEST(names_of_sizes) {
+    static const char text[] = "import std.normalization; attention t { dim D = 64; "
+                               "input a: f32[splits]; input c: f32[cluster_rows]; "
+                               "score(q, k) = dot(q, k); normalize(s) = softmax(s); "
+                               "mask(b, h, q, k) = k <= q; "
+                               "modify(s, b, h, q, k) = s + a[3] - c[4]; }";
+    static const PuLaunch launch = {1, 4, 2, 150, 130, 0};
+    Arena *a = arena_new();
+    Real r = real_program(a, "t.attn", text, 64, "warpgroups=1,turns=0,keys=64,cluster=2");
+    ck_assert_ptr_nonnull(rows_of_clusters(&r));
+    pu_same(a, r.v, pass_algorithm(a, r.s, &r.o), r.p, launch, 1e-6);
+    arena_free(a);
+}
+END_TEST
+
 // What the interpreter is asked for: blocks that are paired otherwise than their bounds say.
 START_TEST(wrong_pairs_are_found) {
     Arena *a = arena_new();
@@ -243,6 +259,7 @@ Suite *pass_sm90_suite(void) {
     tcase_add_test(t, clusters_take_the_same_steps);
     tcase_add_loop_test(t, clusters_with_masks, 0, 4);
     tcase_add_test(t, clusters_of_rows);
+    tcase_add_test(t, names_of_sizes);
     tcase_add_test(t, wrong_pairs_are_found);
     tcase_add_test(t, no_clusters_with_lists);
     tcase_add_test(t, lists_of_each_class);
