@@ -86,7 +86,8 @@ static int place_barriers(Nv90 *h, int at) {
         at += 16 * p->ring->stages;
     }
     h->done = at;
-    h->told = at + 8;
+    h->nobody = at + 8;
+    h->told = at + 16;
     h->heard = h->told + 8 * NV90_AHEAD;
     h->asked = h->heard + 8 * NV90_AHEAD;
     h->answers = h->asked + (h->blocks > 1 ? 8 * NV90_ANSWERS : 0);
@@ -244,6 +245,7 @@ static void init_barriers(Cg *cg) {
         init_ring(cg, p->empty, p->ring->stages, p->readers * blocks);
     }
     init_ring(cg, h->done, 1, 1);
+    init_ring(cg, h->nobody, 1, 1);
     init_ring(cg, h->told, NV90_AHEAD, 1);
     init_ring(cg, h->heard, NV90_AHEAD, listeners(cg->k));
     if (h->blocks > 1) init_ring(cg, h->asked, NV90_ANSWERS, 1);
@@ -526,15 +528,20 @@ void nv90_group_sync(Cg *cg) {
     nv90_bar_sync(cg, plus(cg, h->group, id), NV90_GROUP);
 }
 
-// Products are of the whole warpgroup; what single threads read has to be waited for.
+// Products are of the whole warpgroup; what single threads read has to be waited for. Where `when` is
+// false the arrival is at a barrier that nobody waits for: ptxas puts off what has a predicate of its
+// own until the weights are done, and the producer waits.
 static void drop(Cg *cg, const TileOp *op) {
     const Nv90 *h = nv90_state(cg);
     const TileValue *v = op->args.data[0];
     const Nv90Pipe *p = nv90_pipe(cg, v);
-    Val when = h->lead;
-    if (op->when) when = LLVMBuildAnd(cg->b, when, cg_uniform(cg, op->when), "");
+    Val when = h->lead, empty = barrier_at(cg, p->empty, h->stage[v->id]);
+    Val yes = op->when ? cg_uniform(cg, op->when) : NULL;
+    if (yes && !goes_everywhere(cg, &p->tile))
+        empty = LLVMBuildSelect(cg->b, yes, empty, nv90_shared(cg, h->nobody), "");
+    else if (yes)
+        when = LLVMBuildAnd(cg->b, when, yes, "");
     if (read_by_map(cg->k, v)) nv90_group_sync(cg);
-    Val empty = barrier_at(cg, p->empty, h->stage[v->id]);
     nv90_barrier_arrive(cg, empty, when);
     if (!goes_everywhere(cg, &p->tile)) return;
     Val other = LLVMBuildXor(cg->b, h->rank, cg_i32(cg, 1), "");

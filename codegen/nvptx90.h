@@ -54,6 +54,7 @@ typedef struct Nv90 { // of a kernel with roles
     VEC(Nv90Map) maps;
     VEC(Nv90Flight) flight;
     int done;                 // a barrier that reads as complete at parity 1, always
+    int nobody;               // one that nobody waits for
     int numbers, told, heard; // tiles in shared memory and their barriers, NV90_AHEAD of each
     int asked, answers; // clusters: barriers and numbers, NV90_ANSWERS of each (nvptx90_tiles.c)
     int blocks;         // of a cluster

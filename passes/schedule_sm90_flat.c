@@ -21,6 +21,7 @@
 //         sum = async p . v(last);  next;  dot = async q . k(0)       of the next tile
 //         wait for sum; the end of the tile behind; wait for dot }
 //
+// (where q has one stage the end goes before `dot`: the next queries are on their way meanwhile).
 // A tile without keys has one step all the same, of the keys behind the last one: all masked. Where
 // a loop skips steps (`where`) its first step is never skipped: it costs a tile of masked keys.
 #include "schedule_sm90.h"
@@ -596,13 +597,21 @@ static void steps(Flat *f, int i) {
 
 // ---- the consumer: tiles
 
-// Behind a `next`, or before all: the first scores of the tile at hand, in flight.
-static TileValue *first_scores(Flat *f, TileValue **k) {
+// Where the queries of the next tile come only now, the end of this one is what there is to do
+// meanwhile; otherwise it is done under the next one's first product.
+static bool waits_for_q(const Flat *f) { return f->s->shape.queries == 1; }
+
+// Behind a `next`, or before all: the first scores of the tile at hand, in flight. `turns`: they have
+// a turn of their own.
+static TileValue *first_scores(Flat *f, TileValue **k, bool turns) {
     const Step *st = &f->step[0];
     const Ex *valid = sm90_valid(f->s);
     TileValue *q = sm90_take(f->s, f->load_q, valid);
     *k = sm90_take(f->s, st->load_k, valid);
-    return product(f, st->dot, q, *k, NULL);
+    if (turns) turn(f, false);
+    TileValue *dot = product(f, st->dot, q, *k, NULL);
+    if (turns) turn(f, true);
+    return dot;
 }
 
 // By maps, of which nobody knows when the other threads are through.
@@ -624,6 +633,17 @@ static void begin_tile(Flat *f) {
     sm90_drop(s, f->q, tidy(f, single));
 }
 
+// What is left to do of the tile when its last product has landed.
+static void last_maps(Flat *f, TileValue *sum) {
+    const Step *st = &f->step[f->nsteps - 1];
+    for (int i = 0; i < st->yield->args.n; i++)
+        f->to[st->loop->results.data[i]->id] = i == st->acc ? sum : f->state[i];
+    for (int i = f->last + 1; i < f->nops; i++) {
+        f->ops[i]->behind = true;
+        move(f, f->ops[i]);
+    }
+}
+
 // The tile's last product, the next tile's first, and what is left to do of the tile.
 static void end_tile(Flat *f) {
     Sm90 *s = f->s;
@@ -632,18 +652,14 @@ static void end_tile(Flat *f) {
     turn(f, false);
     TileValue *weights = shared_weights(f, f->state[st->yield->args.n]);
     TileValue *acc = acc_now(f, &f->step[0]), *v = sm90_take(s, st->load_v, NULL), *k;
-    TileValue *sum = product(f, st->sum, weights, v, acc);
+    TileValue *sum = product(f, st->sum, weights, v, acc), *dot = NULL;
     sm90_op(s, TILE_NEXT, (Span){0});
-    TileValue *dot = first_scores(f, &k);
+    if (!waits_for_q(f)) dot = first_scores(f, &k, false);
     turn(f, true);
-    sm90_wait(s, 1);
+    sm90_wait(s, dot != NULL);
     sm90_drop(s, v, NULL);
-    for (int i = 0; i < st->yield->args.n; i++)
-        f->to[st->loop->results.data[i]->id] = i == st->acc ? sum : f->state[i];
-    for (int i = f->last + 1; i < f->nops; i++) {
-        f->ops[i]->behind = true;
-        move(f, f->ops[i]);
-    }
+    last_maps(f, sum);
+    if (!dot) dot = first_scores(f, &k, true);
     sm90_wait(s, 0);
     if (!f->step[0].ncolumns) sm90_drop(s, k, sm90_valid(s));
     sm90_yield(s, &dot, 1);
@@ -654,7 +670,7 @@ static void consume(Flat *f) {
     TileValue *k;
     s->block = &s->consumer->body;
     sm90_op(s, TILE_NEXT, (Span){0});
-    TileValue *dot = first_scores(f, &k);
+    TileValue *dot = first_scores(f, &k, false);
     sm90_wait(s, 0);
     if (!f->step[0].ncolumns) sm90_drop(s, k, sm90_valid(s));
     TileOp *tiles = sm90_op(s, TILE_TILES, (Span){0});
