@@ -126,7 +126,7 @@ static void add_maps(Cg *cg) {
     for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) {
         bool fill = op->kind == TILE_FILL, through = op->kind == TILE_STORE && op->args.n > 1;
         if (!fill && !through) continue;
-        NvTile t = nv_tile(cg->k, op->args.data[through ? 1 : 0]);
+        NvTile t = nv_tile(cg->k, op->args.data[0]);
         int box[CG_MAP_RANK] = {0};
         const TileTensor *tensor = &cg->p->tensors.data[op->tensor];
         assert(tensor->rank <= CG_MAP_RANK);

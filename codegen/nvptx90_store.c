@@ -1,8 +1,9 @@
 // nvptx90_store.c: results to global memory by way of a shared buffer.
 //
 // In: a TILE_STORE of a fragment through a buffer of panels. Out: each warp writes its 16 rows
-// there and has the copy engine store them; nobody waits for another warp. The copy engine leaves
-// out what lies past the tensor's ends. The buffer is written again once the engine has read it.
+// there and has the copy engine store them, as many columns at a time as the buffer has; nobody waits
+// for another warp. The copy engine leaves out what lies past the tensor's ends. The buffer is written
+// again once the engine has read it.
 #include "codegen/nvptx90.h"
 
 #include <assert.h>
@@ -19,9 +20,10 @@ static Val pair(Cg *cg, const TileValue *v, Dtype t, int n, int r) {
     return nv_pack(cg, t, nv_element(cg, v, 0, n, r, 0), nv_element(cg, v, 0, n, r, 1));
 }
 
-// Four 8 x 8 matrices at a time: rows 0 and 8, columns n and n + 1. Lane l gives the address of row
+// From column `first` on. Four 8 x 8 matrices at a time: rows 0 and 8, columns n and n + 1. Lane l gives the address of row
 // l % 8 of matrix l / 8.
-static void write_panels(Cg *cg, const TileValue *v, Dtype t, const NvTile *tile, Val warp_base) {
+static void write_panels(Cg *cg, const TileValue *v, Dtype t, const NvTile *tile, int first,
+                         Val warp_base) {
     Val lane = nv_state(cg)->lane;
     Val row = sum(cg, low(cg, lane, 7), times(cg, low(cg, right(cg, lane, 3), 1), 8));
     Val high = right(cg, lane, 4), key = low(cg, row, 7);
@@ -30,12 +32,13 @@ static void write_panels(Cg *cg, const TileValue *v, Dtype t, const NvTile *tile
         Val piece = LLVMBuildXor(cg->b, plus(cg, high, n % 8), key, "");
         Val to = plus(cg, sum(cg, at, times(cg, piece, 16)), n / 8 * tile->rows * NV90_PITCH);
         Val x[4];
-        for (int i = 0; i < 4; i++) x[i] = pair(cg, v, t, n + i / 2, i % 2);
+        for (int i = 0; i < 4; i++) x[i] = pair(cg, v, t, first / 8 + n + i / 2, i % 2);
         nv90_stmatrix(cg, to, x);
     }
 }
 
-static void start_store(Cg *cg, const TileOp *op, const NvTile *tile, Val warp_base, Val warp_row) {
+static void start_store(Cg *cg, const TileOp *op, const NvTile *tile, int first, Val warp_base,
+                        Val warp_row) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     Val at[CG_MAP_RANK];
     int col = t->rank - 1;
@@ -44,13 +47,13 @@ static void start_store(Cg *cg, const TileOp *op, const NvTile *tile, Val warp_b
         if (op->coord[d].axis == tile->row_axis)
             at[d] = sum(cg, times(cg, at[d], cg->k->axes[tile->row_axis].extent), warp_row);
     }
-    assert(op->coord[col].axis == tile->col_axis);
-    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, nv_state(cg)->lane, cg_i32(cg, 0), "");
-    Val map = nv90_map_param(cg, op->tensor, 16), column = times(cg, at[col], tile->cols);
+    Val lead = LLVMBuildICmp(cg->b, LLVMIntEQ, nv_state(cg)->lane, cg_i32(cg, 0), "");
+    int all = cg->k->axes[op->coord[col].axis].extent;
+    Val map = nv90_map_param(cg, op->tensor, 16), column = plus(cg, times(cg, at[col], all), first);
     for (int i = 0; i * NV90_PANEL < tile->cols; i++) {
         at[col] = plus(cg, column, i * NV90_PANEL);
         Val from = plus(cg, warp_base, i * tile->rows * NV90_PITCH);
-        nv90_bulk_store(cg, map, from, at, t->rank, first);
+        nv90_bulk_store(cg, map, from, at, t->rank, lead);
     }
     nv90_bulk_commit(cg);
 }
@@ -62,12 +65,14 @@ void nv90_store_through(Cg *cg, const TileOp *op) {
     assert(tile.panels && nv_narrow(t) && tile.cols % 16 == 0);
     Val warp_row = times(cg, nv_state(cg)->warp, 16);
     Val base = sum(cg, cg->value[buffer->id].mem, times(cg, warp_row, NV90_PITCH));
-    nv90_bulk_wait_read(cg);
-    nv90_warp_sync(cg);
-    write_panels(cg, v, t, &tile, base);
-    nv90_proxy_fence(cg);
-    nv90_warp_sync(cg);
-    start_store(cg, op, &tile, base, warp_row);
+    for (int first = 0; first < cg->k->axes[v->axis[1]].extent; first += tile.cols) {
+        nv90_bulk_wait_read(cg);
+        nv90_warp_sync(cg);
+        write_panels(cg, v, t, &tile, first, base);
+        nv90_proxy_fence(cg);
+        nv90_warp_sync(cg);
+        start_store(cg, op, &tile, first, base, warp_row);
+    }
 }
 
 // The warpgroup's last product that read the place has landed when all of it are here.
@@ -79,7 +84,7 @@ void nv90_share(Cg *cg, const TileValue *v) {
     Val mine = sum(cg, base, times(cg, s->warp, 16 * NV90_PITCH));
     nv90_pack(cg);
     nv90_group_sync(cg);
-    write_panels(cg, v, v->dtype, &tile, mine);
+    write_panels(cg, v, v->dtype, &tile, 0, mine);
     nv90_proxy_fence(cg);
     nv90_group_sync(cg);
     cg->value[v->id].mem = base;

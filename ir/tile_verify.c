@@ -196,7 +196,8 @@ static Scope launch_scope(const Verify *V, const char *what) {
 Scope verify_scope(const Verify *V, const char *what) {
     return (Scope){.what = what,
                    .syms = 1u << SYM_B | 1u << SYM_H | 1u << SYM_SIZE | 1u << SYM_SCALAR |
-                           1u << SYM_STEP | 1u << SYM_TILE | (V->role ? 1u << SYM_VALID : 0),
+                           1u << SYM_STEP | 1u << SYM_TILE |
+                           (V->role ? 1u << SYM_VALID : 0),
                    .sizes = V->p->sizes.n,
                    .loads = true,
                    .step = V->steps > 0,
@@ -335,8 +336,16 @@ static bool check_load(Verify *V) {
                                                dtype_name(v->dtype), t->name, dtype_name(t->dtype));
 }
 
+// Its columns may be some of the tile's: those go through it one part after the other.
+static bool has_part_of(const TileKernel *k, const TileValue *b, const TileValue *v) {
+    if (b->rank != v->rank || b->rank < 1 || memcmp(b->axis, v->axis, (size_t)b->rank - 1))
+        return false;
+    const TileAxis *own = &k->axes[b->axis[b->rank - 1]], *all = &k->axes[v->axis[v->rank - 1]];
+    return own == all || (own->whole && own->extent && all->extent % own->extent == 0);
+}
+
 static bool check_through(Verify *V, const TileValue *v, const TileValue *b, const TileTensor *t) {
-    if (b->dtype != t->dtype || b->rank != v->rank || memcmp(b->axis, v->axis, (size_t)v->rank))
+    if (b->dtype != t->dtype || !has_part_of(V->k, b, v))
         return verify_fail(V, "%%%s has not the shape of what is stored", b->name);
     return !V->op->add || verify_fail(V, "a sum does not go through a buffer");
 }

@@ -484,19 +484,39 @@ void sm90_yield(Sm90 *s, TileValue *const *values, int n) {
     for (int i = 0; i < n; i++) tile_arg(s->p, op, values[i]);
 }
 
+// Columns of a buffer for what is stored, all or an even part of them; 0: there is no room.
+static int buffered_columns(const Sm90 *s) {
+    int d = pass_padded(s->p->D, PANEL), dv = value_columns(s->p, s->k), columns = dv;
+    int room = target_get(s->p->target)->shared_bytes - shared_bytes(s->shape, d, dv) - s->strips;
+    while (2 * 64 * s->shape.warpgroups * columns > room) {
+        if (columns % (2 * PANEL)) return 0;
+        columns /= 2;
+    }
+    return columns;
+}
+
+// The axis of that many of a tile's columns.
+static uint8_t columns_axis(Sm90 *s, int all, int columns) {
+    if (s->k->axes[all].extent <= columns) return (uint8_t)all;
+    int axis = tile_axis(s->k, arena_printf(s->p->arena, "%sb", s->k->axes[all].name),
+                         ex_i32(s->x, columns), true);
+    s->k->axes[axis].extent = columns;
+    return (uint8_t)axis;
+}
+
 // A buffer for what is stored, where there is room.
 static TileValue *store_buffer(Sm90 *s, const TileOp *store) {
     const TileTensor *t = &s->p->tensors.data[store->tensor];
     const TileValue *v = store->args.data[0];
-    int d = pass_padded(s->p->D, PANEL), dv = value_columns(s->p, s->k);
-    int bytes = shared_bytes(s->shape, d, dv) + s->strips + 2 * 64 * s->shape.warpgroups * dv;
-    if (t->role != TENSOR_O || !dtype_half(t->dtype) || v->rank != 2 || store->add ||
-        bytes > target_get(s->p->target)->shared_bytes)
+    int columns = buffered_columns(s);
+    if (t->role != TENSOR_O || !dtype_half(t->dtype) || v->rank != 2 || store->add || !columns ||
+        s->k->naxes == TILE_MAX_AXES)
         return NULL;
     TileOp *op = tile_op(s->p, s->k, NULL, TILE_ALLOC, store->span);
     tile_insert_before(s->producer, op);
     const char *name = arena_printf(s->p->arena, "%sb", t->name);
-    TileValue *b = tile_result(s->p, s->k, op, name, t->dtype, v->axis, v->rank);
+    uint8_t axes[] = {v->axis[0], columns_axis(s, v->axis[1], columns)};
+    TileValue *b = tile_result(s->p, s->k, op, name, t->dtype, axes, v->rank);
     b->home = HOME_SHARED;
     return b;
 }
