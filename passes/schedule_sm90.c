@@ -57,9 +57,9 @@ static const Sm90Row rows[] = {
     {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 2, SECTION, 0}},
     {192, false, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 1, 1, 0}},
     {192, true, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 1, SECTION, 0}},
-    {256, false, SHAPE_SHORT, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 1, 0}},
+    {256, false, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 0}},
     {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 2, 1, 0}},
-    {256, true, SHAPE_SHORT, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, SECTION, 0}},
+    {256, true, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, SECTION, 0}},
     {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 2, SECTION, 0}},
 };
 

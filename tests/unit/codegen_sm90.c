@@ -51,6 +51,20 @@ static int count(const char *text, const char *what) {
     return n;
 }
 
+// 64 keys of 256 columns leave shared memory for half of what is stored: two parts, one after the
+// other, each of two panels.
+START_TEST(stores_by_parts) {
+    Arena *a = arena_new();
+    size_t n;
+    char *ptx = compile(a, softmax(a, 256, causal), DT_BF16, &n);
+    ck_assert(strstr(ptx, "m64n64k16") != NULL);
+    ck_assert_int_eq(count(ptx, "bulk_group ["), 4);
+    ck_assert_int_eq(count(ptx, "stmatrix"), 16);
+    free(ptx);
+    arena_free(a);
+}
+END_TEST
+
 // Of a number for each query and key full tiles read two keys at once where rows are aligned, and ask
 // for the next tile's; nothing there is clamped.
 START_TEST(dense_bias) {
@@ -224,6 +238,7 @@ Suite *codegen_sm90_suite(void) {
     TCase *t = tcase_create("ptx");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, instructions);
+    tcase_add_test(t, stores_by_parts);
     tcase_add_test(t, dense_bias);
     tcase_add_test(t, sigmoids);
     tcase_add_test(t, without_roles);

@@ -47,6 +47,7 @@ static TileProgram *scheduled(Arena *a, const Stream *s, Form form) {
         Sm90 sm = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
         sm.shape.late_rescale = form == LATE;
         sm.shape.after = 3;
+        sm.shape.queries = form == LATE ? 1 : 2;
         if (form == PLAIN || !sm90_flat(&sm)) sm90_plain(&sm);
         sm90_stores(&sm);
         sm90_homes(&sm);
@@ -110,7 +111,8 @@ END_TEST
 
 START_TEST(choices_are_right) {
     static const char *const choices[] = {"cluster=2", "keys=96,stages=3,after=8",
-                                          "warpgroups=1,turns=0,cluster=2", "late_rescale=1"};
+                                          "warpgroups=1,turns=0,cluster=2", "late_rescale=1",
+                                          "keys=64,queries=1"};
     check_real("stdlib/softmax.attn", 64, choices[_i]);
     check_real("stdlib/causal.attn", 128, choices[_i]);
 }
@@ -255,7 +257,7 @@ Suite *pass_sm90_suite(void) {
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, every_form_is_right, 0, FORMS);
     tcase_add_loop_test(t, real_extents_are_right, 0, 6);
-    tcase_add_loop_test(t, choices_are_right, 0, 4);
+    tcase_add_loop_test(t, choices_are_right, 0, 5);
     tcase_add_test(t, clusters_take_the_same_steps);
     tcase_add_loop_test(t, clusters_with_masks, 0, 4);
     tcase_add_test(t, clusters_of_rows);
