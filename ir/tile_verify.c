@@ -196,8 +196,7 @@ static Scope launch_scope(const Verify *V, const char *what) {
 Scope verify_scope(const Verify *V, const char *what) {
     return (Scope){.what = what,
                    .syms = 1u << SYM_B | 1u << SYM_H | 1u << SYM_SIZE | 1u << SYM_SCALAR |
-                           1u << SYM_STEP | 1u << SYM_TILE |
-                           (V->role ? 1u << SYM_VALID : 0),
+                           1u << SYM_STEP | 1u << SYM_TILE | (V->role ? 1u << SYM_VALID : 0),
                    .sizes = V->p->sizes.n,
                    .loads = true,
                    .step = V->steps > 0,
