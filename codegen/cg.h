@@ -12,7 +12,6 @@ typedef LLVMTypeRef Ty;
 typedef LLVMBasicBlockRef Blk;
 
 typedef struct Cg Cg;
-typedef struct CgLink CgLink;
 
 // A tile value in LLVM: elements in registers (fragments: e[0..n)), or memory (scratch and shared
 // buffers: mem).
@@ -131,7 +130,6 @@ struct Cg {
     LLVMModuleRef m;
     LLVMBuilderRef b;
     LLVMTargetMachineRef tm;
-    CgLink *link; // that waits for the object, or NULL
     Ty i1, i8, i16, i32, i64, f16, bf16, f32, ptr, void_;
     VEC(CgLaunch) made; // every kernel of every program, in order
     // of the kernel at hand
@@ -257,12 +255,8 @@ Val cg_shared_math(Cg *cg, ExOp op, Val *args, int n);
 struct AbiMeta;
 bool cg_metadata(Cg *cg, const TileProgram *const *programs, int count, struct AbiMeta *out);
 
-// ---- link.c: an object as a shared object (AMD), by a linker that is started before there is one.
-// NULL with an error in diags. *out is malloc'ed; false with an error in diags. The end is for every
-// way out, and takes NULL.
-CgLink *cg_link_start(Cg *cg);
-bool cg_link(Cg *cg, CgLink *l, const void *object, size_t n, void **out, size_t *out_n);
-void cg_link_end(CgLink *l);
+// ---- link.c: an object as a shared object (AMD). *out is malloc'ed; false with an error in diags.
+bool cg_link(Cg *cg, const void *object, size_t n, void **out, size_t *out_n);
 
 // ---- targets
 extern const CgHooks cg_host_hooks, cg_nvptx_hooks, cg_amdgpu_hooks;

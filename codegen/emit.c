@@ -172,7 +172,7 @@ static bool emit_code(Cg *cg, CgForm form, AbiMeta *meta, void **out, size_t *n)
     if (form == CG_ASM && cg->target->kind == KIND_NVPTX)
         wrong = abi_ptx(start, *n, meta, (char **)out, n);
     else if (form == CG_OBJECT && cg->target->kind == KIND_AMDGPU)
-        linked = cg_link(cg, cg->link, start, *n, out, n);
+        linked = cg_link(cg, start, *n, out, n);
     else
         *out = copy(start, *n);
     if (*out && form == CG_OBJECT) wrong = abi_seal(*out, *n);
@@ -203,8 +203,6 @@ static bool emit(Cg *cg, const TileProgram *const *programs, int count, CgForm f
     if (form == CG_ASM && cg->target->kind == KIND_NVPTX &&
         (emit_apart(cg, programs, count, out, n, &ok) || !ok))
         return ok;
-    if (form == CG_OBJECT && cg->target->kind == KIND_AMDGPU && !(cg->link = cg_link_start(cg)))
-        return false;
     if (!cg_open(cg, programs[0], cg->c)) return false;
     if (!cg_build(cg, programs, count)) return false;
     if (form == CG_LLVM) return emit_llvm(cg, out, n);
@@ -225,7 +223,6 @@ bool cg_emit(const TileProgram *const *programs, int count, const CgOptions *o, 
         free(*out);
         *out = NULL;
     }
-    cg_link_end(cg.link);
     cg_close(&cg);
     LLVMContextDispose(cg.c);
     arena_free(cg.arena);

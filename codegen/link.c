@@ -1,145 +1,106 @@
 // link.c: an object file to a shared object, by LLVM's linker: what AMD's loaders take.
 //
 // In: an object in memory. Out: the linked file in memory, or an error that says what is missing or
-// what the linker said. The linker reads and writes files: they are in a folder of their own, which
-// is gone on every way out.
+// what the linker said. The linker reads and writes files; these are in memory, without a name:
+// nothing is left behind, however the process ends. It takes the object as its input /dev/stdin.
 //
-// To start the linker takes longer than to link. It is started before there is an object, and made
-// to wait by an argument that is read from a pipe: nothing ever comes through it, its end is the sign.
+// To start the linker takes 15 ms, to link 2. It could be started before there is an object and made
+// to wait, but whatever it waited for, a process that the caller forks meanwhile could hold back.
 #include "codegen/cg.h"
 #include "ir/read.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <spawn.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 extern char **environ;
 
-struct CgLink {
-    const char *in, *out, *log, *folder;
-    pid_t child; // 0: it could not be started,
-    int error;   // for this reason
-    int gate;    // the pipe's end that is ours
-};
+enum { IN, OUT, SAID, STREAMS }; // the linker's stdin, stdout and stderr
 
-static bool failed(Cg *cg, const char *what, int error) {
-    diag_error(cg->diags, (Span){0}, "linking: %s: %s", what, strerror(error));
+static bool failed(Cg *cg, const char *what, const char *why) {
+    diag_error(cg->diags, (Span){0}, "linking: %s: %s", what, why);
     return false;
 }
 
-static bool make_folder(Cg *cg, CgLink *l) {
-    const char *tmp = getenv("TMPDIR");
-    char *name = arena_printf(cg->arena, "%s/attnc-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(name)) return failed(cg, name, errno);
-    l->folder = name;
-    l->in = arena_printf(cg->arena, "%s/in.o", name);
-    l->out = arena_printf(cg->arena, "%s/out", name);
-    l->log = arena_printf(cg->arena, "%s/log", name);
-    return true;
+// Without a buffer, which the end of a process forked meanwhile would write out a second time.
+static FILE *memory_file(void) {
+    int fd = memfd_create("attnc", MFD_CLOEXEC);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "w+b");
+    if (f) setvbuf(f, NULL, _IONBF, 0);
+    if (fd >= 0 && !f) close(fd);
+    return f;
 }
 
-static void remove_folder(const CgLink *l) {
-    unlink(l->in);
-    unlink(l->out);
-    unlink(l->log);
-    rmdir(l->folder);
-}
-
-// 0, or why it could not be started.
-static int start(CgLink *l, const char *name, int gate) {
-    const char *argv[] = {name, "-shared", "--threads=1", "-o", l->out, l->in, "@/dev/stdin", NULL};
+// 0, or why it could not be started. The caller may have closed its own 0 to 2: as the files were
+// opened in this order, none of them lies where one before it goes.
+static int start(const char *name, FILE *const *files, pid_t *child) {
+    const char *argv[] = {name, "-shared", "--threads=1", "-o", "-", "/dev/stdin", NULL};
     posix_spawn_file_actions_t to;
     int error = posix_spawn_file_actions_init(&to);
     if (error) return error;
-    error = posix_spawn_file_actions_adddup2(&to, gate, 0);
-    for (int fd = 1; fd <= 2 && !error; fd++)
-        error =
-            posix_spawn_file_actions_addopen(&to, fd, l->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
-    if (!error) error = posix_spawnp(&l->child, name, &to, NULL, (char **)(uintptr_t)argv, environ);
+    for (int i = 0; i < STREAMS && !error; i++)
+        error = posix_spawn_file_actions_adddup2(&to, fileno(files[i]), i);
+    if (!error) error = posix_spawnp(child, name, &to, NULL, (char **)(uintptr_t)argv, environ);
     posix_spawn_file_actions_destroy(&to);
     return error;
 }
 
-CgLink *cg_link_start(Cg *cg) {
-    CgLink *l = ARENA_NEW(cg->arena, CgLink);
+static bool started(Cg *cg, FILE *const *files, pid_t *child) {
     const char *names[] = {arena_printf(cg->arena, "ld.lld-%d", LLVM_VERSION_MAJOR), "ld.lld"};
-    int ends[2];
-    if (!make_folder(cg, l)) return NULL;
-    if (pipe2(ends, O_CLOEXEC)) {
-        l->error = errno;
-        return l;
-    }
-    l->error = ENOENT;
-    for (int i = 0; i < 2 && l->error == ENOENT; i++) l->error = start(l, names[i], ends[0]);
-    close(ends[0]);
-    l->gate = ends[1];
-    if (l->error) l->child = 0, close(l->gate);
-    return l;
-}
-
-static bool write_file(Cg *cg, const CgLink *l, const void *bytes, size_t n) {
-    FILE *f = fopen(l->in, "wb");
-    if (!f) return failed(cg, l->in, errno);
-    bool good = fwrite(bytes, 1, n, f) == n;
-    good = fclose(f) == 0 && good;
-    return good || failed(cg, l->in, errno);
-}
-
-static bool started(Cg *cg, const CgLink *l) {
-    if (l->error == ENOENT)
+    int error = ENOENT;
+    for (int i = 0; i < 2 && error == ENOENT; i++) error = start(names[i], files, child);
+    if (error == ENOENT)
         diag_error(cg->diags, (Span){0},
                    "code for %s is linked by ld.lld, which is not on the PATH (package lld-%d); "
                    "-o FILE.s needs no linker",
                    cg->target->name, LLVM_VERSION_MAJOR);
-    else if (l->error)
-        failed(cg, "ld.lld cannot be started", l->error);
-    return !l->error;
+    else if (error)
+        failed(cg, "ld.lld cannot be started", strerror(error));
+    return !error;
 }
 
-// False: it did not end as it should; errno is 0 when it is the linker that says so.
-static bool wait_for(CgLink *l) {
+// A caller that ignores SIGCHLD, or waits for whatever ends, takes the status away: then what was
+// written tells, which the linker does last.
+static bool ended_well(pid_t child) {
     int status;
-    pid_t child = l->child, got;
-    l->child = 0;
+    pid_t got;
     while ((got = waitpid(child, &status, 0)) < 0 && errno == EINTR) continue;
-    if (got < 0) return false;
-    errno = 0;
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    return got < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 enum { MOST_SAID = 1 << 20 };
 
-static bool run_linker(Cg *cg, CgLink *l) {
-    close(l->gate);
-    if (wait_for(l)) return true;
-    if (errno) return failed(cg, "ld.lld", errno);
-    size_t n;
+static bool linked(Cg *cg, FILE *const *files, void **out, size_t *out_n) {
+    pid_t child;
+    if (!started(cg, files, &child)) return false;
+    if (ended_well(child) && fseek(files[OUT], 0, SEEK_END) == 0 && ftell(files[OUT]) > 0) {
+        rewind(files[OUT]);
+        const char *why = read_stream(files[OUT], SIZE_MAX, out, out_n);
+        return !why || failed(cg, "what ld.lld wrote", why);
+    }
+    size_t n = 0;
     void *said = NULL;
-    read_file(l->log, MOST_SAID, &said, &n);
+    rewind(files[SAID]);
+    read_stream(files[SAID], MOST_SAID, &said, &n);
     diag_error(cg->diags, (Span){0}, "ld.lld failed: %s",
-               said ? (const char *)said : "it said nothing");
+               n ? (const char *)said : "it said nothing");
     free(said);
     return false;
 }
 
-bool cg_link(Cg *cg, CgLink *l, const void *object, size_t n, void **out, size_t *out_n) {
-    bool good = started(cg, l) && write_file(cg, l, object, n) && run_linker(cg, l);
-    if (good && read_file(l->out, SIZE_MAX, out, out_n)) good = failed(cg, l->out, errno);
+bool cg_link(Cg *cg, const void *object, size_t n, void **out, size_t *out_n) {
+    FILE *files[STREAMS] = {0};
+    bool good = true;
+    for (int i = 0; i < STREAMS && good; i++) good = (files[i] = memory_file()) != NULL;
+    if (good) good = fwrite(object, 1, n, files[IN]) == n;
+    good = good ? linked(cg, files, out, out_n) : failed(cg, "a file in memory", strerror(errno));
+    for (int i = 0; i < STREAMS; i++)
+        if (files[i]) fclose(files[i]);
     return good;
-}
-
-void cg_link_end(CgLink *l) {
-    if (!l) return;
-    if (l->child) {
-        kill(l->child, SIGKILL);
-        wait_for(l);
-        close(l->gate);
-    }
-    remove_folder(l);
 }

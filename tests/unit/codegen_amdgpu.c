@@ -6,8 +6,12 @@
 #include "pass_util.h"
 #include "runtime/abi.h"
 
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static const TargetId ids[] = {TARGET_GFX90A, TARGET_GFX942, TARGET_GFX1100};
@@ -135,7 +139,7 @@ static void install_linker(const char *path) {
     ck_assert(fclose(f) == 0 && chmod(path, 0700) == 0);
 }
 
-// The linker ends before there is an object for it.
+// The linker reads nothing.
 START_TEST(linker_refuses) {
     Arena *a = arena_new();
     Diags diags;
@@ -151,6 +155,72 @@ START_TEST(linker_refuses) {
     ck_assert(!made && !out && diags.errors == 1);
     holds(diags.first->message, "ld.lld failed: not today", true);
     ck_assert(unlink(linker) == 0 && rmdir(folder) == 0);
+    arena_free(a);
+}
+END_TEST
+
+// A caller that lets the system take its children's ends: the linker's status cannot be had.
+START_TEST(ends_ignored) {
+    Arena *a = arena_new();
+    size_t n;
+    void (*before)(int) = signal(SIGCHLD, SIG_IGN);
+    char *made = compile(a, TARGET_GFX942, DT_BF16, CG_OBJECT, &n);
+    signal(SIGCHLD, before);
+    free(made);
+    arena_free(a);
+}
+END_TEST
+
+typedef struct {
+    atomic_bool end;
+    pid_t children[64];
+    int n;
+} Forks;
+
+// Children that live for long and exec nothing, so that they hold whatever descriptors they got.
+static void *fork_often(void *arg) {
+    Forks *f = arg;
+    while (!f->end && f->n < 64) {
+        pid_t child = fork();
+        if (child == 0)
+            for (;;) pause();
+        if (child > 0) f->children[f->n++] = child;
+        usleep(3000);
+    }
+    return NULL;
+}
+
+START_TEST(forks_meanwhile) {
+    Arena *a = arena_new();
+    Forks forks = {0};
+    pthread_t thread;
+    size_t n;
+    ck_assert(pthread_create(&thread, NULL, fork_often, &forks) == 0);
+    char *made = compile(a, TARGET_GFX942, DT_BF16, CG_OBJECT, &n); // comes to its end
+    forks.end = true;
+    pthread_join(thread, NULL);
+    for (int i = 0; i < forks.n; i++) {
+        kill(forks.children[i], SIGKILL);
+        waitpid(forks.children[i], NULL, 0);
+    }
+    ck_assert_int_gt(forks.n, 0);
+    free(made);
+    arena_free(a);
+}
+END_TEST
+
+// Nothing is written where files have names: what ends halfway leaves nothing behind.
+START_TEST(no_files) {
+    Arena *a = arena_new();
+    size_t n;
+    const char *tmp = getenv("TMPDIR");
+    char *before = tmp ? arena_strdup(a, tmp) : NULL;
+    setenv("TMPDIR", "/nowhere", 1);
+    free(compile(a, TARGET_GFX942, DT_BF16, CG_OBJECT, &n));
+    if (before)
+        setenv("TMPDIR", before, 1);
+    else
+        unsetenv("TMPDIR");
     arena_free(a);
 }
 END_TEST
@@ -229,6 +299,9 @@ Suite *codegen_amdgpu_suite(void) {
     tcase_add_test(t, artifact);
     tcase_add_test(t, no_linker);
     tcase_add_test(t, linker_refuses);
+    tcase_add_test(t, ends_ignored);
+    tcase_add_test(t, forks_meanwhile);
+    tcase_add_test(t, no_files);
     tcase_add_test(t, banks);
     tcase_add_test(t, places);
     suite_add_tcase(s, t);
