@@ -63,6 +63,8 @@ def _strides(shape, strides, item):
 
 def _view_interface(x, a, device, what):
     name = getattr(getattr(x, "dtype", None), "name", None)  # ml_dtypes: the type string says only "two bytes"
+    if a["typestr"][0] == ">":  # such a type has the name of the native one
+        raise TypeError(f"{what}: elements of type {a['typestr']} are big-endian: pass little-endian ones (astype)")
     if name not in _NAMES and a["typestr"][0] in "<|" and a["typestr"][1:] in _TYPESTR:
         dtype = _TYPESTR[a["typestr"][1:]]
     else:
@@ -121,6 +123,11 @@ def _view_dlpack(x, stream, what):
     return View((t.data or 0) + t.offset, dtype, t.shape[: t.ndim], strides, (kind, number), (x, capsule), readonly)
 
 
+def _masked(x):
+    ma = sys.modules.get("numpy.ma")
+    return ma is not None and isinstance(x, ma.MaskedArray)
+
+
 def view(x, what, stream=None):
     if _library(x) == "torch":
         return _view_torch(x, what)
@@ -129,6 +136,8 @@ def view(x, what, stream=None):
         kind = rt.HIP if _library(x) == "cupy" and sys.modules["cupy"].cuda.runtime.is_hip else rt.CUDA
         return _view_interface(x, interface, (kind, x.device.id if hasattr(x, "device") else 0), what)
     interface = getattr(x, "__array_interface__", None)
+    if _masked(x):
+        raise TypeError(f"{what}: a masked array, whose mask a kernel does not see: pass its filled() or its data")
     if interface is not None:
         return _view_interface(x, interface, (rt.CPU, 0), what)
     if hasattr(x, "__dlpack__"):

@@ -2,7 +2,9 @@
 
 import ctypes as c
 import functools
+import operator
 import os
+import reprlib
 import threading
 import weakref
 
@@ -10,6 +12,26 @@ from . import _arrays, _compiler
 from . import _runtime as rt
 
 MAX_CALLS = 256  # kept, of a kernel and a thread
+
+
+def _integer(name, value):
+    """A size: no rounding, and nothing that ctypes would cut to 64 bits."""
+    try:
+        n = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: is a size and takes an integer, not {reprlib.repr(value)}") from None
+    if not -(2**63) <= n < 2**63:
+        raise TypeError(f"{name}: {n} is out of range")
+    return n
+
+
+def _number(name, value):
+    try:
+        if not isinstance(value, (str, bytes, bytearray)):
+            return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # of whatever kind the value's library raises
+        pass
+    raise TypeError(f"{name}: is a scalar and takes a number, not {reprlib.repr(value)}")
 
 
 class _Opened:
@@ -104,11 +126,11 @@ class Kernel:
         for name, value in given.items():
             known = self._tensors.get(name)
             if known is None and name in self.sizes:
-                sizes[name] = int(value)
+                sizes[name] = _integer(name, value)
             elif known is None or known[2]:
                 raise TypeError(f"{name}: {self.name} has no such input or size; an output is passed with out=")
             elif known[1] == 0:
-                scalars[name] = float(value)
+                scalars[name] = _number(name, value)
             else:
                 arrays[name] = value
         if not arrays:
@@ -135,6 +157,8 @@ class Kernel:
         CPU: done). A CUDA graph that holds the call needs this kernel as long as it is replayed: its code goes with it."""
         arrays, scalars, sizes = self._sort(args, named)
         wanted, out = self._wanted(emit, out)
+        if tile_map is not None and not isinstance(tile_map, TileMap):
+            raise TypeError(f"tile_map takes an attn.TileMap, not {reprlib.repr(tile_map)}")
         like = next(iter(arrays.values()))
         stream = _arrays.current_stream(like) if stream is None else stream
         views = {n: _arrays.view(x, n, stream) for n, x in arrays.items()}
@@ -203,9 +227,10 @@ class _Call:
     def _element(name, v, expected):
         """The runtime looks at element types too, but what to do about bf16 depends on where the array is from."""
         if expected == "bf16" and rt.DTYPES[v.dtype] != expected and _arrays.is_numpy(v.keep):
+            other = 'compile with dtype="f32"' if name in ("q", "k", "v", "o") else "declare this input f32"
             raise rt.Error(
                 f"{name}: has elements of type {rt.DTYPES[v.dtype]}, expected bf16, which NumPy does not have: pass arrays of "
-                'ml_dtypes.bfloat16 or tensors of PyTorch, or compile with dtype="f32"',
+                f"ml_dtypes.bfloat16 or tensors of PyTorch, or {other}",
                 rt.ERROR_CALL,
             )
 

@@ -223,6 +223,58 @@ class Python(unittest.TestCase):
             with self.assertRaisesRegex(attn.Error, 'q: has elements of type f32, expected bf16.*ml_dtypes.*dtype="f32"'):
                 self.sum(q, k, v, bias, 2, q_offset=0)
 
+    def test_bf16_of_an_input(self):  # which no dtype= would change
+        q, k, v, bias = arguments()
+        types = [(n, (2, *t[1:]) if n == "bias" else t) for n, t in self.sum._tensors.items()]
+        with unittest.mock.patch.object(self.sum, "_tensors", dict(types)):
+            with self.assertRaisesRegex(attn.Error, "bias: has elements of type f32, expected bf16.*ml_dtypes.*, or declare this input f32$"):
+                self.sum(q, k, v, bias, 2, q_offset=0)
+
+    def test_byte_order(self):
+        q, k, v, bias = arguments()
+        o = self.sum(q, k, v, bias, 0.5, q_offset=0)
+        np.testing.assert_array_equal(self.sum(q.astype("<f4"), k, v, bias, 0.5, q_offset=0), o)
+        for name, x in {"q": q, "v": v, "bias": bias}.items():
+            given = {"q": q, "k": k, "v": v, "bias": bias, name: x.astype(">f4")}
+            with self.assertRaisesRegex(TypeError, f"{name}: elements of type >f4 are big-endian"):
+                self.sum(**given, scale=0.5, q_offset=0)
+        with self.assertRaisesRegex(TypeError, "o: elements of type >f4 are big-endian"):
+            self.sum(q, k, v, bias, 0.5, q_offset=0, out=np.zeros((2, 4, 3, 2), ">f4"))
+        with self.assertRaisesRegex(TypeError, "t: elements of type >i4 are big-endian"):
+            attn._arrays.view(np.zeros(2, ">i4"), "t")
+
+    def test_masked_arrays(self):
+        q, k, v, bias = arguments()
+        masked = np.ma.masked_greater(q, 1)
+        with self.assertRaisesRegex(TypeError, "q: a masked array, whose mask"):
+            self.sum(masked, k, v, bias, 0.5, q_offset=0)
+        with self.assertRaisesRegex(TypeError, "o: a masked array, whose mask"):
+            self.sum(q, k, v, bias, 0.5, q_offset=0, out=np.ma.zeros((2, 4, 3, 2), np.float32))
+        np.testing.assert_array_equal(self.sum(masked.data, k, v, bias, 0.5, q_offset=0), self.sum(q, k, v, bias, 0.5, q_offset=0))
+
+    def test_sizes(self):
+        q, k, v, bias = arguments()
+        o = self.sum(q, k, v, bias, 0.5, q_offset=0)
+        for zero in (np.int32(0), np.array(0)):
+            np.testing.assert_array_equal(self.sum(q, k, v, bias, 0.5, q_offset=zero), o)
+        for bad in (3.9, 0.0, "0", None, np.ones(2)):
+            with self.assertRaisesRegex(TypeError, "q_offset: is a size and takes an integer, not "):
+                self.sum(q, k, v, bias, 0.5, q_offset=bad)
+        with self.assertRaisesRegex(TypeError, "q_offset: 18446744073709551616 is out of range"):  # and not 0
+            self.sum(q, k, v, bias, 0.5, q_offset=2**64)
+
+    def test_scalars(self):
+        q, k, v, bias = arguments()
+        o = self.sum(q, k, v, bias, 0.5, q_offset=0)
+        for half in (np.float32(0.5), np.array(0.5)):
+            np.testing.assert_array_equal(self.sum(q, k, v, bias, half, q_offset=0), o)
+        for bad in (np.ones(2, np.float32), "x", "0.5", None, 1j, 10**400):
+            with self.assertRaisesRegex(TypeError, "scale: is a scalar and takes a number, not "):
+                self.sum(q, k, v, bias, bad, q_offset=0)
+        with self.assertRaisesRegex(attn.Error, r"scale: 1e\+60 is more than f32 holds"):
+            self.sum(q, k, v, bias, 1e60, q_offset=0)
+        self.sum(q, k, v, bias, float("inf"), q_offset=0)
+
     def test_strides(self):
         q, k, v, bias = arguments()
         wide = np.zeros((2, 2, 5, 3), np.float32)
@@ -249,6 +301,8 @@ class Python(unittest.TestCase):
         self.assertIsNone(m._address)
         m.clear()
         self.assertIsNone(m._key)
+        with self.assertRaisesRegex(TypeError, "tile_map takes an attn.TileMap, not 3"):
+            self.sum(*arguments(), 0.5, q_offset=0, tile_map=3)
 
     def test_errors(self):
         q, k, v, bias = arguments()
