@@ -202,16 +202,19 @@ const char *abi_seal(void *file, size_t n) {
     return why;
 }
 
-static const char *find_elf(AbiMeta *m, const uint8_t *f, size_t n) {
+// Whether a linker made the file, which may be of any length: it has another type than an object
+// and segments to load, which an object whose type was damaged does not.
+static bool was_linked(const uint8_t *f) {
     enum { ET_REL = 1 };
+    return le(f + 16, 2) != ET_REL && le(f + 56, 2) != 0;
+}
+
+static const char *find_elf(AbiMeta *m, const uint8_t *f, size_t n) {
     Range r;
     const char *why = elf_metadata(f, n, &r);
     if (!why) why = abi_read(m, f + r.at, r.n);
-    // An object that was sealed is as it was made, a code object was sealed when it was linked. What
-    // has another type and yet the object's length is one whose type was damaged: linking makes a
-    // longer file.
-    bool linked = !why && le(f + 16, 2) != ET_REL && m->code != ABI_CODE_HSACO;
-    if (why || m->code_bytes == 0 || (linked && m->code_bytes != n)) return why;
+    // An object that was sealed is as it was made, a code object was sealed when it was linked.
+    if (why || m->code_bytes == 0 || (m->code != ABI_CODE_HSACO && was_linked(f))) return why;
     if (m->code_bytes == n && m->code_sum == elf_sum(f, n, r.at)) return NULL;
     abi_free(m);
     return "the checksum does not match: the file is damaged";

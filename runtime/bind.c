@@ -89,6 +89,9 @@ static attn_status scalar_bits(Binder *x, const AbiTensor *t, double value, uint
     if (abi_dtype_float((AbiDtype)t->dtype)) {
         float f = (float)scalar_value((AbiDtype)t->dtype, value);
         uint32_t u;
+        if (isfinite(value) && !isfinite(f))
+            FAIL("%s: %g is more than %s holds", t->name, value,
+                 abi_dtype_name((AbiDtype)t->dtype));
         memcpy(&u, &f, sizeof u);
         *bits = u;
         return ATTN_OK;

@@ -383,7 +383,7 @@ START_TEST(elf) {
     size_t n;
     uint8_t *f = elf_file(true, &n);
     is_sealed(f, n);
-    f[offsetof(Elf64_Ehdr, e_type)] = ET_DYN; // as long as the object: no linker made it
+    f[offsetof(Elf64_Ehdr, e_type)] = ET_DYN; // without segments: no linker made it
     ck_assert_ptr_nonnull(find(f, n));
     free(f);
 }
@@ -407,8 +407,10 @@ START_TEST(linked_elf) {
     uint8_t *f = elf_file(true, &n), *longer = calloc(1, n + 8);
     memcpy(longer, f, n);
     ck_assert_ptr_nonnull(find(longer, n + 8));
-    longer[offsetof(Elf64_Ehdr, e_type)] = ET_DYN;
+    longer[offsetof(Elf64_Ehdr, e_type)] = f[offsetof(Elf64_Ehdr, e_type)] = ET_DYN;
+    longer[offsetof(Elf64_Ehdr, e_phnum)] = f[offsetof(Elf64_Ehdr, e_phnum)] = 4;
     ck_assert_ptr_null(find(longer, n + 8));
+    ck_assert_ptr_null(find(f, n)); // its length may be the object's by chance
     free(longer);
     free(f);
     f = elf_file(false, &n); // of another maker: only metadata is vouched for

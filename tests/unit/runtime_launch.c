@@ -330,6 +330,9 @@ START_TEST(refuses_scalars) {
     w.scalars[0].name = "bias";
     refused(&w, "bias: is a tensor, and was given as a scalar");
     w.scalars[0].name = "scale";
+    w.scalars[0].value = 1e60;
+    refused(&w, "scale: 1e+60 is more than f32 holds");
+    w.scalars[0].value = 0.5;
     w.scalars[1] = w.scalars[0];
     w.call.nscalars = 2;
     refused(&w, "scale: given twice");
