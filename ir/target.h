@@ -23,7 +23,7 @@ typedef struct Target {
     int shared_bytes; // shared memory a block may ask for; L1 data cache bytes (host)
     int l2_bytes;     // per core (host), whole (GPU)
     bool tile_maps;   // runs kernels of lanes that make lists of tiles; otherwise steps are skipped
-    int lag; // bits that shifts of 16-bit weights may be behind their extrema, where a step that
+    int lag; // bits that shifts of bf16 weights may be behind their extrema, where a step that
              // moves none is cheaper; 0: none
 } Target;
 

@@ -119,8 +119,9 @@ static const Ex *logistic(ExPool *p, const Ex *b, float sign) {
 
 static const Ex *quotient(ExPool *p, const Ex *e) {
     const Ex *a = e->args[0], *b = e->args[1], *less = logistic(p, b, -1);
+    // not with another numerator, which may be as large as what the share is too small for
     if (less && a == b->args[0]) return logistic(p, b, 1);
-    if (less) return simp_2(p, EX_MUL, less, a);
+    if (less && ex_is_f32(a, 1)) return less;
     if (is_const(b) && normal(b->f) && normal(1 / b->f))
         return simp_2(p, EX_MUL, a, ex_f32(p, 1 / b->f));
     if (ex_is_f32(a, 1)) return simp_1(p, EX_RCP, b);

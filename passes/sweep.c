@@ -102,9 +102,7 @@ static TileValue *old_shift(Build *b, const Sweep *w, int shift) {
 //
 // A shift may stay where it is while its extrema move a little: sums are still of numbers of a good
 // size, and the accumulator need not be rescaled. It is carried then, and what was summed is
-// rescaled once more behind the loop. A weight of f16 has less room above 1.
-
-enum { MOST_LAG_F16 = 4 };
+// rescaled once more behind the loop.
 
 static bool lags(const Build *b, int shift) {
     return b->lag > 0 && shift == b->s->shift && shift >= 0;
@@ -117,9 +115,7 @@ static TileValue *lagging(Build *b, int shift, TileValue *now, TileValue *before
     const Ex *old = pass_operand(b->p, map, before), *unit = b->s->units.data[shift];
     const Ex *step = ex_2(x, EX_SUB, pass_operand(b->p, map, now), old);
     if (unit) step = ex_2(x, EX_MUL, step, build_resolve(b, map, unit));
-    bool f16 = b->p->dtype == DT_F16 && b->lag > MOST_LAG_F16;
-    const Ex *most = ex_f32(x, (float)(f16 ? MOST_LAG_F16 : b->lag));
-    const Ex *near = ex_2(x, EX_LE, ex_1(x, EX_ABS, step), most);
+    const Ex *near = ex_2(x, EX_LE, ex_1(x, EX_ABS, step), ex_f32(x, (float)b->lag));
     const Ex *lag = ex_select(x, near, old, pass_operand(b->p, map, at));
     return pass_out(b->p, b->k, map, "a_lag", DT_F32, lag, EX_CONST, 0);
 }

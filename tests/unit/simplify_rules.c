@@ -74,7 +74,6 @@ START_TEST(rules) {
         {"(1.0 / sqrt(s))", "rsqrt(s)"},
         {"(p0 / sqrt(s))", "(p0 * rsqrt(s))"},
         {"(1.0 / (exp(neg(s)) + 1.0))", "sigmoid(s)"},
-        {"(p0 / (1.0 + exp(neg(s))))", "(sigmoid(s) * p0)"},
         {"(exp(s) / (exp(s) + 1.0))", "sigmoid(s)"},
         {"rcp((exp2(s) + 1.0))", "sigmoid((s * -0.6931472))"},
         {"pow(s, 2.0)", "(s * s)"},
