@@ -164,6 +164,9 @@ enum { DATA = 1 << CLASSES };
 static unsigned is_data(const Ex *e, const unsigned *a, const ClassEnv *env) {
     unsigned data = is_input(e) && env->wild_inputs ? DATA : 0;
     bool symbol = e->op == EX_SYM;
+    if (symbol && env->wild_scores &&
+        (e->sym == SYM_DOT || e->sym == SYM_Q_IDX || e->sym == SYM_KV_IDX || e->sym == SYM_POS))
+        data = DATA;
     if (symbol && (e->sym == SYM_S || e->sym == SYM_R || e->sym == SYM_STATE ||
                    e->sym == SYM_SHIFT || e->sym == SYM_PARAM))
         data = DATA;

@@ -25,6 +25,8 @@ typedef struct ClassEnv {
     ClassSet s;        // SYM_S
     const ClassSet *r; // SYM_R, or SYM_PARAM of a map, by index; NULL: finite
     bool wild_inputs;  // inputs may hold anything, infinities and NaN too
+    bool wild_scores;  // what positions and products make may be a divisor of 0, a logarithm of it;
+                       // otherwise, as for what heads and sizes make, that is taken not to happen
     bool limited;      // exp2 of a finite number may be infinite or 0, as in f32
 } ClassEnv;
 

@@ -273,7 +273,8 @@ static const Ex *row_is_empty(Derive *d) {
 // Where the row tells for nothing that it is empty, inputs need not be trusted to be finite either:
 // a sink of -inf.
 static bool finite_when_empty(Derive *d, const Ex *factor) {
-    ClassEnv env = {CL_FINITE, d->empty, find_extremum_of_s(d) >= 0, true};
+    ClassEnv env = {
+        .s = CL_FINITE, .r = d->empty, .wild_inputs = find_extremum_of_s(d) >= 0, .limited = true};
     return !factor || !(class_of(factor, &env) & ~(unsigned)CL_FINITE);
 }
 
@@ -341,7 +342,7 @@ static void derive_emits(Derive *d) {
     ExPool *p = d->p;
     for (int i = 0; i < d->row->emits.n; i++) {
         const Ex *v = d->row->emits.data[i].value;
-        ClassEnv env = {CL_FINITE, d->empty, false, false};
+        ClassEnv env = {.s = CL_FINITE, .r = d->empty};
         if (class_of(v, &env) & CL_NAN) {
             const Ex *none = ex_2(p, EX_AND, row_is_empty(d), ex_2(p, EX_NE, v, v));
             v = ex_select(p, none, ex_f32(p, -INFINITY), v);

@@ -36,7 +36,8 @@ static ClassSet class_of_result(const TileResult *out, const ClassEnv *env) {
 static void settle_map(TileProgram *p, TileOp *map, ClassSet *of, Arena *scratch) {
     ClassSet *param = ARENA_ARRAY(scratch, ClassSet, map->args.n + 1);
     for (int i = 0; i < map->args.n; i++) param[i] = of[map->args.data[i]->id];
-    ClassEnv env = {.s = CL_ALL, .r = param, .wild_inputs = true, .limited = true};
+    ClassEnv env = {
+        .s = CL_ALL, .r = param, .wild_inputs = true, .wild_scores = true, .limited = true};
     for (int i = 0; i < map->outs.n; i++) {
         TileResult *out = &map->outs.data[i];
         out->body = ex_simplify(p->pool, ex_map(p->pool, out->body, settle_one, &env));

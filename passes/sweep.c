@@ -60,7 +60,7 @@ static void find_infinity(void *ctx, const Ex *e) {
 static bool is_finite_score(Build *b) {
     const Ex *e = b->row->modified;
     bool infinity = false;
-    ClassEnv env = {.s = CL_FINITE, .wild_inputs = true};
+    ClassEnv env = {.s = CL_FINITE, .wild_inputs = true, .wild_scores = true};
     ex_visit(e, find_infinity, &infinity);
     return !infinity && !(class_of(e, &env) & CL_NINF);
 }
