@@ -61,8 +61,16 @@ PART
 export ATTNC="$build/attnc" DEVICE="$device" WORK="$work"
 kinds | while read -r cases arguments; do
     xargs -n 6 <"$work/files" | tr ' ' , | while read -r files; do echo "$files $cases $arguments"; done
-done | xargs -P "$(nproc)" -I '{}' sh -c 'sh $WORK/part {}' | tee "$work/log" | grep -v '^COUNT'
+done >"$work/todo"
+xargs -P "$(nproc)" -I '{}' sh -c 'sh $WORK/part {}; :' <"$work/todo" | tee "$work/log" | grep -v '^COUNT'
 cp "$work/log" "$work/parts"
+# A part that was killed has not counted.
+expected=$(awk '{ n += $2 * split($1, files, ",") } END { print n + 0 }' "$work/todo")
+missing=$(awk -v n="$expected" '$1 == "COUNT" { n -= $2 + $3 } END { print n }' "$work/parts")
+if [ "$missing" -ne 0 ]; then
+    echo "FAILED: of $expected cases $missing have no result: parts of the test were killed" >>"$work/log"
+    echo "COUNT 0 $missing" >>"$work/log"
+fi
 
 # Documents, prefixes, tables of biases: inputs that say something, from tests/gpu, where PyTorch sees the GPU.
 if [ "$device" = cuda ] && [ -z "$FILES" ] && python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
