@@ -553,6 +553,24 @@ echo 'attention nan { dim D = 16; score(q, k) = 0; normalize(s) = s; output(o, b
 gives 0 run nan.attn --shape=Sq=64 --out o=v.npy
 gives 1 check heads.attn --in v=v.npy --shape=H=1
 says err 'elements of v are not finite'
+# ---- what the language page tells: functions of the library with their parameters, which tiles the host skips, small numbers, long rows
+holds '[ "$(grep -hcE "^(fn|normalization) " "$top"/stdlib/mask.attn)" -ge 8 ]'
+sed -nE 's/^(fn|normalization) ([a-z0-9_]+\([^)]*\)).*/\2/p' "$top/stdlib/mask.attn" "$top/stdlib/modify.attn" "$top/stdlib/normalization.attn" >functions
+while read -r function; do holds 'grep -qF "\`$function\`" "$top/docs/language.md"'; done <functions
+cat >lengths.attn <<'ATTN'
+attention entries { dim D = 8; input n: i32[B]; score(q, k) = dot(q, k); mask(b, h, i, j) = j < n[b]; normalize(s) = s; }
+attention rows { dim D = 8; input n: i32[B, Sq]; score(q, k) = dot(q, k); mask(b, h, i, j) = j < n[b, i - q_offset]; normalize(s) = s; }
+attention small { dim D = 8; input y: f32; score(q, k) = dot(q, k); normalize(s) { emit t = rowmax(0 * s + y * y); return s; } }
+ATTN
+gives 0 mask lengths.attn --entry=entries --shape=Sq=2048 -o lengths.svg
+says out ' 0 partial, 0 full'
+gives 0 mask lengths.attn --entry=rows --shape=Sq=2048 -o lengths.svg
+says out ': 0 skipped'
+gives 0 run lengths.attn --entry=small --in y=1e-20
+says out 't [1, 1, 256]: mean 0, deviation 0, from 0 to 0'
+gives 0 "$top/stdlib/softmax.attn" -DD=5376 -o long.o
+gives 1 "$top/stdlib/softmax.attn" -DD=5632 -o long.o
+says err 'bytes of scratch memory for a tile'
 gives 1 bench broken.attn
 holds '[ ! -s out ]'
 gives 0 bench relu_attn.attn --shape=Sq=64 --shape=Sq=128 --repeat=3
