@@ -51,7 +51,7 @@ static bool fragment_place(Cg *cg, CgElem *elem, int axis, Val *first, int *offs
 
 static Val fragment_read(Cg *cg, CgElem *elem, const Ex *load, Val first, int offset) {
     At *at = elem->ctx;
-    return nv_read_pair(cg, &at->pairs, load, first, offset);
+    return nv_read_pair(cg, &at->pairs, at->op, load, first, offset);
 }
 
 // ---- reductions

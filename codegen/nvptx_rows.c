@@ -1,12 +1,10 @@
 // nvptx_rows.c: inputs with a number for each query and key (a dense bias), read beside the scores.
 //
-// In: loads of maps over rows and columns that are proved inside and end with the column's position. Out:
-// two neighbours at a time, by one load where the row's address allows it: rows begin anywhere, so each
+// In: loads of maps over rows and columns that are proved inside, end with the column's position and are
+// otherwise the same for a whole row. Out: two neighbours at a time, by one load where the row's address allows it: rows begin anywhere, so each
 // thread asks, once for each of its rows. And what the loop's next tile reads, asked for into L2 a step
 // ahead, by lines: a thread of a quad has every fourth of its rows'.
 #include "codegen/nvptx.h"
-
-#include <assert.h>
 
 enum { LINE = 128 };
 
@@ -62,12 +60,13 @@ static Val half_of(Cg *cg, Dtype t, Val pair, int c) {
     return LLVMBuildExtractValue(cg->b, pair, (unsigned)c, "");
 }
 
-Val nv_read_pair(Cg *cg, NvPairs *pairs, const Ex *load, Val first, int offset) {
+Val nv_read_pair(Cg *cg, NvPairs *pairs, const TileOp *map, const Ex *load, Val first, int offset) {
     Dtype t = tensor_of(cg, load)->dtype;
     const void *known = NULL;
     if (!is_read_by_pairs(cg, load)) return NULL;
     if (offset % 2)
         return ex_memo_has(&pairs->loaded, load, &known) ? half_of(cg, t, (Val)known, 1) : NULL;
+    if (tile_lead_varies(map, load, load->args[load->nargs - 1]->index)) return NULL;
     Val pair = nv_narrow(t) ? load_halves(cg, first, offset)
                             : load_words(cg, first, offset, cg_dtype(cg, t));
     ex_memo_put(cg->arena, &pairs->loaded, load, pair);
@@ -78,15 +77,15 @@ Val nv_read_pair(Cg *cg, NvPairs *pairs, const Ex *load, Val first, int offset) 
 
 typedef struct Rows {
     Cg *cg;
+    const TileOp *map;
     int col_axis;
     VEC(const Ex *) loads;
 } Rows;
 
 static void find_rows(void *ctx, const Ex *e) {
     Rows *r = ctx;
-    const Ex *last = e->nargs ? e->args[e->nargs - 1] : NULL;
-    if (e->op != EX_LOAD || !e->inside || e->nargs < 2 || !is_read_by_pairs(r->cg, e)) return;
-    if (last->op != EX_SYM || last->sym != SYM_POS || last->index != r->col_axis) return;
+    if (!tile_ends_along(e, r->col_axis) || !e->inside || e->nargs < 2) return;
+    if (!is_read_by_pairs(r->cg, e) || tile_lead_varies(r->map, e, r->col_axis)) return;
     for (int i = 0; i < r->loads.n; i++)
         if (r->loads.data[i] == e) return;
     VEC_PUSH(r->cg->arena, &r->loads, e);
@@ -123,7 +122,7 @@ static Val prefetch_row(Cg *cg, CgElem *elem, const Ex *load, Val first, int off
 
 void nv_prefetch_rows(Cg *cg, const TileOp *map, int col_axis, CgElem row) {
     const TileOp *loop = map->block->owner;
-    Rows rows = {.cg = cg, .col_axis = col_axis};
+    Rows rows = {.cg = cg, .map = map, .col_axis = col_axis};
     bool reads = false;
     if (!loop || loop->kind != TILE_LOOP || loop->tiles != CLASS_FULL || loop->axis != col_axis)
         return;

@@ -303,6 +303,11 @@ typedef enum TileAlong { ALONG_ALL, ALONG_DIAGONALS, ALONG_NONE } TileAlong;
 void tile_along(Arena *a, const TileOp *map, int row, int col, const Ex *const *order, int n,
                 TileAlong *out);
 
+// Loads of a map (tile_reads.c): whether it is one whose last index is the position along an axis;
+// whether those before it may be others from place to place along an axis.
+bool tile_ends_along(const Ex *e, int axis);
+bool tile_lead_varies(const TileOp *map, const Ex *load, int axis);
+
 // ---- text, checks, meaning
 void tile_print(Text *out, const TileProgram *p); // tile_text.c
 // Names for expressions of a program: of an op's map body (PARAM), of a kernel (POS, TILE), of the

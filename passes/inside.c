@@ -5,8 +5,9 @@
 // proved: constants, the batch, the head and its key head, columns, positions along the loop's axis
 // in loops over full tiles. A position along an axis that the tensor has as its extent is clamped
 // here, from above, where the tile may go past the end: one minimum, the same for a whole row or
-// column, for which the pass does not have to know more. So is what else indexes an extent of an
-// axis, which has an element where there is a tile, and is the same along a full loop's axis.
+// column, for which the pass does not have to know more. So is, from both sides, what else indexes an
+// extent of an axis, which has an element where there is a tile, where no position along a full loop's
+// axis is in it. An index that is inside may still be another for each element, as one made of scores.
 #include "mask.h"
 
 #include "simplify_rules.h"

@@ -41,23 +41,37 @@ static const Knob knob_rows[] = {
 };
 static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows};
 
+typedef struct Dense {
+    const TileOp *map;
+    int key_axis;
+    bool found;
+} Dense;
+
 // Inputs with a number for each query and key.
 static void find_dense(void *ctx, const Ex *e) {
-    const Ex *last = e->nargs ? e->args[e->nargs - 1] : NULL;
-    if (e->op != EX_LOAD || last->op != EX_SYM || last->sym != SYM_POS) return;
-    for (int i = 0; i + 1 < e->nargs; i++)
-        *(bool *)ctx |= ex_uses(e->args[i], SYM_POS, -1) || ex_uses(e->args[i], SYM_PARAM, -1);
+    Dense *d = ctx;
+    if (!tile_ends_along(e, d->key_axis)) return;
+    for (int i = 0; i < d->map->naxes; i++) {
+        int axis = d->map->axes[i];
+        d->found |= axis != d->key_axis && tile_lead_varies(d->map, e, axis);
+    }
+}
+
+static bool map_reads_dense(const TileOp *map) {
+    const TileOp *loop = map->block->owner;
+    if (map->kind != TILE_MAP || !loop || loop->kind != TILE_LOOP) return false;
+    Dense d = {map, loop->axis, false};
+    for (int i = 0; i < map->outs.n; i++) ex_visit(map->outs.data[i].body, find_dense, &d);
+    return d.found;
 }
 
 static bool reads_dense(const TileProgram *p) {
-    bool found = false;
     for (int i = 0; i < p->kernels.n; i++) {
         const TileBlock *body = &p->kernels.data[i]->body;
         for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op))
-            for (int j = 0; op->kind == TILE_MAP && op->naxes > 1 && j < op->outs.n; j++)
-                ex_visit(op->outs.data[j].body, find_dense, &found);
+            if (map_reads_dense(op)) return true;
     }
-    return found;
+    return false;
 }
 
 // Two blocks an SM with 255 registers a thread. Beyond 128 columns an accumulator of two m16 tiles

@@ -186,6 +186,47 @@ START_TEST(long_body) {
 }
 END_TEST
 
+static const char *with_softmax(Arena *a, const char *rest) {
+    return arena_printf(a,
+                        "import std.normalization; attention t { dim D = 64; input g: f32[H, Sq, "
+                        "Sk]; input e: f32[Sq, Sk, Sk]; input w: f32[Dv, Dv]; input p: i32[Sk]; "
+                        "score(q, k) = dot(q, k); normalize(s) = softmax(s); %s }",
+                        rest);
+}
+
+// Two columns are read at once where the row is the same for both, and only there.
+START_TEST(pairs) {
+    static const char *const two[] = {
+        "modify(s, b, h, i, j) = s + g[h, i - q_offset, j];",
+        "modify(s, b, h, i, j) = s + e[i - q_offset, p[i], j];",
+    };
+    static const char *const single[] = {
+        "output(o, b, h, i, d) = o * w[d, d];",
+        "modify(s, b, h, i, j) = s + e[i - q_offset, j, j];",
+        "modify(s, b, h, i, j) = s + e[i - q_offset, p[j], j];",
+        "modify(s, b, h, i, j) = s + e[i - q_offset, i32(s + 4), j];",
+        "modify(s, b, h, i, j) = s + e[0, i32(s + 4), j];",
+    };
+    static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A};
+    Arena *a = arena_new();
+    size_t n;
+    for (int t = 0; t < 2; t++) {
+        for (size_t i = 0; i < sizeof two / sizeof *two; i++) {
+            char *ptx = ptx_of(a, targets[t], with_softmax(a, two[i]), DT_BF16, &n);
+            ck_assert_msg(count(ptx, "ld.global.nc.v2.b32") >= 24, "%s", two[i]);
+            free(ptx);
+        }
+        for (size_t i = 0; i < sizeof single / sizeof *single; i++) {
+            char *ptx = ptx_of(a, targets[t], with_softmax(a, single[i]), DT_BF16, &n);
+            ck_assert_msg(!count(ptx, "ld.global.nc.v2.b32"), "%s", single[i]);
+            ck_assert_msg(!count(ptx, "prefetch.global.L2 "), "%s", single[i]);
+            free(ptx);
+        }
+    }
+    arena_free(a);
+}
+END_TEST
+
 static char *compile_on(const TileProgram *p, int threads, Diags *diags, size_t *n) {
     CgOptions o = {.opt = 3, .threads = threads};
     void *out = NULL;
@@ -233,6 +274,7 @@ Suite *codegen_nvptx_suite(void) {
     tcase_add_test(t, launch);
     tcase_add_test(t, widths);
     tcase_add_test(t, long_body);
+    tcase_add_test(t, pairs);
     tcase_add_test(t, threads);
     suite_add_tcase(s, t);
     return s;

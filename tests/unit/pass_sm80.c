@@ -95,6 +95,37 @@ START_TEST(tf32) {
 }
 END_TEST
 
+// Half the keys where an input has a number for each query and key, which a tile of the output has not.
+START_TEST(dense_keys) {
+    static const struct {
+        const char *formula, *keys;
+    } cases[] = {
+        {"modify(s, b, h, i, j) = s + g[h, i - q_offset, j];", "keys=64"},
+        {"modify(s, b, h, i, j) = s + e[i - q_offset, j, j];", "keys=64"},
+        {"modify(s, b, h, i, j) = s + g[0, j, j];", "keys=128"},
+        {"output(o, b, h, i, d) = o * w[h, i - q_offset, d];", "keys=128"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        Variant *v;
+        Diags diags;
+        diag_init(&diags, a);
+        const char *text = arena_printf(
+            a,
+            "import std.normalization; attention t { dim D = 64; input g: f32[H, Sq, Sk]; input e: "
+            "f32[Sq, Sk, Sk]; input w: f32[H, Sq, Dv]; score(q, k) = dot(q, k); normalize(s) = "
+            "softmax(s); %s }",
+            cases[i].formula);
+        PassOptions o = {.target = *target_get(TARGET_SM80), .dtype = DT_BF16, .split = true};
+        const TileProgram *p = pass_pipeline(a, pu_stream(a, "t.attn", text, 0, &v), &o, &diags);
+        ck_assert_ptr_nonnull(p);
+        ck_assert_msg(strstr(p->kernels.data[0]->schedule.knobs, cases[i].keys), "%s: %s",
+                      cases[i].formula, p->kernels.data[0]->schedule.knobs);
+        arena_free(a);
+    }
+}
+END_TEST
+
 Suite *pass_sm80_suite(void) {
     Suite *s = suite_create("pass_sm80");
     TCase *t = tcase_create("schedule");
@@ -104,6 +135,7 @@ Suite *pass_sm80_suite(void) {
     tcase_add_test(t, sweeps);
     tcase_add_test(t, intervals);
     tcase_add_test(t, tf32);
+    tcase_add_test(t, dense_keys);
     suite_add_tcase(s, t);
     return s;
 }
