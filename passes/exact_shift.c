@@ -209,7 +209,7 @@ static void add_to(First *f, const Ex **sum, const Ex *e, bool minus) {
 }
 
 static void collect(First *f, const Ex *e, bool minus, Terms *t) {
-    bool elem = ex_uses(e, SYM_S, 0) || ex_uses(e, SYM_KV_IDX, 0);
+    bool elem = row_has_element(e);
     if (e->op == EX_SYM && e->sym == SYM_SHIFT && e->index == f->shift) {
         t->shifts++;
         f->failed |= minus;

@@ -37,24 +37,20 @@ typedef struct Parts {
     const Ex *elem, *row; // NULL: none
 } Parts;
 
-static bool has_element(const Ex *e) { return ex_uses(e, SYM_S, 0) || ex_uses(e, SYM_KV_IDX, 0); }
-
 static const Ex *sum(ExPool *p, const Ex *a, const Ex *b, bool minus) {
     if (!b) return a;
     if (!a) return minus ? simp_1(p, EX_NEG, b) : b;
     return simp_2(p, minus ? EX_SUB : EX_ADD, a, b);
 }
 
-enum { MAX_DEPTH = 64 };
-
 static void take_apart(ExPool *p, const Ex *e, bool minus, Parts *to, int depth) {
     bool adds = e->op == EX_ADD || e->op == EX_SUB;
-    if ((adds || e->op == EX_NEG) && depth < MAX_DEPTH) {
+    if ((adds || e->op == EX_NEG) && depth < ROW_MAX_DEPTH) {
         take_apart(p, e->args[0], minus != (e->op == EX_NEG), to, depth + 1);
         if (adds) take_apart(p, e->args[1], minus != (e->op == EX_SUB), to, depth + 1);
         return;
     }
-    const Ex **part = has_element(e) ? &to->elem : &to->row;
+    const Ex **part = row_has_element(e) ? &to->elem : &to->row;
     *part = sum(p, *part, e, minus);
 }
 
@@ -100,7 +96,8 @@ static const Ex *shifted(void *ctx, ExPool *p, const Ex *e) {
     Parts x = {NULL, NULL};
     if (e->op != EX_EXP && e->op != EX_EXP2) return e;
     const void *over = NULL;
-    if (ex_memo_has(&h->damped, e, &over) || !has_element(e) || is_bounded(h, e->args[0])) return e;
+    if (ex_memo_has(&h->damped, e, &over) || !row_has_element(e) || is_bounded(h, e->args[0]))
+        return e;
     take_apart(p, e->args[0], false, &x, 0);
     h->any = true;
     if (ex_uses(x.elem, SYM_R, -1)) { // known only when the keys are through

@@ -178,31 +178,31 @@ static Bounds bounds_of(Tame *t, const Ex *e) {
 
 // ---- what elements add to an exponent
 
-static bool has_element(const Ex *e) { return ex_uses(e, SYM_S, 0) || ex_uses(e, SYM_KV_IDX, 0); }
-
-enum { MAX_DEPTH = 64 };
+bool row_has_element(const Ex *e) { return ex_uses(e, SYM_S, 0) || ex_uses(e, SYM_KV_IDX, 0); }
 
 static double element_size(Tame *t, const Ex *e, int depth) {
     const Ex *a = e->nargs ? e->args[0] : NULL, *b = e->nargs > 1 ? e->args[1] : NULL;
-    if (!has_element(e)) return 0;
-    if (++depth > MAX_DEPTH) return INFINITY;
+    if (!row_has_element(e)) return 0;
+    if (++depth > ROW_MAX_DEPTH) return INFINITY;
     switch ((int)e->op) {
     case EX_ADD:
     case EX_SUB:
     case EX_MIN:
     case EX_MAX: return element_size(t, a, depth) + element_size(t, b, depth);
     case EX_FMA:
-        if (has_element(b)) break;
+        if (row_has_element(b)) break;
         return product(element_size(t, a, depth), size_of(bounds_of(t, b))) +
                element_size(t, e->args[2], depth);
     case EX_NEG:
     case EX_ROUNDED: return element_size(t, a, depth);
     case EX_MUL:
-        if (!has_element(b)) return product(element_size(t, a, depth), size_of(bounds_of(t, b)));
-        if (!has_element(a)) return product(element_size(t, b, depth), size_of(bounds_of(t, a)));
+        if (!row_has_element(b))
+            return product(element_size(t, a, depth), size_of(bounds_of(t, b)));
+        if (!row_has_element(a))
+            return product(element_size(t, b, depth), size_of(bounds_of(t, a)));
         break;
     case EX_DIV:
-        if (has_element(b)) break;
+        if (row_has_element(b)) break;
         return product(element_size(t, a, depth), size_of(over((Bounds){1, 1}, bounds_of(t, b))));
     case EX_SELECT:
         return fmax(ex_is_f32(b, -INFINITY) ? 0 : element_size(t, b, depth),

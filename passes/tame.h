@@ -4,6 +4,11 @@
 
 #include "ir/row.h"
 
+enum { ROW_MAX_DEPTH = 64 }; // to which a sum is taken apart
+
+// Whether e has something of each key in it.
+bool row_has_element(const Ex *e);
+
 // Whether what elements add to an exponent e, over the row's scores and reductions, stays small where
 // dot products, squared norms and positions count as 1.
 bool row_tame(const RowProgram *row, const Ex *e);
