@@ -7,7 +7,6 @@
 // while others are built.
 #include "codegen/jit.h"
 
-#include <assert.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>

@@ -6,7 +6,6 @@
 #include "codegen/nvptx90.h"
 
 #include <assert.h>
-#include <math.h>
 
 typedef struct At { // the element at hand
     const TileOp *op;

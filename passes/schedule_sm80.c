@@ -16,8 +16,7 @@
 
 enum {
     MAX_COLUMNS = 256, // of v in a tile
-    DENSE_KEYS =
-        64, // at most, of which inputs are read for each element: a tile's are in registers at once
+    DENSE_KEYS = 64, // of which inputs are read for each element: a tile's are in registers at once
     FEW_COLUMNS = 128, // where several tiles are needed anyhow, and no scores
     UNIT_COLUMNS = 64,
     WIDE = 256,           // columns of q and k, beyond which tiles have the fewest keys
