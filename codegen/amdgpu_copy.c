@@ -37,8 +37,8 @@ typedef struct AmPending {
     int group; // of the newest copy
 } AmPending;
 
-typedef struct
-    Piece {           // what one thread loads at once: `loads` rows, 16 bytes or 4 elements of each
+// What one thread loads at once: `loads` rows, 16 bytes or 4 elements of each.
+typedef struct Piece {
     AmPlace row, col; // within the tile
     Val in;           // i1, or NULL: always
 } Piece;

@@ -340,9 +340,8 @@ static void fma_turns(Cg *cg, Product *p, const AmTile *right, const Val *all, i
     fma_end(cg, p, &l, each);
 }
 
-enum {
-    MOST_FMAS = 512
-}; // of a turn: more of them save 1% of a loop, and take twice as long to compile
+// Of a turn: more of them save 1% of a loop, and take twice as long to compile.
+enum { MOST_FMAS = 512 };
 
 // The left operand in registers.
 static void fma_registers(Cg *cg, Product *p, const AmTile *right) {
