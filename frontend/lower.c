@@ -65,7 +65,11 @@ static const Ex *lower_reduction(Lower *l, const Tx *t, const Ex *f) {
     for (int i = 0; i < p->reduces.n; i++)
         if (p->reduces.data[i].op == t->op && p->reduces.data[i].f == f)
             return ex_sym(p->pool, SYM_R, i, EX_F32);
-    RowReduce r = {.op = t->op, .f = f, .name = reduction_name(l, t->name), .span = t->span};
+    RowReduce r = {.op = t->op,
+                   .f = f,
+                   .name = reduction_name(l, t->name),
+                   .span = t->span,
+                   .written = t->name};
     VEC_PUSH(p->arena, &p->reduces, r);
     return ex_sym(p->pool, SYM_R, p->reduces.n - 1, EX_F32);
 }

@@ -13,7 +13,8 @@
 enum {
     LONGEST_MESSAGE = 500, // a name may be as long as its file
     SHOWN_COLUMNS = 160,   // of a source line; a longer one is cut around the caret
-    BEFORE_CARET = 100
+    BEFORE_CARET = 100,
+    LONGEST_QUOTE = 60
 };
 
 void diag_init(Diags *d, Arena *a) {
@@ -78,6 +79,15 @@ Diag *diag_note(Diags *d, Diag *to, Span at, const char *fmt, ...) {
     Diag **end = &to->note;
     while (*end) end = &(*end)->note;
     return *end = g;
+}
+
+const char *diag_quote(const Diags *d, Span at) {
+    if (at.file == 0 || at.file >= d->files.n || at.end <= at.start) return NULL;
+    const Source *s = &d->files.data[at.file];
+    if (at.end > s->n || at.end - at.start > LONGEST_QUOTE) return NULL;
+    for (uint32_t i = at.start; i < at.end; i++)
+        if (s->text[i] < ' ' || s->text[i] > '~') return NULL;
+    return arena_printf(d->arena, "%.*s", (int)(at.end - at.start), s->text + at.start);
 }
 
 // ---- printing

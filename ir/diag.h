@@ -47,6 +47,8 @@ Diag *diag_warning(Diags *d, Span at, const char *fmt, ...) __attribute__((forma
 // Adds a note to `to` (NULL: a note that stands for itself, such as the compiler's "needs two sweeps").
 Diag *diag_note(Diags *d, Diag *to, Span at, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+// The source at a span, to stand in a message; NULL where it is too much for that, or not all plain text of one line.
+const char *diag_quote(const Diags *d, Span at);
 // `file:line:col: error: message`, the source line and a caret; in the order of the source.
 void diag_print(const Diags *d, FILE *out);
 

@@ -51,9 +51,10 @@ typedef struct RowInput {
 typedef struct RowReduce {
     ExOp op;     // EX_ROWMAX, EX_ROWMIN, EX_ROWSUM
     const Ex *f; // over SYM_S, earlier SYM_R, b, h, q_idx, kv_idx
-    // The user's `let` where there is one ("m", "l"), else "r0"...; unique in the program.
+    // `written` where that is free ("m", "l"), else "m_2", "r0"...; unique in the program.
     const char *name;
     Span span;
+    const char *written; // the name of the `let` that is it and nothing else, or NULL
 } RowReduce;
 
 typedef struct RowEmit {

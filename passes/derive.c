@@ -210,18 +210,27 @@ static int deepest(Derive *d, const Ex *e) {
 
 enum { MAX_CULPRITS = 8 }; // tried one by one; among more any is as good a name
 
-// The first reduction that alone keeps e out of this sweep; the last that e uses where it takes
-// several together.
+// The first reduction that alone keeps e out of this sweep, of the scores before one that only counts
+// keys; the last that e uses where it takes several together.
 static int find_blocking(Derive *d, const Ex *e, ExOp op, int sweep) {
-    int last = -1, tried = 0;
+    int last = -1, counts = -1, tried = 0;
     for (int k = 0; k < d->n && tried < MAX_CULPRITS; k++) {
         if (!d->needed[k] || d->sweep[k] != sweep || !uses(d, e)[k]) continue;
         NormalForm nf;
-        if (!separable(d, e, sweep, k, &nf) || !suits(d, op, &nf, sweep)) return k;
+        bool blocks = !separable(d, e, sweep, k, &nf) || !suits(d, op, &nf, sweep);
+        if (blocks && ex_uses(d->row->reduces.data[k].f, SYM_S, 0)) return k;
+        if (blocks && counts < 0) counts = k;
         last = k;
         tried++;
     }
-    return last;
+    return counts >= 0 ? counts : last;
+}
+
+// A reduction as whoever wrote it knows it: by its `let`, or else as it is written.
+static const char *called(Derive *d, const RowReduce *r) {
+    const char *text = r->written;
+    if (!text && d->diags) text = diag_quote(d->diags, r->span);
+    return arena_printf(d->arena, "'%s'", text ? text : r->name);
 }
 
 static void say_blocked(Derive *d, const Ex *e, ExOp op, int sweep, const char *what) {
@@ -231,9 +240,9 @@ static void say_blocked(Derive *d, const Ex *e, ExOp op, int sweep, const char *
     if (!d->diags) return;
     const RowReduce *r = &d->row->reduces.data[k];
     diag_note(d->diags, NULL, r->span,
-              "%s needs the finished value of '%s' before its first key: no single-pass form, %d "
+              "%s needs the finished value of %s before its first key: no single-pass form, %d "
               "sweeps over the keys",
-              what, r->name, sweep + 2);
+              what, called(d, r), sweep + 2);
 }
 
 // The sweep in which e is reduced, `least` or later, and its form there.
@@ -310,8 +319,7 @@ static void derive_reduction(Derive *d, int k) {
     if (d->needed[k]) {
         NormalForm nf;
         const Ex *f = d->reduced[k] = simp_open(d->p, r->f);
-        const char *what = arena_printf(d->arena, "'%s'", r->name);
-        int sweep = place(d, f, r->op, 0, what, &nf);
+        int sweep = place(d, f, r->op, 0, called(d, r), &nf);
         int shift = nf.shift ? add_shift(d, nf.shift, sweep) : -1;
         StreamState st = {r->op, sweep, with_shift(d, nf.elem, shift), shift, r->name, r->span};
         d->running[k] = r->op != EX_ROWSUM && (!nf.factor || nf.factor->op == EX_CONST);

@@ -22,7 +22,8 @@ static RowProgram *softmax(Arena *a) {
     sizes_init(a, &p->sizes);
     p->score = p->modified = read(p, "(dot / 8.0)");
     p->mask = read(p, "(kv_idx <= q_idx)");
-    RowReduce m = {EX_ROWMAX, read(p, "s"), "m", {0, 0, 0}}, l = {EX_ROWSUM, NULL, "l", {0, 0, 0}};
+    RowReduce m = {.op = EX_ROWMAX, .f = read(p, "s"), .name = "m"};
+    RowReduce l = {.op = EX_ROWSUM, .name = "l"};
     VEC_PUSH(a, &p->reduces, m);
     l.f = read(p, "exp((s - m))");
     VEC_PUSH(a, &p->reduces, l);

@@ -1,0 +1,57 @@
+// What is said where one sweep over the keys is not enough: which reduction is in the way, by the
+// name that whoever wrote it knows it by, and where it stands.
+#include "pass_util.h"
+
+// The first note about clauses `normalize(s) { body }`, and at which text it points.
+static void expect_note(const char *body, const char *says, const char *points_at) {
+    Arena *a = arena_new();
+    const char *text = arena_printf(a,
+                                    "attention t { dim D = 8; score(q, k) = dot(q, k); "
+                                    "normalize(s) { %s } }",
+                                    body);
+    Diags diags;
+    diag_init(&diags, a);
+    FeOptions o = {.path = "t.attn", .text = text, .text_bytes = strlen(text), .stdlib = "stdlib"};
+    FeStatus status;
+    Module *m = fe_load(a, &diags, &o, &status);
+    ck_assert_ptr_nonnull(m);
+    pass_derive(a, fe_lower(a, &diags, fe_find(m, NULL)), &diags);
+    ck_assert_ptr_nonnull(diags.first);
+    const char *message = diags.first->message;
+    ck_assert_msg(!strncmp(message, says, strlen(says)), "%s", message);
+    ck_assert_uint_eq(diags.first->span.start, (size_t)(strstr(text, points_at) - text));
+    arena_free(a);
+}
+
+// Also by one that the compiler has a meaning of its own for, such as p.
+START_TEST(a_reduction_is_named_by_its_let) {
+    expect_note("let mean = rowsum(s); let p = rowsum((s - mean) * (s - mean)); return s / p;",
+                "'p' needs the finished value of 'mean' before", "rowsum(s)");
+}
+END_TEST
+
+START_TEST(a_reduction_without_a_let_is_quoted) {
+    expect_note("let mean = rowsum(s) * 0.5; let p = rowsum((s - mean) * (s - mean)) * 2; return s "
+                "/ p;",
+                "'rowsum((s - mean) * (s - mean))' needs the finished value of 'rowsum(s)' before",
+                "rowsum(s)");
+}
+END_TEST
+
+START_TEST(sums_of_scores_are_named_before_counts) {
+    expect_note("let n = rowsum(1.0); let t = rowsum(s); let mean = t / n; let p = rowsum((s - "
+                "mean) * (s - mean)); return s / p;",
+                "'p' needs the finished value of 't' before", "rowsum(s)");
+}
+END_TEST
+
+Suite *derive_notes_suite(void);
+Suite *derive_notes_suite(void) {
+    Suite *s = suite_create("derive_notes");
+    TCase *t = tcase_create("notes");
+    tcase_add_test(t, a_reduction_is_named_by_its_let);
+    tcase_add_test(t, a_reduction_without_a_let_is_quoted);
+    tcase_add_test(t, sums_of_scores_are_named_before_counts);
+    suite_add_tcase(s, t);
+    return s;
+}
