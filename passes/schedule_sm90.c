@@ -484,13 +484,13 @@ void sm90_yield(Sm90 *s, TileValue *const *values, int n) {
     for (int i = 0; i < n; i++) tile_arg(s->p, op, values[i]);
 }
 
-// Columns of a buffer for what is stored, all or an even part of them; 0: there is no room.
-static int buffered_columns(const Sm90 *s) {
+// Columns of a buffer for a tile of so many, all or an even part of them; 0: there is no room.
+static int buffered_columns(const Sm90 *s, int stored) {
     int d = pass_padded(s->p->D, PANEL), dv = value_columns(s->p, s->k), columns = dv;
     int room = target_get(s->p->target)->shared_bytes - shared_bytes(s->shape, d, dv) - s->strips;
     while (2 * 64 * s->shape.warpgroups * columns > room) {
-        if (columns % (2 * PANEL)) return 0;
         columns /= 2;
+        if (columns % PANEL || stored % columns) return 0;
     }
     return columns;
 }
@@ -508,10 +508,11 @@ static uint8_t columns_axis(Sm90 *s, int all, int columns) {
 static TileValue *store_buffer(Sm90 *s, const TileOp *store) {
     const TileTensor *t = &s->p->tensors.data[store->tensor];
     const TileValue *v = store->args.data[0];
-    int columns = buffered_columns(s);
-    if (t->role != TENSOR_O || !dtype_half(t->dtype) || v->rank != 2 || store->add || !columns ||
+    if (t->role != TENSOR_O || !dtype_half(t->dtype) || v->rank != 2 || store->add ||
         s->k->naxes == TILE_MAX_AXES)
         return NULL;
+    int columns = buffered_columns(s, s->k->axes[v->axis[1]].extent);
+    if (!columns) return NULL;
     TileOp *op = tile_op(s->p, s->k, NULL, TILE_ALLOC, store->span);
     tile_insert_before(s->producer, op);
     const char *name = arena_printf(s->p->arena, "%sb", t->name);

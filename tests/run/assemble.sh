@@ -36,6 +36,7 @@ for dims in '64 264' '128 320'; do
 done
 holds 'a dense bias' assembles tests/regress/dense_bias.attn -DD=128 -DDv=128
 holds 'a dense bias on sm_80' assembles_for sm_80 tests/regress/dense_bias.attn -DD=64 -DDv=64
+holds 'no room for what is stored, nor for an even part of it' assembles tests/regress/score_root.attn -DD=96 -DDv=96
 for name in retention relative_bias; do holds "$name, 256 512" assembles stdlib/$name.attn -DD=256 -DDv=512; done
 holds 'weights through shared memory' assembles stdlib/causal.attn -DD=128 --schedule=share=1
 
