@@ -7,10 +7,7 @@
 //     %a = map select((-max(%m, %m_tile) == inf), 0, -max(..))    ->    -max(%m, %m_tile)
 //
 // since a tile has a key, whose score is finite, and no row is empty any more. The test would stand
-// between a tile's maximum and its first exponential, where nothing else can be done. And a choice
-// for a whole row is made once, not at each of its elements:
-//
-//     select((%m == -inf), 0, %acc * %factor)    ->    %acc * select((%m == -inf), 0, %factor)
+// between a tile's maximum and its first exponential, where nothing else can be done.
 //
 // Holds afterwards: what is computed is what was computed, where products are finite (classes.h).
 #include "passes.h"
@@ -53,34 +50,6 @@ static void settle_loop(TileProgram *p, TileOp *loop, ClassSet *of, Arena *scrat
     }
 }
 
-// ---- choices of rows
-
-// Of the product's factors the one that is of fewer axes than the map, as the condition is; the
-// other is a value of the kernel's, an accumulator: what is computed here may be infinite, and 0
-// times that is no 0.
-static const Ex *choose_factor(TileProgram *p, const TileKernel *k, const TileOp *map,
-                               const Ex *e) {
-    if (e->op != EX_SELECT || !ex_is_f32(e->args[1], 0) || e->args[2]->op != EX_MUL) return e;
-    const Ex *const *factor = e->args[2]->args;
-    AxisSet test = pass_expr_axes(k, map, e->args[0]);
-    for (int i = 0; i < 2; i++) {
-        AxisSet row = test | pass_expr_axes(k, map, factor[i]);
-        AxisSet all = row | pass_expr_axes(k, map, factor[1 - i]);
-        if (row == all || factor[1 - i]->op != EX_SYM) continue;
-        const Ex *chosen = ex_select(p->pool, e->args[0], e->args[1], factor[i]);
-        return ex_2(p->pool, EX_MUL, factor[1 - i], chosen);
-    }
-    return e;
-}
-
-static void choose_rows(TileProgram *p, TileKernel *k) {
-    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        for (int i = 0; op->kind == TILE_MAP && i < op->outs.n; i++) {
-            TileResult *out = &op->outs.data[i];
-            out->body = choose_factor(p, k, op, out->body);
-        }
-}
-
 void pass_settle(TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
@@ -90,6 +59,5 @@ void pass_settle(TileProgram *p) {
         for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
             if (op->kind == TILE_LOOP && op->tiles == CLASS_FULL) settle_loop(p, op, of, scratch);
         arena_free(scratch);
-        choose_rows(p, k);
     }
 }

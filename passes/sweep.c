@@ -293,21 +293,20 @@ static TileValue *sweeps(Build *b) {
 
 // ---- after the sweeps
 
-// acc times the deferred factor; 0 for a row without a key, whatever the factor makes of it. For an
-// output clause that choice is made in the factor: a row of NaNs alone leaves its maximum at -inf
-// too, and its accumulator, which is NaN, has to say so. (What is stored as it is, pass_settle turns
-// into the same, where the accumulator is a value.)
+// acc times the deferred factor, which is 0 for a row without a key, whatever it is made of. What is
+// chosen is the factor, not the product: a row of NaNs alone leaves its maximum at -inf too, and
+// its accumulator, which is NaN, has to say so.
 static TileValue *aggregated(Build *b, TileValue *acc) {
     ExPool *x = b->pool;
     const Stream *s = b->s;
     TileValue *factor = s->factor ? build_row(b, "factor", s->factor) : NULL;
     TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
-    const Ex *e = pass_operand(b->p, map, acc), *zero = ex_f32(x, 0.0f);
-    const Ex *f = factor ? pass_operand(b->p, map, factor) : NULL;
-    bool in_factor = s->empty && f && b->row->output != ex_symbol(x, SYM_O);
-    if (in_factor) f = ex_select(x, build_resolve(b, map, s->empty), zero, f);
-    if (f) e = ex_2(x, EX_MUL, e, f);
-    if (s->empty && !in_factor) e = ex_select(x, build_resolve(b, map, s->empty), zero, e);
+    const Ex *e = pass_operand(b->p, map, acc);
+    if (factor) {
+        const Ex *f = pass_operand(b->p, map, factor);
+        if (s->empty) f = ex_select(x, build_resolve(b, map, s->empty), ex_f32(x, 0.0f), f);
+        e = ex_2(x, EX_MUL, e, f);
+    }
     return pass_out(b->p, b->k, map, "agg", DT_F32, e, EX_CONST, 0);
 }
 

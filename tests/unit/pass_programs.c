@@ -41,6 +41,8 @@ static const char *const texts[] = {
     // a row of NaNs alone, which is no row without a key
     "modify(s, b, h, q, k) = q == 2 ? sqrt(-1.0) : s; mask(b, h, q, k) = k < q; normalize(s) = "
     "exp(s - rowmax(s)) / rowsum(exp(s - rowmax(s))); output(o) = 2 * o + 1;",
+    "modify(s, b, h, q, k) = q == 2 ? sqrt(-1.0) : s; mask(b, h, q, k) = k < q; normalize(s) = "
+    "exp(s - rowmax(s)) / rowsum(exp(s - rowmax(s)));",
     "normalize(s) = s; output(o, b, h, q, d) = o * rsqrt(sqnorm(o) + 1.0) + f32(d) * 0.25 + "
     "f32(q);",
     // inputs of every kind; gathers; heads, batches; per row, per column, per tile
