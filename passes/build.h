@@ -23,8 +23,9 @@ typedef struct Build {
     const Stream *s;
     const RowProgram *row;
     TileProgram *p;
-    bool tf32; // products
-    int lag;   // bits that shifts of the kernel may be behind their extrema
+    bool tf32;       // products
+    int lag;         // bits that shifts of the kernel may be behind their extrema
+    TileValue *late; // the accumulator's factor for that, per row; NULL: its shift is up to date
     TileKernel *k;
     TileBlock *block;
     int axis[AX_COUNT]; // of the kernel, by role; -1: it has none

@@ -134,28 +134,23 @@ static void advance_shift(Build *b, Sweep *w, int shift) {
     build_bind(b, SYM_SHIFT, shift, now);
 }
 
-// Sums as they are with the shift of the finished extrema.
-static TileValue *caught_up(Build *b, TileValue *factor, const char *name, TileValue *sum,
-                            int columns) {
-    TileOp *map = build_open_map(b, AX_M, columns, b->row->span);
-    const Ex *old = pass_operand(b->p, map, sum);
-    const Ex *e = ex_2(b->pool, EX_MUL, old, pass_operand(b->p, map, factor));
-    return pass_out(b->p, b->k, map, name, DT_F32, e, EX_CONST, 0);
-}
-
-static TileValue *catch_up(Build *b, int sweep, TileValue *acc) {
+// Sums as they are with the shift of the finished extrema. The accumulator takes the factor with its
+// own, once for a row: b->late.
+static void catch_up(Build *b, int sweep, TileValue *acc) {
     const Stream *s = b->s;
-    if (!acc || !lags(b, s->shift)) return acc;
+    b->late = NULL;
+    if (!acc || !lags(b, s->shift)) return;
     TileValue *raw = build_raw_shift(b, s->shift, "a_end");
-    TileValue *factor =
-        build_rescale(b, s->shift, build_safe_shift(b, raw), b->raw_shift[s->shift]);
+    b->late = build_rescale(b, s->shift, build_safe_shift(b, raw), b->raw_shift[s->shift]);
     for (int i = 0; i < s->states.n; i++) {
         const StreamState *st = &s->states.data[i];
         if (st->sweep != sweep || st->shift != s->shift) continue;
-        TileValue *sum = build_bound(b, SYM_STATE, i);
-        build_bind(b, SYM_STATE, i, caught_up(b, factor, st->name, sum, AX_NONE));
+        TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
+        const Ex *sum = pass_operand(b->p, map, build_bound(b, SYM_STATE, i));
+        const Ex *e = ex_2(b->pool, EX_MUL, sum, pass_operand(b->p, map, b->late));
+        TileValue *v = pass_out(b->p, b->k, map, st->name, DT_F32, e, EX_CONST, 0);
+        build_bind(b, SYM_STATE, i, v);
     }
-    return caught_up(b, factor, "acc", acc, AX_E);
 }
 
 static void advance_shifts_of(Build *b, Sweep *w, const Ex *elem, int shift) {
@@ -286,7 +281,8 @@ static TileValue *sweeps(Build *b) {
     b->raw_shift = ARENA_ARRAY(b->arena, TileValue *, b->s->shifts.n + 1);
     for (int i = 0; i < b->s->nsweeps; i++) {
         build_finished(b);
-        acc = catch_up(b, i, sweep(b, i, q, sqq));
+        acc = sweep(b, i, q, sqq);
+        catch_up(b, i, acc);
     }
     return acc;
 }
@@ -301,12 +297,14 @@ static TileValue *aggregated(Build *b, TileValue *acc) {
     const Stream *s = b->s;
     TileValue *factor = s->factor ? build_row(b, "factor", s->factor) : NULL;
     TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
-    const Ex *e = pass_operand(b->p, map, acc);
-    if (factor) {
-        const Ex *f = pass_operand(b->p, map, factor);
-        if (s->empty) f = ex_select(x, build_resolve(b, map, s->empty), ex_f32(x, 0.0f), f);
-        e = ex_2(x, EX_MUL, e, f);
+    const Ex *e = pass_operand(b->p, map, acc),
+             *f = factor ? pass_operand(b->p, map, factor) : NULL;
+    if (b->late) {
+        const Ex *late = pass_operand(b->p, map, b->late);
+        f = f ? ex_2(x, EX_MUL, f, late) : late;
     }
+    if (f && s->empty) f = ex_select(x, build_resolve(b, map, s->empty), ex_f32(x, 0.0f), f);
+    if (f) e = ex_2(x, EX_MUL, e, f);
     return pass_out(b->p, b->k, map, "agg", DT_F32, e, EX_CONST, 0);
 }
 
