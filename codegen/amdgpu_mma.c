@@ -340,7 +340,7 @@ static void fma_turns(Cg *cg, Product *p, const AmTile *right, const Val *all, i
     fma_end(cg, p, &l, each);
 }
 
-// Of a turn: twice as many save 1% of a loop, and take 35 ms more to compile.
+// Of a turn: twice as many take 35 ms more to compile.
 enum { MOST_FMAS = 256 };
 
 // The left operand in registers.
