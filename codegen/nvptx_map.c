@@ -269,16 +269,15 @@ static void cooperative_map(Cg *cg, const TileOp *op) {
 // ---- an accumulator's rescaling
 
 // Registers from which a branch saves more than it costs, as measured: where mma.sync is, with two m16
-// tiles a warp; in roles, where the accumulator is as wide as a query (passes/build.c: lag_of).
-enum { WORTH_A_BRANCH = 96, WORTH_IN_ROLES = 64 };
+// tiles a warp. In roles the schedule says so.
+enum { WORTH_A_BRANCH = 96 };
 
 static bool worth_a_branch(Cg *cg, const TileOp *op, NvShape s) {
     const NvState *state = nv_state(cg);
     if (!op->block->owner) return false;
     if (!state->roles) return s.mt >= 2 && nv_count(s) >= WORTH_A_BRANCH;
-    bool worth = nv_count(s) >= WORTH_IN_ROLES && cg->p->Dv >= cg->p->D;
     // beside products in flight it would serialize them all
-    return worth && !op->behind && !state->roles->flight.n;
+    return cg->k->schedule.lag && !op->behind && !state->roles->flight.n;
 }
 
 // The operand that is multiplied by a number per row and nothing else, or NULL: `acc * c`.

@@ -23,8 +23,6 @@ typedef struct Target {
     int shared_bytes; // shared memory a block may ask for; L1 data cache bytes (host)
     int l2_bytes;     // per core (host), whole (GPU)
     bool tile_maps;   // runs kernels of lanes that make lists of tiles; otherwise steps are skipped
-    int lag; // bits that shifts of bf16 weights may be behind their extrema, where a step that
-             // moves none is cheaper; 0: none
 } Target;
 
 // What a multiprocessor (compute unit) does in a clock: counting expects a kernel's time from it.

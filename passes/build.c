@@ -2,7 +2,7 @@
 //
 // In: a Stream. Out: a program with one kernel that computes it: extents are not chosen (tiles of
 // one element), nothing is fused or hoisted, every row scalar is a map of its own. Nothing of the
-// target is in it but how far shifts may lag.
+// target is in it but how far shifts may lag, which a schedule says (pipeline.c).
 // Afterwards tile_verify holds.
 //
 // Axes: M the queries of one head, N the keys, D and E the columns of q, k and of v, o. For
@@ -333,17 +333,6 @@ static void build_split(Build *b) {
     add_plan(b, ex_2(b->pool, EX_LT, ex_i32(b->pool, 1), build_size(b, b->splits)), 1, 2);
 }
 
-enum { LAG_COLUMNS = 128 };
-
-// A lag costs two operations between a maximum and its exponentials, and saves the accumulator's
-// rescale. Measured on sm_90a: with 128 and 256 columns 2% faster; with 64 slower, and with 128 for
-// heads of 192, which leave it no larger a share of a step. Only with the exponents of bf16: a weight
-// that some other factor makes large as it is would leave f16.
-static int lag_of(const RowProgram *row, const PassOptions *o) {
-    bool large = row->Dv >= LAG_COLUMNS && row->Dv >= row->D;
-    return o->dtype == DT_BF16 && large ? o->target.lag : 0;
-}
-
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     const RowProgram *row = s->row;
     Build b = {.arena = a, .pool = row->pool, .s = s, .row = row, .splits = -1};
@@ -351,7 +340,7 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     p->target = o->target.id;
     p->dtype = o->dtype;
     b.tf32 = o->tf32;
-    b.lag = lag_of(row, o);
+    b.lag = o->lag;
     p->D = row->D;
     p->Dv = row->Dv;
     p->sizes.n = 0;

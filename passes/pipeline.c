@@ -60,6 +60,10 @@ static TileProgram *tiled(Arena *a, const Stream *s, const PassOptions *o, Diags
     PassOptions own = *o;
     TileProgram *p = pass_algorithm(a, s, o);
     if (!own.schedule) own.schedule = pass_counted(a, p, o);
+    if (!pass_tile(p, &own, diags)) return NULL;
+    own.lag = p->kernels.data[0]->schedule.lag;
+    if (!own.lag) return p;
+    p = pass_algorithm(a, s, &own); // what is chosen is chosen of the form without
     return pass_tile(p, &own, diags) ? p : NULL;
 }
 

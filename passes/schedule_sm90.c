@@ -47,20 +47,20 @@ typedef struct Sm90Row {
 // enough for their common pace; at 64 columns they were measured to save nothing.
 static const Sm90Row rows[] = {
     // d, masked, launches, {warpgroups, registers, producer's, keys, stages, queries, after,
-    //    turns, late_rescale, cluster, section, share}: tiles that all take as long need no more than a
+    //    turns, late_rescale, lag, cluster, section, share}: tiles that all take as long need no more than a
     //    head's to go well together
-    {64, false, ANY, {3, 160, 32, 128, 2, 2, 0, 1, 0, 1, 1, 0}},
-    {64, true, ANY, {3, 160, 32, 128, 2, 2, 16, 1, 0, 1, SECTION, 0}},
-    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 1, 1, 0}},
-    {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 20, 1, 0, 2, 1, 0}},
-    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 1, SECTION, 0}},
-    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 2, SECTION, 0}},
-    {192, false, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 1, 1, 0}},
-    {192, true, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 1, SECTION, 0}},
-    {256, false, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 0}},
-    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 2, 1, 0}},
-    {256, true, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, SECTION, 0}},
-    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 2, SECTION, 0}},
+    {64, false, ANY, {3, 160, 32, 128, 2, 2, 0, 1, 0, 0, 1, 1, 0}},
+    {64, true, ANY, {3, 160, 32, 128, 2, 2, 16, 1, 0, 0, 1, SECTION, 0}},
+    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, 1, 0}},
+    {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 2, 1, 0}},
+    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, SECTION, 0}},
+    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 8, 2, SECTION, 0}},
+    {192, false, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 1, 1, 0}},
+    {192, true, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 1, SECTION, 0}},
+    {256, false, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, 1, 0}},
+    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 2, 1, 0}},
+    {256, true, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, SECTION, 0}},
+    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 2, SECTION, 0}},
 };
 
 // Whether some keys within the tensor do not count.
@@ -246,6 +246,16 @@ static bool is_window(const TileProgram *p, const TileKernel *k) {
            ex_uses(hull.hi, SYM_TILE, rows);
 }
 
+// Whether shifts may lag: an accumulator is rescaled, and weights have the exponents of bf16 (one that
+// some other factor makes large as it is would leave f16).
+static bool may_lag(const TileProgram *p, const TileKernel *k) {
+    bool rescaled = false;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        rescaled |=
+            op->kind == TILE_MMA && op->args.n == 3 && op->args.data[2]->def->kind == TILE_MAP;
+    return rescaled && p->dtype == DT_BF16;
+}
+
 static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
                      ShapeClass launches) {
     int d = pass_padded(p->D, PANEL), dv = value_columns(p, k), wide = d > dv ? d : dv;
@@ -258,6 +268,7 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
     assert(i < n && "no more columns than the last row has");
     Sm90Shape s = rows[i].shape;
     if (listed) s.section = LISTED;
+    if (dv < d || !may_lag(p, k)) s.lag = 0; // of fewer columns the rescale is too small a share
     if (shared_bytes(s, d, dv) > t->shared_bytes) s.queries = 1;
     while (s.keys > 16 &&
            (shared_bytes(s, d, dv) > t->shared_bytes || registers_of(k, s, dv) > s.registers))
@@ -288,6 +299,11 @@ static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags 
     if (shared > has) return refuse(diags, "bytes of shared memory", shared, has);
     if (threads > REGISTERS)
         return refuse(diags, "registers for all threads of a block", threads, REGISTERS);
+    if (s.lag && !may_lag(p, k)) {
+        diag_error(diags, (Span){0},
+                   "schedule: shifts lag where an accumulator is rescaled and weights are bf16");
+        return false;
+    }
     if (s.cluster > 1 && reads_inputs(k)) {
         diag_error(diags, (Span){0},
                    "schedule: blocks of a cluster take the same steps; where "
@@ -382,6 +398,7 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
         bind_axes(p, k, s);
         k->schedule.warps = 4 * s.warpgroups;
         k->schedule.section = s.section;
+        k->schedule.lag = s.lag;
         make_clusters(p, k, s);
     }
     TileProgram q = others(p);
