@@ -193,7 +193,8 @@ static bool split(LLVMMemoryBufferRef buffer, Pieces *p) {
     p->head.end = t.s;
     p->name = take_line(&t);
     p->variables.s = t.s;
-    while (starts(t, ".extern .shared ") || starts(t, ".global ")) take_line(&t);
+    while (starts(t, ".extern .shared ") || starts(t, ".global ") || starts(t, ".visible .global "))
+        take_line(&t);
     p->variables.end = t.s;
     if (starts(t, "\n")) take_line(&t);
     p->kernel = t;

@@ -121,8 +121,8 @@ static bool counts(const CgLaunch *l) {
     return false;
 }
 
-// One word for all kernels of the variant: each leaves it 0. It stands behind the program's
-// tensors.
+// One word for all kernels of the variant: each leaves it 0 (nvptx90.c: words). It stands behind
+// the program's tensors.
 static void add_counter(Arena *a, const TileProgram *p, const CgLaunch *made, AbiVariant *v) {
     AbiInsn one = {ABI_OP_CONST, 1};
     bool any = false;
@@ -130,7 +130,7 @@ static void add_counter(Arena *a, const TileProgram *p, const CgLaunch *made, Ab
     if (!any) return;
     AbiTensor *t = &v->tensors[v->ntensors++];
     *t = (AbiTensor){.name = "tiles.done", .role = ABI_ROLE_WORK, .dtype = ABI_I32, .rank = 1};
-    t->flags = ABI_ZEROED;
+    t->flags = ABI_ZEROED | ABI_RESTORED;
     t->extent[0] = (AbiExpr){1, ARENA_ARRAY(a, AbiInsn, 1)};
     t->extent[0].code[0] = one;
 }

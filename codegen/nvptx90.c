@@ -6,6 +6,7 @@
 // by an arrival of every warpgroup that reads. Whoever waits counts stages and parities for itself,
 // in variables that mem2reg makes registers. The roles' warpgroups come in the order of the text.
 #include "codegen/nvptx90.h"
+#include "runtime/abi.h"
 
 #include <assert.h>
 #include <string.h>
@@ -153,6 +154,17 @@ Val nv90_map_param(Cg *cg, int tensor, int rows) {
     return NULL;
 }
 
+// Where the runtime finds zeros for counters: one for each of 256 streams, and for each launch that is
+// captured into a graph.
+static void words(Cg *cg) {
+    enum { WORDS = 16384, GLOBAL = 1 };
+    if (LLVMGetNamedGlobal(cg->m, ABI_WORDS)) return;
+    Ty type = LLVMArrayType2(cg->i32, WORDS);
+    Val g = LLVMAddGlobalInAddressSpace(cg->m, type, ABI_WORDS, GLOBAL);
+    LLVMSetInitializer(g, LLVMConstNull(type));
+    LLVMSetAlignment(g, 4);
+}
+
 void nv90_prepare(Cg *cg) {
     NvState *s = nv_state(cg);
     Nv90 *h = s->roles = ARENA_NEW(cg->arena, Nv90);
@@ -171,7 +183,9 @@ void nv90_prepare(Cg *cg) {
     h->stage = ARENA_ARRAY(cg->arena, Val, cg->k->nvalues + 1);
     add_maps(cg);
     CgArg counter = {CG_ARG_COUNTER, 0, 0};
-    if (cg->k->schedule.persist == PERSIST_DYNAMIC) VEC_PUSH(cg->arena, &cg->args, counter);
+    if (cg->k->schedule.persist != PERSIST_DYNAMIC) return;
+    VEC_PUSH(cg->arena, &cg->args, counter);
+    words(cg);
 }
 
 // ---- the beginning

@@ -290,6 +290,12 @@ static const char *verify_sizes(const AbiVariant *v) {
     return NULL;
 }
 
+static bool is_word(const AbiTensor *t) {
+    const AbiExpr *n = &t->extent[0];
+    return (t->flags & ABI_ZEROED) && t->dtype == ABI_I32 && t->rank == 1 && n->n == 1 &&
+           n->code[0].op == ABI_OP_CONST && n->code[0].arg == 1;
+}
+
 static const char *verify_tensor(const AbiVariant *v, const AbiTensor *t) {
     const char *why = check_name(t->name);
     if (why) return why;
@@ -306,6 +312,8 @@ static const char *verify_tensor(const AbiVariant *v, const AbiTensor *t) {
         return "a tensor that is no workspace is to be zeroed";
     if ((t->flags & ABI_KEPT) && (t->role != ABI_ROLE_WORK || (t->flags & ABI_ZEROED)))
         return "a tensor that is no workspace, or is to be zeroed, cannot be kept";
+    if ((t->flags & ABI_RESTORED) && !is_word(t))
+        return "a tensor that is to be left as it was is no word of zeros";
     if ((t->flags & ABI_OPTIONAL) && (t->role == ABI_ROLE_WORK || t->rank == 0))
         return "a workspace or a scalar cannot be optional";
     for (int d = 0; d < t->rank; d++)
@@ -321,6 +329,9 @@ static const char *verify_tensors(const AbiVariant *v) {
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(v->tensors[j].name, v->tensors[i].name) == 0)
                 return "two tensors have one name";
+        for (uint32_t j = 0; j < i; j++)
+            if (v->tensors[j].flags & v->tensors[i].flags & ABI_RESTORED)
+                return "two tensors are one word";
     }
     return NULL;
 }

@@ -97,8 +97,13 @@ enum AbiTensorFlag {
                       // do not touch it
     ABI_ZEROED = 4,   // WORK: the runtime sets it to zero bytes before the launch's first kernel
     ABI_KEPT = 8,     // WORK: made of inputs alone; a caller may say that it still stands
-    ABI_TENSOR_FLAGS = 15,
+    ABI_RESTORED =
+        16, // ZEROED, one i32: each launch leaves it 0. The runtime may give a word of the
+            // code's variable ABI_WORDS in its place, and zero nothing
+    ABI_TENSOR_FLAGS = 31,
 };
+
+#define ABI_WORDS "attn_words" // PTX: zeros, i32, as many as the code likes
 
 typedef struct AbiTensor {
     const char *name;

@@ -12,6 +12,7 @@
 typedef struct GpuModule {
     void *context, *module;
     char *code; // HIP may read it later than it takes it
+    GpuWords *words;
     void *function[];
 } GpuModule;
 
@@ -40,6 +41,7 @@ static void drop_module(const GpuDevice *d, GpuModule *m) {
         d->driver->module_unload(m->module);
         d->kind->leave(d->driver, &scope);
     }
+    rt_words_free(m->words);
     free(m->code);
     free(m);
 }
@@ -83,6 +85,7 @@ static attn_status fill_module(GpuDevice *d, const AbiMeta *meta, GpuModule *m, 
     for (uint32_t i = 0; !status && i < meta->nvariants; i++)
         for (uint32_t k = 0; !status && k < meta->variants[i].nkernels; k++, n++)
             status = find_function(d, &meta->variants[i].kernels[k], m, &m->function[n], error);
+    if (!status) m->words = rt_words(d->driver, m->module);
     return status;
 }
 
@@ -152,6 +155,16 @@ static attn_status zero(RtDevice *base, void *module, void *p, size_t n, void *s
     d->kind->leave(d->driver, &scope);
     return result ? rt_gpu_failed(d->kind, d->driver, result, "zeroing the workspace", error)
                   : ATTN_OK;
+}
+
+static uint64_t word(RtDevice *base, void *module, void *stream) {
+    const GpuDevice *d = (GpuDevice *)base;
+    GpuModule *m = module;
+    GpuScope scope;
+    if (!m->words || enter(d, m->context, &scope, NULL)) return 0;
+    uint64_t at = rt_word(d->driver, m->words, stream);
+    d->kind->leave(d->driver, &scope);
+    return at;
 }
 
 // ---- tools: everything in the context that a module would be loaded into, and on its default
@@ -252,6 +265,7 @@ static const RtOps OPS = {
     .unload = unload,
     .launch = launch,
     .zero = zero,
+    .word = word,
     .alloc = alloc,
     .release = release,
     .copy_in = copy_in,

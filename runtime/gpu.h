@@ -87,6 +87,12 @@ typedef struct GpuKind {
 extern const GpuKind rt_cuda, rt_hip;
 const char *rt_cuda_target(int capability); // what suits it best; NULL: nothing does
 
+// words.c: a module's words that launches leave 0. NULL: it has none, or its driver cannot tell.
+typedef struct GpuWords GpuWords;
+GpuWords *rt_words(const GpuDriver *g, void *module);
+void rt_words_free(GpuWords *w);
+uint64_t rt_word(const GpuDriver *g, GpuWords *w, void *stream); // 0: none for this launch
+
 // A driver's error as ours.
 attn_status rt_gpu_failed(const GpuKind *kind, const GpuDriver *g, int result, const char *what,
                           attn_error *error);

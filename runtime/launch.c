@@ -45,13 +45,19 @@ static attn_status grid_tasks(const RtBound *b, const AbiKernel *k, int64_t *out
     return ATTN_OK;
 }
 
-static void pack(const RtBound *b, const AbiKernel *k, RtArgs *args) {
+// Tensors that a launch leaves 0 may be in a word of the device's own.
+static uint64_t value_of(const RtBound *b, uint16_t tensor, uint64_t word) {
+    bool own = word && b->variant->tensors[tensor].flags & ABI_RESTORED;
+    return own ? word : b->value[tensor];
+}
+
+static void pack(const RtBound *b, const AbiKernel *k, uint64_t word, RtArgs *args) {
     args->n = k->nargs;
     for (uint32_t i = 0; i < k->nargs; i++) {
         const AbiArg *a = &k->args[i];
         switch ((AbiArgKind)a->kind) {
         case ABI_ARG_POINTER:
-        case ABI_ARG_SCALAR: args->slot[i] = b->value[a->index]; break;
+        case ABI_ARG_SCALAR: args->slot[i] = value_of(b, a->index, word); break;
         case ABI_ARG_STRIDE: args->slot[i] = (uint64_t)b->stride[a->index][a->dim]; break;
         case ABI_ARG_SIZE: args->slot[i] = (uint32_t)(int32_t)b->size[a->index]; break;
         case ABI_ARG_MAP:
@@ -66,22 +72,38 @@ static void pack(const RtBound *b, const AbiKernel *k, RtArgs *args) {
     }
 }
 
+// Zeroes what has to be; *word: where that is one that the launch leaves 0, in its place.
+static attn_status zero_workspace(const RtBound *b, void *stream, uint64_t *word,
+                                  attn_error *error) {
+    const attn_artifact *a = b->artifact;
+    const RtOps *ops = a->device->ops;
+    attn_status status = ATTN_OK;
+    *word = 0;
+    for (uint32_t i = 0; !status && i < b->variant->ntensors; i++) {
+        uint8_t flags = b->variant->tensors[i].flags;
+        if (!(flags & ABI_ZEROED) || !b->work_bytes[i]) continue;
+        if (flags & ABI_RESTORED && ops->word) *word = ops->word(a->device, a->module, stream);
+        if (flags & ABI_RESTORED && *word) continue;
+        status = ops->zero(a->device, a->module, (void *)(uintptr_t)b->value[i], b->work_bytes[i],
+                           stream, error);
+    }
+    return status;
+}
+
 static attn_status run(const RtBound *b, void *stream, attn_error *error) {
     const attn_artifact *a = b->artifact;
     int64_t tasks[ABI_MAX_KERNELS];
+    uint64_t word = 0;
     attn_status status = ATTN_OK;
     for (uint32_t i = 0; !status && i < b->plan->nkernels; i++)
         status = grid_tasks(b, &b->variant->kernels[b->plan->kernels[i]], &tasks[i], error);
-    for (uint32_t i = 0; !status && i < b->variant->ntensors; i++)
-        if ((b->variant->tensors[i].flags & ABI_ZEROED) && b->work_bytes[i])
-            status = a->device->ops->zero(a->device, a->module, (void *)(uintptr_t)b->value[i],
-                                          b->work_bytes[i], stream, error);
+    if (!status) status = zero_workspace(b, stream, &word, error);
     for (uint32_t i = 0; !status && i < b->plan->nkernels; i++) {
         uint32_t k = b->plan->kernels[i];
         RtArgs args;
         if (tasks[i] == 0) continue;
         if (b->keep_map && abi_makes_kept(b->variant, &b->variant->kernels[k])) continue;
-        pack(b, &b->variant->kernels[k], &args);
+        pack(b, &b->variant->kernels[k], word, &args);
         status = a->device->ops->launch(a->device, a->module, b->first + k, &b->variant->kernels[k],
                                         &args, tasks[i], stream, error);
     }

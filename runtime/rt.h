@@ -39,6 +39,9 @@ typedef struct RtOps {
                           const RtArgs *args, int64_t grid, void *stream, attn_error *error);
     attn_status (*zero)(RtDevice *d, void *module, void *p, size_t n, void *stream,
                         attn_error *error);
+    // Four bytes of zeros that no launch has beside this one, which leaves them so; 0: there are none.
+    // NULL: never.
+    uint64_t (*word)(RtDevice *d, void *module, void *stream);
     // For tools (device.h); stream 0 throughout. Copies have finished when they return.
     attn_status (*alloc)(RtDevice *d, size_t n, void **out, attn_error *error);
     void (*release)(RtDevice *d, void *p);

@@ -145,7 +145,8 @@ START_TEST(launch) {
     ck_assert(!abi_eval(&k->grid[0], sizes, 20, &blocks));
     const AbiTensor *counter = &v->tensors[v->ntensors - 1];
     ck_assert_uint_eq(counter->role, ABI_ROLE_WORK);
-    ck_assert_uint_eq(counter->flags, ABI_ZEROED);
+    ck_assert_uint_eq(counter->flags, ABI_ZEROED | ABI_RESTORED);
+    ck_assert_ptr_nonnull(strstr(ptx, "\n.visible .global .align 4 .b8 attn_words[65536];\n"));
     abi_free(&meta);
     free(ptx);
     arena_free(a);

@@ -13,6 +13,7 @@ static struct Gpu { // one test at a time runs
     char log[2000];
     uint64_t slot[ABI_MAX_ARGS]; // of the last launch
     bool maps;                   // the first kernel takes a tensor map, as its last argument
+    bool word;                   // the workspace is a word, whose address is the last argument
 } gpu;
 
 static char gpu_module, gpu_function[FIX_KERNELS], gpu_stream;
@@ -42,6 +43,7 @@ static int gpu_number(const void *f) { return (int)((const char *)f - gpu_functi
 static int f_launch(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                     unsigned bz, unsigned shared, void *s, void **args, void **extra) {
     int k = gpu_number(f), nargs = k > 1 ? ONE_ARGS : ALL_ARGS + (gpu.maps && k == 0);
+    if (gpu.word && k < 2) nargs = ONE_ARGS + 1;
     ck_assert(gx > 0 && gy == 1 && gz == 1 && by == 1 && bz == 1 && !extra); // HIP 7 wants a block
     for (int i = 0; i < nargs; i++) memcpy(&gpu.slot[i], args[i], 8);
     note("launch %d grid %u block %u shared %u%s;", k, gx, bx, shared, s ? " stream" : "");

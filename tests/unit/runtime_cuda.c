@@ -138,6 +138,15 @@ static char *ptx(const char *target, uint32_t shared, uint32_t cluster, size_t *
     gpu_meta(&g, ABI_CODE_PTX, target, 128);
     g.k[1].shared = shared;
     g.k[1].cluster = cluster;
+    static AbiInsn one[] = {{ABI_OP_CONST, 1}};
+    static AbiTensor with_word[TENSORS];
+    if (gpu.word) {
+        memcpy(with_word, tensors, sizeof with_word);
+        with_word[PART] =
+            (AbiTensor){"part", ABI_ROLE_WORK, ABI_I32, ABI_ZEROED | ABI_RESTORED, 1, 0, {E(one)}};
+        g.v[0].tensors = with_word;
+        g.k[0].nargs = g.k[1].nargs = ONE_ARGS + 1;
+    }
     if (gpu.maps) {
         static AbiArg args[ALL_ARGS + 1];
         static AbiMap map = {V, 2, {1, 1, 32, FIX_DV}};
@@ -214,6 +223,89 @@ START_TEST(alignment) {
                      "v: dimension 2 has stride 2, which is no multiple of 4 elements (16 bytes)");
     attn_close(a);
     attn_destroy(c);
+}
+END_TEST
+
+// ---- words that launches leave 0
+
+static struct Streams {
+    int global, capturing, asked; // what calls give back
+    uint64_t number;
+    size_t bytes;
+} streams;
+
+static int f_global(uint64_t *at, size_t *bytes, void *m, const char *name) {
+    ck_assert(m == &gpu_module && !strcmp(name, "attn_words"));
+    return *at = 0x900000, *bytes = streams.bytes, streams.global;
+}
+static int f_number(void *s, uint64_t *out) {
+    ck_assert(s == &gpu_stream);
+    return *out = streams.number, streams.asked;
+}
+static int f_capturing(void *s, int *out) {
+    (void)s;
+    return *out = streams.capturing, streams.asked;
+}
+
+static void take_streams(attn_context *c) {
+    c->cuda->module_global = f_global;
+    c->cuda->stream_number = f_number;
+    c->cuda->stream_capturing = f_capturing;
+    streams = (struct Streams){.bytes = 4 * 258, .number = 70};
+    gpu.word = true;
+}
+
+static uint64_t word_of_launch(attn_artifact *a) {
+    attn_error e;
+    gpu.log[0] = 0;
+    ck_assert_msg(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e) == ATTN_OK, "%s", e.message);
+    ck_assert_int_eq(strstr(gpu.log, "zero 10000 0 256 stream;") != NULL, gpu.slot[19] == 0x10000);
+    return gpu.slot[19];
+}
+
+// One for each stream, a new one for each launch that is captured, the workspace where they end.
+START_TEST(words_of_streams) {
+    attn_context *c = context();
+    attn_artifact *a;
+    attn_error e;
+    take_streams(c);
+    ck_assert_msg(open_ptx(c, "sm_80", 0, 1, &a, &e) == ATTN_OK, "%s", e.message);
+    ck_assert_uint_eq(word_of_launch(a), 0x900000);
+    ck_assert_uint_eq(word_of_launch(a), 0x900000);
+    streams.number = 71;
+    ck_assert_uint_eq(word_of_launch(a), 0x900004);
+    streams.capturing = 1;
+    ck_assert_uint_eq(word_of_launch(a), 0x900400);
+    ck_assert_uint_eq(word_of_launch(a), 0x900404);
+    ck_assert_uint_eq(word_of_launch(a), 0x10000);
+    streams.capturing = 0;
+    streams.number = 70;
+    ck_assert_uint_eq(word_of_launch(a), 0x900000);
+    streams.asked = 906; // another stream is being captured
+    ck_assert_uint_eq(word_of_launch(a), 0x10000);
+    streams.asked = 0;
+    for (streams.number = 100; streams.number < 100 + 254; streams.number++)
+        ck_assert_uint_eq(word_of_launch(a), 0x900008 + 4 * (streams.number - 100));
+    ck_assert_uint_eq(word_of_launch(a), 0x10000);
+    attn_close(a);
+    attn_destroy(c);
+}
+END_TEST
+
+START_TEST(no_words) {
+    for (int i = 0; i < 3; i++) {
+        attn_context *c = context();
+        attn_artifact *a;
+        attn_error e;
+        take_streams(c);
+        if (i == 0) c->cuda->stream_number = NULL; // an older driver
+        if (i == 1) streams.global = 500;          // older code
+        if (i == 2) streams.bytes = 1020;
+        ck_assert_msg(open_ptx(c, "sm_80", 0, 1, &a, &e) == ATTN_OK, "%s", e.message);
+        ck_assert_uint_eq(word_of_launch(a), 0x10000);
+        attn_close(a);
+        attn_destroy(c);
+    }
 }
 END_TEST
 
@@ -364,6 +456,8 @@ Suite *runtime_cuda_suite(void) {
     tcase_add_test(t, loads_and_launches);
     tcase_add_test(t, uses_the_current_context);
     tcase_add_test(t, alignment);
+    tcase_add_test(t, words_of_streams);
+    tcase_add_test(t, no_words);
     tcase_add_test(t, tensor_maps);
     tcase_add_test(t, refusals);
     tcase_add_test(t, newer_gpus_take_sm_80_only);

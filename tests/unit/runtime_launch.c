@@ -527,6 +527,9 @@ START_TEST(a_map_may_be_kept) {
     of[PART].flags |= ABI_ZEROED;
     ck_assert_ptr_null(listed_meta(of, &n, &why));
     ck_assert_str_eq(why, "a tensor that is no workspace, or is to be zeroed, cannot be kept");
+    of[PART].flags = ABI_ZEROED | ABI_RESTORED; // one for each head
+    ck_assert_ptr_null(listed_meta(of, &n, &why));
+    ck_assert_str_eq(why, "a tensor that is to be left as it was is no word of zeros");
     free(meta);
     end(&w);
 }
