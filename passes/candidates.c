@@ -178,8 +178,10 @@ Candidates pass_candidates(Arena *a, const Stream *s, const PassOptions *o) {
     Candidates found = {0};
     int32_t typical[SIZE_FREE];
     TileProgram *p = pass_algorithm(a, s, o);
+    PassOptions unsized = *o;
+    unsized.sizes = NULL; // compiling knows of no launch
     int main;
-    const char *own = taken(a, p, o, pass_counted(a, p, o), &main);
+    const char *own = taken(a, p, o, pass_counted(a, p, &unsized), &main);
     if (!own) return found;
     Proposals all = proposals(a, p, o, own, main, typical);
     for (int i = 0; i < all.list.n; i++) {

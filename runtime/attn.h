@@ -84,8 +84,9 @@ typedef struct attn_artifact attn_artifact;
 
 // bytes: a whole .ptx or .hsaco, copied. ATTN_NO_DEVICE: only what the attn_*_info functions and
 // attn_shape need. On CUDA the code is loaded into the current context if that is one of this
-// device, else into the device's primary one. A damaged artifact is refused before a device is
-// touched.
+// device, else into the device's primary one, each kernel before its first launch: the driver
+// compiles it then, some tenths of a second, and keeps the result for other processes. A damaged
+// artifact is refused before a device is touched.
 ATTN_API attn_status attn_open(attn_context *c, const void *bytes, size_t n, attn_device device,
                                attn_artifact **out, attn_error *error);
 // Also a shared object made from a host artifact (`cc -shared relu.o -o relu.so -lm`), on ATTN_CPU:
@@ -209,14 +210,14 @@ ATTN_API attn_status attn_workspace_bytes(const attn_artifact *a, const attn_cal
 // the named one too.
 ATTN_API attn_status attn_shape(const attn_artifact *a, const attn_call *call, const char *tensor,
                                 int64_t *shape, int *rank, attn_error *error);
-// Checks everything, then queues the kernels on the stream: it does not allocate or synchronize,
-// and can be captured into a CUDA graph. On the CPU it returns when the kernels have run. After a
-// failed check nothing has been queued. An empty launch (no row of o) succeeds; with Sk = 0 rows
-// are written as rows without a key.
+// Checks everything, loads the kernels that no launch took before, then queues them on the stream:
+// otherwise it does not allocate or synchronize, and can be captured into a CUDA graph. On the CPU
+// it returns when the kernels have run. After a failed check nothing has been queued. An empty
+// launch (no row of o) succeeds; with Sk = 0 rows are written as rows without a key.
 ATTN_API attn_status attn_launch(const attn_artifact *a, const attn_call *call, attn_error *error);
 
-// A call that is checked once and launched often. The tensors' memory must stay; names, shapes and
-// strides need not.
+// A call that is checked and whose kernels are loaded once, and launched often. The tensors' memory
+// must stay; names, shapes and strides need not.
 typedef struct attn_prepared attn_prepared;
 ATTN_API attn_status attn_prepare(const attn_artifact *a, const attn_call *call,
                                   attn_prepared **out, attn_error *error);

@@ -1,5 +1,6 @@
 // cuda.c: what is NVIDIA's of a GPU (gpu.h): contexts, which PTX runs where, tensor maps, clusters.
 #include "gpu.h"
+#include "ptx.h"
 #include <stdio.h>
 
 enum { // CUdevice_attribute, CUfunction_attribute, CUlaunchAttributeID
@@ -66,7 +67,7 @@ static attn_status fits(const GpuDevice *d, const char *target, attn_error *erro
                    d->capability, d->base.target);
 }
 
-static attn_status prepare(GpuDevice *d, const AbiKernel *k, void *function, attn_error *error) {
+static attn_status takes(const GpuDevice *d, const AbiKernel *k, attn_error *error) {
     if (k->cluster > 1 && (!d->driver->launch_ex || d->capability < 90))
         return rt_fail(error, ATTN_ERROR_ARTIFACT,
                        "%s wants clusters, which this GPU or its driver does not have", k->symbol);
@@ -74,6 +75,10 @@ static attn_status prepare(GpuDevice *d, const AbiKernel *k, void *function, att
         return rt_fail(error, ATTN_ERROR_ARTIFACT,
                        "%s wants tensor maps, which this GPU or its driver does not have",
                        k->symbol);
+    return ATTN_OK;
+}
+
+static attn_status prepare(GpuDevice *d, const AbiKernel *k, void *function, attn_error *error) {
     if (k->shared > SHARED_WITHOUT_ASKING)
         RT_GPU_TRY(d, function_set(function, FUNCTION_DYNAMIC_SHARED, (int)k->shared), k->symbol);
     if (k->cluster > PORTABLE_CLUSTER)
@@ -178,7 +183,9 @@ const GpuKind rt_cuda = {
     .enter = enter,
     .leave = leave,
     .fits = fits,
+    .takes = takes,
     .prepare = prepare,
+    .alone = rt_ptx_alone,
     .maps = maps,
     .launch_cluster = launch_cluster,
 };

@@ -2,21 +2,40 @@
 //
 // Each call that needs a context (CUDA) or a current device (HIP) enters it and leaves it again, so
 // that the caller's is never changed. A module lives in the context that was current when it was
-// loaded, if that was one of its device, else in the device's primary context.
+// loaded, if that was one of its device, else in the device's primary context. Where the driver
+// compiles what it loads, a kernel is loaded alone and when it is first wanted.
 #include "gpu.h"
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+typedef struct GpuCode { // what is loaded; NULLs: nothing
+    void *library, *module;
+} GpuCode;
+
+typedef struct GpuFunction {
+    GpuCode code;           // its own, where it is loaded alone
+    _Atomic(void *) handle; // NULL: it is not loaded yet
+} GpuFunction;
+
 typedef struct GpuModule {
-    void *context, *module;
-    char *code; // HIP may read it later than it takes it
-    GpuWords *words;
-    void *function[];
+    void *context;
+    GpuCode all; // of all kernels
+    char *code;  // HIP may read it later than it takes it
+    size_t n;
+    pthread_mutex_t lock;      // of loading
+    _Atomic(GpuWords *) words; // of the first code that was loaded and has them
+    uint32_t nfunctions;
+    GpuFunction function[];
 } GpuModule;
 
-enum { JIT_ERROR_LOG = 5, JIT_ERROR_LOG_BYTES = 6 }; // CUjit_option, hipJitOption
+enum {
+    JIT_ERROR_LOG = 5, // CUjit_option, hipJitOption
+    JIT_ERROR_LOG_BYTES = 6,
+    CAPTURE_RELAXED = 2, // CUstreamCaptureMode
+};
 
 attn_status rt_gpu_failed(const GpuKind *kind, const GpuDriver *g, int result, const char *what,
                           attn_error *error) {
@@ -34,30 +53,46 @@ static attn_status enter(const GpuDevice *d, void *context, GpuScope *scope, att
 
 // ---- modules
 
+static void drop_code(const GpuDriver *g, const GpuCode *c) {
+    if (c->library)
+        g->library_unload(c->library);
+    else if (c->module)
+        g->module_unload(c->module);
+}
+
 static void drop_module(const GpuDevice *d, GpuModule *m) {
     GpuScope scope;
-    if (m->module && d->kind->enter(d->driver, m->context, &scope) == 0) {
-        // fails where the application has destroyed the context: nothing is left then
-        d->driver->module_unload(m->module);
+    // fails where the application has destroyed the context: nothing is left then
+    if (m->context && d->kind->enter(d->driver, m->context, &scope) == 0) {
+        drop_code(d->driver, &m->all);
+        for (uint32_t i = 0; i < m->nfunctions; i++) drop_code(d->driver, &m->function[i].code);
         d->kind->leave(d->driver, &scope);
     }
     rt_words_free(m->words);
+    pthread_mutex_destroy(&m->lock);
     free(m->code);
     free(m);
 }
 
 static void unload(RtDevice *d, void *module) { drop_module((GpuDevice *)d, module); }
 
-static attn_status load_code(GpuDevice *d, GpuModule *m, attn_error *error) {
+// As a library where there is such a thing: several threads' are compiled at once, modules of one
+// context one after the other.
+static attn_status load_code(GpuDevice *d, const char *code, GpuCode *c, attn_error *error) {
+    const GpuDriver *g = d->driver;
     char log[320] = "";
     int options[] = {JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES};
     void *values[] = {log, (void *)(uintptr_t)sizeof log};
-    int result = d->driver->module_load(&m->module, m->code, 2, options, values);
-    if (result == 0) return ATTN_OK;
-    m->module = NULL;
+    bool library = g->library_load && g->library_unload && g->library_module;
+    GpuCode got = {NULL, NULL};
+    int result = library ? g->library_load(&got.library, code, options, values, 2, NULL, NULL, 0)
+                         : g->module_load(&got.module, code, 2, options, values);
+    if (library && result == 0 && (result = g->library_module(&got.module, got.library)))
+        g->library_unload(got.library);
+    if (result == 0) return *c = got, ATTN_OK;
     log[sizeof log - 1] = 0;
-    for (char *c = log; *c; c++)
-        if (*c == '\n') *c = ' ';
+    for (char *at = log; *at; at++)
+        if (*at == '\n') *at = ' ';
     rt_gpu_failed(d->kind, d->driver, result, d->kind->loading, error);
     if (error && log[0]) {
         size_t n = strlen(error->message);
@@ -66,8 +101,7 @@ static attn_status load_code(GpuDevice *d, GpuModule *m, attn_error *error) {
     return ATTN_ERROR_DEVICE;
 }
 
-static attn_status find_function(GpuDevice *d, const AbiKernel *k, GpuModule *m, void **out,
-                                 attn_error *error) {
+static attn_status check_kernel(const GpuDevice *d, const AbiKernel *k, attn_error *error) {
     if (k->shared > (unsigned)d->shared)
         return rt_fail(error, ATTN_ERROR_ARTIFACT,
                        "%s takes %u bytes of shared memory, this GPU has %d", k->symbol, k->shared,
@@ -75,17 +109,69 @@ static attn_status find_function(GpuDevice *d, const AbiKernel *k, GpuModule *m,
     if (k->cluster > 1 && !d->kind->launch_cluster)
         return rt_fail(error, ATTN_ERROR_ARTIFACT,
                        "%s wants clusters, which this GPU or its driver does not have", k->symbol);
-    RT_GPU_TRY(d, module_function(out, m->module, k->symbol), k->symbol);
-    return d->kind->prepare ? d->kind->prepare(d, k, *out, error) : ATTN_OK;
+    return d->kind->takes ? d->kind->takes(d, k, error) : ATTN_OK;
 }
 
+static attn_status find_function(GpuDevice *d, const AbiKernel *k, void *module, GpuFunction *f,
+                                 attn_error *error) {
+    void *handle;
+    RT_GPU_TRY(d, module_function(&handle, module, k->symbol), k->symbol);
+    attn_status status = d->kind->prepare ? d->kind->prepare(d, k, handle, error) : ATTN_OK;
+    if (!status) atomic_store_explicit(&f->handle, handle, memory_order_release);
+    return status;
+}
+
+static attn_status load_kernel(GpuDevice *d, GpuModule *m, const AbiKernel *k, GpuFunction *f,
+                               attn_error *error) {
+    attn_status status = ATTN_OK;
+    if (!f->code.module) { // else it was loaded, and could not be prepared
+        char *code = d->kind->alone(m->code, m->n, k->symbol);
+        if (!code) return rt_fail(error, ATTN_ERROR_SYSTEM, "out of memory");
+        status = load_code(d, code, &f->code, error);
+        free(code);
+        if (!status && !m->words) m->words = rt_words(d->driver, f->code.module);
+    }
+    return status ? status : find_function(d, k, f->code.module, f, error);
+}
+
+// A capture into a graph may be under way, which loading is no part of.
+static attn_status load_now(GpuDevice *d, GpuModule *m, const AbiKernel *k, GpuFunction *f,
+                            attn_error *error) {
+    GpuScope scope;
+    int mode = CAPTURE_RELAXED;
+    attn_status status = enter(d, m->context, &scope, error);
+    if (status) return status;
+    bool relaxed = d->driver->capture_mode && d->driver->capture_mode(&mode) == 0;
+    status = load_kernel(d, m, k, f, error);
+    if (relaxed) d->driver->capture_mode(&mode);
+    d->kind->leave(d->driver, &scope);
+    return status;
+}
+
+static attn_status ready(RtDevice *base, void *module, uint32_t i, const AbiKernel *k,
+                         attn_error *error) {
+    GpuModule *m = module;
+    GpuFunction *f = &m->function[i];
+    attn_status status = ATTN_OK;
+    if (atomic_load_explicit(&f->handle, memory_order_acquire)) return ATTN_OK;
+    pthread_mutex_lock(&m->lock);
+    if (!f->handle) status = load_now((GpuDevice *)base, m, k, f, error);
+    pthread_mutex_unlock(&m->lock);
+    return status;
+}
+
+// All kernels: whether they run here, and where nothing is compiled they are loaded.
 static attn_status fill_module(GpuDevice *d, const AbiMeta *meta, GpuModule *m, attn_error *error) {
-    attn_status status = load_code(d, m, error);
+    attn_status status = ATTN_OK;
     uint32_t n = 0;
+    if (!d->kind->alone) status = load_code(d, m->code, &m->all, error);
     for (uint32_t i = 0; !status && i < meta->nvariants; i++)
-        for (uint32_t k = 0; !status && k < meta->variants[i].nkernels; k++, n++)
-            status = find_function(d, &meta->variants[i].kernels[k], m, &m->function[n], error);
-    if (!status) m->words = rt_words(d->driver, m->module);
+        for (uint32_t k = 0; !status && k < meta->variants[i].nkernels; k++, n++) {
+            status = check_kernel(d, &meta->variants[i].kernels[k], error);
+            if (!status && m->all.module)
+                status = find_function(d, &meta->variants[i].kernels[k], m->all.module,
+                                       &m->function[n], error);
+        }
     return status;
 }
 
@@ -98,13 +184,15 @@ static attn_status load(RtDevice *base, const AbiMeta *meta, const void *code, s
     if (status) return status;
     for (uint32_t i = 0; i < meta->nvariants; i++) kernels += meta->variants[i].nkernels;
     GpuModule *m = calloc(1, sizeof *m + kernels * sizeof m->function[0]);
-    if (m) m->code = malloc(n + 1); // CUDA wants a NUL after it
-    if (!m || !m->code) {
+    if (m) m->code = malloc(n);
+    if (!m || !m->code || pthread_mutex_init(&m->lock, NULL)) {
+        if (m) free(m->code);
         free(m);
         return rt_fail(error, ATTN_ERROR_SYSTEM, "out of memory");
     }
     memcpy(m->code, code, n);
-    m->code[n] = 0;
+    m->n = n;
+    m->nfunctions = kernels;
     status = d->kind->context(d, &m->context, error);
     if (!status) status = enter(d, m->context, &scope, error);
     if (!status) {
@@ -125,6 +213,7 @@ static attn_status launch(RtDevice *base, void *module, uint32_t i, const AbiKer
     const GpuDevice *d = (GpuDevice *)base;
     const GpuDriver *g = d->driver;
     GpuModule *m = module;
+    void *function = m->function[i].handle; // ready
     CudaMap maps[ABI_MAX_MAPS];
     void *argv[ABI_MAX_ARGS];
     GpuScope scope;
@@ -136,10 +225,10 @@ static attn_status launch(RtDevice *base, void *module, uint32_t i, const AbiKer
         argv[a] = k->args[a].kind == ABI_ARG_MAP ? (void *)&maps[k->args[a].index]
                                                  : (void *)&args->slot[a];
     if (!status && k->cluster > 1)
-        result = d->kind->launch_cluster(g, m->function[i], k, grid, stream, argv);
+        result = d->kind->launch_cluster(g, function, k, grid, stream, argv);
     else if (!status)
-        result = g->launch(m->function[i], (unsigned)grid, 1, 1, k->threads, 1, 1, k->shared,
-                           stream, argv, NULL);
+        result = g->launch(function, (unsigned)grid, 1, 1, k->threads, 1, 1, k->shared, stream,
+                           argv, NULL);
     d->kind->leave(g, &scope);
     if (status) return status;
     return result ? rt_gpu_failed(d->kind, g, result, k->symbol, error) : ATTN_OK;
@@ -263,6 +352,7 @@ static const RtOps OPS = {
     .dispose = dispose,
     .load = load,
     .unload = unload,
+    .ready = ready,
     .launch = launch,
     .zero = zero,
     .word = word,

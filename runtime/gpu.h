@@ -76,7 +76,11 @@ typedef struct GpuKind {
     void (*leave)(const GpuDriver *g, const GpuScope *scope);
     // Whether an artifact's target runs here, and a kernel; what the latter asks for.
     attn_status (*fits)(const GpuDevice *d, const char *target, attn_error *error);
+    attn_status (*takes)(const GpuDevice *d, const AbiKernel *k, attn_error *error);
     attn_status (*prepare)(GpuDevice *d, const AbiKernel *k, void *function, attn_error *error);
+    // The code with one kernel only, malloc'ed, to be loaded when that is wanted; NULL: code is
+    // loaded as a whole, when it is opened.
+    char *(*alone)(const char *code, size_t n, const char *symbol);
     // A kernel that has tensor maps or clusters; NULL: there are none.
     attn_status (*maps)(const GpuDriver *g, const AbiKernel *k, const RtArgs *args, CudaMap *out,
                         attn_error *error);

@@ -1,6 +1,7 @@
 // launch.c: from a checked call to kernels on a device.
 //
-// Nothing here allocates but attn_prepare, and nothing waits for a device.
+// Nothing here allocates but attn_prepare and the loading of a kernel before its first launch, and
+// nothing waits for a device.
 #include "rt.h"
 #include <stdlib.h>
 #include <string.h>
@@ -90,11 +91,22 @@ static attn_status zero_workspace(const RtBound *b, void *stream, uint64_t *word
     return status;
 }
 
+static attn_status ready(const RtBound *b, attn_error *error) {
+    const attn_artifact *a = b->artifact;
+    attn_status status = ATTN_OK;
+    for (uint32_t i = 0; a->device->ops->ready && !status && i < b->plan->nkernels; i++) {
+        uint32_t k = b->plan->kernels[i];
+        status = a->device->ops->ready(a->device, a->module, b->first + k, &b->variant->kernels[k],
+                                       error);
+    }
+    return status;
+}
+
 static attn_status run(const RtBound *b, void *stream, attn_error *error) {
     const attn_artifact *a = b->artifact;
     int64_t tasks[ABI_MAX_KERNELS];
     uint64_t word = 0;
-    attn_status status = ATTN_OK;
+    attn_status status = ready(b, error);
     for (uint32_t i = 0; !status && i < b->plan->nkernels; i++)
         status = grid_tasks(b, &b->variant->kernels[b->plan->kernels[i]], &tasks[i], error);
     if (!status) status = zero_workspace(b, stream, &word, error);
@@ -162,6 +174,7 @@ attn_status attn_prepare(const attn_artifact *a, const attn_call *call, attn_pre
     *out = p;
     if (!p) return rt_fail(error, ATTN_ERROR_SYSTEM, "out of memory");
     attn_status status = bind_all(a, call, &p->bound, error);
+    if (!status) status = ready(&p->bound, error);
     if (status) {
         free(p);
         *out = NULL;

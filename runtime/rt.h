@@ -35,6 +35,10 @@ typedef struct RtOps {
     attn_status (*load)(RtDevice *d, const AbiMeta *m, const void *code, size_t n, void **module,
                         attn_error *error);
     void (*unload)(RtDevice *d, void *module);
+    // Loads the kernel, where that is put off until it is wanted: before its first launch. NULL: it
+    // never is.
+    attn_status (*ready)(RtDevice *d, void *module, uint32_t k, const AbiKernel *kernel,
+                         attn_error *error);
     attn_status (*launch)(RtDevice *d, void *module, uint32_t k, const AbiKernel *kernel,
                           const RtArgs *args, int64_t grid, void *stream, attn_error *error);
     attn_status (*zero)(RtDevice *d, void *module, void *p, size_t n, void *stream,

@@ -5,10 +5,13 @@
 #include "passes/knobs.h"
 #include "runtime/attn.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { MAX_BYTES = 1 << 16, MAX_LINE = 4096 }; // a field of a line is read up to 4095 bytes
 
@@ -35,17 +38,18 @@ static uint64_t hash(const char *s, size_t n, uint64_t h) {
     return h;
 }
 
-CacheKey cache_key(Arena *a, const RowProgram *row, const Target *t, Dtype dtype) {
+CacheKey cache_key(Arena *a, const RowProgram *row, const PassOptions *o) {
+    const Target *t = &o->target;
+    const char *type = o->tf32 ? "tf32" : dtype_name(o->dtype);
     Text all;
     text_init(&all, a);
-    text_printf(&all, "%s %s %s %d %d %d %d\n", attn_version(), t->name, dtype_name(dtype),
-                t->lanes, t->registers, t->shared_bytes, t->l2_bytes);
+    text_printf(&all, "%s %s %s %d %d %d %d\n", attn_version(), t->name, type, t->lanes,
+                t->registers, t->shared_bytes, t->l2_bytes);
     row_print(&all, row);
     uint64_t h = hash(all.s, all.n, UINT64_C(0xcbf29ce484222325)), g = hash(all.s, all.n, ~h);
     return (CacheKey){
         arena_printf(a, "%016llx%016llx", (unsigned long long)h, (unsigned long long)g),
-        arena_printf(a, "%s %s %s D=%d Dv=%d", row->name, t->name, dtype_name(dtype), row->D,
-                     row->Dv)};
+        arena_printf(a, "%s %s %s D=%d Dv=%d", row->name, t->name, type, row->D, row->Dv)};
 }
 
 static const char *path_of(Arena *a, const char *folder, const CacheKey *key) {
@@ -124,6 +128,24 @@ static bool make_folders(Arena *a, const char *folder) {
     return !mkdir(path, 0777) || errno == EEXIST;
 }
 
+Status cache_may_be_written(Arena *a, const char *folder) {
+    if (!make_folders(a, folder))
+        return cmd_fail(STATUS_SYSTEM, "cannot make the folder %s: %s", folder, strerror(errno));
+    if (access(folder, W_OK | X_OK) == 0) return STATUS_DONE;
+    return cmd_fail(STATUS_SYSTEM, "cannot write into %s: %s", folder, strerror(errno));
+}
+
+// Where a file system has no locks, the last one to write wins.
+int cache_hold(const char *folder) {
+    int held = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (held >= 0 && flock(held, LOCK_EX) != 0 && errno == EINTR) continue;
+    return held;
+}
+
+void cache_release(int held) {
+    if (held >= 0) close(held);
+}
+
 Status cache_write(Arena *a, const char *folder, const CacheKey *key, const CacheEntry *e) {
     Text t;
     text_init(&t, a);
@@ -133,7 +155,5 @@ Status cache_write(Arena *a, const char *folder, const CacheKey *key, const Cach
             text_printf(&t, "%s %s %.6g %s\n", shape_name((ShapeClass)c), e->knobs[c], e->ms[c],
                         e->note[c]);
     text_puts(&t, "end\n");
-    if (!make_folders(a, folder))
-        return cmd_fail(STATUS_SYSTEM, "cannot make the folder %s: %s", folder, strerror(errno));
     return file_write(path_of(a, folder, key), t.s, t.n);
 }

@@ -12,7 +12,7 @@
 #define TOOLS_CACHE_H
 
 #include "ir/row.h"
-#include "passes/shapes.h"
+#include "passes/passes.h"
 #include "status.h"
 
 typedef struct CacheKey {
@@ -29,11 +29,16 @@ typedef struct CacheEntry {
 // $ATTNC_CACHE, or attnc in $XDG_CACHE_HOME, or .cache/attnc in $HOME; NULL: there is none.
 const char *cache_folder(Arena *a);
 // Of everything that a schedule depends on: the elaborated program with its dims, the target's
-// data, the element type and the compiler's version.
-CacheKey cache_key(Arena *a, const RowProgram *row, const Target *t, Dtype dtype);
+// data, the element type (and how f32 is multiplied) and the compiler's version.
+CacheKey cache_key(Arena *a, const RowProgram *row, const PassOptions *o);
 // All NULL where nothing is kept.
 CacheEntry cache_read(Arena *a, const char *folder, const CacheKey *key, Diags *diags);
-// Makes the folder where it is missing. Prints what is wrong.
+// Makes the folder where it is missing. What is wrong with it is printed: before measuring.
+Status cache_may_be_written(Arena *a, const char *folder);
+// Two that tune at once do not lose what the other found: held from reading an entry to writing it.
+int cache_hold(const char *folder);
+void cache_release(int held);
+// Prints what is wrong.
 Status cache_write(Arena *a, const char *folder, const CacheKey *key, const CacheEntry *e);
 
 #endif

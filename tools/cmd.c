@@ -145,8 +145,12 @@ Error cmd_error(const Tensor *x, const double *ref) {
     double difference = 0, norm = 0;
     double step = x->dtype == DT_F16 ? 0x1p-25 : 0; // half of what lies between two of the least
     Error e = {0, 0, 0};
+    double run[TENSOR_RUN];
     for (int64_t i = 0; i < x->count; i++) {
-        double v = tensor_get(x, i), r = ref[i], d = fabs(v - r);
+        int at = (int)(i % TENSOR_RUN),
+            left = x->count - i < TENSOR_RUN ? (int)(x->count - i) : TENSOR_RUN;
+        if (!at) tensor_read(x, i, left, run);
+        double v = run[at], r = ref[i], d = fabs(v - r);
         if (!isfinite(r) || !isfinite(v)) {
             e.wrong += !(v == r || (isnan(v) && isnan(r)));
             continue;

@@ -16,15 +16,17 @@
 
 enum {
     THREADS = 8,
-    ROUNDS = 15,     // enough for the difference that counts
-    LAUNCHES = 16,   // of a runner in a round, at most
-    ROUND_MS = 20,   // about as long as they take
-    PAUSE_MS = 10,   // before each
-    FAR_PERCENT = 5, // behind the best: leaves, after LOOK rounds; at once, if it is FIRST_LOOK
-    FIRST_LOOK = 100,
-    LOOK = 3,
+    ROUNDS = 15, // enough for the difference that counts
+    FIRST_LAUNCHES = 2,
+    LAUNCHES = 40,       // of a runner in a round, at most
+    ROUND_MS = 20,       // about as long as they take
+    PAUSE_MS = 10,       // before each
     NOISE_PERMILLE = 10, // another is better than the first when it is faster by more than this
 };
+
+// How far behind the best one leaves, after so many rounds, in percent.
+static const int far_behind[] = {100, 20, 10, 5, 5, 5, 4, 3};
+enum { LOOKS = sizeof far_behind / sizeof *far_behind };
 
 double race_now_ms(void) {
     struct timespec t;
@@ -51,9 +53,59 @@ void race_add(Race *r, const char *knobs, double expected) {
     VEC_PUSH(r->arena, &r->runners, new);
 }
 
+// ---- on threads: what the processor, or the driver, does of each runner
+
+typedef struct Work {
+    Race *race;
+    const char *what;
+    bool (*is_due)(const Runner *x);
+    void (*does)(Race *r, Runner *x);
+    pthread_mutex_t lock;
+    int next, done;
+} Work;
+
+static Runner *take(Work *w) {
+    Runner *x = NULL;
+    pthread_mutex_lock(&w->lock);
+    bool late = w->next > 1 && race_now_ms() > w->race->until; // two are a race
+    while (!late && !x && w->next < w->race->runners.n) {
+        x = w->race->runners.data[w->next++];
+        if (!w->is_due(x)) x = NULL;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return x;
+}
+
+static void *work(void *arg) {
+    Work *w = arg;
+    for (Runner *x = take(w); x; x = take(w)) {
+        w->does(w->race, x);
+        pthread_mutex_lock(&w->lock);
+        race_progress(w->race, w->what, ++w->done, w->race->runners.n);
+        pthread_mutex_unlock(&w->lock);
+    }
+    return NULL;
+}
+
+static void for_each(Race *r, const char *what, bool (*is_due)(const Runner *x),
+                     void (*does)(Race *r, Runner *x)) {
+    Work w = {.race = r, .what = what, .is_due = is_due, .does = does};
+    pthread_t thread[THREADS];
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    int n = r->context ? 0 : processors < THREADS ? (int)processors : THREADS, started = 0;
+    for (int i = 0; i < r->runners.n; i++) w.done += !is_due(r->runners.data[i]);
+    pthread_mutex_init(&w.lock, NULL);
+    while (started < n - 1 && !pthread_create(&thread[started], NULL, work, &w)) started++;
+    work(&w);
+    for (int i = 0; i < started; i++) pthread_join(thread[i], NULL);
+    pthread_mutex_destroy(&w.lock);
+}
+
 // ---- opening
 
-static void open_one(const Race *r, Runner *x) {
+static bool is_closed(const Runner *x) { return !x->c.arena; }
+
+static void open_one(Race *r, Runner *x) {
     Options o = *r->o;
     o.schedule = x->knobs;
     o.no_cache = true;
@@ -64,45 +116,8 @@ static void open_one(const Race *r, Runner *x) {
     if (x->status != STATUS_DONE) diag_print(&x->c.diags, stderr);
 }
 
-typedef struct Work {
-    const Race *race;
-    pthread_mutex_t lock;
-    int next, done;
-} Work;
-
-static Runner *take(Work *w) {
-    Runner *x = NULL;
-    pthread_mutex_lock(&w->lock);
-    while (!x && w->next < w->race->runners.n) {
-        x = w->race->runners.data[w->next++];
-        if (x->c.arena) x = NULL; // opened before
-    }
-    pthread_mutex_unlock(&w->lock);
-    return x;
-}
-
-static void *work(void *arg) {
-    Work *w = arg;
-    for (Runner *x = take(w); x; x = take(w)) {
-        open_one(w->race, x);
-        pthread_mutex_lock(&w->lock);
-        race_progress(w->race, "compiled", ++w->done, w->race->runners.n);
-        pthread_mutex_unlock(&w->lock);
-    }
-    return NULL;
-}
-
 Status race_open(Race *r) {
-    Work w = {.race = r};
-    pthread_t thread[THREADS];
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    int n = r->context ? 0 : processors < THREADS ? (int)processors : THREADS, started = 0;
-    for (int i = 0; i < r->runners.n; i++) w.done += r->runners.data[i]->c.arena != NULL;
-    pthread_mutex_init(&w.lock, NULL);
-    while (started < n - 1 && !pthread_create(&thread[started], NULL, work, &w)) started++;
-    work(&w);
-    for (int i = 0; i < started; i++) pthread_join(thread[i], NULL);
-    pthread_mutex_destroy(&w.lock);
+    for_each(r, "compiled", is_closed, open_one);
     for (int i = 0; i < r->runners.n; i++) {
         Runner *x = r->runners.data[i];
         if (x->status != STATUS_DONE) x->out = true;
@@ -116,6 +131,29 @@ void race_close(Race *r) {
         if (r->runners.data[i]->c.arena) compile_close(&r->runners.data[i]->c);
     }
     for (int i = 0; r->want && i < r->b->sig->args.n; i++) free(r->want[i]);
+}
+
+// ---- on the device
+
+static bool is_unbound(const Runner *x) { return !x->out && !x->l.prepared; }
+
+static void bind_one(Race *r, Runner *x) {
+    const Launch *first = &r->runners.data[0]->l;
+    if (&x->l != first) x->l.lender = first;
+    x->status = launch_bind(&x->l, r->b);
+}
+
+// The first has the memory. That the driver compiles their kernels takes longer than all else.
+static Status bind(Race *r) {
+    Status s = STATUS_DONE;
+    if (is_unbound(r->runners.data[0])) bind_one(r, r->runners.data[0]);
+    if (r->runners.data[0]->status == STATUS_DONE) for_each(r, "loaded", is_unbound, bind_one);
+    for (int i = 0; i < r->runners.n && s == STATUS_DONE; i++) {
+        Runner *x = r->runners.data[i];
+        s = x->out ? s : x->status;
+        x->out = x->out || is_unbound(x); // there was no time
+    }
+    return s;
 }
 
 // ---- agreement
@@ -160,10 +198,7 @@ static Status compare(const Race *r, const Runner *x) {
 }
 
 static Status agree_one(Race *r, Runner *x) {
-    Launch *first = &r->runners.data[0]->l;
-    if (&x->l != first) x->l.lender = first;
-    Status s = launch_bind(&x->l, r->b);
-    if (s == STATUS_DONE) s = poison(r, first);
+    Status s = poison(r, &r->runners.data[0]->l);
     if (s == STATUS_DONE) s = launch_run(&x->l);
     if (s == STATUS_DONE) s = launch_fetch(&x->l);
     if (s == STATUS_DONE) s = r->want ? compare(r, x) : keep(r);
@@ -171,10 +206,11 @@ static Status agree_one(Race *r, Runner *x) {
 }
 
 Status race_agree(Race *r) {
-    Status s = STATUS_DONE;
+    Status s = bind(r);
     for (int i = 0; i < r->runners.n && s == STATUS_DONE; i++) {
         Runner *x = r->runners.data[i];
-        if (!x->out && !x->l.prepared) s = agree_one(r, x);
+        if (!x->out && !x->agrees) s = agree_one(r, x);
+        x->agrees = s == STATUS_DONE;
         race_progress(r, "checked", i + 1, r->runners.n);
     }
     return s;
@@ -214,12 +250,23 @@ static double median(Arena *a, const double *x, int n) {
 
 static double last_of(const Runner *x) { return x->samples.data[x->samples.n - 1]; }
 
+// As many for each, since the first ones take longer.
+static int launches(const Runner *first) {
+    int n = first->ms > 0 ? (int)(ROUND_MS / first->ms) : FIRST_LAUNCHES;
+    return n < 1 ? 1 : n > LAUNCHES ? LAUNCHES : n;
+}
+
+// How long the first one takes, and whether it runs: no sample of it.
+static Status warm_up(Race *r) {
+    Runner *first = r->runners.data[0];
+    return first->ms > 0 ? STATUS_DONE : timed(&first->l, FIRST_LAUNCHES, &first->ms);
+}
+
 static Status sample(Race *r, Runner *x) {
     struct timespec pause = {0, PAUSE_MS * 1000000L};
-    int n = x->ms > 0 ? (int)(ROUND_MS / x->ms) : 1;
     double ms;
     nanosleep(&pause, NULL);
-    Status s = timed(&x->l, n < 1 ? 1 : n > LAUNCHES ? LAUNCHES : n, &ms);
+    Status s = timed(&x->l, launches(r->runners.data[0]), &ms);
     if (s != STATUS_DONE) return s;
     double first = x == r->runners.data[0] ? ms : last_of(r->runners.data[0]);
     VEC_PUSH(r->arena, &x->samples, ms);
@@ -240,19 +287,20 @@ static int drop(Race *r) {
     }
     for (int i = 1; i < r->runners.n; i++) {
         Runner *x = r->runners.data[i];
-        double far = 1 + (x->samples.n < LOOK ? FIRST_LOOK : FAR_PERCENT) / 100.0;
+        double far = 1 + far_behind[x->samples.n < LOOKS ? x->samples.n : LOOKS - 1] / 100.0;
         if (x->samples.n) x->out = x->ratio > best * far;
         left += !x->out;
     }
     return left;
 }
 
-Status race_run(Race *r, double until) {
-    Status s = STATUS_DONE;
+Status race_run(Race *r) {
+    Status s = warm_up(r);
     int left = 2;
     for (int round = 0; round < ROUNDS && left > 1 && s == STATUS_DONE; round++) {
         for (int i = 0; i < r->runners.n && s == STATUS_DONE; i++) {
-            if (round > 1 && race_now_ms() > until) return drop(r), s; // two rounds are for all
+            r->cut_short = round > 1 && race_now_ms() > r->until; // two rounds are for all
+            if (r->cut_short) return drop(r), s;
             if (!r->runners.data[i]->out) s = sample(r, r->runners.data[i]);
         }
         left = drop(r);
@@ -278,5 +326,3 @@ const char *race_why_not(const Race *r, const Runner *x) {
     if (x == best || !x->samples.n || x->ratio >= best->ratio) return NULL;
     return "faster than the default by less than may be noise";
 }
-
-bool race_is_short(const Race *r) { return r->runners.data[0]->samples.n < ROUNDS; }

@@ -8,13 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 12, DEFAULT_SECONDS = 20 };
+enum {
+    MOST = 16, // in a stage
+    DEFAULT_SECONDS = 20,
+    HOPELESS = 12, // percent behind the best by counting, which is off by less (pass_counted.c)
+};
 
 typedef struct Tune {
     Race race;
     Compile c; // without a schedule: what is tuned
     PassOptions passes;
     CacheKey key;
+    const char *folder; // of the cache
     ShapeClass shape;
     const Options *o;
 } Tune;
@@ -30,8 +35,10 @@ static int most_of(const Options *o) {
 static void add_ranked(Tune *t) {
     Candidates all = pass_candidates(t->c.arena, t->c.streams.data[0], &t->passes);
     int most = most_of(t->o);
-    for (int i = 0; i < all.n && i < most; i++)
-        race_add(&t->race, all.data[i].knobs, all.data[i].clocks);
+    for (int i = 0; i < all.n && i < most; i++) {
+        bool hopeless = i && all.data[i].clocks * 100 > all.data[1].clocks * (100 + HOPELESS);
+        if (!hopeless) race_add(&t->race, all.data[i].knobs, all.data[i].clocks);
+    }
 }
 
 static void add_neighbours(Tune *t, const Runner *best) {
@@ -42,21 +49,28 @@ static void add_neighbours(Tune *t, const Runner *best) {
 }
 
 static Status stage(Tune *t, double until) {
+    t->race.until = until;
     Status s = race_open(&t->race);
     if (s == STATUS_DONE) s = race_agree(&t->race);
-    return s == STATUS_DONE ? race_run(&t->race, until) : s;
+    return s == STATUS_DONE ? race_run(&t->race) : s;
 }
 
 static Status measure(Tune *t) {
     double budget = 1e3 * (t->o->budget ? t->o->budget : DEFAULT_SECONDS);
+    double half = t->race.begin + budget / 2, end = t->race.begin + budget;
     add_ranked(t);
     if (!t->race.runners.n)
         return cmd_fail(STATUS_INPUT, "%s: there is no schedule to choose on %s", t->race.path,
                         target_get(t->race.target)->name);
-    Status s = stage(t, t->race.begin + budget / 2);
-    if (s != STATUS_DONE) return s;
-    add_neighbours(t, race_best(&t->race));
-    return stage(t, t->race.begin + budget);
+    Status s = stage(t, half);
+    const Runner *best = NULL;
+    while (s == STATUS_DONE && best != race_best(&t->race) && race_now_ms() < end) {
+        int n = t->race.runners.n;
+        best = race_best(&t->race);
+        add_neighbours(t, best);
+        if (n < t->race.runners.n) s = stage(t, end);
+    }
+    return s;
 }
 
 // ---- what comes of it
@@ -89,11 +103,19 @@ static void print(const Tune *t, const char *sizes) {
         printf("  %s%s%s%s%s%s\n", x->knobs, x == best ? " (kept)" : "",
                x == own ? " (default)" : "", why ? " (" : "", why ? why : "", why ? ")" : "");
     }
-    if (race_is_short(r))
+    if (r->cut_short)
         printf("measured in %d rounds, as the budget allowed: a longer --budget tells small "
                "differences better\n",
                own->samples.n);
     fflush(stdout);
+}
+
+// Before minutes are spent on what cannot be kept.
+static Status find_folder(Tune *t) {
+    t->folder = cache_folder(t->c.arena);
+    if (t->folder) return cache_may_be_written(t->c.arena, t->folder);
+    return cmd_fail(STATUS_SYSTEM, "there is no place to keep it: ATTNC_CACHE, XDG_CACHE_HOME and "
+                                   "HOME are not set");
 }
 
 // What was kept before, of other kernels, where this compiler takes it.
@@ -109,16 +131,13 @@ static const char *joined(Tune *t, const char *old, const char *knobs) {
 static Status store(Tune *t, const char *sizes) {
     Arena *a = t->c.arena;
     const Runner *best = race_best(&t->race);
-    const char *folder = cache_folder(a);
     char device[256];
     attn_error e;
     const Launch *l = &t->race.runners.data[0]->l;
-    if (!folder)
-        return cmd_fail(STATUS_SYSTEM, "there is no place to keep it: ATTNC_CACHE, XDG_CACHE_HOME "
-                                       "and HOME are not set");
     if (attn_device_name(l->context, l->device, device, sizeof device, &e))
         return launch_failed(&e);
-    CacheEntry entry = cache_read(a, folder, &t->key, &t->c.diags);
+    int held = cache_hold(t->folder);
+    CacheEntry entry = cache_read(a, t->folder, &t->key, &t->c.diags);
     // Kernels for few queries are the same in all classes, and choices of other kernels stay.
     bool few = knob_has(best->knobs, "few_keys", strlen("few_keys"));
     for (int c = 0; c < SHAPE_COUNT; c++) {
@@ -127,7 +146,9 @@ static Status store(Tune *t, const char *sizes) {
         entry.ms[c] = best->ratio * t->race.runners.data[0]->ms;
         entry.note[c] = arena_printf(a, "%s: %s", device, sizes);
     }
-    return cache_write(a, folder, &t->key, &entry);
+    Status s = cache_write(a, t->folder, &t->key, &entry);
+    cache_release(held);
+    return s;
 }
 
 // ---- without a device
@@ -205,10 +226,12 @@ static Status tune_file(Tune *t, attn_context *context) {
     Status s = cmd_open(&t->c, &plain, t->race.path, t->race.target, t->race.dtype);
     if (s == STATUS_DONE) s = cmd_only(&t->c, o);
     if (s == STATUS_DONE && !compile_streams(&t->c)) s = STATUS_INPUT;
-    t->passes = (PassOptions){
-        .target = cg_target(t->race.target), .dtype = t->race.dtype, .split = o->level > 0};
-    if (s == STATUS_DONE)
-        t->key = cache_key(t->c.arena, t->c.streams.data[0]->row, &t->passes.target, t->race.dtype);
+    t->passes = (PassOptions){.target = cg_target(t->race.target),
+                              .dtype = t->race.dtype,
+                              .tf32 = o->tf32,
+                              .split = o->level > 0};
+    if (s == STATUS_DONE) t->key = cache_key(t->c.arena, t->c.streams.data[0]->row, &t->passes);
+    if (s == STATUS_DONE && !o->dry) s = find_folder(t);
     for (int i = 0; s == STATUS_DONE && (i == 0 || i < o->shapes.n); i++)
         s = tune_shape(t, o->shapes.n ? o->shapes.data[i] : NULL);
     diag_print(&t->c.diags, stderr);

@@ -96,8 +96,9 @@ bool compile_algorithm(Compile *c) {
 // With the schedules that were tuned for it; NULL where there are none, or where this compiler, which
 // may be another one, does not take them.
 static TileProgram *tuned(Compile *c, const Stream *s, const PassOptions *o) {
-    if (!c->options.cache || o->schedule || o->tf32) return NULL;
-    CacheKey key = cache_key(c->arena, s->row, &o->target, o->dtype);
+    if (!c->options.cache || o->schedule || !o->split)
+        return NULL; // without rows that split: another
+    CacheKey key = cache_key(c->arena, s->row, o);
     CacheEntry e = cache_read(c->arena, c->options.cache, &key, &c->diags);
     bool any = false;
     Diags trial;

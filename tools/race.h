@@ -11,6 +11,7 @@ typedef struct Runner {
     Compile c;
     Launch l;
     Status status;       // of opening it
+    bool agrees;         // its outputs are the first one's
     bool out;            // it is not measured any more
     VEC(double) samples; // of each round, ms
     VEC(double) ratios;  // to the first one's in the same round
@@ -27,7 +28,8 @@ typedef struct Race {
     const Binding *b;
     double **want; // outputs of the first, by argument
     VEC(Runner *) runners;
-    double begin, until; // ms: when it began, when it must end
+    double begin, until; // ms: when it began, when this stage of it is to end
+    bool cut_short;      // there was less time than for the rounds that tell differences
 } Race;
 
 double race_now_ms(void);
@@ -40,11 +42,10 @@ Status race_open(Race *r);
 Status race_agree(Race *r);
 // Measures in rounds, until `until` or until only the first is left; who is far behind leaves. What
 // counts is the ratio to the first one, which runs in every round: a device's clock drifts.
-Status race_run(Race *r, double until);
+Status race_run(Race *r);
 Runner *race_best(const Race *r); // the first, unless another is faster by more than the noise
 // Why one that is measured faster than the best is not the best; NULL: it is not faster.
 const char *race_why_not(const Race *r, const Runner *x);
-bool race_is_short(const Race *r); // there was less time than for the rounds that tell differences
 void race_close(Race *r);
 
 // A line on stderr that the next one replaces where it is a terminal. NULL: it goes away.

@@ -62,20 +62,32 @@ uint16_t half_from_f32(float f) {
     return (uint16_t)(sign | ((mag - 0x38000000 + 0xfff + even) >> 13));
 }
 
-double tensor_get(const Tensor *t, int64_t i) {
+void tensor_read(const Tensor *t, int64_t i, int n, double *out) {
+#define READ(T, value)                                                                             \
+    for (int k = 0; k < n; k++) {                                                                  \
+        T x = ((const T *)t->data)[i + k];                                                         \
+        out[k] = value;                                                                            \
+    }                                                                                              \
+    return
     switch (t->dtype) {
-    case DT_F32: return ((const float *)t->data)[i];
-    case DT_F16: return half_to_f32(((const uint16_t *)t->data)[i]);
-    case DT_BF16: return bf16_to_f32(((const uint16_t *)t->data)[i]);
-    case DT_I32: return ((const int32_t *)t->data)[i];
-    case DT_BOOL: return ((const uint8_t *)t->data)[i] != 0;
-    case DT_I8: return ((const int8_t *)t->data)[i];
+    case DT_F32: READ(float, x);
+    case DT_F16: READ(uint16_t, half_to_f32(x));
+    case DT_BF16: READ(uint16_t, bf16_to_f32(x));
+    case DT_I32: READ(int32_t, x);
+    case DT_BOOL: READ(uint8_t, x != 0);
+    case DT_I8: READ(int8_t, x);
     case DT_E4M3:
     case DT_E5M2:
     case DT_COUNT: break; // nothing in the language makes a tensor of these yet
     }
+#undef READ
     assert(!"the dtype of a tensor");
-    return 0;
+}
+
+double tensor_get(const Tensor *t, int64_t i) {
+    double v = 0;
+    tensor_read(t, i, 1, &v);
+    return v;
 }
 
 void tensor_set(Tensor *t, int64_t i, double v) {
@@ -95,7 +107,10 @@ void tensor_set(Tensor *t, int64_t i, double v) {
 
 double *tensor_doubles(const Tensor *t) {
     double *d = malloc(((size_t)t->count + 1) * sizeof *d);
-    for (int64_t i = 0; d && i < t->count; i++) d[i] = tensor_get(t, i);
+    for (int64_t i = 0, n; d && i < t->count; i += n) {
+        n = t->count - i < TENSOR_RUN ? t->count - i : TENSOR_RUN;
+        tensor_read(t, i, (int)n, d + i);
+    }
     return d;
 }
 

@@ -22,7 +22,9 @@ typedef struct Tensor {
 bool tensor_alloc(Tensor *t, Dtype dtype, int rank, const int64_t *dim);
 void tensor_free(Tensor *t);
 double tensor_get(const Tensor *t, int64_t i);
-void tensor_set(Tensor *t, int64_t i, double v); // rounds to nearest even
+enum { TENSOR_RUN = 1024 }; // elements that are well read together
+void tensor_read(const Tensor *t, int64_t i, int n, double *out); // [i, i + n)
+void tensor_set(Tensor *t, int64_t i, double v);                  // rounds to nearest even
 // A copy as doubles (malloc'ed), what the float64 reference reads.
 double *tensor_doubles(const Tensor *t);
 // Standard normal, rounded to the element type; the same for the same seed and name whatever else

@@ -240,9 +240,19 @@ gives 0 tune relu_attn.attn --shape=B=1,H=1,Sq=1,Sk=200 --budget=2 # joins what 
 says out 'few_keys=192'
 says "$file" 'long rows='
 says "$file" ',few_keys='
+gives 0 relu_attn.attn --dtype=f32 -O0 --emit=schedule # without rows that split: it is not looked at
+holds '[ ! -s err ]'
 cp "$file" whole
 ATTNC_CACHE=whole/none gives 3 $tuned
 says err 'cannot make the folder'
+holds '! grep -q compiled err' # before anything is measured
+(trap '' XFSZ && ulimit -f 0 && ATTNC_CACHE=full exec "$attnc" $tuned 2>&1) | cat >out # no room
+says out 'cannot write full/'
+holds '[ -d full ] && [ -z "$(ls full)" ]'
+"$attnc" tune relu_attn.attn --shape=H=8,Sq=2048 --budget=9 >out 2>err &
+sleep 0.3
+kill $! 2>/dev/null; wait $! 2>/dev/null
+holds 'cmp -s "$file" whole && [ $(ls cache | wc -l) = 1 ]' # nothing changed, nothing left behind
 HOME="$dir/home" XDG_CACHE_HOME= ATTNC_CACHE= gives 0 $tuned
 holds '[ -s home/.cache/attnc/"${file#cache/}" ]'
 XDG_CACHE_HOME="$dir/xdg" ATTNC_CACHE= gives 0 $tuned

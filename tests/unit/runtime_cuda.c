@@ -4,10 +4,11 @@
 #include "runtime/device.h"
 #include "runtime/gpu.h"
 #include "runtime/nvml.h"
+#include "runtime/ptx.h"
 
 // What there is, and what fails; one test at a time runs.
 static struct Fake {
-    int count, capability, shared, fail_load;
+    int count, capability, shared, fail_load, fail_module, capture;
     void *current;
 } fake;
 
@@ -37,7 +38,16 @@ static int f_load(void **m, const void *image, unsigned n, int *options, void **
     ck_assert_uint_eq(n, 2);
     ck_assert_int_eq(options[0], 5);
     if (fake.fail_load) return snprintf(values[0], 20, "line 3;\nno such op"), 218;
-    return note("load %zu;", strlen(image)), *m = &gpu_module, 0;
+    note("load");
+    for (const char *at = image; (at = strstr(at, "entry ")); at++)
+        note(" %.*s", (int)strcspn(at + 6, "("), at + 6);
+    return note(";"), *m = &gpu_module, 0;
+}
+static int f_capture(int *mode) {
+    int was = fake.capture;
+    fake.capture = *mode;
+    *mode = was;
+    return note("capture %d;", fake.capture), 0;
 }
 static int f_set(void *f, int which, int v) {
     return note("set %d %d=%d;", gpu_number(f), which, v), 0;
@@ -104,6 +114,7 @@ static const GpuDriver DRIVER = {
     .module_function = f_function,
     .function_set = f_set,
     .launch = f_launch,
+    .capture_mode = f_capture,
     .launch_ex = f_launch_ex,
     .fill_async = f_fill_async,
     .fill = f_fill,
@@ -131,6 +142,11 @@ static attn_context *context(void) {
     return c;
 }
 
+static const char TEXT[] =
+    ".version 8.0\n.visible .entry sum_part(\n.param .u64 p\n)\n{\n\tret;\n}\n"
+    ".visible .entry sum_join(){\n}\n.visible .entry sum_one()\n{\n}\n"
+    ".visible .entry copy_one()\n{\n}\n";
+
 // The fixture as PTX, with GPU numbers in its kernels.
 static char *ptx(const char *target, uint32_t shared, uint32_t cluster, size_t *n) {
     static GpuMeta g;
@@ -157,7 +173,7 @@ static char *ptx(const char *target, uint32_t shared, uint32_t cluster, size_t *
         g.k[0].maps = &map;
         g.k[0].nmaps = 1;
     }
-    ck_assert_ptr_null(abi_ptx(".version 8.0\n", 13, &g.m, &out, n));
+    ck_assert_ptr_null(abi_ptx(TEXT, sizeof TEXT - 1, &g.m, &out, n));
     return out;
 }
 
@@ -175,10 +191,12 @@ START_TEST(loads_and_launches) {
     attn_artifact *a;
     attn_error e;
     ck_assert_msg(open_ptx(c, "sm_80", 100000, 1, &a, &e) == ATTN_OK, "%s", e.message);
-    ck_assert_str_eq(gpu.log, "retain 40;push primary;load 13;set 1 8=100000;pop;");
+    ck_assert_str_eq(gpu.log, "retain 40;push primary;pop;"); // no kernel is loaded yet
     gpu.log[0] = 0;
     ck_assert_msg(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e) == ATTN_OK, "%s", e.message);
-    ck_assert_str_eq(gpu.log, "push primary;zero 10000 0 256 stream;pop;"
+    ck_assert_str_eq(gpu.log, "push primary;capture 2;load sum_part;capture 0;pop;"
+                              "push primary;capture 2;load sum_join;set 1 8=100000;capture 0;pop;"
+                              "push primary;zero 10000 0 256 stream;pop;"
                               "push primary;launch 0 grid 16 block 128 shared 0 stream;pop;"
                               "push primary;launch 1 grid 24 block 128 shared 100000 stream;pop;");
     ck_assert_uint_eq(gpu.slot[0], 0x3000);
@@ -189,10 +207,11 @@ START_TEST(loads_and_launches) {
     fake.current = &primary; // already there: nothing to push
     ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e), ATTN_OK);
     ck_assert_ptr_nonnull(strstr(gpu.log, "stream;launch 0"));
+    ck_assert_ptr_null(strstr(gpu.log, "load")); // they are there
     gpu.log[0] = 0;
     attn_close(a);
     attn_destroy(c);
-    ck_assert_str_eq(gpu.log, "unload;release 40;");
+    ck_assert_str_eq(gpu.log, "unload;unload;release 40;");
 }
 END_TEST
 
@@ -202,7 +221,7 @@ START_TEST(uses_the_current_context) {
     attn_error e;
     fake.current = &foreign;
     ck_assert_int_eq(open_ptx(c, "sm_90a", 0, 2, &a, &e), ATTN_OK);
-    ck_assert_str_eq(gpu.log, "load 13;"); // nothing to make or to push
+    ck_assert_str_eq(gpu.log, ""); // nothing to make or to push
     gpu.log[0] = 0;
     ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e), ATTN_OK);
     ck_assert_ptr_nonnull(strstr(gpu.log, "launch_ex 1 grid 24 cluster 2;"));
@@ -363,10 +382,89 @@ START_TEST(refusals) {
                "sum_join takes 250000 bytes of shared memory, this GPU has 232448");
     not_opened(c, "gfx942", 0, 1, ATTN_ERROR_ARTIFACT,
                "the artifact is for gfx942, which is no NVIDIA GPU");
-    fake.fail_load = 1;
-    not_opened(c, "sm_80", 0, 1, ATTN_ERROR_DEVICE,
-               "loading the PTX: CUDA_ERROR (218) went wrong: line 3; no such op");
     attn_destroy(c);
+}
+END_TEST
+
+START_TEST(a_kernel_that_does_not_load) {
+    attn_context *c = context();
+    attn_artifact *a;
+    attn_error e;
+    fake.current = &primary;
+    ck_assert_int_eq(open_ptx(c, "sm_80", 0, 1, &a, &e), ATTN_OK);
+    fake.fail_load = 1;
+    ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e), ATTN_ERROR_DEVICE);
+    ck_assert_str_eq(e.message, "loading the PTX: CUDA_ERROR (218) went wrong: line 3; no such op");
+    ck_assert_str_eq(gpu.log, "capture 2;capture 0;"); // nothing was queued
+    fake.fail_load = 0;
+    gpu.log[0] = 0;
+    ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e), ATTN_OK);
+    ck_assert_ptr_nonnull(strstr(gpu.log, "load sum_part;"));
+    attn_close(a);
+    attn_destroy(c);
+}
+END_TEST
+
+static char gpu_library;
+static int f_library(void **l, const void *image, int *options, void **values, unsigned n,
+                     int *library_options, void **library_values, unsigned library_n) {
+    void *module;
+    ck_assert(!library_options && !library_values && !library_n);
+    note("library ");
+    return *l = &gpu_library, f_load(&module, image, n, options, values);
+}
+static int f_library_unload(void *l) { return note("close;"), l != &gpu_library; }
+static int f_library_module(void **m, void *l) {
+    if (fake.fail_module) return 2;
+    return *m = &gpu_module, l != &gpu_library;
+}
+
+START_TEST(libraries) {
+    attn_context *c = context();
+    attn_artifact *a;
+    attn_error e;
+    fake.current = &primary;
+    c->cuda->library_load = f_library;
+    c->cuda->library_unload = f_library_unload;
+    c->cuda->library_module = f_library_module;
+    ck_assert_int_eq(open_ptx(c, "sm_80", 0, 1, &a, &e), ATTN_OK);
+    fake.fail_module = 1;
+    ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e), ATTN_ERROR_DEVICE);
+    ck_assert_str_eq(gpu.log, "capture 2;library load sum_part;close;capture 0;");
+    fake.fail_module = 0;
+    gpu.log[0] = 0;
+    ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e), ATTN_OK);
+    ck_assert_ptr_nonnull(strstr(gpu.log, "library load sum_part;capture 0;capture 2;library load "
+                                          "sum_join;capture 0;zero"));
+    gpu.log[0] = 0;
+    attn_close(a);
+    ck_assert_str_eq(gpu.log, "close;close;");
+    attn_destroy(c);
+}
+END_TEST
+
+static void alone(const char *symbol, const char *text, const char *want) {
+    char *got = rt_ptx_alone(text, strlen(text), symbol);
+    ck_assert_str_eq(got, want);
+    free(got);
+}
+
+START_TEST(kernels_alone) {
+    static const char text[] =
+        ".version 8.0\n.global .u64 zero;\n.visible .entry a(\n\t.param .u64 x\n)\n"
+        "{\n\t{\n\t}\n\tret;\n}\n.func f()\n{\n}\n\t// .globl ab\n"
+        ".visible .entry ab()\n{\n}\n";
+    alone("a", text,
+          ".version 8.0\n.global .u64 zero;\n.visible .entry a(\n\t.param .u64 x\n)\n"
+          "{\n\t{\n\t}\n\tret;\n}\n.func f()\n{\n}\n\t// .globl ab\n");
+    alone("ab", text,
+          ".version 8.0\n.global .u64 zero;\n.func f()\n{\n}\n\t// .globl ab\n"
+          ".visible .entry ab()\n{\n}\n");
+    alone("b", text, ".version 8.0\n.global .u64 zero;\n.func f()\n{\n}\n\t// .globl ab\n");
+    alone("x", "", "");
+    alone("x", ".visible .entry a()\n{\n", ""); // it never ends
+    alone("a", "  .visible .entry b()\n{}\n.visible .entry a", "  .visible .entry b()\n{}\n");
+    alone("a", ".visible .entry a(){ret;}", ".visible .entry a(){ret;}"); // no end of a line
 }
 END_TEST
 
@@ -460,6 +558,9 @@ Suite *runtime_cuda_suite(void) {
     tcase_add_test(t, no_words);
     tcase_add_test(t, tensor_maps);
     tcase_add_test(t, refusals);
+    tcase_add_test(t, a_kernel_that_does_not_load);
+    tcase_add_test(t, libraries);
+    tcase_add_test(t, kernels_alone);
     tcase_add_test(t, newer_gpus_take_sm_80_only);
     tcase_add_test(t, tools);
     tcase_add_test(t, management_library);
