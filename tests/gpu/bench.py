@@ -4,8 +4,9 @@ python3 tests/gpu/bench.py --compile ATTNC FOLDER TARGET    compiles them first 
 FOLDER/bench.json and bench.svg hold the same afterwards. --sustained also runs each for a second without a pause, with the clock and the
 power that nvidia-smi shows meanwhile. FlashAttention-3 is a peer where flash_attn_interface can be imported.
 TFLOP/s counts 2 (D + Dv) for every pair inside the mask. Medians of interleaved rounds, the L2 flushed before each launch; a peer's time
-over ours is its ratio. Before that, some rows of ours and of each peer are compared with float64. The last line is the device's own
-rate of a large bf16 matrix product and of a copy."""
+over ours is its ratio. Before that, some rows of ours and of each peer are compared with float64. The first line is the device's own
+rates: of matrix instructions alone and of a copy, as `attnc bench` measures them (where the command is there), and of a large bf16
+matrix product. "of the device" is the least time that the two first allow, as a share of ours."""
 
 import argparse
 import importlib.util
@@ -250,14 +251,41 @@ def sustained(torch, f, ms):
     return marks[0].elapsed_time(marks[1]) / n, *seen
 
 
-def ceilings(torch):
+def roofline(folder):
+    """TFLOP/s of matrix instructions and TB/s of a copy, as `attnc bench` finds them; None where it does not."""
+    from attn import _compiler
+
+    out = os.path.join(folder, "peak.json")
+    sources = [n for n in os.listdir(folder) if n.startswith("causal_") and n.endswith(".attn")]
+    try:
+        command = [_compiler._command(), "bench", os.path.join(folder, sources[0]), "--device=cuda", "--dtype=bf16", "--repeat=3", f"--json={out}"]
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+        with open(out, encoding="utf-8") as f:
+            peak = json.load(f)["peak"]
+        return peak["tflops"], peak["gbps"] * 1e-3
+    except (OSError, IndexError, subprocess.CalledProcessError):
+        return None, None
+
+
+def ceilings(torch, folder):
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     x = torch.empty(1 << 30, dtype=torch.int8, device="cuda")
     y = torch.empty_like(x)
     t = medians(torch, {"product": lambda: a @ b, "copy": lambda: y.copy_(x)})
     product, copy = 2 * 8192**3 / t["product"] * 1e-9, 2 * (1 << 30) / t["copy"] * 1e-9
-    print(f"matrix product {product:.0f} TFLOP/s, copy {copy:.2f} TB/s")
-    return product, copy
+    matrix, memory = roofline(folder)
+    if matrix:
+        print(f"matrix instructions {matrix:.0f} TFLOP/s, copy {memory:.2f} TB/s; a matrix product {product:.0f} TFLOP/s")
+    else:
+        print(f"a matrix product {product:.0f} TFLOP/s, copy {copy:.2f} TB/s")
+    return {"product_tflops": product, "matrix_tflops": matrix or product, "copy_tbps": memory or copy}
+
+
+def share_of(row, rates):
+    """The least time that the device's rates allow, all FLOP or all bytes (of each tensor once), over ours."""
+    n, ours = row["sizes"], row["times"]["ours"]
+    moved = 2 * n["B"] * (n["D"] + n["Dv"]) * (n["H"] * n["Sq"] + n["Hkv"] * n["Sk"])
+    return max(ours["tflops"] / rates["matrix_tflops"], moved * 1e-9 / ours["ms"] / rates["copy_tbps"])
 
 
 def write(folder, found):
@@ -311,7 +339,8 @@ def show(row):
     ours = times["ours"]
     shape = f"d{n['D']}" if n["D"] == n["Dv"] else f"d{n['D']}/{n['Dv']}"
     heads = f"h{n['H']}" if n["H"] == n["Hkv"] else f"h{n['H']}/{n['Hkv']}"
-    line = f"{row['source']:15} b{n['B']} {heads} {n['Sq']}x{n['Sk']} {shape:8}  {ours['ms']:8.3f} ms {ours['tflops']:6.1f} TF error {ours['error']:.1e}"
+    line = f"{row['source']:15} b{n['B']} {heads} {n['Sq']}x{n['Sk']} {shape:8}  {ours['ms']:8.3f} ms {ours['tflops']:6.1f} TF"
+    line += f" {row['share']:4.0%} of the device error {ours['error']:.1e}"
     for name, t in times.items():
         if name != "ours":
             line += f"   {name} {t['tflops']:6.1f} TF error {t['error']:.1e} x{t['ms'] / ours['ms']:.3f}"
@@ -330,13 +359,14 @@ def main():
     options = arguments()
     peers = Peers(torch)
     found = {"version": 1, "device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "rows": []}
+    found.update(ceilings(torch, options.folder))
     for row in ROWS:
         if options.names and row[0] not in options.names:
             continue
         found["rows"].append(measure(torch, row, peers, options.folder, options))
+        found["rows"][-1]["share"] = share_of(found["rows"][-1], found)
         show(found["rows"][-1])
         torch._dynamo.reset()
-    found["product_tflops"], found["copy_tbps"] = ceilings(torch)
     write(options.folder, found)
 
 

@@ -7,7 +7,7 @@ import sys
 from xml.sax.saxutils import escape
 
 COLOURS = {"ours": "#2563eb", "cudnn": "#9ca3af", "flash": "#d1d5db", "fa3": "#6b7280", "flex": "#d6b37a", "formula": "#c4b5d6"}
-LEFT, WIDTH, BAR, GAP, TOP = 250, 620, 13, 12, 54
+LEFT, WIDTH, BAR, GAP, TOP = 250, 620, 13, 12, 66
 
 
 def text(x, y, s, size=12, anchor="start", fill="#111827"):
@@ -36,7 +36,8 @@ def group(row, y, scale):
     for i, (name, t) in enumerate(row["times"].items()):
         width, at = t["tflops"] * scale, y + i * BAR
         out.append(f'<rect x="{LEFT}" y="{at}" width="{width:.1f}" height="{BAR - 2}" fill="{COLOURS.get(name, "#9ca3af")}"/>')
-        words = f'{t["tflops"]:.0f}' + ("" if name == "ours" else f'  ours {t["ms"] / ours["ms"]:.2f} times')
+        share = f'  {row["share"]:.0%} of the device' if "share" in row else ""
+        words = f'{t["tflops"]:.0f}' + (share if name == "ours" else f'  ours {t["ms"] / ours["ms"]:.2f} times')
         out.append(text(LEFT + width + 5, at + BAR - 3, words, 10, fill="#374151"))
     return out
 
@@ -44,16 +45,18 @@ def group(row, y, scale):
 def chart(found):
     rows = found["rows"]
     names = list(dict.fromkeys(n for r in rows for n in r["times"]))
-    top = max((t["tflops"] for r in rows for t in r["times"].values()), default=1)
+    lines = {"matrix_tflops": "matrix instructions alone", "product_tflops": "a large matrix product"}
+    lines = {found[key]: name for key, name in lines.items() if found.get(key)}  # one where they are the same
+    top = max([*lines, *(t["tflops"] for r in rows for t in r["times"].values())], default=1)
     body, y = [text(8, 18, f'{found["device"]}, bf16 forward, TFLOP/s inside the mask, medians', 14), *legend(names)], TOP
     for r in rows:
-        body += group(r, y, WIDTH / max(top, found.get("product_tflops") or 0))
+        body += group(r, y, WIDTH / top)
         y += len(r["times"]) * BAR + GAP
-    if found.get("product_tflops"):
-        x = LEFT + WIDTH * found["product_tflops"] / max(top, found["product_tflops"])
+    for i, (rate, name) in enumerate(lines.items()):
+        x, at = LEFT + WIDTH * rate / top, TOP - 10 - 11 * i
         body += [
-            f'<line x1="{x:.0f}" y1="{TOP - 6}" x2="{x:.0f}" y2="{y}" stroke="#b91c1c" stroke-dasharray="4 3"/>',
-            text(x, TOP - 10, f'a large matrix product: {found["product_tflops"]:.0f}', 10, "middle", "#b91c1c"),
+            f'<line x1="{x:.0f}" y1="{at + 3}" x2="{x:.0f}" y2="{y}" stroke="#b91c1c" stroke-dasharray="4 3"/>',
+            text(x, at, f"{name}: {rate:.0f}", 10, "middle", "#b91c1c"),
         ]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 130}" height="{y + 8}" font-family="sans-serif">'
     return "\n".join([head, '<rect width="100%" height="100%" fill="#ffffff"/>', *body, "</svg>\n"])
