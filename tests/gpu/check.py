@@ -76,6 +76,43 @@ def run(kernel, source, shape, D, Dv, dtype, turned, dev="cuda"):
     return worst, q, k, v, want[0]
 
 
+OVERLAPPING = ("causal_64_64", "causal_192_128", "causal_f16")
+
+
+def overlapping(kernel, D, Dv, dtype, dev="cuda"):
+    """Launches of several sizes on four streams at once, and in graphs that run at once, twice each: how many outputs are not those
+    of the same launches alone. What blocks ask for their next tile lies where no other launch asks."""
+    shapes = [(1, 1, 1, 77, 77), (2, 4, 2, 640, 640), (1, 8, 8, 1024, 1024), (3, 5, 5, 129, 2000), (1, 3, 3, 4500, 4500)]
+    runs = [tensors(s, D, Dv, dtype, False, dev) for s in shapes]
+    runs = [(x, kernel(*x)) for x in runs]
+    streams, out, graphs = [torch.cuda.Stream() for _ in range(4)], [], []
+    torch.cuda.synchronize()
+
+    def launch(i, stream):
+        x, want = runs[i % len(runs)]
+        out.append((torch.full_like(want, float("nan")), want))
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            kernel(*x, out={kernel.outputs[0]: out[-1][0]})
+
+    for i in range(80):
+        launch(i * i, streams[i % 4])
+    torch.cuda.synchronize()
+    for i in range(4):
+        outs = [torch.full_like(want, float("nan")) for _, want in runs]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for (x, _), o in zip(runs, outs):
+                kernel(*x, out={kernel.outputs[0]: o})
+        graphs.append(graph)
+        out += [(o, want) for o, (_, want) in zip(outs, runs)]
+    for graph, stream in zip(2 * graphs, 2 * streams):
+        with torch.cuda.stream(stream):
+            graph.replay()
+    torch.cuda.synchronize()
+    return sum(not torch.equal(a, b) for a, b in out)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"), help="of all inputs; default: another each time")
@@ -100,6 +137,10 @@ def main():
         bad = not worst <= BOUND[dtype]
         failed += bad
         print(f"{'FAIL' if bad else 'ok  '} {name:20} {worst:.2e} {where}", flush=True)
+        if name in OVERLAPPING:
+            wrong = overlapping(kernel, D, Dv, dtype)
+            failed += wrong > 0
+            print(f"{'FAIL' if wrong else 'ok  '} {name:20} {wrong} of overlapping launches", flush=True)
     print(f"{failed} failed")
     sys.exit(failed != 0)
 
