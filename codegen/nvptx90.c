@@ -562,17 +562,7 @@ static void drop(Cg *cg, const TileOp *op) {
     nv90_remote_arrive(cg, nv90_remote(cg, empty, other), when);
 }
 
-// ---- one tile of an axis
-
-static void at(Cg *cg, const TileOp *op) {
-    Val outer = cg->tile[op->axis];
-    cg->tile[op->axis] = cg_uniform(cg, op->index);
-    cg_lower_block(cg, &op->body, NULL);
-    const TileOp *yield = op->body.last;
-    for (int i = 0; i < op->results.n; i++)
-        cg->value[op->results.data[i]->id] = cg->value[yield->args.data[i]->id];
-    cg->tile[op->axis] = outer;
-}
+// ---- others
 
 static void barrier(Cg *cg) {
     const Nv90 *h = nv90_state(cg);
@@ -608,7 +598,7 @@ static void lower(Cg *cg, const TileOp *op) {
     case TILE_DROP: drop(cg, op); return;
     case TILE_NEXT: nv90_next(cg, op); return;
     case TILE_TILES: nv90_tiles(cg, op); return;
-    case TILE_AT: at(cg, op); return;
+    case TILE_AT: nv90_at(cg, op); return;
     case TILE_MMA: nv90_mma(cg, op); return;
     case TILE_MMA_WAIT: nv90_mma_wait(cg, op->pending); return;
     case TILE_TURN: turn(cg, op); return;

@@ -44,6 +44,11 @@ typedef struct Nv90Wide { // a narrow fragment whose pairs are still two f32 eac
     bool sigmoids; // pairs are begun, not two f32
 } Nv90Wide;
 
+typedef struct Nv90Asked { // a part of a condition
+    const Ex *e;
+    Val v;
+} Nv90Asked;
+
 typedef struct Nv90Point { // a tile of the grid, in the symbols' order
     Val b, h, tile, valid;
     Val column; // tile of v's columns
@@ -71,6 +76,9 @@ typedef struct Nv90 { // of a kernel with roles
     Val *stage;                    // of views, by TileValue.id: i32
     VEC(const TileOp *) early;     // what was done before its turn
     VEC(Nv90Wide) wide;            // what is not packed yet
+    int counted, counted_axis;     // elements along that axis that maps make; 0: all
+    const TileOp *known_in;        // the loop before which was asked
+    VEC(Nv90Asked) known;          // what does not differ from step to step
 } Nv90;
 
 static inline Nv90 *nv90_state(Cg *cg) { return nv_state(cg)->roles; }
@@ -89,6 +97,9 @@ void nv90_tiles_begin(Cg *cg); // nvptx90_tiles.c: a role begins
 void nv90_next(Cg *cg, const TileOp *op);
 void nv90_tiles(Cg *cg, const TileOp *op);
 void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
+void nv90_at(Cg *cg, const TileOp *op); // nvptx90_first.c
+void nv90_ask_before(Cg *cg, const TileOp *loop);
+Val nv90_few(Cg *cg, const TileOp *op);  // i1: only the first elements count (ir/tile.h)
 void nv90_mma(Cg *cg, const TileOp *op); // nvptx90_mma.c
 void nv90_mma_wait(Cg *cg, int pending);
 void nv90_pack(Cg *cg);                                    // all that is wide
@@ -145,6 +156,8 @@ typedef struct Nv90Product { // one group of wgmmas over the contracted axis, 16
     bool transposed;                   // the contracted axis runs along the right operand's rows
     bool accumulate;                   // acc holds what to add to
     Val *acc;                          // columns / 2, in and out
+    Val few; // i1, the same in the warpgroup: only so many columns and steps count; NULL: all do
+    int few_columns, few_steps;
 } Nv90Product;
 // Steps [from, to) in one block of assembly: the first begins with a fence, the last ends the group.
 void nv90_wgmma(Cg *cg, const Nv90Product *p, int from, int to);

@@ -111,8 +111,14 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     } else {
         p.registers = left_registers(cg, &o, p.steps);
     }
+    if (op->first) {
+        bool terms = op->axis == o.axis;
+        p.few = nv90_few(cg, op);
+        p.few_columns = terms ? p.columns : op->first;
+        p.few_steps = terms ? op->first / 16 : p.steps;
+    }
     const TileOp *within = op->next;
-    if (op->async && p.steps > 1 && within && within->kind == TILE_MAP &&
+    if (op->async && !op->first && p.steps > 1 && within && within->kind == TILE_MAP &&
         may_come_early(within, op)) {
         // what needs no product runs while the first step does
         nv90_wgmma(cg, &p, 0, 1);

@@ -239,12 +239,12 @@ void nv90_wgmma_wait(Cg *cg, int pending, Val *tied, int n) {
 }
 
 // One k-step. `$0..` are the accumulators; descriptors are moved along by what the step says.
-static void product_step(Text *t, const Nv90Product *p, int k, int left, int right) {
-    int n = p->columns / 2;
+static void product_step(Text *t, const Nv90Product *p, int k, int columns, int left, int right) {
+    int n = columns / 2;
     const char *type = p->dtype == DT_BF16 ? "bf16" : "f16";
     text_printf(t, "\tadd.s64 db, $%d, %d;\n", right, p->right_step[k]);
     if (p->left) text_printf(t, "\tadd.s64 da, $%d, %d;\n", left, p->left_step[k]);
-    text_printf(t, "\twgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", p->columns, type, type);
+    text_printf(t, "\twgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", columns, type, type);
     for (int i = 0; i < n; i++) text_printf(t, i ? ",$%d" : "$%d", i);
     int a = left + 4 * k, keep = k > 0 || p->accumulate;
     if (p->left)
@@ -254,29 +254,56 @@ static void product_step(Text *t, const Nv90Product *p, int k, int left, int rig
                     p->transposed);
 }
 
+// A group, or the steps of it that are wanted. Columns that do not count are made by the first step
+// all the same: registers that only one of two ways makes would be kept from the tile before.
+static void product_steps(Text *t, const Nv90Product *p, int from, int to, bool few, int left) {
+    int right = left + (p->left ? 1 : 4 * p->steps);
+    bool ends = to == p->steps;
+    if (from == 0) text_puts(t, "\twgmma.fence.sync.aligned;\n");
+    if (few && to > p->few_steps) to = p->few_steps;
+    for (int k = from; k < to; k++) {
+        bool makes = k == 0 && !p->accumulate;
+        product_step(t, p, k, few && !makes ? p->few_columns : p->columns, left, right);
+    }
+    if (ends) text_puts(t, "\twgmma.commit_group.sync.aligned;\n");
+}
+
+static void product_in_two_ways(Text *t, const Nv90Product *p, int left, int few) {
+    text_printf(t, "\t.reg .pred all;\n\tsetp.eq.b32 all, $%d, 0;\n\t@all bra ALL;\n", few);
+    product_steps(t, p, 0, p->steps, true, left);
+    text_puts(t, "\tbra DONE;\nALL:\n");
+    product_steps(t, p, 0, p->steps, false, left);
+    text_puts(t, "DONE:\n");
+}
+
 void nv90_wgmma(Cg *cg, const Nv90Product *p, int from, int to) {
     int n = p->columns / 2, left = n, nargs = 0;
-    int right = left + (p->left ? 1 : 4 * p->steps);
     bool sums = p->accumulate || from > 0;
     assert(p->columns % 8 == 0 && p->columns <= 256);
     Text text, c;
     text_init(&text, cg->arena);
     text_init(&c, cg->arena);
-    Val *v = ARENA_ARRAY(cg->arena, Val, n + 4 * p->steps + 2);
+    Val *v = ARENA_ARRAY(cg->arena, Val, n + 4 * p->steps + 3);
+    assert(!p->few || (from == 0 && to == p->steps));
     results(&c, n);
     for (int i = 0; !p->left && i < 4 * p->steps; i++) v[nargs++] = p->registers[i];
     if (p->left) v[nargs++] = p->left;
     for (int i = 0; i < nargs; i++) text_puts(&c, p->left ? ",l" : ",r");
     v[nargs++] = p->right;
     text_puts(&c, ",l");
+    int few = n + nargs;
+    if (p->few) v[nargs++] = nv90_if(cg, p->few);
+    if (p->few) text_puts(&c, ",r");
     for (int i = 0; sums && i < n; i++) {
         v[nargs++] = p->acc[i];
         text_printf(&c, ",%d", i);
     }
     text_puts(&c, ",~{memory}");
     text_puts(&text, "{\n\t.reg .b64 da, db;\n");
-    if (from == 0) text_puts(&text, "\twgmma.fence.sync.aligned;\n");
-    for (int k = from; k < to; k++) product_step(&text, p, k, left, right);
-    text_puts(&text, to == p->steps ? "\twgmma.commit_group.sync.aligned;\n\t}" : "\t}");
+    if (p->few)
+        product_in_two_ways(&text, p, left, few);
+    else
+        product_steps(&text, p, from, to, false, left);
+    text_puts(&text, "\t}");
     cg_struct_asm(cg, floats(cg, n), n, v, nargs, text.s, c.s, p->acc);
 }

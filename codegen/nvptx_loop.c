@@ -125,6 +125,7 @@ void nv_loop_begin(Cg *cg, CgLoop *loop) {
     NvState *s = nv_state(cg);
     if (s->roles) { // whose schedule says what is in parts
         nv90_pack(cg);
+        nv90_ask_before(cg, op);
         return;
     }
     LoopState *own = loop->own = ARENA_NEW(cg->arena, LoopState);

@@ -171,6 +171,20 @@ static void widen_packed(Cg *cg, At *at) {
     }
 }
 
+// Elements that do not count are not made (nvptx90_first.c).
+static void leave_out(Cg *cg, At *at) {
+    const Nv90 *h = nv90_state(cg);
+    if (!h->counted || at->space.col_axis != h->counted_axis) return;
+    at->space.nt = h->counted / 8;
+    for (int i = 0; i < at->op->results.n; i++) {
+        const TileValue *v = at->op->results.data[i];
+        CgValue *value = &cg->value[v->id];
+        bool made = nv_shape(cg, v).col_axis != h->counted_axis;
+        for (int e = 0; !made && e < value->n; e++) value->e[e] = LLVMGetUndef(cg->f32);
+        for (int e = 0; at->wide[i] && e < 2 * value->n; e++) at->wide[i][e] = cg_f32(cg, 0);
+    }
+}
+
 // Elements of one diagonal stand one row of tiles apart: side by side they share a load.
 static bool reads_diagonals(const TileOp *op) {
     for (int i = 0; i < op->args.n; i++)
@@ -181,11 +195,12 @@ static bool reads_diagonals(const TileOp *op) {
 // Row by row, with the wait for a product after so many elements.
 static void walk_roles(Cg *cg, CgElem *elem) {
     At *at = elem->ctx;
+    widen_packed(cg, at);
+    leave_out(cg, at);
     NvShape s = at->space;
     Val *pair = ARENA_ARRAY(cg->arena, Val, at->op->outs.n);
     int rows = s.rows ? 2 : 1, cols = s.col_axis >= 0 ? 2 : 1, done = 0;
     assert(s.mt == 1);
-    widen_packed(cg, at);
     bool across = reads_diagonals(at->op);
     int outer = across ? s.nt : rows, inner = across ? rows : s.nt;
     for (int i = 0; i < outer; i++)

@@ -171,6 +171,10 @@ struct TileOp {
     // MMA: the product is issued and makes a group; nothing may read the result before an MMA_WAIT
     // (or a waiting map) has let it land. Groups land in order.
     bool async;
+    // MMA, AT: where `when` holds, in which POS of the grid's axis is the first row of a warpgroup,
+    // of that warpgroup's rows only the first `first` elements of the tile along `axis` count: behind
+    // them a result is not made and a sum has no terms. 0: all count.
+    int first;
     // MMA of f32: operands are rounded to tf32, 11 bits; sums stay f32.
     bool tf32;
     // MAP: after `after` elements of each thread were computed, wait until at most `pending` groups

@@ -258,10 +258,31 @@ static double add(const Eval *E, double x, double y) {
     return E->round ? (double)(float)(x + y) : x + y;
 }
 
+// How many elements of a tile along op->axis count for the row at hand: its warpgroup's rows have
+// one answer.
+static int64_t counted(Eval *E, const TileOp *op) {
+    int64_t all = E->extent[op->axis];
+    if (!op->first) return all;
+    int axis = tile_grid_axis(E->k);
+    int64_t row = E->at[axis];
+    E->at[axis] -= row % (E->extent[axis] / E->role->op->warpgroups);
+    bool few = run_ex(E, op->when).i;
+    E->at[axis] = row;
+    return few ? op->first : all;
+}
+
+// The block that says which elements of a map count; NULL: they all do.
+static const TileOp *counting(const TileOp *op) {
+    const TileOp *at = op->block->owner;
+    return at && at->kind == TILE_AT && at->first ? at : NULL;
+}
+
 static double reduce(Eval *E, const TileResult *r) {
     uint8_t axis = (uint8_t)r->reduce_axis;
+    const TileOp *at = counting(E->op);
+    int64_t n = at && at->axis == axis ? counted(E, at) : E->extent[axis];
     double x = r->reduce == EX_ROWSUM ? 0 : r->reduce == EX_ROWMAX ? -INFINITY : INFINITY;
-    for (bool more = first(E, &axis, 1); more; more = next(E, &axis, 1)) {
+    for (bool more = first(E, &axis, 1); more && E->at[axis] < n; more = next(E, &axis, 1)) {
         double y = from_ex(r->body->type, run_ex(E, r->body));
         x = r->reduce == EX_ROWSUM   ? add(E, x, y)
             : r->reduce == EX_ROWMAX ? fmax(x, y)
@@ -270,13 +291,17 @@ static double reduce(Eval *E, const TileResult *r) {
     return x;
 }
 
+static double mapped(Eval *E, const TileOp *op, const TileValue *v, const TileResult *r) {
+    const TileOp *at = counting(op);
+    if (at && tile_has_axis(v, at->axis) && E->at[at->axis] >= counted(E, at)) return NAN;
+    return r->reduce == EX_CONST ? from_ex(r->body->type, run_ex(E, r->body)) : reduce(E, r);
+}
+
 void run_map(Eval *E, const TileOp *op) {
     for (int i = 0; i < op->outs.n && !E->failed; i++) {
         const TileValue *v = op->results.data[i];
-        const TileResult *r = &op->outs.data[i];
         for (bool more = first(E, v->axis, v->rank); more; more = next(E, v->axis, v->rank))
-            set(E, v,
-                r->reduce == EX_CONST ? from_ex(r->body->type, run_ex(E, r->body)) : reduce(E, r));
+            set(E, v, mapped(E, op, v, &op->outs.data[i]));
     }
 }
 
@@ -292,7 +317,9 @@ void run_mma(Eval *E, const TileOp *op) {
         if (tile_has_axis(y, x->axis[i]) && !tile_has_axis(v, x->axis[i])) inner = x->axis[i];
     for (bool more = first(E, v->axis, v->rank); more; more = next(E, v->axis, v->rank)) {
         double sum = op->args.n > 2 ? get(E, op->args.data[2]) : 0;
-        for (bool in = first(E, &inner, 1); in; in = next(E, &inner, 1))
+        int64_t n = counted(E, op), terms = op->first && op->axis == inner ? n : E->extent[inner];
+        if (op->first && op->axis != inner && E->at[op->axis] >= n) sum = NAN; // it is not made
+        for (bool in = first(E, &inner, 1); in && E->at[inner] < terms; in = next(E, &inner, 1))
             sum = add(E, sum, factor(E, op, x) * factor(E, op, y));
         set(E, v, sum);
     }

@@ -402,11 +402,18 @@ static bool parse_tiles(Parse *P, TileOp *op) {
     return (!take(P, "carry") || parse_carry(P, op)) && parse_body(P, op);
 }
 
+static bool parse_first(Parse *P, TileOp *op) {
+    if (!take(P, "first")) return true;
+    if (!take_int(P, &op->first)) return false;
+    if (op->kind == TILE_MMA && (!expect(P, "of") || !take_axis(P, &op->axis))) return false;
+    return take_when(P, op);
+}
+
 static bool parse_at(Parse *P, TileOp *op) {
     if (!take_axis(P, &op->axis) || !expect(P, ":")) return false;
     if (!(op->index = typed_expr(P, EX_I32))) return false;
     if (take(P, "class") && !parse_class(P, op)) return false;
-    return parse_body(P, op);
+    return parse_first(P, op) && parse_body(P, op);
 }
 
 static bool parse_loop(Parse *P, TileOp *op) {
@@ -430,7 +437,7 @@ static bool parse_kind(Parse *P, TileOp *op) {
     case TILE_MMA:
         op->async = take(P, "async");
         op->tf32 = take(P, "tf32");
-        return take_args(P, op);
+        return take_args(P, op) && parse_first(P, op);
     case TILE_LOOP: return parse_loop(P, op);
     case TILE_YIELD: skip(P); return *P->s != '%' || take_args(P, op);
     case TILE_COPY: return parse_copy(P, op);

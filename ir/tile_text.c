@@ -265,10 +265,19 @@ static void loop(Out *o, const TileOp *op) {
     carry(o, op);
 }
 
+static void first(Out *o, const TileOp *op) {
+    if (!op->first) return;
+    text_printf(o->text, " first %d", op->first);
+    if (op->kind == TILE_MMA) text_printf(o->text, " of %s", axis_name(o, op->axis));
+    when(o, op);
+}
+
 static void at(Out *o, const TileOp *op) {
     text_printf(o->text, " %s:", axis_name(o, op->axis));
     ex(o, " ", op->index);
-    text_printf(o->text, "%s ", class_name(op->tiles));
+    text_puts(o->text, class_name(op->tiles));
+    first(o, op);
+    text_puts(o->text, " ");
     block(o, &op->body);
 }
 
@@ -328,6 +337,9 @@ static void operation(Out *o, const TileOp *op) {
     case TILE_MAP: map(o, op); break;
     case TILE_APPEND: append(o, op); break;
     case TILE_MMA:
+        uses(o, op, 0);
+        first(o, op);
+        break;
     case TILE_YIELD: uses(o, op, 0); break;
     case TILE_LOOP: loop(o, op); break;
     case TILE_COPY:

@@ -642,7 +642,7 @@ static bool check_kind(Verify *V) {
     case TILE_STORE: return check_store(V);
     case TILE_MAP: return check_map(V);
     case TILE_APPEND: return check_append(V);
-    case TILE_MMA: return check_mma(V);
+    case TILE_MMA: return check_mma(V) && verify_first(V);
     case TILE_LOOP: return check_loop(V);
     case TILE_YIELD: return check_yield(V);
     case TILE_ALLOC: return check_alloc(V);

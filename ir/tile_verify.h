@@ -67,6 +67,7 @@ bool verify_take(Verify *V);
 bool verify_drop(Verify *V);
 bool verify_next(Verify *V);
 bool verify_tiles(Verify *V);
+bool verify_first(Verify *V); // of AT and MMA: the part that counts for some rows
 bool verify_at(Verify *V);
 
 #endif

@@ -93,11 +93,47 @@ bool verify_tiles(Verify *V) {
     return verify_carry_counts(V) && verify_body(V, false) && verify_carry(V);
 }
 
+// What is done for all rows together, as in shared memory, cannot be done for some of them.
+static bool of_rows_only(const TileBlock *b, int rows) {
+    for (const TileOp *op = b->first; op; op = op->next) {
+        if (op->kind == TILE_YIELD) continue;
+        if (op->kind != TILE_MAP || op->waits) return false;
+        for (int i = 0; i < op->results.n; i++) {
+            const TileValue *v = op->results.data[i];
+            if (!tile_has_axis(v, rows) || v->home != HOME_FRAGMENT) return false;
+        }
+    }
+    return true;
+}
+
+bool verify_first(Verify *V) {
+    const TileOp *op = V->op;
+    int rows = tile_grid_axis(V->k);
+    if (!op->first) return true;
+    if (!V->role || rows < 0) return verify_fail(V, "there are no warpgroups that have some rows");
+    if (op->axis < 0 || op->axis >= V->k->naxes) return verify_fail(V, "no such axis");
+    const TileAxis *a = &V->k->axes[op->axis];
+    if (a->whole || op->axis == rows || op->first % 16 || op->first < 0 || op->first >= a->extent)
+        return verify_fail(V, "the first %d of a tile along %s", op->first, a->name);
+    Scope s = verify_scope(V, "the condition");
+    s.syms |= 1u << SYM_POS;
+    s.axes[s.naxes++] = (uint8_t)rows;
+    if (!op->when || !verify_ex(V, op->when, EX_BOOL, &s))
+        return op->when ? false : verify_fail(V, "without a condition");
+    if (op->kind == TILE_AT)
+        return of_rows_only(&op->body, rows) ||
+               verify_fail(V, "some rows of what is not made for each row by itself");
+    return (op->async && tile_has_axis(op->results.data[0], rows) &&
+            tile_has_axis(op->args.data[1], op->axis)) ||
+           verify_fail(V, "a part of %s in a product without it, or without rows", a->name);
+}
+
 bool verify_at(Verify *V) {
     const TileOp *op = V->op;
     Scope index = verify_scope(V, "the tile's index");
     if (!verify_counts(V, op->results.n, 0, 0) || !verify_axis(V)) return false;
-    if (!verify_ex(V, op->index, EX_I32, &index) || !verify_body(V, true)) return false;
+    if (!verify_ex(V, op->index, EX_I32, &index) || !verify_first(V)) return false;
+    if (!verify_body(V, true)) return false;
     const TileOp *yield = op->body.last;
     if (!yield || yield->kind != TILE_YIELD)
         return verify_fail(V, "its body does not end with yield");

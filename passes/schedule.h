@@ -61,6 +61,10 @@ void pass_mark_parts(TileKernel *k);
 // whose values have homes; the sum that tells of NaN is put where it is needed.   unguard.c
 void pass_unguard(TileProgram *p, TileKernel *k);
 
+// A bool over POS of the grid's axis: of the 64 rows that begin there none sees more of a tile of keys
+// than its first ones. NULL: not known, or never.   narrow.c
+const Ex *pass_sees_few(TileProgram *p, const TileKernel *k, int keys, const Ex *tile, int first);
+
 // Gives an axis its extent: grid counts over the axis become ceil(size / extent), loops over it run
 // over as many tiles.   schedule.c
 void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent);

@@ -47,20 +47,20 @@ typedef struct Sm90Row {
 // enough for their common pace; at 64 columns they were measured to save nothing.
 static const Sm90Row rows[] = {
     // d, masked, launches, {warpgroups, registers, producer's, keys, stages, queries, after,
-    //    turns, late_rescale, lag, cluster, section, share}: tiles that all take as long need no more than a
+    //    turns, late_rescale, lag, cluster, section, share, narrow}: tiles that all take as long need no more than a
     //    head's to go well together
-    {64, false, ANY, {3, 160, 32, 128, 2, 2, 0, 1, 0, 0, 1, 1, 0}},
-    {64, true, ANY, {3, 160, 32, 128, 2, 2, 16, 1, 0, 0, 1, SECTION, 0}},
-    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, 1, 0}},
-    {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 2, 1, 0}},
-    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, SECTION, 0}},
-    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 8, 2, SECTION, 0}},
-    {192, false, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 1, 1, 0}},
-    {192, true, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 1, SECTION, 0}},
-    {256, false, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, 1, 0}},
-    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 2, 1, 0}},
-    {256, true, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, SECTION, 0}},
-    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 2, SECTION, 0}},
+    {64, false, ANY, {3, 160, 32, 128, 2, 2, 0, 1, 0, 0, 1, 1, 0, 0}},
+    {64, true, ANY, {3, 160, 32, 128, 2, 2, 16, 1, 0, 0, 1, SECTION, 0, 64}},
+    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, 1, 0, 0}},
+    {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 2, 1, 0, 0}},
+    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, SECTION, 0, 64}},
+    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 8, 2, SECTION, 0, 0}},
+    {192, false, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 1, 1, 0, 0}},
+    {192, true, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 1, SECTION, 0, 0}},
+    {256, false, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, 1, 0, 0}},
+    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 2, 1, 0, 0}},
+    {256, true, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, SECTION, 0, 0}},
+    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 2, SECTION, 0, 0}},
 };
 
 // Whether some keys within the tensor do not count.
@@ -274,6 +274,7 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
            (shared_bytes(s, d, dv) > t->shared_bytes || registers_of(k, s, dv) > s.registers))
         s.keys -= 16;
     s.after = after_for(k, s);
+    if (s.narrow >= s.keys) s.narrow = 0;
     return s;
 }
 
@@ -304,6 +305,11 @@ static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags 
                    "schedule: shifts lag where an accumulator is rescaled and weights are bf16");
         return false;
     }
+    if (s.narrow >= s.keys) {
+        diag_error(diags, (Span){0}, "schedule: the first %d keys of a tile of %d are all",
+                   s.narrow, s.keys);
+        return false;
+    }
     if (s.cluster > 1 && reads_inputs(k)) {
         diag_error(diags, (Span){0},
                    "schedule: blocks of a cluster take the same steps; where "
@@ -328,6 +334,7 @@ static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *d
     bool good = !o->schedule || knob_read(knobs, s, o->schedule, diags);
     if (o->schedule && !knob_has(o->schedule, "queries", 7) && !fits_shared(p, k, *s))
         s->queries = 1;
+    if (o->schedule && !knob_has(o->schedule, "narrow", 6) && s->narrow >= s->keys) s->narrow = 0;
     good = good && (!o->schedule || legal(p, k, *s, diags));
     k->schedule.knobs = knob_text(knobs, s, p->arena);
     return good;
@@ -340,6 +347,7 @@ Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k) {
     if (k->schedule.knobs) knob_read(knobs, &s, k->schedule.knobs, &unused);
     for (int a = 0; a < k->naxes; a++) // what is in the loops by now may not tell as then
         if (!k->axes[a].whole && !tile_in_grid(k, a)) s.keys = k->axes[a].extent;
+    if (s.narrow >= s.keys) s.narrow = 0;
     return s;
 }
 

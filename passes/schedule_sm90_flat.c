@@ -280,6 +280,48 @@ static void produce(Flat *f) {
     sm90_yield(s, NULL, 0);
 }
 
+// ---- warpgroups that need only the first keys of a tile (narrow.c)
+
+// Of the tile of a step, asked as if all tiles were of the first loop: for a step behind its end that
+// gives one of the full tiles, of which everybody needs everything. Where a tile has no keys at all any
+// answer will do.
+static const Ex *sees_few(const Flat *f, const Ex *step) {
+    const TileOp *loop = f->step[0].loop;
+    int first = f->s->shape.narrow;
+    if (!first || f->skips || loop->tiles != CLASS_PARTIAL) return NULL;
+    const Ex *tile = ex_subst(pool(f), loop->index, SYM_STEP, 0, step);
+    return pass_sees_few(f->s->p, f->s->k, key_axis(f), tile, first);
+}
+
+static void only_first(const Flat *f, TileOp *op, const Ex *few) {
+    if (!few || (few->op == EX_CONST && !few->i)) return;
+    op->first = f->s->shape.narrow;
+    op->axis = key_axis(f);
+    op->when = few;
+}
+
+// Of the weights that a step takes: those of the step before. In a loop over full tiles these are a
+// partial one's only where it begins: there is one comparison a step.
+static const Ex *weights_few(Flat *f, const TileOp *loop) {
+    const Ex *t = ex_symbol(pool(f), SYM_STEP), *one = num(f, 1);
+    if (loop->tiles == CLASS_PARTIAL) return sees_few(f, ex_2(pool(f), EX_SUB, t, one));
+    const Ex *few = sees_few(f, ex_2(pool(f), EX_SUB, loop->from, one));
+    return few ? tidy(f, ex_2(pool(f), EX_EQ, t, ex_select(pool(f), few, loop->from, num(f, -1))))
+               : NULL;
+}
+
+// A block whose maps all make something for each row by itself.
+static bool of_rows(const Flat *f, const TileOp *at) {
+    for (const TileOp *op = at->body.first; op; op = op->next)
+        for (int i = 0; i < op->results.n; i++) {
+            const TileValue *v = op->results.data[i];
+            bool elsewhere = v->home != HOME_ANY && v->home != HOME_FRAGMENT;
+            if (op->kind != TILE_MAP || elsewhere || !tile_has_axis(v, tile_grid_axis(f->s->k)))
+                return false;
+        }
+    return true;
+}
+
 // ---- the consumer: values
 
 static TileValue *now(const Flat *f, TileValue *v) {
@@ -441,6 +483,7 @@ static void first_step(Flat *f) {
     s->block = &at->body;
     first_maps(f, st);
     s->block = outer;
+    if (of_rows(f, at)) only_first(f, at, sees_few(f, begin_of(f)));
     first_results(f, at);
 }
 
@@ -573,9 +616,11 @@ static void steps(Flat *f, int i) {
     TileValue *k = sm90_take(s, st->load_k, NULL);
     turn(f, false);
     TileValue *dot = product(f, st->dot, f->q, k, NULL);
+    if (!i) only_first(f, dot->def, sees_few(f, ex_symbol(pool(f), SYM_STEP)));
     weights = shared_weights(f, weights);
     TileValue *acc = acc_now(f, st), *v = sm90_take(s, st->load_v, NULL);
     TileValue *sum = product(f, st->sum, weights, v, acc);
+    only_first(f, sum->def, weights_few(f, loop));
     turn(f, true);
     columns(f, st, k, true);
     strips(f, st);
@@ -610,6 +655,7 @@ static TileValue *first_scores(Flat *f, TileValue **k, bool turns) {
     *k = sm90_take(f->s, st->load_k, valid);
     if (turns) turn(f, false);
     TileValue *dot = product(f, st->dot, q, *k, NULL);
+    only_first(f, dot->def, sees_few(f, begin_of(f)));
     if (turns) turn(f, true);
     return dot;
 }
@@ -653,6 +699,8 @@ static void end_tile(Flat *f) {
     TileValue *weights = shared_weights(f, f->state[st->yield->args.n]);
     TileValue *acc = acc_now(f, &f->step[0]), *v = sm90_take(s, st->load_v, NULL), *k;
     TileValue *sum = product(f, st->sum, weights, v, acc), *dot = NULL;
+    const Ex *last = ex_2(pool(f), EX_SUB, end_of(f), num(f, 1));
+    only_first(f, sum->def, sees_few(f, last));
     sm90_op(s, TILE_NEXT, (Span){0});
     if (!waits_for_q(f)) dot = first_scores(f, &k, false);
     turn(f, true);

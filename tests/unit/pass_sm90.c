@@ -118,6 +118,66 @@ START_TEST(choices_are_right) {
 }
 END_TEST
 
+// The first keys of a tile do for some warpgroups: what the others would have been is poison to the
+// interpreter. Offsets that are no multiple of a warpgroup's rows, windows, blocks of a cluster.
+START_TEST(narrow_is_right) {
+    static const char *const paths[] = {"causal", "sliding_window", "prefix_lm",
+                                        "alibi",  "retention",      "softcap",
+                                        "gqa",    "relative_bias"};
+    static const char *const choices[] = {"narrow=64", "warpgroups=2,keys=96,cluster=2,narrow=32",
+                                          "keys=48,narrow=16,late_rescale=1,queries=1"};
+    Arena *a = arena_new();
+    const char *path = arena_printf(a, "stdlib/%s.attn", paths[_i]);
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) check_real(path, 64, choices[i]);
+    arena_free(a);
+}
+END_TEST
+
+// The text with the i-th part that counts for some rows counting for all, or NULL: there are fewer.
+static const char *always(Arena *a, const char *text, int i) {
+    static const char mark[] = " first 64", when[] = " when ";
+    const char *at = text;
+    for (; i >= 0; i--) {
+        at = strstr(at, mark);
+        if (!at) return NULL;
+        at += sizeof mark - 1;
+    }
+    const char *from = strstr(at, when) + sizeof when - 1, *to = from;
+    int open = 0;
+    do open += (*to == '(') - (*to == ')');
+    while (to++, open);
+    return arena_printf(a, "%.*strue%s", (int)(from - text), text, to);
+}
+
+// Each condition is needed: where one of them holds always, the result is another or none.
+START_TEST(narrow_conditions_are_needed) {
+    static const PuLaunch l = {1, 2, 1, 380, 380, 0};
+    Arena *a = arena_new();
+    Real r = real_program(a, "stdlib/causal.attn", NULL, 64, "warpgroups=2,keys=96,narrow=64");
+    TileProgram *before = pass_algorithm(a, r.s, &r.o);
+    Text t;
+    text_init(&t, a);
+    tile_print(&t, r.p);
+    int32_t size[64] = {0};
+    pu_sizes(r.v, size, l[0], l[1], l[2], l[3], l[4], l[5]);
+    TileData *x = tile_data_random(a, before, size, 3, 7);
+    Diags diags;
+    diag_init(&diags, a);
+    ck_assert(tile_eval(before, x, true, &diags));
+    int n = 0;
+    for (const char *text; (text = always(a, t.s, n)); n++) {
+        TileProgram *p = tile_parse(a, text, strlen(text), &diags);
+        ck_assert_msg(p && tile_verify(p, &diags), "%s", text);
+        TileData *y = tile_data_random(a, p, size, 3, 7);
+        ck_assert_msg(!tile_eval(p, y, true, &diags) ||
+                          !(tile_data_distance(before, x, p, y) < 1e-2),
+                      "condition %d", n);
+    }
+    ck_assert_int_eq(n, 7);
+    arena_free(a);
+}
+END_TEST
+
 static const Ex *rows_of_clusters(const Real *r) {
     return r->p->kernels.data[0]->schedule.cluster_rows;
 }
@@ -237,6 +297,25 @@ START_TEST(lists_of_each_class) {
 }
 END_TEST
 
+// Of fewer keys than are said to do all count, if nobody says otherwise.
+START_TEST(narrow_is_less_than_a_tile) {
+    Arena *a = arena_new();
+    Variant *v;
+    PassOptions o = options();
+    const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 64, &v);
+    Diags diags;
+    diag_init(&diags, a);
+    o.schedule = "keys=48";
+    TileProgram *p = pass_pipeline(a, s, &o, &diags);
+    ck_assert_ptr_nonnull(p);
+    ck_assert_ptr_nonnull(strstr(p->kernels.data[0]->schedule.knobs, "narrow=0"));
+    o.schedule = "keys=48,narrow=48";
+    ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
+    ck_assert_int_eq(diags.errors, 1);
+    arena_free(a);
+}
+END_TEST
+
 START_TEST(too_many_columns_are_refused) {
     Arena *a = arena_new();
     Variant *v;
@@ -258,6 +337,8 @@ Suite *pass_sm90_suite(void) {
     tcase_add_loop_test(t, every_form_is_right, 0, FORMS);
     tcase_add_loop_test(t, real_extents_are_right, 0, 6);
     tcase_add_loop_test(t, choices_are_right, 0, 5);
+    tcase_add_loop_test(t, narrow_is_right, 0, 8);
+    tcase_add_test(t, narrow_conditions_are_needed);
     tcase_add_test(t, clusters_take_the_same_steps);
     tcase_add_loop_test(t, clusters_with_masks, 0, 4);
     tcase_add_test(t, clusters_of_rows);
@@ -265,6 +346,7 @@ Suite *pass_sm90_suite(void) {
     tcase_add_test(t, wrong_pairs_are_found);
     tcase_add_test(t, no_clusters_with_lists);
     tcase_add_test(t, lists_of_each_class);
+    tcase_add_test(t, narrow_is_less_than_a_tile);
     tcase_add_test(t, too_many_columns_are_refused);
     suite_add_tcase(s, t);
     return s;

@@ -42,6 +42,26 @@ START_TEST(parts) {
 }
 END_TEST
 
+START_TEST(first_keys) {
+    Arena *a = arena_new();
+    const char *text = schedule(a, "causal", TARGET_SM90A);
+    static const char dot[] = " first 64 of N when (", at[] = "class partial first 64 when (";
+    ck_assert(holds(a, text, dot, dot)); // as it is
+    ck_assert(holds(a, text, dot, " first 48 of N when ("));
+    ck_assert(!holds(a, text, dot, " first 40 of N when (")); // a product takes 16 at a time
+    ck_assert(!holds(a, text, dot, " first 128 of N when ("));
+    ck_assert(!holds(a, text, dot, " first 32 of D when ("));
+    ck_assert(!holds(a, text, dot, " first 64 of E when ("));
+    ck_assert(!holds(a, text, dot, " first 64 of N when (N.pos <= "));
+    ck_assert(holds(a, text, at, at));
+    ck_assert(!holds(a, text, at, "class partial first 64 when (t <= "));
+    ck_assert(!holds(a, text, "%p2: bf16[M, N] in fragment", "%p2: bf16[M, N] in shared"));
+    ck_assert(strstr(schedule(a, "softmax", TARGET_SM90A), " first ") == NULL);
+    ck_assert(strstr(schedule(a, "document", TARGET_SM90A), " first ") == NULL);
+    arena_free(a);
+}
+END_TEST
+
 START_TEST(wide_axes) {
     Arena *a = arena_new();
     const char *text = schedule(a, "causal", TARGET_GFX942);
@@ -96,6 +116,7 @@ Suite *tile_marks_suite(void) {
     Suite *s = suite_create("tile_marks");
     TCase *t = tcase_create("marks");
     tcase_add_test(t, parts);
+    tcase_add_test(t, first_keys);
     tcase_add_test(t, wide_axes);
     tcase_add_test(t, matrix_rows);
     tcase_add_test(t, unguarded);
