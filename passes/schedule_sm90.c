@@ -24,8 +24,7 @@ enum {
     OTHER_REGISTERS = 32, // of a thread, beside scores, weights and accumulator
     FEW_TESTS = 2,       // comparisons of positions in a mask: a causal one and the end of the keys
     TEST_REGISTERS = 12, // for more, and for what is looked up
-    SECTION = 512,       // tiles whose heads' K and V fit the L2 cache together, as measured
-    LISTED = 2048,       // where each visits few: documents, 5% faster than with SECTION
+    LISTED = 2048,       // tiles of a section where each visits few: documents, 5% faster than 512
     LONG_BODY = 1400,    // weight (ex_weight) of what is computed of an element
     REGISTERS = 65536,   // of an SM
     SHARED_SLACK = 1024, // barriers, the tile's number, alignment
@@ -44,23 +43,27 @@ typedef struct Sm90Row {
 
 // The producer has what the consumers leave of the 65536 registers, in steps of 8; with many panels
 // of columns it needs more than the least, 24. Clusters save what copies take, where tiles are long
-// enough for their common pace; at 64 columns they were measured to save nothing.
+// enough for their common pace or heads are wider than their values; at 64 columns they were measured
+// to save nothing. Sections are of tiles whose heads' K and V fit the L2 cache together, but of no
+// fewer than there are multiprocessors, and of one head's where all tiles take as long. At 64 columns
+// a lag costs more than it saves; three warpgroups are the fastest there, but for the tiles at the
+// diagonal of short launches, of which two warpgroups' are smaller.
 static const Sm90Row rows[] = {
     // d, masked, launches, {warpgroups, registers, producer's, keys, stages, queries, after,
-    //    turns, late_rescale, lag, cluster, section, share, narrow}: tiles that all take as long need no more than a
-    //    head's to go well together
+    //    turns, late_rescale, lag, cluster, section, share, narrow}
     {64, false, ANY, {3, 160, 32, 128, 2, 2, 0, 1, 0, 0, 1, 1, 0, 0}},
-    {64, true, ANY, {3, 160, 32, 128, 2, 2, 16, 1, 0, 0, 1, SECTION, 0, 64}},
+    {64, true, SHAPE_SHORT, {2, 232, 40, 128, 3, 2, 16, 0, 0, 0, 1, 512, 0, 64}},
+    {64, true, SHAPE_LONG, {3, 160, 32, 128, 2, 2, 8, 1, 0, 0, 1, 512, 0, 64}},
     {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, 1, 0, 0}},
     {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 2, 1, 0, 0}},
-    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, SECTION, 0, 64}},
-    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 8, 2, SECTION, 0, 0}},
-    {192, false, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 1, 1, 0, 0}},
-    {192, true, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 1, SECTION, 0, 0}},
+    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, 128, 0, 64}},
+    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 8, 2, 512, 0, 0}},
+    {192, false, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 2, 1, 0, 0}},
+    {192, true, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 2, 128, 0, 0}},
     {256, false, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, 1, 0, 0}},
     {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 2, 1, 0, 0}},
-    {256, true, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, SECTION, 0, 0}},
-    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 2, SECTION, 0, 0}},
+    {256, true, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, 128, 0, 0}},
+    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 2, 512, 0, 0}},
 };
 
 // Whether some keys within the tensor do not count.
@@ -260,15 +263,15 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
                      ShapeClass launches) {
     int d = pass_padded(p->D, PANEL), dv = value_columns(p, k), wide = d > dv ? d : dv;
     size_t i = 0, n = sizeof rows / sizeof *rows;
-    bool listed = reads_inputs(k);
-    if (listed) launches = SHAPE_SHORT; // tiles are few each, and those of two blocks differ
-    if (is_window(p, k)) launches = SHAPE_SHORT;
-    if (takes_columns(k)) launches = SHAPE_SHORT; // the registers of large tiles are all in use
+    // Tiles are few each, and those of two blocks differ; or large tiles' registers are all in use.
+    bool listed = reads_inputs(k), alone = listed || is_window(p, k) || takes_columns(k);
+    if (alone) launches = SHAPE_SHORT;
     while (i < n && !row_is_for(&rows[i], wide, sm90_is_masked(k), launches)) i++;
     assert(i < n && "no more columns than the last row has");
     Sm90Shape s = rows[i].shape;
+    if (alone) s.cluster = 1;
     if (listed) s.section = LISTED;
-    if (dv < d || !may_lag(p, k)) s.lag = 0; // of fewer columns the rescale is too small a share
+    if (!may_lag(p, k)) s.lag = 0;
     if (shared_bytes(s, d, dv) > t->shared_bytes) s.queries = 1;
     while (s.keys > 16 &&
            (shared_bytes(s, d, dv) > t->shared_bytes || registers_of(k, s, dv) > s.registers))

@@ -149,7 +149,7 @@ START_TEST(neighbours) {
 }
 END_TEST
 
-// One kernel where both classes want the same; else one for each, and the launch decides.
+// One kernel where both classes want the same (a width with one row for both); else one for each, and the launch decides.
 START_TEST(classes) {
     static const char *const schedules[SHAPE_COUNT] = {[SHAPE_SHORT] = "keys=64,stages=3"};
     static const char *const same[SHAPE_COUNT] = {"keys=64", "keys=64"};
@@ -157,7 +157,7 @@ START_TEST(classes) {
     Variant *v;
     Diags diags;
     diag_init(&diags, a);
-    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 8, &v);
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 136, &v);
     PassOptions o = options(TARGET_SM90A, SHAPE_LONG);
     TileProgram *one = pass_program(a, s, &o, same, &diags);
     TileProgram *two = pass_program(a, s, &o, schedules, &diags);
