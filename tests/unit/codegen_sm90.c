@@ -51,6 +51,21 @@ static int count(const char *text, const char *what) {
     return n;
 }
 
+// Both ways of a product in one piece of assembly, as often as the schedule says so.
+START_TEST(two_ways) {
+    Arena *a = arena_new();
+    size_t n;
+    char *ptx = compile(a, softmax(a, 64, causal), DT_BF16, &n);
+    ck_assert_int_ge(count(ptx, "@all bra ALL"), 6);
+    ck_assert_int_eq(count(ptx, "@all bra ALL"), count(ptx, "ALL:"));
+    free(ptx);
+    ptx = compile(a, softmax(a, 64, ""), DT_BF16, &n);
+    ck_assert_int_eq(count(ptx, "ALL:"), 0);
+    free(ptx);
+    arena_free(a);
+}
+END_TEST
+
 // 64 keys of 256 columns leave shared memory for half of what is stored: two parts, one after the
 // other, each of two panels.
 START_TEST(stores_by_parts) {
@@ -239,6 +254,7 @@ Suite *codegen_sm90_suite(void) {
     TCase *t = tcase_create("ptx");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, instructions);
+    tcase_add_test(t, two_ways);
     tcase_add_test(t, stores_by_parts);
     tcase_add_test(t, dense_bias);
     tcase_add_test(t, sigmoids);
