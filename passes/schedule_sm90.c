@@ -52,7 +52,7 @@ static const Sm90Row rows[] = {
     // d, masked, launches, {warpgroups, registers, producer's, keys, stages, queries, after,
     //    turns, late_rescale, lag, cluster, section, share, narrow}
     {64, false, ANY, {3, 160, 32, 128, 2, 2, 0, 1, 0, 0, 1, 1, 0, 0}},
-    {64, true, SHAPE_SHORT, {2, 232, 40, 128, 3, 2, 16, 0, 0, 0, 1, 512, 0, 64}},
+    {64, true, SHAPE_SHORT, {2, 232, 40, 128, 3, 2, 16, 1, 0, 0, 1, 512, 0, 64}},
     {64, true, SHAPE_LONG, {3, 160, 32, 128, 2, 2, 8, 1, 0, 0, 1, 512, 0, 64}},
     {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, 1, 0, 0}},
     {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 2, 1, 0, 0}},
