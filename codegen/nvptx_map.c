@@ -93,14 +93,7 @@ static Val rounded(Cg *cg, const TileValue *v, NvShape s, Val x) {
     return nv_unpack(cg, v->dtype, nv_pack(cg, v->dtype, x, x), 0);
 }
 
-// Whether a role's weights are sigmoids and nothing else: two of them are finished together.
-static bool is_sigmoids(Cg *cg, const TileOp *op) {
-    const TileResult *out = &op->outs.data[0];
-    bool alone = op->outs.n == 1 && out->reduce == EX_CONST && out->body->op == EX_SIGMOID;
-    const TileValue *v = op->results.data[0];
-    return alone && v->dtype == DT_BF16 && nv_shape(cg, v).packed && nv_state(cg)->roles;
-}
-
+// Sigmoids that are rounded to bf16: two of them are finished together.
 static void sigmoid_element(Cg *cg, CgElem *elem, Val *pair) {
     const At *at = elem->ctx;
     pair[at->c] = nv_sigmoid_exponential(cg, cg_expr(cg, at->op->outs.data[0].body->args[0], elem));
@@ -125,7 +118,7 @@ static void element(Cg *cg, CgElem *elem, Val *pair) {
         if (again(at, out, s)) continue;
         Val *wide = at->wide && at->wide[i] ? at->wide[i] : NULL;
         if (wide) wide += 2 * nv_index(s, at->m, at->n, at->r, at->c);
-        if (wide && is_sigmoids(cg, op)) {
+        if (wide && tile_is_marked(op, TILE_HALVES)) {
             sigmoid_element(cg, elem, wide);
             continue;
         }
@@ -156,7 +149,8 @@ static void pack_wide(Cg *cg, const At *at) {
     Nv90 *h = nv90_state(cg);
     for (int i = 0; i < at->op->outs.n; i++) {
         const TileValue *v = at->op->results.data[i];
-        Nv90Wide w = {&cg->value[v->id], v->dtype, at->wide[i], is_sigmoids(cg, at->op)};
+        Nv90Wide w = {&cg->value[v->id], v->dtype, at->wide[i],
+                      tile_is_marked(at->op, TILE_HALVES)};
         if (w.elements) VEC_PUSH(cg->arena, &h->wide, w);
     }
     if (!h->flight.n) nv90_pack(cg);
@@ -185,14 +179,7 @@ static void leave_out(Cg *cg, At *at) {
     }
 }
 
-// Elements of one diagonal stand one row of tiles apart: side by side they share a load.
-static bool reads_diagonals(const TileOp *op) {
-    for (int i = 0; i < op->args.n; i++)
-        if (op->args.data[i]->home == HOME_STRIP && op->args.data[i]->rank == 2) return true;
-    return false;
-}
-
-// Row by row, with the wait for a product after so many elements.
+// Row by row (marked: column by column), with the wait for a product after so many elements.
 static void walk_roles(Cg *cg, CgElem *elem) {
     At *at = elem->ctx;
     widen_packed(cg, at);
@@ -201,7 +188,7 @@ static void walk_roles(Cg *cg, CgElem *elem) {
     Val *pair = ARENA_ARRAY(cg->arena, Val, at->op->outs.n);
     int rows = s.rows ? 2 : 1, cols = s.col_axis >= 0 ? 2 : 1, done = 0;
     assert(s.mt == 1);
-    bool across = reads_diagonals(at->op);
+    bool across = tile_is_marked(at->op, TILE_DIAGONALS);
     int outer = across ? s.nt : rows, inner = across ? rows : s.nt;
     for (int i = 0; i < outer; i++)
         for (int j = 0; j < inner; j++)

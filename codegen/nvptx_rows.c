@@ -63,7 +63,7 @@ static Val half_of(Cg *cg, Dtype t, Val pair, int c) {
 Val nv_read_pair(Cg *cg, NvPairs *pairs, const TileOp *map, const Ex *load, Val first, int offset) {
     Dtype t = tensor_of(cg, load)->dtype;
     const void *known = NULL;
-    if (!is_read_by_pairs(cg, load)) return NULL;
+    if (!tile_is_marked(map, TILE_PAIRS) || !is_read_by_pairs(cg, load)) return NULL;
     if (offset % 2)
         return ex_memo_has(&pairs->loaded, load, &known) ? half_of(cg, t, (Val)known, 1) : NULL;
     if (tile_lead_varies(map, load, load->args[load->nargs - 1]->index)) return NULL;
@@ -90,8 +90,6 @@ static void find_rows(void *ctx, const Ex *e) {
         if (r->loads.data[i] == e) return;
     VEC_PUSH(r->cg->arena, &r->loads, e);
 }
-
-static void find_load(void *ctx, const Ex *e) { *(bool *)ctx |= e->op == EX_LOAD; }
 
 // The last one again, where there is no other.
 static Val next_tile(Cg *cg, const TileOp *loop) {
@@ -121,16 +119,11 @@ static Val prefetch_row(Cg *cg, CgElem *elem, const Ex *load, Val first, int off
 }
 
 void nv_prefetch_rows(Cg *cg, const TileOp *map, int col_axis, CgElem row) {
-    const TileOp *loop = map->block->owner;
     Rows rows = {.cg = cg, .map = map, .col_axis = col_axis};
-    bool reads = false;
-    if (!loop || loop->kind != TILE_LOOP || loop->tiles != CLASS_FULL || loop->axis != col_axis)
-        return;
-    ex_visit(loop->index, find_load, &reads);
+    if (!tile_is_marked(map, TILE_AHEAD)) return;
     for (int i = 0; i < map->outs.n; i++) ex_visit(map->outs.data[i].body, find_rows, &rows);
-    if (reads || !rows.loads.n) return;
     Val tile = cg->tile[col_axis];
-    cg->tile[col_axis] = next_tile(cg, loop);
+    cg->tile[col_axis] = next_tile(cg, map->block->owner);
     row.read = prefetch_row;
     cg_elem_begin(cg, &row);
     for (int i = 0; i < rows.loads.n; i++) cg_expr(cg, rows.loads.data[i], &row);

@@ -17,6 +17,16 @@ static const char *const kind_names[TILE_KIND_COUNT] = {
 
 const char *tile_kind_name(TileKind k) { return kind_names[k]; }
 
+static const char *const mark_names[TILE_MARK_COUNT] = {
+#define MARK(e, name) name,
+#include "tile_marks.def"
+#undef MARK
+};
+
+const char *tile_mark_name(TileMark m) { return mark_names[m]; }
+
+bool tile_is_marked(const TileOp *map, TileMark m) { return map->marks >> m & 1; }
+
 TileProgram *tile_program(Arena *a, ExPool *pool, const char *name) {
     TileProgram *p = ARENA_NEW(a, TileProgram);
     p->arena = a;

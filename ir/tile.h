@@ -105,6 +105,13 @@ typedef enum TileKind {
     TILE_KIND_COUNT
 } TileKind;
 
+typedef enum TileMark { // how a map is made
+#define MARK(e, name) TILE_##e,
+#include "tile_marks.def"
+#undef MARK
+    TILE_MARK_COUNT
+} TileMark;
+
 // One dimension of a tensor access: a scalar index, or a whole tile along an axis.
 typedef struct TileCoord {
     int axis;     // -1: scalar
@@ -177,6 +184,7 @@ struct TileOp {
     int first;
     // MMA of f32: operands are rounded to tf32, 11 bits; sums stay f32.
     bool tf32;
+    unsigned marks; // MAP: of a schedule, by 1 << TileMark
     // MAP: after `after` elements of each thread were computed, wait until at most `pending` groups
     // of products are in flight; `after` -1: anywhere before results are narrowed, which is always
     // behind the wait. What the wait lands is known to be there behind the map.
@@ -299,6 +307,8 @@ TileOp *tile_clone(TileProgram *p, TileKernel *k, const TileOp *op,
                    const Ex *(*map)(void *ctx, const Ex *e), void *ctx);
 TileProgram *tile_copy(Arena *a, const TileProgram *p); // an independent copy, in the same pool
 const char *tile_kind_name(TileKind k);
+const char *tile_mark_name(TileMark m);
+bool tile_is_marked(const TileOp *map, TileMark m);
 // The pipe whose stage a value is a view of; NULL: none.
 TileValue *tile_pipe_of(const TileValue *v);
 const TileOp *tile_role_of(const TileOp *op); // the role that an op stands in; NULL: none
@@ -314,6 +324,8 @@ void tile_along(Arena *a, const TileOp *map, int row, int col, const Ex *const *
 // whether those before it may be others from place to place along an axis.
 bool tile_ends_along(const Ex *e, int axis);
 bool tile_lead_varies(const TileOp *map, const Ex *load, int axis);
+// Some input has a number for each place of the map along `axis`, and those of a row stand side by side.
+bool tile_reads_rows(const TileProgram *p, const TileKernel *k, const TileOp *map, int axis);
 
 // ---- text, checks, meaning
 void tile_print(Text *out, const TileProgram *p); // tile_text.c

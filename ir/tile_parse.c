@@ -357,6 +357,8 @@ static bool parse_map(Parse *P, TileOp *op) {
     if (op->outs.n != op->results.n)
         return fail(P, "%d bodies for %d results", op->outs.n, op->results.n);
     if (!expect(P, "}")) return false;
+    for (int m = 0; m < TILE_MARK_COUNT; m++)
+        if (take(P, tile_mark_name((TileMark)m))) op->marks |= 1u << m;
     op->waits = take(P, "waiting");
     op->after = -1;
     if (op->waits && !take_int(P, &op->pending)) return false;

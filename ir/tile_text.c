@@ -231,6 +231,9 @@ static void map(Out *o, const TileOp *op) {
         indent(o);
         text_puts(o->text, "}");
     }
+    for (int m = 0; m < TILE_MARK_COUNT; m++)
+        if (tile_is_marked(op, (TileMark)m))
+            text_printf(o->text, " %s", tile_mark_name((TileMark)m));
     if (op->waits) text_printf(o->text, " waiting %d", op->pending);
     if (op->waits && op->after >= 0) text_printf(o->text, " after %d", op->after);
     o->names = outer;

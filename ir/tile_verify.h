@@ -58,6 +58,8 @@ bool verify_carried(Verify *V, const TileValue *inside, const TileValue *other, 
 bool verify_same_type(const TileValue *v, const TileValue *w);
 bool verify_is_name(const char *s);
 
+bool verify_marks(Verify *V); // of a map (tile_verify_marks.c)
+
 // ---- roles (tile_verify_roles.c)
 bool verify_behind(Verify *V); // an op that is behind
 bool verify_pipe(Verify *V);

@@ -48,6 +48,7 @@ bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags) {
 
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags) {
     p->scheduled = target_passes[o->target.id].schedule(p, o, diags);
+    if (p->scheduled && o->target.kind == KIND_NVPTX) pass_mark(p);
     return p->scheduled;
 }
 

@@ -61,6 +61,9 @@ void pass_mark_parts(TileKernel *k);
 // whose values have homes; the sum that tells of NaN is put where it is needed.   unguard.c
 void pass_unguard(TileProgram *p, TileKernel *k);
 
+// How maps are made, where a scheduled program for NVIDIA devices has more than one way.   marks.c
+void pass_mark(TileProgram *p);
+
 // A bool over POS of the grid's axis: of the 64 rows that begin there none sees more of a tile of keys
 // than its first ones. NULL: not known, or never.   narrow.c
 const Ex *pass_sees_few(TileProgram *p, const TileKernel *k, int keys, const Ex *tile, int first);

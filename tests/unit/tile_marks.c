@@ -1,5 +1,6 @@
 // What schedules mark in the IR, and that the verifier knows wrong marks: sums of rows in parts
-// (Hopper), a matrix instruction's rows, wide axes, weights whose NaN may be lost (AMD).
+// (Hopper), a matrix instruction's rows, wide axes, weights whose NaN may be lost (AMD), ways to make
+// a map (NVIDIA).
 #include "pass_util.h"
 
 static const char *schedule(Arena *a, const char *variant, TargetId id) {
@@ -111,6 +112,27 @@ START_TEST(matrix_rows) {
 }
 END_TEST
 
+// A way to make a map is one for maps that have what it is about.
+START_TEST(ways) {
+    Arena *a = arena_new();
+    const char *table = schedule(a, "relative_bias", TARGET_SM90A),
+               *sigmoids = schedule(a, "sigmoid", TARGET_SM90A),
+               *dense = schedule(a, "../tests/regress/dense_bias", TARGET_SM90A);
+    ck_assert(holds(a, table, "} diagonals", "} diagonals"));
+    ck_assert(holds(a, table, "} diagonals", "}")); // as slow as it is right
+    ck_assert(!holds(a, table, "} diagonals", "} halves"));
+    ck_assert(!holds(a, table, "} diagonals", "} pairs"));
+    ck_assert(holds(a, sigmoids, "} halves", "}"));
+    ck_assert(!holds(a, sigmoids, "} halves", "} diagonals"));
+    ck_assert(!holds(a, sigmoids, "} halves", "} often"));
+    ck_assert(holds(a, dense, "} pairs ahead", "} pairs"));
+    ck_assert(!holds(a, dense, "} pairs ahead", "} ahead"));                           // of what?
+    ck_assert(strstr(schedule(a, "relative_bias", TARGET_SM80), "diagonals") == NULL); // no roles
+    ck_assert(strstr(schedule(a, "sigmoid", TARGET_HOST), "halves") == NULL);
+    arena_free(a);
+}
+END_TEST
+
 Suite *tile_marks_suite(void);
 Suite *tile_marks_suite(void) {
     Suite *s = suite_create("tile_marks");
@@ -120,6 +142,7 @@ Suite *tile_marks_suite(void) {
     tcase_add_test(t, wide_axes);
     tcase_add_test(t, matrix_rows);
     tcase_add_test(t, unguarded);
+    tcase_add_test(t, ways);
     suite_add_tcase(s, t);
     return s;
 }

@@ -1,0 +1,50 @@
+// tile_verify_marks.c: what a map must be to be made in one of the ways of tile_marks.def.
+//
+// In: the map at hand, of a verifier that goes through a kernel. Out: whether each of its marks has what it is about.
+#include "ir/tile_verify.h"
+
+static bool is_halves(const TileOp *map) {
+    const TileResult *out = &map->outs.data[0];
+    const TileValue *v = map->results.data[0];
+    return tile_role_of(map) && map->outs.n == 1 && out->reduce == EX_CONST &&
+           out->body->op == EX_SIGMOID && v->dtype == DT_BF16 && v->rank == 2;
+}
+
+static bool is_diagonals(const TileOp *map) {
+    if (!tile_role_of(map)) return false;
+    for (int i = 0; i < map->args.n; i++)
+        if (map->args.data[i]->home == HOME_STRIP && map->args.data[i]->rank == 2) return true;
+    return false;
+}
+
+static bool is_pairs(const Verify *V) {
+    for (int i = 0; i < V->op->naxes; i++)
+        if (tile_reads_rows(V->p, V->k, V->op, V->op->axes[i])) return true;
+    return false;
+}
+
+static bool is_ahead(const Verify *V) {
+    const TileOp *map = V->op, *loop = map->block->owner;
+    return tile_is_marked(map, TILE_PAIRS) && loop && loop->kind == TILE_LOOP &&
+           loop->tiles == CLASS_FULL && tile_reads_rows(V->p, V->k, map, loop->axis);
+}
+
+static bool may_be(const Verify *V, TileMark m) {
+    switch (m) {
+    case TILE_PAIRS: return is_pairs(V);
+    case TILE_AHEAD: return is_ahead(V);
+    case TILE_DIAGONALS: return is_diagonals(V->op);
+    case TILE_HALVES: return is_halves(V->op);
+    case TILE_MARK_COUNT: break;
+    }
+    return false;
+}
+
+bool verify_marks(Verify *V) {
+    for (int m = 0; m < TILE_MARK_COUNT; m++) {
+        if (!tile_is_marked(V->op, (TileMark)m)) continue;
+        if (!V->p->scheduled || !may_be(V, (TileMark)m))
+            return verify_fail(V, "it cannot be made by '%s'", tile_mark_name((TileMark)m));
+    }
+    return true;
+}
