@@ -25,7 +25,7 @@ enum {
 };
 
 // How far behind the best one leaves, after so many rounds, in percent.
-static const int far_behind[] = {100, 20, 10, 5, 5, 5, 4, 3};
+static const int far_behind[] = {100, 30, 15, 8, 5, 5, 4, 3};
 enum { LOOKS = sizeof far_behind / sizeof *far_behind };
 
 double race_now_ms(void) {
