@@ -183,7 +183,8 @@ static Status keep(Race *r) {
 }
 
 static Status compare(const Race *r, const Runner *x) {
-    double bound = 2 * tensor_tolerance(r->dtype); // both may be off
+    double one = r->o->tf32 ? tensor_tolerance_tf32() : tensor_tolerance(r->dtype);
+    double bound = 2 * one; // both may be off
     for (int i = 0; i < r->b->sig->args.n; i++) {
         if (!r->want[i]) continue;
         Error e = cmd_error(&r->b->tensor[i], r->want[i]);

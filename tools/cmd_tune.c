@@ -81,6 +81,10 @@ static int by_ms(const void *a, const void *b) {
     return x->ratio < y->ratio ? -1 : x->ratio > y->ratio;
 }
 
+static const char *type_of(const Tune *t) {
+    return t->o->tf32 ? "tf32" : dtype_name(t->race.dtype);
+}
+
 // Fastest first; what counting expected, relative to what it expected of the compiler's own choice.
 static void print(const Tune *t, const char *sizes) {
     const Race *r = &t->race;
@@ -88,8 +92,8 @@ static void print(const Tune *t, const char *sizes) {
     Runner **sorted = ARENA_ARRAY(r->arena, Runner *, r->runners.n);
     memcpy(sorted, r->runners.data, (size_t)r->runners.n * sizeof *sorted);
     qsort(sorted, (size_t)r->runners.n, sizeof *sorted, by_ms);
-    printf("%s, %s, %s, %s\n", t->c.variants.data[0]->name, target_get(r->target)->name,
-           dtype_name(r->dtype), sizes);
+    printf("%s, %s, %s, %s\n", t->c.variants.data[0]->name, target_get(r->target)->name, type_of(t),
+           sizes);
     printf("%10s %9s %9s  %s\n", "ms", "measured", "counted", "schedule");
     for (int i = 0; i < r->runners.n; i++) {
         const Runner *x = sorted[i];
@@ -156,7 +160,7 @@ static Status store(Tune *t, const char *sizes) {
 static void print_ranked(Tune *t, const char *sizes) {
     Candidates all = pass_candidates(t->c.arena, t->c.streams.data[0], &t->passes);
     printf("%s, %s, %s, %s: %s\n", t->c.variants.data[0]->name, target_get(t->race.target)->name,
-           dtype_name(t->race.dtype), sizes, shape_name(t->shape));
+           type_of(t), sizes, shape_name(t->shape));
     printf("%9s  %s\n", "counted", "schedule");
     for (int i = 0; i < all.n; i++) {
         if (all.data[i].clocks > 0 && all.data[0].clocks > 0)
