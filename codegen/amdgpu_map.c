@@ -168,7 +168,8 @@ static Val shared_place(Cg *cg, const TileValue *v) {
 
 static void cooperative_map(Cg *cg, const TileOp *op) {
     const AmState *s = am_state(cg);
-    CgShared shared = {s->tid, s->waves * s->wave, shared_place, am_lds, shared_offset};
+    CgShared shared = {s->tid, s->waves * s->wave, shared_place, am_lds, shared_offset, false,
+                       NULL};
     cg_cooperative_map(cg, op, &shared);
 }
 

@@ -241,6 +241,9 @@ typedef struct CgShared {                        // memory that a block shares
     Val (*pointer)(Cg *cg, Val at);
     // Bytes from there: the element `own` along `axis` and `walked` along its other one, if any.
     Val (*offset)(Cg *cg, const TileValue *v, int axis, Val own, Val walked);
+    bool pieces; // 16 bytes of a row that begin at a multiple of as many lie together
+    // Of the thread of the same warp whose number differs in these bits; NULL: there is no such thing.
+    Val (*exchange)(Cg *cg, Val v, int mask);
 } CgShared;
 void cg_cooperative_map(Cg *cg, const TileOp *op, const CgShared *shared);
 

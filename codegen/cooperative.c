@@ -1,6 +1,6 @@
 // cooperative.c: maps whose results lie in the memory that a block shares, for GPUs: vectors along
 // one axis. Each element is made by one of the block's threads, which walks the axis that is
-// reduced, if any.
+// reduced, if any, or by some neighbours, which take pieces of it in turn.
 //
 // In: a TILE_MAP whose operands lie in shared memory. Out: its results there, readable behind the
 // next barrier. And what the maps of these targets say of reductions and positions.
@@ -21,67 +21,130 @@ Val cg_tile_begin(Cg *cg, int axis) {
     return LLVMBuildMul(cg->b, cg->tile[axis], cg_i32(cg, a->extent), "");
 }
 
+enum {
+    PIECE = 16,
+    SUMS = 4
+}; // bytes of a load; parts of a reduction that do not wait for each other
+
 typedef struct At { // the element at hand
     const TileOp *op;
     const CgShared *shared;
     int axis;        // the vector's
     Val own, walked; // along it; along the other axis
+    Val *piece;      // of each operand of two axes, from `walked` on; NULL: one at a time
+    int in_piece;
+    int shares; // threads that reduce the element together
 } At;
 
 static Val address(Cg *cg, const At *at, const TileValue *v, Val offset) {
     return at->shared->pointer(cg, LLVMBuildAdd(cg->b, cg->value[v->id].mem, offset, ""));
 }
 
+static Val load(Cg *cg, const At *at, const TileValue *v, int n) {
+    Val p = address(cg, at, v, at->shared->offset(cg, v, at->axis, at->own, at->walked));
+    Val x = LLVMBuildLoad2(cg->b, cg_vector(cg_dtype(cg, v->dtype), n), p, "");
+    if (n > 1) LLVMSetAlignment(x, PIECE);
+    return x;
+}
+
 static Val operand(Cg *cg, CgElem *elem, int k) {
     const At *at = elem->ctx;
     const TileValue *v = at->op->args.data[k];
     assert(v->home == HOME_SHARED);
-    Val p = address(cg, at, v, at->shared->offset(cg, v, at->axis, at->own, at->walked));
-    return cg_read(cg, LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), p, ""), v->dtype);
+    Val x = at->piece && at->piece[k]
+                ? LLVMBuildExtractElement(cg->b, at->piece[k], cg_i32(cg, at->in_piece), "")
+                : load(cg, at, v, 1);
+    return cg_read(cg, x, v->dtype);
 }
 
 static Val position(Cg *cg, CgElem *elem, int axis) {
     const At *at = elem->ctx;
     Val in = axis == at->axis ? at->own : at->walked;
+    if (axis != at->axis && at->in_piece)
+        in = LLVMBuildAdd(cg->b, in, cg_i32(cg, at->in_piece), "");
     return LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), in, "");
+}
+
+// How many elements of each operand are one load: rows of whole pieces, of one type.
+static int piece_of(Cg *cg, const At *at, const TileResult *out) {
+    const TileAxis *axis = &cg->k->axes[out->reduce_axis];
+    int bytes = 0;
+    for (int i = 0; i < at->op->args.n; i++) {
+        const TileValue *v = at->op->args.data[i];
+        if (v->rank < 2) continue;
+        if (bytes && bytes != dtype_bytes(v->dtype)) return 1;
+        bytes = dtype_bytes(v->dtype);
+    }
+    if (!at->shared->pieces || !bytes || !axis->whole || axis->size->op != EX_CONST) return 1;
+    return axis->size->i % (PIECE / bytes) ? 1 : PIECE / bytes;
+}
+
+// As many as there are threads for. Widths are multiples of 16, so that whole warps have elements.
+static int shares_of(Cg *cg, const At *at, const TileResult *out, int width) {
+    int n = out->reduce == EX_CONST ? 1 : piece_of(cg, at, out), shares = 1;
+    if (n == 1 || !at->shared->exchange || width % 16) return 1;
+    int pieces = cg->k->axes[out->reduce_axis].size->i / n;
+    while (2 * shares * width <= at->shared->threads && pieces % (2 * shares) == 0) shares *= 2;
+    return shares;
+}
+
+// The elements from `walked` on into the sums, in turn.
+static void add_piece(Cg *cg, CgElem *elem, const TileResult *out, int n, Val *sum) {
+    At *at = elem->ctx;
+    if (n > 1) at->piece = ARENA_ARRAY(cg->arena, Val, at->op->args.n);
+    for (int i = 0; n > 1 && i < at->op->args.n; i++)
+        if (at->op->args.data[i]->rank > 1) at->piece[i] = load(cg, at, at->op->args.data[i], n);
+    for (int i = 0; i < n; i++) {
+        at->in_piece = i;
+        sum[i % SUMS] = cg_merge(cg, out->reduce, sum[i % SUMS], cg_expr(cg, out->body, elem));
+    }
+    at->piece = NULL;
+    at->in_piece = 0;
 }
 
 // Of the element at hand: the body, or its reduction in a loop.
 static Val made(Cg *cg, CgElem *elem, const TileResult *out) {
     At *at = elem->ctx;
+    Val phi[SUMS], sum[SUMS], none = cg_f32(cg, ex_identity(out->reduce));
     if (out->reduce == EX_CONST) return cg_expr(cg, out->body, elem);
+    int n = piece_of(cg, at, out), sums = n < SUMS ? n : SUMS;
+    Val share = LLVMBuildAnd(cg->b, at->shared->tid, cg_i32(cg, at->shares - 1), "");
+    Val first = LLVMBuildMul(cg->b, share, cg_i32(cg, n), "");
     Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "column"),
         done = cg_block(cg, "reduced");
     LLVMBuildBr(cg->b, head);
     LLVMPositionBuilderAtEnd(cg->b, head);
     at->walked = LLVMBuildPhi(cg->b, cg->i32, "");
-    Val acc = LLVMBuildPhi(cg->b, cg->f32, "");
-    Val next = cg_merge(cg, out->reduce, acc, cg_expr(cg, out->body, elem));
-    Val col = LLVMBuildAdd(cg->b, at->walked, cg_i32(cg, 1), "");
+    for (int i = 0; i < sums; i++) phi[i] = sum[i] = LLVMBuildPhi(cg->b, cg->f32, "");
+    add_piece(cg, elem, out, n, sum);
+    Val col = LLVMBuildAdd(cg->b, at->walked, cg_i32(cg, n * at->shares), "");
     Blk latch = LLVMGetInsertBlock(cg->b);
-    LLVMAddIncoming(at->walked, (Val[]){cg_i32(cg, 0), col}, (Blk[]){pre, latch}, 2);
-    LLVMAddIncoming(acc, (Val[]){cg_f32(cg, ex_identity(out->reduce)), next}, (Blk[]){pre, latch},
-                    2);
+    LLVMAddIncoming(at->walked, (Val[]){first, col}, (Blk[]){pre, latch}, 2);
+    for (int i = 0; i < sums; i++)
+        LLVMAddIncoming(phi[i], (Val[]){none, sum[i]}, (Blk[]){pre, latch}, 2);
     const Ex *size = cg->k->axes[out->reduce_axis].size;
     Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_uniform(cg, size), "");
     LLVMBuildCondBr(cg->b, more, head, done);
     LLVMPositionBuilderAtEnd(cg->b, done);
-    return next;
+    for (int i = 1; i < sums; i++) sum[0] = cg_merge(cg, out->reduce, sum[0], sum[i]);
+    for (int other = 1; other < at->shares; other *= 2)
+        sum[0] = cg_merge(cg, out->reduce, sum[0], at->shared->exchange(cg, sum[0], other));
+    return sum[0];
 }
 
-// The elements from `first` on, one for each thread.
-static void chunk(Cg *cg, const CgShared *shared, const TileOp *op, int i, int first, int width) {
-    const TileValue *v = op->results.data[i];
-    At at = {.op = op, .shared = shared, .axis = op->results.data[0]->axis[0]};
-    at.own = LLVMBuildAdd(cg->b, shared->tid, cg_i32(cg, first), "");
-    CgElem elem = {.lanes = 1, .param = operand, .pos = position, .lane_axis = -1, .ctx = &at};
+// The elements from `first` on, each by as many threads as share it.
+static void chunk(Cg *cg, At *at, int i, int first, int width) {
+    const TileValue *v = at->op->results.data[i];
+    Val number = LLVMBuildUDiv(cg->b, at->shared->tid, cg_i32(cg, at->shares), "");
+    at->own = LLVMBuildAdd(cg->b, number, cg_i32(cg, first), "");
+    CgElem elem = {.lanes = 1, .param = operand, .pos = position, .lane_axis = -1, .ctx = at};
     Blk work = cg_block(cg, "vector"), done = cg_block(cg, "vector.done");
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, at.own, cg_i32(cg, width), "");
+    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, at->own, cg_i32(cg, width), "");
     LLVMBuildCondBr(cg->b, in, work, done);
     LLVMPositionBuilderAtEnd(cg->b, work);
-    Val x = made(cg, &elem, &op->outs.data[i]);
-    Val p = address(cg, &at, v, LLVMBuildMul(cg->b, at.own, cg_i32(cg, dtype_bytes(v->dtype)), ""));
-    LLVMBuildStore(cg->b, cg_write(cg, x, v->dtype), p);
+    Val x = made(cg, &elem, &at->op->outs.data[i]);
+    Val p = address(cg, at, v, LLVMBuildMul(cg->b, at->own, cg_i32(cg, dtype_bytes(v->dtype)), ""));
+    LLVMBuildStore(cg->b, cg_write(cg, x, v->dtype), p); // the same by all that share it
     LLVMBuildBr(cg->b, done);
     LLVMPositionBuilderAtEnd(cg->b, done);
 }
@@ -91,8 +154,10 @@ void cg_cooperative_map(Cg *cg, const TileOp *op, const CgShared *shared) {
         const TileValue *v = op->results.data[i];
         assert(v->home == HOME_SHARED && v->rank == 1);
         int width = cg->k->axes[v->axis[0]].extent;
+        At at = {.op = op, .shared = shared, .axis = op->results.data[0]->axis[0]};
+        at.shares = shares_of(cg, &at, &op->outs.data[i], width);
         cg->value[v->id].mem = shared->place(cg, v);
-        for (int first = 0; first < width; first += shared->threads)
-            chunk(cg, shared, op, i, first, width);
+        for (int first = 0; first < width; first += shared->threads / at.shares)
+            chunk(cg, &at, i, first, width);
     }
 }

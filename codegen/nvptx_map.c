@@ -264,7 +264,8 @@ static Val shared_place(Cg *cg, const TileValue *v) {
 
 static void cooperative_map(Cg *cg, const TileOp *op) {
     const NvState *s = nv_state(cg);
-    CgShared shared = {s->tid, s->warps * NV_WARP, shared_place, nv_shared_ptr, shared_offset};
+    CgShared shared = {s->tid, s->warps * NV_WARP, shared_place, nv_shared_ptr, shared_offset,
+                       true,   nv_shuffle};
     cg_cooperative_map(cg, op, &shared);
 }
 
