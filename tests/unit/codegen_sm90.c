@@ -80,6 +80,23 @@ START_TEST(stores_by_parts) {
 }
 END_TEST
 
+// Norms of keys are read in pieces of 16 bytes: one load in each of the three places, in a loop.
+START_TEST(norms_in_pieces) {
+    Arena *a = arena_new();
+    size_t n;
+    char *ptx =
+        compile(a,
+                "import std.normalization; attention t { dim D = 128; score(q, k) = dot(q, k) "
+                "- sqnorm(k); normalize(s) = softmax(s); }",
+                DT_BF16, &n);
+    ck_assert_ptr_null(strstr(ptx, "ld.shared.u16"));
+    ck_assert_ptr_nonnull(strstr(ptx, "ld.shared.v4.b32"));
+    ck_assert_ptr_nonnull(strstr(ptx, "shfl.sync.bfly"));
+    free(ptx);
+    arena_free(a);
+}
+END_TEST
+
 // Of a number for each query and key full tiles read two keys at once where rows are aligned, and ask
 // for the next tile's; nothing there is clamped.
 START_TEST(dense_bias) {
@@ -256,6 +273,7 @@ Suite *codegen_sm90_suite(void) {
     tcase_add_test(t, instructions);
     tcase_add_test(t, two_ways);
     tcase_add_test(t, stores_by_parts);
+    tcase_add_test(t, norms_in_pieces);
     tcase_add_test(t, dense_bias);
     tcase_add_test(t, sigmoids);
     tcase_add_test(t, without_roles);
