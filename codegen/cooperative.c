@@ -96,6 +96,7 @@ static void add_piece(Cg *cg, CgElem *elem, const TileResult *out, int n, Val *s
         if (at->op->args.data[i]->rank > 1) at->piece[i] = load(cg, at, at->op->args.data[i], n);
     for (int i = 0; i < n; i++) {
         at->in_piece = i;
+        elem->memo = (ExMemo){0};
         sum[i % SUMS] = cg_merge(cg, out->reduce, sum[i % SUMS], cg_expr(cg, out->body, elem));
     }
     at->piece = NULL;
