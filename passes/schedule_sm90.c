@@ -26,6 +26,7 @@ enum {
     TEST_REGISTERS = 12, // for more, and for what is looked up
     LISTED = 2048,       // tiles of a section where each visits few: documents, 5% faster than 512
     LONG_BODY = 1400,    // weight (ex_weight) of what is computed of an element
+    DEAR_MASK = 48,      // the same, of a mask
     REGISTERS = 65536,   // of an SM
     SHARED_SLACK = 1024, // barriers, the tile's number, alignment
 };
@@ -266,6 +267,8 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
     // Tiles are few each, and those of two blocks differ; or large tiles' registers are all in use.
     bool listed = reads_inputs(k), alone = listed || is_window(p, k) || takes_columns(k);
     if (alone) launches = SHAPE_SHORT;
+    // Long tests are most of the work, and twelve warps hide more of it than eight (8%).
+    if (wide <= PANEL && !listed && weight(&k->mask, 1) > DEAR_MASK) launches = SHAPE_LONG;
     while (i < n && !row_is_for(&rows[i], wide, sm90_is_masked(k), launches)) i++;
     assert(i < n && "no more columns than the last row has");
     Sm90Shape s = rows[i].shape;
