@@ -74,7 +74,10 @@ void cg_collect_args(Cg *cg) {
     u.stored = cg->stored = ARENA_ARRAY(cg->arena, bool, p->tensors.n + 1);
     u.size = ARENA_ARRAY(cg->arena, bool, p->sizes.n + 1);
     u.scalar = ARENA_ARRAY(cg->arena, bool, p->inputs.n + 1);
-    for (int i = 0; i < cg->k->ngrid; i++) use_expr(&u, cg->k->grid[i].count);
+    for (int i = 0; i < cg->k->ngrid; i++) {
+        use_expr(&u, cg->k->grid[i].count);
+        use_expr(&u, cg->k->grid[i].from);
+    }
     if (cg->k->schedule.cluster_rows) use_expr(&u, cg->k->schedule.cluster_rows);
     use_block(&u, &cg->k->body);
     memset(&cg->args, 0, sizeof cg->args);

@@ -199,6 +199,8 @@ typedef struct CgGrid {
     int rows;                 // the dimension of the row tiles; -1: there is none
     Val of_rows, of_heads;    // i32: row tiles and heads of a cluster, whose numbers these are;
                               // NULL: there are none
+    Val whole; // heads that have one point of the last dimension (TileGrid.from); NULL: it has no
+               // such
 } CgGrid;
 CgGrid cg_grid(Cg *cg);
 Val cg_grid_total(Cg *cg, const CgGrid *g); // i32

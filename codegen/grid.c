@@ -7,7 +7,7 @@
 // the shortest of all heads are left for the end, when blocks run out of work at different times.
 //
 // A number is a cluster's where there are clusters: the grid has fewer tiles of rows then, or fewer
-// heads, which of the two the launch's sizes say (TileSchedule.cluster_rows).
+// heads, which of the two the launch's sizes say (TileSchedule.cluster_rows); and no heads in parts.
 #include "codegen/cg.h"
 
 enum {
@@ -55,6 +55,7 @@ CgGrid cg_grid(Cg *cg) {
     }
     for (int i = 0; i < k->ngrid; i++) {
         g.count[i] = cg_uniform(cg, k->grid[i].count);
+        if (k->grid[i].from && !g.of_rows) g.whole = cg_uniform(cg, k->grid[i].from);
         bool rows = k->grid[i].sym == SYM_TILE && k->grid[i].axis == axis;
         if (rows && g.rows < 0) g.rows = i;
         if (g.of_rows && (i == g.rows || k->grid[i].sym == SYM_H))
@@ -69,7 +70,15 @@ static Val product(Cg *cg, const CgGrid *g, int from, int to) {
     return n;
 }
 
-Val cg_grid_total(Cg *cg, const CgGrid *g) { return product(cg, g, 0, cg->k->ngrid); }
+// Tiles of the heads that have one point of the last dimension.
+static Val whole_tiles(Cg *cg, const CgGrid *g) { return mul(cg, g->whole, g->count[g->rows]); }
+
+Val cg_grid_total(Cg *cg, const CgGrid *g) {
+    int last = cg->k->ngrid - 1;
+    if (!g->whole) return product(cg, g, 0, last + 1);
+    Val whole = whole_tiles(cg, g), others = sub(cg, product(cg, g, 0, last), whole);
+    return LLVMBuildAdd(cg->b, whole, mul(cg, others, g->count[last]), "");
+}
 
 // Heads whose keys and values stay in the cache together, beside what passes through it.
 static Val heads_that_stay(Cg *cg, const CgGrid *g) {
@@ -110,28 +119,75 @@ static Val rows_at_end(Cg *cg, const CgGrid *g) {
     return LLVMBuildUDiv(cg->b, some, cg_i32(cg, ROW_PARTS), "");
 }
 
+typedef struct Range {  // of heads, whose tiles are numbered together
+    Val heads, section; // how many; and of a section
+    Val first;          // NULL: 0
+} Range;
+
 // number, of rows and heads: becomes the head (of all dimensions before the rows'); the row.
-static Val take_row(Cg *cg, const CgGrid *g, Val *number) {
-    Val all = product(cg, g, 0, g->rows), end = rows_at_end(cg, g);
+static Val take_row(Cg *cg, const CgGrid *g, Range range, Val *number) {
+    Val all = range.heads, end = rows_at_end(cg, g);
     Val first = sub(cg, g->count[g->rows], end), before = as_wide(cg, mul(cg, all, first), *number);
     Val ends = LLVMBuildICmp(cg->b, LLVMIntUGE, *number, before, "");
-    Val section = either(cg, ends, all, heads_of_section(cg, g, all));
+    Val section = either(cg, ends, all, range.section);
     Val rows = either(cg, ends, end, first);
     *number = either(cg, ends, sub(cg, *number, before), *number);
     Val place = take(cg, number, mul(cg, section, rows));
     Val which = LLVMBuildTruncOrBitCast(cg->b, *number, cg->i32, "");
     Val base = mul(cg, which, section), left[] = {section, sub(cg, all, base)};
     Val head = take(cg, &place, cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, left, 2));
+    if (range.first) base = LLVMBuildAdd(cg->b, base, range.first, "");
     *number = as_wide(cg, LLVMBuildAdd(cg->b, base, head, ""), *number);
     return LLVMBuildAdd(cg->b, place, either(cg, ends, first, cg_i32(cg, 0)), "");
 }
 
+// number, behind the tiles in one part: becomes the tile's; its part. Branched to: a division takes
+// as long as a tenth of a step, and most launches have no parts.
+static Val divide_by_parts(Cg *cg, const CgGrid *g, Val split, Val *number) {
+    Val by = g->count[cg->k->ngrid - 1];
+    if (LLVMIsAConstantInt(split)) // of constant counts
+        return LLVMConstIntGetZExtValue(split) ? take(cg, number, by) : cg_i32(cg, 0);
+    Blk here = LLVMGetInsertBlock(cg->b), divide = cg_block(cg, "parts"), on = cg_block(cg, "part");
+    LLVMBuildCondBr(cg->b, split, divide, on);
+    LLVMPositionBuilderAtEnd(cg->b, divide);
+    Val tile = *number, part = take(cg, &tile, by);
+    LLVMBuildBr(cg->b, on);
+    LLVMPositionBuilderAtEnd(cg->b, on);
+    Val tiles = LLVMBuildPhi(cg->b, LLVMTypeOf(tile), "");
+    LLVMAddIncoming(tiles, (Val[]){tile, *number}, (Blk[]){divide, here}, 2);
+    Val parts = LLVMBuildPhi(cg->b, cg->i32, "");
+    LLVMAddIncoming(parts, (Val[]){part, cg_i32(cg, 0)}, (Blk[]){divide, here}, 2);
+    *number = tiles;
+    return parts;
+}
+
+// The part of a tile, i32; number becomes the tile's within the range of its head. Heads in one part
+// come first.
+static Val take_part(Cg *cg, const CgGrid *g, Range *range, Val *number) {
+    Val zero = cg_i32(cg, 0), whole = as_wide(cg, whole_tiles(cg, g), *number);
+    Val split = LLVMBuildICmp(cg->b, LLVMIntUGE, *number, whole, "");
+    Val behind = sub(cg, *number, whole);
+    Val part = divide_by_parts(cg, g, split, &behind);
+    if (!cg->k->schedule.section) behind = LLVMBuildAdd(cg->b, behind, whole, ""); // of all heads
+    *number = either(cg, split, behind, *number);
+    Val others = sub(cg, range->heads, g->whole);
+    range->first = either(cg, split, g->whole, zero);
+    range->heads = either(cg, split, others, g->whole);
+    // Split tiles are few: their heads are one section.
+    if (range->section) range->section = either(cg, split, others, range->section);
+    return part;
+}
+
 void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at) {
     const TileKernel *k = cg->k;
+    Range range = {.heads = g->rows < 0 ? NULL : product(cg, g, 0, g->rows)};
+    if (g->rows >= 0 && k->schedule.section) range.section = heads_of_section(cg, g, range.heads);
     for (int i = k->ngrid - 1; i >= 0; i--) {
         bool sections = i == g->rows && k->schedule.section;
-        if (sections)
-            at[i] = take_row(cg, g, &number);
+        if (g->whole && i == k->ngrid - 1)
+            at[i] = take_part(cg, g, &range, &number);
+        else if (sections)
+            at[i] = take_row(cg, g, range, &number);
         else if (i == 0)
             at[i] = LLVMBuildTruncOrBitCast(cg->b, number, cg->i32, "");
         else

@@ -4,8 +4,11 @@
 // tensor gives 0, a store outside stores nothing. Rows of f16 and bf16 are first transposed within
 // the quad, so that each thread stores 16 bytes.
 #include "codegen/nvptx.h"
+#include "ir/tile_blocks.h"
 
 #include <assert.h>
+
+enum { BLOCK_BYTES = TILE_BLOCK_ROWS * TILE_BLOCK_COLUMNS * 4 };
 
 typedef struct Access {
     const TileOp *op;
@@ -36,7 +39,8 @@ static void find_columns(Cg *cg, Access *a, const TileCoord *at, int d) {
     a->cols = all;
     if (axis->whole) return;
     Val first = LLVMBuildMul(cg->b, cg_uniform(cg, at->at), cg_i32(cg, axis->extent), "");
-    a->base = address(cg, a->base, first, cg_i64(cg, a->elem));
+    int each = a->t->blocked ? BLOCK_BYTES / TILE_BLOCK_COLUMNS : a->elem;
+    a->base = address(cg, a->base, first, cg_i64(cg, each));
     a->cols = axis->extent;
     if (all % axis->extent) a->ncols = LLVMBuildSub(cg->b, cg_i32(cg, all), first, "");
 }
@@ -157,6 +161,61 @@ static void store_plain_row(Cg *cg, const Access *a, const TileValue *v, int m, 
     cg_end_if(cg, done);
 }
 
+// ---- blocks of 16 rows and 8 columns, four numbers of a thread in 16 bytes (ir/tile_blocks.h)
+
+// Of a warp's rows and the columns at hand, this thread's part of the first block.
+static Val blocks_at(Cg *cg, const Access *a, int m, Val *in) {
+    Val block = LLVMBuildAShr(cg->b, a->row, cg_i32(cg, 4), "");
+    block = LLVMBuildAdd(cg->b, block, cg_i32(cg, m), "");
+    Val first = LLVMBuildShl(cg->b, block, cg_i32(cg, 4), "");
+    *in = LLVMBuildICmp(cg->b, LLVMIntSLT, first, a->nrows, "");
+    first = LLVMBuildSelect(cg->b, *in, first, cg_i32(cg, 0), "");
+    Val lane = LLVMBuildMul(cg->b, nv_state(cg)->lane, cg_i32(cg, 16), "");
+    return address(cg, address(cg, a->base, first, a->stride), lane, cg_i64(cg, 1));
+}
+
+// Of the tile's 8 columns from 8 * n on; NULL: they are.
+static Val block_exists(Cg *cg, const Access *a, int n) {
+    return a->ncols ? LLVMBuildICmp(cg->b, LLVMIntSLT, cg_i32(cg, 8 * n), a->ncols, "") : NULL;
+}
+
+static void store_blocks(Cg *cg, const Access *a, const TileValue *v, int m) {
+    Val in, at = blocks_at(cg, a, m, &in);
+    Blk done = cg_if(cg, in, "rows");
+    for (int n = 0; 8 * n < a->cols; n++) {
+        Val exists = block_exists(cg, a, n), four = LLVMGetPoison(cg_vector(cg->f32, 4));
+        Blk next = exists ? cg_if(cg, exists, "columns") : NULL;
+        for (int i = 0; i < 4; i++)
+            four = LLVMBuildInsertElement(cg->b, four, nv_element(cg, v, m, n, i / 2, i % 2),
+                                          cg_i32(cg, i), "");
+        store_at(cg, four, at, BLOCK_BYTES * n, 16);
+        if (next) cg_end_if(cg, next);
+    }
+    cg_end_if(cg, done);
+}
+
+// One block; columns that the tensor has not are 0.
+static void load_block(Cg *cg, const Access *a, Val at, Val in, int n, Val four[4]) {
+    Val exists = block_exists(cg, a, n), offset = cg_i64(cg, BLOCK_BYTES * n);
+    for (int i = 0; i < 4; i++) four[i] = LLVMConstNull(cg->f32);
+    if (8 * n >= a->cols) return;
+    if (exists) in = LLVMBuildAnd(cg->b, in, exists, "");
+    if (exists) offset = LLVMBuildSelect(cg->b, exists, offset, cg_i64(cg, 0), "");
+    Val p = global_ptr(cg, LLVMBuildAdd(cg->b, at, offset, ""));
+    Val all = LLVMBuildLoad2(cg->b, cg_vector(cg->f32, 4), p, "");
+    LLVMSetAlignment(all, 16);
+    for (int i = 0; i < 4; i++)
+        four[i] = cg_or_zero(cg, in, LLVMBuildExtractElement(cg->b, all, cg_i32(cg, i), ""));
+}
+
+static void load_blocks(Cg *cg, const Access *a, int m, Val *e) {
+    Val in, at = blocks_at(cg, a, m, &in), four[4];
+    for (int n = 0; n < a->shape.nt; n++) {
+        load_block(cg, a, at, in, n, four);
+        for (int i = 0; i < 4; i++) e[nv_index(a->shape, m, n, i / 2, i % 2)] = four[i];
+    }
+}
+
 // ---- one number per row: one thread of each quad
 
 static void store_row_number(Cg *cg, const Access *a, const TileValue *v, int m, int r) {
@@ -179,7 +238,8 @@ void nv_store(Cg *cg, const TileOp *op) {
         return;
     }
     bool narrow = nv_narrow(a.t->dtype) && !a.ncols && a.cols % 8 == 0;
-    for (int m = 0; m < a.shape.mt; m++)
+    for (int m = 0; a.t->blocked && m < a.shape.mt; m++) store_blocks(cg, &a, v, m);
+    for (int m = 0; !a.t->blocked && m < a.shape.mt; m++)
         for (int r = 0; r < 2; r++)
             if (!a.cols)
                 store_row_number(cg, &a, v, m, r);
@@ -245,7 +305,8 @@ void nv_load(Cg *cg, const TileOp *op) {
     CgValue *value = &cg->value[v->id];
     value->n = nv_count(s);
     value->e = ARENA_ARRAY(cg->arena, Val, value->n);
-    for (int m = 0; m < s.mt; m++)
+    for (int m = 0; a.t->blocked && m < s.mt; m++) load_blocks(cg, &a, m, value->e);
+    for (int m = 0; !a.t->blocked && m < s.mt; m++)
         for (int r = 0; r < 2; r++) {
             Row row = row_at(cg, &a, m, r);
             for (int n = 0; n < s.nt; n++) {

@@ -53,6 +53,8 @@ typedef struct TileTensor {
     int rank;                        // 0: a scalar input
     const Ex *extent[TILE_MAX_DIMS]; // over SIZE symbols and constants
     bool bare_q;                     // INPUT: refuse a launch whose q_offset is not 0 (row.h)
+    bool blocked; // WORK of f32: in memory, blocks of 16 rows and 8 columns follow each other, each
+                  // in the order in which the lanes of a fragment have it
 } TileTensor;
 
 // A run-time size. The first SIZE_FREE are fixed (row.h), then the free sizes, then derived ones
@@ -201,7 +203,9 @@ typedef struct TileGrid { // one dimension of the grid, outermost first
     ExSym sym;            // SYM_B, SYM_H or SYM_TILE
     int axis;             // SYM_TILE
     const Ex *count;
-    bool reversed; // from the last to the first: longest tiles first
+    const Ex *from; // i32 of sizes: heads (b * H + h) before this one have one point along the
+                    // dimension, which is the last; NULL: none
+    bool reversed;  // from the last to the first: longest tiles first
 } TileGrid;
 
 typedef enum TilePersist {

@@ -348,8 +348,22 @@ void run_check_full(Eval *E) {
 
 // ---- the grid
 
+// Of the last dimension, where some heads have one point of it: their tiles come first. The number
+// becomes that of the tile.
+static int32_t take_part(const Eval *E, int64_t *number) {
+    int64_t behind = *number - E->whole, n = E->count[E->k->ngrid - 1];
+    if (behind < 0) return 0;
+    *number = E->whole + behind / n;
+    return (int32_t)(behind % n);
+}
+
 void run_point(Eval *E, int64_t number, RunPlace *place) {
-    for (int i = E->k->ngrid; i-- > 0;) {
+    int last = E->k->ngrid - 1;
+    if (last >= 0 && E->k->grid[last].from)
+        place->tile[E->k->grid[last].axis] = take_part(E, &number);
+    else
+        last++;
+    for (int i = last; i-- > 0;) {
         const TileGrid *g = &E->k->grid[i];
         int32_t n = E->count[i], at = (int32_t)(number % n);
         number /= n;
@@ -362,13 +376,27 @@ static bool has_roles(const TileKernel *k) {
     return k->body.last && k->body.last->kind == TILE_ROLE;
 }
 
-static void run_grid(Eval *E) {
+static void count_points(Eval *E) {
     const TileKernel *k = E->k;
+    int64_t heads = 1;
     E->points = 1;
     for (int i = 0; i < k->ngrid; i++) {
-        E->count[i] = tile_eval_launch(k->grid[i].count, E->size, E->data->workers);
-        E->points *= E->count[i] > 0 ? E->count[i] : 0;
+        const TileGrid *g = &k->grid[i];
+        int64_t n = tile_eval_launch(g->count, E->size, E->data->workers);
+        E->count[i] = (int32_t)(n = n > 0 ? n : 0);
+        if (g->sym != SYM_TILE) heads *= n;
+        if (g->from && heads > 0) { // so far they are tiles
+            E->whole = E->points / heads * tile_eval_launch(g->from, E->size, E->data->workers);
+            E->points = E->whole + (E->points - E->whole) * n;
+        } else {
+            E->points *= n;
+        }
     }
+}
+
+static void run_grid(Eval *E) {
+    const TileKernel *k = E->k;
+    count_points(E);
     run_pairs_begin(E);
     E->blocks = E->points;
     if (k->schedule.persist && E->data->workers < E->blocks) E->blocks = E->data->workers;

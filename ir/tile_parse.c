@@ -529,6 +529,7 @@ static bool parse_grid(Parse *P) {
         if (!take_axis(P, &g->axis)) return false;
     }
     if (!expect(P, ":") || !(g->count = typed_expr(P, EX_I32))) return false;
+    if (take(P, "from") && !(g->from = typed_expr(P, EX_I32))) return false;
     g->reversed = take(P, "reversed");
     P->k->ngrid++;
     return true;
@@ -661,6 +662,7 @@ static bool parse_tensor(Parse *P) {
         if (!expect(P, "]")) return false;
     }
     if (!take_role(P, &t)) return false;
+    t.blocked = take(P, "blocked");
     t.bare_q = take(P, "bare_q");
     if (t.role == TENSOR_INPUT) {
         if (t.index != p->inputs.n)

@@ -77,6 +77,7 @@ typedef struct Eval {
     uint8_t mask_axes[TILE_MAX_AXES];
     int nmask_axes;
     int32_t count[TILE_MAX_GRID]; // of the grid
+    int64_t whole;                // tiles that have one point of its last dimension (TileGrid.from)
     int64_t points;
     uint64_t *copied; // clusters: by point, from 1, a sum of what was copied to shared pipes
     // the block

@@ -402,6 +402,7 @@ static void kernel(Out *o, const TileKernel *k) {
         text_printf(o->text, "  grid %s:",
                     g->sym == SYM_TILE ? axis_name(o, g->axis) : ex_syms[g->sym].name);
         ex(o, " ", g->count);
+        if (g->from) ex(o, " from ", g->from);
         text_puts(o->text, g->reversed ? " reversed\n" : "\n");
     }
     ex(o, "  mask ", k->mask);
@@ -449,6 +450,7 @@ static void tensor(Out *o, const TileTensor *t) {
     for (int i = 0; i < t->rank; i++) ex(o, i ? ", " : "", t->extent[i]);
     text_printf(o->text, "] %s", roles[t->role]);
     if (t->role >= TENSOR_INPUT) text_printf(o->text, " %d", t->index);
+    if (t->blocked) text_puts(o->text, " blocked");
     text_puts(o->text, t->bare_q ? " bare_q\n" : "\n");
 }
 

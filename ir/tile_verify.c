@@ -322,8 +322,9 @@ bool verify_access(Verify *V, const TileValue *v) {
         seen[c->axis] = true;
         count++;
     }
-    return count == v->rank ||
-           verify_fail(V, "an axis of %%%s is no coordinate of '%s'", v->name, t->name);
+    if (count != v->rank)
+        return verify_fail(V, "an axis of %%%s is no coordinate of '%s'", v->name, t->name);
+    return verify_blocks(V, v);
 }
 
 static bool check_load(Verify *V) {
@@ -749,6 +750,10 @@ static bool check_grid(Verify *V) {
         const TileGrid *g = &k->grid[i];
         Scope s = launch_scope(V, "the grid");
         if (!verify_ex(V, g->count, EX_I32, &s)) return false;
+        if (g->from && !verify_ex(V, g->from, EX_I32, &s)) return false;
+        if (g->from && (i != k->ngrid - 1 || i < 3 || g->sym != SYM_TILE || g->reversed))
+            return verify_fail(V, "heads that have one point of a dimension which is not behind "
+                                  "heads and rows");
         if (g->sym != SYM_B && g->sym != SYM_H && g->sym != SYM_TILE)
             return verify_fail(V, "a grid over '%s'", ex_syms[g->sym].name);
         if (g->sym == SYM_TILE && (g->axis < 0 || g->axis >= k->naxes || k->axes[g->axis].whole))
@@ -900,6 +905,7 @@ static bool check_tensor(Verify *V, int i) {
         return verify_fail(V, "tensor '%s' is a scalar and no input", t->name);
     for (int d = 0; d < t->rank; d++)
         if (!verify_ex(V, t->extent[d], EX_I32, &s)) return false;
+    if (!verify_blocked(V, t)) return false;
     bool listed = t->index >= 0 && t->index < V->p->inputs.n && V->p->inputs.data[t->index] == i;
     return t->role != TENSOR_INPUT || listed ||
            verify_fail(V, "tensor '%s' is input %d, but not in the list of inputs", t->name,

@@ -60,6 +60,10 @@ bool verify_is_name(const char *s);
 
 bool verify_marks(Verify *V); // of a map (tile_verify_marks.c)
 
+// ---- tensors in blocks (tile_blocks.c)
+bool verify_blocked(Verify *V, const TileTensor *t);
+bool verify_blocks(Verify *V, const TileValue *v); // the op's access to a tensor, for a tile like v
+
 // ---- roles (tile_verify_roles.c)
 bool verify_behind(Verify *V); // an op that is behind
 bool verify_pipe(Verify *V);

@@ -39,6 +39,14 @@ const Ex *build_pos(Build *b, AxisRole axis) {
     return ex_sym(b->pool, SYM_POS, b->axis[axis], EX_I32);
 }
 
+const Ex *build_heads(Build *b) {
+    return ex_2(b->pool, EX_MUL, build_size(b, SIZE_B), build_size(b, SIZE_HQ));
+}
+
+const Ex *build_split_heads(Build *b) {
+    return ex_2(b->pool, EX_SUB, build_heads(b), build_size(b, b->whole));
+}
+
 // 0 for a whole axis.
 static const Ex *tile_of(Build *b, AxisRole axis) {
     int a = b->axis[axis];
@@ -148,18 +156,20 @@ static void add_tensors(Build *b, Dtype t) {
 // ---- kernels
 
 static void add_axis(Build *b, AxisRole role) {
-    static const char *const names[AX_COUNT] = {"M", "N", "D", "E", "S"};
+    static const char *const names[AX_COUNT] = {"M", "N", "D", "E", "S", "G"};
     const Ex *size = NULL;
     switch (role) {
     case AX_M: size = build_size(b, SIZE_SQ); break;
     case AX_N: size = build_size(b, SIZE_SK); break;
     case AX_D: size = ex_i32(b->pool, b->row->D); break;
     case AX_E: size = ex_i32(b->pool, b->row->Dv); break;
-    case AX_S: size = build_size(b, b->splits); break;
+    case AX_S: size = build_size(b, b->parts); break;
+    case AX_G: size = build_split_heads(b); break;
     case AX_COUNT: break;
     }
     b->axis[role] = tile_axis(b->k, names[role], size, role == AX_D || role == AX_E);
-    if (role == AX_S) b->k->axes[b->axis[role]].extent = 1; // a part is never tiled
+    bool single = role == AX_S || role == AX_G; // parts and heads are never tiled
+    if (single) b->k->axes[b->axis[role]].extent = 1;
 }
 
 // A grid over batches, heads and tiles of queries.
@@ -203,15 +213,28 @@ TileValue *build_reduce(Build *b, const char *name, ExOp op, AxisRole over, cons
     return pass_out(b->p, b->k, map, name, DT_F32, build_resolve(b, map, e), op, b->axis[over]);
 }
 
-// [batch, head, rows, columns]; a workspace has the part before the rows.
+// Which of all batches' heads it is.
+const Ex *build_head(Build *b) {
+    ExPool *x = b->pool;
+    const Ex *before = ex_2(x, EX_MUL, ex_symbol(x, SYM_B), build_size(b, SIZE_HQ));
+    return ex_2(x, EX_ADD, before, ex_symbol(x, SYM_H));
+}
+
+// [batch, head, rows, columns]; a workspace has the part before the rows, and where some heads have
+// none all batches' heads that do.
 static void set_coords(Build *b, TileOp *op, int tensor, const Ex *head, AxisRole rows,
                        int columns) {
     int n = 0;
+    bool work = b->p->tensors.data[tensor].role == TENSOR_WORK;
     op->tensor = tensor;
-    op->coord[n++] = (TileCoord){-1, ex_symbol(b->pool, SYM_B)};
-    op->coord[n++] = (TileCoord){-1, head};
-    if (b->p->tensors.data[tensor].role == TENSOR_WORK)
-        op->coord[n++] = (TileCoord){-1, tile_of(b, AX_S)};
+    if (work && b->whole >= 0) {
+        const Ex *split = ex_2(b->pool, EX_SUB, build_head(b), build_size(b, b->whole));
+        op->coord[n++] = (TileCoord){-1, b->axis[AX_G] < 0 ? split : tile_of(b, AX_G)};
+    } else {
+        op->coord[n++] = (TileCoord){-1, ex_symbol(b->pool, SYM_B)};
+        op->coord[n++] = (TileCoord){-1, head};
+    }
+    if (work) op->coord[n++] = (TileCoord){-1, b->part ? b->part : tile_of(b, AX_S)};
     op->coord[n++] = (TileCoord){b->axis[rows], tile_of(b, rows)};
     if (columns != AX_NONE)
         op->coord[n++] = (TileCoord){b->axis[columns], tile_of(b, (AxisRole)columns)};
@@ -230,6 +253,7 @@ TileValue *build_load(Build *b, const char *name, int tensor, const Ex *head, Ax
 void build_store(Build *b, int tensor, TileValue *v, int columns) {
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_STORE, b->row->span);
     set_coords(b, op, tensor, ex_symbol(b->pool, SYM_H), AX_M, columns);
+    op->when = b->when;
     tile_arg(b->p, op, v);
 }
 
@@ -317,25 +341,58 @@ void build_finished(Build *b) {
 
 // ---- the program
 
-static void add_plan(Build *b, const Ex *when, int first, int count) {
+static void add_plan(Build *b, const Ex *when, const int *kernels, int count) {
     TilePlan plan = {.when = when};
-    for (int i = 0; i < count; i++) VEC_PUSH(b->arena, &plan.kernels, first + i);
+    for (int i = 0; i < count; i++) VEC_PUSH(b->arena, &plan.kernels, kernels[i]);
     VEC_PUSH(b->arena, &b->p->plans, plan);
 }
 
-// The second form: partial results for parts of the keys, then their combination (combine.c). How
-// many parts is said when the tiles are known (split.c); until then one, and the plan is never
-// taken.
-static void build_split(Build *b) {
-    b->splits = pass_size(b->p, "splits", ex_i32(b->pool, 1));
+static const Ex *several(Build *b, int size) {
+    return ex_2(b->pool, EX_LT, ex_i32(b->pool, 1), build_size(b, size));
+}
+
+// Queries of a launch, and keys of its parts, up to which their own kernel for parts is the better
+// one, where others may be shared as well: each of its blocks of 16 rows reads all keys.
+enum { FEW_QUERIES = 64, FEW_KEYS = 256 };
+
+static const Ex *are_few(Build *b, const PassOptions *o) {
+    ExPool *x = b->pool;
+    const Ex *split = several(b, b->splits), *most = ex_i32(x, FEW_KEYS);
+    if (!o->share) return split;
+    const Ex *queries = ex_2(x, EX_LE, build_size(b, SIZE_SQ), ex_i32(x, FEW_QUERIES));
+    const Ex *keys =
+        ex_2(x, EX_LE, build_size(b, SIZE_SK), ex_2(x, EX_MUL, most, build_size(b, b->splits)));
+    return ex_2(x, EX_AND, split, ex_2(x, EX_OR, queries, keys));
+}
+
+// How many parts the keys of a row have is said when the tiles are known (split.c); until then one.
+// Launches of few queries have their own kernel for parts, and say so first.
+static void add_sizes(Build *b, const PassOptions *o) {
+    ExPool *x = b->pool;
+    const Ex *one = ex_i32(x, 1);
+    b->parts = b->splits = pass_size(b->p, "splits", one);
+    if (!o->share) return;
+    const Ex *few = are_few(b, o), *longest = build_size(b, SIZE_SK);
+    longest = build_size(b, pass_size(b->p, "longest", longest));
+    pass_size(b->p, "wanted", ex_2(x, EX_MAX, longest, one));
+    b->parts = pass_size(b->p, "parts", ex_select(x, few, build_size(b, b->splits), one));
+    pass_part_share(b->p, build_size(b, b->parts));
+    b->whole = pass_size(b->p, "whole_heads", ex_select(x, few, ex_i32(x, 0), build_heads(b)));
+    b->share = o->shape == SHAPE_SHORT; // others are for many tiles
+}
+
+// The second form: partial results for parts of the keys, then their combination (combine.c).
+static void build_split(Build *b, const PassOptions *o) {
+    static const int few[] = {1, 2}, all[] = {0, 2};
     build_part(b);
     build_combine(b);
-    add_plan(b, ex_2(b->pool, EX_LT, ex_i32(b->pool, 1), build_size(b, b->splits)), 1, 2);
+    add_plan(b, are_few(b, o), few, 2);
+    if (b->share) add_plan(b, several(b, b->parts), all, 2);
 }
 
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     const RowProgram *row = s->row;
-    Build b = {.arena = a, .pool = row->pool, .s = s, .row = row, .splits = -1};
+    Build b = {.arena = a, .pool = row->pool, .s = s, .row = row, .splits = -1, .whole = -1};
     TileProgram *p = b.p = tile_program(a, row->pool, row->name);
     p->target = o->target.id;
     p->dtype = o->dtype;
@@ -349,9 +406,11 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
         VEC_PUSH(a, &p->sizes, size);
     }
     add_tensors(&b, o->dtype);
+    bool split = o->split && s->nsweeps == 1;
+    if (split) add_sizes(&b, o);
     build_forward(&b);
     b.lag = 0; // parts are merged by their extrema
-    if (o->split && s->nsweeps == 1) build_split(&b);
-    add_plan(&b, NULL, 0, 1);
+    if (split) build_split(&b, o);
+    add_plan(&b, NULL, &(const int){0}, 1);
     return p;
 }

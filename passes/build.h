@@ -7,8 +7,8 @@
 #include "rewrite.h"
 
 // The parts that axes play. Queries and keys of one head, columns of q and k and of v and o, and
-// the parts that the keys of a row are split into.
-typedef enum AxisRole { AX_M, AX_N, AX_D, AX_E, AX_S, AX_COUNT } AxisRole;
+// the parts that the keys of a row are split into; the heads that are split, of all batches.
+typedef enum AxisRole { AX_M, AX_N, AX_D, AX_E, AX_S, AX_G, AX_COUNT } AxisRole;
 enum { AX_NONE = -1 };
 
 typedef struct Binding { // what a symbol of the streaming form stands for at this place
@@ -31,7 +31,12 @@ typedef struct Build {
     int axis[AX_COUNT]; // of the kernel, by role; -1: it has none
     VEC(Binding) env;   // later ones hide earlier ones
     int tensor_q, tensor_k, tensor_v, tensor_o, first_emit;
-    int splits;            // the size that says how many parts; -1: the keys are not split
+    int splits;            // the size that says how many parts few queries have; -1: no split form
+    int parts;             // and how many a launch has
+    int whole;             // the size that says which heads have one; -1: all are split alike
+    bool share;            // the main kernel is over parts too
+    const Ex *when;        // of stores; NULL: always
+    const Ex *part;        // that loads are of; NULL: the one at hand
     TileValue *bare_score; // the modified score, masked or not; NULL where it may be -inf by itself
     TileValue **raw_shift; // by shift: the carried one's last value; NULL: it is not carried
     int *work_state;       // tensor of each state's part
@@ -42,6 +47,9 @@ typedef struct Build {
 // ---- expressions
 const Ex *build_size(Build *b, int index);
 const Ex *build_pos(Build *b, AxisRole axis);
+const Ex *build_head(Build *b);        // which of all batches' heads the tile is of
+const Ex *build_heads(Build *b);       // how many they are
+const Ex *build_split_heads(Build *b); // and how many of them are split, the last ones
 const Ex *build_identity(Build *b, ExOp reduce);
 ExOp build_merge(ExOp reduce);
 // An expression of the streaming form in a map's terms; map NULL: outside of maps.
@@ -78,6 +86,8 @@ void build_finished(Build *b);               // binds the reductions whose state
 // ---- kernels
 void build_forward(Build *b); // sweep.c
 void build_part(Build *b);    // sweep.c
+// What a part of the keys leaves of its rows, for the combination.   sweep.c
+void build_leave(Build *b, TileValue *acc);
 void build_combine(Build *b); // combine.c
 // The rest of a kernel once all states are bound: emits, the deferred factor, output.   sweep.c
 void build_finish(Build *b, TileValue *acc);

@@ -147,7 +147,7 @@ static Proposals proposals(Arena *a, TileProgram *p, const PassOptions *o, const
                      .k = p->kernels.data[main],
                      .target = &o->target,
                      .sizes = o->sizes ? o->sizes : typical};
-    if (pass_split_axis(p, all.k) < 0) propose(&all, own); // of parts nothing is counted
+    if (!pass_is_part(p, all.k)) propose(&all, own); // of parts nothing is counted
     if (all.list.n) qsort(all.list.data, (size_t)all.list.n, sizeof *all.list.data, by_clocks);
     return all;
 }

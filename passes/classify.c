@@ -257,7 +257,9 @@ static void split_loop(Classify *c) {
     TileOp *full = t.full ? tile_clone(c->p, c->k, c->loop, NULL, NULL) : NULL;
     make_partial(c, partial_index(c, &t, above, partial), where);
     if (full) make_full(c, full, op2(c, EX_ADD, t.flo, step));
-    share_steps(c, full, partial, op2(c, EX_ADD, partial, op2(c, EX_SUB, t.fhi, t.flo)));
+    const Ex *total = op2(c, EX_ADD, partial, op2(c, EX_SUB, t.fhi, t.flo));
+    if (t.exact) pass_set_parts(c->p, c->k, c->loop, total); // of others no launch knows the steps
+    share_steps(c, full, partial, total);
 }
 
 static void find_mask(void *ctx, const Ex *e) {

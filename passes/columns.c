@@ -45,7 +45,9 @@ static void tile_access(TileProgram *p, TileOp *op, int axis) {
         op->coord[d].at = tile;
         found = true;
     }
-    if (op->kind == TILE_STORE && !found) op->when = ex_2(p->pool, EX_EQ, tile, ex_i32(p->pool, 0));
+    if (op->kind != TILE_STORE || found) return;
+    const Ex *first = ex_2(p->pool, EX_EQ, tile, ex_i32(p->pool, 0));
+    op->when = op->when ? ex_2(p->pool, EX_AND, op->when, first) : first;
 }
 
 bool pass_tile_columns(TileProgram *p, TileKernel *k, int most, int unit, Diags *diags) {
@@ -53,7 +55,9 @@ bool pass_tile_columns(TileProgram *p, TileKernel *k, int most, int unit, Diags 
     if (axis < 0 || k->axes[axis].extent || !k->axes[axis].whole) return true;
     int size = k->axes[axis].size->i, blocks = (size + most - 1) / most;
     if (blocks == 1) return true;
-    if (reduced(k, axis) || k->ngrid == TILE_MAX_GRID) {
+    bool whole = reduced(k, axis) || k->ngrid == TILE_MAX_GRID;
+    if (whole && !diags) return true;
+    if (whole) {
         diag_error(diags, k->body.first ? k->body.first->span : (Span){0},
                    "target '%s' supports a Dv up to %d, not %d, where the output needs all columns "
                    "of a row",

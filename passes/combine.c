@@ -4,7 +4,8 @@
 // that merges them by the derived rule and finishes the row: maxima and minima as such; sums, each
 // side first rescaled from its own shift to the merged one.
 //
-//     loop S carry %m = -inf, %l = 0, %acc = 0
+//     loop S carry %m = -inf, %l = 0, %acc = 0, %m_part, %l_part, %acc_part = loads of part 0
+//       loads of the next part, which arrive while this one is merged
 //       %m_new = max(m, m_part)
 //       %c = exp2(a(m_new) - a(m)), %c_part = exp2(a(m_new) - a(m_part))
 //       %l_new = l * c + l_part * c_part, %acc_new = acc * c + acc_part * c_part
@@ -20,6 +21,7 @@ typedef struct Merge {
     TileValue **raw_old, **raw_part, **raw_new; // by shift; NULL: not carried
     TileValue **c_old, **c_part;                // by shift; NULL until needed
     TileValue *acc, *acc_part;
+    TileValue *end; // the accumulator behind the loop
 } Merge;
 
 static void bind_states(Build *b, TileValue *const *v) {
@@ -57,7 +59,40 @@ static TileValue *merged(Build *b, const Merge *m, const char *name, ExOp op, in
     return pass_out(b->p, b->k, map, name, DT_F32, ex_2(b->pool, op, x, y), EX_CONST, 0);
 }
 
-// Carried: states, raw shifts, the accumulator.
+// All of a part that is merged.
+static void load_parts(Build *b, Merge *m, const Ex *part) {
+    const Stream *s = b->s;
+    const Ex *head = ex_symbol(b->pool, SYM_H);
+    b->part = part;
+    for (int i = 0; i < s->states.n; i++) {
+        const char *name = arena_printf(b->arena, "%s_part", s->states.data[i].name);
+        m->part[i] = build_load(b, name, b->work_state[i], head, AX_M, AX_NONE);
+    }
+    for (int i = 0; i < s->shifts.n; i++)
+        if (b->raw_shift[i])
+            m->raw_part[i] = build_load(b, "a_part", b->work_shift[i], head, AX_M, AX_NONE);
+    m->acc_part = build_load(b, "acc_part", b->work_acc, head, AX_M, AX_E);
+}
+
+static void carry_part(Build *b, Merge *m) {
+    const Stream *s = b->s;
+    for (int i = 0; i < s->states.n; i++)
+        m->part[i] = build_carry(b, m->loop, m->part[i]->name, m->part[i]);
+    for (int i = 0; i < s->shifts.n; i++)
+        if (m->raw_part[i])
+            m->raw_part[i] = build_carry(b, m->loop, m->raw_part[i]->name, m->raw_part[i]);
+    m->acc_part = build_carry(b, m->loop, m->acc_part->name, m->acc_part);
+}
+
+static void yield_part(Build *b, const Merge *m, TileOp *yield) {
+    const Stream *s = b->s;
+    for (int i = 0; i < s->states.n; i++) tile_arg(b->p, yield, m->part[i]);
+    for (int i = 0; i < s->shifts.n; i++)
+        if (m->raw_part[i]) tile_arg(b->p, yield, m->raw_part[i]);
+    tile_arg(b->p, yield, m->acc_part);
+}
+
+// Carried: states, raw shifts, the accumulator; the part that is merged next.
 static void open_loop(Build *b, Merge *m) {
     const Stream *s = b->s;
     int n = s->states.n;
@@ -67,33 +102,32 @@ static void open_loop(Build *b, Merge *m) {
                              build_identity(b, s->states.data[i].op));
     for (int i = 0; i < s->shifts.n; i++)
         if (b->raw_shift[i]) start[n + i] = raw_of(b, i, start, "a_0");
+    load_parts(b, m, ex_i32(b->pool, 0));
     TileValue *acc = build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(b->pool, 0.0f));
-    m->loop = build_loop(b, AX_S, build_size(b, b->splits));
+    m->loop = build_loop(b, AX_S, build_size(b, b->parts));
     for (int i = 0; i < n; i++)
         m->old[i] = build_carry(b, m->loop, s->states.data[i].name, start[i]);
     for (int i = 0; i < s->shifts.n; i++)
         if (start[n + i]) m->raw_old[i] = build_carry(b, m->loop, "a_old", start[n + i]);
     m->acc = build_carry(b, m->loop, "acc", acc);
+    m->end = m->loop->results.data[m->loop->results.n - 1];
+    carry_part(b, m);
     b->block = &m->loop->body;
 }
 
-// All that a step reads, before anything waits for some of it.
-static void load_parts(Build *b, Merge *m) {
-    const Stream *s = b->s;
-    const Ex *head = ex_symbol(b->pool, SYM_H);
-    for (int i = 0; i < s->states.n; i++) {
-        const char *name = arena_printf(b->arena, "%s_part", s->states.data[i].name);
-        m->part[i] = build_load(b, name, b->work_state[i], head, AX_M, AX_NONE);
-    }
-    for (int i = 0; i < s->shifts.n; i++)
-        if (m->raw_old[i])
-            m->raw_part[i] = build_load(b, "a_part", b->work_shift[i], head, AX_M, AX_NONE);
-    m->acc_part = build_load(b, "acc_part", b->work_acc, head, AX_M, AX_E);
+// The last part is asked for again.
+static const Ex *next_part(Build *b) {
+    ExPool *x = b->pool;
+    const Ex *one = ex_i32(x, 1), *last = ex_2(x, EX_SUB, build_size(b, b->parts), one);
+    return ex_2(x, EX_MIN, ex_2(x, EX_ADD, ex_symbol(x, SYM_STEP), one), last);
 }
 
 static void step(Build *b, Merge *m) {
     const Stream *s = b->s;
-    load_parts(b, m);
+    Merge next = *m;
+    next.part = ARENA_ARRAY(b->arena, TileValue *, s->states.n + 1);
+    next.raw_part = ARENA_ARRAY(b->arena, TileValue *, s->shifts.n + 1);
+    load_parts(b, &next, next_part(b));
     for (int i = 0; i < s->states.n; i++) {
         const StreamState *st = &s->states.data[i];
         merge_shift(b, m, st->shift);
@@ -108,13 +142,37 @@ static void step(Build *b, Merge *m) {
     for (int i = 0; i < s->shifts.n; i++)
         if (m->raw_old[i]) tile_arg(b->p, yield, m->raw_new[i]);
     tile_arg(b->p, yield, acc);
+    yield_part(b, &next, yield);
     b->block = m->loop->block;
 }
 
+// ---- the grid
+
+static const Ex *placed(void *ctx, const Ex *e) {
+    Build *b = ctx;
+    ExPool *x = b->pool;
+    const Ex *g = ex_sym(x, SYM_TILE, b->axis[AX_G], EX_I32), *heads = build_size(b, SIZE_HQ);
+    const Ex *head = ex_2(x, EX_ADD, g, build_size(b, b->whole));
+    e = ex_subst(x, e, SYM_B, 0, ex_2(x, EX_DIV, head, heads));
+    return ex_subst(x, e, SYM_H, 0, ex_2(x, EX_MOD, head, heads));
+}
+
+// Over the heads that are split only: b and h are said by which of them it is.
+static void over_split_heads(Build *b) {
+    TileKernel *k = b->k;
+    k->ngrid = 2;
+    k->grid[0] = k->grid[2];
+    k->grid[1] =
+        (TileGrid){.sym = SYM_TILE, .axis = b->axis[AX_G], .count = k->axes[b->axis[AX_G]].size};
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        tile_map_exprs(op, placed, b);
+}
+
 void build_combine(Build *b) {
-    static const AxisRole axes[] = {AX_M, AX_E, AX_S};
+    static const AxisRole axes[] = {AX_M, AX_E, AX_S, AX_G};
     int n = b->s->states.n, shifts = b->s->shifts.n;
-    build_kernel(b, arena_printf(b->arena, "%s_combine", b->row->name), axes, 3);
+    bool some = b->whole >= 0;
+    build_kernel(b, arena_printf(b->arena, "%s_combine", b->row->name), axes, some ? 4 : 3);
     Merge m = {.old = ARENA_ARRAY(b->arena, TileValue *, n + 1),
                .part = ARENA_ARRAY(b->arena, TileValue *, n + 1),
                .new = ARENA_ARRAY(b->arena, TileValue *, n + 1),
@@ -126,5 +184,6 @@ void build_combine(Build *b) {
     open_loop(b, &m);
     step(b, &m);
     bind_states(b, m.loop->results.data);
-    build_finish(b, m.loop->results.data[m.loop->results.n - 1]);
+    build_finish(b, m.end);
+    if (some) over_split_heads(b);
 }

@@ -32,6 +32,13 @@ bool knob_has(const char *text, const char *name, size_t n) {
     return false;
 }
 
+int knob_value(const char *text, const char *name, int otherwise) {
+    KnobSetting k;
+    while (knob_next(&text, &k))
+        if (k.n == strlen(name) && !memcmp(k.name, name, k.n)) return k.value;
+    return otherwise;
+}
+
 const char *knob_with(Arena *a, const char *text, const char *others) {
     Text out;
     KnobSetting k, o;

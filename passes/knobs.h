@@ -52,5 +52,6 @@ const char *knob_with(Arena *a, const char *text, const char *others);
 const char *knob_joined(Arena *a, const char *text, const char *others);
 // Whether a text says something of the knob.
 bool knob_has(const char *text, const char *name, size_t n);
+int knob_value(const char *text, const char *name, int otherwise);
 
 #endif

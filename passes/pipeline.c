@@ -42,6 +42,7 @@ bool pass_accepts(const RowProgram *row, Diags *diags) {
 TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
     PassOptions effective = *o;
     effective.split = pass_splits(o);
+    effective.share = pass_shares(o, s->row->D, s->row->Dv);
     TileProgram *p = pass_build(a, s, &effective);
     verify(p);
     shape(p);
@@ -94,18 +95,26 @@ static bool chosen_alike(const TileProgram *p, const TileProgram *q) {
     return true;
 }
 
+static PassOptions of_class(const PassOptions *o, int c, const char *const schedules[SHAPE_COUNT]) {
+    PassOptions own = *o;
+    own.shape = (ShapeClass)c;
+    if (schedules && schedules[c]) own.schedule = schedules[c];
+    return own;
+}
+
 TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
                           const char *const schedules[SHAPE_COUNT], Diags *diags) {
     int first = shape_matters(&o->target) ? 0 : SHAPE_COUNT - 1;
-    TileProgram *all = NULL;
+    TileProgram *by[SHAPE_COUNT] = {NULL}, *all = NULL;
     for (int c = SHAPE_COUNT - 1; c >= first; c--) {
-        PassOptions own = *o;
-        own.shape = (ShapeClass)c;
-        if (schedules && schedules[c]) own.schedule = schedules[c];
-        TileProgram *p = tiled(a, s, &own, diags);
+        PassOptions own = of_class(o, c, schedules);
+        if (!(by[c] = tiled(a, s, &own, diags))) return NULL;
+    }
+    for (int c = SHAPE_COUNT - 1; c >= first; c--) {
+        if (c > first && chosen_alike(by[c], by[c - 1])) continue; // which may have parts, too
+        PassOptions own = of_class(o, c, schedules);
+        TileProgram *p = finished(by[c], &own, diags);
         if (!p) return NULL;
-        if (all && chosen_alike(p, all)) continue;
-        if (!(p = finished(p, &own, diags))) return NULL;
         if (all && !shape_join(all, p, own.shape)) // rows split by other counts, as of few_keys
             diag_warning(diags, (Span){0},
                          "the schedule for %s launches has other sizes than that for the rest: "

@@ -32,13 +32,28 @@ void pass_compact(TileProgram *p, TileOp *map);
 void pass_drop_result(TileOp *op, int i);
 
 // ---- sweeps that several blocks share (split.c)
+enum {
+    PASS_WHOLE_BITS = 10,
+    PASS_WHOLE = 1 << PASS_WHOLE_BITS, // what a part's share is of
+    // Sizes before that which says how many parts a launch has: the steps of its longest tile, and
+    // how many parts there would be if they cost nothing.
+    PASS_LONGEST = -2,
+    PASS_WANTED = -1,
+};
+// The size that says what share of 1024 a part has at most.
+int pass_part_share(TileProgram *p, const Ex *parts);
 // The grid's axis over parts, whose number is derived at launch; -1: the kernel is not split.
 int pass_split_axis(const TileProgram *p, const TileKernel *k);
+// Whether the kernel leaves the rows to a combination, always; others finish them where there is one
+// part.
+bool pass_is_part(const TileProgram *p, const TileKernel *k);
 // A loop's from and to: this block's share of `total` steps; all of them where the kernel is not
 // split.
 void pass_share_steps(TileProgram *p, TileKernel *k, TileOp *loop, const Ex *total);
 // How many parts, once extents are bound.
 void pass_set_splits(TileProgram *p);
+// And of a kernel that also runs without, by the steps of its sweep.
+void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, const Ex *total);
 // The split form for launches of up to so many queries, even where it is in one part.
 void pass_prefer_parts(TileProgram *p, int queries);
 

@@ -10,16 +10,23 @@ typedef bool (*TargetPass)(TileProgram *p, const PassOptions *o, Diags *diags);
 static const struct {
     TargetPass tile, schedule;
     bool splits; // has a schedule for parts of a row and their combination
+    int shares;  // columns up to which its main kernel may be over parts; 0: never
 } target_passes[TARGET_COUNT] = {
-    [TARGET_HOST] = {pass_tile_host, pass_schedule_host, true},
-    [TARGET_SM80] = {pass_tile_sm80, pass_schedule_sm80, true},
-    [TARGET_SM90A] = {pass_tile_sm90, pass_schedule_sm90, true},
-    [TARGET_GFX90A] = {pass_tile_amd, pass_schedule_amd, false},
-    [TARGET_GFX942] = {pass_tile_amd, pass_schedule_amd, false},
-    [TARGET_GFX1100] = {pass_tile_amd, pass_schedule_amd, false},
+    [TARGET_HOST] = {pass_tile_host, pass_schedule_host, true, 0},
+    [TARGET_SM80] = {pass_tile_sm80, pass_schedule_sm80, true, 0},
+    [TARGET_SM90A] = {pass_tile_sm90, pass_schedule_sm90, true, 256},
+    [TARGET_GFX90A] = {pass_tile_amd, pass_schedule_amd, false, 0},
+    [TARGET_GFX942] = {pass_tile_amd, pass_schedule_amd, false, 0},
+    [TARGET_GFX1100] = {pass_tile_amd, pass_schedule_amd, false, 0},
 };
 
 bool pass_splits(const PassOptions *o) { return o->split && target_passes[o->target.id].splits; }
+
+bool pass_shares(const PassOptions *o, int D, int Dv) {
+    int most = target_passes[o->target.id].shares;
+    bool fit = D <= most && Dv <= most && D % 8 == 0 && Dv % 8 == 0;
+    return pass_splits(o) && fit && dtype_half(o->dtype);
+}
 
 // Every choice that was asked for is one that some kernel has.
 static bool has_knobs(const TileProgram *p, const char *asked, Diags *diags) {
@@ -48,7 +55,9 @@ bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags) {
 
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags) {
     p->scheduled = target_passes[o->target.id].schedule(p, o, diags);
-    if (p->scheduled && o->target.kind == KIND_NVPTX) pass_mark(p);
+    if (!p->scheduled || o->target.kind != KIND_NVPTX) return p->scheduled;
+    pass_mark(p);
+    pass_blocks(p);
     return p->scheduled;
 }
 

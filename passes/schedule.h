@@ -36,7 +36,10 @@ bool pass_tile_amd(TileProgram *p, const PassOptions *o, Diags *diags);      // 
 bool pass_schedule_amd(TileProgram *p, const PassOptions *o, Diags *diags);  // schedule_amd.c
 
 // Whether to build the form that splits rows: asked for, and the target has a schedule for it.
-bool pass_splits(const PassOptions *o); // schedule.c
+// Workspace that lies as fragments have it.  blocks.c
+void pass_blocks(TileProgram *p);
+bool pass_splits(const PassOptions *o);                // schedule.c
+bool pass_shares(const PassOptions *o, int D, int Dv); // schedule.c
 
 enum { HOST_FEW = 8 }; // queries: up to here the host's schedule takes them one at a time
 

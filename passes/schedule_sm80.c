@@ -186,6 +186,9 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         bool is_few = sm80_is_few(p, k);
+        if (!sm80_has_product(k) &&
+            !pass_tile_columns(p, k, few.few_columns, UNIT_COLUMNS, NULL)) // all, where they must
+            return false;
         Sm80Shape s = is_few ? (Sm80Shape){SM80_FEW_ROWS, few.few_keys, 1, few.few_blocks} : main;
         if (!bind_axes(p, k, s, diags)) return false;
         k->schedule = (TileSchedule){.lane_axis = -1,

@@ -13,7 +13,8 @@ enum {
     KEYS = 128,    // of a tile
     KEYS_F32 = 32, // where products are multiply-adds over registers
     LEAST_KEYS = 16,
-    BLOCKS = 2, // of an SM
+    BLOCKS = 2,   // of an SM
+    COLUMNS = 64, // of a block that combines
 };
 
 static const Knob knob_rows[] = {
@@ -30,7 +31,7 @@ bool sm80_has_product(const TileKernel *k) {
 }
 
 bool sm80_is_few(const TileProgram *p, const TileKernel *k) {
-    return pass_split_axis(p, k) >= 0 || !sm80_has_product(k);
+    return pass_is_part(p, k) || !sm80_has_product(k);
 }
 
 static int shared_of(const TileProgram *p, int keys) {
@@ -40,7 +41,7 @@ static int shared_of(const TileProgram *p, int keys) {
 bool sm80_few(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Few *out,
               const char **text) {
     int shared = o->target.shared_bytes;
-    Sm80Few few = {dtype_half(p->dtype) ? KEYS : KEYS_F32, 1};
+    Sm80Few few = {dtype_half(p->dtype) ? KEYS : KEYS_F32, 1, COLUMNS};
     while (few.few_keys > LEAST_KEYS && shared_of(p, few.few_keys) > shared / BLOCKS)
         few.few_keys /= 2;
     few.few_blocks = shared / shared_of(p, few.few_keys);

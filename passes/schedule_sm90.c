@@ -51,20 +51,20 @@ typedef struct Sm90Row {
 // diagonal of short launches, of which two warpgroups' are smaller.
 static const Sm90Row rows[] = {
     // d, masked, launches, {warpgroups, registers, producer's, keys, stages, queries, after,
-    //    turns, late_rescale, lag, cluster, section, share, narrow}
-    {64, false, ANY, {3, 160, 32, 128, 2, 2, 0, 1, 0, 0, 1, 1, 0, 0}},
-    {64, true, SHAPE_SHORT, {2, 232, 40, 128, 3, 2, 16, 1, 0, 0, 1, 512, 0, 64}},
-    {64, true, SHAPE_LONG, {3, 160, 32, 128, 2, 2, 8, 1, 0, 0, 1, 512, 0, 64}},
-    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, 1, 0, 0}},
-    {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 2, 1, 0, 0}},
-    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, 128, 0, 64}},
-    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 8, 2, 512, 0, 0}},
-    {192, false, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 2, 1, 0, 0}},
-    {192, true, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 2, 128, 0, 0}},
-    {256, false, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, 1, 0, 0}},
-    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 2, 1, 0, 0}},
-    {256, true, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, 128, 0, 0}},
-    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 2, 512, 0, 0}},
+    //    turns, late_rescale, lag, cluster, section, share, narrow, part_keys}
+    {64, false, ANY, {3, 160, 32, 128, 2, 2, 0, 1, 0, 0, 1, 1, 0, 0, 384}},
+    {64, true, SHAPE_SHORT, {2, 232, 40, 128, 3, 2, 16, 1, 0, 0, 1, 512, 0, 64, 576}},
+    {64, true, SHAPE_LONG, {3, 160, 32, 128, 2, 2, 8, 1, 0, 0, 1, 512, 0, 64, 384}},
+    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, 1, 0, 0, 768}},
+    {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 2, 1, 0, 0, 768}},
+    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, 128, 0, 64, 768}},
+    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 8, 2, 512, 0, 0, 768}},
+    {192, false, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 2, 1, 0, 0, 768}},
+    {192, true, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 2, 128, 0, 0, 768}},
+    {256, false, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, 1, 0, 0, 768}},
+    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 2, 1, 0, 0, 768}},
+    {256, true, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, 128, 0, 0, 768}},
+    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 2, 512, 0, 0, 768}},
 };
 
 // Whether some keys within the tensor do not count.
@@ -110,7 +110,7 @@ static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     bool tiled = rows >= 0 && k->axes[rows].extent != 1; // some are built for one query a tile
     bool mapped = p->D % 8 == 0 && p->Dv % 8 == 0; // tensor copies: rows of a multiple of 16 bytes
     mapped = mapped && p->D <= MAX_COLUMNS;
-    return dtype_half(p->dtype) && mapped && tiled && has_product(k) && pass_split_axis(p, k) < 0 &&
+    return dtype_half(p->dtype) && mapped && tiled && has_product(k) && !pass_is_part(p, k) &&
            !long_body(k);
 }
 

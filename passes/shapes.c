@@ -1,5 +1,6 @@
 // shapes.c: see shapes.h.
 #include "shapes.h"
+#include "rewrite.h"
 
 #include <string.h>
 
@@ -62,10 +63,27 @@ static int next_given(const TileProgram *p, int i) {
     return i;
 }
 
+static bool is_grids(const TileProgram *p, int size) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileKernel *k = p->kernels.data[i];
+        int axis = pass_split_axis(p, k);
+        const Ex *from = k->ngrid ? k->grid[k->ngrid - 1].from : NULL;
+        if (axis >= 0 && k->axes[axis].size->index == size) return true;
+        if (from && from->index == size) return true;
+    }
+    return false;
+}
+
+// A derived size of both that none of p's grids is over is the other's to say.
+static bool same_size(const TileProgram *p, const TileProgram *q, int i) {
+    const TileSize *s = &p->sizes.data[i], *t = &q->sizes.data[i];
+    return s->def == t->def || (s->def && t->def && !strcmp(s->name, t->name) && !is_grids(p, i));
+}
+
 static bool alike(const TileProgram *p, const TileProgram *q) {
     if (p->pool != q->pool) return false;
     for (int i = 0; i < p->sizes.n && i < q->sizes.n; i++)
-        if (p->sizes.data[i].def != q->sizes.data[i].def) return false;
+        if (!same_size(p, q, i)) return false;
     int i = next_given(p, 0), j = next_given(q, 0);
     for (; i < p->tensors.n && j < q->tensors.n;
          i = next_given(p, i + 1), j = next_given(q, j + 1)) {
@@ -156,10 +174,20 @@ static int add_kernel(TileProgram *p, TileKernel *k, ShapeClass c) {
     return p->kernels.n - 1;
 }
 
+// A plan whose launches another takes first.
+static bool is_taken(const TilePlan *first, int n, const TilePlan *plan) {
+    for (int i = 0; i < n; i++)
+        if (plan->when && first[i].when == plan->when) return true;
+    return false;
+}
+
 bool shape_join(TileProgram *p, const TileProgram *other, ShapeClass c) {
     if (!alike(p, other)) return false;
-    for (int i = p->sizes.n; i < other->sizes.n; i++)
-        VEC_PUSH(p->arena, &p->sizes, other->sizes.data[i]);
+    for (int i = 0; i < other->sizes.n; i++) {
+        bool has = i < p->sizes.n;
+        if (has && !is_grids(p, i)) p->sizes.data[i] = other->sizes.data[i];
+        if (!has) VEC_PUSH(p->arena, &p->sizes, other->sizes.data[i]);
+    }
     move_kernels(p, other, c);
     int *at = ARENA_ARRAY(p->arena, int, other->kernels.n);
     const Ex *in = shape_condition(p->pool, c);
@@ -167,11 +195,13 @@ bool shape_join(TileProgram *p, const TileProgram *other, ShapeClass c) {
     for (int i = 0; i < other->kernels.n; i++) at[i] = add_kernel(p, other->kernels.data[i], c);
     for (int i = 0; i < other->plans.n; i++) {
         TilePlan plan = other->plans.data[i];
-        plan.when = plan.when ? ex_2(p->pool, EX_AND, in, plan.when) : in;
+        if (!plan.when) plan.when = in; // parts are for launches of all classes that want them
         for (int j = 0; j < plan.kernels.n; j++) plan.kernels.data[j] = at[plan.kernels.data[j]];
         VEC_PUSH(p->arena, &plans, plan);
     }
-    for (int i = 0; i < p->plans.n; i++) VEC_PUSH(p->arena, &plans, p->plans.data[i]);
+    for (int i = 0; i < p->plans.n; i++)
+        if (!is_taken(plans.data, plans.n, &p->plans.data[i]))
+            VEC_PUSH(p->arena, &plans, p->plans.data[i]);
     p->plans.data = plans.data;
     p->plans.n = plans.n;
     p->plans.cap = plans.cap;

@@ -8,12 +8,16 @@
 // that gives more than one.
 #include "rewrite.h"
 
+#include "knobs.h"
 #include "passes.h"
 #include "simplify_rules.h"
 
 enum {
     SPLIT_TILES = 2,
-    MAX_PARTS = 64, // of a row, which the combination goes through one after the other
+    MAX_PARTS = 64,  // of a row, which the combination goes through one after the other
+    MAX_ROUNDS = 8,  // of all workers, of which the last one is split
+    PART_STEPS = 2,  // of a part of many queries, at least
+    MAX_NODES = 120, // of an expression that is asked at several tiles
 };
 
 static int derived_size(const TileProgram *p, const Ex *e) {
@@ -29,18 +33,53 @@ int pass_split_axis(const TileProgram *p, const TileKernel *k) {
     return -1;
 }
 
+int pass_part_share(TileProgram *p, const Ex *parts) {
+    ExPool *x = p->pool;
+    const Ex *up = ex_2(x, EX_ADD, parts, ex_i32(x, PASS_WHOLE - 1));
+    return pass_size(p, "part_share", ex_simplify(x, ex_2(x, EX_DIV, up, parts)));
+}
+
+// A share of a part, in 1024ths: of the head at hand, some of which have one part. A size of its own,
+// so that tiles need no division.
+static const Ex *share_of(TileProgram *p, const TileKernel *k, int axis) {
+    ExPool *x = p->pool;
+    const Ex *from = k->grid[k->ngrid - 1].from, *heads = ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32);
+    const Ex *head =
+        ex_2(x, EX_ADD, ex_2(x, EX_MUL, ex_symbol(x, SYM_B), heads), ex_symbol(x, SYM_H));
+    int share = pass_part_share(p, k->axes[axis].size);
+    return ex_select(x, ex_2(x, EX_LT, head, from), ex_i32(x, PASS_WHOLE),
+                     ex_sym(x, SYM_SIZE, share, EX_I32));
+}
+
+// Steps [part * share, part * share + share) of shares of ceil(total / parts).
+static const Ex *bound_by_steps(TileProgram *p, const Ex *parts, const Ex *total, const Ex *part) {
+    ExPool *x = p->pool;
+    const Ex *up = simp_2(x, EX_SUB, simp_2(x, EX_ADD, total, parts), ex_i32(x, 1));
+    return simp_2(x, EX_MIN, simp_2(x, EX_MUL, part, simp_2(x, EX_DIV, up, parts)), total);
+}
+
+// What is of the part alone first: the steps of a tile are known late.
+static const Ex *bound_by_share(TileProgram *p, const Ex *share, const Ex *total, const Ex *part) {
+    ExPool *x = p->pool;
+    const Ex *all = ex_i32(x, PASS_WHOLE);
+    const Ex *end = simp_2(x, EX_MIN, simp_2(x, EX_MUL, part, share), all);
+    return simp_2(x, EX_SHR, simp_2(x, EX_MUL, total, end), ex_i32(x, PASS_WHOLE_BITS));
+}
+
 void pass_share_steps(TileProgram *p, TileKernel *k, TileOp *loop, const Ex *total) {
     ExPool *x = p->pool;
     int axis = pass_split_axis(p, k);
     loop->from = ex_i32(x, 0);
     loop->to = total;
     if (axis < 0) return;
-    const Ex *parts = k->axes[axis].size, *one = ex_i32(x, 1);
-    const Ex *share =
-        simp_2(x, EX_DIV, simp_2(x, EX_SUB, simp_2(x, EX_ADD, total, parts), one), parts);
-    const Ex *from = simp_2(x, EX_MUL, ex_sym(x, SYM_TILE, axis, EX_I32), share);
-    loop->from = simp_2(x, EX_MIN, from, total);
-    loop->to = simp_2(x, EX_MIN, simp_2(x, EX_ADD, from, share), total);
+    bool some = k->grid[k->ngrid - 1].from != NULL;
+    const Ex *by = some ? share_of(p, k, axis) : k->axes[axis].size;
+    const Ex *part = ex_sym(x, SYM_TILE, axis, EX_I32);
+    const Ex *next = simp_2(x, EX_ADD, part, ex_i32(x, 1));
+    const Ex *(*bound)(TileProgram *, const Ex *, const Ex *, const Ex *) =
+        some ? bound_by_share : bound_by_steps;
+    loop->from = bound(p, by, total, part);
+    loop->to = bound(p, by, total, next);
 }
 
 static const Ex *row_tiles(const TileKernel *k) {
@@ -55,33 +94,174 @@ static int key_extent(const TileKernel *k) {
     return 0;
 }
 
-// Divisions one after the other: the product of the counts might leave i32. By zero is zero, and
-// then one part is enough.
+static const Ex *heads_of(TileProgram *p) {
+    ExPool *x = p->pool;
+    return ex_2(x, EX_MUL, ex_sym(x, SYM_SIZE, SIZE_B, EX_I32),
+                ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32));
+}
+
+// n by the number of tiles: divisions one after the other, since the product of the counts might
+// leave i32. By zero is zero, and then one part is enough.
+static const Ex *by_tiles(TileProgram *p, const TileKernel *k, const Ex *n) {
+    ExPool *x = p->pool;
+    const Ex *by[] = {ex_sym(x, SYM_SIZE, SIZE_B, EX_I32), ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32),
+                      row_tiles(k)};
+    for (int i = 0; i < 3; i++) n = ex_2(x, EX_DIV, n, by[i]);
+    return n;
+}
+
 static const Ex *parts_for(TileProgram *p, const TileKernel *k) {
     ExPool *x = p->pool;
     const Ex *n = ex_symbol(x, SYM_WORKERS), *one = ex_i32(x, 1);
     if (k->schedule.min_blocks > 1) n = ex_2(x, EX_MUL, n, ex_i32(x, k->schedule.min_blocks));
-    const Ex *by[] = {ex_sym(x, SYM_SIZE, SIZE_B, EX_I32), ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32),
-                      row_tiles(k)};
-    for (int i = 0; i < 3; i++) n = ex_2(x, EX_DIV, n, by[i]);
+    n = by_tiles(p, k, n);
     const Ex *sk = ex_sym(x, SYM_SIZE, SIZE_SK, EX_I32);
     const Ex *most = ex_2(x, EX_DIV, sk, ex_i32(x, key_extent(k) * SPLIT_TILES));
     most = ex_2(x, EX_MIN, most, ex_i32(x, MAX_PARTS));
     return ex_simplify(x, ex_2(x, EX_MAX, ex_2(x, EX_MIN, n, most), one));
 }
 
+bool pass_is_part(const TileProgram *p, const TileKernel *k) {
+    if (pass_split_axis(p, k) < 0) return false;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_STORE && p->tensors.data[op->tensor].role == TENSOR_O) return false;
+    return true;
+}
+
 void pass_set_splits(TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         int axis = pass_split_axis(p, k);
-        if (axis < 0) continue;
+        if (!pass_is_part(p, k)) continue;
         p->sizes.data[k->axes[axis].size->index].def = parts_for(p, k);
     }
 }
 
+// ---- parts of a kernel that also runs without
+
+// Steps of a tile of queries: `total`, where the launch's sizes say it, otherwise all there are.
+typedef struct Steps {
+    const Ex *longest, *mean;
+    bool alike; // of all tiles
+} Steps;
+
+static void find_other(void *ctx, const Ex *e) {
+    bool known = e->op != EX_LOAD && (e->op != EX_SYM || e->sym == SYM_SIZE || e->sym == SYM_TILE);
+    if (!known) *(bool *)ctx = true;
+}
+
+// As a tree: launch expressions are no graphs.
+static int nodes(const Ex *e) {
+    int n = 1;
+    for (int i = 0; i < e->nargs && n <= MAX_NODES; i++) n += nodes(e->args[i]);
+    return n;
+}
+
+static const Ex *at_tile(TileProgram *p, const Ex *total, int axis, const Ex *tile) {
+    return ex_simplify(p->pool, ex_subst(p->pool, total, SYM_TILE, axis, tile));
+}
+
+// Steps grow or shrink along the queries about evenly, if they do: the middle tile has the mean.
+static Steps steps_of(TileProgram *p, const TileKernel *k, const TileOp *loop, const Ex *total) {
+    ExPool *x = p->pool;
+    const TileAxis *keys = &k->axes[loop->axis];
+    const Ex *n = row_tiles(k), *one = ex_i32(x, 1);
+    int rows = tile_grid_axis(k);
+    bool other = false;
+    ex_visit(total, find_other, &other);
+    if (other || nodes(total) > MAX_NODES)
+        total = ex_2(x, EX_DIV, ex_2(x, EX_ADD, keys->size, ex_i32(x, keys->extent - 1)),
+                     ex_i32(x, keys->extent));
+    if (!ex_uses(total, SYM_TILE, rows)) return (Steps){total, total, true};
+    const Ex *last = at_tile(p, total, rows, ex_2(x, EX_SUB, n, one));
+    const Ex *mean = at_tile(p, total, rows, ex_2(x, EX_DIV, n, ex_i32(x, 2)));
+    return (Steps){ex_2(x, EX_MAX, last, mean), ex_2(x, EX_MAX, mean, one), false};
+}
+
+// Of tiles that do not take as long others end when the longest does. It is in as many parts as it
+// has more steps than a worker has on average, of three quarters on.
+static const Ex *for_longest(TileProgram *p, const TileKernel *k, const Ex *longest,
+                             const Ex *mean) {
+    ExPool *x = p->pool;
+    const Ex *n = ex_symbol(x, SYM_WORKERS), *four = ex_i32(x, 4);
+    n = by_tiles(p, k, ex_2(x, EX_DIV, ex_2(x, EX_MUL, ex_2(x, EX_MUL, n, four), longest), mean));
+    return ex_2(x, EX_DIV, ex_2(x, EX_ADD, n, ex_i32(x, 1)), four);
+}
+
+// The tiles that are left for the last round of all workers, where all take as long; of many rounds
+// it is too small a share.
+static const Ex *last_round(TileProgram *p, const TileKernel *k) {
+    ExPool *x = p->pool;
+    const Ex *tiles = ex_2(x, EX_MUL, heads_of(p), row_tiles(k)), *n = ex_symbol(x, SYM_WORKERS);
+    const Ex *few = ex_2(x, EX_LT, tiles, ex_2(x, EX_MUL, n, ex_i32(x, MAX_ROUNDS)));
+    return ex_select(x, few, ex_2(x, EX_MOD, tiles, n), ex_i32(x, 0));
+}
+
+// Whether parts save the longest tile so many keys.
+static const Ex *pays(TileProgram *p, const Ex *longest, const Ex *wanted, int extent, int keys) {
+    ExPool *x = p->pool;
+    const Ex *fewer = ex_2(x, EX_SUB, longest, ex_2(x, EX_DIV, longest, wanted));
+    const Ex *enough = ex_2(x, EX_LE, ex_i32(x, keys), ex_2(x, EX_MUL, fewer, ex_i32(x, extent)));
+    return ex_2(x, EX_AND, ex_2(x, EX_LT, ex_i32(x, 1), wanted), enough);
+}
+
+// select(few queries are split, those parts, ...), as build.c leaves it.
+static void define(TileProgram *p, const Ex *size, const Ex *otherwise) {
+    TileSize *s = &p->sizes.data[size->index];
+    s->def = ex_select(p->pool, s->def->args[0], s->def->args[1], ex_simplify(p->pool, otherwise));
+}
+
+// A size that only these use.
+static const Ex *own_size(TileProgram *p, const Ex *parts, int which, const Ex *def) {
+    p->sizes.data[parts->index + which].def = ex_simplify(p->pool, def);
+    return ex_sym(p->pool, SYM_SIZE, parts->index + which, EX_I32);
+}
+
+static bool chooses(const TileProgram *p, const Ex *size) {
+    const Ex *def =
+        size->op == EX_SYM && size->sym == SYM_SIZE ? p->sizes.data[size->index].def : NULL;
+    return def && def->op == EX_SELECT;
+}
+
+// Whether the sizes are there that build.c makes, and nothing has said yet what they are.
+static bool has_own_sizes(const TileProgram *p, const TileKernel *k, int axis) {
+    const TileGrid *g = &k->grid[k->ngrid - 1];
+    int parts = k->axes[axis].size->index, first = parts + PASS_LONGEST;
+    return g->from && chooses(p, g->from) && chooses(p, k->axes[axis].size) && first >= SIZE_FREE &&
+           p->sizes.data[first].def && p->sizes.data[parts + PASS_WANTED].def;
+}
+
+// Of tiles that are alike those of the last round are split, as many as all workers run at once: of
+// the last heads. Otherwise all are, and do not end together: that has to save a third more.
+void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, const Ex *total) {
+    ExPool *x = p->pool;
+    int axis = pass_split_axis(p, k);
+    if (axis < 0 || !has_own_sizes(p, k, axis) || k->schedule.cluster > 1 || !k->schedule.knobs)
+        return;
+    int keys = knob_value(k->schedule.knobs, "part_keys", 0), extent = k->axes[loop->axis].extent;
+    if (!keys) return;
+    Steps s = steps_of(p, k, loop, total);
+    const Ex *one = ex_i32(x, 1), *heads = heads_of(p), *tiles = row_tiles(k), *split = heads;
+    const Ex *parts = k->axes[axis].size, *longest = own_size(p, parts, PASS_LONGEST, s.longest);
+    const Ex *left = last_round(p, k), *wanted = ex_2(x, EX_DIV, ex_symbol(x, SYM_WORKERS), left);
+    if (s.alike)
+        split = ex_2(x, EX_DIV, ex_2(x, EX_SUB, ex_2(x, EX_ADD, left, tiles), one), tiles);
+    else
+        wanted = for_longest(p, k, longest, s.mean);
+    wanted = ex_2(x, EX_MIN, wanted, ex_2(x, EX_DIV, longest, ex_i32(x, PART_STEPS)));
+    wanted = ex_2(x, EX_MIN, wanted, ex_i32(x, MAX_PARTS));
+    wanted = own_size(p, parts, PASS_WANTED, wanted);
+    const Ex *good = pays(p, longest, wanted, extent, s.alike ? keys : keys * 4 / 3);
+    define(p, parts, ex_select(x, good, wanted, one));
+    split = ex_select(x, ex_2(x, EX_LT, one, parts), split, ex_i32(x, 0));
+    define(p, k->grid[k->ngrid - 1].from, ex_2(x, EX_SUB, heads, split));
+}
+
+// ---- plans
+
 static bool has_parts(const TileProgram *p, const TilePlan *plan) {
     for (int i = 0; i < plan->kernels.n; i++)
-        if (pass_split_axis(p, p->kernels.data[plan->kernels.data[i]]) >= 0) return true;
+        if (pass_is_part(p, p->kernels.data[plan->kernels.data[i]])) return true;
     return false;
 }
 

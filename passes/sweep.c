@@ -151,6 +151,7 @@ static void catch_up(Build *b, int sweep, TileValue *acc) {
         TileValue *v = pass_out(b->p, b->k, map, st->name, DT_F32, e, EX_CONST, 0);
         build_bind(b, SYM_STATE, i, v);
     }
+    b->raw_shift[s->shift] = pass_shift_is_exact(s->shifts.data[s->shift]) ? NULL : raw;
 }
 
 static void advance_shifts_of(Build *b, Sweep *w, const Ex *elem, int shift) {
@@ -335,11 +336,35 @@ static void set_mask(Build *b) {
     b->k->mask = ex_2(x, EX_AND, build_resolve(b, NULL, b->row->mask), end);
 }
 
+// A grid that has the parts as its last dimension.
+static void add_parts(Build *b) {
+    TileKernel *k = b->k;
+    k->grid[k->ngrid++] =
+        (TileGrid){.sym = SYM_TILE, .axis = b->axis[AX_S], .count = k->axes[b->axis[AX_S]].size};
+}
+
+// A head that has one part finishes its rows; others' are left to the combination.
+static void leave_or_finish(Build *b, TileValue *acc) {
+    ExPool *x = b->pool;
+    const Ex *head = build_head(b), *whole = build_size(b, b->whole);
+    b->when = ex_2(x, EX_LE, whole, head);
+    build_leave(b, acc);
+    b->when = ex_2(x, EX_LT, head, whole);
+    build_finish(b, acc);
+    b->when = NULL;
+}
+
 void build_forward(Build *b) {
-    static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E};
-    build_kernel(b, arena_printf(b->arena, "%s_fwd", b->row->name), axes, 4);
+    static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
+    build_kernel(b, arena_printf(b->arena, "%s_fwd", b->row->name), axes, b->share ? 5 : 4);
+    if (b->share) add_parts(b);
+    if (b->share) b->k->grid[b->k->ngrid - 1].from = build_size(b, b->whole);
     set_mask(b);
-    build_finish(b, sweeps(b));
+    TileValue *acc = sweeps(b);
+    if (b->share)
+        leave_or_finish(b, acc);
+    else
+        build_finish(b, acc);
 }
 
 static bool is_tensor(const TileProgram *p, const char *name) {
@@ -350,39 +375,57 @@ static bool is_tensor(const TileProgram *p, const char *name) {
 
 static int work_tensor(Build *b, const char *name, int index, bool columns) {
     while (is_tensor(b->p, name)) name = arena_printf(b->arena, "%s_", name);
-    TileTensor t = {.name = name,
-                    .role = TENSOR_WORK,
-                    .index = index,
-                    .dtype = DT_F32,
-                    .rank = columns ? 5 : 4,
-                    .extent = {build_size(b, SIZE_B), build_size(b, SIZE_HQ),
-                               build_size(b, b->splits), build_size(b, SIZE_SQ)}};
-    if (columns) t.extent[4] = ex_i32(b->pool, b->row->Dv);
+    TileTensor t = {.name = name, .role = TENSOR_WORK, .index = index, .dtype = DT_F32};
+    if (b->whole >= 0) {
+        t.extent[t.rank++] = build_split_heads(b);
+    } else {
+        t.extent[t.rank++] = build_size(b, SIZE_B);
+        t.extent[t.rank++] = build_size(b, SIZE_HQ);
+    }
+    t.extent[t.rank++] = build_size(b, b->parts);
+    t.extent[t.rank++] = build_size(b, SIZE_SQ);
+    if (columns) t.extent[t.rank++] = ex_i32(b->pool, b->row->Dv);
     return build_tensor(b, t);
 }
 
-// The grid has the parts as its last dimension; each sweeps its share of the steps and leaves its
-// states and accumulator.
-void build_part(Build *b) {
-    static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
-    int n = b->s->states.n;
-    TileKernel *k = build_kernel(b, arena_printf(b->arena, "%s_part", b->row->name), axes, 5);
-    k->grid[k->ngrid++] =
-        (TileGrid){.sym = SYM_TILE, .axis = b->axis[AX_S], .count = build_size(b, b->splits)};
-    set_mask(b);
-    TileValue *acc = sweeps(b);
-    b->work_state = ARENA_ARRAY(b->arena, int, n + b->s->shifts.n + 1);
+// One for all kernels that leave parts.
+static void add_works(Build *b) {
+    const Stream *s = b->s;
+    int n = s->states.n;
+    if (b->work_state) return;
+    b->work_state = ARENA_ARRAY(b->arena, int, n + s->shifts.n + 1);
     b->work_shift = b->work_state + n;
     for (int i = 0; i < n; i++) {
-        const char *name = arena_printf(b->arena, "%s_part", b->s->states.data[i].name);
+        const char *name = arena_printf(b->arena, "%s_part", s->states.data[i].name);
         b->work_state[i] = work_tensor(b, name, i, false);
-        build_store(b, b->work_state[i], build_bound(b, SYM_STATE, i), AX_NONE);
     }
     b->work_acc = work_tensor(b, "acc_part", n, true);
-    build_store(b, b->work_acc, acc, AX_E);
-    for (int i = 0; i < b->s->shifts.n; i++) {
-        if (!b->raw_shift[i]) continue;
-        b->work_shift[i] = work_tensor(b, "a_part", n + 1 + i, false);
-        build_store(b, b->work_shift[i], b->raw_shift[i], AX_NONE);
+    for (int i = 0; i < s->shifts.n; i++)
+        if (b->raw_shift[i]) b->work_shift[i] = work_tensor(b, "a_part", n + 1 + i, false);
+}
+
+void build_leave(Build *b, TileValue *acc) {
+    add_works(b);
+    for (int i = 0; i < b->s->states.n; i++)
+        build_store(b, b->work_state[i], build_bound(b, SYM_STATE, i), AX_NONE);
+    if (b->late) {
+        TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
+        const Ex *e =
+            ex_2(b->pool, EX_MUL, pass_operand(b->p, map, acc), pass_operand(b->p, map, b->late));
+        acc = pass_out(b->p, b->k, map, "acc_left", DT_F32, e, EX_CONST, 0);
     }
+    build_store(b, b->work_acc, acc, AX_E);
+    for (int i = 0; i < b->s->shifts.n; i++)
+        if (b->raw_shift[i]) build_store(b, b->work_shift[i], b->raw_shift[i], AX_NONE);
+}
+
+// Of few queries: each point of the grid sweeps its share of the steps and leaves its states and
+// accumulator.
+void build_part(Build *b) {
+    static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
+    build_kernel(b, arena_printf(b->arena, "%s_part", b->row->name), axes, 5);
+    b->k->axes[b->axis[AX_S]].size = build_size(b, b->splits);
+    add_parts(b);
+    set_mask(b);
+    build_leave(b, sweeps(b));
 }

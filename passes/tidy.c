@@ -18,7 +18,11 @@ static const Ex *simplify(void *ctx, const Ex *e) { return ex_simplify(ctx, e); 
 
 static void simplify_kernel(TileProgram *p, TileKernel *k) {
     k->mask = ex_simplify(p->pool, k->mask);
-    for (int i = 0; i < k->ngrid; i++) k->grid[i].count = ex_simplify(p->pool, k->grid[i].count);
+    for (int i = 0; i < k->ngrid; i++) {
+        TileGrid *g = &k->grid[i];
+        g->count = ex_simplify(p->pool, g->count);
+        if (g->from) g->from = ex_simplify(p->pool, g->from);
+    }
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         tile_map_exprs(op, simplify, p->pool);
         bool always =

@@ -17,9 +17,10 @@ static TileKernel *kernel_of(TileProgram *p, Grid n) {
     int m = tile_axis(k, "M", ex_i32(x, 16 * n.rows), false);
     k->axes[m].extent = 16;
     k->ngrid = 3;
-    k->grid[0] = (TileGrid){SYM_B, 0, ex_i32(x, n.batches), false};
-    k->grid[1] = (TileGrid){SYM_H, 0, ex_i32(x, n.heads), false};
-    k->grid[2] = (TileGrid){SYM_TILE, (uint8_t)m, ex_i32(x, n.rows), true};
+    k->grid[0] = (TileGrid){.sym = SYM_B, .count = ex_i32(x, n.batches)};
+    k->grid[1] = (TileGrid){.sym = SYM_H, .count = ex_i32(x, n.heads)};
+    k->grid[2] =
+        (TileGrid){.sym = SYM_TILE, .axis = m, .count = ex_i32(x, n.rows), .reversed = true};
     k->schedule.cluster = 2;
     k->schedule.cluster_rows = ex_i32(x, n.of_rows);
     return k;
@@ -61,9 +62,9 @@ static void check_grid(Cg *cg, Grid n) {
     ck_assert_int_eq(found, n.batches * n.heads * n.rows);
 }
 
-START_TEST(every_tile_once) {
-    static const Grid grids[] = {{2, 4, 5, 1}, {1, 2, 1, 1}, {3, 6, 4, 1},
-                                 {2, 3, 5, 2}, {1, 1, 1, 2}, {3, 4, 8, 2}};
+typedef void (*Check)(Cg *cg, Grid n);
+
+static void with_grid(Grid n, Check check) {
     Arena *a = arena_new();
     Diags diags;
     diag_init(&diags, a);
@@ -74,11 +75,48 @@ START_TEST(every_tile_once) {
     TileProgram *p = tile_program(a, ex_pool(a), "grid");
     ck_assert(cg_open(&cg, p, context));
     cg.p = p;
-    cg.k = kernel_of(p, grids[_i]);
-    check_grid(&cg, grids[_i]);
+    cg.k = kernel_of(p, n);
+    check(&cg, n);
     cg_close(&cg);
     LLVMContextDispose(context);
     arena_free(a);
+}
+
+START_TEST(every_tile_once) {
+    static const Grid grids[] = {{2, 4, 5, 1}, {1, 2, 1, 1}, {3, 6, 4, 1},
+                                 {2, 3, 5, 2}, {1, 1, 1, 2}, {3, 4, 8, 2}};
+    with_grid(grids[_i], check_grid);
+}
+END_TEST
+
+enum { PARTS = 3, WHOLE = 2 };
+
+// Of the first heads one part, of the others all.
+static void check_parts(Cg *cg, Grid n) {
+    TileKernel *k = (TileKernel *)cg->k;
+    ExPool *x = cg->p->pool;
+    int s = tile_axis(k, "S", ex_i32(x, PARTS), false);
+    k->axes[s].extent = 1;
+    k->schedule = (TileSchedule){.lane_axis = -1};
+    k->grid[k->ngrid++] =
+        (TileGrid){.sym = SYM_TILE, .axis = s, .count = ex_i32(x, PARTS), .from = ex_i32(x, WHOLE)};
+    CgGrid g = cg_grid(cg);
+    char seen[MOST][MOST][MOST][PARTS] = {0};
+    int total = number_of(cg_grid_total(cg, &g)), heads = n.batches * n.heads;
+    ck_assert_int_eq(total, n.rows * (WHOLE + PARTS * (heads - WHOLE)));
+    for (int i = 0; i < total; i++) {
+        Val v[TILE_MAX_GRID];
+        cg_grid_point(cg, &g, cg_i32(cg, i), v);
+        int b = number_of(v[0]), h = number_of(v[1]), m = number_of(v[2]), part = number_of(v[3]);
+        ck_assert(b < n.batches && h < n.heads && m < n.rows);
+        ck_assert_int_lt(part, b * n.heads + h < WHOLE ? 1 : PARTS);
+        ck_assert_int_eq(seen[b][h][m][part]++, 0);
+    }
+}
+
+START_TEST(every_part_once) {
+    static const Grid grids[] = {{2, 4, 5, 1}, {1, 2, 1, 1}, {3, 6, 4, 1}};
+    with_grid(grids[_i], check_parts);
 }
 END_TEST
 
@@ -87,6 +125,7 @@ Suite *codegen_grid_suite(void) {
     Suite *s = suite_create("codegen_grid");
     TCase *t = tcase_create("clusters");
     tcase_add_loop_test(t, every_tile_once, 0, 6);
+    tcase_add_loop_test(t, every_part_once, 0, 3);
     suite_add_tcase(s, t);
     return s;
 }

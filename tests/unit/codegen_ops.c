@@ -65,7 +65,7 @@ static void open_bench(Bench *b, Arena *a, int n, int tile, bool lanes) {
     b->k->schedule.lane_axis = lanes ? 0 : -1;
     b->k->mask = ex_bool(b->x, true);
     b->k->ngrid = 1;
-    b->k->grid[0] = (TileGrid){SYM_TILE, 0, ex_i32(b->x, (n + tile - 1) / tile), false};
+    b->k->grid[0] = (TileGrid){.sym = SYM_TILE, .count = ex_i32(b->x, (n + tile - 1) / tile)};
     for (int t = 0; t < 3; t++)
         for (int i = 0; i < 3; i++) {
             int index = t * 3 + i;

@@ -13,8 +13,9 @@ static PassOptions options(void) {
     return (PassOptions){.target = *target_get(TARGET_SM90A), .dtype = DT_BF16};
 }
 
-static TileProgram *shaped(Arena *a, const Stream *s) {
+static TileProgram *shaped(Arena *a, const Stream *s, bool share) {
     PassOptions o = options();
+    o.split = o.share = share;
     TileProgram *p = pass_build(a, s, &o);
     pass_tidy(p);
     pass_hoist(p);
@@ -33,9 +34,9 @@ static TileProgram *shaped(Arena *a, const Stream *s) {
 typedef enum Form { CHOSEN, PLAIN, LATE, FORMS } Form;
 
 // The whole program, or its first kernel in another form.
-static TileProgram *scheduled(Arena *a, const Stream *s, Form form) {
+static TileProgram *scheduled(Arena *a, const Stream *s, Form form, bool share) {
     PassOptions o = options();
-    TileProgram *p = shaped(a, s);
+    TileProgram *p = shaped(a, s, share);
     Diags diags;
     diag_init(&diags, a);
     if (form == CHOSEN) {
@@ -61,7 +62,7 @@ static void check_variant(const char *path, Form form) {
     Arena *a = arena_new();
     Variant *v;
     const Stream *s = pu_stream(a, path, NULL, 8, &v);
-    TileProgram *before = shaped(a, s), *after = scheduled(a, s, form);
+    TileProgram *before = shaped(a, s, false), *after = scheduled(a, s, form, false);
     pu_same_anywhere(a, v, before, after, 1e-6);
     arena_free(a);
 }
@@ -70,6 +71,35 @@ static void check_one(const char *path, int form) { check_variant(path, (Form)fo
 static void check_all(Form form) { pu_library(check_one, (int)form); }
 
 START_TEST(every_form_is_right) { check_all((Form)_i); }
+END_TEST
+
+// ---- parts of the keys, where tiles are too few
+
+enum { PARTS = 3 };
+
+// More than most tiles of queries have steps: some parts have none. Of all heads but the first.
+static void make_parts(TileProgram *p) {
+    for (int i = 0; i < p->sizes.n; i++) {
+        TileSize *s = &p->sizes.data[i];
+        if (!strcmp(s->name, "parts")) s->def = ex_i32(p->pool, PARTS);
+        if (!strcmp(s->name, "whole_heads")) s->def = ex_i32(p->pool, 1);
+    }
+}
+
+static void check_parts(const char *path, int form) {
+    Arena *a = arena_new();
+    Variant *v;
+    const Stream *s = pu_stream(a, path, NULL, 8, &v);
+    TileProgram *before = shaped(a, s, false), *after = scheduled(a, s, (Form)form, true);
+    make_parts(after);
+    if (s->nsweeps == 1) ck_assert_int_eq(after->plans.n, 3);
+    for (int i = 1; i < after->plans.n; i++) after->plans.data[i - 1] = after->plans.data[i];
+    after->plans.n -= after->plans.n > 1; // the form of few queries is tried elsewhere
+    pu_same_anywhere(a, v, before, after, 1e-5);
+    arena_free(a);
+}
+
+START_TEST(parts_are_right) { pu_library(check_parts, _i); }
 END_TEST
 
 typedef struct Real {
@@ -174,6 +204,53 @@ START_TEST(narrow_conditions_are_needed) {
                       "condition %d", n);
     }
     ck_assert_int_eq(n, 7);
+    arena_free(a);
+}
+END_TEST
+
+static int32_t size_called(const TileProgram *p, const int32_t *size, const char *name) {
+    for (int i = 0; i < p->sizes.n; i++)
+        if (!strcmp(p->sizes.data[i].name, name)) return size[i];
+    ck_abort_msg("no size %s", name);
+    return 0;
+}
+
+typedef struct Shared {
+    const char *path;
+    PuLaunch launch;
+    int parts, whole; // on three multiprocessors
+} Shared;
+
+// How many parts launches have, of which heads; with shifts that lag, too.
+START_TEST(parts_of_launches) {
+    static const Shared all[] = {
+        {"stdlib/softmax.attn", {1, 2, 1, 200, 300, 0}, 2, 1},  // a round, and one tile
+        {"stdlib/softmax.attn", {1, 3, 1, 300, 300, 0}, 1, 3},  // three rounds
+        {"stdlib/softmax.attn", {2, 5, 1, 100, 200, 0}, 2, 9},  // the last head of ten
+        {"stdlib/softmax.attn", {1, 1, 1, 120, 300, 0}, 2, 0},  // fewer tiles
+        {"stdlib/softmax.attn", {1, 1, 1, 120, 60, 0}, 1, 1},   // no more keys than a part has
+        {"stdlib/causal.attn", {1, 1, 1, 120, 300, 180}, 2, 0}, // the longest takes too long
+        {"stdlib/causal.attn", {1, 2, 2, 400, 400, 0}, 1, 2},
+    };
+    const Shared *t = &all[_i];
+    Arena *a = arena_new();
+    PassOptions o = options();
+    o.split = true;
+    o.schedule = "keys=64,part_keys=16";
+    Variant *v;
+    Diags diags;
+    diag_init(&diags, a);
+    const Stream *s = pu_stream(a, t->path, NULL, 128, &v);
+    TileProgram *p = pass_pipeline(a, s, &o, &diags);
+    ck_assert_ptr_nonnull(p);
+    int32_t size[64] = {0};
+    const int *n = t->launch;
+    pu_sizes(v, size, n[0], n[1], n[2], n[3], n[4], n[5]);
+    tile_eval_sizes(p, size, 3);
+    ck_assert_int_eq(size_called(p, size, "parts"), t->parts);
+    ck_assert_int_eq(size_called(p, size, "whole_heads"), t->whole);
+    pu_same(a, v, pass_algorithm(a, s, &(PassOptions){.target = o.target, .dtype = DT_BF16}), p,
+            t->launch, 1e-5);
     arena_free(a);
 }
 END_TEST
@@ -335,10 +412,12 @@ Suite *pass_sm90_suite(void) {
     TCase *t = tcase_create("stdlib");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, every_form_is_right, 0, FORMS);
+    tcase_add_loop_test(t, parts_are_right, 0, FORMS);
     tcase_add_loop_test(t, real_extents_are_right, 0, 6);
     tcase_add_loop_test(t, choices_are_right, 0, 5);
     tcase_add_loop_test(t, narrow_is_right, 0, 8);
     tcase_add_test(t, narrow_conditions_are_needed);
+    tcase_add_loop_test(t, parts_of_launches, 0, 7);
     tcase_add_test(t, clusters_take_the_same_steps);
     tcase_add_loop_test(t, clusters_with_masks, 0, 4);
     tcase_add_test(t, clusters_of_rows);
