@@ -72,6 +72,7 @@ static TileProgram *finished(TileProgram *p, const PassOptions *o, Diags *diags)
     pass_set_splits(p);
     verify(p);
     pass_classify(p);
+    pass_free_splits(p);
     verify(p);
     pass_settle(p);
     shape(p); // masks are in the loops now, and full tiles have none

@@ -54,6 +54,9 @@ void pass_share_steps(TileProgram *p, TileKernel *k, TileOp *loop, const Ex *tot
 void pass_set_splits(TileProgram *p);
 // And of a kernel that also runs without, by the steps of its sweep.
 void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, const Ex *total);
+// Where nothing was said of them (masks that read inputs, clusters, long bodies), the kernel for few
+// queries takes every launch whose rows it would split.
+void pass_free_splits(TileProgram *p);
 // The split form for launches of up to so many queries, even where it is in one part.
 void pass_prefer_parts(TileProgram *p, int queries);
 

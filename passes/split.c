@@ -12,6 +12,8 @@
 #include "passes.h"
 #include "simplify_rules.h"
 
+#include <string.h>
+
 enum {
     SPLIT_TILES = 2,
     MAX_PARTS = 64,  // of a row, which the combination goes through one after the other
@@ -258,6 +260,42 @@ void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, con
 }
 
 // ---- plans
+
+// How many parts a kernel that also runs without has, as build.c leaves it where nothing has said more;
+// NULL otherwise.
+static const Ex *unsaid_parts(const TileProgram *p, const TilePlan *plan) {
+    for (int i = 0; i < plan->kernels.n; i++) {
+        const TileKernel *k = p->kernels.data[plan->kernels.data[i]];
+        int axis = pass_split_axis(p, k);
+        if (axis < 0 || pass_is_part(p, k) || !chooses(p, k->axes[axis].size)) continue;
+        const Ex *def = p->sizes.data[k->axes[axis].size->index].def;
+        return def->args[2] == ex_i32(p->pool, 1) ? def : NULL;
+    }
+    return NULL;
+}
+
+static void replace_few(TileProgram *p, const Ex *few, const Ex *by) {
+    for (int i = 0; i < p->sizes.n; i++) {
+        const Ex **def = &p->sizes.data[i].def, *e = *def;
+        if (e && e->op == EX_SELECT && e->args[0] == few)
+            *def = ex_select(p->pool, by, e->args[1], e->args[2]);
+    }
+    for (int i = 0; i < p->plans.n; i++)
+        if (p->plans.data[i].when == few) p->plans.data[i].when = by;
+}
+
+void pass_free_splits(TileProgram *p) {
+    for (int i = p->plans.n - 1; i >= 0; i--) {
+        const Ex *parts = unsaid_parts(p, &p->plans.data[i]);
+        if (!parts) continue;
+        const Ex *split = ex_2(p->pool, EX_LT, ex_i32(p->pool, 1), parts->args[1]);
+        replace_few(p, parts->args[0], split);
+        if (!p->plans.data[i].when) continue;
+        p->plans.n--; // it has always one part, and needs no combination
+        memmove(&p->plans.data[i], &p->plans.data[i + 1],
+                (size_t)(p->plans.n - i) * sizeof p->plans.data[0]);
+    }
+}
 
 static bool has_parts(const TileProgram *p, const TilePlan *plan) {
     for (int i = 0; i < plan->kernels.n; i++)

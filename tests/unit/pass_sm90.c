@@ -255,6 +255,29 @@ START_TEST(parts_of_launches) {
 }
 END_TEST
 
+// Where a kernel has no parts of its own, that of few queries takes all launches it would split.
+START_TEST(splits_where_no_parts) {
+    static const struct {
+        const char *path, *schedule;
+        int plans;
+    } all[] = {{"stdlib/causal.attn", NULL, 3},
+               {"stdlib/causal.attn", "cluster=2", 2},
+               {"stdlib/document.attn", NULL, 2}};
+    Arena *a = arena_new();
+    PassOptions o = options();
+    o.split = true;
+    o.schedule = all[_i].schedule;
+    Variant *v;
+    Diags diags;
+    diag_init(&diags, a);
+    TileProgram *p = pass_pipeline(a, pu_stream(a, all[_i].path, NULL, 128, &v), &o, &diags);
+    ck_assert_ptr_nonnull(p);
+    ck_assert_int_eq(p->plans.n, all[_i].plans);
+    ck_assert_int_eq(ex_uses(p->plans.data[0].when, SYM_SIZE, SIZE_SQ), all[_i].plans == 3);
+    arena_free(a);
+}
+END_TEST
+
 static const Ex *rows_of_clusters(const Real *r) {
     return r->p->kernels.data[0]->schedule.cluster_rows;
 }
@@ -418,6 +441,7 @@ Suite *pass_sm90_suite(void) {
     tcase_add_loop_test(t, narrow_is_right, 0, 8);
     tcase_add_test(t, narrow_conditions_are_needed);
     tcase_add_loop_test(t, parts_of_launches, 0, 7);
+    tcase_add_loop_test(t, splits_where_no_parts, 0, 3);
     tcase_add_test(t, clusters_take_the_same_steps);
     tcase_add_loop_test(t, clusters_with_masks, 0, 4);
     tcase_add_test(t, clusters_of_rows);
