@@ -85,6 +85,7 @@ static void *work(void *of) {
 static bool build_part(Cg *cg, Part *part, const TileProgram *p, const TileKernel *k) {
     part->cg = (Cg){.arena = cg->arena, .diags = cg->diags, .opt = cg->opt, .target = cg->target};
     part->context = LLVMContextCreate();
+    part->cg.only = k;
     if (!cg_open(&part->cg, p, part->context)) return false;
     if (!cg_kernel(&part->cg, p, k, cg_symbol(cg->arena, p, k))) return false;
     VEC_PUSH(cg->arena, &cg->made, part->cg.made.data[0]);

@@ -80,6 +80,7 @@ typedef struct CgHooks {
     // passes to run over the module.
     LLVMTargetMachineRef (*machine)(Cg *cg);
     const char *(*passes)(const Cg *cg);
+    void (*polish)(Cg *cg); // the module behind them; NULL: nothing. cg has no arena then
     // Makes the function (cg->fn, called cg->symbol) with its frame: calling convention,
     // attributes, launch bounds, special registers; leaves the builder in a fresh block after
     // cg->entry, which it has made and ended with a branch to that block.
@@ -131,7 +132,8 @@ struct Cg {
     LLVMBuilderRef b;
     LLVMTargetMachineRef tm;
     Ty i1, i8, i16, i32, i64, f16, bf16, f32, ptr, void_;
-    VEC(CgLaunch) made; // every kernel of every program, in order
+    const TileKernel *only; // the module's kernel, where it is made for one; else NULL
+    VEC(CgLaunch) made;     // every kernel of every program, in order
     // of the kernel at hand
     CgLaunch launch;
     const TileProgram *p;

@@ -92,7 +92,11 @@ static bool sound(Cg *cg) {
     return !broken;
 }
 
-bool cg_finish(Cg *cg) { return sound(cg) && optimize(cg); }
+bool cg_finish(Cg *cg) {
+    if (!sound(cg) || !optimize(cg)) return false;
+    if (cg->hooks->polish) cg->hooks->polish(cg);
+    return true;
+}
 
 bool cg_build(Cg *cg, const TileProgram *const *programs, int count) {
     for (int i = 0; i < count; i++)

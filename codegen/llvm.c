@@ -69,7 +69,11 @@ Val cg_alloca(Cg *cg, Ty t, const char *name) {
     return v;
 }
 
+// LLVM looks an intrinsic up among thousands; one without overloads has the name that it is declared by.
 Val cg_intrinsic(Cg *cg, const char *name, Ty *overload, int noverload, Val *args, int n) {
+    Val known = noverload ? NULL : LLVMGetNamedFunction(cg->m, name);
+    if (known)
+        return LLVMBuildCall2(cg->b, LLVMGlobalGetValueType(known), known, args, (unsigned)n, "");
     unsigned id = LLVMLookupIntrinsicID(name, strlen(name));
     assert(id && "an intrinsic of this LLVM");
     Val fn = LLVMGetIntrinsicDeclaration(cg->m, id, overload, (size_t)noverload);

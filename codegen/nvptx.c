@@ -9,6 +9,14 @@
 
 // ---- the machine
 
+// LLVM's own part need not optimize a module with one kernel for sm_90a, of neither roles nor lanes: that takes it half as long again,
+// and of what it does such kernels need nothing but what nv_passes and nv_widen do instead. (For roles it also sets the place among the exponentials where
+// ptxas puts a wait, and 4% of the rate of long rows with it; sm_80's full kernels spill more without.)
+static bool is_plain(const Cg *cg) {
+    const TileKernel *k = cg->only;
+    return cg->target->id == TARGET_SM90A && k && !nv90_has_roles(k) && !nv_has_lanes(k);
+}
+
 static LLVMTargetMachineRef nv_machine(Cg *cg) {
     LLVMInitializeNVPTXTargetInfo();
     LLVMInitializeNVPTXTarget();
@@ -25,7 +33,8 @@ static LLVMTargetMachineRef nv_machine(Cg *cg) {
     // PTX 7.4 is what CUDA 11.4 reads: every driver of the last years. sm_90a needs that of CUDA 12.
     bool hopper = cg->target->id == TARGET_SM90A;
     return LLVMCreateTargetMachine(t, "nvptx64-nvidia-cuda", hopper ? "sm_90a" : "sm_80",
-                                   hopper ? "+ptx80" : "+ptx74", LLVMCodeGenLevelDefault,
+                                   hopper ? "+ptx80" : "+ptx74",
+                                   is_plain(cg) ? LLVMCodeGenLevelNone : LLVMCodeGenLevelDefault,
                                    LLVMRelocDefault, LLVMCodeModelDefault);
 }
 
@@ -35,11 +44,18 @@ static LLVMTargetMachineRef nv_machine(Cg *cg) {
 static const char *nv_passes(const Cg *cg) {
     // The roles' variables become registers. Blocks are merged before instcombine, which would sink what a
     // loop carries to the loop's last block: behind the exponentials that it is to run beside.
+    if (is_plain(cg))
+        return "function(simplifycfg,early-cse,infer-address-spaces,loop-mssa(licm),"
+               "instcombine<no-verify-fixpoint>,simplifycfg)";
     if (cg->target->id == TARGET_SM90A)
         return "function(mem2reg,simplifycfg,early-cse,instcombine<no-verify-fixpoint>,"
                "simplifycfg)";
     return cg->opt->opt == 0 ? "function(early-cse)"
                              : "function(early-cse,instcombine<no-verify-fixpoint>,simplifycfg)";
+}
+
+static void nv_polish(Cg *cg) {
+    if (is_plain(cg)) nv_widen(cg);
 }
 
 // ---- the frame
@@ -114,7 +130,9 @@ static Val shared_memory(Cg *cg) {
         LLVMSetAlignment(g, cg->target->id == TARGET_SM90A ? 1024 : 128); // panels of tensor copies
         LLVMSetLinkage(g, LLVMExternalLinkage);
     }
-    return LLVMBuildPtrToInt(cg->b, g, cg->i32, "");
+    if (!is_plain(cg)) return LLVMBuildPtrToInt(cg->b, g, cg->i32, "");
+    // A constant would be made anew in every block.
+    return cg_asm(cg, cg->i32, NULL, 0, "mov.u32 $0, attn_shared;", "=r", false);
 }
 
 static void special_registers(Cg *cg) {
@@ -244,6 +262,7 @@ static void nv_loop_yield(Cg *cg, CgLoop *loop, const TileOp *yield) {
 const CgHooks cg_nvptx_hooks = {
     .machine = nv_machine,
     .passes = nv_passes,
+    .polish = nv_polish,
     .begin_kernel = nv_begin,
     .end_kernel = nv_end,
     .argument = nv_argument,

@@ -98,6 +98,7 @@ void nv_mma8_tf32(Cg *cg, Val acc[4], const Val a[4], Val b0, Val b1); // operan
 Val nv_tf32(Cg *cg, Val bits);                                         // of an f32, rounded; i32
 Val nv_f32(Cg *cg, const char *intrinsic, Val x);
 Val nv_asm1(Cg *cg, Ty result, const char *text, const char *constraints, Val x); // pure
+void nv_widen(Cg *cg);                                                            // nvptx_wide.c
 Val nv_hidden(Cg *cg, Val v); // v, but nothing computed from it leaves the loop it stands in
 Val nv_math(Cg *cg, ExOp op, const Val *args); // nvptx_math.c
 // Of two sigmoids as bf16: exponentials of theirs, what is left to do with them, the pair.

@@ -145,6 +145,9 @@ START_TEST(without_roles) {
     size_t n;
     char *ptx = compile(a, softmax(a, 20, causal), DT_BF16, &n);
     ck_assert(!strstr(ptx, "wgmma") && strstr(ptx, "mma.sync") != NULL);
+    // what LLVM does not do for them: wide products, known address spaces, one base of shared memory
+    ck_assert(strstr(ptx, "mul.wide.") && !strstr(ptx, "\tld.u") && !strstr(ptx, "\tld.f"));
+    ck_assert_int_eq(count(ptx, "attn_shared;"), 1);
     free(ptx);
     ptx = compile(a, softmax(a, 64, causal), DT_F32, &n);
     ck_assert(!strstr(ptx, "wgmma") && strstr(ptx, "fma.rn.ftz.f32") != NULL);
