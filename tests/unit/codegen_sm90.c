@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static char *compile(Arena *a, const char *text, Dtype t, size_t *n) {
+// (Inlined, gcc takes what it gives for a pointer to the variable that it came in.)
+static char *__attribute__((noinline)) compile(Arena *a, const char *text, Dtype t, size_t *n) {
     return ptx_of(a, TARGET_SM90A, text, t, n);
 }
 
@@ -147,7 +148,8 @@ START_TEST(without_roles) {
     ck_assert(!strstr(ptx, "wgmma") && strstr(ptx, "mma.sync") != NULL);
     // what LLVM does not do for them: wide products, known address spaces, one base of shared memory
     ck_assert(strstr(ptx, "mul.wide.") && !strstr(ptx, "\tld.u") && !strstr(ptx, "\tld.f"));
-    ck_assert_int_eq(count(ptx, "attn_shared;"), 1);
+    const char *base = strstr(ptx, "attn_shared;");
+    ck_assert(base && !strstr(base + 1, "attn_shared;"));
     free(ptx);
     ptx = compile(a, softmax(a, 64, causal), DT_F32, &n);
     ck_assert(!strstr(ptx, "wgmma") && strstr(ptx, "fma.rn.ftz.f32") != NULL);
