@@ -72,7 +72,6 @@ static TileProgram *finished(TileProgram *p, const PassOptions *o, Diags *diags)
     pass_set_splits(p);
     verify(p);
     pass_classify(p);
-    pass_free_splits(p);
     verify(p);
     pass_settle(p);
     shape(p); // masks are in the loops now, and full tiles have none
@@ -83,7 +82,10 @@ static TileProgram *finished(TileProgram *p, const PassOptions *o, Diags *diags)
 
 TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
     TileProgram *p = tiled(a, s, o, diags);
-    return p ? finished(p, o, diags) : NULL;
+    if (!p || !(p = finished(p, o, diags))) return NULL;
+    pass_free_splits(p);
+    verify(p);
+    return p;
 }
 
 // ---- by class
@@ -123,6 +125,7 @@ TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
                          shape_name(own.shape));
         if (!all) all = p;
     }
+    pass_free_splits(all);
     verify(all);
     return all;
 }

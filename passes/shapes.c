@@ -181,6 +181,24 @@ static bool is_taken(const TilePlan *first, int n, const TilePlan *plan) {
     return false;
 }
 
+// Kernels that no plan has, after others took its launches.
+static void drop_idle(TileProgram *p) {
+    int n = 0, *at = ARENA_ARRAY(p->arena, int, p->kernels.n);
+    for (int i = 0; i < p->kernels.n; i++) at[i] = -1;
+    for (int i = 0; i < p->plans.n; i++)
+        for (int j = 0; j < p->plans.data[i].kernels.n; j++)
+            at[p->plans.data[i].kernels.data[j]] = 0;
+    for (int i = 0; i < p->kernels.n; i++) {
+        if (at[i] < 0) continue;
+        p->kernels.data[n] = p->kernels.data[i];
+        at[i] = n++;
+    }
+    p->kernels.n = n;
+    for (int i = 0; i < p->plans.n; i++)
+        for (int j = 0; j < p->plans.data[i].kernels.n; j++)
+            p->plans.data[i].kernels.data[j] = at[p->plans.data[i].kernels.data[j]];
+}
+
 bool shape_join(TileProgram *p, const TileProgram *other, ShapeClass c) {
     if (!alike(p, other)) return false;
     for (int i = 0; i < other->sizes.n; i++) {
@@ -205,5 +223,6 @@ bool shape_join(TileProgram *p, const TileProgram *other, ShapeClass c) {
     p->plans.data = plans.data;
     p->plans.n = plans.n;
     p->plans.cap = plans.cap;
+    drop_idle(p);
     return true;
 }

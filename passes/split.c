@@ -261,15 +261,15 @@ void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, con
 
 // ---- plans
 
-// How many parts a kernel that also runs without has, as build.c leaves it where nothing has said more;
-// NULL otherwise.
+// The size that says how many parts a kernel has that also runs without, where it is as build.c leaves
+// it; NULL otherwise.
 static const Ex *unsaid_parts(const TileProgram *p, const TilePlan *plan) {
     for (int i = 0; i < plan->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[plan->kernels.data[i]];
         int axis = pass_split_axis(p, k);
         if (axis < 0 || pass_is_part(p, k) || !chooses(p, k->axes[axis].size)) continue;
-        const Ex *def = p->sizes.data[k->axes[axis].size->index].def;
-        return def->args[2] == ex_i32(p->pool, 1) ? def : NULL;
+        const Ex *parts = k->axes[axis].size, *def = p->sizes.data[parts->index].def;
+        return def->args[2] == ex_i32(p->pool, 1) ? parts : NULL;
     }
     return NULL;
 }
@@ -285,12 +285,13 @@ static void replace_few(TileProgram *p, const Ex *few, const Ex *by) {
 }
 
 void pass_free_splits(TileProgram *p) {
+    const Ex *one = ex_i32(p->pool, 1);
     for (int i = p->plans.n - 1; i >= 0; i--) {
         const Ex *parts = unsaid_parts(p, &p->plans.data[i]);
         if (!parts) continue;
-        const Ex *split = ex_2(p->pool, EX_LT, ex_i32(p->pool, 1), parts->args[1]);
-        replace_few(p, parts->args[0], split);
-        if (!p->plans.data[i].when) continue;
+        const Ex *def = p->sizes.data[parts->index].def;
+        replace_few(p, def->args[0], ex_2(p->pool, EX_LT, one, def->args[1]));
+        if (p->plans.data[i].when != ex_2(p->pool, EX_LT, one, parts)) continue;
         p->plans.n--; // it has always one part, and needs no combination
         memmove(&p->plans.data[i], &p->plans.data[i + 1],
                 (size_t)(p->plans.n - i) * sizeof p->plans.data[0]);

@@ -53,21 +53,22 @@ static attn_status enter(const GpuDevice *d, void *context, GpuScope *scope, att
 
 // ---- modules
 
-static void drop_code(const GpuDriver *g, const GpuCode *c) {
+// Modules go with their context, libraries are in none.
+static void drop_code(const GpuDriver *g, const GpuCode *c, bool entered) {
     if (c->library)
         g->library_unload(c->library);
-    else if (c->module)
+    else if (c->module && entered)
         g->module_unload(c->module);
 }
 
 static void drop_module(const GpuDevice *d, GpuModule *m) {
     GpuScope scope;
-    // fails where the application has destroyed the context: nothing is left then
-    if (m->context && d->kind->enter(d->driver, m->context, &scope) == 0) {
-        drop_code(d->driver, &m->all);
-        for (uint32_t i = 0; i < m->nfunctions; i++) drop_code(d->driver, &m->function[i].code);
-        d->kind->leave(d->driver, &scope);
-    }
+    // fails where the application has destroyed the context
+    bool entered = m->context && d->kind->enter(d->driver, m->context, &scope) == 0;
+    drop_code(d->driver, &m->all, entered);
+    for (uint32_t i = 0; i < m->nfunctions; i++)
+        drop_code(d->driver, &m->function[i].code, entered);
+    if (entered) d->kind->leave(d->driver, &scope);
     rt_words_free(m->words);
     pthread_mutex_destroy(&m->lock);
     free(m->code);
@@ -77,18 +78,25 @@ static void drop_module(const GpuDevice *d, GpuModule *m) {
 static void unload(RtDevice *d, void *module) { drop_module((GpuDevice *)d, module); }
 
 // As a library where there is such a thing: several threads' are compiled at once, modules of one
-// context one after the other.
+// context one after the other. Without a log, which the driver might write to whenever the library
+// comes into another context.
+static bool load_library(const GpuDriver *g, const char *code, GpuCode *c) {
+    if (!g->library_load || !g->library_unload || !g->library_module) return false;
+    if (g->library_load(&c->library, code, NULL, NULL, 0, NULL, NULL, 0)) return false;
+    if (g->library_module(&c->module, c->library) == 0) return true;
+    g->library_unload(c->library);
+    return false;
+}
+
+// What is no library may still be a module: the driver may want libraries to fit all GPUs at once.
 static attn_status load_code(GpuDevice *d, const char *code, GpuCode *c, attn_error *error) {
-    const GpuDriver *g = d->driver;
     char log[320] = "";
     int options[] = {JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES};
     void *values[] = {log, (void *)(uintptr_t)sizeof log};
-    bool library = g->library_load && g->library_unload && g->library_module;
     GpuCode got = {NULL, NULL};
-    int result = library ? g->library_load(&got.library, code, options, values, 2, NULL, NULL, 0)
-                         : g->module_load(&got.module, code, 2, options, values);
-    if (library && result == 0 && (result = g->library_module(&got.module, got.library)))
-        g->library_unload(got.library);
+    if (load_library(d->driver, code, &got)) return *c = got, ATTN_OK;
+    got.library = NULL;
+    int result = d->driver->module_load(&got.module, code, 2, options, values);
     if (result == 0) return *c = got, ATTN_OK;
     log[sizeof log - 1] = 0;
     for (char *at = log; *at; at++)

@@ -260,20 +260,23 @@ START_TEST(splits_where_no_parts) {
     static const struct {
         const char *path, *schedule;
         int plans;
-    } all[] = {{"stdlib/causal.attn", NULL, 3},
-               {"stdlib/causal.attn", "cluster=2", 2},
-               {"stdlib/document.attn", NULL, 2}};
+        int kernels; // none that no plan has
+    } all[] = {{"stdlib/causal.attn", NULL, 4, 4},
+               {"stdlib/causal.attn", "cluster=2", 3, 4},
+               {"stdlib/document.attn", NULL, 2, 7}};
+    const char *schedules[SHAPE_COUNT] = {[SHAPE_SHORT] = all[_i].schedule};
     Arena *a = arena_new();
     PassOptions o = options();
     o.split = true;
-    o.schedule = all[_i].schedule;
     Variant *v;
     Diags diags;
     diag_init(&diags, a);
-    TileProgram *p = pass_pipeline(a, pu_stream(a, all[_i].path, NULL, 128, &v), &o, &diags);
+    const Stream *s = pu_stream(a, all[_i].path, NULL, 128, &v);
+    TileProgram *p = pass_program(a, s, &o, schedules, &diags);
     ck_assert_ptr_nonnull(p);
     ck_assert_int_eq(p->plans.n, all[_i].plans);
-    ck_assert_int_eq(ex_uses(p->plans.data[0].when, SYM_SIZE, SIZE_SQ), all[_i].plans == 3);
+    ck_assert_int_eq(p->kernels.n, all[_i].kernels);
+    ck_assert_int_eq(ex_uses(p->plans.data[0].when, SYM_SIZE, SIZE_SQ), all[_i].plans == 4);
     arena_free(a);
 }
 END_TEST

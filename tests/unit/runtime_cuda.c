@@ -8,7 +8,7 @@
 
 // What there is, and what fails; one test at a time runs.
 static struct Fake {
-    int count, capability, shared, fail_load, fail_module, capture;
+    int count, capability, shared, fail_load, fail_library, fail_module, capture;
     void *current;
 } fake;
 
@@ -34,14 +34,17 @@ static int f_current(void **c) { return *c = fake.current, 0; }
 static int f_ctx_device(int *d) { return *d = 40, 0; }
 static int f_push(void *c) { return note("push %s;", c == &primary ? "primary" : "foreign"), 0; }
 static int f_pop(void **c) { return note("pop;"), *c = NULL, 0; }
+static void note_entries(const char *at) {
+    note("load");
+    for (; (at = strstr(at, "entry ")); at++) note(" %.*s", (int)strcspn(at + 6, "("), at + 6);
+    note(";");
+}
 static int f_load(void **m, const void *image, unsigned n, int *options, void **values) {
     ck_assert_uint_eq(n, 2);
     ck_assert_int_eq(options[0], 5);
     if (fake.fail_load) return snprintf(values[0], 20, "line 3;\nno such op"), 218;
-    note("load");
-    for (const char *at = image; (at = strstr(at, "entry ")); at++)
-        note(" %.*s", (int)strcspn(at + 6, "("), at + 6);
-    return note(";"), *m = &gpu_module, 0;
+    note_entries(image);
+    return *m = &gpu_module, 0;
 }
 static int f_capture(int *mode) {
     int was = fake.capture;
@@ -408,10 +411,11 @@ END_TEST
 static char gpu_library;
 static int f_library(void **l, const void *image, int *options, void **values, unsigned n,
                      int *library_options, void **library_values, unsigned library_n) {
-    void *module;
-    ck_assert(!library_options && !library_values && !library_n);
+    ck_assert(!options && !values && !n && !library_options && !library_values && !library_n);
     note("library ");
-    return *l = &gpu_library, f_load(&module, image, n, options, values);
+    if (fake.fail_library) return note("failed;"), 209;
+    note_entries(image);
+    return *l = &gpu_library, 0;
 }
 static int f_library_unload(void *l) { return note("close;"), l != &gpu_library; }
 static int f_library_module(void **m, void *l) {
@@ -428,17 +432,33 @@ START_TEST(libraries) {
     c->cuda->library_unload = f_library_unload;
     c->cuda->library_module = f_library_module;
     ck_assert_int_eq(open_ptx(c, "sm_80", 0, 1, &a, &e), ATTN_OK);
-    fake.fail_module = 1;
-    ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e), ATTN_ERROR_DEVICE);
-    ck_assert_str_eq(gpu.log, "capture 2;library load sum_part;close;capture 0;");
-    fake.fail_module = 0;
-    gpu.log[0] = 0;
     ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e), ATTN_OK);
     ck_assert_ptr_nonnull(strstr(gpu.log, "library load sum_part;capture 0;capture 2;library load "
                                           "sum_join;capture 0;zero"));
     gpu.log[0] = 0;
     attn_close(a);
     ck_assert_str_eq(gpu.log, "close;close;");
+    attn_destroy(c);
+}
+END_TEST
+
+// What the driver takes as no library may still be a module; a library outlives a context.
+START_TEST(no_libraries) {
+    attn_context *c = context();
+    attn_artifact *a;
+    attn_error e;
+    fake.current = &primary;
+    c->cuda->library_load = f_library;
+    c->cuda->library_unload = f_library_unload;
+    c->cuda->library_module = f_library_module;
+    fake.fail_library = _i == 0;
+    fake.fail_module = _i == 1;
+    ck_assert_int_eq(open_ptx(c, "sm_80", 0, 1, &a, &e), ATTN_OK);
+    ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e), ATTN_OK);
+    const char *first = _i == 0 ? "library failed;" : "library load sum_part;close;";
+    ck_assert_ptr_nonnull(strstr(gpu.log, first));
+    ck_assert_ptr_nonnull(strstr(gpu.log, ";load sum_part;capture 0;"));
+    attn_close(a);
     attn_destroy(c);
 }
 END_TEST
@@ -560,6 +580,7 @@ Suite *runtime_cuda_suite(void) {
     tcase_add_test(t, refusals);
     tcase_add_test(t, a_kernel_that_does_not_load);
     tcase_add_test(t, libraries);
+    tcase_add_loop_test(t, no_libraries, 0, 2);
     tcase_add_test(t, kernels_alone);
     tcase_add_test(t, newer_gpus_take_sm_80_only);
     tcase_add_test(t, tools);
