@@ -300,8 +300,9 @@ Status race_run(Race *r) {
     int left = 2;
     for (int round = 0; round < ROUNDS && left > 1 && s == STATUS_DONE; round++) {
         for (int i = 0; i < r->runners.n && s == STATUS_DONE; i++) {
-            r->cut_short = round > 1 && race_now_ms() > r->until; // two rounds are for all
-            if (r->cut_short) return drop(r), s;
+            bool late = round > 1 && race_now_ms() > r->until; // two rounds are for all
+            r->cut_short |= late;                              // this stage, or one before it
+            if (late) return drop(r), s;
             if (!r->runners.data[i]->out) s = sample(r, r->runners.data[i]);
         }
         left = drop(r);

@@ -29,7 +29,7 @@ typedef struct Race {
     double **want; // outputs of the first, by argument
     VEC(Runner *) runners;
     double begin, until; // ms: when it began, when this stage of it is to end
-    bool cut_short;      // there was less time than for the rounds that tell differences
+    bool cut_short;      // a stage had less time than for the rounds that tell differences
 } Race;
 
 double race_now_ms(void);
