@@ -96,8 +96,9 @@ bool compile_algorithm(Compile *c) {
 // With the schedules that were tuned for it; NULL where there are none, or where this compiler, which
 // may be another one, does not take them.
 static TileProgram *tuned(Compile *c, const Stream *s, const PassOptions *o) {
-    if (!c->options.cache || o->schedule || !o->split)
-        return NULL; // without rows that split: another
+    // -O0 has no kernels for parts of a row: choices of theirs (few_keys), which what was tuned may
+    // hold, would be refused there, and all else with them.
+    if (!c->options.cache || o->schedule || !o->split) return NULL;
     CacheKey key = cache_key(c->arena, s->row, o);
     CacheEntry e = cache_read(c->arena, c->options.cache, &key, &c->diags);
     bool any = false;
