@@ -104,22 +104,68 @@ static void own_first(Arena *a, Candidates *c, const char *own) {
     c->data[0] = first;
 }
 
+// ---- tiles in parts
+
+// As compiling makes it for a class, which knows of no launch.
+static TileProgram *unsized(Arena *a, const Stream *s, const PassOptions *o, ShapeClass shape,
+                            const char *schedule) {
+    PassOptions own = *o;
+    Diags diags;
+    diag_init(&diags, a);
+    own.sizes = NULL;
+    own.shape = shape;
+    own.schedule = schedule;
+    return pass_pipeline(a, s, &own, &diags);
+}
+
+bool pass_in_parts(const Stream *s, const PassOptions *o) {
+    if (!o->sizes || !pass_shares(o, s->row->D, s->row->Dv)) return false;
+    Arena *scratch = arena_new();
+    TileProgram *p = unsized(scratch, s, o, SHAPE_SHORT, NULL);
+    int i = 0;
+    while (p && !runs(p, &p->plans.data[i], o)) i++;
+    bool parts = p && pass_is_shared(p, &p->plans.data[i]);
+    arena_free(scratch);
+    return parts;
+}
+
+// Whether some launches' tiles are in parts.
+static bool may_have_parts(const Stream *s, const PassOptions *o, const char *schedule) {
+    Arena *scratch = arena_new();
+    TileProgram *p = unsized(scratch, s, o, o->shape, schedule);
+    bool any = false;
+    for (int i = 0; p && i < p->plans.n; i++) any |= pass_is_shared(p, &p->plans.data[i]);
+    arena_free(scratch);
+    return any;
+}
+
+// ---- beside a schedule
+
 // Choices that counting says nothing of, as they may be tried; a schedule without such a knob is
 // not asked.
-static const char *const changes[] = {
-#define CHANGE(text) text,
+static const struct {
+    const char *text;
+    bool parts; // of launches that have some
+} changes[] = {
+#define CHANGE(text) {text, false},
+#define PARTS(text) {text, true},
 #include "neighbours.def"
 #undef CHANGE
+#undef PARTS
 };
 
 Candidates pass_neighbours(Arena *a, const Stream *s, const PassOptions *o, const char *knobs) {
     Candidates found = {0};
     TileProgram *p = pass_algorithm(a, s, o);
+    bool here = pass_in_parts(s, o), others = !here && may_have_parts(s, o, knobs);
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        const char *change = changes[i];
-        if (!knob_has(knobs, change, strcspn(change, "="))) continue;
+        const char *change = changes[i].text;
+        bool says = knob_has(knobs, change, strcspn(change, "="));
+        if (!says || (changes[i].parts && !here)) continue;
         const char *text = taken(a, p, o, knob_with(a, knobs, change), NULL);
-        if (text && strcmp(text, knobs)) VEC_PUSH(a, &found, ((Candidate){text, 0}));
+        if (!text || !strcmp(text, knobs)) continue;
+        if (others && !may_have_parts(s, o, text)) continue; // what they lose is not measured here
+        VEC_PUSH(a, &found, ((Candidate){text, 0}));
     }
     return found;
 }
@@ -140,13 +186,14 @@ static bool says(const char *knobs, const char *proposal) {
 }
 
 static Proposals proposals(Arena *a, TileProgram *p, const PassOptions *o, const char *own,
-                           int main, int32_t *typical) {
+                           int main, int part_keys, int32_t *typical) {
     shape_typical(o->shape, typical);
     Proposals all = {.arena = a,
                      .p = p,
                      .k = p->kernels.data[main],
                      .target = &o->target,
-                     .sizes = o->sizes ? o->sizes : typical};
+                     .sizes = o->sizes ? o->sizes : typical,
+                     .part_keys = part_keys};
     if (!pass_is_part(p, all.k)) propose(&all, own); // of parts nothing is counted
     if (all.list.n) qsort(all.list.data, (size_t)all.list.n, sizeof *all.list.data, by_clocks);
     return all;
@@ -162,7 +209,7 @@ const char *pass_counted(Arena *a, TileProgram *p, const PassOptions *o) {
     int main;
     const char *own = taken(a, p, o, NULL, &main);
     if (!own) return NULL;
-    Proposals all = proposals(a, p, o, own, main, typical);
+    Proposals all = proposals(a, p, o, own, main, 0, typical);
     double clocks = 0;
     for (int i = 0; i < all.list.n && !clocks; i++)
         if (says(own, all.list.data[i].knobs)) clocks = all.list.data[i].clocks;
@@ -178,12 +225,13 @@ Candidates pass_candidates(Arena *a, const Stream *s, const PassOptions *o) {
     Candidates found = {0};
     int32_t typical[SIZE_FREE];
     TileProgram *p = pass_algorithm(a, s, o);
-    PassOptions unsized = *o;
-    unsized.sizes = NULL; // compiling knows of no launch
+    PassOptions compiled = *o;
+    compiled.sizes = NULL; // compiling knows of no launch
     int main;
-    const char *own = taken(a, p, o, pass_counted(a, p, &unsized), &main);
+    const char *own = taken(a, p, o, pass_counted(a, p, &compiled), &main);
     if (!own) return found;
-    Proposals all = proposals(a, p, o, own, main, typical);
+    int part_keys = pass_in_parts(s, o) ? knob_value(own, "part_keys", 0) : 0;
+    Proposals all = proposals(a, p, o, own, main, part_keys, typical);
     for (int i = 0; i < all.list.n; i++) {
         Candidate c = all.list.data[i];
         c.knobs = taken(a, p, o, c.knobs, NULL);

@@ -111,7 +111,7 @@ CostRows cost_rows(TileProgram *p, const TileKernel *k, int rows, const int32_t 
 }
 
 CostTiles cost_tiles(const CostRows *r, int keys) {
-    CostTiles t = {.tiles = r->tiles, .shortest = INFINITY};
+    CostTiles t = {.tiles = r->tiles, .shortest = INFINITY, .parts = 1};
     for (int i = 0; i < r->n; i++) {
         bool any = r->last[i] >= r->first[i];
         double steps = any ? floor(r->last[i] / keys) - floor(r->first[i] / keys) + 1 : 0;
@@ -133,13 +133,27 @@ static double step_clocks(CostStep s) {
     return fmax(busy, fmax(s.shared, s.l2)) + s.latency;
 }
 
+static bool are_alike(CostTiles n) { return n.longest == n.shortest; }
+
+// Of tiles that are alike those of the last round are split, otherwise all are.
+double cost_parts(const Target *t, CostTiles n, int keys, int least) {
+    double units = target_rates(t->id)->units, left = fmod(n.tiles, units), parts = 1;
+    if (are_alike(n) && left > 0) parts = floor(units / left);
+    if (!are_alike(n)) parts = floor(units * n.longest / (n.steps * n.tiles) + 0.25);
+    parts = fmax(fmin(parts, floor(n.longest / 2)), 1);
+    double saved = (n.longest - n.longest / parts) * keys;
+    return saved >= (are_alike(n) ? least : least * 4 / 3.0) ? parts : 1;
+}
+
 double cost_launch(const Target *t, CostTiles n, CostStep s, int blocks, double tile) {
     s.latency /= blocks; // in which the other blocks go on
-    double step = step_clocks(s), units = target_rates(t->id)->units;
-    double longest = n.longest * step + tile / blocks, mean = n.steps * step + tile / blocks;
-    double shares = n.tiles / units;
-    // Tiles that take as long as each other end together, and the last ones alone; otherwise the
-    // shortest are the last.
-    if (n.longest == n.shortest) return ceil(shares / blocks) * blocks * mean;
-    return fmax(shares * mean, longest) + (n.shortest * step + tile) / 2;
+    tile /= blocks;
+    double step = step_clocks(s), shares = n.tiles / target_rates(t->id)->units;
+    double longest = n.longest / n.parts * step + tile, mean = n.steps * step + tile;
+    // Tiles that take as long as each other end together, and the last ones alone, or in parts;
+    // otherwise the shortest are the last.
+    if (are_alike(n) && n.parts > 1) return floor(shares) * mean + longest;
+    if (are_alike(n)) return ceil(shares / blocks) * blocks * mean;
+    mean += (n.parts - 1) * tile;
+    return fmax(shares * mean, longest) + (n.shortest / n.parts * step + tile * blocks) / 2;
 }

@@ -31,9 +31,12 @@ typedef struct CostTiles {
     double tiles;             // of queries
     double steps;             // tiles of keys that one of them visits, on average
     double longest, shortest; // of the same
+    double parts;             // of a tile whose keys are shared
 } CostTiles;
 
-CostTiles cost_tiles(const CostRows *r, int keys);
+CostTiles cost_tiles(const CostRows *r, int keys); // in one part
+// In how many a launch's tiles are (split.c), where that saves the longest so many keys.
+double cost_parts(const Target *t, CostTiles n, int keys, int least);
 
 // One block's step, a tile of keys: how long each unit has to do, in clocks of a multiprocessor.
 typedef struct CostStep {
@@ -54,6 +57,7 @@ typedef struct Proposals {
     const TileKernel *k; // its main kernel
     const Target *target;
     const int32_t *sizes; // of the launch
+    int part_keys;        // that parts have to save its longest tile; 0: it has none
     Candidates list;
 } Proposals;
 

@@ -35,7 +35,9 @@ static double sm90_clocks(const Proposals *to, CostWork w, const CostRows *seen,
                      .plain = (scores * w.plain + (w.reductions ? rows * w.dv : 0)) / r->plain,
                      .l2 = 2 * keys * (w.d + w.dv) / (double)r->l2,
                      .latency = SM90_STEP + warpgroups * waits + (stages > 1 ? 0 : SM90_COPY)};
-    return cost_launch(to->target, cost_tiles(seen, keys), step, 1, SM90_TILE);
+    CostTiles n = cost_tiles(seen, keys);
+    if (to->part_keys) n.parts = cost_parts(to->target, n, keys, to->part_keys);
+    return cost_launch(to->target, n, step, 1, SM90_TILE);
 }
 
 void cost_sm90(Proposals *to) {

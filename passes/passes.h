@@ -54,10 +54,14 @@ typedef struct Candidate {
 } Candidate;
 typedef VEC(Candidate) Candidates;
 Candidates pass_candidates(Arena *a, const Stream *s, const PassOptions *o);
+// Whether a launch of o->sizes runs tiles in parts, by the compiler's own choices: by the kernels of the
+// short class then, whatever class its sizes are of. candidates.c
+bool pass_in_parts(const Stream *s, const PassOptions *o);
 // What counting prefers clearly to the target's own choice, for a program at the algorithm level;
 // NULL: nothing.
 const char *pass_counted(Arena *a, TileProgram *p, const PassOptions *o);
-// Those that differ from one in a choice that counting says nothing of.
+// Those that differ from one in a choice that counting says nothing of. None of them takes parts away
+// from all launches of a class, or says how many there are, unless the launch at hand has some.
 Candidates pass_neighbours(Arena *a, const Stream *s, const PassOptions *o, const char *knobs);
 // Whether there is a tile program for it at all: a head's columns are one tile, whose extent
 // tile_verify bounds. False with an error otherwise.

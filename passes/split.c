@@ -123,6 +123,11 @@ static const Ex *parts_for(TileProgram *p, const TileKernel *k) {
     return ex_simplify(x, ex_2(x, EX_MAX, ex_2(x, EX_MIN, n, most), one));
 }
 
+bool pass_is_shared(const TileProgram *p, const TilePlan *plan) {
+    const TileKernel *k = p->kernels.data[plan->kernels.data[0]];
+    return plan->when && pass_split_axis(p, k) >= 0 && !pass_is_part(p, k);
+}
+
 bool pass_is_part(const TileProgram *p, const TileKernel *k) {
     if (pass_split_axis(p, k) < 0) return false;
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))

@@ -11,7 +11,9 @@
 enum {
     MOST = 16, // in a stage
     DEFAULT_SECONDS = 20,
-    HOPELESS = 12, // percent behind the best by counting, which is off by less (pass_counted.c)
+    // Percent behind the best by counting, which is off by less (pass_counted.c) but for parts,
+    // which were not held against figures.
+    HOPELESS = 12,
 };
 
 typedef struct Tune {
@@ -20,7 +22,8 @@ typedef struct Tune {
     PassOptions passes;
     CacheKey key;
     const char *folder; // of the cache
-    ShapeClass shape;
+    ShapeClass shape;   // whose kernels the launch runs
+    bool parts;         // its tiles are in
     const Options *o;
 } Tune;
 
@@ -36,7 +39,8 @@ static void add_ranked(Tune *t) {
     Candidates all = pass_candidates(t->c.arena, t->c.streams.data[0], &t->passes);
     int most = most_of(t->o);
     for (int i = 0; i < all.n && i < most; i++) {
-        bool hopeless = i && all.data[i].clocks * 100 > all.data[1].clocks * (100 + HOPELESS);
+        bool hopeless =
+            i && !t->parts && all.data[i].clocks * 100 > all.data[1].clocks * (100 + HOPELESS);
         if (!hopeless) race_add(&t->race, all.data[i].knobs, all.data[i].clocks);
     }
 }
@@ -159,8 +163,8 @@ static Status store(Tune *t, const char *sizes) {
 
 static void print_ranked(Tune *t, const char *sizes) {
     Candidates all = pass_candidates(t->c.arena, t->c.streams.data[0], &t->passes);
-    printf("%s, %s, %s, %s: %s\n", t->c.variants.data[0]->name, target_get(t->race.target)->name,
-           type_of(t), sizes, shape_name(t->shape));
+    printf("%s, %s, %s, %s: %s%s\n", t->c.variants.data[0]->name, target_get(t->race.target)->name,
+           type_of(t), sizes, shape_name(t->shape), t->parts ? ", in parts" : "");
     printf("%9s  %s\n", "counted", "schedule");
     for (int i = 0; i < all.n; i++) {
         if (all.data[i].clocks > 0 && all.data[0].clocks > 0)
@@ -173,11 +177,18 @@ static void print_ranked(Tune *t, const char *sizes) {
 
 // ---- one launch
 
+// The class of a launch is that of the kernels it runs: short ones, where its tiles are in parts.
+static void set_launch(Tune *t, const Binding *b) {
+    t->race.b = b;
+    t->passes.sizes = b->size;
+    t->parts = pass_in_parts(t->c.streams.data[0], &t->passes);
+    t->shape = t->parts ? SHAPE_SHORT : shape_of(&t->passes.target, b->size);
+    t->passes.shape = t->shape;
+}
+
 static Status tune_binding(Tune *t, const Binding *b) {
     char sizes[512];
-    t->race.b = b;
-    t->shape = t->passes.shape = shape_of(&t->passes.target, b->size);
-    t->passes.sizes = b->size;
+    set_launch(t, b);
     bind_describe(b, sizes, sizeof sizes);
     if (t->o->dry) return print_ranked(t, sizes), STATUS_DONE;
     Status s = measure(t);

@@ -262,6 +262,10 @@ gives 0 tune relu_attn.attn --dry --target=sm_90a --shape=H=16,Sq=8192
 says out 'relu_attn, sm_90a, bf16, B=1 H=16 Hkv=16 Sq=8192 Sk=8192'
 says out '1.000  warpgroups='
 holds '[ $(wc -l <out) -gt 9 ]'
+gives 0 tune relu_attn.attn --dry --target=sm_90a --shape=H=1,Sq=8192 # by the kernels it runs
+says out ': short, in parts'
+gives 0 tune relu_attn.attn --dry --target=sm_90a --shape=H=64,Sq=16384
+holds 'grep -q ": long\$" out'
 gives 0 tune relu_attn.attn --dry
 says out '1.000  rows='
 holds '[ ! -e cache ]'

@@ -149,6 +149,129 @@ START_TEST(neighbours) {
 }
 END_TEST
 
+// ---- launches whose tiles are in parts
+
+static const char full[] = "import std.normalization; attention t { dim D = 64; "
+                           "score(q, k) = dot(q, k) * rsqrt(D); normalize(s) = softmax(s); }";
+static const char documents[] =
+    "import std.normalization; attention t { dim D = 64; input doc: i32[Sk]; "
+    "score(q, k) = dot(q, k) * rsqrt(D); mask(b, h, q, k) = doc[q] == doc[k]; "
+    "normalize(s) = softmax(s); }";
+
+static const struct PartsRow {
+    TargetId target;
+    const char *text;
+    int32_t sizes[SIZE_FREE];
+    ShapeClass of;
+    bool parts;
+} parts_rows[] = {
+    {TARGET_SM90A, full, {1, 1, 1, 8192, 8192, 0}, SHAPE_LONG, true}, // 43 tiles, or 64
+    {TARGET_SM90A, full, {2, 1, 1, 4097, 4097, 0}, SHAPE_LONG, true},
+    {TARGET_SM90A, full, {1, 16, 16, 2048, 2048, 0}, SHAPE_SHORT, true},
+    {TARGET_SM90A, causal, {1, 2, 2, 8192, 8192, 0}, SHAPE_LONG, true},
+    {TARGET_SM90A, full, {1, 16, 16, 16384, 16384, 0}, SHAPE_LONG, false},
+    {TARGET_SM90A, full, {8, 16, 16, 2048, 2048, 0}, SHAPE_SHORT, false},
+    {TARGET_SM90A, full, {1, 1, 1, 16, 8192, 8176}, SHAPE_SHORT, false}, // other kernels
+    {TARGET_SM90A, documents, {1, 1, 1, 8192, 8192, 0}, SHAPE_LONG, false},
+    {TARGET_SM80, full, {1, 1, 1, 8192, 8192, 0}, SHAPE_LONG, false},
+    {TARGET_HOST, full, {1, 1, 1, 8192, 8192, 0}, SHAPE_LONG, false},
+};
+
+static PassOptions options_of(const struct PartsRow *r) {
+    PassOptions o = options(r->target, shape_of(target_get(r->target), r->sizes));
+    o.split = true;
+    o.sizes = r->sizes;
+    return o;
+}
+
+START_TEST(in_parts) {
+    const struct PartsRow *r = &parts_rows[_i];
+    Arena *a = arena_new();
+    Variant *v;
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, &v);
+    PassOptions o = options_of(r);
+    ck_assert(!shape_matters(&o.target) || o.shape == r->of);
+    ck_assert_int_eq(pass_in_parts(s, &o), r->parts);
+    o.split = false;
+    ck_assert(!pass_in_parts(s, &o));
+    arena_free(a);
+}
+END_TEST
+
+// What is kept for a class is what its launches run: those in parts run the short ones' kernels,
+// however many keys they have.
+START_TEST(parts_are_short) {
+    const struct PartsRow *r = &parts_rows[_i];
+    static const char *const schedules[SHAPE_COUNT] = {"keys=64", "keys=96"};
+    Arena *a = arena_new();
+    Variant *v;
+    Diags diags;
+    diag_init(&diags, a);
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, &v);
+    PassOptions o = options_of(r);
+    o.sizes = NULL;
+    TileProgram *p = pass_program(a, s, &o, schedules, &diags);
+    ck_assert(p && !diags.errors);
+    int32_t size[64] = {0};
+    int i = 0, workers = target_rates(r->target)->units;
+    memcpy(size, r->sizes, sizeof r->sizes);
+    tile_eval_sizes(p, size, workers);
+    while (p->plans.data[i].when && !tile_eval_launch(p->plans.data[i].when, size, workers)) i++;
+    const TileKernel *k = p->kernels.data[p->plans.data[i].kernels.data[0]];
+    bool is_short = strstr(k->schedule.knobs, "keys=64,") != NULL;
+    if (strncmp(k->schedule.knobs, "few_keys", 8))
+        ck_assert_int_eq(is_short, r->parts || r->of == SHAPE_SHORT);
+    arena_free(a);
+}
+END_TEST
+
+static int plans_of(Arena *a, const Stream *s, const PassOptions *o, const char *schedule) {
+    PassOptions own = *o;
+    Diags diags;
+    diag_init(&diags, a);
+    own.schedule = schedule;
+    own.sizes = NULL;
+    return pass_pipeline(a, s, &own, &diags)->plans.n;
+}
+
+// Where it has no parts itself, a launch's tuning takes none from others, and says nothing of them;
+// where it has, that they cost more than they save may be found.
+START_TEST(neighbours_keep_parts) {
+    const struct PartsRow *r = &parts_rows[_i];
+    Arena *a = arena_new();
+    Variant *v;
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, &v);
+    PassOptions o = options_of(r);
+    if (r->parts) o.shape = SHAPE_SHORT;
+    const char *knobs = pass_candidates(a, s, &o).data[0].knobs;
+    Candidates n = pass_neighbours(a, s, &o, knobs);
+    int keys = knob_value(knobs, "part_keys", 0), others = 0, plans = plans_of(a, s, &o, knobs);
+    ck_assert_int_gt(n.n, 3);
+    for (int i = 0; i < n.n; i++) {
+        others += knob_value(n.data[i].knobs, "part_keys", 0) != keys;
+        ck_assert_msg(r->parts || plans_of(a, s, &o, n.data[i].knobs) == plans, "%s takes parts",
+                      n.data[i].knobs);
+    }
+    ck_assert_int_eq(others > 0, r->parts);
+    arena_free(a);
+}
+END_TEST
+
+// Tiles in parts are no reason for small ones: nothing is counted to be far better than the row.
+START_TEST(parts_are_counted) {
+    const struct PartsRow *r = &parts_rows[_i];
+    Arena *a = arena_new();
+    Variant *v;
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, &v);
+    PassOptions o = options_of(r);
+    o.shape = SHAPE_SHORT;
+    Candidates c = pass_candidates(a, s, &o);
+    ck_assert_int_gt(c.n, 3);
+    ck_assert_msg(c.data[1].clocks > 0.88 * c.data[0].clocks, "%s", c.data[1].knobs);
+    arena_free(a);
+}
+END_TEST
+
 // One kernel where both classes want the same (a width with one row for both); else one for each, and the launch decides.
 START_TEST(classes) {
     static const char *const schedules[SHAPE_COUNT] = {[SHAPE_SHORT] = "keys=64,stages=3"};
@@ -211,6 +334,10 @@ Suite *pass_knobs_suite(void) {
     tcase_add_test(t, few_queries);
     tcase_add_test(t, beside_few_queries);
     tcase_add_test(t, neighbours);
+    tcase_add_loop_test(t, in_parts, 0, (int)(sizeof parts_rows / sizeof *parts_rows));
+    tcase_add_loop_test(t, parts_are_short, 0, 7); // of sm_90a, but for documents
+    tcase_add_loop_test(t, parts_are_counted, 0, 4);
+    tcase_add_loop_test(t, neighbours_keep_parts, 0, 6);
     tcase_add_test(t, classes);
     tcase_add_test(t, class_of_launches);
     suite_add_tcase(s, t);
