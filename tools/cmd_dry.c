@@ -21,7 +21,8 @@ static void print_kernel(const DryKernel *k, const Compile *c) {
     printf("%d instructions in the loop over full tiles, %.1f%% matrix products\n   ",
            k->instructions, 100.0 * k->count[DRY_MATRIX] / k->instructions);
     for (int i = 0; i < DRY_FREE; i++)
-        printf(" %d %s%s", k->count[i], names[i], i + 1 < DRY_FREE ? "," : "\n");
+        if (i != DRY_SPILL || target_get(t)->kind != KIND_NVPTX) // ptxas decides, after us
+            printf(" %d %s%s", k->count[i], names[i], i + 1 < DRY_FREE ? "," : "\n");
     printf(
         "    clocks of a step: matrix %.0f, vector %.0f, shared memory %.0f; %.0f when all overlap "
         "(%.0f TFLOP/s, %.0f%% of the matrix rate), %.0f when nothing does (%.0f TFLOP/s, "

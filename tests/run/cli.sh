@@ -595,6 +595,7 @@ holds 'python3 -m json.tool <bench.json >out'
 gives 0 bench --dry --target=sm_90a relu_attn.attn --shape=H=8,Sq=4096
 says out 'instructions in the loop over full tiles'
 says out 'Sq=4096'
+holds '! grep -q spills out'
 gives 0 bench --dry --target=gfx942 "$top/stdlib/causal.attn"
 says out ' 0 spills'
 gives 2 bench --dry relu_attn.attn
