@@ -159,6 +159,15 @@ static void put_factor(Explain *x, const Ex *e) {
     text_puts(x->out, plain ? "" : ")");
 }
 
+// After "sum": with parentheses around what ends sooner than a product does.
+static void put_term(Explain *x, const Ex *e) {
+    const Ex *named = with_names(x, e);
+    if (named->op == EX_MUL || named->op == EX_RCP)
+        put(x, e);
+    else
+        put_factor(x, e);
+}
+
 static void line(Explain *x, const char *start, const Ex *e, const char *end) {
     text_puts(x->out, start);
     put(x, e);
@@ -267,7 +276,12 @@ static void print_state(Explain *x, int i) {
     else
         text_printf(x->out, "    %s' = %s%s + sum ", was, was,
                     times_rescale(x, st->shift, "'", ""));
-    line(x, "", unguarded(st->elem), extremum(st) ? ")\n" : "\n");
+    if (extremum(st))
+        line(x, "", unguarded(st->elem), ")\n");
+    else {
+        put_term(x, unguarded(st->elem));
+        text_puts(x->out, "\n");
+    }
 }
 
 static bool is_scaled(const Stream *s) {
