@@ -81,10 +81,18 @@ void sema_init_builtins(Sema *s) {
     add_builtin(s, DECL_CONSTANT, "inf", 0, tx_f32(&s->tx, INFINITY, (Span){0}));
 }
 
-// " (did you mean 'x'?)", or "" where nothing is near.
+// What other languages call so, else " (did you mean 'x'?)", or "" where nothing is near.
 static const char *suggest(Sema *s, const Scope *scope, const char *name) {
     if (s->diags->errors > DIAG_MAX_ERRORS) return "";
-    if (!strcmp(name, "not")) return " ('not' is written '!')";
+    static const struct {
+        const char *name, *what;
+    } habits[] = {
+#define HABIT(name, what) {name, what},
+#include "habits.def"
+#undef HABIT
+    };
+    for (size_t i = 0; i < sizeof habits / sizeof *habits; i++)
+        if (!strcmp(name, habits[i].name)) return arena_printf(s->arena, " (%s)", habits[i].what);
     NameGuess g;
     names_guess_init(&g, name);
     for (; scope; scope = scope->parent)
