@@ -112,10 +112,11 @@ static void draw(Text *t, Arena *a, const MaskMap *m, const char *name) {
                 "font-family=\"sans-serif\" font-size=\"13\" fill=\"#263238\">\n<rect "
                 "width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
                 width, h + 2 * MARGIN + LEGEND, width, h + 2 * MARGIN + LEGEND);
-    text_printf(t,
-                "<text x=\"%d\" y=\"20\" font-size=\"16\" font-weight=\"bold\">%s: tiles of %d "
-                "queries x %d keys</text>\n",
-                MARGIN, name, m->tile_q, m->tile_k);
+    text_printf(
+        t,
+        "<text x=\"%d\" y=\"20\" font-size=\"16\" font-weight=\"bold\">%s: the CPU's tiles of %d "
+        "queries x %d keys</text>\n",
+        MARGIN, name, m->tile_q, m->tile_k);
     tiles(&f);
     cells(&f);
     grid(&f);
@@ -145,7 +146,8 @@ static Status picture(Compile *c, const Options *o) {
         const char *place =
             o->batch || o->head ? arena_printf(a, " (batch %d, head %d)", o->batch, o->head) : "";
         fprintf(strcmp(o->output, "-") == 0 ? stderr : stdout,
-                "%s%s, tiles of %dx%d: %lld skipped, %lld partial, %lld full; %.2f%% of the pairs "
+                "%s%s, the CPU's tiles of %dx%d: %lld skipped, %lld partial, %lld full; %.2f%% of "
+                "the pairs "
                 "take part\n",
                 b.sig->name, place, m.tile_q, m.tile_k, (long long)m.count[MASK_SKIPPED],
                 (long long)m.count[MASK_PARTIAL], (long long)m.count[MASK_FULL], 100 * m.inside);
