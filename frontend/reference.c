@@ -302,6 +302,7 @@ static void attend(const Attention *t, int b, int h, int i) {
     size_t at = ((size_t)b * (size_t)t->H + (size_t)h) * (size_t)t->Sq + (size_t)i;
     Env e = {.run = r, .b = b, .h = h, .q_idx = i + t->q_offset, .row = t->row};
     int keys = gather(t, &e, r->q + at * (size_t)t->D);
+    if (r->pairs) *r->pairs += keys;
     evaluate(t->normalize, &e, keys);
     aggregate(t, &e, keys);
     e.sqo = inner(t->o, t->o, t->Dv);

@@ -31,6 +31,7 @@ typedef struct RefRun {
     const double *state0; // recurrence: [B,H,D,Dv]; NULL: 0
     double *state;        // recurrence: [B,H,D,Dv]; NULL: not wanted
     RefOutside *outside;  // all zero; NULL: not wanted
+    int64_t *pairs;       // attention: how many take part is added to it; NULL: not wanted
 } RefRun;
 
 // NULL, or what is wrong with the sizes ("H is not a multiple of Hkv").

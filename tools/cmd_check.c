@@ -18,8 +18,17 @@ static void explain_wrong(const Binding *b) {
                  (long long)bad);
 }
 
+// Outputs that are 0 whatever the kernel computes show nothing.
+static const char *no_pairs(const Binding *b, int64_t pairs) {
+    if (b->sig->recurrence || pairs || bind_pairs(b) <= 0) return "";
+    for (int i = 0; i < b->sig->args.n; i++)
+        if (dtype_reads(b->sig->args.data[i].dtype) != EX_F32)
+            return "; no pair took part (integer and bool inputs are 0: give others with --in)";
+    return "; no pair took part";
+}
+
 // One line: "good: softmax, bf16, B=1 ...: o 0.00201 (at most 0.00675), lse 5.8e-07 (...); bound 0.012".
-static Status compare(const Binding *b, double *const *reference, const Launch *l) {
+static Status compare(const Binding *b, double *const *reference, const Launch *l, int64_t pairs) {
     double bound = l->tf32 ? tensor_tolerance_tf32() : tensor_tolerance(l->dtype);
     bool good = true;
     int64_t wrong = 0;
@@ -39,12 +48,12 @@ static Status compare(const Binding *b, double *const *reference, const Launch *
         good = good && e.relative <= bound && !e.wrong;
         wrong += e.wrong;
     }
-    printf("%s: %s, %s, %s: relative error%s; bound %.3g\n",
+    printf("%s: %s, %s, %s: relative error%s; bound %.3g%s\n",
            good    ? "good"
            : wrong ? "WRONG"
                    : "OVER THE BOUND",
            b->sig->name, l->tf32 ? "tf32" : dtype_name(l->dtype),
-           bind_describe(b, sizes, sizeof sizes), t.s, bound);
+           bind_describe(b, sizes, sizeof sizes), t.s, bound, no_pairs(b, pairs));
     fflush(stdout);
     arena_free(a);
     if (wrong) explain_wrong(b);
@@ -56,15 +65,16 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
     Arena *a = arena_new();
     Binding b = {0};
     RefOutside outside = {0};
+    int64_t pairs = 0;
     double **reference = ARENA_ARRAY(a, double *, l->sig->args.n);
     Status s = bind_make(&b, a, l->sig, o, shape);
     if (s == STATUS_DONE) s = launch_bind(l, &b);
     if (s == STATUS_DONE) s = launch_run(l);
     if (s == STATUS_DONE) s = launch_fetch(l);
     if (s == STATUS_DONE)
-        s = oracle_run(c->variants.data[0], &b, reference, o->debug ? &outside : NULL);
+        s = oracle_run(c->variants.data[0], &b, reference, o->debug ? &outside : NULL, &pairs);
     oracle_warn(&c->diags, c->variants.data[0], &outside);
-    if (s == STATUS_DONE) s = compare(&b, reference, l);
+    if (s == STATUS_DONE) s = compare(&b, reference, l, pairs);
     oracle_free(&b, reference);
     launch_unbind(l);
     bind_free(&b);

@@ -97,7 +97,7 @@ static double now_ms(void) {
 static Status look_outside(Compile *c, const Binding *b) {
     RefOutside outside = {0};
     double **out = ARENA_ARRAY(c->arena, double *, b->sig->args.n);
-    Status s = oracle_run(c->variants.data[0], b, out, &outside);
+    Status s = oracle_run(c->variants.data[0], b, out, &outside, NULL);
     oracle_warn(&c->diags, c->variants.data[0], &outside);
     oracle_free(b, out);
     return s;
@@ -140,7 +140,7 @@ static Status run_reference(Compile *c, const Options *o) {
     if (s == STATUS_DONE)
         cmd_note("%s: recurrences have no kernels in this version; the float64 reference runs it",
                  v->name);
-    if (s == STATUS_DONE) s = oracle_run(v, &b, out, o->debug ? &outside : NULL);
+    if (s == STATUS_DONE) s = oracle_run(v, &b, out, o->debug ? &outside : NULL, NULL);
     for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++)
         for (int64_t k = 0; out[i] && k < b.tensor[i].count; k++)
             tensor_set(&b.tensor[i], k, out[i][k]);

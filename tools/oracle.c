@@ -25,7 +25,8 @@ static void *plain(const Binding *b, int arg) {
                                            : integers(&b->tensor[arg]);
 }
 
-Status oracle_run(const Variant *v, const Binding *b, double **out, RefOutside *outside) {
+Status oracle_run(const Variant *v, const Binding *b, double **out, RefOutside *outside,
+                  int64_t *pairs) {
     int n = b->sig->args.n, o = sig_arg(b->sig, "o"), state0 = sig_arg(b->sig, "state0");
     void **in = calloc((size_t)n + 1, sizeof *in);
     bool room = in != NULL;
@@ -47,7 +48,8 @@ Status oracle_run(const Variant *v, const Binding *b, double **out, RefOutside *
                     .v = in[2],
                     .inputs = (const void *const *)in + 3,
                     .o = out[o],
-                    .emits = out + o + 1};
+                    .emits = out + o + 1,
+                    .pairs = pairs};
         if (b->sig->recurrence) {
             r.emits = NULL;
             r.state0 = in[state0];

@@ -42,7 +42,7 @@ bool trial_open(Trial *t, Subject *s, const char *shape, const char *offset) {
     *t = (Trial){0};
     if (!differ_bind(&t->b, s->c.arena, s->l.sig, shape, offset)) return false;
     t->reference = ARENA_ARRAY(s->c.arena, double *, s->l.sig->args.n);
-    return oracle_run(s->c.variants.data[0], &t->b, t->reference, NULL) == STATUS_DONE;
+    return oracle_run(s->c.variants.data[0], &t->b, t->reference, NULL, NULL) == STATUS_DONE;
 }
 
 void trial_close(Trial *t) {

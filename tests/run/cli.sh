@@ -521,11 +521,29 @@ gives 2 check relu_attn.attn --target=sm_80
 says err '--target=sm_80 does not run on --device=cpu: it is for --device=cuda'
 gives 2 bench relu_attn.attn --device=cuda --target=host
 gives 0 check relu_attn.attn --target=host
+holds '! grep -q "no pair" out'
+cat >none.attn <<'ATTN'
+attention none { dim D = 8; input n: i32[B]; score(q, k) = dot(q, k); mask(b, h, i, j) = j < n[b]; normalize(s) = s; }
+attention never { dim D = 8; score(q, k) = dot(q, k); mask(i, j) = j < 0; normalize(s) = s; }
+ATTN
+gives 0 check none.attn --entry=none --shape=Sq=5
+says out '; no pair took part (integer and bool inputs are 0: give others with --in)'
+gives 0 check none.attn --entry=never --shape=Sq=5
+holds 'grep -q "no pair took part$" out'
+gives 1 check relu_attn.attn --schedule=rows=1024,keys=4096 --shape=Sq=2000
+says err 'of the schedule rows=1024,keys=4096'
 gives 2 run relu.o --target=host
 says err 'for sources'
+cat >terms.attn <<'ATTN'
+attention terms { dim D = 8; score(q, k) = dot(q, k); normalize(s) = s - rowsum(s < 1 ? s : 0) * rowsum(s * s); }
+ATTN
+gives 0 explain terms.attn
+says out ' + sum (s < 1.0 ? s : 0.0)'
+says out ' + sum s * s'
 gives 0 explain "$top/stdlib/softmax.attn"
 holds '[ -s out ]'
 gives 0 mask "$top/stdlib/causal.attn" --shape=Sq=300,Sk=300 -o causal.svg
+says out "causal, the CPU's tiles of "
 says causal.svg '</svg>'
 says out 'partial'
 gives 2 mask "$top/stdlib/causal.attn"

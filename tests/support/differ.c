@@ -91,7 +91,7 @@ static bool bind_job(Job *j) {
     const Signature *sig = sig_of_variant(a, j->c.variants.data[0], j->d->dtype);
     if (!differ_bind(&j->b, a, sig, j->d->shape, j->d->offset)) return false;
     j->reference = ARENA_ARRAY(a, double *, sig->args.n);
-    return oracle_run(j->c.variants.data[0], &j->b, j->reference, NULL) == STATUS_DONE;
+    return oracle_run(j->c.variants.data[0], &j->b, j->reference, NULL, NULL) == STATUS_DONE;
 }
 
 // ---- interpreted
