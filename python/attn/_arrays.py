@@ -15,6 +15,10 @@ _FROM = {number: name for name, number in _NAMES.items()}
 _DLPACK = {(2, 32): 0, (2, 16): 1, (4, 16): 2, (0, 32): 3, (6, 8): 4, (10, 8): 5, (12, 8): 6, (0, 8): 7}
 
 
+class _Elements(TypeError):
+    """Of an array: no kernel takes elements of its type."""
+
+
 class View:
     """What a launch needs to know of an array. `keep` holds on to it; `readonly`: it says that nobody may write it."""
 
@@ -36,7 +40,7 @@ def _library(x):
 
 def _number(name, what):
     if name not in _NAMES:
-        raise TypeError(f"{what}: elements of type {name} are not supported")
+        raise _Elements(f"{what}: elements of type {name} are not supported")
     return _NAMES[name]
 
 
@@ -118,7 +122,7 @@ def _view_dlpack(x, stream, what):
     t, readonly = _dltensor(capsule)
     dtype = _DLPACK.get((t.code, t.bits)) if t.lanes == 1 else None
     if dtype is None:
-        raise TypeError(f"{what}: elements of DLPack type {t.code}, {t.bits} bits are not supported")
+        raise _Elements(f"{what}: elements of DLPack type {t.code}, {t.bits} bits are not supported")
     strides = t.strides[: t.ndim] if t.strides else None
     return View((t.data or 0) + t.offset, dtype, t.shape[: t.ndim], strides, (kind, number), (x, capsule), readonly)
 
@@ -128,7 +132,25 @@ def _masked(x):
     return ma is not None and isinstance(x, ma.MaskedArray)
 
 
-def view(x, what, stream=None):
+def _instead(x, what, wanted):
+    """What a tensor of the kernel takes, and how to come by it where the array's library has that type."""
+    name = _FROM[wanted]
+    if _library(x) == "torch":
+        return f"; it takes {name}: pass {what}.to(torch.{name})"
+    if hasattr(x, "astype") and wanted in _TYPESTR.values():
+        return f"; it takes {name}: pass {what}.astype('{name}')"
+    return f"; it takes {name}"
+
+
+def view(x, what, stream=None, wanted=None):
+    """wanted: the number of the element type that the kernel takes, for who has another."""
+    try:
+        return _view(x, what, stream)
+    except _Elements as e:
+        raise TypeError(str(e) + ("" if wanted is None else _instead(x, what, wanted))) from None
+
+
+def _view(x, what, stream):
     if _library(x) == "torch":
         return _view_torch(x, what)
     interface = getattr(x, "__cuda_array_interface__", None)

@@ -25,11 +25,12 @@ def _run(argv):
         raise CompileError(done.stdout.decode(errors="replace").strip() or f"{argv[0]} failed")
 
 
-def compile(source, *, target="host", dtype=None, opt=3, entry=None, defines=None, include=(), debug=False):
+def compile(source, *, target="host", dtype=None, opt=3, entry=None, defines=None, include=(), debug=False, schedule=None):
     """Compiles a file, or source text (anything with a line break or a brace in it).
 
     target: "host", "sm_80", "sm_90a", ...; dtype: of q, k, v, o ("f32" on the host, else "bf16"); entry: only this
-    variant; defines: {"D": 128}; include: folders of imports; debug: as -g."""
+    variant; defines: {"D": 128}; include: folders of imports; debug: as -g; schedule: "rows=64,keys=128", as
+    --schedule (what `attnc tune` prints)."""
     from ._kernel import Artifact
 
     text = os.fspath(source)
@@ -47,6 +48,7 @@ def compile(source, *, target="host", dtype=None, opt=3, entry=None, defines=Non
         argv += [f"-D{name}={value}" for name, value in (defines or {}).items()]
         argv += [a for i in include for a in ("-I", os.fspath(i))]
         argv += ["-g"] if debug else []
+        argv += [f"--schedule={schedule}"] if schedule else []
         _run(argv)
         with open(result, "rb") as f:
             return Artifact(f.read())

@@ -161,12 +161,12 @@ class Kernel:
             raise TypeError(f"tile_map takes an attn.TileMap, not {reprlib.repr(tile_map)}")
         like = next(iter(arrays.values()))
         stream = _arrays.current_stream(like) if stream is None else stream
-        views = {n: _arrays.view(x, n, stream) for n, x in arrays.items()}
+        views = {n: _arrays.view(x, n, stream, self._tensors[n][0]) for n, x in arrays.items()}
         opened = self.artifact._open(next(iter(views.values())).device)
         given = self._call(opened, views, scalars, sizes)
         results = {n: out[n] if n in out else _arrays.empty(like, self._tensors[n][0], given.shape(n)) for n in wanted}
         for n, x in results.items():
-            views[n] = _arrays.view(x, n, stream)
+            views[n] = _arrays.view(x, n, stream, self._tensors[n][0])
             if views[n].readonly:
                 raise TypeError(f"{n}: the array given with out= is read-only")
         self._call(opened, views, scalars, sizes).launch(views, stream, like, tile_map)

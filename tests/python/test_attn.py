@@ -5,6 +5,7 @@
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -316,8 +317,10 @@ class Python(unittest.TestCase):
             self.sum(q, k, v.astype(np.float16), bias, 1, q_offset=0)
         with self.assertRaisesRegex(TypeError, "nope: sum has no such input"):
             self.sum(q, k, v, bias, 1, nope=1)
-        with self.assertRaisesRegex(TypeError, "float64"):
+        with self.assertRaisesRegex(TypeError, r"v: elements of type float64 .*; it takes float32: pass v.astype\('float32'\)"):
             self.sum(q, k, v.astype(np.float64), bias, 1, q_offset=0)
+        with self.assertRaisesRegex(TypeError, r"o: elements of type int64 .*; it takes float32"):
+            self.sum(q, k, v, bias, 1, q_offset=0, out=np.zeros((2, 4, 3, 2), np.int64))
         with self.assertRaisesRegex(TypeError, "lse: sum has no such output"):
             self.sum(q, k, v, bias, 1, q_offset=0, emit=["lse"])
         with self.assertRaisesRegex(TypeError, "several variants"):
@@ -326,6 +329,18 @@ class Python(unittest.TestCase):
             attn.load(b"text")
         with self.assertRaises(KeyError):
             self.artifact["nope"]
+
+    def test_schedule(self):  # goes to the command, which is not needed here
+        def run(argv):
+            given.append(argv)
+            shutil.copy(self.object, argv[argv.index("-o") + 1])
+
+        given = []
+        with unittest.mock.patch.multiple(attn._compiler, _run=run, _command=lambda: "attnc"):
+            attn.compile("sum.attn", schedule="rows=32,keys=64")
+            attn.compile("sum.attn")
+        self.assertIn("--schedule=rows=32,keys=64", given[0])
+        self.assertFalse([a for a in given[1] if a.startswith("--schedule")])
 
     def test_damage(self):
         data = bytearray(read(self.object))
