@@ -174,6 +174,32 @@ static AbiArg arg_of(const TileProgram *p, const CgArg *g) {
     return (AbiArg){0, 0, 0};
 }
 
+// How many of the grid's tiles of rows, or of its heads, a cluster has (grid.c): all its blocks' are of
+// one kind.
+static void of_cluster(Arena *a, Code *code, const TileKernel *k, bool rows, int cluster) {
+    const Ex *n = k->schedule.cluster_rows;
+    if (!rows) emit(a, code, ABI_OP_CONST, cluster + 1);
+    if (n)
+        postfix(a, code, n);
+    else
+        emit(a, code, ABI_OP_CONST, cluster);
+    if (!rows) emit(a, code, ABI_OP_SUB, 0);
+}
+
+// Points along a dimension of the grid, for clusters as many as they have, rounded up.
+static void points(Arena *a, Code *code, const TileKernel *k, int d, int cluster) {
+    const TileGrid *g = &k->grid[d];
+    bool rows = g->sym == SYM_TILE && g->axis == tile_grid_axis(k);
+    postfix(a, code, g->count);
+    if (cluster < 2 || (!rows && g->sym != SYM_H)) return;
+    of_cluster(a, code, k, rows, cluster);
+    emit(a, code, ABI_OP_ADD, 0);
+    emit(a, code, ABI_OP_CONST, 1);
+    emit(a, code, ABI_OP_SUB, 0);
+    of_cluster(a, code, k, rows, cluster);
+    emit(a, code, ABI_OP_DIV, 0);
+}
+
 // min(workers, tiles), for clusters so many times their blocks. The blocks count tiles in i32, up to one turn of all blocks past the last:
 // the expression overflows, so that the launch is refused, where there are 2^30 tiles or more.
 static AbiExpr persistent_grid(Arena *a, const TileKernel *k, int cluster) {
@@ -183,19 +209,13 @@ static AbiExpr persistent_grid(Arena *a, const TileKernel *k, int cluster) {
     if (cluster > 1) emit(a, &code, ABI_OP_CONST, cluster);
     if (cluster > 1) emit(a, &code, ABI_OP_DIV, 0);
     for (int d = 0; d < k->ngrid; d++) {
-        postfix(a, &code, k->grid[d].count);
+        points(a, &code, k, d, cluster);
         if (d > 0) emit(a, &code, ABI_OP_MUL, 0);
     }
     emit(a, &code, ABI_OP_CONST, room);
     emit(a, &code, ABI_OP_MUL, 0);
     emit(a, &code, ABI_OP_CONST, room);
     emit(a, &code, ABI_OP_DIV, 0);
-    if (cluster > 1) { // tiles for a cluster, rounded up
-        emit(a, &code, ABI_OP_CONST, cluster - 1);
-        emit(a, &code, ABI_OP_ADD, 0);
-        emit(a, &code, ABI_OP_CONST, cluster);
-        emit(a, &code, ABI_OP_DIV, 0);
-    }
     emit(a, &code, ABI_OP_MIN, 0);
     if (cluster > 1) emit(a, &code, ABI_OP_CONST, cluster);
     if (cluster > 1) emit(a, &code, ABI_OP_MUL, 0);

@@ -136,8 +136,9 @@ static attn_status load_kernel(GpuDevice *d, GpuModule *m, const AbiKernel *k, G
         char *code = d->kind->alone(m->code, m->n, k->symbol);
         if (!code) return rt_fail(error, ATTN_ERROR_SYSTEM, "out of memory");
         status = load_code(d, code, &f->code, error);
+        bool words = strstr(code, ABI_WORDS) != NULL; // tools report lookups of what is not there
         free(code);
-        if (!status && !m->words) m->words = rt_words(d->driver, f->code.module);
+        if (!status && !m->words && words) m->words = rt_words(d->driver, f->code.module);
     }
     return status ? status : find_function(d, k, f->code.module, f, error);
 }

@@ -192,6 +192,16 @@ START_TEST(launch) {
 }
 END_TEST
 
+// Of the first kernel, two batches.
+static int64_t blocks_of(const AbiMeta *meta, int H, int Hkv, int Sq, int64_t workers) {
+    const AbiVariant *v = &meta->variants[0];
+    int64_t sizes[64] = {2, H, Hkv, Sq, 1000, 0}, blocks;
+    for (uint32_t i = ABI_SIZE_FREE; i < v->nsizes; i++)
+        if (v->sizes[i].def.n) ck_assert(abi_eval(&v->sizes[i].def, sizes, workers, &sizes[i]));
+    ck_assert(abi_eval(&v->kernels[0].grid[0], sizes, workers, &blocks));
+    return blocks;
+}
+
 // Two blocks a tile: whole clusters are launched, keys and values are copied to both.
 START_TEST(clusters) {
     Arena *a = arena_new();
@@ -201,12 +211,11 @@ START_TEST(clusters) {
     const void *code;
     ck_assert_ptr_null(abi_find(&meta, ptx, n, &code, &code_n));
     const AbiKernel *k = &meta.variants[0].kernels[0];
-    int64_t sizes[ABI_SIZE_FREE] = {2, 3, 3, 1000, 1000, 0}, blocks;
     ck_assert_uint_eq(k->cluster, 2);
-    ck_assert(abi_eval(&k->grid[0], sizes, 132, &blocks));
-    ck_assert_int_eq(blocks, 2 * 3 * 8); // tiles of 128 rows
-    ck_assert(abi_eval(&k->grid[0], sizes, 21, &blocks));
-    ck_assert_int_eq(blocks, 20);
+    ck_assert_int_eq(blocks_of(&meta, 3, 3, 1000, 132), 2 * 3 * 8); // tiles of 128 rows
+    ck_assert_int_eq(blocks_of(&meta, 3, 3, 1000, 21), 20);
+    ck_assert_int_eq(blocks_of(&meta, 3, 3, 100, 132), 2 * 3 * 2); // a cluster for each head's tile
+    ck_assert_int_eq(blocks_of(&meta, 4, 1, 100, 132), 2 * 4);     // two heads of a group
     ck_assert(strstr(ptx, ".multicast::cluster") && strstr(ptx, "barrier.cluster.wait"));
     for (uint32_t i = 0; i < k->nmaps; i++) { // halves of k and v; q and o as ever
         uint32_t role = meta.variants[0].tensors[k->maps[i].tensor].role;

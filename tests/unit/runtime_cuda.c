@@ -146,7 +146,8 @@ static attn_context *context(void) {
 }
 
 static const char TEXT[] =
-    ".version 8.0\n.visible .entry sum_part(\n.param .u64 p\n)\n{\n\tret;\n}\n"
+    ".version 8.0\n.visible .global .align 4 .b8 attn_words[65536];\n"
+    ".visible .entry sum_part(\n.param .u64 p\n)\n{\n\tret;\n}\n"
     ".visible .entry sum_join(){\n}\n.visible .entry sum_one()\n{\n}\n"
     ".visible .entry copy_one()\n{\n}\n";
 
