@@ -145,11 +145,10 @@ static attn_context *context(void) {
     return c;
 }
 
-static const char TEXT[] =
-    ".version 8.0\n.visible .global .align 4 .b8 attn_words[65536];\n"
-    ".visible .entry sum_part(\n.param .u64 p\n)\n{\n\tret;\n}\n"
-    ".visible .entry sum_join(){\n}\n.visible .entry sum_one()\n{\n}\n"
-    ".visible .entry copy_one()\n{\n}\n";
+static const char TEXT[] = ".version 8.0\n.visible .global .align 4 .b8 attn_words[65536];\n"
+                           ".visible .entry sum_part(\n.param .u64 p\n)\n{\n\tret;\n}\n"
+                           ".visible .entry sum_join(){\n}\n.visible .entry sum_one()\n{\n}\n"
+                           ".visible .entry copy_one()\n{\n}\n";
 
 // The fixture as PTX, with GPU numbers in its kernels.
 static char *ptx(const char *target, uint32_t shared, uint32_t cluster, size_t *n) {
