@@ -1,8 +1,9 @@
 // build.c: streaming form -> tile program, algorithm level.
 //
 // In: a Stream. Out: a program with one kernel that computes it: extents are not chosen (tiles of
-// one element), nothing is fused or hoisted, every row scalar is a map of its own. Nothing of the
-// target is in it but how far shifts may lag, which a schedule says (pipeline.c).
+// one element), nothing is fused or hoisted, every row scalar is a map of its own. Of the target
+// are in it how far shifts may lag, which a schedule says (pipeline.c), and whether the kernel of
+// many queries may have parts (PassOptions.share), with what was measured of the two kinds.
 // Afterwards tile_verify holds.
 //
 // Axes: M the queries of one head, N the keys, D and E the columns of q, k and of v, o. For

@@ -25,13 +25,13 @@ bool shape_find(const char *name, ShapeClass *out) {
 }
 
 // With so few queries, tiles that are large for long sequences would be mostly empty.
-enum { FEW_QUERIES = 1024 };
+enum { SHORT_QUERIES = 1024 };
 
 bool shape_matters(const Target *t) { return t->kind == KIND_NVPTX; }
 
 ShapeClass shape_of(const Target *t, const int32_t *size) {
     int c = shape_matters(t) ? 0 : SHAPE_COUNT - 1;
-    while (shapes[c].most && size[SIZE_SK] > shapes[c].most && size[SIZE_SQ] > FEW_QUERIES) c++;
+    while (shapes[c].most && size[SIZE_SK] > shapes[c].most && size[SIZE_SQ] > SHORT_QUERIES) c++;
     return (ShapeClass)c;
 }
 
@@ -47,7 +47,7 @@ const Ex *shape_condition(ExPool *x, ShapeClass c) {
     const Ex *queries = ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32);
     if (!shapes[c].most) return ex_bool(x, true);
     return ex_2(x, EX_OR, ex_2(x, EX_LE, keys, ex_i32(x, shapes[c].most)),
-                ex_2(x, EX_LE, queries, ex_i32(x, FEW_QUERIES)));
+                ex_2(x, EX_LE, queries, ex_i32(x, SHORT_QUERIES)));
 }
 
 // ---- joining
