@@ -6,6 +6,10 @@
 // the number of parts is chosen at launch so that the blocks are as many as the workers run at a
 // time, and a part has at least SPLIT_TILES tiles of keys; the plan of the split form is taken where
 // that gives more than one.
+//
+// A kernel of many queries may have parts as well (its grid's last dimension, `from` a head on): how many, and
+// of which heads, is an expression of the steps of its tiles (pass_set_parts). Where nothing was said
+// of them, launches of few tiles go to the part kernel (pass_free_splits).
 #include "rewrite.h"
 
 #include "knobs.h"

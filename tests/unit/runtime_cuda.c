@@ -423,14 +423,18 @@ static int f_library_module(void **m, void *l) {
     return *m = &gpu_module, l != &gpu_library;
 }
 
-START_TEST(libraries) {
-    attn_context *c = context();
-    attn_artifact *a;
-    attn_error e;
+static void take_libraries(attn_context *c) {
     fake.current = &primary;
     c->cuda->library_load = f_library;
     c->cuda->library_unload = f_library_unload;
     c->cuda->library_module = f_library_module;
+}
+
+START_TEST(libraries) {
+    attn_context *c = context();
+    attn_artifact *a;
+    attn_error e;
+    take_libraries(c);
     ck_assert_int_eq(open_ptx(c, "sm_80", 0, 1, &a, &e), ATTN_OK);
     ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e), ATTN_OK);
     ck_assert_ptr_nonnull(strstr(gpu.log, "library load sum_part;capture 0;capture 2;library load "
@@ -447,10 +451,7 @@ START_TEST(no_libraries) {
     attn_context *c = context();
     attn_artifact *a;
     attn_error e;
-    fake.current = &primary;
-    c->cuda->library_load = f_library;
-    c->cuda->library_unload = f_library_unload;
-    c->cuda->library_module = f_library_module;
+    take_libraries(c);
     fake.fail_library = _i == 0;
     fake.fail_module = _i == 1;
     ck_assert_int_eq(open_ptx(c, "sm_80", 0, 1, &a, &e), ATTN_OK);
