@@ -194,6 +194,11 @@ struct TileOp {
     int after;
     // MAP, STORE, FILL behind a NEXT of the same block: b, h, TILE and POS mean the tile before it.
     bool behind;
+    // AGAIN, in a TILES body before its NEXT: where in some row of args[0] (f32 of the grid's axis) not
+    // |x| <= 2^bits, or x is no number, the tile at hand comes once more behind the others, and AGAIN
+    // (the symbol) holds there; of a tile that comes again nothing is asked. What its stores wrote is
+    // written again. Roles run from their beginning until no tile is left.
+    int bits;
     bool pass; // TURN: the turn goes to the next warpgroup (else: wait for this one's)
     // TILES: args, carried, results, body as of a loop; the body has one NEXT. AT: `axis`, `index`,
     // `tiles`, body; the results are what the body yields.
