@@ -82,11 +82,13 @@ static ExValue of_int(int64_t v) { return to_ex(EX_I32, (double)v); }
 
 static ExValue symbol(void *ctx, const Ex *e) {
     Eval *E = ctx;
-    bool grid = e->sym == SYM_B || e->sym == SYM_H || e->sym == SYM_VALID ||
+    bool grid = e->sym == SYM_B || e->sym == SYM_H || e->sym == SYM_VALID || e->sym == SYM_AGAIN ||
                 ((e->sym == SYM_TILE || e->sym == SYM_POS) && tile_in_grid(E->k, e->index));
     if (grid) check_placed(E);
     switch ((int)e->sym) {
     case SYM_VALID: return of_int(E->here.valid);
+    case SYM_AGAIN: return of_int(E->here.again);
+    case SYM_KEPT: return of_int(false);
     case SYM_B: return of_int(E->here.b);
     case SYM_H: return of_int(E->here.h);
     case SYM_SIZE: return of_int(E->size[e->index]);
@@ -325,6 +327,18 @@ void run_mma(Eval *E, const TileOp *op) {
     }
 }
 
+// A row whose numbers have grown too large, or are none, makes its tile come again. Of the threads
+// that have parts of a sum each is asked for its own on a device; here a number is a number.
+void run_again(Eval *E, const TileOp *op) {
+    const TileValue *v = op->args.data[0];
+    double most = ldexp(1, op->bits);
+    if (E->slots[v->id].poison)
+        return run_fail(E, "%%%s decides, but it was made of what was not taken", v->name);
+    if (E->here.again) return;
+    for (bool more = first(E, v->axis, v->rank); more; more = next(E, v->axis, v->rank))
+        if (!(fabs(get(E, v)) <= most)) E->again[E->here.point] = true;
+}
+
 // ---- tile classes
 
 // In a tile that is classed full the mask must hold at every element: for queries (and other axes)
@@ -394,19 +408,36 @@ static void count_points(Eval *E) {
     }
 }
 
+static bool has_again(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_AGAIN) return true;
+    return false;
+}
+
+static void run_blocks(Eval *E) {
+    for (E->block = 0; E->block < E->blocks && !E->failed; E->block++) {
+        E->here = (RunPlace){0};
+        if (!has_roles(E->k)) {
+            E->here.point = (uint32_t)E->block + 1;
+            run_point(E, E->block, &E->here);
+        }
+        run_block(E);
+    }
+}
+
 static void run_grid(Eval *E) {
     const TileKernel *k = E->k;
     count_points(E);
     run_pairs_begin(E);
     E->blocks = E->points;
     if (k->schedule.persist && E->data->workers < E->blocks) E->blocks = E->data->workers;
-    for (E->block = 0; E->block < E->blocks && !E->failed; E->block++) {
-        E->here = (RunPlace){0};
-        if (!has_roles(k)) {
-            E->here.point = (uint32_t)E->block + 1;
-            run_point(E, E->block, &E->here);
-        }
-        run_block(E);
+    E->again = has_again(k) ? ARENA_ARRAY(E->arena, bool, E->points + 1) : NULL;
+    E->again_only = false;
+    run_blocks(E);
+    if (E->again) { // of a tile that comes again nothing is asked
+        run_pairs_again(E);
+        E->again_only = true;
+        run_blocks(E);
     }
     run_pairs_check(E);
 }

@@ -11,6 +11,10 @@
 //   - products: nothing reads a result before it was waited for;
 //   - roles: somebody can always go on.
 //
+// Tiles that an `again` has asked for come when every block is through with its others, from the
+// kernel's first op: by then all pipes are free and all products have landed, so nothing tells that
+// from roles that begin anew at once.
+//
 // A role is run until it has to wait for another; then the others have their turn. Pipes are
 // queues with one writer and one reader, so the order in which roles are run changes nothing. The
 // warpgroups of a role go in step.
@@ -201,6 +205,12 @@ static void run_turn(Eval *E, const TileOp *op) {
 
 // ---- the grid
 
+static int64_t next_number(const Eval *E, int64_t number) {
+    do number += E->blocks;
+    while (E->again_only && number < E->points && !E->again[number + 1]);
+    return number;
+}
+
 // The producer chooses the block's next tile; others wait until it has, and it until they know.
 static Flow run_next(Eval *E) {
     RunRole *r = E->role, *leader = r;
@@ -210,11 +220,11 @@ static Flow run_next(Eval *E) {
         if (E->roles[i].nexts < r->nexts) return HELD_UP;
     if (r != leader && leader->nexts <= r->nexts) return HELD_UP;
     r->before = E->here;
-    int64_t number = E->block + r->nexts * E->blocks;
-    r->nexts++;
-    E->here.valid = number < E->points;
-    E->here.point = E->here.valid ? (uint32_t)number + 1 : 0;
-    run_point(E, E->here.valid ? number : 0, &E->here);
+    r->number = next_number(E, r->nexts++ ? r->number : E->block - E->blocks);
+    E->here.valid = r->number < E->points;
+    E->here.again = E->here.valid && E->again_only;
+    E->here.point = E->here.valid ? (uint32_t)r->number + 1 : 0;
+    run_point(E, E->here.valid ? r->number : 0, &E->here);
     return DONE;
 }
 
@@ -353,6 +363,7 @@ static Flow run_op(Eval *E, const TileOp *op) {
     case TILE_NEXT: return run_next(E);
     case TILE_MMA_WAIT: land(E, op->pending); break;
     case TILE_TURN: run_turn(E, op); break;
+    case TILE_AGAIN: run_again(E, op); break;
     case TILE_LOOP:
     case TILE_TILES:
     case TILE_AT: return enter(E, op);

@@ -36,6 +36,7 @@ static Part part_of(const TileOp *op, const Ex *e) {
     case EX_NEG: return a[0];
     case EX_MUL: return product_of(a[0], a[1]);
     case EX_FMA: return sum_of(product_of(a[0], a[1]), a[2]);
+    case EX_SELECT: return a[0] == WHOLE ? sum_of(a[1], a[2]) : NEITHER;
     default: break;
     }
     for (int i = 0; i < e->nargs && i < 3; i++)
@@ -49,13 +50,14 @@ static bool uses_parts(const TileOp *op, const Ex *e) {
     return false;
 }
 
-bool tile_takes_parts(const TileOp *map) {
-    if (map->kind != TILE_MAP) return false;
-    for (int i = 0; i < map->outs.n; i++) {
-        const TileResult *out = &map->outs.data[i];
-        if (!uses_parts(map, out->body)) continue;
-        if (out->reduce != EX_CONST || !map->results.data[i]->parts) return false;
-        if (part_of(map, out->body) != PART) return false;
+bool tile_takes_parts(const TileOp *op) {
+    if (op->kind == TILE_AGAIN) return true;
+    if (op->kind != TILE_MAP) return false;
+    for (int i = 0; i < op->outs.n; i++) {
+        const TileResult *out = &op->outs.data[i];
+        if (!uses_parts(op, out->body)) continue;
+        if (out->reduce != EX_CONST || !op->results.data[i]->parts) return false;
+        if (part_of(op, out->body) != PART) return false;
     }
     return true;
 }

@@ -5,15 +5,17 @@
 //     %lt parts = map .. rowsum of ..      %l1 parts = map (%l, %c, %lt) { fma(%l, %c, %lt) }
 //
 // so that a loop which only adds and scales sends nothing from thread to thread. A use that is not
-// linear gets the whole sum. In the interpreter a number is a number: the mark changes nothing.
+// linear gets the whole sum. A choice between two such sums by what is the same for the whole row
+// (select(M.pos < Sq, %l, 0.0)) is as linear as they are. In the interpreter a number is a number: the mark changes nothing.
 #ifndef IR_TILE_PARTS_H
 #define IR_TILE_PARTS_H
 
 #include "tile.h"
 
-// Whether a map takes operands in parts as they are: every result that depends on them is linear in
-// them, and in parts itself. Otherwise it takes whole sums.
-bool tile_takes_parts(const TileOp *map);
+// Whether an op takes operands in parts as they are. A map: every result that depends on them is
+// linear in them, and in parts itself; otherwise it takes whole sums. AGAIN does: of each part it is
+// asked how large it is.
+bool tile_takes_parts(const TileOp *op);
 // Two values around an op (or one twice) whose marks do not go together: what a loop or a block
 // carries on is in parts everywhere or nowhere, and a map's result where tile_parts.c says. False:
 // there are none.

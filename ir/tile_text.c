@@ -363,6 +363,10 @@ static void operation(Out *o, const TileOp *op) {
         break;
     case TILE_TILES: carry(o, op); break;
     case TILE_AT: at(o, op); break;
+    case TILE_AGAIN:
+        uses(o, op, 0);
+        text_printf(o->text, " over %d", op->bits);
+        break;
     case TILE_TURN: text_puts(o->text, op->pass ? " pass" : " take"); break;
     case TILE_ALLOC:
     case TILE_PIPE:

@@ -121,6 +121,13 @@ static bool check_mask_use(Verify *V, const Scope *s) {
     return c.ok;
 }
 
+static bool check_kept_use(Verify *V, const Scope *s) {
+    if (V->in_class)
+        return verify_fail(V, "%s uses 'kept' in a loop over tiles of a class", s->what);
+    return !V->p->scheduled ||
+           verify_fail(V, "%s uses 'kept', which a scheduled program has decided", s->what);
+}
+
 static const TileTensor *input_of(const Verify *V, int input) {
     return input >= 0 && input < V->p->inputs.n ? &V->p->tensors.data[V->p->inputs.data[input]]
                                                 : NULL;
@@ -146,6 +153,7 @@ static bool check_sym(Verify *V, const Scope *s, const Ex *e) {
     case SYM_TILE: return check_tile(V, s, e->index);
     case SYM_PARAM: return check_param(V, s, e);
     case SYM_MASK: return check_mask_use(V, s);
+    case SYM_KEPT: return check_kept_use(V, s);
     case SYM_SCALAR: {
         const TileTensor *t = input_of(V, e->index);
         return (t && !t->rank && dtype_reads(t->dtype) == e->type) ||
@@ -196,7 +204,8 @@ static Scope launch_scope(const Verify *V, const char *what) {
 Scope verify_scope(const Verify *V, const char *what) {
     return (Scope){.what = what,
                    .syms = 1u << SYM_B | 1u << SYM_H | 1u << SYM_SIZE | 1u << SYM_SCALAR |
-                           1u << SYM_STEP | 1u << SYM_TILE | (V->role ? 1u << SYM_VALID : 0),
+                           1u << SYM_STEP | 1u << SYM_TILE |
+                           (V->role ? 1u << SYM_VALID | 1u << SYM_AGAIN : 0),
                    .sizes = V->p->sizes.n,
                    .loads = true,
                    .step = V->steps > 0,
@@ -401,7 +410,8 @@ static bool check_out(Verify *V, int i, unsigned *reached) {
     const TileValue *v = op->results.data[i];
     Scope s = {.what = arena_printf(V->scratch, "the body of %%%s", v->name),
                .syms = 1u << SYM_PARAM | 1u << SYM_POS | 1u << SYM_B | 1u << SYM_H |
-                       1u << SYM_SIZE | 1u << SYM_SCALAR | 1u << SYM_TILE | 1u << SYM_MASK,
+                       1u << SYM_SIZE | 1u << SYM_SCALAR | 1u << SYM_TILE | 1u << SYM_MASK |
+                       1u << SYM_KEPT,
                .sizes = V->p->sizes.n,
                .loads = true,
                .naxes = v->rank,
@@ -571,11 +581,12 @@ bool verify_carried(Verify *V, const TileValue *inside, const TileValue *other, 
 bool verify_body(Verify *V, bool binds) {
     const TileOp *op = V->op;
     int known = V->known.n;
-    bool full = V->in_full;
+    bool full = V->in_full, in_class = V->in_class;
     if (op->body.owner != op) return verify_fail(V, "its body is another op's");
     if (V->depth >= MAX_DEPTH) return verify_fail(V, "loops are nested too deeply");
     if (binds) V->bound[op->axis] = true;
     V->in_full |= op->tiles == CLASS_FULL;
+    V->in_class |= op->tiles != CLASS_ANY;
     V->depth++;
     V->steps += op->kind == TILE_LOOP;
     for (int i = 0; i < op->carried.n; i++)
@@ -585,6 +596,7 @@ bool verify_body(Verify *V, bool binds) {
     V->depth--;
     V->steps -= op->kind == TILE_LOOP;
     V->in_full = full;
+    V->in_class = in_class;
     if (binds) V->bound[op->axis] = false;
     while (V->known.n > known) V->value[V->known.data[--V->known.n]] = NULL;
     return true;
@@ -666,6 +678,7 @@ static bool check_kind(Verify *V) {
     case TILE_NEXT: return verify_next(V);
     case TILE_TILES: return verify_tiles(V);
     case TILE_AT: return verify_at(V);
+    case TILE_AGAIN: return verify_again(V);
     case TILE_TURN:
         return V->role ? verify_counts(V, 0, 0, 0) : verify_fail(V, "it stands outside roles");
     case TILE_BARRIER: advance(V, WAITED, ARRIVED); return verify_counts(V, 0, 0, 0);

@@ -23,6 +23,7 @@ typedef struct Verify {
     int depth;          // of loops
     int steps;          // of those that have a step
     bool in_full;       // in a loop over full tiles
+    bool in_class;      // in one over tiles that are full or partial
     const TileOp *role; // the one at hand; NULL: none
     bool roles;         // some role stands before
 } Verify;
@@ -73,6 +74,7 @@ bool verify_take(Verify *V);
 bool verify_drop(Verify *V);
 bool verify_next(Verify *V);
 bool verify_tiles(Verify *V);
+bool verify_again(Verify *V);
 bool verify_first(Verify *V); // of AT and MMA: the part that counts for some rows
 bool verify_at(Verify *V);
 

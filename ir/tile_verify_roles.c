@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { MAX_WARPGROUPS = 4, MAX_REGISTERS = 248 };
+enum { MAX_WARPGROUPS = 4, MAX_REGISTERS = 248, MAX_BITS = 126 };
 
 bool verify_pipe(Verify *V) {
     if (!verify_counts(V, 1, 0, 0)) return false;
@@ -73,14 +73,19 @@ bool verify_next(Verify *V) {
            verify_fail(V, "it stands in a loop over other things than tiles of the grid");
 }
 
+static bool stands_behind_next(const TileOp *op) {
+    for (const TileOp *at = op->prev; at; at = at->prev)
+        if (at->kind == TILE_NEXT) return true;
+    return false;
+}
+
 // Behind a `next` of the same block.
 bool verify_behind(Verify *V) {
     const TileOp *op = V->op;
     if (op->kind != TILE_MAP && op->kind != TILE_STORE && op->kind != TILE_FILL)
         return verify_fail(V, "it cannot be behind");
-    for (const TileOp *at = op->prev; at; at = at->prev)
-        if (at->kind == TILE_NEXT) return true;
-    return verify_fail(V, "it is behind, but no 'next' stands before it in its block");
+    return stands_behind_next(op) ||
+           verify_fail(V, "it is behind, but no 'next' stands before it in its block");
 }
 
 bool verify_tiles(Verify *V) {
@@ -91,6 +96,31 @@ bool verify_tiles(Verify *V) {
     for (const TileOp *in = op->body.first; in; in = in->next) nexts += in->kind == TILE_NEXT;
     if (nexts != 1) return verify_fail(V, "its body goes on %d times, not once", nexts);
     return verify_carry_counts(V) && verify_body(V, false) && verify_carry(V);
+}
+
+// A tile that comes again is stored again; what is added to a tensor would be there twice.
+static bool check_only(Verify *V) {
+    const TileBlock *b = &V->k->body;
+    for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op)) {
+        if (op->kind == TILE_AGAIN && op != V->op)
+            return verify_fail(V, "a kernel asks twice for what comes again");
+        if (op->kind == TILE_STORE && op->add)
+            return verify_fail(V, "a tile may come again that adds to a tensor");
+    }
+    return true;
+}
+
+bool verify_again(Verify *V) {
+    if (!verify_counts(V, 0, 1, 1)) return false;
+    const TileOp *op = V->op, *owner = op->block->owner;
+    const TileValue *v = op->args.data[0];
+    if (v->dtype != DT_F32 || v->rank != 1 || v->axis[0] != tile_grid_axis(V->k))
+        return verify_fail(V, "%%%s is not an f32 for each row of the grid", v->name);
+    if (op->bits < 1 || op->bits > MAX_BITS) return verify_fail(V, "a bound of %d bits", op->bits);
+    if (!V->role || owner->kind != TILE_TILES || stands_behind_next(op))
+        return verify_fail(V, "it stands elsewhere than in 'tiles' before its 'next'");
+    return strcmp(V->role->role, "producer") ? check_only(V)
+                                             : verify_fail(V, "it stands in the producer");
 }
 
 // What is done for all rows together, as in shared memory, cannot be done for some of them.
