@@ -267,6 +267,7 @@ typedef struct TileProgram {
     TargetId target;
     Dtype dtype; // of q, k, v, o
     bool scheduled;
+    bool may_fix_shift; // of the stream it was built from (passes/fixed_shift.h); not in the text
     int D, Dv;
     VEC(TileSize) sizes;
     VEC(TileTensor) tensors;

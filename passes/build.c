@@ -399,6 +399,8 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     p->dtype = o->dtype;
     b.tf32 = o->tf32;
     b.lag = o->lag;
+    p->may_fix_shift = pass_may_fix_shift(s, &b.fixed) && o->dtype == DT_BF16;
+    if (!p->may_fix_shift || !o->fixed) b.fixed = -1;
     p->D = row->D;
     p->Dv = row->Dv;
     p->sizes.n = 0;
@@ -411,6 +413,7 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     if (split) add_sizes(&b, o);
     build_forward(&b);
     b.lag = 0; // parts are merged by their extrema
+    b.fixed = -1;
     if (split) build_split(&b, o);
     add_plan(&b, NULL, &(const int){0}, 1);
     return p;

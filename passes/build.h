@@ -3,6 +3,7 @@
 #ifndef PASSES_BUILD_H
 #define PASSES_BUILD_H
 
+#include "fixed_shift.h"
 #include "passes.h"
 #include "rewrite.h"
 
@@ -25,6 +26,7 @@ typedef struct Build {
     TileProgram *p;
     bool tf32;       // products
     int lag;         // bits that shifts of the kernel may be behind their extrema
+    int fixed;       // the state that bounds the weights where shifts stay in full tiles; -1: they move
     TileValue *late; // the accumulator's factor for that, per row; NULL: its shift is up to date
     TileKernel *k;
     TileBlock *block;

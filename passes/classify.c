@@ -158,12 +158,13 @@ static Tiles tiles_of(Classify *c, KeySet *hull) {
 typedef struct Expand {
     ExPool *x;
     const Ex *mask;
+    bool kept; // shifts
 } Expand;
 
 static const Ex *expand_one(void *ctx, ExPool *x, const Ex *e) {
     const Expand *m = ctx;
-    (void)x;
-    return e->op == EX_SYM && e->sym == SYM_MASK ? m->mask : e;
+    if (e->op != EX_SYM) return e;
+    return e->sym == SYM_MASK ? m->mask : e->sym == SYM_KEPT ? ex_bool(x, m->kept) : e;
 }
 
 static const Ex *expand(void *ctx, const Ex *e) {
@@ -181,7 +182,7 @@ static void make_partial(Classify *c, const Ex *index, const Ex *where) {
     loop->index = index;
     loop->tiles = CLASS_PARTIAL;
     if (where) loop->where = ex_simplify(c->x, ex_subst(c->x, where, SYM_TILE, c->k_axis, index));
-    Expand m = {c->x, ex_simplify(c->x, c->k->mask)};
+    Expand m = {c->x, ex_simplify(c->x, c->k->mask), false};
     expand_body(loop, &m);
 }
 
@@ -190,7 +191,7 @@ static void make_full(Classify *c, TileOp *full, const Ex *index) {
     TileOp *loop = c->loop;
     full->index = index;
     full->tiles = CLASS_FULL;
-    Expand m = {c->x, ex_bool(c->x, true)};
+    Expand m = {c->x, ex_bool(c->x, true), true};
     expand_body(full, &m);
     if (loop->next)
         tile_insert_before(loop->next, full);

@@ -63,18 +63,26 @@ static TileProgram *tiled(Arena *a, const Stream *s, const PassOptions *o, Diags
     if (!own.schedule) own.schedule = pass_counted(a, p, o);
     if (!pass_tile(p, &own, diags)) return NULL;
     own.lag = p->kernels.data[0]->schedule.lag;
-    if (!own.lag) return p;
+    own.fixed = pass_fixes_shift(p);
+    if (!own.lag && !own.fixed) return p;
     p = pass_algorithm(a, s, &own); // what is chosen is chosen of the form without
     return pass_tile(p, &own, diags) ? p : NULL;
 }
 
-static TileProgram *finished(TileProgram *p, const PassOptions *o, Diags *diags) {
+static TileProgram *finished(Arena *a, const Stream *s, TileProgram *p, const PassOptions *o,
+                             Diags *diags) {
     pass_set_splits(p);
     verify(p);
     pass_classify(p);
     verify(p);
     pass_settle(p);
     shape(p); // masks are in the loops now, and full tiles have none
+    if (pass_fixes_shift(p) && !pass_can_compute_again(p)) {
+        PassOptions own = *o;
+        own.moving = true;
+        p = tiled(a, s, &own, diags);
+        return p ? finished(a, s, p, &own, diags) : NULL;
+    }
     if (!pass_schedule(p, o, diags)) return NULL;
     verify(p);
     return p;
@@ -82,7 +90,7 @@ static TileProgram *finished(TileProgram *p, const PassOptions *o, Diags *diags)
 
 TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
     TileProgram *p = tiled(a, s, o, diags);
-    if (!p || !(p = finished(p, o, diags))) return NULL;
+    if (!p || !(p = finished(a, s, p, o, diags))) return NULL;
     pass_free_splits(p);
     verify(p);
     return p;
@@ -116,7 +124,7 @@ TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
     for (int c = SHAPE_COUNT - 1; c >= first; c--) {
         if (c > first && chosen_alike(by[c], by[c - 1])) continue; // which may have parts, too
         PassOptions own = of_class(o, c, schedules);
-        TileProgram *p = finished(by[c], &own, diags);
+        TileProgram *p = finished(a, s, by[c], &own, diags);
         if (!p) return NULL;
         if (all && !shape_join(all, p, own.shape)) // rows split by other counts, as of few_keys
             diag_warning(diags, (Span){0},

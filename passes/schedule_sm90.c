@@ -51,20 +51,20 @@ typedef struct Sm90Row {
 // diagonal of short launches, of which two warpgroups' are smaller.
 static const Sm90Row rows[] = {
     // d, masked, launches, {warpgroups, registers, producer's, keys, stages, queries, after,
-    //    turns, late_rescale, lag, cluster, section, share, narrow, part_keys}
-    {64, false, ANY, {3, 160, 32, 128, 2, 2, 0, 1, 0, 0, 1, 1, 0, 0, 384}},
-    {64, true, SHAPE_SHORT, {2, 232, 40, 128, 3, 2, 16, 1, 0, 0, 1, 512, 0, 64, 576}},
-    {64, true, SHAPE_LONG, {3, 160, 32, 128, 2, 2, 8, 1, 0, 0, 1, 512, 0, 64, 384}},
-    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, 1, 0, 0, 768}},
-    {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 2, 1, 0, 0, 768}},
-    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, 128, 0, 64, 768}},
-    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 8, 2, 512, 0, 0, 768}},
-    {192, false, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 2, 1, 0, 0, 768}},
-    {192, true, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 2, 128, 0, 0, 768}},
-    {256, false, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, 1, 0, 0, 768}},
-    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 2, 1, 0, 0, 768}},
-    {256, true, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, 128, 0, 0, 768}},
-    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 2, 512, 0, 0, 768}},
+    //    turns, late_rescale, lag, fixed_shift, cluster, section, share, narrow, part_keys}
+    {64, false, ANY, {3, 160, 32, 128, 2, 2, 0, 1, 0, 0, 0, 1, 1, 0, 0, 384}},
+    {64, true, SHAPE_SHORT, {2, 232, 40, 128, 3, 2, 16, 1, 0, 0, 0, 1, 512, 0, 64, 576}},
+    {64, true, SHAPE_LONG, {3, 160, 32, 128, 2, 2, 8, 1, 0, 0, 0, 1, 512, 0, 64, 384}},
+    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 0, 1, 1, 0, 0, 768}},
+    {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 0, 2, 1, 0, 0, 768}},
+    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 0, 1, 128, 0, 64, 768}},
+    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 8, 0, 2, 512, 0, 0, 768}},
+    {192, false, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 0, 2, 1, 0, 0, 768}},
+    {192, true, ANY, {2, 232, 40, 128, 2, 1, 20, 1, 0, 8, 0, 2, 128, 0, 0, 768}},
+    {256, false, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 0, 1, 1, 0, 0, 768}},
+    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 0, 2, 1, 0, 0, 768}},
+    {256, true, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 0, 1, 128, 0, 0, 768}},
+    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 0, 2, 512, 0, 0, 768}},
 };
 
 // Whether some keys within the tensor do not count.
@@ -275,6 +275,7 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
     if (alone) s.cluster = 1;
     if (listed) s.section = LISTED;
     if (!may_lag(p, k)) s.lag = 0;
+    if (!p->may_fix_shift) s.fixed_shift = 0;
     if (shared_bytes(s, d, dv) > t->shared_bytes) s.queries = 1;
     while (s.keys > 16 &&
            (shared_bytes(s, d, dv) > t->shared_bytes || registers_of(k, s, dv) > s.registers))
@@ -311,6 +312,16 @@ static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags 
                    "schedule: shifts lag where an accumulator is rescaled and weights are bf16");
         return false;
     }
+    if (s.fixed_shift && !p->may_fix_shift) {
+        diag_error(diags, (Span){0},
+                   "schedule: shifts stay where results do not depend on them, a sum of all weights "
+                   "bounds these, and they are bf16");
+        return false;
+    }
+    if (s.fixed_shift && (s.lag || s.late_rescale)) {
+        diag_error(diags, (Span){0}, "schedule: what stays does not lag, and nothing is rescaled late");
+        return false;
+    }
     if (s.narrow >= s.keys) {
         diag_error(diags, (Span){0}, "schedule: the first %d keys of a tile of %d are all",
                    s.narrow, s.keys);
@@ -341,6 +352,9 @@ static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *d
     if (o->schedule && !knob_has(o->schedule, "queries", 7) && !fits_shared(p, k, *s))
         s->queries = 1;
     if (o->schedule && !knob_has(o->schedule, "narrow", 6) && s->narrow >= s->keys) s->narrow = 0;
+    bool lags = o->schedule && knob_has(o->schedule, "lag", 3) && s->lag;
+    if (o->moving || (lags && !knob_has(o->schedule, "fixed_shift", 11))) s->fixed_shift = 0;
+    if (s->fixed_shift && !lags) s->lag = 0;
     good = good && (!o->schedule || legal(p, k, *s, diags));
     k->schedule.knobs = knob_text(knobs, s, p->arena);
     return good;
@@ -571,6 +585,17 @@ void sm90_homes(Sm90 *s) {
 }
 
 // ---- the pass
+
+bool pass_fixes_shift(const TileProgram *p) {
+    const TileKernel *k = p->kernels.data[0];
+    return p->target == TARGET_SM90A && in_roles(p, k) && sm90_shape_of(p, k).fixed_shift;
+}
+
+bool pass_can_compute_again(TileProgram *p) {
+    TileKernel *k = p->kernels.data[0];
+    Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
+    return sm90_is_flat(&s);
+}
 
 static void schedule_kernel(TileProgram *p, TileKernel *k) {
     Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};

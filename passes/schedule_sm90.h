@@ -56,5 +56,6 @@ void sm90_plain(Sm90 *s);
 // The products of one step run beside the exponentials of the next, over all tiles of a block as
 // one sequence; false, and nothing done, where the kernel is not one sweep. (schedule_sm90_flat.c)
 bool sm90_flat(Sm90 *s);
+bool sm90_is_flat(Sm90 *s); // whether it will be, of a kernel that is still whole
 
 #endif

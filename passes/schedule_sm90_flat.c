@@ -46,6 +46,7 @@ typedef struct Flat {
     int nops;
     TileOp *load_q;
     int first, last; // of ops: the chain
+    TileOp *again;   // NULL: shifts follow their extrema
     Step step[MAX_CHAIN];
     int nsteps;
     bool skips;
@@ -145,7 +146,7 @@ static bool match_step(Flat *f, TileOp *loop) {
     const Step *head = &f->step[0];
     return st->load_k->tensor == head->load_k->tensor &&
            st->load_v->tensor == head->load_v->tensor && st->acc == head->acc &&
-           !st->rescale == !head->rescale && st->ncolumns == head->ncolumns;
+           (!st->rescale == !head->rescale || f->s->shape.fixed_shift) && st->ncolumns == head->ncolumns;
 }
 
 // A loop goes on where the one before it ends, with what that leaves.
@@ -172,6 +173,8 @@ static bool match_chain(Flat *f) {
             if (f->nsteps && (f->last != i - 1 || !follows(f->ops[i - 1], op))) return false;
             if (!match_step(f, op)) return false;
             f->last = i;
+        } else if (op->kind == TILE_AGAIN && f->nsteps) {
+            f->again = op;
         } else if (op->kind != TILE_MAP && op != f->load_q &&
                    !(op->kind == TILE_STORE && f->nsteps)) {
             return false;
@@ -498,7 +501,7 @@ static bool may_begin_full(const Flat *f) {
     const Sm90 *s = f->s;
     bool acc_waits = !st->rescale || stays_zero(f) || s->shape.late_rescale;
     bool room = sm90_registers(s->p, s->k, s->shape) + s->shape.keys / 4 <= s->shape.registers;
-    return !sm90_is_masked(s->k) && f->nsteps == 2 && f->step[1].loop->tiles == CLASS_FULL &&
+    return !f->again && !sm90_is_masked(s->k) && f->nsteps == 2 && f->step[1].loop->tiles == CLASS_FULL &&
            !st->ncolumns && acc_waits && room;
 }
 
@@ -685,9 +688,28 @@ static void last_maps(Flat *f, TileValue *sum) {
     for (int i = 0; i < st->yield->args.n; i++)
         f->to[st->loop->results.data[i]->id] = i == st->acc ? sum : f->state[i];
     for (int i = f->last + 1; i < f->nops; i++) {
+        if (f->ops[i] == f->again) continue;
         f->ops[i]->behind = true;
         move(f, f->ops[i]);
     }
+}
+
+// Whether the tile is computed again, told before the next one is asked for: who hears of that has said
+// all of this one. Rows behind the last query may be anything.
+static void ask_again(Flat *f) {
+    Sm90 *s = f->s;
+    if (!f->again) return;
+    const Step *st = &f->step[f->nsteps - 1];
+    for (int i = 0; i < st->yield->args.n; i++)
+        f->to[st->loop->results.data[i]->id] = f->state[i];
+    TileValue *sum = now(f, f->again->args.data[0]);
+    int rows = tile_grid_axis(s->k);
+    TileOp *map = pass_map(s->p, s->k, s->block, pass_axes_of(sum), f->again->span);
+    const Ex *in = ex_2(pool(f), EX_LT, ex_sym(pool(f), SYM_POS, rows, EX_I32), s->k->axes[rows].size);
+    const Ex *e = ex_select(pool(f), in, pass_operand(s->p, map, sum), ex_f32(pool(f), 0.0f));
+    TileValue *bound = pass_out(s->p, s->k, map, "bound", DT_F32, e, EX_CONST, 0);
+    f->again->args.data[0] = bound;
+    move(f, f->again);
 }
 
 // The tile's last product, the next tile's first, and what is left to do of the tile.
@@ -695,6 +717,7 @@ static void end_tile(Flat *f) {
     Sm90 *s = f->s;
     const Step *st = &f->step[f->nsteps - 1];
     if (f->skips) sm90_drop(s, f->q, NULL);
+    ask_again(f);
     turn(f, false);
     TileValue *weights = shared_weights(f, f->state[st->yield->args.n]);
     TileValue *acc = acc_now(f, &f->step[0]), *v = sm90_take(s, st->load_v, NULL), *k;
@@ -737,14 +760,32 @@ static void consume(Flat *f) {
     tile_result(s->p, s->k, tiles, dot->name, dot->dtype, dot->axis, dot->rank);
 }
 
-bool sm90_flat(Sm90 *s) {
+// A tile that comes again has partial steps only, in which shifts follow their extrema.
+static void all_partial_again(Flat *f) {
+    if (!f->again || f->nsteps < 2) return;
+    const Ex *middle = ex_select(pool(f), ex_symbol(pool(f), SYM_AGAIN), end_of(f), f->step[0].loop->to);
+    f->step[0].loop->to = f->step[1].loop->from = tidy(f, middle);
+}
+
+static bool recognize(Flat *f) {
+    Sm90 *s = f->s;
     gather_loops(s->k);
+    for (TileOp *op = s->k->body.first; op; op = op->next) f->nops++;
+    f->ops = ARENA_ARRAY(s->p->arena, TileOp *, f->nops);
+    f->nops = 0;
+    for (TileOp *op = s->k->body.first; op; op = op->next) f->ops[f->nops++] = op;
+    return match_chain(f);
+}
+
+bool sm90_is_flat(Sm90 *s) {
     Flat f = {.s = s, .nvalues = s->k->nvalues};
-    for (TileOp *op = s->k->body.first; op; op = op->next) f.nops++;
-    f.ops = ARENA_ARRAY(s->p->arena, TileOp *, f.nops);
-    f.nops = 0;
-    for (TileOp *op = s->k->body.first; op; op = op->next) f.ops[f.nops++] = op;
-    if (!match_chain(&f)) return false;
+    return recognize(&f);
+}
+
+bool sm90_flat(Sm90 *s) {
+    Flat f = {.s = s, .nvalues = s->k->nvalues};
+    if (!recognize(&f)) return false;
+    all_partial_again(&f);
     sm90_begin(s, &f.ops);
     f.to = ARENA_ARRAY(s->p->arena, TileValue *, f.nvalues);
     f.state = ARENA_ARRAY(s->p->arena, TileValue *, f.nvalues + 1);

@@ -120,12 +120,36 @@ static TileValue *lagging(Build *b, int shift, TileValue *now, TileValue *before
     return pass_out(b->p, b->k, map, "a_lag", DT_F32, lag, EX_CONST, 0);
 }
 
+// ---- shifts that stay
+//
+// In full tiles a shift stays what it is, where results do not depend on it (fixed_shift.h): its extremum
+// is not looked for, and nothing is rescaled. Whether that went well is asked of the sum of the weights
+// behind the loop. It is the raw one: a row without a key so far has +inf there, and a sum that says so.
+
+static const Ex *unless_fixed(const Build *b, const Ex *stays, const Ex *moves) {
+    return b->fixed < 0 ? moves : ex_select(b->pool, ex_symbol(b->pool, SYM_KEPT), stays, moves);
+}
+
+static TileValue *shift_unless_fixed(Build *b, TileValue *before, TileValue *now) {
+    if (b->fixed < 0) return now;
+    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
+    const Ex *stays = pass_operand(b->p, map, before), *moves = pass_operand(b->p, map, now);
+    return pass_out(b->p, b->k, map, "a", DT_F32, unless_fixed(b, stays, moves), EX_CONST, 0);
+}
+
+static void ask_again(Build *b) {
+    if (b->fixed < 0) return;
+    TileOp *op = tile_op(b->p, b->k, b->block, TILE_AGAIN, b->row->span);
+    op->bits = FIXED_SHIFT_BITS;
+    tile_arg(b->p, op, build_bound(b, SYM_STATE, b->fixed));
+}
+
 // Makes a shift's new value and its rescale factor, once its states are up to date.
 static void advance_shift(Build *b, Sweep *w, int shift) {
     if (shift < 0 || w->rescale[shift]) return;
     TileValue *raw = build_raw_shift(b, shift, "a_new"), *before = old_shift(b, w, shift);
-    TileValue *now = build_safe_shift(b, raw);
-    w->raw_new[shift] = raw;
+    TileValue *now = shift_unless_fixed(b, before, build_safe_shift(b, raw));
+    w->raw_new[shift] = shift_unless_fixed(b, before, raw);
     if (lags(b, shift)) {
         now = lagging(b, shift, raw, before, now);
         w->raw_new[shift] = lagging(b, shift, raw, before, raw);
@@ -168,10 +192,13 @@ static TileValue *advance_state(Build *b, Sweep *w, int state) {
     TileValue *tile = build_reduce(b, name, st->op, AX_N, begin_element(b, st->elem));
     b->env.n = mark;
     TileOp *map = build_open_map(b, AX_M, AX_NONE, st->span);
-    const Ex *old = pass_operand(b->p, map, w->old[state]);
-    if (st->shift >= 0)
-        old = ex_2(b->pool, EX_MUL, old, pass_operand(b->p, map, w->rescale[st->shift]));
+    const Ex *old = pass_operand(b->p, map, w->old[state]), *as_it_was = old;
+    if (st->shift >= 0) {
+        const Ex *factor = pass_operand(b->p, map, w->rescale[st->shift]);
+        old = unless_fixed(b, old, ex_2(b->pool, EX_MUL, old, factor));
+    }
     const Ex *merged = ex_2(b->pool, build_merge(st->op), old, pass_operand(b->p, map, tile));
+    if (pass_moves_shift(b->s, state)) merged = unless_fixed(b, as_it_was, merged);
     name = arena_printf(b->arena, "%s_new", st->name);
     return pass_out(b->p, b->k, map, name, DT_F32, merged, EX_CONST, 0);
 }
@@ -190,6 +217,7 @@ static TileValue *advance_acc(Build *b, Sweep *w) {
         const Ex *old = pass_operand(b->p, map, w->acc);
         const Ex *scaled =
             ex_2(b->pool, EX_MUL, old, pass_operand(b->p, map, w->rescale[s->shift]));
+        scaled = unless_fixed(b, old, scaled);
         sum = pass_out(b->p, b->k, map, "acc_scaled", DT_F32, scaled, EX_CONST, 0);
     }
     TileValue *v = build_load(b, "v", b->tensor_v, kv_head(b), AX_N, AX_E);
@@ -283,6 +311,7 @@ static TileValue *sweeps(Build *b) {
     for (int i = 0; i < b->s->nsweeps; i++) {
         build_finished(b);
         acc = sweep(b, i, q, sqq);
+        ask_again(b);
         catch_up(b, i, acc);
     }
     return acc;
