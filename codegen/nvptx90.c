@@ -243,10 +243,10 @@ static void init_ring(Cg *cg, int barriers, int stages, int count) {
         nv90_barrier_init(cg, nv90_shared(cg, barriers + 8 * i), count);
 }
 
-static int listeners(const TileKernel *k) { // warps that read a tile's number
+static int listeners(const TileKernel *k) { // threads that read a tile's number
     int n = 0;
     for (const TileOp *op = k->body.first; op; op = op->next)
-        if (op->kind == TILE_ROLE && strcmp(op->role, "producer")) n += 4 * op->warpgroups;
+        if (op->kind == TILE_ROLE && strcmp(op->role, "producer")) n += NV90_GROUP * op->warpgroups;
     return n;
 }
 
