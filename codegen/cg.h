@@ -149,7 +149,7 @@ struct Cg {
     CgValue *value;           // by TileValue.id
     Val grid_b, grid_h, step; // i32
     Val tile[TILE_MAX_AXES];  // i32
-    Val valid;                // i1: SYM_VALID, in roles
+    Val valid, again;         // i1: SYM_VALID and SYM_AGAIN, in roles
     Val arguments;            // ptr: the arguments in memory, by slot; NULL until asked for
     ExMemo outlines;          // long expressions that are functions (outline.c)
     bool share_math;          // mathematical functions are calls
