@@ -405,7 +405,6 @@ static void host_op(Cg *cg, const TileOp *op) {
     case TILE_APPEND:
     case TILE_TURN:
     case TILE_AGAIN:
-    case TILE_AGAIN:
     case TILE_KIND_COUNT: break;
     }
     diag_error(cg->diags, op->span, "the host has no '%s'", tile_kind_name(op->kind));

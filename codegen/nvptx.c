@@ -238,7 +238,6 @@ static void plain_op(Cg *cg, const TileOp *op) {
     case TILE_APPEND:
     case TILE_TURN:
     case TILE_AGAIN:
-    case TILE_AGAIN:
     case TILE_KIND_COUNT: break;
     }
     assert(!"an operation of the scheduled level");
