@@ -45,8 +45,7 @@ static ExValue given(const Ex *e, double f) {
 static ExValue sym_of(void *ctx, const Ex *e) {
     Trial *t = ctx;
     if (e->sym == SYM_STATE) return (ExValue){.f = t->state[e->index]};
-    if (e->sym == SYM_R && t->depth < MAX_NEST)
-        return value_of(t, t->s->finished.data[e->index]);
+    if (e->sym == SYM_R && t->depth < MAX_NEST) return value_of(t, t->s->finished.data[e->index]);
     return given(e, number(t->seed, 1 + (unsigned)e->sym, 1 + (unsigned)e->index));
 }
 

@@ -313,13 +313,15 @@ static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags 
         return false;
     }
     if (s.fixed_shift && !p->may_fix_shift) {
-        diag_error(diags, (Span){0},
-                   "schedule: shifts stay where results do not depend on them, a sum of all weights "
-                   "bounds these, and they are bf16");
+        diag_error(
+            diags, (Span){0},
+            "schedule: shifts stay where results do not depend on them, a sum of all weights "
+            "bounds these, and they are bf16");
         return false;
     }
     if (s.fixed_shift && (s.lag || s.late_rescale)) {
-        diag_error(diags, (Span){0}, "schedule: what stays does not lag, and nothing is rescaled late");
+        diag_error(diags, (Span){0},
+                   "schedule: what stays does not lag, and nothing is rescaled late");
         return false;
     }
     if (s.narrow >= s.keys) {

@@ -146,7 +146,8 @@ static bool match_step(Flat *f, TileOp *loop) {
     const Step *head = &f->step[0];
     return st->load_k->tensor == head->load_k->tensor &&
            st->load_v->tensor == head->load_v->tensor && st->acc == head->acc &&
-           (!st->rescale == !head->rescale || f->s->shape.fixed_shift) && st->ncolumns == head->ncolumns;
+           (!st->rescale == !head->rescale || f->s->shape.fixed_shift) &&
+           st->ncolumns == head->ncolumns;
 }
 
 // A loop goes on where the one before it ends, with what that leaves.
@@ -501,8 +502,8 @@ static bool may_begin_full(const Flat *f) {
     const Sm90 *s = f->s;
     bool acc_waits = !st->rescale || stays_zero(f) || s->shape.late_rescale;
     bool room = sm90_registers(s->p, s->k, s->shape) + s->shape.keys / 4 <= s->shape.registers;
-    return !f->again && !sm90_is_masked(s->k) && f->nsteps == 2 && f->step[1].loop->tiles == CLASS_FULL &&
-           !st->ncolumns && acc_waits && room;
+    return !f->again && !sm90_is_masked(s->k) && f->nsteps == 2 &&
+           f->step[1].loop->tiles == CLASS_FULL && !st->ncolumns && acc_waits && room;
 }
 
 static TileOp *once(Flat *f, int i, const Ex *from, const Ex *to) {
@@ -700,12 +701,12 @@ static void ask_again(Flat *f) {
     Sm90 *s = f->s;
     if (!f->again) return;
     const Step *st = &f->step[f->nsteps - 1];
-    for (int i = 0; i < st->yield->args.n; i++)
-        f->to[st->loop->results.data[i]->id] = f->state[i];
+    for (int i = 0; i < st->yield->args.n; i++) f->to[st->loop->results.data[i]->id] = f->state[i];
     TileValue *sum = now(f, f->again->args.data[0]);
     int rows = tile_grid_axis(s->k);
     TileOp *map = pass_map(s->p, s->k, s->block, pass_axes_of(sum), f->again->span);
-    const Ex *in = ex_2(pool(f), EX_LT, ex_sym(pool(f), SYM_POS, rows, EX_I32), s->k->axes[rows].size);
+    const Ex *in =
+        ex_2(pool(f), EX_LT, ex_sym(pool(f), SYM_POS, rows, EX_I32), s->k->axes[rows].size);
     const Ex *e = ex_select(pool(f), in, pass_operand(s->p, map, sum), ex_f32(pool(f), 0.0f));
     TileValue *bound = pass_out(s->p, s->k, map, "bound", DT_F32, e, EX_CONST, 0);
     f->again->args.data[0] = bound;
@@ -763,7 +764,8 @@ static void consume(Flat *f) {
 // A tile that comes again has partial steps only, in which shifts follow their extrema.
 static void all_partial_again(Flat *f) {
     if (!f->again || f->nsteps < 2) return;
-    const Ex *middle = ex_select(pool(f), ex_symbol(pool(f), SYM_AGAIN), end_of(f), f->step[0].loop->to);
+    const Ex *middle =
+        ex_select(pool(f), ex_symbol(pool(f), SYM_AGAIN), end_of(f), f->step[0].loop->to);
     f->step[0].loop->to = f->step[1].loop->from = tidy(f, middle);
 }
 

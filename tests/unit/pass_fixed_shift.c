@@ -1,0 +1,198 @@
+// Shifts that stay where they are in full tiles: who may, and that tiles in which they should have moved
+// come again and are right.
+#include "tests/unit/pass_util.h"
+
+#include "passes/fixed_shift.h"
+#include "passes/schedule_sm90.h"
+
+static PassOptions options(void) {
+    return (PassOptions){
+        .target = *target_get(TARGET_SM90A), .dtype = DT_BF16, .schedule = "fixed_shift=1"};
+}
+
+static const char *variant(Arena *a, const char *text) {
+    return arena_printf(a,
+                        "import std.mask; import std.normalization; attention t { dim D = 64; "
+                        "score(q, k) = dot(q, k); %s }",
+                        text);
+}
+
+static bool may(const Stream *s) {
+    int bound;
+    return pass_may_fix_shift(s, &bound);
+}
+
+START_TEST(who_may) {
+    static const struct {
+        const char *text;
+        bool may;
+    } all[] = {
+        {"normalize(s) = softmax(s);", true},
+        {"normalize(s) = softmax(s); mask(b, h, i, j) = causal(i, j);", true},
+        {"normalize(s) { let m = rowmax(s); let l = rowsum(exp(s - m)); emit lse = m + log(l); "
+         "return exp(s - m) / l; }",
+         true},
+        {"normalize(s) { let m = rowmax(s); let l = rowsum(exp(s - m)); emit m = m; "
+         "return exp(s - m) / l; }",
+         false},
+        {"normalize(s) { let m = rowmax(s); let l = rowsum(exp(s - m)); "
+         "return exp(s - m) / (l + 1); }",
+         false}, // not softmax plus one: what is added is not shifted
+        {"normalize(s) { let m = max(rowmax(s), 0.0); let l = rowsum(exp(s - m)) + exp(-m); "
+         "return exp(s - m) / l; }",
+         true},
+        {"input sink: f32[H]; normalize(s, b, h) { let m = rowmax(s); "
+         "let l = rowsum(exp(s - m)) + exp(sink[h] - m); return exp(s - m) / l; }",
+         true},
+        {"normalize(s) = max(s, 0);", false},
+        {"normalize(s) = sigmoid(s);", false},
+        {"normalize(s) { let m = rowmax(s); let l = rowsum(exp(s - m)); "
+         "return exp(s - m) * s / l; }",
+         false}, // the sum does not bound the weights
+        {"normalize(s) { let m = rowmax(s); let l = rowsum(exp(2 * s - 2 * m)); "
+         "return exp(s - m) / l; }",
+         false},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        Arena *a = arena_new();
+        Variant *v;
+        const Stream *s = pu_stream(a, "t.attn", variant(a, all[i].text), 0, &v);
+        ck_assert_msg(may(s) == all[i].may, "%s", all[i].text);
+        arena_free(a);
+    }
+}
+END_TEST
+
+static bool has_again(const TileProgram *p) {
+    const TileBlock *b = &p->kernels.data[0]->body;
+    for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
+        if (op->kind == TILE_AGAIN) return true;
+    return false;
+}
+
+static void check(Arena *a, const char *path, const char *text, const char *schedule,
+                  const PuLaunch launch) {
+    PassOptions o = options();
+    o.schedule = schedule;
+    Variant *v;
+    Diags diags;
+    diag_init(&diags, a);
+    const Stream *s = pu_stream(a, path, text, 64, &v);
+    if (!may(s)) return;
+    TileProgram *p = pass_pipeline(a, s, &o, &diags);
+    ck_assert_msg(p != NULL, "%s", path);
+    ck_assert(has_again(p));
+    p->plans.data[0] = p->plans.data[p->plans.n - 1];
+    p->plans.n = 1;
+    pu_same(a, v, pass_algorithm(a, s, &o), p, launch, 1e-6);
+}
+
+static void check_one(const char *path, int of) {
+    static const PuLaunch launch = {1, 2, 1, 200, 300, 100};
+    static const char *const forms[] = {"fixed_shift=1,keys=32",
+                                        "fixed_shift=1,warpgroups=1,turns=0,keys=48,cluster=2,"
+                                        "queries=1"};
+    Arena *a = arena_new();
+    if (!strstr(path, "document")) check(a, path, NULL, forms[of], launch); // no clusters there
+    arena_free(a);
+}
+
+START_TEST(library) { pu_library(check_one, _i); }
+END_TEST
+
+// Scores that outgrow what stood first, towards either end, in some rows, or all at once.
+static const char *const moving[] = {
+    "modify(s, b, h, i, j) = s * 60; normalize(s) = softmax(s);",
+    "modify(s, b, h, i, j) = s - 1.7 * j; normalize(s) = softmax(s);",
+    "modify(s, b, h, i, j) = s + 1.7 * j; normalize(s) = softmax(s);",
+    "modify(s, b, h, i, j) = s + (i - j) * (i % 3); mask(b, h, i, j) = causal(i, j); "
+    "normalize(s) = softmax(s);",
+    "mask(b, h, i, j) = causal(i, j); modify(s, b, h, i, j) = j < 40 ? s + 3000 : s; "
+    "normalize(s) = softmax(s);",
+    "modify(s, b, h, i, j) = j < 40 ? s : -1e30; normalize(s) = softmax(s);",
+    // Rows that have no key before the full tiles.
+    "mask(b, h, i, j) = j < 64 || (j < 200 && i % 2 == 0) ; normalize(s) = softmax(s);",
+    "input sink: f32[H]; modify(s, b, h, i, j) = s - 2 * j; normalize(s, b, h) { let m = "
+    "rowmax(s); "
+    "let l = rowsum(exp(s - m)) + exp(sink[h] - m); emit lse = m + log(l); "
+    "return exp(s - m) / l; }",
+};
+
+START_TEST(moves) {
+    static const PuLaunch launches[] = {{1, 2, 1, 200, 300, 100}, {1, 1, 1, 70, 50, 0}};
+    static const char *const forms[] = {"fixed_shift=1,keys=32", "fixed_shift=1,keys=64,queries=1",
+                                        "fixed_shift=1,warpgroups=1,turns=0,keys=48,cluster=2"};
+    Arena *a = arena_new();
+    for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
+        for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
+            check(a, "t.attn", variant(a, moving[_i]), forms[f], launches[i]);
+    arena_free(a);
+}
+END_TEST
+
+// Without the question they are wrong: the test above needs it.
+START_TEST(the_question_is_needed) {
+    static const PuLaunch l = {1, 2, 1, 200, 300, 100};
+    Arena *a = arena_new();
+    PassOptions o = options();
+    Variant *v;
+    Diags diags;
+    diag_init(&diags, a);
+    const Stream *s = pu_stream(a, "t.attn", variant(a, moving[5]), 64, &v);
+    TileProgram *p = pass_pipeline(a, s, &o, &diags), *before = pass_algorithm(a, s, &o);
+    ck_assert_ptr_nonnull(p);
+    TileBlock *b = &p->kernels.data[0]->body;
+    for (TileOp *op = tile_next(b, NULL), *next; op; op = next) {
+        next = tile_next(b, op);
+        if (op->kind == TILE_AGAIN) tile_unlink(op);
+    }
+    int32_t size[64] = {0};
+    pu_sizes(v, size, l[0], l[1], l[2], l[3], l[4], l[5]);
+    TileData *x = tile_data_random(a, before, size, 3, 7), *y = tile_data_random(a, p, size, 3, 7);
+    ck_assert(tile_eval(before, x, true, &diags));
+    ck_assert(!tile_eval(p, y, true, &diags) || !(tile_data_distance(before, x, p, y) < 1e-2));
+    arena_free(a);
+}
+END_TEST
+
+START_TEST(refused) {
+    static const struct {
+        Dtype dtype;
+        const char *path, *schedule, *message;
+    } all[] = {{DT_F16, "stdlib/softmax.attn", "fixed_shift=1",
+                "schedule: shifts stay where results do not depend on them, a sum of all weights "
+                "bounds these, and they are bf16"},
+               {DT_BF16, "stdlib/relu.attn", "fixed_shift=1",
+                "schedule: shifts stay where results do not depend on them, a sum of all weights "
+                "bounds these, and they are bf16"},
+               {DT_BF16, "stdlib/softmax.attn", "fixed_shift=1,lag=8",
+                "schedule: what stays does not lag, and nothing is rescaled late"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        Arena *a = arena_new();
+        PassOptions o = options();
+        o.dtype = all[i].dtype;
+        o.schedule = all[i].schedule;
+        Variant *v;
+        Diags diags;
+        diag_init(&diags, a);
+        const Stream *s = pu_stream(a, all[i].path, NULL, 128, &v);
+        ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
+        ck_assert_str_eq(diags.first->message, all[i].message);
+        arena_free(a);
+    }
+}
+END_TEST
+
+Suite *pass_fixed_shift_suite(void);
+Suite *pass_fixed_shift_suite(void) {
+    Suite *s = suite_create("pass_fixed_shift");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, who_may);
+    tcase_add_loop_test(t, library, 0, 2);
+    tcase_add_loop_test(t, moves, 0, sizeof moving / sizeof *moving);
+    tcase_add_test(t, the_question_is_needed);
+    tcase_add_test(t, refused);
+    suite_add_tcase(s, t);
+    return s;
+}
