@@ -68,6 +68,11 @@ void nv90_remote_tell(Cg *cg, Val to, Val word, Val barrier) {
               "r,r,r,~{memory}", v, 3);
 }
 
+void nv90_remote_signal(Cg *cg, Val barrier) {
+    statement(cg, "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];", "r,~{memory}",
+              &barrier, 1);
+}
+
 void nv90_remote_wait(Cg *cg, Val barrier, Val parity) {
     Val v[] = {barrier, parity};
     statement(cg,
@@ -150,6 +155,14 @@ void nv90_bulk_wait_read(Cg *cg) {
     cg_intrinsic(cg, "llvm.nvvm.cp.async.bulk.wait.group.read", NULL, 0, &none, 1);
 }
 
+void nv90_bulk_wait_when(Cg *cg, Val when) {
+    Val v = nv90_if(cg, when);
+    statement(cg,
+              "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $0, 0;\n\t"
+              "@p cp.async.bulk.wait_group 0;\n\t}",
+              "r,~{memory}", &v, 1);
+}
+
 void nv90_prefetch_map(Cg *cg, Val map) {
     statement(cg, "prefetch.tensormap [$0];", "l,~{memory}", &map, 1);
 }
@@ -191,6 +204,21 @@ void nv90_load_words(Cg *cg, Val from, Val v[4]) {
 void nv90_store_words(Cg *cg, Val to, const Val v[4]) {
     Val a[] = {to, v[0], v[1], v[2], v[3]};
     statement(cg, "st.shared.v4.u32 [$0], {$1,$2,$3,$4};", "r,r,r,r,r,~{memory}", a, 5);
+}
+
+void nv90_set_bits(Cg *cg, Val at, Val bits, Val when, bool cluster) {
+    Val v[] = {at, bits, nv90_if(cg, when)};
+    const char *text = arena_printf(cg->arena,
+                                    "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $2, 0;\n\t"
+                                    "@p red.relaxed.%s.or.b32 [$0], $1;\n\t}",
+                                    cluster ? "cluster.shared::cluster" : "cta.shared::cta");
+    statement(cg, text, "r,r,r,~{memory}", v, 3);
+}
+
+Val nv90_keep_bits(Cg *cg, Val at, Val bits) {
+    Val v[] = {at, bits};
+    return cg_asm(cg, cg->i32, v, 2, "atom.relaxed.cluster.shared::cta.and.b32 $0, [$1], $2;",
+                  "=r,r,r,~{memory}", true);
 }
 
 Val nv90_count_up(Cg *cg, Val counter, Val last) {

@@ -1,0 +1,119 @@
+// nvptx90_again.c: tiles that are computed again (TILE_AGAIN): who asks for it and who finds it.
+//
+// In: a value of each row, and the turn of a tile. Out: a word of flags in shared memory, one bit for
+// each of the last NV90_TURNS turns, set by consumers whose tile failed, and a ring of the numbers
+// that were told at those turns, from which the producer has the number of such a tile. In a cluster
+// both are the first block's, whose producer chooses for all.
+//
+// Verdicts are late by a few turns, and a tile may be told again before the last of its consumers
+// has asked for it: then it comes twice, which changes nothing. But no bit may be that of two turns
+// at once. When turn t is chosen nobody asks any more for turn t - L or one before. In a block alone
+// L is 4: t - 1 was told when all had heard of t - 3, behind their verdict on t - 4. In a cluster the
+// first block is ahead of the other's consumers only as far as the pipes that both empty let it. A
+// tile has a copy at least through such a pipe, and that of t - 1 waited until one of a turn u, not
+// before t - 1 - stages, was read in both blocks. So the other's producer had told u too, and had
+// waited until all had heard of u - 2, behind their verdict on u - 3: L is stages + 4. Now of the
+// turns from which no flag can come any more there is one more at every choice, and a choice takes
+// the oldest flag: it is taken at an age of L at most. When a later round begins all verdicts are
+// in, on L turns at most; its turns take a flag each, oldest first, and add none, since a tile that
+// comes again asks for nothing.
+#include "codegen/nvptx90.h"
+
+#include <assert.h>
+#include <math.h>
+
+static Val add(Cg *cg, Val a, Val b) { return LLVMBuildAdd(cg->b, a, b, ""); }
+static Val low(Cg *cg, Val v, int mask) { return LLVMBuildAnd(cg->b, v, cg_i32(cg, mask), ""); }
+static Val bit(Cg *cg, Val i) { return LLVMBuildShl(cg->b, cg_i32(cg, 1), i, ""); }
+
+static Val of_three(Cg *cg, const char *name, Val a, Val b, Val c) {
+    return cg_intrinsic(cg, name, &cg->i32, 1, (Val[]){a, b, c}, c ? 3 : 2);
+}
+
+bool nv90_has_again(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_AGAIN) return true;
+    return false;
+}
+
+int nv90_place_again(Nv90 *h, int at) {
+    if (!h->has_again) return at;
+    for (int i = 0; i < h->pipes.n; i++)
+        assert(h->pipes.data[i].ring->stages + 4 <= NV90_TURNS && "verdicts are in by then");
+    h->settled = at;
+    h->flags = at + 8;
+    h->told_numbers = h->flags + 4;
+    return h->told_numbers + 4 * NV90_TURNS;
+}
+
+void nv90_init_again(Cg *cg) {
+    const Nv90 *h = nv90_state(cg);
+    if (!h->has_again) return;
+    nv90_barrier_init(cg, nv90_shared(cg, h->settled), 1);
+    LLVMBuildStore(cg->b, cg_i32(cg, 0), nv_shared_ptr(cg, nv90_shared(cg, h->flags)));
+}
+
+// ---- consumers
+
+// Without a branch, for all that it happens to few tiles: products may be in flight.
+void nv90_again(Cg *cg, const TileOp *op) {
+    const Nv90 *h = nv90_state(cg);
+    const CgValue *v = &cg->value[op->args.data[0]->id];
+    Val bound = cg_f32(cg, ldexp(1.0, op->bits)), bad = LLVMConstNull(cg->i1);
+    assert(v->n > 0 && "what is asked about is in registers");
+    for (int i = 0; i < v->n; i++) {
+        Val size = cg_intrinsic(cg, "llvm.fabs", &cg->f32, 1, &v->e[i], 1);
+        Val beyond = LLVMBuildFCmp(cg->b, LLVMRealUGT, size, bound, ""); // or no number
+        bad = LLVMBuildOr(cg->b, bad, beyond, "");
+    }
+    bad = LLVMBuildAnd(cg->b, bad, LLVMBuildNot(cg->b, cg->again, ""), "");
+    Val next = LLVMBuildLoad2(cg->b, cg->i32, h->turn, ""); // has counted the tile at hand
+    Val turn = low(cg, add(cg, next, cg_i32(cg, -1)), NV90_TURNS - 1);
+    Val at = nv90_shared(cg, h->flags);
+    if (h->rank) at = nv90_remote(cg, at, cg_i32(cg, 0));
+    nv90_set_bits(cg, at, bit(cg, turn), bad, h->rank != NULL);
+}
+
+// ---- the producer
+
+Val nv90_failed(Cg *cg) {
+    return nv90_keep_bits(cg, nv90_shared(cg, nv90_state(cg)->flags), cg_i32(cg, -1));
+}
+
+static Val number_place(Cg *cg, Val turn) {
+    Val i = low(cg, turn, NV90_TURNS - 1);
+    Val at = LLVMBuildMul(cg->b, i, cg_i32(cg, 4), "");
+    return nv_shared_ptr(cg, add(cg, nv90_shared(cg, nv90_state(cg)->told_numbers), at));
+}
+
+void nv90_told(Cg *cg, Val turn, Val choice) {
+    LLVMSetVolatile(LLVMBuildStore(cg->b, choice, number_place(cg, turn)), true);
+}
+
+// Rotated by `turn` the word has the oldest turn's bit lowest: that of turn - NV90_TURNS.
+Val nv90_take_failed(Cg *cg, Val failed, Val turn) {
+    Val by_age = of_three(cg, "llvm.fshr", failed, failed, turn);
+    Val first = of_three(cg, "llvm.cttz", by_age, LLVMConstInt(cg->i1, 1, false), NULL);
+    Val oldest = low(cg, add(cg, first, turn), NV90_TURNS - 1);
+    nv90_keep_bits(cg, nv90_shared(cg, nv90_state(cg)->flags),
+                   LLVMBuildNot(cg->b, bit(cg, oldest), ""));
+    Val number = LLVMBuildLoad2(cg->b, cg->i32, number_place(cg, oldest), "");
+    LLVMSetVolatile(number, true);
+    return LLVMBuildOr(cg->b, number, cg_i32(cg, INT32_MIN), "");
+}
+
+// In a cluster: the first block waits until the other's consumers are through as well.
+void nv90_settle(Cg *cg) {
+    const Nv90 *h = nv90_state(cg);
+    if (!h->rank) return;
+    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, h->rank, cg_i32(cg, 0), "");
+    Val settled = nv90_shared(cg, h->settled);
+    Blk done = cg_if(cg, first, "settle");
+    Val parity = LLVMBuildLoad2(cg->b, cg->i32, h->settles, "");
+    nv90_remote_wait(cg, settled, parity);
+    LLVMBuildStore(cg->b, LLVMBuildXor(cg->b, parity, cg_i32(cg, 1), ""), h->settles);
+    cg_end_if(cg, done);
+    done = cg_if(cg, LLVMBuildNot(cg->b, first, ""), "settled");
+    nv90_remote_signal(cg, nv90_remote(cg, settled, cg_i32(cg, 0)));
+    cg_end_if(cg, done);
+}
