@@ -334,7 +334,7 @@ void run_again(Eval *E, const TileOp *op) {
     double most = ldexp(1, op->bits);
     if (E->slots[v->id].poison)
         return run_fail(E, "%%%s decides, but it was made of what was not taken", v->name);
-    if (E->here.again) return;
+    if (!E->again || E->here.again) return;
     for (bool more = first(E, v->axis, v->rank); more; more = next(E, v->axis, v->rank))
         if (!(fabs(get(E, v)) <= most)) E->again[E->here.point] = true;
 }
@@ -431,7 +431,8 @@ static void run_grid(Eval *E) {
     run_pairs_begin(E);
     E->blocks = E->points;
     if (k->schedule.persist && E->data->workers < E->blocks) E->blocks = E->data->workers;
-    E->again = has_again(k) ? ARENA_ARRAY(E->arena, bool, E->points + 1) : NULL;
+    bool again = has_again(k) && has_roles(k); // without them it changes nothing
+    E->again = again ? ARENA_ARRAY(E->arena, bool, E->points + 1) : NULL;
     E->again_only = false;
     run_blocks(E);
     if (E->again) { // of a tile that comes again nothing is asked

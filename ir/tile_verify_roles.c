@@ -117,7 +117,8 @@ bool verify_again(Verify *V) {
     if (v->dtype != DT_F32 || v->rank != 1 || v->axis[0] != tile_grid_axis(V->k))
         return verify_fail(V, "%%%s is not an f32 for each row of the grid", v->name);
     if (op->bits < 1 || op->bits > MAX_BITS) return verify_fail(V, "a bound of %d bits", op->bits);
-    if (!V->p->scheduled && !V->role && !V->depth) return check_only(V); // its place comes with roles
+    // Before the schedule it stands where `tiles` will be.
+    if (!V->p->scheduled && !V->role && !V->depth) return check_only(V);
     if (!V->role || owner->kind != TILE_TILES || stands_behind_next(op))
         return verify_fail(V, "it stands elsewhere than in 'tiles' before its 'next'");
     return strcmp(V->role->role, "producer") ? check_only(V)

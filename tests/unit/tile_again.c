@@ -223,6 +223,27 @@ START_TEST(kept_is_of_algorithms) {
 }
 END_TEST
 
+// Before the schedule it says what will be asked, and changes nothing.
+START_TEST(algorithms_say_what_to_ask) {
+    Arena *a = arena_new();
+    Diags diags;
+    const char *row = "    %l: f32[M] = map [M, D] (%x9) { rowsum over D of (1e30 * abs(%x9)) }\n"
+                      "    again %l over 48\n    store",
+               *text = with(a, kept_text, "    store", row);
+    TileProgram *p = parse(a, text, &diags);
+    int32_t z[SIZE_FREE] = {1, 1, 1, 3, 2, 0};
+    TileData *d = tile_data_random(a, p, z, 4, 7);
+    ck_assert(tile_eval(p, d, false, &diags));
+    ck_assert(d->tensor[1][1] == 3 * d->tensor[0][1]);
+    check_refused(a, with(a, text, "algorithm", "scheduled"), "scheduled program has decided");
+    text = with(a, text, "select(kept, %x, (%x + %q))", "%x");
+    ck_assert_ptr_null(refused(a, text));
+    check_refused(a, with(a, text, "algorithm", "scheduled"), "it stands elsewhere");
+    check_refused(a, with(a, text, "over 48", "over 48 again %l over 48"), "asks twice");
+    arena_free(a);
+}
+END_TEST
+
 // An input of that name is not the symbol.
 START_TEST(inputs_may_be_called_so) {
     Arena *a = arena_new();
@@ -246,6 +267,7 @@ Suite *tile_again_suite(void) {
     tcase_add_test(t, a_cluster_does_so_together);
     tcase_add_test(t, it_is_asked_before_the_next_tile);
     tcase_add_test(t, kept_is_of_algorithms);
+    tcase_add_test(t, algorithms_say_what_to_ask);
     tcase_add_test(t, inputs_may_be_called_so);
     suite_add_tcase(s, t);
     return s;
