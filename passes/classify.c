@@ -98,16 +98,27 @@ static void hull_tiles(Classify *c, Tiles *t, const KeySet *s) {
     t->hi = op2(c, EX_MAX, t->hi, t->lo);
 }
 
+static bool shifts_stay(const TileKernel *k) {
+    for (const TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_AGAIN) return true;
+    return false;
+}
+
+// Where shifts stay in full tiles, every row should have a key before: its last one, or where rows end
+// together its first one. That of the row that has the fewest is the first, or last, that not all have,
+// and its tile is a partial one, also where it is the tile's last key, or first.
 static void full_tiles(Classify *c, Tiles *t, const KeySet *s) {
     const TileAxis *a = &c->k->axes[c->k_axis];
     const Ex *n = num(c, a->extent);
+    bool stay = shifts_stay(c->k);
     t->full = !s->none;
     t->flo = t->fhi = t->lo;
     if (s->none) return;
-    const Ex *end = s->hi ? op2(c, EX_ADD, s->hi, num(c, 1)) : a->size;
-    if (s->lo)
-        t->flo =
-            clamp(c, op2(c, EX_DIV, op2(c, EX_ADD, s->lo, num(c, a->extent - 1)), n), t->lo, t->hi);
+    const Ex *end = s->hi ? op2(c, EX_ADD, s->hi, num(c, !stay)) : a->size;
+    if (s->lo) {
+        int more = stay && !s->hi ? a->extent : a->extent - 1;
+        t->flo = clamp(c, op2(c, EX_DIV, op2(c, EX_ADD, s->lo, num(c, more)), n), t->lo, t->hi);
+    }
     t->fhi = clamp(c, op2(c, EX_DIV, end, n), t->flo, t->hi);
 }
 

@@ -343,8 +343,8 @@ static void move(Flat *f, TileOp *op) {
     translate(f, op);
 }
 
-static TileOp *copy(Flat *f, const TileOp *op) {
-    TileOp *n = tile_clone(f->s->p, f->s->k, op, NULL, NULL);
+static TileOp *copy(Flat *f, const TileOp *op, const Ex *(*map)(void *ctx, const Ex *e)) {
+    TileOp *n = tile_clone(f->s->p, f->s->k, op, map, f);
     tile_append(f->s->block, n);
     translate(f, n);
     for (int i = 0; i < op->results.n; i++) f->to[op->results.data[i]->id] = n->results.data[i];
@@ -408,7 +408,7 @@ static void columns(Flat *f, const Step *st, TileValue *k, bool again) {
         if (again)
             move(f, st->columns[i]);
         else
-            copy(f, st->columns[i]);
+            copy(f, st->columns[i], NULL);
     }
     barrier(f);
     f->to[st->load_k->results.data[0]->id] = NULL;
@@ -436,10 +436,24 @@ static bool stays_zero(const Flat *f) {
     return e->op == EX_MUL && is_zero(st->loop->args.data[st->acc]);
 }
 
+static const Ex *where_all_count(void *ctx, ExPool *x, const Ex *e) {
+    const Flat *f = ctx;
+    return e == f->s->k->mask ? ex_bool(x, true) : e;
+}
+
+static const Ex *of_full_tile(void *ctx, const Ex *e) {
+    const Flat *f = ctx;
+    return ex_simplify(pool(f), ex_map(pool(f), e, where_all_count, ctx));
+}
+
 // The maps of a tile's first step, as step `st` has them; its scores are there. Afterwards f->state
-// is what it leaves; what of that is made in the block is yielded.
+// is what it leaves; what of that is made in the block is yielded. Where shifts stay in full tiles, their
+// maps look for no maximum, and a row's first tile has to: if it is a full one it takes the partial tiles'
+// maps, without the mask.
 static void first_maps(Flat *f, const Step *st) {
     Sm90 *s = f->s;
+    bool full = f->again && st->loop->tiles == CLASS_FULL;
+    if (full) st = &f->step[0];
     bool late = s->shape.late_rescale, zero = st->rescale && stays_zero(f);
     for (int i = 0; i < st->loop->carried.n; i++)
         f->to[st->loop->carried.data[i]->id] = now(f, f->step[0].loop->args.data[i]);
@@ -453,7 +467,7 @@ static void first_maps(Flat *f, const Step *st) {
     }
     for (TileOp *op = st->loop->body.first; op; op = op->next)
         if (op->kind == TILE_MAP && !is_column(st, op) && (op != st->rescale || (!zero && !late)))
-            copy(f, op);
+            copy(f, op, full ? of_full_tile : NULL);
     if (zero) f->to[st->rescale->results.data[0]->id] = acc;
     f->nstate = carries_of(f, st, f->state);
     TileOp *yield = sm90_op(s, TILE_YIELD, st->loop->span);
@@ -502,8 +516,8 @@ static bool may_begin_full(const Flat *f) {
     const Sm90 *s = f->s;
     bool acc_waits = !st->rescale || stays_zero(f) || s->shape.late_rescale;
     bool room = sm90_registers(s->p, s->k, s->shape) + s->shape.keys / 4 <= s->shape.registers;
-    return !f->again && !sm90_is_masked(s->k) && f->nsteps == 2 &&
-           f->step[1].loop->tiles == CLASS_FULL && !st->ncolumns && acc_waits && room;
+    return !sm90_is_masked(s->k) && f->nsteps == 2 && f->step[1].loop->tiles == CLASS_FULL &&
+           !st->ncolumns && acc_waits && room;
 }
 
 static TileOp *once(Flat *f, int i, const Ex *from, const Ex *to) {
@@ -563,7 +577,7 @@ static TileValue *acc_now(Flat *f, const Step *st) {
     for (int i = 0; i < st->rescale->args.n; i++) {
         if (st->from_step >> i & 1) f->to[st->rescale->args.data[i]->id] = f->state[n++];
     }
-    TileValue *acc = copy(f, st->rescale)->results.data[0];
+    TileValue *acc = copy(f, st->rescale, NULL)->results.data[0];
     for (int i = 0; i < st->rescale->args.n; i++) // the step makes new ones
         f->to[st->rescale->args.data[i]->id] = NULL;
     f->to[st->rescale->results.data[0]->id] = NULL;
