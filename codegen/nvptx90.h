@@ -17,6 +17,7 @@ enum {
     NV90_CLUSTER = 2, // blocks, at most: who tells and copies to "the other" knows one
     NV90_ANSWERS = 4, // tiles that a cluster's first block may be ahead of the others
     NV90_TURNS = 32,  // tiles of which one may still be asked to come again
+    NV90_GRID_WORDS = TILE_MAX_GRID + 5, // of a CgGrid
 };
 
 typedef struct Nv90Pipe {
@@ -68,7 +69,7 @@ typedef struct Nv90 { // of a kernel with roles
     Val rank;           // i32: which of them this is; NULL: there is one
     int warpgroups;     // of all roles
     bool has_again;     // tiles may be computed again (nvptx90_again.c)
-    int flags, told_numbers, settled; // of that, in shared memory
+    int flags, told_numbers, settled, grid_words; // of that, in shared memory
     // of the role at hand
     const TileOp *role;
     int first_group;
@@ -86,6 +87,7 @@ typedef struct Nv90 { // of a kernel with roles
     // Where tiles may come again, allocas: what the symbol means; what the producer tells (i32: the
     // number, negative for a tile that comes again); the parity of `settled`. Where a role ends.
     Val again, choice, settles;
+    CgGrid grid; // as the producer has it in shared memory: addresses of what is not known before
     Blk left;
 } Nv90;
 

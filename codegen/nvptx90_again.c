@@ -43,7 +43,8 @@ int nv90_place_again(Nv90 *h, int at) {
     h->settled = at;
     h->flags = at + 8;
     h->told_numbers = h->flags + 4;
-    return h->told_numbers + 4 * NV90_TURNS;
+    h->grid_words = h->told_numbers + 4 * NV90_TURNS;
+    return h->grid_words + 4 * NV90_GRID_WORDS;
 }
 
 void nv90_init_again(Cg *cg) {

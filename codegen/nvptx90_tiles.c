@@ -38,6 +38,44 @@ static Nv90Point point_of(Cg *cg, const CgGrid *g, Val number) {
     return p;
 }
 
+// What is the same for all points is in shared memory where tiles may come again: the rounds take
+// the producer's last registers. Of the grid's words those that are neither constants nor arguments.
+static void each_word(CgGrid *g, Val *words[NV90_GRID_WORDS]) {
+    int n = 0;
+    for (int i = 0; i < TILE_MAX_GRID; i++) words[n++] = &g->count[i];
+    Val *others[] = {&g->of_rows, &g->of_heads, &g->whole, &g->total, &g->section};
+    for (int i = 0; i < 5; i++) words[n++] = others[i];
+}
+
+static bool is_made(Val v) { return v && LLVMIsAInstruction(v); }
+
+static Val grid_word(Cg *cg, int i) {
+    return nv_shared_ptr(cg, nv90_shared(cg, nv90_state(cg)->grid_words + 4 * i));
+}
+
+static void keep_grid(Cg *cg) {
+    Nv90 *h = nv90_state(cg);
+    Val *word[NV90_GRID_WORDS];
+    h->grid = cg_grid(cg);
+    cg_grid_beforehand(cg, &h->grid);
+    each_word(&h->grid, word);
+    for (int i = 0; i < NV90_GRID_WORDS; i++)
+        if (is_made(*word[i]))
+            LLVMSetVolatile(LLVMBuildStore(cg->b, *word[i], grid_word(cg, i)), true);
+}
+
+static CgGrid kept_grid(Cg *cg) {
+    CgGrid g = nv90_state(cg)->grid;
+    Val *word[NV90_GRID_WORDS];
+    each_word(&g, word);
+    for (int i = 0; i < NV90_GRID_WORDS; i++) {
+        if (!is_made(*word[i])) continue;
+        *word[i] = LLVMBuildLoad2(cg->b, cg->i32, grid_word(cg, i), "");
+        LLVMSetVolatile(*word[i], true);
+    }
+    return g;
+}
+
 // ---- what the symbols mean
 
 // The grid's second tiled axis; -1: there is none.
@@ -122,6 +160,7 @@ void nv90_tiles_begin(Cg *cg) {
     LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), h->valid);
     if (h->has_again) begin_again(cg);
     if (is_producer(h)) set(cg, h->ahead, clusters(cg, "ctaid.x"));
+    if (is_producer(h) && h->has_again) keep_grid(cg);
     mean(cg, nv_state(cg)->row_axis, load_point(cg));
 }
 
@@ -323,7 +362,7 @@ static void read_first_word(Cg *cg, Val word, Nv90Point *p) {
 
 static Nv90Point tell(Cg *cg, Slot s, bool behind) {
     const Nv90 *h = nv90_state(cg);
-    CgGrid g = cg_grid(cg);
+    CgGrid g = h->has_again ? kept_grid(cg) : cg_grid(cg);
     if (behind && !h->has_again) next_of_blocks(cg, cg_grid_total(cg, &g));
     Val number = h->has_again ? choice(cg, behind, cg_grid_total(cg, &g)) : get(cg, h->ahead);
     Nv90Point p = point_of(cg, &g, number);
