@@ -56,7 +56,7 @@ void nv90_init_again(Cg *cg) {
 
 // ---- consumers
 
-// Without a branch, for all that it happens to few tiles: products may be in flight.
+// ptxas lets one lane of a warp ask for all, behind a branch: no product is in flight.
 void nv90_again(Cg *cg, const TileOp *op) {
     const Nv90 *h = nv90_state(cg);
     const CgValue *v = &cg->value[op->args.data[0]->id];

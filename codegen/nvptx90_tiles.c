@@ -39,7 +39,7 @@ static Nv90Point point_of(Cg *cg, const CgGrid *g, Val number) {
 }
 
 // What is the same for all points is in shared memory where tiles may come again: the rounds take
-// the producer's last registers. Of the grid's words those that are neither constants nor arguments.
+// the producer's last registers. That is what is computed: constants and arguments take none.
 static void each_word(CgGrid *g, Val *words[NV90_GRID_WORDS]) {
     int n = 0;
     for (int i = 0; i < TILE_MAX_GRID; i++) words[n++] = &g->count[i];

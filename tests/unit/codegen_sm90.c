@@ -228,6 +228,31 @@ START_TEST(clusters) {
 }
 END_TEST
 
+// Consumers ask for a tile again in a word that the producer looks at: the block's, or that of the
+// cluster's first block. A store of it waits for the tile's first one.
+START_TEST(again) {
+    static const struct {
+        const char *schedule, *asks;
+        bool comes, signals;
+    } c[] = {{"fixed_shift=0", "red.relaxed", false, false},
+             {"fixed_shift=1,cluster=1", "red.relaxed.cta.shared::cta.or.b32", true, false},
+             {"fixed_shift=1,cluster=2", "red.relaxed.cluster.shared::cluster.or.b32", true, true}};
+    static const char signal[] = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r";
+    Arena *a = arena_new();
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        size_t n;
+        char *ptx =
+            ptx_scheduled(a, TARGET_SM90A, softmax(a, 128, causal), DT_BF16, c[i].schedule, &n);
+        ck_assert_int_eq(count(ptx, c[i].asks) > 0, c[i].comes);
+        ck_assert_int_eq(count(ptx, "atom.relaxed.cluster.shared::cta.and.b32") > 0, c[i].comes);
+        ck_assert_int_eq(count(ptx, "cp.async.bulk.wait_group 0;") > 0, c[i].comes);
+        if (c[i].comes) ck_assert_int_eq(count(ptx, signal) > 0, c[i].signals);
+        free(ptx);
+    }
+    arena_free(a);
+}
+END_TEST
+
 // ---- with ptxas
 
 static const char *ptxas(void) {
@@ -295,6 +320,7 @@ Suite *codegen_sm90_suite(void) {
     tcase_add_test(t, without_roles);
     tcase_add_test(t, launch);
     tcase_add_test(t, clusters);
+    tcase_add_test(t, again);
     tcase_add_test(t, assembles);
     suite_add_tcase(s, t);
     return s;
