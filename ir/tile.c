@@ -372,6 +372,7 @@ TileProgram *tile_copy(Arena *a, const TileProgram *p) {
                        .target = p->target,
                        .dtype = p->dtype,
                        .scheduled = p->scheduled,
+                       .may_fix_shift = p->may_fix_shift,
                        .D = p->D,
                        .Dv = p->Dv};
     for (int i = 0; i < p->sizes.n; i++) {
