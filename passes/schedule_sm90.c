@@ -52,15 +52,15 @@ typedef struct Sm90Row {
 static const Sm90Row rows[] = {
     // d, masked, launches, {warpgroups, registers, producer's, keys, stages, queries, after,
     //    turns, late_rescale, lag, fixed_shift, cluster, section, share, narrow, part_keys}
-    {64, false, ANY, {3, 160, 32, 128, 2, 2, 24, 1, 0, 0, 1, 1, 1, 0, 0, 384}},
-    {64, true, SHAPE_SHORT, {2, 232, 40, 128, 3, 2, 24, 1, 0, 0, 1, 1, 512, 0, 64, 576}},
-    {64, true, SHAPE_LONG, {3, 160, 32, 128, 2, 2, 24, 1, 0, 0, 1, 1, 512, 0, 64, 384}},
-    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 28, 1, 0, 8, 1, 1, 1, 0, 0, 768}},
-    {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 20, 1, 0, 8, 1, 2, 1, 0, 0, 768}},
-    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 28, 1, 0, 8, 1, 1, 128, 0, 64, 768}},
-    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 8, 1, 2, 512, 0, 0, 768}},
-    {192, false, ANY, {2, 232, 40, 128, 2, 1, 28, 1, 0, 8, 1, 2, 1, 0, 0, 768}},
-    {192, true, ANY, {2, 232, 40, 128, 2, 1, 28, 1, 0, 8, 1, 2, 128, 0, 0, 768}},
+    {64, false, ANY, {3, 160, 32, 128, 2, 2, 40, 1, 0, 0, 1, 1, 1, 0, 0, 384}},
+    {64, true, SHAPE_SHORT, {2, 232, 40, 128, 3, 2, 32, 1, 0, 0, 1, 1, 512, 0, 64, 576}},
+    {64, true, SHAPE_LONG, {3, 160, 32, 128, 2, 2, 32, 1, 0, 0, 1, 1, 512, 0, 64, 384}},
+    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 32, 1, 0, 8, 1, 1, 1, 0, 0, 768}},
+    {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 8, 1, 2, 1, 0, 0, 768}},
+    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 32, 1, 0, 8, 1, 1, 128, 0, 64, 768}},
+    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 32, 1, 0, 8, 1, 2, 512, 0, 0, 768}},
+    {192, false, ANY, {2, 232, 40, 128, 2, 1, 32, 1, 0, 8, 1, 2, 1, 0, 0, 768}},
+    {192, true, ANY, {2, 232, 40, 128, 2, 1, 32, 1, 0, 8, 1, 2, 128, 0, 0, 768}},
     {256, false, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, 1, 1, 0, 0, 768}},
     {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 1, 2, 1, 0, 0, 768}},
     {256, true, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, 1, 128, 0, 0, 768}},
@@ -190,9 +190,9 @@ static Work work_of(const TileKernel *k, TileOp *loop) {
 }
 
 // Where weights cost nothing beside the products, or twice as much as an exponential, more of them
-// go before the wait; where nothing is reduced the assembler's own order is the best. Measured at
-// 128 columns.
-enum { AFTER_CHEAP = 32, AFTER_DEAR = 40 };
+// go before the wait, of the latter fewer where no maximum stands before them; where nothing is reduced
+// the assembler's own order is the best. Measured at 128 columns.
+enum { AFTER_CHEAP = 32, AFTER_DEAR = 40, AFTER_DEAR_FIXED = 20 };
 
 static int after_for(const TileKernel *k, Sm90Shape s) {
     TileOp *loop = k->body.first;
@@ -201,7 +201,7 @@ static int after_for(const TileKernel *k, Sm90Shape s) {
     Work w = work_of(k, loop);
     int after = s.after;
     if (w.special == 0) after = AFTER_CHEAP;
-    if (w.special > 1) after = AFTER_DEAR;
+    if (w.special > 1) after = s.fixed_shift ? AFTER_DEAR_FIXED : AFTER_DEAR;
     if (w.special == 1 && !w.reductions) return -1;
     return after < s.keys / 2 ? after : s.keys / 2;
 }
@@ -354,8 +354,10 @@ static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *d
     if (o->schedule && !knob_has(o->schedule, "queries", 7) && !fits_shared(p, k, *s))
         s->queries = 1;
     if (o->schedule && !knob_has(o->schedule, "narrow", 6) && s->narrow >= s->keys) s->narrow = 0;
+    bool says = o->schedule && knob_has(o->schedule, "fixed_shift", 11);
+    bool late = s->late_rescale && !says;
     bool lags = o->schedule && knob_has(o->schedule, "lag", 3) && s->lag;
-    if (o->moving || (lags && !knob_has(o->schedule, "fixed_shift", 11))) s->fixed_shift = 0;
+    if (o->moving || late || (lags && !says)) s->fixed_shift = 0;
     if (s->fixed_shift && !lags) s->lag = 0;
     good = good && (!o->schedule || legal(p, k, *s, diags));
     k->schedule.knobs = knob_text(knobs, s, p->arena);
