@@ -14,8 +14,10 @@ trap 'rm -rf "$work"' EXIT
 runs() { "$build/attnc" run stdlib/softmax.attn --device=cuda --shape=Sq=64 "$@" >"$work/probe" 2>&1; }
 runs || ! grep -q 'there is no NVIDIA' "$work/probe" || skip "no GPU on this machine"
 
-files=${FILES:-stdlib/causal.attn stdlib/relu.attn stdlib/document.attn stdlib/alibi.attn stdlib/sliding_window.attn stdlib/mla.attn}
-shapes='--shape=B=1,H=2,Hkv=1,Sq=129,Sk=129 --shape=H=1,Sq=1,Sk=333 --shape=H=2,Sq=70,Sk=17'
+files=${FILES:-stdlib/causal.attn stdlib/relu.attn stdlib/document.attn stdlib/alibi.attn stdlib/sliding_window.attn stdlib/mla.attn
+    tests/regress/outgrown_shift.attn}
+# The last one has several tiles of queries for each multiprocessor.
+shapes='--shape=B=1,H=2,Hkv=1,Sq=129,Sk=129 --shape=H=1,Sq=1,Sk=333 --shape=H=2,Sq=70,Sk=17 --shape=H=300,Sq=129,Sk=300'
 for check in memcheck racecheck; do
     for target in sm_80 sm_90a; do
         runs --target=$target || ! grep -q 'the artifact is for' "$work/probe" || continue
