@@ -272,15 +272,12 @@ static void cooperative_map(Cg *cg, const TileOp *op) {
 // ---- an accumulator's rescaling
 
 // Registers from which a branch saves more than it costs, as measured: where mma.sync is, with two m16
-// tiles a warp. In roles the schedule says so.
+// tiles a warp. In roles a branch would serialize the products in flight.
 enum { WORTH_A_BRANCH = 96 };
 
 static bool worth_a_branch(Cg *cg, const TileOp *op, NvShape s) {
-    const NvState *state = nv_state(cg);
-    if (!op->block->owner) return false;
-    if (!state->roles) return s.mt >= 2 && nv_count(s) >= WORTH_A_BRANCH;
-    // beside products in flight it would serialize them all
-    return cg->k->schedule.lag && !op->behind && !state->roles->flight.n;
+    if (!op->block->owner || nv_state(cg)->roles) return false;
+    return s.mt >= 2 && nv_count(s) >= WORTH_A_BRANCH;
 }
 
 // The operand that is multiplied by a number per row and nothing else, or NULL: `acc * c`.

@@ -31,7 +31,6 @@ enum {
     TILE_MAX_RANK = 4, // axes of one value
     TILE_MAX_DIMS = 8, // of a tensor (EX_MAX_RANK)
     TILE_MAX_GRID = 5,
-    TILE_MAX_LAG = 16,      // bits: weights of 2^16 leave f32 sums room for all keys
     TILE_MAX_OPERANDS = 64, // of a map: what a fused score with every input as a tile may need
 };
 
@@ -232,8 +231,6 @@ typedef struct TileSchedule {
                  // the shortest of all sections last (grid.c); 0: head after head
     int cluster; // blocks whose tiles are neighbours and take the same steps: what has no rows is
                  // copied to all of them at once; 0 and 1: one block
-    int lag; // bits that the shifts of sums may be behind their extrema; the accumulator's rescale
-             // is a branch then: the rows of a warp where nothing moved leave it out
     const Ex
         *cluster_rows; // i32 of sizes, 1 or `cluster`: over so many tiles of rows; the tiles of
                        // a cluster are neighbouring heads' where it is 1; NULL: `cluster`

@@ -570,8 +570,6 @@ static bool parse_schedule(Parse *P) {
             if (s->persist == PERSIST_STATIC && !expect(P, "static")) return false;
         } else if (take(P, "section")) {
             if (!take_int(P, &s->section)) return false;
-        } else if (take(P, "lag")) {
-            if (!take_int(P, &s->lag)) return false;
         } else if (take(P, "cluster")) {
             if (!take_int(P, &s->cluster)) return false;
             if (take(P, "rows") && !(s->cluster_rows = expr(P))) return false;

@@ -421,7 +421,7 @@ static void kernel(Out *o, const TileKernel *k) {
     static const char *const persists[] = {
         [PERSIST_NONE] = "", [PERSIST_STATIC] = "static", [PERSIST_DYNAMIC] = "dynamic"};
     if (s->warps || s->min_blocks || s->lane_axis >= 0 || s->persist || s->section || s->cluster ||
-        s->matrix_rows || s->crowded || s->lag || s->knobs) {
+        s->matrix_rows || s->crowded || s->knobs) {
         text_puts(o->text, "  schedule");
         if (s->lane_axis >= 0) text_printf(o->text, " lanes %s", axis_name(o, s->lane_axis));
         if (s->warps) text_printf(o->text, " warps %d", s->warps);
@@ -430,7 +430,6 @@ static void kernel(Out *o, const TileKernel *k) {
         if (s->crowded) text_puts(o->text, " crowded");
         if (s->persist) text_printf(o->text, " persistent %s", persists[s->persist]);
         if (s->section) text_printf(o->text, " section %d", s->section);
-        if (s->lag) text_printf(o->text, " lag %d", s->lag);
         if (s->cluster) text_printf(o->text, " cluster %d", s->cluster);
         if (s->cluster_rows) ex(o, " rows ", s->cluster_rows);
         if (s->knobs) text_printf(o->text, " knobs %s", s->knobs);

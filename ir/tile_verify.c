@@ -837,7 +837,6 @@ static bool check_schedule(Verify *V) {
     if ((unsigned)s->persist > PERSIST_DYNAMIC || s->section < 0)
         return verify_fail(V, "no such way of taking tiles");
     if (s->min_blocks < 0 || s->min_blocks > 64) return verify_fail(V, "%d blocks", s->min_blocks);
-    if (s->lag < 0 || s->lag > TILE_MAX_LAG) return verify_fail(V, "a lag of %d bits", s->lag);
     return check_cluster(V);
 }
 

@@ -2,9 +2,9 @@
 //
 // In: a Stream. Out: a program with one kernel that computes it: extents are not chosen (tiles of
 // one element), nothing is fused or hoisted, every row scalar is a map of its own. Of the target
-// are in it how far shifts may lag, which a schedule says (pipeline.c), and whether the kernel of
-// many queries may have parts (PassOptions.share), with what was measured of the two kinds.
-// Afterwards tile_verify holds.
+// are in it whether shifts stay in full tiles, which a schedule says (pipeline.c), and whether the
+// kernel of many queries may have parts (PassOptions.share), with what was measured of the two
+// kinds. Afterwards tile_verify holds.
 //
 // Axes: M the queries of one head, N the keys, D and E the columns of q, k and of v, o. For
 // softmax:
@@ -398,7 +398,6 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     p->target = o->target.id;
     p->dtype = o->dtype;
     b.tf32 = o->tf32;
-    b.lag = o->lag;
     p->may_fix_shift = pass_may_fix_shift(s, &b.fixed) && o->dtype == DT_BF16;
     if (!p->may_fix_shift || !o->fixed) b.fixed = -1;
     p->D = row->D;
@@ -412,7 +411,6 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     bool split = o->split && s->nsweeps == 1;
     if (split) add_sizes(&b, o);
     build_forward(&b);
-    b.lag = 0; // parts are merged by their extrema
     b.fixed = -1;
     if (split) build_split(&b, o);
     add_plan(&b, NULL, &(const int){0}, 1);

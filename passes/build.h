@@ -24,10 +24,8 @@ typedef struct Build {
     const Stream *s;
     const RowProgram *row;
     TileProgram *p;
-    bool tf32;       // products
-    int lag;         // bits that shifts of the kernel may be behind their extrema
-    int fixed;       // the state that bounds the weights where shifts stay in full tiles; -1: they move
-    TileValue *late; // the accumulator's factor for that, per row; NULL: its shift is up to date
+    bool tf32; // products
+    int fixed; // the state that bounds the weights where shifts stay in full tiles; -1: they move
     TileKernel *k;
     TileBlock *block;
     int axis[AX_COUNT]; // of the kernel, by role; -1: it has none

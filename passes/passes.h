@@ -9,15 +9,14 @@
 #include "simplify.h"
 
 typedef struct PassOptions {
-    Target target;    // data of the target to schedule for
-    Dtype dtype;      // of q, k, v, o
-    bool tf32;        // products of f32 by tf32, where the target has that
-    int lag;          // bits that shifts may be behind their extrema (pass_pipeline's own to say)
-    bool fixed;       // shifts stay where they are in full tiles (fixed_shift.h); likewise
-    bool moving;      // they do not, whatever is measured or asked for
-    bool split;       // add the form that splits the keys of a row between blocks
-    bool share;       // with it, the main kernel's tiles may be split as well
-    ShapeClass shape; // which launches the schedule is for
+    Target target;        // data of the target to schedule for
+    Dtype dtype;          // of q, k, v, o
+    bool tf32;            // products of f32 by tf32, where the target has that
+    bool fixed;           // shifts stay in full tiles (fixed_shift.h; pass_pipeline's own to say)
+    bool moving;          // they do not, whatever is measured or asked for
+    bool split;           // add the form that splits the keys of a row between blocks
+    bool share;           // with it, the main kernel's tiles may be split as well
+    ShapeClass shape;     // which launches the schedule is for
     const int32_t *sizes; // of a launch it is for (SIZE_FREE); NULL: what the class is like
     const char *schedule; // well formed choices in place of the target's (knobs.h); NULL: none
 } PassOptions;

@@ -62,9 +62,8 @@ static TileProgram *tiled(Arena *a, const Stream *s, const PassOptions *o, Diags
     TileProgram *p = pass_algorithm(a, s, o);
     if (!own.schedule) own.schedule = pass_counted(a, p, o);
     if (!pass_tile(p, &own, diags)) return NULL;
-    own.lag = p->kernels.data[0]->schedule.lag;
-    own.fixed = pass_fixes_shift(p);
-    if (!own.lag && !own.fixed) return p;
+    if (!pass_fixes_shift(p)) return p;
+    own.fixed = true;
     p = pass_algorithm(a, s, &own); // what is chosen is chosen of the form without
     return pass_tile(p, &own, diags) ? p : NULL;
 }

@@ -47,24 +47,24 @@ typedef struct Sm90Row {
 // enough for their common pace or heads are wider than their values; at 64 columns they were measured
 // to save nothing. Sections are of tiles whose heads' K and V fit the L2 cache together, but of no
 // fewer than there are multiprocessors, and of one head's where all tiles take as long. At 64 columns
-// a lag costs more than it saves; three warpgroups are the fastest there, but for the tiles at the
-// diagonal of short launches, of which two warpgroups' are smaller.
+// three warpgroups are the fastest, but for the tiles at the diagonal of short launches, of which two
+// warpgroups' are smaller.
 static const Sm90Row rows[] = {
     // d, masked, launches, {warpgroups, registers, producer's, keys, stages, queries, after,
-    //    turns, late_rescale, lag, fixed_shift, cluster, section, share, narrow, part_keys}
-    {64, false, ANY, {3, 160, 32, 128, 2, 2, 40, 1, 0, 0, 1, 1, 1, 0, 0, 384}},
-    {64, true, SHAPE_SHORT, {2, 232, 40, 128, 3, 2, 32, 1, 0, 0, 1, 1, 512, 0, 64, 576}},
-    {64, true, SHAPE_LONG, {3, 160, 32, 128, 2, 2, 32, 1, 0, 0, 1, 1, 512, 0, 64, 384}},
-    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 32, 1, 0, 8, 1, 1, 1, 0, 0, 768}},
-    {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 8, 1, 2, 1, 0, 0, 768}},
-    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 32, 1, 0, 8, 1, 1, 128, 0, 64, 768}},
-    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 32, 1, 0, 8, 1, 2, 512, 0, 0, 768}},
-    {192, false, ANY, {2, 232, 40, 128, 2, 1, 32, 1, 0, 8, 1, 2, 1, 0, 0, 768}},
-    {192, true, ANY, {2, 232, 40, 128, 2, 1, 32, 1, 0, 8, 1, 2, 128, 0, 0, 768}},
-    {256, false, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, 1, 1, 0, 0, 768}},
-    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 1, 2, 1, 0, 0, 768}},
-    {256, true, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 8, 1, 1, 128, 0, 0, 768}},
-    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 8, 1, 2, 512, 0, 0, 768}},
+    //    turns, late_rescale, fixed_shift, cluster, section, share, narrow, part_keys}
+    {64, false, ANY, {3, 160, 32, 128, 2, 2, 40, 1, 0, 1, 1, 1, 0, 0, 384}},
+    {64, true, SHAPE_SHORT, {2, 232, 40, 128, 3, 2, 32, 1, 0, 1, 1, 512, 0, 64, 576}},
+    {64, true, SHAPE_LONG, {3, 160, 32, 128, 2, 2, 32, 1, 0, 1, 1, 512, 0, 64, 384}},
+    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 32, 1, 0, 1, 1, 1, 0, 0, 768}},
+    {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 1, 2, 1, 0, 0, 768}},
+    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 32, 1, 0, 1, 1, 128, 0, 64, 768}},
+    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 32, 1, 0, 1, 2, 512, 0, 0, 768}},
+    {192, false, ANY, {2, 232, 40, 128, 2, 1, 32, 1, 0, 1, 2, 1, 0, 0, 768}},
+    {192, true, ANY, {2, 232, 40, 128, 2, 1, 32, 1, 0, 1, 2, 128, 0, 0, 768}},
+    {256, false, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 1, 0, 0, 768}},
+    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 1, 0, 0, 768}},
+    {256, true, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 128, 0, 0, 768}},
+    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 512, 0, 0, 768}},
 };
 
 // Whether some keys within the tensor do not count.
@@ -250,16 +250,6 @@ static bool is_window(const TileProgram *p, const TileKernel *k) {
            ex_uses(hull.hi, SYM_TILE, rows);
 }
 
-// Whether shifts may lag: an accumulator is rescaled, and weights have the exponents of bf16 (one that
-// some other factor makes large as it is would leave f16).
-static bool may_lag(const TileProgram *p, const TileKernel *k) {
-    bool rescaled = false;
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        rescaled |=
-            op->kind == TILE_MMA && op->args.n == 3 && op->args.data[2]->def->kind == TILE_MAP;
-    return rescaled && p->dtype == DT_BF16;
-}
-
 static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
                      ShapeClass launches) {
     int d = pass_padded(p->D, PANEL), dv = value_columns(p, k), wide = d > dv ? d : dv;
@@ -274,7 +264,6 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
     Sm90Shape s = rows[i].shape;
     if (alone) s.cluster = 1;
     if (listed) s.section = LISTED;
-    if (!may_lag(p, k)) s.lag = 0;
     if (!p->may_fix_shift) s.fixed_shift = 0;
     if (shared_bytes(s, d, dv) > t->shared_bytes) s.queries = 1;
     while (s.keys > 16 &&
@@ -307,11 +296,6 @@ static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags 
     if (shared > has) return refuse(diags, "bytes of shared memory", shared, has);
     if (threads > REGISTERS)
         return refuse(diags, "registers for all threads of a block", threads, REGISTERS);
-    if (s.lag && !may_lag(p, k)) {
-        diag_error(diags, (Span){0},
-                   "schedule: shifts lag where an accumulator is rescaled and weights are bf16");
-        return false;
-    }
     if (s.fixed_shift && !p->may_fix_shift) {
         diag_error(
             diags, (Span){0},
@@ -319,9 +303,8 @@ static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags 
             "bounds these, and they are bf16");
         return false;
     }
-    if (s.fixed_shift && (s.lag || s.late_rescale)) {
-        diag_error(diags, (Span){0},
-                   "schedule: what stays does not lag, and nothing is rescaled late");
+    if (s.fixed_shift && s.late_rescale) {
+        diag_error(diags, (Span){0}, "schedule: where shifts stay nothing is rescaled late");
         return false;
     }
     if (s.narrow >= s.keys) {
@@ -355,10 +338,7 @@ static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *d
         s->queries = 1;
     if (o->schedule && !knob_has(o->schedule, "narrow", 6) && s->narrow >= s->keys) s->narrow = 0;
     bool says = o->schedule && knob_has(o->schedule, "fixed_shift", 11);
-    bool late = s->late_rescale && !says;
-    bool lags = o->schedule && knob_has(o->schedule, "lag", 3) && s->lag;
-    if (o->moving || late || (lags && !says)) s->fixed_shift = 0;
-    if (s->fixed_shift && !lags) s->lag = 0;
+    if (o->moving || (s->late_rescale && !says)) s->fixed_shift = 0;
     good = good && (!o->schedule || legal(p, k, *s, diags));
     k->schedule.knobs = knob_text(knobs, s, p->arena);
     return good;
@@ -430,7 +410,6 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
         bind_axes(p, k, s);
         k->schedule.warps = 4 * s.warpgroups;
         k->schedule.section = s.section;
-        k->schedule.lag = s.lag;
         make_clusters(p, k, s);
     }
     TileProgram q = others(p);

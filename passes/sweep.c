@@ -98,28 +98,6 @@ static TileValue *old_shift(Build *b, const Sweep *w, int shift) {
     return raw;
 }
 
-// ---- shifts that lag
-//
-// A shift may stay where it is while its extrema move a little: sums are still of numbers of a good
-// size, and the accumulator need not be rescaled. It is carried then, and what was summed is
-// rescaled once more behind the loop.
-
-static bool lags(const Build *b, int shift) {
-    return b->lag > 0 && shift == b->s->shift && shift >= 0;
-}
-
-// select(|now - before| * unit is small, before, at); never where nothing was summed before.
-static TileValue *lagging(Build *b, int shift, TileValue *now, TileValue *before, TileValue *at) {
-    ExPool *x = b->pool;
-    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
-    const Ex *old = pass_operand(b->p, map, before), *unit = b->s->units.data[shift];
-    const Ex *step = ex_2(x, EX_SUB, pass_operand(b->p, map, now), old);
-    if (unit) step = ex_2(x, EX_MUL, step, build_resolve(b, map, unit));
-    const Ex *near = ex_2(x, EX_LE, ex_1(x, EX_ABS, step), ex_f32(x, (float)b->lag));
-    const Ex *lag = ex_select(x, near, old, pass_operand(b->p, map, at));
-    return pass_out(b->p, b->k, map, "a_lag", DT_F32, lag, EX_CONST, 0);
-}
-
 // ---- shifts that stay
 //
 // In full tiles a shift stays what it is, where results do not depend on it (fixed_shift.h): its extremum
@@ -150,32 +128,8 @@ static void advance_shift(Build *b, Sweep *w, int shift) {
     TileValue *raw = build_raw_shift(b, shift, "a_new"), *before = old_shift(b, w, shift);
     TileValue *now = shift_unless_fixed(b, before, build_safe_shift(b, raw));
     w->raw_new[shift] = shift_unless_fixed(b, before, raw);
-    if (lags(b, shift)) {
-        now = lagging(b, shift, raw, before, now);
-        w->raw_new[shift] = lagging(b, shift, raw, before, raw);
-    }
     w->rescale[shift] = build_rescale(b, shift, now, before);
     build_bind(b, SYM_SHIFT, shift, now);
-}
-
-// Sums as they are with the shift of the finished extrema. The accumulator takes the factor with its
-// own, once for a row: b->late.
-static void catch_up(Build *b, int sweep, TileValue *acc) {
-    const Stream *s = b->s;
-    b->late = NULL;
-    if (!acc || !lags(b, s->shift)) return;
-    TileValue *raw = build_raw_shift(b, s->shift, "a_end");
-    b->late = build_rescale(b, s->shift, build_safe_shift(b, raw), b->raw_shift[s->shift]);
-    for (int i = 0; i < s->states.n; i++) {
-        const StreamState *st = &s->states.data[i];
-        if (st->sweep != sweep || st->shift != s->shift) continue;
-        TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
-        const Ex *sum = pass_operand(b->p, map, build_bound(b, SYM_STATE, i));
-        const Ex *e = ex_2(b->pool, EX_MUL, sum, pass_operand(b->p, map, b->late));
-        TileValue *v = pass_out(b->p, b->k, map, st->name, DT_F32, e, EX_CONST, 0);
-        build_bind(b, SYM_STATE, i, v);
-    }
-    b->raw_shift[s->shift] = pass_shift_is_exact(s->shifts.data[s->shift]) ? NULL : raw;
 }
 
 static void advance_shifts_of(Build *b, Sweep *w, const Ex *elem, int shift) {
@@ -228,7 +182,7 @@ static TileValue *advance_acc(Build *b, Sweep *w) {
 
 static bool carries_shift(const Build *b, int number, int shift) {
     const Stream *s = b->s;
-    if (!lags(b, shift) && pass_shift_is_exact(s->shifts.data[shift])) return false;
+    if (pass_shift_is_exact(s->shifts.data[shift])) return false;
     bool used =
         number == s->nsweeps - 1 && (s->shift == shift || ex_uses(s->elem, SYM_SHIFT, shift));
     for (int i = 0; i < s->states.n; i++) {
@@ -312,7 +266,6 @@ static TileValue *sweeps(Build *b) {
         build_finished(b);
         acc = sweep(b, i, q, sqq);
         ask_again(b);
-        catch_up(b, i, acc);
     }
     return acc;
 }
@@ -327,14 +280,12 @@ static TileValue *aggregated(Build *b, TileValue *acc) {
     const Stream *s = b->s;
     TileValue *factor = s->factor ? build_row(b, "factor", s->factor) : NULL;
     TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
-    const Ex *e = pass_operand(b->p, map, acc),
-             *f = factor ? pass_operand(b->p, map, factor) : NULL;
-    if (b->late) {
-        const Ex *late = pass_operand(b->p, map, b->late);
-        f = f ? ex_2(x, EX_MUL, f, late) : late;
+    const Ex *e = pass_operand(b->p, map, acc);
+    if (factor) {
+        const Ex *f = pass_operand(b->p, map, factor);
+        if (s->empty) f = ex_select(x, build_resolve(b, map, s->empty), ex_f32(x, 0.0f), f);
+        e = ex_2(x, EX_MUL, e, f);
     }
-    if (f && s->empty) f = ex_select(x, build_resolve(b, map, s->empty), ex_f32(x, 0.0f), f);
-    if (f) e = ex_2(x, EX_MUL, e, f);
     return pass_out(b->p, b->k, map, "agg", DT_F32, e, EX_CONST, 0);
 }
 
@@ -437,12 +388,6 @@ void build_leave(Build *b, TileValue *acc) {
     add_works(b);
     for (int i = 0; i < b->s->states.n; i++)
         build_store(b, b->work_state[i], build_bound(b, SYM_STATE, i), AX_NONE);
-    if (b->late) {
-        TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
-        const Ex *e =
-            ex_2(b->pool, EX_MUL, pass_operand(b->p, map, acc), pass_operand(b->p, map, b->late));
-        acc = pass_out(b->p, b->k, map, "acc_left", DT_F32, e, EX_CONST, 0);
-    }
     build_store(b, b->work_acc, acc, AX_E);
     for (int i = 0; i < b->s->shifts.n; i++)
         if (b->raw_shift[i]) build_store(b, b->work_shift[i], b->raw_shift[i], AX_NONE);

@@ -183,7 +183,8 @@ static const char *always(Arena *a, const char *text, int i) {
 START_TEST(narrow_conditions_are_needed) {
     static const PuLaunch l = {1, 2, 1, 380, 380, 0};
     Arena *a = arena_new();
-    Real r = real_program(a, "stdlib/causal.attn", NULL, 64, "warpgroups=2,keys=96,narrow=64,fixed_shift=0");
+    Real r = real_program(a, "stdlib/causal.attn", NULL, 64,
+                          "warpgroups=2,keys=96,narrow=64,fixed_shift=0");
     TileProgram *before = pass_algorithm(a, r.s, &r.o);
     Text t;
     text_init(&t, a);
@@ -221,7 +222,7 @@ typedef struct Shared {
     int parts, whole; // on three multiprocessors
 } Shared;
 
-// How many parts launches have, of which heads; with shifts that lag, too.
+// How many parts launches have, of which heads.
 START_TEST(parts_of_launches) {
     static const Shared all[] = {
         {"stdlib/softmax.attn", {1, 2, 1, 200, 300, 0}, 2, 1},  // a round, and one tile
