@@ -775,12 +775,17 @@ static void consume(Flat *f) {
     tile_result(s->p, s->k, tiles, dot->name, dot->dtype, dot->axis, dot->rank);
 }
 
-// A tile that comes again has partial steps only, in which shifts follow their extrema.
+// A tile that comes again has partial steps only, in which shifts follow their extrema. A part of the keys
+// has the same tiles then as before: a step that was a full one keeps its own.
 static void all_partial_again(Flat *f) {
     if (!f->again || f->nsteps < 2) return;
-    const Ex *middle =
-        ex_select(pool(f), ex_symbol(pool(f), SYM_AGAIN), end_of(f), f->step[0].loop->to);
-    f->step[0].loop->to = f->step[1].loop->from = tidy(f, middle);
+    TileOp *partial = f->step[0].loop, *full = f->step[1].loop;
+    const Ex *before = partial->to, *again = ex_symbol(pool(f), SYM_AGAIN);
+    if (pass_split_axis(f->s->p, f->s->k) >= 0) {
+        const Ex *here = ex_2(pool(f), EX_LT, ex_symbol(pool(f), SYM_STEP), before);
+        partial->index = tidy(f, ex_select(pool(f), here, partial->index, full->index));
+    }
+    partial->to = full->from = tidy(f, ex_select(pool(f), again, end_of(f), before));
 }
 
 static bool recognize(Flat *f) {

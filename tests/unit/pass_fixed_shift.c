@@ -123,12 +123,18 @@ static const char *const moving[] = {
     "normalize(s) = softmax(s);",
     "modify(s, b, h, i, j) = j < 40 ? s : -1e30; normalize(s) = softmax(s);",
     // Rows that have no key before the full tiles.
-    "mask(b, h, i, j) = j < 64 || (j < 200 && i % 2 == 0) ; normalize(s) = softmax(s);",
+    "mask(b, h, i, j) = j < 128 || (j < 560 && i % 2 == 0); normalize(s) = softmax(s);",
     "input sink: f32[H]; modify(s, b, h, i, j) = s - 2 * j; normalize(s, b, h) { let m = "
     "rowmax(s); "
     "let l = rowsum(exp(s - m)) + exp(sink[h] - m); emit lse = m + log(l); "
     "return exp(s - m) / l; }",
 };
+
+static int32_t size_called(const TileProgram *p, const int32_t *size, const char *name) {
+    for (int i = 0; i < p->sizes.n; i++)
+        if (!strcmp(p->sizes.data[i].name, name)) return size[i];
+    return 0;
+}
 
 START_TEST(moves) {
     static const PuLaunch launches[] = {{1, 2, 1, 200, 300, 100}, {1, 1, 1, 70, 50, 0}};
@@ -138,6 +144,32 @@ START_TEST(moves) {
     for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
         for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
             check(a, "t.attn", variant(a, moving[_i]), forms[f], launches[i], true);
+    arena_free(a);
+}
+END_TEST
+
+// The same where tiles are in parts, on three multiprocessors: a part that comes again has the keys that it had.
+START_TEST(moves_in_parts) {
+    static const PuLaunch launches[] = {{1, 1, 1, 100, 500, 400}, {1, 1, 1, 120, 600, 480}};
+    Arena *a = arena_new();
+    Variant *v;
+    Diags diags;
+    diag_init(&diags, a);
+    const Stream *s = pu_stream(a, "t.attn", variant(a, moving[_i]), 0, &v);
+    PassOptions o = options();
+    o.schedule = "keys=64,part_keys=16,fixed_shift=1";
+    o.split = true;
+    TileProgram *p = pass_pipeline(a, s, &o, &diags);
+    ck_assert_ptr_nonnull(p);
+    o.split = false;
+    for (size_t i = 0; i < sizeof launches / sizeof *launches; i++) {
+        int32_t size[64] = {0};
+        const int32_t *n = launches[i];
+        pu_sizes(v, size, n[0], n[1], n[2], n[3], n[4], n[5]);
+        tile_eval_sizes(p, size, 3);
+        ck_assert_int_gt(size_called(p, size, "parts"), 1);
+        pu_same(a, v, pass_algorithm(a, s, &o), p, n, 1e-5);
+    }
     arena_free(a);
 }
 END_TEST
@@ -199,6 +231,7 @@ Suite *pass_fixed_shift_suite(void) {
     tcase_add_test(t, who_may);
     tcase_add_loop_test(t, library, 0, 2);
     tcase_add_loop_test(t, moves, 0, sizeof moving / sizeof *moving);
+    tcase_add_loop_test(t, moves_in_parts, 0, sizeof moving / sizeof *moving);
     tcase_add_test(t, the_question_is_needed);
     tcase_add_test(t, refused);
     suite_add_tcase(s, t);
