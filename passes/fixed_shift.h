@@ -6,7 +6,7 @@
 
 // Sums up to 2^FIXED_SHIFT_BITS are let through: numbers of f32's exponents keep their precision, and
 // an accumulator stays finite with values up to 2^(127 - FIXED_SHIFT_BITS).
-enum { FIXED_SHIFT_BITS = 48 };
+enum { FIXED_SHIFT_BITS = 64 };
 
 // Whether any shift near the extremum does: what the stream gives does not change with it, and a
 // state bounds every weight. *bound: which.

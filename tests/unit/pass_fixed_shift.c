@@ -148,31 +148,48 @@ START_TEST(moves) {
 }
 END_TEST
 
-// The same where tiles are in parts, on three multiprocessors: a part that comes again has the keys that it had.
-START_TEST(moves_in_parts) {
+// The same where tiles are in parts, on three multiprocessors: a part that comes again has the keys that
+// it had.
+static void check_parts(Arena *a, const char *path, const char *text, bool asks, bool known) {
     static const PuLaunch launches[] = {{1, 1, 1, 100, 500, 400}, {1, 1, 1, 120, 600, 480}};
-    Arena *a = arena_new();
     Variant *v;
     Diags diags;
     diag_init(&diags, a);
-    const Stream *s = pu_stream(a, "t.attn", variant(a, moving[_i]), 0, &v);
+    const Stream *s = pu_stream(a, path, text, 64, &v);
+    if (!may(s)) return;
     PassOptions o = options();
     o.schedule = "keys=64,part_keys=16,fixed_shift=1";
     o.split = true;
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert_ptr_nonnull(p);
+    if (!asks) drop_again(p);
     o.split = false;
     for (size_t i = 0; i < sizeof launches / sizeof *launches; i++) {
         int32_t size[64] = {0};
         const int32_t *n = launches[i];
         pu_sizes(v, size, n[0], n[1], n[2], n[3], n[4], n[5]);
         tile_eval_sizes(p, size, 3);
-        bool known = !strstr(moving[_i], "i % 2"); // how many steps such a mask has no launch knows
         if (known) ck_assert_int_gt(size_called(p, size, "parts"), 1);
         pu_same(a, v, pass_algorithm(a, s, &o), p, n, 1e-5);
     }
+}
+
+START_TEST(moves_in_parts) {
+    Arena *a = arena_new();
+    bool known = !strstr(moving[_i], "i % 2"); // how many steps such a mask has no launch knows
+    check_parts(a, "t.attn", variant(a, moving[_i]), true, known);
     arena_free(a);
 }
+END_TEST
+
+static void check_one_in_parts(const char *path, int unused) {
+    Arena *a = arena_new();
+    (void)unused;
+    check_parts(a, path, NULL, false, false);
+    arena_free(a);
+}
+
+START_TEST(library_in_parts) { pu_library(check_one_in_parts, 0); }
 END_TEST
 
 // Without the question they are wrong: the test above needs it.
@@ -233,6 +250,7 @@ Suite *pass_fixed_shift_suite(void) {
     tcase_add_loop_test(t, library, 0, 2);
     tcase_add_loop_test(t, moves, 0, sizeof moving / sizeof *moving);
     tcase_add_loop_test(t, moves_in_parts, 0, sizeof moving / sizeof *moving);
+    tcase_add_test(t, library_in_parts);
     tcase_add_test(t, the_question_is_needed);
     tcase_add_test(t, refused);
     suite_add_tcase(s, t);
