@@ -5,19 +5,28 @@
 #include "codegen/nvptx90.h"
 
 #include <assert.h>
+#include <llvm-c/Support.h>
+#include <pthread.h>
 #include <string.h>
 
 // ---- the machine
 
-// LLVM's own part need not optimize a module with one kernel for sm_90a, of neither roles nor lanes: that takes it half as long again,
-// and of what it does such kernels need nothing but what nv_passes and nv_widen do instead. (For roles it also sets the place among the exponentials where
-// ptxas puts a wait, and 4% of the rate of long rows with it; sm_80's full kernels spill more without.)
+// LLVM's own part need not optimize a module with one kernel for sm_90a that has no lanes: that takes it half as long again, and of what it
+// does such kernels need nothing but what nv_passes, join_copies and nv_widen do instead. (sm_80's full kernels spill more without.)
 static bool is_plain(const Cg *cg) {
-    const TileKernel *k = cg->only;
-    return cg->target->id == TARGET_SM90A && k && !nv90_has_roles(k) && !nv_has_lanes(k);
+    return cg->target->id == TARGET_SM90A && cg->only && !nv_has_lanes(cg->only);
+}
+
+// Copies are joined all the same: else they are half of what ptxas reads, and it counts those of the accumulators when it says how many
+// exponentials come before a wait. LLVM has its options for the whole process; code that is optimized at all has this one anyhow.
+static void join_copies(void) {
+    const char *const args[] = {"attnc", "-optimize-regalloc"};
+    LLVMParseCommandLineOptions(2, args, NULL);
 }
 
 static LLVMTargetMachineRef nv_machine(Cg *cg) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, join_copies);
     LLVMInitializeNVPTXTargetInfo();
     LLVMInitializeNVPTXTarget();
     LLVMInitializeNVPTXTargetMC();
@@ -43,10 +52,14 @@ static LLVMTargetMachineRef nv_machine(Cg *cg) {
 // part finds: it has three early-cse of its own.
 static const char *nv_passes(const Cg *cg) {
     // The roles' variables become registers. Blocks are merged before instcombine, which would sink what a
-    // loop carries to the loop's last block: behind the exponentials that it is to run beside.
+    // loop carries to the loop's last block: behind the exponentials that it is to run beside. What a loop
+    // does not change leaves it where no role needs the registers.
     if (is_plain(cg))
-        return "function(simplifycfg,early-cse,infer-address-spaces,loop-mssa(licm),"
-               "instcombine<no-verify-fixpoint>,simplifycfg)";
+        return nv90_has_roles(cg->only)
+                   ? "function(mem2reg,simplifycfg,early-cse,infer-address-spaces,"
+                     "instcombine<no-verify-fixpoint>,simplifycfg)"
+                   : "function(simplifycfg,early-cse,infer-address-spaces,loop-mssa(licm),"
+                     "instcombine<no-verify-fixpoint>,simplifycfg)";
     if (cg->target->id == TARGET_SM90A)
         return "function(mem2reg,simplifycfg,early-cse,instcombine<no-verify-fixpoint>,"
                "simplifycfg)";

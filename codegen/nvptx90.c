@@ -182,6 +182,7 @@ void nv90_prepare(Cg *cg) {
     cg->launch.threads = h->warpgroups * NV90_GROUP;
     cg->launch.persistent = cg->k->schedule.persist != PERSIST_NONE;
     h->stage = ARENA_ARRAY(cg->arena, Val, cg->k->nvalues + 1);
+    h->rows = ARENA_ARRAY(cg->arena, Val, cg->k->nvalues + 1);
     add_maps(cg);
     CgArg counter = {CG_ARG_COUNTER, 0, 0};
     if (cg->k->schedule.persist != PERSIST_DYNAMIC) return;
@@ -529,6 +530,8 @@ static void fill(Cg *cg, const TileOp *op) {
 static void bind_view(Cg *cg, const TileValue *v, const Nv90Pipe *p, Val stage) {
     nv90_state(cg)->stage[v->id] = stage;
     cg->value[v->id] = (CgValue){.mem = stage_address(cg, p, stage)};
+    bool rows = p->tile.row_axis == nv_state(cg)->row_axis;
+    nv90_state(cg)->rows[v->id] = rows ? nv90_left(cg, v) : NULL;
 }
 
 // Where `when` is false the wait is for a barrier that is always complete: a branch would let no

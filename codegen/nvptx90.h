@@ -79,6 +79,7 @@ typedef struct Nv90 { // of a kernel with roles
     Val b, h, tile, valid, column; // allocas: what the symbols mean
     Nv90Point behind;              // before the last `next`
     Val *stage;                    // of views, by TileValue.id: i32
+    Val *rows;                     // i64, likewise: the warpgroup's rows of one that holds rows
     VEC(const TileOp *) early;     // what was done before its turn
     VEC(Nv90Wide) wide;            // what is not packed yet
     int counted, counted_axis;     // elements along that axis that maps make; 0: all
@@ -124,6 +125,7 @@ void nv90_mma_wait(Cg *cg, int pending);
 void nv90_pack(Cg *cg);                                    // all that is wide
 void nv90_pinned_wait(Cg *cg, const TileOp *map);          // nothing moves across it
 Val nv90_operand(Cg *cg, const TileValue *v, int leading); // the descriptor of a shared operand
+Val nv90_left(Cg *cg, const TileValue *v);                 // of the warpgroup's rows of a left one
 // An operation whose operands may be in parts. (nvptx90_parts.c)
 void nv90_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv90_store_through(Cg *cg, const TileOp *op); // nvptx90_store.c

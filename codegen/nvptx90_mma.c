@@ -53,11 +53,31 @@ Val nv90_operand(Cg *cg, const TileValue *v, int leading) {
                         LLVMBuildMul(cg->b, stage, cg_i64(cg, p->tile.bytes / 16), ""), "");
 }
 
-static Val left_descriptor(Cg *cg, const Operands *o, const NvTile *t) {
-    assert(t->panels && t->col_axis == o->axis);
+Val nv90_left(Cg *cg, const TileValue *v) {
     Val group = LLVMBuildZExt(cg->b, nv90_state(cg)->group, cg->i64, "");
     Val mine = LLVMBuildMul(cg->b, group, cg_i64(cg, 64 * NV90_PITCH / 16), "");
-    return LLVMBuildAdd(cg->b, nv90_operand(cg, o->left, 16), mine, "");
+    return LLVMBuildAdd(cg->b, nv90_operand(cg, v, 16), mine, "");
+}
+
+// From how many steps on a descriptor that changes is less than one that does not: of what a loop does not
+// change ptxas takes the sums for all steps out of it, has no registers for them, and makes each of them
+// anew where it is used, in two instructions. A stage's number is far below 2^16, which ptxas cannot know.
+enum { WORTH_A_CHANGE = 5 };
+
+static Val changing(Cg *cg, Val descriptor, Val stage) {
+    Val v[] = {descriptor, stage};
+    return cg_asm(
+        cg, cg->i64, v, 2,
+        "{\n\t.reg .b32 zero;\n\tshr.u32 zero, $2, 16;\n\tmad.wide.u32 $0, zero, 3, $1;\n\t}",
+        "=l,l,r", false);
+}
+
+static Val left_descriptor(Cg *cg, const Operands *o, const NvTile *t, int steps) {
+    const Nv90 *h = nv90_state(cg);
+    assert(t->panels && t->col_axis == o->axis);
+    Val taken = h->rows[o->left->id], stage = h->stage[o->right->id];
+    if (!taken) return nv90_left(cg, o->left);
+    return stage && steps >= WORTH_A_CHANGE ? changing(cg, taken, stage) : taken;
 }
 
 static void begin_sum(Cg *cg, const TileOp *op, CgValue *value) {
@@ -106,7 +126,7 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     p.right = nv90_operand(cg, o.right, p.transposed ? right.rows * NV90_PITCH : 16);
     if (o.left->home == HOME_SHARED) {
         NvTile left = nv_tile(cg->k, o.left);
-        p.left = left_descriptor(cg, &o, &left);
+        p.left = left_descriptor(cg, &o, &left, p.steps);
         p.left_step = steps(cg, &left, false, p.steps);
     } else {
         p.registers = left_registers(cg, &o, p.steps);

@@ -2,7 +2,7 @@
 //
 // In: the module's functions after their passes. Out: the same, where an i32 that is extended and then multiplied by a constant is
 // `mul.wide`: so an index becomes an offset, and a stage's number what it adds to a descriptor. LLVM finds that instruction only where it
-// optimizes while it selects, which takes it half as long again, and of which some kernels need nothing else (nvptx.c).
+// optimizes while it selects, which takes it half as long again, and of which kernels for sm_90a need nothing else (nvptx.c).
 #include "codegen/nvptx.h"
 
 #include <string.h>

@@ -158,6 +158,27 @@ START_TEST(without_roles) {
 }
 END_TEST
 
+// With roles as well: one base of shared memory in a kernel, hardly a copy (500 of 17,000 lines; 7,000 of 23,000 where they are not
+// joined). Where a product has steps enough (d = 128) a descriptor of rows changes with the stage.
+START_TEST(not_optimized) {
+    Arena *a = arena_new();
+    for (int d = 64; d <= 128; d += 64) {
+        size_t n;
+        char *ptx = compile(a, softmax(a, d, causal), DT_BF16, &n);
+        int kernels = count(ptx, ".entry");
+        ck_assert_int_gt(count(ptx, "attn_shared;"), 0);
+        ck_assert_int_le(count(ptx, "attn_shared;"), kernels);
+        ck_assert_int_eq(count(ptx, "attn_shared+"), 0);
+        ck_assert_int_gt(count(ptx, "mul.wide."), 0);
+        ck_assert_int_lt(10 * count(ptx, "\tmov."), count(ptx, "\n"));
+        ck_assert_int_eq(count(ptx, "mad.wide.u32 %rd") > 0, d == 128);
+        ck_assert(!strstr(ptx, "\tld.u") && !strstr(ptx, "\tld.f"));
+        free(ptx);
+    }
+    arena_free(a);
+}
+END_TEST
+
 START_TEST(launch) {
     Arena *a = arena_new();
     size_t n, code_n;
@@ -318,6 +339,7 @@ Suite *codegen_sm90_suite(void) {
     tcase_add_test(t, dense_bias);
     tcase_add_test(t, sigmoids);
     tcase_add_test(t, without_roles);
+    tcase_add_test(t, not_optimized);
     tcase_add_test(t, launch);
     tcase_add_test(t, clusters);
     tcase_add_test(t, again);
