@@ -452,7 +452,7 @@ static bool parse_kind(Parse *P, TileOp *op) {
     case TILE_DROP: return take_arg(P, op) && take_when(P, op);
     case TILE_TILES: return parse_tiles(P, op);
     case TILE_AT: return parse_at(P, op);
-    case TILE_AGAIN: return take_arg(P, op) && expect(P, "over") && take_int(P, &op->bits);
+    case TILE_AGAIN: return take_args(P, op) && expect(P, "over") && take_int(P, &op->bits);
     case TILE_TURN: return parse_turn(P, op);
     case TILE_PIPE:
     case TILE_NEXT:

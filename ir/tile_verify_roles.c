@@ -111,11 +111,13 @@ static bool check_only(Verify *V) {
 }
 
 bool verify_again(Verify *V) {
-    if (!verify_counts(V, 0, 1, 1)) return false;
+    if (!verify_counts(V, 0, 1, V->p->scheduled ? 1 : 2)) return false;
     const TileOp *op = V->op, *owner = op->block->owner;
-    const TileValue *v = op->args.data[0];
-    if (v->dtype != DT_F32 || v->rank != 1 || v->axis[0] != tile_grid_axis(V->k))
-        return verify_fail(V, "%%%s is not an f32 for each row of the grid", v->name);
+    for (int i = 0; i < op->args.n; i++) {
+        const TileValue *v = op->args.data[i];
+        if (v->dtype != DT_F32 || v->rank != 1 || v->axis[0] != tile_grid_axis(V->k))
+            return verify_fail(V, "%%%s is not an f32 for each row of the grid", v->name);
+    }
     if (op->bits < 1 || op->bits > MAX_BITS) return verify_fail(V, "a bound of %d bits", op->bits);
     // Before the schedule it stands where `tiles` will be.
     if (!V->p->scheduled && !V->role && !V->depth) return check_only(V);

@@ -398,7 +398,7 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     p->target = o->target.id;
     p->dtype = o->dtype;
     b.tf32 = o->tf32;
-    p->may_fix_shift = pass_may_fix_shift(s, &b.fixed) && o->dtype == DT_BF16;
+    p->may_fix_shift = pass_may_fix_shift(s, &b.fixed, &b.extremum) && o->dtype == DT_BF16;
     if (!p->may_fix_shift || !o->fixed) b.fixed = -1;
     p->D = row->D;
     p->Dv = row->Dv;

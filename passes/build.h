@@ -24,8 +24,9 @@ typedef struct Build {
     const Stream *s;
     const RowProgram *row;
     TileProgram *p;
-    bool tf32; // products
-    int fixed; // the state that bounds the weights where shifts stay in full tiles; -1: they move
+    bool tf32;    // products
+    int fixed;    // the state that sums the weights where shifts stay in full tiles; -1: they move
+    int extremum; // the state that such a shift is made of
     TileKernel *k;
     TileBlock *block;
     int axis[AX_COUNT]; // of the kernel, by role; -1: it has none

@@ -27,6 +27,7 @@
 #include "schedule_sm90.h"
 #include "strips.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MAX_CHAIN = 4, MAX_COLUMNS = 4 };
@@ -709,21 +710,32 @@ static void last_maps(Flat *f, TileValue *sum) {
     }
 }
 
+// What is asked about, of a row: its sum; infinite where that has seen keys and the extremum none. As a
+// product, so that threads need not add up their sums. Rows behind the last query may be anything.
+static const Ex *bound_of(Flat *f, TileOp *map, TileValue *sum, TileValue *extremum) {
+    ExPool *x = pool(f);
+    int rows = tile_grid_axis(f->s->k);
+    const Ex *e = pass_operand(f->s->p, map, sum), *m = pass_operand(f->s->p, map, extremum);
+    const Ex *unseen = ex_2(x, EX_EQ, ex_1(x, EX_ABS, m), ex_f32(x, INFINITY));
+    const Ex *factor = ex_select(x, unseen, ex_f32(x, 0x1p127f), ex_f32(x, 1.0f));
+    const Ex *pos = ex_sym(x, SYM_POS, rows, EX_I32);
+    const Ex *in = ex_2(x, EX_LT, pos, f->s->k->axes[rows].size);
+    e = ex_2(x, EX_MUL, ex_2(x, EX_MUL, e, factor), factor);
+    return ex_select(x, in, e, ex_f32(x, 0.0f));
+}
+
 // Whether the tile is computed again, told before the next one is asked for: who hears of that has said
-// all of this one. Rows behind the last query may be anything.
+// all of this one.
 static void ask_again(Flat *f) {
     Sm90 *s = f->s;
     if (!f->again) return;
     const Step *st = &f->step[f->nsteps - 1];
     for (int i = 0; i < st->yield->args.n; i++) f->to[st->loop->results.data[i]->id] = f->state[i];
-    TileValue *sum = now(f, f->again->args.data[0]);
-    int rows = tile_grid_axis(s->k);
+    TileValue *sum = now(f, f->again->args.data[0]), *extremum = now(f, f->again->args.data[1]);
     TileOp *map = pass_map(s->p, s->k, s->block, pass_axes_of(sum), f->again->span);
-    const Ex *in =
-        ex_2(pool(f), EX_LT, ex_sym(pool(f), SYM_POS, rows, EX_I32), s->k->axes[rows].size);
-    const Ex *e = ex_select(pool(f), in, pass_operand(s->p, map, sum), ex_f32(pool(f), 0.0f));
-    TileValue *bound = pass_out(s->p, s->k, map, "bound", DT_F32, e, EX_CONST, 0);
-    f->again->args.data[0] = bound;
+    const Ex *e = bound_of(f, map, sum, extremum);
+    f->again->args.data[0] = pass_out(s->p, s->k, map, "bound", DT_F32, e, EX_CONST, 0);
+    f->again->args.n = 1;
     move(f, f->again);
 }
 

@@ -102,7 +102,7 @@ static TileValue *old_shift(Build *b, const Sweep *w, int shift) {
 //
 // In full tiles a shift stays what it is, where results do not depend on it (fixed_shift.h): its extremum
 // is not looked for, and nothing is rescaled. Whether that went well is asked of the sum of the weights
-// behind the loop. It is the raw one: a row without a key so far has +inf there, and a sum that says so.
+// and of the extremum behind the loop. It is the raw one: a row without a key so far has +inf there, and a sum that says so.
 
 static const Ex *unless_fixed(const Build *b, const Ex *stays, const Ex *moves) {
     return b->fixed < 0 ? moves : ex_select(b->pool, ex_symbol(b->pool, SYM_KEPT), stays, moves);
@@ -120,6 +120,7 @@ static void ask_again(Build *b) {
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_AGAIN, b->row->span);
     op->bits = FIXED_SHIFT_BITS;
     tile_arg(b->p, op, build_bound(b, SYM_STATE, b->fixed));
+    tile_arg(b->p, op, build_bound(b, SYM_STATE, b->extremum));
 }
 
 // Makes a shift's new value and its rescale factor, once its states are up to date.

@@ -18,9 +18,12 @@ static const char *variant(Arena *a, const char *text) {
 }
 
 static bool may(const Stream *s) {
-    int bound;
-    return pass_may_fix_shift(s, &bound);
+    int sum, extremum;
+    return pass_may_fix_shift(s, &sum, &extremum);
 }
+
+#define SOFTMAX "normalize(s) { let m = rowmax(s); let e = exp(s - m); let l = rowsum(e); "
+#define BY_HEAD "normalize(s, b, h) { let m = rowmax(s); let e = exp(s - m); let l = rowsum(e); "
 
 START_TEST(who_may) {
     static const struct {
@@ -44,6 +47,43 @@ START_TEST(who_may) {
         {"input sink: f32[H]; normalize(s, b, h) { let m = rowmax(s); "
          "let l = rowsum(exp(s - m)) + exp(sink[h] - m); return exp(s - m) / l; }",
          true},
+        // Branches, bounds and roundings that hold for some numbers only.
+        {SOFTMAX "return e / (Sk > 64 ? l + 1 : l); }", false},
+        {BY_HEAD "return e / (h < 4 ? l + 1 : l); }", false},
+        {"input plain: bool; " SOFTMAX "return e / (plain ? l : l + 1); }", false},
+        {SOFTMAX "let n = rowsum(1.0); return e / (n > 8 ? l + 1 : l); }", false},
+        {SOFTMAX "return e / (m > 5 ? l + 1 : l); }", false},
+        {SOFTMAX "return e / min(l, 1000); }", false},
+        {SOFTMAX "return e / (l > 64 ? l * 2 : l); }", false},
+        {SOFTMAX "return e / sqrt(l * min(l, 100)); }", false},
+        {SOFTMAX "return e / (l + 1e-30 * exp(m * 3)); }", false},
+        {SOFTMAX "emit x = m * 1e-10; return e / l; }", false},
+        {SOFTMAX "emit x = min(1, 100 / m); return e / l; }", false},
+        {SOFTMAX "emit x = max(m, 20); return e / l; }", false},
+        {SOFTMAX "emit x = m > 11 ? 1 : 0; return e / l; }", false},
+        {SOFTMAX "emit x = floor(m / 8); return e / l; }", false},
+        {SOFTMAX "emit x = tanh(m * 20); return e / l; }", false},
+        {SOFTMAX "emit x = max(log(l), 6); return e / l; }", false},
+        {SOFTMAX "emit x = exp(-30 - m); return e / l; }", false},
+        {"input on: bool; " SOFTMAX "emit x = on ? m + log(l) : m; return e / l; }", false},
+        {"input t: f32[H]; " BY_HEAD "return e / (t[h] < 0.5 ? l + 1 : l); }", false},
+        {"input eps: f32; " SOFTMAX "return e / (l + max(eps - 5, 0)); }", false},
+        {"normalize(s) { let m = max(rowmax(s), 20); let e = exp(s - m); "
+         "return e / (rowsum(e) + 1); }",
+         false},
+        {"normalize(s) { let m = max(rowmax(s), 20); let e = exp(s - m); let l = rowsum(e); "
+         "emit x = max(rowmax(s), 25); return e / l; }",
+         false},
+        // A sum that is large by itself must not make what is made of it infinite.
+        {SOFTMAX "emit x = m + log(l * l * l) / 3; return e / l; }", false},
+        {SOFTMAX "emit x = sigmoid(m + log(l)); return e / l; }", true},
+        {SOFTMAX "emit x = max(m + log(l), 1); return e / l; }", true},
+        {"normalize(s) { let m = max(rowmax(s), 20); let e = exp(s - m); return e / rowsum(e); }",
+         true},
+        // Where the unit is negative a row that had no key so far has weights of 0.
+        {"input w: f32[H]; normalize(s, b, h) { let m = rowmax(s); let e = exp((s - m) / w[h]); "
+         "return e / rowsum(e); }",
+         false},
         {"normalize(s) = max(s, 0);", false},
         {"normalize(s) = sigmoid(s);", false},
         {"normalize(s) { let m = rowmax(s); let l = rowsum(exp(s - m)); "
@@ -87,6 +127,7 @@ static void check(Arena *a, const char *path, const char *text, const char *sche
     Diags diags;
     diag_init(&diags, a);
     const Stream *s = pu_stream(a, path, text, 64, &v);
+    ck_assert(may(s) || !text);
     if (!may(s)) return;
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert_msg(p != NULL, "%s", path);
@@ -124,10 +165,16 @@ static const char *const moving[] = {
     "modify(s, b, h, i, j) = j < 40 ? s : -1e30; normalize(s) = softmax(s);",
     // Rows that have no key before the full tiles.
     "mask(b, h, i, j) = j < 128 || (j < 560 && i % 2 == 0); normalize(s) = softmax(s);",
-    "input sink: f32[H]; modify(s, b, h, i, j) = s - 2 * j; normalize(s, b, h) { let m = "
-    "rowmax(s); "
-    "let l = rowsum(exp(s - m)) + exp(sink[h] - m); emit lse = m + log(l); "
-    "return exp(s - m) / l; }",
+    "input sink: f32[H]; mask(b, h, i, j) = j < 128 || (j < 560 && i % 2 == 0); "
+    "normalize(s, b, h) = softmax_with_sink(s, sink[h]);",
+    "modify(s, b, h, i, j) = j >= 250 ? -inf : s; normalize(s) = softmax(s);",
+    "input sink: f32[H]; modify(s, b, h, i, j) = j >= 250 ? -inf : s; "
+    "normalize(s, b, h) = softmax_with_sink(s, sink[h]);",
+    "modify(s, b, h, i, j) = j >= 250 ? -inf : s; normalize(s) { let m = max(rowmax(s), -5); "
+    "let e = exp(s - m); return e / rowsum(e); }",
+    "input sink: f32[H]; modify(s, b, h, i, j) = s - 2 * j; normalize(s, b, h) { "
+    "let m = max(rowmax(s), sink[h]); let l = rowsum(exp(s - m)) + exp(sink[h] - m); "
+    "emit lse = m + log(l); return exp(s - m) / l; }",
 };
 
 static int32_t size_called(const TileProgram *p, const int32_t *size, const char *name) {
@@ -156,6 +203,7 @@ static void check_parts(Arena *a, const char *path, const char *text, bool asks,
     Diags diags;
     diag_init(&diags, a);
     const Stream *s = pu_stream(a, path, text, 64, &v);
+    ck_assert(may(s) || !text);
     if (!may(s)) return;
     PassOptions o = options();
     o.schedule = "keys=64,part_keys=16,fixed_shift=1";
