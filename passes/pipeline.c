@@ -2,6 +2,7 @@
 //
 // In: a streaming form. Out: a program that a target can lower, or NULL with an error in diags.
 // Holds between any two passes: tile_verify.
+#include "knobs.h"
 #include "passes.h"
 #include "rewrite.h"
 #include "schedule.h"
@@ -79,6 +80,12 @@ static TileProgram *finished(Arena *a, const Stream *s, TileProgram *p, const Pa
     if (pass_fixes_shift(p) && !pass_can_compute_again(p)) {
         PassOptions own = *o;
         own.moving = true;
+        if (o->schedule && knob_has(o->schedule, "fixed_shift", 11)) {
+            diag_error(diags, (Span){0},
+                       "schedule: shifts stay in kernels of one sweep in roles; %s is no such one",
+                       p->kernels.data[0]->name);
+            return NULL;
+        }
         p = tiled(a, s, &own, diags);
         return p ? finished(a, s, p, &own, diags) : NULL;
     }

@@ -39,6 +39,7 @@ typedef struct Sm90Row {
     int d; // of the wider of k and v, at most
     bool masked;
     int launches; // a ShapeClass, or ANY
+    int moving;   // `after` where shifts follow their extrema
     Sm90Shape shape;
 } Sm90Row;
 
@@ -50,21 +51,21 @@ typedef struct Sm90Row {
 // three warpgroups are the fastest, but for the tiles at the diagonal of short launches, of which two
 // warpgroups' are smaller.
 static const Sm90Row rows[] = {
-    // d, masked, launches, {warpgroups, registers, producer's, keys, stages, queries, after,
+    // d, masked, launches, moving, {warpgroups, registers, producer's, keys, stages, queries, after,
     //    turns, late_rescale, fixed_shift, cluster, section, share, narrow, part_keys}
-    {64, false, ANY, {3, 160, 32, 128, 2, 2, 40, 1, 0, 1, 1, 1, 0, 0, 384}},
-    {64, true, SHAPE_SHORT, {2, 232, 40, 128, 3, 2, 32, 1, 0, 1, 1, 512, 0, 64, 576}},
-    {64, true, SHAPE_LONG, {3, 160, 32, 128, 2, 2, 32, 1, 0, 1, 1, 512, 0, 64, 384}},
-    {128, false, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 32, 1, 0, 1, 1, 1, 0, 0, 768}},
-    {128, false, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 28, 1, 0, 1, 2, 1, 0, 0, 768}},
-    {128, true, SHAPE_SHORT, {2, 232, 40, 128, 2, 2, 32, 1, 0, 1, 1, 128, 0, 64, 768}},
-    {128, true, SHAPE_LONG, {2, 232, 40, 128, 2, 2, 32, 1, 0, 1, 2, 512, 0, 0, 768}},
-    {192, false, ANY, {2, 232, 40, 128, 2, 1, 32, 1, 0, 1, 2, 1, 0, 0, 768}},
-    {192, true, ANY, {2, 232, 40, 128, 2, 1, 32, 1, 0, 1, 2, 128, 0, 0, 768}},
-    {256, false, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 1, 0, 0, 768}},
-    {256, false, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 1, 0, 0, 768}},
-    {256, true, SHAPE_SHORT, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 128, 0, 0, 768}},
-    {256, true, SHAPE_LONG, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 512, 0, 0, 768}},
+    {64, false, ANY, 0, {3, 160, 32, 128, 2, 2, 40, 1, 0, 1, 1, 1, 0, 0, 384}},
+    {64, true, SHAPE_SHORT, 16, {2, 232, 40, 128, 3, 2, 32, 1, 0, 1, 1, 512, 0, 64, 576}},
+    {64, true, SHAPE_LONG, 8, {3, 160, 32, 128, 2, 2, 32, 1, 0, 1, 1, 512, 0, 64, 384}},
+    {128, false, SHAPE_SHORT, 20, {2, 232, 40, 128, 2, 2, 32, 1, 0, 1, 1, 1, 0, 0, 768}},
+    {128, false, SHAPE_LONG, 20, {2, 232, 40, 128, 2, 2, 28, 1, 0, 1, 2, 1, 0, 0, 768}},
+    {128, true, SHAPE_SHORT, 20, {2, 232, 40, 128, 2, 2, 32, 1, 0, 1, 1, 128, 0, 64, 768}},
+    {128, true, SHAPE_LONG, 28, {2, 232, 40, 128, 2, 2, 32, 1, 0, 1, 2, 512, 0, 0, 768}},
+    {192, false, ANY, 20, {2, 232, 40, 128, 2, 1, 32, 1, 0, 1, 2, 1, 0, 0, 768}},
+    {192, true, ANY, 20, {2, 232, 40, 128, 2, 1, 32, 1, 0, 1, 2, 128, 0, 0, 768}},
+    {256, false, SHAPE_SHORT, -1, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 1, 0, 0, 768}},
+    {256, false, SHAPE_LONG, -1, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 1, 0, 0, 768}},
+    {256, true, SHAPE_SHORT, -1, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 128, 0, 0, 768}},
+    {256, true, SHAPE_LONG, -1, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 512, 0, 0, 768}},
 };
 
 // Whether some keys within the tensor do not count.
@@ -251,7 +252,7 @@ static bool is_window(const TileProgram *p, const TileKernel *k) {
 }
 
 static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
-                     ShapeClass launches) {
+                     ShapeClass launches, bool moving) {
     int d = pass_padded(p->D, PANEL), dv = value_columns(p, k), wide = d > dv ? d : dv;
     size_t i = 0, n = sizeof rows / sizeof *rows;
     // Tiles are few each, and those of two blocks differ; or large tiles' registers are all in use.
@@ -264,7 +265,8 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
     Sm90Shape s = rows[i].shape;
     if (alone) s.cluster = 1;
     if (listed) s.section = LISTED;
-    if (!p->may_fix_shift) s.fixed_shift = 0;
+    if (!p->may_fix_shift || moving) s.fixed_shift = 0;
+    if (!s.fixed_shift) s.after = rows[i].moving;
     if (shared_bytes(s, d, dv) > t->shared_bytes) s.queries = 1;
     while (s.keys > 16 &&
            (shared_bytes(s, d, dv) > t->shared_bytes || registers_of(k, s, dv) > s.registers))
@@ -332,20 +334,24 @@ static bool fits_shared(const TileProgram *p, const TileKernel *k, Sm90Shape s) 
 // The one place where a kernel's shape is chosen; it travels in the kernel.
 static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags,
                    Sm90Shape *s) {
-    *s = fit(p, k, &o->target, o->shape);
+    *s = fit(p, k, &o->target, o->shape, o->moving);
     bool good = !o->schedule || knob_read(knobs, s, o->schedule, diags);
+    bool says = o->schedule && knob_has(o->schedule, "fixed_shift", 11);
+    if (good && (o->moving || !s->fixed_shift || (s->late_rescale && !says))) {
+        *s = fit(p, k, &o->target, o->shape, true);
+        if (o->schedule) knob_read(knobs, s, o->schedule, diags);
+        if (o->moving) s->fixed_shift = 0;
+    }
     if (o->schedule && !knob_has(o->schedule, "queries", 7) && !fits_shared(p, k, *s))
         s->queries = 1;
     if (o->schedule && !knob_has(o->schedule, "narrow", 6) && s->narrow >= s->keys) s->narrow = 0;
-    bool says = o->schedule && knob_has(o->schedule, "fixed_shift", 11);
-    if (o->moving || (s->late_rescale && !says)) s->fixed_shift = 0;
     good = good && (!o->schedule || legal(p, k, *s, diags));
     k->schedule.knobs = knob_text(knobs, s, p->arena);
     return good;
 }
 
 Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k) {
-    Sm90Shape s = fit(p, k, target_get(p->target), SHAPE_SHORT);
+    Sm90Shape s = fit(p, k, target_get(p->target), SHAPE_SHORT, false);
     Diags unused;
     diag_init(&unused, p->arena);
     if (k->schedule.knobs) knob_read(knobs, &s, k->schedule.knobs, &unused);
