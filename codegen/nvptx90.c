@@ -169,7 +169,7 @@ void nv90_prepare(Cg *cg) {
     NvState *s = nv_state(cg);
     Nv90 *h = s->roles = ARENA_NEW(cg->arena, Nv90);
     h->blocks = nv_blocks(cg->k);
-    h->has_again = nv90_has_again(cg->k);
+    h->has_again = tile_asks_again(cg->k);
     assert(h->blocks <= NV90_CLUSTER);
     cg->launch.cluster = h->blocks;
     for (const TileOp *op = cg->k->body.first; op; op = op->next)

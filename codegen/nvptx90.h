@@ -69,7 +69,7 @@ typedef struct Nv90 { // of a kernel with roles
     Val rank;           // i32: which of them this is; NULL: there is one
     int warpgroups;     // of all roles
     bool has_again;     // tiles may be computed again (nvptx90_again.c)
-    int flags, told_numbers, settled, grid_words; // of that, in shared memory
+    int flags, failures, told_numbers, settled, grid_words; // of that, in shared memory
     // of the role at hand
     const TileOp *role;
     int first_group;
@@ -108,13 +108,13 @@ void nv90_tiles_begin(Cg *cg); // nvptx90_tiles.c: a role begins
 void nv90_next(Cg *cg, const TileOp *op);
 void nv90_tiles(Cg *cg, const TileOp *op);
 void nv90_round_begins(Cg *cg);
-bool nv90_has_again(const TileKernel *k); // nvptx90_again.c
-int nv90_place_again(Nv90 *h, int at);    // bytes in shared memory, and how far they go
-void nv90_init_again(Cg *cg);             // by one thread
+int nv90_place_again(Nv90 *h, int at); // nvptx90_again.c: bytes in shared memory, how far they go
+void nv90_init_again(Cg *cg);          // by one thread
 void nv90_again(Cg *cg, const TileOp *op);
 void nv90_told(Cg *cg, Val turn, Val choice);
 Val nv90_failed(Cg *cg);                            // i32: flags of the last turns
 Val nv90_take_failed(Cg *cg, Val failed, Val turn); // as `choice`: the oldest of them, some are set
+Val nv90_failures(Cg *cg);                          // i32: how many were taken
 void nv90_settle(Cg *cg); // all blocks' consumers heard of the last tile; this one's have
 void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv90_at(Cg *cg, const TileOp *op); // nvptx90_first.c

@@ -2,8 +2,8 @@
 //
 // In: a value of each row, and the turn of a tile. Out: a word of flags in shared memory, one bit for
 // each of the last NV90_TURNS turns, set by consumers whose tile failed, and a ring of the numbers
-// that were told at those turns, from which the producer has the number of such a tile. In a cluster
-// both are the first block's, whose producer chooses for all.
+// that were told at those turns, from which the producer has the number of such a tile; and how many
+// it took. In a cluster all are the first block's, whose producer chooses for all.
 //
 // Verdicts are late by a few turns, and a tile may be told again before the last of its consumers
 // has asked for it: then it comes twice, which changes nothing. But no bit may be that of two turns
@@ -30,19 +30,14 @@ static Val of_three(Cg *cg, const char *name, Val a, Val b, Val c) {
     return cg_intrinsic(cg, name, &cg->i32, 1, (Val[]){a, b, c}, c ? 3 : 2);
 }
 
-bool nv90_has_again(const TileKernel *k) {
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (op->kind == TILE_AGAIN) return true;
-    return false;
-}
-
 int nv90_place_again(Nv90 *h, int at) {
     if (!h->has_again) return at;
     for (int i = 0; i < h->pipes.n; i++)
         assert(h->pipes.data[i].ring->stages + 4 <= NV90_TURNS && "verdicts are in by then");
     h->settled = at;
     h->flags = at + 8;
-    h->told_numbers = h->flags + 4;
+    h->failures = h->flags + 4;
+    h->told_numbers = h->failures + 4;
     h->grid_words = h->told_numbers + 4 * NV90_TURNS;
     return h->grid_words + 4 * NV90_GRID_WORDS;
 }
@@ -52,6 +47,7 @@ void nv90_init_again(Cg *cg) {
     if (!h->has_again) return;
     nv90_barrier_init(cg, nv90_shared(cg, h->settled), 1);
     LLVMBuildStore(cg->b, cg_i32(cg, 0), nv_shared_ptr(cg, nv90_shared(cg, h->flags)));
+    LLVMBuildStore(cg->b, cg_i32(cg, 0), nv_shared_ptr(cg, nv90_shared(cg, h->failures)));
 }
 
 // ---- consumers
@@ -81,6 +77,20 @@ Val nv90_failed(Cg *cg) {
     return nv90_keep_bits(cg, nv90_shared(cg, nv90_state(cg)->flags), cg_i32(cg, -1));
 }
 
+// In shared memory, as the grid is: it is needed once a tile, and the producer has no register left.
+Val nv90_failures(Cg *cg) {
+    Val at = nv_shared_ptr(cg, nv90_shared(cg, nv90_state(cg)->failures));
+    Val n = LLVMBuildLoad2(cg->b, cg->i32, at, "");
+    LLVMSetVolatile(n, true);
+    return n;
+}
+
+static void count_failure(Cg *cg) {
+    Val n = add(cg, nv90_failures(cg), cg_i32(cg, 1));
+    Val at = nv_shared_ptr(cg, nv90_shared(cg, nv90_state(cg)->failures));
+    LLVMSetVolatile(LLVMBuildStore(cg->b, n, at), true);
+}
+
 static Val number_place(Cg *cg, Val turn) {
     Val i = low(cg, turn, NV90_TURNS - 1);
     Val at = LLVMBuildMul(cg->b, i, cg_i32(cg, 4), "");
@@ -98,6 +108,7 @@ Val nv90_take_failed(Cg *cg, Val failed, Val turn) {
     Val oldest = low(cg, add(cg, first, turn), NV90_TURNS - 1);
     nv90_keep_bits(cg, nv90_shared(cg, nv90_state(cg)->flags),
                    LLVMBuildNot(cg->b, bit(cg, oldest), ""));
+    count_failure(cg);
     Val number = LLVMBuildLoad2(cg->b, cg->i32, number_place(cg, oldest), "");
     LLVMSetVolatile(number, true);
     return LLVMBuildOr(cg->b, number, cg_i32(cg, INT32_MIN), "");

@@ -276,6 +276,25 @@ static Slot next_slot(Cg *cg) {
 
 // ---- what the producer tells where tiles may come again
 
+// One of FAILURES tiles that were told may be a failed one before the grid's are told with `again` at
+// once, so that they are computed once: of inputs for which every tile fails about a third are
+// computed twice, not all. Such a tile asks for nothing, so that the share falls again while nothing
+// fails, and the fast way gets another try. (Which tiles are told so depends on how blocks took them:
+// where tiles fail, the last bits of others may differ from launch to launch.)
+enum { FAILURES = 4 };
+
+// The number in `ahead`, with or without `again`; past the last, without. `ahead` itself is compared
+// with other numbers, and stays without it.
+static Val fast_or_careful(Cg *cg, Val turn, Val n) {
+    const Nv90 *h = nv90_state(cg);
+    Val number = get(cg, h->ahead);
+    Val failures = mul(cg, nv90_failures(cg), cg_i32(cg, FAILURES));
+    Val often = LLVMBuildICmp(cg->b, LLVMIntUGT, failures, turn, "");
+    Val some = LLVMBuildICmp(cg->b, LLVMIntULT, number, n, "");
+    Val careful = LLVMBuildOr(cg->b, number, cg_i32(cg, INT32_MIN), "");
+    return LLVMBuildSelect(cg->b, LLVMBuildAnd(cg->b, often, some, ""), careful, number, "");
+}
+
 // A tile that failed, if one did; the grid's next else. The counter is asked no more when it has
 // said that there is none: it would not be 0 again.
 static void choose_here(Cg *cg, Val turn, bool behind, Val n) {
@@ -288,7 +307,7 @@ static void choose_here(Cg *cg, Val turn, bool behind, Val n) {
         next_number(cg, n);
         cg_end_if(cg, done);
     }
-    set(cg, h->choice, get(cg, h->ahead));
+    set(cg, h->choice, behind ? fast_or_careful(cg, turn, n) : get(cg, h->ahead));
     Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntNE, failed, zero, ""), "failed");
     set(cg, h->choice, nv90_take_failed(cg, failed, turn));
     cg_end_if(cg, done);

@@ -256,6 +256,12 @@ TileOp *tile_next(const TileBlock *root, const TileOp *op) {
     return op->next;
 }
 
+bool tile_asks_again(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_AGAIN) return true;
+    return false;
+}
+
 void tile_replace(TileBlock *b, const TileValue *from, TileValue *to) {
     for (TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
         for (int i = 0; i < op->args.n; i++)

@@ -196,7 +196,9 @@ struct TileOp {
     // AGAIN, in a TILES body before its NEXT: where in some row of args[0] (f32 of the grid's axis) not
     // |x| <= 2^bits, or x is no number, the tile at hand comes once more behind the others, and AGAIN
     // (the symbol) holds there; of a tile that comes again nothing is asked. What its stores wrote is
-    // written again. Roles run from their beginning until no tile is left.
+    // written again. Roles run from their beginning until no tile is left. (So the interpreter. On a
+    // device a failed tile comes at some later time, at least once and perhaps twice, and a tile may
+    // be told with `again` at once, before it was computed in the other way.)
     int bits;
     bool pass; // TURN: the turn goes to the next warpgroup (else: wait for this one's)
     // TILES: args, carried, results, body as of a loop; the body has one NEXT. AT: `axis`, `index`,
@@ -304,6 +306,7 @@ int tile_extent(const TileAxis *a);
 // The next op after `op` (NULL: the first) in reading order, bodies of loops included: loops before
 // their bodies.
 TileOp *tile_next(const TileBlock *root, const TileOp *op);
+bool tile_asks_again(const TileKernel *k); // has an AGAIN
 // Puts `to` where `from` is used, in a block and all within.
 void tile_replace(TileBlock *b, const TileValue *from, TileValue *to);
 // Rewrites the op's own expressions (not those of a loop's body).

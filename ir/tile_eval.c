@@ -408,12 +408,6 @@ static void count_points(Eval *E) {
     }
 }
 
-static bool has_again(const TileKernel *k) {
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (op->kind == TILE_AGAIN) return true;
-    return false;
-}
-
 static void run_blocks(Eval *E) {
     for (E->block = 0; E->block < E->blocks && !E->failed; E->block++) {
         E->here = (RunPlace){0};
@@ -431,7 +425,7 @@ static void run_grid(Eval *E) {
     run_pairs_begin(E);
     E->blocks = E->points;
     if (k->schedule.persist && E->data->workers < E->blocks) E->blocks = E->data->workers;
-    bool again = has_again(k) && has_roles(k); // without them it changes nothing
+    bool again = tile_asks_again(k) && has_roles(k); // without them it changes nothing
     E->again = again ? ARENA_ARRAY(E->arena, bool, E->points + 1) : NULL;
     E->again_only = false;
     run_blocks(E);

@@ -98,7 +98,8 @@ bool verify_tiles(Verify *V) {
     return verify_carry_counts(V) && verify_body(V, false) && verify_carry(V);
 }
 
-// A tile that comes again is stored again; what is added to a tensor would be there twice.
+// A tile that comes again is stored again; what is added to a tensor, or to a list, would be there
+// twice.
 static bool check_only(Verify *V) {
     const TileBlock *b = &V->k->body;
     for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op)) {
@@ -106,6 +107,8 @@ static bool check_only(Verify *V) {
             return verify_fail(V, "a kernel asks twice for what comes again");
         if (op->kind == TILE_STORE && op->add)
             return verify_fail(V, "a tile may come again that adds to a tensor");
+        if (op->kind == TILE_APPEND)
+            return verify_fail(V, "a tile may come again that appends to a list");
     }
     return true;
 }

@@ -1,11 +1,13 @@
 // classify.c: which tiles a loop over keys visits, and which of them need the mask.
 //
-// In: a program whose extents are bound; loops over all tiles of an axis, with SYM_MASK in them.
+// In: a program whose extents are bound; loops over all tiles of an axis, with SYM_MASK in them, and
+// SYM_KEPT where shifts may stay.
 // Out: each such loop is two, over one common sequence of tiles: first the partial ones, with the
-// kernel's mask where SYM_MASK stood, then those where every pair takes part, with none. Tiles
-// without a pair are never visited where the mask can be solved (solve.c), else skipped by `where`
-// (mask.c), or, where the target makes lists of tiles (tilemap.c), not on the list. Holds afterwards: no SYM_MASK in a body; loads of inputs that cannot leave their tensor
-// are marked so.
+// kernel's mask where SYM_MASK stood and KEPT false, then those where every pair takes part, with
+// no mask and KEPT true. Tiles without a pair are never visited where the mask can be solved
+// (solve.c), else skipped by `where` (mask.c), or, where the target makes lists of tiles (tilemap.c),
+// not on the list. Holds afterwards: neither SYM_MASK nor SYM_KEPT in a body; loads of inputs that
+// cannot leave their tensor are marked so.
 //
 //     loop N from 0 to ceil(Sk / 64) { select(mask, ...) }              causal, tiles of 64 keys
 //
@@ -98,19 +100,13 @@ static void hull_tiles(Classify *c, Tiles *t, const KeySet *s) {
     t->hi = op2(c, EX_MAX, t->hi, t->lo);
 }
 
-static bool shifts_stay(const TileKernel *k) {
-    for (const TileOp *op = k->body.first; op; op = op->next)
-        if (op->kind == TILE_AGAIN) return true;
-    return false;
-}
-
 // Where shifts stay in full tiles, every row should have a key before: its last one, or where rows end
 // together its first one. That of the row that has the fewest is the first, or last, that not all have,
 // and its tile is a partial one, also where it is the tile's last key, or first.
 static void full_tiles(Classify *c, Tiles *t, const KeySet *s) {
     const TileAxis *a = &c->k->axes[c->k_axis];
     const Ex *n = num(c, a->extent);
-    bool stay = shifts_stay(c->k);
+    bool stay = tile_asks_again(c->k); // that shifts stayed is what it asks about
     t->full = !s->none;
     t->flo = t->fhi = t->lo;
     if (s->none) return;

@@ -6,8 +6,10 @@
 //     %m_tile = map rowmax over N of %dot
 //     %a = map select((-max(%m, %m_tile) == inf), 0, -max(..))    ->    -max(%m, %m_tile)
 //
-// since a tile has a key, whose score is finite, and no row is empty any more. The test would stand
-// between a tile's maximum and its first exponential, where nothing else can be done.
+// since a tile has a key, whose score is finite, and no row is empty any more. (Where shifts stay they
+// may still be those of an empty row: what is carried may be anything, and is taken so in any loop.)
+// The test would stand between a tile's maximum and its first exponential, where nothing else can be
+// done.
 //
 // Holds afterwards: what is computed is what was computed, where products are finite (classes.h).
 #include "passes.h"

@@ -17,6 +17,7 @@ runs || ! grep -q 'there is no NVIDIA' "$work/probe" || skip "no GPU on this mac
 files=${FILES:-stdlib/causal.attn stdlib/relu.attn stdlib/document.attn stdlib/alibi.attn stdlib/sliding_window.attn stdlib/mla.attn
     tests/regress/outgrown_shift.attn}
 shapes='--shape=B=1,H=2,Hkv=1,Sq=129,Sk=129 --shape=H=1,Sq=1,Sk=333 --shape=H=2,Sq=70,Sk=17'
+again=tests/regress/outgrown_shift.attn # in clusters, too: tiles come again there in both blocks
 many='--shape=H=150,Sq=129,Sk=300' # more tiles of queries than multiprocessors, for kernels whose blocks take several
 for check in memcheck racecheck; do
     for target in sm_80 sm_90a; do
@@ -25,6 +26,7 @@ for check in memcheck racecheck; do
             [ $target$dtype = sm_90abf16 ] && all="$shapes $many" || all=$shapes
             for file in $files; do echo "$check $file --target=$target --dtype=$dtype $all"; done
         done
+        case $target$files in sm_90a*"$again"*) echo "$check $again --target=$target --dtype=bf16 -DD=128 -DDv=128 --schedule=cluster=2 $many" ;; esac
     done
 done >"$work/cases"
 

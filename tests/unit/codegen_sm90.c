@@ -249,8 +249,17 @@ START_TEST(clusters) {
 }
 END_TEST
 
+// Places where a number gets the bit of tiles that come again.
+static int marked(const char *ptx) {
+    int n = 0;
+    for (const char *p = ptx; (p = strstr(p, "\tor.b32 ")); p++)
+        n += !strncmp(p + strcspn(p, "-\n"), "-2147483648;", 12);
+    return n;
+}
+
 // Consumers ask for a tile again in a word that the producer looks at: the block's, or that of the
-// cluster's first block. A store of it waits for the tile's first one.
+// cluster's first block. A store of it waits for the tile's first one. It is told so when it failed
+// (a bit is looked for, where a round begins and behind a tile), or when many have failed before.
 START_TEST(again) {
     static const struct {
         const char *schedule, *asks;
@@ -268,6 +277,8 @@ START_TEST(again) {
         ck_assert_int_eq(count(ptx, "atom.relaxed.cluster.shared::cta.and.b32") > 0, c[i].comes);
         ck_assert_int_eq(count(ptx, "cp.async.bulk.wait_group 0;") > 0, c[i].comes);
         if (c[i].comes) ck_assert_int_eq(count(ptx, signal) > 0, c[i].signals);
+        ck_assert_int_eq(count(ptx, "popc.b32") > 0, c[i].comes);
+        ck_assert_int_eq(2 * marked(ptx), 3 * count(ptx, "popc.b32"));
         free(ptx);
     }
     arena_free(a);

@@ -244,6 +244,23 @@ START_TEST(algorithms_say_what_to_ask) {
 }
 END_TEST
 
+// What is appended would be there twice.
+START_TEST(lists_are_made_once) {
+    Arena *a = arena_new();
+    const char *list = "tensor list: i32[B, H, ((Sq + 1) / 2), 4] work 0\nplan",
+               *append = "    %i: i32[D], %c: bool[D] = map [D] () { D.pos; (D.pos < 2) }\n"
+                         "    %n: i32[] = map [] () { 0 }\n"
+                         "    %n1: i32[] = append %i when %c after %n -> list[b, h, M.tile, %n]\n"
+                         "    store",
+               *row = "    %l: f32[M] = map [M, D] (%x9) { rowsum over D of %x9 }\n"
+                      "    again %l over 48\n    store";
+    const char *text = with(a, with(a, kept_text, "plan", list), "    store", append);
+    ck_assert_ptr_null(refused(a, text));
+    check_refused(a, with(a, text, "    store", row), "may come again that appends to a list");
+    arena_free(a);
+}
+END_TEST
+
 // An input of that name is not the symbol.
 START_TEST(inputs_may_be_called_so) {
     Arena *a = arena_new();
@@ -268,6 +285,7 @@ Suite *tile_again_suite(void) {
     tcase_add_test(t, it_is_asked_before_the_next_tile);
     tcase_add_test(t, kept_is_of_algorithms);
     tcase_add_test(t, algorithms_say_what_to_ask);
+    tcase_add_test(t, lists_are_made_once);
     tcase_add_test(t, inputs_may_be_called_so);
     suite_add_tcase(s, t);
     return s;
