@@ -138,8 +138,7 @@ static bool arguments(const Trial *t, const Ex *e, Node *n, ExValue v[2][EX_MAX_
         n->moves |= a->moves;
         for (int k = 0; k < 2; k++) v[k][i] = a->v[k];
         if (!a->moves || (e->op == EX_SELECT && i > 0)) continue;
-        agree &=
-            e->args[i]->type == EX_F32 ? same(t, a) : a->v[0].i == a->v[1].i;
+        agree &= e->args[i]->type == EX_F32 ? same(t, a) : a->v[0].i == a->v[1].i;
     }
     return agree;
 }

@@ -234,21 +234,34 @@ static bool reads_inputs(const TileKernel *k) {
     return yes;
 }
 
-// Whether both ends of the keys that a tile of queries sees move with it, as in a window: what two
-// blocks visit together is more than either needs (18 and 20 tiles for a window of 1024).
-static bool is_window(const TileProgram *p, const TileKernel *k) {
+// The keys that a tile of queries sees, of which nothing else is told than that they are not exact where
+// the kernel has no loop over them.
+static KeySet seen_keys(const TileProgram *p, const TileKernel *k) {
     int rows = tile_grid_axis(k);
     const TileOp *loop = k->body.first;
     while (loop && loop->kind != TILE_LOOP) loop = loop->next;
-    if (!loop) return false;
+    if (!loop) return (KeySet){.exact = false};
     const Ex *first =
         ex_2(p->pool, EX_MUL, ex_sym(p->pool, SYM_TILE, rows, EX_I32), ex_i32(p->pool, 64));
     const Ex *last = ex_2(p->pool, EX_ADD, first, ex_i32(p->pool, 63));
     RangeCtx c;
     range_init(&c, p->pool, rows, loop->axis, first, last, NULL, NULL);
-    KeySet hull = mask_hull(&c, ex_simplify(p->pool, k->mask));
-    return hull.lo && hull.hi && ex_uses(hull.lo, SYM_TILE, rows) &&
-           ex_uses(hull.hi, SYM_TILE, rows);
+    return mask_hull(&c, ex_simplify(p->pool, k->mask));
+}
+
+// Whether both ends of the keys that a tile of queries sees move with it, as in a window: what two
+// blocks visit together is more than either needs (18 and 20 tiles for a window of 1024).
+static bool is_window(const TileProgram *p, const TileKernel *k) {
+    int rows = tile_grid_axis(k);
+    KeySet seen = seen_keys(p, k);
+    return seen.lo && seen.hi && ex_uses(seen.lo, SYM_TILE, rows) &&
+           ex_uses(seen.hi, SYM_TILE, rows);
+}
+
+// Whether a tile of queries may have a list of its own of what it visits (tilemap.c): blocks of a cluster
+// have not the same steps then.
+static bool has_lists(const TileProgram *p, const TileKernel *k) {
+    return reads_inputs(k) || !seen_keys(p, k).exact;
 }
 
 static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
@@ -256,7 +269,7 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
     int d = pass_padded(p->D, PANEL), dv = value_columns(p, k), wide = d > dv ? d : dv;
     size_t i = 0, n = sizeof rows / sizeof *rows;
     // Tiles are few each, and those of two blocks differ; or large tiles' registers are all in use.
-    bool listed = reads_inputs(k), alone = listed || is_window(p, k) || takes_columns(k);
+    bool listed = reads_inputs(k), alone = has_lists(p, k) || is_window(p, k) || takes_columns(k);
     if (alone) launches = SHAPE_SHORT;
     // Long tests are most of the work, and twelve warps hide more of it than eight (8%).
     if (wide <= PANEL && !listed && weight(&k->mask, 1) > DEAR_MASK) launches = SHAPE_LONG;
@@ -314,10 +327,10 @@ static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags 
                    s.narrow, s.keys);
         return false;
     }
-    if (s.cluster > 1 && reads_inputs(k)) {
+    if (s.cluster > 1 && has_lists(p, k)) {
         diag_error(diags, (Span){0},
-                   "schedule: blocks of a cluster take the same steps; where "
-                   "the mask reads inputs each tile has a list of its own");
+                   "schedule: blocks of a cluster take the same steps; where the mask reads "
+                   "inputs, or is no interval of keys, each tile has a list of its own");
         return false;
     }
     if (registers_of(k, s, dv) > s.registers)

@@ -65,7 +65,7 @@ kinds | while read -r cases arguments; do
 done >"$work/todo"
 # Tiles that come again in clusters, and more of them than there are clusters.
 case " $targets " in *' sm_90a '*)
-    grep -E '(^|/)(outgrown_shift|late_rows)\.attn$' "$work/files" |
+    grep -E '(^|/)outgrown_shift\.attn$' "$work/files" |
         while read -r file; do echo "$file 1 --target=sm_90a --shape=H=60,Sq=300,Sk=700 -DD=128 -DDv=128 --schedule=cluster=2"; done >>"$work/todo" ;;
 esac
 xargs -P "$(nproc)" -I '{}' sh -c 'sh $WORK/part {}; :' <"$work/todo" | tee "$work/log" | grep -v '^COUNT'

@@ -144,8 +144,8 @@ static void check_one(const char *path, int of) {
                                         "fixed_shift=1,warpgroups=1,turns=0,keys=48,cluster=2,"
                                         "queries=1"};
     Arena *a = arena_new();
-    if (!strstr(path, "document")) // no clusters there
-        check(a, path, NULL, forms[of], launch, false);
+    bool lists = strstr(path, "document") || strstr(path, "natten"); // no clusters there
+    if (!of || !lists) check(a, path, NULL, forms[of], launch, false);
     arena_free(a);
 }
 
@@ -189,8 +189,11 @@ START_TEST(moves) {
                                         "fixed_shift=1,warpgroups=1,turns=0,keys=48,cluster=2"};
     Arena *a = arena_new();
     for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
-        for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
+        for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
+            bool lists = strstr(moving[_i], "i % 2"); // no clusters there
+            if (lists && strstr(forms[f], "cluster")) continue;
             check(a, "t.attn", variant(a, moving[_i]), forms[f], launches[i], true);
+        }
     arena_free(a);
 }
 END_TEST

@@ -304,7 +304,7 @@ END_TEST
 
 // Bounds on both sides, steps that are skipped, bounds that are looked up.
 START_TEST(clusters_with_masks) {
-    static const char *const paths[] = {"stdlib/sliding_window.attn", "stdlib/natten_2d.attn",
+    static const char *const paths[] = {"stdlib/sliding_window.attn", "stdlib/alibi.attn",
                                         "stdlib/prefix_lm.attn", "stdlib/mla.attn"};
     check_real(paths[_i], 64, "warpgroups=1,turns=0,keys=32,cluster=2");
 }
@@ -363,14 +363,20 @@ START_TEST(wrong_pairs_are_found) {
 END_TEST
 
 // Lists of tiles are each tile's own.
+// Also where a mask that reads nothing is no interval: not asked for, and not by a row of the table.
 START_TEST(no_clusters_with_lists) {
+    static const char *const paths[] = {"stdlib/document.attn", "tests/regress/late_rows.attn"};
     Arena *a = arena_new();
     Variant *v;
-    PassOptions o = options();
-    o.schedule = "cluster=2";
     Diags diags;
     diag_init(&diags, a);
-    const Stream *s = pu_stream(a, "stdlib/document.attn", NULL, 64, &v);
+    PassOptions o = options();
+    o.shape = SHAPE_LONG;
+    const Stream *s = pu_stream(a, paths[_i], NULL, 128, &v);
+    const TileProgram *p = pass_pipeline(a, s, &o, &diags);
+    ck_assert_ptr_nonnull(p);
+    ck_assert_int_le(p->kernels.data[0]->schedule.cluster, 1);
+    o.schedule = "cluster=2";
     ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
     ck_assert_int_eq(diags.errors, 1);
     arena_free(a);
@@ -451,7 +457,7 @@ Suite *pass_sm90_suite(void) {
     tcase_add_test(t, clusters_of_rows);
     tcase_add_test(t, names_of_sizes);
     tcase_add_test(t, wrong_pairs_are_found);
-    tcase_add_test(t, no_clusters_with_lists);
+    tcase_add_loop_test(t, no_clusters_with_lists, 0, 2);
     tcase_add_test(t, lists_of_each_class);
     tcase_add_test(t, narrow_is_less_than_a_tile);
     tcase_add_test(t, too_many_columns_are_refused);
