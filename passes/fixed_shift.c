@@ -23,7 +23,7 @@
 
 #include <math.h>
 
-enum { TRIES = 96, MAX_STATES = 16 };
+enum { TRIES = 64, MAX_STATES = 16 };
 
 // What a stream gives, over states alone: the shift, its unit, the deferred factor, the output, emits.
 enum { SHIFT, UNIT, FACTOR, OUTPUT, EMITS };
@@ -221,11 +221,13 @@ static int extremum_of(const Stream *s) {
 // The extremum so far away that sums are nearly as large as they may be; false: no shift follows it there.
 static bool grow(Trial *t) {
     int m = extremum_of(t->s);
-    double away = t->s->states.data[m].op == EX_ROWMAX ? -0.01 : 0.01;
-    for (int i = 0; i < 600; i++, away *= 1.05) {
-        t->state[m][1] = t->state[m][0] + away;
+    double up = t->s->states.data[m].op == EX_ROWMAX ? -1 : 1, less = 0, more = 1000;
+    for (int i = 0; i < 24; i++) {
+        double away = (less + more) / 2;
+        t->state[m][1] = t->state[m][0] + up * away;
         double bits = log2(moved_by(t));
-        if (bits > FIXED_SHIFT_BITS - 2) return true;
+        if (bits > FIXED_SHIFT_BITS - 2 && bits < FIXED_SHIFT_BITS) return true;
+        *(bits < FIXED_SHIFT_BITS ? &less : &more) = away;
     }
     return false;
 }
