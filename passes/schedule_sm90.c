@@ -271,14 +271,16 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
     // Tiles are few each, and those of two blocks differ; or large tiles' registers are all in use.
     bool listed = reads_inputs(k), alone = has_lists(p, k) || is_window(p, k) || takes_columns(k);
     if (alone) launches = SHAPE_SHORT;
-    // Long tests are most of the work, and twelve warps hide more of it than eight (8%).
-    if (wide <= PANEL && !listed && weight(&k->mask, 1) > DEAR_MASK) launches = SHAPE_LONG;
+    // Long tests are most of the work, and twelve warps hide more of it than eight (8%). Hardly a tile is a
+    // full one there.
+    bool dear = !listed && weight(&k->mask, 1) > DEAR_MASK;
+    if (wide <= PANEL && dear) launches = SHAPE_LONG;
     while (i < n && !row_is_for(&rows[i], wide, sm90_is_masked(k), launches)) i++;
     assert(i < n && "no more columns than the last row has");
     Sm90Shape s = rows[i].shape;
     if (alone) s.cluster = 1;
     if (listed) s.section = LISTED;
-    if (!p->may_fix_shift || moving) s.fixed_shift = 0;
+    if (!p->may_fix_shift || moving || dear) s.fixed_shift = 0;
     if (!s.fixed_shift) s.after = rows[i].moving;
     if (shared_bytes(s, d, dv) > t->shared_bytes) s.queries = 1;
     while (s.keys > 16 &&
