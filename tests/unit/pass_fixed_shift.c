@@ -103,13 +103,6 @@ START_TEST(who_may) {
 }
 END_TEST
 
-static bool has_again(const TileProgram *p) {
-    const TileBlock *b = &p->kernels.data[0]->body;
-    for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
-        if (op->kind == TILE_AGAIN) return true;
-    return false;
-}
-
 static void drop_again(TileProgram *p) {
     TileBlock *b = &p->kernels.data[0]->body;
     for (TileOp *op = tile_next(b, NULL), *next; op; op = next) {
@@ -131,7 +124,7 @@ static void check(Arena *a, const char *path, const char *text, const char *sche
     if (!may(s)) return;
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert_msg(p != NULL, "%s", path);
-    ck_assert(has_again(p));
+    ck_assert(tile_asks_again(p->kernels.data[0]));
     if (!asks) drop_again(p);
     p->plans.data[0] = p->plans.data[p->plans.n - 1];
     p->plans.n = 1;
