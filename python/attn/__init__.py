@@ -8,8 +8,8 @@
 Nothing is built: the package finds libattnrt.so, and the compiler as the command `attnc`.
 """
 
-from ._compiler import CompileError, compile
+from ._compiler import CompileError, CompileWarning, compile
 from ._kernel import Artifact, Kernel, TileMap, load
 from ._runtime import Error, set_threads, version
 
-__all__ = ["Artifact", "CompileError", "Error", "Kernel", "TileMap", "compile", "load", "set_threads", "version"]
+__all__ = ["Artifact", "CompileError", "CompileWarning", "Error", "Kernel", "TileMap", "compile", "load", "set_threads", "version"]

@@ -5,10 +5,15 @@ import os
 import shutil
 import subprocess
 import tempfile
+import warnings
 
 
 class CompileError(Exception):
     """The source was wrong. The text is the compiler's, with lines and carets."""
+
+
+class CompileWarning(UserWarning):
+    """The source compiles, and something in it is hardly meant. The text is the compiler's."""
 
 
 def _command():
@@ -21,8 +26,10 @@ def _command():
 
 def _run(argv):
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    text = done.stdout.decode(errors="replace").strip()
     if done.returncode:
-        raise CompileError(done.stdout.decode(errors="replace").strip() or f"{argv[0]} failed")
+        raise CompileError(text or f"{argv[0]} failed")
+    return text
 
 
 def compile(source, *, target="host", dtype=None, opt=3, entry=None, defines=None, include=(), debug=False, schedule=None):
@@ -49,7 +56,9 @@ def compile(source, *, target="host", dtype=None, opt=3, entry=None, defines=Non
         argv += [a for i in include for a in ("-I", os.fspath(i))]
         argv += ["-g"] if debug else []
         argv += [f"--schedule={schedule}"] if schedule else []
-        _run(argv)
+        said = _run(argv)
+        if ": warning: " in said:
+            warnings.warn(said, CompileWarning, stacklevel=2)
         with open(result, "rb") as f:
             return Artifact(f.read())
 

@@ -124,6 +124,7 @@ class Kernel:
             given[name] = value
         arrays, scalars, sizes = {}, {}, {}
         for name, value in given.items():
+            _arrays.refuse_grad(name, value)
             known = self._tensors.get(name)
             if known is None and name in self.sizes:
                 sizes[name] = _integer(name, value)
@@ -147,6 +148,8 @@ class Kernel:
         for name in [*emit, *out]:
             if name not in self.outputs:
                 raise TypeError(f"{name}: {self.name} has no such output ({', '.join(self.outputs)})")
+        for name, x in out.items():
+            _arrays.refuse_grad(name, x)
         return [n for n in self.outputs if n in out or n in emit or not self._tensors[n][3]], out
 
     def __call__(self, *args, emit=(), out=None, stream=None, tile_map=None, **named):
@@ -154,7 +157,8 @@ class Kernel:
 
         emit: optional outputs to write too, a name or several. out: arrays to write into (one for the first output, or a dict).
         stream: a raw stream; by default the current one of q's library. tile_map: a TileMap. The call returns when the launch is queued (on the
-        CPU: done). A CUDA graph that holds the call needs this kernel as long as it is replayed: its code goes with it."""
+        CPU: done). A CUDA graph that holds the call needs this kernel as long as it is replayed: its code goes with it.
+        RuntimeError where a tensor of PyTorch requires grad and gradients are enabled: there is no backward yet."""
         arrays, scalars, sizes = self._sort(args, named)
         wanted, out = self._wanted(emit, out)
         if tile_map is not None and not isinstance(tile_map, TileMap):

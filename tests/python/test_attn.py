@@ -67,8 +67,9 @@ class FakeTensor:
 
     device, __module__ = FakeDevice, "torch"
 
-    def __init__(self, array):
+    def __init__(self, array, requires_grad=False):
         self.array, self.shape, self.dtype = array, array.shape, "torch." + array.dtype.name
+        self.requires_grad = requires_grad
 
     def stride(self):
         return tuple(s // self.array.itemsize for s in self.array.strides)
@@ -81,6 +82,8 @@ def fake_torch():
     torch = types.ModuleType("torch")
     torch.version = types.SimpleNamespace(hip="6.2")
     torch.int8, torch.float32 = "int8", "float32"
+    torch.grad = True
+    torch.is_grad_enabled = lambda: torch.grad
     torch.empty = lambda shape, dtype, device: FakeTensor(np.empty(shape, dtype))
     torch.cuda = types.SimpleNamespace(current_stream=lambda device: types.SimpleNamespace(cuda_stream=0x77))
     return torch
@@ -129,6 +132,9 @@ class Versioned:
         return new(ctypes.addressof(self.held), b"dltensor_versioned", None)
 
 
+NO_BACKWARD = "requires grad, and kernels have no backward yet: call under torch.no_grad"
+
+
 class Rocm(unittest.TestCase):
     def test_launches(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -140,12 +146,21 @@ class Rocm(unittest.TestCase):
             )  # fmt: skip
             fake = ctypes.CDLL(library)  # as PyTorch has its own in the process
             fake.fake_log.restype = ctypes.c_char_p
-            with unittest.mock.patch.dict(sys.modules, torch=fake_torch()):
+            with unittest.mock.patch.dict(sys.modules, torch=fake_torch()) as modules:
                 q, k, v, bias = arguments(sk=100)
                 kernel, o = attn.load(os.path.join(folder, "fixture.hsaco"))["sum"], padded(np.zeros((2, 4, 3, 2), np.float32))
                 self.assertIs(kernel(FakeTensor(q), FakeTensor(k), padded(v), FakeTensor(bias), 0.5, q_offset=0, out=o), o)
                 np.testing.assert_allclose(o.array, expected(v, bias, 0.5, 3), rtol=1e-5, atol=1e-5)
                 self.assertEqual(fake.fake_log(), b"load;zero 77;sum_part 16 77;sum_join 24 77;")
+                q, k, v, bias = FakeTensor(q), FakeTensor(k), padded(v), FakeTensor(bias)
+                for x in q, v, bias, o:
+                    x.requires_grad = True
+                    with self.assertRaisesRegex(RuntimeError, NO_BACKWARD):
+                        kernel(q, k, v, bias, 0.5, q_offset=0, out=o)
+                    modules["torch"].grad = False
+                    kernel(q, k, v, bias, 0.5, q_offset=0, out=o)
+                    modules["torch"].grad, x.requires_grad = True, False
+                bias = bias.array
                 empty = [FakeTensor(x) for x in arguments(sq=0, sk=5)[:2]]
                 kernel(*empty, padded(arguments(sk=5)[2]), FakeTensor(bias), 0.5, q_offset=0, out=padded(np.zeros((2, 4, 0, 2), np.float32)))
                 self.assertTrue(fake.fake_log().endswith(b"sum_join 24 77;"))  # no block is launched
@@ -330,17 +345,23 @@ class Python(unittest.TestCase):
         with self.assertRaises(KeyError):
             self.artifact["nope"]
 
-    def test_schedule(self):  # goes to the command, which is not needed here
+    def test_compile(self):  # goes to the command, which is not needed here
         def run(argv):
             given.append(argv)
             shutil.copy(self.object, argv[argv.index("-o") + 1])
+            return said
 
-        given = []
+        given, said = [], ""
         with unittest.mock.patch.multiple(attn._compiler, _run=run, _command=lambda: "attnc"):
             attn.compile("sum.attn", schedule="rows=32,keys=64")
             attn.compile("sum.attn")
         self.assertIn("--schedule=rows=32,keys=64", given[0])
         self.assertFalse([a for a in given[1] if a.startswith("--schedule")])
+        said = "sum.attn:3:5: warning: hardly meant"
+        with unittest.mock.patch.multiple(attn._compiler, _run=run, _command=lambda: "attnc"):
+            with self.assertWarnsRegex(attn.CompileWarning, "hardly meant") as w:
+                attn.compile("sum.attn")
+        self.assertEqual(w.filename, __file__)
 
     def test_damage(self):
         data = bytearray(read(self.object))
@@ -381,6 +402,24 @@ class Python(unittest.TestCase):
         o = self.sum(*map(torch.from_numpy, (q, k, v, bias)), 0.5, q_offset=0)
         self.assertIsInstance(o, torch.Tensor)
         np.testing.assert_allclose(o.numpy(), expected(v, bias, 0.5, 3), rtol=1e-5, atol=1e-5)
+
+    @unittest.skipUnless(torch, "PyTorch is not installed")
+    def test_torch_without_a_backward(self):
+        q, k, v, bias = map(torch.from_numpy, arguments(sk=100))
+        wanted, scale, o = self.sum(q, k, v, bias, 0.5, q_offset=0), torch.tensor(0.5), torch.empty(2, 4, 3, 2)
+        for x in q, k, v, bias, scale, o:
+            x.requires_grad_()
+            with self.assertRaisesRegex(RuntimeError, NO_BACKWARD):
+                self.sum(q, k, v, bias, scale, q_offset=0, out=o)
+            with self.assertRaisesRegex(RuntimeError, NO_BACKWARD):  # what is computed from it, and a model's parameter
+                self.sum(q, k, v, bias, scale * 1, q_offset=0, out=o * 1)
+            with self.assertRaisesRegex(RuntimeError, NO_BACKWARD):
+                self.sum(torch.nn.Parameter(q.detach()), k, v, bias, scale.detach(), q_offset=0)
+            for off in torch.no_grad, torch.inference_mode:
+                with off():
+                    self.assertTrue(torch.equal(self.sum(q, k, v, bias, scale, q_offset=0), wanted))
+            x.requires_grad_(False)
+        self.assertTrue(torch.equal(self.sum(q.requires_grad_().detach(), k, v, bias, scale, q_offset=0), wanted))
 
 
 if __name__ == "__main__":
