@@ -1,10 +1,12 @@
 // runner.c: runs language tests: .attn files that carry their expectations in comments. From the
 // top folder:
-//     check_lang [FILE.attn]...          (none: all of tests/lang and stdlib)
+//     check_lang [FILE.attn | FOLDER]...          (none: all of tests/lang and stdlib)
 //
 //   // error: TEXT               on the line of an error; its message contains TEXT. Several may
 //   follow each other
 //   // warning: TEXT             the same of a warning
+//   // note: TEXT                the same of a note, also one of an error or a warning; notes that
+//   nothing expects are no failure
 //   // error FILE:LINE: TEXT     the same for another file (its name ends with FILE) and line; line
 //   0: an error without a place
 //   // args: -DNAME=V -IDIR      options for this file
@@ -117,6 +119,7 @@ static void read_directive(Test *t, char *line, int number) {
     int at, used = 0;
     read_expected(t, DIAG_ERROR, "// error: ", line, number);
     read_expected(t, DIAG_WARNING, "// warning: ", line, number);
+    read_expected(t, DIAG_NOTE, "// note: ", line, number);
     if (!strncmp(line, "// args: ", 9))
         read_args(t, line + 9);
     else if (sscanf(line, "// status: %d", &at) == 1)
@@ -142,7 +145,7 @@ static bool expects_errors(const Test *t) {
     return false;
 }
 
-static void match_error(Test *t, const Diag *g) {
+static void match(Test *t, const Diag *g) {
     const Source *s = &t->diags.files.data[g->span.file];
     int line = g->span.file ? line_of(s, g->span.start) : 0;
     for (int i = 0; i < t->expected.n; i++) {
@@ -154,13 +157,14 @@ static void match_error(Test *t, const Diag *g) {
             return;
         }
     }
+    if (g->severity == DIAG_NOTE) return;
     fail(t, line, "unexpected %s%s%s: %s", g->severity == DIAG_ERROR ? "error" : "warning",
          g->span.file > 1 ? " in " : "", g->span.file > 1 ? s->name : "", g->message);
 }
 
 static void check_errors(Test *t) {
     for (const Diag *g = t->diags.first; g; g = g->next)
-        if (g->severity != DIAG_NOTE) match_error(t, g);
+        for (const Diag *n = g; n; n = n->note) match(t, n);
     for (int i = 0; i < t->expected.n; i++)
         if (!t->expected.data[i].met)
             fail(t, t->expected.data[i].line, "missing: %s", t->expected.data[i].text);
@@ -457,8 +461,12 @@ static int run_folder(Arena *a, const char *folder, int *passed) {
 
 int main(int argc, char **argv) {
     Arena *a = arena_new();
-    int passed = 0, n = argc - 1;
-    for (int i = 1; i < argc; i++) passed += run_file(argv[i]);
+    int passed = 0, n = 0;
+    for (int i = 1; i < argc; i++)
+        if (ends_with(argv[i], ".attn"))
+            n++, passed += run_file(argv[i]);
+        else
+            n += run_folder(a, argv[i], &passed);
     if (argc < 2) n = run_folder(a, "tests/lang", &passed) + run_folder(a, "stdlib", &passed);
     arena_free(a);
     printf("%d passed, %d failed\n", passed, n - passed);
