@@ -35,14 +35,15 @@ static Val polynomial(Cg *cg, Val x, const double *c, int n) {
 }
 
 // exp2 of x log2(e), with what the product's rounding lost put back: exp(x) = exp2(y) (1 + ln2 (x
-// log2e - y)).
+// log2e - y)). From 128 ln2 on, and below its negative, the power is infinite or 0: a small positive
+// number stands for what was lost there, so that infinity times it is infinity.
 static Val exp_of(Cg *cg, Val x) {
     Val log2e = k(cg, 0x1.715476p+0, x), rest = k(cg, 0x1.4ae0bep-26, x); // their sum is log2(e)
     Val y = mul(cg, x, log2e);
     Val lost = fma_(cg, x, rest, fma_(cg, x, log2e, LLVMBuildFNeg(cg->b, y, "")));
     Val e = math1(cg, EX_EXP2, y);
-    Val small = test(cg, LLVMRealOLT, call(cg, "llvm.fabs", x, NULL, NULL), k(cg, 128, x));
-    lost = pick(cg, small, mul(cg, lost, k(cg, 0x1.62e43p-1, x)), k(cg, 0, x));
+    Val near = test(cg, LLVMRealOLT, call(cg, "llvm.fabs", x, NULL, NULL), k(cg, 0x1.62e43p+6, x));
+    lost = pick(cg, near, mul(cg, lost, k(cg, 0x1.62e43p-1, x)), k(cg, 0x1p-30, x));
     return fma_(cg, e, lost, e);
 }
 
