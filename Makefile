@@ -11,7 +11,11 @@ BUILD   ?= build
 CC      ?= gcc
 PREFIX  ?= /usr/local
 VERSION := 0.1.0
-LLVM_CONFIG ?= $(firstword $(shell command -v llvm-config-19 llvm-config-20 llvm-config-21 2>/dev/null) llvm-config-19)
+# Tools are chosen by their versions: another one may come first on the PATH. Where there is none, the rule of llvm.inc says so.
+ifndef LLVM_CONFIG
+LLVM_CONFIG := $(shell tests/tools.sh llvm-config 2>/dev/null)
+endif
+export LLVM_CONFIG
 OPT     ?= -O2 -g
 WARN    := -Wall -Wextra -Wswitch-enum -Werror -Wno-error=cpp
 CFLAGS  ?=
@@ -39,7 +43,7 @@ COMPILER_A := $(BUILD)/libtools.a $(BUILD)/libcodegen.a $(BUILD)/libpasses.a $(B
 ALL_A      := $(COMPILER_A) $(BUILD)/libattnrt.a
 LIBS       := $(LLVM_SHARED) -lm -ldl -lpthread
 
-.PHONY: all check run-check check-asan check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format install deps demo clean
+.PHONY: all check run-check check-asan check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format install deps demo clean FORCE
 all: $(BUILD)/attnc $(BUILD)/libattnc.a $(BUILD)/libattnrt.a $(BUILD)/libattnrt.so
 
 # ---- libraries and programs
@@ -82,6 +86,14 @@ $(BUILD)/frontend/lex.c: frontend/lex.l $(BUILD)/frontend/gram.c
 $(BUILD)/frontend/gram.c: frontend/gram.y
 	@mkdir -p $(@D)
 	bison -Wall -Werror -Wno-yacc -d -o $@ $<
+
+# Where the tools of this LLVM are. It is written only when it changes: then what includes LLVM's headers is compiled again.
+$(BUILD)/llvm.inc: FORCE
+	@mkdir -p $(@D)
+	@config=$$(tests/tools.sh llvm-config) && echo "#define LLVM_BINDIR \"$$($$config --bindir)\"" >$@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+$(CODEGEN_O) $(filter %/decode.o,$(call src,tests/gcn)) $(filter $(BUILD)/tests/unit/codegen_%,$(call src,tests/unit)): $(BUILD)/llvm.inc
 
 # The std modules are inside the compiler, as C strings.
 $(BUILD)/tools/compile.o: $(BUILD)/stdlib.inc
@@ -141,7 +153,7 @@ bench: all
 
 # ---- the house's rules
 SOURCES := $(wildcard ir/*.[ch] frontend/*.[ch] passes/*.[ch] codegen/*.[ch] runtime/*.[ch] tools/*.[ch] tests/*.[ch] tests/*/*.[ch])
-CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format 2>/dev/null) clang-format)
+CLANG_FORMAT = $(shell tests/tools.sh clang-format || echo false)
 lint:
 	tests/lint.sh
 format-check:

@@ -3,6 +3,8 @@
 # A program counts by its own last line of that form; one that dies without it counts as one failure. The random variants take
 # the longest and run beside the others.
 build=${1:-build}
+echo "== the tools"
+tests/tools.sh --versions
 logs=$(mktemp -d) || exit 1
 trap 'rm -rf "$logs"' EXIT
 export ATTNC_CACHE="$logs/cache" # not what the user has tuned
@@ -29,7 +31,7 @@ run() {
 }
 # unittest counts in another way: each test that ran and did not fail passed.
 python_tests() {
-    ATTNRT_LIBRARY=$build/libattnrt.so python3 -m unittest tests/python/test_attn.py 2>&1 | tee "$logs/python"
+    ATTNRT_LIBRARY=$build/libattnrt.so "$python" -m unittest tests/python/test_attn.py 2>&1 | tee "$logs/python"
     ran=$(sed -n 's/^Ran \([0-9]*\) test.*/\1/p' "$logs/python")
     bad=$(grep -cE '^(FAIL|ERROR):' "$logs/python")
     echo "$((${ran:-0} - bad)) passed, $((ran ? bad : bad + 1)) failed"
@@ -37,20 +39,16 @@ python_tests() {
 
 ("$build/tests/check_gen" 1 "${GEN:-300}" >"$logs/gen" 2>&1; echo $? >"$logs/gen.status") &
 # ptxas takes its time, and what a sanitized compiler writes is the same
-if command -v ptxas >/dev/null && [ -z "$SANITIZED" ]; then
+if [ -z "$SANITIZED" ]; then
     (nice tests/run/assemble.sh "$build/attnc" >"$logs/ptxas" 2>&1; echo $? >"$logs/ptxas.status") &
 fi
 run "$build/tests/check_unit"
 run "$build/tests/check_lang"
 run tests/run/cli.sh "$build/attnc"
-if command -v python3 >/dev/null; then
-    run python3 tests/docs.py "$build"
-    # the package's library cannot be loaded into a Python without the sanitizer
-    if [ -z "$SANITIZED" ] && python3 -c 'import numpy' 2>/dev/null; then run python_tests
-    else echo "== tests/python: skipped, there is no NumPy or the build is under a sanitizer"; fi
-else
-    echo "== tests/docs.py, tests/python: skipped, there is no python3"
-fi
+python=$(tests/tools.sh python3) || python=python3 # which then fails
+run "$python" tests/docs.py "$build"
+# the package's library cannot be loaded into a Python without the sanitizer
+if [ -z "$SANITIZED" ]; then run python_tests; else echo "== tests/python: left out, the build is under a sanitizer"; fi
 run "$build/tests/check_run" stdlib
 run "$build/tests/check_run" tests/regress
 run "$build/tests/check_gcn" stdlib
@@ -70,7 +68,7 @@ count "$(cat "$logs/gen.status")" "$logs/gen" check_gen
 if [ -e "$logs/ptxas.status" ]; then
     echo "== tests/run/assemble.sh"
     count "$(cat "$logs/ptxas.status")" "$logs/ptxas" tests/run/assemble.sh
-else echo "== tests/run/assemble.sh: skipped, there is no ptxas or the build is under a sanitizer"; fi
+else echo "== tests/run/assemble.sh: left out, the build is under a sanitizer"; fi
 echo "== in all"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

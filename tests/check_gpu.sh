@@ -79,11 +79,11 @@ if [ "$missing" -ne 0 ]; then
 fi
 
 # Documents, prefixes, tables of biases: inputs that say something, from tests/gpu, where PyTorch sees the GPU.
-if [ "$device" = cuda ] && [ -z "$FILES" ] && python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+if [ "$device" = cuda ] && [ -z "$FILES" ] && python=$(tests/tools.sh python3 torch 2>/dev/null) && "$python" -c 'import torch; assert torch.cuda.is_available()'; then
     export PYTHONPATH="python:tests/gpu" ATTNRT_LIBRARY="${ATTNRT_LIBRARY:-$build/libattnrt.so}"
     for target in $targets; do
         : >"$work/cases"
-        python3 tests/gpu/cases.py "$ATTNC" "$work/$target" "$target" && python3 tests/gpu/check.py "$work/$target" >"$work/cases"
+        "$python" tests/gpu/cases.py "$ATTNC" "$work/$target" "$target" && "$python" tests/gpu/check.py "$work/$target" >"$work/cases"
         [ $? -le 1 ] && grep -q ' failed$' "$work/cases" || echo "FAIL tests/gpu/check.py for $target did not come to its end" >>"$work/cases"
         sed -n "s/^FAIL/FAILED, $target, seed $(sed -n 's/^seed //p' "$work/cases"):/p" "$work/cases" >>"$work/log"
         echo "COUNT $(grep -c '^ok ' "$work/cases") $(grep -c '^FAIL' "$work/cases")" >>"$work/log"

@@ -36,12 +36,10 @@ found=$(for f in ir/*.c frontend/*.[cly] passes/*.c codegen/*.c runtime/*.c $qui
 found=$(wc -l ir/*.[ch] frontend/*.[chly] passes/*.[ch] codegen/*.[ch] runtime/*.[ch] tools/*.[ch] tests/*/*.c | awk '$2 != "total" && $1 > 1000')
 [ -n "$found" ] && echo "$found" && echo "over 1000 lines" && bad=1
 
-if command -v clang-format >/dev/null || command -v clang-format-14 >/dev/null; then
-    make -s format-check || bad=1
-fi
+make -s format-check || bad=1
 # Suppressed is what cppcheck gets wrong of C11 (compound literals, pointers given back by a callback) and the compilers check better.
-if command -v cppcheck >/dev/null; then
-    cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --error-exitcode=1 -I. -D__x86_64__ --suppress=missingInclude \
+if cppcheck=$(tests/tools.sh cppcheck); then
+    "$cppcheck" --quiet --std=c11 --enable=warning,portability --inline-suppr --error-exitcode=1 -I. -D__x86_64__ --suppress=missingInclude \
         --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches --suppress=uninitvar --suppress=ctuuninitvar --suppress=returnDanglingLifetime --suppress=internalAstError ir frontend passes runtime tools || bad=1
-fi
+else bad=1; fi
 exit $bad

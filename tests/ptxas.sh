@@ -3,7 +3,8 @@
 # that lives there is a mistake of the schedule; kernels of roles have less to spare, those for parts of a row are sm_80's); and
 # where ptxas says, by an info message and with status 0, that it makes one matrix product wait for the other (C7510 to C7518: half
 # the speed). C7519 is none of those: an instruction was moved. What is found is printed either way.
-log=$(ptxas -v -arch="$2" -o /dev/null "$1" 2>&1) || { echo "$log"; exit 1; }
+ptxas=$("$(dirname "$0")/tools.sh" ptxas) || exit 1
+log=$("$ptxas" -v -arch="$2" -o /dev/null "$1" 2>&1) || { echo "$log"; exit 1; }
 slow=$(echo "$log" | grep -E 'C75(0[0-9]|1[0-8])')
 echo "$log" | awk -v file="$(basename "$1")" -v sm="$2" '
     /Function properties for/ { name = $NF }

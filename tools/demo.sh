@@ -4,7 +4,7 @@
 set -e
 cd "$(dirname "$0")/.."
 build=${1:-build}
-tests/deps.sh
+tests/deps.sh build
 ${MAKE:-make} -s -j"$(nproc 2>/dev/null || echo 2)" BUILD="$build" all
 mkdir -p "$build/demo"
 PATH=$(realpath "$build"):$PATH

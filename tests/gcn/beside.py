@@ -126,7 +126,8 @@ class Launch:
     def text(self):
         """Each instruction by its offset."""
         path = self.path.with_name(self.path.name + ".hsaco")
-        out = subprocess.run(["llvm-objdump-19", "-d", path], check=True, capture_output=True)
+        tool = subprocess.run(["tests/tools.sh", "llvm-objdump"], check=True, capture_output=True)
+        out = subprocess.run([tool.stdout.decode().strip(), "-d", path], check=True, capture_output=True)
         lines = (l.rsplit("// ", 1) for l in out.stdout.decode().splitlines() if "// " in l)
         return {int(at.split(":")[0], 16): text.strip() for text, at in lines}
 

@@ -1,4 +1,4 @@
-"""The Python package on the CPU, and on an AMD GPU that is none (fake_hip.c). Needs NumPy, cc and libattnrt.so; PyTorch is used where it is there.
+"""The Python package on the CPU, and on an AMD GPU that is none (fake_hip.c). Needs NumPy, PyTorch, cc and libattnrt.so.
 
     ATTNRT_LIBRARY=build/libattnrt.so python3 -m unittest tests/python/test_attn.py
 """
@@ -14,16 +14,12 @@ import unittest
 import unittest.mock
 
 import numpy as np
+import torch
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "python"))
 
 import attn  # noqa: E402
-
-try:
-    import torch
-except ImportError:
-    torch = None
 
 
 def build(folder):
@@ -396,7 +392,6 @@ class Python(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "pass them with out="):
             self.sum(Only(q), Only(k), Only(v), Only(bias), 0.5, q_offset=0)
 
-    @unittest.skipUnless(torch, "PyTorch is not installed")
     def test_torch(self):
         q, k, v, bias = arguments(sk=100)
         o = self.sum(*map(torch.from_numpy, (q, k, v, bias)), 0.5, q_offset=0)

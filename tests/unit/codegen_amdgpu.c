@@ -116,44 +116,86 @@ START_TEST(artifact) {
 }
 END_TEST
 
-START_TEST(no_linker) {
-    Arena *a = arena_new();
+// The error that is left where no linker is but those in this folder. LLVM's own folder comes first,
+// then the PATH.
+static const char *refused(Arena *a, const char *own, const char *folder) {
     Diags diags;
     void *out = NULL;
     size_t n;
     char *path = arena_strdup(a, getenv("PATH"));
-    setenv("PATH", "/nowhere", 1);
+    setenv("PATH", folder, 1);
+    setenv("ATTNC_LLVM_BIN", own, 1);
     bool made = emit(a, TARGET_GFX942, DT_BF16, CG_OBJECT, &diags, &out, &n);
+    unsetenv("ATTNC_LLVM_BIN");
     setenv("PATH", path, 1);
     ck_assert(!made && !out && diags.errors == 1);
-    holds(diags.first->message, "ld.lld", true);
-    holds(diags.first->message, "package lld-", true);
+    return diags.first->message;
+}
+
+START_TEST(no_linker) {
+    Arena *a = arena_new();
+    const char *error = refused(a, "/nowhere", "/nowhere");
+    holds(error, "ld.lld", true);
+    holds(error, "package lld-", true);
+    holds(error, "no version", false);
     arena_free(a);
 }
 END_TEST
 
-static void install_linker(const char *path) {
+// It says that it is of `version`, links nothing, and reads nothing.
+static void install_linker(const char *path, const char *version) {
     FILE *f = fopen(path, "w");
     ck_assert_ptr_nonnull(f);
-    fputs("#!/bin/sh\necho \"not today\" >&2\nexit 3\n", f);
+    fprintf(f,
+            "#!/bin/sh\n[ \"$1\" = --version ] && echo \"%s\" && exit\n"
+            "echo \"not today\" >&2\nexit 3\n",
+            version);
     ck_assert(fclose(f) == 0 && chmod(path, 0700) == 0);
 }
 
-// The linker reads nothing.
+// Wherever it is, by either name.
 START_TEST(linker_refuses) {
     Arena *a = arena_new();
-    Diags diags;
-    void *out = NULL;
-    size_t n;
-    char folder[] = "/tmp/attnc-linker-XXXXXX", *path = arena_strdup(a, getenv("PATH"));
+    char folder[] = "/tmp/attnc-linker-XXXXXX";
     ck_assert_ptr_nonnull(mkdtemp(folder));
-    char *linker = arena_printf(a, "%s/ld.lld-%d", folder, LLVM_VERSION_MAJOR);
-    install_linker(linker);
-    setenv("PATH", folder, 1);
-    bool made = emit(a, TARGET_GFX942, DT_BF16, CG_OBJECT, &diags, &out, &n);
-    setenv("PATH", path, 1);
-    ck_assert(!made && !out && diags.errors == 1);
-    holds(diags.first->message, "ld.lld failed: not today", true);
+    const struct {
+        const char *own, *path, *name;
+    } c[] = {{folder, "/nowhere", "ld.lld"},
+             {"/nowhere", folder, "ld.lld"},
+             {"/nowhere", folder, arena_printf(a, "ld.lld-%d", LLVM_VERSION_MAJOR)}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        char *linker = arena_printf(a, "%s/%s", folder, c[i].name);
+        install_linker(linker, arena_printf(a, "Debian LLD %d.1.7 (compatible with GNU linkers)",
+                                            LLVM_VERSION_MAJOR));
+        holds(refused(a, c[i].own, c[i].path), "ld.lld", true);
+        holds(refused(a, c[i].own, c[i].path), "failed: not today", true);
+        ck_assert(unlink(linker) == 0);
+    }
+    ck_assert(rmdir(folder) == 0);
+    arena_free(a);
+}
+END_TEST
+
+// A linker of another LLVM is not used; the error has its version and ours.
+START_TEST(other_linker) {
+    static const struct {
+        const char *says, *told;
+    } c[] = {{"Debian LLD 14.0.6 (compatible with GNU linkers)", "/ld.lld is of LLVM 14.0.6"},
+             {"LLD 99.1", "/ld.lld is of LLVM 99.1"},
+             {"a linker", "/ld.lld is of no version"}};
+    Arena *a = arena_new();
+    char folder[] = "/tmp/attnc-linker-XXXXXX";
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    char *linker = arena_printf(a, "%s/ld.lld", folder);
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        install_linker(linker, c[i].says);
+        for (int own = 0; own < 2; own++) {
+            const char *error = refused(a, own ? folder : "/nowhere", own ? "/nowhere" : folder);
+            holds(error, arena_printf(a, "ld.lld of LLVM %d", LLVM_VERSION_MAJOR), true);
+            holds(error, own ? c[i].told : c[i].told + 1, true);
+            holds(error, "not today", false);
+        }
+    }
     ck_assert(unlink(linker) == 0 && rmdir(folder) == 0);
     arena_free(a);
 }
@@ -299,6 +341,7 @@ Suite *codegen_amdgpu_suite(void) {
     tcase_add_test(t, artifact);
     tcase_add_test(t, no_linker);
     tcase_add_test(t, linker_refuses);
+    tcase_add_test(t, other_linker);
     tcase_add_test(t, ends_ignored);
     tcase_add_test(t, forks_meanwhile);
     tcase_add_test(t, no_files);

@@ -1,5 +1,5 @@
 // PTX of the sm_90a target: it holds the instructions it is meant to, no local memory, and its
-// metadata says how to launch it. Where ptxas is installed: it assembles, nothing is spilled, and
+// metadata says how to launch it. ptxas assembles it, nothing is spilled, and
 // the products overlap with the rest.
 #include "ptx_util.h"
 
@@ -287,20 +287,14 @@ END_TEST
 
 // ---- with ptxas
 
-static const char *ptxas(void) {
-    static const char *const places[] = {"/usr/local/cuda/bin/ptxas", "/usr/bin/ptxas"};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        if (!access(places[i], X_OK)) return places[i];
-    return NULL;
-}
-
 // What it says of the code, in the arena.
 static const char *assembled(Arena *a, const char *ptx, size_t n) {
     char path[] = "/tmp/attnc-sm90-XXXXXX";
     int f = mkstemp(path);
     ck_assert(f >= 0 && write(f, ptx, n) == (ssize_t)n);
     close(f);
-    FILE *p = popen(arena_printf(a, "%s -v -arch=sm_90a %s -o /dev/null 2>&1", ptxas(), path), "r");
+    const char *command = "$(tests/tools.sh ptxas) -v -arch=sm_90a %s -o /dev/null 2>&1";
+    FILE *p = popen(arena_printf(a, command, path), "r");
     ck_assert_ptr_nonnull(p);
     Text t;
     text_init(&t, a);
@@ -321,10 +315,6 @@ static bool serialized(const char *report) {
 
 START_TEST(assembles) {
     static const int widths[] = {64, 80, 128, 192, 256};
-    if (!ptxas()) {
-        puts("SKIPPED: ptxas is not installed, what it says of products WAS NOT TRIED");
-        return;
-    }
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
         Arena *a = arena_new();
         size_t n;

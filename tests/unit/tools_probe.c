@@ -1,5 +1,5 @@
 // The probes of a GPU's rates, against a driver of plain functions: which kernel is taken, what is
-// made of its time; and whether ptxas takes its text, where that is installed.
+// made of its time; and whether ptxas takes its text.
 #include "runtime/device.h"
 #include "runtime/gpu.h"
 #include "tools/probe.h"
@@ -100,8 +100,8 @@ static void assembles(const char *target) {
     fputs(fake.ptx, f);
     fclose(f);
     snprintf(command, sizeof command,
-             "PATH=$PATH:/usr/local/cuda/bin; command -v ptxas >/dev/null || exit 0; "
-             "ptxas -arch=%s -o /dev/null %s && ! ptxas -arch=%s -v -o /dev/null %s 2>&1 | "
+             "p=$(tests/tools.sh ptxas) && "
+             "$p -arch=%s -o /dev/null %s && ! $p -arch=%s -v -o /dev/null %s 2>&1 | "
              "grep -E '[1-9][0-9]* bytes spill|C75'",
              target, name, target, name);
     int status = system(command);
