@@ -2,7 +2,7 @@
 //
 // In: a Variant. Out: a RowProgram over one pool of expressions. Holds afterwards: equal
 // expressions are one node, so that equal reductions are one reduction, numbered so that each
-// refers to earlier ones only; reductions that nothing uses are gone.
+// refers to earlier ones only, ROW_MAX_REDUCES at most; reductions that nothing uses are gone.
 //
 //     normalize(s) { let m = rowmax(s); let e = exp(s - m); return e / rowsum(exp(s - m)); }
 //     ->  m = rowmax(s);  r0 = rowsum(exp(s - m));  weight = exp(s - m) / r0
@@ -202,5 +202,9 @@ RowProgram *fe_lower(Arena *a, Diags *d, const Variant *v) {
     lower_normalize(&l);
     p->output = lower_clause(&l, CLAUSE_OUTPUT, ex_symbol(p->pool, SYM_O));
     arena_free(l.scratch);
-    return p;
+    if (p->reduces.n <= ROW_MAX_REDUCES) return p;
+    diag_error(d, p->reduces.data[ROW_MAX_REDUCES].span,
+               "'%s' has %d different reductions over the keys, %d at most are possible", v->name,
+               p->reduces.n, ROW_MAX_REDUCES);
+    return NULL;
 }

@@ -48,6 +48,9 @@ typedef struct RowInput {
     Span span;
 } RowInput;
 
+// Each is a number that a row carries, and an operand of what is made of the row at the end.
+enum { ROW_MAX_REDUCES = 64 };
+
 typedef struct RowReduce {
     ExOp op;     // EX_ROWMAX, EX_ROWMIN, EX_ROWSUM
     const Ex *f; // over SYM_S, earlier SYM_R, b, h, q_idx, kv_idx

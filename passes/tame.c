@@ -2,7 +2,9 @@
 //
 // In: a row program and an expression over its scores. Out: true where its value is within TAME when
 // a dot product, a squared norm, a position and a size count as 1: data that every attention takes
-// to be moderate. Constants count as what they are, an input as all that its dtype holds.
+// to be moderate. Constants count as what they are, an input as all that its dtype holds. What grows
+// faster than its argument does is looked at with dot products as large as they come: a power with
+// LARGE ones, an exponential with any.
 //
 //     dot * 0.125 + exp2(-8 (h + 1) / H) * (kv_idx - q_idx)     tame
 //     50 * tanh(dot / 50)                                       tame
@@ -14,7 +16,7 @@
 
 #include <math.h>
 
-static const double TAME = 0x1p12, MOST = 0x1p31;
+static const double TAME = 0x1p12, LARGE = 0x1p6, MOST = 0x1p31;
 
 typedef struct Bounds {
     double lo, hi;
@@ -24,7 +26,8 @@ typedef struct Tame {
     const RowProgram *row;
     Arena *scratch;
     ExMemo known;
-    bool any_dot; // a dot product counts as any number
+    double dot;           // a dot product and a squared norm are within this
+    struct Tame *any_dot; // the same where it is any number; NULL: this is it
 } Tame;
 
 static const Bounds anything = {-INFINITY, INFINITY}, sign = {-1, 1}, share = {0, 1};
@@ -77,11 +80,11 @@ static Bounds of_symbol(Tame *t, const Ex *e) {
         return r->op == EX_ROWSUM ? anything : bounds_of(t, r->f);
     }
     case SYM_SCALAR: return of_input(t->row, e->index);
-    case SYM_DOT: return t->any_dot ? anything : sign;
+    case SYM_DOT: return within(t->dot);
     case SYM_Q_IDX: return sign;
     case SYM_SIZE: return e->index == SIZE_Q_OFFSET ? sign : (Bounds){1, 1};
     case SYM_SQQ:
-    case SYM_SQK:
+    case SYM_SQK: return (Bounds){0, t->dot};
     case SYM_KV_IDX:
     case SYM_B:
     case SYM_H: return share;
@@ -147,6 +150,13 @@ static Bounds arithmetic(const Ex *e, const Bounds *a) {
     }
 }
 
+// An exponential that grows with dot products is as good as unbounded.
+static Bounds exponential(Tame *t, const Ex *e, const Bounds *a) {
+    Bounds b = function(e, a);
+    if (t->any_dot && bounds_of(t->any_dot, e->args[0]).hi == INFINITY) b.hi = INFINITY;
+    return b;
+}
+
 static Bounds of_node(Tame *t, const Ex *e) {
     Bounds a[3] = {share, share, share};
     if (e->type == EX_BOOL) return share;
@@ -156,6 +166,7 @@ static Bounds of_node(Tame *t, const Ex *e) {
     for (int i = 0; i < e->nargs && i < 3; i++) a[i] = bounds_of(t, e->args[i]);
     if (e->op == EX_CONV)
         return e->type == EX_I32 && e->args[0]->type == EX_F32 ? within(MOST) : a[0];
+    if (e->op == EX_EXP || e->op == EX_EXP2) return exponential(t, e, a);
     if (e->op != EX_SELECT) return arithmetic(e, a);
     if (ex_is_f32(e->args[1], -INFINITY)) return a[2];
     return ex_is_f32(e->args[2], -INFINITY) ? a[1] : join(a[1], a[2]);
@@ -212,15 +223,22 @@ static double element_size(Tame *t, const Ex *e, int depth) {
     return size_of(bounds_of(t, e));
 }
 
+static double size_with(const RowProgram *row, Arena *scratch, const Ex *e, double dot) {
+    Tame any = {.row = row, .scratch = scratch, .dot = INFINITY},
+         t = {.row = row, .scratch = scratch, .dot = dot, .any_dot = &any};
+    return element_size(&t, e, 0);
+}
+
 bool row_tame(const RowProgram *row, const Ex *e) {
-    Tame t = {.row = row, .scratch = arena_new()};
-    bool tame = element_size(&t, e, 0) <= TAME;
-    arena_free(t.scratch);
+    Arena *scratch = arena_new();
+    bool tame =
+        size_with(row, scratch, e, 1) <= TAME && size_with(row, scratch, e, LARGE) <= TAME * LARGE;
+    arena_free(scratch);
     return tame;
 }
 
 bool row_limited(const RowProgram *row, const Ex *e) {
-    Tame t = {.row = row, .scratch = arena_new(), .any_dot = true};
+    Tame t = {.row = row, .scratch = arena_new(), .dot = INFINITY};
     bool limited = bounds_of(&t, e).hi < INFINITY;
     arena_free(t.scratch);
     return limited;

@@ -146,6 +146,30 @@ START_TEST(doubling) {
 }
 END_TEST
 
+// Each is a number that rows carry: as many as a map may have operands.
+START_TEST(reductions) {
+    Arena *a = arena_new();
+    for (int n = ROW_MAX_REDUCES; n <= ROW_MAX_REDUCES + 1; n++) {
+        Text t, sum;
+        text_init(&t, a);
+        text_init(&sum, a);
+        for (int i = 1; i <= n; i++) text_printf(&sum, " + rowsum(tanh(s * %d.5))", i);
+        attention(&t, "", 0, arena_printf(a, "s%s", sum.s), "");
+        if (n == ROW_MAX_REDUCES) {
+            accepts(&t);
+            continue;
+        }
+        Load l = load(t.s, t.n);
+        ck_assert_int_eq(l.status, FE_OK);
+        ck_assert_ptr_null(fe_lower(l.a, &l.d, l.m->variants.data[0]));
+        ck_assert_int_eq(l.d.errors, 1);
+        ck_assert_ptr_nonnull(strstr(l.d.first->message, "65 different reductions"));
+        arena_free(l.a);
+    }
+    arena_free(a);
+}
+END_TEST
+
 START_TEST(any_bytes) {
     static char text[1 << 16];
     uint64_t state = 88172645463325252u;
@@ -188,6 +212,7 @@ Suite *frontend_limits_suite(void) {
     tcase_add_test(c, inputs);
     tcase_add_test(c, operations);
     tcase_add_test(c, doubling);
+    tcase_add_test(c, reductions);
     tcase_add_test(c, any_bytes);
     tcase_add_test(c, many_errors);
     suite_add_tcase(s, c);
