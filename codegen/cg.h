@@ -236,6 +236,7 @@ Val cg_round(Cg *cg, Val v, Dtype to); // an f32 rounded to a narrower dtype, as
 Val cg_math(Cg *cg, ExOp op, const Val *args,
             int n); // f32: the target's hook or the fallback of math.c
 Val cg_math_fallback(Cg *cg, ExOp op, const Val *args); // the operations that LLVM has
+Val cg_divide_rounded(Cg *cg, Val a, Val b);            // f32, correctly rounded on every target
 Val cg_math_formula(Cg *cg, ExOp op, const Val *args);  // math.c: those made of others
 Val cg_pow_signs(Cg *cg, Val a, Val b, Val magnitude);  // magnitude: of a to the power b
 
@@ -261,6 +262,9 @@ Val cg_outline(Cg *cg, const Ex *e, CgElem *at, const Ex **order, int n);
 Val cg_outlined(Cg *cg, const Ex *e, CgElem *at); // NULL: not a function yet
 bool cg_shares_math(const Cg *cg, ExOp op);
 Val cg_shared_math(Cg *cg, ExOp op, Val *args, int n);
+// Of f32 values of one type, like the result.
+Val cg_function(Cg *cg, const char *name, Val (*build)(Cg *cg, ExOp op, const Val *args), ExOp op,
+                Val *args, int n);
 
 // ---- artifact.c: the metadata of what was built (runtime/abi.h), in the arena
 struct AbiMeta;

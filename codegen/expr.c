@@ -146,8 +146,8 @@ static Val build_float(Cg *cg, ExOp op, Val *v, int n) {
     case EX_MUL: return cg_fast(LLVMBuildFMul(b, v[0], v[1], ""));
     case EX_NEG: return LLVMBuildFNeg(b, v[0], "");
     case EX_ROUNDED: return uncontracted(cg, v[0]);
-    case EX_MOD: { // not contracted: x - y*floor(x/y) is 0 for y = x however it rounds
-        Val f = cg_math(cg, EX_DIV, v, 2);
+    case EX_MOD: { // each operation rounded by itself: 0 for y = x
+        Val f = cg_divide_rounded(cg, v[0], v[1]);
         f = cg_math(cg, EX_FLOOR, &f, 1);
         return LLVMBuildFSub(b, v[0], LLVMBuildFMul(b, v[1], f, ""), "");
     }
@@ -155,12 +155,16 @@ static Val build_float(Cg *cg, ExOp op, Val *v, int n) {
     }
 }
 
+// LLVM's own division without leave to approximate: div.rn on NVIDIA, a sequence of several instructions
+// on AMD.
+Val cg_divide_rounded(Cg *cg, Val a, Val b) { return LLVMBuildFDiv(cg->b, a, b, ""); }
+
 Val cg_math_fallback(Cg *cg, ExOp op, const Val *args) {
     Val v[3] = {args[0], args[1], args[2]};
     switch ((int)op) {
     case EX_MIN:
     case EX_MAX: return min_max(cg, op, v);
-    case EX_DIV: return LLVMBuildFDiv(cg->b, v[0], v[1], "");
+    case EX_DIV: return cg_divide_rounded(cg, v[0], v[1]);
     case EX_RCP: return LLVMBuildFDiv(cg->b, cg_splat(cg, cg_f32(cg, 1), cg_lanes(v[0])), v[0], "");
     case EX_FMA: return intrinsic_of(cg, "llvm.fma", v, 3);
     case EX_ABS: return intrinsic_of(cg, "llvm.fabs", v, 1);

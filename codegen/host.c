@@ -251,8 +251,8 @@ void host_call(Cg *cg, const HostFunction *f, Val *args, int n) {
     LLVMBuildCall2(cg->b, f->type, f->fn, args, (unsigned)n, "");
 }
 
-// Results below the normal range become 0 while a kernel runs: a weight of 2^-130 is worth nothing,
-// and making it costs a hundred cycles on many processors. The caller's mode is put back.
+// Operands and results below the normal range count as 0 while a kernel runs, as they do on GPUs; to
+// make one costs a hundred cycles on many processors. The caller's mode is put back.
 static void flush_to_zero(Cg *cg) {
     Host *h = host_of(cg);
     if (!h->sse) return;
@@ -260,7 +260,7 @@ static void flush_to_zero(Cg *cg) {
     Val flush = LLVMBuildAlloca(cg->b, cg->i32, "flush");
     cg_intrinsic(cg, "llvm.x86.sse.stmxcsr", NULL, 0, &h->mode, 1);
     Val now = LLVMBuildLoad2(cg->b, cg->i32, h->mode, "");
-    LLVMBuildStore(cg->b, LLVMBuildOr(cg->b, now, cg_i32(cg, 0x8000), ""), flush);
+    LLVMBuildStore(cg->b, LLVMBuildOr(cg->b, now, cg_i32(cg, 0x8040), ""), flush);
     cg_intrinsic(cg, "llvm.x86.sse.ldmxcsr", NULL, 0, &flush, 1);
 }
 

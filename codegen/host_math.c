@@ -2,8 +2,7 @@
 //
 // In: an operation and its arguments. Out: its value; NULL leaves it to the shared formulas.
 // Holds afterwards: relative error below 3e-7 (exp2, exp, log2, log below 2e-7); infinities, zeros
-// and NaN as C has them. The angle of sin and cos is reduced in f64: good to |x| < 2^30, without a
-// fused multiply-add to 2^20.
+// and NaN as C has them.
 #include "codegen/host.h"
 
 #include <math.h>
@@ -177,37 +176,6 @@ static Val kd(Cg *cg, double v, Val like) {
     return cg_splat(cg, LLVMConstReal(LLVMDoubleTypeInContext(cg->c), v), cg_lanes(like));
 }
 
-static Val sin_cos(Cg *cg, Val x, int quarter) {
-    static const double s[] = {-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4};
-    static const double c[] = {4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5};
-    Ty f = LLVMTypeOf(x);
-    Val d = LLVMBuildFPExt(cg->b, x, doubles(cg, x), "");
-    Val q = call(cg, "llvm.rint", mul(cg, d, kd(cg, 0.63661977236758134308, x)), NULL, NULL);
-    // pi/2 in parts of 33 bits: their products with q below 2^20 are exact without a fused
-    // multiply-add too
-    Val r = fma_(cg, q, kd(cg, -1.57079632673412561417e+00, x), d);
-    r = fma_(cg, q, kd(cg, -6.07710050630396597660e-11, x), r);
-    r = fma_(cg, q, kd(cg, -2.02226624879595063154e-21, x), r);
-    r = limit(cg, LLVMBuildFPTrunc(cg->b, r, f, ""), -0.8,
-              0.8); // beyond its range the angle is noise, not a number out of range
-    Val turn = mul(cg, q, kd(cg, 0.25, x)); // the quarter, modulo 4
-    turn = mul(cg, sub(cg, turn, call(cg, "llvm.floor", turn, NULL, NULL)), kd(cg, 4, x));
-    Val n = LLVMBuildAdd(cg->b, LLVMBuildFPToSI(cg->b, turn, ints(cg, x), ""), // of NaN: not taken
-                         ki(cg, quarter, x), "");
-    Val r2 = mul(cg, r, r);
-    Val sine = fma_(cg, mul(cg, r2, r), polynomial(cg, r2, s, 3), r);
-    Val cosine = fma_(cg, mul(cg, r2, r2), polynomial(cg, r2, c, 3),
-                      fma_(cg, r2, k(cg, -0.5, x), k(cg, 1, x)));
-    Val odd =
-        LLVMBuildICmp(cg->b, LLVMIntNE, LLVMBuildAnd(cg->b, n, ki(cg, 1, x), ""), ki(cg, 0, x), "");
-    Val down =
-        LLVMBuildICmp(cg->b, LLVMIntNE, LLVMBuildAnd(cg->b, n, ki(cg, 2, x), ""), ki(cg, 0, x), "");
-    Val v = pick(cg, odd, cosine, sine);
-    v = pick(cg, down, LLVMBuildFNeg(cg->b, v, ""), v);
-    Val finite = test(cg, LLVMRealOLT, call(cg, "llvm.fabs", x, NULL, NULL), k(cg, INFINITY, x));
-    return pick(cg, finite, v, k(cg, NAN, x));
-}
-
 // log2 of a positive x: e + 2/ln2 atanh((m-1)/(m+1)).
 static Val log2_double(Cg *cg, Val x) {
     Val m, e;
@@ -248,8 +216,6 @@ Val host_math(Cg *cg, ExOp op, const Val *v) {
     case EX_EXP: return exp_of(cg, v[0]);
     case EX_LOG2: return log2_of(cg, v[0]);
     case EX_LOG: return log_of(cg, v[0]);
-    case EX_SIN: return sin_cos(cg, v[0], 0);
-    case EX_COS: return sin_cos(cg, v[0], 1);
     case EX_POW: return pow_of(cg, v[0], v[1]);
     default: return NULL;
     }

@@ -80,28 +80,124 @@ static Val erf_of(Cg *cg, Val x) {
     return pick(cg, test(cg, LLVMRealOGT, a, k(cg, 0.921875, x)), with_sign(cg, far, x), near);
 }
 
-// Of x - q pi/2, with q a whole number and pi/2 in three parts.
-static Val sin_cos(Cg *cg, Val x, bool cosine) {
+// ---- sine and cosine: of x - q pi/2, with q a whole number
+
+static Val shifted(Cg *cg, Val high, Val low, Val by) { // left, with what comes in from `low`
+    Ty t = LLVMTypeOf(high);
+    Val v[] = {high, low, by};
+    return cg_intrinsic(cg, "llvm.fshl", &t, 1, v, 3);
+}
+
+static Val longer(Cg *cg, Val v) {
+    return LLVMBuildZExt(cg->b, v, cg_vector(cg->i64, cg_lanes(v)), "");
+}
+
+static Val wide_k(Cg *cg, int64_t v, Val like) {
+    return cg_splat(cg, cg_i64(cg, v), cg_lanes(like));
+}
+
+static Val int_k(Cg *cg, int64_t v, Val like) {
+    return cg_splat(cg, cg_i32(cg, v), cg_lanes(like));
+}
+
+// The 32 bits of 2 / pi with this number; none before the first.
+static Val bits_of_2_over_pi(Cg *cg, Val word) {
+    static const uint32_t bits[] = {0x28be60db, 0x9391054a, 0x7f09d5f4, 0x7d4d3770,
+                                    0x36d8a566, 0x4f10e410, 0x7f9458ea};
+    Val r = int_k(cg, 0, word);
+    for (int i = 0; i < 7; i++) {
+        Val here = LLVMBuildICmp(cg->b, LLVMIntEQ, word, int_k(cg, i, word), "");
+        r = pick(cg, here, int_k(cg, bits[i], word), r);
+    }
+    return r;
+}
+
+// After Payne and Hanek, for |x| of at least 2^17: the mantissa by those 96 bits of 2 / pi that tell of
+// the quarter and of what is left. *q counts modulo 4.
+static Val reduce_far(Cg *cg, Val x, Val *q) {
+    Ty i = cg_vector(cg->i32, cg_lanes(x));
+    Val bits = LLVMBuildBitCast(cg->b, x, i, "");
+    Val mantissa = LLVMBuildOr(cg->b, LLVMBuildShl(cg->b, bits, int_k(cg, 8, x), ""),
+                               int_k(cg, INT32_MIN, x), "");
+    Val e = LLVMBuildAnd(cg->b, LLVMBuildLShr(cg->b, bits, int_k(cg, 23, x), ""), int_k(cg, 255, x),
+                         "");
+    e = LLVMBuildSub(cg->b, e, int_k(cg, 126, x), "");
+    Val word = LLVMBuildLShr(cg->b, e, int_k(cg, 5, x), ""), part[4];
+    for (int j = 0; j < 4; j++)
+        part[j] = bits_of_2_over_pi(cg, LLVMBuildAdd(cg->b, word, int_k(cg, j - 1, x), ""));
+    Val m = longer(cg, mantissa), p = NULL, half = wide_k(cg, 32, x);
+    for (int j = 2; j >= 0; j--) { // modulo 2^64, in units of 2^-62 quarters
+        Val by = LLVMBuildMul(cg->b, m, longer(cg, shifted(cg, part[j], part[j + 1], e)), "");
+        if (j == 2) by = LLVMBuildLShr(cg->b, by, half, "");
+        if (j == 0) by = LLVMBuildShl(cg->b, by, half, "");
+        p = p ? LLVMBuildAdd(cg->b, p, by, "") : by;
+    }
+    Val up = LLVMBuildAdd(cg->b, p, wide_k(cg, (int64_t)1 << 61, x), "");
+    *q = LLVMBuildTrunc(cg->b, LLVMBuildLShr(cg->b, up, wide_k(cg, 62, x), ""), i, "");
+    Val rest = LLVMBuildShl(cg->b, p, wide_k(cg, 2, x), "");
+    Val r = LLVMBuildSIToFP(cg->b, rest, LLVMTypeOf(x), "");
+    Val high = mul(cg, r, k(cg, 0x1.921fb6p-64, x)); // pi/2 in two parts
+    r = fma_(cg, r, k(cg, -0x1.777a5cp-89, x), high);
+    Val minus = LLVMBuildICmp(cg->b, LLVMIntSLT, bits, int_k(cg, 0, x), "");
+    *q = pick(cg, minus, LLVMBuildNeg(cg->b, *q, ""), *q);
+    return pick(cg, minus, LLVMBuildFNeg(cg->b, r, ""), r);
+}
+
+// pi/2 in three parts: for |x| up to 2^17 what is left is right to a unit in the last place.
+static Val reduce_near(Cg *cg, Val x, Val *q) {
+    Val n = call(cg, "llvm.rint", mul(cg, x, k(cg, 0.63661977236758134, x)), NULL, NULL);
+    Val r = fma_(cg, n, k(cg, -0x1.921fb4p+0, x), x);
+    r = fma_(cg, n, k(cg, -0x1.4442d0p-24, x), r);
+    r = fma_(cg, n, k(cg, -0x1.846988p-48, x), r);
+    *q = LLVMBuildFPToSI(cg->b, n, cg_vector(cg->i32, cg_lanes(x)), "");
+    return r;
+}
+
+// The sine of r + q pi/2, |r| up to pi/4.
+static Val sin_of_reduced(Cg *cg, Val r, Val q) {
     static const double s[] = {-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4};
     static const double c[] = {4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5};
-    Val q = call(cg, "llvm.rint", mul(cg, x, k(cg, 0.63661977236758134, x)), NULL, NULL);
-    Val r = fma_(cg, q, k(cg, -0x1.921fb4p+0, x), x);
-    r = fma_(cg, q, k(cg, -0x1.4442d0p-24, x), r);
-    r = fma_(cg, q, k(cg, -0x1.846988p-48, x), r);
-    Ty t = cg_vector(cg->i32, cg_lanes(x)), types[] = {t, LLVMTypeOf(x)};
-    Val n = cg_intrinsic(cg, "llvm.fptosi.sat", types, 2, &q, 1);
-    Val one = cg_splat(cg, cg_i32(cg, 1), cg_lanes(x));
-    if (cosine) n = LLVMBuildAdd(cg->b, n, one, "");
     Val r2 = mul(cg, r, r);
     Val sine = fma_(cg, mul(cg, r2, r), polynomial(cg, r2, s, 3), r);
-    Val cos = fma_(cg, mul(cg, r2, r2), polynomial(cg, r2, c, 3),
-                   fma_(cg, r2, k(cg, -0.5, x), k(cg, 1, x)));
-    Val zero = LLVMConstNull(t);
-    Val swap = LLVMBuildICmp(cg->b, LLVMIntNE, LLVMBuildAnd(cg->b, n, one, ""), zero, "");
-    Val two = LLVMBuildAdd(cg->b, one, one, "");
-    Val minus = LLVMBuildICmp(cg->b, LLVMIntNE, LLVMBuildAnd(cg->b, n, two, ""), zero, "");
-    Val v = pick(cg, swap, cos, sine);
-    return pick(cg, minus, LLVMBuildFNeg(cg->b, v, ""), v);
+    Val cosine = fma_(cg, mul(cg, r2, r2), polynomial(cg, r2, c, 3),
+                      fma_(cg, r2, k(cg, -0.5, r), k(cg, 1, r)));
+    Val bit[2];
+    for (int i = 0; i < 2; i++)
+        bit[i] = LLVMBuildICmp(cg->b, LLVMIntNE, LLVMBuildAnd(cg->b, q, int_k(cg, 1 + i, r), ""),
+                               int_k(cg, 0, r), "");
+    Val v = pick(cg, bit[0], cosine, sine);
+    return pick(cg, bit[1], LLVMBuildFNeg(cg->b, v, ""), v);
+}
+
+static Val quarter_on(Cg *cg, Val q, bool cosine) {
+    return cosine ? LLVMBuildAdd(cg->b, q, int_k(cg, 1, q), "") : q;
+}
+
+// Of infinity and NaN: NaN.
+static Val sin_cos_far(Cg *cg, ExOp op, const Val *x) {
+    Val q, r = reduce_far(cg, *x, &q);
+    Val v = sin_of_reduced(cg, r, quarter_on(cg, q, op == EX_COS));
+    Val finite =
+        test(cg, LLVMRealOLT, call(cg, "llvm.fabs", *x, NULL, NULL), k(cg, __builtin_inf(), *x));
+    return pick(cg, finite, v, k(cg, __builtin_nan(""), *x));
+}
+
+// Numbers from 2^17 on, infinity and NaN are a call behind a branch.
+static Val sin_cos(Cg *cg, ExOp op, Val x) {
+    Val q, r = reduce_near(cg, x, &q);
+    Val near = sin_of_reduced(cg, r, quarter_on(cg, q, op == EX_COS));
+    Val far = test(cg, LLVMRealUGT, call(cg, "llvm.fabs", x, NULL, NULL), k(cg, 0x1p17, x));
+    Ty t = LLVMTypeOf(far);
+    Val any = cg_lanes(x) > 1 ? cg_intrinsic(cg, "llvm.vector.reduce.or", &t, 1, &far, 1) : far;
+    Blk before = LLVMGetInsertBlock(cg->b), done = cg_if(cg, any, "far");
+    Val there =
+        cg_function(cg, op == EX_COS ? "attn_cos_far" : "attn_sin_far", sin_cos_far, op, &x, 1);
+    there = pick(cg, far, there, near);
+    Blk work = LLVMGetInsertBlock(cg->b);
+    cg_end_if(cg, done);
+    Val phi = LLVMBuildPhi(cg->b, LLVMTypeOf(x), "");
+    LLVMAddIncoming(phi, (Val[]){near, there}, (Blk[]){before, work}, 2);
+    return phi;
 }
 
 // What pow gives beside exp2(b log2|a|): signs for a negative base, 1 for an exponent 0 or a base 1
@@ -134,8 +230,8 @@ Val cg_math_formula(Cg *cg, ExOp op, const Val *v) {
     case EX_RSQRT: return math1(cg, EX_RCP, math1(cg, EX_SQRT, v[0]));
     case EX_TANH: return tanh_of(cg, v[0]);
     case EX_SIGMOID: return sigmoid_of(cg, v[0]);
-    case EX_SIN: return sin_cos(cg, v[0], false);
-    case EX_COS: return sin_cos(cg, v[0], true);
+    case EX_SIN:
+    case EX_COS: return sin_cos(cg, op, v[0]);
     case EX_ERF: return erf_of(cg, v[0]);
     case EX_POW: return pow_of(cg, v[0], v[1]);
     default: assert(!"an f32 operation"); return NULL;

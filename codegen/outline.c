@@ -89,23 +89,33 @@ bool cg_shares_math(const Cg *cg, ExOp op) {
     return cg->share_math && ex_weight(&e) > 6 && op != EX_DIV;
 }
 
-Val cg_shared_math(Cg *cg, ExOp op, Val *args, int n) {
+// A call of a function of the module with this name, which `build` makes the first time.
+Val cg_function(Cg *cg, const char *name, Val (*build)(Cg *cg, ExOp op, const Val *args), ExOp op,
+                Val *args, int n) {
     Ty t = LLVMTypeOf(args[0]), types[] = {t, t, t},
        type = LLVMFunctionType(t, types, (unsigned)n, false);
-    const char *name = arena_printf(cg->arena, "attn_%s_%s%d", ex_op_name(op),
-                                    dtype_name(cg->p->dtype), cg_lanes(args[0]));
+    name = arena_printf(cg->arena, "%s_%s%d", name, dtype_name(cg->p->dtype), cg_lanes(args[0]));
     Val fn = LLVMGetNamedFunction(cg->m, name);
     if (!fn) {
         Outside o;
         fn = begin_function(cg, &o, name, type);
         Val v[3] = {0};
         for (int i = 0; i < n; i++) v[i] = LLVMGetParam(fn, (unsigned)i);
-        cg->share_math = false;
-        Val r = cg_math(cg, op, v, n);
-        cg->share_math = true;
-        end_function(cg, &o, r);
+        end_function(cg, &o, build(cg, op, v));
     }
     return LLVMBuildCall2(cg->b, type, fn, args, (unsigned)n, "");
+}
+
+static Val shared_math(Cg *cg, ExOp op, const Val *args) {
+    cg->share_math = false;
+    Val r = cg_math(cg, op, args, ex_ops[op].arity);
+    cg->share_math = true;
+    return r;
+}
+
+Val cg_shared_math(Cg *cg, ExOp op, Val *args, int n) {
+    return cg_function(cg, arena_printf(cg->arena, "attn_%s", ex_op_name(op)), shared_math, op,
+                       args, n);
 }
 
 // ---- the parts of an expression

@@ -7,6 +7,7 @@
 #include "ir/expr_ops.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 
 static ExValue of_int(int32_t v) {
@@ -15,9 +16,15 @@ static ExValue of_int(int32_t v) {
     return r;
 }
 
+// The f32 next to v; below the normal range 0.
+static double nearest(double v) {
+    float f = (float)v;
+    return fabsf(f) < FLT_MIN ? copysign(0, v) : (double)f;
+}
+
 static ExValue of_double(double v, bool round) {
     ExValue r;
-    r.f = round ? (double)(float)v : v;
+    r.f = round ? nearest(v) : v;
     return r;
 }
 
@@ -82,8 +89,17 @@ static double apply_float(ExOp op, double a, double b, double c) {
     }
 }
 
-static bool compare(ExOp op, ExType t, ExValue a, ExValue b) {
+static ExValue of_f32(ExOp op, const ExValue *v, int n, bool round) {
+    double x[3] = {0};
+    for (int k = 0; k < n; k++) x[k] = round ? nearest(v[k].f) : v[k].f;
+    if (op == EX_MOD && round) x[1] *= nearest(floor(nearest(x[0] / x[1]))), op = EX_SUB;
+    if (op == EX_SUB && round) x[1] = nearest(x[1]);
+    return of_double(apply_float(op, x[0], x[1], x[2]), round);
+}
+
+static bool compare(ExOp op, ExType t, ExValue a, ExValue b, bool round) {
     bool f = t == EX_F32;
+    if (f && round) a.f = nearest(a.f), b.f = nearest(b.f);
     switch ((int)op) {
     case EX_EQ: return f ? a.f == b.f : a.i == b.i;
     case EX_NE: return f ? a.f != b.f : a.i != b.i;
@@ -102,14 +118,14 @@ static int32_t to_int(double v) {
 static ExValue convert(ExType to, ExType from, ExValue v, bool round) {
     if (to == from) return v;
     if (to == EX_F32) return of_double(v.i, round);
-    if (to == EX_BOOL) return of_int(from == EX_F32 ? v.f != 0 : v.i != 0);
+    if (to == EX_BOOL) return of_int(from == EX_F32 ? (round ? nearest(v.f) : v.f) != 0 : v.i != 0);
     return of_int(from == EX_F32 ? to_int(v.f) : v.i);
 }
 
 ExValue ex_apply(ExOp op, ExType result, const ExType *types, const ExValue *v, bool round) {
     int n = ex_ops[op].arity;
     switch (ex_ops[op].typing) {
-    case T_CMP: return of_int(compare(op, types[0], v[0], v[1]));
+    case T_CMP: return of_int(compare(op, types[0], v[0], v[1], round));
     case T_SEL: return v[0].i ? v[1] : v[2];
     case T_CONV: return convert(result, types[0], v[0], round);
     case T_BOOL:
@@ -119,9 +135,7 @@ ExValue ex_apply(ExOp op, ExType result, const ExType *types, const ExValue *v, 
     case T_F32:
     case T_I32:
     case T_BITS:
-        if (result == EX_F32)
-            return of_double(apply_float(op, v[0].f, n > 1 ? v[1].f : 0, n > 2 ? v[2].f : 0),
-                             round);
+        if (result == EX_F32) return of_f32(op, v, n, round);
         return of_int(apply_int(op, v[0].i, n > 1 ? v[1].i : 0));
     case T_LEAF:
     case T_LOAD:

@@ -47,6 +47,23 @@ START_TEST(instructions) {
 }
 END_TEST
 
+// What a remainder decides needs the quotient as it is; what is only near it does for a weight.
+START_TEST(divisions) {
+    Arena *a = arena_new();
+    size_t n;
+    static const char form[] =
+        "attention t { dim D = 64; score(q, k) = dot(q, k); modify(s, b, h, i, j) = %s; "
+        "normalize(s) = s; }";
+    char *ptx = compile(a, arena_printf(a, form, "s % f32(j + 1)"), DT_F32, &n);
+    ck_assert(strstr(ptx, "div.rn.ftz.f32") && !strstr(ptx, "div.full"));
+    free(ptx);
+    ptx = compile(a, arena_printf(a, form, "s / f32(j + 1)"), DT_F32, &n);
+    ck_assert(!strstr(ptx, "div.rn"));
+    free(ptx);
+    arena_free(a);
+}
+END_TEST
+
 // A mask that reads inputs: a warp makes each list by votes; the sweep has its bounds from there, and
 // no step looks at whether it has anything to do.
 START_TEST(lists_of_tiles) {
@@ -267,6 +284,7 @@ Suite *codegen_nvptx_suite(void) {
     TCase *t = tcase_create("ptx");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, instructions);
+    tcase_add_test(t, divisions);
     tcase_add_test(t, lists_of_tiles);
     tcase_add_test(t, tf32);
     tcase_add_test(t, sums_stay_in_threads);
