@@ -22,14 +22,14 @@ static bool is_sym(const Ex *e, ExSym sym, int index) {
     return e->op == EX_SYM && e->sym == sym && e->index == index;
 }
 
-// h * a / b where b is the number of heads: a head below a.
+// h * Hkv / H: a key head. The runtime refuses a launch where the product leaves i32; of another extent
+// it may.
 static bool is_key_head(const Ex *e, const Ex *extent) {
     if (e->op != EX_DIV || !is_sym(e->args[1], SYM_SIZE, SIZE_HQ)) return false;
     const Ex *m = e->args[0];
-    if (m->op != EX_MUL) return false;
-    bool first = is_sym(m->args[0], SYM_H, 0) && m->args[1] == extent;
-    bool second = is_sym(m->args[1], SYM_H, 0) && m->args[0] == extent;
-    return (first || second) && extent->op == EX_SYM && extent->sym == SYM_SIZE;
+    if (m->op != EX_MUL || !is_sym(extent, SYM_SIZE, SIZE_HKV)) return false;
+    return (is_sym(m->args[0], SYM_H, 0) && m->args[1] == extent) ||
+           (is_sym(m->args[1], SYM_H, 0) && m->args[0] == extent);
 }
 
 static bool position_inside(const Inside *in, const Ex *e, const Ex *extent) {

@@ -7,15 +7,19 @@
 //     f32(N.pos - (q_offset + M.pos))                    ->  f32(N.pos) + f32(-(q_offset + M.pos))
 //
 // A thread holds many keys of few rows: bounds are computed once per row, then a key costs one
-// comparison for each side however many conditions there were; and converting an integer, which
+// comparison for each side however many conditions there were. A bound is of terms that cannot leave i32
+// together (linear_sign in range.h); and converting an integer, which
 // runs at an eighth of the rate of an addition, is done once per key and once per row. Positions
-// are below 2^24 (range.h), so the converted parts are exact.
+// are below 2^24 (the runtime refuses others), so the converted parts are exact.
 #include "interval.h"
 #include "mask.h"
+#include "rewrite.h"
 
 typedef struct Interval {
     ExPool *x;
     RangeCtx c;
+    const TileKernel *k;
+    const TileOp *map;
     int key_axis;
     bool last;
 } Interval;
@@ -44,28 +48,29 @@ static const Ex *sum_of(Interval *s, const Linear *l, int skip, int64_t sign) {
     return l->c ? ex_2(s->x, EX_ADD, sum, c) : sum;
 }
 
-static bool small(int64_t v) { return v > -INT32_MAX / 2 && v < INT32_MAX / 2; }
+static bool uses_key(const Interval *s, const Ex *e) {
+    return pass_expr_axes(s->k, s->map, e) >> s->key_axis & 1;
+}
 
 // The term that is the key's position; -1 where there is none or another term depends on it.
 static int key_term(const Interval *s, const Linear *l) {
     int found = -1;
     for (int i = 0; i < l->n; i++) {
         const Ex *e = l->term[i].e;
-        if (!small(l->term[i].coef)) return -1;
         if (e->op == EX_SYM && e->sym == SYM_POS && e->index == s->key_axis)
             found = i;
-        else if (range_uses(e, s->key_axis))
+        else if (uses_key(s, e))
             return -1;
     }
-    return small(l->c) ? found : -1;
+    return found;
 }
 
 static void meet(Interval *s, const Ex **bound, ExOp op, const Ex *e) {
     *bound = *bound && *bound != e ? ex_2(s->x, op, *bound, e) : e;
 }
 
-// One part of a conjunction: a bound of the key's position where it is one, and nothing was assumed
-// so far (RangeCtx.guard) to say so.
+// One part of a conjunction: a bound of the key's position where it is one, which cannot wrap
+// (mask_atom), and nothing was assumed so far (RangeCtx.guard) to say so.
 static void add_part(Interval *s, Conjunction *j, const Ex *e) {
     Linear d;
     bool equal = false, differs = false;
@@ -105,23 +110,58 @@ static const Ex *as_interval(Interval *s, const Ex *e) {
     return s->last ? both(s, j.rest, interval) : both(s, interval, j.rest);
 }
 
-static bool exact(Interval *s, const Linear *l) {
-    for (int i = 0; i < l->n; i++) {
-        Range r = range_of(&s->c, l->term[i].e);
-        if (!r.lo || !r.hi || r.nlo < -RANGE_POSITION || r.nhi > RANGE_POSITION ||
-            l->term[i].coef * l->term[i].coef != 1)
-            return false;
-    }
-    return true;
+static bool is_row(const Interval *s, const Ex *e) {
+    return e->op == EX_SYM && e->sym == SYM_POS && e->index == s->c.q_axis;
 }
 
+// The coefficient of q_offset where the row's position has the same: their sum is the query's position.
+static int64_t position_coef(const Interval *s, const Linear *l) {
+    int64_t offset = 0, row = 0;
+    for (int i = 0; i < l->n; i++) {
+        const Ex *e = l->term[i].e;
+        if (e->op == EX_SYM && e->sym == SYM_SIZE && e->index == SIZE_Q_OFFSET)
+            offset = l->term[i].coef;
+        if (is_row(s, e)) row = l->term[i].coef;
+    }
+    return offset == row ? row : 0;
+}
+
+// Whether the sum is a number that f32 has, at every launch. Positions are below 2^24, that of a query
+// at least -2^24.
+static bool exact(Interval *s, const Linear *l) {
+    int64_t most = RANGE_POSITION, position = position_coef(s, l);
+    int64_t lo = l->c, hi = lo;
+    for (int i = 0; i < l->n; i++) {
+        const Ex *e = l->term[i].e;
+        int64_t by = l->term[i].coef;
+        bool row = is_row(s, e), key = e->op == EX_SYM && e->sym == SYM_POS && !row;
+        bool offset = e->op == EX_SYM && e->sym == SYM_SIZE && e->index == SIZE_Q_OFFSET;
+        if (offset && position) continue;
+        Range r = range_of(&s->c, e);
+        if (row || key) r.nlo = row && position ? -most : 0, r.nhi = most - 1;
+        if (!r.lo || !r.hi || by * by != 1) return false;
+        lo += by > 0 ? r.nlo : -r.nhi;
+        hi += by > 0 ? r.nhi : -r.nlo;
+    }
+    return lo >= -most && hi <= most;
+}
+
+// The key's part and the rest's, each converted: where both are exact, their sum is rounded once, as the
+// conversion of the whole is. The constant goes with the rest where it may, else with the key.
 static const Ex *in_parts(Interval *s, const Ex *e) {
     Linear l = linear_of(&s->c, e->args[0]);
-    int key = l.ok && !s->c.guard ? key_term(s, &l) : -1;
-    if (key < 0 || l.n < 2 || !exact(s, &l)) return e;
-    const Ex *rest = ex_conv(s->x, EX_F32, sum_of(s, &l, key, 1));
-    const Ex *k = ex_conv(s->x, EX_F32, l.term[key].e);
-    return l.term[key].coef == 1 ? ex_2(s->x, EX_ADD, rest, k) : ex_2(s->x, EX_SUB, rest, k);
+    int at = l.ok && !s->c.guard ? key_term(s, &l) : -1;
+    if (at < 0 || l.n < 2) return e;
+    Linear rest = l, key = linear_const(0);
+    key.term[key.n++] = l.term[at];
+    linear_drop(&rest, at);
+    bool with_rest = exact(s, &rest);
+    if (!with_rest) key.c = l.c, rest.c = l.c = 0;
+    if (!exact(s, &key) || !exact(s, &rest)) return e;
+    bool minus = with_rest && l.term[at].coef < 0;
+    const Ex *r = ex_conv(s->x, EX_F32, sum_of(s, &l, at, 1));
+    const Ex *k = minus ? l.term[at].e : sum_of(s, &key, -1, 1);
+    return ex_2(s->x, minus ? EX_SUB : EX_ADD, r, ex_conv(s->x, EX_F32, k));
 }
 
 // An AND within an AND is rewritten with the outer one again, which finds the inner one's bounds as
@@ -129,7 +169,7 @@ static const Ex *in_parts(Interval *s, const Ex *e) {
 static const Ex *rewrite(void *ctx, ExPool *x, const Ex *e) {
     Interval *s = ctx;
     (void)x;
-    if (e->op == EX_AND && range_uses(e, s->key_axis)) return as_interval(s, e);
+    if (e->op == EX_AND && uses_key(s, e)) return as_interval(s, e);
     if (e->op == EX_CONV && e->type == EX_F32 && e->args[0]->type == EX_I32) return in_parts(s, e);
     return e;
 }
@@ -140,7 +180,7 @@ void pass_interval(TileProgram *p, TileKernel *k, int row_axis, int key_axis, bo
         if (op->kind != TILE_MAP || op->naxes < 2) continue;
         if (op->results.data[0]->home == HOME_STRIP) continue; // made of differences as they are
         for (int i = 0; i < op->outs.n; i++) {
-            Interval s = {.x = p->pool, .key_axis = key_axis, .last = last};
+            Interval s = {.x = p->pool, .k = k, .map = op, .key_axis = key_axis, .last = last};
             range_init(&s.c, p->pool, row_axis, key_axis, zero, most, zero, most);
             op->outs.data[i].body = ex_map(p->pool, op->outs.data[i].body, rewrite, &s);
         }

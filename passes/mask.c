@@ -158,6 +158,7 @@ bool mask_atom(RangeCtx *c, const Ex *e, bool want, Linear *d, bool *equal, bool
     *d = linear_sum(a, b, -1);
     if (order && !want) *d = negated(*d);
     if (order && (e->op == EX_LT) == want) *d = plus(*d, 1);
+    *d = linear_sign(c, *d);
     return true;
 }
 

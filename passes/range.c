@@ -178,19 +178,27 @@ static Range point_of_symbol(const Ex *e) {
     }
 }
 
-// A leaf about which nothing is known takes part in arithmetic only under the guard that it is not
+static bool any_i32(Range r) { return r.nlo <= INT32_MIN || r.nhi >= INT32_MAX; }
+
+// What may be any i32 takes part in the arithmetic of what varies only under the guard that it is not
 // huge.
-static Range tamed(RangeCtx *c, Range r) {
-    if (!r.lo || !r.hi || (r.nlo > INT32_MIN && r.nhi < INT32_MAX)) return r;
+static Range tamed(RangeCtx *c, const Ex *e, Range r) {
+    if (!r.lo || !r.hi || c->fixed || !any_i32(r)) return r;
     ExPool *p = c->pool;
     const Ex *most = num(p, RANGE_SCALAR), *least = num(p, -RANGE_SCALAR);
     const Ex *ok = simp_2(p, EX_AND, simp_2(p, EX_LE, least, r.lo), simp_2(p, EX_LE, r.hi, most));
     c->guard = c->guard ? simp_2(p, EX_AND, c->guard, ok) : ok;
+    ex_memo_put(ex_arena(p), &c->tame, e, e);
     return (Range){r.lo, r.hi, -RANGE_SCALAR, RANGE_SCALAR};
 }
 
+static bool is_tame(const RangeCtx *c, const Ex *e) {
+    const void *known;
+    return ex_memo_has(&c->tame, e, &known);
+}
+
 static Range range_arg(RangeCtx *c, const Ex *e, int i) {
-    return tamed(c, range_of(c, e->args[i]));
+    return tamed(c, e->args[i], range_of(c, e->args[i]));
 }
 
 static bool constant(const Ex *e, int64_t *v) {
@@ -200,23 +208,24 @@ static bool constant(const Ex *e, int64_t *v) {
 }
 
 static Range range_divided(RangeCtx *c, const Ex *e) {
-    Range a = range_arg(c, e, 0);
+    Range a = range_of(c, e->args[0]);
     int64_t by;
     if (constant(e->args[1], &by)) {
         if (by == 0) return number(c->pool, 0);
-        if (e->op == EX_DIV) return by > 0 ? divide(c, a, by) : divide(c, range_neg(c, a), -by);
+        if (e->op == EX_DIV && by < 0) return divide(c, range_neg(c, range_arg(c, e, 0)), -by);
+        if (e->op == EX_DIV) return divide(c, a, by);
         return by > 0 ? modulo(c, a, by) : unknown();
     }
-    Range b = range_arg(c, e, 1);
+    Range b = range_of(c, e->args[1]);
     return e->op == EX_DIV && is_point(b) ? divide_by_point(c, a, b) : unknown();
 }
 
 static Range range_bits(RangeCtx *c, const Ex *e) {
     int64_t by;
     if (!constant(e->args[1], &by)) return unknown();
-    Range a = range_arg(c, e, 0);
+    if (e->op == EX_SHL) return scaled(c, range_arg(c, e, 0), (int64_t)1 << (by & 31));
+    Range a = range_of(c, e->args[0]);
     if (e->op == EX_SHR) return divide(c, a, (int64_t)1 << (by & 31));
-    if (e->op == EX_SHL) return scaled(c, a, (int64_t)1 << (by & 31));
     if (e->op == EX_BAND && by >= 0 && !(by & (by + 1))) return modulo(c, a, by + 1);
     return unknown();
 }
@@ -227,7 +236,7 @@ static Range hull(RangeCtx *c, Range a, Range b) {
 }
 
 static Range range_select(RangeCtx *c, const Ex *e) {
-    Range a = range_arg(c, e, 1), b = range_arg(c, e, 2);
+    Range a = range_of(c, e->args[1]), b = range_of(c, e->args[2]);
     if (range_varies(c, e->args[0])) return hull(c, a, b);
     Range r = hull(c, a, b);
     if (a.lo && b.lo) r.lo = simp_select(c->pool, e->args[0], a.lo, b.lo);
@@ -247,7 +256,7 @@ static Range range_varying(RangeCtx *c, const Ex *e) {
     case EX_NEG: return range_neg(c, range_arg(c, e, 0));
     case EX_MUL: return multiply(c, range_arg(c, e, 0), range_arg(c, e, 1));
     case EX_MIN:
-    case EX_MAX: return extremum(c, e->op, range_arg(c, e, 0), range_arg(c, e, 1));
+    case EX_MAX: return extremum(c, e->op, range_of(c, e->args[0]), range_of(c, e->args[1]));
     case EX_ABS: return absolute(c, range_arg(c, e, 0));
     case EX_DIV:
     case EX_MOD: return range_divided(c, e);
@@ -259,11 +268,13 @@ static Range range_varying(RangeCtx *c, const Ex *e) {
     }
 }
 
-// Numbers for what does not vary: the expression itself is both bounds, if it cannot wrap.
+// What does not vary: the expression itself is both bounds.
 static Range range_point(RangeCtx *c, const Ex *e) {
     if (e->op == EX_CONST) return number(c->pool, e->i);
     if (e->op == EX_SYM) return point_of_symbol(e);
+    c->fixed++;
     Range r = e->op == EX_LOAD || e->op == EX_CONV ? unknown() : range_varying(c, e);
+    c->fixed--;
     return (Range){e, e, r.nlo, r.nhi};
 }
 
@@ -281,10 +292,12 @@ Range range_of(RangeCtx *c, const Ex *e) {
     return *r;
 }
 
+static Range range_term(RangeCtx *c, const Ex *e) { return tamed(c, e, range_of(c, e)); }
+
 Range range_linear(RangeCtx *c, const Linear *l) {
     Range r = number(c->pool, l->c);
     for (int i = 0; i < l->n; i++)
-        r = range_add(c, r, scaled(c, tamed(c, range_of(c, l->term[i].e)), l->term[i].coef));
+        r = range_add(c, r, scaled(c, range_term(c, l->term[i].e), l->term[i].coef));
     return r;
 }
 
@@ -335,10 +348,9 @@ bool linear_equal_terms(const Linear *a, const Linear *b, int64_t sign) {
 
 static bool unbounded(Range r) { return r.nlo <= INT32_MIN && r.nhi >= INT32_MAX; }
 
-// A leaf without bounds is a term all the same (it may cancel).
-static Linear linear_term(RangeCtx *c, const Ex *e) {
+// What has no bounds is a term all the same: it may cancel, or be clamped.
+static Linear linear_term(const Ex *e) {
     Linear l = linear_const(0);
-    tamed(c, range_of(c, e));
     add_term(&l, e, 1);
     return l;
 }
@@ -347,14 +359,13 @@ static Linear linear_product(RangeCtx *c, const Ex *e) {
     const Ex *a = e->args[0], *b = e->args[1];
     if (b->op == EX_CONST) return linear_sum(linear_const(0), linear_of(c, a), b->i);
     if (a->op == EX_CONST) return linear_sum(linear_const(0), linear_of(c, b), a->i);
-    return linear_term(c, e);
+    return linear_term(e);
 }
 
 static Linear make_linear(RangeCtx *c, const Ex *e) {
     if (e->op == EX_CONST) return linear_const(e->i);
     bool sum = e->op == EX_ADD || e->op == EX_SUB || e->op == EX_NEG || e->op == EX_MUL;
-    if (!sum) return linear_term(c, e);
-    if (unbounded(range_of(c, e))) return (Linear){.ok = false}; // it may have wrapped
+    if (!sum || unbounded(range_of(c, e))) return linear_term(e); // it may have wrapped
     if (e->op == EX_MUL) return linear_product(c, e);
     if (e->op == EX_NEG) return linear_sum(linear_const(0), linear_of(c, e->args[0]), -1);
     return linear_sum(linear_of(c, e->args[0]), linear_of(c, e->args[1]), e->op == EX_ADD ? 1 : -1);
@@ -370,4 +381,58 @@ Linear linear_of(RangeCtx *c, const Ex *e) {
     c->depth--;
     ex_memo_put(ex_arena(c->pool), &c->linears, e, l);
     return *l;
+}
+
+// ---- signs of sums
+
+// How large a term can be, at most.
+static int64_t magnitude(RangeCtx *c, const Ex *e) {
+    Range r = range_of(c, e);
+    if (any_i32(r) && is_tame(c, e)) return RANGE_SCALAR;
+    return max64(llabs(r.nlo), llabs(r.nhi));
+}
+
+typedef struct Extent { // of a sum
+    int64_t lo, hi;
+    int64_t size; // of all terms, however they are added up
+    int64_t most; // of the largest
+    int largest;  // which one
+} Extent;
+
+static int64_t capped(int64_t v) {
+    const int64_t most = INT64_MAX / 32;
+    return v > most ? most : v < -most ? -most : v;
+}
+
+static Extent extent_of(RangeCtx *c, const Linear *l) {
+    Extent x = {l->c, l->c, llabs(l->c), -1, -1};
+    for (int i = 0; i < l->n; i++) {
+        Range r = range_of(c, l->term[i].e);
+        int64_t by = l->term[i].coef, size = capped(llabs(by) * magnitude(c, l->term[i].e));
+        int64_t lo = by > 0 ? r.nlo : r.nhi, hi = by > 0 ? r.nhi : r.nlo;
+        x.lo += any_i32(r) ? -size : capped(by * lo);
+        x.hi += any_i32(r) ? size : capped(by * hi);
+        x.size += size;
+        if (size > x.most) x.most = size, x.largest = i;
+    }
+    return x;
+}
+
+Linear linear_sign(RangeCtx *c, Linear l) {
+    if (!l.ok) return l;
+    Extent x = extent_of(c, &l);
+    if (x.lo > 0 || x.hi < 0) return linear_const(x.lo > 0 ? 1 : -1);
+    if (x.size <= RANGE_SUM) return l;
+    const Ex *e = l.term[x.largest].e;
+    int64_t coef = l.term[x.largest].coef, by = llabs(coef), rest = x.size - x.most;
+    int64_t most = rest / by + 1;
+    l.ok = rest <= RANGE_SUM;
+    if (!l.ok || range_uses(e, c->k_axis)) return l; // the key is what is asked for
+    l.ok = rest + by * most <= RANGE_SUM;
+    if (!l.ok) return l;
+    e = simp_2(c->pool, EX_MIN, e, num(c->pool, most));
+    e = simp_2(c->pool, EX_MAX, e, num(c->pool, -most));
+    linear_drop(&l, x.largest);
+    add_term(&l, e, coef);
+    return l;
 }

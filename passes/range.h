@@ -6,10 +6,14 @@
 // unknown number for the whole rectangle. Bounds are expressions over those.
 //
 // i32 wraps, intervals must not: every range also carries numbers that bound it at compile time,
-// and what might leave i32 is "unknown". Positions, sizes and q_offset are taken to be within
-// RANGE_POSITION (the runtime refuses a launch beyond), other i32 values that enter arithmetic are
-// assumed within RANGE_SCALAR: the assumption is collected in `guard`, which holds at run time or
-// the result counts for nothing.
+// and what might leave i32 is "unknown". Positions, sizes and q_offset are within RANGE_POSITION (the
+// runtime refuses a launch beyond). What does not vary is taken as it stands, wrapped or not. Where it
+// meets a position in the source's own arithmetic, it is assumed within RANGE_SCALAR: the assumption
+// is collected in `guard`, which holds at run time or the result counts for nothing.
+//
+// A comparison is a sum against 0 (linear_sign). Moving terms of it from side to side wraps nothing: the sum
+// of all terms' magnitudes is within RANGE_SUM. Where one term is larger than all others together, only
+// whether it is beyond them matters, and it is clamped to what they can be.
 #ifndef PASSES_RANGE_H
 #define PASSES_RANGE_H
 
@@ -18,6 +22,7 @@
 enum {
     RANGE_POSITION = SIZE_LIMIT,
     RANGE_SCALAR = 1 << 24,
+    RANGE_SUM = 1 << 29,
     RANGE_MAX_TERMS = 8,
     RANGE_MAX_DEPTH = 200
 };
@@ -43,12 +48,14 @@ typedef struct RangeCtx {
     int q_axis, k_axis;
     Range q, k;               // of POS(q_axis), POS(k_axis)
     const Ex *guard;          // NULL: nothing was assumed
+    int fixed;                // within what does not vary: nothing is assumed
     const struct Range *lets; // of SYM_LET, by number
     int nlets;
     int depth;      // of the recursion: a longer chain of operators is unknown
     ExMemo varies;  // expression -> whether it depends on a position
     ExMemo ranges;  // -> Range
     ExMemo linears; // -> Linear
+    ExMemo tame;    // what the guard is about
 } RangeCtx;
 
 void range_init(RangeCtx *c, ExPool *p, int q_axis, int k_axis, const Ex *q0, const Ex *q1,
@@ -68,5 +75,8 @@ Linear linear_const(int64_t v);
 bool linear_equal_terms(const Linear *a, const Linear *b,
                         int64_t sign); // a's terms are sign * b's, in any order
 void linear_drop(Linear *l, int i);
+// A sum that is negative, 0 or positive where l is, and of which no part leaves i32, but for a term that
+// holds the key's position; a number where that is the same everywhere. Not ok where there is none.
+Linear linear_sign(RangeCtx *c, Linear l);
 
 #endif

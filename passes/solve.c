@@ -21,8 +21,7 @@ enum {
     SOLVE_BUDGET = 4000,
     SOLVE_DEPTH = 300,
     SOLVE_JOINS = 4, // of intervals closed on both sides: each names their bounds several times
-    FAR = 1 << 29,   // beyond every position
-    NEAR = 1 << 30,  // a bound that may be added to
+    FAR = RANGE_SUM, // beyond every position; bounds are within it
 };
 
 typedef struct Solve {
@@ -198,7 +197,7 @@ static KeySet solve_position(Solve *s, const Linear *d, int64_t coef, const Line
     ExPool *p = s->p;
     Range r = range_linear(s->c, rest);
     const Ex *at = s->inner ? r.hi : r.lo;
-    if (!at || r.nlo < -NEAR || r.nhi > NEAR) return unknown_keys(s);
+    if (!at) return unknown_keys(s);
     KeySet k = all_keys();
     ask(s, &k, d, rest);
     if (coef > 0) k.hi = simp_2(p, EX_DIV, simp_1(p, EX_NEG, at), num(s, coef));
@@ -260,6 +259,7 @@ static KeySet solve_term(Solve *s, const Linear *d, int i) {
 }
 
 static KeySet solve_le(Solve *s, Linear d) {
+    d = linear_sign(s->c, d);
     if (!d.ok || s->budget-- <= 0) return unknown_keys(s);
     int holder = -1, holders = 0;
     for (int i = 0; i < d.n; i++)

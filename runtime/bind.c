@@ -215,7 +215,15 @@ static attn_status attention_sizes(Binder *x) {
             s[ABI_SIZE_SK] > s[ABI_SIZE_SQ] ? s[ABI_SIZE_SK] - s[ABI_SIZE_SQ] : 0;
         x->by[ABI_SIZE_Q_OFFSET] = "Sk - Sq";
     }
+    // Kernels take positions for numbers that f32 has, and products of heads for i32.
+    if (s[ABI_SIZE_Q_OFFSET] + s[ABI_SIZE_SQ] > ABI_MAX_SIZE)
+        FAIL("%s: q_offset is %lld, and the last of Sq = %lld queries is beyond position %d",
+             x->by[ABI_SIZE_Q_OFFSET], (long long)s[ABI_SIZE_Q_OFFSET], (long long)s[ABI_SIZE_SQ],
+             ABI_MAX_SIZE - 1);
     if (!x->by[ABI_SIZE_H] || !x->by[ABI_SIZE_HKV]) return ATTN_OK;
+    if (s[ABI_SIZE_H] * s[ABI_SIZE_HKV] > INT32_MAX)
+        FAIL("%s: H is %lld, too many heads with Hkv = %lld", x->by[ABI_SIZE_H],
+             (long long)s[ABI_SIZE_H], (long long)s[ABI_SIZE_HKV]);
     if (s[ABI_SIZE_HKV] == 0 ? s[ABI_SIZE_H] != 0 : s[ABI_SIZE_H] % s[ABI_SIZE_HKV] != 0)
         FAIL("%s: H is %lld, which is no multiple of Hkv = %lld (from %s)", x->by[ABI_SIZE_H],
              (long long)s[ABI_SIZE_H], (long long)s[ABI_SIZE_HKV], x->by[ABI_SIZE_HKV]);

@@ -82,7 +82,10 @@ static const MaskCase masks[] = {
     {"q * 100000000 <= k", CONSERVATIVE}, // wraps
     {"k <= q + limit * 1000000000", CONSERVATIVE},
     {"k <= q + huge[b]", CONSERVATIVE},
-    {"q - k < huge[b] && k <= q", CONSERVATIVE},
+    {"q - k < huge[b] && k <= q", EXACT_FULL | BOUNDS_MAY},
+    {"abs(q - k) <= win[h] * limit", EXACT | BOUNDS},
+    {"k - q <= huge[b] * limit", EXACT | BOUNDS},
+    {"k * 20 <= q * 11", EXACT | BOUNDS},
     {"((q ^ k) & 8) == 0", CONSERVATIVE},
     {"bool(k & 4) && k <= q", CONSERVATIVE},
     {"(k <= q) != (k < 9)", CONSERVATIVE},

@@ -353,6 +353,9 @@ START_TEST(refuses_sizes) {
     refused(&w, "the call: q_offset is 2147483648, which is out of range");
     w.sizes[0] = (attn_size){"q_offset", -ABI_MAX_SIZE - 1};
     refused(&w, "the call: q_offset is -16777217, which is out of range");
+    w.sizes[0] = (attn_size){"q_offset", ABI_MAX_SIZE - 2};
+    refused(&w, "the call: q_offset is 16777214, and the last of Sq = 3 queries is beyond position "
+                "16777215");
     w.sizes[0] = (attn_size){"q_offset", 0};
     w.sizes[1] = w.sizes[0];
     w.call.nsizes = 2;
