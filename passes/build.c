@@ -379,7 +379,7 @@ static void add_sizes(Build *b, const PassOptions *o) {
     b->parts = pass_size(b->p, "parts", ex_select(x, few, build_size(b, b->splits), one));
     pass_part_share(b->p, build_size(b, b->parts));
     b->whole = pass_size(b->p, "whole_heads", ex_select(x, few, ex_i32(x, 0), build_heads(b)));
-    b->share = o->shape == SHAPE_SHORT; // others are for many tiles
+    b->share = o->shape == SHAPE_SHORT; // others are for many tiles, or for few keys
 }
 
 // The second form: partial results for parts of the keys, then their combination (combine.c).

@@ -112,6 +112,12 @@ static bool chosen_alike(const TileProgram *p, const TileProgram *q) {
     return true;
 }
 
+// Of two neighbouring classes with the same choices one program does, of that which may have parts.
+static bool stands_in(TileProgram *const by[SHAPE_COUNT], int c, int first) {
+    if (c > SHAPE_SHORT) return c > first && chosen_alike(by[c], by[c - 1]);
+    return c < SHAPE_SHORT && chosen_alike(by[c], by[c + 1]);
+}
+
 static PassOptions of_class(const PassOptions *o, int c, const char *const schedules[SHAPE_COUNT]) {
     PassOptions own = *o;
     own.shape = (ShapeClass)c;
@@ -128,7 +134,7 @@ TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
         if (!(by[c] = tiled(a, s, &own, diags))) return NULL;
     }
     for (int c = SHAPE_COUNT - 1; c >= first; c--) {
-        if (c > first && chosen_alike(by[c], by[c - 1])) continue; // which may have parts, too
+        if (stands_in(by, c, first)) continue;
         PassOptions own = of_class(o, c, schedules);
         TileProgram *p = finished(a, s, by[c], &own, diags);
         if (!p) return NULL;

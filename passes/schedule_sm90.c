@@ -38,7 +38,7 @@ enum { ANY = SHAPE_COUNT };
 typedef struct Sm90Row {
     int d; // of the wider of k and v, at most
     bool masked;
-    int launches; // a ShapeClass, or ANY
+    int launches; // the last ShapeClass that it is for; ANY: all
     int moving;   // `after` where shifts follow their extrema
     Sm90Shape shape;
 } Sm90Row;
@@ -49,23 +49,25 @@ typedef struct Sm90Row {
 // to save nothing. Sections are of tiles whose heads' K and V fit the L2 cache together, but of no
 // fewer than there are multiprocessors, and of one head's where all tiles take as long. At 64 columns
 // three warpgroups are the fastest, but for the tiles at the diagonal of short launches, of which two
-// warpgroups' are smaller.
+// warpgroups' are smaller, and for launches of up to 256 keys, which fill two tiles of 128 queries
+// better than two of 192, and one tile of 208 keys better than two of 128.
 static const Sm90Row rows[] = {
     // d, masked, launches, moving, {warpgroups, registers, producer's, keys, stages, queries, after,
     //    turns, late_rescale, fixed_shift, cluster, section, share, narrow, part_keys}
+    {64, false, SHAPE_TINY, 8, {2, 232, 48, 208, 2, 2, 8, 0, 0, 0, 1, 1, 0, 0, 384}},
     {64, false, ANY, 0, {3, 160, 32, 128, 2, 2, 40, 1, 0, 1, 1, 1, 0, 0, 384}},
-    {64, true, SHAPE_SHORT, 16, {2, 232, 40, 128, 3, 2, 32, 1, 0, 1, 1, 512, 0, 64, 576}},
+    {64, true, SHAPE_SHORT, 16, {2, 232, 48, 128, 3, 2, 32, 1, 0, 1, 1, 512, 0, 64, 576}},
     {64, true, SHAPE_LONG, 8, {3, 160, 32, 128, 2, 2, 32, 1, 0, 1, 1, 512, 0, 64, 384}},
-    {128, false, SHAPE_SHORT, 20, {2, 232, 40, 128, 2, 2, 32, 1, 0, 1, 1, 1, 0, 0, 768}},
-    {128, false, SHAPE_LONG, 20, {2, 232, 40, 128, 2, 2, 28, 1, 0, 1, 2, 1, 0, 0, 768}},
-    {128, true, SHAPE_SHORT, 20, {2, 232, 40, 128, 2, 2, 32, 1, 0, 1, 1, 128, 0, 64, 768}},
-    {128, true, SHAPE_LONG, 28, {2, 232, 40, 128, 2, 2, 32, 1, 0, 1, 2, 512, 0, 0, 768}},
-    {192, false, ANY, 20, {2, 232, 40, 128, 2, 1, 32, 1, 0, 1, 2, 1, 0, 0, 768}},
-    {192, true, ANY, 20, {2, 232, 40, 128, 2, 1, 32, 1, 0, 1, 2, 128, 0, 0, 768}},
-    {256, false, SHAPE_SHORT, -1, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 1, 0, 0, 768}},
-    {256, false, SHAPE_LONG, -1, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 1, 0, 0, 768}},
-    {256, true, SHAPE_SHORT, -1, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 128, 0, 0, 768}},
-    {256, true, SHAPE_LONG, -1, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 512, 0, 0, 768}},
+    {128, false, SHAPE_SHORT, 20, {2, 232, 48, 128, 2, 2, 32, 1, 0, 1, 1, 1, 0, 0, 768}},
+    {128, false, SHAPE_LONG, 20, {2, 232, 48, 128, 2, 2, 28, 1, 0, 1, 2, 1, 0, 0, 768}},
+    {128, true, SHAPE_SHORT, 20, {2, 232, 48, 128, 2, 2, 32, 1, 0, 1, 1, 128, 0, 64, 768}},
+    {128, true, SHAPE_LONG, 28, {2, 232, 48, 128, 2, 2, 32, 1, 0, 1, 2, 512, 0, 0, 768}},
+    {192, false, ANY, 20, {2, 232, 48, 128, 2, 1, 32, 1, 0, 1, 2, 1, 0, 0, 768}},
+    {192, true, ANY, 20, {2, 232, 48, 128, 2, 1, 32, 1, 0, 1, 2, 128, 0, 0, 768}},
+    {256, false, SHAPE_SHORT, -1, {2, 232, 48, 64, 2, 1, -1, 0, 0, 1, 1, 1, 0, 0, 768}},
+    {256, false, SHAPE_LONG, -1, {2, 232, 48, 80, 2, 1, -1, 0, 0, 1, 2, 1, 0, 0, 768}},
+    {256, true, SHAPE_SHORT, -1, {2, 232, 48, 64, 2, 1, -1, 0, 0, 1, 1, 128, 0, 0, 768}},
+    {256, true, SHAPE_LONG, -1, {2, 232, 48, 80, 2, 1, -1, 0, 0, 1, 2, 512, 0, 0, 768}},
 };
 
 // Whether some keys within the tensor do not count.
@@ -219,8 +221,7 @@ static bool takes_columns(const TileKernel *k) {
 }
 
 static bool row_is_for(const Sm90Row *r, int wide, bool masked, ShapeClass launches) {
-    return r->d >= wide && r->masked == masked &&
-           (r->launches == ANY || r->launches == (int)launches);
+    return r->d >= wide && r->masked == masked && (int)launches <= r->launches;
 }
 
 static void find_read(void *ctx, const Ex *e) {

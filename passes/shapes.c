@@ -6,9 +6,9 @@
 
 static const struct {
     const char *name;
-    int most, b, h, s;
+    int keys, queries, b, h, s;
 } shapes[] = {
-#define SHAPE(e, name, most, b, h, s) {name, most, b, h, s},
+#define SHAPE(e, name, keys, queries, b, h, s) {name, keys, queries, b, h, s},
 #include "shapes.def"
 #undef SHAPE
 };
@@ -24,14 +24,12 @@ bool shape_find(const char *name, ShapeClass *out) {
     return false;
 }
 
-// With so few queries, tiles that are large for long sequences would be mostly empty.
-enum { SHORT_QUERIES = 1024 };
-
 bool shape_matters(const Target *t) { return t->kind == KIND_NVPTX; }
 
 ShapeClass shape_of(const Target *t, const int32_t *size) {
     int c = shape_matters(t) ? 0 : SHAPE_COUNT - 1;
-    while (shapes[c].most && size[SIZE_SK] > shapes[c].most && size[SIZE_SQ] > SHORT_QUERIES) c++;
+    while (shapes[c].keys && size[SIZE_SK] > shapes[c].keys && size[SIZE_SQ] > shapes[c].queries)
+        c++;
     return (ShapeClass)c;
 }
 
@@ -45,9 +43,10 @@ void shape_typical(ShapeClass c, int32_t *size) {
 const Ex *shape_condition(ExPool *x, ShapeClass c) {
     const Ex *keys = ex_sym(x, SYM_SIZE, SIZE_SK, EX_I32);
     const Ex *queries = ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32);
-    if (!shapes[c].most) return ex_bool(x, true);
-    return ex_2(x, EX_OR, ex_2(x, EX_LE, keys, ex_i32(x, shapes[c].most)),
-                ex_2(x, EX_LE, queries, ex_i32(x, SHORT_QUERIES)));
+    if (!shapes[c].keys) return ex_bool(x, true);
+    const Ex *few = ex_2(x, EX_LE, keys, ex_i32(x, shapes[c].keys));
+    if (!shapes[c].queries) return few;
+    return ex_2(x, EX_OR, few, ex_2(x, EX_LE, queries, ex_i32(x, shapes[c].queries)));
 }
 
 // ---- joining
@@ -63,7 +62,12 @@ static int next_given(const TileProgram *p, int i) {
     return i;
 }
 
+// Whether a grid of p's is over the size, or over one that is made of it.
 static bool is_grids(const TileProgram *p, int size) {
+    for (int i = size + 1; i < p->sizes.n; i++) {
+        const Ex *def = p->sizes.data[i].def;
+        if (def && ex_uses(def, SYM_SIZE, size) && is_grids(p, i)) return true;
+    }
     for (int i = 0; i < p->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[i];
         int axis = pass_split_axis(p, k);
@@ -74,10 +78,11 @@ static bool is_grids(const TileProgram *p, int size) {
     return false;
 }
 
-// A derived size of both that none of p's grids is over is the other's to say.
+// A derived size of both that the grids of only one are over is that one's to say.
 static bool same_size(const TileProgram *p, const TileProgram *q, int i) {
     const TileSize *s = &p->sizes.data[i], *t = &q->sizes.data[i];
-    return s->def == t->def || (s->def && t->def && !strcmp(s->name, t->name) && !is_grids(p, i));
+    bool free = !is_grids(p, i) || !is_grids(q, i);
+    return s->def == t->def || (s->def && t->def && !strcmp(s->name, t->name) && free);
 }
 
 static bool alike(const TileProgram *p, const TileProgram *q) {

@@ -6,8 +6,10 @@
 #include "passes/schedule_sm90.h"
 
 static PassOptions options(void) {
-    return (PassOptions){
-        .target = *target_get(TARGET_SM90A), .dtype = DT_BF16, .schedule = "fixed_shift=1"};
+    return (PassOptions){.target = *target_get(TARGET_SM90A),
+                         .dtype = DT_BF16,
+                         .shape = SHAPE_SHORT,
+                         .schedule = "fixed_shift=1"};
 }
 
 static const char *variant(Arena *a, const char *text) {

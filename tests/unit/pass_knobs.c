@@ -202,7 +202,8 @@ END_TEST
 // however many keys they have.
 START_TEST(parts_are_short) {
     const struct PartsRow *r = &parts_rows[_i];
-    static const char *const schedules[SHAPE_COUNT] = {"keys=64", "keys=96"};
+    static const char *const schedules[SHAPE_COUNT] = {
+        [SHAPE_TINY] = "keys=64", [SHAPE_SHORT] = "keys=64", [SHAPE_LONG] = "keys=96"};
     Arena *a = arena_new();
     Variant *v;
     Diags diags;
@@ -274,8 +275,9 @@ END_TEST
 
 // One kernel where both classes want the same (a width with one row for both); else one for each, and the launch decides.
 START_TEST(classes) {
-    static const char *const schedules[SHAPE_COUNT] = {[SHAPE_SHORT] = "keys=64,stages=3"};
-    static const char *const same[SHAPE_COUNT] = {"keys=64", "keys=64"};
+    static const char *const schedules[SHAPE_COUNT] = {
+        [SHAPE_TINY] = "keys=64,stages=3", [SHAPE_SHORT] = "keys=64,stages=3"};
+    static const char *const same[SHAPE_COUNT] = {"keys=64", "keys=64", "keys=64"};
     Arena *a = arena_new();
     Variant *v;
     Diags diags;

@@ -68,7 +68,7 @@ START_TEST(large_weights) {
                                 "normalize(s) { let m = rowmax(s); let l = rowsum(exp(s - m)); "
                                 "return exp(s - m) * s * s / l; } }",
                                 0, &v);
-    PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16};
+    PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16, .shape = SHAPE_SHORT};
     TileProgram *p = pu_staged(a, s, &o, PU_SHAPED, tilings[1]);
     int32_t size[64];
     pu_sizes(v, size, 1, 2, 1, 9, 23, 14);
@@ -98,7 +98,8 @@ START_TEST(carried) {
         Arena *a = arena_new();
         Variant *v;
         const Stream *s = pu_stream(a, "t.attn", variant(a, all[i].text), 0, &v);
-        PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16};
+        PassOptions o = {
+            .target = *target_get(TARGET_SM90A), .dtype = DT_BF16, .shape = SHAPE_SHORT};
         ck_assert_int_eq(carried_values(pass_build(a, s, &o)), all[i].values);
         arena_free(a);
     }

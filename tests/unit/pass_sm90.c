@@ -10,7 +10,8 @@
 static const PuTiles tiles = {4, 3};
 
 static PassOptions options(void) {
-    return (PassOptions){.target = *target_get(TARGET_SM90A), .dtype = DT_BF16};
+    return (PassOptions){
+        .target = *target_get(TARGET_SM90A), .dtype = DT_BF16, .shape = SHAPE_SHORT};
 }
 
 static TileProgram *shaped(Arena *a, const Stream *s, bool share) {
@@ -250,8 +251,10 @@ START_TEST(parts_of_launches) {
     tile_eval_sizes(p, size, 3);
     ck_assert_int_eq(size_called(p, size, "parts"), t->parts);
     ck_assert_int_eq(size_called(p, size, "whole_heads"), t->whole);
-    pu_same(a, v, pass_algorithm(a, s, &(PassOptions){.target = o.target, .dtype = DT_BF16}), p,
-            t->launch, 1e-5);
+    pu_same(a, v,
+            pass_algorithm(
+                a, s, &(PassOptions){.target = o.target, .dtype = DT_BF16, .shape = SHAPE_SHORT}),
+            p, t->launch, 1e-5);
     arena_free(a);
 }
 END_TEST
@@ -265,7 +268,8 @@ START_TEST(splits_where_no_parts) {
     } all[] = {{"stdlib/causal.attn", NULL, 4, 4},
                {"stdlib/causal.attn", "cluster=2", 3, 4},
                {"stdlib/document.attn", NULL, 2, 7}};
-    const char *schedules[SHAPE_COUNT] = {[SHAPE_SHORT] = all[_i].schedule};
+    const char *schedules[SHAPE_COUNT] = {
+        [SHAPE_TINY] = all[_i].schedule, [SHAPE_SHORT] = all[_i].schedule};
     Arena *a = arena_new();
     PassOptions o = options();
     o.split = true;
@@ -387,7 +391,7 @@ END_TEST
 START_TEST(lists_of_each_class) {
     static const PuLaunch launch = {1, 2, 1, 100, 150, 50};
     static const char *const schedules[SHAPE_COUNT] = {
-        [SHAPE_SHORT] = "keys=64", [SHAPE_LONG] = "keys=96"};
+        [SHAPE_TINY] = "keys=64", [SHAPE_SHORT] = "keys=64", [SHAPE_LONG] = "keys=96"};
     Arena *a = arena_new();
     Variant *v;
     PassOptions o = options();
