@@ -81,29 +81,30 @@ ElabEmits *elab_emits(Elab *e) { return &e->emits; }
 
 // ---- reports
 
-static bool said_before(const Diags *d, Span at, const char *message) {
+bool sema_said(const Diags *d, Span at, const char *message) {
     for (const Diag *g = d->first; g; g = g->next)
         if (g->span.file == at.file && g->span.start == at.start && !strcmp(g->message, message))
             return true;
     return false;
 }
 
-// A mistake in a function is told once, with the first calls that led to it.
+// The first calls that led to a mistake in a function.
+static void note_calls(Elab *e, Diag *g) {
+    enum { MOST_NOTES = 3 };
+    int n = 0;
+    for (const Frame *f = e->top; f && n < MOST_NOTES; f = f->up, n++)
+        diag_note(e->s->diags, g, f->at, "in this call of '%s'", f->callee);
+}
+
 static Tx *fail(Elab *e, Span at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static Tx *fail(Elab *e, Span at, const char *fmt, ...) {
-    enum { MOST_NOTES = 3 };
     Text t;
     text_init(&t, e->s->arena);
     va_list ap;
     va_start(ap, fmt);
     text_vprintf(&t, fmt, ap);
     va_end(ap);
-    if (!said_before(e->s->diags, at, t.s)) {
-        Diag *g = diag_error(e->s->diags, at, "%s", t.s);
-        int n = 0;
-        for (const Frame *f = e->top; f && n < MOST_NOTES; f = f->up, n++)
-            diag_note(e->s->diags, g, f->at, "in this call of '%s'", f->callee);
-    }
+    if (!sema_said(e->s->diags, at, t.s)) note_calls(e, diag_error(e->s->diags, at, "%s", t.s));
     return tx_bad(&e->s->tx);
 }
 
@@ -119,11 +120,84 @@ static const char *type_of(const Tx *v) {
     return v->type == TX_TILE ? "a vector (only dot and sqnorm take it)" : tx_type_name(v->type);
 }
 
+// ---- divisions that round down
+//
+// `exp2(-8 * (h + 1) / H)` divides two i32, and their fraction is lost before the f32. A result of such
+// a division carries it (Tx.floored) to where it becomes f32 unasked.
+
+static bool same(const Tx *a, const Tx *b) {
+    if (a->known && b->known) return a->value.i == b->value.i;
+    return a == b ||
+           (a->op == EX_SYM && b->op == EX_SYM && a->sym == b->sym && a->index == b->index);
+}
+
+static bool is_size(const Elab *e, const Tx *v, const char *first) {
+    return tx_is_sym(v, TS_SIZE) && e->variant &&
+           strchr(first, e->variant->sizes.data[v->index][0]);
+}
+
+// A number that counts positions, heads or batch entries from 0.
+static bool is_counter(const Tx *v) {
+    static const TxSym counters[] = {TS_B, TS_H, TS_Q_IDX, TS_KV_IDX, TS_D, TS_T, TS_E};
+    for (size_t i = 0; i < sizeof counters / sizeof *counters; i++)
+        if (tx_is_sym(v, counters[i])) return true;
+    return v->op == EX_SUB && tx_is_sym(v->args[0], TS_Q_IDX) && tx_is_sym(v->args[1], TS_SIZE);
+}
+
+// Is the fraction lost unawares? Not where rounding down is what people mean: blocks and groups
+// (kv_idx / 64), heads of a group (H / 2, H / Hkv), (n + 63) / 64, and what comes out even.
+static bool loses_fraction(const Elab *e, Tx *const *v) {
+    const Tx *a = v[0], *b = v[1], *up = a->op == EX_ADD ? a->args[1] : NULL;
+    if (a->known && b->known) return b->value.i && (int64_t)a->value.i % b->value.i;
+    if (is_counter(a)) return is_size(e, b, "BHS");
+    if (is_size(e, a, "H")) return !b->known && !is_size(e, b, "H");
+    return !(up && up->known && b->known && up->value.i == b->value.i - 1);
+}
+
+// Rounding down is meant in `x / n * n`, and in differences of blocks, `i / n - j / n`.
+static const Tx *floored(const Elab *e, ExOp op, const Tx *r, Tx *const *v, int n) {
+    if (r->type != TX_I32) return NULL;
+    if (op == EX_DIV) return loses_fraction(e, v) ? r : NULL;
+    if (op == EX_SELECT) v++, n--;
+    const Tx *a = v[0]->floored, *b = n > 1 ? v[1]->floored : NULL;
+    bool block = op == EX_MUL && ((a && same(a->args[1], v[1])) || (b && same(b->args[1], v[0])));
+    bool distance = op == EX_SUB && a && b && same(a->args[1], b->args[1]);
+    bool carries = op == EX_ADD || op == EX_SUB || op == EX_MUL || op == EX_NEG || op == EX_ABS ||
+                   op == EX_MIN || op == EX_MAX || op == EX_SELECT;
+    return !carries || block || distance ? NULL : a ? a : b;
+}
+
+static Tx *computed(Elab *e, ExOp op, TxType type, Tx **v, int n, Span at) {
+    Tx *r = tx_op(&e->s->tx, op, type, v, n, at);
+    r->floored = floored(e, op, r, v, n);
+    return r;
+}
+
+static void warn_floored(Elab *e, const Tx *division, Span at) {
+    Diags *d = e->s->diags;
+    const char *text = diag_quote(d, division->span);
+    const char *message =
+        arena_printf(e->s->arena,
+                     "'/' of two i32 rounds down, and an f32 is made of it: to keep the fraction "
+                     "make one side f32, as in "
+                     "'x / 2.0' or 'f32(x) / y'; 'f32(%s)' says that rounding is meant",
+                     text ? text : "x / y");
+    if (e->dead || sema_said(d, division->span, message)) return;
+    Diag *g = diag_warning(d, division->span, "%s", message);
+    if (at.file != division->span.file || at.start > division->span.end ||
+        at.end < division->span.start)
+        diag_note(d, g, at, "it becomes f32 here");
+    note_calls(e, g);
+}
+
 // ---- conversions
 
 static bool is_number(const Tx *v) { return v->type == TX_I32 || v->type == TX_F32; }
 
-static Tx *to_f32(Elab *e, Tx *v, Span at) { return tx_conv(&e->s->tx, TX_F32, v, false, at); }
+static Tx *to_f32(Elab *e, Tx *v, Span at) {
+    if (v->floored) warn_floored(e, v->floored, at);
+    return tx_conv(&e->s->tx, TX_F32, v, false, at);
+}
 
 Tx *elab_coerce(Elab *e, TxType to, Tx *v, Span span, const char *what) {
     if (v->type == TX_BAD || v->type == to) return v;
@@ -181,7 +255,7 @@ static Tx *arithmetic(Elab *e, AstOp oper, ExOp op, Tx **v, int n, Span at) {
     bool divides = op == EX_DIV || op == EX_MOD;
     if (divides && v[0]->type == TX_I32 && v[1]->known && v[1]->value.i == 0 && !e->dead)
         return fail(e, at, "division by the constant 0");
-    return tx_op(&e->s->tx, op, v[0]->type, v, n, at);
+    return computed(e, op, v[0]->type, v, n, at);
 }
 
 static Tx *compare(Elab *e, AstOp oper, ExOp op, Tx **v, Span at) {
@@ -245,7 +319,7 @@ static Tx *conditional(Elab *e, Tx **v, const Span *places, Span at) {
                         type_of(v[1]), type_of(v[2]));
         unify(e, v + 1, 2, at);
     }
-    return tx_op(&e->s->tx, EX_SELECT, v[1]->type, v, 3, at);
+    return computed(e, EX_SELECT, v[1]->type, v, 3, at);
 }
 
 // ---- built-in functions
@@ -281,11 +355,9 @@ static Tx *apply_builtin(Elab *e, int builtin, Tx **v, const Span *places, int n
     if (typing == BI_CONV) {
         if (v[0]->type == TX_TILE)
             return fail(e, at, "'%s' takes a number or a bool, not %s", name, type_of(v[0]));
-        return tx_conv(p,
-                       !strcmp(name, "f32")   ? TX_F32
-                       : !strcmp(name, "i32") ? TX_I32
-                                              : TX_BOOL,
-                       v[0], true, at);
+        TxType to = !strcmp(name, "f32") ? TX_F32 : !strcmp(name, "i32") ? TX_I32 : TX_BOOL;
+        if (to == TX_I32 && v[0]->floored) return tx_op(p, EX_CONV, to, v, 1, at); // it is meant
+        return tx_conv(p, to, v[0], true, at);
     }
     if (!all_numbers(v, n)) {
         int bad = is_number(v[0]);
@@ -295,8 +367,9 @@ static Tx *apply_builtin(Elab *e, int builtin, Tx **v, const Span *places, int n
     if (typing == BI_NUM)
         unify(e, v, n, at);
     else
-        for (int i = 0; i < n; i++) v[i] = to_f32(e, v[i], at);
-    return tx_op(p, op, v[0]->type, v, n, at);
+        for (int i = 0; i < n; i++)
+            v[i] = op == EX_FLOOR ? tx_conv(p, TX_F32, v[i], false, at) : to_f32(e, v[i], at);
+    return computed(e, op, v[0]->type, v, n, at);
 }
 
 // ---- inputs
@@ -407,7 +480,10 @@ static Tx *value_of(Elab *e, const Instr *in) {
     if (in->value) return in->value;
     const Tx *v = in->decl->value;
     // A constant or dim stands where it is used, so that messages about it point there.
-    return v->known ? tx_value(&e->s->tx, v->type, v->value, in->span) : in->decl->value;
+    if (!v->known) return in->decl->value;
+    Tx *c = tx_value(&e->s->tx, v->type, v->value, in->span);
+    if (in->decl->kind == DECL_CONST) c->floored = v->floored;
+    return c;
 }
 
 // Is the side that comes next ruled out by the constant on its left? `taken` is the value that lets

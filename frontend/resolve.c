@@ -197,7 +197,7 @@ static void unknown_name(Resolve *r, const char *what, AstName name) {
 static void flatten(Resolve *r, const AstExpr *e);
 
 static void flatten_name(Resolve *r, const AstExpr *e) {
-    const Decl *d = scope_find(&r->scope, e->name.s);
+    Decl *d = scope_find(&r->scope, e->name.s);
     if (!d)
         unknown_name(r, "name", e->name);
     else if (d->kind == DECL_BUILTIN || d->kind == DECL_FN || d->kind == DECL_NORMALIZATION)
@@ -207,6 +207,7 @@ static void flatten_name(Resolve *r, const AstExpr *e) {
         diag_error(r->s->diags, e->span, "'%s' is an array: index it, '%s[...]'", d->name, d->name);
     else {
         bool slot = d->kind == DECL_PARAM || d->kind == DECL_LET;
+        d->used = true;
         Instr *i = put(r, slot ? I_SLOT : I_VALUE, e->span);
         i->n = d->slot;
         i->decl = d;
@@ -266,7 +267,8 @@ static bool check_call(Resolve *r, const AstExpr *e, const Decl *d) {
     return false;
 }
 
-static bool check_index(Resolve *r, const AstExpr *e, const Decl *d) {
+static bool check_index(Resolve *r, const AstExpr *e, Decl *d) {
+    if (d) d->used = true;
     if (d && d->kind == DECL_INPUT && !d->value) return true;
     if (!d)
         unknown_name(r, "input", e->name);
@@ -281,8 +283,8 @@ static bool check_index(Resolve *r, const AstExpr *e, const Decl *d) {
 static void flatten_applied(Resolve *r, const AstExpr *e) {
     for (int i = 0; i < e->args.n; i++) flatten(r, e->args.data[i]);
     bool call = e->kind == AST_CALL;
-    const Decl *d = call && is_type_name(e->name.s) ? names_get(&r->s->builtins.names, e->name.s)
-                                                    : scope_find(&r->scope, e->name.s);
+    Decl *d = call && is_type_name(e->name.s) ? names_get(&r->s->builtins.names, e->name.s)
+                                              : scope_find(&r->scope, e->name.s);
     if (!(call ? check_call(r, e, d) : check_index(r, e, d))) {
         put_bad(r, e->span, e->args.n);
         return;

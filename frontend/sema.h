@@ -43,6 +43,7 @@ typedef struct Decl {
     int builtin;  // BUILTIN: row of builtins.def
     Tx *value;    // CONSTANT, CONST, SIZE, DIM, scalar INPUT: what the name stands for
     int input;    // INPUT
+    bool used;    // INPUT, SIZE: its name stands in a clause
     bool refused; // INPUT: its name may not be an input's; others may have it
     int slot;     // PARAM, LET
     Body *body;   // FN, NORMALIZATION
@@ -142,9 +143,21 @@ typedef struct ElabEmit {
 typedef VEC(ElabEmit) ElabEmits;
 ElabEmits *elab_emits(Elab *e);
 
+// A mistake in a function is told once: was this said at this place already?
+bool sema_said(const Diags *d, Span at, const char *message);
+
 // The module of the library that defines the name, or NULL: what an `import` was forgotten for.
 // (sema.c)
 const char *sema_library_module(Sema *s, const char *name);
+
+// --- what compiles and is hardly meant (warn.c) ---
+// The clause's parameters have names of other places. Whether that was said.
+bool warn_places(Sema *s, const AstItem *item, const char *clause, const TxSym *params, int n);
+// A mask or modify that looks at the pair only by its batch entry and head.
+void warn_pair(Sema *s, const AstItem *item, ClauseId id, const Tx *result, const TxSym *params,
+               int n);
+// Of a variant without mistakes: what its clauses compute, and the inputs that they do not read.
+void warn_variant(Sema *s, const Variant *v, const AstItem *item, const Scope *scope);
 
 // --- variants (variant.c) ---
 Variant *sema_variant(Sema *s, const Scope *module, const AstItem *item);

@@ -43,9 +43,10 @@ struct Tx {
     uint32_t id;
     int64_t ops; // operations, counted as a tree
     Span span;
-    TxSym sym;        // SYM
-    int index;        // SYM of a size or scalar: which; LOAD: of which input
-    const char *name; // a reduction: the `let` that it stands in, or NULL
+    TxSym sym;         // SYM
+    int index;         // SYM of a size or scalar: which; LOAD: of which input
+    const char *name;  // a reduction: the `let` that it stands in, or NULL
+    const Tx *floored; // i32: a division in it whose fraction an f32 would have kept, or NULL
     int nargs;
     Tx **args;
 };

@@ -229,74 +229,6 @@ static void unknown_clause(Check *c, const AstItem *item) {
                g.best ? " (did you mean '" : "", g.best ? g.best : "", g.best ? "'?)" : "");
 }
 
-static const char *const sym_names[TS_COUNT] = {
-#define TSYM(e, name, type, row, sym) name,
-#include "symbols.def"
-#undef TSYM
-};
-
-static int place_of(const struct ClauseInfo *info, const char *name) {
-    for (int i = 0; i < info->nparams; i++)
-        if (!strcmp(sym_names[info->params[i]], name)) return i;
-    return -1;
-}
-
-static void note_places(Check *c, Diag *g, const AstItem *item, const struct ClauseInfo *info) {
-    Text t;
-    text_init(&t, c->s->arena);
-    for (int k = 0; k < info->nparams; k++)
-        text_printf(&t, "%s%s", k ? ", " : "", sym_names[info->params[k]]);
-    diag_note(c->s->diags, g, item->name.span,
-              "parameters are told by their places: %s(%s); trailing ones may be left out",
-              info->name, t.s);
-}
-
-// Parameters are told by their places, and may have any names; but one that has the name of another
-// place was hardly meant so. Whether there is one.
-static bool check_places(Check *c, const AstItem *item, const struct ClauseInfo *info) {
-    for (int i = 0; i < item->params.n && i < info->nparams; i++) {
-        const AstName *p = &item->params.data[i];
-        const char *meant = sym_names[info->params[i]];
-        bool position = !strcmp(p->s, "q_idx") || !strcmp(p->s, "kv_idx");
-        int place = place_of(info, p->s);
-        if (!strcmp(p->s, meant) || (place < 0 && !position)) continue;
-        if (place >= 0 && place < i && !strcmp(item->params.data[place].s, p->s))
-            continue; // given twice, which was reported
-        Diag *g = diag_warning(c->s->diags, p->span, "'%s' stands where '%s' gets its '%s'", p->s,
-                               info->name, meant);
-        note_places(c, g, item, info);
-        return true;
-    }
-    return false;
-}
-
-// mask(i, j) = j <= i compares the batch entry with the head. Of a mask that depends on these alone
-// one parameter has a name that begins otherwise; of a modify, which a bias for each of them is
-// right for, both are used and neither name tells.
-static void check_pair(Check *c, ClauseId id, const AstItem *item, const Tx *result) {
-    const struct ClauseInfo *info = &clauses[id];
-    const AstName *b = NULL, *h = NULL, *odd = NULL; // the parameters that are used
-    const char *meant = NULL;
-    int first = id == CLAUSE_MODIFY ? 1 : 0, tell = 0;
-    if ((id != CLAUSE_MASK && id != CLAUSE_MODIFY) || item->params.n > first + 2) return;
-    TxNodes nodes = tx_nodes(c->s->arena, &result, 1);
-    for (int i = 0; i < nodes.n; i++) {
-        if (tx_is_sym(nodes.data[i], TS_B)) b = &item->params.data[first];
-        if (tx_is_sym(nodes.data[i], TS_H)) h = &item->params.data[first + 1];
-    }
-    for (int i = 1; i >= 0; i--) {
-        const AstName *p = i ? h : b;
-        if (p && p->s[0] == (i ? 'h' : 'b')) tell++;
-        if (p && p->s[0] != (i ? 'h' : 'b')) odd = p, meant = i ? "h" : "b";
-    }
-    if (!odd || (id == CLAUSE_MODIFY && (!b || !h || tell))) return;
-    Diag *g = diag_warning(c->s->diags, odd->span,
-                           "%s does not depend on the query or the key%s: '%s' is its '%s'",
-                           id == CLAUSE_MASK ? "the mask" : "'modify'",
-                           id == CLAUSE_MASK ? "" : " but by its score", odd->s, meant);
-    note_places(c, g, item, info);
-}
-
 static void emit_outputs(Check *c, ElabEmits *emits);
 
 static void check_clause(Check *c, const AstItem *item) {
@@ -322,7 +254,7 @@ static void check_clause(Check *c, const AstItem *item) {
                    "'%s' has at most %d parameters", info->name, info->nparams);
         return;
     }
-    bool misplaced = check_places(c, item, info);
+    bool misplaced = warn_places(s, item, info->name, info->params, info->nparams);
     Tx *args[MAX_PARAMS];
     for (int i = 0; i < item->params.n; i++)
         args[i] = tx_sym(&s->tx, info->params[i], 0, item->params.data[i].span);
@@ -331,7 +263,7 @@ static void check_clause(Check *c, const AstItem *item) {
     if (item->body.result)
         result = elab_coerce(e, info->result, result, item->body.result->span,
                              arena_printf(s->arena, "the result of '%s'", info->name));
-    if (!misplaced) check_pair(c, (ClauseId)id, item, result);
+    if (!misplaced) warn_pair(s, item, (ClauseId)id, result, info->params, info->nparams);
     c->v->clause[id] = result;
     c->ops += result->ops;
     c->v->per_channel_decay |= id == CLAUSE_DECAY && item->params.n == info->nparams;
@@ -390,6 +322,7 @@ Variant *sema_variant(Sema *s, const Scope *module, const AstItem *item) {
     v->kind = item->kind == AST_ATTENTION ? VARIANT_ATTENTION : VARIANT_RECURRENCE;
     v->name = item->name.s;
     v->span = item->name.span;
+    int before = s->diags->errors;
     Check c = {.s = s, .v = v, .item = item, .scope = {.parent = module}};
     add_sizes(&c);
     check_dims(&c);
@@ -398,5 +331,6 @@ Variant *sema_variant(Sema *s, const Scope *module, const AstItem *item) {
     for (int i = 0; i < item->items.n; i++)
         if (item->items.data[i]->kind == AST_CLAUSE) check_clause(&c, item->items.data[i]);
     check_complete(&c);
+    if (s->diags->errors == before) warn_variant(s, v, item, &c.scope);
     return v;
 }

@@ -94,7 +94,7 @@ static void expect(Test *t, Severity severity, const char *file, int line, const
 static void read_expected(Test *t, Severity severity, const char *mark, const char *line,
                           int number) {
     for (const char *at; (at = strstr(line, mark)); line = at + 1) {
-        const char *text = at + strlen(mark), *next = strstr(text, mark);
+        const char *text = at + strlen(mark), *next = strstr(text, " // ");
         expect(t, severity, NULL, number,
                trimmed(t->arena, text, next ? (size_t)(next - text) : strlen(text)));
     }
