@@ -74,52 +74,67 @@ static Range narrowed(Some *m, const Linear *l) {
 
 // ---- remainders
 
-// x % by, by > 0 constant; also x & (2^n - 1).
-static bool is_remainder(const Ex *e, const Ex **x, int64_t *by) {
-    if (e->nargs != 2 || e->args[1]->op != EX_CONST || e->type != EX_I32) return false;
-    int64_t c = e->args[1]->i;
-    *x = e->args[0];
-    *by = e->op == EX_MOD ? c : c + 1;
-    return (e->op == EX_MOD && c > 0) || (e->op == EX_BAND && c >= 0 && !(c & (c + 1)));
+typedef struct Remainder { // x % by, by > 0
+    const Ex *x, *by;
+    int64_t most; // of by
+} Remainder;
+
+// By a constant, also as x & (2^n - 1); or by what does not vary, which is assumed to be positive.
+static bool is_remainder(Some *m, const Ex *e, Remainder *r) {
+    ExPool *p = m->p;
+    if (e->nargs != 2 || e->type != EX_I32) return false;
+    const Ex *by = e->args[1];
+    int64_t c = by->op == EX_CONST ? by->i : 0;
+    *r = (Remainder){e->args[0], by, e->op == EX_MOD ? c : c + 1};
+    if (e->op == EX_BAND && c > 0 && c < INT32_MAX && !(c & (c + 1))) {
+        r->by = ex_i32(p, (int32_t)r->most);
+        return true;
+    }
+    if (e->op != EX_MOD || by->op == EX_CONST) return e->op == EX_MOD && c > 0;
+    if (range_varies(m->c, by)) return false;
+    const Ex *low = le(m, ex_i32(p, 1), by), *high = le(m, by, ex_i32(p, RANGE_SCALAR));
+    range_assume(m->c, simp_2(p, EX_AND, low, high));
+    r->most = RANGE_SCALAR;
+    return true;
 }
 
 // Some x % by lies in [a, b]: a period's stretch [a + t by, b + t by] meets x's range for some t.
-static const Ex *some_remainder(Some *m, const Ex *x, int64_t by, const Ex *a, const Ex *b) {
+static const Ex *some_remainder(Some *m, const Remainder *rem, const Ex *a, const Ex *b) {
     ExPool *p = m->p;
-    const Ex *n = ex_i32(p, (int32_t)by);
+    int64_t by = rem->most;
     a = simp_2(p, EX_MAX, a, ex_i32(p, 0));
-    b = simp_2(p, EX_MIN, b, ex_i32(p, (int32_t)(by - 1)));
+    b = simp_2(p, EX_MIN, b, simp_2(p, EX_SUB, rem->by, ex_i32(p, 1)));
     const Ex *stretch = le(m, a, b);
-    Linear l = linear_of(m->c, x);
-    Range r = l.ok ? narrowed(m, &l) : range_of(m->c, x);
+    Linear l = linear_of(m->c, rem->x);
+    Range r = l.ok ? narrowed(m, &l) : range_of(m->c, rem->x);
     if (!r.lo || !r.hi || r.nhi >= INT32_MAX - by || r.nlo <= INT32_MIN + by) return stretch;
-    const Ex *last = simp_2(p, EX_DIV, simp_2(p, EX_SUB, r.hi, a), n);
+    const Ex *last = simp_2(p, EX_DIV, simp_2(p, EX_SUB, r.hi, a), rem->by);
     const Ex *below = simp_2(p, EX_SUB, simp_2(p, EX_SUB, r.lo, b), ex_i32(p, 1));
-    return simp_2(p, EX_AND, stretch, simp_2(p, EX_LT, simp_2(p, EX_DIV, below, n), last));
+    return simp_2(p, EX_AND, stretch, simp_2(p, EX_LT, simp_2(p, EX_DIV, below, rem->by), last));
 }
 
 // d is +-(x % by) plus what does not vary.
-static bool one_remainder(Some *m, const Linear *d, const Ex **x, int64_t *by, int64_t *sign,
-                          Range *rest) {
+static bool one_remainder(Some *m, const Linear *d, Remainder *of, int64_t *sign, Range *rest) {
     Linear varying, r;
     split_varying(m->c, d, &varying, &r);
-    if (!d->ok || varying.n != 1 || !is_remainder(varying.term[0].e, x, by)) return false;
+    if (!d->ok || varying.n != 1) return false;
     *sign = varying.term[0].coef;
     *rest = range_linear(m->c, &r);
-    return (*sign == 1 || *sign == -1) && rest->lo && rest->lo == rest->hi;
+    if ((*sign != 1 && *sign != -1) || !rest->lo || rest->lo != rest->hi) return false;
+    return is_remainder(m, varying.term[0].e, of);
 }
 
 // ---- comparisons
 
 static const Ex *some_negative_or_zero(Some *m, Linear d) {
     if (!d.ok) return truth(m, true);
-    const Ex *x;
-    int64_t by, sign;
+    Remainder of;
+    int64_t sign;
     Range rest;
-    if (one_remainder(m, &d, &x, &by, &sign, &rest)) {
-        if (sign < 0) return some_remainder(m, x, by, rest.lo, ex_i32(m->p, (int32_t)(by - 1)));
+    if (one_remainder(m, &d, &of, &sign, &rest)) {
+        if (sign < 0) return some_remainder(m, &of, rest.lo, of.by);
         Range most = range_neg(m->c, rest);
-        return most.hi ? some_remainder(m, x, by, ex_i32(m->p, 0), most.hi) : truth(m, true);
+        return most.hi ? some_remainder(m, &of, ex_i32(m->p, 0), most.hi) : truth(m, true);
     }
     Range r = narrowed(m, &d);
     return r.lo ? le(m, r.lo, ex_i32(m->p, 0)) : truth(m, true);
@@ -127,12 +142,13 @@ static const Ex *some_negative_or_zero(Some *m, Linear d) {
 
 static const Ex *some_zero(Some *m, Linear d) {
     if (!d.ok) return truth(m, true);
-    const Ex *x, *zero = ex_i32(m->p, 0);
-    int64_t by, sign;
+    const Ex *zero = ex_i32(m->p, 0);
+    Remainder of;
+    int64_t sign;
     Range rest;
-    if (one_remainder(m, &d, &x, &by, &sign, &rest)) {
+    if (one_remainder(m, &d, &of, &sign, &rest)) {
         Range at = sign > 0 ? range_neg(m->c, rest) : rest;
-        return at.lo ? some_remainder(m, x, by, at.lo, at.lo) : truth(m, true);
+        return at.lo ? some_remainder(m, &of, at.lo, at.lo) : truth(m, true);
     }
     Range r = narrowed(m, &d);
     const Ex *below = r.lo ? le(m, r.lo, zero) : truth(m, true);
@@ -182,9 +198,12 @@ static const Ex *some_compared_plainly(Some *m, ExOp op, Range a, Range b, bool 
     return simp_2(p, EX_OR, below, simp_2(p, EX_LT, b.lo, a.hi));
 }
 
+static const Ex *some_floats(Some *m, const Ex *e, bool want);
+
 static const Ex *some_compared(Some *m, const Ex *e, bool want) {
     Linear d;
     Range a, b;
+    if (e->args[0]->type == EX_F32) return some_floats(m, e, want);
     if (is_plain(m, e, &a, &b)) return some_compared_plainly(m, e->op, a, b, want);
     bool equal, differs;
     if (!mask_atom(m->c, e, want, &d, &equal, &differs)) return truth(m, true);
@@ -192,6 +211,22 @@ static const Ex *some_compared(Some *m, const Ex *e, bool want) {
     if (!differs) return some_negative_or_zero(m, d);
     const Ex *below = some_negative_or_zero(m, plus(d, 1));
     return simp_2(m->p, EX_OR, below, some_negative_or_zero(m, plus(negated(d), 1)));
+}
+
+// Of f32: only what surely does not hold is excluded, so a NaN counts as it does in the pair.
+static const Ex *some_floats(Some *m, const Ex *e, bool want) {
+    ExPool *p = m->p;
+    FloatRange a = range_of_float(m->c, e->args[0]), b = range_of_float(m->c, e->args[1]);
+    if (!a.lo || !b.lo) return truth(m, true);
+    if (e->op == EX_NE) want = !want;
+    if (e->op == EX_EQ || e->op == EX_NE) {
+        const Ex *x = want ? a.lo : a.hi, *y = want ? b.lo : b.hi;
+        const Ex *both = simp_2(p, EX_AND, ex_2(p, EX_LE, x, want ? b.hi : b.lo),
+                                ex_2(p, EX_LE, y, want ? a.hi : a.lo));
+        return want ? both : simp_1(p, EX_NOT, both);
+    }
+    if (want) return ex_2(p, e->op, a.lo, b.hi);
+    return ex_1(p, EX_NOT, ex_2(p, e->op, a.hi, b.lo));
 }
 
 // ---- conjunctions

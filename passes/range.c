@@ -4,6 +4,7 @@
 #include "simplify_rules.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 
 static bool fits(int64_t lo, int64_t hi) { return lo >= INT32_MIN && hi <= INT32_MAX; }
@@ -71,6 +72,8 @@ static Range number(ExPool *p, int64_t v) {
 // What may have left i32 may have wrapped: then neither bound holds.
 static Range checked(Range r) { return fits(r.nlo, r.nhi) ? r : unknown(); }
 
+static bool any_i32(Range r) { return r.nlo <= INT32_MIN || r.nhi >= INT32_MAX; }
+
 static const Ex *both(RangeCtx *c, ExOp op, const Ex *a, const Ex *b) {
     return a && b ? simp_2(c->pool, op, a, b) : NULL;
 }
@@ -86,12 +89,30 @@ Range range_neg(RangeCtx *c, Range a) {
     return checked((Range){lo, hi, -a.nhi, -a.nlo});
 }
 
+void range_assume(RangeCtx *c, const Ex *ok) {
+    c->guard = c->guard ? simp_2(c->pool, EX_AND, c->guard, ok) : ok;
+}
+
+// r under the guard that it is within +-most.
+static Range within(RangeCtx *c, Range r, const Ex *most, int64_t nmost) {
+    ExPool *p = c->pool;
+    if (!r.lo || !r.hi || c->fixed) return unknown();
+    range_assume(c, simp_2(p, EX_AND, simp_2(p, EX_LE, simp_1(p, EX_NEG, most), r.lo),
+                           simp_2(p, EX_LE, r.hi, most)));
+    return (Range){r.lo, r.hi, max64(r.nlo, -nmost), min64(r.nhi, nmost)};
+}
+
+static int64_t magnitude_of(Range r) { return max64(llabs(r.nlo), llabs(r.nhi)); }
+
+// times a number
 static Range scaled(RangeCtx *c, Range a, int64_t by) {
     if (by < 0) return scaled(c, range_neg(c, a), -by);
     if (by == 0) return number(c->pool, 0);
     if (by == 1) return a;
     if (!fits(by, by)) return unknown();
     const Ex *f = num(c->pool, by);
+    if (!fits(a.nlo * by, a.nhi * by))
+        a = within(c, a, num(c->pool, RANGE_PRODUCT / by), RANGE_PRODUCT / by);
     return checked(
         (Range){both(c, EX_MUL, a.lo, f), both(c, EX_MUL, a.hi, f), a.nlo * by, a.nhi * by});
 }
@@ -137,6 +158,25 @@ static Range modulo(RangeCtx *c, Range a, int64_t by) {
     return r;
 }
 
+// By one unknown number, which is assumed to be positive where nothing is known of it: 0 gives 0, a
+// negative one gives what is above it.
+static Range modulo_of_point(RangeCtx *c, Range a, const Ex *b, Range of) {
+    ExPool *p = c->pool;
+    if (any_i32(of) && !c->fixed) {
+        of.nlo = 1, of.nhi = RANGE_SCALAR;
+        range_assume(c, simp_2(p, EX_AND, simp_2(p, EX_LE, num(p, of.nlo), b),
+                               simp_2(p, EX_LE, b, num(p, of.nhi))));
+    }
+    const Ex *lo = simp_2(p, EX_ADD, simp_2(p, EX_MIN, b, num(p, -1)), num(p, 1));
+    const Ex *hi = simp_2(p, EX_SUB, simp_2(p, EX_MAX, b, num(p, 1)), num(p, 1));
+    Range r = {lo, hi, min64(of.nlo, -1) + 1, max64(of.nhi, 1) - 1};
+    if (!a.lo || !a.hi) return r;
+    const Ex *one = simp_2(p, EX_EQ, simp_2(p, EX_DIV, a.lo, b), simp_2(p, EX_DIV, a.hi, b));
+    r.lo = simp_select(p, one, simp_2(p, EX_MOD, a.lo, b), lo);
+    r.hi = simp_select(p, one, simp_2(p, EX_MOD, a.hi, b), hi);
+    return r;
+}
+
 // By one unknown number: 0 gives 0, a negative one turns the order round.
 static Range divide_by_point(RangeCtx *c, Range a, Range b) {
     const Ex *lo = both(c, EX_DIV, a.lo, b.lo), *hi = both(c, EX_DIV, a.hi, b.hi);
@@ -147,13 +187,42 @@ static Range divide_by_point(RangeCtx *c, Range a, Range b) {
 
 static bool is_point(Range r) { return r.lo && r.lo == r.hi; }
 
-static Range multiply(RangeCtx *c, Range a, Range b) {
+// Of two symbolic numbers whose products cannot wrap, all four.
+static Range corners(RangeCtx *c, Range a, Range b) {
+    const Ex *x = both(c, EX_MUL, a.lo, b.lo), *y = both(c, EX_MUL, a.hi, b.hi);
+    int64_t most = magnitude_of(a) * magnitude_of(b);
+    if (a.nlo >= 0 && b.nlo >= 0) return (Range){x, y, a.nlo * b.nlo, most};
+    if (!is_point(a) && !is_point(b)) {
+        const Ex *z = both(c, EX_MUL, a.lo, b.hi), *w = both(c, EX_MUL, a.hi, b.lo);
+        const Ex *lo = both(c, EX_MIN, z, w), *hi = both(c, EX_MAX, z, w);
+        return (Range){both(c, EX_MIN, both(c, EX_MIN, x, y), lo),
+                       both(c, EX_MAX, both(c, EX_MAX, x, y), hi), -most, most};
+    }
+    return (Range){both(c, EX_MIN, x, y), both(c, EX_MAX, x, y), -most, most};
+}
+
+static Range absolute(RangeCtx *c, Range a);
+
+// b within what a leaves it, so that their product stays small.
+static Range beside(RangeCtx *c, Range a, Range b) {
+    ExPool *p = c->pool;
+    if (!a.lo || !a.hi || c->fixed) return unknown();
+    Range size = absolute(c, a);
+    const Ex *most = size.hi ? simp_2(p, EX_MAX, size.hi, num(p, 1)) : NULL;
+    if (!most) return unknown();
+    return within(c, b, simp_2(p, EX_DIV, num(p, RANGE_PRODUCT), most), RANGE_PRODUCT);
+}
+
+static Range multiply(RangeCtx *c, Range a, Range b, bool same) {
     if (b.nlo == b.nhi && is_point(b)) return scaled(c, a, b.nlo);
     if (a.nlo == a.nhi && is_point(a)) return scaled(c, b, a.nlo);
-    if (a.nlo < 0 || b.nlo < 0) return unknown();
-    if (a.nhi > INT32_MAX / max64(b.nhi, 1)) return unknown();
-    return checked((Range){both(c, EX_MUL, a.lo, b.lo), both(c, EX_MUL, a.hi, b.hi), a.nlo * b.nlo,
-                           a.nhi * b.nhi});
+    if (same) a = b = absolute(c, a);
+    int64_t most = magnitude_of(a) * magnitude_of(b);
+    if (fits(-most, most)) return corners(c, a, b);
+    b = beside(c, a, b);
+    if (!b.lo) return unknown();
+    Range r = corners(c, a, b);
+    return (Range){r.lo, r.hi, max64(r.nlo, -RANGE_PRODUCT), min64(r.nhi, RANGE_PRODUCT)};
 }
 
 // ---- ranges of expressions
@@ -178,16 +247,13 @@ static Range point_of_symbol(const Ex *e) {
     }
 }
 
-static bool any_i32(Range r) { return r.nlo <= INT32_MIN || r.nhi >= INT32_MAX; }
-
 // What may be any i32 takes part in the arithmetic of what varies only under the guard that it is not
 // huge.
 static Range tamed(RangeCtx *c, const Ex *e, Range r) {
     if (!r.lo || !r.hi || c->fixed || !any_i32(r)) return r;
     ExPool *p = c->pool;
     const Ex *most = num(p, RANGE_SCALAR), *least = num(p, -RANGE_SCALAR);
-    const Ex *ok = simp_2(p, EX_AND, simp_2(p, EX_LE, least, r.lo), simp_2(p, EX_LE, r.hi, most));
-    c->guard = c->guard ? simp_2(p, EX_AND, c->guard, ok) : ok;
+    range_assume(c, simp_2(p, EX_AND, simp_2(p, EX_LE, least, r.lo), simp_2(p, EX_LE, r.hi, most)));
     ex_memo_put(ex_arena(p), &c->tame, e, e);
     return (Range){r.lo, r.hi, -RANGE_SCALAR, RANGE_SCALAR};
 }
@@ -217,7 +283,8 @@ static Range range_divided(RangeCtx *c, const Ex *e) {
         return by > 0 ? modulo(c, a, by) : unknown();
     }
     Range b = range_of(c, e->args[1]);
-    return e->op == EX_DIV && is_point(b) ? divide_by_point(c, a, b) : unknown();
+    if (!is_point(b)) return unknown();
+    return e->op == EX_DIV ? divide_by_point(c, a, b) : modulo_of_point(c, a, b.lo, b);
 }
 
 static Range range_bits(RangeCtx *c, const Ex *e) {
@@ -226,7 +293,11 @@ static Range range_bits(RangeCtx *c, const Ex *e) {
     if (e->op == EX_SHL) return scaled(c, range_arg(c, e, 0), (int64_t)1 << (by & 31));
     Range a = range_of(c, e->args[0]);
     if (e->op == EX_SHR) return divide(c, a, (int64_t)1 << (by & 31));
-    if (e->op == EX_BAND && by >= 0 && !(by & (by + 1))) return modulo(c, a, by + 1);
+    if (e->op != EX_BAND) return unknown();
+    if (by >= 0 && !(by & (by + 1))) return modulo(c, a, by + 1);
+    if (by < 0 && !(~by & (~by + 1))) // all but the last bits
+        return (Range){both(c, EX_BAND, a.lo, e->args[1]), both(c, EX_BAND, a.hi, e->args[1]),
+                       a.nlo & by, a.nhi & by};
     return unknown();
 }
 
@@ -244,6 +315,15 @@ static Range range_select(RangeCtx *c, const Ex *e) {
     return r;
 }
 
+// i32 of an f32 keeps order, and of the ends of i32 it gives these.
+static Range range_converted(RangeCtx *c, const Ex *e) {
+    if (e->args[0]->type != EX_F32) return unknown();
+    FloatRange f = range_of_float(c, e->args[0]);
+    if (!f.lo || !isfinite(f.nlo) || !isfinite(f.nhi)) return unknown();
+    return (Range){ex_conv(c->pool, EX_I32, f.lo), ex_conv(c->pool, EX_I32, f.hi),
+                   (int64_t)fmax(f.nlo, INT32_MIN), (int64_t)fmin(f.nhi, INT32_MAX)};
+}
+
 static Range range_varying(RangeCtx *c, const Ex *e) {
     switch ((int)e->op) {
     case EX_SYM:
@@ -254,7 +334,8 @@ static Range range_varying(RangeCtx *c, const Ex *e) {
     case EX_ADD: return range_add(c, range_arg(c, e, 0), range_arg(c, e, 1));
     case EX_SUB: return range_add(c, range_arg(c, e, 0), range_neg(c, range_arg(c, e, 1)));
     case EX_NEG: return range_neg(c, range_arg(c, e, 0));
-    case EX_MUL: return multiply(c, range_arg(c, e, 0), range_arg(c, e, 1));
+    case EX_MUL:
+        return multiply(c, range_arg(c, e, 0), range_arg(c, e, 1), e->args[0] == e->args[1]);
     case EX_MIN:
     case EX_MAX: return extremum(c, e->op, range_of(c, e->args[0]), range_of(c, e->args[1]));
     case EX_ABS: return absolute(c, range_arg(c, e, 0));
@@ -264,6 +345,7 @@ static Range range_varying(RangeCtx *c, const Ex *e) {
     case EX_SHR:
     case EX_BAND: return range_bits(c, e);
     case EX_SELECT: return range_select(c, e);
+    case EX_CONV: return range_converted(c, e);
     default: return unknown();
     }
 }
@@ -355,15 +437,36 @@ static Linear linear_term(const Ex *e) {
     return l;
 }
 
+// A multiple that cannot leave i32; one that a guard keeps there is a term.
+static Linear linear_multiple(RangeCtx *c, const Ex *e, const Ex *x, int64_t by) {
+    Range r = range_of(c, x);
+    int64_t most = magnitude_of(r) * llabs(by);
+    if (!fits(-most, most)) return linear_term(e);
+    return linear_sum(linear_const(0), linear_of(c, x), by);
+}
+
 static Linear linear_product(RangeCtx *c, const Ex *e) {
     const Ex *a = e->args[0], *b = e->args[1];
-    if (b->op == EX_CONST) return linear_sum(linear_const(0), linear_of(c, a), b->i);
-    if (a->op == EX_CONST) return linear_sum(linear_const(0), linear_of(c, b), a->i);
-    return linear_term(e);
+    if (b->op == EX_CONST) return linear_multiple(c, e, a, b->i);
+    return a->op == EX_CONST ? linear_multiple(c, e, b, a->i) : linear_term(e);
+}
+
+// x & -2^n is 2^n * (x >> n); 0: e is no such thing.
+static int low_bits(const Ex *e) {
+    if (e->op != EX_BAND || e->args[1]->op != EX_CONST) return 0;
+    int64_t low = ~(int64_t)e->args[1]->i;
+    for (int n = 1; n <= 24; n++)
+        if (low == ((int64_t)1 << n) - 1) return n;
+    return 0;
 }
 
 static Linear make_linear(RangeCtx *c, const Ex *e) {
     if (e->op == EX_CONST) return linear_const(e->i);
+    int bits = low_bits(e);
+    if (bits) {
+        Linear l = linear_term(simp_2(c->pool, EX_SHR, e->args[0], num(c->pool, bits)));
+        return linear_sum(linear_const(0), l, (int64_t)1 << bits);
+    }
     bool sum = e->op == EX_ADD || e->op == EX_SUB || e->op == EX_NEG || e->op == EX_MUL;
     if (!sum || unbounded(range_of(c, e))) return linear_term(e); // it may have wrapped
     if (e->op == EX_MUL) return linear_product(c, e);
@@ -388,8 +491,7 @@ Linear linear_of(RangeCtx *c, const Ex *e) {
 // How large a term can be, at most.
 static int64_t magnitude(RangeCtx *c, const Ex *e) {
     Range r = range_of(c, e);
-    if (any_i32(r) && is_tame(c, e)) return RANGE_SCALAR;
-    return max64(llabs(r.nlo), llabs(r.nhi));
+    return any_i32(r) && is_tame(c, e) ? RANGE_SCALAR : magnitude_of(r);
 }
 
 typedef struct Extent { // of a sum
@@ -416,6 +518,43 @@ static Extent extent_of(RangeCtx *c, const Linear *l) {
         if (size > x.most) x.most = size, x.largest = i;
     }
     return x;
+}
+
+static int64_t gcd(int64_t a, int64_t b) {
+    while (b) {
+        int64_t r = a % b;
+        a = b, b = r;
+    }
+    return a;
+}
+
+Linear linear_reduced(Linear l) {
+    int64_t by = 0;
+    for (int i = 0; i < l.n; i++) by = gcd(by, llabs(l.term[i].coef));
+    if (!l.ok || by <= 1) return l;
+    for (int i = 0; i < l.n; i++) l.term[i].coef /= by;
+    l.c = -floor_div(-l.c, by);
+    return l;
+}
+
+static const Ex *linear_expr(RangeCtx *c, const Linear *l) {
+    const Ex *e = num(c->pool, l->c);
+    for (int i = 0; i < l->n; i++)
+        e = simp_2(c->pool, EX_ADD, e,
+                   simp_2(c->pool, EX_MUL, l->term[i].e, num(c->pool, l->term[i].coef)));
+    return e;
+}
+
+Linear linear_divided(RangeCtx *c, Linear l, int64_t by) {
+    if (!l.ok || by == 1) return l;
+    bool each = l.c % by == 0;
+    for (int i = 0; i < l.n; i++) each = each && l.term[i].coef % by == 0;
+    l.ok = each || extent_of(c, &l).size <= RANGE_SUM;
+    if (!l.ok) return l;
+    if (!each) return linear_of(c, simp_2(c->pool, EX_DIV, linear_expr(c, &l), num(c->pool, by)));
+    for (int i = 0; i < l.n; i++) l.term[i].coef /= by;
+    l.c /= by;
+    return l;
 }
 
 Linear linear_sign(RangeCtx *c, Linear l) {

@@ -23,6 +23,7 @@ enum {
     RANGE_POSITION = SIZE_LIMIT,
     RANGE_SCALAR = 1 << 24,
     RANGE_SUM = 1 << 29,
+    RANGE_PRODUCT = 1 << 26, // what a product that might leave i32 is assumed within
     RANGE_MAX_TERMS = 8,
     RANGE_MAX_DEPTH = 200
 };
@@ -31,6 +32,11 @@ typedef struct Range {
     const Ex *lo, *hi; // NULL: nothing is known on that side
     int64_t nlo, nhi;  // for all launches; where the expression is there
 } Range;
+
+typedef struct FloatRange { // of an f32; both NULL: nothing is known
+    const Ex *lo, *hi;
+    double nlo, nhi; // infinite: it may be infinite, or NaN
+} FloatRange;
 
 // c + sum of coef * term; terms are distinct and neither sums nor constants.
 typedef struct Linear {
@@ -55,6 +61,7 @@ typedef struct RangeCtx {
     ExMemo varies;  // expression -> whether it depends on a position
     ExMemo ranges;  // -> Range
     ExMemo linears; // -> Linear
+    ExMemo floats;  // -> FloatRange
     ExMemo tame;    // what the guard is about
 } RangeCtx;
 
@@ -63,8 +70,10 @@ void range_init(RangeCtx *c, ExPool *p, int q_axis, int k_axis, const Ex *q0, co
 bool range_varies(RangeCtx *c, const Ex *e); // depends on one of the two positions
 bool range_uses(const Ex *e, int axis);      // on this one
 
-Range range_of(RangeCtx *c, const Ex *e); // of an i32
+Range range_of(RangeCtx *c, const Ex *e);            // of an i32
+FloatRange range_of_float(RangeCtx *c, const Ex *e); // of an f32; range_float.c
 Range range_linear(RangeCtx *c, const Linear *l);
+void range_assume(RangeCtx *c, const Ex *ok); // in the guard
 Range range_add(RangeCtx *c, Range a, Range b);
 Range range_neg(RangeCtx *c, Range a);
 
@@ -75,6 +84,10 @@ Linear linear_const(int64_t v);
 bool linear_equal_terms(const Linear *a, const Linear *b,
                         int64_t sign); // a's terms are sign * b's, in any order
 void linear_drop(Linear *l, int i);
+// By the largest number that divides all terms: at most 0 where l is.
+Linear linear_reduced(Linear l);
+// floor(l / by), of a sum that cannot leave i32 (else not ok).
+Linear linear_divided(RangeCtx *c, Linear l, int64_t by);
 // A sum that is negative, 0 or positive where l is, and of which no part leaves i32, but for a term that
 // holds the key's position; a number where that is the same everywhere. Not ok where there is none.
 Linear linear_sign(RangeCtx *c, Linear l);

@@ -226,14 +226,15 @@ static KeySet solve_two(Solve *s, Linear a, Linear b, bool both) {
     return both ? intersect(s, x, y) : unite(s, x, y);
 }
 
-// x / by + rest <= 0  is  x <= -rest * by + by - 1;  -(x / by) + rest <= 0  is  rest * by <= x.
+// With n = floor(-rest / m): m * (x / by) + rest <= 0 is x <= n * by + by - 1, and
+// -m * (x / by) + rest <= 0 is -n * by <= x.
 static KeySet solve_quotient(Solve *s, const Linear *d, int i, const Ex *x, int64_t by) {
-    int64_t coef = d->term[i].coef;
+    int64_t m = d->term[i].coef, sign = m > 0 ? 1 : -1;
     Linear rest = *d;
     linear_drop(&rest, i);
-    if (coef != 1 && coef != -1) return unknown_keys(s);
-    Linear scaled = linear_sum(linear_const(coef > 0 ? 1 - by : 0), rest, by);
-    return solve_le(s, linear_sum(scaled, linear_of(s->c, x), coef));
+    Linear n = linear_divided(s->c, linear_sum(linear_const(0), rest, -1), m * sign);
+    Linear scaled = linear_sum(linear_const(m > 0 ? 1 - by : 0), n, -by);
+    return solve_le(s, linear_sum(scaled, linear_of(s->c, x), sign));
 }
 
 // A term that holds the key inside something else than a sum.
@@ -259,7 +260,7 @@ static KeySet solve_term(Solve *s, const Linear *d, int i) {
 }
 
 static KeySet solve_le(Solve *s, Linear d) {
-    d = linear_sign(s->c, d);
+    d = linear_sign(s->c, linear_reduced(d));
     if (!d.ok || s->budget-- <= 0) return unknown_keys(s);
     int holder = -1, holders = 0;
     for (int i = 0; i < d.n; i++)

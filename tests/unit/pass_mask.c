@@ -69,7 +69,20 @@ static const MaskCase masks[] = {
     {"doc[b, q - q_offset] == doc2[b, k]", CONSERVATIVE},
     {"k <= q && doc2[b, k] > 1", CONSERVATIVE},
     {"(doc2[b, k] == 1) == (k < q)", CONSERVATIVE},
-    {"f32(k) <= 0.5 * q", CONSERVATIVE},
+    {"f32(k) <= 0.5 * q", BOUNDS},
+    {"f32(q - k) * 0.3 < 1.7", BOUNDS},
+    {"f32(q) * 0.37 + 1.5 >= f32(k)", BOUNDS},
+    {"abs(f32(q) - f32(k) * 1.25) <= rate", BOUNDS},
+    {"floor(f32(q) / 7.0) == floor(f32(k) / 7.0)", BOUNDS_MAY},
+    {"i32(f32(q) * 0.25) >= k", BOUNDS},
+    {"f32(q - k) * rate < 4.0 && k <= q", BOUNDS_MAY},
+    {"f32(q - k) * (q - k) < 20.0", CONSERVATIVE},
+    {"pow(f32(q - k), 2.0) < 20.0", CONSERVATIVE},
+    {"f32(q - k) != 3.0", BOUNDS},
+    {"!(f32(q - k) < 3.0)", BOUNDS},
+    {"f32(k) * (1.0 / zero) < 3.0", CONSERVATIVE},
+    {"f32(k) * zero < 3.0 / zero", CONSERVATIVE},
+    {"(k <= q ? f32(k) : f32(q)) < 5.5", CONSERVATIVE},
     {"q * k % 5 < 3", CONSERVATIVE},
     {"((q - k) >> 31) == 0", BOUNDS}, // the sign of a difference
     {"((q - k) >> 30) == 0", BOUNDS},
@@ -85,6 +98,19 @@ static const MaskCase masks[] = {
     {"q - k < huge[b] && k <= q", EXACT_FULL | BOUNDS_MAY},
     {"abs(q - k) <= win[h] * limit", EXACT | BOUNDS},
     {"k - q <= huge[b] * limit", EXACT | BOUNDS},
+    {"(q - k) % step == 0", BOUNDS},
+    {"(q - k) % (win[h] + 1) == 0", BOUNDS},
+    {"(q - k) % step < 3 && k <= q", BOUNDS_MAY},
+    {"(q - k) * (q - k) <= 30", BOUNDS},
+    {"(q - k) * (q - k) > 30", BOUNDS_MAY},
+    {"(q / 8 - k / 8) * (q / 8 - k / 8) + (q % 8 - k % 8) * (q % 8 - k % 8) <= 5", CONSERVATIVE},
+    {"q * step <= k * limit", BOUNDS},
+    {"k * -step <= q", BOUNDS},
+    {"(q & ~7) <= (k & ~7)", EXACT | BOUNDS},
+    {"(q & ~7) == (k & ~7)", EXACT | BOUNDS},
+    {"(k & ~15) <= q", EXACT | BOUNDS},
+    {"k / 8 * 8 <= q - 3", EXACT | BOUNDS},
+    {"k / 6 * 6 >= q - 3 && k <= q", CONSERVATIVE},
     {"k * 20 <= q * 11", EXACT | BOUNDS},
     {"((q ^ k) & 8) == 0", CONSERVATIVE},
     {"bool(k & 4) && k <= q", CONSERVATIVE},
@@ -106,7 +132,12 @@ static ExValue at_sym(void *ctx, const Ex *e) {
     case SYM_B: v.i = at->b; break;
     case SYM_H: v.i = at->h; break;
     case SYM_SIZE: v.i = at->x->size[e->index]; break;
-    case SYM_SCALAR: v.i = (int32_t)at->x->scalar[e->index]; break;
+    case SYM_SCALAR:
+        if (e->type == EX_F32)
+            v.f = at->x->scalar[e->index];
+        else
+            v.i = (int32_t)at->x->scalar[e->index];
+        break;
     case SYM_TILE: v.i = at->tile[e->index]; break;
     case SYM_POS: v.i = at->pos[e->index]; break;
     case SYM_STEP: v.i = at->step; break;
@@ -137,7 +168,8 @@ static int32_t value_at(At *at, const Ex *e) {
 static TileProgram *mask_program(Arena *a, const char *mask, Variant **v) {
     const char *text = arena_printf(a,
                                     "attention m { dim D = 4; input len: i32[B]; input win: "
-                                    "i32[H]; input limit: i32; input huge: i32[B];"
+                                    "i32[H]; input limit: i32; input step: i32; input rate: f32; "
+                                    "input zero: f32; input huge: i32[B];"
                                     "input doc: i32[B, Sq]; input doc2: i32[B, Sk]; input grow: "
                                     "i32[100]; input len2: i32[B, 90]; input keep: bool[6, 7]; "
                                     "input ok: bool[Sk]; score(q, k) = "
@@ -151,10 +183,16 @@ static TileData *mask_data(Arena *a, const TileProgram *p, int sq, int sk, int o
                            int h) {
     int32_t size[SIZE_FREE] = {b, h, 1, sq, sk, offset};
     TileData *x = tile_data_random(a, p, size, 4, 11);
-    double *huge = x->tensor[p->inputs.data[3]]; // near both ends of i32
+    double *huge = x->tensor[p->inputs.data[6]]; // near both ends of i32
     if (b > 0) huge[0] = 2147483600.0;
     if (b > 1) huge[1] = -2147483600.0;
-    double *grow = x->tensor[p->inputs.data[6]], *len2 = x->tensor[p->inputs.data[7]];
+    double *grow = x->tensor[p->inputs.data[9]], *len2 = x->tensor[p->inputs.data[10]];
+    double *scalar = ARENA_ARRAY(a, double, p->inputs.n);
+    memcpy(scalar, x->scalar, sizeof *scalar * (size_t)p->inputs.n);
+    scalar[3] = x->tensor[p->inputs.data[3]][0] = 3;     // step
+    scalar[4] = x->tensor[p->inputs.data[4]][0] = 1.875; // rate
+    scalar[5] = x->tensor[p->inputs.data[5]][0] = 0;
+    x->scalar = scalar;
     for (int i = 0; i < 100; i++) grow[i] = i / 7;
     for (int i = 0; i < 90 * b; i++) len2[i] = i * 37 % 41;
     return x;
