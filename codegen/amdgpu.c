@@ -10,6 +10,7 @@
 // kernel arguments' address is used, there are no hidden arguments and there is no scratch memory
 // (but where a long expression became a function).
 #include "codegen/amdgpu.h"
+#include "codegen/lanes.h"
 
 #include <assert.h>
 #include <string.h>
@@ -194,7 +195,17 @@ static void alloc(Cg *cg, const TileOp *op) {
     cg->value[v->id].mem = cg_i32(cg, am_state(cg)->offset[v->id]);
 }
 
+static Val vote(Cg *cg, Val bit) {
+    Ty t = am_state(cg)->wave == 64 ? cg->i64 : cg->i32;
+    return cg_intrinsic(cg, "llvm.amdgcn.ballot", &t, 1, &bit, 1);
+}
+
 static void am_op(Cg *cg, const TileOp *op) {
+    if (tile_has_lanes(cg->k)) {
+        CgLanes l = {am_state(cg)->wave, am_state(cg)->lane, am_exchange, vote};
+        cg_lanes_op(cg, &l, op);
+        return;
+    }
     switch ((int)op->kind) {
     case TILE_LOAD: am_load(cg, op); return;
     case TILE_STORE: am_store(cg, op); return;

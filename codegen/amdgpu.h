@@ -106,7 +106,7 @@ Val am_pack(Cg *cg, Dtype t, Val low, Val high);           // two f32 -> i32
 Val am_pack_unguarded(Cg *cg, Dtype t, Val low, Val high); // a NaN may become any number
 Val am_unpack(Cg *cg, Dtype t, Val pair, int half);        // -> f32
 Val am_unpack_part(Cg *cg, Dtype t, Val pair);             // the half that is the lane's part
-// Of 32 bits, from the lane whose number differs in `mask`, a power of two of at least 16.
+// Of 32 bits, from the lane whose number differs in `mask`, a power of two.
 Val am_exchange(Cg *cg, Val v, int mask);
 // Two lanes of a row, each with a pair (its columns e, e + 1): columns 2 e, 2 e + 1 and 2 e + 2,
 // 2 e + 3 of the row, in both.

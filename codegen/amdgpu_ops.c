@@ -78,8 +78,7 @@ Val am_exchange(Cg *cg, Val v, int mask) {
     const AmState *s = am_state(cg);
     Ty t = LLVMTypeOf(v);
     Val bits = LLVMBuildBitCast(cg->b, v, cg->i32, ""), got;
-    if (s->wave == 32) {
-        assert(mask == 16);
+    if (s->wave == 32 && mask == 16) {
         got = permute_rows(cg, bits);
     } else {
         Val lane = LLVMBuildXor(cg->b, s->lane, cg_i32(cg, mask), "");

@@ -12,12 +12,13 @@ const TileValue *am_buffer(const TileValue *v) {
 void am_prepare(Cg *cg) {
     AmState *s = am_state(cg);
     const TileKernel *k = cg->k;
-    s->row_axis = tile_grid_axis(k);
+    bool lanes = tile_has_lanes(k);
+    s->row_axis = lanes ? -1 : tile_grid_axis(k);
     s->crowded = k->schedule.crowded;
     s->wave = cg->target->lanes;
     s->wmma = s->wave == 32;
     s->waves = k->schedule.warps;
-    s->rows = k->schedule.matrix_rows;
+    s->rows = lanes ? s->wave : k->schedule.matrix_rows;
     s->parts = s->wave / s->rows;
     int rows = s->row_axis < 0 ? 0 : k->axes[s->row_axis].extent;
     assert(s->waves > 0 && rows % (s->rows * s->waves) == 0 && "scheduled for this target");

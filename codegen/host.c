@@ -6,6 +6,7 @@
 //
 //     void kernel(const uint64_t *args, int64_t first, int64_t last)
 #include "codegen/host.h"
+#include "codegen/lanes.h"
 
 #include <assert.h>
 #include <string.h>
@@ -275,7 +276,7 @@ static void begin_kernel(Cg *cg) {
     h->narrow_masks = cg->target->lanes == 16 && feature(features, "avx512bw");
     LLVMDisposeMessage(features);
     h->registers = cg->target->registers;
-    host_plan(cg, h);
+    if (!tile_has_lanes(cg->k)) host_plan(cg, h);
     int64_t bytes = 0;
     for (int i = 0; i < h->nslots; i++) bytes += h->slots[i].bytes;
     if (bytes > HOST_MAX_SCRATCH) {
@@ -342,6 +343,7 @@ static void copy_slot(Cg *cg, Val to, Val from, int64_t bytes) {
 }
 
 static void loop_begin(Cg *cg, CgLoop *l) {
+    if (tile_has_lanes(cg->k)) return;
     for (int i = 0; i < l->op->carried.n; i++) {
         const TileValue *c = l->op->carried.data[i], *init = l->op->args.data[i];
         host_bind(cg, c);
@@ -352,6 +354,7 @@ static void loop_begin(Cg *cg, CgLoop *l) {
 
 // All at once: a value that lies where another one goes is put aside first.
 static void loop_yield(Cg *cg, CgLoop *l, const TileOp *yield) {
+    if (tile_has_lanes(cg->k)) return;
     int n = l->op->carried.n;
     Val *from = ARENA_ARRAY(cg->arena, Val, n + 1);
     for (int i = 0; i < n; i++) {
@@ -375,10 +378,16 @@ static void loop_yield(Cg *cg, CgLoop *l, const TileOp *yield) {
 }
 
 static void loop_end(Cg *cg, CgLoop *l) {
+    if (tile_has_lanes(cg->k)) return;
     for (int i = 0; i < l->op->results.n; i++) host_bind(cg, l->op->results.data[i]);
 }
 
 static void host_op(Cg *cg, const TileOp *op) {
+    CgLanes one = {1, cg_i32(cg, 0), NULL, NULL};
+    if (tile_has_lanes(cg->k)) {
+        cg_lanes_op(cg, &one, op);
+        return;
+    }
     switch (op->kind) {
     case TILE_LOAD: host_tensor_load(cg, op); return;
     case TILE_STORE: host_tensor_store(cg, op); return;

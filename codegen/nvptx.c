@@ -3,6 +3,7 @@
 // In: a scheduled kernel, one block of `warps` warps for each point of its grid. Out: a PTX kernel function that runs on sm_80 and every
 // later device. Shared memory is one dynamic array; nv_shared_layout says what lies where, and how much a launch must ask for.
 #include "codegen/nvptx90.h"
+#include "lanes.h"
 
 #include <assert.h>
 #include <llvm-c/Support.h>
@@ -14,7 +15,7 @@
 // LLVM's own part need not optimize a module with one kernel for sm_90a that has no lanes: that takes it half as long again, and of what it
 // does such kernels need nothing but what nv_passes, join_copies and nv_widen do instead. (sm_80's full kernels spill more without.)
 static bool is_plain(const Cg *cg) {
-    return cg->target->id == TARGET_SM90A && cg->only && !nv_has_lanes(cg->only);
+    return cg->target->id == TARGET_SM90A && cg->only && !tile_has_lanes(cg->only);
 }
 
 // Copies are joined all the same: else they are half of what ptxas reads, and it counts those of the accumulators when it says how many
@@ -162,7 +163,7 @@ static void special_registers(Cg *cg) {
 
 static void nv_begin(Cg *cg) {
     NvState *s = cg->state = ARENA_NEW(cg->arena, NvState);
-    bool lanes = nv_has_lanes(cg->k);
+    bool lanes = tile_has_lanes(cg->k);
     s->row_axis = lanes ? -1 : tile_grid_axis(cg->k);
     s->warps = lanes ? 1 : cg->k->schedule.warps;
     int rows = s->row_axis < 0 ? 0 : cg->k->axes[s->row_axis].extent;
@@ -256,13 +257,23 @@ static void plain_op(Cg *cg, const TileOp *op) {
     assert(!"an operation of the scheduled level");
 }
 
+static Val vote(Cg *cg, Val bit) {
+    Val args[] = {cg_i32(cg, -1), bit};
+    return cg_intrinsic(cg, "llvm.nvvm.vote.ballot.sync", NULL, 0, args, 2);
+}
+
+static void lanes_op(Cg *cg, const TileOp *op) {
+    CgLanes l = {NV_WARP, nv_state(cg)->lane, nv_shuffle, vote};
+    cg_lanes_op(cg, &l, op);
+}
+
 static void nv_op(Cg *cg, const TileOp *op) {
     if (nv_state(cg)->roles) {
         nv90_op(cg, op);
         return;
     }
-    if (nv_has_lanes(cg->k)) {
-        nv_lanes_op(cg, op);
+    if (tile_has_lanes(cg->k)) {
+        lanes_op(cg, op);
         return;
     }
     plain_op(cg, op);

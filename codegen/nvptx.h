@@ -111,8 +111,6 @@ void nv_map(Cg *cg, const TileOp *op); // nvptx_map.c
 Val nv_across_quad(Cg *cg, ExOp reduce, Val v);
 // An expression of a map at one element of a fragment.
 Val nv_at(Cg *cg, const TileOp *map, const Ex *e, int m, int n, int r, int c);
-bool nv_has_lanes(const TileKernel *k); // nvptx_lanes.c
-void nv_lanes_op(Cg *cg, const TileOp *op);
 void nv_loop_begin(Cg *cg, CgLoop *loop); // nvptx_loop.c
 void nv_loop_end(Cg *cg, CgLoop *loop);
 void nv_load(Cg *cg, const TileOp *op); // nvptx_global.c

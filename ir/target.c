@@ -9,13 +9,13 @@
 
 enum { KB = 1024, MB = 1024 * 1024 };
 
-//                    lanes, registers, shared_bytes, l2_bytes, tile_maps
-#define FACTS_HOST 8, 16, 32 * KB, 1 * MB, false
-#define FACTS_SM80 32, 255, 163 * KB, 40 * MB, true
-#define FACTS_SM90A 32, 255, 227 * KB, 50 * MB, true
-#define FACTS_GFX90A 64, 512, 64 * KB, 8 * MB, false
-#define FACTS_GFX942 64, 512, 64 * KB, 4 * MB, false
-#define FACTS_GFX1100 32, 256, 64 * KB, 6 * MB, false
+//                    lanes, registers, shared_bytes, l2_bytes
+#define FACTS_HOST 8, 16, 32 * KB, 1 * MB
+#define FACTS_SM80 32, 255, 163 * KB, 40 * MB
+#define FACTS_SM90A 32, 255, 227 * KB, 50 * MB
+#define FACTS_GFX90A 64, 512, 64 * KB, 8 * MB
+#define FACTS_GFX942 64, 512, 64 * KB, 4 * MB
+#define FACTS_GFX1100 32, 256, 64 * KB, 6 * MB
 
 static const Target targets[TARGET_COUNT] = {
 #define TARGET(e, name, ext, kind) [TARGET_##e] = {TARGET_##e, name, ext, kind, FACTS_##e},

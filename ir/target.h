@@ -22,7 +22,6 @@ typedef struct Target {
     int registers;    // 32-bit registers a thread may have (GPU); vector registers (host)
     int shared_bytes; // shared memory a block may ask for; L1 data cache bytes (host)
     int l2_bytes;     // per core (host), whole (GPU)
-    bool tile_maps;   // runs kernels of lanes that make lists of tiles; otherwise steps are skipped
 } Target;
 
 // What a multiprocessor (compute unit) does in a clock: counting expects a kernel's time from it.

@@ -223,6 +223,10 @@ bool tile_in_grid(const TileKernel *k, int axis) {
     return false;
 }
 
+bool tile_has_lanes(const TileKernel *k) {
+    return k->schedule.lane_axis >= 0 && k->schedule.warps == 1;
+}
+
 int tile_grid_axis(const TileKernel *k) {
     for (int i = 0; i < k->ngrid; i++)
         if (k->grid[i].sym == SYM_TILE) return k->grid[i].axis;

@@ -221,8 +221,8 @@ typedef enum TilePersist {
 } TilePersist;
 
 typedef struct TileSchedule {
-    int lane_axis;   // host: the axis along vector lanes; -1 elsewhere
-    int warps;       // GPU: warps of a block; rows of M are spread over them evenly
+    int lane_axis; // host: the axis along vector lanes; of a kernel of lanes, along a warp's; else -1
+    int warps;     // GPU: warps of a block; rows of M are spread over them evenly
     int min_blocks;  // blocks that should fit an SM together (launch bounds); 0: no wish
     int matrix_rows; // AMD: of a matrix instruction, 16 or 32; 0 elsewhere
     bool crowded;    // AMD: no registers are left for addresses: they are made anew for each tile
@@ -300,6 +300,7 @@ bool tile_has_axis(const TileValue *v, int axis);
 int tile_contracted_axis(const TileOp *mma);      // in both operands and not in the result
 bool tile_in_grid(const TileKernel *k, int axis); // whether the grid tiles the axis
 int tile_grid_axis(const TileKernel *k);          // the one that it tiles; -1: none
+bool tile_has_lanes(const TileKernel *k); // of one warp, numbers in its threads (codegen/lanes.c)
 // The elements of a tile along an axis: its extent, or the axis' constant size; 0: the run-time
 // size, one tile is the whole axis.
 int tile_extent(const TileAxis *a);

@@ -5,8 +5,8 @@
 // Out: each such loop is two, over one common sequence of tiles: first the partial ones, with the
 // kernel's mask where SYM_MASK stood and KEPT false, then those where every pair takes part, with
 // no mask and KEPT true. Tiles without a pair are never visited where the mask can be solved
-// (solve.c), else skipped by `where` (mask.c), or, where the target makes lists of tiles (tilemap.c),
-// not on the list. Holds afterwards: neither SYM_MASK nor SYM_KEPT in a body; loads of inputs that
+// (solve.c), else not on the list that the device makes (tilemap.c), or, where none would tell more,
+// skipped by `where` (mask.c). Holds afterwards: neither SYM_MASK nor SYM_KEPT in a body; loads of inputs that
 // cannot leave their tensor are marked so.
 //
 //     loop N from 0 to ceil(Sk / 64) { select(mask, ...) }              causal, tiles of 64 keys
@@ -235,7 +235,7 @@ static void order_tiles(Classify *c, const KeySet *hull) {
 static bool follow_list(Classify *c, const Tiles *t) {
     TileMapQuery q = {c->p,  c->k,      ex_simplify(c->x, c->k->mask), c->q_axis, c->k_axis, t->lo,
                       t->hi, c->range.q};
-    if (t->exact || !target_get(c->p->target)->tile_maps) return false;
+    if (t->exact) return false;
     if (!c->lists->tile && !pass_tile_map(&q, c->lists)) return false;
     TileOp *full = c->lists->full ? tile_clone(c->p, c->k, c->loop, NULL, NULL) : NULL;
     make_partial(c, c->lists->tile, NULL);

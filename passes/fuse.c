@@ -208,7 +208,7 @@ static bool join_in_block(TileProgram *p, TileBlock *b) {
 void pass_fuse(TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
-        if (pass_is_lanes(p, k)) continue;
+        if (tile_has_lanes(k)) continue;
         sink_factors(p, k);
         pass_tidy(p); // forwards what is a bare value by now
         while (join_in_block(p, &k->body)) {

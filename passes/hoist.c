@@ -210,6 +210,6 @@ static void hoist_kernel(TileProgram *p, TileKernel *k) {
 
 void pass_hoist(TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++)
-        if (!pass_is_lanes(p, p->kernels.data[i])) hoist_kernel(p, p->kernels.data[i]);
+        if (!tile_has_lanes(p->kernels.data[i])) hoist_kernel(p, p->kernels.data[i]);
     pass_tidy(p);
 }

@@ -9,6 +9,7 @@
 #include "chain.h"
 #include "interval.h"
 #include "schedule.h"
+#include "tilemap.h"
 
 #include "ir/tile_wide.h"
 
@@ -44,6 +45,10 @@ static void schedule_kernel(TileProgram *p, TileKernel *k, const Target *target)
 
 bool pass_schedule_amd(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
+        if (tile_has_lanes(p->kernels.data[i])) {
+            pass_schedule_lanes(p, p->kernels.data[i]);
+            continue;
+        }
         if (!pass_few_loads(p, p->kernels.data[i], CHAIN_MAX_LOADS, diags)) return false;
         schedule_kernel(p, p->kernels.data[i], &o->target);
     }

@@ -15,6 +15,7 @@
 #include "knobs.h"
 #include "rewrite.h"
 #include "schedule.h"
+#include "tilemap.h"
 
 #include <assert.h>
 
@@ -130,6 +131,10 @@ bool pass_schedule_host(TileProgram *p, const PassOptions *o, Diags *diags) {
     (void)o, (void)diags;
     for (int i = 0; i < p->kernels.n; i++) {
         TileBlock *body = &p->kernels.data[i]->body;
+        if (tile_has_lanes(p->kernels.data[i])) {
+            pass_schedule_lanes(p, p->kernels.data[i]);
+            continue;
+        }
         for (TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) give_home(op);
     }
     pass_prefer_parts(p, HOST_FEW);

@@ -271,8 +271,8 @@ bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         if (!pass_few_loads(p, k, CHAIN_MAX_LOADS, diags)) return false;
-        if (pass_is_lanes(p, k))
-            pass_schedule_lanes(k);
+        if (tile_has_lanes(k))
+            pass_schedule_lanes(p, k);
         else
             schedule_kernel(p, k);
         if (rows_differ(k) && !sm80_is_few(p, k)) k->schedule.section = SECTION;

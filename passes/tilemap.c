@@ -525,7 +525,9 @@ static bool is_constant(const Ex *e, bool v) { return e->op == EX_CONST && e->i 
 
 bool pass_tile_map(const TileMapQuery *q, TileMapLists *out) {
     Build b = {.q = q, .p = q->p, .x = q->p->pool, .scratch = arena_new()};
-    b.lanes = target_get(q->p->target)->lanes;
+    const Target *target = target_get(q->p->target);
+    b.lanes =
+        target->kind == KIND_HOST ? 1 : target->lanes; // a thread of the host is a warp of one
     bool by_b = ex_uses(q->mask, SYM_B, -1), by_h = ex_uses(q->mask, SYM_H, -1);
     b.b = by_b ? ex_symbol(b.x, SYM_B) : num(&b, 0);
     b.h = by_h ? ex_symbol(b.x, SYM_H) : num(&b, 0);
@@ -547,13 +549,11 @@ bool pass_tile_map(const TileMapQuery *q, TileMapLists *out) {
 
 // ---- the schedule
 
-bool pass_is_lanes(const TileProgram *p, const TileKernel *k) {
-    return target_get(p->target)->kind != KIND_HOST && k->schedule.lane_axis >= 0;
-}
-
-void pass_schedule_lanes(TileKernel *k) {
+void pass_schedule_lanes(const TileProgram *p, TileKernel *k) {
+    bool host = target_get(p->target)->kind == KIND_HOST;
+    TileHome home = host ? HOME_SCRATCH : HOME_FRAGMENT;
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
-        for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_FRAGMENT;
-        for (int i = 0; i < op->carried.n; i++) op->carried.data[i]->home = HOME_FRAGMENT;
+        for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = home;
+        for (int i = 0; i < op->carried.n; i++) op->carried.data[i]->home = home;
     }
 }

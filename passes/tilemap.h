@@ -26,9 +26,7 @@ typedef struct TileMapLists {
 // Adds the kernels that make the lists, and runs them before the sweep in every plan. False, and
 // nothing done, where nothing could be left out.
 bool pass_tile_map(const TileMapQuery *q, TileMapLists *out);
-// A kernel that pass_tile_map made: it is shaped and has its schedule.
-bool pass_is_lanes(const TileProgram *p, const TileKernel *k);
-// Its values' homes.
-void pass_schedule_lanes(TileKernel *k);
+// Homes of the values of a kernel that pass_tile_map made, which is shaped and has its schedule.
+void pass_schedule_lanes(const TileProgram *p, TileKernel *k);
 
 #endif

@@ -254,6 +254,15 @@ static void check_row(At *at, const MaskCase *c, const TileKernel *k, int row, i
     }
 }
 
+// What the program's kernels store: lists of tiles, where it makes them.
+static void make_lists(At *at, const char *mask) {
+    Diags diags;
+    diag_init(&diags, at->p->arena);
+    bool ok = at->p->kernels.n == 1 || tile_eval(at->p, at->x, false, &diags);
+    if (!ok) diag_print(&diags, stderr);
+    ck_assert_msg(ok, "%s does not run", mask);
+}
+
 START_TEST(loops) {
     static const PuTiles tiles[] = {{8, 8}, {16, 4}, {4, 16}, {1, 3}, {64, 64}, {5, 7}};
     static const int shapes[][3] = {{17, 40, 23}, {40, 17, 0}, {33, 33, 0}, {0, 5, 0},
@@ -270,6 +279,7 @@ START_TEST(loops) {
         int *seen = ARENA_ARRAY(a, int, 64);
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             At at = {.p = p, .x = mask_data(a, p, shapes[s][0], shapes[s][1], shapes[s][2], 2, 2)};
+            make_lists(&at, c->mask);
             for (at.b = 0; at.b < 2; at.b++)
                 for (at.h = 0; at.h < 2; at.h++) {
                     const unsigned char *mask = mask_matrix(a, v, &at);

@@ -109,10 +109,11 @@ END_TEST
 
 START_TEST(no_full_tiles_no_full_loop) {
     Arena *a = arena_new();
-    const TileProgram *p = program(a,
-                                   "input t: i32[Sk]; mask(b, h, q, k) = t[k] == 1; score(q, k) = "
-                                   "dot(q, k); normalize(s) = s;",
-                                   PU_SHAPED);
+    const TileProgram *p =
+        program(a,
+                "input t: i32[Sk]; mask(b, h, q, k) = t[q * k] == 1; score(q, k) = "
+                "dot(q, k); normalize(s) = s;",
+                PU_SHAPED);
     ck_assert_ptr_null(loop_of(p, CLASS_FULL));
     ck_assert_ptr_nonnull(loop_of(p, CLASS_PARTIAL));
     arena_free(a);

@@ -1,10 +1,11 @@
-// nvptx_lanes.c: kernels of lanes: one warp for each tile of the grid, numbers in its threads.
+// lanes.c: kernels of lanes: one warp for each tile of the grid, numbers in its threads.
 //
-// In: a kernel whose schedule has lanes: numbers, rows of 32 of them along an axis, and loops; what
+// In: a kernel of lanes (tile_has_lanes): numbers, rows of as many of them as a warp has threads, and loops; what
 // makes lists of tiles. Out: a number is the same in all threads, of a row each thread has the
 // element of its lane. A reduction to a number is shared by the lanes, one to a row is each lane's
-// own. What such a kernel has not (products, copies, values of two axes) is refused.
-#include "codegen/nvptx.h"
+// own. On the host a thread is a warp of one. What such a kernel has not (products, copies, values of two
+// axes) is refused.
+#include "codegen/lanes.h"
 
 #include <assert.h>
 #include <math.h>
@@ -12,12 +13,11 @@
 enum { UNROLLED = 8 }; // elements that a lane goes through without a loop
 
 typedef struct At { // the element at hand
+    const CgLanes *l;
     const TileOp *op;
     Val pos[TILE_MAX_AXES]; // NULL: not over this axis
     Val number;             // APPEND: of the element; otherwise NULL
 } At;
-
-bool nv_has_lanes(const TileKernel *k) { return k->schedule.lane_axis >= 0; }
 
 // ---- elements
 
@@ -55,9 +55,9 @@ static void refuse(Cg *cg, const TileOp *op, const char *what) {
     }
 }
 
-static Val lane_position(Cg *cg, int axis) {
-    Val first = LLVMBuildMul(cg->b, cg->tile[axis], cg_i32(cg, NV_WARP), "");
-    return LLVMBuildAdd(cg->b, first, nv_state(cg)->lane, "");
+static Val lane_position(Cg *cg, const CgLanes *l, int axis) {
+    Val first = LLVMBuildMul(cg->b, cg->tile[axis], cg_i32(cg, l->n), "");
+    return LLVMBuildAdd(cg->b, first, l->lane, "");
 }
 
 // ---- reductions
@@ -90,18 +90,19 @@ static void add_element(Cg *cg, At *at, Val *sum, Val in) {
     }
 }
 
-// To numbers: each lane takes every 32nd element.
+// To numbers: each lane takes every n-th element.
 static void across_lanes(Cg *cg, At *at, int axis, int n, Val *sum) {
-    for (int first = 0; first < n; first += NV_WARP) {
-        Val i = LLVMBuildAdd(cg->b, nv_state(cg)->lane, cg_i32(cg, first), "");
-        bool all = first + NV_WARP <= n;
+    for (int first = 0; first < n; first += at->l->n) {
+        Val i = LLVMBuildAdd(cg->b, at->l->lane, cg_i32(cg, first), "");
+        bool all = first + at->l->n <= n;
         Val in = all ? NULL : LLVMBuildICmp(cg->b, LLVMIntSLT, i, cg_i32(cg, n), "");
         at->pos[axis] = i;
         add_element(cg, at, sum, in);
     }
     for (int i = 0; i < at->op->outs.n; i++)
-        for (int mask = NV_WARP / 2; sum[i] && mask; mask /= 2)
-            sum[i] = merge(cg, at->op->outs.data[i].reduce, sum[i], nv_shuffle(cg, sum[i], mask));
+        for (int mask = at->l->n / 2; sum[i] && mask; mask /= 2)
+            sum[i] =
+                merge(cg, at->op->outs.data[i].reduce, sum[i], at->l->shuffle(cg, sum[i], mask));
 }
 
 // To rows: each lane goes through all elements.
@@ -140,7 +141,7 @@ static void along_lane(Cg *cg, At *at, int axis, int n, Val *sum) {
 // ---- operations
 
 // The axis that the map's reductions go over, -1: none; what cannot be done, NULL: nothing.
-static const char *reduced_axis(Cg *cg, const TileOp *op, int *axis) {
+static const char *reduced_axis(Cg *cg, const CgLanes *l, const TileOp *op, int *axis) {
     *axis = -1;
     for (int i = 0; i < op->outs.n; i++) {
         const TileResult *r = &op->outs.data[i];
@@ -150,16 +151,16 @@ static const char *reduced_axis(Cg *cg, const TileOp *op, int *axis) {
         *axis = r->reduce_axis;
     }
     for (int i = 0; i < op->naxes; i++)
-        if (op->axes[i] != *axis && (op->axes[i] != cg->k->schedule.lane_axis ||
-                                     cg->k->axes[op->axes[i]].extent != NV_WARP))
-            return "rows but those of 32 lanes";
+        if (op->axes[i] != *axis &&
+            (op->axes[i] != cg->k->schedule.lane_axis || cg->k->axes[op->axes[i]].extent != l->n))
+            return "rows but those of a warp's lanes";
     return NULL;
 }
 
-static void map(Cg *cg, const TileOp *op) {
+static void map(Cg *cg, const CgLanes *l, const TileOp *op) {
     int axis;
-    const char *wrong = reduced_axis(cg, op, &axis);
-    At at = {.op = op};
+    const char *wrong = reduced_axis(cg, l, op, &axis);
+    At at = {.l = l, .op = op};
     bool row = false;
     if (wrong) {
         refuse(cg, op, wrong);
@@ -168,7 +169,7 @@ static void map(Cg *cg, const TileOp *op) {
     for (int i = 0; i < op->naxes; i++) {
         if (op->axes[i] == axis) continue;
         row = true;
-        at.pos[op->axes[i]] = lane_position(cg, op->axes[i]);
+        at.pos[op->axes[i]] = lane_position(cg, l, op->axes[i]);
     }
     Val *made = ARENA_ARRAY(cg->arena, Val, op->outs.n);
     CgElem elem = element(&at);
@@ -177,8 +178,9 @@ static void map(Cg *cg, const TileOp *op) {
             made[i] = cg_expr(cg, op->outs.data[i].body, &elem);
     Val *sum = ARENA_ARRAY(cg->arena, Val, op->outs.n);
     int n = axis >= 0 ? cg->k->axes[axis].size->i : 0;
-    if (axis >= 0 && row) along_lane(cg, &at, axis, n, sum);
-    if (axis >= 0 && !row) across_lanes(cg, &at, axis, n, sum);
+    bool own = row || l->n == 1;
+    if (axis >= 0 && own) along_lane(cg, &at, axis, n, sum);
+    if (axis >= 0 && !own) across_lanes(cg, &at, axis, n, sum);
     for (int i = 0; i < op->outs.n; i++) {
         const TileResult *out = &op->outs.data[i];
         if (out->reduce != EX_CONST)
@@ -205,39 +207,53 @@ static void store_where(Cg *cg, const TileOp *op, CgElem *elem, Val where, Val x
 }
 
 // Of a number, by the first lane.
-static void store(Cg *cg, const TileOp *op) {
+static void store(Cg *cg, const CgLanes *l, const TileOp *op) {
     const TileValue *v = op->args.data[0];
-    At at = {.op = op};
+    At at = {.l = l, .op = op};
     CgElem elem = element(&at);
     if (v->rank || op->add || op->args.n > 1) {
         refuse(cg, op, "stores but of numbers");
         return;
     }
-    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, nv_state(cg)->lane, cg_i32(cg, 0), "");
+    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, l->lane, cg_i32(cg, 0), "");
     store_where(cg, op, &elem, first, cg->value[v->id].e[0]);
 }
 
-static Val count_bits(Cg *cg, Val v) { return cg_intrinsic(cg, "llvm.ctpop", &cg->i32, 1, &v, 1); }
-
-// The lanes that have one say so all at once: how many stand before is an element's number.
-static void append(Cg *cg, const TileOp *op) {
-    Val v[3];
-    for (int i = 0; i < 3; i++) v[i] = cg->value[op->args.data[i]->id].e[0];
-    Val vote[] = {cg_i32(cg, -1), v[1]};
-    Val all = cg_intrinsic(cg, "llvm.nvvm.vote.ballot.sync", NULL, 0, vote, 2);
-    Val bit = LLVMBuildShl(cg->b, cg_i32(cg, 1), nv_state(cg)->lane, "");
-    Val before = LLVMBuildAnd(cg->b, all, LLVMBuildSub(cg->b, bit, cg_i32(cg, 1), ""), "");
-    At at = {.op = op, .number = LLVMBuildAdd(cg->b, v[2], count_bits(cg, before), "")};
-    CgElem elem = element(&at);
-    store_where(cg, op, &elem, v[1], v[0]);
-    set(cg, op->results.data[0], LLVMBuildAdd(cg->b, v[2], count_bits(cg, all), ""));
+static Val count_bits(Cg *cg, Val v) {
+    Ty t = LLVMTypeOf(v);
+    Val n = cg_intrinsic(cg, "llvm.ctpop", &t, 1, &v, 1);
+    return t == cg->i32 ? n : LLVMBuildTrunc(cg->b, n, cg->i32, "");
 }
 
-void nv_lanes_op(Cg *cg, const TileOp *op) {
+// How many of the warp's elements are appended before this thread's, and how many in all.
+static void count(Cg *cg, const CgLanes *l, Val mine, Val *before, Val *all) {
+    if (l->n == 1) {
+        *before = cg_i32(cg, 0);
+        *all = LLVMBuildZExt(cg->b, mine, cg->i32, "");
+        return;
+    }
+    Val votes = l->ballot(cg, mine), one = LLVMConstInt(LLVMTypeOf(votes), 1, false);
+    Val lane = LLVMBuildZExt(cg->b, l->lane, LLVMTypeOf(votes), "");
+    Val below = LLVMBuildSub(cg->b, LLVMBuildShl(cg->b, one, lane, ""), one, "");
+    *before = count_bits(cg, LLVMBuildAnd(cg->b, votes, below, ""));
+    *all = count_bits(cg, votes);
+}
+
+static void append(Cg *cg, const CgLanes *l, const TileOp *op) {
+    Val v[3], before, all;
+    for (int i = 0; i < 3; i++) v[i] = cg->value[op->args.data[i]->id].e[0];
+    count(cg, l, v[1], &before, &all);
+    At at = {.l = l, .op = op, .number = LLVMBuildAdd(cg->b, v[2], before, "")};
+    CgElem elem = element(&at);
+    store_where(cg, op, &elem, v[1], v[0]);
+    set(cg, op->results.data[0], LLVMBuildAdd(cg->b, v[2], all, ""));
+}
+
+void cg_lanes_op(Cg *cg, const CgLanes *l, const TileOp *op) {
     switch ((int)op->kind) {
-    case TILE_MAP: map(cg, op); return;
-    case TILE_STORE: store(cg, op); return;
-    case TILE_APPEND: append(cg, op); return;
+    case TILE_MAP: map(cg, l, op); return;
+    case TILE_STORE: store(cg, l, op); return;
+    case TILE_APPEND: append(cg, l, op); return;
     default: break;
     }
     refuse(cg, op, tile_kind_name(op->kind));
