@@ -32,6 +32,9 @@ SOURCES = {
     "alibi": "modify(s, b, h, q, k) = s + alibi_bias(h, H, q, k); " + CAUSAL + SOFTMAX,
     "prefix": "input length: i32[B]; mask(b, h, q, k) = prefix(q, k, length[b]); " + SOFTMAX,
     "document": "input doc: i32[B, Sk]; mask(b, h, q, k) = causal(q, k) && doc[b, q] == doc[b, k]; " + SOFTMAX,
+    "bias": "input bias: bf16[B, H, Sq, Sk]; modify(s, b, h, q, k) = s + bias[b, h, q - q_offset, k]; " + SOFTMAX,
+    "sink": "input sink: f32[H]; mask(b, h, q, k) = window(q, k, 128); normalize(s, b, h) = softmax_with_sink(s, sink[h]);",
+    "neighborhood": "mask(b, h, q, k) = abs(min(max(q / 64, 6), Sk / 64 - 7) - k / 64) <= 6 && abs(min(max(q % 64, 6), 57) - k % 64) <= 6; " + SOFTMAX,
     "relu": "modify(s) = max(s, 0) / Sk; normalize(s) = s;",
     "sigmoid": "modify(s) = sigmoid(s - log(Sk)); normalize(s) = s;",
     "sigmoid_causal": "modify(s) = sigmoid(s - log(Sk)); " + CAUSAL + "normalize(s) = s;",
@@ -59,6 +62,12 @@ ROWS = [
     ("table", (2, 16, 8192, 8192, 128), "flex"),
     ("prefix", (2, 16, 8192, 8192, 128), "flex"),
     ("document", (2, 16, 8192, 8192, 128), "flex"),
+    ("bias", (2, 16, 4096, 4096, 128), "flex"),
+    ("sink", (2, (64, 8), 8192, 8192, 64), "flex"),
+    ("neighborhood", (2, 16, 8192, 8192, 64), "flex"),
+    ("softmax", (32, 12, 197, 197, 64), "cudnn"),
+    ("softmax", (1, 16, 197, 197, 64), "cudnn"),
+    ("causal", (1, 8, 1024, 1024, 64), "cudnn flash"),
     ("relu", (4, 16, 4096, 4096, 128), "formula"),
     ("relu", (64, 6, 2048, 2048, 64), "formula"),
     ("sigmoid", (1, 24, 4096, 4096, 128), "formula"),
@@ -70,6 +79,12 @@ ROWS = [
 def pair(x):
     """D or (D, Dv), H or (H, Hkv): both."""
     return x if isinstance(x, tuple) else (x, x)
+
+
+def neighbors(b, h, i, j):
+    """Neighborhood attention (NATTEN), 13 x 13 of a grid of 128 x 64; also of tensors of positions."""
+    row, column = (i // 64).clamp(6, 121), (i % 64).clamp(6, 57)
+    return ((row - j // 64).abs() <= 6) & ((column - j % 64).abs() <= 6)
 
 
 def file_of(folder, source, D):
@@ -89,20 +104,31 @@ def pairs(source, Sq, Sk):
     causal = Sq * (Sq + 1) // 2
     if source == "window":
         return sum(min(i + 1, 1024) for i in range(Sq))
+    if source == "sink":
+        return sum(min(i + 1, 128) for i in range(Sq))
+    if source == "neighborhood":
+        return 169 * Sq
     if source == "prefix":
         return causal + 2048 * 2047 // 2
     if source == "document":
         return sum(n * (n + 1) // 2 for n in DOCUMENTS)
-    return Sq * Sk if source in ("softmax", "relu", "sigmoid") else causal
+    return Sq * Sk if source in ("softmax", "bias", "relu", "sigmoid") else causal
 
 
 class Peers:
     def __init__(self, torch):
         self.torch = torch
         self.table = torch.zeros(1, 2, device="cuda")
+        self.bias = self.sink = self.table
         self.owner = torch.repeat_interleave(torch.arange(len(DOCUMENTS)), torch.tensor(DOCUMENTS)).to("cuda", torch.int32)
 
     def inputs(self, source, B, H, Sk):
+        if source == "bias":
+            self.bias = self.torch.randn(B, H, Sk, Sk, device="cuda", dtype=self.torch.bfloat16)
+            return {"bias": self.bias}
+        if source == "sink":
+            self.sink = self.torch.randn(H, device="cuda")
+            return {"sink": self.sink}
         if source == "table":
             self.table = self.torch.randn(H, 2 * Sk, device="cuda")
             return {"table": self.table}
@@ -142,14 +168,26 @@ class Peers:
         torch, H, own = self.torch, q.shape[1], self.owner
         masks = {"window": lambda b, h, i, j: (i >= j) & (i - j < 1024), "prefix": lambda b, h, i, j: (j < 2048) | (i >= j)}
         masks["document"] = lambda b, h, i, j: (i >= j) & (own[i] == own[j])
+        masks["sink"] = lambda b, h, i, j: (i >= j) & (i - j < 128)
+        masks["neighborhood"] = neighbors
         mods = {"softcap": lambda s, b, h, i, j: 20 * torch.tanh(s / 20)}
         mods["alibi"] = lambda s, b, h, i, j: s + torch.exp2(-8.0 * (h + 1) / H) * (j - i)
-        table = self.table
+        table, bias, sink = self.table, self.bias, self.sink[:, None]
+        mods["bias"] = lambda s, b, h, i, j: s + bias[b, h, i, j]
         mods["table"] = lambda s, b, h, i, j: s + table[h, i - j + table.shape[1] // 2]
         keep = masks.get(source, lambda b, h, i, j: i >= j)
-        mask = None if source == "softmax" else create_block_mask(keep, None, None, q.shape[2], k.shape[2], device="cuda")
-        run = torch.compile(flex_attention)
-        return lambda: run(q, k, v, score_mod=mods.get(source), block_mask=mask)
+        mask = None if source in ("softmax", "bias") else create_block_mask(keep, None, None, q.shape[2], k.shape[2], device="cuda")
+        options = {"score_mod": mods.get(source), "block_mask": mask, "enable_gqa": H != k.shape[1]}
+        if source != "sink":
+            run = torch.compile(flex_attention)
+            return lambda: run(q, k, v, **options)
+
+        def with_sink(q, k, v):
+            o, lse = flex_attention(q, k, v, **options, return_lse=True)
+            return o * torch.sigmoid(lse - sink)[..., None].to(o.dtype)
+
+        run = torch.compile(with_sink)
+        return lambda: run(q, k, v)
 
     def formula(self, source, q, k, v):
         torch = self.torch
@@ -186,7 +224,12 @@ def reference(torch, peers, source, q, k, v, rows):
     if source == "retention":
         s = torch.where(i >= j, s * torch.exp2((i - j).double() * math.log2(1 - 2**-5)), 0)
         return s / s.abs().sum(-1, keepdim=True).clamp(min=1) @ v[0, 0].double()
-    keep = {"softmax": j >= 0, "relu": j >= 0, "sigmoid": j >= 0, "window": (i >= j) & (i - j < 1024), "prefix": (j < 2048) | (i >= j)}
+    if source == "bias":
+        s = s + peers.bias[0, 0, rows].double()
+    if source == "sink":
+        s = torch.cat([s.masked_fill((i < j) | (i - j >= 128), -math.inf), peers.sink[0].double().expand(len(rows), 1)], 1)
+        return torch.softmax(s, -1)[:, :-1] @ v[0, 0].double()
+    keep = {"neighborhood": neighbors(0, 0, i, j), "softmax": j >= 0, "bias": j >= 0, "relu": j >= 0, "sigmoid": j >= 0, "window": (i >= j) & (i - j < 1024), "prefix": (j < 2048) | (i >= j)}
     if source == "document":
         keep["document"] = (i >= j) & (peers.owner[i] == peers.owner[j])
     s = s.masked_fill(~keep.get(source, i >= j), -math.inf)
