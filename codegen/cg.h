@@ -153,6 +153,7 @@ struct Cg {
     Val arguments;            // ptr: the arguments in memory, by slot; NULL until asked for
     ExMemo outlines;          // long expressions that are functions (outline.c)
     bool share_math;          // mathematical functions are calls
+    ExMemo exact;             // of the kernel's expressions: what stands under `rounded`
 };
 
 // ---- llvm.c: small helpers over the builder
@@ -260,6 +261,7 @@ void cg_cooperative_map(Cg *cg, const TileOp *op, const CgShared *shared);
 bool cg_is_long(const Ex *const *order, int n, int copies); // the nodes to build
 Val cg_outline(Cg *cg, const Ex *e, CgElem *at, const Ex **order, int n);
 Val cg_outlined(Cg *cg, const Ex *e, CgElem *at); // NULL: not a function yet
+void cg_find_exact(Cg *cg);                       // fills cg->exact
 bool cg_shares_math(const Cg *cg, ExOp op);
 Val cg_shared_math(Cg *cg, ExOp op, Val *args, int n);
 // Of f32 values of one type, like the result.

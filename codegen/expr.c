@@ -125,17 +125,16 @@ Val cg_math(Cg *cg, ExOp op, const Val *args, int n) {
     return r ? r : cg_math_fallback(cg, op, v);
 }
 
-// An f32 as it is, behind a select too: made once more without leave to go into an fma. (Flags can be
-// added to an instruction, not taken away.)
-static Val uncontracted(Cg *cg, Val v) {
-    if (LLVMIsASelectInst(v)) {
-        Val yes = uncontracted(cg, LLVMGetOperand(v, 1));
-        Val no = uncontracted(cg, LLVMGetOperand(v, 2));
-        return LLVMBuildSelect(cg->b, LLVMGetOperand(v, 0), yes, no, "");
+// What stands under `rounded` is computed as written: no flag lets it go into an fma, and a quotient is rounded
+// correctly.
+static Val build_exact(Cg *cg, ExOp op, const Val *v) {
+    switch ((int)op) {
+    case EX_ADD: return LLVMBuildFAdd(cg->b, v[0], v[1], "");
+    case EX_SUB: return LLVMBuildFSub(cg->b, v[0], v[1], "");
+    case EX_MUL: return LLVMBuildFMul(cg->b, v[0], v[1], "");
+    case EX_DIV: return cg_divide_rounded(cg, v[0], v[1]);
+    default: return NULL;
     }
-    if (!LLVMIsABinaryOperator(v)) return v;
-    LLVMOpcode op = LLVMGetInstructionOpcode(v);
-    return LLVMBuildBinOp(cg->b, op, LLVMGetOperand(v, 0), LLVMGetOperand(v, 1), "");
 }
 
 static Val build_float(Cg *cg, ExOp op, Val *v, int n) {
@@ -145,7 +144,7 @@ static Val build_float(Cg *cg, ExOp op, Val *v, int n) {
     case EX_SUB: return cg_fast(LLVMBuildFSub(b, v[0], v[1], ""));
     case EX_MUL: return cg_fast(LLVMBuildFMul(b, v[0], v[1], ""));
     case EX_NEG: return LLVMBuildFNeg(b, v[0], "");
-    case EX_ROUNDED: return uncontracted(cg, v[0]);
+    case EX_ROUNDED: return v[0];
     case EX_MOD: { // each operation rounded by itself: 0 for y = x
         Val f = cg_divide_rounded(cg, v[0], v[1]);
         f = cg_math(cg, EX_FLOOR, &f, 1);
@@ -158,6 +157,32 @@ static Val build_float(Cg *cg, ExOp op, Val *v, int n) {
 // LLVM's own division without leave to approximate: div.rn on NVIDIA, a sequence of several instructions
 // on AMD.
 Val cg_divide_rounded(Cg *cg, Val a, Val b) { return LLVMBuildFDiv(cg->b, a, b, ""); }
+
+static bool is_exact(const Cg *cg, const Ex *e) {
+    const void *v = NULL;
+    return ex_memo_has(&cg->exact, e, &v);
+}
+
+static void mark_exact(Cg *cg, const Ex *e) {
+    ex_memo_put(cg->arena, &cg->exact, e, e);
+    for (int k = 1; e->op == EX_SELECT && k < 3; k++) mark_exact(cg, e->args[k]);
+}
+
+static void find_rounded(void *ctx, const Ex *e) {
+    if (e->op == EX_ROUNDED) mark_exact(ctx, e->args[0]);
+}
+
+static const Ex *look_for_rounded(void *ctx, const Ex *e) {
+    ex_visit(e, find_rounded, ctx);
+    return e;
+}
+
+void cg_find_exact(Cg *cg) {
+    cg->exact = (ExMemo){0};
+    ex_visit(cg->k->mask, find_rounded, cg);
+    for (TileOp *op = tile_next(&cg->k->body, NULL); op; op = tile_next(&cg->k->body, op))
+        tile_map_exprs(op, look_for_rounded, cg);
+}
 
 Val cg_math_fallback(Cg *cg, ExOp op, const Val *args) {
     Val v[3] = {args[0], args[1], args[2]};
@@ -483,7 +508,7 @@ static Val built_bound(Cg *cg, CgElem *at, const Ex *e) {
 // `u * (x + f32(first + offset))` as `u * (x + f32(first)) + u * offset`, whose first part is
 // computed once for many elements, and whose second is an addition's other half.
 static Val built_slope(Cg *cg, CgElem *at, const Ex *e) {
-    if (!at || !at->place || e->op != EX_MUL || e->type != EX_F32) return NULL;
+    if (!at || !at->place || e->op != EX_MUL || e->type != EX_F32 || is_exact(cg, e)) return NULL;
     for (int side = 0; side < 2; side++) {
         const Ex *u = e->args[side], *sum = e->args[1 - side];
         if (u->nargs || (sum->op != EX_ADD && sum->op != EX_SUB)) continue;
@@ -524,7 +549,9 @@ static Val build(Cg *cg, CgElem *at, const Ex *e) {
     case T_F32:
     case T_I32:
     case T_BITS:
-        return e->type == EX_F32 ? build_float(cg, e->op, v, e->nargs) : build_int(cg, e->op, v);
+        if (e->type != EX_F32) return build_int(cg, e->op, v);
+        bound = is_exact(cg, e) ? build_exact(cg, e->op, v) : NULL;
+        return bound ? bound : build_float(cg, e->op, v, e->nargs);
     case T_SEL:
     case T_LEAF:
     case T_LOAD:

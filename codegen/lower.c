@@ -175,6 +175,7 @@ bool cg_kernel(Cg *cg, const TileProgram *p, const TileKernel *k, const char *sy
     memset(&cg->maps, 0, sizeof cg->maps);
     cg->arguments = NULL;
     cg->outlines = (ExMemo){0};
+    cg_find_exact(cg);
     cg_collect_args(cg);
     cg->launch = (CgLaunch){.symbol = symbol, .threads = 1, .cluster = 1};
     int errors = cg->diags->errors;

@@ -58,6 +58,7 @@ typedef struct RowReduce {
     const char *name;
     Span span;
     const char *written; // the name of the `let` that is it and nothing else, or NULL
+    bool exact;          // an extremum that is found again to the last bit (passes/decide.c)
 } RowReduce;
 
 typedef struct RowEmit {

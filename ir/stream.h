@@ -30,6 +30,7 @@ typedef struct StreamState {
     int shift;        // index into shifts, or -1; sums only
     const char *name; // "m", "l"
     Span span;
+    bool exact; // an extremum that is found again to the last bit: it is carried as it is
 } StreamState;
 
 typedef struct Stream {

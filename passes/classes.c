@@ -227,7 +227,19 @@ static ClassSet number(const Ex *e, const unsigned *a, const ClassEnv *env) {
     return pairs(binary, e->op, a[0], a[1]);
 }
 
-static unsigned set_of(const Ex *e, const unsigned *a, const ClassEnv *env) {
+// What bounds say of a number: what it cannot be, and that it may have left f32.
+static ClassSet bounded(ClassSet set, Limits l) {
+    static const double least = 0x1p-126;
+    bool finite = set & CL_FINITE;
+    if (finite && l.lo <= -LIMITS_F32) set |= CL_NINF;
+    if (finite && l.hi >= LIMITS_F32) set |= CL_PINF;
+    if (l.lo >= 0) set &= ~(unsigned)CL_NEG;
+    if (l.hi <= 0) set &= ~(unsigned)CL_POS;
+    if (set & (CL_NEG | CL_POS) && l.lo < least && l.hi > -least) set |= CL_ZERO;
+    return l.lo >= least || l.hi <= -least ? set & ~(unsigned)CL_ZERO : set;
+}
+
+static unsigned set_of(const Ex *e, const unsigned *a, const ClassEnv *env, Limits l) {
     unsigned data = is_data(e, a, env), set = CL_ALL; // an i32 matters only where it is converted
     if (e->op == EX_SELECT)
         set = (a[0] & MAYBE_TRUE ? a[1] : 0) | (a[0] & MAYBE_FALSE ? a[2] : 0);
@@ -236,35 +248,53 @@ static unsigned set_of(const Ex *e, const unsigned *a, const ClassEnv *env) {
     else if (e->type == EX_F32)
         set = number(e, a, env);
     set &= DATA - 1;
-    if (e->type == EX_F32 && !data && !env->limited) set = without(set, CL_ALL & ~CL_FINITE);
+    if (e->type == EX_F32 && env->overflows) set = bounded(set, l);
+    if (e->type == EX_F32 && !data && !env->limited && !env->overflows)
+        set = without(set, CL_ALL & ~CL_FINITE);
     return set | data;
 }
 
-static unsigned root_set(const Ex *e, const ClassEnv *env) {
+typedef struct Kinds { // of a node
+    unsigned set;
+    Limits limits;
+} Kinds;
+
+static unsigned root_set(const Ex *e, const ClassEnv *env, Limits *limits) {
     Arena *scratch = arena_new();
     const Ex **order;
     int n = ex_order(scratch, &e, 1, &order);
-    unsigned *sets = ARENA_ARRAY(scratch, unsigned, n);
+    Kinds *of = ARENA_ARRAY(scratch, Kinds, n);
     ExMemo at = {0};
     for (int i = 0; i < n; i++) {
         unsigned a[EX_MAX_RANK];
+        Limits l[EX_MAX_RANK];
         for (int k = 0; k < order[i]->nargs; k++) {
-            const void *set = NULL;
-            ex_memo_has(&at, order[i]->args[k], &set);
-            a[k] = *(const unsigned *)set;
+            const void *known = NULL;
+            ex_memo_has(&at, order[i]->args[k], &known);
+            const Kinds *arg = known;
+            a[k] = arg->set, l[k] = arg->limits;
+            if (order[i]->args[k]->type != EX_F32) continue;
+            if (a[k] & CL_NINF) l[k].lo = -INFINITY;
+            if (a[k] & CL_PINF) l[k].hi = INFINITY;
         }
-        sets[i] = set_of(order[i], a, env);
-        ex_memo_put(scratch, &at, order[i], &sets[i]);
+        if (env->overflows) of[i].limits = limits_of_node(order[i], l, &env->facts);
+        of[i].set = set_of(order[i], a, env, of[i].limits);
+        ex_memo_put(scratch, &at, order[i], &of[i]);
     }
-    unsigned result = sets[n - 1] & CL_ALL;
+    unsigned result = of[n - 1].set & CL_ALL;
+    if (limits) *limits = of[n - 1].limits;
     arena_free(scratch);
     return result;
 }
 
-ClassSet class_of(const Ex *e, const ClassEnv *env) { return root_set(e, env); }
+ClassSet class_of(const Ex *e, const ClassEnv *env) { return root_set(e, env, NULL); }
+
+ClassSet class_and_limits(const Ex *e, const ClassEnv *env, Limits *limits) {
+    return root_set(e, env, limits);
+}
 
 bool class_may(const Ex *e, const ClassEnv *env, bool truth) {
-    return root_set(e, env) & (truth ? MAYBE_TRUE : MAYBE_FALSE);
+    return root_set(e, env, NULL) & (truth ? MAYBE_TRUE : MAYBE_FALSE);
 }
 
 ClassSet class_sum(ClassSet of) {

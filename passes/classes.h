@@ -4,7 +4,7 @@
 #ifndef PASSES_CLASSES_H
 #define PASSES_CLASSES_H
 
-#include "ir/expr.h"
+#include "passes/limits.h"
 
 typedef unsigned ClassSet; // of these
 enum {
@@ -28,11 +28,15 @@ typedef struct ClassEnv {
     bool wild_scores;  // what positions and products make may be a divisor of 0, a logarithm of it;
                        // otherwise, as for what heads and sizes make, that is taken not to happen
     bool limited;      // exp2 of a finite number may be infinite or 0, as in f32
+    // Sums, products and functions of finite numbers may be infinite, as in f32, where limits.h does not bound them.
+    bool overflows;
+    LimitFacts facts; // behind these bounds
 } ClassEnv;
 
 // Overflow and underflow are not looked for unless asked: the classes are those of the mathematics,
 // with IEEE's infinities and NaN.
-ClassSet class_of(const Ex *e, const ClassEnv *env); // e: f32
+ClassSet class_of(const Ex *e, const ClassEnv *env);                         // e: f32
+ClassSet class_and_limits(const Ex *e, const ClassEnv *env, Limits *limits); // with `overflows`
 // Whether a bool can be true, or false.
 bool class_may(const Ex *e, const ClassEnv *env, bool truth);
 // Of the sum of one or more values of these classes.

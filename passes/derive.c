@@ -13,8 +13,8 @@
 // and never NaN nor -inf in one without, an empty row gives 0.
 #include "passes/derive.h"
 
+#include "passes/decide.h"
 #include "passes/exact_shift.h"
-#include "passes/extrema.h"
 #include "passes/normal_form.h"
 #include "passes/simplify.h"
 #include "passes/simplify_rules.h"
@@ -107,8 +107,10 @@ static int add_state(Derive *d, StreamState st) {
     st.elem = ex_simplify(d->p, guarded(d, st.op, st.elem));
     for (int i = 0; i < s->states.n; i++) {
         const StreamState *o = &s->states.data[i];
-        if (o->op == st.op && o->sweep == st.sweep && o->elem == st.elem && o->shift == st.shift)
-            return i;
+        if (o->op != st.op || o->sweep != st.sweep || o->elem != st.elem || o->shift != st.shift)
+            continue;
+        s->states.data[i].exact |= st.exact;
+        return i;
     }
     VEC_PUSH(d->arena, &s->states, st);
     return s->states.n - 1;
@@ -270,7 +272,7 @@ static int find_extremum_of_s(Derive *d) {
 static const Ex *row_is_empty(Derive *d) {
     int i = find_extremum_of_s(d);
     if (i < 0) {
-        StreamState count = {EX_ROWSUM, 0, ex_f32(d->p, 1), -1, "count", d->row->span};
+        StreamState count = {EX_ROWSUM, 0, ex_f32(d->p, 1), -1, "count", d->row->span, false};
         int before = d->out->states.n;
         i = add_state(d, count);
         if (i == before) d->out->added_count = i; // else the program counts its keys itself
@@ -321,7 +323,8 @@ static void derive_reduction(Derive *d, int k) {
         const Ex *f = d->reduced[k] = simp_open(d->p, r->f);
         int sweep = place(d, f, r->op, 0, called(d, r), &nf);
         int shift = nf.shift ? add_shift(d, nf.shift, sweep) : -1;
-        StreamState st = {r->op, sweep, with_shift(d, nf.elem, shift), shift, r->name, r->span};
+        StreamState st = {r->op,   sweep,   with_shift(d, nf.elem, shift), shift, r->name,
+                          r->span, r->exact};
         d->running[k] = r->op != EX_ROWSUM && (!nf.factor || nf.factor->op == EX_CONST);
         d->sweep[k] = sweep;
         finished = finished_value(d, r, add_state(d, st), outside(d, nf.factor));
@@ -361,8 +364,7 @@ static void derive_emits(Derive *d) {
 
 Stream *pass_derive(Arena *a, const RowProgram *written, Diags *diags) {
     const Ex *scaled;
-    const RowProgram *exact = row_with_exact_extrema(a, written),
-                     *row = row_unscaled(a, exact, &scaled);
+    const RowProgram *row = row_unscaled(a, row_decide(a, written), &scaled);
     int n = row->reduces.n;
     Derive d = {
         .arena = a, .scratch = arena_new(), .p = row->pool, .row = row, .diags = diags, .n = n};

@@ -81,7 +81,7 @@ static bool is_subtracted(const Stream *s, int state) {
 
 // The accumulator's shift has the first say.
 static float unit_for(const Stream *s, int state) {
-    if (is_subtracted(s, state)) return 1;
+    if (is_subtracted(s, state) || s->states.data[state].exact) return 1;
     if (s->states.data[state].op == EX_ROWSUM || meets_keys(s, state)) return 1;
     float by = s->shift < 0 ? 0 : multiple_in(s->shifts.data[s->shift], state, 1);
     for (int i = 0; i < s->shifts.n && by == 0; i++) by = multiple_in(s->shifts.data[i], state, 1);
@@ -256,18 +256,10 @@ static void ask_exponent(void *ctx, const Ex *e) {
         t->wild |= !row_tame(t->row, e->args[0]);
 }
 
-// What must be found again to the last bit stays in its own unit (extrema.h).
-static bool is_exact(const Stream *s, int state) {
-    const Ex *e = s->states.data[state].elem;
-    if (e->op == EX_SELECT) e = e->args[2]; // guarded
-    if (e->op == EX_SYM && e->sym == SYM_S) e = s->row->modified;
-    return e->op == EX_ROUNDED;
-}
-
 static bool is_wild(const Stream *s, int shift) {
     Tameness t = {s->row, shift, false};
     for (int i = 0; i < s->states.n; i++)
-        t.wild |= is_exact(s, i) && ex_uses(s->shifts.data[shift], SYM_STATE, i);
+        t.wild |= s->states.data[i].exact && ex_uses(s->shifts.data[shift], SYM_STATE, i);
     for (int i = 0; i < s->states.n; i++) ex_visit(s->states.data[i].elem, ask_exponent, &t);
     ex_visit(s->elem, ask_exponent, &t);
     return t.wild;

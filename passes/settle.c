@@ -27,28 +27,46 @@ static const Ex *settle_one(void *ctx, ExPool *x, const Ex *e) {
     return e;
 }
 
-static ClassSet class_of_result(const TileResult *out, const ClassEnv *env) {
-    ClassSet c = class_of(out->body, env);
-    return out->reduce == EX_ROWSUM ? class_sum(c) : c;
+typedef struct Known { // of a kernel's values, by id
+    ClassSet *set;
+    Limits *limits;
+} Known;
+
+static void learn(const Known *of, const TileValue *v, const TileResult *out, const ClassEnv *env) {
+    ClassSet c = class_and_limits(out->body, env, &of->limits[v->id]);
+    bool sum = out->reduce == EX_ROWSUM;
+    of->set[v->id] = sum ? class_sum(c) : c;
+    if (sum) of->limits[v->id] = limits_unknown;
 }
 
-static void settle_map(TileProgram *p, TileOp *map, ClassSet *of, Arena *scratch) {
+static void settle_map(TileProgram *p, TileOp *map, const Known *of, Arena *scratch) {
     ClassSet *param = ARENA_ARRAY(scratch, ClassSet, map->args.n + 1);
-    for (int i = 0; i < map->args.n; i++) param[i] = of[map->args.data[i]->id];
-    ClassEnv env = {
-        .s = CL_ALL, .r = param, .wild_inputs = true, .wild_scores = true, .limited = true};
+    Limits *limits = ARENA_ARRAY(scratch, Limits, map->args.n + 1);
+    for (int i = 0; i < map->args.n; i++) {
+        param[i] = of->set[map->args.data[i]->id];
+        limits[i] = of->limits[map->args.data[i]->id];
+    }
+    ClassEnv env = {.s = CL_ALL,
+                    .r = param,
+                    .wild_inputs = true,
+                    .wild_scores = true,
+                    .limited = true,
+                    .overflows = true,
+                    .facts = {.param = limits}};
     for (int i = 0; i < map->outs.n; i++) {
         TileResult *out = &map->outs.data[i];
         out->body = ex_simplify(p->pool, ex_map(p->pool, out->body, settle_one, &env));
-        of[map->results.data[i]->id] = class_of_result(out, &env);
+        learn(of, map->results.data[i], out, &env);
     }
 }
 
-static void settle_loop(TileProgram *p, TileOp *loop, ClassSet *of, Arena *scratch) {
+static void settle_loop(TileProgram *p, TileOp *loop, const Known *of, Arena *scratch) {
     for (TileOp *op = loop->body.first; op; op = op->next) {
         if (op->kind == TILE_MAP) settle_map(p, op, of, scratch);
         bool product = op->kind == TILE_MMA && op->args.n == 2;
-        if (product) of[op->results.data[0]->id] = CL_FINITE;
+        if (!product) continue;
+        of->set[op->results.data[0]->id] = CL_FINITE;
+        of->limits[op->results.data[0]->id] = (Limits){-LIMITS_DOT, LIMITS_DOT};
     }
 }
 
@@ -56,10 +74,11 @@ void pass_settle(TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         Arena *scratch = arena_new();
-        ClassSet *of = ARENA_ARRAY(scratch, ClassSet, k->nvalues + 1);
-        for (int v = 0; v < k->nvalues; v++) of[v] = CL_ALL;
+        Known of = {ARENA_ARRAY(scratch, ClassSet, k->nvalues + 1),
+                    ARENA_ARRAY(scratch, Limits, k->nvalues + 1)};
+        for (int v = 0; v < k->nvalues; v++) of.set[v] = CL_ALL, of.limits[v] = limits_unknown;
         for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-            if (op->kind == TILE_LOOP && op->tiles == CLASS_FULL) settle_loop(p, op, of, scratch);
+            if (op->kind == TILE_LOOP && op->tiles == CLASS_FULL) settle_loop(p, op, &of, scratch);
         arena_free(scratch);
     }
 }

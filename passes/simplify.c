@@ -9,6 +9,11 @@
 //     ((q_offset + (tile0 * 64)) + (64 - 1))   ->  ((q_offset + (tile0 * 64)) + 63)
 //     ((s * p0) + p1)                          ->  fma(s, p0, p1)
 //
+// What stands under `rounded` is computed as it is written: it is rewritten only where the result is the
+// same to the last bit, and no sum there becomes an fma.
+//
+//     rounded((x / 41.0))  stays;    rounded((x / 4.0))  ->  rounded((x * 0.25));    rounded((x * 1.0))  ->  x
+//
 // Two walks: the first simplifies with every fma taken apart, the second forms them, so that
 // simplifying again, after a substitution say, sees sums and products only. What is simplified
 // depends on the expression alone, never on ids.
@@ -23,8 +28,7 @@ static ExValue const_value(const Ex *e) {
     return v;
 }
 
-// NULL where an argument is not constant.
-static const Ex *fold(ExPool *p, const Ex *e) {
+const Ex *simp_fold(ExPool *p, const Ex *e) {
     ExType types[EX_MAX_RANK];
     ExValue values[EX_MAX_RANK];
     if (!e->nargs || e->op == EX_LOAD || ex_ops[e->op].typing == T_RED) return NULL;
@@ -40,8 +44,9 @@ static const Ex *fold(ExPool *p, const Ex *e) {
 
 static const Ex *simplify_node(ExPool *p, const Ex *e) {
     if (!e->nargs) return e;
-    const Ex *c = fold(p, e);
+    const Ex *c = simp_fold(p, e);
     if (c) return c;
+    if (e->op == EX_ROUNDED) return simp_rounded(p, e->args[0]);
     if (e->op == EX_SELECT || e->op == EX_CONV || e->type == EX_BOOL) return simp_bool_node(p, e);
     if (e->op == EX_LOAD || ex_ops[e->op].typing == T_RED) return e;
     return e->type == EX_F32 ? simp_float_node(p, e) : simp_int_node(p, e);
@@ -55,12 +60,6 @@ const Ex *simp_2(ExPool *p, ExOp op, const Ex *a, const Ex *b) {
 
 const Ex *simp_select(ExPool *p, const Ex *c, const Ex *a, const Ex *b) {
     return simplify_node(p, ex_select(p, c, a, b));
-}
-
-static const Ex *simplify_one(void *ctx, ExPool *p, const Ex *e) {
-    (void)ctx;
-    const Ex *r = simplify_node(p, e);
-    return r == e ? e : ex_at(p, r, e->span);
 }
 
 static const Ex *fuse_one(void *ctx, ExPool *p, const Ex *e) {
@@ -85,7 +84,36 @@ static const Ex *fuse_one(void *ctx, ExPool *p, const Ex *e) {
     return e;
 }
 
-const Ex *simp_open(ExPool *p, const Ex *e) { return ex_map(p, e, simplify_one, NULL); }
+// A node over simplified arguments; of what is rounded, over the simplified arguments of that.
+static const Ex *open_node(ExPool *p, const ExMemo *done, const Ex *e) {
+    const Ex *args[EX_MAX_RANK];
+    const void *value = NULL;
+    bool changed = false;
+    for (int k = 0; k < e->nargs; k++) {
+        ex_memo_has(done, e->args[k], &value);
+        args[k] = value;
+        changed |= args[k] != e->args[k];
+    }
+    return changed ? ex_with_args(p, e, args) : e;
+}
+
+const Ex *simp_open(ExPool *p, const Ex *e) {
+    Arena *scratch = arena_new();
+    ExMemo done = {0};
+    const Ex **order, *r = e;
+    int n = ex_order(scratch, &e, 1, &order);
+    for (int i = 0; i < n; i++) {
+        const Ex *x = order[i];
+        if (x->op == EX_ROUNDED)
+            r = simp_rounded(p, open_node(p, &done, x->args[0]));
+        else
+            r = simplify_node(p, open_node(p, &done, x));
+        r = r == x ? r : ex_at(p, r, x->span);
+        ex_memo_put(scratch, &done, x, r);
+    }
+    arena_free(scratch);
+    return r; // e is the last in its order
+}
 
 // Every pass leaves programs simplified: most of what it is asked for has been before.
 const Ex *ex_simplify(ExPool *p, const Ex *e) {

@@ -235,7 +235,6 @@ const Ex *simp_float_node(ExPool *p, const Ex *e) {
     case EX_LOG: return simp_2(p, EX_MUL, simp_1(p, EX_LOG2, a), ex_f32(p, ln_2));
     case EX_RCP: return reciprocal(p, e);
     case EX_POW: return power(p, e);
-    case EX_ROUNDED: return a->op == EX_ROUNDED || a->op == EX_LOAD ? a : e;
     default: return e;
     }
 }

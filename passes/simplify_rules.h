@@ -13,6 +13,11 @@ const Ex *simp_open(ExPool *p, const Ex *e);
 bool simp_finite(const Ex *e);       // an f32 that is neither NaN nor infinite whatever the data
 bool simp_not_negative(const Ex *e); // nor -0 (sqrt may be); NaN only where an argument is
 
+// An operation on constants; NULL where an argument is none.
+const Ex *simp_fold(ExPool *p, const Ex *e);
+// e, whose arguments are simplified, as the number that it is (simplify_rounded.c).
+const Ex *simp_rounded(ExPool *p, const Ex *e);
+
 // The rules of one node, its arguments simplified and not all constant. They return the node itself
 // where nothing applies.
 const Ex *simp_float_node(ExPool *p, const Ex *e);

@@ -60,7 +60,11 @@ static void find_infinity(void *ctx, const Ex *e) {
 static bool is_finite_score(Build *b) {
     const Ex *e = b->row->modified;
     bool infinity = false;
-    ClassEnv env = {.s = CL_FINITE, .wild_inputs = true, .wild_scores = true};
+    ClassEnv env = {.s = CL_FINITE,
+                    .wild_inputs = true,
+                    .wild_scores = true,
+                    .overflows = true,
+                    .facts = row_facts(b->row)};
     ex_visit(e, find_infinity, &infinity);
     return !infinity && !(class_of(e, &env) & CL_NINF);
 }

@@ -1,0 +1,14 @@
+// decide.h: which numbers of a row program decide, and are computed as written. See docs/derivation.md.
+#ifndef PASSES_DECIDE_H
+#define PASSES_DECIDE_H
+
+#include "ir/row.h"
+
+// The same program with what decides under `rounded`; the program itself where nothing does. Of a program that is
+// decided already: itself, or what means the same.
+const RowProgram *row_decide(Arena *a, const RowProgram *row);
+
+// e as it is simplified here and now, each of its sums and products a number of its own from then on.
+const Ex *row_frozen(ExPool *p, const Ex *e);
+
+#endif
