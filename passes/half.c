@@ -10,11 +10,13 @@
 // exp(s) is beyond f16, 65504, from s = 11.1 on. What the row is multiplied by stays f32. An exponent
 // without an upper bound is one that holds scores, by the intervals of tame.c, and no extremum: where
 // there is one the formula takes care of itself. A modified score that is such an exponential goes
-// into the formulas first. Where the shift would cost another sweep over the keys, a warning says what
+// into the formulas first. What decides about a weight is not touched: the power that is compared stays what it is
+// (decide.c), and the one that is chosen is shifted. Where the shift would cost another sweep over the keys, a warning says what
 // may happen.
 #include "passes/derive.h"
 
 #include "passes/classes.h"
+#include "passes/decide.h"
 #include "passes/simplify_rules.h"
 #include "passes/tame.h"
 
@@ -91,10 +93,17 @@ static const Ex *maximum_of(Half *h, const Ex *elem) {
     return ex_sym(h->p, SYM_R, row->reduces.n - 1, EX_F32);
 }
 
-static const Ex *shifted(void *ctx, ExPool *p, const Ex *e) {
-    Half *h = ctx;
+static bool is_power(const Ex *e) { return e->op == EX_EXP || e->op == EX_EXP2; }
+
+// The power that e is, exact or not; NULL where it is none.
+static const Ex *power_of(const Ex *e) {
+    if (e->op == EX_ROUNDED) e = e->args[0];
+    return is_power(e) ? e : NULL;
+}
+
+static const Ex *shifted(Half *h, const Ex *e) {
+    ExPool *p = h->p;
     Parts x = {NULL, NULL};
-    if (e->op != EX_EXP && e->op != EX_EXP2) return e;
     const void *over = NULL;
     if (ex_memo_has(&h->damped, e, &over) || !row_has_element(e) || is_bounded(h, e->args[0]))
         return e;
@@ -109,18 +118,61 @@ static const Ex *shifted(void *ctx, ExPool *p, const Ex *e) {
                 ex_1(p, e->op, sum(p, top, x.row, false)));
 }
 
+// Whether an argument of e flows into e's value, and is not what decides about it: a condition is left as it is, and so is
+// what is exact, but for powers themselves.
+static bool flows(const Ex *e, int argument) {
+    bool decides = e->op == EX_FLOOR || e->op == EX_CONV || e->op == EX_LOAD || e->op == EX_ROUNDED;
+    return e->type == EX_F32 && !decides && !power_of(e) && e->args[argument]->type == EX_F32;
+}
+
+static bool has(const ExMemo *m, const Ex *e) {
+    const void *v = NULL;
+    return ex_memo_has(m, e, &v);
+}
+
+// The weight with its powers shifted, where they flow into it.
+static const Ex *shifted_weight(Half *h, const Ex *weight) {
+    Arena *scratch = arena_new();
+    ExMemo reached = {0}, done = {0};
+    const Ex **order, *r = weight;
+    int n = ex_order(scratch, &weight, 1, &order);
+    ex_memo_put(scratch, &reached, weight, weight);
+    for (int i = n; i-- > 0;) // users before their arguments
+        for (int k = 0; has(&reached, order[i]) && k < order[i]->nargs; k++)
+            if (flows(order[i], k))
+                ex_memo_put(scratch, &reached, order[i]->args[k], order[i]->args[k]);
+    for (int i = 0; i < n; i++) {
+        const Ex *e = order[i], *args[EX_MAX_RANK], *power = power_of(e), *s = NULL;
+        const void *value = NULL;
+        if (!has(&reached, e)) continue;
+        for (int k = 0; k < e->nargs; k++)
+            args[k] = flows(e, k) && ex_memo_has(&done, e->args[k], &value) ? value : e->args[k];
+        r = e->nargs ? ex_with_args(h->p, e, args) : e;
+        if (power && (s = shifted(h, power)) != power) r = s;
+        ex_memo_put(scratch, &done, e, r);
+    }
+    arena_free(scratch);
+    return r; // the weight is the last in its order
+}
+
 // A copy of the program, whose reductions may be added to. exp(u) as the modified score is a score u;
 // keys stay what they were where u is never -inf, the mark of a masked one.
 static void open_score(Half *h) {
     const RowProgram *row = h->row;
-    const Ex *m = row->modified, *s = ex_symbol(h->p, SYM_S);
-    ClassEnv env = {.s = CL_FINITE, .wild_inputs = true};
+    const Ex *m = row->modified, *power = power_of(m), *s = ex_symbol(h->p, SYM_S), *score = s;
+    ClassEnv env = {.s = CL_FINITE,
+                    .wild_inputs = true,
+                    .wild_scores = true,
+                    .overflows = true,
+                    .facts = row_facts(row)};
     h->out = ARENA_NEW(h->arena, RowProgram);
     *h->out = *row;
     memset(&h->out->reduces, 0, sizeof h->out->reduces);
-    bool opens = (m->op == EX_EXP || m->op == EX_EXP2) && !(class_of(m->args[0], &env) & CL_NINF);
-    const Ex *score = opens ? ex_1(h->p, m->op, s) : s;
-    if (opens) h->out->modified = m->args[0];
+    if (power && !(class_of(power->args[0], &env) & CL_NINF)) {
+        h->out->modified = power->args[0];
+        score = ex_1(h->p, power->op, s);
+        if (m != power) score = ex_1(h->p, EX_ROUNDED, score);
+    }
     for (int i = 0; i < row->reduces.n; i++) {
         RowReduce r = row->reduces.data[i];
         r.f = ex_subst(h->p, r.f, SYM_S, 0, score);
@@ -130,11 +182,11 @@ static void open_score(Half *h) {
 }
 
 Stream *pass_derive_half(Arena *a, const RowProgram *row, Diags *diags) {
-    Half h = {.arena = a, .p = row->pool, .row = row};
+    Half h = {.arena = a, .p = row->pool, .row = row_decide(a, row)};
     Stream *s = pass_derive(a, row, diags);
     open_score(&h);
     ex_visit(h.out->weight, find_damped, &h);
-    h.out->weight = ex_map(h.p, h.out->weight, shifted, &h);
+    h.out->weight = shifted_weight(&h, h.out->weight);
     if (!h.any) return s;
     Stream *other = pass_derive(a, h.out, NULL);
     if (!h.failed && other->nsweeps == s->nsweeps) return other;
