@@ -219,6 +219,7 @@ static const Ex *remainder_of(ExPool *p, const Ex *x, const Ex *y) {
 // Quotients and functions go into no fma, and may stay approximate.
 static const Ex *freeze_one(void *ctx, ExPool *p, const Ex *e) {
     (void)ctx;
+    if (e->op == EX_ROUNDED && e->args[0]->op == EX_ROUNDED) return e->args[0];
     bool contracts = e->op == EX_ADD || e->op == EX_SUB || e->op == EX_MUL || e->op == EX_FMA;
     return contracts && e->type == EX_F32 ? rounded(p, e) : e;
 }

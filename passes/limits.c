@@ -77,7 +77,6 @@ static Limits of_magnitude(Limits a) {
 static Limits of_function(ExOp op, const Limits *a) {
     double lo = fmax(a->lo, 0), hi = fmax(a->hi, 0); // where a root or a logarithm has a value
     switch ((int)op) {
-    case EX_ABS: return of_magnitude(*a);
     case EX_FLOOR: return (Limits){floor(a->lo), floor(a->hi)};
     case EX_EXP: return (Limits){exp(a->lo), exp(a->hi)};
     case EX_EXP2: return (Limits){exp2(a->lo), exp2(a->hi)};
@@ -114,6 +113,7 @@ static Limits of_arithmetic(const Ex *e, const Limits *a) {
     case EX_DIV: return whole ? within(fmax(fabs(a[0].lo), fabs(a[0].hi))) : over(a[0], a[1]);
     case EX_MOD: return of_modulo(a[0], a[1]);
     case EX_NEG: return negated(a[0]);
+    case EX_ABS: return of_magnitude(a[0]);
     case EX_FMA: return sum(times(a[0], a[1]), a[2]);
     case EX_ROUNDED: return a[0];
     case EX_MIN: return (Limits){fmin(a[0].lo, a[1].lo), fmin(a[0].hi, a[1].hi)};
