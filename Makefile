@@ -5,6 +5,7 @@
 #   check-gpu    the tests that need one               fuzz         mutated sources and tiles (SECONDS=60)
 #   fuzz-variants N=1000 SEED=1   random variants      bench        a few configurations on the CPU
 #   lint, format-check, format    the house's rules    install      into PREFIX (DESTDIR is honoured)
+#   check-math   functions of f32 over all arguments
 #   deps         installs what is missing to build (apt)          demo         ReLU attention from source to numbers
 #   STATIC=1     an attnc of 70 MB that needs no LLVM where it runs, and starts 10 ms sooner; made anyway where that links. STATIC=0: never
 BUILD   ?= build
@@ -43,7 +44,7 @@ COMPILER_A := $(BUILD)/libtools.a $(BUILD)/libcodegen.a $(BUILD)/libpasses.a $(B
 ALL_A      := $(COMPILER_A) $(BUILD)/libattnrt.a
 LIBS       := $(LLVM_SHARED) -lm -ldl -lpthread
 
-.PHONY: all check run-check check-asan check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format install deps demo clean FORCE
+.PHONY: all check run-check check-asan check-math check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format install deps demo clean FORCE
 all: $(BUILD)/attnc $(BUILD)/libattnc.a $(BUILD)/libattnrt.a $(BUILD)/libattnrt.so
 
 # ---- libraries and programs
@@ -71,8 +72,9 @@ else
 	$(LINK_ATTNC) $(LLVM_STATIC) 2>/dev/null || $(LINK_ATTNC) $(LIBS)
 endif
 
-$(BUILD)/codegen/%.o $(BUILD)/tests/unit/codegen_%.o $(BUILD)/tests/gcn/decode.o: CPPFLAGS_ALL += $(LLVM_CFLAGS)
+$(BUILD)/codegen/%.o $(BUILD)/tests/unit/codegen_%.o $(BUILD)/tests/gcn/decode.o $(BUILD)/tests/math/code.o: CPPFLAGS_ALL += $(LLVM_CFLAGS)
 $(BUILD)/tests/unit/%.o $(BUILD)/tests/main.o: CPPFLAGS_ALL += $(CHECK_CFLAGS)
+$(BUILD)/tests/math/m%.o: CFLAGS_ALL += -O3 -march=native -fno-math-errno -fno-trapping-math
 $(BUILD)/tools/peak.o: CFLAGS_ALL += -ffp-contract=fast # a multiply and an add of the probe are one instruction
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -107,8 +109,9 @@ UNIT_O  := $(call src,tests/unit) $(BUILD)/tests/main.o
 GEN_O   := $(call src,tests/gen) $(call src,tests/support)
 RUN_O   := $(call src,tests/run) $(call src,tests/support)
 GCN_O   := $(call src,tests/gcn) $(call src,tests/support)
+MATH_O  := $(call src,tests/math)
 FUZZ_O  := $(call src,tests/fuzz)
-TESTS   := $(addprefix $(BUILD)/tests/check_,unit lang run gen gcn)
+TESTS   := $(addprefix $(BUILD)/tests/check_,unit lang run gen gcn math)
 N       ?= 1000
 SEED    ?= 1
 $(BUILD)/tests/check_unit: $(UNIT_O) $(ALL_A)
@@ -121,6 +124,8 @@ $(BUILD)/tests/check_gen: $(GEN_O) $(ALL_A)
 	$(CC) $(SAN) -o $@ $(GEN_O) $(ALL_A) $(LIBS)
 $(BUILD)/tests/check_gcn: $(GCN_O) $(ALL_A)
 	$(CC) $(SAN) -o $@ $(GCN_O) $(ALL_A) $(LIBS)
+$(BUILD)/tests/check_math: $(MATH_O) $(ALL_A)
+	$(CC) $(SAN) -o $@ $(MATH_O) $(ALL_A) $(LIBS)
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(ALL_A)
 	$(CC) $(SAN) -o $@ $< $(ALL_A) $(LIBS)
 $(BUILD)/tests/main.o: $(BUILD)/suites.def
@@ -138,9 +143,11 @@ SANITIZED := OPT="-O1 -g" SAN="-fsanitize=address,undefined -fno-omit-frame-poin
 check-asan:
 	SANITIZED=1 QUICK=1 GEN=60 CK_FORK=no ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	    $(MAKE) BUILD=$(BUILD)-asan $(SANITIZED) check
-check-gpu: all
+check-gpu: all $(BUILD)/tests/check_math
 	tests/check_gpu.sh $(BUILD)
 	tests/sanitize_gpu.sh $(BUILD)
+check-math: $(BUILD)/tests/check_math
+	$(BUILD)/tests/check_math
 fuzz-variants: $(BUILD)/tests/check_gen
 	$(BUILD)/tests/check_gen $(SEED) $(N)
 fuzz:

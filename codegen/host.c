@@ -265,16 +265,20 @@ static void flush_to_zero(Cg *cg) {
     cg_intrinsic(cg, "llvm.x86.sse.ldmxcsr", NULL, 0, &flush, 1);
 }
 
-static void begin_kernel(Cg *cg) {
-    Host *h = ARENA_NEW(cg->arena, Host);
-    cg->state = h;
-    h->lane_axis = cg->k->schedule.lane_axis;
+void host_features(Cg *cg, Host *h) {
     char *features = LLVMGetTargetMachineFeatureString(cg->tm);
     h->avx512 = cg->target->lanes == 16 && feature(features, "avx512dq");
     h->fma = feature(features, "fma") || feature(features, "neon");
     h->sse = feature(features, "sse");
     h->narrow_masks = cg->target->lanes == 16 && feature(features, "avx512bw");
     LLVMDisposeMessage(features);
+}
+
+static void begin_kernel(Cg *cg) {
+    Host *h = ARENA_NEW(cg->arena, Host);
+    cg->state = h;
+    h->lane_axis = cg->k->schedule.lane_axis;
+    host_features(cg, h);
     h->registers = cg->target->registers;
     if (!tile_has_lanes(cg->k)) host_plan(cg, h);
     int64_t bytes = 0;

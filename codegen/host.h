@@ -48,6 +48,7 @@ void host_plan(Cg *cg, Host *h);
 
 // ---- host.c
 Host *host_of(Cg *cg);
+void host_features(Cg *cg, Host *h); // what the machine has, into h
 HostPlace *host_place(Cg *cg, const TileValue *v);
 int host_axis_at(const TileValue *v, int axis); // position of the axis in v; -1
 int host_extent(Cg *cg, int axis);

@@ -4,6 +4,7 @@
 // Holds afterwards: relative error below 3e-7 (exp2, exp, log2, log below 2e-7); infinities, zeros
 // and NaN as C has them.
 #include "codegen/host.h"
+#include "ir/math.h"
 
 #include <math.h>
 
@@ -37,18 +38,6 @@ static Val polynomial(Cg *cg, Val x, const double *c, int n) {
 }
 
 // ---- exponentials
-
-// 2^f on [-1/2, 1/2] and e^f on [-ln2/2, ln2/2]: least relative error with 1 exactly at 0, so that
-// a factor of 1 stays one. 9.2e-8 and 1.1e-7.
-static const double exp2_poly[] = {1.0,
-                                   0.6931469775915043,
-                                   0.24022242080355044,
-                                   0.055507337542366475,
-                                   0.009671512869931143,
-                                   0.0013264723896023204};
-static const double exp_poly[] = {
-    1.0, 1.0, 0.4999923170727337, 0.16667114486341897, 0.04189012432834713, 0.008312526082736322};
-enum { EXP_TERMS = 6 };
 
 // AVX-512: p * 2^floor(n), for every n; infinities and subnormals included.
 static Val scalef(Cg *cg, Val p, Val n) {
@@ -88,10 +77,10 @@ static Val fraction(Cg *cg, Val x) {
 static Val exp2_of(Cg *cg, Val x) {
     if (wide(cg, x)) {
         Val f = fraction(cg, x);
-        return scalef(cg, polynomial(cg, f, exp2_poly, EXP_TERMS), sub(cg, x, f));
+        return scalef(cg, polynomial(cg, f, math_exp2, MATH_EXP2), sub(cg, x, f));
     }
     Val y = limit(cg, x, -160, 160), n = call(cg, "llvm.rint", y, NULL, NULL);
-    return scale(cg, polynomial(cg, sub(cg, y, n), exp2_poly, EXP_TERMS), n, x);
+    return scale(cg, polynomial(cg, sub(cg, y, n), math_exp2, MATH_EXP2), n, x);
 }
 
 static Val exp_of(Cg *cg, Val x) {
@@ -99,23 +88,19 @@ static Val exp_of(Cg *cg, Val x) {
     Val n = call(cg, "llvm.rint", mul(cg, y, k(cg, 1.4426950408889634, x)), NULL, NULL);
     Val f = fma_(cg, n, k(cg, -0x1.62e4p-1, x), y); // ln 2 in two parts, the first with few bits
     f = fma_(cg, n, k(cg, -0x1.7f7d1cp-20, x), f);
-    Val p = polynomial(cg, f, exp_poly, EXP_TERMS);
+    Val p = polynomial(cg, f, math_exp, MATH_EXP);
     return wide(cg, x) ? scalef(cg, p, n) : scale(cg, p, n, x);
 }
 
 // ---- logarithms
 
-// x = m 2^e with m in [sqrt(1/2), sqrt(2)), for a positive finite x.
+// x = m 2^e with m in [3/4, 3/2), for a positive finite x.
 static void split(Cg *cg, Val x, Val *m, Val *e) {
-    Ty i = ints(cg, x), f = LLVMTypeOf(x);
-    Val tiny = test(cg, LLVMRealOLT, x, k(cg, 0x1p-126, x));
-    Val y = pick(cg, tiny, mul(cg, x, k(cg, 0x1p25, x)), x);
-    Val bits = LLVMBuildSub(cg->b, as(cg, y, i), ki(cg, 0x3f3504f3, x), "");
-    Val exponent = LLVMBuildAShr(cg->b, bits, ki(cg, 23, x), "");
+    Ty f = LLVMTypeOf(x);
+    Val bits = LLVMBuildSub(cg->b, as(cg, x, ints(cg, x)), ki(cg, 0x3f400000, x), "");
     Val mantissa = LLVMBuildAnd(cg->b, bits, ki(cg, 0x7fffff, x), "");
-    *m = as(cg, LLVMBuildAdd(cg->b, mantissa, ki(cg, 0x3f3504f3, x), ""), f);
-    exponent = LLVMBuildSub(cg->b, exponent, pick(cg, tiny, ki(cg, 25, x), ki(cg, 0, x)), "");
-    *e = LLVMBuildSIToFP(cg->b, exponent, f, "");
+    *m = as(cg, LLVMBuildAdd(cg->b, mantissa, ki(cg, 0x3f400000, x), ""), f);
+    *e = LLVMBuildSIToFP(cg->b, LLVMBuildAShr(cg->b, bits, ki(cg, 23, x), ""), f, "");
 }
 
 static Val log_edges(Cg *cg, Val x, Val log) {
@@ -125,17 +110,15 @@ static Val log_edges(Cg *cg, Val x, Val log) {
     return pick(cg, test(cg, LLVMRealULT, x, zero), k(cg, NAN, x), log);
 }
 
-// ln m for m in [0.707, 1.5], f = m - 1: f - f^2/2 + f^3 P(f), given as f and the rest, which is
+// ln m for m in [3/4, 3/2), f = m - 1: f - f^2/2 + f^3 P(f), given as f and the rest, which is
 // small beside it.
 static Val log_rest(Cg *cg, Val f) {
-    static const double c[] = {0.3333331908476821,  -0.2500026988298786,  0.20001793404225116,
-                               -0.166540322521611,  0.14215903580491246,  -0.12636492780119787,
-                               0.12130536473810394, -0.10460175888288281, 0.04809124280351035};
     Val f2 = mul(cg, f, f);
-    return fma_(cg, mul(cg, f2, f), polynomial(cg, f, c, 9), mul(cg, f2, k(cg, -0.5, f)));
+    return fma_(cg, mul(cg, f2, f), polynomial(cg, f, math_log, MATH_LOG),
+                mul(cg, f2, k(cg, -0.5, f)));
 }
 
-// AVX-512: mantissa in [3/4, 3/2) and exponent, which are right for subnormals; 0, infinity and NaN
+// AVX-512: mantissa in [3/4, 3/2) and exponent; 0, infinity and NaN
 // come out as an exponent of -inf, inf and NaN, a negative x as a mantissa of NaN.
 static void split_wide(Cg *cg, Val x, Val *m, Val *e) {
     Val every = LLVMConstInt(cg->i16, 0xffff, false), current = cg_i32(cg, 4);
@@ -159,15 +142,6 @@ static Val log2_of(Cg *cg, Val x) {
     Val low = fma_(cg, rest, c, fma_(cg, f, c, rest));
     Val log = add(cg, e, add(cg, f, low));
     return wide(cg, x) ? log : log_edges(cg, x, log);
-}
-
-static Val log_of(Cg *cg, Val x) {
-    Val m, e;
-    if (wide(cg, x)) return mul(cg, log2_of(cg, x), k(cg, 0.69314718055994531, x));
-    split(cg, x, &m, &e);
-    Val f = sub(cg, m, k(cg, 1, x));
-    Val low = fma_(cg, e, k(cg, -2.12194440e-4, x), log_rest(cg, f));
-    return log_edges(cg, x, fma_(cg, e, k(cg, 0.693359375, x), add(cg, f, low)));
 }
 
 // ---- in f64 where f32 loses too much on the way
@@ -206,7 +180,7 @@ static Val pow_of(Cg *cg, Val a, Val b) {
     Val frac = sub(cg, pick(cg, none, zero, mul(cg, d, log)), LLVMBuildFPExt(cg->b, n, t, ""));
     frac = limit(cg, LLVMBuildFPTrunc(cg->b, frac, f, ""), -1,
                  1); // out of range only where y was limited
-    return cg_pow_signs(cg, a, b, scale(cg, polynomial(cg, frac, exp2_poly, EXP_TERMS), n, y));
+    return cg_pow_signs(cg, a, b, scale(cg, polynomial(cg, frac, math_exp2, MATH_EXP2), n, y));
 }
 
 Val host_math(Cg *cg, ExOp op, const Val *v) {
@@ -215,7 +189,6 @@ Val host_math(Cg *cg, ExOp op, const Val *v) {
     case EX_EXP2: return exp2_of(cg, v[0]);
     case EX_EXP: return exp_of(cg, v[0]);
     case EX_LOG2: return log2_of(cg, v[0]);
-    case EX_LOG: return log_of(cg, v[0]);
     case EX_POW: return pow_of(cg, v[0], v[1]);
     default: return NULL;
     }

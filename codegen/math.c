@@ -4,6 +4,7 @@
 // Holds afterwards: relative error about 1e-6 and better near 0 where the function vanishes there
 // (a target whose exp2 and log2 are exact to the last bit or two has about 2e-7); infinities, NaN
 // and signs are C's.
+#include "ir/math.h"
 #include "codegen/cg.h"
 
 #include <assert.h>
@@ -49,14 +50,12 @@ static Val exp_of(Cg *cg, Val x) {
 
 // Near 0 the odd series, so that the relative error holds there too.
 static Val tanh_of(Cg *cg, Val x) {
-    static const double c[] = {-3.33332819422e-1, 1.33314422036e-1, -5.37397155531e-2,
-                               2.06390887954e-2, -5.70498872745e-3};
     Val a = call(cg, "llvm.fabs", x, NULL, NULL);
     Val e = math1(cg, EX_EXP2, mul(cg, a, k(cg, 2 * 1.4426950408889634, x)));
     Val far =
         sub(cg, k(cg, 1, x), mul(cg, k(cg, 2, x), math1(cg, EX_RCP, add(cg, e, k(cg, 1, x)))));
     Val s = mul(cg, x, x);
-    Val near = fma_(cg, mul(cg, s, x), polynomial(cg, s, c, 5), x);
+    Val near = fma_(cg, mul(cg, s, x), polynomial(cg, s, math_tanh, MATH_TANH), x);
     return pick(cg, test(cg, LLVMRealOLT, a, k(cg, 0.625, x)), near, with_sign(cg, far, x));
 }
 
@@ -67,16 +66,13 @@ static Val sigmoid_of(Cg *cg, Val x) {
 
 // Below 0.921875 an odd polynomial; above, 1 - exp(polynomial), which is 1 from about 4 on.
 static Val erf_of(Cg *cg, Val x) {
-    static const double low[] = {1.28379166e-1,  -3.76125336e-1, 1.12819925e-1,
-                                 -2.67681349e-2, 4.99119423e-3,  -5.96761703e-4};
-    static const double high[] = {-1.28717512e-1, -6.34846687e-1, -1.06777877e-1, 2.42546219e-2,
-                                  -3.88396438e-3, 3.83197126e-4,  -1.72853470e-5};
     Val a = call(cg, "llvm.fabs", x, NULL, NULL), s = mul(cg, x, x);
-    Val near = fma_(cg, polynomial(cg, s, low, 6), x, x);
+    Val near = fma_(cg, polynomial(cg, s, math_erf_low, MATH_ERF_LOW), x, x);
     Val t = pick(cg, test(cg, LLVMRealOGT, a, k(cg, 4.5, x)), k(cg, 4.5, x), a);
-    Val far = sub(
-        cg, k(cg, 1, x),
-        math1(cg, EX_EXP, fma_(cg, t, polynomial(cg, t, high, 7), LLVMBuildFNeg(cg->b, t, ""))));
+    Val far = sub(cg, k(cg, 1, x),
+                  math1(cg, EX_EXP,
+                        fma_(cg, t, polynomial(cg, t, math_erf_high, MATH_ERF_HIGH),
+                             LLVMBuildFNeg(cg->b, t, ""))));
     return pick(cg, test(cg, LLVMRealOGT, a, k(cg, 0.921875, x)), with_sign(cg, far, x), near);
 }
 
@@ -102,12 +98,10 @@ static Val int_k(Cg *cg, int64_t v, Val like) {
 
 // The 32 bits of 2 / pi with this number; none before the first.
 static Val bits_of_2_over_pi(Cg *cg, Val word) {
-    static const uint32_t bits[] = {0x28be60db, 0x9391054a, 0x7f09d5f4, 0x7d4d3770,
-                                    0x36d8a566, 0x4f10e410, 0x7f9458ea};
     Val r = int_k(cg, 0, word);
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < MATH_2_OVER_PI; i++) {
         Val here = LLVMBuildICmp(cg->b, LLVMIntEQ, word, int_k(cg, i, word), "");
-        r = pick(cg, here, int_k(cg, bits[i], word), r);
+        r = pick(cg, here, int_k(cg, math_2_over_pi[i], word), r);
     }
     return r;
 }
@@ -155,11 +149,9 @@ static Val reduce_near(Cg *cg, Val x, Val *q) {
 
 // The sine of r + q pi/2, |r| up to pi/4.
 static Val sin_of_reduced(Cg *cg, Val r, Val q) {
-    static const double s[] = {-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4};
-    static const double c[] = {4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5};
     Val r2 = mul(cg, r, r);
-    Val sine = fma_(cg, mul(cg, r2, r), polynomial(cg, r2, s, 3), r);
-    Val cosine = fma_(cg, mul(cg, r2, r2), polynomial(cg, r2, c, 3),
+    Val sine = fma_(cg, mul(cg, r2, r), polynomial(cg, r2, math_sin, MATH_SIN), r);
+    Val cosine = fma_(cg, mul(cg, r2, r2), polynomial(cg, r2, math_cos, MATH_COS),
                       fma_(cg, r2, k(cg, -0.5, r), k(cg, 1, r)));
     Val bit[2];
     for (int i = 0; i < 2; i++)

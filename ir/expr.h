@@ -123,8 +123,9 @@ void ex_print_pretty(Text *out, const Ex *e, const ExNames *names);
 // Reads one expression at *s and moves *s past it. NULL and a message in *error (from the pool's arena) when it is not one.
 const Ex *ex_parse(ExPool *p, const char **s, const ExNames *names, const char **error);
 
-// Evaluation in the interpreter's arithmetic: f32 values as doubles, rounded to f32 after every op when `round` is set (the
-// kernels' arithmetic; off: the float64 reference of a pass check). Indices and bools are exact.
+// Evaluation: f32 values as doubles. With `round` each operation's result is the nearest f32, and subnormal ones count as 0;
+// with `math` it is what that target's code gives (math.h). Without: the float64 reference of a pass check. Indices and bools
+// are exact.
 typedef struct ExValue {
     union {
         double f;
@@ -137,6 +138,7 @@ typedef struct ExEnv {
     ExValue (*load)(void *ctx, const Ex *e, const int32_t *index);
     void *ctx;
     bool round;
+    const struct Math *math; // where `round` is set; may be NULL
 } ExEnv;
 ExValue ex_eval(const Ex *e, const ExEnv *env);
 // The same in two steps, for an expression that is evaluated many times. A plan may be run by one thread at a time.

@@ -2,9 +2,10 @@
 //
 // In: an expression and an environment that knows the symbols and the tensors. Out: its value.
 // Holds afterwards: i32 and bool are exact; an f32 is a double, rounded to f32 after every
-// operation where asked. The constant folder uses ex_apply too, so that folding cannot differ from
-// evaluation.
+// operation where asked, or computed as a target does. The constant folder uses ex_apply too, so that
+// folding cannot differ from evaluation.
 #include "ir/expr_ops.h"
+#include "ir/math.h"
 
 #include <assert.h>
 #include <float.h>
@@ -89,6 +90,12 @@ static double apply_float(ExOp op, double a, double b, double c) {
     }
 }
 
+static ExValue of_math(const Math *m, ExOp op, const ExValue *v, int n) {
+    float x[3] = {0};
+    for (int k = 0; k < n; k++) x[k] = (float)v[k].f;
+    return of_double((double)math_apply(m, op, x, n), false);
+}
+
 static ExValue of_f32(ExOp op, const ExValue *v, int n, bool round) {
     double x[3] = {0};
     for (int k = 0; k < n; k++) x[k] = round ? nearest(v[k].f) : v[k].f;
@@ -151,6 +158,7 @@ typedef struct Step {
     const Ex *e;
     int args[EX_MAX_RANK]; // of earlier steps
     ExType types[EX_MAX_RANK];
+    bool exact; // under `rounded`: of a division IEEE's
 } Step;
 
 struct ExPlan {
@@ -179,6 +187,12 @@ ExPlan *ex_plan(Arena *a, const Ex *e) {
         *at = i;
         ex_memo_put(a, &place, s->e, at);
     }
+    for (int i = plan->n; i-- > 0;) {
+        const Step *s = &plan->steps[i];
+        if (s->e->op == EX_ROUNDED) plan->steps[s->args[0]].exact = true;
+        for (int k = 1; s->exact && s->e->op == EX_SELECT && k < 3; k++)
+            plan->steps[s->args[k]].exact = true;
+    }
     return plan;
 }
 
@@ -196,6 +210,9 @@ static ExValue run_step(const Step *s, const ExValue *values, const ExEnv *env) 
         return env->load(env->ctx, e, index);
     case T_NUM:
     case T_F32:
+        if (e->type == EX_F32 && env->round && env->math && !(s->exact && e->op == EX_DIV))
+            return of_math(env->math, e->op, args, e->nargs);
+        break;
     case T_I32:
     case T_BITS:
     case T_CMP:

@@ -1,12 +1,13 @@
 // tile_eval.c: the interpreter of the tile IR: what a program means, said as plainly as possible.
 //
 // In: a program, tensors and sizes. Out: the tensors as the program's kernels leave them. Holds
-// afterwards: what came out is what every correct lowering gives, up to rounding; false where the
-// program broke a rule that only running it shows (docs/tile-ir.md, "Checks").
+// afterwards: what came out is what every correct lowering gives, up to rounding, of a scheduled
+// program in its target's arithmetic (math.h); false where the program broke a rule that only running it shows (docs/tile-ir.md, "Checks").
 //
 // One block of the grid runs after the other, and in it one op after the other (tile_flow.c);
 // copies take effect when they begin, and are kept from being seen until the rules say that they
 // are there. Here stands what the operations compute.
+#include "ir/math.h"
 #include "ir/tile_run.h"
 
 #include <assert.h>
@@ -508,7 +509,9 @@ static const TilePlan *choose_plan(Eval *E) {
 bool tile_eval(const TileProgram *p, const TileData *data, bool round, Diags *diags) {
     if (!tile_verify(p, diags)) return false;
     Eval E = {.p = p, .data = data, .round = round, .diags = diags, .arena = arena_new()};
+    Math math = math_of(p->target, p->dtype);
     E.env = (ExEnv){.sym = symbol, .load = load, .ctx = &E, .round = round};
+    if (p->scheduled) E.env.math = &math;
     E.size = ARENA_ARRAY(E.arena, int32_t, p->sizes.n);
     if (p->sizes.n) memcpy(E.size, data->size, sizeof *E.size * (size_t)p->sizes.n);
     tile_eval_sizes(p, E.size, data->workers);

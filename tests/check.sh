@@ -50,6 +50,7 @@ run "$python" tests/docs.py "$build"
 # the package's library cannot be loaded into a Python without the sanitizer
 if [ -z "$SANITIZED" ]; then run python_tests; else echo "== tests/python: left out, the build is under a sanitizer"; fi
 run "$build/tests/check_run" stdlib
+run "$build/tests/check_math" 4099
 run "$build/tests/check_run" tests/regress
 run "$build/tests/check_gcn" stdlib
 run env QUICK=1 "$build/tests/check_gcn" tests/regress

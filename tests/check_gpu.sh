@@ -1,7 +1,7 @@
 #!/bin/sh
 # check_gpu.sh BUILD [DEVICE]: the kernels of the standard library and of tests/regress on a GPU of this machine against the float64 reference, over odd shapes,
-# all element types and head sizes, for every target that the device takes; a process for each core at a time, each with many cases. Ends with `N passed, N failed`;
-# without a device it says so and runs nothing. FILES="a.attn b.attn" instead of all, TARGETS="sm_80" likewise.
+# all element types and head sizes, for every target that the device takes; a process for each core at a time, each with many cases. Then functions of
+# f32 (check_math). Ends with `N passed, N failed`; without a device it says so and runs nothing. FILES="a.attn b.attn" instead of all, TARGETS="sm_80" likewise.
 build=${1:-build}
 device=${2:-cuda}
 case $device in
@@ -90,6 +90,17 @@ if [ "$device" = cuda ] && [ -z "$FILES" ] && python=$(tests/tools.sh python3 to
     done
 else
     echo "SKIPPED: tests/gpu/check.py, which needs all files, CUDA and a PyTorch that sees it"
+fi
+# Functions over f32: every 31st, all of them with STRIDE=1 (some minutes).
+if [ -z "$FILES" ]; then
+    for target in $targets; do
+        "$build/tests/check_math" "${STRIDE:-31}" --device="$device" --target="$target" >"$work/math" 2>&1
+        sed -n "s/^FAILED:/FAILED, $target:/p" "$work/math" >>"$work/log"
+        sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/COUNT \1 \2/p' "$work/math" >"$work/counted"
+        [ -s "$work/counted" ] || echo "FAILED, $target: check_math did not come to its end" >>"$work/log"
+        [ -s "$work/counted" ] || echo "COUNT 0 1" >"$work/counted"
+        cat "$work/counted" >>"$work/log"
+    done
 fi
 tail -n +$(($(wc -l <"$work/parts") + 1)) "$work/log" | grep -v '^COUNT'
 awk '$1 == "COUNT" { passed += $2; failed += $3 } END { print passed + 0 " passed, " failed + 0 " failed"; exit failed > 0 || !passed }' "$work/log"

@@ -161,7 +161,7 @@ static ExValue at_load(void *ctx, const Ex *e, const int32_t *index) {
 }
 
 static int32_t value_at(At *at, const Ex *e) {
-    ExEnv env = {at_sym, at_load, at, true};
+    ExEnv env = {.sym = at_sym, .load = at_load, .ctx = at, .round = true};
     return ex_eval(e, &env).i;
 }
 
