@@ -77,7 +77,7 @@ static const Ex *lower_reduction(Lower *l, const Tx *t, const Ex *f) {
 // ---- leaves
 
 static const Ex *lower_const(ExPool *pool, const Tx *t) {
-    if (t->type == TX_F32) return ex_f32(pool, (float)t->value.f);
+    if (t->type == TX_F32) return ex_f32(pool, t->value.written);
     return t->type == TX_I32 ? ex_i32(pool, t->value.i) : ex_bool(pool, t->value.i != 0);
 }
 

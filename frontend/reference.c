@@ -1,218 +1,17 @@
-// reference.c: attentions and recurrences in float64, as language.md writes them.
+// reference.c: attentions and recurrences as language.md writes them: what decides in f32, the rest
+// in float64 (reference_eval.h).
 //
 // In: plain arrays. Out: o, emits, state. Holds afterwards: nothing outside an input was read
-// (indices are clamped), a row without a key is 0 before `output`. A clause is evaluated node by
-// node in the order of ids; in `normalize` a node has one value per key that takes part, or one for
-// all.
-#include "frontend/reference.h"
+// (indices are clamped), a row without a key is 0 before `output`.
+#include "frontend/reference_eval.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
-typedef struct Env { // what symbols stand for at the moment
-    const RefRun *run;
-    int32_t b, h, q_idx, kv_idx, d, t, e;
-    double s, q, k, v, o, dot, sqq, sqk, sqv, sqo;
-    const double *row; // of modified scores
-} Env;
-
-typedef struct Program { // one clause, or several that share their nodes
-    TxNodes nodes;
-    int *args;      // of all nodes, as indices into nodes
-    TxValue *value; // of each node: one
-    TxValue **row;  // or one per key, where the node is a row
-    int result;     // index of the first root
-    bool *inner;    // of each node: it is an argument of another
-    bool *demanded; // scratch of note_outside
-} Program;
-
-static int index_of(const TxNodes *nodes, const Tx *t) {
-    int lo = 0, hi = nodes->n - 1;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        if (nodes->data[mid]->id < t->id)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
-static Program *program(Arena *a, const Tx *const *roots, int n, int keys) {
-    if (!roots[0]) return NULL;
-    Program *p = ARENA_NEW(a, Program);
-    p->nodes = tx_nodes(a, roots, n);
-    int nargs = 0;
-    for (int i = 0; i < p->nodes.n; i++) nargs += p->nodes.data[i]->nargs;
-    p->args = ARENA_ARRAY(a, int, nargs);
-    p->value = ARENA_ARRAY(a, TxValue, p->nodes.n);
-    p->row = ARENA_ARRAY(a, TxValue *, p->nodes.n);
-    p->inner = ARENA_ARRAY(a, bool, p->nodes.n);
-    p->demanded = ARENA_ARRAY(a, bool, p->nodes.n);
-    nargs = 0;
-    for (int i = 0; i < p->nodes.n; i++) {
-        const Tx *t = p->nodes.data[i];
-        for (int k = 0; k < t->nargs; k++) {
-            p->args[nargs] = index_of(&p->nodes, t->args[k]);
-            p->inner[p->args[nargs++]] = true;
-        }
-        if (t->op == EX_CONST) p->value[i] = t->value;
-        if (t->row) p->row[i] = ARENA_ARRAY(a, TxValue, keys);
-    }
-    p->result = index_of(&p->nodes, roots[0]);
-    return p;
-}
-
-// ---- one node
-
-static int64_t extent_of(const RefRun *r, const TxExtent *x) {
-    return x->size < 0 ? x->value : r->sizes[x->size];
-}
-
-static TxValue element(const RefRun *r, int input, int64_t at) {
-    bool f = dtype_reads(r->variant->inputs.data[input].dtype) == EX_F32;
-    if (f) return (TxValue){.f = ((const double *)r->inputs[input])[at]};
-    return (TxValue){.i = ((const int32_t *)r->inputs[input])[at]};
-}
-
-static TxValue load(const RefRun *r, const Tx *t, const TxValue *index) {
-    const TxInput *in = &r->variant->inputs.data[t->index];
-    int64_t at = 0;
-    for (int i = 0; i < in->rank; i++) {
-        int64_t n = extent_of(r, &in->extent[i]), k = index[i].i;
-        if (n <= 0) return (TxValue){.f = 0}; // there is nothing to clamp to
-        at = at * n + (k < 0 ? 0 : k >= n ? n - 1 : k);
-    }
-    return element(r, t->index, at);
-}
-
-static TxValue f64(double x) { return (TxValue){.f = x}; }
-static TxValue i32(int32_t x) { return (TxValue){.i = x}; }
-
-static TxValue symbol(const Env *e, const Tx *t, int key) {
-    switch (t->sym) {
-    case TS_DOT: return f64(e->dot);
-    case TS_SQQ:
-    case TS_SQEQ: return f64(e->sqq);
-    case TS_SQK:
-    case TS_SQEK: return f64(e->sqk);
-    case TS_SQEV: return f64(e->sqv);
-    case TS_SQO: return f64(e->sqo);
-    case TS_S: return f64(e->s);
-    case TS_ROW_S: return f64(e->row[key]);
-    case TS_B: return i32(e->b);
-    case TS_H: return i32(e->h);
-    case TS_Q_IDX: return i32(e->q_idx);
-    case TS_KV_IDX: return i32(e->kv_idx);
-    case TS_D: return i32(e->d);
-    case TS_T: return i32(e->t);
-    case TS_E: return i32(e->e);
-    case TS_O: return f64(e->o);
-    case TS_EQ: return f64(e->q);
-    case TS_EK: return f64(e->k);
-    case TS_EV: return f64(e->v);
-    case TS_SIZE: return i32(e->run->sizes[t->index]);
-    case TS_SCALAR: return element(e->run, t->index, 0);
-    case TS_TILE_Q:
-    case TS_TILE_K:
-    case TS_COUNT: break;
-    }
-    assert(!"a symbol without a value");
-    return i32(0);
-}
-
-static TxValue reduce(const Program *p, const Tx *t, int arg, int keys) {
-    double r = t->op == EX_ROWMAX ? -INFINITY : t->op == EX_ROWMIN ? INFINITY : 0;
-    for (int j = 0; j < keys; j++) {
-        double x = p->nodes.data[arg]->row ? p->row[arg][j].f : p->value[arg].f;
-        r = t->op == EX_ROWMAX ? fmax(r, x) : t->op == EX_ROWMIN ? fmin(r, x) : r + x;
-    }
-    return f64(r);
-}
-
-static TxValue compute(const Program *p, const Env *e, const Tx *t, const int *args, int key) {
-    if (t->op == EX_SYM) return symbol(e, t, key);
-    TxValue v[EX_MAX_RANK];
-    for (int k = 0; k < t->nargs; k++)
-        v[k] = p->nodes.data[args[k]]->row ? p->row[args[k]][key] : p->value[args[k]];
-    if (t->op == EX_LOAD) return load(e->run, t, v);
-    return tx_apply(t->op, t->type, t->args[t->nargs - 1]->type, v);
-}
-
-// ---- indices outside
-
-static int32_t truth_of(const Program *p, int node, int key) {
-    return (p->nodes.data[node]->row ? p->row[node][key] : p->value[node]).i;
-}
-
-// Marks the arguments whose values node i's own depends on.
-static void demand(const Program *p, const Tx *t, const int *args, int key) {
-    bool first = t->nargs && t->op == EX_SELECT ? truth_of(p, args[0], key) : true;
-    for (int k = 0; k < t->nargs; k++) {
-        bool skipped = (t->op == EX_SELECT && k == (first ? 2 : 1)) ||
-                       (t->op == EX_AND && k == 1 && !truth_of(p, args[0], key)) ||
-                       (t->op == EX_OR && k == 1 && truth_of(p, args[0], key));
-        if (!skipped) p->demanded[args[k]] = true;
-    }
-}
-
-static void check_load(const Program *p, const Env *e, const Tx *t, const int *args, int key) {
-    const TxInput *in = &e->run->variant->inputs.data[t->index];
-    for (int d = 0; d < in->rank && !e->run->outside->load; d++) {
-        int64_t n = extent_of(e->run, &in->extent[d]);
-        int32_t k = truth_of(p, args[d], key);
-        if (k < 0 || k >= n)
-            *e->run->outside =
-                (RefOutside){t,
-                             d,
-                             k,
-                             n,
-                             e->b,
-                             e->h,
-                             e->run->variant->kind == VARIANT_ATTENTION ? e->q_idx : e->t,
-                             e->kv_idx};
-    }
-}
-
-// From the roots down, for one key: a node that nothing looks at may read what it likes.
-static void note_outside(const Program *p, const Env *e, int key, int keys) {
-    const int *args = p->args;
-    for (int i = 0; i < p->nodes.n; i++) {
-        p->demanded[i] = !p->inner[i];
-        args += p->nodes.data[i]->nargs;
-    }
-    for (int i = p->nodes.n - 1; i >= 0; i--) {
-        const Tx *t = p->nodes.data[i];
-        args -= t->nargs;
-        if (!p->demanded[i] ||
-            ((t->row || t->op == EX_ROWMAX || t->op == EX_ROWMIN || t->op == EX_ROWSUM) &&
-             keys == 0))
-            continue;
-        demand(p, t, args, key);
-        if (t->op == EX_LOAD) check_load(p, e, t, args, key);
-    }
-}
-
-// Evaluates all nodes; keys is how many take part, 0 outside of `normalize`.
-static TxValue evaluate(const Program *p, const Env *e, int keys) {
-    const int *args = p->args;
-    for (int i = 0; i < p->nodes.n; args += p->nodes.data[i++]->nargs) {
-        const Tx *t = p->nodes.data[i];
-        if (t->op == EX_CONST) continue;
-        if (t->op == EX_ROWMAX || t->op == EX_ROWMIN || t->op == EX_ROWSUM)
-            p->value[i] = reduce(p, t, args[0], keys);
-        else if (!t->row)
-            p->value[i] = compute(p, e, t, args, 0);
-        for (int j = 0; t->row && j < keys; j++) p->row[i][j] = compute(p, e, t, args, j);
-    }
-    for (int j = 0; e->run->outside && j < (keys ? keys : 1); j++) note_outside(p, e, j, keys);
-    return p->value[p->result];
-}
-
 // The clause's value where it is written, `absent` where not.
-static double value_or(const Program *p, const Env *e, double absent) {
-    return p ? evaluate(p, e, 0).f : absent;
+static TxValue value_or(const RefProgram *p, const RefEnv *e, TxValue absent) {
+    return p ? ref_evaluate(p, e, 0) : absent;
 }
 
 static double inner(const double *x, const double *y, int n) {
@@ -223,18 +22,89 @@ static double inner(const double *x, const double *y, int n) {
 
 // ---- attention
 
+typedef struct Dot { // of a pair, or of a vector with itself
+    double value, error;
+} Dot;
+
 typedef struct Attention {
     const RefRun *run;
     int32_t B, H, Hkv, Sq, Sk, q_offset;
     int D, Dv;
-    Program *score, *modify, *mask, *normalize, *output;
-    int *key;    // those that take part
-    double *row; // their modified scores
-    double *o;   // the aggregated row
+    RefProgram *score, *modify, *mask, *normalize, *output;
+    int *key;     // those that take part
+    TxValue *row; // their modified scores
+    TxValue *o;   // the aggregated row
+    double *mass; // sum of (w v)^2 of each element
+    unsigned on;  // what decisions before `output` hang on
+    Dot *dot;     // of the row's pairs; sqk of all keys
+    Dot *sqk;
+    int *grain; // of all keys: their elements are whole multiples of 2^grain
+    bool rough; // a dot of this row is not exact
+    bool near;  // a score of this row is hardly finite
+    RefTaken taken;
 } Attention;
 
-static Program *clause(Arena *a, const Variant *v, ClauseId id) {
-    return program(a, &v->clause[id], 1, 0);
+static RefProgram *clause(Arena *a, const Variant *v, ClauseId id, unsigned s_moves) {
+    return ref_program(a, &v->clause[id], 1, 0, s_moves);
+}
+
+static void programs(Arena *a, Attention *t) {
+    const Variant *v = t->run->variant;
+    t->score = clause(a, v, CLAUSE_SCORE, 0);
+    unsigned moves = t->score->result_moves;
+    t->modify = clause(a, v, CLAUSE_MODIFY, moves);
+    if (t->modify) moves = t->modify->result_moves;
+    t->mask = clause(a, v, CLAUSE_MASK, 0);
+    t->output = clause(a, v, CLAUSE_OUTPUT, 0);
+    const Tx **roots = ARENA_ARRAY(a, const Tx *, v->emits.n + 1);
+    roots[0] = v->clause[CLAUSE_NORMALIZE];
+    for (int i = 0; i < v->emits.n; i++) roots[i + 1] = v->emits.data[i].value;
+    t->normalize = ref_program(a, roots, v->emits.n + 1, t->Sk, moves);
+    t->on = t->score->on | t->normalize->on;
+    if (t->modify) t->on |= t->modify->on;
+    if (t->mask) t->on |= t->mask->on;
+}
+
+// The largest power of two that all elements are whole multiples of; f32s are of 2^-149.
+static int grain_of(const double *x, int n) {
+    int least = 1000;
+    for (int i = 0; i < n; i++) {
+        int exponent;
+        if (x[i] == 0 || !isfinite(x[i])) continue;
+        uint64_t whole = (uint64_t)ldexp(frexp(fabs(x[i]), &exponent), 53);
+        exponent += __builtin_ctzll(whole) - 53;
+        least = exponent < least ? exponent : least;
+    }
+    return least;
+}
+
+// Where all partial sums are whole multiples of 2^grain below 2^24 of it, every order of adding
+// gives the same, and there is no error.
+static Dot dot_of(const Attention *t, const double *x, const double *y, int grain) {
+    Dot d = {inner(x, y, t->D), 0};
+    double size = 0;
+    if (!t->run->open) return d;
+    for (int i = 0; i < t->D; i++) size += fabs(x[i] * y[i]);
+    if (size > ldexp(1, 24 + (grain < 900 ? grain : 900))) d.error = t->run->dot_error * size;
+    return d;
+}
+
+static void trials(Arena *a, Attention *t) {
+    int64_t keys = (int64_t)t->B * t->Hkv * t->Sk, pair = 2, row = t->normalize->decisions;
+    t->dot = ARENA_ARRAY(a, Dot, t->Sk);
+    t->sqk = ARENA_ARRAY(a, Dot, keys);
+    t->grain = ARENA_ARRAY(a, int, keys);
+    for (int64_t j = 0; j < keys; j++) {
+        const double *k = t->run->k + j * t->D;
+        t->grain[j] = grain_of(k, t->D);
+        t->sqk[j] = dot_of(t, k, k, 2 * t->grain[j]);
+    }
+    pair += t->score->decisions + (t->modify ? t->modify->decisions : 0);
+    pair += t->mask ? t->mask->decisions : 0;
+    int64_t most = t->Sk * (pair + row) + row;
+    most += t->output ? (int64_t)t->output->decisions * t->Dv : 0;
+    t->taken.value = ARENA_ARRAY(a, int32_t, most);
+    t->taken.open = ARENA_ARRAY(a, bool, most);
 }
 
 static Attention attention(Arena *a, const RefRun *r) {
@@ -249,84 +119,177 @@ static Attention attention(Arena *a, const RefRun *r) {
                    .q_offset = n[SIZE_Q_OFFSET],
                    .D = v->D,
                    .Dv = v->Dv};
-    t.score = clause(a, v, CLAUSE_SCORE);
-    t.modify = clause(a, v, CLAUSE_MODIFY);
-    t.mask = clause(a, v, CLAUSE_MASK);
-    t.output = clause(a, v, CLAUSE_OUTPUT);
-    const Tx **roots = ARENA_ARRAY(a, const Tx *, v->emits.n + 1);
-    roots[0] = v->clause[CLAUSE_NORMALIZE];
-    for (int i = 0; i < v->emits.n; i++) roots[i + 1] = v->emits.data[i].value;
-    t.normalize = program(a, roots, v->emits.n + 1, t.Sk);
+    programs(a, &t);
     t.key = ARENA_ARRAY(a, int, t.Sk);
-    t.row = ARENA_ARRAY(a, double, t.Sk);
-    t.o = ARENA_ARRAY(a, double, t.Dv);
+    t.row = ARENA_ARRAY(a, TxValue, t.Sk);
+    t.o = ARENA_ARRAY(a, TxValue, t.Dv);
+    t.mass = ARENA_ARRAY(a, double, 3 * (size_t)t.Dv);
+    trials(a, &t);
     return t;
 }
 
-static size_t kv_row(const Attention *t, const Env *e, int j) {
+static size_t kv_row(const Attention *t, const RefEnv *e, int j) {
     int kv_head = (int)((int64_t)e->h * t->Hkv / t->H);
     return ((size_t)e->b * (size_t)t->Hkv + (size_t)kv_head) * (size_t)t->Sk + (size_t)j;
 }
 
-// The keys that take part for a query, and their modified scores.
-static int gather(const Attention *t, Env *e, const double *q) {
-    int n = 0;
-    e->sqq = inner(q, q, t->D);
+static TxValue dot_value(const RefEnv *e, const Dot *d, uint64_t what) {
+    TxValue v = tx_number(d->value);
+    if (e->trial && d->error > 0)
+        v.written = tx_number(d->value + ref_direction(e->trial, what) * d->error).written;
+    return v;
+}
+
+// The pair's modified score.
+static TxValue modified(Attention *t, RefEnv *e, const double *q, int q_grain) {
+    int j = e->kv_idx;
+    size_t row = kv_row(t, e, j);
+    if (!e->trial)
+        t->dot[j] = dot_of(t, q, t->run->k + row * (size_t)t->D, q_grain + t->grain[row]);
+    e->dot = dot_value(e, &t->dot[j], (uint64_t)j);
+    e->sqk = dot_value(e, &t->sqk[row], (uint64_t)j + (UINT64_C(1) << 40));
+    t->rough |= t->dot[j].error > 0 || t->sqk[row].error > 0;
+    e->s = ref_evaluate(t->score, e, 0);
+    TxValue s = value_or(t->modify, e, e->s);
+    double size = fabs(s.written);
+    t->near |= size > 1e37 && (isfinite(size) || isfinite(s.f));
+    return s;
+}
+
+// The keys that take part for a query, and their modified scores; -1 where in another trial others do.
+static int gather(Attention *t, RefEnv *e, const double *q) {
+    int n = 0, grain = grain_of(q, t->D);
+    Dot sqq = dot_of(t, q, q, 2 * grain);
+    e->sqq = dot_value(e, &sqq, UINT64_C(1) << 41);
     for (int j = 0; j < t->Sk; j++) {
         e->kv_idx = j;
-        if (t->mask && !evaluate(t->mask, e, 0).i) continue;
-        const double *k = t->run->k + kv_row(t, e, j) * (size_t)t->D;
-        e->dot = inner(q, k, t->D);
-        e->sqk = inner(k, k, t->D);
-        e->s = evaluate(t->score, e, 0).f;
-        double s = value_or(t->modify, e, e->s);
-        if (s == -INFINITY) continue;
+        bool in = !t->mask || ref_evaluate(t->mask, e, 0).i;
+        if (!ref_decide(e, in)) return -1;
+        if (!in) continue;
+        TxValue s = modified(t, e, q, grain);
+        if (!ref_decide(e, s.written == -INFINITY)) return -1;
+        if (s.written == -INFINITY) continue;
         t->key[n] = j;
         t->row[n++] = s;
     }
     return n;
 }
 
-static void aggregate(const Attention *t, const Env *e, int keys) {
-    const Program *p = t->normalize;
-    memset(t->o, 0, sizeof *t->o * (size_t)t->Dv);
+static void aggregate(const Attention *t, const RefEnv *e, int keys) {
+    const RefProgram *p = t->normalize;
+    memset(t->mass, 0, sizeof *t->mass * (size_t)t->Dv);
+    double *f = t->mass + t->Dv, *w = f + t->Dv;
+    memset(f, 0, 2 * sizeof *f * (size_t)t->Dv);
     for (int j = 0; j < keys; j++) {
-        double w = p->nodes.data[p->result]->row ? p->row[p->result][j].f : p->value[p->result].f;
+        TxValue x = ref_row_value(p, p->result, j);
         const double *v = t->run->v + kv_row(t, e, t->key[j]) * (size_t)t->Dv;
-        for (int d = 0; d < t->Dv; d++) t->o[d] += w * v[d];
+        for (int d = 0; d < t->Dv; d++) {
+            double y = x.f * v[d];
+            f[d] += y;
+            t->mass[d] += y * y;
+            w[d] += x.written * v[d];
+        }
+    }
+    for (int d = 0; d < t->Dv; d++)
+        t->o[d] = (TxValue){.f = f[d], .written = tx_number(w[d]).written};
+}
+
+// ---- what comes out of a row
+
+static void put_output(const Attention *t, RefEnv *e, size_t at) {
+    const RefRun *r = t->run;
+    double squares = 0, written = 0;
+    for (int d = 0; d < t->Dv; d++) {
+        squares += t->o[d].f * t->o[d].f;
+        written += (double)t->o[d].written * t->o[d].written;
+    }
+    double error = e->trial ? r->o_error : 0, step = error * sqrt(squares / t->Dv);
+    written *= 1 + ref_direction(e->trial, 0) * error;
+    e->sqo = (TxValue){.f = squares, .written = tx_number(written).written};
+    for (e->d = 0; e->d < t->Dv; e->d++) {
+        size_t i = at * (size_t)t->Dv + (size_t)e->d;
+        e->o = t->o[e->d];
+        double w = e->o.written + ref_direction(e->trial, (uint64_t)e->d) * step;
+        e->o.written = tx_number(w).written;
+        TxValue o = value_or(t->output, e, e->o);
+        if (e->trial) continue;
+        if (r->o) r->o[i] = o.f;
+        if (r->o_written) r->o_written[i] = o.written;
+        if (r->o_size) r->o_size[i] = sqrt(t->mass[e->d] + o.f * o.f);
     }
 }
 
-static void attend(const Attention *t, int b, int h, int i) {
+static void put_emits(const Attention *t, int keys, size_t at) {
+    const RefRun *r = t->run;
+    for (int m = 0; m < r->variant->emits.n; m++) {
+        int node = ref_index_of(&t->normalize->nodes, r->variant->emits.data[m].value);
+        TxValue v = t->normalize->value[node];
+        if (!keys && isnan(v.f)) v.f = -INFINITY; // a row without a key has no NaN
+        if (!keys && isnan(v.written)) v.written = -INFINITY;
+        if (r->emits && r->emits[m]) r->emits[m][at] = v.f;
+        if (r->emits_written && r->emits_written[m]) r->emits_written[m][at] = v.written;
+    }
+}
+
+// Evaluates a row once more with what moves moved.
+static void try_again(Attention *t, RefEnv *e, const double *q, size_t at) {
+    bool row = (t->on & REF_ROUGH) || ((t->on & REF_DOTS) && t->rough) || (t->near && t->rough);
+    t->taken.at = 0;
+    if (row) {
+        int keys = gather(t, e, q);
+        if (keys < 0) return; // other keys take part: what follows cannot be compared
+        ref_evaluate(t->normalize, e, keys);
+    }
+    t->taken.at = t->taken.before_output;
+    if (t->output && t->output->on) put_output(t, e, at);
+}
+
+static void count_open(const Attention *t, size_t at) {
+    RefOpen *open = t->run->open;
+    const RefTaken *k = &t->taken;
+    int64_t each = t->output ? t->output->decisions : 0, found = 0;
+    bool row = false;
+    for (int64_t i = 0; i < k->n; i++) found += k->open[i];
+    for (int64_t i = 0; i < k->before_output; i++) row |= k->open[i];
+    open->decisions += found;
+    open->rows += found > 0;
+    if (!found) return;
+    open->row[at] = row;
+    for (int64_t i = 0; i < t->Dv; i++) {
+        bool element = row;
+        for (int64_t d = 0; d < each; d++) element |= k->open[k->before_output + i * each + d];
+        open->o[at * (size_t)t->Dv + (size_t)i] = element;
+    }
+}
+
+static void attend(Attention *t, int b, int h, int i) {
     const RefRun *r = t->run;
     size_t at = ((size_t)b * (size_t)t->H + (size_t)h) * (size_t)t->Sq + (size_t)i;
-    Env e = {.run = r, .b = b, .h = h, .q_idx = i + t->q_offset, .row = t->row};
-    int keys = gather(t, &e, r->q + at * (size_t)t->D);
+    const double *q = r->q + at * (size_t)t->D;
+    RefEnv e = {.run = r, .b = b, .h = h, .q_idx = i + t->q_offset, .row = t->row};
+    if (r->open) e.taken = &t->taken;
+    t->taken.n = 0;
+    t->rough = t->near = false;
+    int keys = gather(t, &e, q);
     if (r->pairs) *r->pairs += keys;
-    evaluate(t->normalize, &e, keys);
+    ref_evaluate(t->normalize, &e, keys);
     aggregate(t, &e, keys);
-    e.sqo = inner(t->o, t->o, t->Dv);
-    for (e.d = 0; r->o && e.d < t->Dv; e.d++) {
-        e.o = t->o[e.d];
-        r->o[at * (size_t)t->Dv + (size_t)e.d] = value_or(t->output, &e, e.o);
-    }
-    for (int m = 0; r->emits && m < r->variant->emits.n; m++) {
-        if (!r->emits[m]) continue;
-        int node = index_of(&t->normalize->nodes, r->variant->emits.data[m].value);
-        double emit = t->normalize->value[node].f;
-        r->emits[m][at] = !keys && isnan(emit) ? -INFINITY : emit; // a row without a key has no NaN
-    }
+    t->taken.before_output = t->taken.n;
+    put_emits(t, keys, at);
+    put_output(t, &e, at);
+    for (e.trial = 1; r->open && e.trial <= REF_TRIALS; e.trial++) try_again(t, &e, q, at);
+    if (r->open) count_open(t, at);
 }
 
 void ref_mask(const RefRun *r, int b, int h, unsigned char *out) {
     Arena *a = arena_new();
-    const Program *mask = clause(a, r->variant, CLAUSE_MASK);
+    const RefProgram *mask = clause(a, r->variant, CLAUSE_MASK, 0);
     int32_t Sq = r->sizes[SIZE_SQ], Sk = r->sizes[SIZE_SK];
-    Env e = {.run = r, .b = b, .h = h};
+    RefEnv e = {.run = r, .b = b, .h = h};
     for (int32_t i = 0; i < Sq; i++)
         for (e.kv_idx = 0; e.kv_idx < Sk; e.kv_idx++) {
             e.q_idx = i + r->sizes[SIZE_Q_OFFSET];
-            *out++ = mask ? evaluate(mask, &e, 0).i != 0 : 1;
+            *out++ = mask ? ref_evaluate(mask, &e, 0).i != 0 : 1;
         }
     arena_free(a);
 }
@@ -337,7 +300,7 @@ typedef struct Recurrence {
     const RefRun *run;
     int32_t B, H, Hq, Hk, Hv, S;
     int D, Dv;
-    Program *clause[CLAUSE_COUNT];
+    RefProgram *clause[CLAUSE_COUNT];
     // Of one step: the clauses' values.
     double *query, *key, *decay, *erase, *write, *bonus; // [D]
     double *value, *erased, *out;                        // [Dv]
@@ -357,7 +320,7 @@ static Recurrence recurrence(Arena *a, const RefRun *r) {
                     .D = v->D,
                     .Dv = v->Dv};
     for (int i = 0; i < CLAUSE_COUNT; i++)
-        if (v->clause[i]) t.clause[i] = clause(a, v, (ClauseId)i);
+        if (v->clause[i]) t.clause[i] = clause(a, v, (ClauseId)i, 0);
     double **keys[] = {&t.query, &t.key, &t.decay, &t.erase, &t.write, &t.bonus};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) *keys[i] = ARENA_ARRAY(a, double, t.D);
     t.value = ARENA_ARRAY(a, double, t.Dv);
@@ -367,7 +330,7 @@ static Recurrence recurrence(Arena *a, const RefRun *r) {
     return t;
 }
 
-static const double *vector(const double *x, const Recurrence *t, const Env *e, int32_t heads,
+static const double *vector(const double *x, const Recurrence *t, const RefEnv *e, int32_t heads,
                             int width) {
     int64_t head = (int64_t)e->h * heads / t->H;
     return x + (((size_t)e->b * (size_t)heads + (size_t)head) * (size_t)t->S + (size_t)e->t) *
@@ -375,26 +338,26 @@ static const double *vector(const double *x, const Recurrence *t, const Env *e, 
 }
 
 // Evaluates the clauses of a step.
-static void step_values(const Recurrence *t, Env *e) {
+static void step_values(const Recurrence *t, RefEnv *e) {
     const double *q = vector(t->run->q, t, e, t->Hq, t->D),
                  *k = vector(t->run->k, t, e, t->Hk, t->D);
     const double *v = vector(t->run->v, t, e, t->Hv, t->Dv);
-    e->sqq = inner(q, q, t->D);
-    e->sqk = inner(k, k, t->D);
-    e->sqv = inner(v, v, t->Dv);
+    e->sqq = tx_number(inner(q, q, t->D));
+    e->sqk = tx_number(inner(k, k, t->D));
+    e->sqv = tx_number(inner(v, v, t->Dv));
     for (e->d = 0; e->d < t->D; e->d++) {
-        e->q = q[e->d];
-        e->k = k[e->d];
-        t->query[e->d] = value_or(t->clause[CLAUSE_QUERY], e, e->q);
-        t->key[e->d] = value_or(t->clause[CLAUSE_KEY], e, e->k);
-        t->decay[e->d] = value_or(t->clause[CLAUSE_DECAY], e, 1);
-        t->erase[e->d] = value_or(t->clause[CLAUSE_ERASE], e, 0);
-        t->write[e->d] = value_or(t->clause[CLAUSE_WRITE], e, 0);
-        t->bonus[e->d] = value_or(t->clause[CLAUSE_BONUS], e, 0);
+        e->q = tx_number(q[e->d]);
+        e->k = tx_number(k[e->d]);
+        t->query[e->d] = value_or(t->clause[CLAUSE_QUERY], e, e->q).f;
+        t->key[e->d] = value_or(t->clause[CLAUSE_KEY], e, e->k).f;
+        t->decay[e->d] = value_or(t->clause[CLAUSE_DECAY], e, tx_number(1)).f;
+        t->erase[e->d] = value_or(t->clause[CLAUSE_ERASE], e, tx_number(0)).f;
+        t->write[e->d] = value_or(t->clause[CLAUSE_WRITE], e, tx_number(0)).f;
+        t->bonus[e->d] = value_or(t->clause[CLAUSE_BONUS], e, tx_number(0)).f;
     }
     for (e->e = 0; e->e < t->Dv; e->e++) {
-        e->v = v[e->e];
-        t->value[e->e] = value_or(t->clause[CLAUSE_VALUE], e, e->v);
+        e->v = tx_number(v[e->e]);
+        t->value[e->e] = value_or(t->clause[CLAUSE_VALUE], e, e->v).f;
     }
 }
 
@@ -424,15 +387,15 @@ static void recur(const Recurrence *t, int b, int h) {
     size_t nstate = (size_t)t->D * (size_t)t->Dv;
     memset(t->state, 0, bytes);
     if (r->state0) memcpy(t->state, r->state0 + head * nstate, bytes);
-    Env e = {.run = r, .b = b, .h = h};
+    RefEnv e = {.run = r, .b = b, .h = h};
     for (e.t = 0; e.t < t->S; e.t++) {
         step_values(t, &e);
         step_state(t);
-        e.sqo = inner(t->out, t->out, t->Dv);
+        e.sqo = tx_number(inner(t->out, t->out, t->Dv));
         for (e.e = 0; r->o && e.e < t->Dv; e.e++) {
-            e.o = t->out[e.e];
+            e.o = tx_number(t->out[e.e]);
             r->o[(head * (size_t)t->S + (size_t)e.t) * (size_t)t->Dv + (size_t)e.e] =
-                value_or(t->clause[CLAUSE_R_OUTPUT], &e, e.o);
+                value_or(t->clause[CLAUSE_R_OUTPUT], &e, e.o).f;
         }
     }
     if (r->state) memcpy(r->state + head * nstate, t->state, bytes);

@@ -1,6 +1,7 @@
-// reference.h: the naive float64 evaluation of the typed AST: what a variant means, computed as
-// language.md says it, row by row, with nothing derived. It knows nothing of ir/expr.h's
-// expressions: what it agrees with was not computed by the same code.
+// reference.h: the naive evaluation of the typed AST: what a variant means, computed as language.md
+// says it, row by row, with nothing derived: what decides in f32, operation by operation, the rest
+// in float64. It knows nothing of ir/expr.h's expressions: what it agrees with was not computed by
+// the same code.
 #ifndef FRONTEND_REFERENCE_H
 #define FRONTEND_REFERENCE_H
 
@@ -15,6 +16,13 @@ typedef struct RefOutside {
     int64_t extent;
     int32_t b, h, q_idx, kv_idx; // where; recurrence: q_idx is t
 } RefOutside;
+
+// Decisions with no single right answer: they come out otherwise where dots, sqnorms, functions and
+// sums are off by what a target's may be. What hangs on one is not to be compared.
+typedef struct RefOpen {
+    unsigned char *row, *o; // [B,H,Sq], [B,H,Sq,Dv], zero before the run: 1 where it hangs on one
+    int64_t decisions, rows;
+} RefOpen;
 
 typedef struct RefRun {
     const Variant *variant;
@@ -32,6 +40,12 @@ typedef struct RefRun {
     double *state;        // recurrence: [B,H,D,Dv]; NULL: not wanted
     RefOutside *outside;  // all zero; NULL: not wanted
     int64_t *pairs;       // attention: how many take part is added to it; NULL: not wanted
+    // Of an attention, and NULL where not wanted: the same by the formula as written in f32; the
+    // size of what o is a sum of, which its rounding is relative to; what is open.
+    double *o_written, *const *emits_written, *o_size;
+    RefOpen *open;
+    double dot_error; // of a target's dot, relative to the sum of its terms' magnitudes
+    double o_error;   // of its o, relative to the row's root mean square
 } RefRun;
 
 // NULL, or what is wrong with the sizes ("H is not a multiple of Hkv").

@@ -42,8 +42,8 @@ static bool read_define(const char *text, TxType type, TxValue *v) {
     }
     bool infinite = !strcmp(text, "inf") || !strcmp(text, "-inf");
     if (!infinite && (!*text || strspn(text, "+-0123456789.eE") != strlen(text))) return false;
-    v->f = strtof(text, &end);
-    return !*end && end != text && (infinite || !isinf(v->f));
+    *v = tx_number(strtof(text, &end));
+    return !*end && end != text && (infinite || !isinf(v->written));
 }
 
 Tx *sema_define(Sema *s, const char *name, TxType type, bool is_const, Span span) {

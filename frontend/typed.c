@@ -2,6 +2,7 @@
 #include "frontend/typed.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -40,10 +41,11 @@ Tx *tx_value(TxPool *p, TxType type, TxValue v, Span span) {
     Tx *e = node(p, EX_CONST, type, span);
     e->known = true;
     e->value = v;
+    if (type == TX_F32) e->value.f = v.written; // a constant is one f32
     return e;
 }
 
-Tx *tx_f32(TxPool *p, double v, Span span) { return tx_value(p, TX_F32, (TxValue){.f = v}, span); }
+Tx *tx_f32(TxPool *p, double v, Span span) { return tx_value(p, TX_F32, tx_number(v), span); }
 Tx *tx_i32(TxPool *p, int32_t v, Span span) { return tx_value(p, TX_I32, (TxValue){.i = v}, span); }
 Tx *tx_bool(TxPool *p, bool v, Span span) { return tx_value(p, TX_BOOL, (TxValue){.i = v}, span); }
 
@@ -92,6 +94,7 @@ Tx *tx_op(TxPool *p, ExOp op, TxType type, Tx *const *args, int n, Span span) {
     for (int i = 0; i < n; i++) values[i] = args[i]->value;
     e->known = is_known(op, args, n);
     if (e->known) e->value = tx_apply(op, type, args[n - 1]->type, values);
+    if (e->known && type == TX_F32) e->value.f = e->value.written;
     return e;
 }
 
@@ -180,19 +183,32 @@ static int32_t apply_i32(ExOp op, const TxValue *v) {
     return 0;
 }
 
-static double apply_f32(ExOp op, const TxValue *v) {
-    double a = v[0].f, b = v[1].f;
+static double flushed(double x) { return fabs(x) < FLT_MIN ? copysign(0, x) : x; }
+
+TxValue tx_number(double x) {
+    return (TxValue){.f = flushed(x), .written = (float)flushed((float)x)};
+}
+
+// Rounded to f32 once, as every operation's result is.
+static float f32_of(double x) { return (float)flushed((float)x); }
+
+static float modulo(float a, float b) {
+    float quotient = f32_of(a / b), product = f32_of(b * floorf(quotient));
+    return f32_of(a - product);
+}
+
+// Sums, products and quotients of two f32, and square roots, are the same when float64's are
+// rounded once more.
+static double apply_f32(ExOp op, double a, double b) {
     switch ((int)op) {
     case EX_ADD: return a + b;
     case EX_SUB: return a - b;
     case EX_MUL: return a * b;
     case EX_DIV: return a / b;
-    case EX_MOD: return a - b * floor(a / b);
     case EX_NEG: return -a;
     case EX_MIN: return fmin(a, b);
     case EX_MAX: return fmax(a, b);
     case EX_ABS: return fabs(a);
-    case EX_FLOOR: return floor(a);
     case EX_EXP: return exp(a);
     case EX_EXP2: return exp2(a);
     case EX_LOG: return log(a);
@@ -210,13 +226,22 @@ static double apply_f32(ExOp op, const TxValue *v) {
     return 0;
 }
 
+static TxValue number(ExOp op, const TxValue *v) {
+    if (op == EX_FLOOR || op == EX_MOD) {
+        float w = op == EX_FLOOR ? floorf(v[0].written) : modulo(v[0].written, v[1].written);
+        return (TxValue){.f = w, .written = w};
+    }
+    double w = apply_f32(op, v[0].written, v[1].written);
+    return (TxValue){.f = flushed(apply_f32(op, v[0].f, v[1].f)), .written = f32_of(w)};
+}
+
 static bool compare(ExOp op, TxType from, const TxValue *v) {
     bool f = from == TX_F32;
     switch ((int)op) {
-    case EX_EQ: return f ? v[0].f == v[1].f : v[0].i == v[1].i;
-    case EX_NE: return f ? v[0].f != v[1].f : v[0].i != v[1].i;
-    case EX_LT: return f ? v[0].f < v[1].f : v[0].i < v[1].i;
-    case EX_LE: return f ? v[0].f <= v[1].f : v[0].i <= v[1].i;
+    case EX_EQ: return f ? v[0].written == v[1].written : v[0].i == v[1].i;
+    case EX_NE: return f ? v[0].written != v[1].written : v[0].i != v[1].i;
+    case EX_LT: return f ? v[0].written < v[1].written : v[0].i < v[1].i;
+    case EX_LE: return f ? v[0].written <= v[1].written : v[0].i <= v[1].i;
     case EX_AND: return v[0].i && v[1].i;
     case EX_OR: return v[0].i || v[1].i;
     case EX_NOT: return !v[0].i;
@@ -230,9 +255,9 @@ static bool compare(ExOp op, TxType from, const TxValue *v) {
 
 static TxValue convert(TxType to, TxType from, TxValue v) {
     bool f = from == TX_F32;
-    if (to == TX_F32) return (TxValue){.f = f ? v.f : v.i};
-    if (to == TX_BOOL) return (TxValue){.i = f ? v.f != 0 : v.i != 0};
-    return (TxValue){.i = f ? saturate(v.f) : v.i};
+    if (to == TX_F32) return f ? v : tx_number(v.i);
+    if (to == TX_BOOL) return (TxValue){.i = f ? v.written != 0 : v.i != 0};
+    return (TxValue){.i = f ? saturate(v.written) : v.i};
 }
 
 TxValue tx_apply(ExOp op, TxType type, TxType from, const TxValue *args) {
@@ -243,6 +268,6 @@ TxValue tx_apply(ExOp op, TxType type, TxType from, const TxValue *args) {
     TxValue two[2] = {args[0]}; // unary operations have no second
     if (op != EX_NEG && op != EX_NOT && op != EX_BNOT && (op < EX_ABS || op >= EX_POW))
         two[1] = args[1];
-    if (type == TX_F32) return (TxValue){.f = apply_f32(op, two)};
+    if (type == TX_F32) return number(op, two);
     return (TxValue){.i = type == TX_I32 ? apply_i32(op, two) : compare(op, from, two)};
 }

@@ -26,9 +26,13 @@ typedef enum TxSym {
     TS_COUNT
 } TxSym;
 
+// A value. An f32 has two: `written` is what language.md's operations give one by one in IEEE f32,
+// and everything that decides reads it (comparisons, floor, i32(), %); `f` is the same formula in
+// float64, which takes the branches and whole numbers that `written` decided. Subnormals are 0 in both.
 typedef struct TxValue {
+    double f;
     union {
-        double f;
+        float written;
         int32_t i; // i32, bool
     };
 } TxValue;
@@ -39,7 +43,7 @@ struct Tx {
     TxType type;
     bool row;      // a value per key rather than one
     bool known;    // a constant: `value` is what it comes to
-    TxValue value; // in float64 where it is f32
+    TxValue value; // where it is f32, f and written are equal
     uint32_t id;
     int64_t ops; // operations, counted as a tree
     Span span;
@@ -122,9 +126,10 @@ Tx *tx_op(TxPool *p, ExOp op, TxType type, Tx *const *args, int n, Span span);
 Tx *tx_conv(TxPool *p, TxType to, Tx *a, bool counts, Span span);
 Tx *tx_load(TxPool *p, int input, TxType type, Tx *const *idx, int n, Span span);
 
-// One operation on values in float64 and i32, as language.md's "Values" says: the constant folder's
-// and the reference's one definition, apart from the IR's ex_apply on purpose. from: the type of
-// the arguments (of the last for SELECT).
+TxValue tx_number(double x); // an f32: x in float64, and rounded to f32
+// One operation on values, as language.md's "Values" says: the constant folder's and the
+// reference's one definition, apart from the IR's ex_apply on purpose. from: the type of the
+// arguments (of the last for SELECT).
 TxValue tx_apply(ExOp op, TxType type, TxType from, const TxValue *args);
 
 // The nodes that the roots (NULLs allowed) are made of, each once, arguments before what uses them.

@@ -1,8 +1,8 @@
 // bind.c: see bind.h. Sizes are settled first and in the order of the contract, arrays before
 // --shape before defaults; then every array is held against them; then what no one named is made.
 #include "bind.h"
+#include "draw.h"
 #include "npy.h"
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +15,7 @@ typedef struct Bind {
     const Signature *sig;
     const Options *o;
     Npy *file;         // one per argument; data NULL: not given
+    Draw *draw;        // likewise
     const char **from; // one per size: what settled it, NULL while it is open
     bool only_inputs;  // q, k, v and outputs get no memory
 } Bind;
@@ -36,14 +37,6 @@ static Status settle(Bind *c, int size, int64_t value, const char *from) {
 
 // ---- arrays and scalars that --in names
 
-static bool read_number(const char *text, double *out) {
-    char *end;
-    if (strcmp(text, "true") == 0 || strcmp(text, "false") == 0) return *out = *text == 't', true;
-    errno = 0;
-    *out = strtod(text, &end);
-    return end != text && !*end && !(errno == ERANGE && isinf(*out));
-}
-
 // To what the input's type holds, as an array's elements are.
 static double rounded(Dtype t, double v) {
     if (dtype_reads(t) != EX_F32) return v;
@@ -64,7 +57,7 @@ static Status scalar(Bind *c, int arg, const char *text) {
         if (one) v = npy_get(&file, 0);
         npy_free(&file);
         if (!one) return cmd_fail(STATUS_INPUT, "%s is a scalar: %s holds an array", g->name, text);
-    } else if (!read_number(text, &v))
+    } else if (!draw_number(text, &v))
         return cmd_fail(STATUS_USAGE, "--in %s=%s: %s is a scalar and takes a number of type %s",
                         g->name, text, g->name, dtype_name(g->dtype));
     if (dtype_reads(g->dtype) != EX_F32 && !(v >= INT32_MIN && v <= INT32_MAX && v == floor(v)))
@@ -77,28 +70,33 @@ static Status scalar(Bind *c, int arg, const char *text) {
     return STATUS_DONE;
 }
 
+static Status extent_is(Bind *c, const SigArg *g, int d, int64_t n) {
+    if (g->extent[d].size >= 0)
+        return settle(c, g->extent[d].size, n, arena_printf(c->arena, "from %s", g->name));
+    if (n == g->extent[d].value) return STATUS_DONE;
+    return cmd_fail(STATUS_INPUT, "%s: dimension %d is %lld, expected %lld", g->name, d,
+                    (long long)n, (long long)g->extent[d].value);
+}
+
 static Status array(Bind *c, int arg, const char *path) {
     const SigArg *g = &c->sig->args.data[arg];
     Npy *file = &c->file[arg];
-    Status s = npy_read(path, file);
+    Draw *draw = &c->draw[arg];
+    Status s = draw_read(draw, c->arena, g, path);
+    if (s != STATUS_DONE || draw->kind == DRAW_RANGE || draw->kind == DRAW_TRUE) return s;
+    if (draw->kind == DRAW_LIST) return extent_is(c, g, 0, draw->n);
+    s = npy_read(path, file);
     if (s != STATUS_DONE) return s;
     if (file->rank != g->rank)
         return cmd_fail(STATUS_INPUT, "%s has %d dimensions, and %s has %d", path, file->rank,
                         g->name, g->rank);
-    for (int d = 0; d < g->rank && s == STATUS_DONE; d++) {
-        if (g->extent[d].size >= 0)
-            s = settle(c, g->extent[d].size, file->dim[d],
-                       arena_printf(c->arena, "from %s", g->name));
-        else if (file->dim[d] != g->extent[d].value)
-            s = cmd_fail(STATUS_INPUT, "%s: dimension %d is %lld, expected %lld", g->name, d,
-                         (long long)file->dim[d], (long long)g->extent[d].value);
-    }
+    for (int d = 0; d < g->rank && s == STATUS_DONE; d++) s = extent_is(c, g, d, file->dim[d]);
     return s;
 }
 
 static Status position(Bind *c, const char *text) {
     double v;
-    if (!read_number(text, &v) || v != floor(v))
+    if (!draw_number(text, &v) || v != floor(v))
         return cmd_fail(STATUS_USAGE, "--in q_offset=%s: it takes a whole number", text);
     if (fabs(v) > SIZE_LIMIT)
         return cmd_fail(STATUS_INPUT, "q_offset = %s is out of range: from -%d to %d", text,
@@ -265,12 +263,15 @@ static Status make(Bind *c, int arg) {
     if (g->role == ARG_OUTPUT)
         memset(t->data, 0xff,
                (size_t)t->count * (size_t)dtype_bytes(g->dtype)); // NaN in every float type
+    else if (c->draw[arg].kind)
+        draw_fill(&c->draw[arg], t, c->o->seed, g->name);
     else if (g->optional)
         memset(t->data, 0, (size_t)t->count * (size_t)dtype_bytes(g->dtype));
     else if (c->o->verb == VERB_BENCH || c->o->verb == VERB_TUNE)
         tensor_normal_repeated(t, c->o->seed, g->name);
     else
         tensor_normal(t, c->o->seed, g->name);
+    c->b->unnamed[arg] = g->role == ARG_INPUT && !g->optional && !c->draw[arg].kind;
     return STATUS_DONE;
 }
 
@@ -281,11 +282,14 @@ static Status bind(Binding *b, Arena *a, const Signature *sig, const Options *o,
               sig,
               o,
               ARENA_ARRAY(a, Npy, sig->args.n + 1),
+              ARENA_ARRAY(a, Draw, sig->args.n + 1),
               ARENA_ARRAY(a, const char *, sig->sizes.n + 1),
               only_inputs};
-    *b =
-        (Binding){sig, ARENA_ARRAY(a, int32_t, sig->sizes.n + 1),
-                  ARENA_ARRAY(a, Tensor, sig->args.n + 1), ARENA_ARRAY(a, double, sig->args.n + 1)};
+    *b = (Binding){.sig = sig,
+                   .size = ARENA_ARRAY(a, int32_t, sig->sizes.n + 1),
+                   .tensor = ARENA_ARRAY(a, Tensor, sig->args.n + 1),
+                   .scalar = ARENA_ARRAY(a, double, sig->args.n + 1),
+                   .unnamed = ARENA_ARRAY(a, bool, sig->args.n + 1)};
     Status s = named_inputs(&c);
     if (s == STATUS_DONE) s = sizes(&c, shape);
     if (s == STATUS_DONE) s = fits(&c);
@@ -321,4 +325,17 @@ const char *bind_describe(const Binding *b, char *buf, size_t n) {
 double bind_pairs(const Binding *b) {
     const int32_t *n = b->size;
     return (double)n[SIZE_B] * n[SIZE_HQ] * n[SIZE_SQ] * n[SIZE_SK];
+}
+
+const char *bind_zeros(const Binding *b, Arena *a) {
+    const char *names = NULL, *how = NULL;
+    for (int i = 0; i < b->sig->args.n; i++) {
+        const SigArg *g = &b->sig->args.data[i];
+        if (!b->unnamed[i] || dtype_reads(g->dtype) == EX_F32 || !b->tensor[i].count) continue;
+        const char *draws = g->dtype == DT_BOOL ? "0.5" : "0..3";
+        names = names ? arena_printf(a, "%s, %s", names, g->name) : g->name;
+        how =
+            arena_printf(a, "%s--in %s=%s", how ? arena_printf(a, "%s ", how) : "", g->name, draws);
+    }
+    return names ? arena_printf(a, "%s: all zeros, `%s` draws others", names, how) : NULL;
 }

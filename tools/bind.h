@@ -1,6 +1,6 @@
 // bind.h: gives every argument of a variant its tensor, and every size its value: from the arrays
-// that --in names, from --shape, from the defaults of the command's contract. What is not named is
-// drawn from a standard normal.
+// and numbers that --in names, from --shape, from the defaults of the command's contract. What is
+// not named is drawn from a standard normal, or 0 where it holds integers.
 #ifndef TOOLS_BIND_H
 #define TOOLS_BIND_H
 
@@ -13,6 +13,7 @@ typedef struct Binding {
     Tensor
         *tensor; // one per argument; rank 0: no data. Outputs are allocated and poisoned with NaN.
     double *scalar; // one per argument; rank 0 only
+    bool *unnamed;  // one per argument: an input that no --in names
 } Binding;
 
 // shape: what --shape says in one text, or NULL. The binding is in arena a but for the tensors'
@@ -25,5 +26,9 @@ void bind_free(Binding *b);
 const char *bind_describe(const Binding *b, char *buf, size_t n);
 // Pairs (query, key) of one batch and head, times B and H.
 double bind_pairs(const Binding *b);
+
+// Which integer and bool tensors are zeros because no --in names them, and what would draw others;
+// NULL: none.
+const char *bind_zeros(const Binding *b, Arena *a);
 
 #endif

@@ -42,6 +42,7 @@ typedef struct Error {
     double relative, largest; // the largest difference of one element
     int64_t wrong;            // elements where one is finite and the other is not
 } Error;
-Error cmd_error(const Tensor *x, const double *ref);
+// open: an element is left out where it is not 0; NULL: none is.
+Error cmd_error(const Tensor *x, const double *ref, const unsigned char *open);
 
 #endif

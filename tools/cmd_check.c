@@ -1,6 +1,6 @@
-// cmd_check.c: `attnc check`: the kernel's outputs against the naive float64 evaluation of the same
-// inputs, rounded as the kernel sees them. Over the bound, or not finite where the reference is:
-// exit status 1.
+// cmd_check.c: `attnc check`: the kernel's outputs against the naive evaluation (oracle.h) of the
+// same inputs, rounded as the kernel sees them. Over the bound, or not finite where the reference
+// is: exit status 1.
 #include "cmd.h"
 #include "oracle.h"
 #include <math.h>
@@ -18,17 +18,26 @@ static void explain_wrong(const Binding *b) {
                  (long long)bad);
 }
 
-// Outputs that are 0 whatever the kernel computes show nothing.
-static const char *no_pairs(const Binding *b, int64_t pairs) {
-    if (b->sig->recurrence || pairs || bind_pairs(b) <= 0) return "";
-    for (int i = 0; i < b->sig->args.n; i++)
-        if (dtype_reads(b->sig->args.data[i].dtype) != EX_F32)
-            return "; no pair took part (integer and bool inputs are 0: give others with --in)";
-    return "; no pair took part";
+// Rows that hang on a decision without a single right answer show nothing either.
+static void describe_open(Text *t, const Binding *b, const RefOpen *open) {
+    if (!open->decisions) return;
+    int64_t rows = b->sig->Dv ? b->tensor[sig_arg(b->sig, "o")].count / b->sig->Dv : 0;
+    text_printf(t,
+                "; %lld decision%s within rounding of a dot product or function: not compared, in "
+                "%lld of %lld rows",
+                (long long)open->decisions, open->decisions == 1 ? " lies" : "s lie",
+                (long long)open->rows, (long long)rows);
+}
+
+// Outputs that are 0 whatever the kernel computes show nothing, and tables of zeros little.
+static void describe_inputs(Text *t, const Binding *b, int64_t pairs) {
+    const char *zeros = bind_zeros(b, t->arena);
+    if (!b->sig->recurrence && !pairs && bind_pairs(b) > 0) text_puts(t, "; no pair took part");
+    if (zeros) text_printf(t, "; %s", zeros);
 }
 
 // One line: "good: softmax, bf16, B=1 ...: o 0.00201 (at most 0.00675), lse 5.8e-07 (...); bound 0.012".
-static Status compare(const Binding *b, double *const *reference, const Launch *l, int64_t pairs) {
+static Status compare(const Binding *b, const Oracle *x, const Launch *l) {
     double bound = l->tf32 ? tensor_tolerance_tf32() : tensor_tolerance(l->dtype);
     bool good = true;
     int64_t wrong = 0;
@@ -38,7 +47,7 @@ static Status compare(const Binding *b, double *const *reference, const Launch *
     text_init(&t, a);
     for (int i = 0; i < b->sig->args.n; i++) {
         if (b->sig->args.data[i].role != ARG_OUTPUT) continue;
-        Error e = cmd_error(&b->tensor[i], reference[i]);
+        Error e = cmd_error(&b->tensor[i], x->out[i], oracle_open(x, &b->tensor[i]));
         text_printf(&t, "%s %s %.3g (at most %.3g)", t.n ? "," : "", b->sig->args.data[i].name,
                     e.relative, e.largest);
         if (e.wrong)
@@ -48,12 +57,15 @@ static Status compare(const Binding *b, double *const *reference, const Launch *
         good = good && e.relative <= bound && !e.wrong;
         wrong += e.wrong;
     }
-    printf("%s: %s, %s, %s: relative error%s; bound %.3g%s\n",
+    text_printf(&t, "; bound %.3g", bound);
+    describe_inputs(&t, b, x->pairs);
+    describe_open(&t, b, &x->open);
+    printf("%s: %s, %s, %s: relative error%s\n",
            good    ? "good"
            : wrong ? "WRONG"
                    : "OVER THE BOUND",
            b->sig->name, l->tf32 ? "tf32" : dtype_name(l->dtype),
-           bind_describe(b, sizes, sizeof sizes), t.s, bound, no_pairs(b, pairs));
+           bind_describe(b, sizes, sizeof sizes), t.s);
     fflush(stdout);
     arena_free(a);
     if (wrong) explain_wrong(b);
@@ -64,18 +76,18 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
     const Options *o = ctx;
     Arena *a = arena_new();
     Binding b = {0};
-    RefOutside outside = {0};
-    int64_t pairs = 0;
-    double **reference = ARENA_ARRAY(a, double *, l->sig->args.n);
+    Oracle x = {0};
+    const Variant *v = c->variants.data[0];
+    unsigned asked = ORACLE_OPEN | (o->debug ? ORACLE_OUTSIDE : 0);
     Status s = bind_make(&b, a, l->sig, o, shape);
     if (s == STATUS_DONE) s = launch_bind(l, &b);
     if (s == STATUS_DONE) s = launch_run(l);
     if (s == STATUS_DONE) s = launch_fetch(l);
     if (s == STATUS_DONE)
-        s = oracle_run(c->variants.data[0], &b, reference, o->debug ? &outside : NULL, &pairs);
-    oracle_warn(&c->diags, c->variants.data[0], &outside);
-    if (s == STATUS_DONE) s = compare(&b, reference, l, pairs);
-    oracle_free(&b, reference);
+        s = oracle_run(&x, v, &b, asked, oracle_dot_error(l->dtype, l->tf32, l->sig->D));
+    oracle_warn(&x, &c->diags, v);
+    if (s == STATUS_DONE) s = compare(&b, &x, l);
+    oracle_free(&x);
     launch_unbind(l);
     bind_free(&b);
     arena_free(a);

@@ -73,7 +73,9 @@ static Status write_outputs(const Binding *b, const Options *o) {
     return s;
 }
 
-static Status deliver(const Binding *b, const Options *o) {
+static Status deliver(const Binding *b, Arena *a, const Options *o) {
+    const char *zeros = bind_zeros(b, a);
+    if (zeros) cmd_note("%s", zeros);
     Status s = o->out.n ? write_outputs(b, o) : STATUS_DONE;
     for (int i = 0; i < b->sig->args.n && !o->out.n; i++)
         if (b->sig->args.data[i].role == ARG_OUTPUT)
@@ -95,11 +97,10 @@ static double now_ms(void) {
 
 // -g: the reference, which sees every index that is used, looks for one outside its tensor.
 static Status look_outside(Compile *c, const Binding *b) {
-    RefOutside outside = {0};
-    double **out = ARENA_ARRAY(c->arena, double *, b->sig->args.n);
-    Status s = oracle_run(c->variants.data[0], b, out, &outside, NULL);
-    oracle_warn(&c->diags, c->variants.data[0], &outside);
-    oracle_free(b, out);
+    Oracle x;
+    Status s = oracle_run(&x, c->variants.data[0], b, ORACLE_OUTSIDE, 0);
+    oracle_warn(&x, &c->diags, c->variants.data[0]);
+    oracle_free(&x);
     return s;
 }
 
@@ -119,7 +120,7 @@ static Status run_kernel(Launch *l, Arena *a, Compile *c, const Options *o) {
     double to = now_ms();
     if (s == STATUS_DONE) s = launch_fetch(l);
     if (s == STATUS_DONE) summary(&b, l->dtype, names[o->device], to - from);
-    if (s == STATUS_DONE) s = deliver(&b, o);
+    if (s == STATUS_DONE) s = deliver(&b, a, o);
     launch_unbind(l);
     bind_free(&b);
     return s;
@@ -128,9 +129,9 @@ static Status run_kernel(Launch *l, Arena *a, Compile *c, const Options *o) {
 static Status run_reference(Compile *c, const Options *o) {
     const Variant *v = c->variants.data[0];
     Binding b = {0};
-    RefOutside outside = {0};
+    Oracle x = {0};
     const Signature *sig = sig_of_variant(c->arena, v, c->options.dtype);
-    double **out = ARENA_ARRAY(c->arena, double *, sig->args.n), from = now_ms();
+    double from = now_ms();
     if (o->device != DEVICE_CPU)
         return cmd_fail(STATUS_INPUT,
                         "%s: recurrences have no kernels in this version; --device=cpu runs them",
@@ -140,15 +141,15 @@ static Status run_reference(Compile *c, const Options *o) {
     if (s == STATUS_DONE)
         cmd_note("%s: recurrences have no kernels in this version; the float64 reference runs it",
                  v->name);
-    if (s == STATUS_DONE) s = oracle_run(v, &b, out, o->debug ? &outside : NULL, NULL);
+    if (s == STATUS_DONE) s = oracle_run(&x, v, &b, o->debug ? ORACLE_OUTSIDE : 0, 0);
     for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++)
-        for (int64_t k = 0; out[i] && k < b.tensor[i].count; k++)
-            tensor_set(&b.tensor[i], k, out[i][k]);
+        for (int64_t k = 0; x.out[i] && k < b.tensor[i].count; k++)
+            tensor_set(&b.tensor[i], k, x.out[i][k]);
     diag_print(&c->diags, stderr);
-    oracle_warn(&c->diags, v, &outside);
+    oracle_warn(&x, &c->diags, v);
     if (s == STATUS_DONE) summary(&b, c->options.dtype, "the reference", now_ms() - from);
-    if (s == STATUS_DONE) s = deliver(&b, o);
-    oracle_free(&b, out);
+    if (s == STATUS_DONE) s = deliver(&b, c->arena, o);
+    oracle_free(&x);
     bind_free(&b);
     return s;
 }

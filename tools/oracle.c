@@ -25,51 +25,99 @@ static void *plain(const Binding *b, int arg) {
                                            : integers(&b->tensor[arg]);
 }
 
-Status oracle_run(const Variant *v, const Binding *b, double **out, RefOutside *outside,
-                  int64_t *pairs) {
-    int n = b->sig->args.n, o = sig_arg(b->sig, "o"), state0 = sig_arg(b->sig, "state0");
-    void **in = calloc((size_t)n + 1, sizeof *in);
-    bool room = in != NULL;
-    for (int i = 0; i < n && room; i++) {
-        bool output = b->sig->args.data[i].role == ARG_OUTPUT;
-        void *p = output ? calloc((size_t)b->tensor[i].count + 1, sizeof(double)) : plain(b, i);
-        if (output)
-            out[i] = p;
-        else
-            in[i] = p;
-        room = p != NULL;
+static void *zeros(Oracle *x, int64_t n, size_t size) {
+    void *p = calloc((size_t)n + 1, size);
+    x->room = x->room && p;
+    return p;
+}
+
+static bool make_outputs(Oracle *x, const Binding *b, unsigned asked) {
+    int n = b->sig->args.n, o = sig_arg(b->sig, "o");
+    x->room = true;
+    x->n = n;
+    x->out = zeros(x, n, sizeof *x->out);
+    x->written = zeros(x, n, sizeof *x->written);
+    for (int i = 0; i < n && x->room; i++) {
+        if (b->sig->args.data[i].role != ARG_OUTPUT) continue;
+        x->out[i] = zeros(x, b->tensor[i].count, sizeof(double));
+        if (asked & ORACLE_WRITTEN) x->written[i] = zeros(x, b->tensor[i].count, sizeof(double));
     }
+    if (asked & ORACLE_WRITTEN) x->o_size = zeros(x, b->tensor[o].count, sizeof(double));
+    if (!(asked & ORACLE_OPEN)) return x->room;
+    x->open.o = zeros(x, b->tensor[o].count, 1);
+    x->open.row = zeros(x, b->sig->Dv ? b->tensor[o].count / b->sig->Dv : 0, 1);
+    return x->room;
+}
+
+// The reference's arguments are q, k, v, the inputs, then what comes out: o, and emits or the state.
+static const char *evaluate(Oracle *x, const Variant *v, const Binding *b, const void *const *in,
+                            unsigned asked, double dot_error) {
+    int o = sig_arg(b->sig, "o");
+    RefRun r = {.variant = v,
+                .sizes = b->size,
+                .q = in[0],
+                .k = in[1],
+                .v = in[2],
+                .inputs = in + 3,
+                .o = x->out[o],
+                .outside = asked & ORACLE_OUTSIDE ? &x->outside : NULL};
+    if (b->sig->recurrence) {
+        r.state0 = in[sig_arg(b->sig, "state0")];
+        r.state = x->out[o + 1];
+    } else {
+        r.emits = x->out + o + 1;
+        r.pairs = &x->pairs;
+        r.o_written = x->written[o];
+        r.emits_written = x->written + o + 1;
+        r.o_size = x->o_size;
+        r.open = asked & ORACLE_OPEN ? &x->open : NULL;
+        r.dot_error = dot_error;
+        r.o_error = tensor_tolerance(b->sig->args.data[0].dtype);
+    }
+    const char *bad = ref_check(&r);
+    if (!bad) ref_run(&r);
+    return bad;
+}
+
+Status oracle_run(Oracle *x, const Variant *v, const Binding *b, unsigned asked, double dot_error) {
     const char *bad = NULL;
-    if (room) {
-        RefRun r = {.variant = v,
-                    .sizes = b->size,
-                    .q = in[0],
-                    .k = in[1],
-                    .v = in[2],
-                    .inputs = (const void *const *)in + 3,
-                    .o = out[o],
-                    .emits = out + o + 1,
-                    .pairs = pairs};
-        if (b->sig->recurrence) {
-            r.emits = NULL;
-            r.state0 = in[state0];
-            r.state = out[o + 1];
-        }
-        r.outside = outside;
-        bad = ref_check(&r);
-        if (!bad) ref_run(&r);
+    *x = (Oracle){0};
+    bool room = make_outputs(x, b, asked);
+    void **in = calloc((size_t)b->sig->args.n + 1, sizeof *in);
+    for (int i = 0; in && i < b->sig->args.n; i++) {
+        if (b->sig->args.data[i].role != ARG_OUTPUT) in[i] = plain(b, i);
+        room = room && (in[i] || b->sig->args.data[i].role == ARG_OUTPUT);
     }
-    for (int i = 0; in && i < n; i++) free(in[i]);
+    if (room && in) bad = evaluate(x, v, b, (const void *const *)in, asked, dot_error);
+    for (int i = 0; in && i < b->sig->args.n; i++) free(in[i]);
     free(in);
-    if (!room) return cmd_fail(STATUS_SYSTEM, "out of memory");
+    if (!room || !in) return cmd_fail(STATUS_SYSTEM, "out of memory");
     return bad ? cmd_fail(STATUS_INPUT, "%s", bad) : STATUS_DONE;
 }
 
-void oracle_free(const Binding *b, double **out) {
-    for (int i = 0; b->sig && i < b->sig->args.n; i++) free(out[i]);
+void oracle_free(Oracle *x) {
+    for (int i = 0; x->out && i < x->n; i++) free(x->out[i]);
+    for (int i = 0; x->written && i < x->n; i++) free(x->written[i]);
+    free(x->out);
+    free(x->written);
+    free(x->o_size);
+    free(x->open.o);
+    free(x->open.row);
+    *x = (Oracle){0};
 }
 
-void oracle_warn(const Diags *files, const Variant *v, const RefOutside *x) {
+// Roundings of a sum of D products in f32, in any order and with hardware that truncates; tf32
+// rounds the factors to 11 bits.
+double oracle_dot_error(Dtype t, bool tf32, int D) {
+    return t == DT_F32 && tf32 ? 0x1p-10 : (8 + D / 8) * 0x1p-24;
+}
+
+const unsigned char *oracle_open(const Oracle *x, const Tensor *output) {
+    return output->rank == 3 ? x->open.row : x->open.o;
+}
+
+void oracle_warn(const Oracle *oracle, const Diags *files, const Variant *v) {
+    const RefOutside *x = &oracle->outside;
     if (!x->load) return;
     Diags found = *files, *d = &found; // without what was printed before
     found.first = found.last = NULL;

@@ -125,9 +125,18 @@ static uint64_t mix(uint64_t x) {
 
 static double uniform(uint64_t bits) { return ((double)(bits >> 11) + 0.5) * 0x1p-53; } // in (0, 1)
 
-void tensor_normal(Tensor *t, uint64_t seed, const char *name) {
+static uint64_t key_of(uint64_t seed, const char *name) {
     uint64_t key = mix(seed);
     for (const char *c = name; *c; c++) key = mix(key ^ (uint8_t)*c);
+    return key;
+}
+
+double tensor_uniform(uint64_t seed, const char *name, int64_t i) {
+    return uniform(mix(key_of(seed, name) + (uint64_t)i));
+}
+
+void tensor_normal(Tensor *t, uint64_t seed, const char *name) {
+    uint64_t key = key_of(seed, name);
     if (dtype_reads(t->dtype) != EX_F32) {
         memset(t->data, 0, (size_t)t->count * (size_t)dtype_bytes(t->dtype));
         return;

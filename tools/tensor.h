@@ -30,6 +30,8 @@ double *tensor_doubles(const Tensor *t);
 // Standard normal, rounded to the element type; the same for the same seed and name whatever else
 // is drawn. Integers and bools become 0.
 void tensor_normal(Tensor *t, uint64_t seed, const char *name);
+// In (0, 1), the same for the same seed, name and element.
+double tensor_uniform(uint64_t seed, const char *name, int64_t i);
 // The same of its first elements, which are then repeated: for what only wants to be random.
 void tensor_normal_repeated(Tensor *t, uint64_t seed, const char *name);
 // "[1, 8, 256, 64]" into buf.

@@ -36,7 +36,7 @@ static const char *wrong_rows(Trial *t) {
     Tensor *o = named(t, "o");
     int rows = t->b.size[SIZE_SQ];
     int64_t each = o->count / rows;
-    double *x = tensor_doubles(o), *want = t->reference[o - t->b.tensor];
+    double *x = tensor_doubles(o), *want = t->x.out[o - t->b.tensor];
     const char *why = NULL;
     for (int64_t i = 0; i < o->count && !why; i++) {
         int64_t row = i / each;

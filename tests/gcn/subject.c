@@ -41,12 +41,12 @@ bool subject_load(Subject *s, const GcnEdit *edit, Report *r) {
 bool trial_open(Trial *t, Subject *s, const char *shape, const char *offset) {
     *t = (Trial){0};
     if (!differ_bind(&t->b, s->c.arena, s->l.sig, shape, offset)) return false;
-    t->reference = ARENA_ARRAY(s->c.arena, double *, s->l.sig->args.n);
-    return oracle_run(s->c.variants.data[0], &t->b, t->reference, NULL, NULL) == STATUS_DONE;
+    return oracle_run(&t->x, s->c.variants.data[0], &t->b, ORACLE_OPEN | ORACLE_WRITTEN,
+                      oracle_dot_error(s->l.dtype, false, s->l.sig->D)) == STATUS_DONE;
 }
 
 void trial_close(Trial *t) {
-    if (t->reference) oracle_free(&t->b, t->reference);
+    oracle_free(&t->x);
     bind_free(&t->b);
 }
 
@@ -59,16 +59,14 @@ static void poison(Binding *b) {
 }
 
 static void compare(const Trial *t, Dtype dtype, Report *r) {
-    double may = differ_bound(dtype);
     for (int i = 0; i < t->b.sig->args.n && r->outcome == OUTCOME_RIGHT; i++) {
         if (t->b.sig->args.data[i].role != ARG_OUTPUT) continue;
         double *x = tensor_doubles(&t->b.tensor[i]);
-        double is = differ_distance(x, t->reference[i], t->b.tensor[i].count);
+        Agreement a = agree_output(&t->x, &t->b, i, x, dtype);
         free(x);
-        if (is <= may) continue;
+        if (agree_good(&a)) continue;
         r->outcome = OUTCOME_WRONG;
-        snprintf(r->text, sizeof r->text, "%s is %.3g off, %.3g allowed",
-                 t->b.sig->args.data[i].name, is, may);
+        agree_describe(&a, t->b.sig->args.data[i].name, r->text, sizeof r->text);
     }
 }
 

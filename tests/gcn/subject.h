@@ -3,6 +3,7 @@
 #define TESTS_GCN_SUBJECT_H
 
 #include "tests/gcn/device.h"
+#include "tests/support/agree.h"
 #include "tools/compile.h"
 #include "tools/launch.h"
 
@@ -17,7 +18,7 @@ typedef struct Subject {
 // Inputs and what must come out.
 typedef struct Trial {
     Binding b;
-    double **reference; // per argument
+    Oracle x;
 } Trial;
 
 typedef enum Outcome {

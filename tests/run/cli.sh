@@ -539,9 +539,59 @@ attention none { dim D = 8; input n: i32[B]; score(q, k) = dot(q, k); mask(b, h,
 attention never { dim D = 8; score(q, k) = dot(q, k); mask(i, j) = j < 0; normalize(s) = s; }
 ATTN
 gives 0 check none.attn --entry=none --shape=Sq=5
-says out '; no pair took part (integer and bool inputs are 0: give others with --in)'
+says out '; no pair took part; n: all zeros, `--in n=0..3` draws others'
 gives 0 check none.attn --entry=never --shape=Sq=5
 holds 'grep -q "no pair took part$" out'
+gives 0 run none.attn --entry=none --shape=Sq=5
+says err 'note: n: all zeros, `--in n=0..3` draws others'
+# numbers for tensors: drawn, both ends included, by seed and name; or written out
+cat >tables.attn <<'ATTN'
+attention tables {
+    dim D = 8;
+    input doc: i32[B, Sk];
+    input keep: bool[B, Sk];
+    input length: i32[B];
+    input slope: f32[H];
+    score(q, k) = dot(q, k);
+    mask(b, h, i, j) = keep[b, j] && j < length[b];
+    normalize(s, b, h, i) {
+        emit low = f32(doc[b, i - q_offset]); emit kept = rowsum(1.0); emit steep = slope[h]; emit most = rowmax(s);
+        return s;
+    }
+}
+ATTN
+gives 0 check tables.attn --shape=H=2,Sq=300 --in doc=-1..3 --in keep=0.25 --in length=300 --in slope=1,-2.5 --in q=-3..3 --in k=-2..2
+holds '! grep -qE "zeros|no pair" out && [ "$(cut -d: -f1 out)" = good ]'
+gives 0 run tables.attn --shape=Sq=300 --in doc=-1..3 --in keep=1 --in length=200 --in slope=1 --in q=-3..3 --in k=-2..2 --out low=low.npy --out kept=kept.npy --out most=most.npy
+holds '[ "$(tail -c 1200 low.npy | od -An -v -tf4 -w4 | sort -n | uniq | tr -d " \n")" = "-10123" ]'
+holds '[ "$(tail -c 1200 kept.npy | od -An -v -tf4 -w4 | sort -u | tr -d " \n")" = 200 ]'
+holds '! tail -c 1200 most.npy | od -An -v -tf4 -w4 | grep -q "[.]"' # sums of products of whole numbers
+gives 2 run tables.attn --in doc=0 --in keep=0.4 --in length=3 --in slope=1
+says err '--in doc=0: doc has 2 dimensions, and numbers are a vector'
+gives 1 run tables.attn --shape=B=2 --in length=1,2,3 --in slope=1
+says err 'B is 3 (from length) and 2 (from --shape)'
+gives 2 run tables.attn --in length=1.5
+says err '--in length=1.5: 1.5 is no i32'
+gives 2 run tables.attn --in doc=3..1
+says err '--in doc=3..1: the range is empty'
+gives 2 run tables.attn --in keep=1.5
+says err 'a probability is from 0 to 1'
+gives 2 run tables.attn --in keep=0..1
+says err 'keep is bool and takes the probability of true, from 0 to 1'
+gives 0 run tables.attn --seed=5 --in doc=0..9 --in keep=0.5 --in length=256 --in slope=1 --out low=low1.npy --out kept=kept1.npy
+gives 0 run tables.attn --seed=8 --in doc=0..9 --in keep=0.5 --in length=256 --in slope=1 --out low=low2.npy --out kept=kept2.npy
+holds '! cmp -s low1.npy low2.npy && ! cmp -s kept1.npy kept2.npy'
+# what decides is decided in f32, and what lies within rounding is not compared
+cat >decide.attn <<'ATTN'
+attention multiple { dim D = 8; input y: f32; score(q, k) = dot(q, k); mask(i, j, k, l) = f32(l) % y == 0.0; normalize(s) { emit n = rowsum(1.0); return s; } }
+attention steps { dim D = 8; score(q, k) = dot(q, k); normalize(s) { emit n = rowsum((floor(s * 1e6) % 2 == 0 ? 1.0 : 0.0)); return s; } }
+ATTN
+gives 0 check decide.attn --entry=multiple --in y=0.3 --shape=Sk=512
+holds '! grep -q "not compared" out'
+gives 0 check decide.attn --entry=steps --shape=Sq=5
+says out 'within rounding of a dot product or function: not compared, in 5 of 5 rows'
+gives 0 check decide.attn --entry=steps --shape=Sq=5 --in q=-3..3 --in k=-3..3
+holds '! grep -q "not compared" out'
 gives 1 check relu_attn.attn --schedule=rows=1024,keys=4096 --shape=Sq=2000
 says err 'of the schedule rows=1024,keys=4096'
 gives 2 run relu.o --target=host

@@ -1,10 +1,8 @@
-// differ.c: see differ.h. What a stage may be off by is measured: the interpreter's f32 run of the
-// algorithm tells how well conditioned the variant is, and later stages get a small multiple of
-// that.
+// differ.c: see differ.h.
 #include "tests/support/differ.h"
 #include "ir/tile_eval.h"
+#include "tests/support/agree.h"
 #include "tools/launch.h"
-#include "tools/oracle.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +12,7 @@ typedef struct Job {
     const Differ *d;
     Compile c;
     Binding b;
-    double **reference; // per argument
-    double noise;       // of the algorithm in f32
+    Oracle x;
 } Job;
 
 const char *stage_name(Stage s) {
@@ -23,23 +20,13 @@ const char *stage_name(Stage s) {
     return names[s];
 }
 
-double differ_bound(Dtype t) { return 4 * tensor_tolerance(t); }
-
-double differ_distance(const double *x, const double *ref, int64_t n) {
-    double difference = 0, norm = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (isnan(ref[i]) || x[i] == ref[i]) continue;
-        if (!isfinite(x[i]) || !isfinite(ref[i])) return INFINITY;
-        difference += (x[i] - ref[i]) * (x[i] - ref[i]);
-    }
-    for (int64_t i = 0; i < n; i++) norm += isfinite(ref[i]) ? ref[i] * ref[i] : 0;
-    return n ? sqrt(difference) / (sqrt(norm) + 1e-3 * sqrt((double)n)) : 0;
-}
-
-static bool within(const Job *j, const char *what, const char *output, double is, double may) {
-    if (j->d->log && !(is <= may))
-        fprintf(j->d->log, "  %s: %s is %.3g off, %.3g allowed\n", what, output, is, may);
-    return is <= may;
+static bool agrees(const Job *j, const char *what, int arg, const double *got) {
+    Agreement a = agree_output(&j->x, &j->b, arg, got, j->d->dtype);
+    char text[200];
+    bool good = agree_good(&a);
+    agree_describe(&a, j->b.sig->args.data[arg].name, text, sizeof text);
+    if (j->d->log && !good) fprintf(j->d->log, "  %s: %s\n", what, text);
+    return good;
 }
 
 // Integer and bool inputs that bind leaves 0: something to tell them apart.
@@ -90,8 +77,8 @@ static bool bind_job(Job *j) {
     Arena *a = j->c.arena;
     const Signature *sig = sig_of_variant(a, j->c.variants.data[0], j->d->dtype);
     if (!differ_bind(&j->b, a, sig, j->d->shape, j->d->offset)) return false;
-    j->reference = ARENA_ARRAY(a, double *, sig->args.n);
-    return oracle_run(j->c.variants.data[0], &j->b, j->reference, NULL, NULL) == STATUS_DONE;
+    return oracle_run(&j->x, j->c.variants.data[0], &j->b, ORACLE_OPEN | ORACLE_WRITTEN,
+                      oracle_dot_error(j->d->dtype, false, sig->D)) == STATUS_DONE;
 }
 
 // ---- interpreted
@@ -110,54 +97,30 @@ static double **tensors_of(const Job *j, const TileProgram *p, const int32_t *si
     return x;
 }
 
-// The worst distance over the outputs; NaN when the program is not evaluable.
-static double interpret(const Job *j, const TileProgram *p, bool round, const char *what,
-                        double bound, bool *good) {
+static bool interpret(const Job *j, const TileProgram *p, const char *what) {
     Arena *a = j->c.arena;
     int32_t *size = ARENA_ARRAY(a, int32_t, p->sizes.n + 1);
     Diags diags;
-    double worst = 0;
     memcpy(size, j->b.size, sizeof *size * (size_t)j->b.sig->sizes.n);
     tile_eval_sizes(p, size, 2);
     TileData data = {tensors_of(j, p, size), size, j->b.scalar + 3, 2};
     diag_init(&diags, a);
-    *good = tile_verify(p, &diags) && tile_eval(p, &data, round, &diags);
-    if (!*good && j->d->log) diag_print(&diags, j->d->log);
-    for (int i = 0; i < p->tensors.n && *good; i++) {
+    bool good = tile_verify(p, &diags) && tile_eval(p, &data, true, &diags);
+    if (!good && j->d->log) diag_print(&diags, j->d->log);
+    for (int i = 0; i < p->tensors.n && good; i++) {
         const TileTensor *t = &p->tensors.data[i];
-        int arg = sig_arg(j->b.sig, t->name);
         if (t->role != TENSOR_O && t->role != TENSOR_EMIT) continue;
-        double is =
-            differ_distance(data.tensor[i], j->reference[arg], tile_tensor_elements(t, size));
-        if (!within(j, what, t->name, is, bound)) *good = false;
-        worst = is > worst ? is : worst;
+        good = agrees(j, what, sig_arg(j->b.sig, t->name), data.tensor[i]);
     }
-    return worst;
+    return good;
 }
 
 static bool algorithm(Job *j) {
-    bool good;
     Compile *c = &j->c;
     if (!compile_algorithm(c)) return false;
     const TileProgram *p = c->tiles.data[0];
     c->tiles.n = 0;
-    if (j->d->dtype == DT_F32)
-        interpret(j, p, false, "algorithm, float64", 5e-4, &good);
-    else
-        good = true; // narrow tensors round their values whatever the arithmetic
-    if (!good) return false;
-    // Far more than any variant's conditioning has asked for: what is beyond overflows or cancels.
-    j->noise =
-        interpret(j, p, true, "algorithm, f32", 1e-2 + 10 * differ_bound(j->d->dtype), &good);
-    return good;
-}
-
-static double bound_of(const Job *j) { return differ_bound(j->d->dtype) + 8 * j->noise; }
-
-static bool passes(Job *j) {
-    bool good;
-    interpret(j, j->c.tiles.data[0], true, "after the passes", bound_of(j), &good);
-    return good;
+    return interpret(j, p, "algorithm");
 }
 
 // ---- run
@@ -171,8 +134,7 @@ static bool kernel(Job *j) {
     for (int i = 0; i < j->b.sig->args.n && good; i++) {
         if (j->b.sig->args.data[i].role != ARG_OUTPUT) continue;
         double *x = tensor_doubles(&j->b.tensor[i]);
-        double is = differ_distance(x, j->reference[i], j->b.tensor[i].count);
-        good = within(j, "kernel", j->b.sig->args.data[i].name, is, bound_of(j));
+        good = agrees(j, "kernel", i, x);
         free(x);
     }
     launch_close(&l);
@@ -187,14 +149,15 @@ static Stage stages(Job *j) {
         if (j->d->log) diag_print(&j->c.diags, j->d->log);
         return STAGE_COMPILE;
     }
-    if (j->d->interpret && !passes(j)) return STAGE_PASSES;
+    if (j->d->interpret && !interpret(j, j->c.tiles.data[0], "after the passes"))
+        return STAGE_PASSES;
     return kernel(j) ? STAGE_NONE : STAGE_KERNEL;
 }
 
 Stage differ_run(const Differ *d) {
     Job j = {.d = d};
     Stage s = stages(&j);
-    if (j.reference) oracle_free(&j.b, j.reference);
+    oracle_free(&j.x);
     bind_free(&j.b);
     compile_close(&j.c);
     return s;

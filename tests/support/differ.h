@@ -1,5 +1,4 @@
-// differ.h: one program of one attention through every stage, each against the float64 reference of
-// the typed AST.
+// differ.h: one program of one attention through every stage, each against the reference (agree.h).
 #ifndef TESTS_DIFFER_H
 #define TESTS_DIFFER_H
 
@@ -36,10 +35,5 @@ Stage differ_run(const Differ *d);
 
 // Inputs by seed, with values for the scalars that variants have; offset: q_offset, or NULL.
 bool differ_bind(Binding *b, Arena *a, const Signature *sig, const char *shape, const char *offset);
-// Relative to the reference's norm, but for outputs that are about 0 altogether. Infinite where
-// finiteness differs.
-double differ_distance(const double *x, const double *ref, int64_t n);
-// What a kernel may be off by where the variant's own conditioning is not asked.
-double differ_bound(Dtype t);
 
 #endif

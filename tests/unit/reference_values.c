@@ -199,6 +199,115 @@ START_TEST(agrees_with_the_row_program) {
 }
 END_TEST
 
+// ---- what decides
+
+enum { ROWS = 4, KEYS = 64, WIDE = 8 };
+
+typedef struct Decided {
+    double counts[ROWS];
+    RefOpen open;
+} Decided;
+
+// Runs `body`, an attention over ROWS x KEYS that emits `n`, with q and k of this spacing.
+static Decided decided(Arena *a, const char *body, double grain) {
+    Variant *variant = compile(
+        a, arena_printf(a, "import std.normalization;\nattention a { dim D = 8; %s }", body));
+    double *q = random_array(a, ROWS * WIDE, 1), *k = random_array(a, KEYS * WIDE, 2),
+           *v = random_array(a, KEYS * WIDE, 3), *o = ARENA_ARRAY(a, double, ROWS *WIDE);
+    for (int i = 0; grain > 0 && i < ROWS * WIDE; i++) q[i] = rint(q[i] / grain) * grain;
+    for (int i = 0; grain > 0 && i < KEYS * WIDE; i++) k[i] = rint(k[i] / grain) * grain;
+    for (int i = 0; i < ROWS * WIDE; i++) q[i] = (float)q[i];
+    for (int i = 0; i < KEYS * WIDE; i++) k[i] = (float)k[i];
+    Decided d = {.open = {.row = ARENA_ARRAY(a, unsigned char, ROWS),
+                          .o = ARENA_ARRAY(a, unsigned char, ROWS *WIDE)}};
+    int32_t sizes[] = {1, 1, 1, ROWS, KEYS, 0};
+    double *emits[] = {d.counts, d.counts};
+    RefRun r = {.variant = variant,
+                .sizes = sizes,
+                .q = q,
+                .k = k,
+                .v = v,
+                .o = o,
+                .emits = emits,
+                .open = &d.open,
+                .dot_error = 0x1p-20,
+                .o_error = 1e-5};
+    ref_run(&r);
+    return d;
+}
+
+#define SCORE "score(q, k) = dot(q, k);"
+
+// Where f32's operations, one by one, come out otherwise than float64's.
+START_TEST(f32_decides) {
+    static const struct {
+        const char *what;
+        double count;
+    } cases[] = {
+        {"f32(j) % 0.3 == 0.0", 10},
+        {"f32(j) * 0.1 * 10.0 == f32(j)", 55},
+        {"floor(f32(j) / 41.0) == 1.0", 23},
+        {"i32(f32(j) * 0.1 * 30.0) == 3 * j", 64},
+        {"16777216.0 + f32(j % 2) == 16777216.0", 64},
+        {"1e-30 * 1e-10 * f32(j + 1) > 0.0", 0},
+        {"3e38 * f32(j) < inf", 2},
+    };
+    Arena *a = arena_new();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Decided d = decided(a,
+                            arena_printf(a,
+                                         SCORE "mask(b, h, i, j) = %s;"
+                                               "normalize(s) { emit n = rowsum(1.0); return s; }",
+                                         cases[i].what),
+                            0);
+        ck_assert_msg(d.counts[0] == cases[i].count, "%s: %g keys, not %g", cases[i].what,
+                      d.counts[0], cases[i].count);
+        ck_assert_int_eq(d.open.decisions, 0);
+    }
+    arena_free(a);
+}
+END_TEST
+
+// Decisions on dots whose every partial sum is exact have one answer; others within their rounding
+// do not, but a score is its own maximum whatever its dot was rounded to.
+START_TEST(open_decisions) {
+    static const struct {
+        const char *body;
+        double grain;
+        int rows;
+    } cases[] = {
+        {SCORE "normalize(s) { emit n = rowsum((s > 0.25 ? 1.0 : 0.0)); return s; }", 0.25, 0},
+        {SCORE "normalize(s) { emit n = rowsum((s == rowmax(s) ? 1.0 : 0.0)); return s; }", 0, 0},
+        {SCORE "normalize(s) { emit n = rowsum((s - rowmax(s) < 0.0 ? 1.0 : 0.0)); return s; }", 0,
+         0},
+        {SCORE "modify(s, b, h, i, j) = s - s + (j < i + 3 ? 1.0 : 2.0);"
+               "normalize(s) { emit n = rowsum((s > 1.0 ? 1.0 : 0.0)); return s; }",
+         0, 0},
+        // a score and itself, computed in another way
+        {"score(q, k) = dot(q, k) * 0.3 - 0.3 * dot(q, k);"
+         "normalize(s) { emit n = rowsum((s >= 0.0 ? 1.0 : 0.0)); return s; }",
+         0, 0},
+        // whole numbers of spacing 2^-24 and more digits than f32 has
+        {"score(q, k) = 4194304.0 * dot(q, k);"
+         "normalize(s) { emit n = rowsum((s - floor(s) > 0.5 ? 1.0 : 0.0)); return s; }",
+         0, ROWS},
+        {SCORE "normalize(s) { emit n = rowsum((exp(s) > 1.0 ? 1.0 : 0.0)); return s; }", 0.25, 0},
+        {SCORE "normalize(s) { emit n = rowsum((tanh(s) * 1000.0 % 1.0 < 0.5 ? 1.0 : 0.0)); "
+               "return s; }",
+         0.25, ROWS},
+        {SCORE "normalize(s) = s; output(o, b, h, i, d) = floor(o * 1e6);", 0.25, ROWS},
+    };
+    Arena *a = arena_new();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Decided d = decided(a, cases[i].body, cases[i].grain);
+        ck_assert_msg(d.open.rows == cases[i].rows, "%s: %d rows are open, not %d", cases[i].body,
+                      (int)d.open.rows, cases[i].rows);
+        ck_assert(d.open.decisions >= d.open.rows);
+    }
+    arena_free(a);
+}
+END_TEST
+
 Suite *reference_values_suite(void);
 Suite *reference_values_suite(void) {
     Suite *s = suite_create("reference values");
@@ -207,6 +316,8 @@ Suite *reference_values_suite(void) {
     tcase_add_test(c, sizes_are_checked);
     tcase_add_test(c, mask_alone);
     tcase_add_test(c, delta_rule);
+    tcase_add_test(c, f32_decides);
+    tcase_add_test(c, open_decisions);
     tcase_add_test(c, agrees_with_the_row_program);
     suite_add_tcase(s, c);
     return s;

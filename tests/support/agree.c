@@ -1,0 +1,104 @@
+// agree.c: see agree.h.
+#include "tests/support/agree.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const double RIGHT = 1e-3; // a formula that f32 itself puts further off is not asked for
+static const double WORST = 6;    // times what rows may be off by in the mean
+
+typedef struct Rows {
+    const Oracle *x;
+    const double *ref, *written, *size, *got; // of this output; size NULL: the reference's own
+    const unsigned char *open;
+    int64_t n, width;
+    double least; // a tenth of the median size of a row: rows of less are as exact as such a one
+} Rows;
+
+static double size_of(const Rows *r, int64_t row) {
+    double sum = 0;
+    for (int64_t i = row * r->width; i < (row + 1) * r->width; i++) {
+        double x = r->size ? r->size[i] : r->ref[i];
+        if (isfinite(x)) sum += x * x;
+    }
+    return sqrt(sum);
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double least_size(const Rows *r) {
+    double *size = malloc(((size_t)r->n + 1) * sizeof *size);
+    for (int64_t i = 0; i < r->n; i++) size[i] = size_of(r, i);
+    qsort(size, (size_t)r->n, sizeof *size, by_size);
+    double m = r->n ? size[r->n / 2] : 0;
+    free(size);
+    return m > 0 ? m / 10 : 1e-3;
+}
+
+static bool alike(double x, double ref) { return x == ref || (isnan(x) && isnan(ref)); }
+
+// How far two rows are from each other, but for elements that are open; infinite where they are not
+// finite alike.
+static double between(const Rows *r, const double *x, int64_t row) {
+    double sum = 0;
+    for (int64_t i = row * r->width; i < (row + 1) * r->width; i++) {
+        if ((r->open && r->open[i]) || alike(x[i], r->ref[i])) continue;
+        if (!isfinite(x[i]) || !isfinite(r->ref[i])) return INFINITY;
+        sum += (x[i] - r->ref[i]) * (x[i] - r->ref[i]);
+    }
+    return sqrt(sum);
+}
+
+static Agreement compare(const Rows *r, double bound) {
+    Agreement a = {.rows = r->n, .finite = true, .row = -1};
+    double squares = 0, noise2 = 0;
+    for (int64_t row = 0; row < r->n; row++) {
+        double size = size_of(r, row) + r->least;
+        double noise = between(r, r->written, row) / size, off = between(r, r->got, row) / size;
+        if (!(noise <= RIGHT)) continue;
+        a.counted++;
+        if (!isfinite(off)) {
+            if (a.finite) a.row = row;
+            a.finite = false;
+            continue;
+        }
+        squares += off * off;
+        noise2 += noise * noise;
+        double most = WORST * (bound + 8 * noise);
+        if (a.finite && off / most > a.worst / (a.most > 0 ? a.most : 1))
+            a.worst = off, a.most = most, a.row = row;
+    }
+    a.rms = a.counted ? sqrt(squares / (double)a.counted) : 0;
+    a.may = bound + 8 * (a.counted ? sqrt(noise2 / (double)a.counted) : 0);
+    return a;
+}
+
+double agree_bound(Dtype t) { return 4 * tensor_tolerance(t); }
+
+Agreement agree_output(const Oracle *x, const Binding *b, int arg, const double *got, Dtype t) {
+    const Tensor *o = &b->tensor[arg];
+    bool row = o->rank == 3;
+    Rows r = {.x = x,
+              .ref = x->out[arg],
+              .written = x->written[arg],
+              .size = row ? NULL : x->o_size,
+              .got = got,
+              .open = oracle_open(x, o),
+              .width = row ? 1 : b->sig->Dv};
+    r.n = o->count / r.width;
+    r.least = least_size(&r);
+    return compare(&r, agree_bound(t));
+}
+
+bool agree_good(const Agreement *a) { return a->finite && a->rms <= a->may && a->worst <= a->most; }
+
+void agree_describe(const Agreement *a, const char *output, char *buf, size_t n) {
+    if (!a->finite)
+        snprintf(buf, n, "%s: row %lld is not finite alike", output, (long long)a->row);
+    else
+        snprintf(buf, n, "%s: %.3g off, %.3g allowed; row %lld %.3g off, %.3g allowed", output,
+                 a->rms, a->may, (long long)a->row, a->worst, a->most);
+}

@@ -1,0 +1,84 @@
+// draw.c: see draw.h.
+#include "draw.h"
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool draw_number(const char *text, double *out) {
+    char *end;
+    if (strcmp(text, "true") == 0 || strcmp(text, "false") == 0) return *out = *text == 't', true;
+    errno = 0;
+    *out = strtod(text, &end);
+    return end != text && !*end && !(errno == ERANGE && isinf(*out));
+}
+
+static bool whole(Arena *a, const char *from, const char *to, int32_t *out) {
+    double x;
+    if (!draw_number(arena_strndup(a, from, (size_t)(to - from)), &x)) return false;
+    *out = x >= INT32_MIN && x <= INT32_MAX ? (int32_t)x : 0;
+    return *out == x && !isalpha((unsigned char)*from);
+}
+
+static bool read_list(Draw *d, Arena *a, const char *text) {
+    int64_t n = 1;
+    for (const char *c = text; *c; c++) n += *c == ',';
+    d->list = ARENA_ARRAY(a, double, n);
+    for (const char *at = text; d->n < n; d->n++) {
+        const char *end = at + strcspn(at, ",");
+        if (!draw_number(arena_strndup(a, at, (size_t)(end - at)), &d->list[d->n])) return false;
+        at = end + (*end == ',');
+    }
+    d->kind = DRAW_LIST;
+    return true;
+}
+
+static Status list_fits(const Draw *d, const SigArg *g, const char *text) {
+    if (g->rank != 1)
+        return cmd_fail(STATUS_USAGE, "--in %s=%s: %s has %d dimensions, and numbers are a vector",
+                        g->name, text, g->name, g->rank);
+    for (int64_t i = 0; i < d->n; i++) {
+        double x = d->list[i];
+        bool fits =
+            dtype_reads(g->dtype) == EX_F32 || (x == floor(x) && x >= INT32_MIN && x <= INT32_MAX &&
+                                                (g->dtype != DT_BOOL || x == 0 || x == 1));
+        if (!fits)
+            return cmd_fail(STATUS_USAGE, "--in %s=%s: %g is no %s", g->name, text, x,
+                            dtype_name(g->dtype));
+    }
+    return STATUS_DONE;
+}
+
+Status draw_read(Draw *d, Arena *a, const SigArg *g, const char *text) {
+    const char *dots = strstr(text, "..");
+    *d = (Draw){.kind = DRAW_NOTHING};
+    if (dots && whole(a, text, dots, &d->lo) && whole(a, dots + 2, dots + strlen(dots), &d->hi)) {
+        d->kind = DRAW_RANGE;
+        if (g->dtype == DT_BOOL)
+            return cmd_fail(STATUS_USAGE,
+                            "--in %s=%s: %s is bool and takes the probability of true, from 0 to 1",
+                            g->name, text, g->name);
+        if (d->lo <= d->hi) return STATUS_DONE;
+        return cmd_fail(STATUS_USAGE, "--in %s=%s: the range is empty", g->name, text);
+    }
+    if (!read_list(d, a, text)) return STATUS_DONE;
+    if (g->dtype != DT_BOOL || d->n > 1) return list_fits(d, g, text);
+    d->kind = DRAW_TRUE;
+    d->probability = d->list[0];
+    if (d->probability >= 0 && d->probability <= 1) return STATUS_DONE;
+    return cmd_fail(STATUS_USAGE, "--in %s=%s: a probability is from 0 to 1", g->name, text);
+}
+
+void draw_fill(const Draw *d, Tensor *t, uint64_t seed, const char *name) {
+    for (int64_t i = 0; i < t->count; i++) {
+        double u = d->kind == DRAW_LIST ? 0 : tensor_uniform(seed, name, i), x = 0;
+        if (d->kind == DRAW_LIST)
+            x = d->list[i];
+        else if (d->kind == DRAW_RANGE)
+            x = d->lo + floor(u * ((double)d->hi - d->lo + 1));
+        else
+            x = u < d->probability;
+        tensor_set(t, i, x);
+    }
+}

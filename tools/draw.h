@@ -1,0 +1,30 @@
+// draw.h: what --in says of a tensor, unless it is a file: numbers, or what to draw.
+#ifndef TOOLS_DRAW_H
+#define TOOLS_DRAW_H
+
+#include "signature.h"
+
+typedef enum DrawKind {
+    DRAW_NOTHING, // not said, or a file's name
+    DRAW_LIST,    // a,b,c: a vector
+    DRAW_RANGE,   // lo..hi: whole numbers, both ends included
+    DRAW_TRUE,    // of a bool: true with this probability
+} DrawKind;
+
+typedef struct Draw {
+    DrawKind kind;
+    int32_t lo, hi;
+    double probability;
+    int64_t n;
+    double *list;
+} Draw;
+
+// Reads what is written of a tensor of this signature. DRAW_NOTHING: it is no numbers. Prints what
+// is wrong.
+Status draw_read(Draw *d, Arena *a, const SigArg *g, const char *text);
+// Fills a tensor, which has the list's length. The same for the same seed and name.
+void draw_fill(const Draw *d, Tensor *t, uint64_t seed, const char *name);
+// A number, or true or false.
+bool draw_number(const char *text, double *out);
+
+#endif
