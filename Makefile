@@ -3,7 +3,8 @@
 #   all          attnc, libattnc.a (the compiler from C), libattnrt.a and .so (the runtime, without LLVM)
 #   check        every test that needs no GPU          check-asan   the same under the address and undefined behaviour sanitizers
 #   check-gpu    the tests that need one               fuzz         mutated sources and tiles (SECONDS=60)
-#   fuzz-variants N=1000 SEED=1   random variants      bench        a few configurations on the CPU
+#   fuzz-variants N=1000 SEED=1 [DEVICE=cpu|cuda|amd]   random variants
+#   bench        a few configurations on the CPU
 #   lint, format-check, format    the house's rules    install      into PREFIX (DESTDIR is honoured)
 #   check-math   functions of f32 over all arguments
 #   deps         installs what is missing to build (apt)          demo         ReLU attention from source to numbers
@@ -106,7 +107,7 @@ $(BUILD)/stdlib.inc: $(wildcard stdlib/*.attn)
 
 # ---- tests. Every program prints `N passed, N failed` last and fails when something did.
 UNIT_O  := $(call src,tests/unit) $(BUILD)/tests/main.o
-GEN_O   := $(call src,tests/gen) $(call src,tests/support)
+GEN_O   := $(call src,tests/gen) $(call src,tests/support) $(filter-out %/main.o %/mutate.o %/nan.o %/subject.o,$(call src,tests/gcn))
 RUN_O   := $(call src,tests/run) $(call src,tests/support)
 GCN_O   := $(call src,tests/gcn) $(call src,tests/support)
 MATH_O  := $(call src,tests/math)
@@ -114,6 +115,7 @@ FUZZ_O  := $(call src,tests/fuzz)
 TESTS   := $(addprefix $(BUILD)/tests/check_,unit lang run gen gcn math)
 N       ?= 1000
 SEED    ?= 1
+JOBS    ?= $(shell nproc)
 $(BUILD)/tests/check_unit: $(UNIT_O) $(ALL_A)
 	$(CC) $(SAN) -o $@ $(UNIT_O) $(ALL_A) $(LIBS) $(CHECK_LIBS)
 $(BUILD)/tests/check_lang: $(call src,tests/lang) $(ALL_A)
@@ -121,7 +123,7 @@ $(BUILD)/tests/check_lang: $(call src,tests/lang) $(ALL_A)
 $(BUILD)/tests/check_run: $(RUN_O) $(ALL_A)
 	$(CC) $(SAN) -o $@ $(RUN_O) $(ALL_A) $(LIBS)
 $(BUILD)/tests/check_gen: $(GEN_O) $(ALL_A)
-	$(CC) $(SAN) -o $@ $(GEN_O) $(ALL_A) $(LIBS)
+	$(CC) $(SAN) -o $@ $(GEN_O) $(ALL_A) $(if $(filter 1,$(STATIC)),$(LLVM_STATIC),$(LIBS))
 $(BUILD)/tests/check_gcn: $(GCN_O) $(ALL_A)
 	$(CC) $(SAN) -o $@ $(GCN_O) $(ALL_A) $(LIBS)
 $(BUILD)/tests/check_math: $(MATH_O) $(ALL_A)
@@ -149,7 +151,7 @@ check-gpu: all $(BUILD)/tests/check_math
 check-math: $(BUILD)/tests/check_math
 	$(BUILD)/tests/check_math
 fuzz-variants: $(BUILD)/tests/check_gen
-	$(BUILD)/tests/check_gen $(SEED) $(N)
+	$(BUILD)/tests/check_gen $(SEED) $(N) --jobs=$(JOBS) $(DEVICE:%=--device=%)
 fuzz:
 	$(MAKE) BUILD=$(BUILD)-asan $(SANITIZED) run-fuzz
 run-fuzz: $(FUZZ_O:%.o=%)

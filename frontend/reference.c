@@ -266,6 +266,7 @@ static void attend(Attention *t, int b, int h, int i) {
     const RefRun *r = t->run;
     size_t at = ((size_t)b * (size_t)t->H + (size_t)h) * (size_t)t->Sq + (size_t)i;
     const double *q = r->q + at * (size_t)t->D;
+    if (r->rows && !r->rows[at]) return;
     RefEnv e = {.run = r, .b = b, .h = h, .q_idx = i + t->q_offset, .row = t->row};
     if (r->open) e.taken = &t->taken;
     t->taken.n = 0;

@@ -44,8 +44,9 @@ typedef struct RefRun {
     // size of what o is a sum of, which its rounding is relative to; what is open.
     double *o_written, *const *emits_written, *o_size;
     RefOpen *open;
-    double dot_error; // of a target's dot, relative to the sum of its terms' magnitudes
-    double o_error;   // of its o, relative to the row's root mean square
+    const unsigned char *rows; // [B,H,Sq]: 0 where a row is not evaluated; NULL: all are
+    double dot_error;          // of a target's dot, relative to the sum of its terms' magnitudes
+    double o_error;            // of its o, relative to the row's root mean square
 } RefRun;
 
 // NULL, or what is wrong with the sizes ("H is not a multiple of Hkv").

@@ -78,13 +78,13 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
     Binding b = {0};
     Oracle x = {0};
     const Variant *v = c->variants.data[0];
-    unsigned asked = ORACLE_OPEN | (o->debug ? ORACLE_OUTSIDE : 0);
+    OracleAsk ask = {.what = ORACLE_OPEN | (o->debug ? ORACLE_OUTSIDE : 0),
+                     .dot_error = oracle_dot_error(l->dtype, l->tf32, l->sig->D)};
     Status s = bind_make(&b, a, l->sig, o, shape);
     if (s == STATUS_DONE) s = launch_bind(l, &b);
     if (s == STATUS_DONE) s = launch_run(l);
     if (s == STATUS_DONE) s = launch_fetch(l);
-    if (s == STATUS_DONE)
-        s = oracle_run(&x, v, &b, asked, oracle_dot_error(l->dtype, l->tf32, l->sig->D));
+    if (s == STATUS_DONE) s = oracle_run(&x, v, &b, &ask);
     oracle_warn(&x, &c->diags, v);
     if (s == STATUS_DONE) s = compare(&b, &x, l);
     oracle_free(&x);

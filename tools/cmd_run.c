@@ -98,7 +98,7 @@ static double now_ms(void) {
 // -g: the reference, which sees every index that is used, looks for one outside its tensor.
 static Status look_outside(Compile *c, const Binding *b) {
     Oracle x;
-    Status s = oracle_run(&x, c->variants.data[0], b, ORACLE_OUTSIDE, 0);
+    Status s = oracle_run(&x, c->variants.data[0], b, &(OracleAsk){.what = ORACLE_OUTSIDE});
     oracle_warn(&x, &c->diags, c->variants.data[0]);
     oracle_free(&x);
     return s;
@@ -141,7 +141,8 @@ static Status run_reference(Compile *c, const Options *o) {
     if (s == STATUS_DONE)
         cmd_note("%s: recurrences have no kernels in this version; the float64 reference runs it",
                  v->name);
-    if (s == STATUS_DONE) s = oracle_run(&x, v, &b, o->debug ? ORACLE_OUTSIDE : 0, 0);
+    if (s == STATUS_DONE)
+        s = oracle_run(&x, v, &b, &(OracleAsk){.what = o->debug ? ORACLE_OUTSIDE : 0});
     for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++)
         for (int64_t k = 0; x.out[i] && k < b.tensor[i].count; k++)
             tensor_set(&b.tensor[i], k, x.out[i][k]);

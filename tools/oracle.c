@@ -51,7 +51,7 @@ static bool make_outputs(Oracle *x, const Binding *b, unsigned asked) {
 
 // The reference's arguments are q, k, v, the inputs, then what comes out: o, and emits or the state.
 static const char *evaluate(Oracle *x, const Variant *v, const Binding *b, const void *const *in,
-                            unsigned asked, double dot_error) {
+                            const OracleAsk *ask) {
     int o = sig_arg(b->sig, "o");
     RefRun r = {.variant = v,
                 .sizes = b->size,
@@ -60,7 +60,7 @@ static const char *evaluate(Oracle *x, const Variant *v, const Binding *b, const
                 .v = in[2],
                 .inputs = in + 3,
                 .o = x->out[o],
-                .outside = asked & ORACLE_OUTSIDE ? &x->outside : NULL};
+                .outside = ask->what & ORACLE_OUTSIDE ? &x->outside : NULL};
     if (b->sig->recurrence) {
         r.state0 = in[sig_arg(b->sig, "state0")];
         r.state = x->out[o + 1];
@@ -70,8 +70,9 @@ static const char *evaluate(Oracle *x, const Variant *v, const Binding *b, const
         r.o_written = x->written[o];
         r.emits_written = x->written + o + 1;
         r.o_size = x->o_size;
-        r.open = asked & ORACLE_OPEN ? &x->open : NULL;
-        r.dot_error = dot_error;
+        r.open = ask->what & ORACLE_OPEN ? &x->open : NULL;
+        r.dot_error = ask->dot_error;
+        r.rows = ask->rows;
         r.o_error = tensor_tolerance(b->sig->args.data[0].dtype);
     }
     const char *bad = ref_check(&r);
@@ -79,16 +80,16 @@ static const char *evaluate(Oracle *x, const Variant *v, const Binding *b, const
     return bad;
 }
 
-Status oracle_run(Oracle *x, const Variant *v, const Binding *b, unsigned asked, double dot_error) {
+Status oracle_run(Oracle *x, const Variant *v, const Binding *b, const OracleAsk *ask) {
     const char *bad = NULL;
-    *x = (Oracle){0};
-    bool room = make_outputs(x, b, asked);
+    *x = (Oracle){.rows = ask->rows};
+    bool room = make_outputs(x, b, ask->what);
     void **in = calloc((size_t)b->sig->args.n + 1, sizeof *in);
     for (int i = 0; in && i < b->sig->args.n; i++) {
         if (b->sig->args.data[i].role != ARG_OUTPUT) in[i] = plain(b, i);
         room = room && (in[i] || b->sig->args.data[i].role == ARG_OUTPUT);
     }
-    if (room && in) bad = evaluate(x, v, b, (const void *const *)in, asked, dot_error);
+    if (room && in) bad = evaluate(x, v, b, (const void *const *)in, ask);
     for (int i = 0; in && i < b->sig->args.n; i++) free(in[i]);
     free(in);
     if (!room || !in) return cmd_fail(STATUS_SYSTEM, "out of memory");

@@ -13,6 +13,12 @@ enum { // what is asked for beside the outputs
     ORACLE_WRITTEN = 4 // likewise
 };
 
+typedef struct OracleAsk {
+    unsigned what;             // ORACLE_*
+    double dot_error;          // of the kernel's dot (oracle_dot_error)
+    const unsigned char *rows; // see RefRun; NULL: all
+} OracleAsk;
+
 typedef struct Oracle {
     double **out;       // per argument: outputs; NULL for the rest
     double **written;   // the same by the formula as written in f32
@@ -20,12 +26,13 @@ typedef struct Oracle {
     RefOutside outside; // what -g reports
     RefOpen open;
     int64_t pairs; // how many took part
-    int n;         // of arguments
+    const unsigned char *rows;
+    int n; // of arguments
     bool room;
 } Oracle;
 
-// dot_error: of the kernel's dot (oracle_dot_error). oracle_free is due whatever comes back.
-Status oracle_run(Oracle *x, const Variant *v, const Binding *b, unsigned asked, double dot_error);
+// oracle_free is due whatever comes back.
+Status oracle_run(Oracle *x, const Variant *v, const Binding *b, const OracleAsk *ask);
 void oracle_free(Oracle *x);
 double oracle_dot_error(Dtype t, bool tf32, int D);
 // One for each element of an output: 1 where it hangs on an open decision. NULL: nothing is open.

@@ -41,8 +41,9 @@ bool subject_load(Subject *s, const GcnEdit *edit, Report *r) {
 bool trial_open(Trial *t, Subject *s, const char *shape, const char *offset) {
     *t = (Trial){0};
     if (!differ_bind(&t->b, s->c.arena, s->l.sig, shape, offset)) return false;
-    return oracle_run(&t->x, s->c.variants.data[0], &t->b, ORACLE_OPEN | ORACLE_WRITTEN,
-                      oracle_dot_error(s->l.dtype, false, s->l.sig->D)) == STATUS_DONE;
+    OracleAsk ask = {.what = ORACLE_OPEN | ORACLE_WRITTEN,
+                     .dot_error = oracle_dot_error(s->l.dtype, false, s->l.sig->D)};
+    return oracle_run(&t->x, s->c.variants.data[0], &t->b, &ask) == STATUS_DONE;
 }
 
 void trial_close(Trial *t) {

@@ -1,5 +1,6 @@
 // gen.c: draws a variant from rules.def and prints it. See gen.h.
 #include "gen.h"
+#include "ir/target.h"
 #include <string.h>
 
 static const struct Rule {
@@ -13,13 +14,13 @@ static const struct Rule {
 };
 
 static const struct {
-    const char *name, *decl;
+    const char *name, *decl, *in; // in: of --in; NULL: drawn from a standard normal
 } inputs[] = {
-    {"slope", "f32[H]"},    {"table", "bf16[NT]"},
-    {"order", "i32[Sk]"},   {"bias", "f16[B, H, Sq, Sk]"},
-    {"rel", "f32[H, 17]"},  {"doc", "i32[B, Sk]"},
-    {"qdoc", "i32[B, Sq]"}, {"keep", "bool[B, Sk]"},
-    {"cap", "f32"},         {"n", "i32"},
+    {"slope", "f32[H]", NULL},      {"table", "bf16[NT]", NULL},
+    {"order", "i32[Sk]", "0..20"},  {"bias", "f16[B, H, Sq, Sk]", NULL},
+    {"rel", "f32[H, 17]", NULL},    {"doc", "i32[B, Sk]", "0..4"},
+    {"qdoc", "i32[B, Sq]", "0..4"}, {"keep", "bool[B, Sk]", "0.67"},
+    {"cap", "f32", "1.5"},          {"n", "i32", "12"},
 };
 
 enum { MAX_WORK = 1 << 20 };
@@ -79,7 +80,7 @@ static GenNode *node(Gen *g, char what, int depth) {
     return e;
 }
 
-static void shape(Gen *g, GenShape *s) {
+static void small_shape(Gen *g, GenShape *s) {
     static const int dims[] = {8, 16, 24, 40, 64}, lengths[] = {1, 5, 16, 17, 33, 64, 71, 97};
     s->D = dims[draw(g, 5)];
     s->Dv = draw(g, 3) ? s->D : dims[draw(g, 5)];
@@ -88,8 +89,7 @@ static void shape(Gen *g, GenShape *s) {
     s->H = s->Hkv * (1 + (int)draw(g, 3));
     s->Sq = lengths[draw(g, 8)];
     s->Sk = draw(g, 2) ? s->Sq : lengths[draw(g, 8)];
-    while ((int64_t)s->B * s->H * s->Sq * s->Sk * (s->D + s->Dv) >
-           MAX_WORK) { // the interpreter is slow
+    while ((int64_t)s->B * s->H * s->Sq * s->Sk * (s->D + s->Dv) > MAX_WORK) {
         if (s->B > 1)
             s->B = 1;
         else if (s->H > s->Hkv)
@@ -99,6 +99,38 @@ static void shape(Gen *g, GenShape *s) {
         else
             s->D = s->Dv = 16, s->H = s->Hkv = 1;
     }
+}
+
+#define PICK(g, list) (list)[draw(g, sizeof(list) / sizeof *(list))]
+
+static void device_shape(Gen *g, GenShape *s) {
+    static const int dims[] = {8, 16, 24, 32, 40, 64, 64, 64, 96, 128, 128, 256},
+                     around[] = {1,   2,   15,  16,  17,  63,  64,  65,  97,
+                                 127, 128, 129, 191, 192, 193, 255, 256, 257},
+                     several[] = {384, 385, 400, 513, 640, 777, 1024},
+                     few[] = {1, 2, 3, 16, 64, 70}, rows[] = {128, 129, 257, 300};
+    s->D = PICK(g, dims);
+    s->Dv = draw(g, 4) ? s->D : PICK(g, dims);
+    s->B = 1 + (int)draw(g, 2);
+    s->Hkv = 1 + (int)draw(g, 2);
+    s->H = s->Hkv * (1 + (int)draw(g, 3));
+    switch (draw(g, 6)) {
+    case 0: // few tiles of queries: their keys are split
+        s->Sq = PICK(g, few), s->Sk = PICK(g, several) * (1 + 3 * (int)draw(g, 2));
+        break;
+    case 1: // more tiles than a GPU has multiprocessors, each with three tiles of keys and more
+        s->Sq = PICK(g, rows), s->Sk = PICK(g, several);
+        s->Hkv = 10 + (int)draw(g, 5), s->H = s->Hkv * (8 / s->B);
+        break;
+    default: s->Sq = PICK(g, around); s->Sk = draw(g, 2) ? s->Sq : PICK(g, around);
+    }
+}
+
+static void shape(Gen *g, GenShape *s, GenScale scale) {
+    if (scale == GEN_DEVICE)
+        device_shape(g, s);
+    else
+        small_shape(g, s);
     s->NT = 1 + (int)draw(g, 9);
     s->q_offset = draw(g, 4) ? (s->Sk > s->Sq ? s->Sk - s->Sq : 0) : (int)draw(g, 30);
 }
@@ -123,11 +155,11 @@ static void add_large(Gen *g, GenProgram *p) {
     p->result = node(g, 'X', 2);
 }
 
-void gen_program(GenProgram *p, Arena *a, uint64_t seed) {
+void gen_program(GenProgram *p, Arena *a, uint64_t seed, GenScale scale) {
     Gen g = {a, seed * 0x9e3779b97f4a7c15u + 0x1234567u, p};
     for (int i = 0; i < 8; i++) draw(&g, 2);
     memset(p, 0, sizeof *p);
-    shape(&g, &p->shape);
+    shape(&g, &p->shape, scale);
     p->score = node(&g, 'S', (int)draw(&g, 3));
     if (draw(&g, 4)) p->modify = node(&g, 'M', (int)draw(&g, 4));
     if (p->modify && draw(&g, 8) == 0) p->unless = node(&g, 'C', 1);
@@ -138,6 +170,7 @@ void gen_program(GenProgram *p, Arena *a, uint64_t seed) {
     if (draw(&g, 3) == 0) p->output = node(&g, 'O', 1 + (int)draw(&g, 2));
     p->least = "-inf";
     if (draw(&g, 6) == 0) add_large(&g, p);
+    p->whole = draw(&g, 2);
 }
 
 static void print_node(Text *out, const GenNode *e) {
@@ -166,6 +199,50 @@ bool gen_uses(const char *body, const char *word) {
             return true;
     }
     return false;
+}
+
+static void name_value(GenCase *c, Arena *a, const char *name, const char *value) {
+    NameValue in = {name, value};
+    VEC_PUSH(a, &c->options.in, in);
+}
+
+void gen_case(GenCase *c, Arena *a, const GenProgram *p, uint64_t seed, const TargetId *targets,
+              int ntargets) {
+    static const Dtype dtypes[] = {DT_F32, DT_BF16, DT_F16};
+    const GenShape *s = &p->shape;
+    Gen g = {a, seed * 0xd1342543de82ef95u + 0x7654321u, p};
+    for (int i = 0; i < 8; i++) draw(&g, 2);
+    Text t;
+    text_init(&t, a);
+    gen_print(&t, p);
+    *c = (GenCase){.source = t.s,
+                   .options = {.seed = seed},
+                   .dtype = dtypes[draw(&g, 3)],
+                   .target = targets[draw(&g, (uint32_t)ntargets)],
+                   .level = draw(&g, 8) ? 2 : (int)draw(&g, 4),
+                   .by_rows = draw(&g, 4) == 0};
+    c->shape = arena_printf(a, "B=%d,H=%d,Hkv=%d,Sq=%d,Sk=%d%s", s->B, s->H, s->Hkv, s->Sq, s->Sk,
+                            gen_uses(t.s, "NT") ? arena_printf(a, ",NT=%d", s->NT) : "");
+    name_value(c, a, "q_offset", arena_printf(a, "%d", s->q_offset));
+    if (p->whole) {
+        name_value(c, a, "q", "-3..3");
+        name_value(c, a, "k", "-3..3");
+    }
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+        if (inputs[i].in && gen_uses(t.s, inputs[i].name))
+            name_value(c, a, inputs[i].name, inputs[i].in);
+}
+
+void gen_print_case(Text *out, const GenCase *c) {
+    const Target *t = target_get(c->target);
+    text_printf(out, "// attnc check FILE --shape=%s --dtype=%s -O%d --seed=%llu", c->shape,
+                dtype_name(c->dtype), c->level, (unsigned long long)c->options.seed);
+    if (t->kind != KIND_HOST)
+        text_printf(out, " --device=%s --target=%s", t->kind == KIND_NVPTX ? "cuda" : "hip",
+                    t->name);
+    for (int i = 0; i < c->options.in.n; i++)
+        text_printf(out, " --in %s=%s", c->options.in.data[i].name, c->options.in.data[i].value);
+    text_printf(out, "%s\n%s", c->by_rows ? " (rows in memory as [B, S, H, D])" : "", c->source);
 }
 
 void gen_print(Text *out, const GenProgram *p) {

@@ -1,81 +1,170 @@
-// main.c: random variants (gen.h) through every stage (differ.h).
+// main.c: random variants (gen.h).
 //
-//     check_gen [FIRST-SEED [COUNT]]
+//     check_gen [FIRST-SEED [COUNT]] [--device=cpu|cuda|amd] [--jobs=N] [--seconds=S] [--limit=S]
+//               [--reduce=N] [--print]
 //
-// A failure prints its seed, the stage, and the variant after reduction; `check_gen SEED 1` runs it
-// again.
+// Without --device every variant goes through every stage in one process (differ.h): interpreted
+// before and after the passes, for the CPU and as scheduled for GPUs, then run on the CPU. With
+// --device it is compiled for the device and launched there (rig.h), --jobs processes at a time;
+// amd is the interpreter of AMD's instructions. --seconds: no seed is begun after that; the last
+// line says with which seed to go on. --limit: seconds for one variant. --reduce: with how many
+// steps a failure is made smaller. --print: the variants, and nothing is run.
+//
+// A failure prints its seed, what is wrong, and the variant after reduction with its command.
 #include "gen.h"
+#include "pool.h"
+#include "rig.h"
 #include "tests/support/differ.h"
-#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
-typedef struct Trial {
-    uint64_t seed;
-    Stage stage; // to be kept while reducing
-    Arena *arena;
-} Trial;
+typedef struct Settings {
+    bool on_device, print;
+    RigKind kind;
+    int reduce;
+    Pool pool;
+} Settings;
 
-static const char *offset_text(Arena *a, const GenShape *s) {
-    return arena_printf(a, "%d", s->q_offset);
+// One variant and how it is tried; `is` is what came out.
+typedef struct Attempt {
+    const Settings *o;
+    Rig *rig;
+    PoolHand *hand;
+    int is;
+} Attempt;
+
+static const TargetId interpreted[] = {TARGET_HOST,  TARGET_HOST,   TARGET_SM80,
+                                       TARGET_SM90A, TARGET_GFX942, TARGET_GFX1100};
+
+static void make_case(GenCase *c, Arena *a, const GenProgram *p, const Attempt *t) {
+    if (t->rig)
+        gen_case(c, a, p, t->hand->seed, t->rig->target, t->rig->ntargets);
+    else
+        gen_case(c, a, p, t->hand->seed, interpreted, 6);
 }
 
-static Stage stage_of(Arena *a, const GenProgram *p, uint64_t seed, FILE *log) {
-    const GenShape *s = &p->shape;
-    static const Dtype dtypes[] = {DT_F32, DT_F32, DT_BF16, DT_F32, DT_F16, DT_F32};
-    Text t;
-    text_init(&t, a);
-    gen_print(&t, p);
-    char *shape = arena_printf(a, "B=%d,H=%d,Hkv=%d,Sq=%d,Sk=%d", s->B, s->H, s->Hkv, s->Sq, s->Sk);
-    if (gen_uses(t.s, "NT")) shape = arena_printf(a, "%s,NT=%d", shape, s->NT);
-    Differ d = {.source = t.s,
+static int outcome(const Attempt *t, const GenCase *c, FILE *log) {
+    if (t->rig) return (int)rig_run(t->rig, c, &t->hand->checked, log);
+    Differ d = {.source = c->source,
                 .name = "random.attn",
-                .shape = shape,
-                .offset = offset_text(a, s),
-                .dtype = dtypes[seed % 6],
-                .level = (int)(seed % 4),
+                .shape = c->shape,
+                .inputs = &c->options,
+                .dtype = c->dtype,
+                .target = c->target,
+                .level = c->level,
                 .interpret = true,
                 .log = log};
-    return differ_run(&d);
+    return (int)differ_run(&d);
 }
 
 static bool fails(void *ctx, const GenProgram *p) {
-    const Trial *t = ctx;
+    const Attempt *t = ctx;
     Arena *a = arena_new();
-    Stage s = stage_of(a, p, t->seed, NULL);
+    GenCase c;
+    pool_again(t->hand);
+    make_case(&c, a, p, t);
+    bool same = outcome(t, &c, NULL) == t->is;
     arena_free(a);
-    return s == t->stage;
+    return same;
 }
 
-static bool one(uint64_t seed) {
+static void show(const Attempt *t, Arena *a, const GenProgram *p) {
+    GenCase c;
+    Text text;
+    make_case(&c, a, p, t);
+    text_init(&text, a);
+    gen_print_case(&text, &c);
+    fprintf(t->hand->log, "%s", text.s);
+}
+
+static bool one(void *ctx, void *opened, PoolHand *h) {
     Arena *a = arena_new();
     GenProgram p;
-    gen_program(&p, a, seed);
-    Trial trial = {seed, stage_of(a, &p, seed, stdout), a};
-    if (trial.stage != STAGE_NONE) {
-        Text t;
-        gen_reduce(&p, a, fails, &trial, 300);
-        text_init(&t, a);
-        gen_print(&t, &p);
-        printf("FAILED: seed %llu, stage %s; B=%d,H=%d,Hkv=%d,Sq=%d,Sk=%d,NT=%d q_offset=%d\n%s",
-               (unsigned long long)seed, stage_name(trial.stage), p.shape.B, p.shape.H, p.shape.Hkv,
-               p.shape.Sq, p.shape.Sk, p.shape.NT, p.shape.q_offset, t.s);
-        stage_of(a, &p, seed, stdout);
-        fflush(stdout);
+    GenCase c;
+    Attempt t = {.o = ctx, .rig = opened == ctx ? NULL : opened, .hand = h};
+    bool fast = t.rig && t.rig->kind != RIG_AMD; // than an interpreter
+    gen_program(&p, a, h->seed, fast ? GEN_DEVICE : GEN_SMALL);
+    make_case(&c, a, &p, &t);
+    if (t.o->print) {
+        show(&t, a, &p);
+        arena_free(a);
+        return false; // so that it is written
+    }
+    t.is = outcome(&t, &c, h->log);
+    bool fault = t.rig && t.is == RIG_FAULT;
+    h->checked += !t.rig;
+    if (t.is) {
+        fprintf(h->log, "FAILED: seed %llu%s%s\n", (unsigned long long)h->seed,
+                t.rig ? "" : ", stage ", t.rig ? "" : stage_name((Stage)t.is));
+        if (!fault && t.o->reduce) gen_reduce(&p, a, fails, &t, t.o->reduce);
+        show(&t, a, &p);
+        make_case(&c, a, &p, &t);
+        if (!fault) outcome(&t, &c, h->log);
+        h->broken = fault;
     }
     arena_free(a);
-    return trial.stage == STAGE_NONE;
+    return !t.is;
+}
+
+static void *open_rig(void *ctx) {
+    const Settings *o = ctx;
+    char message[480];
+    Rig *r = calloc(1, sizeof *r);
+    if (!o->on_device) return ctx;
+    if (r && rig_open(r, o->kind, message, sizeof message)) return r;
+    fprintf(stderr, "check_gen: %s\n", message);
+    free(r);
+    return NULL;
+}
+
+static bool number(const char *arg, const char *name, int *out) {
+    size_t n = strlen(name);
+    if (strncmp(arg, name, n) != 0) return false;
+    *out = atoi(arg + n);
+    return true;
+}
+
+static bool parse(Settings *o, int argc, char **argv) {
+    static const char *const devices[] = {"cpu", "cuda", "amd"};
+    uint64_t *seeds[] = {&o->pool.first, &o->pool.count};
+    int nseeds = 0;
+    for (int i = 1; i < argc; i++) {
+        if (number(argv[i], "--jobs=", &o->pool.jobs) ||
+            number(argv[i], "--seconds=", &o->pool.seconds) ||
+            number(argv[i], "--limit=", &o->pool.limit) || number(argv[i], "--reduce=", &o->reduce))
+            continue;
+        if (strcmp(argv[i], "--print") == 0)
+            o->print = true;
+        else if (strncmp(argv[i], "--device=", 9) == 0) {
+            o->on_device = true;
+            while (o->kind < 3 && strcmp(argv[i] + 9, devices[o->kind]) != 0) o->kind++;
+            if (o->kind == 3) return false;
+        } else if (nseeds < 2 && argv[i][0] != '-')
+            *seeds[nseeds++] = strtoull(argv[i], NULL, 10);
+        else
+            return false;
+    }
+    return o->pool.jobs >= 1 && o->pool.jobs <= POOL_MOST;
 }
 
 int main(int argc, char **argv) {
-    uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
-             n = argc > 2 ? strtoull(argv[2], NULL, 10) : 200;
-    int passed = 0, failed = 0;
-    for (uint64_t seed = first; seed < first + n; seed++) {
-        if (one(seed))
-            passed++;
-        else
-            failed++;
+    Settings o = {
+        .reduce = 300,
+        .pool = {.first = 1, .count = 200, .jobs = 1, .limit = 120, .open = open_rig, .run = one}};
+    o.pool.ctx = &o;
+    if (!parse(&o, argc, argv)) {
+        fprintf(stderr, "check_gen: what these options mean, the head of tests/gen/main.c says\n");
+        return 2;
     }
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    setenv("CUDA_CACHE_DISABLE", "1", 0); // what the driver compiles is not asked for again
+    PoolTotal t = pool_run(&o.pool);
+    if (o.print) return EXIT_SUCCESS;
+    printf("seeds %llu..%llu: %lld run, %lld failed; %lld %s compared; %.1f s, %.1f a second; go "
+           "on with %llu\n",
+           (unsigned long long)o.pool.first, (unsigned long long)t.next - 1, (long long)t.run,
+           (long long)t.failed, (long long)t.checked, o.on_device ? "rows" : "variants", t.seconds,
+           (double)t.run / t.seconds, (unsigned long long)t.next);
+    printf("%lld passed, %lld failed\n", (long long)(t.run - t.failed), (long long)t.failed);
+    return t.failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

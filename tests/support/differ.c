@@ -44,18 +44,18 @@ static void scatter(Binding *b) {
     }
 }
 
-static bool open_job(Job *j) {
+static bool open_compile(const Job *j, Compile *c, TargetId target) {
     const Differ *d = j->d;
     CompileOptions o = {.source = {.path = d->path ? d->path : d->name,
                                    .text = d->source,
                                    .text_bytes = d->source ? strlen(d->source) : 0,
                                    .defines = d->defines,
                                    .ndefines = d->ndefines},
-                        .target = TARGET_HOST,
+                        .target = target,
                         .dtype = d->dtype,
                         .level = d->level};
-    bool good = compile_open(&j->c, &o) == FE_OK && compile_streams(&j->c);
-    if (!good && j->d->log) diag_print(&j->c.diags, j->d->log);
+    bool good = compile_open(c, &o) == FE_OK && compile_streams(c);
+    if (!good && d->log) diag_print(&c->diags, d->log);
     return good;
 }
 
@@ -76,9 +76,12 @@ bool differ_bind(Binding *b, Arena *a, const Signature *sig, const char *shape,
 static bool bind_job(Job *j) {
     Arena *a = j->c.arena;
     const Signature *sig = sig_of_variant(a, j->c.variants.data[0], j->d->dtype);
-    if (!differ_bind(&j->b, a, sig, j->d->shape, j->d->offset)) return false;
-    return oracle_run(&j->x, j->c.variants.data[0], &j->b, ORACLE_OPEN | ORACLE_WRITTEN,
-                      oracle_dot_error(j->d->dtype, false, sig->D)) == STATUS_DONE;
+    bool bound = j->d->inputs ? bind_make(&j->b, a, sig, j->d->inputs, j->d->shape) == STATUS_DONE
+                              : differ_bind(&j->b, a, sig, j->d->shape, j->d->offset);
+    if (!bound) return false;
+    OracleAsk ask = {.what = ORACLE_OPEN | ORACLE_WRITTEN,
+                     .dot_error = oracle_dot_error(j->d->dtype, false, sig->D)};
+    return oracle_run(&j->x, j->c.variants.data[0], &j->b, &ask) == STATUS_DONE;
 }
 
 // ---- interpreted
@@ -127,10 +130,12 @@ static bool algorithm(Job *j) {
 
 static bool kernel(Job *j) {
     Launch l = {0};
+    Compile c;
     Options o = {.device = DEVICE_CPU};
-    bool good = launch_open_source(&l, j->c.arena, &j->c, &o) == STATUS_DONE &&
+    bool good = open_compile(j, &c, TARGET_HOST) &&
+                launch_open_source(&l, c.arena, &c, &o) == STATUS_DONE &&
                 launch_bind(&l, &j->b) == STATUS_DONE && launch_run(&l) == STATUS_DONE;
-    if (j->d->log && j->c.diags.errors) diag_print(&j->c.diags, j->d->log);
+    if (j->d->log && c.diags.errors) diag_print(&c.diags, j->d->log);
     for (int i = 0; i < j->b.sig->args.n && good; i++) {
         if (j->b.sig->args.data[i].role != ARG_OUTPUT) continue;
         double *x = tensor_doubles(&j->b.tensor[i]);
@@ -138,14 +143,15 @@ static bool kernel(Job *j) {
         free(x);
     }
     launch_close(&l);
+    compile_close(&c);
     return good;
 }
 
 static Stage stages(Job *j) {
-    if (!open_job(j)) return STAGE_COMPILE;
+    if (!open_compile(j, &j->c, j->d->target)) return STAGE_COMPILE;
     if (!bind_job(j)) return STAGE_BIND;
     if (j->d->interpret && !algorithm(j)) return STAGE_ALGORITHM;
-    if (!compile_tiles(&j->c)) {
+    if (j->d->interpret && !compile_tiles(&j->c)) {
         if (j->d->log) diag_print(&j->c.diags, j->d->log);
         return STAGE_COMPILE;
     }

@@ -17,15 +17,17 @@ const char *stage_name(Stage s);
 
 typedef struct Differ {
     const char *source, *name;
-    const char *shape;  // as --shape
-    const char *offset; // q_offset, or NULL
-    const char *path;   // a file instead of source
+    const char *shape;     // as --shape
+    const char *offset;    // q_offset, or NULL
+    const Options *inputs; // what --in and --seed say, q_offset among it; NULL: as differ_bind does
+    const char *path;      // a file instead of source
     const FeDefine *defines;
     int ndefines;
     Dtype dtype;
     int level;
-    bool interpret; // also run the interpreters (slow)
-    FILE *log;      // diagnostics and distances; NULL: silent
+    bool interpret;  // also run the interpreters (slow)
+    TargetId target; // of the scheduled program that is interpreted; the host's is run, too
+    FILE *log;       // diagnostics and distances; NULL: silent
 } Differ;
 
 // Where the first stage differs.
