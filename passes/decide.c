@@ -13,12 +13,12 @@
 // A number decides where it is compared, where floor, i32(), bool() or % is taken of it, and where a function
 // that is not smooth is taken of a score and its own extremum together. So does whatever it is made of, its
 // row's score and extrema too; but not what a sum of the row adds, which has no order. (Whether a score is -inf
-// is a decision too: where finite numbers may add up to -inf, the whole score decides.)
+// is a decision too: where finite numbers may add up to -inf in one order and not in another, the whole score decides.)
 // A number that decides is exact wherever it stands, in conditions and in what they choose. One that holds a
 // reduction is so in its own formula only: elsewhere it may still be an element of a streaming form.
 //
 // An extremum that meets its own elements outside of a decision is one of them to the last bit, too:
-// what it reduces is simplified once and *frozen*, each sum and product a number of its own, so that every sweep
+// what it reduces is simplified once and *frozen*, each sum a number of its own, so that every sweep
 // and tile makes the same number.
 //
 //     dot * 0.125 + bias[j],  exp(s - rowmax(s))   ->  s = rounded(fma(dot, 0.125, bias[j]))
@@ -216,11 +216,11 @@ static const Ex *remainder_of(ExPool *p, const Ex *x, const Ex *y) {
     return rounded_2(p, EX_SUB, x, rounded_2(p, EX_MUL, y, times));
 }
 
-// Quotients and functions go into no fma, and may stay approximate.
+// A product goes into no fma where the sum over it does not; quotients and functions may stay approximate.
 static const Ex *freeze_one(void *ctx, ExPool *p, const Ex *e) {
     (void)ctx;
     if (e->op == EX_ROUNDED && e->args[0]->op == EX_ROUNDED) return e->args[0];
-    bool contracts = e->op == EX_ADD || e->op == EX_SUB || e->op == EX_MUL || e->op == EX_FMA;
+    bool contracts = e->op == EX_ADD || e->op == EX_SUB || e->op == EX_FMA;
     return contracts && e->type == EX_F32 ? rounded(p, e) : e;
 }
 

@@ -8,6 +8,8 @@
 //     dot - 3.4e38 - 3.4e38                      may be -inf
 //     log(f32(h % 2))                            may be -inf
 //
+// A score that may be -inf decides where that depends on the order of its operations. (That dot - slope * 2^24 is -inf for an
+// enormous slope does not.)
 // An infinity that is written, read, or made by a division by 0 is not looked for here: classes.c knows these.
 #include "passes/limits.h"
 
@@ -20,6 +22,8 @@ const Limits limits_unknown = {-INFINITY, INFINITY};
 static Limits within(double size) { return (Limits){-size, size}; }
 
 static double product(double a, double b) { return a == 0 || b == 0 ? 0 : a * b; }
+
+static double size_of(Limits a) { return fmax(fabs(a.lo), fabs(a.hi)); }
 
 static Limits times(Limits a, Limits b) {
     double v[] = {product(a.lo, b.lo), product(a.lo, b.hi), product(a.hi, b.lo),
@@ -71,7 +75,7 @@ static Limits of_power(Limits x, Limits n) {
 
 static Limits of_magnitude(Limits a) {
     double least = a.lo > 0 ? a.lo : a.hi < 0 ? -a.hi : 0;
-    return (Limits){least, fmax(fabs(a.lo), fabs(a.hi))};
+    return (Limits){least, size_of(a)};
 }
 
 static Limits of_function(ExOp op, const Limits *a) {
@@ -110,7 +114,7 @@ static Limits of_arithmetic(const Ex *e, const Limits *a) {
         if (e->args[0] == e->args[1]) b.lo = fmax(b.lo, 0);
         return b;
     }
-    case EX_DIV: return whole ? within(fmax(fabs(a[0].lo), fabs(a[0].hi))) : over(a[0], a[1]);
+    case EX_DIV: return whole ? within(size_of(a[0])) : over(a[0], a[1]);
     case EX_MOD: return of_modulo(a[0], a[1]);
     case EX_NEG: return negated(a[0]);
     case EX_ABS: return of_magnitude(a[0]);
@@ -152,6 +156,8 @@ Limits limits_of_node(const Ex *e, const Limits *a, const LimitFacts *facts) {
         l = of_distance(e, of_arithmetic(e, a), facts);
     bool wraps = e->type == EX_I32 && (l.lo < -0x1p31 || l.hi >= 0x1p31);
     if (wraps) return within(0x1p31);
+    if (l.lo <= -LIMITS_F32 && e->type == EX_F32) l.lo = -INFINITY;
+    if (l.hi >= LIMITS_F32 && e->type == EX_F32) l.hi = INFINITY;
     return isnan(l.lo) || isnan(l.hi) ? limits_unknown : l;
 }
 
@@ -169,6 +175,20 @@ LimitFacts row_facts(const RowProgram *row) {
     return (LimitFacts){.causal = is_causal(row->mask, 0)};
 }
 
+// A sum of two numbers that are large, or a product of one that may have become an infinity: computed in another order
+// it may be finite, or the other way round.
+static bool depends_on_order(const Ex *e, const Limits *a) {
+    static const double large = 0x1p100;
+    if (e->type != EX_F32) return false;
+    switch ((int)e->op) {
+    case EX_ADD:
+    case EX_SUB: return size_of(a[0]) > large && size_of(a[1]) > large;
+    case EX_MUL:
+    case EX_DIV: return isinf(size_of(a[0])) || isinf(size_of(a[1]));
+    default: return false;
+    }
+}
+
 bool row_overflows(const RowProgram *row) {
     Arena *scratch = arena_new();
     const Ex **order;
@@ -176,6 +196,7 @@ bool row_overflows(const RowProgram *row) {
     Limits *of = ARENA_ARRAY(scratch, Limits, n);
     LimitFacts facts = row_facts(row);
     ExMemo at = {0};
+    bool fragile = false;
     for (int i = 0; i < n; i++) {
         Limits a[EX_MAX_RANK];
         for (int k = 0; k < order[i]->nargs; k++) {
@@ -184,9 +205,10 @@ bool row_overflows(const RowProgram *row) {
             a[k] = *(const Limits *)l;
         }
         of[i] = limits_of_node(order[i], a, &facts);
+        fragile |= depends_on_order(order[i], a);
         ex_memo_put(scratch, &at, order[i], &of[i]);
     }
-    bool overflows = of[n - 1].lo <= -LIMITS_F32;
+    bool overflows = fragile && of[n - 1].lo <= -LIMITS_F32;
     arena_free(scratch);
     return overflows;
 }

@@ -23,7 +23,8 @@ Limits limits_of_node(const Ex *e, const Limits *args, const LimitFacts *facts);
 LimitFacts row_facts(const RowProgram *row); // what its mask says
 extern const Limits limits_unknown;
 
-// Whether the modified score can be -inf where nothing that it is made of is infinite.
+// Whether the modified score can be -inf where nothing that it is made of is infinite, and be so or not by the order of
+// operations.
 bool row_overflows(const RowProgram *row);
 
 #endif

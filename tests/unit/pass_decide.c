@@ -77,7 +77,7 @@ static const struct {
     {"((dot * 0.3) + 0.5)", "s", "(s - R0)", "rounded(fma(dot, 0.3, 0.5))", "s", "(s - R0)"},
     // large scores under an exponent
     {"select((kv_idx < 4), (dot * 0.3), -1e30)", "s", "(exp((s - R0)) / R1)",
-     "rounded(select((kv_idx < 4), rounded((dot * 0.3)), -1e+30))", "s", "(exp((s - R0)) / R1)"},
+     "rounded(select((kv_idx < 4), (dot * 0.3), -1e+30))", "s", "(exp((s - R0)) / R1)"},
     // whether a score is -inf decides
     {"((dot - 3e38) + -3e38)", "s", "s", "rounded((rounded((dot - 3e+38)) + -3e+38))", "s", "s"},
 };
@@ -168,11 +168,14 @@ START_TEST(scores_that_may_be_infinite) {
         {"(dot * 0.125)", false},
         {"((dot * 0.125) - 3.4e38)", false}, // what is added is too small
         {"((dot - 3.4e38) - 3.4e38)", true},
-        {"(dot + log(f32((h % 2))))", true},
+        {"((dot * 1e30) * 1e-20)", true},             // infinite on the way
+        {"((dot + log(f32((h % 2)))) + 1.0)", false}, // in any order
+        {"(dot - (input0:f32[h] * f32((q_idx - kv_idx))))", false},
+        {"((dot + input0:f32[h]) + input0:f32[kv_idx])", true},
         {"(dot + log2((1.0 - exp2((-5.0 - f32(h))))))", false},
-        {"(dot - (f32(abs((q_idx - kv_idx))) * 1e37))", true},
+        {"(dot - (f32(abs((q_idx - kv_idx))) * 1e37))", false},
         {"(dot + (exp2((f32((h + 1)) * -0.5)) * f32((kv_idx - q_idx))))", false},
-        {"(dot * exp2((f32((kv_idx - q_idx)) * 0.1)))", true},
+        {"(dot * exp2((f32((kv_idx - q_idx)) * 0.1)))", true}, // 0 times infinity
         {"(dot * exp2((f32(abs((kv_idx - q_idx))) * -0.1)))", false},
         {"(tanh((dot * 1e30)) * -50.0)", false},
         {"select((kv_idx < 4), dot, -inf)", false}, // written, not made
