@@ -2,6 +2,7 @@
 """docs.py BUILD [--update] [FILE.md...]: keeps what the documents show true.
 
 In: README.md and docs/*.md. Out: one line for each thing that is not as shown, and `N passed, N failed` at the end.
+Tables of figures must be what tests/bench/tables.py makes of docs/bench.
 Every document gets an empty folder of its own, in which, from top to bottom,
 
     <!-- file: NAME -->      the fenced block after it is written to NAME
@@ -20,6 +21,9 @@ import re
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, "tests/bench")
+import tables  # noqa: E402
 
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?(?: ms)?|-?\d+e[+-]?\d+|\.\.\.")
 FENCE = re.compile(r"^```(\w*)\s*$")
@@ -179,6 +183,10 @@ def main():
             passed, failed = passed + d.passed, failed + d.failed
             for why, n in d.left_out.items():
                 print(f"{path}: {n} commands left out: {why}")
+    if not args[1:]:
+        differ = list(tables.differing())
+        print("".join(f"FAILED: {path} has other figures than docs/bench: run tests/bench/tables.py --update\n" for path in differ), end="")
+        passed, failed = passed + (not differ), failed + len(differ)
     print(f"{passed} passed, {failed} failed")
     return failed != 0
 

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -331,6 +332,13 @@ def share_of(row, rates):
     return max(ours["tflops"] / rates["matrix_tflops"], moved * 1e-9 / ours["ms"] / rates["copy_tbps"])
 
 
+def target_of(folder):
+    """What the kernels of the folder were compiled for."""
+    name = next(n for n in os.listdir(folder) if n.endswith(".ptx"))
+    with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as f:
+        return re.search(r"^\.target (\w+)", f.read(), re.M)[1]
+
+
 def write(folder, found):
     import chart
 
@@ -401,7 +409,8 @@ def main():
     torch.manual_seed(0)
     options = arguments()
     peers = Peers(torch)
-    found = {"version": 1, "device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "rows": []}
+    found = {"version": 1, "device": torch.cuda.get_device_name(), "target": target_of(options.folder), "date": time.strftime("%Y-%m-%d")}
+    found |= {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "rows": []}
     found.update(ceilings(torch, options.folder))
     for row in ROWS:
         if options.names and row[0] not in options.names:

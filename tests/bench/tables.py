@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Writes the tables and the chart of figures in the documents from docs/bench/*.json: python3 tests/bench/tables.py [--update]
+
+In: docs/bench/NAME.json, each of one device: what `make bench` leaves as build/bench/bench.json, or what `attnc bench --json=FILE`
+writes. Copy such a file there, run this with --update, and commit both. Out: the text between `<!-- table: NAME -->` and
+`<!-- end -->` in README.md and docs/*.md, and docs/img/bench.svg. Without --update it only says which of them differ, with status 1;
+tests/docs.py does the same. python3 tests/bench/tables.py --count ATTNC FILE.json counts the kernels of AMD targets anew into FILE.json.
+"""
+
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests/gpu"))
+import chart  # noqa: E402
+
+PEERS = {"cudnn": "cuDNN", "fa3": "FlashAttention-3", "flash": "FlashAttention-2", "flex": "FlexAttention", "formula": "torch.compile"}
+CASES = {"softmax": "softmax, full", "causal": "softmax, causal", "window": "sliding window of 1024", "softcap": "soft cap 20, causal",
+         "table": "relative bias table, causal", "alibi": "ALiBi, causal", "prefix": "prefix of 2048", "document": "documents, with their map",
+         "relu": "ReLU, full", "sigmoid": "sigmoid, full", "sigmoid_causal": "sigmoid, causal", "retention": "retention, causal"}  # fmt: skip
+BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.S)
+
+
+def load(name):
+    with open(os.path.join(ROOT, "docs/bench", name + ".json"), encoding="utf-8") as f:
+        return json.load(f)
+
+
+def table(heads, rows):
+    lines = ["| " + " | ".join(r) + " |" for r in (heads, ["---"] * len(heads), *rows)]
+    return "\n".join(lines)
+
+
+def shape(n):
+    heads = f"h{n['H']}" + (f"/{n['Hkv']}" if n["Hkv"] != n["H"] else "")
+    lengths = f"s{n['Sq']}" if n["Sq"] == n["Sk"] else f"{n['Sq']} query, {n['Sk']} keys"
+    return f"d{n['D']}" + (f"/{n['Dv']}" if n["Dv"] != n["D"] else "") + f" b{n['B']} {heads} {lengths}"
+
+
+def rate(tflops):
+    return f"{tflops:.0f}" if tflops >= 10 else f"{tflops:.1f}"
+
+
+def peers(times, key):
+    """Each peer's time over ours."""
+    ours = times["ours"].get(key)
+    return ", ".join(f"{PEERS[n]} {t[key] / ours:.2f}" for n, t in times.items() if n != "ours" and key in t)
+
+
+def about(found):
+    """Where the figures are from: a sentence before a table."""
+    versions = ", ".join(f"{k} {found[k]}" for k in ("torch", "cudnn") if k in found)
+    text = f"{found['device']}, {found['target']}, {found.get('date', 'no date')}" + (f" ({versions})" if versions else "") + "."
+    rates = [f"{words} {found[key]:.{digits}f} {unit}" for key, words, digits, unit in
+             (("matrix_tflops", "matrix instructions alone", 0, "TFLOP/s"), ("product_tflops", "a large matrix product", 0, "TFLOP/s"),
+              ("copy_tbps", "a copy", 2, "TB/s")) if found.get(key)]  # fmt: skip
+    text += f" The device's own rates in that run: {', '.join(rates)}." if rates else ""
+    return text + (" " + found["note"] if "note" in found else "")
+
+
+def gpu(found, sustained=True):
+    share = any("share" in r for r in found["rows"])
+    heads = ["case, bf16 forward", "shape", "TFLOP/s", *["of the device"] * share, "times as fast as", "for a second", "times as fast as"]
+    rows = []
+    for r in found["rows"]:
+        t = r["times"]
+        second = t["ours"].get("sustained_tflops")
+        case = CASES.get(r["source"], r["source"]) + (f" ({r['run']})" if "run" in r else "")
+        rows.append([case, shape(r["sizes"]), rate(t["ours"]["tflops"]), *[f"{r.get('share', 0):.0%}"] * share, peers(t, "ms"),
+                     rate(second) if second else "", peers(t, "sustained_ms") if second else ""])  # fmt: skip
+    if not sustained or not any(r[-2] for r in rows):
+        heads, rows = heads[:-2], [r[:-2] for r in rows]
+    return about(found) + "\n\n" + table(heads, rows)
+
+
+def host(found):
+    rows = [[r["variant"], r["dtype"], shape(r["sizes"]), f"{r['ms']:.3g}", f"{r['tflops'] * 1e3:.0f}", f"{r['roofline']:.0%}"] for r in found["rows"]]
+    return about(found) + "\n\n" + table(["case", "type", "shape", "ms", "GFLOP/s", "of the roofline"], rows)
+
+
+def counted(found):
+    heads = ["target", "shape", "instructions", "matrix products", "cycles: matrix, vector, LDS", "all overlap: TFLOP/s", "nothing does"]
+    rows = [[r["target"], f"d{r['D']}", r["instructions"], r["products"], r["cycles"], r["best"], r["worst"]] for r in found["rows"]]
+    return f"Counted {found['date']}.\n\n" + table(heads, rows)
+
+
+def first_of_each(found):
+    """One row of each variant, the first with 128 columns, or else the first: for the README."""
+    first = {}
+    for r in sorted(found["rows"], key=lambda r: r["sizes"]["D"] != 128):
+        if r["sizes"]["Sq"] > 1:
+            first.setdefault(r["source"], r)
+    return {**found, "rows": [first[s] for s in dict.fromkeys(r["source"] for r in found["rows"]) if s in first]}
+
+
+TABLES = {"h200-sm_90a": gpu, "h200-sm_80": gpu, "cpu": host, "amd": counted}
+
+
+def text_of(name):
+    if name == "readme":
+        return gpu(first_of_each(load("h200-sm_90a")), sustained=False)
+    return TABLES[name](load(name))
+
+
+def wanted():
+    """What each file should hold, by its path."""
+    out = {}
+    for path in [os.path.join(ROOT, "README.md"), *sorted(glob.glob(os.path.join(ROOT, "docs/*.md")))]:
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+        if BLOCK.search(text):
+            out[path] = BLOCK.sub(lambda m: m[1] + text_of(m[2]) + "\n" + m[3], text)
+    out[os.path.join(ROOT, "docs/img/bench.svg")] = chart.chart(first_of_each(load("h200-sm_90a")))
+    return out
+
+
+def differing():
+    """The files that do not hold what the figures say, and what they should."""
+    def now(path):
+        try:
+            with open(path, encoding="utf-8") as f:
+                return f.read()
+        except FileNotFoundError:
+            return None
+
+    return {path: text for path, text in wanted().items() if now(path) != text}
+
+
+def count(attnc, out):
+    import time
+
+    rows = []
+    for target in ("gfx942", "gfx90a", "gfx1100"):
+        for d in (64, 128):
+            command = [attnc, "bench", "--dry", f"--target={target}", os.path.join(ROOT, "stdlib/softmax.attn"), f"-DD={d}", f"-DDv={d}", "-O3"]
+            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            m = re.search(r"bf16, (.*?), \d+ MHz\): (\d+) instructions.*?, ([\d.]+%) matrix.*?matrix (\d+), vector (\d+), shared memory (\d+); "
+                          r"\d+ when all overlap \((\d+) TFLOP/s, (\d+%).*?\), \d+ when nothing does \((\d+) TFLOP/s, (\d+%)", said, re.S)  # fmt: skip
+            rows.append({"target": m[1] + ")", "D": d, "instructions": m[2], "products": m[3], "cycles": f"{m[4]}, {m[5]}, {m[6]}",
+                         "best": f"{m[7]} ({m[8]})", "worst": f"{m[9]} ({m[10]})"})  # fmt: skip
+    with open(out, "w", encoding="utf-8") as f:
+        json.dump({"date": time.strftime("%Y-%m-%d"), "rows": rows}, f, indent=1)
+
+
+def main():
+    if "--count" in sys.argv:
+        count(*sys.argv[2:4])
+        return 0
+    found = differing()
+    for path, text in found.items():
+        print(("updated " if "--update" in sys.argv else "FAILED: not as docs/bench says: ") + os.path.relpath(path, ROOT))
+        if "--update" in sys.argv:
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(text)
+    return bool(found) and "--update" not in sys.argv
+
+
+if __name__ == "__main__":
+    sys.exit(main())
