@@ -42,7 +42,7 @@ typedef struct AmState {
     int waves, mt;
     int rows, parts; // R, G
     bool wmma;
-    bool crowded; // addresses are computed anew for each tile, which LLVM is kept from seeing
+    bool crowded; // addresses are computed again for each tile, which LLVM is kept from seeing
     int *offset;  // of shared values, by TileValue.id; -1: not in LDS
     Val lds;      // the kernel's LDS, NULL where it has none
     Val tid, lane;

@@ -2,7 +2,7 @@
 //
 // In: TILE_COPY and TILE_WAIT. Out: a copy loads what this thread brings of the tile into registers
 // and goes on; a wait writes them to LDS, where the stage has been free since the copy began. So a
-// tile is on its way while the one before is computed with. What lies past the tensor's ends is
+// tile is loaded while the previous one is used. What lies past the tensor's ends is
 // written as zeros. A tile that products contract along the axis that is not contiguous in the
 // tensor is transposed on its way, four by four elements a thread. Of a tile that is more than a
 // thread should hold only a part is on its way, the rest is there at once.
@@ -64,7 +64,7 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
     return c;
 }
 
-// Of the tile at hand: NULL unless some tile has fewer columns than its extent.
+// Of the current tile: NULL unless some tile has fewer columns than its extent.
 static Val columns_of(Cg *cg, const TileOp *op, const Copy *c) {
     if (c->size % c->cols == 0) return NULL;
     return LLVMBuildSub(cg->b, cg_i32(cg, c->size), first_index(cg, &op->coord[c->col_dim]), "");

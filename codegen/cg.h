@@ -134,7 +134,7 @@ struct Cg {
     Ty i1, i8, i16, i32, i64, f16, bf16, f32, ptr, void_;
     const TileKernel *only; // the module's kernel, where it is made for one; else NULL
     VEC(CgLaunch) made;     // every kernel of every program, in order
-    // of the kernel at hand
+    // of the current kernel
     CgLaunch launch;
     const TileProgram *p;
     const TileKernel *k;

@@ -26,7 +26,7 @@ enum {
     SUMS = 4
 }; // bytes of a load; parts of a reduction that do not wait for each other
 
-typedef struct At { // the element at hand
+typedef struct At { // the current element
     const TileOp *op;
     const CgShared *shared;
     int axis;        // the vector's
@@ -103,7 +103,7 @@ static void add_piece(Cg *cg, CgElem *elem, const TileResult *out, int n, Val *s
     at->in_piece = 0;
 }
 
-// Of the element at hand: the body, or its reduction in a loop.
+// Of the current element: the body, or its reduction in a loop.
 static Val made(Cg *cg, CgElem *elem, const TileResult *out) {
     At *at = elem->ctx;
     Val phi[SUMS], sum[SUMS], none = cg_f32(cg, ex_identity(out->reduce));

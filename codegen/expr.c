@@ -1,6 +1,6 @@
 // expr.c: scalar expressions to LLVM, with the language's exact meaning (ir/ops.def).
 //
-// In: an expression and the element at hand. Out: its value, a scalar where it does not vary along
+// In: an expression and the current element. Out: its value, a scalar where it does not vary along
 // the element's lanes, so that what is uniform is computed once and splatted where it meets what is
 // not. Holds afterwards: each distinct node is built once per element; nothing built here is
 // undefined behaviour for any value (divisors and shift counts are guarded, conversions saturate,

@@ -12,7 +12,7 @@
 
 enum { UNROLLED = 8 }; // elements that a lane goes through without a loop
 
-typedef struct At { // the element at hand
+typedef struct At { // the current element
     const CgLanes *l;
     const TileOp *op;
     Val pos[TILE_MAX_AXES]; // NULL: not over this axis
@@ -78,7 +78,7 @@ static Val identity(Cg *cg, ExOp reduce, ExType t) {
     return cg_i32(cg, reduce == EX_ROWSUM ? 0 : reduce == EX_ROWMAX ? INT32_MIN : INT32_MAX);
 }
 
-// Adds the element at hand to what each reduction of the map has so far.
+// Adds the current element to what each reduction of the map has so far.
 static void add_element(Cg *cg, At *at, Val *sum, Val in) {
     CgElem elem = element(at);
     for (int i = 0; i < at->op->outs.n; i++) {

@@ -145,7 +145,7 @@ static Val shared_memory(Cg *cg) {
         LLVMSetLinkage(g, LLVMExternalLinkage);
     }
     if (!is_plain(cg)) return LLVMBuildPtrToInt(cg->b, g, cg->i32, "");
-    // A constant would be made anew in every block.
+    // A constant would be made again in every block.
     return cg_asm(cg, cg->i32, NULL, 0, "mov.u32 $0, attn_shared;", "=r", false);
 }
 

@@ -81,7 +81,7 @@ Val nv_strip_element(Cg *cg, const TileValue *v, int m, int n, int r, int c);
 typedef struct NvPairs { // the last two elements that were loaded, by load
     ExMemo loaded;
 } NvPairs;
-// Of the load's elements at a multiple of two beyond `first`, c = 0 or 1 the one at hand; NULL where they are not loaded so.
+// Of the load's elements at a multiple of two beyond `first`, c = 0 or 1 the current one; NULL where they are not loaded so.
 Val nv_read_pair(Cg *cg, NvPairs *pairs, const TileOp *map, const Ex *load, Val first, int offset);
 // What the next tile of the loop that the map is in reads of a row; row: an element of its.
 void nv_prefetch_rows(Cg *cg, const TileOp *map, int col_axis, CgElem row);

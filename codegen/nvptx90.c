@@ -431,7 +431,7 @@ static Val stage_of(Cg *cg, const Nv90Pipe *p, Val variable) {
     return p->ring->stages == 1 ? cg_i32(cg, 0) : get(cg, variable);
 }
 
-// The stage after this one, and whether the ring begins anew (i32), which turns the parity.
+// The stage after this one, and whether the ring begins again (i32), which turns the parity.
 static Val next_stage(Cg *cg, const Nv90Pipe *p, Val stage, Val *turns) {
     int n = p->ring->stages;
     *turns = n == 1 ? cg_i32(cg, 1) : stage;

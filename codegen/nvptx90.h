@@ -1,5 +1,5 @@
 // nvptx90.h: what the sm_90a lowering shares between its files: pipes in shared memory and their
-// barriers, the state of the role at hand, and the instructions of that device.
+// barriers, the state of the current role, and the instructions of that device.
 //
 // A block is one warpgroup for the producer, of which a single thread runs, and some of consumers. A consumer's fragments are nvptx.h's with one m16 tile a warp: wgmma leaves its
 // result so. Operands of wgmma lie in shared memory as the tensor copies leave them: panels of 128
@@ -25,7 +25,7 @@ typedef struct Nv90Pipe {
     NvTile tile;
     int data, full, empty; // bytes from the start of shared memory
     int readers;           // warpgroups that drop a stage
-    // Of the role at hand, as allocas: the stage that comes next and the parity of its barrier, and
+    // Of the current role, as allocas: the stage that comes next and the parity of its barrier, and
     // the stage taken last.
     Val stage, parity, last;
     Val place; // i64: of the ring, as descriptors want it
@@ -70,12 +70,12 @@ typedef struct Nv90 { // of a kernel with roles
     int warpgroups;     // of all roles
     bool has_again;     // tiles may be computed again (nvptx90_again.c)
     int flags, failures, told_numbers, settled, grid_words; // of that, in shared memory
-    // of the role at hand
+    // of the current role
     const TileOp *role;
     int first_group;
     Val group, lead;               // warpgroup within the role; i1: its first thread
     Val turn;                      // alloca: how many tiles were begun
-    Val ahead;                     // alloca, producer: the number of the tile after the one at hand
+    Val ahead;                     // alloca, producer: the number of the tile after the current one
     Val b, h, tile, valid, column; // allocas: what the symbols mean
     Nv90Point behind;              // before the last `next`
     Val *stage;                    // of views, by TileValue.id: i32

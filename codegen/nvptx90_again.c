@@ -1,22 +1,22 @@
 // nvptx90_again.c: tiles that are computed again (TILE_AGAIN): who asks for it and who finds it.
 //
-// In: a value of each row, and the turn of a tile. Out: a word of flags in shared memory, one bit for
-// each of the last NV90_TURNS turns, set by consumers whose tile failed, and a ring of the numbers
-// that were told at those turns, from which the producer has the number of such a tile; and how many
-// it took. In a cluster all are the first block's, whose producer chooses for all.
+// In: a value of each row, and the turn of a tile. Out, in shared memory: a word of flags with one bit
+// for each of the last NV90_TURNS turns, which consumers set if their tile failed; a ring of the tile
+// numbers of those turns, where the producer finds the number of a failed tile; and how many it took. In
+// a cluster all of these are the first block's, and its producer chooses for all.
 //
-// Verdicts are late by a few turns, and a tile may be told again before the last of its consumers
-// has asked for it: then it comes twice, which changes nothing. But no bit may be that of two turns
-// at once. When turn t is chosen nobody asks any more for turn t - L or one before. In a block alone
+// Verdicts come a few turns late. A tile may be started again before the last of its consumers has set
+// its bit. Then it is computed twice, which changes nothing. But a bit must never belong to two turns
+// at once. When turn t is chosen, no consumer can set the bit of turn t - L or an earlier one. In a block alone
 // L is 4: t - 1 was told when all had heard of t - 3, behind their verdict on t - 4. In a cluster the
 // first block is ahead of the other's consumers only as far as the pipes that both empty let it. A
 // tile has a copy at least through such a pipe, and that of t - 1 waited until one of a turn u, not
 // before t - 1 - stages, was read in both blocks. So the other's producer had told u too, and had
-// waited until all had heard of u - 2, behind their verdict on u - 3: L is stages + 4. Now of the
-// turns from which no flag can come any more there is one more at every choice, and a choice takes
-// the oldest flag: it is taken at an age of L at most. When a later round begins all verdicts are
-// in, on L turns at most; its turns take a flag each, oldest first, and add none, since a tile that
-// comes again asks for nothing.
+// waited until all had heard of u - 2, behind their verdict on u - 3: L is stages + 4. At every
+// choice one more turn can set no flag any more, and a choice takes the oldest flag. So a flag is at
+// most L turns old when it is taken. When a later round begins, all verdicts are in, on L turns at most.
+// Its turns take a flag each, oldest first, and add none, because a tile that is computed again is not
+// tested.
 #include "codegen/nvptx90.h"
 
 #include <assert.h>
@@ -64,7 +64,7 @@ void nv90_again(Cg *cg, const TileOp *op) {
         bad = LLVMBuildOr(cg->b, bad, beyond, "");
     }
     bad = LLVMBuildAnd(cg->b, bad, LLVMBuildNot(cg->b, cg->again, ""), "");
-    Val next = LLVMBuildLoad2(cg->b, cg->i32, h->turn, ""); // has counted the tile at hand
+    Val next = LLVMBuildLoad2(cg->b, cg->i32, h->turn, ""); // has counted the current tile
     Val turn = low(cg, add(cg, next, cg_i32(cg, -1)), NV90_TURNS - 1);
     Val at = nv90_shared(cg, h->flags);
     if (h->rank) at = nv90_remote(cg, at, cg_i32(cg, 0));

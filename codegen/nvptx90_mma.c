@@ -61,7 +61,7 @@ Val nv90_left(Cg *cg, const TileValue *v) {
 
 // From how many steps on a descriptor that changes is less than one that does not: of what a loop does not
 // change ptxas takes the sums for all steps out of it, has no registers for them, and makes each of them
-// anew where it is used, in two instructions. A stage's number is far below 2^16, which ptxas cannot know.
+// again where it is used, in two instructions. A stage's number is far below 2^16, which ptxas cannot know.
 enum { WORTH_A_CHANGE = 5 };
 
 static Val changing(Cg *cg, Val descriptor, Val stage) {

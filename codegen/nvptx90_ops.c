@@ -283,7 +283,7 @@ static void product_step(Text *t, const Nv90Product *p, int k, int columns, int 
 }
 
 // A group, or the steps of it that are wanted. Columns that do not count are made by the first step
-// all the same: registers that only one of two ways makes would be kept from the tile before.
+// all the same: registers that only one of two ways makes would be kept from the previous tile.
 static void product_steps(Text *t, const Nv90Product *p, int from, int to, bool few, int left) {
     int right = left + (p->left ? 1 : 4 * p->steps);
     bool ends = to == p->steps;

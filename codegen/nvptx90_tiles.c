@@ -332,7 +332,7 @@ static void choose(Cg *cg, Val turn, bool behind, Val n) {
     LLVMPositionBuilderAtEnd(cg->b, on);
 }
 
-// A round's first tile: the first of all is known. The others' rounds wait until the tile before,
+// A round's first tile: the first of all is known. The others' rounds wait until the previous tile,
 // which was none, has been heard of: all verdicts are in. The grid's tiles have all been told.
 static void choose_first(Cg *cg, Val turn, Val n) {
     const Nv90 *h = nv90_state(cg);

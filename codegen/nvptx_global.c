@@ -163,7 +163,7 @@ static void store_plain_row(Cg *cg, const Access *a, const TileValue *v, int m, 
 
 // ---- blocks of 16 rows and 8 columns, four numbers of a thread in 16 bytes (ir/tile_blocks.h)
 
-// Of a warp's rows and the columns at hand, this thread's part of the first block.
+// Of a warp's rows and the current columns, this thread's part of the first block.
 static Val blocks_at(Cg *cg, const Access *a, int m, Val *in) {
     Val block = LLVMBuildAShr(cg->b, a->row, cg_i32(cg, 4), "");
     block = LLVMBuildAdd(cg->b, block, cg_i32(cg, m), "");

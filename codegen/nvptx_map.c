@@ -7,7 +7,7 @@
 
 #include <assert.h>
 
-typedef struct At { // the element at hand
+typedef struct At { // the current element
     const TileOp *op;
     NvShape space; // of the map's axes
     int m, n, r, c;

@@ -76,7 +76,7 @@ static Val base_of(Cg *cg, const TileValue *v) {
     return sum(cg, plus(cg, s->shared, s->offset[v->id]), mine);
 }
 
-typedef struct At { // the number at hand
+typedef struct At { // the current number
     const TileOp *op;
     Val index;
 } At;

@@ -1,6 +1,6 @@
 // outline.c: long expressions as functions, so that the time to compile one grows with its length.
 //
-// In: an expression too long to stand in the kernel once per element, and the element at hand. Out:
+// In: an expression too long to stand in the kernel once per element, and the current element. Out:
 // a call of a function made once for all elements, which is
 //
 //     value f(leaves..., arguments)   a part, or   { part(.., frame); part(.., frame); .. }

@@ -1,4 +1,4 @@
-// diag.h: what there is to tell the user. Stages add to a list; only the command prints it.
+// diag.h: diagnostics. Stages add to a list; only the command prints it.
 //
 // A span is a range of bytes in one of the compilation's source files. Every AST node and every IR op carries one.
 // A user's mistake is a diagnostic; ours is an assert.
@@ -30,7 +30,7 @@ typedef struct Diag {
     struct Diag *next;
 } Diag;
 
-// Beyond it errors are counted, not kept: a report that nobody reads helps nobody.
+// Beyond it errors are counted and not kept.
 enum { DIAG_MAX_ERRORS = 50 };
 
 typedef struct Diags {

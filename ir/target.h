@@ -36,7 +36,7 @@ typedef struct TargetRates {
 
 const TargetRates *target_rates(TargetId id); // all 0 for the host, which is not counted so
 
-// The named target's data; for TARGET_HOST lanes and cache sizes are filled in by codegen/host for the machine at hand through
+// The named target's data; for TARGET_HOST lanes and cache sizes are filled in by codegen/host for the current machine through
 // target_host(), with portable defaults here.
 const Target *target_get(TargetId id);
 bool target_find(const char *name, TargetId *out);

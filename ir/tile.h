@@ -147,8 +147,8 @@ struct TileOp {
     int naxes;
     uint8_t axes[TILE_MAX_RANK];
     VEC(TileResult) outs; // one per result
-    // APPEND: of args[0], a value along one axis, the elements for which args[1] holds go to the
-    // tensor in their order; args[2] is how many came before, the result how many there are then.
+    // APPEND: stores the elements of args[0], a value along one axis, for which args[1] holds, in
+    // their order. args[2] is the number of elements before, the result the number after.
     // Coordinates are indices, in which PARAM 2 is the number of the element that goes there.
     // LOOP over the tiles of `axis`: for STEP from `from` to `to` (exclusive), skipping steps where
     // `where` is false, with TILE(axis) = index. args: initial values; carried: their names inside;
@@ -168,37 +168,37 @@ struct TileOp {
 
     // STORE: `when`: bool, or NULL for always.
 
-    // ---- roles. `when` of FILL, TAKE, DROP: where it is false they do nothing; what TAKE gives
-    // then may be multiplied, but nothing made of it may be stored.
+    // ---- roles. `when` of FILL, TAKE, DROP: where it is false they do nothing. The result of such
+    // a TAKE may be multiplied, but nothing made of it may be stored.
     // ROLE: `role` its name, `body`; one of them is called "producer" and decides what `next` is.
     const char *role;
     int warpgroups; // ROLE: of 4 warps each
     int registers;  // ROLE: of a thread; 0: as the kernel begins
     // FILL: args[0] the pipe, tensor and coordinates as COPY. TAKE: args[0] the pipe. DROP: args[0]
     // the view. STORE: args[1], where there is one, the shared buffer that the tile goes through.
-    // MMA: the product is issued and makes a group; nothing may read the result before an MMA_WAIT
-    // (or a waiting map) has let it land. Groups land in order.
+    // MMA: the product is issued, as a group of its own. Nothing may read the result before an
+    // MMA_WAIT (or a waiting map) for it. Groups complete in order.
     bool async;
-    // MMA, AT: where `when` holds, in which POS of the grid's axis is the first row of a warpgroup,
-    // of that warpgroup's rows only the first `first` elements of the tile along `axis` count: behind
-    // them a result is not made and a sum has no terms. 0: all count.
+    // MMA, AT: `when` is evaluated once for each warpgroup; POS of the grid's axis in it is the
+    // warpgroup's first row. Where it holds, only the first `first` elements of the tile along `axis`
+    // count for these rows: others are not computed, and sums leave them out. 0: all count.
     int first;
     // MMA of f32: operands are rounded to tf32, 11 bits; sums stay f32.
     bool tf32;
     unsigned marks; // MAP: of a schedule, by 1 << TileMark
     // MAP: after `after` elements of each thread were computed, wait until at most `pending` groups
-    // of products are in flight; `after` -1: anywhere before results are narrowed, which is always
-    // behind the wait. What the wait lands is known to be there behind the map.
+    // of products are in flight; `after` -1: anywhere. Results are rounded to narrower types after
+    // the wait. The products that it waits for are complete after the map.
     bool waits;
     int after;
-    // MAP, STORE, FILL behind a NEXT of the same block: b, h, TILE and POS mean the tile before it.
+    // MAP, STORE, FILL behind a NEXT of the same block: b, h, TILE and POS mean the previous tile.
     bool behind;
-    // AGAIN, in a TILES body before its NEXT: where in some row of args[0] (f32 of the grid's axis) not
-    // |x| <= 2^bits, or x is no number, the tile at hand comes once more behind the others, and AGAIN
-    // (the symbol) holds there; of a tile that comes again nothing is asked. What its stores wrote is
-    // written again. Roles run from their beginning until no tile is left. (So the interpreter. On a
-    // device a failed tile comes at some later time, at least once and perhaps twice, and a tile may
-    // be told with `again` at once, before it was computed in the other way.)
+    // AGAIN, in a TILES body before its NEXT: if |x| <= 2^bits fails in some row of args[0] (f32 of
+    // the grid's axis; a NaN fails), the current tile is computed once more after the others. AGAIN
+    // (the symbol) holds there, the tile is not tested again, and its stores overwrite the first
+    // ones. Roles run from their beginning until no tile is left. (So does the interpreter. A device
+    // computes a failed tile at some later time, at least once and perhaps twice. It may also compute
+    // a tile with AGAIN at once, and not in the other way before.)
     int bits;
     bool pass; // TURN: the turn goes to the next warpgroup (else: wait for this one's)
     // TILES: args, carried, results, body as of a loop; the body has one NEXT. AT: `axis`, `index`,
@@ -216,8 +216,8 @@ typedef struct TileGrid { // one dimension of the grid, outermost first
 
 typedef enum TilePersist {
     PERSIST_NONE,   // one tile a block
-    PERSIST_STATIC, // as many blocks as fit the device; each takes every so manieth tile
-    PERSIST_DYNAMIC // each asks a counter
+    PERSIST_STATIC, // as many blocks as fit the device; of n blocks each takes every n-th tile
+    PERSIST_DYNAMIC // each takes the next one, by a counter
 } TilePersist;
 
 typedef struct TileSchedule {
@@ -225,14 +225,15 @@ typedef struct TileSchedule {
     int warps;     // GPU: warps of a block; rows of M are spread over them evenly
     int min_blocks;  // blocks that should fit an SM together (launch bounds); 0: no wish
     int matrix_rows; // AMD: of a matrix instruction, 16 or 32; 0 elsewhere
-    bool crowded;    // AMD: no registers are left for addresses: they are made anew for each tile
+    bool crowded; // AMD: no registers are left for addresses: they are computed again for each tile
     // Kernels of roles: which tiles a block has (`next`).
     TilePersist persist;
-    int section; // GPU: about how many tiles are taken of some heads before those of the next ones,
-                 // so that their K and V stay in the L2 cache, the longest of all heads first, and
-                 // the shortest of all sections last (grid.c); 0: head after head
-    int cluster; // blocks whose tiles are neighbours and take the same steps: what has no rows is
-                 // copied to all of them at once; 0 and 1: one block
+    int section; // GPU: about how many tiles a group of heads has; the groups are taken one after
+                 // the other, so that their K and V stay in the L2 cache. In a group the longest
+                 // tiles come first; the shortest ones of all groups come last (grid.c). 0: head
+                 // after head
+    int cluster; // blocks whose tiles are neighbours and have the same steps: tiles without rows
+                 // are copied to all of them at once; 0 and 1: one block
     const Ex
         *cluster_rows; // i32 of sizes, 1 or `cluster`: over so many tiles of rows; the tiles of
                        // a cluster are neighbouring heads' where it is 1; NULL: `cluster`

@@ -168,7 +168,7 @@ static Access access(Eval *E, const TileOp *op) {
     return a;
 }
 
-// Where the element at hand is in the tensor; -1: outside.
+// Where the current element is in the tensor; -1: outside.
 static int64_t address(const Eval *E, const Access *a) {
     int64_t at = 0;
     for (int d = 0; d < a->t->t->rank; d++) {
@@ -218,7 +218,7 @@ void run_store(Eval *E, const TileOp *op) {
     }
 }
 
-// The count of what came before is the number of the element at hand.
+// The count of what came before is the number of the current element.
 void run_append(Eval *E, const TileOp *op) {
     const TileValue *x = op->args.data[0], *take = op->args.data[1];
     RunSlot *count = &E->slots[op->args.data[2]->id];
@@ -261,7 +261,7 @@ static double add(const Eval *E, double x, double y) {
     return E->round ? (double)(float)(x + y) : x + y;
 }
 
-// How many elements of a tile along op->axis count for the row at hand: its warpgroup's rows have
+// How many elements of a tile along op->axis count for the current row: its warpgroup's rows have
 // one answer.
 static int64_t counted(Eval *E, const TileOp *op) {
     int64_t all = E->extent[op->axis];

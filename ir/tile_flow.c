@@ -1,6 +1,6 @@
 // tile_flow.c: the interpreter's order of operations: blocks, loops, roles, buffers and pipes.
 //
-// In: a kernel and the block of the grid at hand. Out: every operation was run (tile_eval.c) as
+// In: a kernel and the current block of the grid. Out: every operation was run (tile_eval.c) as
 // often and in such an order as the program says. Holds afterwards: no rule was broken that makes
 // what is read depend on who comes first:
 //
@@ -13,7 +13,7 @@
 //
 // Tiles that an `again` has asked for come when every block is through with its others, from the
 // kernel's first op: by then all pipes are free and all products have landed, so nothing tells that
-// from roles that begin anew at once.
+// from roles that begin again at once.
 //
 // A role is run until it has to wait for another; then the others have their turn. Pipes are
 // queues with one writer and one reader, so the order in which roles are run changes nothing. The

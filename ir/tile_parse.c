@@ -39,7 +39,7 @@ typedef struct Parse {
     const char *text, *s, *end; // without comments; ends with 0
     TileProgram *p;
     TileKernel *k;
-    ExNames names;        // of the program, the kernel, or the map at hand
+    ExNames names;        // of the program, the kernel, or the current map
     Named *table;         // open addressing, twice MAX_VALUES
     VEC(const Ex *) lets; // the kernel's names for expressions
     int nest, ops;

@@ -125,7 +125,7 @@ typedef struct Out {
     const TileProgram *p;
     const TileKernel *k;
     TileLets *lets; // of the kernel's body; NULL elsewhere
-    ExNames names;  // of the program, then of the kernel, then of the map at hand
+    ExNames names;  // of the program, then of the kernel, then of the current map
     int depth;
 } Out;
 

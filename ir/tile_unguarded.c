@@ -3,7 +3,7 @@
 // In: a kernel and weights of it, made in a loop. Of every value it is worked out what a NaN weight
 // of a row does to the row's elements: whether they depend on what the weight was rounded to
 // (`touched`), and whether they are NaN for certain without it, for a weight of an earlier step
-// (`earlier`) and for one of the step at hand (`now`). What is touched must be NaN when it is stored.
+// (`earlier`) and for one of the current step (`now`). What is touched must be NaN when it is stored.
 #include "ir/tile_unguarded.h"
 
 typedef struct Fate {

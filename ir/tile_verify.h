@@ -24,7 +24,7 @@ typedef struct Verify {
     int steps;          // of those that have a step
     bool in_full;       // in a loop over full tiles
     bool in_class;      // in one over tiles that are full or partial
-    const TileOp *role; // the one at hand; NULL: none
+    const TileOp *role; // the current one; NULL: none
     bool roles;         // some role stands before
 } Verify;
 
@@ -48,7 +48,7 @@ typedef struct Scope {
 Scope verify_scope(const Verify *V, const char *what); // one value for the whole tile
 bool verify_ex(Verify *V, const Ex *e, ExType type, const Scope *s);
 
-// ---- the op at hand
+// ---- the current op
 bool verify_counts(Verify *V, int results, int least, int most); // of operands
 bool verify_access(Verify *V, const TileValue *v); // its tensor and coordinates, for a tile like v
 bool verify_axis(Verify *V);                       // that it is over can be gone along

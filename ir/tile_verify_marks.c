@@ -1,6 +1,6 @@
 // tile_verify_marks.c: what a map must be to be made in one of the ways of tile_marks.def.
 //
-// In: the map at hand, of a verifier that goes through a kernel. Out: whether each of its marks has what it is about.
+// In: the current map, of a verifier that goes through a kernel. Out: whether each of its marks has what it is about.
 #include "ir/tile_verify.h"
 
 static bool is_halves(const TileOp *map) {

@@ -1,7 +1,7 @@
 // tile_verify_roles.c: the rules of kernels of roles, as far as the order of the text tells; the
 // rest is the interpreter's (tile_flow.c).
 //
-// In: the op at hand, of a verifier that goes through a kernel. Out: whether it keeps the rules.
+// In: the current op, of a verifier that goes through a kernel. Out: whether it keeps the rules.
 // Holds afterwards: roles stand last and are not nested; a pipe has one role that fills and one
 // that takes; what stands behind a `next` has one before it in its block.
 #include "ir/tile_verify.h"

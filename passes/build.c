@@ -1,10 +1,10 @@
 // build.c: streaming form -> tile program, algorithm level.
 //
 // In: a Stream. Out: a program with one kernel that computes it: extents are not chosen (tiles of
-// one element), nothing is fused or hoisted, every row scalar is a map of its own. Of the target
-// are in it whether shifts stay in full tiles, which a schedule says (pipeline.c), and whether the
-// kernel of many queries may have parts (PassOptions.share), with what was measured of the two
-// kinds. Afterwards tile_verify holds.
+// one element), nothing is fused or hoisted, every row scalar is a map of its own. It depends
+// on the target in two ways: whether shifts are fixed in full tiles, which a schedule says
+// (pipeline.c), and whether the kernel for many queries may have parts (PassOptions.share).
+// Afterwards tile_verify holds.
 //
 // Axes: M the queries of one head, N the keys, D and E the columns of q, k and of v, o. For
 // softmax:

@@ -24,8 +24,8 @@ typedef struct Build {
     const Stream *s;
     const RowProgram *row;
     TileProgram *p;
-    bool tf32;    // products
-    int fixed;    // the state that sums the weights where shifts stay in full tiles; -1: they move
+    bool tf32; // products
+    int fixed; // the state that sums the weights where shifts are fixed in full tiles; -1: they are not
     int extremum; // the state that such a shift is made of
     TileKernel *k;
     TileBlock *block;
@@ -37,7 +37,7 @@ typedef struct Build {
     int whole;             // the size that says which heads have one; -1: all are split alike
     bool share;            // the main kernel is over parts too
     const Ex *when;        // of stores; NULL: always
-    const Ex *part;        // that loads are of; NULL: the one at hand
+    const Ex *part;        // that loads are of; NULL: the current one
     TileValue *bare_score; // the modified score, masked or not; NULL where it may be -inf by itself
     TileValue **raw_shift; // by shift: the carried one's last value; NULL: it is not carried
     int *work_state;       // tensor of each state's part

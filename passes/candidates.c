@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int by_clocks(const void *a, const void *b) {
+static int by_cycles(const void *a, const void *b) {
     const Candidate *x = a, *y = b;
-    if (x->clocks != y->clocks) return x->clocks < y->clocks ? -1 : 1;
+    if (x->cycles != y->cycles) return x->cycles < y->cycles ? -1 : 1;
     return strcmp(x->knobs, y->knobs); // any order, but always the same
 }
 
@@ -98,7 +98,7 @@ static void propose(Proposals *to, const char *own) {
 static void own_first(Arena *a, Candidates *c, const char *own) {
     int i = 0;
     while (i < c->n && strcmp(c->data[i].knobs, own)) i++;
-    Candidate first = {own, i < c->n ? c->data[i].clocks : 0};
+    Candidate first = {own, i < c->n ? c->data[i].cycles : 0};
     if (i == c->n) VEC_PUSH(a, c, first);
     memmove(c->data + 1, c->data, (size_t)i * sizeof *c->data);
     c->data[0] = first;
@@ -195,7 +195,7 @@ static Proposals proposals(Arena *a, TileProgram *p, const PassOptions *o, const
                      .sizes = o->sizes ? o->sizes : typical,
                      .part_keys = part_keys};
     if (!pass_is_part(p, all.k)) propose(&all, own); // of parts nothing is counted
-    if (all.list.n) qsort(all.list.data, (size_t)all.list.n, sizeof *all.list.data, by_clocks);
+    if (all.list.n) qsort(all.list.data, (size_t)all.list.n, sizeof *all.list.data, by_cycles);
     return all;
 }
 
@@ -210,10 +210,10 @@ const char *pass_counted(Arena *a, TileProgram *p, const PassOptions *o) {
     const char *own = taken(a, p, o, NULL, &main);
     if (!own) return NULL;
     Proposals all = proposals(a, p, o, own, main, 0, typical);
-    double clocks = 0;
-    for (int i = 0; i < all.list.n && !clocks; i++)
-        if (says(own, all.list.data[i].knobs)) clocks = all.list.data[i].clocks;
-    for (int i = 0; i < all.list.n && all.list.data[i].clocks * (100 + CLEARLY) < clocks * 100;
+    double cycles = 0;
+    for (int i = 0; i < all.list.n && !cycles; i++)
+        if (says(own, all.list.data[i].knobs)) cycles = all.list.data[i].cycles;
+    for (int i = 0; i < all.list.n && all.list.data[i].cycles * (100 + CLEARLY) < cycles * 100;
          i++) {
         const char *knobs = taken(a, p, o, all.list.data[i].knobs, NULL);
         if (knobs) return knobs;

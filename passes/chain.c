@@ -55,7 +55,7 @@ static TileValue *buffer_for(Chains *s, const TileOp *load, int stages) {
     return *b;
 }
 
-// `tile`: of `axis`, in place of TILE(axis); NULL for the tile at hand.
+// `tile`: of `axis`, in place of TILE(axis); NULL for the current tile.
 static void fetch(Chains *s, TileOp *before, const TileOp *load, const Ex *tile, int axis,
                   const Ex *stage, const Ex *when) {
     TileOp *op = insert(s, before, TILE_COPY);

@@ -1,7 +1,7 @@
 // classify.c: which tiles a loop over keys visits, and which of them need the mask.
 //
 // In: a program whose extents are bound; loops over all tiles of an axis, with SYM_MASK in them, and
-// SYM_KEPT where shifts may stay.
+// SYM_KEPT where shifts may be fixed.
 // Out: each such loop is two, over one common sequence of tiles: first the partial ones, with the
 // kernel's mask where SYM_MASK stood and KEPT false, then those where every pair takes part, with
 // no mask and KEPT true. Tiles without a pair are never visited where the mask can be solved
@@ -100,13 +100,13 @@ static void hull_tiles(Classify *c, Tiles *t, const KeySet *s) {
     t->hi = op2(c, EX_MAX, t->hi, t->lo);
 }
 
-// Where shifts stay in full tiles, every row should have a key before: its last one, or where rows end
-// together its first one. That of the row that has the fewest is the first, or last, that not all have,
-// and its tile is a partial one, also where it is the tile's last key, or first.
+// Where shifts are fixed in full tiles, every row should have a key in a partial tile: its last key, or,
+// where all rows end at the same key, its first one. This is the last (first) key of the row that has
+// the fewest. Its tile counts as partial even if the key is the last (first) one of the tile.
 static void full_tiles(Classify *c, Tiles *t, const KeySet *s) {
     const TileAxis *a = &c->k->axes[c->k_axis];
     const Ex *n = num(c, a->extent);
-    bool stay = tile_asks_again(c->k); // that shifts stayed is what it asks about
+    bool stay = tile_asks_again(c->k); // it tests fixed shifts
     t->full = !s->none;
     t->flo = t->fhi = t->lo;
     if (s->none) return;
@@ -266,7 +266,8 @@ static void split_loop(Classify *c) {
     make_partial(c, partial_index(c, &t, above, partial), where);
     if (full) make_full(c, full, op2(c, EX_ADD, t.flo, step));
     const Ex *total = op2(c, EX_ADD, partial, op2(c, EX_SUB, t.fhi, t.flo));
-    if (t.exact) pass_set_parts(c->p, c->k, c->loop, total); // of others no launch knows the steps
+    if (t.exact)
+        pass_set_parts(c->p, c->k, c->loop, total); // the steps of others are not known at launch
     share_steps(c, full, partial, total);
 }
 

@@ -8,7 +8,7 @@
 //     grid b, h, M                   ->    grid b, h, M, E
 //     store lse[b, h, M:] = %lse           store lse[b, h, M:] = %lse when (E.tile == 0)
 //
-// Each block computes the scores anew. What is one number for a row is stored by the first of them.
+// Each block computes the scores again. What is one number for a row is stored by the first of them.
 // Holds afterwards: the last block may have fewer columns than its extent.
 #include "rewrite.h"
 #include "schedule.h"

@@ -127,7 +127,7 @@ CostTiles cost_tiles(const CostRows *r, int keys) {
 // What the units do overlaps, but for this share: each waits for the others' results at times.
 #define APART 0.23
 
-static double step_clocks(CostStep s) {
+static double step_cycles(CostStep s) {
     double most = fmax(fmax(s.matrix, s.special), s.plain), all = s.matrix + s.special + s.plain;
     double busy = most + APART * (all - most);
     return fmax(busy, fmax(s.shared, s.l2)) + s.latency;
@@ -135,7 +135,7 @@ static double step_clocks(CostStep s) {
 
 static bool are_alike(CostTiles n) { return n.longest == n.shortest; }
 
-// Of tiles that are alike those of the last round are split, otherwise all are.
+// If all tiles have the same number of steps, only those of the last round are split.
 double cost_parts(const Target *t, CostTiles n, int keys, int least) {
     double units = target_rates(t->id)->units, left = fmod(n.tiles, units), parts = 1;
     if (are_alike(n) && left > 0) parts = floor(units / left);
@@ -148,10 +148,10 @@ double cost_parts(const Target *t, CostTiles n, int keys, int least) {
 double cost_launch(const Target *t, CostTiles n, CostStep s, int blocks, double tile) {
     s.latency /= blocks; // in which the other blocks go on
     tile /= blocks;
-    double step = step_clocks(s), shares = n.tiles / target_rates(t->id)->units;
+    double step = step_cycles(s), shares = n.tiles / target_rates(t->id)->units;
     double longest = n.longest / n.parts * step + tile, mean = n.steps * step + tile;
-    // Tiles that take as long as each other end together, and the last ones alone, or in parts;
-    // otherwise the shortest are the last.
+    // Tiles of equal length end together, and the last round runs alone, or in parts. Otherwise
+    // the shortest tiles come last.
     if (are_alike(n) && n.parts > 1) return floor(shares) * mean + longest;
     if (are_alike(n)) return ceil(shares / blocks) * blocks * mean;
     mean += (n.parts - 1) * tile;

@@ -1,5 +1,5 @@
-// cost.h: what counting expects of a kernel before anything is measured (docs/performance.md,
-// "Counting first"): clocks of a multiprocessor, from the kernel's own operations, the tiles that
+// cost.h: the cost model: what a kernel is expected to take before anything is measured
+// (docs/tuning.md, "What limits a kernel"): cycles of a multiprocessor, from the kernel's own operations, the tiles that
 // its mask leaves, and the target's rates. For ranking schedules: ratios count, not the numbers.
 #ifndef PASSES_COST_H
 #define PASSES_COST_H
@@ -38,14 +38,14 @@ CostTiles cost_tiles(const CostRows *r, int keys); // in one part
 // In how many a launch's tiles are (split.c), where that saves the longest so many keys.
 double cost_parts(const Target *t, CostTiles n, int keys, int least);
 
-// One block's step, a tile of keys: how long each unit has to do, in clocks of a multiprocessor.
+// One block's step, a tile of keys: how long each unit has to do, in cycles of a multiprocessor.
 typedef struct CostStep {
     double matrix, special, plain;
     double shared, l2; // bytes on their way: beside all else, or it waits for them
     double latency;    // in which nobody does anything
 } CostStep;
 
-// A launch: `blocks` of them side by side on a multiprocessor, `tile` clocks for each tile of
+// A launch: `blocks` of them side by side on a multiprocessor, `tile` cycles for each tile of
 // queries besides its steps.
 double cost_launch(const Target *t, CostTiles n, CostStep s, int blocks, double tile);
 

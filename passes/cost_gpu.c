@@ -1,7 +1,6 @@
 // cost_gpu.c: schedules of NVIDIA's targets and what counting expects of them.
 //
-// The constants were fitted to measured variants (tests/tile/measured.def): see "How a schedule is
-// chosen" in docs/performance.md.
+// The constants were fitted to measured variants (tests/tile/measured.def): see docs/tuning.md.
 #include "cost.h"
 
 #include <math.h>
@@ -10,7 +9,7 @@
 
 enum {
     SM90_MAX_KEYS = 256,
-    SM90_STEP = 190,     // clocks of a tile of keys, besides what is counted: barriers
+    SM90_STEP = 190,     // cycles of a tile of keys, besides what is counted: barriers
     SM90_WARPGROUP = 10, // and what each warpgroup waits for
     SM90_STATISTIC = 26, // the threads of a row meet, in each warpgroup
     SM90_COPY = 1000,    // a copy that nothing hides
@@ -23,7 +22,7 @@ typedef struct Sm90Form {
 
 // Of a block. A product of 64 rows reads its operands from shared memory for every 16 columns (of
 // keys): q's 2 KB and the keys' 32 bytes each, or the values alone.
-static double sm90_clocks(const Proposals *to, CostWork w, const CostRows *seen, int warpgroups,
+static double sm90_cycles(const Proposals *to, CostWork w, const CostRows *seen, int warpgroups,
                           int keys, int stages) {
     const TargetRates *r = target_rates(to->target->id);
     double rows = 64.0 * warpgroups, scores = rows * keys;
@@ -50,8 +49,8 @@ void cost_sm90(Proposals *to) {
                 const char *knobs = arena_printf(
                     to->arena, "warpgroups=%d,registers=%d,producer_registers=%d,keys=%d,stages=%d",
                     forms[i].warpgroups, forms[i].registers, forms[i].producer, keys, stages);
-                double clocks = sm90_clocks(to, w, &seen, forms[i].warpgroups, keys, stages);
-                VEC_PUSH(to->arena, &to->list, ((Candidate){knobs, clocks}));
+                double cycles = sm90_cycles(to, w, &seen, forms[i].warpgroups, keys, stages);
+                VEC_PUSH(to->arena, &to->list, ((Candidate){knobs, cycles}));
             }
     }
 }
@@ -59,7 +58,7 @@ void cost_sm90(Proposals *to) {
 // ---- sm_80
 
 enum {
-    SM80_STEP = 600,  // clocks of a tile of keys, besides what is counted: copies, other warps
+    SM80_STEP = 600,  // cycles of a tile of keys, besides what is counted: copies, other warps
     SM80_TILE = 3000, // of a tile of queries, besides its steps
 };
 
@@ -68,7 +67,7 @@ typedef struct Sm80Form {
 } Sm80Form;
 
 // Of a block: every warp reads all of a tile of keys and values from shared memory.
-static double sm80_clocks(const Proposals *to, CostWork w, const CostRows *seen, Sm80Form f,
+static double sm80_cycles(const Proposals *to, CostWork w, const CostRows *seen, Sm80Form f,
                           int keys) {
     const TargetRates *r = target_rates(to->target->id);
     double scores = (double)f.rows * keys, columns = w.d + w.dv;
@@ -96,7 +95,7 @@ void cost_sm80(Proposals *to) {
             const char *knobs = arena_printf(to->arena, "rows=%d,keys=%d,warps=%d,blocks=%d",
                                              forms[i].rows, keys, forms[i].warps, forms[i].blocks);
             VEC_PUSH(to->arena, &to->list,
-                     ((Candidate){knobs, sm80_clocks(to, w, &seen, forms[i], keys)}));
+                     ((Candidate){knobs, sm80_cycles(to, w, &seen, forms[i], keys)}));
         }
     }
 }

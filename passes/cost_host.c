@@ -1,14 +1,14 @@
-// cost_host.c: schedules of the host and what counting expects of them, in clocks of a core.
+// cost_host.c: schedules of the host and what counting expects of them, in cycles of a core.
 #include "cost.h"
 
 enum {
-    HOST_EDGE = 20,      // clocks of each row and each key of a tile, besides the products
+    HOST_EDGE = 20,      // cycles of each row and each key of a tile, besides the products
     HOST_ROW = 100,      // of each query
     HOST_PORTS = 2,      // vectors of multiply-adds in a clock
     HOST_BEYOND_L2 = 50, // percent more where a tile's tensors do not stay in half of it
 };
 
-static double clocks(const Proposals *to, const CostRows *seen, int rows, int keys) {
+static double cycles(const Proposals *to, const CostRows *seen, int rows, int keys) {
     const Target *t = to->target;
     double columns = to->p->D + to->p->Dv;
     double products = (double)rows * keys * columns / t->lanes / HOST_PORTS;
@@ -25,7 +25,7 @@ void cost_host(Proposals *to) {
         CostRows seen = cost_rows(to->p, to->k, rows, to->sizes);
         for (size_t j = 0; j < sizeof keys / sizeof *keys; j++) {
             const char *knobs = arena_printf(to->arena, "rows=%d,keys=%d", rows, keys[j]);
-            VEC_PUSH(to->arena, &to->list, ((Candidate){knobs, clocks(to, &seen, rows, keys[j])}));
+            VEC_PUSH(to->arena, &to->list, ((Candidate){knobs, cycles(to, &seen, rows, keys[j])}));
         }
     }
 }

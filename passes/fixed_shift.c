@@ -1,22 +1,22 @@
-// fixed_shift.c: streams whose shifts need not follow their extrema.
+// fixed_shift.c: streams whose shifts may be fixed: they need not follow their extrema.
 //
-// In: a streaming form. Out: whether what it gives stays the same whatever number stands where its
-// extremum does, the shifted sums being of that number:
+// In: a streaming form. Out: whether its results are the same for any number in place of its extremum,
+// if the shifted sums use that number as well:
 //
 //     m = rowmax(s);  l = rowsum(exp(s - m));  lse = m + log(l);  w = exp(s - m) / l       yes
 //     the same, and emit m                                                                 no: m itself is seen
 //     w = exp(s - m) / (l + 1)                                                             no: nor is 1 shifted
 //
-// Softmax in all its forms is like that (with a sink, with one added, with its log-sum-exp). Whether a
-// stream is is found by computing what it gives from random states, and from those that another
-// extremum would have left. Two analytic functions that agree at a few random points agree anywhere. So
-// nothing else may be made of what moves: not a comparison, a rounding, a bound; unless what it is made of
-// agrees itself, or it is the extremum of the shift (a maximum with a sink). A condition that does not
-// move is tried both ways, and what is made of other things than states may be any number.
+// Softmax in all its forms is like this (with a sink, with one added, with its log-sum-exp). The test
+// computes the results from random states, and from the states that another extremum would have left. Two
+// analytic functions that agree at a few random points are equal. So no comparison, rounding or bound may
+// depend on what moves, unless its arguments agree themselves, or it is the extremum of the shift (a
+// maximum with a sink). A condition that does not move is tried both ways, and numbers that are not made
+// of states may be anything.
 //
-// A weight may then be as large as its type lets it: that it was not too large is asked of a state
-// that is the sum of all weights, which are positive. What is made of that sum must not overflow either:
-// one try has it as large as it may be, in f32.
+// A weight may then be as large as its type allows. A state that is the sum of all weights, which are
+// positive, shows whether one was too large. What is made of that sum must not overflow either: one test
+// has the sum at its bound, in f32.
 #include "fixed_shift.h"
 
 #include "ir/expr_ops.h"

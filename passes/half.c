@@ -30,7 +30,7 @@ typedef struct Half {
     ExMemo damped; // nodes that a logarithm or a quotient stands over
     bool any;      // exponentials without a bound
     bool failed;   // to shift one
-    bool extremum; // in the exponent at hand
+    bool extremum; // in the current exponent
 } Half;
 
 // ---- exponents

@@ -196,7 +196,7 @@ static void empty_loop(TileKernel *k, TileOp *loop) {
 }
 
 static void hoist_kernel(TileProgram *p, TileKernel *k) {
-    // Maps that move_out makes stand before the map at hand and may hold something for yet fewer
+    // Maps that move_out makes stand before the current map and may hold something for yet fewer
     // axes.
     for (bool again = true; again;) {
         int before = k->nvalues;

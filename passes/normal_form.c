@@ -97,7 +97,7 @@ static unsigned find_deps(Ctx *c, const Ex *e) {
     return *d;
 }
 
-// Of a node of the expression at hand, or of one made from such by a few operations.
+// Of a node of the current expression, or of one made from such by a few operations.
 static unsigned deps(Ctx *c, const Ex *e) {
     const void *known = NULL;
     if (ex_memo_has(&c->deps, e, &known)) return *(const unsigned *)known;

@@ -47,11 +47,11 @@ TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diag
 // another. schedules: by class, in place of o->schedule where not NULL.
 TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
                           const char *const schedules[SHAPE_COUNT], Diags *diags);
-// Schedules of a program's main kernel that fit the target, as texts, with the clocks that a launch
-// is expected to take: the one that would be chosen first, then by clocks.   candidates.c
+// Schedules of a program's main kernel that fit the target, as texts, with the cycles that a launch
+// is expected to take: the one that would be chosen first, then by cycles.   candidates.c
 typedef struct Candidate {
     const char *knobs;
-    double clocks; // of the device, or of a core
+    double cycles; // of the device, or of a core
 } Candidate;
 typedef VEC(Candidate) Candidates;
 Candidates pass_candidates(Arena *a, const Stream *s, const PassOptions *o);
@@ -62,7 +62,7 @@ bool pass_in_parts(const Stream *s, const PassOptions *o);
 // NULL: nothing.
 const char *pass_counted(Arena *a, TileProgram *p, const PassOptions *o);
 // Those that differ from one in a choice that counting says nothing of. None of them takes parts away
-// from all launches of a class, or says how many there are, unless the launch at hand has some.
+// from all launches of a class, or says how many there are, unless the current launch has some.
 Candidates pass_neighbours(Arena *a, const Stream *s, const PassOptions *o, const char *knobs);
 // Whether there is a tile program for it at all: a head's columns are one tile, whose extent
 // tile_verify bounds. False with an error otherwise.

@@ -13,7 +13,7 @@
 
 #include "ir/tile_wide.h"
 
-// In a loop over full tiles every row is there, of the tile at hand and of the loop's next one. What
+// In a loop over full tiles every row is there, of the current tile and of the loop's next one. What
 // a loop before the last fetches at its end is another's tile.
 static void mark_inside(TileOp *last) {
     for (TileOp *op = last->body.first; op; op = op->next)

@@ -304,8 +304,8 @@ void cost_amd(Proposals *to) {
         CostRows seen = cost_rows(to->p, to->k, rows_of(&list[i]), to->sizes);
         CostTiles tiles = cost_tiles(&seen, list[i].keys);
         double scores = tiles.tiles * tiles.steps * rows_of(&list[i]) * list[i].keys;
-        double clocks = scores * (double)cost_of(&n, &list[i]) / 1000;
+        double cycles = scores * (double)cost_of(&n, &list[i]) / 1000;
         VEC_PUSH(to->arena, &to->list,
-                 ((Candidate){knob_text(knobs, &list[i], to->arena), clocks}));
+                 ((Candidate){knob_text(knobs, &list[i], to->arena), cycles}));
     }
 }

@@ -1,14 +1,14 @@
 // schedule_sm90.c: how Hopper runs a kernel: tile extents, and which form of schedule.
 //
 // A kernel with products of 16-bit elements becomes one of roles (schedule_sm90.h): flat where it
-// is one sweep over the keys, plain otherwise. Kernels without products, of f32, or for a part of
-// the keys of a few queries (split.c) run as on sm_80, and so do those with long bodies, which
-// become functions: a call takes the registers that wgmma has under way.
+// is one sweep over the keys, plain otherwise. Some kernels run as on sm_80: those without products,
+// in f32, or for a part of the keys of a few queries (split.c), and those with long bodies. Long
+// bodies become functions, and a call needs the registers that a wgmma in flight holds.
 //
-// Shapes were measured: 64 rows of queries a warpgroup; two warpgroups with 240 registers a thread
-// or three with 160, in turns, so that one's exponentials run beside the other's products. Keys of
-// a tile as many as leave the registers to scores and accumulator (a wgmma that spills is
-// serialized) and the stages to shared memory.
+// Shapes were measured: 64 rows of queries for each warpgroup; two warpgroups with 240 registers a
+// thread or three with 160. They take turns, so that one's exponentials run beside the other's
+// products. A tile has as many keys as registers allow for scores and accumulator (a wgmma that
+// spills is serialized), and as shared memory allows for the stages.
 #include "schedule_sm90.h"
 #include "interval.h"
 #include "knobs.h"

@@ -7,7 +7,7 @@
 #include "rewrite.h"
 #include "schedule.h"
 
-// How a kernel runs: a row of the table in schedule_sm90.c, fitted to the kernel at hand, or what
+// How a kernel runs: a row of the table in schedule_sm90.c, fitted to the current kernel, or what
 // PassOptions.schedule says.
 typedef struct Sm90Shape {
 #define KNOB(field, least, most, step, what) int field;

@@ -1,15 +1,15 @@
 // schedule_sm90_flat.c: the flat form of a Hopper schedule, for kernels that are one sweep.
 //
 // In: a kernel of maps, one chain of loops over the tiles of keys (by class), and maps and stores
-// behind it. Each loop's step loads k, multiplies q by it, maps, loads v and adds a product of the
+// after it. Each loop's step loads k, multiplies q by it, maps, loads v and adds a product of the
 // weights to one accumulator, perhaps rescaled before:
 //
 //     dot(t) = q . k(t);   p(t), c(t), .. = maps(dot(t), ..);   acc(t) = p(t) . v(t) + acc(t-1) *
 //     c(t)
 //
-// Out: the consumer has two products in flight at a time, of one step the scores and of the step
-// before the sum, and maps under them; the steps of all tiles of the grid that a block has are one
-// sequence, in which the first scores of a tile are computed beside the end of the tile before:
+// Out: the consumer has two products in flight at a time, the scores of one step and the sum of the
+// previous step, and computes maps meanwhile. The steps of all tiles of a block are one sequence: the
+// first scores of a tile are computed beside the end of the previous tile:
 //
 //     next; dot = q . k(0)
 //     tiles carry dot {
@@ -19,11 +19,11 @@
 //             wait for dot; drop k;  p', c, .. = maps(dot) (wait for sum among them); drop v
 //             acc = sum * c }
 //         sum = async p . v(last);  next;  dot = async q . k(0)       of the next tile
-//         wait for sum; the end of the tile behind; wait for dot }
+//         wait for sum; the end of the previous tile; wait for dot }
 //
-// (where q has one stage the end goes before `dot`: the next queries are on their way meanwhile).
-// A tile without keys has one step all the same, of the keys behind the last one: all masked. Where
-// a loop skips steps (`where`) its first step is never skipped: it costs a tile of masked keys.
+// (If q has one stage, the end comes before `dot`; the next queries are loaded meanwhile.) A tile
+// without keys still has one step, over the keys after the last one, which are all masked. If a loop
+// skips steps (`where`), its first step is never skipped; this costs a tile of masked keys.
 #include "schedule_sm90.h"
 #include "strips.h"
 
@@ -151,7 +151,7 @@ static bool match_step(Flat *f, TileOp *loop) {
            st->ncolumns == head->ncolumns;
 }
 
-// A loop goes on where the one before it ends, with what that leaves.
+// A loop continues where the previous one ends, with its results.
 static bool follows(const TileOp *before, const TileOp *loop) {
     if (loop->axis != before->axis || loop->from != before->to || loop->args.n != before->results.n)
         return false;
@@ -269,8 +269,8 @@ static void first_fills(Flat *f, bool behind) {
     sm90_fill(f->s, f->load_q, NULL, 0, valid, false);
 }
 
-// v is one step behind k, as the consumer wants it; not where steps are skipped, since it is not
-// known there which step was the one before.
+// v is one step behind k, as the consumer needs it. Not if steps are skipped, because then the
+// previous step is not known.
 static void produce(Flat *f) {
     Sm90 *s = f->s;
     s->block = &s->producer->body;
@@ -337,7 +337,7 @@ static void translate(const Flat *f, TileOp *op) {
     for (int i = 0; i < op->args.n; i++) op->args.data[i] = now(f, op->args.data[i]);
 }
 
-// The op itself, at the end of the block at hand.
+// The op itself, at the end of the current block.
 static void move(Flat *f, TileOp *op) {
     if (op->block) tile_unlink(op);
     tile_append(f->s->block, op);
@@ -448,9 +448,9 @@ static const Ex *of_full_tile(void *ctx, const Ex *e) {
 }
 
 // The maps of a tile's first step, as step `st` has them; its scores are there. Afterwards f->state
-// is what it leaves; what of that is made in the block is yielded. Where shifts stay in full tiles, their
-// maps look for no maximum, and a row's first tile has to: if it is a full one it takes the partial tiles'
-// maps, without the mask.
+// holds what it leaves; the values computed in the block are yielded. Where shifts are fixed, the maps of
+// full tiles compute no maximum, but a row's first tile needs one. If that is a full tile, it takes the
+// maps of the partial tiles, without the mask.
 static void first_maps(Flat *f, const Step *st) {
     Sm90 *s = f->s;
     bool full = f->again && st->loop->tiles == CLASS_FULL;
@@ -665,7 +665,7 @@ static void steps(Flat *f, int i) {
 // meanwhile; otherwise it is done under the next one's first product.
 static bool waits_for_q(const Flat *f) { return f->s->shape.queries == 1; }
 
-// Behind a `next`, or before all: the first scores of the tile at hand, in flight. `turns`: they have
+// Behind a `next`, or before all: the first scores of the current tile, in flight. `turns`: they have
 // a turn of their own.
 static TileValue *first_scores(Flat *f, TileValue **k, bool turns) {
     const Step *st = &f->step[0];

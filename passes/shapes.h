@@ -1,5 +1,5 @@
-// shapes.h: classes of launches. A GPU's schedule that is the best for long sequences is not for
-// short ones: a program may have kernels for each class (shapes.def), among which its plans choose.
+// shapes.h: classes of launches. The best schedule of a GPU differs between long and short
+// sequences. So a program may have kernels for each class (shapes.def), and its plans choose.
 #ifndef PASSES_SHAPES_H
 #define PASSES_SHAPES_H
 
@@ -21,9 +21,9 @@ void shape_typical(ShapeClass c, int32_t *size);           // SIZE_FREE of them
 // Launches in the class, but for those of classes before it.
 const Ex *shape_condition(ExPool *x, ShapeClass c);
 
-// Adds another schedule's kernels to those of a program, for launches of a class; both are of one
-// streaming form. Workspace that differs is there twice. False, and nothing done, where the two have
-// not the same other tensors and sizes.
+// Adds another schedule's kernels to those of a program, for launches of a class. Both come from one
+// streaming form. Workspace that differs is there twice. If other tensors or sizes differ, does
+// nothing and returns false.
 bool shape_join(TileProgram *p, const TileProgram *other, ShapeClass c);
 
 #endif

@@ -1,15 +1,16 @@
-// split.c: a sweep over the keys shared between blocks: which steps a part takes, and how many
-// parts there are.
+// split.c: blocks share a sweep over the keys: which steps each part takes, and how many parts
+// there are.
 //
-// In: a program with a part kernel (an axis in its grid whose size is derived at launch). A loop's
-// steps [0, total) are cut into shares of ceil(total / splits). Holds afterwards (pass_set_splits):
-// the number of parts is chosen at launch so that the blocks are as many as the workers run at a
-// time, and a part has at least SPLIT_TILES tiles of keys; the plan of the split form is taken where
-// that gives more than one.
+// In: a program with a part kernel (an axis of its grid whose size is derived at launch). The steps
+// [0, total) of a loop are cut into shares of ceil(total / splits). Holds afterwards
+// (pass_set_splits): the launch chooses the number of parts. There are as many blocks as the workers
+// run at the same time, and a part has at least SPLIT_TILES tiles of keys. If that gives more than
+// one part, the plan of the split form is taken.
 //
-// A kernel of many queries may have parts as well (its grid's last dimension, `from` a head on): how many, and
-// of which heads, is an expression of the steps of its tiles (pass_set_parts). Where nothing was said
-// of them, launches of few tiles go to the part kernel (pass_free_splits).
+// A kernel for many queries may have parts as well: the last dimension of its grid, `from` a head
+// on. How many parts, and which heads have them, are expressions of the steps of its tiles
+// (pass_set_parts). Without such expressions, launches with few tiles go to the part kernel
+// (pass_free_splits).
 #include "rewrite.h"
 
 #include "knobs.h"
@@ -23,7 +24,7 @@ enum {
     MAX_PARTS = 64,  // of a row, which the combination goes through one after the other
     MAX_ROUNDS = 8,  // of all workers, of which the last one is split
     PART_STEPS = 2,  // of a part of many queries, at least
-    MAX_NODES = 120, // of an expression that is asked at several tiles
+    MAX_NODES = 120, // of an expression that is evaluated for several tiles
 };
 
 static int derived_size(const TileProgram *p, const Ex *e) {
@@ -45,7 +46,7 @@ int pass_part_share(TileProgram *p, const Ex *parts) {
     return pass_size(p, "part_share", ex_simplify(x, ex_2(x, EX_DIV, up, parts)));
 }
 
-// A share of a part, in 1024ths: of the head at hand, some of which have one part. A size of its own,
+// A share of a part, in 1024ths: of the current head, some of which have one part. A size of its own,
 // so that tiles need no division.
 static const Ex *share_of(TileProgram *p, const TileKernel *k, int axis) {
     ExPool *x = p->pool;
@@ -153,7 +154,7 @@ void pass_set_splits(TileProgram *p) {
 // Steps of a tile of queries: `total`, where the launch's sizes say it, otherwise all there are.
 typedef struct Steps {
     const Ex *longest, *mean;
-    bool alike; // of all tiles
+    bool alike; // all tiles have the same number
 } Steps;
 
 static void find_other(void *ctx, const Ex *e) {
@@ -161,7 +162,7 @@ static void find_other(void *ctx, const Ex *e) {
     if (!known) *(bool *)ctx = true;
 }
 
-// As a tree: launch expressions are no graphs.
+// Counted as a tree: launch expressions share no nodes.
 static int nodes(const Ex *e) {
     int n = 1;
     for (int i = 0; i < e->nargs && n <= MAX_NODES; i++) n += nodes(e->args[i]);
@@ -189,8 +190,8 @@ static Steps steps_of(TileProgram *p, const TileKernel *k, const TileOp *loop, c
     return (Steps){ex_2(x, EX_MAX, last, mean), ex_2(x, EX_MAX, mean, one), false};
 }
 
-// Of tiles that do not take as long others end when the longest does. It is in as many parts as it
-// has more steps than a worker has on average, of three quarters on.
+// If tiles differ in length, the launch ends when the longest tile does. Its number of parts is the
+// ratio of its steps to a worker's average, rounded up from three quarters on.
 static const Ex *for_longest(TileProgram *p, const TileKernel *k, const Ex *longest,
                              const Ex *mean) {
     ExPool *x = p->pool;
@@ -199,8 +200,8 @@ static const Ex *for_longest(TileProgram *p, const TileKernel *k, const Ex *long
     return ex_2(x, EX_DIV, ex_2(x, EX_ADD, n, ex_i32(x, 1)), four);
 }
 
-// The tiles that are left for the last round of all workers, where all take as long; of many rounds
-// it is too small a share.
+// The number of tiles in the last round of all workers, where all tiles take equally long. Among
+// many rounds the last one matters too little.
 static const Ex *last_round(TileProgram *p, const TileKernel *k) {
     ExPool *x = p->pool;
     const Ex *tiles = ex_2(x, EX_MUL, heads_of(p), row_tiles(k)), *n = ex_symbol(x, SYM_WORKERS);
@@ -208,7 +209,7 @@ static const Ex *last_round(TileProgram *p, const TileKernel *k) {
     return ex_select(x, few, ex_2(x, EX_MOD, tiles, n), ex_i32(x, 0));
 }
 
-// Whether parts save the longest tile so many keys.
+// Whether parts save the longest tile at least this many keys.
 static const Ex *pays(TileProgram *p, const Ex *longest, const Ex *wanted, int extent, int keys) {
     ExPool *x = p->pool;
     const Ex *fewer = ex_2(x, EX_SUB, longest, ex_2(x, EX_DIV, longest, wanted));
@@ -234,7 +235,7 @@ static bool chooses(const TileProgram *p, const Ex *size) {
     return def && def->op == EX_SELECT;
 }
 
-// Whether the sizes are there that build.c makes, and nothing has said yet what they are.
+// Whether the sizes that build.c makes exist and are still undefined.
 static bool has_own_sizes(const TileProgram *p, const TileKernel *k, int axis) {
     const TileGrid *g = &k->grid[k->ngrid - 1];
     int parts = k->axes[axis].size->index, first = parts + PASS_LONGEST;
@@ -242,8 +243,9 @@ static bool has_own_sizes(const TileProgram *p, const TileKernel *k, int axis) {
            p->sizes.data[first].def && p->sizes.data[parts + PASS_WANTED].def;
 }
 
-// Of tiles that are alike those of the last round are split, as many as all workers run at once: of
-// the last heads. Otherwise all are, and do not end together: that has to save a third more.
+// If all tiles have the same number of steps, only the tiles of the last round are split: the last
+// heads, so that all workers have a part. Otherwise all tiles are split. Then they do not end at the
+// same time, so splitting must save a third more.
 void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, const Ex *total) {
     ExPool *x = p->pool;
     int axis = pass_split_axis(p, k);
@@ -270,8 +272,8 @@ void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, con
 
 // ---- plans
 
-// The size that says how many parts a kernel has that also runs without, where it is as build.c leaves
-// it; NULL otherwise.
+// The size that is the number of parts of a kernel that also runs without parts, if it is as build.c
+// leaves it; otherwise NULL.
 static const Ex *unsaid_parts(const TileProgram *p, const TilePlan *plan) {
     for (int i = 0; i < plan->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[plan->kernels.data[i]];

@@ -89,9 +89,10 @@ static TileValue *scores(Build *b, TileValue *q, TileValue *sqq) {
     return build_map(b, "s", DT_F32, AX_M, AX_N, masked);
 }
 
-// A shift as it was before this tile, from the states of then: the very number that the elements
-// before had, where nothing in it is rounded. Otherwise it is carried: a product that is made again
-// may be an fma's, which is not rounded, and give a factor beside 1 where nothing moved.
+// A shift as it was before this tile, computed from the states of that time. If nothing in it is
+// rounded, this is the number that the earlier elements had. Otherwise the shift is carried: a
+// product that is computed again may become part of an fma, which does not round it, and then the
+// factor would differ from 1 although nothing moved.
 static TileValue *old_shift(Build *b, const Sweep *w, int shift) {
     if (w->raw_old[shift]) return w->raw_old[shift];
     int mark = b->env.n;
@@ -102,11 +103,12 @@ static TileValue *old_shift(Build *b, const Sweep *w, int shift) {
     return raw;
 }
 
-// ---- shifts that stay
+// ---- fixed shifts
 //
-// In full tiles a shift stays what it is, where results do not depend on it (fixed_shift.h): its extremum
-// is not looked for, and nothing is rescaled. Whether that went well is asked of the sum of the weights
-// and of the extremum behind the loop. It is the raw one: a row without a key so far has +inf there, and a sum that says so.
+// In full tiles a shift is fixed if results do not depend on it (fixed_shift.h): no extremum is computed
+// and nothing is rescaled. After the loop, the sum of the weights and the extremum show whether the shift
+// was good enough. The shift tested is the raw one: it is +inf in a row that had no key yet, and the sum
+// shows that.
 
 static const Ex *unless_fixed(const Build *b, const Ex *stays, const Ex *moves) {
     return b->fixed < 0 ? moves : ex_select(b->pool, ex_symbol(b->pool, SYM_KEPT), stays, moves);

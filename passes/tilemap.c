@@ -56,7 +56,7 @@ typedef struct Build {
     Part part[MAX_PARTS];
     int nparts;
     const Ex *mask; // in terms of parts
-    // the kernel at hand
+    // the current kernel
     TileKernel *k;
     TileBlock *block;
     int lanes;             // of a warp

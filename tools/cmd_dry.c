@@ -24,7 +24,7 @@ static void print_kernel(const DryKernel *k, const Compile *c) {
         if (i != DRY_SPILL || target_get(t)->kind != KIND_NVPTX) // ptxas decides, after us
             printf(" %d %s%s", k->count[i], names[i], i + 1 < DRY_FREE ? "," : "\n");
     printf(
-        "    clocks of a step: matrix %.0f, vector %.0f, shared memory %.0f; %.0f when all overlap "
+        "    cycles of a step: matrix %.0f, vector %.0f, shared memory %.0f; %.0f when all overlap "
         "(%.0f TFLOP/s, %.0f%% of the matrix rate), %.0f when nothing does (%.0f TFLOP/s, "
         "%.0f%%)\n",
         k->matrix, k->vector, k->shared, k->overlapped, dry_rate(k, t, k->overlapped) * 1e-12,

@@ -40,8 +40,8 @@ static void add_ranked(Tune *t) {
     int most = most_of(t->o);
     for (int i = 0; i < all.n && i < most; i++) {
         bool hopeless =
-            i && !t->parts && all.data[i].clocks * 100 > all.data[1].clocks * (100 + HOPELESS);
-        if (!hopeless) race_add(&t->race, all.data[i].knobs, all.data[i].clocks);
+            i && !t->parts && all.data[i].cycles * 100 > all.data[1].cycles * (100 + HOPELESS);
+        if (!hopeless) race_add(&t->race, all.data[i].knobs, all.data[i].cycles);
     }
 }
 
@@ -167,8 +167,8 @@ static void print_ranked(Tune *t, const char *sizes) {
            type_of(t), sizes, shape_name(t->shape), t->parts ? ", in parts" : "");
     printf("%9s  %s\n", "counted", "schedule");
     for (int i = 0; i < all.n; i++) {
-        if (all.data[i].clocks > 0 && all.data[0].clocks > 0)
-            printf("%9.3f", all.data[i].clocks / all.data[0].clocks);
+        if (all.data[i].cycles > 0 && all.data[0].cycles > 0)
+            printf("%9.3f", all.data[i].cycles / all.data[0].cycles);
         else
             printf("%9s", "-");
         printf("  %s%s\n", all.data[i].knobs, i ? "" : " (default)");

@@ -204,7 +204,7 @@ static void sum(const Function *f, const bool *in, DryKernel *k, double *bytes) 
 }
 
 // Clocks of one SIMD for a step of one wave.
-static void clocks(DryKernel *k, double bytes, TargetId target) {
+static void cycles(DryKernel *k, double bytes, TargetId target) {
     const TargetRates *r = target_rates(target);
     const Chip *chip = &chips[target];
     double lanes = target_get(target)->lanes;
@@ -230,7 +230,7 @@ static DryKernel full_tiles(const Function *f, TargetId target) {
         loop[h] = natural_loop(f, h, in + (size_t)h * (size_t)n);
         if (!loop[h]) continue;
         sum(f, in + (size_t)h * (size_t)n, &found[h], &bytes);
-        clocks(&found[h], bytes, target);
+        cycles(&found[h], bytes, target);
         loop[h] = found[h].count[DRY_MATRIX] > 0;
     }
     for (int h = 0; in && loop && found && h < n; h++) {
@@ -290,7 +290,7 @@ const char *dry_chip(TargetId target, int *mhz) {
     return chips[target].name;
 }
 
-double dry_rate(const DryKernel *k, TargetId target, double clocks) {
-    return k->flop / clocks * chips[target].simds * target_rates(target)->units *
+double dry_rate(const DryKernel *k, TargetId target, double cycles) {
+    return k->flop / cycles * chips[target].simds * target_rates(target)->units *
            chips[target].mhz * 1e6;
 }

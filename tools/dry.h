@@ -27,10 +27,10 @@ typedef struct DryKernel {
     const char *name;
     int count[DRY_CLASSES]; // instructions of the loop; all 0: no loop has matrix products
     int instructions;
-    // Of one step of one wave (warp): what it computes, and clocks of its SIMD in which each part is
+    // Of one step of one wave (warp): what it computes, and cycles of its SIMD in which each part is
     // busy. Shared memory serves all SIMDs of the multiprocessor.
     double flop, matrix, vector, shared;
-    double overlapped, alone; // clocks of a step when all parts overlap, and when none does
+    double overlapped, alone; // cycles of a step when all parts overlap, and when none does
 } DryKernel;
 
 typedef struct DryKernels {
@@ -40,7 +40,7 @@ typedef struct DryKernels {
 // assembly: as CG_ASM is for a GPU target.
 DryKernels dry_count(Arena *a, const char *assembly, size_t n, TargetId target);
 const char *dry_chip(TargetId target, int *mhz);
-// FLOP/s of the whole chip at `clocks` of a step.
-double dry_rate(const DryKernel *k, TargetId target, double clocks);
+// FLOP/s of the whole chip at `cycles` of a step.
+double dry_rate(const DryKernel *k, TargetId target, double cycles);
 
 #endif

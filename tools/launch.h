@@ -16,7 +16,7 @@ typedef struct Launch {
     const Signature *sig; // NULL: several variants and no --entry
     Dtype dtype;
     bool tf32; // products of f32
-    // of the binding at hand
+    // of the current binding
     attn_prepared *prepared;
     attn_prepared *kept; // the same where its tile map stands; NULL: it makes none
     void **memory; // per argument: its place on a GPU; on the CPU the tensors themselves are used

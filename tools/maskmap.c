@@ -73,7 +73,7 @@ static const TileKernel *sweeping(const TileProgram *p) {
     return NULL;
 }
 
-// First and last position of the tile at hand.
+// First and last position of the current tile.
 static void span(ExPool *p, int axis, int extent, int size, const Ex **first, const Ex **last) {
     const Ex *tile = ex_sym(p, SYM_TILE, axis, EX_I32), *n = ex_i32(p, extent);
     *first = ex_2(p, EX_MUL, tile, n);

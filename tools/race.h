@@ -7,7 +7,7 @@
 
 typedef struct Runner {
     const char *knobs;
-    double expected; // clocks, by counting; 0: not counted
+    double expected; // cycles, by counting; 0: not counted
     Compile c;
     Launch l;
     Status status;       // of opening it

@@ -46,9 +46,9 @@ static bool is_of(const char *knobs, int warpgroups, int keys, int stages) {
            s == stages;
 }
 
-static double clocks_of(const Candidates *c, int warpgroups, int keys, int stages) {
+static double cycles_of(const Candidates *c, int warpgroups, int keys, int stages) {
     for (int i = 0; i < c->n; i++)
-        if (is_of(c->data[i].knobs, warpgroups, keys, stages)) return c->data[i].clocks;
+        if (is_of(c->data[i].knobs, warpgroups, keys, stages)) return c->data[i].cycles;
     return 0;
 }
 
@@ -62,16 +62,16 @@ static void check_row(const struct Row *r) {
                      .shape = shape_of(target_get(TARGET_SM90A), sizes),
                      .sizes = sizes};
     Candidates c = pass_candidates(a, stream_of(a, r), &o);
-    double rate[MAX_FIGURES], clocks[MAX_FIGURES], best = 0, sum = 0, own = 0;
+    double rate[MAX_FIGURES], cycles[MAX_FIGURES], best = 0, sum = 0, own = 0;
     int n = 0, first = 0, w, k, s, at = 0;
     for (const char *f = r->figures; sscanf(f, " %d/%d/%d:%lf%n", &w, &k, &s, &rate[n], &at) == 4;
          f += at) {
-        clocks[n] = clocks_of(&c, w, k, s);
-        if (!clocks[n]) continue; // this compiler has no room for it
-        if (clocks[n] < clocks[first]) first = n;
+        cycles[n] = cycles_of(&c, w, k, s);
+        if (!cycles[n]) continue; // this compiler has no room for it
+        if (cycles[n] < cycles[first]) first = n;
         if (rate[n] > best) best = rate[n];
         if (is_of(c.data[0].knobs, w, k, s)) own = rate[n]; // what would be compiled
-        sum += log(rate[n] * clocks[n]);
+        sum += log(rate[n] * cycles[n]);
         n++;
     }
     ck_assert_int_gt(n, 1);
@@ -80,7 +80,7 @@ static void check_row(const struct Row *r) {
     ck_assert_msg(!own || own >= 0.95 * best, "%s D=%d S=%d: the compiler's choice makes %g of %g",
                   r->variant, r->d, r->s, own, best);
     for (int i = 0; i < n; i++) {
-        double off = exp(fabs(log(rate[i] * clocks[i]) - sum / n)) - 1;
+        double off = exp(fabs(log(rate[i] * cycles[i]) - sum / n)) - 1;
         ck_assert_msg(off < 0.08, "%s D=%d S=%d: counting is %.1f%% off at %g TFLOP/s", r->variant,
                       r->d, r->s, 100 * off, rate[i]);
     }

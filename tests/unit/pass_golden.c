@@ -13,7 +13,7 @@ static TileProgram *program(Arena *a, const char *path, int D, TargetId target) 
     Diags diags;
     diag_init(&diags, a);
     Stream *s = pu_stream(a, path, NULL, D, &v);
-    PassOptions o = {.target = *target_get(target), // not the machine at hand
+    PassOptions o = {.target = *target_get(target), // not the current machine
                      .dtype = target == TARGET_HOST ? DT_F32 : DT_BF16,
                      .split = true};
     TileProgram *p = pass_program(a, s, &o, NULL, &diags);
