@@ -4,16 +4,17 @@
 #   check        every test that needs no GPU          check-asan   the same under the address and undefined behaviour sanitizers
 #   check-gpu    the tests that need one               fuzz         mutated sources and tiles (SECONDS=60)
 #   fuzz-variants N=1000 SEED=1 [DEVICE=cpu|cuda|amd]   random variants
-#   bench        a few configurations on the CPU
-#   lint, format-check, format    the house's rules    install      into PREFIX (DESTDIR is honoured)
+#   bench        the benchmarks, on the CPU and on the GPU if there is one
+#   lint, format-check, format    the style checks    install      into PREFIX (DESTDIR is honoured)
 #   check-math   functions of f32 over all arguments
-#   deps         installs what is missing to build (apt)          demo         ReLU attention from source to numbers
-#   STATIC=1     an attnc of 70 MB that needs no LLVM where it runs, and starts 10 ms sooner; made anyway where that links. STATIC=0: never
+#   deps         installs what is missing to build and test       demo         ReLU attention from source to numbers
+#   STATIC=1     links LLVM into attnc: 70 MB, starts 10 ms faster, needs no LLVM at run time. STATIC=0 links the shared LLVM.
+#                Without STATIC, the first is tried, and the second if it fails
 BUILD   ?= build
 CC      ?= gcc
 PREFIX  ?= /usr/local
 VERSION := 0.1.0
-# Tools are chosen by their versions: another one may come first on the PATH. Where there is none, the rule of llvm.inc says so.
+# Tools are chosen by their versions, because another version may come first on the PATH. If there is none, the rule of llvm.inc says so.
 ifndef LLVM_CONFIG
 LLVM_CONFIG := $(shell tests/tools.sh llvm-config 2>/dev/null)
 endif
@@ -25,7 +26,7 @@ SAN     ?=
 CPPFLAGS_ALL := -I. -I$(BUILD) -D_GNU_SOURCE
 CFLAGS_ALL   := -std=c11 $(OPT) $(WARN) -fPIC -fvisibility=hidden $(SAN) $(CFLAGS)
 LLVM_CFLAGS  := $(filter-out -std=% -D_GNU_SOURCE,$(shell $(LLVM_CONFIG) --cflags 2>/dev/null))
-# To load the shared LLVM takes 10 ms of every run of attnc. (A fixed address would save one more, and attnc reads files of others.)
+# Loading the shared LLVM takes 10 ms of every run of attnc. (A fixed address would save one more. But attnc reads files of others.)
 LLVM_SHARED := $(shell $(LLVM_CONFIG) --ldflags --libs 2>/dev/null)
 LLVM_STATIC := $(shell $(LLVM_CONFIG) --ldflags --link-static --libs nvptx amdgpu x86 orcjit passes 2>/dev/null) \
                -Wl,--gc-sections -Wl,-Bstatic -lstdc++ -lz -lzstd -Wl,-Bdynamic -lm -ldl -lpthread
@@ -38,7 +39,7 @@ FRONTEND_O := $(call src,frontend) $(BUILD)/frontend/lex.o $(BUILD)/frontend/gra
 PASSES_O   := $(call src,passes)
 CODEGEN_O  := $(call src,codegen)
 RUNTIME_O  := $(call src,runtime)
-# attnc's tools but its main and its verbs: what tests use too.
+# The tools without main and the verbs; tests use these, too.
 VERBS_O    := $(BUILD)/tools/attnc.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard tools/cmd_*.c))
 TOOLS_O    := $(filter-out $(VERBS_O),$(call src,tools))
 COMPILER_A := $(BUILD)/libtools.a $(BUILD)/libcodegen.a $(BUILD)/libpasses.a $(BUILD)/libfrontend.a $(BUILD)/libir.a
@@ -62,7 +63,7 @@ $(BUILD)/%.a:
 $(BUILD)/libattnrt.so: $(RUNTIME_O)
 	$(CC) $(SAN) -shared -Wl,-soname,libattnrt.so.0 -o $@.0 $^ -ldl -lpthread -lm
 	ln -sf $(@F).0 $@
-# Which libraries LLVM's archives need, and whether they are there, nothing tells better than to link.
+# Linking is the best test of whether LLVM's static libraries, and the libraries that they need, are installed.
 LINK_ATTNC = $(CC) $(SAN) $(LDFLAGS) -o $@ $(VERBS_O) $(ALL_A)
 $(BUILD)/attnc: $(VERBS_O) $(ALL_A)
 ifeq ($(STATIC),1)
@@ -90,7 +91,7 @@ $(BUILD)/frontend/gram.c: frontend/gram.y
 	@mkdir -p $(@D)
 	bison -Wall -Werror -Wno-yacc -d -o $@ $<
 
-# Where the tools of this LLVM are. It is written only when it changes: then what includes LLVM's headers is compiled again.
+# The folder of this LLVM's tools. The file is written only if it changes; then everything that includes LLVM's headers is compiled again.
 $(BUILD)/llvm.inc: FORCE
 	@mkdir -p $(@D)
 	@config=$$(tests/tools.sh llvm-config) && echo "#define LLVM_BINDIR \"$$($$config --bindir)\"" >$@.new
@@ -98,14 +99,14 @@ $(BUILD)/llvm.inc: FORCE
 
 $(CODEGEN_O) $(filter %/decode.o,$(call src,tests/gcn)) $(filter $(BUILD)/tests/unit/codegen_%,$(call src,tests/unit)): $(BUILD)/llvm.inc
 
-# The std modules are inside the compiler, as C strings.
+# The std modules are part of the compiler, as C strings.
 $(BUILD)/tools/compile.o: $(BUILD)/stdlib.inc
 $(BUILD)/stdlib.inc: $(wildcard stdlib/*.attn)
 	@mkdir -p $(@D)
 	for f in $^; do printf 'STD_MODULE("<std>/%s",\n' $${f#stdlib/}; \
 	    sed 's/[\\"]/\\&/g; s/.*/    "&\\n"/' $$f; echo ')'; done > $@
 
-# ---- tests. Every program prints `N passed, N failed` last and fails when something did.
+# ---- tests. Every program ends with the line `N passed, N failed`, and fails if a test failed.
 UNIT_O  := $(call src,tests/unit) $(BUILD)/tests/main.o
 GEN_O   := $(call src,tests/gen) $(call src,tests/support) $(filter-out %/main.o %/mutate.o %/nan.o %/subject.o,$(call src,tests/gcn))
 RUN_O   := $(call src,tests/run) $(call src,tests/support)
@@ -135,7 +136,7 @@ $(BUILD)/suites.def: $(wildcard tests/unit/*.c)
 	@mkdir -p $(@D)
 	for f in $(sort $(^:tests/unit/%.c=%)); do echo "SUITE($$f)"; done > $@
 
-# LLVM's flags are read when make starts: what is missing is installed first, and a make of its own goes on.
+# make reads LLVM's flags when it starts. So what is missing is installed first, and then another make runs the tests.
 check:
 	tests/deps.sh || echo "what is missing could not be installed: going on without"
 	$(MAKE) run-check
@@ -160,7 +161,7 @@ bench: all
 	tests/bench/cpu.sh $(BUILD)/attnc
 	tests/bench/gpu.sh $(BUILD)
 
-# ---- the house's rules
+# ---- style checks
 SOURCES := $(wildcard ir/*.[ch] frontend/*.[ch] passes/*.[ch] codegen/*.[ch] runtime/*.[ch] tools/*.[ch] tests/*.[ch] tests/*/*.[ch])
 CLANG_FORMAT = $(shell tests/tools.sh clang-format || echo false)
 lint:

@@ -1,8 +1,8 @@
-// blocks.c: workspace that lies as fragments have it (ir/tile_blocks.h).
+// blocks.c: workspace in the layout of fragments (ir/tile_blocks.h).
 //
-// In: a scheduled program. Out: what only fragments go to and come from, accumulators of parts, lies
-// in blocks, its rows padded to whole ones: what a warp writes or reads at once follows each other.
-// Row by row a warp's access was of 32 bytes in each of 8 rows.
+// In: a scheduled program. Out: workspace that only fragments are stored to and loaded from (the
+// accumulators of parts) is in blocks, its rows padded to whole blocks. So what a warp accesses at once
+// is contiguous. In row order it would be 32 bytes in each of 8 rows.
 #include "rewrite.h"
 #include "schedule.h"
 

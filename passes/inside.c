@@ -4,10 +4,10 @@
 // In: a kernel whose loops are split by class. Out: the same with LOADs marked `inside`. What is
 // proved: constants, the batch, the head and its key head, columns, positions along the loop's axis
 // in loops over full tiles. A position along an axis that the tensor has as its extent is clamped
-// here, from above, where the tile may go past the end: one minimum, the same for a whole row or
-// column, for which the pass does not have to know more. So is, from both sides, what else indexes an
-// extent of an axis, which has an element where there is a tile, where no position along a full loop's
-// axis is in it. An index that is inside may still be another for each element, as one made of scores.
+// here, from above, if the tile may go past the end: one minimum, the same for a whole row or column.
+// Any other index along an axis' extent is clamped from both sides, unless a position along a full
+// loop's axis is in it. (The axis has an element wherever there is a tile.) An index that is inside may
+// still differ for each element, such as one made of scores.
 #include "mask.h"
 
 #include "simplify_rules.h"

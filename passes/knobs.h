@@ -1,11 +1,11 @@
 // knobs.h: the choices of a schedule as named numbers.
 //
-// Each target has one struct of ints for what it chooses of a kernel (tile extents, stages, ...)
-// and one .def file that names them, with what each may be; from it the struct, this table, the
-// text form and its checks are made. The text, `keys=128,stages=2`, is how a choice travels: from
-// the command line or a cache to the target (PassOptions.schedule), from the pass that chooses to
-// the one that builds (TileSchedule.knobs), and to who looks (--emit=schedule). Limits that take
-// more than one knob to tell (registers, shared memory) are the target's own.
+// Each target has a struct of ints for its choices (tile extents, stages, ...) and a .def file with
+// their names and ranges. The struct, this table, the text form and its checks are made from the
+// .def file. Choices travel as text, `keys=128,stages=2`: from the command line or a cache to the
+// target (PassOptions.schedule), from the pass that chooses to the pass that builds
+// (TileSchedule.knobs), and to the user (--emit=schedule). The target itself checks limits that
+// depend on several knobs (registers, shared memory).
 #ifndef PASSES_KNOBS_H
 #define PASSES_KNOBS_H
 

@@ -1,7 +1,7 @@
 // marks.c: how the maps of a schedule are made, where a target has more than one way (ir/tile_marks.def).
 //
-// In: a scheduled program for NVIDIA devices. Out: the same with maps marked. The lowering does what a mark says, and nothing else of the
-// kind. What is marked is what was measured to be worth it (docs/experiments.md).
+// In: a scheduled program for NVIDIA devices. Out: the same with maps marked. The lowering follows the marks, and does nothing of this
+// kind without one. A mark is set where measurements showed a gain (docs/experiments.md).
 #include "ir/tile.h"
 #include "schedule.h"
 

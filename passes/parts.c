@@ -1,7 +1,7 @@
 // parts.c: marks sums of rows that may stay in parts (ir/tile_parts.h).
 //
-// In: a kernel whose values have their homes. Out: as many of its values marked as can be: all that
-// could be are taken to be in parts, until nothing contradicts.
+// In: a kernel whose values have homes. Out: as many values marked as possible. It begins with all
+// candidates, and removes those that contradict a rule until none is left.
 #include "schedule.h"
 
 #include "ir/tile_parts.h"

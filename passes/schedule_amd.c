@@ -1,10 +1,10 @@
 // schedule_amd.c: how AMD devices run a kernel: where tiles live, and when they are fetched.
 //
-// A block is `warps` waves, each with its part of the rows. A tile of q is loaded into registers,
-// where products read it, and stays there; where it has no room it is copied to shared memory.
-// Tiles of k and v go through shared memory, fetched ahead (chain.h): a copy goes by way of registers
-// (codegen/amdgpu_copy.c), and `wait` is where a tile is written to shared memory, which needs no
-// barrier before it, since the copy began behind one.
+// A block is `warps` waves, each with its part of the rows. A tile of q is loaded into registers and
+// stays there; products read it from there. If it does not fit, it is copied to shared memory. Tiles of
+// k and v go through shared memory and are fetched ahead (chain.h). A copy goes through registers
+// (codegen/amdgpu_copy.c), and `wait` writes the tile to shared memory. No barrier is needed before
+// that, since the copy began after one.
 #include "schedule_amd.h"
 #include "chain.h"
 #include "interval.h"

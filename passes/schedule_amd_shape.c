@@ -1,12 +1,12 @@
 // schedule_amd_shape.c: tile extents for AMD devices, by counting.
 //
 // In: a program for an AMD target, algorithm level. Out: extents bound; waves, blocks. Every shape
-// of a short list is held against the registers of a lane and the LDS of a compute unit, in numbers
+// of a short list is compared with the registers of a lane and the LDS of a compute unit, in numbers
 // that the vendor publishes, and the one whose steps should take the fewest cycles for a score is
 // taken. No device was measured: the counts say what bounds a step, not how long it takes.
 //
-// Of the shape the lowering (codegen/amdgpu.h) is told what extents do not say: the rows of a matrix
-// instruction, and whether registers are left for addresses (TileSchedule).
+// TileSchedule tells the lowering (codegen/amdgpu.h) what extents do not say: the rows of a matrix
+// instruction, and whether registers are left for addresses.
 #include "cost.h"
 #include "knobs.h"
 #include "rewrite.h"

@@ -1,9 +1,9 @@
 // schedule_sm80_few.c: tile extents of kernels for parts of a row, and for their combination.
 //
-// In: what the program's kernels multiply. Out: keys of a tile and blocks an SM. Where rows are
-// split there are few queries, and what is read of k and v is nearly all there is to do: a block is
-// one warp with the fewest rows that a product has, and as many of them fit an SM as keep its
-// memory busy.
+// In: what the program's kernels multiply. Out: keys of a tile and blocks of an SM. Rows are split
+// where there are few queries, and then reading k and v is nearly all of the work. So a block is one
+// warp with the fewest rows that a product can have, and enough blocks fit an SM to keep its memory
+// busy.
 #include "schedule_sm80_few.h"
 
 #include "knobs.h"

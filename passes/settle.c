@@ -6,10 +6,9 @@
 //     %m_tile = map rowmax over N of %dot
 //     %a = map select((-max(%m, %m_tile) == inf), 0, -max(..))    ->    -max(%m, %m_tile)
 //
-// since a tile has a key, whose score is finite, and no row is empty any more. (Where shifts stay they
-// may still be those of an empty row: what is carried may be anything, and is taken so in any loop.)
-// The test would stand between a tile's maximum and its first exponential, where nothing else can be
-// done.
+// since a full tile has a key with a finite score, so no row is empty after it. (A fixed shift may still
+// be that of an empty row: carried values may be anything, in every loop.) The test would be between a
+// tile's maximum and its first exponential, where nothing else can run.
 //
 // Holds afterwards: what is computed is what was computed, where products are finite (classes.h).
 #include "passes.h"

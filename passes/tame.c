@@ -1,17 +1,17 @@
 // tame.c: which numbers of a row are small, as far as formulas tell.
 //
-// In: a row program and an expression over its scores. Out: true where its value is within TAME when
-// a dot product, a squared norm, a position and a size count as 1: data that every attention takes
-// to be moderate. Constants count as what they are, an input as all that its dtype holds. What grows
-// faster than its argument does is looked at with dot products as large as they come: a power with
-// LARGE ones, an exponential with any.
+// In: a row program and an expression over its scores. Out: true if its value is within TAME when a
+// dot product, a squared norm, a position and a size count as 1; every attention assumes that these
+// are moderate. Constants count as they are, and an input as the range of its type. Functions that grow
+// faster than their argument are tested with larger dot products: a power with LARGE ones, an
+// exponential with any.
 //
 //     dot * 0.125 + exp2(-8 (h + 1) / H) * (kv_idx - q_idx)     tame
 //     50 * tanh(dot / 50)                                       tame
 //     mask ? dot : -1e30;   dot + bias[j];   exp(dot)           not
 //
-// What a row adds that is the same for all keys does not count: it cancels, or leaves every key out
-// alike. Intervals, computed once for each node. -inf is no number but a masked key.
+// An addend that is the same for all keys of a row does not count: it cancels, or masks every key.
+// Intervals are computed once for each node. -inf is not a number here but a masked key.
 #include "passes/tame.h"
 
 #include <math.h>

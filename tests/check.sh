@@ -1,7 +1,7 @@
 #!/bin/sh
-# check.sh BUILD: runs every test that needs no GPU, shows each one's output, and ends with the sum: `N passed, N failed`.
-# A program counts by its own last line of that form; one that dies without it counts as one failure. The random variants take
-# the longest and run beside the others.
+# check.sh BUILD: runs every test that needs no GPU, shows the output of each, and ends with the sum: `N passed, N failed`.
+# Each program ends with its own line of this form. A program that dies without it counts as one failure. The random variants take
+# longest; they run in parallel with the others.
 build=${1:-build}
 echo "== the tools"
 tests/tools.sh --versions
@@ -29,7 +29,7 @@ run() {
     "$@" >"$logs/log" 2>&1
     count $? "$logs/log" "$1"
 }
-# unittest counts in another way: each test that ran and did not fail passed.
+# unittest counts differently: each test that ran and did not fail has passed.
 python_tests() {
     ATTNRT_LIBRARY=$build/libattnrt.so "$python" -m unittest tests/python/test_attn.py 2>&1 | tee "$logs/python"
     ran=$(sed -n 's/^Ran \([0-9]*\) test.*/\1/p' "$logs/python")
@@ -38,7 +38,7 @@ python_tests() {
 }
 
 ("$build/tests/check_gen" 1 "${GEN:-300}" >"$logs/gen" 2>&1; echo $? >"$logs/gen.status") &
-# ptxas takes its time, and what a sanitized compiler writes is the same
+# This takes long, and a sanitized compiler writes the same PTX.
 if [ -z "$SANITIZED" ]; then
     (nice tests/run/assemble.sh "$build/attnc" >"$logs/ptxas" 2>&1; echo $? >"$logs/ptxas.status") &
 fi

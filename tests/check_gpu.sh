@@ -1,7 +1,7 @@
 #!/bin/sh
-# check_gpu.sh BUILD [DEVICE]: the kernels of the standard library and of tests/regress on a GPU of this machine against the float64 reference, over odd shapes,
-# all element types and head sizes, for every target that the device takes; a process for each core at a time, each with many cases. Then functions of
-# f32 (check_math). Ends with `N passed, N failed`; without a device it says so and runs nothing. FILES="a.attn b.attn" instead of all, TARGETS="sm_80" likewise.
+# check_gpu.sh BUILD [DEVICE]: compares the kernels of the standard library and of tests/regress, on a GPU of this machine, with the float64 reference: odd shapes,
+# all element types and head sizes, every target that the device takes. One process for each core, each with many cases. Then functions of f32 (check_math). Ends with `N passed, N failed`.
+# Without a device it says so and runs nothing. FILES="a.attn b.attn" and TARGETS="sm_80" replace the defaults.
 build=${1:-build}
 device=${2:-cuda}
 case $device in
@@ -12,7 +12,7 @@ esac
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
-# Only where there is no device: a kernel that fails on one must not pass for that.
+# Skip only if there is no device, and not if a kernel fails.
 if ! "$build/attnc" run stdlib/softmax.attn --device="$device" --shape=Sq=64 >"$work/probe" 2>&1 && grep -qE "$none|target gfx[0-9a-f]+ is not supported" "$work/probe"; then
     echo "SKIPPED: no $device device on this machine, NO GPU TEST WAS RUN"
     echo "0 passed, 0 failed"
@@ -39,8 +39,8 @@ kinds() {
     done
 }
 
-# part FILE,... CASES ARGUMENTS: prints what is not good, and how many were. A process whose device has failed or hangs tells nothing of the files after that: they
-# are taken one by one then.
+# part FILE,... CASES ARGUMENTS: prints the failed cases and the number of good ones. If the device fails or hangs, the process says nothing about later files; then
+# they run one by one.
 cat >"$work/part" <<'PART'
 files=$(echo $1 | tr , ' ') cases=$2 out=$WORK/out.$$
 shift 2
@@ -63,7 +63,7 @@ export ATTNC="$build/attnc" DEVICE="$device" WORK="$work"
 kinds | while read -r cases arguments; do
     xargs -n 6 <"$work/files" | tr ' ' , | while read -r files; do echo "$files $cases $arguments"; done
 done >"$work/todo"
-# Tiles that come again in clusters, and more of them than there are clusters.
+# Tiles that are computed again in clusters, and more of them than there are clusters.
 case " $targets " in *' sm_90a '*)
     grep -E '(^|/)outgrown_shift\.attn$' "$work/files" |
         while read -r file; do echo "$file 1 --target=sm_90a --shape=H=60,Sq=300,Sk=700 -DD=128 -DDv=128 --schedule=cluster=2"; done >>"$work/todo" ;;

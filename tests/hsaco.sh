@@ -1,7 +1,7 @@
 #!/bin/sh
-# hsaco.sh ATTNC [FILE.attn...]: every attention (of stdlib, and causal at other widths) for every AMD target, as a file and as text.
-# Fails where one does not compile, and where the metadata that the code object carries tells of scratch memory or of registers that did
-# not suffice. Ends with `N passed, N failed`.
+# hsaco.sh ATTNC [FILE.attn...]: compiles every attention (of stdlib, and causal at other widths) for every AMD target, as a file and as text.
+# Fails if one does not compile, or if the metadata of the code object shows scratch memory or spilled registers.
+# Ends with `N passed, N failed`.
 attnc=$1
 shift
 widths=
@@ -10,7 +10,7 @@ dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 passed=0 failed=0
 
-# What is not 0 of what must be, in metadata as text.
+# The fields of the metadata that must be 0 and are not.
 excess() {
     sed -nE 's/^ *(- )?\.(private_segment_fixed_size|vgpr_spill_count): *([1-9][0-9]*)$/\2 \3/p' "$1"
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# lint.sh: the house's rules that a machine can check. Ends with what does not hold and status 1, or silently with 0.
+# lint.sh: the rules that a machine can check. Prints the violations and ends with status 1, or ends silently with 0.
 bad=0
 
 # Dependencies point down: FOLDER may include only from the folders after it. Files of the folder itself may be named with or without it.
@@ -24,8 +24,8 @@ depends runtime
 found=$(grep -nE '^#include "runtime/' codegen/*.[ch] | grep -v '"runtime/abi.h"')
 [ -n "$found" ] && echo "$found" && echo "codegen may include of the runtime only abi.h" && bad=1
 
-# Libraries neither print nor end the program. One place does, arena.c's out_of_memory: what LLVM does then, too.
-# So does what of tools/ goes into libattnc: all but the verbs, and the command's own help. Comments are not looked at.
+# Libraries do not print and do not end the program. The exception is out_of_memory in arena.c; LLVM does the same there.
+# The rule includes the part of tools/ that is in libattnc: all except the verbs and the help of the command. Comments are ignored.
 quiet=$(ls tools/*.c | grep -vE '^tools/(cmd_.*|cmd|attnc|options)\.c$')
 # shellcheck disable=SC2086
 found=$(for f in ir/*.c frontend/*.[cly] passes/*.c codegen/*.c runtime/*.c $quiet; do sed 's|//.*||' "$f" | grep -nE '(^|[^_a-zA-Z])(_?exit|abort|printf|puts|perror) *\(' | sed "s|^|$f:|"; done |
@@ -37,7 +37,7 @@ found=$(wc -l ir/*.[ch] frontend/*.[chly] passes/*.[ch] codegen/*.[ch] runtime/*
 [ -n "$found" ] && echo "$found" && echo "over 1000 lines" && bad=1
 
 make -s format-check || bad=1
-# Suppressed is what cppcheck gets wrong of C11 (compound literals, pointers given back by a callback) and the compilers check better.
+# Suppressed: what cppcheck gets wrong about C11 (compound literals, pointers that a callback returns) and what compilers check better.
 if cppcheck=$(tests/tools.sh cppcheck); then
     "$cppcheck" --quiet --std=c11 --enable=warning,portability --inline-suppr --error-exitcode=1 -I. -D__x86_64__ --suppress=missingInclude \
         --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches --suppress=uninitvar --suppress=ctuuninitvar --suppress=returnDanglingLifetime --suppress=internalAstError ir frontend passes runtime tools || bad=1

@@ -1,8 +1,8 @@
 #!/bin/sh
-# ptxas.sh FILE.ptx SM: assembles. Fails on errors; where a kernel spills or keeps in local memory more than a few words (a fragment
-# that lives there is a mistake of the schedule; kernels of roles have less to spare, those for parts of a row are sm_80's); and
-# where ptxas says, by an info message and with status 0, that it makes one matrix product wait for the other (C7510 to C7518: half
-# the speed). C7519 is none of those: an instruction was moved. What is found is printed either way.
+# ptxas.sh FILE.ptx SM: assembles the file. Fails on errors, and if a kernel spills, or keeps in local memory, more than a few words: a
+# fragment in local memory is a mistake of the schedule. Kernels with roles have a lower limit; kernels for parts of a row have that of sm_80.
+# Also fails if ptxas serializes matrix products, which halves the speed; it says so by an info message (C7510 to C7518) and status 0.
+# C7519 is harmless: an instruction was moved. What is found is printed in any case.
 ptxas=$("$(dirname "$0")/tools.sh" ptxas) || exit 1
 log=$("$ptxas" -v -arch="$2" -o /dev/null "$1" 2>&1) || { echo "$log"; exit 1; }
 slow=$(echo "$log" | grep -E 'C75(0[0-9]|1[0-8])')

@@ -1,6 +1,6 @@
 #!/bin/sh
-# sanitize_gpu.sh BUILD: a small set of kernels on a GPU of this machine under compute-sanitizer: memcheck (accesses outside memory) and racecheck (shared memory),
-# at small odd shapes, for every target that the device takes. Ends with `N passed, N failed`; without the tool or a device it says so and runs nothing.
+# sanitize_gpu.sh BUILD: runs a small set of kernels on a GPU of this machine under compute-sanitizer: memcheck (accesses outside memory) and racecheck (shared memory),
+# at small odd shapes, for every target that the device takes. Ends with `N passed, N failed`. Without the tool or a device it says so and runs nothing.
 build=${1:-build}
 tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 skip() {
@@ -30,7 +30,7 @@ for check in memcheck racecheck; do
     done
 done >"$work/cases"
 
-# Both must be content: the sanitizer, and the comparison with float64.
+# The sanitizer and the comparison with float64 must both pass.
 cat >"$work/one" <<'ONE'
 check=$1
 shift

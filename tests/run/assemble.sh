@@ -1,5 +1,5 @@
 #!/bin/sh
-# assemble.sh ATTNC: the library's PTX for sm_90a, and some for sm_80, through ptxas, by the rules of tests/ptxas.sh; and that those would notice.
+# assemble.sh ATTNC: assembles the library's PTX for sm_90a, and some for sm_80, by the rules of tests/ptxas.sh. Also checks that these rules find bad PTX.
 attnc=$1
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
@@ -40,8 +40,8 @@ holds 'no room for what is stored, nor for an even part of it' assembles tests/r
 for name in retention relative_bias; do holds "$name, 256 512" assembles stdlib/$name.attn -DD=256 -DDv=512; done
 holds 'weights through shared memory' assembles stdlib/causal.attn -DD=128 --schedule=share=1
 
-# Worse than what is written: no registers for the consumers (spills, and products one by one), a product that is read before it is
-# waited for, four blocks where two have room.
+# Bad PTX, made from good: no registers for the consumers (spills and serialized products), a product that is read before its
+# wait, and four blocks where there is room for two.
 "$attnc" -O3 --no-cache stdlib/causal.attn -DD=128 --target=sm_90a --dtype=bf16 -o "$dir/good.ptx"
 holds 'causal' tests/ptxas.sh "$dir/good.ptx" sm_90a
 sed '/setmaxnreg/d' "$dir/good.ptx" >"$dir/few.ptx"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# cli.sh ATTNC: the command from the outside: verbs, exit statuses, what is written and what is left alone.
+# cli.sh ATTNC: tests the command from outside: verbs, exit statuses, which files are written and which are not touched.
 attnc=$(realpath "$1")
 top=$(pwd)
 dir=$(mktemp -d) || exit 1
