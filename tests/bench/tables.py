@@ -21,6 +21,7 @@ import chart  # noqa: E402
 PEERS = {"cudnn": "cuDNN", "fa3": "FlashAttention-3", "flash": "FlashAttention-2", "flex": "FlexAttention", "formula": "torch.compile"}
 CASES = {"softmax": "softmax, full", "causal": "softmax, causal", "window": "sliding window of 1024", "softcap": "soft cap 20, causal",
          "table": "relative bias table, causal", "alibi": "ALiBi, causal", "prefix": "prefix of 2048", "document": "documents, with their map",
+         "bias": "dense bias, bf16, full", "sink": "window of 128 with sinks", "neighborhood": "neighborhood of 13 x 13 on 64 columns",
          "relu": "ReLU, full", "sigmoid": "sigmoid, full", "sigmoid_causal": "sigmoid, causal", "retention": "retention, causal"}  # fmt: skip
 BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.S)
 
@@ -45,10 +46,27 @@ def rate(tflops):
     return f"{tflops:.0f}" if tflops >= 10 else f"{tflops:.1f}"
 
 
-def peers(times, key):
-    """Each peer's time over ours."""
-    ours = times["ours"].get(key)
-    return ", ".join(f"{PEERS[n]} {t[key] / ours:.2f}" for n, t in times.items() if n != "ours" and key in t)
+def peers(group, key):
+    """Each peer's time over ours, in every row of the group."""
+    names = [n for n, t in group[0]["times"].items() if n != "ours" and key in t]
+    return ", ".join(PEERS[n] + " " + " / ".join(f"{r['times'][n][key] / r['times']['ours'][key]:.2f}" for r in group) for n in names)
+
+
+def groups(rows):
+    """Lists of rows: one, or a full and a causal softmax of the same shape beside the same peers."""
+    out = []
+    for r in rows:
+        last = out[-1][-1] if out else None
+        if last and (last["source"], r["source"]) == ("softmax", "causal") and last["sizes"] == r["sizes"] and list(last["times"]) == list(r["times"]):
+            out[-1].append(r)
+        else:
+            out.append([r])
+    return out
+
+
+def case(group):
+    name = "softmax, full / causal" if len(group) > 1 else CASES.get(group[0]["source"], group[0]["source"])
+    return name + (f" ({group[0]['run']})" if "run" in group[0] else "")
 
 
 def about(found):
@@ -66,12 +84,12 @@ def gpu(found, sustained=True):
     share = any("share" in r for r in found["rows"])
     heads = ["case, bf16 forward", "shape", "TFLOP/s", *["of the device"] * share, "times as fast as", "for a second", "times as fast as"]
     rows = []
-    for r in found["rows"]:
-        t = r["times"]
-        second = t["ours"].get("sustained_tflops")
-        case = CASES.get(r["source"], r["source"]) + (f" ({r['run']})" if "run" in r else "")
-        rows.append([case, shape(r["sizes"]), rate(t["ours"]["tflops"]), *[f"{r.get('share', 0):.0%}"] * share, peers(t, "ms"),
-                     rate(second) if second else "", peers(t, "sustained_ms") if second else ""])  # fmt: skip
+    for group in groups(found["rows"]):
+        ours, first = [r["times"]["ours"] for r in group], group[0]
+        second = "sustained_tflops" in ours[0]
+        rows.append([case(group), shape(first["sizes"]), " / ".join(rate(t["tflops"]) for t in ours),
+                     *[" / ".join(f"{r.get('share', 0):.0%}" for r in group)] * share, peers(group, "ms"),
+                     " / ".join(rate(t["sustained_tflops"]) for t in ours) if second else "", peers(group, "sustained_ms") if second else ""])  # fmt: skip
     if not sustained or not any(r[-2] for r in rows):
         heads, rows = heads[:-2], [r[:-2] for r in rows]
     return about(found) + "\n\n" + table(heads, rows)
