@@ -90,6 +90,7 @@ $(BUILD)/frontend/lex.c: frontend/lex.l $(BUILD)/frontend/gram.c
 $(BUILD)/frontend/gram.c: frontend/gram.y
 	@mkdir -p $(@D)
 	bison -Wall -Werror -Wno-yacc -d -o $@ $<
+$(BUILD)/frontend/syntax.o: $(BUILD)/frontend/gram.c
 
 # The folder of this LLVM's tools. The file is written only if it changes; then everything that includes LLVM's headers is compiled again.
 # A machine that only tests a finished build needs no LLVM.

@@ -202,7 +202,8 @@ static Tx *to_f32(Elab *e, Tx *v, Span at) {
 Tx *elab_coerce(Elab *e, TxType to, Tx *v, Span span, const char *what) {
     if (v->type == TX_BAD || v->type == to) return v;
     if (to == TX_F32 && v->type == TX_I32) return to_f32(e, v, span);
-    return fail(e, span, "%s is %s, not %s", what, tx_type_name(to), type_of(v));
+    return fail(e, span, "%s is %s, not %s%s", what, tx_type_name(to), type_of(v),
+                to == TX_BOOL && is_number(v) ? ": compare it, 'x != 0'" : "");
 }
 
 // Two numbers to their common type.
@@ -218,12 +219,26 @@ static bool is_comparison(const Tx *v) {
     return v->op == EX_EQ || v->op == EX_NE || v->op == EX_LT || v->op == EX_LE;
 }
 
+static bool is_tile(const Tx *v) { return v->type == TX_TILE; }
+
 // What C, Python or plain habit may have meant.
 static const char *operand_hint(AstOp oper, Tx *const *v) {
     bool bits = oper == AST_BAND || oper == AST_BOR || oper == AST_BXOR;
     bool mixed = v[0]->type != v[1]->type && (v[0]->type == TX_BOOL || v[1]->type == TX_BOOL);
     if (oper == AST_BXOR && (v[0]->type == TX_F32 || v[1]->type == TX_F32))
         return " (a power is pow(x, y))";
+    if (is_tile(v[0]) && is_tile(v[1]))
+        return oper == AST_MUL   ? ": the product of the rows is dot(q, k)"
+               : oper == AST_SUB ? ": the squared distance is sqnorm(q) + sqnorm(k) - 2 * dot(q, k)"
+                                 : "";
+    if (is_tile(v[0]) || is_tile(v[1]))
+        return oper == AST_MUL || oper == AST_DIV
+                   ? ": a factor stands outside of the product, c * dot(q, k)"
+                   : "";
+    bool order = oper == AST_LT || oper == AST_LE || oper == AST_GT || oper == AST_GE;
+    if (order && mixed && (is_comparison(v[0]) || is_comparison(v[1])))
+        return " (a chain is written 'a <= b && b < c')";
+    if (!bits && mixed) return " (f32(c) is 1 or 0, and a choice is 'c ? a : b')";
     if (bits && mixed && (is_comparison(v[0]) || is_comparison(v[1])))
         return " (comparisons bind tighter than '&', '^' and '|', as in C: write parentheses)";
     return "";
@@ -393,7 +408,9 @@ static Tx *index_input(Elab *e, int input, Tx **v, const Span *places, int n, Sp
         const TxExtent *x = &in->extent[i];
         if (v[i]->type == TX_BAD) return v[i];
         if (v[i]->type != TX_I32)
-            return fail(e, places[i], "an index is i32, not %s", type_of(v[i]));
+            return fail(e, places[i], "an index is i32, not %s%s", type_of(v[i]),
+                        v[i]->type == TX_F32 ? ": i32(x) truncates, i32(floor(x)) rounds down"
+                                             : "");
         bool below = v[i]->known && v[i]->value.i < 0;
         bool above = v[i]->known && x->size < 0 && v[i]->value.i >= x->value;
         if (below && !e->dead)

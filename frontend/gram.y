@@ -6,7 +6,6 @@
 int ast_yylex(AST_YYSTYPE *value, Span *span, void *scanner);
 }
 %code {
-#include <ctype.h>
 #include <string.h>
 
 // A level of nesting takes at most about 26 entries (each binary precedence, a condition, a call), so the limit of 256 levels
@@ -279,15 +278,16 @@ static void put_expected(Text *t, const yysymbol_kind_t *expected, int n) {
     enum { MOST = 5 }; // a longer list tells nothing
     const char *names[MOST];
     int count = 0;
-    bool expr = false, oper = false;
+    bool expr = false, oper = false, oper_wanted = false;
     for (int i = 0; i < n; i++)
-        expr |= expected[i] == YYSYMBOL_FLOAT;
+        expr |= expected[i] == YYSYMBOL_FLOAT, oper_wanted |= expected[i] == YYSYMBOL_OROR;
     for (int i = 0; i < n; i++) {
         if (expr && starts_expr(expected[i])) continue;
         if (!expr && is_operator(expected[i])) {
             oper = true;
             continue;
         }
+        if (oper_wanted && is_one_of(expected[i], "([")) continue; // a call's or an index's, after a name
         if (count == MOST - 1) return;
         names[count++] = yysymbol_name(expected[i]);
     }
@@ -296,35 +296,24 @@ static void put_expected(Text *t, const yysymbol_kind_t *expected, int n) {
         text_printf(t, "%s%s", i == 0 ? ", expected " : i + 1 < count ? ", " : " or ", names[i]);
 }
 
-static bool stands(const Parse *p, uint32_t from, uint32_t end, const char *word) {
-    return end - from == strlen(word) && !memcmp(p->text + from, word, end - from);
-}
-
-// The word that ends before `at`: [*from, *end).
-static void word_before(const Parse *p, uint32_t at, uint32_t *from, uint32_t *end) {
-    for (*end = at; *end > 0 && strchr(" \t", p->text[*end - 1]);) --*end;
-    for (*from = *end; *from > 0 && (isalnum((unsigned char)p->text[*from - 1]) || p->text[*from - 1] == '_');) --*from;
-}
-
-// What other languages write, where an operator (or an operand) was expected.
-static const char *habit(const Parse *p, Span at, bool operand) {
-    static const struct {
-        const char *word, *hint;
-    } after[] = {{"and", " ('and' is written '&&')"}, {"or", " ('or' is written '||')"}},
-      before[] = {{"not", " ('not' is written '!')"}, {"if", " (a choice is written 'condition ? a : b')"}};
-    char previous = at.start > 0 ? p->text[at.start - 1] : ' ';
-    uint32_t from, end;
-    if (operand) {
-        if (stands(p, at.start, at.end, "*") && previous == '*') return " (a power is pow(x, y))";
-        return "";
+static unsigned wanted(const yysymbol_kind_t *expected, int n) {
+    unsigned w = 0;
+    bool name = false, integer = false, expr = false;
+    for (int i = 0; i < n; i++) {
+        const char *c = yysymbol_name(expected[i]);
+        name |= expected[i] == YYSYMBOL_NAME;
+        integer |= expected[i] == YYSYMBOL_INT;
+        expr |= expected[i] == YYSYMBOL_FLOAT;
+        if (expected[i] == YYSYMBOL_OROR) w |= WANTED_OPERATOR;
+        if (expected[i] == YYSYMBOL_LET) w |= WANTED_STATEMENT;
+        if (expected[i] == YYSYMBOL_DIM) w |= WANTED_ITEM;
+        if (!strcmp(c, "';'")) w |= WANTED_SEMICOLON;
+        if (n == 1 && !strcmp(c, "'('")) w |= WANTED_PARAMS;
+        if (n == 1 && !strcmp(c, "':'")) w |= WANTED_COLON;
+        if (n == 2 && !strcmp(c, "']'")) w |= WANTED_EXTENT;
     }
-    for (int i = 0; i < 2; i++)
-        if (stands(p, at.start, at.end, after[i].word)) return after[i].hint;
-    if (stands(p, at.start, at.end, "=")) return " (did you mean '=='?)";
-    word_before(p, at.start, &from, &end);
-    for (int i = 0; i < 2; i++)
-        if (stands(p, from, end, before[i].word)) return before[i].hint;
-    return "";
+    if (expr) w |= WANTED_OPERAND;
+    return name && integer && !expr ? w | WANTED_EXTENT : w;
 }
 
 static int yyreport_syntax_error(const yypcontext_t *context, void *scanner, Parse *p) {
@@ -340,13 +329,6 @@ static int yyreport_syntax_error(const yypcontext_t *context, void *scanner, Par
     else
         text_printf(&t, "unexpected '%.*s'", at.end - at.start > 40 ? 40 : (int)(at.end - at.start), p->text + at.start);
     put_expected(&t, expected, n);
-    bool operand = false, oper = false;
-    for (int i = 0; i < n; i++) {
-        operand |= expected[i] == YYSYMBOL_FLOAT;
-        oper |= expected[i] == YYSYMBOL_OROR;
-    }
-    if (operand || oper) text_puts(&t, habit(p, at, operand));
-    if (is_reserved(token)) text_puts(&t, " (this is a reserved word)");
-    diag_error(p->diags, at, "%s", t.s);
+    parse_unexpected(p, at, t.s, wanted(expected, n) | (is_reserved(token) ? MET_RESERVED : 0));
     return 0;
 }

@@ -1,4 +1,4 @@
-// parse.h: what lexer and grammar share. Private to lex.l, gram.y and parse.c.
+// parse.h: what lexer and grammar share. Private to lex.l, gram.y, parse.c and syntax.c.
 #ifndef FRONTEND_PARSE_H
 #define FRONTEND_PARSE_H
 
@@ -12,7 +12,16 @@ typedef struct Parse {
     size_t n;
     uint32_t offset;        // of the lexer
     uint32_t comment_start; // of the block comment being read
-    int braces;             // open ones, as the lexer has seen them
+    int braces;             // open ones, as the parser has been told
+    VEC(Span) open;         // brackets of all kinds that are open
+    Span enclosing;         // the innermost of them before the token at hand; start == end: none
+    Span last, now;         // the token before the one at hand, and that one
+    int token;              // of the lexer
+    Span next;              // its place
+    bool held;              // it has not been handed on
+    int missing;            // braces that come before it
+    bool returning;         // in a `return`
+    bool returned;          // after one: a '}' comes next
     bool failed_deep;       // the nesting limit was reported
     bool failed_long;       // a name that is too long was reported
     AstModule *module;
@@ -28,6 +37,25 @@ AstItem *parse_broken(Parse *p, AstItemKind kind, Span span, AstName name);
 AstItem *parse_variant(Parse *p, AstItemKind kind, Span span, AstName name, AstItems items);
 AstName parse_name(Parse *p, Span span);
 void parse_too_deep(Parse *p, Span at);
+
+// What stands where something else was expected.
+typedef enum Wanted {
+    WANTED_OPERAND = 1,
+    WANTED_OPERATOR = 2,
+    WANTED_STATEMENT = 4, // let, emit, return
+    WANTED_ITEM = 8,      // of a variant: dim, input, a clause
+    WANTED_PARAMS = 16,
+    WANTED_COLON = 32,
+    WANTED_EXTENT = 64,
+    WANTED_SEMICOLON = 128,
+    WANTED_AFTER = 256, // of a hint: it is about the token before
+    MET_RESERVED = 512  // a reserved word stands there
+} Wanted;
+// A syntax error at a token: `what` is what the parser says of it.
+void parse_unexpected(Parse *p, Span at, const char *what, unsigned wanted);
+// What another language has there is said with a way on: of a character that is no token, of a number.
+const char *parse_character_hint(char c);
+const char *parse_number_hint(Parse *p, Span at);
 
 // Literals; what does not fit is reported and reads as 0.
 uint32_t parse_int(Parse *p, Span span);

@@ -61,9 +61,12 @@ bool scope_define(Sema *s, Scope *scope, Decl *d) {
         names_put(s->arena, &scope->names, d->name, d);
         return true;
     }
+    bool changed = d->kind == DECL_LET && (old->kind == DECL_PARAM || old->kind == DECL_LET);
     Diag *g = diag_error(
         s->diags, d->span, "'%s' is already defined: it is %s%s", d->name, decl_kind_name(old),
-        old->kind == DECL_SIZE && !old->span.file ? " of every variant of this kind" : "");
+        old->kind == DECL_SIZE && !old->span.file ? " of every variant of this kind"
+        : changed                                 ? "; a new value gets a new name"
+                                                  : "");
     if (old->span.file) diag_note(s->diags, g, old->span, "'%s' is defined here", d->name);
     return false;
 }
@@ -88,7 +91,9 @@ static const char *suggest(Sema *s, const Scope *scope, const char *name) {
         const char *name, *what;
     } habits[] = {
 #define HABIT(name, what) {name, what},
+#define HABIT_TOKEN(wanted, token, what)
 #include "habits.def"
+#undef HABIT_TOKEN
 #undef HABIT
     };
     for (size_t i = 0; i < sizeof habits / sizeof *habits; i++)
@@ -188,13 +193,22 @@ static void unknown_name(Resolve *r, const char *what, AstName name) {
                    what, name.s);
     else {
         const char *module = sema_library_module(s, name.s);
-        const char *hint = module ? arena_printf(s->arena, " (it is in %s: import it)", module)
-                                  : suggest(s, &r->scope, name.s);
+        const char *hint = module      ? arena_printf(s->arena, " (it is in %s: import it)", module)
+                           : in_clause ? variant_name_hint(s, r->body->name, name.s)
+                                       : NULL;
+        if (!hint && in_clause && !strcmp(name.s, "v"))
+            hint = " (values are not seen: they are summed by the weights, and 'output(o)' takes "
+                   "the sum)";
+        if (!hint) hint = suggest(s, &r->scope, name.s);
         diag_error(s->diags, name.span, "unknown %s '%s'%s", what, name.s, hint);
     }
 }
 
 static void flatten(Resolve *r, const AstExpr *e);
+
+static bool in_score(const Resolve *r) {
+    return r->kind == BODY_CLAUSE && !strcmp(r->body->name, "score");
+}
 
 static void flatten_name(Resolve *r, const AstExpr *e) {
     Decl *d = scope_find(&r->scope, e->name.s);
@@ -204,7 +218,11 @@ static void flatten_name(Resolve *r, const AstExpr *e) {
         diag_error(r->s->diags, e->span, "'%s' is %s: call it, '%s(...)'", d->name,
                    decl_kind_name(d), d->name);
     else if (d->kind == DECL_INPUT && !d->value)
-        diag_error(r->s->diags, e->span, "'%s' is an array: index it, '%s[...]'", d->name, d->name);
+        diag_error(r->s->diags, e->span, "'%s' is an array: index it, '%s[...]'%s", d->name,
+                   d->name,
+                   in_score(r) ? "; elements of q and k are not seen in 'score': scale q or k by "
+                                 "it before the call"
+                               : "");
     else {
         bool slot = d->kind == DECL_PARAM || d->kind == DECL_LET;
         d->used = true;
@@ -218,8 +236,13 @@ static void flatten_name(Resolve *r, const AstExpr *e) {
 
 static bool check_arguments(Resolve *r, const AstExpr *e, int takes, Span defined) {
     if (e->args.n == takes) return true;
-    Diag *g = diag_error(r->s->diags, e->span, "'%s' takes %d argument%s, not %d", e->name.s, takes,
-                         takes == 1 ? "" : "s", e->args.n);
+    bool max = !strcmp(e->name.s, "max"),
+         reduces = e->args.n == 1 && (max || !strcmp(e->name.s, "min"));
+    Diag *g = diag_error(r->s->diags, e->span, "'%s' takes %d argument%s, not %d%s", e->name.s,
+                         takes, takes == 1 ? "" : "s", e->args.n,
+                         !reduces ? ""
+                         : max    ? ": over the keys of a row it is rowmax(x)"
+                                  : ": over the keys of a row it is rowmin(x)");
     if (defined.file) diag_note(r->s->diags, g, defined, "'%s' is defined here", e->name.s);
     return false;
 }
@@ -260,8 +283,10 @@ static bool check_call(Resolve *r, const AstExpr *e, const Decl *d) {
     else if (d->kind == DECL_FN || d->kind == DECL_NORMALIZATION)
         return check_function(r, e, d);
     else {
-        Diag *g = diag_error(r->s->diags, e->name.span, "'%s' is %s, not a function", d->name,
-                             decl_kind_name(d));
+        bool array = d->kind == DECL_INPUT && !d->value;
+        Diag *g =
+            diag_error(r->s->diags, e->name.span, "'%s' is %s, not a function%s", d->name,
+                       decl_kind_name(d), array ? ": an index stands in brackets, 'x[i, j]'" : "");
         if (d->span.file) diag_note(r->s->diags, g, d->span, "'%s' is defined here", d->name);
     }
     return false;
@@ -274,8 +299,11 @@ static bool check_index(Resolve *r, const AstExpr *e, Decl *d) {
         unknown_name(r, "input", e->name);
     else if (!d->value || d->value->type != TX_BAD)
         diag_error(r->s->diags, e->name.span,
-                   "'%s' is %s%s: only an input with extents can be indexed", d->name,
-                   decl_kind_name(d), d->kind == DECL_INPUT ? " without extents" : "");
+                   "'%s' is %s%s: only an input with extents can be indexed%s", d->name,
+                   decl_kind_name(d), d->kind == DECL_INPUT ? " without extents" : "",
+                   in_score(r) && d->kind == DECL_PARAM
+                       ? "; q and k are whole rows here, for dot(q, k) and sqnorm"
+                       : "");
     return false;
 }
 

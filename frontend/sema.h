@@ -162,6 +162,9 @@ void warn_variant(Sema *s, const Variant *v, const AstItem *item, const Scope *s
 // --- variants (variant.c) ---
 Variant *sema_variant(Sema *s, const Scope *module, const AstItem *item);
 
+// Of a name that a clause does not know: " (it is a parameter: mask(b, h, q_idx))", or NULL.
+const char *variant_name_hint(Sema *s, const char *clause, const char *name);
+
 // --- the value of -DNAME=VALUE, if there is one for the name (sema.c) ---
 // A const that is i32 may be made f32. Marks it used; a value that does not read as `type` is a
 // usage error and gives a bad node.

@@ -7,10 +7,11 @@
 #include <string.h>
 
 static const struct {
+    const char *name;
     TxType type;
     bool row;
 } symbols[] = {
-#define TSYM(e, name, type, row, sym) {type, row},
+#define TSYM(e, name, type, row, sym) {name, type, row},
 #include "symbols.def"
 #undef TSYM
 };
@@ -130,6 +131,8 @@ TxNodes tx_nodes(Arena *a, const Tx *const *roots, int n) {
         if (needed[id]) VEC_PUSH(a, &nodes, needed[id]);
     return nodes;
 }
+
+const char *tx_sym_name(TxSym sym) { return symbols[sym].name; }
 
 bool tx_is_sym(const Tx *e, TxSym sym) { return e->op == EX_SYM && e->sym == sym; }
 

@@ -136,6 +136,7 @@ TxValue tx_apply(ExOp op, TxType type, TxType from, const TxValue *args);
 typedef VEC(const Tx *) TxNodes;
 TxNodes tx_nodes(Arena *a, const Tx *const *roots, int n);
 
+const char *tx_sym_name(TxSym sym);
 bool tx_is_sym(const Tx *e, TxSym sym);
 const char *tx_type_name(TxType t);
 

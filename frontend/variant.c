@@ -104,7 +104,11 @@ static void check_dims(Check *c) {
     }
     Span at = c->item->name.span;
     if (!scope_find(&c->scope, "D")) {
-        if (!c->item->broken) diag_error(s->diags, at, "'%s' has no 'dim D'", c->v->name);
+        if (!c->item->broken)
+            diag_error(
+                s->diags, at,
+                "'%s' has no 'dim D': write 'dim D = 64;', the length of the rows of q and k",
+                c->v->name);
         define(c, DECL_DIM, "D", at, tx_bad(&s->tx));
     }
     if (!scope_find(&c->scope, "Dv")) {
@@ -213,6 +217,27 @@ static void check_input(Check *c, const AstItem *item) {
 
 // ---- clauses
 
+// Of a name that a clause does not know: as which parameter it is seen, or in which clauses.
+const char *variant_name_hint(Sema *s, const char *clause, const char *name) {
+    Text t;
+    text_init(&t, s->arena);
+    bool here = false;
+    for (int i = 0; i < CLAUSE_COUNT; i++)
+        for (int k = 0; k < clauses[i].nparams &&
+                        s->item->kind ==
+                            (clauses[i].kind == VARIANT_ATTENTION ? AST_ATTENTION : AST_RECURRENCE);
+             k++)
+            if (!strcmp(tx_sym_name(clauses[i].params[k]), name) && !here) {
+                here = !strcmp(clauses[i].name, clause);
+                if (here) text_init(&t, s->arena);
+                text_printf(&t, "%s%s(", t.n ? " or " : "", clauses[i].name);
+                for (int j = 0; j <= k; j++)
+                    text_printf(&t, "%s%s", j ? ", " : "", tx_sym_name(clauses[i].params[j]));
+                text_puts(&t, ")");
+            }
+    return t.n ? arena_printf(s->arena, " (it is a parameter: %s)", t.s) : NULL;
+}
+
 static int find_clause(VariantKind kind, const char *name) {
     for (int i = 0; i < CLAUSE_COUNT; i++)
         if (clauses[i].kind == kind && !strcmp(clauses[i].name, name)) return i;
@@ -251,7 +276,12 @@ static void check_clause(Check *c, const AstItem *item) {
         resolve_body(s, &c->scope, id == CLAUSE_NORMALIZE ? BODY_NORMALIZE : BODY_CLAUSE, item);
     if (item->params.n > info->nparams) {
         diag_error(s->diags, item->params.data[info->nparams].span,
-                   "'%s' has at most %d parameters", info->name, info->nparams);
+                   "'%s' has at most %d parameters%s", info->name, info->nparams,
+                   id == CLAUSE_SCORE ? ": what depends on batch entry, head or position stands in "
+                                        "'modify(s, b, h, q_idx, kv_idx)'"
+                   : id == CLAUSE_NORMALIZE ? ": it takes the whole row; what depends on the key "
+                                              "stands in 'modify(s, b, h, q_idx, kv_idx)'"
+                                            : "");
         return;
     }
     bool misplaced = warn_places(s, item, info->name, info->params, info->nparams);
@@ -322,7 +352,6 @@ Variant *sema_variant(Sema *s, const Scope *module, const AstItem *item) {
     v->kind = item->kind == AST_ATTENTION ? VARIANT_ATTENTION : VARIANT_RECURRENCE;
     v->name = item->name.s;
     v->span = item->name.span;
-    int before = s->diags->errors;
     Check c = {.s = s, .v = v, .item = item, .scope = {.parent = module}};
     add_sizes(&c);
     check_dims(&c);
@@ -331,6 +360,6 @@ Variant *sema_variant(Sema *s, const Scope *module, const AstItem *item) {
     for (int i = 0; i < item->items.n; i++)
         if (item->items.data[i]->kind == AST_CLAUSE) check_clause(&c, item->items.data[i]);
     check_complete(&c);
-    if (s->diags->errors == before) warn_variant(s, v, item, &c.scope);
+    if (!s->diags->errors && !item->broken) warn_variant(s, v, item, &c.scope);
     return v;
 }

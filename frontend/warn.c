@@ -10,22 +10,16 @@
 
 // ---- parameters in places of others
 
-static const char *const sym_names[TS_COUNT] = {
-#define TSYM(e, name, type, row, sym) name,
-#include "symbols.def"
-#undef TSYM
-};
-
 static int place_of(const TxSym *params, int n, const char *name) {
     for (int i = 0; i < n; i++)
-        if (!strcmp(sym_names[params[i]], name)) return i;
+        if (!strcmp(tx_sym_name(params[i]), name)) return i;
     return -1;
 }
 
 static void note_places(Sema *s, Diag *g, const AstItem *item, const TxSym *params, int n) {
     Text t;
     text_init(&t, s->arena);
-    for (int k = 0; k < n; k++) text_printf(&t, "%s%s", k ? ", " : "", sym_names[params[k]]);
+    for (int k = 0; k < n; k++) text_printf(&t, "%s%s", k ? ", " : "", tx_sym_name(params[k]));
     diag_note(s->diags, g, item->name.span,
               "parameters are told by their places: %s(%s); trailing ones may be left out",
               item->name.s, t.s);
@@ -36,7 +30,7 @@ static void note_places(Sema *s, Diag *g, const AstItem *item, const TxSym *para
 bool warn_places(Sema *s, const AstItem *item, const char *clause, const TxSym *params, int n) {
     for (int i = 0; i < item->params.n && i < n; i++) {
         const AstName *p = &item->params.data[i];
-        const char *meant = sym_names[params[i]];
+        const char *meant = tx_sym_name(params[i]);
         bool position = !strcmp(p->s, "q_idx") || !strcmp(p->s, "kv_idx");
         int place = place_of(params, n, p->s);
         if (!strcmp(p->s, meant) || (place < 0 && !position)) continue;

@@ -1,0 +1,222 @@
+// syntax.c: between lexer and parser: closing braces that are missing, and what is said of a syntax
+// error.
+//
+// In: tokens. Out: the same tokens, with a '}' before what cannot stand inside braces (reported once,
+// with the place where the block was opened), so that what follows is read as it was meant. A message
+// says what to write instead where it is known what other languages have there (habits.def).
+#include "frontend/gram.h"
+#include "frontend/parse.h"
+
+#include <ctype.h>
+#include <string.h>
+
+int ast_scan(AST_YYSTYPE *value, Span *span, void *scanner);
+Parse *ast_yyget_extra(void *scanner);
+
+// ---- text around a token
+
+static bool stands(const Parse *p, Span at, const char *word) {
+    return at.end - at.start == strlen(word) &&
+           !memcmp(p->text + at.start, word, at.end - at.start);
+}
+
+// The first character from a place on that is no blank, 0 at the end of the text.
+static uint32_t skip_blanks(const Parse *p, uint32_t at) {
+    while (at < p->n && strchr(" \t", p->text[at])) at++;
+    return at;
+}
+
+static char char_at(const Parse *p, uint32_t at) { return at < p->n ? p->text[at] : '\0'; }
+static char char_before(const Parse *p, Span at) { return at.start ? p->text[at.start - 1] : '\n'; }
+
+static bool same_line(const Parse *p, uint32_t from, uint32_t to) {
+    return from >= to || !memchr(p->text + from, '\n', to - from);
+}
+
+// ---- brackets
+
+static Span top(const Parse *p) { return p->open.n ? p->open.data[p->open.n - 1] : (Span){0}; }
+
+static void open_and_close(Parse *p, int token, Span at) {
+    p->enclosing = top(p);
+    if (token == '{' || token == '(' || token == '[') {
+        VEC_PUSH(p->arena, &p->open, at);
+        p->braces += token == '{';
+    } else if (token == '}') {
+        p->braces--;
+        while (p->open.n && p->text[top(p).start] != '{') p->open.n--; // their ends are missing
+        if (p->open.n) p->open.n--;
+    } else if (token == ';') {
+        while (p->open.n && p->text[top(p).start] != '{') p->open.n--;
+    } else if (token == ')' || token == ']') {
+        if (p->open.n && p->text[top(p).start] == (token == ')' ? '(' : '[')) p->open.n--;
+    }
+}
+
+static bool begins_item(int token) {
+    return token == IMPORT || token == CONST || token == FN || token == NORMALIZATION ||
+           token == ATTENTION || token == RECURRENCE;
+}
+
+// How many '}' are missing before the token: all where it begins an item of the module, at the
+// beginning of a line or after a block's `return`; one where it begins an item of a variant there.
+static int count_missing(const Parse *p, int token, Span at) {
+    if (p->braces <= 0) return 0;
+    if (begins_item(token) && (p->returned || char_before(p, at) == '\n')) return p->braces;
+    bool clause = token == NAME && char_at(p, skip_blanks(p, at.end)) == '(';
+    bool item = token == DIM || token == INPUT || clause;
+    return p->returned && p->braces == 2 && item && !same_line(p, p->now.end, at.start);
+}
+
+static void report_missing(Parse *p, Span at) {
+    Diag *g = diag_error(p->diags, at, "'}' is missing before '%.*s'", (int)(at.end - at.start),
+                         p->text + at.start);
+    enum { MOST_NOTES = 3 };
+    int left = p->missing < MOST_NOTES ? p->missing : MOST_NOTES;
+    for (int i = p->open.n; i-- > 0 && left;)
+        if (p->text[p->open.data[i].start] == '{') {
+            diag_note(p->diags, g, p->open.data[i], "it would close this block");
+            left--;
+        }
+}
+
+int ast_yylex(AST_YYSTYPE *value, Span *span, void *scanner) {
+    Parse *p = ast_yyget_extra(scanner);
+    if (!p->held) {
+        p->token = ast_scan(value, span, scanner);
+        p->next = *span;
+        p->missing = count_missing(p, p->token, *span);
+        if (p->missing) report_missing(p, *span);
+    }
+    bool brace = p->missing > 0;
+    int token = brace ? '}' : p->token;
+    *span = brace ? (Span){p->file, p->next.start, p->next.start} : p->next;
+    p->missing -= brace;
+    p->held = brace;
+    open_and_close(p, token, *span);
+    p->returned = p->returning && token == ';';
+    p->returning = token == RETURN || (p->returning && token != ';' && token != '}');
+    p->last = p->now;
+    p->now = *span;
+    return token;
+}
+
+// ---- hints
+
+typedef struct Hint {
+    unsigned wanted;
+    const char *token, *what;
+} Hint;
+
+static const Hint hints[] = {
+#define HABIT(name, what)
+#define HABIT_TOKEN(wanted, token, what) {WANTED_##wanted, token, what},
+#include "habits.def"
+#undef HABIT_TOKEN
+#undef HABIT
+};
+
+const char *parse_character_hint(char c) {
+    switch (c) {
+    case '@': return " (the product of the rows q and k is dot(q, k))";
+    case '#': return " (a comment begins with '//')";
+    case '"':
+    case '\'': return " (there are no strings; infinity is written inf)";
+    }
+    return "";
+}
+
+const char *parse_number_hint(Parse *p, Span at) {
+    const char *s = p->text + at.start, *digits = "0123456789abcdef";
+    uint32_t n = at.end - at.start;
+    if (n > 2 && n < 10 && s[0] == '0' && (s[1] == 'x' || s[1] == 'X')) {
+        uint32_t v = 0;
+        for (uint32_t i = 2; i < n; i++) {
+            const char *d = strchr(digits, tolower((unsigned char)s[i]));
+            if (!d || !*d) return "";
+            v = v * 16 + (uint32_t)(d - digits);
+        }
+        return arena_printf(p->arena, " (numbers are decimal: this is %u)", v);
+    }
+    uint32_t number = 0;
+    while (number < n && (isdigit((unsigned char)s[number]) || s[number] == '.')) number++;
+    if (number + 1 == n && strchr("fFlLuUh", s[number]))
+        return arena_printf(p->arena, " (numbers have no suffix: %.*s)", (int)number, s);
+    return "";
+}
+
+// `x = 2;` or `float x = 2;` or `x += 2;` where a statement should stand.
+static const char *assignment_hint(const Parse *p, Span at) {
+    uint32_t i = skip_blanks(p, at.end);
+    if (!isalpha((unsigned char)char_at(p, at.start))) return NULL;
+    if (strchr("+-*/", char_at(p, i)) && char_at(p, i) && char_at(p, i + 1) == '=')
+        return "names are never changed: a new value gets a name of its own, 'let x2 = x + 1;'";
+    while (isalnum((unsigned char)char_at(p, i)) || char_at(p, i) == '_') i++;
+    i = skip_blanks(p, i);
+    return char_at(p, i) == '=' && char_at(p, i + 1) != '='
+               ? "a value gets its name by 'let x = ...;'"
+               : NULL;
+}
+
+static const char *word_hint(const Parse *p, Span at, unsigned wanted) {
+    for (size_t i = 0; i < sizeof hints / sizeof *hints; i++) {
+        if (!(hints[i].wanted & wanted)) continue;
+        if (hints[i].wanted == WANTED_AFTER ? stands(p, p->last, hints[i].token)
+                                            : stands(p, at, hints[i].token))
+            return hints[i].what;
+    }
+    return NULL;
+}
+
+static const char *hint(const Parse *p, Span at, unsigned wanted) {
+    char before = at.start == p->last.end ? char_before(p, at) : ' ', c = char_at(p, at.start);
+    bool in_call = p->enclosing.end && p->text[p->enclosing.start] == '(';
+    if (wanted & WANTED_OPERAND && c == '*' && before == '*') return "a power is pow(x, y)";
+    if (wanted & WANTED_OPERAND && c == '>' && (before == '=' || before == '-'))
+        return "a body is '= expression;' or '{ ... return expression; }'";
+    if (wanted & WANTED_OPERAND && c == '>' && before == '<') return "'<>' is written '!='";
+    if (c == '[' && before == ']')
+        return "indices and extents stand in one pair of brackets, x[i, j]";
+    if (wanted & WANTED_OPERATOR && stands(p, at, "="))
+        return in_call ? "arguments have no names, and to compare is '=='" : "did you mean '=='?";
+    if (c == ')' && !in_call) return "there is no '(' for it";
+    if (c == '}' && p->braces < 0) return "there is no '{' for it";
+    const char *known = word_hint(p, at, wanted | WANTED_AFTER);
+    if (!known && wanted & WANTED_STATEMENT) known = assignment_hint(p, at);
+    if (!known && wanted & WANTED_STATEMENT && (isalnum((unsigned char)c) || c == '('))
+        known = "the result is given by 'return ...;'";
+    if (!known && wanted & WANTED_PARAMS)
+        known = "parameters come first, in parentheses: normalize(s) = ...";
+    if (!known && wanted & WANTED_COLON) known = "an input is written 'input x: f32[H, D];'";
+    if (!known && wanted & WANTED_EXTENT)
+        known = "an extent is a name or a number: 'dim E = 2 * D;' names one";
+    return !known && wanted & MET_RESERVED ? "this is a reserved word" : known;
+}
+
+// Is the rest of the line after the last token a comment that was meant as a division?
+static bool floor_division(const Parse *p) {
+    uint32_t i = skip_blanks(p, p->last.end);
+    const char *end = i < p->n ? memchr(p->text + i, '\n', p->n - i) : NULL;
+    size_t n = end ? (size_t)(end - (p->text + i)) : p->n - i;
+    return n > 2 && !memcmp(p->text + i, "//", 2) && memchr(p->text + i, ';', n);
+}
+
+void parse_unexpected(Parse *p, Span at, const char *what, unsigned wanted) {
+    if (at.start == at.end && at.start < p->n) return; // a brace that was missing, and reported
+    bool line_ended = wanted & WANTED_SEMICOLON && !same_line(p, p->last.end, at.start);
+    if (line_ended) {
+        Span end = {p->file, p->last.end - 1, p->last.end};
+        diag_error(p->diags, end, "expected ';' after this%s",
+                   floor_division(p)
+                       ? " ('//' begins a comment: '/' of two i32 rounds down by itself)"
+                       : "");
+        return;
+    }
+    const char *more = hint(p, at, wanted);
+    Diag *g = diag_error(p->diags, at, more ? "%s (%s)" : "%s", what, more);
+    char c = char_at(p, at.start);
+    bool closes = at.start >= p->n || c == ';' || c == '}';
+    if (closes && p->enclosing.end &&
+        p->text[p->enclosing.start] != (c == '}' || c == ';' ? '{' : '\0'))
+        diag_note(p->diags, g, p->enclosing, "this '%c' is open", p->text[p->enclosing.start]);
+}
