@@ -358,6 +358,14 @@ static Tx *dot_product(Elab *e, Tx **v, Span at) {
                 same ? "; the dot product of one with itself is sqnorm" : "");
 }
 
+// The call that a user knows a place in the library by: the first one that stands in another file, or
+// else the clause's own.
+static Span known_call(const Elab *e, Span at) {
+    const Frame *f = e->top;
+    while (f && f->up && f->at.file == at.file) f = f->up;
+    return f ? f->at : (Span){0};
+}
+
 static Tx *apply_builtin(Elab *e, int builtin, Tx **v, const Span *places, int n, Span at) {
     const char *name = builtins[builtin].name;
     ExOp op = builtins[builtin].op;
@@ -384,7 +392,9 @@ static Tx *apply_builtin(Elab *e, int builtin, Tx **v, const Span *places, int n
     else
         for (int i = 0; i < n; i++)
             v[i] = op == EX_FLOOR ? tx_conv(p, TX_F32, v[i], false, at) : to_f32(e, v[i], at);
-    return computed(e, op, v[0]->type, v, n, at);
+    Tx *r = computed(e, op, v[0]->type, v, n, at);
+    if (typing == BI_ROW) r->call = known_call(e, at);
+    return r;
 }
 
 // ---- inputs

@@ -69,7 +69,8 @@ static const Ex *lower_reduction(Lower *l, const Tx *t, const Ex *f) {
                    .f = f,
                    .name = reduction_name(l, t->name),
                    .span = t->span,
-                   .written = t->name};
+                   .written = t->name,
+                   .call = t->call};
     VEC_PUSH(p->arena, &p->reduces, r);
     return ex_sym(p->pool, SYM_R, p->reduces.n - 1, EX_F32);
 }

@@ -50,6 +50,7 @@ struct Tx {
     TxSym sym;         // SYM
     int index;         // SYM of a size or scalar: which; LOAD: of which input
     const char *name;  // a reduction: the `let` that it stands in, or NULL
+    Span call;         // a reduction: see RowReduce
     const Tx *floored; // i32: a division in it whose fraction an f32 would have kept, or NULL
     int nargs;
     Tx **args;

@@ -241,10 +241,15 @@ static void say_blocked(Derive *d, const Ex *e, ExOp op, int sweep, const char *
     if (d->out->blocking < 0) d->out->blocking = k;
     if (!d->diags) return;
     const RowReduce *r = &d->row->reduces.data[k];
-    diag_note(d->diags, NULL, r->span,
-              "%s needs the finished value of %s before its first key: no single-pass form, %d "
-              "sweeps over the keys",
-              what, called(d, r), sweep + 2);
+    bool library = r->call.file && r->call.file != r->span.file; // the user knows its call
+    Diag *g =
+        diag_note(d->diags, NULL, library ? r->call : r->span,
+                  "%s needs the finished value of %s before its first key: no single-pass form, %d "
+                  "sweeps over the keys",
+                  what, called(d, r), sweep + 2);
+    if (r->call.file)
+        diag_note(d->diags, g, library ? r->span : r->call,
+                  library ? "it stands here" : "in this call");
 }
 
 // The sweep in which e is reduced, `least` or later, and its form there.

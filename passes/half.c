@@ -89,7 +89,9 @@ static const Ex *maximum_of(Half *h, const Ex *elem) {
         if (row->reduces.data[i].op == EX_ROWMAX && row->reduces.data[i].f == elem)
             return ex_sym(h->p, SYM_R, i, EX_F32);
     const char *name = arena_printf(h->arena, "top%d", row->reduces.n);
-    VEC_PUSH(h->arena, &row->reduces, ((RowReduce){EX_ROWMAX, elem, name, row->span, name, false}));
+    VEC_PUSH(h->arena, &row->reduces,
+             ((RowReduce){
+                 .op = EX_ROWMAX, .f = elem, .name = name, .span = row->span, .written = name}));
     return ex_sym(h->p, SYM_R, row->reduces.n - 1, EX_F32);
 }
 

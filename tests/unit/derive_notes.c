@@ -2,13 +2,15 @@
 // name that whoever wrote it knows it by, and where it stands.
 #include "pass_util.h"
 
-// The first note about clauses `normalize(s) { body }`, and at which text it points.
-static void expect_note(const char *body, const char *says, const char *points_at) {
+// The first note about clauses `normalize(s) { body }` after some functions, at which text it points, and
+// the note to it with its text (NULL: none; "": in another file).
+static void expect_notes(const char *functions, const char *body, const char *says,
+                         const char *points_at, const char *more, const char *more_at) {
     Arena *a = arena_new();
     const char *text = arena_printf(a,
-                                    "attention t { dim D = 8; score(q, k) = dot(q, k); "
+                                    "%s attention t { dim D = 8; score(q, k) = dot(q, k); "
                                     "normalize(s) { %s } }",
-                                    body);
+                                    functions, body);
     Diags diags;
     diag_init(&diags, a);
     FeOptions o = {.path = "t.attn", .text = text, .text_bytes = strlen(text), .stdlib = "stdlib"};
@@ -19,8 +21,19 @@ static void expect_note(const char *body, const char *says, const char *points_a
     ck_assert_ptr_nonnull(diags.first);
     const char *message = diags.first->message;
     ck_assert_msg(!strncmp(message, says, strlen(says)), "%s", message);
+    ck_assert_uint_eq(diags.first->span.file, 1);
     ck_assert_uint_eq(diags.first->span.start, (size_t)(strstr(text, points_at) - text));
+    const Diag *note = diags.first->note;
+    ck_assert_int_eq(note != NULL, more != NULL);
+    if (note) ck_assert_str_eq(note->message, more);
+    if (note) ck_assert_int_eq(note->span.file == 1, *more_at != '\0');
+    if (note && *more_at)
+        ck_assert_uint_eq(note->span.start, (size_t)(strstr(text, more_at) - text));
     arena_free(a);
+}
+
+static void expect_note(const char *body, const char *says, const char *points_at) {
+    expect_notes("", body, says, points_at, NULL, NULL);
 }
 
 // Also by one that the compiler has a meaning of its own for, such as p.
@@ -45,6 +58,24 @@ START_TEST(sums_of_scores_are_named_before_counts) {
 }
 END_TEST
 
+START_TEST(a_reduction_of_the_library_is_told_at_its_call) {
+    expect_notes("import std.normalization;", "let p = softmax(s); return p / rowsum(sin(p));",
+                 "'rowsum(sin(p))' needs the finished value of", "softmax(s)", "it stands here",
+                 "");
+    expect_notes("import std.normalization; normalization mine(s) = sin(softmax(s));",
+                 "let p = mine(s); return p / rowsum(p);",
+                 "'rowsum(p)' needs the finished value of", "softmax(s)", "it stands here", "");
+}
+END_TEST
+
+START_TEST(a_reduction_of_a_function_is_told_where_it_stands) {
+    expect_notes("normalization mean(s) = rowsum(s) * 0.5;",
+                 "let p = rowsum((s - mean(s)) * (s - mean(s))); return s / p;",
+                 "'p' needs the finished value of 'rowsum(s)' before", "rowsum(s)", "in this call",
+                 "mean(s)) * (s");
+}
+END_TEST
+
 Suite *derive_notes_suite(void);
 Suite *derive_notes_suite(void) {
     Suite *s = suite_create("derive_notes");
@@ -52,6 +83,8 @@ Suite *derive_notes_suite(void) {
     tcase_add_test(t, a_reduction_is_named_by_its_let);
     tcase_add_test(t, a_reduction_without_a_let_is_quoted);
     tcase_add_test(t, sums_of_scores_are_named_before_counts);
+    tcase_add_test(t, a_reduction_of_the_library_is_told_at_its_call);
+    tcase_add_test(t, a_reduction_of_a_function_is_told_where_it_stands);
     suite_add_tcase(s, t);
     return s;
 }

@@ -46,7 +46,7 @@ static RowProgram *row_new(Arena *a) {
 }
 
 static void add_reduce(RowProgram *p, const char *name, ExOp op, const Ex *f) {
-    RowReduce r = {op, f, name, {0, 0, 0}, name, false};
+    RowReduce r = {.op = op, .f = f, .name = name, .written = name};
     VEC_PUSH(p->arena, &p->reduces, r);
 }
 
