@@ -1,9 +1,9 @@
 // elab.c: runs the code of bodies on typed values: types and inlines.
 //
 // In: a body and the typed nodes of its arguments. Out: the node of its result. Holds afterwards:
-// every node is well typed, all conversions are nodes, operations number at most SEMA_MAX_OPS
-// counted as a tree. Work stays near the size of the result even where inlining would double at
-// each level: a call with the same argument nodes is done once, and the rest is bounded.
+// every node is well typed, all conversions are nodes, and a variant has at most SEMA_MAX_OPS
+// operations: what a `let` or two calls with the same argument nodes share is one node, made and
+// counted once. Work stays near the size of the result even where inlining would double at each level.
 #include "frontend/sema.h"
 
 #include <assert.h>
@@ -53,7 +53,6 @@ struct Elab {
     ElabEmits emits;
     int dead;  // inside branches that a constant condition rules out
     int calls; // inlined so far
-    bool over; // a limit was passed: nothing more is built
     VEC(Memo) memos;
     int *slots; // hash table of index + 1 into memos
     int nslots;
@@ -75,6 +74,11 @@ Elab *elab_new(Sema *s, Variant *variant) {
     e->variant = variant;
     push(e, NULL, (Span){0}); // so that there is a stack
     return e;
+}
+
+void sema_begin_ops(Sema *s) {
+    s->first_op = s->tx.ops;
+    s->over_ops = false;
 }
 
 ElabEmits *elab_emits(Elab *e) { return &e->emits; }
@@ -109,12 +113,14 @@ static Tx *fail(Elab *e, Span at, const char *fmt, ...) {
 }
 
 static Tx *too_large(Elab *e, Span at) {
-    if (!e->over) fail(e, at, "more than %d operations after inlining", SEMA_MAX_OPS);
-    e->over = true;
+    if (!e->s->over_ops) fail(e, at, "more than %d operations after inlining", SEMA_MAX_OPS);
+    e->s->over_ops = true;
     return tx_bad(&e->s->tx);
 }
 
-static Tx *limited(Elab *e, Tx *v, Span at) { return v->ops > SEMA_MAX_OPS ? too_large(e, at) : v; }
+static Tx *limited(Elab *e, Tx *v, Span at) {
+    return e->s->tx.ops - e->s->first_op > SEMA_MAX_OPS ? too_large(e, at) : v;
+}
 
 static const char *type_of(const Tx *v) {
     return v->type == TX_TILE ? "a vector (only dot and sqnorm take it)" : tx_type_name(v->type);
@@ -599,12 +605,12 @@ static void run_instr(Elab *e, const Body *b, const Instr *in, Tx **slots) {
 }
 
 Tx *elab_run(Elab *e, const Body *b, Tx *const *args) {
-    if (b->bad || e->over) return tx_bad(&e->s->tx);
+    if (b->bad || e->s->over_ops) return tx_bad(&e->s->tx);
     int base = e->stack.n, dead = e->dead;
     Tx **slots = ARENA_ARRAY(e->s->arena, Tx *, b->nslots);
     if (b->nparams) memcpy(slots, args, sizeof *args * (size_t)b->nparams);
-    for (int i = 0; i < b->code.n && !e->over; i++) run_instr(e, b, &b->code.data[i], slots);
-    Tx *result = e->over ? tx_bad(&e->s->tx) : e->stack.data[e->stack.n - 1];
+    for (int i = 0; i < b->code.n && !e->s->over_ops; i++) run_instr(e, b, &b->code.data[i], slots);
+    Tx *result = e->s->over_ops ? tx_bad(&e->s->tx) : e->stack.data[e->stack.n - 1];
     pop(e, e->stack.n - base);
     e->dead = dead;
     return result;

@@ -107,6 +107,7 @@ static Decl *new_decl(Sema *s, DeclKind kind, const AstItem *item) {
 static void check_const(Sema *s, SourceFile *f, const AstItem *item, bool is_main) {
     Decl *d = new_decl(s, DECL_CONST, item);
     d->value = tx_bad(&s->tx);
+    sema_begin_ops(s);
     if (!item->broken)
         d->value = elab_run(elab_new(s, NULL),
                             resolve_expr(s, &f->scope, BODY_CONST, item->value, d->name), NULL);

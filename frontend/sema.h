@@ -17,7 +17,7 @@ enum {
     SEMA_MAX_CALLS = 256,   // depth: a stack frame of the elaborator each
     SEMA_MAX_IMPORTS = 256, // depth: a stack frame of the loader each
     SEMA_MAX_INPUTS = 64,   // each is a kernel argument; a kernel's parameters are limited to 4 KB
-    SEMA_MAX_OPS = 100000   // what a person can mean; it bounds every later pass
+    SEMA_MAX_OPS = 100000   // of a variant: what a person can mean; it bounds every later pass
 };
 
 typedef struct Body Body;
@@ -111,6 +111,8 @@ typedef struct Sema {
     bool *define_used; // of options->defines
     FeStatus status;
     int import_depth;
+    int first_op;         // of tx.ops: where the variant or constant at hand began
+    bool over_ops;        // it has passed SEMA_MAX_OPS, and nothing more is built of it
     const AstModule *ast; // being checked
     const AstItem *item;  // the item of it being checked
 } Sema;
@@ -131,6 +133,8 @@ Body *resolve_expr(Sema *s, const Scope *outer, BodyKind kind, const AstExpr *e,
 typedef struct Elab Elab;
 // variant: NULL outside of one. Its inputs say what an index means; bare_q of them is set here.
 Elab *elab_new(Sema *s, Variant *variant);
+// The operations of a variant or of a constant of the module are counted from here.
+void sema_begin_ops(Sema *s);
 // Inlines a body. The result's type is TX_BAD after a mistake, which was reported.
 Tx *elab_run(Elab *e, const Body *b, Tx *const *args);
 // Converts to bool or f32, or reports; `what` is "the result of 'mask'".

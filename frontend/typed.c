@@ -59,15 +59,10 @@ Tx *tx_sym(TxPool *p, TxSym sym, int index, Span span) {
 }
 
 static void set_args(TxPool *p, Tx *e, Tx *const *args, int n) {
-    const int64_t MANY = INT64_C(1) << 40; // far over any limit, and far from overflowing
     e->nargs = n;
     e->args = ARENA_ARRAY(p->arena, Tx *, n);
     memcpy(e->args, args, sizeof *args * (size_t)n);
-    for (int i = 0; i < n; i++) {
-        e->row |= args[i]->row;
-        e->ops += args[i]->ops;
-        if (e->ops > MANY) e->ops = MANY;
-    }
+    for (int i = 0; i < n; i++) e->row |= args[i]->row;
 }
 
 // `false && x` is known whatever x is; the value of what is not known reads as 0.
@@ -86,7 +81,7 @@ Tx *tx_op(TxPool *p, ExOp op, TxType type, Tx *const *args, int n, Span span) {
     assert(n >= 1 && n <= 3);
     Tx *e = node(p, op, type, span);
     set_args(p, e, args, n);
-    e->ops++;
+    p->ops++;
     if (op == EX_ROWMAX || op == EX_ROWMIN || op == EX_ROWSUM) {
         e->row = false;
         return e;
@@ -104,14 +99,14 @@ Tx *tx_conv(TxPool *p, TxType to, Tx *a, bool counts, Span span) {
     if (a->op == EX_CONST) // 2 where an f32 is needed is 2.0
         return tx_value(p, to, tx_apply(EX_CONV, to, a->type, &a->value), a->span);
     Tx *e = tx_op(p, EX_CONV, to, &a, 1, span);
-    e->ops -= !counts;
+    p->ops -= !counts;
     return e;
 }
 
 Tx *tx_load(TxPool *p, int input, TxType type, Tx *const *idx, int n, Span span) {
     Tx *e = node(p, EX_LOAD, type, span);
     set_args(p, e, idx, n);
-    e->ops++;
+    p->ops++;
     e->index = input;
     return e;
 }

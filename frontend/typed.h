@@ -45,7 +45,6 @@ struct Tx {
     bool known;    // a constant: `value` is what it comes to
     TxValue value; // where it is f32, f and written are equal
     uint32_t id;
-    int64_t ops; // operations, counted as a tree
     Span span;
     TxSym sym;         // SYM
     int index;         // SYM of a size or scalar: which; LOAD: of which input
@@ -59,6 +58,7 @@ struct Tx {
 typedef struct TxPool {
     Arena *arena;
     uint32_t next;
+    int ops; // operations made so far; implicit conversions count as none
 } TxPool;
 
 typedef struct TxExtent {
@@ -121,10 +121,9 @@ Tx *tx_i32(TxPool *p, int32_t v, Span span);
 Tx *tx_bool(TxPool *p, bool v, Span span);
 Tx *tx_value(TxPool *p, TxType type, TxValue v, Span span);
 Tx *tx_sym(TxPool *p, TxSym sym, int index, Span span); // of its table's type
-// An operation; computed at once where all arguments are known. Implicit conversions count as no
-// operation.
+// An operation; computed at once where all arguments are known.
 Tx *tx_op(TxPool *p, ExOp op, TxType type, Tx *const *args, int n, Span span);
-Tx *tx_conv(TxPool *p, TxType to, Tx *a, bool counts, Span span);
+Tx *tx_conv(TxPool *p, TxType to, Tx *a, bool counts, Span span); // counts: as an operation
 Tx *tx_load(TxPool *p, int input, TxType type, Tx *const *idx, int n, Span span);
 
 TxValue tx_number(double x); // an f32: x in float64, and rounded to f32

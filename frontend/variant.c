@@ -31,7 +31,6 @@ typedef struct Check {
     const AstItem *item;
     Scope scope; // the sizes, dims and inputs
     const AstItem *clause[CLAUSE_COUNT];
-    int64_t ops; // of all clauses
 } Check;
 
 static Decl *define(Check *c, DeclKind kind, const char *name, Span span, Tx *value) {
@@ -295,7 +294,6 @@ static void check_clause(Check *c, const AstItem *item) {
                              arena_printf(s->arena, "the result of '%s'", info->name));
     if (!misplaced) warn_pair(s, item, (ClauseId)id, result, info->params, info->nparams);
     c->v->clause[id] = result;
-    c->ops += result->ops;
     c->v->per_channel_decay |= id == CLAUSE_DECAY && item->params.n == info->nparams;
     emit_outputs(c, elab_emits(e));
 }
@@ -323,7 +321,6 @@ static void emit_outputs(Check *c, ElabEmits *emits) {
                 diag_note(c->s->diags, g, own ? d->span : e->emit.span,
                           own ? "the input is here" : "it is emitted here");
             }
-            c->ops += e->emit.value->ops;
             VEC_PUSH(c->s->arena, &c->v->emits, e->emit);
         }
 }
@@ -343,8 +340,6 @@ static void check_complete(Check *c) {
         diag_error(d, one->name.span, "'erase' and 'write' go together: there is no '%s'",
                    c->clause[CLAUSE_ERASE] ? "write" : "erase");
     }
-    if (c->ops > SEMA_MAX_OPS)
-        diag_error(d, at, "more than %d operations after inlining", SEMA_MAX_OPS);
 }
 
 Variant *sema_variant(Sema *s, const Scope *module, const AstItem *item) {
@@ -352,6 +347,7 @@ Variant *sema_variant(Sema *s, const Scope *module, const AstItem *item) {
     v->kind = item->kind == AST_ATTENTION ? VARIANT_ATTENTION : VARIANT_RECURRENCE;
     v->name = item->name.s;
     v->span = item->name.span;
+    sema_begin_ops(s);
     Check c = {.s = s, .v = v, .item = item, .scope = {.parent = module}};
     add_sizes(&c);
     check_dims(&c);

@@ -244,10 +244,17 @@ static void print_node(Printer *pr, const Ex *e, int least) {
     while (w.n) VEC_PUSH(pr->scratch, &pr->todo, w.p[--w.n]);
 }
 
+// What is shared is printed each time: at most so many pieces, then "...", for there may be no end of them.
+enum { MOST_PIECES = 1 << 22 };
+
 static void print(Text *out, const Ex *e, const ExNames *names, bool pretty) {
     Printer pr = {.out = out, .names = names, .pretty = pretty, .scratch = arena_new()};
     print_node(&pr, e, P_NONE);
-    while (pr.todo.n) {
+    for (int n = 0; pr.todo.n; n++) {
+        if (n == MOST_PIECES) {
+            text_puts(out, "...");
+            break;
+        }
         Piece p = pr.todo.data[--pr.todo.n];
         if (p.text)
             text_puts(out, p.text);

@@ -25,7 +25,8 @@ typedef struct Bounds {
 typedef struct Tame {
     const RowProgram *row;
     Arena *scratch;
-    ExMemo known;
+    ExMemo known;         // bounds of nodes
+    ExMemo sizes;         // what elements add to them
     double dot;           // a dot product and a squared norm are within this
     struct Tame *any_dot; // the same where it is any number; NULL: this is it
 } Tame;
@@ -191,7 +192,9 @@ static Bounds bounds_of(Tame *t, const Ex *e) {
 
 bool row_has_element(const Ex *e) { return ex_uses(e, SYM_S, 0) || ex_uses(e, SYM_KV_IDX, 0); }
 
-static double element_size(Tame *t, const Ex *e, int depth) {
+static double element_size(Tame *t, const Ex *e, int depth);
+
+static double size_by_op(Tame *t, const Ex *e, int depth) {
     const Ex *a = e->nargs ? e->args[0] : NULL, *b = e->nargs > 1 ? e->args[1] : NULL;
     if (!row_has_element(e)) return 0;
     if (++depth > ROW_MAX_DEPTH) return INFINITY;
@@ -221,6 +224,16 @@ static double element_size(Tame *t, const Ex *e, int depth) {
     default: break;
     }
     return size_of(bounds_of(t, e));
+}
+
+// Once for each node, however often it is used.
+static double element_size(Tame *t, const Ex *e, int depth) {
+    const void *known;
+    if (ex_memo_has(&t->sizes, e, &known)) return *(const double *)known;
+    double *size = ARENA_NEW(t->scratch, double);
+    *size = size_by_op(t, e, depth);
+    ex_memo_put(t->scratch, &t->sizes, e, size);
+    return *size;
 }
 
 static double size_with(const RowProgram *row, Arena *scratch, const Ex *e, double dot) {

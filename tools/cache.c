@@ -38,6 +38,53 @@ static uint64_t hash(const char *s, size_t n, uint64_t h) {
     return h;
 }
 
+// A number for an expression, from those of its arguments: printed as a tree it may have no end.
+static void print_hash(Text *out, Arena *a, const RowProgram *row, const Ex *e) {
+    const Ex **order;
+    const void *of_argument;
+    int n = ex_order(a, &e, 1, &order);
+    ExMemo hashes = {0};
+    ExNames names = row_names(row);
+    uint64_t *h = ARENA_ARRAY(a, uint64_t, n);
+    for (int i = 0; i < n; i++) {
+        const Ex *x = order[i];
+        Text t;
+        text_init(&t, a);
+        if (x->nargs)
+            text_printf(&t, "%s %s %d", ex_op_name(x->op), ex_type_name(x->type),
+                        x->op == EX_LOAD ? x->input * 2 + x->inside : 0);
+        else
+            ex_print(&t, x, &names);
+        h[i] = hash(t.s, t.n, UINT64_C(0xcbf29ce484222325));
+        for (int k = 0; k < x->nargs; k++) {
+            ex_memo_has(&hashes, x->args[k], &of_argument);
+            h[i] = hash(of_argument, sizeof *h, h[i]);
+        }
+        ex_memo_put(a, &hashes, x, &h[i]);
+    }
+    text_printf(out, " %016llx", (unsigned long long)h[n - 1]);
+}
+
+static void print_row(Text *out, Arena *a, const RowProgram *row) {
+    const Ex *clauses[] = {row->score, row->modified, row->mask, row->weight, row->output};
+    text_printf(out, "%s %d %d", row->name, row->D, row->Dv);
+    for (int i = 0; i < row->inputs.n; i++) {
+        const RowInput *in = &row->inputs.data[i];
+        text_printf(out, "\n%s %s %d %d", in->name, dtype_name(in->dtype), in->grad, in->bare_q);
+        for (int k = 0; k < in->rank; k++) print_hash(out, a, row, in->extent[k]);
+    }
+    for (size_t i = 0; i < sizeof clauses / sizeof *clauses; i++)
+        print_hash(out, a, row, clauses[i]);
+    for (int i = 0; i < row->reduces.n; i++) {
+        text_printf(out, "\n%s %s", row->reduces.data[i].name, ex_op_name(row->reduces.data[i].op));
+        print_hash(out, a, row, row->reduces.data[i].f);
+    }
+    for (int i = 0; i < row->emits.n; i++) {
+        text_printf(out, "\n%s", row->emits.data[i].name);
+        print_hash(out, a, row, row->emits.data[i].value);
+    }
+}
+
 CacheKey cache_key(Arena *a, const RowProgram *row, const PassOptions *o) {
     const Target *t = &o->target;
     const char *type = o->tf32 ? "tf32" : dtype_name(o->dtype);
@@ -45,7 +92,9 @@ CacheKey cache_key(Arena *a, const RowProgram *row, const PassOptions *o) {
     text_init(&all, a);
     text_printf(&all, "%s %s %s %d %d %d %d\n", attn_version(), t->name, type, t->lanes,
                 t->registers, t->shared_bytes, t->l2_bytes);
-    row_print(&all, row);
+    Arena *scratch = arena_new();
+    print_row(&all, scratch, row);
+    arena_free(scratch);
     uint64_t h = hash(all.s, all.n, UINT64_C(0xcbf29ce484222325)), g = hash(all.s, all.n, ~h);
     return (CacheKey){
         arena_printf(a, "%016llx%016llx", (unsigned long long)h, (unsigned long long)g),

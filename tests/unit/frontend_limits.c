@@ -124,6 +124,7 @@ START_TEST(doubling) {
         {"x + x", "g%d(x) + g%d(x + 1)", "operations"},
         {"x + x", "g%d(g%d(x))", "operations"},
         {"x", "g%d(g%d(1))", NULL},
+        {"x + x", "g%d(x) * 0.5 + sin(g%d(x))", NULL}, // shared: 4 operations a level
         {"x", "g%d(x) < g%d(x + 1) ? 1 : 0", "operations"},
     };
     Arena *a = arena_new();
@@ -165,6 +166,25 @@ START_TEST(reductions) {
         ck_assert_int_eq(l.d.errors, 1);
         ck_assert_ptr_nonnull(strstr(l.d.first->message, "65 different reductions"));
         arena_free(l.a);
+    }
+    arena_free(a);
+}
+END_TEST
+
+// A `let` that is used twice is counted once.
+START_TEST(shared) {
+    Arena *a = arena_new();
+    for (int n = 50000; n <= 50001; n++) {
+        Text t;
+        text_init(&t, a);
+        text_puts(&t,
+                  "attention a { dim D = 1; score(q, k) = dot(q, k); normalize(s) { let x0 = s;");
+        for (int i = 0; i < n; i++) text_printf(&t, "let x%d = x%d + sin(x%d);", i + 1, i, i);
+        text_printf(&t, "return x%d; } }\n", n);
+        if (n == 50000)
+            accepts(&t);
+        else
+            refuses(&t, "more than 100000 operations after inlining");
     }
     arena_free(a);
 }
@@ -212,6 +232,7 @@ Suite *frontend_limits_suite(void) {
     tcase_add_test(c, inputs);
     tcase_add_test(c, operations);
     tcase_add_test(c, doubling);
+    tcase_add_test(c, shared);
     tcase_add_test(c, reductions);
     tcase_add_test(c, any_bytes);
     tcase_add_test(c, many_errors);
