@@ -59,8 +59,7 @@ typedef struct RowReduce {
     Span span;
     const char *written; // the name of the `let` that is it and nothing else, or NULL
     bool exact;          // an extremum that is found again to the last bit (passes/decide.c)
-    Span
-        call; // of a normalization that holds it, nearest to it in another file or else in a clause
+    Span call;           // of what holds it: nearest to it in another file, else in a clause
 } RowReduce;
 
 typedef struct RowEmit {

@@ -30,7 +30,7 @@ static RowProgram *row(Arena *a, const char *modified, const char *reduced, cons
     sizes_init(a, &p->sizes);
     const Ex *f = read(p->pool, reduced);
     RowReduce most = {.op = EX_ROWMAX, .f = f, .name = "m"},
-              sum = {EX_ROWSUM, f, "l", {0}, "l", false};
+              sum = {.op = EX_ROWSUM, .f = f, .name = "l", .written = "l"};
     VEC_PUSH(a, &p->reduces, most);
     VEC_PUSH(a, &p->reduces, sum);
     p->score = p->modified = read(p->pool, modified);
