@@ -5,22 +5,25 @@
 
 static const struct Rule {
     char what;
-    bool leaf;
+    bool leaf, step;
     const char *text;
 } rules[] = {
-#define RULE(what, leaf, text) {what, leaf, text},
+#define RULE(what, leaf, text) {what, leaf, false, text},
+#define STEP(what, leaf, text) {what, leaf, true, text},
 #include "rules.def"
 #undef RULE
+#undef STEP
 };
 
 static const struct {
-    const char *name, *decl, *in; // in: of --in; NULL: drawn from a standard normal
+    const char *name, *decl, *in; // in: of --in; NULL: drawn from a standard normal, or put_hard's
 } inputs[] = {
+    {"ends", "i32[NT]", NULL},      {"hard", "f32[NT]", NULL},
     {"slope", "f32[H]", NULL},      {"table", "bf16[NT]", NULL},
     {"order", "i32[Sk]", "0..20"},  {"bias", "f16[B, H, Sq, Sk]", NULL},
     {"rel", "f32[H, 17]", NULL},    {"doc", "i32[B, Sk]", "0..4"},
     {"qdoc", "i32[B, Sq]", "0..4"}, {"keep", "bool[B, Sk]", "0.67"},
-    {"cap", "f32", "1.5"},          {"n", "i32", "12"},
+    {"cap", "f32", NULL},           {"n", "i32", NULL},
 };
 
 enum { MAX_WORK = 1 << 20 };
@@ -29,6 +32,7 @@ typedef struct Gen {
     Arena *a;
     uint64_t state;
     const GenProgram *p; // for the rows that @W may name
+    bool step;           // a rule that decides was taken
 } Gen;
 
 static uint32_t draw(Gen *g, uint32_t n) { // 0..n-1
@@ -37,6 +41,8 @@ static uint32_t draw(Gen *g, uint32_t n) { // 0..n-1
     g->state ^= g->state << 17;
     return (uint32_t)((g->state >> 20) % n);
 }
+
+#define PICK(g, list) (list)[draw(g, sizeof(list) / sizeof *(list))]
 
 // An earlier let of the kind asked for; NULL when there is none or the die says otherwise.
 static const char *earlier(Gen *g, char what) {
@@ -67,7 +73,9 @@ static GenNode *node(Gen *g, char what, int depth) {
     }
     text_init(&t, g->a);
     row = earlier(g, 'W');
-    for (const char *c = choose(g, what, depth == 0)->text; *c; c++) {
+    const struct Rule *rule = choose(g, what, depth == 0);
+    g->step |= rule->step;
+    for (const char *c = rule->text; *c; c++) {
         if (c[0] == '@')
             text_puts(&t, row ? row : "s"), c++;
         else if (c[0] == '$') {
@@ -101,8 +109,6 @@ static void small_shape(Gen *g, GenShape *s) {
     }
 }
 
-#define PICK(g, list) (list)[draw(g, sizeof(list) / sizeof *(list))]
-
 static void device_shape(Gen *g, GenShape *s) {
     static const int dims[] = {8, 16, 24, 32, 40, 64, 64, 64, 96, 128, 128, 256},
                      around[] = {1,   2,   15,  16,  17,  63,  64,  65,  97,
@@ -132,7 +138,8 @@ static void shape(Gen *g, GenShape *s, GenScale scale) {
     else
         small_shape(g, s);
     s->NT = 1 + (int)draw(g, 9);
-    s->q_offset = draw(g, 4) ? (s->Sk > s->Sq ? s->Sk - s->Sq : 0) : (int)draw(g, 30);
+    static const int offsets[] = {0, 3, 17, 29, -5, -50, 9000000, 10000000, -9999999};
+    s->q_offset = draw(g, 3) ? (s->Sk > s->Sq ? s->Sk - s->Sq : 0) : PICK(g, offsets);
 }
 
 static void add_let(Gen *g, GenProgram *p, bool emit, char what) {
@@ -156,7 +163,7 @@ static void add_large(Gen *g, GenProgram *p) {
 }
 
 void gen_program(GenProgram *p, Arena *a, uint64_t seed, GenScale scale) {
-    Gen g = {a, seed * 0x9e3779b97f4a7c15u + 0x1234567u, p};
+    Gen g = {.a = a, .state = seed * 0x9e3779b97f4a7c15u + 0x1234567u, .p = p};
     for (int i = 0; i < 8; i++) draw(&g, 2);
     memset(p, 0, sizeof *p);
     shape(&g, &p->shape, scale);
@@ -170,7 +177,7 @@ void gen_program(GenProgram *p, Arena *a, uint64_t seed, GenScale scale) {
     if (draw(&g, 3) == 0) p->output = node(&g, 'O', 1 + (int)draw(&g, 2));
     p->least = "-inf";
     if (draw(&g, 6) == 0) add_large(&g, p);
-    p->whole = draw(&g, 2);
+    p->whole = g.step || draw(&g, 2);
 }
 
 static void print_node(Text *out, const GenNode *e) {
@@ -206,11 +213,42 @@ static void name_value(GenCase *c, Arena *a, const char *name, const char *value
     VEC_PUSH(a, &c->options.in, in);
 }
 
+static const char *const ends[] = {"2147483647", "-2147483648", "2147483646", "-2147483647",
+                                   "1073741824", "65536",       "46341",      "-1",
+                                   "0",          "1",           "9",          "-30"};
+static const char *const hard[] = {"-inf",  "3.4028235e38", "-3.4028235e38", "-1e30", "1e30",
+                                   "1e-30", "1e-40",        "-1e-45",        "0",     "-0.0",
+                                   "0.3",   "16777216",     "-95",           "1",     "1.2e-38"};
+static const char *const counts[] = {"12", "0", "-1", "40", "2147483647", "-2147483648", "1000000"};
+static const char *const caps[] = {"1.5", "30", "0.001", "0", "1e30", "-2.5"};
+
+// NT numbers, comma by comma.
+static const char *list_of(Gen *g, const char *const *from, uint32_t n) {
+    Text t;
+    text_init(&t, g->a);
+    for (int i = 0; i < g->p->shape.NT; i++)
+        text_printf(&t, "%s%s", i ? "," : "", from[draw(g, n)]);
+    return t.s;
+}
+
+// What --in says of the inputs that are not drawn by ranges: drawn whether they are used or not, so
+// that a reduced variant has the same.
+static void put_hard(GenCase *c, Gen *g) {
+    const char *values[][2] = {
+        {"ends", list_of(g, ends, sizeof ends / sizeof *ends)},
+        {"hard", list_of(g, hard, sizeof hard / sizeof *hard)},
+        {"n", PICK(g, counts)},
+        {"cap", draw(g, 2) ? "1.5" : PICK(g, caps)},
+    };
+    for (int i = 0; i < 4; i++)
+        if (gen_uses(c->source, values[i][0])) name_value(c, g->a, values[i][0], values[i][1]);
+}
+
 void gen_case(GenCase *c, Arena *a, const GenProgram *p, uint64_t seed, const TargetId *targets,
               int ntargets) {
     static const Dtype dtypes[] = {DT_F32, DT_BF16, DT_F16};
     const GenShape *s = &p->shape;
-    Gen g = {a, seed * 0xd1342543de82ef95u + 0x7654321u, p};
+    Gen g = {.a = a, .state = seed * 0xd1342543de82ef95u + 0x7654321u, .p = p};
     for (int i = 0; i < 8; i++) draw(&g, 2);
     Text t;
     text_init(&t, a);
@@ -228,6 +266,7 @@ void gen_case(GenCase *c, Arena *a, const GenProgram *p, uint64_t seed, const Ta
         name_value(c, a, "q", "-3..3");
         name_value(c, a, "k", "-3..3");
     }
+    put_hard(c, &g);
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         if (inputs[i].in && gen_uses(t.s, inputs[i].name))
             name_value(c, a, inputs[i].name, inputs[i].in);

@@ -23,7 +23,9 @@ static const char *plain(char what) {
     case 'X': return "softmax(s)";
     case 'I': return "kv_idx";
     case 'C': return "true";
-    case 'R': return "1.0";
+    case 'R':
+    case 'K': return "1.0";
+    case 'J': return "7";
     default: return "o";
     }
 }
