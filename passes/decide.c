@@ -49,7 +49,7 @@ typedef struct Decide {
     Arena *scratch;
     ExMemo known;  // Meeting * by expression
     ExMemo exact;  // what decides, in every formula
-    ExMemo here;   // ... in the formula at hand
+    ExMemo here;   // ... in the current formula
     ExMemo frozen; // what extrema reduce that meet their elements
     Extrema met;
     bool score, score_frozen; // it decides; an extremum of it meets its elements

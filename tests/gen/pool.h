@@ -36,7 +36,7 @@ typedef struct PoolTotal {
 } PoolTotal;
 
 PoolTotal pool_run(const Pool *p);
-// The time for the seed at hand begins anew (while a failure is reduced).
+// The time for the current seed begins again (while a failure is reduced).
 void pool_again(PoolHand *h);
 
 #endif
