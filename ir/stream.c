@@ -25,6 +25,7 @@ static const char *name_of(void *ctx, ExSym sym, int index) {
     if (sym == SYM_STATE && index < n->s->states.n)
         return arena_printf(a, "@%s", n->s->states.data[index].name);
     if (sym == SYM_SHIFT) return arena_printf(a, "A%d", index);
+    if (sym == SYM_RISE) return arena_printf(a, "rise%d", index);
     return n->row.name(n->row.ctx, sym, index);
 }
 
@@ -39,6 +40,21 @@ static void line(Text *out, const char *what, const Ex *e, const ExNames *names)
     text_puts(out, "\n");
 }
 
+// A scale where it first serves.
+static void print_scale(Text *out, const Stream *s, int k, const ExNames *names) {
+    const StreamScale *scale = &s->scales.data[k];
+    for (int i = 0; i < scale->n; i++)
+        line(out, arena_printf(out->arena, "    C%d has base", k), scale->base[i], names);
+    line(out, arena_printf(out->arena, "    C%d", k), scale->ratio, names);
+}
+
+static bool scale_in(const Stream *s, int scale, int sweep) {
+    bool here = sweep == s->nsweeps - 1 && s->scale == scale;
+    for (int i = 0; i < s->states.n; i++)
+        here |= s->states.data[i].scale == scale && s->states.data[i].sweep == sweep;
+    return here;
+}
+
 // Shifts that first serve in this sweep; an earlier one may serve again.
 static bool shift_in(const Stream *s, int shift, int sweep) {
     bool here = sweep == s->nsweeps - 1 && s->shift == shift;
@@ -50,9 +66,10 @@ static bool shift_in(const Stream *s, int shift, int sweep) {
     return here;
 }
 
-static void print_sum(Text *out, const Ex *elem, int shift, const ExNames *names) {
+static void print_sum(Text *out, const Ex *elem, int shift, int scale, const ExNames *names) {
     ex_print(out, elem, names);
     if (shift >= 0) text_printf(out, " shift A%d", shift);
+    if (scale >= 0) text_printf(out, " scale C%d", scale);
     text_puts(out, "\n");
 }
 
@@ -62,7 +79,7 @@ static void print_sweep(Text *out, const Stream *s, int sweep, const ExNames *na
         const StreamState *st = &s->states.data[i];
         if (st->sweep != sweep) continue;
         text_printf(out, "    @%s = %s ", st->name, ex_op_name(st->op));
-        print_sum(out, st->elem, st->shift, names);
+        print_sum(out, st->elem, st->shift, st->scale, names);
     }
     for (int k = 0; k < s->shifts.n; k++)
         if (shift_in(s, k, sweep)) {
@@ -71,9 +88,11 @@ static void print_sweep(Text *out, const Stream *s, int sweep, const ExNames *na
                 line(out, arena_printf(out->arena, "    A%d is in units of", k), s->units.data[k],
                      names);
         }
+    for (int k = 0; k < s->scales.n; k++)
+        if (scale_in(s, k, sweep)) print_scale(out, s, k, names);
     if (sweep < s->nsweeps - 1) return;
     text_puts(out, "    acc = ");
-    print_sum(out, s->elem, s->shift, names);
+    print_sum(out, s->elem, s->shift, s->scale, names);
 }
 
 void stream_print(Text *out, const Stream *s) {

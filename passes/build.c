@@ -319,6 +319,43 @@ TileValue *build_rescale(Build *b, int shift, TileValue *now, TileValue *before)
     return pass_out(b->p, b->k, map, "c", DT_F32, factor, EX_CONST, 0);
 }
 
+// ---- scales
+
+static const Ex *resolve_with(Build *b, TileOp *map, const Ex *e, TileValue *const *states) {
+    int mark = b->env.n;
+    for (int i = 0; i < b->s->states.n; i++)
+        if (states[i]) build_bind(b, SYM_STATE, i, states[i]);
+    e = build_resolve(b, map, e);
+    b->env.n = mark;
+    return e;
+}
+
+// Exactly 1 where no base moved, and 0 where one has not begun.
+TileValue *build_ratio(Build *b, int scale, TileValue *const *now, TileValue *const *before) {
+    ExPool *x = b->pool;
+    const StreamScale *sc = &b->s->scales.data[scale];
+    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
+    const Ex *zero = ex_f32(x, 0), *one = ex_f32(x, 1), *same = NULL, *begun = NULL,
+             *ratio = sc->ratio;
+    for (int i = 0; i < sc->n; i++) {
+        const Ex *new = resolve_with(b, map, sc->base[i], now),
+                 *old = resolve_with(b, map, sc->base[i], before);
+        const Ex *is = ex_2(x, EX_EQ, new, old), *above = ex_2(x, EX_LT, zero, old);
+        same = same ? ex_2(x, EX_AND, same, is) : is;
+        begun = begun ? ex_2(x, EX_AND, begun, above) : above;
+        ratio = ex_subst(x, ratio, SYM_RISE, i, ex_2(x, EX_DIV, new, old));
+    }
+    const Ex *e = ex_select(x, same, one, ex_select(x, begun, ratio, zero));
+    return pass_out(b->p, b->k, map, "r", DT_F32, e, EX_CONST, 0);
+}
+
+TileValue *build_product(Build *b, TileValue *x, TileValue *y) {
+    if (!x || !y) return x ? x : y;
+    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
+    const Ex *e = ex_2(b->pool, EX_MUL, pass_operand(b->p, map, x), pass_operand(b->p, map, y));
+    return pass_out(b->p, b->k, map, "c", DT_F32, e, EX_CONST, 0);
+}
+
 typedef struct Ready {
     const Build *b;
     bool ok;

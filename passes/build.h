@@ -82,7 +82,11 @@ TileValue *build_raw_shift(Build *b, int shift, const char *name);
 TileValue *build_safe_shift(Build *b, TileValue *raw);
 TileValue *build_rescale(Build *b, int shift, TileValue *now,
                          TileValue *before); // exp2((now - before) * unit)
-void build_finished(Build *b);               // binds the reductions whose states are known by now
+// By what the scale's sums are multiplied when states are `now` and were `before` (NULL: not carried).
+TileValue *build_ratio(Build *b, int scale, TileValue *const *now, TileValue *const *before);
+TileValue *build_product(Build *b, TileValue *x,
+                         TileValue *y); // of two row scalars; NULL stands for 1
+void build_finished(Build *b);          // binds the reductions whose states are known by now
 
 // ---- kernels
 void build_forward(Build *b); // sweep.c

@@ -20,6 +20,7 @@ typedef struct Merge {
     TileValue **old, **part, **new;             // by state
     TileValue **raw_old, **raw_part, **raw_new; // by shift; NULL: not carried
     TileValue **c_old, **c_part;                // by shift; NULL until needed
+    TileValue **r_old, **r_part;                // by scale; likewise
     TileValue *acc, *acc_part;
     TileValue *end; // the accumulator behind the loop
 } Merge;
@@ -47,14 +48,26 @@ static void merge_shift(Build *b, Merge *m, int shift) {
         build_rescale(b, shift, now, part ? part : raw_of(b, shift, m->part, "a_part"));
 }
 
-// old and part, each times its factor where there is a shift, joined by op.
-static TileValue *merged(Build *b, const Merge *m, const char *name, ExOp op, int shift,
+static void merge_scale(Build *b, Merge *m, int scale) {
+    if (scale < 0 || m->r_old[scale]) return;
+    m->r_old[scale] = build_ratio(b, scale, m->new, m->old);
+    m->r_part[scale] = build_ratio(b, scale, m->new, m->part);
+}
+
+// old and part, each times its factor where there is a shift or a scale, joined by op.
+static TileValue *merged(Build *b, Merge *m, const char *name, ExOp op, int shift, int scale,
                          int columns, TileValue *old, TileValue *part) {
+    merge_shift(b, m, shift);
+    merge_scale(b, m, scale);
+    TileValue *of_old = build_product(b, shift < 0 ? NULL : m->c_old[shift],
+                                      scale < 0 ? NULL : m->r_old[scale]),
+              *of_part = build_product(b, shift < 0 ? NULL : m->c_part[shift],
+                                       scale < 0 ? NULL : m->r_part[scale]);
     TileOp *map = build_open_map(b, AX_M, columns, b->row->span);
     const Ex *x = pass_operand(b->p, map, old), *y = pass_operand(b->p, map, part);
-    if (shift >= 0) {
-        x = ex_2(b->pool, EX_MUL, x, pass_operand(b->p, map, m->c_old[shift]));
-        y = ex_2(b->pool, EX_MUL, y, pass_operand(b->p, map, m->c_part[shift]));
+    if (of_old) {
+        x = ex_2(b->pool, EX_MUL, x, pass_operand(b->p, map, of_old));
+        y = ex_2(b->pool, EX_MUL, y, pass_operand(b->p, map, of_part));
     }
     return pass_out(b->p, b->k, map, name, DT_F32, ex_2(b->pool, op, x, y), EX_CONST, 0);
 }
@@ -130,13 +143,11 @@ static void step(Build *b, Merge *m) {
     load_parts(b, &next, next_part(b));
     for (int i = 0; i < s->states.n; i++) {
         const StreamState *st = &s->states.data[i];
-        merge_shift(b, m, st->shift);
         const char *name = arena_printf(b->arena, "%s_new", st->name);
-        m->new[i] =
-            merged(b, m, name, build_merge(st->op), st->shift, AX_NONE, m->old[i], m->part[i]);
+        m->new[i] = merged(b, m, name, build_merge(st->op), st->shift, st->scale, AX_NONE,
+                           m->old[i], m->part[i]);
     }
-    merge_shift(b, m, s->shift);
-    TileValue *acc = merged(b, m, "acc_new", EX_ADD, s->shift, AX_E, m->acc, m->acc_part);
+    TileValue *acc = merged(b, m, "acc_new", EX_ADD, s->shift, s->scale, AX_E, m->acc, m->acc_part);
     TileOp *yield = tile_op(b->p, b->k, b->block, TILE_YIELD, b->row->span);
     for (int i = 0; i < s->states.n; i++) tile_arg(b->p, yield, m->new[i]);
     for (int i = 0; i < s->shifts.n; i++)
@@ -170,7 +181,7 @@ static void over_split_heads(Build *b) {
 
 void build_combine(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_E, AX_S, AX_G};
-    int n = b->s->states.n, shifts = b->s->shifts.n;
+    int n = b->s->states.n, shifts = b->s->shifts.n, scales = b->s->scales.n;
     bool some = b->whole >= 0;
     build_kernel(b, arena_printf(b->arena, "%s_combine", b->row->name), axes, some ? 4 : 3);
     Merge m = {.old = ARENA_ARRAY(b->arena, TileValue *, n + 1),
@@ -180,7 +191,9 @@ void build_combine(Build *b) {
                .raw_part = ARENA_ARRAY(b->arena, TileValue *, shifts + 1),
                .raw_new = ARENA_ARRAY(b->arena, TileValue *, shifts + 1),
                .c_old = ARENA_ARRAY(b->arena, TileValue *, shifts + 1),
-               .c_part = ARENA_ARRAY(b->arena, TileValue *, shifts + 1)};
+               .c_part = ARENA_ARRAY(b->arena, TileValue *, shifts + 1),
+               .r_old = ARENA_ARRAY(b->arena, TileValue *, scales + 1),
+               .r_part = ARENA_ARRAY(b->arena, TileValue *, scales + 1)};
     open_loop(b, &m);
     step(b, &m);
     bind_states(b, m.loop->results.data);

@@ -15,9 +15,11 @@
 
 #include "passes/decide.h"
 #include "passes/exact_shift.h"
+#include "passes/magnitude.h"
 #include "passes/normal_form.h"
 #include "passes/simplify.h"
 #include "passes/simplify_rules.h"
+#include "passes/tame.h"
 #include "passes/unscale.h"
 
 #include <assert.h>
@@ -107,8 +109,9 @@ static int add_state(Derive *d, StreamState st) {
     st.elem = ex_simplify(d->p, guarded(d, st.op, st.elem));
     for (int i = 0; i < s->states.n; i++) {
         const StreamState *o = &s->states.data[i];
-        if (o->op != st.op || o->sweep != st.sweep || o->elem != st.elem || o->shift != st.shift)
-            continue;
+        bool same = o->op == st.op && o->sweep == st.sweep && o->elem == st.elem &&
+                    o->shift == st.shift && o->scale == st.scale;
+        if (!same) continue;
         s->states.data[i].exact |= st.exact;
         return i;
     }
@@ -168,6 +171,75 @@ static int add_shift(Derive *d, const Ex *raw, int sweep) {
     return d->out->shifts.n - 1;
 }
 
+// ---- running scales
+
+static int add_scale(Derive *d, StreamScale new, int sweep) {
+    for (int i = 0; i < new.n; i++)
+        new.base[i] = ex_simplify(d->p, running_value(d, new.base[i], sweep));
+    for (int k = 0; k < d->out->scales.n; k++) {
+        const StreamScale *old = &d->out->scales.data[k];
+        bool same = old->ratio == new.ratio && old->n == new.n;
+        for (int i = 0; i < new.n &&same; i++) same = old->base[i] == new.base[i];
+        if (same) return k;
+    }
+    VEC_PUSH(d->arena, &d->out->scales, new);
+    return d->out->scales.n - 1;
+}
+
+// A sum that is carried as it is, of what is not negative.
+static bool is_bare_sum(Derive *d, int k, int sweep) {
+    const RowReduce *r = &d->row->reduces.data[k];
+    if (r->op != EX_ROWSUM || !d->needed[k] || d->sweep[k] != sweep) return false;
+    const Ex *f = d->out->finished.data[k];
+    return f->op == EX_SYM && f->sym == SYM_STATE && d->out->states.data[f->index].shift < 0 &&
+           d->out->states.data[f->index].scale < 0 && !(d->full[k] & (CL_NAN | CL_NINF | CL_NEG));
+}
+
+enum { MOST_ABOVE = 24 }; // log2
+
+// The sum of this sweep that the factor has, and of which elem is a part; -1: none.
+static int find_sum_above(Derive *d, const Ex *elem, const Ex *factor, int sweep) {
+    for (int k = 0; k < d->n; k++) {
+        if (!uses(d, factor)[k] || !is_bare_sum(d, k, sweep)) continue;
+        const Ex *share = ex_2(d->p, EX_DIV, elem, ex_sym(d->p, SYM_R, k, EX_F32));
+        if (row_relative(d->row, share) <= MOST_ABOVE) return k;
+    }
+    return -1;
+}
+
+// Elements that are as large as the sum they are divided by in the end, and with v larger than f32
+// holds, are added up as so many times less once the sum is large. What is then lost of the small ones is
+// nothing beside it.
+static const Ex *smaller(Derive *d, const Ex *sum) {
+    ExPool *p = d->p;
+    const Ex *large = ex_2(p, EX_LT, ex_f32(p, 0x1p62f), sum);
+    return ex_select(p, large, ex_f32(p, 0x1p-64f), ex_f32(p, 1));
+}
+
+// factor / c, where c goes into a divisor that has the sum.
+static const Ex *factor_over(Derive *d, const Ex *factor, int k, const Ex *c) {
+    const Ex *a = factor->nargs ? factor->args[0] : NULL,
+             *b = factor->nargs > 1 ? factor->args[1] : NULL;
+    ExPool *p = d->p;
+    if (factor->op == EX_RCP && uses(d, a)[k]) return simp_1(p, EX_RCP, simp_2(p, EX_MUL, a, c));
+    if (factor->op == EX_DIV && uses(d, b)[k]) return simp_2(p, EX_DIV, a, simp_2(p, EX_MUL, b, c));
+    if (factor->op == EX_DIV && uses(d, a)[k]) return simp_2(p, EX_DIV, factor_over(d, a, k, c), b);
+    if (factor->op == EX_MUL && uses(d, a)[k]) return simp_2(p, EX_MUL, factor_over(d, a, k, c), b);
+    if (factor->op == EX_MUL && uses(d, b)[k]) return simp_2(p, EX_MUL, a, factor_over(d, b, k, c));
+    return simp_2(p, EX_DIV, factor, c);
+}
+
+// The weight's element and factor, both with such a scale where one is needed.
+static void scale_by_sum(Derive *d, NormalForm *nf, int sweep) {
+    if (!nf->wide) return;
+    int k = find_sum_above(d, nf->elem, nf->factor, sweep);
+    if (k < 0) return;
+    const Ex *sum = ex_sym(d->p, SYM_R, k, EX_F32), *c = smaller(d, sum);
+    nf->scale = (StreamScale){.ratio = ex_sym(d->p, SYM_RISE, 0, EX_F32), .base = {c}, .n = 1};
+    nf->elem = ex_2(d->p, EX_MUL, nf->elem, c);
+    nf->factor = factor_over(d, nf->factor, k, c);
+}
+
 // ---- placing a reduction or the weight in a sweep
 
 // What e is like when reductions of `sweep` are not finished; `only` >= 0 takes all but that one as
@@ -182,7 +254,7 @@ static bool separable(Derive *d, const Ex *e, int sweep, int only, NormalForm *n
                     : rises          ? NF_RISING
                                      : NF_FALLING;
     }
-    NfRow row = {motion, d->full, d->reduced};
+    NfRow row = {motion, d->full, d->reduced, d->row};
     return normal_form(d->p, e, &row, nf) && (!nf->shift || shift_is_sound(d, nf->shift, sweep));
 }
 
@@ -193,10 +265,11 @@ static bool uses_open(Derive *d, const Ex *e, int sweep) {
 }
 
 // A max or min goes through a positive factor, and has no shift. One that is known already had
-// better stay inside: the running value is then the reduction's own.
+// better stay inside: the running value is then the reduction's own. A sum must not leave f32 where
+// what its factor makes of it does not.
 static bool suits(Derive *d, ExOp op, const NormalForm *nf, int sweep) {
-    if (op == EX_ROWSUM) return true;
-    if (nf->shift) return false;
+    if (op == EX_ROWSUM) return !nf->wide || find_sum_above(d, nf->elem, nf->factor, sweep) >= 0;
+    if (nf->shift || nf->scale.n) return false;
     if (!nf->factor) return true;
     if (nf->factor->op != EX_CONST && !uses_open(d, nf->factor, sweep)) return false;
     ClassEnv env = {.s = CL_FINITE, .r = d->any};
@@ -242,11 +315,11 @@ static void say_blocked(Derive *d, const Ex *e, ExOp op, int sweep, const char *
     if (!d->diags) return;
     const RowReduce *r = &d->row->reduces.data[k];
     bool library = r->call.file && r->call.file != r->span.file; // the user knows its call
-    Diag *g =
-        diag_note(d->diags, NULL, library ? r->call : r->span,
-                  "%s needs the finished value of %s before its first key: no single-pass form, %d "
-                  "sweeps over the keys",
-                  what, called(d, r), sweep + 2);
+    Diag *g = diag_note(
+        d->diags, NULL, library ? r->call : r->span,
+        "%s needs the finished value of %s before its first key: no form of a single sweep was "
+        "found, %d sweeps over the keys",
+        what, called(d, r), sweep + 2);
     if (r->call.file)
         diag_note(d->diags, g, library ? r->span : r->call,
                   library ? "it stands here" : "in this call");
@@ -257,7 +330,7 @@ static int place(Derive *d, const Ex *e, ExOp op, int least, const char *what, N
     int first = deepest(d, e), sweep = first > least ? first : least;
     for (;; sweep++) {
         if (separable(d, e, sweep, -1, nf) && suits(d, op, nf, sweep)) return sweep;
-        *nf = (NormalForm){e, NULL, NULL};
+        *nf = (NormalForm){.elem = e};
         if (!uses_open(d, e, sweep)) return sweep; // nothing to wait for: as it stands
         say_blocked(d, e, op, sweep, what);
     }
@@ -277,7 +350,7 @@ static int find_extremum_of_s(Derive *d) {
 static const Ex *row_is_empty(Derive *d) {
     int i = find_extremum_of_s(d);
     if (i < 0) {
-        StreamState count = {EX_ROWSUM, 0, ex_f32(d->p, 1), -1, "count", d->row->span, false};
+        StreamState count = {EX_ROWSUM, 0, ex_f32(d->p, 1), -1, -1, "count", d->row->span, false};
         int before = d->out->states.n;
         i = add_state(d, count);
         if (i == before) d->out->added_count = i; // else the program counts its keys itself
@@ -296,7 +369,9 @@ static bool finite_when_empty(Derive *d, const Ex *factor) {
 
 // ---- the parts
 
-static const Ex *with_shift(Derive *d, const Ex *elem, int shift) {
+// What is reduced, with the shift and the running extrema that are its own.
+static const Ex *running_elem(Derive *d, const NormalForm *nf, int shift, int sweep) {
+    const Ex *elem = nf->scale.n ? running_value(d, nf->elem, sweep) : nf->elem;
     if (shift < 0) return elem;
     return ex_subst(d->p, elem, SYM_SHIFT, NF_SHIFT, ex_sym(d->p, SYM_SHIFT, shift, EX_F32));
 }
@@ -312,8 +387,9 @@ static const Ex *outside(Derive *d, const Ex *factor) {
 // The state times its factor; what the row without a key has, where that product may not.
 static const Ex *finished_value(Derive *d, const RowReduce *r, int st, const Ex *factor) {
     if (!factor) return state(d, st);
-    const Ex *none = NULL, *v = simp_2(d->p, EX_MUL, state(d, st), factor),
-             *start = identity(d->p, r->op);
+    const Ex *none = NULL, *v = state(d, st), *start = identity(d->p, r->op), *part[MAX_FACTORS];
+    int n = row_factors(d->row, factor, part);
+    for (int i = 0; i < n; i++) v = simp_2(d->p, EX_MUL, v, part[i]);
     bool constant = factor->op == EX_CONST;
     if (r->op != EX_ROWSUM && !constant) none = ex_2(d->p, EX_EQ, state(d, st), start); // -inf * 0
     if (r->op == EX_ROWSUM && !finite_when_empty(d, factor)) none = row_is_empty(d);
@@ -328,7 +404,9 @@ static void derive_reduction(Derive *d, int k) {
         const Ex *f = d->reduced[k] = simp_open(d->p, r->f);
         int sweep = place(d, f, r->op, 0, called(d, r), &nf);
         int shift = nf.shift ? add_shift(d, nf.shift, sweep) : -1;
-        StreamState st = {r->op,   sweep,   with_shift(d, nf.elem, shift), shift, r->name,
+        int scale = nf.scale.n ? add_scale(d, nf.scale, sweep) : -1;
+        StreamState st = {r->op,   sweep,   running_elem(d, &nf, shift, sweep),
+                          shift,   scale,   r->name,
                           r->span, r->exact};
         d->running[k] = r->op != EX_ROWSUM && (!nf.factor || nf.factor->op == EX_CONST);
         d->sweep[k] = sweep;
@@ -346,7 +424,9 @@ static void derive_weight(Derive *d) {
     Stream *s = d->out;
     s->nsweeps = last + 1;
     s->shift = nf.shift ? add_shift(d, nf.shift, last) : -1;
-    s->elem = ex_simplify(d->p, guarded(d, EX_ROWSUM, with_shift(d, nf.elem, s->shift)));
+    scale_by_sum(d, &nf, last);
+    s->scale = nf.scale.n ? add_scale(d, nf.scale, last) : -1;
+    s->elem = ex_simplify(d->p, guarded(d, EX_ROWSUM, running_elem(d, &nf, s->shift, last)));
     nf.factor = outside(d, nf.factor);
     s->factor = nf.factor ? ex_simplify(d->p, nf.factor) : NULL;
     s->empty = finite_when_empty(d, nf.factor) ? NULL : row_is_empty(d);
@@ -386,6 +466,7 @@ Stream *pass_derive(Arena *a, const RowProgram *written, Diags *diags) {
                       .written = written,
                       .scaled = scaled,
                       .shift = -1,
+                      .scale = -1,
                       .added_count = -1,
                       .blocking = -1};
     find_needed(&d);

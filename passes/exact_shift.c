@@ -68,6 +68,9 @@ static bool is_element_of(const Stream *s, const Ex *e, int state) {
 }
 
 static bool meets_keys(const Stream *s, int state) {
+    for (int k = 0; k < s->scales.n; k++)
+        for (int i = 0; i < s->scales.data[k].n; i++)
+            if (ex_uses(s->scales.data[k].base[i], SYM_STATE, state)) return true;
     for (int i = 0; i < s->states.n; i++)
         if (is_element_of(s, s->states.data[i].elem, state)) return true;
     return is_element_of(s, s->elem, state);

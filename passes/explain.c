@@ -18,12 +18,14 @@ typedef struct Explain {
     Text *out;
     const Stream *s;
     ExNames row;
-    const char *score;                // SYM_S
-    const char *mark;                 // after the names of states and shifts: "'", "_a" or nothing
-    const char *weight, *shift, *acc; // names that are the explanation's own
-    VEC(const Ex *) shared;           // named p, p2, ...
-    int told;                         // how many are of formulas that are over
-    bool said[MAX_SHARED];            // of those after them
+    const char *score; // SYM_S
+    const char *mark;  // after the names of states and shifts: "'", "_a" or nothing
+    const char *weight, *shift, *base, *acc; // names that are the explanation's own
+    int scale;                               // SYM_RISE: of which scale, ...
+    const char *now, *was;                   // ... and the marks of the bases
+    VEC(const Ex *) shared;                  // named p, p2, ...
+    int told;                                // how many are of formulas that are over
+    bool said[MAX_SHARED];                   // of those after them
 } Explain;
 
 // ---- names
@@ -62,6 +64,23 @@ static const char *shift_name(const Explain *x, int i, const char *mark) {
     return arena_printf(a, "%s%d%s", x->shift, i, mark);
 }
 
+static const char *base_name(const Explain *x, int scale, int i, const char *mark) {
+    const Stream *s = x->s;
+    Arena *a = s->row->arena;
+    int number = i, all = 0;
+    for (int k = 0; k < s->scales.n; k++) {
+        if (k < scale) number += s->scales.data[k].n;
+        all += s->scales.data[k].n;
+    }
+    if (all == 1) return arena_printf(a, "%s%s", x->base, mark);
+    return arena_printf(a, "%s%d%s", x->base, number, mark);
+}
+
+static const char *rise_name(const Explain *x, int i) {
+    return arena_printf(x->s->row->arena, "(%s / %s)", base_name(x, x->scale, i, x->now),
+                        base_name(x, x->scale, i, x->was));
+}
+
 static const char *shared_name(const Explain *x, int i) {
     const char *p = fresh(x->s->row, "p");
     return i ? arena_printf(x->s->row->arena, "%s%d", p, i + 1) : p;
@@ -73,6 +92,7 @@ static const char *name_of(void *ctx, ExSym sym, int index) {
     case SYM_S: return x->score;
     case SYM_STATE: return state_name(x->s, index, x->mark);
     case SYM_SHIFT: return shift_name(x, index, x->mark);
+    case SYM_RISE: return rise_name(x, index);
     case SYM_PARAM: return shared_name(x, index);
     case SYM_DOT: return "dot(q, k)";
     case SYM_SQQ: return "sqnorm(q)";
@@ -242,19 +262,41 @@ static bool shift_serves(const Stream *s, int shift, int sweep) {
     return false;
 }
 
-static const char *times_rescale(const Explain *x, int shift, const char *now, const char *was) {
-    if (shift < 0) return "";
+static bool scale_serves(const Stream *s, int scale, int sweep) {
+    if (sweep == s->nsweeps - 1 && s->scale == scale) return true;
+    for (int i = 0; i < s->states.n; i++)
+        if (s->states.data[i].sweep == sweep && s->states.data[i].scale == scale) return true;
+    return false;
+}
+
+// An expression as a factor, written aside.
+static const char *factor_text(const Explain *x, const Ex *e) {
+    Explain by = *x;
+    Text text;
+    text_init(&text, x->s->row->arena);
+    by.out = &text;
+    put_factor(&by, e);
+    return text.s;
+}
+
+static const char *times_ratio(const Explain *x, int scale, const char *now, const char *was) {
+    if (scale < 0) return "";
+    Explain by = *x;
+    by.scale = scale, by.now = now, by.was = was;
+    return arena_printf(x->s->row->arena, " * %s",
+                        factor_text(&by, x->s->scales.data[scale].ratio));
+}
+
+static const char *times_rescale(const Explain *x, int shift, int scale, const char *now,
+                                 const char *was) {
+    const char *ratio = times_ratio(x, scale, now, was);
+    if (shift < 0) return ratio;
     Arena *a = x->s->row->arena;
     const char *step =
         arena_printf(a, "%s - %s", shift_name(x, shift, now), shift_name(x, shift, was));
     const Ex *unit = x->s->units.data[shift];
-    if (!unit) return arena_printf(a, " * exp2(%s)", step);
-    Explain by = *x;
-    Text text;
-    text_init(&text, a);
-    by.out = &text;
-    put_factor(&by, unit);
-    return arena_printf(a, " * exp2((%s) * %s)", step, text.s);
+    if (!unit) return arena_printf(a, " * exp2(%s)%s", step, ratio);
+    return arena_printf(a, " * exp2((%s) * %s)%s", step, factor_text(x, unit), ratio);
 }
 
 // What is reduced over the keys that exist: without the selection that keeps masked ones out.
@@ -275,7 +317,7 @@ static void print_state(Explain *x, int i) {
         text_printf(x->out, "    %s' = %s(%s, %s ", was, what, was, what);
     else
         text_printf(x->out, "    %s' = %s%s + sum ", was, was,
-                    times_rescale(x, st->shift, "'", ""));
+                    times_rescale(x, st->shift, st->scale, "'", ""));
     if (extremum(st))
         line(x, "", unguarded(st->elem), ")\n");
     else {
@@ -313,6 +355,25 @@ static void share_sweep(Explain *x, int sweep) {
     share(x, roots.data, roots.n);
 }
 
+static void print_bases(Explain *x, int scale) {
+    const StreamScale *c = &x->s->scales.data[scale];
+    for (int i = 0; i < c->n; i++) {
+        text_printf(x->out, "    %s = ", base_name(x, scale, i, "'"));
+        line(x, "", c->base[i], "\n");
+    }
+}
+
+// Whether a scale stands on extrema, and not on sums that come after them.
+static bool base_is_known(const Stream *s, int scale, int sweep) {
+    const StreamScale *c = &s->scales.data[scale];
+    for (int i = 0; i < s->states.n; i++)
+        for (int k = 0; k < c->n; k++)
+            if (s->states.data[i].sweep == sweep && !extremum(&s->states.data[i]) &&
+                ex_uses(c->base[k], SYM_STATE, i))
+                return false;
+    return true;
+}
+
 static void print_sweep(Explain *x, int sweep) {
     const Stream *s = x->s;
     share_sweep(x, sweep);
@@ -327,12 +388,14 @@ static void print_sweep(Explain *x, int sweep) {
             text_printf(x->out, "    %s = ", shift_name(x, k, "'"));
             line(x, "", s->shifts.data[k], "    (0 while the row has no key)\n");
         }
+        for (int k = 0; k < s->scales.n; k++)
+            if (scale_serves(s, k, sweep) && base_is_known(s, k, sweep) == !pass) print_bases(x, k);
     }
     if (sweep == s->nsweeps - 1) {
         const Ex *e = unguarded(s->elem);
         tell(x, e);
         text_printf(x->out, "    %s' = %s%s + sum ", x->acc, x->acc,
-                    times_rescale(x, s->shift, "'", ""));
+                    times_rescale(x, s->shift, s->scale, "'", ""));
         if (!ex_is_f32(e, 1)) {
             put_factor(x, e);
             text_puts(x->out, " * ");
@@ -389,9 +452,10 @@ static void print_finish(Explain *x) {
     print_output(x);
 }
 
-static void print_merged(Explain *x, const char *name, int shift) {
-    text_printf(x->out, "    %s = %s_a%s + %s_b%s\n", name, name, times_rescale(x, shift, "", "_a"),
-                name, times_rescale(x, shift, "", "_b"));
+static void print_merged(Explain *x, const char *name, int shift, int scale) {
+    text_printf(x->out, "    %s = %s_a%s + %s_b%s\n", name, name,
+                times_rescale(x, shift, scale, "", "_a"), name,
+                times_rescale(x, shift, scale, "", "_b"));
 }
 
 static void print_combine(Explain *x) {
@@ -406,12 +470,12 @@ static void print_combine(Explain *x) {
     }
     for (int i = 0; i < s->states.n; i++)
         if (!extremum(&s->states.data[i]))
-            print_merged(x, state_name(s, i, ""), s->states.data[i].shift);
-    print_merged(x, x->acc, s->shift);
-    if (s->shifts.n)
+            print_merged(x, state_name(s, i, ""), s->states.data[i].shift, s->states.data[i].scale);
+    print_merged(x, x->acc, s->shift, s->scale);
+    if (s->shifts.n || s->scales.n)
         text_printf(x->out,
                     "    with %s of the merged states; a part without a key is the identity\n",
-                    x->shift);
+                    s->shifts.n ? x->shift : x->base);
     else
         text_puts(x->out, "    a part without a key is the identity\n");
 }
@@ -420,7 +484,8 @@ static void print_blocking(Explain *x) {
     const Stream *s = x->s;
     if (s->blocking < 0) return;
     text_printf(x->out,
-                "\nno single-pass form: '%s' must be finished before what needs it can begin\n",
+                "\nno form of a single sweep was found: '%s' must be finished before what needs it "
+                "can begin\n",
                 s->row->reduces.data[s->blocking].name);
 }
 
@@ -432,6 +497,7 @@ void pass_explain(Text *out, const Stream *s) {
                  .mark = "",
                  .weight = fresh(s->row, "w"),
                  .shift = fresh(s->row, "A"),
+                 .base = fresh(s->row, "C"),
                  .acc = fresh(s->row, "acc")};
     print_row(&x);
     if (is_scaled(s)) x.score = arena_printf(s->row->arena, "%s~", x.score);

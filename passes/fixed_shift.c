@@ -317,7 +317,8 @@ static bool knows_empty(const Stream *s) {
 }
 
 bool pass_may_fix_shift(const Stream *s, int *sum, int *extremum) {
-    if (s->nsweeps != 1 || s->shift < 0 || s->shifts.n != 1 || s->states.n > MAX_STATES)
+    if (s->nsweeps != 1 || s->shift < 0 || s->shifts.n != 1 || s->scales.n > 0 ||
+        s->states.n > MAX_STATES)
         return false;
     *sum = sum_of_weights(s);
     *extremum = extremum_of(s);

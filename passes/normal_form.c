@@ -9,20 +9,30 @@
 //     factor 1/l (s - mean) * 2          mean settles        ->  no such form: s - mean mixes the
 //     two
 //
+// What is deferred must not leave f32 where the formula does not: `s / m` keeps pow(s / m, 8) small, and
+// pow(s, 8), with 1/m^8 deferred, is not. So there are two elements: u, without all that belongs to the
+// row, is taken where it is one of the formula's own numbers or in range whatever scores are
+// (magnitude.h); else `held`, which keeps what the row has by then. An extremum that still moves is
+// then a running scale:
+//
+//     pow(s / m, 8) / l      m moves, l settles  ->  pow(s / m, 8) with base m, ratio pow(rise, -8),
+//                                                    factor 1/l
+//
 // Every node gets its form from its arguments' (struct Nf), bottom up. What has no unfinished
 // reduction is always its own form; it is taken apart only to bring exponents together. Rules hold
 // for all finite values of the row scalars: roots and extrema need a factor that is proved not to
 // be negative.
 #include "passes/normal_form.h"
 
+#include "passes/magnitude.h"
 #include "passes/simplify.h"
 #include "passes/simplify_rules.h"
 
 #include <math.h>
 
-// known * factor * u * exp2(x + base + shift). NULL stands for 1, or 0 in an exponent. Where
-// `whole` is set, u holds SYM_SHIFT itself, there is no x, and u as a whole grows by exp2 of the
-// shift.
+// known * scale * factor * u * exp2(x + base + shift). NULL stands for 1, or 0 in an exponent. Where
+// `whole` is set, u and held hold SYM_SHIFT itself, there is no x, and as a whole they grow by exp2 of
+// the shift.
 typedef struct Nf {
     bool ok, whole;
     const Ex *u;     // of the element; no unfinished reduction
@@ -31,7 +41,9 @@ typedef struct Nf {
     const Ex *shift; // exponent; row scalars, each term with one that moves
     const Ex *exp; // what exp2(x + base + shift) was written as, where one exp2 made it; else NULL
     const Ex *known;  // row scalars that are known
-    const Ex *factor; // row scalars, one at least unfinished
+    const Ex *scale;  // powers of bases: SYM_RISE stands for each
+    const Ex *held;   // known * scale * u, as it is written
+    const Ex *factor; // other row scalars, one at least unfinished
 } Nf;
 
 enum { ELEM = 1, MOVING = 2, SETTLING = 4, UNFINISHED = MOVING | SETTLING };
@@ -42,6 +54,8 @@ typedef struct Ctx {
     const NfRow *row;
     ExMemo forms, deps, signs; // Nf *, unsigned *, NULL where it may be negative
     int budget;                // terms of exponents still to be looked at
+    const Ex *base[STREAM_MAX_BASES];
+    int nbases;
 } Ctx;
 
 // ---- building
@@ -68,12 +82,21 @@ static bool has_exponent(const Nf *n) { return n->x || n->base || n->shift; }
 
 static const Ex *shift_symbol(Ctx *c) { return ex_sym(c->p, SYM_SHIFT, NF_SHIFT, EX_F32); }
 
-// All that depends on the element, and what is known, as one expression.
-static const Ex *value_of(Ctx *c, const Nf *n) {
+// u, a part of n, times its exponential.
+static const Ex *with_exponent(Ctx *c, const Nf *n, const Ex *u) {
     const Ex *row = n->shift && !n->whole ? plus(c, n->base, shift_symbol(c)) : n->base;
     const Ex *x = plus(c, n->x, row); // the row's part apart, to be computed once per row
     const Ex *e = !x ? NULL : n->exp && !n->shift ? n->exp : simp_1(c->p, EX_EXP2, x);
-    return or_const(c, times(c, times(c, n->u, e), n->known), 1);
+    return times(c, u, e);
+}
+
+// All that depends on the element, and what is known, as one expression.
+static const Ex *value_of(Ctx *c, const Nf *n) {
+    return or_const(c, times(c, with_exponent(c, n, n->u), n->known), 1);
+}
+
+static const Ex *held_value(Ctx *c, const Nf *n) {
+    return or_const(c, with_exponent(c, n, n->held), 1);
 }
 
 // ---- what an expression depends on
@@ -194,10 +217,12 @@ static Nf nf_exp2(Ctx *c, const Ex *e) {
 static void settle(Ctx *c, Nf *n) {
     if (n->whole || n->x || !has_exponent(n)) return;
     const Ex *e = n->exp ? n->exp : simp_1(c->p, EX_EXP2, exponent(c, n));
-    if (n->shift)
+    if (n->shift) {
         n->factor = times(c, n->factor, e);
-    else
+    } else {
         n->known = times(c, n->known, e);
+        n->held = times(c, n->held, e);
+    }
     n->base = n->shift = NULL;
 }
 
@@ -221,9 +246,13 @@ static Nf nf_mul(Ctx *c, const Nf *left, const Nf *right) {
     n.shift = plus(c, a->shift, b->shift);
     n.exp = !has_exponent(a) ? b->exp : !has_exponent(b) ? a->exp : NULL;
     n.known = times(c, a->known, b->known);
+    n.scale = times(c, a->scale, b->scale);
+    n.held = times(c, a->held, b->held);
     n.factor = times(c, a->factor, b->factor);
     if (n.whole && (n.x || n.base)) { // the exponent of the one belongs to each term of the other
-        n.u = times(c, n.u, simp_1(c->p, EX_EXP2, plus(c, n.x, n.base)));
+        const Ex *e = simp_1(c->p, EX_EXP2, plus(c, n.x, n.base));
+        n.u = times(c, n.u, e);
+        n.held = times(c, n.held, e);
         n.x = n.base = NULL;
     }
     return n;
@@ -241,6 +270,8 @@ static Nf nf_div(Ctx *c, const Nf *left, const Nf *right) {
     n.shift = plus(c, a->shift, minus(c, b->shift));
     n.exp = has_exponent(b) ? NULL : a->exp;
     n.known = over(c, a->known, b->known);
+    n.scale = over(c, a->scale, b->scale);
+    n.held = over(c, a->held, b->held);
     n.factor = over(c, a->factor, b->factor);
     return n;
 }
@@ -260,6 +291,8 @@ static Nf nf_power(Ctx *c, ExOp op, const Nf *a, const Ex *exponent, float n) {
     const Ex *power = ex_f32(c->p, n);
     r.u = apply(c, op, a->u, exponent);
     r.known = apply(c, op, a->known, exponent);
+    r.scale = apply(c, op, a->scale, exponent);
+    r.held = apply(c, op, a->held, exponent);
     r.factor = apply(c, op, a->factor, exponent);
     r.x = a->x ? times(c, a->x, power) : NULL;
     r.base = a->base ? times(c, a->base, power) : NULL;
@@ -271,6 +304,7 @@ static Nf nf_abs(Ctx *c, const Nf *a) {
     Nf n = *a;
     n.u = apply(c, EX_ABS, a->u, NULL);
     n.known = apply(c, EX_ABS, a->known, NULL);
+    n.held = apply(c, EX_ABS, a->held, NULL);
     n.factor = apply(c, EX_ABS, a->factor, NULL);
     return n;
 }
@@ -278,7 +312,7 @@ static Nf nf_abs(Ctx *c, const Nf *a) {
 // ---- sums, extrema, selections: both sides must grow alike
 
 static bool is_zero(const Nf *n) {
-    return n->ok && !n->factor && !has_exponent(n) &&
+    return n->ok && !n->factor && !n->scale && !has_exponent(n) &&
            ((n->u && ex_is_f32(n->u, 0)) || (n->known && ex_is_f32(n->known, 0)));
 }
 
@@ -291,8 +325,10 @@ static Nf nf_with_zero(Ctx *c, const Ex *e, const Nf *a, const Nf *b) {
     const Nf *one = is_zero(a) ? b : a;
     const Ex *zero = ex_f32(c->p, 0), *u = times(c, or_const(c, one->u, 1), one->known);
     Nf n = *one;
+    const Ex *held = or_const(c, one->held, 1);
     n.known = NULL;
     n.u = joined(c, e, one == a ? u : zero, one == a ? zero : u);
+    n.held = joined(c, e, one == a ? held : zero, one == a ? zero : held);
     // exp2 of an exponent that is not selected must not meet 0 as an infinity
     if (e->op == EX_SELECT && has_exponent(&n) && !n.whole) {
         const Ex *none = ex_f32(c->p, -INFINITY), *x = or_const(c, n.x, 0);
@@ -313,19 +349,22 @@ static Nf nf_join(Ctx *c, const Ex *e, const Nf *a, const Nf *b) {
     const Ex *factor = a->factor ? a->factor : b->factor;
     if (extremum && !never_negative(c, factor)) return (Nf){.ok = false};
     if (is_zero(a) || is_zero(b)) return nf_with_zero(c, e, a, b);
-    if (a->factor != b->factor || a->shift != b->shift) return (Nf){.ok = false};
-    Nf n = {.ok = true, .factor = factor, .shift = a->shift};
+    if (a->factor != b->factor || a->scale != b->scale || a->shift != b->shift)
+        return (Nf){.ok = false};
+    Nf n = {.ok = true, .factor = factor, .scale = a->scale, .shift = a->shift};
     if (a->x == b->x && a->base == b->base && !a->whole && !b->whole) {
         n.x = a->x;
         n.base = a->base;
         n.exp = a->exp;
         n.u = joined(c, e, or_const(c, times(c, a->u, a->known), 1),
                      or_const(c, times(c, b->u, b->known), 1));
+        n.held = joined(c, e, or_const(c, a->held, 1), or_const(c, b->held, 1));
         return n;
     }
     n.whole = a->shift != NULL;
     if (!is_bounded(c, a) || !is_bounded(c, b)) return (Nf){.ok = false};
     n.u = joined(c, e, value_of(c, a), value_of(c, b));
+    n.held = joined(c, e, held_value(c, a), held_value(c, b));
     return n;
 }
 
@@ -337,10 +376,39 @@ static const Nf *form_of(const Ctx *c, const Ex *e) {
     return n;
 }
 
+// A maximum of what is not negative, which rises; perhaps with something known.
+static bool is_base(Ctx *c, const Ex *e) {
+    if (e->op == EX_MAX) {
+        const Ex *known = deps(c, e->args[0]) ? e->args[1] : e->args[0],
+                 *moving = known == e->args[1] ? e->args[0] : e->args[1];
+        return !deps(c, known) && is_base(c, moving);
+    }
+    if (e->op != EX_SYM || e->sym != SYM_R || c->row->motion[e->index] != NF_RISING) return false;
+    ClassSet full = c->row->classes[e->index];
+    return !(full & ~(unsigned)(CL_ZERO | CL_POS)) && never_negative(c, c->row->reduced[e->index]);
+}
+
+// Where it is 0, so is all that was divided by it.
+static Nf nf_base(Ctx *c, const Ex *e) {
+    ClassEnv env = {.s = CL_FINITE, .r = c->row->classes};
+    const Ex *above = e;
+    int i = 0;
+    while (i < c->nbases && c->base[i] != e) i++;
+    if (i == STREAM_MAX_BASES) return (Nf){.ok = true, .factor = e};
+    if (i == c->nbases) c->base[c->nbases++] = e;
+    if (class_of(e, &env) & CL_ZERO) {
+        const Ex *none = ex_2(c->p, EX_EQ, e, ex_f32(c->p, 0));
+        above = simp_select(c->p, none, ex_f32(c->p, 1), e);
+    }
+    return (Nf){.ok = true, .scale = ex_sym(c->p, SYM_RISE, i, EX_F32), .held = above};
+}
+
 static Nf plain(Ctx *c, const Ex *e) {
     unsigned d = deps(c, e);
+    if (d == MOVING && is_base(c, e)) return nf_base(c, e);
     if (!(d & UNFINISHED))
-        return d & ELEM ? (Nf){.ok = true, .u = e} : (Nf){.ok = true, .known = e};
+        return d & ELEM ? (Nf){.ok = true, .u = e, .held = e}
+                        : (Nf){.ok = true, .known = e, .held = e};
     return d & ELEM ? (Nf){.ok = false} : (Nf){.ok = true, .factor = e};
 }
 
@@ -357,6 +425,7 @@ static Nf nf_any(Ctx *c, const Ex *e) {
     case EX_NEG: {
         Nf n = *a;
         n.u = simp_1(c->p, EX_NEG, or_const(c, a->u, 1));
+        n.held = simp_1(c->p, EX_NEG, or_const(c, a->held, 1));
         return n;
     }
     default: return (Nf){.ok = false};
@@ -389,6 +458,83 @@ static Nf nf_node(Ctx *c, const Ex *e) {
     return d & ELEM && d & UNFINISHED ? nf_mixed(c, e) : plain(c, e);
 }
 
+// ---- which of the two elements
+
+typedef struct Find {
+    const Ex *e;
+    bool found;
+} Find;
+
+static void find_one(void *ctx, const Ex *e) {
+    Find *f = ctx;
+    f->found |= e == f->e;
+}
+
+static bool is_node(const Ctx *c, const Ex *e) {
+    Find f = {e, form_of(c, e) != NULL};
+    const NfRow *row = c->row;
+    for (int k = 0; k < row->program->reduces.n && !f.found; k++)
+        if (row->reduced[k]) ex_visit(row->reduced[k], find_one, &f);
+    return f.found;
+}
+
+// Whether it is one of the formula's numbers, here or in a reduction.
+static bool is_written(const Ctx *c, const Ex *e) {
+    return is_node(c, e) ||
+           (e->op == EX_MUL && is_node(c, simp_2(c->p, EX_MUL, e->args[1], e->args[0])));
+}
+
+static bool in_range(const Ctx *c, const Ex *e) {
+    Magnitude m = row_magnitude(c->row->program, e);
+    return m.least >= MAGNITUDE_LEAST && m.most <= MAGNITUDE_MOST;
+}
+
+// Too large beside v and other keys, if not by itself.
+static bool is_wide(const Ctx *c, const Ex *e) {
+    return row_magnitude(c->row->program, e).most > MAGNITUDE_MOST &&
+           row_relative(c->row->program, e) > MAGNITUDE_MOST;
+}
+
+static const Ex *deferred(const Ex *factor) {
+    return factor && ex_is_f32(factor, 1) ? NULL : factor;
+}
+
+// The scale as a factor: bases in the place of what they stand for.
+static const Ex *scale_value(Ctx *c, const Ex *scale) {
+    for (int i = 0; scale && i < c->nbases; i++)
+        scale = ex_subst(c->p, scale, SYM_RISE, i, c->base[i]);
+    return scale;
+}
+
+static bool choose_bare(Ctx *c, const Nf *n, NormalForm *out) {
+    const Ex *u = or_const(c, with_exponent(c, n, n->u), 1),
+             *factor = times(c, n->factor, scale_value(c, n->scale));
+    bool power = has_exponent(n) && !n->shift; // exp(a) * exp(b), one of which may be written alone
+    bool wide = (factor || (n->known && ex_uses(n->known, SYM_R, -1))) && is_wide(c, u);
+    if (!in_range(c, u) && !is_written(c, u) && !(power && !n->u)) return false;
+    if (wide && !factor) return false; // better as it is written
+    *out = (NormalForm){
+        .elem = u, .shift = n->shift, .factor = deferred(times(c, factor, n->known)), .wide = wide};
+    return true;
+}
+
+static bool choose_held(Ctx *c, const Nf *n, NormalForm *out) {
+    const Ex *elem = held_value(c, n);
+    bool wide = is_wide(c, elem);
+    if (n->scale ? wide || is_wide(c, or_const(c, n->held, 1)) : !is_written(c, elem)) return false;
+    *out = (NormalForm){
+        .elem = elem, .shift = n->shift, .factor = deferred(n->factor), .wide = n->factor && wide};
+    if (!n->scale) return true;
+    StreamScale *s = &out->scale;
+    s->ratio = n->scale;
+    for (int i = 0; i < c->nbases; i++) {
+        if (!ex_uses(n->scale, SYM_RISE, i)) continue;
+        s->ratio = ex_subst(c->p, s->ratio, SYM_RISE, i, ex_sym(c->p, SYM_RISE, s->n, EX_F32));
+        s->base[s->n++] = c->base[i];
+    }
+    return true;
+}
+
 bool normal_form(ExPool *p, const Ex *e, const NfRow *row, NormalForm *out) {
     Ctx c = {.p = p, .scratch = arena_new(), .row = row};
     const Ex **order;
@@ -402,13 +548,7 @@ bool normal_form(ExPool *p, const Ex *e, const NfRow *row, NormalForm *out) {
     }
     Nf n = *form_of(&c, e);
     settle(&c, &n);
-    n.ok = n.ok && is_bounded(&c, &n);
-    if (n.ok) {
-        const Ex *factor = times(&c, n.factor, n.known);
-        if (factor && ex_is_f32(factor, 1)) factor = NULL;
-        n.known = NULL;
-        *out = (NormalForm){value_of(&c, &n), n.shift, factor};
-    }
+    n.ok = n.ok && is_bounded(&c, &n) && (choose_bare(&c, &n, out) || choose_held(&c, &n, out));
     arena_free(c.scratch);
     return n.ok;
 }

@@ -5,6 +5,7 @@
 #include "build.h"
 #include "classes.h"
 #include "exact_shift.h"
+#include "magnitude.h"
 
 #include <math.h>
 #include <string.h>
@@ -16,6 +17,8 @@ typedef struct Sweep {
     TileValue **raw_old; // by shift: its carried value; NULL where it is not carried
     TileValue **raw_new; // by shift: raw, with this tile
     TileValue **rescale; // by shift: what accumulated sums are multiplied by; NULL until needed
+    TileValue **ratio;   // by scale: likewise
+    TileValue **now;     // by state: with this tile; NULL until known
 } Sweep;
 
 static TileValue *mma(Build *b, const char *name, TileValue *x, TileValue *y, TileValue *sum,
@@ -145,6 +148,13 @@ static void advance_shifts_of(Build *b, Sweep *w, const Ex *elem, int shift) {
         if (ex_uses(elem, SYM_SHIFT, i)) advance_shift(b, w, i);
 }
 
+// What sums with this shift and this scale are multiplied by; NULL for 1.
+static TileValue *moved_by(Build *b, Sweep *w, int shift, int scale) {
+    if (scale >= 0 && !w->ratio[scale]) w->ratio[scale] = build_ratio(b, scale, w->now, w->old);
+    return build_product(b, shift < 0 ? NULL : w->rescale[shift],
+                         scale < 0 ? NULL : w->ratio[scale]);
+}
+
 static TileValue *advance_state(Build *b, Sweep *w, int state) {
     const StreamState *st = &b->s->states.data[state];
     advance_shifts_of(b, w, st->elem, st->shift);
@@ -152,10 +162,11 @@ static TileValue *advance_state(Build *b, Sweep *w, int state) {
     int mark = b->env.n;
     TileValue *tile = build_reduce(b, name, st->op, AX_N, begin_element(b, st->elem));
     b->env.n = mark;
+    TileValue *by = moved_by(b, w, st->shift, st->scale);
     TileOp *map = build_open_map(b, AX_M, AX_NONE, st->span);
     const Ex *old = pass_operand(b->p, map, w->old[state]), *as_it_was = old;
-    if (st->shift >= 0) {
-        const Ex *factor = pass_operand(b->p, map, w->rescale[st->shift]);
+    if (by) {
+        const Ex *factor = pass_operand(b->p, map, by);
         old = unless_fixed(b, old, ex_2(b->pool, EX_MUL, old, factor));
     }
     const Ex *merged = ex_2(b->pool, build_merge(st->op), old, pass_operand(b->p, map, tile));
@@ -172,12 +183,11 @@ static TileValue *advance_acc(Build *b, Sweep *w) {
     TileValue *weights =
         build_map(b, "p", narrow ? b->p->dtype : DT_F32, AX_M, AX_N, begin_element(b, s->elem));
     b->env.n = mark;
-    TileValue *sum = w->acc;
-    if (s->shift >= 0) {
+    TileValue *sum = w->acc, *by = moved_by(b, w, s->shift, s->scale);
+    if (by) {
         TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
         const Ex *old = pass_operand(b->p, map, w->acc);
-        const Ex *scaled =
-            ex_2(b->pool, EX_MUL, old, pass_operand(b->p, map, w->rescale[s->shift]));
+        const Ex *scaled = ex_2(b->pool, EX_MUL, old, pass_operand(b->p, map, by));
         scaled = unless_fixed(b, old, scaled);
         sum = pass_out(b->p, b->k, map, "acc_scaled", DT_F32, scaled, EX_CONST, 0);
     }
@@ -238,12 +248,11 @@ static void close_loop(Build *b, Sweep *w, TileValue *const *new, TileValue *acc
 }
 
 static void step(Build *b, Sweep *w, TileValue *q, TileValue *sqq) {
-    TileValue **new = ARENA_ARRAY(b->arena, TileValue *, b->s->states.n + 1);
     int mark = b->env.n;
     build_bind(b, SYM_S, 0, scores(b, q, sqq));
     for (int i = 0; i < b->s->states.n; i++)
-        if (w->old[i]) build_bind(b, SYM_STATE, i, new[i] = advance_state(b, w, i));
-    close_loop(b, w, new, w->acc ? advance_acc(b, w) : NULL);
+        if (w->old[i]) build_bind(b, SYM_STATE, i, w->now[i] = advance_state(b, w, i));
+    close_loop(b, w, w->now, w->acc ? advance_acc(b, w) : NULL);
     b->env.n = mark;
 }
 
@@ -255,7 +264,9 @@ static TileValue *sweep(Build *b, int number, TileValue *q, TileValue *sqq) {
     Sweep w = {.old = ARENA_ARRAY(b->arena, TileValue *, n + 1),
                .raw_old = ARENA_ARRAY(b->arena, TileValue *, nshifts + 1),
                .raw_new = ARENA_ARRAY(b->arena, TileValue *, nshifts + 1),
-               .rescale = ARENA_ARRAY(b->arena, TileValue *, nshifts + 1)};
+               .rescale = ARENA_ARRAY(b->arena, TileValue *, nshifts + 1),
+               .ratio = ARENA_ARRAY(b->arena, TileValue *, s->scales.n + 1),
+               .now = ARENA_ARRAY(b->arena, TileValue *, n + 1)};
     open_loop(b, &w, number);
     step(b, &w, q, sqq);
     for (int i = 0; i < n; i++)
@@ -285,11 +296,14 @@ static TileValue *sweeps(Build *b) {
 static TileValue *aggregated(Build *b, TileValue *acc) {
     ExPool *x = b->pool;
     const Stream *s = b->s;
-    TileValue *factor = s->factor ? build_row(b, "factor", s->factor) : NULL;
+    const Ex *part[MAX_FACTORS];
+    TileValue *factor[MAX_FACTORS];
+    int n = s->factor ? row_factors(s->row, s->factor, part) : 0;
+    for (int i = 0; i < n; i++) factor[i] = build_row(b, "factor", part[i]);
     TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
     const Ex *e = pass_operand(b->p, map, acc);
-    if (factor) {
-        const Ex *f = pass_operand(b->p, map, factor);
+    for (int i = 0; i < n; i++) {
+        const Ex *f = pass_operand(b->p, map, factor[i]);
         if (s->empty) f = ex_select(x, build_resolve(b, map, s->empty), ex_f32(x, 0.0f), f);
         e = ex_2(x, EX_MUL, e, f);
     }

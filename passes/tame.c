@@ -16,7 +16,7 @@
 
 #include <math.h>
 
-static const double TAME = 0x1p12, LARGE = 0x1p6, MOST = 0x1p31;
+static const double TAME = 0x1p12, LARGE = 0x1p6, MOST = 0x1p31, LARGEST = 0x1p64;
 
 typedef struct Bounds {
     double lo, hi;
@@ -29,6 +29,7 @@ typedef struct Tame {
     ExMemo sizes;         // what elements add to them
     double dot;           // a dot product and a squared norm are within this
     struct Tame *any_dot; // the same where it is any number; NULL: this is it
+    double input;         // a float input is within this
 } Tame;
 
 static const Bounds anything = {-INFINITY, INFINITY}, sign = {-1, 1}, share = {0, 1};
@@ -58,8 +59,8 @@ static Bounds minus(Bounds a) { return (Bounds){-a.hi, -a.lo}; }
 
 // ---- leaves
 
-static Bounds of_input(const RowProgram *row, int input) {
-    switch (row->inputs.data[input].dtype) {
+static Bounds of_input(const Tame *t, int input) {
+    switch (t->row->inputs.data[input].dtype) {
     case DT_F16: return within(65504);
     case DT_E4M3: return within(448);
     case DT_E5M2: return within(57344);
@@ -70,7 +71,7 @@ static Bounds of_input(const RowProgram *row, int input) {
     case DT_BF16:
     case DT_COUNT: break;
     }
-    return anything;
+    return within(t->input);
 }
 
 static Bounds of_symbol(Tame *t, const Ex *e) {
@@ -80,7 +81,7 @@ static Bounds of_symbol(Tame *t, const Ex *e) {
         const RowReduce *r = &t->row->reduces.data[e->index];
         return r->op == EX_ROWSUM ? anything : bounds_of(t, r->f);
     }
-    case SYM_SCALAR: return of_input(t->row, e->index);
+    case SYM_SCALAR: return of_input(t, e->index);
     case SYM_DOT: return within(t->dot);
     case SYM_Q_IDX: return sign;
     case SYM_SIZE: return e->index == SIZE_Q_OFFSET ? sign : (Bounds){1, 1};
@@ -163,7 +164,7 @@ static Bounds of_node(Tame *t, const Ex *e) {
     if (e->type == EX_BOOL) return share;
     if (e->op == EX_CONST) return e->type == EX_F32 ? (Bounds){e->f, e->f} : (Bounds){e->i, e->i};
     if (e->op == EX_SYM) return of_symbol(t, e);
-    if (e->op == EX_LOAD) return of_input(t->row, e->input);
+    if (e->op == EX_LOAD) return of_input(t, e->input);
     for (int i = 0; i < e->nargs && i < 3; i++) a[i] = bounds_of(t, e->args[i]);
     if (e->op == EX_CONV)
         return e->type == EX_I32 && e->args[0]->type == EX_F32 ? within(MOST) : a[0];
@@ -237,8 +238,8 @@ static double element_size(Tame *t, const Ex *e, int depth) {
 }
 
 static double size_with(const RowProgram *row, Arena *scratch, const Ex *e, double dot) {
-    Tame any = {.row = row, .scratch = scratch, .dot = INFINITY},
-         t = {.row = row, .scratch = scratch, .dot = dot, .any_dot = &any};
+    Tame any = {.row = row, .scratch = scratch, .dot = INFINITY, .input = INFINITY},
+         t = {.row = row, .scratch = scratch, .dot = dot, .any_dot = &any, .input = INFINITY};
     return element_size(&t, e, 0);
 }
 
@@ -250,9 +251,21 @@ bool row_tame(const RowProgram *row, const Ex *e) {
     return tame;
 }
 
-bool row_limited(const RowProgram *row, const Ex *e) {
-    Tame t = {.row = row, .scratch = arena_new(), .dot = INFINITY};
-    bool limited = bounds_of(&t, e).hi < INFINITY;
+static Bounds bounds_within(const RowProgram *row, const Ex *e, double size) {
+    Tame t = {.row = row, .scratch = arena_new(), .dot = size, .input = size};
+    Bounds b = bounds_of(&t, e);
     arena_free(t.scratch);
-    return limited;
+    return b;
+}
+
+bool row_limited(const RowProgram *row, const Ex *e) {
+    return bounds_within(row, e, INFINITY).hi < INFINITY;
+}
+
+bool row_not_negative(const RowProgram *row, const Ex *e) {
+    return bounds_within(row, e, INFINITY).lo >= 0;
+}
+
+double row_most(const RowProgram *row, const Ex *e) {
+    return size_of(bounds_within(row, e, LARGEST));
 }

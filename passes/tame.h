@@ -13,6 +13,12 @@ bool row_has_element(const Ex *e);
 // dot products, squared norms and positions count as 1.
 bool row_tame(const RowProgram *row, const Ex *e);
 
+// How large |e| can be where dot products, squared norms and float inputs are within 2^64.
+double row_most(const RowProgram *row, const Ex *e);
+
+// Whether e is never below 0, whatever scores are.
+bool row_not_negative(const RowProgram *row, const Ex *e);
+
 // Whether e has an upper bound, however large dot products are.
 bool row_limited(const RowProgram *row, const Ex *e);
 
