@@ -5,7 +5,7 @@
 // A primed name is the value after a tile was added, the bare one before it; m~ is a running state
 // of which the finished m is a function, s~ the score without its scale. What stands in more than
 // one formula has a name of its own, p.
-#include "passes/derive.h"
+#include "passes/passes.h"
 
 #include "ir/expr_ops.h"
 
@@ -489,6 +489,17 @@ static void print_blocking(Explain *x) {
                 s->row->reduces.data[s->blocking].name);
 }
 
+enum { ROWS = 64, KEYS = 64 }; // of a tile; what is known of a term hardly depends on them
+
+static void print_mask(Text *out, const Stream *s) {
+    Text terms;
+    text_init(&terms, s->row->arena);
+    if (pass_explain_mask(&terms, s, ROWS, KEYS))
+        text_printf(out,
+                    "\nterms of the mask of which nothing is known over a tile: they skip none\n%s",
+                    terms.s);
+}
+
 void pass_explain(Text *out, const Stream *s) {
     Explain x = {.out = out,
                  .s = s,
@@ -505,5 +516,6 @@ void pass_explain(Text *out, const Stream *s) {
     for (int t = 0; t < s->nsweeps; t++) print_sweep(&x, t);
     print_finish(&x);
     print_combine(&x);
+    print_mask(out, s);
     text_puts(out, "\nthe backward is not derived by this version\n");
 }

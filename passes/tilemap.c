@@ -29,7 +29,6 @@
 #include <string.h>
 
 enum {
-    MAX_PARTS = 16,  // of the mask that read inputs; more are not looked at
     MAX_BOX = 256,   // elements of an input that a pair of tiles can reach
     PART_MAX = 400,  // operations of a part; it is evaluated some times in a row
     TEST_MAX = 2000, // of what is asked of a pair of tiles
@@ -53,7 +52,7 @@ typedef struct Build {
     ExPool *x;
     Arena *scratch;
     const Ex *b, *h; // the list's coordinates: 0 where the mask does not depend on them
-    Part part[MAX_PARTS];
+    Part part[MASK_PARTS];
     int nparts;
     const Ex *mask; // in terms of parts
     // the current kernel
@@ -108,7 +107,7 @@ static bool is_short(const Ex *e, int most) {
 static const Ex *add_part(Build *b, Part part, const Ex *instead) {
     int i = 0;
     while (i < b->nparts && b->part[i].e != part.e) i++;
-    if (i == MAX_PARTS) return instead;
+    if (i == MASK_PARTS) return instead;
     if (i == b->nparts) b->part[b->nparts++] = part;
     return ex_sym(b->x, SYM_LET, i, part.e->type);
 }
@@ -377,7 +376,7 @@ static void set_ranges(Build *b, RangeCtx *c, Range *known, const Ex *tile) {
 }
 
 static void make_boxes(Build *b, const Ex *tile) {
-    Range known[MAX_PARTS];
+    Range known[MASK_PARTS];
     RangeCtx c;
     for (int i = 0; i < b->nparts; i++) {
         Part *part = &b->part[i];
@@ -393,7 +392,7 @@ static void make_boxes(Build *b, const Ex *tile) {
 // A list begins with the last tile: for causal masks the one at the diagonal.
 static Test test_of(Build *b) {
     Test t;
-    Range known[MAX_PARTS];
+    Range known[MASK_PARTS];
     RangeCtx c;
     const Ex *last = op2(b, EX_SUB, b->q->hi, num(b, 1));
     t.tile = op2(b, EX_SUB, last, pos_of(b, b->lane));
@@ -507,18 +506,41 @@ static void use_lists(Build *b, TileMapLists *out) {
 // What could be said of a pair of tiles, before anything is made of it: symbols stand for bounds.
 static MaskBounds outlook(Build *b) {
     RangeCtx c;
-    Range known[MAX_PARTS];
+    Range known[MASK_PARTS];
     for (int i = 0; i < b->nparts; i++) {
         Part *part = &b->part[i];
         if (part->along == (BY_QUERY | BY_KEY)) { // in a box, or not at all
             set_ranges(b, &c, known, tile_of(b, b->q->k_axis));
             if (!bound_indices(b, &c, part) || c.guard) continue;
         }
-        part->least = ex_sym(b->x, SYM_LET, MAX_PARTS + 2 * i, EX_I32);
-        part->most = ex_sym(b->x, SYM_LET, MAX_PARTS + 2 * i + 1, EX_I32);
+        part->least = ex_sym(b->x, SYM_LET, MASK_PARTS + 2 * i, EX_I32);
+        part->most = ex_sym(b->x, SYM_LET, MASK_PARTS + 2 * i + 1, EX_I32);
     }
     set_ranges(b, &c, known, tile_of(b, b->q->k_axis));
     return pass_mask_bounds_in(&c, b->mask);
+}
+
+static void begin(Build *b) {
+    const TileMapQuery *q = b->q;
+    bool by_b = ex_uses(q->mask, SYM_B, -1), by_h = ex_uses(q->mask, SYM_H, -1);
+    b->b = by_b ? ex_symbol(b->x, SYM_B) : num(b, 0);
+    b->h = by_h ? ex_symbol(b->x, SYM_H) : num(b, 0);
+    find_parts(b);
+}
+
+void pass_mask_parts(const TileMapQuery *q, MaskParts *out) {
+    Build b = {.q = q, .p = q->p, .x = q->p->pool, .scratch = arena_new()};
+    begin(&b);
+    *out = (MaskParts){.pairs = outlook(&b), .n = b.nparts};
+    for (int i = 0; i < b.nparts; i++) {
+        const Part *part = &b.part[i];
+        MaskPart *to = &out->part[i];
+        to->e = part->least ? part->e : NULL;
+        to->of_query = part->along & BY_QUERY, to->of_key = part->along & BY_KEY;
+        for (int d = 0; d < EX_MAX_RANK; d++)
+            to->first[d] = part->index[d], to->last[d] = part->last[d];
+    }
+    arena_free(b.scratch);
 }
 
 static bool is_constant(const Ex *e, bool v) { return e->op == EX_CONST && e->i == v; }
@@ -528,10 +550,7 @@ bool pass_tile_map(const TileMapQuery *q, TileMapLists *out) {
     const Target *target = target_get(q->p->target);
     b.lanes =
         target->kind == KIND_HOST ? 1 : target->lanes; // a thread of the host is a warp of one
-    bool by_b = ex_uses(q->mask, SYM_B, -1), by_h = ex_uses(q->mask, SYM_H, -1);
-    b.b = by_b ? ex_symbol(b.x, SYM_B) : num(&b, 0);
-    b.h = by_h ? ex_symbol(b.x, SYM_H) : num(&b, 0);
-    find_parts(&b);
+    begin(&b);
     MaskBounds hope = outlook(&b);
     out->full = !is_constant(hope.must, false);
     bool useful = !is_constant(hope.may, true) || out->full;

@@ -5,7 +5,7 @@
 #ifndef PASSES_TILEMAP_H
 #define PASSES_TILEMAP_H
 
-#include "range.h"
+#include "mask.h"
 
 // The sweep that asks: its kernel, its axes, and between which tiles of keys pairs may be at all.
 typedef struct TileMapQuery {
@@ -26,6 +26,27 @@ typedef struct TileMapLists {
 // Adds the kernels that make the lists, and runs them before the sweep in every plan. False, and
 // nothing done, where nothing could be left out.
 bool pass_tile_map(const TileMapQuery *q, TileMapLists *out);
+// What a list says of a pair of tiles, for who has the inputs at hand. Numbers that are read from inputs
+// have names, SYM_LET MASK_PARTS + 2 i and the next for the least and the largest that part i is.
+enum { MASK_PARTS = 16 };
+
+typedef struct MaskPart {
+    const Ex *e;           // what reads inputs at the query or the key; NULL: not in `pairs`
+    bool of_query, of_key; // both: a LOAD, at the indices from `first` to `last`
+    const Ex *first[EX_MAX_RANK], *last[EX_MAX_RANK];
+} MaskPart;
+
+typedef struct MaskParts {
+    MaskBounds pairs; // over the tiles of queries and of keys
+    MaskPart part[MASK_PARTS];
+    int n;
+} MaskParts;
+
+void pass_mask_parts(const TileMapQuery *q, MaskParts *out);
+
+// Of a kernel whose tiles are bound, without lo and hi. mask_terms.c
+TileMapQuery pass_mask_query(TileProgram *p, TileKernel *k, int q_axis, int k_axis);
+
 // Homes of the values of a kernel that pass_tile_map made, which is shaped and has its schedule.
 void pass_schedule_lanes(const TileProgram *p, TileKernel *k);
 

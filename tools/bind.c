@@ -18,6 +18,7 @@ typedef struct Bind {
     Draw *draw;        // likewise
     const char **from; // one per size: what settled it, NULL while it is open
     bool only_inputs;  // q, k, v and outputs get no memory
+    const bool *read;  // by argument: whether it is needed; NULL: all are
 } Bind;
 
 static Status settle(Bind *c, int size, int64_t value, const char *from) {
@@ -133,7 +134,8 @@ static Status named_inputs(Bind *c) {
     }
     for (int i = 0; i < c->sig->args.n; i++) {
         const SigArg *g = &c->sig->args.data[i];
-        if (g->rank == 0 && g->dtype != DT_BOOL && !seen[i])
+        bool needed = !c->read || c->read[i];
+        if (g->rank == 0 && g->dtype != DT_BOOL && !seen[i] && needed)
             return cmd_fail(STATUS_USAGE, "%s is a scalar input and needs a number: --in %s=...",
                             g->name, g->name);
     }
@@ -224,6 +226,7 @@ static Status sizes(Bind *c, const char *shape) {
 // ---- tensors
 
 static bool has_memory(const Bind *c, const SigArg *g) {
+    if (c->read && !c->read[g - c->sig->args.data]) return false;
     return g->rank > 0 && (!c->only_inputs || g->role == ARG_INPUT);
 }
 
@@ -276,7 +279,7 @@ static Status make(Bind *c, int arg) {
 }
 
 static Status bind(Binding *b, Arena *a, const Signature *sig, const Options *o, const char *shape,
-                   bool only_inputs) {
+                   bool only_inputs, const bool *read) {
     Bind c = {b,
               a,
               sig,
@@ -284,7 +287,8 @@ static Status bind(Binding *b, Arena *a, const Signature *sig, const Options *o,
               ARENA_ARRAY(a, Npy, sig->args.n + 1),
               ARENA_ARRAY(a, Draw, sig->args.n + 1),
               ARENA_ARRAY(a, const char *, sig->sizes.n + 1),
-              only_inputs};
+              only_inputs,
+              read};
     *b = (Binding){.sig = sig,
                    .size = ARENA_ARRAY(a, int32_t, sig->sizes.n + 1),
                    .tensor = ARENA_ARRAY(a, Tensor, sig->args.n + 1),
@@ -300,12 +304,17 @@ static Status bind(Binding *b, Arena *a, const Signature *sig, const Options *o,
 }
 
 Status bind_make(Binding *b, Arena *a, const Signature *sig, const Options *o, const char *shape) {
-    return bind(b, a, sig, o, shape, false);
+    return bind(b, a, sig, o, shape, false, NULL);
 }
 
 Status bind_inputs(Binding *b, Arena *a, const Signature *sig, const Options *o,
                    const char *shape) {
-    return bind(b, a, sig, o, shape, true);
+    return bind(b, a, sig, o, shape, true, NULL);
+}
+
+Status bind_read(Binding *b, Arena *a, const Signature *sig, const Options *o, const char *shape,
+                 const bool *read) {
+    return bind(b, a, sig, o, shape, true, read);
 }
 
 void bind_free(Binding *b) {

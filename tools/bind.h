@@ -19,8 +19,11 @@ typedef struct Binding {
 // shape: what --shape says in one text, or NULL. The binding is in arena a but for the tensors'
 // elements (bind_free).
 Status bind_make(Binding *b, Arena *a, const Signature *sig, const Options *o, const char *shape);
-// The same without memory for q, k, v and the outputs: what a mask needs.
+// The same without memory for q, k, v and the outputs.
 Status bind_inputs(Binding *b, Arena *a, const Signature *sig, const Options *o, const char *shape);
+// The same for the arguments for which `read` holds: no other needs a number or has memory.
+Status bind_read(Binding *b, Arena *a, const Signature *sig, const Options *o, const char *shape,
+                 const bool *read);
 void bind_free(Binding *b);
 // "B=1 H=8 ... Sk=256" into buf: what ran.
 const char *bind_describe(const Binding *b, char *buf, size_t n);

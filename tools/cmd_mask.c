@@ -1,5 +1,5 @@
 // cmd_mask.c: `attnc mask`: the mask as a picture, one rectangle per run of tiles of a class, and
-// inside partial tiles the pairs that take part. Queries go down, keys to the right. Counts go to
+// inside partial tiles the pairs that take part. The tiles are those of --target. Queries go down, keys to the right. Counts go to
 // stdout (to stderr when the picture does).
 #include "cmd.h"
 #include "files.h"
@@ -101,7 +101,7 @@ static void legend(const Frame *f, Arena *a, double top) {
                        100 * m->inside));
 }
 
-static void draw(Text *t, Arena *a, const MaskMap *m, const char *name) {
+static void draw(Text *t, Arena *a, const MaskMap *m, const char *name, const char *whose) {
     int longest = m->queries > m->keys ? m->queries : m->keys;
     Frame f = {m, t, (double)PICTURE / (longest ? longest : 1)};
     double w = m->keys * f.scale, h = m->queries * f.scale,
@@ -112,11 +112,10 @@ static void draw(Text *t, Arena *a, const MaskMap *m, const char *name) {
                 "font-family=\"sans-serif\" font-size=\"13\" fill=\"#263238\">\n<rect "
                 "width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
                 width, h + 2 * MARGIN + LEGEND, width, h + 2 * MARGIN + LEGEND);
-    text_printf(
-        t,
-        "<text x=\"%d\" y=\"20\" font-size=\"16\" font-weight=\"bold\">%s: the CPU's tiles of %d "
-        "queries x %d keys</text>\n",
-        MARGIN, name, m->tile_q, m->tile_k);
+    text_printf(t,
+                "<text x=\"%d\" y=\"20\" font-size=\"16\" font-weight=\"bold\">%s: %s tiles of %d "
+                "queries x %d keys</text>\n",
+                MARGIN, name, whose, m->tile_q, m->tile_k);
     tiles(&f);
     cells(&f);
     grid(&f);
@@ -128,33 +127,49 @@ static void draw(Text *t, Arena *a, const MaskMap *m, const char *name) {
     text_puts(t, "</svg>\n");
 }
 
+// Which terms keep tiles from being skipped.
+static void tell_terms(FILE *out, Arena *a, const Compile *c, const MaskMap *m) {
+    Text terms;
+    text_init(&terms, a);
+    if (pass_explain_mask(&terms, c->streams.data[0], m->tile_q, m->tile_k))
+        fprintf(out, "terms of which nothing is known over a tile: they skip none\n%s", terms.s);
+}
+
+static Status show(Compile *c, const Options *o, const Binding *b, const MaskMap *m) {
+    Arena *a = c->arena;
+    FILE *out = strcmp(o->output, "-") == 0 ? stderr : stdout;
+    TargetId target = c->options.target;
+    const char *whose =
+        target == TARGET_HOST ? "the CPU's" : arena_printf(a, "%s's", target_get(target)->name);
+    const char *place =
+        o->batch || o->head ? arena_printf(a, " (batch %d, head %d)", o->batch, o->head) : "";
+    fprintf(out,
+            "%s%s, %s tiles of %dx%d: %lld skipped, %lld partial, %lld full; %.2f%% of the pairs "
+            "take part\n",
+            b->sig->name, place, whose, m->tile_q, m->tile_k, (long long)m->count[MASK_SKIPPED],
+            (long long)m->count[MASK_PARTIAL], (long long)m->count[MASK_FULL], 100 * m->inside);
+    tell_terms(out, a, c, m);
+    Text t;
+    text_init(&t, a);
+    draw(&t, a, m, arena_printf(a, "%s%s", b->sig->name, place), whose);
+    return file_write(o->output, t.s, t.n);
+}
+
 static Status picture(Compile *c, const Options *o) {
     Arena *a = c->arena;
     MaskMap m;
     Binding b;
-    Text t;
     const char *why;
-    Status s = bind_inputs(&b, a, sig_of_variant(a, c->variants.data[0], c->options.dtype), o,
-                           cmd_shape(o, a));
+    const Signature *sig = sig_of_variant(a, c->variants.data[0], c->options.dtype);
+    Status s = bind_read(&b, a, sig, o, cmd_shape(o, a), mask_reads(a, c, sig));
     if (s != STATUS_DONE) return s;
     if (o->batch >= b.size[SIZE_B] || o->head >= b.size[SIZE_HQ])
         s = cmd_fail(STATUS_USAGE, "--at=%d,%d: there are B = %d batch entries and H = %d heads",
                      o->batch, o->head, b.size[SIZE_B], b.size[SIZE_HQ]);
     else if ((why = mask_map(&m, a, c, &b, o->batch, o->head)))
         s = cmd_fail(STATUS_INPUT, "%s", why);
-    else {
-        const char *place =
-            o->batch || o->head ? arena_printf(a, " (batch %d, head %d)", o->batch, o->head) : "";
-        fprintf(strcmp(o->output, "-") == 0 ? stderr : stdout,
-                "%s%s, the CPU's tiles of %dx%d: %lld skipped, %lld partial, %lld full; %.2f%% of "
-                "the pairs "
-                "take part\n",
-                b.sig->name, place, m.tile_q, m.tile_k, (long long)m.count[MASK_SKIPPED],
-                (long long)m.count[MASK_PARTIAL], (long long)m.count[MASK_FULL], 100 * m.inside);
-        text_init(&t, a);
-        draw(&t, a, &m, arena_printf(a, "%s%s", b.sig->name, place));
-        s = file_write(o->output, t.s, t.n);
-    }
+    else
+        s = show(c, o, &b, &m);
     bind_free(&b);
     return s;
 }
@@ -168,7 +183,9 @@ Status cmd_mask(const Options *o) {
                         "-o %s: the picture is an SVG, written to a file that ends "
                         "in .svg",
                         o->output);
-    Status s = cmd_open(&c, o, o->files.data[0], TARGET_HOST, o->has_dtype ? o->dtype : DT_F32);
+    TargetId target = o->has_target ? o->target : TARGET_HOST;
+    Dtype dtype = target == TARGET_HOST ? DT_F32 : DT_BF16;
+    Status s = cmd_open(&c, o, o->files.data[0], target, o->has_dtype ? o->dtype : dtype);
     if (s == STATUS_DONE) s = cmd_only(&c, o);
     if (s == STATUS_DONE) {
         bool good = compile_tiles(&c);

@@ -1,7 +1,10 @@
-// maskmap.c: see maskmap.h. The bounds that the compiler derived from the mask (pass_mask_bounds)
-// are evaluated for every tile with the sizes and inputs of the binding: no pair may take part:
+// maskmap.c: see maskmap.h. The bounds that the compiler derived from the mask (pass_mask_parts)
+// are evaluated for every tile with the sizes and inputs of the binding, and for what the mask reads of
+// inputs, which the bounds name, the least and the largest in the tile: no pair may take part:
 // skipped; every pair must: full; otherwise partial.
 #include "maskmap.h"
+#include "ir/tile_eval.h"
+#include "passes/tilemap.h"
 #include <string.h>
 
 enum { MAX_TILES = 1 << 22, MAX_SAMPLES = 1 << 21 };
@@ -10,6 +13,7 @@ typedef struct MaskCursor { // what the symbols are at present
     const Binding *binding;
     int axis_q, axis_k;
     int32_t batch, head, tile_q, tile_k, query, key;
+    int32_t bound[2 * MASK_PARTS]; // least and most of each part
 } MaskCursor;
 
 static ExValue symbol(void *ctx, const Ex *e) {
@@ -23,6 +27,7 @@ static ExValue symbol(void *ctx, const Ex *e) {
         break;
     case SYM_TILE: v.i = e->index == at->axis_q ? at->tile_q : at->tile_k; break;
     case SYM_POS: v.i = e->index == at->axis_q ? at->query : at->key; break;
+    case SYM_LET: v.i = at->bound[e->index - MASK_PARTS]; break;
     case SYM_SCALAR: {
         double x = at->binding->scalar[3 + e->index]; // q, k, v come first
         if (e->type == EX_F32)
@@ -64,22 +69,93 @@ static int axis_over(const TileKernel *k, int size) {
     return -1;
 }
 
-// A kernel that sweeps the keys of tiles of queries; NULL: none does.
-static const TileKernel *sweeping(const TileProgram *p) {
-    for (int i = 0; i < p->kernels.n; i++) {
-        const TileKernel *k = p->kernels.data[i];
-        if (k->mask && axis_over(k, SIZE_SQ) >= 0 && axis_over(k, SIZE_SK) >= 0) return k;
+// Of the plan that a launch of these sizes takes.
+static TileKernel *sweeping(const TileProgram *p, const int32_t *given, Arena *a) {
+    int workers = p->target == TARGET_HOST ? 1 : target_rates(p->target)->units;
+    int32_t *size = ARENA_ARRAY(a, int32_t, p->sizes.n + 1);
+    for (int i = 0; i < p->sizes.n; i++) size[i] = p->sizes.data[i].def ? 0 : given[i];
+    tile_eval_sizes(p, size, workers);
+    for (int i = 0; i < p->plans.n; i++) {
+        const TilePlan *plan = &p->plans.data[i];
+        if (plan->when && !tile_eval_launch(plan->when, size, workers)) continue;
+        for (int j = 0; j < plan->kernels.n; j++) {
+            TileKernel *k = p->kernels.data[plan->kernels.data[j]];
+            bool sweeps = axis_over(k, SIZE_SQ) >= 0 && axis_over(k, SIZE_SK) >= 0;
+            if (sweeps && !tile_has_lanes(k)) return k;
+        }
+        return NULL;
     }
     return NULL;
 }
 
-// First and last position of the current tile.
-static void span(ExPool *p, int axis, int extent, int size, const Ex **first, const Ex **last) {
-    const Ex *tile = ex_sym(p, SYM_TILE, axis, EX_I32), *n = ex_i32(p, extent);
-    *first = ex_2(p, EX_MUL, tile, n);
-    const Ex *end = ex_2(p, EX_ADD, *first, ex_i32(p, extent - 1));
-    *last = ex_2(p, EX_MIN, end, ex_i32(p, size - 1));
+// ---- what the mask reads of inputs
+
+typedef struct Bounds { // of a part
+    const MaskPart *part;
+    ExPlan *value;                                  // of the query or the key alone
+    ExPlan *first[EX_MAX_RANK], *last[EX_MAX_RANK]; // of both: indices
+    int32_t *of_tile;                               // of one: least and most of each tile
+} Bounds;
+
+static void widen(int32_t *bound, int32_t v, bool begin) {
+    if (begin || v < bound[0]) bound[0] = v;
+    if (begin || v > bound[1]) bound[1] = v;
 }
+
+// Every tile of queries, or of keys.
+static void look_along(const MaskMap *m, Bounds *b, Arena *a, int tile, int n) {
+    int32_t *at = b->part->of_query ? &m->at->query : &m->at->key;
+    b->of_tile = ARENA_ARRAY(a, int32_t, 2 * ((n + tile - 1) / tile) + 1);
+    for (*at = 0; *at < n; ++*at)
+        widen(b->of_tile + *at / tile * 2, ex_run(b->value, &m->env).i, *at % tile == 0);
+}
+
+// All elements that the pair of tiles at hand may read.
+static void look_in_box(const MaskMap *m, const Bounds *b, int32_t *bound) {
+    int32_t lo[EX_MAX_RANK], hi[EX_MAX_RANK], at[EX_MAX_RANK];
+    int rank = b->part->e->nargs, d = rank;
+    for (int i = 0; i < rank; i++) {
+        at[i] = lo[i] = ex_run(b->first[i], &m->env).i;
+        hi[i] = ex_run(b->last[i], &m->env).i;
+    }
+    for (bool begin = true; d >= 0; begin = false) {
+        widen(bound, element(m->at, b->part->e, at).i, begin);
+        for (d = rank - 1; d >= 0 && at[d] >= hi[d]; d--) at[d] = lo[d];
+        if (d >= 0) at[d]++;
+    }
+}
+
+static Bounds *bounds_of(MaskMap *m, Arena *a, const MaskParts *parts) {
+    Bounds *b = ARENA_ARRAY(a, Bounds, parts->n + 1);
+    for (int i = 0; i < parts->n; i++) {
+        const MaskPart *part = b[i].part = &parts->part[i];
+        if (!part->e) continue;
+        if (part->of_query && part->of_key) {
+            for (int d = 0; d < part->e->nargs; d++) {
+                b[i].first[d] = ex_plan(a, part->first[d]);
+                b[i].last[d] = ex_plan(a, part->last[d]);
+            }
+            continue;
+        }
+        b[i].value = ex_plan(a, part->e);
+        look_along(m, &b[i], a, part->of_query ? m->tile_q : m->tile_k,
+                   part->of_query ? m->queries : m->keys);
+    }
+    return b;
+}
+
+static void set_bounds(const MaskMap *m, const Bounds *b, int n) {
+    for (int i = 0; i < n; i++) {
+        int32_t *bound = &m->at->bound[2 * i],
+                tile = b[i].part->of_query ? m->at->tile_q : m->at->tile_k;
+        if (b[i].of_tile)
+            memcpy(bound, b[i].of_tile + 2 * tile, 2 * sizeof *bound);
+        else if (b[i].part->e)
+            look_in_box(m, &b[i], bound);
+    }
+}
+
+// ---- tiles
 
 bool mask_at(const MaskMap *m, int query, int key) {
     m->at->query = query;
@@ -87,12 +163,14 @@ bool mask_at(const MaskMap *m, int query, int key) {
     return ex_run(m->pair, &m->env).i != 0;
 }
 
-static void classify(MaskMap *m, Arena *a, const MaskBounds *bounds) {
-    ExPlan *may = ex_plan(a, bounds->may), *must = ex_plan(a, bounds->must);
+static void classify(MaskMap *m, Arena *a, const MaskParts *parts) {
+    ExPlan *may = ex_plan(a, parts->pairs.may), *must = ex_plan(a, parts->pairs.must);
+    const Bounds *bounds = bounds_of(m, a, parts);
     for (int r = 0; r < m->rows; r++)
         for (int c = 0; c < m->columns; c++) {
             m->at->tile_q = r;
             m->at->tile_k = c;
+            set_bounds(m, bounds, parts->n);
             MaskClass k = !ex_run(may, &m->env).i   ? MASK_SKIPPED
                           : ex_run(must, &m->env).i ? MASK_FULL
                                                     : MASK_PARTIAL;
@@ -122,14 +200,26 @@ static double count_inside(const MaskMap *m) {
     return m->queries && m->keys ? pairs / ((double)m->queries * m->keys) : 0;
 }
 
+static void note_read(void *ctx, const Ex *e) {
+    if (e->op == EX_LOAD) ((bool *)ctx)[3 + e->input] = true; // q, k, v come first
+    if (e->op == EX_SYM && e->sym == SYM_SCALAR) ((bool *)ctx)[3 + e->index] = true;
+}
+
+const bool *mask_reads(Arena *a, const Compile *c, const Signature *sig) {
+    const TileProgram *p = c->tiles.data[0];
+    bool *read = ARENA_ARRAY(a, bool, sig->args.n + 1);
+    for (int i = 0; i < p->kernels.n; i++) ex_visit(p->kernels.data[i]->mask, note_read, read);
+    return read;
+}
+
 const char *mask_map(MaskMap *m, Arena *a, const Compile *c, const Binding *b, int batch,
                      int head) {
-    const TileProgram *p = c->tiles.data[0];
-    const TileKernel *k = sweeping(p);
+    TileProgram *p = c->tiles.data[0];
+    TileKernel *k = sweeping(p, b->size, a);
     if (!k) return "no kernel goes through the keys";
-    const Ex *q0, *q1, *k0, *k1;
     MaskCursor *at = ARENA_NEW(a, MaskCursor);
-    *at = (MaskCursor){b, axis_over(k, SIZE_SQ), axis_over(k, SIZE_SK), batch, head, 0, 0, 0, 0};
+    *at = (MaskCursor){.binding = b, .batch = batch, .head = head};
+    at->axis_q = axis_over(k, SIZE_SQ), at->axis_k = axis_over(k, SIZE_SK);
     *m = (MaskMap){.queries = b->size[SIZE_SQ],
                    .keys = b->size[SIZE_SK],
                    .at = at,
@@ -142,10 +232,10 @@ const char *mask_map(MaskMap *m, Arena *a, const Compile *c, const Binding *b, i
         return "too many tiles to draw: choose smaller sizes";
     m->cls = arena_alloc(a, (size_t)m->rows * (size_t)m->columns + 1);
     m->pair = ex_plan(a, k->mask);
-    span(p->pool, at->axis_q, m->tile_q, m->queries, &q0, &q1);
-    span(p->pool, at->axis_k, m->tile_k, m->keys, &k0, &k1);
-    MaskBounds bounds = pass_mask_bounds(p->pool, k->mask, at->axis_q, at->axis_k, q0, q1, k0, k1);
-    classify(m, a, &bounds);
+    MaskParts parts;
+    TileMapQuery query = pass_mask_query(p, k, at->axis_q, at->axis_k);
+    pass_mask_parts(&query, &parts);
+    classify(m, a, &parts);
     m->inside = count_inside(m);
     return NULL;
 }

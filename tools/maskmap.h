@@ -1,5 +1,6 @@
 // maskmap.h: a variant's mask over given sizes, tile by tile as the compiler classifies it, for one
-// batch and head. What `attnc mask` draws, and how bench knows the share of pairs inside the mask.
+// batch and head, with the tiles of the compile's target at these sizes. What `attnc mask` draws, and how bench knows the share of pairs
+// inside the mask.
 #ifndef TOOLS_MASKMAP_H
 #define TOOLS_MASKMAP_H
 
@@ -25,6 +26,8 @@ typedef struct MaskMap {
 // Of the compile's only variant, whose tiles are made (compile_tiles). NULL, or why there
 // is no map.
 const char *mask_map(MaskMap *m, Arena *a, const Compile *c, const Binding *b, int batch, int head);
+// By argument: whether the mask reads it.
+const bool *mask_reads(Arena *a, const Compile *c, const Signature *sig);
 bool mask_at(const MaskMap *m, int query, int key);
 
 #endif

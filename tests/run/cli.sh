@@ -624,6 +624,31 @@ cp out two
 gives 0 mask heads.attn --shape=H=3 -o heads.svg --at=0,1
 holds '! cmp -s out two'
 gives 2 mask heads.attn --shape=H=3 -o heads.svg --at=0,3
+# whose tiles, what the mask does not read, and which terms tell nothing of a tile
+cat >reads.attn <<'ATTN'
+attention reads {
+    dim D = 16;
+    input cap: f32;
+    input last: i32;
+    score(q, k)    = dot(q, k) / cap;
+    mask(b, h, i, j) = j <= last && sin(f32(i - j)) < 0.5;
+    normalize(s)   = s;
+}
+ATTN
+gives 0 mask reads.attn --in last=70 -o reads.svg
+says out "the CPU's tiles"
+says out 'nothing is known over a tile'
+says out '    sin(f32(q_idx - kv_idx)) < 0.5'
+holds '! grep -q "kv_idx <= last" out'
+gives 0 mask reads.attn --in last=70 --target=sm_90a -o reads.svg
+says out "sm_90a's tiles"
+says reads.svg "sm_90a's tiles"
+gives 2 mask reads.attn -o reads.svg
+says err 'last is a scalar input'
+gives 0 explain reads.attn
+says out '    sin(f32(q_idx - kv_idx)) < 0.5'
+gives 0 explain "$top/stdlib/natten_2d.attn"
+holds '! grep -q "nothing is known" out'
 gives 2 mask heads.attn --shape=H=3 -o heads.svg --at=first
 "$attnc" check - <heads.attn >out 2>err
 holds '[ $? -eq 0 ]'
@@ -659,7 +684,7 @@ ATTN
 gives 0 mask lengths.attn --entry=entries --shape=Sq=2048 -o lengths.svg
 says out ' 0 partial, 0 full'
 gives 0 mask lengths.attn --entry=rows --shape=Sq=2048 -o lengths.svg
-says out ': 0 skipped'
+says out ' 0 partial, 0 full'
 gives 0 run lengths.attn --entry=small --in y=1e-20
 says out 't [1, 1, 256]: mean 0, deviation 0, from 0 to 0'
 gives 0 "$top/stdlib/softmax.attn" -DD=5376 -o long.o
