@@ -130,6 +130,7 @@ static Range extremum(RangeCtx *c, ExOp op, Range a, Range b) {
 
 static Range absolute(RangeCtx *c, Range a) {
     if (a.nlo >= 0) return a;
+    if (a.nlo <= INT32_MIN) return unknown(); // of which it is itself
     Range n = range_neg(c, a), r = extremum(c, EX_MAX, a, n);
     Range zero = number(c->pool, 0);
     r.lo = r.lo ? simp_2(c->pool, EX_MAX, r.lo, zero.lo) : zero.lo;

@@ -56,8 +56,10 @@ static const char *const masks[] = {
     "q / zero == kv / zero && kv <= q",
     "q * kv <= 900",
     "abs(q * 2 - kv * ten) < 100",
+    "abs(two) * (q / 64) < min(Sk, abs(least))",
+    "max(abs(far[b, q - q_offset]), -1) >= kv - q",
 };
-enum { MASKS = sizeof masks / sizeof *masks };
+enum { MASKS = sizeof masks / sizeof *masks, SEEDS = 100 };
 
 static const TargetId targets[] = {TARGET_HOST, TARGET_SM80, TARGET_SM90A, TARGET_GFX942,
                                    TARGET_GFX1100};
@@ -113,9 +115,15 @@ static void check(const char *mask, TargetId target, int sq, int sk, int offset)
     bool ok = tile_eval(p, x, true, &diags);
     if (!ok) diag_print(&diags, stderr);
     ck_assert_msg(ok, "%s does not run", mask);
-    double error = tile_data_distance(p, x, p, pu_reference(a, v, p, x));
-    ck_assert_msg(error < 2e-2, "%s: %s, Sq %d Sk %d offset %d: %g off", target_get(target)->name,
-                  mask, sq, sk, offset, error);
+    const TileData *y = pu_reference(a, v, p, x);
+    const char *where = arena_printf(a, "%s: %s, Sq %d Sk %d offset %d", target_get(target)->name,
+                                     mask, sq, sk, offset);
+    double error = tile_data_distance(p, x, p, y);
+    ck_assert_msg(error < 2e-2, "%s: %g off", where, error);
+    int count = pu_tensor(p, TENSOR_EMIT, 0);
+    for (int i = 0; i < 2 * sq; i++)
+        ck_assert_msg(x->tensor[count][i] == y->tensor[count][i], "%s: row %d has %g keys, not %g",
+                      where, i, x->tensor[count][i], y->tensor[count][i]);
     arena_free(a);
 }
 
@@ -127,6 +135,134 @@ START_TEST(every_target) {
         check(mask, targets[t], 70, 1, -16777216);
         check(mask, targets[t], 5, 90, 16777000);
     }
+}
+END_TEST
+
+// ---- masks by seed
+
+typedef struct Draw {
+    Text t;
+    uint64_t state;
+} Draw;
+
+static int upto(Draw *d, int n) {
+    d->state = d->state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((d->state >> 33) % (uint64_t)n);
+}
+
+static void draw_number(Draw *d, int depth);
+
+static void draw_leaf(Draw *d) {
+    static const char *const leaves[] = {"q",
+                                         "kv",
+                                         "q",
+                                         "kv",
+                                         "q",
+                                         "kv",
+                                         "most",
+                                         "least",
+                                         "two",
+                                         "ten",
+                                         "win[h]",
+                                         "Sk",
+                                         "Sq",
+                                         "q_offset",
+                                         "far[b, q - q_offset]",
+                                         "far2[b, kv]",
+                                         "1",
+                                         "3",
+                                         "17",
+                                         "64",
+                                         "-1",
+                                         "2147483647",
+                                         "-2147483647",
+                                         "(-2147483647 - 1)",
+                                         "16777216",
+                                         "-1000000",
+                                         "46341",
+                                         "1073741824",
+                                         "h"};
+    text_puts(&d->t, leaves[upto(d, sizeof leaves / sizeof *leaves)]);
+}
+
+static void draw_two(Draw *d, const char *before, const char *between, int depth) {
+    text_puts(&d->t, before);
+    draw_number(d, depth - 1);
+    text_puts(&d->t, between);
+    draw_number(d, depth - 1);
+    text_puts(&d->t, ")");
+}
+
+static void draw_by(Draw *d, const char *op, int depth) {
+    static const char *const by[] = {"2",   "3",    "7",      "-4",    "64",
+                                     "ten", "zero", "win[h]", "least", "two"};
+    text_puts(&d->t, "(");
+    draw_number(d, depth - 1);
+    text_printf(&d->t, " %s %s)", op, by[upto(d, sizeof by / sizeof *by)]);
+}
+
+static void draw_bits(Draw *d, int depth) {
+    static const char *const ops[] = {"<< 31", "<< 3",  ">> 31", ">> 2", "& 7",
+                                      "& -16", "& ten", "^ 5",   "| 3"};
+    text_puts(&d->t, "(");
+    draw_number(d, depth - 1);
+    text_printf(&d->t, " %s)", ops[upto(d, sizeof ops / sizeof *ops)]);
+}
+
+static void draw_number(Draw *d, int depth) {
+    switch (depth > 0 ? upto(d, 14) : 0) {
+    case 0:
+    case 1: draw_leaf(d); return;
+    case 2:
+    case 3: draw_two(d, "(", " + ", depth); return;
+    case 4:
+    case 5:
+    case 6: draw_two(d, "(", " - ", depth); return;
+    case 7: draw_two(d, "(", " * ", depth); return;
+    case 8: draw_by(d, "/", depth); return;
+    case 9: draw_by(d, "%", depth); return;
+    case 10: draw_bits(d, depth); return;
+    case 11: draw_two(d, "min(", ", ", depth); return;
+    case 12: draw_two(d, "max(", ", ", depth); return;
+    default:
+        text_puts(&d->t, "abs(");
+        draw_number(d, depth - 1);
+        text_puts(&d->t, ")");
+    }
+}
+
+static void draw_mask(Draw *d, int depth) {
+    static const char *const compare[] = {" <= ", " < ",  " >= ", " > ",
+                                          " == ", " != ", " <= ", " < "};
+    int kind = depth > 0 ? upto(d, 7) : 0;
+    if (kind < 3) {
+        draw_two(d, "(", compare[upto(d, 8)], 3);
+        return;
+    }
+    text_puts(&d->t, kind == 5 ? "!(" : "(");
+    draw_mask(d, depth - 1);
+    if (kind == 6) {
+        text_puts(&d->t, " ? ");
+        draw_mask(d, depth - 1);
+    }
+    if (kind != 5) {
+        text_puts(&d->t, kind == 3 ? " && " : kind == 4 ? " || " : " : ");
+        draw_mask(d, depth - 1);
+    }
+    text_puts(&d->t, ")");
+}
+
+START_TEST(drawn) {
+    Arena *a = arena_new();
+    Draw d = {.state = (uint64_t)_i * 0x9e3779b97f4a7c15u + 77};
+    text_init(&d.t, a);
+    draw_mask(&d, 3);
+    TargetId target = targets[_i % TARGETS];
+    check(d.t.s, target, 40, 200, 160);
+    check(d.t.s, target, 33, 70, 9000000);
+    check(d.t.s, target, 70, 1, -16777216);
+    check(d.t.s, target, 9, 130, 16777000);
+    arena_free(a);
 }
 END_TEST
 
@@ -163,6 +299,7 @@ Suite *pass_mask_wrap_suite(void) {
     TCase *t = tcase_create("wrap");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, every_target, 0, MASKS);
+    tcase_add_loop_test(t, drawn, 0, SEEDS);
     tcase_add_test(t, index_of_product);
     suite_add_tcase(s, t);
     return s;
