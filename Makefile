@@ -151,6 +151,7 @@ check-asan:
 check-gpu: all $(BUILD)/tests/check_math
 	tests/check_gpu.sh $(BUILD)
 	tests/sanitize_gpu.sh $(BUILD)
+	$(BUILD)/tests/check_gen $(SEED) $(N) --device=cuda --jobs=$(JOBS) --seconds=120 --limit=60 || [ $$? -eq 3 ] # 3: no device
 check-math: $(BUILD)/tests/check_math
 	$(BUILD)/tests/check_math
 fuzz-variants: $(BUILD)/tests/check_gen

@@ -19,6 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { NO_DEVICE = 3 }; // the status where there is nothing to run on
+
 typedef struct Settings {
     bool on_device, print;
     RigKind kind;
@@ -160,6 +162,10 @@ int main(int argc, char **argv) {
     setenv("CUDA_CACHE_DISABLE", "1", 0); // what the driver compiles is not asked for again
     PoolTotal t = pool_run(&o.pool);
     if (o.print) return EXIT_SUCCESS;
+    if (t.nowhere) {
+        printf("SKIPPED: there is no such device, NO VARIANT WAS RUN\n");
+        return NO_DEVICE;
+    }
     printf("seeds %llu..%llu: %lld run, %lld failed; %lld %s compared; %.1f s, %.1f a second; go "
            "on with %llu\n",
            (unsigned long long)o.pool.first, (unsigned long long)t.next - 1, (long long)t.run,

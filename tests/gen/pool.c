@@ -148,7 +148,8 @@ PoolTotal pool_run(const Pool *p) {
     }
     total.next = s->next < s->end ? s->next : s->end;
     total.run = s->run;
-    total.failed = s->failed + (r.dead == p->jobs);
+    total.failed = s->failed;
+    total.nowhere = r.dead == p->jobs;
     total.checked = s->checked;
     total.seconds = now() - r.from;
     munmap(s, sizeof *s);

@@ -33,6 +33,7 @@ typedef struct PoolTotal {
     uint64_t next; // the first seed that has not run: where to go on
     int64_t run, failed, checked;
     double seconds;
+    bool nowhere; // no process found anything to run on
 } PoolTotal;
 
 PoolTotal pool_run(const Pool *p);
