@@ -148,7 +148,7 @@ SANITIZED := OPT="-O1 -g" SAN="-fsanitize=address,undefined -fno-omit-frame-poin
 check-asan:
 	SANITIZED=1 QUICK=1 GEN=60 CK_FORK=no ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	    $(MAKE) BUILD=$(BUILD)-asan $(SANITIZED) check
-check-gpu: all $(BUILD)/tests/check_math
+check-gpu: all $(BUILD)/tests/check_math $(BUILD)/tests/check_gen
 	tests/check_gpu.sh $(BUILD)
 	tests/sanitize_gpu.sh $(BUILD)
 	$(BUILD)/tests/check_gen $(SEED) $(N) --device=cuda --jobs=$(JOBS) --seconds=120 --limit=60 || [ $$? -eq 3 ] # 3: no device
