@@ -84,9 +84,7 @@ void sema_init_builtins(Sema *s) {
     add_builtin(s, DECL_CONSTANT, "inf", 0, tx_f32(&s->tx, INFINITY, (Span){0}));
 }
 
-// What other languages call so, else " (did you mean 'x'?)", or "" where nothing is near.
-static const char *suggest(Sema *s, const Scope *scope, const char *name) {
-    if (s->diags->errors > DIAG_MAX_ERRORS) return "";
+const char *sema_habit(const char *name) {
     static const struct {
         const char *name, *what;
     } habits[] = {
@@ -97,7 +95,15 @@ static const char *suggest(Sema *s, const Scope *scope, const char *name) {
 #undef HABIT
     };
     for (size_t i = 0; i < sizeof habits / sizeof *habits; i++)
-        if (!strcmp(name, habits[i].name)) return arena_printf(s->arena, " (%s)", habits[i].what);
+        if (!strcmp(name, habits[i].name)) return habits[i].what;
+    return NULL;
+}
+
+// What other languages call so, else " (did you mean 'x'?)", or "" where nothing is near.
+static const char *suggest(Sema *s, const Scope *scope, const char *name) {
+    if (s->diags->errors > DIAG_MAX_ERRORS) return "";
+    const char *habit = sema_habit(name);
+    if (habit) return arena_printf(s->arena, " (%s)", habit);
     NameGuess g;
     names_guess_init(&g, name);
     for (; scope; scope = scope->parent)

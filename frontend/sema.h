@@ -122,6 +122,8 @@ Decl *scope_find(const Scope *s, const char *name);
 // Adds a declaration, or reports that the name is taken (false).
 bool scope_define(Sema *s, Scope *scope, Decl *d);
 void sema_init_builtins(Sema *s);
+const char *
+sema_habit(const char *name); // what is said where other languages have the name, or NULL
 const char *decl_kind_name(const Decl *d);
 
 // --- bodies (resolve.c) ---

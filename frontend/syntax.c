@@ -189,7 +189,8 @@ static const char *hint(const Parse *p, Span at, unsigned wanted) {
         known = "parameters come first, in parentheses: normalize(s) = ...";
     if (!known && wanted & WANTED_COLON) known = "an input is written 'input x: f32[H, D];'";
     if (!known && wanted & WANTED_EXTENT)
-        known = "an extent is a name or a number: 'dim E = 2 * D;' names one";
+        known = "an extent is a name or a number: 'dim E = 2 * D;' names one, and a new name takes "
+                "its size from the tensor";
     return !known && wanted & MET_RESERVED ? "this is a reserved word" : known;
 }
 

@@ -244,6 +244,11 @@ static int find_clause(VariantKind kind, const char *name) {
 }
 
 static void unknown_clause(Check *c, const AstItem *item) {
+    const char *habit = sema_habit(item->name.s);
+    if (habit) {
+        diag_error(c->s->diags, item->name.span, "unknown clause '%s' (%s)", item->name.s, habit);
+        return;
+    }
     NameGuess g;
     names_guess_init(&g, item->name.s);
     for (int i = 0; i < CLAUSE_COUNT; i++)
@@ -280,7 +285,9 @@ static void check_clause(Check *c, const AstItem *item) {
                                         "'modify(s, b, h, q_idx, kv_idx)'"
                    : id == CLAUSE_NORMALIZE ? ": it takes the whole row; what depends on the key "
                                               "stands in 'modify(s, b, h, q_idx, kv_idx)'"
-                                            : "");
+                   : id == CLAUSE_MASK ? ": it sees no score; what depends on the score stands in "
+                                         "'modify(s, b, h, q_idx, kv_idx)'"
+                                       : "");
         return;
     }
     bool misplaced = warn_places(s, item, info->name, info->params, info->nparams);
@@ -332,7 +339,9 @@ static void check_complete(Check *c) {
         if (!c->item->broken && clauses[i].required && clauses[i].kind == c->v->kind &&
             !c->clause[i])
             diag_error(d, at, "'%s' has no '%s' clause%s", c->v->name, clauses[i].name,
-                       i == CLAUSE_NORMALIZE ? "; write 'normalize(s) = s;' for none" : "");
+                       i == CLAUSE_NORMALIZE ? "; write 'normalize(s) = s;' for none"
+                       : i == CLAUSE_SCORE   ? "; write 'score(q, k) = dot(q, k) * rsqrt(D);'"
+                                             : "");
     if (!c->item->broken && c->v->kind == VARIANT_RECURRENCE &&
         !c->clause[CLAUSE_ERASE] != !c->clause[CLAUSE_WRITE]) {
         const AstItem *one =
