@@ -149,7 +149,7 @@ struct Cg {
     CgValue *value;           // by TileValue.id
     Val grid_b, grid_h, step; // i32
     Val tile[TILE_MAX_AXES];  // i32
-    Val valid, again;         // i1: SYM_VALID and SYM_AGAIN, in roles
+    Val valid;                // i1: SYM_VALID, in roles
     Val arguments;            // ptr: the arguments in memory, by slot; NULL until asked for
     ExMemo outlines;          // long expressions that are functions (outline.c)
     bool share_math;          // mathematical functions are calls
@@ -204,13 +204,9 @@ typedef struct CgGrid {
                               // NULL: there are none
     Val whole; // heads that have one point of the last dimension (TileGrid.from); NULL: it has no
                // such
-    // What else is the same for all points, where it was made beforehand; NULL: made when it is
-    // wanted.
-    Val total, section;
 } CgGrid;
 CgGrid cg_grid(Cg *cg);
 Val cg_grid_total(Cg *cg, const CgGrid *g); // i32
-void cg_grid_beforehand(Cg *cg, CgGrid *g);
 // at, i32 by dimension, of number (i32 or i64), which is below the total.
 void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at);
 // What of a cluster's point is this block's, which is number `rank` of it.

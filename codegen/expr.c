@@ -419,7 +419,6 @@ static Val leaf(Cg *cg, CgElem *at, const Ex *e) {
     case SYM_SCALAR: return cg_scalar(cg, e->index);
     case SYM_STEP: return cg->step;
     case SYM_VALID: return cg->valid;
-    case SYM_AGAIN: return cg->again;
     case SYM_TILE: return cg->tile[e->index];
     case SYM_POS: return at->pos(cg, at, e->index);
     case SYM_PARAM: return at->param(cg, at, e->index);

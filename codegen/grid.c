@@ -75,7 +75,6 @@ static Val whole_tiles(Cg *cg, const CgGrid *g) { return mul(cg, g->whole, g->co
 
 Val cg_grid_total(Cg *cg, const CgGrid *g) {
     int last = cg->k->ngrid - 1;
-    if (g->total) return g->total;
     if (!g->whole) return product(cg, g, 0, last + 1);
     Val whole = whole_tiles(cg, g), others = sub(cg, product(cg, g, 0, last), whole);
     return LLVMBuildAdd(cg->b, whole, mul(cg, others, g->count[last]), "");
@@ -179,17 +178,10 @@ static Val take_part(Cg *cg, const CgGrid *g, Range *range, Val *number) {
     return part;
 }
 
-void cg_grid_beforehand(Cg *cg, CgGrid *g) {
-    if (g->rows >= 0 && cg->k->schedule.section)
-        g->section = heads_of_section(cg, g, product(cg, g, 0, g->rows));
-    g->total = cg_grid_total(cg, g);
-}
-
 void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at) {
     const TileKernel *k = cg->k;
     Range range = {.heads = g->rows < 0 ? NULL : product(cg, g, 0, g->rows)};
-    if (g->rows >= 0 && k->schedule.section)
-        range.section = g->section ? g->section : heads_of_section(cg, g, range.heads);
+    if (g->rows >= 0 && k->schedule.section) range.section = heads_of_section(cg, g, range.heads);
     for (int i = k->ngrid - 1; i >= 0; i--) {
         bool sections = i == g->rows && k->schedule.section;
         if (g->whole && i == k->ngrid - 1)

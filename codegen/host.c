@@ -417,7 +417,8 @@ static void host_op(Cg *cg, const TileOp *op) {
     case TILE_MMA_WAIT:
     case TILE_APPEND:
     case TILE_TURN:
-    case TILE_AGAIN:
+    case TILE_REDO:
+    case TILE_BOUND:
     case TILE_KIND_COUNT: break;
     }
     diag_error(cg->diags, op->span, "the host has no '%s'", tile_kind_name(op->kind));

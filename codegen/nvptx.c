@@ -251,7 +251,8 @@ static void plain_op(Cg *cg, const TileOp *op) {
     case TILE_MMA_WAIT:
     case TILE_APPEND:
     case TILE_TURN:
-    case TILE_AGAIN:
+    case TILE_REDO:
+    case TILE_BOUND:
     case TILE_KIND_COUNT: break;
     }
     assert(!"an operation of the scheduled level");

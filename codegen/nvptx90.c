@@ -93,7 +93,7 @@ static int place_barriers(Nv90 *h, int at) {
     h->asked = h->heard + 8 * NV90_AHEAD;
     h->answers = h->asked + (h->blocks > 1 ? 8 * NV90_ANSWERS : 0);
     h->numbers = (h->answers + (h->blocks > 1 ? 4 * NV90_ANSWERS : 0) + 15) & ~15;
-    return nv90_place_again(h, h->numbers + 16 * NV90_AHEAD);
+    return h->numbers + 16 * NV90_AHEAD;
 }
 
 // ---- arguments
@@ -169,7 +169,6 @@ void nv90_prepare(Cg *cg) {
     NvState *s = nv_state(cg);
     Nv90 *h = s->roles = ARENA_NEW(cg->arena, Nv90);
     h->blocks = nv_blocks(cg->k);
-    h->has_again = tile_asks_again(cg->k);
     assert(h->blocks <= NV90_CLUSTER);
     cg->launch.cluster = h->blocks;
     for (const TileOp *op = cg->k->body.first; op; op = op->next)
@@ -265,7 +264,6 @@ static void init_barriers(Cg *cg) {
     init_ring(cg, h->told, NV90_AHEAD, 1);
     init_ring(cg, h->heard, NV90_AHEAD, listeners(cg->k));
     if (h->blocks > 1) init_ring(cg, h->asked, NV90_ANSWERS, 1);
-    nv90_init_again(cg);
     nv90_barrier_fence(cg);
 }
 
@@ -378,20 +376,6 @@ static void role_threads(Cg *cg, const TileOp *op) {
     s->row0 = LLVMBuildAdd(cg->b, times(cg, s->warp, 16), quad_row, "");
 }
 
-// From the first `next` to the end, until that finds no tile (nvptx90_tiles.c). What is counted goes
-// on: pipes, turns, whose turn it is.
-static void rounds(Cg *cg, const TileOp *op) {
-    Blk head = cg_block(cg, "round"), left = cg_block(cg, "left");
-    nv90_state(cg)->left = left;
-    LLVMBuildBr(cg->b, head);
-    LLVMPositionBuilderAtEnd(cg->b, head);
-    nv90_round_begins(cg);
-    cg_lower_block(cg, &op->body, NULL);
-    LLVMBuildBr(cg->b, head);
-    LLVMMoveBasicBlockAfter(left, LLVMGetInsertBlock(cg->b));
-    LLVMPositionBuilderAtEnd(cg->b, left);
-}
-
 static void role(Cg *cg, const TileOp *op) {
     NvState *s = nv_state(cg), outer = *s;
     Nv90 *h = s->roles;
@@ -405,10 +389,7 @@ static void role(Cg *cg, const TileOp *op) {
     if (is_producer(op)) only_one(cg, s->warp);
     if (op->warpgroups > 1 && takes_turns(op)) first_turn(cg);
     begin_variables(cg);
-    if (h->has_again)
-        rounds(cg, op);
-    else
-        cg_lower_block(cg, &op->body, NULL);
+    cg_lower_block(cg, &op->body, NULL);
     if (!is_producer(op)) nv90_stores_end(cg);
     if (h->blocks > 1) nv90_cluster_sync(cg); // nobody tells or copies to a block that is gone
     LLVMBuildRetVoid(cg->b);
@@ -624,7 +605,7 @@ static void lower(Cg *cg, const TileOp *op) {
     case TILE_MMA: nv90_mma(cg, op); return;
     case TILE_MMA_WAIT: nv90_mma_wait(cg, op->pending); return;
     case TILE_TURN: turn(cg, op); return;
-    case TILE_AGAIN: nv90_again(cg, op); return;
+    case TILE_REDO: nv90_redo(cg, op); return;
     case TILE_BARRIER: barrier(cg); return;
     case TILE_MAP: nv_map(cg, op); return;
     case TILE_LOAD: nv_load(cg, op); return;

@@ -16,8 +16,6 @@ enum {
     NV90_AHEAD = 2,   // tiles that the producer may be ahead
     NV90_CLUSTER = 2, // blocks, at most: who tells and copies to "the other" knows one
     NV90_ANSWERS = 4, // tiles that a cluster's first block may be ahead of the others
-    NV90_TURNS = 32,  // tiles of which one may still be asked to come again
-    NV90_GRID_WORDS = TILE_MAX_GRID + 5, // of a CgGrid
 };
 
 typedef struct Nv90Pipe {
@@ -37,6 +35,7 @@ typedef struct Nv90Map { // a tensor map among the kernel's arguments
 
 typedef struct Nv90Flight { // products that have not landed
     CgValue *acc;
+    int groups; // that it is made in: 1, or 2 of half of the terms each
 } Nv90Flight;
 
 typedef struct Nv90Wide { // a narrow fragment whose pairs are still two f32 each
@@ -54,7 +53,6 @@ typedef struct Nv90Asked { // a part of a condition
 typedef struct Nv90Point { // a tile of the grid, in the symbols' order
     Val b, h, tile, valid;
     Val column; // tile of v's columns
-    Val again;  // i1
 } Nv90Point;
 
 typedef struct Nv90 { // of a kernel with roles
@@ -68,9 +66,7 @@ typedef struct Nv90 { // of a kernel with roles
     int blocks;         // of a cluster
     Val rank;           // i32: which of them this is; NULL: there is one
     int warpgroups;     // of all roles
-    bool has_again;     // tiles may be computed again (nvptx90_again.c)
-    int flags, failures, told_numbers, settled, grid_words; // of that, in shared memory
-    // of the current role
+    // of the role at hand
     const TileOp *role;
     int first_group;
     Val group, lead;               // warpgroup within the role; i1: its first thread
@@ -85,11 +81,6 @@ typedef struct Nv90 { // of a kernel with roles
     int counted, counted_axis;     // elements along that axis that maps make; 0: all
     const TileOp *known_in;        // the loop before which was asked
     VEC(Nv90Asked) known;          // what does not differ from step to step
-    // Where tiles may come again, allocas: what the symbol means; what the producer tells (i32: the
-    // number, negative for a tile that comes again); the parity of `settled`. Where a role ends.
-    Val again, choice, settles;
-    CgGrid grid; // as the producer has it in shared memory: addresses of what is not known before
-    Blk left;
 } Nv90;
 
 static inline Nv90 *nv90_state(Cg *cg) { return nv_state(cg)->roles; }
@@ -107,23 +98,18 @@ Val nv90_map_param(Cg *cg, int tensor, int rows);
 void nv90_tiles_begin(Cg *cg); // nvptx90_tiles.c: a role begins
 void nv90_next(Cg *cg, const TileOp *op);
 void nv90_tiles(Cg *cg, const TileOp *op);
-void nv90_round_begins(Cg *cg);
-int nv90_place_again(Nv90 *h, int at); // nvptx90_again.c: bytes in shared memory, how far they go
-void nv90_init_again(Cg *cg);          // by one thread
-void nv90_again(Cg *cg, const TileOp *op);
-void nv90_told(Cg *cg, Val turn, Val choice);
-Val nv90_failed(Cg *cg);                            // i32: flags of the last turns
-Val nv90_take_failed(Cg *cg, Val failed, Val turn); // as `choice`: the oldest of them, some are set
-Val nv90_failures(Cg *cg);                          // i32: how many were taken
-void nv90_settle(Cg *cg); // all blocks' consumers heard of the last tile; this one's have
 void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
-void nv90_at(Cg *cg, const TileOp *op); // nvptx90_first.c
+void nv90_at(Cg *cg, const TileOp *op);   // nvptx90_first.c
+void nv90_redo(Cg *cg, const TileOp *op); // nvptx90_redo.c
 void nv90_ask_before(Cg *cg, const TileOp *loop);
 Val nv90_few(Cg *cg, const TileOp *op);  // i1: only the first elements count (ir/tile.h)
 void nv90_mma(Cg *cg, const TileOp *op); // nvptx90_mma.c
 void nv90_mma_wait(Cg *cg, int pending);
-void nv90_pack(Cg *cg);                                    // all that is wide
-void nv90_pinned_wait(Cg *cg, const TileOp *map);          // nothing moves across it
+void nv90_pack(Cg *cg); // all that is wide
+// Nothing moves across it; held: numbers of rows that what comes behind it is made of.
+void nv90_pinned_wait(Cg *cg, const TileOp *map, Val *held, int n);
+// The same until the first half of the product has landed.
+void nv90_half_wait(Cg *cg);
 Val nv90_operand(Cg *cg, const TileValue *v, int leading); // the descriptor of a shared operand
 Val nv90_left(Cg *cg, const TileValue *v);                 // of the warpgroup's rows of a left one
 // An operation whose operands may be in parts. (nvptx90_parts.c)
@@ -142,7 +128,6 @@ void nv90_barrier_arrive(Cg *cg, Val barrier, Val when); // when: i1 or NULL
 Val nv90_remote(Cg *cg, Val address, Val rank); // the same place in another block of the cluster
 void nv90_remote_arrive(Cg *cg, Val barrier, Val when);       // barrier: remote
 void nv90_remote_tell(Cg *cg, Val to, Val word, Val barrier); // stores, and arrives behind it
-void nv90_remote_signal(Cg *cg, Val barrier);                 // arrives, behind all that was seen
 void nv90_remote_wait(Cg *cg, Val barrier, Val parity);       // own; for what others tell
 void nv90_cluster_sync(Cg *cg);
 void nv90_barrier_expect(Cg *cg, Val barrier, Val bytes); // arrives and announces the bytes
@@ -153,8 +138,7 @@ void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int ran
                     bool everywhere);
 void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val when);
 void nv90_bulk_commit(Cg *cg);
-void nv90_bulk_wait_read(Cg *cg);           // all of this thread's stores have read their source
-void nv90_bulk_wait_when(Cg *cg, Val when); // or are done
+void nv90_bulk_wait_read(Cg *cg); // all of this thread's stores have read their source
 void nv90_prefetch_map(Cg *cg, Val map);
 void nv90_stmatrix(Cg *cg, Val to, const Val x[4]);
 void nv90_proxy_fence(Cg *cg); // what was stored to shared memory is seen by the copy engine
@@ -165,12 +149,13 @@ Val nv90_elect(Cg *cg);                           // i1: one thread of the warp
 void nv90_load_words(Cg *cg, Val from, Val v[4]); // i32, at a multiple of 16 bytes
 void nv90_store_words(Cg *cg, Val to, const Val v[4]);
 Val nv90_count_up(Cg *cg, Val counter, Val last); // the old value; wraps to 0 after `last`
-void nv90_set_bits(Cg *cg, Val at, Val bits, Val when, bool cluster); // at: remote in a cluster
-Val nv90_keep_bits(Cg *cg, Val at, Val bits); // others become 0; what all were before
 // A shared operand: leading and stride byte offsets as wgmma's descriptors want them.
 Val nv90_place(Cg *cg, Val address); // i64, of a descriptor
 Val nv90_descriptor(Cg *cg, Val place, int leading, int stride);
 void nv90_wgmma_wait(Cg *cg, int pending, Val *tied, int n);
+// x (f32), which the assembler takes to be made of what a product has left; small: i32, below 2^16,
+// which it cannot know.
+Val nv90_behind_landed(Cg *cg, Val x, Val landed, Val small);
 
 typedef struct Nv90Product { // one group of wgmmas over the contracted axis, 16 at a step
     Dtype dtype;
@@ -181,6 +166,7 @@ typedef struct Nv90Product { // one group of wgmmas over the contracted axis, 16
     bool transposed;                   // the contracted axis runs along the right operand's rows
     bool accumulate;                   // acc holds what to add to
     Val *acc;                          // columns / 2, in and out
+    bool halves;                       // a group for each half of the steps
     Val few; // i1, the same in the warpgroup: only so many columns and steps count; NULL: all do
     int few_columns, few_steps;
 } Nv90Product;

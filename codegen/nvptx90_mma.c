@@ -112,6 +112,13 @@ static void lower_within(Cg *cg, const TileOp *map) {
     for (int i = map->args.n - 1; i >= 0; i--) cg->value[map->args.data[i]->id] = kept[i];
 }
 
+// Whether a map waits for one half of it and then for the other.
+static bool lands_by_halves(const TileOp *mma) {
+    for (const TileOp *op = mma->next; mma->async && mma->args.n > 2 && op; op = op->next)
+        if (op->waits) return op->half > 0;
+    return false;
+}
+
 void nv90_mma(Cg *cg, const TileOp *op) {
     Nv90 *h = nv90_state(cg);
     Operands o = operands(cg, op);
@@ -131,6 +138,7 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     } else {
         p.registers = left_registers(cg, &o, p.steps);
     }
+    p.halves = lands_by_halves(op);
     if (op->first) {
         bool terms = op->axis == o.axis;
         p.few = nv90_few(cg, op);
@@ -148,7 +156,7 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     } else {
         nv90_wgmma(cg, &p, 0, p.steps);
     }
-    Nv90Flight f = {value};
+    Nv90Flight f = {value, p.halves ? 2 : 1};
     VEC_PUSH(cg->arena, &h->flight, f);
     if (!op->async) nv90_mma_wait(cg, 0);
 }
@@ -162,7 +170,9 @@ void nv90_mma_wait(Cg *cg, int pending) {
     Val *all = ARENA_ARRAY(cg->arena, Val, n);
     for (int i = 0; i < landed; i++)
         for (int e = 0; e < h->flight.data[i].acc->n; e++) all[at++] = h->flight.data[i].acc->e[e];
-    nv90_wgmma_wait(cg, pending, all, n);
+    int groups = 0;
+    for (int i = landed; i < h->flight.n; i++) groups += h->flight.data[i].groups;
+    nv90_wgmma_wait(cg, groups, all, n);
     at = 0;
     for (int i = 0; i < landed; i++)
         for (int e = 0; e < h->flight.data[i].acc->n; e++) h->flight.data[i].acc->e[e] = all[at++];
@@ -179,6 +189,7 @@ void nv90_pack(Cg *cg) {
         const Nv90Wide *w = &h->wide.data[i];
         for (int e = 0; e < w->value->n; e++) {
             const Val *pair = &w->elements[2 * e];
+            if (!pair[0]) continue; // it is a pair already
             w->value->e[e] =
                 w->sigmoids ? nv_sigmoids_end(cg, pair) : nv_pack(cg, w->dtype, pair[0], pair[1]);
         }
@@ -207,13 +218,23 @@ static void bring_forward(Cg *cg, const TileOp *map, TileKind kind) {
     }
 }
 
+// What one product alone has in flight: two groups.
+void nv90_half_wait(Cg *cg) {
+    assert(nv90_state(cg)->flight.n == 1 && nv90_state(cg)->flight.data[0].groups == 2);
+    nv90_wgmma_wait(cg, 1, NULL, 0);
+}
+
 // ptxas moves what it likes over a wait for products, but not over a branch: two waits for a barrier
 // that is always complete bound it. What the products held is free at once, not at the map's end.
-void nv90_pinned_wait(Cg *cg, const TileOp *map) {
-    Val done = nv90_shared(cg, nv90_state(cg)->done), odd = cg_i32(cg, 1);
+void nv90_pinned_wait(Cg *cg, const TileOp *map, Val *held, int n) {
+    Nv90 *h = nv90_state(cg);
+    Val done = nv90_shared(cg, h->done), odd = cg_i32(cg, 1);
+    const CgValue *acc = h->flight.n ? h->flight.data[0].acc : NULL;
     nv90_barrier_wait(cg, done, odd);
     nv90_mma_wait(cg, map->pending);
     bring_forward(cg, map, TILE_DROP);
     nv90_barrier_wait(cg, done, odd);
+    Val stage = LLVMBuildLoad2(cg->b, cg->i32, h->pipes.data[0].stage, "");
+    for (int i = 0; acc && i < n; i++) held[i] = nv90_behind_landed(cg, held[i], acc->e[0], stage);
     bring_forward(cg, map, TILE_MAP);
 }

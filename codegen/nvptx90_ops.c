@@ -68,11 +68,6 @@ void nv90_remote_tell(Cg *cg, Val to, Val word, Val barrier) {
               "r,r,r,~{memory}", v, 3);
 }
 
-void nv90_remote_signal(Cg *cg, Val barrier) {
-    statement(cg, "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];", "r,~{memory}",
-              &barrier, 1);
-}
-
 void nv90_remote_wait(Cg *cg, Val barrier, Val parity) {
     Val v[] = {barrier, parity};
     statement(cg,
@@ -155,14 +150,6 @@ void nv90_bulk_wait_read(Cg *cg) {
     cg_intrinsic(cg, "llvm.nvvm.cp.async.bulk.wait.group.read", NULL, 0, &none, 1);
 }
 
-void nv90_bulk_wait_when(Cg *cg, Val when) {
-    Val v = nv90_if(cg, when);
-    statement(cg,
-              "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $0, 0;\n\t"
-              "@p cp.async.bulk.wait_group 0;\n\t}",
-              "r,~{memory}", &v, 1);
-}
-
 void nv90_prefetch_map(Cg *cg, Val map) {
     statement(cg, "prefetch.tensormap [$0];", "l,~{memory}", &map, 1);
 }
@@ -206,21 +193,6 @@ void nv90_store_words(Cg *cg, Val to, const Val v[4]) {
     statement(cg, "st.shared.v4.u32 [$0], {$1,$2,$3,$4};", "r,r,r,r,r,~{memory}", a, 5);
 }
 
-void nv90_set_bits(Cg *cg, Val at, Val bits, Val when, bool cluster) {
-    Val v[] = {at, bits, nv90_if(cg, when)};
-    const char *text = arena_printf(cg->arena,
-                                    "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $2, 0;\n\t"
-                                    "@p red.relaxed.%s.or.b32 [$0], $1;\n\t}",
-                                    cluster ? "cluster.shared::cluster" : "cta.shared::cta");
-    statement(cg, text, "r,r,r,~{memory}", v, 3);
-}
-
-Val nv90_keep_bits(Cg *cg, Val at, Val bits) {
-    Val v[] = {at, bits};
-    return cg_asm(cg, cg->i32, v, 2, "atom.relaxed.cluster.shared::cta.and.b32 $0, [$1], $2;",
-                  "=r,r,r,~{memory}", true);
-}
-
 Val nv90_count_up(Cg *cg, Val counter, Val last) {
     Val v[] = {counter, last};
     return cg_asm(cg, cg->i32, v, 2, "atom.global.inc.u32 $0, [$1], $2;", "=r,l,r,~{memory}", true);
@@ -249,6 +221,14 @@ static Ty *floats(Cg *cg, int n) {
     Ty *t = ARENA_ARRAY(cg->arena, Ty, n);
     for (int i = 0; i < n; i++) t[i] = cg->f32;
     return t;
+}
+
+Val nv90_behind_landed(Cg *cg, Val x, Val landed, Val small) {
+    Val v[] = {x, landed, small};
+    return cg_asm(cg, cg->f32, v, 3,
+                  "{\n\t.reg .b32 x, y, zero;\n\tshr.u32 zero, $3, 16;\n\tmov.b32 x, $1;\n\t"
+                  "mov.b32 y, $2;\n\tlop3.b32 x, x, y, zero, 0xf8;\n\tmov.b32 $0, x;\n\t}",
+                  "=f,f,f,r", false);
 }
 
 // The accumulators go through, so that nothing reads them earlier.
@@ -286,13 +266,17 @@ static void product_step(Text *t, const Nv90Product *p, int k, int columns, int 
 // all the same: registers that only one of two ways makes would be kept from the previous tile.
 static void product_steps(Text *t, const Nv90Product *p, int from, int to, bool few, int left) {
     int right = left + (p->left ? 1 : 4 * p->steps);
-    bool ends = to == p->steps;
+    bool ends = to == p->steps, halves = p->halves;
     if (from == 0) text_puts(t, "\twgmma.fence.sync.aligned;\n");
     if (few && to > p->few_steps) to = p->few_steps;
     for (int k = from; k < to; k++) {
         bool makes = k == 0 && !p->accumulate;
         product_step(t, p, k, few && !makes ? p->few_columns : p->columns, left, right);
+        bool half = halves && k + 1 == p->steps / 2;
+        if (half) text_puts(t, "\twgmma.commit_group.sync.aligned;\n");
+        halves &= !half;
     }
+    if (ends && halves && to < p->steps / 2) text_puts(t, "\twgmma.commit_group.sync.aligned;\n");
     if (ends) text_puts(t, "\twgmma.commit_group.sync.aligned;\n");
 }
 

@@ -58,8 +58,6 @@ static void start_store(Cg *cg, const TileOp *op, const NvTile *tile, int first,
     nv90_bulk_commit(cg);
 }
 
-// What comes again is stored over what was stored before, by the same thread, which has to be done
-// by then: the engine keeps no order.
 void nv90_store_through(Cg *cg, const TileOp *op) {
     const TileValue *v = op->args.data[0], *buffer = op->args.data[1];
     NvTile tile = nv_tile(cg->k, buffer);
@@ -68,7 +66,6 @@ void nv90_store_through(Cg *cg, const TileOp *op) {
     Val warp_row = times(cg, nv_state(cg)->warp, 16);
     Val base = sum(cg, cg->value[buffer->id].mem, times(cg, warp_row, NV90_PITCH));
     for (int first = 0; first < cg->k->axes[v->axis[1]].extent; first += tile.cols) {
-        if (first == 0 && nv90_state(cg)->has_again) nv90_bulk_wait_when(cg, cg->again);
         nv90_bulk_wait_read(cg);
         nv90_warp_sync(cg);
         write_panels(cg, v, t, &tile, first, base);

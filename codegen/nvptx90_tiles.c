@@ -2,9 +2,7 @@
 //
 // In: TILE_NEXT and TILE_TILES. Out: the tile, decided by the producer and read by the others
 // through shared memory (a ring of NV90_AHEAD tiles with two barriers each). Numbers of tiles are
-// the grid's (grid.c). Where tiles may be computed again, a role runs in rounds: the first is over
-// the grid's tiles, and those that are found to have failed by then; the others are over those that
-// failed last.
+// the grid's (grid.c).
 #include "codegen/nvptx90.h"
 
 #include <assert.h>
@@ -23,11 +21,6 @@ static Val udiv(Cg *cg, Val a, Val b) { return LLVMBuildUDiv(cg->b, a, b, ""); }
 static Nv90Point point_of(Cg *cg, const CgGrid *g, Val number) {
     Val at[TILE_MAX_GRID], zero = cg_i32(cg, 0);
     Nv90Point p = {.b = zero, .h = zero, .tile = zero, .column = zero};
-    p.again = LLVMConstNull(cg->i1);
-    if (nv90_state(cg)->has_again) {
-        p.again = LLVMBuildICmp(cg->b, LLVMIntSLT, number, zero, "");
-        number = LLVMBuildAnd(cg->b, number, cg_i32(cg, INT32_MAX), "");
-    }
     p.valid = LLVMBuildICmp(cg->b, LLVMIntULT, number, cg_grid_total(cg, g), "");
     cg_grid_point(cg, g, LLVMBuildSelect(cg->b, p.valid, number, zero, ""), at);
     if (g->of_rows) cg_grid_own(cg, g, nv90_state(cg)->rank, at);
@@ -36,44 +29,6 @@ static Nv90Point point_of(Cg *cg, const CgGrid *g, Val number) {
         *(sym == SYM_B ? &p.b : sym == SYM_H ? &p.h : i == g->rows ? &p.tile : &p.column) = at[i];
     }
     return p;
-}
-
-// What is the same for all points is in shared memory where tiles may come again: the rounds take
-// the producer's last registers. That is what is computed: constants and arguments take none.
-static void each_word(CgGrid *g, Val *words[NV90_GRID_WORDS]) {
-    int n = 0;
-    for (int i = 0; i < TILE_MAX_GRID; i++) words[n++] = &g->count[i];
-    Val *others[] = {&g->of_rows, &g->of_heads, &g->whole, &g->total, &g->section};
-    for (int i = 0; i < 5; i++) words[n++] = others[i];
-}
-
-static bool is_made(Val v) { return v && LLVMIsAInstruction(v); }
-
-static Val grid_word(Cg *cg, int i) {
-    return nv_shared_ptr(cg, nv90_shared(cg, nv90_state(cg)->grid_words + 4 * i));
-}
-
-static void keep_grid(Cg *cg) {
-    Nv90 *h = nv90_state(cg);
-    Val *word[NV90_GRID_WORDS];
-    h->grid = cg_grid(cg);
-    cg_grid_beforehand(cg, &h->grid);
-    each_word(&h->grid, word);
-    for (int i = 0; i < NV90_GRID_WORDS; i++)
-        if (is_made(*word[i]))
-            LLVMSetVolatile(LLVMBuildStore(cg->b, *word[i], grid_word(cg, i)), true);
-}
-
-static CgGrid kept_grid(Cg *cg) {
-    CgGrid g = nv90_state(cg)->grid;
-    Val *word[NV90_GRID_WORDS];
-    each_word(&g, word);
-    for (int i = 0; i < NV90_GRID_WORDS; i++) {
-        if (!is_made(*word[i])) continue;
-        *word[i] = LLVMBuildLoad2(cg->b, cg->i32, grid_word(cg, i), "");
-        LLVMSetVolatile(*word[i], true);
-    }
-    return g;
 }
 
 // ---- what the symbols mean
@@ -88,7 +43,7 @@ static int column_axis(const TileKernel *k) {
 
 static Nv90Point point_now(Cg *cg, int axis) {
     int columns = column_axis(cg->k);
-    Nv90Point p = {cg->grid_b, cg->grid_h, cg->tile[axis], cg->valid, cg_i32(cg, 0), cg->again};
+    Nv90Point p = {cg->grid_b, cg->grid_h, cg->tile[axis], cg->valid, cg_i32(cg, 0)};
     if (columns >= 0) p.column = cg->tile[columns];
     return p;
 }
@@ -96,7 +51,6 @@ static Nv90Point point_now(Cg *cg, int axis) {
 static void mean(Cg *cg, int axis, Nv90Point p) {
     int columns = column_axis(cg->k);
     cg->grid_b = p.b, cg->grid_h = p.h, cg->tile[axis] = p.tile, cg->valid = p.valid;
-    cg->again = p.again;
     if (columns >= 0) cg->tile[columns] = p.column;
 }
 
@@ -107,17 +61,12 @@ static void store_point(Cg *cg, Nv90Point p) {
     set(cg, h->tile, p.tile);
     set(cg, h->column, p.column);
     LLVMBuildStore(cg->b, p.valid, h->valid);
-    if (h->has_again) LLVMBuildStore(cg->b, p.again, h->again);
 }
 
 static Nv90Point load_point(Cg *cg) {
     const Nv90 *h = nv90_state(cg);
-    Nv90Point p = {.b = get(cg, h->b), .h = get(cg, h->h), .tile = get(cg, h->tile)};
-    p.valid = LLVMBuildLoad2(cg->b, cg->i1, h->valid, "");
-    p.column = get(cg, h->column);
-    p.again = LLVMConstNull(cg->i1);
-    if (h->has_again) p.again = LLVMBuildLoad2(cg->b, cg->i1, h->again, "");
-    return p;
+    return (Nv90Point){get(cg, h->b), get(cg, h->h), get(cg, h->tile),
+                       LLVMBuildLoad2(cg->b, cg->i1, h->valid, ""), get(cg, h->column)};
 }
 
 void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op)) {
@@ -139,16 +88,6 @@ static Val clusters(Cg *cg, const char *what) {
     return blocks > 1 ? udiv(cg, n, cg_i32(cg, blocks)) : n;
 }
 
-static void begin_again(Cg *cg) {
-    Nv90 *h = nv90_state(cg);
-    h->again = cg_alloca(cg, cg->i1, "again");
-    h->choice = cg_alloca(cg, cg->i32, "choice");
-    h->settles = cg_alloca(cg, cg->i32, "settles");
-    LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), h->again);
-    set(cg, h->choice, cg_i32(cg, 0));
-    set(cg, h->settles, cg_i32(cg, 0));
-}
-
 void nv90_tiles_begin(Cg *cg) {
     Nv90 *h = nv90_state(cg);
     Val *words[] = {&h->b, &h->h, &h->tile, &h->column, &h->turn, &h->ahead};
@@ -158,13 +97,9 @@ void nv90_tiles_begin(Cg *cg) {
     }
     h->valid = cg_alloca(cg, cg->i1, "valid");
     LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), h->valid);
-    if (h->has_again) begin_again(cg);
     if (is_producer(h)) set(cg, h->ahead, clusters(cg, "ctaid.x"));
-    if (is_producer(h) && h->has_again) keep_grid(cg);
     mean(cg, nv_state(cg)->row_axis, load_point(cg));
 }
-
-void nv90_round_begins(Cg *cg) { mean(cg, nv_state(cg)->row_axis, load_point(cg)); }
 
 static Val counter(Cg *cg) {
     for (int slot = 0; slot < cg->args.n; slot++)
@@ -175,8 +110,7 @@ static Val counter(Cg *cg) {
 
 // ---- clusters: the first block asks for all, and tells the other's producer in a ring of answers.
 // Consumers that heard of a tile were through with the one before, which took copies of both blocks:
-// when a tile is asked for, that of NV90_ANSWERS tiles before has been read. (Of what ends a round
-// there are no copies; the other's producer has read it when the next begins: nv90_settle.)
+// when a tile is asked for, that of NV90_ANSWERS tiles before has been read.
 
 static Val is_first(Cg *cg) {
     return LLVMBuildICmp(cg->b, LLVMIntEQ, nv90_state(cg)->rank, cg_i32(cg, 0), "");
@@ -238,18 +172,13 @@ static void ask_in_cluster(Cg *cg, Val n) {
 static void next_number(Cg *cg, Val n) {
     const Nv90 *h = nv90_state(cg);
     TilePersist persist = cg->k->schedule.persist;
-    if (persist == PERSIST_DYNAMIC)
+    if (persist == PERSIST_DYNAMIC && h->rank)
+        ask_in_cluster(cg, n);
+    else if (persist == PERSIST_DYNAMIC)
         set(cg, h->ahead, ask(cg, n));
     else
         set(cg, h->ahead,
             persist == PERSIST_NONE ? n : add(cg, get(cg, h->ahead), clusters(cg, "nctaid.x")));
-}
-
-static void next_of_blocks(Cg *cg, Val n) {
-    if (cg->k->schedule.persist == PERSIST_DYNAMIC && nv90_state(cg)->rank)
-        ask_in_cluster(cg, n);
-    else
-        next_number(cg, n);
 }
 
 typedef struct Slot {      // of the ring of tiles, for the one that begins
@@ -257,136 +186,25 @@ typedef struct Slot {      // of the ring of tiles, for the one that begins
     Val parity;            // of `told`; `heard` is one round behind
 } Slot;
 
-static Slot slot_of(Cg *cg, Val turn) {
+static Slot next_slot(Cg *cg) {
     const Nv90 *h = nv90_state(cg);
+    Val turn = get(cg, h->turn);
     Val i = LLVMBuildAnd(cg->b, turn, cg_i32(cg, NV90_AHEAD - 1), "");
     Val round = LLVMBuildUDiv(cg->b, turn, cg_i32(cg, NV90_AHEAD), "");
+    set(cg, h->turn, add(cg, turn, cg_i32(cg, 1)));
     Val by8 = mul(cg, i, cg_i32(cg, 8)), by16 = mul(cg, i, cg_i32(cg, 16));
     return (Slot){add(cg, nv90_shared(cg, h->numbers), by16),
                   add(cg, nv90_shared(cg, h->told), by8), add(cg, nv90_shared(cg, h->heard), by8),
                   LLVMBuildAnd(cg->b, round, cg_i32(cg, 1), "")};
 }
 
-static Slot next_slot(Cg *cg) {
-    const Nv90 *h = nv90_state(cg);
-    Val turn = get(cg, h->turn);
-    set(cg, h->turn, add(cg, turn, cg_i32(cg, 1)));
-    return slot_of(cg, turn);
-}
-
-// ---- what the producer tells where tiles may come again
-
-// One of FAILURES tiles that were told may be a failed one before the grid's are told with `again` at
-// once, so that they are computed once: of inputs for which every tile fails about a third are
-// computed twice, not all. Such a tile asks for nothing, so that the share falls again while nothing
-// fails, and the fast way gets another try. (Which tiles are told so depends on how blocks took them:
-// where tiles fail, the last bits of others may differ from launch to launch.)
-enum { FAILURES = 4 };
-
-// The number in `ahead`, with or without `again`; past the last, without. `ahead` itself is compared
-// with other numbers, and stays without it.
-static Val fast_or_careful(Cg *cg, Val turn, Val n) {
-    const Nv90 *h = nv90_state(cg);
-    Val number = get(cg, h->ahead);
-    Val failures = mul(cg, nv90_failures(cg), cg_i32(cg, FAILURES));
-    Val often = LLVMBuildICmp(cg->b, LLVMIntUGT, failures, turn, "");
-    Val some = LLVMBuildICmp(cg->b, LLVMIntULT, number, n, "");
-    Val careful = LLVMBuildOr(cg->b, number, cg_i32(cg, INT32_MIN), "");
-    return LLVMBuildSelect(cg->b, LLVMBuildAnd(cg->b, often, some, ""), careful, number, "");
-}
-
-// A tile that failed, if one did; the grid's next else. The counter is asked no more when it has
-// said that there is none: it would not be 0 again.
-static void choose_here(Cg *cg, Val turn, bool behind, Val n) {
-    const Nv90 *h = nv90_state(cg);
-    Val failed = nv90_failed(cg), zero = cg_i32(cg, 0);
-    if (behind) {
-        Val none = LLVMBuildICmp(cg->b, LLVMIntEQ, failed, zero, "");
-        Val some = LLVMBuildICmp(cg->b, LLVMIntULT, get(cg, h->ahead), n, "");
-        Blk done = cg_if(cg, LLVMBuildAnd(cg->b, none, some, ""), "ask");
-        next_number(cg, n);
-        cg_end_if(cg, done);
-    }
-    set(cg, h->choice, behind ? fast_or_careful(cg, turn, n) : get(cg, h->ahead));
-    Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntNE, failed, zero, ""), "failed");
-    set(cg, h->choice, nv90_take_failed(cg, failed, turn));
-    cg_end_if(cg, done);
-}
-
-static void choose(Cg *cg, Val turn, bool behind, Val n) {
-    const Nv90 *h = nv90_state(cg);
-    if (!h->rank) {
-        choose_here(cg, turn, behind, n);
-        return;
-    }
-    Blk first = cg_block(cg, "choose"), other = cg_block(cg, "chosen"), on = cg_block(cg, "choice");
-    LLVMBuildCondBr(cg->b, is_first(cg), first, other);
-    LLVMPositionBuilderAtEnd(cg->b, first);
-    choose_here(cg, turn, behind, n);
-    answer(cg, turn, get(cg, h->choice));
-    LLVMBuildBr(cg->b, on);
-    LLVMPositionBuilderAtEnd(cg->b, other);
-    set(cg, h->choice, await_answer(cg, turn));
-    LLVMBuildBr(cg->b, on);
-    LLVMMoveBasicBlockAfter(on, LLVMGetInsertBlock(cg->b));
-    LLVMPositionBuilderAtEnd(cg->b, on);
-}
-
-// A round's first tile: the first of all is known. The others' rounds wait until the previous tile,
-// which was none, has been heard of: all verdicts are in. The grid's tiles have all been told.
-static void choose_first(Cg *cg, Val turn, Val n) {
-    const Nv90 *h = nv90_state(cg);
-    Val later = LLVMBuildICmp(cg->b, LLVMIntNE, turn, cg_i32(cg, 0), "");
-    set(cg, h->choice, get(cg, h->ahead));
-    Blk done = cg_if(cg, later, "later");
-    Slot last = slot_of(cg, sub(cg, turn, cg_i32(cg, 1)));
-    nv90_barrier_wait(cg, last.heard, last.parity);
-    nv90_settle(cg);
-    choose(cg, turn, false, n);
-    cg_end_if(cg, done);
-}
-
-static Val choice(Cg *cg, bool behind, Val n) {
-    const Nv90 *h = nv90_state(cg);
-    Val turn = sub(cg, get(cg, h->turn), cg_i32(cg, 1)); // which has counted this tile
-    if (behind)
-        choose(cg, turn, true, n);
-    else
-        choose_first(cg, turn, n);
-    nv90_told(cg, turn, get(cg, h->choice));
-    return get(cg, h->choice);
-}
-
-// ---- telling and hearing. A tile's first word: whether there is one, whether it comes again where
-// that may be, and its column.
-
-static int marks(Cg *cg) { return nv90_state(cg)->has_again ? 2 : 1; }
-
-static Val first_word(Cg *cg, Nv90Point p) {
-    Val column = LLVMBuildShl(cg->b, p.column, cg_i32(cg, marks(cg)), "");
-    Val word = LLVMBuildOr(cg->b, nv90_if(cg, p.valid), column, "");
-    if (!nv90_state(cg)->has_again) return word;
-    Val again = LLVMBuildShl(cg->b, nv90_if(cg, p.again), cg_i32(cg, 1), "");
-    return LLVMBuildOr(cg->b, word, again, "");
-}
-
-static void read_first_word(Cg *cg, Val word, Nv90Point *p) {
-    p->valid = LLVMBuildTrunc(cg->b, word, cg->i1, "");
-    p->column = LLVMBuildLShr(cg->b, word, cg_i32(cg, marks(cg)), "");
-    p->again = LLVMConstNull(cg->i1);
-    if (!nv90_state(cg)->has_again) return;
-    Val second = LLVMBuildLShr(cg->b, word, cg_i32(cg, 1), "");
-    p->again = LLVMBuildTrunc(cg->b, second, cg->i1, "");
-}
-
 static Nv90Point tell(Cg *cg, Slot s, bool behind) {
-    const Nv90 *h = nv90_state(cg);
-    CgGrid g = h->has_again ? kept_grid(cg) : cg_grid(cg);
-    if (behind && !h->has_again) next_of_blocks(cg, cg_grid_total(cg, &g));
-    Val number = h->has_again ? choice(cg, behind, cg_grid_total(cg, &g)) : get(cg, h->ahead);
-    Nv90Point p = point_of(cg, &g, number);
+    CgGrid g = cg_grid(cg);
+    if (behind) next_number(cg, cg_grid_total(cg, &g));
+    Nv90Point p = point_of(cg, &g, get(cg, nv90_state(cg)->ahead));
     nv90_barrier_wait(cg, s.heard, LLVMBuildXor(cg->b, s.parity, cg_i32(cg, 1), ""));
-    Val words[] = {first_word(cg, p), p.b, p.h, p.tile};
+    Val column = LLVMBuildShl(cg->b, p.column, cg_i32(cg, 1), "");
+    Val words[] = {LLVMBuildOr(cg->b, nv90_if(cg, p.valid), column, ""), p.b, p.h, p.tile};
     nv90_store_words(cg, s.tile, words);
     nv90_barrier_arrive(cg, s.told, NULL);
     return p;
@@ -399,16 +217,9 @@ static Nv90Point hear(Cg *cg, Slot s) {
     nv90_barrier_wait(cg, s.told, s.parity);
     nv90_load_words(cg, s.tile, words);
     nv90_barrier_arrive(cg, s.heard, NULL);
-    Nv90Point p = {.b = words[1], .h = words[2], .tile = words[3]};
-    read_first_word(cg, words[0], &p);
-    return p;
-}
-
-// A round that has no tile is none.
-static void leave_without(Cg *cg, Val valid) {
-    Blk on = cg_block(cg, "tiles.of.round");
-    LLVMBuildCondBr(cg->b, valid, on, nv90_state(cg)->left);
-    LLVMPositionBuilderAtEnd(cg->b, on);
+    Val valid = LLVMBuildTrunc(cg->b, words[0], cg->i1, "");
+    Val column = LLVMBuildLShr(cg->b, words[0], cg_i32(cg, 1), "");
+    return (Nv90Point){words[1], words[2], words[3], valid, column};
 }
 
 // The divisions are the producer's: it is ahead.
@@ -421,7 +232,6 @@ void nv90_next(Cg *cg, const TileOp *op) {
     Nv90Point p = is_producer(h) ? tell(cg, s, behind) : hear(cg, s);
     store_point(cg, p);
     mean(cg, axis, p);
-    if (h->has_again && !behind) leave_without(cg, p.valid);
 }
 
 // ---- tiles: a loop whose carried values are variables until mem2reg

@@ -179,27 +179,104 @@ static void leave_out(Cg *cg, At *at) {
     }
 }
 
+// Where the scores are needed once more (TILE_REDO) the weights do not take their registers, and the
+// assembler would bring them all before the wait: then the rows' operands come from behind it.
+static bool keeps_scores(const TileOp *map) {
+    for (const TileOp *op = map->next; op; op = op->next)
+        if (op->kind == TILE_REDO) return true;
+    return false;
+}
+
+static bool is_of_rows(Cg *cg, const TileOp *map, int i) {
+    const CgValue *v = &cg->value[map->args.data[i]->id];
+    return map->args.data[i]->rank == 1 && v->n && LLVMTypeOf(v->e[0]) == cg->f32;
+}
+
+static void wait_within(Cg *cg, const TileOp *map, bool half) {
+    VEC(Val) held = {0};
+    for (int i = 0; i < map->args.n && keeps_scores(map); i++) {
+        const CgValue *v = &cg->value[map->args.data[i]->id];
+        for (int e = 0; is_of_rows(cg, map, i) && e < v->n; e++)
+            VEC_PUSH(cg->arena, &held, v->e[e]);
+    }
+    if (half)
+        nv90_half_wait(cg);
+    else
+        nv90_pinned_wait(cg, map, held.data, held.n);
+    for (int i = 0, n = 0; n < held.n; i++) {
+        CgValue *v = &cg->value[map->args.data[i]->id];
+        if (!is_of_rows(cg, map, i)) continue;
+        v->e = &held.data[n];
+        n += v->n;
+    }
+}
+
+// Pairs of the first so many columns, as far as their elements are there.
+static void pack_first(Cg *cg, const At *at, int columns) {
+    for (int i = 0; i < at->op->outs.n; i++) {
+        const TileValue *v = at->op->results.data[i];
+        for (int k = 0; at->wide[i] && k < columns / 8 * 2; k++) {
+            int e = nv_index(nv_shape(cg, v), 0, k / 2, k % 2, 0);
+            Val *pair = at->wide[i] + 2 * e;
+            if (!pair[0] || !pair[1]) continue;
+            cg->value[v->id].e[e] = nv_pack(cg, v->dtype, pair[0], pair[1]);
+            pair[0] = NULL;
+        }
+    }
+}
+
+typedef struct Walk {
+    CgElem *elem;
+    Val *pair;
+    int done; // elements
+} Walk;
+
+static void walked(Cg *cg, Walk *w, int half) { // half: columns of the first; 0: the product is one
+    At *at = w->elem->ctx;
+    const TileOp *op = at->op;
+    if (half && w->done == op->half) wait_within(cg, op, true);
+    if (op->waits && w->done == op->after) wait_within(cg, op, false);
+    w->done++;
+    element(cg, w->elem, w->pair);
+    if (half && w->done > op->half && w->done <= op->after) pack_first(cg, at, half);
+}
+
 // Row by row (marked: column by column), with the wait for a product after so many elements.
-static void walk_roles(Cg *cg, CgElem *elem) {
-    At *at = elem->ctx;
-    widen_packed(cg, at);
-    leave_out(cg, at);
+static void walk_part(Cg *cg, Walk *w, int from, int to, int half) {
+    At *at = w->elem->ctx;
     NvShape s = at->space;
-    Val *pair = ARENA_ARRAY(cg->arena, Val, at->op->outs.n);
-    int rows = s.rows ? 2 : 1, cols = s.col_axis >= 0 ? 2 : 1, done = 0;
-    assert(s.mt == 1);
+    int rows = s.rows ? 2 : 1, cols = s.col_axis >= 0 ? 2 : 1;
     bool across = tile_is_marked(at->op, TILE_DIAGONALS);
-    int outer = across ? s.nt : rows, inner = across ? rows : s.nt;
+    int outer = across ? to - from : rows, inner = across ? rows : to - from;
     for (int i = 0; i < outer; i++)
         for (int j = 0; j < inner; j++)
             for (at->c = 0; at->c < cols; at->c++) {
-                at->r = across ? j : i, at->n = across ? i : j;
-                if (at->op->waits && done++ == at->op->after) nv90_pinned_wait(cg, at->op);
-                element(cg, elem, pair);
+                at->r = across ? j : i, at->n = from + (across ? i : j);
+                walked(cg, w, half);
             }
-    if (at->op->waits && (at->op->after < 0 || done <= at->op->after))
+}
+
+// Where the product lands by halves the weights of its first half, whose registers are free by then, come first.
+static void walk_rows(Cg *cg, CgElem *elem) {
+    At *at = elem->ctx;
+    widen_packed(cg, at);
+    leave_out(cg, at);
+    int nt = at->space.nt, half = at->op->half ? nt / 4 * 2 : 0; // whole steps of 16
+    Walk w = {elem, ARENA_ARRAY(cg->arena, Val, at->op->outs.n), 0};
+    assert(at->space.mt == 1);
+    if (half) walk_part(cg, &w, 0, half, 8 * half);
+    walk_part(cg, &w, half, nt, 8 * half);
+    if (at->op->waits && (at->op->after < 0 || w.done <= at->op->after))
         nv90_mma_wait(cg, at->op->pending);
     pack_wide(cg, at);
+}
+
+static void walk_roles(Cg *cg, CgElem *elem) {
+    const TileOp *op = ((const At *)elem->ctx)->op;
+    CgValue *own = ARENA_ARRAY(cg->arena, CgValue, op->args.n + 1);
+    for (int i = 0; i < op->args.n; i++) own[i] = cg->value[op->args.data[i]->id];
+    walk_rows(cg, elem);
+    for (int i = 0; i < op->args.n; i++) cg->value[op->args.data[i]->id] = own[i];
 }
 
 static NvShape space_of(Cg *cg, const TileOp *op) {

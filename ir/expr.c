@@ -53,7 +53,6 @@ ExType ex_sym_type(ExSym s) {
     case SYM_LET:
     case SYM_WORKERS: return EX_I32;
     case SYM_VALID:
-    case SYM_AGAIN:
     case SYM_KEPT:
     case SYM_MASK: return EX_BOOL;
     default: return EX_F32;

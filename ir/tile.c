@@ -260,9 +260,9 @@ TileOp *tile_next(const TileBlock *root, const TileOp *op) {
     return op->next;
 }
 
-bool tile_asks_again(const TileKernel *k) {
+bool tile_is_bound(const TileKernel *k) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (op->kind == TILE_AGAIN) return true;
+        if (op->kind == TILE_BOUND) return true;
     return false;
 }
 

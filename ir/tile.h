@@ -187,18 +187,20 @@ struct TileOp {
     bool tf32;
     unsigned marks; // MAP: of a schedule, by 1 << TileMark
     // MAP: after `after` elements of each thread were computed, wait until at most `pending` groups
-    // of products are in flight; `after` -1: anywhere. Results are rounded to narrower types after
-    // the wait. The products that it waits for are complete after the map.
+    // of products are in flight; `after` -1: anywhere before results are narrowed, which is always
+    // behind the wait. What the wait lands is known to be there behind the map.
+    // `half` > 0: after so many elements, fewer than `after`, it has waited for the first half of the
+    // terms of the product that it waits for then.
     bool waits;
-    int after;
-    // MAP, STORE, FILL behind a NEXT of the same block: b, h, TILE and POS mean the previous tile.
+    int after, half;
+    // MAP, STORE, FILL behind a NEXT of the same block: b, h, TILE and POS mean the tile before it.
     bool behind;
-    // AGAIN, in a TILES body before its NEXT: if |x| <= 2^bits fails in some row of args[0] (f32 of
-    // the grid's axis; a NaN fails), the current tile is computed once more after the others. AGAIN
-    // (the symbol) holds there, the tile is not tested again, and its stores overwrite the first
-    // ones. Roles run from their beginning until no tile is left. (So does the interpreter. A device
-    // computes a failed tile at some later time, at least once and perhaps twice. It may also compute
-    // a tile with AGAIN at once, and not in the other way before.)
+    // REDO, in a role: args[0] is an f32 for each row of the grid's axis. In rows in which |x| <= 2^bits
+    // the results are args[1], args[2], ..; in the others, those in which x is no number among them,
+    // what the body yields in their order. The body is maps of rows. (A device may take what the body
+    // yields in other rows too, those that its threads have together.)
+    // BOUND, behind an algorithm's loops: args[0], which a loop carries, is what REDO will ask with
+    // these bits where full tiles keep their shifts (KEPT). It changes nothing.
     int bits;
     bool pass; // TURN: the turn goes to the next warpgroup (else: wait for this one's)
     // TILES: args, carried, results, body as of a loop; the body has one NEXT. AT: `axis`, `index`,
@@ -308,7 +310,7 @@ int tile_extent(const TileAxis *a);
 // The next op after `op` (NULL: the first) in reading order, bodies of loops included: loops before
 // their bodies.
 TileOp *tile_next(const TileBlock *root, const TileOp *op);
-bool tile_asks_again(const TileKernel *k); // has an AGAIN
+bool tile_is_bound(const TileKernel *k); // has a BOUND
 // Puts `to` where `from` is used, in a block and all within.
 void tile_replace(TileBlock *b, const TileValue *from, TileValue *to);
 // Rewrites the op's own expressions (not those of a loop's body).

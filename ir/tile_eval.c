@@ -83,12 +83,11 @@ static ExValue of_int(int64_t v) { return to_ex(EX_I32, (double)v); }
 
 static ExValue symbol(void *ctx, const Ex *e) {
     Eval *E = ctx;
-    bool grid = e->sym == SYM_B || e->sym == SYM_H || e->sym == SYM_VALID || e->sym == SYM_AGAIN ||
+    bool grid = e->sym == SYM_B || e->sym == SYM_H || e->sym == SYM_VALID ||
                 ((e->sym == SYM_TILE || e->sym == SYM_POS) && tile_in_grid(E->k, e->index));
     if (grid) check_placed(E);
     switch ((int)e->sym) {
     case SYM_VALID: return of_int(E->here.valid);
-    case SYM_AGAIN: return of_int(E->here.again);
     case SYM_KEPT: return of_int(false);
     case SYM_B: return of_int(E->here.b);
     case SYM_H: return of_int(E->here.h);
@@ -328,16 +327,27 @@ void run_mma(Eval *E, const TileOp *op) {
     }
 }
 
-// A row whose numbers have grown too large, or are none, makes its tile come again. Of the threads
-// that have parts of a sum each is asked for its own on a device; here a number is a number.
-void run_again(Eval *E, const TileOp *op) {
-    const TileValue *v = op->args.data[0];
-    double most = ldexp(1, op->bits);
-    if (E->slots[v->id].poison)
-        return run_fail(E, "%%%s decides, but it was made of what was not taken", v->name);
-    if (!E->again || E->here.again) return;
+// Of the threads that have parts of a number each is asked for its own on a device; here a number is
+// a number.
+static bool is_beyond(Eval *E, const TileOp *redo) {
+    return !(fabs(get(E, redo->args.data[0])) <= ldexp(1, redo->bits));
+}
+
+bool run_any_beyond(Eval *E, const TileOp *redo) {
+    const TileValue *v = redo->args.data[0];
     for (bool more = first(E, v->axis, v->rank); more; more = next(E, v->axis, v->rank))
-        if (!(fabs(get(E, v)) <= most)) E->again[E->here.point] = true;
+        if (is_beyond(E, redo)) return true;
+    return false;
+}
+
+void run_choose(Eval *E, const TileOp *redo) {
+    for (int i = 0; i < redo->results.n; i++) {
+        const TileValue *v = redo->results.data[i];
+        const TileValue *both[] = {redo->args.data[i + 1], redo->body.last->args.data[i]};
+        for (bool more = first(E, v->axis, v->rank); more; more = next(E, v->axis, v->rank))
+            set(E, v, get(E, both[is_beyond(E, redo)]));
+        E->slots[v->id].poison = E->slots[both[0]->id].poison || E->slots[both[1]->id].poison;
+    }
 }
 
 // ---- tile classes
@@ -426,15 +436,7 @@ static void run_grid(Eval *E) {
     run_pairs_begin(E);
     E->blocks = E->points;
     if (k->schedule.persist && E->data->workers < E->blocks) E->blocks = E->data->workers;
-    bool again = tile_asks_again(k) && has_roles(k); // without them it changes nothing
-    E->again = again ? ARENA_ARRAY(E->arena, bool, E->points + 1) : NULL;
-    E->again_only = false;
     run_blocks(E);
-    if (E->again) { // of a tile that comes again nothing is asked
-        run_pairs_again(E);
-        E->again_only = true;
-        run_blocks(E);
-    }
     run_pairs_check(E);
 }
 

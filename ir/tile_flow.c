@@ -11,10 +11,6 @@
 //   - products: nothing reads a result before it was waited for;
 //   - roles: somebody can always go on.
 //
-// Tiles that an `again` has asked for come when every block is through with its others, from the
-// kernel's first op: by then all pipes are free and all products have landed, so nothing tells that
-// from roles that begin again at once.
-//
 // A role is run until it has to wait for another; then the others have their turn. Pipes are
 // queues with one writer and one reader, so the order in which roles are run changes nothing. The
 // warpgroups of a role go in step.
@@ -205,12 +201,6 @@ static void run_turn(Eval *E, const TileOp *op) {
 
 // ---- the grid
 
-static int64_t next_number(const Eval *E, int64_t number) {
-    do number += E->blocks;
-    while (E->again_only && number < E->points && !E->again[number + 1]);
-    return number;
-}
-
 // The producer chooses the block's next tile; others wait until it has, and it until they know.
 static Flow run_next(Eval *E) {
     RunRole *r = E->role, *leader = r;
@@ -220,9 +210,8 @@ static Flow run_next(Eval *E) {
         if (E->roles[i].nexts < r->nexts) return HELD_UP;
     if (r != leader && leader->nexts <= r->nexts) return HELD_UP;
     r->before = E->here;
-    r->number = next_number(E, r->nexts++ ? r->number : E->block - E->blocks);
+    r->number = (r->nexts++ ? r->number : E->block - E->blocks) + E->blocks;
     E->here.valid = r->number < E->points;
-    E->here.again = E->here.valid && E->again_only;
     E->here.point = E->here.valid ? (uint32_t)r->number + 1 : 0;
     run_point(E, E->here.valid ? r->number : 0, &E->here);
     return DONE;
@@ -313,9 +302,25 @@ static Flow enter(Eval *E, const TileOp *op) {
     return MOVED;
 }
 
+// What was made of what was not taken decides nothing.
+static Flow run_redo(Eval *E, const TileOp *op) {
+    const TileValue *v = op->args.data[0];
+    if (slot_of(E, v)->poison)
+        return run_fail(E, "%%%s decides, but it was made of what was not taken", v->name), DONE;
+    if (run_any_beyond(E, op)) return push(E, op), MOVED;
+    for (int i = 0; i < op->results.n; i++)
+        assign(E, op->results.data[i], slot_of(E, op->args.data[i + 1]));
+    return DONE;
+}
+
 static Flow leave(Eval *E, const TileOp *yield) {
     RunFrame *f = top(E);
     const TileOp *op = f->owner;
+    if (op->kind == TILE_REDO) {
+        run_choose(E, op);
+        pop(E);
+        return MOVED;
+    }
     if (op->kind == TILE_AT) {
         for (int i = 0; i < op->results.n; i++)
             assign(E, op->results.data[i], slot_of(E, yield->args.data[i]));
@@ -363,7 +368,8 @@ static Flow run_op(Eval *E, const TileOp *op) {
     case TILE_NEXT: return run_next(E);
     case TILE_MMA_WAIT: land(E, op->pending); break;
     case TILE_TURN: run_turn(E, op); break;
-    case TILE_AGAIN: run_again(E, op); break;
+    case TILE_REDO: return run_redo(E, op);
+    case TILE_BOUND: break;
     case TILE_LOOP:
     case TILE_TILES:
     case TILE_AT: return enter(E, op);

@@ -45,7 +45,6 @@ static bool symbol_varies(const TileKernel *k, const Ex *e) {
     case SYM_H:
     case SYM_SIZE:
     case SYM_SCALAR:
-    case SYM_AGAIN:
     case SYM_WORKERS: return false;
     case SYM_TILE: return !tile_in_grid(k, e->index);
     default: return true;

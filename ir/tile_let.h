@@ -12,7 +12,7 @@ typedef struct TileLets {
 } TileLets;
 
 // Finds what is worth a name in a kernel: whole numbers and conditions that are the same in the
-// whole tile (of b, h, the grid's tiles, sizes, tensors and `again`), of some length, in more than one
+// whole tile (of b, h, the grid's tiles, sizes and tensors), of some length, in more than one
 // place. Names go by where things are read first.
 TileLets *tile_lets(Arena *a, const TileKernel *k);
 // Whether an expression may have a name: it is the same in the whole tile, and not a float.

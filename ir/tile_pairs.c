@@ -3,8 +3,7 @@
 // In: a kernel whose blocks run in clusters, tile by tile. Out: an error where two tiles that a
 // cluster runs together do not copy the same, in the same order, to the pipes that its blocks
 // share: each copies half of every tile to both. Which tiles those are is said twice, here and in
-// codegen/grid.c: two neighbouring tiles of rows, or two heads (TileSchedule.cluster_rows). When one
-// of them comes again, so does the other, since it has half of what the first needs to copy.
+// codegen/grid.c: two neighbouring tiles of rows, or two heads (TileSchedule.cluster_rows).
 #include "ir/tile_run.h"
 
 static bool in_clusters(const Eval *E) { return E->k->schedule.cluster > 1; }
@@ -45,15 +44,6 @@ static int64_t partner(Eval *E, int64_t number, bool rows) {
 static bool pairs_of_rows(const Eval *E) {
     const Ex *of_rows = E->k->schedule.cluster_rows;
     return !of_rows || tile_eval_launch(of_rows, E->size, E->data->workers) > 1;
-}
-
-void run_pairs_again(Eval *E) {
-    if (!E->copied) return;
-    bool rows = pairs_of_rows(E);
-    for (int64_t i = 0; i < E->points; i++) {
-        int64_t other = E->again[i + 1] ? partner(E, i, rows) : -1;
-        if (other >= 0) E->again[other + 1] = true;
-    }
 }
 
 void run_pairs_check(Eval *E) {

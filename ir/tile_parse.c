@@ -362,7 +362,8 @@ static bool parse_map(Parse *P, TileOp *op) {
     op->waits = take(P, "waiting");
     op->after = -1;
     if (op->waits && !take_int(P, &op->pending)) return false;
-    return !op->waits || !take(P, "after") || take_int(P, &op->after);
+    if (!op->waits || !take(P, "after")) return true;
+    return take_int(P, &op->after) && (!take(P, "half") || take_int(P, &op->half));
 }
 
 static bool parse_block(Parse *P, TileBlock *b);
@@ -418,6 +419,12 @@ static bool parse_at(Parse *P, TileOp *op) {
     return parse_first(P, op) && parse_body(P, op);
 }
 
+static bool parse_redo(Parse *P, TileOp *op) {
+    if (!take_arg(P, op) || !expect(P, "over") || !take_int(P, &op->bits)) return false;
+    return expect(P, "else") && expect(P, "(") && take_args(P, op) && expect(P, ")") &&
+           parse_body(P, op);
+}
+
 static bool parse_loop(Parse *P, TileOp *op) {
     if (!take_axis(P, &op->axis)) return false;
     if (!expect(P, "from") || !(op->from = typed_expr(P, EX_I32))) return false;
@@ -452,7 +459,8 @@ static bool parse_kind(Parse *P, TileOp *op) {
     case TILE_DROP: return take_arg(P, op) && take_when(P, op);
     case TILE_TILES: return parse_tiles(P, op);
     case TILE_AT: return parse_at(P, op);
-    case TILE_AGAIN: return take_args(P, op) && expect(P, "over") && take_int(P, &op->bits);
+    case TILE_REDO: return parse_redo(P, op);
+    case TILE_BOUND: return take_arg(P, op) && expect(P, "over") && take_int(P, &op->bits);
     case TILE_TURN: return parse_turn(P, op);
     case TILE_PIPE:
     case TILE_NEXT:

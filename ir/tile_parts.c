@@ -51,7 +51,7 @@ static bool uses_parts(const TileOp *op, const Ex *e) {
 }
 
 bool tile_takes_parts(const TileOp *op) {
-    if (op->kind == TILE_AGAIN) return true;
+    if (op->kind == TILE_REDO) return true;
     if (op->kind != TILE_MAP) return false;
     for (int i = 0; i < op->outs.n; i++) {
         const TileResult *out = &op->outs.data[i];
@@ -80,6 +80,8 @@ static bool result_conflict(const TileOp *op, int i, TileValue *out[2]) {
     case TILE_LOOP:
     case TILE_TILES: return differ(v, op->carried.data[i], out);
     case TILE_AT: return differ(v, op->body.last->args.data[i], out);
+    case TILE_REDO:
+        return differ(v, op->args.data[i + 1], out) || differ(v, op->body.last->args.data[i], out);
     default:
         out[0] = out[1] = v;
         return v->parts && !(op->kind == TILE_MAP && may_be_in_parts(op, i));

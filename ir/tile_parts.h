@@ -13,7 +13,7 @@
 #include "tile.h"
 
 // Whether an op takes operands in parts as they are. A map: every result that depends on them is
-// linear in them, and in parts itself; otherwise it takes whole sums. AGAIN does: of each part it is
+// linear in them, and in parts itself; otherwise it takes whole sums. REDO does: of each part it is
 // asked how large it is.
 bool tile_takes_parts(const TileOp *op);
 // Two values around an op (or one twice) whose marks do not go together: what a loop or a block

@@ -38,7 +38,7 @@ typedef struct RunSlot { // of a value
 
 typedef struct RunPlace { // where in the grid and in the loops
     uint32_t point;       // the tile's number, from 1; 0: none
-    bool valid, again;
+    bool valid;
     int32_t b, h, step, tile[TILE_MAX_AXES];
 } RunPlace;
 
@@ -81,8 +81,6 @@ typedef struct Eval {
     int64_t whole;                // tiles that have one point of its last dimension (TileGrid.from)
     int64_t points;
     uint64_t *copied; // clusters: by point, from 1, a sum of what was copied to shared pipes
-    bool *again;      // by point, from 1: an `again` has asked for the tile; NULL: there is none
-    bool again_only;  // blocks are through with their tiles, and now at those that come again
     // the block
     int64_t block, blocks;
     int committed, landed, barriers;
@@ -103,7 +101,9 @@ void run_store(Eval *E, const TileOp *op);
 void run_append(Eval *E, const TileOp *op);
 void run_map(Eval *E, const TileOp *op);
 void run_mma(Eval *E, const TileOp *op);
-void run_again(Eval *E, const TileOp *op);
+// REDO: whether any row takes what the body yields; and the results, when that was run.
+bool run_any_beyond(Eval *E, const TileOp *redo);
+void run_choose(Eval *E, const TileOp *redo);
 void run_fetch(Eval *E, const TileOp *op, const TileValue *buffer, double *to);
 // In a tile that is classed full the mask must hold at every element that exists.
 void run_check_full(Eval *E);
@@ -114,7 +114,6 @@ void run_point(Eval *E, int64_t number, RunPlace *place);
 void run_pairs_begin(Eval *E);
 void run_pairs_note(Eval *E, const TileOp *fill);
 void run_pairs_check(Eval *E);
-void run_pairs_again(Eval *E); // a tile that comes again does so with its partner
 
 // Runs a block of the grid from the kernel's first op to its end (tile_flow.c).
 void run_block(Eval *E);

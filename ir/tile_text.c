@@ -236,6 +236,7 @@ static void map(Out *o, const TileOp *op) {
             text_printf(o->text, " %s", tile_mark_name((TileMark)m));
     if (op->waits) text_printf(o->text, " waiting %d", op->pending);
     if (op->waits && op->after >= 0) text_printf(o->text, " after %d", op->after);
+    if (op->half) text_printf(o->text, " half %d", op->half);
     o->names = outer;
 }
 
@@ -281,6 +282,15 @@ static void at(Out *o, const TileOp *op) {
     text_puts(o->text, class_name(op->tiles));
     first(o, op);
     text_puts(o->text, " ");
+    block(o, &op->body);
+}
+
+// "%l1, %p1 = redo %x over 90 else (%l, %p) { .. yield %l2, %p2 }"
+static void redo(Out *o, const TileOp *op) {
+    if (op->args.n) use(o, " ", op->args.data[0]);
+    text_printf(o->text, " over %d else (", op->bits);
+    for (int i = 1; i < op->args.n; i++) use(o, i > 1 ? ", " : "", op->args.data[i]);
+    text_puts(o->text, ") ");
     block(o, &op->body);
 }
 
@@ -363,7 +373,8 @@ static void operation(Out *o, const TileOp *op) {
         break;
     case TILE_TILES: carry(o, op); break;
     case TILE_AT: at(o, op); break;
-    case TILE_AGAIN:
+    case TILE_REDO: redo(o, op); break;
+    case TILE_BOUND:
         uses(o, op, 0);
         text_printf(o->text, " over %d", op->bits);
         break;

@@ -204,8 +204,7 @@ static Scope launch_scope(const Verify *V, const char *what) {
 Scope verify_scope(const Verify *V, const char *what) {
     return (Scope){.what = what,
                    .syms = 1u << SYM_B | 1u << SYM_H | 1u << SYM_SIZE | 1u << SYM_SCALAR |
-                           1u << SYM_STEP | 1u << SYM_TILE |
-                           (V->role ? 1u << SYM_VALID | 1u << SYM_AGAIN : 0),
+                           1u << SYM_STEP | 1u << SYM_TILE | (V->role ? 1u << SYM_VALID : 0),
                    .sizes = V->p->sizes.n,
                    .loads = true,
                    .step = V->steps > 0,
@@ -470,6 +469,8 @@ static bool check_map(Verify *V) {
     }
     if (op->waits && (op->pending < 0 || op->after < -1 || !V->role))
         return verify_fail(V, "it waits for products in no role, or for less than nothing");
+    if (op->half < 0 || (op->half && (!op->waits || op->half >= op->after)))
+        return verify_fail(V, "it waits for half of a product behind the whole");
     unsigned reached = 0;
     for (int i = 0; i < op->outs.n; i++)
         if (!check_out(V, i, &reached)) return false;
@@ -647,7 +648,8 @@ static bool check_yield(Verify *V) {
     const TileOp *owner = op->block->owner;
     if (!owner || owner->kind == TILE_ROLE) return verify_fail(V, "a yield outside loops");
     if (op->next) return verify_fail(V, "a yield before the end of its loop");
-    return verify_counts(V, 0, 0, owner->kind == TILE_AT ? owner->results.n : owner->carried.n);
+    bool once = owner->kind == TILE_AT || owner->kind == TILE_REDO;
+    return verify_counts(V, 0, 0, once ? owner->results.n : owner->carried.n);
 }
 
 static bool check_kind(Verify *V) {
@@ -678,7 +680,8 @@ static bool check_kind(Verify *V) {
     case TILE_NEXT: return verify_next(V);
     case TILE_TILES: return verify_tiles(V);
     case TILE_AT: return verify_at(V);
-    case TILE_AGAIN: return verify_again(V);
+    case TILE_REDO: return verify_redo(V);
+    case TILE_BOUND: return verify_bound(V);
     case TILE_TURN:
         return V->role ? verify_counts(V, 0, 0, 0) : verify_fail(V, "it stands outside roles");
     case TILE_BARRIER: advance(V, WAITED, ARRIVED); return verify_counts(V, 0, 0, 0);

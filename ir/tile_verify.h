@@ -74,7 +74,8 @@ bool verify_take(Verify *V);
 bool verify_drop(Verify *V);
 bool verify_next(Verify *V);
 bool verify_tiles(Verify *V);
-bool verify_again(Verify *V);
+bool verify_redo(Verify *V);
+bool verify_bound(Verify *V);
 bool verify_first(Verify *V); // of AT and MMA: the part that counts for some rows
 bool verify_at(Verify *V);
 

@@ -98,38 +98,6 @@ bool verify_tiles(Verify *V) {
     return verify_carry_counts(V) && verify_body(V, false) && verify_carry(V);
 }
 
-// A tile that comes again is stored again; what is added to a tensor, or to a list, would be there
-// twice.
-static bool check_only(Verify *V) {
-    const TileBlock *b = &V->k->body;
-    for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op)) {
-        if (op->kind == TILE_AGAIN && op != V->op)
-            return verify_fail(V, "a kernel asks twice for what comes again");
-        if (op->kind == TILE_STORE && op->add)
-            return verify_fail(V, "a tile may come again that adds to a tensor");
-        if (op->kind == TILE_APPEND)
-            return verify_fail(V, "a tile may come again that appends to a list");
-    }
-    return true;
-}
-
-bool verify_again(Verify *V) {
-    if (!verify_counts(V, 0, 1, V->p->scheduled ? 1 : 2)) return false;
-    const TileOp *op = V->op, *owner = op->block->owner;
-    for (int i = 0; i < op->args.n; i++) {
-        const TileValue *v = op->args.data[i];
-        if (v->dtype != DT_F32 || v->rank != 1 || v->axis[0] != tile_grid_axis(V->k))
-            return verify_fail(V, "%%%s is not an f32 for each row of the grid", v->name);
-    }
-    if (op->bits < 1 || op->bits > MAX_BITS) return verify_fail(V, "a bound of %d bits", op->bits);
-    // Before the schedule it stands where `tiles` will be.
-    if (!V->p->scheduled && !V->role && !V->depth) return check_only(V);
-    if (!V->role || owner->kind != TILE_TILES || stands_behind_next(op))
-        return verify_fail(V, "it stands elsewhere than in 'tiles' before its 'next'");
-    return strcmp(V->role->role, "producer") ? check_only(V)
-                                             : verify_fail(V, "it stands in the producer");
-}
-
 // What is done for all rows together, as in shared memory, cannot be done for some of them.
 static bool of_rows_only(const TileBlock *b, int rows) {
     for (const TileOp *op = b->first; op; op = op->next) {
@@ -140,6 +108,32 @@ static bool of_rows_only(const TileBlock *b, int rows) {
             if (!tile_has_axis(v, rows) || v->home != HOME_FRAGMENT) return false;
         }
     }
+    return true;
+}
+
+static bool check_bits(Verify *V) {
+    const TileOp *op = V->op;
+    const TileValue *v = op->args.data[0];
+    if (v->dtype != DT_F32 || v->rank != 1 || v->axis[0] != tile_grid_axis(V->k))
+        return verify_fail(V, "%%%s is not an f32 for each row of the grid", v->name);
+    return (op->bits >= 1 && op->bits <= MAX_BITS) ||
+           verify_fail(V, "a bound of %d bits", op->bits);
+}
+
+static bool is_carried(const TileValue *v) {
+    return v->def && v->def->kind == TILE_LOOP && v->def->results.n > 0;
+}
+
+bool verify_bound(Verify *V) {
+    const TileOp *op = V->op;
+    if (!verify_counts(V, 0, 1, 1) || !check_bits(V)) return false;
+    if (V->p->scheduled || V->depth)
+        return verify_fail(V, "it stands elsewhere than behind an algorithm's loops");
+    if (!is_carried(op->args.data[0]))
+        return verify_fail(V, "%%%s is not what a loop carries", op->args.data[0]->name);
+    const TileBlock *b = &V->k->body;
+    for (const TileOp *at = b->first; at != op; at = at->next)
+        if (at->kind == TILE_BOUND) return verify_fail(V, "a kernel says twice what is bound");
     return true;
 }
 
@@ -165,13 +159,8 @@ bool verify_first(Verify *V) {
            verify_fail(V, "a part of %s in a product without it, or without rows", a->name);
 }
 
-bool verify_at(Verify *V) {
-    const TileOp *op = V->op;
-    Scope index = verify_scope(V, "the tile's index");
-    if (!verify_counts(V, op->results.n, 0, 0) || !verify_axis(V)) return false;
-    if (!verify_ex(V, op->index, EX_I32, &index) || !verify_first(V)) return false;
-    if (!verify_body(V, true)) return false;
-    const TileOp *yield = op->body.last;
+static bool check_yielded(Verify *V) {
+    const TileOp *op = V->op, *yield = op->body.last;
     if (!yield || yield->kind != TILE_YIELD)
         return verify_fail(V, "its body does not end with yield");
     if (yield->args.n != op->results.n)
@@ -180,6 +169,34 @@ bool verify_at(Verify *V) {
         if (!verify_carried(V, op->results.data[i], yield->args.data[i], "what is yielded"))
             return false;
     return true;
+}
+
+bool verify_at(Verify *V) {
+    const TileOp *op = V->op;
+    Scope index = verify_scope(V, "the tile's index");
+    if (!verify_counts(V, op->results.n, 0, 0) || !verify_axis(V)) return false;
+    if (!verify_ex(V, op->index, EX_I32, &index) || !verify_first(V)) return false;
+    return verify_body(V, true) && check_yielded(V);
+}
+
+// In a step of a consumer, where nothing of the rows' is in flight (the interpreter looks).
+bool verify_redo(Verify *V) {
+    const TileOp *op = V->op;
+    int rows = tile_grid_axis(V->k);
+    if (op->args.n < 1 || op->results.n != op->args.n - 1)
+        return verify_fail(V, "%d results, and %d values that stand", op->results.n,
+                           op->args.n ? op->args.n - 1 : 0);
+    if (!check_bits(V)) return false;
+    if (!V->role) return verify_fail(V, "it stands outside roles");
+    for (int i = 0; i < op->results.n; i++) {
+        const TileValue *v = op->results.data[i];
+        if (!verify_carried(V, v, op->args.data[i + 1], "what stands")) return false;
+        if (!tile_has_axis(v, rows) || v->home != HOME_FRAGMENT)
+            return verify_fail(V, "%%%s has no rows, or not in registers", v->name);
+    }
+    return verify_body(V, false) && check_yielded(V) &&
+           (of_rows_only(&op->body, rows) ||
+            verify_fail(V, "some rows of what is not made for each row by itself"));
 }
 
 bool verify_role(Verify *V) {

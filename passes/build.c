@@ -437,6 +437,11 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     b.tf32 = o->tf32;
     p->may_fix_shift = pass_may_fix_shift(s, &b.fixed, &b.extremum) && o->dtype == DT_BF16;
     if (!p->may_fix_shift || !o->fixed) b.fixed = -1;
+    b.empty = s->empty;
+    if (b.empty &&
+        b.fixed >= 0) // a sink's shift stays finite, and the extremum need not have seen the keys
+        b.empty = ex_2(row->pool, EX_EQ, ex_sym(row->pool, SYM_STATE, b.fixed, EX_F32),
+                       ex_f32(row->pool, 0.0f));
     p->D = row->D;
     p->Dv = row->Dv;
     p->sizes.n = 0;

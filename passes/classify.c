@@ -100,20 +100,16 @@ static void hull_tiles(Classify *c, Tiles *t, const KeySet *s) {
     t->hi = op2(c, EX_MAX, t->hi, t->lo);
 }
 
-// Where shifts are fixed in full tiles, every row should have a key in a partial tile: its last key, or,
-// where all rows end at the same key, its first one. This is the last (first) key of the row that has
-// the fewest. Its tile counts as partial even if the key is the last (first) one of the tile.
 static void full_tiles(Classify *c, Tiles *t, const KeySet *s) {
     const TileAxis *a = &c->k->axes[c->k_axis];
     const Ex *n = num(c, a->extent);
-    bool stay = tile_asks_again(c->k); // it tests fixed shifts
     t->full = !s->none;
     t->flo = t->fhi = t->lo;
     if (s->none) return;
-    const Ex *end = s->hi ? op2(c, EX_ADD, s->hi, num(c, !stay)) : a->size;
+    const Ex *end = s->hi ? op2(c, EX_ADD, s->hi, num(c, 1)) : a->size;
     if (s->lo) {
-        int more = stay && !s->hi ? a->extent : a->extent - 1;
-        t->flo = clamp(c, op2(c, EX_DIV, op2(c, EX_ADD, s->lo, num(c, more)), n), t->lo, t->hi);
+        const Ex *up = op2(c, EX_ADD, s->lo, num(c, a->extent - 1));
+        t->flo = clamp(c, op2(c, EX_DIV, up, n), t->lo, t->hi);
     }
     t->fhi = clamp(c, op2(c, EX_DIV, end, n), t->flo, t->hi);
 }
@@ -193,32 +189,50 @@ static void make_partial(Classify *c, const Ex *index, const Ex *where) {
     expand_body(loop, &m);
 }
 
-// The full loop goes on with what the partial one leaves.
-static void make_full(Classify *c, TileOp *full, const Ex *index) {
-    TileOp *loop = c->loop;
+// It goes on with what the loop before leaves.
+static void make_full(Classify *c, TileOp *before, TileOp *full, const Ex *index, bool kept) {
     full->index = index;
     full->tiles = CLASS_FULL;
-    Expand m = {c->x, ex_bool(c->x, true), true};
+    Expand m = {c->x, ex_bool(c->x, true), kept};
     expand_body(full, &m);
-    if (loop->next)
-        tile_insert_before(loop->next, full);
+    if (before->next)
+        tile_insert_before(before->next, full);
     else
-        tile_append(loop->block, full);
+        tile_append(before->block, full);
     for (int i = 0; i < full->results.n; i++) {
-        tile_replace(&c->k->body, loop->results.data[i], full->results.data[i]);
-        full->args.data[i] = loop->results.data[i];
+        tile_replace(&c->k->body, before->results.data[i], full->results.data[i]);
+        full->args.data[i] = before->results.data[i];
     }
 }
 
+// Clones of a loop for its full tiles; where shifts stay in these, another one in which they do not. It
+// has no steps, and stands for what a schedule puts in the place of one that went wrong.
+typedef struct FullLoops {
+    TileOp *full, *follows; // or NULL
+} FullLoops;
+
+static FullLoops clone_full(Classify *c, bool any) {
+    FullLoops f = {NULL, NULL};
+    if (any) f.full = tile_clone(c->p, c->k, c->loop, NULL, NULL);
+    if (any && tile_is_bound(c->k)) f.follows = tile_clone(c->p, c->k, c->loop, NULL, NULL);
+    return f;
+}
+
+static void make_full_loops(Classify *c, const FullLoops *f, const Ex *index) {
+    if (f->full) make_full(c, c->loop, f->full, index, true);
+    if (f->follows) make_full(c, f->full, f->follows, index, false);
+}
+
 // Both loops' steps of all, `partial` of them partial; of a split row those of this part.
-static void share_steps(Classify *c, TileOp *full, const Ex *partial, const Ex *total) {
+static void share_steps(Classify *c, const FullLoops *f, const Ex *partial, const Ex *total) {
     TileOp *loop = c->loop;
     pass_share_steps(c->p, c->k, loop, total);
-    if (!full) return;
+    if (!f->full) return;
     const Ex *end = loop->to, *middle = partial;
     if (pass_split_axis(c->p, c->k) >= 0) middle = clamp(c, partial, loop->from, end);
-    loop->to = full->from = middle;
-    full->to = end;
+    loop->to = f->full->from = middle;
+    f->full->to = end;
+    if (f->follows) f->follows->from = f->follows->to = end;
 }
 
 // The later the tile of queries, the more keys, or in a window at least not fewer: start with the
@@ -237,10 +251,10 @@ static bool follow_list(Classify *c, const Tiles *t) {
                       t->hi, c->range.q};
     if (t->exact) return false;
     if (!c->lists->tile && !pass_tile_map(&q, c->lists)) return false;
-    TileOp *full = c->lists->full ? tile_clone(c->p, c->k, c->loop, NULL, NULL) : NULL;
+    FullLoops full = clone_full(c, c->lists->full);
     make_partial(c, c->lists->tile, NULL);
-    if (full) make_full(c, full, c->lists->tile);
-    share_steps(c, full, c->lists->partial, c->lists->all);
+    make_full_loops(c, &full, c->lists->tile);
+    share_steps(c, &full, c->lists->partial, c->lists->all);
     return true;
 }
 
@@ -262,13 +276,12 @@ static void split_loop(Classify *c) {
     const Ex *partial = op2(c, EX_ADD, above, op2(c, EX_SUB, t.flo, t.lo));
     const Ex *where = t.exact ? NULL : where_of(c, ex_simplify(c->x, c->k->mask));
     const Ex *step = op2(c, EX_SUB, ex_symbol(c->x, SYM_STEP), partial);
-    TileOp *full = t.full ? tile_clone(c->p, c->k, c->loop, NULL, NULL) : NULL;
+    FullLoops full = clone_full(c, t.full);
     make_partial(c, partial_index(c, &t, above, partial), where);
-    if (full) make_full(c, full, op2(c, EX_ADD, t.flo, step));
+    make_full_loops(c, &full, op2(c, EX_ADD, t.flo, step));
     const Ex *total = op2(c, EX_ADD, partial, op2(c, EX_SUB, t.fhi, t.flo));
-    if (t.exact)
-        pass_set_parts(c->p, c->k, c->loop, total); // the steps of others are not known at launch
-    share_steps(c, full, partial, total);
+    if (t.exact) pass_set_parts(c->p, c->k, c->loop, total); // of others no launch knows the steps
+    share_steps(c, &full, partial, total);
 }
 
 static void find_mask(void *ctx, const Ex *e) {

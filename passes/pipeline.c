@@ -77,7 +77,7 @@ static TileProgram *finished(Arena *a, const Stream *s, TileProgram *p, const Pa
     verify(p);
     pass_settle(p);
     shape(p); // masks are in the loops now, and full tiles have none
-    if (pass_fixes_shift(p) && !pass_can_compute_again(p)) {
+    if (pass_fixes_shift(p) && !pass_can_redo(p)) {
         PassOptions own = *o;
         own.moving = true;
         if (o->schedule && knob_has(o->schedule, "fixed_shift", 11)) {

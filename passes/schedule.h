@@ -42,9 +42,9 @@ bool pass_splits(const PassOptions *o);                // schedule.c
 bool pass_shares(const PassOptions *o, int D, int Dv); // schedule.c
 
 // Whether the main kernel's shifts stay where they are in full tiles, as was chosen with its extents; and,
-// once loops are split by class, whether its form of schedule can compute a tile again.   schedule_sm90.c
+// once loops are split by class, whether its form of schedule can do a step again.   schedule_sm90.c
 bool pass_fixes_shift(const TileProgram *p);
-bool pass_can_compute_again(TileProgram *p);
+bool pass_can_redo(TileProgram *p);
 
 enum { HOST_FEW = 8 }; // queries: up to here the host's schedule takes them one at a time
 

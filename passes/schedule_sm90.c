@@ -53,21 +53,21 @@ typedef struct Sm90Row {
 // better than two of 192, and one tile of 208 keys better than two of 128.
 static const Sm90Row rows[] = {
     // d, masked, launches, moving, {warpgroups, registers, producer's, keys, stages, queries, after,
-    //    turns, late_rescale, fixed_shift, cluster, section, share, narrow, part_keys}
-    {64, false, SHAPE_TINY, 8, {2, 232, 48, 208, 2, 2, 8, 0, 0, 0, 1, 1, 0, 0, 384}},
-    {64, false, ANY, 0, {3, 160, 32, 128, 2, 2, 40, 1, 0, 1, 1, 1, 0, 0, 384}},
-    {64, true, SHAPE_SHORT, 16, {2, 232, 48, 128, 3, 2, 32, 1, 0, 1, 1, 512, 0, 64, 576}},
-    {64, true, SHAPE_LONG, 8, {3, 160, 32, 128, 2, 2, 32, 1, 0, 1, 1, 512, 0, 64, 384}},
-    {128, false, SHAPE_SHORT, 20, {2, 232, 48, 128, 2, 2, 32, 1, 0, 1, 1, 1, 0, 0, 768}},
-    {128, false, SHAPE_LONG, 20, {2, 232, 48, 128, 2, 2, 28, 1, 0, 1, 2, 1, 0, 0, 768}},
-    {128, true, SHAPE_SHORT, 20, {2, 232, 48, 128, 2, 2, 32, 1, 0, 1, 1, 128, 0, 64, 768}},
-    {128, true, SHAPE_LONG, 28, {2, 232, 48, 128, 2, 2, 32, 1, 0, 1, 2, 512, 0, 0, 768}},
-    {192, false, ANY, 20, {2, 232, 48, 128, 2, 1, 32, 1, 0, 1, 2, 1, 0, 0, 768}},
-    {192, true, ANY, 20, {2, 232, 48, 128, 2, 1, 32, 1, 0, 1, 2, 128, 0, 0, 768}},
-    {256, false, SHAPE_SHORT, -1, {2, 232, 48, 64, 2, 1, -1, 0, 0, 1, 1, 1, 0, 0, 768}},
-    {256, false, SHAPE_LONG, -1, {2, 232, 48, 80, 2, 1, -1, 0, 0, 1, 2, 1, 0, 0, 768}},
-    {256, true, SHAPE_SHORT, -1, {2, 232, 48, 64, 2, 1, -1, 0, 0, 1, 1, 128, 0, 0, 768}},
-    {256, true, SHAPE_LONG, -1, {2, 232, 48, 80, 2, 1, -1, 0, 0, 1, 2, 512, 0, 0, 768}},
+    //    turns, late_rescale, fixed_shift, cluster, section, share, narrow, part_keys, half}
+    {64, false, SHAPE_TINY, 8, {2, 232, 48, 208, 2, 2, 8, 0, 0, 0, 1, 1, 0, 0, 384, 0}},
+    {64, false, ANY, 0, {3, 160, 32, 128, 2, 2, 48, 1, 0, 1, 1, 1, 0, 0, 384, 16}},
+    {64, true, SHAPE_SHORT, 16, {2, 232, 48, 128, 3, 2, 56, 1, 0, 1, 1, 512, 0, 64, 576, 0}},
+    {64, true, SHAPE_LONG, 8, {3, 160, 32, 128, 2, 2, 56, 1, 0, 1, 1, 512, 0, 64, 384, 16}},
+    {128, false, SHAPE_SHORT, 20, {2, 232, 48, 128, 2, 2, 40, 1, 0, 1, 1, 1, 0, 0, 768, 0}},
+    {128, false, SHAPE_LONG, 20, {2, 232, 48, 128, 2, 2, 40, 1, 0, 1, 2, 1, 0, 0, 768, 0}},
+    {128, true, SHAPE_SHORT, 20, {2, 232, 48, 128, 2, 2, 40, 1, 0, 1, 1, 128, 0, 64, 768, 0}},
+    {128, true, SHAPE_LONG, 28, {2, 232, 48, 128, 2, 2, 40, 1, 0, 1, 2, 512, 0, 0, 768, 0}},
+    {192, false, ANY, 20, {2, 232, 48, 128, 2, 1, 40, 1, 0, 1, 2, 1, 0, 0, 768, 0}},
+    {192, true, ANY, 20, {2, 232, 48, 128, 2, 1, 40, 1, 0, 1, 2, 128, 0, 0, 768, 0}},
+    {256, false, SHAPE_SHORT, -1, {2, 232, 48, 64, 2, 1, -1, 0, 0, 1, 1, 1, 0, 0, 768, 0}},
+    {256, false, SHAPE_LONG, -1, {2, 232, 48, 80, 2, 1, -1, 0, 0, 1, 2, 1, 0, 0, 768, 0}},
+    {256, true, SHAPE_SHORT, -1, {2, 232, 48, 64, 2, 1, -1, 0, 0, 1, 1, 128, 0, 0, 768, 0}},
+    {256, true, SHAPE_LONG, -1, {2, 232, 48, 80, 2, 1, -1, 0, 0, 1, 2, 512, 0, 0, 768, 0}},
 };
 
 // Whether some keys within the tensor do not count.
@@ -282,12 +282,13 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
     if (alone) s.cluster = 1;
     if (listed) s.section = LISTED;
     if (!p->may_fix_shift || moving || dear) s.fixed_shift = 0;
-    if (!s.fixed_shift) s.after = rows[i].moving;
+    if (!s.fixed_shift) s.after = rows[i].moving, s.half = 0;
     if (shared_bytes(s, d, dv) > t->shared_bytes) s.queries = 1;
     while (s.keys > 16 &&
            (shared_bytes(s, d, dv) > t->shared_bytes || registers_of(k, s, dv) > s.registers))
         s.keys -= 16;
     s.after = after_for(k, s);
+    if (s.half >= s.after) s.half = 0;
     if (s.narrow >= s.keys) s.narrow = 0;
     return s;
 }
@@ -323,6 +324,11 @@ static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags 
     }
     if (s.fixed_shift && s.late_rescale) {
         diag_error(diags, (Span){0}, "schedule: where shifts stay nothing is rescaled late");
+        return false;
+    }
+    if (s.half && (!s.fixed_shift || s.half >= s.after)) {
+        diag_error(diags, (Span){0},
+                   "schedule: half of a product is waited for before the whole, where shifts stay");
         return false;
     }
     if (s.narrow >= s.keys) {
@@ -361,6 +367,7 @@ static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *d
     if (o->schedule && !knob_has(o->schedule, "queries", 7) && !fits_shared(p, k, *s))
         s->queries = 1;
     if (o->schedule && !knob_has(o->schedule, "narrow", 6) && s->narrow >= s->keys) s->narrow = 0;
+    if (o->schedule && !knob_has(o->schedule, "half", 4) && s->half >= s->after) s->half = 0;
     good = good && (!o->schedule || legal(p, k, *s, diags));
     k->schedule.knobs = knob_text(knobs, s, p->arena);
     return good;
@@ -596,7 +603,7 @@ bool pass_fixes_shift(const TileProgram *p) {
     return p->target == TARGET_SM90A && in_roles(p, k) && sm90_shape_of(p, k).fixed_shift;
 }
 
-bool pass_can_compute_again(TileProgram *p) {
+bool pass_can_redo(TileProgram *p) {
     TileKernel *k = p->kernels.data[0];
     Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
     return sm90_is_flat(&s);

@@ -21,13 +21,15 @@
 //         sum = async p . v(last);  next;  dot = async q . k(0)       of the next tile
 //         wait for sum; the end of the previous tile; wait for dot }
 //
-// (If q has one stage, the end comes before `dot`; the next queries are loaded meanwhile.) A tile
-// without keys still has one step, over the keys after the last one, which are all masked. If a loop
-// skips steps (`where`), its first step is never skipped; this costs a tile of masked keys.
+// (where q has one stage the end goes before `dot`: the next queries are on their way meanwhile).
+// A tile without keys has one step all the same, of the keys behind the last one: all masked. Where
+// a loop skips steps (`where`) its first step is never skipped: it costs a tile of masked keys.
+//
+// Where shifts stay in full tiles the chain ends with a loop of no steps, whose maps are those of a full
+// tile in which they do not: a step of the others ends with them in a `redo`.
 #include "schedule_sm90.h"
 #include "strips.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { MAX_CHAIN = 4, MAX_COLUMNS = 4 };
@@ -47,8 +49,10 @@ typedef struct Flat {
     int nops;
     TileOp *load_q;
     int first, last; // of ops: the chain
-    TileOp *again;   // NULL: shifts follow their extrema
+    TileOp *bound;   // NULL: shifts follow their extrema
     Step step[MAX_CHAIN];
+    Step
+        follows; // where they stay in full tiles: a step of these in which they do not; no loop: they never do
     int nsteps;
     bool skips;
     // while building
@@ -175,14 +179,17 @@ static bool match_chain(Flat *f) {
             if (f->nsteps && (f->last != i - 1 || !follows(f->ops[i - 1], op))) return false;
             if (!match_step(f, op)) return false;
             f->last = i;
-        } else if (op->kind == TILE_AGAIN && f->nsteps) {
-            f->again = op;
+        } else if (op->kind == TILE_BOUND && f->nsteps) {
+            f->bound = op;
         } else if (op->kind != TILE_MAP && op != f->load_q &&
                    !(op->kind == TILE_STORE && f->nsteps)) {
             return false;
         }
     }
-    return f->nsteps && f->step[0].loop->tiles == CLASS_PARTIAL;
+    if (!f->nsteps || f->step[0].loop->tiles != CLASS_PARTIAL) return false;
+    const Step *last = &f->step[f->nsteps - 1]; // of no steps, where shifts stay in the loop before
+    if (f->bound && last->loop->from == last->loop->to) f->follows = f->step[--f->nsteps];
+    return f->nsteps > 0;
 }
 
 // Loops stand together: a map between two of them that needs neither goes before the first.
@@ -344,8 +351,8 @@ static void move(Flat *f, TileOp *op) {
     translate(f, op);
 }
 
-static TileOp *copy(Flat *f, const TileOp *op, const Ex *(*map)(void *ctx, const Ex *e)) {
-    TileOp *n = tile_clone(f->s->p, f->s->k, op, map, f);
+static TileOp *copy(Flat *f, const TileOp *op) {
+    TileOp *n = tile_clone(f->s->p, f->s->k, op, NULL, NULL);
     tile_append(f->s->block, n);
     translate(f, n);
     for (int i = 0; i < op->results.n; i++) f->to[op->results.data[i]->id] = n->results.data[i];
@@ -409,7 +416,7 @@ static void columns(Flat *f, const Step *st, TileValue *k, bool again) {
         if (again)
             move(f, st->columns[i]);
         else
-            copy(f, st->columns[i], NULL);
+            copy(f, st->columns[i]);
     }
     barrier(f);
     f->to[st->load_k->results.data[0]->id] = NULL;
@@ -437,24 +444,14 @@ static bool stays_zero(const Flat *f) {
     return e->op == EX_MUL && is_zero(st->loop->args.data[st->acc]);
 }
 
-static const Ex *where_all_count(void *ctx, ExPool *x, const Ex *e) {
-    const Flat *f = ctx;
-    return e == f->s->k->mask ? ex_bool(x, true) : e;
-}
-
-static const Ex *of_full_tile(void *ctx, const Ex *e) {
-    const Flat *f = ctx;
-    return ex_simplify(pool(f), ex_map(pool(f), e, where_all_count, ctx));
-}
-
 // The maps of a tile's first step, as step `st` has them; its scores are there. Afterwards f->state
 // holds what it leaves; the values computed in the block are yielded. Where shifts are fixed, the maps of
 // full tiles compute no maximum, but a row's first tile needs one. If that is a full tile, it takes the
 // maps of the partial tiles, without the mask.
 static void first_maps(Flat *f, const Step *st) {
     Sm90 *s = f->s;
-    bool full = f->again && st->loop->tiles == CLASS_FULL;
-    if (full) st = &f->step[0];
+    bool full = f->follows.loop && st->loop->tiles == CLASS_FULL;
+    if (full) st = &f->follows;
     bool late = s->shape.late_rescale, zero = st->rescale && stays_zero(f);
     for (int i = 0; i < st->loop->carried.n; i++)
         f->to[st->loop->carried.data[i]->id] = now(f, f->step[0].loop->args.data[i]);
@@ -468,7 +465,7 @@ static void first_maps(Flat *f, const Step *st) {
     }
     for (TileOp *op = st->loop->body.first; op; op = op->next)
         if (op->kind == TILE_MAP && !is_column(st, op) && (op != st->rescale || (!zero && !late)))
-            copy(f, op, full ? of_full_tile : NULL);
+            copy(f, op);
     if (zero) f->to[st->rescale->results.data[0]->id] = acc;
     f->nstate = carries_of(f, st, f->state);
     TileOp *yield = sm90_op(s, TILE_YIELD, st->loop->span);
@@ -578,7 +575,7 @@ static TileValue *acc_now(Flat *f, const Step *st) {
     for (int i = 0; i < st->rescale->args.n; i++) {
         if (st->from_step >> i & 1) f->to[st->rescale->args.data[i]->id] = f->state[n++];
     }
-    TileValue *acc = copy(f, st->rescale, NULL)->results.data[0];
+    TileValue *acc = copy(f, st->rescale)->results.data[0];
     for (int i = 0; i < st->rescale->args.n; i++) // the step makes new ones
         f->to[st->rescale->args.data[i]->id] = NULL;
     f->to[st->rescale->results.data[0]->id] = NULL;
@@ -596,6 +593,7 @@ static void maps_of(Flat *f, const Step *st, TileValue *sum, TileValue *v) {
         if (op != st->weights) continue;
         op->waits = true;
         op->after = s->shape.after;
+        if (f->follows.loop && st->loop->tiles == CLASS_FULL) op->half = s->shape.half;
         op->pending = 0;
         sm90_drop(s, v, NULL);
     }
@@ -622,13 +620,71 @@ static void carry(Flat *f, const Step *st, TileOp *loop) {
     }
 }
 
+// ---- the consumer: a step of a full tile, where shifts stay and its weights came out too large. Then
+// the step's maps are done again as a partial tile's, without the mask: of the scores, which are still
+// in registers, and of what was there before the step.
+
+// What the step makes of the tile, whatever shifts do: numbers of keys, strips.
+static void share_with_step(Flat *f, const Step *st) {
+    const Step *like = &f->follows;
+    for (int i = 0; i < st->ncolumns; i++)
+        f->to[like->columns[i]->results.data[0]->id] = st->columns[i]->results.data[0];
+    for (const TileOp *op = like->loop->body.first; op; op = op->next)
+        for (TileOp *own = st->loop->body.first; pass_is_strip(op) && own; own = own->next)
+            if (pass_is_strip(own) && !own->args.n && !op->args.n && own->naxes == op->naxes &&
+                own->outs.data[0].body == op->outs.data[0].body)
+                f->to[op->results.data[0]->id] = own->results.data[0];
+}
+
+// Strips that only such maps need, made where the step's are.
+static void strips_to_follow(Flat *f) {
+    for (TileOp *op = f->follows.loop->body.first; op; op = op->next)
+        if (pass_is_strip(op) && !f->to[op->results.data[0]->id]) copy(f, op);
+}
+
+static void follow(Flat *f, TileValue *const *before, TileValue *dot, TileValue *sum) {
+    const Step *like = &f->follows;
+    for (int i = 0; i < like->loop->carried.n; i++)
+        f->to[like->loop->carried.data[i]->id] = i == like->acc ? sum : before[i];
+    f->to[like->dot->results.data[0]->id] = dot;
+    f->to[like->sum->results.data[0]->id] = sum;
+    for (TileOp *op = like->loop->body.first; op; op = op->next)
+        if (op->kind == TILE_MAP && !is_column(like, op) && !pass_is_strip(op)) copy(f, op);
+}
+
+// `out`: what the step yields, the place of the sum that is asked among it.
+static void redo(Flat *f, const Step *st, TileValue *const *before, TileValue *dot, TileValue *sum,
+                 TileValue **out, int n) {
+    Sm90 *s = f->s;
+    TileOp *op = sm90_op(s, TILE_REDO, st->loop->span), *last = f->ops[f->last];
+    TileValue **made = ARENA_ARRAY(s->p->arena, TileValue *, n);
+    op->bits = f->bound->bits;
+    for (int i = 0; i < last->results.n; i++)
+        if (last->results.data[i] == f->bound->args.data[0]) tile_arg(s->p, op, out[i]);
+    for (int i = 0; i < n; i++) tile_arg(s->p, op, out[i]);
+    TileBlock *outer = s->block;
+    s->block = &op->body;
+    follow(f, before, dot, sum);
+    carries_of(f, &f->follows, made);
+    for (int i = 0; i < n; i++) made[i] = now(f, made[i]);
+    sm90_yield(s, made, n);
+    s->block = outer;
+    for (TileOp *in = f->follows.loop->body.first; in; in = in->next)
+        for (int i = 0; i < in->results.n; i++) f->to[in->results.data[i]->id] = NULL;
+    for (int i = 0; i < n; i++)
+        out[i] =
+            tile_result(s->p, s->k, op, out[i]->name, out[i]->dtype, out[i]->axis, out[i]->rank);
+}
+
 static void steps(Flat *f, int i) {
     Sm90 *s = f->s;
     const Step *st = &f->step[i];
     TileOp *loop = loop_like(f, i);
     TileBlock *outer = s->block;
+    bool stays = f->follows.loop && loop->tiles == CLASS_FULL;
     carry(f, st, loop);
     s->block = &loop->body;
+    if (stays) share_with_step(f, st);
     int nyield = st->yield->args.n;
     for (int j = 0; j < nyield; j++) f->to[st->loop->carried.data[j]->id] = f->state[j];
     TileValue *weights = f->state[nyield];
@@ -643,6 +699,7 @@ static void steps(Flat *f, int i) {
     turn(f, true);
     columns(f, st, k, true);
     strips(f, st);
+    if (stays) strips_to_follow(f);
     sm90_wait(s, 1);
     sm90_drop(s, k, NULL);
     if (!f->skips) sm90_drop(s, f->q, at_last(f));
@@ -651,6 +708,7 @@ static void steps(Flat *f, int i) {
     int n = carries_of(f, st, out);
     maps_of(f, st, sum, v);
     for (int j = 0; j < n; j++) out[j] = now(f, out[j]);
+    if (stays) redo(f, st, f->state, dot, sum, out, n);
     sm90_yield(s, out, n);
     s->block = outer;
     for (int j = 0; j < n; j++) {
@@ -702,41 +760,12 @@ static void begin_tile(Flat *f) {
 static void last_maps(Flat *f, TileValue *sum) {
     const Step *st = &f->step[f->nsteps - 1];
     for (int i = 0; i < st->yield->args.n; i++)
-        f->to[st->loop->results.data[i]->id] = i == st->acc ? sum : f->state[i];
+        f->to[f->ops[f->last]->results.data[i]->id] = i == st->acc ? sum : f->state[i];
     for (int i = f->last + 1; i < f->nops; i++) {
-        if (f->ops[i] == f->again) continue;
+        if (f->ops[i] == f->bound) continue;
         f->ops[i]->behind = true;
         move(f, f->ops[i]);
     }
-}
-
-// What is asked about, of a row: its sum; infinite where that has seen keys and the extremum none. As a
-// product, so that threads need not add up their sums. Rows behind the last query may be anything.
-static const Ex *bound_of(Flat *f, TileOp *map, TileValue *sum, TileValue *extremum) {
-    ExPool *x = pool(f);
-    int rows = tile_grid_axis(f->s->k);
-    const Ex *e = pass_operand(f->s->p, map, sum), *m = pass_operand(f->s->p, map, extremum);
-    const Ex *unseen = ex_2(x, EX_EQ, ex_1(x, EX_ABS, m), ex_f32(x, INFINITY));
-    const Ex *factor = ex_select(x, unseen, ex_f32(x, 0x1p127f), ex_f32(x, 1.0f));
-    const Ex *pos = ex_sym(x, SYM_POS, rows, EX_I32);
-    const Ex *in = ex_2(x, EX_LT, pos, f->s->k->axes[rows].size);
-    e = ex_2(x, EX_MUL, ex_2(x, EX_MUL, e, factor), factor);
-    return ex_select(x, in, e, ex_f32(x, 0.0f));
-}
-
-// Whether the tile is computed again, told before the next one is asked for: who hears of that has said
-// all of this one.
-static void ask_again(Flat *f) {
-    Sm90 *s = f->s;
-    if (!f->again) return;
-    const Step *st = &f->step[f->nsteps - 1];
-    for (int i = 0; i < st->yield->args.n; i++) f->to[st->loop->results.data[i]->id] = f->state[i];
-    TileValue *sum = now(f, f->again->args.data[0]), *extremum = now(f, f->again->args.data[1]);
-    TileOp *map = pass_map(s->p, s->k, s->block, pass_axes_of(sum), f->again->span);
-    const Ex *e = bound_of(f, map, sum, extremum);
-    f->again->args.data[0] = pass_out(s->p, s->k, map, "bound", DT_F32, e, EX_CONST, 0);
-    f->again->args.n = 1;
-    move(f, f->again);
 }
 
 // The tile's last product, the next tile's first, and what is left to do of the tile.
@@ -744,7 +773,6 @@ static void end_tile(Flat *f) {
     Sm90 *s = f->s;
     const Step *st = &f->step[f->nsteps - 1];
     if (f->skips) sm90_drop(s, f->q, NULL);
-    ask_again(f);
     turn(f, false);
     TileValue *weights = shared_weights(f, f->state[st->yield->args.n]);
     TileValue *acc = acc_now(f, &f->step[0]), *v = sm90_take(s, st->load_v, NULL), *k;
@@ -787,19 +815,6 @@ static void consume(Flat *f) {
     tile_result(s->p, s->k, tiles, dot->name, dot->dtype, dot->axis, dot->rank);
 }
 
-// A tile that comes again has partial steps only, in which shifts follow their extrema. A part of the keys
-// has the same tiles then as before: a step that was a full one keeps its own.
-static void all_partial_again(Flat *f) {
-    if (!f->again || f->nsteps < 2) return;
-    TileOp *partial = f->step[0].loop, *full = f->step[1].loop;
-    const Ex *before = partial->to, *again = ex_symbol(pool(f), SYM_AGAIN);
-    if (pass_split_axis(f->s->p, f->s->k) >= 0) {
-        const Ex *here = ex_2(pool(f), EX_LT, ex_symbol(pool(f), SYM_STEP), before);
-        partial->index = tidy(f, ex_select(pool(f), here, partial->index, full->index));
-    }
-    partial->to = full->from = tidy(f, ex_select(pool(f), again, end_of(f), before));
-}
-
 static bool recognize(Flat *f) {
     Sm90 *s = f->s;
     gather_loops(s->k);
@@ -818,8 +833,8 @@ bool sm90_is_flat(Sm90 *s) {
 bool sm90_flat(Sm90 *s) {
     Flat f = {.s = s, .nvalues = s->k->nvalues};
     if (!recognize(&f)) return false;
-    all_partial_again(&f);
     sm90_begin(s, &f.ops);
+    f.nvalues = s->k->nvalues;
     f.to = ARENA_ARRAY(s->p->arena, TileValue *, f.nvalues);
     f.state = ARENA_ARRAY(s->p->arena, TileValue *, f.nvalues + 1);
     produce(&f);

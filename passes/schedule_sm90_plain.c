@@ -1,6 +1,6 @@
 // schedule_sm90_plain.c: the plain form of a Hopper schedule, for any kernel.
 //
-// In: a kernel of loads, products, maps, loops and stores, without AGAIN. Out: two roles that go
+// In: a kernel of loads, products, maps, loops and stores, without BOUND. Out: two roles that go
 // through the same tiles and loops: the producer fills a pipe where the consumer takes from it. Loads
 // run ahead as far as the pipes have stages; everything else is in the order of the algorithm.
 //
@@ -101,7 +101,7 @@ static void consume(Sm90 *s, TileBlock *b) {
 
 void sm90_plain(Sm90 *s) {
     TileOp **ops;
-    assert(!tile_asks_again(s->k) && "no loop here takes other steps of a tile that comes again");
+    assert(!tile_is_bound(s->k) && "no loop here does steps again");
     int n = sm90_begin(s, &ops);
     TileOp *tiles[2];
     for (int role = 0; role < 2; role++) {

@@ -108,13 +108,27 @@ static TileValue *old_shift(Build *b, const Sweep *w, int shift) {
 
 // ---- fixed shifts
 //
-// In full tiles a shift is fixed if results do not depend on it (fixed_shift.h): no extremum is computed
-// and nothing is rescaled. After the loop, the sum of the weights and the extremum show whether the shift
-// was good enough. The shift tested is the raw one: it is +inf in a row that had no key yet, and the sum
-// shows that.
+// In full tiles a shift stays what it is, where results do not depend on it (fixed_shift.h): its extremum
+// is not looked for, and nothing is rescaled, unless the sum of the weights comes out too large, which the
+// schedule asks at every step. It is the raw one: a row without a key so far has +inf there, and a sum that
+// says so.
 
 static const Ex *unless_fixed(const Build *b, const Ex *stays, const Ex *moves) {
     return b->fixed < 0 ? moves : ex_select(b->pool, ex_symbol(b->pool, SYM_KEPT), stays, moves);
+}
+
+static bool is_state(const Ex *e) { return e->op == EX_SYM && e->sym == SYM_STATE; }
+
+// What is added to a maximum at which shifts stay, so that there is room above: it may be any number that
+// is near. In its own unit, where a shift is its negative, or that of it and something else.
+static double headroom(const Build *b, int state) {
+    const Stream *s = b->s;
+    if (b->fixed < 0 || state != b->extremum || s->states.data[state].op != EX_ROWMAX) return 0;
+    const Ex *e = s->shifts.data[s->shift], *unit = s->units.data[s->shift];
+    if (e->op != EX_NEG) return 0;
+    e = e->args[0];
+    bool near = is_state(e) || (e->op == EX_MAX && (is_state(e->args[0]) || is_state(e->args[1])));
+    return near ? FIXED_SHIFT_ROOM / (unit ? unit->f : 1.0) : 0;
 }
 
 static TileValue *shift_unless_fixed(Build *b, TileValue *before, TileValue *now) {
@@ -124,12 +138,11 @@ static TileValue *shift_unless_fixed(Build *b, TileValue *before, TileValue *now
     return pass_out(b->p, b->k, map, "a", DT_F32, unless_fixed(b, stays, moves), EX_CONST, 0);
 }
 
-static void ask_again(Build *b) {
+static void say_bound(Build *b) {
     if (b->fixed < 0) return;
-    TileOp *op = tile_op(b->p, b->k, b->block, TILE_AGAIN, b->row->span);
+    TileOp *op = tile_op(b->p, b->k, b->block, TILE_BOUND, b->row->span);
     op->bits = FIXED_SHIFT_BITS;
     tile_arg(b->p, op, build_bound(b, SYM_STATE, b->fixed));
-    tile_arg(b->p, op, build_bound(b, SYM_STATE, b->extremum));
 }
 
 // Makes a shift's new value and its rescale factor, once its states are up to date.
@@ -169,7 +182,10 @@ static TileValue *advance_state(Build *b, Sweep *w, int state) {
         const Ex *factor = pass_operand(b->p, map, by);
         old = unless_fixed(b, old, ex_2(b->pool, EX_MUL, old, factor));
     }
-    const Ex *merged = ex_2(b->pool, build_merge(st->op), old, pass_operand(b->p, map, tile));
+    const Ex *more = pass_operand(b->p, map, tile);
+    double up = headroom(b, state);
+    if (up) more = ex_2(b->pool, EX_ADD, more, ex_f32(b->pool, (float)up));
+    const Ex *merged = ex_2(b->pool, build_merge(st->op), old, more);
     if (pass_moves_shift(b->s, state)) merged = unless_fixed(b, as_it_was, merged);
     name = arena_printf(b->arena, "%s_new", st->name);
     return pass_out(b->p, b->k, map, name, DT_F32, merged, EX_CONST, 0);
@@ -283,7 +299,7 @@ static TileValue *sweeps(Build *b) {
     for (int i = 0; i < b->s->nsweeps; i++) {
         build_finished(b);
         acc = sweep(b, i, q, sqq);
-        ask_again(b);
+        say_bound(b);
     }
     return acc;
 }
@@ -302,9 +318,9 @@ static TileValue *aggregated(Build *b, TileValue *acc) {
     for (int i = 0; i < n; i++) factor[i] = build_row(b, "factor", part[i]);
     TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
     const Ex *e = pass_operand(b->p, map, acc);
-    for (int i = 0; i < n; i++) {
-        const Ex *f = pass_operand(b->p, map, factor[i]);
-        if (s->empty) f = ex_select(x, build_resolve(b, map, s->empty), ex_f32(x, 0.0f), f);
+    if (factor) {
+        const Ex *f = pass_operand(b->p, map, factor);
+        if (b->empty) f = ex_select(x, build_resolve(b, map, b->empty), ex_f32(x, 0.0f), f);
         e = ex_2(x, EX_MUL, e, f);
     }
     return pass_out(b->p, b->k, map, "agg", DT_F32, e, EX_CONST, 0);

@@ -249,36 +249,37 @@ START_TEST(clusters) {
 }
 END_TEST
 
-// Places where a number gets the bit of tiles that come again.
-static int marked(const char *ptx) {
-    int n = 0;
-    for (const char *p = ptx; (p = strstr(p, "\tor.b32 ")); p++)
-        n += !strncmp(p + strcspn(p, "-\n"), "-2147483648;", 12);
-    return n;
-}
-
-// Consumers ask for a tile again in a word that the producer looks at: the block's, or that of the
-// cluster's first block. A store of it waits for the tile's first one. It is told so when it failed
-// (a bit is looked for, where a round begins and behind a tile), or when many have failed before.
-START_TEST(again) {
-    static const struct {
-        const char *schedule, *asks;
-        bool comes, signals;
-    } c[] = {{"fixed_shift=0", "red.relaxed", false, false},
-             {"fixed_shift=1,cluster=1", "red.relaxed.cta.shared::cta.or.b32", true, false},
-             {"fixed_shift=1,cluster=2", "red.relaxed.cluster.shared::cluster.or.b32", true, true}};
-    static const char signal[] = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r";
+// Where shifts stay a warp looks at its sums at each step, and alone does what comes of it: no thread of
+// another waits.
+START_TEST(redo) {
+    static const char *const c[] = {"fixed_shift=0", "fixed_shift=1,cluster=1",
+                                    "fixed_shift=1,cluster=2"};
     Arena *a = arena_new();
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         size_t n;
-        char *ptx =
-            ptx_scheduled(a, TARGET_SM90A, softmax(a, 128, causal), DT_BF16, c[i].schedule, &n);
-        ck_assert_int_eq(count(ptx, c[i].asks) > 0, c[i].comes);
-        ck_assert_int_eq(count(ptx, "atom.relaxed.cluster.shared::cta.and.b32") > 0, c[i].comes);
-        ck_assert_int_eq(count(ptx, "cp.async.bulk.wait_group 0;") > 0, c[i].comes);
-        if (c[i].comes) ck_assert_int_eq(count(ptx, signal) > 0, c[i].signals);
-        ck_assert_int_eq(count(ptx, "popc.b32") > 0, c[i].comes);
-        ck_assert_int_eq(2 * marked(ptx), 3 * count(ptx, "popc.b32"));
+        char *out = ptx_scheduled(a, TARGET_SM90A, softmax(a, 128, causal), DT_BF16, c[i], &n);
+        const char *ptx = arena_strdup(a, out), *vote = strstr(ptx, "vote.sync.any.pred");
+        free(out);
+        ck_assert_int_eq(vote != NULL, i > 0);
+        if (!vote) continue;
+        const char *most = strstr(vote, "max.ftz.f32"), *sync = strstr(vote, "bar.sync");
+        ck_assert(most && sync && most < sync);
+    }
+    arena_free(a);
+}
+END_TEST
+
+// The two halves of the sum are a group each, and the weights wait for one and then the other.
+START_TEST(halves) {
+    static const struct {
+        const char *schedule;
+        int groups;
+    } c[] = {{"fixed_shift=1,half=0", 0}, {"fixed_shift=1,half=16,after=48", 1}};
+    Arena *a = arena_new();
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        size_t n;
+        char *ptx = ptx_scheduled(a, TARGET_SM90A, softmax(a, 64, ""), DT_BF16, c[i].schedule, &n);
+        ck_assert_int_eq(count(ptx, "wgmma.wait_group.sync.aligned 2;") > 0, c[i].groups);
         free(ptx);
     }
     arena_free(a);
@@ -343,7 +344,8 @@ Suite *codegen_sm90_suite(void) {
     tcase_add_test(t, not_optimized);
     tcase_add_test(t, launch);
     tcase_add_test(t, clusters);
-    tcase_add_test(t, again);
+    tcase_add_test(t, redo);
+    tcase_add_test(t, halves);
     tcase_add_test(t, assembles);
     suite_add_tcase(s, t);
     return s;

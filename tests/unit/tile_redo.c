@@ -1,12 +1,10 @@
-// Tiles that come again: what the interpreter makes of `again`, which is run when, and what the
-// verifier refuses. tests/tile/kept.tile is the schedule: full tiles keep the shift that they find.
+// Steps that are done again: what the interpreter makes of `redo`, in which rows, and what the verifier
+// refuses. tests/tile/redo.tile is the schedule: full tiles keep the shift that they find.
 #include "ir/tile_eval.h"
 
 #include <check.h>
 #include <math.h>
 #include <string.h>
-
-static const char again[] = "again %bound over 2";
 
 static char *read_tile(Arena *a, const char *name) {
     FILE *f = fopen(arena_printf(a, "tests/tile/%s.tile", name), "rb");
@@ -51,12 +49,25 @@ typedef struct Run {
 } Run;
 
 // Of 7 queries and 19 keys the first query of each tile of 4 has one in the tile of 3 keys that is
-// masked: where it has none, its shift is no number, and the tile comes again for that.
+// masked: where it has none, its shift is no number, and the step is done again for that.
 enum { HEADS = 2, QUERIES = 7, KEYS = 19, COLUMNS = 5 };
+
+static TileOp *first_of(const TileBlock *b, TileKind kind) {
+    TileOp *op = tile_next(b, NULL);
+    while (op && op->kind != kind) op = tile_next(b, op);
+    return op;
+}
+
+static void drop_redo(TileProgram *p) {
+    TileBlock *b = &p->kernels.data[0]->body;
+    for (TileOp *op; (op = first_of(b, TILE_REDO)); tile_unlink(op))
+        for (int i = 0; i < op->results.n; i++)
+            tile_replace(b, op->results.data[i], op->args.data[i + 1]);
+}
 
 // One head's queries `from` to `to` find the first key, which is in a full tile, much better than
 // those that they have seen before: by more than f32's exponents have room for.
-static void run(Arena *a, Run *r, const char *text, int head, int from, int to) {
+static void run(Arena *a, Run *r, const char *text, bool redoes, int head, int from, int to) {
     int32_t z[SIZE_FREE] = {0};
     z[SIZE_B] = z[SIZE_HKV] = 1;
     z[SIZE_HQ] = HEADS;
@@ -64,6 +75,7 @@ static void run(Arena *a, Run *r, const char *text, int head, int from, int to) 
     z[SIZE_SK] = KEYS;
     z[SIZE_Q_OFFSET] = KEYS - QUERIES;
     r->p = parse(a, text, &r->diags);
+    if (!redoes) drop_redo(r->p);
     r->d = tile_data_random(a, r->p, z, 3, 1);
     double *q = tensor(r->p, r->d, "q"), *k = tensor(r->p, r->d, "k");
     for (int i = 0; i < HEADS * QUERIES * COLUMNS; i++) {
@@ -73,74 +85,36 @@ static void run(Arena *a, Run *r, const char *text, int head, int from, int to) 
     }
     for (int i = 0; i < KEYS * COLUMNS; i++) k[i] = i < COLUMNS ? 100 : 0;
     tile_eval(r->p, r->d, true, &r->diags);
-}
-
-static void check_ran(const Run *r) {
     ck_assert_msg(!r->diags.errors, "%s", r->diags.first ? r->diags.first->message : "");
 }
 
-START_TEST(what_grows_too_large_comes_again) {
+START_TEST(what_is_too_large_is_done_again) {
     Arena *a = arena_new();
-    Run plain, kept, once;
-    const char *text = read_tile(a, "kept");
-    run(a, &plain, read_tile(a, "roles"), 1, 0, QUERIES);
-    run(a, &kept, text, 1, 0, QUERIES);
-    run(a, &once, with(a, text, again, ""), 1, 0, QUERIES);
-    check_ran(&plain);
-    check_ran(&kept);
-    check_ran(&once);
-    ck_assert(tile_data_distance(plain.p, plain.d, kept.p, kept.d) < 1e-2);
+    Run plain, redone, once;
+    const char *text = read_tile(a, "redo"), *wide = with(a, text, "over 2 ", "over 92 ");
+    run(a, &plain, read_tile(a, "roles"), true, 1, 0, QUERIES);
+    run(a, &redone, text, true, 1, 0, QUERIES);
+    ck_assert(tile_data_distance(plain.p, plain.d, redone.p, redone.d) < 1e-2);
+    run(a, &redone, wide, true, 1, 0, QUERIES);
+    ck_assert(tile_data_distance(plain.p, plain.d, redone.p, redone.d) < 1e-2);
+    run(a, &once, wide, false, 1, 0, QUERIES);
     ck_assert(isinf(tile_data_distance(plain.p, plain.d, once.p, once.d)));
-    run(a, &kept, with(a, text, again, "again %bound over 48"), 1, 0, QUERIES);
-    check_ran(&kept);
-    ck_assert(tile_data_distance(plain.p, plain.d, kept.p, kept.d) < 1e-2);
     arena_free(a);
 }
 END_TEST
 
-// The text that tells of the tiles that come again only.
-static const char *telling(Arena *a, const char *text) {
-    const char *all = with(a, text, again, "again %bound over 48");
-    return with(a, all, "= %lse\n", "= %lse when again\n");
-}
-
-static void check_told(const Run *r, int head, int from, int to) {
-    const double *lse = tensor(r->p, r->d, "lse");
-    check_ran(r);
+// Others keep what stands, to the last bit.
+START_TEST(in_the_rows_that_need_it) {
+    Arena *a = arena_new();
+    Run redone, once;
+    const char *text = with(a, read_tile(a, "redo"), "over 2 ", "over 92 ");
+    run(a, &redone, text, true, 0, 5, 6);
+    run(a, &once, text, false, 0, 5, 6);
+    const double *x = tensor(redone.p, redone.d, "lse"), *y = tensor(once.p, once.d, "lse");
     for (int i = 0; i < HEADS * QUERIES; i++) {
-        bool in = (head < 0 || i / QUERIES == head) && i % QUERIES >= from && i % QUERIES < to;
-        ck_assert_msg(isnan(lse[i]) != in, "row %d of head %d: %g", i % QUERIES, i / QUERIES,
-                      lse[i]);
+        bool same = x[i] == y[i] || (isnan(x[i]) && isnan(y[i]));
+        ck_assert_msg(same == (i != 5), "row %d: %g, %g", i, x[i], y[i]);
     }
-}
-
-START_TEST(other_tiles_do_not) {
-    Arena *a = arena_new();
-    Run r;
-    const char *text = telling(a, read_tile(a, "kept"));
-    run(a, &r, text, 1, 2, 3); // one row of the first tile
-    check_told(&r, 1, 0, 4);
-    run(a, &r, text, 0, 5, 6);
-    check_told(&r, 0, 4, QUERIES);
-    run(a, &r, text, 0, 0, 0);
-    check_told(&r, 0, 0, 0);
-    arena_free(a);
-}
-END_TEST
-
-START_TEST(a_cluster_does_so_together) {
-    Arena *a = arena_new();
-    Run r;
-    const char *text = telling(a, read_tile(a, "kept"));
-    text = with(a, text, "axis M: Sq tile 4", "axis M: Sq tile 16");
-    text = with(a, text, "(M.tile * 4)", "(M.tile * 16)");
-    text = with(a, text, "(M.tile * 16) + 4)", "(M.tile * 16) + 16)");
-    text = with(a, text, "((Sq + 3) / 4)", "((Sq + 15) / 16)");
-    text = with(a, text, "warps 8", "warps 1");
-    run(a, &r, text, 1, 5, 6);
-    check_told(&r, 1, 0, QUERIES);
-    run(a, &r, with(a, text, "section 16", "section 16 cluster 2 rows 1"), 1, 5, 6);
-    check_told(&r, -1, 0, QUERIES);
     arena_free(a);
 }
 END_TEST
@@ -157,26 +131,6 @@ static void check_refused(Arena *a, const char *text, const char *said) {
     const char *message = refused(a, text);
     ck_assert_msg(message && strstr(message, said), "'%s', not '%s'", message ? message : "", said);
 }
-
-static TileOp *first_of(const TileBlock *b, TileKind kind) {
-    TileOp *op = tile_next(b, NULL);
-    while (op && op->kind != kind) op = tile_next(b, op);
-    return op;
-}
-
-START_TEST(it_is_asked_before_the_next_tile) {
-    Arena *a = arena_new();
-    Diags diags;
-    TileProgram *p = parse(a, read_tile(a, "kept"), &diags);
-    TileOp *op = first_of(&p->kernels.data[0]->body, TILE_AGAIN);
-    TileBlock *tiles = op->block;
-    tile_unlink(op);
-    tile_insert_before(tiles->last, op);
-    ck_assert(!tile_verify(p, &diags));
-    ck_assert_ptr_nonnull(strstr(diags.first->message, "elsewhere than in 'tiles' before its"));
-    arena_free(a);
-}
-END_TEST
 
 static const char *const kept_text =
     "program p algorithm target host dtype f32 dims D=4 Dv=4\n"
@@ -217,46 +171,46 @@ START_TEST(kept_is_of_algorithms) {
     check_refused(a, with(a, kept_text, "to Sk", "to Sk class partial"), "in a loop over tiles of");
     check_refused(a, with(a, kept_text, "algorithm", "scheduled"), "scheduled program has decided");
     check_refused(a, with(a, kept_text, "to Sk", "to select(kept, 0, Sk)"), "may not use 'kept'");
-    check_refused(a, with(a, kept_text, "kept", "again"), "may not use 'again'");
-    check_refused(a, with(a, kept_text, "to Sk", "to select(again, 0, Sk)"), "not use 'again'");
     arena_free(a);
 }
 END_TEST
 
-// Before the schedule it says what will be asked, and changes nothing.
-START_TEST(algorithms_say_what_to_ask) {
+// It says what will be asked, and changes nothing.
+START_TEST(bound_is_of_algorithms) {
     Arena *a = arena_new();
     Diags diags;
-    const char *row = "    %l: f32[M] = map [M, D] (%x9) { rowsum over D of (1e30 * abs(%x9)) }\n"
-                      "    again %l over 48\n    store",
-               *text = with(a, kept_text, "    store", row);
+    const char *carried = with(a, kept_text, "carry (%x: f32[M, D] = %q)",
+                               "carry (%x: f32[M, D] = %q, %l: f32[M] = %l0)");
+    carried = with(a, carried, "yield %x1", "yield %x1, %l");
+    carried = with(a, carried, "%x9: f32[M, D] = loop", "%x9: f32[M, D], %l9: f32[M] = loop");
+    carried = with(a, carried, "    %x9", "    %l0: f32[M] = map [M] () { 1e+30 }\n    %x9");
+    const char *text = with(a, carried, "    store", "    bound %l9 over 48\n    store");
     TileProgram *p = parse(a, text, &diags);
+    Text t;
+    text_init(&t, a);
+    tile_print(&t, p);
+    ck_assert_str_eq(t.s, text);
     int32_t z[SIZE_FREE] = {1, 1, 1, 3, 2, 0};
     TileData *d = tile_data_random(a, p, z, 4, 7);
     ck_assert(tile_eval(p, d, false, &diags));
     ck_assert(d->tensor[1][1] == 3 * d->tensor[0][1]);
-    check_refused(a, with(a, text, "algorithm", "scheduled"), "scheduled program has decided");
+    check_refused(a, with(a, text, "over 48", "over 48 bound %l9 over 48"), "says twice");
+    check_refused(a, with(a, text, "bound %l9", "bound %l0"), "%l0 is not what a loop carries");
+    check_refused(a, with(a, text, "bound %l9", "bound %x9"), "%x9 is not an f32 for each row");
+    check_refused(a, with(a, carried, "yield", "bound %l over 48 yield"), "elsewhere than behind");
     text = with(a, text, "select(kept, %x, (%x + %q))", "%x");
     ck_assert_ptr_null(refused(a, text));
-    check_refused(a, with(a, text, "algorithm", "scheduled"), "it stands elsewhere");
-    check_refused(a, with(a, text, "over 48", "over 48 again %l over 48"), "asks twice");
+    check_refused(a, with(a, text, "algorithm", "scheduled"), "elsewhere than behind");
     arena_free(a);
 }
 END_TEST
 
-// What is appended would be there twice.
-START_TEST(lists_are_made_once) {
+START_TEST(redo_is_of_roles) {
     Arena *a = arena_new();
-    const char *list = "tensor list: i32[B, H, ((Sq + 1) / 2), 4] work 0\nplan",
-               *append = "    %i: i32[D], %c: bool[D] = map [D] () { D.pos; (D.pos < 2) }\n"
-                         "    %n: i32[] = map [] () { 0 }\n"
-                         "    %n1: i32[] = append %i when %c after %n -> list[b, h, M.tile, %n]\n"
-                         "    store",
-               *row = "    %l: f32[M] = map [M, D] (%x9) { rowsum over D of %x9 }\n"
-                      "    again %l over 48\n    store";
-    const char *text = with(a, with(a, kept_text, "plan", list), "    store", append);
-    ck_assert_ptr_null(refused(a, text));
-    check_refused(a, with(a, text, "    store", row), "may come again that appends to a list");
+    const char *redo = "    %l: f32[M] = map [M] () { 1.0 }\n"
+                       "    %l1: f32[M] in fragment = redo %l over 48 else (%l) { yield %l }\n"
+                       "    store";
+    check_refused(a, with(a, kept_text, "    store", redo), "it stands outside roles");
     arena_free(a);
 }
 END_TEST
@@ -275,17 +229,15 @@ START_TEST(inputs_may_be_called_so) {
 }
 END_TEST
 
-Suite *tile_again_suite(void);
-Suite *tile_again_suite(void) {
-    Suite *s = suite_create("tile_again");
-    TCase *t = tcase_create("again");
-    tcase_add_test(t, what_grows_too_large_comes_again);
-    tcase_add_test(t, other_tiles_do_not);
-    tcase_add_test(t, a_cluster_does_so_together);
-    tcase_add_test(t, it_is_asked_before_the_next_tile);
+Suite *tile_redo_suite(void);
+Suite *tile_redo_suite(void) {
+    Suite *s = suite_create("tile_redo");
+    TCase *t = tcase_create("redo");
+    tcase_add_test(t, what_is_too_large_is_done_again);
+    tcase_add_test(t, in_the_rows_that_need_it);
     tcase_add_test(t, kept_is_of_algorithms);
-    tcase_add_test(t, algorithms_say_what_to_ask);
-    tcase_add_test(t, lists_are_made_once);
+    tcase_add_test(t, bound_is_of_algorithms);
+    tcase_add_test(t, redo_is_of_roles);
     tcase_add_test(t, inputs_may_be_called_so);
     suite_add_tcase(s, t);
     return s;
