@@ -26,7 +26,7 @@ typedef struct Build {
     TileProgram *p;
     bool tf32; // products
     int fixed; // the state that sums the weights where shifts are fixed in full tiles; -1: they are not
-    int extremum; // the state that such a shift is made of
+    int extremum;    // the state that such a shift is made of
     const Ex *empty; // whether a row has no key, over states; NULL: nobody needs to know
     TileKernel *k;
     TileBlock *block;

@@ -318,8 +318,8 @@ static TileValue *aggregated(Build *b, TileValue *acc) {
     for (int i = 0; i < n; i++) factor[i] = build_row(b, "factor", part[i]);
     TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
     const Ex *e = pass_operand(b->p, map, acc);
-    if (factor) {
-        const Ex *f = pass_operand(b->p, map, factor);
+    for (int i = 0; i < n; i++) {
+        const Ex *f = pass_operand(b->p, map, factor[i]);
         if (b->empty) f = ex_select(x, build_resolve(b, map, b->empty), ex_f32(x, 0.0f), f);
         e = ex_2(x, EX_MUL, e, f);
     }
