@@ -42,3 +42,9 @@ bool target_find(const char *name, TargetId *out) {
         }
     return false;
 }
+
+int target_block_registers(int threads) {
+    enum { OF_SM = 65536, MOST = 256 };
+    int each = OF_SM / threads & ~7;
+    return threads * (each < MOST ? each : MOST);
+}

@@ -199,6 +199,20 @@ bool verify_redo(Verify *V) {
             verify_fail(V, "some rows of what is not made for each row by itself"));
 }
 
+// What the roles up to this one ask for, where each says it: a block begins with so many.
+static bool verify_registers(Verify *V) {
+    int threads = 0, registers = 0;
+    if (V->op->next && V->op->next->kind == TILE_ROLE) return true; // the last one is asked
+    for (const TileOp *at = V->op; at; at = at->prev) {
+        if (at->kind != TILE_ROLE) continue;
+        if (!at->registers) return true;
+        threads += 128 * at->warpgroups;
+        registers += 128 * at->warpgroups * at->registers;
+    }
+    int has = target_block_registers(threads);
+    return registers <= has || verify_fail(V, "roles have %d registers of %d", registers, has);
+}
+
 bool verify_role(Verify *V) {
     const TileOp *op = V->op;
     if (!verify_counts(V, 0, 0, 0)) return false;
@@ -211,6 +225,7 @@ bool verify_role(Verify *V) {
         return verify_fail(V, "it has %d warpgroups", op->warpgroups);
     if (op->registers < 0 || op->registers > MAX_REGISTERS || op->registers % 8)
         return verify_fail(V, "it has %d registers a thread", op->registers);
+    if (!verify_registers(V)) return false;
     V->role = op;
     V->roles = true;
     bool ok = verify_body(V, false);

@@ -40,7 +40,7 @@ static double sm90_cycles(const Proposals *to, CostWork w, const CostRows *seen,
 }
 
 void cost_sm90(Proposals *to) {
-    static const Sm90Form forms[] = {{1, 240, 40}, {2, 232, 48}, {3, 160, 32}};
+    static const Sm90Form forms[] = {{1, 240, 40}, {2, 232, 40}, {3, 160, 32}};
     CostWork w = cost_work(to->p, to->k);
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         CostRows seen = cost_rows(to->p, to->k, 64 * forms[i].warpgroups, to->sizes);

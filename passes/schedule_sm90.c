@@ -27,8 +27,8 @@ enum {
     LISTED = 2048,       // tiles of a section where each visits few: documents, 5% faster than 512
     LONG_BODY = 1400,    // weight (ex_weight) of what is computed of an element
     DEAR_MASK = 48,      // the same, of a mask
-    REGISTERS = 65536,   // of an SM
     SHARED_SLACK = 1024, // barriers, the tile's number, alignment
+    CLASSES = 3,         // loops that a sweep becomes at most (classify.c), each with its vectors
 };
 
 // ---- shapes
@@ -43,7 +43,7 @@ typedef struct Sm90Row {
     Sm90Shape shape;
 } Sm90Row;
 
-// The producer has what the consumers leave of the 65536 registers, in steps of 8; with many panels
+// The producer has what the consumers leave of the registers that a block is launched with; with many panels
 // of columns it needs more than the least, 24. Clusters save what copies take, where tiles are long
 // enough for their common pace or heads are wider than their values; at 64 columns they were measured
 // to save nothing. Sections are of tiles whose heads' K and V fit the L2 cache together, but of no
@@ -54,20 +54,20 @@ typedef struct Sm90Row {
 static const Sm90Row rows[] = {
     // d, masked, launches, moving, {warpgroups, registers, producer's, keys, stages, queries, after,
     //    turns, late_rescale, fixed_shift, cluster, section, share, narrow, part_keys, half}
-    {64, false, SHAPE_TINY, 8, {2, 232, 48, 208, 2, 2, 8, 0, 0, 0, 1, 1, 0, 0, 384, 0}},
+    {64, false, SHAPE_TINY, 8, {2, 232, 40, 208, 2, 2, 8, 0, 0, 0, 1, 1, 0, 0, 384, 0}},
     {64, false, ANY, 0, {3, 160, 32, 128, 2, 2, 48, 1, 0, 1, 1, 1, 0, 0, 384, 16}},
-    {64, true, SHAPE_SHORT, 16, {2, 232, 48, 128, 3, 2, 56, 1, 0, 1, 1, 512, 0, 64, 576, 0}},
+    {64, true, SHAPE_SHORT, 16, {2, 232, 40, 128, 3, 2, 56, 1, 0, 1, 1, 512, 0, 64, 576, 0}},
     {64, true, SHAPE_LONG, 8, {3, 160, 32, 128, 2, 2, 56, 1, 0, 1, 1, 512, 0, 64, 384, 16}},
-    {128, false, SHAPE_SHORT, 20, {2, 232, 48, 128, 2, 2, 40, 1, 0, 1, 1, 1, 0, 0, 768, 0}},
-    {128, false, SHAPE_LONG, 20, {2, 232, 48, 128, 2, 2, 40, 1, 0, 1, 2, 1, 0, 0, 768, 0}},
-    {128, true, SHAPE_SHORT, 20, {2, 232, 48, 128, 2, 2, 40, 1, 0, 1, 1, 128, 0, 64, 768, 0}},
-    {128, true, SHAPE_LONG, 28, {2, 232, 48, 128, 2, 2, 40, 1, 0, 1, 2, 512, 0, 0, 768, 0}},
-    {192, false, ANY, 20, {2, 232, 48, 128, 2, 1, 40, 1, 0, 1, 2, 1, 0, 0, 768, 0}},
-    {192, true, ANY, 20, {2, 232, 48, 128, 2, 1, 40, 1, 0, 1, 2, 128, 0, 0, 768, 0}},
-    {256, false, SHAPE_SHORT, -1, {2, 232, 48, 64, 2, 1, -1, 0, 0, 1, 1, 1, 0, 0, 768, 0}},
-    {256, false, SHAPE_LONG, -1, {2, 232, 48, 80, 2, 1, -1, 0, 0, 1, 2, 1, 0, 0, 768, 0}},
-    {256, true, SHAPE_SHORT, -1, {2, 232, 48, 64, 2, 1, -1, 0, 0, 1, 1, 128, 0, 0, 768, 0}},
-    {256, true, SHAPE_LONG, -1, {2, 232, 48, 80, 2, 1, -1, 0, 0, 1, 2, 512, 0, 0, 768, 0}},
+    {128, false, SHAPE_SHORT, 20, {2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 1, 1, 0, 0, 768, 0}},
+    {128, false, SHAPE_LONG, 20, {2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 2, 1, 0, 0, 768, 0}},
+    {128, true, SHAPE_SHORT, 20, {2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 1, 128, 0, 64, 768, 0}},
+    {128, true, SHAPE_LONG, 28, {2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 2, 512, 0, 0, 768, 0}},
+    {192, false, ANY, 20, {2, 232, 40, 128, 2, 1, 40, 1, 0, 1, 2, 1, 0, 0, 768, 0}},
+    {192, true, ANY, 20, {2, 232, 40, 128, 2, 1, 40, 1, 0, 1, 2, 128, 0, 0, 768, 0}},
+    {256, false, SHAPE_SHORT, -1, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 1, 0, 0, 768, 0}},
+    {256, false, SHAPE_LONG, -1, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 1, 0, 0, 768, 0}},
+    {256, true, SHAPE_SHORT, -1, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 128, 0, 0, 768, 0}},
+    {256, true, SHAPE_LONG, -1, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 512, 0, 0, 768, 0}},
 };
 
 // Whether some keys within the tensor do not count.
@@ -127,10 +127,24 @@ static int value_columns(const TileProgram *p, const TileKernel *k) {
     return pass_padded(pass_value_columns(p, k), PANEL);
 }
 
-static int shared_bytes(Sm90Shape s, int d, int dv) {
+// A number for each key (norms), which has a place of its own beside the tiles.
+static bool is_of_keys(const TileKernel *k, const TileValue *v) {
+    return v->rank == 1 && !tile_in_grid(k, v->axis[0]) && !k->axes[v->axis[0]].whole;
+}
+
+static int key_vectors(const TileKernel *k) {
+    int n = 0;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; op->kind == TILE_MAP && i < op->results.n; i++)
+            n += is_of_keys(k, op->results.data[i]);
+    return n;
+}
+
+// Of a kernel with so many vectors of keys.
+static int shared_bytes(Sm90Shape s, int d, int dv, int vectors) {
     int rows_of_q = 64 * s.warpgroups, weights = s.share ? pass_padded(s.keys, PANEL) : 0;
     return 2 * (rows_of_q * (s.queries * d + weights) + s.stages * s.keys * (d + dv)) +
-           SHARED_SLACK;
+           4 * vectors * s.keys + SHARED_SLACK;
 }
 
 // What scores are tested with and looked up by lives in registers too, while they are.
@@ -212,11 +226,8 @@ static int after_for(const TileKernel *k, Sm90Shape s) {
 // Whether a map of scores takes a number for each key (norms), made beside it.
 static bool takes_columns(const TileKernel *k) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        for (int i = 0; op->kind == TILE_MAP && op->naxes > 1 && i < op->args.n; i++) {
-            const TileValue *v = op->args.data[i];
-            bool keys = v->rank == 1 && !tile_in_grid(k, v->axis[0]);
-            if (keys && !k->axes[v->axis[0]].whole) return true;
-        }
+        for (int i = 0; op->kind == TILE_MAP && op->naxes > 1 && i < op->args.n; i++)
+            if (is_of_keys(k, op->args.data[i])) return true;
     return false;
 }
 
@@ -283,9 +294,10 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
     if (listed) s.section = LISTED;
     if (!p->may_fix_shift || moving || dear) s.fixed_shift = 0;
     if (!s.fixed_shift) s.after = rows[i].moving, s.half = 0;
-    if (shared_bytes(s, d, dv) > t->shared_bytes) s.queries = 1;
-    while (s.keys > 16 &&
-           (shared_bytes(s, d, dv) > t->shared_bytes || registers_of(k, s, dv) > s.registers))
+    int vectors = CLASSES * key_vectors(k);
+    if (shared_bytes(s, d, dv, vectors) > t->shared_bytes) s.queries = 1;
+    while (s.keys > 16 && (shared_bytes(s, d, dv, vectors) > t->shared_bytes ||
+                           registers_of(k, s, dv) > s.registers))
         s.keys -= 16;
     s.after = after_for(k, s);
     if (s.half >= s.after) s.half = 0;
@@ -310,11 +322,13 @@ static bool refuse(Diags *diags, const char *what, int needs, int has) {
 // What no single knob tells.
 static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags *diags) {
     int d = pass_padded(p->D, PANEL), dv = value_columns(p, k);
-    int shared = shared_bytes(s, d, dv), has = target_get(p->target)->shared_bytes;
+    int shared = shared_bytes(s, d, dv, CLASSES * key_vectors(k)),
+        has = target_get(p->target)->shared_bytes;
     int threads = 128 * (s.producer_registers + s.warpgroups * s.registers);
+    int launched = target_block_registers(128 * (s.warpgroups + 1));
     if (shared > has) return refuse(diags, "bytes of shared memory", shared, has);
-    if (threads > REGISTERS)
-        return refuse(diags, "registers for all threads of a block", threads, REGISTERS);
+    if (threads > launched)
+        return refuse(diags, "registers for all threads of a block", threads, launched);
     if (s.fixed_shift && !p->may_fix_shift) {
         diag_error(
             diags, (Span){0},
@@ -350,7 +364,7 @@ static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags 
 
 static bool fits_shared(const TileProgram *p, const TileKernel *k, Sm90Shape s) {
     int d = pass_padded(p->D, PANEL), dv = value_columns(p, k);
-    return shared_bytes(s, d, dv) <= target_get(p->target)->shared_bytes;
+    return shared_bytes(s, d, dv, CLASSES * key_vectors(k)) <= target_get(p->target)->shared_bytes;
 }
 
 // The one place where a kernel's shape is chosen; it travels in the kernel.
@@ -544,7 +558,8 @@ void sm90_yield(Sm90 *s, TileValue *const *values, int n) {
 // Columns of a buffer for a tile of so many, all or an even part of them; 0: there is no room.
 static int buffered_columns(const Sm90 *s, int stored) {
     int d = pass_padded(s->p->D, PANEL), dv = value_columns(s->p, s->k), columns = dv;
-    int room = target_get(s->p->target)->shared_bytes - shared_bytes(s->shape, d, dv) - s->strips;
+    int room = target_get(s->p->target)->shared_bytes - s->strips -
+               shared_bytes(s->shape, d, dv, key_vectors(s->k));
     while (2 * 64 * s->shape.warpgroups * columns > room) {
         columns /= 2;
         if (columns % PANEL || stored % columns) return 0;
@@ -613,7 +628,7 @@ static void schedule_kernel(TileProgram *p, TileKernel *k) {
     Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
     k->schedule.persist = PERSIST_DYNAMIC; // also where tiles take as long: 1% faster than turns
     int room = target_get(p->target)->shared_bytes -
-               shared_bytes(s.shape, pass_padded(p->D, PANEL), value_columns(p, k));
+               shared_bytes(s.shape, pass_padded(p->D, PANEL), value_columns(p, k), key_vectors(k));
     s.strips = pass_strips(p, k, s.shape.warpgroups, room);
     for (TileOp *op = k->body.first; op; op = op->next)
         if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, true);

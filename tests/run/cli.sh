@@ -165,6 +165,7 @@ refuses() { # refuses KNOBS TARGET WHY
 refuses keys=100 sm_90a 'keys (of a tile) is 16 to 256 in steps of 16, not 100'
 refuses keys=176,stages=3 sm_90a 'it needs 304128 bytes of shared memory; there are 232448'
 refuses warpgroups=3,registers=240 sm_90a 'it needs 98304 registers for all threads of a block; there are 65536'
+refuses warpgroups=2,registers=232,producer_registers=48 sm_90a 'it needs 65536 registers for all threads of a block; there are 64512'
 refuses warpgroups=3,registers=160,producer_registers=24 sm_90a 'registers of a thread for scores, weights and accumulator; there are 160'
 refuses blocks=4 sm_80 'registers of a thread for scores and accumulator; there are 128'
 refuses rows=64,warps=8 sm_80 '8 warps; there are 64 rows'

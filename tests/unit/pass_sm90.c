@@ -41,7 +41,8 @@ static TileProgram *scheduled(Arena *a, const Stream *s, Form form, bool share) 
     Diags diags;
     diag_init(&diags, a);
     if (form == CHOSEN) {
-        p->kernels.data[0]->schedule.knobs = "warpgroups=3"; // in roles: as pass_tile_sm90 says
+        p->kernels.data[0]->schedule.knobs =
+            "warpgroups=3,registers=160,producer_registers=32"; // in roles: as pass_tile_sm90 says
         ck_assert(pass_schedule_sm90(p, &o, &diags));
         ck_assert(p->kernels.data[0]->body.last->kind == TILE_ROLE);
     } else {
