@@ -171,9 +171,18 @@ static bool many_tests(const TileKernel *k) {
     return many || t.loads > 0;
 }
 
+// Whether a map of scores takes a number for each key (norms), made beside it.
+static bool takes_columns(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; op->kind == TILE_MAP && op->naxes > 1 && i < op->args.n; i++)
+            if (is_of_keys(k, op->args.data[i])) return true;
+    return false;
+}
+
+// Of a thread; where scores take numbers of keys, one for each of its columns.
 static int registers_of(const TileKernel *k, Sm90Shape s, int dv) {
     return dv / 2 + s.keys / 2 + s.keys / 4 + OTHER_REGISTERS +
-           (many_tests(k) ? TEST_REGISTERS : 0);
+           (many_tests(k) ? TEST_REGISTERS : 0) + (takes_columns(k) ? s.keys / 4 : 0);
 }
 
 int sm90_registers(const TileProgram *p, const TileKernel *k, Sm90Shape s) {
@@ -221,14 +230,6 @@ static int after_for(const TileKernel *k, Sm90Shape s) {
     if (w.special > 1) after = s.fixed_shift ? AFTER_DEAR_FIXED : AFTER_DEAR;
     if (w.special == 1 && !w.reductions) return -1;
     return after < s.keys / 2 ? after : s.keys / 2;
-}
-
-// Whether a map of scores takes a number for each key (norms), made beside it.
-static bool takes_columns(const TileKernel *k) {
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        for (int i = 0; op->kind == TILE_MAP && op->naxes > 1 && i < op->args.n; i++)
-            if (is_of_keys(k, op->args.data[i])) return true;
-    return false;
 }
 
 static bool row_is_for(const Sm90Row *r, int wide, bool masked, ShapeClass launches) {
