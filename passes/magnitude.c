@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-enum { MAX_TERMS = 32, MAX_DEPTH = 64, MAX_STEPS = 1000, MAX_PARTS = 16 };
+enum { MAX_TERMS = 32, MAX_DEPTH = 64, MAX_STEPS = 1000, MAX_PARTS = 16, MAX_POWER = 8 };
 static const double LEAST = -70, SMALLEST = -126, KEYS = 24, SHIFTED = 16, FACTOR = 120,
                     BEYOND = 1e6;
 
@@ -240,27 +240,40 @@ typedef struct Factors {
     int parts;                    // taken apart; beyond MAX_PARTS as they are
 } Factors;
 
-// What e is a product of, each part as a number around 1 and a power of two.
-static void take_part(Factors *f, const Ex *e, bool over) {
+static const Ex *clamped(ExPool *p, const Ex *e) {
+    e = ex_2(p, EX_MAX, e, ex_f32(p, -(float)FACTOR));
+    return ex_2(p, EX_MIN, e, ex_f32(p, (float)FACTOR));
+}
+
+// A part e^n as a number around 1 and a power of two, which stays in f32 where exp2 is an approximation.
+static void take_part(Factors *f, const Ex *e, float n, bool over) {
     ExPool *p = f->w->row->pool;
-    const Ex *bits = ex_1(p, EX_FLOOR, ex_1(p, EX_LOG2, ex_1(p, EX_ABS, e)));
-    bits = ex_2(p, EX_MIN, ex_2(p, EX_MAX, bits, ex_f32(p, -126)), ex_f32(p, 126));
+    const Ex *bits = clamped(p, ex_1(p, EX_FLOOR, ex_1(p, EX_LOG2, ex_1(p, EX_ABS, e))));
     const Ex *part = ex_2(p, EX_MUL, e, ex_1(p, EX_EXP2, ex_1(p, EX_NEG, bits)));
+    if (n != 1) {
+        part = ex_2(p, EX_POW, part, ex_f32(p, n));
+        bits = ex_2(p, EX_MUL, bits, ex_f32(p, n));
+    }
     if (over) part = ex_1(p, EX_RCP, part), bits = ex_1(p, EX_NEG, bits);
     f->product = f->product ? ex_2(p, EX_MUL, f->product, part) : part;
     f->exponent = f->exponent ? ex_2(p, EX_ADD, f->exponent, bits) : bits;
 }
 
 static void take_parts(Factors *f, const Ex *e, bool over, int depth) {
+    const Ex *a = e->nargs ? e->args[0] : NULL, *b = e->nargs > 1 ? e->args[1] : NULL;
     Magnitude m = magnitude(f->w, e);
     bool fits = m.least >= -FACTOR && m.most <= FACTOR, div = e->op == EX_DIV,
          parts = e->op == EX_MUL || div || e->op == EX_RCP;
-    if (fits || !parts || depth > MAX_DEPTH || ++f->parts > MAX_PARTS) {
-        take_part(f, e, over);
-        return;
+    if (++f->parts > MAX_PARTS || depth > MAX_DEPTH || fits) {
+        take_part(f, e, 1, over);
+    } else if (parts) {
+        take_parts(f, a, over != (e->op == EX_RCP), depth + 1);
+        if (b) take_parts(f, b, over != div, depth + 1);
+    } else if (e->op == EX_POW && b->op == EX_CONST && fabsf(b->f) <= MAX_POWER) {
+        take_part(f, a, b->f, over);
+    } else {
+        take_part(f, e, 1, over);
     }
-    take_parts(f, e->args[0], over != (e->op == EX_RCP), depth + 1);
-    if (e->nargs > 1) take_parts(f, e->args[1], over != div, depth + 1);
 }
 
 // Both go the same way, so that what is between them is between the first number and the last.
@@ -274,8 +287,9 @@ int row_factors(const RowProgram *row, const Ex *e, const Ex *out[MAX_FACTORS]) 
     if (m.least < -FACTOR || m.most > FACTOR) {
         take_parts(&f, e, false, 0);
         const Ex *half = ex_1(p, EX_FLOOR, ex_2(p, EX_MUL, f.exponent, ex_f32(p, 0.5f)));
+        half = clamped(p, half); // of three parts it may be more, and is times 0
         out[0] = ex_2(p, EX_MUL, f.product, ex_1(p, EX_EXP2, half));
-        out[n++] = ex_1(p, EX_EXP2, ex_2(p, EX_SUB, f.exponent, half));
+        out[n++] = ex_1(p, EX_EXP2, clamped(p, ex_2(p, EX_SUB, f.exponent, half)));
     }
     arena_free(w.scratch);
     return n;
