@@ -8,7 +8,7 @@
 //                                            ->     m = max (s * 0.18);         A = -max(m, sink * 1.44)
 //
 // And where scores are not known to be small (tame.h), an extremum is subtracted before anything is
-// multiplied:
+// multiplied. They are to be smaller where the result depends on the shift (fixed_shift.h):
 //
 //     m = max s;  A = m * -1.44;  exp2(s * 1.44 + A)      ->     A = -m;  exp2((s + A) * 1.44)
 //
@@ -18,6 +18,7 @@
 // the product of the maximum: a tile is still reduced over the bare score.
 #include "passes/exact_shift.h"
 
+#include "passes/fixed_shift.h"
 #include "passes/simplify.h"
 #include "passes/simplify_rules.h"
 #include "passes/tame.h"
@@ -250,22 +251,30 @@ static const Ex *subtracted(First *f, const Ex *e) {
 typedef struct Tameness {
     const RowProgram *row;
     int shift;
-    bool wild;
+    bool wild, small; // small: what rounding the shift loses hardly shows
 } Tameness;
 
 static void ask_exponent(void *ctx, const Ex *e) {
     Tameness *t = ctx;
-    if (e->op == EX_EXP2 && ex_uses(e, SYM_SHIFT, t->shift))
-        t->wild |= !row_tame(t->row, e->args[0]);
+    if (e->op != EX_EXP2 || !ex_uses(e, SYM_SHIFT, t->shift)) return;
+    t->wild |= !row_tame(t->row, e->args[0]);
+    t->small = t->small && row_small(t->row, e->args[0]);
+}
+
+// Whether all weights and sums may be off by the same factor: softmax divides it out, and
+// exp(s - m) / (l + 1) does not.
+static bool cancels(const Stream *s) {
+    int sum, extremum;
+    return pass_may_fix_shift(s, &sum, &extremum);
 }
 
 static bool is_wild(const Stream *s, int shift) {
-    Tameness t = {s->row, shift, false};
+    Tameness t = {s->row, shift, false, true};
     for (int i = 0; i < s->states.n; i++)
         t.wild |= s->states.data[i].exact && ex_uses(s->shifts.data[shift], SYM_STATE, i);
     for (int i = 0; i < s->states.n; i++) ex_visit(s->states.data[i].elem, ask_exponent, &t);
     ex_visit(s->elem, ask_exponent, &t);
-    return t.wild;
+    return t.wild || (!t.small && !cancels(s));
 }
 
 // Where scores may be large, what the product with the unit rounds is large too, and would stand in

@@ -16,7 +16,7 @@
 
 #include <math.h>
 
-static const double TAME = 0x1p12, LARGE = 0x1p6, MOST = 0x1p31, LARGEST = 0x1p64;
+static const double TAME = 0x1p12, SMALL = 0x1p9, LARGE = 0x1p6, MOST = 0x1p31, LARGEST = 0x1p64;
 
 typedef struct Bounds {
     double lo, hi;
@@ -249,6 +249,13 @@ bool row_tame(const RowProgram *row, const Ex *e) {
         size_with(row, scratch, e, 1) <= TAME && size_with(row, scratch, e, LARGE) <= TAME * LARGE;
     arena_free(scratch);
     return tame;
+}
+
+bool row_small(const RowProgram *row, const Ex *e) {
+    Arena *scratch = arena_new();
+    bool small = size_with(row, scratch, e, LARGE) <= SMALL;
+    arena_free(scratch);
+    return small;
 }
 
 static Bounds bounds_within(const RowProgram *row, const Ex *e, double size) {

@@ -13,6 +13,9 @@ bool row_has_element(const Ex *e);
 // dot products, squared norms and positions count as 1.
 bool row_tame(const RowProgram *row, const Ex *e);
 
+// Whether that is within 2^9 where dot products are 64: what rounding it loses, 2^-15, hardly shows beside 1.
+bool row_small(const RowProgram *row, const Ex *e);
+
 // How large |e| can be where dot products, squared norms and float inputs are within 2^64.
 double row_most(const RowProgram *row, const Ex *e);
 
