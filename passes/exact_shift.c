@@ -24,6 +24,7 @@
 #include "passes/tame.h"
 
 #include <math.h>
+#include <string.h>
 
 // Beyond, a state's own precision would suffer from the unit: its products may leave f32.
 static const float LEAST_UNIT = 0x1p-40f, LARGEST_UNIT = 0x1p40f;
@@ -261,22 +262,6 @@ static void ask_exponent(void *ctx, const Ex *e) {
     t->small = t->small && row_small(t->row, e->args[0]);
 }
 
-// Whether all weights and sums may be off by the same factor: softmax divides it out, and
-// exp(s - m) / (l + 1) does not.
-static bool cancels(const Stream *s) {
-    int sum, extremum;
-    return pass_may_fix_shift(s, &sum, &extremum);
-}
-
-static bool is_wild(const Stream *s, int shift) {
-    Tameness t = {s->row, shift, false, true};
-    for (int i = 0; i < s->states.n; i++)
-        t.wild |= s->states.data[i].exact && ex_uses(s->shifts.data[shift], SYM_STATE, i);
-    for (int i = 0; i < s->states.n; i++) ex_visit(s->states.data[i].elem, ask_exponent, &t);
-    ex_visit(s->elem, ask_exponent, &t);
-    return t.wild || (!t.small && !cancels(s));
-}
-
 // Where scores may be large, what the product with the unit rounds is large too, and would stand in
 // an exponent: the extremum is subtracted as it is.
 static void subtract_first(Arena *a, Stream *s, int shift) {
@@ -349,13 +334,45 @@ static void change_units(Stream *s, const Units *u) {
     s->empty = in_units(u, s->empty);
 }
 
-void pass_exact_shifts(Arena *a, Stream *s) {
+static void carry_in_units(Arena *a, Stream *s) {
     Units u = {.p = s->row->pool, .unit = ARENA_ARRAY(a, float, s->states.n + 1)};
     bool any = false;
-    for (int i = 0; i < s->shifts.n; i++)
-        if (is_wild(s, i)) subtract_first(a, s, i);
     for (int i = 0; i < s->states.n; i++) any |= (u.unit[i] = unit_for(s, i)) != 1;
     if (any) change_units(s, &u);
+}
+
+static void *copied(Arena *a, const void *data, size_t size) {
+    void *copy = arena_alloc(a, size + 1);
+    if (size) memcpy(copy, data, size);
+    return copy;
+}
+
+// Whether all weights and sums may be off by the same factor: softmax divides it out, and
+// exp(s - m) / (l + 1) does not. Asked in the units of the exponents, on a copy.
+static bool cancels(Arena *a, const Stream *s) {
+    Stream t = *s;
+    int sum, extremum;
+    t.states.data = copied(a, t.states.data, sizeof *t.states.data * (size_t)t.states.n);
+    t.shifts.data = copied(a, t.shifts.data, sizeof *t.shifts.data * (size_t)t.shifts.n);
+    t.finished.data = copied(a, t.finished.data, sizeof *t.finished.data * (size_t)t.finished.n);
+    t.emits.data = copied(a, t.emits.data, sizeof *t.emits.data * (size_t)t.emits.n);
+    carry_in_units(a, &t);
+    return pass_may_fix_shift(&t, &sum, &extremum);
+}
+
+static bool is_wild(Arena *a, const Stream *s, int shift) {
+    Tameness t = {s->row, shift, false, true};
+    for (int i = 0; i < s->states.n; i++)
+        t.wild |= s->states.data[i].exact && ex_uses(s->shifts.data[shift], SYM_STATE, i);
+    for (int i = 0; i < s->states.n; i++) ex_visit(s->states.data[i].elem, ask_exponent, &t);
+    ex_visit(s->elem, ask_exponent, &t);
+    return t.wild || (!t.small && !cancels(a, s));
+}
+
+void pass_exact_shifts(Arena *a, Stream *s) {
+    for (int i = 0; i < s->shifts.n; i++)
+        if (is_wild(a, s, i)) subtract_first(a, s, i);
+    carry_in_units(a, s);
 }
 
 bool pass_shift_is_exact(const Ex *e) {

@@ -1,6 +1,8 @@
-// derive_extrema.c: when scores are tame, and when an extremum is kept to the last bit.
+// derive_extrema.c: when scores are tame, when an extremum is kept to the last bit, and factors that leave f32 as one number.
+#include "ir/math.h"
 #include "ir/stream.h"
 #include "passes/derive.h"
+#include "passes/magnitude.h"
 #include "passes/tame.h"
 
 #include <check.h>
@@ -129,12 +131,57 @@ START_TEST(weights_of_f16) {
 }
 END_TEST
 
+static ExValue value_of_m(void *ctx, const Ex *e) {
+    (void)e;
+    return (ExValue){.f = *(const double *)ctx};
+}
+
+// What x becomes by the factors of a row scalar, one after the other, in a device's f32.
+static double multiplied(const RowProgram *p, const char *scalar, double m, const Math *math,
+                         double x) {
+    const Ex *factor[MAX_FACTORS];
+    ExEnv env = {.sym = value_of_m, .ctx = &m, .round = true, .math = math};
+    int n = row_factors(p, read(p->pool, scalar), factor);
+    ck_assert_int_eq(n, 2);
+    for (int i = 0; i < n; i++) x = (double)((float)x * (float)ex_eval(factor[i], &env).f);
+    return x;
+}
+
+// 0 times a deferred factor is 0, however large that is, and whatever its divisor is in a row without
+// a key; what is in range is as the formula has it.
+START_TEST(factors_of_devices) {
+    static const struct {
+        const char *scalar;
+        double m, x, is;
+    } cases[] = {
+        {"rcp((m * m))", -INFINITY, 0, 0},
+        {"rcp((m * m))", 0x1p66, 0x1p100, 0x1p-32},
+        {"pow(rcp(max(m, 1e-30)), 1.3)", 0, 0, 0},
+        {"pow(rcp(max(m, 1e-30)), 4.0)", 0x1p-40, 0x1p-120, 0x1p40},
+        {"((rcp(max(m, 1e-30)) / max(m, 1e-30)) / max(m, 1e-30))", 0, 0, 0},
+        {"((rcp(max(m, 1e-30)) / max(m, 1e-30)) / max(m, 1e-30))", 0x1p-60, 0x1p-120, 0x1p60},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (uint32_t seed = 0; seed < 64; seed++) {
+            Arena *a = arena_new();
+            RowProgram *p = row(a, "dot", "s");
+            Math math = math_of(seed % 2 ? TARGET_SM80 : TARGET_GFX942, DT_F32);
+            math.seed = seed;
+            double x = multiplied(p, cases[i].scalar, cases[i].m, &math, cases[i].x);
+            ck_assert_msg(fabs(x - cases[i].is) <= 1e-5 * fabs(cases[i].is), "%s: %g",
+                          cases[i].scalar, x);
+            arena_free(a);
+        }
+}
+END_TEST
+
 Suite *derive_extrema_suite(void) {
     Suite *suite = suite_create("derive_extrema");
     TCase *t = tcase_create("extrema");
     tcase_add_test(t, tame_scores);
     tcase_add_test(t, maximum_kept);
     tcase_add_test(t, weights_of_f16);
+    tcase_add_test(t, factors_of_devices);
     suite_add_tcase(suite, t);
     return suite;
 }
