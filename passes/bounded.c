@@ -15,6 +15,7 @@
 // cancels.
 #include "passes/normal_form.h"
 #include "passes/simplify_rules.h"
+#include "passes/tame.h"
 
 #include <math.h>
 
@@ -28,7 +29,8 @@ typedef struct Sum {
         double times, size;  // size: of what was added up, for rounding
     } term[MAX_TERMS];
     int n;
-    bool keys; // there is a key's exponent
+    bool keys;  // there is a key's exponent
+    bool loose; // an extremum is clamped on the side that it leaves
     bool full;
 } Sum;
 
@@ -98,9 +100,10 @@ static void gather_clamp(Sum *s, const Ex *e, double times, const Ex *scale, int
         is_moving(s, moving) && (s->row->motion[moving->index] == NF_RISING) == (e->op == EX_MAX);
     if (!is_known(s, e->args[known]) || !find_in(s, moving).moving)
         add_term(s, e, times, scale);
-    else if (s->keys)
+    else if (s->keys) {
+        s->loose |= !from_start;
         gather(s, moving, times, scale, depth);
-    else if (from_start)
+    } else if (from_start)
         add_term(s, e->args[known], times, scale);
     else
         s->full = true;
@@ -135,6 +138,24 @@ static void gather(Sum *s, const Ex *e, double times, const Ex *scale, int depth
         break;
     default: add_term(s, e, times, scale);
     }
+}
+
+// A term that stays, beside what the clamped extrema have.
+static double excess(const Sum *s, int i) {
+    const Ex *e = s->term[i].e, *scale = s->term[i].scale;
+    double times = s->term[i].times;
+    if (e->op == EX_CONST && !scale) return times * (double)e->f;
+    double by = scale ? row_most(s->row->program, scale) : 1;
+    return fabs(times) * row_most(s->row->program, e) * by;
+}
+
+double nf_excess(ExPool *p, const Ex *x, const NfRow *row) {
+    Sum s = {.p = p, .row = row, .keys = true};
+    double most = 0;
+    gather(&s, x, 1, NULL, 0);
+    for (int i = 0; i < s.n; i++)
+        if (fabs(s.term[i].times) > 1e-5 * s.term[i].size) most += excess(&s, i);
+    return s.full || s.loose || isnan(most) ? INFINITY : most;
 }
 
 bool nf_bounded(ExPool *p, const Ex *x, const Ex *shift, const NfRow *row) {

@@ -42,6 +42,7 @@ typedef struct Derive {
     ClassSet *loose;    // full or empty, with f32's overflow and underflow
     ClassSet *any;      // full or empty
     ExMemo uses;        // const bool * by the reductions
+    bool narrows;       // weights become f16
 } Derive;
 
 static ClassSet identity_class(ExOp op) {
@@ -415,12 +416,56 @@ static void derive_reduction(Derive *d, int k) {
     VEC_PUSH(d->arena, &d->out->finished, finished);
 }
 
+// Whether f16 holds the weights' elements, up to 65504, by intervals: as they are, or as they are written.
+static bool fits_half(Derive *d, const NormalForm *nf) {
+    const Ex *e = nf->elem, *written = d->row->weight;
+    if (nf->shift) e = ex_subst(d->p, e, SYM_SHIFT, NF_SHIFT, nf->shift);
+    return row_tight(d->row, e) <= log2(HALF_MOST) ||
+           (!nf->shift && !nf->factor && row_tight(d->row, written) <= log2(HALF_MOST));
+}
+
+// Elements times a power of two, by which the largest so far is between 2^14 and 2^15. A row of less
+// than 2^-100 counts as 2^-100.
+static void scale_by_largest(Derive *d, NormalForm *nf, int sweep) {
+    ExPool *p = d->p;
+    StreamState top = {EX_ROWMAX,    sweep, ex_1(p, EX_ABS, nf->elem), -1, -1, "top",
+                       d->row->span, false};
+    const Ex *largest = ex_2(p, EX_MAX, state(d, add_state(d, top)), ex_f32(p, 0x1p-100f)),
+             *bits = ex_1(p, EX_FLOOR, ex_1(p, EX_LOG2, largest)),
+             *c = ex_simplify(p, ex_1(p, EX_EXP2, ex_2(p, EX_SUB, ex_f32(p, 14), bits)));
+    nf->scale = (StreamScale){.ratio = ex_sym(p, SYM_RISE, 0, EX_F32), .base = {c}, .n = 1};
+    nf->elem = ex_2(p, EX_MUL, nf->elem, c);
+    nf->factor = nf->factor ? ex_2(p, EX_DIV, nf->factor, c) : ex_1(p, EX_RCP, c);
+    nf->wide = false;
+}
+
+// What an element with a running shift or scale is at most is known when they are: in the next sweep.
+static int narrow_weight(Derive *d, const Ex *weight, int sweep, NormalForm *nf) {
+    if (!d->narrows || fits_half(d, nf)) return sweep;
+    if (nf->shift || nf->scale.n) {
+        int k = 0;
+        while (!(d->needed[k] && d->sweep[k] == sweep && uses(d, weight)[k])) k++;
+        if (d->out->blocking < 0) d->out->blocking = k;
+        if (d->diags)
+            diag_note(d->diags, NULL, d->row->span,
+                      "weights of f16 end at 65504, and those of '%s' are not known to: to scale "
+                      "them takes %d sweeps over the keys; bf16 needs no scale",
+                      d->row->name, sweep + 2);
+        sweep = place(d, weight, EX_ROWSUM, sweep + 1, "the weight", nf);
+        if (fits_half(d, nf)) return sweep;
+    }
+    scale_by_largest(d, nf, sweep);
+    return sweep;
+}
+
 static void derive_weight(Derive *d) {
     NormalForm nf;
     int last = 0;
+    const Ex *weight = simp_open(d->p, d->row->weight);
     for (int k = 0; k < d->n; k++)
         if (d->needed[k] && d->sweep[k] > last) last = d->sweep[k];
-    last = place(d, simp_open(d->p, d->row->weight), EX_ROWSUM, last, "the weight", &nf);
+    last = place(d, weight, EX_ROWSUM, last, "the weight", &nf);
+    last = narrow_weight(d, weight, last, &nf);
     Stream *s = d->out;
     s->nsweeps = last + 1;
     s->shift = nf.shift ? add_shift(d, nf.shift, last) : -1;
@@ -447,12 +492,17 @@ static void derive_emits(Derive *d) {
     }
 }
 
-Stream *pass_derive(Arena *a, const RowProgram *written, Diags *diags) {
+static Stream *derive(Arena *a, const RowProgram *written, Diags *diags, bool narrows) {
     const Ex *scaled;
     const RowProgram *row = row_unscaled(a, row_decide(a, written), &scaled);
     int n = row->reduces.n;
-    Derive d = {
-        .arena = a, .scratch = arena_new(), .p = row->pool, .row = row, .diags = diags, .n = n};
+    Derive d = {.arena = a,
+                .scratch = arena_new(),
+                .p = row->pool,
+                .row = row,
+                .diags = diags,
+                .n = n,
+                .narrows = narrows};
     d.needed = ARENA_ARRAY(d.scratch, bool, n + 1);
     d.running = ARENA_ARRAY(d.scratch, bool, n + 1);
     d.sweep = ARENA_ARRAY(d.scratch, int, n + 1);
@@ -479,4 +529,12 @@ Stream *pass_derive(Arena *a, const RowProgram *written, Diags *diags) {
     pass_exact_shifts(d.scratch, d.out);
     arena_free(d.scratch);
     return d.out;
+}
+
+Stream *pass_derive(Arena *a, const RowProgram *row, Diags *diags) {
+    return derive(a, row, diags, false);
+}
+
+Stream *pass_derive_narrow(Arena *a, const RowProgram *row, Diags *diags) {
+    return derive(a, row, diags, true);
 }

@@ -8,6 +8,11 @@
 // reduction (silent when diags is NULL).
 Stream *pass_derive(Arena *a, const RowProgram *row, Diags *diags);
 
+// The same, where elements that weight v become f16: those that are not proved below HALF_MOST are
+// scaled by a power of two for each row.
+#define HALF_MOST 65504.0
+Stream *pass_derive_narrow(Arena *a, const RowProgram *row, Diags *diags);
+
 // The same for weights that are narrowed to f16 where they meet v: those that would grow beyond its
 // range are shifted by a maximum of their own. half.c
 Stream *pass_derive_half(Arena *a, const RowProgram *row, Diags *diags);

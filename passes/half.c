@@ -8,11 +8,11 @@
 //
 // Weights are narrowed for the product with v before what belongs to the row is multiplied in, and
 // exp(s) is beyond f16, 65504, from s = 11.1 on. What the row is multiplied by stays f32. An exponent
-// without an upper bound is one that holds scores, by the intervals of tame.c, and no extremum: where
-// there is one the formula takes care of itself. A modified score that is such an exponential goes
+// to be shifted is one that holds scores, is not bounded by log(65504), by the intervals of tame.c, and holds no extremum:
+// where there is one the formula takes care of itself. A modified score that is such an exponential goes
 // into the formulas first. What decides about a weight is not touched: the power that is compared stays what it is
-// (decide.c), and the one that is chosen is shifted. Where the shift would cost another sweep over the keys, a warning says what
-// may happen.
+// (decide.c), and the one that is chosen is shifted. Where that costs another sweep over the keys, and for all other weights that
+// are not proved to fit, derive.c scales the elements.
 #include "passes/derive.h"
 
 #include "passes/classes.h"
@@ -20,6 +20,7 @@
 #include "passes/simplify_rules.h"
 #include "passes/tame.h"
 
+#include <math.h>
 #include <string.h>
 
 typedef struct Half {
@@ -28,7 +29,7 @@ typedef struct Half {
     const RowProgram *row; // as it was
     RowProgram *out;
     ExMemo damped; // nodes that a logarithm or a quotient stands over
-    bool any;      // exponentials without a bound
+    bool any;      // exponentials that may not fit
     bool failed;   // to shift one
     bool extremum; // in the current exponent
 } Half;
@@ -75,10 +76,12 @@ static void find_damped(void *ctx, const Ex *e) {
         ex_visit(e->args[over], damp, ctx);
 }
 
-static bool is_bounded(Half *h, const Ex *x) {
+static bool is_bounded(Half *h, const Ex *e) {
+    const Ex *x = e->args[0];
     h->extremum = false;
     ex_visit(x, find_extremum, h);
-    return h->extremum || row_limited(h->out, x);
+    double most = log(HALF_MOST) / (e->op == EX_EXP ? 1 : log(2));
+    return h->extremum || row_below(h->out, x, most);
 }
 
 // ---- the shift
@@ -107,8 +110,7 @@ static const Ex *shifted(Half *h, const Ex *e) {
     ExPool *p = h->p;
     Parts x = {NULL, NULL};
     const void *over = NULL;
-    if (ex_memo_has(&h->damped, e, &over) || !row_has_element(e) || is_bounded(h, e->args[0]))
-        return e;
+    if (ex_memo_has(&h->damped, e, &over) || !row_has_element(e) || is_bounded(h, e)) return e;
     take_apart(p, e->args[0], false, &x, 0);
     h->any = true;
     if (ex_uses(x.elem, SYM_R, -1)) { // known only when the keys are through
@@ -185,16 +187,11 @@ static void open_score(Half *h) {
 
 Stream *pass_derive_half(Arena *a, const RowProgram *row, Diags *diags) {
     Half h = {.arena = a, .p = row->pool, .row = row_decide(a, row)};
-    Stream *s = pass_derive(a, row, diags);
+    Stream *s = pass_derive_narrow(a, row, diags);
     open_score(&h);
     ex_visit(h.out->weight, find_damped, &h);
     h.out->weight = shifted_weight(&h, h.out->weight);
-    if (!h.any) return s;
-    Stream *other = pass_derive(a, h.out, NULL);
-    if (!h.failed && other->nsweeps == s->nsweeps) return other;
-    diag_warning(diags, row->span,
-                 "weights of f16 are infinite from 65504 on, and those of '%s' have no bound: "
-                 "subtract the row's maximum in the exponent, or take bf16",
-                 row->name);
-    return s;
+    if (!h.any || h.failed) return s;
+    Stream *other = pass_derive_narrow(a, h.out, NULL);
+    return other->nsweeps <= s->nsweeps ? other : s;
 }

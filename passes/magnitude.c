@@ -24,6 +24,7 @@ typedef struct Walk {
     const Ex **reduced; // what each reduction reduces, simplified
     NfMotion *motion;   // of extrema
     ExMemo known;       // Magnitude * by expression
+    bool tight;         // exponents with a shift count as what they are
 } Walk;
 
 static Walk walk_new(const RowProgram *row) {
@@ -79,17 +80,39 @@ static Magnitude either(Walk *w, const Ex *e, int first) {
     return limited(sum ? fmin(least, LEAST) : least, fmin(most, log2(row_most(w->row, e))));
 }
 
+static NfRow nf_row(const Walk *w) {
+    return (NfRow){.motion = w->motion, .reduced = w->reduced, .program = w->row};
+}
+
 // An extremum in the exponent is a shift as well, where it bounds it.
 static bool is_shifted(Walk *w, const Ex *e) {
-    NfRow row = {.motion = w->motion, .reduced = w->reduced, .program = w->row};
+    NfRow row = nf_row(w);
     ExPool *p = w->row->pool;
     return ex_uses(e, SYM_SHIFT, -1) || (e->op != EX_SIGMOID && ex_uses(e, SYM_R, -1) &&
                                          nf_bounded(p, e->args[0], ex_f32(p, 0), &row));
 }
 
+static double shifted_most(Walk *w, const Ex *e) {
+    NfRow row = nf_row(w);
+    if (!w->tight) return SHIFTED;
+    return nf_excess(w->row->pool, e->args[0], &row) * (e->op == EX_EXP ? 1 / log(2) : 1);
+}
+
 static Magnitude exponential(Walk *w, const Ex *e) {
-    if (!row_has_element(e) || is_shifted(w, e)) return limited(0, SHIFTED);
+    if (row_has_element(e) && is_shifted(w, e)) return limited(0, shifted_most(w, e));
+    if (!row_has_element(e) && !w->tight) return limited(0, SHIFTED);
     return limited(SMALLEST, of_leaf(w, e).most);
+}
+
+// a / (a + b) of what is not negative.
+static bool is_share(const Walk *w, const Ex *a, const Ex *b) {
+    if (b->op != EX_ADD || (b->args[0] != a && b->args[1] != a)) return false;
+    return row_not_negative(w->row, b->args[0]) && row_not_negative(w->row, b->args[1]);
+}
+
+static Magnitude quotient(Walk *w, const Ex *a, const Ex *b) {
+    Magnitude m = product(magnitude(w, a), power(magnitude(w, b), -1));
+    return w->tight && is_share(w, a, b) ? limited(m.least, fmin(m.most, 0)) : m;
 }
 
 static Magnitude of_node(Walk *w, const Ex *e) {
@@ -99,7 +122,7 @@ static Magnitude of_node(Walk *w, const Ex *e) {
     case EX_CONST: return e->f == 0 ? zero : limited(log2(fabs(e->f)), log2(fabs(e->f)));
     case EX_SYM: return of_symbol(w, e);
     case EX_MUL: return product(magnitude(w, a), magnitude(w, b));
-    case EX_DIV: return product(magnitude(w, a), power(magnitude(w, b), -1));
+    case EX_DIV: return quotient(w, a, b);
     case EX_RCP: return power(magnitude(w, a), -1);
     case EX_NEG:
     case EX_ABS:
@@ -220,14 +243,27 @@ static void gather(Product *p, const Ex *e, double n, int depth) {
     }
 }
 
-double row_relative(const RowProgram *row, const Ex *e) {
-    Walk w = walk_new(row);
-    Product p = {.w = &w};
+static double relative(Walk *w, const Ex *e) {
+    Product p = {.w = w};
     gather(&p, e, 1, 0);
     double most = p.full ? BEYOND : p.constant;
     for (int i = 0; i < p.n && !p.full; i++)
         if (fabs(p.term[i].power) > 1e-5 * p.term[i].size)
-            most += power(magnitude(&w, p.term[i].e), p.term[i].power).most;
+            most += power(magnitude(w, p.term[i].e), p.term[i].power).most;
+    return most;
+}
+
+double row_relative(const RowProgram *row, const Ex *e) {
+    Walk w = walk_new(row);
+    double most = relative(&w, e);
+    arena_free(w.scratch);
+    return most;
+}
+
+double row_tight(const RowProgram *row, const Ex *e) {
+    Walk w = walk_new(row);
+    w.tight = true;
+    double most = fmin(magnitude(&w, e).most, relative(&w, e));
     arena_free(w.scratch);
     return most;
 }

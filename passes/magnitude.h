@@ -18,6 +18,10 @@ Magnitude row_magnitude(const RowProgram *row, const Ex *e);
 // it is a part itself: s / rowmax(abs(s)) is 0 then. Running extrema count as what has been seen.
 double row_relative(const RowProgram *row, const Ex *e);
 
+// log2 of the largest that e is, by either way, where an exponent counts as its extrema leave it:
+// exp(s - rowmax(s)) is 0 then.
+double row_tight(const RowProgram *row, const Ex *e);
+
 // A row scalar as factors, by which something is multiplied one after the other: e itself, or two where
 // it may leave f32. Returns how many.
 enum { MAX_FACTORS = 2 };

@@ -36,6 +36,9 @@ typedef struct NormalForm {
 // Whether exp2(x + shift) stays as small while the shift moves as it is in the end. bounded.c
 bool nf_bounded(ExPool *p, const Ex *x, const Ex *shift, const NfRow *row);
 
+// What x, an exponent that nf_bounded takes, is at most; INFINITY where it is not known.
+double nf_excess(ExPool *p, const Ex *x, const NfRow *row);
+
 // False where e is not of this form as far as the rules see, or where a running shift would not
 // keep its exponent small. e is simplified without fma (simp_open).
 bool normal_form(ExPool *p, const Ex *e, const NfRow *row, NormalForm *out);

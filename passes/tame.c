@@ -265,8 +265,8 @@ static Bounds bounds_within(const RowProgram *row, const Ex *e, double size) {
     return b;
 }
 
-bool row_limited(const RowProgram *row, const Ex *e) {
-    return bounds_within(row, e, INFINITY).hi < INFINITY;
+bool row_below(const RowProgram *row, const Ex *e, double most) {
+    return bounds_within(row, e, INFINITY).hi <= most;
 }
 
 bool row_not_negative(const RowProgram *row, const Ex *e) {

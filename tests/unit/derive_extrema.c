@@ -98,24 +98,38 @@ START_TEST(maximum_kept) {
 }
 END_TEST
 
-// Weights that are narrowed to f16 are shifted where nothing bounds them, by a maximum of their own.
+// Weights that are narrowed to f16 are shifted where nothing bounds them, by a maximum of their own, or else scaled
+// where they are not known to fit.
 START_TEST(weights_of_f16) {
     static const struct {
         const char *modified, *weight;
-        bool shifted, warned;
+        bool shifted, scaled;
+        int sweeps;
     } cases[] = {
-        {"(dot * 0.3)", "exp((s - m))", true, false}, // by m
-        {"(dot * 0.3)", "exp(s)", true, false},
-        {"(dot * 0.3)", "(exp((s - t)) * t)", true, false},
-        {"(dot * 0.3)", "exp2(neg((s + (t - s))))", true, false},
-        {"exp((dot * 0.3))", "s", true, false},
-        {"exp(((dot * 0.3) + t))", "s", false, false}, // t may be -inf, and then a key is masked
-        {"(dot * 0.3)", "max(s, 0.0)", false, false},
-        {"(dot * 0.3)", "exp(tanh(s))", false, false},
-        {"(dot * 0.3)", "exp(neg((s * s)))", false, false},
-        {"(dot * 0.3)", "log((exp(s) + 1.0))", false, false},
-        {"(dot * 0.3)", "(exp(s) / (exp(s) + 1.0))", false, false},
-        {"(dot * 0.3)", "(exp(s) + exp(neg(s)))", false, true},
+        {"(dot * 0.3)", "exp((s - m))", true, false, 1}, // by m
+        {"(dot * 0.3)", "exp(s)", true, false, 1},
+        {"(dot * 0.3)", "(exp((s - t)) * 0.5)", true, false, 1},
+        {"(dot * 0.3)", "(exp((s - t)) * t)", true, false, 1},
+        {"(dot * 0.3)", "exp2(neg((s + (t - s))))", true, false, 1},
+        {"exp((dot * 0.3))", "s", true, false, 1},
+        {"exp(((dot * 0.3) + t))", "s", false, true, 1}, // t may be -inf, and then a key is masked
+        {"(dot * 0.3)", "max(s, 0.0)", false, true, 1},
+        {"(dot * 0.3)", "min(max(s, 0.0), 65504.0)", false, false, 1},
+        {"(dot * 0.3)", "min(max(s, 0.0), 65505.0)", false, true, 1},
+        {"(dot * 0.3)", "exp(tanh(s))", false, false, 1},
+        {"(dot * 0.3)", "exp((tanh(s) * 11.0))", false, false, 1},
+        {"(dot * 0.3)", "exp((tanh(s) * 12.0))", true, false, 1},
+        {"(dot * 0.3)", "exp2((tanh(s) * 15.9))", false, false, 1},
+        {"(dot * 0.3)", "exp2((tanh(s) * 16.0))", true, false, 1},
+        {"(dot * 0.3)", "exp(((s - m) + 11.0))", true, false, 1},
+        {"(dot * 0.3)", "exp(((s - m) + 12.0))", false, true, 2},
+        {"(dot * 0.3)", "exp((s - max(m, 3.0)))", true, false, 1},
+        {"(dot * 0.3)", "exp((s - min(m, 3.0)))", false, true, 2},
+        {"(dot * 0.3)", "(exp((s - m)) * s)", false, true, 2},
+        {"(dot * 0.3)", "exp(neg((s * s)))", false, false, 1},
+        {"(dot * 0.3)", "log((exp(s) + 1.0))", false, false, 1},
+        {"(dot * 0.3)", "(exp(s) / (exp(s) + 1.0))", false, false, 1},
+        {"(dot * 0.3)", "(exp(s) + exp(neg(s)))", false, true, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
@@ -124,8 +138,9 @@ START_TEST(weights_of_f16) {
         RowProgram *p = row(a, cases[i].modified, cases[i].weight);
         Stream *s = pass_derive_half(a, p, &diags);
         ck_assert_msg((s->shift >= 0) == cases[i].shifted, "%s", cases[i].weight);
-        ck_assert_msg((diags.first != NULL) == cases[i].warned, "%s", cases[i].weight);
-        ck_assert_int_eq(s->nsweeps, 1);
+        ck_assert_msg((s->scale >= 0) == cases[i].scaled, "%s", cases[i].weight);
+        ck_assert_msg((diags.first != NULL) == (s->nsweeps > 1), "%s", cases[i].weight);
+        ck_assert_msg(s->nsweeps == cases[i].sweeps, "%s", cases[i].weight);
         arena_free(a);
     }
 }
