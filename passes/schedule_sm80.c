@@ -6,6 +6,7 @@
 // and v are copied asynchronously into shared memory, those of k and v ahead of their use
 // (chain.h).
 #include "chain.h"
+#include "demand.h"
 #include "interval.h"
 #include "knobs.h"
 #include "rewrite.h"
@@ -16,6 +17,8 @@
 
 enum {
     MAX_COLUMNS = 256, // of v in a tile
+    CROWDED_KEYS =
+        96, // where numbers of keys take registers too: cosine similarity is 1.2 times as fast
     DENSE_KEYS = 64, // of which inputs are read for each element: a tile's are in registers at once
     FEW_COLUMNS = 128, // where several tiles are needed anyhow, and no scores
     UNIT_COLUMNS = 64,
@@ -70,6 +73,12 @@ static bool reads_dense(const TileProgram *p) {
         for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op))
             if (map_reads_dense(op)) return true;
     }
+    return false;
+}
+
+static bool is_crowded(const TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++)
+        if (pass_takes_key_numbers(p->kernels.data[i])) return true;
     return false;
 }
 
@@ -166,6 +175,7 @@ static bool all_few(const TileProgram *p) {
 // The one place where a program's shape is chosen.
 static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Shape *s) {
     *s = shape_for(p, o->tf32);
+    if (s->keys > CROWDED_KEYS && is_crowded(p)) s->keys = CROWDED_KEYS;
     if (s->keys > DENSE_KEYS && reads_dense(p)) s->keys = DENSE_KEYS;
     int most = most_columns(p, *s, &o->target);
     if (p->D > most) {

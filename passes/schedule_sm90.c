@@ -10,6 +10,7 @@
 // products. A tile has as many keys as registers allow for scores and accumulator (a wgmma that
 // spills is serialized), and as shared memory allows for the stages.
 #include "schedule_sm90.h"
+#include "demand.h"
 #include "interval.h"
 #include "knobs.h"
 #include "mask.h"
@@ -22,13 +23,12 @@ enum {
     MAX_COLUMNS = 256,
     PANEL = 64,           // columns of a panel of shared memory (128 bytes)
     OTHER_REGISTERS = 32, // of a thread, beside scores, weights and accumulator
-    FEW_TESTS = 2,       // comparisons of positions in a mask: a causal one and the end of the keys
-    TEST_REGISTERS = 12, // for more, and for what is looked up
-    LISTED = 2048,       // tiles of a section where each visits few: documents, 5% faster than 512
-    LONG_BODY = 1400,    // weight (ex_weight) of what is computed of an element
-    DEAR_MASK = 48,      // the same, of a mask
-    SHARED_SLACK = 1024, // barriers, the tile's number, alignment
-    CLASSES = 3,         // loops that a sweep becomes at most (classify.c), each with its vectors
+    TEST_REGISTERS = 12,  // for more, and for what is looked up
+    LISTED = 2048,        // tiles of a section where each visits few: documents, 5% faster than 512
+    LONG_BODY = 1400,     // weight (ex_weight) of what is computed of an element
+    DEAR_MASK = 48,       // the same, of a mask
+    SHARED_SLACK = 1024,  // barriers, the tile's number, alignment
+    CLASSES = 3,          // loops that a sweep becomes at most (classify.c), each with its vectors
 };
 
 // ---- shapes
@@ -127,19 +127,6 @@ static int value_columns(const TileProgram *p, const TileKernel *k) {
     return pass_padded(pass_value_columns(p, k), PANEL);
 }
 
-// A number for each key (norms), which has a place of its own beside the tiles.
-static bool is_of_keys(const TileKernel *k, const TileValue *v) {
-    return v->rank == 1 && !tile_in_grid(k, v->axis[0]) && !k->axes[v->axis[0]].whole;
-}
-
-static int key_vectors(const TileKernel *k) {
-    int n = 0;
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        for (int i = 0; op->kind == TILE_MAP && i < op->results.n; i++)
-            n += is_of_keys(k, op->results.data[i]);
-    return n;
-}
-
 // Of a kernel with so many vectors of keys.
 static int shared_bytes(Sm90Shape s, int d, int dv, int vectors) {
     int rows_of_q = 64 * s.warpgroups, weights = s.share ? pass_padded(s.keys, PANEL) : 0;
@@ -147,42 +134,13 @@ static int shared_bytes(Sm90Shape s, int d, int dv, int vectors) {
            4 * vectors * s.keys + SHARED_SLACK;
 }
 
-// What scores are tested with and looked up by lives in registers too, while they are.
-typedef struct Tests {
-    int comparisons, loads;
-} Tests;
-
-static void count_tests(void *ctx, const Ex *e) {
-    Tests *t = ctx;
-    bool compares = e->op == EX_LT || e->op == EX_LE || e->op == EX_EQ || e->op == EX_NE;
-    if (compares && t->comparisons <= FEW_TESTS) t->comparisons += ex_uses(e, SYM_POS, -1);
-    t->loads += e->op == EX_LOAD;
-}
-
-// What is looked up for a row is a register, what is for a key or a distance a strip.
-static bool many_tests(const TileKernel *k) {
-    Tests t = {0, 0};
-    ex_visit(k->mask, count_tests, &t);
-    bool many = t.comparisons > FEW_TESTS || t.loads > 0;
-    t.loads = 0;
-    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        for (int i = 0; op->kind == TILE_MAP && op->naxes > 1 && i < op->outs.n; i++)
-            pass_visit_elements(k, op, op->outs.data[i].body, count_tests, &t);
-    return many || t.loads > 0;
-}
-
-// Whether a map of scores takes a number for each key (norms), made beside it.
-static bool takes_columns(const TileKernel *k) {
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        for (int i = 0; op->kind == TILE_MAP && op->naxes > 1 && i < op->args.n; i++)
-            if (is_of_keys(k, op->args.data[i])) return true;
-    return false;
-}
-
-// Of a thread; where scores take numbers of keys, one for each of its columns.
+// Of a thread; where scores take numbers of keys, one for each of its columns, and as many for each lookup
+// of an element but the first.
 static int registers_of(const TileKernel *k, Sm90Shape s, int dv) {
+    int loads = pass_element_loads(k),
+        more = pass_takes_key_numbers(k) + (loads > 1 ? loads - 1 : 0);
     return dv / 2 + s.keys / 2 + s.keys / 4 + OTHER_REGISTERS +
-           (many_tests(k) ? TEST_REGISTERS : 0) + (takes_columns(k) ? s.keys / 4 : 0);
+           (pass_many_tests(k) ? TEST_REGISTERS : 0) + more * s.keys / 4;
 }
 
 int sm90_registers(const TileProgram *p, const TileKernel *k, Sm90Shape s) {
@@ -282,7 +240,8 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
     int d = pass_padded(p->D, PANEL), dv = value_columns(p, k), wide = d > dv ? d : dv;
     size_t i = 0, n = sizeof rows / sizeof *rows;
     // Tiles are few each, and those of two blocks differ; or large tiles' registers are all in use.
-    bool listed = reads_inputs(k), alone = has_lists(p, k) || is_window(p, k) || takes_columns(k);
+    bool listed = reads_inputs(k),
+         alone = has_lists(p, k) || is_window(p, k) || pass_takes_key_numbers(k);
     if (alone) launches = SHAPE_SHORT;
     // Long tests are most of the work, and twelve warps hide more of it than eight (8%). Hardly a tile is a
     // full one there.
@@ -295,7 +254,7 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
     if (listed) s.section = LISTED;
     if (!p->may_fix_shift || moving || dear) s.fixed_shift = 0;
     if (!s.fixed_shift) s.after = rows[i].moving, s.half = 0;
-    int vectors = CLASSES * key_vectors(k);
+    int vectors = CLASSES * pass_key_vectors(k);
     if (shared_bytes(s, d, dv, vectors) > t->shared_bytes) s.queries = 1;
     while (s.keys > 16 && (shared_bytes(s, d, dv, vectors) > t->shared_bytes ||
                            registers_of(k, s, dv) > s.registers))
@@ -323,7 +282,7 @@ static bool refuse(Diags *diags, const char *what, int needs, int has) {
 // What no single knob tells.
 static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags *diags) {
     int d = pass_padded(p->D, PANEL), dv = value_columns(p, k);
-    int shared = shared_bytes(s, d, dv, CLASSES * key_vectors(k)),
+    int shared = shared_bytes(s, d, dv, CLASSES * pass_key_vectors(k)),
         has = target_get(p->target)->shared_bytes;
     int threads = 128 * (s.producer_registers + s.warpgroups * s.registers);
     int launched = target_block_registers(128 * (s.warpgroups + 1));
@@ -365,7 +324,8 @@ static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags 
 
 static bool fits_shared(const TileProgram *p, const TileKernel *k, Sm90Shape s) {
     int d = pass_padded(p->D, PANEL), dv = value_columns(p, k);
-    return shared_bytes(s, d, dv, CLASSES * key_vectors(k)) <= target_get(p->target)->shared_bytes;
+    return shared_bytes(s, d, dv, CLASSES * pass_key_vectors(k)) <=
+           target_get(p->target)->shared_bytes;
 }
 
 // The one place where a kernel's shape is chosen; it travels in the kernel.
@@ -560,7 +520,7 @@ void sm90_yield(Sm90 *s, TileValue *const *values, int n) {
 static int buffered_columns(const Sm90 *s, int stored) {
     int d = pass_padded(s->p->D, PANEL), dv = value_columns(s->p, s->k), columns = dv;
     int room = target_get(s->p->target)->shared_bytes - s->strips -
-               shared_bytes(s->shape, d, dv, key_vectors(s->k));
+               shared_bytes(s->shape, d, dv, pass_key_vectors(s->k));
     while (2 * 64 * s->shape.warpgroups * columns > room) {
         columns /= 2;
         if (columns % PANEL || stored % columns) return 0;
@@ -628,8 +588,9 @@ bool pass_can_redo(TileProgram *p) {
 static void schedule_kernel(TileProgram *p, TileKernel *k) {
     Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
     k->schedule.persist = PERSIST_DYNAMIC; // also where tiles take as long: 1% faster than turns
-    int room = target_get(p->target)->shared_bytes -
-               shared_bytes(s.shape, pass_padded(p->D, PANEL), value_columns(p, k), key_vectors(k));
+    int room =
+        target_get(p->target)->shared_bytes -
+        shared_bytes(s.shape, pass_padded(p->D, PANEL), value_columns(p, k), pass_key_vectors(k));
     s.strips = pass_strips(p, k, s.shape.warpgroups, room);
     for (TileOp *op = k->body.first; op; op = op->next)
         if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, true);

@@ -155,6 +155,17 @@ static bool match_step(Flat *f, TileOp *loop) {
            st->ncolumns == head->ncolumns;
 }
 
+// A step is done again for some rows (tile_verify_roles.c): all that it makes is made for each row by itself.
+static bool is_redone(const Flat *f, const Step *st) {
+    int rows = tile_grid_axis(f->s->k);
+    for (const TileOp *op = st->loop->body.first; op; op = op->next) {
+        if (op->kind != TILE_MAP || is_column(st, op) || pass_is_strip(op)) continue;
+        for (int i = 0; i < op->results.n; i++)
+            if (!tile_has_axis(op->results.data[i], rows)) return false;
+    }
+    return true;
+}
+
 // A loop continues where the previous one ends, with its results.
 static bool follows(const TileOp *before, const TileOp *loop) {
     if (loop->axis != before->axis || loop->from != before->to || loop->args.n != before->results.n)
@@ -189,7 +200,7 @@ static bool match_chain(Flat *f) {
     if (!f->nsteps || f->step[0].loop->tiles != CLASS_PARTIAL) return false;
     const Step *last = &f->step[f->nsteps - 1]; // of no steps, where shifts stay in the loop before
     if (f->bound && last->loop->from == last->loop->to) f->follows = f->step[--f->nsteps];
-    return f->nsteps > 0;
+    return f->nsteps > 0 && (!f->follows.loop || is_redone(f, &f->follows));
 }
 
 // Loops stand together: a map between two of them that needs neither goes before the first.
