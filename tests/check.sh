@@ -55,6 +55,9 @@ run "$build/tests/check_run" tests/regress
 run "$build/tests/check_gcn" stdlib
 run env QUICK=1 "$build/tests/check_gcn" tests/regress
 run "$build/tests/check_gcn" tests/regress/exact_maximum.attn --dtype=f16 -DD=96 -DDv=96
+for f in capped_weights raw_weights weighted_scores scaled_after_shift; do
+    run env QUICK=1 "$build/tests/check_gcn" "tests/regress/$f.attn" --dtype=f16
+done
 # schedules that are not the compiler's choice
 gcn_schedule() { run "$build/tests/check_gcn" stdlib/causal.attn stdlib/relative_bias.attn --target="$1" --schedule="$2"; }
 gcn_schedule gfx90a waves=1
