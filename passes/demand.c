@@ -64,3 +64,10 @@ bool pass_takes_key_numbers(const TileKernel *k) {
             if (is_of_keys(k, op->args.data[i])) return true;
     return false;
 }
+
+bool pass_makes_norms(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; op->kind == TILE_MAP && op->naxes > 1 && i < op->results.n; i++)
+            if (is_of_keys(k, op->results.data[i])) return true;
+    return false;
+}

@@ -18,7 +18,7 @@
 enum {
     MAX_COLUMNS = 256, // of v in a tile
     CROWDED_KEYS =
-        96, // where numbers of keys take registers too: cosine similarity is 1.2 times as fast
+        96, // where norms of keys take registers too: cosine similarity is 1.2 times as fast
     DENSE_KEYS = 64, // of which inputs are read for each element: a tile's are in registers at once
     FEW_COLUMNS = 128, // where several tiles are needed anyhow, and no scores
     UNIT_COLUMNS = 64,
@@ -78,7 +78,7 @@ static bool reads_dense(const TileProgram *p) {
 
 static bool is_crowded(const TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++)
-        if (pass_takes_key_numbers(p->kernels.data[i])) return true;
+        if (pass_makes_norms(p->kernels.data[i])) return true;
     return false;
 }
 
