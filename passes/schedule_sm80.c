@@ -17,8 +17,7 @@
 
 enum {
     MAX_COLUMNS = 256, // of v in a tile
-    CROWDED_KEYS =
-        96, // where norms of keys take registers too: cosine similarity is 1.2 times as fast
+    CROWDED_KEYS = 96, // where norms of keys take registers too (1.2 times as fast)
     DENSE_KEYS = 64, // of which inputs are read for each element: a tile's are in registers at once
     FEW_COLUMNS = 128, // where several tiles are needed anyhow, and no scores
     UNIT_COLUMNS = 64,
