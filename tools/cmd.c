@@ -143,7 +143,7 @@ bool cmd_is_artifact(const char *path) {
 
 Error cmd_error(const Tensor *x, const double *ref, const unsigned char *open) {
     double difference = 0, norm = 0;
-    double step = x->dtype == DT_F16 ? 0x1p-25 : 0; // half of what lies between two of the least
+    double step = tensor_step(x->dtype);
     Error e = {0, 0, 0};
     double run[TENSOR_RUN];
     for (int64_t i = 0; i < x->count; i++) {

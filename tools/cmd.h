@@ -37,7 +37,7 @@ bool cmd_is_artifact(const char *path);
 
 // How far one output is from another: relative is ||x - ref|| / ||ref||, but for numbers per row
 // (lse), whose logarithms may be about 0 and whose norm counts as 1 each at least. Where both are
-// infinite alike or NaN they agree. Rounding to the nearest f16 below the normal ones is no error.
+// infinite alike or NaN they agree. Differences that tensor_step allows are no error.
 typedef struct Error {
     double relative, largest; // the largest difference of one element
     int64_t wrong;            // elements where one is finite and the other is not

@@ -189,3 +189,5 @@ double tensor_tolerance_tf32(void) {
 #undef TOLERANCE
 #undef TOLERANCE_TF32
 }
+
+double tensor_step(Dtype dtype) { return dtype == DT_F16 ? 0x1p-25 : 0x1p-118; }

@@ -50,14 +50,14 @@ static bool holds(const Rows *r, double ref) {
 }
 
 // How far two rows are from each other, but for elements that are open; infinite where they are not
-// finite alike. What rounding to the least f16 takes does not count.
+// finite alike. Differences that tensor_step allows do not count.
 static double between(const Rows *r, const double *x, int64_t row) {
     double sum = 0;
     for (int64_t i = row * r->width; i < (row + 1) * r->width; i++) {
         if ((r->open && r->open[i]) || alike(x[i], r->ref[i]) || !holds(r, r->ref[i])) continue;
         if (!isfinite(x[i]) || !isfinite(r->ref[i])) return INFINITY;
         double d = fabs(x[i] - r->ref[i]);
-        if (r->type != DT_F16 || d > 0x1p-25) sum += d * d;
+        if (d > tensor_step(r->type)) sum += d * d;
     }
     return sqrt(sum);
 }
