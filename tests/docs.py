@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 """docs.py BUILD [--update] [FILE.md...]: keeps what the documents show true.
 
-In: README.md and docs/*.md. Out: one line for each thing that is not as shown, and `N passed, N failed` at the end.
+In: README.md, docs/*.md and docs/course/*.md. Out: one line for each thing that is not as shown, and `N passed, N failed` at the end.
 Tables of figures must be what tests/bench/tables.py makes of docs/bench.
 Every document gets an empty folder of its own, in which, from top to bottom,
 
     <!-- file: NAME -->      the fenced block after it is written to NAME
     ```attn                  without such a comment: is compiled by itself; what holds no variant is given one
     ```console               each line `$ COMMAND` is run, and must print what follows it (stderr too) and succeed
+    [NAME.attn@PANE]: URL    opens the file NAME.attn in the playground, in this pane if one is named
+
+Where check.py stands beside a document, it is in the document's folder, with the solutions. A file whose name is an exercise (`3a.attn`)
+is its starting point: check.py must not find it right, and must find the solution of this name right. A lesson (`3-...md`) has two.
 
 A line `...` stands for any lines, `...` inside a line for any text. Numbers with a point may differ by 0.1%, those with an exponent
 or on a line that tells an error by a factor of 30, and times in ms as they like. --update writes what was printed into
@@ -22,12 +26,16 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, "tests/bench")
+sys.path[:0] = ["tests/bench", "tools/playground"]
+import link as playground  # noqa: E402
 import tables  # noqa: E402
 
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?(?: ms)?|-?\d+e[+-]?\d+|\.\.\.")
 FENCE = re.compile(r"^```(\w*)\s*$")
 MARK = re.compile(r"^<!-- file: (\S+) -->$")
+LINK = re.compile(r"^\[(\w+\.attn)(?:@(\w+))?\]:\s*(\S*)$")
+EXERCISE = re.compile(r"^(\d+[a-z])\.(attn|py)$")
+LESSON = re.compile(r"^\d+-.*\.md$")
 PLAIN = "\nattention plain_ { dim D = 1; score(q, k) = dot(q, k); normalize(s) = s; }\n"
 
 
@@ -109,6 +117,14 @@ class Document:
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)  # fmt: skip
         return done.returncode, done.stdout.decode(errors="replace")
 
+    def reason(self, command):
+        """Why a command cannot run here, if it cannot. A Python file that does not load the library runs everywhere."""
+        if command.startswith("python3"):
+            path = os.path.join(self.folder, command.split()[1])
+            if os.path.exists(path) and "import attn" not in open(path, encoding="utf-8").read():
+                return None
+        return next((why for word, why in self.gone.items() if command.startswith(word)), None)
+
     def console(self, block, line):
         at = 0
         while at < len(block):
@@ -117,7 +133,7 @@ class Document:
                 end += 1
             shown = block[at + 1 : end]
             self.out.append(command)
-            reason = next((why for word, why in self.gone.items() if command.startswith("$ " + word)), None)
+            reason = self.reason(command[2:])
             if reason:
                 self.left_out[reason] = self.left_out.get(reason, 0) + 1
                 self.out += shown
@@ -138,6 +154,24 @@ class Document:
         status, printed = self.shell("attnc block_.attn --emit=ast")
         self.count(status == 0, line, "does not compile", printed)
 
+    def link(self, name, pane, shown, line):
+        with open(os.path.join(self.folder, name), encoding="utf-8") as f:
+            wanted = playground.link(f.read(), pane)
+        good = "#s=" in shown and playground.same(shown, wanted)
+        self.count(good or self.update, line, f"the link does not open {name} as it stands here")
+        return f"[{name}{'@' + pane if pane else ''}]: {shown if good else wanted}"
+
+    def exercises(self):
+        """Of a lesson: solutions are right, and starting points are not."""
+        names = sorted(n for n in os.listdir(self.folder) if EXERCISE.match(n))
+        if LESSON.match(os.path.basename(self.path)):
+            self.count(len(names) == 2, 1, f"has the exercises {names}, and a lesson has two")
+        for name in names:
+            exercise = name.partition(".")[0]
+            for path, wanted in ((name, "not yet"), (f"solutions/{name}", "right")):
+                _, text = self.shell(f"python3 check.py {exercise} {path}")
+                self.count(text.startswith(f"{exercise}: {wanted}"), 1, f"{exercise}: {path} is expected to be {wanted}", text)
+
     def block(self, kind, block, line, name):
         if name:
             with open(os.path.join(self.folder, name), "w", encoding="utf-8") as f:
@@ -151,7 +185,11 @@ class Document:
 
     def check(self):
         lines = open(self.path, encoding="utf-8").read().split("\n")
+        beside = os.path.dirname(os.path.abspath(self.path))
         with tempfile.TemporaryDirectory(prefix="docs-") as self.folder:
+            if os.path.exists(os.path.join(beside, "check.py")):
+                for part in ("check.py", "solutions"):
+                    os.symlink(os.path.join(beside, part), os.path.join(self.folder, part))
             at, name = 0, None
             while at < len(lines):
                 self.out.append(lines[at])
@@ -159,11 +197,15 @@ class Document:
                 at += 1
                 if not fence:
                     name = mark.group(1) if mark else None
+                    opens = LINK.match(lines[at - 1])
+                    if opens:
+                        self.out[-1] = self.link(*opens.groups(), at)
                     continue
                 end = lines.index("```", at)
                 self.block(fence.group(1), lines[at:end], at + 1, name)
                 self.out.append("```")
                 at, name = end + 1, None
+            self.exercises()
         if self.update and self.out != lines:
             with open(self.path, "w", encoding="utf-8") as f:
                 f.write("\n".join(self.out))
@@ -173,7 +215,7 @@ class Document:
 def main():
     args = [a for a in sys.argv[1:] if a != "--update"]
     build = args[0] if args else "build"
-    paths = args[1:] or ["README.md", *sorted(glob.glob("docs/*.md"))]
+    paths = args[1:] or ["README.md", *sorted(glob.glob("docs/*.md") + glob.glob("docs/course/*.md"))]
     passed, failed, gone = 0, 0, missing(build)
     with tempfile.TemporaryDirectory(prefix="docs-") as top:
         env = prefix(build, top)
