@@ -129,6 +129,19 @@ static bool find_place(const Diags *d, Span span, Place *p) {
     return true;
 }
 
+DiagPosition diag_position(const Diags *d, uint16_t file, uint32_t at) {
+    Place p;
+    DiagPosition pos = {0, 0};
+    if (!find_place(d, (Span){file, at, at}, &p)) return pos;
+    pos.line = (uint32_t)p.line - 1;
+    for (size_t i = p.line_start, len; i < p.at; i += len) {
+        len = utf8_length(p.source->text + i, p.source->n - i);
+        pos.column += len == 4 ? 2 : 1;
+        len = len ? len : 1;
+    }
+    return pos;
+}
+
 static void put_line(const Place *p, Span span, FILE *out) {
     const char *text = p->source->text;
     size_t from = p->line_start, to = p->line_end;

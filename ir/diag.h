@@ -49,6 +49,11 @@ Diag *diag_note(Diags *d, Diag *to, Span at, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 // The source at a span, to stand in a message; NULL where it is too much for that, or not all plain text of one line.
 const char *diag_quote(const Diags *d, Span at);
+// Where a byte of a file is, as editors count: from 0, columns in units of UTF-16.
+typedef struct DiagPosition {
+    uint32_t line, column;
+} DiagPosition;
+DiagPosition diag_position(const Diags *d, uint16_t file, uint32_t at);
 // `file:line:col: error: message`, the source line and a caret; in the order of the source.
 void diag_print(const Diags *d, FILE *out);
 

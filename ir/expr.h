@@ -118,8 +118,20 @@ typedef struct ExNames {
 } ExNames;
 // Infix with full parentheses: unambiguous, deterministic, and what ex_parse reads.
 void ex_print(Text *out, const Ex *e, const ExNames *names);
-// For people: as few parentheses as precedence allows (explain).
-void ex_print_pretty(Text *out, const Ex *e, const ExNames *names);
+// For people: as few parentheses as precedence allows (expr_pretty.c).
+typedef enum ExForm { EX_TEXT, EX_MATHML, EX_TEX, EX_FORM_COUNT } ExForm;
+// Reductions are calls, `rowsum(x)`; or go over all keys, or over those of a tile.
+typedef enum ExOver { EX_OVER_CALL, EX_OVER_KEYS, EX_OVER_TILE } ExOver;
+typedef struct ExStyle {
+    ExForm form;
+    ExOver over;
+    const ExNames *names;
+    // MathML: writes the attributes of a node's element, each after a space; NULL: none.
+    void (*attributes)(void *ctx, Text *out, const Ex *e);
+    void *ctx;
+} ExStyle;
+void ex_print_styled(Text *out, const Ex *e, const ExStyle *style); // MathML: what stands in <math>
+void ex_print_pretty(Text *out, const Ex *e, const ExNames *names); // as text, reductions as calls
 // Reads one expression at *s and moves *s past it. NULL and a message in *error (from the pool's arena) when it is not one.
 const Ex *ex_parse(ExPool *p, const char **s, const ExNames *names, const char **error);
 

@@ -1,8 +1,7 @@
 // expr_text.c: scalar expressions as text, and back.
 //
-// In: an expression and the names of what it refers to. Out: `((s * 0.5) + bias[h, q_idx])`, or for
-// people `s * 0.5 + bias[h, q_idx]`. Holds afterwards: ex_parse of what ex_print wrote is the same
-// node.
+// In: an expression and the names of what it refers to. Out: `((s * 0.5) + bias[h, q_idx])`. Holds
+// afterwards: ex_parse of what ex_print wrote is the same node. For people: expr_pretty.c.
 //
 // Forms beside ops.def's: constants `12`, `-1.5`, `inf`, `nan`, `true`; an indexed symbol without a
 // name of its own is its symbol's and its number, `tile0`, with `:i32` after it where the type is
@@ -19,63 +18,15 @@
 
 // ---- printing
 
-// How tightly an operation binds, as in C; what calls and leaves are is P_PRIMARY.
-enum {
-    P_NONE,
-    P_COND,
-    P_OR,
-    P_AND,
-    P_BOR,
-    P_BXOR,
-    P_BAND,
-    P_EQ,
-    P_REL,
-    P_SHIFT,
-    P_ADD,
-    P_MUL,
-    P_UNARY,
-    P_PRIMARY
-};
-
-static int precedence(ExOp op) {
-    switch ((int)op) {
-    case EX_SELECT: return P_COND;
-    case EX_OR: return P_OR;
-    case EX_AND: return P_AND;
-    case EX_BOR: return P_BOR;
-    case EX_BXOR: return P_BXOR;
-    case EX_BAND: return P_BAND;
-    case EX_EQ:
-    case EX_NE: return P_EQ;
-    case EX_LT:
-    case EX_LE: return P_REL;
-    case EX_SHL:
-    case EX_SHR: return P_SHIFT;
-    case EX_ADD:
-    case EX_SUB:
-    case EX_FMA: return P_ADD;
-    case EX_MUL:
-    case EX_DIV:
-    case EX_MOD:
-    case EX_RCP: return P_MUL;
-    case EX_NEG:
-    case EX_NOT:
-    case EX_BNOT: return P_UNARY;
-    default: return P_PRIMARY;
-    }
-}
-
-// What is still to be written: text, or an expression that needs parentheses below a precedence.
+// What is still to be written: text, or an expression.
 typedef struct Piece {
     const char *text;
     const Ex *e;
-    int least;
 } Piece;
 
 typedef struct Printer {
     Text *out;
     const ExNames *names;
-    bool pretty;
     Arena *scratch;
     VEC(Piece) todo; // last first
 } Printer;
@@ -86,8 +37,8 @@ typedef struct Pieces {
     int n;
 } Pieces;
 
-static void word(Pieces *w, const char *text) { w->p[w->n++] = (Piece){text, NULL, 0}; }
-static void term(Pieces *w, const Ex *e, int least) { w->p[w->n++] = (Piece){NULL, e, least}; }
+static void word(Pieces *w, const char *text) { w->p[w->n++] = (Piece){text, NULL}; }
+static void term(Pieces *w, const Ex *e) { w->p[w->n++] = (Piece){NULL, e}; }
 
 static void print_const(Text *out, const Ex *e) {
     if (e->type == EX_F32)
@@ -113,7 +64,7 @@ static void print_sym(Printer *pr, const Ex *e) {
 static void commas(Pieces *w, const Ex *e, const char *close) {
     for (int i = 0; i < e->nargs; i++) {
         if (i) word(w, ", ");
-        term(w, e->args[i], P_NONE);
+        term(w, e->args[i]);
     }
     word(w, close);
 }
@@ -125,28 +76,24 @@ static void load_pieces(Printer *pr, Pieces *w, const Ex *e) {
         text_puts(pr->out, name);
     else
         text_printf(pr->out, "input%d:%s", e->input, ex_type_name(e->type));
-    word(w, e->inside && !pr->pretty ? "![" : "[");
+    word(w, e->inside ? "![" : "[");
     commas(w, e, "]");
 }
 
-static void infix(Pieces *w, const Ex *e, const char *op, int left, int right) {
-    term(w, e->args[0], left);
-    word(w, " ");
-    word(w, op);
-    word(w, " ");
-    term(w, e->args[1], right);
-}
-
-static void exact_pieces(Pieces *w, const Ex *e) {
+static void pieces(Pieces *w, const Ex *e) {
     switch (ex_ops[e->op].fix) {
     case X_INFIX:
         word(w, "(");
-        infix(w, e, ex_op_name(e->op), P_NONE, P_NONE);
+        term(w, e->args[0]);
+        word(w, " ");
+        word(w, ex_op_name(e->op));
+        word(w, " ");
+        term(w, e->args[1]);
         word(w, ")");
         break;
     case X_PREFIX:
         word(w, ex_op_name(e->op));
-        term(w, e->args[0], P_NONE);
+        term(w, e->args[0]);
         break;
     case X_CALL:
     case X_OTHER:
@@ -157,99 +104,25 @@ static void exact_pieces(Pieces *w, const Ex *e) {
     }
 }
 
-static bool negative(const Ex *e) {
-    return e->op == EX_CONST &&
-           (e->type == EX_F32 ? signbit(e->f) != 0 : e->type == EX_I32 && e->i < 0);
-}
-
-static const char *magnitude(Printer *pr, const Ex *e) {
-    Text t;
-    text_init(&t, pr->scratch);
-    print_const(&t, e);
-    return t.s + (t.s[0] == '-');
-}
-
-// `+ b` for people: `- x` where b is -x, be it a number, a product with one or a negation.
-static void added(Printer *pr, Pieces *w, const Ex *b, int right) {
-    bool product = b->op == EX_MUL && negative(b->args[1]);
-    word(w, b->op == EX_NEG || negative(b) || product ? " - " : " + ");
-    if (b->op == EX_NEG) {
-        term(w, b->args[0], P_MUL);
-    } else if (negative(b)) {
-        word(w, magnitude(pr, b));
-    } else if (product) {
-        term(w, b->args[0], P_MUL);
-        word(w, " * ");
-        word(w, magnitude(pr, b->args[1]));
-    } else {
-        term(w, b, right);
-    }
-}
-
-static void pretty_pieces(Printer *pr, Pieces *w, const Ex *e, int least) {
-    int p = precedence(e->op);
-    bool parens = p < least;
-    if (parens) word(w, "(");
-    switch ((int)e->op) {
-    case EX_SELECT:
-        term(w, e->args[0], P_OR);
-        word(w, " ? ");
-        term(w, e->args[1], P_OR);
-        word(w, " : ");
-        term(w, e->args[2], P_COND);
-        break;
-    case EX_FMA:
-        term(w, e->args[0], P_MUL);
-        word(w, " * ");
-        term(w, e->args[1], P_UNARY);
-        added(pr, w, e->args[2], P_MUL);
-        break;
-    case EX_ADD:
-        term(w, e->args[0], p);
-        added(pr, w, e->args[1], p + 1);
-        break;
-    case EX_RCP:
-        word(w, "1 / ");
-        term(w, e->args[0], P_UNARY);
-        break;
-    case EX_NEG:
-        word(w, "-");
-        term(w, e->args[0], P_UNARY);
-        break;
-    default:
-        if (ex_ops[e->op].fix == X_INFIX)
-            infix(w, e, ex_op_name(e->op), p, p + 1);
-        else
-            exact_pieces(w, e);
-    }
-    if (parens) word(w, ")");
-}
-
-static void print_node(Printer *pr, const Ex *e, int least) {
+static void print_node(Printer *pr, const Ex *e) {
     Pieces w = {.n = 0};
-    bool parens = pr->pretty && negative(e) && least > P_ADD;
-    if (e->op == EX_CONST) {
-        if (parens) text_puts(pr->out, "(");
+    if (e->op == EX_CONST)
         print_const(pr->out, e);
-        if (parens) text_puts(pr->out, ")");
-    } else if (e->op == EX_SYM) {
+    else if (e->op == EX_SYM)
         print_sym(pr, e);
-    } else if (e->op == EX_LOAD) {
+    else if (e->op == EX_LOAD)
         load_pieces(pr, &w, e);
-    } else if (pr->pretty) {
-        pretty_pieces(pr, &w, e, least);
-    } else {
-        exact_pieces(&w, e);
-    }
+    else
+        pieces(&w, e);
     while (w.n) VEC_PUSH(pr->scratch, &pr->todo, w.p[--w.n]);
 }
 
 // What is shared is printed each time: at most so many pieces, then "...", for there may be no end of them.
 enum { MOST_PIECES = 1 << 22 };
 
-static void print(Text *out, const Ex *e, const ExNames *names, bool pretty) {
-    Printer pr = {.out = out, .names = names, .pretty = pretty, .scratch = arena_new()};
-    print_node(&pr, e, P_NONE);
+void ex_print(Text *out, const Ex *e, const ExNames *names) {
+    Printer pr = {.out = out, .names = names, .scratch = arena_new()};
+    print_node(&pr, e);
     for (int n = 0; pr.todo.n; n++) {
         if (n == MOST_PIECES) {
             text_puts(out, "...");
@@ -259,13 +132,10 @@ static void print(Text *out, const Ex *e, const ExNames *names, bool pretty) {
         if (p.text)
             text_puts(out, p.text);
         else
-            print_node(&pr, p.e, p.least);
+            print_node(&pr, p.e);
     }
     arena_free(pr.scratch);
 }
-
-void ex_print(Text *out, const Ex *e, const ExNames *names) { print(out, e, names, false); }
-void ex_print_pretty(Text *out, const Ex *e, const ExNames *names) { print(out, e, names, true); }
 
 // ---- reading
 

@@ -17,7 +17,4 @@ Stream *pass_derive_narrow(Arena *a, const RowProgram *row, Diags *diags);
 // range are shifted by a maximum of their own. half.c
 Stream *pass_derive_half(Arena *a, const RowProgram *row, Diags *diags);
 
-// The derived online form, the combine rule and the sweeps as readable mathematics (attnc explain).
-void pass_explain(Text *out, const Stream *s);
-
 #endif

@@ -1,11 +1,9 @@
-// explain.c: the derivation as readable mathematics (attnc explain).
+// explain.c: the derivation as mathematics (explain.h).
 //
 // In: a streaming form. Out: the row program; each sweep with its states, shifts and how they are
 // rescaled; the deferred factor, emits, output and the empty row; the rule that merges two parts.
-// A primed name is the value after a tile was added, the bare one before it; m~ is a running state
-// of which the finished m is a function, s~ the score without its scale. What stands in more than
-// one formula has a name of its own, p.
-#include "passes/passes.h"
+#include "explain.h"
+#include "passes.h"
 
 #include "ir/expr_ops.h"
 
@@ -15,17 +13,20 @@
 enum { WORTH_A_NAME = 5, MAX_SHARED = 16 }; // nodes; names at a time
 
 typedef struct Explain {
-    Text *out;
+    Explanation *to;
+    Arena *arena;
+    ExPool *pool;
     const Stream *s;
-    ExNames row;
     const char *score; // SYM_S
     const char *mark;  // after the names of states and shifts: "'", "_a" or nothing
     const char *weight, *shift, *base, *acc; // names that are the explanation's own
     int scale;                               // SYM_RISE: of which scale, ...
     const char *now, *was;                   // ... and the marks of the bases
-    VEC(const Ex *) shared;                  // named p, p2, ...
+    VEC(const Ex *) shared;                  // SYM_LET: named p, p2, ...
     int told;                                // how many are of formulas that are over
     bool said[MAX_SHARED];                   // of those after them
+    ExplainSection *section;
+    ExplainLine *line;
 } Explain;
 
 // ---- names
@@ -45,6 +46,18 @@ static const char *fresh(const RowProgram *p, const char *name) {
     return name;
 }
 
+// A name as an expression.
+static const Ex *named(Explain *x, const char *name, Span span) {
+    int i = 0;
+    Explanation *to = x->to;
+    while (i < to->names.n && strcmp(to->names.data[i].name, name)) i++;
+    ExplainName new = {name, span};
+    if (i == to->names.n) VEC_PUSH(x->arena, &to->names, new);
+    return ex_sym(x->pool, SYM_PARAM, i, EX_F32);
+}
+
+static const Ex *own(Explain *x, const char *name) { return named(x, name, (Span){0}); }
+
 // Whether a reduction's finished value is the state itself, so that one name serves both.
 static const char *state_tail(const Stream *s, int i) {
     for (int k = 0; k < s->finished.n; k++) {
@@ -54,57 +67,49 @@ static const char *state_tail(const Stream *s, int i) {
     return i == s->added_count ? "" : "~";
 }
 
-static const char *state_name(const Stream *s, int i, const char *mark) {
-    return arena_printf(s->row->arena, "%s%s%s", s->states.data[i].name, state_tail(s, i), mark);
+static const Ex *state(Explain *x, int i, const char *mark) {
+    const StreamState *st = &x->s->states.data[i];
+    return named(x, arena_printf(x->arena, "%s%s%s", st->name, state_tail(x->s, i), mark),
+                 st->span);
 }
 
-static const char *shift_name(const Explain *x, int i, const char *mark) {
-    Arena *a = x->s->row->arena;
-    if (x->s->shifts.n == 1) return arena_printf(a, "%s%s", x->shift, mark);
-    return arena_printf(a, "%s%d%s", x->shift, i, mark);
+static const Ex *shift(Explain *x, int i, const char *mark) {
+    if (x->s->shifts.n == 1) return own(x, arena_printf(x->arena, "%s%s", x->shift, mark));
+    return own(x, arena_printf(x->arena, "%s%d%s", x->shift, i, mark));
 }
 
-static const char *base_name(const Explain *x, int scale, int i, const char *mark) {
+static const Ex *base(Explain *x, int scale, int i, const char *mark) {
     const Stream *s = x->s;
-    Arena *a = s->row->arena;
     int number = i, all = 0;
     for (int k = 0; k < s->scales.n; k++) {
         if (k < scale) number += s->scales.data[k].n;
         all += s->scales.data[k].n;
     }
-    if (all == 1) return arena_printf(a, "%s%s", x->base, mark);
-    return arena_printf(a, "%s%d%s", x->base, number, mark);
+    if (all == 1) return own(x, arena_printf(x->arena, "%s%s", x->base, mark));
+    return own(x, arena_printf(x->arena, "%s%d%s", x->base, number, mark));
 }
 
-static const char *rise_name(const Explain *x, int i) {
-    return arena_printf(x->s->row->arena, "(%s / %s)", base_name(x, x->scale, i, x->now),
-                        base_name(x, x->scale, i, x->was));
-}
-
-static const char *shared_name(const Explain *x, int i) {
+static const char *shared_name(Explain *x, int i) {
     const char *p = fresh(x->s->row, "p");
-    return i ? arena_printf(x->s->row->arena, "%s%d", p, i + 1) : p;
+    return i ? arena_printf(x->arena, "%s%d", p, i + 1) : p;
 }
 
-static const char *name_of(void *ctx, ExSym sym, int index) {
-    const Explain *x = ctx;
-    switch ((int)sym) {
-    case SYM_S: return x->score;
-    case SYM_STATE: return state_name(x->s, index, x->mark);
-    case SYM_SHIFT: return shift_name(x, index, x->mark);
-    case SYM_RISE: return rise_name(x, index);
-    case SYM_PARAM: return shared_name(x, index);
-    case SYM_DOT: return "dot(q, k)";
-    case SYM_SQQ: return "sqnorm(q)";
-    case SYM_SQK: return "sqnorm(k)";
-    case SYM_SQO: return "sqnorm(o)";
-    default: return x->row.name(x->row.ctx, sym, index);
+static const Ex *name_one(void *ctx, ExPool *p, const Ex *e) {
+    Explain *x = ctx;
+    if (e->op != EX_SYM) return e;
+    switch ((int)e->sym) {
+    case SYM_S: return named(x, x->score, e->span);
+    case SYM_STATE: return state(x, e->index, x->mark);
+    case SYM_SHIFT: return shift(x, e->index, x->mark);
+    case SYM_RISE:
+        return ex_2(p, EX_DIV, base(x, x->scale, e->index, x->now),
+                    base(x, x->scale, e->index, x->was));
+    case SYM_LET: return own(x, shared_name(x, e->index));
+    case SYM_R:
+        return named(x, x->s->row->reduces.data[e->index].name,
+                     x->s->row->reduces.data[e->index].span);
+    default: return e;
     }
-}
-
-static const char *input_of(void *ctx, int input) {
-    const Explain *x = ctx;
-    return x->row.input(x->row.ctx, input);
 }
 
 // ---- what several formulas have in common
@@ -124,13 +129,11 @@ static const Ex *replace_one(void *ctx, ExPool *p, const Ex *e) {
     const Explain *x = ctx;
     if (e->op == EX_ROUNDED) e = e->args[0]; // a matter of arithmetic
     for (int i = x->shared.n; i-- > x->told;)
-        if (x->shared.data[i] == e) return ex_sym(p, SYM_PARAM, i, e->type);
+        if (x->shared.data[i] == e) return ex_sym(p, SYM_LET, i, e->type);
     return e;
 }
 
-static const Ex *with_names(Explain *x, const Ex *e) {
-    return ex_map(x->s->row->pool, e, replace_one, x);
-}
+static const Ex *with_shared(Explain *x, const Ex *e) { return ex_map(x->pool, e, replace_one, x); }
 
 static void use(Arena *a, ExMemo *uses, const Ex *e) {
     const void *known = NULL;
@@ -154,104 +157,158 @@ static void share(Explain *x, const Ex *const *roots, int n) {
     for (int i = 0; i < count && x->shared.n < x->told + MAX_SHARED; i++) {
         if (!ex_memo_has(&uses, order[i], &known) || *(const int *)known < 2) continue;
         if (!worth_a_name(order[i])) continue;
-        const Ex *e = with_names(x, order[i]);
-        VEC_PUSH(x->s->row->arena, &x->shared, e);
+        const Ex *e = with_shared(x, order[i]);
+        VEC_PUSH(x->arena, &x->shared, e);
     }
     arena_free(scratch);
 }
 
-// ---- formulas
-
-static void print(const Explain *x, const Ex *e) {
-    ExNames names = {name_of, input_of, NULL, NULL, (void *)x};
-    ex_print_pretty(x->out, e, &names);
+// As it is to be printed: with the names that it has at this place.
+static const Ex *here(Explain *x, const Ex *e) {
+    return ex_map(x->pool, with_shared(x, e), name_one, x);
 }
 
-static void put(Explain *x, const Ex *e) { print(x, with_names(x, e)); }
+// ---- lines
 
-// In a product: with parentheses around a sum.
-static void put_factor(Explain *x, const Ex *e) {
-    e = with_names(x, e);
-    bool plain = e->op == EX_SYM || e->op == EX_CONST || ex_ops[e->op].fix == X_CALL;
-    plain &= e->op != EX_FMA && e->op != EX_SELECT && e->op != EX_RCP && e->op != EX_NEG;
-    text_puts(x->out, plain ? "" : "(");
-    print(x, e);
-    text_puts(x->out, plain ? "" : ")");
+static void section(Explain *x, const char *id, const char *title) {
+    ExplainSection s = {.id = id, .title = title, .over = EX_OVER_TILE};
+    VEC_PUSH(x->arena, &x->to->sections, s);
+    x->section = &x->to->sections.data[x->to->sections.n - 1];
 }
 
-// After "sum": with parentheses around what ends sooner than a product does.
-static void put_term(Explain *x, const Ex *e) {
-    const Ex *named = with_names(x, e);
-    if (named->op == EX_MUL || named->op == EX_RCP)
-        put(x, e);
-    else
-        put_factor(x, e);
+static void line(Explain *x) {
+    ExplainLine l = {.note = true};
+    VEC_PUSH(x->arena, &x->section->lines, l);
+    x->line = &x->section->lines.data[x->section->lines.n - 1];
 }
 
-static void line(Explain *x, const char *start, const Ex *e, const char *end) {
-    text_puts(x->out, start);
-    put(x, e);
-    text_puts(x->out, end);
+static void prose(Explain *x, const char *text) {
+    ExplainPart part = {text, NULL, NULL};
+    VEC_PUSH(x->arena, &x->line->parts, part);
 }
 
-static void equation(Explain *x, const char *what, const Ex *e) {
-    line(x, arena_printf(x->s->row->arena, "    %s = ", what), e, "\n");
+// The first place on the way down: in the file of the attention, else in any.
+static Span place_of(const Explain *x, const Ex *e) {
+    Arena *scratch = arena_new();
+    const Ex **order;
+    Span place = {0};
+    for (int n = ex_order(scratch, &e, 1, &order); n-- > 0;) {
+        Span at = order[n]->span;
+        bool nearer = at.file == x->s->row->span.file && place.file != at.file;
+        if (nearer || !place.file) place = at;
+    }
+    arena_free(scratch);
+    return place;
+}
+
+// name NULL: a formula without. Both are as `here` gives them.
+static void formula(Explain *x, const Ex *name, const Ex *e) {
+    ExplainPart part = {NULL, name, e};
+    VEC_PUSH(x->arena, &x->line->parts, part);
+    if (!name) return;
+    x->line->note = false;
+    x->line->defines = x->to->names.data[name->index].name;
+    x->line->span = place_of(x, e);
+}
+
+// Where a reduction stands, or in another file its call.
+static Span place_of_reduction(const Explain *x, Span span) {
+    const RowProgram *p = x->s->row;
+    for (int k = 0; k < p->reduces.n; k++) {
+        const RowReduce *r = &p->reduces.data[k];
+        bool it = r->span.file == span.file && r->span.start == span.start;
+        if (it && span.file != p->span.file && r->call.file) return r->call;
+    }
+    return span;
+}
+
+static void equation(Explain *x, const Ex *name, const Ex *e) {
+    line(x);
+    formula(x, name, e);
+    Span known = x->to->names.data[name->index].span;
+    if (known.file) x->line->span = place_of_reduction(x, known);
 }
 
 // Before a formula: what it has in common with others, if that was not said yet.
 static void tell(Explain *x, const Ex *e) {
     bool needed[MAX_SHARED] = {false};
-    const Ex *named = with_names(x, e);
+    const Ex *seen = with_shared(x, e);
     int n = x->shared.n - x->told;
     for (int i = n; i-- > 0;) {
-        needed[i] = ex_uses(named, SYM_PARAM, x->told + i);
+        needed[i] = ex_uses(seen, SYM_LET, x->told + i);
         for (int j = i + 1; j < n; j++)
-            needed[i] |= needed[j] && ex_uses(x->shared.data[x->told + j], SYM_PARAM, x->told + i);
+            needed[i] |= needed[j] && ex_uses(x->shared.data[x->told + j], SYM_LET, x->told + i);
     }
     for (int i = 0; i < n; i++) {
         if (!needed[i] || x->said[i]) continue;
         x->said[i] = true;
-        text_printf(x->out, "    %s = ", shared_name(x, x->told + i));
-        print(x, x->shared.data[x->told + i]);
-        text_puts(x->out, "\n");
+        const Ex *value = ex_map(x->pool, x->shared.data[x->told + i], name_one, x);
+        equation(x, own(x, shared_name(x, x->told + i)), value);
     }
 }
 
-static void tell_equation(Explain *x, const char *what, const Ex *e) {
+static void tell_equation(Explain *x, const Ex *name, const Ex *e) {
     tell(x, e);
-    equation(x, what, e);
+    equation(x, name, here(x, e));
+}
+
+// ---- formulas
+
+static const Ex *times(Explain *x, const Ex *a, const Ex *b) { return ex_2(x->pool, EX_MUL, a, b); }
+static const Ex *plus(Explain *x, const Ex *a, const Ex *b) { return ex_2(x->pool, EX_ADD, a, b); }
+static const Ex *sum(Explain *x, const Ex *e) { return ex_1(x->pool, EX_ROWSUM, e); }
+
+static ExOp pairwise(ExOp reduce) {
+    return reduce == EX_ROWMAX ? EX_MAX : reduce == EX_ROWMIN ? EX_MIN : EX_ADD;
+}
+
+// What was summed under other shifts and scales.
+static const Ex *rescaled(Explain *x, const Ex *old, int moved, int scale, const char *now,
+                          const char *was) {
+    if (moved >= 0) {
+        const Ex *step = ex_2(x->pool, EX_SUB, shift(x, moved, now), shift(x, moved, was));
+        const Ex *unit = x->s->units.data[moved];
+        if (unit) step = times(x, step, here(x, unit));
+        old = times(x, old, ex_1(x->pool, EX_EXP2, step));
+    }
+    if (scale < 0) return old;
+    x->scale = scale, x->now = now, x->was = was;
+    return times(x, old, here(x, x->s->scales.data[scale].ratio));
 }
 
 // ---- the parts
 
-static const char *over_keys(ExOp op) {
-    return op == EX_ROWMAX ? "max" : op == EX_ROWMIN ? "min" : "sum";
-}
-
 typedef VEC(const Ex *) Roots;
 
-static void print_row(Explain *x) {
+static void tell_row(Explain *x) {
     const RowProgram *p = x->s->written;
     Roots roots = {0};
-    for (int k = 0; k < p->reduces.n; k++) VEC_PUSH(p->arena, &roots, p->reduces.data[k].f);
-    VEC_PUSH(p->arena, &roots, p->weight);
-    for (int i = 0; i < p->emits.n; i++) VEC_PUSH(p->arena, &roots, p->emits.data[i].value);
+    for (int k = 0; k < p->reduces.n; k++) VEC_PUSH(x->arena, &roots, p->reduces.data[k].f);
+    VEC_PUSH(x->arena, &roots, p->weight);
+    for (int i = 0; i < p->emits.n; i++) VEC_PUSH(x->arena, &roots, p->emits.data[i].value);
     share(x, roots.data, roots.n);
-    text_printf(x->out, "attention %s, for one query\n", p->name);
-    equation(x, x->score, p->modified);
-    if (p->mask->op != EX_CONST) line(x, "    over keys where ", p->mask, "\n");
+    section(x, "row", arena_printf(x->arena, "attention %s, for one query", p->name));
+    x->section->over = EX_OVER_KEYS;
+    equation(x, own(x, x->score), here(x, p->modified));
+    if (p->mask->op != EX_CONST) {
+        line(x);
+        prose(x, "over keys where ");
+        formula(x, NULL, here(x, p->mask));
+        x->line->span = place_of(x, p->mask);
+    }
     for (int k = 0; k < p->reduces.n; k++) {
         const RowReduce *r = &p->reduces.data[k];
         tell(x, r->f);
-        text_printf(x->out, "    %s = %s over keys of ", r->name, over_keys(r->op));
-        line(x, "", r->f, "\n");
+        equation(x, named(x, r->name, r->span), ex_1(x->pool, r->op, here(x, r->f)));
     }
-    tell_equation(x, x->weight, p->weight);
+    tell_equation(x, own(x, x->weight), p->weight);
     for (int i = 0; i < p->emits.n; i++)
-        tell_equation(x, p->emits.data[i].name, p->emits.data[i].value);
-    text_printf(x->out, "    o = sum over keys of %s * v", x->weight);
-    if (p->output->op != EX_SYM || p->output->sym != SYM_O) line(x, ", then ", p->output, "");
-    text_puts(x->out, "\n");
+        tell_equation(x, named(x, p->emits.data[i].name, p->emits.data[i].span),
+                      p->emits.data[i].value);
+    equation(x, own(x, "o"), sum(x, times(x, own(x, x->weight), own(x, "v"))));
+    if (p->output->op == EX_SYM && p->output->sym == SYM_O) return;
+    prose(x, ", then ");
+    formula(x, NULL, here(x, p->output));
 }
 
 // Of the states of this sweep, and of the accumulator in the last.
@@ -269,36 +326,6 @@ static bool scale_serves(const Stream *s, int scale, int sweep) {
     return false;
 }
 
-// An expression as a factor, written aside.
-static const char *factor_text(const Explain *x, const Ex *e) {
-    Explain by = *x;
-    Text text;
-    text_init(&text, x->s->row->arena);
-    by.out = &text;
-    put_factor(&by, e);
-    return text.s;
-}
-
-static const char *times_ratio(const Explain *x, int scale, const char *now, const char *was) {
-    if (scale < 0) return "";
-    Explain by = *x;
-    by.scale = scale, by.now = now, by.was = was;
-    return arena_printf(x->s->row->arena, " * %s",
-                        factor_text(&by, x->s->scales.data[scale].ratio));
-}
-
-static const char *times_rescale(const Explain *x, int shift, int scale, const char *now,
-                                 const char *was) {
-    const char *ratio = times_ratio(x, scale, now, was);
-    if (shift < 0) return ratio;
-    Arena *a = x->s->row->arena;
-    const char *step =
-        arena_printf(a, "%s - %s", shift_name(x, shift, now), shift_name(x, shift, was));
-    const Ex *unit = x->s->units.data[shift];
-    if (!unit) return arena_printf(a, " * exp2(%s)%s", step, ratio);
-    return arena_printf(a, " * exp2((%s) * %s)%s", step, factor_text(x, unit), ratio);
-}
-
 // What is reduced over the keys that exist: without the selection that keeps masked ones out.
 static const Ex *unguarded(const Ex *e) {
     if (e->op != EX_SELECT || e->args[0]->op != EX_EQ || e->args[1]->op != EX_CONST) return e;
@@ -309,40 +336,29 @@ static const Ex *unguarded(const Ex *e) {
 
 static bool extremum(const StreamState *st) { return st->op != EX_ROWSUM; }
 
-static void print_state(Explain *x, int i) {
+static void tell_state(Explain *x, int i) {
     const StreamState *st = &x->s->states.data[i];
-    const char *was = state_name(x->s, i, ""), *what = over_keys(st->op);
-    tell(x, unguarded(st->elem));
-    if (extremum(st))
-        text_printf(x->out, "    %s' = %s(%s, %s ", was, what, was, what);
-    else
-        text_printf(x->out, "    %s' = %s%s + sum ", was, was,
-                    times_rescale(x, st->shift, st->scale, "'", ""));
-    if (extremum(st))
-        line(x, "", unguarded(st->elem), ")\n");
-    else {
-        put_term(x, unguarded(st->elem));
-        text_puts(x->out, "\n");
-    }
+    const Ex *elem = unguarded(st->elem), *was = state(x, i, "");
+    tell(x, elem);
+    if (!extremum(st)) was = rescaled(x, was, st->shift, st->scale, "'", "");
+    const Ex *tile = ex_1(x->pool, st->op, here(x, elem));
+    equation(x, state(x, i, "'"), ex_2(x->pool, pairwise(st->op), was, tile));
 }
 
 static bool is_scaled(const Stream *s) {
     return s->scaled->op != EX_SYM || s->scaled->sym != SYM_S;
 }
 
-static void print_heading(Explain *x, int sweep) {
+static void head_sweep(Explain *x, int sweep) {
     const Stream *s = x->s;
-    if (s->nsweeps == 1)
-        text_puts(x->out, "\none sweep over the keys");
-    else
-        text_printf(x->out, "\nsweep %d of %d over the keys", sweep + 1, s->nsweeps);
-    text_puts(x->out, "; with every tile\n");
+    const char *which = s->nsweeps == 1 ? "one sweep over the keys"
+                                        : arena_printf(x->arena, "sweep %d of %d over the keys",
+                                                       sweep + 1, s->nsweeps);
+    section(x, "sweep", arena_printf(x->arena, "%s; with every tile", which));
     if (sweep || !is_scaled(s)) return;
-    text_printf(x->out, "    %s = ", x->score);
-    put(x, s->row->modified);
-    text_puts(x->out, ", of which s is ");
-    print(x, s->scaled);
-    text_puts(x->out, "\n");
+    equation(x, own(x, x->score), here(x, s->row->modified));
+    prose(x, ", of which s is ");
+    formula(x, NULL, here(x, s->scaled));
 }
 
 static void share_sweep(Explain *x, int sweep) {
@@ -350,17 +366,14 @@ static void share_sweep(Explain *x, int sweep) {
     Roots roots = {0};
     for (int i = 0; i < s->states.n; i++)
         if (s->states.data[i].sweep == sweep)
-            VEC_PUSH(s->row->arena, &roots, unguarded(s->states.data[i].elem));
-    if (sweep == s->nsweeps - 1) VEC_PUSH(s->row->arena, &roots, unguarded(s->elem));
+            VEC_PUSH(x->arena, &roots, unguarded(s->states.data[i].elem));
+    if (sweep == s->nsweeps - 1) VEC_PUSH(x->arena, &roots, unguarded(s->elem));
     share(x, roots.data, roots.n);
 }
 
-static void print_bases(Explain *x, int scale) {
+static void tell_bases(Explain *x, int scale) {
     const StreamScale *c = &x->s->scales.data[scale];
-    for (int i = 0; i < c->n; i++) {
-        text_printf(x->out, "    %s = ", base_name(x, scale, i, "'"));
-        line(x, "", c->base[i], "\n");
-    }
+    for (int i = 0; i < c->n; i++) equation(x, base(x, scale, i, "'"), here(x, c->base[i]));
 }
 
 // Whether a scale stands on extrema, and not on sums that come after them.
@@ -374,34 +387,37 @@ static bool base_is_known(const Stream *s, int scale, int sweep) {
     return true;
 }
 
-static void print_sweep(Explain *x, int sweep) {
+static void tell_shifts(Explain *x, int sweep) {
+    for (int k = 0; k < x->s->shifts.n; k++) {
+        if (!shift_serves(x->s, k, sweep)) continue;
+        equation(x, shift(x, k, "'"), here(x, x->s->shifts.data[k]));
+        prose(x, "    (0 while the row has no key)");
+    }
+}
+
+static void tell_accumulator(Explain *x) {
+    const Stream *s = x->s;
+    const Ex *e = unguarded(s->elem), *v = own(x, "v");
+    tell(x, e);
+    const Ex *was = rescaled(x, own(x, x->acc), s->shift, s->scale, "'", "");
+    const Ex *tile = sum(x, ex_is_f32(e, 1) ? v : times(x, here(x, e), v));
+    equation(x, own(x, arena_printf(x->arena, "%s'", x->acc)), plus(x, was, tile));
+}
+
+static void tell_sweep(Explain *x, int sweep) {
     const Stream *s = x->s;
     share_sweep(x, sweep);
-    print_heading(x, sweep);
+    head_sweep(x, sweep);
     x->mark = "'";
     for (int pass = 0; pass < 2; pass++) { // extrema, the shifts that stand on them, sums
         for (int i = 0; i < s->states.n; i++)
             if (s->states.data[i].sweep == sweep && extremum(&s->states.data[i]) == !pass)
-                print_state(x, i);
-        for (int k = 0; !pass && k < s->shifts.n; k++) {
-            if (!shift_serves(s, k, sweep)) continue;
-            text_printf(x->out, "    %s = ", shift_name(x, k, "'"));
-            line(x, "", s->shifts.data[k], "    (0 while the row has no key)\n");
-        }
+                tell_state(x, i);
+        if (!pass) tell_shifts(x, sweep);
         for (int k = 0; k < s->scales.n; k++)
-            if (scale_serves(s, k, sweep) && base_is_known(s, k, sweep) == !pass) print_bases(x, k);
+            if (scale_serves(s, k, sweep) && base_is_known(s, k, sweep) == !pass) tell_bases(x, k);
     }
-    if (sweep == s->nsweeps - 1) {
-        const Ex *e = unguarded(s->elem);
-        tell(x, e);
-        text_printf(x->out, "    %s' = %s%s + sum ", x->acc, x->acc,
-                    times_rescale(x, s->shift, s->scale, "'", ""));
-        if (!ex_is_f32(e, 1)) {
-            put_factor(x, e);
-            text_puts(x->out, " * ");
-        }
-        text_puts(x->out, "v\n");
-    }
+    if (sweep == s->nsweeps - 1) tell_accumulator(x);
     x->mark = "";
 }
 
@@ -414,108 +430,129 @@ static bool is_state_itself(const Stream *s, int k) {
 static void share_finish(Explain *x) {
     const Stream *s = x->s;
     Roots roots = {0};
-    for (int k = 0; k < s->finished.n; k++) VEC_PUSH(s->row->arena, &roots, s->finished.data[k]);
-    for (int i = 0; i < s->emits.n; i++) VEC_PUSH(s->row->arena, &roots, s->emits.data[i]);
-    if (s->factor) VEC_PUSH(s->row->arena, &roots, s->factor);
+    for (int k = 0; k < s->finished.n; k++) VEC_PUSH(x->arena, &roots, s->finished.data[k]);
+    for (int i = 0; i < s->emits.n; i++) VEC_PUSH(x->arena, &roots, s->emits.data[i]);
+    if (s->factor) VEC_PUSH(x->arena, &roots, s->factor);
     share(x, roots.data, roots.n);
 }
 
-static void print_output(Explain *x) {
+static void tell_output(Explain *x) {
     const Stream *s = x->s;
     const RowProgram *p = s->row;
     bool divides = s->factor && s->factor->op == EX_RCP;
-    const Ex *factor = divides ? s->factor->args[0] : s->factor;
-    if (factor) tell(x, factor);
-    text_printf(x->out, "    o = %s", x->acc);
+    const Ex *factor = divides ? s->factor->args[0] : s->factor, *o = own(x, x->acc);
     if (factor) {
-        text_puts(x->out, divides ? " / " : " * ");
-        put_factor(x, factor);
+        tell(x, factor);
+        o = ex_2(x->pool, divides ? EX_DIV : EX_MUL, o, here(x, factor));
     }
-    text_puts(x->out, "\n");
-    if (s->empty)
-        line(x, "    a row without a key, where ", s->empty, ", gives 0\n");
-    else
-        text_puts(x->out, "    a row without a key gives 0 by itself\n");
-    if (p->output->op != EX_SYM || p->output->sym != SYM_O)
-        line(x, "    the output is ", p->output, "\n");
+    equation(x, own(x, "o"), o);
+    line(x);
+    prose(x, s->empty ? "a row without a key, where " : "a row without a key gives 0 by itself");
+    if (s->empty) {
+        formula(x, NULL, here(x, s->empty));
+        prose(x, ", gives 0");
+    }
+    if (p->output->op == EX_SYM && p->output->sym == SYM_O) return;
+    line(x);
+    prose(x, "the output is ");
+    formula(x, NULL, here(x, p->output));
+    x->line->span = place_of(x, p->output);
 }
 
-static void print_finish(Explain *x) {
+static void tell_finish(Explain *x) {
     const Stream *s = x->s;
-    text_puts(x->out, "\nat the end\n");
+    section(x, "end", "at the end");
     share_finish(x);
-    for (int k = 0; k < s->finished.n; k++)
+    for (int k = 0; k < s->finished.n; k++) {
+        const RowReduce *r = &s->row->reduces.data[k];
         if (!is_state_itself(s, k) && s->finished.data[k]->op != EX_CONST)
-            tell_equation(x, s->row->reduces.data[k].name, s->finished.data[k]);
+            tell_equation(x, named(x, r->name, r->span), s->finished.data[k]);
+    }
     for (int i = 0; i < s->emits.n; i++)
-        tell_equation(x, s->row->emits.data[i].name, s->emits.data[i]);
-    print_output(x);
+        tell_equation(x, named(x, s->row->emits.data[i].name, s->row->emits.data[i].span),
+                      s->emits.data[i]);
+    tell_output(x);
 }
 
-static void print_merged(Explain *x, const char *name, int shift, int scale) {
-    text_printf(x->out, "    %s = %s_a%s + %s_b%s\n", name, name,
-                times_rescale(x, shift, scale, "", "_a"), name,
-                times_rescale(x, shift, scale, "", "_b"));
+// `name = name_a * .. + name_b * ..`, of a state, or of the accumulator (-1).
+static void tell_merged(Explain *x, int i, int moved, int scale) {
+    const Ex *name[3];
+    static const char *const of[] = {"", "_a", "_b"};
+    for (int k = 0; k < 3; k++)
+        name[k] =
+            i >= 0 ? state(x, i, of[k]) : own(x, arena_printf(x->arena, "%s%s", x->acc, of[k]));
+    const Ex *a = rescaled(x, name[1], moved, scale, "", "_a");
+    equation(x, name[0], plus(x, a, rescaled(x, name[2], moved, scale, "", "_b")));
 }
 
-static void print_combine(Explain *x) {
+static void tell_combine(Explain *x) {
     const Stream *s = x->s;
-    text_puts(x->out, "\nmerging two parts a and b of the keys, in any grouping");
-    text_puts(x->out, s->nsweeps > 1 ? " (the states of one sweep)\n" : "\n");
+    const char *title = "merging two parts a and b of the keys, in any grouping";
+    if (s->nsweeps > 1) title = arena_printf(x->arena, "%s (the states of one sweep)", title);
+    section(x, "combine", title);
     for (int i = 0; i < s->states.n; i++) {
         const StreamState *st = &s->states.data[i];
-        const char *name = state_name(s, i, "");
         if (extremum(st))
-            text_printf(x->out, "    %s = %s(%s_a, %s_b)\n", name, over_keys(st->op), name, name);
+            equation(x, state(x, i, ""),
+                     ex_2(x->pool, pairwise(st->op), state(x, i, "_a"), state(x, i, "_b")));
     }
     for (int i = 0; i < s->states.n; i++)
         if (!extremum(&s->states.data[i]))
-            print_merged(x, state_name(s, i, ""), s->states.data[i].shift, s->states.data[i].scale);
-    print_merged(x, x->acc, s->shift, s->scale);
-    if (s->shifts.n || s->scales.n)
-        text_printf(x->out,
-                    "    with %s of the merged states; a part without a key is the identity\n",
-                    s->shifts.n ? x->shift : x->base);
-    else
-        text_puts(x->out, "    a part without a key is the identity\n");
+            tell_merged(x, i, s->states.data[i].shift, s->states.data[i].scale);
+    tell_merged(x, -1, s->shift, s->scale);
+    line(x);
+    if (s->shifts.n || s->scales.n) {
+        prose(x, "with ");
+        formula(x, NULL, own(x, s->shifts.n ? x->shift : x->base));
+        prose(x, " of the merged states; a part without a key is the identity");
+    } else {
+        prose(x, "a part without a key is the identity");
+    }
 }
 
-static void print_blocking(Explain *x) {
+static void tell_blocking(Explain *x) {
     const Stream *s = x->s;
     if (s->blocking < 0) return;
-    text_printf(x->out,
-                "\nno form of a single sweep was found: '%s' must be finished before what needs it "
-                "can begin\n",
-                s->row->reduces.data[s->blocking].name);
+    section(x, "blocking",
+            arena_printf(x->arena,
+                         "no form of a single sweep was found: '%s' must be finished before what "
+                         "needs it can begin",
+                         s->row->reduces.data[s->blocking].name));
 }
 
 enum { ROWS = 64, KEYS = 64 }; // of a tile; what is known of a term hardly depends on them
 
-static void print_mask(Text *out, const Stream *s) {
-    Text terms;
-    text_init(&terms, s->row->arena);
-    if (pass_explain_mask(&terms, s, ROWS, KEYS))
-        text_printf(out,
-                    "\nterms of the mask of which nothing is known over a tile: they skip none\n%s",
-                    terms.s);
+static void tell_mask(Explain *x) {
+    MaskTerms blind = pass_blind_terms(x->s, ROWS, KEYS);
+    if (!blind.n) return;
+    section(x, "mask", "terms of the mask of which nothing is known over a tile: they skip none");
+    for (int i = 0; i < blind.n; i++) {
+        line(x);
+        formula(x, NULL, blind.data[i]);
+        x->line->span = place_of(x, blind.data[i]);
+    }
 }
 
-void pass_explain(Text *out, const Stream *s) {
-    Explain x = {.out = out,
+Explanation *pass_explain(const Stream *s) {
+    Explanation *to = ARENA_NEW(s->row->arena, Explanation);
+    to->s = s;
+    Explain x = {.to = to,
+                 .arena = s->row->arena,
+                 .pool = s->row->pool,
                  .s = s,
-                 .row = row_names(s->row),
                  .score = fresh(s->row, "s"),
                  .mark = "",
                  .weight = fresh(s->row, "w"),
                  .shift = fresh(s->row, "A"),
                  .base = fresh(s->row, "C"),
                  .acc = fresh(s->row, "acc")};
-    print_row(&x);
-    if (is_scaled(s)) x.score = arena_printf(s->row->arena, "%s~", x.score);
-    print_blocking(&x);
-    for (int t = 0; t < s->nsweeps; t++) print_sweep(&x, t);
-    print_finish(&x);
-    print_combine(&x);
-    print_mask(out, s);
-    text_puts(out, "\nthe backward is not derived by this version\n");
+    tell_row(&x);
+    if (is_scaled(s)) x.score = arena_printf(x.arena, "%s~", x.score);
+    tell_blocking(&x);
+    for (int t = 0; t < s->nsweeps; t++) tell_sweep(&x, t);
+    tell_finish(&x);
+    tell_combine(&x);
+    tell_mask(&x);
+    section(&x, "backward", "the backward is not derived by this version");
+    return to;
 }

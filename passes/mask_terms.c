@@ -77,24 +77,20 @@ static const Ex *in_positions(const TileMapQuery *q, const Ex *e) {
     return ex_map(x, ex_simplify(x, e), without_rounding, NULL);
 }
 
-int pass_explain_mask(Text *out, const Stream *s, int rows, int keys) {
+MaskTerms pass_blind_terms(const Stream *s, int rows, int keys) {
     Arena *a = s->row->arena;
     PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32};
+    MaskTerms blind = {0};
     Diags diags;
     diag_init(&diags, a);
-    if (!pass_accepts(s->row, &diags)) return 0;
+    if (!pass_accepts(s->row, &diags)) return blind;
     TileProgram *p = pass_algorithm(a, s, &o);
     TileKernel *k = p->kernels.data[0];
     int q_axis = axis_over(k, SIZE_SQ), k_axis = axis_over(k, SIZE_SK);
-    if (q_axis < 0 || k_axis < 0) return 0;
+    if (q_axis < 0 || k_axis < 0) return blind;
     k->axes[q_axis].extent = rows, k->axes[k_axis].extent = keys;
     Terms t = {.q = pass_mask_query(p, k, q_axis, k_axis)};
-    ExNames names = tile_names(a, p, k, NULL);
     look_at(&t, t.q.mask);
-    for (int i = 0; i < t.blind.n; i++) {
-        text_puts(out, "    ");
-        ex_print_pretty(out, in_positions(&t.q, t.blind.data[i]), &names);
-        text_puts(out, "\n");
-    }
-    return t.blind.n;
+    for (int i = 0; i < t.blind.n; i++) VEC_PUSH(a, &blind, in_positions(&t.q, t.blind.data[i]));
+    return blind;
 }

@@ -79,8 +79,9 @@ typedef struct MaskBounds {
 } MaskBounds;
 MaskBounds pass_mask_bounds(ExPool *p, const Ex *mask, int q_axis, int k_axis, const Ex *q0,
                             const Ex *q1, const Ex *k0, const Ex *k1);
-// The terms of a mask for which no tile of `rows` queries and `keys` keys is known to have no pair, or all:
-// a line each, indented; how many.  mask_terms.c
-int pass_explain_mask(Text *out, const Stream *s, int rows, int keys);
+// The terms of a mask for which no tile of `rows` queries and `keys` keys is known to have no pair, or all,
+// as the source has them.  mask_terms.c
+typedef VEC(const Ex *) MaskTerms;
+MaskTerms pass_blind_terms(const Stream *s, int rows, int keys);
 
 #endif

@@ -129,10 +129,16 @@ static void draw(Text *t, Arena *a, const MaskMap *m, const char *name, const ch
 
 // Which terms keep tiles from being skipped.
 static void tell_terms(FILE *out, Arena *a, const Compile *c, const MaskMap *m) {
-    Text terms;
-    text_init(&terms, a);
-    if (pass_explain_mask(&terms, c->streams.data[0], m->tile_q, m->tile_k))
-        fprintf(out, "terms of which nothing is known over a tile: they skip none\n%s", terms.s);
+    const Stream *stream = c->streams.data[0];
+    MaskTerms blind = pass_blind_terms(stream, m->tile_q, m->tile_k);
+    ExNames names = row_names(stream->row);
+    if (blind.n) fputs("terms of which nothing is known over a tile: they skip none\n", out);
+    for (int i = 0; i < blind.n; i++) {
+        Text term;
+        text_init(&term, a);
+        ex_print_pretty(&term, blind.data[i], &names);
+        fprintf(out, "    %s\n", term.s);
+    }
 }
 
 static Status show(Compile *c, const Options *o, const Binding *b, const MaskMap *m) {

@@ -65,6 +65,7 @@ static const char *const takes[OPT_COUNT] = {
     [OPT_TARGET] = "host, sm_80, sm_90a, gfx90a, gfx942 or gfx1100",
     [OPT_JSON] = "a file's name, or - for stdout",
     [OPT_EMIT] = "ast, row, tile, schedule, llvm or asm",
+    [OPT_FORMAT] = "text, mathml or tex",
     [OPT_PHASE] = "a list of fwd, bwd, decode, combine",
     [OPT_DTYPE] = "f32, f16, bf16 or tf32",
     [OPT_LEVEL] = "0, 1, 2 or 3",
@@ -169,6 +170,14 @@ static Status set_emit(Options *o, const char *value) {
     return STATUS_DONE;
 }
 
+static Status set_format(Options *o, const char *value) {
+    static const char *const formats[] = {"text", "mathml", "tex"};
+    int i = pick(value, formats, 3);
+    if (i < 0) return bad_value(OPT_FORMAT, value);
+    o->format = (Format)i;
+    return STATUS_DONE;
+}
+
 static Status set_place(Options *o, const char *value) {
     char batch[16] = "", head[16] = "", more;
     unsigned long long b = 0, h = 0;
@@ -188,6 +197,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
     case OPT_OUTPUT: o->output = value; return *value ? s : bad_value(id, value);
     case OPT_TARGET: return set_target(o, value);
     case OPT_EMIT: return set_emit(o, value);
+    case OPT_FORMAT: return set_format(o, value);
     case OPT_PASS: o->pass = value; return s;
     case OPT_PHASE: return set_phase(a, value);
     case OPT_DTYPE: return set_dtype(o, value);

@@ -26,6 +26,7 @@ typedef enum Emit {
     EMIT_LLVM,
     EMIT_ASM
 } Emit;
+typedef enum Format { FORMAT_TEXT, FORMAT_MATHML, FORMAT_TEX } Format; // of explain
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA, DEVICE_HIP } DeviceKind;
 
 typedef struct Options {
@@ -34,6 +35,7 @@ typedef struct Options {
     const char *output; // NULL: none asked for
     const char *json;   // of bench; NULL: none asked for
     Emit emit;
+    Format format;
     const char *pass; // NULL: none by itself
     bool has_target, has_dtype, has_level;
     TargetId target;

@@ -603,6 +603,11 @@ ATTN
 gives 0 explain terms.attn
 says out ' + sum (s < 1.0 ? s : 0.0)'
 says out ' + sum s * s'
+gives 0 explain --format=mathml terms.attn
+says out '<p class="equation"><math display="block" data-range="0:'
+gives 0 explain --format=tex terms.attn
+says out '\sum_j'
+gives 2 explain --format=word terms.attn
 gives 0 explain "$top/stdlib/softmax.attn"
 holds '[ -s out ]'
 gives 0 mask "$top/stdlib/causal.attn" --shape=Sq=300,Sk=300 -o causal.svg

@@ -1,6 +1,6 @@
 // What attnc explain says, word for word for softmax; and what the derivation does with a score's
 // scale.
-#include "passes/derive.h"
+#include "passes/explain.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -66,12 +66,48 @@ static const char explained[] =
     "\n"
     "the backward is not derived by this version\n";
 
-START_TEST(softmax_is_explained) {
-    Arena *a = arena_new();
+static const char *printed(Arena *a, const RowProgram *p, ExForm form) {
+    ExplainForm f = {.form = form};
     Text t;
     text_init(&t, a);
-    pass_explain(&t, pass_derive(a, softmax(a), NULL));
-    ck_assert_str_eq(t.s, explained);
+    explain_print(&t, pass_explain(pass_derive(a, p, NULL)), &f);
+    return t.s;
+}
+
+START_TEST(softmax_is_explained) {
+    Arena *a = arena_new();
+    ck_assert_str_eq(printed(a, softmax(a), EX_TEXT), explained);
+    arena_free(a);
+}
+END_TEST
+
+// The same lines in the other forms; a formula with words beside it is within them.
+START_TEST(softmax_is_explained_as_mathematics) {
+    static const char *const tex[] = {
+        "### one sweep over the keys; with every tile\n",
+        "$\\tilde{s} = q^{\\top} k$, of which s is $\\tilde{s} \\cdot 0.125$\n",
+        "$$\\tilde{m}' = \\max\\left(\\tilde{m}, \\max_{j \\in T} \\tilde{s} \\cdot "
+        "0.18033688\\right)$$\n",
+        "$$l' = l \\cdot 2^{A' - A} + \\sum_{j \\in T} p$$\n",
+        "$$o = \\frac{\\mathrm{acc}}{l}$$\n",
+        "a row without a key, where $\\tilde{m} = -\\infty $, gives 0\n",
+    };
+    static const char *const mathml[] = {
+        "<h3>at the end</h3>\n",
+        "<p class=\"equation\"><math "
+        "display=\"block\"><mrow><mi>o</mi><mo>=</mo><mrow><mfrac><mrow>"
+        "<mi>acc</mi></mrow><mrow><mi>l</mi></mrow></mfrac></mrow></mrow></math></p>\n",
+        "<p class=\"note\">over keys where "
+        "<math><mrow><mrow><mi>kv_idx</mi><mo>≤</mo><mi>q_idx</mi>"
+        "</mrow></mrow></math></p>\n",
+    };
+    Arena *a = arena_new();
+    const char *text = printed(a, softmax(a), EX_TEX);
+    for (size_t i = 0; i < sizeof tex / sizeof *tex; i++)
+        ck_assert_msg(strstr(text, tex[i]), "%s\nis not in\n%s", tex[i], text);
+    text = printed(a, softmax(a), EX_MATHML);
+    for (size_t i = 0; i < sizeof mathml / sizeof *mathml; i++)
+        ck_assert_msg(strstr(text, mathml[i]), "%s\nis not in\n%s", mathml[i], text);
     arena_free(a);
 }
 END_TEST
@@ -92,8 +128,6 @@ static const char streamed[] = "stream causal sweeps=1\n"
 START_TEST(names_do_not_clash) {
     Arena *a = arena_new();
     RowProgram *p = softmax(a);
-    Text t;
-    text_init(&t, a);
     RowInput w = {.name = "w", .dtype = DT_F32};
     VEC_PUSH(a, &p->inputs, w);
     p->modified = read(p, "((dot + neg(w)) + (f32(kv_idx) * -2.0))");
@@ -102,11 +136,11 @@ START_TEST(names_do_not_clash) {
     p->weight = read(p, "(exp((s - A)) / l)");
     p->emits.n = 0;
     p->output = read(p, "(o * 2.0)");
-    pass_explain(&t, pass_derive(a, p, NULL));
-    ck_assert_ptr_nonnull(strstr(t.s, "    s = dot(q, k) - w - f32(kv_idx) * 2.0\n"));
-    ck_assert_ptr_nonnull(strstr(t.s, "    w_ = exp(s - A) / l\n"));
-    ck_assert_ptr_nonnull(strstr(t.s, "    A_' = -A'"));
-    ck_assert_ptr_nonnull(strstr(t.s, "    the output is o * 2.0\n"));
+    const char *text = printed(a, p, EX_TEXT);
+    ck_assert_ptr_nonnull(strstr(text, "    s = dot(q, k) - w - f32(kv_idx) * 2.0\n"));
+    ck_assert_ptr_nonnull(strstr(text, "    w_ = exp(s - A) / l\n"));
+    ck_assert_ptr_nonnull(strstr(text, "    A_' = -A'"));
+    ck_assert_ptr_nonnull(strstr(text, "    the output is o * 2.0\n"));
     arena_free(a);
 }
 END_TEST
@@ -150,6 +184,7 @@ Suite *derive_explain_suite(void) {
     Suite *s = suite_create("derive_explain");
     TCase *t = tcase_create("explain");
     tcase_add_test(t, softmax_is_explained);
+    tcase_add_test(t, softmax_is_explained_as_mathematics);
     tcase_add_test(t, names_do_not_clash);
     tcase_add_test(t, a_positive_scale_leaves_the_score);
     tcase_add_test(t, a_size_leaves_the_score);

@@ -101,6 +101,7 @@ START_TEST(pretty_uses_precedence) {
         {"select(((b < 1) || (h < 1)), s, -1.0)", "b < 1 || h < 1 ? s : -1.0"},
         {"(s * -2.0)", "s * (-2.0)"},
         {"exp2(fma(s, 2.0, shift0))", "exp2(s * 2.0 + shift0)"},
+        {"!((b < 1) && (h < 1))", "!(b < 1 && h < 1)"},
     };
     Fix f = fix_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -109,6 +110,41 @@ START_TEST(pretty_uses_precedence) {
         ex_print_pretty(&t, read(&f, cases[i].text), NULL);
         ck_assert_str_eq(t.s, cases[i].pretty);
     }
+    arena_free(f.a);
+}
+END_TEST
+
+START_TEST(mathematics_has_signs) {
+    static const struct {
+        const char *text, *mathml, *tex;
+    } cases[] = {
+        {"(s - -2.0)",
+         "<mrow><mi>s</mi><mo>−</mo><mrow><mo>(</mo><mo>−</mo><mn>2</mn><mo>)</mo></mrow></mrow>",
+         "s - \\left(-2\\right)"},
+        {"pow((s + 1.0), 2.0)",
+         "<mrow><msup><mrow><mrow><mo>(</mo><mrow><mi>s</mi><mo>+</mo><mn>1</mn></mrow><mo>)</mo></"
+         "mrow>"
+         "</mrow><mrow><mn>2</mn></mrow></msup></mrow>",
+         "{\\left(s + 1\\right)}^{2}"},
+        {"((b / 2) < h)",
+         "<mrow><mrow><mrow><mo>⌊</mo><mfrac><mrow><mi>b</mi></mrow><mrow><mn>2</mn></mrow></mfrac>"
+         "<mo>⌋</mo></mrow></mrow><mo>&lt;</mo><mi>h</mi></mrow>",
+         "\\left\\lfloor \\frac{b}{2}\\right\\rfloor  < h"},
+        {"(sqrt(s) * 1e-9)",
+         "<mrow><mrow><msqrt><mi>s</mi></msqrt></mrow><mo>⋅</mo><mn>1</mn><mo>⋅</mo><msup><mn>10</"
+         "mn>"
+         "<mn>-9</mn></msup></mrow>",
+         "\\sqrt{s} \\cdot 1 \\cdot 10^{-9}"},
+    };
+    Fix f = fix_new();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int form = EX_MATHML; form <= EX_TEX; form++) {
+            ExStyle style = {.form = (ExForm)form};
+            Text t;
+            text_init(&t, f.a);
+            ex_print_styled(&t, read(&f, cases[i].text), &style);
+            ck_assert_str_eq(t.s, form == EX_TEX ? cases[i].tex : cases[i].mathml);
+        }
     arena_free(f.a);
 }
 END_TEST
@@ -194,6 +230,7 @@ Suite *expr_core_suite(void) {
     tcase_add_test(t, text_reads_back);
     tcase_add_test(t, bad_text_is_told);
     tcase_add_test(t, pretty_uses_precedence);
+    tcase_add_test(t, mathematics_has_signs);
     tcase_add_test(t, integers_mean_what_the_language_says);
     tcase_add_test(t, floats_are_rounded_when_asked);
     tcase_add_test(t, walks_share_and_are_not_recursive);
