@@ -36,8 +36,8 @@ CHECK_LIBS   = $(shell pkg-config --libs check)
 src = $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(1)/*.c))
 IR_O       := $(call src,ir)
 FRONTEND_O := $(call src,frontend) $(BUILD)/frontend/lex.o $(BUILD)/frontend/gram.o
-PASSES_O   := $(call src,passes)
-CODEGEN_O  := $(call src,codegen)
+PASSES_O   := $(call src,passes) $(call src,passes/*)
+CODEGEN_O  := $(call src,codegen) $(call src,codegen/*)
 RUNTIME_O  := $(call src,runtime)
 # The tools without main and the verbs; tests use these, too.
 VERBS_O    := $(BUILD)/tools/attnc.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard tools/cmd_*.c))
@@ -62,7 +62,7 @@ $(BUILD)/libservice.a: $(SERVICE_O)
 $(BUILD)/libattnc.a: $(TOOLS_O) $(CODEGEN_O) $(PASSES_O) $(FRONTEND_O) $(IR_O) $(RUNTIME_O)
 $(BUILD)/%.a:
 	@mkdir -p $(@D); rm -f $@
-	ar rcs $@ $^
+	ar qcs $@ $^
 $(BUILD)/libattnrt.so: $(RUNTIME_O)
 	$(CC) $(SAN) -shared -Wl,-soname,libattnrt.so.0 -o $@.0 $^ -ldl -lpthread -lm
 	ln -sf $(@F).0 $@
@@ -168,7 +168,7 @@ bench: all
 	tests/bench/gpu.sh $(BUILD)
 
 # ---- style checks
-SOURCES := $(wildcard ir/*.[ch] frontend/*.[ch] passes/*.[ch] codegen/*.[ch] runtime/*.[ch] tools/*.[ch] tools/*/*.[ch] tests/*.[ch] tests/*/*.[ch])
+SOURCES := $(wildcard ir/*.[ch] frontend/*.[ch] passes/*.[ch] passes/*/*.[ch] codegen/*.[ch] codegen/*/*.[ch] runtime/*.[ch] tools/*.[ch] tools/*/*.[ch] tests/*.[ch] tests/*/*.[ch])
 CLANG_FORMAT = $(shell tests/tools.sh clang-format || echo false)
 lint:
 	tests/lint.sh

@@ -2,7 +2,7 @@
 // `--` ends the options.
 #include "options.h"
 #include "frontend/names.h"
-#include "passes/knobs.h"
+#include "passes/schedule/knobs.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
