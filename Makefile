@@ -6,6 +6,7 @@
 #   fuzz-variants N=1000 SEED=1 [DEVICE=cpu|cuda|amd]   random variants
 #   bench        the benchmarks, on the CPU and on the GPU if there is one
 #   lint, format-check, format    the style checks    install      into PREFIX (DESTDIR is honoured)
+#   editors      the generated parts of tools/editors      vscode       an extension of VS Code, build/attn.vsix
 #   check-math   functions of f32 over all arguments
 #   deps         installs what is missing to build and test       demo         ReLU attention from source to numbers
 #   STATIC=1     links LLVM into attnc: 70 MB, starts 10 ms faster, needs no LLVM at run time. STATIC=0 links the shared LLVM.
@@ -36,19 +37,17 @@ CHECK_LIBS   = $(shell pkg-config --libs check)
 src = $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(1)/*.c))
 IR_O       := $(call src,ir)
 FRONTEND_O := $(call src,frontend) $(BUILD)/frontend/lex.o $(BUILD)/frontend/gram.o
-PASSES_O   := $(call src,passes) $(call src,passes/*)
-CODEGEN_O  := $(call src,codegen) $(call src,codegen/*)
+PASSES_O   := $(call src,passes)
+CODEGEN_O  := $(call src,codegen)
 RUNTIME_O  := $(call src,runtime)
 # The tools without main and the verbs; tests use these, too.
 VERBS_O    := $(BUILD)/tools/attnc.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard tools/cmd_*.c))
 TOOLS_O    := $(filter-out $(VERBS_O),$(call src,tools))
 COMPILER_A := $(BUILD)/libtools.a $(BUILD)/libcodegen.a $(BUILD)/libpasses.a $(BUILD)/libfrontend.a $(BUILD)/libir.a
-# What an editor asks of the compiler. Not in libattnc: it needs cJSON.
-SERVICE_O  := $(call src,tools/service)
 ALL_A      := $(COMPILER_A) $(BUILD)/libattnrt.a
 LIBS       := $(LLVM_SHARED) -lm -ldl -lpthread
 
-.PHONY: all check run-check check-asan check-math check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format install deps demo clean FORCE
+.PHONY: all check run-check check-asan check-math check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format editors vscode install deps demo clean FORCE
 all: $(BUILD)/attnc $(BUILD)/libattnc.a $(BUILD)/libattnrt.a $(BUILD)/libattnrt.so
 
 # ---- libraries and programs
@@ -58,17 +57,16 @@ $(BUILD)/libpasses.a: $(PASSES_O)
 $(BUILD)/libcodegen.a: $(CODEGEN_O)
 $(BUILD)/libattnrt.a: $(RUNTIME_O)
 $(BUILD)/libtools.a: $(TOOLS_O)
-$(BUILD)/libservice.a: $(SERVICE_O)
 $(BUILD)/libattnc.a: $(TOOLS_O) $(CODEGEN_O) $(PASSES_O) $(FRONTEND_O) $(IR_O) $(RUNTIME_O)
 $(BUILD)/%.a:
 	@mkdir -p $(@D); rm -f $@
-	ar qcs $@ $^
+	ar rcs $@ $^
 $(BUILD)/libattnrt.so: $(RUNTIME_O)
 	$(CC) $(SAN) -shared -Wl,-soname,libattnrt.so.0 -o $@.0 $^ -ldl -lpthread -lm
 	ln -sf $(@F).0 $@
 # Linking is the best test of whether LLVM's static libraries, and the libraries that they need, are installed.
-LINK_ATTNC = $(CC) $(SAN) $(LDFLAGS) -o $@ $(VERBS_O) $(BUILD)/libservice.a $(ALL_A) -lcjson
-$(BUILD)/attnc: $(VERBS_O) $(BUILD)/libservice.a $(ALL_A)
+LINK_ATTNC = $(CC) $(SAN) $(LDFLAGS) -o $@ $(VERBS_O) $(ALL_A)
+$(BUILD)/attnc: $(VERBS_O) $(ALL_A)
 ifeq ($(STATIC),1)
 	$(LINK_ATTNC) $(LLVM_STATIC)
 else ifneq ($(STATIC)$(SAN),)
@@ -93,7 +91,7 @@ $(BUILD)/frontend/lex.c: frontend/lex.l $(BUILD)/frontend/gram.c
 $(BUILD)/frontend/gram.c: frontend/gram.y
 	@mkdir -p $(@D)
 	bison -Wall -Werror -Wno-yacc -d -o $@ $<
-$(BUILD)/frontend/syntax.o: $(BUILD)/frontend/gram.c
+$(BUILD)/frontend/syntax.o $(BUILD)/tests/editors/tokens.o: $(BUILD)/frontend/gram.c
 
 # The folder of this LLVM's tools. The file is written only if it changes; then everything that includes LLVM's headers is compiled again.
 # A machine that only tests a finished build needs no LLVM.
@@ -105,7 +103,7 @@ $(BUILD)/llvm.inc: FORCE
 $(CODEGEN_O) $(filter %/decode.o,$(call src,tests/gcn)) $(filter $(BUILD)/tests/unit/codegen_%,$(call src,tests/unit)): $(BUILD)/llvm.inc
 
 # The std modules are part of the compiler, as C strings.
-$(BUILD)/tools/library.o: $(BUILD)/stdlib.inc
+$(BUILD)/tools/compile.o: $(BUILD)/stdlib.inc
 $(BUILD)/stdlib.inc: $(wildcard stdlib/*.attn)
 	@mkdir -p $(@D)
 	for f in $^; do printf 'STD_MODULE("<std>/%s",\n' $${f#stdlib/}; \
@@ -118,7 +116,7 @@ RUN_O   := $(call src,tests/run) $(call src,tests/support)
 GCN_O   := $(call src,tests/gcn) $(call src,tests/support)
 MATH_O  := $(call src,tests/math)
 FUZZ_O  := $(call src,tests/fuzz)
-TESTS   := $(addprefix $(BUILD)/tests/check_,unit lang run gen gcn math)
+TESTS   := $(addprefix $(BUILD)/tests/check_,unit lang run gen gcn math) $(BUILD)/tests/editors/tokens
 N       ?= 1000
 SEED    ?= 1
 JOBS    ?= $(shell nproc)
@@ -134,6 +132,8 @@ $(BUILD)/tests/check_gcn: $(GCN_O) $(ALL_A)
 	$(CC) $(SAN) -o $@ $(GCN_O) $(ALL_A) $(LIBS)
 $(BUILD)/tests/check_math: $(MATH_O) $(ALL_A)
 	$(CC) $(SAN) -o $@ $(MATH_O) $(ALL_A) $(LIBS)
+$(BUILD)/tests/editors/tokens: $(BUILD)/tests/editors/tokens.o $(BUILD)/libfrontend.a $(BUILD)/libir.a
+	$(CC) $(SAN) -o $@ $^ -lm
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(ALL_A)
 	$(CC) $(SAN) -o $@ $< $(ALL_A) $(LIBS)
 $(BUILD)/tests/main.o: $(BUILD)/suites.def
@@ -168,7 +168,7 @@ bench: all
 	tests/bench/gpu.sh $(BUILD)
 
 # ---- style checks
-SOURCES := $(wildcard ir/*.[ch] frontend/*.[ch] passes/*.[ch] passes/*/*.[ch] codegen/*.[ch] codegen/*/*.[ch] runtime/*.[ch] tools/*.[ch] tools/*/*.[ch] tests/*.[ch] tests/*/*.[ch])
+SOURCES := $(wildcard ir/*.[ch] frontend/*.[ch] passes/*.[ch] codegen/*.[ch] runtime/*.[ch] tools/*.[ch] tests/*.[ch] tests/*/*.[ch])
 CLANG_FORMAT = $(shell tests/tools.sh clang-format || echo false)
 lint:
 	tests/lint.sh
@@ -176,6 +176,15 @@ format-check:
 	$(CLANG_FORMAT) --dry-run -Werror $(SOURCES)
 format:
 	$(CLANG_FORMAT) -i $(SOURCES)
+
+# ---- editors. What is generated is committed: an editor needs no tools to take it. npm brings the client for language servers.
+editors:
+	tools/editors/lists.py
+	cd tools/editors/tree-sitter-attn && "$$(../../../tests/tools.sh tree-sitter)" generate --no-bindings
+vscode:
+	@mkdir -p $(BUILD)
+	-cd tools/editors/vscode && npm install --omit=dev --no-package-lock --no-audit --no-fund --fetch-retries=0
+	tools/editors/vscode/package.py $(BUILD)/attn.vsix
 deps:
 	tests/deps.sh
 demo:
@@ -196,5 +205,5 @@ install: all
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-asan
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)
 .SECONDARY:

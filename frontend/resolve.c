@@ -79,9 +79,8 @@ static void add_builtin(Sema *s, DeclKind kind, const char *name, int builtin, T
 
 void sema_init_builtins(Sema *s) {
     for (int i = 0; i < NBUILTINS; i++) add_builtin(s, DECL_BUILTIN, builtins[i].name, i, NULL);
-    add_builtin(s, DECL_CONSTANT, "true", 0, tx_bool(&s->tx, true, (Span){0}));
-    add_builtin(s, DECL_CONSTANT, "false", 0, tx_bool(&s->tx, false, (Span){0}));
-    add_builtin(s, DECL_CONSTANT, "inf", 0, tx_f32(&s->tx, INFINITY, (Span){0}));
+#define CONSTANT(name, value) add_builtin(s, DECL_CONSTANT, #name, 0, value);
+#include "predefined.def"
 }
 
 const char *sema_habit(const char *name) {
@@ -152,8 +151,10 @@ static const AstItem *find_elsewhere(const AstItems *items, const char *name, co
 }
 
 static bool is_size_name(const char *name) {
-    static const char *const sizes[] = {"B",  "H",  "Hkv", "Hq", "Hk", "Hv",
-                                        "Sq", "Sk", "S",   "D",  "Dv", "q_offset"};
+    static const char *const sizes[] = {
+#define SIZE(of, name) #name,
+#include "predefined.def"
+    };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (!strcmp(name, sizes[i])) return true;
     return false;

@@ -44,7 +44,18 @@ static Decl *define(Check *c, DeclKind kind, const char *name, Span span, Tx *va
 // Sizes are in scope of every variant; a constant or function of that name would be shadowed, which
 // nothing may be.
 static void add_sizes(Check *c) {
-    static const char *const recurrence[RSIZE_FREE] = {"B", "H", "Hq", "Hk", "Hv", "S"};
+    static const char *const recurrence[RSIZE_FREE] = {
+#define BOTH(name) #name,
+#define RECURRENCE BOTH
+#define ATTENTION(name)
+#define DIM(name)
+#define SIZE(of, name) of(name)
+#include "predefined.def"
+#undef BOTH
+#undef RECURRENCE
+#undef ATTENTION
+#undef DIM
+    };
     Variant *v = c->v;
     if (v->kind == VARIANT_ATTENTION)
         sizes_init(c->s->arena, &v->sizes);
@@ -160,7 +171,10 @@ static void check_extents(Check *c, const AstItem *item, TxInput *in) {
 }
 
 static bool input_dtype(const AstName *name, Dtype *type) {
-    static const Dtype allowed[] = {DT_F32, DT_F16, DT_BF16, DT_I32, DT_BOOL};
+    static const Dtype allowed[] = {
+#define TYPE(dtype) DT_##dtype,
+#include "predefined.def"
+    };
     for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
         if (!strcmp(name->s, dtype_name(allowed[i]))) {
             *type = allowed[i];

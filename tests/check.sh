@@ -47,6 +47,8 @@ run "$build/tests/check_lang"
 run tests/run/cli.sh "$build/attnc"
 python=$(tests/tools.sh python3) || python=python3 # which then fails
 run "$python" tests/docs.py "$build"
+editors_python=$(tests/tools.sh editors-python) || editors_python=python3
+run env BUILD="$build" PYTHONPATH=build/tools/editors "$editors_python" tests/editors/test_editors.py
 # the package's library cannot be loaded into a Python without the sanitizer
 if [ -z "$SANITIZED" ]; then run python_tests; else echo "== tests/python: left out, the build is under a sanitizer"; fi
 run "$build/tests/check_run" stdlib

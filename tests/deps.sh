@@ -4,9 +4,12 @@
 #
 # NumPy and PyTorch are Debian's, for /usr/bin/python3: apt installs all else here, too, once for all checkouts. A python3 that stands before
 # it on the PATH (pyenv, conda) does not see them; tests/tools.sh takes the first one that has both.
+# The grammars of the editors are run by Python packages of their makers (editors, below); tree-sitter's own command, which generates a parser
+# from a grammar, is that of Debian 13, with the C library that it needs.
 # ptxas is NVIDIA's assembler, under NVIDIA's licence. It needs no GPU. The tests' limits on spills were met with this version.
 cd "$(dirname "$0")/.." || exit 1
 ptxas='nvidia-cuda-nvcc==13.0.88'
+editors='tree-sitter==0.26.1 babi==1.8.0 identify==2.6.20 onigurumacffi==1.5.0 cffi==2.1.1 Pygments==2.21.0'
 need=''
 want() { # want PACKAGE TEST...: the package when the test fails
     package=$1
@@ -21,6 +24,19 @@ apt() {
     [ "$(id -u)" -eq 0 ] || sudo=sudo
     $sudo apt-get update -q && DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -q --no-install-recommends "$@"
 }
+# Programs of Debian 13 into build/tools/debian13, on a machine that need not be one: apt takes their packages, checked by Debian's keys, from
+# a list of its own. The system's lists and packages stay as they are.
+debian13() {
+    to=$PWD/build/tools/debian13
+    rm -rf "$to" && mkdir -p "$to/lists/partial" "$to/cache/archives/partial" && : >"$to/status" || return
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie main" >"$to/sources.list"
+    mine="-q -o Dir::Etc::sourcelist=$to/sources.list -o Dir::Etc::sourceparts=/dev/null -o Dir::State::lists=$to/lists"
+    mine="$mine -o Dir::State::status=$to/status -o Dir::Cache=$to/cache -o Acquire::Languages=none -o APT::Sandbox::User="
+    # shellcheck disable=SC2086
+    apt-get $mine update && (cd "$to" && apt-get $mine download "$@") || return
+    for package in "$to"/*.deb; do dpkg -x "$package" "$to" || return; done
+    rm -rf "$to/lists" "$to/cache" "$to/etc" "$to/usr/share" "$to"/*.deb
+}
 
 want build-essential have cc
 want make have make
@@ -33,7 +49,6 @@ case $llvm in /*) lld=lld-$("$llvm" --version | cut -d. -f1) ;; esac
 want "$lld" tool ld.lld
 want zlib1g-dev header zlib.h
 want libzstd-dev header zstd.h
-want libcjson-dev header cjson/cJSON.h
 if [ "$1" != build ]; then
     want pkg-config have pkg-config
     want check pkg-config --exists check
@@ -41,7 +56,10 @@ if [ "$1" != build ]; then
     want clang-format-14 tool clang-format
     want python3 have /usr/bin/python3
     want "python3-numpy python3-torch" tool python3
-    tool ptxas >/dev/null 2>&1 || want python3-pip /usr/bin/python3 -m pip --version
+    want vim have vim
+    want neovim have nvim
+    want nodejs have node
+    want python3-pip /usr/bin/python3 -m pip --version
 fi
 if [ "$need" ]; then
     echo "installing:$need"
@@ -52,6 +70,20 @@ fi
     echo "installing into build/tools: $ptxas (ptxas)"
     /usr/bin/python3 -m pip install -q --no-deps --target build/tools "$ptxas" || exit 1
 }
+[ "$1" = build ] || tool editors-python >/dev/null 2>&1 || {
+    echo "installing into build/tools: $editors (the grammars of the editors)"
+    # shellcheck disable=SC2086
+    /usr/bin/python3 -m pip install -q --no-deps --upgrade --target build/tools/editors $editors || exit 1
+}
+[ "$1" = build ] || tool tree-sitter >/dev/null 2>&1 || {
+    echo "installing into build/tools: tree-sitter's command, of Debian 13"
+    debian13 tree-sitter-cli libc6 libgcc-s1 && cat >build/tools/debian13/tree-sitter <<'RUN' && chmod +x build/tools/debian13/tree-sitter || exit 1
+#!/bin/sh
+root=$(dirname "$(readlink -f "$0")")
+lib=$(dirname "$(find "$root/usr/lib" -name libc.so.6)")
+exec "$lib"/ld-linux-*.so.* --library-path "$lib" "$root/usr/bin/tree-sitter" "$@"
+RUN
+}
 # What was installed may still not be what is found.
 tests/tools.sh llvm-config >/dev/null && tests/tools.sh ld.lld >/dev/null || exit 1
-[ "$1" = build ] || for name in cppcheck clang-format python3 ptxas; do tests/tools.sh $name >/dev/null || exit 1; done
+[ "$1" = build ] || for name in cppcheck clang-format python3 editors-python ptxas tree-sitter; do tests/tools.sh $name >/dev/null || exit 1; done

@@ -53,6 +53,14 @@ python() {
     echo "a python3 with $module is needed and was not found$seen" >&2
     return 1
 }
+# The one release whose generated parsers are those in tools/editors.
+tree_sitter() {
+    for path in $(all tree-sitter build/tools/debian13/tree-sitter); do
+        [ "$(version "$path")" = 0.22.6 ] && readlink -f "$path" && return
+    done
+    echo "tree-sitter 0.22.6 is needed and was not found" >&2
+    return 1
+}
 find_tool() {
     case $1 in
     llvm-config) llvm_config ;;
@@ -60,6 +68,8 @@ find_tool() {
     clang-format) pick clang-format 14 14 clang-format-14 clang-format ;; # another one breaks lines elsewhere
     ptxas) pick ptxas 13 99 ptxas /usr/local/cuda/bin/ptxas build/tools/nvidia/cu13/bin/ptxas ;; # older ones allocate registers worse
     python3) python "$2" ;;
+    editors-python) PYTHONPATH=build/tools/editors python "tree_sitter, babi, pygments" ;;
+    tree-sitter) tree_sitter ;;
     cppcheck) pick cppcheck 2 99 cppcheck ;;
     *) echo "tools.sh: $1 is no tool of these" >&2; return 2 ;;
     esac
@@ -68,10 +78,10 @@ if [ "$1" != --versions ]; then
     find_tool "$@"
     exit
 fi
-for name in llvm-config ld.lld clang-format cppcheck ptxas python3; do
+for name in llvm-config ld.lld clang-format cppcheck ptxas python3 editors-python tree-sitter; do
     path=$(find_tool $name) && echo "$name: $path, version $(version "$path")"
 done
-for name in "${CC:-cc}" make flex bison; do
+for name in "${CC:-cc}" make flex bison vim nvim node; do
     path=$(command -v "$name") && echo "$name: $path, version $(version "$path")"
 done
 path=$(python 2>/dev/null) && "$path" -c 'import numpy, torch; print("NumPy: version", numpy.__version__); print("PyTorch: version", torch.__version__)'

@@ -1,0 +1,1 @@
+[(variant_body) (block) (comment)] @fold

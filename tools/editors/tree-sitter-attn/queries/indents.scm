@@ -1,0 +1,2 @@
+[(variant_body) (block)] @indent.begin
+"}" @indent.branch
