@@ -37,13 +37,15 @@ CHECK_LIBS   = $(shell pkg-config --libs check)
 src = $(patsubst %.c,$(BUILD)/%.o,$(wildcard $(1)/*.c))
 IR_O       := $(call src,ir)
 FRONTEND_O := $(call src,frontend) $(BUILD)/frontend/lex.o $(BUILD)/frontend/gram.o
-PASSES_O   := $(call src,passes)
-CODEGEN_O  := $(call src,codegen)
+PASSES_O   := $(call src,passes) $(call src,passes/*)
+CODEGEN_O  := $(call src,codegen) $(call src,codegen/*)
 RUNTIME_O  := $(call src,runtime)
 # The tools without main and the verbs; tests use these, too.
 VERBS_O    := $(BUILD)/tools/attnc.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard tools/cmd_*.c))
 TOOLS_O    := $(filter-out $(VERBS_O),$(call src,tools))
 COMPILER_A := $(BUILD)/libtools.a $(BUILD)/libcodegen.a $(BUILD)/libpasses.a $(BUILD)/libfrontend.a $(BUILD)/libir.a
+# What an editor asks of the compiler. Not in libattnc: it needs cJSON.
+SERVICE_O  := $(call src,tools/service)
 ALL_A      := $(COMPILER_A) $(BUILD)/libattnrt.a
 LIBS       := $(LLVM_SHARED) -lm -ldl -lpthread
 
@@ -57,16 +59,17 @@ $(BUILD)/libpasses.a: $(PASSES_O)
 $(BUILD)/libcodegen.a: $(CODEGEN_O)
 $(BUILD)/libattnrt.a: $(RUNTIME_O)
 $(BUILD)/libtools.a: $(TOOLS_O)
+$(BUILD)/libservice.a: $(SERVICE_O)
 $(BUILD)/libattnc.a: $(TOOLS_O) $(CODEGEN_O) $(PASSES_O) $(FRONTEND_O) $(IR_O) $(RUNTIME_O)
 $(BUILD)/%.a:
 	@mkdir -p $(@D); rm -f $@
-	ar rcs $@ $^
+	ar qcs $@ $^
 $(BUILD)/libattnrt.so: $(RUNTIME_O)
 	$(CC) $(SAN) -shared -Wl,-soname,libattnrt.so.0 -o $@.0 $^ -ldl -lpthread -lm
 	ln -sf $(@F).0 $@
 # Linking is the best test of whether LLVM's static libraries, and the libraries that they need, are installed.
-LINK_ATTNC = $(CC) $(SAN) $(LDFLAGS) -o $@ $(VERBS_O) $(ALL_A)
-$(BUILD)/attnc: $(VERBS_O) $(ALL_A)
+LINK_ATTNC = $(CC) $(SAN) $(LDFLAGS) -o $@ $(VERBS_O) $(BUILD)/libservice.a $(ALL_A) -lcjson
+$(BUILD)/attnc: $(VERBS_O) $(BUILD)/libservice.a $(ALL_A)
 ifeq ($(STATIC),1)
 	$(LINK_ATTNC) $(LLVM_STATIC)
 else ifneq ($(STATIC)$(SAN),)
@@ -103,7 +106,7 @@ $(BUILD)/llvm.inc: FORCE
 $(CODEGEN_O) $(filter %/decode.o,$(call src,tests/gcn)) $(filter $(BUILD)/tests/unit/codegen_%,$(call src,tests/unit)): $(BUILD)/llvm.inc
 
 # The std modules are part of the compiler, as C strings.
-$(BUILD)/tools/compile.o: $(BUILD)/stdlib.inc
+$(BUILD)/tools/library.o: $(BUILD)/stdlib.inc
 $(BUILD)/stdlib.inc: $(wildcard stdlib/*.attn)
 	@mkdir -p $(@D)
 	for f in $^; do printf 'STD_MODULE("<std>/%s",\n' $${f#stdlib/}; \
@@ -168,7 +171,7 @@ bench: all
 	tests/bench/gpu.sh $(BUILD)
 
 # ---- style checks
-SOURCES := $(wildcard ir/*.[ch] frontend/*.[ch] passes/*.[ch] codegen/*.[ch] runtime/*.[ch] tools/*.[ch] tests/*.[ch] tests/*/*.[ch])
+SOURCES := $(wildcard ir/*.[ch] frontend/*.[ch] passes/*.[ch] passes/*/*.[ch] codegen/*.[ch] codegen/*/*.[ch] runtime/*.[ch] tools/*.[ch] tools/*/*.[ch] tests/*.[ch] tests/*/*.[ch])
 CLANG_FORMAT = $(shell tests/tools.sh clang-format || echo false)
 lint:
 	tests/lint.sh

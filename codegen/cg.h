@@ -4,8 +4,8 @@
 #ifndef CODEGEN_CG_H
 #define CODEGEN_CG_H
 
-#include "codegen.h"
-#include "compat.h" // the one place that knows LLVM versions; includes the llvm-c headers
+#include "codegen/codegen.h"
+#include "codegen/compat.h" // the one place that knows LLVM versions; includes the llvm-c headers
 
 typedef LLVMValueRef Val;
 typedef LLVMTypeRef Ty;

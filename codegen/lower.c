@@ -108,7 +108,7 @@ static bool is_optional(const Cg *cg, const TileOp *store) {
 }
 
 // An extra output that the caller left out comes as a null pointer and is not stored. What a store
-// behind a `next` asks is about the previous tile (nvptx90.c).
+// behind a `next` asks is about the previous tile (codegen/nvptx/sm90.c).
 static void lower_optional_store(Cg *cg, const TileOp *op) {
     Blk store = cg_block(cg, "store"), after = cg_block(cg, "stored");
     Val yes = LLVMConstInt(cg->i1, 1, false);

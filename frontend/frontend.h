@@ -38,6 +38,7 @@ typedef struct FeOptions {
     int ndirs;
     const FeDefine *defines;
     int ndefines;
+    bool module; // a file that holds no variant is no mistake: others import it
     FeRead read; // NULL: the file system
     void *read_ctx;
 } FeOptions;

@@ -227,7 +227,7 @@ Module *fe_load(Arena *a, Diags *d, const FeOptions *options, FeStatus *status) 
         return NULL;
     }
     SourceFile *f = load(&s, &source, true);
-    if (d->errors == before && !f->variants.n)
+    if (d->errors == before && !f->variants.n && !options->module)
         diag_error(d, (Span){f->file, 0, 0}, "'%s' holds no attention and no recurrence",
                    options->path);
     if (d->errors == before) // what could not be read may have held the name

@@ -93,7 +93,7 @@ static float host_polynomial(const Math *m, float x, const double *c, int n) {
     return r;
 }
 
-// ---- the host's own functions (codegen/host_math.c)
+// ---- the host's own functions (codegen/host/math.c)
 
 static float scale(float p, float n) { // p * 2^n, n whole
     uint64_t u = (uint64_t)(1023 + (int)n) << 52;

@@ -1,7 +1,7 @@
 // math.h: f32 operations in the arithmetic of a target, in plain C.
 //
 // Subnormal operands and results count as 0. What a target computes by a formula of its code generator
-// (codegen/math.c, codegen/host_math.c) is computed by the same formula here; for the host every bit is
+// (codegen/math.c, codegen/host/math.c) is computed by the same formula here; for the host every bit is
 // the same, which check_math shows. What the hardware approximates is a nearest f32, moved by no more
 // than the documented error (docs/arithmetic.md) as `seed` has it: special values (0, infinity, NaN) are
 // exact, and a function of the same argument always has the same value.

@@ -1,5 +1,5 @@
 // row.h: the row program: an attention inlined to scalar mathematics. Made by frontend/lower.c from the typed AST, read by
-// passes/derive.c. All functions, consts, lets and dims are gone; what is left is, per query,
+// passes/derive/derive.c. All functions, consts, lets and dims are gone; what is left is, per query,
 //
 //     s_j  = score(dot, sqnorm_q, sqnorm_k, b, h, q_idx, kv_idx)         (modify folded in)
 //     R_k  = reduce_k over keys j inside the mask, s_j > -inf, of f_k(s_j; R_0..R_{k-1}, b, h, q_idx)
@@ -58,7 +58,7 @@ typedef struct RowReduce {
     const char *name;
     Span span;
     const char *written; // the name of the `let` that is it and nothing else, or NULL
-    bool exact;          // an extremum that is found again to the last bit (passes/decide.c)
+    bool exact;          // an extremum that is found again to the last bit (passes/derive/decide.c)
     Span call;           // of what holds it: nearest to it in another file, else in a clause
 } RowReduce;
 

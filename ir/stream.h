@@ -1,4 +1,4 @@
-// stream.h: the streaming (online) form of a row program, derived by passes/derive.c (docs: derivation).
+// stream.h: the streaming (online) form of a row program, derived by passes/derive/derive.c (docs: derivation).
 //
 // The keys are swept once or several times; a sweep carries states, one f32 per row each. In every tile of a sweep, in order:
 //

@@ -239,7 +239,8 @@ typedef struct TileSchedule {
     const Ex
         *cluster_rows; // i32 of sizes, 1 or `cluster`: over so many tiles of rows; the tiles of
                        // a cluster are neighbouring heads' where it is 1; NULL: `cluster`
-    const char *knobs; // all that the target chose, as text (passes/knobs.h); NULL: nothing yet
+    const char
+        *knobs; // all that the target chose, as text (passes/schedule/knobs.h); NULL: nothing yet
 } TileSchedule;
 
 typedef struct TileKernel {
@@ -269,7 +270,8 @@ typedef struct TileProgram {
     TargetId target;
     Dtype dtype; // of q, k, v, o
     bool scheduled;
-    bool may_fix_shift; // of the stream it was built from (passes/fixed_shift.h); not in the text
+    bool
+        may_fix_shift; // of the stream it was built from (passes/derive/fixed_shift.h); not in the text
     int D, Dv;
     VEC(TileSize) sizes;
     VEC(TileTensor) tensors;

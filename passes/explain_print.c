@@ -1,5 +1,5 @@
-// explain_print.c: an explanation as text, MathML and TeX (explain.h).
-#include "explain.h"
+// explain_print.c: an explanation as text, MathML and TeX (passes/derive/explain.h).
+#include "passes/derive/explain.h"
 
 #include <string.h>
 

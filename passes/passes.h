@@ -3,40 +3,42 @@
 #ifndef PASSES_PASSES_H
 #define PASSES_PASSES_H
 
-#include "derive.h"
 #include "ir/tile.h"
-#include "shapes.h"
-#include "simplify.h"
+#include "passes/derive/derive.h"
+#include "passes/schedule/shapes.h"
+#include "passes/simplify/simplify.h"
 
 typedef struct PassOptions {
-    Target target;        // data of the target to schedule for
-    Dtype dtype;          // of q, k, v, o
-    bool tf32;            // products of f32 by tf32, where the target has that
-    bool fixed;           // shifts stay in full tiles (fixed_shift.h; pass_pipeline's own to say)
+    Target target; // data of the target to schedule for
+    Dtype dtype;   // of q, k, v, o
+    bool tf32;     // products of f32 by tf32, where the target has that
+    bool
+        fixed; // shifts stay in full tiles (passes/derive/fixed_shift.h; pass_pipeline's own to say)
     bool moving;          // they do not, whatever is measured or asked for
     bool split;           // add the form that splits the keys of a row between blocks
     bool share;           // with it, the main kernel's tiles may be split as well
     ShapeClass shape;     // which launches the schedule is for
     const int32_t *sizes; // of a launch it is for (SIZE_FREE); NULL: what the class is like
-    const char *schedule; // well formed choices in place of the target's (knobs.h); NULL: none
+    const char *
+        schedule; // well formed choices in place of the target's (passes/schedule/knobs.h); NULL: none
 } PassOptions;
 
-// Stream -> tile program, algorithm level: one sweep after the other, one loop each. build.c
+// Stream -> tile program, algorithm level: one sweep after the other, one loop each. passes/tile/build.c
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o);
-// Simplifies every expression, removes what nothing uses. tidy.c
+// Simplifies every expression, removes what nothing uses. passes/tile/tidy.c
 void pass_tidy(TileProgram *p);
 // Moves what does not depend on an axis (or on the loop) out of maps over it: per-row, per-column,
-// per-tile values.  hoist.c
+// per-tile values.  passes/tile/hoist.c
 void pass_hoist(TileProgram *p);
-// Joins maps over the same axes into one, so that a tile is walked once. fuse.c
+// Joins maps over the same axes into one, so that a tile is walked once. passes/tile/fuse.c
 void pass_fuse(TileProgram *p);
 // Chooses tile extents for the target and binds them; false with an error where nothing fits.
-// schedule.c
+// passes/schedule/schedule.c
 bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags);
 // Bounds of key loops, and their split by tile class, from the mask: skipped tiles are never
 // visited, full ones test nothing.
-void pass_classify(TileProgram *p); // classify.c
-// In loops over full tiles, choices that can go only one way are taken. settle.c
+void pass_classify(TileProgram *p); // passes/mask/classify.c
+// In loops over full tiles, choices that can go only one way are taken. passes/mask/settle.c
 void pass_settle(TileProgram *p);
 // Homes, copies, barriers: what the target runs. schedule_*.c
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags);
@@ -48,7 +50,7 @@ TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diag
 TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
                           const char *const schedules[SHAPE_COUNT], Diags *diags);
 // Schedules of a program's main kernel that fit the target, as texts, with the cycles that a launch
-// is expected to take: the one that would be chosen first, then by cycles.   candidates.c
+// is expected to take: the one that would be chosen first, then by cycles.   passes/schedule/candidates.c
 typedef struct Candidate {
     const char *knobs;
     double cycles; // of the device, or of a core
@@ -56,7 +58,7 @@ typedef struct Candidate {
 typedef VEC(Candidate) Candidates;
 Candidates pass_candidates(Arena *a, const Stream *s, const PassOptions *o);
 // Whether a launch of o->sizes runs tiles in parts, by the compiler's own choices: by the kernels of the
-// short class then, whatever class its sizes are of. candidates.c
+// short class then, whatever class its sizes are of. passes/schedule/candidates.c
 bool pass_in_parts(const Stream *s, const PassOptions *o);
 // What counting prefers clearly to the target's own choice, for a program at the algorithm level;
 // NULL: nothing.
@@ -73,14 +75,14 @@ TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o);
 
 // What mask analysis knows of a rectangle of tiles: over queries [q0, q1] and keys [k0, k1] (all
 // inclusive, expressions), whether some / every pair takes part. Conservative: may is never false
-// wrongly, must never true wrongly.  mask.c
+// wrongly, must never true wrongly.  passes/mask/mask.c
 typedef struct MaskBounds {
     const Ex *may, *must;
 } MaskBounds;
 MaskBounds pass_mask_bounds(ExPool *p, const Ex *mask, int q_axis, int k_axis, const Ex *q0,
                             const Ex *q1, const Ex *k0, const Ex *k1);
 // The terms of a mask for which no tile of `rows` queries and `keys` keys is known to have no pair, or all,
-// as the source has them.  mask_terms.c
+// as the source has them.  passes/mask/mask_terms.c
 typedef VEC(const Ex *) MaskTerms;
 MaskTerms pass_blind_terms(const Stream *s, int rows, int keys);
 

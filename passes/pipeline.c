@@ -2,10 +2,10 @@
 //
 // In: a streaming form. Out: a program that a target can lower, or NULL with an error in diags.
 // Holds between any two passes: tile_verify.
-#include "knobs.h"
-#include "passes.h"
-#include "rewrite.h"
-#include "schedule.h"
+#include "passes/passes.h"
+#include "passes/schedule/knobs.h"
+#include "passes/schedule/schedule.h"
+#include "passes/tile/rewrite.h"
 
 #include <assert.h>
 #include <string.h>

@@ -49,6 +49,7 @@ case $llvm in /*) lld=lld-$("$llvm" --version | cut -d. -f1) ;; esac
 want "$lld" tool ld.lld
 want zlib1g-dev header zlib.h
 want libzstd-dev header zstd.h
+want libcjson-dev header cjson/cJSON.h
 if [ "$1" != build ]; then
     want pkg-config have pkg-config
     want check pkg-config --exists check

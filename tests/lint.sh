@@ -7,7 +7,7 @@ depends() {
     folder=$1
     shift
     allowed="^($(echo "$folder $*" | tr ' ' '|'))/"
-    found=$(grep -nE '^#include "' "$folder"/*.[chly] 2>/dev/null | while IFS= read -r line; do
+    found=$(grep -nE '^#include "' "$folder"/*.[chly] "$folder"/*/*.[chly] 2>/dev/null | while IFS= read -r line; do
         file=${line#*\"}
         file=${file%%\"*}
         case "$file" in */*) echo "$file" | grep -qE "$allowed" || echo "$line" ;; esac
@@ -21,19 +21,19 @@ depends frontend ir
 depends passes ir
 depends codegen ir runtime
 depends runtime
-found=$(grep -nE '^#include "runtime/' codegen/*.[ch] | grep -v '"runtime/abi.h"')
+found=$(grep -nE '^#include "runtime/' codegen/*.[ch] codegen/*/*.[ch] | grep -v '"runtime/abi.h"')
 [ -n "$found" ] && echo "$found" && echo "codegen may include of the runtime only abi.h" && bad=1
 
 # Libraries do not print and do not end the program. The exception is out_of_memory in arena.c; LLVM does the same there.
 # The rule includes the part of tools/ that is in libattnc: all except the verbs and the help of the command. Comments are ignored.
 quiet=$(ls tools/*.c | grep -vE '^tools/(cmd_.*|cmd|attnc|options)\.c$')
 # shellcheck disable=SC2086
-found=$(for f in ir/*.c frontend/*.[cly] passes/*.c codegen/*.c runtime/*.c $quiet; do sed 's|//.*||' "$f" | grep -nE '(^|[^_a-zA-Z])(_?exit|abort|printf|puts|perror) *\(' | sed "s|^|$f:|"; done |
+found=$(for f in ir/*.c frontend/*.[cly] passes/*.c passes/*/*.c codegen/*.c codegen/*/*.c runtime/*.c $quiet; do sed 's|//.*||' "$f" | grep -nE '(^|[^_a-zA-Z])(_?exit|abort|printf|puts|perror) *\(' | sed "s|^|$f:|"; done |
     grep -v '^ir/arena.c:[0-9]*: *abort();')
 [ -n "$found" ] && echo "$found" && echo "a library prints or ends the program" && bad=1
 
 # Size: a file over 1000 lines is too long.
-found=$(wc -l ir/*.[ch] frontend/*.[chly] passes/*.[ch] codegen/*.[ch] runtime/*.[ch] tools/*.[ch] tests/*/*.c | awk '$2 != "total" && $1 > 1000')
+found=$(wc -l ir/*.[ch] frontend/*.[chly] passes/*.[ch] passes/*/*.[ch] codegen/*.[ch] codegen/*/*.[ch] runtime/*.[ch] tools/*.[ch] tests/*/*.c | awk '$2 != "total" && $1 > 1000')
 [ -n "$found" ] && echo "$found" && echo "over 1000 lines" && bad=1
 
 make -s format-check || bad=1

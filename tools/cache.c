@@ -2,7 +2,7 @@
 #include "cache.h"
 #include "files.h"
 #include "ir/read.h"
-#include "passes/knobs.h"
+#include "passes/schedule/knobs.h"
 #include "runtime/attn.h"
 #include <errno.h>
 #include <fcntl.h>

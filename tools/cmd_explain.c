@@ -1,7 +1,7 @@
 // cmd_explain.c: `attnc explain`: what the compiler derived, as mathematics.
 #include "cmd.h"
 #include "files.h"
-#include "passes/explain.h"
+#include "passes/derive/explain.h"
 
 // Where a formula comes from, for a page that shows the source beside it.
 static void put_range(void *ctx, Text *out, Span span) {

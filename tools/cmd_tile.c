@@ -2,7 +2,7 @@
 // taken through one pass alone (--pass), or, where it is scheduled, lowered (--emit=llvm|asm).
 #include "cmd.h"
 #include "files.h"
-#include "passes/rewrite.h"
+#include "passes/tile/rewrite.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -138,7 +138,7 @@ static Status ptx_may_lower(const TileKernel *k, const Target *t) {
     return STATUS_DONE;
 }
 
-// Copies are dealt to threads by bits (codegen/amdgpu_copy.c).
+// Copies are dealt to threads by bits (codegen/amdgpu/copy.c).
 static Status amd_may_lower(const TileKernel *k, const Target *t) {
     enum { MAX_THREADS = 1024 }; // of a block
     int waves = k->schedule.warps, rows = grid_rows(k), unit = k->schedule.matrix_rows;

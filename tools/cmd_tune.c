@@ -1,7 +1,7 @@
 // cmd_tune.c: `attnc tune`: measures the schedules that counting ranks first, then what differs
 // from the best of them in one choice, and keeps the fastest where compiling finds it (cache.h).
 #include "cache.h"
-#include "passes/knobs.h"
+#include "passes/schedule/knobs.h"
 #include "race.h"
 #include "runtime/device.h"
 #include <stdio.h>

@@ -3,32 +3,22 @@
 #include "cache.h"
 #include "frontend/ast.h"
 #include "ir/read.h"
+#include "library.h"
 #include <stdlib.h>
 #include <string.h>
 
-static const char std_folder[] = "<std>"; // no folder: the modules below are served under this name
-
 const char compile_stdin[] = "<stdin>";
-
-static const struct {
-    const char *path, *text;
-    size_t n;
-} std_modules[] = {
-#define STD_MODULE(path, bytes) {path, bytes, sizeof bytes - 1},
-#include "stdlib.inc"
-#undef STD_MODULE
-};
 
 // FeRead: std modules from inside the compiler, everything else from the file system.
 static bool read_source(void *ctx, Arena *a, const char *path, const char **text, size_t *n,
                         const char **why) {
     (void)ctx;
-    for (size_t i = 0; i < sizeof std_modules / sizeof *std_modules; i++)
-        if (strcmp(path, std_modules[i].path) == 0) {
-            *text = std_modules[i].text;
-            *n = std_modules[i].n;
-            return true;
-        }
+    const LibraryFile *module = library_find(path);
+    if (module) {
+        *text = module->text;
+        *n = module->n;
+        return true;
+    }
     void *bytes;
     *why = strcmp(path, compile_stdin) == 0 ? read_stream(stdin, AST_MAX_BYTES, &bytes, n)
                                             : read_file(path, AST_MAX_BYTES, &bytes, n);
@@ -42,7 +32,7 @@ FeStatus compile_open(Compile *c, const CompileOptions *o) {
     FeStatus status;
     *c = (Compile){.arena = arena_new(), .options = *o};
     diag_init(&c->diags, c->arena);
-    c->options.source.stdlib = std_folder;
+    c->options.source.stdlib = library_folder;
     c->options.source.read = read_source;
     c->module = fe_load(c->arena, &c->diags, &c->options.source, &status);
     if (!c->module) return status;

@@ -17,7 +17,7 @@ typedef struct CompileOptions {
     bool tf32; // products of f32
     int level;
     bool checks;
-    const char *schedule; // of every variant (passes/knobs.h); NULL: the compiler's own
+    const char *schedule; // of every variant (passes/schedule/knobs.h); NULL: the compiler's own
     const char *cache;    // where tuned schedules are (cache.h); NULL: they are not looked for
 } CompileOptions;
 

@@ -4,7 +4,7 @@
 // skipped; every pair must: full; otherwise partial.
 #include "maskmap.h"
 #include "ir/tile_eval.h"
-#include "passes/tilemap.h"
+#include "passes/mask/tilemap.h"
 #include <string.h>
 
 enum { MAX_TILES = 1 << 22, MAX_SAMPLES = 1 << 21 };

@@ -2,7 +2,7 @@
 // `--` ends the options.
 #include "options.h"
 #include "frontend/names.h"
-#include "passes/knobs.h"
+#include "passes/schedule/knobs.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -221,6 +221,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
         o->has_level = true;
         return s;
     case OPT_SCHEDULE: return set_schedule(o, a, value);
+    case OPT_STDIO: return s;
     case OPT_NO_CACHE: o->no_cache = true; return s;
     case OPT_DEBUG: o->debug = true; return s;
     case OPT_DEVICE: return set_device(o, a, value);
@@ -330,6 +331,9 @@ static Status target_fits(const Options *o) {
 }
 
 static Status count_files(const Options *o) {
+    if (o->verb == VERB_LSP && o->files.n)
+        return cmd_fail(STATUS_USAGE, "'attnc lsp' takes no file: the editor sends them");
+    if (o->verb == VERB_LSP) return STATUS_DONE;
     if (o->files.n == 0) return cmd_fail(STATUS_USAGE, "no file given; `attnc --help` tells how");
     if (o->files.n == 1 || o->verb == VERB_BENCH || o->verb == VERB_CHECK) return STATUS_DONE;
     Verb late = o->verb == VERB_COMPILE ? verb_of(o->files.data[1]) : VERB_COMPILE;

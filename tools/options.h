@@ -46,7 +46,7 @@ typedef struct Options {
     VEC(const char *) include;
     VEC(const char *) shapes; // each as written: "B=1,H=8"
     int level;
-    const char *schedule; // well formed (passes/knobs.h); NULL: none asked for
+    const char *schedule; // well formed (passes/schedule/knobs.h); NULL: none asked for
     bool no_cache, debug, dry, help, version;
     DeviceKind device;
     int ordinal; // of the device

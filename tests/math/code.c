@@ -1,6 +1,6 @@
 // code.c: functions of vectors, each a loop around one operation of cg_math or cg_math_formula.
 #include "tests/math/code.h"
-#include "codegen/host.h"
+#include "codegen/host/host.h"
 #include "codegen/jit.h"
 #include "ir/expr_ops.h"
 

@@ -1,7 +1,7 @@
 // Code of the AMD targets: it holds the instructions it is meant to, no scratch memory, no calls;
 // its file is linked, sealed, and says how to launch it; tiles lie in LDS so that what is read or
 // written at once is in different banks. That kernels are right is tests/gcn's affair.
-#include "codegen/amdgpu.h"
+#include "codegen/amdgpu/amdgpu.h"
 #include "codegen/codegen.h"
 #include "pass_util.h"
 #include "runtime/abi.h"

@@ -1,6 +1,6 @@
 // What attnc explain says, word for word for softmax; and what the derivation does with a score's
 // scale.
-#include "passes/explain.h"
+#include "passes/derive/explain.h"
 
 #include <check.h>
 #include <stdlib.h>

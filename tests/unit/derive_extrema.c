@@ -1,9 +1,9 @@
 // derive_extrema.c: when scores are tame, when an extremum is kept to the last bit, and factors that leave f32 as one number.
 #include "ir/math.h"
 #include "ir/stream.h"
-#include "passes/derive.h"
-#include "passes/magnitude.h"
-#include "passes/tame.h"
+#include "passes/derive/derive.h"
+#include "passes/derive/magnitude.h"
+#include "passes/derive/tame.h"
 
 #include <check.h>
 #include <math.h>

@@ -2,10 +2,10 @@
 // masked keys and without any, with the keys cut into parts and tiles at random and the parts
 // merged in random order. And in f32, on scores from 1e-21 to 1e19: where the formula as it is written
 // is right, the streaming form is too.
-#include "passes/derive.h"
+#include "passes/derive/derive.h"
 
 #include "ir/expr_ops.h"
-#include "passes/magnitude.h"
+#include "passes/derive/magnitude.h"
 
 #include <check.h>
 #include <math.h>

@@ -2,7 +2,7 @@
 // the interpreter gives without blocks, whether or not the last block is full; what is one number
 // for a row is stored once.
 #include "pass_util.h"
-#include "passes/schedule_sm90.h"
+#include "passes/schedule/sm90.h"
 
 static const PuTiles tiles = {4, 3};
 

@@ -1,7 +1,7 @@
 // What counting expects of schedules, held against what was measured (tests/tile/measured.def): of
 // the schedules of a row, the one that counting ranks first is within 5% of the fastest, and so is
 // the one that is compiled; and counting is not far off for any.
-#include "passes/knobs.h"
+#include "passes/schedule/knobs.h"
 #include "tests/unit/pass_util.h"
 
 static const struct {

@@ -1,9 +1,9 @@
 // pass_decide.c: what decides, and what is frozen; that what is exact stays exact to the bit when it is simplified; which
 // scores may be -inf.
 #include "ir/expr_ops.h"
-#include "passes/decide.h"
-#include "passes/limits.h"
-#include "passes/simplify.h"
+#include "passes/derive/decide.h"
+#include "passes/derive/limits.h"
+#include "passes/simplify/simplify.h"
 
 #include <check.h>
 #include <math.h>

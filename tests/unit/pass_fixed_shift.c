@@ -2,8 +2,8 @@
 // are done again and are right.
 #include "tests/unit/pass_util.h"
 
-#include "passes/fixed_shift.h"
-#include "passes/schedule_sm90.h"
+#include "passes/derive/fixed_shift.h"
+#include "passes/schedule/sm90.h"
 
 static PassOptions options(void) {
     return (PassOptions){.target = *target_get(TARGET_SM90A),

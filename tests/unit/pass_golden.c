@@ -3,7 +3,7 @@
 // kernels do: look at it, measure, then take it over with
 //
 //     UPDATE=1 CK_RUN_SUITE=pass_golden build/tests/check_unit
-#include "passes/knobs.h"
+#include "passes/schedule/knobs.h"
 #include "tests/unit/pass_util.h"
 
 static const char golden[] = "tests/tile/schedules.golden";

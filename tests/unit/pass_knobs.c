@@ -1,6 +1,6 @@
 // The choices of a schedule as text, the schedules that a program may have, and programs with a
 // schedule for each class of launches.
-#include "passes/knobs.h"
+#include "passes/schedule/knobs.h"
 #include "tests/unit/pass_util.h"
 
 #include <stddef.h>

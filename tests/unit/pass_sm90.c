@@ -1,8 +1,8 @@
 // The Hopper schedules of the standard library: tile by tile on small tiles of odd sizes, the
 // interpreter gives what it gives before scheduling, whatever the schedule. (Up to how constants
 // are folded in partial and full tiles: the flat form may take a full tile for a partial one.)
-#include "passes/rewrite.h"
-#include "passes/schedule_sm90.h"
+#include "passes/schedule/sm90.h"
+#include "passes/tile/rewrite.h"
 #include "tests/unit/pass_util.h"
 
 #include <stdlib.h>

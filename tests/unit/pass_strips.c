@@ -2,7 +2,7 @@
 // interpreter gives what it gives without, the verifier refuses a strip that is none, and where
 // there is no room everything stays in the maps.
 #include "pass_util.h"
-#include "passes/strips.h"
+#include "passes/schedule/strips.h"
 
 static const PuTiles tiles = {4, 3};
 

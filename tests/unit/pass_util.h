@@ -7,8 +7,8 @@
 #include "frontend/reference.h"
 #include "ir/tile_eval.h"
 #include "passes/passes.h"
-#include "passes/rewrite.h"
-#include "passes/schedule.h"
+#include "passes/schedule/schedule.h"
+#include "passes/tile/rewrite.h"
 
 #include <check.h>
 #include <dirent.h>

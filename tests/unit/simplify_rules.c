@@ -1,6 +1,6 @@
 // What ex_simplify makes of an expression; and, on random expressions, that it keeps what they
 // mean.
-#include "passes/simplify.h"
+#include "passes/simplify/simplify.h"
 
 #include "ir/expr_ops.h"
 

@@ -1,0 +1,233 @@
+// shape.c: where the elements of a tile lie: registers of a fragment, bytes of LDS.
+#include "codegen/amdgpu/amdgpu.h"
+
+#include <assert.h>
+
+bool am_narrow(Dtype t) { return t == DT_F16 || t == DT_BF16; }
+
+const TileValue *am_buffer(const TileValue *v) {
+    return v->def && v->def->kind == TILE_VIEW ? v->def->args.data[0] : v;
+}
+
+void am_prepare(Cg *cg) {
+    AmState *s = am_state(cg);
+    const TileKernel *k = cg->k;
+    bool lanes = tile_has_lanes(k);
+    s->row_axis = lanes ? -1 : tile_grid_axis(k);
+    s->crowded = k->schedule.crowded;
+    s->wave = cg->target->lanes;
+    s->wmma = s->wave == 32;
+    s->waves = k->schedule.warps;
+    s->rows = lanes ? s->wave : k->schedule.matrix_rows;
+    s->parts = s->wave / s->rows;
+    int rows = s->row_axis < 0 ? 0 : k->axes[s->row_axis].extent;
+    assert(s->waves > 0 && rows % (s->rows * s->waves) == 0 && "scheduled for this target");
+    s->mt = rows / (s->rows * s->waves);
+}
+
+// ---- fragments
+
+AmShape am_shape(Cg *cg, const TileValue *v) {
+    const AmState *s = am_state(cg);
+    AmShape r = {.col_axis = -1, .mt = 1, .n = 1, .pair = 1};
+    for (int i = 0; i < v->rank; i++) {
+        if (v->axis[i] == s->row_axis) {
+            r.rows = true;
+            r.mt = s->mt;
+        } else {
+            assert(r.col_axis < 0 && "a fragment has one axis along its columns");
+            r.col_axis = v->axis[i];
+            r.n = cg->k->axes[v->axis[i]].extent / s->parts;
+        }
+    }
+    r.packed = r.col_axis >= 0 && am_narrow(v->dtype);
+    if (r.packed && !s->wmma) r.pair = 2;
+    return r;
+}
+
+int am_count(AmShape s) { return s.mt * s.n / s.pair; }
+
+int am_index(AmShape s, int m, int e) {
+    return ((s.rows ? m : 0) * s.n + (s.col_axis >= 0 ? e : 0)) / s.pair;
+}
+
+int am_unit(Cg *cg, int axis) {
+    const AmState *s = am_state(cg);
+    return s->wmma ? 1 : cg->k->axes[axis].wide ? 8 : 4;
+}
+
+int am_column_base(Cg *cg, int axis, int e) {
+    int unit = am_unit(cg, axis);
+    return unit * am_state(cg)->parts * (e / unit) + e % unit;
+}
+
+Val am_column_part(Cg *cg, int axis) { return am_times(cg, am_state(cg)->part, am_unit(cg, axis)); }
+
+Val am_column(Cg *cg, int axis, int e) {
+    return am_plus(cg, am_column_part(cg, axis), am_column_base(cg, axis, e));
+}
+
+// ---- LDS
+
+// What products contract of a buffer; -1: they do not use it, or not in one way.
+static int contracted_of(const TileKernel *k, const TileValue *buffer) {
+    int axis = -1;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        if (op->kind != TILE_MMA) continue;
+        for (int i = 0; i < 2; i++) {
+            if (am_buffer(op->args.data[i]) != buffer) continue;
+            int a = tile_contracted_axis(op);
+            if (axis >= 0 && axis != a) return -1;
+            axis = a;
+        }
+    }
+    return axis;
+}
+
+// The axis along which the tensor that is copied into a buffer is contiguous.
+static int contiguous_of(Cg *cg, const TileValue *buffer) {
+    const TileBlock *all = &cg->k->body;
+    for (const TileOp *op = tile_next(all, NULL); op; op = tile_next(all, op))
+        if (op->kind == TILE_COPY && op->args.data[0] == buffer)
+            return op->coord[cg->p->tensors.data[op->tensor].rank - 1].axis;
+    return buffer->axis[buffer->rank - 1];
+}
+
+static int chunks_for(int n) {
+    int c = 1;
+    if (n > 8) return (n + 7) & ~7;
+    while (c < n) c *= 2;
+    return c;
+}
+
+AmTile am_tile(Cg *cg, const TileValue *v) {
+    const AmState *s = am_state(cg);
+    const TileKernel *k = cg->k;
+    AmTile t = {.inner = v->axis[v->rank - 1], .outer = -1, .rows = 1};
+    assert(v->rank == 1 || v->rank == 2);
+    t.elem = dtype_bytes(v->dtype);
+    if (v->rank == 2) {
+        int along = contiguous_of(cg, am_buffer(v)), inner = contracted_of(k, am_buffer(v));
+        t.inner = inner < 0 ? along : inner;
+        t.outer = t.inner == v->axis[0] ? v->axis[1] : v->axis[0];
+        t.transposed = t.inner != along;
+        t.rows = k->axes[t.outer].extent;
+    }
+    t.width = k->axes[t.inner].extent;
+    t.chunks = t.outer < 0 ? (t.width * t.elem + AM_CHUNK - 1) / AM_CHUNK
+                           : chunks_for((t.width * t.elem + AM_CHUNK - 1) / AM_CHUNK);
+    t.paired = t.outer >= 0 && t.elem == 2 && !s->wmma && !k->axes[t.inner].wide &&
+               t.width % (8 * s->parts) == 0;
+    t.bytes = (t.rows * t.chunks * AM_CHUNK + 127) & ~127;
+    return t;
+}
+
+static int place_block(Cg *cg, const TileBlock *b, int at) {
+    int *offset = am_state(cg)->offset;
+    for (const TileOp *op = b->first; op; op = op->next) {
+        if (op->kind == TILE_LOOP) at = place_block(cg, &op->body, at);
+        if (op->kind != TILE_ALLOC && op->kind != TILE_MAP) continue;
+        for (int i = 0; i < op->results.n; i++) {
+            const TileValue *v = op->results.data[i];
+            if (v->home != HOME_SHARED) continue;
+            offset[v->id] = at;
+            at += am_tile(cg, v).bytes * (v->stages > 1 ? v->stages : 1);
+        }
+    }
+    return at;
+}
+
+int am_place_shared(Cg *cg) {
+    AmState *s = am_state(cg);
+    s->offset = ARENA_ARRAY(cg->arena, int, cg->k->nvalues + 1);
+    for (int i = 0; i < cg->k->nvalues; i++) s->offset[i] = -1;
+    return place_block(cg, &cg->k->body, 0);
+}
+
+Val am_lds(Cg *cg, Val offset) {
+    return LLVMBuildInBoundsGEP2(cg->b, cg->i8, am_state(cg)->lds, &offset, 1, "");
+}
+
+// Bit 2 of a row; bits 1 and 3; bits 0 and 4: different for any eight rows that follow each other,
+// and for eight that are four apart. Of what has no bits in common the keys are combined by xor.
+static Val row_key(Cg *cg, Val row) {
+    LLVMBuilderRef b = cg->b;
+    Val bit[5];
+    for (int i = 0; i < 5; i++)
+        bit[i] = LLVMBuildAnd(b, LLVMBuildLShr(b, row, cg_i32(cg, i), ""), cg_i32(cg, 1), "");
+    Val mid = LLVMBuildShl(b, LLVMBuildXor(b, bit[1], bit[3], ""), cg_i32(cg, 1), "");
+    Val high = LLVMBuildShl(b, LLVMBuildXor(b, bit[0], bit[4], ""), cg_i32(cg, 2), "");
+    return LLVMBuildOr(b, LLVMBuildOr(b, bit[2], mid, ""), high, "");
+}
+
+static int known_key(int r) {
+    return (r >> 2 & 1) | ((r >> 1 ^ r >> 3) & 1) << 1 | ((r ^ r >> 4) & 1) << 2;
+}
+
+// Rows of fewer than eight chunks share a line of 128 bytes: bits 1 and 0 of the key then say which
+// part of it is whose. What is known is added last, where it costs nothing.
+Val am_chunk(Cg *cg, const AmTile *t, AmPlace row, AmPlace chunk) {
+    int lines = t->chunks < 8 ? ~127 : ~0, pitch = t->chunks * AM_CHUNK;
+    Val line = LLVMBuildAnd(cg->b, am_times(cg, row.at, pitch), cg_i32(cg, lines), "");
+    Val high = LLVMBuildAnd(cg->b, chunk.at, cg_i32(cg, ~7), "");
+    Val slot = LLVMBuildAnd(cg->b, chunk.at, cg_i32(cg, 7), "");
+    slot = LLVMBuildXor(cg->b, slot, row_key(cg, row.at), "");
+    int other = (chunk.more ^ known_key(row.more)) & 7;
+    if (other) slot = LLVMBuildXor(cg->b, slot, cg_i32(cg, other), "");
+    Val in = am_times(cg, LLVMBuildOr(cg->b, slot, high, ""), AM_CHUNK);
+    Val at = LLVMBuildAdd(cg->b, line, in, "");
+    return am_plus(cg, at, (row.more * pitch & lines) + (chunk.more & ~7) * AM_CHUNK);
+}
+
+// Columns 4 G s + 4 p + j of a block of 8 G are in chunk p, half s.
+static Val paired_position(Cg *cg, Val col) {
+    int parts = am_state(cg)->parts;
+    LLVMBuilderRef b = cg->b;
+    Val block = LLVMBuildAnd(b, col, cg_i32(cg, ~(8 * parts - 1)), "");
+    Val half = LLVMBuildUDiv(b, LLVMBuildAnd(b, col, cg_i32(cg, 8 * parts - 1), ""),
+                             cg_i32(cg, 4 * parts), "");
+    Val part = LLVMBuildAnd(b, LLVMBuildLShr(b, col, cg_i32(cg, 2), ""), cg_i32(cg, parts - 1), "");
+    Val in = LLVMBuildAnd(b, col, cg_i32(cg, 3), "");
+    Val at = LLVMBuildAdd(b, block, am_times(cg, part, 8), "");
+    return LLVMBuildAdd(b, LLVMBuildAdd(b, at, am_times(cg, half, 4), ""), in, "");
+}
+
+Val am_tile_offset(Cg *cg, const AmTile *t, Val outer, Val inner) {
+    if (t->outer < 0) return am_times(cg, inner, t->elem);
+    Val at = am_times(cg, t->paired ? paired_position(cg, inner) : inner, t->elem);
+    Val chunk = LLVMBuildLShr(cg->b, at, cg_i32(cg, 4), "");
+    Val in = LLVMBuildAnd(cg->b, at, cg_i32(cg, 15), "");
+    return LLVMBuildAdd(cg->b, am_chunk(cg, t, (AmPlace){outer, 0}, (AmPlace){chunk, 0}), in, "");
+}
+
+// ---- elements
+
+static Val shared_element(Cg *cg, const TileValue *v, int m, int e) {
+    const AmState *s = am_state(cg);
+    AmTile t = am_tile(cg, v);
+    Val row = am_plus(cg, s->row0, s->rows * m), at;
+    if (t.outer < 0) {
+        at = am_tile_offset(cg, &t, NULL, t.inner == s->row_axis ? row : am_column(cg, t.inner, e));
+    } else {
+        bool rows_outer = t.outer == s->row_axis;
+        assert((rows_outer || t.inner == s->row_axis) && "a shared operand has a fragment's rows");
+        Val col = am_column(cg, rows_outer ? t.inner : t.outer, e);
+        at = am_tile_offset(cg, &t, rows_outer ? row : col, rows_outer ? col : row);
+    }
+    Val p = am_lds(cg, LLVMBuildAdd(cg->b, cg->value[v->id].mem, at, ""));
+    return cg_read(cg, LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), p, ""), v->dtype);
+}
+
+Val am_register(Cg *cg, const TileValue *v, int i) {
+    const CgValue *value = &cg->value[v->id];
+    int each = cg_lanes(value->e[0]);
+    return each == 1 ? value->e[i] : am_at(cg, value->e[i / each], i % each);
+}
+
+Val am_element(Cg *cg, const TileValue *v, int m, int e) {
+    if (v->home == HOME_SHARED) return shared_element(cg, v, m, e);
+    AmShape s = am_shape(cg, v);
+    Val x = am_register(cg, v, am_index(s, m, e));
+    if (!s.packed) return x;
+    return s.pair == 2 ? am_unpack(cg, v->dtype, x, e % 2) : am_unpack_part(cg, v->dtype, x);
+}

@@ -1,0 +1,389 @@
+// tensor.c: tiles of tensors into memory and back.
+//
+// In: a load or a store. Out: loops of vector moves; outside the tensor a load gives 0 and a store
+// does nothing.
+//
+//     a view       f32 without the lane axis, wholly inside: the value is the tensor's own memory
+//     transposed   the lane axis is a row of the tensor (q, o): turn.c
+//     straight     everything else: vectors along what the value is contiguous in, gathered or
+//                  scattered where the tensor is not
+//
+// Where masked moves of narrow elements are slow, a tile that lies wholly inside goes without.
+#include "codegen/host/host.h"
+
+#include <assert.h>
+
+typedef struct Access {
+    const TileOp *op;
+    const TileValue *v;
+    Dtype dtype; // of the tensor
+    int rank;
+    int dim_of[TILE_MAX_AXES]; // which dimension an axis of the value is
+    Val first[TILE_MAX_DIMS];  // i32: the tile's first position
+    Val extent[TILE_MAX_DIMS]; // i32
+    Val stride[TILE_MAX_DIMS]; // i64
+    Val base;                  // of the tile's first element; may lie outside
+    Val exists;                // the scalar coordinates are inside
+    bool masked;
+    Val index[TILE_MAX_AXES];
+} Access;
+
+// ---- addresses
+
+static Access access(Cg *cg, const TileOp *op, const TileValue *v) {
+    const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    Access a = {.op = op,
+                .v = v,
+                .dtype = t->dtype,
+                .rank = t->rank,
+                .exists = LLVMConstInt(cg->i1, 1, false)};
+    Val offset = cg_i64(cg, 0);
+    for (int i = 0; i < TILE_MAX_AXES; i++) a.dim_of[i] = -1, a.index[i] = cg_i64(cg, 0);
+    for (int d = 0; d < t->rank; d++) {
+        const TileCoord *c = &op->coord[d];
+        a.first[d] = cg_uniform(cg, c->at);
+        a.extent[d] = cg_extent(cg, op->tensor, d);
+        a.stride[d] = cg_stride(cg, op->tensor, d);
+        if (c->axis >= 0) {
+            a.dim_of[c->axis] = d;
+            a.first[d] = LLVMBuildMul(cg->b, a.first[d], cg_i32(cg, host_extent(cg, c->axis)), "");
+        } else {
+            Val in = LLVMBuildICmp(cg->b, LLVMIntULT, a.first[d], a.extent[d], "");
+            a.exists = LLVMBuildAnd(cg->b, a.exists, in, "");
+        }
+        Val at = LLVMBuildSExt(cg->b, a.first[d], cg->i64, "");
+        offset = LLVMBuildAdd(cg->b, offset, LLVMBuildMul(cg->b, at, a.stride[d], ""), "");
+    }
+    a.base =
+        LLVMBuildGEP2(cg->b, cg_dtype(cg, t->dtype), cg_pointer(cg, op->tensor), &offset, 1, "");
+    return a;
+}
+
+// Whether the whole tile lies inside the tensor.
+static Val inside(Cg *cg, const Access *a) {
+    Val ok = a->exists;
+    for (int d = 0; d < a->rank; d++) {
+        int axis = a->op->coord[d].axis;
+        if (axis < 0) continue;
+        Val low = LLVMBuildICmp(cg->b, LLVMIntSGE, a->first[d], cg_i32(cg, 0), "");
+        Val last = LLVMBuildSub(cg->b, a->extent[d], cg_i32(cg, host_extent(cg, axis)), "");
+        Val high = LLVMBuildICmp(cg->b, LLVMIntSLE, a->first[d], last, "");
+        ok = LLVMBuildAnd(cg->b, ok, LLVMBuildAnd(cg->b, low, high, ""), "");
+    }
+    return ok;
+}
+
+static Val address(Cg *cg, const Access *a) {
+    Val at = cg_i64(cg, 0);
+    for (int d = 0; d < a->rank; d++) {
+        int axis = a->op->coord[d].axis;
+        if (axis >= 0)
+            at = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, a->index[axis], a->stride[d], ""), "");
+    }
+    return LLVMBuildGEP2(cg->b, cg_dtype(cg, a->dtype), a->base, &at, 1, "");
+}
+
+static Val iota(Ty t, int lanes) {
+    Val lane[64];
+    for (int i = 0; i < lanes; i++) lane[i] = LLVMConstInt(t, (uint64_t)i, false);
+    return lanes == 1 ? lane[0] : LLVMConstVector(lane, (unsigned)lanes);
+}
+
+// Whole axes that are not padded: nothing to ask at run time.
+static bool always_inside(Cg *cg, const Access *a, int d) {
+    const Ex *extent = cg->p->tensors.data[a->op->tensor].extent[d], *at = a->op->coord[d].at;
+    return ex_is_i32(at, 0) && extent->op == EX_CONST &&
+           extent->i >= host_extent(cg, a->op->coord[d].axis);
+}
+
+// Which of the elements along an axis (-1: the one) from a->index on are inside; NULL: all are
+// known to be.
+static Val mask(Cg *cg, const Access *a, int along, int lanes) {
+    if (!a->masked) return NULL;
+    Val ok = a->exists, lane = NULL;
+    for (int d = 0; d < a->rank; d++) {
+        int axis = a->op->coord[d].axis;
+        if (axis < 0 || always_inside(cg, a, d)) continue;
+        Val at = LLVMBuildAdd(cg->b, a->first[d],
+                              LLVMBuildTrunc(cg->b, a->index[axis], cg->i32, ""), "");
+        if (axis == along && lanes > 1) {
+            at = LLVMBuildAdd(cg->b, cg_splat(cg, at, lanes), iota(cg->i32, lanes), "");
+            lane = LLVMBuildICmp(cg->b, LLVMIntULT, at, cg_splat(cg, a->extent[d], lanes), "");
+        } else {
+            ok =
+                LLVMBuildAnd(cg->b, ok, LLVMBuildICmp(cg->b, LLVMIntULT, at, a->extent[d], ""), "");
+        }
+    }
+    ok = cg_splat(cg, ok, lanes);
+    return lane ? LLVMBuildAnd(cg->b, ok, lane, "") : ok;
+}
+
+// ---- moves of one vector; ok: which elements (NULL: all); others read as 0
+
+static Val all(Cg *cg, Val ok, int lanes) {
+    return ok ? ok : LLVMConstAllOnes(cg_vector(cg->i1, lanes));
+}
+
+// One element, behind a branch: the address may be outside.
+static Val load_one(Cg *cg, const Access *a, Ty t, Val p, Val ok) {
+    Val zero = LLVMConstNull(t);
+    if (!ok) return LLVMBuildLoad2(cg->b, t, p, "");
+    (void)a;
+    Blk from = LLVMGetInsertBlock(cg->b), yes = cg_block(cg, "in"), join = cg_block(cg, "load");
+    LLVMBuildCondBr(cg->b, ok, yes, join);
+    LLVMPositionBuilderAtEnd(cg->b, yes);
+    Val v = LLVMBuildLoad2(cg->b, t, p, "");
+    LLVMBuildBr(cg->b, join);
+    LLVMPositionBuilderAtEnd(cg->b, join);
+    Val phi = LLVMBuildPhi(cg->b, t, "");
+    LLVMAddIncoming(phi, (Val[]){v, zero}, (Blk[]){yes, from}, 2);
+    return phi;
+}
+
+static Val load_row(Cg *cg, const Access *a, int lanes, Val ok) {
+    Ty t = cg_dtype(cg, a->dtype), vt = cg_vector(t, lanes);
+    Val p = address(cg, a), x;
+    if (lanes == 1) {
+        x = load_one(cg, a, t, p, ok);
+    } else if (!ok) {
+        x = LLVMBuildLoad2(cg->b, vt, p, "");
+        LLVMSetAlignment(x, (unsigned)dtype_bytes(a->dtype));
+    } else {
+        Ty types[] = {vt, cg->ptr};
+        Val args[] = {p, cg_i32(cg, dtype_bytes(a->dtype)), ok, LLVMConstNull(vt)};
+        x = cg_intrinsic(cg, "llvm.masked.load", types, 2, args, 4);
+    }
+    return cg_read(cg, x, a->dtype);
+}
+
+static void store_row(Cg *cg, const Access *a, int lanes, Val ok, Val x) {
+    Val p = address(cg, a);
+    x = cg_write(cg, x, a->dtype);
+    if (!ok) {
+        LLVMSetAlignment(LLVMBuildStore(cg->b, x, p), (unsigned)dtype_bytes(a->dtype));
+        return;
+    }
+    Ty types[] = {LLVMTypeOf(x), cg->ptr};
+    Val args[] = {x, p, cg_i32(cg, dtype_bytes(a->dtype)), ok};
+    assert(lanes > 1);
+    cg_intrinsic(cg, "llvm.masked.store", types, 2, args, 4);
+}
+
+static Val strided(Cg *cg, const Access *a, int along, int lanes) {
+    Val step = cg_splat(cg, a->stride[a->dim_of[along]], lanes);
+    Val at = LLVMBuildMul(cg->b, iota(cg->i64, lanes), step, "");
+    return LLVMBuildGEP2(cg->b, cg_dtype(cg, a->dtype), address(cg, a), &at, 1, "");
+}
+
+static Val load_strided(Cg *cg, const Access *a, int along, int lanes, Val ok) {
+    Val p = strided(cg, a, along, lanes);
+    Ty vt = cg_vector(cg_dtype(cg, a->dtype), lanes), types[] = {vt, LLVMTypeOf(p)};
+    Val args[] = {p, cg_i32(cg, dtype_bytes(a->dtype)), all(cg, ok, lanes), LLVMConstNull(vt)};
+    return cg_read(cg, cg_intrinsic(cg, "llvm.masked.gather", types, 2, args, 4), a->dtype);
+}
+
+static void store_strided(Cg *cg, const Access *a, int along, int lanes, Val ok, Val x) {
+    Val p = strided(cg, a, along, lanes);
+    x = cg_write(cg, x, a->dtype);
+    Ty types[] = {LLVMTypeOf(x), LLVMTypeOf(p)};
+    Val args[] = {x, p, cg_i32(cg, dtype_bytes(a->dtype)), all(cg, ok, lanes)};
+    cg_intrinsic(cg, "llvm.masked.scatter", types, 2, args, 4);
+}
+
+// Into the value's memory: what comes from a tensor of its own dtype needs no rounding.
+static void keep(Cg *cg, const Access *a, Val x) {
+    TileValue v = *a->v;
+    if (v.dtype == a->dtype && dtype_reads(v.dtype) == EX_F32) v.dtype = DT_F32;
+    host_store(cg, &v, (Val *)a->index, x);
+}
+
+// ---- adding: atomically, because tiles run in any order and at the same time
+
+static void add_one(Cg *cg, const Access *a, Val x) {
+    Val p = address(cg, a);
+    assert(a->dtype == DT_F32); // what is added to is a workspace
+    LLVMBuildAtomicRMW(cg->b, LLVMAtomicRMWBinOpFAdd, p, x, LLVMAtomicOrderingMonotonic, false);
+}
+
+// A store of one element where there is no vector, or an addition.
+static void put_one(Cg *cg, const Access *a, Val ok, Val x) {
+    Blk yes = NULL, after = NULL;
+    if (ok) {
+        yes = cg_block(cg, "in"), after = cg_block(cg, "put");
+        LLVMBuildCondBr(cg->b, ok, yes, after);
+        LLVMPositionBuilderAtEnd(cg->b, yes);
+    }
+    if (a->op->add)
+        add_one(cg, a, x);
+    else
+        store_row(cg, a, 1, NULL, x);
+    if (!ok) return;
+    LLVMBuildBr(cg->b, after);
+    LLVMPositionBuilderAtEnd(cg->b, after);
+}
+
+// ---- straight: loops over the value's axes, the innermost in vectors
+
+static void straight(Cg *cg, Access *a) {
+    bool load = a->op->kind == TILE_LOAD;
+    int along = host_stride1(cg, a->v), lanes = a->op->add ? 1 : host_width(cg, along);
+    if (lanes == 1 && along < 0 && a->v->rank) along = a->v->axis[a->v->rank - 1];
+    bool row = along >= 0 && a->dim_of[along] == a->rank - 1;
+    HostLoop loops[TILE_MAX_RANK];
+    int n = 0;
+    for (int i = 0; i < a->v->rank; i++) {
+        int axis = a->v->axis[i];
+        if (axis == along) continue;
+        loops[n] = host_loop(cg, host_extent(cg, axis), 1);
+        a->index[axis] = loops[n++].i;
+    }
+    if (along >= 0) {
+        loops[n] = host_loop(cg, host_extent(cg, along), lanes);
+        a->index[along] = loops[n++].i;
+    }
+    Val ok = mask(cg, a, along, lanes);
+    if (load) {
+        keep(cg, a,
+             row || lanes == 1 ? load_row(cg, a, lanes, ok)
+                               : load_strided(cg, a, along, lanes, ok));
+    } else {
+        Val x = host_load(cg, a->v, a->index, lanes, along);
+        if (lanes == 1)
+            put_one(cg, a, ok, x);
+        else if (row)
+            store_row(cg, a, lanes, ok, x);
+        else
+            store_strided(cg, a, along, lanes, ok, x);
+    }
+    while (n > 0) host_loop_end(cg, &loops[--n]);
+}
+
+// ---- transposed
+
+// How many of an axis' positions in the tile are inside. A tile that begins before the tensor is
+// outside altogether.
+static Val inside_along(Cg *cg, const Access *a, int axis) {
+    int d = a->dim_of[axis];
+    Val none = cg_i32(cg, 0), all = cg_i32(cg, host_extent(cg, axis));
+    Val left = LLVMBuildSub(cg->b, a->extent[d], a->first[d], "");
+    Val low[] = {left, all}, ok = LLVMBuildICmp(cg->b, LLVMIntSGE, a->first[d], none, "");
+    low[0] = cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, low, 2);
+    low[1] = none;
+    Val n = cg_intrinsic(cg, "llvm.smax", &cg->i32, 1, low, 2);
+    return LLVMBuildSelect(cg->b, LLVMBuildAnd(cg->b, ok, a->exists, ""), n, none, "");
+}
+
+static void transposed(Cg *cg, Access *a, int rows, int columns) {
+    HostLoop loops[TILE_MAX_RANK];
+    int n = 0;
+    Val exists = a->exists;
+    for (int i = 0; i < a->v->rank; i++) {
+        int axis = a->v->axis[i];
+        if (axis == rows || axis == columns) continue;
+        loops[n] = host_loop(cg, host_extent(cg, axis), 1);
+        a->index[axis] = loops[n++].i;
+        Val at = LLVMBuildAdd(cg->b, a->first[a->dim_of[axis]],
+                              LLVMBuildTrunc(cg->b, a->index[axis], cg->i32, ""), "");
+        Val in = LLVMBuildICmp(cg->b, LLVMIntULT, at, a->extent[a->dim_of[axis]], "");
+        a->exists = LLVMBuildAnd(cg->b, a->exists, in, "");
+    }
+    HostTurn t = {.dtype = a->dtype,
+                  .rows = host_extent(cg, rows),
+                  .columns = host_extent(cg, columns),
+                  .lanes = host_width(cg, rows)};
+    t.load = a->op->kind == TILE_LOAD;
+    t.round = t.load && a->v->dtype != a->dtype ? a->v->dtype : DT_F32;
+    t.tensor = address(cg, a);
+    t.stride = a->stride[a->dim_of[rows]];
+    t.inside_rows = inside_along(cg, a, rows);
+    t.inside_columns = inside_along(cg, a, columns);
+    t.memory = host_element(cg, a->v, a->index);
+    t.pitch = host_place(cg, a->v)->stride[host_axis_at(a->v, columns)];
+    host_turn(cg, &t);
+    a->exists = exists;
+    while (n > 0) host_loop_end(cg, &loops[--n]);
+}
+
+// Squares are turned where the processor cannot gather and scatter (f32 with AVX-512: no slower in
+// sum, and a tenth of the code).
+static bool turns(Cg *cg, const Access *a) {
+    int lane = host_of(cg)->lane_axis, last = a->rank ? a->op->coord[a->rank - 1].axis : -1;
+    return tile_has_axis(a->v, lane) && last >= 0 && last != lane && host_width(cg, lane) > 1 &&
+           !a->op->add && dtype_reads(a->dtype) == EX_F32 &&
+           !(host_of(cg)->avx512 && a->dtype == DT_F32);
+}
+
+// ---- the two operations
+
+// Runs what is built by `whole` where the tile is inside, by `edge` elsewhere.
+typedef struct Fork {
+    Blk whole, edge, join;
+} Fork;
+
+static Fork fork_inside(Cg *cg, const Access *a) {
+    Fork f = {cg_block(cg, "whole"), cg_block(cg, "edge"), cg_block(cg, "moved")};
+    LLVMBuildCondBr(cg->b, inside(cg, a), f.whole, f.edge);
+    LLVMPositionBuilderAtEnd(cg->b, f.whole);
+    return f;
+}
+
+static void straight_masked(Cg *cg, Access *a, bool masked) {
+    a->masked = masked;
+    straight(cg, a);
+}
+
+static void move(Cg *cg, Access *a) {
+    if (turns(cg, a)) {
+        transposed(cg, a, host_of(cg)->lane_axis, a->op->coord[a->rank - 1].axis);
+        return;
+    }
+    if (dtype_bytes(a->dtype) == 4 || host_of(cg)->narrow_masks) {
+        straight_masked(cg, a, true);
+        return;
+    }
+    Fork f = fork_inside(cg, a);
+    straight_masked(cg, a, false);
+    LLVMBuildBr(cg->b, f.join);
+    LLVMPositionBuilderAtEnd(cg->b, f.edge);
+    straight_masked(cg, a, true);
+    LLVMBuildBr(cg->b, f.join);
+    LLVMMoveBasicBlockAfter(f.join, LLVMGetInsertBlock(cg->b));
+    LLVMPositionBuilderAtEnd(cg->b, f.join);
+}
+
+static Val either(Cg *cg, const Fork *f, Blk edge, Val whole, Val other) {
+    if (whole == other) return whole;
+    Val phi = LLVMBuildPhi(cg->b, LLVMTypeOf(whole), "");
+    LLVMAddIncoming(phi, (Val[]){whole, other}, (Blk[]){f->whole, edge}, 2);
+    return phi;
+}
+
+static void load_view(Cg *cg, Access *a) {
+    HostPlace *p = host_place(cg, a->v);
+    Fork f = fork_inside(cg, a);
+    LLVMBuildBr(cg->b, f.join);
+    LLVMPositionBuilderAtEnd(cg->b, f.edge);
+    straight_masked(cg, a, true);
+    Blk edge = LLVMGetInsertBlock(cg->b);
+    LLVMBuildBr(cg->b, f.join);
+    LLVMMoveBasicBlockAfter(f.join, edge);
+    LLVMPositionBuilderAtEnd(cg->b, f.join);
+    p->mem = either(cg, &f, edge, a->base, p->mem);
+    for (int i = 0; i < a->v->rank; i++)
+        p->stride[i] = either(cg, &f, edge, a->stride[a->dim_of[a->v->axis[i]]], p->stride[i]);
+}
+
+void host_tensor_load(Cg *cg, const TileOp *op) {
+    const TileValue *v = op->results.data[0];
+    host_bind(cg, v);
+    Access a = access(cg, op, v);
+    if (host_place(cg, v)->view)
+        load_view(cg, &a);
+    else
+        move(cg, &a);
+}
+
+void host_tensor_store(Cg *cg, const TileOp *op) {
+    Access a = access(cg, op, op->args.data[0]);
+    move(cg, &a);
+}

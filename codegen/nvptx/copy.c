@@ -1,0 +1,205 @@
+// copy.c: asynchronous copies of tensor tiles into shared memory.
+//
+// In: a TILE_COPY. Out: cp.async instructions of 16 bytes, the threads side by side along a row;
+// what lies past the tensor's ends is filled with zeros. A row whose bytes are no multiple of 16 is
+// copied by elements, at once: the same to the program, only slower.
+#include "codegen/nvptx/nvptx.h"
+
+#include <assert.h>
+
+typedef struct Copy {
+    const TileOp *op;
+    NvTile tile;
+    int row_dim, col_dim; // of the tensor; row_dim -1: a vector
+    int size;             // columns that every tile has
+    Val cols;             // i32: columns that this one has; NULL: size
+    Val dst;              // i32
+    Val base;             // i64: address of the element (row 0 of the tile, column 0)
+    Val stride;           // i64: bytes from row to row
+    Val left;             // i32: rows from the tile's first to the tensor's end
+    Val when;             // i1, or NULL for always
+} Copy;
+
+static Val times64(Cg *cg, Val a, int b) { return LLVMBuildMul(cg->b, a, cg_i64(cg, b), ""); }
+
+// What the tile's coordinates say of one dimension: the first index along it.
+static Val first_index(Cg *cg, const TileCoord *at) {
+    Val i = cg_uniform(cg, at->at);
+    return at->axis < 0 ? i : LLVMBuildMul(cg->b, i, cg_i32(cg, cg->k->axes[at->axis].extent), "");
+}
+
+// Which dimensions are the tile's rows and columns.
+static void find_dims(Copy *c, const TileTensor *t) {
+    for (int d = 0; d < t->rank; d++) {
+        if (c->op->coord[d].axis < 0) continue;
+        if (c->op->coord[d].axis == c->tile.row_axis) c->row_dim = d;
+        if (c->op->coord[d].axis == c->tile.col_axis) c->col_dim = d;
+    }
+    assert(c->row_dim >= 0 && c->col_dim == t->rank - 1 &&
+           "rows along the tiled axis, columns contiguous");
+    assert(t->extent[c->col_dim]->op == EX_CONST);
+    c->size = t->extent[c->col_dim]->i;
+}
+
+// Of columns that are tiled, the last tile may have fewer.
+static void find_columns(Cg *cg, Copy *c) {
+    int all = c->size, extent = c->tile.cols;
+    if (cg->k->axes[c->tile.col_axis].whole) return;
+    c->size = all % extent ? all % extent : extent;
+    if (c->size == extent) return;
+    Val left = LLVMBuildSub(cg->b, cg_i32(cg, all), first_index(cg, &c->op->coord[c->col_dim]), "");
+    Val v[] = {left, cg_i32(cg, extent)};
+    c->cols = cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2);
+}
+
+// Adds what is the same for all tiles of a loop first, so that it is one value outside of the loop.
+static Copy copy_of(Cg *cg, const TileOp *op) {
+    const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    const TileValue *buffer = op->args.data[0];
+    Copy c = {.op = op, .tile = nv_tile(cg->k, buffer), .row_dim = -1, .col_dim = -1};
+    Val stage = LLVMBuildMul(cg->b, cg_uniform(cg, op->stage), cg_i32(cg, c.tile.bytes), "");
+    c.dst = LLVMBuildAdd(cg->b, cg->value[buffer->id].mem, stage, "");
+    find_dims(&c, t);
+    find_columns(cg, &c);
+    c.base = LLVMBuildPtrToInt(cg->b, cg_pointer(cg, op->tensor), cg->i64, "");
+    for (int pass = 0; pass < 2; pass++)
+        for (int d = 0; d < t->rank; d++) {
+            if (pass != (d == c.row_dim)) continue;
+            Val i = LLVMBuildSExt(cg->b, first_index(cg, &op->coord[d]), cg->i64, "");
+            Val bytes = times64(cg, cg_stride(cg, op->tensor, d), c.tile.elem);
+            c.base = LLVMBuildAdd(cg->b, c.base, LLVMBuildMul(cg->b, i, bytes, ""), "");
+        }
+    c.left = LLVMBuildSub(cg->b, cg_extent(cg, op->tensor, c.row_dim),
+                          first_index(cg, &op->coord[c.row_dim]), "");
+    c.stride = times64(cg, cg_stride(cg, op->tensor, c.row_dim), c.tile.elem);
+    return c;
+}
+
+static int power_of_two_in(int n) { return n & -n; }
+
+// One 16-byte piece; `bytes` of it are read, the rest is zeros. `when`: NULL for always.
+static void piece(Cg *cg, Val dst, int offset, Val src, Val bytes, Val when) {
+    Val v[] = {dst, src, bytes, when ? LLVMBuildZExt(cg->b, when, cg->i32, "") : NULL};
+    const char *text =
+        when ? arena_printf(cg->arena,
+                            "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $3, 0;\n\t"
+                            "@p cp.async.cg.shared.global.L2::128B [$0+%d], [$1], 16, $2;\n\t}",
+                            offset)
+             : arena_printf(cg->arena, "cp.async.cg.shared.global.L2::128B [$0+%d], [$1], 16, $2;",
+                            offset);
+    cg_asm(cg, cg->void_, v, when ? 4 : 3, text, when ? "r,l,r,r,~{memory}" : "r,l,r,~{memory}",
+           false);
+}
+
+// All pieces of one row that this thread copies: every `across`-th.
+static void row_pieces(Cg *cg, const Copy *c, Val dst, int offset, Val src, Val ok, Val lane_col,
+                       int across, Val when) {
+    int real = c->size * c->tile.elem / 16, all = c->tile.cols * c->tile.elem / 16;
+    Val end = c->cols ? LLVMBuildLShr(cg->b, c->cols, cg_i32(cg, c->tile.elem == 4 ? 2 : 3), "")
+                      : cg_i32(cg, real);
+    for (int j = 0; j < all; j += across) {
+        Val in = ok;
+        if (j + across > real) {
+            Val col = LLVMBuildAdd(cg->b, lane_col, cg_i32(cg, j), "");
+            in = LLVMBuildAnd(cg->b, ok, LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, ""), "");
+        }
+        Val bytes = LLVMBuildSelect(cg->b, in, cg_i32(cg, 16), cg_i32(cg, 0), "");
+        piece(cg, dst, offset + 16 * j, LLVMBuildAdd(cg->b, src, cg_i64(cg, 16 * j), ""), bytes,
+              when);
+    }
+}
+
+// The row stride and the thread's number are hidden from LLVM each time: else it would compute
+// every piece's addresses once for all tiles and keep them all in registers, which the accumulators
+// need.
+static void copy_pieces(Cg *cg, const Copy *c) {
+    const NvState *s = nv_state(cg);
+    int threads = s->warps * NV_WARP, across = power_of_two_in(c->tile.cols * c->tile.elem / 16);
+    if (across > NV_WARP) across = NV_WARP;
+    int down = threads / across;
+    Val tid = nv_hidden(cg, s->tid), stride = nv_hidden(cg, c->stride);
+    Val row = LLVMBuildUDiv(cg->b, tid, cg_i32(cg, across), "");
+    Val col = LLVMBuildURem(cg->b, tid, cg_i32(cg, across), "");
+    Val first =
+        LLVMBuildAdd(cg->b, LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), stride, ""),
+                     times64(cg, LLVMBuildZExt(cg->b, col, cg->i64, ""), 16), "");
+    Val src = LLVMBuildAdd(cg->b, c->base, first, ""), step = times64(cg, stride, down);
+    Val at = LLVMBuildAdd(cg->b, LLVMBuildMul(cg->b, row, cg_i32(cg, c->tile.pitch), ""),
+                          LLVMBuildMul(cg->b, col, cg_i32(cg, 16), ""), "");
+    Val dst = LLVMBuildAdd(cg->b, c->dst, at, ""), left = LLVMBuildSub(cg->b, c->left, row, "");
+    for (int i = 0; i < c->tile.rows; i += down) {
+        Val ok = LLVMBuildICmp(cg->b, LLVMIntSGT, left, cg_i32(cg, i), ""), when = c->when;
+        if (i + down > c->tile.rows) {
+            Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, cg_i32(cg, c->tile.rows - i), "");
+            when = when ? LLVMBuildAnd(cg->b, when, in, "") : in;
+        }
+        row_pieces(cg, c, dst, i * c->tile.pitch, src, ok, col, across, when);
+        src = LLVMBuildAdd(cg->b, src, step, "");
+    }
+}
+
+// ---- by elements
+
+static void copy_element(Cg *cg, const Copy *c, Val i) {
+    Val row = LLVMBuildUDiv(cg->b, i, cg_i32(cg, c->tile.cols), ""),
+        col = LLVMBuildURem(cg->b, i, cg_i32(cg, c->tile.cols), "");
+    Val cols = c->cols ? c->cols : cg_i32(cg, c->size);
+    Val in = LLVMBuildAnd(cg->b, LLVMBuildICmp(cg->b, LLVMIntSLT, row, c->left, ""),
+                          LLVMBuildICmp(cg->b, LLVMIntSLT, col, cols, ""), "");
+    Ty t = c->tile.elem == 4 ? cg->i32 : cg->i16;
+    Blk here = LLVMGetInsertBlock(cg->b), read = cg_block(cg, "element"),
+        join = cg_block(cg, "element.done");
+    LLVMBuildCondBr(cg->b, in, read, join);
+    LLVMPositionBuilderAtEnd(cg->b, read);
+    Val at = LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), c->stride, "");
+    at = LLVMBuildAdd(cg->b, at, times64(cg, LLVMBuildZExt(cg->b, col, cg->i64, ""), c->tile.elem),
+                      "");
+    Val p = LLVMBuildIntToPtr(cg->b, LLVMBuildAdd(cg->b, c->base, at, ""),
+                              LLVMPointerTypeInContext(cg->c, 1), "");
+    Val x = LLVMBuildLoad2(cg->b, t, p, "");
+    LLVMBuildBr(cg->b, join);
+    LLVMPositionBuilderAtEnd(cg->b, join);
+    Val v = LLVMBuildPhi(cg->b, t, "");
+    LLVMAddIncoming(v, (Val[]){LLVMConstNull(t), x}, (Blk[]){here, read}, 2);
+    Val dst = LLVMBuildAdd(cg->b, LLVMBuildMul(cg->b, row, cg_i32(cg, c->tile.pitch), ""),
+                           LLVMBuildMul(cg->b, col, cg_i32(cg, c->tile.elem), ""), "");
+    LLVMBuildStore(cg->b, v, nv_shared_ptr(cg, LLVMBuildAdd(cg->b, c->dst, dst, "")));
+}
+
+static void copy_elements(Cg *cg, const Copy *c) {
+    const NvState *s = nv_state(cg);
+    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "elements"),
+        work = cg_block(cg, "elements.work"), done = cg_block(cg, "elements.done");
+    LLVMBuildBr(cg->b, head);
+    LLVMPositionBuilderAtEnd(cg->b, head);
+    Val i = LLVMBuildPhi(cg->b, cg->i32, "");
+    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, i, cg_i32(cg, c->tile.rows * c->tile.cols), "");
+    LLVMBuildCondBr(cg->b, more, work, done);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    copy_element(cg, c, i);
+    Val next = LLVMBuildAdd(cg->b, i, cg_i32(cg, s->warps * NV_WARP), "");
+    Blk latch = LLVMGetInsertBlock(cg->b);
+    LLVMAddIncoming(i, (Val[]){s->tid, next}, (Blk[]){pre, latch}, 2);
+    LLVMBuildBr(cg->b, head);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}
+
+// A copy that is not to happen (`when`) reads nothing and changes nothing. Pieces are predicated,
+// which costs no branch.
+void nv_copy(Cg *cg, const TileOp *op) {
+    Copy c = copy_of(cg, op);
+    c.when = op->when ? cg_uniform(cg, op->when) : NULL;
+    if (c.size * c.tile.elem % 16 == 0) {
+        copy_pieces(cg, &c);
+        return;
+    }
+    Blk work = cg_block(cg, "copy"), done = cg_block(cg, "copy.done");
+    if (c.when)
+        LLVMBuildCondBr(cg->b, c.when, work, done);
+    else
+        LLVMBuildBr(cg->b, work);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    copy_elements(cg, &c);
+    LLVMBuildBr(cg->b, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}

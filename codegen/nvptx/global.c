@@ -1,0 +1,320 @@
+// global.c: fragments from and to global memory.
+//
+// In: a TILE_STORE of a fragment, a TILE_LOAD into one. Out: guarded accesses: a load outside a
+// tensor gives 0, a store outside stores nothing. Rows of f16 and bf16 are first transposed within
+// the quad, so that each thread stores 16 bytes.
+#include "codegen/nvptx/nvptx.h"
+#include "ir/tile_blocks.h"
+
+#include <assert.h>
+
+enum { BLOCK_BYTES = TILE_BLOCK_ROWS * TILE_BLOCK_COLUMNS * 4 };
+
+typedef struct Access {
+    const TileOp *op;
+    const TileTensor *t;
+    NvShape shape;
+    Val base;   // i64: address of the tensor's element at (0, 0) of the tile's axes
+    Val row;    // i32: the thread's first row within the tensor
+    Val nrows;  // i32
+    Val stride; // i64: bytes from row to row
+    int cols;   // columns that a tile has, 0 without such an axis
+    Val ncols;  // i32: columns that this one has, where it may be fewer; else NULL
+    int elem;
+} Access;
+
+static Val address(Cg *cg, Val base, Val index, Val stride_bytes) {
+    Val i = LLVMBuildSExt(cg->b, index, cg->i64, "");
+    return LLVMBuildAdd(cg->b, base, LLVMBuildMul(cg->b, i, stride_bytes, ""), "");
+}
+
+static Val stride_bytes(Cg *cg, const TileOp *op, int d, int elem) {
+    return LLVMBuildMul(cg->b, cg_stride(cg, op->tensor, d), cg_i64(cg, elem), "");
+}
+
+// All columns of the tensor, or a tile of them, the last of which may have fewer.
+static void find_columns(Cg *cg, Access *a, const TileCoord *at, int d) {
+    const TileAxis *axis = &cg->k->axes[at->axis];
+    int all = a->t->extent[d]->i;
+    a->cols = all;
+    if (axis->whole) return;
+    Val first = LLVMBuildMul(cg->b, cg_uniform(cg, at->at), cg_i32(cg, axis->extent), "");
+    int each = a->t->blocked ? BLOCK_BYTES / TILE_BLOCK_COLUMNS : a->elem;
+    a->base = address(cg, a->base, first, cg_i64(cg, each));
+    a->cols = axis->extent;
+    if (all % axis->extent) a->ncols = LLVMBuildSub(cg->b, cg_i32(cg, all), first, "");
+}
+
+static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
+    const NvState *s = nv_state(cg);
+    Access a = {.op = op, .t = &cg->p->tensors.data[op->tensor], .shape = nv_shape(cg, v)};
+    a.elem = dtype_bytes(a.t->dtype);
+    a.base = LLVMBuildPtrToInt(cg->b, cg_pointer(cg, op->tensor), cg->i64, "");
+    for (int d = 0; d < a.t->rank; d++) {
+        const TileCoord *at = &op->coord[d];
+        Val i = cg_uniform(cg, at->at), stride = stride_bytes(cg, op, d, a.elem);
+        if (at->axis < 0 || cg->k->axes[at->axis].extent == 1) {
+            a.base = address(cg, a.base, i, stride);
+            continue;
+        }
+        i = LLVMBuildMul(cg->b, i, cg_i32(cg, cg->k->axes[at->axis].extent), "");
+        if (at->axis == s->row_axis) {
+            a.row = LLVMBuildAdd(cg->b, i, nv_first_row(cg), "");
+            a.nrows = cg_extent(cg, op->tensor, d);
+            a.stride = stride;
+        } else {
+            assert(d == a.t->rank - 1 && a.t->extent[d]->op == EX_CONST);
+            find_columns(cg, &a, at, d);
+        }
+    }
+    return a;
+}
+
+static Val row_of(Cg *cg, const Access *a, int m, int r) {
+    return LLVMBuildAdd(cg->b, a->row, cg_i32(cg, 16 * m + 8 * r), "");
+}
+
+static Val global_ptr(Cg *cg, Val at) {
+    return LLVMBuildIntToPtr(cg->b, at, LLVMPointerTypeInContext(cg->c, 1), "");
+}
+
+static void store_at(Cg *cg, Val v, Val base, int offset, unsigned align) {
+    Val p = global_ptr(cg, LLVMBuildAdd(cg->b, base, cg_i64(cg, offset), ""));
+    LLVMSetAlignment(LLVMBuildStore(cg->b, v, p), align);
+}
+
+// ---- rows of columns
+
+// Among the quad's four threads, each with words x[0..4): afterwards thread t has word t of threads
+// 0..3, in order.
+static void transpose_quad(Cg *cg, Val x[4]) {
+    Val lane = nv_state(cg)->lane;
+    for (int bit = 1; bit <= 2; bit *= 2) {
+        Val odd = LLVMBuildAnd(cg->b, lane, cg_i32(cg, bit), "");
+        odd = LLVMBuildICmp(cg->b, LLVMIntNE, odd, cg_i32(cg, 0), "");
+        for (int i = 0; i < 4; i++) {
+            if (i & bit) continue;
+            Val give = LLVMBuildSelect(cg->b, odd, x[i], x[i | bit], "");
+            Val got = nv_shuffle(cg, give, bit);
+            x[i] = LLVMBuildSelect(cg->b, odd, got, x[i], "");
+            Val other = LLVMBuildSelect(cg->b, odd, x[i | bit], got, "");
+            x[i | bit] = other;
+        }
+    }
+}
+
+// The pair of columns (n, m, r) as one word of the tensor's narrow type.
+static Val word(Cg *cg, const Access *a, const TileValue *v, int m, int n, int r) {
+    if (a->shape.packed && v->dtype == a->t->dtype)
+        return cg->value[v->id].e[nv_index(a->shape, m, n, r, 0)];
+    return nv_pack(cg, a->t->dtype, nv_element(cg, v, m, n, r, 0), nv_element(cg, v, m, n, r, 1));
+}
+
+// One row of narrow elements whose count is a multiple of 8: four 8-column tiles at a time as 16
+// bytes a thread, then single ones.
+static void store_narrow_row(Cg *cg, const Access *a, const TileValue *v, int m, int r) {
+    int tiles = a->cols / 8, wide = tiles / 4 * 4;
+    Val *x = ARENA_ARRAY(cg->arena, Val, tiles + 1);
+    for (int n = 0; n < tiles; n++) x[n] = word(cg, a, v, m, n, r);
+    for (int n = 0; n < wide; n += 4) transpose_quad(cg, x + n);
+    Val row = row_of(cg, a, m, r),
+        quad = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
+    quad = LLVMBuildZExt(cg->b, quad, cg->i64, "");
+    Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), "row");
+    Val at = address(cg, a->base, row, a->stride);
+    Val at16 = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, quad, cg_i64(cg, 16), ""), "");
+    Val at4 = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, quad, cg_i64(cg, 4), ""), "");
+    for (int n = 0; n < wide; n += 4) {
+        Val four = LLVMGetPoison(cg_vector(cg->i32, 4));
+        for (int i = 0; i < 4; i++)
+            four = LLVMBuildInsertElement(cg->b, four, x[n + i], cg_i32(cg, i), "");
+        store_at(cg, four, at16, 16 * n, 16);
+    }
+    for (int n = wide; n < tiles; n++) store_at(cg, x[n], at4, 16 * n, 4);
+    cg_end_if(cg, done);
+}
+
+// One row by elements, pairs of f32 at once where columns come in eights.
+static void store_plain_row(Cg *cg, const Access *a, const TileValue *v, int m, int r) {
+    Val row = row_of(cg, a, m, r), col0 = nv_state(cg)->col0;
+    Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), "row");
+    Val at = address(cg, a->base, row, a->stride);
+    at = address(cg, at, col0, cg_i64(cg, a->elem));
+    bool pairs = !a->ncols && a->cols % 8 == 0 && a->t->dtype == DT_F32;
+    Val end = a->ncols ? a->ncols : cg_i32(cg, a->cols);
+    for (int n = 0; 8 * n < a->cols; n++)
+        if (pairs) {
+            Val two = LLVMGetPoison(cg_vector(cg->f32, 2));
+            for (int c = 0; c < 2; c++)
+                two = LLVMBuildInsertElement(cg->b, two, nv_element(cg, v, m, n, r, c),
+                                             cg_i32(cg, c), "");
+            store_at(cg, two, at, 32 * n, 8);
+        } else {
+            for (int c = 0; c < 2; c++) {
+                Val col = LLVMBuildAdd(cg->b, col0, cg_i32(cg, 8 * n + c), "");
+                Blk next = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, ""), "row");
+                Val x = cg_write(cg, nv_element(cg, v, m, n, r, c), a->t->dtype);
+                store_at(cg, x, at, (8 * n + c) * a->elem, (unsigned)a->elem);
+                cg_end_if(cg, next);
+            }
+        }
+    cg_end_if(cg, done);
+}
+
+// ---- blocks of 16 rows and 8 columns, four numbers of a thread in 16 bytes (ir/tile_blocks.h)
+
+// Of a warp's rows and the current columns, this thread's part of the first block.
+static Val blocks_at(Cg *cg, const Access *a, int m, Val *in) {
+    Val block = LLVMBuildAShr(cg->b, a->row, cg_i32(cg, 4), "");
+    block = LLVMBuildAdd(cg->b, block, cg_i32(cg, m), "");
+    Val first = LLVMBuildShl(cg->b, block, cg_i32(cg, 4), "");
+    *in = LLVMBuildICmp(cg->b, LLVMIntSLT, first, a->nrows, "");
+    first = LLVMBuildSelect(cg->b, *in, first, cg_i32(cg, 0), "");
+    Val lane = LLVMBuildMul(cg->b, nv_state(cg)->lane, cg_i32(cg, 16), "");
+    return address(cg, address(cg, a->base, first, a->stride), lane, cg_i64(cg, 1));
+}
+
+// Of the tile's 8 columns from 8 * n on; NULL: they are.
+static Val block_exists(Cg *cg, const Access *a, int n) {
+    return a->ncols ? LLVMBuildICmp(cg->b, LLVMIntSLT, cg_i32(cg, 8 * n), a->ncols, "") : NULL;
+}
+
+static void store_blocks(Cg *cg, const Access *a, const TileValue *v, int m) {
+    Val in, at = blocks_at(cg, a, m, &in);
+    Blk done = cg_if(cg, in, "rows");
+    for (int n = 0; 8 * n < a->cols; n++) {
+        Val exists = block_exists(cg, a, n), four = LLVMGetPoison(cg_vector(cg->f32, 4));
+        Blk next = exists ? cg_if(cg, exists, "columns") : NULL;
+        for (int i = 0; i < 4; i++)
+            four = LLVMBuildInsertElement(cg->b, four, nv_element(cg, v, m, n, i / 2, i % 2),
+                                          cg_i32(cg, i), "");
+        store_at(cg, four, at, BLOCK_BYTES * n, 16);
+        if (next) cg_end_if(cg, next);
+    }
+    cg_end_if(cg, done);
+}
+
+// One block; columns that the tensor has not are 0.
+static void load_block(Cg *cg, const Access *a, Val at, Val in, int n, Val four[4]) {
+    Val exists = block_exists(cg, a, n), offset = cg_i64(cg, BLOCK_BYTES * n);
+    for (int i = 0; i < 4; i++) four[i] = LLVMConstNull(cg->f32);
+    if (8 * n >= a->cols) return;
+    if (exists) in = LLVMBuildAnd(cg->b, in, exists, "");
+    if (exists) offset = LLVMBuildSelect(cg->b, exists, offset, cg_i64(cg, 0), "");
+    Val p = global_ptr(cg, LLVMBuildAdd(cg->b, at, offset, ""));
+    Val all = LLVMBuildLoad2(cg->b, cg_vector(cg->f32, 4), p, "");
+    LLVMSetAlignment(all, 16);
+    for (int i = 0; i < 4; i++)
+        four[i] = cg_or_zero(cg, in, LLVMBuildExtractElement(cg->b, all, cg_i32(cg, i), ""));
+}
+
+static void load_blocks(Cg *cg, const Access *a, int m, Val *e) {
+    Val in, at = blocks_at(cg, a, m, &in), four[4];
+    for (int n = 0; n < a->shape.nt; n++) {
+        load_block(cg, a, at, in, n, four);
+        for (int i = 0; i < 4; i++) e[nv_index(a->shape, m, n, i / 2, i % 2)] = four[i];
+    }
+}
+
+// ---- one number per row: one thread of each quad
+
+static void store_row_number(Cg *cg, const Access *a, const TileValue *v, int m, int r) {
+    Val lead = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
+    lead = LLVMBuildICmp(cg->b, LLVMIntEQ, lead, cg_i32(cg, 0), "");
+    Val row = row_of(cg, a, m, r), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
+    Blk done = cg_if(cg, LLVMBuildAnd(cg->b, lead, in, ""), "row");
+    Val x = cg_write(cg, nv_element(cg, v, m, 0, r, 0), a->t->dtype);
+    store_at(cg, x, address(cg, a->base, row, a->stride), 0, (unsigned)a->elem);
+    cg_end_if(cg, done);
+}
+
+void nv_store(Cg *cg, const TileOp *op) {
+    const TileValue *v = op->args.data[0];
+    Access a = access_of(cg, op, v);
+    assert(a.row && "a store has the row axis");
+    if (op->add) {
+        diag_error(cg->diags, op->span, "a store that adds is not supported on %s",
+                   cg->target->name);
+        return;
+    }
+    bool narrow = nv_narrow(a.t->dtype) && !a.ncols && a.cols % 8 == 0;
+    for (int m = 0; a.t->blocked && m < a.shape.mt; m++) store_blocks(cg, &a, v, m);
+    for (int m = 0; !a.t->blocked && m < a.shape.mt; m++)
+        for (int r = 0; r < 2; r++)
+            if (!a.cols)
+                store_row_number(cg, &a, v, m, r);
+            else if (narrow)
+                store_narrow_row(cg, &a, v, m, r);
+            else
+                store_plain_row(cg, &a, v, m, r);
+}
+
+// ---- loads: by elements, from an address inside the tensor, whatever is outside made 0
+
+typedef struct Row {
+    Val base; // i64: address of the row's first element, or of the tensor's first row
+    Val in;   // i1: the tensor has it
+} Row;
+
+static Row row_at(Cg *cg, const Access *a, int m, int r) {
+    Val row = row_of(cg, a, m, r), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
+    Val inside = LLVMBuildSelect(cg->b, in, row, cg_i32(cg, 0), "");
+    return (Row){address(cg, a->base, inside, a->stride), in};
+}
+
+static Val load_element(Cg *cg, const Access *a, Row row, int n, int c) {
+    Val in = row.in, col = cg_i32(cg, 0);
+    if (a->cols) {
+        col = LLVMBuildAdd(cg->b, nv_state(cg)->col0, cg_i32(cg, 8 * n + c), "");
+        if (a->ncols || 8 * n + 8 > a->cols) {
+            Val end = a->ncols ? a->ncols : cg_i32(cg, a->cols);
+            Val there = LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, "");
+            in = LLVMBuildAnd(cg->b, in, there, "");
+            col = LLVMBuildSelect(cg->b, in, col, cg_i32(cg, 0), "");
+        }
+    }
+    Val at = address(cg, row.base, col, cg_i64(cg, a->elem));
+    Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, a->t->dtype), global_ptr(cg, at), "");
+    return cg_or_zero(cg, in, cg_read(cg, x, a->t->dtype));
+}
+
+// Two columns of a tensor of our own, which is aligned and without gaps.
+static void load_pair(Cg *cg, const Access *a, Row row, int n, Val x[2]) {
+    Val col = LLVMBuildAdd(cg->b, nv_state(cg)->col0, cg_i32(cg, 8 * n), "");
+    Val at = address(cg, row.base, col, cg_i64(cg, a->elem));
+    Val both = LLVMBuildLoad2(cg->b, cg_vector(cg->f32, 2), global_ptr(cg, at), "");
+    LLVMSetAlignment(both, 8);
+    for (int c = 0; c < 2; c++)
+        x[c] = cg_or_zero(cg, row.in, LLVMBuildExtractElement(cg->b, both, cg_i32(cg, c), ""));
+}
+
+static void load_columns(Cg *cg, const Access *a, Row row, int n, Val x[2]) {
+    bool own = a->t->role == TENSOR_WORK && a->t->dtype == DT_F32 && !a->ncols;
+    if (own && a->cols % 2 == 0 && 8 * n + 8 <= a->cols)
+        load_pair(cg, a, row, n, x);
+    else
+        for (int c = 0; c < (a->shape.col_axis >= 0 ? 2 : 1); c++)
+            x[c] = load_element(cg, a, row, n, c);
+}
+
+void nv_load(Cg *cg, const TileOp *op) {
+    const TileValue *v = op->results.data[0];
+    Access a = access_of(cg, op, v);
+    NvShape s = a.shape;
+    assert(s.rows && "a fragment that is loaded has the row axis");
+    CgValue *value = &cg->value[v->id];
+    value->n = nv_count(s);
+    value->e = ARENA_ARRAY(cg->arena, Val, value->n);
+    for (int m = 0; a.t->blocked && m < s.mt; m++) load_blocks(cg, &a, m, value->e);
+    for (int m = 0; !a.t->blocked && m < s.mt; m++)
+        for (int r = 0; r < 2; r++) {
+            Row row = row_at(cg, &a, m, r);
+            for (int n = 0; n < s.nt; n++) {
+                Val x[2];
+                load_columns(cg, &a, row, n, x);
+                for (int c = 0; c < (s.col_axis >= 0 ? 2 : 1); c++)
+                    value->e[nv_index(s, m, n, r, c)] =
+                        s.packed ? nv_pack(cg, v->dtype, x[0], x[1]) : x[c];
+            }
+        }
+}

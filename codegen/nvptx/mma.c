@@ -1,0 +1,281 @@
+// mma.c: matrix products.
+//
+// In: a TILE_MMA whose result is a fragment [rows, columns]; the operand with the row axis is a
+// fragment or lies in shared memory, the other one lies in shared memory. Out: the result in
+// registers.
+//
+// f16 and bf16 run on mma.m16n8k16. Operands in shared memory come by ldmatrix; which of its forms
+// depends only on whether the contracted axis runs along the buffer's columns (Q K^T: as it is) or
+// its rows (P V: transposed). A fragment's pairs are already what mma takes for its left operand.
+// f32 runs on FMAs, or on mma.m16n8k8 where the product says tf32.
+#include "codegen/nvptx/nvptx.h"
+
+#include <assert.h>
+
+typedef struct Product {
+    const TileOp *op;
+    const TileValue *left, *right; // left has the rows
+    NvShape shape;                 // of the result
+    int axis;                      // contracted
+    int depth;                     // its extent
+    Val *acc;
+} Product;
+
+static Product product_of(Cg *cg, const TileOp *op) {
+    Product p = {.op = op, .left = op->args.data[0], .right = op->args.data[1]};
+    if (!tile_has_axis(p.left, nv_state(cg)->row_axis)) {
+        p.left = op->args.data[1];
+        p.right = op->args.data[0];
+    }
+    assert(p.right->home == HOME_SHARED && "the right operand of a product lies in shared memory");
+    p.shape = nv_shape(cg, op->results.data[0]);
+    p.axis = tile_contracted_axis(op);
+    p.depth = cg->k->axes[p.axis].extent;
+    return p;
+}
+
+static void begin_sum(Cg *cg, Product *p) {
+    CgValue *value = &cg->value[p->op->results.data[0]->id];
+    value->n = nv_count(p->shape);
+    value->e = p->acc = ARENA_ARRAY(cg->arena, Val, value->n);
+    const TileValue *sum = p->op->args.n > 2 ? p->op->args.data[2] : NULL;
+    for (int i = 0; i < value->n; i++) p->acc[i] = sum ? cg->value[sum->id].e[i] : cg_f32(cg, 0);
+}
+
+static Val plus(Cg *cg, Val a, int b) { return LLVMBuildAdd(cg->b, a, cg_i32(cg, b), ""); }
+static Val times(Cg *cg, Val a, int b) { return LLVMBuildMul(cg->b, a, cg_i32(cg, b), ""); }
+
+static Val load_shared(Cg *cg, Ty type, Val at, unsigned align) {
+    Val v = LLVMBuildLoad2(cg->b, type, nv_shared_ptr(cg, at), "");
+    LLVMSetAlignment(v, align);
+    return v;
+}
+
+// ---- f16, bf16
+
+// Where this lane's row of 16 bytes begins for a 16 x 16 block whose quarters come in the order
+// (0,0) (8,0) (0,8) (8,8) of (row, column): the left operand, and the right one transposed.
+static Val lane_down(Cg *cg, int pitch) {
+    Val lane = nv_state(cg)->lane;
+    Val row = LLVMBuildAnd(cg->b, lane, cg_i32(cg, 15), "");
+    Val col = LLVMBuildLShr(cg->b, lane, cg_i32(cg, 4), "");
+    return LLVMBuildAdd(cg->b, times(cg, row, pitch), times(cg, col, 16), "");
+}
+
+// The same in the order (0,0) (0,8) (8,0) (8,8): the right operand as it is.
+static Val lane_across(Cg *cg, int pitch) {
+    Val lane = nv_state(cg)->lane;
+    Val high = times(cg, LLVMBuildLShr(cg->b, lane, cg_i32(cg, 4), ""), 8);
+    Val row = LLVMBuildAdd(cg->b, LLVMBuildAnd(cg->b, lane, cg_i32(cg, 7), ""), high, "");
+    Val col = LLVMBuildAnd(cg->b, LLVMBuildLShr(cg->b, lane, cg_i32(cg, 3), ""), cg_i32(cg, 1), "");
+    return LLVMBuildAdd(cg->b, times(cg, row, pitch), times(cg, col, 16), "");
+}
+
+// The left operand's block (m, k) in registers.
+static void left_block(Cg *cg, const Product *p, int m, int k, Val base, Val a[4]) {
+    const TileValue *v = p->left;
+    if (v->home == HOME_SHARED) {
+        nv_ldmatrix(cg, plus(cg, base, 16 * m * nv_tile(cg->k, v).pitch + 32 * k), false, a);
+        return;
+    }
+    NvShape s = nv_shape(cg, v);
+    assert(s.packed && s.col_axis == p->axis);
+    for (int i = 0; i < 4; i++) a[i] = cg->value[v->id].e[nv_index(s, m, 2 * k + i / 2, i % 2, 0)];
+}
+
+static Val left_base(Cg *cg, const Product *p) {
+    const NvState *s = nv_state(cg);
+    if (p->left->home != HOME_SHARED) return NULL;
+    NvTile t = nv_tile(cg->k, p->left);
+    assert(t.col_axis == p->axis && "the rows of the left operand run along the contracted axis");
+    Val warp = times(cg, s->warp, 16 * s->mt * t.pitch);
+    Val base = LLVMBuildAdd(cg->b, cg->value[p->left->id].mem, warp, "");
+    return LLVMBuildAdd(cg->b, base, lane_down(cg, t.pitch), "");
+}
+
+static void multiply_block(Cg *cg, Product *p, Val (*a)[4], const Val b[4], int n) {
+    Dtype t = p->right->dtype;
+    for (int m = 0; m < p->shape.mt; m++)
+        for (int half = 0; half < 2; half++)
+            nv_mma16(cg, t, &p->acc[nv_index(p->shape, m, n + half, 0, 0)], a[m], b[2 * half],
+                     b[2 * half + 1]);
+}
+
+static void matrix_product(Cg *cg, Product *p) {
+    NvTile t = nv_tile(cg->k, p->right);
+    bool transposed = t.row_axis == p->axis;
+    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem,
+                             transposed ? lane_down(cg, t.pitch) : lane_across(cg, t.pitch), "");
+    Val left = left_base(cg, p);
+    Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->shape.mt);
+    int along_k = transposed ? 16 * t.pitch : 32, along_n = transposed ? 32 : 16 * t.pitch;
+    for (int k = 0; k < p->depth / 16; k++) {
+        for (int m = 0; m < p->shape.mt; m++) left_block(cg, p, m, k, left, a[m]);
+        for (int n = 0; n < p->shape.nt; n += 2) {
+            Val b[4];
+            nv_ldmatrix(cg, plus(cg, right, k * along_k + n / 2 * along_n), transposed, b);
+            multiply_block(cg, p, a, b, n);
+        }
+    }
+}
+
+// ---- f32 by tf32
+//
+// mma.m16n8k8. Rows of Q and K in shared memory are halves of blocks as above, four columns of 32
+// bits for eight of 16. Weights are fragments: column 2 t + c of a thread stands for column t + 4 c
+// of the block, as the rows of V are read in the same order.
+
+static void round_all(Cg *cg, Val *v, int n) {
+    for (int i = 0; i < n; i++) v[i] = nv_tf32(cg, v[i]);
+}
+
+static void multiply_tf32(Cg *cg, Product *p, Val (*a)[4], int n, Val b0, Val b1) {
+    for (int m = 0; m < p->shape.mt; m++)
+        nv_mma8_tf32(cg, &p->acc[nv_index(p->shape, m, n, 0, 0)], a[m], b0, b1);
+}
+
+static void tf32_dot(Cg *cg, Product *p) {
+    NvTile t = nv_tile(cg->k, p->right);
+    assert(t.col_axis == p->axis);
+    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, lane_across(cg, t.pitch), "");
+    Val left = left_base(cg, p);
+    Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->shape.mt);
+    for (int k = 0; k < p->depth / 8; k++) {
+        for (int m = 0; m < p->shape.mt; m++) {
+            left_block(cg, p, m, k, left, a[m]);
+            round_all(cg, a[m], 4);
+        }
+        for (int n = 0; n < p->shape.nt; n += 2) {
+            Val b[4];
+            nv_ldmatrix(cg, plus(cg, right, k * 32 + n / 2 * 16 * t.pitch), false, b);
+            round_all(cg, b, 4);
+            multiply_tf32(cg, p, a, n, b[0], b[1]);
+            multiply_tf32(cg, p, a, n + 1, b[2], b[3]);
+        }
+    }
+}
+
+static void tf32_sum(Cg *cg, Product *p) {
+    const NvState *s = nv_state(cg);
+    NvShape ls = nv_shape(cg, p->left);
+    NvTile t = nv_tile(cg->k, p->right);
+    assert(ls.col_axis == p->axis && t.row_axis == p->axis && !ls.packed);
+    Val group = LLVMBuildLShr(cg->b, s->lane, cg_i32(cg, 2), "");
+    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, times(cg, s->col0, t.pitch), "");
+    right = LLVMBuildAdd(cg->b, right, times(cg, group, 4), "");
+    Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->shape.mt);
+    for (int k = 0; k < p->depth / 8; k++) {
+        for (int m = 0; m < p->shape.mt; m++)
+            for (int i = 0; i < 4; i++) {
+                Val x = cg->value[p->left->id].e[nv_index(ls, m, k, i % 2, i / 2)];
+                a[m][i] = nv_tf32(cg, LLVMBuildBitCast(cg->b, x, cg->i32, ""));
+            }
+        for (int n = 0; n < p->shape.nt; n++) {
+            Val b[2];
+            for (int i = 0; i < 2; i++)
+                b[i] = load_shared(cg, cg->i32, plus(cg, right, (8 * k + i) * t.pitch + 32 * n), 4);
+            round_all(cg, b, 2);
+            multiply_tf32(cg, p, a, n, b[0], b[1]);
+        }
+    }
+}
+
+// ---- f32 by FMAs
+
+static void fma_into(Cg *cg, Val *acc, Val a, Val b) {
+    Val v[] = {a, b, *acc};
+    *acc = cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, v, 3);
+}
+
+// One step of Q K^T along four columns of both.
+static void dot_step(Cg *cg, Product *p, Val left, Val right, int left_pitch, int right_pitch) {
+    Ty four = cg_vector(cg->f32, 4);
+    Val a[32][2];
+    for (int m = 0; m < p->shape.mt; m++)
+        for (int r = 0; r < 2; r++)
+            a[m][r] = load_shared(cg, four, plus(cg, left, (16 * m + 8 * r) * left_pitch), 16);
+    for (int n = 0; n < p->shape.nt; n++)
+        for (int c = 0; c < 2; c++) {
+            Val b = load_shared(cg, four, plus(cg, right, (8 * n + c) * right_pitch), 16);
+            for (int d = 0; d < 4; d++) {
+                Val bd = LLVMBuildExtractElement(cg->b, b, cg_i32(cg, d), "");
+                for (int m = 0; m < p->shape.mt; m++)
+                    for (int r = 0; r < 2; r++)
+                        fma_into(cg, &p->acc[nv_index(p->shape, m, n, r, c)],
+                                 LLVMBuildExtractElement(cg->b, a[m][r], cg_i32(cg, d), ""), bd);
+            }
+        }
+}
+
+// Both operands in shared memory with the contracted axis along their columns: a loop over it, four
+// at a time.
+static void dot_product(Cg *cg, Product *p) {
+    const NvState *s = nv_state(cg);
+    NvTile lt = nv_tile(cg->k, p->left), rt = nv_tile(cg->k, p->right);
+    assert(lt.col_axis == p->axis && rt.col_axis == p->axis);
+    int n = nv_count(p->shape);
+    Val left = LLVMBuildAdd(cg->b, cg->value[p->left->id].mem, times(cg, s->row0, lt.pitch), "");
+    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, times(cg, s->col0, rt.pitch), "");
+    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "dot"),
+        done = cg_block(cg, "dot.done");
+    LLVMBuildBr(cg->b, head);
+    LLVMPositionBuilderAtEnd(cg->b, head);
+    Val at = LLVMBuildPhi(cg->b, cg->i32, "");
+    Val *phi = ARENA_ARRAY(cg->arena, Val, n);
+    for (int i = 0; i < n; i++) {
+        phi[i] = LLVMBuildPhi(cg->b, cg->f32, "");
+        LLVMAddIncoming(phi[i], &p->acc[i], &pre, 1);
+        p->acc[i] = phi[i];
+    }
+    dot_step(cg, p, LLVMBuildAdd(cg->b, left, at, ""), LLVMBuildAdd(cg->b, right, at, ""), lt.pitch,
+             rt.pitch);
+    Val next = plus(cg, at, 16);
+    LLVMAddIncoming(at, (Val[]){cg_i32(cg, 0), next}, (Blk[]){pre, head}, 2);
+    for (int i = 0; i < n; i++) LLVMAddIncoming(phi[i], &p->acc[i], &head, 1);
+    LLVMBuildCondBr(cg->b, LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, 4 * p->depth), ""),
+                    head, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}
+
+// The left operand a fragment whose columns are the contracted axis: each of its elements is handed
+// round the quad.
+static void outer_product(Cg *cg, Product *p) {
+    const NvState *s = nv_state(cg);
+    NvShape ls = nv_shape(cg, p->left);
+    NvTile rt = nv_tile(cg->k, p->right);
+    assert(ls.col_axis == p->axis && rt.row_axis == p->axis && !ls.packed);
+    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, times(cg, s->col0, 4), "");
+    Val quad = LLVMBuildAnd(cg->b, s->lane, cg_i32(cg, 28), "");
+    for (int k = 0; k < p->depth; k++) {
+        Val from = plus(cg, quad, k % 8 / 2), a[32][2];
+        for (int m = 0; m < p->shape.mt; m++)
+            for (int r = 0; r < 2; r++) {
+                Val mine = cg->value[p->left->id].e[nv_index(ls, m, k / 8, r, k % 2)];
+                a[m][r] = nv_shuffle_from(cg, mine, from);
+            }
+        for (int n = 0; n < p->shape.nt; n++) {
+            Val b =
+                load_shared(cg, cg_vector(cg->f32, 2), plus(cg, right, k * rt.pitch + 32 * n), 8);
+            for (int c = 0; c < 2; c++)
+                for (int m = 0; m < p->shape.mt; m++)
+                    for (int r = 0; r < 2; r++)
+                        fma_into(cg, &p->acc[nv_index(p->shape, m, n, r, c)], a[m][r],
+                                 LLVMBuildExtractElement(cg->b, b, cg_i32(cg, c), ""));
+        }
+    }
+}
+
+void nv_mma(Cg *cg, const TileOp *op) {
+    Product p = product_of(cg, op);
+    begin_sum(cg, &p);
+    if (nv_narrow(p.right->dtype))
+        matrix_product(cg, &p);
+    else if (op->tf32 && p.left->home == HOME_SHARED)
+        tf32_dot(cg, &p);
+    else if (op->tf32)
+        tf32_sum(cg, &p);
+    else if (p.left->home == HOME_SHARED)
+        dot_product(cg, &p);
+    else
+        outer_product(cg, &p);
+}

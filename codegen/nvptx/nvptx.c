@@ -1,0 +1,301 @@
+// nvptx.c: the NVIDIA target's hooks: the kernel's frame, and each tile operation to what builds it.
+//
+// In: a scheduled kernel, one block of `warps` warps for each point of its grid. Out: a PTX kernel function that runs on sm_80 and every
+// later device. Shared memory is one dynamic array; nv_shared_layout says what lies where, and how much a launch must ask for.
+#include "codegen/lanes.h"
+#include "codegen/nvptx/sm90.h"
+
+#include <assert.h>
+#include <llvm-c/Support.h>
+#include <pthread.h>
+#include <string.h>
+
+// ---- the machine
+
+// LLVM's own part need not optimize a module with one kernel for sm_90a that has no lanes: that takes it half as long again, and of what it
+// does such kernels need nothing but what nv_passes, join_copies and nv_widen do instead. (sm_80's full kernels spill more without.)
+static bool is_plain(const Cg *cg) {
+    return cg->target->id == TARGET_SM90A && cg->only && !tile_has_lanes(cg->only);
+}
+
+// Copies are joined all the same: else they are half of what ptxas reads, and it counts those of the accumulators when it says how many
+// exponentials come before a wait. LLVM has its options for the whole process; code that is optimized at all has this one anyhow.
+static void join_copies(void) {
+    const char *const args[] = {"attnc", "-optimize-regalloc"};
+    LLVMParseCommandLineOptions(2, args, NULL);
+}
+
+static LLVMTargetMachineRef nv_machine(Cg *cg) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, join_copies);
+    LLVMInitializeNVPTXTargetInfo();
+    LLVMInitializeNVPTXTarget();
+    LLVMInitializeNVPTXTargetMC();
+    LLVMInitializeNVPTXAsmPrinter();
+    LLVMTargetRef t;
+    char *error = NULL;
+    if (LLVMGetTargetFromTriple("nvptx64-nvidia-cuda", &t, &error)) {
+        diag_error(cg->diags, (Span){0}, "this LLVM cannot make code for NVIDIA devices: %s",
+                   error);
+        LLVMDisposeMessage(error);
+        return NULL;
+    }
+    // PTX 7.4 is what CUDA 11.4 reads: every driver of the last years. sm_90a needs that of CUDA 12.
+    bool hopper = cg->target->id == TARGET_SM90A;
+    return LLVMCreateTargetMachine(t, "nvptx64-nvidia-cuda", hopper ? "sm_90a" : "sm_80",
+                                   hopper ? "+ptx80" : "+ptx74",
+                                   is_plain(cg) ? LLVMCodeGenLevelNone : LLVMCodeGenLevelDefault,
+                                   LLVMRelocDefault, LLVMCodeModelDefault);
+}
+
+// ptxas optimizes again; what it cannot do is see equal addresses and conditions across a kernel's unrolled elements. The whole -O3
+// pipeline takes ten times as long and gives the same registers. What instcombine leaves twice LLVM's own
+// part finds: it has three early-cse of its own.
+static const char *nv_passes(const Cg *cg) {
+    // The roles' variables become registers. Blocks are merged before instcombine, which would sink what a
+    // loop carries to the loop's last block: behind the exponentials that it is to run beside. What a loop
+    // does not change leaves it where no role needs the registers.
+    if (is_plain(cg))
+        return nv90_has_roles(cg->only)
+                   ? "function(mem2reg,simplifycfg,early-cse,infer-address-spaces,"
+                     "instcombine<no-verify-fixpoint>,simplifycfg)"
+                   : "function(simplifycfg,early-cse,infer-address-spaces,loop-mssa(licm),"
+                     "instcombine<no-verify-fixpoint>,simplifycfg)";
+    if (cg->target->id == TARGET_SM90A)
+        return "function(mem2reg,simplifycfg,early-cse,instcombine<no-verify-fixpoint>,"
+               "simplifycfg)";
+    return cg->opt->opt == 0 ? "function(early-cse)"
+                             : "function(early-cse,instcombine<no-verify-fixpoint>,simplifycfg)";
+}
+
+static void nv_polish(Cg *cg) {
+    if (is_plain(cg)) nv_widen(cg);
+}
+
+// ---- the frame
+
+static void annotate(Cg *cg, const char *key, int value) {
+    LLVMMetadataRef v[] = {LLVMValueAsMetadata(cg->fn),
+                           LLVMMDStringInContext2(cg->c, key, strlen(key)),
+                           LLVMValueAsMetadata(cg_i32(cg, value))};
+    LLVMMetadataRef node = LLVMMDNodeInContext2(cg->c, v, 3);
+    LLVMAddNamedMetadataOperand(cg->m, "nvvm.annotations", LLVMMetadataAsValue(cg->c, node));
+}
+
+static Ty argument_type(Cg *cg, const CgArg *a) {
+    switch (a->kind) {
+    case CG_ARG_POINTER: return LLVMPointerTypeInContext(cg->c, 1);
+    case CG_ARG_STRIDE: return cg->i64;
+    case CG_ARG_SIZE: return cg->i32;
+    case CG_ARG_SCALAR: {
+        Dtype d = cg->p->tensors.data[cg->p->inputs.data[a->index]].dtype;
+        return dtype_reads(d) == EX_F32 ? cg->f32 : cg->i32;
+    }
+    case CG_ARG_TENSOR_MAP: return cg->ptr;
+    case CG_ARG_COUNTER: return LLVMPointerTypeInContext(cg->c, 1);
+    }
+    assert(!"an argument of this target");
+    return NULL;
+}
+
+// A tensor map is 128 bytes of the parameters, read where they lie: without the annotation it would be copied to the stack.
+static void map_attributes(Cg *cg) {
+    VEC(LLVMMetadataRef) params = {0};
+    for (int i = 0; i < cg->args.n; i++) {
+        if (cg->args.data[i].kind != CG_ARG_TENSOR_MAP) continue;
+        unsigned kind = LLVMGetEnumAttributeKindForName("byval", 5);
+        LLVMAttributeRef a = LLVMCreateTypeAttribute(cg->c, kind, LLVMArrayType2(cg->i8, 128));
+        LLVMAddAttributeAtIndex(cg->fn, (LLVMAttributeIndex)(i + 1), a);
+        cg_param_attribute(cg, cg->fn, i, "align", 64);
+        LLVMMetadataRef index = LLVMValueAsMetadata(cg_i32(cg, i + 1));
+        VEC_PUSH(cg->arena, &params, index);
+    }
+    if (!params.n) return;
+    LLVMMetadataRef v[] = {LLVMValueAsMetadata(cg->fn),
+                           LLVMMDStringInContext2(cg->c, "grid_constant", 13),
+                           LLVMMDNodeInContext2(cg->c, params.data, (size_t)params.n)};
+    LLVMMetadataRef node = LLVMMDNodeInContext2(cg->c, v, 3);
+    LLVMAddNamedMetadataOperand(cg->m, "nvvm.annotations", LLVMMetadataAsValue(cg->c, node));
+}
+
+static void make_function(Cg *cg) {
+    Ty *types = ARENA_ARRAY(cg->arena, Ty, cg->args.n + 1);
+    for (int i = 0; i < cg->args.n; i++) types[i] = argument_type(cg, &cg->args.data[i]);
+    cg->fn = LLVMAddFunction(cg->m, cg->symbol,
+                             LLVMFunctionType(cg->void_, types, (unsigned)cg->args.n, false));
+    LLVMSetFunctionCallConv(cg->fn, NV_PTX_KERNEL);
+    cg_attribute(cg, cg->fn, "nounwind", NULL);
+    cg_attribute(cg, cg->fn, "convergent", NULL);
+    cg_attribute(cg, cg->fn, "denormal-fp-math-f32", "preserve-sign,preserve-sign");
+    for (int i = 0; i < cg->args.n; i++) {
+        if (cg->args.data[i].kind != CG_ARG_POINTER) continue;
+        cg_param_attribute(cg, cg->fn, i, "noalias", 0);
+        if (!cg->stored[cg->args.data[i].index]) cg_param_attribute(cg, cg->fn, i, "readonly", 0);
+    }
+    map_attributes(cg);
+    annotate(cg, "reqntidx", cg->launch.threads);
+    if (cg->k->schedule.min_blocks > 0) annotate(cg, "minctasm", cg->k->schedule.min_blocks);
+}
+
+static Val shared_memory(Cg *cg) {
+    Val g = LLVMGetNamedGlobal(cg->m, "attn_shared");
+    if (!g) {
+        g = LLVMAddGlobalInAddressSpace(cg->m, LLVMArrayType2(cg->i8, 0), "attn_shared", 3);
+        LLVMSetAlignment(g, cg->target->id == TARGET_SM90A ? 1024 : 128); // panels of tensor copies
+        LLVMSetLinkage(g, LLVMExternalLinkage);
+    }
+    if (!is_plain(cg)) return LLVMBuildPtrToInt(cg->b, g, cg->i32, "");
+    // A constant would be made again in every block.
+    return cg_asm(cg, cg->i32, NULL, 0, "mov.u32 $0, attn_shared;", "=r", false);
+}
+
+static void special_registers(Cg *cg) {
+    NvState *s = nv_state(cg);
+    s->shared = shared_memory(cg);
+    s->tid = nv_special(cg, "tid.x");
+    s->lane = LLVMBuildAnd(cg->b, s->tid, cg_i32(cg, NV_WARP - 1), "");
+    s->warp = LLVMBuildLShr(cg->b, s->tid, cg_i32(cg, 5), "");
+    Val row = LLVMBuildMul(cg->b, s->warp, cg_i32(cg, 16 * s->mt), "");
+    s->row0 = LLVMBuildAdd(cg->b, row, LLVMBuildLShr(cg->b, s->lane, cg_i32(cg, 2), ""), "");
+    Val quad = LLVMBuildAnd(cg->b, s->lane, cg_i32(cg, 3), "");
+    s->col0 = LLVMBuildMul(cg->b, quad, cg_i32(cg, 2), "");
+}
+
+static void nv_begin(Cg *cg) {
+    NvState *s = cg->state = ARENA_NEW(cg->arena, NvState);
+    bool lanes = tile_has_lanes(cg->k);
+    s->row_axis = lanes ? -1 : tile_grid_axis(cg->k);
+    s->warps = lanes ? 1 : cg->k->schedule.warps;
+    int rows = s->row_axis < 0 ? 0 : cg->k->axes[s->row_axis].extent;
+    assert(s->warps > 0 && rows % (16 * s->warps) == 0 && "scheduled for this target");
+    s->mt = rows / (16 * s->warps);
+    s->offset = ARENA_ARRAY(cg->arena, int, cg->k->nvalues + 1);
+    if (nv90_has_roles(cg->k)) {
+        nv90_prepare(cg);
+    } else if (lanes) {
+        cg->launch.threads = NV_WARP;
+    } else {
+        cg->launch.shared = nv_shared_layout(cg->k, s->offset);
+        cg->launch.threads = s->warps * NV_WARP;
+    }
+    if (cg->launch.shared > cg->target->shared_bytes) {
+        diag_error(cg->diags, (Span){0}, "kernel '%s' needs %d bytes of shared memory; %s has %d",
+                   cg->k->name, cg->launch.shared, cg->target->name, cg->target->shared_bytes);
+        return;
+    }
+    make_function(cg);
+    cg->entry = cg_block(cg, "entry");
+    Blk body = cg_block(cg, "body");
+    LLVMPositionBuilderAtEnd(cg->b, cg->entry);
+    special_registers(cg);
+    LLVMBuildBr(cg->b, body);
+    LLVMPositionBuilderAtEnd(cg->b, body);
+    if (s->roles) nv90_enter(cg);
+}
+
+static void nv_end(Cg *cg) { LLVMBuildRetVoid(cg->b); }
+
+static Val nv_argument(Cg *cg, int slot, Ty type) {
+    Val v = LLVMGetParam(cg->fn, (unsigned)slot);
+    return type == cg->ptr ? LLVMBuildAddrSpaceCast(cg->b, v, cg->ptr, "") : v;
+}
+
+static void nv_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
+    body(cg, LLVMBuildZExt(cg->b, nv_special(cg, "ctaid.x"), cg->i64, ""));
+}
+
+// ---- operations
+
+static void view(Cg *cg, const TileOp *op) {
+    const TileValue *buffer = op->args.data[0];
+    Val stage = LLVMBuildMul(cg->b, cg_uniform(cg, op->stage),
+                             cg_i32(cg, nv_tile(cg->k, buffer).bytes), "");
+    cg->value[op->results.data[0]->id].mem =
+        LLVMBuildAdd(cg->b, cg->value[buffer->id].mem, stage, "");
+}
+
+static void alloc(Cg *cg, const TileOp *op) {
+    const NvState *s = nv_state(cg);
+    const TileValue *v = op->results.data[0];
+    cg->value[v->id].mem = LLVMBuildAdd(cg->b, s->shared, cg_i32(cg, s->offset[v->id]), "");
+}
+
+static void statement(Cg *cg, const char *text) {
+    cg_asm(cg, cg->void_, NULL, 0, text, "~{memory}", true);
+}
+
+static void plain_op(Cg *cg, const TileOp *op) {
+    switch (op->kind) {
+    case TILE_LOAD: nv_load(cg, op); return;
+    case TILE_STORE: nv_store(cg, op); return;
+    case TILE_MAP: nv_map(cg, op); return;
+    case TILE_MMA: nv_mma(cg, op); return;
+    case TILE_ALLOC: alloc(cg, op); return;
+    case TILE_COPY: nv_copy(cg, op); return;
+    case TILE_COMMIT: statement(cg, "cp.async.commit_group;"); return;
+    case TILE_WAIT:
+        statement(cg, arena_printf(cg->arena, "cp.async.wait_group %d;", op->pending));
+        return;
+    case TILE_VIEW: view(cg, op); return;
+    case TILE_BARRIER: cg_intrinsic(cg, "llvm.nvvm.barrier0", NULL, 0, NULL, 0); return;
+    case TILE_LOOP:
+    case TILE_YIELD:
+    case TILE_PIPE: // roles: sm_90a's
+    case TILE_ROLE:
+    case TILE_FILL:
+    case TILE_TAKE:
+    case TILE_DROP:
+    case TILE_NEXT:
+    case TILE_TILES:
+    case TILE_AT:
+    case TILE_MMA_WAIT:
+    case TILE_APPEND:
+    case TILE_TURN:
+    case TILE_REDO:
+    case TILE_BOUND:
+    case TILE_KIND_COUNT: break;
+    }
+    assert(!"an operation of the scheduled level");
+}
+
+static Val vote(Cg *cg, Val bit) {
+    Val args[] = {cg_i32(cg, -1), bit};
+    return cg_intrinsic(cg, "llvm.nvvm.vote.ballot.sync", NULL, 0, args, 2);
+}
+
+static void lanes_op(Cg *cg, const TileOp *op) {
+    CgLanes l = {NV_WARP, nv_state(cg)->lane, nv_shuffle, vote};
+    cg_lanes_op(cg, &l, op);
+}
+
+static void nv_op(Cg *cg, const TileOp *op) {
+    if (nv_state(cg)->roles) {
+        nv90_op(cg, op);
+        return;
+    }
+    if (tile_has_lanes(cg->k)) {
+        lanes_op(cg, op);
+        return;
+    }
+    plain_op(cg, op);
+}
+
+static void nv_loop_yield(Cg *cg, CgLoop *loop, const TileOp *yield) {
+    (void)loop, (void)yield;
+    if (nv_state(cg)->roles) nv90_pack(cg); // of every block that a role has
+}
+
+const CgHooks cg_nvptx_hooks = {
+    .machine = nv_machine,
+    .passes = nv_passes,
+    .polish = nv_polish,
+    .begin_kernel = nv_begin,
+    .end_kernel = nv_end,
+    .argument = nv_argument,
+    .grid = nv_grid,
+    .op = nv_op,
+    .loop_begin = nv_loop_begin,
+    .loop_yield = nv_loop_yield,
+    .loop_end = nv_loop_end,
+    .math = nv_math,
+};

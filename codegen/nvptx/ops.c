@@ -1,0 +1,88 @@
+// ops.c: the instructions that LLVM has no operation for: NVVM intrinsics, and inline PTX
+// where there is none.
+//
+// In: scalars. Out: a value at the builder's place. Nothing here knows the tile IR.
+#include "codegen/nvptx/nvptx.h"
+
+#include <assert.h>
+
+Val nv_special(Cg *cg, const char *name) {
+    return cg_intrinsic(cg, arena_printf(cg->arena, "llvm.nvvm.read.ptx.sreg.%s", name), NULL, 0,
+                        NULL, 0);
+}
+
+Val nv_f32(Cg *cg, const char *intrinsic, Val x) {
+    return cg_intrinsic(cg, intrinsic, NULL, 0, &x, 1);
+}
+
+Val nv_asm1(Cg *cg, Ty result, const char *text, const char *constraints, Val x) {
+    return cg_asm(cg, result, &x, 1, text, constraints, false);
+}
+
+Val nv_hidden(Cg *cg, Val v) {
+    Ty t = LLVMTypeOf(v);
+    const char *same = t == cg->i64 ? "=l,0" : t == cg->f32 ? "=f,0" : "=r,0";
+    return cg_asm(cg, t, &v, 1, "", same, true);
+}
+
+Val nv_pack(Cg *cg, Dtype t, Val low, Val high) {
+    Val v[] = {high, low};
+    const char *name = t == DT_BF16 ? "llvm.nvvm.ff2bf16x2.rn" : "llvm.nvvm.ff2f16x2.rn";
+    return LLVMBuildBitCast(cg->b, cg_intrinsic(cg, name, NULL, 0, v, 2), cg->i32, "");
+}
+
+Val nv_unpack(Cg *cg, Dtype t, Val pair, int c) {
+    if (t == DT_BF16) {
+        Val bits = c ? LLVMBuildAnd(cg->b, pair, cg_i32(cg, 0xffff0000), "")
+                     : LLVMBuildShl(cg->b, pair, cg_i32(cg, 16), "");
+        return LLVMBuildBitCast(cg->b, bits, cg->f32, "");
+    }
+    Val both = LLVMBuildBitCast(cg->b, pair, cg_vector(cg->f16, 2), "");
+    return LLVMBuildFPExt(cg->b, LLVMBuildExtractElement(cg->b, both, cg_i32(cg, c), ""), cg->f32,
+                          "");
+}
+
+static Val shuffle(Cg *cg, const char *mode, Val v, Val which) {
+    bool f = LLVMTypeOf(v) == cg->f32;
+    Val args[] = {cg_i32(cg, -1), v, which, cg_i32(cg, NV_WARP - 1)};
+    const char *name =
+        arena_printf(cg->arena, "llvm.nvvm.shfl.sync.%s.%s", mode, f ? "f32" : "i32");
+    return cg_intrinsic(cg, name, NULL, 0, args, 4);
+}
+
+Val nv_shuffle(Cg *cg, Val v, int mask) { return shuffle(cg, "bfly", v, cg_i32(cg, mask)); }
+Val nv_shuffle_from(Cg *cg, Val v, Val lane) { return shuffle(cg, "idx", v, lane); }
+
+Val nv_shared_ptr(Cg *cg, Val address) {
+    return LLVMBuildIntToPtr(cg->b, address, LLVMPointerTypeInContext(cg->c, 3), "");
+}
+
+void nv_ldmatrix(Cg *cg, Val address, bool transposed, Val out[4]) {
+    Ty t = LLVMPointerTypeInContext(cg->c, 3);
+    Val p = nv_shared_ptr(cg, address);
+    const char *name = transposed ? "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4.trans.b16"
+                                  : "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4.b16";
+    Val r = cg_intrinsic(cg, name, &t, 1, &p, 1);
+    for (unsigned i = 0; i < 4; i++) out[i] = LLVMBuildExtractValue(cg->b, r, i, "");
+}
+
+void nv_mma16(Cg *cg, Dtype t, Val acc[4], const Val a[4], Val b0, Val b1) {
+    Val v[10] = {a[0], a[1], a[2], a[3], b0, b1, acc[0], acc[1], acc[2], acc[3]};
+    assert(nv_narrow(t));
+    if (t == DT_F16)
+        for (int i = 0; i < 6; i++) v[i] = LLVMBuildBitCast(cg->b, v[i], cg_vector(cg->f16, 2), "");
+    const char *name = t == DT_BF16 ? "llvm.nvvm.mma.m16n8k16.row.col.bf16"
+                                    : "llvm.nvvm.mma.m16n8k16.row.col.f32.f32";
+    Val r = cg_intrinsic(cg, name, NULL, 0, v, 10);
+    for (unsigned i = 0; i < 4; i++) acc[i] = LLVMBuildExtractValue(cg->b, r, i, "");
+}
+
+Val nv_tf32(Cg *cg, Val bits) {
+    return cg_asm(cg, cg->i32, &bits, 1, "cvt.rna.tf32.f32 $0, $1;", "=r,r", false);
+}
+
+void nv_mma8_tf32(Cg *cg, Val acc[4], const Val a[4], Val b0, Val b1) {
+    Val v[10] = {a[0], a[1], a[2], a[3], b0, b1, acc[0], acc[1], acc[2], acc[3]};
+    Val r = cg_intrinsic(cg, "llvm.nvvm.mma.m16n8k8.row.col.tf32", NULL, 0, v, 10);
+    for (unsigned i = 0; i < 4; i++) acc[i] = LLVMBuildExtractValue(cg->b, r, i, "");
+}

@@ -1,0 +1,131 @@
+// rows.c: inputs with a number for each query and key (a dense bias), read beside the scores.
+//
+// In: loads of maps over rows and columns that are proved inside, end with the column's position and are
+// otherwise the same for a whole row. Out: two neighbours at a time, by one load where the row's address allows it: rows begin anywhere, so each
+// thread asks, once for each of its rows. And what the loop's next tile reads, asked for into L2 a step
+// ahead, by lines: a thread of a quad has every fourth of its rows'.
+#include "codegen/nvptx/nvptx.h"
+
+enum { LINE = 128 };
+
+static const TileTensor *tensor_of(Cg *cg, const Ex *load) {
+    return &cg->p->tensors.data[cg->p->inputs.data[load->input]];
+}
+
+static bool is_read_by_pairs(Cg *cg, const Ex *load) {
+    Dtype t = tensor_of(cg, load)->dtype;
+    return !cg->stored[cg->p->inputs.data[load->input]] &&
+           (t == DT_F32 || t == DT_I32 || nv_narrow(t));
+}
+
+// ---- pairs
+
+static Val is_aligned(Cg *cg, Val p, int bytes) {
+    Val bits = LLVMBuildTrunc(cg->b, LLVMBuildPtrToInt(cg->b, p, cg->i64, ""), cg->i32, "");
+    Val low = LLVMBuildAnd(cg->b, bits, cg_i32(cg, bytes - 1), "");
+    Val is = LLVMBuildICmp(cg->b, LLVMIntEQ, low, cg_i32(cg, 0), "");
+    return LLVMBuildZExt(cg->b, is, cg->i32, "");
+}
+
+// What either form loads into is 0 before: ptxas takes a register that is defined under a condition alone
+// for one that holds something before, and then spills most of them.
+static Val load_words(Cg *cg, Val p, int offset, Ty word) {
+    Ty both[] = {word, word};
+    bool real = word == cg->f32;
+    const char *text = arena_printf(
+        cg->arena,
+        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $3, 0;\n\tmov.b32 $0, 0;\n\tmov.b32 $1, 0;\n\t"
+        "@p ld.global.nc.v2.b32 {$0,$1}, [$2+%d];\n\t@!p ld.global.nc.b32 $0, [$2+%d];\n\t"
+        "@!p ld.global.nc.b32 $1, [$2+%d];\n\t}",
+        4 * offset, 4 * offset, 4 * offset + 4);
+    Val v[] = {p, is_aligned(cg, p, 8)};
+    return cg_asm(cg, LLVMStructTypeInContext(cg->c, both, 2, false), v, 2, text,
+                  real ? "=f,=f,l,r" : "=r,=r,l,r", false);
+}
+
+static Val load_halves(Cg *cg, Val p, int offset) {
+    const char *text = arena_printf(
+        cg->arena,
+        "{\n\t.reg .pred p;\n\t.reg .b16 a, b;\n\tsetp.ne.b32 p, $2, 0;\n\tmov.b32 $0, 0;\n\t"
+        "mov.b32 {a,b}, $0;\n\t@p ld.global.nc.b32 $0, [$1+%d];\n\t@!p ld.global.nc.b16 a, "
+        "[$1+%d];\n\t"
+        "@!p ld.global.nc.b16 b, [$1+%d];\n\t@!p mov.b32 $0, {a,b};\n\t}",
+        2 * offset, 2 * offset, 2 * offset + 2);
+    Val v[] = {p, is_aligned(cg, p, 4)};
+    return cg_asm(cg, cg->i32, v, 2, text, "=r,l,r", false);
+}
+
+static Val half_of(Cg *cg, Dtype t, Val pair, int c) {
+    if (nv_narrow(t)) return nv_unpack(cg, t, pair, c);
+    return LLVMBuildExtractValue(cg->b, pair, (unsigned)c, "");
+}
+
+Val nv_read_pair(Cg *cg, NvPairs *pairs, const TileOp *map, const Ex *load, Val first, int offset) {
+    Dtype t = tensor_of(cg, load)->dtype;
+    const void *known = NULL;
+    if (!tile_is_marked(map, TILE_PAIRS) || !is_read_by_pairs(cg, load)) return NULL;
+    if (offset % 2)
+        return ex_memo_has(&pairs->loaded, load, &known) ? half_of(cg, t, (Val)known, 1) : NULL;
+    if (tile_lead_varies(map, load, load->args[load->nargs - 1]->index)) return NULL;
+    Val pair = nv_narrow(t) ? load_halves(cg, first, offset)
+                            : load_words(cg, first, offset, cg_dtype(cg, t));
+    ex_memo_put(cg->arena, &pairs->loaded, load, pair);
+    return half_of(cg, t, pair, 0);
+}
+
+// ---- the next tile
+
+typedef struct Rows {
+    Cg *cg;
+    const TileOp *map;
+    int col_axis;
+    VEC(const Ex *) loads;
+} Rows;
+
+static void find_rows(void *ctx, const Ex *e) {
+    Rows *r = ctx;
+    if (!tile_ends_along(e, r->col_axis) || !e->inside || e->nargs < 2) return;
+    if (!is_read_by_pairs(r->cg, e) || tile_lead_varies(r->map, e, r->col_axis)) return;
+    for (int i = 0; i < r->loads.n; i++)
+        if (r->loads.data[i] == e) return;
+    VEC_PUSH(r->cg->arena, &r->loads, e);
+}
+
+// The last one again, where there is no other.
+static Val next_tile(Cg *cg, const TileOp *loop) {
+    Val step = cg->step, next = LLVMBuildAdd(cg->b, step, cg_i32(cg, 1), "");
+    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_uniform(cg, loop->to), "");
+    cg->step = LLVMBuildSelect(cg->b, more, next, step, "");
+    Val tile = cg_uniform(cg, loop->index);
+    cg->step = step;
+    return tile;
+}
+
+// In place of the element that `first` is the address of.
+static Val prefetch_row(Cg *cg, CgElem *elem, const Ex *load, Val first, int offset) {
+    const TileTensor *t = tensor_of(cg, load);
+    int axis = load->args[load->nargs - 1]->index;
+    int bytes = dtype_bytes(t->dtype) * cg->k->axes[axis].extent;
+    (void)elem, (void)offset;
+    Val quad = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
+    Val line = LLVMBuildMul(cg->b, quad, cg_i32(cg, LINE), "");
+    for (int at = 0; at < bytes; at += 4 * LINE) {
+        Val v[] = {LLVMBuildAdd(cg->b, line, cg_i32(cg, at), ""), cg_i32(cg, bytes - 32)};
+        Val in = cg_intrinsic(cg, "llvm.umin", &cg->i32, 1, v, 2);
+        Val a[] = {LLVMBuildGEP2(cg->b, cg->i8, first, &in, 1, "")};
+        cg_asm(cg, cg->void_, a, 1, "prefetch.global.L2 [$0];", "l", false);
+    }
+    return cg_i32(cg, 0);
+}
+
+void nv_prefetch_rows(Cg *cg, const TileOp *map, int col_axis, CgElem row) {
+    Rows rows = {.cg = cg, .map = map, .col_axis = col_axis};
+    if (!tile_is_marked(map, TILE_AHEAD)) return;
+    for (int i = 0; i < map->outs.n; i++) ex_visit(map->outs.data[i].body, find_rows, &rows);
+    Val tile = cg->tile[col_axis];
+    cg->tile[col_axis] = next_tile(cg, map->block->owner);
+    row.read = prefetch_row;
+    cg_elem_begin(cg, &row);
+    for (int i = 0; i < rows.loads.n; i++) cg_expr(cg, rows.loads.data[i], &row);
+    cg->tile[col_axis] = tile;
+}

@@ -1,0 +1,176 @@
+// sm90.h: what the sm_90a lowering shares between its files: pipes in shared memory and their
+// barriers, the state of the current role, and the instructions of that device.
+//
+// A block is one warpgroup for the producer, of which a single thread runs, and some of consumers. A consumer's fragments are nvptx.h's with one m16 tile a warp: wgmma leaves its
+// result so. Operands of wgmma lie in shared memory as the tensor copies leave them: panels of 128
+// bytes a row, one after the other, the 16-byte pieces of a row permuted by its number modulo 8.
+#ifndef CODEGEN_NVPTX90_H
+#define CODEGEN_NVPTX90_H
+
+#include "codegen/nvptx/nvptx.h"
+
+enum {
+    NV90_GROUP = 128, // threads of a warpgroup
+    NV90_PANEL = 64,  // columns of a panel,
+    NV90_PITCH = 128, // bytes of its rows
+    NV90_AHEAD = 2,   // tiles that the producer may be ahead
+    NV90_CLUSTER = 2, // blocks, at most: who tells and copies to "the other" knows one
+    NV90_ANSWERS = 4, // tiles that a cluster's first block may be ahead of the others
+};
+
+typedef struct Nv90Pipe {
+    const TileValue *ring;
+    NvTile tile;
+    int data, full, empty; // bytes from the start of shared memory
+    int readers;           // warpgroups that drop a stage
+    // Of the current role, as allocas: the stage that comes next and the parity of its barrier, and
+    // the stage taken last.
+    Val stage, parity, last;
+    Val place; // i64: of the ring, as descriptors want it
+} Nv90Pipe;
+
+typedef struct Nv90Map { // a tensor map among the kernel's arguments
+    int tensor, rows;    // of its box
+} Nv90Map;
+
+typedef struct Nv90Flight { // products that have not landed
+    CgValue *acc;
+    int groups; // that it is made in: 1, or 2 of half of the terms each
+} Nv90Flight;
+
+typedef struct Nv90Wide { // a narrow fragment whose pairs are still two f32 each
+    CgValue *value;
+    Dtype dtype;
+    Val *elements;
+    bool sigmoids; // pairs are begun, not two f32
+} Nv90Wide;
+
+typedef struct Nv90Asked { // a part of a condition
+    const Ex *e;
+    Val v;
+} Nv90Asked;
+
+typedef struct Nv90Point { // a tile of the grid, in the symbols' order
+    Val b, h, tile, valid;
+    Val column; // tile of v's columns
+} Nv90Point;
+
+typedef struct Nv90 { // of a kernel with roles
+    VEC(Nv90Pipe) pipes;
+    VEC(Nv90Map) maps;
+    VEC(Nv90Flight) flight;
+    int done;                 // a barrier that reads as complete at parity 1, always
+    int nobody;               // one that nobody waits for
+    int numbers, told, heard; // tiles in shared memory and their barriers, NV90_AHEAD of each
+    int asked, answers;       // clusters: barriers and numbers, NV90_ANSWERS of each (sm90_tiles.c)
+    int blocks;               // of a cluster
+    Val rank;                 // i32: which of them this is; NULL: there is one
+    int warpgroups;           // of all roles
+    // of the role at hand
+    const TileOp *role;
+    int first_group;
+    Val group, lead;               // warpgroup within the role; i1: its first thread
+    Val turn;                      // alloca: how many tiles were begun
+    Val ahead;                     // alloca, producer: the number of the tile after the current one
+    Val b, h, tile, valid, column; // allocas: what the symbols mean
+    Nv90Point behind;              // before the last `next`
+    Val *stage;                    // of views, by TileValue.id: i32
+    Val *rows;                     // i64, likewise: the warpgroup's rows of one that holds rows
+    VEC(const TileOp *) early;     // what was done before its turn
+    VEC(Nv90Wide) wide;            // what is not packed yet
+    int counted, counted_axis;     // elements along that axis that maps make; 0: all
+    const TileOp *known_in;        // the loop before which was asked
+    VEC(Nv90Asked) known;          // what does not differ from step to step
+} Nv90;
+
+static inline Nv90 *nv90_state(Cg *cg) { return nv_state(cg)->roles; }
+
+// ---- the frame (sm90.c)
+bool nv90_has_roles(const TileKernel *k);
+void nv90_prepare(Cg *cg); // before the function is made: places shared memory, adds arguments
+void nv90_enter(Cg *cg);   // at the function's beginning: barriers
+void nv90_op(Cg *cg, const TileOp *op);
+Nv90Pipe *nv90_pipe(Cg *cg, const TileValue *v); // of a ring or a view
+Val nv90_shared(Cg *cg, int offset);             // address
+Val nv90_map_param(Cg *cg, int tensor, int rows);
+
+// ---- parts of it
+void nv90_tiles_begin(Cg *cg); // sm90_tiles.c: a role begins
+void nv90_next(Cg *cg, const TileOp *op);
+void nv90_tiles(Cg *cg, const TileOp *op);
+void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
+void nv90_at(Cg *cg, const TileOp *op);   // sm90_first.c
+void nv90_redo(Cg *cg, const TileOp *op); // sm90_redo.c
+void nv90_ask_before(Cg *cg, const TileOp *loop);
+Val nv90_few(Cg *cg, const TileOp *op);  // i1: only the first elements count (ir/tile.h)
+void nv90_mma(Cg *cg, const TileOp *op); // sm90_mma.c
+void nv90_mma_wait(Cg *cg, int pending);
+void nv90_pack(Cg *cg); // all that is wide
+// Nothing moves across it; held: numbers of rows that what comes behind it is made of.
+void nv90_pinned_wait(Cg *cg, const TileOp *map, Val *held, int n);
+// The same until the first half of the product has landed.
+void nv90_half_wait(Cg *cg);
+Val nv90_operand(Cg *cg, const TileValue *v, int leading); // the descriptor of a shared operand
+Val nv90_left(Cg *cg, const TileValue *v);                 // of the warpgroup's rows of a left one
+// An operation whose operands may be in parts. (sm90_parts.c)
+void nv90_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
+void nv90_store_through(Cg *cg, const TileOp *op); // sm90_store.c
+// A fragment's elements to its place in shared memory, for products of the warpgroup.
+void nv90_share(Cg *cg, const TileValue *v);
+void nv90_stores_end(Cg *cg);
+
+// ---- instructions (sm90_ops.c). Addresses are i32 in shared memory.
+Val nv90_if(Cg *cg, Val condition); // i1 -> i32, for the asm forms with a predicate
+void nv90_barrier_init(Cg *cg, Val barrier, int count);
+void nv90_barrier_fence(Cg *cg); // initialised barriers are seen by the copy engine
+void nv90_barrier_wait(Cg *cg, Val barrier, Val parity);
+void nv90_barrier_arrive(Cg *cg, Val barrier, Val when); // when: i1 or NULL
+Val nv90_remote(Cg *cg, Val address, Val rank); // the same place in another block of the cluster
+void nv90_remote_arrive(Cg *cg, Val barrier, Val when);       // barrier: remote
+void nv90_remote_tell(Cg *cg, Val to, Val word, Val barrier); // stores, and arrives behind it
+void nv90_remote_wait(Cg *cg, Val barrier, Val parity);       // own; for what others tell
+void nv90_cluster_sync(Cg *cg);
+void nv90_barrier_expect(Cg *cg, Val barrier, Val bytes); // arrives and announces the bytes
+void nv90_bar_sync(Cg *cg, Val id, int threads);          // named barriers
+void nv90_bar_arrive(Cg *cg, Val id, int threads);
+// everywhere: to all blocks of a cluster of two, the same place and barrier in each.
+void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int rank, Val when,
+                    bool everywhere);
+void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val when);
+void nv90_bulk_commit(Cg *cg);
+void nv90_bulk_wait_read(Cg *cg); // all of this thread's stores have read their source
+void nv90_prefetch_map(Cg *cg, Val map);
+void nv90_stmatrix(Cg *cg, Val to, const Val x[4]);
+void nv90_proxy_fence(Cg *cg); // what was stored to shared memory is seen by the copy engine
+void nv90_set_registers(Cg *cg, int count, bool more);
+void nv90_warp_sync(Cg *cg);
+void nv90_group_sync(Cg *cg);                     // the warpgroup (sm90.c)
+Val nv90_elect(Cg *cg);                           // i1: one thread of the warp
+void nv90_load_words(Cg *cg, Val from, Val v[4]); // i32, at a multiple of 16 bytes
+void nv90_store_words(Cg *cg, Val to, const Val v[4]);
+Val nv90_count_up(Cg *cg, Val counter, Val last); // the old value; wraps to 0 after `last`
+// A shared operand: leading and stride byte offsets as wgmma's descriptors want them.
+Val nv90_place(Cg *cg, Val address); // i64, of a descriptor
+Val nv90_descriptor(Cg *cg, Val place, int leading, int stride);
+void nv90_wgmma_wait(Cg *cg, int pending, Val *tied, int n);
+// x (f32), which the assembler takes to be made of what a product has left; small: i32, below 2^16,
+// which it cannot know.
+Val nv90_behind_landed(Cg *cg, Val x, Val landed, Val small);
+
+typedef struct Nv90Product { // one group of wgmmas over the contracted axis, 16 at a step
+    Dtype dtype;
+    int columns, steps;                // of the result; k-steps
+    Val left, right;                   // descriptors; left NULL: from registers
+    const Val *registers;              // 4 for each step
+    const int *left_step, *right_step; // what to add to a descriptor at each step
+    bool transposed;                   // the contracted axis runs along the right operand's rows
+    bool accumulate;                   // acc holds what to add to
+    Val *acc;                          // columns / 2, in and out
+    bool halves;                       // a group for each half of the steps
+    Val few; // i1, the same in the warpgroup: only so many columns and steps count; NULL: all do
+    int few_columns, few_steps;
+} Nv90Product;
+// Steps [from, to) in one block of assembly: the first begins with a fence, the last ends the group.
+void nv90_wgmma(Cg *cg, const Nv90Product *p, int from, int to);
+
+#endif

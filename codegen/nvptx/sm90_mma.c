@@ -1,0 +1,240 @@
+// sm90_mma.c: products of a warpgroup.
+//
+// In: a TILE_MMA whose right operand lies in shared memory as tensor copies leave it, and whose
+// left one does too or is a fragment of pairs. Out: one group of wgmmas; its accumulators may be
+// touched once a wait has let it land, so every wait passes them through.
+#include "codegen/nvptx/sm90.h"
+
+#include <assert.h>
+
+typedef struct Operands {
+    const TileValue *left, *right; // left has the rows
+    int axis;                      // contracted
+} Operands;
+
+static Operands operands(Cg *cg, const TileOp *op) {
+    Operands o = {op->args.data[0], op->args.data[1], tile_contracted_axis(op)};
+    if (!tile_has_axis(o.left, nv_state(cg)->row_axis)) {
+        o.left = op->args.data[1];
+        o.right = op->args.data[0];
+    }
+    assert(o.right->home == HOME_SHARED && nv_tile(cg->k, o.right).panels);
+    return o;
+}
+
+// What to add to a descriptor, in its units of 16 bytes, for each 16 of the contracted axis.
+static int *steps(Cg *cg, const NvTile *t, bool along_rows, int n) {
+    int *s = ARENA_ARRAY(cg->arena, int, n);
+    for (int k = 0; k < n; k++)
+        s[k] = along_rows ? k * 16 * NV90_PITCH / 16
+                          : (k / 4 * t->rows * NV90_PITCH + k % 4 * 32) / 16;
+    return s;
+}
+
+static Val *left_registers(Cg *cg, const Operands *o, int n) {
+    NvShape s = nv_shape(cg, o->left);
+    Val *r = ARENA_ARRAY(cg->arena, Val, 4 * n);
+    assert(s.packed && s.col_axis == o->axis && s.mt == 1);
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < 4; i++)
+            r[4 * k + i] = cg->value[o->left->id].e[nv_index(s, 0, 2 * k + i / 2, i % 2, 0)];
+    return r;
+}
+
+// A stage's descriptor is the ring's and so many stages: one instruction in a loop.
+Val nv90_operand(Cg *cg, const TileValue *v, int leading) {
+    bool piped = v->def->kind != TILE_MAP; // otherwise it has one place
+    const Nv90Pipe *p = piped ? nv90_pipe(cg, v) : NULL;
+    Val place = piped ? p->place : nv90_place(cg, cg->value[v->id].mem);
+    Val first = nv90_descriptor(cg, place, leading, 8 * NV90_PITCH);
+    if (!piped) return first;
+    Val stage = LLVMBuildZExt(cg->b, nv90_state(cg)->stage[v->id], cg->i64, "");
+    return LLVMBuildAdd(cg->b, first,
+                        LLVMBuildMul(cg->b, stage, cg_i64(cg, p->tile.bytes / 16), ""), "");
+}
+
+Val nv90_left(Cg *cg, const TileValue *v) {
+    Val group = LLVMBuildZExt(cg->b, nv90_state(cg)->group, cg->i64, "");
+    Val mine = LLVMBuildMul(cg->b, group, cg_i64(cg, 64 * NV90_PITCH / 16), "");
+    return LLVMBuildAdd(cg->b, nv90_operand(cg, v, 16), mine, "");
+}
+
+// From how many steps on a descriptor that changes is less than one that does not: of what a loop does not
+// change ptxas takes the sums for all steps out of it, has no registers for them, and makes each of them
+// again where it is used, in two instructions. A stage's number is far below 2^16, which ptxas cannot know.
+enum { WORTH_A_CHANGE = 5 };
+
+static Val changing(Cg *cg, Val descriptor, Val stage) {
+    Val v[] = {descriptor, stage};
+    return cg_asm(
+        cg, cg->i64, v, 2,
+        "{\n\t.reg .b32 zero;\n\tshr.u32 zero, $2, 16;\n\tmad.wide.u32 $0, zero, 3, $1;\n\t}",
+        "=l,l,r", false);
+}
+
+static Val left_descriptor(Cg *cg, const Operands *o, const NvTile *t, int steps) {
+    const Nv90 *h = nv90_state(cg);
+    assert(t->panels && t->col_axis == o->axis);
+    Val taken = h->rows[o->left->id], stage = h->stage[o->right->id];
+    if (!taken) return nv90_left(cg, o->left);
+    return stage && steps >= WORTH_A_CHANGE ? changing(cg, taken, stage) : taken;
+}
+
+static void begin_sum(Cg *cg, const TileOp *op, CgValue *value) {
+    value->n = nv_count(nv_shape(cg, op->results.data[0]));
+    value->e = ARENA_ARRAY(cg->arena, Val, value->n);
+    for (int i = 0; op->args.n > 2 && i < value->n; i++)
+        value->e[i] = cg->value[op->args.data[2]->id].e[i];
+}
+
+// What may come before the end of an operation that stands before it: the release of what was read,
+// and maps of something else.
+static bool may_come_early(const TileOp *op, const TileOp *map) {
+    if (op->kind == TILE_DROP) return true;
+    if (op->kind != TILE_MAP || op->waits || op->behind != map->behind) return false;
+    for (int i = 0; i < op->args.n; i++)
+        if (op->args.data[i]->def == map) return false;
+    return op->results.data[0]->home == HOME_FRAGMENT;
+}
+
+// A map beside a product. Its factors are hidden: what only loop-carried values make, LLVM would
+// rather make at the end of the step before.
+static void lower_within(Cg *cg, const TileOp *map) {
+    CgValue *kept = ARENA_ARRAY(cg->arena, CgValue, map->args.n);
+    for (int i = 0; i < map->args.n; i++) {
+        CgValue *v = &cg->value[map->args.data[i]->id];
+        kept[i] = *v;
+        if (map->args.data[i]->rank > 1 || v->n == 0) continue;
+        v->e = ARENA_ARRAY(cg->arena, Val, v->n);
+        for (int e = 0; e < v->n; e++) v->e[e] = nv_hidden(cg, kept[i].e[e]);
+    }
+    nv90_op(cg, map);
+    for (int i = map->args.n - 1; i >= 0; i--) cg->value[map->args.data[i]->id] = kept[i];
+}
+
+// Whether a map waits for one half of it and then for the other.
+static bool lands_by_halves(const TileOp *mma) {
+    for (const TileOp *op = mma->next; mma->async && mma->args.n > 2 && op; op = op->next)
+        if (op->waits) return op->half > 0;
+    return false;
+}
+
+void nv90_mma(Cg *cg, const TileOp *op) {
+    Nv90 *h = nv90_state(cg);
+    Operands o = operands(cg, op);
+    NvTile right = nv_tile(cg->k, o.right);
+    CgValue *value = &cg->value[op->results.data[0]->id];
+    begin_sum(cg, op, value);
+    Nv90Product p = {.dtype = o.right->dtype, .columns = 2 * value->n, .acc = value->e};
+    p.accumulate = op->args.n > 2;
+    p.steps = cg->k->axes[o.axis].extent / 16;
+    p.transposed = right.row_axis == o.axis;
+    p.right_step = steps(cg, &right, p.transposed, p.steps);
+    p.right = nv90_operand(cg, o.right, p.transposed ? right.rows * NV90_PITCH : 16);
+    if (o.left->home == HOME_SHARED) {
+        NvTile left = nv_tile(cg->k, o.left);
+        p.left = left_descriptor(cg, &o, &left, p.steps);
+        p.left_step = steps(cg, &left, false, p.steps);
+    } else {
+        p.registers = left_registers(cg, &o, p.steps);
+    }
+    p.halves = lands_by_halves(op);
+    if (op->first) {
+        bool terms = op->axis == o.axis;
+        p.few = nv90_few(cg, op);
+        p.few_columns = terms ? p.columns : op->first;
+        p.few_steps = terms ? op->first / 16 : p.steps;
+    }
+    const TileOp *within = op->next;
+    if (op->async && !op->first && p.steps > 1 && within && within->kind == TILE_MAP &&
+        may_come_early(within, op)) {
+        // what needs no product runs while the first step does
+        nv90_wgmma(cg, &p, 0, 1);
+        lower_within(cg, within);
+        VEC_PUSH(cg->arena, &h->early, within);
+        nv90_wgmma(cg, &p, 1, p.steps);
+    } else {
+        nv90_wgmma(cg, &p, 0, p.steps);
+    }
+    Nv90Flight f = {value, p.halves ? 2 : 1};
+    VEC_PUSH(cg->arena, &h->flight, f);
+    if (!op->async) nv90_mma_wait(cg, 0);
+}
+
+// Groups land in order: the oldest first.
+void nv90_mma_wait(Cg *cg, int pending) {
+    Nv90 *h = nv90_state(cg);
+    int landed = h->flight.n - pending, n = 0, at = 0;
+    if (landed <= 0) return;
+    for (int i = 0; i < landed; i++) n += h->flight.data[i].acc->n;
+    Val *all = ARENA_ARRAY(cg->arena, Val, n);
+    for (int i = 0; i < landed; i++)
+        for (int e = 0; e < h->flight.data[i].acc->n; e++) all[at++] = h->flight.data[i].acc->e[e];
+    int groups = 0;
+    for (int i = landed; i < h->flight.n; i++) groups += h->flight.data[i].groups;
+    nv90_wgmma_wait(cg, groups, all, n);
+    at = 0;
+    for (int i = 0; i < landed; i++)
+        for (int e = 0; e < h->flight.data[i].acc->n; e++) h->flight.data[i].acc->e[e] = all[at++];
+    for (int i = landed; i < h->flight.n; i++) h->flight.data[i - landed] = h->flight.data[i];
+    h->flight.n -= landed;
+    if (!h->flight.n) nv90_pack(cg);
+}
+
+// Registers that a product in flight reads may not be written, and ptxas takes those of its successor
+// for them: pairs are made when nothing is in flight.
+void nv90_pack(Cg *cg) {
+    Nv90 *h = nv90_state(cg);
+    for (int i = 0; i < h->wide.n; i++) {
+        const Nv90Wide *w = &h->wide.data[i];
+        for (int e = 0; e < w->value->n; e++) {
+            const Val *pair = &w->elements[2 * e];
+            if (!pair[0]) continue; // it is a pair already
+            w->value->e[e] =
+                w->sigmoids ? nv_sigmoids_end(cg, pair) : nv_pack(cg, w->dtype, pair[0], pair[1]);
+        }
+    }
+    h->wide.n = 0;
+}
+
+// Whether something that waits for its turn makes what op takes.
+static bool takes_from_late(const TileOp *op, const TileOp *map, const Nv90 *h) {
+    for (int i = 0; i < op->args.n; i++)
+        for (const TileOp *late = map->next; late != op; late = late->next) {
+            bool early = false;
+            for (int e = 0; e < h->early.n; e++) early |= h->early.data[e] == late;
+            if (!early && op->args.data[i]->def == late) return true;
+        }
+    return false;
+}
+
+static void bring_forward(Cg *cg, const TileOp *map, TileKind kind) {
+    Nv90 *h = nv90_state(cg);
+    for (const TileOp *op = map->next; op; op = op->next) {
+        if (op->kind != TILE_DROP && op->kind != TILE_MAP) return;
+        if (op->kind != kind || !may_come_early(op, map) || takes_from_late(op, map, h)) continue;
+        nv90_op(cg, op);
+        VEC_PUSH(cg->arena, &h->early, op);
+    }
+}
+
+// What one product alone has in flight: two groups.
+void nv90_half_wait(Cg *cg) {
+    assert(nv90_state(cg)->flight.n == 1 && nv90_state(cg)->flight.data[0].groups == 2);
+    nv90_wgmma_wait(cg, 1, NULL, 0);
+}
+
+// ptxas moves what it likes over a wait for products, but not over a branch: two waits for a barrier
+// that is always complete bound it. What the products held is free at once, not at the map's end.
+void nv90_pinned_wait(Cg *cg, const TileOp *map, Val *held, int n) {
+    Nv90 *h = nv90_state(cg);
+    Val done = nv90_shared(cg, h->done), odd = cg_i32(cg, 1);
+    const CgValue *acc = h->flight.n ? h->flight.data[0].acc : NULL;
+    nv90_barrier_wait(cg, done, odd);
+    nv90_mma_wait(cg, map->pending);
+    bring_forward(cg, map, TILE_DROP);
+    nv90_barrier_wait(cg, done, odd);
+    Val stage = LLVMBuildLoad2(cg->b, cg->i32, h->pipes.data[0].stage, "");
+    for (int i = 0; acc && i < n; i++) held[i] = nv90_behind_landed(cg, held[i], acc->e[0], stage);
+    bring_forward(cg, map, TILE_MAP);
+}

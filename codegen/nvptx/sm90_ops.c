@@ -1,0 +1,321 @@
+// sm90_ops.c: the instructions of sm_90a, most of which LLVM has no intrinsic for: barriers in
+// shared memory, tensor copies, products of a warpgroup.
+//
+// In: scalars. Out: a value at the builder's place. Nothing here knows the tile IR. Whatever
+// touches memory or must be run by all threads of a warp together is volatile and convergent.
+#include "codegen/nvptx/sm90.h"
+
+#include <assert.h>
+
+static void statement(Cg *cg, const char *text, const char *constraints, Val *v, int n) {
+    cg_asm(cg, cg->void_, v, n, text, constraints, true);
+}
+
+Val nv90_if(Cg *cg, Val condition) { return LLVMBuildZExt(cg->b, condition, cg->i32, ""); }
+
+// ---- barriers
+
+void nv90_barrier_init(Cg *cg, Val barrier, int count) {
+    Val v[] = {barrier, cg_i32(cg, count)};
+    statement(cg, "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r,~{memory}", v, 2);
+}
+
+void nv90_barrier_fence(Cg *cg) {
+    statement(cg, "fence.mbarrier_init.release.cluster;", "~{memory}", NULL, 0);
+}
+
+void nv90_barrier_wait(Cg *cg, Val barrier, Val parity) {
+    Val v[] = {barrier, parity};
+    statement(cg,
+              "{\n\t.reg .pred p;\nWAIT:\n\t"
+              "mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;\n\t"
+              "@p bra DONE;\n\tbra WAIT;\nDONE:\n\t}",
+              "r,r,~{memory}", v, 2);
+}
+
+void nv90_barrier_arrive(Cg *cg, Val barrier, Val when) {
+    if (!when) {
+        statement(cg, "mbarrier.arrive.shared::cta.b64 _, [$0];", "r,~{memory}", &barrier, 1);
+        return;
+    }
+    Val v[] = {barrier, nv90_if(cg, when)};
+    statement(cg,
+              "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $1, 0;\n\t"
+              "@p mbarrier.arrive.shared::cta.b64 _, [$0];\n\t}",
+              "r,r,~{memory}", v, 2);
+}
+
+// ---- clusters
+
+Val nv90_remote(Cg *cg, Val address, Val rank) {
+    Val v[] = {address, rank};
+    return cg_asm(cg, cg->i32, v, 2, "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", false);
+}
+
+void nv90_remote_arrive(Cg *cg, Val barrier, Val when) {
+    Val v[] = {barrier, nv90_if(cg, when)};
+    statement(cg,
+              "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $1, 0;\n\t"
+              "@p mbarrier.arrive.shared::cluster.b64 _, [$0];\n\t}",
+              "r,r,~{memory}", v, 2);
+}
+
+void nv90_remote_tell(Cg *cg, Val to, Val word, Val barrier) {
+    Val v[] = {to, word, barrier};
+    statement(cg,
+              "st.shared::cluster.u32 [$0], $1;\n\t"
+              "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$2];",
+              "r,r,r,~{memory}", v, 3);
+}
+
+void nv90_remote_wait(Cg *cg, Val barrier, Val parity) {
+    Val v[] = {barrier, parity};
+    statement(cg,
+              "{\n\t.reg .pred p;\nWAIT:\n\t"
+              "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [$0], $1;\n\t"
+              "@p bra DONE;\n\tbra WAIT;\nDONE:\n\t}",
+              "r,r,~{memory}", v, 2);
+}
+
+void nv90_cluster_sync(Cg *cg) {
+    statement(cg, "barrier.cluster.arrive;\n\tbarrier.cluster.wait;", "~{memory}", NULL, 0);
+}
+
+void nv90_barrier_expect(Cg *cg, Val barrier, Val bytes) {
+    Val v[] = {barrier, bytes};
+    statement(cg, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r,~{memory}", v, 2);
+}
+
+void nv90_bar_sync(Cg *cg, Val id, int threads) {
+    Val v[] = {id, cg_i32(cg, threads)};
+    cg_intrinsic(cg, "llvm.nvvm.barrier", NULL, 0, v, 2);
+}
+
+void nv90_bar_arrive(Cg *cg, Val id, int threads) {
+    Val v[] = {id, cg_i32(cg, threads)};
+    statement(cg, "bar.arrive $0, $1;", "r,r,~{memory}", v, 2);
+}
+
+void nv90_warp_sync(Cg *cg) {
+    Val all = cg_i32(cg, -1);
+    cg_intrinsic(cg, "llvm.nvvm.bar.warp.sync", NULL, 0, &all, 1);
+}
+
+// ---- tensor copies. Coordinates come in the order of the tensor's dimensions; the hardware counts
+// from the innermost.
+
+static const char *coordinates(Cg *cg, int first, int rank) {
+    const char *s = "";
+    for (int i = rank - 1; i >= 0; i--)
+        s = arena_printf(cg->arena, "%s$%d%s", s, first + i, i ? "," : "");
+    return s;
+}
+
+static const char *registers(Cg *cg, const char *before, int n, const char *after) {
+    const char *s = before;
+    for (int i = 0; i < n; i++) s = arena_printf(cg->arena, "%s,r", s);
+    return arena_printf(cg->arena, "%s%s", s, after);
+}
+
+void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int rank, Val when,
+                    bool everywhere) {
+    Val v[4 + 5] = {to, map, barrier, when ? nv90_if(cg, when) : cg_i32(cg, 1)};
+    for (int i = 0; i < rank; i++) v[4 + i] = at[i];
+    const char *text = arena_printf(
+        cg->arena,
+        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $3, 0;\n\t@p cp.async.bulk.tensor.%dd"
+        ".shared::cluster.global.mbarrier::complete_tx::bytes%s [$0], [$1, {%s}], [$2]%s;\n\t}",
+        rank, everywhere ? ".multicast::cluster" : "", coordinates(cg, 4, rank),
+        everywhere ? ", 3" : "");
+    statement(cg, text, registers(cg, "r,l,r,r", rank, ",~{memory}"), v, 4 + rank);
+}
+
+void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val when) {
+    Val v[3 + 5] = {from, map, nv90_if(cg, when)};
+    for (int i = 0; i < rank; i++) v[3 + i] = at[i];
+    const char *text = arena_printf(
+        cg->arena,
+        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $2, 0;\n\t"
+        "@p cp.async.bulk.tensor.%dd.global.shared::cta.bulk_group [$1, {%s}], [$0];\n\t}",
+        rank, coordinates(cg, 3, rank));
+    statement(cg, text, registers(cg, "r,l,r", rank, ",~{memory}"), v, 3 + rank);
+}
+
+void nv90_bulk_commit(Cg *cg) {
+    cg_intrinsic(cg, "llvm.nvvm.cp.async.bulk.commit.group", NULL, 0, NULL, 0);
+}
+
+void nv90_bulk_wait_read(Cg *cg) {
+    Val none = cg_i32(cg, 0);
+    cg_intrinsic(cg, "llvm.nvvm.cp.async.bulk.wait.group.read", NULL, 0, &none, 1);
+}
+
+void nv90_prefetch_map(Cg *cg, Val map) {
+    statement(cg, "prefetch.tensormap [$0];", "l,~{memory}", &map, 1);
+}
+
+void nv90_proxy_fence(Cg *cg) {
+    statement(cg, "fence.proxy.async.shared::cta;", "~{memory}", NULL, 0);
+}
+
+void nv90_stmatrix(Cg *cg, Val to, const Val x[4]) {
+    Val v[] = {to, x[0], x[1], x[2], x[3]};
+    statement(cg, "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1,$2,$3,$4};",
+              "r,r,r,r,r,~{memory}", v, 5);
+}
+
+// ---- threads, words, the counter
+
+void nv90_set_registers(Cg *cg, int count, bool more) {
+    Val n = cg_i32(cg, count);
+    cg_intrinsic(cg,
+                 more ? "llvm.nvvm.setmaxnreg.inc.sync.aligned.u32"
+                      : "llvm.nvvm.setmaxnreg.dec.sync.aligned.u32",
+                 NULL, 0, &n, 1);
+}
+
+Val nv90_elect(Cg *cg) {
+    Val all = cg_i32(cg, -1);
+    Val one = cg_asm(cg, cg->i32, &all, 1,
+                     "{\n\t.reg .pred p;\n\telect.sync _|p, $1;\n\tselp.b32 $0, 1, 0, p;\n\t}",
+                     "=r,r", true);
+    return LLVMBuildICmp(cg->b, LLVMIntNE, one, cg_i32(cg, 0), "");
+}
+
+void nv90_load_words(Cg *cg, Val from, Val v[4]) {
+    Ty types[] = {cg->i32, cg->i32, cg->i32, cg->i32};
+    cg_struct_asm(cg, types, 4, &from, 1, "ld.shared.v4.u32 {$0,$1,$2,$3}, [$4];",
+                  "=r,=r,=r,=r,r,~{memory}", v);
+}
+
+void nv90_store_words(Cg *cg, Val to, const Val v[4]) {
+    Val a[] = {to, v[0], v[1], v[2], v[3]};
+    statement(cg, "st.shared.v4.u32 [$0], {$1,$2,$3,$4};", "r,r,r,r,r,~{memory}", a, 5);
+}
+
+Val nv90_count_up(Cg *cg, Val counter, Val last) {
+    Val v[] = {counter, last};
+    return cg_asm(cg, cg->i32, v, 2, "atom.global.inc.u32 $0, [$1], $2;", "=r,l,r,~{memory}", true);
+}
+
+// ---- products
+
+Val nv90_place(Cg *cg, Val address) {
+    Val at = LLVMBuildAnd(cg->b, LLVMBuildLShr(cg->b, address, cg_i32(cg, 4), ""),
+                          cg_i32(cg, 0x3fff), "");
+    return LLVMBuildZExt(cg->b, at, cg->i64, "");
+}
+
+Val nv90_descriptor(Cg *cg, Val place, int leading, int stride) {
+    uint64_t rest =
+        (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | UINT64_C(1) << 62;
+    return LLVMBuildOr(cg->b, place, LLVMConstInt(cg->i64, rest, false), "");
+}
+
+// "=f,=f,..": n results, each tied to an argument later.
+static void results(Text *t, int n) {
+    for (int i = 0; i < n; i++) text_puts(t, i ? ",=f" : "=f");
+}
+
+static Ty *floats(Cg *cg, int n) {
+    Ty *t = ARENA_ARRAY(cg->arena, Ty, n);
+    for (int i = 0; i < n; i++) t[i] = cg->f32;
+    return t;
+}
+
+Val nv90_behind_landed(Cg *cg, Val x, Val landed, Val small) {
+    Val v[] = {x, landed, small};
+    return cg_asm(cg, cg->f32, v, 3,
+                  "{\n\t.reg .b32 x, y, zero;\n\tshr.u32 zero, $3, 16;\n\tmov.b32 x, $1;\n\t"
+                  "mov.b32 y, $2;\n\tlop3.b32 x, x, y, zero, 0xf8;\n\tmov.b32 $0, x;\n\t}",
+                  "=f,f,f,r", false);
+}
+
+// The accumulators go through, so that nothing reads them earlier.
+void nv90_wgmma_wait(Cg *cg, int pending, Val *tied, int n) {
+    const char *code = arena_printf(cg->arena, "wgmma.wait_group.sync.aligned %d;", pending);
+    if (n == 0) {
+        statement(cg, code, "~{memory}", NULL, 0);
+        return;
+    }
+    Text c;
+    text_init(&c, cg->arena);
+    results(&c, n);
+    for (int i = 0; i < n; i++) text_printf(&c, ",%d", i);
+    text_puts(&c, ",~{memory}");
+    cg_struct_asm(cg, floats(cg, n), n, tied, n, code, c.s, tied);
+}
+
+// One k-step. `$0..` are the accumulators; descriptors are moved along by what the step says.
+static void product_step(Text *t, const Nv90Product *p, int k, int columns, int left, int right) {
+    int n = columns / 2;
+    const char *type = p->dtype == DT_BF16 ? "bf16" : "f16";
+    text_printf(t, "\tadd.s64 db, $%d, %d;\n", right, p->right_step[k]);
+    if (p->left) text_printf(t, "\tadd.s64 da, $%d, %d;\n", left, p->left_step[k]);
+    text_printf(t, "\twgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", columns, type, type);
+    for (int i = 0; i < n; i++) text_printf(t, i ? ",$%d" : "$%d", i);
+    int a = left + 4 * k, keep = k > 0 || p->accumulate;
+    if (p->left)
+        text_printf(t, "}, da, db, %d, 1, 1, 0, %d;\n", keep, p->transposed);
+    else
+        text_printf(t, "}, {$%d,$%d,$%d,$%d}, db, %d, 1, 1, %d;\n", a, a + 1, a + 2, a + 3, keep,
+                    p->transposed);
+}
+
+// A group, or the steps of it that are wanted. Columns that do not count are made by the first step
+// all the same: registers that only one of two ways makes would be kept from the previous tile.
+static void product_steps(Text *t, const Nv90Product *p, int from, int to, bool few, int left) {
+    int right = left + (p->left ? 1 : 4 * p->steps);
+    bool ends = to == p->steps, halves = p->halves;
+    if (from == 0) text_puts(t, "\twgmma.fence.sync.aligned;\n");
+    if (few && to > p->few_steps) to = p->few_steps;
+    for (int k = from; k < to; k++) {
+        bool makes = k == 0 && !p->accumulate;
+        product_step(t, p, k, few && !makes ? p->few_columns : p->columns, left, right);
+        bool half = halves && k + 1 == p->steps / 2;
+        if (half) text_puts(t, "\twgmma.commit_group.sync.aligned;\n");
+        halves &= !half;
+    }
+    if (ends && halves && to < p->steps / 2) text_puts(t, "\twgmma.commit_group.sync.aligned;\n");
+    if (ends) text_puts(t, "\twgmma.commit_group.sync.aligned;\n");
+}
+
+static void product_in_two_ways(Text *t, const Nv90Product *p, int left, int few) {
+    text_printf(t, "\t.reg .pred all;\n\tsetp.eq.b32 all, $%d, 0;\n\t@all bra ALL;\n", few);
+    product_steps(t, p, 0, p->steps, true, left);
+    text_puts(t, "\tbra DONE;\nALL:\n");
+    product_steps(t, p, 0, p->steps, false, left);
+    text_puts(t, "DONE:\n");
+}
+
+void nv90_wgmma(Cg *cg, const Nv90Product *p, int from, int to) {
+    int n = p->columns / 2, left = n, nargs = 0;
+    bool sums = p->accumulate || from > 0;
+    assert(p->columns % 8 == 0 && p->columns <= 256);
+    Text text, c;
+    text_init(&text, cg->arena);
+    text_init(&c, cg->arena);
+    Val *v = ARENA_ARRAY(cg->arena, Val, n + 4 * p->steps + 3);
+    assert(!p->few || (from == 0 && to == p->steps));
+    results(&c, n);
+    for (int i = 0; !p->left && i < 4 * p->steps; i++) v[nargs++] = p->registers[i];
+    if (p->left) v[nargs++] = p->left;
+    for (int i = 0; i < nargs; i++) text_puts(&c, p->left ? ",l" : ",r");
+    v[nargs++] = p->right;
+    text_puts(&c, ",l");
+    int few = n + nargs;
+    if (p->few) v[nargs++] = nv90_if(cg, p->few);
+    if (p->few) text_puts(&c, ",r");
+    for (int i = 0; sums && i < n; i++) {
+        v[nargs++] = p->acc[i];
+        text_printf(&c, ",%d", i);
+    }
+    text_puts(&c, ",~{memory}");
+    text_puts(&text, "{\n\t.reg .b64 da, db;\n");
+    if (p->few)
+        product_in_two_ways(&text, p, left, few);
+    else
+        product_steps(&text, p, from, to, false, left);
+    text_puts(&text, "\t}");
+    cg_struct_asm(cg, floats(cg, n), n, v, nargs, text.s, c.s, p->acc);
+}

@@ -1,0 +1,49 @@
+// sm90_redo.c: maps that are done again where what they made is too large (TILE_REDO).
+//
+// In: a number for each row, what stands, and a block of maps that makes it anew. Out: what stands, or
+// behind a branch that a warp takes as one what the block yields. No thread of another warp needs to
+// know: rows are a warp's own, and nothing is in flight. What the block reads, the scores, stays in
+// registers until then.
+#include "codegen/nvptx/sm90.h"
+
+#include <assert.h>
+#include <math.h>
+
+// Each thread asks for its rows, or its parts of them, together. No number is beyond, too.
+static Val any_beyond(Cg *cg, const CgValue *v, int bits) {
+    Val size = NULL;
+    assert(v->n > 0 && "what is asked about is in registers");
+    for (int i = 0; i < v->n; i++) {
+        Val one = cg_intrinsic(cg, "llvm.fabs", &cg->f32, 1, &v->e[i], 1);
+        size = size ? LLVMBuildFAdd(cg->b, size, one, "") : one;
+    }
+    Val any = LLVMBuildFCmp(cg->b, LLVMRealUGT, size, cg_f32(cg, ldexp(1.0, bits)), "");
+    Val vote[] = {cg_i32(cg, -1), any};
+    return cg_intrinsic(cg, "llvm.nvvm.vote.any.sync", NULL, 0, vote, 2);
+}
+
+void nv90_redo(Cg *cg, const TileOp *op) {
+    const TileOp *yield = op->body.last;
+    assert(!nv90_state(cg)->flight.n);
+    nv90_pack(cg);
+    Val any = any_beyond(cg, &cg->value[op->args.data[0]->id], op->bits);
+    Blk before = LLVMGetInsertBlock(cg->b), work = cg_block(cg, "redo"), on = cg_block(cg, "done");
+    LLVMBuildCondBr(cg->b, any, work, on);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    cg_lower_block(cg, &op->body, NULL);
+    work = LLVMGetInsertBlock(cg->b);
+    LLVMBuildBr(cg->b, on);
+    LLVMMoveBasicBlockAfter(on, work);
+    LLVMPositionBuilderAtEnd(cg->b, on);
+    for (int i = 0; i < op->results.n; i++) {
+        const CgValue *made = &cg->value[yield->args.data[i]->id];
+        const CgValue *stands = &cg->value[op->args.data[i + 1]->id];
+        CgValue v = {ARENA_ARRAY(cg->arena, Val, made->n), made->n, NULL};
+        for (int e = 0; e < v.n; e++) {
+            Val both[] = {stands->e[e], made->e[e]};
+            v.e[e] = LLVMBuildPhi(cg->b, LLVMTypeOf(both[0]), "");
+            LLVMAddIncoming(v.e[e], both, (Blk[]){before, work}, 2);
+        }
+        cg->value[op->results.data[i]->id] = v;
+    }
+}

@@ -1,0 +1,288 @@
+// sm90_tiles.c: which tiles of the grid a block has, and what the grid's symbols mean.
+//
+// In: TILE_NEXT and TILE_TILES. Out: the tile, decided by the producer and read by the others
+// through shared memory (a ring of NV90_AHEAD tiles with two barriers each). Numbers of tiles are
+// the grid's (grid.c).
+#include "codegen/nvptx/sm90.h"
+
+#include <assert.h>
+#include <string.h>
+
+static Val get(Cg *cg, Val variable) { return LLVMBuildLoad2(cg->b, cg->i32, variable, ""); }
+static void set(Cg *cg, Val variable, Val v) { LLVMBuildStore(cg->b, v, variable); }
+static Val add(Cg *cg, Val a, Val b) { return LLVMBuildAdd(cg->b, a, b, ""); }
+static Val sub(Cg *cg, Val a, Val b) { return LLVMBuildSub(cg->b, a, b, ""); }
+static Val mul(Cg *cg, Val a, Val b) { return LLVMBuildMul(cg->b, a, b, ""); }
+static Val udiv(Cg *cg, Val a, Val b) { return LLVMBuildUDiv(cg->b, a, b, ""); }
+
+// ---- the grid
+
+// Past the last number: the first point, and not valid.
+static Nv90Point point_of(Cg *cg, const CgGrid *g, Val number) {
+    Val at[TILE_MAX_GRID], zero = cg_i32(cg, 0);
+    Nv90Point p = {.b = zero, .h = zero, .tile = zero, .column = zero};
+    p.valid = LLVMBuildICmp(cg->b, LLVMIntULT, number, cg_grid_total(cg, g), "");
+    cg_grid_point(cg, g, LLVMBuildSelect(cg->b, p.valid, number, zero, ""), at);
+    if (g->of_rows) cg_grid_own(cg, g, nv90_state(cg)->rank, at);
+    for (int i = 0; i < cg->k->ngrid; i++) {
+        ExSym sym = cg->k->grid[i].sym;
+        *(sym == SYM_B ? &p.b : sym == SYM_H ? &p.h : i == g->rows ? &p.tile : &p.column) = at[i];
+    }
+    return p;
+}
+
+// ---- what the symbols mean
+
+// The grid's second tiled axis; -1: there is none.
+static int column_axis(const TileKernel *k) {
+    int rows = tile_grid_axis(k);
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].sym == SYM_TILE && k->grid[i].axis != rows) return k->grid[i].axis;
+    return -1;
+}
+
+static Nv90Point point_now(Cg *cg, int axis) {
+    int columns = column_axis(cg->k);
+    Nv90Point p = {cg->grid_b, cg->grid_h, cg->tile[axis], cg->valid, cg_i32(cg, 0)};
+    if (columns >= 0) p.column = cg->tile[columns];
+    return p;
+}
+
+static void mean(Cg *cg, int axis, Nv90Point p) {
+    int columns = column_axis(cg->k);
+    cg->grid_b = p.b, cg->grid_h = p.h, cg->tile[axis] = p.tile, cg->valid = p.valid;
+    if (columns >= 0) cg->tile[columns] = p.column;
+}
+
+static void store_point(Cg *cg, Nv90Point p) {
+    const Nv90 *h = nv90_state(cg);
+    set(cg, h->b, p.b);
+    set(cg, h->h, p.h);
+    set(cg, h->tile, p.tile);
+    set(cg, h->column, p.column);
+    LLVMBuildStore(cg->b, p.valid, h->valid);
+}
+
+static Nv90Point load_point(Cg *cg) {
+    const Nv90 *h = nv90_state(cg);
+    return (Nv90Point){get(cg, h->b), get(cg, h->h), get(cg, h->tile),
+                       LLVMBuildLoad2(cg->b, cg->i1, h->valid, ""), get(cg, h->column)};
+}
+
+void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op)) {
+    int axis = nv_state(cg)->row_axis;
+    Nv90Point now = point_now(cg, axis);
+    mean(cg, axis, nv90_state(cg)->behind);
+    lower(cg, op);
+    mean(cg, axis, now);
+}
+
+// ---- next
+
+static bool is_producer(const Nv90 *h) { return !strcmp(h->role->role, "producer"); }
+
+// Of blocks, those of a cluster count as one.
+static Val clusters(Cg *cg, const char *what) {
+    Val n = nv_special(cg, what);
+    int blocks = nv90_state(cg)->blocks;
+    return blocks > 1 ? udiv(cg, n, cg_i32(cg, blocks)) : n;
+}
+
+void nv90_tiles_begin(Cg *cg) {
+    Nv90 *h = nv90_state(cg);
+    Val *words[] = {&h->b, &h->h, &h->tile, &h->column, &h->turn, &h->ahead};
+    for (int i = 0; i < 6; i++) {
+        *words[i] = cg_alloca(cg, cg->i32, "tile");
+        set(cg, *words[i], cg_i32(cg, 0));
+    }
+    h->valid = cg_alloca(cg, cg->i1, "valid");
+    LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), h->valid);
+    if (is_producer(h)) set(cg, h->ahead, clusters(cg, "ctaid.x"));
+    mean(cg, nv_state(cg)->row_axis, load_point(cg));
+}
+
+static Val counter(Cg *cg) {
+    for (int slot = 0; slot < cg->args.n; slot++)
+        if (cg->args.data[slot].kind == CG_ARG_COUNTER) return LLVMGetParam(cg->fn, (unsigned)slot);
+    assert(!"a counter among the arguments");
+    return NULL;
+}
+
+// ---- clusters: the first block asks for all, and tells the other's producer in a ring of answers.
+// Consumers that heard of a tile were through with the one before, which took copies of both blocks:
+// when a tile is asked for, that of NV90_ANSWERS tiles before has been read.
+
+static Val is_first(Cg *cg) {
+    return LLVMBuildICmp(cg->b, LLVMIntEQ, nv90_state(cg)->rank, cg_i32(cg, 0), "");
+}
+
+static Val answer_place(Cg *cg, Val turn, int ring, int bytes) {
+    Val i = LLVMBuildAnd(cg->b, turn, cg_i32(cg, NV90_ANSWERS - 1), "");
+    return add(cg, nv90_shared(cg, ring), mul(cg, i, cg_i32(cg, bytes)));
+}
+
+// To the other block, the number of the tile that begins.
+static void answer(Cg *cg, Val turn, Val number) {
+    const Nv90 *h = nv90_state(cg);
+    Val other = cg_i32(cg, 1);
+    nv90_remote_tell(cg, nv90_remote(cg, answer_place(cg, turn, h->answers, 4), other), number,
+                     nv90_remote(cg, answer_place(cg, turn, h->asked, 8), other));
+}
+
+static Val await_answer(Cg *cg, Val turn) {
+    const Nv90 *h = nv90_state(cg);
+    Val round = udiv(cg, turn, cg_i32(cg, NV90_ANSWERS));
+    // The ring's first place is not used in the first round: the first tile is not asked for.
+    Val place = LLVMBuildAnd(cg->b, turn, cg_i32(cg, NV90_ANSWERS - 1), "");
+    Val late = LLVMBuildZExt(cg->b, LLVMBuildICmp(cg->b, LLVMIntEQ, place, cg_i32(cg, 0), ""),
+                             cg->i32, "");
+    Val parity = LLVMBuildAnd(cg->b, sub(cg, round, late), cg_i32(cg, 1), "");
+    nv90_remote_wait(cg, answer_place(cg, turn, h->asked, 8), parity);
+    Val at = nv_shared_ptr(cg, answer_place(cg, turn, h->answers, 4));
+    Val number = LLVMBuildLoad2(cg->b, cg->i32, at, "");
+    LLVMSetVolatile(number, true);
+    return number;
+}
+
+// Asked once behind every tile of the grid, the counter is 0 again when all are done.
+static Val ask(Cg *cg, Val n) {
+    Val before = nv90_count_up(cg, counter(cg), sub(cg, n, cg_i32(cg, 1)));
+    return add(cg, clusters(cg, "nctaid.x"), before);
+}
+
+static void ask_in_cluster(Cg *cg, Val n) {
+    const Nv90 *h = nv90_state(cg);
+    Val turn = sub(cg, get(cg, h->turn), cg_i32(cg, 1)); // which has counted this tile
+    Blk first = cg_block(cg, "ask"), other = cg_block(cg, "answer"), on = cg_block(cg, "asked");
+    LLVMBuildCondBr(cg->b, is_first(cg), first, other);
+    LLVMPositionBuilderAtEnd(cg->b, first);
+    Val number = ask(cg, n);
+    set(cg, h->ahead, number);
+    answer(cg, turn, number);
+    LLVMBuildBr(cg->b, on);
+    LLVMPositionBuilderAtEnd(cg->b, other);
+    set(cg, h->ahead, await_answer(cg, turn));
+    LLVMBuildBr(cg->b, on);
+    LLVMPositionBuilderAtEnd(cg->b, on);
+}
+
+// The number of the tile that begins, behind another. Whoever asked earlier would have the next tile
+// while it is at a long one, and others end idle. The producer is two steps ahead: that is longer
+// than an answer takes.
+static void next_number(Cg *cg, Val n) {
+    const Nv90 *h = nv90_state(cg);
+    TilePersist persist = cg->k->schedule.persist;
+    if (persist == PERSIST_DYNAMIC && h->rank)
+        ask_in_cluster(cg, n);
+    else if (persist == PERSIST_DYNAMIC)
+        set(cg, h->ahead, ask(cg, n));
+    else
+        set(cg, h->ahead,
+            persist == PERSIST_NONE ? n : add(cg, get(cg, h->ahead), clusters(cg, "nctaid.x")));
+}
+
+typedef struct Slot {      // of the ring of tiles, for the one that begins
+    Val tile, told, heard; // addresses
+    Val parity;            // of `told`; `heard` is one round behind
+} Slot;
+
+static Slot next_slot(Cg *cg) {
+    const Nv90 *h = nv90_state(cg);
+    Val turn = get(cg, h->turn);
+    Val i = LLVMBuildAnd(cg->b, turn, cg_i32(cg, NV90_AHEAD - 1), "");
+    Val round = LLVMBuildUDiv(cg->b, turn, cg_i32(cg, NV90_AHEAD), "");
+    set(cg, h->turn, add(cg, turn, cg_i32(cg, 1)));
+    Val by8 = mul(cg, i, cg_i32(cg, 8)), by16 = mul(cg, i, cg_i32(cg, 16));
+    return (Slot){add(cg, nv90_shared(cg, h->numbers), by16),
+                  add(cg, nv90_shared(cg, h->told), by8), add(cg, nv90_shared(cg, h->heard), by8),
+                  LLVMBuildAnd(cg->b, round, cg_i32(cg, 1), "")};
+}
+
+static Nv90Point tell(Cg *cg, Slot s, bool behind) {
+    CgGrid g = cg_grid(cg);
+    if (behind) next_number(cg, cg_grid_total(cg, &g));
+    Nv90Point p = point_of(cg, &g, get(cg, nv90_state(cg)->ahead));
+    nv90_barrier_wait(cg, s.heard, LLVMBuildXor(cg->b, s.parity, cg_i32(cg, 1), ""));
+    Val column = LLVMBuildShl(cg->b, p.column, cg_i32(cg, 1), "");
+    Val words[] = {LLVMBuildOr(cg->b, nv90_if(cg, p.valid), column, ""), p.b, p.h, p.tile};
+    nv90_store_words(cg, s.tile, words);
+    nv90_barrier_arrive(cg, s.told, NULL);
+    return p;
+}
+
+// Every thread says so itself: one of its warp, behind a synchronization, would speak for reads that
+// are not ordered before it, since ptxas leaves a warp's synchronization out. It takes no longer.
+static Nv90Point hear(Cg *cg, Slot s) {
+    Val words[4];
+    nv90_barrier_wait(cg, s.told, s.parity);
+    nv90_load_words(cg, s.tile, words);
+    nv90_barrier_arrive(cg, s.heard, NULL);
+    Val valid = LLVMBuildTrunc(cg->b, words[0], cg->i1, "");
+    Val column = LLVMBuildLShr(cg->b, words[0], cg_i32(cg, 1), "");
+    return (Nv90Point){words[1], words[2], words[3], valid, column};
+}
+
+// The divisions are the producer's: it is ahead.
+void nv90_next(Cg *cg, const TileOp *op) {
+    bool behind = op->block->owner->kind == TILE_TILES; // a tile; the others begin
+    Nv90 *h = nv90_state(cg);
+    int axis = nv_state(cg)->row_axis;
+    h->behind = point_now(cg, axis);
+    Slot s = next_slot(cg);
+    Nv90Point p = is_producer(h) ? tell(cg, s, behind) : hear(cg, s);
+    store_point(cg, p);
+    mean(cg, axis, p);
+}
+
+// ---- tiles: a loop whose carried values are variables until mem2reg
+
+typedef struct Carried {
+    Val *variable; // by element
+    int n;
+} Carried;
+
+static Carried *carry(Cg *cg, const TileOp *op) {
+    Carried *c = ARENA_ARRAY(cg->arena, Carried, op->carried.n + 1);
+    for (int i = 0; i < op->carried.n; i++) {
+        const CgValue *init = &cg->value[op->args.data[i]->id];
+        assert(init->n > 0 && "what is carried is in registers");
+        c[i] = (Carried){ARENA_ARRAY(cg->arena, Val, init->n), init->n};
+        for (int e = 0; e < init->n; e++) {
+            c[i].variable[e] = cg_alloca(cg, LLVMTypeOf(init->e[e]), "carried");
+            LLVMBuildStore(cg->b, init->e[e], c[i].variable[e]);
+        }
+    }
+    return c;
+}
+
+static void load_carried(Cg *cg, const Carried *c, const TileValue *v) {
+    CgValue *to = &cg->value[v->id];
+    *to = (CgValue){ARENA_ARRAY(cg->arena, Val, c->n), c->n, NULL};
+    for (int e = 0; e < c->n; e++)
+        to->e[e] = LLVMBuildLoad2(cg->b, LLVMGetAllocatedType(c->variable[e]), c->variable[e], "");
+}
+
+void nv90_tiles(Cg *cg, const TileOp *op) {
+    int axis = nv_state(cg)->row_axis;
+    Blk head = cg_block(cg, "tiles"), body = cg_block(cg, "tile"), exit = cg_block(cg, "tiles.end");
+    Carried *c = carry(cg, op);
+    LLVMBuildBr(cg->b, head);
+    LLVMPositionBuilderAtEnd(cg->b, head);
+    mean(cg, axis, load_point(cg));
+    for (int i = 0; i < op->carried.n; i++) load_carried(cg, &c[i], op->carried.data[i]);
+    LLVMBuildCondBr(cg->b, cg->valid, body, exit);
+    LLVMPositionBuilderAtEnd(cg->b, body);
+    cg_lower_block(cg, &op->body, NULL);
+    const TileOp *yield = op->body.last;
+    for (int i = 0; i < op->carried.n; i++) {
+        const CgValue *v = &cg->value[yield->args.data[i]->id];
+        assert(v->n == c[i].n);
+        for (int e = 0; e < v->n; e++) LLVMBuildStore(cg->b, v->e[e], c[i].variable[e]);
+    }
+    LLVMBuildBr(cg->b, head);
+    LLVMMoveBasicBlockAfter(exit, LLVMGetInsertBlock(cg->b));
+    LLVMPositionBuilderAtEnd(cg->b, exit);
+    mean(cg, axis, load_point(cg));
+    for (int i = 0; i < op->results.n; i++)
+        cg->value[op->results.data[i]->id] = cg->value[op->carried.data[i]->id];
+}

@@ -1,0 +1,331 @@
+// decide.c: what decides is exact.
+//
+// In: a row program as the frontend gives it, nothing simplified. Out: the same program, where every
+// f32 operation of a number that decides stands as `rounded(..)`: computed as written, one operation
+// at a time, wherever that number stands.
+//
+//     s = dot * 0.3;  s * 0.7 >= 1.5 ? s : 0   ->  s = rounded(dot * 0.3);  rounded(s * 0.7) >= 1.5 ? s : 0
+//     floor(f32(j) / 41.0)                     ->  floor(rounded(f32(j) / 41.0))
+//     x % y                                    ->  rounded(x - rounded(y * floor(rounded(x / y))))
+//     s = dot * 0.3;  sqrt(s - rowmin(s))      ->  s = rounded(dot * 0.3);  sqrt(rounded(s - rowmin(s)))
+//     exp(s - rowmax(s)) / l                   ->  as it was: it flows smoothly into the weight
+//
+// A number decides where it is compared, where floor, i32(), bool() or % is taken of it, and where a function
+// that is not smooth is taken of a score and its own extremum together. So does whatever it is made of, its
+// row's score and extrema too; but not what a sum of the row adds, which has no order. (Whether a score is -inf
+// is a decision too: where finite numbers may add up to -inf in one order and not in another, the whole score decides.)
+// A number that decides is exact wherever it stands, in conditions and in what they choose. One that holds a
+// reduction is so in its own formula only: elsewhere it may still be an element of a streaming form.
+//
+// An extremum that meets its own elements outside of a decision is one of them to the last bit, too:
+// what it reduces is simplified once and *frozen*, each sum a number of its own, so that every sweep
+// and tile makes the same number.
+//
+//     dot * 0.125 + bias[j],  exp(s - rowmax(s))   ->  s = rounded(fma(dot, 0.125, bias[j]))
+//
+// Harmless, and left alone, is what a rounding leaves in an exponent where scores are tame (tame.h) and the
+// power is only added and multiplied.
+#include "passes/derive/decide.h"
+
+#include "passes/derive/limits.h"
+#include "passes/derive/tame.h"
+#include "passes/simplify/simplify.h"
+
+enum { MOST_EXTREMA = 64 }; // told apart; the last stands for all beyond
+
+typedef uint64_t Extrema;
+
+typedef struct Meeting {
+    bool elem, reduces; // depends on the element; on reductions
+    Extrema in;         // that it depends on
+    Extrema linear;     // that met an element in sums, products and clamps
+    Extrema otherwise;  // ... in anything else
+    Extrema power;      // linear ones in an exponent
+} Meeting;
+
+typedef struct Decide {
+    const RowProgram *row;
+    RowProgram *out;
+    Arena *scratch;
+    ExMemo known;  // Meeting * by expression
+    ExMemo exact;  // what decides, in every formula
+    ExMemo here;   // ... in the current formula
+    ExMemo frozen; // what extrema reduce that meet their elements
+    Extrema met;
+    bool score, score_frozen; // it decides; an extremum of it meets its elements
+    bool changed;             // what decides has grown
+} Decide;
+
+static Extrema bit_of(int reduction) {
+    return (Extrema)1 << (reduction < MOST_EXTREMA ? reduction : MOST_EXTREMA - 1);
+}
+
+static bool has(const ExMemo *m, const Ex *e) {
+    const void *value = NULL;
+    return ex_memo_has(m, e, &value);
+}
+
+// ---- where extrema meet their elements
+
+static bool is_linear(const Ex *e) {
+    switch ((int)e->op) {
+    case EX_ADD:
+    case EX_SUB:
+    case EX_MUL:
+    case EX_DIV:
+    case EX_NEG:
+    case EX_FMA:
+    case EX_MIN:
+    case EX_MAX:
+    case EX_SELECT:
+    case EX_ROUNDED: return true;
+    default: return false;
+    }
+}
+
+// Whether a small relative error of an argument is one of the result.
+static bool keeps_error(const Ex *e, int argument) {
+    if (e->op == EX_DIV || e->op == EX_SELECT) return (argument == 0) == (e->op == EX_DIV);
+    return is_linear(e) || e->op == EX_ABS;
+}
+
+// Whether a small error of an argument near 0 is a large one, or makes a NaN.
+static bool is_steep(const Ex *e, int argument) {
+    switch ((int)e->op) {
+    case EX_SQRT:
+    case EX_RSQRT:
+    case EX_RCP:
+    case EX_LOG:
+    case EX_LOG2:
+    case EX_POW: return argument == 0;
+    case EX_DIV: return argument == 1;
+    default: return false;
+    }
+}
+
+static const Meeting *meeting(const Decide *d, const Ex *e) {
+    const void *m = NULL;
+    ex_memo_has(&d->known, e, &m);
+    return m;
+}
+
+static Meeting of_symbol(const Decide *d, const Ex *e) {
+    if (e->sym == SYM_S || e->sym == SYM_KV_IDX) return (Meeting){.elem = true};
+    if (e->sym != SYM_R) return (Meeting){0};
+    bool sum = d->row->reduces.data[e->index].op == EX_ROWSUM;
+    return (Meeting){.reduces = true, .in = sum ? 0 : bit_of(e->index)};
+}
+
+static Meeting of_node(Decide *d, const Ex *e) {
+    Meeting m = {0};
+    if (e->op == EX_SYM) return of_symbol(d, e);
+    for (int k = 0; k < e->nargs; k++) {
+        const Meeting *a = meeting(d, e->args[k]);
+        m.elem |= a->elem;
+        m.reduces |= a->reduces;
+        m.in |= a->in;
+        m.linear |= a->linear;
+        m.otherwise |= a->otherwise;
+        m.power |= a->power;
+        if (!keeps_error(e, k)) d->met |= a->power;
+    }
+    bool power = e->op == EX_EXP || e->op == EX_EXP2,
+         scales = e->op == EX_MUL || e->op == EX_DIV || e->op == EX_NEG;
+    if (m.elem && !power && !scales) *(is_linear(e) ? &m.linear : &m.otherwise) |= m.in;
+    if (power && m.linear && row_tame(d->row, e->args[0])) {
+        m.power |= m.linear;
+        m.in = m.linear = 0;
+    }
+    return m;
+}
+
+// Meetings in a formula.
+static void find_meetings(Decide *d, const Ex *e) {
+    const Ex **order;
+    int n = ex_order_beyond(d->scratch, &d->known, e, &order);
+    for (int i = 0; i < n; i++) {
+        Meeting *m = ARENA_NEW(d->scratch, Meeting);
+        *m = of_node(d, order[i]);
+        ex_memo_put(d->scratch, &d->known, order[i], m);
+    }
+    const Meeting *m = meeting(d, e);
+    d->met |= m->linear | m->otherwise;
+}
+
+// ---- what decides
+
+static void demand(Decide *d, const Ex *e, bool everywhere) {
+    bool all = everywhere || !meeting(d, e)->reduces;
+    if (e->type != EX_F32 || has(&d->exact, e)) return;
+    ex_memo_put(d->scratch, all ? &d->exact : &d->here, e, e);
+    d->changed |= all;
+}
+
+// What a number that decides is made of decides too: everywhere, where it does.
+static void demand_parts(Decide *d, const Ex *e) {
+    bool everywhere = has(&d->exact, e);
+    for (int k = 0; k < e->nargs; k++) demand(d, e->args[k], everywhere);
+    if (e->op != EX_SYM || (e->sym != SYM_S && e->sym != SYM_R)) return;
+    const RowReduce *r = e->sym == SYM_R ? &d->row->reduces.data[e->index] : NULL;
+    d->score |= !r;
+    if (r && r->op == EX_ROWSUM) return;
+    if (r) d->met |= bit_of(e->index);
+    demand(d, r ? r->f : d->row->modified, true);
+}
+
+static bool decides(const Decide *d, const Ex *e, int argument) {
+    const Ex *a = e->args[argument];
+    if (a->type != EX_F32) return false;
+    if (e->op == EX_CONV) return e->type != EX_F32;
+    if (e->op == EX_FLOOR || e->op == EX_MOD || (e->op >= EX_EQ && e->op <= EX_LE)) return true;
+    const Meeting *m = meeting(d, a);
+    return is_steep(e, argument) && m->linear | m->otherwise;
+}
+
+// From the root down: users before their arguments.
+static void find_decisions(Decide *d, const Ex *root) {
+    const Ex **order;
+    d->here = (ExMemo){0};
+    for (int i = ex_order(d->scratch, &root, 1, &order); i-- > 0;) {
+        const Ex *e = order[i];
+        if (has(&d->exact, e) || has(&d->here, e)) demand_parts(d, e);
+        for (int k = 0; k < e->nargs; k++)
+            if (decides(d, e, k)) demand(d, e->args[k], false);
+    }
+}
+
+// ---- the new program
+
+// Operations whose result is one of their arguments, but for its sign, round nothing; nor does floor.
+static bool rounds(const Ex *e) {
+    if (e->type != EX_F32 || !e->nargs || e->op == EX_LOAD || e->op == EX_CONV) return false;
+    return e->op != EX_SELECT && e->op != EX_MIN && e->op != EX_MAX && e->op != EX_NEG &&
+           e->op != EX_ABS && e->op != EX_FLOOR && e->op != EX_ROUNDED;
+}
+
+static const Ex *rounded(ExPool *p, const Ex *e) {
+    return e->op == EX_ROUNDED || e->op == EX_CONST ? e : ex_1(p, EX_ROUNDED, e);
+}
+
+static const Ex *rounded_2(ExPool *p, ExOp op, const Ex *a, const Ex *b) {
+    return rounded(p, ex_2(p, op, a, b));
+}
+
+static const Ex *remainder_of(ExPool *p, const Ex *x, const Ex *y) {
+    const Ex *times = ex_1(p, EX_FLOOR, rounded_2(p, EX_DIV, x, y));
+    return rounded_2(p, EX_SUB, x, rounded_2(p, EX_MUL, y, times));
+}
+
+// A product goes into no fma where the sum over it does not; quotients and functions may stay approximate.
+static const Ex *freeze_one(void *ctx, ExPool *p, const Ex *e) {
+    (void)ctx;
+    if (e->op == EX_ROUNDED && e->args[0]->op == EX_ROUNDED) return e->args[0];
+    bool contracts = e->op == EX_ADD || e->op == EX_SUB || e->op == EX_FMA;
+    return contracts && e->type == EX_F32 ? rounded(p, e) : e;
+}
+
+const Ex *row_frozen(ExPool *p, const Ex *e) {
+    const Ex *f = ex_map(p, ex_simplify(p, e), freeze_one, NULL);
+    return f->op == EX_DIV || f->op == EX_RCP ? f : rounded(p, f);
+}
+
+static const Ex *rewritten(const Decide *d, const Ex *old, const Ex *e) {
+    ExPool *p = d->row->pool;
+    if (e->op == EX_MOD && e->type == EX_F32) return remainder_of(p, e->args[0], e->args[1]);
+    bool exact = has(&d->exact, old) || has(&d->here, old);
+    if (exact && rounds(e)) e = rounded(p, e);
+    // no pass takes a scale or a term out of what an extremum reduces
+    if (has(&d->frozen, old)) e = rounded(p, exact ? e : row_frozen(p, e));
+    return e;
+}
+
+static const Ex *rewrite(Decide *d, const Ex *root) {
+    const Ex **order;
+    ExMemo done = {0};
+    const void *value = root;
+    find_decisions(d, root);
+    int n = ex_order(d->scratch, &root, 1, &order);
+    for (int i = 0; i < n; i++) {
+        const Ex *x = order[i], *args[EX_MAX_RANK];
+        bool changed = false;
+        for (int k = 0; k < x->nargs; k++) {
+            ex_memo_has(&done, x->args[k], &value);
+            args[k] = value;
+            changed |= args[k] != x->args[k];
+        }
+        // what is made exact stays: a rounding is not rounded again
+        const Ex *e = changed ? ex_with_args(d->row->pool, x, args) : x;
+        if (e->op == EX_ROUNDED && e->args[0]->op == EX_ROUNDED) e = e->args[0];
+        value = rewritten(d, x, e);
+        ex_memo_put(d->scratch, &done, x, value);
+    }
+    return value; // root is the last in its order
+}
+
+static void rewrite_all(Decide *d) {
+    RowProgram *out = d->out;
+    const RowProgram *row = d->row;
+    ExPool *p = row->pool;
+    out->score = rewrite(d, row->score);
+    out->modified = rewrite(d, row->modified);
+    if (d->score)
+        out->modified = rounded(p, out->modified);
+    else if (d->score_frozen)
+        out->modified = row_frozen(p, out->modified);
+    out->mask = rewrite(d, row->mask);
+    out->output = rewrite(d, row->output);
+    out->weight = rewrite(d, row->weight);
+    for (int k = 0; k < row->reduces.n; k++)
+        out->reduces.data[k].f = rewrite(d, row->reduces.data[k].f);
+    for (int i = 0; i < row->emits.n; i++)
+        out->emits.data[i].value = rewrite(d, row->emits.data[i].value);
+}
+
+static void for_all(Decide *d, void (*fn)(Decide *, const Ex *)) {
+    const RowProgram *row = d->row;
+    fn(d, row->score);
+    fn(d, row->modified);
+    fn(d, row->mask);
+    fn(d, row->output);
+    for (int k = 0; k < row->reduces.n; k++) fn(d, row->reduces.data[k].f);
+    fn(d, row->weight);
+    for (int i = 0; i < row->emits.n; i++) fn(d, row->emits.data[i].value);
+}
+
+// Extrema that meet their elements, smoothly or not: what they reduce is one number everywhere.
+static void freeze_met(Decide *d) {
+    for (int k = 0; k < d->row->reduces.n; k++) {
+        RowReduce *r = &d->out->reduces.data[k];
+        if (!(d->met & bit_of(k)) || r->op == EX_ROWSUM) continue;
+        r->exact = true;
+        d->score_frozen |= ex_uses(r->f, SYM_S, 0);
+        if (r->f->op != EX_CONST && r->f->op != EX_SYM)
+            ex_memo_put(d->scratch, &d->frozen, r->f, r->f);
+    }
+}
+
+static RowProgram *copy_of(Arena *a, const RowProgram *row) {
+    RowProgram *out = ARENA_NEW(a, RowProgram);
+    *out = *row;
+    out->reduces.data = ARENA_ARRAY(a, RowReduce, row->reduces.n + 1);
+    out->reduces.cap = row->reduces.n + 1;
+    for (int k = 0; k < row->reduces.n; k++) out->reduces.data[k] = row->reduces.data[k];
+    out->emits.data = ARENA_ARRAY(a, RowEmit, row->emits.n + 1);
+    out->emits.cap = row->emits.n + 1;
+    for (int i = 0; i < row->emits.n; i++) out->emits.data[i] = row->emits.data[i];
+    return out;
+}
+
+const RowProgram *row_decide(Arena *a, const RowProgram *row) {
+    Decide d = {.row = row, .out = copy_of(a, row), .scratch = arena_new()};
+    for_all(&d, find_meetings);
+    if (row_overflows(row)) demand(&d, row->modified, true), d.score = true;
+    do { // an extremum or the score that decides may have been looked at before
+        d.changed = false;
+        for_all(&d, find_decisions);
+    } while (d.changed);
+    freeze_met(&d);
+    rewrite_all(&d);
+    arena_free(d.scratch);
+    return d.out;
+}

@@ -1,0 +1,324 @@
+// classify.c: which tiles a loop over keys visits, and which of them need the mask.
+//
+// In: a program whose extents are bound; loops over all tiles of an axis, with SYM_MASK in them, and
+// SYM_KEPT where shifts may be fixed.
+// Out: each such loop is two, over one common sequence of tiles: first the partial ones, with the
+// kernel's mask where SYM_MASK stood and KEPT false, then those where every pair takes part, with
+// no mask and KEPT true. Tiles without a pair are never visited where the mask can be solved
+// (solve.c), else not on the list that the device makes (tilemap.c), or, where none would tell more,
+// skipped by `where` (mask.c). Holds afterwards: neither SYM_MASK nor SYM_KEPT in a body; loads of inputs that
+// cannot leave their tensor are marked so.
+//
+//     loop N from 0 to ceil(Sk / 64) { select(mask, ...) }              causal, tiles of 64 keys
+//
+//     ->  lo = 0, hi = min(q1, Sk - 1) / 64 + 1, fhi = min(q0 + 1, Sk) / 64
+//         loop N from 0 to hi - fhi, tile hi - 1 - t, partial { select(k <= q && k < Sk, ...) }
+//         loop N from hi - fhi to hi, tile t - (hi - fhi), full { ... }
+//
+// The tile at the diagonal comes first: it is where the maximum moves most. Tiles of queries are
+// taken longest first.
+#include "passes/mask/mask.h"
+#include "passes/mask/tilemap.h"
+#include "passes/tile/rewrite.h"
+
+#include "passes/simplify/rules.h"
+
+#include <assert.h>
+
+typedef struct Classify {
+    TileProgram *p;
+    TileKernel *k;
+    ExPool *x;
+    TileOp *loop;
+    int q_axis, k_axis; // bound by the grid; the loop's
+    RangeCtx range;
+    TileMapLists *lists; // of the kernel's mask, once they are made
+} Classify;
+
+static const Ex *num(Classify *c, int64_t v) { return ex_i32(c->x, (int32_t)v); }
+static const Ex *op2(Classify *c, ExOp op, const Ex *a, const Ex *b) {
+    return simp_2(c->x, op, a, b);
+}
+
+// ---- positions of a tile
+
+// Blocks of a cluster take the same steps: those of all rows that they have together. How many
+// tiles these are, or NULL: this one.
+static const Ex *tiles_together(const Classify *c, int axis) {
+    const TileSchedule *s = &c->k->schedule;
+    if (s->cluster < 2 || axis != tile_grid_axis(c->k)) return NULL;
+    return s->cluster_rows ? s->cluster_rows : ex_i32(c->x, s->cluster);
+}
+
+static const Ex *first_of(Classify *c, int axis) {
+    const TileAxis *a = &c->k->axes[axis];
+    if (a->whole) return num(c, 0);
+    const Ex *tile = ex_sym(c->x, SYM_TILE, axis, EX_I32), *n = tiles_together(c, axis);
+    if (n) // one or two
+        tile = op2(c, EX_SUB, tile, op2(c, EX_BAND, tile, op2(c, EX_SUB, n, num(c, 1))));
+    return op2(c, EX_MUL, tile, num(c, a->extent));
+}
+
+static const Ex *last_of(Classify *c, int axis) {
+    const TileAxis *a = &c->k->axes[axis];
+    const Ex *rows = num(c, a->extent), *n = tiles_together(c, axis);
+    if (n) rows = op2(c, EX_MUL, n, rows);
+    const Ex *end = op2(c, EX_ADD, first_of(c, axis), rows);
+    return op2(c, EX_SUB, op2(c, EX_MIN, end, a->size), num(c, 1));
+}
+
+static int fixed_axis(const TileKernel *k) {
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].sym == SYM_TILE && !k->axes[k->grid[i].axis].whole) return k->grid[i].axis;
+    return -1;
+}
+
+// ---- from positions to tiles
+
+typedef struct Tiles { // lo <= flo <= fhi <= hi, tile indices; [lo, hi) is visited, [flo, fhi) is
+                       // full
+    const Ex *lo, *hi, *flo, *fhi;
+    bool full;  // there may be full tiles
+    bool exact; // all of them have a pair
+} Tiles;
+
+static const Ex *clamp(Classify *c, const Ex *e, const Ex *lo, const Ex *hi) {
+    return op2(c, EX_MIN, op2(c, EX_MAX, e, lo), hi);
+}
+
+static void hull_tiles(Classify *c, Tiles *t, const KeySet *s) {
+    const TileAxis *a = &c->k->axes[c->k_axis];
+    const Ex *n = num(c, a->extent), *zero = num(c, 0);
+    const Ex *last = op2(c, EX_SUB, a->size, num(c, 1));
+    const Ex *khi = s->hi ? s->hi : last; // the mask holds the end of the keys already
+    t->lo = s->lo ? op2(c, EX_DIV, op2(c, EX_MAX, s->lo, zero), n) : zero;
+    t->hi = op2(c, EX_ADD, op2(c, EX_DIV, khi, n), num(c, 1));
+    if (s->lo) { // both ends may lie in one tile and nothing between them
+        const Ex *any = op2(c, EX_LE, op2(c, EX_MAX, s->lo, zero), khi);
+        t->hi = simp_select(c->x, any, t->hi, t->lo);
+    }
+    t->hi = op2(c, EX_MAX, t->hi, t->lo);
+}
+
+static void full_tiles(Classify *c, Tiles *t, const KeySet *s) {
+    const TileAxis *a = &c->k->axes[c->k_axis];
+    const Ex *n = num(c, a->extent);
+    t->full = !s->none;
+    t->flo = t->fhi = t->lo;
+    if (s->none) return;
+    const Ex *end = s->hi ? op2(c, EX_ADD, s->hi, num(c, 1)) : a->size;
+    if (s->lo) {
+        const Ex *up = op2(c, EX_ADD, s->lo, num(c, a->extent - 1));
+        t->flo = clamp(c, op2(c, EX_DIV, up, n), t->lo, t->hi);
+    }
+    t->fhi = clamp(c, op2(c, EX_DIV, end, n), t->flo, t->hi);
+}
+
+// Operations of a test per tile; beyond them it costs as much as it might save.
+enum { WHERE_MAX = 300 };
+
+static bool is_long(const Ex *e) {
+    Arena *scratch = arena_new();
+    const Ex **order;
+    int n = ex_order(scratch, &e, 1, &order);
+    arena_free(scratch);
+    return n > WHERE_MAX;
+}
+
+static const Ex *where_of(Classify *c, const Ex *mask) {
+    MaskBounds b = pass_mask_bounds(c->x, mask, c->q_axis, c->k_axis, c->range.q.lo, c->range.q.hi,
+                                    first_of(c, c->k_axis), last_of(c, c->k_axis));
+    bool always = b.may->op == EX_CONST && b.may->i;
+    return always || is_long(b.may) ? NULL : b.may;
+}
+
+static Tiles tiles_of(Classify *c, KeySet *hull) {
+    const Ex *mask = ex_simplify(c->x, c->k->mask);
+    // The key's bounds are what is asked for.
+    range_init(&c->range, c->x, c->q_axis, c->k_axis, first_of(c, c->q_axis), last_of(c, c->q_axis),
+               NULL, NULL);
+    Tiles t = {0};
+    *hull = mask_hull(&c->range, mask);
+    hull_tiles(c, &t, hull);
+    KeySet inner = mask_inner(&c->range, mask);
+    full_tiles(c, &t, &inner);
+    const Ex *ok = c->range.guard;
+    if (ok) { // a scalar so large that the arithmetic of the mask might wrap: every tile is partial
+        const TileAxis *a = &c->k->axes[c->k_axis];
+        const Ex *last = op2(c, EX_SUB, a->size, num(c, 1));
+        const Ex *count = op2(c, EX_ADD, op2(c, EX_DIV, last, num(c, a->extent)), num(c, 1));
+        t.lo = simp_select(c->x, ok, t.lo, num(c, 0));
+        t.hi = simp_select(c->x, ok, t.hi, count);
+        t.flo = simp_select(c->x, ok, t.flo, t.lo);
+        t.fhi = simp_select(c->x, ok, t.fhi, t.flo);
+    }
+    t.exact = hull->exact;
+    return t;
+}
+
+// ---- rewriting bodies
+
+typedef struct Expand {
+    ExPool *x;
+    const Ex *mask;
+    bool kept; // shifts
+} Expand;
+
+static const Ex *expand_one(void *ctx, ExPool *x, const Ex *e) {
+    const Expand *m = ctx;
+    if (e->op != EX_SYM) return e;
+    return e->sym == SYM_MASK ? m->mask : e->sym == SYM_KEPT ? ex_bool(x, m->kept) : e;
+}
+
+static const Ex *expand(void *ctx, const Ex *e) {
+    Expand *m = ctx;
+    return ex_simplify(m->x, ex_map(m->x, e, expand_one, m));
+}
+
+static void expand_body(TileOp *loop, Expand *m) {
+    for (TileOp *op = tile_next(&loop->body, NULL); op; op = tile_next(&loop->body, op))
+        tile_map_exprs(op, expand, m);
+}
+
+static void make_partial(Classify *c, const Ex *index, const Ex *where) {
+    TileOp *loop = c->loop;
+    loop->index = index;
+    loop->tiles = CLASS_PARTIAL;
+    if (where) loop->where = ex_simplify(c->x, ex_subst(c->x, where, SYM_TILE, c->k_axis, index));
+    Expand m = {c->x, ex_simplify(c->x, c->k->mask), false};
+    expand_body(loop, &m);
+}
+
+// It goes on with what the loop before leaves.
+static void make_full(Classify *c, TileOp *before, TileOp *full, const Ex *index, bool kept) {
+    full->index = index;
+    full->tiles = CLASS_FULL;
+    Expand m = {c->x, ex_bool(c->x, true), kept};
+    expand_body(full, &m);
+    if (before->next)
+        tile_insert_before(before->next, full);
+    else
+        tile_append(before->block, full);
+    for (int i = 0; i < full->results.n; i++) {
+        tile_replace(&c->k->body, before->results.data[i], full->results.data[i]);
+        full->args.data[i] = before->results.data[i];
+    }
+}
+
+// Clones of a loop for its full tiles; where shifts stay in these, another one in which they do not. It
+// has no steps, and stands for what a schedule puts in the place of one that went wrong.
+typedef struct FullLoops {
+    TileOp *full, *follows; // or NULL
+} FullLoops;
+
+static FullLoops clone_full(Classify *c, bool any) {
+    FullLoops f = {NULL, NULL};
+    if (any) f.full = tile_clone(c->p, c->k, c->loop, NULL, NULL);
+    if (any && tile_is_bound(c->k)) f.follows = tile_clone(c->p, c->k, c->loop, NULL, NULL);
+    return f;
+}
+
+static void make_full_loops(Classify *c, const FullLoops *f, const Ex *index) {
+    if (f->full) make_full(c, c->loop, f->full, index, true);
+    if (f->follows) make_full(c, f->full, f->follows, index, false);
+}
+
+// Both loops' steps of all, `partial` of them partial; of a split row those of this part.
+static void share_steps(Classify *c, const FullLoops *f, const Ex *partial, const Ex *total) {
+    TileOp *loop = c->loop;
+    pass_share_steps(c->p, c->k, loop, total);
+    if (!f->full) return;
+    const Ex *end = loop->to, *middle = partial;
+    if (pass_split_axis(c->p, c->k) >= 0) middle = clamp(c, partial, loop->from, end);
+    loop->to = f->full->from = middle;
+    f->full->to = end;
+    if (f->follows) f->follows->from = f->follows->to = end;
+}
+
+// The later the tile of queries, the more keys, or in a window at least not fewer: start with the
+// last.
+static void order_tiles(Classify *c, const KeySet *hull) {
+    if (!hull->hi || !ex_uses(hull->hi, SYM_TILE, c->q_axis)) return;
+    for (int i = 0; i < c->k->ngrid; i++) {
+        TileGrid *g = &c->k->grid[i];
+        if (g->sym == SYM_TILE && g->axis == c->q_axis) g->reversed = true;
+    }
+}
+
+// The steps of a list that the device makes: the partial tiles, then the full ones.
+static bool follow_list(Classify *c, const Tiles *t) {
+    TileMapQuery q = {c->p,  c->k,      ex_simplify(c->x, c->k->mask), c->q_axis, c->k_axis, t->lo,
+                      t->hi, c->range.q};
+    if (t->exact) return false;
+    if (!c->lists->tile && !pass_tile_map(&q, c->lists)) return false;
+    FullLoops full = clone_full(c, c->lists->full);
+    make_partial(c, c->lists->tile, NULL);
+    make_full_loops(c, &full, c->lists->tile);
+    share_steps(c, &full, c->lists->partial, c->lists->all);
+    return true;
+}
+
+// The partial tiles from the upper end down to the full ones, then those below them.
+static const Ex *partial_index(Classify *c, const Tiles *t, const Ex *above, const Ex *partial) {
+    const Ex *step = ex_symbol(c->x, SYM_STEP);
+    const Ex *down = op2(c, EX_SUB, op2(c, EX_SUB, t->hi, num(c, 1)), step);
+    if (above == partial) return down;
+    const Ex *up = op2(c, EX_ADD, t->lo, op2(c, EX_SUB, step, above));
+    return simp_select(c->x, op2(c, EX_LT, step, above), down, up);
+}
+
+static void split_loop(Classify *c) {
+    KeySet hull;
+    Tiles t = tiles_of(c, &hull);
+    order_tiles(c, &hull);
+    if (follow_list(c, &t)) return;
+    const Ex *above = op2(c, EX_SUB, t.hi, t.fhi);
+    const Ex *partial = op2(c, EX_ADD, above, op2(c, EX_SUB, t.flo, t.lo));
+    const Ex *where = t.exact ? NULL : where_of(c, ex_simplify(c->x, c->k->mask));
+    const Ex *step = op2(c, EX_SUB, ex_symbol(c->x, SYM_STEP), partial);
+    FullLoops full = clone_full(c, t.full);
+    make_partial(c, partial_index(c, &t, above, partial), where);
+    make_full_loops(c, &full, op2(c, EX_ADD, t.flo, step));
+    const Ex *total = op2(c, EX_ADD, partial, op2(c, EX_SUB, t.fhi, t.flo));
+    if (t.exact) pass_set_parts(c->p, c->k, c->loop, total); // of others no launch knows the steps
+    share_steps(c, &full, partial, total);
+}
+
+static void find_mask(void *ctx, const Ex *e) {
+    if (e->op == EX_SYM && e->sym == SYM_MASK) *(bool *)ctx = true;
+}
+
+static const Ex *look_for_mask(void *ctx, const Ex *e) {
+    ex_visit(e, find_mask, ctx);
+    return e;
+}
+
+// A sweep over keys; not, say, a loop over parts.
+static bool is_masked(const TileOp *loop) {
+    bool found = false;
+    for (TileOp *op = tile_next(&loop->body, NULL); op; op = tile_next(&loop->body, op))
+        tile_map_exprs(op, look_for_mask, &found);
+    return found;
+}
+
+static void classify_kernel(TileProgram *p, TileKernel *k) {
+    int q_axis = fixed_axis(k);
+    TileMapLists lists = {0};
+    for (TileOp *op = k->body.first, *next; op; op = next) {
+        next = op->next;
+        if (op->kind != TILE_LOOP || op->tiles != CLASS_ANY || op->axis == q_axis) continue;
+        if (q_axis < 0 || !is_masked(op)) continue;
+        Classify c = {
+            .p = p, .k = k, .x = p->pool, .loop = op, .q_axis = q_axis, .k_axis = op->axis};
+        c.lists = &lists;
+        split_loop(&c);
+    }
+}
+
+void pass_classify(TileProgram *p) {
+    for (int i = 0, n = p->kernels.n; i < n; i++) { // lists are made by kernels behind these
+        classify_kernel(p, p->kernels.data[i]);
+        pass_prove_inside(p, p->kernels.data[i]);
+    }
+    pass_tidy(p);
+}

@@ -1,0 +1,142 @@
+// host.c: tile extents and homes for the host.
+//
+// In: a program for the host, algorithm level. Out: extents bound; the axis that the grid tiles
+// (the queries, M) along vector lanes; every value in the scratch memory of the thread that runs
+// its tile, computed ones as f32.
+//
+//     M     four vectors: the width of a register block of the products (codegen/host/mma.c)
+//     N     keys whose scores and rows of K or V stay near the L1 cache, in multiples of the
+//           products' blocks
+//     D, E  whole, as they are: nothing is padded
+//
+// The form that splits keys (passes/tile/split.c) is also the one for a few queries, where vectors of queries
+// would be mostly empty: one query a tile, vectors along the keys' columns, so that decoding runs
+// at the speed of memory.
+#include "passes/mask/tilemap.h"
+#include "passes/schedule/knobs.h"
+#include "passes/schedule/schedule.h"
+#include "passes/tile/rewrite.h"
+
+#include <assert.h>
+
+enum {
+    HOST_VECTORS = 4, // of M
+    HOST_KEYS = 48,   // at most; a multiple of the 6 rows of a register block
+    HOST_KEYS_STEP = 24,
+    HOST_FEW_KEYS = 192,
+};
+
+// Columns of q and o, or of k and v, that are held at a time.
+static int columns_of(const TileKernel *k) {
+    int n = 0;
+    for (int a = 0; a < k->naxes; a++)
+        if (k->axes[a].whole && k->axes[a].size->op == EX_CONST) n += k->axes[a].size->i;
+    return n;
+}
+
+// Half of L2 for the rows of q and o, a quarter for those of k and v; very wide heads get fewer
+// rows.
+static int rows_of(const Target *t, int64_t columns) {
+    int n = t->lanes * HOST_VECTORS;
+    while (n > t->lanes && n * columns * 4 > t->l2_bytes / 2) n /= 2;
+    return n;
+}
+
+static int keys_of(const Target *t, int64_t columns) {
+    int n = HOST_KEYS;
+    while (n > HOST_KEYS_STEP && n * columns * 4 > t->l2_bytes / 4) n -= HOST_KEYS_STEP;
+    return n;
+}
+
+// ---- choices
+
+typedef struct HostShape {
+#define KNOB(field, least, most, step, what) int field;
+#include "passes/schedule/host.def"
+#undef KNOB
+} HostShape;
+
+typedef struct HostFew { // of kernels of one query a tile
+#define KNOB(field, least, most, step, what) int field;
+#include "passes/schedule/host_few.def"
+#undef KNOB
+} HostFew;
+
+static const Knob knob_rows[] = {
+#define KNOB(...) KNOB_ROW(HostShape, __VA_ARGS__)
+#include "passes/schedule/host.def"
+#undef KNOB
+};
+static const Knob few_rows[] = {
+#define KNOB(...) KNOB_ROW(HostFew, __VA_ARGS__)
+#include "passes/schedule/host_few.def"
+#undef KNOB
+};
+static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows},
+                       few_knobs = {few_rows, sizeof few_rows / sizeof *few_rows};
+
+static bool choose(const TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags,
+                   HostShape *s) {
+    int columns = columns_of(k), lanes = o->target.lanes;
+    *s = (HostShape){rows_of(&o->target, columns), keys_of(&o->target, columns)};
+    if (o->schedule && !knob_read(knobs, s, o->schedule, diags)) return false;
+    k->schedule.knobs = knob_text(knobs, s, p->arena);
+    if (s->rows % lanes == 0) return true;
+    diag_error(diags, (Span){0},
+               "schedule: rows are a multiple of the %d lanes of a vector, not %d", lanes, s->rows);
+    return false;
+}
+
+static bool choose_few(const TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags,
+                       HostShape *s) {
+    HostFew few = {HOST_FEW_KEYS};
+    if (o->schedule && !knob_read(few_knobs, &few, o->schedule, diags)) return false;
+    k->schedule.knobs = knob_text(few_knobs, &few, p->arena);
+    *s = (HostShape){1, few.few_keys};
+    return true;
+}
+
+static int extent_of(const TileKernel *k, int axis, HostShape s) {
+    const TileAxis *a = &k->axes[axis];
+    assert(!a->whole || a->size->op == EX_CONST);
+    if (a->whole) return a->size->i;
+    return axis == tile_grid_axis(k) ? s.rows : s.keys;
+}
+
+bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileKernel *k = p->kernels.data[i];
+        bool few = pass_split_axis(p, k) >= 0;
+        HostShape s;
+        k->schedule = (TileSchedule){.lane_axis = few ? -1 : tile_grid_axis(k)};
+        if (!(few ? choose_few : choose)(p, k, o, diags, &s)) return false;
+        for (int a = 0; a < k->naxes; a++)
+            if (!k->axes[a].extent) pass_bind(p, k, a, extent_of(k, a, s));
+    }
+    return true;
+}
+
+// Scratch memory holds f32, whatever the tensors do: weights are not rounded on their way into a
+// product.
+static void give_home(TileOp *op) {
+    for (int i = 0; i < op->results.n && op->kind == TILE_MAP; i++) {
+        TileValue *v = op->results.data[i];
+        if (dtype_half(v->dtype)) v->dtype = DT_F32;
+    }
+    for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_SCRATCH;
+    for (int i = 0; i < op->carried.n; i++) op->carried.data[i]->home = HOME_SCRATCH;
+}
+
+bool pass_schedule_host(TileProgram *p, const PassOptions *o, Diags *diags) {
+    (void)o, (void)diags;
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileBlock *body = &p->kernels.data[i]->body;
+        if (tile_has_lanes(p->kernels.data[i])) {
+            pass_schedule_lanes(p, p->kernels.data[i]);
+            continue;
+        }
+        for (TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) give_home(op);
+    }
+    pass_prefer_parts(p, HOST_FEW);
+    return true;
+}

@@ -1,0 +1,82 @@
+// schedule.c: which target answers for tile extents and schedules, and how an extent is bound.
+#include "passes/schedule/schedule.h"
+#include "passes/schedule/knobs.h"
+#include "passes/tile/rewrite.h"
+
+#include <assert.h>
+
+typedef bool (*TargetPass)(TileProgram *p, const PassOptions *o, Diags *diags);
+
+static const struct {
+    TargetPass tile, schedule;
+    bool splits; // has a schedule for parts of a row and their combination
+    int shares;  // columns up to which its main kernel may be over parts; 0: never
+} target_passes[TARGET_COUNT] = {
+    [TARGET_HOST] = {pass_tile_host, pass_schedule_host, true, 0},
+    [TARGET_SM80] = {pass_tile_sm80, pass_schedule_sm80, true, 0},
+    [TARGET_SM90A] = {pass_tile_sm90, pass_schedule_sm90, true, 256},
+    [TARGET_GFX90A] = {pass_tile_amd, pass_schedule_amd, false, 0},
+    [TARGET_GFX942] = {pass_tile_amd, pass_schedule_amd, false, 0},
+    [TARGET_GFX1100] = {pass_tile_amd, pass_schedule_amd, false, 0},
+};
+
+bool pass_splits(const PassOptions *o) { return o->split && target_passes[o->target.id].splits; }
+
+bool pass_shares(const PassOptions *o, int D, int Dv) {
+    int most = target_passes[o->target.id].shares;
+    bool fit = D <= most && Dv <= most && D % 8 == 0 && Dv % 8 == 0;
+    return pass_splits(o) && fit && dtype_half(o->dtype);
+}
+
+// Every choice that was asked for is one that some kernel has.
+static bool has_knobs(const TileProgram *p, const char *asked, Diags *diags) {
+    KnobSetting s;
+    while (knob_next(&asked, &s)) {
+        const char *has = NULL; // of the main kernel, which stands first
+        bool found = false;
+        for (int i = 0; i < p->kernels.n && !found; i++) {
+            const char *knobs = p->kernels.data[i]->schedule.knobs;
+            if (!has) has = knobs;
+            found = knobs && knob_has(knobs, s.name, s.n);
+        }
+        if (found) continue;
+        diag_error(diags, (Span){0},
+                   "schedule: no kernel of %s has a choice '%.*s' on %s; there are: %s", p->name,
+                   (int)s.n, s.name, target_get(p->target)->name, has ? has : "none");
+        return false;
+    }
+    return true;
+}
+
+bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags) {
+    return target_passes[o->target.id].tile(p, o, diags) &&
+           (!o->schedule || has_knobs(p, o->schedule, diags));
+}
+
+bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags) {
+    p->scheduled = target_passes[o->target.id].schedule(p, o, diags);
+    if (!p->scheduled || o->target.kind != KIND_NVPTX) return p->scheduled;
+    pass_mark(p);
+    pass_blocks(p);
+    return p->scheduled;
+}
+
+// ---- binding an extent
+
+// ceil(size / extent); sizes are far enough from 2^31 (passes/mask/range.h).
+static const Ex *tiles_of(ExPool *x, const Ex *size, int extent) {
+    const Ex *up = ex_2(x, EX_ADD, size, ex_i32(x, extent - 1));
+    return ex_simplify(x, ex_2(x, EX_DIV, up, ex_i32(x, extent)));
+}
+
+void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent) {
+    TileAxis *a = &k->axes[axis];
+    assert(a->extent == 0 && extent > 0);
+    a->extent = extent;
+    if (a->whole) return;
+    const Ex *count = tiles_of(p->pool, a->size, extent);
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].sym == SYM_TILE && k->grid[i].axis == axis) k->grid[i].count = count;
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_LOOP && op->axis == axis) pass_share_steps(p, k, op, count);
+}

@@ -1,0 +1,83 @@
+// schedule.h: the two questions that every target answers for itself; pass_tile and pass_schedule
+// ask by target.
+//
+// pass_tile_*: which tile extents?
+//
+// Before: algorithm level; simplified, hoisted, fused, verified. Axes have extent 0 (but for the
+// parts of a split row, S, whose tiles are one part). There is one loop over N for each sweep, with
+// SYM_MASK in it, over one tile, which is the whole axis.
+// Work: looks at the kernels (D, Dv, dtype, what is live in the loop) and calls pass_bind once for
+// every axis of every kernel that has no extent yet. May set kernel->schedule; nothing else
+// changes. After: every axis has an extent of at least 1 (a whole axis: its size, padded as the
+// target's matrix instruction needs). False: an error is in diags, and the program is not used any
+// more.
+//
+// pass_schedule_*: how does the target run it?
+//
+// Before: extents are bound. Each loop over N is two: a CLASS_PARTIAL loop, whose SYM_MASK is
+// expanded to the kernel's mask, then a CLASS_FULL loop without any mask (missing where no tile can
+// be full). The full loop begins with the step at which the partial one ends, so that one sequence
+// of tiles may be prefetched across both. Hoisted, fused, tidied, verified.
+// Work: homes, buffers, copies, commits, waits, views, barriers; kernel->schedule. What is computed
+// stays.
+// After: tile_verify holds, and the interpreter gives what it gave before, up to f32 rounding.
+#ifndef PASSES_SCHEDULE_H
+#define PASSES_SCHEDULE_H
+
+#include "passes/passes.h"
+
+bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags);     // host.c
+bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags);     // sm80.c
+bool pass_schedule_host(TileProgram *p, const PassOptions *o, Diags *diags); // host.c
+bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags); // sm80.c
+bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags);     // sm90.c
+bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags); // sm90.c
+bool pass_tile_amd(TileProgram *p, const PassOptions *o, Diags *diags);      // amd_shape.c
+bool pass_schedule_amd(TileProgram *p, const PassOptions *o, Diags *diags);  // amd.c
+
+// Whether to build the form that splits rows: asked for, and the target has a schedule for it.
+// Workspace that lies as fragments have it.  passes/tile/blocks.c
+void pass_blocks(TileProgram *p);
+bool pass_splits(const PassOptions *o);                // schedule.c
+bool pass_shares(const PassOptions *o, int D, int Dv); // schedule.c
+
+// Whether the main kernel's shifts stay where they are in full tiles, as was chosen with its extents; and,
+// once loops are split by class, whether its form of schedule can do a step again.   sm90.c
+bool pass_fixes_shift(const TileProgram *p);
+bool pass_can_redo(TileProgram *p);
+
+enum { HOST_FEW = 8 }; // queries: up to here the host's schedule takes them one at a time
+
+// The axis of the columns of v and o; -1: the kernel has none. How many columns a tile has.
+int pass_value_axis(const TileProgram *p, const TileKernel *k); // passes/tile/columns.c
+int pass_value_columns(const TileProgram *p, const TileKernel *k);
+// Where v has more than `most` columns, the grid goes over blocks of them, of a multiple of `unit`
+// columns. False: an error is in diags.
+bool pass_tile_columns(TileProgram *p, TileKernel *k, int most, int unit, Diags *diags);
+
+// Stages of a buffer for tiles of a role: two where a loop loads nothing else; of a kernel, and the
+// most of any.   loads.c
+int pass_kernel_stages(const TileProgram *p, const TileKernel *k, TensorRole role);
+int pass_stages(const TileProgram *p, TensorRole role);
+// A program that was read may have loops as no sweep is. False: an error is in diags.
+bool pass_few_loads(const TileProgram *p, const TileKernel *k, int most, Diags *diags);
+
+// Sums of rows that may stay in parts are marked, in a kernel whose values have homes.   passes/tile/parts.c
+void pass_mark_parts(TileKernel *k);
+
+// Weights that need not be looked at for NaN when they are rounded to bf16 are marked, in a kernel
+// whose values have homes; the sum that tells of NaN is put where it is needed.   passes/tile/unguard.c
+void pass_unguard(TileProgram *p, TileKernel *k);
+
+// How maps are made, where a scheduled program for NVIDIA devices has more than one way.   passes/tile/marks.c
+void pass_mark(TileProgram *p);
+
+// A bool over POS of the grid's axis: of the 64 rows that begin there none sees more of a tile of keys
+// than its first ones. NULL: not known, or never.   narrow.c
+const Ex *pass_sees_few(TileProgram *p, const TileKernel *k, int keys, const Ex *tile, int first);
+
+// Gives an axis its extent: grid counts over the axis become ceil(size / extent), loops over it run
+// over as many tiles.   schedule.c
+void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent);
+
+#endif

@@ -1,0 +1,291 @@
+// sm80.c: how NVIDIA devices from sm_80 on run a kernel: tile extents, and
+// FlashAttention-2's order of copies.
+//
+// A block is 4 warps, each with 16 or 32 rows; two m16 tiles a warp use every fragment of K and V
+// that is read from shared memory twice, which is what keeps the matrix units busy. Tiles of q, k
+// and v are copied asynchronously into shared memory, those of k and v ahead of their use
+// (chain.h).
+#include "passes/mask/interval.h"
+#include "passes/mask/tilemap.h"
+#include "passes/schedule/chain.h"
+#include "passes/schedule/demand.h"
+#include "passes/schedule/knobs.h"
+#include "passes/schedule/schedule.h"
+#include "passes/schedule/sm80_few.h"
+#include "passes/schedule/strips.h"
+#include "passes/tile/rewrite.h"
+
+enum {
+    MAX_COLUMNS = 256, // of v in a tile
+    CROWDED_KEYS = 96, // where norms of keys take registers too (1.2 times as fast)
+    DENSE_KEYS = 64, // of which inputs are read for each element: a tile's are in registers at once
+    FEW_COLUMNS = 128, // where several tiles are needed anyhow, and no scores
+    UNIT_COLUMNS = 64,
+    WIDE = 256,           // columns of q and k, beyond which tiles have the fewest keys
+    OTHER_REGISTERS = 32, // of a thread, beside scores and accumulator
+    REGISTERS = 65536,    // of an SM
+    SECTION = 512,        // tiles whose heads' K and V fit the L2 cache together
+};
+
+// ---- extents
+
+typedef struct Sm80Shape {
+#define KNOB(field, least, most, step, what) int field;
+#include "passes/schedule/sm80.def"
+#undef KNOB
+} Sm80Shape;
+
+static const Knob knob_rows[] = {
+#define KNOB(...) KNOB_ROW(Sm80Shape, __VA_ARGS__)
+#include "passes/schedule/sm80.def"
+#undef KNOB
+};
+static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows};
+
+typedef struct Dense {
+    const TileOp *map;
+    int key_axis;
+    bool found;
+} Dense;
+
+// Inputs with a number for each query and key.
+static void find_dense(void *ctx, const Ex *e) {
+    Dense *d = ctx;
+    if (!tile_ends_along(e, d->key_axis)) return;
+    for (int i = 0; i < d->map->naxes; i++) {
+        int axis = d->map->axes[i];
+        d->found |= axis != d->key_axis && tile_lead_varies(d->map, e, axis);
+    }
+}
+
+static bool map_reads_dense(const TileOp *map) {
+    const TileOp *loop = map->block->owner;
+    if (map->kind != TILE_MAP || !loop || loop->kind != TILE_LOOP) return false;
+    Dense d = {map, loop->axis, false};
+    for (int i = 0; i < map->outs.n; i++) ex_visit(map->outs.data[i].body, find_dense, &d);
+    return d.found;
+}
+
+static bool reads_dense(const TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileBlock *body = &p->kernels.data[i]->body;
+        for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op))
+            if (map_reads_dense(op)) return true;
+    }
+    return false;
+}
+
+static bool is_crowded(const TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++)
+        if (pass_makes_norms(p->kernels.data[i])) return true;
+    return false;
+}
+
+// Two blocks an SM with 255 registers a thread. Beyond 128 columns an accumulator of two m16 tiles
+// a warp has no room. f32 products are FMAs over registers: small tiles.
+static Sm80Shape shape_for(const TileProgram *p, bool tf32) {
+    int dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS, d = p->D > dv ? p->D : dv;
+    if (tf32 && d <= 128) return (Sm80Shape){64, d <= 64 ? 64 : 32, 4, 2};
+    if (!dtype_half(p->dtype)) return (Sm80Shape){64, d <= 128 ? 32 : 16, 4, 1};
+    if (d > WIDE) return (Sm80Shape){64, 32, 4, 1};
+    if (d <= 64) return (Sm80Shape){128, 128, 4, 2};
+    if (d <= 128) return (Sm80Shape){128, 64, 4, 2};
+    return (Sm80Shape){64, 64, 4, 2};
+}
+
+Sm80Tiles sm80_tiles(const TileProgram *p, int rows, int keys) {
+    return (Sm80Tiles){.elem = dtype_bytes(p->dtype),
+                       .rows = rows,
+                       .keys = keys,
+                       .d = p->D,
+                       .dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS,
+                       .k_stages = pass_stages(p, TENSOR_K),
+                       .v_stages = pass_stages(p, TENSOR_V)};
+}
+
+int sm80_shared_bytes(Sm80Tiles t) {
+    int d = pass_padded(t.d, 16) * t.elem + 16, dv = pass_padded(t.dv, 16) * t.elem + 16;
+    return t.rows * d + t.keys * (t.k_stages * d + t.v_stages * dv);
+}
+
+// How many columns of q and k have room beside a tile of v.
+static int most_columns(const TileProgram *p, Sm80Shape s, const Target *t) {
+    Sm80Tiles tiles = sm80_tiles(p, s.rows, s.keys);
+    for (tiles.d = 16; sm80_shared_bytes(tiles) <= t->shared_bytes; tiles.d += 16) continue;
+    return tiles.d - 16;
+}
+
+// A kernel without products computes nothing twice in several tiles of columns: those of half the size
+// leave registers for what the last one, which may go past the end, asks of each column.
+static int columns_of(const TileProgram *p, const TileKernel *k) {
+    return p->Dv <= MAX_COLUMNS || sm80_has_product(k) ? MAX_COLUMNS : FEW_COLUMNS;
+}
+
+static bool bind_axes(TileProgram *p, TileKernel *k, Sm80Shape s, Diags *diags) {
+    if (!pass_tile_columns(p, k, columns_of(p, k), UNIT_COLUMNS, diags)) return false;
+    for (int a = 0; a < k->naxes; a++) {
+        const TileAxis *axis = &k->axes[a];
+        if (axis->extent) continue; // chosen when the kernel was built
+        if (!axis->whole) {
+            pass_bind(p, k, a, a == tile_grid_axis(k) ? s.rows : s.keys);
+        } else {
+            pass_bind(p, k, a, pass_padded(axis->size->i, 16));
+        }
+    }
+    return true;
+}
+
+// A thread has its share of scores and accumulator at once.
+static int registers_of(const TileProgram *p, Sm80Shape s) {
+    int dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS;
+    return (pass_padded(dv, 16) + s.keys) * s.rows / (32 * s.warps) + OTHER_REGISTERS;
+}
+
+// What no single knob tells.
+static bool legal(const TileProgram *p, Sm80Shape s, const Target *t, Diags *diags) {
+    int shared = sm80_shared_bytes(sm80_tiles(p, s.rows, s.keys));
+    int registers = REGISTERS / (32 * s.warps * s.blocks);
+    if (registers > t->registers) registers = t->registers;
+    const char *what = NULL;
+    if (shared > t->shared_bytes)
+        what = arena_printf(p->arena, "%d bytes of shared memory; there are %d", shared,
+                            t->shared_bytes);
+    else if (s.rows % (16 * s.warps))
+        what = arena_printf(p->arena,
+                            "tiles of 16 rows, or a multiple, for each of %d warps; "
+                            "there are %d rows",
+                            s.warps, s.rows);
+    else if (registers_of(p, s) > registers)
+        what = arena_printf(p->arena,
+                            "%d registers of a thread for scores and accumulator; "
+                            "there are %d",
+                            registers_of(p, s), registers);
+    if (what) diag_error(diags, (Span){0}, "schedule: it needs %s", what);
+    return !what;
+}
+
+// Where another target hands over its rest, there may be only those for parts of a row.
+static bool all_few(const TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++)
+        if (!sm80_is_few(p, p->kernels.data[i])) return false;
+    return true;
+}
+
+// The one place where a program's shape is chosen.
+static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Shape *s) {
+    *s = shape_for(p, o->tf32);
+    if (s->keys > CROWDED_KEYS && is_crowded(p)) s->keys = CROWDED_KEYS;
+    if (s->keys > DENSE_KEYS && reads_dense(p)) s->keys = DENSE_KEYS;
+    int most = most_columns(p, *s, &o->target);
+    if (p->D > most) {
+        diag_error(diags, (Span){0}, "target '%s' supports a D up to %d of %s, not %d",
+                   o->target.name, most, dtype_name(p->dtype), p->D);
+        return false;
+    }
+    return !o->schedule || all_few(p) ||
+           (knob_read(knobs, s, o->schedule, diags) && legal(p, *s, &o->target, diags));
+}
+
+bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
+    Sm80Shape main;
+    Sm80Few few;
+    const char *few_text;
+    if (!p->kernels.n) return true; // as where another target hands over its rest
+    if (!choose(p, o, diags, &main) || !sm80_few(p, o, diags, &few, &few_text)) return false;
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileKernel *k = p->kernels.data[i];
+        bool is_few = sm80_is_few(p, k);
+        if (!sm80_has_product(k) &&
+            !pass_tile_columns(p, k, few.few_columns, UNIT_COLUMNS, NULL)) // all, where they must
+            return false;
+        Sm80Shape s = is_few ? (Sm80Shape){SM80_FEW_ROWS, few.few_keys, 1, few.few_blocks} : main;
+        if (!bind_axes(p, k, s, diags)) return false;
+        k->schedule = (TileSchedule){.lane_axis = -1,
+                                     .warps = s.warps,
+                                     .min_blocks = s.blocks,
+                                     .knobs = is_few ? few_text : knob_text(knobs, &s, p->arena)};
+    }
+    return true;
+}
+
+// ---- outside loops
+
+// A tile that is loaded once (q). What uses it before the first loop has to wait for it; otherwise
+// the loop's own first wait does.
+static void schedule_load(Chains *c, TileOp *load) {
+    const TileOp *op = load->next;
+    while (op && op->kind != TILE_LOOP && !pass_uses(op, load->results.data[0])) op = op->next;
+    chain_load(c, load, !op || op->kind != TILE_LOOP);
+}
+
+// ---- products and their neighbours
+
+// The accumulator's rescaling as early as its factor is known: before the exponentials, which then
+// stand next to the product that can run beside them.
+static bool feeds_product(const TileOp *map) {
+    const TileOp *op = map->next;
+    while (op && op->kind == TILE_LOAD) op = op->next;
+    return op && op->kind == TILE_MMA && op->args.n == 3 &&
+           op->args.data[2] == map->results.data[0];
+}
+
+static void raise_rescales(TileKernel *k) {
+    for (TileOp *op = tile_next(&k->body, NULL), *next; op; op = next) {
+        next = tile_next(&k->body, op);
+        if (op->kind != TILE_MAP || op->results.n != 1 || !feeds_product(op)) continue;
+        TileOp *to = op;
+        while (to->prev && !pass_uses_result(op, to->prev)) to = to->prev;
+        if (to != op) pass_move_before(to, op);
+    }
+}
+
+static int room_for_strips(const TileProgram *p, const TileKernel *k) {
+    Sm80Tiles t = sm80_tiles(p, 0, 0);
+    for (int a = 0; a < k->naxes; a++) {
+        if (a == tile_grid_axis(k)) t.rows = k->axes[a].extent;
+        if (!k->axes[a].whole && !tile_in_grid(k, a)) t.keys = k->axes[a].extent;
+    }
+    t.dv = pass_value_columns(p, k);
+    t.k_stages = pass_kernel_stages(p, k, TENSOR_K); // other kernels may have theirs already
+    t.v_stages = pass_kernel_stages(p, k, TENSOR_V);
+    return target_get(p->target)->shared_bytes - sm80_shared_bytes(t);
+}
+
+static void schedule_kernel(TileProgram *p, TileKernel *k) {
+    raise_rescales(k);
+    pass_strips(p, k, k->schedule.warps, room_for_strips(p, k));
+    for (TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_LOOP) pass_raise_strips(op);
+    for (TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, false);
+    Chains c = chain_kernel(p, k);
+    c.late = true;
+    for (TileOp *op = k->body.first, *next; op; op = next) {
+        next = op->next;
+        if (chain_operand(p, op)) schedule_load(&c, op);
+        if (op->kind == TILE_LOOP) next = chain_loops(&c, op)->next;
+    }
+    chain_homes(&c);
+}
+
+// Whether tiles of rows take times of their own. Where they take the same, those of one head after
+// the other read the keys and values of a head from the L2 cache.
+static bool rows_differ(const TileKernel *k) {
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].reversed) return true;
+    return false;
+}
+
+bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileKernel *k = p->kernels.data[i];
+        if (!pass_few_loads(p, k, CHAIN_MAX_LOADS, diags)) return false;
+        if (tile_has_lanes(k))
+            pass_schedule_lanes(p, k);
+        else
+            schedule_kernel(p, k);
+        if (rows_differ(k) && !sm80_is_few(p, k)) k->schedule.section = SECTION;
+    }
+    if (o->target.id == TARGET_SM80) pass_prefer_parts(p, SM80_FEW_ROWS);
+    return true;
+}

@@ -1,0 +1,609 @@
+// sm90.c: how Hopper runs a kernel: tile extents, and which form of schedule.
+//
+// A kernel with products of 16-bit elements becomes one of roles (sm90.h): flat where it
+// is one sweep over the keys, plain otherwise. Some kernels run as on sm_80: those without products,
+// in f32, or for a part of the keys of a few queries (passes/tile/split.c), and those with long bodies. Long
+// bodies become functions, and a call needs the registers that a wgmma in flight holds.
+//
+// Shapes were measured: 64 rows of queries for each warpgroup; two warpgroups with 240 registers a
+// thread or three with 160. They take turns, so that one's exponentials run beside the other's
+// products. A tile has as many keys as registers allow for scores and accumulator (a wgmma that
+// spills is serialized), and as shared memory allows for the stages.
+#include "passes/schedule/sm90.h"
+#include "passes/mask/interval.h"
+#include "passes/mask/mask.h"
+#include "passes/schedule/demand.h"
+#include "passes/schedule/knobs.h"
+#include "passes/schedule/strips.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    MAX_COLUMNS = 256,
+    PANEL = 64,           // columns of a panel of shared memory (128 bytes)
+    OTHER_REGISTERS = 32, // of a thread, beside scores, weights and accumulator
+    TEST_REGISTERS = 12,  // for more, and for what is looked up
+    LISTED = 2048,        // tiles of a section where each visits few: documents, 5% faster than 512
+    LONG_BODY = 1400,     // weight (ex_weight) of what is computed of an element
+    DEAR_MASK = 48,       // the same, of a mask
+    SHARED_SLACK = 1024,  // barriers, the tile's number, alignment
+    CLASSES =
+        3, // loops that a sweep becomes at most (passes/mask/classify.c), each with its vectors
+};
+
+// ---- shapes
+
+enum { ANY = SHAPE_COUNT };
+
+typedef struct Sm90Row {
+    int d; // of the wider of k and v, at most
+    bool masked;
+    int launches; // the last ShapeClass that it is for; ANY: all
+    int moving;   // `after` where shifts follow their extrema
+    Sm90Shape shape;
+} Sm90Row;
+
+// The producer has what the consumers leave of the registers that a block is launched with; with many panels
+// of columns it needs more than the least, 24. Clusters save what copies take, where tiles are long
+// enough for their common pace or heads are wider than their values; at 64 columns they were measured
+// to save nothing. Sections are of tiles whose heads' K and V fit the L2 cache together, but of no
+// fewer than there are multiprocessors, and of one head's where all tiles take as long. At 64 columns
+// three warpgroups are the fastest, but for the tiles at the diagonal of short launches, of which two
+// warpgroups' are smaller, and for launches of up to 256 keys, which fill two tiles of 128 queries
+// better than two of 192, and one tile of 208 keys better than two of 128.
+static const Sm90Row rows[] = {
+    // d, masked, launches, moving, {warpgroups, registers, producer's, keys, stages, queries, after,
+    //    turns, late_rescale, fixed_shift, cluster, section, share, narrow, part_keys, half}
+    {64, false, SHAPE_TINY, 8, {2, 232, 40, 208, 2, 2, 8, 0, 0, 0, 1, 1, 0, 0, 384, 0}},
+    {64, false, ANY, 0, {3, 160, 32, 128, 2, 2, 48, 1, 0, 1, 1, 1, 0, 0, 384, 16}},
+    {64, true, SHAPE_SHORT, 16, {2, 232, 40, 128, 3, 2, 56, 1, 0, 1, 1, 512, 0, 64, 576, 0}},
+    {64, true, SHAPE_LONG, 8, {3, 160, 32, 128, 2, 2, 56, 1, 0, 1, 1, 512, 0, 64, 384, 16}},
+    {128, false, SHAPE_SHORT, 20, {2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 1, 1, 0, 0, 768, 0}},
+    {128, false, SHAPE_LONG, 20, {2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 2, 1, 0, 0, 768, 0}},
+    {128, true, SHAPE_SHORT, 20, {2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 1, 128, 0, 64, 768, 0}},
+    {128, true, SHAPE_LONG, 28, {2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 2, 512, 0, 0, 768, 0}},
+    {192, false, ANY, 20, {2, 232, 40, 128, 2, 1, 40, 1, 0, 1, 2, 1, 0, 0, 768, 0}},
+    {192, true, ANY, 20, {2, 232, 40, 128, 2, 1, 40, 1, 0, 1, 2, 128, 0, 0, 768, 0}},
+    {256, false, SHAPE_SHORT, -1, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 1, 0, 0, 768, 0}},
+    {256, false, SHAPE_LONG, -1, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 1, 0, 0, 768, 0}},
+    {256, true, SHAPE_SHORT, -1, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 128, 0, 0, 768, 0}},
+    {256, true, SHAPE_LONG, -1, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 512, 0, 0, 768, 0}},
+};
+
+// Whether some keys within the tensor do not count.
+bool sm90_is_masked(const TileKernel *k) {
+    const Ex *m = k->mask;
+    return !(m->op == EX_LT || m->op == EX_CONST);
+}
+
+static bool has_product(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_MMA) return true;
+    return false;
+}
+
+static int64_t weight(const Ex *const *roots, int n) {
+    Arena *scratch = arena_new();
+    const Ex **order;
+    int64_t w = 0;
+    for (int i = ex_order(scratch, roots, n, &order); i > 0; i--) w += ex_weight(order[i - 1]);
+    arena_free(scratch);
+    return w;
+}
+
+static bool long_map(const TileOp *op, int64_t mask) {
+    VEC(const Ex *) bodies = {0};
+    Arena *scratch = arena_new();
+    for (int i = 0; i < op->outs.n; i++) VEC_PUSH(scratch, &bodies, op->outs.data[i].body);
+    bool is = weight(bodies.data, bodies.n) + mask > LONG_BODY;
+    arena_free(scratch);
+    return is;
+}
+
+static bool long_body(const TileKernel *k) {
+    int64_t mask = k->mask ? weight(&k->mask, 1) : 0;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_MAP && long_map(op, mask)) return true;
+    return false;
+}
+
+// Whether a kernel may be one of roles; the others are as on sm_80.
+static bool fits_roles(const TileProgram *p, const TileKernel *k) {
+    int rows = tile_grid_axis(k);
+    bool tiled = rows >= 0 && k->axes[rows].extent != 1; // some are built for one query a tile
+    bool mapped = p->D % 8 == 0 && p->Dv % 8 == 0; // tensor copies: rows of a multiple of 16 bytes
+    mapped = mapped && p->D <= MAX_COLUMNS;
+    return dtype_half(p->dtype) && mapped && tiled && has_product(k) && !pass_is_part(p, k) &&
+           !long_body(k);
+}
+
+// Once it has its extents: later passes change bodies, and with them what would be chosen.
+static bool in_roles(const TileProgram *p, const TileKernel *k) {
+    return dtype_half(p->dtype) && k->schedule.knobs &&
+           knob_has(k->schedule.knobs, "warpgroups", 10);
+}
+
+static int value_columns(const TileProgram *p, const TileKernel *k) {
+    return pass_padded(pass_value_columns(p, k), PANEL);
+}
+
+// Of a kernel with so many vectors of keys.
+static int shared_bytes(Sm90Shape s, int d, int dv, int vectors) {
+    int rows_of_q = 64 * s.warpgroups, weights = s.share ? pass_padded(s.keys, PANEL) : 0;
+    return 2 * (rows_of_q * (s.queries * d + weights) + s.stages * s.keys * (d + dv)) +
+           4 * vectors * s.keys + SHARED_SLACK;
+}
+
+// Of a thread; where scores take numbers of keys, one for each of its columns, and as many for each lookup
+// of an element but the first.
+static int registers_of(const TileKernel *k, Sm90Shape s, int dv) {
+    int loads = pass_element_loads(k),
+        more = pass_takes_key_numbers(k) + (loads > 1 ? loads - 1 : 0);
+    return dv / 2 + s.keys / 2 + s.keys / 4 + OTHER_REGISTERS +
+           (pass_many_tests(k) ? TEST_REGISTERS : 0) + more * s.keys / 4;
+}
+
+int sm90_registers(const TileProgram *p, const TileKernel *k, Sm90Shape s) {
+    return registers_of(k, s, value_columns(p, k));
+}
+
+// ---- the wait among the weights
+
+// Operations of the special function unit and reductions, of an element of the scores.
+typedef struct Work {
+    int special, reductions;
+} Work;
+
+static void count_special(void *ctx, const Ex *e) {
+    bool divides = e->op == EX_DIV || e->op == EX_MOD; // their reciprocals are not counted
+    ((Work *)ctx)->special += !divides && ex_op_cost(e->op, e->type) == C_SPECIAL;
+}
+
+// Of one map the weights and of the others everything: a sum of weights has them in it again.
+static Work work_of(const TileKernel *k, TileOp *loop) {
+    Work w = {0, 0};
+    for (TileOp *op = loop->body.first; op; op = op->next) {
+        if (op->kind != TILE_MAP || op->naxes < 2) continue;
+        for (int i = 0; i < op->outs.n; i++) {
+            bool again = op->outs.n > 1 && op->outs.data[i].reduce != EX_CONST;
+            w.reductions += op->outs.data[i].reduce != EX_CONST;
+            if (!again) pass_visit_elements(k, op, op->outs.data[i].body, count_special, &w);
+        }
+    }
+    return w;
+}
+
+// Where weights cost nothing beside the products, or twice as much as an exponential, more of them
+// go before the wait, of the latter fewer where no maximum stands before them; where nothing is reduced
+// the assembler's own order is the best. Measured at 128 columns.
+enum { AFTER_CHEAP = 32, AFTER_DEAR = 40, AFTER_DEAR_FIXED = 20 };
+
+static int after_for(const TileKernel *k, Sm90Shape s) {
+    TileOp *loop = k->body.first;
+    while (loop && loop->kind != TILE_LOOP) loop = loop->next;
+    if (s.after < 0 || !loop) return s.after;
+    Work w = work_of(k, loop);
+    int after = s.after;
+    if (w.special == 0) after = AFTER_CHEAP;
+    if (w.special > 1) after = s.fixed_shift ? AFTER_DEAR_FIXED : AFTER_DEAR;
+    if (w.special == 1 && !w.reductions) return -1;
+    return after < s.keys / 2 ? after : s.keys / 2;
+}
+
+static bool row_is_for(const Sm90Row *r, int wide, bool masked, ShapeClass launches) {
+    return r->d >= wide && r->masked == masked && (int)launches <= r->launches;
+}
+
+static void find_read(void *ctx, const Ex *e) {
+    if (e->op == EX_LOAD && ex_uses(e, SYM_POS, -1)) *(bool *)ctx = true;
+}
+
+// Whether the mask reads inputs where the pair is: its tiles are on lists (passes/mask/tilemap.c).
+static bool reads_inputs(const TileKernel *k) {
+    bool yes = false;
+    ex_visit(k->mask, find_read, &yes);
+    return yes;
+}
+
+// The keys that a tile of queries sees, of which nothing else is told than that they are not exact where
+// the kernel has no loop over them.
+static KeySet seen_keys(const TileProgram *p, const TileKernel *k) {
+    int rows = tile_grid_axis(k);
+    const TileOp *loop = k->body.first;
+    while (loop && loop->kind != TILE_LOOP) loop = loop->next;
+    if (!loop) return (KeySet){.exact = false};
+    const Ex *first =
+        ex_2(p->pool, EX_MUL, ex_sym(p->pool, SYM_TILE, rows, EX_I32), ex_i32(p->pool, 64));
+    const Ex *last = ex_2(p->pool, EX_ADD, first, ex_i32(p->pool, 63));
+    RangeCtx c;
+    range_init(&c, p->pool, rows, loop->axis, first, last, NULL, NULL);
+    return mask_hull(&c, ex_simplify(p->pool, k->mask));
+}
+
+// Whether both ends of the keys that a tile of queries sees move with it, as in a window: what two
+// blocks visit together is more than either needs (18 and 20 tiles for a window of 1024).
+static bool is_window(const TileProgram *p, const TileKernel *k) {
+    int rows = tile_grid_axis(k);
+    KeySet seen = seen_keys(p, k);
+    return seen.lo && seen.hi && ex_uses(seen.lo, SYM_TILE, rows) &&
+           ex_uses(seen.hi, SYM_TILE, rows);
+}
+
+// Whether a tile of queries may have a list of its own of what it visits (passes/mask/tilemap.c): blocks of a cluster
+// have not the same steps then.
+static bool has_lists(const TileProgram *p, const TileKernel *k) {
+    return reads_inputs(k) || !seen_keys(p, k).exact;
+}
+
+static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
+                     ShapeClass launches, bool moving) {
+    int d = pass_padded(p->D, PANEL), dv = value_columns(p, k), wide = d > dv ? d : dv;
+    size_t i = 0, n = sizeof rows / sizeof *rows;
+    // Tiles are few each, and those of two blocks differ; or large tiles' registers are all in use.
+    bool listed = reads_inputs(k),
+         alone = has_lists(p, k) || is_window(p, k) || pass_takes_key_numbers(k);
+    if (alone) launches = SHAPE_SHORT;
+    // Long tests are most of the work, and twelve warps hide more of it than eight (8%). Hardly a tile is a
+    // full one there.
+    bool dear = !listed && weight(&k->mask, 1) > DEAR_MASK;
+    if (wide <= PANEL && dear) launches = SHAPE_LONG;
+    while (i < n && !row_is_for(&rows[i], wide, sm90_is_masked(k), launches)) i++;
+    assert(i < n && "no more columns than the last row has");
+    Sm90Shape s = rows[i].shape;
+    if (alone) s.cluster = 1;
+    if (listed) s.section = LISTED;
+    if (!p->may_fix_shift || moving || dear) s.fixed_shift = 0;
+    if (!s.fixed_shift) s.after = rows[i].moving, s.half = 0;
+    int vectors = CLASSES * pass_key_vectors(k);
+    if (shared_bytes(s, d, dv, vectors) > t->shared_bytes) s.queries = 1;
+    while (s.keys > 16 && (shared_bytes(s, d, dv, vectors) > t->shared_bytes ||
+                           registers_of(k, s, dv) > s.registers))
+        s.keys -= 16;
+    s.after = after_for(k, s);
+    if (s.half >= s.after) s.half = 0;
+    if (s.narrow >= s.keys) s.narrow = 0;
+    return s;
+}
+
+// ---- what was chosen
+
+static const Knob knob_rows[] = {
+#define KNOB(...) KNOB_ROW(Sm90Shape, __VA_ARGS__)
+#include "passes/schedule/sm90.def"
+#undef KNOB
+};
+static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows};
+
+static bool refuse(Diags *diags, const char *what, int needs, int has) {
+    diag_error(diags, (Span){0}, "schedule: it needs %d %s; there are %d", needs, what, has);
+    return false;
+}
+
+// What no single knob tells.
+static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags *diags) {
+    int d = pass_padded(p->D, PANEL), dv = value_columns(p, k);
+    int shared = shared_bytes(s, d, dv, CLASSES * pass_key_vectors(k)),
+        has = target_get(p->target)->shared_bytes;
+    int threads = 128 * (s.producer_registers + s.warpgroups * s.registers);
+    int launched = target_block_registers(128 * (s.warpgroups + 1));
+    if (shared > has) return refuse(diags, "bytes of shared memory", shared, has);
+    if (threads > launched)
+        return refuse(diags, "registers for all threads of a block", threads, launched);
+    if (s.fixed_shift && !p->may_fix_shift) {
+        diag_error(
+            diags, (Span){0},
+            "schedule: shifts stay where results do not depend on them, a sum of all weights "
+            "bounds these, and they are bf16");
+        return false;
+    }
+    if (s.fixed_shift && s.late_rescale) {
+        diag_error(diags, (Span){0}, "schedule: where shifts stay nothing is rescaled late");
+        return false;
+    }
+    if (s.half && (!s.fixed_shift || s.half >= s.after)) {
+        diag_error(diags, (Span){0},
+                   "schedule: half of a product is waited for before the whole, where shifts stay");
+        return false;
+    }
+    if (s.narrow >= s.keys) {
+        diag_error(diags, (Span){0}, "schedule: the first %d keys of a tile of %d are all",
+                   s.narrow, s.keys);
+        return false;
+    }
+    if (s.cluster > 1 && has_lists(p, k)) {
+        diag_error(diags, (Span){0},
+                   "schedule: blocks of a cluster take the same steps; where the mask reads "
+                   "inputs, or is no interval of keys, each tile has a list of its own");
+        return false;
+    }
+    if (registers_of(k, s, dv) > s.registers)
+        return refuse(diags, "registers of a thread for scores, weights and accumulator",
+                      registers_of(k, s, dv), s.registers);
+    return true;
+}
+
+static bool fits_shared(const TileProgram *p, const TileKernel *k, Sm90Shape s) {
+    int d = pass_padded(p->D, PANEL), dv = value_columns(p, k);
+    return shared_bytes(s, d, dv, CLASSES * pass_key_vectors(k)) <=
+           target_get(p->target)->shared_bytes;
+}
+
+// The one place where a kernel's shape is chosen; it travels in the kernel.
+static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags,
+                   Sm90Shape *s) {
+    *s = fit(p, k, &o->target, o->shape, o->moving);
+    bool good = !o->schedule || knob_read(knobs, s, o->schedule, diags);
+    bool says = o->schedule && knob_has(o->schedule, "fixed_shift", 11);
+    if (good && (o->moving || !s->fixed_shift || (s->late_rescale && !says))) {
+        *s = fit(p, k, &o->target, o->shape, true);
+        if (o->schedule) knob_read(knobs, s, o->schedule, diags);
+        if (o->moving) s->fixed_shift = 0;
+    }
+    if (o->schedule && !knob_has(o->schedule, "queries", 7) && !fits_shared(p, k, *s))
+        s->queries = 1;
+    if (o->schedule && !knob_has(o->schedule, "narrow", 6) && s->narrow >= s->keys) s->narrow = 0;
+    if (o->schedule && !knob_has(o->schedule, "half", 4) && s->half >= s->after) s->half = 0;
+    good = good && (!o->schedule || legal(p, k, *s, diags));
+    k->schedule.knobs = knob_text(knobs, s, p->arena);
+    return good;
+}
+
+Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k) {
+    Sm90Shape s = fit(p, k, target_get(p->target), SHAPE_SHORT, false);
+    Diags unused;
+    diag_init(&unused, p->arena);
+    if (k->schedule.knobs) knob_read(knobs, &s, k->schedule.knobs, &unused);
+    for (int a = 0; a < k->naxes; a++) // what is in the loops by now may not tell as then
+        if (!k->axes[a].whole && !tile_in_grid(k, a)) s.keys = k->axes[a].extent;
+    if (s.narrow >= s.keys) s.narrow = 0;
+    return s;
+}
+
+// ---- extents
+
+static void bind_axes(TileProgram *p, TileKernel *k, Sm90Shape s) {
+    int row_axis = tile_grid_axis(k);
+    for (int a = 0; a < k->naxes; a++) {
+        const TileAxis *axis = &k->axes[a];
+        if (axis->extent) continue; // chosen when the kernel was built
+        if (axis->whole)
+            pass_bind(p, k, a, pass_padded(axis->size->i, 16));
+        else
+            pass_bind(p, k, a, a == row_axis ? 64 * s.warpgroups : s.keys);
+    }
+}
+
+// Where the heads that share keys and values go into pairs, blocks of a cluster take two heads at
+// the same rows: their steps are the same ones. Otherwise two tiles of rows, each with the steps of
+// both. The launch's sizes say which: it is one kernel.
+static const Ex *rows_of_clusters(TileProgram *p) {
+    ExPool *x = p->pool;
+    const Ex *heads = ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32), *one = ex_i32(x, 1);
+    const Ex *two = ex_i32(x, 2), *groups = ex_sym(x, SYM_SIZE, SIZE_HKV, EX_I32);
+    const Ex *left = ex_2(x, EX_MOD, heads, ex_2(x, EX_MUL, two, groups));
+    const Ex *rows = ex_select(x, ex_2(x, EX_EQ, left, ex_i32(x, 0)), one, two);
+    return ex_sym(x, SYM_SIZE, pass_size(p, "cluster_rows", rows), EX_I32);
+}
+
+// Heads need the same mask for that; where there is none, all tiles take the same steps.
+static void make_clusters(TileProgram *p, TileKernel *k, Sm90Shape s) {
+    if (s.cluster < 2) return;
+    k->schedule.cluster = s.cluster;
+    k->schedule.persist = PERSIST_DYNAMIC;
+    bool alike = sm90_is_masked(k) && !ex_uses(k->mask, SYM_H, 0);
+    if (alike) k->schedule.cluster_rows = rows_of_clusters(p);
+}
+
+// A program of the kernels that run as on sm_80, in place.
+static TileProgram others(TileProgram *p) {
+    TileProgram q = *p;
+    memset(&q.kernels, 0, sizeof q.kernels);
+    for (int i = 0; i < p->kernels.n; i++)
+        if (!in_roles(p, p->kernels.data[i])) VEC_PUSH(p->arena, &q.kernels, p->kernels.data[i]);
+    return q;
+}
+
+bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileKernel *k = p->kernels.data[i];
+        if (!fits_roles(p, k)) continue;
+        Sm90Shape s;
+        k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1};
+        if (!pass_tile_columns(p, k, MAX_COLUMNS, PANEL, diags)) return false;
+        if (!choose(p, k, o, diags, &s)) return false;
+        bind_axes(p, k, s);
+        k->schedule.warps = 4 * s.warpgroups;
+        k->schedule.section = s.section;
+        make_clusters(p, k, s);
+    }
+    TileProgram q = others(p);
+    return pass_tile_sm80(&q, o, diags);
+}
+
+// ---- building
+
+bool sm90_piped(const TileOp *op) {
+    if (op->kind != TILE_LOAD) return false;
+    const TileValue *v = op->results.data[0];
+    return v->rank == 2 && dtype_half(v->dtype);
+}
+
+static void make_pipe(Sm90 *s, const TileOp *load) {
+    if (!sm90_piped(load) || s->pipe[load->tensor]) return;
+    const TileValue *v = load->results.data[0];
+    bool once = !load->block; // it was in the kernel's own body, not in a loop
+    TileOp *op = tile_op(s->p, s->k, &s->k->body, TILE_PIPE, load->span);
+    const char *name = arena_printf(s->p->arena, "%sp", s->p->tensors.data[load->tensor].name);
+    TileValue *pipe = tile_result(s->p, s->k, op, name, v->dtype, v->axis, v->rank);
+    pipe->home = HOME_SHARED;
+    pipe->stages = once ? s->shape.queries : s->shape.stages;
+    s->pipe[load->tensor] = pipe;
+}
+
+static TileOp *make_role(Sm90 *s, const char *name, int warpgroups, int registers) {
+    TileOp *op = tile_op(s->p, s->k, &s->k->body, TILE_ROLE, (Span){0});
+    op->role = name;
+    op->warpgroups = warpgroups;
+    op->registers = registers;
+    return op;
+}
+
+int sm90_begin(Sm90 *s, TileOp ***ops) {
+    int n = 0;
+    TileKernel *k = s->k;
+    for (const TileOp *op = k->body.first; op; op = op->next) n++;
+    TileOp **list = *ops = ARENA_ARRAY(s->p->arena, TileOp *, n + 1);
+    TileBlock old = k->body;
+    n = 0;
+    for (TileOp *op = old.first; op; op = op->next) list[n++] = op;
+    s->pipe = ARENA_ARRAY(s->p->arena, TileValue *, s->p->tensors.n);
+    TileOp **loads = ARENA_ARRAY(s->p->arena, TileOp *, k->nvalues + 1);
+    int nloads = 0;
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (sm90_piped(op)) loads[nloads++] = op;
+    for (int i = 0; i < n; i++) tile_unlink(list[i]);
+    for (int i = 0; i < nloads; i++) make_pipe(s, loads[i]);
+    s->producer = make_role(s, "producer", 1, s->shape.producer_registers);
+    s->consumer = make_role(s, "consumer", s->shape.warpgroups, s->shape.registers);
+    return n;
+}
+
+TileOp *sm90_op(Sm90 *s, TileKind kind, Span span) {
+    return tile_op(s->p, s->k, s->block, kind, span);
+}
+
+const Ex *sm90_valid(Sm90 *s) { return ex_symbol(s->x, SYM_VALID); }
+
+void sm90_fill(Sm90 *s, const TileOp *load, const Ex *tile, int axis, const Ex *when, bool behind) {
+    TileOp *op = sm90_op(s, TILE_FILL, load->span);
+    tile_arg(s->p, op, s->pipe[load->tensor]);
+    op->tensor = load->tensor;
+    memcpy(op->coord, load->coord, sizeof op->coord);
+    if (tile)
+        for (int d = 0; d < s->p->tensors.data[load->tensor].rank; d++)
+            op->coord[d].at =
+                ex_simplify(s->x, ex_subst(s->x, op->coord[d].at, SYM_TILE, axis, tile));
+    op->when = when;
+    op->behind = behind;
+}
+
+static TileValue *view_of(Sm90 *s, const TileOp *load, TileKind kind, const Ex *when) {
+    TileOp *op = sm90_op(s, kind, load->span);
+    const TileValue *like = load->results.data[0];
+    tile_arg(s->p, op, s->pipe[load->tensor]);
+    op->when = when;
+    TileValue *v = tile_result(s->p, s->k, op, like->name, like->dtype, like->axis, like->rank);
+    v->home = HOME_SHARED;
+    return v;
+}
+
+TileValue *sm90_take(Sm90 *s, const TileOp *load, const Ex *when) {
+    return view_of(s, load, TILE_TAKE, when);
+}
+
+TileValue *sm90_view(Sm90 *s, const TileOp *load) { return view_of(s, load, TILE_VIEW, NULL); }
+
+void sm90_drop(Sm90 *s, TileValue *view, const Ex *when) {
+    TileOp *op = sm90_op(s, TILE_DROP, view->def->span);
+    tile_arg(s->p, op, view);
+    op->when = when;
+}
+
+void sm90_wait(Sm90 *s, int pending) { sm90_op(s, TILE_MMA_WAIT, (Span){0})->pending = pending; }
+
+void sm90_yield(Sm90 *s, TileValue *const *values, int n) {
+    TileOp *op = sm90_op(s, TILE_YIELD, (Span){0});
+    for (int i = 0; i < n; i++) tile_arg(s->p, op, values[i]);
+}
+
+// Columns of a buffer for a tile of so many, all or an even part of them; 0: there is no room.
+static int buffered_columns(const Sm90 *s, int stored) {
+    int d = pass_padded(s->p->D, PANEL), dv = value_columns(s->p, s->k), columns = dv;
+    int room = target_get(s->p->target)->shared_bytes - s->strips -
+               shared_bytes(s->shape, d, dv, pass_key_vectors(s->k));
+    while (2 * 64 * s->shape.warpgroups * columns > room) {
+        columns /= 2;
+        if (columns % PANEL || stored % columns) return 0;
+    }
+    return columns;
+}
+
+// The axis of that many of a tile's columns.
+static uint8_t columns_axis(Sm90 *s, int all, int columns) {
+    if (s->k->axes[all].extent <= columns) return (uint8_t)all;
+    int axis = tile_axis(s->k, arena_printf(s->p->arena, "%sb", s->k->axes[all].name),
+                         ex_i32(s->x, columns), true);
+    s->k->axes[axis].extent = columns;
+    return (uint8_t)axis;
+}
+
+// A buffer for what is stored, where there is room.
+static TileValue *store_buffer(Sm90 *s, const TileOp *store) {
+    const TileTensor *t = &s->p->tensors.data[store->tensor];
+    const TileValue *v = store->args.data[0];
+    if (t->role != TENSOR_O || !dtype_half(t->dtype) || v->rank != 2 || store->add ||
+        s->k->naxes == TILE_MAX_AXES)
+        return NULL;
+    int columns = buffered_columns(s, s->k->axes[v->axis[1]].extent);
+    if (!columns) return NULL;
+    TileOp *op = tile_op(s->p, s->k, NULL, TILE_ALLOC, store->span);
+    tile_insert_before(s->producer, op);
+    const char *name = arena_printf(s->p->arena, "%sb", t->name);
+    uint8_t axes[] = {v->axis[0], columns_axis(s, v->axis[1], columns)};
+    TileValue *b = tile_result(s->p, s->k, op, name, t->dtype, axes, v->rank);
+    b->home = HOME_SHARED;
+    return b;
+}
+
+void sm90_stores(Sm90 *s) {
+    for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
+        if (op->kind != TILE_STORE || op->args.n != 1) continue;
+        TileValue *b = store_buffer(s, op);
+        if (b) tile_arg(s->p, op, b);
+    }
+}
+
+void sm90_homes(Sm90 *s) {
+    for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
+        for (int i = 0; i < op->results.n; i++)
+            if (op->results.data[i]->home == HOME_ANY) op->results.data[i]->home = HOME_FRAGMENT;
+        for (int i = 0; i < op->carried.n; i++)
+            if (op->carried.data[i]->home == HOME_ANY) op->carried.data[i]->home = HOME_FRAGMENT;
+    }
+}
+
+// ---- the pass
+
+bool pass_fixes_shift(const TileProgram *p) {
+    const TileKernel *k = p->kernels.data[0];
+    return p->target == TARGET_SM90A && in_roles(p, k) && sm90_shape_of(p, k).fixed_shift;
+}
+
+bool pass_can_redo(TileProgram *p) {
+    TileKernel *k = p->kernels.data[0];
+    Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
+    return sm90_is_flat(&s);
+}
+
+static void schedule_kernel(TileProgram *p, TileKernel *k) {
+    Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
+    k->schedule.persist = PERSIST_DYNAMIC; // also where tiles take as long: 1% faster than turns
+    int room =
+        target_get(p->target)->shared_bytes -
+        shared_bytes(s.shape, pass_padded(p->D, PANEL), value_columns(p, k), pass_key_vectors(k));
+    s.strips = pass_strips(p, k, s.shape.warpgroups, room);
+    for (TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, true);
+    if (!sm90_flat(&s)) sm90_plain(&s);
+    sm90_stores(&s);
+    sm90_homes(&s);
+    pass_mark_parts(k);
+}
+
+bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
+    TileProgram q = others(p); // before roles hide what tells them apart
+    for (int i = 0; i < p->kernels.n; i++)
+        if (in_roles(p, p->kernels.data[i])) schedule_kernel(p, p->kernels.data[i]);
+    return pass_schedule_sm80(&q, o, diags);
+}

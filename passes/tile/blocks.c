@@ -1,0 +1,44 @@
+// blocks.c: workspace in the layout of fragments (ir/tile_blocks.h).
+//
+// In: a scheduled program. Out: workspace that only fragments are stored to and loaded from (the
+// accumulators of parts) is in blocks, its rows padded to whole blocks. So what a warp accesses at once
+// is contiguous. In row order it would be 32 bytes in each of 8 rows.
+#include "passes/schedule/schedule.h"
+#include "passes/tile/rewrite.h"
+
+#include "ir/tile_blocks.h"
+
+static const TileValue *accessed(const TileOp *op) {
+    if (op->kind == TILE_LOAD) return op->results.data[0];
+    return op->kind == TILE_STORE ? op->args.data[0] : NULL;
+}
+
+static bool touches(const TileOp *op) {
+    return op->kind == TILE_LOAD || op->kind == TILE_STORE || op->kind == TILE_COPY ||
+           op->kind == TILE_FILL || op->kind == TILE_APPEND;
+}
+
+static bool fits(const TileProgram *p, int tensor) {
+    const TileTensor *t = &p->tensors.data[tensor];
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileKernel *k = p->kernels.data[i];
+        for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+            const TileValue *v = accessed(op);
+            if (!touches(op) || op->tensor != tensor) continue;
+            if (!v || !tile_fits_blocks(k, t, op, v)) return false;
+        }
+    }
+    return true;
+}
+
+void pass_blocks(TileProgram *p) {
+    ExPool *x = p->pool;
+    for (int i = 0; i < p->tensors.n; i++) {
+        TileTensor *t = &p->tensors.data[i];
+        if (t->blocked || !tile_may_block(t) || !fits(p, i)) continue;
+        const Ex **rows = &t->extent[t->rank - 2], *n = ex_i32(x, TILE_BLOCK_ROWS);
+        const Ex *up = ex_2(x, EX_ADD, *rows, ex_i32(x, TILE_BLOCK_ROWS - 1));
+        *rows = ex_simplify(x, ex_2(x, EX_MUL, ex_2(x, EX_DIV, up, n), n));
+        t->blocked = true;
+    }
+}

@@ -1,0 +1,460 @@
+// build.c: streaming form -> tile program, algorithm level.
+//
+// In: a Stream. Out: a program with one kernel that computes it: extents are not chosen (tiles of
+// one element), nothing is fused or hoisted, every row scalar is a map of its own. It depends
+// on the target in two ways: whether shifts are fixed in full tiles, which a schedule says
+// (pipeline.c), and whether the kernel for many queries may have parts (PassOptions.share).
+// Afterwards tile_verify holds.
+//
+// Axes: M the queries of one head, N the keys, D and E the columns of q, k and of v, o. For
+// softmax:
+//
+//     grid b, h, M
+//     %q = load q[b, h, M, D]
+//     loop N carry %m = -inf, %l = 0, %acc = 0
+//       %k = load k[b, h * Hkv / H, N, D]
+//       %dot = mma %q, %k                                  f32[M, N]
+//       %s = map select(mask, dot, -inf)
+//       %m_tile = map rowmax over N of s * 0.18            f32[M]
+//       %m_new = map max(m, m_tile)
+//       %a_new = map -m_new; %a = map safe(a_new); %c = map exp2(a - -m)
+//       %l_tile = map rowsum over N of exp2(s * 0.18 + a); %l_new = map l * c + l_tile
+//       %p = map exp2(s * 0.18 + a)                        v's dtype [M, N]
+//       %v = load v; %acc_new = mma %p, %v, map(acc * c)
+//     %o = map select(m == -inf, 0, acc * (1 / l)); store o
+//
+// A masked key reaches the reductions as s = -inf whatever modify made of it (select lets no NaN
+// through).
+#include "passes/tile/build.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+// ---- small expressions
+
+const Ex *build_size(Build *b, int index) { return ex_sym(b->pool, SYM_SIZE, index, EX_I32); }
+
+const Ex *build_pos(Build *b, AxisRole axis) {
+    assert(b->axis[axis] >= 0);
+    return ex_sym(b->pool, SYM_POS, b->axis[axis], EX_I32);
+}
+
+const Ex *build_heads(Build *b) {
+    return ex_2(b->pool, EX_MUL, build_size(b, SIZE_B), build_size(b, SIZE_HQ));
+}
+
+const Ex *build_split_heads(Build *b) {
+    return ex_2(b->pool, EX_SUB, build_heads(b), build_size(b, b->whole));
+}
+
+// 0 for a whole axis.
+static const Ex *tile_of(Build *b, AxisRole axis) {
+    int a = b->axis[axis];
+    return b->k->axes[a].whole ? ex_i32(b->pool, 0) : ex_sym(b->pool, SYM_TILE, a, EX_I32);
+}
+
+static const Ex *q_idx(Build *b) {
+    return ex_2(b->pool, EX_ADD, build_size(b, SIZE_Q_OFFSET), build_pos(b, AX_M));
+}
+
+const Ex *build_identity(Build *b, ExOp reduce) {
+    return ex_f32(b->pool, (float)ex_identity(reduce));
+}
+
+ExOp build_merge(ExOp reduce) {
+    if (reduce == EX_ROWSUM) return EX_ADD;
+    return reduce == EX_ROWMAX ? EX_MAX : EX_MIN;
+}
+
+// ---- what symbols stand for
+
+void build_bind(Build *b, ExSym sym, int index, TileValue *v) {
+    Binding new = {sym, index, v};
+    VEC_PUSH(b->arena, &b->env, new);
+}
+
+TileValue *build_bound(const Build *b, ExSym sym, int index) {
+    for (int i = b->env.n; i-- > 0;)
+        if (b->env.data[i].sym == sym && b->env.data[i].index == index) return b->env.data[i].value;
+    return NULL;
+}
+
+typedef struct Resolve {
+    Build *b;
+    TileOp *map;
+} Resolve;
+
+static const Ex *resolve_one(void *ctx, ExPool *pool, const Ex *e) {
+    Resolve *r = ctx;
+    // What is inside for every query and key need not be for a tile that goes past the last of them
+    // (inside.c).
+    if (e->op == EX_LOAD && e->inside)
+        return ex_load(pool, e->input, e->type, e->args, e->nargs, false);
+    if (e->op != EX_SYM) return e;
+    if (e->sym == SYM_Q_IDX) return q_idx(r->b);
+    if (e->sym == SYM_KV_IDX) return build_pos(r->b, AX_N);
+    if (e->sym == SYM_D_IDX) return build_pos(r->b, AX_E);
+    TileValue *v = r->map ? build_bound(r->b, e->sym, e->index) : NULL;
+    return v ? pass_operand(r->b->p, r->map, v) : e;
+}
+
+const Ex *build_resolve(Build *b, TileOp *map, const Ex *e) {
+    Resolve r = {b, map};
+    return ex_map(b->pool, e, resolve_one, &r);
+}
+
+// ---- tensors
+
+int build_tensor(Build *b, TileTensor t) {
+    VEC_PUSH(b->arena, &b->p->tensors, t);
+    return b->p->tensors.n - 1;
+}
+
+static int main_tensor(Build *b, const char *name, TensorRole role, Dtype t, int heads, int rows,
+                       int columns) {
+    return build_tensor(b, (TileTensor){.name = name,
+                                        .role = role,
+                                        .dtype = t,
+                                        .rank = 4,
+                                        .extent = {build_size(b, SIZE_B), build_size(b, heads),
+                                                   build_size(b, rows), ex_i32(b->pool, columns)}});
+}
+
+static void add_inputs(Build *b) {
+    for (int i = 0; i < b->row->inputs.n; i++) {
+        const RowInput *in = &b->row->inputs.data[i];
+        TileTensor t = {.name = in->name,
+                        .role = TENSOR_INPUT,
+                        .index = i,
+                        .dtype = in->dtype,
+                        .rank = in->rank,
+                        .bare_q = in->bare_q};
+        for (int d = 0; d < in->rank; d++) t.extent[d] = in->extent[d];
+        int tensor = build_tensor(b, t);
+        VEC_PUSH(b->arena, &b->p->inputs, tensor);
+    }
+}
+
+static void add_tensors(Build *b, Dtype t) {
+    const RowProgram *row = b->row;
+    b->tensor_q = main_tensor(b, "q", TENSOR_Q, t, SIZE_HQ, SIZE_SQ, row->D);
+    b->tensor_k = main_tensor(b, "k", TENSOR_K, t, SIZE_HKV, SIZE_SK, row->D);
+    b->tensor_v = main_tensor(b, "v", TENSOR_V, t, SIZE_HKV, SIZE_SK, row->Dv);
+    b->tensor_o = main_tensor(b, "o", TENSOR_O, t, SIZE_HQ, SIZE_SQ, row->Dv);
+    add_inputs(b);
+    b->first_emit = b->p->tensors.n;
+    for (int i = 0; i < row->emits.n; i++)
+        build_tensor(b, (TileTensor){.name = row->emits.data[i].name,
+                                     .role = TENSOR_EMIT,
+                                     .index = i,
+                                     .dtype = DT_F32,
+                                     .rank = 3,
+                                     .extent = {build_size(b, SIZE_B), build_size(b, SIZE_HQ),
+                                                build_size(b, SIZE_SQ)}});
+}
+
+// ---- kernels
+
+static void add_axis(Build *b, AxisRole role) {
+    static const char *const names[AX_COUNT] = {"M", "N", "D", "E", "S", "G"};
+    const Ex *size = NULL;
+    switch (role) {
+    case AX_M: size = build_size(b, SIZE_SQ); break;
+    case AX_N: size = build_size(b, SIZE_SK); break;
+    case AX_D: size = ex_i32(b->pool, b->row->D); break;
+    case AX_E: size = ex_i32(b->pool, b->row->Dv); break;
+    case AX_S: size = build_size(b, b->parts); break;
+    case AX_G: size = build_split_heads(b); break;
+    case AX_COUNT: break;
+    }
+    b->axis[role] = tile_axis(b->k, names[role], size, role == AX_D || role == AX_E);
+    bool single = role == AX_S || role == AX_G; // parts and heads are never tiled
+    if (single) b->k->axes[b->axis[role]].extent = 1;
+}
+
+// A grid over batches, heads and tiles of queries.
+TileKernel *build_kernel(Build *b, const char *name, const AxisRole *axes, int n) {
+    TileKernel *k = b->k = tile_kernel(b->p, name);
+    for (int i = 0; i < AX_COUNT; i++) b->axis[i] = AX_NONE;
+    for (int i = 0; i < n; i++) add_axis(b, axes[i]);
+    k->ngrid = 3;
+    k->grid[0] = (TileGrid){.sym = SYM_B, .count = build_size(b, SIZE_B)};
+    k->grid[1] = (TileGrid){.sym = SYM_H, .count = build_size(b, SIZE_HQ)};
+    k->grid[2] = (TileGrid){.sym = SYM_TILE, .axis = b->axis[AX_M], .count = ex_i32(b->pool, 1)};
+    b->block = &k->body;
+    b->env.n = 0;
+    return k;
+}
+
+static AxisSet axis_set(const Build *b, int x, int y) {
+    AxisSet s = 0;
+    if (x != AX_NONE) s |= 1u << b->axis[x];
+    if (y != AX_NONE) s |= 1u << b->axis[y];
+    return s;
+}
+
+// ---- operations
+
+TileOp *build_open_map(Build *b, int x, int y, Span span) {
+    return pass_map(b->p, b->k, b->block, axis_set(b, x, y), span);
+}
+
+TileValue *build_map(Build *b, const char *name, Dtype t, int x, int y, const Ex *e) {
+    TileOp *map = build_open_map(b, x, y, e->span);
+    return pass_out(b->p, b->k, map, name, t, build_resolve(b, map, e), EX_CONST, 0);
+}
+
+TileValue *build_row(Build *b, const char *name, const Ex *e) {
+    return build_map(b, name, DT_F32, AX_M, AX_NONE, e);
+}
+
+TileValue *build_reduce(Build *b, const char *name, ExOp op, AxisRole over, const Ex *e) {
+    TileOp *map = build_open_map(b, AX_M, (int)over, e->span);
+    return pass_out(b->p, b->k, map, name, DT_F32, build_resolve(b, map, e), op, b->axis[over]);
+}
+
+// Which of all batches' heads it is.
+const Ex *build_head(Build *b) {
+    ExPool *x = b->pool;
+    const Ex *before = ex_2(x, EX_MUL, ex_symbol(x, SYM_B), build_size(b, SIZE_HQ));
+    return ex_2(x, EX_ADD, before, ex_symbol(x, SYM_H));
+}
+
+// [batch, head, rows, columns]; a workspace has the part before the rows, and where some heads have
+// none all batches' heads that do.
+static void set_coords(Build *b, TileOp *op, int tensor, const Ex *head, AxisRole rows,
+                       int columns) {
+    int n = 0;
+    bool work = b->p->tensors.data[tensor].role == TENSOR_WORK;
+    op->tensor = tensor;
+    if (work && b->whole >= 0) {
+        const Ex *split = ex_2(b->pool, EX_SUB, build_head(b), build_size(b, b->whole));
+        op->coord[n++] = (TileCoord){-1, b->axis[AX_G] < 0 ? split : tile_of(b, AX_G)};
+    } else {
+        op->coord[n++] = (TileCoord){-1, ex_symbol(b->pool, SYM_B)};
+        op->coord[n++] = (TileCoord){-1, head};
+    }
+    if (work) op->coord[n++] = (TileCoord){-1, b->part ? b->part : tile_of(b, AX_S)};
+    op->coord[n++] = (TileCoord){b->axis[rows], tile_of(b, rows)};
+    if (columns != AX_NONE)
+        op->coord[n++] = (TileCoord){b->axis[columns], tile_of(b, (AxisRole)columns)};
+}
+
+TileValue *build_load(Build *b, const char *name, int tensor, const Ex *head, AxisRole rows,
+                      int columns) {
+    TileOp *op = tile_op(b->p, b->k, b->block, TILE_LOAD, b->row->span);
+    set_coords(b, op, tensor, head, rows, columns);
+    uint8_t axes[2] = {(uint8_t)b->axis[rows]};
+    if (columns != AX_NONE) axes[1] = (uint8_t)b->axis[columns];
+    Dtype t = b->p->tensors.data[tensor].dtype;
+    return tile_result(b->p, b->k, op, name, t, axes, columns == AX_NONE ? 1 : 2);
+}
+
+void build_store(Build *b, int tensor, TileValue *v, int columns) {
+    TileOp *op = tile_op(b->p, b->k, b->block, TILE_STORE, b->row->span);
+    set_coords(b, op, tensor, ex_symbol(b->pool, SYM_H), AX_M, columns);
+    op->when = b->when;
+    tile_arg(b->p, op, v);
+}
+
+TileValue *build_carry(Build *b, TileOp *loop, const char *name, TileValue *start) {
+    TileProgram *p = b->p;
+    tile_arg(p, loop, start);
+    TileValue *inside = tile_value(p, b->k, name, DT_F32, start->axis, start->rank);
+    inside->def = loop;
+    VEC_PUSH(b->arena, &loop->carried, inside);
+    const char *after = arena_printf(b->arena, "%s_end", name);
+    tile_result(p, b->k, loop, after, DT_F32, start->axis, start->rank);
+    return inside;
+}
+
+TileOp *build_loop(Build *b, AxisRole axis, const Ex *to) {
+    TileOp *loop = tile_op(b->p, b->k, b->block, TILE_LOOP, b->row->span);
+    loop->axis = b->axis[axis];
+    loop->from = ex_i32(b->pool, 0);
+    loop->to = to;
+    loop->index = ex_symbol(b->pool, SYM_STEP);
+    return loop;
+}
+
+// ---- row scalars: shifts and finished reductions
+
+TileValue *build_raw_shift(Build *b, int shift, const char *name) {
+    return build_row(b, name, b->s->shifts.data[shift]);
+}
+
+TileValue *build_safe_shift(Build *b, TileValue *raw) {
+    ExPool *x = b->pool;
+    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
+    const Ex *r = pass_operand(b->p, map, raw);
+    const Ex *none = ex_2(x, EX_EQ, r, ex_f32(x, INFINITY));
+    const Ex *safe = ex_select(x, none, ex_f32(x, 0.0f), r);
+    return pass_out(b->p, b->k, map, "a", DT_F32, safe, EX_CONST, 0);
+}
+
+static void find_real(void *ctx, const Ex *e) {
+    bool given = e->op == EX_LOAD || (e->op == EX_SYM && e->sym == SYM_SCALAR);
+    *(bool *)ctx |= given && e->type == EX_F32;
+}
+
+// The step is rounded before it is multiplied: 0 where nothing moved. A unit that is no constant may
+// be negative: that nothing was summed before is asked then, not left to exp2(-inf). A shift made of
+// an input, a sink, may be infinite; where it stays what it was, nothing moved.
+TileValue *build_rescale(Build *b, int shift, TileValue *now, TileValue *before) {
+    ExPool *x = b->pool;
+    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
+    const Ex *old = pass_operand(b->p, map, before), *unit = b->s->units.data[shift];
+    const Ex *step = ex_2(x, EX_SUB, pass_operand(b->p, map, now), old);
+    if (unit) step = ex_2(x, EX_MUL, step, build_resolve(b, map, unit));
+    const Ex *factor = ex_1(x, EX_EXP2, step);
+    if (unit && unit->op != EX_CONST)
+        factor = ex_select(x, ex_2(x, EX_EQ, old, ex_f32(x, INFINITY)), ex_f32(x, 0.0f), factor);
+    bool given = false;
+    ex_visit(b->s->shifts.data[shift], find_real, &given);
+    if (given) {
+        const Ex *same = ex_2(x, EX_EQ, pass_operand(b->p, map, now), old);
+        factor = ex_select(x, same, ex_f32(x, 1.0f), factor);
+    }
+    return pass_out(b->p, b->k, map, "c", DT_F32, factor, EX_CONST, 0);
+}
+
+// ---- scales
+
+static const Ex *resolve_with(Build *b, TileOp *map, const Ex *e, TileValue *const *states) {
+    int mark = b->env.n;
+    for (int i = 0; i < b->s->states.n; i++)
+        if (states[i]) build_bind(b, SYM_STATE, i, states[i]);
+    e = build_resolve(b, map, e);
+    b->env.n = mark;
+    return e;
+}
+
+// Exactly 1 where no base moved, and 0 where one has not begun.
+TileValue *build_ratio(Build *b, int scale, TileValue *const *now, TileValue *const *before) {
+    ExPool *x = b->pool;
+    const StreamScale *sc = &b->s->scales.data[scale];
+    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
+    const Ex *zero = ex_f32(x, 0), *one = ex_f32(x, 1), *same = NULL, *begun = NULL,
+             *ratio = sc->ratio;
+    for (int i = 0; i < sc->n; i++) {
+        const Ex *new = resolve_with(b, map, sc->base[i], now),
+                 *old = resolve_with(b, map, sc->base[i], before);
+        const Ex *is = ex_2(x, EX_EQ, new, old), *above = ex_2(x, EX_LT, zero, old);
+        same = same ? ex_2(x, EX_AND, same, is) : is;
+        begun = begun ? ex_2(x, EX_AND, begun, above) : above;
+        ratio = ex_subst(x, ratio, SYM_RISE, i, ex_2(x, EX_DIV, new, old));
+    }
+    const Ex *e = ex_select(x, same, one, ex_select(x, begun, ratio, zero));
+    return pass_out(b->p, b->k, map, "r", DT_F32, e, EX_CONST, 0);
+}
+
+TileValue *build_product(Build *b, TileValue *x, TileValue *y) {
+    if (!x || !y) return x ? x : y;
+    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
+    const Ex *e = ex_2(b->pool, EX_MUL, pass_operand(b->p, map, x), pass_operand(b->p, map, y));
+    return pass_out(b->p, b->k, map, "c", DT_F32, e, EX_CONST, 0);
+}
+
+typedef struct Ready {
+    const Build *b;
+    bool ok;
+} Ready;
+
+static void need_bound(void *ctx, const Ex *e) {
+    Ready *r = ctx;
+    bool needed = e->op == EX_SYM && (e->sym == SYM_STATE || e->sym == SYM_R);
+    if (needed && !build_bound(r->b, e->sym, e->index)) r->ok = false;
+}
+
+// Those that nothing reads are removed later (pass_tidy).
+void build_finished(Build *b) {
+    for (int i = 0; i < b->s->finished.n; i++) {
+        const Ex *e = b->s->finished.data[i];
+        Ready r = {b, !build_bound(b, SYM_R, i)};
+        ex_visit(e, need_bound, &r);
+        if (r.ok) build_bind(b, SYM_R, i, build_row(b, b->row->reduces.data[i].name, e));
+    }
+}
+
+// ---- the program
+
+static void add_plan(Build *b, const Ex *when, const int *kernels, int count) {
+    TilePlan plan = {.when = when};
+    for (int i = 0; i < count; i++) VEC_PUSH(b->arena, &plan.kernels, kernels[i]);
+    VEC_PUSH(b->arena, &b->p->plans, plan);
+}
+
+static const Ex *several(Build *b, int size) {
+    return ex_2(b->pool, EX_LT, ex_i32(b->pool, 1), build_size(b, size));
+}
+
+// Queries of a launch, and keys of its parts, up to which their own kernel for parts is the better
+// one, where others may be shared as well: each of its blocks of 16 rows reads all keys.
+enum { FEW_QUERIES = 64, FEW_KEYS = 256 };
+
+static const Ex *are_few(Build *b, const PassOptions *o) {
+    ExPool *x = b->pool;
+    const Ex *split = several(b, b->splits), *most = ex_i32(x, FEW_KEYS);
+    if (!o->share) return split;
+    const Ex *queries = ex_2(x, EX_LE, build_size(b, SIZE_SQ), ex_i32(x, FEW_QUERIES));
+    const Ex *keys =
+        ex_2(x, EX_LE, build_size(b, SIZE_SK), ex_2(x, EX_MUL, most, build_size(b, b->splits)));
+    return ex_2(x, EX_AND, split, ex_2(x, EX_OR, queries, keys));
+}
+
+// How many parts the keys of a row have is said when the tiles are known (split.c); until then one.
+// Launches of few queries have their own kernel for parts, and say so first.
+static void add_sizes(Build *b, const PassOptions *o) {
+    ExPool *x = b->pool;
+    const Ex *one = ex_i32(x, 1);
+    b->parts = b->splits = pass_size(b->p, "splits", one);
+    if (!o->share) return;
+    const Ex *few = are_few(b, o), *longest = build_size(b, SIZE_SK);
+    longest = build_size(b, pass_size(b->p, "longest", longest));
+    pass_size(b->p, "wanted", ex_2(x, EX_MAX, longest, one));
+    b->parts = pass_size(b->p, "parts", ex_select(x, few, build_size(b, b->splits), one));
+    pass_part_share(b->p, build_size(b, b->parts));
+    b->whole = pass_size(b->p, "whole_heads", ex_select(x, few, ex_i32(x, 0), build_heads(b)));
+    b->share = o->shape == SHAPE_SHORT; // others are for many tiles, or for few keys
+}
+
+// The second form: partial results for parts of the keys, then their combination (combine.c).
+static void build_split(Build *b, const PassOptions *o) {
+    static const int few[] = {1, 2}, all[] = {0, 2};
+    build_part(b);
+    build_combine(b);
+    add_plan(b, are_few(b, o), few, 2);
+    if (b->share) add_plan(b, several(b, b->parts), all, 2);
+}
+
+TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
+    const RowProgram *row = s->row;
+    Build b = {.arena = a, .pool = row->pool, .s = s, .row = row, .splits = -1, .whole = -1};
+    TileProgram *p = b.p = tile_program(a, row->pool, row->name);
+    p->target = o->target.id;
+    p->dtype = o->dtype;
+    b.tf32 = o->tf32;
+    p->may_fix_shift = pass_may_fix_shift(s, &b.fixed, &b.extremum) && o->dtype == DT_BF16;
+    if (!p->may_fix_shift || !o->fixed) b.fixed = -1;
+    b.empty = s->empty;
+    if (b.empty &&
+        b.fixed >= 0) // a sink's shift stays finite, and the extremum need not have seen the keys
+        b.empty = ex_2(row->pool, EX_EQ, ex_sym(row->pool, SYM_STATE, b.fixed, EX_F32),
+                       ex_f32(row->pool, 0.0f));
+    p->D = row->D;
+    p->Dv = row->Dv;
+    p->sizes.n = 0;
+    for (int i = 0; i < row->sizes.n; i++) {
+        TileSize size = {.name = row->sizes.data[i]};
+        VEC_PUSH(a, &p->sizes, size);
+    }
+    add_tensors(&b, o->dtype);
+    bool split = o->split && s->nsweeps == 1;
+    if (split) add_sizes(&b, o);
+    build_forward(&b);
+    b.fixed = -1;
+    if (split) build_split(&b, o);
+    add_plan(&b, NULL, &(const int){0}, 1);
+    return p;
+}

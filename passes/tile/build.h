@@ -1,0 +1,101 @@
+// build.h: what the files that build tile programs from streaming forms share: the kernel under
+// construction, what the streaming form's symbols stand for in it, and its maps, loads and stores.
+#ifndef PASSES_BUILD_H
+#define PASSES_BUILD_H
+
+#include "passes/derive/fixed_shift.h"
+#include "passes/passes.h"
+#include "passes/tile/rewrite.h"
+
+// The parts that axes play. Queries and keys of one head, columns of q and k and of v and o, and
+// the parts that the keys of a row are split into; the heads that are split, of all batches.
+typedef enum AxisRole { AX_M, AX_N, AX_D, AX_E, AX_S, AX_G, AX_COUNT } AxisRole;
+enum { AX_NONE = -1 };
+
+typedef struct Binding { // what a symbol of the streaming form stands for at this place
+    ExSym sym;
+    int index;
+    TileValue *value;
+} Binding;
+
+typedef struct Build {
+    Arena *arena;
+    ExPool *pool;
+    const Stream *s;
+    const RowProgram *row;
+    TileProgram *p;
+    bool tf32; // products
+    int fixed; // the state that sums the weights where shifts are fixed in full tiles; -1: they are not
+    int extremum;    // the state that such a shift is made of
+    const Ex *empty; // whether a row has no key, over states; NULL: nobody needs to know
+    TileKernel *k;
+    TileBlock *block;
+    int axis[AX_COUNT]; // of the kernel, by role; -1: it has none
+    VEC(Binding) env;   // later ones hide earlier ones
+    int tensor_q, tensor_k, tensor_v, tensor_o, first_emit;
+    int splits;            // the size that says how many parts few queries have; -1: no split form
+    int parts;             // and how many a launch has
+    int whole;             // the size that says which heads have one; -1: all are split alike
+    bool share;            // the main kernel is over parts too
+    const Ex *when;        // of stores; NULL: always
+    const Ex *part;        // that loads are of; NULL: the current one
+    TileValue *bare_score; // the modified score, masked or not; NULL where it may be -inf by itself
+    TileValue **raw_shift; // by shift: the carried one's last value; NULL: it is not carried
+    int *work_state;       // tensor of each state's part
+    int *work_shift;       // and of each raw shift's
+    int work_acc;
+} Build;
+
+// ---- expressions
+const Ex *build_size(Build *b, int index);
+const Ex *build_pos(Build *b, AxisRole axis);
+const Ex *build_head(Build *b);        // which of all batches' heads the tile is of
+const Ex *build_heads(Build *b);       // how many they are
+const Ex *build_split_heads(Build *b); // and how many of them are split, the last ones
+const Ex *build_identity(Build *b, ExOp reduce);
+ExOp build_merge(ExOp reduce);
+// An expression of the streaming form in a map's terms; map NULL: outside of maps.
+const Ex *build_resolve(Build *b, TileOp *map, const Ex *e);
+
+// ---- what symbols stand for
+void build_bind(Build *b, ExSym sym, int index, TileValue *v);
+TileValue *build_bound(const Build *b, ExSym sym, int index); // NULL: nothing yet
+
+// ---- kernels
+TileKernel *build_kernel(Build *b, const char *name, const AxisRole *axes, int n);
+int build_tensor(Build *b, TileTensor t);
+
+// ---- operations, appended to b->block
+TileOp *build_open_map(Build *b, int x, int y, Span span);
+TileValue *build_map(Build *b, const char *name, Dtype t, int x, int y, const Ex *e);
+TileValue *build_row(Build *b, const char *name, const Ex *e); // one f32 for each query
+TileValue *build_reduce(Build *b, const char *name, ExOp op, AxisRole over, const Ex *e);
+// Tiles along one axis or two (columns AX_NONE) of a tensor [batch, head, rows, columns].
+TileValue *build_load(Build *b, const char *name, int tensor, const Ex *head, AxisRole rows,
+                      int columns);
+void build_store(Build *b, int tensor, TileValue *v, int columns);
+// What a loop carries: its start before the loop, its name in it, its last value after it.
+TileValue *build_carry(Build *b, TileOp *loop, const char *name, TileValue *start);
+TileOp *build_loop(Build *b, AxisRole axis, const Ex *to); // from 0
+
+// ---- row scalars
+TileValue *build_raw_shift(Build *b, int shift, const char *name);
+TileValue *build_safe_shift(Build *b, TileValue *raw);
+TileValue *build_rescale(Build *b, int shift, TileValue *now,
+                         TileValue *before); // exp2((now - before) * unit)
+// By what the scale's sums are multiplied when states are `now` and were `before` (NULL: not carried).
+TileValue *build_ratio(Build *b, int scale, TileValue *const *now, TileValue *const *before);
+TileValue *build_product(Build *b, TileValue *x,
+                         TileValue *y); // of two row scalars; NULL stands for 1
+void build_finished(Build *b);          // binds the reductions whose states are known by now
+
+// ---- kernels
+void build_forward(Build *b); // sweep.c
+void build_part(Build *b);    // sweep.c
+// What a part of the keys leaves of its rows, for the combination.   sweep.c
+void build_leave(Build *b, TileValue *acc);
+void build_combine(Build *b); // combine.c
+// The rest of a kernel once all states are bound: emits, the deferred factor, output.   sweep.c
+void build_finish(Build *b, TileValue *acc);
+
+#endif

@@ -1,0 +1,67 @@
+// marks.c: how the maps of a schedule are made, where a target has more than one way (ir/tile_marks.def).
+//
+// In: a scheduled program for NVIDIA devices. Out: the same with maps marked. The lowering follows the marks, and does nothing of this
+// kind without one. A mark is set where measurements showed a gain (docs/experiments.md).
+#include "ir/tile.h"
+#include "passes/schedule/schedule.h"
+
+// Its elements are in registers, laid out as products leave them; in roles also those that go on to shared memory.
+static bool is_of_fragments(const TileOp *map) {
+    const TileValue *v = map->results.data[0];
+    return v->home == HOME_FRAGMENT ||
+           (v->home == HOME_SHARED && v->rank == 2 && tile_role_of(map));
+}
+
+static bool is_sigmoids(const TileOp *map) {
+    const TileResult *out = &map->outs.data[0];
+    const TileValue *v = map->results.data[0];
+    return map->outs.n == 1 && out->reduce == EX_CONST && out->body->op == EX_SIGMOID &&
+           v->dtype == DT_BF16 && v->rank == 2;
+}
+
+static bool reads_diagonals(const TileOp *map) {
+    for (int i = 0; i < map->args.n; i++)
+        if (map->args.data[i]->home == HOME_STRIP && map->args.data[i]->rank == 2) return true;
+    return false;
+}
+
+static int column_axis(const TileKernel *k, const TileOp *map) {
+    for (int i = 0; i < map->naxes; i++)
+        if (map->axes[i] != tile_grid_axis(k)) return map->axes[i];
+    return -1;
+}
+
+static void find_load(void *ctx, const Ex *e) { *(bool *)ctx |= e->op == EX_LOAD; }
+
+// The next tile of the loop is known without reading which it is.
+static bool knows_the_next(const TileOp *map, int axis) {
+    const TileOp *loop = map->block->owner;
+    bool reads = false;
+    if (!loop || loop->kind != TILE_LOOP || loop->tiles != CLASS_FULL || loop->axis != axis)
+        return false;
+    ex_visit(loop->index, find_load, &reads);
+    return !reads;
+}
+
+static unsigned marks_of(const TileProgram *p, const TileKernel *k, const TileOp *map) {
+    int columns = column_axis(k, map);
+    unsigned marks = 0;
+    if (columns >= 0 && tile_reads_rows(p, k, map, columns)) {
+        marks |= 1u << TILE_PAIRS;
+        if (map->naxes == 2 && knows_the_next(map, columns)) marks |= 1u << TILE_AHEAD;
+    }
+    if (!tile_role_of(map)) return marks;
+    if (reads_diagonals(map)) marks |= 1u << TILE_DIAGONALS;
+    if (is_sigmoids(map)) marks |= 1u << TILE_HALVES;
+    return marks;
+}
+
+void pass_mark(TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileKernel *k = p->kernels.data[i];
+        if (k->schedule.lane_axis >= 0) continue;
+        for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+            if (op->kind == TILE_MAP && op->results.n && is_of_fragments(op))
+                op->marks = marks_of(p, k, op);
+    }
+}

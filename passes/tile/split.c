@@ -1,0 +1,325 @@
+// split.c: blocks share a sweep over the keys: which steps each part takes, and how many parts
+// there are.
+//
+// In: a program with a part kernel (an axis of its grid whose size is derived at launch). The steps
+// [0, total) of a loop are cut into shares of ceil(total / splits). Holds afterwards
+// (pass_set_splits): the launch chooses the number of parts. There are as many blocks as the workers
+// run at the same time, and a part has at least SPLIT_TILES tiles of keys. If that gives more than
+// one part, the plan of the split form is taken.
+//
+// A kernel for many queries may have parts as well: the last dimension of its grid, `from` a head
+// on. How many parts, and which heads have them, are expressions of the steps of its tiles
+// (pass_set_parts). Without such expressions, launches with few tiles go to the part kernel
+// (pass_free_splits).
+#include "passes/tile/rewrite.h"
+
+#include "passes/passes.h"
+#include "passes/schedule/knobs.h"
+#include "passes/simplify/rules.h"
+
+#include <string.h>
+
+enum {
+    SPLIT_TILES = 2,
+    MAX_PARTS = 64,  // of a row, which the combination goes through one after the other
+    MAX_ROUNDS = 8,  // of all workers, of which the last one is split
+    PART_STEPS = 2,  // of a part of many queries, at least
+    MAX_NODES = 120, // of an expression that is evaluated for several tiles
+};
+
+static int derived_size(const TileProgram *p, const Ex *e) {
+    if (e->op != EX_SYM || e->sym != SYM_SIZE) return -1;
+    return p->sizes.data[e->index].def ? e->index : -1;
+}
+
+int pass_split_axis(const TileProgram *p, const TileKernel *k) {
+    for (int i = 0; i < k->ngrid; i++) {
+        const TileGrid *g = &k->grid[i];
+        if (g->sym == SYM_TILE && derived_size(p, k->axes[g->axis].size) >= 0) return g->axis;
+    }
+    return -1;
+}
+
+int pass_part_share(TileProgram *p, const Ex *parts) {
+    ExPool *x = p->pool;
+    const Ex *up = ex_2(x, EX_ADD, parts, ex_i32(x, PASS_WHOLE - 1));
+    return pass_size(p, "part_share", ex_simplify(x, ex_2(x, EX_DIV, up, parts)));
+}
+
+// A share of a part, in 1024ths: of the current head, some of which have one part. A size of its own,
+// so that tiles need no division.
+static const Ex *share_of(TileProgram *p, const TileKernel *k, int axis) {
+    ExPool *x = p->pool;
+    const Ex *from = k->grid[k->ngrid - 1].from, *heads = ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32);
+    const Ex *head =
+        ex_2(x, EX_ADD, ex_2(x, EX_MUL, ex_symbol(x, SYM_B), heads), ex_symbol(x, SYM_H));
+    int share = pass_part_share(p, k->axes[axis].size);
+    return ex_select(x, ex_2(x, EX_LT, head, from), ex_i32(x, PASS_WHOLE),
+                     ex_sym(x, SYM_SIZE, share, EX_I32));
+}
+
+// Steps [part * share, part * share + share) of shares of ceil(total / parts).
+static const Ex *bound_by_steps(TileProgram *p, const Ex *parts, const Ex *total, const Ex *part) {
+    ExPool *x = p->pool;
+    const Ex *up = simp_2(x, EX_SUB, simp_2(x, EX_ADD, total, parts), ex_i32(x, 1));
+    return simp_2(x, EX_MIN, simp_2(x, EX_MUL, part, simp_2(x, EX_DIV, up, parts)), total);
+}
+
+// What is of the part alone first: the steps of a tile are known late.
+static const Ex *bound_by_share(TileProgram *p, const Ex *share, const Ex *total, const Ex *part) {
+    ExPool *x = p->pool;
+    const Ex *all = ex_i32(x, PASS_WHOLE);
+    const Ex *end = simp_2(x, EX_MIN, simp_2(x, EX_MUL, part, share), all);
+    return simp_2(x, EX_SHR, simp_2(x, EX_MUL, total, end), ex_i32(x, PASS_WHOLE_BITS));
+}
+
+void pass_share_steps(TileProgram *p, TileKernel *k, TileOp *loop, const Ex *total) {
+    ExPool *x = p->pool;
+    int axis = pass_split_axis(p, k);
+    loop->from = ex_i32(x, 0);
+    loop->to = total;
+    if (axis < 0) return;
+    bool some = k->grid[k->ngrid - 1].from != NULL;
+    const Ex *by = some ? share_of(p, k, axis) : k->axes[axis].size;
+    const Ex *part = ex_sym(x, SYM_TILE, axis, EX_I32);
+    const Ex *next = simp_2(x, EX_ADD, part, ex_i32(x, 1));
+    const Ex *(*bound)(TileProgram *, const Ex *, const Ex *, const Ex *) =
+        some ? bound_by_share : bound_by_steps;
+    loop->from = bound(p, by, total, part);
+    loop->to = bound(p, by, total, next);
+}
+
+static const Ex *row_tiles(const TileKernel *k) {
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].sym == SYM_TILE) return k->grid[i].count;
+    return NULL;
+}
+
+static int key_extent(const TileKernel *k) {
+    for (const TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_LOOP) return k->axes[op->axis].extent;
+    return 0;
+}
+
+static const Ex *heads_of(TileProgram *p) {
+    ExPool *x = p->pool;
+    return ex_2(x, EX_MUL, ex_sym(x, SYM_SIZE, SIZE_B, EX_I32),
+                ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32));
+}
+
+// n by the number of tiles: divisions one after the other, since the product of the counts might
+// leave i32. By zero is zero, and then one part is enough.
+static const Ex *by_tiles(TileProgram *p, const TileKernel *k, const Ex *n) {
+    ExPool *x = p->pool;
+    const Ex *by[] = {ex_sym(x, SYM_SIZE, SIZE_B, EX_I32), ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32),
+                      row_tiles(k)};
+    for (int i = 0; i < 3; i++) n = ex_2(x, EX_DIV, n, by[i]);
+    return n;
+}
+
+static const Ex *parts_for(TileProgram *p, const TileKernel *k) {
+    ExPool *x = p->pool;
+    const Ex *n = ex_symbol(x, SYM_WORKERS), *one = ex_i32(x, 1);
+    if (k->schedule.min_blocks > 1) n = ex_2(x, EX_MUL, n, ex_i32(x, k->schedule.min_blocks));
+    n = by_tiles(p, k, n);
+    const Ex *sk = ex_sym(x, SYM_SIZE, SIZE_SK, EX_I32);
+    const Ex *most = ex_2(x, EX_DIV, sk, ex_i32(x, key_extent(k) * SPLIT_TILES));
+    most = ex_2(x, EX_MIN, most, ex_i32(x, MAX_PARTS));
+    return ex_simplify(x, ex_2(x, EX_MAX, ex_2(x, EX_MIN, n, most), one));
+}
+
+bool pass_is_shared(const TileProgram *p, const TilePlan *plan) {
+    const TileKernel *k = p->kernels.data[plan->kernels.data[0]];
+    return plan->when && pass_split_axis(p, k) >= 0 && !pass_is_part(p, k);
+}
+
+bool pass_is_part(const TileProgram *p, const TileKernel *k) {
+    if (pass_split_axis(p, k) < 0) return false;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_STORE && p->tensors.data[op->tensor].role == TENSOR_O) return false;
+    return true;
+}
+
+void pass_set_splits(TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileKernel *k = p->kernels.data[i];
+        int axis = pass_split_axis(p, k);
+        if (!pass_is_part(p, k)) continue;
+        p->sizes.data[k->axes[axis].size->index].def = parts_for(p, k);
+    }
+}
+
+// ---- parts of a kernel that also runs without
+
+// Steps of a tile of queries: `total`, where the launch's sizes say it, otherwise all there are.
+typedef struct Steps {
+    const Ex *longest, *mean;
+    bool alike; // all tiles have the same number
+} Steps;
+
+static void find_other(void *ctx, const Ex *e) {
+    bool known = e->op != EX_LOAD && (e->op != EX_SYM || e->sym == SYM_SIZE || e->sym == SYM_TILE);
+    if (!known) *(bool *)ctx = true;
+}
+
+// Counted as a tree: launch expressions share no nodes.
+static int nodes(const Ex *e) {
+    int n = 1;
+    for (int i = 0; i < e->nargs && n <= MAX_NODES; i++) n += nodes(e->args[i]);
+    return n;
+}
+
+static const Ex *at_tile(TileProgram *p, const Ex *total, int axis, const Ex *tile) {
+    return ex_simplify(p->pool, ex_subst(p->pool, total, SYM_TILE, axis, tile));
+}
+
+// Steps grow or shrink along the queries about evenly, if they do: the middle tile has the mean.
+static Steps steps_of(TileProgram *p, const TileKernel *k, const TileOp *loop, const Ex *total) {
+    ExPool *x = p->pool;
+    const TileAxis *keys = &k->axes[loop->axis];
+    const Ex *n = row_tiles(k), *one = ex_i32(x, 1);
+    int rows = tile_grid_axis(k);
+    bool other = false;
+    ex_visit(total, find_other, &other);
+    if (other || nodes(total) > MAX_NODES)
+        total = ex_2(x, EX_DIV, ex_2(x, EX_ADD, keys->size, ex_i32(x, keys->extent - 1)),
+                     ex_i32(x, keys->extent));
+    if (!ex_uses(total, SYM_TILE, rows)) return (Steps){total, total, true};
+    const Ex *last = at_tile(p, total, rows, ex_2(x, EX_SUB, n, one));
+    const Ex *mean = at_tile(p, total, rows, ex_2(x, EX_DIV, n, ex_i32(x, 2)));
+    return (Steps){ex_2(x, EX_MAX, last, mean), ex_2(x, EX_MAX, mean, one), false};
+}
+
+// If tiles differ in length, the launch ends when the longest tile does. Its number of parts is the
+// ratio of its steps to a worker's average, rounded up from three quarters on.
+static const Ex *for_longest(TileProgram *p, const TileKernel *k, const Ex *longest,
+                             const Ex *mean) {
+    ExPool *x = p->pool;
+    const Ex *n = ex_symbol(x, SYM_WORKERS), *four = ex_i32(x, 4);
+    n = by_tiles(p, k, ex_2(x, EX_DIV, ex_2(x, EX_MUL, ex_2(x, EX_MUL, n, four), longest), mean));
+    return ex_2(x, EX_DIV, ex_2(x, EX_ADD, n, ex_i32(x, 1)), four);
+}
+
+// The number of tiles in the last round of all workers, where all tiles take equally long. Among
+// many rounds the last one matters too little.
+static const Ex *last_round(TileProgram *p, const TileKernel *k) {
+    ExPool *x = p->pool;
+    const Ex *tiles = ex_2(x, EX_MUL, heads_of(p), row_tiles(k)), *n = ex_symbol(x, SYM_WORKERS);
+    const Ex *few = ex_2(x, EX_LT, tiles, ex_2(x, EX_MUL, n, ex_i32(x, MAX_ROUNDS)));
+    return ex_select(x, few, ex_2(x, EX_MOD, tiles, n), ex_i32(x, 0));
+}
+
+// Whether parts save the longest tile at least this many keys.
+static const Ex *pays(TileProgram *p, const Ex *longest, const Ex *wanted, int extent, int keys) {
+    ExPool *x = p->pool;
+    const Ex *fewer = ex_2(x, EX_SUB, longest, ex_2(x, EX_DIV, longest, wanted));
+    const Ex *enough = ex_2(x, EX_LE, ex_i32(x, keys), ex_2(x, EX_MUL, fewer, ex_i32(x, extent)));
+    return ex_2(x, EX_AND, ex_2(x, EX_LT, ex_i32(x, 1), wanted), enough);
+}
+
+// select(few queries are split, those parts, ...), as build.c leaves it.
+static void define(TileProgram *p, const Ex *size, const Ex *otherwise) {
+    TileSize *s = &p->sizes.data[size->index];
+    s->def = ex_select(p->pool, s->def->args[0], s->def->args[1], ex_simplify(p->pool, otherwise));
+}
+
+// A size that only these use.
+static const Ex *own_size(TileProgram *p, const Ex *parts, int which, const Ex *def) {
+    p->sizes.data[parts->index + which].def = ex_simplify(p->pool, def);
+    return ex_sym(p->pool, SYM_SIZE, parts->index + which, EX_I32);
+}
+
+static bool chooses(const TileProgram *p, const Ex *size) {
+    const Ex *def =
+        size->op == EX_SYM && size->sym == SYM_SIZE ? p->sizes.data[size->index].def : NULL;
+    return def && def->op == EX_SELECT;
+}
+
+// Whether the sizes that build.c makes exist and are still undefined.
+static bool has_own_sizes(const TileProgram *p, const TileKernel *k, int axis) {
+    const TileGrid *g = &k->grid[k->ngrid - 1];
+    int parts = k->axes[axis].size->index, first = parts + PASS_LONGEST;
+    return g->from && chooses(p, g->from) && chooses(p, k->axes[axis].size) && first >= SIZE_FREE &&
+           p->sizes.data[first].def && p->sizes.data[parts + PASS_WANTED].def;
+}
+
+// If all tiles have the same number of steps, only the tiles of the last round are split: the last
+// heads, so that all workers have a part. Otherwise all tiles are split. Then they do not end at the
+// same time, so splitting must save a third more.
+void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, const Ex *total) {
+    ExPool *x = p->pool;
+    int axis = pass_split_axis(p, k);
+    if (axis < 0 || !has_own_sizes(p, k, axis) || k->schedule.cluster > 1 || !k->schedule.knobs)
+        return;
+    int keys = knob_value(k->schedule.knobs, "part_keys", 0), extent = k->axes[loop->axis].extent;
+    if (!keys) return;
+    Steps s = steps_of(p, k, loop, total);
+    const Ex *one = ex_i32(x, 1), *heads = heads_of(p), *tiles = row_tiles(k), *split = heads;
+    const Ex *parts = k->axes[axis].size, *longest = own_size(p, parts, PASS_LONGEST, s.longest);
+    const Ex *left = last_round(p, k), *wanted = ex_2(x, EX_DIV, ex_symbol(x, SYM_WORKERS), left);
+    if (s.alike)
+        split = ex_2(x, EX_DIV, ex_2(x, EX_SUB, ex_2(x, EX_ADD, left, tiles), one), tiles);
+    else
+        wanted = for_longest(p, k, longest, s.mean);
+    wanted = ex_2(x, EX_MIN, wanted, ex_2(x, EX_DIV, longest, ex_i32(x, PART_STEPS)));
+    wanted = ex_2(x, EX_MIN, wanted, ex_i32(x, MAX_PARTS));
+    wanted = own_size(p, parts, PASS_WANTED, wanted);
+    const Ex *good = pays(p, longest, wanted, extent, s.alike ? keys : keys * 4 / 3);
+    define(p, parts, ex_select(x, good, wanted, one));
+    split = ex_select(x, ex_2(x, EX_LT, one, parts), split, ex_i32(x, 0));
+    define(p, k->grid[k->ngrid - 1].from, ex_2(x, EX_SUB, heads, split));
+}
+
+// ---- plans
+
+// The size that is the number of parts of a kernel that also runs without parts, if it is as build.c
+// leaves it; otherwise NULL.
+static const Ex *unsaid_parts(const TileProgram *p, const TilePlan *plan) {
+    for (int i = 0; i < plan->kernels.n; i++) {
+        const TileKernel *k = p->kernels.data[plan->kernels.data[i]];
+        int axis = pass_split_axis(p, k);
+        if (axis < 0 || pass_is_part(p, k) || !chooses(p, k->axes[axis].size)) continue;
+        const Ex *parts = k->axes[axis].size, *def = p->sizes.data[parts->index].def;
+        return def->args[2] == ex_i32(p->pool, 1) ? parts : NULL;
+    }
+    return NULL;
+}
+
+static void replace_few(TileProgram *p, const Ex *few, const Ex *by) {
+    for (int i = 0; i < p->sizes.n; i++) {
+        const Ex **def = &p->sizes.data[i].def, *e = *def;
+        if (e && e->op == EX_SELECT && e->args[0] == few)
+            *def = ex_select(p->pool, by, e->args[1], e->args[2]);
+    }
+    for (int i = 0; i < p->plans.n; i++)
+        if (p->plans.data[i].when == few) p->plans.data[i].when = by;
+}
+
+void pass_free_splits(TileProgram *p) {
+    const Ex *one = ex_i32(p->pool, 1);
+    for (int i = p->plans.n - 1; i >= 0; i--) {
+        const Ex *parts = unsaid_parts(p, &p->plans.data[i]);
+        if (!parts) continue;
+        const Ex *def = p->sizes.data[parts->index].def;
+        replace_few(p, def->args[0], ex_2(p->pool, EX_LT, one, def->args[1]));
+        if (p->plans.data[i].when != ex_2(p->pool, EX_LT, one, parts)) continue;
+        p->plans.n--; // it has always one part, and needs no combination
+        memmove(&p->plans.data[i], &p->plans.data[i + 1],
+                (size_t)(p->plans.n - i) * sizeof p->plans.data[0]);
+    }
+}
+
+static bool has_parts(const TileProgram *p, const TilePlan *plan) {
+    for (int i = 0; i < plan->kernels.n; i++)
+        if (pass_is_part(p, p->kernels.data[plan->kernels.data[i]])) return true;
+    return false;
+}
+
+void pass_prefer_parts(TileProgram *p, int queries) {
+    ExPool *x = p->pool;
+    const Ex *few = ex_2(x, EX_LE, ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32), ex_i32(x, queries));
+    for (int i = 0; i < p->plans.n; i++) {
+        TilePlan *plan = &p->plans.data[i];
+        if (plan->when && has_parts(p, plan)) plan->when = ex_2(x, EX_OR, few, plan->when);
+    }
+}

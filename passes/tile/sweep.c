@@ -1,0 +1,442 @@
+// sweep.c: the kernels that sweep the keys: the whole forward, and the part of it for a part of the
+// keys.
+//
+// In: a Build. Out: a kernel in b->p (build.c shows what it looks like).
+#include "passes/derive/classes.h"
+#include "passes/derive/exact_shift.h"
+#include "passes/derive/magnitude.h"
+#include "passes/tile/build.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct Sweep {
+    TileOp *loop;
+    TileValue *acc;      // carried; NULL but in the last sweep
+    TileValue **old;     // by state: carried value; NULL for other sweeps' states
+    TileValue **raw_old; // by shift: its carried value; NULL where it is not carried
+    TileValue **raw_new; // by shift: raw, with this tile
+    TileValue **rescale; // by shift: what accumulated sums are multiplied by; NULL until needed
+    TileValue **ratio;   // by scale: likewise
+    TileValue **now;     // by state: with this tile; NULL until known
+} Sweep;
+
+static TileValue *mma(Build *b, const char *name, TileValue *x, TileValue *y, TileValue *sum,
+                      AxisRole columns) {
+    TileOp *op = tile_op(b->p, b->k, b->block, TILE_MMA, b->row->span);
+    op->tf32 = b->tf32;
+    tile_arg(b->p, op, x);
+    tile_arg(b->p, op, y);
+    if (sum) tile_arg(b->p, op, sum);
+    uint8_t axes[] = {(uint8_t)b->axis[AX_M], (uint8_t)b->axis[columns]};
+    return tile_result(b->p, b->k, op, name, DT_F32, axes, 2);
+}
+
+static const Ex *kv_head(Build *b) {
+    const Ex *scaled = ex_2(b->pool, EX_MUL, ex_symbol(b->pool, SYM_H), build_size(b, SIZE_HKV));
+    return ex_2(b->pool, EX_DIV, scaled, build_size(b, SIZE_HQ));
+}
+
+// The sum of squares over the columns: sqnorm_q, sqnorm_k.
+static TileValue *sqnorm(Build *b, const char *name, TileValue *x, AxisRole rows) {
+    TileOp *map = build_open_map(b, rows, AX_D, b->row->span);
+    const Ex *e = pass_operand(b->p, map, x);
+    const Ex *square = ex_2(b->pool, EX_MUL, e, e);
+    return pass_out(b->p, b->k, map, name, DT_F32, square, EX_ROWSUM, b->axis[AX_D]);
+}
+
+// ---- a step
+
+// `select(s == -inf, identity, f(s))`, which keeps masked keys out of a reduction.
+static bool is_guarded(const Ex *e) {
+    const Ex *test = e->op == EX_SELECT ? e->args[0] : e;
+    return test->op == EX_EQ && test->args[0]->op == EX_SYM && test->args[0]->sym == SYM_S &&
+           ex_is_f32(test->args[1], -INFINITY) && e->op == EX_SELECT;
+}
+
+static void find_infinity(void *ctx, const Ex *e) {
+    if (e->op == EX_CONST && e->type == EX_F32 && isinf(e->f)) *(bool *)ctx = true;
+}
+
+// Whether the modified score is never -inf by itself, so that only what is outside the mask is a
+// masked key.
+static bool is_finite_score(Build *b) {
+    const Ex *e = b->row->modified;
+    bool infinity = false;
+    ClassEnv env = {.s = CL_FINITE,
+                    .wild_inputs = true,
+                    .wild_scores = true,
+                    .overflows = true,
+                    .facts = row_facts(b->row)};
+    ex_visit(e, find_infinity, &infinity);
+    return !infinity && !(class_of(e, &env) & CL_NINF);
+}
+
+// What is reduced, with the test of the mask instead of one of the score: full tiles lose it.
+static const Ex *begin_element(Build *b, const Ex *e) {
+    if (!b->bare_score || !is_guarded(e)) return e;
+    build_bind(b, SYM_S, 0, b->bare_score);
+    return ex_select(b->pool, ex_symbol(b->pool, SYM_MASK), e->args[2], e->args[1]);
+}
+
+// The modified score, -inf where the key is masked.
+static TileValue *scores(Build *b, TileValue *q, TileValue *sqq) {
+    ExPool *x = b->pool;
+    const Ex *modified = b->row->modified;
+    TileValue *k = build_load(b, "k", b->tensor_k, kv_head(b), AX_N, AX_D);
+    if (ex_uses(modified, SYM_DOT, 0)) build_bind(b, SYM_DOT, 0, mma(b, "dot", q, k, NULL, AX_N));
+    if (ex_uses(modified, SYM_SQQ, 0)) build_bind(b, SYM_SQQ, 0, sqq);
+    if (ex_uses(modified, SYM_SQK, 0)) build_bind(b, SYM_SQK, 0, sqnorm(b, "sqk", k, AX_N));
+    const Ex *masked = ex_select(x, ex_symbol(x, SYM_MASK), modified, ex_f32(x, -INFINITY));
+    b->bare_score = is_finite_score(b) ? build_map(b, "x", DT_F32, AX_M, AX_N, modified) : NULL;
+    return build_map(b, "s", DT_F32, AX_M, AX_N, masked);
+}
+
+// A shift as it was before this tile, computed from the states of that time. If nothing in it is
+// rounded, this is the number that the earlier elements had. Otherwise the shift is carried: a
+// product that is computed again may become part of an fma, which does not round it, and then the
+// factor would differ from 1 although nothing moved.
+static TileValue *old_shift(Build *b, const Sweep *w, int shift) {
+    if (w->raw_old[shift]) return w->raw_old[shift];
+    int mark = b->env.n;
+    for (int i = 0; i < b->s->states.n; i++)
+        if (w->old[i]) build_bind(b, SYM_STATE, i, w->old[i]);
+    TileValue *raw = build_raw_shift(b, shift, "a_old");
+    b->env.n = mark;
+    return raw;
+}
+
+// ---- fixed shifts
+//
+// In full tiles a shift stays what it is, where results do not depend on it (passes/derive/fixed_shift.h): its extremum
+// is not looked for, and nothing is rescaled, unless the sum of the weights comes out too large, which the
+// schedule asks at every step. It is the raw one: a row without a key so far has +inf there, and a sum that
+// says so.
+
+static const Ex *unless_fixed(const Build *b, const Ex *stays, const Ex *moves) {
+    return b->fixed < 0 ? moves : ex_select(b->pool, ex_symbol(b->pool, SYM_KEPT), stays, moves);
+}
+
+static bool is_state(const Ex *e) { return e->op == EX_SYM && e->sym == SYM_STATE; }
+
+// What is added to a maximum at which shifts stay, so that there is room above: it may be any number that
+// is near. In its own unit, where a shift is its negative, or that of it and something else.
+static double headroom(const Build *b, int state) {
+    const Stream *s = b->s;
+    if (b->fixed < 0 || state != b->extremum || s->states.data[state].op != EX_ROWMAX) return 0;
+    const Ex *e = s->shifts.data[s->shift], *unit = s->units.data[s->shift];
+    if (e->op != EX_NEG) return 0;
+    e = e->args[0];
+    bool near = is_state(e) || (e->op == EX_MAX && (is_state(e->args[0]) || is_state(e->args[1])));
+    return near ? FIXED_SHIFT_ROOM / (unit ? unit->f : 1.0) : 0;
+}
+
+static TileValue *shift_unless_fixed(Build *b, TileValue *before, TileValue *now) {
+    if (b->fixed < 0) return now;
+    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
+    const Ex *stays = pass_operand(b->p, map, before), *moves = pass_operand(b->p, map, now);
+    return pass_out(b->p, b->k, map, "a", DT_F32, unless_fixed(b, stays, moves), EX_CONST, 0);
+}
+
+static void say_bound(Build *b) {
+    if (b->fixed < 0) return;
+    TileOp *op = tile_op(b->p, b->k, b->block, TILE_BOUND, b->row->span);
+    op->bits = FIXED_SHIFT_BITS;
+    tile_arg(b->p, op, build_bound(b, SYM_STATE, b->fixed));
+}
+
+// Makes a shift's new value and its rescale factor, once its states are up to date.
+static void advance_shift(Build *b, Sweep *w, int shift) {
+    if (shift < 0 || w->rescale[shift]) return;
+    TileValue *raw = build_raw_shift(b, shift, "a_new"), *before = old_shift(b, w, shift);
+    TileValue *now = shift_unless_fixed(b, before, build_safe_shift(b, raw));
+    w->raw_new[shift] = shift_unless_fixed(b, before, raw);
+    w->rescale[shift] = build_rescale(b, shift, now, before);
+    build_bind(b, SYM_SHIFT, shift, now);
+}
+
+static void advance_shifts_of(Build *b, Sweep *w, const Ex *elem, int shift) {
+    advance_shift(b, w, shift);
+    for (int i = 0; i < b->s->shifts.n; i++)
+        if (ex_uses(elem, SYM_SHIFT, i)) advance_shift(b, w, i);
+}
+
+// What sums with this shift and this scale are multiplied by; NULL for 1.
+static TileValue *moved_by(Build *b, Sweep *w, int shift, int scale) {
+    if (scale >= 0 && !w->ratio[scale]) w->ratio[scale] = build_ratio(b, scale, w->now, w->old);
+    return build_product(b, shift < 0 ? NULL : w->rescale[shift],
+                         scale < 0 ? NULL : w->ratio[scale]);
+}
+
+static TileValue *advance_state(Build *b, Sweep *w, int state) {
+    const StreamState *st = &b->s->states.data[state];
+    advance_shifts_of(b, w, st->elem, st->shift);
+    const char *name = arena_printf(b->arena, "%s_tile", st->name);
+    int mark = b->env.n;
+    TileValue *tile = build_reduce(b, name, st->op, AX_N, begin_element(b, st->elem));
+    b->env.n = mark;
+    TileValue *by = moved_by(b, w, st->shift, st->scale);
+    TileOp *map = build_open_map(b, AX_M, AX_NONE, st->span);
+    const Ex *old = pass_operand(b->p, map, w->old[state]), *as_it_was = old;
+    if (by) {
+        const Ex *factor = pass_operand(b->p, map, by);
+        old = unless_fixed(b, old, ex_2(b->pool, EX_MUL, old, factor));
+    }
+    const Ex *more = pass_operand(b->p, map, tile);
+    double up = headroom(b, state);
+    if (up) more = ex_2(b->pool, EX_ADD, more, ex_f32(b->pool, (float)up));
+    const Ex *merged = ex_2(b->pool, build_merge(st->op), old, more);
+    if (pass_moves_shift(b->s, state)) merged = unless_fixed(b, as_it_was, merged);
+    name = arena_printf(b->arena, "%s_new", st->name);
+    return pass_out(b->p, b->k, map, name, DT_F32, merged, EX_CONST, 0);
+}
+
+static TileValue *advance_acc(Build *b, Sweep *w) {
+    const Stream *s = b->s;
+    bool narrow = b->p->dtype == DT_F16 || b->p->dtype == DT_BF16;
+    advance_shifts_of(b, w, s->elem, s->shift);
+    int mark = b->env.n;
+    TileValue *weights =
+        build_map(b, "p", narrow ? b->p->dtype : DT_F32, AX_M, AX_N, begin_element(b, s->elem));
+    b->env.n = mark;
+    TileValue *sum = w->acc, *by = moved_by(b, w, s->shift, s->scale);
+    if (by) {
+        TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
+        const Ex *old = pass_operand(b->p, map, w->acc);
+        const Ex *scaled = ex_2(b->pool, EX_MUL, old, pass_operand(b->p, map, by));
+        scaled = unless_fixed(b, old, scaled);
+        sum = pass_out(b->p, b->k, map, "acc_scaled", DT_F32, scaled, EX_CONST, 0);
+    }
+    TileValue *v = build_load(b, "v", b->tensor_v, kv_head(b), AX_N, AX_E);
+    return mma(b, "acc_new", weights, v, sum, AX_E);
+}
+
+// ---- one sweep
+
+static bool carries_shift(const Build *b, int number, int shift) {
+    const Stream *s = b->s;
+    if (pass_shift_is_exact(s->shifts.data[shift])) return false;
+    bool used =
+        number == s->nsweeps - 1 && (s->shift == shift || ex_uses(s->elem, SYM_SHIFT, shift));
+    for (int i = 0; i < s->states.n; i++) {
+        const StreamState *st = &s->states.data[i];
+        used |= st->sweep == number && (st->shift == shift || ex_uses(st->elem, SYM_SHIFT, shift));
+    }
+    return used;
+}
+
+// What is carried from tile to tile, and what it starts as: states, then raw shifts that are, then
+// the accumulator.
+static void open_loop(Build *b, Sweep *w, int number) {
+    const Stream *s = b->s;
+    int n = s->states.n, mark = b->env.n;
+    TileValue **start = ARENA_ARRAY(b->arena, TileValue *, n + s->shifts.n + 1), *acc = NULL;
+    for (int i = 0; i < n; i++) {
+        const StreamState *st = &s->states.data[i];
+        if (st->sweep != number) continue;
+        start[i] =
+            build_row(b, arena_printf(b->arena, "%s_0", st->name), build_identity(b, st->op));
+        build_bind(b, SYM_STATE, i, start[i]);
+    }
+    for (int i = 0; i < s->shifts.n; i++)
+        if (carries_shift(b, number, i)) start[n + i] = build_raw_shift(b, i, "a_0");
+    b->env.n = mark;
+    if (number == s->nsweeps - 1)
+        acc = build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(b->pool, 0.0f));
+    w->loop = build_loop(b, AX_N, ex_i32(b->pool, 1));
+    if (b->axis[AX_S] >= 0) pass_share_steps(b->p, b->k, w->loop, w->loop->to);
+    for (int i = 0; i < n; i++)
+        if (start[i]) w->old[i] = build_carry(b, w->loop, s->states.data[i].name, start[i]);
+    for (int i = 0; i < s->shifts.n; i++)
+        if (start[n + i]) w->raw_old[i] = build_carry(b, w->loop, "a_old", start[n + i]);
+    if (acc) w->acc = build_carry(b, w->loop, "acc", acc);
+    b->block = &w->loop->body;
+}
+
+static void close_loop(Build *b, Sweep *w, TileValue *const *new, TileValue *acc) {
+    TileOp *yield = tile_op(b->p, b->k, b->block, TILE_YIELD, b->row->span);
+    for (int i = 0; i < b->s->states.n; i++)
+        if (w->old[i]) tile_arg(b->p, yield, new[i]);
+    for (int i = 0; i < b->s->shifts.n; i++)
+        if (w->raw_old[i]) tile_arg(b->p, yield, w->raw_new[i]);
+    if (acc) tile_arg(b->p, yield, acc);
+    b->block = w->loop->block;
+}
+
+static void step(Build *b, Sweep *w, TileValue *q, TileValue *sqq) {
+    int mark = b->env.n;
+    build_bind(b, SYM_S, 0, scores(b, q, sqq));
+    for (int i = 0; i < b->s->states.n; i++)
+        if (w->old[i]) build_bind(b, SYM_STATE, i, w->now[i] = advance_state(b, w, i));
+    close_loop(b, w, w->now, w->acc ? advance_acc(b, w) : NULL);
+    b->env.n = mark;
+}
+
+// One loop over the keys; afterwards its states are bound to their last values. Gives the
+// accumulator of the last sweep.
+static TileValue *sweep(Build *b, int number, TileValue *q, TileValue *sqq) {
+    const Stream *s = b->s;
+    int n = s->states.n, nshifts = s->shifts.n, result = 0;
+    Sweep w = {.old = ARENA_ARRAY(b->arena, TileValue *, n + 1),
+               .raw_old = ARENA_ARRAY(b->arena, TileValue *, nshifts + 1),
+               .raw_new = ARENA_ARRAY(b->arena, TileValue *, nshifts + 1),
+               .rescale = ARENA_ARRAY(b->arena, TileValue *, nshifts + 1),
+               .ratio = ARENA_ARRAY(b->arena, TileValue *, s->scales.n + 1),
+               .now = ARENA_ARRAY(b->arena, TileValue *, n + 1)};
+    open_loop(b, &w, number);
+    step(b, &w, q, sqq);
+    for (int i = 0; i < n; i++)
+        if (w.old[i]) build_bind(b, SYM_STATE, i, w.loop->results.data[result++]);
+    for (int i = 0; i < nshifts; i++)
+        if (w.raw_old[i]) b->raw_shift[i] = w.loop->results.data[result++];
+    return w.acc ? w.loop->results.data[result] : NULL;
+}
+
+static TileValue *sweeps(Build *b) {
+    TileValue *q = build_load(b, "q", b->tensor_q, ex_symbol(b->pool, SYM_H), AX_M, AX_D);
+    TileValue *sqq = sqnorm(b, "sqq", q, AX_M), *acc = NULL;
+    b->raw_shift = ARENA_ARRAY(b->arena, TileValue *, b->s->shifts.n + 1);
+    for (int i = 0; i < b->s->nsweeps; i++) {
+        build_finished(b);
+        acc = sweep(b, i, q, sqq);
+        say_bound(b);
+    }
+    return acc;
+}
+
+// ---- after the sweeps
+
+// acc times the deferred factor, which is 0 for a row without a key, whatever it is made of. What is
+// chosen is the factor, not the product: a row of NaNs alone leaves its maximum at -inf too, and
+// its accumulator, which is NaN, has to say so.
+static TileValue *aggregated(Build *b, TileValue *acc) {
+    ExPool *x = b->pool;
+    const Stream *s = b->s;
+    const Ex *part[MAX_FACTORS];
+    TileValue *factor[MAX_FACTORS];
+    int n = s->factor ? row_factors(s->row, s->factor, part) : 0;
+    for (int i = 0; i < n; i++) factor[i] = build_row(b, "factor", part[i]);
+    TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
+    const Ex *e = pass_operand(b->p, map, acc);
+    for (int i = 0; i < n; i++) {
+        const Ex *f = pass_operand(b->p, map, factor[i]);
+        if (b->empty) f = ex_select(x, build_resolve(b, map, b->empty), ex_f32(x, 0.0f), f);
+        e = ex_2(x, EX_MUL, e, f);
+    }
+    return pass_out(b->p, b->k, map, "agg", DT_F32, e, EX_CONST, 0);
+}
+
+void build_finish(Build *b, TileValue *acc) {
+    const RowProgram *row = b->row;
+    build_finished(b);
+    for (int i = 0; i < row->emits.n; i++) {
+        TileValue *v = build_row(b, row->emits.data[i].name, b->s->emits.data[i]);
+        build_store(b, b->first_emit + i, v, AX_NONE);
+    }
+    build_bind(b, SYM_O, 0, aggregated(b, acc));
+    if (ex_uses(row->output, SYM_SQO, 0)) {
+        // Columns past Dv (a padded tile) must not count.
+        ExPool *x = b->pool;
+        const Ex *o = ex_symbol(x, SYM_O);
+        const Ex *in = ex_2(x, EX_LT, build_pos(b, AX_E), ex_i32(x, row->Dv));
+        const Ex *square = ex_select(x, in, ex_2(x, EX_MUL, o, o), ex_f32(x, 0.0f));
+        build_bind(b, SYM_SQO, 0, build_reduce(b, "sqo", EX_ROWSUM, AX_E, square));
+    }
+    build_store(b, b->tensor_o, build_map(b, "o", DT_F32, AX_M, AX_E, row->output), AX_E);
+}
+
+// ---- kernels
+
+static void set_mask(Build *b) {
+    ExPool *x = b->pool;
+    const Ex *end = ex_2(x, EX_LT, build_pos(b, AX_N), build_size(b, SIZE_SK));
+    b->k->mask = ex_2(x, EX_AND, build_resolve(b, NULL, b->row->mask), end);
+}
+
+// A grid that has the parts as its last dimension.
+static void add_parts(Build *b) {
+    TileKernel *k = b->k;
+    k->grid[k->ngrid++] =
+        (TileGrid){.sym = SYM_TILE, .axis = b->axis[AX_S], .count = k->axes[b->axis[AX_S]].size};
+}
+
+// A head that has one part finishes its rows; others' are left to the combination.
+static void leave_or_finish(Build *b, TileValue *acc) {
+    ExPool *x = b->pool;
+    const Ex *head = build_head(b), *whole = build_size(b, b->whole);
+    b->when = ex_2(x, EX_LE, whole, head);
+    build_leave(b, acc);
+    b->when = ex_2(x, EX_LT, head, whole);
+    build_finish(b, acc);
+    b->when = NULL;
+}
+
+void build_forward(Build *b) {
+    static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
+    build_kernel(b, arena_printf(b->arena, "%s_fwd", b->row->name), axes, b->share ? 5 : 4);
+    if (b->share) add_parts(b);
+    if (b->share) b->k->grid[b->k->ngrid - 1].from = build_size(b, b->whole);
+    set_mask(b);
+    TileValue *acc = sweeps(b);
+    if (b->share)
+        leave_or_finish(b, acc);
+    else
+        build_finish(b, acc);
+}
+
+static bool is_tensor(const TileProgram *p, const char *name) {
+    for (int i = 0; i < p->tensors.n; i++)
+        if (!strcmp(p->tensors.data[i].name, name)) return true;
+    return false;
+}
+
+static int work_tensor(Build *b, const char *name, int index, bool columns) {
+    while (is_tensor(b->p, name)) name = arena_printf(b->arena, "%s_", name);
+    TileTensor t = {.name = name, .role = TENSOR_WORK, .index = index, .dtype = DT_F32};
+    if (b->whole >= 0) {
+        t.extent[t.rank++] = build_split_heads(b);
+    } else {
+        t.extent[t.rank++] = build_size(b, SIZE_B);
+        t.extent[t.rank++] = build_size(b, SIZE_HQ);
+    }
+    t.extent[t.rank++] = build_size(b, b->parts);
+    t.extent[t.rank++] = build_size(b, SIZE_SQ);
+    if (columns) t.extent[t.rank++] = ex_i32(b->pool, b->row->Dv);
+    return build_tensor(b, t);
+}
+
+// One for all kernels that leave parts.
+static void add_works(Build *b) {
+    const Stream *s = b->s;
+    int n = s->states.n;
+    if (b->work_state) return;
+    b->work_state = ARENA_ARRAY(b->arena, int, n + s->shifts.n + 1);
+    b->work_shift = b->work_state + n;
+    for (int i = 0; i < n; i++) {
+        const char *name = arena_printf(b->arena, "%s_part", s->states.data[i].name);
+        b->work_state[i] = work_tensor(b, name, i, false);
+    }
+    b->work_acc = work_tensor(b, "acc_part", n, true);
+    for (int i = 0; i < s->shifts.n; i++)
+        if (b->raw_shift[i]) b->work_shift[i] = work_tensor(b, "a_part", n + 1 + i, false);
+}
+
+void build_leave(Build *b, TileValue *acc) {
+    add_works(b);
+    for (int i = 0; i < b->s->states.n; i++)
+        build_store(b, b->work_state[i], build_bound(b, SYM_STATE, i), AX_NONE);
+    build_store(b, b->work_acc, acc, AX_E);
+    for (int i = 0; i < b->s->shifts.n; i++)
+        if (b->raw_shift[i]) build_store(b, b->work_shift[i], b->raw_shift[i], AX_NONE);
+}
+
+// Of few queries: each point of the grid sweeps its share of the steps and leaves its states and
+// accumulator.
+void build_part(Build *b) {
+    static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
+    build_kernel(b, arena_printf(b->arena, "%s_part", b->row->name), axes, 5);
+    b->k->axes[b->axis[AX_S]].size = build_size(b, b->splits);
+    add_parts(b);
+    set_mask(b);
+    build_leave(b, sweeps(b));
+}

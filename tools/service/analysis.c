@@ -1,0 +1,103 @@
+// analysis.c: what the compiler knows of a document.
+//
+// In: a document's text. Out: diagnostics, the module, and what is derived of its attentions. Holds:
+// each text is analysed once, when it is asked for; an imported document that is open is read as it
+// is there, not as on disk.
+#include "frontend/ast.h"
+#include "internal.h"
+#include "tools/library.h"
+
+#include <string.h>
+
+static bool read_overlay(void *ctx, Arena *a, const char *path, const char **text, size_t *n,
+                         const char **why) {
+    const Service *s = ctx;
+    const LibraryFile *module = library_find(path);
+    if (module) {
+        *text = module->text;
+        *n = module->n;
+        return true;
+    }
+    for (const Document *d = s->documents; d; d = d->next)
+        if (!strcmp(d->path, path)) {
+            *text = arena_strndup(a, d->text, d->n); // it may be closed while this is in use
+            *n = d->n;
+            return true;
+        }
+    *why = "it is not open";
+    return s->host.read && s->host.read(s->host.ctx, a, path, text, n, why);
+}
+
+FeOptions document_options(Service *s, const Document *d) {
+    return (FeOptions){.path = d ? d->path : NULL,
+                       .text = d ? d->text : NULL,
+                       .text_bytes = d ? d->n : 0,
+                       .stdlib = library_folder,
+                       .dirs = s->host.dirs,
+                       .ndirs = s->host.ndirs,
+                       .module = true,
+                       .read = read_overlay,
+                       .read_ctx = s};
+}
+
+void analysis_free(Analysis *a) {
+    if (a) arena_free(a->arena);
+}
+
+Analysis *document_analysis(Service *s, Document *d) {
+    if (d->now) return d->now;
+    Arena *arena = arena_new();
+    Analysis *a = ARENA_NEW(arena, Analysis);
+    FeStatus status;
+    a->arena = arena;
+    diag_init(&a->diags, arena);
+    FeOptions o = document_options(s, d);
+    o.text = arena_strndup(arena, d->text, d->n);
+    a->module = fe_load(arena, &a->diags, &o, &status);
+    d->now = a;
+    if (a->module) {
+        analysis_free(d->good);
+        d->good = a;
+    }
+    return a;
+}
+
+static void derive(Analysis *a, Variant *v) {
+    Derived x = {.variant = v, .row = fe_lower(a->arena, &a->diags, v)};
+    if (!x.row) return;
+    x.stream = pass_derive(a->arena, x.row, &a->diags);
+    VEC_PUSH(a->arena, &a->attentions, x);
+}
+
+bool document_derive(Service *s, Document *d) {
+    Analysis *a = document_analysis(s, d);
+    for (int i = 0; a->module && !a->derived && i < a->module->variants.n; i++) {
+        Variant *v = a->module->variants.data[i];
+        bool done = i < a->looked_at;
+        if (done) continue;
+        if (service_stopped(s)) return false;
+        if (v->kind == VARIANT_ATTENTION) derive(a, v);
+        a->looked_at = i + 1;
+    }
+    a->derived = true;
+    return true;
+}
+
+const Lines *analysis_lines(Analysis *a, uint16_t file) {
+    Lines none = {0};
+    while (a->lines.n < a->diags.files.n) VEC_PUSH(a->arena, &a->lines, none);
+    Lines *l = &a->lines.data[file];
+    const Source *source = &a->diags.files.data[file];
+    if (!l->text) lines_init(l, a->arena, source->text, source->n);
+    return l;
+}
+
+cJSON *analysis_range(Service *s, Analysis *a, Span span) {
+    return lines_range(analysis_lines(a, span.file), s->client.utf8, span.start, span.end);
+}
+
+cJSON *analysis_location(Service *s, Analysis *a, Span span) {
+    if (!span.file || span.file >= a->diags.files.n) return NULL;
+    const char *uri = uri_of_path(s, a->arena, a->diags.files.data[span.file].name);
+    return json_pair("uri", cJSON_CreateString(uri), "range", analysis_range(s, a, span));
+}
