@@ -113,7 +113,7 @@ $(BUILD)/stdlib.inc: $(wildcard stdlib/*.attn)
 	    sed 's/[\\"]/\\&/g; s/.*/    "&\\n"/' $$f; echo ')'; done > $@
 
 # ---- tests. Every program ends with the line `N passed, N failed`, and fails if a test failed.
-UNIT_O  := $(call src,tests/unit) $(BUILD)/tests/main.o
+UNIT_O  := $(call src,tests/unit) $(BUILD)/tests/main.o $(BUILD)/tests/support/reformat.o
 GEN_O   := $(call src,tests/gen) $(call src,tests/support) $(filter-out %/main.o %/mutate.o %/nan.o %/subject.o,$(call src,tests/gcn))
 RUN_O   := $(call src,tests/run) $(call src,tests/support)
 GCN_O   := $(call src,tests/gcn) $(call src,tests/support)
@@ -137,8 +137,8 @@ $(BUILD)/tests/check_math: $(MATH_O) $(ALL_A)
 	$(CC) $(SAN) -o $@ $(MATH_O) $(ALL_A) $(LIBS)
 $(BUILD)/tests/editors/tokens: $(BUILD)/tests/editors/tokens.o $(BUILD)/libfrontend.a $(BUILD)/libir.a
 	$(CC) $(SAN) -o $@ $^ -lm
-$(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(ALL_A)
-	$(CC) $(SAN) -o $@ $< $(ALL_A) $(LIBS)
+$(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/support/reformat.o $(ALL_A)
+	$(CC) $(SAN) -o $@ $^ $(LIBS)
 $(BUILD)/tests/main.o: $(BUILD)/suites.def
 $(BUILD)/suites.def: $(wildcard tests/unit/*.c)
 	@mkdir -p $(@D)

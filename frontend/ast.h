@@ -24,6 +24,7 @@ typedef enum AstOp {
     AST_OP_COUNT
 } AstOp;
 const char *ast_op_text(AstOp op);
+int ast_op_precedence(AstOp op); // a larger one binds tighter
 
 typedef enum AstKind {
     AST_INT,
@@ -107,9 +108,22 @@ typedef struct AstModule {
     AstItems items;
 } AstModule;
 
+typedef enum AstTokenKind {
+    AST_TOKEN_KEYWORD,
+    AST_TOKEN_NAME,
+    AST_TOKEN_NUMBER,
+    AST_TOKEN_OPERATOR, // and brackets, separators
+    AST_TOKEN_COMMENT
+} AstTokenKind;
+typedef struct AstToken {
+    AstTokenKind kind;
+    Span span;
+} AstToken;
+typedef VEC(AstToken) AstTokens;
+
 // Parses source `file` of d. Always gives a module, of the parts that could be read; mistakes are
-// in d.
-AstModule *ast_parse(Arena *a, Diags *d, uint16_t file);
+// in d. tokens: gets all that the text is made of but blanks, in its order; NULL: not wanted.
+AstModule *ast_parse(Arena *a, Diags *d, uint16_t file, AstTokens *tokens);
 
 // The module as source again, each item in a canonical layout; what is printed parses to the same
 // tree (--emit=ast).

@@ -19,6 +19,7 @@ static const struct {
 enum { PREC_COND = 1, PREC_UNARY = 12, PREC_PRIMARY = 13 };
 
 const char *ast_op_text(AstOp op) { return operators[op].text; }
+int ast_op_precedence(AstOp op) { return operators[op].precedence; }
 
 static int precedence(const AstExpr *e) {
     switch (e->kind) {

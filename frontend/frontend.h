@@ -54,6 +54,10 @@ Module *fe_load(Arena *a, Diags *d, const FeOptions *options, FeStatus *status);
 Variant *fe_find(const Module *m, const char *name);
 void fe_print_ast(Text *out, const Module *m); // --emit=ast
 
+// The text in its one canonical form (docs/format.md). False where it does not parse: d says why,
+// and nothing is put. `path` is the name that diagnostics give to it.
+bool fe_format(Arena *a, Diags *d, const char *path, const char *text, size_t n, Text *out);
+
 // An attention as a row program. A recurrence has none: NULL, and a diagnostic that names it.
 RowProgram *fe_lower(Arena *a, Diags *d, const Variant *v);
 

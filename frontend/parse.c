@@ -126,7 +126,12 @@ static size_t valid_utf8(const char *text, size_t n) {
     return n;
 }
 
-AstModule *ast_parse(Arena *a, Diags *d, uint16_t file) {
+void parse_token(Parse *p, AstTokenKind kind, Span at) {
+    AstToken t = {kind, at};
+    if (p->tokens) VEC_PUSH(p->arena, p->tokens, t);
+}
+
+AstModule *ast_parse(Arena *a, Diags *d, uint16_t file, AstTokens *tokens) {
     const Source *s = &d->files.data[file];
     AstModule *m = ARENA_NEW(a, AstModule);
     m->file = file;
@@ -154,7 +159,8 @@ AstModule *ast_parse(Arena *a, Diags *d, uint16_t file) {
                .text = s->text,
                .n = s->n,
                .offset = skip,
-               .module = m};
+               .module = m,
+               .tokens = tokens};
     void *scanner;
     if (ast_yylex_init_extra(&p, &scanner) ||
         !ast_yy_scan_bytes(s->text + skip, (int)(s->n - skip), scanner)) {

@@ -25,7 +25,10 @@ typedef struct Parse {
     bool failed_deep;       // the nesting limit was reported
     bool failed_long;       // a name that is too long was reported
     AstModule *module;
+    AstTokens *tokens; // NULL: not wanted
 } Parse;
+
+void parse_token(Parse *p, AstTokenKind kind, Span at); // notes that it stands there
 
 // Nodes. parse_nest counts one more level around e and says whether the limit still holds (it
 // reports when not).

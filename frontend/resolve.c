@@ -56,6 +56,7 @@ static bool is_type_name(const char *s) {
 
 bool scope_define(Sema *s, Scope *scope, Decl *d) {
     const Decl *old = scope_find(scope, d->name);
+    if (old && old->refused && old == names_get(&scope->names, d->name)) return false; // reported
     bool is_call = d->kind == DECL_FN || d->kind == DECL_NORMALIZATION;
     if (!old || old->refused || (old->kind == DECL_BUILTIN && is_type_name(d->name) && !is_call)) {
         names_put(s->arena, &scope->names, d->name, d);

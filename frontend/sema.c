@@ -84,7 +84,7 @@ const char *sema_library_module(Sema *s, const char *name) {
         Diags quiet;
         diag_init(&quiet, s->arena);
         uint16_t file = diag_add_file(&quiet, source.path, source.text, source.n);
-        const AstModule *m = ast_parse(s->arena, &quiet, file);
+        const AstModule *m = ast_parse(s->arena, &quiet, file, NULL);
         for (int k = 0; k < m->items.n; k++)
             if (m->items.data[k]->kind != AST_IMPORT && !strcmp(m->items.data[k]->name.s, name))
                 return modules[i];
@@ -201,7 +201,7 @@ static SourceFile *load(Sema *s, const SourceText *source, bool is_main) {
     f->scope.parent = &s->builtins;
     names_put(s->arena, &s->files, source->key, f);
     f->file = diag_add_file(s->diags, source->path, source->text, source->n);
-    f->ast = ast_parse(s->arena, s->diags, f->file);
+    f->ast = ast_parse(s->arena, s->diags, f->file, NULL);
     s->ast = f->ast;
     s->import_depth++;
     for (int i = 0; i < f->ast->items.n; i++) check_item(s, f, f->ast->items.data[i], is_main);

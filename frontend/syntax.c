@@ -80,11 +80,19 @@ static void report_missing(Parse *p, Span at) {
         }
 }
 
+static AstTokenKind kind_of(int token) {
+    if (token >= IMPORT && token <= RETURN) return AST_TOKEN_KEYWORD;
+    return token == NAME                    ? AST_TOKEN_NAME
+           : token == INT || token == FLOAT ? AST_TOKEN_NUMBER
+                                            : AST_TOKEN_OPERATOR;
+}
+
 int ast_yylex(AST_YYSTYPE *value, Span *span, void *scanner) {
     Parse *p = ast_yyget_extra(scanner);
     if (!p->held) {
         p->token = ast_scan(value, span, scanner);
         p->next = *span;
+        if (p->token > 0 && p->token != AST_YYerror) parse_token(p, kind_of(p->token), *span);
         p->missing = count_missing(p, p->token, *span);
         if (p->missing) report_missing(p, *span);
     }

@@ -74,7 +74,7 @@ static Status write_beside(FileOut *f, const struct stat *old) {
     memcpy(f->temp + len, ".XXXXXX", sizeof ".XXXXXX");
     int fd = mkstemp(f->temp);
     FILE *out = fd < 0 ? NULL : fdopen(fd, "wb");
-    bool good = out && put(out, f->data, f->n);
+    bool good = out && put(out, f->data, f->n) && (!f->durable || fsync(fd) == 0);
     int error = errno;
     if (out) usual_mode(fd, old);
     if (out && fclose(out) != 0 && good) good = false, error = errno;

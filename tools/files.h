@@ -15,6 +15,7 @@ typedef struct FileOut {
     const char *path;
     const void *data;
     size_t n;
+    bool durable; // it replaces what the user wrote: it is on the disk before that is gone
     char *temp, *real;
 } FileOut;
 

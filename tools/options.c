@@ -241,6 +241,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
         o->budget = (int)n;
         return s;
     case OPT_AT: return set_place(o, value);
+    case OPT_CHECK: o->check = true; return s;
     case OPT_HELP: o->help = true; return s;
     case OPT_VERSION: o->version = true; return s;
     case OPT_COUNT: break;
@@ -335,7 +336,8 @@ static Status count_files(const Options *o) {
         return cmd_fail(STATUS_USAGE, "'attnc lsp' takes no file: the editor sends them");
     if (o->verb == VERB_LSP) return STATUS_DONE;
     if (o->files.n == 0) return cmd_fail(STATUS_USAGE, "no file given; `attnc --help` tells how");
-    if (o->files.n == 1 || o->verb == VERB_BENCH || o->verb == VERB_CHECK) return STATUS_DONE;
+    bool many = o->verb == VERB_BENCH || o->verb == VERB_CHECK || o->verb == VERB_FMT;
+    if (o->files.n == 1 || many) return STATUS_DONE;
     Verb late = o->verb == VERB_COMPILE ? verb_of(o->files.data[1]) : VERB_COMPILE;
     if (late != VERB_COMPILE)
         return cmd_fail(STATUS_USAGE, "the verb comes first: attnc %s %s", verbs[late].name,

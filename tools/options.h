@@ -47,7 +47,7 @@ typedef struct Options {
     VEC(const char *) shapes; // each as written: "B=1,H=8"
     int level;
     const char *schedule; // well formed (passes/schedule/knobs.h); NULL: none asked for
-    bool no_cache, debug, dry, help, version;
+    bool no_cache, debug, dry, check, help, version;
     DeviceKind device;
     int ordinal; // of the device
     uint64_t seed;

@@ -4,6 +4,7 @@
 //     source [FOLDER [SECONDS]]        mutates the files of stdlib, tests/lang and the folder
 //     clang -g -O1 -DLIBFUZZER -fsanitize=fuzzer,address,undefined ...    the same under libFuzzer
 #include "ir/tile_eval.h"
+#include "tests/support/reformat.h"
 #include "tools/compile.h"
 
 #include <dirent.h>
@@ -50,6 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         if (compile_tiles(&c)) check_tiles(&c);
     }
     print_diagnostics(&c);
+    if (reformat_wrong(c.arena, (const char *)data, n)) abort();
     compile_close(&c);
     return 0;
 }
@@ -125,6 +127,14 @@ static size_t mutate(char *out, const Seeds *s, uint64_t *state) {
     return n;
 }
 
+// The same text with other blanks and comments, for the formatter alone.
+static void shake(const char *s, size_t n, uint64_t *state) {
+    Arena *a = arena_new();
+    Text t = reformat_shake(a, s, n, state);
+    if (reformat_wrong(a, t.s, t.n)) abort();
+    arena_free(a);
+}
+
 int main(int argc, char **argv) {
     Seeds s = {.count = 0};
     time_t end = time(NULL) + (argc > 2 ? atoi(argv[2]) : 5);
@@ -140,6 +150,7 @@ int main(int argc, char **argv) {
         memcpy(exact, p, n);
         LLVMFuzzerTestOneInput((const uint8_t *)exact, n);
         free(exact);
+        shake(p, n, &state);
         free(p);
     }
     for (int i = 0; i < s.count; i++) free(s.text[i]);

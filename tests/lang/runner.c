@@ -179,7 +179,7 @@ static void check_print(Test *t) {
     fe_print_ast(&once, t->module);
     Diags d;
     diag_init(&d, t->arena);
-    AstModule *again = ast_parse(t->arena, &d, diag_add_file(&d, "printed", once.s, once.n));
+    AstModule *again = ast_parse(t->arena, &d, diag_add_file(&d, "printed", once.s, once.n), NULL);
     ast_print(&twice, again);
     if (d.errors || strcmp(once.s, twice.s))
         fail(t, 0, "the printed AST reads back differently:\n%s", once.s);

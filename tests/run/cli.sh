@@ -332,7 +332,7 @@ gives 2 rnu relu_attn.attn
 says err "did you mean 'run'?"
 gives 2 frobnicate
 says err 'neither a verb nor a file'
-says err 'run, check, bench, tune, explain and mask'
+says err 'run, check, bench, tune, explain, mask, fmt and lsp'
 gives 2 relu_attn.attn check
 says err 'the verb comes first'
 gives 2 run relu_attn.attn --dtype=f64
@@ -378,7 +378,7 @@ if [ -z "$SANITIZED" ] && [ -e "$build/libattnrt.so" ]; then
 fi
 
 # ---- help
-for verb in '' run check bench explain mask; do
+for verb in '' run check bench explain mask fmt lsp; do
     gives 0 $verb --help
     says out 'Usage: attnc'
 done
@@ -386,6 +386,65 @@ gives 0 check --help
 says out 'is held against the bound F'
 gives 0 --version
 says out 'attnc '
+
+# ---- fmt: files in place, only where that changes them; stdin to stdout
+cat >loose.attn <<'ATTN'
+attention loose{dim D=4; // a
+score(q,k)=dot(q,k);normalize(s)=s;}
+ATTN
+cat >tight.attn <<'ATTN'
+attention loose {
+    dim D = 4; // a
+    score(q, k)  = dot(q, k);
+    normalize(s) = s;
+}
+ATTN
+mkdir sources
+cp loose.attn sources/a.attn
+ln -s sources/a.attn link.attn
+chmod 640 sources/a.attn
+gives 1 fmt --check link.attn tight.attn loose.attn
+holds '[ "$(cat out)" = "$(printf "link.attn\nloose.attn")" ]'
+holds 'cmp -s loose.attn sources/a.attn'
+gives 0 fmt link.attn tight.attn
+holds 'cmp -s tight.attn sources/a.attn && [ -L link.attn ] && [ "$(stat -c %a sources/a.attn)" = 640 ] && [ "$(ls sources)" = a.attn ]'
+holds '[ ! -s out ] && [ ! -s err ]'
+gives 0 fmt --check link.attn
+touch -d @1 sources/a.attn
+gives 0 fmt sources/a.attn
+holds '[ "$(stat -c %Y sources/a.attn)" = 1 ]'
+"$attnc" fmt - <loose.attn >out 2>err
+holds 'cmp -s out tight.attn'
+"$attnc" fmt --check - <loose.attn >out 2>err
+holds '[ $? -eq 1 ] && [ "$(cat out)" = "<stdin>" ]'
+"$attnc" fmt --check - <tight.attn >out 2>err
+holds '[ $? -eq 0 ] && [ ! -s out ]'
+sed "s/=4;/=4/" loose.attn >wrong.attn
+cp wrong.attn before.attn
+cp loose.attn also.attn
+gives 1 fmt wrong.attn also.attn
+says err "wrong.attn:1:"
+holds 'cmp -s wrong.attn before.attn && cmp -s also.attn tight.attn'
+gives 1 fmt --check wrong.attn
+gives 3 fmt missing.attn
+gives 3 fmt sources
+gives 3 fmt /dev/null
+gives 2 fmt
+gives 2 fmt --target=host tight.attn
+says err 'does not go with `attnc fmt`'
+printf '\357\273\277attention loose {\r\n\tdim D = 4; // a \r\n\tscore(q, k) = dot(q, k);\r\n\tnormalize(s) = s;}' >dos.attn
+gives 0 fmt dos.attn
+holds 'cmp -s dos.attn tight.attn'
+: >empty.attn
+gives 0 fmt empty.attn
+holds '[ ! -s empty.attn ]'
+if [ "$(id -u)" -ne 0 ]; then
+    chmod 400 sources/a.attn
+    cp loose.attn kept.attn
+    chmod 400 kept.attn
+    gives 3 fmt kept.attn
+    holds 'cmp -s kept.attn loose.attn'
+fi
 
 # ---- running
 gives 0 run relu_attn.attn --seed=3 --out o=o1.npy
