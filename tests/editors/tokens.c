@@ -58,7 +58,7 @@ int main(int argc, char **argv) {
         Diags d;
         diag_init(&d, a);
         uint16_t file = diag_add_file(&d, argv[i], text, n);
-        ast_parse(a, &d, file);
+        ast_parse(a, &d, file, NULL);
         printf("file %d %s\n", d.errors, d.first ? d.first->message : "");
         print_tokens(a, &d, file);
         arena_free(a);
