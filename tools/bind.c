@@ -83,10 +83,11 @@ static Status array(Bind *c, int arg, const char *path) {
     const SigArg *g = &c->sig->args.data[arg];
     Npy *file = &c->file[arg];
     Draw *draw = &c->draw[arg];
-    Status s = draw_read(draw, c->arena, g, path);
-    if (s != STATUS_DONE || draw->kind == DRAW_RANGE || draw->kind == DRAW_TRUE) return s;
+    const char *why = draw_read(draw, c->arena, g, path);
+    if (why) return cmd_fail(STATUS_USAGE, "--in %s=%s: %s", g->name, path, why);
+    if (draw->kind == DRAW_RANGE || draw->kind == DRAW_TRUE) return STATUS_DONE;
     if (draw->kind == DRAW_LIST) return extent_is(c, g, 0, draw->n);
-    s = npy_read(path, file);
+    Status s = npy_read(path, file);
     if (s != STATUS_DONE) return s;
     if (file->rank != g->rank)
         return cmd_fail(STATUS_INPUT, "%s has %d dimensions, and %s has %d", path, file->rank,

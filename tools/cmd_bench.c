@@ -217,7 +217,7 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
     double ms = 0, kept = 0, inside = 1, touched = 1;
     Arena *a = arena_new();
     Status s = bind_make(&b, a, l->sig, x->o, shape);
-    if (s == STATUS_DONE && !mask_map(&m, a, c, &b, 0, 0)) {
+    if (s == STATUS_DONE && !mask_map(&m, a, c->tiles.data[0], &b, 0, 0)) {
         inside = m.inside;
         touched = columns_touched(&m);
     }

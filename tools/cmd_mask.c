@@ -167,12 +167,12 @@ static Status picture(Compile *c, const Options *o) {
     Binding b;
     const char *why;
     const Signature *sig = sig_of_variant(a, c->variants.data[0], c->options.dtype);
-    Status s = bind_read(&b, a, sig, o, cmd_shape(o, a), mask_reads(a, c, sig));
+    Status s = bind_read(&b, a, sig, o, cmd_shape(o, a), mask_reads(a, c->tiles.data[0], sig));
     if (s != STATUS_DONE) return s;
     if (o->batch >= b.size[SIZE_B] || o->head >= b.size[SIZE_HQ])
         s = cmd_fail(STATUS_USAGE, "--at=%d,%d: there are B = %d batch entries and H = %d heads",
                      o->batch, o->head, b.size[SIZE_B], b.size[SIZE_HQ]);
-    else if ((why = mask_map(&m, a, c, &b, o->batch, o->head)))
+    else if ((why = mask_map(&m, a, c->tiles.data[0], &b, o->batch, o->head)))
         s = cmd_fail(STATUS_INPUT, "%s", why);
     else
         s = show(c, o, &b, &m);

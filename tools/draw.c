@@ -34,40 +34,34 @@ static bool read_list(Draw *d, Arena *a, const char *text) {
     return true;
 }
 
-static Status list_fits(const Draw *d, const SigArg *g, const char *text) {
+static const char *list_fits(const Draw *d, Arena *a, const SigArg *g) {
     if (g->rank != 1)
-        return cmd_fail(STATUS_USAGE, "--in %s=%s: %s has %d dimensions, and numbers are a vector",
-                        g->name, text, g->name, g->rank);
+        return arena_printf(a, "%s has %d dimensions, and numbers are a vector", g->name, g->rank);
     for (int64_t i = 0; i < d->n; i++) {
         double x = d->list[i];
         bool fits =
             dtype_reads(g->dtype) == EX_F32 || (x == floor(x) && x >= INT32_MIN && x <= INT32_MAX &&
                                                 (g->dtype != DT_BOOL || x == 0 || x == 1));
-        if (!fits)
-            return cmd_fail(STATUS_USAGE, "--in %s=%s: %g is no %s", g->name, text, x,
-                            dtype_name(g->dtype));
+        if (!fits) return arena_printf(a, "%g is no %s", x, dtype_name(g->dtype));
     }
-    return STATUS_DONE;
+    return NULL;
 }
 
-Status draw_read(Draw *d, Arena *a, const SigArg *g, const char *text) {
+const char *draw_read(Draw *d, Arena *a, const SigArg *g, const char *text) {
     const char *dots = strstr(text, "..");
     *d = (Draw){.kind = DRAW_NOTHING};
     if (dots && whole(a, text, dots, &d->lo) && whole(a, dots + 2, dots + strlen(dots), &d->hi)) {
         d->kind = DRAW_RANGE;
         if (g->dtype == DT_BOOL)
-            return cmd_fail(STATUS_USAGE,
-                            "--in %s=%s: %s is bool and takes the probability of true, from 0 to 1",
-                            g->name, text, g->name);
-        if (d->lo <= d->hi) return STATUS_DONE;
-        return cmd_fail(STATUS_USAGE, "--in %s=%s: the range is empty", g->name, text);
+            return arena_printf(a, "%s is bool and takes the probability of true, from 0 to 1",
+                                g->name);
+        return d->lo <= d->hi ? NULL : "the range is empty";
     }
-    if (!read_list(d, a, text)) return STATUS_DONE;
-    if (g->dtype != DT_BOOL || d->n > 1) return list_fits(d, g, text);
+    if (!read_list(d, a, text)) return NULL;
+    if (g->dtype != DT_BOOL || d->n > 1) return list_fits(d, a, g);
     d->kind = DRAW_TRUE;
     d->probability = d->list[0];
-    if (d->probability >= 0 && d->probability <= 1) return STATUS_DONE;
-    return cmd_fail(STATUS_USAGE, "--in %s=%s: a probability is from 0 to 1", g->name, text);
+    return d->probability >= 0 && d->probability <= 1 ? NULL : "a probability is from 0 to 1";
 }
 
 void draw_fill(const Draw *d, Tensor *t, uint64_t seed, const char *name) {

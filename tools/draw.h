@@ -19,9 +19,9 @@ typedef struct Draw {
     double *list;
 } Draw;
 
-// Reads what is written of a tensor of this signature. DRAW_NOTHING: it is no numbers. Prints what
-// is wrong.
-Status draw_read(Draw *d, Arena *a, const SigArg *g, const char *text);
+// Reads what is written of a tensor of this signature. DRAW_NOTHING: it is no numbers. NULL, or what
+// is wrong with it.
+const char *draw_read(Draw *d, Arena *a, const SigArg *g, const char *text);
 // Fills a tensor, which has the list's length. The same for the same seed and name.
 void draw_fill(const Draw *d, Tensor *t, uint64_t seed, const char *name);
 // A number, or true or false.

@@ -60,8 +60,7 @@ static ExValue element(void *ctx, const Ex *e, const int32_t *index) {
     return v;
 }
 
-// The axis over a size; -1: none.
-static int axis_over(const TileKernel *k, int size) {
+int mask_axis(const TileKernel *k, int size) {
     for (int i = 0; i < k->naxes; i++) {
         const Ex *n = k->axes[i].size;
         if (n->op == EX_SYM && n->sym == SYM_SIZE && n->index == size) return i;
@@ -70,7 +69,7 @@ static int axis_over(const TileKernel *k, int size) {
 }
 
 // Of the plan that a launch of these sizes takes.
-static TileKernel *sweeping(const TileProgram *p, const int32_t *given, Arena *a) {
+TileKernel *mask_kernel(const TileProgram *p, const int32_t *given, Arena *a) {
     int workers = p->target == TARGET_HOST ? 1 : target_rates(p->target)->units;
     int32_t *size = ARENA_ARRAY(a, int32_t, p->sizes.n + 1);
     for (int i = 0; i < p->sizes.n; i++) size[i] = p->sizes.data[i].def ? 0 : given[i];
@@ -80,7 +79,7 @@ static TileKernel *sweeping(const TileProgram *p, const int32_t *given, Arena *a
         if (plan->when && !tile_eval_launch(plan->when, size, workers)) continue;
         for (int j = 0; j < plan->kernels.n; j++) {
             TileKernel *k = p->kernels.data[plan->kernels.data[j]];
-            bool sweeps = axis_over(k, SIZE_SQ) >= 0 && axis_over(k, SIZE_SK) >= 0;
+            bool sweeps = mask_axis(k, SIZE_SQ) >= 0 && mask_axis(k, SIZE_SK) >= 0;
             if (sweeps && !tile_has_lanes(k)) return k;
         }
         return NULL;
@@ -125,7 +124,7 @@ static void look_in_box(const MaskMap *m, const Bounds *b, int32_t *bound) {
     }
 }
 
-static Bounds *bounds_of(MaskMap *m, Arena *a, const MaskParts *parts) {
+static Bounds *bounds_of(const MaskMap *m, Arena *a, const MaskParts *parts) {
     Bounds *b = ARENA_ARRAY(a, Bounds, parts->n + 1);
     for (int i = 0; i < parts->n; i++) {
         const MaskPart *part = b[i].part = &parts->part[i];
@@ -163,17 +162,40 @@ bool mask_at(const MaskMap *m, int query, int key) {
     return ex_run(m->pair, &m->env).i != 0;
 }
 
-static void classify(MaskMap *m, Arena *a, const MaskParts *parts) {
-    ExPlan *may = ex_plan(a, parts->pairs.may), *must = ex_plan(a, parts->pairs.must);
-    const Bounds *bounds = bounds_of(m, a, parts);
+struct MaskJudge {
+    const MaskMap *m;
+    ExPlan *may, *must;
+    MaskParts parts;
+    const Bounds *bounds;
+};
+
+MaskJudge *mask_judge(const MaskMap *m, Arena *a, const Ex *part) {
+    MaskJudge *j = ARENA_NEW(a, MaskJudge);
+    TileMapQuery query = pass_mask_query(m->program, m->kernel, m->at->axis_q, m->at->axis_k);
+    query.mask = ex_simplify(m->program->pool, part);
+    pass_mask_parts(&query, &j->parts);
+    j->m = m;
+    j->may = ex_plan(a, j->parts.pairs.may);
+    j->must = ex_plan(a, j->parts.pairs.must);
+    j->bounds = bounds_of(m, a, &j->parts);
+    return j;
+}
+
+void mask_judged(MaskJudge *j, int row, int column, bool *some, bool *all) {
+    j->m->at->tile_q = row;
+    j->m->at->tile_k = column;
+    set_bounds(j->m, j->bounds, j->parts.n);
+    *some = ex_run(j->may, &j->m->env).i;
+    *all = *some && ex_run(j->must, &j->m->env).i;
+}
+
+static void classify(MaskMap *m, Arena *a) {
+    MaskJudge *j = mask_judge(m, a, m->kernel->mask);
     for (int r = 0; r < m->rows; r++)
         for (int c = 0; c < m->columns; c++) {
-            m->at->tile_q = r;
-            m->at->tile_k = c;
-            set_bounds(m, bounds, parts->n);
-            MaskClass k = !ex_run(may, &m->env).i   ? MASK_SKIPPED
-                          : ex_run(must, &m->env).i ? MASK_FULL
-                                                    : MASK_PARTIAL;
+            bool some, all;
+            mask_judged(j, r, c, &some, &all);
+            MaskClass k = !some ? MASK_SKIPPED : all ? MASK_FULL : MASK_PARTIAL;
             m->cls[(int64_t)r * m->columns + c] = (uint8_t)k;
             m->count[k]++;
         }
@@ -205,25 +227,28 @@ static void note_read(void *ctx, const Ex *e) {
     if (e->op == EX_SYM && e->sym == SYM_SCALAR) ((bool *)ctx)[3 + e->index] = true;
 }
 
-const bool *mask_reads(Arena *a, const Compile *c, const Signature *sig) {
-    const TileProgram *p = c->tiles.data[0];
+const bool *mask_reads(Arena *a, const TileProgram *p, const Signature *sig) {
     bool *read = ARENA_ARRAY(a, bool, sig->args.n + 1);
     for (int i = 0; i < p->kernels.n; i++) ex_visit(p->kernels.data[i]->mask, note_read, read);
     return read;
 }
 
-const char *mask_map(MaskMap *m, Arena *a, const Compile *c, const Binding *b, int batch,
-                     int head) {
-    TileProgram *p = c->tiles.data[0];
-    TileKernel *k = sweeping(p, b->size, a);
-    if (!k) return "no kernel goes through the keys";
+const char *mask_map(MaskMap *m, Arena *a, TileProgram *p, const Binding *b, int batch, int head) {
+    TileKernel *k = mask_kernel(p, b->size, a);
+    return k ? mask_map_of(m, a, p, k, b, batch, head) : "no kernel goes through the keys";
+}
+
+const char *mask_map_of(MaskMap *m, Arena *a, TileProgram *p, TileKernel *k, const Binding *b,
+                        int batch, int head) {
     MaskCursor *at = ARENA_NEW(a, MaskCursor);
     *at = (MaskCursor){.binding = b, .batch = batch, .head = head};
-    at->axis_q = axis_over(k, SIZE_SQ), at->axis_k = axis_over(k, SIZE_SK);
+    at->axis_q = mask_axis(k, SIZE_SQ), at->axis_k = mask_axis(k, SIZE_SK);
     *m = (MaskMap){.queries = b->size[SIZE_SQ],
                    .keys = b->size[SIZE_SK],
                    .at = at,
-                   .env = {symbol, element, at, true}};
+                   .env = {symbol, element, at, true},
+                   .program = p,
+                   .kernel = k};
     m->tile_q = k->axes[at->axis_q].extent;
     m->tile_k = k->axes[at->axis_k].extent;
     m->rows = (int)(((int64_t)m->queries + m->tile_q - 1) / m->tile_q);
@@ -232,10 +257,7 @@ const char *mask_map(MaskMap *m, Arena *a, const Compile *c, const Binding *b, i
         return "too many tiles to draw: choose smaller sizes";
     m->cls = arena_alloc(a, (size_t)m->rows * (size_t)m->columns + 1);
     m->pair = ex_plan(a, k->mask);
-    MaskParts parts;
-    TileMapQuery query = pass_mask_query(p, k, at->axis_q, at->axis_k);
-    pass_mask_parts(&query, &parts);
-    classify(m, a, &parts);
+    classify(m, a);
     m->inside = count_inside(m);
     return NULL;
 }

@@ -1,11 +1,11 @@
 // maskmap.h: a variant's mask over given sizes, tile by tile as the compiler classifies it, for one
-// batch and head, with the tiles of the compile's target at these sizes. What `attnc mask` draws, and how bench knows the share of pairs
+// batch and head. What `attnc mask` and the playground draw, and how bench knows the share of pairs
 // inside the mask.
 #ifndef TOOLS_MASKMAP_H
 #define TOOLS_MASKMAP_H
 
 #include "bind.h"
-#include "compile.h"
+#include "ir/tile.h"
 
 typedef enum MaskClass { MASK_SKIPPED, MASK_PARTIAL, MASK_FULL, MASK_CLASSES } MaskClass;
 
@@ -21,13 +21,27 @@ typedef struct MaskMap {
     ExPlan *pair;
     ExEnv env;
     struct MaskCursor *at;
+    TileProgram *program;
+    TileKernel *kernel;
 } MaskMap;
 
-// Of the compile's only variant, whose tiles are made (compile_tiles). NULL, or why there
-// is no map.
-const char *mask_map(MaskMap *m, Arena *a, const Compile *c, const Binding *b, int batch, int head);
+// Of a program whose tiles are bound, with those of the kernel that these sizes take. NULL, or why
+// there is no map.
+const char *mask_map(MaskMap *m, Arena *a, TileProgram *p, const Binding *b, int batch, int head);
+// Of a kernel whose two axes have extents, at any level.
+const char *mask_map_of(MaskMap *m, Arena *a, TileProgram *p, TileKernel *k, const Binding *b,
+                        int batch, int head);
+// The kernel that goes through the keys in a launch of these sizes, whose tiles mask_map shows; NULL:
+// none does.
+TileKernel *mask_kernel(const TileProgram *p, const int32_t *size, Arena *a);
+int mask_axis(const TileKernel *k, int size); // the kernel's axis over a size; -1: none
 // By argument: whether the mask reads it.
-const bool *mask_reads(Arena *a, const Compile *c, const Signature *sig);
+const bool *mask_reads(Arena *a, const TileProgram *p, const Signature *sig);
 bool mask_at(const MaskMap *m, int query, int key);
+
+// The same question of a part of the mask, over the kernel's positions: what is known of the map's tiles.
+typedef struct MaskJudge MaskJudge;
+MaskJudge *mask_judge(const MaskMap *m, Arena *a, const Ex *part);
+void mask_judged(MaskJudge *j, int row, int column, bool *some, bool *all);
 
 #endif
