@@ -127,7 +127,18 @@ typedef struct Out {
     TileLets *lets; // of the kernel's body; NULL elsewhere
     ExNames names;  // of the program, then of the kernel, then of the current map
     int depth;
+    TileLines *lines; // NULL: nobody asks
+    size_t counted;   // of the text: so far its lines are in `lines`
 } Out;
+
+// The line that begins here says this.
+static void says(Out *o, const TileOp *op, const Ex *e) {
+    TileLine none = {NULL, NULL};
+    if (!o->lines) return;
+    for (; o->counted < o->text->n; o->counted++)
+        if (o->text->s[o->counted] == '\n') VEC_PUSH(o->text->arena, o->lines, none);
+    if (o->lines->n) o->lines->data[o->lines->n - 1] = (TileLine){op, e};
+}
 
 static void ex(Out *o, const char *before, const Ex *e) {
     text_puts(o->text, before);
@@ -223,6 +234,7 @@ static void map(Out *o, const TileOp *op) {
         o->depth++;
         for (int i = 0; i < op->outs.n; i++) {
             text_puts(o->text, "\n");
+            says(o, NULL, op->outs.data[i].body);
             indent(o);
             out(o, &op->outs.data[i]);
             text_puts(o->text, i + 1 < op->outs.n ? ";" : "\n");
@@ -336,6 +348,7 @@ static void buffer(Out *o, const TileOp *op) {
 }
 
 static void operation(Out *o, const TileOp *op) {
+    says(o, op, NULL);
     indent(o);
     for (int i = 0; i < op->results.n; i++) {
         if (i) text_puts(o->text, ", ");
@@ -420,10 +433,12 @@ static void kernel(Out *o, const TileKernel *k) {
         if (g->from) ex(o, " from ", g->from);
         text_puts(o->text, g->reversed ? " reversed\n" : "\n");
     }
+    says(o, NULL, k->mask);
     ex(o, "  mask ", k->mask);
     text_puts(o->text, "\n");
     TileLets *lets = tile_lets(o->scratch, k);
     for (int i = 0; i < lets->defs.n; i++) {
+        says(o, NULL, lets->defs.data[i]);
         text_printf(o->text, "  let %s%d", ex_syms[SYM_LET].name, i);
         ex(o, " = ", lets->defs.data[i]);
         text_puts(o->text, "\n");
@@ -479,8 +494,10 @@ static void plan(Out *o, const TilePlan *plan) {
     text_puts(o->text, "\n");
 }
 
-void tile_print(Text *text, const TileProgram *p) {
-    Out o = {.text = text, .scratch = arena_new(), .p = p};
+void tile_print_lines(Text *text, const TileProgram *p, TileLines *lines) {
+    Out o = {.text = text, .scratch = arena_new(), .p = p, .lines = lines, .counted = text->n};
+    TileLine none = {NULL, NULL};
+    if (lines) VEC_PUSH(text->arena, lines, none);
     o.names = tile_names(o.scratch, p, NULL, NULL);
     text_printf(text, "program %s %s target %s dtype %s dims D=%d Dv=%d\n", p->name,
                 p->scheduled ? "scheduled" : "algorithm", target_get(p->target)->name,
@@ -493,5 +510,9 @@ void tile_print(Text *text, const TileProgram *p) {
     for (int i = 0; i < p->tensors.n; i++) tensor(&o, &p->tensors.data[i]);
     for (int i = 0; i < p->plans.n; i++) plan(&o, &p->plans.data[i]);
     for (int i = 0; i < p->kernels.n; i++) kernel(&o, p->kernels.data[i]);
+    says(&o, NULL, NULL);
+    if (lines) lines->n--; // behind the last newline
     arena_free(o.scratch);
 }
+
+void tile_print(Text *text, const TileProgram *p) { tile_print_lines(text, p, NULL); }

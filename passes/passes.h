@@ -21,6 +21,9 @@ typedef struct PassOptions {
     const int32_t *sizes; // of a launch it is for (SIZE_FREE); NULL: what the class is like
     const char *
         schedule; // well formed choices in place of the target's (passes/schedule/knobs.h); NULL: none
+    // Called after each pass; NULL: nobody watches. What begins with "build" again replaces what was seen.
+    void (*seen)(void *ctx, const char *pass, const TileProgram *p);
+    void *seen_ctx;
 } PassOptions;
 
 // Stream -> tile program, algorithm level: one sweep after the other, one loop each. passes/tile/build.c

@@ -24,11 +24,18 @@ static void verify(const TileProgram *p) {
 #endif
 }
 
+static void seen(const PassOptions *o, const char *pass, const TileProgram *p) {
+    if (o->seen) o->seen(o->seen_ctx, pass, p);
+}
+
 // Out of maps and loops what need not be in them, then maps together.
-static void shape(TileProgram *p) {
+static void shape(TileProgram *p, const PassOptions *o) {
     pass_tidy(p);
+    seen(o, "tidy", p);
     pass_hoist(p);
+    seen(o, "hoist", p);
     pass_fuse(p);
+    seen(o, "fuse", p);
     verify(p);
 }
 
@@ -46,7 +53,8 @@ TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
     effective.share = pass_shares(o, s->row->D, s->row->Dv);
     TileProgram *p = pass_build(a, s, &effective);
     verify(p);
-    shape(p);
+    seen(o, "build", p);
+    shape(p, o);
     return p;
 }
 
@@ -59,14 +67,18 @@ static TileProgram *tiled(Arena *a, const Stream *s, const PassOptions *o, Diags
                    o->target.name);
         return NULL;
     }
-    PassOptions own = *o;
+    PassOptions own = *o, unseen = *o; // what counting tries, nobody sees
+    unseen.seen = NULL;
     TileProgram *p = pass_algorithm(a, s, o);
-    if (!own.schedule) own.schedule = pass_counted(a, p, o);
+    if (!own.schedule) own.schedule = pass_counted(a, p, &unseen);
     if (!pass_tile(p, &own, diags)) return NULL;
+    seen(o, "tile", p);
     if (!pass_fixes_shift(p)) return p;
     own.fixed = true;
     p = pass_algorithm(a, s, &own); // what is chosen is chosen of the form without
-    return pass_tile(p, &own, diags) ? p : NULL;
+    if (!pass_tile(p, &own, diags)) return NULL;
+    seen(o, "tile", p);
+    return p;
 }
 
 static TileProgram *finished(Arena *a, const Stream *s, TileProgram *p, const PassOptions *o,
@@ -74,9 +86,11 @@ static TileProgram *finished(Arena *a, const Stream *s, TileProgram *p, const Pa
     pass_set_splits(p);
     verify(p);
     pass_classify(p);
+    seen(o, "classify", p);
     verify(p);
     pass_settle(p);
-    shape(p); // masks are in the loops now, and full tiles have none
+    seen(o, "settle", p);
+    shape(p, o); // masks are in the loops now, and full tiles have none
     if (pass_fixes_shift(p) && !pass_can_redo(p)) {
         PassOptions own = *o;
         own.moving = true;
@@ -90,6 +104,7 @@ static TileProgram *finished(Arena *a, const Stream *s, TileProgram *p, const Pa
         return p ? finished(a, s, p, &own, diags) : NULL;
     }
     if (!pass_schedule(p, o, diags)) return NULL;
+    seen(o, "schedule", p);
     verify(p);
     return p;
 }
