@@ -573,6 +573,13 @@ static void apply_instr(Elab *e, const Instr *in) {
     push(e, result, in->span);
 }
 
+// What a name stands for, for uses.h.
+static void see(Decl *d, const Tx *v) {
+    if (v->type == TX_BAD) return;
+    d->varies |= d->seen && (d->seen->type != v->type || d->seen->row != v->row);
+    if (!d->seen) d->seen = v;
+}
+
 static void run_instr(Elab *e, const Body *b, const Instr *in, Tx **slots) {
     Tx **top = e->stack.data + e->stack.n;
     switch (in->op) {
@@ -586,10 +593,12 @@ static void run_instr(Elab *e, const Body *b, const Instr *in, Tx **slots) {
         return;
     case I_LET:
         slots[in->n] = top[-1];
+        see(in->decl, top[-1]);
         name_reduction(top[-1], in->name);
         pop(e, 1);
         return;
     case I_EMIT:
+        see(in->decl, top[-1]);
         if (in->name) run_emit(e, b, in, top[-1]);
         pop(e, 1);
         return;
@@ -609,8 +618,10 @@ Tx *elab_run(Elab *e, const Body *b, Tx *const *args) {
     int base = e->stack.n, dead = e->dead;
     Tx **slots = ARENA_ARRAY(e->s->arena, Tx *, b->nslots);
     if (b->nparams) memcpy(slots, args, sizeof *args * (size_t)b->nparams);
+    for (int i = 0; i < b->nparams; i++) see(b->slots.data[i], args[i]);
     for (int i = 0; i < b->code.n && !e->s->over_ops; i++) run_instr(e, b, &b->code.data[i], slots);
     Tx *result = e->s->over_ops ? tx_bad(&e->s->tx) : e->stack.data[e->stack.n - 1];
+    if (b->decl) see(b->decl, result);
     pop(e, e->stack.n - base);
     e->dead = dead;
     return result;

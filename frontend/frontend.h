@@ -38,8 +38,9 @@ typedef struct FeOptions {
     int ndirs;
     const FeDefine *defines;
     int ndefines;
-    bool module; // a file that holds no variant is no mistake: others import it
-    FeRead read; // NULL: the file system
+    struct Uses *uses; // filled with what names mean (uses.h); NULL: nobody asks
+    bool module;       // a file that holds no variant is no mistake: others import it
+    FeRead read;       // NULL: the file system
     void *read_ctx;
 } FeOptions;
 

@@ -39,6 +39,10 @@ const char *decl_kind_name(const Decl *d) {
     case DECL_CONST: return "a constant";
     case DECL_FN: return "a function";
     case DECL_NORMALIZATION: return "a normalization";
+    case DECL_VARIANT: return "a variant";
+    case DECL_MODULE: return "a module";
+    case DECL_CLAUSE: return "a clause";
+    case DECL_EMIT: return "an emit";
     case DECL_SIZE: return "a size";
     case DECL_DIM: return "a dim";
     case DECL_INPUT: return "an input";
@@ -46,6 +50,19 @@ const char *decl_kind_name(const Decl *d) {
     case DECL_LET: return "a let";
     }
     return "";
+}
+
+void sema_use(Sema *s, Span at, Decl *d, bool defines) {
+    Use u = {at, d, defines};
+    if (s->options->uses && at.file && !s->unwritten) VEC_PUSH(s->arena, &s->options->uses->all, u);
+}
+
+void sema_scope(Sema *s, Span at, const Scope *scope) {
+    if (!s->options->uses) return;
+    Scope *copy = ARENA_NEW(s->arena, Scope);
+    *copy = *scope;
+    ScopeAt x = {at, copy};
+    VEC_PUSH(s->arena, &s->options->uses->scopes, x);
 }
 
 // Type names are ordinary names (a `let f32`), and calls of the conversions f32(x), i32(x), bool(x)
@@ -56,6 +73,7 @@ static bool is_type_name(const char *s) {
 
 bool scope_define(Sema *s, Scope *scope, Decl *d) {
     const Decl *old = scope_find(scope, d->name);
+    sema_use(s, d->span, d, true);
     if (old && old->refused && old == names_get(&scope->names, d->name)) return false; // reported
     bool is_call = d->kind == DECL_FN || d->kind == DECL_NORMALIZATION;
     if (!old || old->refused || (old->kind == DECL_BUILTIN && is_type_name(d->name) && !is_call)) {
@@ -99,8 +117,8 @@ const char *sema_habit(const char *name) {
     return NULL;
 }
 
-// What other languages call so, else " (did you mean 'x'?)", or "" where nothing is near.
-static const char *suggest(Sema *s, const Scope *scope, const char *name) {
+// What other languages call so, else " (did you mean 'x'?)" and x, or "" where nothing is near.
+static const char *suggest(Sema *s, const Scope *scope, const char *name, const char **meant) {
     if (s->diags->errors > DIAG_MAX_ERRORS) return "";
     const char *habit = sema_habit(name);
     if (habit) return arena_printf(s->arena, " (%s)", habit);
@@ -109,6 +127,7 @@ static const char *suggest(Sema *s, const Scope *scope, const char *name) {
     for (; scope; scope = scope->parent)
         for (int i = 0; i < scope->names.entries.n; i++)
             names_guess(&g, scope->names.entries.data[i].name);
+    *meant = g.best;
     return g.best ? arena_printf(s->arena, " (did you mean '%s'?)", g.best) : "";
 }
 
@@ -118,6 +137,7 @@ typedef struct Resolve {
     Sema *s;
     Scope scope;
     BodyKind kind;
+    const AstItem *item; // whose body it is
     Body *body;
 } Resolve;
 
@@ -187,6 +207,13 @@ static bool out_of_reach(Resolve *r, const char *what, AstName name) {
     return true;
 }
 
+// The import comes before the first item, which an import mostly is.
+static void fix_import(Sema *s, Diag *g, const char *module) {
+    Span first = s->ast->items.data[0]->span;
+    diag_fix(s->diags, g, (Span){first.file, first.start, first.start},
+             arena_printf(s->arena, "import %s;\n", module));
+}
+
 static void unknown_name(Resolve *r, const char *what, AstName name) {
     Sema *s = r->s;
     bool in_clause = r->kind == BODY_CLAUSE || r->kind == BODY_NORMALIZE;
@@ -207,8 +234,11 @@ static void unknown_name(Resolve *r, const char *what, AstName name) {
         if (!hint && in_clause && !strcmp(name.s, "v"))
             hint = " (values are not seen: they are summed by the weights, and 'output(o)' takes "
                    "the sum)";
-        if (!hint) hint = suggest(s, &r->scope, name.s);
-        diag_error(s->diags, name.span, "unknown %s '%s'%s", what, name.s, hint);
+        const char *meant = NULL;
+        if (!hint) hint = suggest(s, &r->scope, name.s, &meant);
+        Diag *g = diag_error(s->diags, name.span, "unknown %s '%s'%s", what, name.s, hint);
+        diag_fix(s->diags, g, name.span, meant);
+        if (module) fix_import(s, g, module);
     }
 }
 
@@ -220,6 +250,7 @@ static bool in_score(const Resolve *r) {
 
 static void flatten_name(Resolve *r, const AstExpr *e) {
     Decl *d = scope_find(&r->scope, e->name.s);
+    if (d) sema_use(r->s, e->name.span, d, false);
     if (!d)
         unknown_name(r, "name", e->name);
     else if (d->kind == DECL_BUILTIN || d->kind == DECL_FN || d->kind == DECL_NORMALIZATION)
@@ -321,6 +352,7 @@ static void flatten_applied(Resolve *r, const AstExpr *e) {
     bool call = e->kind == AST_CALL;
     Decl *d = call && is_type_name(e->name.s) ? names_get(&r->s->builtins.names, e->name.s)
                                               : scope_find(&r->scope, e->name.s);
+    if (d) sema_use(r->s, e->name.span, d, false);
     if (!(call ? check_call(r, e, d) : check_index(r, e, d))) {
         put_bad(r, e->span, e->args.n);
         return;
@@ -392,10 +424,22 @@ static Resolve begin(Sema *s, const Scope *outer, BodyKind kind, const char *nam
 
 static void define_slot(Resolve *r, DeclKind kind, AstName name) {
     Decl *d = ARENA_NEW(r->s->arena, Decl);
-    *d = (Decl){.kind = kind, .name = name.s, .span = name.span, .slot = r->body->nslots++};
+    *d = (Decl){.kind = kind,
+                .name = name.s,
+                .span = name.span,
+                .item = r->item,
+                .slot = r->body->nslots++};
+    VEC_PUSH(r->s->arena, &r->body->slots, d);
     if (!scope_define(r->s, &r->scope, d) &&
         !names_get(&r->scope.names, d->name)) // in what follows it is what it was meant to be
         names_put(r->s->arena, &r->scope.names, d->name, d);
+}
+
+static Decl *define_emit(Resolve *r, AstName name) {
+    Decl *d = ARENA_NEW(r->s->arena, Decl);
+    *d = (Decl){.kind = DECL_EMIT, .name = name.s, .span = name.span, .item = r->item};
+    sema_use(r->s, name.span, d, true);
+    return d;
 }
 
 static bool emit_name_is_taken(const char *s) {
@@ -444,7 +488,9 @@ static void resolve_lets(Resolve *r, const AstLets *lets) {
         const char *name = l->name.s;
         if (l->emit && !check_emit(r, lets, i)) name = NULL;
         if (!l->emit) define_slot(r, DECL_LET, l->name);
+        Decl *d = l->emit ? define_emit(r, l->name) : r->body->slots.data[r->body->nslots - 1];
         Instr *in = put(r, l->emit ? I_EMIT : I_LET, at);
+        in->decl = d;
         in->n = r->body->nslots - 1;
         in->name = name;
     }
@@ -458,13 +504,16 @@ static void check_depth(Resolve *r, Span at) {
     r->body->depth = 0; // said once; what calls this is bad, not deep
 }
 
-Body *resolve_body(Sema *s, const Scope *outer, BodyKind kind, const AstItem *item) {
+Body *resolve_body(Sema *s, const Scope *outer, BodyKind kind, const AstItem *item, Decl *d) {
     Resolve r = begin(s, outer, kind, item->name.s);
+    r.item = item;
+    r.body->decl = d;
     for (int i = 0; i < item->params.n; i++) define_slot(&r, DECL_PARAM, item->params.data[i]);
     r.body->nparams = item->params.n;
     resolve_lets(&r, &item->body.lets);
     flatten_or_bad(&r, item->body.result, item->name.span);
     check_depth(&r, item->name.span);
+    sema_scope(s, item->span, &r.scope);
     return r.body;
 }
 

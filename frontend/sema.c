@@ -100,7 +100,7 @@ static void define_export(Sema *s, SourceFile *f, Decl *d) {
 
 static Decl *new_decl(Sema *s, DeclKind kind, const AstItem *item) {
     Decl *d = ARENA_NEW(s->arena, Decl);
-    *d = (Decl){.kind = kind, .name = item->name.s, .span = item->name.span};
+    *d = (Decl){.kind = kind, .name = item->name.s, .span = item->name.span, .item = item};
     return d;
 }
 
@@ -120,11 +120,17 @@ static void check_function(Sema *s, SourceFile *f, const AstItem *item) {
     bool fn = item->kind == AST_FN;
     Decl *d = new_decl(s, fn ? DECL_FN : DECL_NORMALIZATION, item);
     d->body = item->broken ? resolve_broken(s, d->name)
-                           : resolve_body(s, &f->scope, fn ? BODY_FN : BODY_NORMALIZATION, item);
+                           : resolve_body(s, &f->scope, fn ? BODY_FN : BODY_NORMALIZATION, item, d);
     define_export(s, f, d);
 }
 
-static SourceFile *load(Sema *s, const SourceText *source, bool is_main);
+static SourceFile *load(Sema *s, const SourceText *source, Span import);
+
+static void use_module(Sema *s, const AstItem *item, uint16_t file) {
+    Decl *d = new_decl(s, DECL_MODULE, item);
+    d->span = (Span){file, 0, 0};
+    sema_use(s, item->name.span, d, false);
+}
 
 static void import_names(Sema *s, SourceFile *f, const SourceFile *from, const AstItem *item) {
     for (int i = 0; i < from->exports.entries.n; i++) {
@@ -158,10 +164,13 @@ static void check_import(Sema *s, SourceFile *f, const AstItem *item) {
         diag_error(s->diags, item->name.span, "imports more than %d deep", SEMA_MAX_IMPORTS);
         return;
     }
-    import_names(s, f, old ? old : load(s, &source, false), item);
+    SourceFile *from = old ? old : load(s, &source, item->name.span);
+    use_module(s, item, from->file);
+    import_names(s, f, from, item);
 }
 
 static void check_variant(Sema *s, SourceFile *f, const AstItem *item) {
+    sema_use(s, item->name.span, new_decl(s, DECL_VARIANT, item), true);
     for (int i = 0; i < f->variants.n; i++) {
         const Variant *old = f->variants.data[i];
         if (strcmp(old->name, item->name.s)) continue;
@@ -192,7 +201,9 @@ static void check_item(Sema *s, SourceFile *f, const AstItem *item, bool is_main
     }
 }
 
-static SourceFile *load(Sema *s, const SourceText *source, bool is_main) {
+// import: the path in the import that brings it; of no file: it is the main file.
+static SourceFile *load(Sema *s, const SourceText *source, Span import) {
+    bool is_main = !import.file;
     const AstModule *outer = s->ast;
     const AstItem *outer_item = s->item;
     SourceFile *f = ARENA_NEW(s->arena, SourceFile);
@@ -201,6 +212,10 @@ static SourceFile *load(Sema *s, const SourceText *source, bool is_main) {
     f->scope.parent = &s->builtins;
     names_put(s->arena, &s->files, source->key, f);
     f->file = diag_add_file(s->diags, source->path, source->text, source->n);
+    if (s->options->uses) {
+        Uses *u = s->options->uses;
+        while (u->imported.n <= f->file) VEC_PUSH(s->arena, &u->imported, import);
+    }
     f->ast = ast_parse(s->arena, s->diags, f->file, NULL);
     s->ast = f->ast;
     s->import_depth++;
@@ -209,6 +224,7 @@ static SourceFile *load(Sema *s, const SourceText *source, bool is_main) {
     s->ast = outer;
     s->item = outer_item;
     f->loading = false;
+    sema_scope(s, (Span){f->file, 0, (uint32_t)source->n}, &f->scope);
     return f;
 }
 
@@ -226,7 +242,8 @@ Module *fe_load(Arena *a, Diags *d, const FeOptions *options, FeStatus *status) 
         *status = FE_SYSTEM;
         return NULL;
     }
-    SourceFile *f = load(&s, &source, true);
+    SourceFile *f = load(&s, &source, (Span){0});
+    if (options->uses) options->uses->ast = f->ast;
     if (d->errors == before && !f->variants.n && !options->module)
         diag_error(d, (Span){f->file, 0, 0}, "'%s' holds no attention and no recurrence",
                    options->path);

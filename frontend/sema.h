@@ -12,46 +12,13 @@
 #include "frontend/ast.h"
 #include "frontend/frontend.h"
 #include "frontend/names.h"
+#include "frontend/uses.h"
 
 enum {
     SEMA_MAX_CALLS = 256,   // depth: a stack frame of the elaborator each
     SEMA_MAX_IMPORTS = 256, // depth: a stack frame of the loader each
     SEMA_MAX_INPUTS = 64,   // each is a kernel argument; a kernel's parameters are limited to 4 KB
     SEMA_MAX_OPS = 100000   // of a variant: what a person can mean; it bounds every later pass
-};
-
-typedef struct Body Body;
-typedef struct Scope Scope;
-
-typedef enum DeclKind {
-    DECL_BUILTIN,  // a function
-    DECL_CONSTANT, // true, false, inf
-    DECL_CONST,
-    DECL_FN,
-    DECL_NORMALIZATION, // of a module
-    DECL_SIZE,
-    DECL_DIM,
-    DECL_INPUT, // of a variant
-    DECL_PARAM,
-    DECL_LET // of a body
-} DeclKind;
-
-typedef struct Decl {
-    DeclKind kind;
-    const char *name;
-    Span span;
-    int builtin;  // BUILTIN: row of builtins.def
-    Tx *value;    // CONSTANT, CONST, SIZE, DIM, scalar INPUT: what the name stands for
-    int input;    // INPUT
-    bool used;    // INPUT, SIZE: its name stands in a clause
-    bool refused; // INPUT: its name may not be an input's; others may have it
-    int slot;     // PARAM, LET
-    Body *body;   // FN, NORMALIZATION
-} Decl;
-
-struct Scope {
-    NameMap names; // of Decl
-    const Scope *parent;
 };
 
 typedef enum BodyKind {
@@ -85,7 +52,7 @@ typedef struct Instr {
     Span span;
     AstOp oper;
     int n; // arguments; the slot
-    const Decl *decl;
+    Decl *decl;
     Tx *value;        // of a literal
     const char *name; // EMIT, LET; NULL: not to be emitted
 } Instr;
@@ -93,7 +60,9 @@ typedef struct Instr {
 struct Body {
     const char *name;
     VEC(Instr) code;
-    int nparams; // -1: not known, after a syntax error
+    VEC(Decl *) slots; // the parameters, then the lets
+    Decl *decl;        // FN, NORMALIZATION, CLAUSE: what it is the body of; NULL: of none of these
+    int nparams;       // -1: not known, after a syntax error
     int nslots;
     int depth; // of calls inside it
     bool bad;  // it cannot be inlined: broken, or calls too deep
@@ -112,6 +81,7 @@ typedef struct Sema {
     FeStatus status;
     int import_depth;
     int first_op;         // of tx.ops: where the variant or constant at hand began
+    bool unwritten;       // what is checked is not in the source: `dim Dv = D;`
     bool over_ops;        // it has passed SEMA_MAX_OPS, and nothing more is built of it
     const AstModule *ast; // being checked
     const AstItem *item;  // the item of it being checked
@@ -124,10 +94,13 @@ bool scope_define(Sema *s, Scope *scope, Decl *d);
 void sema_init_builtins(Sema *s);
 const char *
 sema_habit(const char *name); // what is said where other languages have the name, or NULL
-const char *decl_kind_name(const Decl *d);
+// For tools (uses.h): a name, and the names that may be used in a span.
+void sema_use(Sema *s, Span at, Decl *d, bool defines);
+void sema_scope(Sema *s, Span at, const Scope *scope);
 
 // --- bodies (resolve.c) ---
-Body *resolve_body(Sema *s, const Scope *outer, BodyKind kind, const AstItem *item);
+// d: what is defined by the item, for uses.h.
+Body *resolve_body(Sema *s, const Scope *outer, BodyKind kind, const AstItem *item, Decl *d);
 Body *resolve_broken(Sema *s, const char *name); // of a function with a syntax error in it
 Body *resolve_expr(Sema *s, const Scope *outer, BodyKind kind, const AstExpr *e, const char *name);
 

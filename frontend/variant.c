@@ -33,9 +33,11 @@ typedef struct Check {
     const AstItem *clause[CLAUSE_COUNT];
 } Check;
 
-static Decl *define(Check *c, DeclKind kind, const char *name, Span span, Tx *value) {
+// item: what it is of; NULL: nothing that is written.
+static Decl *define(Check *c, DeclKind kind, const AstItem *item, const char *name, Span span,
+                    Tx *value) {
     Decl *d = ARENA_NEW(c->s->arena, Decl);
-    *d = (Decl){.kind = kind, .name = name, .span = span, .value = value};
+    *d = (Decl){.kind = kind, .name = name, .span = span, .item = item, .value = value};
     return scope_define(c->s, &c->scope, d) ? d : NULL;
 }
 
@@ -71,7 +73,7 @@ static void add_sizes(Check *c) {
             diag_note(c->s->diags, g, v->span, "this is one");
             continue;
         }
-        define(c, DECL_SIZE, name, (Span){0}, tx_sym(&c->s->tx, TS_SIZE, i, (Span){0}));
+        define(c, DECL_SIZE, NULL, name, (Span){0}, tx_sym(&c->s->tx, TS_SIZE, i, (Span){0}));
     }
 }
 
@@ -110,36 +112,39 @@ static void check_dims(Check *c) {
     for (int i = 0; i < c->item->items.n; i++) {
         const AstItem *item = c->item->items.data[i];
         if (item->kind == AST_DIM)
-            define(c, DECL_DIM, item->name.s, item->name.span, dim_value(c, item));
+            define(c, DECL_DIM, item, item->name.s, item->name.span, dim_value(c, item));
     }
     Span at = c->item->name.span;
+    s->unwritten = true;
     if (!scope_find(&c->scope, "D")) {
         if (!c->item->broken)
             diag_error(
                 s->diags, at,
                 "'%s' has no 'dim D': write 'dim D = 64;', the length of the rows of q and k",
                 c->v->name);
-        define(c, DECL_DIM, "D", at, tx_bad(&s->tx));
+        define(c, DECL_DIM, NULL, "D", at, tx_bad(&s->tx));
     }
     if (!scope_find(&c->scope, "Dv")) {
         AstExpr d = {.kind = AST_NAME, .span = at, .name = {"D", at}};
         AstItem dv = {.kind = AST_DIM, .name = {"Dv", at}, .value = &d};
-        define(c, DECL_DIM, "Dv", at, dim_value(c, &dv));
+        define(c, DECL_DIM, NULL, "Dv", at, dim_value(c, &dv));
     }
+    s->unwritten = false;
     c->v->D = dim_named(c, "D");
     c->v->Dv = dim_named(c, "Dv");
 }
 
 // ---- inputs
 
-static TxExtent named_extent(Check *c, const AstName *name) {
+static TxExtent named_extent(Check *c, const AstItem *item, const AstName *name) {
     Sema *s = c->s;
     const TxExtent unknown = {-1, INT32_MAX}; // no index is outside of it
-    const Decl *d = scope_find(&c->scope, name->s);
+    Decl *d = scope_find(&c->scope, name->s);
+    if (d) sema_use(s, name->span, d, false);
     if (!d) {
         VEC_PUSH(s->arena, &c->v->sizes, name->s);
         int i = c->v->sizes.n - 1;
-        define(c, DECL_SIZE, name->s, name->span, tx_sym(&s->tx, TS_SIZE, i, (Span){0}));
+        define(c, DECL_SIZE, item, name->s, name->span, tx_sym(&s->tx, TS_SIZE, i, (Span){0}));
         return (TxExtent){i, 0};
     }
     if (d->kind == DECL_SIZE) return (TxExtent){d->value->index, 0};
@@ -160,7 +165,7 @@ static void check_extents(Check *c, const AstItem *item, TxInput *in) {
         const AstExtent *x = &item->extents.data[i];
         TxExtent e = {-1, (int32_t)x->i};
         if (x->name.s)
-            e = named_extent(c, &x->name);
+            e = named_extent(c, item, &x->name);
         else if (x->i < 1 || x->i > INT32_MAX)
             diag_error(d, x->name.span, "an extent is at least 1 and at most %d", INT32_MAX);
         if (i < EX_MAX_RANK) in->extent[in->rank++] = e;
@@ -192,14 +197,14 @@ static bool is_tensor_name(const Check *c, const char *s) {
 static void check_input(Check *c, const AstItem *item) {
     Sema *s = c->s;
     if (item->broken) {
-        define(c, DECL_INPUT, item->name.s, item->name.span, tx_bad(&s->tx));
+        define(c, DECL_INPUT, item, item->name.s, item->name.span, tx_bad(&s->tx));
         return;
     }
     TxInput in = {.name = item->name.s, .span = item->name.span};
     if (is_tensor_name(c, in.name)) {
         diag_error(s->diags, in.span,
                    "an input may not be called '%s': that is a tensor of every variant", in.name);
-        Decl *d = define(c, DECL_INPUT, in.name, in.span, tx_bad(&s->tx));
+        Decl *d = define(c, DECL_INPUT, item, in.name, in.span, tx_bad(&s->tx));
         if (d) d->refused = true;
         return;
     }
@@ -220,7 +225,7 @@ static void check_input(Check *c, const AstItem *item) {
         value = tx_sym(&s->tx, TS_SCALAR, c->v->inputs.n, (Span){0});
         value->type = (TxType)dtype_reads(in.dtype);
     }
-    Decl *d = define(c, DECL_INPUT, in.name, in.span, value);
+    Decl *d = define(c, DECL_INPUT, item, in.name, in.span, value);
     if (!d) return;
     d->input = c->v->inputs.n;
     VEC_PUSH(s->arena, &c->v->inputs, in);
@@ -267,9 +272,11 @@ static void unknown_clause(Check *c, const AstItem *item) {
     names_guess_init(&g, item->name.s);
     for (int i = 0; i < CLAUSE_COUNT; i++)
         if (clauses[i].kind == c->v->kind) names_guess(&g, clauses[i].name);
-    diag_error(c->s->diags, item->name.span, "unknown clause '%s' in %s%s%s%s", item->name.s,
-               c->v->kind == VARIANT_ATTENTION ? "an attention" : "a recurrence",
-               g.best ? " (did you mean '" : "", g.best ? g.best : "", g.best ? "'?)" : "");
+    Diag *error =
+        diag_error(c->s->diags, item->name.span, "unknown clause '%s' in %s%s%s%s", item->name.s,
+                   c->v->kind == VARIANT_ATTENTION ? "an attention" : "a recurrence",
+                   g.best ? " (did you mean '" : "", g.best ? g.best : "", g.best ? "'?)" : "");
+    diag_fix(c->s->diags, error, item->name.span, g.best);
 }
 
 static void emit_outputs(Check *c, ElabEmits *emits);
@@ -282,6 +289,13 @@ static void check_clause(Check *c, const AstItem *item) {
         return;
     }
     const struct ClauseInfo *info = &clauses[id];
+    Decl *d = ARENA_NEW(s->arena, Decl);
+    *d = (Decl){.kind = DECL_CLAUSE,
+                .name = info->name,
+                .span = item->name.span,
+                .item = item,
+                .builtin = id};
+    sema_use(s, d->span, d, true);
     if (c->clause[id]) {
         Diag *g = diag_error(s->diags, item->name.span, "'%s' has a clause '%s' already",
                              c->v->name, info->name);
@@ -291,7 +305,7 @@ static void check_clause(Check *c, const AstItem *item) {
     c->clause[id] = item;
     if (item->broken) return;
     Body *b =
-        resolve_body(s, &c->scope, id == CLAUSE_NORMALIZE ? BODY_NORMALIZE : BODY_CLAUSE, item);
+        resolve_body(s, &c->scope, id == CLAUSE_NORMALIZE ? BODY_NORMALIZE : BODY_CLAUSE, item, d);
     if (item->params.n > info->nparams) {
         diag_error(s->diags, item->params.data[info->nparams].span,
                    "'%s' has at most %d parameters%s", info->name, info->nparams,
@@ -379,6 +393,7 @@ Variant *sema_variant(Sema *s, const Scope *module, const AstItem *item) {
     for (int i = 0; i < item->items.n; i++)
         if (item->items.data[i]->kind == AST_CLAUSE) check_clause(&c, item->items.data[i]);
     check_complete(&c);
+    sema_scope(s, item->span, &c.scope);
     if (!s->diags->errors && !item->broken) warn_variant(s, v, item, &c.scope);
     return v;
 }

@@ -81,6 +81,11 @@ Diag *diag_note(Diags *d, Diag *to, Span at, const char *fmt, ...) {
     return *end = g;
 }
 
+void diag_fix(Diags *d, Diag *g, Span at, const char *text) {
+    g->fix_at = at;
+    g->fix = text ? arena_strdup(d->arena, text) : NULL;
+}
+
 const char *diag_quote(const Diags *d, Span at) {
     if (at.file == 0 || at.file >= d->files.n || at.end <= at.start) return NULL;
     const Source *s = &d->files.data[at.file];

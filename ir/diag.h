@@ -26,6 +26,8 @@ typedef struct Diag {
     Severity severity;
     Span span;
     const char *message;
+    Span fix_at; // what would mend it: this text in place of that; NULL: not known
+    const char *fix;
     struct Diag *note; // a second place that matters, or NULL
     struct Diag *next;
 } Diag;
@@ -47,6 +49,8 @@ Diag *diag_warning(Diags *d, Span at, const char *fmt, ...) __attribute__((forma
 // Adds a note to `to` (NULL: a note that stands for itself, such as the compiler's "needs two sweeps").
 Diag *diag_note(Diags *d, Diag *to, Span at, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+// Says what would mend it, for editors. Replaces nothing by itself. text may be NULL: not known.
+void diag_fix(Diags *d, Diag *g, Span at, const char *text);
 // The source at a span, to stand in a message; NULL where it is too much for that, or not all plain text of one line.
 const char *diag_quote(const Diags *d, Span at);
 // Where a byte of a file is, as editors count: from 0, columns in units of UTF-16.
