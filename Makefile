@@ -1,6 +1,7 @@
 # attnc: build with `make`, test with `make check`. BUILD names the folder for everything that is made.
 #
 #   all          attnc, libattnc.a (the compiler from C), libattnrt.a and .so (the runtime, without LLVM)
+#   wasm         the compiler as WebAssembly, for a browser or Node: build/playground/attnc.wasm
 #   check        every test that needs no GPU          check-asan   the same under the address and undefined behaviour sanitizers
 #   check-gpu    the tests that need one               fuzz         mutated sources and tiles (SECONDS=60)
 #   fuzz-variants N=1000 SEED=1 [DEVICE=cpu|cuda|amd]   random variants
@@ -49,7 +50,7 @@ SERVICE_O  := $(call src,tools/service)
 ALL_A      := $(COMPILER_A) $(BUILD)/libattnrt.a
 LIBS       := $(LLVM_SHARED) -lm -ldl -lpthread
 
-.PHONY: all check run-check check-asan check-math check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format editors vscode install deps demo clean FORCE
+.PHONY: all wasm check run-check check-asan check-math check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format editors vscode install deps demo clean FORCE
 all: $(BUILD)/attnc $(BUILD)/libattnc.a $(BUILD)/libattnrt.a $(BUILD)/libattnrt.so
 
 # ---- libraries and programs
@@ -112,6 +113,32 @@ $(BUILD)/stdlib.inc: $(wildcard stdlib/*.attn)
 	for f in $^; do printf 'STD_MODULE("<std>/%s",\n' $${f#stdlib/}; \
 	    sed 's/[\\"]/\\&/g; s/.*/    "&\\n"/' $$f; echo ')'; done > $@
 
+# ---- the compiler in a browser: what needs neither LLVM nor files, as WebAssembly (tools/playground/wasm.js runs it). The stack is for
+# formulas and calls as deep as the language allows.
+WASM_CC = $(eval WASM_CC := $$(or $$(shell tests/tools.sh clang),false))$(WASM_CC)
+WASM_TOOLS := library maskmap signature tensor draw
+WASM_C := $(wildcard ir/*.c frontend/*.c passes/*.c passes/*/*.c tools/service/*.c) $(WASM_TOOLS:%=tools/%.c) tools/playground/wasm.c
+WASM_O := $(WASM_C:%.c=$(BUILD)/wasm/%.o) $(addprefix $(BUILD)/wasm/,frontend/lex.o frontend/gram.o cJSON.o)
+WASM_FLAGS := --target=wasm32-wasi -std=c11 -O2 -ffunction-sections -fdata-sections -D_GNU_SOURCE -DVERSION='"$(VERSION)"' \
+              -I. -I$(BUILD) -Ifrontend -isystem build/tools/cjson
+wasm: $(BUILD)/playground/attnc.wasm
+$(BUILD)/playground/attnc.wasm: $(WASM_O)
+	@mkdir -p $(@D)
+	$(WASM_CC) --target=wasm32-wasi -mexec-model=reactor -Wl,--gc-sections,--strip-all,--stack-first,-z,stack-size=8388608 \
+	    -Wl,--max-memory=1073741824 -o $@ $^
+$(BUILD)/wasm/%.o: %.c
+	@mkdir -p $(@D)
+	$(WASM_CC) $(WASM_FLAGS) -MMD -MP -c $< -o $@
+$(BUILD)/wasm/%.o: $(BUILD)/%.c
+	@mkdir -p $(@D)
+	$(WASM_CC) $(WASM_FLAGS) -c $< -o $@
+$(BUILD)/wasm/cJSON.o: build/tools/cjson/cjson/cJSON.c
+	@mkdir -p $(@D)
+	$(WASM_CC) $(WASM_FLAGS) -c $< -o $@
+$(BUILD)/wasm/tools/library.o: $(BUILD)/stdlib.inc
+build/tools/cjson/cjson/cJSON.c:
+	tests/deps.sh
+
 # ---- tests. Every program ends with the line `N passed, N failed`, and fails if a test failed.
 UNIT_O  := $(call src,tests/unit) $(BUILD)/tests/main.o $(BUILD)/tests/support/reformat.o
 GEN_O   := $(call src,tests/gen) $(call src,tests/support) $(filter-out %/main.o %/mutate.o %/nan.o %/subject.o,$(call src,tests/gcn))
@@ -148,7 +175,7 @@ $(BUILD)/suites.def: $(wildcard tests/unit/*.c)
 check:
 	tests/deps.sh || echo "what is missing could not be installed: going on without"
 	$(MAKE) run-check
-run-check: all $(TESTS)
+run-check: all $(if $(SAN),,wasm) $(TESTS)
 	tests/check.sh $(BUILD)
 SANITIZED := OPT="-O1 -g" SAN="-fsanitize=address,undefined -fno-omit-frame-pointer" CFLAGS="$(CFLAGS) -Wno-format-truncation"
 check-asan:

@@ -21,9 +21,11 @@ static bool read_path(Arena *a, const FeOptions *o, const char *path, SourceText
     *out = (SourceText){.path = path, .key = path};
     if (o->read) return o->read(o->read_ctx, a, path, &out->text, &out->n, why);
     if (!read_source(a, path, &out->text, &out->n, why)) return false;
+#ifndef __wasi__ // which has no links, and no realpath
     char *real = realpath(path, NULL);
     if (real) out->key = arena_strdup(a, real);
     free(real);
+#endif
     return true;
 }
 

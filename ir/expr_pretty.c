@@ -136,7 +136,7 @@ static size_t below(const char *s, size_t n, size_t *from) {
     *from = letter ? n - 1 : digits;
     if (!*from || n - *from > 6 || *from == n) return n;
     bool line = s[*from - 1] == '_';
-    return *from - line ? *from - line : n;
+    return *from > line ? *from - line : n;
 }
 
 static Name name_of(const char *s) {

@@ -49,6 +49,7 @@ python=$(tests/tools.sh python3) || python=python3 # which then fails
 run "$python" tests/docs.py "$build"
 editors_python=$(tests/tools.sh editors-python) || editors_python=python3
 run env BUILD="$build" PYTHONPATH=build/tools/editors "$editors_python" tests/editors/test_editors.py
+if [ -z "$SANITIZED" ]; then run node tests/playground/wasm.mjs "$build"; else echo "== tests/playground/wasm.mjs: left out, WebAssembly has no sanitizer"; fi
 # the package's library cannot be loaded into a Python without the sanitizer
 if [ -z "$SANITIZED" ]; then run python_tests; else echo "== tests/python: left out, the build is under a sanitizer"; fi
 run "$build/tests/check_run" stdlib

@@ -24,6 +24,24 @@ apt() {
     [ "$(id -u)" -eq 0 ] || sudo=sudo
     $sudo apt-get update -q && DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -q --no-install-recommends "$@"
 }
+wasm() { # the compiler's own functions for WebAssembly
+    clang=$(tool clang) && test -e "$("$clang" --target=wasm32-wasi -rtlib=compiler-rt -print-libgcc-file-name)"
+}
+# The source of the JSON library, for WebAssembly: Debian's packages hold it compiled only.
+cjson=cjson_1.7.15
+cjson_sha256=5308fd4bd90cef7aa060558514de6a1a4a0819974a26e6ed13973c5f624c24b2
+cjson_source() {
+    mkdir -p build/tools/cjson/cjson && /usr/bin/python3 - "http://deb.debian.org/debian/pool/main/c/cjson/$cjson.orig.tar.gz" $cjson_sha256 <<'FETCH'
+import hashlib, io, sys, tarfile, urllib.request
+data = urllib.request.urlopen(sys.argv[1], timeout=60).read()
+if hashlib.sha256(data).hexdigest() != sys.argv[2]:
+    sys.exit(f"{sys.argv[1]} is another file than it was")
+for member in tarfile.open(fileobj=io.BytesIO(data)):
+    name = member.name.split("/", 1)[-1]
+    if name in ("cJSON.c", "cJSON.h", "LICENSE"):
+        open(f"build/tools/cjson/cjson/{name}", "wb").write(tarfile.open(fileobj=io.BytesIO(data)).extractfile(member).read())
+FETCH
+}
 # Programs of Debian 13 into build/tools/debian13, on a machine that need not be one: apt takes their packages, checked by Debian's keys, from
 # a list of its own. The system's lists and packages stay as they are.
 debian13() {
@@ -55,6 +73,9 @@ if [ "$1" != build ]; then
     want check pkg-config --exists check
     want cppcheck tool cppcheck
     want clang-format-14 tool clang-format
+    want clang-19 tool clang
+    want wasi-libc test -e /usr/include/wasm32-wasi/stdio.h
+    want libclang-rt-19-dev-wasm32 wasm
     want python3 have /usr/bin/python3
     want "python3-numpy python3-torch" tool python3
     want vim have vim
@@ -76,6 +97,10 @@ fi
     # shellcheck disable=SC2086
     /usr/bin/python3 -m pip install -q --no-deps --upgrade --target build/tools/editors $editors || exit 1
 }
+[ "$1" = build ] || [ -e build/tools/cjson/cjson/LICENSE ] || {
+    echo "fetching into build/tools: $cjson, the source of the JSON library"
+    cjson_source || exit 1
+}
 [ "$1" = build ] || tool tree-sitter >/dev/null 2>&1 || {
     echo "installing into build/tools: tree-sitter's command, of Debian 13"
     debian13 tree-sitter-cli libc6 libgcc-s1 && cat >build/tools/debian13/tree-sitter <<'RUN' && chmod +x build/tools/debian13/tree-sitter || exit 1
@@ -87,4 +112,4 @@ RUN
 }
 # What was installed may still not be what is found.
 tests/tools.sh llvm-config >/dev/null && tests/tools.sh ld.lld >/dev/null || exit 1
-[ "$1" = build ] || for name in cppcheck clang-format python3 editors-python ptxas tree-sitter; do tests/tools.sh $name >/dev/null || exit 1; done
+[ "$1" = build ] || for name in cppcheck clang clang-format python3 editors-python ptxas tree-sitter; do tests/tools.sh $name >/dev/null || exit 1; done

@@ -65,6 +65,7 @@ find_tool() {
     case $1 in
     llvm-config) llvm_config ;;
     ld.lld | llvm-objdump) of_llvm "$1" ;;
+    clang) pick clang 19 99 ${WASM_CC:+"$WASM_CC"} clang-19 clang-20 clang-21 clang ;; # for WebAssembly
     clang-format) pick clang-format 14 14 clang-format-14 clang-format ;; # another one breaks lines elsewhere
     ptxas) pick ptxas 13 99 ptxas /usr/local/cuda/bin/ptxas build/tools/nvidia/cu13/bin/ptxas ;; # older ones allocate registers worse
     python3) python "$2" ;;
@@ -78,7 +79,7 @@ if [ "$1" != --versions ]; then
     find_tool "$@"
     exit
 fi
-for name in llvm-config ld.lld clang-format cppcheck ptxas python3 editors-python tree-sitter; do
+for name in llvm-config ld.lld clang clang-format cppcheck ptxas python3 editors-python tree-sitter; do
     path=$(find_tool $name) && echo "$name: $path, version $(version "$path")"
 done
 for name in "${CC:-cc}" make flex bison vim nvim node; do
