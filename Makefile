@@ -9,6 +9,7 @@
 #   lint, format-check, format    the style checks    install      into PREFIX (DESTDIR is honoured)
 #   editors      the generated parts of tools/editors      vscode       an extension of VS Code, build/attn.vsix
 #   check-math   functions of f32 over all arguments
+#   wheel        the Python package with the command and the library in it, into build/dist
 #   deps         installs what is missing to build and test       demo         ReLU attention from source to numbers
 #   STATIC=1     links LLVM into attnc: 70 MB, starts 10 ms faster, needs no LLVM at run time. STATIC=0 links the shared LLVM.
 #                Without STATIC, the first is tried, and the second if it fails
@@ -50,7 +51,7 @@ SERVICE_O  := $(call src,tools/service)
 ALL_A      := $(COMPILER_A) $(BUILD)/libattnrt.a
 LIBS       := $(LLVM_SHARED) -lm -ldl -lpthread
 
-.PHONY: all wasm check run-check check-asan check-math check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format editors vscode install deps demo clean FORCE
+.PHONY: all wheel wasm check run-check check-asan check-math check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format editors vscode install deps demo clean FORCE
 all: $(BUILD)/attnc $(BUILD)/libattnc.a $(BUILD)/libattnrt.a $(BUILD)/libattnrt.so
 
 # ---- libraries and programs
@@ -232,6 +233,18 @@ install: all
 	install -m 644 docs/attnc.1 $(DESTDIR)$(PREFIX)/share/man/man1/attnc.1
 	printf 'prefix=%s\nName: attnrt\nDescription: runtime of attnc kernels\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -lattnrt\nLibs.private: -ldl -lpthread -lm\n' \
 	    '$(PREFIX)' '$(VERSION)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/attnrt.pc
+
+# Other machines need the LLVM that attnc was linked with, unless it is linked into attnc (STATIC=1).
+wheel: all
+	rm -rf $(BUILD)/wheel $(BUILD)/dist
+	install -D -t $(BUILD)/wheel/attn -m 644 python/attn/*.py
+	install -s -m 755 $(BUILD)/attnc $(BUILD)/wheel/attn/attnc
+	install -m 755 $(BUILD)/libattnrt.so $(BUILD)/wheel/attn/libattnrt.so
+	install -m 644 LICENSE $(BUILD)/wheel/LICENSE
+	sed 's/^version = .*/version = "$(VERSION)"/' python/pyproject.toml > $(BUILD)/wheel/pyproject.toml
+	printf '[tool.distutils.bdist_wheel]\nplat_name = "linux_%s"\n' $$(uname -m) >> $(BUILD)/wheel/pyproject.toml
+	$(shell tests/tools.sh python3 "setuptools, wheel, pip" || echo python3) -m pip wheel -q --no-deps --no-build-isolation --disable-pip-version-check \
+	    -w $(BUILD)/dist $(BUILD)/wheel
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-asan

@@ -2,8 +2,8 @@
 # deps.sh [build]: installs what is missing to build, and, without `build`, to test: with apt, and what Debian has no package for with pip into
 # build/tools. Nothing is asked of the network when all is there. Fails, with what is missing, when it could not be installed.
 #
-# NumPy and PyTorch are Debian's, for /usr/bin/python3: apt installs all else here, too, once for all checkouts. A python3 that stands before
-# it on the PATH (pyenv, conda) does not see them; tests/tools.sh takes the first one that has both.
+# NumPy, PyTorch, Jupyter's kernel and client and setuptools are Debian's, for /usr/bin/python3: apt installs all else here, too, once for all
+# checkouts. A python3 that stands before it on the PATH (pyenv, conda) does not see them; tests/tools.sh takes the first one that has all.
 # The grammars of the editors are run by Python packages of their makers (editors, below); tree-sitter's own command, which generates a parser
 # from a grammar, is that of Debian 13, with the C library that it needs.
 # ptxas is NVIDIA's assembler, under NVIDIA's licence. It needs no GPU. The tests' limits on spills were met with this version.
@@ -17,7 +17,7 @@ want() { # want PACKAGE TEST...: the package when the test fails
     "$@" >/dev/null 2>&1 || need="$need $package"
 }
 have() { command -v "$1"; }
-tool() { tests/tools.sh "$1"; }
+tool() { tests/tools.sh "$@"; }
 header() { printf '#include <%s>\n' "$1" | "${CC:-cc}" -E - ; }
 apt() {
     sudo=''
@@ -81,6 +81,8 @@ if [ "$1" != build ]; then
     want vim have vim
     want neovim have nvim
     want nodejs have node
+    want "python3-ipykernel python3-nbclient" tool python3 "numpy, torch, IPython, ipykernel, nbclient"
+    want "python3-setuptools python3-wheel" tool python3 "setuptools, wheel, pip"
     want python3-pip /usr/bin/python3 -m pip --version
 fi
 if [ "$need" ]; then

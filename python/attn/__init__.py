@@ -5,7 +5,8 @@
     o = gemma(q, k, v, sink=sink)                   # on q's device, on the current stream
     o, lse = gemma(q, k, v, sink=sink, emit=["lse"])
 
-Nothing is built: the package finds libattnrt.so, and the compiler as the command `attnc`.
+Nothing is built: the package finds libattnrt.so, and the compiler as the command `attnc`. In a notebook, `%load_ext attn` brings the cell
+magic `%%attn`; `%%attn?` tells its options.
 """
 
 from ._compiler import CompileError, CompileWarning, compile
@@ -13,3 +14,10 @@ from ._kernel import Artifact, Kernel, TileMap, load
 from ._runtime import Error, set_threads, version
 
 __all__ = ["Artifact", "CompileError", "CompileWarning", "Error", "Kernel", "TileMap", "compile", "load", "set_threads", "version"]
+
+
+def load_ipython_extension(shell):
+    """`%load_ext attn`. IPython is needed for this only."""
+    from ._magic import AttnMagics
+
+    shell.register_magics(AttnMagics)

@@ -2,6 +2,7 @@
 
 import ctypes as c
 import functools
+import os
 import sys
 
 from . import _runtime as rt
@@ -199,6 +200,15 @@ def empty(like, dtype, shape):
 
         return numpy.empty(shape, dtype=like.dtype if name == getattr(like.dtype, "name", "") else name)
     raise TypeError(f"outputs cannot be allocated like a {type(like).__name__}: pass them with out=")
+
+
+def save(x, folder, name):
+    """The path of a NumPy file that holds a copy of the array."""
+    import numpy
+
+    path = os.path.join(folder, name + ".npy")
+    numpy.save(path, numpy.asarray(x.cpu() if hasattr(x, "cpu") else x.get() if _library(x) == "cupy" else x))
+    return path
 
 
 def scratch(like, bytes):

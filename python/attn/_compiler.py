@@ -1,7 +1,8 @@
-"""From .attn source to artifacts, by the command attnc; and from host objects to shared objects, by cc."""
+"""From .attn source to artifacts and explanations, by the command attnc; and from host objects to shared objects, by cc."""
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -18,18 +19,45 @@ class CompileWarning(UserWarning):
 
 def _command():
     here = os.path.dirname(os.path.abspath(__file__))
-    for path in (os.environ.get("ATTNC"), os.path.join(here, "..", "..", "build", "attnc"), shutil.which("attnc")):
+    places = os.environ.get("ATTNC"), os.path.join(here, "attnc"), os.path.join(here, "..", "..", "build", "attnc"), shutil.which("attnc")
+    for path in places:
         if path and os.path.exists(path):
             return path
     raise FileNotFoundError("the compiler attnc is not here; name it in ATTNC")
 
 
-def _run(argv):
-    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    text = done.stdout.decode(errors="replace").strip()
+def _run(argv, text=None):
+    """What a command writes to stdout and to stderr; `text` is its stdin."""
+    done = subprocess.run(argv, input=(text or "").encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    out, said = (x.decode(errors="replace").strip() for x in (done.stdout, done.stderr))
     if done.returncode:
-        raise CompileError(text or f"{argv[0]} failed")
-    return text
+        raise CompileError(said or out or f"{argv[0]} failed")
+    return out, said
+
+
+class Source:
+    """What the compiler reads, a file or a text, and how it reads it. `name` stands for a text in what the compiler says."""
+
+    def __init__(self, source, *, dtype=None, entry=None, defines=None, include=(), name="source"):
+        self._text, self._path, self._entry, self._name = None, os.fspath(source), entry, name
+        if "\n" in self._path or "{" in self._path:
+            self._text, self._path = self._path, "-"
+        self._options = [f"--dtype={dtype}"] if dtype else []
+        self._options += [f"-D{name}={value}" for name, value in (defines or {}).items()]
+        self._options += [a for i in include for a in ("-I", os.fspath(i))]
+
+    def run(self, verb, *options, entry=None):
+        """`attnc VERB SOURCE OPTION...`: stdout and stderr."""
+        entry = entry or self._entry
+        argv = [_command(), *verb, self._path, *self._options, *([f"--entry={entry}"] if entry else []), *options]
+        try:
+            out, said = _run(argv, self._text)
+        except CompileError as e:
+            raise CompileError(self._named(str(e))) from None
+        return out, self._named(said)
+
+    def _named(self, said):
+        return said if self._text is None else re.sub("^<stdin>(?=:)", self._name, said, flags=re.M)
 
 
 def compile(source, *, target="host", dtype=None, opt=3, entry=None, defines=None, include=(), debug=False, schedule=None):
@@ -38,29 +66,26 @@ def compile(source, *, target="host", dtype=None, opt=3, entry=None, defines=Non
     target: "host", "sm_80", "sm_90a", ...; dtype: of q, k, v, o ("f32" on the host, else "bf16"); entry: only this
     variant; defines: {"D": 128}; include: folders of imports; debug: as -g; schedule: "rows=64,keys=128", as
     --schedule (what `attnc tune` prints)."""
+    dtype = dtype or ("f32" if target == "host" else "bf16")
+    made = make(Source(source, dtype=dtype, entry=entry, defines=defines, include=include), target, opt, debug, schedule)
+    if ": warning: " in made.said:
+        warnings.warn(made.said, CompileWarning, stacklevel=2)
+    return made
+
+
+def make(source, target, opt=3, debug=False, schedule=None):
+    """The artifact of a Source. What the compiler said is its `said`."""
     from ._kernel import Artifact
 
-    text = os.fspath(source)
     with tempfile.TemporaryDirectory(prefix="attn-") as folder:
-        path = text
-        if "\n" in text or "{" in text:
-            path = os.path.join(folder, "source.attn")
-            with open(path, "w", encoding="utf-8") as f:
-                f.write(text)
         extension = "o" if target == "host" else "hsaco" if target.startswith("gfx") else "ptx"
         result = os.path.join(folder, "artifact." + extension)
-        argv = [_command(), path, "-o", result, f"--target={target}", f"-O{opt}"]
-        argv += [f"--dtype={dtype or ('f32' if target == 'host' else 'bf16')}"]
-        argv += [f"--entry={entry}"] if entry else []
-        argv += [f"-D{name}={value}" for name, value in (defines or {}).items()]
-        argv += [a for i in include for a in ("-I", os.fspath(i))]
-        argv += ["-g"] if debug else []
-        argv += [f"--schedule={schedule}"] if schedule else []
-        said = _run(argv)
-        if ": warning: " in said:
-            warnings.warn(said, CompileWarning, stacklevel=2)
+        options = ["-o", result, f"--target={target}", f"-O{opt}"]
+        options += ["-g"] if debug else []
+        options += [f"--schedule={schedule}"] if schedule else []
+        _, said = source.run([], *options)
         with open(result, "rb") as f:
-            return Artifact(f.read())
+            return Artifact(f.read(), source, said)
 
 
 def is_object(source):

@@ -5,10 +5,11 @@ import functools
 import operator
 import os
 import reprlib
+import tempfile
 import threading
 import weakref
 
-from . import _arrays, _compiler
+from . import _arrays, _compiler, _show
 from . import _runtime as rt
 
 MAX_CALLS = 256  # kept, of a kernel and a thread
@@ -51,8 +52,9 @@ class _Opened:
 class Artifact:
     """What attnc made: one or several variants. artifact["name"] is a Kernel."""
 
-    def __init__(self, source):
+    def __init__(self, source, made_from=None, said=""):
         self._source, self._opened, self._lock = source, {}, threading.Lock()
+        self.made_from, self.said = made_from, said
         plain = self._open((rt.NONE, 0))
         info = rt.ArtifactInfo()
         rt.lib.attn_get_info(plain.handle, c.byref(info))
@@ -79,11 +81,20 @@ class Artifact:
     def __iter__(self):
         return iter(self.kernels)
 
-    def __call__(self, *args, **named):
+    def _only(self):
         if len(self.kernels) != 1:
             names = ", ".join(k.name for k in self.kernels)
             raise TypeError(f"the artifact holds several variants: call one of artifact[...]: {names}")
-        return self.kernels[0](*args, **named)
+        return self.kernels[0]
+
+    def __call__(self, *args, **named):
+        return self._only()(*args, **named)
+
+    def explain(self):
+        return self._only().explain()
+
+    def mask(self, **given):
+        return self._only().mask(**given)
 
     def __repr__(self):
         return f"<attn.Artifact for {self.target}, {self.dtype}: {', '.join(k.name for k in self.kernels)}>"
@@ -112,6 +123,30 @@ class Kernel:
 
     def __repr__(self):
         return f"<attn.Kernel {self.name}({', '.join(self.inputs)}) -> {', '.join(self.outputs)}>"
+
+    def _ask(self, verb, *options):
+        if self.artifact.made_from is None:
+            raise TypeError(f"{self.name} was loaded, and an artifact does not hold its source: attn.compile it")
+        return self.artifact.made_from.run([verb], *options, entry=self.name)
+
+    def explain(self):
+        """The formula and what was derived of it: text, in a notebook mathematics."""
+        return _show.Explanation(self._ask("explain")[0], self._ask("explain", "--format=mathml")[0])
+
+    def mask(self, at=(0, 0), **given):
+        """The mask of a batch entry and head, with the tiles of the kernel's target: a picture in a notebook, and its counts as text.
+
+        given: sizes (Sq=1000), and the inputs that the mask reads."""
+        with tempfile.TemporaryDirectory(prefix="attn-") as folder:
+            options = [f"--target={self.artifact.target}", f"--at={at[0]},{at[1]}", "-o", "-"]
+            for name, value in given.items():
+                if self._tensors.get(name, (0, 0))[1]:
+                    options.append(f"--in={name}={_arrays.save(value, folder, name)}")
+                elif name in self._tensors or name == "q_offset":
+                    options.append(f"--in={name}={_number(name, value)!r}")
+                else:
+                    options.append(f"--shape={name}={_integer(name, value)}")
+            return _show.Mask(*self._ask("mask", *options))
 
     def _sort(self, args, named):
         """Arguments by what they are: arrays, scalars, sizes; all by name."""

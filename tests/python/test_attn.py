@@ -342,10 +342,10 @@ class Python(unittest.TestCase):
             self.artifact["nope"]
 
     def test_compile(self):  # goes to the command, which is not needed here
-        def run(argv):
+        def run(argv, text=None):
             given.append(argv)
             shutil.copy(self.object, argv[argv.index("-o") + 1])
-            return said
+            return "", said
 
         given, said = [], ""
         with unittest.mock.patch.multiple(attn._compiler, _run=run, _command=lambda: "attnc"):
