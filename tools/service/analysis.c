@@ -53,6 +53,7 @@ Analysis *document_analysis(Service *s, Document *d) {
     diag_init(&a->diags, arena);
     FeOptions o = document_options(s, d);
     o.text = arena_strndup(arena, d->text, d->n);
+    o.uses = &a->uses;
     a->module = fe_load(arena, &a->diags, &o, &status);
     d->now = a;
     if (a->module) {
@@ -81,6 +82,51 @@ bool document_derive(Service *s, Document *d) {
     }
     a->derived = true;
     return true;
+}
+
+const AstTokens *analysis_tokens(Analysis *a) {
+    const Source *source = &a->diags.files.data[1];
+    Diags quiet;
+    if (a->has_tokens) return &a->tokens;
+    a->has_tokens = true;
+    diag_init(&quiet, a->arena);
+    diag_add_file(&quiet, source->name, source->text, source->n);
+    ast_parse(a->arena, &quiet, 1, &a->tokens);
+    return &a->tokens;
+}
+
+const AstToken *analysis_token(Analysis *a, uint32_t at) {
+    const AstTokens *tokens = analysis_tokens(a);
+    const AstToken *before = NULL;
+    for (int i = 0; i < tokens->n && tokens->data[i].span.start <= at; i++)
+        if (at <= tokens->data[i].span.end) {
+            bool after = at == tokens->data[i].span.end;
+            if (!after && !(before && before->kind == AST_TOKEN_NAME)) return &tokens->data[i];
+            if (!after) return before;
+            before = &tokens->data[i];
+        }
+    return before;
+}
+
+const Use *analysis_use(const Analysis *a, uint32_t at) {
+    const Use *found = NULL;
+    for (int i = 0; i < a->uses.all.n; i++) {
+        const Use *u = &a->uses.all.data[i];
+        if (u->span.file != 1 || at < u->span.start || at > u->span.end) continue;
+        if (!found || u->defines) found = u;
+    }
+    return found;
+}
+
+bool analysis_same(const Analysis *a, const Decl *x, const Analysis *b, const Decl *y) {
+    if (x->kind != y->kind || x->span.start != y->span.start || strcmp(x->name, y->name))
+        return false;
+    return !strcmp(a->diags.files.data[x->span.file].name, b->diags.files.data[y->span.file].name);
+}
+
+const char *analysis_text(Analysis *a, Span span) {
+    const Source *source = &a->diags.files.data[span.file];
+    return arena_strndup(a->arena, source->text + span.start, span.end - span.start);
 }
 
 const Lines *analysis_lines(Analysis *a, uint16_t file) {

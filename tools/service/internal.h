@@ -2,6 +2,8 @@
 #ifndef SERVICE_INTERNAL_H
 #define SERVICE_INTERNAL_H
 
+#include "frontend/ast.h"
+#include "frontend/uses.h"
 #include "passes/passes.h"
 #include "service.h"
 
@@ -135,6 +137,9 @@ struct Analysis {
     Arena *arena;
     Diags diags;      // of the front end; the source itself is file 1
     Module *module;   // NULL: there are errors
+    Uses uses;        // what names mean, as far as it could be read
+    AstTokens tokens; // all there are; made by analysis_tokens
+    bool has_tokens;
     VEC(Lines) lines; // by file of diags; text NULL: not made yet
     bool derived;
     int looked_at;           // variants that were derived so far
@@ -145,9 +150,29 @@ Analysis *document_analysis(Service *s, Document *d);
 // With what is derived of its attentions, and what the derivation says in diags. False: stopped.
 bool document_derive(Service *s, Document *d);
 void analysis_free(Analysis *a);
+const AstTokens *analysis_tokens(Analysis *a);
+// The token that the byte is in or just after, names before others; NULL: there is none.
+const AstToken *analysis_token(Analysis *a, uint32_t at);
+// The name that the byte is in or just after.
+const Use *analysis_use(const Analysis *a, uint32_t at);
+// Two analyses of one source speak of the same definition.
+bool analysis_same(const Analysis *a, const Decl *x, const Analysis *b, const Decl *y);
+// What the text of a span is, in the arena of the analysis.
+const char *analysis_text(Analysis *a, Span span);
 const Lines *analysis_lines(Analysis *a, uint16_t file);
 cJSON *analysis_range(Service *s, Analysis *a, Span span);
 cJSON *analysis_location(Service *s, Analysis *a, Span span); // {uri, range}; NULL: no place
+
+// --- names (names.c) ---
+typedef struct Named { // a name of a document
+    Document *document;
+    Analysis *analysis; // of which decl and span are
+    const Decl *decl;
+    Span span; // in the text as it is
+} Named;
+// The name at the position of a request. False, with the request failed where the position is wrong:
+// there is no name, or nobody knows it.
+bool name_at(Service *s, const cJSON *params, Named *out);
 
 // --- diagnostics (diagnostics.c) ---
 cJSON *diagnostics_of(Service *s, Analysis *a); // an array, as LSP has them

@@ -265,6 +265,13 @@ static cJSON *capabilities(const Service *s) {
     cJSON_AddTrueToObject(sync, "openClose");
     cJSON_AddNumberToObject(sync, "change", 2); // incremental
     cJSON_AddTrueToObject(sync, "save");
+    cJSON_AddTrueToObject(c, "definitionProvider");
+    cJSON_AddTrueToObject(c, "referencesProvider");
+    cJSON_AddTrueToObject(c, "documentHighlightProvider");
+    if (s->client.prepare)
+        cJSON_AddTrueToObject(cJSON_AddObjectToObject(c, "renameProvider"), "prepareProvider");
+    else
+        cJSON_AddTrueToObject(c, "renameProvider");
     return c;
 }
 
