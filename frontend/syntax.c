@@ -215,14 +215,16 @@ void parse_unexpected(Parse *p, Span at, const char *what, unsigned wanted) {
     bool line_ended = wanted & WANTED_SEMICOLON && !same_line(p, p->last.end, at.start);
     if (line_ended) {
         Span end = {p->file, p->last.end - 1, p->last.end};
-        diag_error(p->diags, end, "expected ';' after this%s",
-                   floor_division(p)
-                       ? " ('//' begins a comment: '/' of two i32 rounds down by itself)"
-                       : "");
+        bool comment = floor_division(p);
+        Diag *g = diag_error(
+            p->diags, end, "expected ';' after this%s",
+            comment ? " ('//' begins a comment: '/' of two i32 rounds down by itself)" : "");
+        diag_fix(p->diags, g, (Span){end.file, end.end, end.end}, comment ? NULL : ";");
         return;
     }
     const char *more = hint(p, at, wanted);
     Diag *g = diag_error(p->diags, at, more ? "%s (%s)" : "%s", what, more);
+    if (more && strstr(more, "did you mean '=='?")) diag_fix(p->diags, g, at, "==");
     char c = char_at(p, at.start);
     bool closes = at.start >= p->n || c == ';' || c == '}';
     if (closes && p->enclosing.end &&

@@ -63,10 +63,27 @@ Analysis *document_analysis(Service *s, Document *d) {
     return a;
 }
 
+// Terms of the mask that keep no tile of this extent from being visited.
+static void note_blind_terms(Analysis *a, const Stream *stream) {
+    enum { QUERIES = 64, KEYS = 64 };
+    MaskTerms blind = pass_blind_terms(stream, QUERIES, KEYS);
+    ExNames names = row_names(stream->row);
+    for (int i = 0; i < blind.n; i++) {
+        Text term;
+        text_init(&term, a->arena);
+        ex_print_pretty(&term, blind.data[i], &names);
+        Span at = blind.data[i]->span.file ? blind.data[i]->span : stream->row->mask->span;
+        diag_note(&a->diags, NULL, at,
+                  "nothing is known of '%s' over a tile of %d queries and %d keys: it skips none",
+                  term.s, QUERIES, KEYS);
+    }
+}
+
 static void derive(Analysis *a, Variant *v) {
     Derived x = {.variant = v, .row = fe_lower(a->arena, &a->diags, v)};
     if (!x.row) return;
     x.stream = pass_derive(a->arena, x.row, &a->diags);
+    note_blind_terms(a, x.stream);
     VEC_PUSH(a->arena, &a->attentions, x);
 }
 

@@ -19,10 +19,16 @@ static cJSON *related_of(Service *s, Analysis *a, const Diag *first) {
     return all;
 }
 
+// Of what is said of an imported file: the import by which the document has it.
+Span diagnostics_place(const Analysis *a, Span at) {
+    while (at.file > 1 && at.file < a->uses.imported.n) at = a->uses.imported.data[at.file];
+    return at.file == 1 ? at : (Span){1, 0, 0};
+}
+
 static cJSON *diagnostic_of(Service *s, Analysis *a, const Diag *g) {
     static const int severities[] = {LSP_ERROR, LSP_WARNING, LSP_INFORMATION};
     bool here = g->span.file == 1;
-    Span at = here ? g->span : (Span){1, 0, 0};
+    Span at = diagnostics_place(a, g->span);
     const char *message = g->message;
     if (!here && g->span.file)
         message =
@@ -44,6 +50,47 @@ cJSON *diagnostics_of(Service *s, Analysis *a) {
     for (const Diag *g = a->diags.first; g; g = g->next)
         cJSON_AddItemToArray(all, diagnostic_of(s, a, g));
     return all;
+}
+
+// ---- mends
+
+static bool touches(Span s, uint32_t start, uint32_t end) {
+    return s.start <= end && s.end >= start;
+}
+
+static cJSON *action_of(Service *s, Analysis *a, const Document *d, const Diag *g) {
+    cJSON *edits = cJSON_CreateArray(), *changes = cJSON_CreateObject(),
+          *edit = cJSON_CreateObject(), *action = cJSON_CreateObject(),
+          *diagnostics = cJSON_CreateArray();
+    const char *title =
+        g->fix_at.start < g->fix_at.end
+            ? arena_printf(a->arena, "Replace by '%s'", g->fix)
+            : arena_printf(a->arena, "Insert '%.*s'", (int)strcspn(g->fix, "\n"), g->fix);
+    cJSON_AddItemToArray(edits, json_pair("range", analysis_range(s, a, g->fix_at), "newText",
+                                          cJSON_CreateString(g->fix)));
+    cJSON_AddItemToObject(changes, d->uri, edits);
+    cJSON_AddItemToObject(edit, "changes", changes);
+    cJSON_AddItemToArray(diagnostics, diagnostic_of(s, a, g));
+    cJSON_AddStringToObject(action, "title", title);
+    cJSON_AddStringToObject(action, "kind", "quickfix");
+    cJSON_AddTrueToObject(action, "isPreferred");
+    cJSON_AddItemToObject(action, "diagnostics", diagnostics);
+    cJSON_AddItemToObject(action, "edit", edit);
+    return action;
+}
+
+cJSON *diagnostics_actions(Service *s, const cJSON *params) {
+    uint32_t start, end;
+    Document *d = document_of(s, params);
+    if (!d || !document_offset(s, d, json_get(params, "range.start"), &start) ||
+        !document_offset(s, d, json_get(params, "range.end"), &end))
+        return NULL;
+    Analysis *a = document_analysis(s, d);
+    cJSON *actions = cJSON_CreateArray();
+    for (const Diag *g = a->diags.first; g && s->client.literals; g = g->next)
+        if (g->fix && g->fix_at.file == 1 && g->span.file == 1 && touches(g->span, start, end))
+            cJSON_AddItemToArray(actions, action_of(s, a, d, g));
+    return actions;
 }
 
 void diagnostics_publish(Service *s, Document *d) {

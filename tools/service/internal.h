@@ -176,6 +176,8 @@ bool name_at(Service *s, const cJSON *params, Named *out);
 
 // --- diagnostics (diagnostics.c) ---
 cJSON *diagnostics_of(Service *s, Analysis *a); // an array, as LSP has them
+// Where in the document something is said of any of its sources.
+Span diagnostics_place(const Analysis *a, Span at);
 void diagnostics_publish(Service *s, Document *d);
 
 #endif

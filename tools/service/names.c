@@ -10,16 +10,17 @@
 
 // ---- which name
 
-// Of a text that does not read here: a name of the text as it last read, by its letters alone.
+// Where the text does not read: by its letters alone, of this text or of the last one that read.
 static bool by_letters(Document *d, Analysis *a, const AstToken *token, Named *out) {
-    if (!token || token->kind != AST_TOKEN_NAME || !d->good) return false;
+    if (!token || token->kind != AST_TOKEN_NAME) return false;
     const char *name = analysis_text(a, token->span);
-    for (int i = 0; i < d->good->uses.all.n; i++) {
-        const Use *u = &d->good->uses.all.data[i];
-        if (u->span.file != 1 || strcmp(u->decl->name, name)) continue;
-        *out = (Named){d, d->good, u->decl, token->span};
-        return true;
-    }
+    for (Analysis *x = a; x; x = x == a && d->good != a ? d->good : NULL)
+        for (int i = 0; i < x->uses.all.n; i++) {
+            const Use *u = &x->uses.all.data[i];
+            if (u->span.file != 1 || strcmp(u->decl->name, name)) continue;
+            *out = (Named){d, x, u->decl, token->span};
+            return true;
+        }
     return false;
 }
 

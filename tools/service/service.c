@@ -268,6 +268,11 @@ static cJSON *capabilities(const Service *s) {
     cJSON_AddTrueToObject(c, "definitionProvider");
     cJSON_AddTrueToObject(c, "referencesProvider");
     cJSON_AddTrueToObject(c, "documentHighlightProvider");
+    if (s->client.literals)
+        cJSON_AddItemToArray(
+            cJSON_AddArrayToObject(cJSON_AddObjectToObject(c, "codeActionProvider"),
+                                   "codeActionKinds"),
+            cJSON_CreateString("quickfix"));
     if (s->client.prepare)
         cJSON_AddTrueToObject(cJSON_AddObjectToObject(c, "renameProvider"), "prepareProvider");
     else
