@@ -30,7 +30,7 @@ run() {
     count $? "$logs/log" "$1"
 }
 # unittest counts differently: each test that ran and did not fail has passed.
-python_tests() {
+python_tests() ( # what it exports stays here
     make -s BUILD="$build" wheel # without one, the test of the wheel fails
     export ATTNC="$build/attnc" ATTNRT_LIBRARY="$build/libattnrt.so" WHEEL="$build/dist/*.whl"
     "$(tests/tools.sh python3 "numpy, torch, IPython, ipykernel, nbclient" || echo python3)" \
@@ -38,7 +38,7 @@ python_tests() {
     ran=$(sed -n 's/^Ran \([0-9]*\) test.*/\1/p' "$logs/python")
     bad=$(grep -cE '^(FAIL|ERROR):' "$logs/python")
     echo "$((${ran:-0} - bad)) passed, $((ran ? bad : bad + 1)) failed"
-}
+)
 
 ("$build/tests/check_gen" 1 "${GEN:-300}" >"$logs/gen" 2>&1; echo $? >"$logs/gen.status") &
 # This takes long, and a sanitized compiler writes the same PTX.

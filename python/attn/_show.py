@@ -10,8 +10,8 @@ _STYLE = f"""<style>
 body[data-jp-theme-light="false"] .attn,body.vscode-dark .attn{{{_DARK}}}
 @media(prefers-color-scheme:dark){{body:not([data-jp-theme-light]):not(.vscode-light) .attn{{{_DARK}}}}}
 .attn h3{{font-size:1em;margin:.8em 0 .2em}} .attn p{{margin:.3em 0 .3em 1.5em}} .attn math{{display:inline math}}
-.attn pre{{margin:0;overflow-x:auto}}
-.attn .error{{color:var(--attn-error)}} .attn .warning{{color:var(--attn-warning)}} .attn .note{{color:var(--attn-note)}}
+.attn pre{{margin:0;overflow-x:auto}} .attn .head{{white-space:pre-wrap}}
+.attn b.error{{color:var(--attn-error)}} .attn b.warning{{color:var(--attn-warning)}} .attn b.note{{color:var(--attn-note)}}
 </style>"""
 _HEAD = re.compile(r"(attnc|.+?:\d+:\d+): (error|warning|note): (.*)")
 _CARET = re.compile(r"\s*\^~*")
@@ -62,7 +62,7 @@ class Diagnostics:
             head = _HEAD.fullmatch(line)
             if head:
                 kind = head[2]
-                lines.append(f'{html.escape(head[1])}: <b><span class="{kind}">{kind}</span>: {html.escape(head[3])}</b>')
+                lines.append(f'<span class="head">{html.escape(head[1])}: <b class="{kind}">{kind}</b>: <b>{html.escape(head[3])}</b></span>')
             elif _CARET.fullmatch(line):
                 lines.append(f'<b class="{kind}">{line}</b>')
             else:

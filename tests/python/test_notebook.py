@@ -116,7 +116,7 @@ class Magic(unittest.TestCase):
         self.assertIn("\n    " + "    score(q, k)  = dot(q, <j);\n", text)
         self.assertRegex(text, r"\n +\^")
         self.assertIn("score(q, k)  = dot(q, &lt;j);", html)
-        self.assertRegex(html, r'<span class="error">error</span>: ')
+        self.assertRegex(html, r'<b class="error">error</b>: ')
         self.assertRegex(html, r'<b class="error"> +\^~*</b>')
         well_formed(html.partition("</style>")[2])
         self.assertIn("CompileError: the cell was not compiled", self.stdout)
@@ -131,9 +131,9 @@ class Magic(unittest.TestCase):
     def test_notes_and_warnings(self):
         shown = self.good("%%attn\n" + CENTERED)
         self.assertIn("cell:3:21: note: ", shown[0]["text/plain"])
-        self.assertIn('<span class="note">note</span>', shown[0]["text/html"])
+        self.assertIn('<b class="note">note</b>', shown[0]["text/html"])
         shown = self.good("%%attn\n" + PLAIN.format("half").replace("= s;", "= s * (1 / 2);"))
-        self.assertIn('<span class="warning">warning</span>', shown[0]["text/html"])
+        self.assertIn('<b class="warning">warning</b>', shown[0]["text/html"])
         self.assertEqual(self.names(), {"centered", "half"})
 
     def test_explain_and_mask(self):
