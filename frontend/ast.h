@@ -18,7 +18,7 @@ enum {
 };
 
 typedef enum AstOp {
-#define OPERATOR(e, text, prec, n, op, swap) AST_##e,
+#define OPERATOR(e, text, prec, n, op, swap, doc) AST_##e,
 #include "operators.def"
 #undef OPERATOR
     AST_OP_COUNT
@@ -125,6 +125,9 @@ typedef VEC(AstToken) AstTokens;
 // in d. tokens: gets all that the text is made of but blanks, in its order; NULL: not wanted.
 AstModule *ast_parse(Arena *a, Diags *d, uint16_t file, AstTokens *tokens);
 
+// What an item begins with: "fn window(q_idx, kv_idx, size)", "const WINDOW", "attention causal",
+// "input x: f32[H] grad".
+void ast_print_head(Text *out, const AstItem *item);
 // The module as source again, each item in a canonical layout; what is printed parses to the same
 // tree (--emit=ast).
 void ast_print(Text *out, const AstModule *m);

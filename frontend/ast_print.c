@@ -5,13 +5,11 @@
 // it is read back.
 #include "frontend/ast.h"
 
-#include <assert.h>
-
 static const struct {
     const char *text;
     int precedence;
 } operators[] = {
-#define OPERATOR(e, text, prec, n, op, swap) {text, prec},
+#define OPERATOR(e, text, prec, n, op, swap, doc) {text, prec},
 #include "operators.def"
 #undef OPERATOR
 };
@@ -122,62 +120,62 @@ static void put_body(Text *out, const AstBody *b, const char *indent) {
     text_printf(out, ";\n%s}\n", indent);
 }
 
-static void put_input(Text *out, const AstItem *item) {
-    text_printf(out, "    input %s: %s", item->name.s, item->type.s);
-    for (int i = 0; i < item->extents.n; i++) {
-        const AstExtent *x = &item->extents.data[i];
+static void put_type(Text *out, const AstItem *input) {
+    text_printf(out, ": %s", input->type.s);
+    for (int i = 0; i < input->extents.n; i++) {
+        const AstExtent *x = &input->extents.data[i];
         text_puts(out, i ? ", " : "[");
         if (x->name.s)
             text_puts(out, x->name.s);
         else
             text_printf(out, "%u", x->i);
     }
-    text_puts(out, item->extents.n ? "]" : "");
-    if (item->grad.s) text_printf(out, " %s", item->grad.s);
-    text_puts(out, ";\n");
+    text_puts(out, input->extents.n ? "]" : "");
+    if (input->grad.s) text_printf(out, " %s", input->grad.s);
 }
 
-static void put_variant(Text *out, const AstItem *v) {
-    text_printf(out, "%s %s {\n", v->kind == AST_ATTENTION ? "attention" : "recurrence", v->name.s);
-    for (int i = 0; i < v->items.n; i++) {
-        const AstItem *item = v->items.data[i];
-        if (item->kind == AST_DIM) {
-            text_printf(out, "    dim %s = ", item->name.s);
-            put_expr(out, item->value);
-            text_puts(out, ";\n");
-        } else if (item->kind == AST_INPUT) {
-            put_input(out, item);
-        } else {
-            text_printf(out, "    %s", item->name.s);
-            put_params(out, item);
-            put_body(out, &item->body, "    ");
-        }
-    }
-    text_puts(out, "}\n");
+void ast_print_head(Text *out, const AstItem *item) {
+    static const char *const words[] = {
+        [AST_IMPORT] = "import ",
+        [AST_CONST] = "const ",
+        [AST_FN] = "fn ",
+        [AST_NORMALIZATION] = "normalization ",
+        [AST_ATTENTION] = "attention ",
+        [AST_RECURRENCE] = "recurrence ",
+        [AST_DIM] = "dim ",
+        [AST_INPUT] = "input ",
+        [AST_CLAUSE] = "",
+    };
+    AstItemKind k = item->kind;
+    text_printf(out, "%s%s", words[k], item->name.s);
+    if (k == AST_FN || k == AST_NORMALIZATION || k == AST_CLAUSE) put_params(out, item);
+    if (k == AST_INPUT && item->type.s) put_type(out, item);
 }
 
-static void put_item(Text *out, const AstItem *item) {
+static void put_item(Text *out, const AstItem *item, const char *indent) {
+    text_puts(out, indent);
+    ast_print_head(out, item);
     switch (item->kind) {
-    case AST_IMPORT: text_printf(out, "import %s;\n", item->name.s); return;
+    case AST_IMPORT:
+    case AST_INPUT: text_puts(out, ";\n"); return;
     case AST_CONST:
-        text_printf(out, "const %s = ", item->name.s);
+    case AST_DIM:
+        text_puts(out, " = ");
         put_expr(out, item->value);
         text_puts(out, ";\n");
         return;
     case AST_FN:
     case AST_NORMALIZATION:
-        text_printf(out, "%s %s", item->kind == AST_FN ? "fn" : "normalization", item->name.s);
-        put_params(out, item);
-        put_body(out, &item->body, "");
-        return;
+    case AST_CLAUSE: put_body(out, &item->body, indent); return;
     case AST_ATTENTION:
-    case AST_RECURRENCE: put_variant(out, item); return;
-    case AST_DIM:
-    case AST_INPUT:
-    case AST_CLAUSE: assert(!"not a module's item"); return;
+    case AST_RECURRENCE:
+        text_puts(out, " {\n");
+        for (int i = 0; i < item->items.n; i++) put_item(out, item->items.data[i], "    ");
+        text_puts(out, "}\n");
+        return;
     }
 }
 
 void ast_print(Text *out, const AstModule *m) {
-    for (int i = 0; i < m->items.n; i++) put_item(out, m->items.data[i]);
+    for (int i = 0; i < m->items.n; i++) put_item(out, m->items.data[i], "");
 }

@@ -9,14 +9,12 @@
 #include <assert.h>
 #include <string.h>
 
-typedef enum Typing { BI_F32, BI_NUM, BI_CONV, BI_ROW, BI_DOT, BI_SQNORM } Typing;
-
 static const struct {
     const char *name;
     Typing typing;
     ExOp op;
 } builtins[] = {
-#define BUILTIN(name, n, typing, op) {#name, typing, op},
+#define BUILTIN(name, n, typing, op, ...) {#name, typing, op},
 #include "builtins.def"
 #undef BUILTIN
 };
@@ -25,7 +23,7 @@ static const struct {
     ExOp op;
     bool swap;
 } operators[] = {
-#define OPERATOR(e, text, prec, n, op, swap) {op, swap},
+#define OPERATOR(e, text, prec, n, op, swap, doc) {op, swap},
 #include "operators.def"
 #undef OPERATOR
 };

@@ -13,7 +13,7 @@
 #include <string.h>
 
 static const int row_symbols[] = {
-#define TSYM(e, name, type, row, sym) sym,
+#define TSYM(e, name, type, row, sym, doc) sym,
 #include "symbols.def"
 #undef TSYM
 };

@@ -16,7 +16,7 @@ static const struct {
     int nargs;
     ExOp op;
 } builtins[] = {
-#define BUILTIN(name, n, typing, op) {#name, n, op},
+#define BUILTIN(name, n, typing, op, ...) {#name, n, op},
 #include "builtins.def"
 #undef BUILTIN
 };
@@ -98,7 +98,7 @@ static void add_builtin(Sema *s, DeclKind kind, const char *name, int builtin, T
 
 void sema_init_builtins(Sema *s) {
     for (int i = 0; i < NBUILTINS; i++) add_builtin(s, DECL_BUILTIN, builtins[i].name, i, NULL);
-#define CONSTANT(name, value) add_builtin(s, DECL_CONSTANT, #name, 0, value);
+#define CONSTANT(name, value, doc) add_builtin(s, DECL_CONSTANT, #name, 0, value);
 #include "predefined.def"
 }
 
@@ -173,7 +173,7 @@ static const AstItem *find_elsewhere(const AstItems *items, const char *name, co
 
 static bool is_size_name(const char *name) {
     static const char *const sizes[] = {
-#define SIZE(of, name) #name,
+#define SIZE(of, name, doc) #name,
 #include "predefined.def"
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)

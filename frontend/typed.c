@@ -11,7 +11,7 @@ static const struct {
     TxType type;
     bool row;
 } symbols[] = {
-#define TSYM(e, name, type, row, sym) {name, type, row},
+#define TSYM(e, name, type, row, sym, doc) {name, type, row},
 #include "symbols.def"
 #undef TSYM
 };

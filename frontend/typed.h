@@ -20,7 +20,7 @@ typedef enum TxType {
 } TxType;
 
 typedef enum TxSym {
-#define TSYM(e, name, type, row, sym) TS_##e,
+#define TSYM(e, name, type, row, sym, doc) TS_##e,
 #include "symbols.def"
 #undef TSYM
     TS_COUNT
@@ -82,10 +82,13 @@ typedef struct TxEmit {
     Span span;
 } TxEmit;
 
+// How a built-in function is typed (builtins.def).
+typedef enum Typing { BI_F32, BI_NUM, BI_CONV, BI_ROW, BI_DOT, BI_SQNORM } Typing;
+
 typedef enum VariantKind { VARIANT_ATTENTION, VARIANT_RECURRENCE } VariantKind;
 
 typedef enum ClauseId {
-#define CLAUSE(e, kind, name, result, required, params) CLAUSE_##e,
+#define CLAUSE(e, ...) CLAUSE_##e,
 #include "clauses.def"
 #undef CLAUSE
     CLAUSE_COUNT

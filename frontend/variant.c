@@ -18,11 +18,12 @@ static const struct ClauseInfo {
     TxSym params[MAX_PARAMS];
     int nparams;
 } clauses[] = {
-#define COUNT(...) (int)(sizeof((TxSym[])__VA_ARGS__) / sizeof(TxSym))
-#define CLAUSE(e, kind, name, result, required, ...)                                               \
-    {name, VARIANT_##kind, result, required, __VA_ARGS__, COUNT(__VA_ARGS__)},
+#define PARAMS(...) {__VA_ARGS__}, (int)(sizeof((TxSym[]){__VA_ARGS__}) / sizeof(TxSym))
+#define CLAUSE(e, kind, name, result, required, absent, params, doc)                               \
+    {name, VARIANT_##kind, result, required, params},
 #include "clauses.def"
 #undef CLAUSE
+#undef PARAMS
 };
 
 typedef struct Check {
@@ -51,7 +52,7 @@ static void add_sizes(Check *c) {
 #define RECURRENCE BOTH
 #define ATTENTION(name)
 #define DIM(name)
-#define SIZE(of, name) of(name)
+#define SIZE(of, name, doc) of(name)
 #include "predefined.def"
 #undef BOTH
 #undef RECURRENCE
@@ -177,7 +178,7 @@ static void check_extents(Check *c, const AstItem *item, TxInput *in) {
 
 static bool input_dtype(const AstName *name, Dtype *type) {
     static const Dtype allowed[] = {
-#define TYPE(dtype) DT_##dtype,
+#define TYPE(dtype, doc) DT_##dtype,
 #include "predefined.def"
     };
     for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
@@ -189,9 +190,16 @@ static bool input_dtype(const AstName *name, Dtype *type) {
 }
 
 static bool is_tensor_name(const Check *c, const char *s) {
-    bool recurrence = c->v->kind == VARIANT_RECURRENCE;
-    return !strcmp(s, "q") || !strcmp(s, "k") || !strcmp(s, "v") || !strcmp(s, "o") ||
-           !strcmp(s, "do") || (recurrence && (!strcmp(s, "state") || !strcmp(s, "state0")));
+    static const struct {
+        VariantKind of;
+        const char *name;
+    } tensors[] = {
+#define TENSOR(of, name, shape, doc) {VARIANT_##of, #name},
+#include "predefined.def"
+    };
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
+        if (tensors[i].of == c->v->kind && !strcmp(s, tensors[i].name)) return true;
+    return false;
 }
 
 static void check_input(Check *c, const AstItem *item) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """lists.py [--check]: writes the names of the language into the editors' files.
 
-In: frontend/*.def and the keywords of frontend/lex.l. Out: in each file of FILES the line after a line with `list: NAME` holds that list, in
+In: frontend/*.def. Out: in each file of FILES the line after a line with `list: NAME` holds that list, in
 the form of the file (keywords, say, as `a|b|c`). --check writes nothing, prints the files that would change, and fails if there are any.
 """
 
@@ -37,13 +37,13 @@ def lists():
     builtins = entries("frontend/builtins.def", "BUILTIN")
     dtypes = {e: name for e, name, *_ in entries("ir/dtypes.def", "DTYPE")}
     return {
-        "keywords": re.findall(r'^"([a-z]+)"\s+return [A-Z]+;', read("frontend/lex.l"), re.M),
+        "keywords": [word for _, word, *_ in entries("frontend/keywords.def", "KEYWORD")],
         "clauses": list(dict.fromkeys(name for _, _, name, *_ in entries("frontend/clauses.def", "CLAUSE"))),
-        "builtins": [name for name, _, typing, _ in builtins if typing != "BI_CONV"],
-        "conversions": [name for name, _, typing, _ in builtins if typing == "BI_CONV"],
-        "types": [dtypes[e] for (e,) in entries("frontend/predefined.def", "TYPE")],
+        "builtins": [name for name, _, typing, *_ in builtins if typing != "BI_CONV"],
+        "conversions": [name for name, _, typing, *_ in builtins if typing == "BI_CONV"],
+        "types": [dtypes[e] for e, *_ in entries("frontend/predefined.def", "TYPE")],
         "constants": [name for name, *_ in entries("frontend/predefined.def", "CONSTANT")],
-        "sizes": [name for _, name in entries("frontend/predefined.def", "SIZE")],
+        "sizes": [name for _, name, *_ in entries("frontend/predefined.def", "SIZE")],
     }
 
 
