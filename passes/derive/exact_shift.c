@@ -12,6 +12,10 @@
 //
 //     m = max s;  A = m * -1.44;  exp2(s * 1.44 + A)      ->     A = -m;  exp2((s + A) * 1.44)
 //
+// In a later sweep the extremum is finished, and is a product that was rounded:
+//
+//     exp2(fma(s, 3535, -m))                              ->     exp2(rounded(s * 3535) - rounded(m))
+//
 // Why: sums are rescaled by exp2(A' - A), which must be exactly 1 where A did not move, or they
 // drift with every tile. A rounded product that is made again may be an fma's, which is not rounded;
 // then the old number must be carried too. Rounding is monotone, so the maximum of the products is
@@ -360,6 +364,43 @@ static bool cancels(Arena *a, const Stream *s) {
     return pass_may_fix_shift(&t, &sum, &extremum);
 }
 
+// ---- in later sweeps
+
+static bool is_finished_extremum(const Stream *s, const Ex *e) {
+    if (e->op == EX_NEG) e = e->args[0];
+    if (e->op != EX_SYM || e->sym != SYM_R) return false;
+    for (int i = 0; i < s->states.n; i++)
+        if (s->states.data[i].op != EX_ROWSUM && ex_uses(s->finished.data[e->index], SYM_STATE, i))
+            return true;
+    return false;
+}
+
+// A product that an extremum is subtracted from is rounded as the extremum was: at the extremum
+// itself the difference is 0.
+static const Ex *round_product(void *ctx, ExPool *p, const Ex *e) {
+    if (e->op != EX_ADD && e->op != EX_SUB) return e;
+    for (int k = 0; k < 2; k++) {
+        const Ex *x = e->args[k], *m = e->args[1 - k];
+        if (x->op != EX_MUL || !row_has_element(x) || !is_finished_extremum(ctx, m)) continue;
+        x = simp_1(p, EX_ROUNDED, x);
+        m = simp_1(p, EX_ROUNDED, m);
+        return k ? simp_2(p, e->op, m, x) : simp_2(p, e->op, x, m);
+    }
+    return e;
+}
+
+static const Ex *round_exponent(void *ctx, ExPool *p, const Ex *e) {
+    const Stream *s = ctx;
+    if (e->op != EX_EXP2 || row_small(s->row, e->args[0])) return e;
+    return simp_1(p, EX_EXP2, ex_map(p, e->args[0], round_product, ctx));
+}
+
+static const Ex *rounded_exponents(Stream *s, const Ex *e) {
+    ExPool *p = s->row->pool;
+    if (!ex_uses(e, SYM_R, -1)) return e;
+    return ex_simplify(p, ex_map(p, simp_open(p, e), round_exponent, s));
+}
+
 static bool is_wild(Arena *a, const Stream *s, int shift) {
     Tameness t = {s->row, shift, false, true};
     for (int i = 0; i < s->states.n; i++)
@@ -372,6 +413,9 @@ static bool is_wild(Arena *a, const Stream *s, int shift) {
 void pass_exact_shifts(Arena *a, Stream *s) {
     for (int i = 0; i < s->shifts.n; i++)
         if (is_wild(a, s, i)) subtract_first(a, s, i);
+    for (int i = 0; i < s->states.n; i++)
+        s->states.data[i].elem = rounded_exponents(s, s->states.data[i].elem);
+    s->elem = rounded_exponents(s, s->elem);
     carry_in_units(a, s);
 }
 
