@@ -1,7 +1,7 @@
 // cmd_explain.c: `attnc explain`: what the compiler derived, as mathematics.
 #include "cmd.h"
 #include "files.h"
-#include "passes/derive/explain.h"
+#include "service/explained.h"
 
 // Where a formula comes from, for a page that shows the source beside it.
 static void put_range(void *ctx, Text *out, Span span) {
@@ -18,6 +18,45 @@ static void put_range(void *ctx, Text *out, Span span) {
     text_puts(out, "\"");
 }
 
+static cJSON *position(const Diags *d, Span span, uint32_t at) {
+    DiagPosition p = diag_position(d, span.file, at);
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddNumberToObject(o, "line", p.line);
+    cJSON_AddNumberToObject(o, "character", p.column);
+    return o;
+}
+
+static cJSON *place(void *ctx, Span span) {
+    const Diags *d = ctx;
+    if (!span.file) return cJSON_CreateNull();
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "uri", d->files.data[span.file].name);
+    cJSON *range = cJSON_AddObjectToObject(o, "range");
+    cJSON_AddItemToObject(range, "start", position(d, span, span.start));
+    cJSON_AddItemToObject(range, "end", position(d, span, span.end));
+    return o;
+}
+
+static void put_json(Text *t, Compile *c) {
+    ExplainedAs as = {{true, true, true}, put_range, place, &c->diags};
+    cJSON *all = cJSON_CreateArray();
+    for (int i = 0; i < c->streams.n; i++)
+        cJSON_AddItemToArray(all, explained(pass_explain(c->streams.data[i]), &as));
+    char *text = cJSON_PrintUnformatted(all);
+    text_printf(t, "%s\n", text);
+    cJSON_free(text);
+    cJSON_Delete(all);
+}
+
+static void put(Text *t, Compile *c, Format format) {
+    static const ExForm forms[] = {EX_TEXT, EX_MATHML, EX_TEX};
+    ExplainForm form = {forms[format], put_range, &c->diags};
+    for (int i = 0; i < c->streams.n; i++) {
+        if (i && form.form == EX_TEXT) text_puts(t, "\n");
+        explain_print(t, pass_explain(c->streams.data[i]), &form);
+    }
+}
+
 Status cmd_explain(const Options *o) {
     Compile c;
     Text t;
@@ -27,14 +66,12 @@ Status cmd_explain(const Options *o) {
         s = cmd_report(&c, good ? STATUS_DONE : STATUS_INPUT);
     }
     if (s == STATUS_DONE) {
-        static const ExForm forms[] = {EX_TEXT, EX_MATHML, EX_TEX};
-        ExplainForm form = {forms[o->format], put_range, &c.diags};
         text_init(&t, c.arena);
         text_puts(&t, "");
-        for (int i = 0; i < c.streams.n; i++) {
-            if (i && form.form == EX_TEXT) text_puts(&t, "\n");
-            explain_print(&t, pass_explain(c.streams.data[i]), &form);
-        }
+        if (o->format == FORMAT_JSON)
+            put_json(&t, &c);
+        else
+            put(&t, &c, o->format);
         s = file_write(o->output ? o->output : "-", t.s, t.n);
     }
     compile_close(&c);

@@ -65,7 +65,7 @@ static const char *const takes[OPT_COUNT] = {
     [OPT_TARGET] = "host, sm_80, sm_90a, gfx90a, gfx942 or gfx1100",
     [OPT_JSON] = "a file's name, or - for stdout",
     [OPT_EMIT] = "ast, row, tile, schedule, llvm or asm",
-    [OPT_FORMAT] = "text, mathml or tex",
+    [OPT_FORMAT] = "text, mathml, tex or json",
     [OPT_PHASE] = "a list of fwd, bwd, decode, combine",
     [OPT_DTYPE] = "f32, f16, bf16 or tf32",
     [OPT_LEVEL] = "0, 1, 2 or 3",
@@ -171,8 +171,8 @@ static Status set_emit(Options *o, const char *value) {
 }
 
 static Status set_format(Options *o, const char *value) {
-    static const char *const formats[] = {"text", "mathml", "tex"};
-    int i = pick(value, formats, 3);
+    static const char *const formats[] = {"text", "mathml", "tex", "json"};
+    int i = pick(value, formats, 4);
     if (i < 0) return bad_value(OPT_FORMAT, value);
     o->format = (Format)i;
     return STATUS_DONE;

@@ -26,7 +26,7 @@ typedef enum Emit {
     EMIT_LLVM,
     EMIT_ASM
 } Emit;
-typedef enum Format { FORMAT_TEXT, FORMAT_MATHML, FORMAT_TEX } Format; // of explain
+typedef enum Format { FORMAT_TEXT, FORMAT_MATHML, FORMAT_TEX, FORMAT_JSON } Format; // of explain
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA, DEVICE_HIP } DeviceKind;
 
 typedef struct Options {

@@ -43,7 +43,7 @@ function natively(messages) {
         const start = bytes.indexOf("\r\n\r\n") + 4;
         const end = start + Number(/Content-Length: (\d+)/.exec(bytes.subarray(0, start).toString())[1]);
         // the library's modules are files there
-        const text = bytes.subarray(start, end).toString().replace(/file:[^"]*\/std\//g, "attn-std:/");
+        const text = bytes.subarray(start, end).toString().replace(/file:[^"\\]*\/std[^\/"]*\//g, "attn-std:/");
         out.push(JSON.parse(text));
         bytes = bytes.subarray(end);
     }
@@ -54,7 +54,11 @@ function natively(messages) {
 const answers = (messages) => messages.filter((m) => "id" in m).sort((a, b) => a.id - b.id);
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
-const requests = (uri) => [];
+const textDocument = (uri) => ({ textDocument: { uri } });
+const requests = (uri) => [
+    { method: "attn/list", params: { ...textDocument(uri), sizes: { Sq: 5 } } },
+    { method: "attn/derived", params: { ...textDocument(uri), formats: ["mathml", "text", "tex"] } },
+];
 
 const initialize = { method: "initialize", params: { capabilities: {} } };
 const open = (uri, text) => ({ method: "textDocument/didOpen", params: { textDocument: { uri, languageId: "attn", version: 1, text } } });

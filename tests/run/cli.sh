@@ -666,6 +666,8 @@ gives 0 explain --format=mathml terms.attn
 says out '<p class="equation"><math display="block" data-range="0:'
 gives 0 explain --format=tex terms.attn
 says out '\sum_j'
+gives 0 explain --format=json terms.attn
+says out '"variant":"terms"'
 gives 2 explain --format=word terms.attn
 gives 0 explain "$top/stdlib/softmax.attn"
 holds '[ -s out ]'

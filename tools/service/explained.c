@@ -1,0 +1,72 @@
+// explained.c: see explained.h.
+#include "explained.h"
+
+typedef struct Telling {
+    const Explanation *x;
+    const ExplainedAs *as;
+    const ExplainSection *section;
+    const ExplainLine *line;
+} Telling;
+
+static const char *part_text(const Telling *t, const ExplainPart *part, ExForm form) {
+    ExplainForm f = {form, t->as->attributes, t->as->ctx};
+    Text text;
+    text_init(&text, t->x->s->row->arena);
+    text_puts(&text, "");
+    explain_part(&text, t->x, t->section, t->line, part, &f);
+    return text.s;
+}
+
+static cJSON *part(const Telling *t, const ExplainPart *p) {
+    static const char *const members[] = {
+        [EX_TEXT] = "text", [EX_MATHML] = "mathml", [EX_TEX] = "tex"};
+    cJSON *o = cJSON_CreateObject();
+    for (int form = 0; form < EX_FORM_COUNT; form++)
+        if (p->prose ? form == EX_TEXT : t->as->form[form])
+            cJSON_AddStringToObject(o, members[form], part_text(t, p, (ExForm)form));
+    return o;
+}
+
+static cJSON *line(const Telling *t) {
+    const ExplainLine *l = t->line;
+    cJSON *o = cJSON_CreateObject(), *parts = cJSON_CreateArray();
+    Text text;
+    text_init(&text, t->x->s->row->arena);
+    text_puts(&text, "");
+    for (int i = 0; i < l->parts.n; i++) {
+        text_puts(&text, part_text(t, &l->parts.data[i], EX_TEXT));
+        cJSON_AddItemToArray(parts, part(t, &l->parts.data[i]));
+    }
+    cJSON_AddStringToObject(o, "kind", l->note ? "note" : "equation");
+    cJSON_AddItemToObject(o, "defines",
+                          l->defines ? cJSON_CreateString(l->defines) : cJSON_CreateNull());
+    cJSON_AddItemToObject(o, "place", t->as->place(t->as->ctx, l->span));
+    cJSON_AddStringToObject(o, "text", text.s);
+    cJSON_AddItemToObject(o, "parts", parts);
+    return o;
+}
+
+cJSON *explained(const Explanation *x, const ExplainedAs *as) {
+    Telling t = {.x = x, .as = as};
+    const Stream *s = x->s;
+    cJSON *o = cJSON_CreateObject();
+    const char *blocking = s->blocking >= 0 ? s->row->reduces.data[s->blocking].name : NULL;
+    cJSON_AddStringToObject(o, "variant", s->row->name);
+    cJSON_AddNumberToObject(o, "sweeps", s->nsweeps);
+    cJSON_AddItemToObject(o, "blocking",
+                          blocking ? cJSON_CreateString(blocking) : cJSON_CreateNull());
+    cJSON *sections = cJSON_AddArrayToObject(o, "sections");
+    for (int i = 0; i < x->sections.n; i++) {
+        cJSON *section = cJSON_CreateObject();
+        t.section = &x->sections.data[i];
+        cJSON_AddStringToObject(section, "id", t.section->id);
+        cJSON_AddStringToObject(section, "title", t.section->title);
+        cJSON *lines = cJSON_AddArrayToObject(section, "lines");
+        for (int k = 0; k < t.section->lines.n; k++) {
+            t.line = &t.section->lines.data[k];
+            cJSON_AddItemToArray(lines, line(&t));
+        }
+        cJSON_AddItemToArray(sections, section);
+    }
+    return o;
+}

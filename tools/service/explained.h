@@ -1,0 +1,18 @@
+// explained.h: an explanation (passes/derive/explain.h) as JSON: the result of `attn/derived`, and `attnc explain --format=json`.
+#ifndef SERVICE_EXPLAINED_H
+#define SERVICE_EXPLAINED_H
+
+#include "passes/derive/explain.h"
+
+#include <cjson/cJSON.h>
+
+typedef struct ExplainedAs {
+    bool form[EX_FORM_COUNT];                            // which of them
+    void (*attributes)(void *ctx, Text *out, Span span); // of MathML
+    cJSON *(*place)(void *ctx, Span span);               // {uri, range}, or null
+    void *ctx;
+} ExplainedAs;
+
+cJSON *explained(const Explanation *x, const ExplainedAs *as);
+
+#endif
