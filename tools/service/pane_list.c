@@ -7,7 +7,7 @@
 
 static cJSON *clauses_of(const Variant *v) {
     static const char *const names[] = {
-#define CLAUSE(e, kind, name, result, required, params) name,
+#define CLAUSE(e, kind, name, ...) name,
 #include "frontend/clauses.def"
 #undef CLAUSE
     };
