@@ -114,4 +114,5 @@ RUN
 }
 # What was installed may still not be what is found.
 tests/tools.sh llvm-config >/dev/null && tests/tools.sh ld.lld >/dev/null || exit 1
+[ "$1" = build ] || tests/tools.sh python3 "numpy, torch, IPython, ipykernel, nbclient" >/dev/null || exit 1
 [ "$1" = build ] || for name in cppcheck clang clang-format python3 editors-python ptxas tree-sitter; do tests/tools.sh $name >/dev/null || exit 1; done
