@@ -101,19 +101,21 @@ bool document_derive(Service *s, Document *d) {
     return true;
 }
 
-const AstTokens *analysis_tokens(Analysis *a) {
-    const Source *source = &a->diags.files.data[1];
+const AstTokens *analysis_tokens(Analysis *a, uint16_t file) {
+    const Source *source = &a->diags.files.data[file];
+    while (a->tokens.n < a->diags.files.n) VEC_PUSH(a->arena, &a->tokens, NULL);
+    AstTokens **tokens = &a->tokens.data[file];
+    if (*tokens) return *tokens;
     Diags quiet;
-    if (a->has_tokens) return &a->tokens;
-    a->has_tokens = true;
+    *tokens = ARENA_NEW(a->arena, AstTokens);
     diag_init(&quiet, a->arena);
-    diag_add_file(&quiet, source->name, source->text, source->n);
-    ast_parse(a->arena, &quiet, 1, &a->tokens);
-    return &a->tokens;
+    ast_parse(a->arena, &quiet, diag_add_file(&quiet, source->name, source->text, source->n),
+              *tokens);
+    return *tokens;
 }
 
 const AstToken *analysis_token(Analysis *a, uint32_t at) {
-    const AstTokens *tokens = analysis_tokens(a);
+    const AstTokens *tokens = analysis_tokens(a, 1);
     const AstToken *before = NULL;
     for (int i = 0; i < tokens->n && tokens->data[i].span.start <= at; i++)
         if (at <= tokens->data[i].span.end) {

@@ -135,12 +135,11 @@ typedef struct Derived {
 
 struct Analysis {
     Arena *arena;
-    Diags diags;      // of the front end; the source itself is file 1
-    Module *module;   // NULL: there are errors
-    Uses uses;        // what names mean, as far as it could be read
-    AstTokens tokens; // all there are; made by analysis_tokens
-    bool has_tokens;
-    VEC(Lines) lines; // by file of diags; text NULL: not made yet
+    Diags diags;             // of the front end; the source itself is file 1
+    Module *module;          // NULL: there are errors
+    Uses uses;               // what names mean, as far as it could be read
+    VEC(AstTokens *) tokens; // by file; NULL: not made yet
+    VEC(Lines) lines;        // by file of diags; text NULL: not made yet
     bool derived;
     int looked_at;           // variants that were derived so far
     VEC(Derived) attentions; // in the order of the source
@@ -150,7 +149,8 @@ Analysis *document_analysis(Service *s, Document *d);
 // With what is derived of its attentions, and what the derivation says in diags. False: stopped.
 bool document_derive(Service *s, Document *d);
 void analysis_free(Analysis *a);
-const AstTokens *analysis_tokens(Analysis *a);
+// All there are, also of a text that does not parse.
+const AstTokens *analysis_tokens(Analysis *a, uint16_t file);
 // The token that the byte is in or just after, names before others; NULL: there is none.
 const AstToken *analysis_token(Analysis *a, uint32_t at);
 // The name that the byte is in or just after.
@@ -163,6 +163,8 @@ const Lines *analysis_lines(Analysis *a, uint16_t file);
 cJSON *analysis_range(Service *s, Analysis *a, Span span);
 cJSON *analysis_location(Service *s, Analysis *a, Span span); // {uri, range}; NULL: no place
 
+cJSON *tokens_legend(void); // of semantic tokens (tokens.c)
+
 // --- names (names.c) ---
 typedef struct Named { // a name of a document
     Document *document;
@@ -173,6 +175,11 @@ typedef struct Named { // a name of a document
 // The name at the position of a request. False, with the request failed where the position is wrong:
 // there is no name, or nobody knows it.
 bool name_at(Service *s, const cJSON *params, Named *out);
+
+// --- words (hover.c) ---
+void hover_put_type(Text *out, const Tx *v, bool varies);
+// "window(q_idx: i32, kv_idx: i32, size: i32) -> bool", as far as calls tell.
+void hover_put_signature(Text *out, const Analysis *a, const Decl *d);
 
 // --- diagnostics (diagnostics.c) ---
 cJSON *diagnostics_of(Service *s, Analysis *a); // an array, as LSP has them

@@ -266,8 +266,14 @@ static cJSON *capabilities(const Service *s) {
     cJSON_AddNumberToObject(sync, "change", 2); // incremental
     cJSON_AddTrueToObject(sync, "save");
     cJSON_AddTrueToObject(c, "definitionProvider");
+    cJSON_AddTrueToObject(c, "hoverProvider");
     cJSON_AddTrueToObject(c, "referencesProvider");
     cJSON_AddTrueToObject(c, "documentHighlightProvider");
+    cJSON_AddTrueToObject(c, "documentSymbolProvider");
+    cJSON_AddTrueToObject(c, "documentFormattingProvider");
+    cJSON_AddTrueToObject(c, "foldingRangeProvider");
+    cJSON_AddItemToObject(c, "semanticTokensProvider",
+                          json_pair("legend", tokens_legend(), "full", cJSON_CreateTrue()));
     if (s->client.literals)
         cJSON_AddItemToArray(
             cJSON_AddArrayToObject(cJSON_AddObjectToObject(c, "codeActionProvider"),
