@@ -19,7 +19,7 @@ import numpy as np
 
 EXERCISES = {}  # the name of an exercise: what tests a file
 OPTIONS = []  # for `attnc run`
-H, SIZE, D = 2, 300, 64
+H, SIZE, D = 3, 300, 64
 
 
 class NotYet(Exception):
@@ -190,7 +190,8 @@ def squares(path):
         e = np.maximum(scores(q, k), 0) ** 2
         return e / (e.sum(-1, keepdims=True) + 1e-6) @ v
 
-    variant(path, expected, "squared ReLU")
+    for factor in (0.01, 1):
+        variant(path, expected, f"scores times {factor}", factor)
 
 
 @exercise("4b")
@@ -311,7 +312,7 @@ def scalable_softmax(path):
         s = scores(q, k) * scale[:, None, None] * np.log(i + 1)
         return softmax(np.where(j <= i, s, -np.inf)) @ v
 
-    variant(path, expected, "scalable softmax", scale=np.array([0.3, 1.5]))
+    variant(path, expected, "scalable softmax", scale=np.array([0.3, 1.5, 0.8]))
 
 
 def main():
