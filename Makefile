@@ -8,6 +8,7 @@
 #   bench        the benchmarks, on the CPU and on the GPU if there is one
 #   lint, format-check, format    the style checks    install      into PREFIX (DESTDIR is honoured)
 #   editors      the generated parts of tools/editors      vscode       an extension of VS Code, build/attn.vsix
+#   gallery      docs/gallery, from the library (PLAYGROUND=ADDRESS of the page that its links open)
 #   check-math   functions of f32 over all arguments
 #   wheel        the Python package with the command and the library in it, into build/dist
 #   deps         installs what is missing to build and test       demo         ReLU attention from source to numbers
@@ -51,7 +52,7 @@ SERVICE_O  := $(call src,tools/service)
 ALL_A      := $(COMPILER_A) $(BUILD)/libattnrt.a
 LIBS       := $(LLVM_SHARED) -lm -ldl -lpthread
 
-.PHONY: all wheel wasm check run-check check-asan check-math check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format editors vscode install deps demo clean FORCE
+.PHONY: all wheel wasm check run-check check-asan check-math check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format editors vscode gallery install deps demo clean FORCE
 all: $(BUILD)/attnc $(BUILD)/libattnc.a $(BUILD)/libattnrt.a $(BUILD)/libattnrt.so
 
 # ---- libraries and programs
@@ -208,7 +209,8 @@ format-check:
 format:
 	$(CLANG_FORMAT) -i $(SOURCES)
 
-# ---- editors. What is generated is committed: an editor needs no tools to take it. npm brings the client for language servers.
+# ---- editors and the gallery. What is generated is committed: an editor needs no tools to take it, GitHub shows the pages. npm brings the
+# client for language servers.
 editors:
 	tools/editors/lists.py
 	cd tools/editors/tree-sitter-attn && "$$(../../../tests/tools.sh tree-sitter)" generate --no-bindings
@@ -216,6 +218,8 @@ vscode:
 	@mkdir -p $(BUILD)
 	-cd tools/editors/vscode && npm install --omit=dev --no-package-lock --no-audit --no-fund --fetch-retries=0
 	tools/editors/vscode/package.py $(BUILD)/attn.vsix
+gallery: all
+	"$$(tests/tools.sh python3)" tests/gallery.py $(BUILD) --update || "$$(tests/tools.sh python3)" tests/gallery.py $(BUILD)
 deps:
 	tests/deps.sh
 demo:

@@ -50,6 +50,7 @@ run "$build/tests/check_lang"
 run tests/run/cli.sh "$build/attnc"
 python=$(tests/tools.sh python3) || python=python3 # which then fails
 run "$python" tests/docs.py "$build"
+run "$python" tests/gallery.py "$build"
 editors_python=$(tests/tools.sh editors-python) || editors_python=python3
 run env BUILD="$build" PYTHONPATH=build/tools/editors "$editors_python" tests/editors/test_editors.py
 if [ -z "$SANITIZED" ]; then run node tests/playground/wasm.mjs "$build"; else echo "== tests/playground/wasm.mjs: left out, WebAssembly has no sanitizer"; fi

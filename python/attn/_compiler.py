@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -106,5 +107,5 @@ def linked(source):
             with open(path, "wb") as f:
                 f.write(source)
         shared = os.path.join(folder, "artifact.so")
-        _run([os.environ.get("CC", "cc"), "-shared", "-o", shared, path, "-lm"])
+        _run([*shlex.split(os.environ.get("CC") or "cc"), "-shared", "-o", shared, path, "-lm"])
         yield shared
