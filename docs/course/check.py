@@ -11,6 +11,7 @@ The command `attnc` must be on the PATH.
 
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -119,7 +120,10 @@ def one_sweep(path):
 
 
 def function(path, name):
-    names = runpy.run_path(path)
+    try:
+        names = runpy.run_path(path)
+    except Exception as e:
+        raise NotYet(f"{path} does not run: {type(e).__name__}: {e}") from None
     if name not in names:
         raise NotYet(f"{path} defines no {name}")
     return names[name]
@@ -318,6 +322,9 @@ def scalable_softmax(path):
 def main():
     if len(sys.argv) < 3 or sys.argv[1] not in EXERCISES:
         print(f"usage: check.py EXERCISE FILE, where EXERCISE is one of {' '.join(EXERCISES)}", file=sys.stderr)
+        return 2
+    if not shutil.which("attnc"):
+        print("check.py: attnc is not on the PATH; README.md says how to set the shell up", file=sys.stderr)
         return 2
     name, path, *OPTIONS[:] = sys.argv[1:]
     try:
