@@ -56,7 +56,7 @@ class AttnMagics(Magics):
                 display(kernel.mask(**sizes))
         except _compiler.CompileError as e:
             display(_show.Diagnostics(str(e)))
-            e._render_traceback_ = lambda: ["CompileError: the cell was not compiled"]  # what is wrong stands above
+            e._render_traceback_ = lambda: ["CompileError: the compiler's message stands above"]
             raise
 
     @staticmethod

@@ -119,7 +119,7 @@ class Magic(unittest.TestCase):
         self.assertRegex(html, r'<b class="error">error</b>: ')
         self.assertRegex(html, r'<b class="error"> +\^~*</b>')
         well_formed(html.partition("</style>")[2])
-        self.assertIn("CompileError: the cell was not compiled", self.stdout)
+        self.assertIn("CompileError: the compiler's message stands above", self.stdout)
         self.assertNotIn("Traceback", self.stdout)
 
     def test_an_old_kernel_stays_after_an_error(self):
