@@ -172,6 +172,8 @@ typedef struct Named { // a name of a document
     const Decl *decl;
     Span span; // in the text as it is
 } Named;
+// What a name means at a byte of the document, by the scopes there. NULL: nothing.
+const Decl *names_visible(const Analysis *a, const char *name, uint32_t at);
 // The name at the position of a request. False, with the request failed where the position is wrong:
 // there is no name, or nobody knows it.
 bool name_at(Service *s, const cJSON *params, Named *out);

@@ -24,6 +24,16 @@ static bool by_letters(Document *d, Analysis *a, const AstToken *token, Named *o
     return false;
 }
 
+const Decl *names_visible(const Analysis *a, const char *name, uint32_t at) {
+    for (int i = 0; i < a->uses.scopes.n; i++) {
+        const ScopeAt *x = &a->uses.scopes.data[i];
+        if (x->span.file != 1 || at < x->span.start || at > x->span.end) continue;
+        const Decl *d = names_get(&x->scope->names, name);
+        if (d) return d;
+    }
+    return NULL;
+}
+
 bool name_at(Service *s, const cJSON *params, Named *out) {
     uint32_t at;
     Document *d = document_of(s, params);

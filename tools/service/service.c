@@ -259,6 +259,15 @@ static Client read_client(const cJSON *c) {
     };
 }
 
+static cJSON *characters(const char *s) {
+    cJSON *all = cJSON_CreateArray();
+    for (; *s; s++) {
+        const char one[] = {*s, '\0'};
+        cJSON_AddItemToArray(all, cJSON_CreateString(one));
+    }
+    return all;
+}
+
 static cJSON *capabilities(const Service *s) {
     cJSON *c = cJSON_CreateObject(), *sync = cJSON_AddObjectToObject(c, "textDocumentSync");
     cJSON_AddStringToObject(c, "positionEncoding", s->client.utf8 ? "utf-8" : "utf-16");
@@ -267,6 +276,10 @@ static cJSON *capabilities(const Service *s) {
     cJSON_AddTrueToObject(sync, "save");
     cJSON_AddTrueToObject(c, "definitionProvider");
     cJSON_AddTrueToObject(c, "hoverProvider");
+    cJSON_AddItemToObject(cJSON_AddObjectToObject(c, "completionProvider"), "triggerCharacters",
+                          characters("."));
+    cJSON_AddItemToObject(cJSON_AddObjectToObject(c, "signatureHelpProvider"), "triggerCharacters",
+                          characters("(,"));
     cJSON_AddTrueToObject(c, "referencesProvider");
     cJSON_AddTrueToObject(c, "documentHighlightProvider");
     cJSON_AddTrueToObject(c, "documentSymbolProvider");
