@@ -289,7 +289,7 @@ const char *layout_parse(const char **text, const char *const *names, int n, Lay
 static const struct {
     const char *name, *part[3];
 } instructions[] = {
-#define MMA(e, name, a, b, c) {name, {a, b, c}},
+#define MMA(e, name, targets, bytes, a, b, c) {name, {a, b, c}},
 #include "ir/mma.def"
 #undef MMA
 };

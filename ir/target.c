@@ -43,6 +43,24 @@ bool target_find(const char *name, TargetId *out) {
     return false;
 }
 
+enum {
+    NVIDIA = 1 << TARGET_SM80 | 1 << TARGET_SM90A,
+    HOPPER = 1 << TARGET_SM90A,
+    CDNA = 1 << TARGET_GFX90A | 1 << TARGET_GFX942,
+    RDNA = 1 << TARGET_GFX1100
+};
+
+bool target_has_mma(const Target *t, MmaKind kind, int bytes) {
+    static const struct {
+        int targets, bytes;
+    } has[] = {
+#define MMA(e, name, targets, bytes, a, b, c) {targets, bytes},
+#include "mma.def"
+#undef MMA
+    };
+    return has[kind].targets >> t->id & 1 && has[kind].bytes == bytes;
+}
+
 int target_block_registers(int threads) {
     enum { OF_SM = 65536, MOST = 256 };
     int each = OF_SM / threads & ~7;

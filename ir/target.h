@@ -2,6 +2,7 @@
 #ifndef IR_TARGET_H
 #define IR_TARGET_H
 
+#include "layout.h"
 #include "row.h"
 
 typedef enum TargetId {
@@ -40,6 +41,8 @@ const TargetRates *target_rates(TargetId id); // all 0 for the host, which is no
 // target_host(), with portable defaults here.
 const Target *target_get(TargetId id);
 bool target_find(const char *name, TargetId *out);
+// Whether it has a matrix instruction for elements of so many bytes.
+bool target_has_mma(const Target *t, MmaKind kind, int bytes);
 // Registers that an NVIDIA GPU gives a block of so many threads when it begins: as many for each, in steps
 // of 8. Its roles pass them on to each other (setmaxnreg); one that asks for more than there are waits forever.
 int target_block_registers(int threads);

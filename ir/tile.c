@@ -151,6 +151,7 @@ TileValue *tile_value(TileProgram *p, TileKernel *k, const char *name, Dtype t, 
     v->name = fresh_name(p->arena, k->names, name);
     v->dtype = t;
     v->stages = 1;
+    v->layout = -1;
     for (int i = 0; i < rank; i++) { // a set, in canonical order
         int at = v->rank;
         while (at > 0 && v->axis[at - 1] > axes[i]) at--;
@@ -245,6 +246,31 @@ const TileOp *tile_role_of(const TileOp *op) {
     return op;
 }
 
+Layout tile_layout(const TileKernel *k, const TileValue *v) {
+    return layout_restrict(&k->layouts.data[v->layout].is, v->axis, v->rank);
+}
+
+// A narrow value may lie as the result of a shuffle, or as what a shuffle has left.
+static bool lies_in(const TileKernel *k, const TileValue *v, const Layout *l) {
+    if (v->layout < 0) return true;
+    Layout own = tile_layout(k, v), there = layout_restrict(l, v->axis, v->rank);
+    if (layout_equal(&own, &there)) return true;
+    return dtype_bytes(v->dtype) < 4 && layout_move(&own, &there, 16) <= MOVE_SELECT;
+}
+
+int tile_common_layout(const TileKernel *k, const TileOp *op, const uint8_t *axes, int naxes) {
+    for (int i = 0; i < k->layouts.n; i++) {
+        const Layout *l = &k->layouts.data[i].is;
+        bool all = true;
+        for (int a = 0; a < naxes; a++)
+            all = all && layout_covers(l, axes[a]) == k->axes[axes[a]].extent;
+        for (int v = 0; v < op->args.n; v++) all = all && lies_in(k, op->args.data[v], l);
+        for (int v = 0; v < op->results.n; v++) all = all && lies_in(k, op->results.data[v], l);
+        if (all) return i;
+    }
+    return -1;
+}
+
 int tile_extent(const TileAxis *a) {
     if (a->extent) return a->extent;
     return a->size->op == EX_CONST ? a->size->i : 0;
@@ -298,6 +324,7 @@ static TileValue *dup_value(Dup *d, const TileValue *v, TileOp *def) {
     if (d->fresh) {
         w = tile_value(d->p, d->k, v->name, v->dtype, v->axis, v->rank);
         w->home = v->home;
+        w->layout = v->layout;
         w->stages = v->stages;
         w->parts = v->parts;
         w->unguarded = v->unguarded;
@@ -368,6 +395,12 @@ static void copy_kernel(TileProgram *to, const TileKernel *from) {
     if (from->schedule.knobs) k->schedule.knobs = arena_strdup(to->arena, from->schedule.knobs);
     for (int i = 0; i < k->naxes; i++)
         k->axes[i].name = arena_strdup(to->arena, from->axes[i].name);
+    memset(&k->layouts, 0, sizeof k->layouts);
+    for (int i = 0; i < from->layouts.n; i++) {
+        TileLayout l = from->layouts.data[i];
+        l.name = arena_strdup(to->arena, l.name);
+        VEC_PUSH(to->arena, &k->layouts, l);
+    }
     Arena *scratch = arena_new();
     Dup d = {to, k, false, ARENA_ARRAY(scratch, TileValue *, k->nvalues), k->nvalues};
     dup_block(&d, &from->body, &k->body);

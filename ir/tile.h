@@ -24,6 +24,7 @@
 #ifndef IR_TILE_H
 #define IR_TILE_H
 
+#include "layout.h"
 #include "target.h"
 
 enum {
@@ -75,8 +76,7 @@ typedef struct TileAxis {
 
 typedef enum TileHome { // where a value lives; chosen by scheduling
     HOME_ANY,           // not chosen
-    HOME_FRAGMENT,      // registers, spread over the block's threads the way the target's matrix
-                        // instruction leaves a result
+    HOME_FRAGMENT,      // registers, spread over the block's threads (TileValue.layout)
     HOME_SHARED,        // memory shared by the block
     HOME_SCRATCH,       // memory of the one thread that runs the tile (host), lanes along
                         // TileSchedule.lane_axis
@@ -92,6 +92,7 @@ typedef struct TileValue {
     int rank;
     uint8_t axis[TILE_MAX_RANK]; // strictly by kernel axis number: a set, in canonical order
     TileHome home;
+    int layout; // HOME_FRAGMENT: which of its kernel's, -1: not chosen
     int stages; // HOME_SHARED buffers and pipes: tiles it has room for; otherwise 1
     bool parts; // HOME_FRAGMENT, a number for each row: the threads that share the row have parts
                 // of it, which add up to it (tile_parts.h); otherwise each has the number
@@ -243,10 +244,16 @@ typedef struct TileSchedule {
         *knobs; // all that the target chose, as text (passes/schedule/knobs.h); NULL: nothing yet
 } TileSchedule;
 
+typedef struct TileLayout { // `is` over the kernel's axes
+    const char *name;       // without '@'
+    Layout is;
+} TileLayout;
+
 typedef struct TileKernel {
     const char *name;
     int naxes;
     TileAxis axes[TILE_MAX_AXES];
+    VEC(TileLayout) layouts;
     int ngrid;
     TileGrid grid[TILE_MAX_GRID];
     const Ex *mask; // bool over B, H, POS, SIZE, LOAD: what SYM_MASK means; includes POS(N) < Sk
@@ -306,6 +313,9 @@ int tile_contracted_axis(const TileOp *mma);      // in both operands and not in
 bool tile_in_grid(const TileKernel *k, int axis); // whether the grid tiles the axis
 int tile_grid_axis(const TileKernel *k);          // the one that it tiles; -1: none
 bool tile_has_lanes(const TileKernel *k); // of one warp, numbers in its threads (codegen/lanes.c)
+Layout tile_layout(const TileKernel *k, const TileValue *v); // of the value's own axes
+// The one of a kernel's layouts in which an op's values in registers and its axes lie; -1: none.
+int tile_common_layout(const TileKernel *k, const TileOp *op, const uint8_t *axes, int naxes);
 // The elements of a tile along an axis: its extent, or the axis' constant size; 0: the run-time
 // size, one tile is the whole axis.
 int tile_extent(const TileAxis *a);

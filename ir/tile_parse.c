@@ -22,6 +22,7 @@ enum {
     MAX_TENSORS = 256,
     MAX_KERNELS = 64,
     MAX_PLANS = 64,
+    MAX_LAYOUTS = 32,     // of a kernel
     MAX_VALUES = 1 << 14, // of a kernel
     MAX_OPS = 1 << 16,    // of a program
     MAX_INT = 1 << 30,
@@ -209,7 +210,21 @@ static bool take_home(Parse *P, TileHome *out) {
     return fail(P, "expected fragment, shared, scratch or strip");
 }
 
-// "%s: f32[M, N] in shared stages 2"
+static int find_layout(const TileKernel *k, const char *name) {
+    for (int i = 0; i < k->layouts.n; i++)
+        if (!strcmp(k->layouts.data[i].name, name)) return i;
+    return -1;
+}
+
+static bool take_layout(Parse *P, TileValue *v) {
+    const char *name = take_word(P, "a layout");
+    if (!name) return false;
+    v->home = HOME_FRAGMENT;
+    v->layout = find_layout(P->k, name);
+    return v->layout >= 0 || fail(P, "no layout %s is known", name);
+}
+
+// "%s: f32[M, N] in shared stages 2", "%s: f32[M, N] @n"
 static TileValue *define(Parse *P, TileOp *def) {
     const char *name = take_percent(P);
     Dtype t = DT_F32;
@@ -222,7 +237,8 @@ static TileValue *define(Parse *P, TileOp *def) {
     TileValue *v = tile_value(P->p, P->k, name, t, axes, n);
     v->def = def;
     slot->value = v;
-    if (take(P, "in") && !take_home(P, &v->home)) return NULL;
+    if (take(P, "@") && !take_layout(P, v)) return NULL;
+    if (v->layout < 0 && take(P, "in") && !take_home(P, &v->home)) return NULL;
     if (take(P, "stages") && !take_int(P, &v->stages)) return NULL;
     v->parts = take(P, "parts");
     v->unguarded = take(P, "unguarded");
@@ -525,6 +541,20 @@ static bool parse_axis(Parse *P) {
     return true;
 }
 
+// "layout n: reg(N%2, M/8%2, N/8%8) lane(N/2%4, M%8) warp(M/16%4)"
+static bool parse_layout(Parse *P) {
+    TileLayout l = {.name = take_word(P, "the layout's name")};
+    const char *names[TILE_MAX_AXES];
+    if (!l.name || !expect(P, ":")) return false;
+    if (find_layout(P->k, l.name) >= 0) return fail(P, "layout %s is there already", l.name);
+    if (P->k->layouts.n == MAX_LAYOUTS) return fail(P, "more than %d layouts", MAX_LAYOUTS);
+    for (int i = 0; i < P->k->naxes; i++) names[i] = P->k->axes[i].name;
+    const char *wrong = layout_parse(&P->s, names, P->k->naxes, &l.is);
+    if (wrong) return fail(P, "%s", wrong);
+    VEC_PUSH(P->arena, &P->k->layouts, l);
+    return true;
+}
+
 static bool parse_grid(Parse *P) {
     if (P->k->ngrid == TILE_MAX_GRID)
         return fail(P, "more than %d dimensions of the grid", TILE_MAX_GRID);
@@ -623,6 +653,8 @@ static bool parse_kernel(Parse *P) {
             ok = parse_axis(P);
         else if (take(P, "grid"))
             ok = parse_grid(P);
+        else if (take(P, "layout"))
+            ok = parse_layout(P);
         else if (take(P, "mask"))
             ok = (P->k->mask = typed_expr(P, EX_BOOL)) != NULL;
         else

@@ -170,7 +170,11 @@ static const char *home_name(TileHome h) {
 static void define(Out *o, const TileValue *v) {
     text_printf(o->text, "%%%s: %s", v->name, dtype_name(v->dtype));
     axes(o, v->axis, v->rank);
-    if (v->home != HOME_ANY) text_printf(o->text, " in %s", home_name(v->home));
+    if (v->layout >= 0)
+        text_printf(o->text, " @%s",
+                    v->layout < o->k->layouts.n ? o->k->layouts.data[v->layout].name : "?");
+    else if (v->home != HOME_ANY)
+        text_printf(o->text, " in %s", home_name(v->home));
     if (v->stages != 1) text_printf(o->text, " stages %d", v->stages);
     if (v->parts) text_puts(o->text, " parts");
     if (v->unguarded) text_puts(o->text, " unguarded");
@@ -420,6 +424,16 @@ static void axis(Out *o, const TileAxis *a) {
     text_puts(o->text, "\n");
 }
 
+static void layouts(Out *o, const TileKernel *k) {
+    const char *names[TILE_MAX_AXES];
+    for (int i = 0; i < k->naxes; i++) names[i] = k->axes[i].name;
+    for (int i = 0; i < k->layouts.n; i++) {
+        text_printf(o->text, "  layout %s: ", k->layouts.data[i].name);
+        layout_print(o->text, &k->layouts.data[i].is, names, k->naxes);
+        text_puts(o->text, "\n");
+    }
+}
+
 static void kernel(Out *o, const TileKernel *k) {
     o->k = k;
     o->names = tile_names(o->scratch, o->p, k, NULL);
@@ -433,6 +447,7 @@ static void kernel(Out *o, const TileKernel *k) {
         if (g->from) ex(o, " from ", g->from);
         text_puts(o->text, g->reversed ? " reversed\n" : "\n");
     }
+    layouts(o, k);
     says(o, NULL, k->mask);
     ex(o, "  mask ", k->mask);
     text_puts(o->text, "\n");

@@ -239,6 +239,8 @@ static bool check_value(Verify *V, const TileValue *v) {
     if (v->stages > 1 && !is_buffer(v) && !is_pipe(v))
         return verify_fail(V, "%%%s has stages, but is no buffer", v->name);
     bool may = v->rank == 1 && v->dtype == DT_F32 && v->home == HOME_FRAGMENT;
+    if (v->layout >= V->k->layouts.n || (v->layout >= 0) > (v->home == HOME_FRAGMENT))
+        return verify_fail(V, "%%%s has a layout that is not there", v->name);
     return !v->parts || may || verify_fail(V, "%%%s cannot be in parts", v->name);
 }
 
@@ -878,7 +880,8 @@ static bool check_kernel(Verify *V, const TileKernel *k) {
     V->role = NULL;
     if (!verify_is_name(k->name)) return verify_fail(V, "a kernel without a name");
     bool ok = check_axes(V) && check_grid(V) && check_mask(V) && check_schedule(V) &&
-              check_block(V, &k->body) && check_matrix(V) && check_unguarded(V) && check_names(V);
+              check_block(V, &k->body) && verify_layouts(V) && check_matrix(V) &&
+              check_unguarded(V) && check_names(V);
     V->k = NULL;
     return ok;
 }

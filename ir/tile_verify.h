@@ -59,7 +59,8 @@ bool verify_carried(Verify *V, const TileValue *inside, const TileValue *other, 
 bool verify_same_type(const TileValue *v, const TileValue *w);
 bool verify_is_name(const char *s);
 
-bool verify_marks(Verify *V); // of a map (tile_verify_marks.c)
+bool verify_marks(Verify *V);   // of a map (tile_verify_marks.c)
+bool verify_layouts(Verify *V); // of a kernel (tile_verify_layout.c)
 
 // ---- tensors in blocks (tile_blocks.c)
 bool verify_blocked(Verify *V, const TileTensor *t);

@@ -122,6 +122,17 @@ static int warpgroups(const TileKernel *k) {
     return n;
 }
 
+// Where nothing says which thread has what, a lowering cannot.
+static Status has_layouts(const TileKernel *k) {
+    if (k->layouts.n) return STATUS_DONE;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; i < op->results.n; i++)
+            if (op->results.data[i]->home == HOME_FRAGMENT)
+                return cmd_fail(STATUS_INPUT, "kernel %s: %%%s lies in registers and has no layout",
+                                k->name, op->results.data[i]->name);
+    return STATUS_DONE;
+}
+
 static Status ptx_may_lower(const TileKernel *k, const Target *t) {
     (void)t;
     int warps = k->schedule.warps, rows = grid_rows(k), groups = warpgroups(k);
@@ -171,8 +182,10 @@ static Status may_lower(const TileProgram *p) {
         [KIND_HOST] = NULL, [KIND_NVPTX] = ptx_may_lower, [KIND_AMDGPU] = amd_may_lower};
     const Target *t = target_get(p->target);
     Status s = STATUS_DONE;
-    for (int i = 0; i < p->kernels.n && may[t->kind] && s == STATUS_DONE; i++)
+    for (int i = 0; i < p->kernels.n && may[t->kind] && s == STATUS_DONE; i++) {
         s = may[t->kind](p->kernels.data[i], t);
+        if (s == STATUS_DONE) s = has_layouts(p->kernels.data[i]);
+    }
     return s;
 }
 

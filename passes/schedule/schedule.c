@@ -55,7 +55,9 @@ bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags) {
 
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags) {
     p->scheduled = target_passes[o->target.id].schedule(p, o, diags);
-    if (!p->scheduled || o->target.kind != KIND_NVPTX) return p->scheduled;
+    if (!p->scheduled || o->target.kind == KIND_HOST) return p->scheduled;
+    pass_layouts(p);
+    if (o->target.kind != KIND_NVPTX) return true;
     pass_mark(p);
     pass_blocks(p);
     return p->scheduled;

@@ -69,6 +69,9 @@ void pass_mark_parts(TileKernel *k);
 // whose values have homes; the sum that tells of NaN is put where it is needed.   passes/tile/unguard.c
 void pass_unguard(TileProgram *p, TileKernel *k);
 
+// Where values in registers lie.   layout.c
+void pass_layouts(TileProgram *p);
+
 // How maps are made, where a scheduled program for NVIDIA devices has more than one way.   passes/tile/marks.c
 void pass_mark(TileProgram *p);
 

@@ -89,11 +89,18 @@ lowers_not() { # lowers_not TARGET SED WHY: a schedule that somebody changed
     gives 1 changed.tile --emit=asm
     says err "$3"
 }
-lowers_not sm_80 's/schedule warps 4/schedule warps 3/' 'kernel relu_attn_fwd: PTX takes tiles of 16 rows'
+lowers_not sm_80 's/schedule warps 4/schedule warps 3/' 'has 4 warps, the schedule has 3'
 lowers_not sm_90a 's/schedule warps [0-9]*/schedule warps 1/' 'here are 1 warps and'
-lowers_not gfx942 's/schedule warps 4/schedule warps 3/' 'a power of two of waves, up to 16,'
-lowers_not gfx1100 's/schedule warps 8/schedule warps 7/' 'a power of two of waves, up to 32,'
-lowers_not gfx942 's/axis N: Sk tile [0-9]*/axis N: Sk tile 96/' 'here axis N has 96'
+lowers_not gfx942 's/schedule warps 4/schedule warps 3/' 'has 4 warps, the schedule has 3'
+lowers_not gfx1100 's/schedule warps 8/schedule warps 7/' 'has 8 warps, the schedule has 7'
+for target in sm_80 gfx942; do # and one that says of no value which thread has it
+    gives 0 relu_attn.attn --target=$target --emit=schedule -o good.tile
+    sed '/^  layout/d;s/ @[a-z]*/ in fragment/g' good.tile >changed.tile
+    gives 0 changed.tile -o out.tile
+    gives 1 changed.tile --emit=asm
+    says err 'lies in registers and has no layout'
+done
+lowers_not gfx942 's/axis N: Sk tile [0-9]*/axis N: Sk tile 96/' 'the digits of N in layout n are not those of 96 elements'
 for target in sm_80 sm_90a gfx942; do # a loop that loads the same tiles again and again
     gives 0 relu_attn.attn --target=$target --dtype=f32 --emit=tile -o la.tile
     gives 0 la.tile --pass=tile -o lb.tile

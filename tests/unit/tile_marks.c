@@ -32,13 +32,12 @@ static bool holds(Arena *a, const char *text, const char *what, const char *by) 
 START_TEST(parts) {
     Arena *a = arena_new();
     const char *text = schedule(a, "causal", TARGET_SM90A);
-    static const char l[] = "%l_tile: f32[M] in fragment parts",
-                      m[] = "%m_tile: f32[M] in fragment";
+    static const char l[] = "%l_tile: f32[M] @n parts", m[] = "%m_tile: f32[M] @n";
     ck_assert(holds(a, text, l, l)); // as it is: carried sums and what they are made of
-    ck_assert(!holds(a, text, l, "%l_tile: f32[M] in fragment"));  // half a sum
+    ck_assert(!holds(a, text, l, "%l_tile: f32[M] @n"));           // half a sum
     ck_assert(!holds(a, text, m, arena_printf(a, "%s parts", m))); // a maximum
-    ck_assert(!holds(a, text, "%l_0: f32[M] in fragment parts", "%l_0: f32[M] in fragment"));
-    ck_assert(!holds(a, text, "%factor: f32[M] in fragment", "%factor: f32[M] in fragment parts"));
+    ck_assert(!holds(a, text, "%l_0: f32[M] @n parts", "%l_0: f32[M] @n"));
+    ck_assert(!holds(a, text, "%factor: f32[M] @n", "%factor: f32[M] @n parts"));
     arena_free(a);
 }
 END_TEST
@@ -56,9 +55,45 @@ START_TEST(first_keys) {
     ck_assert(!holds(a, text, dot, " first 64 of N when (N.pos <= "));
     ck_assert(holds(a, text, at, at));
     ck_assert(!holds(a, text, at, "class partial first 64 when (t <= "));
-    ck_assert(!holds(a, text, "%p3: bf16[M, N] in fragment", "%p3: bf16[M, N] in shared"));
+    ck_assert(!holds(a, text, "%p3: bf16[M, N] @n", "%p3: bf16[M, N] in shared"));
     ck_assert(strstr(schedule(a, "softmax", TARGET_SM90A), " first ") == NULL);
     ck_assert(strstr(schedule(a, "document", TARGET_SM90A), " first ") == NULL);
+    arena_free(a);
+}
+END_TEST
+
+static const struct {
+    TargetId target;
+    bool right;
+    const char *what, *by;
+} layouts[] = {
+    {TARGET_SM80, true, " @n", " @n"},
+    {TARGET_SM80, false, "reg(N%2, M/8%2,", "reg(N%4, M/8%2,"}, // not all digits of N
+    {TARGET_SM80, false, "lane(N/2%4, M%8) warp(M/32%4)", "lane(N/2%4, M%8, 2) warp(M/32%4)"},
+    {TARGET_SM80, false, "lane(N/2%4, M%8) warp(M/32%4)", "lane(N/2%4, M%8) warp(M/32%2, 2)"},
+    {TARGET_SM80, false, "layout n:", "layout e:"},
+    {TARGET_SM80, false, "%dot: f32[M, N] @n", "%dot: f32[M, N] @e"}, // which has no N
+    {TARGET_SM80, false, "%dot: f32[M, N] @n", "%dot: f32[M, N] in fragment"},
+    {TARGET_SM80, false, "%acc_0: f32[M, E] @e", "%acc_0: f32[M, E] @n"},
+    {TARGET_SM80, true, "%m_0: f32[M] @e", "%m_0: f32[M] @n"}, // rows are the same in both
+    {TARGET_SM80, true, "  mask", "  layout r: reg(M%4) lane(M/4%8, 4) warp(M/32%4)\n  mask"},
+    // columns over lanes as no instruction leaves them
+    {TARGET_SM80, false, "N/8%16, M/16%2) lane(N/2%4, M%8)", "N/8%16, M/16%2) lane(M%8, N/2%4)"},
+    {TARGET_SM90A, true, " @n", " @n"},
+    {TARGET_SM90A, false, "lane(N/2%4, M%8) warp(", "lane(M%8, N/2%4) warp("},
+    {TARGET_GFX942, true, " @n", " @n"},
+    // any columns that both operands read alike, but rows where the instruction wants them
+    {TARGET_GFX942, true, "reg(D%8, D/16%4) lane(M%32, D/8%2)",
+     "reg(D%4, D/8%8) lane(M%32, D/4%2)"},
+    {TARGET_GFX942, false, "lane(M%32, D/8%2)", "lane(D/8%2, M%32)"},
+    {TARGET_GFX1100, true, " @n", " @n"},
+    {TARGET_GFX1100, false, "%p: bf16[M, N] @n_whole", "%p: bf16[M, N] @n"}, // all of a row
+};
+
+START_TEST(values_lie_as_instructions_do) {
+    Arena *a = arena_new();
+    const char *text = schedule(a, "causal", layouts[_i].target);
+    ck_assert_int_eq(holds(a, text, layouts[_i].what, layouts[_i].by), layouts[_i].right);
     arena_free(a);
 }
 END_TEST
@@ -82,8 +117,7 @@ END_TEST
 START_TEST(unguarded) {
     Arena *a = arena_new();
     const char *text = schedule(a, "causal", TARGET_GFX942), *all = " != %l_end1)";
-    static const char p[] = "%p: bf16[M, N] in fragment unguarded",
-                      plain[] = "%p: bf16[M, N] in fragment";
+    static const char p[] = "%p: bf16[M, N] @n unguarded", plain[] = "%p: bf16[M, N] @n";
     ck_assert(holds(a, text, p, p)); // as it is: the sum makes what is left NaN
     ck_assert(holds(a, text, p, plain));
     ck_assert(!holds(a, text, all, " == %l_end1)"));
@@ -139,6 +173,7 @@ Suite *tile_marks_suite(void) {
     TCase *t = tcase_create("marks");
     tcase_add_test(t, parts);
     tcase_add_test(t, first_keys);
+    tcase_add_loop_test(t, values_lie_as_instructions_do, 0, sizeof layouts / sizeof *layouts);
     tcase_add_test(t, wide_axes);
     tcase_add_test(t, matrix_rows);
     tcase_add_test(t, unguarded);
