@@ -6,7 +6,8 @@ Tables of figures must be what tests/bench/tables.py makes of docs/bench.
 Every document gets an empty folder of its own, in which, from top to bottom,
 
     <!-- file: NAME -->      the fenced block after it is written to NAME
-    ```attn                  without such a comment: is compiled by itself; what holds no variant is given one
+    ```attn                  is as `attnc fmt` lays it out. Without such a comment it is compiled by itself; what holds no variant is
+                             given one
     ```console               each line `$ COMMAND` is run, and must print what follows it (stderr too) and succeed
     [NAME.attn@PANE]: URL    opens the file NAME.attn in the playground, in this pane if one is named
 
@@ -172,7 +173,18 @@ class Document:
                 _, text = self.shell(f"python3 check.py {exercise} {path}")
                 self.count(text.startswith(f"{exercise}: {wanted}"), 1, f"{exercise}: {path} is expected to be {wanted}", text)
 
+    def formatted(self, block, line):
+        """The listing in its canonical form; what does not parse has none."""
+        done = subprocess.run(["attnc", "fmt", "-"], input="\n".join(block) + "\n", env=self.env, check=False, text=True, capture_output=True)
+        form = done.stdout.splitlines()
+        if done.returncode or form == block:
+            return block
+        self.count(self.update, line, "attnc fmt would change it to", done.stdout)
+        return form if self.update else block
+
     def block(self, kind, block, line, name):
+        if kind == "attn":
+            block = self.formatted(block, line)
         if name:
             with open(os.path.join(self.folder, name), "w", encoding="utf-8") as f:
                 f.write("\n".join(block) + "\n")
