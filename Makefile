@@ -1,6 +1,7 @@
 # attnc: build with `make`, test with `make check`. BUILD names the folder for everything that is made.
 #
 #   all          attnc, libattnc.a (the compiler from C), libattnrt.a and .so (the runtime, without LLVM)
+#   playground   build/playground/index.html: one page, for a file or any static host          check-browser   its tests in Chromium
 #   wasm         the compiler as WebAssembly, for a browser or Node: build/playground/attnc.wasm
 #   check        every test that needs no GPU          check-asan   the same under the address and undefined behaviour sanitizers
 #   check-gpu    the tests that need one               fuzz         mutated sources and tiles (SECONDS=60)
@@ -141,6 +142,13 @@ $(BUILD)/wasm/tools/library.o: $(BUILD)/stdlib.inc
 build/tools/cjson/cjson/cJSON.c:
 	tests/deps.sh
 
+# ---- the playground: the page with all that it needs in one file
+PAGE_PYTHON = $$(tests/tools.sh python3 'fontTools, brotli')
+.PHONY: playground check-browser
+playground: $(BUILD)/playground/index.html
+$(BUILD)/playground/index.html: $(BUILD)/playground/attnc.wasm $(wildcard tools/playground/*.* tools/playground/panes/*) $(wildcard stdlib/*.attn)
+	python=$(PAGE_PYTHON) && $$python tools/playground/bundle.py $(@D) $< $@
+
 # ---- tests. Every program ends with the line `N passed, N failed`, and fails if a test failed.
 UNIT_O  := $(call src,tests/unit) $(BUILD)/tests/main.o $(BUILD)/tests/support/reformat.o
 GEN_O   := $(call src,tests/gen) $(call src,tests/support) $(filter-out %/main.o %/mutate.o %/nan.o %/subject.o,$(call src,tests/gcn))
@@ -183,6 +191,10 @@ SANITIZED := OPT="-O1 -g" SAN="-fsanitize=address,undefined -fno-omit-frame-poin
 check-asan:
 	SANITIZED=1 QUICK=1 GEN=60 CK_FORK=no ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	    $(MAKE) BUILD=$(BUILD)-asan $(SANITIZED) check
+check-browser:
+	tests/deps.sh browser || echo "what is missing could not be installed: going on without"
+	$(MAKE) playground
+	BUILD=$(BUILD) /usr/bin/python3 tests/playground/check.py
 check-gpu: all $(BUILD)/tests/check_math $(BUILD)/tests/check_gen
 	tests/check_gpu.sh $(BUILD)
 	tests/sanitize_gpu.sh $(BUILD)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# deps.sh [build]: installs what is missing to build, and, without `build`, to test: with apt, and what Debian has no package for with pip into
-# build/tools. Nothing is asked of the network when all is there. Fails, with what is missing, when it could not be installed.
+# deps.sh [build|browser]: installs what is missing to build, and, without `build`, to test; with `browser`, also for check-browser: with apt, and
+# what Debian has no package for with pip into build/tools. Nothing is asked of the network when all is there. Fails, with what is missing, when it could not be installed.
 #
 # NumPy, PyTorch, Jupyter's kernel and client and setuptools are Debian's, for /usr/bin/python3: apt installs all else here, too, once for all
 # checkouts. A python3 that stands before it on the PATH (pyenv, conda) does not see them; tests/tools.sh takes the first one that has all.
@@ -24,6 +24,7 @@ apt() {
     [ "$(id -u)" -eq 0 ] || sudo=sudo
     $sudo apt-get update -q && DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -q --no-install-recommends "$@"
 }
+browser='playwright==1.65.2 greenlet==3.5.6 pyee==13.0.1 typing_extensions==4.16.0 axe-playwright-python==0.1.8'
 wasm() { # the compiler's own functions for WebAssembly
     clang=$(tool clang) && test -e "$("$clang" --target=wasm32-wasi -rtlib=compiler-rt -print-libgcc-file-name)"
 }
@@ -84,6 +85,16 @@ if [ "$1" != build ]; then
     want "python3-ipykernel python3-nbclient" tool python3 "numpy, torch, IPython, ipykernel, nbclient"
     want "python3-setuptools python3-wheel" tool python3 "setuptools, wheel, pip"
     want python3-pip /usr/bin/python3 -m pip --version
+    # what `make playground` puts into its page
+    want esbuild have esbuild
+    want libjs-codemirror test -e /usr/share/javascript/codemirror/lib/codemirror.js
+    want node-diff test -e /usr/share/nodejs/diff/lib/index.mjs
+    want fonts-stix test -e /usr/share/fonts/opentype/stix-word/STIXMath-Regular.otf
+    want "python3-fonttools python3-brotli" tests/tools.sh python3 'fontTools, brotli'
+fi
+if [ "$1" = browser ]; then
+    want chromium have chromium
+    want fonts-dejavu-core test -e /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf
 fi
 if [ "$need" ]; then
     echo "installing:$need"
@@ -98,6 +109,11 @@ fi
     echo "installing into build/tools: $editors (the grammars of the editors)"
     # shellcheck disable=SC2086
     /usr/bin/python3 -m pip install -q --no-deps --upgrade --target build/tools/editors $editors || exit 1
+}
+[ "$1" != browser ] || [ -e build/tools/browser/axe_playwright_python ] || {
+    echo "installing into build/tools: $browser (what drives Chromium)"
+    # shellcheck disable=SC2086
+    /usr/bin/python3 -m pip install -q --no-deps --upgrade --target build/tools/browser $browser || exit 1
 }
 [ "$1" = build ] || [ -e build/tools/cjson/cjson/LICENSE ] || {
     echo "fetching into build/tools: $cjson, the source of the JSON library"
