@@ -61,6 +61,7 @@ class Derived(PageTest):
         self.assertEqual(equation.locator(".hot").count(), 1)
         page.keyboard.press("Enter")
         page.wait_for_function("() => document.querySelector('.CodeMirror').CodeMirror.getSelection() || !document.getElementById('peek').hidden")
+        self.assertIn("dot(q, k) * rsqrt(D)", self.source(page))
 
     def test_the_line_of_the_cursor_marks_its_equations(self):
         page = self.open()

@@ -52,6 +52,7 @@ export function linked(parts, { label, place, uri, reveal, tag = "div", classNam
             at = Math.max(0, Math.min(all.length - 1, at + (event.key === "ArrowRight" ? 1 : -1)));
             heat(all[at]);
         } else if (event.key === "Enter") {
+            event.preventDefault(); // the editor, which has the focus then, would take it as text
             if (all[at]) reveal(placeOf(all[at], uri));
             else if (place) reveal(place);
         }

@@ -103,6 +103,7 @@ export function create(root, page) {
         const now = list.indexOf(current);
         const to = { ArrowDown: now + 1, ArrowUp: now - 1, Home: 0, End: list.length - 1, PageDown: now + 20, PageUp: now - 20 }[event.key];
         if (event.key === "Enter" && current) {
+            event.preventDefault(); // the editor, which has the focus then, would take it as text
             if (current.row) {
                 const place = current.row.places.map((i) => shown.places[i]).find((p) => p.uri === page.uri);
                 if (place) page.reveal(place);
