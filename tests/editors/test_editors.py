@@ -385,6 +385,39 @@ class Vim(unittest.TestCase):
         self.agrees(["nvim", "-u", "NONE", "--headless", "-i", "NONE"])
 
 
+    def neovim(self, program, text, name="a.attn"):
+        """What a Lua program prints in Neovim with the plugin and this text in the buffer."""
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+                f.write(text)
+            env = dict(os.environ, PATH=f"{BUILD}:{os.environ['PATH']}", HOME=folder, XDG_STATE_HOME=folder, XDG_CACHE_HOME=folder)
+            with open(os.path.join(folder, "init.lua"), "w", encoding="utf-8") as f:
+                f.write("vim.cmd('filetype plugin indent on')\nrequire('attnc').setup()\n")
+            with open(os.path.join(folder, "test.lua"), "w", encoding="utf-8") as f:
+                f.write(program)
+            command = [os.environ.get("NVIM", "nvim"), "--headless", "-i", "NONE", "--cmd", f"set runtimepath^={EDITORS}/vim", "-u", f"{folder}/init.lua", name]
+            done = subprocess.run([*command, "-c", f"luafile {folder}/test.lua", "-c", "qall!"], cwd=folder, env=env, stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, check=False)  # fmt: skip
+        return done.stdout.decode() or done.stderr.decode()
+
+    WRONG = "attention a {\n    dim D = 8;\n    score(q, k) = dot(q, k);\n    normalize(s) = softmaxx(s);\n}\n"
+
+    def test_neovim_starts_the_server(self):
+        said = self.neovim("""
+            local function found() return #vim.diagnostic.get(0) > 0 end
+            vim.wait(10000, found, 10)
+            for _, d in ipairs(vim.diagnostic.get(0)) do io.stdout:write(d.lnum .. ':' .. d.message .. '\\n') end
+        """, self.WRONG)  # fmt: skip
+        self.assertRegex(said, r"(?m)^3:.*softmaxx")
+
+    def test_gq_formats(self):
+        loose = "attention a{dim D=8;score(q,k)=dot(q,k);\n\n\nnormalize(s)=s;}\n"
+        wanted = subprocess.run([f"{BUILD}/attnc", "fmt", "-"], input=loose.encode(), stdout=subprocess.PIPE, check=True).stdout.decode()
+        self.assertNotEqual(wanted, loose)
+        shown = "io.stdout:write(table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, true), '\\n') .. '\\n')"
+        self.assertEqual(self.neovim(f"vim.cmd('normal! gggqG')\n{shown}", loose), wanted)
+
+
 def place(text, start, end):
     """Line and column of Vim, from 1, and the bytes."""
     return text.count(b"\n", 0, start) + 1, start - (text.rfind(b"\n", 0, start) + 1) + 1, end - start
