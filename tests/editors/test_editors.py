@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_editors.py: the editors' grammars against the compiler, on every .attn source of the tree. BUILD names the build.
+"""test_editors.py: the editors' grammars against the compiler, on every .attn source of the tree. BUILD names the build, NVIM a Neovim.
 
 In: tools/editors, python/attn, and build/tests/editors/tokens. Out: `N passed, N failed`. What each grammar says of a token is
 what the compiler's lexer says of it, and each list of names is that of frontend/*.def.
@@ -25,6 +25,7 @@ TREE_SITTER = os.path.join(EDITORS, "tree-sitter-attn")
 sys.path.insert(0, EDITORS)
 import lists  # noqa: E402
 
+NVIM = os.environ.get("NVIM", "nvim")
 LISTS = lists.lists()
 SOURCES = [(name, text) for name, text in oracle.sources() if b"\0" not in text]
 SAID = oracle.ask([text for _, text in SOURCES])
@@ -185,7 +186,7 @@ class TreeSitter(Grammar):
                   for _ in query:iter_captures(parser:parse()[1]:root(), 0) do seen[name] = seen[name] + 1 end
                 end
                 io.write(vim.fn.json_encode(seen))"""
-            command = ["nvim", "-u", "NONE", "--headless", "-i", "NONE", "--cmd", f"set runtimepath^={EDITORS}/vim,{folder}", f"{TOP}/stdlib/alibi.attn"]
+            command = [NVIM, "-u", "NONE", "--headless", "-i", "NONE", "--cmd", f"set runtimepath^={EDITORS}/vim,{folder}", f"{TOP}/stdlib/alibi.attn"]
             done = subprocess.run([*command, "-c", " ".join(program.split()), "-c", "qall!"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, check=False)  # fmt: skip
             try:
                 seen = json.loads(done.stdout)
@@ -382,7 +383,7 @@ class Vim(unittest.TestCase):
         self.agrees(["vim", "-u", "NONE", "-N", "-es", "-i", "NONE"])
 
     def test_neovim(self):
-        self.agrees(["nvim", "-u", "NONE", "--headless", "-i", "NONE"])
+        self.agrees([NVIM, "-u", "NONE", "--headless", "-i", "NONE"])
 
 
     def neovim(self, program, text, name="a.attn"):
@@ -395,7 +396,7 @@ class Vim(unittest.TestCase):
                 f.write("vim.cmd('filetype plugin indent on')\nrequire('attnc').setup()\n")
             with open(os.path.join(folder, "test.lua"), "w", encoding="utf-8") as f:
                 f.write(program)
-            command = [os.environ.get("NVIM", "nvim"), "--headless", "-i", "NONE", "--cmd", f"set runtimepath^={EDITORS}/vim", "-u", f"{folder}/init.lua", name]
+            command = [NVIM, "--headless", "-i", "NONE", "--cmd", f"set runtimepath^={EDITORS}/vim", "-u", f"{folder}/init.lua", name]
             done = subprocess.run([*command, "-c", f"luafile {folder}/test.lua", "-c", "qall!"], cwd=folder, env=env, stdin=subprocess.DEVNULL,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, check=False)  # fmt: skip
         return done.stdout.decode() or done.stderr.decode()
