@@ -42,6 +42,7 @@ typedef struct Attention {
     bool rough; // a dot of this row is not exact
     bool near;  // a score of this row is hardly finite
     RefTaken taken;
+    size_t at; // the row
 } Attention;
 
 static RefProgram *clause(Arena *a, const Variant *v, ClauseId id, unsigned s_moves) {
@@ -165,8 +166,10 @@ static int gather(Attention *t, RefEnv *e, const double *q) {
         e->kv_idx = j;
         bool in = !t->mask || ref_evaluate(t->mask, e, 0).i;
         if (!ref_decide(e, in)) return -1;
-        if (!in) continue;
+        if (!in && !t->run->scores) continue;
         TxValue s = modified(t, e, q, grain);
+        if (t->run->scores) t->run->scores[t->at * (size_t)t->Sk + (size_t)j] = s.f;
+        if (!in) continue;
         if (!ref_decide(e, s.written == -INFINITY)) return -1;
         if (s.written == -INFINITY) continue;
         t->key[n] = j;
@@ -182,6 +185,9 @@ static void aggregate(const Attention *t, const RefEnv *e, int keys) {
     memset(f, 0, 2 * sizeof *f * (size_t)t->Dv);
     for (int j = 0; j < keys; j++) {
         TxValue x = ref_row_value(p, p->result, j);
+        size_t pair = t->at * (size_t)t->Sk + (size_t)t->key[j];
+        if (t->run->weights) t->run->weights[pair] = x.f;
+        if (t->run->taking_part) t->run->taking_part[pair] = 1;
         const double *v = t->run->v + kv_row(t, e, t->key[j]) * (size_t)t->Dv;
         for (int d = 0; d < t->Dv; d++) {
             double y = x.f * v[d];
@@ -267,6 +273,7 @@ static void attend(Attention *t, int b, int h, int i) {
     size_t at = ((size_t)b * (size_t)t->H + (size_t)h) * (size_t)t->Sq + (size_t)i;
     const double *q = r->q + at * (size_t)t->D;
     if (r->rows && !r->rows[at]) return;
+    t->at = at;
     RefEnv e = {.run = r, .b = b, .h = h, .q_idx = i + t->q_offset, .row = t->row};
     if (r->open) e.taken = &t->taken;
     t->taken.n = 0;

@@ -45,8 +45,12 @@ typedef struct RefRun {
     double *o_written, *const *emits_written, *o_size;
     RefOpen *open;
     const unsigned char *rows; // [B,H,Sq]: 0 where a row is not evaluated; NULL: all are
-    double dot_error;          // of a target's dot, relative to the sum of its terms' magnitudes
-    double o_error;            // of its o, relative to the row's root mean square
+    // Of an attention, and NULL where not wanted: [B,H,Sq,Sk] of the rows that are evaluated. What normalize
+    // reads, of all pairs; which take part; their weights, 0 of others.
+    double *scores, *weights;
+    unsigned char *taking_part;
+    double dot_error; // of a target's dot, relative to the sum of its terms' magnitudes
+    double o_error;   // of its o, relative to the row's root mean square
 } RefRun;
 
 // NULL, or what is wrong with the sizes ("H is not a multiple of Hkv").

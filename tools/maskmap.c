@@ -181,6 +181,12 @@ MaskJudge *mask_judge(const MaskMap *m, Arena *a, const Ex *part) {
     return j;
 }
 
+static bool is_constant(const Ex *e, bool v) { return e->op == EX_CONST && (e->i != 0) == v; }
+
+bool mask_judge_is_blind(const MaskJudge *j) {
+    return is_constant(j->parts.pairs.may, true) && is_constant(j->parts.pairs.must, false);
+}
+
 void mask_judged(MaskJudge *j, int row, int column, bool *some, bool *all) {
     j->m->at->tile_q = row;
     j->m->at->tile_k = column;

@@ -42,6 +42,7 @@ bool mask_at(const MaskMap *m, int query, int key);
 // The same question of a part of the mask, over the kernel's positions: what is known of the map's tiles.
 typedef struct MaskJudge MaskJudge;
 MaskJudge *mask_judge(const MaskMap *m, Arena *a, const Ex *part);
+bool mask_judge_is_blind(const MaskJudge *j); // it can tell nothing of any tile
 void mask_judged(MaskJudge *j, int row, int column, bool *some, bool *all);
 
 #endif

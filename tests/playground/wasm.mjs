@@ -58,6 +58,9 @@ const textDocument = (uri) => ({ textDocument: { uri } });
 const requests = (uri) => [
     { method: "attn/list", params: { ...textDocument(uri), sizes: { Sq: 5 } } },
     { method: "attn/derived", params: { ...textDocument(uri), formats: ["mathml", "text", "tex"] } },
+    { method: "attn/mask", params: { ...textDocument(uri), sizes: { Sq: 100, Sk: 100 }, inputs: { doc: "0..3" }, at: { row: 0, column: 0 } } },
+    { method: "attn/mask", params: { ...textDocument(uri), sizes: { Sq: 30, Sk: 40, q_offset: 10 }, tile: { queries: 4, keys: 8 }, at: { row: 1, column: 4 } } },
+    { method: "attn/mask", params: { ...textDocument(uri), target: "sm_90a" } },
 ];
 
 const initialize = { method: "initialize", params: { capabilities: {} } };
