@@ -17,14 +17,14 @@ typedef struct Explain {
     Arena *arena;
     ExPool *pool;
     const Stream *s;
-    const char *score; // SYM_S
-    const char *mark;  // after the names of states and shifts: "'", "_a" or nothing
-    const char *weight, *shift, *base, *acc; // names that are the explanation's own
-    int scale;                               // SYM_RISE: of which scale, ...
-    const char *now, *was;                   // ... and the marks of the bases
-    VEC(const Ex *) shared;                  // SYM_LET: named p, p2, ...
-    int told;                                // how many are of formulas that are over
-    bool said[MAX_SHARED];                   // of those after them
+    const char *score;               // SYM_S
+    const char *mark;                // after the names of states and shifts: "'", "_a" or nothing
+    const char *weight, *base, *acc; // names that are the explanation's own
+    int scale;                       // SYM_RISE: of which scale, ...
+    const char *now, *was;           // ... and the marks of the bases
+    VEC(const Ex *) shared;          // SYM_LET: named p, p2, ...
+    int told;                        // how many are of formulas that are over
+    bool said[MAX_SHARED];           // of those after them
     ExplainSection *section;
     ExplainLine *line;
 } Explain;
@@ -67,15 +67,22 @@ static const char *state_tail(const Stream *s, int i) {
     return i == s->added_count ? "" : "~";
 }
 
+const char *pass_state_name(const Stream *s, int i) {
+    return arena_printf(s->row->arena, "%s%s", s->states.data[i].name, state_tail(s, i));
+}
+
+const char *pass_shift_name(const Stream *s, int i) {
+    const char *name = fresh(s->row, "A");
+    return s->shifts.n == 1 ? name : arena_printf(s->row->arena, "%s%d", name, i);
+}
+
 static const Ex *state(Explain *x, int i, const char *mark) {
-    const StreamState *st = &x->s->states.data[i];
-    return named(x, arena_printf(x->arena, "%s%s%s", st->name, state_tail(x->s, i), mark),
-                 st->span);
+    return named(x, arena_printf(x->arena, "%s%s", pass_state_name(x->s, i), mark),
+                 x->s->states.data[i].span);
 }
 
 static const Ex *shift(Explain *x, int i, const char *mark) {
-    if (x->s->shifts.n == 1) return own(x, arena_printf(x->arena, "%s%s", x->shift, mark));
-    return own(x, arena_printf(x->arena, "%s%d%s", x->shift, i, mark));
+    return own(x, arena_printf(x->arena, "%s%s", pass_shift_name(x->s, i), mark));
 }
 
 static const Ex *base(Explain *x, int scale, int i, const char *mark) {
@@ -503,7 +510,7 @@ static void tell_combine(Explain *x) {
     line(x);
     if (s->shifts.n || s->scales.n) {
         prose(x, "with ");
-        formula(x, NULL, own(x, s->shifts.n ? x->shift : x->base));
+        formula(x, NULL, own(x, s->shifts.n ? fresh(s->row, "A") : x->base));
         prose(x, " of the merged states; a part without a key is the identity");
     } else {
         prose(x, "a part without a key is the identity");
@@ -543,7 +550,6 @@ Explanation *pass_explain(const Stream *s) {
                  .score = fresh(s->row, "s"),
                  .mark = "",
                  .weight = fresh(s->row, "w"),
-                 .shift = fresh(s->row, "A"),
                  .base = fresh(s->row, "C"),
                  .acc = fresh(s->row, "acc")};
     tell_row(&x);

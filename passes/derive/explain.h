@@ -41,6 +41,10 @@ typedef struct Explanation {
 // In the arena of the stream's row.
 Explanation *pass_explain(const Stream *s);
 
+// As the explanation names them, in the row's arena.
+const char *pass_state_name(const Stream *s, int i);
+const char *pass_shift_name(const Stream *s, int i);
+
 typedef struct ExplainForm {
     ExForm form;
     void (*attributes)(void *ctx, Text *out, Span span); // as of ExStyle; NULL: none
