@@ -355,8 +355,8 @@ bool tile_reads_rows(const TileProgram *p, const TileKernel *k, const TileOp *ma
 
 // ---- text, checks, meaning
 void tile_print(Text *out, const TileProgram *p); // tile_text.c
-// The same, and what each line says: the operation that begins on it; an expression of it alone (the mask, a
-// `let`, a result of a map that is told on several lines). Both may be NULL.
+// The same, and what each line says: the operation that begins on it; an expression of it alone (the mask,
+// or a result of a map that is told on several lines). Both may be NULL.
 typedef struct TileLine {
     const TileOp *op;
     const Ex *e;

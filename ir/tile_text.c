@@ -453,7 +453,6 @@ static void kernel(Out *o, const TileKernel *k) {
     text_puts(o->text, "\n");
     TileLets *lets = tile_lets(o->scratch, k);
     for (int i = 0; i < lets->defs.n; i++) {
-        says(o, NULL, lets->defs.data[i]);
         text_printf(o->text, "  let %s%d", ex_syms[SYM_LET].name, i);
         ex(o, " = ", lets->defs.data[i]);
         text_puts(o->text, "\n");

@@ -492,6 +492,28 @@ static void derive_emits(Derive *d) {
     }
 }
 
+// What was made of a formula stands where the formula does. Names and numbers are shared by all.
+static void put_at(ExPool *p, const Ex *e, Span span) {
+    if (e && e->nargs) ex_at(p, e, span);
+}
+
+static void put_places(Stream *s, const RowProgram *row) {
+    ExPool *p = row->pool;
+    for (int i = 0; i < s->states.n; i++)
+        for (int k = 0; k < row->reduces.n; k++) {
+            const RowReduce *r = &row->reduces.data[k];
+            bool of = r->name == s->states.data[i].name;
+            if (of) put_at(p, s->states.data[i].elem, r->f->span.file ? r->f->span : r->span);
+            for (int j = 0; of && j < s->shifts.n; j++)
+                if (ex_uses(s->shifts.data[j], SYM_STATE, i)) put_at(p, s->shifts.data[j], r->span);
+        }
+    for (int k = 0; k < row->reduces.n; k++)
+        put_at(p, s->finished.data[k], row->reduces.data[k].span);
+    for (int i = 0; i < row->emits.n; i++) put_at(p, s->emits.data[i], row->emits.data[i].span);
+    put_at(p, s->elem, row->weight->span);
+    put_at(p, s->factor, row->weight->span);
+}
+
 static Stream *derive(Arena *a, const RowProgram *written, Diags *diags, bool narrows) {
     const Ex *scaled;
     const RowProgram *row = row_unscaled(a, row_decide(a, written), &scaled);
@@ -527,6 +549,7 @@ static Stream *derive(Arena *a, const RowProgram *written, Diags *diags, bool na
     derive_weight(&d);
     derive_emits(&d);
     pass_exact_shifts(d.scratch, d.out);
+    put_places(d.out, row);
     arena_free(d.scratch);
     return d.out;
 }

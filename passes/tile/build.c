@@ -209,8 +209,9 @@ TileValue *build_row(Build *b, const char *name, const Ex *e) {
     return build_map(b, name, DT_F32, AX_M, AX_NONE, e);
 }
 
-TileValue *build_reduce(Build *b, const char *name, ExOp op, AxisRole over, const Ex *e) {
-    TileOp *map = build_open_map(b, AX_M, (int)over, e->span);
+TileValue *build_reduce(Build *b, const char *name, ExOp op, AxisRole over, const Ex *e,
+                        Span span) {
+    TileOp *map = build_open_map(b, AX_M, (int)over, e->nargs && e->span.file ? e->span : span);
     return pass_out(b->p, b->k, map, name, DT_F32, build_resolve(b, map, e), op, b->axis[over]);
 }
 

@@ -69,7 +69,8 @@ int build_tensor(Build *b, TileTensor t);
 TileOp *build_open_map(Build *b, int x, int y, Span span);
 TileValue *build_map(Build *b, const char *name, Dtype t, int x, int y, const Ex *e);
 TileValue *build_row(Build *b, const char *name, const Ex *e); // one f32 for each query
-TileValue *build_reduce(Build *b, const char *name, ExOp op, AxisRole over, const Ex *e);
+TileValue *build_reduce(Build *b, const char *name, ExOp op, AxisRole over, const Ex *e,
+                        Span span); // of the map, where e has none
 // Tiles along one axis or two (columns AX_NONE) of a tensor [batch, head, rows, columns].
 TileValue *build_load(Build *b, const char *name, int tensor, const Ex *head, AxisRole rows,
                       int columns);

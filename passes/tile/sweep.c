@@ -22,8 +22,9 @@ typedef struct Sweep {
 } Sweep;
 
 static TileValue *mma(Build *b, const char *name, TileValue *x, TileValue *y, TileValue *sum,
-                      AxisRole columns) {
-    TileOp *op = tile_op(b->p, b->k, b->block, TILE_MMA, b->row->span);
+                      AxisRole columns, const Ex *of) {
+    Span span = of->span.file ? of->span : b->row->span;
+    TileOp *op = tile_op(b->p, b->k, b->block, TILE_MMA, span);
     op->tf32 = b->tf32;
     tile_arg(b->p, op, x);
     tile_arg(b->p, op, y);
@@ -84,7 +85,9 @@ static TileValue *scores(Build *b, TileValue *q, TileValue *sqq) {
     ExPool *x = b->pool;
     const Ex *modified = b->row->modified;
     TileValue *k = build_load(b, "k", b->tensor_k, kv_head(b), AX_N, AX_D);
-    if (ex_uses(modified, SYM_DOT, 0)) build_bind(b, SYM_DOT, 0, mma(b, "dot", q, k, NULL, AX_N));
+    const Ex *dot = ex_symbol(b->pool, SYM_DOT);
+    if (ex_uses(modified, SYM_DOT, 0))
+        build_bind(b, SYM_DOT, 0, mma(b, "dot", q, k, NULL, AX_N, dot));
     if (ex_uses(modified, SYM_SQQ, 0)) build_bind(b, SYM_SQQ, 0, sqq);
     if (ex_uses(modified, SYM_SQK, 0)) build_bind(b, SYM_SQK, 0, sqnorm(b, "sqk", k, AX_N));
     const Ex *masked = ex_select(x, ex_symbol(x, SYM_MASK), modified, ex_f32(x, -INFINITY));
@@ -173,7 +176,7 @@ static TileValue *advance_state(Build *b, Sweep *w, int state) {
     advance_shifts_of(b, w, st->elem, st->shift);
     const char *name = arena_printf(b->arena, "%s_tile", st->name);
     int mark = b->env.n;
-    TileValue *tile = build_reduce(b, name, st->op, AX_N, begin_element(b, st->elem));
+    TileValue *tile = build_reduce(b, name, st->op, AX_N, begin_element(b, st->elem), st->span);
     b->env.n = mark;
     TileValue *by = moved_by(b, w, st->shift, st->scale);
     TileOp *map = build_open_map(b, AX_M, AX_NONE, st->span);
@@ -208,7 +211,7 @@ static TileValue *advance_acc(Build *b, Sweep *w) {
         sum = pass_out(b->p, b->k, map, "acc_scaled", DT_F32, scaled, EX_CONST, 0);
     }
     TileValue *v = build_load(b, "v", b->tensor_v, kv_head(b), AX_N, AX_E);
-    return mma(b, "acc_new", weights, v, sum, AX_E);
+    return mma(b, "acc_new", weights, v, sum, AX_E, s->elem);
 }
 
 // ---- one sweep
@@ -340,7 +343,7 @@ void build_finish(Build *b, TileValue *acc) {
         const Ex *o = ex_symbol(x, SYM_O);
         const Ex *in = ex_2(x, EX_LT, build_pos(b, AX_E), ex_i32(x, row->Dv));
         const Ex *square = ex_select(x, in, ex_2(x, EX_MUL, o, o), ex_f32(x, 0.0f));
-        build_bind(b, SYM_SQO, 0, build_reduce(b, "sqo", EX_ROWSUM, AX_E, square));
+        build_bind(b, SYM_SQO, 0, build_reduce(b, "sqo", EX_ROWSUM, AX_E, square, b->row->span));
     }
     build_store(b, b->tensor_o, build_map(b, "o", DT_F32, AX_M, AX_E, row->output), AX_E);
 }

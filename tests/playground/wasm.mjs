@@ -61,6 +61,13 @@ const requests = (uri) => [
     { method: "attn/mask", params: { ...textDocument(uri), sizes: { Sq: 100, Sk: 100 }, inputs: { doc: "0..3" }, at: { row: 0, column: 0 } } },
     { method: "attn/mask", params: { ...textDocument(uri), sizes: { Sq: 30, Sk: 40, q_offset: 10 }, tile: { queries: 4, keys: 8 }, at: { row: 1, column: 4 } } },
     { method: "attn/mask", params: { ...textDocument(uri), target: "sm_90a" } },
+    { method: "attn/weights", params: { ...textDocument(uri), tokens: ["a", "row", "of", "a", "sentence"], inputs: { doc: "0..1" } } },
+    { method: "attn/weights", params: { ...textDocument(uri), sizes: { Sq: 3, Sk: 7, H: 4, Hkv: 2 }, head: 3, seed: 5 } },
+    { method: "attn/steps", params: { ...textDocument(uri), sizes: { Sq: 9, Sk: 21 }, keys: 5, parts: 3, row: 6 } },
+    { method: "attn/kernel", params: { ...textDocument(uri) } },
+    { method: "attn/kernel", params: { ...textDocument(uri), target: "sm_80" } },
+    { method: "attn/weights", params: { ...textDocument(uri), sizes: { Sq: 100000 } } },
+    { method: "attn/kernel", params: { ...textDocument(uri), target: "gfx1" } },
 ];
 
 const initialize = { method: "initialize", params: { capabilities: {} } };

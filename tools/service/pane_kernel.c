@@ -65,6 +65,18 @@ static const Ex *add_expression(void *ctx, const Ex *e) {
     return e;
 }
 
+// Of a normalization in another file: also its call in the document.
+static void add_calls(Kernel *k) {
+    const RowProgram *row = k->p->row;
+    for (int i = 0, n = k->line.n; i < n; i++)
+        for (int r = 0; r < row->reduces.n; r++) {
+            const RowReduce *reduce = &row->reduces.data[r];
+            if (k->line.data[i].file != 1 && reduce->span.file == k->line.data[i].file &&
+                reduce->call.file == 1)
+                add_place(k, reduce->call);
+        }
+}
+
 static int by_length(const void *x, const void *y) {
     const Span *a = x, *b = y;
     uint32_t m = a->end - a->start, n = b->end - b->start;
@@ -86,6 +98,7 @@ static cJSON *line(Kernel *k, const TileLine *l) {
     if (l->e) add_expression(k, l->e);
     if (l->op && !several) tile_map_exprs((TileOp *)l->op, add_expression, k);
     if (l->op) add_place(k, l->op->span);
+    add_calls(k);
     if (k->line.n) qsort(k->line.data, (size_t)k->line.n, sizeof *k->line.data, by_length);
     int numbers[MOST_PLACES], n = k->line.n < MOST_PLACES ? k->line.n : MOST_PLACES;
     for (int i = 0; i < n; i++) numbers[i] = place_number(k, k->line.data[i]);
