@@ -9,7 +9,7 @@ Every document gets an empty folder of its own, in which, from top to bottom,
     ```attn                  is as `attnc fmt` lays it out. Without such a comment it is compiled by itself; what holds no variant is
                              given one
     ```console               each line `$ COMMAND` is run, and must print what follows it (stderr too) and succeed
-    [NAME.attn@PANE]: URL    opens the file NAME.attn in the playground, in this pane if one is named
+    [NAME.attn@PANE SIZE=N]: URL    opens the file NAME.attn in the playground, in this pane, with these sizes; both may be left out
 
 Where check.py stands beside a document, it is in the document's folder, with the solutions. A file whose name is an exercise (`3a.attn`)
 is its starting point: check.py must not find it right, and must find the solution of this name right. A lesson (`3-...md`) has two.
@@ -34,7 +34,7 @@ import tables  # noqa: E402
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?(?: ms)?|-?\d+e[+-]?\d+|\.\.\.")
 FENCE = re.compile(r"^```(\w*)\s*$")
 MARK = re.compile(r"^<!-- file: (\S+) -->$")
-LINK = re.compile(r"^\[(\w+\.attn)(?:@(\w+))?\]:\s*(\S*)$")
+LINK = re.compile(r"^\[(\w+\.attn)(?:@(\w+))?((?: [\w.]+=\w+)*)\]:\s*(\S*)$")
 EXERCISE = re.compile(r"^(\d+[a-z])\.(attn|py)$")
 LESSON = re.compile(r"^\d+-.*\.md$")
 PLAIN = "\nattention plain_ { dim D = 1; score(q, k) = dot(q, k); normalize(s) = s; }\n"
@@ -155,12 +155,13 @@ class Document:
         status, printed = self.shell("attnc block_.attn --emit=ast")
         self.count(status == 0, line, "does not compile", printed)
 
-    def link(self, name, pane, shown, line):
+    def link(self, line, name, pane, sizes, shown):
+        pairs = (x.split("=") for x in sizes.split())
         with open(os.path.join(self.folder, name), encoding="utf-8") as f:
-            wanted = playground.link(f.read(), pane)
+            wanted = playground.link(f.read(), pane, {n: int(x) if x.isdigit() else x for n, x in pairs})
         good = "#s=" in shown and playground.same(shown, wanted)
         self.count(good or self.update, line, f"the link does not open {name} as it stands here")
-        return f"[{name}{'@' + pane if pane else ''}]: {shown if good else wanted}"
+        return shown if good else wanted
 
     def exercises(self):
         """Of a lesson: solutions are right, and starting points are not."""
@@ -211,7 +212,7 @@ class Document:
                     name = mark.group(1) if mark else None
                     opens = LINK.match(lines[at - 1])
                     if opens:
-                        self.out[-1] = self.link(*opens.groups(), at)
+                        self.out[-1] = lines[at - 1][: opens.start(4)].rstrip() + " " + self.link(at, *opens.groups())
                     continue
                 end = lines.index("```", at)
                 self.block(fence.group(1), lines[at:end], at + 1, name)
