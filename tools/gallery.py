@@ -73,7 +73,7 @@ class Variant:
         self.attention = bool(re.search(r"^attention\b", self.source, re.M))
         lines = self.source.split("\n")
         comment = lines[: next(i for i, line in enumerate(lines) if not line.startswith("//"))]
-        self.about = " ".join(line[2:].strip() for line in comment)
+        self.about = re.sub(r"arXiv:([\d.]+\d)", r"[arXiv:\1](https://arxiv.org/abs/\1)", " ".join(line[2:].strip() for line in comment))
         given = dict(re.findall(r"(\w+)\s*=\s*(\w+)(?=[,;])", "\n".join(re.findall(r"^ *(?:dim|const) .*$", self.source, re.M))))
         self.dims = {name: int(given.get(value, value)) for name, value in given.items() if given.get(value, value).isdigit()}
         self.sizes = {"B": 1, "H": 2, "Hkv": 2, "Sq": 100, "Sk": 100, **self.shown.sizes, **self.dims}
@@ -262,10 +262,16 @@ def page(variant, attnc, out):
         play = f"[Open it in the playground]({link.link(variant.source)}). [All variants](README.md)."
         head = [f"# {variant.name}", "", variant.about, "", play, "", f"<!-- file: {variant.name}.attn -->", "```attn", variant.source.rstrip("\n"), "```", ""]
         if variant.attention:
-            parts = [explained(variant, attnc, folder), mask(variant, attnc, folder, out), command(variant), from_c(variant), from_torch(variant), figures(variant)]
+            derived = explained(variant, attnc, folder)
+            variant.sweeps = re.search(r"^### (\w+) sweeps? over the keys", derived, re.M).group(1)
+            parts = [derived, mask(variant, attnc, folder, out), command(variant), from_c(variant), from_torch(variant), figures(variant)]
         else:
             parts = [recurrence(variant)]
     return "\n".join([*head, "\n".join(parts)])
+
+
+def cell(text):
+    return text.replace("|", "\\|")
 
 
 def index(variants):
@@ -273,10 +279,13 @@ def index(variants):
              "A page for each variant of the [library](../../stdlib): its formula and paper, its mask, what the compiler derives, how it is called, its figures.",
              "`make gallery` makes the pages from the sources; `make check` runs every listing in them, and fails where a page is not what the sources give.",
              "Links into the playground open the page that `make playground` makes; `make gallery PLAYGROUND=ADDRESS` lets them open a published one.", ""]  # fmt: skip
-    for title, attention in (("Attentions", True), ("Recurrences, which have no kernels yet", False)):
-        lines += [f"## {title}", "", "| variant | |", "| --- | --- |"]
-        lines += [f"| [{v.name}]({v.name}.md) | {v.about.replace('|', chr(92) + '|')} |" for v in variants if v.attention == attention] + [""]
-    return "\n".join(lines)
+    lines += ["## Attentions", "", "| variant | mask | sweeps over the keys | |", "| --- | --- | --- | --- |"]
+    for v in (v for v in variants if v.attention):
+        picture = f'<img src="{v.name}.svg" width="64" alt="">' if v.clause("mask") else "every key"
+        lines.append(f"| [{v.name}]({v.name}.md) | {picture} | {v.sweeps} | {cell(v.about)} |")
+    lines += ["", "## Recurrences, which have no kernels yet", "", "| variant | |", "| --- | --- |"]
+    lines += [f"| [{v.name}]({v.name}.md) | {cell(v.about)} |" for v in variants if not v.attention]
+    return "\n".join(lines) + "\n"
 
 
 def main(attnc, out):

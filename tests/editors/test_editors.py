@@ -6,6 +6,7 @@ what the compiler's lexer says of it, and each list of names is that of frontend
 """
 
 import ctypes
+import glob
 import importlib.util
 import json
 import os
@@ -399,14 +400,15 @@ class Vim(unittest.TestCase):
             command = [NVIM, "--headless", "-i", "NONE", "--cmd", f"set runtimepath^={EDITORS}/vim", "-u", f"{folder}/init.lua", name]
             done = subprocess.run([*command, "-c", f"luafile {folder}/test.lua", "-c", "qall!"], cwd=folder, env=env, stdin=subprocess.DEVNULL,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, check=False)  # fmt: skip
-        return done.stdout.decode() or done.stderr.decode()
+            log = glob.glob(f"{folder}/**/lsp.log", recursive=True)
+            return done.stdout.decode() or done.stderr.decode() + "".join(oracle.read(path).decode(errors="replace") for path in log)
 
     WRONG = "attention a {\n    dim D = 8;\n    score(q, k) = dot(q, k);\n    normalize(s) = softmaxx(s);\n}\n"
 
     def test_neovim_starts_the_server(self):
         said = self.neovim("""
             local function found() return #vim.diagnostic.get(0) > 0 end
-            vim.wait(10000, found, 10)
+            vim.wait(30000, found, 10)
             for _, d in ipairs(vim.diagnostic.get(0)) do io.stdout:write(d.lnum .. ':' .. d.message .. '\\n') end
         """, self.WRONG)  # fmt: skip
         self.assertRegex(said, r"(?m)^3:.*softmaxx")
