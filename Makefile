@@ -116,6 +116,12 @@ $(BUILD)/stdlib.inc: $(wildcard stdlib/*.attn)
 	for f in $^; do printf 'STD_MODULE("<std>/%s",\n' $${f#stdlib/}; \
 	    sed 's/[\\"]/\\&/g; s/.*/    "&\\n"/' $$f; echo ')'; done > $@
 
+# What `attnc new` writes.
+$(BUILD)/tools/cmd_new.o: $(BUILD)/template.inc
+$(BUILD)/template.inc: $(wildcard tools/template/*)
+	@mkdir -p $(@D)
+	for f in $^; do printf 'TEMPLATE("%s",\n' $${f##*/}; sed 's/[\\"]/\\&/g; s/.*/    "&\\n"/' $$f; echo ')'; done > $@
+
 # ---- the compiler in a browser: what needs neither LLVM nor files, as WebAssembly (tools/playground/wasm.js runs it). The stack is for
 # formulas and calls as deep as the language allows.
 WASM_CC = $(eval WASM_CC := $$(or $$(shell tests/tools.sh clang),false))$(WASM_CC)

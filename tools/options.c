@@ -36,6 +36,24 @@ static const struct {
 #undef VERB
 };
 
+static void print_row(int i) {
+    char left[64], letter[8] = "";
+    if (rows[i].letter) snprintf(letter, sizeof letter, "-%c, ", rows[i].letter);
+    snprintf(left, sizeof left, "%s--%s%s%s", letter, rows[i].name, rows[i].meta ? "=" : "",
+             rows[i].meta ? rows[i].meta : "");
+    printf("  %-26s %s\n", left, rows[i].help);
+}
+
+void options_help_on(const char *name) {
+    for (int i = 0; i < OPT_COUNT; i++)
+        if (strcmp(rows[i].name, name) == 0) print_row(i);
+}
+
+const char *options_verb(Verb v, const char **what) {
+    *what = verbs[v].what;
+    return v == VERB_COMPILE ? "compile" : verbs[v].name;
+}
+
 void options_help(Verb v) {
     printf("Usage: %s\n", verbs[v].synopsis);
     if (v == VERB_COMPILE)
@@ -43,18 +61,14 @@ void options_help(Verb v) {
             printf("       %-48s %s\n", verbs[i].synopsis, verbs[i].what);
     printf("\n%c%s.\n\n", verbs[v].what[0] - 'a' + 'A', verbs[v].what + 1);
     for (int i = 0; i < OPT_COUNT; i++) {
-        char left[64], letter[8] = "";
-        if (!(rows[i].verbs & (1 << v))) continue;
-        if (rows[i].letter) snprintf(letter, sizeof letter, "-%c, ", rows[i].letter);
-        snprintf(left, sizeof left, "%s--%s%s%s", letter, rows[i].name, rows[i].meta ? "=" : "",
-                 rows[i].meta ? rows[i].meta : "");
-        printf("  %-26s %s\n", left, rows[i].help);
+        if (rows[i].verbs & (1 << v)) print_row(i);
     }
     if (v == VERB_CHECK)
         printf("\nIn `relative error o R (at most A); bound F` R is ||x - x64|| / ||x64|| of all "
                "elements, x64 being the\nfloat64 evaluation, and is held against the bound F. A is "
                "the largest difference of one element, as it is.\n");
-    if (v == VERB_COMPILE) printf("\n`attnc VERB --help` tells a verb's own options.\n");
+    if (v == VERB_COMPILE)
+        printf("\n`attnc VERB --help` tells a verb's own options, `attnc help` the language.\n");
     printf("\nExit status: 0 done, 1 the input was wrong, 2 the command line was wrong, 3 the "
            "device or the system failed.\n");
 }
@@ -335,6 +349,7 @@ static Status count_files(const Options *o) {
     if (o->verb == VERB_LSP && o->files.n)
         return cmd_fail(STATUS_USAGE, "'attnc lsp' takes no file: the editor sends them");
     if (o->verb == VERB_LSP) return STATUS_DONE;
+    if (o->files.n == 0 && o->verb == VERB_HELP) return STATUS_DONE;
     if (o->files.n == 0) return cmd_fail(STATUS_USAGE, "no file given; `attnc --help` tells how");
     bool many = o->verb == VERB_BENCH || o->verb == VERB_CHECK || o->verb == VERB_FMT;
     if (o->files.n == 1 || many) return STATUS_DONE;

@@ -60,6 +60,9 @@ typedef struct Options {
 // rest.
 Status options_parse(Options *o, Arena *a, int argc, char **argv);
 void options_help(Verb v);
+void options_help_on(const char *name); // the option of this long name, in a line
+// A verb's name ("compile" where none is written), and what it does.
+const char *options_verb(Verb v, const char **what);
 // One `NAME=INTEGER` of a --shape at *s; moves *s past it and a comma. NULL: none left; *good is
 // false when it does not read.
 const char *options_size(const char **s, Arena *a, int64_t *value, bool *good);

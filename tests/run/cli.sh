@@ -339,7 +339,7 @@ gives 2 rnu relu_attn.attn
 says err "did you mean 'run'?"
 gives 2 frobnicate
 says err 'neither a verb nor a file'
-says err 'run, check, bench, tune, explain, mask, fmt and lsp'
+says err 'run, check, bench, tune, explain, mask, fmt, new, lsp and help'
 gives 2 relu_attn.attn check
 says err 'the verb comes first'
 gives 2 run relu_attn.attn --dtype=f64
@@ -385,7 +385,7 @@ if [ -z "$SANITIZED" ] && [ -e "$build/libattnrt.so" ]; then
 fi
 
 # ---- help
-for verb in '' run check bench explain mask fmt lsp; do
+for verb in '' run check bench explain mask fmt new lsp help; do
     gives 0 $verb --help
     says out 'Usage: attnc'
 done
@@ -393,6 +393,67 @@ gives 0 check --help
 says out 'is held against the bound F'
 gives 0 --version
 says out 'attnc '
+
+gives 0 help
+for topic in clauses statements built-ins operators types inputs shapes masks scores normalizations variants habits; do
+    says out "  $topic "
+done
+for verb in compile run check bench tune explain mask fmt new lsp help; do
+    grep -q "^  $verb  *[a-z]" out && ok || bad "attnc help lacks the verb $verb"
+done
+for topic in $(sed -n '/^Topics/,/^Verbs/s/^  \([^ ]*\).*/\1/p' out); do
+    gives 0 help "$topic"
+    says out "$topic: "
+    holds '[ ! -s err ] && ! grep -q " $" out && [ "$(grep -v -e "^  -" -e "^const" out | wc -L)" -le 130 ]'
+done
+gives 0 help masks
+holds '[ "$(grep -c "^fn" "$top/stdlib/mask.attn")" -eq "$(grep -c "^  [a-z]" out)" ]'
+says out 'The last `size` keys up to the query itself'
+gives 0 help clauses
+says out 'modify(s, b, h, q_idx, kv_idx) -> f32'
+says out 'If absent: true'
+gives 0 help builtins
+says out 'pow(x: f32, y: f32) -> f32'
+"$attnc" fmt --help >want
+gives 0 help fmt
+holds 'cmp -s out want'
+gives 0 help mask
+says out 'Usage: attnc mask'
+says out 'mask(b, h, q_idx, kv_idx) -> bool'
+gives 0 help softcap
+says out 'stdlib/softcap.attn'
+gives 0 help gelu
+says out 'it is written 0.5 * x'
+gives 2 help clausse
+says err "did you mean 'clauses'?"
+gives 2 help noramlize
+says err "did you mean 'normalize'?"
+gives 2 help frobnicate
+says err '`attnc help` lists what there is'
+gives 2 help masks clauses
+
+# ---- new: a variant and a test (which the README runs)
+mkdir begun
+cd begun || exit 1
+gives 0 new mine
+holds '[ "$(ls)" = "$(printf "err\nmine.attn\nout\ntest_mine.py")" ] && ! grep -q my_variant mine.attn test_mine.py'
+gives 0 check mine.attn --shape=B=2,H=4,Hkv=2,Sq=77
+gives 0 fmt --check mine.attn
+cp mine.attn kept.attn
+echo 'mine = 1' >>mine.attn
+gives 1 new mine
+says err 'mine.attn is there already'
+holds '[ "$(tail -n 1 mine.attn)" = "mine = 1" ]'
+: >test_other.py
+gives 1 new other
+holds '[ ! -e other.attn ] && [ ! -s test_other.py ]'
+for name in let 3x a-b dir/x x.attn '' "$(printf %0201d 1 | tr 0 x)"; do
+    gives 2 new "$name"
+    says err '`attnc new` takes a name'
+done
+gives 2 new
+gives 2 new one two
+cd "$dir" || exit 1
 
 # ---- fmt: files in place, only where that changes them; stdin to stdout
 cat >loose.attn <<'ATTN'
@@ -749,7 +810,7 @@ says err 'elements of v are not finite'
 # ---- what the language page tells: functions of the library with their parameters, which tiles the host skips, small numbers, long rows
 holds '[ "$(grep -hcE "^(fn|normalization) " "$top"/stdlib/mask.attn)" -ge 8 ]'
 sed -nE 's/^(fn|normalization) ([a-z0-9_]+\([^)]*\)).*/\2/p' "$top/stdlib/mask.attn" "$top/stdlib/modify.attn" "$top/stdlib/normalization.attn" >functions
-while read -r function; do holds 'grep -qF "\`$function\`" "$top/docs/language.md"'; done <functions
+while read -r function; do holds 'grep -qF "  $function" "$top/docs/language.md"'; done <functions
 cat >lengths.attn <<'ATTN'
 attention entries { dim D = 8; input n: i32[B]; score(q, k) = dot(q, k); mask(b, h, i, j) = j < n[b]; normalize(s) = s; }
 attention rows { dim D = 8; input n: i32[B, Sq]; score(q, k) = dot(q, k); mask(b, h, i, j) = j < n[b, i - q_offset]; normalize(s) = s; }
