@@ -413,6 +413,25 @@ class Vim(unittest.TestCase):
         """, self.WRONG)  # fmt: skip
         self.assertRegex(said, r"(?m)^3:.*softmaxx")
 
+    def test_the_lines_of_the_document_install_it(self):
+        document = oracle.read(f"{TOP}/docs/editors.md").decode()
+        blocks = {title: re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S) for title, text in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", document, re.M | re.S)}
+        self.assertEqual((len(blocks["Vim"]), len(blocks["Neovim"])), (1, 2))
+        with tempfile.TemporaryDirectory() as folder:
+            env = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")}
+            env.update(HOME=folder, PATH=f"{BUILD}:{env['PATH']}")
+            for lines in (*blocks["Vim"], f"mkdir -p {folder}/.config/nvim", *blocks["Neovim"]):
+                subprocess.run(["sh", "-e", "-c", lines], cwd=TOP, env=env, check=True)
+            with open(f"{folder}/.vimrc", "w", encoding="utf-8") as f:
+                f.write("filetype plugin indent on\nsyntax on\n")
+            say = "call writefile([&filetype, &formatprg], 'said')"
+            for command in (["vim", "-N", "-es", "-u", f"{folder}/.vimrc"], [NVIM, "--headless"]):
+                subprocess.run([*command, "-i", "NONE", f"{TOP}/stdlib/softmax.attn", "-c", say, "-c", "qall!"], cwd=folder, env=env,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60, check=True)  # fmt: skip
+                self.assertEqual(oracle.read(f"{folder}/said").split(b"\n")[:2], [b"attn", b"attnc fmt -"], command[0])
+                os.unlink(f"{folder}/said")
+            self.assertTrue(os.path.exists(f"{folder}/.config/nvim/parser/attn.so"))
+
     def test_gq_formats(self):
         loose = "attention a{dim D=8;score(q,k)=dot(q,k);\n\n\nnormalize(s)=s;}\n"
         wanted = subprocess.run([f"{BUILD}/attnc", "fmt", "-"], input=loose.encode(), stdout=subprocess.PIPE, check=True).stdout.decode()
