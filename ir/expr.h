@@ -118,12 +118,15 @@ typedef struct ExNames {
 } ExNames;
 // Infix with full parentheses: unambiguous, deterministic, and what ex_parse reads.
 void ex_print(Text *out, const Ex *e, const ExNames *names);
+void ex_print_most(Text *out, const Ex *e, const ExNames *names,
+                   int most); // so many pieces, then "..."
 // For people: as few parentheses as precedence allows (expr_pretty.c).
 typedef enum ExForm { EX_TEXT, EX_MATHML, EX_TEX, EX_FORM_COUNT } ExForm;
 // Reductions are calls, `rowsum(x)`; or go over all keys, or over those of a tile.
 typedef enum ExOver { EX_OVER_CALL, EX_OVER_KEYS, EX_OVER_TILE } ExOver;
 typedef struct ExStyle {
     ExForm form;
+    int most; // names, numbers and signs, then dots; 0: some millions of text, some ten thousand otherwise
     ExOver over;
     const ExNames *names;
     // MathML: writes the attributes of a node's element, each after a space; NULL: none.

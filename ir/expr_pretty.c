@@ -450,7 +450,7 @@ enum { MOST_PIECES = 1 << 22, MOST_MATHEMATICS = 1 << 15 };
 
 void ex_print_styled(Text *out, const Ex *e, const ExStyle *style) {
     Printer p = {.out = out, .style = style, .scratch = arena_new()};
-    p.left = style->form == EX_TEXT ? MOST_PIECES : MOST_MATHEMATICS;
+    p.left = style->most ? style->most : style->form == EX_TEXT ? MOST_PIECES : MOST_MATHEMATICS;
     text_puts(out, "");
     print_node(&p, e, P_NONE);
     for (; p.todo.n; p.left--) {

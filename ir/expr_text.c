@@ -120,11 +120,11 @@ static void print_node(Printer *pr, const Ex *e) {
 // What is shared is printed each time: at most so many pieces, then "...", for there may be no end of them.
 enum { MOST_PIECES = 1 << 22 };
 
-void ex_print(Text *out, const Ex *e, const ExNames *names) {
+void ex_print_most(Text *out, const Ex *e, const ExNames *names, int most) {
     Printer pr = {.out = out, .names = names, .scratch = arena_new()};
     print_node(&pr, e);
     for (int n = 0; pr.todo.n; n++) {
-        if (n == MOST_PIECES) {
+        if (n == most) {
             text_puts(out, "...");
             break;
         }
@@ -135,6 +135,10 @@ void ex_print(Text *out, const Ex *e, const ExNames *names) {
             print_node(&pr, p.e);
     }
     arena_free(pr.scratch);
+}
+
+void ex_print(Text *out, const Ex *e, const ExNames *names) {
+    ex_print_most(out, e, names, MOST_PIECES);
 }
 
 // ---- reading

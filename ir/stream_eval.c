@@ -44,7 +44,7 @@ static ExValue element(void *ctx, const Ex *e, const int32_t *index) {
 StreamEval *stream_eval(Arena *a, const Stream *s, const ExEnv *row, int Dv) {
     StreamEval *x = ARENA_NEW(a, StreamEval);
     *x = (StreamEval){.arena = a, .s = s, .row = row, .Dv = Dv};
-    x->env = (ExEnv){.sym = symbol, .load = element, .ctx = x};
+    x->env = (ExEnv){.sym = symbol, .load = element, .ctx = x, .round = row->round};
     x->shift = ARENA_ARRAY(a, double, s->shifts.n + 1);
     x->r = ARENA_ARRAY(a, double, s->finished.n + 1);
     return x;

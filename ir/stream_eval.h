@@ -1,4 +1,5 @@
-// stream_eval.h: runs a streaming form on one row, tile by tile, in float64.
+// stream_eval.h: runs a streaming form on one row, tile by tile. Sums are in float64; expressions too, or
+// in f32, operation by operation, as kernels compute them.
 //
 //     StreamEval *e = stream_eval(a, s, &row, Dv);
 //     StreamPart p = stream_begin(e);
@@ -24,7 +25,8 @@ typedef struct StreamMoves { // what was multiplied on what was carried so far
     double *state, acc;      // 1 of an extremum
 } StreamMoves;
 
-// row: what expressions refer to beside the stream's own symbols and kv_idx: heads, sizes, inputs.
+// row: what expressions refer to beside the stream's own symbols and kv_idx: heads, sizes, inputs; and
+// whether they are rounded.
 StreamEval *stream_eval(Arena *a, const Stream *s, const ExEnv *row, int Dv);
 StreamPart stream_begin(const StreamEval *e); // of no key
 StreamPart stream_copy(const StreamEval *e, const StreamPart *p);

@@ -356,13 +356,13 @@ bool tile_reads_rows(const TileProgram *p, const TileKernel *k, const TileOp *ma
 // ---- text, checks, meaning
 void tile_print(Text *out, const TileProgram *p); // tile_text.c
 // The same, and what each line says: the operation that begins on it; an expression of it alone (the mask,
-// or a result of a map that is told on several lines). Both may be NULL.
+// or a result of a map that is told on several lines). Both may be NULL. The text ends soon after `most` bytes (0: it is whole).
 typedef struct TileLine {
     const TileOp *op;
     const Ex *e;
 } TileLine;
 typedef VEC(TileLine) TileLines; // one for each line, in the text's arena
-void tile_print_lines(Text *out, const TileProgram *p, TileLines *lines);
+void tile_print_lines(Text *out, const TileProgram *p, size_t most, TileLines *lines);
 // Names for expressions of a program: of an op's map body (PARAM), of a kernel (POS, TILE), of the
 // program (sizes, inputs). k and op may be NULL.
 ExNames tile_names(Arena *a, const TileProgram *p, const TileKernel *k, const TileOp *op);

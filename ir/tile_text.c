@@ -127,6 +127,7 @@ typedef struct Out {
     TileLets *lets; // of the kernel's body; NULL elsewhere
     ExNames names;  // of the program, then of the kernel, then of the current map
     int depth;
+    size_t most;      // bytes, beyond which operations are left out; 0: all are there
     TileLines *lines; // NULL: nobody asks
     size_t counted;   // of the text: so far its lines are in `lines`
 } Out;
@@ -141,8 +142,12 @@ static void says(Out *o, const TileOp *op, const Ex *e) {
 }
 
 static void ex(Out *o, const char *before, const Ex *e) {
+    const Ex *written = o->lets ? tile_lets_text(o->lets, e) : e;
     text_puts(o->text, before);
-    ex_print(o->text, o->lets ? tile_lets_text(o->lets, e) : e, &o->names);
+    if (o->most)
+        ex_print_most(o->text, written, &o->names, (int)o->most / 16);
+    else
+        ex_print(o->text, written, &o->names);
 }
 
 static void indent(Out *o) { text_printf(o->text, "%*s", 2 * o->depth, ""); }
@@ -352,6 +357,7 @@ static void buffer(Out *o, const TileOp *op) {
 }
 
 static void operation(Out *o, const TileOp *op) {
+    if (o->most && o->text->n > o->most) return;
     says(o, op, NULL);
     indent(o);
     for (int i = 0; i < op->results.n; i++) {
@@ -508,8 +514,13 @@ static void plan(Out *o, const TilePlan *plan) {
     text_puts(o->text, "\n");
 }
 
-void tile_print_lines(Text *text, const TileProgram *p, TileLines *lines) {
-    Out o = {.text = text, .scratch = arena_new(), .p = p, .lines = lines, .counted = text->n};
+void tile_print_lines(Text *text, const TileProgram *p, size_t most, TileLines *lines) {
+    Out o = {.text = text,
+             .scratch = arena_new(),
+             .p = p,
+             .most = most,
+             .lines = lines,
+             .counted = text->n};
     TileLine none = {NULL, NULL};
     if (lines) VEC_PUSH(text->arena, lines, none);
     o.names = tile_names(o.scratch, p, NULL, NULL);
@@ -529,4 +540,4 @@ void tile_print_lines(Text *text, const TileProgram *p, TileLines *lines) {
     arena_free(o.scratch);
 }
 
-void tile_print(Text *text, const TileProgram *p) { tile_print_lines(text, p, NULL); }
+void tile_print(Text *text, const TileProgram *p) { tile_print_lines(text, p, 0, NULL); }

@@ -50,7 +50,7 @@ static void put_json(Text *t, Compile *c) {
 
 static void put(Text *t, Compile *c, Format format) {
     static const ExForm forms[] = {EX_TEXT, EX_MATHML, EX_TEX};
-    ExplainForm form = {forms[format], put_range, &c->diags};
+    ExplainForm form = {forms[format], 0, put_range, &c->diags};
     for (int i = 0; i < c->streams.n; i++) {
         if (i && form.form == EX_TEXT) text_puts(t, "\n");
         explain_print(t, pass_explain(c->streams.data[i]), &form);

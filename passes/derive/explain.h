@@ -47,7 +47,8 @@ const char *pass_shift_name(const Stream *s, int i);
 
 typedef struct ExplainForm {
     ExForm form;
-    void (*attributes)(void *ctx, Text *out, Span span); // as of ExStyle; NULL: none
+    int most;                                            // as of ExStyle
+    void (*attributes)(void *ctx, Text *out, Span span); // likewise; NULL: none
     void *ctx;
 } ExplainForm;
 

@@ -50,8 +50,12 @@ void explain_part(Text *out, const Explanation *x, const ExplainSection *s, cons
                   const ExplainPart *part, const ExplainForm *f) {
     Printing p = {x, f, row_names(x->s->row)};
     ExNames names = {.name = name_of, .input = input_of, .ctx = &p};
-    ExStyle style = {
-        .form = f->form, .over = s->over, .names = &names, .attributes = attributes, .ctx = &p};
+    ExStyle style = {.form = f->form,
+                     .most = f->most,
+                     .over = s->over,
+                     .names = &names,
+                     .attributes = attributes,
+                     .ctx = &p};
     if (part->prose) {
         put_prose(out, part->prose, f->form);
         return;

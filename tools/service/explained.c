@@ -1,6 +1,8 @@
 // explained.c: see explained.h.
 #include "explained.h"
 
+enum { MOST_OF_A_FORMULA = 1 << 13 }; // names, numbers and signs, for a page
+
 typedef struct Telling {
     const Explanation *x;
     const ExplainedAs *as;
@@ -9,7 +11,7 @@ typedef struct Telling {
 } Telling;
 
 static const char *part_text(const Telling *t, const ExplainPart *part, ExForm form) {
-    ExplainForm f = {form, t->as->attributes, t->as->ctx};
+    ExplainForm f = {form, MOST_OF_A_FORMULA, t->as->attributes, t->as->ctx};
     Text text;
     text_init(&text, t->x->s->row->arena);
     text_puts(&text, "");

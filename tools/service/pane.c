@@ -172,7 +172,7 @@ void pane_formula(Pane *p, cJSON *to, const Ex *e, const ExNames *names) {
     static const char *const members[] = {
         [EX_TEXT] = "text", [EX_MATHML] = "mathml", [EX_TEX] = "tex"};
     for (int form = 0; form < EX_FORM_COUNT; form++) {
-        ExStyle style = {(ExForm)form, EX_OVER_KEYS, names, attributes, p};
+        ExStyle style = {(ExForm)form, 1 << 13, EX_OVER_KEYS, names, attributes, p};
         Text t;
         text_init(&t, p->arena);
         text_puts(&t, form == EX_MATHML ? "<math><mrow>" : "");

@@ -119,7 +119,7 @@ static void see(void *ctx, const char *pass, const TileProgram *program) {
         k->stages.n = k->places.n = 0;
     }
     text_init(&t, k->p->arena);
-    tile_print_lines(&t, program, &lines);
+    tile_print_lines(&t, program, MOST_TEXT, &lines);
     Stage stage = {.name = pass, .text = t.s, .cut = t.n > MOST_TEXT, .lines = cJSON_CreateArray()};
     if (stage.cut) {
         while (t.n > MOST_TEXT || (t.n && t.s[t.n - 1] != '\n')) t.n--;

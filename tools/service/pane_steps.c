@@ -281,7 +281,7 @@ static cJSON *run(Steps *t) {
     t->r.run.o = ARENA_ARRAY(p->arena, double, rows *(size_t)t->Dv + 1);
     pane_evaluate(p, &t->r, t->row, t->row + 1);
     t->full = t->r.run.o + pane_q_row(&t->r, t->row) * (size_t)t->Dv;
-    t->env = (ExEnv){.sym = symbol, .load = element, .ctx = t};
+    t->env = (ExEnv){.sym = symbol, .load = element, .ctx = t, .round = true};
     t->eval = stream_eval(p->arena, t->s, &t->env, t->Dv);
     t->score = ARENA_ARRAY(p->arena, double, t->keys + 1);
     t->o = ARENA_ARRAY(p->arena, double, t->Dv + 1);
