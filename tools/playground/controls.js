@@ -45,8 +45,8 @@ function listed(text, extents) {
 
 // The controls of a pane. heads: whether H and head matter; size names of the pane itself are the pane's.
 export class Controls {
-    constructor(page, { own = [], heads = true, seed = true, constants = true, inputs = true } = {}) {
-        Object.assign(this, { page, heads, seed, constants, inputs });
+    constructor(page, { own = [], heads = true, seed = true, dims = true, inputs = true } = {}) {
+        Object.assign(this, { page, heads, seed, dims, inputs });
         this.shared = el("div", { class: "shared" });
         this.node = el("div", { class: "controls" }, own, this.shared);
         this.sliders = new Map();
@@ -74,7 +74,7 @@ export class Controls {
             nodes.push(this.slide("head", { label: "Head", title: "h, the head that is shown", steps: { min: 0, max: 31 } }, 0));
         }
         if (this.inputs) for (const s of variant?.sizes.filter((s) => s.free) || []) nodes.push(this.slide(s.name, { label: s.name, title: "A size that the inputs bring", steps: sorted(WHOLE.slice(1), s.value) }, s.value));
-        if (this.constants) for (const c of list?.constants || []) nodes.push(this.constant(c));
+        for (const c of (list?.constants || []).filter((c) => this.dims || c.kind !== "dim")) nodes.push(this.constant(c));
         if (this.inputs) for (const i of variant?.inputs || []) nodes.push(this.input(i));
         if (this.seed) nodes.push(this.slide("seed", { label: "Seed", title: "Of all that is drawn", steps: { min: 1, max: 20 } }, 1));
         return nodes;

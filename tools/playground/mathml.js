@@ -5,6 +5,11 @@ const ELEMENTS = new Set("math mrow mi mo mn ms mtext mspace mfrac msqrt mroot m
 const ATTRIBUTES = new Set("display displaystyle scriptlevel mathvariant stretchy form fence separator lspace rspace largeop movablelimits symmetric minsize maxsize accent accentunder linethickness width height depth columnalign columnspacing rowspacing data-range data-uri".split(" "));
 const MATHML = "http://www.w3.org/1998/Math/MathML";
 
+const LONGEST = 20000; // characters of MathML; what is longer would hold up the page, and is shown as text
+
+// A formula of MathML; `text` says the same.
+export const shown = (mathml, text) => (mathml.length <= LONGEST ? formula(mathml) : el("code", { class: "long" }, text.length > 2000 ? `${text.slice(0, 2000)} …` : text));
+
 // Names in a formula come from a source that anyone may have written. So only what is mathematics is taken over.
 export function formula(mathml) {
     const copy = (from) => {
@@ -29,8 +34,8 @@ const placeOf = (node, uri) => ({ uri: node.dataset.uri || uri, range: rangeOf(n
 // Formulas, with prose between them, whose terms lead to the source. parts: MathML, or [{mathml, text}]. `place` is that of the whole; reveal(place)
 // shows one.
 export function linked(parts, { label, place, uri, reveal, tag = "div", className = "formula" }) {
-    const shown = typeof parts === "string" ? formula(parts) : parts.map((p) => (p.mathml ? formula(p.mathml) : el("span", { class: "prose" }, p.text)));
-    const node = el(tag, { class: className, role: "group", tabindex: "0", "aria-label": label, "aria-roledescription": "formula" }, shown);
+    const content = typeof parts === "string" ? shown(parts, label) : parts.map((p) => (p.mathml ? shown(p.mathml, p.text) : el("span", { class: "prose" }, p.text)));
+    const node = el(tag, { class: className, role: "group", tabindex: "0", "aria-label": label.slice(0, 500), "aria-roledescription": "formula" }, content);
     const terms = () => [...node.querySelectorAll("[data-range]")].filter((t) => rangeOf(t));
     const heat = (term) => {
         for (const hot of node.querySelectorAll(".hot")) hot.classList.remove("hot");

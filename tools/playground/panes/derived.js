@@ -1,6 +1,6 @@
 // derived.js: what attn/derived says: row program, online form, end, combine rule and notes, as mathematics that leads to the source.
 import { el } from "../ui.js";
-import { linked, formula, rangeOf } from "../mathml.js";
+import { linked, shown, rangeOf } from "../mathml.js";
 
 export function create(root, page) {
     const body = el("div", { class: "body derived" });
@@ -13,7 +13,7 @@ export function create(root, page) {
             rows.push({ node, place: l.place });
             return node;
         }
-        return el("p", { class: "note" }, l.parts.map((p) => (p.mathml ? formula(p.mathml) : p.text)));
+        return el("p", { class: "note" }, l.parts.map((p) => (p.mathml ? shown(p.mathml, p.text) : p.text)));
     };
     return {
         request: () => ["attn/derived", page.common({ formats: ["mathml", "text"] })],

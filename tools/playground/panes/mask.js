@@ -19,7 +19,7 @@ export function create(root, page) {
     const tiles = select({ label: "Tiles", options: [["free", "by the sliders"]], value: "free", change: (value) => page.setSize("tiles", value) });
     const extents = [size("tile.queries", "Queries/tile", "Queries of a tile", TILES, 64), size("tile.keys", "Keys/tile", "Keys of a tile", TILES, 64)];
     const controls = new Controls(page, {
-        own: [size("Sq", "Sq", "How many queries", LENGTHS, 512), size("Sk", "Sk", "How many keys", LENGTHS, 512), size("q_offset", "Offset", "q_offset: where the first query stands among the keys, as in decoding", [0, ...LENGTHS], 0), tiles.node, ...extents],
+        own: [size("Sq", "Sq", "How many queries", LENGTHS, 512), size("Sk", "Sk", "How many keys", LENGTHS, 512), size("q_offset", "Offset", "q_offset: where the first query stands among the keys, as in decoding", [0, ...LENGTHS], 0), tiles.node, ...extents], dims: false,
     });
     const facts = el("p", { class: "facts" });
     const formula = el("div", { class: "mask-formula" });
