@@ -23,11 +23,12 @@ export class Editor {
         this.lit = [];
         CodeMirror.defineMode("attn", () => ({ token: (stream) => this.tokens.style(stream), lineComment: "//" }));
         this.cm = CodeMirror(parent, {
+            inputStyle: "contenteditable", // the focus is then within what scrolls, as it should be
             mode: "attn", lineNumbers: true, lineWrapping: true, matchBrackets: true, autoCloseBrackets: true, styleActiveLine: true, indentUnit: 4,
             gutters: ["CodeMirror-linenumbers", "problems"], screenReaderLabel: "Source of the variant", lineWiseCopyCut: false,
             maxHighlightLength: 2000, viewportMargin: 20, extraKeys: this.keys(),
         });
-        this.cm.getInputField().tabIndex = 0; // CodeMirror leaves it out on phones
+        this.cm.getInputField().tabIndex = 0;
         this.cm.on("change", (cm, change) => {
             this.tokens.edit(change);
             this.changed();

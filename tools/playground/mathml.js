@@ -10,6 +10,9 @@ const LONGEST = 20000; // characters of MathML; what is longer would hold up the
 // A formula of MathML; `text` says the same.
 export const shown = (mathml, text) => (mathml.length <= LONGEST ? formula(mathml) : el("code", { class: "long" }, text.length > 2000 ? `${text.slice(0, 2000)} …` : text));
 
+// The same for the head of a row or column of a table: who listens hears the text.
+export const heading = (mathml, text) => [el("span", { class: "unseen" }, text), el("span", { "aria-hidden": "true" }, formula(mathml))];
+
 // Names in a formula come from a source that anyone may have written. So only what is mathematics is taken over.
 export function formula(mathml) {
     const copy = (from) => {

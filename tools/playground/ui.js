@@ -107,7 +107,7 @@ export function icon(name) {
 
 // A number for reading: four digits, no "-0", what is not finite by its name.
 export function number(value, digits = 4) {
-    if (typeof value !== "number") return String(value);
+    if (typeof value !== "number") return { inf: "∞", "-inf": "\u2212∞", nan: "NaN" }[value] ?? String(value);
     if (value === 0) return "0";
     const size = Math.abs(value);
     if (size >= 1e5 || size < 1e-3) return value.toExponential(Math.max(0, digits - 2)).replace("e+", "e").replace("-", "\u2212");

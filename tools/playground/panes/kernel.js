@@ -49,7 +49,7 @@ export function create(root, page) {
             const node = el("button", { class: "fold", role: "option", "aria-selected": "false", onclick: () => node.replaceWith(...r.folded.map(row)) }, `⋯ ${r.folded.length} unchanged lines`);
             return node;
         }
-        const node = el("div", { class: `line ${r.kind}`, role: "option", "aria-selected": "false", id: `line-${r.kind}-${r.number}` },
+        const node = el("div", { class: `line ${r.kind}`, role: "option", "aria-selected": "false", id: `line-${r.kind}-${r.number}`, "aria-label": r.text.trim() ? null : "empty line" },
             el("span", { class: "sign", "aria-label": r.kind === "same" ? null : r.kind }, { added: "+", removed: "−", same: " " }[r.kind]), el("span", { class: "words" }, colored(r.text)));
         node.row = r;
         return node;

@@ -3,7 +3,7 @@
 import { el, slider, number, icon } from "../ui.js";
 import { Controls } from "../controls.js";
 import { Sentence } from "./sentence.js";
-import { formula, linked } from "../mathml.js";
+import { heading } from "../mathml.js";
 import { heat, text } from "../colors.js";
 
 export function create(root, page) {
@@ -101,14 +101,14 @@ const vector = (values) => (values ? `(${values.map((v) => number(v, 3)).join(",
 function states({ states: names, shifts, columns }, step, before, page) {
     const rows = names.map((s, i) => [s, before.states[i], step?.states[i], step?.rescale[i], s.kind]);
     const line = ([state, old, now, factor, kind]) =>
-        el("tr", {}, el("th", { scope: "row", "aria-label": state.name }, state.place ? linked(state.mathml, { label: state.name, place: state.place, uri: page.uri, reveal: page.reveal, tag: "span" }) : formula(state.mathml)),
+        el("tr", {}, el("th", { scope: "row" }, heading(state.mathml, state.name)),
             el("td", {}, number(old)), el("td", { class: "times" }, step && kind === "sum" ? `× ${number(factor)}` : kind === "sum" ? "" : kind),
             el("td", { class: "after" }, step ? number(now) : "–"));
     return el("section", {}, el("h2", {}, "State"),
         el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "State" }, el("table", { class: "state" },
             el("thead", {}, el("tr", {}, ["", "Before", "", "After the tile"].map((h) => (h ? el("th", { scope: "col" }, h) : el("td", {}))))),
             el("tbody", {}, rows.map(line),
-                shifts.map((s, i) => el("tr", {}, el("th", { scope: "row", "aria-label": s.name }, formula(s.mathml)), el("td", {}, number(before.shifts[i])), el("td", { class: "times" }, "shift"), el("td", { class: "after" }, step ? number(step.shifts[i]) : "–"))),
+                shifts.map((s, i) => el("tr", {}, el("th", { scope: "row" }, heading(s.mathml, s.name)), el("td", {}, number(before.shifts[i])), el("td", { class: "times" }, "shift"), el("td", { class: "after" }, step ? number(step.shifts[i]) : "–"))),
                 (step ? step.acc : before.acc) && el("tr", {}, el("th", { scope: "row" }, "acc", el("span", { class: "small" }, ` ${columns} of its columns`)), el("td", { class: "vector" }, vector(before.acc)),
                     el("td", { class: "times" }, step ? `× ${number(step.accRescale)}` : ""), el("td", { class: "after vector" }, step ? vector(step.acc) : "–"))))));
 }
@@ -132,12 +132,12 @@ function meter(error) {
 }
 
 function merge({ parts, merged, states: names }) {
-    const head = [["Part"], ["Keys"], ...names.map((s) => [formula(s.mathml), s.name]), ["acc"], ["× when merged"]];
+    const head = ["Part", "Keys", ...names.map((s) => heading(s.mathml, s.name)), "acc", "× when merged"];
     const line = (title, keys, states, acc, factor) =>
         el("tr", {}, el("th", { scope: "row" }, title), el("td", {}, keys), states.map((v) => el("td", {}, number(v))), el("td", { class: "vector" }, vector(acc.slice(0, 3)).replace(/\)$/, acc.length > 3 ? ", …)" : ")")), el("td", {}, factor));
     return el("section", {}, el("h2", {}, "Split and merged"),
         el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Parts and their merge" }, el("table", { class: "state" },
-            el("thead", {}, el("tr", {}, head.map(([h, name]) => el("th", { scope: "col", "aria-label": name }, h)))),
+            el("thead", {}, el("tr", {}, head.map((h) => el("th", { scope: "col" }, h)))),
             el("tbody", {}, parts.map((p, i) => line(`part ${i + 1}`, p.from < p.to ? `${p.from} to ${p.to - 1}` : "none", p.states, p.acc, p.empty ? "empty" : number(p.accRescale))),
                 merged && line("merged", "", merged.states, merged.acc, "")))),
         merged && el("p", {}, `Error of the merged row: ${number(merged.error)}.`));
