@@ -74,9 +74,11 @@ export class Controls {
             nodes.push(this.slide("head", { label: "Head", title: "h, the head that is shown", steps: { min: 0, max: 31 } }, 0));
         }
         if (this.inputs) for (const s of variant?.sizes.filter((s) => s.free) || []) nodes.push(this.slide(s.name, { label: s.name, title: "A size that the inputs bring", steps: sorted(WHOLE.slice(1), s.value) }, s.value));
-        for (const c of (list?.constants || []).filter((c) => this.dims || c.kind !== "dim")) nodes.push(this.constant(c));
+        for (const c of (list?.constants || []).filter((c) => c.kind !== "dim")) nodes.push(this.constant(c));
         if (this.inputs) for (const i of variant?.inputs || []) nodes.push(this.input(i));
         if (this.seed) nodes.push(this.slide("seed", { label: "Seed", title: "Of all that is drawn", steps: { min: 1, max: 20 } }, 1));
+        const dims = this.dims ? (list?.constants || []).filter((c) => c.kind === "dim").map((c) => this.constant(c)) : [];
+        if (dims.length) nodes.push(el("details", {}, el("summary", {}, "Dimensions"), el("div", { class: "inner" }, dims)));
         return nodes;
     }
     slide(name, options, initial) {
@@ -110,7 +112,7 @@ export class Controls {
         const whole = type === "i32";
         const id = freshId("input");
         const box = el("select", { id });
-        for (const [value, text] of [["drawn", whole || type === "bool" ? "all 0" : "drawn"], ["value", shape.length ? "all the same" : "a value"], ...(whole && shape.length ? [["blocks", "blocks"]] : []), ["list", "a list"]])
+        for (const [value, text] of [["drawn", whole || type === "bool" ? "zero" : "drawn"], ["value", "value"], ...(whole && shape.length ? [["blocks", "blocks"]] : []), ["list", "list"]])
             box.append(el("option", { value }, text));
         const steps = whole ? WHOLE : SCALARS;
         const label = `${name}, ${type}${shape.length ? `[${shape.join(", ")}]` : ""}`;

@@ -37,6 +37,8 @@ export class Editor {
         this.cm.on("inputRead", (cm, change) => this.maybeComplete(change));
         this.cm.on("blur", () => this.hideTip());
         this.cm.on("scroll", () => this.hideTip());
+        this.cm.on("renderLine", hang);
+        this.cm.refresh();
         this.leaveByTab();
         this.hoverByMouse();
     }
@@ -263,6 +265,14 @@ export class Editor {
 }
 
 export const kind = (severity) => ["", "error", "warning", "note", "note"][severity || 1];
+
+// A long line goes on further to the right than it began.
+function hang(cm, line, node) {
+    const columns = CodeMirror.countColumn(line.text, null, cm.getOption("tabSize")) + 4;
+    const start = Math.round(Math.min(columns, 24) * cm.defaultCharWidth());
+    node.style.textIndent = `${-start}px`;
+    node.style.paddingLeft = `${6 + start}px`;
+}
 
 // For who listens: the tip is not focused.
 function announce(text) {

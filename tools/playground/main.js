@@ -200,7 +200,7 @@ function fail(error, name = page.pane) {
         return;
     }
     if (!error.code) throw error;
-    message(name, error.code === -32803 ? `Not shown while the source has this problem: ${error.message}` : error.message);
+    message(name, error.code === -32803 ? `The source has a problem: ${error.message}. What is below, if anything, is of the text before.` : error.message);
 }
 function message(name, text) {
     const root = place(name);

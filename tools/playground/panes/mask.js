@@ -45,7 +45,7 @@ export function create(root, page) {
         const head = `Queries ${from} to ${to - 1}, keys ${at.keys[0]} to ${at.keys[1] - 1}: `;
         const says = (t) => (t.all ? "holds for every pair" : t.some ? "holds for some pairs" : "holds for no pair");
         about.replaceChildren(
-            el("p", {}, head, el("strong", { class: at.class }, at.class), "."), el("p", {}, el("code", {}, at.text)),
+            el("p", {}, head, el("strong", { class: at.class }, at.class), "."), at.terms.length ? "" : el("p", {}, at.text),
             ...at.terms.map((t) => {
                 const term = terms[t.term];
                 return el("p", { class: t.decides ? "decides" : "" }, linked(term.mathml, { label: term.text, place: term.place, uri: page.uri, reveal: page.reveal, tag: "span" }),
