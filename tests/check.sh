@@ -54,7 +54,10 @@ run "$python" tests/docs.py "$build"
 run "$python" tests/gallery.py "$build"
 editors_python=$(tests/tools.sh editors-python) || editors_python=python3
 run env BUILD="$build" PYTHONPATH=build/tools/editors "$editors_python" tests/editors/test_editors.py
-if [ -z "$SANITIZED" ]; then run node tests/playground/wasm.mjs "$build"; else echo "== tests/playground/wasm.mjs: left out, WebAssembly has no sanitizer"; fi
+if [ -z "$SANITIZED" ]; then
+    run node tests/playground/wasm.mjs "$build"
+    run node tests/playground/panes.mjs "$build"
+else echo "== tests/playground/wasm.mjs, panes.mjs: left out, WebAssembly has no sanitizer"; fi
 # the package's library cannot be loaded into a Python without the sanitizer
 if [ -z "$SANITIZED" ]; then run python_tests; else echo "== tests/python: left out, the build is under a sanitizer"; fi
 run "$build/tests/check_run" stdlib
