@@ -131,6 +131,12 @@ typedef struct TileBlock {
     TileOp *owner; // the loop, role, ...; NULL for a kernel's body
 } TileBlock;
 
+// Where an operation stands in a pipeline. Iteration i of its loop is done at time i + stage; of one time
+// a role does operations by order, then by text.
+typedef struct TilePlace {
+    int stage, order;
+} TilePlace;
+
 typedef enum TileClass { CLASS_ANY, CLASS_PARTIAL, CLASS_FULL } TileClass; // of a loop's tiles
 
 struct TileOp {
@@ -172,7 +178,19 @@ struct TileOp {
     // ---- roles. `when` of FILL, TAKE, DROP: where it is false they do nothing. The result of such
     // a TAKE may be multiplied, but nothing made of it may be stored.
     // ROLE: `role` its name, `body`; one of them is called "producer" and decides what `next` is.
+    // Other operations of an assigned kernel, whose roles have no bodies yet: which role does them,
+    // and their place. A kernel's body is there the body of a loop over its tiles.
     const char *role;
+    TilePlace place;
+    // The copy of a step that is done before the loop, or behind it, has a place in the body around:
+    // `peeled`. Otherwise it stands beside the loop.
+    bool peels;
+    TilePlace peeled;
+    bool begins; // LOOP over full tiles: the first step may be one of them, and is done as one then
+    // MMA: what it makes has landed when the map of this order has made `after` elements (below, with
+    // `half`); 0: not said.
+    int lands;
+    bool turn;      // LOAD, MMA, MAP: is acquired, issued, made while the warpgroup has its turn
     int warpgroups; // ROLE: of 4 warps each
     int registers;  // ROLE: of a thread; 0: as the kernel begins
     // FILL: args[0] the pipe, tensor and coordinates as COPY. TAKE: args[0] the pipe. DROP: args[0]
@@ -240,6 +258,7 @@ typedef struct TileSchedule {
     const Ex
         *cluster_rows; // i32 of sizes, 1 or `cluster`: over so many tiles of rows; the tiles of
                        // a cluster are neighbouring heads' where it is 1; NULL: `cluster`
+    int next; // of an assigned kernel: the order of its step to the next tile; 0: behind all else
     const char
         *knobs; // all that the target chose, as text (passes/schedule/knobs.h); NULL: nothing yet
 } TileSchedule;

@@ -398,7 +398,7 @@ void run_point(Eval *E, int64_t number, RunPlace *place) {
 }
 
 static bool has_roles(const TileKernel *k) {
-    return k->body.last && k->body.last->kind == TILE_ROLE;
+    return k->body.last && k->body.last->kind == TILE_ROLE && k->body.last->body.first;
 }
 
 static void count_points(Eval *E) {

@@ -488,6 +488,24 @@ static bool parse_kind(Parse *P, TileOp *op) {
     return true;
 }
 
+// "0:3"
+static bool parse_place(Parse *P, TilePlace *at) {
+    return take_int(P, &at->stage) && expect(P, ":") && take_int(P, &at->order);
+}
+
+static bool parse_places(Parse *P, TileOp *op) {
+    op->begins = take(P, "begins");
+    if (!take(P, "@")) return true;
+    if (!(op->role = take_word(P, "a role")) || !parse_place(P, &op->place)) return false;
+    op->peels = take(P, "/");
+    if (op->peels && !parse_place(P, &op->peeled)) return false;
+    op->turn = take(P, "turn");
+    if (!take(P, "lands")) return true;
+    op->after = -1;
+    return take_int(P, &op->lands) && (!take(P, "after") || take_int(P, &op->after)) &&
+           (!take(P, "half") || take_int(P, &op->half));
+}
+
 // They stand before the op, so their names are known in it already; tile_verify refuses such a use.
 static bool parse_results(Parse *P, TileOp *op) {
     do {
@@ -513,7 +531,7 @@ static bool parse_op(Parse *P, TileBlock *b) {
     op->kind = (TileKind)kind;
     tile_append(b, op);
     op->span = span_from(P, start);
-    bool ok = parse_kind(P, op);
+    bool ok = parse_kind(P, op) && parse_places(P, op);
     if (!op->body.first) op->span = span_from(P, start);
     return ok;
 }
@@ -611,6 +629,8 @@ static bool parse_schedule(Parse *P) {
         } else if (take(P, "cluster")) {
             if (!take_int(P, &s->cluster)) return false;
             if (take(P, "rows") && !(s->cluster_rows = expr(P))) return false;
+        } else if (take(P, "next")) {
+            if (!take_int(P, &s->next)) return false;
         } else if (take(P, "knobs")) {
             if (!take_knobs(P, &s->knobs)) return false;
         } else {

@@ -257,7 +257,7 @@ static void map(Out *o, const TileOp *op) {
             text_printf(o->text, " %s", tile_mark_name((TileMark)m));
     if (op->waits) text_printf(o->text, " waiting %d", op->pending);
     if (op->waits && op->after >= 0) text_printf(o->text, " after %d", op->after);
-    if (op->half) text_printf(o->text, " half %d", op->half);
+    if (op->waits && op->half) text_printf(o->text, " half %d", op->half);
     o->names = outer;
 }
 
@@ -356,6 +356,19 @@ static void buffer(Out *o, const TileOp *op) {
     text_puts(o->text, "]");
 }
 
+// "@consumer 0:1 / 0:5 turn lands 9 after 40 half 16"
+static void place(Out *o, const TileOp *op) {
+    if (op->begins) text_puts(o->text, " begins");
+    if (!op->role || op->kind == TILE_ROLE) return;
+    text_printf(o->text, " @%s %d:%d", op->role, op->place.stage, op->place.order);
+    if (op->peels) text_printf(o->text, " / %d:%d", op->peeled.stage, op->peeled.order);
+    if (op->turn) text_puts(o->text, " turn");
+    if (!op->lands) return;
+    text_printf(o->text, " lands %d", op->lands);
+    if (op->after >= 0) text_printf(o->text, " after %d", op->after);
+    if (op->half) text_printf(o->text, " half %d", op->half);
+}
+
 static void operation(Out *o, const TileOp *op) {
     if (o->most && o->text->n > o->most) return;
     says(o, op, NULL);
@@ -409,6 +422,7 @@ static void operation(Out *o, const TileOp *op) {
     case TILE_BARRIER:
     case TILE_KIND_COUNT: break;
     }
+    place(o, op);
     text_puts(o->text, "\n");
 }
 
@@ -467,7 +481,7 @@ static void kernel(Out *o, const TileKernel *k) {
     static const char *const persists[] = {
         [PERSIST_NONE] = "", [PERSIST_STATIC] = "static", [PERSIST_DYNAMIC] = "dynamic"};
     if (s->warps || s->min_blocks || s->lane_axis >= 0 || s->persist || s->section || s->cluster ||
-        s->matrix_rows || s->crowded || s->knobs) {
+        s->matrix_rows || s->crowded || s->next || s->knobs) {
         text_puts(o->text, "  schedule");
         if (s->lane_axis >= 0) text_printf(o->text, " lanes %s", axis_name(o, s->lane_axis));
         if (s->warps) text_printf(o->text, " warps %d", s->warps);
@@ -478,6 +492,7 @@ static void kernel(Out *o, const TileKernel *k) {
         if (s->section) text_printf(o->text, " section %d", s->section);
         if (s->cluster) text_printf(o->text, " cluster %d", s->cluster);
         if (s->cluster_rows) ex(o, " rows ", s->cluster_rows);
+        if (s->next) text_printf(o->text, " next %d", s->next);
         if (s->knobs) text_printf(o->text, " knobs %s", s->knobs);
         text_puts(o->text, "\n");
     }

@@ -236,7 +236,8 @@ static bool check_value(Verify *V, const TileValue *v) {
     }
     if (v->stages < 1 || v->stages > MAX_STAGES)
         return verify_fail(V, "%%%s has %d stages", v->name, v->stages);
-    if (v->stages > 1 && !is_buffer(v) && !is_pipe(v))
+    bool piped = v->def && v->def->kind == TILE_LOAD && v->def->role && v->home == HOME_SHARED;
+    if (v->stages > 1 && !is_buffer(v) && !is_pipe(v) && !piped)
         return verify_fail(V, "%%%s has stages, but is no buffer", v->name);
     bool may = v->rank == 1 && v->dtype == DT_F32 && v->home == HOME_FRAGMENT;
     if (v->layout >= V->k->layouts.n || (v->layout >= 0) > (v->home == HOME_FRAGMENT))
@@ -717,6 +718,7 @@ static bool check_op(Verify *V, const TileOp *op, const TileBlock *b) {
         if (!check_value(V, op->results.data[i])) return false;
     if (!check_kind(V)) return false;
     V->op = op;
+    if (!verify_place(V)) return false;
     if (!check_parts(V)) return false;
     for (int i = 0; i < op->results.n; i++)
         if (!define(V, op->results.data[i], op)) return false;

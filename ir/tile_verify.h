@@ -61,6 +61,7 @@ bool verify_is_name(const char *s);
 
 bool verify_marks(Verify *V);   // of a map (tile_verify_marks.c)
 bool verify_layouts(Verify *V); // of a kernel (tile_verify_layout.c)
+bool verify_place(Verify *V);   // in a pipeline (tile_verify_places.c)
 
 // ---- tensors in blocks (tile_blocks.c)
 bool verify_blocked(Verify *V, const TileTensor *t);

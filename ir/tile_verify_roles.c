@@ -99,13 +99,13 @@ bool verify_tiles(Verify *V) {
 }
 
 // What is done for all rows together, as in shared memory, cannot be done for some of them.
-static bool of_rows_only(const TileBlock *b, int rows) {
+static bool of_rows_only(const TileBlock *b, int rows, TileHome home) {
     for (const TileOp *op = b->first; op; op = op->next) {
         if (op->kind == TILE_YIELD) continue;
         if (op->kind != TILE_MAP || op->waits) return false;
         for (int i = 0; i < op->results.n; i++) {
             const TileValue *v = op->results.data[i];
-            if (!tile_has_axis(v, rows) || v->home != HOME_FRAGMENT) return false;
+            if (!tile_has_axis(v, rows) || v->home != home) return false;
         }
     }
     return true;
@@ -141,6 +141,7 @@ bool verify_first(Verify *V) {
     const TileOp *op = V->op;
     int rows = tile_grid_axis(V->k);
     if (!op->first) return true;
+    if (op->role && op->kind == TILE_MMA) return !op->when || verify_fail(V, "with a condition");
     if (!V->role || rows < 0) return verify_fail(V, "there are no warpgroups that have some rows");
     if (op->axis < 0 || op->axis >= V->k->naxes) return verify_fail(V, "no such axis");
     const TileAxis *a = &V->k->axes[op->axis];
@@ -152,7 +153,7 @@ bool verify_first(Verify *V) {
     if (!op->when || !verify_ex(V, op->when, EX_BOOL, &s))
         return op->when ? false : verify_fail(V, "without a condition");
     if (op->kind == TILE_AT)
-        return of_rows_only(&op->body, rows) ||
+        return of_rows_only(&op->body, rows, HOME_FRAGMENT) ||
                verify_fail(V, "some rows of what is not made for each row by itself");
     return (op->async && tile_has_axis(op->results.data[0], rows) &&
             tile_has_axis(op->args.data[1], op->axis)) ||
@@ -187,15 +188,16 @@ bool verify_redo(Verify *V) {
         return verify_fail(V, "%d results, and %d values that stand", op->results.n,
                            op->args.n ? op->args.n - 1 : 0);
     if (!check_bits(V)) return false;
-    if (!V->role) return verify_fail(V, "it stands outside roles");
+    if (!V->role && !op->role) return verify_fail(V, "it stands outside roles");
+    TileHome home = V->role ? HOME_FRAGMENT : HOME_ANY;
     for (int i = 0; i < op->results.n; i++) {
         const TileValue *v = op->results.data[i];
         if (!verify_carried(V, v, op->args.data[i + 1], "what stands")) return false;
-        if (!tile_has_axis(v, rows) || v->home != HOME_FRAGMENT)
+        if (!tile_has_axis(v, rows) || v->home != home)
             return verify_fail(V, "%%%s has no rows, or not in registers", v->name);
     }
     return verify_body(V, false) && check_yielded(V) &&
-           (of_rows_only(&op->body, rows) ||
+           (of_rows_only(&op->body, rows, home) ||
             verify_fail(V, "some rows of what is not made for each row by itself"));
 }
 

@@ -40,6 +40,11 @@ static bool classify(TileFile *f, const PassOptions *o) {
     return pass_classify(f->p), true;
 }
 
+static bool assign(TileFile *f, const PassOptions *o) {
+    (void)o;
+    return pass_assign(f->p, &f->diags);
+}
+
 static bool schedule(TileFile *f, const PassOptions *o) {
     return pass_schedule(f->p, o, &f->diags);
 }
@@ -49,8 +54,9 @@ static const struct {
     bool (*run)(TileFile *f, const PassOptions *o);
     bool tiled; // takes extents as chosen
 } passes[] = {
-    {"tidy", tidy, false},    {"hoist", hoist, false},      {"fuse", fuse, false},
-    {"tile", extents, false}, {"classify", classify, true}, {"schedule", schedule, true},
+    {"tidy", tidy, false},        {"hoist", hoist, false},      {"fuse", fuse, false},
+    {"tile", extents, false},     {"classify", classify, true}, {"assign", assign, true},
+    {"schedule", schedule, true},
 };
 
 static const char *unbound_axis(const TileProgram *p) {
@@ -77,8 +83,8 @@ static Status run_pass(TileFile *f) {
     while (i < n && strcmp(passes[i].name, f->o->pass) != 0) i++;
     if (i == n)
         return cmd_fail(STATUS_USAGE,
-                        "--pass: bad value '%s': it takes tidy, hoist, fuse, tile, classify or "
-                        "schedule",
+                        "--pass: bad value '%s': it takes tidy, hoist, fuse, tile, classify, "
+                        "assign or schedule",
                         f->o->pass);
     Status s = may_run(f->p, f->o->pass, passes[i].tiled);
     if (s != STATUS_DONE) return s;

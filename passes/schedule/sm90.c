@@ -1,7 +1,6 @@
 // sm90.c: how Hopper runs a kernel: tile extents, and which form of schedule.
 //
-// A kernel with products of 16-bit elements becomes one of roles (sm90.h): flat where it
-// is one sweep over the keys, plain otherwise. Some kernels run as on sm_80: those without products,
+// A kernel with products of 16-bit elements becomes one of roles (sm90_assign.c). Some kernels run as on sm_80: those without products,
 // in f32, or for a part of the keys of a few queries (passes/tile/split.c), and those with long bodies. Long
 // bodies become functions, and a call needs the registers that a wgmma in flight holds.
 //
@@ -13,6 +12,7 @@
 #include "passes/mask/interval.h"
 #include "passes/mask/mask.h"
 #include "passes/schedule/demand.h"
+#include "passes/schedule/expand.h"
 #include "passes/schedule/knobs.h"
 #include "passes/schedule/strips.h"
 
@@ -124,7 +124,7 @@ static bool in_roles(const TileProgram *p, const TileKernel *k) {
            knob_has(k->schedule.knobs, "warpgroups", 10);
 }
 
-static int value_columns(const TileProgram *p, const TileKernel *k) {
+int sm90_value_columns(const TileProgram *p, const TileKernel *k) {
     return pass_padded(pass_value_columns(p, k), PANEL);
 }
 
@@ -135,17 +135,16 @@ static int shared_bytes(Sm90Shape s, int d, int dv, int vectors) {
            4 * vectors * s.keys + SHARED_SLACK;
 }
 
-// Of a thread; where scores take numbers of keys, one for each of its columns, and as many for each lookup
-// of an element but the first.
+int sm90_registers(Sm90Shape s, int dv) {
+    return dv / 2 + s.keys / 2 + s.keys / 4 + OTHER_REGISTERS;
+}
+
+// And where scores take numbers of keys, one for each of its columns, and as many for each lookup of an
+// element but the first.
 static int registers_of(const TileKernel *k, Sm90Shape s, int dv) {
     int loads = pass_element_loads(k),
         more = pass_takes_key_numbers(k) + (loads > 1 ? loads - 1 : 0);
-    return dv / 2 + s.keys / 2 + s.keys / 4 + OTHER_REGISTERS +
-           (pass_many_tests(k) ? TEST_REGISTERS : 0) + more * s.keys / 4;
-}
-
-int sm90_registers(const TileProgram *p, const TileKernel *k, Sm90Shape s) {
-    return registers_of(k, s, value_columns(p, k));
+    return sm90_registers(s, dv) + (pass_many_tests(k) ? TEST_REGISTERS : 0) + more * s.keys / 4;
 }
 
 // ---- the wait among the weights
@@ -238,7 +237,7 @@ static bool has_lists(const TileProgram *p, const TileKernel *k) {
 
 static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
                      ShapeClass launches, bool moving) {
-    int d = pass_padded(p->D, PANEL), dv = value_columns(p, k), wide = d > dv ? d : dv;
+    int d = pass_padded(p->D, PANEL), dv = sm90_value_columns(p, k), wide = d > dv ? d : dv;
     size_t i = 0, n = sizeof rows / sizeof *rows;
     // Tiles are few each, and those of two blocks differ; or large tiles' registers are all in use.
     bool listed = reads_inputs(k),
@@ -282,7 +281,7 @@ static bool refuse(Diags *diags, const char *what, int needs, int has) {
 
 // What no single knob tells.
 static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags *diags) {
-    int d = pass_padded(p->D, PANEL), dv = value_columns(p, k);
+    int d = pass_padded(p->D, PANEL), dv = sm90_value_columns(p, k);
     int shared = shared_bytes(s, d, dv, CLASSES * pass_key_vectors(k)),
         has = target_get(p->target)->shared_bytes;
     int threads = 128 * (s.producer_registers + s.warpgroups * s.registers);
@@ -324,7 +323,7 @@ static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags 
 }
 
 static bool fits_shared(const TileProgram *p, const TileKernel *k, Sm90Shape s) {
-    int d = pass_padded(p->D, PANEL), dv = value_columns(p, k);
+    int d = pass_padded(p->D, PANEL), dv = sm90_value_columns(p, k);
     return shared_bytes(s, d, dv, CLASSES * pass_key_vectors(k)) <=
            target_get(p->target)->shared_bytes;
 }
@@ -429,97 +428,9 @@ bool sm90_piped(const TileOp *op) {
     return v->rank == 2 && dtype_half(v->dtype);
 }
 
-static void make_pipe(Sm90 *s, const TileOp *load) {
-    if (!sm90_piped(load) || s->pipe[load->tensor]) return;
-    const TileValue *v = load->results.data[0];
-    bool once = !load->block; // it was in the kernel's own body, not in a loop
-    TileOp *op = tile_op(s->p, s->k, &s->k->body, TILE_PIPE, load->span);
-    const char *name = arena_printf(s->p->arena, "%sp", s->p->tensors.data[load->tensor].name);
-    TileValue *pipe = tile_result(s->p, s->k, op, name, v->dtype, v->axis, v->rank);
-    pipe->home = HOME_SHARED;
-    pipe->stages = once ? s->shape.queries : s->shape.stages;
-    s->pipe[load->tensor] = pipe;
-}
-
-static TileOp *make_role(Sm90 *s, const char *name, int warpgroups, int registers) {
-    TileOp *op = tile_op(s->p, s->k, &s->k->body, TILE_ROLE, (Span){0});
-    op->role = name;
-    op->warpgroups = warpgroups;
-    op->registers = registers;
-    return op;
-}
-
-int sm90_begin(Sm90 *s, TileOp ***ops) {
-    int n = 0;
-    TileKernel *k = s->k;
-    for (const TileOp *op = k->body.first; op; op = op->next) n++;
-    TileOp **list = *ops = ARENA_ARRAY(s->p->arena, TileOp *, n + 1);
-    TileBlock old = k->body;
-    n = 0;
-    for (TileOp *op = old.first; op; op = op->next) list[n++] = op;
-    s->pipe = ARENA_ARRAY(s->p->arena, TileValue *, s->p->tensors.n);
-    TileOp **loads = ARENA_ARRAY(s->p->arena, TileOp *, k->nvalues + 1);
-    int nloads = 0;
-    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (sm90_piped(op)) loads[nloads++] = op;
-    for (int i = 0; i < n; i++) tile_unlink(list[i]);
-    for (int i = 0; i < nloads; i++) make_pipe(s, loads[i]);
-    s->producer = make_role(s, "producer", 1, s->shape.producer_registers);
-    s->consumer = make_role(s, "consumer", s->shape.warpgroups, s->shape.registers);
-    return n;
-}
-
-TileOp *sm90_op(Sm90 *s, TileKind kind, Span span) {
-    return tile_op(s->p, s->k, s->block, kind, span);
-}
-
-const Ex *sm90_valid(Sm90 *s) { return ex_symbol(s->x, SYM_VALID); }
-
-void sm90_fill(Sm90 *s, const TileOp *load, const Ex *tile, int axis, const Ex *when, bool behind) {
-    TileOp *op = sm90_op(s, TILE_FILL, load->span);
-    tile_arg(s->p, op, s->pipe[load->tensor]);
-    op->tensor = load->tensor;
-    memcpy(op->coord, load->coord, sizeof op->coord);
-    if (tile)
-        for (int d = 0; d < s->p->tensors.data[load->tensor].rank; d++)
-            op->coord[d].at =
-                ex_simplify(s->x, ex_subst(s->x, op->coord[d].at, SYM_TILE, axis, tile));
-    op->when = when;
-    op->behind = behind;
-}
-
-static TileValue *view_of(Sm90 *s, const TileOp *load, TileKind kind, const Ex *when) {
-    TileOp *op = sm90_op(s, kind, load->span);
-    const TileValue *like = load->results.data[0];
-    tile_arg(s->p, op, s->pipe[load->tensor]);
-    op->when = when;
-    TileValue *v = tile_result(s->p, s->k, op, like->name, like->dtype, like->axis, like->rank);
-    v->home = HOME_SHARED;
-    return v;
-}
-
-TileValue *sm90_take(Sm90 *s, const TileOp *load, const Ex *when) {
-    return view_of(s, load, TILE_TAKE, when);
-}
-
-TileValue *sm90_view(Sm90 *s, const TileOp *load) { return view_of(s, load, TILE_VIEW, NULL); }
-
-void sm90_drop(Sm90 *s, TileValue *view, const Ex *when) {
-    TileOp *op = sm90_op(s, TILE_DROP, view->def->span);
-    tile_arg(s->p, op, view);
-    op->when = when;
-}
-
-void sm90_wait(Sm90 *s, int pending) { sm90_op(s, TILE_MMA_WAIT, (Span){0})->pending = pending; }
-
-void sm90_yield(Sm90 *s, TileValue *const *values, int n) {
-    TileOp *op = sm90_op(s, TILE_YIELD, (Span){0});
-    for (int i = 0; i < n; i++) tile_arg(s->p, op, values[i]);
-}
-
 // Columns of a buffer for a tile of so many, all or an even part of them; 0: there is no room.
 static int buffered_columns(const Sm90 *s, int stored) {
-    int d = pass_padded(s->p->D, PANEL), dv = value_columns(s->p, s->k), columns = dv;
+    int d = pass_padded(s->p->D, PANEL), dv = sm90_value_columns(s->p, s->k), columns = dv;
     int room = target_get(s->p->target)->shared_bytes - s->strips -
                shared_bytes(s->shape, d, dv, pass_key_vectors(s->k));
     while (2 * 64 * s->shape.warpgroups * columns > room) {
@@ -548,7 +459,9 @@ static TileValue *store_buffer(Sm90 *s, const TileOp *store) {
     int columns = buffered_columns(s, s->k->axes[v->axis[1]].extent);
     if (!columns) return NULL;
     TileOp *op = tile_op(s->p, s->k, NULL, TILE_ALLOC, store->span);
-    tile_insert_before(s->producer, op);
+    TileOp *roles = s->k->body.first;
+    while (roles->kind != TILE_ROLE) roles = roles->next;
+    tile_insert_before(roles, op);
     const char *name = arena_printf(s->p->arena, "%sb", t->name);
     uint8_t axes[] = {v->axis[0], columns_axis(s, v->axis[1], columns)};
     TileValue *b = tile_result(s->p, s->k, op, name, t->dtype, axes, v->rank);
@@ -583,22 +496,59 @@ bool pass_fixes_shift(const TileProgram *p) {
 bool pass_can_redo(TileProgram *p) {
     TileKernel *k = p->kernels.data[0];
     Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
-    return sm90_is_flat(&s);
+    return sm90_overlaps(&s);
+}
+
+static Sm90 begin(TileProgram *p, TileKernel *k) {
+    return (Sm90){.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
+}
+
+static void assign_kernel(TileProgram *p, TileKernel *k) {
+    Sm90 s = begin(p, k);
+    int dv = sm90_value_columns(p, k);
+    int room = target_get(p->target)->shared_bytes -
+               shared_bytes(s.shape, pass_padded(p->D, PANEL), dv, pass_key_vectors(k));
+    pass_strips(p, k, s.shape.warpgroups, room);
+    for (TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, true);
+    sm90_assign(&s, true);
+}
+
+// Of the step that has most, for all warpgroups.
+static int strip_bytes(const TileKernel *k, int groups) {
+    int most = 0, row = tile_grid_axis(k);
+    if (row < 0 || groups < 1) return 0;
+    int rows = pass_padded(k->axes[row].extent, groups) / groups;
+    for (const TileOp *loop = k->body.first; loop; loop = loop->next) {
+        int n = 0;
+        for (const TileOp *op = loop->body.first; op; op = op->next)
+            if (pass_is_strip(op)) n += pass_strip_bytes(k, op->results.data[0], rows);
+        if (n > most) most = n;
+    }
+    return most * groups;
 }
 
 static void schedule_kernel(TileProgram *p, TileKernel *k) {
-    Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
+    if (k->body.last->kind != TILE_ROLE) assign_kernel(p, k);
+    Sm90 s = begin(p, k);
+    s.strips = strip_bytes(k, s.shape.warpgroups);
     k->schedule.persist = PERSIST_DYNAMIC; // also where tiles take as long: 1% faster than turns
-    int room =
-        target_get(p->target)->shared_bytes -
-        shared_bytes(s.shape, pass_padded(p->D, PANEL), value_columns(p, k), pass_key_vectors(k));
-    s.strips = pass_strips(p, k, s.shape.warpgroups, room);
-    for (TileOp *op = k->body.first; op; op = op->next)
-        if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, true);
-    if (!sm90_flat(&s)) sm90_plain(&s);
+    pass_expand(p, k);
     sm90_stores(&s);
     sm90_homes(&s);
     pass_mark_parts(k);
+}
+
+bool pass_assign(TileProgram *p, Diags *diags) {
+    bool any = false;
+    for (int i = 0; p->target == TARGET_SM90A && i < p->kernels.n; i++) {
+        TileKernel *k = p->kernels.data[i];
+        if (!in_roles(p, k) || k->body.last->kind == TILE_ROLE) continue;
+        assign_kernel(p, k);
+        any = true;
+    }
+    if (!any) diag_error(diags, (Span){0}, "no kernel of %s runs in roles", p->name);
+    return any;
 }
 
 bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {

@@ -72,6 +72,15 @@ for dtype in f32 bf16; do
     gives 0 b.tile --pass=classify -o c.tile
     gives 0 c.tile --pass=tidy -o d.tile
     gives 0 d.tile --pass=schedule -o e.tile
+    if [ $target = sm_90a ]; then # by way of its places it is the same
+        gives 0 d.tile --pass=assign -o d2.tile
+        says d2.tile '@consumer 1:'
+        gives 0 d2.tile --pass=schedule
+        holds 'cmp -s out e.tile'
+    else
+        gives 1 d.tile --pass=assign
+        says err 'no kernel of relu_attn runs in roles'
+    fi
     gives 1 e.tile --pass=tidy
     says err 'scheduled already'
     gives 0 e.tile --emit=schedule

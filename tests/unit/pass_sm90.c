@@ -1,11 +1,12 @@
 // The Hopper schedules of the standard library: tile by tile on small tiles of odd sizes, the
 // interpreter gives what it gives before scheduling, whatever the schedule. (Up to how constants
 // are folded in partial and full tiles: the flat form may take a full tile for a partial one.)
+#include "passes/schedule/expand.h"
 #include "passes/schedule/sm90.h"
-#include "passes/tile/rewrite.h"
 #include "tests/unit/pass_util.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static const PuTiles tiles = {4, 3};
 
@@ -34,7 +35,22 @@ static TileProgram *shaped(Arena *a, const Stream *s, bool share) {
 
 typedef enum Form { CHOSEN, PLAIN, LATE, FORMS } Form;
 
-// The whole program, or its first kernel in another form.
+// As it is printed.
+static TileProgram *read_back(Arena *a, const TileProgram *p) {
+    Diags diags;
+    Text t, again;
+    diag_init(&diags, a);
+    text_init(&t, a);
+    text_init(&again, a);
+    tile_print(&t, p);
+    TileProgram *q = tile_parse(a, t.s, strlen(t.s), &diags);
+    ck_assert_msg(q && tile_verify(q, &diags), "%s", diags.first ? diags.first->message : "");
+    tile_print(&again, q);
+    ck_assert_str_eq(again.s, t.s);
+    return q;
+}
+
+// The whole program, or its first kernel in another form, by way of the text of its assignment.
 static TileProgram *scheduled(Arena *a, const Stream *s, Form form, bool share) {
     PassOptions o = options();
     TileProgram *p = shaped(a, s, share);
@@ -51,7 +67,11 @@ static TileProgram *scheduled(Arena *a, const Stream *s, Form form, bool share) 
         sm.shape.late_rescale = form == LATE;
         sm.shape.after = 3;
         sm.shape.queries = form == LATE ? 1 : 2;
-        if (form == PLAIN || !sm90_flat(&sm)) sm90_plain(&sm);
+        sm90_assign(&sm, form != PLAIN);
+        sm.p = p = read_back(a, p);
+        sm.k = k = p->kernels.data[0];
+        sm.x = p->pool;
+        pass_expand(p, k);
         sm90_stores(&sm);
         sm90_homes(&sm);
     }

@@ -55,7 +55,7 @@ START_TEST(first_keys) {
     ck_assert(!holds(a, text, dot, " first 64 of N when (N.pos <= "));
     ck_assert(holds(a, text, at, at));
     ck_assert(!holds(a, text, at, "class partial first 64 when (t <= "));
-    ck_assert(!holds(a, text, "%p3: bf16[M, N] @n", "%p3: bf16[M, N] in shared"));
+    ck_assert(!holds(a, text, "%p5: bf16[M, N] @n", "%p5: bf16[M, N] in shared"));
     ck_assert(strstr(schedule(a, "softmax", TARGET_SM90A), " first ") == NULL);
     ck_assert(strstr(schedule(a, "document", TARGET_SM90A), " first ") == NULL);
     arena_free(a);

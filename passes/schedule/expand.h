@@ -1,0 +1,21 @@
+// expand.h: from operations with places to roles.
+#ifndef PASSES_EXPAND_H
+#define PASSES_EXPAND_H
+
+#include "passes/tile/rewrite.h"
+
+// What lies in shared memory and is filled by one role for others.
+static inline bool pass_is_piped(const TileValue *v) {
+    return v->def && v->def->kind == TILE_LOAD && v->home == HOME_SHARED;
+}
+// A loop continues where the one before ends, with its results.
+bool pass_follows(const TileOp *before, const TileOp *loop);
+// A map whose results are 0.
+bool pass_is_zero(const TileValue *v);
+
+// The roles of a kernel get their bodies; expand.c
+void pass_expand(TileProgram *p, TileKernel *k);
+// and a role's products, turns and the stages that it holds what they need to wait for. waits.c
+void pass_waits(TileProgram *p, TileKernel *k, TileOp *role);
+
+#endif

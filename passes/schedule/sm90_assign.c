@@ -1,0 +1,418 @@
+// sm90_assign.c: which role does what of a kernel on Hopper, and when.
+//
+// In: a kernel with its extents, in classes. Out: places (TilePlace) and two roles without bodies: a
+// producer copies tiles, a consumer of several warpgroups takes them (expand.c). Two assignments:
+//
+// * Products overlap with maps, of a kernel that is one sweep. A step loads k, multiplies q by it, maps,
+//   loads v and adds a product of the weights to one accumulator, perhaps rescaled before. The last product
+//   is of stage 1, everything else of stage 0: the scores of a step are computed beside the sum of the step
+//   before, and the maps under both. Those of a tile's first step are computed beside the end of the tile
+//   before. (Where q has one stage the end goes before them: the next queries are on their way meanwhile.)
+//
+//       k 0:1 / 0:2   s 0:1 / 0:5 turn   v 1:2 / 1:3   o 1:4 turn   maps 0:..   q 0:4   end of the tile 1:..
+//
+//   Where shifts stay in full tiles the chain ends with a loop of no steps, whose maps are those of a full
+//   tile in which they do not: a step of the others ends with them in a `redo`.
+// * Anything else: all of stage 0, by text. Copies run ahead as far as the pipes have stages.
+#include "passes/schedule/expand.h"
+#include "passes/schedule/sm90.h"
+#include "passes/schedule/strips.h"
+
+#include <assert.h>
+
+enum { MAX_CHAIN = 4, MAX_COLUMNS = 4 };
+
+// Orders in the body of the loop over tiles: the loops stand at 0.
+enum { NEXT = 1, END_EARLY, FIRST_K, LAST_V, NEXT_Q, FIRST_S, END };
+// And in a step. Maps have the orders from MAPS on, the rescaling and the redo those behind.
+enum { K = 1, S, SHARED_P, LATE, V = 5, O, COLUMNS, STRIPS, MAPS };
+
+typedef struct Step { // the parts of a loop's body
+    TileOp *loop, *load_k, *load_v, *dot, *sum, *yield;
+    TileOp *rescale; // NULL: none
+    int acc;         // which of the carried values
+    int ncolumns;    // maps of k alone, a number for each key (norms)
+} Step;
+
+typedef struct Flat {
+    Sm90 *s;
+    TileOp *load_q, *bound; // bound NULL: shifts follow their extrema
+    Step step[MAX_CHAIN];
+    int nsteps;
+    Step *follows; // of no steps: the maps of a full tile where shifts do not stay; NULL: none
+    bool skips;
+} Flat;
+
+// ---- recognizing
+
+static int uses_of(const TileOp *op, const TileValue *v) {
+    int n = 0;
+    for (int i = 0; i < op->args.n; i++) n += op->args.data[i] == v;
+    for (const TileOp *in = op->body.first; in; in = in->next) n += uses_of(in, v);
+    return n;
+}
+
+static bool is_map_of(const TileValue *v, const TileOp *loop) {
+    return v->def && v->def->kind == TILE_MAP && v->def->block == &loop->body;
+}
+
+static bool is_column(const Step *st, const TileOp *op) {
+    return op->kind == TILE_MAP && uses_of(op, st->load_k->results.data[0]);
+}
+
+static bool sort_ops(Step *st) {
+    for (TileOp *op = st->loop->body.first; op; op = op->next) {
+        TileOp **place = NULL;
+        if (sm90_piped(op))
+            place = !st->load_k ? &st->load_k : &st->load_v;
+        else if (op->kind == TILE_MMA)
+            place = !st->dot ? &st->dot : &st->sum;
+        else if (op->kind == TILE_YIELD)
+            place = &st->yield;
+        else if (op->kind != TILE_MAP)
+            return false;
+        if (place && *place) return false;
+        if (place) *place = op;
+    }
+    return st->load_v && st->sum && st->yield;
+}
+
+// Maps of k give a number for each key and need nothing else of the step.
+static bool match_columns(Step *st) {
+    for (TileOp *op = st->loop->body.first; op; op = op->next) {
+        if (!is_column(st, op)) continue;
+        if (++st->ncolumns > MAX_COLUMNS || op->args.n != 1 || op->results.n != 1) return false;
+        if (op->results.data[0]->rank != 1) return false;
+    }
+    return true;
+}
+
+// The loads are for the products and nothing else but norms; the first product is of q.
+static bool match_products(const Flat *f, const Step *st) {
+    const TileValue *k = st->load_k->results.data[0], *v = st->load_v->results.data[0];
+    const TileValue *q = f->load_q->results.data[0];
+    if (st->dot->args.n != 2 || st->sum->args.n != 3) return false;
+    if (st->dot->args.data[0] != q || st->dot->args.data[1] != k) return false;
+    if (st->sum->args.data[1] != v || !is_map_of(st->sum->args.data[0], st->loop)) return false;
+    return uses_of(st->loop, k) == 1 + st->ncolumns && uses_of(st->loop, v) == 1 &&
+           uses_of(st->loop, q) == 1;
+}
+
+// The accumulator is touched by its rescaling and the product only.
+static bool match_sum(Step *st) {
+    const TileValue *sum = st->sum->results.data[0];
+    TileValue *into = st->sum->args.data[2];
+    st->acc = -1;
+    for (int i = 0; i < st->yield->args.n; i++)
+        if (st->yield->args.data[i] == sum) st->acc = i;
+    if (st->acc < 0 || uses_of(st->loop, sum) != 1) return false;
+    const TileValue *acc = st->loop->carried.data[st->acc];
+    if (uses_of(st->loop, acc) != 1) return false;
+    if (into == acc) return true;
+    if (!is_map_of(into, st->loop) || into->def->results.n != 1) return false;
+    st->rescale = into->def;
+    return uses_of(st->rescale, acc) == 1 && uses_of(st->loop, into) == 1;
+}
+
+static bool match_step(Flat *f, TileOp *loop) {
+    if (f->nsteps == MAX_CHAIN) return false;
+    Step *st = &f->step[f->nsteps++];
+    *st = (Step){.loop = loop};
+    f->skips |= loop->where != NULL;
+    if (!sort_ops(st) || !match_columns(st) || !match_products(f, st) || !match_sum(st))
+        return false;
+    const Step *head = &f->step[0];
+    return st->load_k->tensor == head->load_k->tensor &&
+           st->load_v->tensor == head->load_v->tensor && st->acc == head->acc &&
+           (!st->rescale == !head->rescale || f->s->shape.fixed_shift) &&
+           st->ncolumns == head->ncolumns;
+}
+
+// A step is done again for some rows (tile_verify_roles.c): all that it makes is made for each row by itself.
+static bool is_redone(const Flat *f, const Step *st) {
+    int rows = tile_grid_axis(f->s->k);
+    for (const TileOp *op = st->loop->body.first; op; op = op->next) {
+        if (op->kind != TILE_MAP || is_column(st, op) || pass_is_strip(op)) continue;
+        for (int i = 0; i < op->results.n; i++)
+            if (!tile_has_axis(op->results.data[i], rows)) return false;
+    }
+    return true;
+}
+
+// Loops stand together: a map between two of them that needs neither goes before the first.
+static void gather_loops(TileKernel *k) {
+    TileOp *first = k->body.first;
+    while (first && first->kind != TILE_LOOP) first = first->next;
+    TileOp *last = k->body.last;
+    while (last && last->kind != TILE_LOOP) last = last->prev;
+    if (!first || first == last) return;
+    for (TileOp *op = first->next, *next; op != last; op = next) {
+        next = op->next;
+        bool free = op->kind == TILE_MAP;
+        for (TileOp *in = first; free && in != op; in = in->next) free = !pass_uses_result(op, in);
+        if (free) pass_move_before(first, op);
+    }
+}
+
+static bool match_op(Flat *f, TileOp *op) {
+    switch ((int)op->kind) {
+    case TILE_LOOP: {
+        bool chain = !f->nsteps || (op->prev->kind == TILE_LOOP && pass_follows(op->prev, op));
+        return chain && match_step(f, op);
+    }
+    case TILE_LOAD:
+        if (!sm90_piped(op) || f->load_q) return false;
+        f->load_q = op;
+        return true;
+    case TILE_BOUND: f->bound = op; return f->nsteps > 0;
+    case TILE_STORE: return f->nsteps > 0;
+    default: return op->kind == TILE_MAP;
+    }
+}
+
+// What is done of a tile behind its loops does not read q, which is not held so long.
+static bool match_chain(Flat *f) {
+    gather_loops(f->s->k);
+    for (TileOp *op = f->s->k->body.first; op; op = op->next) {
+        if (op->kind == TILE_LOOP && !f->load_q) return false;
+        if (!match_op(f, op)) return false;
+        if (f->nsteps && op->kind != TILE_LOOP && uses_of(op, f->load_q->results.data[0]))
+            return false;
+    }
+    if (!f->nsteps || f->step[0].loop->tiles != CLASS_PARTIAL) return false;
+    const TileOp *last = f->step[f->nsteps - 1].loop; // of no steps, where shifts stay before
+    if (f->bound && last->from == last->to) f->follows = &f->step[--f->nsteps];
+    return f->nsteps > 0 && (!f->follows || is_redone(f, f->follows));
+}
+
+bool sm90_overlaps(Sm90 *s) {
+    Flat f = {.s = s};
+    return match_chain(&f);
+}
+
+// ---- a step of a full tile, where shifts stay and its weights came out too large. Then the step's maps are
+// done again as a partial tile's, without the mask: of the scores, which are still in registers, and of
+// what was there before the step.
+
+// What both steps make of the tile, whatever shifts do: numbers of keys, strips.
+static TileValue *shared_of(Flat *f, const Step *st, const TileOp *op) {
+    bool column = is_column(f->follows, op);
+    for (TileOp *own = st->loop->body.first; own; own = own->next) {
+        bool strips = pass_is_strip(own) && !own->args.n && !op->args.n && own->naxes == op->naxes;
+        if (column ? is_column(st, own) : strips && !is_column(st, own))
+            if (own->outs.data[0].body == op->outs.data[0].body) return own->results.data[0];
+    }
+    return NULL;
+}
+
+static void stands_for(TileOp *op, const TileValue *from, TileValue *to) {
+    for (int i = 0; i < op->args.n; i++)
+        if (op->args.data[i] == from) op->args.data[i] = to;
+    tile_replace(&op->body, from, to);
+}
+
+// What a step leaves, as values of its body: what it yields, what the product adds to, the weights.
+static TileValue *left_of(const Step *st, int i) {
+    if (i == st->yield->args.n) return st->sum->args.data[0];
+    return i == st->acc ? st->sum->args.data[2] : st->yield->args.data[i];
+}
+
+static void redo(Flat *f, Step *st) {
+    TileProgram *p = f->s->p;
+    TileKernel *k = f->s->k;
+    const Step *like = f->follows;
+    int n = st->yield->args.n + 1;
+    TileOp *again = tile_clone(p, k, like->loop, NULL, NULL), *next;
+    TileOp *op = tile_op(p, k, NULL, TILE_REDO, st->loop->span);
+    tile_insert_before(st->yield, op);
+    op->bits = f->bound->bits;
+    for (int i = 0; i < n - 1; i++)
+        if (like->loop->results.data[i] == f->bound->args.data[0]) tile_arg(p, op, left_of(st, i));
+    Step copy = {.loop = again};
+    bool good = sort_ops(&copy) && match_columns(&copy) && match_sum(&copy);
+    assert(good && "it is as what was matched");
+    (void)good;
+    TileOp *out = tile_op(p, k, NULL, TILE_YIELD, st->loop->span);
+    for (int i = 0; i < n; i++) {
+        TileValue *v = left_of(st, i);
+        tile_arg(p, op, v);
+        tile_arg(p, out, left_of(&copy, i));
+        tile_result(p, k, op, v->name, v->dtype, v->axis, v->rank);
+    }
+    const TileOp *original = like->loop->body.first;
+    for (TileOp *in = again->body.first; in; in = next, original = original->next) {
+        next = in->next;
+        bool strip = pass_is_strip(in), column = is_column(like, original);
+        TileValue *own = strip || column ? shared_of(f, st, original) : NULL;
+        if (in->kind != TILE_MAP) continue;
+        tile_unlink(in);
+        if (own) {
+            for (TileOp *u = next; u; u = u->next) stands_for(u, in->results.data[0], own);
+            for (TileOp *u = op->body.first; u; u = u->next)
+                stands_for(u, in->results.data[0], own);
+        } else if (strip) {
+            tile_insert_before(op, in);
+        } else {
+            tile_append(&op->body, in);
+        }
+    }
+    tile_append(&op->body, out);
+    for (TileOp *in = op->body.first; in; in = in->next) {
+        stands_for(in, copy.dot->results.data[0], st->dot->results.data[0]);
+        for (int i = 0; i < again->carried.n; i++)
+            stands_for(in, again->carried.data[i], st->loop->carried.data[i]);
+    }
+    for (int i = 0; i < n; i++) {
+        TileValue *r = op->results.data[i];
+        if (i == n - 1)
+            st->sum->args.data[0] = r;
+        else if (i == st->acc)
+            st->sum->args.data[2] = r;
+        else
+            st->yield->args.data[i] = r;
+    }
+    tile_unlink(st->sum); // it stands behind what it is made of
+    tile_insert_before(st->yield, st->sum);
+}
+
+// ---- places
+
+static void place(TileOp *op, const char *role, int stage, int order) {
+    op->role = role;
+    op->place = (TilePlace){stage, order};
+}
+
+static void peel(TileOp *op, int stage, int order) {
+    op->peels = true;
+    op->peeled = (TilePlace){stage, order};
+}
+
+static void pipe_of(TileOp *load, int stages) {
+    load->results.data[0]->home = HOME_SHARED;
+    load->results.data[0]->stages = stages;
+}
+
+// Where the schedule says so, weights go to the product by way of shared memory: each warpgroup
+// writes and reads its own rows.
+static void share_weights(Flat *f, Step *st) {
+    Sm90 *s = f->s;
+    TileValue *weights = st->sum->args.data[0];
+    TileOp *op = pass_map(s->p, s->k, NULL, pass_axes_of(weights), weights->def->span);
+    tile_insert_before(st->sum, op);
+    const Ex *same = pass_operand(s->p, op, weights);
+    TileValue *v = pass_out(s->p, s->k, op, weights->name, weights->dtype, same, EX_CONST, 0);
+    v->home = HOME_SHARED;
+    st->sum->args.data[0] = v;
+    place(op, "consumer", 1, SHARED_P);
+    op->turn = s->shape.turns;
+}
+
+static void place_maps(Flat *f, Step *st) {
+    const Sm90Shape *shape = &f->s->shape;
+    int order = MAPS;
+    const TileOp *weights = st->sum->args.data[0]->def;
+    for (TileOp *op = st->loop->body.first; op; op = op->next) {
+        if (op->kind != TILE_MAP || op == st->rescale || op->role) continue;
+        bool column = is_column(st, op);
+        if (column) op->results.data[0]->home = HOME_SHARED;
+        place(op, "consumer", 0, column ? COLUMNS : pass_is_strip(op) ? STRIPS : order++);
+        if (op == weights) st->sum->lands = op->place.order;
+    }
+    if (st->rescale && shape->late_rescale) {
+        place(st->rescale, "consumer", 1, LATE);
+        st->rescale->turn = shape->turns;
+    } else if (st->rescale)
+        place(st->rescale, "consumer", 0, order++);
+    st->sum->after = shape->after;
+}
+
+static void place_step(Flat *f, Step *st) {
+    const Sm90Shape *shape = &f->s->shape;
+    bool stays = f->follows && st != f->follows && st->loop->tiles == CLASS_FULL;
+    place(st->load_k, "producer", 0, K);
+    peel(st->load_k, 0, FIRST_K);
+    place(st->load_v, "producer", !f->skips, V);
+    if (!f->skips) peel(st->load_v, 1, LAST_V);
+    pipe_of(st->load_k, shape->stages);
+    pipe_of(st->load_v, shape->stages);
+    place(st->dot, "consumer", 0, S);
+    peel(st->dot, 0, FIRST_S);
+    place(st->sum, "consumer", 1, O);
+    st->dot->turn = st->sum->turn = st->load_v->turn = shape->turns;
+    if (shape->narrow && !f->skips) {
+        st->dot->first = st->sum->first = shape->narrow;
+        st->dot->axis = st->sum->axis = st->loop->axis;
+    }
+    place_maps(f, st);
+    if (stays) {
+        st->sum->half = shape->half;
+        redo(f, st);
+        for (TileOp *op = st->loop->body.first; op; op = op->next)
+            if (!op->role && op->kind != TILE_YIELD)
+                place(op, "consumer", 0, op->kind == TILE_REDO ? MAPS + 100 : STRIPS);
+    }
+    if (shape->share) share_weights(f, st);
+}
+
+// Where nothing is masked but what lies behind the last key, only a tile of that end is partial, and the
+// first step is a full tile as likely as not.
+static bool may_begin_full(const Flat *f) {
+    const Step *st = &f->step[0];
+    const Sm90 *s = f->s;
+    bool acc_waits = !st->rescale || s->shape.late_rescale ||
+                     (st->rescale->outs.data[0].body->op == EX_MUL &&
+                      pass_is_zero(st->loop->args.data[st->acc]));
+    int needs = sm90_registers(s->shape, sm90_value_columns(s->p, s->k)) + s->shape.keys / 4;
+    bool room = needs <= s->shape.registers;
+    return !sm90_is_masked(s->k) && f->nsteps == 2 && f->step[1].loop->tiles == CLASS_FULL &&
+           !st->ncolumns && acc_waits && room;
+}
+
+static void place_sweep(Flat *f) {
+    const Sm90Shape *shape = &f->s->shape;
+    TileKernel *k = f->s->k;
+    bool waits_for_q = shape->queries == 1, behind = false;
+    if (may_begin_full(f)) f->step[1].loop->begins = true;
+    for (int i = 0; i < f->nsteps; i++) place_step(f, &f->step[i]);
+    if (f->follows) place_step(f, f->follows);
+    for (TileOp *op = k->body.first; op; op = op->next) {
+        behind |= op->kind == TILE_LOOP;
+        if (op->kind == TILE_MAP || op->kind == TILE_STORE)
+            place(op, "consumer", 1, !behind ? 0 : waits_for_q ? END_EARLY : END);
+    }
+    place(f->load_q, "producer", 0, NEXT_Q);
+    pipe_of(f->load_q, shape->queries);
+    if (f->bound) tile_unlink(f->bound);
+    k->schedule.next = NEXT;
+}
+
+static void by_text(Sm90 *s, TileBlock *b) {
+    for (TileOp *op = b->first; op; op = op->next) {
+        if (op->kind == TILE_LOOP) pass_raise_strips(op);
+        if (op->kind == TILE_MAP && pass_cooperative(s->k, op))
+            op->results.data[0]->home = HOME_SHARED;
+        if (sm90_piped(op)) pipe_of(op, b == &s->k->body ? s->shape.queries : s->shape.stages);
+        if (op->kind != TILE_LOOP && op->kind != TILE_YIELD)
+            place(op, sm90_piped(op) ? "producer" : "consumer", 0, 0);
+        by_text(s, &op->body);
+    }
+}
+
+static void add_role(Sm90 *s, const char *name, int warpgroups, int registers) {
+    TileOp *op = tile_op(s->p, s->k, &s->k->body, TILE_ROLE, (Span){0});
+    op->role = name;
+    op->warpgroups = warpgroups;
+    op->registers = registers;
+}
+
+void sm90_assign(Sm90 *s, bool overlap) {
+    Flat f = {.s = s};
+    if (overlap && match_chain(&f)) {
+        place_sweep(&f);
+    } else {
+        assert(!tile_is_bound(s->k) && "no loop here does steps again");
+        by_text(s, &s->k->body);
+    }
+    add_role(s, "producer", 1, s->shape.producer_registers);
+    add_role(s, "consumer", s->shape.warpgroups, s->shape.registers);
+}

@@ -1,0 +1,232 @@
+// Places and what they are expanded to: tests/tile/assigned.tile, with places, orders and depths of pipes
+// changed one at a time, and, expanded, with what it waits for taken away.
+#include "ir/tile_eval.h"
+#include "passes/schedule/expand.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_KEYS = 17, TILES = 3, QUERIES = 4 * TILES };
+
+static char *read_assigned(Arena *a) {
+    FILE *f = fopen("tests/tile/assigned.tile", "rb");
+    ck_assert_msg(f != NULL, "assigned.tile cannot be opened");
+    char *s = arena_alloc(a, 1 << 16);
+    s[fread(s, 1, (1 << 16) - 1, f)] = 0;
+    fclose(f);
+    return s;
+}
+
+static TileProgram *parse(Arena *a, const char *text) {
+    Diags diags;
+    diag_init(&diags, a);
+    TileProgram *p = tile_parse(a, text, strlen(text), &diags);
+    ck_assert_msg(p != NULL, "%s", diags.first ? diags.first->message : "");
+    return p;
+}
+
+static bool is_valid(Arena *a, const TileProgram *p) {
+    Diags diags;
+    diag_init(&diags, a);
+    return tile_verify(p, &diags);
+}
+
+static void expand(TileProgram *p) {
+    TileKernel *k = p->kernels.data[0];
+    pass_expand(p, k);
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        for (int i = 0; i < op->results.n; i++)
+            if (op->results.data[i]->home == HOME_ANY) op->results.data[i]->home = HOME_FRAGMENT;
+        for (int i = 0; i < op->carried.n; i++) op->carried.data[i]->home = HOME_FRAGMENT;
+    }
+    k->schedule.persist = PERSIST_STATIC; // one block has all tiles
+    p->scheduled = true;
+}
+
+static TileData *run(Arena *a, const TileProgram *p, int keys, bool *good) {
+    Diags diags;
+    int32_t z[SIZE_FREE] = {0};
+    z[SIZE_B] = z[SIZE_HKV] = z[SIZE_HQ] = 1;
+    z[SIZE_SQ] = QUERIES;
+    z[SIZE_SK] = keys;
+    z[SIZE_Q_OFFSET] = keys > QUERIES ? keys - QUERIES : 0;
+    diag_init(&diags, a);
+    TileData *d = tile_data_random(a, p, z, 1, 1);
+    *good = tile_eval(p, d, true, &diags);
+    return d;
+}
+
+typedef enum Verdict { RIGHT, REFUSED, WRONG } Verdict;
+
+// Of three tiles, with 0 to 6 steps each; the interpreter stops at what is not waited for, dropped too early
+// or not at all, and where nobody can go on. `erased`: without places.
+static Verdict verdict(Arena *a, const TileProgram *erased, const TileProgram *p) {
+    for (int keys = 0; keys <= MOST_KEYS; keys++) {
+        bool good, ran;
+        TileData *want = run(a, erased, keys, &good), *got = run(a, p, keys, &ran);
+        ck_assert(good);
+        if (!ran) return REFUSED;
+        if (!(tile_data_distance(erased, want, p, got) < 1e-5)) return WRONG;
+    }
+    return RIGHT;
+}
+
+START_TEST(an_assignment_is_expanded) {
+    Arena *a = arena_new();
+    const char *text = read_assigned(a);
+    TileProgram *p = parse(a, text);
+    ck_assert(is_valid(a, p));
+    expand(p);
+    ck_assert(is_valid(a, p));
+    ck_assert_int_eq(verdict(a, parse(a, text), p), RIGHT);
+    arena_free(a);
+}
+END_TEST
+
+// ---- other places
+
+typedef struct Count {
+    int by_text, by_run, right;
+} Count;
+
+static TileOp *op_at(TileProgram *p, int n) {
+    const TileBlock *b = &p->kernels.data[0]->body;
+    TileOp *op = tile_next(b, NULL);
+    while (op && n--) op = tile_next(b, op);
+    return op;
+}
+
+// The rules of the text and the run refuse what is wrong: nothing else may come out.
+static void judge(Arena *a, const char *text, TileProgram *p, const char *what, int n, Count *c) {
+    if (!is_valid(a, p)) {
+        c->by_text++;
+        return;
+    }
+    expand(p);
+    Verdict v = is_valid(a, p) ? verdict(a, parse(a, text), p) : REFUSED;
+    c->by_run += v == REFUSED;
+    c->right += v == RIGHT;
+    ck_assert_msg(v != WRONG, "%s of operation %d: wrong, and not refused", what, n);
+}
+
+static void change(TileOp *op, int how) {
+    if (how == 0) op->place.stage = !op->place.stage;
+    if (how == 1) op->peels = !op->peels;
+    if (how == 2) op->results.data[0]->stages = 1 + op->results.data[0]->stages % 3;
+    if (how > 2) op->place.order = how - 3; // before, among or behind the others
+}
+
+static Count change_all(int how, const char *what) {
+    Arena *a = arena_new();
+    const char *text = read_assigned(a);
+    Count c = {0, 0, 0};
+    for (int i = 0;; i++) {
+        TileProgram *p = parse(a, text);
+        TileOp *op = op_at(p, i);
+        if (!op) break;
+        if (!op->role || op->kind == TILE_ROLE) continue;
+        if (how == 2 && op->kind != TILE_LOAD) continue;
+        change(op, how);
+        judge(a, text, p, what, i, &c);
+    }
+    arena_free(a);
+    return c;
+}
+
+START_TEST(wrong_stages_are_refused) {
+    Count c = change_all(0, "stage");
+    ck_assert_int_gt(c.by_text, 8);
+}
+END_TEST
+
+START_TEST(copies_of_steps_may_stand_beside_loops) {
+    Count c = change_all(1, "copy");
+    ck_assert_int_gt(c.by_text + c.right, 4);
+}
+END_TEST
+
+START_TEST(pipes_may_be_deeper) {
+    Count c = change_all(2, "depth");
+    ck_assert_int_gt(c.right, 2);
+}
+END_TEST
+
+START_TEST(wrong_orders_are_refused) {
+    Count c = {0, 0, 0};
+    for (int order = 0; order < 16; order++) {
+        Count n = change_all(3 + order, "order");
+        c.by_text += n.by_text, c.right += n.right;
+    }
+    ck_assert_int_gt(c.by_text, 40);
+    ck_assert_int_gt(c.right, 40);
+}
+END_TEST
+
+// ---- less waiting
+
+static TileProgram *expanded(Arena *a) {
+    TileProgram *p = parse(a, read_assigned(a));
+    expand(p);
+    return p;
+}
+
+static bool waits_in_map(const TileOp *op) { return op->kind == TILE_MAP && op->waits; }
+
+// Whatever is taken away is missed.
+static void weaken_all(bool (*has)(const TileOp *op), void (*weaken)(TileOp *op), int least) {
+    Arena *a = arena_new();
+    int n = 0;
+    for (int i = 0;; i++) {
+        TileProgram *p = expanded(a);
+        TileOp *op = op_at(p, i);
+        if (!op) break;
+        if (!has(op)) continue;
+        weaken(op);
+        bool refused = !is_valid(a, p) || verdict(a, parse(a, read_assigned(a)), p) == REFUSED;
+        ck_assert_msg(refused, "%s, operation %d, is not missed", tile_kind_name(op->kind), i);
+        n++;
+    }
+    ck_assert_int_ge(n, least);
+    arena_free(a);
+}
+
+static bool is_wait(const TileOp *op) { return op->kind == TILE_MMA_WAIT || waits_in_map(op); }
+static void wait_less(TileOp *op) { op->pending++; }
+static bool is_drop(const TileOp *op) { return op->kind == TILE_DROP; }
+static bool is_turn(const TileOp *op) { return op->kind == TILE_TURN; }
+static bool is_conditional(const TileOp *op) { // a block has a first tile, not always a next one
+    bool next = op->block->owner && op->block->owner->kind == TILE_TILES;
+    return next && (op->kind == TILE_TAKE || op->kind == TILE_FILL) && op->when;
+}
+static void always(TileOp *op) { op->when = NULL; }
+
+START_TEST(waits_are_needed) { weaken_all(is_wait, wait_less, 6); }
+END_TEST
+START_TEST(drops_are_needed) { weaken_all(is_drop, tile_unlink, 8); }
+END_TEST
+START_TEST(turns_are_needed) { weaken_all(is_turn, tile_unlink, 6); }
+END_TEST
+START_TEST(conditions_are_needed) { weaken_all(is_conditional, always, 4); }
+END_TEST
+
+Suite *pass_expand_suite(void);
+Suite *pass_expand_suite(void) {
+    Suite *s = suite_create("pass_expand");
+    TCase *t = tcase_create("places");
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, an_assignment_is_expanded);
+    tcase_add_test(t, wrong_stages_are_refused);
+    tcase_add_test(t, copies_of_steps_may_stand_beside_loops);
+    tcase_add_test(t, pipes_may_be_deeper);
+    tcase_add_test(t, wrong_orders_are_refused);
+    suite_add_tcase(s, t);
+    t = tcase_create("waits");
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, waits_are_needed);
+    tcase_add_test(t, drops_are_needed);
+    tcase_add_test(t, turns_are_needed);
+    tcase_add_test(t, conditions_are_needed);
+    suite_add_tcase(s, t);
+    return s;
+}
