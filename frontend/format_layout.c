@@ -160,6 +160,11 @@ static bool aligns(const Printer *p, const Row *r) {
     return r->n && r->align != ALIGN_NONE && row_width(p, r) <= WIDTH;
 }
 
+static bool neighbours(const Row *above, const Row *r) {
+    bool apart = r->blank || (above->trail && strchr(above->trail, '\n'));
+    return !apart && r->align == above->align && r->depth == above->depth;
+}
+
 // The rows from `first` on whose `=` stand in one column: how many, and the width before it; 0 where
 // a row would get too long, and none is aligned.
 static int run_of(const Printer *p, int first, int *head) {
@@ -168,7 +173,7 @@ static int run_of(const Printer *p, int first, int *head) {
     *head = 0;
     for (int i = first; i < l->rows.n && aligns(p, &l->rows.data[i]); i++, n++) {
         const Row *r = &l->rows.data[i];
-        if (n && (r->blank || r->align != r[-1].align || r->depth != r[-1].depth)) break;
+        if (n && !neighbours(&r[-1], r)) break;
         if (*head < head_width(p, r)) *head = head_width(p, r);
     }
     for (int i = first; i < first + n; i++) {
