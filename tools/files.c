@@ -53,11 +53,13 @@ static Status write_in_place(const char *path, const void *data, size_t n) {
 }
 
 // mkstemp makes files that only their owner may read; an output has the mode that any other program
-// would give it.
+// would give it, or those of the file that it replaces, and its owner.
 static void usual_mode(int fd, const struct stat *old) {
     mode_t mask = umask(0);
     umask(mask);
-    if (fchmod(fd, old ? (old->st_mode & 07777) : (0666 & ~mask)) != 0)
+    mode_t mode = old ? old->st_mode & 07777 : 0666 & ~mask;
+    if (old && fchown(fd, old->st_uid, old->st_gid) != 0) mode &= 0777; // it is ours now
+    if (fchmod(fd, mode) != 0)
         return; // readable by its owner at least
 }
 

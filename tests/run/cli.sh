@@ -515,7 +515,13 @@ holds 'cmp -s dos.attn tight.attn'
 : >empty.attn
 gives 0 fmt empty.attn
 holds '[ ! -s empty.attn ]'
-if [ "$(id -u)" -ne 0 ]; then
+if [ "$(id -u)" -eq 0 ]; then
+    cp loose.attn theirs.attn
+    chown 12345:54321 theirs.attn
+    chmod 660 theirs.attn
+    gives 0 fmt theirs.attn
+    holds '[ "$(stat -c "%u:%g %a" theirs.attn)" = "12345:54321 660" ]'
+else
     chmod 400 sources/a.attn
     cp loose.attn kept.attn
     chmod 400 kept.attn
