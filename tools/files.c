@@ -59,8 +59,7 @@ static void usual_mode(int fd, const struct stat *old) {
     umask(mask);
     mode_t mode = old ? old->st_mode & 07777 : 0666 & ~mask;
     if (old && fchown(fd, old->st_uid, old->st_gid) != 0) mode &= 0777; // it is ours now
-    if (fchmod(fd, mode) != 0)
-        return; // readable by its owner at least
+    if (fchmod(fd, mode) != 0) return; // readable by its owner at least
 }
 
 static Status cannot(const char *path, int error) {
