@@ -21,7 +21,7 @@ export function create(root, page) {
     const buttons = { first: button("Before the first tile", "first", () => 0), back: button("One tile back", "back", () => at - 1), next: button("Next tile", "next", () => at + 1), last: button("After the last tile", "last", () => shown.steps.length) };
     const where = slider({ label: "Step", steps: { min: 0, max: 1 }, value: 0, change: (v) => go(v), format: (v) => (shown ? `${v} of ${shown.steps.length}` : "") });
     const player = el("div", { class: "player", role: "group", "aria-label": "Steps" }, buttons.first, buttons.back, buttons.next, buttons.last, where.node);
-    const body = el("div", { class: "body steps" }, player, stage, about);
+    const body = el("div", { class: "body steps" }, player, about, stage);
     root.append(controls.node, body);
     player.addEventListener("keydown", (event) => {
         if (event.target.matches("input")) return;
