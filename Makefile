@@ -224,8 +224,10 @@ lint:
 	tests/lint.sh
 format-check:
 	$(CLANG_FORMAT) --dry-run -Werror $(SOURCES)
-format:
+	[ ! -x $(BUILD)/attnc ] || out=$$(tests/format.sh $(BUILD)/attnc) || { echo "$$out"; false; }
+format: $(BUILD)/attnc
 	$(CLANG_FORMAT) -i $(SOURCES)
+	tests/format.sh $(BUILD)/attnc --write
 
 # ---- editors and the gallery. What is generated is committed: an editor needs no tools to take it, GitHub shows the pages. npm brings the
 # client for language servers.
