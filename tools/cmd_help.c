@@ -281,6 +281,21 @@ static void find_word(Help *h) {
     }
 }
 
+// The clauses that give a value this name, in the pages; names of parameters are free.
+static void find_param(Help *h) {
+    bool any = false;
+    for (int i = 0; i < h->words.n; i++) {
+        const FeWord *w = &h->words.data[i];
+        for (int k = 0; w->kind == FE_CLAUSE && k < w->nparams; k++) {
+            const FeParam *p = &w->params[k];
+            if (strcmp(p->name, h->wanted) != 0) continue;
+            if (!any && matches(h, p->name)) printf("%s: a parameter of clauses\n\n", p->name);
+            put_entry(arena_printf(h->arena, "%s: %s", w->form, p->type), p->doc);
+            any = true;
+        }
+    }
+}
+
 static void find_in_library(Help *h) {
     const LibraryFile *f;
     for (size_t i = 0; (f = library_at(i)); i++) {
@@ -321,6 +336,7 @@ static Status find_all(Help *h) {
         topics[i].put(h);
     }
     find_word(h);
+    find_param(h);
     find_in_library(h);
     find_habit(h);
     if (h->found) return STATUS_DONE;

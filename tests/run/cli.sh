@@ -431,6 +431,8 @@ says out 'Usage: attnc mask'
 says out 'mask(b, h, q_idx, kv_idx) -> bool'
 gives 0 help softcap
 says out 'stdlib/softcap.attn'
+gives 0 help kv_idx
+says out 'modify(s, b, h, q_idx, kv_idx): i32'
 gives 0 help gelu
 says out 'it is written 0.5 * x'
 gives 2 help clausse
