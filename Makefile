@@ -180,6 +180,8 @@ $(BUILD)/tests/check_math: $(MATH_O) $(ALL_A)
 	$(CC) $(SAN) -o $@ $(MATH_O) $(ALL_A) $(LIBS)
 $(BUILD)/tests/editors/tokens: $(BUILD)/tests/editors/tokens.o $(BUILD)/libfrontend.a $(BUILD)/libir.a
 	$(CC) $(SAN) -o $@ $^ -lm
+$(BUILD)/tests/fuzz/service: $(BUILD)/tests/fuzz/service.o $(BUILD)/libservice.a $(ALL_A)
+	$(CC) $(SAN) -o $@ $^ -lcjson $(LIBS)
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/support/reformat.o $(ALL_A)
 	$(CC) $(SAN) -o $@ $^ $(LIBS)
 $(BUILD)/tests/main.o: $(BUILD)/suites.def
