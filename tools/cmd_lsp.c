@@ -190,7 +190,7 @@ Status cmd_lsp(const Options *o) {
     while (service_status(c.service) < 0 && !c.broken) {
         take_waiting(&c);
         if (service_step(c.service)) continue;
-        if (c.ended) break;
+        if (c.ended || c.broken) break;
         read_within(&c, -1);
     }
     int status = service_status(c.service);
