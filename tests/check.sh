@@ -54,6 +54,8 @@ run "$python" tests/docs.py "$build"
 run "$python" tests/gallery.py "$build"
 editors_python=$(tests/tools.sh editors-python) || editors_python=python3
 run env BUILD="$build" PYTHONPATH=build/tools/editors "$editors_python" tests/editors/test_editors.py
+lsp_python=$(tests/tools.sh lsp-python) || lsp_python=python3
+run env ATTNC="$build/attnc" PYTHONPATH=build/tools/lsp "$lsp_python" tests/lsp/test_lsp.py
 if [ -z "$SANITIZED" ]; then
     run node tests/playground/wasm.mjs "$build"
     run node tests/playground/panes.mjs "$build"

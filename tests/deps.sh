@@ -10,6 +10,8 @@
 cd "$(dirname "$0")/.." || exit 1
 ptxas='nvidia-cuda-nvcc==13.0.88'
 editors='tree-sitter==0.26.1 babi==1.8.0 identify==2.6.20 onigurumacffi==1.5.0 cffi==2.1.1 Pygments==2.21.0'
+lsp='pytest-lsp==1.0.1 pygls==2.1.1 lsprotocol==2025.0.0 cattrs==26.2.1 attrs==26.1.0 pytest==9.2.0 pytest-asyncio==1.5.0 packaging==26.3 pluggy==1.7.0
+iniconfig==2.3.1 pygments==2.21.0 typing_extensions==4.16.0'
 need=''
 want() { # want PACKAGE TEST...: the package when the test fails
     package=$1
@@ -110,6 +112,11 @@ fi
     # shellcheck disable=SC2086
     /usr/bin/python3 -m pip install -q --no-deps --upgrade --target build/tools/editors $editors || exit 1
 }
+[ "$1" = build ] || tool lsp-python >/dev/null 2>&1 || {
+    echo "installing into build/tools: $lsp (a client of language servers)"
+    # shellcheck disable=SC2086
+    /usr/bin/python3 -m pip install -q --no-deps --upgrade --target build/tools/lsp $lsp || exit 1
+}
 [ "$1" != browser ] || [ -e build/tools/browser/axe_playwright_python ] || {
     echo "installing into build/tools: $browser (what drives Chromium)"
     # shellcheck disable=SC2086
@@ -131,4 +138,4 @@ RUN
 # What was installed may still not be what is found.
 tests/tools.sh llvm-config >/dev/null && tests/tools.sh ld.lld >/dev/null || exit 1
 [ "$1" = build ] || tests/tools.sh python3 "numpy, torch, IPython, ipykernel, nbclient" >/dev/null || exit 1
-[ "$1" = build ] || for name in cppcheck clang clang-format python3 editors-python ptxas tree-sitter; do tests/tools.sh $name >/dev/null || exit 1; done
+[ "$1" = build ] || for name in cppcheck clang clang-format python3 editors-python lsp-python ptxas tree-sitter; do tests/tools.sh $name >/dev/null || exit 1; done

@@ -69,6 +69,7 @@ find_tool() {
     clang-format) pick clang-format 14 14 clang-format-14 clang-format ;; # another one breaks lines elsewhere
     ptxas) pick ptxas 13 99 ptxas /usr/local/cuda/bin/ptxas build/tools/nvidia/cu13/bin/ptxas ;; # older ones allocate registers worse
     python3) python "$2" ;;
+    lsp-python) PYTHONPATH=build/tools/lsp python "pytest_lsp, pytest_asyncio" ;;
     editors-python) PYTHONPATH=build/tools/editors python "tree_sitter, babi, pygments" ;;
     tree-sitter) tree_sitter ;;
     cppcheck) pick cppcheck 2 99 cppcheck ;;
@@ -79,7 +80,7 @@ if [ "$1" != --versions ]; then
     find_tool "$@"
     exit
 fi
-for name in llvm-config ld.lld clang clang-format cppcheck ptxas python3 editors-python tree-sitter; do
+for name in llvm-config ld.lld clang clang-format cppcheck ptxas python3 editors-python lsp-python tree-sitter; do
     path=$(find_tool $name) && echo "$name: $path, version $(version "$path")"
 done
 for name in "${CC:-cc}" make flex bison vim nvim node; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """attnc lsp, asked by real clients: pytest-lsp (pygls) and Neovim, and by a bare one where bytes matter.
 
-    PYTHONPATH=build/tools/lsp python3 tests/lsp/test_lsp.py BUILD     (tests/deps.sh installs pytest-lsp)
+    ATTNC=build/attnc PYTHONPATH=build/tools/lsp python3 tests/lsp/test_lsp.py     (tests/deps.sh installs pytest-lsp)
 """
 import asyncio as aio
 import json
@@ -19,7 +19,7 @@ from lsprotocol import types as lsp
 from pytest_lsp import ClientServerConfig, LanguageClient, client_capabilities
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
-ATTNC = os.environ.get("ATTNC", str(TOP / "build/attnc"))
+ATTNC = str(pathlib.Path(os.environ.get("ATTNC", TOP / "build/attnc")).resolve())
 SLOW = 10 if os.environ.get("SANITIZED") else 1
 
 SOURCE = """\
@@ -669,11 +669,9 @@ class Count:
 
 
 def main():
-    if len(sys.argv) > 1:
-        os.environ["ATTNC"] = str(pathlib.Path(sys.argv[1]).resolve() / "attnc")
     count = Count()
-    options = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "--rootdir", str(TOP / "tests/lsp"), "-rP" if "-v" in sys.argv else "-rf"]
-    pytest.main([*options, "--show-capture=no", "--tb=short", "-s", __file__], plugins=[count])
+    options = ["-q", "-s", "--tb=short", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "-W", "ignore", "--rootdir", str(TOP / "tests/lsp")]
+    pytest.main([*options, *sys.argv[1:], __file__], plugins=[count])
     print(f"{count.passed} passed, {count.failed or int(not count.passed)} failed")
     return 1 if count.failed or not count.passed else 0
 

@@ -104,14 +104,14 @@ bool document_derive(Service *s, Document *d) {
 const AstTokens *analysis_tokens(Analysis *a, uint16_t file) {
     const Source *source = &a->diags.files.data[file];
     while (a->tokens.n < a->diags.files.n) VEC_PUSH(a->arena, &a->tokens, NULL);
-    AstTokens **tokens = &a->tokens.data[file];
-    if (*tokens) return *tokens;
+    AstTokens *tokens = a->tokens.data[file];
+    if (tokens) return tokens;
     Diags quiet;
-    *tokens = ARENA_NEW(a->arena, AstTokens);
+    tokens = a->tokens.data[file] = ARENA_NEW(a->arena, AstTokens);
     diag_init(&quiet, a->arena);
     ast_parse(a->arena, &quiet, diag_add_file(&quiet, source->name, source->text, source->n),
-              *tokens);
-    return *tokens;
+              tokens);
+    return tokens;
 }
 
 const AstToken *analysis_token(Analysis *a, uint32_t at) {
