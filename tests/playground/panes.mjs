@@ -129,6 +129,7 @@ for (const { name, text } of library) {
     const at = (row, column) => session.result("attn/mask", { tile: { queries: 8, keys: 8 }, at: { row, column } });
     same("which term decides", [at(0, 3), at(9, 2)].map((m) => m.at.terms.map((t) => t.decides)), [[true, false], [false, true]]);
     same("its place", at(9, 2).terms[1].place.range, rangeOf("i - j < 9"));
+    same("the clause's place", at(0, 0).mask.place.range, rangeOf("causal(i, j) && i - j < 9"));
     const l = session.result("attn/derived", {}).sections[0].lines.find((x) => x.defines === "l");
     same("a reduction of the library stands at its call", l.place, { uri: session.uri, range: rangeOf("softmax(s)") });
     const tex = session.result("attn/derived", { formats: ["tex"] }).sections[0].lines.find((x) => x.defines === "l").parts[0];

@@ -276,6 +276,21 @@ static cJSON *tile(MaskPane *m, const ExNames *names) {
     return o;
 }
 
+// The clause of the document; its terms may stand in a module.
+static Span clause_place(const Pane *p) {
+    const AstItems *items = &p->source.module->ast->items;
+    for (int i = 0; i < items->n; i++) {
+        const AstItem *v = items->data[i];
+        if (v->kind != AST_ATTENTION || !v->name.s || strcmp(v->name.s, p->variant->name)) continue;
+        for (int k = 0; k < v->items.n; k++) {
+            const AstItem *c = v->items.data[k];
+            bool mask = c->kind == AST_CLAUSE && c->name.s && !strcmp(c->name.s, "mask");
+            if (mask && c->body.result) return c->body.result->span;
+        }
+    }
+    return (Span){0};
+}
+
 static cJSON *result(MaskPane *m) {
     const MaskMap *map = &m->map;
     ExNames names = row_names(m->p->row);
@@ -295,6 +310,7 @@ static cJSON *result(MaskPane *m) {
     cJSON_AddItemToObject(o, "pairs", pairs(m));
     formula = cJSON_AddObjectToObject(o, "mask");
     pane_formula(m->p, formula, m->p->row->mask, &names);
+    cJSON_AddItemToObject(formula, "place", pane_span(m->p, clause_place(m->p)));
     cJSON_AddItemToObject(o, "terms", terms(m, &names));
     cJSON_AddItemToObject(o, "drawn", pane_drawn(m->p, &m->b, m->read));
     if (json_get(m->p->params, "at")) cJSON_AddItemToObject(o, "at", tile(m, &names));
