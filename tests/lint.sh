@@ -24,6 +24,9 @@ depends runtime
 found=$(grep -nE '^#include "runtime/' codegen/*.[ch] codegen/*/*.[ch] | grep -v '"runtime/abi.h"')
 [ -n "$found" ] && echo "$found" && echo "codegen may include of the runtime only abi.h" && bad=1
 
+found=$(grep -nE '^#include [<"](codegen|llvm)' tools/service/*.[ch] tools/playground/*.c)
+[ -n "$found" ] && echo "$found" && echo "the language service is WebAssembly, too: no LLVM" && bad=1
+
 # Libraries do not print and do not end the program. The exception is out_of_memory in arena.c; LLVM does the same there.
 # The rule includes the part of tools/ that is in libattnc: all except the verbs and the help of the command. Comments are ignored.
 quiet=$(ls tools/*.c tools/service/*.c | grep -vE '^tools/(cmd_.*|cmd|attnc|options)\.c$')

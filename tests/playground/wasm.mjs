@@ -1,5 +1,5 @@
-// wasm.mjs BUILD: the compiler as WebAssembly answers as `attnc lsp` does, request by request, over the whole library; and a trap ends
-// only its instance.
+// wasm.mjs BUILD: the compiler as WebAssembly answers as `attnc lsp` does, request by request, over the whole library; and programs
+// as deep and as long as the language allows fit its stack and memory.
 import { execFileSync } from "node:child_process";
 import fs from "node:fs";
 import os from "node:os";
@@ -90,6 +90,19 @@ for (const depth of [200, 100000]) {
     for (const m of numbered([initialize, open("file:///deep.attn", text)])) compiler.handle(JSON.stringify(m));
     const { diagnostics } = out.find((m) => m.method === "textDocument/publishDiagnostics").params;
     check(`${depth} parentheses`, (diagnostics.some((d) => d.severity === 1)) === depth > 256, JSON.stringify(diagnostics).slice(0, 300));
+}
+
+// Calls as deep as they may be, and formulas as long, through all panes.
+const calls = (n) => Array.from({ length: n }, (_, i) => `fn step_${i}(x) = ${i ? `step_${i - 1}(x) + 1.0` : "x"};\n`).join("");
+const sum = (n) => Array(n).fill("dot(q, k)").join(" + ");
+const variant = (score, more = "") => `${more}attention long { dim D = 4; score(q, k) = ${score}; mask(b, h, i, j) = j <= i; normalize(s) = s; }`;
+const long = { calls: variant("step_253(dot(q, k))", calls(254)), "too many calls": variant("step_299(dot(q, k))", calls(300)), sum: variant(sum(1000)), product: variant(sum(1000).replaceAll("+", "*")) };
+for (const [name, text] of Object.entries(long)) {
+    const out = [];
+    const compiler = instantiate(module, (json) => out.push(JSON.parse(json)));
+    for (const m of numbered([initialize, open("file:///long.attn", text), ...requests("file:///long.attn")])) compiler.handle(JSON.stringify(m));
+    const refused = answers(out).filter((m) => m.error?.code === -32803).length;
+    check(name, answers(out).length === 1 + requests("").length && refused > 0 === (name === "too many calls"), `${refused} are refused`);
 }
 
 console.log(`${passed} passed, ${failed} failed`);
