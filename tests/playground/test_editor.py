@@ -116,6 +116,18 @@ class Editor(PageTest):
         self.settle(page)
         self.assertEqual(page.evaluate(colour, [at + 2, 3]), "t-keyword")
 
+    def test_colours_stay_while_the_text_does_not_parse(self):
+        page = self.open()
+        self.example(page, "causal")
+        colours = "() => { const cm = document.querySelector('.CodeMirror').CodeMirror; return [...Array(cm.lineCount()).keys()].map((l) => cm.getLineTokens(l).map((t) => [t.string, t.type])); }"
+        before = page.evaluate(colours)
+        line = next(i for i, text in enumerate(self.source(page).split("\n")) if "normalize" in text)
+        page.evaluate("line => document.querySelector('.CodeMirror').CodeMirror.replaceRange('    mo\\n', {line, ch: 0})", line)
+        self.settle(page)
+        self.assertEqual(page.locator(".CodeMirror .problem.error").count(), 1)
+        after = page.evaluate(colours)
+        self.assertEqual(after[:line] + after[line + 2:], before[:line] + before[line + 1:])
+
     def test_escape_then_tab_leaves(self):
         page = self.open()
         inside = "() => document.activeElement.closest('.CodeMirror') !== null"

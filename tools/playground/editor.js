@@ -102,7 +102,7 @@ export class Editor {
 
     // ---- colours
     setTokens(data, legend) {
-        this.tokens.set(data, legend);
+        this.tokens.set(data, legend, this.diagnostics.some((d) => (d.severity || 1) === 1));
         this.cm.setOption("mode", "attn"); // what is in view is coloured again
     }
 

@@ -14,6 +14,7 @@ import * as kernel from "./panes/kernel.js";
 
 const URI = "file:///playground.attn";
 const BUSY_AFTER = 300; // ms until work shows progress
+const PROBLEM_AFTER = 500; // ms until a pane says that the source has a problem: while one writes, it often has
 const OVERTAKEN_AFTER = 1000; // ms after which an edit ends the work on the text before it
 const DATA = JSON.parse($("data").textContent); // {examples: [{name, title, source, pane, sizes}], licences: [...]}
 const modules = { derived, mask, weights, steps, kernel };
@@ -200,9 +201,17 @@ function fail(error, name = page.pane) {
         return;
     }
     if (!error.code) throw error;
-    message(name, error.code === -32803 ? `The source has a problem: ${error.message}. What is below, if anything, is of the text before.` : error.message);
+    if (error.code !== -32803) message(name, error.message);
+    else {
+        clearTimeout(told);
+        told = setTimeout(() => message(name, `The source has a problem: ${error.message}. What is below, if anything, is of the text before.`), PROBLEM_AFTER);
+    }
 }
+let told = 0; // the timer of a message that is to come
 function message(name, text) {
+    clearTimeout(told);
+    told = 0;
+    noise();
     const root = place(name);
     const old = root.querySelector(":scope > .message");
     root.classList.toggle("stale", Boolean(text));
@@ -253,7 +262,7 @@ function noise() {
     document.documentElement.dataset.quiet = "false";
     clearTimeout(calm);
     calm = setTimeout(() => {
-        document.documentElement.dataset.quiet = String(!since && !frame && !loading && answered === version);
+        document.documentElement.dataset.quiet = String(!since && !frame && !loading && answered === version && !told);
     }, 20);
 }
 

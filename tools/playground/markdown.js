@@ -1,4 +1,4 @@
-// markdown.js: what the service says in hovers: paragraphs, `code`, fenced code, **strong**. Text is never parsed as HTML.
+// markdown.js: what the service says in hovers: paragraphs, lists, `code`, fenced code, **strong**. Text is never parsed as HTML.
 import { el } from "./ui.js";
 
 export function markdown(contents) {
@@ -7,8 +7,13 @@ export function markdown(contents) {
     return text.split(/^(```\w*\n[^]*?^```)$/m).flatMap((piece) => {
         const fenced = /^```\w*\n([^]*?)\n?```$/.exec(piece);
         if (fenced) return [el("pre", {}, fenced[1])];
-        return piece.split(/\n\s*\n|\n---\n/).filter((p) => p.trim() && p.trim() !== "---").map((p) => el("p", {}, inline(p.trim())));
+        return piece.split(/\n\s*\n|\n---\n/).filter((p) => p.trim() && p.trim() !== "---").map((p) => block(p.trim()));
     });
+}
+
+function block(text) {
+    const items = text.split(/^[*-] /m).slice(1);
+    return /^[*-] /.test(text) ? el("ul", {}, items.map((item) => el("li", {}, inline(item.trim())))) : el("p", {}, inline(text));
 }
 
 function inline(text) {

@@ -1,17 +1,20 @@
 // tokens.js: the colours of the text. In: semantic tokens of the service, and the edits since. Out: the style of the next piece of a line, for
-// CodeMirror. An edit moves what is behind it, so nothing flickers until the next tokens come.
+// CodeMirror. An edit moves what is behind it, so nothing flickers until the next tokens come. While the text does not parse, the service knows
+// less of it: then lines that were not edited keep what they had.
 export class Tokens {
-    #lines = []; // of each line: [{from, to, type}]
+    #lines = []; // of each line: [{from, to, type}], with .edited after an edit
 
-    set(data, legend) {
-        this.#lines = [];
+    set(data, legend, broken) {
+        const lines = [];
         let line = 0;
         let column = 0;
         for (let i = 0; i + 4 < data.length; i += 5) {
             column = data[i] ? data[i + 1] : column + data[i + 1];
             line += data[i];
-            (this.#lines[line] ||= []).push({ from: column, to: column + data[i + 2], type: legend[data[i + 3]] });
+            (lines[line] ||= []).push({ from: column, to: column + data[i + 2], type: legend[data[i + 3]] });
         }
+        if (!broken) this.#lines = lines;
+        else this.#lines.forEach((old, i) => old.edited && (this.#lines[i] = Object.assign(lines[i] || [], { edited: true })));
     }
 
     // from, to: what was replaced; text: the new lines.
@@ -21,9 +24,9 @@ export class Tokens {
         const rest = (this.#lines[to.line] || []).filter((t) => t.to > to.ch).map((t) => ({ ...t, from: Math.max(t.from, to.ch) - to.ch + end, to: t.to - to.ch + end }));
         const last = first[first.length - 1];
         if (text.length === 1 && last && last.to === from.ch && /^\w+$/.test(text[0])) last.to = end; // a word grows
-        const lines = Array.from(text, () => []);
-        lines[0] = first;
-        lines[lines.length - 1] = [...lines[lines.length - 1], ...rest];
+        const lines = Array.from(text, () => Object.assign([], { edited: true }));
+        lines[0].push(...first);
+        lines[lines.length - 1].push(...rest);
         while (this.#lines.length < from.line) this.#lines.push([]);
         this.#lines.splice(from.line, to.line - from.line + 1, ...lines);
     }
