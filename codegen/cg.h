@@ -140,20 +140,22 @@ struct Cg {
     const TileKernel *k;
     const char *symbol;
     Val fn;
-    Blk entry;                // allocas and arguments go here
-    VEC(CgArg) args;          // complete before begin_kernel
-    VEC(CgMap) maps;          // of the tensor maps among them
-    bool *stored;             // by tensor: the kernel stores to it
-    Val *arg;                 // by slot; NULL until asked for
-    Val *input;               // by tensor, likewise
-    CgValue *value;           // by TileValue.id
-    Val grid_b, grid_h, step; // i32
-    Val tile[TILE_MAX_AXES];  // i32
-    Val valid;                // i1: SYM_VALID, in roles
-    Val arguments;            // ptr: the arguments in memory, by slot; NULL until asked for
-    ExMemo outlines;          // long expressions that are functions (outline.c)
-    bool share_math;          // mathematical functions are calls
-    ExMemo exact;             // of the kernel's expressions: what stands under `rounded`
+    Blk entry;                    // allocas and arguments go here
+    VEC(CgArg) args;              // complete before begin_kernel
+    VEC(CgMap) maps;              // of the tensor maps among them
+    bool *stored;                 // by tensor: the kernel stores to it
+    Val *arg;                     // by slot; NULL until asked for
+    Val *input;                   // by tensor, likewise
+    CgValue *value;               // by TileValue.id
+    struct CgFragment **fragment; // likewise (fragment.h)
+    struct CgPart *thread_part;   // by the kernel's layout and axis (fragment.c)
+    Val grid_b, grid_h, step;     // i32
+    Val tile[TILE_MAX_AXES];      // i32
+    Val valid;                    // i1: SYM_VALID, in roles
+    Val arguments;                // ptr: the arguments in memory, by slot; NULL until asked for
+    ExMemo outlines;              // long expressions that are functions (outline.c)
+    bool share_math;              // mathematical functions are calls
+    ExMemo exact;                 // of the kernel's expressions: what stands under `rounded`
 };
 
 // ---- llvm.c: small helpers over the builder
@@ -161,6 +163,8 @@ Val cg_i32(Cg *cg, int64_t v);
 Val cg_i64(Cg *cg, int64_t v);
 Val cg_f32(Cg *cg, double v);
 Val cg_splat(Cg *cg, Val scalar, int lanes);
+Val cg_over(Cg *cg, Val v, int n);      // v / n and v % n of what is not negative: shifts and masks
+Val cg_modulo(Cg *cg, Val v, int n);    // where n is a power of two
 Blk cg_block(Cg *cg, const char *name); // appended to the function
 // What follows runs only where `in` holds, until cg_end_if, which goes on behind it.
 Blk cg_if(Cg *cg, Val in, const char *name);

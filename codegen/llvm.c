@@ -36,6 +36,18 @@ Val cg_splat(Cg *cg, Val scalar, int lanes) {
 
 Val cg_widen(Cg *cg, Val v, int lanes) { return cg_lanes(v) == 1 ? cg_splat(cg, v, lanes) : v; }
 
+Val cg_over(Cg *cg, Val v, int n) {
+    int bits = 0;
+    while (1 << bits < n) bits++;
+    if (1 << bits == n) return LLVMBuildLShr(cg->b, v, cg_i32(cg, bits), "");
+    return LLVMBuildUDiv(cg->b, v, cg_i32(cg, n), "");
+}
+
+Val cg_modulo(Cg *cg, Val v, int n) {
+    if (n & (n - 1)) return LLVMBuildURem(cg->b, v, cg_i32(cg, n), "");
+    return LLVMBuildAnd(cg->b, v, cg_i32(cg, n - 1), "");
+}
+
 Blk cg_block(Cg *cg, const char *name) {
     return LLVMAppendBasicBlockInContext(cg->c, cg->fn, name);
 }

@@ -170,6 +170,8 @@ bool cg_kernel(Cg *cg, const TileProgram *p, const TileKernel *k, const char *sy
     cg->k = k;
     cg->symbol = symbol;
     cg->value = ARENA_ARRAY(cg->arena, CgValue, k->nvalues + 1);
+    cg->fragment = ARENA_ARRAY(cg->arena, struct CgFragment *, k->nvalues + 1);
+    cg->thread_part = NULL;
     cg->grid_b = cg->grid_h = cg->step = cg_i32(cg, 0);
     for (int i = 0; i < TILE_MAX_AXES; i++) cg->tile[i] = cg_i32(cg, 0);
     memset(&cg->maps, 0, sizeof cg->maps);

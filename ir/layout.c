@@ -62,6 +62,13 @@ int layout_count(const Layout *l, LayoutPlace place) {
     return n;
 }
 
+int layout_share(const Layout *l, LayoutPlace place, int axis) {
+    int n = 1;
+    for (int i = 0; i < l->n; i++)
+        if (l->digit[i].place == place && l->digit[i].axis == axis) n *= l->digit[i].count;
+    return n;
+}
+
 int layout_covers(const Layout *l, int axis) {
     int n = 1;
     for (int i = 0; i < l->n; i++)

@@ -51,9 +51,10 @@ Layout layout_restrict(const Layout *l, const uint8_t *axis, int rank);
 // Puts axis[i] where axis i stands.
 Layout layout_rename(const Layout *l, const int *axis);
 bool layout_equal(const Layout *a, const Layout *b);
-int layout_count(const Layout *l, LayoutPlace place); // numbers of the place
-int layout_covers(const Layout *l, int axis);         // elements along an axis
-bool layout_copies(const Layout *l);                  // some element has several owners
+int layout_count(const Layout *l, LayoutPlace place);           // numbers of the place
+int layout_covers(const Layout *l, int axis);                   // elements along an axis
+int layout_share(const Layout *l, LayoutPlace place, int axis); // of them at a place
+bool layout_copies(const Layout *l);                            // some element has several owners
 // What a place's number says of the element's number along an axis: the sum over all places is it.
 int layout_part(const Layout *l, LayoutPlace place, int axis, int number);
 // The number at a place (of the first copy) that has an element; index by axis.

@@ -259,16 +259,18 @@ static bool lies_in(const TileKernel *k, const TileValue *v, const Layout *l) {
 }
 
 int tile_common_layout(const TileKernel *k, const TileOp *op, const uint8_t *axes, int naxes) {
+    int found = -1;
     for (int i = 0; i < k->layouts.n; i++) {
-        const Layout *l = &k->layouts.data[i].is;
+        const Layout *l = &k->layouts.data[i].is, own = layout_restrict(l, axes, naxes);
         bool all = true;
         for (int a = 0; a < naxes; a++)
             all = all && layout_covers(l, axes[a]) == k->axes[axes[a]].extent;
         for (int v = 0; v < op->args.n; v++) all = all && lies_in(k, op->args.data[v], l);
         for (int v = 0; v < op->results.n; v++) all = all && lies_in(k, op->results.data[v], l);
-        if (all) return i;
+        if (all && !layout_copies(&own)) return i;
+        if (all && found < 0) found = i;
     }
-    return -1;
+    return found;
 }
 
 int tile_extent(const TileAxis *a) {

@@ -333,7 +333,8 @@ bool tile_in_grid(const TileKernel *k, int axis); // whether the grid tiles the 
 int tile_grid_axis(const TileKernel *k);          // the one that it tiles; -1: none
 bool tile_has_lanes(const TileKernel *k); // of one warp, numbers in its threads (codegen/lanes.c)
 Layout tile_layout(const TileKernel *k, const TileValue *v); // of the value's own axes
-// The one of a kernel's layouts in which an op's values in registers and its axes lie; -1: none.
+// The one of a kernel's layouts in which an op's values in registers and its axes lie, without copies
+// if there is such a one; -1: none.
 int tile_common_layout(const TileKernel *k, const TileOp *op, const uint8_t *axes, int naxes);
 // The elements of a tile along an axis: its extent, or the axis' constant size; 0: the run-time
 // size, one tile is the whole axis.

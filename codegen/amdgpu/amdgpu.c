@@ -141,10 +141,10 @@ static void special_registers(Cg *cg) {
     AmState *s = am_state(cg);
     s->tid = thread_number(cg);
     s->lane = LLVMBuildURem(cg->b, s->tid, cg_i32(cg, s->wave), "");
-    s->part = LLVMBuildUDiv(cg->b, s->lane, cg_i32(cg, s->rows), "");
-    Val first = am_times(cg, wave_number(cg), s->rows * s->mt);
-    s->row = LLVMBuildURem(cg->b, s->lane, cg_i32(cg, s->rows), "");
-    s->row0 = LLVMBuildAdd(cg->b, first, s->row, "");
+    s->part = cg_over(cg, s->lane, s->rows);
+    cg_place_thread(cg, s->lane, wave_number(cg), true);
+    s->row = cg_modulo(cg, s->lane, s->rows);
+    if (s->row_axis >= 0) s->row0 = cg_thread_part(cg, 0, s->row_axis);
 }
 
 static void am_begin(Cg *cg) {

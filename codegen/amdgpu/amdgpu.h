@@ -32,14 +32,14 @@
 #ifndef CODEGEN_AMDGPU_H
 #define CODEGEN_AMDGPU_H
 
-#include "codegen/cg.h"
+#include "codegen/fragment.h"
 
 enum { AM_KERNEL = 91, AM_CHUNK = 16, AM_GLOBAL = 1, AM_LOCAL = 3, AM_PRIVATE = 5 };
 
 typedef struct AmState {
     int row_axis; // spread over the waves
     int wave;     // lanes of a wave
-    int waves, mt;
+    int waves;
     int rows, parts; // R, G
     bool wmma;
     bool crowded; // addresses are computed again for each tile, which LLVM is kept from seeing
@@ -58,11 +58,11 @@ static inline AmState *am_state(Cg *cg) { return cg->state; }
 // ---- shapes (shape.c)
 
 typedef struct AmShape { // of a fragment
-    bool rows;           // has the row axis
-    int col_axis;        // -1: none
-    int mt, n;           // row groups of a wave, elements of a row: 1 where the axis is not there
-    bool packed;         // pairs as i32
-    int pair;            // elements that share a register: 2 where packed for MFMA, else 1
+    const CgFragment *f;
+    int row_axis, col_axis; // -1: none
+    int mt, n;   // row groups of a wave, elements of a row: 1 where the axis is not there
+    bool packed; // pairs as i32
+    int pair;    // elements that share a register: 2 where packed for MFMA, else 1
 } AmShape;
 
 typedef struct AmTile { // of a value in LDS
@@ -77,12 +77,12 @@ typedef struct AmTile { // of a value in LDS
 
 void am_prepare(Cg *cg); // fills the layout part of the state from the kernel
 AmShape am_shape(Cg *cg, const TileValue *v);
-int am_unit(Cg *cg, int axis);               // columns of a lane that follow each other
-int am_count(AmShape s);                     // registers of it
-int am_index(AmShape s, int m, int e);       // of one element, whatever axes the value lacks
-Val am_column(Cg *cg, int axis, int e);      // i32: which of the tile's columns element e is
-int am_column_base(Cg *cg, int axis, int e); // of part 0
-Val am_column_part(Cg *cg, int axis);        // what is added to it in this lane's part
+int am_unit(Cg *cg, int axis);                    // columns of a lane that follow each other
+int am_index(AmShape s, int m, int e);            // the register, whatever axes the value lacks
+void am_part(AmShape s, int m, int e, int *part); // what it says of its element, by axis
+Val am_column(Cg *cg, int axis, int e);           // i32: which of the tile's columns element e is
+int am_column_base(Cg *cg, int axis, int e);      // of part 0
+Val am_column_part(Cg *cg, int axis);             // what is added to it in this lane's part
 AmTile am_tile(Cg *cg, const TileValue *v);
 int am_place_shared(Cg *cg); // gives every shared value its offset; returns the bytes a block needs
 Val am_lds(Cg *cg, Val offset); // i32 -> ptr addrspace(3)
@@ -94,9 +94,10 @@ typedef struct AmPlace {
 // Bytes from a tile's beginning: of a chunk of a row; of an element (outer NULL: of a vector).
 Val am_chunk(Cg *cg, const AmTile *t, AmPlace row, AmPlace chunk);
 Val am_tile_offset(Cg *cg, const AmTile *t, Val outer, Val inner);
-Val am_register(Cg *cg, const TileValue *v, int i);       // of a fragment, whichever way it is held
-Val am_element(Cg *cg, const TileValue *v, int m, int e); // as it reads (f32, i32, i1)
-const TileValue *am_buffer(const TileValue *v);           // the buffer that a view is of
+Val am_register(Cg *cg, const TileValue *v, int i); // of a fragment, whichever way it is held
+// As it reads (f32, i32, i1); layout: of the thread, for what lies elsewhere than in registers.
+Val am_element(Cg *cg, const TileValue *v, int layout, const int *part);
+const TileValue *am_buffer(const TileValue *v); // the buffer that a view is of
 
 // ---- instructions (ops.c)
 bool am_narrow(Dtype t);

@@ -90,6 +90,12 @@ static int greatest(Cg *cg, int axis, int e) {
 
 // ---- stores
 
+static Val number(Cg *cg, const Access *a, const TileValue *v, int m, int e) { // as it reads
+    int part[TILE_MAX_AXES];
+    am_part(a->shape, m, e, part);
+    return am_element(cg, v, v->layout, part);
+}
+
 static void store_words(Cg *cg, Val at, const Val *w, int n) {
     LLVMSetAlignment(LLVMBuildStore(cg->b, am_vector(cg, cg->i32, w, n), at), 4);
 }
@@ -98,7 +104,7 @@ static void store_words(Cg *cg, Val at, const Val *w, int n) {
 static Val two(Cg *cg, const Access *a, const TileValue *v, int m, int e) {
     if (a->shape.packed && v->dtype == a->t->dtype && a->shape.pair == 2)
         return am_register(cg, v, am_index(a->shape, m, e));
-    return am_pack(cg, a->t->dtype, am_element(cg, v, m, e), am_element(cg, v, m, e + 1));
+    return am_pack(cg, a->t->dtype, number(cg, a, v, m, e), number(cg, a, v, m, e + 1));
 }
 
 // MFMA: four or eight columns of a lane at once.
@@ -110,7 +116,7 @@ static void store_units(Cg *cg, const Access *a, const TileValue *v, int m, Val 
         int n = narrow ? unit / 2 : unit;
         for (int i = 0; i < n; i++)
             w[i] = narrow ? two(cg, a, v, m, e + 2 * i)
-                          : LLVMBuildBitCast(cg->b, am_element(cg, v, m, e + i), cg->i32, "");
+                          : LLVMBuildBitCast(cg->b, number(cg, a, v, m, e + i), cg->i32, "");
         Val in = column_inside(cg, a, col, greatest(cg, axis, e + unit - 1));
         Blk done = in ? cg_if(cg, in, "row") : NULL;
         Val to = step_by(cg, a, at, wide_index(cg, col));
@@ -147,7 +153,7 @@ static void store_elements(Cg *cg, const Access *a, const TileValue *v, int m, V
     int axis = a->shape.col_axis;
     for (int e = 0; e < a->shape.n; e++) {
         Val col = am_column(cg, axis, e), in = column_inside(cg, a, col, greatest(cg, axis, e));
-        Val x = cg_write(cg, am_element(cg, v, m, e), a->t->dtype);
+        Val x = cg_write(cg, number(cg, a, v, m, e), a->t->dtype);
         Blk done = in ? cg_if(cg, in, "row") : NULL;
         LLVMBuildStore(cg->b, x, step_by(cg, a, at, wide_index(cg, col)));
         if (done) cg_end_if(cg, done);
@@ -164,7 +170,7 @@ static void store_row(Cg *cg, const Access *a, const TileValue *v, int m) {
     Val at = row_begin(cg, a, row);
     bool narrow = am_narrow(a->t->dtype);
     if (!a->cols)
-        LLVMBuildStore(cg->b, cg_write(cg, am_element(cg, v, m, 0), a->t->dtype), at);
+        LLVMBuildStore(cg->b, cg_write(cg, number(cg, a, v, m, 0), a->t->dtype), at);
     else if (!a->whole || (am_state(cg)->wmma && !narrow))
         store_elements(cg, a, v, m, at);
     else if (am_state(cg)->wmma)
@@ -245,10 +251,8 @@ static void load_row(Cg *cg, const Access *a, const TileValue *v, CgValue *value
 void am_load(Cg *cg, const TileOp *op) {
     const TileValue *v = op->results.data[0];
     Access a = access_of(cg, op, v);
-    assert(a.shape.rows && "a fragment that is loaded has the row axis");
-    CgValue *value = &cg->value[v->id];
-    value->n = am_count(a.shape);
-    value->e = ARENA_ARRAY(cg->arena, Val, value->n);
+    assert(a.shape.row_axis >= 0 && "a fragment that is loaded has the row axis");
+    CgValue *value = cg_make(cg, v);
     for (int m = 0; m < a.shape.mt; m++)
         if (a.whole && a.shape.packed && v->dtype == a.t->dtype)
             load_packed_row(cg, &a, value, m);

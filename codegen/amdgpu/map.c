@@ -8,9 +8,8 @@
 #include <assert.h>
 
 typedef struct At { // the current element
-    const TileOp *op;
-    AmShape space; // of the map's axes
-    int m, e;
+    CgSpace space;
+    int e;       // its number among the columns of its row
     Val *before; // by result: the element before, where two make a register
     Val **odd;   // by result that is reduced: of each row the sum (or maximum) of the odd elements,
                  // which is its own until the end: two chains take half the time of one
@@ -20,138 +19,110 @@ typedef struct At { // the current element
 // ---- operands and positions
 
 static Val fragment_param(Cg *cg, CgElem *elem, int k) {
-    const At *at = elem->ctx;
-    return am_element(cg, at->op->args.data[k], at->m, at->e);
+    const CgSpace *s = &((const At *)elem->ctx)->space;
+    return am_element(cg, s->op->args.data[k], s->layout, s->part);
 }
 
-static Val first_column(Cg *cg, int axis) { // of this lane
-    return LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), am_column_part(cg, axis), "");
+static Val first_column(Cg *cg, const CgSpace *s, int axis) { // of this lane
+    return LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), cg_thread_part(cg, s->layout, axis), "");
 }
 
 // Where positions are asked for. LLVM would else think long about what each element's address, of
 // those that look something up, is from step to step.
-static Val hidden_first(Cg *cg, const TileOp *op, int axis) {
+static Val hidden_first(Cg *cg, const CgSpace *s, int axis) {
     bool asked = false;
-    for (int i = 0; i < op->outs.n && axis >= 0; i++)
-        asked |= ex_uses(op->outs.data[i].body, SYM_POS, axis);
-    return asked ? am_hidden(cg, first_column(cg, axis)) : NULL;
+    for (int i = 0; i < s->op->outs.n && axis >= 0; i++)
+        asked |= ex_uses(s->op->outs.data[i].body, SYM_POS, axis);
+    return asked ? am_hidden(cg, first_column(cg, s, axis)) : NULL;
 }
 
 static bool fragment_place(Cg *cg, CgElem *elem, int axis, Val *first, int *offset) {
     const At *at = elem->ctx;
     if (axis == am_state(cg)->row_axis) return false;
-    *first = at->first ? at->first : first_column(cg, axis);
-    *offset = am_column_base(cg, axis, at->e);
+    *first = at->first ? at->first : first_column(cg, &at->space, axis);
+    *offset = at->space.part[axis];
     return true;
 }
 
 static Val fragment_pos(Cg *cg, CgElem *elem, int axis) {
-    const At *at = elem->ctx;
-    const AmState *s = am_state(cg);
-    if (axis == s->row_axis)
-        return am_plus(cg, LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), s->row0, ""),
-                       s->rows * at->m);
     Val first;
     int offset;
-    fragment_place(cg, elem, axis, &first, &offset);
+    if (!fragment_place(cg, elem, axis, &first, &offset))
+        return cg_space_position(cg, &((const At *)elem->ctx)->space, axis);
     return am_plus(cg, first, offset);
-}
-
-// ---- reductions
-
-static Val across_row(Cg *cg, ExOp reduce, Val v) {
-    const AmState *s = am_state(cg);
-    for (int mask = s->rows; mask < s->wave; mask *= 2)
-        v = cg_merge(cg, reduce, v, am_exchange(cg, v, mask));
-    return v;
-}
-
-// What the columns past the size of a padded axis must not add to.
-static Val masked_padding(Cg *cg, const At *at, const TileResult *out, Val v) {
-    const TileAxis *a = &cg->k->axes[out->reduce_axis];
-    if (!a->whole || a->size->op != EX_CONST || a->size->i == a->extent) return v;
-    Val col = am_column(cg, out->reduce_axis, at->e);
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, a->size->i), "");
-    return LLVMBuildSelect(cg->b, in, v, cg_f32(cg, ex_identity(out->reduce)), "");
 }
 
 // ---- fragments
 
-static void set_element(Cg *cg, const At *at, int i, AmShape s, Val x) {
-    const TileValue *v = at->op->results.data[i];
-    Val *to = &cg->value[v->id].e[am_index(s, at->m, at->e)];
-    if (!s.packed) {
+static void set_element(Cg *cg, const At *at, int i, Val x) {
+    const TileValue *v = at->space.op->results.data[i];
+    const CgFragment *f = cg_fragment(cg, v);
+    Val *to = &cg->value[v->id].e[cg_slot(f, at->space.part)];
+    if (f->each == 1) {
         *to = am_narrow(v->dtype) ? cg_round(cg, x, v->dtype) : x;
     } else if (at->e % 2 == 0) {
         at->before[i] = x;
     } else {
         Val pair = v->unguarded ? am_pack_unguarded(cg, v->dtype, at->before[i], x)
                                 : am_pack(cg, v->dtype, at->before[i], x);
-        if (s.pair == 2)
-            *to = pair;
-        else
+        if (am_state(cg)->wmma)
             am_share_pairs(cg, pair, to - 1);
+        else
+            *to = pair;
     }
-}
-
-// A result without one of the map's axes is made once, not for every element along it.
-static bool again(const At *at, const TileResult *out, AmShape s) {
-    bool column = s.col_axis >= 0 || out->reduce != EX_CONST;
-    return (!column && at->e) || (!s.rows && at->m);
 }
 
 static void element(Cg *cg, CgElem *elem) {
     At *at = elem->ctx;
-    const TileOp *op = at->op;
+    const TileOp *op = at->space.op;
     cg_elem_begin(cg, elem);
     for (int i = 0; i < op->outs.n; i++) {
         const TileResult *out = &op->outs.data[i];
-        AmShape s = am_shape(cg, op->results.data[i]);
-        if (again(at, out, s)) continue;
+        if (cg_is_made(&at->space, i)) continue;
         Val x = cg_expr(cg, out->body, elem);
         if (out->reduce == EX_CONST) {
-            set_element(cg, at, i, s, x);
+            set_element(cg, at, i, x);
         } else {
-            Val *even = cg->value[op->results.data[i]->id].e;
-            Val *acc = &(at->e % 2 ? at->odd[i] : even)[am_index(s, at->m, 0)];
-            *acc = cg_merge(cg, out->reduce, *acc, masked_padding(cg, at, out, x));
+            const TileValue *v = op->results.data[i];
+            Val *even = cg->value[v->id].e;
+            Val *acc =
+                &(at->e % 2 ? at->odd[i] : even)[cg_slot(cg_fragment(cg, v), at->space.part)];
+            *acc = cg_merge(cg, out->reduce, *acc, cg_masked(cg, &at->space, out, x));
         }
     }
 }
 
-static AmShape space_of(Cg *cg, const TileOp *op) {
-    TileValue all = {.dtype = DT_F32, .rank = op->naxes};
-    for (int i = 0; i < op->naxes; i++) all.axis[i] = op->axes[i];
-    return am_shape(cg, &all);
+static void reduce(Cg *cg, const At *at, int i) {
+    const TileResult *out = &at->space.op->outs.data[i];
+    CgValue *value = &cg->value[at->space.op->results.data[i]->id];
+    for (int j = 0; out->reduce != EX_CONST && j < value->n; j++) {
+        if (at->odd[i][j]) value->e[j] = cg_merge(cg, out->reduce, value->e[j], at->odd[i][j]);
+        value->e[j] =
+            cg_across(cg, &at->space.is, out->reduce_axis, out->reduce, value->e[j], am_exchange);
+    }
 }
 
 static void fragment_map(Cg *cg, const TileOp *op) {
-    At at = {.op = op, .space = space_of(cg, op)};
-    at.first = hidden_first(cg, op, at.space.col_axis);
+    At at = {.space = cg_space(cg, op, -1)};
+    int col = -1;
+    for (int i = 0; i < op->naxes; i++)
+        if (op->axes[i] != am_state(cg)->row_axis) col = op->axes[i];
+    int columns = col < 0 ? 1 : layout_share(&at.space.is, LAYOUT_REG, col);
+    at.first = hidden_first(cg, &at.space, col);
     CgElem elem = {
         .lanes = 1, .param = fragment_param, .pos = fragment_pos, .lane_axis = -1, .ctx = &at};
     elem.place = fragment_place;
-    elem.copies = am_count(at.space);
+    elem.copies = at.space.n;
     at.before = ARENA_ARRAY(cg->arena, Val, op->outs.n);
     at.odd = ARENA_ARRAY(cg->arena, Val *, op->outs.n);
-    for (int i = 0; i < op->results.n; i++) {
-        CgValue *value = &cg->value[op->results.data[i]->id];
-        value->n = am_count(am_shape(cg, op->results.data[i]));
-        value->e = ARENA_ARRAY(cg->arena, Val, value->n);
-        at.odd[i] = ARENA_ARRAY(cg->arena, Val, value->n);
+    for (int i = 0; i < op->results.n; i++)
+        at.odd[i] = ARENA_ARRAY(cg->arena, Val, cg_make(cg, op->results.data[i])->n);
+    for (int i = 0; i < at.space.n; i++) {
+        cg_space_at(&at.space, i);
+        at.e = i % columns;
+        element(cg, &elem);
     }
-    for (at.m = 0; at.m < at.space.mt; at.m++)
-        for (at.e = 0; at.e < at.space.n; at.e++) element(cg, &elem);
-    for (int i = 0; i < op->results.n; i++) {
-        const TileResult *out = &op->outs.data[i];
-        CgValue *value = &cg->value[op->results.data[i]->id];
-        if (out->reduce == EX_CONST) continue;
-        assert(out->reduce_axis != am_state(cg)->row_axis && "rows are not reduced in registers");
-        for (int j = 0; j < value->n; j++) {
-            if (at.odd[i][j]) value->e[j] = cg_merge(cg, out->reduce, value->e[j], at.odd[i][j]);
-            value->e[j] = across_row(cg, out->reduce, value->e[j]);
-        }
-    }
+    for (int i = 0; i < op->results.n; i++) reduce(cg, &at, i);
 }
 
 // ---- cooperative

@@ -44,17 +44,16 @@ static Product product_of(Cg *cg, const TileOp *op) {
     p.tile = s->rows * s->rows / s->wave;
     p.words = s->wmma && am_narrow(p.dtype) ? 8 : 4;
     Val lane = s->crowded ? am_hidden(cg, s->lane) : s->lane;
-    p.row = LLVMBuildURem(cg->b, lane, cg_i32(cg, s->rows), "");
-    p.part = LLVMBuildUDiv(cg->b, lane, cg_i32(cg, s->rows), "");
+    p.row = cg_modulo(cg, lane, s->rows);
+    p.part = cg_over(cg, lane, s->rows);
     p.row0 = LLVMBuildSub(cg->b, s->row0, s->row, "");
     p.step = s->wmma ? 16 : s->parts * 4 * p.words / dtype_bytes(p.dtype);
     return p;
 }
 
 static void begin_sum(Cg *cg, Product *p) {
-    CgValue *value = &cg->value[p->op->results.data[0]->id];
-    value->n = am_count(p->shape);
-    value->e = p->acc = ARENA_ARRAY(cg->arena, Val, value->n);
+    CgValue *value = cg_make(cg, p->op->results.data[0]);
+    p->acc = value->e;
     const TileValue *sum = p->op->args.n > 2 ? p->op->args.data[2] : NULL;
     for (int i = 0; i < value->n; i++) p->acc[i] = sum ? am_register(cg, sum, i) : cg_f32(cg, 0);
 }
@@ -271,7 +270,7 @@ typedef struct FmaLoop {
 
 static FmaLoop fma_begin(Cg *cg, Product *p) {
     FmaLoop l = {.pre = LLVMGetInsertBlock(cg->b), .head = cg_block(cg, "dot")};
-    int n = am_count(p->shape);
+    int n = p->shape.f->registers;
     LLVMBuildBr(cg->b, l.head);
     LLVMPositionBuilderAtEnd(cg->b, l.head);
     l.k = LLVMBuildPhi(cg->b, cg->i32, "");
@@ -288,7 +287,7 @@ static void fma_end(Cg *cg, Product *p, FmaLoop *l, int step) {
     Blk done = cg_block(cg, "dot.done");
     Val next = am_plus(cg, l->k, step);
     LLVMAddIncoming(l->k, (Val[]){cg_i32(cg, 0), next}, (Blk[]){l->pre, l->head}, 2);
-    for (int i = 0; i < am_count(p->shape); i++)
+    for (int i = 0; i < p->shape.f->registers; i++)
         LLVMAddIncoming(l->sum[i], &p->acc[i], &l->head, 1);
     Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, p->depth), "");
     LLVMBuildCondBr(cg->b, more, l->head, done);
@@ -319,7 +318,7 @@ static void fma_steps(Cg *cg, Product *p, const AmTile *right, const Val *x, int
     for (int first = 0; first < n; first += 4) {
         for (int i = 0; i < 4 * p->shape.mt; i++) four[i] = x[i / 4 * pitch + first + i % 4];
         fma_step(cg, p, right, four, (AmPlace){k, first});
-        for (int i = 0; i < am_count(p->shape); i++) p->acc[i] = am_pinned(cg, p->acc[i]);
+        for (int i = 0; i < p->shape.f->registers; i++) p->acc[i] = am_pinned(cg, p->acc[i]);
         am_schedule_fence(cg);
     }
 }
@@ -348,9 +347,9 @@ static void fma_registers(Cg *cg, Product *p, const AmTile *right) {
     int mt = p->shape.mt, each = p->depth;
     Val *all = ARENA_ARRAY(cg->arena, Val, mt * p->depth);
     for (int m = 0; m < mt; m++) left_numbers(cg, p, m, all + m * p->depth);
-    if (am_count(p->shape) * each > MOST_FMAS) {
+    if (p->shape.f->registers * each > MOST_FMAS) {
         for (each = 4; p->depth % (2 * each) == 0;) {
-            if (am_count(p->shape) * 2 * each > MOST_FMAS) break;
+            if (p->shape.f->registers * 2 * each > MOST_FMAS) break;
             each *= 2;
         }
     }

@@ -20,35 +20,37 @@ void am_prepare(Cg *cg) {
     s->waves = k->schedule.warps;
     s->rows = lanes ? s->wave : k->schedule.matrix_rows;
     s->parts = s->wave / s->rows;
-    int rows = s->row_axis < 0 ? 0 : k->axes[s->row_axis].extent;
-    assert(s->waves > 0 && rows % (s->rows * s->waves) == 0 && "scheduled for this target");
-    s->mt = rows / (s->rows * s->waves);
+    assert(s->waves > 0 && "scheduled for this target");
 }
 
 // ---- fragments
 
 AmShape am_shape(Cg *cg, const TileValue *v) {
     const AmState *s = am_state(cg);
-    AmShape r = {.col_axis = -1, .mt = 1, .n = 1, .pair = 1};
+    AmShape r = {.f = cg_fragment(cg, v), .row_axis = -1, .col_axis = -1, .mt = 1, .n = 1};
+    r.packed = r.f->each == 2;
+    r.pair = r.packed && !s->wmma ? 2 : 1;
     for (int i = 0; i < v->rank; i++) {
-        if (v->axis[i] == s->row_axis) {
-            r.rows = true;
-            r.mt = s->mt;
-        } else {
-            assert(r.col_axis < 0 && "a fragment has one axis along its columns");
-            r.col_axis = v->axis[i];
-            r.n = cg->k->axes[v->axis[i]].extent / s->parts;
-        }
+        bool row = v->axis[i] == s->row_axis;
+        *(row ? &r.row_axis : &r.col_axis) = v->axis[i];
+        *(row ? &r.mt : &r.n) = layout_share(&r.f->is, LAYOUT_REG, v->axis[i]);
     }
-    r.packed = r.col_axis >= 0 && am_narrow(v->dtype);
-    if (r.packed && !s->wmma) r.pair = 2;
+    if (r.packed && s->wmma) r.n /= 2;
     return r;
 }
 
-int am_count(AmShape s) { return s.mt * s.n / s.pair; }
+void am_part(AmShape s, int m, int e, int *part) {
+    const Layout *l = &s.f->is;
+    int each = s.packed && s.pair == 1 ? 2 : 1, columns = s.n * each;
+    for (int a = 0; a < TILE_MAX_AXES; a++) part[a] = 0;
+    if (s.row_axis >= 0) part[s.row_axis] = layout_part(l, LAYOUT_REG, s.row_axis, m * columns);
+    if (s.col_axis >= 0) part[s.col_axis] = layout_part(l, LAYOUT_REG, s.col_axis, e * each);
+}
 
 int am_index(AmShape s, int m, int e) {
-    return ((s.rows ? m : 0) * s.n + (s.col_axis >= 0 ? e : 0)) / s.pair;
+    int part[TILE_MAX_AXES];
+    am_part(s, m, e, part);
+    return cg_slot(s.f, part);
 }
 
 int am_unit(Cg *cg, int axis) {
@@ -202,20 +204,16 @@ Val am_tile_offset(Cg *cg, const AmTile *t, Val outer, Val inner) {
 
 // ---- elements
 
-static Val shared_element(Cg *cg, const TileValue *v, int m, int e) {
-    const AmState *s = am_state(cg);
+static Val shared_element(Cg *cg, const TileValue *v, int layout, const int *part) {
     AmTile t = am_tile(cg, v);
-    Val row = am_plus(cg, s->row0, s->rows * m), at;
-    if (t.outer < 0) {
-        at = am_tile_offset(cg, &t, NULL, t.inner == s->row_axis ? row : am_column(cg, t.inner, e));
-    } else {
-        bool rows_outer = t.outer == s->row_axis;
-        assert((rows_outer || t.inner == s->row_axis) && "a shared operand has a fragment's rows");
-        Val col = am_column(cg, rows_outer ? t.inner : t.outer, e);
-        at = am_tile_offset(cg, &t, rows_outer ? row : col, rows_outer ? col : row);
+    Val at[2] = {NULL, NULL};
+    for (int i = 0; i < 2; i++) {
+        int axis = i ? t.outer : t.inner;
+        if (axis >= 0) at[i] = am_plus(cg, cg_thread_part(cg, layout, axis), part[axis]);
     }
-    Val p = am_lds(cg, LLVMBuildAdd(cg->b, cg->value[v->id].mem, at, ""));
-    return cg_read(cg, LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), p, ""), v->dtype);
+    Val place = LLVMBuildAdd(cg->b, cg->value[v->id].mem, am_tile_offset(cg, &t, at[1], at[0]), "");
+    Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), am_lds(cg, place), "");
+    return cg_read(cg, x, v->dtype);
 }
 
 Val am_register(Cg *cg, const TileValue *v, int i) {
@@ -224,10 +222,11 @@ Val am_register(Cg *cg, const TileValue *v, int i) {
     return each == 1 ? value->e[i] : am_at(cg, value->e[i / each], i % each);
 }
 
-Val am_element(Cg *cg, const TileValue *v, int m, int e) {
-    if (v->home == HOME_SHARED) return shared_element(cg, v, m, e);
-    AmShape s = am_shape(cg, v);
-    Val x = am_register(cg, v, am_index(s, m, e));
-    if (!s.packed) return x;
-    return s.pair == 2 ? am_unpack(cg, v->dtype, x, e % 2) : am_unpack_part(cg, v->dtype, x);
+Val am_element(Cg *cg, const TileValue *v, int layout, const int *part) {
+    if (v->home == HOME_SHARED) return shared_element(cg, v, layout, part);
+    const CgFragment *f = cg_fragment(cg, v);
+    Val x = am_register(cg, v, cg_slot(f, part));
+    if (f->each == 1) return x;
+    if (am_state(cg)->wmma) return am_unpack_part(cg, v->dtype, x);
+    return am_unpack(cg, v->dtype, x, layout_number(&f->is, LAYOUT_REG, part) % 2);
 }

@@ -13,6 +13,7 @@ enum { BLOCK_BYTES = TILE_BLOCK_ROWS * TILE_BLOCK_COLUMNS * 4 };
 typedef struct Access {
     const TileOp *op;
     const TileTensor *t;
+    const TileValue *v;
     NvShape shape;
     Val base;   // i64: address of the tensor's element at (0, 0) of the tile's axes
     Val row;    // i32: the thread's first row within the tensor
@@ -47,7 +48,7 @@ static void find_columns(Cg *cg, Access *a, const TileCoord *at, int d) {
 
 static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
     const NvState *s = nv_state(cg);
-    Access a = {.op = op, .t = &cg->p->tensors.data[op->tensor], .shape = nv_shape(cg, v)};
+    Access a = {.op = op, .t = &cg->p->tensors.data[op->tensor], .v = v, .shape = nv_shape(cg, v)};
     a.elem = dtype_bytes(a.t->dtype);
     a.base = LLVMBuildPtrToInt(cg->b, cg_pointer(cg, op->tensor), cg->i64, "");
     for (int d = 0; d < a.t->rank; d++) {
@@ -59,7 +60,7 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
         }
         i = LLVMBuildMul(cg->b, i, cg_i32(cg, cg->k->axes[at->axis].extent), "");
         if (at->axis == s->row_axis) {
-            a.row = LLVMBuildAdd(cg->b, i, nv_first_row(cg), "");
+            a.row = LLVMBuildAdd(cg->b, i, cg_thread_part(cg, v->layout, at->axis), "");
             a.nrows = cg_extent(cg, op->tensor, d);
             a.stride = stride;
         } else {
@@ -72,6 +73,18 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
 
 static Val row_of(Cg *cg, const Access *a, int m, int r) {
     return LLVMBuildAdd(cg->b, a->row, cg_i32(cg, 16 * m + 8 * r), "");
+}
+
+// This thread's first column.
+static Val column_at(Cg *cg, const Access *a) {
+    return cg_thread_part(cg, a->v->layout, a->shape.col_axis);
+}
+
+static Val number(Cg *cg, const Access *a, int row, int col) { // as it reads
+    int part[TILE_MAX_AXES] = {0};
+    part[a->shape.row_axis] = row;
+    if (a->shape.col_axis >= 0) part[a->shape.col_axis] = col;
+    return nv_element(cg, a->v, a->v->layout, part);
 }
 
 static Val global_ptr(Cg *cg, Val at) {
@@ -104,18 +117,19 @@ static void transpose_quad(Cg *cg, Val x[4]) {
 }
 
 // The pair of columns (n, m, r) as one word of the tensor's narrow type.
-static Val word(Cg *cg, const Access *a, const TileValue *v, int m, int n, int r) {
-    if (a->shape.packed && v->dtype == a->t->dtype)
-        return cg->value[v->id].e[nv_index(a->shape, m, n, r, 0)];
-    return nv_pack(cg, a->t->dtype, nv_element(cg, v, m, n, r, 0), nv_element(cg, v, m, n, r, 1));
+static Val word(Cg *cg, const Access *a, int m, int n, int r) {
+    if (a->shape.f->each == 2 && a->v->dtype == a->t->dtype)
+        return cg->value[a->v->id].e[nv_index(a->shape, 16 * m + 8 * r, 8 * n)];
+    return nv_pack(cg, a->t->dtype, number(cg, a, 16 * m + 8 * r, 8 * n),
+                   number(cg, a, 16 * m + 8 * r, 8 * n + 1));
 }
 
 // One row of narrow elements whose count is a multiple of 8: four 8-column tiles at a time as 16
 // bytes a thread, then single ones.
-static void store_narrow_row(Cg *cg, const Access *a, const TileValue *v, int m, int r) {
+static void store_narrow_row(Cg *cg, const Access *a, int m, int r) {
     int tiles = a->cols / 8, wide = tiles / 4 * 4;
     Val *x = ARENA_ARRAY(cg->arena, Val, tiles + 1);
-    for (int n = 0; n < tiles; n++) x[n] = word(cg, a, v, m, n, r);
+    for (int n = 0; n < tiles; n++) x[n] = word(cg, a, m, n, r);
     for (int n = 0; n < wide; n += 4) transpose_quad(cg, x + n);
     Val row = row_of(cg, a, m, r),
         quad = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
@@ -135,8 +149,8 @@ static void store_narrow_row(Cg *cg, const Access *a, const TileValue *v, int m,
 }
 
 // One row by elements, pairs of f32 at once where columns come in eights.
-static void store_plain_row(Cg *cg, const Access *a, const TileValue *v, int m, int r) {
-    Val row = row_of(cg, a, m, r), col0 = nv_state(cg)->col0;
+static void store_plain_row(Cg *cg, const Access *a, int m, int r) {
+    Val row = row_of(cg, a, m, r), col0 = column_at(cg, a);
     Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), "row");
     Val at = address(cg, a->base, row, a->stride);
     at = address(cg, at, col0, cg_i64(cg, a->elem));
@@ -146,14 +160,14 @@ static void store_plain_row(Cg *cg, const Access *a, const TileValue *v, int m, 
         if (pairs) {
             Val two = LLVMGetPoison(cg_vector(cg->f32, 2));
             for (int c = 0; c < 2; c++)
-                two = LLVMBuildInsertElement(cg->b, two, nv_element(cg, v, m, n, r, c),
+                two = LLVMBuildInsertElement(cg->b, two, number(cg, a, 16 * m + 8 * r, 8 * n + c),
                                              cg_i32(cg, c), "");
             store_at(cg, two, at, 32 * n, 8);
         } else {
             for (int c = 0; c < 2; c++) {
                 Val col = LLVMBuildAdd(cg->b, col0, cg_i32(cg, 8 * n + c), "");
                 Blk next = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, ""), "row");
-                Val x = cg_write(cg, nv_element(cg, v, m, n, r, c), a->t->dtype);
+                Val x = cg_write(cg, number(cg, a, 16 * m + 8 * r, 8 * n + c), a->t->dtype);
                 store_at(cg, x, at, (8 * n + c) * a->elem, (unsigned)a->elem);
                 cg_end_if(cg, next);
             }
@@ -179,15 +193,15 @@ static Val block_exists(Cg *cg, const Access *a, int n) {
     return a->ncols ? LLVMBuildICmp(cg->b, LLVMIntSLT, cg_i32(cg, 8 * n), a->ncols, "") : NULL;
 }
 
-static void store_blocks(Cg *cg, const Access *a, const TileValue *v, int m) {
+static void store_blocks(Cg *cg, const Access *a, int m) {
     Val in, at = blocks_at(cg, a, m, &in);
     Blk done = cg_if(cg, in, "rows");
     for (int n = 0; 8 * n < a->cols; n++) {
         Val exists = block_exists(cg, a, n), four = LLVMGetPoison(cg_vector(cg->f32, 4));
         Blk next = exists ? cg_if(cg, exists, "columns") : NULL;
         for (int i = 0; i < 4; i++)
-            four = LLVMBuildInsertElement(cg->b, four, nv_element(cg, v, m, n, i / 2, i % 2),
-                                          cg_i32(cg, i), "");
+            four = LLVMBuildInsertElement(
+                cg->b, four, number(cg, a, 16 * m + 8 * (i / 2), 8 * n + i % 2), cg_i32(cg, i), "");
         store_at(cg, four, at, BLOCK_BYTES * n, 16);
         if (next) cg_end_if(cg, next);
     }
@@ -212,18 +226,19 @@ static void load_blocks(Cg *cg, const Access *a, int m, Val *e) {
     Val in, at = blocks_at(cg, a, m, &in), four[4];
     for (int n = 0; n < a->shape.nt; n++) {
         load_block(cg, a, at, in, n, four);
-        for (int i = 0; i < 4; i++) e[nv_index(a->shape, m, n, i / 2, i % 2)] = four[i];
+        for (int i = 0; i < 4; i++)
+            e[nv_index(a->shape, 16 * m + 8 * (i / 2), 8 * n + i % 2)] = four[i];
     }
 }
 
 // ---- one number per row: one thread of each quad
 
-static void store_row_number(Cg *cg, const Access *a, const TileValue *v, int m, int r) {
+static void store_row_number(Cg *cg, const Access *a, int m, int r) {
     Val lead = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
     lead = LLVMBuildICmp(cg->b, LLVMIntEQ, lead, cg_i32(cg, 0), "");
     Val row = row_of(cg, a, m, r), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
     Blk done = cg_if(cg, LLVMBuildAnd(cg->b, lead, in, ""), "row");
-    Val x = cg_write(cg, nv_element(cg, v, m, 0, r, 0), a->t->dtype);
+    Val x = cg_write(cg, number(cg, a, 16 * m + 8 * r, 0), a->t->dtype);
     store_at(cg, x, address(cg, a->base, row, a->stride), 0, (unsigned)a->elem);
     cg_end_if(cg, done);
 }
@@ -238,15 +253,15 @@ void nv_store(Cg *cg, const TileOp *op) {
         return;
     }
     bool narrow = nv_narrow(a.t->dtype) && !a.ncols && a.cols % 8 == 0;
-    for (int m = 0; a.t->blocked && m < a.shape.mt; m++) store_blocks(cg, &a, v, m);
+    for (int m = 0; a.t->blocked && m < a.shape.mt; m++) store_blocks(cg, &a, m);
     for (int m = 0; !a.t->blocked && m < a.shape.mt; m++)
         for (int r = 0; r < 2; r++)
             if (!a.cols)
-                store_row_number(cg, &a, v, m, r);
+                store_row_number(cg, &a, m, r);
             else if (narrow)
-                store_narrow_row(cg, &a, v, m, r);
+                store_narrow_row(cg, &a, m, r);
             else
-                store_plain_row(cg, &a, v, m, r);
+                store_plain_row(cg, &a, m, r);
 }
 
 // ---- loads: by elements, from an address inside the tensor, whatever is outside made 0
@@ -265,7 +280,7 @@ static Row row_at(Cg *cg, const Access *a, int m, int r) {
 static Val load_element(Cg *cg, const Access *a, Row row, int n, int c) {
     Val in = row.in, col = cg_i32(cg, 0);
     if (a->cols) {
-        col = LLVMBuildAdd(cg->b, nv_state(cg)->col0, cg_i32(cg, 8 * n + c), "");
+        col = LLVMBuildAdd(cg->b, column_at(cg, a), cg_i32(cg, 8 * n + c), "");
         if (a->ncols || 8 * n + 8 > a->cols) {
             Val end = a->ncols ? a->ncols : cg_i32(cg, a->cols);
             Val there = LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, "");
@@ -280,7 +295,7 @@ static Val load_element(Cg *cg, const Access *a, Row row, int n, int c) {
 
 // Two columns of a tensor of our own, which is aligned and without gaps.
 static void load_pair(Cg *cg, const Access *a, Row row, int n, Val x[2]) {
-    Val col = LLVMBuildAdd(cg->b, nv_state(cg)->col0, cg_i32(cg, 8 * n), "");
+    Val col = LLVMBuildAdd(cg->b, column_at(cg, a), cg_i32(cg, 8 * n), "");
     Val at = address(cg, row.base, col, cg_i64(cg, a->elem));
     Val both = LLVMBuildLoad2(cg->b, cg_vector(cg->f32, 2), global_ptr(cg, at), "");
     LLVMSetAlignment(both, 8);
@@ -301,10 +316,8 @@ void nv_load(Cg *cg, const TileOp *op) {
     const TileValue *v = op->results.data[0];
     Access a = access_of(cg, op, v);
     NvShape s = a.shape;
-    assert(s.rows && "a fragment that is loaded has the row axis");
-    CgValue *value = &cg->value[v->id];
-    value->n = nv_count(s);
-    value->e = ARENA_ARRAY(cg->arena, Val, value->n);
+    assert(s.row_axis >= 0 && "a fragment that is loaded has the row axis");
+    CgValue *value = cg_make(cg, v);
     for (int m = 0; a.t->blocked && m < s.mt; m++) load_blocks(cg, &a, m, value->e);
     for (int m = 0; !a.t->blocked && m < s.mt; m++)
         for (int r = 0; r < 2; r++) {
@@ -313,8 +326,8 @@ void nv_load(Cg *cg, const TileOp *op) {
                 Val x[2];
                 load_columns(cg, &a, row, n, x);
                 for (int c = 0; c < (s.col_axis >= 0 ? 2 : 1); c++)
-                    value->e[nv_index(s, m, n, r, c)] =
-                        s.packed ? nv_pack(cg, v->dtype, x[0], x[1]) : x[c];
+                    value->e[nv_index(s, 16 * m + 8 * r, 8 * n + c)] =
+                        s.f->each == 2 ? nv_pack(cg, v->dtype, x[0], x[1]) : x[c];
             }
         }
 }

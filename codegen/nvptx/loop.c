@@ -114,6 +114,12 @@ static bool sums_have_time(const TileOp *loop) {
     return accumulates && !crosses;
 }
 
+// A row's number from what the threads that share it have of it.
+Val nv_whole(Cg *cg, const TileValue *v, Val part) {
+    const Layout *l = &cg_fragment(cg, v)->is;
+    return cg_across(cg, l, LAYOUT_COPIES, EX_ROWSUM, part, nv_shuffle);
+}
+
 static Val only_first_of_quad(Cg *cg, Val v) {
     Val quad = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
     Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, quad, cg_i32(cg, 0), "");
@@ -148,10 +154,11 @@ void nv_loop_end(Cg *cg, CgLoop *loop) {
     if (!own) return;
     for (int i = 0; i < own->sums.n; i++) {
         const PartialSum *sum = &own->sums.data[i];
-        CgValue *result = &cg->value[loop->op->results.data[sum->index]->id];
+        const TileValue *v = loop->op->results.data[sum->index];
+        CgValue *result = &cg->value[v->id];
         Val *parts = result->e;
         result->e = ARENA_ARRAY(cg->arena, Val, result->n);
-        for (int e = 0; e < result->n; e++) result->e[e] = nv_across_quad(cg, EX_ROWSUM, parts[e]);
+        for (int e = 0; e < result->n; e++) result->e[e] = nv_whole(cg, v, parts[e]);
         cg->value[loop->op->args.data[sum->index]->id] = sum->start;
     }
 }

@@ -8,9 +8,7 @@
 #include <assert.h>
 
 typedef struct At { // the current element
-    const TileOp *op;
-    NvShape space; // of the map's axes
-    int m, n, r, c;
+    CgSpace space;
     Val **wide; // in roles: by result that is packed its elements, until all are there
     NvPairs pairs;
 } At;
@@ -18,165 +16,124 @@ typedef struct At { // the current element
 // ---- operands and positions
 
 static Val fragment_param(Cg *cg, CgElem *elem, int k) {
-    const At *at = elem->ctx;
-    return nv_element(cg, at->op->args.data[k], at->m, at->n, at->r, at->c);
+    const CgSpace *s = &((const At *)elem->ctx)->space;
+    return nv_element(cg, s->op->args.data[k], s->layout, s->part);
 }
 
 static Val fragment_pos(Cg *cg, CgElem *elem, int axis) {
-    const At *at = elem->ctx;
-    const NvState *s = nv_state(cg);
-    bool row = axis == s->row_axis;
-    Val base = LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), row ? nv_first_row(cg) : s->col0, "");
-    return LLVMBuildAdd(cg->b, base, cg_i32(cg, row ? 16 * at->m + 8 * at->r : 8 * at->n + at->c),
-                        "");
-}
-
-Val nv_at(Cg *cg, const TileOp *map, const Ex *e, int m, int n, int r, int c) {
-    At at = {.op = map, .m = m, .n = n, .r = r, .c = c};
-    CgElem elem = {
-        .lanes = 1, .param = fragment_param, .pos = fragment_pos, .lane_axis = -1, .ctx = &at};
-    elem.copies = NV_WARP; // or so: mask tests, of all elements
-    return cg_expr(cg, e, &elem);
+    return cg_space_position(cg, &((const At *)elem->ctx)->space, axis);
 }
 
 static bool fragment_place(Cg *cg, CgElem *elem, int axis, Val *first, int *offset) {
-    const At *at = elem->ctx;
-    const NvState *s = nv_state(cg);
-    if (axis == s->row_axis) return false;
-    *first = LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), s->col0, "");
-    *offset = 8 * at->n + at->c;
+    const CgSpace *s = &((const At *)elem->ctx)->space;
+    if (axis == nv_state(cg)->row_axis) return false;
+    Val mine = cg_thread_part(cg, s->layout, axis);
+    *first = LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), mine, "");
+    *offset = s->part[axis];
     return true;
 }
 
 static Val fragment_read(Cg *cg, CgElem *elem, const Ex *load, Val first, int offset) {
     At *at = elem->ctx;
-    return nv_read_pair(cg, &at->pairs, at->op, load, first, offset);
-}
-
-// ---- reductions
-
-typedef struct Reduce {
-    ExOp op;  // ROWMAX, ROWMIN, ROWSUM
-    Val *acc; // by (m, r): index 2 m + r
-} Reduce;
-
-Val nv_across_quad(Cg *cg, ExOp reduce, Val v) {
-    for (int mask = 1; mask <= 2; mask *= 2) v = cg_merge(cg, reduce, v, nv_shuffle(cg, v, mask));
-    return v;
+    return nv_read_pair(cg, &at->pairs, at->space.op, load, first, offset);
 }
 
 // ---- fragments
 
-// What the columns past the size of a padded axis must not add to.
-static Val masked_padding(Cg *cg, const At *at, const TileResult *out, Val v) {
-    const TileAxis *a = &cg->k->axes[out->reduce_axis];
-    if (!a->whole || a->size->op != EX_CONST || 8 * at->n + 8 <= a->size->i) return v;
-    Val col = LLVMBuildAdd(cg->b, nv_state(cg)->col0, cg_i32(cg, 8 * at->n + at->c), "");
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_i32(cg, a->size->i), "");
-    return LLVMBuildSelect(cg->b, in, v, cg_f32(cg, ex_identity(out->reduce)), "");
+// Which of two in a register.
+static int half_of(const CgFragment *f, const int *part) {
+    return layout_number(&f->is, LAYOUT_REG, part) % 2;
 }
 
-static void set_element(CgValue *v, NvShape s, const At *at, Val x, Val *pair, Dtype t, Cg *cg) {
-    int i = nv_index(s, at->m, at->n, at->r, at->c);
-    if (!s.packed) {
-        v->e[i] = x;
-    } else if (at->c == 0) {
+static void set_element(Cg *cg, const TileValue *v, const int *part, Val x, Val *pair) {
+    const CgFragment *f = cg_fragment(cg, v);
+    Val *to = &cg->value[v->id].e[cg_slot(f, part)];
+    if (f->each == 1)
+        *to = nv_narrow(v->dtype) ? cg_round(cg, x, v->dtype) : x;
+    else if (half_of(f, part) == 0)
         *pair = x;
-    } else {
-        v->e[i] = nv_pack(cg, t, *pair, x);
-    }
-}
-
-// Rounds to the value's dtype where that is not done by packing.
-static Val rounded(Cg *cg, const TileValue *v, NvShape s, Val x) {
-    if (s.packed || !nv_narrow(v->dtype)) return x;
-    return nv_unpack(cg, v->dtype, nv_pack(cg, v->dtype, x, x), 0);
+    else
+        *to = nv_pack(cg, v->dtype, *pair, x);
 }
 
 // Sigmoids that are rounded to bf16: two of them are finished together.
-static void sigmoid_element(Cg *cg, CgElem *elem, Val *pair) {
+static void sigmoid_element(Cg *cg, CgElem *elem, Val *pair, int half) {
     const At *at = elem->ctx;
-    pair[at->c] = nv_sigmoid_exponential(cg, cg_expr(cg, at->op->outs.data[0].body->args[0], elem));
-    if (at->c) nv_sigmoids_begin(cg, pair);
-}
-
-// A result without one of the map's axes is made once, not for every element along it.
-static bool again(const At *at, const TileResult *out, NvShape s) {
-    bool column = s.col_axis >= 0 || out->reduce != EX_CONST;
-    return (!column && (at->n || at->c)) || (!s.rows && (at->m || at->r));
+    const Ex *e = at->space.op->outs.data[0].body->args[0];
+    pair[half] = nv_sigmoid_exponential(cg, cg_expr(cg, e, elem));
+    if (half) nv_sigmoids_begin(cg, pair);
 }
 
 static void element(Cg *cg, CgElem *elem, Val *pair) {
     At *at = elem->ctx;
-    const TileOp *op = at->op;
+    const CgSpace *s = &at->space;
     cg_elem_begin(cg, elem);
-    for (int i = 0; i < op->outs.n; i++) {
-        const TileResult *out = &op->outs.data[i];
-        const TileValue *v = op->results.data[i];
-        NvShape s = nv_shape(cg, v);
-        CgValue *value = &cg->value[v->id];
-        if (again(at, out, s)) continue;
-        Val *wide = at->wide && at->wide[i] ? at->wide[i] : NULL;
-        if (wide) wide += 2 * nv_index(s, at->m, at->n, at->r, at->c);
-        if (wide && tile_is_marked(op, TILE_HALVES)) {
-            sigmoid_element(cg, elem, wide);
+    for (int i = 0; i < s->op->outs.n; i++) {
+        const TileResult *out = &s->op->outs.data[i];
+        const TileValue *v = s->op->results.data[i];
+        const CgFragment *f = cg_fragment(cg, v);
+        if (cg_is_made(s, i)) continue;
+        Val *wide = at->wide && at->wide[i] ? at->wide[i] + 2 * cg_slot(f, s->part) : NULL;
+        if (wide && tile_is_marked(s->op, TILE_HALVES)) {
+            sigmoid_element(cg, elem, wide, half_of(f, s->part));
             continue;
         }
         Val x = cg_expr(cg, out->body, elem);
         if (out->reduce == EX_CONST && wide) {
-            wide[at->c] = x;
+            wide[half_of(f, s->part)] = x;
         } else if (out->reduce == EX_CONST) {
-            set_element(value, s, at, rounded(cg, v, s, x), &pair[i], v->dtype, cg);
+            set_element(cg, v, s->part, x, &pair[i]);
         } else {
-            Val *acc = &value->e[nv_index(s, at->m, 0, at->r, 0)];
-            *acc = cg_merge(cg, out->reduce, *acc, masked_padding(cg, at, out, x));
+            Val *acc = &cg->value[v->id].e[cg_slot(f, s->part)];
+            *acc = cg_merge(cg, out->reduce, *acc, cg_masked(cg, s, out, x));
         }
     }
 }
 
 static void walk(Cg *cg, CgElem *elem) {
     At *at = elem->ctx;
-    NvShape s = at->space;
-    Val *pair = ARENA_ARRAY(cg->arena, Val, at->op->outs.n);
-    int rows = s.rows ? 2 : 1, cols = s.col_axis >= 0 ? 2 : 1;
-    for (at->n = 0; at->n < s.nt; at->n++)
-        for (at->m = 0; at->m < s.mt; at->m++)
-            for (at->r = 0; at->r < rows; at->r++)
-                for (at->c = 0; at->c < cols; at->c++) element(cg, elem, pair);
+    Val *pair = ARENA_ARRAY(cg->arena, Val, at->space.op->outs.n);
+    for (int i = 0; i < at->space.n; i++) {
+        cg_space_at(&at->space, i);
+        element(cg, elem, pair);
+    }
 }
 
 static void pack_wide(Cg *cg, const At *at) {
     Nv90 *h = nv90_state(cg);
-    for (int i = 0; i < at->op->outs.n; i++) {
-        const TileValue *v = at->op->results.data[i];
-        Nv90Wide w = {&cg->value[v->id], v->dtype, at->wide[i],
-                      tile_is_marked(at->op, TILE_HALVES)};
+    const TileOp *op = at->space.op;
+    for (int i = 0; i < op->outs.n; i++) {
+        const TileValue *v = op->results.data[i];
+        Nv90Wide w = {&cg->value[v->id], v->dtype, at->wide[i], tile_is_marked(op, TILE_HALVES)};
         if (w.elements) VEC_PUSH(cg->arena, &h->wide, w);
     }
     if (!h->flight.n) nv90_pack(cg);
 }
 
 static void widen_packed(Cg *cg, At *at) {
-    at->wide = ARENA_ARRAY(cg->arena, Val *, at->op->outs.n);
-    for (int i = 0; i < at->op->outs.n; i++) {
-        const TileValue *v = at->op->results.data[i];
-        if (nv_shape(cg, v).packed)
+    const TileOp *op = at->space.op;
+    at->wide = ARENA_ARRAY(cg->arena, Val *, op->outs.n);
+    for (int i = 0; i < op->outs.n; i++) {
+        const TileValue *v = op->results.data[i];
+        if (cg_fragment(cg, v)->each == 2)
             at->wide[i] = ARENA_ARRAY(cg->arena, Val, 2 * cg->value[v->id].n);
     }
 }
 
-// Elements that do not count are not made (sm90_first.c).
-static void leave_out(Cg *cg, At *at) {
+// Elements that do not count are not made (nvptx/sm90_first.c): how many along `axis` are.
+static int leave_out(Cg *cg, At *at, int axis) {
     const Nv90 *h = nv90_state(cg);
-    if (!h->counted || at->space.col_axis != h->counted_axis) return;
-    at->space.nt = h->counted / 8;
-    for (int i = 0; i < at->op->results.n; i++) {
-        const TileValue *v = at->op->results.data[i];
+    const TileOp *op = at->space.op;
+    int all = axis < 0 ? 1 : cg->k->axes[axis].extent;
+    if (!h->counted || axis != h->counted_axis) return all;
+    for (int i = 0; i < op->results.n; i++) {
+        const TileValue *v = op->results.data[i];
         CgValue *value = &cg->value[v->id];
-        bool made = nv_shape(cg, v).col_axis != h->counted_axis;
+        bool made = !tile_has_axis(v, axis);
         for (int e = 0; !made && e < value->n; e++) value->e[e] = LLVMGetUndef(cg->f32);
         for (int e = 0; at->wide[i] && e < 2 * value->n; e++) at->wide[i][e] = cg_f32(cg, 0);
     }
+    return h->counted;
 }
 
 // Where the scores are needed once more (TILE_REDO) the weights do not take their registers, and the
@@ -212,13 +169,15 @@ static void wait_within(Cg *cg, const TileOp *map, bool half) {
 }
 
 // Pairs of the first so many columns, as far as their elements are there.
-static void pack_first(Cg *cg, const At *at, int columns) {
-    for (int i = 0; i < at->op->outs.n; i++) {
-        const TileValue *v = at->op->results.data[i];
-        for (int k = 0; at->wide[i] && k < columns / 8 * 2; k++) {
-            int e = nv_index(nv_shape(cg, v), 0, k / 2, k % 2, 0);
+static void pack_first(Cg *cg, const At *at, int axis, int columns) {
+    const TileOp *op = at->space.op;
+    for (int i = 0; i < op->outs.n; i++) {
+        const TileValue *v = op->results.data[i];
+        const CgFragment *f = cg_fragment(cg, v);
+        for (int e = 0; at->wide[i] && e < f->registers; e++) {
             Val *pair = at->wide[i] + 2 * e;
-            if (!pair[0] || !pair[1]) continue;
+            bool first = layout_part(&f->is, LAYOUT_REG, axis, 2 * e) < columns;
+            if (!first || !pair[0] || !pair[1]) continue;
             cg->value[v->id].e[e] = nv_pack(cg, v->dtype, pair[0], pair[1]);
             pair[0] = NULL;
         }
@@ -229,99 +188,85 @@ typedef struct Walk {
     CgElem *elem;
     Val *pair;
     int done; // elements
+    int axis; // of columns
+    int half; // columns of the product's first half; 0: the product is one
 } Walk;
 
-static void walked(Cg *cg, Walk *w, int half) { // half: columns of the first; 0: the product is one
+static void walked(Cg *cg, Walk *w) {
     At *at = w->elem->ctx;
-    const TileOp *op = at->op;
-    if (half && w->done == op->half) wait_within(cg, op, true);
+    const TileOp *op = at->space.op;
+    if (w->half && w->done == op->half) wait_within(cg, op, true);
     if (op->waits && w->done == op->after) wait_within(cg, op, false);
     w->done++;
     element(cg, w->elem, w->pair);
-    if (half && w->done > op->half && w->done <= op->after) pack_first(cg, at, half);
+    if (w->half && w->done > op->half && w->done <= op->after) pack_first(cg, at, w->axis, w->half);
 }
 
-// Row by row (marked: column by column), with the wait for a product after so many elements.
-static void walk_part(Cg *cg, Walk *w, int from, int to, int half) {
-    At *at = w->elem->ctx;
-    NvShape s = at->space;
-    int rows = s.rows ? 2 : 1, cols = s.col_axis >= 0 ? 2 : 1;
-    bool across = tile_is_marked(at->op, TILE_DIAGONALS);
-    int outer = across ? to - from : rows, inner = across ? rows : to - from;
-    for (int i = 0; i < outer; i++)
-        for (int j = 0; j < inner; j++)
-            for (at->c = 0; at->c < cols; at->c++) {
-                at->r = across ? j : i, at->n = from + (across ? i : j);
-                walked(cg, w, half);
-            }
+static void walk_columns(Cg *cg, Walk *w, int from, int to) {
+    CgSpace *s = &((At *)w->elem->ctx)->space;
+    for (int i = 0; i < s->n; i++) {
+        cg_space_at(s, i);
+        int column = w->axis < 0 ? 0 : s->part[w->axis];
+        if (column >= from && column < to) walked(cg, w);
+    }
 }
 
 // Where the product lands by halves the weights of its first half, whose registers are free by then, come first.
-static void walk_rows(Cg *cg, CgElem *elem) {
+static void walk_rows(Cg *cg, CgElem *elem, int axis) {
     At *at = elem->ctx;
+    const TileOp *op = at->space.op;
     widen_packed(cg, at);
-    leave_out(cg, at);
-    int nt = at->space.nt, half = at->op->half ? nt / 4 * 2 : 0; // whole steps of 16
-    Walk w = {elem, ARENA_ARRAY(cg->arena, Val, at->op->outs.n), 0};
-    assert(at->space.mt == 1);
-    if (half) walk_part(cg, &w, 0, half, 8 * half);
-    walk_part(cg, &w, half, nt, 8 * half);
-    if (at->op->waits && (at->op->after < 0 || w.done <= at->op->after))
-        nv90_mma_wait(cg, at->op->pending);
+    int columns = leave_out(cg, at, axis), half = op->half ? columns / 32 * 16 : 0; // whole steps
+    Walk w = {elem, ARENA_ARRAY(cg->arena, Val, op->outs.n), 0, axis, half};
+    if (half) walk_columns(cg, &w, 0, half);
+    walk_columns(cg, &w, half, columns);
+    if (op->waits && (op->after < 0 || w.done <= op->after)) nv90_mma_wait(cg, op->pending);
     pack_wide(cg, at);
 }
 
-static void walk_roles(Cg *cg, CgElem *elem) {
-    const TileOp *op = ((const At *)elem->ctx)->op;
+static void walk_roles(Cg *cg, CgElem *elem, int axis) {
+    const TileOp *op = ((const At *)elem->ctx)->space.op;
     CgValue *own = ARENA_ARRAY(cg->arena, CgValue, op->args.n + 1);
     for (int i = 0; i < op->args.n; i++) own[i] = cg->value[op->args.data[i]->id];
-    walk_rows(cg, elem);
+    walk_rows(cg, elem, axis);
     for (int i = 0; i < op->args.n; i++) cg->value[op->args.data[i]->id] = own[i];
 }
 
-static NvShape space_of(Cg *cg, const TileOp *op) {
-    TileValue all = {.dtype = DT_F32, .rank = op->naxes};
-    for (int i = 0; i < op->naxes; i++) all.axis[i] = op->axes[i];
-    return nv_shape(cg, &all);
-}
-
-static int elements_of(NvShape s) {
-    return s.mt * s.nt * (s.rows ? 2 : 1) * (s.col_axis >= 0 ? 2 : 1);
-}
-
-static void prefetch_rows(Cg *cg, At at, CgElem elem) {
+static void prefetch_rows(Cg *cg, At at, CgElem elem, int axis) {
     elem.ctx = &at;
-    for (at.m = 0; at.m < at.space.mt; at.m++)
-        for (at.r = 0; at.r < 2; at.r++) nv_prefetch_rows(cg, at.op, at.space.col_axis, elem);
+    for (int i = 0; i < at.space.n; i++) {
+        cg_space_at(&at.space, i);
+        if (!at.space.part[axis]) nv_prefetch_rows(cg, at.space.op, axis, elem);
+    }
 }
 
+// In roles row by row (marked: column by column); else rows share what is read of a column.
 static void fragment_map(Cg *cg, const TileOp *op) {
-    At at = {.op = op, .space = space_of(cg, op)};
+    NvState *s = nv_state(cg);
+    int col = -1;
+    for (int i = 0; i < op->naxes; i++)
+        if (op->axes[i] != s->row_axis) col = op->axes[i];
+    bool rows = s->roles && !tile_is_marked(op, TILE_DIAGONALS);
+    At at = {.space = cg_space(cg, op, rows ? s->row_axis : col)};
     CgElem elem = {
         .lanes = 1, .param = fragment_param, .pos = fragment_pos, .lane_axis = -1, .ctx = &at};
     elem.place = fragment_place;
     elem.read = fragment_read;
-    elem.copies = nv_state(cg)->roles ? 1 : elements_of(at.space);
-    for (int i = 0; i < op->results.n; i++) {
-        const TileValue *v = op->results.data[i];
-        CgValue *value = &cg->value[v->id];
-        value->n = nv_count(nv_shape(cg, v));
-        value->e = ARENA_ARRAY(cg->arena, Val, value->n);
-    }
-    if (at.space.rows && at.space.col_axis >= 0) prefetch_rows(cg, at, elem);
-    if (nv_state(cg)->roles)
-        walk_roles(cg, &elem);
+    elem.copies = s->roles ? 1 : at.space.n;
+    for (int i = 0; i < op->results.n; i++) cg_make(cg, op->results.data[i]);
+    if (op->naxes == 2) prefetch_rows(cg, at, elem, col);
+    if (s->roles)
+        walk_roles(cg, &elem, col);
     else
         walk(cg, &elem);
     for (int i = 0; i < op->results.n; i++) {
         const TileResult *out = &op->outs.data[i];
-        CgValue *value = &cg->value[op->results.data[i]->id];
-        const bool *partial = nv_state(cg)->partial;
         const TileValue *v = op->results.data[i];
-        if (out->reduce == EX_CONST || v->parts || (partial && partial[v->id])) continue;
-        assert(out->reduce_axis != nv_state(cg)->row_axis && "rows are not reduced in registers");
+        CgValue *value = &cg->value[v->id];
+        if (out->reduce == EX_CONST || v->parts || (s->partial && s->partial[v->id])) continue;
         for (int j = 0; j < value->n; j++)
-            value->e[j] = nv_across_quad(cg, out->reduce, value->e[j]);
+            value->e[j] =
+                cg_across(cg, &at.space.is, out->reduce_axis, out->reduce, value->e[j], nv_shuffle);
     }
 }
 
@@ -354,7 +299,7 @@ enum { WORTH_A_BRANCH = 96 };
 
 static bool worth_a_branch(Cg *cg, const TileOp *op, NvShape s) {
     if (!op->block->owner || nv_state(cg)->roles) return false;
-    return s.mt >= 2 && nv_count(s) >= WORTH_A_BRANCH;
+    return s.mt >= 2 && s.f->registers >= WORTH_A_BRANCH;
 }
 
 // The operand that is multiplied by a number per row and nothing else, or NULL: `acc * c`.

@@ -35,15 +35,22 @@ static Product product_of(Cg *cg, const TileOp *op) {
 }
 
 static void begin_sum(Cg *cg, Product *p) {
-    CgValue *value = &cg->value[p->op->results.data[0]->id];
-    value->n = nv_count(p->shape);
-    value->e = p->acc = ARENA_ARRAY(cg->arena, Val, value->n);
+    CgValue *value = cg_make(cg, p->op->results.data[0]);
+    p->acc = value->e;
     const TileValue *sum = p->op->args.n > 2 ? p->op->args.data[2] : NULL;
     for (int i = 0; i < value->n; i++) p->acc[i] = sum ? cg->value[sum->id].e[i] : cg_f32(cg, 0);
 }
 
 static Val plus(Cg *cg, Val a, int b) { return LLVMBuildAdd(cg->b, a, cg_i32(cg, b), ""); }
 static Val times(Cg *cg, Val a, int b) { return LLVMBuildMul(cg->b, a, cg_i32(cg, b), ""); }
+
+// This thread's first of the result's.
+static Val rows_at(Cg *cg, const Product *p) {
+    return cg_thread_part(cg, p->op->results.data[0]->layout, p->shape.row_axis);
+}
+static Val columns_at(Cg *cg, const Product *p) {
+    return cg_thread_part(cg, p->op->results.data[0]->layout, p->shape.col_axis);
+}
 
 static Val load_shared(Cg *cg, Ty type, Val at, unsigned align) {
     Val v = LLVMBuildLoad2(cg->b, type, nv_shared_ptr(cg, at), "");
@@ -79,8 +86,9 @@ static void left_block(Cg *cg, const Product *p, int m, int k, Val base, Val a[4
         return;
     }
     NvShape s = nv_shape(cg, v);
-    assert(s.packed && s.col_axis == p->axis);
-    for (int i = 0; i < 4; i++) a[i] = cg->value[v->id].e[nv_index(s, m, 2 * k + i / 2, i % 2, 0)];
+    assert(s.f->each == 2 && s.col_axis == p->axis);
+    for (int i = 0; i < 4; i++)
+        a[i] = cg->value[v->id].e[nv_index(s, 16 * m + 8 * (i % 2), 16 * k + 8 * (i / 2))];
 }
 
 static Val left_base(Cg *cg, const Product *p) {
@@ -88,7 +96,7 @@ static Val left_base(Cg *cg, const Product *p) {
     if (p->left->home != HOME_SHARED) return NULL;
     NvTile t = nv_tile(cg->k, p->left);
     assert(t.col_axis == p->axis && "the rows of the left operand run along the contracted axis");
-    Val warp = times(cg, s->warp, 16 * s->mt * t.pitch);
+    Val warp = times(cg, s->warp, 16 * p->shape.mt * t.pitch);
     Val base = LLVMBuildAdd(cg->b, cg->value[p->left->id].mem, warp, "");
     return LLVMBuildAdd(cg->b, base, lane_down(cg, t.pitch), "");
 }
@@ -97,7 +105,7 @@ static void multiply_block(Cg *cg, Product *p, Val (*a)[4], const Val b[4], int 
     Dtype t = p->right->dtype;
     for (int m = 0; m < p->shape.mt; m++)
         for (int half = 0; half < 2; half++)
-            nv_mma16(cg, t, &p->acc[nv_index(p->shape, m, n + half, 0, 0)], a[m], b[2 * half],
+            nv_mma16(cg, t, &p->acc[nv_index(p->shape, 16 * m, 8 * (n + half))], a[m], b[2 * half],
                      b[2 * half + 1]);
 }
 
@@ -131,7 +139,7 @@ static void round_all(Cg *cg, Val *v, int n) {
 
 static void multiply_tf32(Cg *cg, Product *p, Val (*a)[4], int n, Val b0, Val b1) {
     for (int m = 0; m < p->shape.mt; m++)
-        nv_mma8_tf32(cg, &p->acc[nv_index(p->shape, m, n, 0, 0)], a[m], b0, b1);
+        nv_mma8_tf32(cg, &p->acc[nv_index(p->shape, 16 * m, 8 * n)], a[m], b0, b1);
 }
 
 static void tf32_dot(Cg *cg, Product *p) {
@@ -159,15 +167,16 @@ static void tf32_sum(Cg *cg, Product *p) {
     const NvState *s = nv_state(cg);
     NvShape ls = nv_shape(cg, p->left);
     NvTile t = nv_tile(cg->k, p->right);
-    assert(ls.col_axis == p->axis && t.row_axis == p->axis && !ls.packed);
+    assert(ls.col_axis == p->axis && t.row_axis == p->axis && ls.f->each == 1);
     Val group = LLVMBuildLShr(cg->b, s->lane, cg_i32(cg, 2), "");
-    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, times(cg, s->col0, t.pitch), "");
+    Val right =
+        LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, times(cg, columns_at(cg, p), t.pitch), "");
     right = LLVMBuildAdd(cg->b, right, times(cg, group, 4), "");
     Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->shape.mt);
     for (int k = 0; k < p->depth / 8; k++) {
         for (int m = 0; m < p->shape.mt; m++)
             for (int i = 0; i < 4; i++) {
-                Val x = cg->value[p->left->id].e[nv_index(ls, m, k, i % 2, i / 2)];
+                Val x = cg->value[p->left->id].e[nv_index(ls, 16 * m + 8 * (i % 2), 8 * k + i / 2)];
                 a[m][i] = nv_tf32(cg, LLVMBuildBitCast(cg->b, x, cg->i32, ""));
             }
         for (int n = 0; n < p->shape.nt; n++) {
@@ -201,7 +210,7 @@ static void dot_step(Cg *cg, Product *p, Val left, Val right, int left_pitch, in
                 Val bd = LLVMBuildExtractElement(cg->b, b, cg_i32(cg, d), "");
                 for (int m = 0; m < p->shape.mt; m++)
                     for (int r = 0; r < 2; r++)
-                        fma_into(cg, &p->acc[nv_index(p->shape, m, n, r, c)],
+                        fma_into(cg, &p->acc[nv_index(p->shape, 16 * m + 8 * r, 8 * n + c)],
                                  LLVMBuildExtractElement(cg->b, a[m][r], cg_i32(cg, d), ""), bd);
             }
         }
@@ -210,12 +219,13 @@ static void dot_step(Cg *cg, Product *p, Val left, Val right, int left_pitch, in
 // Both operands in shared memory with the contracted axis along their columns: a loop over it, four
 // at a time.
 static void dot_product(Cg *cg, Product *p) {
-    const NvState *s = nv_state(cg);
     NvTile lt = nv_tile(cg->k, p->left), rt = nv_tile(cg->k, p->right);
     assert(lt.col_axis == p->axis && rt.col_axis == p->axis);
-    int n = nv_count(p->shape);
-    Val left = LLVMBuildAdd(cg->b, cg->value[p->left->id].mem, times(cg, s->row0, lt.pitch), "");
-    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, times(cg, s->col0, rt.pitch), "");
+    int n = p->shape.f->registers;
+    Val left =
+        LLVMBuildAdd(cg->b, cg->value[p->left->id].mem, times(cg, rows_at(cg, p), lt.pitch), "");
+    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem,
+                             times(cg, columns_at(cg, p), rt.pitch), "");
     Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "dot"),
         done = cg_block(cg, "dot.done");
     LLVMBuildBr(cg->b, head);
@@ -243,14 +253,15 @@ static void outer_product(Cg *cg, Product *p) {
     const NvState *s = nv_state(cg);
     NvShape ls = nv_shape(cg, p->left);
     NvTile rt = nv_tile(cg->k, p->right);
-    assert(ls.col_axis == p->axis && rt.row_axis == p->axis && !ls.packed);
-    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, times(cg, s->col0, 4), "");
+    assert(ls.col_axis == p->axis && rt.row_axis == p->axis && ls.f->each == 1);
+    Val right =
+        LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, times(cg, columns_at(cg, p), 4), "");
     Val quad = LLVMBuildAnd(cg->b, s->lane, cg_i32(cg, 28), "");
     for (int k = 0; k < p->depth; k++) {
         Val from = plus(cg, quad, k % 8 / 2), a[32][2];
         for (int m = 0; m < p->shape.mt; m++)
             for (int r = 0; r < 2; r++) {
-                Val mine = cg->value[p->left->id].e[nv_index(ls, m, k / 8, r, k % 2)];
+                Val mine = cg->value[p->left->id].e[nv_index(ls, 16 * m + 8 * r, k & ~6)];
                 a[m][r] = nv_shuffle_from(cg, mine, from);
             }
         for (int n = 0; n < p->shape.nt; n++) {
@@ -259,8 +270,8 @@ static void outer_product(Cg *cg, Product *p) {
             for (int c = 0; c < 2; c++)
                 for (int m = 0; m < p->shape.mt; m++)
                     for (int r = 0; r < 2; r++)
-                        fma_into(cg, &p->acc[nv_index(p->shape, m, n, r, c)], a[m][r],
-                                 LLVMBuildExtractElement(cg->b, b, cg_i32(cg, c), ""));
+                        fma_into(cg, &p->acc[nv_index(p->shape, 16 * m + 8 * r, 8 * n + c)],
+                                 a[m][r], LLVMBuildExtractElement(cg->b, b, cg_i32(cg, c), ""));
         }
     }
 }

@@ -155,10 +155,7 @@ static void special_registers(Cg *cg) {
     s->tid = nv_special(cg, "tid.x");
     s->lane = LLVMBuildAnd(cg->b, s->tid, cg_i32(cg, NV_WARP - 1), "");
     s->warp = LLVMBuildLShr(cg->b, s->tid, cg_i32(cg, 5), "");
-    Val row = LLVMBuildMul(cg->b, s->warp, cg_i32(cg, 16 * s->mt), "");
-    s->row0 = LLVMBuildAdd(cg->b, row, LLVMBuildLShr(cg->b, s->lane, cg_i32(cg, 2), ""), "");
-    Val quad = LLVMBuildAnd(cg->b, s->lane, cg_i32(cg, 3), "");
-    s->col0 = LLVMBuildMul(cg->b, quad, cg_i32(cg, 2), "");
+    cg_place_thread(cg, s->lane, s->warp, false);
 }
 
 static void nv_begin(Cg *cg) {
@@ -166,9 +163,7 @@ static void nv_begin(Cg *cg) {
     bool lanes = tile_has_lanes(cg->k);
     s->row_axis = lanes ? -1 : tile_grid_axis(cg->k);
     s->warps = lanes ? 1 : cg->k->schedule.warps;
-    int rows = s->row_axis < 0 ? 0 : cg->k->axes[s->row_axis].extent;
-    assert(s->warps > 0 && rows % (16 * s->warps) == 0 && "scheduled for this target");
-    s->mt = rows / (16 * s->warps);
+    assert(s->warps > 0 && "scheduled for this target");
     s->offset = ARENA_ARRAY(cg->arena, int, cg->k->nvalues + 1);
     if (nv90_has_roles(cg->k)) {
         nv90_prepare(cg);

@@ -7,34 +7,22 @@ bool nv_narrow(Dtype t) { return t == DT_F16 || t == DT_BF16; }
 
 int nv_blocks(const TileKernel *k) { return k->schedule.cluster > 1 ? k->schedule.cluster : 1; }
 
-Val nv_first_row(Cg *cg) { return nv_state(cg)->row0; }
-
 NvShape nv_shape(Cg *cg, const TileValue *v) {
-    const NvState *s = nv_state(cg);
-    NvShape r = {.col_axis = -1, .mt = 1, .nt = 1};
+    const CgFragment *f = cg_fragment(cg, v);
+    NvShape r = {.f = f, .row_axis = -1, .col_axis = -1, .mt = 1, .nt = 1};
     for (int i = 0; i < v->rank; i++) {
-        if (v->axis[i] == s->row_axis) {
-            r.rows = true;
-            r.mt = s->mt;
-        } else {
-            assert(r.col_axis < 0 && "a fragment has one axis along its columns");
-            r.col_axis = v->axis[i];
-            r.nt = cg->k->axes[v->axis[i]].extent / 8;
-        }
+        bool row = v->axis[i] == nv_state(cg)->row_axis;
+        *(row ? &r.row_axis : &r.col_axis) = v->axis[i];
+        *(row ? &r.mt : &r.nt) = layout_share(&f->is, LAYOUT_REG, v->axis[i]) / 2;
     }
-    r.packed = r.col_axis >= 0 && nv_narrow(v->dtype);
     return r;
 }
 
-int nv_count(NvShape s) {
-    int n = (s.rows ? 2 * s.mt : 1) * (s.col_axis >= 0 ? 2 * s.nt : 1);
-    return s.packed ? n / 2 : n;
-}
-
-int nv_index(NvShape s, int m, int n, int r, int c) {
-    if (s.col_axis < 0) return s.rows ? 2 * m + r : 0;
-    int i = s.rows ? 4 * (m * s.nt + n) + 2 * r + c : 2 * n + c;
-    return s.packed ? i / 2 : i;
+int nv_index(NvShape s, int row, int col) {
+    int part[TILE_MAX_AXES] = {0};
+    if (s.row_axis >= 0) part[s.row_axis] = row;
+    if (s.col_axis >= 0) part[s.col_axis] = col;
+    return cg_slot(s.f, part);
 }
 
 // ---- shared memory
@@ -116,25 +104,24 @@ Val nv_tile_offset(Cg *cg, const NvTile *t, Val row, Val col) {
     return LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, row, cg_i32(cg, t->pitch), ""), "");
 }
 
-static Val shared_element(Cg *cg, const TileValue *v, int m, int n, int r, int c) {
-    const NvState *s = nv_state(cg);
+static Val shared_element(Cg *cg, const TileValue *v, int layout, const int *part) {
     NvTile t = nv_tile(cg->k, v);
-    Val col = LLVMBuildAdd(cg->b, s->col0, cg_i32(cg, 8 * n + c), "");
-    Val row = NULL;
-    if (t.row_axis >= 0) {
-        assert(t.row_axis == s->row_axis &&
-               "a shared operand of a fragment has its rows or is a vector");
-        row = LLVMBuildAdd(cg->b, s->row0, cg_i32(cg, 16 * m + 8 * r), "");
+    Val at[2] = {NULL, NULL};
+    for (int i = 0; i < 2; i++) {
+        int axis = i ? t.row_axis : t.col_axis;
+        if (axis < 0) continue;
+        at[i] = LLVMBuildAdd(cg->b, cg_thread_part(cg, layout, axis), cg_i32(cg, part[axis]), "");
     }
-    Val at = LLVMBuildAdd(cg->b, cg->value[v->id].mem, nv_tile_offset(cg, &t, row, col), "");
-    Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), nv_shared_ptr(cg, at), "");
+    Val place = LLVMBuildAdd(cg->b, cg->value[v->id].mem, nv_tile_offset(cg, &t, at[1], at[0]), "");
+    Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), nv_shared_ptr(cg, place), "");
     return cg_read(cg, x, v->dtype);
 }
 
-Val nv_element(Cg *cg, const TileValue *v, int m, int n, int r, int c) {
-    if (v->home == HOME_SHARED) return shared_element(cg, v, m, n, r, c);
-    if (v->home == HOME_STRIP) return nv_strip_element(cg, v, m, n, r, c);
-    NvShape s = nv_shape(cg, v);
-    Val e = cg->value[v->id].e[nv_index(s, m, n, r, c)];
-    return s.packed ? nv_unpack(cg, v->dtype, e, c) : e;
+Val nv_element(Cg *cg, const TileValue *v, int layout, const int *part) {
+    if (v->home == HOME_SHARED) return shared_element(cg, v, layout, part);
+    if (v->home == HOME_STRIP) return nv_strip_element(cg, v, part);
+    const CgFragment *f = cg_fragment(cg, v);
+    Val e = cg->value[v->id].e[cg_slot(f, part)];
+    if (f->each == 1) return e;
+    return nv_unpack(cg, v->dtype, e, layout_number(&f->is, LAYOUT_REG, part) % 2);
 }

@@ -372,8 +372,7 @@ static void role_threads(Cg *cg, const TileOp *op) {
     h->group = LLVMBuildLShr(cg->b, s->warp, cg_i32(cg, 2), "");
     Val in_group = LLVMBuildAnd(cg->b, s->tid, cg_i32(cg, NV90_GROUP - 1), "");
     h->lead = LLVMBuildICmp(cg->b, LLVMIntEQ, in_group, cg_i32(cg, 0), "");
-    Val quad_row = LLVMBuildLShr(cg->b, s->lane, cg_i32(cg, 2), "");
-    s->row0 = LLVMBuildAdd(cg->b, times(cg, s->warp, 16), quad_row, "");
+    cg_place_thread(cg, s->lane, s->warp, false);
 }
 
 static void role(Cg *cg, const TileOp *op) {

@@ -34,10 +34,10 @@ static int *steps(Cg *cg, const NvTile *t, bool along_rows, int n) {
 static Val *left_registers(Cg *cg, const Operands *o, int n) {
     NvShape s = nv_shape(cg, o->left);
     Val *r = ARENA_ARRAY(cg->arena, Val, 4 * n);
-    assert(s.packed && s.col_axis == o->axis && s.mt == 1);
+    assert(s.f->each == 2 && s.col_axis == o->axis && s.mt == 1);
     for (int k = 0; k < n; k++)
         for (int i = 0; i < 4; i++)
-            r[4 * k + i] = cg->value[o->left->id].e[nv_index(s, 0, 2 * k + i / 2, i % 2, 0)];
+            r[4 * k + i] = cg->value[o->left->id].e[nv_index(s, 8 * (i % 2), 16 * k + 8 * (i / 2))];
     return r;
 }
 
@@ -80,9 +80,8 @@ static Val left_descriptor(Cg *cg, const Operands *o, const NvTile *t, int steps
     return stage && steps >= WORTH_A_CHANGE ? changing(cg, taken, stage) : taken;
 }
 
-static void begin_sum(Cg *cg, const TileOp *op, CgValue *value) {
-    value->n = nv_count(nv_shape(cg, op->results.data[0]));
-    value->e = ARENA_ARRAY(cg->arena, Val, value->n);
+static void begin_sum(Cg *cg, const TileOp *op) {
+    CgValue *value = cg_make(cg, op->results.data[0]);
     for (int i = 0; op->args.n > 2 && i < value->n; i++)
         value->e[i] = cg->value[op->args.data[2]->id].e[i];
 }
@@ -124,7 +123,7 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     Operands o = operands(cg, op);
     NvTile right = nv_tile(cg->k, o.right);
     CgValue *value = &cg->value[op->results.data[0]->id];
-    begin_sum(cg, op, value);
+    begin_sum(cg, op);
     Nv90Product p = {.dtype = o.right->dtype, .columns = 2 * value->n, .acc = value->e};
     p.accumulate = op->args.n > 2;
     p.steps = cg->k->axes[o.axis].extent / 16;

@@ -14,10 +14,15 @@ static Val sum(Cg *cg, Val a, Val b) { return LLVMBuildAdd(cg->b, a, b, ""); }
 static Val low(Cg *cg, Val a, int mask) { return LLVMBuildAnd(cg->b, a, cg_i32(cg, mask), ""); }
 static Val right(Cg *cg, Val a, int by) { return LLVMBuildLShr(cg->b, a, cg_i32(cg, by), ""); }
 
+// Two neighbouring columns of row 8 r and column 8 n of the instruction's tiles.
 static Val pair(Cg *cg, const TileValue *v, Dtype t, int n, int r) {
-    NvShape s = nv_shape(cg, v);
-    if (s.packed && v->dtype == t) return cg->value[v->id].e[nv_index(s, 0, n, r, 0)];
-    return nv_pack(cg, t, nv_element(cg, v, 0, n, r, 0), nv_element(cg, v, 0, n, r, 1));
+    const CgFragment *f = cg_fragment(cg, v);
+    int part[TILE_MAX_AXES] = {0};
+    part[v->axis[0]] = 8 * r, part[v->axis[1]] = 8 * n;
+    if (f->each == 2 && v->dtype == t) return cg->value[v->id].e[cg_slot(f, part)];
+    Val low = nv_element(cg, v, v->layout, part);
+    part[v->axis[1]]++;
+    return nv_pack(cg, t, low, nv_element(cg, v, v->layout, part));
 }
 
 // From column `first` on. Four 8 x 8 matrices at a time: rows 0 and 8, columns n and n + 1. Lane l gives the address of row

@@ -83,7 +83,8 @@ typedef struct At { // the current number
 
 static Val strip_param(Cg *cg, CgElem *elem, int k) {
     const At *at = elem->ctx;
-    return nv_element(cg, at->op->args.data[k], 0, 0, 0, 0); // the same everywhere
+    const int none[TILE_MAX_AXES] = {0};
+    return nv_element(cg, at->op->args.data[k], -1, none); // the same everywhere
 }
 
 static Val strip_pos(Cg *cg, CgElem *elem, int axis) {
@@ -132,11 +133,12 @@ void nv_strip_map(Cg *cg, const TileOp *op) {
     for (int i = 0; i < chunks; i++)
         LLVMBuildStore(cg->b, x[i], nv_shared_ptr(cg, sum(cg, base, times(cg, at[i], elem))));
     if (!is_strip(op->next)) meet(cg);
-    Val here = s->col0;
+    int layout = tile_common_layout(cg->k, op, v->axis, v->rank); // of what reads it
+    Val col = cg_thread_part(cg, layout, v->axis[v->rank - 1]), here = col;
     if (v->rank == 2) {
-        Val row =
-            LLVMBuildSub(cg->b, s->row0, times(cg, group_number(cg), group_of(cg->k).rows), "");
-        here = plus(cg, LLVMBuildSub(cg->b, row, s->col0, ""), columns_of(cg->k, v) - 1);
+        Val row = cg_thread_part(cg, layout, v->axis[0]);
+        row = LLVMBuildSub(cg->b, row, times(cg, group_number(cg), group_of(cg->k).rows), "");
+        here = plus(cg, LLVMBuildSub(cg->b, row, col, ""), columns_of(cg->k, v) - 1);
     }
     cg->value[v->id].mem = nv_shared_ptr(cg, sum(cg, base, times(cg, here, elem)));
 }
@@ -152,11 +154,11 @@ static Val load_at(Cg *cg, const TileValue *v, Ty type, int offset, unsigned ali
 }
 
 // Columns come in pairs: one load for both.
-Val nv_strip_element(Cg *cg, const TileValue *v, int m, int n, int r, int c) {
+Val nv_strip_element(Cg *cg, const TileValue *v, const int *part) {
     unsigned elem = (unsigned)dtype_bytes(v->dtype);
     Ty t = cg_dtype(cg, v->dtype);
-    if (v->rank == 2)
-        return cg_read(cg, load_at(cg, v, t, 16 * m + 8 * r - 8 * n - c, elem), v->dtype);
-    Val both = load_at(cg, v, cg_vector(t, 2), 8 * n, 2 * elem);
-    return cg_read(cg, LLVMBuildExtractElement(cg->b, both, cg_i32(cg, c), ""), v->dtype);
+    int col = part[v->axis[v->rank - 1]];
+    if (v->rank == 2) return cg_read(cg, load_at(cg, v, t, part[v->axis[0]] - col, elem), v->dtype);
+    Val both = load_at(cg, v, cg_vector(t, 2), col & ~1, 2 * elem);
+    return cg_read(cg, LLVMBuildExtractElement(cg->b, both, cg_i32(cg, col & 1), ""), v->dtype);
 }
