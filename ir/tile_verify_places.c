@@ -123,10 +123,19 @@ static bool check_behind(Verify *V) {
     return true;
 }
 
+// The roles have no bodies yet: what no role does would be lost.
+static bool is_assigned(const Verify *V) {
+    const TileOp *last = V->k->body.last;
+    return !V->p->scheduled && !V->role && last->kind == TILE_ROLE && !last->body.first;
+}
+
 bool verify_place(Verify *V) {
-    const TileOp *op = V->op;
+    const TileOp *op = V->op, *owner = op->block->owner;
     if (op->kind == TILE_LOOP) return check_chain(V);
-    if (!op->role || op->kind == TILE_ROLE) return true;
+    if (op->kind == TILE_ROLE || op->kind == TILE_YIELD) return true;
+    if (!op->role)
+        return !is_assigned(V) || (owner && owner->kind == TILE_REDO) ||
+               verify_fail(V, "no role does it");
     if (V->p->scheduled || V->role)
         return verify_fail(V, "it has a place, and the program is scheduled");
     if (!is_role(V->k, op->role)) return verify_fail(V, "no role is called %s", op->role);

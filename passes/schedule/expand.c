@@ -318,8 +318,7 @@ static void yield(Expand *e, TileValue *const *v, int n) {
 
 // ---- what goes from one time to the next
 
-static int maker_of(const Expand *e, const Ops *late, const TileValue *v) {
-    (void)e;
+static int maker_of(const Ops *late, const TileValue *v) {
     for (int a = 0; a < late->n; a++)
         if (v->def == late->op[a]) return a;
     return -1;
@@ -352,7 +351,7 @@ static void plan_carries(Expand *e, Chain *c) {
     c->ncarry = 0;
     for (int i = 0; i < loop->carried.n; i++) {
         const TileValue *v = yields->args.data[i];
-        int a = maker_of(e, &late, v);
+        int a = maker_of(&late, v);
         bool inside = v->def && v->def->block == &loop->body;
         if (inside && !does(e, v->def)) continue;
         if (a < 0)
