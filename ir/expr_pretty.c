@@ -68,7 +68,8 @@ static const Row rows[EX_FORM_COUNT][EX_OP_COUNT] = {
 };
 
 static const struct {
-    const char *open, *close, *index, *index_end, *comma, *plus, *minus, *times, *dots;
+    const char *open, *close, *index, *index_end; // `index`: below the line
+    const char *comma, *plus, *minus, *times, *dots;
 } marks[EX_FORM_COUNT] = {
     [EX_TEXT] = {"(", ")", "[", "]", ", ", " + ", " - ", " * ", "..."},
     [EX_MATHML] = {"<mrow><mo>(</mo>", "<mo>)</mo></mrow>", "<mrow>", "</mrow></msub>",
@@ -287,13 +288,23 @@ static void arguments(Printer *p, const Ex *e) {
     }
 }
 
+// Formulas cannot be read below the line: only names stand there.
+static bool has_plain_indices(const Ex *load) {
+    for (int i = 0; i < load->nargs; i++)
+        if (load->args[i]->nargs) return false;
+    return true;
+}
+
 static void load(Printer *p, const Ex *e) {
+    static const char *const brackets[EX_FORM_COUNT][2] = {
+        {"[", "]"}, {"<mrow><mo>[</mo>", "<mo>]</mo></mrow>"}, {"\\left[", "\\right]"}};
     const ExNames *n = p->style->names;
     ExForm form = p->style->form;
+    bool below = form != EX_TEXT && has_plain_indices(e);
     const char *name = n && n->input ? n->input(n->ctx, e->input) : NULL;
     Text t;
     text_init(&t, p->scratch);
-    if (form == EX_MATHML) text_puts(&t, "<msub>");
+    if (form == EX_MATHML && below) text_puts(&t, "<msub>");
     if (!name) name = arena_printf(p->scratch, "input%d:%s", e->input, ex_type_name(e->type));
     if (form == EX_MATHML) {
         text_puts(&t, "<mi>");
@@ -303,9 +314,9 @@ static void load(Printer *p, const Ex *e) {
         put_word(&t, name, strlen(name), form);
     }
     word(p, t.s);
-    word(p, marks[form].index);
+    word(p, below ? marks[form].index : brackets[form][0]);
     arguments(p, e);
-    word(p, marks[form].index_end);
+    word(p, below ? marks[form].index_end : brackets[form][1]);
 }
 
 // `+ b`: `- x` where b is -x, be it a number, a product with one or a negation.

@@ -126,6 +126,12 @@ START_TEST(mathematics_has_signs) {
          "mrow>"
          "</mrow><mrow><mn>2</mn></mrow></msup></mrow>",
          "{\\left(s + 1\\right)}^{2}"},
+        {"(input0:f32[h] - input1:f32[(h + 1)])",
+         "<mrow><mrow><msub><mi>input0:f32</mi><mrow><mi>h</mi></mrow></msub></mrow><mo>−</"
+         "mo><mrow>"
+         "<mi>input1:f32</mi><mrow><mo>[</mo><mrow><mi>h</mi><mo>+</mo><mn>1</mn></mrow><mo>]</mo>"
+         "</mrow></mrow></mrow>",
+         "\\mathrm{input0:f32}_{h} - \\mathrm{input1:f32}\\left[h + 1\\right]"},
         {"((b / 2) < h)",
          "<mrow><mrow><mrow><mo>⌊</mo><mfrac><mrow><mi>b</mi></mrow><mrow><mn>2</mn></mrow></mfrac>"
          "<mo>⌋</mo></mrow></mrow><mo>&lt;</mo><mi>h</mi></mrow>",
