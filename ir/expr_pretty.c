@@ -436,8 +436,15 @@ static void operation(Printer *p, const Ex *e) {
     if (floored) word(p, form == EX_MATHML ? "<mo>⌋</mo></mrow>" : "\\right\\rfloor ");
 }
 
+// In mathematics a whole number is a number.
+static bool is_no_change(const Printer *p, const Ex *e) {
+    return p->style->form != EX_TEXT && e->op == EX_CONV && e->type == EX_F32 &&
+           e->args[0]->type == EX_I32;
+}
+
 static void print_node(Printer *p, const Ex *e, int least) {
     ExForm form = p->style->form;
+    if (is_no_change(p, e)) e = e->args[0];
     p->parts.n = 0;
     if (p->left <= 0) {
         text_puts(p->out, marks[form].dots);

@@ -132,6 +132,11 @@ START_TEST(mathematics_has_signs) {
          "<mi>input1:f32</mi><mrow><mo>[</mo><mrow><mi>h</mi><mo>+</mo><mn>1</mn></mrow><mo>]</mo>"
          "</mrow></mrow></mrow>",
          "\\mathrm{input0:f32}_{h} - \\mathrm{input1:f32}\\left[h + 1\\right]"},
+        {"(f32((b + 1)) * f32(i32(s)))",
+         "<mrow><mrow><mo>(</mo><mrow><mi>b</mi><mo>+</mo><mn>1</mn></mrow><mo>)</mo></mrow><mo>⋅</"
+         "mo><mrow>"
+         "<mi>i32</mi><mrow><mo>(</mo><mi>s</mi><mo>)</mo></mrow></mrow></mrow>",
+         "\\left(b + 1\\right) \\cdot \\operatorname{i32}\\left(s\\right)"},
         {"((b / 2) < h)",
          "<mrow><mrow><mrow><mo>⌊</mo><mfrac><mrow><mi>b</mi></mrow><mrow><mn>2</mn></mrow></mfrac>"
          "<mo>⌋</mo></mrow></mrow><mo>&lt;</mo><mi>h</mi></mrow>",
