@@ -52,20 +52,27 @@ static bool check_operand(Verify *V, const TileValue *v) {
     return true;
 }
 
-// One role fills a pipe, for others.
+// One role fills a pipe, for others, which read a tile in one of the times.
 static bool check_filled(Verify *V) {
     const TileOp *op = V->op;
     if (op->kind != TILE_LOAD || op->results.data[0]->home != HOME_SHARED) return true;
     const TileBlock *b = &V->k->body;
+    const TileOp *reader = NULL;
     for (const TileOp *at = tile_next(b, NULL); at; at = tile_next(b, at)) {
         if (at->kind == TILE_LOAD && at->tensor == op->tensor && at->role &&
             strcmp(at->role, op->role) != 0)
             return verify_fail(V, "'%s' is filled by two roles",
                                V->p->tensors.data[op->tensor].name);
         for (int i = 0; i < at->args.n; i++)
-            if (at->args.data[i] == op->results.data[0] && at->role && !strcmp(at->role, op->role))
+            if (at->args.data[i] != op->results.data[0] || !at->role)
+                continue;
+            else if (!strcmp(at->role, op->role))
                 return verify_fail(V, "%%%s is read by the role that fills it",
                                    op->results.data[0]->name);
+            else if (at->block == op->block && reader && reader->place.stage != at->place.stage)
+                return verify_fail(V, "%%%s is read at two times", op->results.data[0]->name);
+            else if (at->block == op->block)
+                reader = at;
     }
     return true;
 }

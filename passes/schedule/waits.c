@@ -197,7 +197,7 @@ static int needs(const TileOp *op, const Flight *f) {
 }
 
 static void land_within(Waits *w, TileOp *map, Flight *f) {
-    for (int i = 0; i < f->n; i++) {
+    for (int i = f->n; i-- > 0;) {
         const TileOp *product = f->product[i];
         if (map->kind != TILE_MAP || !product->lands || product->lands != map->place.order)
             continue;

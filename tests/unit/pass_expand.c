@@ -1,4 +1,4 @@
-// Places and what they are expanded to: tests/tile/assigned.tile, with places, orders and depths of pipes
+// Places and what they are expanded to: tests/tile/assigned*.tile; and the first of them with places, orders and depths of pipes
 // changed one at a time, and, expanded, with what it waits for taken away.
 #include "ir/tile_eval.h"
 #include "passes/schedule/expand.h"
@@ -9,14 +9,18 @@
 
 enum { MOST_KEYS = 17, TILES = 3, QUERIES = 4 * TILES };
 
-static char *read_assigned(Arena *a) {
-    FILE *f = fopen("tests/tile/assigned.tile", "rb");
-    ck_assert_msg(f != NULL, "assigned.tile cannot be opened");
+static const char *const files[] = {"tests/tile/assigned.tile", "tests/tile/assigned_two.tile"};
+
+static char *read_file(Arena *a, const char *path) {
+    FILE *f = fopen(path, "rb");
+    ck_assert_msg(f != NULL, "%s cannot be opened", path);
     char *s = arena_alloc(a, 1 << 16);
     s[fread(s, 1, (1 << 16) - 1, f)] = 0;
     fclose(f);
     return s;
 }
+
+static char *read_assigned(Arena *a) { return read_file(a, files[0]); }
 
 static TileProgram *parse(Arena *a, const char *text) {
     Diags diags;
@@ -74,7 +78,7 @@ static Verdict verdict(Arena *a, const TileProgram *erased, const TileProgram *p
 
 START_TEST(an_assignment_is_expanded) {
     Arena *a = arena_new();
-    const char *text = read_assigned(a);
+    const char *text = read_file(a, files[_i]);
     TileProgram *p = parse(a, text);
     ck_assert(is_valid(a, p));
     expand(p);
@@ -215,7 +219,7 @@ Suite *pass_expand_suite(void) {
     Suite *s = suite_create("pass_expand");
     TCase *t = tcase_create("places");
     tcase_set_timeout(t, 120);
-    tcase_add_test(t, an_assignment_is_expanded);
+    tcase_add_loop_test(t, an_assignment_is_expanded, 0, (int)(sizeof files / sizeof *files));
     tcase_add_test(t, wrong_stages_are_refused);
     tcase_add_test(t, copies_of_steps_may_stand_beside_loops);
     tcase_add_test(t, pipes_may_be_deeper);
