@@ -64,7 +64,7 @@ class PageTest(unittest.TestCase):
             context.close()
         self.assertEqual(self.complaints, [])
 
-    def open(self, fragment="", width=1280, height=800, wait=True, **context):
+    def open(self, fragment="", width=1280, height=800, wait=True, script="", **context):
         made = Browser.get().new_context(viewport={"width": width, "height": height}, offline=True, **context)
         self.contexts.append(made)
         page = made.new_page()
@@ -72,6 +72,7 @@ class PageTest(unittest.TestCase):
         page.on("console", lambda m: self.complaints.append(f"console: {m.text}"))
         page.on("pageerror", lambda e: self.complaints.append(f"error: {e}"))
         page.on("request", lambda r: r.url.startswith(("file:", "data:", "blob:")) or self.complaints.append(f"asks for {r.url}"))
+        page.add_init_script(script)
         page.goto(INDEX.as_uri() + fragment)
         if wait:
             page.wait_for_selector("html[data-shown]")

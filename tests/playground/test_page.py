@@ -253,6 +253,16 @@ class BadInput(PageTest):
         self.assertEqual(page.locator("img").count(), 0)
 
 
+    def test_a_browser_without_webassembly(self):
+        page = self.open(wait=False, script="""
+            window.Worker = class {
+                postMessage() { setTimeout(() => this.onmessage({data: {crashed: 'no WebAssembly'}})); }
+                terminate() {}
+            };""")
+        page.locator("#pane-derived .message").wait_for()
+        self.assertIn("no WebAssembly", page.locator("#pane-derived .message").inner_text())
+
+
 class LongWork(PageTest):
     """A sum of 12000 terms: the compiler needs about a minute for it."""
 

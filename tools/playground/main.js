@@ -204,7 +204,7 @@ function fail(error, name = page.pane) {
     if (error.code !== -32803) message(name, error.message);
     else {
         clearTimeout(told);
-        told = setTimeout(() => message(name, `The source has a problem: ${error.message}. What is below, if anything, is of the text before.`), PROBLEM_AFTER);
+        told = setTimeout(() => message(name, `This cannot be shown: ${error.message}. What is below, if anything, is of the text before.`), PROBLEM_AFTER);
     }
 }
 let told = 0; // the timer of a message that is to come
@@ -286,11 +286,16 @@ $("stop").addEventListener("click", () => {
     restart();
 });
 
+const FAILING = 1000; // ms: a worker that lives no longer than that will not be better the next time
+let failedAt = -FAILING;
+
 // The compiler's memory or stack is too small for this text, or it has a fault. Another worker takes the next text.
 function failed(why) {
     halted = true;
     for (const name of Object.keys(dirty)) dirty[name] = false;
-    restart();
+    const now = performance.now();
+    if (!loading && now - failedAt > FAILING) restart(); // else it would fail again and again
+    failedAt = now;
     $("state").textContent = "The compiler has failed";
     setTimeout(() => message(page.pane, `The compiler has failed on this text (${why}). A change of the source starts it again.`));
 }

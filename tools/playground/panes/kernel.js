@@ -6,78 +6,115 @@ import { Controls } from "../controls.js";
 
 const AROUND = 3; // unchanged lines that are kept around a change
 
-export function create(root, page) {
-    const target = select({ label: "Target", options: [["host", "host"]], value: "host", change: (v) => page.setSize("target", v) });
-    const dtype = select({ label: "Elements", options: [["", "as usual"], ["f32", "f32"], ["f16", "f16"], ["bf16", "bf16"]], value: "", change: (v) => page.setSize("dtype", v) });
-    const pass = select({ label: "Pass", options: [], value: "", change: (v) => choose(Number(v)) });
-    const view = select({ label: "Show", options: [["changes", "changes"], ["all", "all lines"], ["after", "only what is after"]], value: "changes", change: (v) => { page.keepSize("show", v); draw(); } });
-    const step = (name, label, by) => el("button", { "aria-label": label, title: label, onclick: () => choose(at + by) }, icon(name));
-    const buttons = [step("back", "Pass before", -1), step("next", "Next pass", 1)];
-    const controls = new Controls(page, { own: [target.node, dtype.node, el("div", { class: "field wide pass" }, pass.node, el("span", { class: "buttons" }, buttons)), view.node], heads: false, seed: false, inputs: false });
-    const title = el("h2", {});
-    const facts = el("p", { class: "note" });
-    const from = el("p", { class: "readout", "aria-live": "polite" });
-    const lines = el("div", { class: "program", role: "listbox", tabindex: "0", "aria-label": "Tile program" });
-    root.append(controls.node, el("div", { class: "body kernel" }, title, facts, lines, from));
-    let shown = null;
-    let at = 0;
-    let current = null; // the line of the cursor
+export const create = (root, page) => new Kernel(root, page);
 
-    function choose(to) {
-        at = Math.max(0, Math.min(shown.stages.length - 1, to));
-        page.keepSize("pass", shown.stages[at].name);
-        draw();
+class Kernel {
+    constructor(root, page) {
+        Object.assign(this, { page, shown: null, at: 0, current: null }); // the result; the pass; the line of the cursor
+        this.target = select({ label: "Target", options: [["host", "host"]], value: "host", change: (v) => page.setSize("target", v) });
+        this.dtype = select({ label: "Elements", options: [["", "as usual"], ["f32", "f32"], ["f16", "f16"], ["bf16", "bf16"]], value: "", change: (v) => page.setSize("dtype", v) });
+        this.pass = select({ label: "Pass", options: [], value: "", change: (v) => this.choose(Number(v)) });
+        this.view = select({ label: "Show", options: [["changes", "changes"], ["all", "all lines"], ["after", "only what is after"]], value: "changes", change: (v) => { page.keepSize("show", v); this.draw(); } });
+        const step = (name, label, by) => el("button", { "aria-label": label, title: label, onclick: () => this.choose(this.at + by) }, icon(name));
+        this.buttons = [step("back", "Pass before", -1), step("next", "Next pass", 1)];
+        const passes = el("div", { class: "field wide pass" }, this.pass.node, el("span", { class: "buttons" }, this.buttons));
+        this.sliders = new Controls(page, { own: [this.target.node, this.dtype.node, passes, this.view.node], heads: false, seed: false, inputs: false });
+        this.title = el("h2", {});
+        this.facts = el("p", { class: "note" });
+        this.from = el("p", { class: "readout", "aria-live": "polite" });
+        this.lines = el("div", { class: "program", role: "listbox", tabindex: "0", "aria-label": "Tile program" });
+        root.append(this.sliders.node, el("div", { class: "body kernel" }, this.title, this.facts, this.lines, this.from));
+        this.listen();
     }
-    function draw() {
-        const stage = shown.stages[at];
-        const before = at ? shown.stages[at - 1] : null;
-        pass.set(String(at));
-        buttons[0].disabled = at === 0;
-        buttons[1].disabled = at === shown.stages.length - 1;
-        title.textContent = `${stage.name}: ${stage.title}`;
-        const rows = compare(before, stage, view.box.value);
+    listen() {
+        this.lines.addEventListener("pointerover", (event) => {
+            const node = event.target.closest(".line");
+            if (node) this.point(node);
+        });
+        for (const leave of ["pointerleave", "blur"]) this.lines.addEventListener(leave, () => this.page.light([]));
+        this.lines.addEventListener("keydown", (event) => this.key(event));
+    }
+
+    request() {
+        const dtype = this.page.size("dtype", "");
+        return ["attn/kernel", this.page.common({ target: this.page.size("target", "host"), ...(dtype ? { dtype } : {}) })];
+    }
+    controls() {
+        this.sliders.update();
+        this.target.fill((this.page.list?.targets || ["host"]).map((t) => [t, t]), this.page.size("target", "host"));
+        this.dtype.set(this.page.size("dtype", ""));
+        this.view.set(this.page.size("show", "changes"));
+    }
+    show(result) {
+        this.shown = result;
+        this.pass.fill(result.stages.map((s, i) => [String(i), `${i + 1}. ${s.name}${s.changed ? "" : " (nothing)"}`]), "0");
+        const kept = result.stages.findIndex((s) => s.name === this.page.size("pass", ""));
+        this.at = kept >= 0 ? kept : Math.min(this.at, result.stages.length - 1);
+        this.draw();
+    }
+    choose(to) {
+        this.at = Math.max(0, Math.min(this.shown.stages.length - 1, to));
+        this.page.keepSize("pass", this.shown.stages[this.at].name);
+        this.draw();
+    }
+
+    draw() {
+        const { stages } = this.shown;
+        const stage = stages[this.at];
+        const before = this.at ? stages[this.at - 1] : null;
+        const view = this.view.box.value;
+        this.pass.set(String(this.at));
+        this.buttons[0].disabled = this.at === 0;
+        this.buttons[1].disabled = this.at === stages.length - 1;
+        this.title.textContent = `${stage.name}: ${stage.title}`;
+        const rows = compare(before, stage, view);
         const count = (kind) => rows.filter((r) => r.kind === kind).length;
-        facts.textContent = (before ? (stage.changed ? `${count("added")} lines more, ${count("removed")} lines less than after ${before.name}.` : `Nothing to do here: as after ${before.name}.`) : "The program as it is built.") + (stage.cut ? " The text is cut: it is too long for this page." : "");
-        current = null;
-        lines.replaceChildren(...(view.box.value === "changes" ? fold(rows) : rows).map(row));
-        page.light([]);
-        if (page.cursor) cursor(page.cursor);
+        const changes = stage.changed ? `${count("added")} lines more, ${count("removed")} lines less than after ${before?.name}.` : `Nothing to do here: as after ${before?.name}.`;
+        this.facts.textContent = (before ? changes : "The program as it is built.") + (stage.cut ? " The text is cut: it is too long for this page." : "");
+        this.current = null;
+        this.lines.replaceChildren(...(view === "changes" ? fold(rows) : rows).map((r) => this.row(r)));
+        this.page.light([]);
+        if (this.page.cursor) this.cursor(this.page.cursor);
     }
     // One line, or a fold of unchanged ones that opens.
-    function row(r) {
+    row(r) {
         if (r.folded) {
-            const node = el("button", { class: "fold", role: "option", "aria-selected": "false", onclick: () => node.replaceWith(...r.folded.map(row)) }, `⋯ ${r.folded.length} unchanged lines`);
+            const node = el("button", { class: "fold", role: "option", "aria-selected": "false", onclick: () => node.replaceWith(...r.folded.map((one) => this.row(one))) }, `⋯ ${r.folded.length} unchanged lines`);
             return node;
         }
-        const node = el("div", { class: `line ${r.kind}`, role: "option", "aria-selected": "false", id: `line-${r.kind}-${r.number}`, "aria-label": r.text.trim() ? null : "empty line" },
-            el("span", { class: "sign", "aria-label": r.kind === "same" ? null : r.kind }, { added: "+", removed: "−", same: " " }[r.kind]), el("span", { class: "words" }, colored(r.text)));
+        const sign = el("span", { class: "sign", "aria-label": r.kind === "same" ? null : r.kind }, { added: "+", removed: "−", same: " " }[r.kind]);
+        const node = el("div", { class: `line ${r.kind}`, role: "option", "aria-selected": "false", id: `line-${r.kind}-${r.number}`, "aria-label": r.text.trim() ? null : "empty line" }, sign, el("span", { class: "words" }, colored(r.text)));
         node.row = r;
         return node;
     }
 
     // ---- the line under the cursor, and where it comes from
-    const all = () => [...lines.children];
-    function point(node, byKey) {
-        if (node === current) return;
-        current?.setAttribute("aria-selected", "false");
-        current = node;
+    places(node) {
+        return node.row?.places.map((i) => this.shown.places[i]) || [];
+    }
+    point(node, byKey) {
+        if (node === this.current) return;
+        this.current?.setAttribute("aria-selected", "false");
+        this.current = node;
         node.setAttribute("aria-selected", "true");
-        if (node.id) lines.setAttribute("aria-activedescendant", node.id);
+        if (node.id) this.lines.setAttribute("aria-activedescendant", node.id);
         if (byKey) node.scrollIntoView({ block: "nearest" });
-        const places = node.row?.places.map((i) => shown.places[i]) || [];
-        const here = places.filter((p) => p.uri === page.uri);
+        const places = this.places(node);
+        const here = places.filter((p) => p.uri === this.page.uri);
         const smallest = here.filter((p) => !here.some((q) => q !== p && inside(q.range, p.range)));
-        page.light(smallest.map((p) => p.range));
-        mark((r) => r.places.some((i) => node.row?.places.slice(0, 1).includes(i)));
-        from.replaceChildren(...origin(places));
+        this.page.light(smallest.map((p) => p.range));
+        this.mark((r) => r.places.some((i) => i === node.row?.places[0]));
+        this.from.replaceChildren(...this.origin(places));
     }
-    function origin(places) {
+    origin(places) {
         if (!places.length) return ["The compiler made this line."];
-        return ["From ", ...places.slice(0, 4).flatMap((p, i) => [i ? ", " : "", el("button", { class: "link", onclick: () => page.reveal(p) }, `${p.uri === page.uri ? "" : p.uri.replace(/^.*\//, "") + ", "}line ${p.range.start.line + 1}`)]), "."];
+        const name = ({ uri, range }) => `${uri === this.page.uri ? "" : `${uri.replace(/^.*\//, "")}, `}line ${range.start.line + 1}`;
+        const link = (p, i) => [i ? ", " : "", el("button", { class: "link", onclick: () => this.page.reveal(p) }, name(p))];
+        return ["From ", ...places.slice(0, 4).flatMap(link), "."];
     }
-    function mark(lit) {
+    mark(lit) {
         let first = null;
-        for (const node of all()) {
+        for (const node of this.lines.children) {
             const on = Boolean(node.row && lit(node.row));
             node.classList.toggle("lit", on);
             if (on) first ||= node;
@@ -85,53 +122,28 @@ export function create(root, page) {
         return first;
     }
     // Lines of the program that come from the line of the source where the cursor is.
-    function cursor({ line }) {
-        if (!shown || lines.contains(document.activeElement)) return;
-        const here = new Set(shown.places.map((p, i) => (p.uri === page.uri && p.range.start.line === line && p.range.end.line === line ? i : -1)).filter((i) => i >= 0));
-        const first = mark((r) => r.places.some((i) => here.has(i)));
-        if (first) lines.scrollTop = Math.max(0, first.offsetTop - lines.clientHeight / 3);
-        from.textContent = here.size ? `${all().filter((n) => n.classList.contains("lit")).length} lines here come from line ${line + 1} of the source.` : "";
+    cursor({ line }) {
+        if (!this.shown || this.lines.contains(document.activeElement)) return;
+        const ofLine = ({ uri, range }) => uri === this.page.uri && range.start.line === line && range.end.line === line;
+        const here = new Set(this.shown.places.flatMap((p, i) => (ofLine(p) ? [i] : [])));
+        const first = this.mark((r) => r.places.some((i) => here.has(i)));
+        if (first) this.lines.scrollTop = Math.max(0, first.offsetTop - this.lines.clientHeight / 3);
+        this.from.textContent = here.size ? `${this.lines.querySelectorAll(".lit").length} lines here come from line ${line + 1} of the source.` : "";
     }
-    lines.addEventListener("pointerover", (event) => {
-        const node = event.target.closest(".line");
-        if (node) point(node);
-    });
-    lines.addEventListener("pointerleave", () => page.light([]));
-    lines.addEventListener("blur", () => page.light([]));
-    lines.addEventListener("keydown", (event) => {
-        const list = all();
-        const now = list.indexOf(current);
+    key(event) {
+        const list = [...this.lines.children];
+        const now = list.indexOf(this.current);
         const to = { ArrowDown: now + 1, ArrowUp: now - 1, Home: 0, End: list.length - 1, PageDown: now + 20, PageUp: now - 20 }[event.key];
-        if (event.key === "Enter" && current) {
+        if (event.key === "Enter" && this.current) {
             event.preventDefault(); // the editor, which has the focus then, would take it as text
-            if (current.row) {
-                const place = current.row.places.map((i) => shown.places[i]).find((p) => p.uri === page.uri);
-                if (place) page.reveal(place);
-            } else current.click();
+            const place = this.places(this.current).find((p) => p.uri === this.page.uri);
+            if (place) this.page.reveal(place);
+            else if (!this.current.row) this.current.click();
         }
         if (to === undefined) return;
         event.preventDefault();
-        point(list[Math.max(0, Math.min(list.length - 1, to))], true);
-    });
-
-    return {
-        request: () => ["attn/kernel", page.common({ target: page.size("target", "host"), ...(page.size("dtype", "") ? { dtype: page.size("dtype", "") } : {}) })],
-        show(result) {
-            shown = result;
-            pass.fill(result.stages.map((s, i) => [String(i), `${i + 1}. ${s.name}${s.changed ? "" : " (nothing)"}`]), "0");
-            const kept = result.stages.findIndex((s) => s.name === page.size("pass", ""));
-            at = kept >= 0 ? kept : Math.min(at, result.stages.length - 1);
-            draw();
-        },
-        controls() {
-            controls.update();
-            target.fill((page.list?.targets || ["host"]).map((t) => [t, t]), page.size("target", "host"));
-            dtype.set(page.size("dtype", ""));
-            view.set(page.size("show", "changes"));
-        },
-        cursor,
-        redraw() {},
-    };
+        this.point(list[Math.max(0, Math.min(list.length - 1, to))], true);
+    }
 }
 
 const behind = (a, b) => a.line > b.line || (a.line === b.line && a.character >= b.character);

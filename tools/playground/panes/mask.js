@@ -7,78 +7,88 @@ import { linked } from "../mathml.js";
 
 const LENGTHS = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384];
 const TILES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
-const CLASSES = ["skipped", "partial", "full"];
+const START = { Sq: 512, Sk: 512, q_offset: 0, tiles: "free", "tile.queries": 64, "tile.keys": 64 };
+const PARTIAL = "1"; // digits of classes: 0 skipped, 1 partial, 2 full
 
-export function create(root, page) {
-    const own = {};
-    const size = (name, label, title, steps, initial) => {
-        const control = slider({ label, title, steps, value: initial, change: (value) => page.setSize(name, value) });
-        own[name] = () => control.set(page.size(name, initial));
-        return control.node;
-    };
-    const tiles = select({ label: "Tiles", options: [["free", "by the sliders"]], value: "free", change: (value) => page.setSize("tiles", value) });
-    const extents = [size("tile.queries", "Queries/tile", "Queries of a tile", TILES, 64), size("tile.keys", "Keys/tile", "Keys of a tile", TILES, 64)];
-    const controls = new Controls(page, {
-        own: [size("Sq", "Sq", "How many queries", LENGTHS, 512), size("Sk", "Sk", "How many keys", LENGTHS, 512), size("q_offset", "Offset", "q_offset: where the first query stands among the keys, as in decoding", [0, ...LENGTHS], 0), tiles.node, ...extents], dims: false,
-    });
-    const facts = el("p", { class: "facts" });
-    const formula = el("div", { class: "mask-formula" });
-    const about = el("div", { class: "readout", id: "tile-readout", "aria-live": "polite" });
-    const key = el("div");
-    const grid = new Grid({ label: "Tiles of the mask: rows are queries, columns are keys. The arrows choose a tile.", choose: ask, describedBy: "tile-readout" });
-    const body = el("div", { class: "body" }, formula, el("div", { class: "mask-body" }, el("div", {}, el("div", { class: "axis" }, "keys →"), grid.node), el("div", {}, key, facts, about)));
-    root.append(controls.node, body);
-    let shown = null;
+export const create = (root, page) => new Mask(root, page);
 
-    const free = () => page.size("tiles", "free") === "free";
-    const parameters = () => ({
-        ...page.launch({ Sq: page.size("Sq", 512), Sk: page.size("Sk", 512), ...(page.size("q_offset", 0) ? { q_offset: page.size("q_offset", 0) } : {}) }),
-        ...(free() ? { tile: { queries: page.size("tile.queries", 64), keys: page.size("tile.keys", 64) } } : { target: page.size("tiles", "host") }),
-    });
-    async function ask(row, column) {
-        const result = await page.ask("attn/mask", { ...parameters(), at: { row, column } });
-        if (result && row === grid.at.row && column === grid.at.column) tell(result);
+class Mask {
+    constructor(root, page) {
+        Object.assign(this, { page, shown: null, own: [] });
+        const size = (name, label, title, steps) => {
+            const control = slider({ label, title, steps, value: START[name], change: (value) => page.setSize(name, value) });
+            this.own.push(() => control.set(this.size(name)));
+            return control.node;
+        };
+        this.tiles = select({ label: "Tiles", options: [["free", "by the sliders"]], value: "free", change: (value) => page.setSize("tiles", value) });
+        this.extents = [size("tile.queries", "Queries/tile", "Queries of a tile", TILES), size("tile.keys", "Keys/tile", "Keys of a tile", TILES)];
+        const offset = size("q_offset", "Offset", "q_offset: where the first query stands among the keys, as in decoding", [0, ...LENGTHS]);
+        this.sliders = new Controls(page, { own: [size("Sq", "Sq", "How many queries", LENGTHS), size("Sk", "Sk", "How many keys", LENGTHS), offset, this.tiles.node, ...this.extents], dims: false });
+        this.facts = el("p", { class: "facts" });
+        this.formula = el("div", { class: "mask-formula" });
+        this.about = el("div", { class: "readout", id: "tile-readout", "aria-live": "polite" });
+        this.legend = el("div");
+        this.grid = new Grid({ label: "Tiles of the mask: rows are queries, columns are keys. The arrows choose a tile.", choose: (row, column) => this.choose(row, column), describedBy: "tile-readout" });
+        const picture = el("div", {}, el("div", { class: "axis" }, "keys →"), this.grid.node);
+        root.append(this.sliders.node, el("div", { class: "body" }, this.formula, el("div", { class: "mask-body" }, picture, el("div", {}, this.legend, this.facts, this.about))));
     }
-    function tell({ at, terms }) {
+
+    size(name) {
+        return this.page.size(name, START[name]);
+    }
+    parameters() {
+        const offset = this.size("q_offset");
+        const tiles = this.size("tiles");
+        return {
+            ...this.page.launch({ Sq: this.size("Sq"), Sk: this.size("Sk"), ...(offset ? { q_offset: offset } : {}) }),
+            ...(tiles === "free" ? { tile: { queries: this.size("tile.queries"), keys: this.size("tile.keys") } } : { target: tiles }),
+        };
+    }
+    request() {
+        const params = this.parameters();
+        return ["attn/mask", { ...params, at: fitted(params, this.grid.at) }];
+    }
+    controls() {
+        this.sliders.update();
+        this.tiles.fill([["free", "by the sliders"], ...(this.page.list?.targets || []).map((t) => [t, `as ${t} takes them`])], this.size("tiles"));
+        for (const set of this.own) set();
+        for (const node of this.extents) node.hidden = this.size("tiles") !== "free";
+    }
+    async choose(row, column) {
+        const result = await this.page.ask("attn/mask", { ...this.parameters(), at: { row, column } });
+        if (result && row === this.grid.at.row && column === this.grid.at.column) this.tell(result);
+    }
+
+    show(result) {
+        if (result.at) this.grid.at = { row: result.at.row, column: result.at.column };
+        this.shown = result;
+        this.redraw();
+        this.tell(result);
+    }
+    redraw() {
+        if (!this.shown) return;
+        const { rows, columns, classes, counts, queries, keys, tile, inside, mask, pairs: bits } = this.shown;
+        const [skipped, partial, full] = ["--skipped", "--partial", "--full"].map(named);
+        const colors = [skipped, partial, full];
+        this.grid.set({ rows, columns, aspect: keys / queries, most: 520, tallest: 520, color: (r, c) => colors[classes[r].charCodeAt(c) - 48], marks: bits ? (g, cell) => pairs(g, this.shown, cell) : null });
+        this.legend.replaceChildren(legend([[full, `full: ${counts.full}, no test`], [partial, `partial: ${counts.partial}, pair by pair`], [skipped, `skipped: ${counts.skipped}, no work`]]));
+        this.facts.textContent = `${rows} × ${columns} tiles of ${tile.queries} × ${tile.keys}. ${percent(counts.skipped / (rows * columns))} of the tiles cost nothing; ${percent(inside)} of the pairs take part.`;
+        this.formula.replaceChildren(mask ? this.linked(mask, "div") : el("p", { class: "note" }, "Without a mask, every pair takes part."));
+    }
+    linked({ mathml, text, place }, tag) {
+        return linked(mathml, { label: text, place, uri: this.page.uri, reveal: this.page.reveal, tag });
+    }
+    // Of the chosen tile: what holds in it, and which inequality decides.
+    tell({ at, terms }) {
         if (!at) return;
-        const [from, to] = at.queries;
-        const head = `Queries ${from} to ${to - 1}, keys ${at.keys[0]} to ${at.keys[1] - 1}: `;
-        const says = (t) => (t.all ? "holds for every pair" : t.some ? "holds for some pairs" : "holds for no pair");
-        about.replaceChildren(
-            el("p", {}, head, el("strong", { class: at.class }, at.class), "."), at.terms.length ? "" : el("p", {}, at.text),
-            ...at.terms.map((t) => {
-                const term = terms[t.term];
-                return el("p", { class: t.decides ? "decides" : "" }, linked(term.mathml, { label: term.text, place: term.place, uri: page.uri, reveal: page.reveal, tag: "span" }),
-                    ` ${term.blind ? "skips nothing: it is known for no tile" : says(t)}`, t.decides ? ", and decides" : "");
-            }),
+        const says = (t, term) => (term.blind ? "skips nothing: it is known for no tile" : t.all ? "holds for every pair" : t.some ? "holds for some pairs" : "holds for no pair");
+        const line = (t) => el("p", { class: t.decides ? "decides" : "" }, this.linked(terms[t.term], "span"), ` ${says(t, terms[t.term])}`, t.decides ? ", and decides" : "");
+        this.about.replaceChildren(
+            el("p", {}, `Queries ${at.queries[0]} to ${at.queries[1] - 1}, keys ${at.keys[0]} to ${at.keys[1] - 1}: `, el("strong", { class: at.class }, at.class), "."),
+            at.terms.length ? "" : el("p", {}, at.text),
+            ...at.terms.map(line),
         );
     }
-    function show(result) {
-        shown = result;
-        const { rows, columns, classes, counts, queries, keys } = result;
-        const colors = [named("--skipped"), named("--partial"), named("--full")];
-        grid.set({ rows, columns, aspect: keys / queries, most: 520, tallest: 520, color: (r, c) => colors[classes[r].charCodeAt(c) - 48], marks: result.pairs ? (g, cell) => pairs(g, result, cell) : null });
-        key.replaceChildren(legend([[colors[2], `full: ${counts.full}, no test`], [colors[1], `partial: ${counts.partial}, pair by pair`], [colors[0], `skipped: ${counts.skipped}, no work`]]));
-        const all = counts.full + counts.partial + counts.skipped;
-        facts.textContent = `${rows} × ${columns} tiles of ${result.tile.queries} × ${result.tile.keys}. ${percent(counts.skipped / all)} of the tiles cost nothing; ${percent(result.inside)} of the pairs take part.`;
-        formula.replaceChildren(...(result.mask ? [linked(result.mask.mathml, { label: result.mask.text, place: null, uri: page.uri, reveal: page.reveal })] : [el("p", { class: "note" }, "Without a mask, every pair takes part.")]));
-        if (result.terms.length === 0 && !result.mask) about.replaceChildren();
-    }
-    return {
-        request: () => ["attn/mask", { ...parameters(), at: fitted(parameters(), grid.at) }],
-        show(result) {
-            if (result.at) grid.at = { row: result.at.row, column: result.at.column };
-            show(result);
-            tell(result);
-        },
-        controls() {
-            controls.update();
-            tiles.fill([["free", "by the sliders"], ...(page.list?.targets || []).map((t) => [t, `as ${t} takes them`])], page.size("tiles", "free"));
-            for (const set of Object.values(own)) set();
-            for (const node of extents) node.hidden = !free();
-        },
-        redraw: () => shown && show(shown),
-    };
 }
 
 // The chosen tile, where it is still there; the schedule of a target may have any tiles.
@@ -96,7 +106,7 @@ function pairs(g, { pairs: bits, queries, keys, classes, tile }, cell) {
     g.globalAlpha = 0.62;
     for (let q = 0; q < queries; q++)
         for (let k = 0; k < keys; k++)
-            if (bits[q][k] === "0" && CLASSES[classes[Math.floor(q / tile.queries)].charCodeAt(Math.floor(k / tile.keys)) - 48] === "partial") g.fillRect(k * w, q * h, w, h);
+            if (bits[q][k] === "0" && classes[Math.floor(q / tile.queries)][Math.floor(k / tile.keys)] === PARTIAL) g.fillRect(k * w, q * h, w, h);
     g.globalAlpha = 1;
 }
 

@@ -6,71 +6,78 @@ import { Sentence } from "./sentence.js";
 import { heading } from "../mathml.js";
 import { heat, text } from "../colors.js";
 
-export function create(root, page) {
-    const sentence = new Sentence(page);
-    const row = slider({ label: "Query", title: "The row that is followed", steps: { min: 0, max: 127 }, value: 127, change: (v) => page.setSize("row", v) });
-    const keys = slider({ label: "Tile size", title: "Keys of a tile", steps: [1, 2, 3, 4, 6, 8, 12, 16, 32, 64], value: 4, change: (v) => page.setSize("tile", v), format: (v) => `${v} keys` });
-    const parts = slider({ label: "Parts", title: "Parts that the keys are split into", steps: { min: 1, max: 8 }, value: 2, change: (v) => page.setSize("parts", v) });
-    const controls = new Controls(page, { own: [...sentence.nodes, row.node, keys.node, parts.node] });
-    const stage = el("div", { class: "stage" });
-    const about = el("p", { class: "readout", "aria-live": "polite" });
-    let at = 0; // 0: before the first tile
-    let shown = null;
+export const create = (root, page) => new Steps(root, page);
 
-    const button = (label, name, to) => el("button", { "aria-label": label, title: label, onclick: () => go(to()) }, icon(name));
-    const buttons = { first: button("Before the first tile", "first", () => 0), back: button("One tile back", "back", () => at - 1), next: button("Next tile", "next", () => at + 1), last: button("After the last tile", "last", () => shown.steps.length) };
-    const where = slider({ label: "Step", steps: { min: 0, max: 1 }, value: 0, change: (v) => go(v), format: (v) => (shown ? `${v} of ${shown.steps.length}` : "") });
-    const player = el("div", { class: "player", role: "group", "aria-label": "Steps" }, buttons.first, buttons.back, buttons.next, buttons.last, where.node);
-    const body = el("div", { class: "body steps" }, player, about, stage);
-    root.append(controls.node, body);
-    player.addEventListener("keydown", (event) => {
-        if (event.target.matches("input")) return;
-        const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: shown?.steps.length }[event.key];
-        if (to === undefined || !shown) return;
-        event.preventDefault();
-        go(to);
-    });
+class Steps {
+    missing = "Type a word.";
 
-    function go(to) {
-        if (!shown) return;
-        at = Math.max(0, Math.min(shown.steps.length, to));
-        page.keepSize("step", at);
-        draw();
+    constructor(root, page) {
+        Object.assign(this, { page, shown: null, at: 0 }); // at: how many tiles were met
+        this.sentence = new Sentence(page);
+        this.row = slider({ label: "Query", title: "The row that is followed", steps: { min: 0, max: 127 }, value: 127, change: (v) => page.setSize("row", v) });
+        this.keys = slider({ label: "Tile size", title: "Keys of a tile", steps: [1, 2, 3, 4, 6, 8, 12, 16, 32, 64], value: 4, change: (v) => page.setSize("tile", v), format: (v) => `${v} keys` });
+        this.parts = slider({ label: "Parts", title: "Parts that the keys are split into", steps: { min: 1, max: 8 }, value: 2, change: (v) => page.setSize("parts", v) });
+        this.sliders = new Controls(page, { own: [...this.sentence.nodes, this.row.node, this.keys.node, this.parts.node] });
+        this.stage = el("div", { class: "stage" });
+        this.about = el("p", { class: "readout", "aria-live": "polite" });
+        root.append(this.sliders.node, el("div", { class: "body steps" }, this.player(), this.about, this.stage));
     }
-    function draw() {
-        const { steps } = shown;
+    player() {
+        const button = (label, name, to) => el("button", { "aria-label": label, title: label, onclick: () => this.go(to()) }, icon(name));
+        this.backward = [button("Before the first tile", "first", () => 0), button("One tile back", "back", () => this.at - 1)];
+        this.forward = [button("Next tile", "next", () => this.at + 1), button("After the last tile", "last", () => this.shown.steps.length)];
+        this.where = slider({ label: "Step", steps: { min: 0, max: 1 }, value: 0, change: (v) => this.go(v), format: (v) => (this.shown ? `${v} of ${this.shown.steps.length}` : "") });
+        const node = el("div", { class: "player", role: "group", "aria-label": "Steps" }, this.backward, this.forward, this.where.node);
+        node.addEventListener("keydown", (event) => {
+            const to = { ArrowRight: this.at + 1, ArrowLeft: this.at - 1, Home: 0, End: this.shown?.steps.length }[event.key];
+            if (to === undefined || !this.shown || event.target.matches("input")) return;
+            event.preventDefault();
+            this.go(to);
+        });
+        return node;
+    }
+
+    get query() {
+        const { Sq } = this.sentence.lengths;
+        return Math.min(this.page.size("row", Sq - 1), Sq - 1);
+    }
+    request() {
+        const params = this.sentence.parameters();
+        return params && ["attn/steps", { ...params, row: this.query, keys: this.page.size("tile", 4), parts: this.page.size("parts", 2) }];
+    }
+    controls() {
+        this.sliders.update();
+        this.sentence.update();
+        this.row.input.max = Math.max(0, this.sentence.lengths.Sq - 1);
+        this.row.set(this.query);
+        this.keys.set(this.page.size("tile", 4));
+        this.parts.set(this.page.size("parts", 2));
+    }
+    show(answer) {
+        this.shown = { ...answer, words: this.sentence.words };
+        this.where.input.max = answer.steps.length;
+        this.at = Math.max(0, Math.min(this.page.size("step", 1), answer.steps.length));
+        this.redraw();
+    }
+    go(to) {
+        if (!this.shown) return;
+        this.at = Math.max(0, Math.min(this.shown.steps.length, to));
+        this.page.keepSize("step", this.at);
+        this.redraw();
+    }
+    redraw() {
+        if (!this.shown) return;
+        const { steps, start, parts, sweeps } = this.shown;
+        const { at } = this;
         const step = at ? steps[at - 1] : null;
-        const before = at > 1 ? steps[at - 2] : shown.start;
-        where.set(at);
-        buttons.first.disabled = buttons.back.disabled = at === 0;
-        buttons.next.disabled = buttons.last.disabled = at === steps.length;
-        stage.replaceChildren(tape(shown, at, page), states(shown, step, before, page), result(shown, step), ...(shown.parts.length ? [merge(shown)] : []));
-        about.textContent = step ? `Tile ${at} of ${steps.length}: keys ${step.from} to ${step.to - 1}${shown.sweeps > 1 ? `, sweep ${step.sweep + 1} of ${shown.sweeps}` : ""}.` : "Before the first tile of keys the state is that of an empty row.";
+        const before = at > 1 ? steps[at - 2] : start;
+        this.where.set(at);
+        for (const button of this.backward) button.disabled = at === 0;
+        for (const button of this.forward) button.disabled = at === steps.length;
+        this.stage.replaceChildren(tape(this.shown, at), states(this.shown, step, before), result(this.shown, step), ...(parts.length ? [merge(this.shown)] : []));
+        const sweep = step && sweeps > 1 ? `, sweep ${step.sweep + 1} of ${sweeps}` : "";
+        this.about.textContent = step ? `Tile ${at} of ${steps.length}: keys ${step.from} to ${step.to - 1}${sweep}.` : "Before the first tile of keys the state is that of an empty row.";
     }
-    return {
-        request() {
-            const params = sentence.parameters();
-            const { Sq } = sentence.lengths;
-            return params && ["attn/steps", { ...params, row: Math.min(page.size("row", Sq - 1), Sq - 1), keys: page.size("tile", 4), parts: page.size("parts", 2) }];
-        },
-        missing: "Type a word.",
-        show(answer) {
-            shown = { ...answer, words: sentence.words };
-            where.input.max = answer.steps.length;
-            at = Math.max(0, Math.min(page.size("step", 1), answer.steps.length));
-            draw();
-        },
-        controls() {
-            controls.update();
-            sentence.update();
-            const { Sq } = sentence.lengths;
-            row.input.max = Math.max(0, Sq - 1);
-            row.set(Math.min(page.size("row", Sq - 1), Sq - 1));
-            keys.set(page.size("tile", 4));
-            parts.set(page.size("parts", 2));
-        },
-        redraw: () => shown && draw(),
-    };
 }
 
 // The keys in a line, as tiles; each with its score, and once it was met with its weight so far as the height of a bar.
@@ -98,7 +105,7 @@ function tape({ steps, words, sweeps }, at) {
 const vector = (values) => (values ? `(${values.map((v) => number(v, 3)).join(", ")}${values.length === 8 ? ", …" : ""})` : "–");
 
 // What is carried from tile to tile.
-function states({ states: names, shifts, columns }, step, before, page) {
+function states({ states: names, shifts, columns }, step, before) {
     const rows = names.map((s, i) => [s, before.states[i], step?.states[i], step?.rescale[i], s.kind]);
     const line = ([state, old, now, factor, kind]) =>
         el("tr", {}, el("th", { scope: "row" }, heading(state.mathml, state.name)),

@@ -7,66 +7,75 @@ import { heat, named, css } from "../colors.js";
 
 const PICTURES = [["scores", "Scores"], ["weights", "Weights"], ["softmax", "Softmax of the scores"]];
 
-export function create(root, page) {
-    const sentence = new Sentence(page);
-    const controls = new Controls(page, { own: sentence.nodes });
-    const about = el("p", { class: "readout", id: "weights-readout", "aria-live": "polite" });
-    const grids = PICTURES.map(([name, title]) => {
-        const grid = new Grid({ label: `${title}: rows are queries, columns are keys. The arrows choose a pair.`, choose: (row, column) => choose(row, column), describedBy: "weights-readout" });
-        return { name, grid, node: el("figure", {}, el("figcaption", {}, title), grid.node) };
-    });
-    const table = el("div", { class: "row-table" });
-    const key = el("div");
-    const body = el("div", { class: "body" }, el("div", { class: "pictures" }, grids.map((g) => g.node)), key, about, table);
-    root.append(controls.node, body);
-    let shown = null;
-    let chosen = null; // at first the last query, which sees most
+export const create = (root, page) => new Weights(root, page);
 
-    function choose(row, column) {
-        chosen = { row, column };
-        for (const { grid } of grids) grid.select(row, column, true);
-        tell(row, column);
+class Weights {
+    missing = "Type a word.";
+
+    constructor(root, page) {
+        Object.assign(this, { page, shown: null, chosen: null }); // chosen: at first the last query, which sees most
+        this.sentence = new Sentence(page);
+        this.sliders = new Controls(page, { own: this.sentence.nodes });
+        this.about = el("p", { class: "readout", id: "weights-readout", "aria-live": "polite" });
+        this.grids = PICTURES.map(([name, title]) => {
+            const grid = new Grid({ label: `${title}: rows are queries, columns are keys. The arrows choose a pair.`, choose: (row, column) => this.choose(row, column), describedBy: "weights-readout" });
+            return { name, grid, node: el("figure", {}, el("figcaption", {}, title), grid.node) };
+        });
+        this.table = el("div", { class: "row-table" });
+        this.legend = el("div");
+        root.append(this.sliders.node, el("div", { class: "body" }, el("div", { class: "pictures" }, this.grids.map((g) => g.node)), this.legend, this.about, this.table));
     }
-    function tell(row, column) {
-        const { scores, weights, softmax, mask, sums } = shown;
-        const names = namesOf(shown);
+
+    request() {
+        const params = this.sentence.parameters();
+        return params && ["attn/weights", params];
+    }
+    controls() {
+        this.sliders.update();
+        this.sentence.update();
+    }
+    show(result) {
+        this.shown = result;
+        this.redraw();
+        const { row, column } = this.chosen || { row: result.queries - 1, column: 0 };
+        this.choose(Math.min(row, result.queries - 1), Math.min(column, result.keys - 1));
+    }
+    redraw() {
+        if (!this.shown) return;
+        const { queries, keys, mask, scores, weights, softmax } = this.shown;
+        const outside = named("--skipped");
+        const most = { scores: largest(scores), weights: Math.max(largest(weights), largest(softmax)) };
+        for (const { name, grid } of this.grids) {
+            const values = this.shown[name];
+            const ofScores = name === "scores";
+            const color = heat(ofScores ? most.scores : most.weights);
+            grid.set({ rows: queries, columns: keys, names: namesOf(this.shown), most: 420, tallest: 420, color: (r, c) => (ofScores || mask[r][c] === "1" ? color(values[r][c]) : outside), marks: ofScores ? (g, cell) => cross(g, cell, mask) : null });
+        }
+        this.legend.replaceChildren(legend(this.meanings(heat(1), outside)));
+    }
+    meanings(color, outside) {
+        const values = [this.shown.scores, this.shown.weights].flat(2);
+        return [
+            [color(0.75), "positive"],
+            ...(values.some((v) => v < 0) ? [[color(-0.75), "negative"]] : []),
+            [color(0), "0"],
+            [outside, "outside the mask"],
+            ...(values.includes("nan") ? [[color("nan"), "NaN"]] : []),
+        ];
+    }
+
+    choose(row, column) {
+        this.chosen = { row, column };
+        for (const { grid } of this.grids) grid.select(row, column, true);
+        const { scores, weights, softmax, mask, sums, emits } = this.shown;
+        const names = namesOf(this.shown);
         const taking = mask[row][column] === "1";
-        about.textContent = `Query ${row} ${quoted(names.rows[row], shown)}, key ${column} ${quoted(names.columns[column], shown)}: score ${number(scores[row][column])}, ` +
+        this.about.textContent = `Query ${row} ${quoted(names.rows[row], this.shown)}, key ${column} ${quoted(names.columns[column], this.shown)}: score ${number(scores[row][column])}, ` +
             (taking ? `weight ${number(weights[row][column])}, softmax ${number(softmax[row][column])}.` : "outside the mask: no weight.") +
             ` The weights of the row sum to ${number(sums[row])}.` +
-            shown.emits.map((e) => ` ${e.name} = ${number(e.values[row])}.`).join("");
-        table.replaceChildren(rowTable(shown, row, column, names, (c) => choose(row, c)));
+            emits.map((e) => ` ${e.name} = ${number(e.values[row])}.`).join("");
+        this.table.replaceChildren(rowTable(this.shown, row, column, names, (c) => this.choose(row, c)));
     }
-    function show(result) {
-        shown = result;
-        const names = namesOf(result);
-        const outside = named("--skipped");
-        for (const { name, grid } of grids) {
-            const values = result[name];
-            const color = heat(name === "scores" ? largest(values) : Math.max(largest(result.weights), largest(result.softmax)));
-            grid.set({ rows: result.queries, columns: result.keys, names, most: 420, tallest: 420, color: (r, c) => (result.mask[r][c] === "1" || name === "scores" ? color(values[r][c]) : outside), marks: name === "scores" ? (g, cell) => cross(g, cell, result.mask) : null });
-        }
-        const color = heat(1);
-        const entries = [[color(0.75), "positive"], [color(0), "0"], [outside, "outside the mask"]];
-        if ([result.scores, result.weights].some((rows) => rows.some((row) => row.some((v) => v < 0)))) entries.splice(1, 0, [color(-0.75), "negative"]);
-        if (JSON.stringify([result.scores, result.weights]).includes('"nan"')) entries.push([color("nan"), "NaN"]);
-        key.replaceChildren(legend(entries));
-        if (!chosen) choose(result.queries - 1, 0);
-        else choose(Math.min(chosen.row, result.queries - 1), Math.min(chosen.column, result.keys - 1));
-    }
-    return {
-        request: () => {
-            const params = sentence.parameters();
-            return params && ["attn/weights", params];
-        },
-        missing: "Type a word.",
-        show,
-        controls() {
-            controls.update();
-            sentence.update();
-        },
-        redraw: () => shown && show(shown),
-    };
 }
 
 function namesOf({ queries, keys, tokens }) {
