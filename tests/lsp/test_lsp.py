@@ -183,6 +183,15 @@ async def test_what_the_derivation_says(client):
 
 
 @asyncio
+async def test_a_program_too_long_to_derive(client):
+    twice = "".join(f"fn f{i}(x) = f{i - 1}(f{i - 1}(x) + 1.0);\n" for i in range(1, 14))
+    text = "fn f0(x) = x * x + x;\n" + twice + "attention a {\n dim D = 64;\n score(q, k) = dot(q, k);\n normalize(s) = f13(s);\n}\n"
+    doc = Doc(client, text)
+    (one,) = await doc.diagnostics()
+    assert "an editor is not told what is derived" in one.message and one.severity == lsp.DiagnosticSeverity.Information
+
+
+@asyncio
 async def test_warnings_and_places_beside(client):
     doc = Doc(client, SOURCE.replace("twice(s) + bias[h, q_idx % E]", "s"))
     (unused,) = await doc.diagnostics()

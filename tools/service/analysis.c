@@ -79,7 +79,22 @@ static void note_blind_terms(Analysis *a, const Stream *stream) {
     }
 }
 
+// The derivation of a very long program takes seconds or more, and cannot be stopped: it is left out.
+static bool is_short(Analysis *a, const Variant *v) {
+    enum { MOST = 2000 }; // a quarter of a second; programs that people write have some hundred
+    const Tx **roots = ARENA_ARRAY(a->arena, const Tx *, CLAUSE_COUNT + v->emits.n);
+    for (int i = 0; i < CLAUSE_COUNT; i++) roots[i] = v->clause[i];
+    for (int i = 0; i < v->emits.n; i++) roots[CLAUSE_COUNT + i] = v->emits.data[i].value;
+    int n = tx_nodes(a->arena, roots, CLAUSE_COUNT + v->emits.n).n;
+    if (n <= MOST) return true;
+    diag_note(&a->diags, NULL, v->span,
+              "'%s' has %d operations: with more than %d an editor is not told what is derived",
+              v->name, n, MOST);
+    return false;
+}
+
 static void derive(Analysis *a, Variant *v) {
+    if (!is_short(a, v)) return;
     Derived x = {.variant = v, .row = fe_lower(a->arena, &a->diags, v)};
     if (!x.row) return;
     x.stream = pass_derive(a->arena, x.row, &a->diags);
