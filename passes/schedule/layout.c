@@ -81,6 +81,21 @@ static Layout laid(const Lay *s, int col, bool whole) {
     return col < OTHER ? l : layout_restrict(&l, &row, 1);
 }
 
+// A program that was read may have tiles of fewer rows than an instruction, or other warps: no target lowers
+// it, and its values lie in registers somehow.
+static bool lies(const Lay *s) {
+    const TileKernel *k = s->k;
+    Layout l;
+    if (tile_has_lanes(k) || s->row < 0) return true;
+    if (!mma_fragment(s->kind, MMA_C, &l)) return false;
+    bool swapped = s->t->kind == KIND_AMDGPU;
+    int axis[] = {swapped ? OTHER : s->row, swapped ? s->row : OTHER, OTHER};
+    l = layout_rename(&l, axis);
+    int rows = layout_covers(&l, s->row);
+    int warps = k->schedule.warps / layout_count(&l, LAYOUT_WARP), extent = k->axes[s->row].extent;
+    return warps > 0 && extent >= rows * warps && extent % (rows * warps) == 0;
+}
+
 // What has more elements than there are lanes is only reduced, and makes no value.
 static Layout lanes(const TileKernel *k, const Target *t) {
     Layout l = {0};
@@ -140,6 +155,7 @@ void pass_layouts(TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         Lay s = {p, k, t, instruction_of(k, t), tile_grid_axis(k), true};
+        if (!lies(&s)) continue;
         lay_all(&s);
         s.tiles = false;
         lay_all(&s);
