@@ -145,14 +145,14 @@ $(BUILD)/wasm/cJSON.o: build/tools/cjson/cjson/cJSON.c
 	@mkdir -p $(@D)
 	$(WASM_CC) $(WASM_FLAGS) -c $< -o $@
 $(BUILD)/wasm/tools/library.o: $(BUILD)/stdlib.inc
-build/tools/cjson/cjson/cJSON.c:
+build/tools/cjson/cjson/cJSON.c build/tools/vscode-languageserver-node/License.txt:
 	tests/deps.sh
 
 # ---- the playground: the page with all that it needs in one file
 PAGE_PYTHON = $$(tests/tools.sh python3 'fontTools, brotli')
 .PHONY: playground check-browser
 playground: $(BUILD)/playground/index.html
-$(BUILD)/playground/index.html: $(BUILD)/playground/attnc.wasm $(wildcard tools/playground/*.* tools/playground/panes/*) $(wildcard stdlib/*.attn)
+$(BUILD)/playground/index.html: $(BUILD)/playground/attnc.wasm tools/esbuild.py $(wildcard tools/playground/*.* tools/playground/panes/*) $(wildcard stdlib/*.attn)
 	python=$(PAGE_PYTHON) && $$python tools/playground/bundle.py $(@D) $< $@
 
 # ---- tests. Every program ends with the line `N passed, N failed`, and fails if a test failed.
@@ -231,14 +231,12 @@ format: $(BUILD)/attnc
 	$(CLANG_FORMAT) -i $(SOURCES)
 	tests/format.sh $(BUILD)/attnc --write
 
-# ---- editors and the gallery. What is generated is committed: an editor needs no tools to take it, GitHub shows the pages. npm brings the
-# client for language servers.
+# ---- editors and the gallery. What is generated is committed: an editor needs no tools to take it, GitHub shows the pages.
 editors:
 	tools/editors/lists.py
 	cd tools/editors/tree-sitter-attn && "$$(../../../tests/tools.sh tree-sitter)" generate --no-bindings
-vscode:
+vscode: build/tools/vscode-languageserver-node/License.txt
 	@mkdir -p $(BUILD)
-	-cd tools/editors/vscode && npm install --omit=dev --no-package-lock --no-audit --no-fund --fetch-retries=0
 	tools/editors/vscode/package.py $(BUILD)/attn.vsix
 gallery: all
 	"$$(tests/tools.sh python3)" tests/gallery.py $(BUILD) --update || "$$(tests/tools.sh python3)" tests/gallery.py $(BUILD)

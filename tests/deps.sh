@@ -1,6 +1,7 @@
 #!/bin/sh
 # deps.sh [build|browser]: installs what is missing to build, and, without `build`, to test; with `browser`, also for check-browser: with apt, and
-# what Debian has no package for with pip into build/tools. Nothing is asked of the network when all is there. Fails, with what is missing, when it could not be installed.
+# what Debian has no package for with pip, or as a source, into build/tools. Nothing is asked of the network when all is there. Fails, with what
+# is missing, when it could not be installed.
 #
 # NumPy, PyTorch, Jupyter's kernel and client and setuptools are Debian's, for /usr/bin/python3: apt installs all else here, too, once for all
 # checkouts. A python3 that stands before it on the PATH (pyenv, conda) does not see them; tests/tools.sh takes the first one that has all.
@@ -30,20 +31,34 @@ browser='playwright==1.65.2 greenlet==3.5.6 pyee==13.0.1 typing_extensions==4.16
 wasm() { # the compiler's own functions for WebAssembly
     clang=$(tool clang) && test -e "$("$clang" --target=wasm32-wasi -rtlib=compiler-rt -print-libgcc-file-name)"
 }
-# The source of the JSON library, for WebAssembly: Debian's packages hold it compiled only.
-cjson=cjson_1.7.15
-cjson_sha256=5308fd4bd90cef7aa060558514de6a1a4a0819974a26e6ed13973c5f624c24b2
-cjson_source() {
-    mkdir -p build/tools/cjson/cjson && /usr/bin/python3 - "http://deb.debian.org/debian/pool/main/c/cjson/$cjson.orig.tar.gz" $cjson_sha256 <<'FETCH'
-import hashlib, io, sys, tarfile, urllib.request
-data = urllib.request.urlopen(sys.argv[1], timeout=60).read()
-if hashlib.sha256(data).hexdigest() != sys.argv[2]:
-    sys.exit(f"{sys.argv[1]} is another file than it was")
-for member in tarfile.open(fileobj=io.BytesIO(data)):
-    name = member.name.split("/", 1)[-1]
-    if name in ("cJSON.c", "cJSON.h", "LICENSE"):
-        open(f"build/tools/cjson/cjson/{name}", "wb").write(tarfile.open(fileobj=io.BytesIO(data)).extractfile(member).read())
+# Sources that are in Debian's archive and in no package: of the JSON library, for WebAssembly, and of Microsoft's client for language servers,
+# for VS Code.
+source_of() { # source_of FOLDER PATH SHA256 PATTERN...: what the patterns choose of an archive of Debian, into build/tools/FOLDER, unless it is there
+    to=build/tools/$1
+    [ "$(cat "$to/.sha256" 2>/dev/null)" != "$3" ] || return 0
+    echo "fetching into $to: ${2##*/}"
+    /usr/bin/python3 - "$@" <<'FETCH'
+import fnmatch, hashlib, io, pathlib, shutil, sys, tarfile, urllib.request
+folder, path, digest, *patterns = sys.argv[1:]
+data = urllib.request.urlopen(f"http://deb.debian.org/debian/pool/main/{path}", timeout=60).read()
+if hashlib.sha256(data).hexdigest() != digest:
+    sys.exit(f"{path} is another file than it was")
+to = pathlib.Path("build/tools", folder)
+shutil.rmtree(to, ignore_errors=True)
+with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+    for member in archive:
+        name = member.name.partition("/")[2]
+        if member.isfile() and any(fnmatch.fnmatch(name, p) for p in patterns):
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            (to / name).write_bytes(archive.extractfile(member).read())
+(to / ".sha256").write_text(digest)
 FETCH
+}
+sources() {
+    source_of cjson/cjson c/cjson/cjson_1.7.15.orig.tar.gz 5308fd4bd90cef7aa060558514de6a1a4a0819974a26e6ed13973c5f624c24b2 'cJSON.[ch]' LICENSE &&
+        source_of vscode-languageserver-node n/node-vscode-lsp/node-vscode-lsp_1.0.0~git20230424.1320922.orig.tar.xz \
+            c886fec0b77832a63f58edba366b0532332c97c692a9b3e5317cd7e3d4250f65 'client/src/*' 'protocol/src/*' \
+            'jsonrpc/src/*' 'types/src/*' License.txt
 }
 # Programs of Debian 13 into build/tools/debian13, on a machine that need not be one: apt takes their packages, checked by Debian's keys, from
 # a list of its own. The system's lists and packages stay as they are.
@@ -87,8 +102,10 @@ if [ "$1" != build ]; then
     want "python3-ipykernel python3-nbclient" tool python3 "numpy, torch, IPython, ipykernel, nbclient"
     want "python3-setuptools python3-wheel" tool python3 "setuptools, wheel, pip"
     want python3-pip /usr/bin/python3 -m pip --version
-    # what `make playground` puts into its page
+    # what `make playground` puts into its page, and `make vscode` into its extension
     want esbuild have esbuild
+    want node-minimatch test -e /usr/share/nodejs/minimatch/package.json
+    want node-semver test -e /usr/share/nodejs/semver/functions/satisfies.js
     want libjs-codemirror test -e /usr/share/javascript/codemirror/lib/codemirror.js
     want node-diff test -e /usr/share/nodejs/diff/lib/index.mjs
     want fonts-stix test -e /usr/share/fonts/opentype/stix-word/STIXMath-Regular.otf
@@ -122,10 +139,7 @@ fi
     # shellcheck disable=SC2086
     /usr/bin/python3 -m pip install -q --no-deps --upgrade --target build/tools/browser $browser || exit 1
 }
-[ "$1" = build ] || [ -e build/tools/cjson/cjson/LICENSE ] || {
-    echo "fetching into build/tools: $cjson, the source of the JSON library"
-    cjson_source || exit 1
-}
+[ "$1" = build ] || sources || exit 1
 [ "$1" = build ] || tool tree-sitter >/dev/null 2>&1 || {
     echo "installing into build/tools: tree-sitter's command, of Debian 13"
     debian13 tree-sitter-cli libc6 libgcc-s1 && cat >build/tools/debian13/tree-sitter <<'RUN' && chmod +x build/tools/debian13/tree-sitter || exit 1

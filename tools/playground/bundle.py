@@ -8,33 +8,29 @@ as Debian has them. esbuild makes one script of the modules. The policy of the p
 
 import argparse
 import base64
-import glob
 import gzip
 import hashlib
 import json
-import os
 import pathlib
 import re
 import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import esbuild  # noqa: E402
+
 STDLIB = HERE.parent.parent / "stdlib"
 CODEMIRROR = pathlib.Path("/usr/share/javascript/codemirror")
 FONT = "/usr/share/fonts/opentype/stix-word/STIXMath-Regular.otf"
 # What formulas are written with: ASCII, Latin with accents, Greek, arrows, operators, brackets that grow, italic letters of mathematics.
 CHARACTERS = "U+0020-007E,U+00A0-00FF,U+0131,U+0237,U+0300-0338,U+0391-03F6,U+2010-2044,U+2061-2064,U+20D7,U+2100-214F,U+2190-21FF,U+2200-22FF,U+2308-230B,U+23B4-23B5,U+27E8-27E9,U+1D400-1D7FF"
-DOC = "/usr/share/doc"
-LICENCES = [("CodeMirror", f"{DOC}/libjs-codemirror/copyright"), ("jsdiff", f"{DOC}/node-diff/copyright"), ("STIX fonts", f"{DOC}/fonts-stix/copyright"), ("cJSON", "build/tools/cjson/cjson/LICENSE"),
-            ("WASI libc", f"{DOC}/wasi-libc/copyright"), ("LLVM's compiler-rt", f"{DOC}/libclang-rt-*-dev-wasm32/copyright")]
+LICENCES = {"CodeMirror": "libjs-codemirror", "jsdiff": "node-diff", "STIX fonts": "fonts-stix", "cJSON": "build/tools/cjson/cjson/LICENSE",
+            "WASI libc": "wasi-libc", "LLVM's compiler-rt": "libclang-rt-*-dev-wasm32"}
 
 
-def script(entry, *options):
-    env = {**os.environ, "NODE_PATH": "/usr/share/javascript:/usr/share/nodejs"}
-    done = subprocess.run(["esbuild", str(entry), "--bundle", "--minify", "--target=chrome111,firefox114,safari16.4", "--log-level=warning", *options], env=env, capture_output=True, text=True)
-    if done.returncode or done.stderr:
-        sys.exit(done.stderr)
-    return done.stdout.strip().replace("</script", "<\\/script")
+def script(entry):
+    return esbuild.bundle(entry, "--format=iife", "--target=chrome111,firefox114,safari16.4").replace("</script", "<\\/script")
 
 
 def font(build):
@@ -52,32 +48,22 @@ def style(build):
     return css.replace("@FONT@", font(build))
 
 
-def licences():
-    found = []
-    for name, pattern in LICENCES:
-        paths = glob.glob(pattern)
-        if not paths:
-            sys.exit(f"bundle.py: {pattern} is missing: {name} is not installed (tests/deps.sh)")
-        found.append({"name": name, "text": pathlib.Path(paths[0]).read_text(encoding="utf-8")})
-    return found
-
-
 def data():
     examples = json.loads((HERE / "examples.json").read_text(encoding="utf-8"))
     for example in examples:
         example["source"] = (STDLIB / f"{example['name']}.attn").read_text(encoding="utf-8")
-    return json.dumps({"examples": examples, "licences": licences()}, ensure_ascii=False).replace("</", "<\\/")
+    return json.dumps({"examples": examples, "licences": esbuild.licences(LICENCES)}, ensure_ascii=False).replace("</", "<\\/")
 
 
 def page(build, wasm, worker):
-    main = script(HERE / "main.js", "--format=iife")
+    main = script(HERE / "main.js")
     digest = base64.b64encode(hashlib.sha256(main.encode()).digest()).decode()
     parts = {
         "POLICY": f"default-src 'none'; script-src 'sha256-{digest}' 'wasm-unsafe-eval'; worker-src blob:; style-src 'unsafe-inline'; font-src data:; img-src data: blob:; base-uri 'none'; form-action 'none'",
         "STYLE": style(build),
         "DATA": data(),
         "WASM": base64.b64encode(gzip.compress(wasm.read_bytes(), 9, mtime=0)).decode(),
-        "WORKER": script(worker, "--format=iife"),
+        "WORKER": script(worker),
         "MAIN": main,
     }
     html = (HERE / "index.html").read_text(encoding="utf-8")

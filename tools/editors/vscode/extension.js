@@ -1,23 +1,54 @@
-// extension.js: starts `attnc lsp` and hands it to VS Code's client for language servers.
+// extension.js: starts `attnc lsp` and hands it to Microsoft's client for language servers. The setting attn.command names the command; when it
+// changes, the server is started anew. At most one server runs, and none after deactivate().
+const { execFile } = require('child_process')
+const { promisify } = require('util')
 const vscode = require('vscode')
+const { LanguageClient } = require('vscode-languageclient/node')
 
-let client
-
-async function activate(context) {
-  let node
+// Tells why the command cannot be attnc; undefined if it can. A relative path is one from the folder that is open, as for the server.
+async function trouble(command) {
+  const folder = vscode.workspace.workspaceFolders?.[0]?.uri
   try {
-    node = require('vscode-languageclient/node')
-  } catch {
-    return // packaged without npm: highlighting and snippets only
-  }
-  const command = vscode.workspace.getConfiguration('attn').get('command')
-  client = new node.LanguageClient('attn', 'attnc', { command, args: ['lsp'] }, { documentSelector: [{ language: 'attn' }] })
-  context.subscriptions.push(client)
-  try {
-    await client.start()
+    const { stdout } = await promisify(execFile)(command, ['--version'], { cwd: folder?.scheme === 'file' ? folder.fsPath : undefined, timeout: 10000 })
+    return stdout.startsWith('attnc ') ? undefined : 'it is another program'
   } catch (error) {
-    vscode.window.showErrorMessage(`'${command} lsp' does not start: ${error.message}. The setting attn.command names the command.`)
+    return error.code === 'ENOENT' ? 'there is no such command' : error.message
   }
 }
 
-module.exports = { activate, deactivate: () => client?.stop() }
+async function say(message) {
+  const open = 'Open the setting'
+  if ((await vscode.window.showErrorMessage(message, open)) === open) await vscode.commands.executeCommand('workbench.action.openSettings', 'attn.command')
+}
+
+async function start() {
+  const command = vscode.workspace.getConfiguration('attn').get('command')
+  const why = await trouble(command)
+  if (why) {
+    say(`attnc was not started as '${command}': ${why}. The setting attn.command names the command.`) // it stays until it is answered
+    return undefined
+  }
+  const client = new LanguageClient('attn', 'attnc', { command, args: ['lsp'] }, { documentSelector: [{ language: 'attn' }] })
+  try {
+    await client.start()
+    return client
+  } catch {
+    return undefined // the client has said so
+  }
+}
+
+async function stop(client) {
+  await client?.stop().catch(() => {}) // a server that does not answer is killed by the client
+}
+
+let running = Promise.resolve() // the client whose server runs, or undefined
+
+module.exports = {
+  activate(context) {
+    const restart = () => (running = running.then(stop).then(start))
+    const changed = vscode.workspace.onDidChangeConfiguration(event => event.affectsConfiguration('attn.command') && restart())
+    context.subscriptions.push(changed)
+    return restart()
+  },
+  deactivate: () => (running = running.then(stop)),
+}

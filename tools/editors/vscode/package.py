@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """package.py OUT.vsix: packs the extension, as vsce would, so that `code --install-extension OUT.vsix` takes it.
 
-In: this folder, with node_modules/ where npm has put the client for language servers there. Out: a zip with the manifest of a VSIX. Without
-node_modules/ the extension highlights and has its snippets, and starts no server; that is said.
+In: this folder, and the source of Microsoft's client for language servers, which tests/deps.sh fetches (tsconfig.json names its parts). Out: a zip
+with the manifest of a VSIX; its extension.js is one script with all that it needs. The same sources give the same bytes.
 """
 
 import json
@@ -12,9 +12,18 @@ import zipfile
 from xml.sax.saxutils import escape
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-KEEP = ("package.json", "extension.js", "language-configuration.json", "README.md", "syntaxes", "snippets", "node_modules")
-TYPES = {"json": "application/json", "js": "application/javascript", "md": "text/markdown", "vsixmanifest": "text/xml"}
-EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources give the same bytes
+TOP = os.path.join(HERE, "../../..")
+sys.path.insert(0, os.path.join(TOP, "tools"))
+import esbuild  # noqa: E402
+
+KEEP = ("package.json", "language-configuration.json", "README.md", "syntaxes", "snippets")
+TYPES = {"json": "application/json", "js": "application/javascript", "md": "text/markdown", "txt": "text/plain", "vsixmanifest": "text/xml"}
+EPOCH = (1980, 1, 1, 0, 0, 0)
+CLIENT = "build/tools/vscode-languageserver-node"
+LICENCES = {"vscode-languageserver-node": f"{CLIENT}/License.txt",
+            **{name: f"node-{name}" for name in ("balanced-match", "brace-expansion", "lru-cache", "minimatch", "semver")}}
+# VS Code gives the module vscode. The warning is of the client's own: it compares with NaN.
+OPTIONS = ("--platform=node", "--target=node16", "--external:vscode", f"--tsconfig={HERE}/tsconfig.json", "--legal-comments=none", "--log-override:equals-nan=silent")
 
 
 def manifest(about):
@@ -38,7 +47,7 @@ def manifest(about):
 
 
 def content_types(names):
-    extensions = sorted({os.path.splitext(name)[1][1:] or "txt" for name in names})
+    extensions = sorted({os.path.splitext(name)[1][1:] for name in names})
     defaults = "".join(f'<Default Extension=".{e}" ContentType="{TYPES.get(e, "application/octet-stream")}" />' for e in extensions)
     return f'<?xml version="1.0" encoding="utf-8"?>\n<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">{defaults}</Types>\n'
 
@@ -57,18 +66,26 @@ def files():
             yield from (os.path.relpath(os.path.join(folder, name), HERE) for name in sorted(names))
 
 
-def main(out):
-    with open(os.path.join(HERE, "package.json"), encoding="utf-8") as f:
-        about = json.load(f)
+def contents(about):
+    """The path of each file -> its bytes."""
     parts = {f"extension/{name}": read(os.path.join(HERE, name)) for name in files()}
+    parts["extension/extension.js"] = esbuild.bundle(os.path.join(HERE, "extension.js"), *OPTIONS).encode()
+    parts["extension/terminateProcess.sh"] = read(os.path.join(TOP, CLIENT, "client/src/node/terminateProcess.sh"))  # the client runs it for a server that does not end
+    parts["extension/LICENSE.txt"] = read(os.path.join(TOP, "LICENSE"))
+    parts["extension/LICENSES-THIRD-PARTY.txt"] = "\n\n".join(f"{of['name']}\n{'=' * len(of['name'])}\n\n{of['text']}" for of in esbuild.licences(LICENCES)).encode()
     parts["extension.vsixmanifest"] = manifest(about).encode()
-    parts = {"[Content_Types].xml": content_types(parts).encode(), **parts}
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as z:
-        for name, text in parts.items():
-            z.writestr(zipfile.ZipInfo(name, EPOCH), text, zipfile.ZIP_DEFLATED)
-    client = os.path.isdir(os.path.join(HERE, "node_modules/vscode-languageclient"))
-    print(f"{out}: {'with' if client else 'without'} the client for language servers{'' if client else ': npm could not install it; highlighting and snippets only'}")
+    return {"[Content_Types].xml": content_types(parts).encode(), **parts}
+
+
+def main(out):
+    about = json.loads(read(os.path.join(HERE, "package.json")))
+    with zipfile.ZipFile(out, "w") as z:
+        for name, text in contents(about).items():
+            info = zipfile.ZipInfo(name, EPOCH)
+            info.external_attr = (0o100755 if name.endswith(".sh") else 0o100644) << 16
+            z.writestr(info, text, zipfile.ZIP_DEFLATED)
+    print(f"{out}: {os.path.getsize(out)} bytes")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    main(sys.argv[1])
