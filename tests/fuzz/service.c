@@ -179,6 +179,33 @@ static cJSON *document(Seeds *s, bool text) {
     return d;
 }
 
+static void add_numbers(Seeds *s, cJSON *to, const char *member, const char *const *names, int n) {
+    if (next(s, 2)) return;
+    cJSON *o = cJSON_AddObjectToObject(to, member);
+    for (int i = 0; i < n; i++)
+        if (next(s, 2)) cJSON_AddNumberToObject(o, names[i], (double)next(s, 40) - (i == 4) * 20);
+}
+
+// Of the requests of docs/service.md.
+static void add_launch(Seeds *s, cJSON *p) {
+    static const char *const sizes[] = {"Sq", "Sk", "H", "Hkv", "q_offset"};
+    static const char *const extents[] = {"queries", "keys"}, *const at[] = {"row", "column"};
+    static const char *const constants[] = {"D", "Dv"}, *const inputs[] = {"doc", "bias"};
+    static const char *const targets[] = {"host", "sm_80", "sm_90a", "gfx90a", "gfx942", "gfx1100"};
+    static const char *const dtypes[] = {"f32", "f16", "bf16", "f8"};
+    add_numbers(s, p, "sizes", sizes, 5);
+    add_numbers(s, p, "tile", extents, 2);
+    add_numbers(s, p, "at", at, 2);
+    if (next(s, 4) == 0) add_numbers(s, p, "constants", constants, 2);
+    add_numbers(s, p, "inputs", inputs, 2);
+    cJSON_AddStringToObject(p, "target", targets[next(s, 6)]);
+    cJSON_AddStringToObject(p, "dtype", dtypes[next(s, 4)]);
+    cJSON_AddNumberToObject(p, "keys", next(s, 9));
+    cJSON_AddNumberToObject(p, "parts", next(s, 5));
+    if (next(s, 2))
+        cJSON_AddItemToObject(p, "tokens", cJSON_CreateStringArray(targets, (int)next(s, 6)));
+}
+
 static cJSON *params(Seeds *s, const char *method) {
     cJSON *p = cJSON_CreateObject();
     cJSON_AddItemToObject(p, "textDocument", document(s, strstr(method, "didOpen")));
@@ -192,6 +219,7 @@ static cJSON *params(Seeds *s, const char *method) {
         }
         return p;
     }
+    if (!strncmp(method, "attn/", 5)) add_launch(s, p);
     cJSON_AddItemToObject(p, "position", position(s));
     cJSON_AddItemToObject(p, "range", range(s));
     cJSON_AddStringToObject(p, "newName", next(s, 3) ? "fresh" : next(s, 2) ? "exp" : "1 x");
