@@ -80,7 +80,7 @@ export class Grid {
     names(g, { rows, columns }) {
         const { cell, left, longest } = this.box;
         const every = Math.ceil(11 / cell.height);
-        g.font = `12px ${css("--text")}`;
+        g.font = `${Math.max(10, Math.min(12, cell.height))}px ${css("--text")}`;
         g.textBaseline = "middle";
         rows.forEach((name, r) => {
             if (r % every && r !== this.at.row) return;

@@ -104,9 +104,14 @@ function pairs(g, { pairs: bits, queries, keys, classes, tile }, cell) {
     if (Math.min(w, h) < 1.5) return;
     g.fillStyle = css("--paper");
     g.globalAlpha = 0.62;
-    for (let q = 0; q < queries; q++)
-        for (let k = 0; k < keys; k++)
-            if (bits[q][k] === "0" && classes[Math.floor(q / tile.queries)][Math.floor(k / tile.keys)] === PARTIAL) g.fillRect(k * w, q * h, w, h);
+    const edge = (i, extent) => Math.round(i * extent); // whole pixels, or seams would be seen
+    for (let q = 0; q < queries; q++) {
+        const top = edge(q, h);
+        for (let k = 0; k < keys; k++) {
+            const partial = classes[Math.floor(q / tile.queries)][Math.floor(k / tile.keys)] === PARTIAL;
+            if (partial && bits[q][k] === "0") g.fillRect(edge(k, w), top, edge(k + 1, w) - edge(k, w), edge(q + 1, h) - top);
+        }
+    }
     g.globalAlpha = 1;
 }
 

@@ -130,10 +130,10 @@ function result({ steps, end, full }, step) {
             el("tr", {}, el("th", { scope: "row" }, "full row"), el("td", { class: "vector" }, vector(full.o))),
             el("tr", { class: "error-row" }, el("th", { scope: "row" }, "error"), el("td", {}, number(shown.error), meter(shown.error))))));
 }
-// The error on a scale of powers of ten, from 1e-17 to 1.
+// The error on a scale of powers of ten, from 1e-9 to 1: f32 rounds at 6e-8.
 function meter(error) {
     const node = el("span", { class: "meter", "aria-hidden": "true" }, el("span"));
-    const share = typeof error === "number" ? Math.max(0, Math.min(1, 1 + Math.log10(Math.max(error, 1e-17)) / 17)) : 1;
+    const share = typeof error === "number" ? Math.max(0, Math.min(1, 1 + Math.log10(Math.max(error, 1e-9)) / 9)) : 1;
     node.firstChild.style.width = `${100 * share}%`;
     return node;
 }
