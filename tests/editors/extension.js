@@ -35,7 +35,9 @@ async function run() {
 
   view.set('attn.command', '/bin/true')
   await until('another program is told', () => /\/bin\/true': it is another program/.test(view.messages[1]))
-  assert(!servers.length && view.messages.length === 2, 'a server was started')
+  view.set('attn.command', '/bin/false')
+  await until('an error of the command is told', () => /\/bin\/false': Command failed/.test(view.messages[2]))
+  assert(!servers.length && view.messages.length === 3, 'a server was started')
 
   const document = new view.Document('/tmp/a b/ü.attn', WRONG)
   view.open(document)
@@ -67,7 +69,7 @@ async function run() {
   await extension.deactivate()
   await until('a server that does not answer is killed', () => !runs(servers[3]))
   for (const one of context.subscriptions) one.dispose()
-  assert.strictEqual(view.messages.length, 2, view.messages.join('; '))
+  assert.strictEqual(view.messages.length, 3, view.messages.join('; '))
 }
 run().then(
   () => process.exit(0),

@@ -5,14 +5,14 @@ const { promisify } = require('util')
 const vscode = require('vscode')
 const { LanguageClient } = require('vscode-languageclient/node')
 
-// Tells why the command cannot be attnc; undefined if it can. A relative path is one from the folder that is open, as for the server.
+// Tells why the command is no attnc that can serve; undefined if it is one. A client would start it five times to find out. A relative path is one from the folder that is open, as for the server.
 async function trouble(command) {
   const folder = vscode.workspace.workspaceFolders?.[0]?.uri
   try {
-    const { stdout } = await promisify(execFile)(command, ['--version'], { cwd: folder?.scheme === 'file' ? folder.fsPath : undefined, timeout: 10000 })
-    return stdout.startsWith('attnc ') ? undefined : 'it is another program'
+    const { stdout } = await promisify(execFile)(command, ['lsp', '--help'], { cwd: folder?.scheme === 'file' ? folder.fsPath : undefined, timeout: 10000 })
+    return stdout.includes('attnc lsp') ? undefined : 'it is another program'
   } catch (error) {
-    return error.code === 'ENOENT' ? 'there is no such command' : error.message
+    return error.code === 'ENOENT' ? 'there is no such command' : error.stderr?.trim() || error.message
   }
 }
 
