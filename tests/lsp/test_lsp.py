@@ -239,6 +239,8 @@ async def test_hover(client):
     assert "One sweep over the keys." in online and "(maximum)" in online and "(sum)" in online and "merging two parts" in online
     assert "attention short, for one query" in await doc.hover("short")
     assert await doc.hover("// Seen", off=4) is None
+    doc.change(SOURCE.replace("twice(s) + bias", "twice(s) + * bias"))
+    assert "A parameter of 'modify'." in await doc.hover("s) + *"), "of the text before"
     doc.change(SOURCE.replace("mask(b,", "mask(b, 1 + ,"))
     assert "i32 = 8" in await doc.hover("WINDOW", 0), "a text that does not parse"
 

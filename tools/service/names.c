@@ -10,6 +10,13 @@
 
 // ---- which name
 
+// What is local to a body means nothing in another; an older text may have it some bytes aside.
+static bool may_mean(const Decl *d, const AstToken *token) {
+    bool local = d->kind == DECL_PARAM || d->kind == DECL_LET || d->kind == DECL_EMIT;
+    if (!local || !d->item) return true;
+    return d->item->span.start <= token->span.start && token->span.start <= d->item->span.end;
+}
+
 // Where the text does not read: by its letters alone, of this text or of the last one that read.
 static bool by_letters(Document *d, Analysis *a, const AstToken *token, Named *out) {
     if (!token || token->kind != AST_TOKEN_NAME) return false;
@@ -18,6 +25,7 @@ static bool by_letters(Document *d, Analysis *a, const AstToken *token, Named *o
         for (int i = 0; i < x->uses.all.n; i++) {
             const Use *u = &x->uses.all.data[i];
             if (u->span.file != 1 || strcmp(u->decl->name, name)) continue;
+            if (!may_mean(u->decl, token)) continue;
             *out = (Named){d, x, u->decl, token->span};
             return true;
         }
