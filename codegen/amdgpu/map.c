@@ -1,8 +1,8 @@
 // map.c: maps: elementwise over fragments, with reductions in the lane and then across the
 // lanes of a row; and, where the schedule gives a result to LDS, by all threads together.
 //
-// In: a TILE_MAP whose operands are fragments or lie in LDS. Out: its results, in registers in the
-// layout of amdgpu.h or in their LDS (readable after the next barrier).
+// In: a TILE_MAP whose operands are fragments or lie in LDS. Out: its results, in registers
+// (codegen/fragment.h) or in their LDS (readable after the next barrier).
 #include "codegen/amdgpu/amdgpu.h"
 
 #include <assert.h>

@@ -2,7 +2,7 @@
 // quad; and, where the schedule gives a result to shared memory, by all threads together.
 //
 // In: a TILE_MAP whose operands are fragments or lie in shared memory. Out: its results, in
-// registers in the layout of nvptx.h or in their shared buffer (readable after the next barrier).
+// registers (codegen/fragment.h) or in their shared buffer (readable after the next barrier).
 #include "codegen/nvptx/sm90.h"
 
 #include <assert.h>
