@@ -634,17 +634,19 @@ def test_an_edit_is_answered_in_30_ms():
     assert c.read()["params"]["diagnostics"] == []
     line = text[: text.index("twice(s) +")].count("\n")
     column = text.split("\n")[line].index("twice(s)")
-    times = []
-    for i in range(100):
-        start = time.perf_counter()
-        c.write(c.edit(2 + i, line, column, 5, "twice" if i % 2 else "twicf"))
-        said = c.read()
-        times.append(1000 * (time.perf_counter() - start))
-        assert bool(said["params"]["diagnostics"]) == (i % 2 == 0)
+    rounds = []
+    while len(rounds) < 5 and min(rounds, default=1e9) >= 30 * SLOW:  # a machine that is busy gets more tries, not more time
+        times = []
+        for i in range(100):
+            start = time.perf_counter()
+            c.write(c.edit(2 + i, line, column, 5, "twice" if i % 2 else "twicf"))
+            said = c.read()
+            times.append(1000 * (time.perf_counter() - start))
+            assert bool(said["params"]["diagnostics"]) == (i % 2 == 0)
+        rounds.append(percentile(times, 0.95))
+        print(f"edit to diagnostics, 200 lines: median {percentile(times, 0.5):.1f} ms, 95th percentile {rounds[-1]:.1f} ms")
     c.end()
-    print(f"edit to diagnostics, 200 lines: median {percentile(times, 0.5):.1f} ms, 95th percentile {percentile(times, 0.95):.1f} ms")
-    assert percentile(times, 0.5) < 30 * SLOW, "half of them on a busy machine"
-    assert percentile(times, 0.95) < 100 * SLOW, "the limit is 30 ms; a busy machine gets more"
+    assert min(rounds) < 30 * SLOW
 
 
 # ---- Neovim
