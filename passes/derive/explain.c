@@ -492,6 +492,22 @@ static void tell_merged(Explain *x, int i, int moved, int scale) {
     equation(x, name[0], plus(x, a, rescaled(x, name[2], moved, scale, "", "_b")));
 }
 
+// `with A0, A1 of the merged states`: all shifts and all bases of running scales.
+static void tell_of_merged(Explain *x) {
+    const Stream *s = x->s;
+    const char *separator = "with ";
+    for (int i = 0; i < s->shifts.n; i++, separator = ", ") {
+        prose(x, separator);
+        formula(x, NULL, shift(x, i, ""));
+    }
+    for (int k = 0; k < s->scales.n; k++)
+        for (int i = 0; i < s->scales.data[k].n; i++, separator = ", ") {
+            prose(x, separator);
+            formula(x, NULL, base(x, k, i, ""));
+        }
+    prose(x, " of the merged states; ");
+}
+
 static void tell_combine(Explain *x) {
     const Stream *s = x->s;
     const char *title = "merging two parts a and b of the keys, in any grouping";
@@ -508,13 +524,8 @@ static void tell_combine(Explain *x) {
             tell_merged(x, i, s->states.data[i].shift, s->states.data[i].scale);
     tell_merged(x, -1, s->shift, s->scale);
     line(x);
-    if (s->shifts.n || s->scales.n) {
-        prose(x, "with ");
-        formula(x, NULL, own(x, s->shifts.n ? fresh(s->row, "A") : x->base));
-        prose(x, " of the merged states; a part without a key is the identity");
-    } else {
-        prose(x, "a part without a key is the identity");
-    }
+    if (s->shifts.n || s->scales.n) tell_of_merged(x);
+    prose(x, "a part without a key is the identity");
 }
 
 static void tell_blocking(Explain *x) {
