@@ -123,9 +123,9 @@ function overtake() {
 }
 function update() {
     sync();
+    refresh(); // first what is looked at
     colors();
     lists();
-    refresh();
 }
 const latest = (f) => {
     let open = false;
