@@ -251,7 +251,8 @@ static const char *operand_hint(AstOp oper, Tx *const *v) {
 static Tx *wrong_operands(Elab *e, AstOp oper, const char *takes, Tx **v, int n, Span at) {
     if (n == 1)
         return fail(e, at, "'%s' takes %s, not %s", ast_op_text(oper), takes, type_of(v[0]));
-    return fail(e, at, "'%s' takes %s, not %s and %s%s", ast_op_text(oper), takes, type_of(v[0]),
+    const char *first = is_tile(v[0]) && is_tile(v[1]) ? "a vector" : type_of(v[0]);
+    return fail(e, at, "'%s' takes %s, not %s and %s%s", ast_op_text(oper), takes, first,
                 type_of(v[1]), operand_hint(oper, v));
 }
 

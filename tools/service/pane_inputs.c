@@ -95,10 +95,11 @@ static bool fill_array(Pane *p, const SigArg *g, Tensor *t, const cJSON *array) 
     int64_t i = 0;
     double v;
     if (cJSON_GetArraySize(array) != t->count)
-        return pane_wrong(p, "'inputs.%s' has %d numbers, and the tensor %lld", g->name,
+        return pane_wrong(p, "input '%s': %d numbers are given, the tensor has %lld", g->name,
                           cJSON_GetArraySize(array), (long long)t->count);
     cJSON_ArrayForEach(item, array) {
-        if (!pane_is_number(item, &v)) return pane_wrong(p, "'inputs.%s' holds numbers", g->name);
+        if (!pane_is_number(item, &v))
+            return pane_wrong(p, "input '%s': not all that is given is a number", g->name);
         tensor_set(t, i++, v);
     }
     return true;
@@ -114,10 +115,11 @@ static bool fill(Pane *p, const SigArg *g, Tensor *t, const cJSON *item) {
         return true;
     }
     const char *text = cJSON_GetStringValue(item);
-    const char *why = text ? draw_read(&d, p->arena, g, text) : "it is no number, array or string";
+    const char *why =
+        text ? draw_read(&d, p->arena, g, text) : "this is no number, array or string";
     if (!why && (d.kind == DRAW_NOTHING || (d.kind == DRAW_LIST && d.n != t->count)))
-        why = "it is no numbers of this tensor";
-    if (why) return pane_wrong(p, "'inputs.%s': %s", g->name, why);
+        why = "this does not say the numbers of the tensor";
+    if (why) return pane_wrong(p, "input '%s': %s", g->name, why);
     draw_fill(&d, t, pane_seed(p), g->name);
     return true;
 }

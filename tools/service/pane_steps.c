@@ -94,9 +94,10 @@ static void add_output(Steps *t, cJSON *o, const StreamPart *part) {
     stream_finish(t->eval, part);
     stream_output(t->eval, part, t->o);
     for (int d = 0; d < t->Dv; d++) {
-        bool same = t->o[d] == t->full[d] || (isnan(t->o[d]) && isnan(t->full[d]));
-        double e = same ? 0 : fabs(t->o[d] - t->full[d]);
-        error = isnan(e) ? INFINITY : fmax(error, e);
+        double e = t->o[d] == t->full[d]
+                       ? 0
+                       : fabs(t->o[d] - t->full[d]); // two infinities of one sign are equal
+        error = isnan(e) || isnan(error) ? NAN : fmax(error, e);
     }
     cJSON_AddItemToObject(o, "o", numbers(t, t->o, t->columns));
     cJSON_AddItemToObject(o, "error", pane_number(error));
