@@ -122,6 +122,7 @@ void ex_print_most(Text *out, const Ex *e, const ExNames *names,
                    int most); // so many pieces, then "..."
 // For people: as few parentheses as precedence allows (expr_pretty.c).
 typedef enum ExForm { EX_TEXT, EX_MATHML, EX_TEX, EX_FORM_COUNT } ExForm;
+const char *ex_form_name(ExForm form); // "text", "mathml", "tex"
 // Reductions are calls, `rowsum(x)`; or go over all keys, or over those of a tile.
 typedef enum ExOver { EX_OVER_CALL, EX_OVER_KEYS, EX_OVER_TILE } ExOver;
 typedef struct ExStyle {

@@ -55,6 +55,12 @@ static int precedence_as_in_c(ExOp op) {
     }
 }
 
+const char *ex_form_name(ExForm form) {
+    static const char *const names[EX_FORM_COUNT] = {
+        [EX_TEXT] = "text", [EX_MATHML] = "mathml", [EX_TEX] = "tex"};
+    return names[form];
+}
+
 typedef struct Row {
     int precedence, least[3];
     const char *text;

@@ -8,14 +8,8 @@ static void put_range(void *ctx, Text *out, Span span) {
     const Diags *d = ctx;
     DiagPosition from = diag_position(d, span.file, span.start);
     DiagPosition to = diag_position(d, span.file, span.end);
-    text_printf(out, " data-range=\"%u:%u-%u:%u\"", from.line, from.column, to.line, to.column);
-    if (span.file == 1) return; // the main file
-    text_puts(out, " data-uri=\"");
-    for (const char *s = d->files.data[span.file].name; *s; s++) {
-        char c[2] = {*s, 0};
-        text_puts(out, *s == '<' ? "&lt;" : *s == '&' ? "&amp;" : *s == '"' ? "&quot;" : c);
-    }
-    text_puts(out, "\"");
+    explained_range(out, (uint32_t[]){from.line, from.column}, (uint32_t[]){to.line, to.column},
+                    span.file == 1 ? NULL : d->files.data[span.file].name);
 }
 
 static cJSON *position(const Diags *d, Span span, uint32_t at) {

@@ -104,15 +104,11 @@ static void derive(Analysis *a, Variant *v) {
 
 bool document_derive(Service *s, Document *d) {
     Analysis *a = document_analysis(s, d);
-    for (int i = 0; a->module && !a->derived && i < a->module->variants.n; i++) {
-        Variant *v = a->module->variants.data[i];
-        bool done = i < a->looked_at;
-        if (done) continue;
+    for (; a->module && a->looked_at < a->module->variants.n; a->looked_at++) {
+        Variant *v = a->module->variants.data[a->looked_at];
         if (service_stopped(s)) return false;
         if (v->kind == VARIANT_ATTENTION) derive(a, v);
-        a->looked_at = i + 1;
     }
-    a->derived = true;
     return true;
 }
 

@@ -1,8 +1,6 @@
 // explained.c: see explained.h.
 #include "explained.h"
 
-enum { MOST_OF_A_FORMULA = 1 << 13 }; // names, numbers and signs, for a page
-
 typedef struct Telling {
     const Explanation *x;
     const ExplainedAs *as;
@@ -11,7 +9,7 @@ typedef struct Telling {
 } Telling;
 
 static const char *part_text(const Telling *t, const ExplainPart *part, ExForm form) {
-    ExplainForm f = {form, MOST_OF_A_FORMULA, t->as->attributes, t->as->ctx};
+    ExplainForm f = {form, EXPLAINED_MOST, t->as->attributes, t->as->ctx};
     Text text;
     text_init(&text, t->x->s->row->arena);
     text_puts(&text, "");
@@ -20,12 +18,10 @@ static const char *part_text(const Telling *t, const ExplainPart *part, ExForm f
 }
 
 static cJSON *part(const Telling *t, const ExplainPart *p) {
-    static const char *const members[] = {
-        [EX_TEXT] = "text", [EX_MATHML] = "mathml", [EX_TEX] = "tex"};
     cJSON *o = cJSON_CreateObject();
     for (int form = 0; form < EX_FORM_COUNT; form++)
         if (p->prose ? form == EX_TEXT : t->as->form[form])
-            cJSON_AddStringToObject(o, members[form], part_text(t, p, (ExForm)form));
+            cJSON_AddStringToObject(o, ex_form_name((ExForm)form), part_text(t, p, (ExForm)form));
     return o;
 }
 
@@ -46,6 +42,17 @@ static cJSON *line(const Telling *t) {
     cJSON_AddStringToObject(o, "text", text.s);
     cJSON_AddItemToObject(o, "parts", parts);
     return o;
+}
+
+void explained_range(Text *out, const uint32_t from[2], const uint32_t to[2], const char *uri) {
+    text_printf(out, " data-range=\"%u:%u-%u:%u\"", from[0], from[1], to[0], to[1]);
+    if (!uri) return;
+    text_puts(out, " data-uri=\"");
+    for (; *uri; uri++) {
+        char c[2] = {*uri, 0};
+        text_puts(out, *uri == '<' ? "&lt;" : *uri == '&' ? "&amp;" : *uri == '"' ? "&quot;" : c);
+    }
+    text_puts(out, "\"");
 }
 
 cJSON *explained(const Explanation *x, const ExplainedAs *as) {

@@ -13,6 +13,10 @@ typedef struct ExplainedAs {
     void *ctx;
 } ExplainedAs;
 
+enum { EXPLAINED_MOST = 1 << 13 }; // names, numbers and signs of a formula, for a page
+
+// Attributes of MathML: the lines and columns that it comes from, and the source, unless it is the main one (NULL).
+void explained_range(Text *out, const uint32_t from[2], const uint32_t to[2], const char *uri);
 cJSON *explained(const Explanation *x, const ExplainedAs *as);
 
 #endif

@@ -74,6 +74,7 @@ bool service_stopped(Service *s);
 const cJSON *json_get(const cJSON *object, const char *path);
 const char *json_string(const cJSON *object, const char *path); // NULL: none, or no string
 bool json_true(const cJSON *object, const char *path);
+bool json_lists(const cJSON *array, const char *word); // the string is in it
 // An integer of at least 0; larger ones than fit are the largest. False: none, or another type.
 bool json_index(const cJSON *object, const char *path, uint32_t *value);
 cJSON *json_pair(const char *a, cJSON *x, const char *b, cJSON *y); // {a: x, b: y}
@@ -140,7 +141,6 @@ struct Analysis {
     Uses uses;               // what names mean, as far as it could be read
     VEC(AstTokens *) tokens; // by file; NULL: not made yet
     VEC(Lines) lines;        // by file of diags; text NULL: not made yet
-    bool derived;
     int looked_at;           // variants that were derived so far
     VEC(Derived) attentions; // in the order of the source
 };

@@ -27,6 +27,14 @@ bool json_true(const cJSON *object, const char *path) {
     return cJSON_IsTrue(json_get(object, path));
 }
 
+bool json_lists(const cJSON *array, const char *word) {
+    const cJSON *item;
+    cJSON_ArrayForEach(item, array) {
+        if (cJSON_IsString(item) && !strcmp(item->valuestring, word)) return true;
+    }
+    return false;
+}
+
 bool json_index(const cJSON *object, const char *path, uint32_t *value) {
     const cJSON *item = json_get(object, path);
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0)) return false;

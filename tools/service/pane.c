@@ -1,6 +1,8 @@
 // pane.c: documents, errors and results of the requests of docs/service.md.
 #include "pane.h"
 
+#include "explained.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -54,11 +56,11 @@ static bool find_variant(Pane *p) {
     if (!p->variant && !entry && all->n) p->variant = all->data[0];
     if (!p->variant && entry) return pane_wrong(p, "there is no attention '%.100s'", entry);
     if (p->variant && p->variant->kind == VARIANT_ATTENTION) return true;
-    Span at = p->variant ? p->variant->span : (Span){0};
-    diag_error(&p->source.diags, at,
-               p->variant ? "'%s' is a recurrence, of which nothing is derived%s"
-                          : "the document holds no attention%s%s",
-               p->variant ? p->variant->name : "", "");
+    if (p->variant)
+        diag_error(&p->source.diags, p->variant->span,
+                   "'%s' is a recurrence, of which nothing is derived", p->variant->name);
+    else
+        diag_error(&p->source.diags, (Span){0}, "the document holds no attention");
     return pane_refused(p);
 }
 
@@ -153,15 +155,9 @@ void pane_range(void *pane, Text *out, Span span) {
     uint32_t from[2], to[2];
     lines_position(l, p->s->client.utf8, span.start, &from[0], &from[1]);
     lines_position(l, p->s->client.utf8, span.end, &to[0], &to[1]);
-    text_printf(out, " data-range=\"%u:%u-%u:%u\"", from[0], from[1], to[0], to[1]);
-    if (span.file == 1) return; // the document itself
-    const char *uri = uri_of_path(p->s, p->arena, p->source.diags.files.data[span.file].name);
-    text_puts(out, " data-uri=\"");
-    for (; *uri; uri++) {
-        char c[2] = {*uri, 0};
-        text_puts(out, *uri == '<' ? "&lt;" : *uri == '&' ? "&amp;" : *uri == '"' ? "&quot;" : c);
-    }
-    text_puts(out, "\"");
+    bool here = span.file == 1; // in the document itself
+    const char *path = p->source.diags.files.data[span.file].name;
+    explained_range(out, from, to, here ? NULL : uri_of_path(p->s, p->arena, path));
 }
 
 static void attributes(void *pane, Text *out, const Ex *e) {
@@ -169,16 +165,14 @@ static void attributes(void *pane, Text *out, const Ex *e) {
 }
 
 void pane_formula(Pane *p, cJSON *to, const Ex *e, const ExNames *names) {
-    static const char *const members[] = {
-        [EX_TEXT] = "text", [EX_MATHML] = "mathml", [EX_TEX] = "tex"};
     for (int form = 0; form < EX_FORM_COUNT; form++) {
-        ExStyle style = {(ExForm)form, 1 << 13, EX_OVER_KEYS, names, attributes, p};
+        ExStyle style = {(ExForm)form, EXPLAINED_MOST, EX_OVER_KEYS, names, attributes, p};
         Text t;
         text_init(&t, p->arena);
         text_puts(&t, form == EX_MATHML ? "<math><mrow>" : "");
         ex_print_styled(&t, e, &style);
         text_puts(&t, form == EX_MATHML ? "</mrow></math>" : "");
-        cJSON_AddStringToObject(to, members[form], t.s);
+        cJSON_AddStringToObject(to, ex_form_name((ExForm)form), t.s);
     }
 }
 

@@ -2,19 +2,12 @@
 #include "explained.h"
 #include "pane.h"
 
-#include <string.h>
-
 static cJSON *place(void *pane, Span span) { return pane_span(pane, span); }
 
 // Whether the request names a form; without a list, those that a page shows.
 static bool wants(const cJSON *params, ExForm form) {
-    static const char *const names[] = {
-        [EX_TEXT] = "text", [EX_MATHML] = "mathml", [EX_TEX] = "tex"};
-    const cJSON *formats = json_get(params, "formats"), *item;
-    if (!formats) return form != EX_TEX;
-    cJSON_ArrayForEach(item, formats) if (cJSON_IsString(item) &&
-                                          !strcmp(item->valuestring, names[form])) return true;
-    return false;
+    const cJSON *formats = json_get(params, "formats");
+    return formats ? json_lists(formats, ex_form_name(form)) : form != EX_TEX;
 }
 
 cJSON *pane_derived(Service *s, const cJSON *params) {

@@ -18,8 +18,7 @@ enum { PANE_MOST_DIM = 512, PANE_MOST_TOKENS = 128 };
 
 // False: the request has failed.
 bool pane_run(Pane *p, PaneRun *r, int rows);
-// Evaluates the rows of the batch entry and head: from `first` to `end`. outside: whether an index
-// left its input is not asked.
+// Evaluates the rows of the batch entry and head from `first` to `end`, into r->run.
 void pane_evaluate(Pane *p, PaneRun *r, int first, int end);
 // The place of a row of q, o or an emit; of k and v.
 size_t pane_q_row(const PaneRun *r, int query);

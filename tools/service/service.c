@@ -235,20 +235,13 @@ void service_close(Service *s) {
     arena_free(s->arena);
 }
 
-static bool lists(const cJSON *array, const char *word) {
-    const cJSON *item;
-    cJSON_ArrayForEach(item, array) if (cJSON_IsString(item) &&
-                                        !strcmp(item->valuestring, word)) return true;
-    return false;
-}
-
 static Client read_client(const cJSON *c) {
     return (Client){
-        .utf8 = lists(json_get(c, "general.positionEncodings"), "utf-8"),
+        .utf8 = json_lists(json_get(c, "general.positionEncodings"), "utf-8"),
         .related = json_true(c, "textDocument.publishDiagnostics.relatedInformation"),
         .tags = json_get(c, "textDocument.publishDiagnostics.tagSupport") != NULL,
-        .markdown = lists(json_get(c, "textDocument.hover.contentFormat"), "markdown"),
-        .completion_markdown = lists(
+        .markdown = json_lists(json_get(c, "textDocument.hover.contentFormat"), "markdown"),
+        .completion_markdown = json_lists(
             json_get(c, "textDocument.completion.completionItem.documentationFormat"), "markdown"),
         .snippets = json_true(c, "textDocument.completion.completionItem.snippetSupport"),
         .hierarchical =
