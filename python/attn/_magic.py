@@ -41,6 +41,8 @@ class AttnMagics(Magics):
     def attn(self, line, cell):
         """Compiles the cell. Its variants become functions on arrays."""
         asked = parse_argstring(self.attn, line)
+        if asked.name and (not asked.name.isidentifier() or keyword.iskeyword(asked.name)):
+            raise UsageError(f"{asked.name!r} is no name of a variable: %%attn [options] [NAME]")
         defines, sizes = _pairs(asked.defines, "-D", _literal), _pairs(asked.mask, "--mask", int)
         # The first line of a cell is the magic's: with an empty one before the text, the compiler counts lines as the notebook does.
         dtype = asked.dtype or ("f32" if asked.target == "host" else "bf16")

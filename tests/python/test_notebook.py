@@ -101,7 +101,7 @@ class Magic(unittest.TestCase):
             with open(os.path.join(folder, "mine.attn"), "w", encoding="utf-8") as f:
                 f.write("const SIZE = 16;\n")
             self.good(f"%%attn -I {folder}\nimport mine;\n" + PLAIN.format("plain").replace("16", "SIZE"))
-        for line in ("--mask Sq", "--mask Sq=many", "-D D=", "-D 3", "--nope"):
+        for line in ("--mask Sq", "--mask Sq=many", "-D D=", "-D 3", "--nope", "name=foo", "?", "for"):
             shown, error = self.cell(f"%%attn {line}\n" + PLAIN.format("plain"))
             self.assertEqual(type(error).__name__, "UsageError", line)
 

@@ -1,6 +1,7 @@
 """my_variant.attn against its formula in NumPy: python3 test_my_variant.py, or pytest.
 
-It needs NumPy and the Python package of attnc, which finds the command attnc on the PATH.
+It needs NumPy and attnc's Python package, which finds the command attnc on the PATH. If the package is
+not installed, PYTHONPATH has to name it: the folder python/ of a checkout of attnc.
 """
 
 import os
