@@ -1,20 +1,30 @@
 # attnc: build with `make`, test with `make check`. BUILD names the folder for everything that is made.
 #
-#   all          attnc, libattnc.a (the compiler from C), libattnrt.a and .so (the runtime, without LLVM)
-#   playground   build/playground/index.html: one page, for a file or any static host          check-browser   its tests in Chromium
-#   wasm         the compiler as WebAssembly, for a browser or Node: build/playground/attnc.wasm
-#   check        every test that needs no GPU          check-asan   the same under the address and undefined behaviour sanitizers
-#   check-gpu    the tests that need one               fuzz         mutated sources and tiles (SECONDS=60)
-#   fuzz-variants N=1000 SEED=1 [DEVICE=cpu|cuda|amd]   random variants
-#   bench        the benchmarks, on the CPU and on the GPU if there is one
-#   lint, format-check, format    the style checks    install      into PREFIX (DESTDIR is honoured)
-#   editors      the generated parts of tools/editors      vscode       an extension of VS Code, build/attn.vsix
-#   gallery      docs/gallery, from the library (PLAYGROUND=ADDRESS of the page that its links open)
-#   check-math   functions of f32 over all arguments
-#   wheel        the Python package with the command and the library in it, into build/dist
-#   deps         installs what is missing to build and test       demo         ReLU attention from source to numbers
-#   STATIC=1     links LLVM into attnc: 70 MB, starts 10 ms faster, needs no LLVM at run time. STATIC=0 links the shared LLVM.
-#                Without STATIC, the first is tried, and the second if it fails
+#   all            attnc, libattnc.a (the compiler from C), libattnrt.a and .so (the runtime, without LLVM)
+#   deps           installs what is missing to build and test
+#   demo           ReLU attention from source to numbers
+#   install        the command, libraries, headers and man page into PREFIX (DESTDIR is honoured)
+#   clean          removes BUILD and BUILD-asan
+#
+#   check          every test that needs no GPU and no browser
+#   check-asan     the same under the address and undefined behaviour sanitizers
+#   check-browser  the tests of the playground, in Chromium
+#   check-gpu      the tests that need a GPU
+#   check-math     functions of f32 over all arguments
+#   fuzz           mutated sources, tile programs, artifacts, arrays and messages of editors (SECONDS=60)
+#   fuzz-variants  random variants (N=1000 SEED=1 DEVICE=cpu|cuda|amd)
+#   bench          the benchmarks, on the CPU and on the GPU if there is one
+#   lint, format-check, format    the style checks; format also lays sources in the language out
+#
+#   playground     BUILD/playground/index.html: one page, for a file or any static host
+#   wasm           what the page runs: the language service as WebAssembly, BUILD/playground/attnc.wasm
+#   wheel          the Python package with the command and the library in it, into BUILD/dist
+#   vscode         an extension of VS Code, BUILD/attn.vsix
+#   editors        the generated parts of tools/editors, which are committed
+#   gallery        docs/gallery, from the library (PLAYGROUND=ADDRESS of the page that its links open)
+#
+# STATIC=1 links LLVM into attnc: 70 MB, starts 10 ms faster, needs no LLVM at run time. STATIC=0 links the shared LLVM. Without STATIC, the
+# first is tried, and the second if it fails.
 BUILD   ?= build
 CC      ?= gcc
 PREFIX  ?= /usr/local
@@ -53,7 +63,7 @@ SERVICE_O  := $(call src,tools/service)
 ALL_A      := $(COMPILER_A) $(BUILD)/libattnrt.a
 LIBS       := $(LLVM_SHARED) -lm -ldl -lpthread
 
-.PHONY: all wheel wasm check run-check check-asan check-math check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format editors vscode gallery install deps demo clean FORCE
+.PHONY: all playground wheel wasm check run-check check-asan check-browser check-math check-gpu fuzz run-fuzz fuzz-variants bench lint format-check format editors vscode gallery install deps demo clean FORCE
 all: $(BUILD)/attnc $(BUILD)/libattnc.a $(BUILD)/libattnrt.a $(BUILD)/libattnrt.so
 
 # ---- libraries and programs
@@ -150,7 +160,6 @@ build/tools/cjson/cjson/cJSON.c build/tools/vscode-languageserver-node/License.t
 
 # ---- the playground: the page with all that it needs in one file
 PAGE_PYTHON = $$(tests/tools.sh python3 'fontTools, brotli')
-.PHONY: playground check-browser
 playground: $(BUILD)/playground/index.html
 $(BUILD)/playground/index.html: $(BUILD)/playground/attnc.wasm tools/esbuild.py $(wildcard tools/playground/*.* tools/playground/panes/*) $(wildcard stdlib/*.attn)
 	python=$(PAGE_PYTHON) && $$python tools/playground/bundle.py $(@D) $< $@
@@ -258,7 +267,7 @@ install: all
 	printf 'prefix=%s\nName: attnrt\nDescription: runtime of attnc kernels\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -lattnrt\nLibs.private: -ldl -lpthread -lm\n' \
 	    '$(PREFIX)' '$(VERSION)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/attnrt.pc
 
-# Other machines need the LLVM that attnc was linked with, unless it is linked into attnc (STATIC=1).
+# Other machines need cJSON (Debian's libcjson1), and the LLVM that attnc was linked with, unless it is linked into attnc (STATIC=1).
 wheel: all
 	rm -rf $(BUILD)/wheel $(BUILD)/dist
 	install -D -t $(BUILD)/wheel/attn -m 644 python/attn/*.py
