@@ -82,7 +82,7 @@ $(BUILD)/libattnrt.so: $(RUNTIME_O)
 	$(CC) $(SAN) -shared -Wl,-soname,libattnrt.so.0 -o $@.0 $^ -ldl -lpthread -lm
 	ln -sf $(@F).0 $@
 # Linking is the best test of whether LLVM's static libraries, and the libraries that they need, are installed.
-LINK_ATTNC = $(CC) $(SAN) $(LDFLAGS) -o $@ $(VERBS_O) $(BUILD)/libservice.a $(ALL_A) -lcjson
+LINK_ATTNC = $(CC) $(SAN) $(LDFLAGS) -o $@ $(VERBS_O) $(BUILD)/libservice.a $(ALL_A) -Wl,-rpath,'$$ORIGIN' -lcjson
 $(BUILD)/attnc: $(VERBS_O) $(BUILD)/libservice.a $(ALL_A)
 ifeq ($(STATIC),1)
 	$(LINK_ATTNC) $(LLVM_STATIC)
@@ -273,6 +273,8 @@ wheel: all
 	install -D -t $(BUILD)/wheel/attn -m 644 python/attn/*.py
 	install -s -m 755 $(BUILD)/attnc $(BUILD)/wheel/attn/attnc
 	install -m 755 $(BUILD)/libattnrt.so $(BUILD)/wheel/attn/libattnrt.so
+	install -m 644 $$(ldd $(BUILD)/attnc | awk '$$1 == "libcjson.so.1" { print $$3 }') $(BUILD)/wheel/attn/libcjson.so.1
+	install -m 644 /usr/share/doc/libcjson1/copyright $(BUILD)/wheel/attn/libcjson.copyright
 	install -m 644 LICENSE $(BUILD)/wheel/LICENSE
 	sed 's/^version = .*/version = "$(VERSION)"/' python/pyproject.toml > $(BUILD)/wheel/pyproject.toml
 	printf '[tool.distutils.bdist_wheel]\nplat_name = "linux_%s"\n' $$(uname -m) >> $(BUILD)/wheel/pyproject.toml
