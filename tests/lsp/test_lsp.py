@@ -318,7 +318,7 @@ async def test_completion(client):
     assert "rowmax" in await doc.complete("normalize(s) = ")
     doc.change(SOURCE.replace("    normalize", "    ou\n    normalize"))
     clauses = await doc.complete("\n    ou")
-    assert clauses["output"].text_edit.new_text == "output(o${1:, b, h, q_idx, d}) = $0;" and "mask" not in clauses
+    assert clauses["output"].text_edit.new_text == "output(o, b, h, q_idx, d) = $0;" and "mask" not in clauses
     doc.change(SOURCE.replace("softmax(s)", "{\n let first = rowmax(s);\n let second = f"))
     names = await doc.complete("second = f")
     assert "first" in names and "s" in names and "second" not in names

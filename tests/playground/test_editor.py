@@ -62,6 +62,130 @@ class Editor(PageTest):
         page.keyboard.press("Escape")
         self.assertEqual(page.locator(".CodeMirror-hint").count(), 0)
 
+    def put(self, page, text, line, ch):
+        """The text, with the cursor in it."""
+        self.type_all(page, text)
+        page.evaluate("([line, ch]) => { const cm = document.querySelector('.CodeMirror').CodeMirror; cm.focus(); cm.setCursor(line, ch); }", [line, ch])
+
+    def accept(self, page, word):
+        page.keyboard.type(word)
+        page.keyboard.press("Control+Space")
+        page.locator(".CodeMirror-hint-active").wait_for()
+        page.keyboard.press("Enter")
+
+    def test_lines_are_indented(self):
+        page = self.open()
+        self.put(page, "", 0, 0)
+        for line in ["attention a {", "dim D = 64;", "normalize(s) {", "let e = exp(s);"]:
+            page.keyboard.type(line)
+            page.keyboard.press("Enter")
+        page.keyboard.type("return e;")
+        self.assertEqual(self.source(page), "attention a {\n    dim D = 64;\n    normalize(s) {\n        let e = exp(s);\n        return e;\n    }\n}")
+        self.put(page, "attention a { // {\n    normalize(s) {\n        return s;\n        ", 3, 8)
+        page.keyboard.type("}")
+        page.keyboard.press("Enter")
+        page.keyboard.type("}")
+        self.assertEqual(self.source(page), "attention a { // {\n    normalize(s) {\n        return s;\n    }\n}")
+
+    def test_completion_of_a_path(self):
+        page = self.open()
+        self.put(page, "", 0, 0)
+        page.keyboard.type("import std.no")
+        page.locator(".CodeMirror-hint").first.wait_for()
+        page.wait_for_function("() => document.querySelectorAll('.CodeMirror-hint').length === 1")
+        page.keyboard.press("Enter")
+        self.assertEqual(self.source(page), "import std.normalization")
+
+    def test_completion_brings_the_import(self):
+        page = self.open()
+        self.put(page, "attention a {\n    dim D = 64;\n    score(q, k) = dot(q, k);\n    normalize(s) = ;\n}\n", 3, 19)
+        self.accept(page, "softm")
+        page.keyboard.press("Tab")
+        page.keyboard.type(" * 2.0")
+        self.assertTrue(self.source(page).startswith("import std.normalization;\nattention a {"))
+        self.assertIn("normalize(s) = softmax(s) * 2.0;", self.source(page))
+
+    def test_a_clause_is_filled_in_at_its_body(self):
+        page = self.open()
+        self.put(page, "attention a {\n    dim D = 64;\n    \n}\n", 2, 4)
+        self.accept(page, "sco")
+        page.keyboard.type("dot")
+        self.assertIn("    score(q, k) = dot;", self.source(page))
+
+    def test_places_of_a_function(self):
+        page = self.open()
+        text = "import std.mask;\nattention a {\n    dim D = 64;\n    score(q, k) = dot(q, k);\n    mask(b, h, q_idx, kv_idx) = ;\n    normalize(s) = s;\n}\n"
+        self.put(page, text, 4, 32)
+        self.accept(page, "windo")
+        call = lambda: self.source(page).split("\n")[4].split(" = ")[1]  # noqa: E731
+        self.assertEqual(call(), "window(q_idx, kv_idx, size);")
+        page.keyboard.type("i")
+        page.keyboard.press("Tab")
+        page.keyboard.type("jj")
+        page.keyboard.press("Shift+Tab")
+        page.keyboard.type("q")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Tab")
+        page.keyboard.type("100")
+        page.keyboard.press("Tab")
+        page.keyboard.type(" && true")
+        self.assertEqual(call(), "window(q, jj, 100) && true;")
+        self.assertEqual(page.locator(".CodeMirror .place").count(), 0)
+
+    def test_places_end_by_escape_and_outside(self):
+        page = self.open()
+        text = "import std.mask;\nattention a {\n    dim D = 64;\n    mask(b, h, q_idx, kv_idx) = ;\n}\n"
+        for leave in [lambda: page.keyboard.press("Escape"), lambda: page.keyboard.press("Control+Home")]:
+            self.put(page, text, 3, 32)
+            self.accept(page, "windo")
+            self.assertGreater(page.locator(".CodeMirror .place").count(), 0)
+            leave()
+            self.assertEqual(page.locator(".CodeMirror .place").count(), 0)
+            page.keyboard.press("ArrowRight")
+            before = len(self.source(page))
+            page.keyboard.press("Tab")
+            self.assertGreater(len(self.source(page)), before, "Tab indents again")
+
+    def test_places_within_places(self):
+        page = self.open()
+        self.put(page, "", 0, 0)
+        self.accept(page, "attenti")
+        page.keyboard.type("mine")
+        page.keyboard.press("Tab")
+        page.keyboard.type("32")
+        page.keyboard.press("Tab")
+        self.accept(page, "do")
+        for word in ["q", "k"]:
+            page.keyboard.type(word)
+            page.keyboard.press("Tab")
+        page.keyboard.type(" * 2.0")
+        page.keyboard.press("Tab")
+        page.keyboard.type("s")
+        self.assertEqual(self.source(page), "attention mine {\n    dim D = 32;\n    score(q, k) = dot(q, k) * 2.0;\n    normalize(s) = s;\n}")
+
+    def test_hover_goes(self):
+        page = self.open()
+        self.example(page, "causal")
+        word = page.locator(".CodeMirror-line", has_text="normalize").get_by_text("softmax")
+        box = word.bounding_box()
+        tip = page.locator("#tip")
+
+        def point():
+            page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+            tip.wait_for()
+
+        point()
+        inside = tip.bounding_box()
+        page.mouse.move(inside["x"] + 20, inside["y"] + 8, steps=4)
+        page.wait_for_timeout(500)
+        self.assertEqual(tip.count(), 1, "one may go into the box")
+        for leave in [lambda: page.mouse.move(1000, 600), lambda: page.mouse.move(box["x"] + 4, box["y"] + 300), lambda: page.click("#tab-mask"), lambda: page.keyboard.press("ArrowDown"), lambda: page.keyboard.press("Control+a")]:
+            leave()
+            tip.wait_for(state="detached")
+            page.mouse.move(1000, 700)
+            page.wait_for_timeout(300)
+            point()
+
     def test_hover_by_mouse_and_by_key(self):
         page = self.open()
         self.example(page, "causal")

@@ -9,10 +9,28 @@ import "codemirror/addon/selection/active-line.js";
 import { el, say } from "./ui.js";
 import { Tokens } from "./tokens.js";
 import { markdown } from "./markdown.js";
+import { Snippets } from "./snippets.js";
 
 const toLsp = ({ line, ch }) => ({ line, character: ch });
 const fromLsp = ({ line, character }) => ({ line, ch: character });
 const HOVER_AFTER = 350; // ms that the mouse rests
+const HOVER_STAYS = 200; // ms on the way from a word to its box
+
+// The colours are the service's; the mode knows brackets only, for the indentation. What is behind // counts for nothing.
+const mode = (tokens) => ({ indentUnit }) => ({
+    lineComment: "//",
+    electricInput: /^\s*[})\]]$/,
+    startState: () => ({ depth: 0, comment: false }),
+    token(stream, state) {
+        if (stream.sol()) state.comment = false;
+        const style = tokens.style(stream);
+        const [code, comment] = stream.current().split(/\/\/(.*)/s);
+        if (!state.comment) for (const c of code) state.depth = Math.max(0, state.depth + ("{([".includes(c) ? 1 : "})]".includes(c) ? -1 : 0));
+        state.comment ||= comment !== undefined;
+        return style;
+    },
+    indent: (state, after) => indentUnit * Math.max(0, state.depth - (/^[})\]]/.test(after) ? 1 : 0)),
+});
 
 export class Editor {
     // ask(method, params): of the service, for this document, with its text as of now. changed(), moved(line) tell; reveal(place) shows another file.
@@ -21,13 +39,14 @@ export class Editor {
         this.tokens = new Tokens();
         this.marks = [];
         this.lit = [];
-        CodeMirror.defineMode("attn", () => ({ token: (stream) => this.tokens.style(stream), lineComment: "//" }));
+        CodeMirror.defineMode("attn", mode(this.tokens));
         this.cm = CodeMirror(parent, {
             inputStyle: "contenteditable", // the focus is then within what scrolls, as it should be
             mode: "attn", lineNumbers: true, lineWrapping: true, matchBrackets: true, autoCloseBrackets: true, styleActiveLine: true, indentUnit: 4,
             gutters: ["CodeMirror-linenumbers", "problems"], screenReaderLabel: "Source of the variant", lineWiseCopyCut: false,
             maxHighlightLength: 2000, viewportMargin: 20, extraKeys: this.keys(),
         });
+        this.snippets = new Snippets(this.cm);
         this.cm.getInputField().tabIndex = 0;
         this.cm.on("change", (cm, change) => {
             this.tokens.edit(change);
@@ -61,8 +80,7 @@ export class Editor {
     leaveByTab() {
         const free = { name: "free", Tab: false, "Shift-Tab": false };
         this.cm.on("keydown", (cm, event) => {
-            if (event.key === "Escape") {
-                this.hideTip();
+            if (event.key === "Escape" && !this.snippets.open.length) {
                 cm.removeKeyMap("free");
                 cm.addKeyMap(free);
             } else if (!["Tab", "Shift"].includes(event.key)) cm.removeKeyMap("free");
@@ -167,104 +185,114 @@ export class Editor {
         if (origin !== "+input" || this.cm.state.completionActive || !/[A-Za-z_]$/.test(text[0])) return;
         const { line, ch } = this.cm.getCursor();
         const before = this.cm.getLine(line).slice(0, ch);
-        if (/(^|[^\w.])\w{2}$/.test(before) && !before.includes("//")) this.complete();
+        if (/(^|[^\w.])\w{2}$|^\s*import\s+[\w.]+$/.test(before) && !before.includes("//")) this.complete();
     }
     complete() {
         this.hideTip();
         this.cm.showHint({ hint: (cm) => this.hints(cm), completeSingle: false, alignWithWord: true, closeOnUnfocus: true });
     }
+    // What an item is matched against is what stands where its edit will be: all of `import std.no`, not `no` alone.
     async hints(cm) {
         const at = cm.getCursor();
         const answer = await this.ask("textDocument/completion", { position: toLsp(at) }).catch(() => null);
-        const word = /\w*$/.exec(cm.getLine(at.line).slice(0, at.ch))[0];
-        const from = { line: at.line, ch: at.ch - word.length };
-        const fits = (item) => (item.filterText || item.label).toLowerCase().startsWith(word.toLowerCase());
-        const items = (Array.isArray(answer) ? answer : answer?.items || []).filter(fits);
-        items.sort((a, b) => ((a.sortText || a.label) < (b.sortText || b.label) ? -1 : 1));
-        return { from, to: at, list: items.map((item) => this.hint(item, from, at)) };
+        const word = { line: at.line, ch: at.ch - /\w*$/.exec(cm.getLine(at.line).slice(0, at.ch))[0].length };
+        const items = (Array.isArray(answer) ? answer : answer?.items || []).map((item) => ({ ...item, from: startOf(item) || word }));
+        const fits = ({ from, filterText, label }) => (filterText || label).toLowerCase().startsWith(cm.getRange(from, at).toLowerCase());
+        const list = items.filter(fits).sort((a, b) => ((a.sortText || a.label) < (b.sortText || b.label) ? -1 : 1));
+        return { from: list[0]?.from || word, to: at, list: list.map((item) => this.hint(item)) };
     }
-    hint(item, from, to) {
-        const edit = item.textEdit;
+    hint(item) {
         return {
             displayText: item.label,
-            from: edit ? fromLsp((edit.range || edit.replace).start) : from,
-            to: edit ? fromLsp((edit.range || edit.replace).end) : to,
             render: (node) => node.append(el("span", { class: "label" }, item.label), el("span", { class: "detail" }, item.detail || "")),
-            hint: (cm, data, self) => this.insert(edit?.newText ?? item.insertText ?? item.label, item.insertTextFormat === 2, self),
+            hint: () => this.accept(item),
         };
     }
-    // A snippet's first gap is selected: ${1:name}, $1, $0.
-    insert(text, snippet, { from, to }) {
-        let gap = null;
-        let plain = text;
-        if (snippet) {
-            plain = "";
-            let last = 0;
-            for (const m of text.matchAll(/\\([\\$}])|\$(?:(\d+)|\{(\d+)(?::([^}]*))?\})/g)) {
-                plain += text.slice(last, m.index);
-                last = m.index + m[0].length;
-                if (m[1]) plain += m[1];
-                else {
-                    const order = Number(m[2] ?? m[3]) || 99;
-                    if (!gap || order < gap.order) gap = { order, at: plain.length, length: (m[4] || "").length };
-                    plain += m[4] || "";
-                }
-            }
-            plain += text.slice(last);
-            const indent = /^\s*/.exec(this.cm.getLine(from.line))[0];
-            plain = plain.replaceAll("\n", "\n" + indent);
-        }
-        const start = this.cm.indexFromPos(from);
-        this.cm.replaceRange(plain, from, to, "complete");
-        if (gap) this.cm.setSelection(this.cm.posFromIndex(start + gap.at), this.cm.posFromIndex(start + gap.at + gap.length));
+    // The edit goes up to the cursor, which may be further than it was when the service answered.
+    accept({ from, textEdit, insertText, label, insertTextFormat, additionalTextEdits }) {
+        const text = textEdit?.newText ?? insertText ?? label;
+        this.cm.operation(() => {
+            if (insertTextFormat === 2) this.snippets.insert(text, from, this.cm.getCursor());
+            else this.cm.replaceRange(text, from, this.cm.getCursor(), "complete");
+            for (const { range, newText } of additionalTextEdits || []) this.cm.replaceRange(newText, fromLsp(range.start), fromLsp(range.end), "complete");
+        });
     }
 
     // ---- hover
     hoverByMouse() {
         const wrapper = this.cm.getWrapperElement();
-        let timer;
-        wrapper.addEventListener("mousemove", (event) => {
-            clearTimeout(timer);
-            const at = this.cm.coordsChar({ left: event.clientX, top: event.clientY }, "window");
-            if (this.tip && this.tipAt && CodeMirror.cmpPos(at, this.tipAt) !== 0) this.hideTip();
-            if (at.outside || !event.target.closest(".CodeMirror-line")) return;
-            timer = setTimeout(() => this.hover(at, true), HOVER_AFTER);
+        const where = (event) => this.cm.coordsChar({ left: event.clientX, top: event.clientY }, "window");
+        let rests;
+        let leaves = 0;
+        document.addEventListener("mousemove", (event) => {
+            clearTimeout(rests);
+            const at = event.target.closest?.(".CodeMirror-line") && wrapper.contains(event.target) ? where(event) : null;
+            const onWord = at && !at.outside && this.tipRange && inRange(this.tipRange, at);
+            if (event.target.closest?.("#tip") || onWord) {
+                clearTimeout(leaves);
+                leaves = 0;
+                return;
+            }
+            if (this.tipRange) leaves ||= setTimeout(() => {
+                leaves = 0;
+                if (this.tipRange) this.hideTip();
+            }, HOVER_STAYS);
+            else this.asked++; // an answer on its way is of another place
+            if (at && !at.outside) rests = setTimeout(() => this.hover(at, true), HOVER_AFTER);
         });
-        wrapper.addEventListener("mouseleave", () => clearTimeout(timer));
+        document.addEventListener("mousedown", (event) => {
+            clearTimeout(rests);
+            if (!event.target.closest("#tip")) this.hideTip();
+        }, true);
+        document.addEventListener("keydown", (event) => {
+            clearTimeout(rests);
+            const copies = (event.ctrlKey || event.metaKey) && event.key === "c";
+            if (!copies && !["Control", "Shift", "Alt", "Meta"].includes(event.key)) this.hideTip();
+        }, true);
+        document.documentElement.addEventListener("mouseleave", () => {
+            clearTimeout(rests);
+            if (this.tipRange) this.hideTip();
+        });
         wrapper.addEventListener("click", (event) => {
-            if (event.ctrlKey || event.metaKey) this.define(this.cm.coordsChar({ left: event.clientX, top: event.clientY }, "window"));
+            if (event.ctrlKey || event.metaKey) this.define(where(event));
         });
     }
     async hover(at, byMouse) {
-        const here = this.diagnostics.filter(({ range }) => {
-            const { from, to } = this.visible(range);
-            return CodeMirror.cmpPos(from, at) <= 0 && CodeMirror.cmpPos(at, to) <= 0;
-        });
+        const asked = ++this.asked;
+        const here = this.diagnostics.map((d) => ({ ...d, shown: this.visible(d.range) })).filter((d) => inRange(d.shown, at));
         const answer = await this.ask("textDocument/hover", { position: toLsp(at) }).catch(() => null);
-        if (!answer && !here.length) return;
+        if (asked !== this.asked || (!answer && !here.length)) return;
         const parts = here.map((d) => el("p", { class: kind(d.severity) }, d.message));
         if (answer) parts.push(...markdown(answer.contents));
-        this.showTip(parts, at, byMouse);
+        const { anchor, head } = this.cm.findWordAt(at);
+        const word = answer?.range ? { from: fromLsp(answer.range.start), to: fromLsp(answer.range.end) } : here[0]?.shown || { from: anchor, to: head };
+        this.showTip(parts, at, byMouse ? word : null);
     }
-    showTip(parts, at, byMouse) {
+    asked = 0; // for the box: an answer to an older question is not shown
+    tipRange = null; // the text of a box that the mouse asked for
+    showTip(parts, at, range) {
         this.hideTip();
         const { left, top, bottom } = this.cm.charCoords(at, "window");
         this.tip = el("div", { class: "tip", role: "tooltip", id: "tip" }, parts);
-        this.tipAt = byMouse ? at : null;
+        this.tipRange = range;
         document.body.append(this.tip);
         const box = this.tip.getBoundingClientRect();
         const below = bottom + 6 + box.height < innerHeight || top < box.height + 6;
         this.tip.style.left = `${Math.max(8, Math.min(left, innerWidth - box.width - 8))}px`;
         this.tip.style.top = `${below ? bottom + 6 : top - box.height - 6}px`;
-        if (!byMouse) announce(this.tip.textContent);
+        if (!range) announce(this.tip.textContent);
     }
     hideTip() {
+        this.asked++;
         this.tip?.remove();
-        this.tip = null;
+        this.tip = this.tipRange = null;
     }
 }
 
 export const kind = (severity) => ["", "error", "warning", "note", "note"][severity || 1];
+
+const startOf = ({ textEdit }) => textEdit && fromLsp((textEdit.range || textEdit.replace).start);
+const inRange = ({ from, to }, at) => CodeMirror.cmpPos(from, at) <= 0 && CodeMirror.cmpPos(at, to) <= 0;
 
 // A long line goes on further to the right than it began.
 function hang(cm, line, node) {

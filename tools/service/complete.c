@@ -208,15 +208,13 @@ static void put_builtin(Complete *c, const FeWord *w) {
              w->nparams);
 }
 
-// mask(b${1:, h, q_idx, kv_idx}) = $0;
+// "mask(b, h, q_idx, kv_idx) = $0;": the parameters nearly always stay as they are.
 static const char *clause_text(const Complete *c, const FeWord *w) {
     Text t;
     text_init(&t, c->arena);
-    bool snippet = c->s->client.snippets;
-    text_printf(&t, "%s(%s", w->name, w->params[0].name);
-    if (snippet && w->nparams > 1) text_puts(&t, "${1:");
-    for (int i = 1; i < w->nparams; i++) text_printf(&t, ", %s", w->params[i].name);
-    text_puts(&t, snippet && w->nparams > 1 ? "}) = $0;" : snippet ? ") = $0;" : ") = ");
+    text_printf(&t, "%s(", w->name);
+    for (int i = 0; i < w->nparams; i++) text_printf(&t, "%s%s", i ? ", " : "", w->params[i].name);
+    text_puts(&t, c->s->client.snippets ? ") = $0;" : ") = ");
     return t.s;
 }
 
