@@ -267,7 +267,7 @@ install: all
 	printf 'prefix=%s\nName: attnrt\nDescription: runtime of attnc kernels\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -lattnrt\nLibs.private: -ldl -lpthread -lm\n' \
 	    '$(PREFIX)' '$(VERSION)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/attnrt.pc
 
-# Other machines need cJSON (Debian's libcjson1), and the LLVM that attnc was linked with, unless it is linked into attnc (STATIC=1).
+# Other machines need the LLVM that attnc was linked with, unless it is linked into attnc (STATIC=1). cJSON is in the wheel.
 wheel: all
 	rm -rf $(BUILD)/wheel $(BUILD)/dist
 	install -D -t $(BUILD)/wheel/attn -m 644 python/attn/*.py
