@@ -1,6 +1,6 @@
 """The panes: what each shows, live, and how it leads to the source. And each example in each pane."""
 
-from support import EXAMPLES, PANES, PageTest, numbers
+from support import EXAMPLES, PANES, ROOT, PageTest, numbers, pack
 
 CENTERED = """attention centered {
     dim D = 64;
@@ -9,6 +9,24 @@ CENTERED = """attention centered {
         let mean = rowsum(s) / rowsum(1.0);
         let spread = rowsum((s - mean) * (s - mean));
         return (s - mean) * rsqrt(spread);
+    }
+}
+"""
+
+TEMPERATURE = """attention warm {
+    dim D = 64;
+    input temperature_of_heads: f32[H];
+    score(q, k) = dot(q, k);
+    modify(s, b, h) = s * temperature_of_heads[h];
+    normalize(s) = s;
+}
+"""
+TWO_SHIFTS = """attention gate {
+    dim D = 64;
+    score(q, k) = dot(q, k) * rsqrt(D);
+    normalize(s) {
+        let e = exp((s - rowmax(s)) / 2.0);
+        return e / sqrt(rowsum(e * e) + 0.001);
     }
 }
 """
@@ -87,8 +105,33 @@ class Derived(PageTest):
         self.type_all(page, text.replace("dot(q, k)", "dot(q, kk)"))
         self.assertIn("kk", pane.locator(".message").inner_text())
         self.assertEqual(pane.locator(".body").inner_text(), before)
+        said = "() => getComputedStyle(document.querySelector('#pane-derived .body'), '::before').content"
+        self.assertIn("Old", page.evaluate(said))
         self.type_all(page, text)
         self.assertEqual(pane.locator(".message").count(), 0)
+        self.assertEqual(page.evaluate(said), "none")
+
+    def test_no_attention_is_calm(self):
+        page = self.open()
+        self.example(page, "causal")
+        pane = self.show(page, "derived")
+        for text in ["", "fn twice(x) = x + x;\n"]:
+            self.type_all(page, text)
+            self.assertIn("no attention here yet", pane.locator(".message").inner_text())
+            self.assertTrue(pane.locator(".body").is_hidden())
+            self.assertEqual(page.locator("#state").inner_text(), "No attention yet")
+        self.example(page, "causal")
+        self.show(page, "derived")
+        self.assertTrue(pane.locator(".body").is_visible())
+        self.assertEqual(pane.locator(".message").count(), 0)
+        self.assertEqual(page.locator("#state").inner_text(), "No problems")
+
+    def test_a_value_of_a_link_between_the_steps(self):
+        page = self.open(pack({"source": (ROOT / "stdlib/causal.attn").read_text(encoding="utf-8"), "pane": "mask", "sizes": {"Sq": 77, "Sk": 333}}))
+        self.settle(page)
+        outputs = page.locator("#pane-mask output").all_inner_texts()
+        self.assertIn("77", outputs)
+        self.assertIn("333", outputs)
 
 
 class Mask(PageTest):
@@ -230,6 +273,25 @@ class Weights(PageTest):
         self.assertEqual(pane.locator(".message").count(), 0)
         self.assertEqual(len(self.table(pane)), 1)
 
+    def test_more_words_than_are_shown(self):
+        page = self.open(pack({"source": "", "pane": "weights", "sizes": {"text": " ".join(f"w{i}" for i in range(200))}}))
+        self.example(page, "causal")
+        pane = self.show(page, "weights")
+        sentence = pane.get_by_label("Sentence")
+        sentence.fill(" ".join(f"w{i}" for i in range(200)))
+        self.settle(page)
+        self.assertIn("first 128 of 200 words", pane.locator(".controls").inner_text())
+        sentence.fill("two words")
+        self.settle(page)
+        self.assertNotIn("words are shown", pane.locator(".controls").inner_text())
+
+    def test_long_names_are_whole(self):
+        page = self.open()
+        self.type_all(page, TEMPERATURE)
+        pane = self.show(page, "weights")
+        label = pane.locator("label", has_text="temperature_of_heads")
+        self.assertTrue(label.evaluate("node => node.scrollWidth <= node.clientWidth + 1 && getComputedStyle(node).textOverflow !== 'ellipsis'"))
+
     def test_a_constant_by_its_slider(self):
         page = self.open()
         self.example(page, "sliding_window")
@@ -288,7 +350,21 @@ class Steps(PageTest):
         self.slide(page, "steps", "Parts", 3)
         merge = pane.locator("section", has_text="Split and merged")
         self.assertEqual(merge.locator("tbody tr").count(), 4)
-        self.assertLess(numbers(merge.locator("p").inner_text())[0], 1e-6)
+        self.assertLess(numbers(merge.locator("p").first.inner_text())[0], 1e-6)
+
+    def test_each_state_merges_by_its_own_factor(self):
+        page = self.open()
+        self.type_all(page, TWO_SHIFTS)
+        pane = self.show(page, "steps")
+        merge = pane.locator("section", has_text="Split and merged")
+        names = merge.locator("thead th").all_inner_texts()
+        self.assertEqual(names[-1], "acc")
+        rows = [[numbers(cell) for cell in row.locator("td").all_inner_texts()] for row in merge.locator("tbody tr").all()]
+        sums = [i for i, cell in enumerate(rows[0]) if 0 < i < len(rows[0]) - 1 and len(cell) == 2]
+        self.assertTrue(sums)
+        for i in sums:
+            self.assertAlmostEqual(sum(row[i][0] * row[i][1] for row in rows[:-1]), rows[-1][i][0], delta=2e-3 * abs(rows[-1][i][0]))
+        self.assertNotEqual([row[sums[0]][1] for row in rows[:-1]], [row[-1][-1] for row in rows[:-1]], "acc has another")
 
     def test_two_sweeps(self):
         page = self.open()

@@ -25,8 +25,8 @@ export class Grid {
     layout() {
         const { rows, columns, aspect, names, most = 620, tallest = 560 } = this.picture;
         const room = Math.max(120, this.node.clientWidth);
-        const left = names ? Math.min(96, 8 + 7 * Math.max(...names.rows.map((n) => n.length))) : 0;
-        const longest = names ? Math.min(84, 7 * Math.max(...names.columns.map((n) => n.length))) : 0; // of a name, in pixels
+        const left = names ? Math.min(96, 10 + 8 * Math.max(...names.rows.map((n) => n.length))) : 0;
+        const longest = names ? Math.min(84, 8 * Math.max(...names.columns.map((n) => n.length))) : 0; // of a name, in pixels
         const top = names ? 12 + 0.87 * longest : 0; // names stand at 60 degrees
         const right = names ? 2 + 0.5 * longest : 0;
         let width = Math.min(room - left - right - 2, most);

@@ -157,6 +157,7 @@ const lists = latest(async () => {
     page.list = list;
     const attentions = extents.variants.filter((v) => v.kind === "attention");
     page.variant = attentions.find((v) => v.name === page.size("entry", "")) || attentions[0] || null;
+    status();
     if (JSON.stringify([page.list.constants, page.variant]) !== before) refresh();
 });
 
@@ -187,6 +188,7 @@ function refresh() {
     ask(...request).then((result) => {
         message(name, "");
         shown.show(result);
+        place(name).dataset.shows = "true";
         if (page.cursor) shown.cursor?.(page.cursor);
     }).catch((error) => fail(error, name)).finally(() => {
         open[name] = false;
@@ -204,17 +206,22 @@ function fail(error, name = page.pane) {
     if (error.code !== -32803) message(name, error.message);
     else {
         clearTimeout(told);
-        told = setTimeout(() => message(name, `This cannot be shown: ${error.message}. What is below, if anything, is of the text before.`), PROBLEM_AFTER);
+        told = setTimeout(() => (nothing() ? message(name, page.list.variants.length ? `Nothing to show: ${error.message}.` : NOTHING, true) : message(name, `This cannot be shown: ${error.message}.`)), PROBLEM_AFTER);
     }
 }
+const NOTHING = "There is no attention here yet. Write one, or choose an example above.";
+// The source is right, and holds nothing that the panes show.
+const nothing = () => Boolean(page.list && !page.variant && !errors());
 let told = 0; // the timer of a message that is to come
-function message(name, text) {
+// What is below a message is of before: it is greyed and says so, or, where nothing is to be shown, it goes.
+function message(name, text, blank = false) {
     clearTimeout(told);
     told = 0;
     noise();
     const root = place(name);
     const old = root.querySelector(":scope > .message");
-    root.classList.toggle("stale", Boolean(text));
+    root.classList.toggle("stale", Boolean(text) && root.dataset.shows === "true");
+    root.classList.toggle("blank", blank);
     if (old?.textContent === text) return;
     old?.remove();
     if (text) root.prepend(el("p", { class: "message", role: "status" }, text));
@@ -228,14 +235,19 @@ const showPane = tabs(document.querySelector(".tabs"), (name) => {
 });
 
 // ---- problems, and other files
+const errors = () => editor.diagnostics.filter((d) => (d.severity || 1) === 1).length;
+function status() {
+    const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+    const empty = page.list && !page.list.variants.length;
+    const text = errors() ? count(errors(), "error") : editor.diagnostics.length ? count(editor.diagnostics.length, "note") : empty ? "No attention yet" : "No problems";
+    if ($("state").textContent !== text) $("state").textContent = text;
+}
 function problems(list) {
     const box = $("problems");
-    const errors = list.filter((d) => (d.severity || 1) === 1).length;
     box.hidden = list.length === 0;
     box.replaceChildren(...list.slice(0, 100).map((d) =>
         el("button", { class: kind(d.severity), onclick: () => editor.show(d.range) }, el("span", { class: "kind" }, kind(d.severity)), el("span", { class: "at" }, `${d.range.start.line + 1}:${d.range.start.character + 1}`), el("span", {}, d.message))));
-    const text = errors ? `${errors} ${errors === 1 ? "error" : "errors"}` : list.length ? `${list.length} ${list.length === 1 ? "note" : "notes"}` : "No problems";
-    if ($("state").textContent !== text) $("state").textContent = text;
+    status();
     editor.refresh();
 }
 // A place in a module of the library, read only.

@@ -17,9 +17,10 @@ export const $ = (id) => document.getElementById(id);
 let ids = 0;
 export const freshId = (word) => `${word}-${++ids}`;
 
-// A slider with its name and its value. `steps` is a list of values, or {min, max, step}. set() moves it without calling `change`.
+// A slider with its name and its value. `steps` is a list of values, or {min, max, step}. set() moves it without calling `change`; a value between those
+// of the list (of a link, say) is one more of them, as long as it is set.
 export function slider({ label, title, steps, value, change, format = String }) {
-    const list = Array.isArray(steps) ? steps : null;
+    let list = Array.isArray(steps) ? steps : null;
     const id = freshId("slider");
     const input = el("input", {
         type: "range", id, title,
@@ -32,6 +33,10 @@ export function slider({ label, title, steps, value, change, format = String }) 
         input.setAttribute("aria-valuetext", output.textContent);
     };
     const set = (to) => {
+        if (list) {
+            list = typeof to !== "number" || steps.includes(to) ? steps : [...steps, to].sort((a, b) => a - b);
+            input.max = list.length - 1;
+        }
         input.value = list ? nearest(list, to) : to;
         show();
     };

@@ -14,10 +14,14 @@ export class Sentence {
         this.kind = select({ label: "Rows of", options: [["words", "a sentence"], ["random", "random q and k"]], value: "words", change: (v) => page.setSize("of", v) });
         this.sq = slider({ label: "Sq", title: "How many queries", steps: LENGTHS, value: 16, change: (v) => page.setSize("queries", v) });
         this.sk = slider({ label: "Sk", title: "How many keys", steps: LENGTHS, value: 16, change: (v) => page.setSize("keys", v) });
-        this.nodes = [this.typed, this.kind.node, this.sq.node, this.sk.node];
+        this.cut = el("p", { class: "note small wide", role: "status" });
+        this.nodes = [this.typed, this.cut, this.kind.node, this.sq.node, this.sk.node];
+    }
+    get all() {
+        return this.page.size("of", "words") === "words" ? String(this.page.size("text", SENTENCE)).split(/\s+/).filter(Boolean) : null;
     }
     get words() {
-        return this.page.size("of", "words") === "words" ? String(this.page.size("text", SENTENCE)).split(/\s+/).filter(Boolean).slice(0, MOST) : null;
+        return this.all?.slice(0, MOST) ?? null;
     }
     // The lengths as the service will have them.
     get lengths() {
@@ -31,6 +35,9 @@ export class Sentence {
         this.sq.set(this.page.size("queries", 16));
         this.sk.set(this.page.size("keys", 16));
         this.typed.hidden = random;
+        const said = this.all?.length > MOST ? `The first ${MOST} of ${this.all.length} words are shown.` : "";
+        if (this.cut.textContent !== said) this.cut.textContent = said;
+        this.cut.hidden = !said;
         this.sq.node.hidden = this.sk.node.hidden = !random;
     }
     // null while there is no word.

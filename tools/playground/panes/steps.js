@@ -138,14 +138,19 @@ function meter(error) {
     return node;
 }
 
+// With each part's states and acc, what they are multiplied by when they are merged.
 function merge({ parts, merged, states: names }) {
-    const head = ["Part", "Keys", ...names.map((s) => heading(s.mathml, s.name)), "acc", "× when merged"];
-    const line = (title, keys, states, acc, factor) =>
-        el("tr", {}, el("th", { scope: "row" }, title), el("td", {}, keys), states.map((v) => el("td", {}, number(v))), el("td", { class: "vector" }, vector(acc.slice(0, 3)).replace(/\)$/, acc.length > 3 ? ", …)" : ")")), el("td", {}, factor));
+    const head = ["Part", "Keys", ...names.map((s) => heading(s.mathml, s.name)), "acc"];
+    const times = (factor) => factor !== undefined && el("div", { class: "times" }, `× ${number(factor)}`);
+    const line = (title, keys, { states, acc, rescale, accRescale, empty }) =>
+        el("tr", {}, el("th", { scope: "row" }, title), el("td", {}, keys),
+            states.map((v, i) => el("td", {}, number(v), !empty && names[i].kind === "sum" && times(rescale?.[i]))),
+            el("td", { class: "vector" }, vector(acc.slice(0, 3)).replace(/\)$/, acc.length > 3 ? ", …)" : ")"), !empty && times(accRescale)));
     return el("section", {}, el("h2", {}, "Split and merged"),
         el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Parts and their merge" }, el("table", { class: "state" },
             el("thead", {}, el("tr", {}, head.map((h) => el("th", { scope: "col" }, h)))),
-            el("tbody", {}, parts.map((p, i) => line(`part ${i + 1}`, p.from < p.to ? `${p.from} to ${p.to - 1}` : "none", p.states, p.acc, p.empty ? "empty" : number(p.accRescale))),
-                merged && line("merged", "", merged.states, merged.acc, "")))),
-        merged && el("p", {}, `Error of the merged row: ${number(merged.error)}.`));
+            el("tbody", {}, parts.map((p, i) => line(`part ${i + 1}`, p.from < p.to ? `${p.from} to ${p.to - 1}${p.empty ? ", empty" : ""}` : "none", p)),
+                merged && line("merged", "", merged)))),
+        merged && el("p", {}, `Error of the merged row: ${number(merged.error)}.`),
+        el("p", { class: "note small" }, "× is what a part's sum is multiplied by when the parts are merged."));
 }
