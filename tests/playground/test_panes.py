@@ -129,9 +129,20 @@ class Derived(PageTest):
     def test_a_value_of_a_link_between_the_steps(self):
         page = self.open(pack({"source": (ROOT / "stdlib/causal.attn").read_text(encoding="utf-8"), "pane": "mask", "sizes": {"Sq": 77, "Sk": 333}}))
         self.settle(page)
-        outputs = page.locator("#pane-mask output").all_inner_texts()
-        self.assertIn("77", outputs)
-        self.assertIn("333", outputs)
+        value = lambda name: page.locator("#pane-mask").get_by_label(f"{name}, as a number").input_value()  # noqa: E731
+        self.assertEqual([value("Sq"), value("Sk")], ["77", "333"])
+
+    def test_a_size_is_typed(self):
+        page = self.open()
+        self.example(page, "causal")
+        pane = self.show(page, "mask")
+        field = pane.get_by_label("Sq, as a number")
+        for text, shown in [("77", "77"), ("words", "77"), ("0", "1"), ("3.4", "3")]:
+            field.fill(text)
+            field.press("Enter")
+            self.settle(page)
+            self.assertEqual(field.input_value(), shown)
+            self.assertEqual(pane.get_by_label("Sq", exact=True).get_attribute("aria-valuetext"), shown)
 
 
 class Mask(PageTest):

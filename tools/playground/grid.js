@@ -83,13 +83,13 @@ export class Grid {
         g.font = `${Math.max(10, Math.min(12, cell.height))}px ${css("--text")}`;
         g.textBaseline = "middle";
         rows.forEach((name, r) => {
-            if (r % every && r !== this.at.row) return;
+            if (r !== this.at.row && (r % every || Math.abs(r - this.at.row) < every)) return;
             g.fillStyle = css(r === this.at.row ? "--ink" : "--soft");
             g.textAlign = "right";
             g.fillText(fit(g, name, left - 8), -6, (r + 0.5) * cell.height);
         });
         columns.forEach((name, c) => {
-            if (c % every && c !== this.at.column) return;
+            if (c !== this.at.column && (c % every || Math.abs(c - this.at.column) < every)) return;
             g.save();
             g.fillStyle = css(c === this.at.column ? "--ink" : "--soft");
             g.translate((c + 0.5) * cell.width, -6);

@@ -18,7 +18,7 @@ let ids = 0;
 export const freshId = (word) => `${word}-${++ids}`;
 
 // A slider with its name and its value. `steps` is a list of values, or {min, max, step}. set() moves it without calling `change`; a value between those
-// of the list (of a link, say) is one more of them, as long as it is set.
+// of the list (of a link, say) is one more of them, as long as it is set. A value without a format of its own may also be typed.
 export function slider({ label, title, steps, value, change, format = String }) {
     let list = Array.isArray(steps) ? steps : null;
     const id = freshId("slider");
@@ -26,11 +26,14 @@ export function slider({ label, title, steps, value, change, format = String }) 
         type: "range", id, title,
         min: list ? 0 : steps.min, max: list ? list.length - 1 : steps.max, step: list ? 1 : steps.step || 1,
     });
-    const output = el("output", { for: id });
+    const typed = format === String && typeof value === "number" && label;
+    const output = typed ? el("input", { type: "text", class: "typed", inputmode: "decimal", autocomplete: "off", "aria-label": `${label}, as a number`, title }) : el("output", { for: id });
     const valueOf = () => (list ? list[Number(input.value)] : Number(input.value));
     const show = () => {
-        output.textContent = format(valueOf());
-        input.setAttribute("aria-valuetext", output.textContent);
+        const said = format(valueOf());
+        if (typed) output.value = said;
+        else output.textContent = said;
+        input.setAttribute("aria-valuetext", said);
     };
     const set = (to) => {
         if (list) {
@@ -42,6 +45,14 @@ export function slider({ label, title, steps, value, change, format = String }) 
     };
     input.addEventListener("input", () => {
         show();
+        change(valueOf());
+    });
+    if (typed) output.addEventListener("change", () => {
+        const [least, most, step] = list ? [steps[0], steps.at(-1), steps.every(Number.isInteger) ? 1 : 0] : [Number(input.min), Number(input.max), Number(input.step)];
+        const given = Number(output.value);
+        const wanted = step ? Math.round(given / step) * step : given;
+        if (output.value.trim() && Number.isFinite(given)) set(Math.max(least, Math.min(most, wanted)));
+        else return show();
         change(valueOf());
     });
     set(value);
