@@ -420,6 +420,22 @@ class Kernel(PageTest):
         page.evaluate("line => { const cm = document.querySelector('.CodeMirror').CodeMirror; cm.focus(); cm.setCursor(line, 4); }", line)
         self.assertIn("mma", "".join(pane.locator(".program .lit").all_inner_texts()))
 
+    def test_marked_lines_in_folds_count(self):
+        page = self.open()
+        self.example(page, "causal")
+        pane = self.show(page, "kernel")
+        line = next(i for i, text in enumerate(self.source(page).split("\n")) if "score" in text)
+        page.evaluate("line => document.querySelector('.CodeMirror').CodeMirror.setCursor(line, 4)", line)
+        for _ in range(20):
+            if "in folds" in pane.locator(".readout").inner_text():
+                break
+            pane.get_by_role("button", name="Next pass").click()
+        self.assertGreater(pane.locator(".fold.lit").count(), 0)
+        said = numbers(pane.locator(".readout").inner_text())[0]
+        while pane.locator(".fold").count():
+            pane.locator(".fold").first.dispatch_event("click")  # the mouse would mark lines itself
+        self.assertEqual(pane.locator(".line.lit").count(), said)
+
     def test_lines_by_keyboard(self):
         page = self.open()
         self.example(page, "causal")

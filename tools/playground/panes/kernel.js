@@ -79,7 +79,12 @@ class Kernel {
     // One line, or a fold of unchanged ones that opens.
     row(r) {
         if (r.folded) {
-            const node = el("button", { class: "fold", role: "option", "aria-selected": "false", onclick: () => node.replaceWith(...r.folded.map((one) => this.row(one))) }, `⋯ ${r.folded.length} unchanged lines`);
+            const unfold = () => {
+                node.replaceWith(...r.folded.map((one) => this.row(one)));
+                if (this.lit) this.mark(this.lit);
+            };
+            const node = el("button", { class: "fold", role: "option", "aria-selected": "false", onclick: unfold }, `⋯ ${r.folded.length} unchanged lines`);
+            node.folded = r.folded;
             return node;
         }
         const sign = el("span", { class: "sign", "aria-label": r.kind === "same" ? null : r.kind }, { added: "+", removed: "−", same: " " }[r.kind]);
@@ -112,10 +117,12 @@ class Kernel {
         const link = (p, i) => [i ? ", " : "", el("button", { class: "link", onclick: () => this.page.reveal(p) }, name(p))];
         return ["From ", ...places.slice(0, 4).flatMap(link), "."];
     }
+    // A fold is marked with a line of it.
     mark(lit) {
+        this.lit = lit;
         let first = null;
         for (const node of this.lines.children) {
-            const on = Boolean(node.row && lit(node.row));
+            const on = (node.folded || [node.row]).some(lit);
             node.classList.toggle("lit", on);
             if (on) first ||= node;
         }
@@ -126,9 +133,12 @@ class Kernel {
         if (!this.shown || this.lines.contains(document.activeElement)) return;
         const ofLine = ({ uri, range }) => uri === this.page.uri && range.start.line === line && range.end.line === line;
         const here = new Set(this.shown.places.flatMap((p, i) => (ofLine(p) ? [i] : [])));
-        const first = this.mark((r) => r.places.some((i) => here.has(i)));
+        const comes = (r) => r.places.some((i) => here.has(i));
+        const first = this.mark(comes);
         if (first) this.lines.scrollTop = Math.max(0, first.offsetTop - this.lines.clientHeight / 3);
-        this.from.textContent = here.size ? `${this.lines.querySelectorAll(".lit").length} lines here come from line ${line + 1} of the source.` : "";
+        const folded = [...this.lines.children].flatMap((node) => node.folded || []).filter(comes).length;
+        const count = this.lines.querySelectorAll(".line.lit").length + folded;
+        this.from.textContent = here.size ? `${count} lines here come from line ${line + 1} of the source${folded ? `, ${folded} of them in folds` : ""}.` : "";
     }
     key(event) {
         const list = [...this.lines.children];
