@@ -8,9 +8,11 @@
 const CgFragment *cg_fragment(Cg *cg, const TileValue *v) {
     CgFragment **f = &cg->fragment[v->id];
     if (*f) return *f;
-    assert(v->layout >= 0 && "a value in registers has a layout");
+    int layout = v->layout;
+    if (layout < 0) layout = tile_common_layout(cg->k, v->def, v->axis, v->rank); // of a map
+    assert(layout >= 0 && "a value in registers has a layout");
     *f = ARENA_NEW(cg->arena, CgFragment);
-    (*f)->is = tile_layout(cg->k, v);
+    (*f)->is = layout_restrict(&cg->k->layouts.data[layout].is, v->axis, v->rank);
     const LayoutDigit *first = &(*f)->is.digit[0];
     bool pairs = first->count && first->place == LAYOUT_REG && first->step == 1;
     (*f)->each = pairs && dtype_half(v->dtype) ? 2 : 1;

@@ -15,6 +15,7 @@ typedef struct CgFragment { // of a value
     int each;      // elements in one: 2 where they are narrow and side by side along columns
 } CgFragment;
 
+// Of a map's result that goes on to shared memory: where its map makes it.
 const CgFragment *cg_fragment(Cg *cg, const TileValue *v);
 int cg_slot(const CgFragment *f, const int *part); // the register
 CgValue *cg_make(Cg *cg, const TileValue *v);      // with room for its registers
