@@ -95,6 +95,26 @@ for (const { name, text } of library) {
     }
 }
 
+// ---- each line of a formula is found again in the program of every pass, also where derived exponents have taken its place
+{
+    const text = `attention halves {
+    dim D = 64;
+    score(q, k) = dot(q, k) / 8.0;
+    normalize(s) {
+        let m = rowmax(s);
+        let e = exp((s - m) / 2);
+        return e / sqrt(rowsum(e * e) + 0.1);
+    }
+}
+`;
+    const session = new Session(text);
+    const { places, stages } = session.result("attn/kernel", { target: "sm_90a" });
+    for (const s of stages) {
+        const met = new Set(s.lines.flatMap((l) => l.places.map((i) => places[i].range.start.line)));
+        check(`the formula's lines after ${s.name}`, [2, 4, 5, 6].every((line) => met.has(line)), [...met]);
+    }
+}
+
 // ---- softmax and what is not
 {
     const session = new Session(source("causal"));

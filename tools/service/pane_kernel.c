@@ -65,6 +65,24 @@ static const Ex *add_expression(void *ctx, const Ex *e) {
     return e;
 }
 
+// A derived form has the place of its formula alone. What the formula is made of, as its lets, belongs to it.
+static void add_formula(Kernel *k, const Ex *formula, Span at) {
+    for (int i = 0, n = k->line.n; i < n; i++)
+        if (same(k->line.data[i], at)) {
+            ex_visit(formula, add_node, k);
+            return;
+        }
+}
+
+static void add_formulas(Kernel *k) {
+    const RowProgram *row = k->p->row;
+    for (int r = 0; r < row->reduces.n; r++) {
+        const RowReduce *reduce = &row->reduces.data[r];
+        add_formula(k, reduce->f, reduce->f->span.file ? reduce->f->span : reduce->span);
+    }
+    add_formula(k, row->weight, row->weight->span);
+}
+
 // Of a normalization in another file: also its call in the document.
 static void add_calls(Kernel *k) {
     const RowProgram *row = k->p->row;
@@ -98,6 +116,7 @@ static cJSON *line(Kernel *k, const TileLine *l) {
     if (l->e) add_expression(k, l->e);
     if (l->op && !several) tile_map_exprs((TileOp *)l->op, add_expression, k);
     if (l->op) add_place(k, l->op->span);
+    add_formulas(k);
     add_calls(k);
     if (k->line.n) qsort(k->line.data, (size_t)k->line.n, sizeof *k->line.data, by_length);
     int numbers[MOST_PLACES], n = k->line.n < MOST_PLACES ? k->line.n : MOST_PLACES;
