@@ -58,33 +58,18 @@ static AbiExpr launch_expr(Arena *a, const Ex *e) {
 
 // ---- tables
 
-static AbiRole role_of(TensorRole r) {
-    switch (r) {
-    case TENSOR_Q: return ABI_ROLE_Q;
-    case TENSOR_K: return ABI_ROLE_K;
-    case TENSOR_V: return ABI_ROLE_V;
-    case TENSOR_O: return ABI_ROLE_O;
-    case TENSOR_INPUT: return ABI_ROLE_INPUT;
-    case TENSOR_EMIT: return ABI_ROLE_EMIT;
-    case TENSOR_WORK: return ABI_ROLE_WORK;
-    }
-    assert(!"a role");
-    return ABI_ROLE_WORK;
-}
+static const uint8_t abi_roles[TENSOR_ROLE_COUNT] = {
+#define ROLE(e, ...) [TENSOR_##e] = ABI_ROLE_##e,
+#include "ir/tile_roles.def"
+#undef ROLE
+};
+_Static_assert((int)PHASE_BWD == (int)ABI_BWD, "the artifact's numbering");
 
 static void sizes(Arena *a, const TileProgram *p, AbiVariant *v) {
     v->nsizes = (uint32_t)p->sizes.n;
     v->sizes = ARENA_ARRAY(a, AbiSize, p->sizes.n);
     for (int i = 0; i < p->sizes.n; i++)
         v->sizes[i] = (AbiSize){p->sizes.data[i].name, launch_expr(a, p->sizes.data[i].def)};
-}
-
-static bool is_added_to(const TileProgram *p, int tensor) {
-    for (int k = 0; k < p->kernels.n; k++)
-        for (const TileOp *op = tile_next(&p->kernels.data[k]->body, NULL); op;
-             op = tile_next(&p->kernels.data[k]->body, op))
-            if (op->kind == TILE_STORE && op->add && op->tensor == tensor) return true;
-    return false;
 }
 
 // What a kernel of inputs alone stores: a map of tiles.
@@ -149,13 +134,13 @@ static void tensors(Arena *a, const TileProgram *p, AbiVariant *v) {
         const TileTensor *t = &p->tensors.data[i];
         AbiTensor *to = &v->tensors[i];
         *to = (AbiTensor){.name = t->name,
-                          .role = (uint8_t)role_of(t->role),
+                          .role = abi_roles[t->role],
                           .dtype = (uint8_t)t->dtype,
                           .rank = (uint8_t)t->rank};
         if (by_elements(t)) to->align = (uint8_t)dtype_bytes(t->dtype);
         if (t->bare_q) to->flags |= ABI_BARE_Q;
-        if (t->role == TENSOR_EMIT) to->flags |= ABI_OPTIONAL;
-        if (t->role == TENSOR_WORK && is_added_to(p, i)) to->flags |= ABI_ZEROED;
+        if (tensor_traits(t->role)->optional && tile_is_result(p, t)) to->flags |= ABI_OPTIONAL;
+        if (tile_is_summed(p, i)) to->flags |= ABI_ZEROED;
         if (t->role == TENSOR_WORK && is_kept(p, i)) to->flags |= ABI_KEPT;
         for (int d = 0; d < t->rank; d++) to->extent[d] = launch_expr(a, t->extent[d]);
     }
@@ -285,7 +270,7 @@ bool cg_metadata(Cg *cg, const TileProgram *const *programs, int count, struct A
         AbiVariant *v = &out->variants[i];
         *v = (AbiVariant){.name = p->name,
                           .family = ABI_ATTENTION,
-                          .phase = ABI_FWD,
+                          .phase = (uint8_t)p->phase,
                           .D = (uint32_t)p->D,
                           .Dv = (uint32_t)p->Dv};
         sizes(cg->arena, p, v);

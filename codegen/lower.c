@@ -103,8 +103,12 @@ static void lower_loop(Cg *cg, const TileOp *op) {
     cg->tile[op->axis] = tile;
 }
 
+static bool may_be_absent(const Cg *cg, const TileOp *store) {
+    return tensor_traits(cg->p->tensors.data[store->tensor].role)->optional;
+}
+
 static bool is_optional(const Cg *cg, const TileOp *store) {
-    return store->when || cg->p->tensors.data[store->tensor].role == TENSOR_EMIT;
+    return store->when || may_be_absent(cg, store);
 }
 
 // An extra output that the caller left out comes as a null pointer and is not stored. What a store
@@ -112,8 +116,7 @@ static bool is_optional(const Cg *cg, const TileOp *store) {
 static void lower_optional_store(Cg *cg, const TileOp *op) {
     Blk store = cg_block(cg, "store"), after = cg_block(cg, "stored");
     Val yes = LLVMConstInt(cg->i1, 1, false);
-    if (cg->p->tensors.data[op->tensor].role == TENSOR_EMIT)
-        yes = LLVMBuildIsNotNull(cg->b, cg_pointer(cg, op->tensor), "");
+    if (may_be_absent(cg, op)) yes = LLVMBuildIsNotNull(cg->b, cg_pointer(cg, op->tensor), "");
     if (op->when && !op->behind) yes = LLVMBuildAnd(cg->b, yes, cg_uniform(cg, op->when), "");
     LLVMBuildCondBr(cg->b, yes, store, after);
     LLVMPositionBuilderAtEnd(cg->b, store);

@@ -23,6 +23,16 @@ static const char *const mark_names[TILE_MARK_COUNT] = {
 #undef MARK
 };
 
+static const char *const purpose_names[PURPOSE_COUNT] = {
+#define PURPOSE(e, name) name,
+#include "tile_purposes.def"
+#undef PURPOSE
+};
+
+const char *tile_purpose_name(TilePurpose purpose) { return purpose_names[purpose]; }
+
+const char *tile_phase_name(TilePhase phase) { return phase == PHASE_BWD ? "bwd" : "fwd"; }
+
 const char *tile_mark_name(TileMark m) { return mark_names[m]; }
 
 bool tile_is_marked(const TileOp *map, TileMark m) { return map->marks >> m & 1; }
@@ -110,8 +120,9 @@ static TileKernel *new_kernel(TileProgram *p, const char *name) {
     return k;
 }
 
-TileKernel *tile_kernel(TileProgram *p, const char *name) {
+TileKernel *tile_kernel(TileProgram *p, const char *name, TilePurpose purpose) {
     TileKernel *k = new_kernel(p, name);
+    k->purpose = purpose;
     k->mask = ex_bool(p->pool, true);
     return k;
 }
@@ -416,6 +427,7 @@ TileProgram *tile_copy(Arena *a, const TileProgram *p) {
                        .name = arena_strdup(a, p->name),
                        .target = p->target,
                        .dtype = p->dtype,
+                       .phase = p->phase,
                        .scheduled = p->scheduled,
                        .may_fix_shift = p->may_fix_shift,
                        .D = p->D,

@@ -35,20 +35,37 @@ enum {
     TILE_MAX_OPERANDS = 64, // of a map: what a fused score with every input as a tile may need
 };
 
-typedef enum TensorRole {
-    TENSOR_Q,
-    TENSOR_K,
-    TENSOR_V,
-    TENSOR_O,
-    TENSOR_INPUT,
-    TENSOR_EMIT,
-    TENSOR_WORK
+typedef enum TilePhase { PHASE_FWD, PHASE_BWD, PHASE_COUNT } TilePhase; // of a program
+
+typedef enum TilePurpose { // of a kernel
+#define PURPOSE(e, name) PURPOSE_##e,
+#include "tile_purposes.def"
+#undef PURPOSE
+    PURPOSE_COUNT
+} TilePurpose;
+
+typedef enum TensorRole { // what a tensor is for
+#define ROLE(e, ...) TENSOR_##e,
+#include "tile_roles.def"
+#undef ROLE
+    TENSOR_ROLE_COUNT
 } TensorRole;
+
+typedef enum TensorSide { SIDE_NEITHER, SIDE_QUERIES, SIDE_KEYS } TensorSide;
+enum { USE_UNUSED, USE_READ, USE_WRITTEN, USE_BOTH }; // bits of TensorTraits.use
+
+typedef struct TensorTraits { // a row of tile_roles.def
+    const char *name;
+    bool indexed;
+    TensorSide side;
+    uint8_t use[PHASE_COUNT];
+    bool matrix, sums, optional;
+} TensorTraits;
 
 typedef struct TileTensor {
     const char *name;
     TensorRole role;
-    int index; // INPUT: the row program's input; EMIT: its emit; WORK: which workspace
+    int index; // INPUT, GRAD: the row program's input; EMIT, DEMIT: its emit; WORK, SAVED: which
     Dtype dtype;
     int rank;                        // 0: a scalar input
     const Ex *extent[TILE_MAX_DIMS]; // over SIZE symbols and constants
@@ -270,6 +287,7 @@ typedef struct TileLayout { // `is` over the kernel's axes
 
 typedef struct TileKernel {
     const char *name;
+    TilePurpose purpose;
     int naxes;
     TileAxis axes[TILE_MAX_AXES];
     VEC(TileLayout) layouts;
@@ -295,6 +313,7 @@ typedef struct TileProgram {
     const char *name;
     TargetId target;
     Dtype dtype; // of q, k, v, o
+    TilePhase phase;
     bool scheduled;
     bool
         may_fix_shift; // of the stream it was built from (passes/derive/fixed_shift.h); not in the text
@@ -311,7 +330,7 @@ typedef struct TileProgram {
 // ---- building (tile.c)
 TileProgram *tile_program(Arena *a, ExPool *pool,
                           const char *name); // with the fixed sizes, and nothing else
-TileKernel *tile_kernel(TileProgram *p, const char *name);
+TileKernel *tile_kernel(TileProgram *p, const char *name, TilePurpose purpose);
 int tile_axis(TileKernel *k, const char *name, const Ex *size, bool whole);
 // An i32 workspace tensor that expressions may read; *input: what LOAD calls it.
 int tile_work(TileProgram *p, const char *name, const Ex *const *extent, int rank, int *input);
@@ -353,6 +372,15 @@ TileOp *tile_clone(TileProgram *p, TileKernel *k, const TileOp *op,
                    const Ex *(*map)(void *ctx, const Ex *e), void *ctx);
 TileProgram *tile_copy(Arena *a, const TileProgram *p); // an independent copy, in the same pool
 const char *tile_kind_name(TileKind k);
+const char *tile_purpose_name(TilePurpose purpose);
+const char *tile_phase_name(TilePhase phase);
+// Tensor roles (tile_roles.c).
+const TensorTraits *tensor_traits(TensorRole role);
+bool tile_is_read(const TileProgram *p, const TileTensor *t);    // by the program's kernels
+bool tile_is_written(const TileProgram *p, const TileTensor *t); // likewise
+bool tile_is_result(const TileProgram *p, const TileTensor *t);  // written, and the caller's
+bool tile_is_operand(const TileProgram *p, const TileTensor *t); // a matrix that is read
+bool tile_is_summed(const TileProgram *p, int tensor);           // some kernel adds to it
 const char *tile_mark_name(TileMark m);
 bool tile_is_marked(const TileOp *map, TileMark m);
 // The pipe whose stage a value is a view of; NULL: none.

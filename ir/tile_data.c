@@ -99,26 +99,13 @@ static double random_element(Dtype t, uint64_t *state) {
     return 0;
 }
 
-static bool written(TensorRole role) {
-    return role == TENSOR_O || role == TENSOR_EMIT || role == TENSOR_WORK;
-}
-
-static bool added_to(const TileProgram *p, int tensor) {
-    for (int i = 0; i < p->kernels.n; i++) {
-        const TileBlock *b = &p->kernels.data[i]->body;
-        for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
-            if (op->kind == TILE_STORE && op->add && op->tensor == tensor) return true;
-    }
-    return false;
-}
-
 static void fill(const TileProgram *p, int tensor, double *data, int64_t n, uint64_t seed) {
     const TileTensor *t = &p->tensors.data[tensor];
     uint64_t state = seed;
     for (const char *s = t->name; *s; s++) state = state * 0x100000001b3u + (unsigned char)*s;
-    double start = added_to(p, tensor) ? 0 : NAN;
+    double start = tile_is_summed(p, tensor) ? 0 : NAN;
     for (int64_t i = 0; i < n; i++)
-        data[i] = written(t->role) ? start : random_element(t->dtype, &state);
+        data[i] = tile_is_written(p, t) ? start : random_element(t->dtype, &state);
 }
 
 TileData *tile_data_random(Arena *a, const TileProgram *p, const int32_t *size, int workers,
@@ -162,7 +149,7 @@ double tile_data_distance(const TileProgram *p, const TileData *x, const TilePro
     double worst = 0;
     for (int i = 0; i < p->tensors.n; i++) {
         const TileTensor *t = &p->tensors.data[i];
-        if (t->role != TENSOR_O && t->role != TENSOR_EMIT) continue;
+        if (!tile_is_result(p, t)) continue;
         int j = find_tensor(q, t);
         if (j < 0) return INFINITY;
         int64_t n = tile_tensor_elements(t, x->size);

@@ -653,12 +653,21 @@ static bool parse_let(Parse *P) {
     return true;
 }
 
+static bool take_purpose(Parse *P) {
+    for (int i = 0; i < PURPOSE_COUNT; i++) {
+        P->k->purpose = (TilePurpose)i;
+        if (take(P, tile_purpose_name(P->k->purpose))) return true;
+    }
+    return fail(P, "expected what the kernel is for");
+}
+
 static bool parse_kernel(Parse *P) {
     if (P->p->kernels.n == MAX_KERNELS) return fail(P, "more than %d kernels", MAX_KERNELS);
     const char *name = take_word(P, "the kernel's name");
     if (!name) return false;
-    P->k = tile_kernel(P->p, name);
+    P->k = tile_kernel(P->p, name, PURPOSE_ATTENTION);
     set_names(P);
+    if (take(P, "purpose") && !take_purpose(P)) return false;
     memset(P->table, 0, sizeof *P->table * 2 * MAX_VALUES);
     P->lets.n = 0;
     bool ok = true;
@@ -699,11 +708,11 @@ static bool parse_size(Parse *P) {
 }
 
 static bool take_role(Parse *P, TileTensor *t) {
-    static const char *const roles[] = {"query", "key", "value", "output", "input", "emit", "work"};
-    for (int r = TENSOR_Q; r <= TENSOR_WORK; r++) {
-        if (!take(P, roles[r])) continue;
+    for (int r = 0; r < TENSOR_ROLE_COUNT; r++) {
+        const TensorTraits *is = tensor_traits((TensorRole)r);
+        if (!take(P, is->name)) continue;
         t->role = (TensorRole)r;
-        return r < TENSOR_INPUT || take_int(P, &t->index);
+        return !is->indexed || take_int(P, &t->index);
     }
     return fail(P, "expected what the tensor is for");
 }
@@ -779,6 +788,10 @@ static bool parse_head(Parse *P) {
     set_names(P);
     P->p->scheduled = take(P, "scheduled");
     if (!P->p->scheduled && !expect(P, "algorithm")) return false;
+    if (take(P, "phase")) {
+        P->p->phase = take(P, "bwd") ? PHASE_BWD : PHASE_FWD;
+        if (P->p->phase == PHASE_FWD && !expect(P, "fwd")) return false;
+    }
     if (!expect(P, "target")) return false;
     const char *target = take_word(P, "a target");
     if (!target) return false;

@@ -457,7 +457,9 @@ static void layouts(Out *o, const TileKernel *k) {
 static void kernel(Out *o, const TileKernel *k) {
     o->k = k;
     o->names = tile_names(o->scratch, o->p, k, NULL);
-    text_printf(o->text, "\nkernel %s\n", k->name);
+    text_printf(o->text, "\nkernel %s", k->name);
+    if (k->purpose) text_printf(o->text, " purpose %s", tile_purpose_name(k->purpose));
+    text_puts(o->text, "\n");
     for (int i = 0; i < k->naxes; i++) axis(o, &k->axes[i]);
     for (int i = 0; i < k->ngrid; i++) {
         const TileGrid *g = &k->grid[i];
@@ -506,14 +508,11 @@ static void kernel(Out *o, const TileKernel *k) {
 }
 
 static void tensor(Out *o, const TileTensor *t) {
-    static const char *const roles[] = {
-        [TENSOR_Q] = "query",  [TENSOR_K] = "key",       [TENSOR_V] = "value",
-        [TENSOR_O] = "output", [TENSOR_INPUT] = "input", [TENSOR_EMIT] = "emit",
-        [TENSOR_WORK] = "work"};
+    const TensorTraits *is = tensor_traits(t->role);
     text_printf(o->text, "tensor %s: %s[", t->name, dtype_name(t->dtype));
     for (int i = 0; i < t->rank; i++) ex(o, i ? ", " : "", t->extent[i]);
-    text_printf(o->text, "] %s", roles[t->role]);
-    if (t->role >= TENSOR_INPUT) text_printf(o->text, " %d", t->index);
+    text_printf(o->text, "] %s", is->name);
+    if (is->indexed) text_printf(o->text, " %d", t->index);
     if (t->blocked) text_puts(o->text, " blocked");
     text_puts(o->text, t->bare_q ? " bare_q\n" : "\n");
 }
@@ -539,8 +538,9 @@ void tile_print_lines(Text *text, const TileProgram *p, size_t most, TileLines *
     TileLine none = {NULL, NULL};
     if (lines) VEC_PUSH(text->arena, lines, none);
     o.names = tile_names(o.scratch, p, NULL, NULL);
-    text_printf(text, "program %s %s target %s dtype %s dims D=%d Dv=%d\n", p->name,
-                p->scheduled ? "scheduled" : "algorithm", target_get(p->target)->name,
+    text_printf(text, "program %s %s", p->name, p->scheduled ? "scheduled" : "algorithm");
+    if (p->phase) text_printf(text, " phase %s", tile_phase_name(p->phase));
+    text_printf(text, " target %s dtype %s dims D=%d Dv=%d\n", target_get(p->target)->name,
                 dtype_name(p->dtype), p->D, p->Dv);
     for (int i = SIZE_FREE; i < p->sizes.n; i++) {
         text_printf(text, "size %s", p->sizes.data[i].name);

@@ -343,6 +343,7 @@ static bool check_load(Verify *V) {
     const TileValue *v = V->op->results.data[0];
     if (!verify_access(V, v)) return false;
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
+    if (!tile_is_read(V->p, t)) return verify_fail(V, "'%s' is a result", t->name);
     return v->dtype == t->dtype || verify_fail(V, "%%%s is %s, '%s' is %s", v->name,
                                                dtype_name(v->dtype), t->name, dtype_name(t->dtype));
 }
@@ -367,8 +368,10 @@ static bool check_store(Verify *V) {
     if (!verify_access(V, v)) return false;
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
     if (V->op->args.n > 1 && !check_through(V, v, V->op->args.data[1], t)) return false;
-    if (t->role != TENSOR_O && t->role != TENSOR_EMIT && t->role != TENSOR_WORK)
-        return verify_fail(V, "'%s' is read only", t->name);
+    if (!tile_is_written(V->p, t)) return verify_fail(V, "'%s' is read only", t->name);
+    if (V->op->add && (t->dtype != DT_F32 || v->dtype != DT_F32 || !tensor_traits(t->role)->sums))
+        return verify_fail(V, "'%s' or %%%s is nothing to sum: f32 results and workspaces are",
+                           t->name, v->name);
     Scope s = verify_scope(V, "the condition");
     if (V->op->when && !verify_ex(V, V->op->when, EX_BOOL, &s)) return false;
     return dtype_reads(v->dtype) == dtype_reads(t->dtype) ||
@@ -917,8 +920,11 @@ static bool check_tensor(Verify *V, int i) {
     for (int j = 0; j < i; j++)
         if (!strcmp(t->name, V->p->tensors.data[j].name))
             return verify_fail(V, "two tensors are called %s", t->name);
-    if ((unsigned)t->role > TENSOR_WORK || (unsigned)t->dtype >= DT_COUNT)
+    if ((unsigned)t->role >= TENSOR_ROLE_COUNT || (unsigned)t->dtype >= DT_COUNT)
         return verify_fail(V, "tensor '%s' is of no kind", t->name);
+    if (!tensor_traits(t->role)->use[V->p->phase])
+        return verify_fail(V, "tensor '%s' is none of a program of phase %s", t->name,
+                           tile_phase_name(V->p->phase));
     if (t->rank < 0 || t->rank > TILE_MAX_DIMS)
         return verify_fail(V, "tensor '%s' has %d dimensions", t->name, t->rank);
     if (!t->rank && t->role != TENSOR_INPUT)

@@ -308,8 +308,8 @@ static const char *verify_tensor(const AbiVariant *v, const AbiTensor *t) {
         return "a tensor that is no input has no dimensions";
     if ((t->flags & ABI_BARE_Q) && v->family != ABI_ATTENTION)
         return "a tensor speaks of q_offset, which the variant does not have";
-    if ((t->flags & ABI_ZEROED) && t->role != ABI_ROLE_WORK)
-        return "a tensor that is no workspace is to be zeroed";
+    if ((t->flags & ABI_ZEROED) && !abi_output(v, t))
+        return "a tensor that is neither output nor workspace is to be zeroed";
     if ((t->flags & ABI_KEPT) && (t->role != ABI_ROLE_WORK || (t->flags & ABI_ZEROED)))
         return "a tensor that is no workspace, or is to be zeroed, cannot be kept";
     if ((t->flags & ABI_RESTORED) && !is_word(t))
@@ -608,10 +608,10 @@ static const struct {
 #include "dtypes.def"
 };
 #undef ABI_DTYPE
-#define ABI_ROLE(e, name, output, aligned) {name, output, aligned},
+#define ABI_ROLE(e, name, fwd, bwd, aligned) {name, {fwd, bwd}, aligned},
 static const struct {
     const char *name;
-    bool output, aligned;
+    bool output[ABI_PHASE_COUNT], aligned;
 } ROLES[] = {
 #include "abi_roles.def"
 };
@@ -621,7 +621,7 @@ const char *abi_dtype_name(AbiDtype t) { return DTYPES[t].name; }
 int abi_dtype_bytes(AbiDtype t) { return DTYPES[t].bytes; }
 bool abi_dtype_float(AbiDtype t) { return t != ABI_I32 && t != ABI_BOOL && t != ABI_I8; }
 const char *abi_role_name(AbiRole r) { return ROLES[r].name; }
-bool abi_role_output(AbiRole r) { return ROLES[r].output; }
+bool abi_output(const AbiVariant *v, const AbiTensor *t) { return ROLES[t->role].output[v->phase]; }
 int abi_tensor_align(const AbiMeta *m, const AbiTensor *t) {
     int bytes = abi_dtype_bytes((AbiDtype)t->dtype);
     if (t->align) return t->align > bytes ? t->align : bytes;

@@ -41,7 +41,7 @@ typedef enum AbiDtype {
 } AbiDtype;
 
 typedef enum AbiRole {
-#define ABI_ROLE(e, name, output, aligned) ABI_ROLE_##e,
+#define ABI_ROLE(e, ...) ABI_ROLE_##e,
 #include "abi_roles.def"
 #undef ABI_ROLE
     ABI_ROLE_COUNT
@@ -95,7 +95,8 @@ enum AbiTensorFlag {
     ABI_BARE_Q = 1,   // right only where q_offset is 0: other launches are refused
     ABI_OPTIONAL = 2, // may be left out: the kernels then get a null pointer and strides of 0, and
                       // do not touch it
-    ABI_ZEROED = 4,   // WORK: the runtime sets it to zero bytes before the launch's first kernel
+    ABI_ZEROED = 4,   // WORK, outputs: the runtime sets it to zero bytes before the launch's first
+                      // kernel
     ABI_KEPT = 8,     // WORK: made of inputs alone; a caller may say that it still stands
     ABI_RESTORED =
         16, // ZEROED, one i32: each launch leaves it 0. The runtime may give a word of the
@@ -188,7 +189,7 @@ typedef struct AbiMeta {
 int abi_dtype_bytes(AbiDtype t);
 const char *abi_dtype_name(AbiDtype t);
 const char *abi_role_name(AbiRole r);
-bool abi_role_output(AbiRole r);
+bool abi_output(const AbiVariant *v, const AbiTensor *t);   // written by the variant's kernels
 int abi_tensor_align(const AbiMeta *m, const AbiTensor *t); // bytes
 bool abi_dtype_float(AbiDtype t);
 

@@ -225,7 +225,7 @@ attn_status attn_get_tensor(const attn_artifact *a, int variant, int i, attn_ten
         .role = abi_role_name((AbiRole)t->role),
         .dtype = (attn_dtype)t->dtype,
         .rank = t->rank,
-        .output = abi_role_output((AbiRole)t->role),
+        .output = abi_output(v, t),
         .optional = (t->flags & ABI_OPTIONAL) != 0,
     };
     return rt_ok(error);

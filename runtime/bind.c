@@ -123,9 +123,7 @@ static attn_status check_presence(Binder *x) {
         const AbiTensor *t = &x->v->tensors[i];
         if (t->role == ABI_ROLE_WORK || (t->flags & ABI_OPTIONAL) || x->tensor[i] || x->scalar[i])
             continue;
-        const char *what = t->rank == 0                        ? "scalar"
-                           : abi_role_output((AbiRole)t->role) ? "output"
-                                                               : "tensor";
+        const char *what = t->rank == 0 ? "scalar" : abi_output(x->v, t) ? "output" : "tensor";
         FAIL("%s: this %s is missing", t->name, what);
     }
     return ATTN_OK;
@@ -285,7 +283,7 @@ static attn_status bind_strides(Binder *x, const AbiTensor *t, const attn_tensor
         if (d == t->rank - 1 && stride[d] != 1)
             FAIL("%s: the last dimension has stride %lld, it must be contiguous", t->name,
                  (long long)stride[d]);
-        if (stride[d] == 0 && abi_role_output((AbiRole)t->role))
+        if (stride[d] == 0 && abi_output(x->v, t))
             FAIL("%s: dimension %d of an output has stride 0", t->name, d);
     }
     return ATTN_OK;

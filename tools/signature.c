@@ -65,9 +65,9 @@ Signature *sig_of_variant(Arena *a, const Variant *v, Dtype dtype) {
     return s;
 }
 
-static ArgRole role_of(const AbiTensor *t) {
+static ArgRole role_of(const AbiVariant *v, const AbiTensor *t) {
     if (t->role == ABI_ROLE_Q || t->role == ABI_ROLE_K || t->role == ABI_ROLE_V) return ARG_QKV;
-    return abi_role_output((AbiRole)t->role) ? ARG_OUTPUT : ARG_INPUT;
+    return abi_output(v, t) ? ARG_OUTPUT : ARG_INPUT;
 }
 
 Signature *sig_of_artifact(Arena *a, const AbiVariant *v) {
@@ -89,7 +89,7 @@ Signature *sig_of_artifact(Arena *a, const AbiVariant *v) {
             if (t->extent[d].n != 1 || (c->op != ABI_OP_SIZE && c->op != ABI_OP_CONST)) return NULL;
             e[d] = c->op == ABI_OP_SIZE ? sized((int)c->arg) : fixed(c->arg);
         }
-        add(a, s, t->name, role_of(t), (Dtype)t->dtype, t->rank, e);
+        add(a, s, t->name, role_of(v, t), (Dtype)t->dtype, t->rank, e);
     }
     return s;
 }

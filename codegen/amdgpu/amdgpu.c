@@ -100,8 +100,7 @@ static void make_function(Cg *cg) {
         if (cg->args.data[i].kind != CG_ARG_POINTER) continue;
         const TileTensor *t = &cg->p->tensors.data[cg->args.data[i].index];
         cg_param_attribute(cg, cg->fn, i, "noalias", 0);
-        if (t->role != TENSOR_O && t->role != TENSOR_EMIT && t->role != TENSOR_WORK)
-            cg_param_attribute(cg, cg->fn, i, "readonly", 0);
+        if (!tile_is_written(cg->p, t)) cg_param_attribute(cg, cg->fn, i, "readonly", 0);
     }
 }
 

@@ -59,9 +59,7 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
     Val p = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
                                    LLVMPointerTypeInContext(cg->c, AM_GLOBAL), "");
     a.base = step_by(cg, &a, p, sum);
-    TensorRole r = a.t->role;
-    bool aligned = r == TENSOR_Q || r == TENSOR_K || r == TENSOR_V || r == TENSOR_O;
-    a.whole = aligned && a.cols && a.t->extent[a.t->rank - 1]->i % 8 == 0;
+    a.whole = tensor_traits(a.t->role)->matrix && a.cols && a.t->extent[a.t->rank - 1]->i % 8 == 0;
     return a;
 }
 

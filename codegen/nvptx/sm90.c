@@ -228,7 +228,7 @@ static void clear_for_empty(Cg *cg) {
     const Nv90 *h = nv90_state(cg);
     for (int i = 0; i < h->maps.n; i++) {
         const TileTensor *t = &cg->p->tensors.data[h->maps.data[i].tensor];
-        if (t->role != TENSOR_Q && t->role != TENSOR_O)
+        if (tensor_traits(t->role)->side == SIDE_KEYS)
             all = LLVMBuildAnd(cg->b, all, has_elements(cg, t), "");
     }
     Blk clear = cg_block(cg, "empty"), on = cg_block(cg, "full");

@@ -158,7 +158,7 @@ static void find_parts(Build *b) {
 static TileKernel *begin_kernel(Build *b, const char *suffix, int tiles_of) {
     TileKernel *from = b->q->k;
     const char *name = arena_printf(b->p->arena, "%s_%s", from->name, suffix);
-    TileKernel *k = b->k = tile_kernel(b->p, name);
+    TileKernel *k = b->k = tile_kernel(b->p, name, PURPOSE_TILE_MAP);
     int last = b->q->q_axis > b->q->k_axis ? b->q->q_axis : b->q->k_axis;
     k->naxes = last + 1; // expressions of the sweep's kernel mean the same here
     for (int i = 0; i <= last; i++) k->axes[i] = from->axes[i];

@@ -194,7 +194,7 @@ static Proposals proposals(Arena *a, TileProgram *p, const PassOptions *o, const
                      .target = &o->target,
                      .sizes = o->sizes ? o->sizes : typical,
                      .part_keys = part_keys};
-    if (!pass_is_part(p, all.k)) propose(&all, own); // of parts nothing is counted
+    if (all.k->purpose != PURPOSE_PART) propose(&all, own); // of parts nothing is counted
     if (all.list.n) qsort(all.list.data, (size_t)all.list.n, sizeof *all.list.data, by_cycles);
     return all;
 }

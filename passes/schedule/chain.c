@@ -92,8 +92,7 @@ static void view_for(Chains *s, TileOp *before, TileOp *load, const Ex *stage) {
 
 bool chain_operand(const TileProgram *p, const TileOp *op) {
     if (op->kind != TILE_LOAD || op->results.data[0]->home == HOME_FRAGMENT) return false;
-    TensorRole role = p->tensors.data[op->tensor].role;
-    return role == TENSOR_Q || role == TENSOR_K || role == TENSOR_V;
+    return tile_is_operand(p, &p->tensors.data[op->tensor]);
 }
 
 static Loads loads_of(const TileProgram *p, const TileOp *loop) {

@@ -3,8 +3,7 @@
 
 static bool is_operand(const TileProgram *p, const TileOp *op) {
     if (op->kind != TILE_LOAD) return false;
-    TensorRole role = p->tensors.data[op->tensor].role;
-    return role == TENSOR_Q || role == TENSOR_K || role == TENSOR_V;
+    return tile_is_operand(p, &p->tensors.data[op->tensor]);
 }
 
 static int stages_in(const TileProgram *p, const TileOp *loop, TensorRole role) {

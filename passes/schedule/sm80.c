@@ -167,7 +167,7 @@ static bool legal(const TileProgram *p, Sm80Shape s, const Target *t, Diags *dia
 // Where another target hands over its rest, there may be only those for parts of a row.
 static bool all_few(const TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++)
-        if (!sm80_is_few(p, p->kernels.data[i])) return false;
+        if (!sm80_is_few(p->kernels.data[i])) return false;
     return true;
 }
 
@@ -194,7 +194,7 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
     if (!choose(p, o, diags, &main) || !sm80_few(p, o, diags, &few, &few_text)) return false;
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
-        bool is_few = sm80_is_few(p, k);
+        bool is_few = sm80_is_few(k);
         if (!sm80_has_product(k) &&
             !pass_tile_columns(p, k, few.few_columns, UNIT_COLUMNS, NULL)) // all, where they must
             return false;
@@ -284,7 +284,7 @@ bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
             pass_schedule_lanes(p, k);
         else
             schedule_kernel(p, k);
-        if (rows_differ(k) && !sm80_is_few(p, k)) k->schedule.section = SECTION;
+        if (rows_differ(k) && !sm80_is_few(k)) k->schedule.section = SECTION;
     }
     if (o->target.id == TARGET_SM80) pass_prefer_parts(p, SM80_FEW_ROWS);
     return true;

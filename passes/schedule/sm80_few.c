@@ -30,8 +30,8 @@ bool sm80_has_product(const TileKernel *k) {
     return false;
 }
 
-bool sm80_is_few(const TileProgram *p, const TileKernel *k) {
-    return pass_is_part(p, k) || !sm80_has_product(k);
+bool sm80_is_few(const TileKernel *k) {
+    return k->purpose == PURPOSE_PART || k->purpose == PURPOSE_COMBINE;
 }
 
 static int shared_of(const TileProgram *p, int keys) {

@@ -23,7 +23,7 @@ int sm80_shared_bytes(Sm80Tiles t);
 
 bool sm80_has_product(const TileKernel *k);
 // Whether a kernel is one of these.
-bool sm80_is_few(const TileProgram *p, const TileKernel *k);
+bool sm80_is_few(const TileKernel *k);
 // Their shape, also as text; false with an error where a choice that was asked for cannot be.
 bool sm80_few(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Few *out,
               const char **text);

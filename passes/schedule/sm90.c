@@ -114,8 +114,8 @@ static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     bool tiled = rows >= 0 && k->axes[rows].extent != 1; // some are built for one query a tile
     bool mapped = p->D % 8 == 0 && p->Dv % 8 == 0; // tensor copies: rows of a multiple of 16 bytes
     mapped = mapped && p->D <= MAX_COLUMNS;
-    return dtype_half(p->dtype) && mapped && tiled && has_product(k) && !pass_is_part(p, k) &&
-           !long_body(k);
+    return dtype_half(p->dtype) && mapped && tiled && has_product(k) &&
+           k->purpose != PURPOSE_PART && !long_body(k);
 }
 
 // Once it has its extents: later passes change bodies, and with them what would be chosen.

@@ -174,8 +174,10 @@ static void add_axis(Build *b, AxisRole role) {
 }
 
 // A grid over batches, heads and tiles of queries.
-TileKernel *build_kernel(Build *b, const char *name, const AxisRole *axes, int n) {
-    TileKernel *k = b->k = tile_kernel(b->p, name);
+TileKernel *build_kernel(Build *b, TilePurpose purpose, const char *suffix, const AxisRole *axes,
+                         int n) {
+    const char *name = arena_printf(b->arena, "%s_%s", b->row->name, suffix);
+    TileKernel *k = b->k = tile_kernel(b->p, name, purpose);
     for (int i = 0; i < AX_COUNT; i++) b->axis[i] = AX_NONE;
     for (int i = 0; i < n; i++) add_axis(b, axes[i]);
     k->ngrid = 3;

@@ -62,7 +62,8 @@ void build_bind(Build *b, ExSym sym, int index, TileValue *v);
 TileValue *build_bound(const Build *b, ExSym sym, int index); // NULL: nothing yet
 
 // ---- kernels
-TileKernel *build_kernel(Build *b, const char *name, const AxisRole *axes, int n);
+TileKernel *build_kernel(Build *b, TilePurpose purpose, const char *suffix, const AxisRole *axes,
+                         int n);
 int build_tensor(Build *b, TileTensor t);
 
 // ---- operations, appended to b->block

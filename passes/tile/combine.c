@@ -183,7 +183,7 @@ void build_combine(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_E, AX_S, AX_G};
     int n = b->s->states.n, shifts = b->s->shifts.n, scales = b->s->scales.n;
     bool some = b->whole >= 0;
-    build_kernel(b, arena_printf(b->arena, "%s_combine", b->row->name), axes, some ? 4 : 3);
+    build_kernel(b, PURPOSE_COMBINE, "combine", axes, some ? 4 : 3);
     Merge m = {.old = ARENA_ARRAY(b->arena, TileValue *, n + 1),
                .part = ARENA_ARRAY(b->arena, TileValue *, n + 1),
                .new = ARENA_ARRAY(b->arena, TileValue *, n + 1),

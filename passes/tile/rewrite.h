@@ -44,9 +44,6 @@ enum {
 int pass_part_share(TileProgram *p, const Ex *parts);
 // The grid's axis over parts, whose number is derived at launch; -1: the kernel is not split.
 int pass_split_axis(const TileProgram *p, const TileKernel *k);
-// Whether the kernel leaves the rows to a combination, always; others finish them where there is one
-// part.
-bool pass_is_part(const TileProgram *p, const TileKernel *k);
 // Whether a plan is for launches whose tiles are in parts, of a kernel that also runs without.
 bool pass_is_shared(const TileProgram *p, const TilePlan *plan);
 // A loop's from and to: this block's share of `total` steps; all of them where the kernel is not

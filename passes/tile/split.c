@@ -130,21 +130,14 @@ static const Ex *parts_for(TileProgram *p, const TileKernel *k) {
 
 bool pass_is_shared(const TileProgram *p, const TilePlan *plan) {
     const TileKernel *k = p->kernels.data[plan->kernels.data[0]];
-    return plan->when && pass_split_axis(p, k) >= 0 && !pass_is_part(p, k);
-}
-
-bool pass_is_part(const TileProgram *p, const TileKernel *k) {
-    if (pass_split_axis(p, k) < 0) return false;
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (op->kind == TILE_STORE && p->tensors.data[op->tensor].role == TENSOR_O) return false;
-    return true;
+    return plan->when && pass_split_axis(p, k) >= 0 && k->purpose != PURPOSE_PART;
 }
 
 void pass_set_splits(TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         int axis = pass_split_axis(p, k);
-        if (!pass_is_part(p, k)) continue;
+        if (k->purpose != PURPOSE_PART) continue;
         p->sizes.data[k->axes[axis].size->index].def = parts_for(p, k);
     }
 }
@@ -278,7 +271,7 @@ static const Ex *unsaid_parts(const TileProgram *p, const TilePlan *plan) {
     for (int i = 0; i < plan->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[plan->kernels.data[i]];
         int axis = pass_split_axis(p, k);
-        if (axis < 0 || pass_is_part(p, k) || !chooses(p, k->axes[axis].size)) continue;
+        if (axis < 0 || k->purpose == PURPOSE_PART || !chooses(p, k->axes[axis].size)) continue;
         const Ex *parts = k->axes[axis].size, *def = p->sizes.data[parts->index].def;
         return def->args[2] == ex_i32(p->pool, 1) ? parts : NULL;
     }
@@ -311,7 +304,7 @@ void pass_free_splits(TileProgram *p) {
 
 static bool has_parts(const TileProgram *p, const TilePlan *plan) {
     for (int i = 0; i < plan->kernels.n; i++)
-        if (pass_is_part(p, p->kernels.data[plan->kernels.data[i]])) return true;
+        if (p->kernels.data[plan->kernels.data[i]]->purpose == PURPOSE_PART) return true;
     return false;
 }
 

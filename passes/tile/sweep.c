@@ -376,7 +376,7 @@ static void leave_or_finish(Build *b, TileValue *acc) {
 
 void build_forward(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
-    build_kernel(b, arena_printf(b->arena, "%s_fwd", b->row->name), axes, b->share ? 5 : 4);
+    build_kernel(b, PURPOSE_ATTENTION, "fwd", axes, b->share ? 5 : 4);
     if (b->share) add_parts(b);
     if (b->share) b->k->grid[b->k->ngrid - 1].from = build_size(b, b->whole);
     set_mask(b);
@@ -437,7 +437,7 @@ void build_leave(Build *b, TileValue *acc) {
 // accumulator.
 void build_part(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
-    build_kernel(b, arena_printf(b->arena, "%s_part", b->row->name), axes, 5);
+    build_kernel(b, PURPOSE_PART, "part", axes, 5);
     b->k->axes[b->axis[AX_S]].size = build_size(b, b->splits);
     add_parts(b);
     set_mask(b);

@@ -123,7 +123,7 @@ static int buffers(const GcnDevice *d, const AbiVariant *v, const AbiKernel *k, 
                 args->slot[a] - (uint64_t)(uintptr_t)b.base > b.bytes)
                 continue;
             used = true;
-            b.writable |= abi_role_output((AbiRole)t->role);
+            b.writable |= abi_output(v, t);
         }
         if (used) out[n++] = b;
     }

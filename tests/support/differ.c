@@ -112,7 +112,7 @@ static bool interpret(const Job *j, const TileProgram *p, const char *what) {
     if (!good && j->d->log) diag_print(&diags, j->d->log);
     for (int i = 0; i < p->tensors.n && good; i++) {
         const TileTensor *t = &p->tensors.data[i];
-        if (t->role != TENSOR_O && t->role != TENSOR_EMIT) continue;
+        if (!tile_is_result(p, t)) continue;
         good = agrees(j, what, sig_arg(j->b.sig, t->name), data.tensor[i]);
     }
     return good;

@@ -13,7 +13,7 @@ typedef struct Grid {
 
 static TileKernel *kernel_of(TileProgram *p, Grid n) {
     ExPool *x = p->pool;
-    TileKernel *k = tile_kernel(p, "grid");
+    TileKernel *k = tile_kernel(p, "grid", PURPOSE_ATTENTION);
     int m = tile_axis(k, "M", ex_i32(x, 16 * n.rows), false);
     k->axes[m].extent = 16;
     k->ngrid = 3;

@@ -59,7 +59,7 @@ static void open_bench(Bench *b, Arena *a, int n, int tile, bool lanes) {
     b->p->dtype = DT_F32;
     b->p->D = b->p->Dv = 1;
     b->p->scheduled = true;
-    b->k = tile_kernel(b->p, "ops");
+    b->k = tile_kernel(b->p, "ops", PURPOSE_ATTENTION);
     tile_axis(b->k, "M", ex_sym(b->x, SYM_SIZE, SIZE_SQ, EX_I32), false);
     b->k->axes[0].extent = tile;
     b->k->schedule.lane_axis = lanes ? 0 : -1;

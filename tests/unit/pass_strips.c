@@ -107,8 +107,8 @@ START_TEST(others_are_refused) {
     const char *text = arena_printf(
         a,
         "program t algorithm target sm_80 dtype bf16 dims D=8 Dv=8\n"
-        "tensor q: bf16[B, H, Sq, 8] query\ntensor k: bf16[B, Hkv, Sk, 8] key\n"
-        "tensor o: bf16[B, H, Sq, 8] output\nplan t\nkernel t axis M: Sq tile 4 axis N: Sk tile 4 "
+        "tensor q: bf16[B, H, Sq, 8] q\ntensor k: bf16[B, Hkv, Sk, 8] k\n"
+        "tensor o: bf16[B, H, Sq, 8] o\nplan t\nkernel t axis M: Sq tile 4 axis N: Sk tile 4 "
         "axis D: 8 whole tile 8 grid b: B grid h: H grid M: ((Sq + 3) / 4) {\n"
         "%%q: bf16[M, D] = load q[b, h, M:, D:]\n"
         "%%l: f32[M] = map [M] () { 0.0 }\n"

@@ -9,8 +9,8 @@
 static const char *const scale_text =
     "program scale algorithm target host dtype f32 dims D=4 Dv=4\n"
     "size splits = min(16, (workers + B))\n"
-    "tensor q: f32[B, H, Sq, 4] query\n"
-    "tensor o: f32[B, H, Sq, 4] output\n"
+    "tensor q: f32[B, H, Sq, 4] q\n"
+    "tensor o: f32[B, H, Sq, 4] o\n"
     "plan fwd\n"
     "\n"
     "kernel fwd\n"
@@ -53,7 +53,7 @@ START_TEST(names_and_axes_are_canonical) {
     ExPool *x = ex_pool(a);
     TileProgram *p = tile_program(a, x, "p");
     ck_assert_int_eq(p->sizes.n, SIZE_FREE);
-    TileKernel *k = tile_kernel(p, "k");
+    TileKernel *k = tile_kernel(p, "k", PURPOSE_ATTENTION);
     for (const char *n = "A\0B\0C\0"; *n; n += 2) tile_axis(k, n, ex_i32(x, 4), true);
     const uint8_t axes[] = {2, 0, 2};
     TileValue *v = tile_value(p, k, "s", DT_F32, axes, 3);
@@ -73,7 +73,7 @@ END_TEST
 START_TEST(ops_are_linked) {
     Arena *a = arena_new();
     TileProgram *p = tile_program(a, ex_pool(a), "p");
-    TileKernel *k = tile_kernel(p, "k");
+    TileKernel *k = tile_kernel(p, "k", PURPOSE_ATTENTION);
     Span none = {0};
     TileOp *x = tile_op(p, k, &k->body, TILE_COMMIT, none),
            *y = tile_op(p, k, &k->body, TILE_BARRIER, none);
@@ -189,8 +189,8 @@ END_TEST
 
 static const char *const copies_text =
     "program copies scheduled target sm_80 dtype f32 dims D=4 Dv=4\n"
-    "tensor k: f32[B, Hkv, Sk, 4] key\n"
-    "tensor o: f32[B, Hkv, Sk, 4] output\n"
+    "tensor k: f32[B, Hkv, Sk, 4] k\n"
+    "tensor o: f32[B, Hkv, Sk, 4] o\n"
     "plan fwd\n"
     "kernel fwd\n"
     "  axis N: Sk tile 2\n"
@@ -268,7 +268,7 @@ START_TEST(a_load_said_to_be_inside_is) {
     Diags diags;
     TileProgram *p = parse(a,
                            "program p algorithm target host dtype f32 dims D=1 Dv=1\n"
-                           "tensor o: f32[Sq] output\n"
+                           "tensor o: f32[Sq] o\n"
                            "tensor x: f32[Sq] input 0\n"
                            "plan k\n"
                            "kernel k axis M: Sq tile 4 grid M: ((Sq + 3) / 4) mask true {\n"
@@ -292,8 +292,8 @@ START_TEST(plans_adds_and_several_kernels) {
         a,
         "program p algorithm target host dtype f32 dims D=1 Dv=1\n"
         "size splits = max(1, (workers / B))\n"
-        "tensor q: f32[Sq] query\n"
-        "tensor o: f32[Sq] output\n"
+        "tensor q: f32[Sq] q\n"
+        "tensor o: f32[Sq] o\n"
         "tensor part: f32[splits, Sq] work 0\n"
         "plan one when (splits == 1)\n"
         "plan parts, combine\n"

@@ -134,8 +134,8 @@ static void check_refused(Arena *a, const char *text, const char *said) {
 
 static const char *const kept_text =
     "program p algorithm target host dtype f32 dims D=4 Dv=4\n"
-    "tensor q: f32[B, H, Sq, 4] query\n"
-    "tensor o: f32[B, H, Sq, 4] output\n"
+    "tensor q: f32[B, H, Sq, 4] q\n"
+    "tensor o: f32[B, H, Sq, 4] o\n"
     "plan fwd\n"
     "\n"
     "kernel fwd\n"
@@ -220,7 +220,7 @@ START_TEST(inputs_may_be_called_so) {
     Arena *a = arena_new();
     Diags diags;
     Text t;
-    const char *text = with(a, kept_text, "output\n", "output\ntensor kept: f32[] input 0\n");
+    const char *text = with(a, kept_text, "] o\n", "] o\ntensor kept: f32[] input 0\n");
     text = with(a, text, "select(kept, %x, (%x + %q))", "(%x + @kept)");
     text_init(&t, a);
     tile_print(&t, parse(a, text, &diags));

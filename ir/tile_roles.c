@@ -1,0 +1,40 @@
+// tile_roles.c: what tensors are for (tile_roles.def), and what follows from it for a program of a phase.
+#include "ir/tile.h"
+
+#define READ USE_READ
+#define WRITTEN USE_WRITTEN
+#define BOTH USE_BOTH
+#define UNUSED USE_UNUSED
+static const TensorTraits traits[TENSOR_ROLE_COUNT] = {
+#define ROLE(e, name, indexed, side, fwd, bwd, matrix, sums, optional)                             \
+    {name, indexed, SIDE_##side, {fwd, bwd}, matrix, sums, optional},
+#include "tile_roles.def"
+#undef ROLE
+};
+
+const TensorTraits *tensor_traits(TensorRole role) { return &traits[role]; }
+
+bool tile_is_read(const TileProgram *p, const TileTensor *t) {
+    return traits[t->role].use[p->phase] & USE_READ;
+}
+
+bool tile_is_written(const TileProgram *p, const TileTensor *t) {
+    return traits[t->role].use[p->phase] & USE_WRITTEN;
+}
+
+bool tile_is_result(const TileProgram *p, const TileTensor *t) {
+    return traits[t->role].use[p->phase] == USE_WRITTEN;
+}
+
+bool tile_is_operand(const TileProgram *p, const TileTensor *t) {
+    return traits[t->role].matrix && tile_is_read(p, t);
+}
+
+bool tile_is_summed(const TileProgram *p, int tensor) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileBlock *b = &p->kernels.data[i]->body;
+        for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
+            if (op->kind == TILE_STORE && op->add && op->tensor == tensor) return true;
+    }
+    return false;
+}
