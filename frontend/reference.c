@@ -1,20 +1,19 @@
-// reference.c: attentions and recurrences as language.md writes them: what decides in f32, the rest
-// in float64 (reference_eval.h).
+// reference.c: attentions as language.md writes them: what decides in f32, the rest in float64
+// (reference_eval.h); and the face of the reference. Recurrences are in reference_recur.c.
 //
 // In: plain arrays. Out: o, emits, state. Holds afterwards: nothing outside an input was read
 // (indices are clamped), a row without a key is 0 before `output`.
-#include "frontend/reference_eval.h"
+#include "frontend/reference_walk.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
-// The clause's value where it is written, `absent` where not.
-static TxValue value_or(const RefProgram *p, const RefEnv *e, TxValue absent) {
+TxValue ref_value_or(const RefProgram *p, const RefEnv *e, TxValue absent) {
     return p ? ref_evaluate(p, e, 0) : absent;
 }
 
-static double inner(const double *x, const double *y, int n) {
+double ref_inner(const double *x, const double *y, int n) {
     double sum = 0;
     for (int i = 0; i < n; i++) sum += x[i] * y[i];
     return sum;
@@ -22,45 +21,23 @@ static double inner(const double *x, const double *y, int n) {
 
 // ---- attention
 
-typedef struct Dot { // of a pair, or of a vector with itself
-    double value, error;
-} Dot;
-
-typedef struct Attention {
-    const RefRun *run;
-    int32_t B, H, Hkv, Sq, Sk, q_offset;
-    int D, Dv;
-    RefProgram *score, *modify, *mask, *normalize, *output;
-    int *key;     // those that take part
-    TxValue *row; // their modified scores
-    TxValue *o;   // the aggregated row
-    double *mass; // sum of (w v)^2 of each element
-    unsigned on;  // what decisions before `output` hang on
-    Dot *dot;     // of the row's pairs; sqk of all keys
-    Dot *sqk;
-    int *grain; // of all keys: their elements are whole multiples of 2^grain
-    bool rough; // a dot of this row is not exact
-    bool near;  // a score of this row is hardly finite
-    RefTaken taken;
-    size_t at; // the row
-} Attention;
-
-static RefProgram *clause(Arena *a, const Variant *v, ClauseId id, unsigned s_moves) {
-    return ref_program(a, &v->clause[id], 1, 0, s_moves);
+static RefProgram *clause(Arena *a, const RefRun *r, ClauseId id, unsigned s_moves) {
+    return ref_program(a, &r->variant->clause[id], 1, 0, s_moves, r->kinks);
 }
 
-static void programs(Arena *a, Attention *t) {
-    const Variant *v = t->run->variant;
-    t->score = clause(a, v, CLAUSE_SCORE, 0);
+static void programs(Arena *a, RefAttention *t) {
+    const RefRun *r = t->run;
+    const Variant *v = r->variant;
+    t->score = clause(a, r, CLAUSE_SCORE, 0);
     unsigned moves = t->score->result_moves;
-    t->modify = clause(a, v, CLAUSE_MODIFY, moves);
+    t->modify = clause(a, r, CLAUSE_MODIFY, moves);
     if (t->modify) moves = t->modify->result_moves;
-    t->mask = clause(a, v, CLAUSE_MASK, 0);
-    t->output = clause(a, v, CLAUSE_OUTPUT, 0);
+    t->mask = clause(a, r, CLAUSE_MASK, 0);
+    t->output = clause(a, r, CLAUSE_OUTPUT, 0);
     const Tx **roots = ARENA_ARRAY(a, const Tx *, v->emits.n + 1);
     roots[0] = v->clause[CLAUSE_NORMALIZE];
     for (int i = 0; i < v->emits.n; i++) roots[i + 1] = v->emits.data[i].value;
-    t->normalize = ref_program(a, roots, v->emits.n + 1, t->Sk, moves);
+    t->normalize = ref_program(a, roots, v->emits.n + 1, t->Sk, moves, r->kinks);
     t->on = t->score->on | t->normalize->on;
     if (t->modify) t->on |= t->modify->on;
     if (t->mask) t->on |= t->mask->on;
@@ -81,8 +58,8 @@ static int grain_of(const double *x, int n) {
 
 // Where all partial sums are whole multiples of 2^grain below 2^24 of it, every order of adding
 // gives the same, and there is no error.
-static Dot dot_of(const Attention *t, const double *x, const double *y, int grain) {
-    Dot d = {inner(x, y, t->D), 0};
+static RefDot dot_of(const RefAttention *t, const double *x, const double *y, int grain) {
+    RefDot d = {ref_inner(x, y, t->D), 0};
     double size = 0;
     if (!t->run->open) return d;
     for (int i = 0; i < t->D; i++) size += fabs(x[i] * y[i]);
@@ -90,10 +67,10 @@ static Dot dot_of(const Attention *t, const double *x, const double *y, int grai
     return d;
 }
 
-static void trials(Arena *a, Attention *t) {
+static void trials(Arena *a, RefAttention *t) {
     int64_t keys = (int64_t)t->B * t->Hkv * t->Sk, pair = 2, row = t->normalize->decisions;
-    t->dot = ARENA_ARRAY(a, Dot, t->Sk);
-    t->sqk = ARENA_ARRAY(a, Dot, keys);
+    t->dot = ARENA_ARRAY(a, RefDot, t->Sk);
+    t->sqk = ARENA_ARRAY(a, RefDot, keys);
     t->grain = ARENA_ARRAY(a, int, keys);
     for (int64_t j = 0; j < keys; j++) {
         const double *k = t->run->k + j * t->D;
@@ -108,18 +85,18 @@ static void trials(Arena *a, Attention *t) {
     t->taken.open = ARENA_ARRAY(a, bool, most);
 }
 
-static Attention attention(Arena *a, const RefRun *r) {
+RefAttention ref_attention(Arena *a, const RefRun *r) {
     const Variant *v = r->variant;
     const int32_t *n = r->sizes;
-    Attention t = {.run = r,
-                   .B = n[SIZE_B],
-                   .H = n[SIZE_HQ],
-                   .Hkv = n[SIZE_HKV],
-                   .Sq = n[SIZE_SQ],
-                   .Sk = n[SIZE_SK],
-                   .q_offset = n[SIZE_Q_OFFSET],
-                   .D = v->D,
-                   .Dv = v->Dv};
+    RefAttention t = {.run = r,
+                      .B = n[SIZE_B],
+                      .H = n[SIZE_HQ],
+                      .Hkv = n[SIZE_HKV],
+                      .Sq = n[SIZE_SQ],
+                      .Sk = n[SIZE_SK],
+                      .q_offset = n[SIZE_Q_OFFSET],
+                      .D = v->D,
+                      .Dv = v->Dv};
     programs(a, &t);
     t.key = ARENA_ARRAY(a, int, t.Sk);
     t.row = ARENA_ARRAY(a, TxValue, t.Sk);
@@ -129,45 +106,43 @@ static Attention attention(Arena *a, const RefRun *r) {
     return t;
 }
 
-static size_t kv_row(const Attention *t, const RefEnv *e, int j) {
+size_t ref_kv_row(const RefAttention *t, const RefEnv *e, int j) {
     int kv_head = (int)((int64_t)e->h * t->Hkv / t->H);
     return ((size_t)e->b * (size_t)t->Hkv + (size_t)kv_head) * (size_t)t->Sk + (size_t)j;
 }
 
-static TxValue dot_value(const RefEnv *e, const Dot *d, uint64_t what) {
+static TxValue dot_value(const RefEnv *e, const RefDot *d, uint64_t what) {
     TxValue v = tx_number(d->value);
     if (e->trial && d->error > 0)
         v.written = tx_number(d->value + ref_direction(e->trial, what) * d->error).written;
     return v;
 }
 
-// The pair's modified score.
-static TxValue modified(Attention *t, RefEnv *e, const double *q, int q_grain) {
+TxValue ref_modified(RefAttention *t, RefEnv *e, const double *q, int q_grain) {
     int j = e->kv_idx;
-    size_t row = kv_row(t, e, j);
+    size_t row = ref_kv_row(t, e, j);
     if (!e->trial)
         t->dot[j] = dot_of(t, q, t->run->k + row * (size_t)t->D, q_grain + t->grain[row]);
     e->dot = dot_value(e, &t->dot[j], (uint64_t)j);
     e->sqk = dot_value(e, &t->sqk[row], (uint64_t)j + (UINT64_C(1) << 40));
     t->rough |= t->dot[j].error > 0 || t->sqk[row].error > 0;
     e->s = ref_evaluate(t->score, e, 0);
-    TxValue s = value_or(t->modify, e, e->s);
+    TxValue s = ref_value_or(t->modify, e, e->s);
     double size = fabs(s.written);
     t->near |= size > 1e37 && (isfinite(size) || isfinite(s.f));
     return s;
 }
 
-// The keys that take part for a query, and their modified scores; -1 where in another trial others do.
-static int gather(Attention *t, RefEnv *e, const double *q) {
+int ref_gather(RefAttention *t, RefEnv *e, const double *q) {
     int n = 0, grain = grain_of(q, t->D);
-    Dot sqq = dot_of(t, q, q, 2 * grain);
+    RefDot sqq = dot_of(t, q, q, 2 * grain);
     e->sqq = dot_value(e, &sqq, UINT64_C(1) << 41);
     for (int j = 0; j < t->Sk; j++) {
         e->kv_idx = j;
         bool in = !t->mask || ref_evaluate(t->mask, e, 0).i;
         if (!ref_decide(e, in)) return -1;
         if (!in && !t->run->scores) continue;
-        TxValue s = modified(t, e, q, grain);
+        TxValue s = ref_modified(t, e, q, grain);
         if (t->run->scores) t->run->scores[t->at * (size_t)t->Sk + (size_t)j] = s.f;
         if (!in) continue;
         if (!ref_decide(e, s.written == -INFINITY)) return -1;
@@ -178,7 +153,7 @@ static int gather(Attention *t, RefEnv *e, const double *q) {
     return n;
 }
 
-static void aggregate(const Attention *t, const RefEnv *e, int keys) {
+void ref_aggregate(const RefAttention *t, const RefEnv *e, int keys) {
     const RefProgram *p = t->normalize;
     memset(t->mass, 0, sizeof *t->mass * (size_t)t->Dv);
     double *f = t->mass + t->Dv, *w = f + t->Dv;
@@ -188,7 +163,7 @@ static void aggregate(const Attention *t, const RefEnv *e, int keys) {
         size_t pair = t->at * (size_t)t->Sk + (size_t)t->key[j];
         if (t->run->weights) t->run->weights[pair] = x.f;
         if (t->run->taking_part) t->run->taking_part[pair] = 1;
-        const double *v = t->run->v + kv_row(t, e, t->key[j]) * (size_t)t->Dv;
+        const double *v = t->run->v + ref_kv_row(t, e, t->key[j]) * (size_t)t->Dv;
         for (int d = 0; d < t->Dv; d++) {
             double y = x.f * v[d];
             f[d] += y;
@@ -202,7 +177,7 @@ static void aggregate(const Attention *t, const RefEnv *e, int keys) {
 
 // ---- what comes out of a row
 
-static void put_output(const Attention *t, RefEnv *e, size_t at) {
+static void put_output(const RefAttention *t, RefEnv *e, size_t at) {
     const RefRun *r = t->run;
     double squares = 0, written = 0;
     for (int d = 0; d < t->Dv; d++) {
@@ -217,7 +192,7 @@ static void put_output(const Attention *t, RefEnv *e, size_t at) {
         e->o = t->o[e->d];
         double w = e->o.written + ref_direction(e->trial, (uint64_t)e->d) * step;
         e->o.written = tx_number(w).written;
-        TxValue o = value_or(t->output, e, e->o);
+        TxValue o = ref_value_or(t->output, e, e->o);
         if (e->trial) continue;
         if (r->o) r->o[i] = o.f;
         if (r->o_written) r->o_written[i] = o.written;
@@ -225,7 +200,7 @@ static void put_output(const Attention *t, RefEnv *e, size_t at) {
     }
 }
 
-static void put_emits(const Attention *t, int keys, size_t at) {
+static void put_emits(const RefAttention *t, int keys, size_t at) {
     const RefRun *r = t->run;
     for (int m = 0; m < r->variant->emits.n; m++) {
         int node = ref_index_of(&t->normalize->nodes, r->variant->emits.data[m].value);
@@ -238,11 +213,11 @@ static void put_emits(const Attention *t, int keys, size_t at) {
 }
 
 // Evaluates a row once more with what moves moved.
-static void try_again(Attention *t, RefEnv *e, const double *q, size_t at) {
+static void try_again(RefAttention *t, RefEnv *e, const double *q, size_t at) {
     bool row = (t->on & REF_ROUGH) || ((t->on & REF_DOTS) && t->rough) || (t->near && t->rough);
     t->taken.at = 0;
     if (row) {
-        int keys = gather(t, e, q);
+        int keys = ref_gather(t, e, q);
         if (keys < 0) return; // other keys take part: what follows cannot be compared
         ref_evaluate(t->normalize, e, keys);
     }
@@ -250,7 +225,7 @@ static void try_again(Attention *t, RefEnv *e, const double *q, size_t at) {
     if (t->output && t->output->on) put_output(t, e, at);
 }
 
-static void count_open(const Attention *t, size_t at) {
+static void count_open(const RefAttention *t, size_t at) {
     RefOpen *open = t->run->open;
     const RefTaken *k = &t->taken;
     int64_t each = t->output ? t->output->decisions : 0, found = 0;
@@ -268,20 +243,25 @@ static void count_open(const Attention *t, size_t at) {
     }
 }
 
-static void attend(Attention *t, int b, int h, int i) {
+size_t ref_row(RefAttention *t, RefEnv *e, int b, int h, int i) {
+    t->at = ((size_t)b * (size_t)t->H + (size_t)h) * (size_t)t->Sq + (size_t)i;
+    *e = (RefEnv){.run = t->run, .b = b, .h = h, .q_idx = i + t->q_offset, .row = t->row};
+    return t->at;
+}
+
+static void attend(RefAttention *t, int b, int h, int i) {
     const RefRun *r = t->run;
-    size_t at = ((size_t)b * (size_t)t->H + (size_t)h) * (size_t)t->Sq + (size_t)i;
+    RefEnv e;
+    size_t at = ref_row(t, &e, b, h, i);
     const double *q = r->q + at * (size_t)t->D;
     if (r->rows && !r->rows[at]) return;
-    t->at = at;
-    RefEnv e = {.run = r, .b = b, .h = h, .q_idx = i + t->q_offset, .row = t->row};
     if (r->open) e.taken = &t->taken;
     t->taken.n = 0;
     t->rough = t->near = false;
-    int keys = gather(t, &e, q);
+    int keys = ref_gather(t, &e, q);
     if (r->pairs) *r->pairs += keys;
     ref_evaluate(t->normalize, &e, keys);
-    aggregate(t, &e, keys);
+    ref_aggregate(t, &e, keys);
     t->taken.before_output = t->taken.n;
     put_emits(t, keys, at);
     put_output(t, &e, at);
@@ -291,7 +271,7 @@ static void attend(Attention *t, int b, int h, int i) {
 
 void ref_mask(const RefRun *r, int b, int h, unsigned char *out) {
     Arena *a = arena_new();
-    const RefProgram *mask = clause(a, r->variant, CLAUSE_MASK, 0);
+    const RefProgram *mask = clause(a, r, CLAUSE_MASK, 0);
     int32_t Sq = r->sizes[SIZE_SQ], Sk = r->sizes[SIZE_SK];
     RefEnv e = {.run = r, .b = b, .h = h};
     for (int32_t i = 0; i < Sq; i++)
@@ -300,113 +280,6 @@ void ref_mask(const RefRun *r, int b, int h, unsigned char *out) {
             *out++ = mask ? ref_evaluate(mask, &e, 0).i != 0 : 1;
         }
     arena_free(a);
-}
-
-// ---- recurrence
-
-typedef struct Recurrence {
-    const RefRun *run;
-    int32_t B, H, Hq, Hk, Hv, S;
-    int D, Dv;
-    RefProgram *clause[CLAUSE_COUNT];
-    // Of one step: the clauses' values.
-    double *query, *key, *decay, *erase, *write, *bonus; // [D]
-    double *value, *erased, *out;                        // [Dv]
-    double *state;                                       // [D, Dv]
-} Recurrence;
-
-static Recurrence recurrence(Arena *a, const RefRun *r) {
-    const int32_t *n = r->sizes;
-    const Variant *v = r->variant;
-    Recurrence t = {.run = r,
-                    .B = n[RSIZE_B],
-                    .H = n[RSIZE_H],
-                    .Hq = n[RSIZE_HQ],
-                    .Hk = n[RSIZE_HK],
-                    .Hv = n[RSIZE_HV],
-                    .S = n[RSIZE_S],
-                    .D = v->D,
-                    .Dv = v->Dv};
-    for (int i = 0; i < CLAUSE_COUNT; i++)
-        if (v->clause[i]) t.clause[i] = clause(a, v, (ClauseId)i, 0);
-    double **keys[] = {&t.query, &t.key, &t.decay, &t.erase, &t.write, &t.bonus};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) *keys[i] = ARENA_ARRAY(a, double, t.D);
-    t.value = ARENA_ARRAY(a, double, t.Dv);
-    t.erased = ARENA_ARRAY(a, double, t.Dv);
-    t.out = ARENA_ARRAY(a, double, t.Dv);
-    t.state = ARENA_ARRAY(a, double, (size_t)t.D *(size_t)t.Dv);
-    return t;
-}
-
-static const double *vector(const double *x, const Recurrence *t, const RefEnv *e, int32_t heads,
-                            int width) {
-    int64_t head = (int64_t)e->h * heads / t->H;
-    return x + (((size_t)e->b * (size_t)heads + (size_t)head) * (size_t)t->S + (size_t)e->t) *
-                   (size_t)width;
-}
-
-// Evaluates the clauses of a step.
-static void step_values(const Recurrence *t, RefEnv *e) {
-    const double *q = vector(t->run->q, t, e, t->Hq, t->D),
-                 *k = vector(t->run->k, t, e, t->Hk, t->D);
-    const double *v = vector(t->run->v, t, e, t->Hv, t->Dv);
-    e->sqq = tx_number(inner(q, q, t->D));
-    e->sqk = tx_number(inner(k, k, t->D));
-    e->sqv = tx_number(inner(v, v, t->Dv));
-    for (e->d = 0; e->d < t->D; e->d++) {
-        e->q = tx_number(q[e->d]);
-        e->k = tx_number(k[e->d]);
-        t->query[e->d] = value_or(t->clause[CLAUSE_QUERY], e, e->q).f;
-        t->key[e->d] = value_or(t->clause[CLAUSE_KEY], e, e->k).f;
-        t->decay[e->d] = value_or(t->clause[CLAUSE_DECAY], e, tx_number(1)).f;
-        t->erase[e->d] = value_or(t->clause[CLAUSE_ERASE], e, tx_number(0)).f;
-        t->write[e->d] = value_or(t->clause[CLAUSE_WRITE], e, tx_number(0)).f;
-        t->bonus[e->d] = value_or(t->clause[CLAUSE_BONUS], e, tx_number(0)).f;
-    }
-    for (e->e = 0; e->e < t->Dv; e->e++) {
-        e->v = tx_number(v[e->e]);
-        t->value[e->e] = value_or(t->clause[CLAUSE_VALUE], e, e->v).f;
-    }
-}
-
-// out = query . (S_{t-1} + (bonus * key) (x) value); state becomes S_t; without a bonus out = query
-// . S_t.
-static void step_state(const Recurrence *t) {
-    bool bonus = t->clause[CLAUSE_BONUS] != NULL, delta = t->clause[CLAUSE_WRITE] != NULL;
-    for (int e = 0; e < t->Dv; e++) {
-        t->erased[e] = t->out[e] = 0;
-        for (int d = 0; delta && d < t->D; d++)
-            t->erased[e] += t->erase[d] * t->state[d * t->Dv + e];
-        for (int d = 0; d < t->D; d++) {
-            double *s = &t->state[d * t->Dv + e], before = *s, added = t->key[d] * t->value[e];
-            *s =
-                t->decay[d] == 0 ? 0 : t->decay[d] * before; // 0 forgets all, even what is infinite
-            if (delta) *s += t->write[d] * t->erased[e];
-            *s += added;
-            t->out[e] += t->query[d] * (bonus ? before + t->bonus[d] * added : *s);
-        }
-    }
-}
-
-static void recur(const Recurrence *t, int b, int h) {
-    const RefRun *r = t->run;
-    size_t head = (size_t)b * (size_t)t->H + (size_t)h,
-           bytes = sizeof(double) * (size_t)t->D * (size_t)t->Dv;
-    size_t nstate = (size_t)t->D * (size_t)t->Dv;
-    memset(t->state, 0, bytes);
-    if (r->state0) memcpy(t->state, r->state0 + head * nstate, bytes);
-    RefEnv e = {.run = r, .b = b, .h = h};
-    for (e.t = 0; e.t < t->S; e.t++) {
-        step_values(t, &e);
-        step_state(t);
-        e.sqo = tx_number(inner(t->out, t->out, t->Dv));
-        for (e.e = 0; r->o && e.e < t->Dv; e.e++) {
-            e.o = tx_number(t->out[e.e]);
-            r->o[(head * (size_t)t->S + (size_t)e.t) * (size_t)t->Dv + (size_t)e.e] =
-                value_or(t->clause[CLAUSE_R_OUTPUT], &e, e.o).f;
-        }
-    }
-    if (r->state) memcpy(r->state + head * nstate, t->state, bytes);
 }
 
 // ---- the public face
@@ -429,14 +302,15 @@ void ref_run(const RefRun *r) {
     assert(!ref_check(r));
     Arena *a = arena_new();
     if (r->variant->kind == VARIANT_ATTENTION) {
-        Attention t = attention(a, r);
+        RefAttention t = ref_attention(a, r);
         for (int b = 0; b < t.B; b++)
             for (int h = 0; h < t.H; h++)
                 for (int i = 0; i < t.Sq; i++) attend(&t, b, h, i);
     } else {
-        Recurrence t = recurrence(a, r);
+        RefRecurrence t = ref_recurrence(a, r);
+        double *state = ARENA_ARRAY(a, double, (size_t)t.D *(size_t)t.Dv);
         for (int b = 0; b < t.B; b++)
-            for (int h = 0; h < t.H; h++) recur(&t, b, h);
+            for (int h = 0; h < t.H; h++) ref_recur(&t, state, b, h);
     }
     arena_free(a);
 }

@@ -44,6 +44,7 @@ typedef struct RefRun {
     // size of what o is a sum of, which its rounding is relative to; what is open.
     double *o_written, *const *emits_written, *o_size;
     RefOpen *open;
+    bool kinks; // which side of a kink a pair is on (max, abs ...) counts as a decision
     const unsigned char *rows; // [B,H,Sq]: 0 where a row is not evaluated; NULL: all are
     // Of an attention, and NULL where not wanted: [B,H,Sq,Sk] of the rows that are evaluated. What normalize
     // reads, of all pairs; which take part; their weights, 0 of others.
@@ -57,6 +58,21 @@ typedef struct RefRun {
 const char *ref_check(const RefRun *r);
 // The sizes must pass ref_check.
 void ref_run(const RefRun *r);
+
+// What ref_grad takes: gradients of the outputs of `run`, whose own outputs may be NULL; and what it gives: those of what
+// goes in, by the reverse mode over the same evaluation. All outputs are written; NULL: not wanted. Kinks are as
+// derivation.md says. A row without a key gets no gradient but for what `output` reads.
+typedef struct RefGrad {
+    const RefRun *run;           // its `rows` are honoured
+    const double *d_o;           // like o; NULL: 0
+    const double *const *demits; // one for each of the variant's emits; NULL, or with NULLs: 0
+    const double *dstate;        // recurrence; NULL: 0
+    double *dq, *dk, *dv;        // like q, k, v
+    double *const *dinputs;      // one for each of the variant's inputs; NULL, or with NULLs
+    double *dstate0;             // recurrence
+} RefGrad;
+void ref_grad(const RefGrad *g);
+
 // The mask alone, of one batch entry and head: 1 where key j takes part for query i, [Sq, Sk]. q,
 // k, v and o are not read.
 void ref_mask(const RefRun *r, int b, int h, unsigned char *out);

@@ -48,13 +48,18 @@ static bool by_steps(const Tx *t) {
     return false;
 }
 
-static void find_decisions(Arena *a, RefProgram *p, unsigned s_moves) {
+static bool by_sides(const Tx *t) {
+    bool extremum = t->op == EX_MIN || t->op == EX_MAX || t->op == EX_ABS;
+    return t->type == TX_F32 && (extremum || t->op == EX_ROWMAX || t->op == EX_ROWMIN);
+}
+
+static void find_decisions(Arena *a, RefProgram *p, unsigned s_moves, bool kinks) {
     unsigned *moves = ARENA_ARRAY(a, unsigned, p->nodes.n);
     const int *args = p->args;
     for (int i = 0; i < p->nodes.n; args += p->nodes.data[i++]->nargs) {
         const Tx *t = p->nodes.data[i];
         for (int k = 0; k < t->nargs; k++) moves[i] |= moves[args[k]];
-        p->decides[i] = moves[i] && by_steps(t);
+        p->decides[i] = moves[i] && (by_steps(t) || (kinks && by_sides(t)));
         p->decisions += p->decides[i];
         if (p->decides[i]) p->on |= moves[i];
         if (t->op == EX_SYM) moves[i] = symbol_moves(t, s_moves);
@@ -64,7 +69,8 @@ static void find_decisions(Arena *a, RefProgram *p, unsigned s_moves) {
     p->result_moves = moves[p->result];
 }
 
-RefProgram *ref_program(Arena *a, const Tx *const *roots, int n, int keys, unsigned s_moves) {
+RefProgram *ref_program(Arena *a, const Tx *const *roots, int n, int keys, unsigned s_moves,
+                        bool kinks) {
     if (!roots[0]) return NULL;
     RefProgram *p = ARENA_NEW(a, RefProgram);
     p->nodes = tx_nodes(a, roots, n);
@@ -87,7 +93,7 @@ RefProgram *ref_program(Arena *a, const Tx *const *roots, int n, int keys, unsig
         if (t->row) p->row[i] = ARENA_ARRAY(a, TxValue, keys);
     }
     p->result = ref_index_of(&p->nodes, roots[0]);
-    find_decisions(a, p, s_moves);
+    find_decisions(a, p, s_moves, kinks);
     return p;
 }
 
@@ -158,15 +164,20 @@ static TxValue element(const RefRun *r, int input, int64_t at) {
     return (TxValue){.i = ((const int32_t *)r->inputs[input])[at]};
 }
 
-static TxValue load(const RefRun *r, const Tx *t, const TxValue *index) {
-    const TxInput *in = &r->variant->inputs.data[t->index];
+int64_t ref_place(const RefRun *r, const Tx *load, const TxValue *index) {
+    const TxInput *in = &r->variant->inputs.data[load->index];
     int64_t at = 0;
     for (int i = 0; i < in->rank; i++) {
         int64_t n = extent_of(r, &in->extent[i]), k = index[i].i;
-        if (n <= 0) return (TxValue){.f = 0}; // there is nothing to clamp to
+        if (n <= 0) return -1; // there is nothing to clamp to
         at = at * n + (k < 0 ? 0 : k >= n ? n - 1 : k);
     }
-    return element(r, t->index, at);
+    return at;
+}
+
+static TxValue load(const RefRun *r, const Tx *t, const TxValue *index) {
+    int64_t at = ref_place(r, t, index);
+    return at < 0 ? (TxValue){.f = 0} : element(r, t->index, at);
 }
 
 static TxValue i32(int32_t x) { return (TxValue){.i = x}; }
@@ -224,7 +235,16 @@ static double sum_slack(const RefProgram *p, int arg, int keys) {
     return sum <= ldexp(1, 24 + (grain < 900 ? grain : 900)) ? 0 : 0x1p-20 * sum;
 }
 
-static TxValue reduce(const RefProgram *p, const RefEnv *e, const Tx *t, int arg, int keys) {
+// Which elements are the row's extremum.
+static int32_t attained(const RefProgram *p, int arg, int keys, float extremum) {
+    uint64_t all = 0;
+    for (int j = 0; j < keys; j++)
+        if (ref_row_value(p, arg, j).written == extremum) all = mix(all + (uint64_t)j + 1);
+    return (int32_t)(uint32_t)all;
+}
+
+static TxValue reduce(const RefProgram *p, const RefEnv *e, int node, int arg, int keys) {
+    const Tx *t = p->nodes.data[node];
     double r = t->op == EX_ROWMAX ? -INFINITY : t->op == EX_ROWMIN ? INFINITY : 0, w = r;
     for (int j = 0; j < keys; j++) {
         TxValue x = ref_row_value(p, arg, j);
@@ -237,11 +257,15 @@ static TxValue reduce(const RefProgram *p, const RefEnv *e, const Tx *t, int arg
     }
     if (e->trial && t->op == EX_ROWSUM)
         w += ref_direction(e->trial, t->id) * sum_slack(p, arg, keys);
+    if (p->decides[node]) ref_decide(e, attained(p, arg, keys, (float)w));
     return (TxValue){.f = r, .written = tx_number(w).written};
 }
 
-// What is noted of a decision: the whole number or the truth that comes out of it.
+// What is noted of a decision: the whole number or the truth that comes out of it, or the side.
 static int32_t answer(const Tx *t, const TxValue *v, TxValue r) {
+    if (t->op == EX_ABS) return (v[0].written > 0) - (v[0].written < 0);
+    if (t->op == EX_MIN || t->op == EX_MAX)
+        return (v[0].written > v[1].written) - (v[0].written < v[1].written);
     float whole = t->op == EX_MOD ? floorf(v[0].written / v[1].written) : r.written;
     int32_t bits;
     if (t->type != TX_F32) return r.i;
@@ -322,7 +346,7 @@ TxValue ref_evaluate(const RefProgram *p, const RefEnv *e, int keys) {
         const Tx *t = p->nodes.data[i];
         if (t->known) continue;
         if (t->op == EX_ROWMAX || t->op == EX_ROWMIN || t->op == EX_ROWSUM)
-            p->value[i] = reduce(p, e, t, args[0], keys);
+            p->value[i] = reduce(p, e, i, args[0], keys);
         else if (!t->row)
             p->value[i] = compute(p, e, i, args, 0);
         for (int j = 0; t->row && j < keys; j++) p->row[i][j] = compute(p, e, i, args, j);

@@ -43,11 +43,15 @@ typedef struct RefProgram {
 } RefProgram;
 
 // roots[0] may be NULL: so is the program. s_moves: what the scores that it reads hang on.
-RefProgram *ref_program(Arena *a, const Tx *const *roots, int n, int keys, unsigned s_moves);
+// kinks: which side of a kink is taken is a decision, too.
+RefProgram *ref_program(Arena *a, const Tx *const *roots, int n, int keys, unsigned s_moves,
+                        bool kinks);
 int ref_index_of(const TxNodes *nodes, const Tx *t);
 // Evaluates all nodes; keys is how many take part, 0 outside of `normalize`. The first root's value.
 TxValue ref_evaluate(const RefProgram *p, const RefEnv *e, int keys);
 TxValue ref_row_value(const RefProgram *p, int node, int key);
+// Which element of an input is loaded, with these indices; -1: it has none.
+int64_t ref_place(const RefRun *r, const Tx *load, const TxValue *index);
 // Notes a decision in trial 0 and compares it in the others; false where it comes out otherwise.
 bool ref_decide(const RefEnv *e, int32_t value);
 // +1 or -1: which way a result moves in this trial. what: tells its operands apart.

@@ -1,0 +1,355 @@
+// reference_grad.c: the reference's own derivative, by reverse mode over its evaluation
+// (reference_tape.h), and by nothing that the compiler derives.
+//
+// An attention goes row by row: what is kept is one row. A recurrence goes back through segments of
+// positions: it keeps the state before each, and those of the segment at hand, about 2 sqrt(S).
+#include "frontend/reference_tape.h"
+#include "frontend/reference_walk.h"
+
+#include <assert.h>
+#include <string.h>
+
+static const double *demit(const RefGrad *g, int m) { return g->demits ? g->demits[m] : NULL; }
+
+static void add(double *to, const double *x, double factor, int n) {
+    if (!to || factor == 0) return;
+    for (int i = 0; i < n; i++) to[i] += factor * x[i];
+}
+
+static double *from(double *array, size_t at) { return array ? array + at : NULL; }
+
+// ---- attention
+
+typedef struct Back {
+    const RefGrad *g;
+    RefAttention *t;
+    RefTape *score, *modify, *normalize, *output;
+    int *emit;    // the node of each emit
+    double *dout; // of the aggregated row
+} Back;
+
+static Back back(Arena *a, const RefGrad *g, RefAttention *t) {
+    const Variant *v = g->run->variant;
+    Back x = {.g = g,
+              .t = t,
+              .score = ref_tape(a, t->score, 0),
+              .modify = ref_tape(a, t->modify, 0),
+              .normalize = ref_tape(a, t->normalize, t->Sk),
+              .output = ref_tape(a, t->output, 0),
+              .emit = ARENA_ARRAY(a, int, v->emits.n + 1),
+              .dout = ARENA_ARRAY(a, double, t->Dv)};
+    for (int m = 0; m < v->emits.n; m++)
+        x.emit[m] = ref_index_of(&t->normalize->nodes, v->emits.data[m].value);
+    return x;
+}
+
+// From the gradient of a row of the output to that of the aggregated row.
+static void back_output(const Back *x, RefEnv *e) {
+    const RefAttention *t = x->t;
+    const RefGrad *g = x->g;
+    double squares = 0, dsquares = 0;
+    memset(x->dout, 0, sizeof *x->dout * (size_t)t->Dv);
+    if (!g->d_o) return;
+    for (int d = 0; d < t->Dv; d++) squares += t->o[d].f * t->o[d].f;
+    e->sqo = tx_number(squares);
+    for (e->d = 0; e->d < t->Dv; e->d++) {
+        double adjoint = g->d_o[t->at * (size_t)t->Dv + (size_t)e->d];
+        e->o = t->o[e->d];
+        if (!x->output) {
+            x->dout[e->d] += adjoint;
+            continue;
+        }
+        ref_evaluate(t->output, e, 0);
+        ref_tape_of(x->output, g->run, adjoint, g->dinputs);
+        x->dout[e->d] += x->output->sym[TS_O];
+        dsquares += x->output->sym[TS_SQO];
+    }
+    for (int d = 0; d < t->Dv && dsquares != 0; d++) x->dout[d] += 2 * dsquares * t->o[d].f;
+}
+
+// To the modified scores: x->normalize->s; and to v.
+static void back_normalize(const Back *x, const RefEnv *e, int keys) {
+    const RefAttention *t = x->t;
+    const RefGrad *g = x->g;
+    const RefProgram *p = t->normalize;
+    ref_tape_clear(x->normalize, keys);
+    for (int j = 0; j < keys; j++) {
+        size_t at = ref_kv_row(t, e, t->key[j]) * (size_t)t->Dv;
+        ref_tape_add(x->normalize, p->result, j, ref_inner(x->dout, g->run->v + at, t->Dv));
+        add(from(g->dv, at), x->dout, ref_row_value(p, p->result, j).f, t->Dv);
+    }
+    for (int m = 0; m < g->run->variant->emits.n; m++)
+        if (demit(g, m)) ref_tape_add(x->normalize, x->emit[m], 0, demit(g, m)[t->at]);
+    ref_tape_reverse(x->normalize, g->run, keys, g->dinputs);
+}
+
+// From the modified score of one pair, which is evaluated anew, to q and k.
+static void back_pair(const Back *x, RefEnv *e, double adjoint) {
+    RefAttention *t = x->t;
+    const RefGrad *g = x->g;
+    size_t at = t->at * (size_t)t->D, kv = ref_kv_row(t, e, e->kv_idx) * (size_t)t->D;
+    const double *q = g->run->q + at, *k = g->run->k + kv;
+    if (adjoint == 0) return;
+    ref_modified(t, e, q, 0);
+    if (x->modify) {
+        ref_tape_of(x->modify, g->run, adjoint, g->dinputs);
+        adjoint = x->modify->sym[TS_S];
+    }
+    ref_tape_of(x->score, g->run, adjoint, g->dinputs);
+    const double *d = x->score->sym;
+    add(from(g->dq, at), k, d[TS_DOT], t->D);
+    add(from(g->dq, at), q, 2 * d[TS_SQQ], t->D);
+    add(from(g->dk, kv), q, d[TS_DOT], t->D);
+    add(from(g->dk, kv), k, 2 * d[TS_SQK], t->D);
+}
+
+static void back_row(const Back *x, int b, int h, int i) {
+    RefAttention *t = x->t;
+    const RefRun *r = x->g->run;
+    RefEnv e;
+    size_t at = ref_row(t, &e, b, h, i);
+    if (r->rows && !r->rows[at]) return;
+    int keys = ref_gather(t, &e, r->q + at * (size_t)t->D);
+    ref_evaluate(t->normalize, &e, keys);
+    ref_aggregate(t, &e, keys);
+    back_output(x, &e);
+    if (!keys) return;
+    back_normalize(x, &e, keys);
+    for (int j = 0; j < keys; j++) {
+        e.kv_idx = t->key[j];
+        back_pair(x, &e, x->normalize->s[j]);
+    }
+}
+
+static void back_attention(Arena *a, const RefGrad *g) {
+    RefAttention t = ref_attention(a, g->run);
+    Back x = back(a, g, &t);
+    for (int b = 0; b < t.B; b++)
+        for (int h = 0; h < t.H; h++)
+            for (int i = 0; i < t.Sq; i++) back_row(&x, b, h, i);
+}
+
+// ---- recurrence
+
+typedef struct Rewind {
+    const RefGrad *g;
+    RefRecurrence t;
+    RefTape *tape[CLAUSE_COUNT];
+    size_t nstate; // elements of a state
+    int length;    // positions of a segment
+    double *start; // the state before each segment
+    double *state; // before each position of the segment at hand, and behind the last
+    double *d;     // of the state behind the position at hand, then of the one before it
+    double *query, *key, *decay, *erase, *write, *bonus; // gradients of the clauses' values, [D]
+    double *value, *erased, *out;                        // [Dv]
+} Rewind;
+
+static Rewind rewinding(Arena *a, const RefGrad *g) {
+    Rewind x = {.g = g, .t = ref_recurrence(a, g->run), .length = 1};
+    size_t n = x.nstate = (size_t)x.t.D * (size_t)x.t.Dv;
+    while ((int64_t)x.length * x.length < x.t.S) x.length++;
+    x.start = ARENA_ARRAY(a, double, n *((size_t)x.length + 1));
+    x.state = ARENA_ARRAY(a, double, n *((size_t)x.length + 1));
+    x.d = ARENA_ARRAY(a, double, n);
+    for (int i = 0; i < CLAUSE_COUNT; i++) x.tape[i] = ref_tape(a, x.t.clause[i], 0);
+    double **keys[] = {&x.query, &x.key, &x.decay, &x.erase, &x.write, &x.bonus};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        *keys[i] = ARENA_ARRAY(a, double, x.t.D);
+    x.value = ARENA_ARRAY(a, double, x.t.Dv);
+    x.erased = ARENA_ARRAY(a, double, x.t.Dv);
+    x.out = ARENA_ARRAY(a, double, x.t.Dv);
+    return x;
+}
+
+// x->out, from the gradient of the position's output.
+static void back_out(const Rewind *x, RefEnv *e) {
+    const RefRecurrence *t = &x->t;
+    RefTape *tape = x->tape[CLAUSE_R_OUTPUT];
+    double dsquares = 0;
+    size_t at = ref_place_at(t, e, t->H, t->Dv);
+    memset(x->out, 0, sizeof *x->out * (size_t)t->Dv);
+    for (e->e = 0; x->g->d_o && e->e < t->Dv; e->e++) {
+        double adjoint = x->g->d_o[at + (size_t)e->e];
+        e->o = tx_number(t->out[e->e]);
+        if (!tape) {
+            x->out[e->e] += adjoint;
+            continue;
+        }
+        ref_evaluate(tape->p, e, 0);
+        ref_tape_of(tape, x->g->run, adjoint, x->g->dinputs);
+        x->out[e->e] += tape->sym[TS_O];
+        dsquares += tape->sym[TS_SQO];
+    }
+    add(x->out, t->out, 2 * dsquares, t->Dv);
+}
+
+// Through S = decay before + write (x) erased + key (x) value, and out = query . S, or with a bonus
+// query . (before + (bonus key) (x) value); erased = erase . before. x->d becomes that of `before`.
+static void back_state(const Rewind *x, const double *before, const double *after) {
+    const RefRecurrence *t = &x->t;
+    bool bonus = t->clause[CLAUSE_BONUS] != NULL, delta = t->clause[CLAUSE_WRITE] != NULL;
+    for (int d = 0; d < t->D; d++) {
+        const double *from = before + (size_t)d * (size_t)t->Dv;
+        const double *to = after + (size_t)d * (size_t)t->Dv;
+        double *ds = x->d + (size_t)d * (size_t)t->Dv;
+        double through = 0; // of bonus * key, as it meets value
+        if (!bonus) add(ds, x->out, t->query[d], t->Dv);
+        for (int e = 0; e < t->Dv; e++) {
+            double out = x->out[e], added = t->key[d] * t->value[e];
+            if (out != 0) x->query[d] += out * (bonus ? from[e] + t->bonus[d] * added : to[e]);
+            if (bonus) through += t->query[d] * out * t->value[e];
+            if (bonus) x->value[e] += t->query[d] * out * t->bonus[d] * t->key[d];
+            x->key[d] += ds[e] * t->value[e];
+            x->value[e] += ds[e] * t->key[d];
+            if (delta) x->write[d] += ds[e] * t->erased[e];
+            if (delta) x->erased[e] += ds[e] * t->write[d];
+            if (ds[e] != 0) x->decay[d] += ds[e] * from[e];
+            ds[e] = t->decay[d] == 0 ? 0 : t->decay[d] * ds[e];
+        }
+        x->key[d] += through * t->bonus[d];
+        x->bonus[d] += through * t->key[d];
+        if (bonus) add(ds, x->out, t->query[d], t->Dv);
+    }
+    for (int d = 0; delta && d < t->D; d++) {
+        x->erase[d] += ref_inner(x->erased, before + (size_t)d * (size_t)t->Dv, t->Dv);
+        add(x->d + (size_t)d * (size_t)t->Dv, x->erased, t->erase[d], t->Dv);
+    }
+}
+
+typedef struct Operand { // q, k or v at the position: where its gradients go
+    const double *x;
+    double *d;
+    TxSym element, square;
+} Operand;
+
+// One clause's value at a channel, with its gradient; `absent`: what it is where it is not written.
+static void back_clause(const Rewind *x, const RefEnv *e, ClauseId id, double adjoint,
+                        const Operand *absent, const Operand *operand, int at, double *dsquares) {
+    RefTape *tape = x->tape[id];
+    if (!tape) {
+        if (absent && absent->d) absent->d[at] += adjoint;
+        return;
+    }
+    ref_evaluate(tape->p, e, 0);
+    ref_tape_of(tape, x->g->run, adjoint, x->g->dinputs);
+    for (int i = 0; i < 3; i++) {
+        double d = tape->sym[operand[i].element];
+        dsquares[i] += tape->sym[operand[i].square];
+        if (operand[i].d && d != 0) operand[i].d[at] += d;
+    }
+}
+
+// The clauses' gradients to q, k, v and the inputs.
+static void back_clauses(const Rewind *x, RefEnv *e) {
+    const RefRecurrence *t = &x->t;
+    const RefGrad *g = x->g;
+    size_t q = ref_place_at(t, e, t->Hq, t->D), k = ref_place_at(t, e, t->Hk, t->D),
+           v = ref_place_at(t, e, t->Hv, t->Dv);
+    Operand op[3] = {{g->run->q + q, from(g->dq, q), TS_EQ, TS_SQEQ},
+                     {g->run->k + k, from(g->dk, k), TS_EK, TS_SQEK},
+                     {g->run->v + v, from(g->dv, v), TS_EV, TS_SQEV}};
+    double squares[3] = {0};
+    for (e->d = 0; e->d < t->D; e->d++) {
+        int d = e->d;
+        e->q = tx_number(op[0].x[d]);
+        e->k = tx_number(op[1].x[d]);
+        back_clause(x, e, CLAUSE_QUERY, x->query[d], &op[0], op, d, squares);
+        back_clause(x, e, CLAUSE_KEY, x->key[d], &op[1], op, d, squares);
+        back_clause(x, e, CLAUSE_DECAY, x->decay[d], NULL, op, d, squares);
+        back_clause(x, e, CLAUSE_ERASE, x->erase[d], NULL, op, d, squares);
+        back_clause(x, e, CLAUSE_WRITE, x->write[d], NULL, op, d, squares);
+        back_clause(x, e, CLAUSE_BONUS, x->bonus[d], NULL, op, d, squares);
+    }
+    for (e->e = 0; e->e < t->Dv; e->e++) {
+        e->v = tx_number(op[2].x[e->e]);
+        back_clause(x, e, CLAUSE_VALUE, x->value[e->e], &op[2], op, e->e, squares);
+    }
+    for (int i = 0; i < 3; i++) add(op[i].d, op[i].x, 2 * squares[i], i < 2 ? t->D : t->Dv);
+}
+
+// The segment's states from the one before it; then back through it.
+static void back_segment(const Rewind *x, RefEnv *e, int first, int end) {
+    const RefRecurrence *t = &x->t;
+    size_t bytes = sizeof(double) * x->nstate;
+    double *const keys[] = {x->query, x->key, x->decay, x->erase, x->write, x->bonus};
+    double *const values[] = {x->value, x->erased};
+    memcpy(x->state, x->start + (size_t)(first / x->length) * x->nstate, bytes);
+    for (e->t = first; e->t < end; e->t++) {
+        double *s = x->state + (size_t)(e->t - first) * x->nstate;
+        memcpy(s + x->nstate, s, bytes);
+        ref_step(t, e, s + x->nstate);
+    }
+    for (e->t = end - 1; e->t >= first; e->t--) {
+        double *before = x->state + (size_t)(e->t - first) * x->nstate, *after = before + x->nstate;
+        memcpy(after, before, bytes);
+        ref_step(t, e, after); // its clauses' values once more
+        for (int i = 0; i < 6; i++) memset(keys[i], 0, sizeof *keys[i] * (size_t)t->D);
+        for (int i = 0; i < 2; i++) memset(values[i], 0, sizeof *values[i] * (size_t)t->Dv);
+        back_out(x, e);
+        back_state(x, before, after);
+        back_clauses(x, e);
+    }
+}
+
+static void rewind_head(const Rewind *x, int b, int h) {
+    const RefRecurrence *t = &x->t;
+    const RefGrad *g = x->g;
+    size_t bytes = sizeof(double) * x->nstate,
+           at = ((size_t)b * (size_t)t->H + (size_t)h) * x->nstate;
+    RefEnv e = {.run = g->run, .b = b, .h = h};
+    memset(x->state, 0, bytes);
+    memset(x->d, 0, bytes);
+    if (g->run->state0) memcpy(x->state, g->run->state0 + at, bytes);
+    if (g->dstate) memcpy(x->d, g->dstate + at, bytes);
+    for (e.t = 0; e.t < t->S; e.t++) {
+        if (e.t % x->length == 0)
+            memcpy(x->start + (size_t)(e.t / x->length) * x->nstate, x->state, bytes);
+        ref_step(t, &e, x->state);
+    }
+    for (int first = (t->S - 1) / x->length * x->length; t->S && first >= 0; first -= x->length)
+        back_segment(x, &e, first, first + x->length < t->S ? first + x->length : t->S);
+    if (g->dstate0) memcpy(g->dstate0 + at, x->d, bytes);
+}
+
+static void back_recurrence(Arena *a, const RefGrad *g) {
+    Rewind x = rewinding(a, g);
+    for (int b = 0; b < x.t.B; b++)
+        for (int h = 0; h < x.t.H; h++) rewind_head(&x, b, h);
+}
+
+// ---- the public face
+
+static void zero(double *x, int64_t heads, int64_t rows, int64_t columns) {
+    if (x) memset(x, 0, sizeof *x * (size_t)(heads * rows * columns));
+}
+
+static void zero_inputs(const RefGrad *g) {
+    const Variant *v = g->run->variant;
+    for (int i = 0; g->dinputs && i < v->inputs.n; i++) {
+        const TxInput *in = &v->inputs.data[i];
+        int64_t n = 1;
+        for (int d = 0; d < in->rank; d++)
+            n *= in->extent[d].size < 0 ? in->extent[d].value : g->run->sizes[in->extent[d].size];
+        zero(g->dinputs[i], 1, 1, n);
+    }
+}
+
+void ref_grad(const RefGrad *g) {
+    assert(!ref_check(g->run));
+    const int32_t *n = g->run->sizes;
+    const Variant *v = g->run->variant;
+    Arena *a = arena_new();
+    zero_inputs(g);
+    if (v->kind == VARIANT_ATTENTION) {
+        zero(g->dq, (int64_t)n[SIZE_B] * n[SIZE_HQ], n[SIZE_SQ], v->D);
+        zero(g->dk, (int64_t)n[SIZE_B] * n[SIZE_HKV], n[SIZE_SK], v->D);
+        zero(g->dv, (int64_t)n[SIZE_B] * n[SIZE_HKV], n[SIZE_SK], v->Dv);
+        back_attention(a, g);
+    } else {
+        zero(g->dq, (int64_t)n[RSIZE_B] * n[RSIZE_HQ], n[RSIZE_S], v->D);
+        zero(g->dk, (int64_t)n[RSIZE_B] * n[RSIZE_HK], n[RSIZE_S], v->D);
+        zero(g->dv, (int64_t)n[RSIZE_B] * n[RSIZE_HV], n[RSIZE_S], v->Dv);
+        back_recurrence(a, g);
+    }
+    arena_free(a);
+}

@@ -1,0 +1,71 @@
+// reference_walk.h: the reference's way through a variant, row by row or step by step: what the
+// evaluation (reference.c, reference_recur.c) and its derivative (reference_grad.c) share. Of the
+// reference only.
+#ifndef FRONTEND_REFERENCE_WALK_H
+#define FRONTEND_REFERENCE_WALK_H
+
+#include "frontend/reference_eval.h"
+
+// ---- attention
+
+typedef struct RefDot { // of a pair, or of a vector with itself
+    double value, error;
+} RefDot;
+
+typedef struct RefAttention {
+    const RefRun *run;
+    int32_t B, H, Hkv, Sq, Sk, q_offset;
+    int D, Dv;
+    RefProgram *score, *modify, *mask, *normalize, *output;
+    int *key;     // those that take part
+    TxValue *row; // their modified scores
+    TxValue *o;   // the aggregated row
+    double *mass; // sum of (w v)^2 of each element
+    unsigned on;  // what decisions before `output` hang on
+    RefDot *dot;  // of the row's pairs; sqk of all keys
+    RefDot *sqk;
+    int *grain; // of all keys: their elements are whole multiples of 2^grain
+    bool rough; // a dot of this row is not exact
+    bool near;  // a score of this row is hardly finite
+    RefTaken taken;
+    size_t at; // the row
+} RefAttention;
+
+RefAttention ref_attention(Arena *a, const RefRun *r);
+// Turns to row i of a head: its place in o's rows; e says where it is.
+size_t ref_row(RefAttention *t, RefEnv *e, int b, int h, int i);
+// The keys that take part for a query, and their modified scores; -1 where in another trial others do.
+int ref_gather(RefAttention *t, RefEnv *e, const double *q);
+// The modified score of the pair that e names; t->score and t->modify hold what they are made of.
+TxValue ref_modified(RefAttention *t, RefEnv *e, const double *q, int q_grain);
+// t->o, from the weights that t->normalize holds.
+void ref_aggregate(const RefAttention *t, const RefEnv *e, int keys);
+size_t ref_kv_row(const RefAttention *t, const RefEnv *e, int j); // of k and v
+
+// ---- recurrence
+
+typedef struct RefRecurrence {
+    const RefRun *run;
+    int32_t B, H, Hq, Hk, Hv, S;
+    int D, Dv;
+    RefProgram *clause[CLAUSE_COUNT];
+    // Of one step: the clauses' values.
+    double *query, *key, *decay, *erase, *write, *bonus; // [D]
+    double *value, *erased, *out;                        // [Dv]
+} RefRecurrence;
+
+RefRecurrence ref_recurrence(Arena *a, const RefRun *r);
+// Where the row of position e->t begins in an array of so many heads.
+size_t ref_place_at(const RefRecurrence *t, const RefEnv *e, int32_t heads, int width);
+// Evaluates the clauses of a step, makes the state [D, Dv] that before it is `state` the one after
+// it, and `out` of it.
+void ref_step(const RefRecurrence *t, RefEnv *e, double *state);
+void ref_recur(const RefRecurrence *t, double *state, int b, int h);
+
+// ---- both
+
+double ref_inner(const double *x, const double *y, int n);
+// The clause's value where it is written, `absent` where not.
+TxValue ref_value_or(const RefProgram *p, const RefEnv *e, TxValue absent);
+
+#endif
