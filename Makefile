@@ -231,7 +231,8 @@ bench: all
 # ---- style checks
 SOURCES := $(wildcard ir/*.[ch] frontend/*.[ch] passes/*.[ch] passes/*/*.[ch] codegen/*.[ch] codegen/*/*.[ch] runtime/*.[ch] tools/*.[ch] tools/*/*.[ch] tests/*.[ch] tests/*/*.[ch])
 CLANG_FORMAT = $(shell tests/tools.sh clang-format || echo false)
-lint:
+lint: $(CODEGEN_O)
+	tests/circles.sh $(CODEGEN_O)
 	tests/lint.sh
 format-check:
 	$(CLANG_FORMAT) --dry-run -Werror $(SOURCES)

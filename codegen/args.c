@@ -3,7 +3,7 @@
 // In: a scheduled kernel. Out: cg->args, everything the kernel may ask for: the address and strides
 // of every tensor it touches, the sizes and scalars its expressions name; in a fixed order
 // (tensors, sizes, scalars), so that equal programs give equal code. Holds afterwards: cg_size,
-// cg_pointer, cg_stride, cg_extent and cg_scalar give values that dominate the whole body.
+// cg_pointer, cg_stride and cg_scalar give values that dominate the whole body.
 #include "codegen/cg.h"
 
 #include <assert.h>
@@ -121,43 +121,6 @@ Val cg_stride(Cg *cg, int tensor, int dim) {
     return argument(cg, CG_ARG_STRIDE, tensor, dim, cg->i64);
 }
 
-// Something to read where a tensor has no elements: its clamped index is 0 all the same.
-static Val zero_element(Cg *cg) {
-    unsigned space = cg->target->kind == KIND_HOST ? 0 : 1;
-    Val g = LLVMGetNamedGlobal(cg->m, "attn_zero");
-    if (!g) {
-        g = LLVMAddGlobalInAddressSpace(cg->m, cg->i64, "attn_zero", space);
-        LLVMSetInitializer(g, cg_i64(cg, 0));
-        LLVMSetGlobalConstant(g, true);
-        LLVMSetLinkage(g, LLVMInternalLinkage);
-    }
-    return space ? LLVMConstAddrSpaceCast(g, cg->ptr) : g;
-}
-
-static Val is_empty(Cg *cg, const TileTensor *t) {
-    Val empty = NULL;
-    for (int d = 0; d < t->rank; d++) {
-        if (t->extent[d]->op == EX_CONST && t->extent[d]->i > 0) continue;
-        Val none =
-            LLVMBuildICmp(cg->b, LLVMIntSLT, cg_uniform(cg, t->extent[d]), cg_i32(cg, 1), "");
-        empty = empty ? LLVMBuildOr(cg->b, empty, none, "") : none;
-    }
-    return empty;
-}
-
-Val cg_input(Cg *cg, int tensor) {
-    if (cg->input[tensor]) return cg->input[tensor];
-    const TileTensor *t = &cg->p->tensors.data[tensor];
-    Val p = cg_pointer(cg, tensor);
-    is_empty(cg, t); // asks for the sizes, which moves the builder; what it makes here is dead
-    Blk here = LLVMGetInsertBlock(cg->b);
-    LLVMPositionBuilderBefore(cg->b, LLVMGetBasicBlockTerminator(cg->entry));
-    Val empty = is_empty(cg, t);
-    if (empty) p = LLVMBuildSelect(cg->b, empty, zero_element(cg), p, "");
-    LLVMPositionBuilderAtEnd(cg->b, here);
-    return cg->input[tensor] = p;
-}
-
 static ExType scalar_type(const Cg *cg, int input) {
     return dtype_reads(cg->p->tensors.data[cg->p->inputs.data[input]].dtype);
 }
@@ -187,10 +150,6 @@ Val cg_arguments(Cg *cg) {
         LLVMPositionBuilderAtEnd(cg->b, here);
     }
     return cg->arguments = block;
-}
-
-Val cg_extent(Cg *cg, int tensor, int dim) {
-    return cg_uniform(cg, cg->p->tensors.data[tensor].extent[dim]);
 }
 
 Val cg_scalar(Cg *cg, int input) {

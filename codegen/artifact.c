@@ -106,7 +106,7 @@ static bool counts(const CgLaunch *l) {
     return false;
 }
 
-// One word for all kernels of the variant: each leaves it 0 (codegen/nvptx/sm90.c: words). It stands behind
+// One word for all kernels of the variant: each leaves it 0 (codegen/nvptx/sm90_frame.c: words). It stands behind
 // the program's tensors.
 static void add_counter(Arena *a, const TileProgram *p, const CgLaunch *made, AbiVariant *v) {
     AbiInsn one = {ABI_OP_CONST, 1};

@@ -163,6 +163,9 @@ Val cg_i32(Cg *cg, int64_t v);
 Val cg_i64(Cg *cg, int64_t v);
 Val cg_f32(Cg *cg, double v);
 Val cg_splat(Cg *cg, Val scalar, int lanes);
+Val cg_sum(Cg *cg, Val a, Val b);
+Val cg_plus(Cg *cg, Val a, int b); // i32
+Val cg_times(Cg *cg, Val a, int b);
 Val cg_over(Cg *cg, Val v, int n);      // v / n and v % n of what is not negative: shifts and masks
 Val cg_modulo(Cg *cg, Val v, int n);    // where n is a power of two
 Blk cg_block(Cg *cg, const char *name); // appended to the function
@@ -183,6 +186,8 @@ void cg_invariant(Cg *cg, Val load);                // nobody stores there while
 int cg_lanes(Val v);                                // elements of a vector; 1 for a scalar
 Ty cg_vector(Ty t, int lanes);                      // t itself for one lane
 Val cg_widen(Cg *cg, Val v, int lanes);             // a splat unless v is a vector already
+int cg_widest(const Val *v, int n);                 // lanes of the widest
+int cg_widen_all(Cg *cg, Val *v, int n);            // to it; its lanes
 Val cg_internal(Cg *cg, const char *name, Ty type); // a function with the attributes of cg->fn
 void cg_attribute(Cg *cg, Val fn, const char *name,
                   const char *value); // value NULL: one of LLVM's own names
@@ -235,11 +240,9 @@ Val cg_read(Cg *cg, Val v,
 Val cg_write(Cg *cg, Val v, Dtype to); // and back, rounding to nearest even; scalar or vector
 Val cg_round(Cg *cg, Val v, Dtype to); // an f32 rounded to a narrower dtype, as f32
 Val cg_math(Cg *cg, ExOp op, const Val *args,
-            int n); // f32: the target's hook or the fallback of math.c
-Val cg_math_fallback(Cg *cg, ExOp op, const Val *args); // the operations that LLVM has
-Val cg_divide_rounded(Cg *cg, Val a, Val b);            // f32, correctly rounded on every target
-Val cg_math_formula(Cg *cg, ExOp op, const Val *args);  // math.c: those made of others
-Val cg_pow_signs(Cg *cg, Val a, Val b, Val magnitude);  // magnitude: of a to the power b
+            int n);                          // f32: the target's hook or the fallback of math.c
+Val cg_divide_rounded(Cg *cg, Val a, Val b); // f32, correctly rounded on every target
+Val cg_pow_signs(Cg *cg, Val a, Val b, Val magnitude); // magnitude: of a to the power b
 
 // ---- cooperative.c: of GPUs' maps
 Val cg_merge(Cg *cg, ExOp reduce, Val a, Val b); // of a reduction; a NULL: b
@@ -258,12 +261,21 @@ typedef struct CgShared {                        // memory that a block shares
 void cg_cooperative_map(Cg *cg, const TileOp *op, const CgShared *shared);
 
 // ---- outline.c: long expressions as functions
+typedef Val CgBuild(Cg *cg, const Ex *e, CgElem *at);       // cg_expr
 bool cg_is_long(const Ex *const *order, int n, int copies); // the nodes to build
-Val cg_outline(Cg *cg, const Ex *e, CgElem *at, const Ex **order, int n);
-Val cg_outlined(Cg *cg, const Ex *e, CgElem *at); // NULL: not a function yet
-void cg_find_exact(Cg *cg);                       // fills cg->exact
-bool cg_shares_math(const Cg *cg, ExOp op);
-Val cg_shared_math(Cg *cg, ExOp op, Val *args, int n);
+Val cg_outline(Cg *cg, const Ex *e, CgElem *at, CgBuild *build, const Ex **order, int n);
+Val cg_outlined(Cg *cg, const Ex *e, CgElem *at, CgBuild *build); // NULL: not a function yet
+void cg_find_exact(Cg *cg);                                       // fills cg->exact (expr.c)
+
+// ---- function.c: functions of the module that the kernel calls
+typedef struct CgOutside { // where the builder was
+    Val fn, arguments, *arg, *input;
+    Blk entry, here;
+    const CgHooks *hooks;
+    CgHooks inside;
+} CgOutside;
+Val cg_function_begin(Cg *cg, CgOutside *o, const char *name, Ty type);
+void cg_function_end(Cg *cg, const CgOutside *o, Val result); // result NULL: void
 // Of f32 values of one type, like the result.
 Val cg_function(Cg *cg, const char *name, Val (*build)(Cg *cg, ExOp op, const Val *args), ExOp op,
                 Val *args, int n);

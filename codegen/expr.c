@@ -10,19 +10,6 @@
 
 #include <assert.h>
 
-static int widest(const Val *v, int n) {
-    int lanes = 1;
-    for (int i = 0; i < n; i++)
-        if (cg_lanes(v[i]) > lanes) lanes = cg_lanes(v[i]);
-    return lanes;
-}
-
-static int widen_all(Cg *cg, Val *v, int n) {
-    int lanes = widest(v, n);
-    for (int i = 0; i < n; i++) v[i] = cg_widen(cg, v[i], lanes);
-    return lanes;
-}
-
 static Val intrinsic_of(Cg *cg, const char *name, Val *v, int n) {
     Ty t = LLVMTypeOf(v[0]);
     return cg_intrinsic(cg, name, &t, 1, v, n);
@@ -103,28 +90,6 @@ static Val build_int(Cg *cg, ExOp op, Val *v) {
 
 // ---- floats
 
-// The other operand for a NaN. Where one is a constant, a compare and a select do, which is one
-// instruction on most targets.
-static Val min_max(Cg *cg, ExOp op, Val *v) {
-    if (LLVMIsConstant(v[0])) {
-        Val t = v[0];
-        v[0] = v[1], v[1] = t;
-    }
-    if (!LLVMIsConstant(v[1]))
-        return intrinsic_of(cg, op == EX_MIN ? "llvm.minnum" : "llvm.maxnum", v, 2);
-    LLVMRealPredicate better = op == EX_MIN ? LLVMRealOLT : LLVMRealOGT;
-    return LLVMBuildSelect(cg->b, LLVMBuildFCmp(cg->b, better, v[0], v[1], ""), v[0], v[1], "");
-}
-
-Val cg_math(Cg *cg, ExOp op, const Val *args, int n) {
-    Val v[3] = {0};
-    for (int i = 0; i < n; i++) v[i] = args[i];
-    widen_all(cg, v, n);
-    if (cg_shares_math(cg, op)) return cg_shared_math(cg, op, v, n);
-    Val r = cg->hooks->math ? cg->hooks->math(cg, op, v) : NULL;
-    return r ? r : cg_math_fallback(cg, op, v);
-}
-
 // What stands under `rounded` is computed as written: no flag lets it go into an fma, and a quotient is rounded
 // correctly.
 static Val build_exact(Cg *cg, ExOp op, const Val *v) {
@@ -154,10 +119,6 @@ static Val build_float(Cg *cg, ExOp op, Val *v, int n) {
     }
 }
 
-// LLVM's own division without leave to approximate: div.rn on NVIDIA, a sequence of several instructions
-// on AMD.
-Val cg_divide_rounded(Cg *cg, Val a, Val b) { return LLVMBuildFDiv(cg->b, a, b, ""); }
-
 static bool is_exact(const Cg *cg, const Ex *e) {
     const void *v = NULL;
     return ex_memo_has(&cg->exact, e, &v);
@@ -182,23 +143,6 @@ void cg_find_exact(Cg *cg) {
     ex_visit(cg->k->mask, find_rounded, cg);
     for (TileOp *op = tile_next(&cg->k->body, NULL); op; op = tile_next(&cg->k->body, op))
         tile_map_exprs(op, look_for_rounded, cg);
-}
-
-Val cg_math_fallback(Cg *cg, ExOp op, const Val *args) {
-    Val v[3] = {args[0], args[1], args[2]};
-    switch ((int)op) {
-    case EX_MIN:
-    case EX_MAX: return min_max(cg, op, v);
-    case EX_DIV: return cg_divide_rounded(cg, v[0], v[1]);
-    case EX_RCP: return LLVMBuildFDiv(cg->b, cg_splat(cg, cg_f32(cg, 1), cg_lanes(v[0])), v[0], "");
-    case EX_FMA: return intrinsic_of(cg, "llvm.fma", v, 3);
-    case EX_ABS: return intrinsic_of(cg, "llvm.fabs", v, 1);
-    case EX_FLOOR: return intrinsic_of(cg, "llvm.floor", v, 1);
-    case EX_SQRT: return intrinsic_of(cg, "llvm.sqrt", v, 1);
-    case EX_EXP2: return intrinsic_of(cg, "llvm.exp2", v, 1);
-    case EX_LOG2: return intrinsic_of(cg, "llvm.log2", v, 1);
-    default: return cg_math_formula(cg, op, v);
-    }
 }
 
 // ---- comparisons, choices, conversions
@@ -243,12 +187,55 @@ static Val convert(Cg *cg, ExType to, ExType from, Val v) {
 }
 
 static Val select_of(Cg *cg, Val *v) {
-    int lanes = widest(v, 3);
+    int lanes = cg_widest(v, 3);
     if (cg_lanes(v[0]) > 1 || lanes > 1) {
         v[1] = cg_widen(cg, v[1], lanes);
         v[2] = cg_widen(cg, v[2], lanes);
     }
     return LLVMBuildSelect(cg->b, v[0], v[1], v[2], "");
+}
+
+// ---- inputs
+
+Val cg_extent(Cg *cg, int tensor, int dim) {
+    return cg_uniform(cg, cg->p->tensors.data[tensor].extent[dim]);
+}
+
+// Something to read where a tensor has no elements: its clamped index is 0 all the same.
+static Val zero_element(Cg *cg) {
+    unsigned space = cg->target->kind == KIND_HOST ? 0 : 1;
+    Val g = LLVMGetNamedGlobal(cg->m, "attn_zero");
+    if (!g) {
+        g = LLVMAddGlobalInAddressSpace(cg->m, cg->i64, "attn_zero", space);
+        LLVMSetInitializer(g, cg_i64(cg, 0));
+        LLVMSetGlobalConstant(g, true);
+        LLVMSetLinkage(g, LLVMInternalLinkage);
+    }
+    return space ? LLVMConstAddrSpaceCast(g, cg->ptr) : g;
+}
+
+static Val is_empty(Cg *cg, const TileTensor *t) {
+    Val empty = NULL;
+    for (int d = 0; d < t->rank; d++) {
+        if (t->extent[d]->op == EX_CONST && t->extent[d]->i > 0) continue;
+        Val none =
+            LLVMBuildICmp(cg->b, LLVMIntSLT, cg_uniform(cg, t->extent[d]), cg_i32(cg, 1), "");
+        empty = empty ? LLVMBuildOr(cg->b, empty, none, "") : none;
+    }
+    return empty;
+}
+
+Val cg_input(Cg *cg, int tensor) {
+    if (cg->input[tensor]) return cg->input[tensor];
+    const TileTensor *t = &cg->p->tensors.data[tensor];
+    Val p = cg_pointer(cg, tensor);
+    is_empty(cg, t); // asks for the sizes, which moves the builder; what it makes here is dead
+    Blk here = LLVMGetInsertBlock(cg->b);
+    LLVMPositionBuilderBefore(cg->b, LLVMGetBasicBlockTerminator(cg->entry));
+    Val empty = is_empty(cg, t);
+    if (empty) p = LLVMBuildSelect(cg->b, empty, zero_element(cg), p, "");
+    LLVMPositionBuilderAtEnd(cg->b, here);
+    return cg->input[tensor] = p;
 }
 
 // ---- loads: clamped, contiguous where the index runs along the lanes with step 1
@@ -305,7 +292,7 @@ static Val offset_add(Cg *cg, Val sum, Val index, Val stride) {
     Val i = LLVMBuildSExt(cg->b, index, wide, "");
     Val v[] = {sum, LLVMBuildMul(cg->b, i, cg_splat(cg, stride, cg_lanes(i)), "")};
     if (!sum) return v[1];
-    widen_all(cg, v, 2);
+    cg_widen_all(cg, v, 2);
     return LLVMBuildAdd(cg->b, v[0], v[1], "");
 }
 
@@ -536,7 +523,7 @@ static Val build(Cg *cg, CgElem *at, const Ex *e) {
     for (int i = 0; i < e->nargs; i++) v[i] = built(at, e->args[i]);
     ExType of = e->args[0]->type;
     if (typing == T_SEL) return select_of(cg, v);
-    widen_all(cg, v, e->nargs);
+    cg_widen_all(cg, v, e->nargs);
     switch (typing) {
     case T_CONV: return convert(cg, e->type, of, v[0]);
     case T_CMP: return compare(cg, e->op, of, v[0], v[1]);
@@ -581,11 +568,11 @@ Val cg_expr(Cg *cg, const Ex *e, CgElem *at) {
     const void *known = NULL;
     if (ex_memo_has(&at->memo, e, &known)) return (Val)known;
     const Ex **order;
-    Val v = cg_outlined(cg, e, at);
+    Val v = cg_outlined(cg, e, at, cg_expr);
     if (!v) {
         int n = ex_order_beyond(cg->arena, &at->memo, e, &order);
         if (cg_is_long(order, n, at->copies ? at->copies : 1)) {
-            v = cg_outline(cg, e, at, order, n);
+            v = cg_outline(cg, e, at, cg_expr, order, n);
         } else {
             for (int i = 0; i < n; i++)
                 ex_memo_put(cg->arena, &at->memo, order[i], build(cg, at, order[i]));

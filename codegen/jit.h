@@ -1,4 +1,4 @@
-// jit.h: what emit.c shares with jit.c and apart.c.
+// jit.h: modules (module.c), for emit.c, jit.c and apart.c.
 #ifndef CODEGEN_JIT_H
 #define CODEGEN_JIT_H
 

@@ -36,11 +36,28 @@ Val cg_splat(Cg *cg, Val scalar, int lanes) {
 
 Val cg_widen(Cg *cg, Val v, int lanes) { return cg_lanes(v) == 1 ? cg_splat(cg, v, lanes) : v; }
 
+Val cg_sum(Cg *cg, Val a, Val b) { return LLVMBuildAdd(cg->b, a, b, ""); }
+Val cg_plus(Cg *cg, Val a, int b) { return cg_sum(cg, a, cg_i32(cg, b)); }
+Val cg_times(Cg *cg, Val a, int b) { return LLVMBuildMul(cg->b, a, cg_i32(cg, b), ""); }
+
 Val cg_over(Cg *cg, Val v, int n) {
     int bits = 0;
     while (1 << bits < n) bits++;
     if (1 << bits == n) return LLVMBuildLShr(cg->b, v, cg_i32(cg, bits), "");
     return LLVMBuildUDiv(cg->b, v, cg_i32(cg, n), "");
+}
+
+int cg_widest(const Val *v, int n) {
+    int lanes = 1;
+    for (int i = 0; i < n; i++)
+        if (cg_lanes(v[i]) > lanes) lanes = cg_lanes(v[i]);
+    return lanes;
+}
+
+int cg_widen_all(Cg *cg, Val *v, int n) {
+    int lanes = cg_widest(v, n);
+    for (int i = 0; i < n; i++) v[i] = cg_widen(cg, v[i], lanes);
+    return lanes;
 }
 
 Val cg_modulo(Cg *cg, Val v, int n) {

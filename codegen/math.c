@@ -6,6 +6,7 @@
 // and signs are C's.
 #include "ir/math.h"
 #include "codegen/cg.h"
+#include "ir/expr_ops.h"
 
 #include <assert.h>
 
@@ -215,7 +216,7 @@ static Val pow_of(Cg *cg, Val a, Val b) {
     return cg_pow_signs(cg, a, b, e);
 }
 
-Val cg_math_formula(Cg *cg, ExOp op, const Val *v) {
+static Val formula(Cg *cg, ExOp op, const Val *v) {
     switch ((int)op) {
     case EX_EXP: return exp_of(cg, v[0]);
     case EX_LOG: return mul(cg, math1(cg, EX_LOG2, v[0]), k(cg, 0.69314718055994531, v[0]));
@@ -228,4 +229,66 @@ Val cg_math_formula(Cg *cg, ExOp op, const Val *v) {
     case EX_POW: return pow_of(cg, v[0], v[1]);
     default: assert(!"an f32 operation"); return NULL;
     }
+}
+
+// ---- an operation: shared, as a call; the target's; LLVM's; a formula
+
+// LLVM's own division without leave to approximate: div.rn on NVIDIA, a sequence of several instructions
+// on AMD.
+Val cg_divide_rounded(Cg *cg, Val a, Val b) { return LLVMBuildFDiv(cg->b, a, b, ""); }
+
+// The other operand for a NaN. Where one is a constant, a compare and a select do, which is one
+// instruction on most targets.
+static Val min_max(Cg *cg, ExOp op, Val *v) {
+    if (LLVMIsConstant(v[0])) {
+        Val t = v[0];
+        v[0] = v[1], v[1] = t;
+    }
+    if (!LLVMIsConstant(v[1]))
+        return call(cg, op == EX_MIN ? "llvm.minnum" : "llvm.maxnum", v[0], v[1], NULL);
+    LLVMRealPredicate better = op == EX_MIN ? LLVMRealOLT : LLVMRealOGT;
+    return LLVMBuildSelect(cg->b, LLVMBuildFCmp(cg->b, better, v[0], v[1], ""), v[0], v[1], "");
+}
+
+static Val of_llvm(Cg *cg, ExOp op, const Val *args) {
+    Val v[3] = {args[0], args[1], args[2]};
+    switch ((int)op) {
+    case EX_MIN:
+    case EX_MAX: return min_max(cg, op, v);
+    case EX_DIV: return cg_divide_rounded(cg, v[0], v[1]);
+    case EX_RCP: return LLVMBuildFDiv(cg->b, cg_splat(cg, cg_f32(cg, 1), cg_lanes(v[0])), v[0], "");
+    case EX_FMA: return call(cg, "llvm.fma", v[0], v[1], v[2]);
+    case EX_ABS: return call(cg, "llvm.fabs", v[0], NULL, NULL);
+    case EX_FLOOR: return call(cg, "llvm.floor", v[0], NULL, NULL);
+    case EX_SQRT: return call(cg, "llvm.sqrt", v[0], NULL, NULL);
+    case EX_EXP2: return call(cg, "llvm.exp2", v[0], NULL, NULL);
+    case EX_LOG2: return call(cg, "llvm.log2", v[0], NULL, NULL);
+    default: return formula(cg, op, v);
+    }
+}
+
+static bool is_shared(const Cg *cg, ExOp op) {
+    Ex e = {.op = op};
+    return cg->share_math && ex_weight(&e) > 6 && op != EX_DIV;
+}
+
+static Val shared_math(Cg *cg, ExOp op, const Val *args) {
+    cg->share_math = false;
+    Val r = cg_math(cg, op, args, ex_ops[op].arity);
+    cg->share_math = true;
+    return r;
+}
+
+static Val call_shared(Cg *cg, ExOp op, Val *args, int n) {
+    return cg_function(cg, arena_printf(cg->arena, "attn_%s", ex_op_name(op)), shared_math, op,
+                       args, n);
+}
+
+Val cg_math(Cg *cg, ExOp op, const Val *args, int n) {
+    Val v[3] = {0};
+    for (int i = 0; i < n; i++) v[i] = args[i];
+    cg_widen_all(cg, v, n);
+    if (is_shared(cg, op)) return call_shared(cg, op, v, n);
+    Val r = cg->hooks->math ? cg->hooks->math(cg, op, v) : NULL;
+    return r ? r : of_llvm(cg, op, v);
 }

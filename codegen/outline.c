@@ -33,91 +33,6 @@ bool cg_is_long(const Ex *const *order, int n, int copies) {
     return w > LONG || w * copies > LONG_COPIES;
 }
 
-// ---- functions within the kernel's module
-
-typedef struct Outside { // where the builder was
-    Val fn, arguments, *arg, *input;
-    Blk entry, here;
-    const CgHooks *hooks;
-    CgHooks inside;
-} Outside;
-
-static Ty pointer_in(Cg *cg, unsigned space) { return LLVMPointerTypeInContext(cg->c, space); }
-
-// Of a pointer that comes from memory nothing but the cast tells where it points.
-static Val argument_in_memory(Cg *cg, int slot, Ty type) {
-    Val i = cg_i64(cg, slot);
-    Val p = LLVMBuildInBoundsGEP2(cg->b, cg->i64, cg->arguments, &i, 1, "");
-    Val v = LLVMBuildLoad2(cg->b, type, p, "");
-    if (type != cg->ptr || !cg->hooks->tensors) return v;
-    Val to = LLVMBuildAddrSpaceCast(cg->b, v, pointer_in(cg, cg->hooks->tensors), "");
-    return LLVMBuildAddrSpaceCast(cg->b, to, cg->ptr, "");
-}
-
-static Val begin_function(Cg *cg, Outside *o, const char *name, Ty type) {
-    *o = (Outside){cg->fn,    cg->arguments, cg->arg,
-                   cg->input, cg->entry,     LLVMGetInsertBlock(cg->b),
-                   cg->hooks, *cg->hooks};
-    Val fn = cg_internal(cg, name, type);
-    cg->fn = fn;
-    cg->entry = cg_block(cg, "entry");
-    Blk body = cg_block(cg, "body");
-    LLVMPositionBuilderAtEnd(cg->b, cg->entry);
-    LLVMBuildBr(cg->b, body);
-    LLVMPositionBuilderAtEnd(cg->b, body);
-    o->inside.argument = argument_in_memory;
-    cg->hooks = &o->inside;
-    cg->arg = NULL;
-    cg->input = ARENA_ARRAY(cg->arena, Val, cg->p->tensors.n + 1);
-    return fn;
-}
-
-static void end_function(Cg *cg, const Outside *o, Val result) {
-    if (result)
-        LLVMBuildRet(cg->b, result);
-    else
-        LLVMBuildRetVoid(cg->b);
-    cg->fn = o->fn, cg->entry = o->entry, cg->hooks = o->hooks;
-    cg->arguments = o->arguments, cg->arg = o->arg, cg->input = o->input;
-    LLVMPositionBuilderAtEnd(cg->b, o->here);
-}
-
-// ---- mathematical functions
-
-bool cg_shares_math(const Cg *cg, ExOp op) {
-    Ex e = {.op = op};
-    return cg->share_math && ex_weight(&e) > 6 && op != EX_DIV;
-}
-
-// A call of a function of the module with this name, which `build` makes the first time.
-Val cg_function(Cg *cg, const char *name, Val (*build)(Cg *cg, ExOp op, const Val *args), ExOp op,
-                Val *args, int n) {
-    Ty t = LLVMTypeOf(args[0]), types[] = {t, t, t},
-       type = LLVMFunctionType(t, types, (unsigned)n, false);
-    name = arena_printf(cg->arena, "%s_%s%d", name, dtype_name(cg->p->dtype), cg_lanes(args[0]));
-    Val fn = LLVMGetNamedFunction(cg->m, name);
-    if (!fn) {
-        Outside o;
-        fn = begin_function(cg, &o, name, type);
-        Val v[3] = {0};
-        for (int i = 0; i < n; i++) v[i] = LLVMGetParam(fn, (unsigned)i);
-        end_function(cg, &o, build(cg, op, v));
-    }
-    return LLVMBuildCall2(cg->b, type, fn, args, (unsigned)n, "");
-}
-
-static Val shared_math(Cg *cg, ExOp op, const Val *args) {
-    cg->share_math = false;
-    Val r = cg_math(cg, op, args, ex_ops[op].arity);
-    cg->share_math = true;
-    return r;
-}
-
-Val cg_shared_math(Cg *cg, ExOp op, Val *args, int n) {
-    return cg_function(cg, arena_printf(cg->arena, "attn_%s", ex_op_name(op)), shared_math, op,
-                       args, n);
-}
-
 // ---- the parts of an expression
 
 typedef struct Outline Outline;
@@ -143,6 +58,7 @@ typedef struct Parts {
     CgElem *outer;
     const Ex **order;
     int n, nparts;
+    CgBuild *build;
     Node *node;    // by place in order
     ExMemo place;  // expression to its Node
     VEC(int) free; // slots
@@ -211,18 +127,18 @@ static void fetch(Cg *cg, Parts *p, CgElem *at, const Ex *e) {
 
 // Nodes [from, to) of the order, all of one part or leaves of it.
 static Val build_part(Cg *cg, Parts *p, Ty type, int part, int from, int to) {
-    Outside o;
-    Val fn = begin_function(cg, &o, "attn_part", type), v = NULL;
+    CgOutside o;
+    Val fn = cg_function_begin(cg, &o, "attn_part", type), v = NULL;
     CgElem at = inner_element(cg, p);
     for (int i = from; i < to; i++) {
         const Ex *e = p->order[i];
         if (!node_of(p, e)) continue;
         for (int k = 0; k < e->nargs; k++) fetch(cg, p, &at, e->args[k]);
-        v = cg_expr(cg, e, &at);
+        v = p->build(cg, e, &at);
         if (p->node[i].last > part) keep(cg, p, &p->node[i], v);
     }
     bool last = part == p->nparts - 1;
-    end_function(cg, &o, last ? cg_widen(cg, v, p->o->lanes) : NULL);
+    cg_function_end(cg, &o, last ? cg_widen(cg, v, p->o->lanes) : NULL);
     return fn;
 }
 
@@ -240,8 +156,8 @@ static Ty result_type(Cg *cg, const Ex *e, int lanes) {
 }
 
 static void call_parts(Cg *cg, Parts *p, const Val *parts, Ty part, Ty last) {
-    Outside o;
-    Val fn = begin_function(cg, &o, "attn_body", p->o->type);
+    CgOutside o;
+    Val fn = cg_function_begin(cg, &o, "attn_body", p->o->type);
     int n = (int)LLVMCountParams(fn);
     Val *args = ARENA_ARRAY(cg->arena, Val, n + 1);
     LLVMGetParams(fn, args);
@@ -251,7 +167,7 @@ static void call_parts(Cg *cg, Parts *p, const Val *parts, Ty part, Ty last) {
     for (int i = 0; i + 1 < p->nparts; i++)
         LLVMBuildCall2(cg->b, part, parts[i], args, (unsigned)n + 1, "");
     Val r = LLVMBuildCall2(cg->b, last, parts[p->nparts - 1], args, (unsigned)n + 1, "");
-    end_function(cg, &o, r);
+    cg_function_end(cg, &o, r);
     p->o->fn = fn;
 }
 
@@ -296,14 +212,14 @@ static void find_leaves(Cg *cg, Outline *o, const CgElem *at, const Ex **order, 
 }
 
 // What the function is given; false: it was made for other elements.
-static bool give(Cg *cg, const Outline *o, CgElem *at, Val *args) {
+static bool give(Cg *cg, const Outline *o, CgElem *at, CgBuild *build, Val *args) {
     if (o->lanes != at->lanes || o->lane_axis != at->lane_axis) return false;
     if (o->lane_first != (at->lane_first != NULL)) return false;
     int n = 0;
     for (; n < o->leaves.n; n++) {
         const Ex *e = o->leaves.data[n];
         if (!by_element(e) && !ex_memo_has(&at->memo, e, NULL)) return false;
-        args[n] = cg_expr(cg, e, at);
+        args[n] = build(cg, e, at);
         if (o->types && LLVMTypeOf(args[n]) != o->types[n]) return false;
     }
     if (o->lane_first) args[n++] = at->lane_first;
@@ -316,30 +232,30 @@ static Val call(Cg *cg, const Outline *o, Val *args) {
     return LLVMBuildCall2(cg->b, o->type, o->fn, args, n, "");
 }
 
-Val cg_outlined(Cg *cg, const Ex *e, CgElem *at) {
+Val cg_outlined(Cg *cg, const Ex *e, CgElem *at, CgBuild *build) {
     const void *first = NULL;
     if (!cg->outlines.n || !ex_memo_has(&cg->outlines, e, &first)) return NULL;
     for (const Outline *o = first; o; o = o->next) {
         Val *args = ARENA_ARRAY(cg->arena, Val, o->leaves.n + 2);
-        if (give(cg, o, at, args)) return call(cg, o, args);
+        if (give(cg, o, at, build, args)) return call(cg, o, args);
     }
     return NULL;
 }
 
-Val cg_outline(Cg *cg, const Ex *e, CgElem *at, const Ex **order, int n) {
+Val cg_outline(Cg *cg, const Ex *e, CgElem *at, CgBuild *build, const Ex **order, int n) {
     Outline *o = ARENA_NEW(cg->arena, Outline);
     o->lanes = at->lanes, o->lane_axis = at->lane_axis, o->lane_first = at->lane_first != NULL;
     find_leaves(cg, o, at, order, n);
     Val *args = ARENA_ARRAY(cg->arena, Val, o->leaves.n + 2);
-    bool given = give(cg, o, at, args);
+    bool given = give(cg, o, at, build, args);
     assert(given);
     (void)given;
     int nargs = o->leaves.n + o->lane_first + 1;
     o->types = ARENA_ARRAY(cg->arena, Ty, nargs + 1);
     for (int i = 0; i < nargs; i++) o->types[i] = LLVMTypeOf(args[i]);
-    o->types[nargs] = pointer_in(cg, cg->hooks->stack);
+    o->types[nargs] = LLVMPointerTypeInContext(cg->c, cg->hooks->stack);
     o->result = result_type(cg, e, at->lanes);
-    Parts parts = {.o = o, .outer = at, .order = order, .n = n};
+    Parts parts = {.o = o, .outer = at, .order = order, .n = n, .build = build};
     bool shared = cg->share_math;
     cg->share_math = weight_of_all(order, n) > SHARED;
     deal(cg, &parts, cg->share_math);

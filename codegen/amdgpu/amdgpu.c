@@ -186,7 +186,7 @@ static void am_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
 
 static void view(Cg *cg, const TileOp *op) {
     const TileValue *buffer = op->args.data[0];
-    Val stage = am_times(cg, cg_uniform(cg, op->stage), am_tile(cg, buffer).bytes);
+    Val stage = cg_times(cg, cg_uniform(cg, op->stage), am_tile(cg, buffer).bytes);
     cg->value[op->results.data[0]->id].mem =
         LLVMBuildAdd(cg->b, cg->value[buffer->id].mem, stage, "");
 }

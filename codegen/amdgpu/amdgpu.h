@@ -100,9 +100,6 @@ Val am_element(Cg *cg, const TileValue *v, int layout, const int *part);
 const TileValue *am_buffer(const TileValue *v); // the buffer that a view is of
 
 // ---- instructions (ops.c)
-bool am_narrow(Dtype t);
-Val am_plus(Cg *cg, Val a, int b);
-Val am_times(Cg *cg, Val a, int b);
 Val am_pack(Cg *cg, Dtype t, Val low, Val high);           // two f32 -> i32
 Val am_pack_unguarded(Cg *cg, Dtype t, Val low, Val high); // a NaN may become any number
 Val am_unpack(Cg *cg, Dtype t, Val pair, int half);        // -> f32

@@ -48,7 +48,7 @@ typedef struct Piece {
 // What the tile's coordinates say of one dimension: the first index along it.
 static Val first_index(Cg *cg, const TileCoord *at) {
     Val i = cg_uniform(cg, at->at);
-    return at->axis < 0 ? i : am_times(cg, i, cg->k->axes[at->axis].extent);
+    return at->axis < 0 ? i : cg_times(cg, i, cg->k->axes[at->axis].extent);
 }
 
 static Copy copy_of(Cg *cg, const TileOp *op) {
@@ -97,7 +97,7 @@ static AmPlace digit(Cg *cg, Digits *d, int size) {
 }
 
 static AmPlace scaled(Cg *cg, AmPlace p, int by) {
-    return (AmPlace){am_times(cg, p.at, by), p.more * by};
+    return (AmPlace){cg_times(cg, p.at, by), p.more * by};
 }
 
 static AmPlace joined(Cg *cg, AmPlace a, AmPlace b) {
@@ -129,7 +129,7 @@ static Piece piece_at(Cg *cg, const Copy *c, Val tid, int i) {
     bool even = c->tile.transposed || (across & (across - 1)) == 0;
     assert((threads & (threads - 1)) == 0 && "scheduled for this target");
     assert((!c->tile.transposed || (c->tile_rows & (c->tile_rows - 1)) == 0) && "and so the keys");
-    Val x = am_plus(cg, tid, i * threads);
+    Val x = cg_plus(cg, tid, i * threads);
     if ((i + 1) * threads > all_pieces(c))
         p.in = LLVMBuildICmp(cg->b, LLVMIntULT, x, cg_i32(cg, all_pieces(c)), "");
     Digits d = {even ? tid : x, even ? i * threads : 0};
@@ -188,7 +188,7 @@ static Val times_stride(Cg *cg, const From *f, Val row) {
 static Val column_at(Cg *cg, const Copy *c, const Piece *p, Val col) {
     Val in = p->in;
     if (c->ncols) {
-        Val has = LLVMBuildICmp(cg->b, LLVMIntSLT, am_plus(cg, col, p->col.more), c->ncols, "");
+        Val has = LLVMBuildICmp(cg->b, LLVMIntSLT, cg_plus(cg, col, p->col.more), c->ncols, "");
         in = in ? LLVMBuildAnd(cg->b, in, has, "") : has;
     }
     if (!in) return col;
@@ -209,10 +209,10 @@ static Val whole_load(Cg *cg, const Copy *c, const From *f, const Piece *p, int 
 
 // Of the last tile: rows past the tensor's end are read from its last one, and made zeros.
 static Val partial_load(Cg *cg, const Copy *c, const From *f, const Piece *p, int j, Ty type) {
-    Val row = am_plus(cg, p->row.at, p->row.more + j);
-    Val v[] = {row, am_plus(cg, f->left, -1)};
+    Val row = cg_plus(cg, p->row.at, p->row.more + j);
+    Val v[] = {row, cg_plus(cg, f->left, -1)};
     Val own = times_stride(cg, f, cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2));
-    Val col = am_plus(cg, column_at(cg, c, p, p->col.at), p->col.more);
+    Val col = cg_plus(cg, column_at(cg, c, p, p->col.at), p->col.more);
     col = LLVMBuildSExt(cg->b, col, cg->i64, "");
     Val at = element_at(cg, c, f->base, LLVMBuildAdd(cg->b, own, col, ""));
     Val x = LLVMBuildLoad2(cg->b, type, at, "");
@@ -293,7 +293,7 @@ static Val place_of(Cg *cg, const Copy *c, AmPlace outer, AmPlace inner) {
     }
     Val at = am_chunk(cg, &c->tile, outer, chunk);
     half = scaled(cg, half, 4 * c->tile.elem);
-    return am_plus(cg, LLVMBuildAdd(cg->b, at, half.at, ""), half.more);
+    return cg_plus(cg, LLVMBuildAdd(cg->b, at, half.at, ""), half.more);
 }
 
 static void write_transposed(Cg *cg, const Copy *c, const Piece *at, Val to, const Val row[4]) {
@@ -325,7 +325,7 @@ static void write_piece(Cg *cg, const Copy *c, const AmPending *p, Val tid, int 
     int loads = loads_of(c);
     Blk done = at.in ? cg_if(cg, at.in, "piece") : NULL;
     Val row[4];
-    Val ok = c->ncols ? LLVMBuildICmp(cg->b, LLVMIntSLT, am_plus(cg, at.col.at, at.col.more),
+    Val ok = c->ncols ? LLVMBuildICmp(cg->b, LLVMIntSLT, cg_plus(cg, at.col.at, at.col.more),
                                       c->ncols, "")
                       : NULL;
     for (int j = 0; j < loads; j++) {
@@ -398,7 +398,7 @@ static void copy_elements(Cg *cg, const TileOp *op, const Copy *c, Val to) {
     LLVMBuildCondBr(cg->b, more, work, done);
     LLVMPositionBuilderAtEnd(cg->b, work);
     copy_element(cg, op, c, i, to);
-    Val next = am_plus(cg, i, threads_of(cg));
+    Val next = cg_plus(cg, i, threads_of(cg));
     Blk latch = LLVMGetInsertBlock(cg->b);
     LLVMAddIncoming(i, (Val[]){am_state(cg)->tid, next}, (Blk[]){pre, latch}, 2);
     LLVMBuildBr(cg->b, head);
@@ -434,7 +434,7 @@ void am_copies_begin(Cg *cg) {
 }
 
 static Val stage_begin(Cg *cg, const TileOp *op, const Copy *c) {
-    Val stage = am_times(cg, cg_uniform(cg, op->stage), c->tile.bytes);
+    Val stage = cg_times(cg, cg_uniform(cg, op->stage), c->tile.bytes);
     return LLVMBuildAdd(cg->b, cg->value[op->args.data[0]->id].mem, stage, "");
 }
 

@@ -43,12 +43,12 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
         if (at->axis >= 0 && cg->k->axes[at->axis].extent > 1) {
             const TileAxis *axis = &cg->k->axes[at->axis];
             if (at->axis == s->row_axis) {
-                a.row = LLVMBuildAdd(cg->b, am_times(cg, i, axis->extent), s->row0, "");
+                a.row = LLVMBuildAdd(cg->b, cg_times(cg, i, axis->extent), s->row0, "");
                 a.nrows = cg_extent(cg, op->tensor, d);
                 a.stride = stride;
             } else {
                 assert(d == a.t->rank - 1 && a.t->extent[d]->op == EX_CONST);
-                i = am_times(cg, i, axis->extent);
+                i = cg_times(cg, i, axis->extent);
                 find_columns(cg, &a, a.t->extent[d]->i, axis, i);
                 sum = LLVMBuildAdd(cg->b, sum, wide_index(cg, i), "");
             }
@@ -64,7 +64,7 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
 }
 
 static Val row_of(Cg *cg, const Access *a, int m) {
-    return am_plus(cg, a->row, am_state(cg)->rows * m);
+    return cg_plus(cg, a->row, am_state(cg)->rows * m);
 }
 
 static Val row_begin(Cg *cg, const Access *a, Val row) {
@@ -108,7 +108,7 @@ static Val two(Cg *cg, const Access *a, const TileValue *v, int m, int e) {
 // MFMA: four or eight columns of a lane at once.
 static void store_units(Cg *cg, const Access *a, const TileValue *v, int m, Val at) {
     int axis = a->shape.col_axis, unit = am_unit(cg, axis);
-    bool narrow = am_narrow(a->t->dtype);
+    bool narrow = dtype_half(a->t->dtype);
     for (int e = 0; e < a->shape.n; e += unit) {
         Val w[8], col = am_column(cg, axis, e);
         int n = narrow ? unit / 2 : unit;
@@ -139,7 +139,7 @@ static void store_halves(Cg *cg, const Access *a, const TileValue *v, int m, Val
             else
                 am_share_pairs(cg, two(cg, a, v, m, e + i), &pair[i]);
         for (int i = 0; i < 4; i++) w[i] = LLVMBuildSelect(cg->b, first, pair[i], pair[i + 4], "");
-        Val col = am_plus(cg, am_times(cg, part, 8), 2 * e);
+        Val col = cg_plus(cg, cg_times(cg, part, 8), 2 * e);
         Val in = column_inside(cg, a, col, 2 * e + 15);
         Blk done = in ? cg_if(cg, in, "row") : NULL;
         store_words(cg, step_by(cg, a, at, wide_index(cg, col)), w, 4);
@@ -166,7 +166,7 @@ static void store_row(Cg *cg, const Access *a, const TileValue *v, int m) {
             cg->b, in, LLVMBuildICmp(cg->b, LLVMIntEQ, am_state(cg)->part, cg_i32(cg, 0), ""), "");
     Blk done = cg_if(cg, in, "row");
     Val at = row_begin(cg, a, row);
-    bool narrow = am_narrow(a->t->dtype);
+    bool narrow = dtype_half(a->t->dtype);
     if (!a->cols)
         LLVMBuildStore(cg->b, cg_write(cg, number(cg, a, v, m, 0), a->t->dtype), at);
     else if (!a->whole || (am_state(cg)->wmma && !narrow))

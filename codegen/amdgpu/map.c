@@ -49,7 +49,7 @@ static Val fragment_pos(Cg *cg, CgElem *elem, int axis) {
     int offset;
     if (!fragment_place(cg, elem, axis, &first, &offset))
         return cg_space_position(cg, &((const At *)elem->ctx)->space, axis);
-    return am_plus(cg, first, offset);
+    return cg_plus(cg, first, offset);
 }
 
 // ---- fragments
@@ -59,7 +59,7 @@ static void set_element(Cg *cg, const At *at, int i, Val x) {
     const CgFragment *f = cg_fragment(cg, v);
     Val *to = &cg->value[v->id].e[cg_slot(f, at->space.part)];
     if (f->each == 1) {
-        *to = am_narrow(v->dtype) ? cg_round(cg, x, v->dtype) : x;
+        *to = dtype_half(v->dtype) ? cg_round(cg, x, v->dtype) : x;
     } else if (at->e % 2 == 0) {
         at->before[i] = x;
     } else {

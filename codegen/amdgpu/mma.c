@@ -42,7 +42,7 @@ static Product product_of(Cg *cg, const TileOp *op) {
     p.depth = cg->k->axes[p.axis].extent;
     p.dtype = p.right->dtype;
     p.tile = s->rows * s->rows / s->wave;
-    p.words = s->wmma && am_narrow(p.dtype) ? 8 : 4;
+    p.words = s->wmma && dtype_half(p.dtype) ? 8 : 4;
     Val lane = s->crowded ? am_hidden(cg, s->lane) : s->lane;
     p.row = cg_modulo(cg, lane, s->rows);
     p.part = cg_over(cg, lane, s->rows);
@@ -89,7 +89,7 @@ static void shared_words(Cg *cg, const Product *p, const TileValue *v, AmPlace r
     const AmState *s = am_state(cg);
     AmTile t = am_tile(cg, v);
     if (t.inner != p->axis) {
-        gather(cg, p, &t, v, am_plus(cg, row.at, row.more), k, w);
+        gather(cg, p, &t, v, cg_plus(cg, row.at, row.more), k, w);
         return;
     }
     for (int i = 0; i < p->words / 4; i++) {
@@ -104,7 +104,7 @@ static void shared_words(Cg *cg, const Product *p, const TileValue *v, AmPlace r
 static void fragment_words(Cg *cg, const Product *p, int m, int k, Val *w) {
     AmShape s = am_shape(cg, p->left);
     int n = p->words * s.pair;
-    assert(s.col_axis == p->axis && s.packed == am_narrow(p->dtype));
+    assert(s.col_axis == p->axis && s.packed == dtype_half(p->dtype));
     for (int i = 0; i < p->words; i++) {
         Val x = am_register(cg, p->left, am_index(s, m, k * n + i * s.pair));
         w[i] = LLVMBuildBitCast(cg->b, x, cg->i32, "");
@@ -238,9 +238,9 @@ static Val four_at(Cg *cg, const TileValue *v, const AmTile *t, int axis, AmPlac
     Val mem = cg->value[v->id].mem;
     AmPlace chunk = {LLVMBuildLShr(cg->b, k.at, cg_i32(cg, 2), ""), k.more / 4};
     if (t->inner == axis) return load_chunk(cg, t, mem, row, chunk);
-    Val x[4], other = am_plus(cg, row.at, row.more);
+    Val x[4], other = cg_plus(cg, row.at, row.more);
     for (int i = 0; i < 4; i++) {
-        Val at = am_tile_offset(cg, t, am_plus(cg, k.at, k.more + i), other);
+        Val at = am_tile_offset(cg, t, cg_plus(cg, k.at, k.more + i), other);
         at = LLVMBuildAdd(cg->b, mem, at, "");
         x[i] = LLVMBuildLoad2(cg->b, cg->i32, am_lds(cg, at), "");
     }
@@ -285,7 +285,7 @@ static FmaLoop fma_begin(Cg *cg, Product *p) {
 
 static void fma_end(Cg *cg, Product *p, FmaLoop *l, int step) {
     Blk done = cg_block(cg, "dot.done");
-    Val next = am_plus(cg, l->k, step);
+    Val next = cg_plus(cg, l->k, step);
     LLVMAddIncoming(l->k, (Val[]){cg_i32(cg, 0), next}, (Blk[]){l->pre, l->head}, 2);
     for (int i = 0; i < p->shape.f->registers; i++)
         LLVMAddIncoming(l->sum[i], &p->acc[i], &l->head, 1);
@@ -370,7 +370,7 @@ static void fma_product(Cg *cg, Product *p) {
 void am_mma(Cg *cg, const TileOp *op) {
     Product p = product_of(cg, op);
     begin_sum(cg, &p);
-    if (am_state(cg)->wmma && !am_narrow(p.dtype))
+    if (am_state(cg)->wmma && !dtype_half(p.dtype))
         fma_product(cg, &p);
     else
         matrix_product(cg, &p);

@@ -6,9 +6,6 @@
 #include <assert.h>
 #include <string.h>
 
-Val am_plus(Cg *cg, Val a, int b) { return LLVMBuildAdd(cg->b, a, cg_i32(cg, b), ""); }
-Val am_times(Cg *cg, Val a, int b) { return LLVMBuildMul(cg->b, a, cg_i32(cg, b), ""); }
-
 Val am_vector(Cg *cg, Ty element, const Val *v, int n) {
     Val r = LLVMGetPoison(cg_vector(element, n));
     for (int i = 0; i < n; i++) r = LLVMBuildInsertElement(cg->b, r, v[i], cg_i32(cg, i), "");
@@ -62,7 +59,7 @@ Val am_unpack(Cg *cg, Dtype t, Val pair, int half) {
 }
 
 Val am_unpack_part(Cg *cg, Dtype t, Val pair) {
-    Val by = am_times(cg, am_state(cg)->part, 16);
+    Val by = cg_times(cg, am_state(cg)->part, 16);
     return read_half(cg, t, LLVMBuildLShr(cg->b, pair, by, ""));
 }
 
@@ -82,7 +79,7 @@ Val am_exchange(Cg *cg, Val v, int mask) {
         got = permute_rows(cg, bits);
     } else {
         Val lane = LLVMBuildXor(cg->b, s->lane, cg_i32(cg, mask), "");
-        Val args[] = {am_times(cg, lane, 4), bits};
+        Val args[] = {cg_times(cg, lane, 4), bits};
         got = cg_intrinsic(cg, "llvm.amdgcn.ds.bpermute", NULL, 0, args, 2);
     }
     // LLVM moves some of these into a branch that alone uses them: not all lanes would be there.

@@ -3,8 +3,6 @@
 
 #include <assert.h>
 
-bool am_narrow(Dtype t) { return t == DT_F16 || t == DT_BF16; }
-
 const TileValue *am_buffer(const TileValue *v) {
     return v->def && v->def->kind == TILE_VIEW ? v->def->args.data[0] : v;
 }
@@ -63,10 +61,10 @@ int am_column_base(Cg *cg, int axis, int e) {
     return unit * am_state(cg)->parts * (e / unit) + e % unit;
 }
 
-Val am_column_part(Cg *cg, int axis) { return am_times(cg, am_state(cg)->part, am_unit(cg, axis)); }
+Val am_column_part(Cg *cg, int axis) { return cg_times(cg, am_state(cg)->part, am_unit(cg, axis)); }
 
 Val am_column(Cg *cg, int axis, int e) {
-    return am_plus(cg, am_column_part(cg, axis), am_column_base(cg, axis, e));
+    return cg_plus(cg, am_column_part(cg, axis), am_column_base(cg, axis, e));
 }
 
 // ---- LDS
@@ -170,15 +168,15 @@ static int known_key(int r) {
 // part of it is whose. What is known is added last, where it costs nothing.
 Val am_chunk(Cg *cg, const AmTile *t, AmPlace row, AmPlace chunk) {
     int lines = t->chunks < 8 ? ~127 : ~0, pitch = t->chunks * AM_CHUNK;
-    Val line = LLVMBuildAnd(cg->b, am_times(cg, row.at, pitch), cg_i32(cg, lines), "");
+    Val line = LLVMBuildAnd(cg->b, cg_times(cg, row.at, pitch), cg_i32(cg, lines), "");
     Val high = LLVMBuildAnd(cg->b, chunk.at, cg_i32(cg, ~7), "");
     Val slot = LLVMBuildAnd(cg->b, chunk.at, cg_i32(cg, 7), "");
     slot = LLVMBuildXor(cg->b, slot, row_key(cg, row.at), "");
     int other = (chunk.more ^ known_key(row.more)) & 7;
     if (other) slot = LLVMBuildXor(cg->b, slot, cg_i32(cg, other), "");
-    Val in = am_times(cg, LLVMBuildOr(cg->b, slot, high, ""), AM_CHUNK);
+    Val in = cg_times(cg, LLVMBuildOr(cg->b, slot, high, ""), AM_CHUNK);
     Val at = LLVMBuildAdd(cg->b, line, in, "");
-    return am_plus(cg, at, (row.more * pitch & lines) + (chunk.more & ~7) * AM_CHUNK);
+    return cg_plus(cg, at, (row.more * pitch & lines) + (chunk.more & ~7) * AM_CHUNK);
 }
 
 // Columns 4 G s + 4 p + j of a block of 8 G are in chunk p, half s.
@@ -190,13 +188,13 @@ static Val paired_position(Cg *cg, Val col) {
                              cg_i32(cg, 4 * parts), "");
     Val part = LLVMBuildAnd(b, LLVMBuildLShr(b, col, cg_i32(cg, 2), ""), cg_i32(cg, parts - 1), "");
     Val in = LLVMBuildAnd(b, col, cg_i32(cg, 3), "");
-    Val at = LLVMBuildAdd(b, block, am_times(cg, part, 8), "");
-    return LLVMBuildAdd(b, LLVMBuildAdd(b, at, am_times(cg, half, 4), ""), in, "");
+    Val at = LLVMBuildAdd(b, block, cg_times(cg, part, 8), "");
+    return LLVMBuildAdd(b, LLVMBuildAdd(b, at, cg_times(cg, half, 4), ""), in, "");
 }
 
 Val am_tile_offset(Cg *cg, const AmTile *t, Val outer, Val inner) {
-    if (t->outer < 0) return am_times(cg, inner, t->elem);
-    Val at = am_times(cg, t->paired ? paired_position(cg, inner) : inner, t->elem);
+    if (t->outer < 0) return cg_times(cg, inner, t->elem);
+    Val at = cg_times(cg, t->paired ? paired_position(cg, inner) : inner, t->elem);
     Val chunk = LLVMBuildLShr(cg->b, at, cg_i32(cg, 4), "");
     Val in = LLVMBuildAnd(cg->b, at, cg_i32(cg, 15), "");
     return LLVMBuildAdd(cg->b, am_chunk(cg, t, (AmPlace){outer, 0}, (AmPlace){chunk, 0}), in, "");
@@ -209,7 +207,7 @@ static Val shared_element(Cg *cg, const TileValue *v, int layout, const int *par
     Val at[2] = {NULL, NULL};
     for (int i = 0; i < 2; i++) {
         int axis = i ? t.outer : t.inner;
-        if (axis >= 0) at[i] = am_plus(cg, cg_thread_part(cg, layout, axis), part[axis]);
+        if (axis >= 0) at[i] = cg_plus(cg, cg_thread_part(cg, layout, axis), part[axis]);
     }
     Val place = LLVMBuildAdd(cg->b, cg->value[v->id].mem, am_tile_offset(cg, &t, at[1], at[0]), "");
     Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), am_lds(cg, place), "");

@@ -46,9 +46,9 @@ typedef struct Host {
 // ---- memory.c: slots of memory for values; values that may share one do
 void host_plan(Cg *cg, Host *h);
 
-// ---- host.c
+// ---- value.c
 Host *host_of(Cg *cg);
-void host_features(Cg *cg, Host *h); // what the machine has, into h
+void host_attributes(Cg *cg, Val fn);
 HostPlace *host_place(Cg *cg, const TileValue *v);
 int host_axis_at(const TileValue *v, int axis); // position of the axis in v; -1
 int host_extent(Cg *cg, int axis);

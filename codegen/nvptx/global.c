@@ -252,7 +252,7 @@ void nv_store(Cg *cg, const TileOp *op) {
                    cg->target->name);
         return;
     }
-    bool narrow = nv_narrow(a.t->dtype) && !a.ncols && a.cols % 8 == 0;
+    bool narrow = dtype_half(a.t->dtype) && !a.ncols && a.cols % 8 == 0;
     for (int m = 0; a.t->blocked && m < a.shape.mt; m++) store_blocks(cg, &a, m);
     for (int m = 0; !a.t->blocked && m < a.shape.mt; m++)
         for (int r = 0; r < 2; r++)

@@ -8,7 +8,7 @@
 // Not where an accumulator is carried and nothing else goes across the quad at a step, such as a
 // maximum: nothing then says that the sum must be ready, the assembler puts its additions off, and
 // what is summed stays in registers, which the accumulator needs (a hundred words were spilled).
-#include "codegen/nvptx/sm90.h"
+#include "codegen/nvptx/nvptx.h"
 
 #include <assert.h>
 
@@ -129,11 +129,6 @@ static Val only_first_of_quad(Cg *cg, Val v) {
 void nv_loop_begin(Cg *cg, CgLoop *loop) {
     const TileOp *op = loop->op;
     NvState *s = nv_state(cg);
-    if (s->roles) { // whose schedule says what is in parts
-        nv90_pack(cg);
-        nv90_ask_before(cg, op);
-        return;
-    }
     LoopState *own = loop->own = ARENA_NEW(cg->arena, LoopState);
     if (!s->partial) s->partial = ARENA_ARRAY(cg->arena, bool, cg->k->nvalues + 1);
     if (sums_have_time(op)) return;

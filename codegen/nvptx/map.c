@@ -49,7 +49,7 @@ static void set_element(Cg *cg, const TileValue *v, const int *part, Val x, Val 
     const CgFragment *f = cg_fragment(cg, v);
     Val *to = &cg->value[v->id].e[cg_slot(f, part)];
     if (f->each == 1)
-        *to = nv_narrow(v->dtype) ? cg_round(cg, x, v->dtype) : x;
+        *to = dtype_half(v->dtype) ? cg_round(cg, x, v->dtype) : x;
     else if (half_of(f, part) == 0)
         *pair = x;
     else

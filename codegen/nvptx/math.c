@@ -91,7 +91,7 @@ Val nv_sigmoids_end(Cg *cg, const Val pair[2]) {
 }
 
 Val nv_math(Cg *cg, ExOp op, const Val *args) {
-    bool narrow = nv_narrow(cg->p->dtype);
+    bool narrow = dtype_half(cg->p->dtype);
     switch ((int)op) {
     case EX_MIN:
     case EX_MAX: return min_max(cg, op, args);

@@ -41,9 +41,6 @@ static void begin_sum(Cg *cg, Product *p) {
     for (int i = 0; i < value->n; i++) p->acc[i] = sum ? cg->value[sum->id].e[i] : cg_f32(cg, 0);
 }
 
-static Val plus(Cg *cg, Val a, int b) { return LLVMBuildAdd(cg->b, a, cg_i32(cg, b), ""); }
-static Val times(Cg *cg, Val a, int b) { return LLVMBuildMul(cg->b, a, cg_i32(cg, b), ""); }
-
 // This thread's first of the result's.
 static Val rows_at(Cg *cg, const Product *p) {
     return cg_thread_part(cg, p->op->results.data[0]->layout, p->shape.row_axis);
@@ -66,23 +63,23 @@ static Val lane_down(Cg *cg, int pitch) {
     Val lane = nv_state(cg)->lane;
     Val row = LLVMBuildAnd(cg->b, lane, cg_i32(cg, 15), "");
     Val col = LLVMBuildLShr(cg->b, lane, cg_i32(cg, 4), "");
-    return LLVMBuildAdd(cg->b, times(cg, row, pitch), times(cg, col, 16), "");
+    return LLVMBuildAdd(cg->b, cg_times(cg, row, pitch), cg_times(cg, col, 16), "");
 }
 
 // The same in the order (0,0) (0,8) (8,0) (8,8): the right operand as it is.
 static Val lane_across(Cg *cg, int pitch) {
     Val lane = nv_state(cg)->lane;
-    Val high = times(cg, LLVMBuildLShr(cg->b, lane, cg_i32(cg, 4), ""), 8);
+    Val high = cg_times(cg, LLVMBuildLShr(cg->b, lane, cg_i32(cg, 4), ""), 8);
     Val row = LLVMBuildAdd(cg->b, LLVMBuildAnd(cg->b, lane, cg_i32(cg, 7), ""), high, "");
     Val col = LLVMBuildAnd(cg->b, LLVMBuildLShr(cg->b, lane, cg_i32(cg, 3), ""), cg_i32(cg, 1), "");
-    return LLVMBuildAdd(cg->b, times(cg, row, pitch), times(cg, col, 16), "");
+    return LLVMBuildAdd(cg->b, cg_times(cg, row, pitch), cg_times(cg, col, 16), "");
 }
 
 // The left operand's block (m, k) in registers.
 static void left_block(Cg *cg, const Product *p, int m, int k, Val base, Val a[4]) {
     const TileValue *v = p->left;
     if (v->home == HOME_SHARED) {
-        nv_ldmatrix(cg, plus(cg, base, 16 * m * nv_tile(cg->k, v).pitch + 32 * k), false, a);
+        nv_ldmatrix(cg, cg_plus(cg, base, 16 * m * nv_tile(cg->k, v).pitch + 32 * k), false, a);
         return;
     }
     NvShape s = nv_shape(cg, v);
@@ -96,7 +93,7 @@ static Val left_base(Cg *cg, const Product *p) {
     if (p->left->home != HOME_SHARED) return NULL;
     NvTile t = nv_tile(cg->k, p->left);
     assert(t.col_axis == p->axis && "the rows of the left operand run along the contracted axis");
-    Val warp = times(cg, s->warp, 16 * p->shape.mt * t.pitch);
+    Val warp = cg_times(cg, s->warp, 16 * p->shape.mt * t.pitch);
     Val base = LLVMBuildAdd(cg->b, cg->value[p->left->id].mem, warp, "");
     return LLVMBuildAdd(cg->b, base, lane_down(cg, t.pitch), "");
 }
@@ -121,7 +118,7 @@ static void matrix_product(Cg *cg, Product *p) {
         for (int m = 0; m < p->shape.mt; m++) left_block(cg, p, m, k, left, a[m]);
         for (int n = 0; n < p->shape.nt; n += 2) {
             Val b[4];
-            nv_ldmatrix(cg, plus(cg, right, k * along_k + n / 2 * along_n), transposed, b);
+            nv_ldmatrix(cg, cg_plus(cg, right, k * along_k + n / 2 * along_n), transposed, b);
             multiply_block(cg, p, a, b, n);
         }
     }
@@ -155,7 +152,7 @@ static void tf32_dot(Cg *cg, Product *p) {
         }
         for (int n = 0; n < p->shape.nt; n += 2) {
             Val b[4];
-            nv_ldmatrix(cg, plus(cg, right, k * 32 + n / 2 * 16 * t.pitch), false, b);
+            nv_ldmatrix(cg, cg_plus(cg, right, k * 32 + n / 2 * 16 * t.pitch), false, b);
             round_all(cg, b, 4);
             multiply_tf32(cg, p, a, n, b[0], b[1]);
             multiply_tf32(cg, p, a, n + 1, b[2], b[3]);
@@ -169,9 +166,9 @@ static void tf32_sum(Cg *cg, Product *p) {
     NvTile t = nv_tile(cg->k, p->right);
     assert(ls.col_axis == p->axis && t.row_axis == p->axis && ls.f->each == 1);
     Val group = LLVMBuildLShr(cg->b, s->lane, cg_i32(cg, 2), "");
-    Val right =
-        LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, times(cg, columns_at(cg, p), t.pitch), "");
-    right = LLVMBuildAdd(cg->b, right, times(cg, group, 4), "");
+    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem,
+                             cg_times(cg, columns_at(cg, p), t.pitch), "");
+    right = LLVMBuildAdd(cg->b, right, cg_times(cg, group, 4), "");
     Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->shape.mt);
     for (int k = 0; k < p->depth / 8; k++) {
         for (int m = 0; m < p->shape.mt; m++)
@@ -182,7 +179,8 @@ static void tf32_sum(Cg *cg, Product *p) {
         for (int n = 0; n < p->shape.nt; n++) {
             Val b[2];
             for (int i = 0; i < 2; i++)
-                b[i] = load_shared(cg, cg->i32, plus(cg, right, (8 * k + i) * t.pitch + 32 * n), 4);
+                b[i] =
+                    load_shared(cg, cg->i32, cg_plus(cg, right, (8 * k + i) * t.pitch + 32 * n), 4);
             round_all(cg, b, 2);
             multiply_tf32(cg, p, a, n, b[0], b[1]);
         }
@@ -202,10 +200,10 @@ static void dot_step(Cg *cg, Product *p, Val left, Val right, int left_pitch, in
     Val a[32][2];
     for (int m = 0; m < p->shape.mt; m++)
         for (int r = 0; r < 2; r++)
-            a[m][r] = load_shared(cg, four, plus(cg, left, (16 * m + 8 * r) * left_pitch), 16);
+            a[m][r] = load_shared(cg, four, cg_plus(cg, left, (16 * m + 8 * r) * left_pitch), 16);
     for (int n = 0; n < p->shape.nt; n++)
         for (int c = 0; c < 2; c++) {
-            Val b = load_shared(cg, four, plus(cg, right, (8 * n + c) * right_pitch), 16);
+            Val b = load_shared(cg, four, cg_plus(cg, right, (8 * n + c) * right_pitch), 16);
             for (int d = 0; d < 4; d++) {
                 Val bd = LLVMBuildExtractElement(cg->b, b, cg_i32(cg, d), "");
                 for (int m = 0; m < p->shape.mt; m++)
@@ -223,9 +221,9 @@ static void dot_product(Cg *cg, Product *p) {
     assert(lt.col_axis == p->axis && rt.col_axis == p->axis);
     int n = p->shape.f->registers;
     Val left =
-        LLVMBuildAdd(cg->b, cg->value[p->left->id].mem, times(cg, rows_at(cg, p), lt.pitch), "");
+        LLVMBuildAdd(cg->b, cg->value[p->left->id].mem, cg_times(cg, rows_at(cg, p), lt.pitch), "");
     Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem,
-                             times(cg, columns_at(cg, p), rt.pitch), "");
+                             cg_times(cg, columns_at(cg, p), rt.pitch), "");
     Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "dot"),
         done = cg_block(cg, "dot.done");
     LLVMBuildBr(cg->b, head);
@@ -239,7 +237,7 @@ static void dot_product(Cg *cg, Product *p) {
     }
     dot_step(cg, p, LLVMBuildAdd(cg->b, left, at, ""), LLVMBuildAdd(cg->b, right, at, ""), lt.pitch,
              rt.pitch);
-    Val next = plus(cg, at, 16);
+    Val next = cg_plus(cg, at, 16);
     LLVMAddIncoming(at, (Val[]){cg_i32(cg, 0), next}, (Blk[]){pre, head}, 2);
     for (int i = 0; i < n; i++) LLVMAddIncoming(phi[i], &p->acc[i], &head, 1);
     LLVMBuildCondBr(cg->b, LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, 4 * p->depth), ""),
@@ -255,18 +253,18 @@ static void outer_product(Cg *cg, Product *p) {
     NvTile rt = nv_tile(cg->k, p->right);
     assert(ls.col_axis == p->axis && rt.row_axis == p->axis && ls.f->each == 1);
     Val right =
-        LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, times(cg, columns_at(cg, p), 4), "");
+        LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, cg_times(cg, columns_at(cg, p), 4), "");
     Val quad = LLVMBuildAnd(cg->b, s->lane, cg_i32(cg, 28), "");
     for (int k = 0; k < p->depth; k++) {
-        Val from = plus(cg, quad, k % 8 / 2), a[32][2];
+        Val from = cg_plus(cg, quad, k % 8 / 2), a[32][2];
         for (int m = 0; m < p->shape.mt; m++)
             for (int r = 0; r < 2; r++) {
                 Val mine = cg->value[p->left->id].e[nv_index(ls, 16 * m + 8 * r, k & ~6)];
                 a[m][r] = nv_shuffle_from(cg, mine, from);
             }
         for (int n = 0; n < p->shape.nt; n++) {
-            Val b =
-                load_shared(cg, cg_vector(cg->f32, 2), plus(cg, right, k * rt.pitch + 32 * n), 8);
+            Val b = load_shared(cg, cg_vector(cg->f32, 2),
+                                cg_plus(cg, right, k * rt.pitch + 32 * n), 8);
             for (int c = 0; c < 2; c++)
                 for (int m = 0; m < p->shape.mt; m++)
                     for (int r = 0; r < 2; r++)
@@ -279,7 +277,7 @@ static void outer_product(Cg *cg, Product *p) {
 void nv_mma(Cg *cg, const TileOp *op) {
     Product p = product_of(cg, op);
     begin_sum(cg, &p);
-    if (nv_narrow(p.right->dtype))
+    if (dtype_half(p.right->dtype))
         matrix_product(cg, &p);
     else if (op->tf32 && p.left->home == HOME_SHARED)
         tf32_dot(cg, &p);

@@ -275,6 +275,15 @@ static void nv_op(Cg *cg, const TileOp *op) {
     plain_op(cg, op);
 }
 
+static void loop_begin(Cg *cg, CgLoop *loop) {
+    if (!nv_state(cg)->roles) {
+        nv_loop_begin(cg, loop);
+        return;
+    }
+    nv90_pack(cg); // the schedule says what is in parts
+    nv90_ask_before(cg, loop->op);
+}
+
 static void nv_loop_yield(Cg *cg, CgLoop *loop, const TileOp *yield) {
     (void)loop, (void)yield;
     if (nv_state(cg)->roles) nv90_pack(cg); // of every block that a role has
@@ -289,7 +298,7 @@ const CgHooks cg_nvptx_hooks = {
     .argument = nv_argument,
     .grid = nv_grid,
     .op = nv_op,
-    .loop_begin = nv_loop_begin,
+    .loop_begin = loop_begin,
     .loop_yield = nv_loop_yield,
     .loop_end = nv_loop_end,
     .math = nv_math,

@@ -26,7 +26,7 @@ typedef struct NvState {
 
 static inline NvState *nv_state(Cg *cg) { return cg->state; }
 
-// ---- shapes (shape.c)
+// ---- shapes (shared.c)
 
 typedef struct NvShape { // of a fragment
     const CgFragment *f;
@@ -45,11 +45,11 @@ typedef struct NvTile {     // of a value in shared memory: rows along the tiled
     bool panels; // as tensor copies leave it (sm90.h); pitch is that of a panel
 } NvTile;
 
-bool nv_narrow(Dtype t);
 NvShape nv_shape(Cg *cg, const TileValue *v);
 int nv_index(NvShape s, int row, int col); // the register, whatever axes the value lacks
 NvTile nv_tile(const TileKernel *k, const TileValue *v);
 int nv_blocks(const TileKernel *k); // that run a tile together
+bool nv90_has_roles(const TileKernel *k);
 // Places every shared value of the kernel; returns the bytes a block needs. offset may be NULL.
 int nv_shared_layout(const TileKernel *k, int *offset);
 Val nv_shared_ptr(Cg *cg, Val address); // i32 -> ptr addrspace(3)
@@ -58,10 +58,17 @@ Val nv_tile_offset(Cg *cg, const NvTile *t, Val row, Val col);
 // As it reads (f32, i32, i1); layout: of the thread, for what lies elsewhere than in registers.
 Val nv_element(Cg *cg, const TileValue *v, int layout, const int *part);
 
-// ---- strips (strip.c)
+// ---- strips
+typedef struct NvGroup { // of threads that share a strip
+    int warps, rows;
+} NvGroup;
+NvGroup nv_strip_group(const TileKernel *k);
+bool nv_is_strip(const TileOp *op); // op may be NULL
+int nv_strip_columns(const TileKernel *k, const TileValue *v);
+int nv_strip_count(const TileKernel *k, const TileValue *v);   // numbers of a group's
+int nv_strip_pitch(const TileKernel *k, const TileValue *v);   // bytes of them
 int nv_place_strips(const TileKernel *k, int at, int *offset); // their end; offset may be NULL
-void nv_strip_map(Cg *cg, const TileOp *op);
-Val nv_strip_element(Cg *cg, const TileValue *v, const int *part);
+void nv_strip_map(Cg *cg, const TileOp *op);                   // strip.c
 
 // ---- inputs read beside scores (rows.c)
 typedef struct NvPairs { // the last two elements that were loaded, by load

@@ -68,7 +68,7 @@ void nv_ldmatrix(Cg *cg, Val address, bool transposed, Val out[4]) {
 
 void nv_mma16(Cg *cg, Dtype t, Val acc[4], const Val a[4], Val b0, Val b1) {
     Val v[10] = {a[0], a[1], a[2], a[3], b0, b1, acc[0], acc[1], acc[2], acc[3]};
-    assert(nv_narrow(t));
+    assert(dtype_half(t));
     if (t == DT_F16)
         for (int i = 0; i < 6; i++) v[i] = LLVMBuildBitCast(cg->b, v[i], cg_vector(cg->f16, 2), "");
     const char *name = t == DT_BF16 ? "llvm.nvvm.mma.m16n8k16.row.col.bf16"

@@ -15,7 +15,7 @@ static const TileTensor *tensor_of(Cg *cg, const Ex *load) {
 static bool is_read_by_pairs(Cg *cg, const Ex *load) {
     Dtype t = tensor_of(cg, load)->dtype;
     return !cg->stored[cg->p->inputs.data[load->input]] &&
-           (t == DT_F32 || t == DT_I32 || nv_narrow(t));
+           (t == DT_F32 || t == DT_I32 || dtype_half(t));
 }
 
 // ---- pairs
@@ -56,7 +56,7 @@ static Val load_halves(Cg *cg, Val p, int offset) {
 }
 
 static Val half_of(Cg *cg, Dtype t, Val pair, int c) {
-    if (nv_narrow(t)) return nv_unpack(cg, t, pair, c);
+    if (dtype_half(t)) return nv_unpack(cg, t, pair, c);
     return LLVMBuildExtractValue(cg->b, pair, (unsigned)c, "");
 }
 
@@ -67,8 +67,8 @@ Val nv_read_pair(Cg *cg, NvPairs *pairs, const TileOp *map, const Ex *load, Val 
     if (offset % 2)
         return ex_memo_has(&pairs->loaded, load, &known) ? half_of(cg, t, (Val)known, 1) : NULL;
     if (tile_lead_varies(map, load, load->args[load->nargs - 1]->index)) return NULL;
-    Val pair = nv_narrow(t) ? load_halves(cg, first, offset)
-                            : load_words(cg, first, offset, cg_dtype(cg, t));
+    Val pair = dtype_half(t) ? load_halves(cg, first, offset)
+                             : load_words(cg, first, offset, cg_dtype(cg, t));
     ex_memo_put(cg->arena, &pairs->loaded, load, pair);
     return half_of(cg, t, pair, 0);
 }

@@ -85,16 +85,28 @@ typedef struct Nv90 { // of a kernel with roles
 
 static inline Nv90 *nv90_state(Cg *cg) { return nv_state(cg)->roles; }
 
-// ---- the frame (sm90.c)
-bool nv90_has_roles(const TileKernel *k);
-void nv90_prepare(Cg *cg); // before the function is made: places shared memory, adds arguments
-void nv90_enter(Cg *cg);   // at the function's beginning: barriers
-void nv90_op(Cg *cg, const TileOp *op);
+// ---- what operations ask (sm90_state.c)
 Nv90Pipe *nv90_pipe(Cg *cg, const TileValue *v); // of a ring or a view
 Val nv90_shared(Cg *cg, int offset);             // address
 Val nv90_map_param(Cg *cg, int tensor, int rows);
+// Whether each block of a cluster copies a part to all, and so many rows.
+bool nv90_goes_everywhere(Cg *cg, const NvTile *t);
+int nv90_copied_rows(Cg *cg, const NvTile *t);
+void nv90_group_sync(Cg *cg);                       // the warpgroup
+Val nv90_has_elements(Cg *cg, const TileTensor *t); // i1
+Blk nv90_when(Cg *cg, const Ex *when); // what follows runs only where it holds; NULL: it does
+void nv90_end_when(Cg *cg, Blk done);
 
-// ---- parts of it
+// ---- the frame (sm90_frame.c)
+void nv90_prepare(Cg *cg); // before the function is made: places shared memory, adds arguments
+void nv90_enter(Cg *cg);   // at the function's beginning: barriers
+
+// ---- operations; the dispatcher is on top (sm90.c)
+void nv90_op(Cg *cg, const TileOp *op);
+void nv90_fill(Cg *cg, const TileOp *op); // sm90_pipes.c
+void nv90_take(Cg *cg, const TileOp *op);
+void nv90_drop(Cg *cg, const TileOp *op);
+void nv90_view(Cg *cg, const TileOp *op);
 void nv90_tiles_begin(Cg *cg); // sm90_tiles.c: a role begins
 void nv90_next(Cg *cg, const TileOp *op);
 void nv90_tiles(Cg *cg, const TileOp *op);
@@ -144,7 +156,6 @@ void nv90_stmatrix(Cg *cg, Val to, const Val x[4]);
 void nv90_proxy_fence(Cg *cg); // what was stored to shared memory is seen by the copy engine
 void nv90_set_registers(Cg *cg, int count, bool more);
 void nv90_warp_sync(Cg *cg);
-void nv90_group_sync(Cg *cg);                     // the warpgroup (sm90.c)
 Val nv90_elect(Cg *cg);                           // i1: one thread of the warp
 void nv90_load_words(Cg *cg, Val from, Val v[4]); // i32, at a multiple of 16 bytes
 void nv90_store_words(Cg *cg, Val to, const Val v[4]);

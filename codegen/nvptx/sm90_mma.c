@@ -107,7 +107,7 @@ static void lower_within(Cg *cg, const TileOp *map) {
         v->e = ARENA_ARRAY(cg->arena, Val, v->n);
         for (int e = 0; e < v->n; e++) v->e[e] = nv_hidden(cg, kept[i].e[e]);
     }
-    nv90_op(cg, map);
+    cg->hooks->op(cg, map);
     for (int i = map->args.n - 1; i >= 0; i--) cg->value[map->args.data[i]->id] = kept[i];
 }
 
@@ -212,7 +212,7 @@ static void bring_forward(Cg *cg, const TileOp *map, TileKind kind) {
     for (const TileOp *op = map->next; op; op = op->next) {
         if (op->kind != TILE_DROP && op->kind != TILE_MAP) return;
         if (op->kind != kind || !may_come_early(op, map) || takes_from_late(op, map, h)) continue;
-        nv90_op(cg, op);
+        cg->hooks->op(cg, op);
         VEC_PUSH(cg->arena, &h->early, op);
     }
 }

@@ -8,9 +8,6 @@
 
 #include <assert.h>
 
-static Val plus(Cg *cg, Val a, int b) { return LLVMBuildAdd(cg->b, a, cg_i32(cg, b), ""); }
-static Val times(Cg *cg, Val a, int b) { return LLVMBuildMul(cg->b, a, cg_i32(cg, b), ""); }
-static Val sum(Cg *cg, Val a, Val b) { return LLVMBuildAdd(cg->b, a, b, ""); }
 static Val low(Cg *cg, Val a, int mask) { return LLVMBuildAnd(cg->b, a, cg_i32(cg, mask), ""); }
 static Val right(Cg *cg, Val a, int by) { return LLVMBuildLShr(cg->b, a, cg_i32(cg, by), ""); }
 
@@ -30,12 +27,13 @@ static Val pair(Cg *cg, const TileValue *v, Dtype t, int n, int r) {
 static void write_panels(Cg *cg, const TileValue *v, Dtype t, const NvTile *tile, int first,
                          Val warp_base) {
     Val lane = nv_state(cg)->lane;
-    Val row = sum(cg, low(cg, lane, 7), times(cg, low(cg, right(cg, lane, 3), 1), 8));
+    Val row = cg_sum(cg, low(cg, lane, 7), cg_times(cg, low(cg, right(cg, lane, 3), 1), 8));
     Val high = right(cg, lane, 4), key = low(cg, row, 7);
-    Val at = sum(cg, warp_base, times(cg, row, NV90_PITCH));
+    Val at = cg_sum(cg, warp_base, cg_times(cg, row, NV90_PITCH));
     for (int n = 0; n < tile->cols / 8; n += 2) {
-        Val piece = LLVMBuildXor(cg->b, plus(cg, high, n % 8), key, "");
-        Val to = plus(cg, sum(cg, at, times(cg, piece, 16)), n / 8 * tile->rows * NV90_PITCH);
+        Val piece = LLVMBuildXor(cg->b, cg_plus(cg, high, n % 8), key, "");
+        Val to =
+            cg_plus(cg, cg_sum(cg, at, cg_times(cg, piece, 16)), n / 8 * tile->rows * NV90_PITCH);
         Val x[4];
         for (int i = 0; i < 4; i++) x[i] = pair(cg, v, t, first / 8 + n + i / 2, i % 2);
         nv90_stmatrix(cg, to, x);
@@ -50,14 +48,15 @@ static void start_store(Cg *cg, const TileOp *op, const NvTile *tile, int first,
     for (int d = 0; d < t->rank; d++) {
         at[d] = cg_uniform(cg, op->coord[d].at);
         if (op->coord[d].axis == tile->row_axis)
-            at[d] = sum(cg, times(cg, at[d], cg->k->axes[tile->row_axis].extent), warp_row);
+            at[d] = cg_sum(cg, cg_times(cg, at[d], cg->k->axes[tile->row_axis].extent), warp_row);
     }
     Val lead = LLVMBuildICmp(cg->b, LLVMIntEQ, nv_state(cg)->lane, cg_i32(cg, 0), "");
     int all = cg->k->axes[op->coord[col].axis].extent;
-    Val map = nv90_map_param(cg, op->tensor, 16), column = plus(cg, times(cg, at[col], all), first);
+    Val map = nv90_map_param(cg, op->tensor, 16),
+        column = cg_plus(cg, cg_times(cg, at[col], all), first);
     for (int i = 0; i * NV90_PANEL < tile->cols; i++) {
-        at[col] = plus(cg, column, i * NV90_PANEL);
-        Val from = plus(cg, warp_base, i * tile->rows * NV90_PITCH);
+        at[col] = cg_plus(cg, column, i * NV90_PANEL);
+        Val from = cg_plus(cg, warp_base, i * tile->rows * NV90_PITCH);
         nv90_bulk_store(cg, map, from, at, t->rank, lead);
     }
     nv90_bulk_commit(cg);
@@ -67,9 +66,9 @@ void nv90_store_through(Cg *cg, const TileOp *op) {
     const TileValue *v = op->args.data[0], *buffer = op->args.data[1];
     NvTile tile = nv_tile(cg->k, buffer);
     Dtype t = cg->p->tensors.data[op->tensor].dtype;
-    assert(tile.panels && nv_narrow(t) && tile.cols % 16 == 0);
-    Val warp_row = times(cg, nv_state(cg)->warp, 16);
-    Val base = sum(cg, cg->value[buffer->id].mem, times(cg, warp_row, NV90_PITCH));
+    assert(tile.panels && dtype_half(t) && tile.cols % 16 == 0);
+    Val warp_row = cg_times(cg, nv_state(cg)->warp, 16);
+    Val base = cg_sum(cg, cg->value[buffer->id].mem, cg_times(cg, warp_row, NV90_PITCH));
     for (int first = 0; first < cg->k->axes[v->axis[1]].extent; first += tile.cols) {
         nv90_bulk_wait_read(cg);
         nv90_warp_sync(cg);
@@ -84,9 +83,9 @@ void nv90_store_through(Cg *cg, const TileOp *op) {
 void nv90_share(Cg *cg, const TileValue *v) {
     const NvState *s = nv_state(cg);
     NvTile tile = nv_tile(cg->k, v);
-    assert(tile.panels && nv_narrow(v->dtype) && tile.cols % 16 == 0);
+    assert(tile.panels && dtype_half(v->dtype) && tile.cols % 16 == 0);
     Val base = nv90_shared(cg, s->offset[v->id]);
-    Val mine = sum(cg, base, times(cg, s->warp, 16 * NV90_PITCH));
+    Val mine = cg_sum(cg, base, cg_times(cg, s->warp, 16 * NV90_PITCH));
     nv90_pack(cg);
     nv90_group_sync(cg);
     write_panels(cg, v, v->dtype, &tile, 0, mine);

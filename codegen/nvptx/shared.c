@@ -1,9 +1,13 @@
-// shape.c: where the elements of a tile lie: registers of a fragment, bytes of shared memory.
+// shared.c: where the elements of a tile lie: registers of a fragment, bytes of shared memory.
 #include "codegen/nvptx/sm90.h"
 
 #include <assert.h>
 
-bool nv_narrow(Dtype t) { return t == DT_F16 || t == DT_BF16; }
+bool nv90_has_roles(const TileKernel *k) {
+    for (const TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_ROLE) return true;
+    return false;
+}
 
 int nv_blocks(const TileKernel *k) { return k->schedule.cluster > 1 ? k->schedule.cluster : 1; }
 
@@ -55,7 +59,7 @@ NvTile nv_tile(const TileKernel *k, const TileValue *v) {
     if (t.panels) {
         t.pitch = NV90_PITCH;
         t.bytes = (t.cols + NV90_PANEL - 1) / NV90_PANEL * t.rows * t.pitch;
-        assert(t.rows % 8 == 0 && nv_narrow(v->dtype));
+        assert(t.rows % 8 == 0 && dtype_half(v->dtype));
         return t;
     }
     t.pitch = t.cols * t.elem + (v->rank == 2 ? 16 : 0);
@@ -77,6 +81,48 @@ static int place_block(const TileKernel *k, const TileBlock *b, int at, int *off
                 at = place(k, op->results.data[i], at, offset);
     }
     return at;
+}
+
+// ---- strips: numbers of keys or diagonals that a group of threads shares (strip.c)
+
+NvGroup nv_strip_group(const TileKernel *k) {
+    int warps = nv90_has_roles(k) ? NV90_GROUP / NV_WARP : 1;
+    int rows = k->axes[tile_grid_axis(k)].extent;
+    return (NvGroup){warps, rows / k->schedule.warps * warps};
+}
+
+bool nv_is_strip(const TileOp *op) {
+    return op && op->kind == TILE_MAP && op->results.data[0]->home == HOME_STRIP;
+}
+
+int nv_strip_columns(const TileKernel *k, const TileValue *v) {
+    return k->axes[v->axis[v->rank - 1]].extent;
+}
+
+int nv_strip_count(const TileKernel *k, const TileValue *v) {
+    return nv_strip_columns(k, v) + (v->rank == 2 ? nv_strip_group(k).rows - 1 : 0);
+}
+
+int nv_strip_pitch(const TileKernel *k, const TileValue *v) { // of a group's
+    return (nv_strip_count(k, v) * dtype_bytes(v->dtype) + 15) & ~15;
+}
+
+static int bytes_of(const TileKernel *k, const TileValue *v) {
+    return nv_strip_pitch(k, v) * (k->schedule.warps / nv_strip_group(k).warps);
+}
+
+int nv_place_strips(const TileKernel *k, int at, int *offset) {
+    int end = at;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        if (!nv_is_strip(op)) continue;
+        int mine = at;
+        for (const TileOp *in = op->block->first; in != op; in = in->next)
+            if (nv_is_strip(in)) mine += bytes_of(k, in->results.data[0]);
+        if (offset) offset[op->results.data[0]->id] = mine;
+        mine += bytes_of(k, op->results.data[0]);
+        if (mine > end) end = mine;
+    }
+    return end;
 }
 
 int nv_shared_layout(const TileKernel *k, int *offset) {
@@ -117,9 +163,27 @@ static Val shared_element(Cg *cg, const TileValue *v, int layout, const int *par
     return cg_read(cg, x, v->dtype);
 }
 
+static Val load_at(Cg *cg, const TileValue *v, Ty type, int offset, unsigned align) {
+    Val by = cg_i32(cg, offset * dtype_bytes(v->dtype));
+    Val p = LLVMBuildGEP2(cg->b, cg->i8, cg->value[v->id].mem, &by, 1, "");
+    Val x = LLVMBuildLoad2(cg->b, type, p, "");
+    LLVMSetAlignment(x, align);
+    return x;
+}
+
+// Columns come in pairs: one load for both.
+static Val strip_element(Cg *cg, const TileValue *v, const int *part) {
+    unsigned elem = (unsigned)dtype_bytes(v->dtype);
+    Ty t = cg_dtype(cg, v->dtype);
+    int col = part[v->axis[v->rank - 1]];
+    if (v->rank == 2) return cg_read(cg, load_at(cg, v, t, part[v->axis[0]] - col, elem), v->dtype);
+    Val both = load_at(cg, v, cg_vector(t, 2), col & ~1, 2 * elem);
+    return cg_read(cg, LLVMBuildExtractElement(cg->b, both, cg_i32(cg, col & 1), ""), v->dtype);
+}
+
 Val nv_element(Cg *cg, const TileValue *v, int layout, const int *part) {
     if (v->home == HOME_SHARED) return shared_element(cg, v, layout, part);
-    if (v->home == HOME_STRIP) return nv_strip_element(cg, v, part);
+    if (v->home == HOME_STRIP) return strip_element(cg, v, part);
     const CgFragment *f = cg_fragment(cg, v);
     Val e = cg->value[v->id].e[cg_slot(f, part)];
     if (f->each == 1) return e;

@@ -1,0 +1,232 @@
+// sm90_frame.c: the frame of a kernel with roles: where its pipes, buffers and barriers lie in shared
+// memory, the arguments that it needs besides, and what a block does before its roles begin.
+#include "codegen/nvptx/sm90.h"
+#include "runtime/abi.h"
+
+#include <assert.h>
+#include <string.h>
+
+// ---- shared memory: buffers of panels first, which want to be aligned to 1024 bytes
+
+static int readers_of(const TileKernel *k, const TileValue *ring) {
+    int n = 0;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        if (op->kind != TILE_TAKE || op->args.data[0] != ring) continue;
+        n = tile_role_of(op)->warpgroups;
+    }
+    assert(n > 0 && "somebody takes from a pipe");
+    return n;
+}
+
+static int place_pipes(Cg *cg, int at) {
+    Nv90 *h = nv90_state(cg);
+    for (const TileOp *op = cg->k->body.first; op; op = op->next) {
+        if (op->kind != TILE_PIPE) continue;
+        const TileValue *v = op->results.data[0];
+        Nv90Pipe p = {.ring = v, .tile = nv_tile(cg->k, v), .data = at};
+        p.readers = readers_of(cg->k, v);
+        VEC_PUSH(cg->arena, &h->pipes, p);
+        at += p.tile.bytes * v->stages;
+    }
+    return at;
+}
+
+static int place_buffers(Cg *cg, int at, bool panels) {
+    NvState *s = nv_state(cg);
+    int weights = -1, bytes = 0;
+    const TileBlock *body = &cg->k->body;
+    for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) {
+        if (op->kind != TILE_ALLOC && op->kind != TILE_MAP) continue;
+        for (int i = 0; i < op->results.n; i++) {
+            const TileValue *v = op->results.data[i];
+            if (v->home != HOME_SHARED || nv_tile(cg->k, v).panels != panels) continue;
+            bool matrix = op->kind == TILE_MAP && v->rank == 2; // one place for all
+            assert((!matrix || !bytes || bytes == nv_tile(cg->k, v).bytes) &&
+                   "weights of one size");
+            s->offset[v->id] = matrix && weights >= 0 ? weights : at;
+            if (matrix && weights >= 0) continue;
+            if (matrix) weights = at, bytes = nv_tile(cg->k, v).bytes;
+            at += nv_tile(cg->k, v).bytes * (v->stages > 1 ? v->stages : 1);
+        }
+    }
+    return at;
+}
+
+static int place_barriers(Nv90 *h, int at) {
+    for (int i = 0; i < h->pipes.n; i++) {
+        Nv90Pipe *p = &h->pipes.data[i];
+        p->full = at;
+        p->empty = at + 8 * p->ring->stages;
+        at += 16 * p->ring->stages;
+    }
+    h->done = at;
+    h->nobody = at + 8;
+    h->told = at + 16;
+    h->heard = h->told + 8 * NV90_AHEAD;
+    h->asked = h->heard + 8 * NV90_AHEAD;
+    h->answers = h->asked + (h->blocks > 1 ? 8 * NV90_ANSWERS : 0);
+    h->numbers = (h->answers + (h->blocks > 1 ? 4 * NV90_ANSWERS : 0) + 15) & ~15;
+    return h->numbers + 16 * NV90_AHEAD;
+}
+
+// ---- arguments
+
+static void add_map(Cg *cg, int tensor, const int *box) {
+    Nv90 *h = nv90_state(cg);
+    CgMap m = {.tensor = tensor, .swizzle = 3};
+    memcpy(m.box, box, sizeof m.box);
+    for (int i = 0; i < cg->maps.n; i++)
+        if (!memcmp(&cg->maps.data[i], &m, sizeof m)) return;
+    Nv90Map own = {tensor, 0};
+    for (int d = 0; d < cg->p->tensors.data[tensor].rank - 1; d++)
+        if (box[d] > 1 || own.rows == 0) own.rows = box[d];
+    CgArg arg = {CG_ARG_TENSOR_MAP, cg->maps.n, 0};
+    VEC_PUSH(cg->arena, &cg->args, arg);
+    VEC_PUSH(cg->arena, &cg->maps, m);
+    VEC_PUSH(cg->arena, &h->maps, own);
+}
+
+static void add_maps(Cg *cg) {
+    const TileBlock *body = &cg->k->body;
+    for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) {
+        bool fill = op->kind == TILE_FILL, through = op->kind == TILE_STORE && op->args.n > 1;
+        if (!fill && !through) continue;
+        NvTile t = nv_tile(cg->k, op->args.data[0]);
+        int box[CG_MAP_RANK] = {0};
+        const TileTensor *tensor = &cg->p->tensors.data[op->tensor];
+        assert(tensor->rank <= CG_MAP_RANK);
+        for (int d = 0; d < tensor->rank; d++) {
+            int axis = op->coord[d].axis;
+            box[d] = axis < 0             ? 1
+                     : axis == t.col_axis ? NV90_PANEL
+                     : through            ? 16
+                                          : nv90_copied_rows(cg, &t);
+        }
+        add_map(cg, op->tensor, box);
+    }
+}
+
+// Where the runtime finds zeros for counters: one for each of 256 streams, and for each launch that is
+// captured into a graph.
+static void words(Cg *cg) {
+    enum { WORDS = 16384, GLOBAL = 1 };
+    if (LLVMGetNamedGlobal(cg->m, ABI_WORDS)) return;
+    Ty type = LLVMArrayType2(cg->i32, WORDS);
+    Val g = LLVMAddGlobalInAddressSpace(cg->m, type, ABI_WORDS, GLOBAL);
+    LLVMSetInitializer(g, LLVMConstNull(type));
+    LLVMSetAlignment(g, 4);
+}
+
+void nv90_prepare(Cg *cg) {
+    NvState *s = nv_state(cg);
+    Nv90 *h = s->roles = ARENA_NEW(cg->arena, Nv90);
+    h->blocks = nv_blocks(cg->k);
+    assert(h->blocks <= NV90_CLUSTER);
+    cg->launch.cluster = h->blocks;
+    for (const TileOp *op = cg->k->body.first; op; op = op->next)
+        if (op->kind == TILE_ROLE) h->warpgroups += op->warpgroups;
+    for (int i = 0; i < cg->k->nvalues; i++) s->offset[i] = -1;
+    int at = place_buffers(cg, place_pipes(cg, 0), true);
+    at = nv_place_strips(cg->k, place_buffers(cg, at, false), s->offset);
+    at = (at + 7) & ~7;
+    cg->launch.shared = place_barriers(h, at);
+    cg->launch.threads = h->warpgroups * NV90_GROUP;
+    cg->launch.persistent = cg->k->schedule.persist != PERSIST_NONE;
+    h->stage = ARENA_ARRAY(cg->arena, Val, cg->k->nvalues + 1);
+    h->rows = ARENA_ARRAY(cg->arena, Val, cg->k->nvalues + 1);
+    add_maps(cg);
+    CgArg counter = {CG_ARG_COUNTER, 0, 0};
+    if (cg->k->schedule.persist != PERSIST_DYNAMIC) return;
+    VEC_PUSH(cg->arena, &cg->args, counter);
+    words(cg);
+}
+
+// ---- the beginning
+
+// Stages of tensors that have no elements are read all the same, and then must hold numbers.
+static void clear_pipes(Cg *cg) {
+    const Nv90 *h = nv90_state(cg);
+    const Nv90Pipe *last = &h->pipes.data[h->pipes.n - 1];
+    int end = last->data + last->tile.bytes * last->ring->stages, step = 16 * cg->launch.threads;
+    Val tid = nv_state(cg)->tid, four = LLVMConstNull(cg_vector(cg->i32, 4));
+    Val first = LLVMBuildMul(cg->b, tid, cg_i32(cg, 16), "");
+    Blk from = LLVMGetInsertBlock(cg->b), loop = cg_block(cg, "clear"),
+        done = cg_block(cg, "clean");
+    LLVMBuildBr(cg->b, loop);
+    LLVMPositionBuilderAtEnd(cg->b, loop);
+    Val at = LLVMBuildPhi(cg->b, cg->i32, "");
+    Val p = nv_shared_ptr(cg, LLVMBuildAdd(cg->b, nv90_shared(cg, 0), at, ""));
+    LLVMSetAlignment(LLVMBuildStore(cg->b, four, p), 16);
+    Val next = LLVMBuildAdd(cg->b, at, cg_i32(cg, step), "");
+    LLVMAddIncoming(at, (Val[]){first, next}, (Blk[]){from, loop}, 2);
+    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, end), "");
+    LLVMBuildCondBr(cg->b, more, loop, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+    nv90_proxy_fence(cg);
+}
+
+static void clear_for_empty(Cg *cg) {
+    Val all = LLVMConstInt(cg->i1, 1, false);
+    const Nv90 *h = nv90_state(cg);
+    for (int i = 0; i < h->maps.n; i++) {
+        const TileTensor *t = &cg->p->tensors.data[h->maps.data[i].tensor];
+        if (tensor_traits(t->role)->side == SIDE_KEYS)
+            all = LLVMBuildAnd(cg->b, all, nv90_has_elements(cg, t), "");
+    }
+    Blk clear = cg_block(cg, "empty"), on = cg_block(cg, "full");
+    LLVMBuildCondBr(cg->b, all, on, clear);
+    LLVMPositionBuilderAtEnd(cg->b, clear);
+    clear_pipes(cg);
+    LLVMBuildBr(cg->b, on);
+    LLVMPositionBuilderAtEnd(cg->b, on);
+}
+
+static void init_ring(Cg *cg, int barriers, int stages, int count) {
+    for (int i = 0; i < stages; i++)
+        nv90_barrier_init(cg, nv90_shared(cg, barriers + 8 * i), count);
+}
+
+static int listeners(const TileKernel *k) { // threads that read a tile's number
+    int n = 0;
+    for (const TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_ROLE && strcmp(op->role, "producer")) n += NV90_GROUP * op->warpgroups;
+    return n;
+}
+
+static void init_barriers(Cg *cg) {
+    Nv90 *h = nv90_state(cg);
+    for (int i = 0; i < h->pipes.n; i++) {
+        const Nv90Pipe *p = &h->pipes.data[i];
+        init_ring(cg, p->full, p->ring->stages, 1);
+        int blocks = nv90_goes_everywhere(cg, &p->tile) ? h->blocks : 1;
+        init_ring(cg, p->empty, p->ring->stages, p->readers * blocks);
+    }
+    init_ring(cg, h->done, 1, 1);
+    init_ring(cg, h->nobody, 1, 1);
+    init_ring(cg, h->told, NV90_AHEAD, 1);
+    init_ring(cg, h->heard, NV90_AHEAD, listeners(cg->k));
+    if (h->blocks > 1) init_ring(cg, h->asked, NV90_ANSWERS, 1);
+    nv90_barrier_fence(cg);
+}
+
+void nv90_enter(Cg *cg) {
+    NvState *s = nv_state(cg);
+    Blk init = cg_block(cg, "barriers"), done = cg_block(cg, "ready");
+    s->warp = nv_shuffle_from(cg, s->warp, cg_i32(cg, 0)); // so that it is seen to be uniform
+    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, s->tid, cg_i32(cg, 0), "");
+    LLVMBuildCondBr(cg->b, first, init, done);
+    LLVMPositionBuilderAtEnd(cg->b, init);
+    for (int slot = 0; slot < cg->args.n; slot++)
+        if (cg->args.data[slot].kind == CG_ARG_TENSOR_MAP)
+            nv90_prefetch_map(cg, LLVMGetParam(cg->fn, (unsigned)slot));
+    init_barriers(cg);
+    LLVMBuildBr(cg->b, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+    clear_for_empty(cg);
+    if (s->roles->blocks == 1) {
+        cg_intrinsic(cg, "llvm.nvvm.barrier0", NULL, 0, NULL, 0);
+        return;
+    }
+    nv90_cluster_sync(cg);
+    s->roles->rank = nv_special(cg, "cluster.ctarank");
+}

@@ -1,0 +1,158 @@
+// sm90_pipes.c: the operations that hand tiles from one role to the other.
+//
+// In: FILL, TAKE, DROP and views. Out: copies and waits. A pipe is a ring of stages with two barriers
+// each: `full`, completed by the bytes of a copy, and `empty`, by an arrival of every warpgroup that
+// reads. Whoever waits counts stages and parities for itself, in variables that mem2reg makes
+// registers.
+#include "codegen/nvptx/sm90.h"
+
+#include <assert.h>
+
+static Val get(Cg *cg, Val variable) { return LLVMBuildLoad2(cg->b, cg->i32, variable, ""); }
+
+static Val barrier_at(Cg *cg, int ring, Val stage) {
+    return LLVMBuildAdd(cg->b, nv90_shared(cg, ring), cg_times(cg, stage, 8), "");
+}
+
+static Val stage_of(Cg *cg, const Nv90Pipe *p, Val variable) {
+    return p->ring->stages == 1 ? cg_i32(cg, 0) : get(cg, variable);
+}
+
+// The stage after this one, and whether the ring begins again (i32), which turns the parity.
+static Val next_stage(Cg *cg, const Nv90Pipe *p, Val stage, Val *turns) {
+    int n = p->ring->stages;
+    *turns = n == 1 ? cg_i32(cg, 1) : stage;
+    if (n == 1) return stage;
+    if (n == 2) return LLVMBuildXor(cg->b, stage, cg_i32(cg, 1), "");
+    Val next = cg_plus(cg, stage, 1),
+        wraps = LLVMBuildICmp(cg->b, LLVMIntEQ, next, cg_i32(cg, n), "");
+    *turns = nv90_if(cg, wraps);
+    return LLVMBuildSelect(cg->b, wraps, cg_i32(cg, 0), next, "");
+}
+
+static void advance(Cg *cg, const Nv90Pipe *p, Val when) { // when: i1 or NULL
+    Val stage = stage_of(cg, p, p->stage), parity = get(cg, p->parity), turns;
+    Val next = next_stage(cg, p, stage, &turns);
+    Val turned = LLVMBuildXor(cg->b, parity, turns, "");
+    if (when) {
+        next = LLVMBuildSelect(cg->b, when, next, stage, "");
+        turned = LLVMBuildSelect(cg->b, when, turned, parity, "");
+    }
+    LLVMBuildStore(cg->b, next, p->stage);
+    LLVMBuildStore(cg->b, turned, p->parity);
+}
+
+static Val stage_address(Cg *cg, const Nv90Pipe *p, Val stage) {
+    return LLVMBuildAdd(cg->b, nv90_shared(cg, p->data), cg_times(cg, stage, p->tile.bytes), "");
+}
+
+typedef struct Copy { // of a tile, all that it takes
+    Val to, full, at[CG_MAP_RANK], map;
+    Val column; // i32: the tile's first
+    Val there;  // i1: the tensor has elements; NULL: it has
+    int rank;
+    bool everywhere; // each block of the cluster copies a part, to all
+} Copy;
+
+static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
+    const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    Val rank = nv90_state(cg)->rank;
+    int rows = nv90_copied_rows(cg, &p->tile);
+    Copy c = {.to = stage_address(cg, p, stage), .full = barrier_at(cg, p->full, stage)};
+    c.rank = t->rank;
+    c.everywhere = nv90_goes_everywhere(cg, &p->tile);
+    if (c.everywhere) c.to = LLVMBuildAdd(cg->b, c.to, cg_times(cg, rank, rows * NV90_PITCH), "");
+    for (int d = 0; d < t->rank; d++) {
+        int axis = op->coord[d].axis;
+        c.at[d] = cg_uniform(cg, op->coord[d].at);
+        if (axis < 0 || axis == p->tile.col_axis) continue;
+        c.at[d] = cg_times(cg, c.at[d], cg->k->axes[axis].extent);
+        if (c.everywhere) c.at[d] = LLVMBuildAdd(cg->b, c.at[d], cg_times(cg, rank, rows), "");
+    }
+    assert(op->coord[t->rank - 1].axis == p->tile.col_axis);
+    c.column = cg_times(cg, c.at[t->rank - 1], p->tile.cols);
+    c.map = nv90_map_param(cg, op->tensor, rows);
+    const TileOp *loop = op->block->owner; // over tiles: there are elements
+    if (t->role != TENSOR_Q && loop->kind != TILE_LOOP) c.there = nv90_has_elements(cg, t);
+    return c;
+}
+
+// Nothing is copied of an empty tensor, whose map says nothing; its stages are zeros from the start.
+static void start_copy(Cg *cg, const Nv90Pipe *p, Copy *c) {
+    Val bytes = cg_i32(cg, p->tile.bytes);
+    if (c->there) bytes = LLVMBuildSelect(cg->b, c->there, bytes, cg_i32(cg, 0), "");
+    nv90_barrier_expect(cg, c->full, bytes);
+    for (int i = 0; i * NV90_PANEL < p->tile.cols; i++) {
+        c->at[c->rank - 1] = cg_plus(cg, c->column, i * NV90_PANEL);
+        Val to = cg_plus(cg, c->to, i * p->tile.rows * NV90_PITCH);
+        nv90_bulk_load(cg, to, c->map, c->full, c->at, c->rank, c->there, c->everywhere);
+    }
+}
+
+// Everything is there when the stage is free: from then on the consumers wait for the copy.
+void nv90_fill(Cg *cg, const TileOp *op) {
+    const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
+    Blk done = nv90_when(cg, op->when);
+    Val stage = stage_of(cg, p, p->stage);
+    Copy c = copy_of(cg, op, p, stage);
+    nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->parity));
+    start_copy(cg, p, &c);
+    advance(cg, p, NULL);
+    nv90_end_when(cg, done);
+}
+
+static void bind_view(Cg *cg, const TileValue *v, const Nv90Pipe *p, Val stage) {
+    nv90_state(cg)->stage[v->id] = stage;
+    cg->value[v->id] = (CgValue){.mem = stage_address(cg, p, stage)};
+    bool rows = p->tile.row_axis == nv_state(cg)->row_axis;
+    nv90_state(cg)->rows[v->id] = rows ? nv90_left(cg, v) : NULL;
+}
+
+// Where `when` is false the wait is for a barrier that is always complete: a branch would let no
+// product be in flight across it.
+void nv90_take(Cg *cg, const TileOp *op) {
+    const Nv90 *h = nv90_state(cg);
+    const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
+    Val stage = stage_of(cg, p, p->stage), parity = get(cg, p->parity);
+    Val full = barrier_at(cg, p->full, stage), when = op->when ? cg_uniform(cg, op->when) : NULL;
+    if (when) {
+        full = LLVMBuildSelect(cg->b, when, full, nv90_shared(cg, h->done), "");
+        parity = LLVMBuildSelect(cg->b, when, parity, cg_i32(cg, 1), "");
+    }
+    nv90_barrier_wait(cg, full, parity);
+    LLVMBuildStore(cg->b, stage, p->last);
+    advance(cg, p, when);
+    bind_view(cg, op->results.data[0], p, stage);
+}
+
+static bool read_by_map(const TileKernel *k, const TileValue *v) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; op->kind == TILE_MAP && i < op->args.n; i++)
+            if (op->args.data[i] == v) return true;
+    return false;
+}
+
+// Products are of the whole warpgroup; what single threads read has to be waited for. Where `when` is
+// false the arrival is at a barrier that nobody waits for: ptxas puts off what has a predicate of its
+// own until the weights are done, and the producer waits.
+void nv90_drop(Cg *cg, const TileOp *op) {
+    const Nv90 *h = nv90_state(cg);
+    const TileValue *v = op->args.data[0];
+    const Nv90Pipe *p = nv90_pipe(cg, v);
+    Val when = h->lead, empty = barrier_at(cg, p->empty, h->stage[v->id]);
+    Val yes = op->when ? cg_uniform(cg, op->when) : NULL;
+    if (yes && !nv90_goes_everywhere(cg, &p->tile))
+        empty = LLVMBuildSelect(cg->b, yes, empty, nv90_shared(cg, h->nobody), "");
+    else if (yes)
+        when = LLVMBuildAnd(cg->b, when, yes, "");
+    if (read_by_map(cg->k, v)) nv90_group_sync(cg);
+    nv90_barrier_arrive(cg, empty, when);
+    if (!nv90_goes_everywhere(cg, &p->tile)) return;
+    Val other = LLVMBuildXor(cg->b, h->rank, cg_i32(cg, 1), "");
+    nv90_remote_arrive(cg, nv90_remote(cg, empty, other), when);
+}
+
+void nv90_view(Cg *cg, const TileOp *op) {
+    const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
+    bind_view(cg, op->results.data[0], p, stage_of(cg, p, p->last));
+}

@@ -1,0 +1,68 @@
+// sm90_state.c: what all operations of a role ask: its pipes, places and barriers.
+#include "codegen/nvptx/sm90.h"
+
+#include <assert.h>
+
+Val nv90_shared(Cg *cg, int offset) {
+    return LLVMBuildAdd(cg->b, nv_state(cg)->shared, cg_i32(cg, offset), "");
+}
+
+Nv90Pipe *nv90_pipe(Cg *cg, const TileValue *v) {
+    Nv90 *h = nv90_state(cg);
+    const TileValue *ring = v->def->kind == TILE_PIPE ? v : tile_pipe_of(v);
+    for (int i = 0; i < h->pipes.n; i++)
+        if (h->pipes.data[i].ring == ring) return &h->pipes.data[i];
+    assert(!"a pipe of the kernel");
+    return NULL;
+}
+
+// What has no rows of the grid's is copied to all blocks of a cluster, each of which copies a part.
+bool nv90_goes_everywhere(Cg *cg, const NvTile *t) {
+    return nv90_state(cg)->blocks > 1 && t->row_axis != nv_state(cg)->row_axis;
+}
+
+int nv90_copied_rows(Cg *cg, const NvTile *t) {
+    return nv90_goes_everywhere(cg, t) ? t->rows / nv90_state(cg)->blocks : t->rows;
+}
+
+Val nv90_map_param(Cg *cg, int tensor, int rows) {
+    Nv90 *h = nv90_state(cg);
+    for (int i = 0; i < h->maps.n; i++) {
+        if (h->maps.data[i].tensor != tensor || h->maps.data[i].rows != rows) continue;
+        for (int slot = 0; slot < cg->args.n; slot++)
+            if (cg->args.data[slot].kind == CG_ARG_TENSOR_MAP && cg->args.data[slot].index == i)
+                return LLVMGetParam(cg->fn, (unsigned)slot);
+    }
+    assert(!"a map that was added");
+    return NULL;
+}
+
+void nv90_group_sync(Cg *cg) {
+    const Nv90 *h = nv90_state(cg);
+    int id = 1 + 2 * h->warpgroups + h->first_group;
+    nv90_bar_sync(cg, cg_plus(cg, h->group, id), NV90_GROUP);
+}
+
+Val nv90_has_elements(Cg *cg, const TileTensor *t) {
+    Val all = LLVMConstInt(cg->i1, 1, false);
+    for (int d = 0; d < t->rank; d++) {
+        Val n = cg_uniform(cg, t->extent[d]);
+        Val some = LLVMBuildICmp(cg->b, LLVMIntSGT, n, cg_i32(cg, 0), "");
+        all = LLVMBuildAnd(cg->b, all, some, "");
+    }
+    return all;
+}
+
+Blk nv90_when(Cg *cg, const Ex *when) {
+    if (!when) return NULL;
+    Blk work = cg_block(cg, "when"), done = cg_block(cg, "when.done");
+    LLVMBuildCondBr(cg->b, cg_uniform(cg, when), work, done);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    return done;
+}
+
+void nv90_end_when(Cg *cg, Blk done) {
+    if (!done) return;
+    LLVMBuildBr(cg->b, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}
