@@ -1,5 +1,5 @@
-// frontend.h: the front end's one public face: text to typed AST, to row programs, and the float64
-// reference of both.
+// frontend.h: the front end's one public face: text to typed AST, to row and recurrence programs, and
+// the float64 reference of both.
 //
 //     Module *m = fe_load(arena, diags, &options, &status); // NULL unless status is FE_OK
 //     Variant *v = fe_find(m, "gemma");
@@ -59,7 +59,8 @@ void fe_print_ast(Text *out, const Module *m); // --emit=ast
 // and nothing is put. `path` is the name that diagnostics give to it.
 bool fe_format(Arena *a, Diags *d, const char *path, const char *text, size_t n, Text *out);
 
-// An attention as a row program. A recurrence has none: NULL, and a diagnostic that names it.
+// An attention as a row program; NULL with a diagnostic that names it: not possible.
 RowProgram *fe_lower(Arena *a, Diags *d, const Variant *v);
+RecProgram *fe_lower_recurrence(Arena *a, const Variant *v);
 
 #endif

@@ -1,8 +1,9 @@
-// lower.c: an attention's typed AST to its row program.
+// lower.c: a variant's typed AST to scalar mathematics.
 //
-// In: a Variant. Out: a RowProgram over one pool of expressions. Holds afterwards: equal
-// expressions are one node, so that equal reductions are one reduction, numbered so that each
-// refers to earlier ones only, ROW_MAX_REDUCES at most; reductions that nothing uses are gone.
+// In: a Variant. Out: a RowProgram, or of a recurrence a RecProgram, over one pool of expressions.
+// Holds afterwards: equal expressions are one node, so that equal reductions are one reduction,
+// numbered so that each refers to earlier ones only, ROW_MAX_REDUCES at most; reductions that
+// nothing uses are gone.
 //
 //     normalize(s) { let m = rowmax(s); let e = exp(s - m); return e / rowsum(exp(s - m)); }
 //     ->  m = rowmax(s);  r0 = rowsum(exp(s - m));  weight = exp(s - m) / r0
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const int row_symbols[] = {
+static const int symbols[] = {
 #define TSYM(e, name, type, row, sym, doc) sym,
 #include "symbols.def"
 #undef TSYM
@@ -26,10 +27,15 @@ static const char *const symbol_names[] = {
 };
 
 typedef struct Lower {
-    RowProgram *p;
+    Arena *arena, *scratch;
+    ExPool *pool;
     const Variant *v;
-    Arena *scratch;
+    RowProgram *p; // NULL of a recurrence
 } Lower;
+
+static Lower lower(Arena *a, const Variant *v) {
+    return (Lower){.arena = a, .scratch = arena_new(), .pool = ex_pool(a), .v = v};
+}
 
 // ---- reductions
 
@@ -41,7 +47,7 @@ static bool name_is_taken(const Lower *l, const char *name) {
         if (!strcmp(p->inputs.data[i].name, name)) return true;
     for (int i = 0; i < p->sizes.n; i++)
         if (!strcmp(p->sizes.data[i], name)) return true;
-    for (size_t i = 0; i < sizeof symbol_names / sizeof *symbol_names; i++)
+    for (int i = 0; i < SYM_T_IDX; i++) // those behind are of recurrences
         if (!strcmp(symbol_names[i], name)) return true;
     for (int i = 0; i < EX_OP_COUNT; i++)
         if (!strcmp(ex_op_name((ExOp)i), name)) return true;
@@ -64,15 +70,15 @@ static const Ex *lower_reduction(Lower *l, const Tx *t, const Ex *f) {
     RowProgram *p = l->p;
     for (int i = 0; i < p->reduces.n; i++)
         if (p->reduces.data[i].op == t->op && p->reduces.data[i].f == f)
-            return ex_sym(p->pool, SYM_R, i, EX_F32);
+            return ex_sym(l->pool, SYM_R, i, EX_F32);
     RowReduce r = {.op = t->op,
                    .f = f,
                    .name = reduction_name(l, t->name),
                    .span = t->span,
                    .written = t->name,
                    .call = t->call};
-    VEC_PUSH(p->arena, &p->reduces, r);
-    return ex_sym(p->pool, SYM_R, p->reduces.n - 1, EX_F32);
+    VEC_PUSH(l->arena, &p->reduces, r);
+    return ex_sym(l->pool, SYM_R, p->reduces.n - 1, EX_F32);
 }
 
 // ---- leaves
@@ -83,12 +89,12 @@ static const Ex *lower_const(ExPool *pool, const Tx *t) {
 }
 
 static const Ex *lower_sym(Lower *l, const Tx *t) {
-    ExPool *pool = l->p->pool;
+    ExPool *pool = l->pool;
     if (t->sym == TS_S) return l->p->score;
     if (t->sym == TS_SIZE) return ex_sym(pool, SYM_SIZE, t->index, EX_I32);
     if (t->sym == TS_SCALAR) return ex_sym(pool, SYM_SCALAR, t->index, (ExType)t->type);
-    assert(row_symbols[t->sym] >= 0);
-    return ex_symbol(pool, (ExSym)row_symbols[t->sym]);
+    assert(symbols[t->sym] >= 0);
+    return ex_symbol(pool, (ExSym)symbols[t->sym]);
 }
 
 // q_idx - q_offset, the row of a query in a tensor
@@ -100,10 +106,13 @@ static bool is_query_row(const Tx *i) {
 
 // Is the index inside its extent by what it is? (More is proved later, from ranges.)
 static bool index_is_inside(const Variant *v, const Tx *i, const TxExtent *x) {
+    bool recurs = v->kind == VARIANT_RECURRENCE;
     if (i->known) return x->size < 0 && i->value.i >= 0 && i->value.i < x->value;
-    if (tx_is_sym(i, TS_D)) return x->size < 0 && x->value >= v->Dv;
+    if (tx_is_sym(i, TS_D)) return x->size < 0 && x->value >= (recurs ? v->D : v->Dv);
+    if (tx_is_sym(i, TS_E)) return x->size < 0 && x->value >= v->Dv;
     return (tx_is_sym(i, TS_B) && x->size == SIZE_B) ||
-           (tx_is_sym(i, TS_H) && x->size == SIZE_HQ) ||
+           (tx_is_sym(i, TS_H) && x->size == (recurs ? (int)RSIZE_H : (int)SIZE_HQ)) ||
+           (tx_is_sym(i, TS_T) && x->size == RSIZE_S) ||
            (tx_is_sym(i, TS_KV_IDX) && x->size == SIZE_SK) ||
            (is_query_row(i) && x->size == SIZE_SQ);
 }
@@ -112,21 +121,22 @@ static const Ex *lower_load(Lower *l, const Tx *t, const Ex *const *args) {
     const TxInput *in = &l->v->inputs.data[t->index];
     bool inside = true;
     for (int i = 0; i < t->nargs; i++) inside &= index_is_inside(l->v, t->args[i], &in->extent[i]);
-    return ex_load(l->p->pool, t->index, (ExType)t->type, args, t->nargs, inside);
+    return ex_load(l->pool, t->index, (ExType)t->type, args, t->nargs, inside);
 }
 
 // ---- expressions
 
 static const Ex *lower_node(Lower *l, const Tx *t, const Ex *const *args) {
+    if (t->known && !l->p) return lower_const(l->pool, t); // thousands of steps see its rounding
     switch ((int)t->op) {
-    case EX_CONST: return lower_const(l->p->pool, t);
+    case EX_CONST: return lower_const(l->pool, t);
     case EX_SYM: return lower_sym(l, t);
     case EX_LOAD: return lower_load(l, t, args);
-    case EX_CONV: return ex_conv(l->p->pool, (ExType)t->type, args[0]);
+    case EX_CONV: return ex_conv(l->pool, (ExType)t->type, args[0]);
     case EX_ROWMAX:
     case EX_ROWMIN:
     case EX_ROWSUM: return lower_reduction(l, t, args[0]);
-    default: return ex_op(l->p->pool, t->op, args, t->nargs);
+    default: return ex_op(l->pool, t->op, args, t->nargs);
     }
 }
 
@@ -139,7 +149,7 @@ static void lower_exprs(Lower *l, const Tx *const *roots, int n, const Ex **out)
         const Tx *t = nodes.data[i];
         const Ex *args[EX_MAX_RANK];
         for (int k = 0; k < t->nargs; k++) args[k] = done[t->args[k]->id];
-        done[t->id] = ex_at(l->p->pool, lower_node(l, t, args), t->span);
+        done[t->id] = ex_at(l->pool, lower_node(l, t, args), t->span);
     }
     for (int i = 0; i < n; i++) out[i] = roots[i] ? done[roots[i]->id] : NULL;
 }
@@ -165,9 +175,9 @@ static void lower_normalize(Lower *l) {
     }
 }
 
-static void lower_inputs(Lower *l) {
-    RowProgram *p = l->p;
-    for (int i = 0; i < l->v->sizes.n; i++) VEC_PUSH(p->arena, &p->sizes, l->v->sizes.data[i]);
+static void lower_interface(const Lower *l, SizeNames *sizes, RowInput **inputs, int *n, int *cap) {
+    VEC(RowInput) all = {0};
+    for (int i = 0; i < l->v->sizes.n; i++) VEC_PUSH(l->arena, sizes, l->v->sizes.data[i]);
     for (int i = 0; i < l->v->inputs.n; i++) {
         const TxInput *t = &l->v->inputs.data[i];
         RowInput in = {.name = t->name,
@@ -178,25 +188,22 @@ static void lower_inputs(Lower *l) {
                        .span = t->span};
         for (int k = 0; k < t->rank; k++)
             in.extent[k] = t->extent[k].size < 0
-                               ? ex_i32(p->pool, t->extent[k].value)
-                               : ex_sym(p->pool, SYM_SIZE, t->extent[k].size, EX_I32);
-        VEC_PUSH(p->arena, &p->inputs, in);
+                               ? ex_i32(l->pool, t->extent[k].value)
+                               : ex_sym(l->pool, SYM_SIZE, t->extent[k].size, EX_I32);
+        VEC_PUSH(l->arena, &all, in);
     }
+    *inputs = all.data;
+    *n = all.n;
+    *cap = all.cap;
 }
 
 RowProgram *fe_lower(Arena *a, Diags *d, const Variant *v) {
-    if (v->kind == VARIANT_RECURRENCE) {
-        diag_error(
-            d, v->span,
-            "recurrence '%s': kernels of recurrences are not supported yet; the reference runs it",
-            v->name);
-        return NULL;
-    }
-    RowProgram *p = ARENA_NEW(a, RowProgram);
+    assert(v->kind == VARIANT_ATTENTION);
+    Lower l = lower(a, v);
+    RowProgram *p = l.p = ARENA_NEW(a, RowProgram);
     *p = (RowProgram){
-        .arena = a, .pool = ex_pool(a), .name = v->name, .span = v->span, .D = v->D, .Dv = v->Dv};
-    Lower l = {.p = p, .v = v, .scratch = arena_new()};
-    lower_inputs(&l);
+        .arena = a, .pool = l.pool, .name = v->name, .span = v->span, .D = v->D, .Dv = v->Dv};
+    lower_interface(&l, &p->sizes, &p->inputs.data, &p->inputs.n, &p->inputs.cap);
     p->score = lower_clause(&l, CLAUSE_SCORE, NULL);
     p->modified = lower_clause(&l, CLAUSE_MODIFY, p->score);
     p->mask = lower_clause(&l, CLAUSE_MASK, ex_bool(p->pool, true));
@@ -208,4 +215,23 @@ RowProgram *fe_lower(Arena *a, Diags *d, const Variant *v) {
                "'%s' has %d different reductions over the keys, %d at most are possible", v->name,
                p->reduces.n, ROW_MAX_REDUCES);
     return NULL;
+}
+
+RecProgram *fe_lower_recurrence(Arena *a, const Variant *v) {
+    assert(v->kind == VARIANT_RECURRENCE);
+    Lower l = lower(a, v);
+    RecProgram *p = ARENA_NEW(a, RecProgram);
+    *p = (RecProgram){
+        .arena = a, .pool = l.pool, .name = v->name, .span = v->span, .D = v->D, .Dv = v->Dv};
+    lower_interface(&l, &p->sizes, &p->inputs.data, &p->inputs.n, &p->inputs.cap);
+    p->query = lower_clause(&l, CLAUSE_QUERY, ex_symbol(l.pool, SYM_Q));
+    p->key = lower_clause(&l, CLAUSE_KEY, ex_symbol(l.pool, SYM_K));
+    p->value = lower_clause(&l, CLAUSE_VALUE, ex_symbol(l.pool, SYM_V));
+    p->decay = lower_clause(&l, CLAUSE_DECAY, ex_f32(l.pool, 1));
+    p->erase = lower_clause(&l, CLAUSE_ERASE, NULL);
+    p->write = lower_clause(&l, CLAUSE_WRITE, NULL);
+    p->bonus = lower_clause(&l, CLAUSE_BONUS, NULL);
+    p->output = lower_clause(&l, CLAUSE_R_OUTPUT, ex_symbol(l.pool, SYM_O));
+    arena_free(l.scratch);
+    return p;
 }

@@ -4,12 +4,12 @@
 //
 // Nodes are a graph, not a tree: a `let` that is used twice is one node. A node's arguments have
 // smaller ids than itself, so walks go over ids rather than down the graph, whose depth has no
-// bound but the limit on operations. Read by lower.c (to a RowProgram) and, independently of it, by
+// bound but the limit on operations. Read by lower.c (to a RowProgram or a RecProgram) and, independently of it, by
 // reference.c (float64).
 #ifndef FRONTEND_TYPED_H
 #define FRONTEND_TYPED_H
 
-#include "ir/row.h"
+#include "ir/rec.h"
 
 typedef enum TxType {
     TX_BOOL = EX_BOOL,
@@ -93,16 +93,6 @@ typedef enum ClauseId {
 #undef CLAUSE
     CLAUSE_COUNT
 } ClauseId;
-
-enum { // the first entries of a recurrence's sizes; an attention's are SIZE_* of ir/row.h
-    RSIZE_B,
-    RSIZE_H,
-    RSIZE_HQ,
-    RSIZE_HK,
-    RSIZE_HV,
-    RSIZE_S,
-    RSIZE_FREE
-};
 
 typedef struct Variant {
     VariantKind kind;

@@ -46,6 +46,8 @@ ExType ex_sym_type(ExSym s) {
     case SYM_Q_IDX:
     case SYM_KV_IDX:
     case SYM_D_IDX:
+    case SYM_T_IDX:
+    case SYM_E_IDX:
     case SYM_SIZE:
     case SYM_STEP:
     case SYM_TILE:

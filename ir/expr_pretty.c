@@ -261,6 +261,9 @@ static const char *sign_of(ExSym sym, ExForm form) {
     case SYM_SQO:
         return tex ? "\\|o\\|^2"
                    : "<msup><mrow><mo>‖</mo><mi>o</mi><mo>‖</mo></mrow><mn>2</mn></msup>";
+    case SYM_SQV:
+        return tex ? "\\|v\\|^2"
+                   : "<msup><mrow><mo>‖</mo><mi>v</mi><mo>‖</mo></mrow><mn>2</mn></msup>";
     default: return NULL;
     }
 }

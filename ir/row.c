@@ -70,7 +70,7 @@ static void line(Text *out, const char *what, const Ex *e, const ExNames *names)
     text_puts(out, "\n");
 }
 
-static void print_input(Text *out, const RowInput *in, const ExNames *names) {
+void row_print_input(Text *out, const RowInput *in, const ExNames *names) {
     text_printf(out, "  input %s: %s", in->name, dtype_name(in->dtype));
     for (int i = 0; i < in->rank; i++) {
         text_puts(out, i ? ", " : "[");
@@ -84,7 +84,7 @@ static void print_input(Text *out, const RowInput *in, const ExNames *names) {
 void row_print(Text *out, const RowProgram *p) {
     ExNames names = row_names(p);
     text_printf(out, "row %s D=%d Dv=%d\n", p->name, p->D, p->Dv);
-    for (int i = 0; i < p->inputs.n; i++) print_input(out, &p->inputs.data[i], &names);
+    for (int i = 0; i < p->inputs.n; i++) row_print_input(out, &p->inputs.data[i], &names);
     line(out, "score", p->score, &names);
     line(out, "s", p->modified, &names);
     line(out, "mask", p->mask, &names);

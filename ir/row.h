@@ -87,6 +87,7 @@ typedef struct RowProgram {
 
 // The program as text (--emit=row), deterministic. Names for expressions of this program.
 void row_print(Text *out, const RowProgram *p);
+void row_print_input(Text *out, const RowInput *in, const ExNames *names);
 ExNames row_names(const RowProgram *p);
 
 #endif

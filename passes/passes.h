@@ -4,6 +4,7 @@
 #define PASSES_PASSES_H
 
 #include "ir/tile.h"
+#include "passes/derive/chunk.h"
 #include "passes/derive/derive.h"
 #include "passes/schedule/shapes.h"
 #include "passes/simplify/simplify.h"

@@ -68,6 +68,10 @@ static bool print_form(Compile *c, Emit emit, Text *t) {
             row_print(t, c->rows.data[i]);
             stream_print(t, c->streams.data[i]);
         }
+        for (int i = 0; i < c->chunks.n; i++) {
+            rec_print(t, c->recurrences.data[i]);
+            chunk_print(t, c->chunks.data[i]);
+        }
         return true;
     }
     if (!(emit == EMIT_TILE ? compile_algorithm(c) : compile_tiles(c))) return false;

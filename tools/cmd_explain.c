@@ -56,7 +56,7 @@ Status cmd_explain(const Options *o) {
     Text t;
     Status s = cmd_open(&c, o, o->files.data[0], TARGET_HOST, DT_F32);
     if (s == STATUS_DONE) {
-        bool good = compile_streams(&c);
+        bool good = compile_can_run(&c);
         s = cmd_report(&c, good ? STATUS_DONE : STATUS_INPUT);
     }
     if (s == STATUS_DONE) {

@@ -51,17 +51,43 @@ void compile_close(Compile *c) {
     *c = (Compile){0};
 }
 
+static bool derive_recurrence(Compile *c, const Variant *v) {
+    RecProgram *rec = fe_lower_recurrence(c->arena, v);
+    VEC_PUSH(c->arena, &c->recurrences, rec);
+    VEC_PUSH(c->arena, &c->chunks, pass_chunk(rec));
+    return true;
+}
+
+static bool derive_attention(Compile *c, const Variant *v) {
+    RowProgram *row = fe_lower(c->arena, &c->diags, v);
+    if (!row) return false;
+    VEC_PUSH(c->arena, &c->rows, row);
+    bool narrows = c->options.dtype == DT_F16 && cg_target(c->options.target).kind != KIND_HOST;
+    Stream *s = narrows ? pass_derive_half(c->arena, row, &c->diags)
+                        : pass_derive(c->arena, row, &c->diags);
+    VEC_PUSH(c->arena, &c->streams, s);
+    return true;
+}
+
 bool compile_streams(Compile *c) {
-    for (int i = c->streams.n; i < c->variants.n; i++) {
-        RowProgram *row = fe_lower(c->arena, &c->diags, c->variants.data[i]);
-        if (!row) return false;
-        VEC_PUSH(c->arena, &c->rows, row);
-        bool narrows = c->options.dtype == DT_F16 && cg_target(c->options.target).kind != KIND_HOST;
-        Stream *s = narrows ? pass_derive_half(c->arena, row, &c->diags)
-                            : pass_derive(c->arena, row, &c->diags);
-        VEC_PUSH(c->arena, &c->streams, s);
+    for (; c->derived < c->variants.n; c->derived++) {
+        const Variant *v = c->variants.data[c->derived];
+        bool good =
+            v->kind == VARIANT_RECURRENCE ? derive_recurrence(c, v) : derive_attention(c, v);
+        if (!good) return false;
     }
     return c->diags.errors == 0;
+}
+
+bool compile_can_run(Compile *c) {
+    if (!compile_streams(c)) return false;
+    if (!c->recurrences.n) return true;
+    const RecProgram *rec = c->recurrences.data[0];
+    diag_error(
+        &c->diags, rec->span,
+        "recurrence '%s': kernels of recurrences are not supported yet; the reference runs it",
+        rec->name);
+    return false;
 }
 
 static PassOptions pass_options(const Compile *c) {
@@ -74,7 +100,7 @@ static PassOptions pass_options(const Compile *c) {
 }
 
 bool compile_algorithm(Compile *c) {
-    if (!compile_streams(c)) return false;
+    if (!compile_can_run(c)) return false;
     PassOptions o = pass_options(c);
     for (int i = 0; i < c->streams.n; i++) {
         if (!pass_accepts(c->rows.data[i], &c->diags)) return false;
@@ -103,7 +129,7 @@ static TileProgram *tuned(Compile *c, const Stream *s, const PassOptions *o) {
 }
 
 bool compile_tiles(Compile *c) {
-    if (!compile_streams(c)) return false;
+    if (!compile_can_run(c)) return false;
     PassOptions o = pass_options(c);
     for (int i = 0; i < c->streams.n; i++) {
         const Stream *s = c->streams.data[i];

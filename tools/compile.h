@@ -1,7 +1,7 @@
-// compile.h: the compiler as a library: source to typed AST, row programs, streaming forms, tile
-// programs, code. Each step needs the one before it and says false after a mistake, which is then
-// in `diags`. Nothing here prints or exits. Used by the command's verbs, by libattnc and by the
-// tests.
+// compile.h: the compiler as a library: source to typed AST, row programs and their streaming
+// forms, recurrence programs and their chunked forms, tile programs, code. Each step needs the one
+// before it and says false after a mistake, which is then in `diags`. Nothing here prints or exits.
+// Used by the command's verbs, by libattnc and by the tests.
 #ifndef TOOLS_COMPILE_H
 #define TOOLS_COMPILE_H
 
@@ -27,8 +27,11 @@ typedef struct Compile {
     CompileOptions options;
     Module *module;
     Variants variants; // those chosen, in the order of the source
+    int derived;       // how many of them are
     VEC(RowProgram *) rows;
-    VEC(Stream *) streams;
+    VEC(Stream *) streams; // of the rows
+    VEC(RecProgram *) recurrences;
+    VEC(Chunk *) chunks; // of the recurrences
     VEC(TileProgram *) tiles;
 } Compile;
 
@@ -39,7 +42,8 @@ extern const char compile_stdin[];
 // there is no such entry. compile_close is due whatever comes back.
 FeStatus compile_open(Compile *c, const CompileOptions *o);
 void compile_close(Compile *c);
-bool compile_streams(Compile *c);   // rows and their streaming forms
+bool compile_streams(Compile *c);   // rows and their streaming forms; chunked forms of recurrences
+bool compile_can_run(Compile *c);   // the same, and a mistake where something has no kernels
 bool compile_algorithm(Compile *c); // tiles before the passes (--emit=tile)
 bool compile_tiles(Compile *c);     // tiles as the target runs them
 bool compile_emit(Compile *c, CgForm form, void **out,

@@ -192,8 +192,12 @@ static const char *rows(Test *t) {
         const Variant *v = t->module->variants.data[i];
         Diags d;
         diag_init(&d, t->arena);
+        if (v->kind == VARIANT_RECURRENCE) {
+            rec_print(&out, fe_lower_recurrence(t->arena, v));
+            continue;
+        }
         RowProgram *p = fe_lower(t->arena, &d, v);
-        if (!p == (v->kind == VARIANT_ATTENTION)) fail(t, 0, "lowering '%s' went wrong", v->name);
+        if (!p) fail(t, 0, "lowering '%s' went wrong", v->name);
         if (p) row_print(&out, p);
     }
     return out.s;
