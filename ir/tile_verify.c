@@ -18,7 +18,8 @@
 #include <stdarg.h>
 #include <string.h>
 
-_Static_assert(SYM_COUNT <= 32, "a set of symbols is an unsigned (Scope.syms)");
+// Row and recurrence programs have more symbols than tile programs, whose last one is WORKERS.
+_Static_assert(SYM_WORKERS < 32, "a set of symbols is an unsigned (Scope.syms)");
 
 enum {
     MAX_EXTENT = 1 << 16, // of a tile along an axis
@@ -134,7 +135,7 @@ static const TileTensor *input_of(const Verify *V, int input) {
 }
 
 static bool check_sym(Verify *V, const Scope *s, const Ex *e) {
-    if (!(s->syms & 1u << e->sym))
+    if (e->sym > SYM_WORKERS || !(s->syms & 1u << e->sym))
         return verify_fail(V, "%s may not use '%s'", s->what, ex_syms[e->sym].name);
     ExType type = e->sym == SYM_SCALAR || e->sym == SYM_PARAM ? e->type : ex_sym_type(e->sym);
     if (e->type != type)
