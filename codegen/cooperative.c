@@ -17,8 +17,9 @@ Val cg_merge(Cg *cg, ExOp reduce, Val a, Val b) {
 
 Val cg_tile_begin(Cg *cg, int axis) {
     const TileAxis *a = &cg->k->axes[axis];
-    if (a->whole || !cg->tile[axis]) return cg_i32(cg, 0);
-    return LLVMBuildMul(cg->b, cg->tile[axis], cg_i32(cg, a->extent), "");
+    Val tile = cg->tile[tile_root_axis(cg->k, axis)];
+    if (a->whole || !tile) return cg_i32(cg, 0);
+    return LLVMBuildMul(cg->b, tile, cg_i32(cg, a->extent), "");
 }
 
 enum {

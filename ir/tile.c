@@ -9,13 +9,21 @@
 #include <ctype.h>
 #include <string.h>
 
-static const char *const kind_names[TILE_KIND_COUNT] = {
-#define TILE_OP(e, name) name,
+enum {
+    HOMES_SHARED = 1 << HOME_SHARED,
+    HOMES_VALUE = 1 << HOME_ANY | 1 << HOME_FRAGMENT | 1 << HOME_SHARED | 1 << HOME_SCRATCH,
+    HOMES_MAP = HOMES_VALUE | 1 << HOME_STRIP,
+};
+
+static const TileOpInfo infos[TILE_KIND_COUNT] = {
+#define TILE_OP(e, name, results, least, most, flags, homes, text, rule)                           \
+    {#name, results, least, most, flags, homes},
 #include "tile_ops.def"
 #undef TILE_OP
 };
 
-const char *tile_kind_name(TileKind k) { return kind_names[k]; }
+const TileOpInfo *tile_op_info(TileKind k) { return &infos[k]; }
+const char *tile_kind_name(TileKind k) { return infos[k].name; }
 
 static const char *const mark_names[TILE_MARK_COUNT] = {
 #define MARK(e, name) name,
@@ -129,7 +137,7 @@ TileKernel *tile_kernel(TileProgram *p, const char *name, TilePurpose purpose) {
 
 int tile_axis(TileKernel *k, const char *name, const Ex *size, bool whole) {
     assert(k->naxes < TILE_MAX_AXES);
-    k->axes[k->naxes] = (TileAxis){.name = name, .size = size, .whole = whole};
+    k->axes[k->naxes] = (TileAxis){.name = name, .size = size, .whole = whole, .beside = -1};
     return k->naxes++;
 }
 
@@ -220,6 +228,16 @@ bool tile_has_axis(const TileValue *v, int axis) {
     return false;
 }
 
+int tile_root_axis(const TileKernel *k, int axis) {
+    return k->axes[axis].beside < 0 ? axis : k->axes[axis].beside;
+}
+
+bool tile_scans(const TileOp *map) {
+    for (int i = 0; i < map->outs.n; i++)
+        if (map->outs.data[i].scan != SCAN_NONE) return true;
+    return false;
+}
+
 int tile_contracted_axis(const TileOp *mma) {
     const TileValue *a = mma->args.data[0], *b = mma->args.data[1];
     for (int i = 0; i < a->rank; i++)
@@ -228,6 +246,16 @@ int tile_contracted_axis(const TileOp *mma) {
     assert(!"an axis in both operands");
     return -1;
 }
+
+// The axis of a that b lacks.
+static int own_axis(const TileValue *a, const TileValue *b) {
+    for (int i = 0; i < a->rank; i++)
+        if (!tile_has_axis(b, a->axis[i])) return a->axis[i];
+    return -1;
+}
+
+int tile_beside_from(const TileOp *op) { return own_axis(op->args.data[0], op->results.data[0]); }
+int tile_beside_to(const TileOp *op) { return own_axis(op->results.data[0], op->args.data[0]); }
 
 bool tile_in_grid(const TileKernel *k, int axis) {
     for (int i = 0; i < k->ngrid; i++)

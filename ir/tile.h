@@ -87,8 +87,10 @@ typedef struct TileAxis {
     int extent; // elements of a tile; a whole axis (constant size, never tiled): that size padded
                 // as the target needs; 0: not chosen
     bool whole; // not tiled: TILE is 0 and POS(axis) = i
-    bool wide;  // AMD: of columns along it a lane of a fragment has eight that follow each other,
-                // then the next lane; otherwise four, as a matrix instruction leaves them
+    int beside; // an axis before it whose positions it has again: of the same size and extent, and bound where
+        // that is; -1: it is an axis of its own
+    bool wide; // AMD: of columns along it a lane of a fragment has eight that follow each other,
+               // then the next lane; otherwise four, as a matrix instruction leaves them
 } TileAxis;
 
 typedef enum TileHome { // where a value lives; chosen by scheduling
@@ -118,11 +120,18 @@ typedef struct TileValue {
 } TileValue;
 
 typedef enum TileKind {
-#define TILE_OP(e, name) TILE_##e,
+#define TILE_OP(e, ...) TILE_##e,
 #include "tile_ops.def"
 #undef TILE_OP
     TILE_KIND_COUNT
 } TileKind;
+
+enum { TILE_ANY = -1, OP_PURE = 1, OP_BODY = 2, OP_ROLES = 4 };
+typedef struct TileOpInfo { // a row of tile_ops.def
+    const char *name;
+    int results, least, most;
+    unsigned flags, homes; // homes: bit h for TileHome h
+} TileOpInfo;
 
 typedef enum TileMark { // how a map is made
 #define MARK(e, name) TILE_##e,
@@ -137,10 +146,17 @@ typedef struct TileCoord {
     const Ex *at; // scalar: the index; axis: which tile (TILE(axis) unless a copy runs ahead)
 } TileCoord;
 
+// A scan gives each place along its axis the reduction of all up to it, or from it on, itself among them
+// unless it is strict.
+typedef enum TileScan { SCAN_NONE, SCAN_PREFIX, SCAN_SUFFIX } TileScan;
+
 typedef struct TileResult { // one result of a map
     const Ex *body;         // over PARAM (operand k), POS, B, H, SIZE, SCALAR, LOAD, MASK
     ExOp reduce; // EX_ROWMAX, EX_ROWMIN, EX_ROWSUM over `reduce_axis`, or EX_CONST for none
     int reduce_axis;
+    TileScan scan; // a scan along `reduce_axis`, which the result has then
+    bool strict;
+    int by; // it begins anew after so many places of a tile; 0: at the tile's beginning alone
 } TileResult;
 
 typedef struct TileBlock {
@@ -347,7 +363,12 @@ void tile_unlink(TileOp *op);
 void tile_insert_before(TileOp *where, TileOp *op);
 void tile_append(TileBlock *b, TileOp *op);
 bool tile_has_axis(const TileValue *v, int axis);
+int tile_root_axis(const TileKernel *k,
+                   int axis);       // the axis whose tiles it has: itself, or that it is beside
+bool tile_scans(const TileOp *map); // some result is a scan
 int tile_contracted_axis(const TileOp *mma);      // in both operands and not in the result
+int tile_beside_from(const TileOp *beside);       // the axis that the operand has alone; -1
+int tile_beside_to(const TileOp *beside);         // and that the result has in its place; -1
 bool tile_in_grid(const TileKernel *k, int axis); // whether the grid tiles the axis
 int tile_grid_axis(const TileKernel *k);          // the one that it tiles; -1: none
 bool tile_has_lanes(const TileKernel *k); // of one warp, numbers in its threads (codegen/lanes.c)
@@ -371,6 +392,7 @@ void tile_map_exprs(TileOp *op, const Ex *(*map)(void *ctx, const Ex *e), void *
 TileOp *tile_clone(TileProgram *p, TileKernel *k, const TileOp *op,
                    const Ex *(*map)(void *ctx, const Ex *e), void *ctx);
 TileProgram *tile_copy(Arena *a, const TileProgram *p); // an independent copy, in the same pool
+const TileOpInfo *tile_op_info(TileKind k);
 const char *tile_kind_name(TileKind k);
 const char *tile_purpose_name(TilePurpose purpose);
 const char *tile_phase_name(TilePhase phase);

@@ -55,7 +55,8 @@ ExValue run_ex(Eval *E, const Ex *e) {
 }
 
 static int64_t position(const Eval *E, int axis) {
-    return (E->k->axes[axis].whole ? 0 : E->here.tile[axis] * E->extent[axis]) + E->at[axis];
+    int root = tile_root_axis(E->k, axis);
+    return (E->k->axes[axis].whole ? 0 : E->here.tile[root] * E->extent[axis]) + E->at[axis];
 }
 
 static int64_t element(const Eval *E, const TileValue *v) {
@@ -279,23 +280,37 @@ static const TileOp *counting(const TileOp *op) {
     return at && at->kind == TILE_AT && at->first ? at : NULL;
 }
 
+static double joined(const Eval *E, ExOp reduce, double x, double y) {
+    if (reduce == EX_ROWSUM) return add(E, x, y);
+    return reduce == EX_ROWMAX ? fmax(x, y) : fmin(x, y);
+}
+
 static double reduce(Eval *E, const TileResult *r) {
     uint8_t axis = (uint8_t)r->reduce_axis;
     const TileOp *at = counting(E->op);
     int64_t n = at && at->axis == axis ? counted(E, at) : E->extent[axis];
-    double x = r->reduce == EX_ROWSUM ? 0 : r->reduce == EX_ROWMAX ? -INFINITY : INFINITY;
-    for (bool more = first(E, &axis, 1); more && E->at[axis] < n; more = next(E, &axis, 1)) {
-        double y = from_ex(r->body->type, run_ex(E, r->body));
-        x = r->reduce == EX_ROWSUM   ? add(E, x, y)
-            : r->reduce == EX_ROWMAX ? fmax(x, y)
-                                     : fmin(x, y);
-    }
+    double x = ex_identity(r->reduce);
+    for (bool more = first(E, &axis, 1); more && E->at[axis] < n; more = next(E, &axis, 1))
+        x = joined(E, r->reduce, x, from_ex(r->body->type, run_ex(E, r->body)));
+    return x;
+}
+
+// Of all before the current place or behind it, itself among them unless it is strict.
+static double scan(Eval *E, const TileResult *r) {
+    int axis = r->reduce_axis, step = r->scan == SCAN_PREFIX ? 1 : -1;
+    int64_t here = E->at[axis], n = r->by ? r->by : E->extent[axis], first = here / n * n;
+    double x = ex_identity(r->reduce);
+    E->at[axis] = step > 0 ? first : first + n - 1;
+    for (; E->at[axis] != here + (r->strict ? 0 : step); E->at[axis] += step)
+        x = joined(E, r->reduce, x, from_ex(r->body->type, run_ex(E, r->body)));
+    E->at[axis] = here;
     return x;
 }
 
 static double mapped(Eval *E, const TileOp *op, const TileValue *v, const TileResult *r) {
     const TileOp *at = counting(op);
     if (at && tile_has_axis(v, at->axis) && E->at[at->axis] >= counted(E, at)) return NAN;
+    if (r->scan) return scan(E, r);
     return r->reduce == EX_CONST ? from_ex(r->body->type, run_ex(E, r->body)) : reduce(E, r);
 }
 
@@ -325,6 +340,34 @@ void run_mma(Eval *E, const TileOp *op) {
             sum = add(E, sum, factor(E, op, x) * factor(E, op, y));
         set(E, v, sum);
     }
+}
+
+void run_beside(Eval *E, const TileOp *op) {
+    const TileValue *v = op->results.data[0];
+    int from = tile_beside_from(op), to = tile_beside_to(op);
+    for (bool more = first(E, v->axis, v->rank); more; more = next(E, v->axis, v->rank)) {
+        E->at[from] = E->at[to];
+        set(E, v, get(E, op->args.data[0]));
+    }
+}
+
+// Column after column by substitution: x_u = sum over j < u of N(u, j) x_j, and 1 more at u = t. The element of
+// the result at (t, u) is x_u of column t.
+void run_invert(Eval *E, const TileOp *op) {
+    const TileValue *N = op->args.data[0], *v = op->results.data[0];
+    int row = v->axis[0], col = v->axis[1];
+    int64_t n = E->extent[row];
+    double *x = ARENA_ARRAY(E->arena, double, n);
+    for (int64_t t = 0; t < n; t++)
+        for (int64_t u = 0; u < n; u++) {
+            x[u] = u == t;
+            for (int64_t j = t; j < u; j++) {
+                E->at[row] = u, E->at[col] = j;
+                x[u] = add(E, x[u], E->round ? (float)(get(E, N) * x[j]) : get(E, N) * x[j]);
+            }
+            E->at[row] = t, E->at[col] = u;
+            set(E, v, x[u]);
+        }
 }
 
 // Of the threads that have parts of a number each is asked for its own on a device; here a number is

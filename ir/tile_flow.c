@@ -345,7 +345,7 @@ static Flow leave(Eval *E, const TileOp *yield) {
 static void run_roles(Eval *E, const TileOp *first);
 
 static Flow run_op(Eval *E, const TileOp *op) {
-    switch (op->kind) {
+    switch ((int)op->kind) {
     case TILE_LOAD: run_load(E, op); break;
     case TILE_STORE: run_store(E, op); break;
     case TILE_MAP:
@@ -355,6 +355,8 @@ static Flow run_op(Eval *E, const TileOp *op) {
         break;
     case TILE_APPEND: run_append(E, op); break;
     case TILE_MMA: run_product(E, op); break;
+    case TILE_BESIDE: run_beside(E, op); break;
+    case TILE_INVERT: run_invert(E, op); break;
     case TILE_COPY: run_copy(E, op); break;
     case TILE_VIEW: run_view(E, op); return DONE;
     case TILE_COMMIT: E->committed++; break;
@@ -369,7 +371,6 @@ static Flow run_op(Eval *E, const TileOp *op) {
     case TILE_MMA_WAIT: land(E, op->pending); break;
     case TILE_TURN: run_turn(E, op); break;
     case TILE_REDO: return run_redo(E, op);
-    case TILE_BOUND: break;
     case TILE_LOOP:
     case TILE_TILES:
     case TILE_AT: return enter(E, op);
@@ -379,8 +380,8 @@ static Flow run_op(Eval *E, const TileOp *op) {
         top(E)->op = NULL;
         return MOVED;
     case TILE_ALLOC:
-    case TILE_PIPE:
-    case TILE_KIND_COUNT: return DONE;
+    case TILE_PIPE: return DONE;
+    default: break;
     }
     spread_poison(E, op);
     return DONE;

@@ -278,8 +278,9 @@ static bool take_coord(Parse *P, TileCoord *c) {
         if (!take_axis(P, &c->axis) || !expect(P, ":")) return false;
         skip(P);
         if (*P->s == ',' || *P->s == ']') {
-            c->at = P->k->axes[c->axis].whole ? ex_i32(P->p->pool, 0)
-                                              : ex_sym(P->p->pool, SYM_TILE, c->axis, EX_I32);
+            c->at = P->k->axes[c->axis].whole
+                        ? ex_i32(P->p->pool, 0)
+                        : ex_sym(P->p->pool, SYM_TILE, tile_root_axis(P->k, c->axis), EX_I32);
             return true;
         }
     }
@@ -344,16 +345,26 @@ static bool parse_append(Parse *P, TileOp *op) {
     return ok;
 }
 
-static bool parse_out(Parse *P, TileResult *r) {
+// "rowmax", or "max" of a scan, whose name is so much shorter.
+static ExOp take_reduction(Parse *P, size_t shorter) {
     static const ExOp reductions[] = {EX_ROWMAX, EX_ROWMIN, EX_ROWSUM};
-    *r = (TileResult){.reduce = EX_CONST};
     for (size_t i = 0; i < sizeof reductions / sizeof *reductions; i++)
-        if (take(P, ex_op_name(reductions[i]))) {
-            r->reduce = reductions[i];
-            if (!expect(P, "over") || !take_axis(P, &r->reduce_axis) || !expect(P, "of"))
-                return false;
-            break;
-        }
+        if (take(P, ex_op_name(reductions[i]) + shorter)) return reductions[i];
+    return EX_CONST;
+}
+
+// "rowmax over N of e", "prefix strict sum over T by 16 of e", or an expression alone
+static bool parse_out(Parse *P, TileResult *r) {
+    *r = (TileResult){.reduce = EX_CONST};
+    r->scan = take(P, "prefix") ? SCAN_PREFIX : take(P, "suffix") ? SCAN_SUFFIX : SCAN_NONE;
+    r->strict = r->scan && take(P, "strict");
+    r->reduce = take_reduction(P, r->scan ? strlen("row") : 0);
+    if (r->scan && r->reduce == EX_CONST) return fail(P, "expected sum, max or min");
+    if (r->reduce != EX_CONST) {
+        if (!expect(P, "over") || !take_axis(P, &r->reduce_axis)) return false;
+        if (r->scan && take(P, "by") && !take_int(P, &r->by)) return false;
+        if (!expect(P, "of")) return false;
+    }
     r->body = expr(P);
     return r->body != NULL;
 }
@@ -453,40 +464,31 @@ static bool parse_loop(Parse *P, TileOp *op) {
     return parse_body(P, op);
 }
 
-static bool parse_kind(Parse *P, TileOp *op) {
-    switch (op->kind) {
-    case TILE_LOAD: return take_access(P, op);
-    case TILE_STORE: return parse_store(P, op);
-    case TILE_MAP: return parse_map(P, op);
-    case TILE_APPEND: return parse_append(P, op);
-    case TILE_MMA:
-        op->async = take(P, "async");
-        op->tf32 = take(P, "tf32");
-        return take_args(P, op) && parse_first(P, op);
-    case TILE_LOOP: return parse_loop(P, op);
-    case TILE_YIELD: skip(P); return *P->s != '%' || take_args(P, op);
-    case TILE_COPY: return parse_copy(P, op);
-    case TILE_VIEW: return parse_view(P, op);
-    case TILE_WAIT:
-    case TILE_MMA_WAIT: return take_int(P, &op->pending);
-    case TILE_ROLE: return parse_role(P, op);
-    case TILE_FILL: return parse_fill(P, op);
-    case TILE_TAKE:
-    case TILE_DROP: return take_arg(P, op) && take_when(P, op);
-    case TILE_TILES: return parse_tiles(P, op);
-    case TILE_AT: return parse_at(P, op);
-    case TILE_REDO: return parse_redo(P, op);
-    case TILE_BOUND: return take_arg(P, op) && expect(P, "over") && take_int(P, &op->bits);
-    case TILE_TURN: return parse_turn(P, op);
-    case TILE_PIPE:
-    case TILE_NEXT:
-    case TILE_ALLOC:
-    case TILE_COMMIT:
-    case TILE_BARRIER:
-    case TILE_KIND_COUNT: break;
-    }
-    return true;
+static bool parse_mma(Parse *P, TileOp *op) {
+    op->async = take(P, "async");
+    op->tf32 = take(P, "tf32");
+    return take_args(P, op) && parse_first(P, op);
 }
+
+static bool parse_values(Parse *P, TileOp *op) {
+    skip(P);
+    return *P->s != '%' || take_args(P, op);
+}
+
+static bool parse_access(Parse *P, TileOp *op) { return take_access(P, op); }
+static bool parse_pending(Parse *P, TileOp *op) { return take_int(P, &op->pending); }
+static bool parse_held(Parse *P, TileOp *op) { return take_arg(P, op) && take_when(P, op); }
+static bool parse_nothing(Parse *P, TileOp *op) { return (void)P, (void)op, true; }
+
+static bool parse_bound(Parse *P, TileOp *op) {
+    return take_arg(P, op) && expect(P, "over") && take_int(P, &op->bits);
+}
+
+static bool (*const parse_kind[TILE_KIND_COUNT])(Parse *P, TileOp *op) = {
+#define TILE_OP(e, name, results, least, most, flags, homes, text, rule) parse_##text,
+#include "ir/tile_ops.def"
+#undef TILE_OP
+};
 
 // "0:3"
 static bool parse_place(Parse *P, TilePlace *at) {
@@ -531,7 +533,7 @@ static bool parse_op(Parse *P, TileBlock *b) {
     op->kind = (TileKind)kind;
     tile_append(b, op);
     op->span = span_from(P, start);
-    bool ok = parse_kind(P, op) && parse_places(P, op);
+    bool ok = parse_kind[kind](P, op) && parse_places(P, op);
     if (!op->body.first) op->span = span_from(P, start);
     return ok;
 }
@@ -553,8 +555,11 @@ static bool parse_axis(Parse *P) {
     const Ex *size = typed_expr(P, EX_I32);
     if (!size) return false;
     int axis = tile_axis(P->k, name, size, take(P, "whole"));
+    TileAxis *a = &P->k->axes[axis];
     set_names(P);
-    if (take(P, "tile") && !take_int(P, &P->k->axes[axis].extent)) return false;
+    if (take(P, "beside") && !take_axis(P, &a->beside)) return false;
+    if (a->beside >= 0) a->extent = P->k->axes[a->beside].extent;
+    if (a->beside < 0 && take(P, "tile") && !take_int(P, &a->extent)) return false;
     P->k->axes[axis].wide = take(P, "wide");
     return true;
 }

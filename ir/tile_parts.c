@@ -64,7 +64,7 @@ bool tile_takes_parts(const TileOp *op) {
 
 static bool may_be_in_parts(const TileOp *map, int result) {
     const TileResult *out = &map->outs.data[result];
-    if (out->reduce != EX_CONST) return out->reduce == EX_ROWSUM;
+    if (out->reduce != EX_CONST) return out->reduce == EX_ROWSUM && !out->scan;
     Part p = part_of(map, out->body);
     return p == ZERO || (p == PART && tile_takes_parts(map));
 }

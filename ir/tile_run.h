@@ -95,12 +95,14 @@ typedef struct Eval {
 
 void __attribute__((format(printf, 2, 3))) run_fail(Eval *E, const char *fmt, ...);
 ExValue run_ex(Eval *E, const Ex *e);
-// What computes: LOAD, STORE, MAP, MMA, and the copying part of FILL and COPY.
+// What computes: LOAD, STORE, MAP, MMA, BESIDE, INVERT, and the copying part of FILL and COPY.
 void run_load(Eval *E, const TileOp *op);
 void run_store(Eval *E, const TileOp *op);
 void run_append(Eval *E, const TileOp *op);
 void run_map(Eval *E, const TileOp *op);
 void run_mma(Eval *E, const TileOp *op);
+void run_beside(Eval *E, const TileOp *op);
+void run_invert(Eval *E, const TileOp *op);
 // REDO: whether any row takes what the body yields; and the results, when that was run.
 bool run_any_beyond(Eval *E, const TileOp *redo);
 void run_choose(Eval *E, const TileOp *redo);

@@ -87,7 +87,8 @@ static bool find(void *ctx, const char *name, ExSym *sym, int *index, ExType *ty
     const Names *n = ctx;
     for (int i = 0; n->k && i < n->k->naxes; i++) {
         if (!strcmp(name, n->pos[i])) return found(SYM_POS, i, EX_I32, sym, index, type);
-        if (!strcmp(name, n->tile[i])) return found(SYM_TILE, i, EX_I32, sym, index, type);
+        bool own = tile_root_axis(n->k, i) == i; // else its tile is that axis'
+        if (own && !strcmp(name, n->tile[i])) return found(SYM_TILE, i, EX_I32, sym, index, type);
     }
     for (int i = 0; n->op && i < n->op->args.n && i < TILE_MAX_OPERANDS; i++)
         if (!strcmp(name, n->param[i]))
@@ -196,7 +197,8 @@ static void uses(Out *o, const TileOp *op, int from) {
 // The tile that is at hand: what an axis' coordinate is when nothing else is written.
 static bool own_tile(const TileKernel *k, const TileCoord *c) {
     if (c->axis < k->naxes && k->axes[c->axis].whole) return ex_is_i32(c->at, 0);
-    return c->at->op == EX_SYM && c->at->sym == SYM_TILE && c->at->index == c->axis;
+    return c->at->op == EX_SYM && c->at->sym == SYM_TILE &&
+           c->at->index == tile_root_axis(k, c->axis);
 }
 
 static void when(Out *o, const TileOp *op) {
@@ -204,7 +206,7 @@ static void when(Out *o, const TileOp *op) {
 }
 
 // "k[b, h, N:, D: (t + 1)]"
-static void access(Out *o, const TileOp *op) {
+static void print_access(Out *o, const TileOp *op) {
     bool known = op->tensor >= 0 && op->tensor < o->p->tensors.n;
     const TileTensor *t = known ? &o->p->tensors.data[op->tensor] : NULL;
     text_printf(o->text, " %s[", known ? t->name : "?");
@@ -221,13 +223,21 @@ static void access(Out *o, const TileOp *op) {
     text_puts(o->text, "]");
 }
 
+// "rowmax over N of ", "prefix strict sum over T by 16 of "
 static void out(Out *o, const TileResult *r) {
-    if (r->reduce != EX_CONST)
-        text_printf(o->text, "%s over %s of ", ex_op_name(r->reduce), axis_name(o, r->reduce_axis));
+    static const char *const scans[] = {
+        [SCAN_NONE] = "", [SCAN_PREFIX] = "prefix ", [SCAN_SUFFIX] = "suffix "};
+    if (r->reduce != EX_CONST) {
+        text_printf(o->text, "%s%s%s over %s", scans[r->scan], r->strict ? "strict " : "",
+                    ex_op_name(r->reduce) + (r->scan ? strlen("row") : 0),
+                    axis_name(o, r->reduce_axis));
+        if (r->by) text_printf(o->text, " by %d", r->by);
+        text_puts(o->text, " of ");
+    }
     ex(o, "", r->body);
 }
 
-static void map(Out *o, const TileOp *op) {
+static void print_map(Out *o, const TileOp *op) {
     text_puts(o->text, " ");
     axes(o, op->axes, op->naxes);
     text_puts(o->text, " (");
@@ -279,7 +289,7 @@ static const char *class_name(TileClass c) {
     return classes[c];
 }
 
-static void loop(Out *o, const TileOp *op) {
+static void print_loop(Out *o, const TileOp *op) {
     text_printf(o->text, " %s", axis_name(o, op->axis));
     ex(o, " from ", op->from);
     ex(o, " to ", op->to);
@@ -290,24 +300,24 @@ static void loop(Out *o, const TileOp *op) {
     carry(o, op);
 }
 
-static void first(Out *o, const TileOp *op) {
+static void print_first(Out *o, const TileOp *op) {
     if (!op->first) return;
     text_printf(o->text, " first %d", op->first);
     if (op->kind == TILE_MMA) text_printf(o->text, " of %s", axis_name(o, op->axis));
     when(o, op);
 }
 
-static void at(Out *o, const TileOp *op) {
+static void print_at(Out *o, const TileOp *op) {
     text_printf(o->text, " %s:", axis_name(o, op->axis));
     ex(o, " ", op->index);
     text_puts(o->text, class_name(op->tiles));
-    first(o, op);
+    print_first(o, op);
     text_puts(o->text, " ");
     block(o, &op->body);
 }
 
 // "%l1, %p1 = redo %x over 90 else (%l, %p) { .. yield %l2, %p2 }"
-static void redo(Out *o, const TileOp *op) {
+static void print_redo(Out *o, const TileOp *op) {
     if (op->args.n) use(o, " ", op->args.data[0]);
     text_printf(o->text, " over %d else (", op->bits);
     for (int i = 1; i < op->args.n; i++) use(o, i > 1 ? ", " : "", op->args.data[i]);
@@ -315,7 +325,7 @@ static void redo(Out *o, const TileOp *op) {
     block(o, &op->body);
 }
 
-static void role(Out *o, const TileOp *op) {
+static void print_role(Out *o, const TileOp *op) {
     text_printf(o->text, " %s", op->role ? op->role : "?");
     if (op->warpgroups != 1) text_printf(o->text, " warpgroups %d", op->warpgroups);
     if (op->registers) text_printf(o->text, " registers %d", op->registers);
@@ -323,8 +333,8 @@ static void role(Out *o, const TileOp *op) {
     block(o, &op->body);
 }
 
-static void store(Out *o, const TileOp *op) {
-    access(o, op);
+static void print_store(Out *o, const TileOp *op) {
+    print_access(o, op);
     text_puts(o->text, op->add ? " +=" : " =");
     if (op->args.n) use(o, " ", op->args.data[0]);
     if (op->args.n > 1) use(o, " through ", op->args.data[1]);
@@ -332,21 +342,21 @@ static void store(Out *o, const TileOp *op) {
 }
 
 // "fill %kp = k[b, h, N:, D:] when valid"
-static void fill(Out *o, const TileOp *op) {
+static void print_fill(Out *o, const TileOp *op) {
     uses(o, op, 0);
     text_puts(o->text, " =");
-    access(o, op);
+    print_access(o, op);
     when(o, op);
 }
 
 // "append %x when %c after %n -> list[b, (2 + %n)]"
-static void append(Out *o, const TileOp *op) {
+static void print_append(Out *o, const TileOp *op) {
     static const char *const words[] = {" ", " when ", " after "};
     for (int i = 0; i < op->args.n; i++) use(o, i < 3 ? words[i] : " ", op->args.data[i]);
     text_puts(o->text, " ->");
     ExNames outer = o->names;
     o->names = tile_names(o->scratch, o->p, o->k, op);
-    access(o, op);
+    print_access(o, op);
     o->names = outer;
 }
 
@@ -369,6 +379,43 @@ static void place(Out *o, const TileOp *op) {
     if (op->half) text_printf(o->text, " half %d", op->half);
 }
 
+static void print_mma(Out *o, const TileOp *op) {
+    uses(o, op, 0);
+    print_first(o, op);
+}
+
+static void print_copy(Out *o, const TileOp *op) {
+    print_access(o, op);
+    text_puts(o->text, op->inside ? " inside ->" : " ->");
+    buffer(o, op);
+    when(o, op);
+}
+
+static void print_held(Out *o, const TileOp *op) {
+    uses(o, op, 0);
+    when(o, op);
+}
+
+static void print_bound(Out *o, const TileOp *op) {
+    uses(o, op, 0);
+    text_printf(o->text, " over %d", op->bits);
+}
+
+static void print_values(Out *o, const TileOp *op) { uses(o, op, 0); }
+static void print_view(Out *o, const TileOp *op) { op->stage ? buffer(o, op) : uses(o, op, 0); }
+static void print_pending(Out *o, const TileOp *op) { text_printf(o->text, " %d", op->pending); }
+static void print_tiles(Out *o, const TileOp *op) { carry(o, op); }
+static void print_turn(Out *o, const TileOp *op) {
+    text_puts(o->text, op->pass ? " pass" : " take");
+}
+static void print_nothing(Out *o, const TileOp *op) { (void)o, (void)op; }
+
+static void (*const print_kind[TILE_KIND_COUNT])(Out *o, const TileOp *op) = {
+#define TILE_OP(e, name, results, least, most, flags, homes, text, rule) print_##text,
+#include "ir/tile_ops.def"
+#undef TILE_OP
+};
+
 static void operation(Out *o, const TileOp *op) {
     if (o->most && o->text->n > o->most) return;
     says(o, op, NULL);
@@ -380,48 +427,7 @@ static void operation(Out *o, const TileOp *op) {
     text_printf(o->text, "%s%s%s%s", op->results.n ? " = " : "", op->behind ? "behind " : "",
                 tile_kind_name(op->kind), op->async ? " async" : "");
     if (op->tf32) text_puts(o->text, " tf32");
-    switch (op->kind) {
-    case TILE_LOAD: access(o, op); break;
-    case TILE_STORE: store(o, op); break;
-    case TILE_MAP: map(o, op); break;
-    case TILE_APPEND: append(o, op); break;
-    case TILE_MMA:
-        uses(o, op, 0);
-        first(o, op);
-        break;
-    case TILE_YIELD: uses(o, op, 0); break;
-    case TILE_LOOP: loop(o, op); break;
-    case TILE_COPY:
-        access(o, op);
-        text_puts(o->text, op->inside ? " inside ->" : " ->");
-        buffer(o, op);
-        when(o, op);
-        break;
-    case TILE_VIEW: op->stage ? buffer(o, op) : uses(o, op, 0); break;
-    case TILE_WAIT:
-    case TILE_MMA_WAIT: text_printf(o->text, " %d", op->pending); break;
-    case TILE_ROLE: role(o, op); break;
-    case TILE_FILL: fill(o, op); break;
-    case TILE_TAKE:
-    case TILE_DROP:
-        uses(o, op, 0);
-        when(o, op);
-        break;
-    case TILE_TILES: carry(o, op); break;
-    case TILE_AT: at(o, op); break;
-    case TILE_REDO: redo(o, op); break;
-    case TILE_BOUND:
-        uses(o, op, 0);
-        text_printf(o->text, " over %d", op->bits);
-        break;
-    case TILE_TURN: text_puts(o->text, op->pass ? " pass" : " take"); break;
-    case TILE_ALLOC:
-    case TILE_PIPE:
-    case TILE_NEXT:
-    case TILE_COMMIT:
-    case TILE_BARRIER:
-    case TILE_KIND_COUNT: break;
-    }
+    print_kind[op->kind](o, op);
     place(o, op);
     text_puts(o->text, "\n");
 }
@@ -439,7 +445,8 @@ static void axis(Out *o, const TileAxis *a) {
     text_printf(o->text, "  axis %s:", a->name);
     ex(o, " ", a->size);
     if (a->whole) text_puts(o->text, " whole");
-    if (a->extent) text_printf(o->text, " tile %d", a->extent);
+    if (a->beside >= 0) text_printf(o->text, " beside %s", axis_name(o, a->beside));
+    if (a->extent && a->beside < 0) text_printf(o->text, " tile %d", a->extent);
     if (a->wide) text_puts(o->text, " wide");
     text_puts(o->text, "\n");
 }

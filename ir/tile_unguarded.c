@@ -118,7 +118,7 @@ static void map(Walk *w, const TileOp *op) {
             f.touched |= touched(w, op->args.data[k]) && ex_uses(out->body, SYM_PARAM, k);
         bool mixes = out->reduce != EX_CONST && out->reduce_axis == w->row;
         if (f.touched && (mixes || !tile_has_axis(r, w->row))) w->good = false;
-        if (!mixes && (out->reduce == EX_CONST || out->reduce == EX_ROWSUM)) {
+        if (!mixes && !out->scan && (out->reduce == EX_CONST || out->reduce == EX_ROWSUM)) {
             f.earlier = must_be_nan(w, op, out->body, true);
             f.now = must_be_nan(w, op, out->body, false);
         }
@@ -134,7 +134,8 @@ static void weights(Walk *w, const TileOp *op) {
         if (op->results.data[i] == w->v) body = op->outs.data[i].body;
     for (int i = 0; i < op->results.n; i++) {
         const TileResult *out = &op->outs.data[i];
-        bool sum = out->reduce == EX_ROWSUM && out->reduce_axis != w->row && out->body == body;
+        bool sum = out->reduce == EX_ROWSUM && !out->scan && out->reduce_axis != w->row &&
+                   out->body == body;
         if (sum && tile_has_axis(w->v, out->reduce_axis))
             w->fate[op->results.data[i]->id].now = true;
     }

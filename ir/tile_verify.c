@@ -79,7 +79,7 @@ static bool check_pos(Verify *V, const Scope *s, int axis) {
     if (s->anywhere) return true;
     if (!in_list(s->axes, s->naxes, axis))
         return verify_fail(V, "%s uses the position on %s, which it is not over", s->what, a->name);
-    if (!a->whole && !V->bound[axis])
+    if (!a->whole && !V->bound[tile_root_axis(V->k, axis)])
         return verify_fail(V, "%s uses the position on %s outside grid and loops over it", s->what,
                            a->name);
     return true;
@@ -88,6 +88,9 @@ static bool check_pos(Verify *V, const Scope *s, int axis) {
 static bool check_tile(Verify *V, const Scope *s, int axis) {
     if (axis < 0 || axis >= V->k->naxes)
         return verify_fail(V, "%s uses the tile of an axis that is not there", s->what);
+    if (V->k->axes[axis].beside >= 0)
+        return verify_fail(V, "%s uses the tile of %s, which lies beside another axis", s->what,
+                           V->k->axes[axis].name);
     if (!V->k->axes[axis].whole && !V->bound[axis] && s->tile != axis)
         return verify_fail(V, "%s uses the tile of %s outside grid and loops over it", s->what,
                            V->k->axes[axis].name);
@@ -251,8 +254,11 @@ static bool define(Verify *V, const TileValue *v, const TileOp *def) {
     if (!check_value(V, v)) return false;
     if (v->id < 0 || v->id >= V->k->nvalues || V->defined[v->id])
         return verify_fail(V, "%%%s has not an id of its own", v->name);
-    if (v->home == HOME_STRIP && V->op && V->op->kind != TILE_MAP)
-        return verify_fail(V, "%%%s is a strip that no map makes", v->name);
+    if (!(tile_op_info(def->kind)->homes >> v->home & 1))
+        return verify_fail(V,
+                           v->home == HOME_STRIP ? "%%%s is a strip that no map makes"
+                                                 : "%%%s is not in shared memory",
+                           v->name);
     V->defined[v->id] = true;
     V->value[v->id] = v;
     VEC_PUSH(V->scratch, &V->known, v->id);
@@ -300,15 +306,6 @@ static bool check_use(Verify *V, const TileValue *v, Want want) {
     return true;
 }
 
-bool verify_counts(Verify *V, int results, int least, int most) {
-    const TileOp *op = V->op;
-    if (op->results.n != results)
-        return verify_fail(V, "it makes %d values, not %d", op->results.n, results);
-    if (op->args.n < least || op->args.n > most)
-        return verify_fail(V, "it takes %d operands", op->args.n);
-    return true;
-}
-
 // ---- operations
 
 // The tensor and its coordinates; between them they have v's axes, each once.
@@ -339,8 +336,7 @@ bool verify_access(Verify *V, const TileValue *v) {
     return verify_blocks(V, v);
 }
 
-static bool check_load(Verify *V) {
-    if (!verify_counts(V, 1, 0, 0)) return false;
+static bool verify_load(Verify *V) {
     const TileValue *v = V->op->results.data[0];
     if (!verify_access(V, v)) return false;
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
@@ -363,8 +359,7 @@ static bool check_through(Verify *V, const TileValue *v, const TileValue *b, con
     return !V->op->add || verify_fail(V, "a sum does not go through a buffer");
 }
 
-static bool check_store(Verify *V) {
-    if (!verify_counts(V, 0, 1, 2)) return false;
+static bool verify_store(Verify *V) {
     const TileValue *v = V->op->args.data[0];
     if (!verify_access(V, v)) return false;
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
@@ -397,8 +392,7 @@ static bool check_places(Verify *V) {
     return true;
 }
 
-static bool check_append(Verify *V) {
-    if (!verify_counts(V, 1, 3, 3)) return false;
+static bool verify_append(Verify *V) {
     const TileValue *x = V->op->args.data[0], *take = V->op->args.data[1], *n = V->op->args.data[2],
                     *v = V->op->results.data[0];
     if (x->dtype != DT_I32 || x->rank != 1)
@@ -433,11 +427,16 @@ static bool check_out(Verify *V, int i, unsigned *reached) {
             return verify_fail(V, "%%%s is reduced by what is no reduction", v->name);
         if (!in_list(op->axes, op->naxes, r->reduce_axis))
             return verify_fail(V, "%%%s is reduced over an axis that the map is not over", v->name);
-        if (tile_has_axis(v, r->reduce_axis))
-            return verify_fail(V, "%%%s has the axis that it is reduced over", v->name);
+        if (tile_has_axis(v, r->reduce_axis) != (r->scan != SCAN_NONE))
+            return verify_fail(V, "%%%s %s", v->name,
+                               r->scan ? "has not the axis that it is a scan along"
+                                       : "has the axis that it is reduced over");
+        int extent = V->k->axes[r->reduce_axis].extent;
+        if (r->by < 0 || (r->by && extent % r->by != 0))
+            return verify_fail(V, "%%%s begins anew every %d of %d", v->name, r->by, extent);
         if (dtype_reads(v->dtype) == EX_BOOL)
             return verify_fail(V, "%%%s is a reduction and not a number", v->name);
-        s.axes[s.naxes++] = (uint8_t)r->reduce_axis;
+        if (!r->scan) s.axes[s.naxes++] = (uint8_t)r->reduce_axis;
         *reached |= 1u << r->reduce_axis;
     }
     return verify_ex(V, r->body, dtype_reads(v->dtype), &s);
@@ -463,9 +462,10 @@ static bool check_strip(Verify *V, const TileValue *v) {
            verify_fail(V, "%%%s is a strip and varies along its diagonals", v->name);
 }
 
-static bool check_map(Verify *V) {
+static bool verify_map(Verify *V) {
     const TileOp *op = V->op;
-    if (!verify_counts(V, op->outs.n, 0, TILE_MAX_OPERANDS)) return false;
+    if (op->results.n != op->outs.n)
+        return verify_fail(V, "it makes %d values, not %d", op->results.n, op->outs.n);
     if (!op->outs.n) return verify_fail(V, "it makes nothing");
     if (op->naxes < 0 || op->naxes > TILE_MAX_RANK)
         return verify_fail(V, "it is over %d axes", op->naxes);
@@ -492,8 +492,7 @@ static bool check_map(Verify *V) {
     return true;
 }
 
-static bool check_mma(Verify *V) {
-    if (!verify_counts(V, 1, 2, 3)) return false;
+static bool verify_mma(Verify *V) {
     if (V->op->async && !V->role) return verify_fail(V, "an asynchronous product outside roles");
     const TileValue *v = V->op->results.data[0], *x = V->op->args.data[0], *y = V->op->args.data[1];
     const TileValue *sum = V->op->args.n > 2 ? V->op->args.data[2] : NULL;
@@ -515,16 +514,12 @@ static bool check_mma(Verify *V) {
             return verify_fail(V, "%s is in one operand and not in the result", name);
         inner += in_x && in_y && !in_v;
     }
-    return inner == 1 ||
-           verify_fail(V, "%d axes are in both operands and not in the result, not one", inner);
+    if (inner != 1)
+        return verify_fail(V, "%d axes are in both operands and not in the result, not one", inner);
+    return verify_first(V);
 }
 
-static bool check_alloc(Verify *V) {
-    if (!verify_counts(V, 1, 0, 0)) return false;
-    const TileValue *v = V->op->results.data[0];
-    if (V->depth) return verify_fail(V, "a buffer in a loop");
-    return v->home == HOME_SHARED || verify_fail(V, "%%%s is not in shared memory", v->name);
-}
+static bool verify_alloc(Verify *V) { return !V->depth || verify_fail(V, "a buffer in a loop"); }
 
 static bool check_stage(Verify *V) {
     Scope s = verify_scope(V, "the stage");
@@ -535,8 +530,7 @@ static bool check_stage(Verify *V) {
            verify_fail(V, "stage %d of %%%s, which has %d", V->op->stage->i, b->name, b->stages);
 }
 
-static bool check_copy(Verify *V) {
-    if (!verify_counts(V, 0, 1, 1)) return false;
+static bool verify_copy(Verify *V) {
     const TileValue *b = V->op->args.data[0];
     if (!verify_access(V, b) || !check_stage(V)) return false;
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
@@ -549,8 +543,7 @@ static bool check_copy(Verify *V) {
     return true;
 }
 
-static bool check_view(Verify *V) {
-    if (!verify_counts(V, 1, 1, 1)) return false;
+static bool verify_view(Verify *V) {
     const TileValue *b = V->op->args.data[0], *v = V->op->results.data[0];
     if (!verify_same_type(b, v))
         return verify_fail(V, "%%%s is not of %%%s's type", v->name, b->name);
@@ -639,63 +632,81 @@ bool verify_axis(Verify *V) {
     if (op->axis < 0 || op->axis >= V->k->naxes)
         return verify_fail(V, "it is over an axis that is not there");
     const TileAxis *a = &V->k->axes[op->axis];
+    if (a->beside >= 0) return verify_fail(V, "it is over %s, which lies beside another", a->name);
     if (a->whole) return verify_fail(V, "it is over %s, which has one tile", a->name);
     if (V->bound[op->axis])
         return verify_fail(V, "the grid or another loop is already over %s", a->name);
     return true;
 }
 
-static bool check_loop(Verify *V) {
+static bool verify_loop(Verify *V) {
     return verify_carry_counts(V) && verify_axis(V) && check_bounds(V) && verify_body(V, true) &&
            verify_carry(V);
 }
 
-static bool check_yield(Verify *V) {
+static bool verify_yield(Verify *V) {
     const TileOp *op = V->op;
     const TileOp *owner = op->block->owner;
     if (!owner || owner->kind == TILE_ROLE) return verify_fail(V, "a yield outside loops");
     if (op->next) return verify_fail(V, "a yield before the end of its loop");
     bool once = owner->kind == TILE_AT || owner->kind == TILE_REDO;
-    return verify_counts(V, 0, 0, once ? owner->results.n : owner->carried.n);
+    int n = once ? owner->results.n : owner->carried.n;
+    return op->args.n <= n || verify_fail(V, "it takes %d operands", op->args.n);
 }
 
+static bool verify_none(Verify *V) { return (void)V, true; }
+
+static bool verify_pending(Verify *V) {
+    return V->op->pending >= 0 || verify_fail(V, "it waits for less than nothing");
+}
+
+static bool verify_wait(Verify *V) {
+    advance(V, COPIED, WAITED);
+    return verify_pending(V);
+}
+
+static bool verify_barrier(Verify *V) {
+    advance(V, WAITED, ARRIVED);
+    return true;
+}
+
+// The operand's axes, one of them replaced by one that lies beside it.
+static bool verify_beside(Verify *V) {
+    const TileValue *x = V->op->args.data[0], *v = V->op->results.data[0];
+    int from = tile_beside_from(V->op), to = tile_beside_to(V->op);
+    bool good = x->dtype == v->dtype && x->rank == v->rank && from >= 0 && to >= 0 &&
+                tile_root_axis(V->k, from) == tile_root_axis(V->k, to);
+    for (int i = 0; good && i < v->rank; i++)
+        good = v->axis[i] == to || tile_has_axis(x, v->axis[i]);
+    return good ||
+           verify_fail(V, "%%%s is not %%%s along an axis beside one of its own", v->name, x->name);
+}
+
+static bool verify_invert(Verify *V) {
+    const TileValue *x = V->op->args.data[0], *v = V->op->results.data[0];
+    if (x->dtype != DT_F32 || x->rank != 2 ||
+        tile_root_axis(V->k, x->axis[0]) != tile_root_axis(V->k, x->axis[1]))
+        return verify_fail(V, "%%%s is no f32 matrix over two axes beside each other", x->name);
+    bool same = v->rank == 2 && v->axis[0] == x->axis[0] && v->axis[1] == x->axis[1];
+    return (same && dtype_reads(v->dtype) == EX_F32) ||
+           verify_fail(V, "%%%s is not over the axes of %%%s", v->name, x->name);
+}
+
+static bool (*const rules[TILE_KIND_COUNT])(Verify *V) = {
+#define TILE_OP(e, name, results, least, most, flags, homes, text, rule) verify_##rule,
+#include "ir/tile_ops.def"
+#undef TILE_OP
+};
+
 static bool check_kind(Verify *V) {
-    switch (V->op->kind) {
-    case TILE_LOAD: return check_load(V);
-    case TILE_STORE: return check_store(V);
-    case TILE_MAP: return check_map(V);
-    case TILE_APPEND: return check_append(V);
-    case TILE_MMA: return check_mma(V) && verify_first(V);
-    case TILE_LOOP: return check_loop(V);
-    case TILE_YIELD: return check_yield(V);
-    case TILE_ALLOC: return check_alloc(V);
-    case TILE_COPY: return check_copy(V);
-    case TILE_VIEW: return check_view(V);
-    case TILE_WAIT:
-        advance(V, COPIED, WAITED);
-        return V->op->pending >= 0 ? verify_counts(V, 0, 0, 0)
-                                   : verify_fail(V, "it waits for less than nothing");
-    case TILE_MMA_WAIT:
-        if (!V->role) return verify_fail(V, "it stands outside roles");
-        return V->op->pending >= 0 ? verify_counts(V, 0, 0, 0)
-                                   : verify_fail(V, "it waits for less than nothing");
-    case TILE_PIPE: return verify_pipe(V);
-    case TILE_ROLE: return verify_role(V);
-    case TILE_FILL: return verify_fill(V);
-    case TILE_TAKE: return verify_take(V);
-    case TILE_DROP: return verify_drop(V);
-    case TILE_NEXT: return verify_next(V);
-    case TILE_TILES: return verify_tiles(V);
-    case TILE_AT: return verify_at(V);
-    case TILE_REDO: return verify_redo(V);
-    case TILE_BOUND: return verify_bound(V);
-    case TILE_TURN:
-        return V->role ? verify_counts(V, 0, 0, 0) : verify_fail(V, "it stands outside roles");
-    case TILE_BARRIER: advance(V, WAITED, ARRIVED); return verify_counts(V, 0, 0, 0);
-    case TILE_COMMIT: return verify_counts(V, 0, 0, 0);
-    case TILE_KIND_COUNT: break;
-    }
-    return verify_fail(V, "no such operation");
+    const TileOp *op = V->op;
+    const TileOpInfo *is = tile_op_info(op->kind);
+    if ((is->flags & OP_ROLES) && !V->role) return verify_fail(V, "it stands outside roles");
+    if (is->results != TILE_ANY && op->results.n != is->results)
+        return verify_fail(V, "it makes %d values, not %d", op->results.n, is->results);
+    if (op->args.n < is->least || (is->most != TILE_ANY && op->args.n > is->most))
+        return verify_fail(V, "it takes %d operands", op->args.n);
+    return rules[op->kind](V);
 }
 
 static bool check_parts(Verify *V) {
@@ -738,6 +749,17 @@ static bool check_block(Verify *V, const TileBlock *b) {
 
 // ---- kernels
 
+// Its tiles are those of the axis that it lies beside.
+static bool check_beside(Verify *V, int axis) {
+    const TileAxis *a = &V->k->axes[axis];
+    if (a->beside < 0) return true;
+    const TileAxis *of = a->beside < axis ? &V->k->axes[a->beside] : a;
+    bool good =
+        of->beside < 0 && of->size == a->size && of->extent == a->extent && of->whole == a->whole;
+    return good ||
+           verify_fail(V, "%s lies beside what is not an axis before it of the same size", a->name);
+}
+
 static bool check_axes(Verify *V) {
     const TileKernel *k = V->k;
     if (k->naxes < 0 || k->naxes > TILE_MAX_AXES) return verify_fail(V, "%d axes", k->naxes);
@@ -762,6 +784,7 @@ static bool check_axes(Verify *V) {
                                a->name);
         if (V->p->scheduled && !a->extent)
             return verify_fail(V, "%s has no extent, in a scheduled program", a->name);
+        if (!check_beside(V, i)) return false;
     }
     return true;
 }
@@ -780,7 +803,8 @@ static bool check_grid(Verify *V) {
                                   "heads and rows");
         if (g->sym != SYM_B && g->sym != SYM_H && g->sym != SYM_TILE)
             return verify_fail(V, "a grid over '%s'", ex_syms[g->sym].name);
-        if (g->sym == SYM_TILE && (g->axis < 0 || g->axis >= k->naxes || k->axes[g->axis].whole))
+        if (g->sym == SYM_TILE && (g->axis < 0 || g->axis >= k->naxes || k->axes[g->axis].whole ||
+                                   k->axes[g->axis].beside >= 0))
             return verify_fail(V, "a grid over an axis that has no tiles");
         bool *bound = g->sym == SYM_B   ? &V->grid_b
                       : g->sym == SYM_H ? &V->grid_h

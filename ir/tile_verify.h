@@ -49,7 +49,6 @@ Scope verify_scope(const Verify *V, const char *what); // one value for the whol
 bool verify_ex(Verify *V, const Ex *e, ExType type, const Scope *s);
 
 // ---- the current op
-bool verify_counts(Verify *V, int results, int least, int most); // of operands
 bool verify_access(Verify *V, const TileValue *v); // its tensor and coordinates, for a tile like v
 bool verify_axis(Verify *V);                       // that it is over can be gone along
 bool verify_body(Verify *V, bool binds);           // its body; binds: its axis is known there

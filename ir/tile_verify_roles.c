@@ -11,10 +11,7 @@
 enum { MAX_WARPGROUPS = 4, MAX_REGISTERS = 248, MAX_BITS = 126 };
 
 bool verify_pipe(Verify *V) {
-    if (!verify_counts(V, 1, 0, 0)) return false;
-    const TileValue *v = V->op->results.data[0];
-    if (V->depth || V->role) return verify_fail(V, "a pipe in a loop or a role");
-    return v->home == HOME_SHARED || verify_fail(V, "%%%s is not in shared memory", v->name);
+    return (!V->depth && !V->role) || verify_fail(V, "a pipe in a loop or a role");
 }
 
 static bool check_when(Verify *V) {
@@ -38,9 +35,7 @@ static bool check_partner(Verify *V, const TileValue *pipe) {
 }
 
 bool verify_fill(Verify *V) {
-    if (!verify_counts(V, 0, 1, 1)) return false;
     const TileValue *b = V->op->args.data[0];
-    if (!V->role) return verify_fail(V, "a pipe is filled outside roles");
     if (!verify_access(V, b) || !check_when(V)) return false;
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
     if (b->dtype != t->dtype)
@@ -50,24 +45,19 @@ bool verify_fill(Verify *V) {
 }
 
 bool verify_take(Verify *V) {
-    if (!verify_counts(V, 1, 1, 1)) return false;
     const TileValue *b = V->op->args.data[0], *v = V->op->results.data[0];
-    if (!V->role) return verify_fail(V, "a pipe is taken from outside roles");
     if (!verify_same_type(b, v))
         return verify_fail(V, "%%%s is not of %%%s's type", v->name, b->name);
     return check_when(V) && check_partner(V, b);
 }
 
 bool verify_drop(Verify *V) {
-    if (!verify_counts(V, 0, 1, 1)) return false;
     const TileValue *v = V->op->args.data[0];
     if (!tile_pipe_of(v)) return verify_fail(V, "%%%s is no view of a pipe's stage", v->name);
     return check_when(V);
 }
 
 bool verify_next(Verify *V) {
-    if (!verify_counts(V, 0, 0, 0)) return false;
-    if (!V->role) return verify_fail(V, "it stands outside roles");
     const TileOp *owner = V->op->block->owner;
     return owner == V->role || owner->kind == TILE_TILES ||
            verify_fail(V, "it stands in a loop over other things than tiles of the grid");
@@ -126,7 +116,7 @@ static bool is_carried(const TileValue *v) {
 
 bool verify_bound(Verify *V) {
     const TileOp *op = V->op;
-    if (!verify_counts(V, 0, 1, 1) || !check_bits(V)) return false;
+    if (!check_bits(V)) return false;
     if (V->p->scheduled || V->depth)
         return verify_fail(V, "it stands elsewhere than behind an algorithm's loops");
     if (!is_carried(op->args.data[0]))
@@ -175,7 +165,7 @@ static bool check_yielded(Verify *V) {
 bool verify_at(Verify *V) {
     const TileOp *op = V->op;
     Scope index = verify_scope(V, "the tile's index");
-    if (!verify_counts(V, op->results.n, 0, 0) || !verify_axis(V)) return false;
+    if (!verify_axis(V)) return false;
     if (!verify_ex(V, op->index, EX_I32, &index) || !verify_first(V)) return false;
     return verify_body(V, true) && check_yielded(V);
 }
@@ -184,9 +174,9 @@ bool verify_at(Verify *V) {
 bool verify_redo(Verify *V) {
     const TileOp *op = V->op;
     int rows = tile_grid_axis(V->k);
-    if (op->args.n < 1 || op->results.n != op->args.n - 1)
+    if (op->results.n != op->args.n - 1)
         return verify_fail(V, "%d results, and %d values that stand", op->results.n,
-                           op->args.n ? op->args.n - 1 : 0);
+                           op->args.n - 1);
     if (!check_bits(V)) return false;
     if (!V->role && !op->role) return verify_fail(V, "it stands outside roles");
     TileHome home = V->role ? HOME_FRAGMENT : HOME_ANY;
@@ -217,7 +207,6 @@ static bool verify_registers(Verify *V) {
 
 bool verify_role(Verify *V) {
     const TileOp *op = V->op;
-    if (!verify_counts(V, 0, 0, 0)) return false;
     if (V->role || V->depth) return verify_fail(V, "a role in a loop or in a role");
     if (!verify_is_name(op->role)) return verify_fail(V, "a role without a name");
     for (const TileOp *at = op->prev; at; at = at->prev)

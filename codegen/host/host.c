@@ -199,34 +199,13 @@ static void host_op(Cg *cg, const TileOp *op) {
         cg_lanes_op(cg, &one, op);
         return;
     }
-    switch (op->kind) {
+    switch ((int)op->kind) {
     case TILE_LOAD: host_tensor_load(cg, op); return;
     case TILE_STORE: host_tensor_store(cg, op); return;
     case TILE_MAP: host_map(cg, op); return;
     case TILE_MMA: host_mma(cg, op); return;
-    case TILE_LOOP: // lower.c's
-    case TILE_YIELD:
-    case TILE_ALLOC: // asynchronous copies are for targets that have them; the host's schedule
-                     // makes none
-    case TILE_COPY:
-    case TILE_COMMIT:
-    case TILE_WAIT:
-    case TILE_VIEW:
-    case TILE_BARRIER:
-    case TILE_PIPE: // roles: sm_90a's
-    case TILE_ROLE:
-    case TILE_FILL:
-    case TILE_TAKE:
-    case TILE_DROP:
-    case TILE_NEXT:
-    case TILE_TILES:
-    case TILE_AT:
-    case TILE_MMA_WAIT:
-    case TILE_APPEND:
-    case TILE_TURN:
-    case TILE_REDO:
-    case TILE_BOUND:
-    case TILE_KIND_COUNT: break;
+    case TILE_BESIDE: host_beside(cg, op); return;
+    case TILE_INVERT: host_invert(cg, op); return;
     }
     diag_error(cg->diags, op->span, "the host has no '%s'", tile_kind_name(op->kind));
 }

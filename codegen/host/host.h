@@ -85,6 +85,10 @@ void host_tensor_store(Cg *cg, const TileOp *op);
 void host_map(Cg *cg, const TileOp *op);
 void host_mma(Cg *cg, const TileOp *op);
 
+// ---- chunk.c: what goes along an axis and the one beside it
+void host_beside(Cg *cg, const TileOp *op);
+void host_invert(Cg *cg, const TileOp *op);
+
 // ---- turn.c: a tile of rows that becomes columns on its way between a tensor and memory
 typedef struct HostTurn {
     Dtype dtype;                     // of the tensor

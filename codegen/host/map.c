@@ -7,7 +7,7 @@
 //     map [M, N] rowsum over N   ->   for N: 4 vectors of M: load, compute, acc += ..
 //                                     store 4 vectors
 //
-// Results that reduce over different axes take a walk each; plain results go with the last one,
+// A scan is a walk of its own, in order along its axis. Results that reduce over different axes take a walk each; plain results go with the last one,
 // since they may be made in the place of an operand.
 #include "codegen/host/host.h"
 
@@ -38,8 +38,7 @@ static Val param(Cg *cg, CgElem *at, int k) {
 static Val position(Cg *cg, const Val *index, int axis) {
     Val i = LLVMBuildTrunc(cg->b, index[axis], cg->i32, "");
     if (cg->k->axes[axis].whole) return i;
-    Val first = LLVMBuildMul(cg->b, cg->tile[axis], cg_i32(cg, host_extent(cg, axis)), "");
-    return LLVMBuildAdd(cg->b, first, i, "");
+    return LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), i, "");
 }
 
 static Val pos(Cg *cg, CgElem *at, int axis) {
@@ -62,6 +61,7 @@ static Val merge(Cg *cg, ExOp reduce, Val acc, Val v) {
 
 static bool in_walk(const MapWalk *w, int result) {
     const TileResult *r = &w->op->outs.data[result];
+    if (r->scan) return false;
     return r->reduce == EX_CONST ? w->plain : r->reduce_axis == w->reduced;
 }
 
@@ -158,6 +158,50 @@ static void walk(Cg *cg, MapWalk *w) {
     while (n > 0) host_loop_end(cg, &loops[--n]);
 }
 
+// ---- scans
+
+static Val scan_start(Cg *cg, const TileResult *r, int lanes) {
+    return cg_splat(cg, cg_f32(cg, ex_identity(r->reduce)), lanes);
+}
+
+// The step along the axis: takes what was summed up to here, stores, gives what is summed then.
+static Val scan_step(Cg *cg, const TileOp *op, int result, CgElem *at, Val step, Val acc) {
+    const TileResult *r = &op->outs.data[result];
+    MapElem *e = at->ctx;
+    if (r->by) {
+        Val begins = LLVMBuildURem(cg->b, step, cg_i64(cg, r->by), "");
+        begins = LLVMBuildICmp(cg->b, LLVMIntEQ, begins, cg_i64(cg, 0), "");
+        acc = LLVMBuildSelect(cg->b, begins, scan_start(cg, r, at->lanes), acc, "");
+    }
+    Val next = merge(cg, r->reduce, acc, cg_widen(cg, cg_expr(cg, r->body, at), at->lanes));
+    host_store(cg, op->results.data[result], e->index, r->strict ? acc : next);
+    return next;
+}
+
+static void scan(Cg *cg, const TileOp *op, int result) {
+    const TileResult *r = &op->outs.data[result];
+    const TileValue *v = op->results.data[result];
+    int along = host_stride1(cg, v), axis = r->reduce_axis, n = 0;
+    MapElem e = {.op = op};
+    HostLoop loops[TILE_MAX_RANK];
+    if (along == axis || host_width(cg, along) == 1) along = -1;
+    CgElem at = {
+        .lanes = host_width(cg, along), .param = param, .pos = pos, .lane_axis = along, .ctx = &e};
+    for (int i = 0; i < v->rank; i++) {
+        int a = v->axis[i];
+        if (a == axis) continue;
+        loops[n] = host_loop(cg, host_extent(cg, a), a == along ? at.lanes : 1);
+        e.index[a] = loops[n++].i;
+    }
+    if (along >= 0) at.lane_first = position(cg, e.index, along);
+    HostLoop l = host_loop(cg, host_extent(cg, axis), 1);
+    Val acc = host_loop_phi(cg, &l, scan_start(cg, r, at.lanes)), last = cg_i64(cg, l.count - 1);
+    e.index[axis] = r->scan == SCAN_PREFIX ? l.i : LLVMBuildSub(cg->b, last, l.i, "");
+    host_loop_next(cg, &l, acc, scan_step(cg, op, result, &at, l.i, acc));
+    host_loop_end(cg, &l);
+    while (n > 0) host_loop_end(cg, &loops[--n]);
+}
+
 // ---- the map
 
 // About how many instructions a vector takes: long bodies are not repeated side by side.
@@ -187,8 +231,8 @@ static int vector_axis(Cg *cg, const TileOp *op) {
         const TileValue *v = op->results.data[i];
         if (op->outs.data[i].reduce == EX_CONST && v->rank && host_stride1(cg, v) != axis)
             return -1;
-        if (op->outs.data[i].reduce != EX_CONST && tile_has_axis(v, axis) &&
-            host_stride1(cg, v) != axis)
+        if (op->outs.data[i].reduce != EX_CONST && !op->outs.data[i].scan &&
+            tile_has_axis(v, axis) && host_stride1(cg, v) != axis)
             return -1;
     }
     return axis;
@@ -203,7 +247,7 @@ static int pick_unroll(Cg *cg, const TileOp *op, const MapWalk *w) {
     return most;
 }
 
-static void build(Cg *cg, const TileOp *op) {
+static void reduce_and_store(Cg *cg, const TileOp *op) {
     MapWalk w = {.op = op, .along = vector_axis(cg, op)};
     w.lanes = host_width(cg, w.along);
     if (w.lanes == 1) w.along = -1;
@@ -214,8 +258,8 @@ static void build(Cg *cg, const TileOp *op) {
     VEC(int) axes = {0};
     for (int i = 0; i < op->outs.n; i++) {
         const TileResult *r = &op->outs.data[i];
-        bool seen = r->reduce == EX_CONST;
-        any_plain |= seen;
+        bool seen = r->reduce == EX_CONST || r->scan;
+        any_plain |= r->reduce == EX_CONST;
         for (int k = 0; k < axes.n; k++) seen |= axes.data[k] == r->reduce_axis;
         if (!seen) VEC_PUSH(cg->arena, &axes, r->reduce_axis);
     }
@@ -227,6 +271,17 @@ static void build(Cg *cg, const TileOp *op) {
     w.reduced = -1;
     w.plain = true;
     if (!axes.n) walk(cg, &w);
+}
+
+static void build(Cg *cg, const TileOp *op) {
+    bool only_scans = true;
+    for (int i = 0; i < op->outs.n; i++) {
+        if (op->outs.data[i].scan)
+            scan(cg, op, i);
+        else
+            only_scans = false;
+    }
+    if (!only_scans) reduce_and_store(cg, op);
 }
 
 // ---- a function for each computation
@@ -282,6 +337,7 @@ static const char *name_of(Cg *cg, const TileOp *op, Slots *slots) {
         text_printf(&name, "_e%u", r->body->id);
         if (r->reduce != EX_CONST)
             text_printf(&name, "_%s%d", ex_op_name(r->reduce), r->reduce_axis);
+        if (r->scan) text_printf(&name, "_s%d_%d_%d", r->scan, r->strict, r->by);
         name_value(cg, &name, slots, op->results.data[i]);
     }
     return name.s;

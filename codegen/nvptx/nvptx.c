@@ -220,7 +220,7 @@ static void statement(Cg *cg, const char *text) {
 }
 
 static void plain_op(Cg *cg, const TileOp *op) {
-    switch (op->kind) {
+    switch ((int)op->kind) {
     case TILE_LOAD: nv_load(cg, op); return;
     case TILE_STORE: nv_store(cg, op); return;
     case TILE_MAP: nv_map(cg, op); return;
@@ -233,22 +233,6 @@ static void plain_op(Cg *cg, const TileOp *op) {
         return;
     case TILE_VIEW: view(cg, op); return;
     case TILE_BARRIER: cg_intrinsic(cg, "llvm.nvvm.barrier0", NULL, 0, NULL, 0); return;
-    case TILE_LOOP:
-    case TILE_YIELD:
-    case TILE_PIPE: // roles: sm_90a's
-    case TILE_ROLE:
-    case TILE_FILL:
-    case TILE_TAKE:
-    case TILE_DROP:
-    case TILE_NEXT:
-    case TILE_TILES:
-    case TILE_AT:
-    case TILE_MMA_WAIT:
-    case TILE_APPEND:
-    case TILE_TURN:
-    case TILE_REDO:
-    case TILE_BOUND:
-    case TILE_KIND_COUNT: break;
     }
     assert(!"an operation of the scheduled level");
 }

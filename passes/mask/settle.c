@@ -34,8 +34,8 @@ typedef struct Known { // of a kernel's values, by id
 static void learn(const Known *of, const TileValue *v, const TileResult *out, const ClassEnv *env) {
     ClassSet c = class_and_limits(out->body, env, &of->limits[v->id]);
     bool sum = out->reduce == EX_ROWSUM;
-    of->set[v->id] = sum ? class_sum(c) : c;
-    if (sum) of->limits[v->id] = limits_unknown;
+    of->set[v->id] = out->scan ? CL_ALL : sum ? class_sum(c) : c;
+    if (sum || out->scan) of->limits[v->id] = limits_unknown;
 }
 
 static void settle_map(TileProgram *p, TileOp *map, const Known *of, Arena *scratch) {

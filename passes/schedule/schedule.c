@@ -75,6 +75,8 @@ void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent) {
     TileAxis *a = &k->axes[axis];
     assert(a->extent == 0 && extent > 0);
     a->extent = extent;
+    for (int i = axis; i < k->naxes; i++)
+        if (k->axes[i].beside == axis) k->axes[i].extent = extent;
     if (a->whole) return;
     const Ex *count = tiles_of(p->pool, a->size, extent);
     for (int i = 0; i < k->ngrid; i++)

@@ -147,20 +147,21 @@ typedef struct Moves {
     bool yes;
 } Moves;
 
-static bool symbol_moves(const TileOp *loop, const Ex *e) {
+static bool symbol_moves(const TileKernel *k, const TileOp *loop, const Ex *e) {
     if (e->op != EX_SYM) return true;
     if (e->sym == SYM_STEP) return false;
-    return !((e->sym == SYM_TILE || e->sym == SYM_POS) && e->index == loop->axis);
+    bool placed = e->sym == SYM_TILE || e->sym == SYM_POS;
+    return !(placed && tile_root_axis(k, e->index) == loop->axis);
 }
 
 static void check_mask(void *ctx, const Ex *e) {
     Moves *m = ctx;
-    if (!symbol_moves(m->loop, e)) m->yes = false;
+    if (!symbol_moves(m->k, m->loop, e)) m->yes = false;
 }
 
 static void check_moves(void *ctx, const Ex *e) {
     Moves *m = ctx;
-    if (!symbol_moves(m->loop, e)) m->yes = false;
+    if (!symbol_moves(m->k, m->loop, e)) m->yes = false;
     if (e->op == EX_SYM && e->sym == SYM_MASK) ex_visit(m->k->mask, check_mask, m);
 }
 
@@ -178,7 +179,8 @@ static bool is_stored(const TileKernel *k, int tensor) {
 static bool moves_out(const TileKernel *k, const TileOp *loop, TileOp *op) {
     if (op->kind != TILE_MAP && op->kind != TILE_LOAD) return false;
     if (op->kind == TILE_LOAD && is_stored(k, op->tensor)) return false;
-    if (op->kind == TILE_MAP && (pass_map_axes(op) >> loop->axis & 1)) return false;
+    for (int i = 0; i < op->naxes; i++)
+        if (tile_root_axis(k, op->axes[i]) == loop->axis) return false;
     for (int i = 0; i < op->args.n; i++)
         if (pass_within(&loop->body, op->args.data[i]->def) || op->args.data[i]->def == loop)
             return false;

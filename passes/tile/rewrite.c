@@ -73,7 +73,8 @@ TileValue *pass_out(TileProgram *p, TileKernel *k, TileOp *map, const char *name
     if (reduce != EX_CONST) axes &= ~(1u << reduce_axis);
     uint8_t list[TILE_MAX_RANK];
     int rank = axis_list(axes, list);
-    TileResult r = {body, reduce, reduce == EX_CONST ? 0 : reduce_axis};
+    TileResult r = {
+        .body = body, .reduce = reduce, .reduce_axis = reduce == EX_CONST ? 0 : reduce_axis};
     VEC_PUSH(p->arena, &map->outs, r);
     return tile_result(p, k, map, name, t, list, rank);
 }

@@ -48,6 +48,7 @@ static bool same_result(const TileOp *map, int i, int j) {
     const TileResult *a = &map->outs.data[i], *b = &map->outs.data[j];
     if (a->body != b->body || a->reduce != b->reduce) return false;
     if (a->reduce != EX_CONST && a->reduce_axis != b->reduce_axis) return false;
+    if (a->scan != b->scan || a->strict != b->strict || a->by != b->by) return false;
     return map->results.data[i]->dtype == map->results.data[j]->dtype;
 }
 
@@ -149,18 +150,7 @@ static void follow(Live *l, TileValue *v) {
 }
 
 // What happens whether or not anybody reads a result.
-static bool has_effect(const TileOp *op) {
-    switch ((int)op->kind) {
-    case TILE_LOAD:
-    case TILE_MAP:
-    case TILE_MMA:
-    case TILE_LOOP:
-    case TILE_YIELD:
-    case TILE_ALLOC:
-    case TILE_VIEW: return false;
-    default: return true;
-    }
-}
+static bool has_effect(const TileOp *op) { return !(tile_op_info(op->kind)->flags & OP_PURE); }
 
 static bool loop_stays(const TileOp *loop) {
     if (loop->results.n) return true;

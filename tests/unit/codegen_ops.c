@@ -93,7 +93,7 @@ static void add_case(Bench *b, Case c) {
     }
     const Ex *e = c.op == EX_CONV ? ex_conv(b->x, c.type, args[0]) : ex_op(b->x, c.op, args, c.n);
     map->naxes = 1;
-    TileResult r = {e, EX_CONST, 0};
+    TileResult r = {.body = e, .reduce = EX_CONST};
     VEC_PUSH(b->a, &map->outs, r);
     TileValue *v = tile_result(b->p, b->k, map, "r", dtype_of[c.type], axis_m, 1);
     int emit = b->cases.n;

@@ -185,8 +185,7 @@ static inline void cu_run(Arena *a, const TileProgram *p, const TileData *d, int
     const AbiPlan *plan = cu_plan(&r);
     for (uint32_t i = 0; i < plan->nkernels; i++) cu_launch(&r, plan->kernels[i]);
     for (int i = 0; i < p->tensors.n; i++) {
-        TensorRole role = p->tensors.data[i].role;
-        bool written = role == TENSOR_O || role == TENSOR_EMIT || role == TENSOR_WORK;
+        bool written = tile_is_written(p, &p->tensors.data[i]);
         for (int64_t e = 0; written && d->tensor[i] && e < r.tensors[i].n; e++)
             d->tensor[i][e] = cu_get(p->tensors.data[i].dtype, r.tensors[i].at, e);
         munmap(r.tensors[i].map, r.tensors[i].mapped);
