@@ -433,7 +433,6 @@ static void copy_kernel(TileProgram *to, const TileKernel *from) {
     k->names = names;
     k->name = name;
     k->body = (TileBlock){0};
-    if (from->schedule.knobs) k->schedule.knobs = arena_strdup(to->arena, from->schedule.knobs);
     for (int i = 0; i < k->naxes; i++)
         k->axes[i].name = arena_strdup(to->arena, from->axes[i].name);
     memset(&k->layouts, 0, sizeof k->layouts);

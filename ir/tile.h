@@ -24,6 +24,7 @@
 #ifndef IR_TILE_H
 #define IR_TILE_H
 
+#include "knobs.h"
 #include "layout.h"
 #include "target.h"
 
@@ -292,8 +293,7 @@ typedef struct TileSchedule {
         *cluster_rows; // i32 of sizes, 1 or `cluster`: over so many tiles of rows; the tiles of
                        // a cluster are neighbouring heads' where it is 1; NULL: `cluster`
     int next; // of an assigned kernel: the order of its step to the next tile; 0: behind all else
-    const char
-        *knobs; // all that the target chose, as text (passes/schedule/knobs.h); NULL: nothing yet
+    Knobs knobs; // all that the target chose; none said: nothing yet
 } TileSchedule;
 
 typedef struct TileLayout { // `is` over the kernel's axes

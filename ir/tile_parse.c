@@ -597,19 +597,18 @@ static bool parse_grid(Parse *P) {
     return true;
 }
 
-// "keys=128,after=-1": what they mean is the target's affair.
-static bool take_knobs(Parse *P, const char **out) {
-    Text t;
-    text_init(&t, P->arena);
+// "keys=128,after=-1"
+static bool take_knobs(Parse *P, Knobs *out) {
     do {
         int value;
         const char *name = take_word(P, "a choice's name");
         if (!name || !expect(P, "=")) return false;
         bool negative = take(P, "-");
         if (!take_int(P, &value)) return false;
-        text_printf(&t, "%s%s=%d", t.n ? "," : "", name, negative ? -value : value);
+        const char *wrong =
+            knobs_set(P->scratch, out, name, strlen(name), negative ? -value : value);
+        if (wrong) return fail(P, "%s", wrong);
     } while (take(P, ","));
-    *out = t.s;
     return true;
 }
 

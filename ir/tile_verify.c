@@ -872,7 +872,8 @@ static bool check_schedule(Verify *V) {
     if ((unsigned)s->persist > PERSIST_DYNAMIC || s->section < 0)
         return verify_fail(V, "no such way of taking tiles");
     if (s->min_blocks < 0 || s->min_blocks > 64) return verify_fail(V, "%d blocks", s->min_blocks);
-    return check_cluster(V);
+    const char *wrong = knobs_wrong(V->scratch, &s->knobs);
+    return wrong ? verify_fail(V, "%s", wrong) : check_cluster(V);
 }
 
 // Names of values, once more than all others: a name is what a value is known by in the text.

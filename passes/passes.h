@@ -20,8 +20,7 @@ typedef struct PassOptions {
     bool share;           // with it, the main kernel's tiles may be split as well
     ShapeClass shape;     // which launches the schedule is for
     const int32_t *sizes; // of a launch it is for (SIZE_FREE); NULL: what the class is like
-    const char *
-        schedule; // well formed choices in place of the target's (passes/schedule/knobs.h); NULL: none
+    Knobs schedule;       // choices in place of the target's
     // Called after each pass; NULL: nobody watches. What begins with "build" again replaces what was seen.
     void (*seen)(void *ctx, const char *pass, const TileProgram *p);
     void *seen_ctx;
@@ -53,13 +52,13 @@ bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags);
 // All of the above, in order. pipeline.c
 TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags);
 // The same for launches of all classes: one program, with kernels for each class whose schedule is
-// another. schedules: by class, in place of o->schedule where not NULL.
+// another. schedules: NULL, or by class, in place of o->schedule where they say something.
 TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
-                          const char *const schedules[SHAPE_COUNT], Diags *diags);
-// Schedules of a program's main kernel that fit the target, as texts, with the cycles that a launch
+                          const Knobs schedules[SHAPE_COUNT], Diags *diags);
+// Schedules of a program's main kernel that fit the target, with the cycles that a launch
 // is expected to take: the one that would be chosen first, then by cycles.   passes/schedule/candidates.c
 typedef struct Candidate {
-    const char *knobs;
+    Knobs knobs;
     double cycles; // of the device, or of a core
 } Candidate;
 typedef VEC(Candidate) Candidates;
@@ -68,11 +67,11 @@ Candidates pass_candidates(Arena *a, const Stream *s, const PassOptions *o);
 // short class then, whatever class its sizes are of. passes/schedule/candidates.c
 bool pass_in_parts(const Stream *s, const PassOptions *o);
 // What counting prefers clearly to the target's own choice, for a program at the algorithm level;
-// NULL: nothing.
-const char *pass_counted(Arena *a, TileProgram *p, const PassOptions *o);
+// none said: nothing.
+Knobs pass_counted(Arena *a, TileProgram *p, const PassOptions *o);
 // Those that differ from one in a choice that counting says nothing of. None of them takes parts away
 // from all launches of a class, or says how many there are, unless the current launch has some.
-Candidates pass_neighbours(Arena *a, const Stream *s, const PassOptions *o, const char *knobs);
+Candidates pass_neighbours(Arena *a, const Stream *s, const PassOptions *o, const Knobs *knobs);
 // Whether there is a tile program for it at all: a head's columns are one tile, whose extent
 // tile_verify bounds. False with an error otherwise.
 enum { PASS_MAX_DIM = 1 << 16 };

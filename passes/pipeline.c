@@ -3,7 +3,6 @@
 // In: a streaming form. Out: a program that a target can lower, or NULL with an error in diags.
 // Holds between any two passes: tile_verify.
 #include "passes/passes.h"
-#include "passes/schedule/knobs.h"
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
 
@@ -70,7 +69,7 @@ static TileProgram *tiled(Arena *a, const Stream *s, const PassOptions *o, Diags
     PassOptions own = *o, unseen = *o; // what counting tries, nobody sees
     unseen.seen = NULL;
     TileProgram *p = pass_algorithm(a, s, o);
-    if (!own.schedule) own.schedule = pass_counted(a, p, &unseen);
+    if (!own.schedule.said) own.schedule = pass_counted(a, p, &unseen);
     if (!pass_tile(p, &own, diags)) return NULL;
     seen(o, "tile", p);
     if (!pass_fixes_shift(p)) return p;
@@ -94,7 +93,7 @@ static TileProgram *finished(Arena *a, const Stream *s, TileProgram *p, const Pa
     if (pass_fixes_shift(p) && !pass_can_redo(p)) {
         PassOptions own = *o;
         own.moving = true;
-        if (o->schedule && knob_has(o->schedule, "fixed_shift", 11)) {
+        if (knobs_say(&o->schedule, KNOB_fixed_shift)) {
             diag_error(diags, (Span){0},
                        "schedule: shifts stay in kernels of one sweep in roles; %s is no such one",
                        p->kernels.data[0]->name);
@@ -121,8 +120,8 @@ TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diag
 
 static bool chosen_alike(const TileProgram *p, const TileProgram *q) {
     for (int i = 0; i < p->kernels.n; i++) {
-        const char *a = p->kernels.data[i]->schedule.knobs, *b = q->kernels.data[i]->schedule.knobs;
-        if (!a || !b || strcmp(a, b)) return false;
+        const Knobs *a = &p->kernels.data[i]->schedule.knobs;
+        if (!a->said || !knobs_same(a, &q->kernels.data[i]->schedule.knobs)) return false;
     }
     return true;
 }
@@ -133,15 +132,15 @@ static bool stands_in(TileProgram *const by[SHAPE_COUNT], int c, int first) {
     return c < SHAPE_SHORT && chosen_alike(by[c], by[c + 1]);
 }
 
-static PassOptions of_class(const PassOptions *o, int c, const char *const schedules[SHAPE_COUNT]) {
+static PassOptions of_class(const PassOptions *o, int c, const Knobs schedules[SHAPE_COUNT]) {
     PassOptions own = *o;
     own.shape = (ShapeClass)c;
-    if (schedules && schedules[c]) own.schedule = schedules[c];
+    if (schedules && schedules[c].said) own.schedule = schedules[c];
     return own;
 }
 
 TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
-                          const char *const schedules[SHAPE_COUNT], Diags *diags) {
+                          const Knobs schedules[SHAPE_COUNT], Diags *diags) {
     int first = shape_matters(&o->target) ? 0 : SHAPE_COUNT - 1;
     TileProgram *by[SHAPE_COUNT] = {NULL}, *all = NULL;
     for (int c = SHAPE_COUNT - 1; c >= first; c--) {

@@ -2,7 +2,6 @@
 #include "cache.h"
 #include "files.h"
 #include "ir/read.h"
-#include "passes/schedule/knobs.h"
 #include "runtime/attn.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -125,8 +124,8 @@ static bool read_class(Arena *a, const char *line, CacheEntry *e) {
     if (strlen(line) >= MAX_LINE || sscanf(line, "%15s %4095s %lf %n", name, knobs, &ms, &at) < 3 ||
         !at)
         return false;
-    if (!shape_find(name, &c) || e->knobs[c] || knob_malformed(a, knobs) || !(ms > 0)) return false;
-    e->knobs[c] = arena_strdup(a, knobs);
+    if (!shape_find(name, &c) || e->knobs[c].said || !(ms > 0)) return false;
+    if (knobs_parse(a, knobs, &e->knobs[c])) return false;
     e->note[c] = arena_strdup(a, line + at);
     e->ms[c] = ms;
     return true;
@@ -200,9 +199,9 @@ Status cache_write(Arena *a, const char *folder, const CacheKey *key, const Cach
     text_init(&t, a);
     text_printf(&t, "%s\nkey %s\nprogram %s\n", first_line, key->name, key->program);
     for (int c = 0; c < SHAPE_COUNT; c++)
-        if (e->knobs[c])
-            text_printf(&t, "%s %s %.6g %s\n", shape_name((ShapeClass)c), e->knobs[c], e->ms[c],
-                        e->note[c]);
+        if (e->knobs[c].said)
+            text_printf(&t, "%s %s %.6g %s\n", shape_name((ShapeClass)c),
+                        knobs_text(a, &e->knobs[c]), e->ms[c], e->note[c]);
     text_puts(&t, "end\n");
     return file_write(path_of(a, folder, key), t.s, t.n);
 }

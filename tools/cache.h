@@ -20,9 +20,10 @@ typedef struct CacheKey {
     const char *program; // for people: name, target, element type, dims
 } CacheKey;
 
-// By class: choices, NULL where there are none. `note` is for people, one line.
+// By class: choices, if there are any. `note` is for people, one line.
 typedef struct CacheEntry {
-    const char *knobs[SHAPE_COUNT], *note[SHAPE_COUNT];
+    Knobs knobs[SHAPE_COUNT];
+    const char *note[SHAPE_COUNT];
     double ms[SHAPE_COUNT];
 } CacheEntry;
 
@@ -31,7 +32,7 @@ const char *cache_folder(Arena *a);
 // Of everything that a schedule depends on: the elaborated program with its dims, the target's
 // data, the element type (and how f32 is multiplied) and the compiler's version.
 CacheKey cache_key(Arena *a, const RowProgram *row, const PassOptions *o);
-// All NULL where nothing is kept.
+// None of any class where nothing is kept.
 CacheEntry cache_read(Arena *a, const char *folder, const CacheKey *key, Diags *diags);
 // Makes the folder where it is missing. What is wrong with it is printed: before measuring.
 Status cache_may_be_written(Arena *a, const char *folder);

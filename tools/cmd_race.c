@@ -45,11 +45,11 @@ void race_progress(const Race *r, const char *what, int i, int n) {
     fflush(stderr);
 }
 
-void race_add(Race *r, const char *knobs, double expected) {
+void race_add(Race *r, const Knobs *knobs, double expected) {
     for (int i = 0; i < r->runners.n; i++)
-        if (!strcmp(r->runners.data[i]->knobs, knobs)) return;
+        if (knobs_same(&r->runners.data[i]->knobs, knobs)) return;
     Runner *new = ARENA_NEW(r->arena, Runner);
-    *new = (Runner){.knobs = knobs, .expected = expected, .status = STATUS_USAGE};
+    *new = (Runner){.knobs = *knobs, .expected = expected, .status = STATUS_USAGE};
     VEC_PUSH(r->arena, &r->runners, new);
 }
 
@@ -192,8 +192,9 @@ static Status compare(const Race *r, const Runner *x) {
         return cmd_fail(STATUS_INPUT,
                         "two schedules disagree about %s, by %.3g: one is compiled wrongly, and "
                         "nothing is kept; `attnc check --schedule=...` tells which: %s and %s",
-                        r->b->sig->args.data[i].name, e.relative, r->runners.data[0]->knobs,
-                        x->knobs);
+                        r->b->sig->args.data[i].name, e.relative,
+                        knobs_text(r->arena, &r->runners.data[0]->knobs),
+                        knobs_text(r->arena, &x->knobs));
     }
     return STATUS_DONE;
 }

@@ -176,7 +176,8 @@ static Status run_artifact(const Options *o) {
     Arena *a = arena_new();
     Launch l = {0};
     Status s = STATUS_DONE;
-    if (o->defines.n || o->has_dtype || o->has_level || o->has_target || o->debug || o->schedule)
+    if (o->defines.n || o->has_dtype || o->has_level || o->has_target || o->debug ||
+        o->schedule.said)
         s = cmd_fail(
             STATUS_USAGE,
             "-D, -O, -g, --dtype, --target and --schedule are for sources: %s is compiled already",

@@ -1,7 +1,6 @@
 // cmd_tune.c: `attnc tune`: measures the schedules that counting ranks first, then what differs
 // from the best of them in one choice, and keeps the fastest where compiling finds it (cache.h).
 #include "cache.h"
-#include "passes/schedule/knobs.h"
 #include "race.h"
 #include "runtime/device.h"
 #include <stdio.h>
@@ -41,15 +40,15 @@ static void add_ranked(Tune *t) {
     for (int i = 0; i < all.n && i < most; i++) {
         bool hopeless =
             i && !t->parts && all.data[i].cycles * 100 > all.data[1].cycles * (100 + HOPELESS);
-        if (!hopeless) race_add(&t->race, all.data[i].knobs, all.data[i].cycles);
+        if (!hopeless) race_add(&t->race, &all.data[i].knobs, all.data[i].cycles);
     }
 }
 
 static void add_neighbours(Tune *t, const Runner *best) {
-    Candidates all = pass_neighbours(t->c.arena, t->c.streams.data[0], &t->passes, best->knobs);
+    Candidates all = pass_neighbours(t->c.arena, t->c.streams.data[0], &t->passes, &best->knobs);
     int most = most_of(t->o);
     for (int i = 0; i < all.n && i < most; i++)
-        race_add(&t->race, all.data[i].knobs, best->expected);
+        race_add(&t->race, &all.data[i].knobs, best->expected);
 }
 
 static Status stage(Tune *t, double until) {
@@ -108,7 +107,7 @@ static void print(const Tune *t, const char *sizes) {
         else
             printf(" %9s", "-");
         const char *why = race_why_not(r, x);
-        printf("  %s%s%s%s%s%s\n", x->knobs, x == best ? " (kept)" : "",
+        printf("  %s%s%s%s%s%s\n", knobs_text(r->arena, &x->knobs), x == best ? " (kept)" : "",
                x == own ? " (default)" : "", why ? " (" : "", why ? why : "", why ? ")" : "");
     }
     if (r->cut_short)
@@ -127,13 +126,12 @@ static Status find_folder(Tune *t) {
 }
 
 // What was kept before, of other kernels, where this compiler takes it.
-static const char *joined(Tune *t, const char *old, const char *knobs) {
+static Knobs joined(Tune *t, Knobs old, const Knobs *knobs) {
     PassOptions o = t->passes;
     Diags diags;
     diag_init(&diags, t->c.arena);
-    if (!old) return knobs;
-    o.schedule = knob_joined(t->c.arena, old, knobs);
-    return pass_pipeline(t->c.arena, t->c.streams.data[0], &o, &diags) ? o.schedule : knobs;
+    o.schedule = knobs_joined(old, knobs);
+    return pass_pipeline(t->c.arena, t->c.streams.data[0], &o, &diags) ? o.schedule : *knobs;
 }
 
 static Status store(Tune *t, const char *sizes) {
@@ -147,10 +145,10 @@ static Status store(Tune *t, const char *sizes) {
     int held = cache_hold(t->folder);
     CacheEntry entry = cache_read(a, t->folder, &t->key, &t->c.diags);
     // Kernels for few queries are the same in all classes, and choices of other kernels stay.
-    bool few = knob_has(best->knobs, "few_keys", strlen("few_keys"));
+    bool few = knobs_say(&best->knobs, KNOB_few_keys);
     for (int c = 0; c < SHAPE_COUNT; c++) {
         if (!few && c != (int)t->shape) continue;
-        entry.knobs[c] = joined(t, entry.knobs[c], best->knobs);
+        entry.knobs[c] = joined(t, entry.knobs[c], &best->knobs);
         entry.ms[c] = best->ratio * t->race.runners.data[0]->ms;
         entry.note[c] = arena_printf(a, "%s: %s", device, sizes);
     }
@@ -171,7 +169,7 @@ static void print_ranked(Tune *t, const char *sizes) {
             printf("%9.3f", all.data[i].cycles / all.data[0].cycles);
         else
             printf("%9s", "-");
-        printf("  %s%s\n", all.data[i].knobs, i ? "" : " (default)");
+        printf("  %s%s\n", knobs_text(t->c.arena, &all.data[i].knobs), i ? "" : " (default)");
     }
 }
 

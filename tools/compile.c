@@ -114,13 +114,13 @@ bool compile_algorithm(Compile *c) {
 static TileProgram *tuned(Compile *c, const Stream *s, const PassOptions *o) {
     // -O0 has no kernels for parts of a row: choices of theirs (few_keys), which what was tuned may
     // hold, would be refused there, and all else with them.
-    if (!c->options.cache || o->schedule || !o->split) return NULL;
+    if (!c->options.cache || o->schedule.said || !o->split) return NULL;
     CacheKey key = cache_key(c->arena, s->row, o);
     CacheEntry e = cache_read(c->arena, c->options.cache, &key, &c->diags);
     bool any = false;
     Diags trial;
     diag_init(&trial, c->arena);
-    for (int i = 0; i < SHAPE_COUNT; i++) any |= e.knobs[i] != NULL;
+    for (int i = 0; i < SHAPE_COUNT; i++) any |= e.knobs[i].said != 0;
     TileProgram *p = any ? pass_program(c->arena, s, o, e.knobs, &trial) : NULL;
     if (any && !p)
         diag_warning(&c->diags, (Span){0}, "the tuned schedules of %s are ignored: %s",

@@ -17,8 +17,8 @@ typedef struct CompileOptions {
     bool tf32; // products of f32
     int level;
     bool checks;
-    const char *schedule; // of every variant (passes/schedule/knobs.h); NULL: the compiler's own
-    const char *cache;    // where tuned schedules are (cache.h); NULL: they are not looked for
+    Knobs schedule;    // of every variant, in place of the compiler's own
+    const char *cache; // where tuned schedules are (cache.h); NULL: they are not looked for
 } CompileOptions;
 
 typedef struct Compile {

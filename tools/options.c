@@ -2,7 +2,6 @@
 // `--` ends the options.
 #include "options.h"
 #include "frontend/names.h"
-#include "passes/schedule/knobs.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,8 +170,7 @@ static Status set_shape(Options *o, Arena *a, const char *value) {
 }
 
 static Status set_schedule(Options *o, Arena *a, const char *value) {
-    const char *wrong = knob_malformed(a, value);
-    o->schedule = value;
+    const char *wrong = knobs_parse(a, value, &o->schedule);
     return wrong ? cmd_fail(STATUS_USAGE, "--schedule: %s", wrong) : STATUS_DONE;
 }
 

@@ -3,6 +3,7 @@
 #ifndef TOOLS_OPTIONS_H
 #define TOOLS_OPTIONS_H
 
+#include "ir/knobs.h"
 #include "ir/target.h"
 #include "status.h"
 
@@ -46,7 +47,7 @@ typedef struct Options {
     VEC(const char *) include;
     VEC(const char *) shapes; // each as written: "B=1,H=8"
     int level;
-    const char *schedule; // well formed (passes/schedule/knobs.h); NULL: none asked for
+    Knobs schedule; // that was asked for
     bool no_cache, debug, dry, check, help, version;
     DeviceKind device;
     int ordinal; // of the device

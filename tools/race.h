@@ -6,7 +6,7 @@
 #include "cmd.h"
 
 typedef struct Runner {
-    const char *knobs;
+    Knobs knobs;
     double expected; // cycles, by counting; 0: not counted
     Compile c;
     Launch l;
@@ -33,7 +33,7 @@ typedef struct Race {
 } Race;
 
 double race_now_ms(void);
-void race_add(Race *r, const char *knobs, double expected);
+void race_add(Race *r, const Knobs *knobs, double expected);
 // Compiles and opens those that are not yet. The first one's failure is the race's; another's takes
 // it out.
 Status race_open(Race *r);

@@ -91,12 +91,12 @@ static void begin_kernel(Cg *cg) {
     int64_t bytes = 0;
     for (int i = 0; i < h->nslots; i++) bytes += h->slots[i].bytes;
     if (bytes > HOST_MAX_SCRATCH) {
-        const char *knobs = cg->k->schedule.knobs; // NULL: of a tile program's text
+        const Knobs *knobs = &cg->k->schedule.knobs; // perhaps none, of a tile program's text
         diag_error(cg->diags, (Span){0},
                    "kernel '%s' needs %lld bytes of scratch memory for a tile%s%s; the host has "
                    "%d: its tiles or the head dimensions are too large",
-                   cg->symbol, (long long)bytes, knobs ? " of the schedule " : "",
-                   knobs ? knobs : "", HOST_MAX_SCRATCH);
+                   cg->symbol, (long long)bytes, knobs->said ? " of the schedule " : "",
+                   knobs_text(cg->arena, knobs), HOST_MAX_SCRATCH);
         return;
     }
     Ty params[] = {cg->ptr, cg->i64, cg->i64};

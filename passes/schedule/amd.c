@@ -5,7 +5,6 @@
 // k and v go through shared memory and are fetched ahead (chain.h). A copy goes through registers
 // (codegen/amdgpu/copy.c), and `wait` writes the tile to shared memory. No barrier is needed before
 // that, since the copy began after one.
-#include "passes/schedule/amd.h"
 #include "passes/mask/interval.h"
 #include "passes/mask/tilemap.h"
 #include "passes/schedule/chain.h"
@@ -29,7 +28,7 @@ static void schedule_kernel(TileProgram *p, TileKernel *k, const Target *target)
     for (TileOp *op = k->body.first, *next; op; op = next) {
         next = op->next;
         if (chain_operand(p, op)) {
-            if (pass_amd_keeps(p, k, target))
+            if (k->schedule.knobs.keep)
                 op->results.data[0]->home = HOME_FRAGMENT;
             else
                 chain_load(&c, op, true);

@@ -7,9 +7,7 @@
 //
 // TileSchedule tells the lowering (codegen/amdgpu/amdgpu.h) what extents do not say: the rows of a matrix
 // instruction, and whether registers are left for addresses.
-#include "passes/schedule/amd.h"
 #include "passes/schedule/cost.h"
-#include "passes/schedule/knobs.h"
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
 
@@ -56,25 +54,10 @@ typedef struct Need { // of a program
     Arena *arena; // for what is said of shapes
 } Need;
 
-typedef struct AmdShape {
-#define KNOB(field, least, most, step, what) int field;
-#include "passes/schedule/amd.def"
-#undef KNOB
-} AmdShape;
-
-static const Knob knob_rows[] = {
-#define KNOB(...) KNOB_ROW(AmdShape, __VA_ARGS__)
-#include "passes/schedule/amd.def"
-#undef KNOB
-};
-static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows};
-
 static bool wmma(const Need *n) { return n->t->lanes == 32; }
 static int padded_d(const Need *n) { return pass_padded(n->d, wmma(n) ? 16 : 32); }
-static int padded_dv(const Need *n, const AmdShape *s) {
-    return pass_padded(n->dv, s->matrix_rows);
-}
-static int rows_of(const AmdShape *s) { return s->matrix_rows * s->mt * s->waves; }
+static int padded_dv(const Need *n, const Knobs *s) { return pass_padded(n->dv, s->matrix_rows); }
+static int rows_of(const Knobs *s) { return s->matrix_rows * s->mt * s->waves; }
 
 // ---- what a shape needs
 
@@ -86,14 +69,14 @@ static int row_bytes(const Need *n, int elements) {
 }
 
 // k and q lie along their columns, v along the keys: what products contract.
-static int lds_of(const Need *n, const AmdShape *s) {
+static int lds_of(const Need *n, const Knobs *s) {
     int k = n->stages * s->keys * row_bytes(n, padded_d(n));
     int v = padded_dv(n, s) * row_bytes(n, s->keys);
     int q = s->keep ? 0 : rows_of(s) * row_bytes(n, padded_d(n));
     return k + v + q + LDS_EXTRA;
 }
 
-static int registers_of(const Need *n, const AmdShape *s) {
+static int registers_of(const Need *n, const Knobs *s) {
     int parts = n->t->lanes / s->matrix_rows, d = padded_d(n), dv = padded_dv(n, s);
     bool narrow = n->elem == 2, pairs = narrow && !wmma(n);
     int q = s->keep ? s->mt * d / parts / (pairs ? 2 : 1) : 0;
@@ -117,12 +100,12 @@ static int most_registers(const Need *n) {
     return n->t->registers > 256 ? n->t->registers - SECOND_FILE : n->t->registers;
 }
 
-static int waves_of_simd(const Need *n, const AmdShape *s) { // of a block
+static int waves_of_simd(const Need *n, const Knobs *s) { // of a block
     return (s->waves + n->chip->simds - 1) / n->chip->simds;
 }
 
 // Blocks that a compute unit has room for: two, one, or none.
-static int blocks_of(const Need *n, const AmdShape *s) {
+static int blocks_of(const Need *n, const Knobs *s) {
     int regs = registers_of(n, s), file = register_file(n);
     int by_registers =
         regs > most_registers(n) ? 0 : file / pass_padded(regs, 8) / waves_of_simd(n, s);
@@ -132,7 +115,7 @@ static int blocks_of(const Need *n, const AmdShape *s) {
 }
 
 // Cycles for a score of a wave, a thousand times.
-static int64_t cost_of(const Need *n, const AmdShape *s) {
+static int64_t cost_of(const Need *n, const Knobs *s) {
     int columns = padded_d(n) + padded_dv(n, s), rows = s->matrix_rows * s->mt;
     int rate = n->elem == 2 ? n->chip->half : n->chip->single;
     int64_t matrix = 2000 * (int64_t)columns / rate;
@@ -152,7 +135,7 @@ static int64_t cost_of(const Need *n, const AmdShape *s) {
 static bool is_power(int n) { return (n & (n - 1)) == 0; }
 
 // What the instructions and the copies (codegen/amdgpu/copy.c) ask of a shape; NULL: it has it.
-static const char *misshapen(const Need *n, const AmdShape *s) {
+static const char *misshapen(const Need *n, const Knobs *s) {
     Arena *a = n->arena;
     if (!is_power(s->waves) || !is_power(s->keys))
         return arena_printf(a, "powers of two of waves and keys; there are %d and %d", s->waves,
@@ -170,7 +153,7 @@ static const char *misshapen(const Need *n, const AmdShape *s) {
     return NULL;
 }
 
-static const char *too_large(const Need *n, const AmdShape *s) {
+static const char *too_large(const Need *n, const Knobs *s) {
     Arena *a = n->arena;
     int scores = s->mt * s->keys * s->matrix_rows / n->t->lanes, regs = registers_of(n, s);
     if (regs > most_registers(n))
@@ -188,27 +171,32 @@ static const char *too_large(const Need *n, const AmdShape *s) {
 }
 
 // Why a shape cannot be; NULL: it can.
-static const char *unfit(const Need *n, const AmdShape *s) {
+static const char *unfit(const Need *n, const Knobs *s) {
     const char *why = misshapen(n, s);
     return why ? why : too_large(n, s);
 }
 
 enum { MAX_SHAPES = 96 };
 
-static int shapes_of(const Need *n, AmdShape *list) {
+static int shapes_of(const Need *n, Knobs *list) {
     static const int rows[] = {32, 16}, keys[] = {64, 128, 32, 16}, waves[] = {4, 8, 2};
     int count = 0;
     for (int r = 0; r < 2; r++)
         for (int k = 0; k < 4; k++)
             for (int i = 0; i < 12; i++) {
-                AmdShape s = {rows[r], 1 + i % 2, keys[k], waves[i / 2 % 3], i < 6};
+                Knobs s = {.said = knobs_of(FORM_AMD),
+                           .matrix_rows = rows[r],
+                           .mt = 1 + i % 2,
+                           .keys = keys[k],
+                           .waves = waves[i / 2 % 3],
+                           .keep = i < 6};
                 if (!unfit(n, &s)) list[count++] = s;
             }
     return count;
 }
 
-static bool cheapest(const Need *n, AmdShape *best) {
-    AmdShape list[MAX_SHAPES];
+static bool cheapest(const Need *n, Knobs *best) {
+    Knobs list[MAX_SHAPES];
     int count = shapes_of(n, list);
     int64_t least = INT64_MAX;
     for (int i = 0; i < count; i++) {
@@ -222,14 +210,14 @@ static bool cheapest(const Need *n, AmdShape *best) {
 
 // The one place where a program's shape is chosen; it travels in its kernels.
 static bool choose(const TileProgram *p, const Need *n, const PassOptions *o, Diags *diags,
-                   AmdShape *s) {
+                   Knobs *s) {
     if (!cheapest(n, s)) {
         diag_error(diags, (Span){0}, "target '%s' has no room for tiles of a D of %d and %s",
                    o->target.name, p->D, dtype_name(p->dtype));
         return false;
     }
-    if (!o->schedule) return true;
-    if (!knob_read(knobs, s, o->schedule, diags)) return false;
+    if (!o->schedule.said) return true;
+    if (!knobs_take(s, FORM_AMD, &o->schedule, diags)) return false;
     const char *why = unfit(n, s);
     if (why) diag_error(diags, (Span){0}, "schedule: it needs %s", why);
     return !why;
@@ -246,14 +234,14 @@ static Need need_of(const TileProgram *p, const Target *t) {
 // ---- binding
 
 // 16 rows have more addresses, too.
-static bool is_crowded(const TileKernel *k, const AmdShape *s) {
+static bool is_crowded(const TileKernel *k, const Knobs *s) {
     int columns = 0;
     for (int a = 0; a < k->naxes; a++)
         if (k->axes[a].whole) columns += k->axes[a].extent;
     return s->matrix_rows == 16 || columns > ROOMY;
 }
 
-static bool bind(TileProgram *p, TileKernel *k, const Need *n, const AmdShape *s, Diags *diags) {
+static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *s, Diags *diags) {
     int value = pass_value_axis(p, k);
     if (!pass_tile_columns(p, k, most_columns(n->t), UNIT_COLUMNS, diags)) return false;
     for (int a = 0; a < k->naxes; a++) {
@@ -271,33 +259,23 @@ static bool bind(TileProgram *p, TileKernel *k, const Need *n, const AmdShape *s
                                  .min_blocks = blocks_of(n, s),
                                  .matrix_rows = s->matrix_rows,
                                  .crowded = is_crowded(k, s),
-                                 .knobs = knob_text(knobs, s, p->arena)};
+                                 .knobs = *s};
     return true;
 }
 
 bool pass_tile_amd(TileProgram *p, const PassOptions *o, Diags *diags) {
     Need n = need_of(p, &o->target);
-    AmdShape s;
+    Knobs s;
     if (!choose(p, &n, o, diags, &s)) return false;
     for (int i = 0; i < p->kernels.n; i++)
         if (!bind(p, p->kernels.data[i], &n, &s, diags)) return false;
     return true;
 }
 
-// As it was chosen.
-bool pass_amd_keeps(const TileProgram *p, const TileKernel *k, const Target *t) {
-    Need n = need_of(p, t);
-    AmdShape s;
-    Diags unused;
-    diag_init(&unused, p->arena);
-    if (!cheapest(&n, &s)) return false;
-    return (!k->schedule.knobs || knob_read(knobs, &s, k->schedule.knobs, &unused)) && s.keep;
-}
-
 // ---- candidates
 
 void cost_amd(Proposals *to) {
-    AmdShape list[MAX_SHAPES];
+    Knobs list[MAX_SHAPES];
     Need n = need_of(to->p, to->target);
     int count = shapes_of(&n, list);
     for (int i = 0; i < count; i++) {
@@ -305,7 +283,6 @@ void cost_amd(Proposals *to) {
         CostTiles tiles = cost_tiles(&seen, list[i].keys);
         double scores = tiles.tiles * tiles.steps * rows_of(&list[i]) * list[i].keys;
         double cycles = scores * (double)cost_of(&n, &list[i]) / 1000;
-        VEC_PUSH(to->arena, &to->list,
-                 ((Candidate){knob_text(knobs, &list[i], to->arena), cycles}));
+        VEC_PUSH(to->arena, &to->list, ((Candidate){list[i], cycles}));
     }
 }

@@ -5,7 +5,6 @@
 // pass `tile` takes it or not. Out: the compiler's own choice, then the others, the cheapest first,
 // each with all its knobs.
 #include "passes/schedule/cost.h"
-#include "passes/schedule/knobs.h"
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
 
@@ -15,7 +14,7 @@
 static int by_cycles(const void *a, const void *b) {
     const Candidate *x = a, *y = b;
     if (x->cycles != y->cycles) return x->cycles < y->cycles ? -1 : 1;
-    return strcmp(x->knobs, y->knobs); // any order, but always the same
+    return knobs_order(&x->knobs, &y->knobs); // any order, but always the same
 }
 
 // ---- the main kernel
@@ -56,37 +55,36 @@ static int main_kernel(TileProgram *p, const PassOptions *o) {
     while (!runs(p, &p->plans.data[i], o)) i++;
     const TilePlan *plan = &p->plans.data[i];
     for (int j = 0; j < plan->kernels.n; j++)
-        if (p->kernels.data[plan->kernels.data[j]]->schedule.knobs) return plan->kernels.data[j];
+        if (p->kernels.data[plan->kernels.data[j]]->schedule.knobs.said)
+            return plan->kernels.data[j];
     return plan->kernels.data[0];
 }
 
-// All knobs of the program's main kernel under a schedule (NULL: the compiler's own), from a; NULL:
-// it is not legal. main: which kernel that is, where the caller wants to know.
-static const char *taken(Arena *a, const TileProgram *p, const PassOptions *o, const char *schedule,
-                         int *main) {
+// All knobs of the program's main kernel under a schedule; none: it is not legal. main: which kernel that
+// is, where the caller wants to know.
+static Knobs taken(const TileProgram *p, const PassOptions *o, Knobs schedule, int *main) {
     Arena *scratch = arena_new();
     Diags diags;
     diag_init(&diags, scratch);
     PassOptions own = *o;
     own.schedule = schedule;
     TileProgram *copy = tile_copy(scratch, p);
-    const char *knobs = NULL;
+    Knobs knobs = {0};
     if (pass_tile(copy, &own, &diags)) {
         int i = main_kernel(copy, o);
         knobs = copy->kernels.data[i]->schedule.knobs;
         if (main) *main = i;
     }
-    if (knobs) knobs = arena_strdup(a, knobs);
     arena_free(scratch);
     return knobs;
 }
 
-static void propose(Proposals *to, const char *own) {
+static void propose(Proposals *to, const Knobs *own) {
     switch (to->target->kind) {
     case KIND_HOST: cost_host(to); return;
     case KIND_AMDGPU: cost_amd(to); return;
     case KIND_NVPTX:
-        if (knob_has(own, "warpgroups", strlen("warpgroups")))
+        if (knobs_say(own, KNOB_warpgroups))
             cost_sm90(to);
         else if (dtype_half(to->p->dtype)) // of f32 nothing is counted
             cost_sm80(to);
@@ -95,9 +93,9 @@ static void propose(Proposals *to, const char *own) {
 }
 
 // The compiler's own choice first, with what counting expects of it.
-static void own_first(Arena *a, Candidates *c, const char *own) {
+static void own_first(Arena *a, Candidates *c, Knobs own) {
     int i = 0;
-    while (i < c->n && strcmp(c->data[i].knobs, own)) i++;
+    while (i < c->n && !knobs_same(&c->data[i].knobs, &own)) i++;
     Candidate first = {own, i < c->n ? c->data[i].cycles : 0};
     if (i == c->n) VEC_PUSH(a, c, first);
     memmove(c->data + 1, c->data, (size_t)i * sizeof *c->data);
@@ -108,7 +106,7 @@ static void own_first(Arena *a, Candidates *c, const char *own) {
 
 // As compiling makes it for a class, which knows of no launch.
 static TileProgram *unsized(Arena *a, const Stream *s, const PassOptions *o, ShapeClass shape,
-                            const char *schedule) {
+                            Knobs schedule) {
     PassOptions own = *o;
     Diags diags;
     diag_init(&diags, a);
@@ -121,7 +119,7 @@ static TileProgram *unsized(Arena *a, const Stream *s, const PassOptions *o, Sha
 bool pass_in_parts(const Stream *s, const PassOptions *o) {
     if (!o->sizes || !pass_shares(o, s->row->D, s->row->Dv)) return false;
     Arena *scratch = arena_new();
-    TileProgram *p = unsized(scratch, s, o, SHAPE_SHORT, NULL);
+    TileProgram *p = unsized(scratch, s, o, SHAPE_SHORT, (Knobs){0});
     int i = 0;
     while (p && !runs(p, &p->plans.data[i], o)) i++;
     bool parts = p && pass_is_shared(p, &p->plans.data[i]);
@@ -130,7 +128,7 @@ bool pass_in_parts(const Stream *s, const PassOptions *o) {
 }
 
 // Whether some launches' tiles are in parts.
-static bool may_have_parts(const Stream *s, const PassOptions *o, const char *schedule) {
+static bool may_have_parts(const Stream *s, const PassOptions *o, Knobs schedule) {
     Arena *scratch = arena_new();
     TileProgram *p = unsized(scratch, s, o, o->shape, schedule);
     bool any = false;
@@ -144,48 +142,37 @@ static bool may_have_parts(const Stream *s, const PassOptions *o, const char *sc
 // Choices that counting says nothing of, as they may be tried; a schedule without such a knob is
 // not asked.
 static const struct {
-    const char *text;
+    KnobName knob;
+    int value;
     bool parts; // of launches that have some
 } changes[] = {
-#define CHANGE(text) {text, false},
-#define PARTS(text) {text, true},
+#define CHANGE(knob, value) {KNOB_##knob, value, false},
+#define PARTS(knob, value) {KNOB_##knob, value, true},
 #include "passes/schedule/neighbours.def"
 #undef CHANGE
 #undef PARTS
 };
 
-Candidates pass_neighbours(Arena *a, const Stream *s, const PassOptions *o, const char *knobs) {
+Candidates pass_neighbours(Arena *a, const Stream *s, const PassOptions *o, const Knobs *knobs) {
     Candidates found = {0};
     TileProgram *p = pass_algorithm(a, s, o);
-    bool here = pass_in_parts(s, o), others = !here && may_have_parts(s, o, knobs);
+    bool here = pass_in_parts(s, o), others = !here && may_have_parts(s, o, *knobs);
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        const char *change = changes[i].text;
-        bool says = knob_has(knobs, change, strcspn(change, "="));
-        if (!says || (changes[i].parts && !here)) continue;
-        const char *text = taken(a, p, o, knob_with(a, knobs, change), NULL);
-        if (!text || !strcmp(text, knobs)) continue;
-        if (others && !may_have_parts(s, o, text)) continue; // what they lose is not measured here
-        VEC_PUSH(a, &found, ((Candidate){text, 0}));
+        if (!knobs_say(knobs, changes[i].knob) || (changes[i].parts && !here)) continue;
+        Knobs changed = *knobs;
+        changed.value[changes[i].knob] = changes[i].value;
+        changed = taken(p, o, changed, NULL);
+        if (!changed.said || knobs_same(&changed, knobs)) continue;
+        if (others && !may_have_parts(s, o, changed))
+            continue; // what they lose is not measured here
+        VEC_PUSH(a, &found, ((Candidate){changed, 0}));
     }
     return found;
 }
 
 // ---- what a program gets
 
-// A schedule whose every setting another has, too: counting says nothing of the rest.
-static bool says(const char *knobs, const char *proposal) {
-    KnobSetting have, want;
-    while (knob_next(&proposal, &want)) {
-        bool same = false;
-        for (const char *s = knobs; !same && knob_next(&s, &have);)
-            same = have.n == want.n && have.value == want.value &&
-                   !memcmp(have.name, want.name, want.n);
-        if (!same) return false;
-    }
-    return true;
-}
-
-static Proposals proposals(Arena *a, TileProgram *p, const PassOptions *o, const char *own,
+static Proposals proposals(Arena *a, TileProgram *p, const PassOptions *o, const Knobs *own,
                            int main, int part_keys, int32_t *typical) {
     shape_typical(o->shape, typical);
     Proposals all = {.arena = a,
@@ -202,23 +189,24 @@ static Proposals proposals(Arena *a, TileProgram *p, const PassOptions *o, const
 // Targets' own choices were measured: counting has to promise more than it may be wrong by.
 enum { CLEARLY = 12 }; // percent
 
-const char *pass_counted(Arena *a, TileProgram *p, const PassOptions *o) {
+Knobs pass_counted(Arena *a, TileProgram *p, const PassOptions *o) {
+    const Knobs none = {0};
     int32_t typical[SIZE_FREE];
     if (o->target.id != TARGET_SM90A)
-        return NULL; // the one whose counting was held against figures
+        return none; // the one whose counting was held against figures
     int main;
-    const char *own = taken(a, p, o, NULL, &main);
-    if (!own) return NULL;
-    Proposals all = proposals(a, p, o, own, main, 0, typical);
-    double cycles = 0;
+    Knobs own = taken(p, o, none, &main);
+    if (!own.said) return none;
+    Proposals all = proposals(a, p, o, &own, main, 0, typical);
+    double cycles = 0; // counting says nothing of the other knobs
     for (int i = 0; i < all.list.n && !cycles; i++)
-        if (says(own, all.list.data[i].knobs)) cycles = all.list.data[i].cycles;
+        if (knobs_hold(&own, &all.list.data[i].knobs)) cycles = all.list.data[i].cycles;
     for (int i = 0; i < all.list.n && all.list.data[i].cycles * (100 + CLEARLY) < cycles * 100;
          i++) {
-        const char *knobs = taken(a, p, o, all.list.data[i].knobs, NULL);
-        if (knobs) return knobs;
+        Knobs knobs = taken(p, o, all.list.data[i].knobs, NULL);
+        if (knobs.said) return knobs;
     }
-    return NULL;
+    return none;
 }
 
 Candidates pass_candidates(Arena *a, const Stream *s, const PassOptions *o) {
@@ -228,14 +216,14 @@ Candidates pass_candidates(Arena *a, const Stream *s, const PassOptions *o) {
     PassOptions compiled = *o;
     compiled.sizes = NULL; // compiling knows of no launch
     int main;
-    const char *own = taken(a, p, o, pass_counted(a, p, &compiled), &main);
-    if (!own) return found;
-    int part_keys = pass_in_parts(s, o) ? knob_value(own, "part_keys", 0) : 0;
-    Proposals all = proposals(a, p, o, own, main, part_keys, typical);
+    Knobs own = taken(p, o, pass_counted(a, p, &compiled), &main);
+    if (!own.said) return found;
+    Proposals all =
+        proposals(a, p, o, &own, main, pass_in_parts(s, o) ? own.part_keys : 0, typical);
     for (int i = 0; i < all.list.n; i++) {
         Candidate c = all.list.data[i];
-        c.knobs = taken(a, p, o, c.knobs, NULL);
-        if (c.knobs) VEC_PUSH(a, &found, c);
+        c.knobs = taken(p, o, c.knobs, NULL);
+        if (c.knobs.said) VEC_PUSH(a, &found, c);
     }
     own_first(a, &found, own);
     return found;

@@ -14,6 +14,8 @@ enum {
     SM90_STATISTIC = 26, // the threads of a row meet, in each warpgroup
     SM90_COPY = 1000,    // a copy that nothing hides
     SM90_TILE = 2000,    // of a tile of queries, besides its steps
+    SM90_COUNTED = 1 << KNOB_warpgroups | 1 << KNOB_registers | 1 << KNOB_producer_registers |
+                   1 << KNOB_keys | 1 << KNOB_stages, // of other choices nothing is counted
 };
 
 typedef struct Sm90Form {
@@ -46,9 +48,12 @@ void cost_sm90(Proposals *to) {
         CostRows seen = cost_rows(to->p, to->k, 64 * forms[i].warpgroups, to->sizes);
         for (int keys = 48; keys <= SM90_MAX_KEYS; keys += 16)
             for (int stages = 1; stages <= 3; stages++) {
-                const char *knobs = arena_printf(
-                    to->arena, "warpgroups=%d,registers=%d,producer_registers=%d,keys=%d,stages=%d",
-                    forms[i].warpgroups, forms[i].registers, forms[i].producer, keys, stages);
+                Knobs knobs = {.said = SM90_COUNTED,
+                               .warpgroups = forms[i].warpgroups,
+                               .registers = forms[i].registers,
+                               .producer_registers = forms[i].producer,
+                               .keys = keys,
+                               .stages = stages};
                 double cycles = sm90_cycles(to, w, &seen, forms[i].warpgroups, keys, stages);
                 VEC_PUSH(to->arena, &to->list, ((Candidate){knobs, cycles}));
             }
@@ -92,8 +97,11 @@ void cost_sm80(Proposals *to) {
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         CostRows seen = cost_rows(to->p, to->k, forms[i].rows, to->sizes);
         for (int keys = 32; keys <= 192; keys += keys < 96 ? 16 : 32) {
-            const char *knobs = arena_printf(to->arena, "rows=%d,keys=%d,warps=%d,blocks=%d",
-                                             forms[i].rows, keys, forms[i].warps, forms[i].blocks);
+            Knobs knobs = {.said = knobs_of(FORM_SM80),
+                           .rows = forms[i].rows,
+                           .keys = keys,
+                           .warps = forms[i].warps,
+                           .blocks = forms[i].blocks};
             VEC_PUSH(to->arena, &to->list,
                      ((Candidate){knobs, sm80_cycles(to, w, &seen, forms[i], keys)}));
         }

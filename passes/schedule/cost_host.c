@@ -24,7 +24,7 @@ void cost_host(Proposals *to) {
         int rows = vectors[i] * to->target->lanes;
         CostRows seen = cost_rows(to->p, to->k, rows, to->sizes);
         for (size_t j = 0; j < sizeof keys / sizeof *keys; j++) {
-            const char *knobs = arena_printf(to->arena, "rows=%d,keys=%d", rows, keys[j]);
+            Knobs knobs = {.said = knobs_of(FORM_HOST), .rows = rows, .keys = keys[j]};
             VEC_PUSH(to->arena, &to->list, ((Candidate){knobs, cycles(to, &seen, rows, keys[j])}));
         }
     }

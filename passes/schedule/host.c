@@ -13,7 +13,6 @@
 // would be mostly empty: one query a tile, vectors along the keys' columns, so that decoding runs
 // at the speed of memory.
 #include "passes/mask/tilemap.h"
-#include "passes/schedule/knobs.h"
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
 
@@ -50,68 +49,41 @@ static int keys_of(const Target *t, int64_t columns) {
 
 // ---- choices
 
-typedef struct HostShape {
-#define KNOB(field, least, most, step, what) int field;
-#include "passes/schedule/host.def"
-#undef KNOB
-} HostShape;
-
-typedef struct HostFew { // of kernels of one query a tile
-#define KNOB(field, least, most, step, what) int field;
-#include "passes/schedule/host_few.def"
-#undef KNOB
-} HostFew;
-
-static const Knob knob_rows[] = {
-#define KNOB(...) KNOB_ROW(HostShape, __VA_ARGS__)
-#include "passes/schedule/host.def"
-#undef KNOB
-};
-static const Knob few_rows[] = {
-#define KNOB(...) KNOB_ROW(HostFew, __VA_ARGS__)
-#include "passes/schedule/host_few.def"
-#undef KNOB
-};
-static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows},
-                       few_knobs = {few_rows, sizeof few_rows / sizeof *few_rows};
-
-static bool choose(const TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags,
-                   HostShape *s) {
+static bool choose(TileKernel *k, const PassOptions *o, Diags *diags) {
     int columns = columns_of(k), lanes = o->target.lanes;
-    *s = (HostShape){rows_of(&o->target, columns), keys_of(&o->target, columns)};
-    if (o->schedule && !knob_read(knobs, s, o->schedule, diags)) return false;
-    k->schedule.knobs = knob_text(knobs, s, p->arena);
+    Knobs *s = &k->schedule.knobs;
+    *s = (Knobs){.said = knobs_of(FORM_HOST),
+                 .rows = rows_of(&o->target, columns),
+                 .keys = keys_of(&o->target, columns)};
+    if (!knobs_take(s, FORM_HOST, &o->schedule, diags)) return false;
     if (s->rows % lanes == 0) return true;
     diag_error(diags, (Span){0},
                "schedule: rows are a multiple of the %d lanes of a vector, not %d", lanes, s->rows);
     return false;
 }
 
-static bool choose_few(const TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags,
-                       HostShape *s) {
-    HostFew few = {HOST_FEW_KEYS};
-    if (o->schedule && !knob_read(few_knobs, &few, o->schedule, diags)) return false;
-    k->schedule.knobs = knob_text(few_knobs, &few, p->arena);
-    *s = (HostShape){1, few.few_keys};
-    return true;
+static bool choose_few(TileKernel *k, const PassOptions *o, Diags *diags) {
+    k->schedule.knobs = (Knobs){.said = knobs_of(FORM_HOST_FEW), .few_keys = HOST_FEW_KEYS};
+    return knobs_take(&k->schedule.knobs, FORM_HOST_FEW, &o->schedule, diags);
 }
 
-static int extent_of(const TileKernel *k, int axis, HostShape s) {
+static int extent_of(const TileKernel *k, int axis, bool few) {
     const TileAxis *a = &k->axes[axis];
+    const Knobs *s = &k->schedule.knobs;
     assert(!a->whole || a->size->op == EX_CONST);
     if (a->whole) return a->size->i;
-    return axis == tile_grid_axis(k) ? s.rows : s.keys;
+    if (axis == tile_grid_axis(k)) return few ? 1 : s->rows;
+    return few ? s->few_keys : s->keys;
 }
 
 bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         bool few = pass_split_axis(p, k) >= 0;
-        HostShape s;
         k->schedule = (TileSchedule){.lane_axis = few ? -1 : tile_grid_axis(k)};
-        if (!(few ? choose_few : choose)(p, k, o, diags, &s)) return false;
+        if (!(few ? choose_few : choose)(k, o, diags)) return false;
         for (int a = 0; a < k->naxes; a++)
-            if (!k->axes[a].extent) pass_bind(p, k, a, extent_of(k, a, s));
+            if (!k->axes[a].extent) pass_bind(p, k, a, extent_of(k, a, few));
     }
     return true;
 }

@@ -1,6 +1,5 @@
 // schedule.c: which target answers for tile extents and schedules, and how an extent is bound.
 #include "passes/schedule/schedule.h"
-#include "passes/schedule/knobs.h"
 #include "passes/tile/rewrite.h"
 
 #include <assert.h>
@@ -29,28 +28,18 @@ bool pass_shares(const PassOptions *o, int D, int Dv) {
 }
 
 // Every choice that was asked for is one that some kernel has.
-static bool has_knobs(const TileProgram *p, const char *asked, Diags *diags) {
-    KnobSetting s;
-    while (knob_next(&asked, &s)) {
-        const char *has = NULL; // of the main kernel, which stands first
-        bool found = false;
-        for (int i = 0; i < p->kernels.n && !found; i++) {
-            const char *knobs = p->kernels.data[i]->schedule.knobs;
-            if (!has) has = knobs;
-            found = knobs && knob_has(knobs, s.name, s.n);
-        }
-        if (found) continue;
-        diag_error(diags, (Span){0},
-                   "schedule: no kernel of %s has a choice '%.*s' on %s; there are: %s", p->name,
-                   (int)s.n, s.name, target_get(p->target)->name, has ? has : "none");
-        return false;
-    }
-    return true;
+static bool has_knobs(const TileProgram *p, const Knobs *asked, Diags *diags) {
+    Knobs left = *asked;
+    for (int i = 0; i < p->kernels.n; i++) left.said &= ~p->kernels.data[i]->schedule.knobs.said;
+    if (!left.said) return true;
+    diag_error(diags, (Span){0}, "schedule: no kernel of %s has a choice '%s' on %s; there are: %s",
+               p->name, knobs_first(&left), target_get(p->target)->name,
+               knobs_text(p->arena, &p->kernels.data[0]->schedule.knobs));
+    return false;
 }
 
 bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags) {
-    return target_passes[o->target.id].tile(p, o, diags) &&
-           (!o->schedule || has_knobs(p, o->schedule, diags));
+    return target_passes[o->target.id].tile(p, o, diags) && has_knobs(p, &o->schedule, diags);
 }
 
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags) {

@@ -163,8 +163,8 @@ static void move_kernels(TileProgram *p, const TileProgram *other, ShapeClass c)
 // The kernel of a program that is the other's: made of the same by the same choices. -1: none.
 static int twin_of(const TileProgram *p, const TileKernel *k) {
     for (int i = 0; i < p->kernels.n; i++) {
-        const char *knobs = p->kernels.data[i]->schedule.knobs;
-        if (knobs && k->schedule.knobs && !strcmp(knobs, k->schedule.knobs) &&
+        const Knobs *knobs = &p->kernels.data[i]->schedule.knobs;
+        if (knobs->said && knobs_same(knobs, &k->schedule.knobs) &&
             !strcmp(p->kernels.data[i]->name, k->name))
             return i;
     }

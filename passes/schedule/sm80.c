@@ -9,7 +9,6 @@
 #include "passes/mask/tilemap.h"
 #include "passes/schedule/chain.h"
 #include "passes/schedule/demand.h"
-#include "passes/schedule/knobs.h"
 #include "passes/schedule/schedule.h"
 #include "passes/schedule/sm80_few.h"
 #include "passes/schedule/strips.h"
@@ -28,19 +27,6 @@ enum {
 };
 
 // ---- extents
-
-typedef struct Sm80Shape {
-#define KNOB(field, least, most, step, what) int field;
-#include "passes/schedule/sm80.def"
-#undef KNOB
-} Sm80Shape;
-
-static const Knob knob_rows[] = {
-#define KNOB(...) KNOB_ROW(Sm80Shape, __VA_ARGS__)
-#include "passes/schedule/sm80.def"
-#undef KNOB
-};
-static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows};
 
 typedef struct Dense {
     const TileOp *map;
@@ -81,16 +67,21 @@ static bool is_crowded(const TileProgram *p) {
     return false;
 }
 
+static Knobs shape(int rows, int keys, int blocks) {
+    return (Knobs){
+        .said = knobs_of(FORM_SM80), .rows = rows, .keys = keys, .warps = 4, .blocks = blocks};
+}
+
 // Two blocks an SM with 255 registers a thread. Beyond 128 columns an accumulator of two m16 tiles
 // a warp has no room. f32 products are FMAs over registers: small tiles.
-static Sm80Shape shape_for(const TileProgram *p, bool tf32) {
+static Knobs shape_for(const TileProgram *p, bool tf32) {
     int dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS, d = p->D > dv ? p->D : dv;
-    if (tf32 && d <= 128) return (Sm80Shape){64, d <= 64 ? 64 : 32, 4, 2};
-    if (!dtype_half(p->dtype)) return (Sm80Shape){64, d <= 128 ? 32 : 16, 4, 1};
-    if (d > WIDE) return (Sm80Shape){64, 32, 4, 1};
-    if (d <= 64) return (Sm80Shape){128, 128, 4, 2};
-    if (d <= 128) return (Sm80Shape){128, 64, 4, 2};
-    return (Sm80Shape){64, 64, 4, 2};
+    if (tf32 && d <= 128) return shape(64, d <= 64 ? 64 : 32, 2);
+    if (!dtype_half(p->dtype)) return shape(64, d <= 128 ? 32 : 16, 1);
+    if (d > WIDE) return shape(64, 32, 1);
+    if (d <= 64) return shape(128, 128, 2);
+    if (d <= 128) return shape(128, 64, 2);
+    return shape(64, 64, 2);
 }
 
 Sm80Tiles sm80_tiles(const TileProgram *p, int rows, int keys) {
@@ -109,7 +100,7 @@ int sm80_shared_bytes(Sm80Tiles t) {
 }
 
 // How many columns of q and k have room beside a tile of v.
-static int most_columns(const TileProgram *p, Sm80Shape s, const Target *t) {
+static int most_columns(const TileProgram *p, Knobs s, const Target *t) {
     Sm80Tiles tiles = sm80_tiles(p, s.rows, s.keys);
     for (tiles.d = 16; sm80_shared_bytes(tiles) <= t->shared_bytes; tiles.d += 16) continue;
     return tiles.d - 16;
@@ -121,13 +112,13 @@ static int columns_of(const TileProgram *p, const TileKernel *k) {
     return p->Dv <= MAX_COLUMNS || sm80_has_product(k) ? MAX_COLUMNS : FEW_COLUMNS;
 }
 
-static bool bind_axes(TileProgram *p, TileKernel *k, Sm80Shape s, Diags *diags) {
+static bool bind_axes(TileProgram *p, TileKernel *k, int rows, int keys, Diags *diags) {
     if (!pass_tile_columns(p, k, columns_of(p, k), UNIT_COLUMNS, diags)) return false;
     for (int a = 0; a < k->naxes; a++) {
         const TileAxis *axis = &k->axes[a];
         if (axis->extent) continue; // chosen when the kernel was built
         if (!axis->whole) {
-            pass_bind(p, k, a, a == tile_grid_axis(k) ? s.rows : s.keys);
+            pass_bind(p, k, a, a == tile_grid_axis(k) ? rows : keys);
         } else {
             pass_bind(p, k, a, pass_padded(axis->size->i, 16));
         }
@@ -136,13 +127,13 @@ static bool bind_axes(TileProgram *p, TileKernel *k, Sm80Shape s, Diags *diags) 
 }
 
 // A thread has its share of scores and accumulator at once.
-static int registers_of(const TileProgram *p, Sm80Shape s) {
+static int registers_of(const TileProgram *p, Knobs s) {
     int dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS;
     return (pass_padded(dv, 16) + s.keys) * s.rows / (32 * s.warps) + OTHER_REGISTERS;
 }
 
 // What no single knob tells.
-static bool legal(const TileProgram *p, Sm80Shape s, const Target *t, Diags *diags) {
+static bool legal(const TileProgram *p, Knobs s, const Target *t, Diags *diags) {
     int shared = sm80_shared_bytes(sm80_tiles(p, s.rows, s.keys));
     int registers = REGISTERS / (32 * s.warps * s.blocks);
     if (registers > t->registers) registers = t->registers;
@@ -172,7 +163,7 @@ static bool all_few(const TileProgram *p) {
 }
 
 // The one place where a program's shape is chosen.
-static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Shape *s) {
+static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Knobs *s) {
     *s = shape_for(p, o->tf32);
     if (s->keys > CROWDED_KEYS && is_crowded(p)) s->keys = CROWDED_KEYS;
     if (s->keys > DENSE_KEYS && reads_dense(p)) s->keys = DENSE_KEYS;
@@ -182,28 +173,27 @@ static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Sm8
                    o->target.name, most, dtype_name(p->dtype), p->D);
         return false;
     }
-    return !o->schedule || all_few(p) ||
-           (knob_read(knobs, s, o->schedule, diags) && legal(p, *s, &o->target, diags));
+    return !o->schedule.said || all_few(p) ||
+           (knobs_take(s, FORM_SM80, &o->schedule, diags) && legal(p, *s, &o->target, diags));
 }
 
 bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
-    Sm80Shape main;
-    Sm80Few few;
-    const char *few_text;
+    Knobs main, few;
     if (!p->kernels.n) return true; // as where another target hands over its rest
-    if (!choose(p, o, diags, &main) || !sm80_few(p, o, diags, &few, &few_text)) return false;
+    if (!choose(p, o, diags, &main) || !sm80_few(p, o, diags, &few)) return false;
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         bool is_few = sm80_is_few(k);
         if (!sm80_has_product(k) &&
             !pass_tile_columns(p, k, few.few_columns, UNIT_COLUMNS, NULL)) // all, where they must
             return false;
-        Sm80Shape s = is_few ? (Sm80Shape){SM80_FEW_ROWS, few.few_keys, 1, few.few_blocks} : main;
-        if (!bind_axes(p, k, s, diags)) return false;
+        if (!bind_axes(p, k, is_few ? SM80_FEW_ROWS : main.rows, is_few ? few.few_keys : main.keys,
+                       diags))
+            return false;
         k->schedule = (TileSchedule){.lane_axis = -1,
-                                     .warps = s.warps,
-                                     .min_blocks = s.blocks,
-                                     .knobs = is_few ? few_text : knob_text(knobs, &s, p->arena)};
+                                     .warps = is_few ? 1 : main.warps,
+                                     .min_blocks = is_few ? few.few_blocks : main.blocks,
+                                     .knobs = is_few ? few : main};
     }
     return true;
 }

@@ -6,7 +6,6 @@
 // busy.
 #include "passes/schedule/sm80_few.h"
 
-#include "passes/schedule/knobs.h"
 #include "passes/tile/rewrite.h"
 
 enum {
@@ -16,13 +15,6 @@ enum {
     BLOCKS = 2,   // of an SM
     COLUMNS = 64, // of a block that combines
 };
-
-static const Knob knob_rows[] = {
-#define KNOB(...) KNOB_ROW(Sm80Few, __VA_ARGS__)
-#include "passes/schedule/sm80_few.def"
-#undef KNOB
-};
-static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows};
 
 bool sm80_has_product(const TileKernel *k) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
@@ -38,24 +30,21 @@ static int shared_of(const TileProgram *p, int keys) {
     return sm80_shared_bytes(sm80_tiles(p, SM80_FEW_ROWS, keys));
 }
 
-bool sm80_few(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Few *out,
-              const char **text) {
+bool sm80_few(const TileProgram *p, const PassOptions *o, Diags *diags, Knobs *out) {
     int shared = o->target.shared_bytes;
-    Sm80Few few = {dtype_half(p->dtype) ? KEYS : KEYS_F32, 1, COLUMNS};
+    Knobs few = {.said = knobs_of(FORM_SM80_FEW),
+                 .few_keys = dtype_half(p->dtype) ? KEYS : KEYS_F32,
+                 .few_columns = COLUMNS};
     while (few.few_keys > LEAST_KEYS && shared_of(p, few.few_keys) > shared / BLOCKS)
         few.few_keys /= 2;
     few.few_blocks = shared / shared_of(p, few.few_keys);
     if (few.few_blocks > BLOCKS) few.few_blocks = BLOCKS;
     if (few.few_blocks < 1) few.few_blocks = 1; // too much for any is told of the main kernel
-    if (o->schedule && !knob_read(knobs, &few, o->schedule, diags)) return false;
-    if (o->schedule && shared_of(p, few.few_keys) > shared) {
-        diag_error(
-            diags, (Span){0},
-            "schedule: it needs %d bytes of shared memory where rows are split; there are %d",
-            shared_of(p, few.few_keys), shared);
-        return false;
-    }
+    if (!knobs_take(&few, FORM_SM80_FEW, &o->schedule, diags)) return false;
     *out = few;
-    *text = knob_text(knobs, &few, p->arena);
-    return true;
+    if (!o->schedule.said || shared_of(p, few.few_keys) <= shared) return true;
+    diag_error(diags, (Span){0},
+               "schedule: it needs %d bytes of shared memory where rows are split; there are %d",
+               shared_of(p, few.few_keys), shared);
+    return false;
 }

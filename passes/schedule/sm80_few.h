@@ -6,12 +6,6 @@
 
 enum { SM80_FEW_ROWS = 16 }; // one m16 tile of one warp
 
-typedef struct Sm80Few {
-#define KNOB(field, least, most, step, what) int field;
-#include "passes/schedule/sm80_few.def"
-#undef KNOB
-} Sm80Few;
-
 typedef struct Sm80Tiles { // of a block: of q, and of k and v, of which there are stages
     int elem, rows, keys, d, dv, k_stages, v_stages;
 } Sm80Tiles;
@@ -24,8 +18,7 @@ int sm80_shared_bytes(Sm80Tiles t);
 bool sm80_has_product(const TileKernel *k);
 // Whether a kernel is one of these.
 bool sm80_is_few(const TileKernel *k);
-// Their shape, also as text; false with an error where a choice that was asked for cannot be.
-bool sm80_few(const TileProgram *p, const PassOptions *o, Diags *diags, Sm80Few *out,
-              const char **text);
+// Their shape; false with an error where a choice that was asked for cannot be.
+bool sm80_few(const TileProgram *p, const PassOptions *o, Diags *diags, Knobs *out);
 
 #endif

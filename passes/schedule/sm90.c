@@ -13,7 +13,6 @@
 #include "passes/mask/mask.h"
 #include "passes/schedule/demand.h"
 #include "passes/schedule/expand.h"
-#include "passes/schedule/knobs.h"
 #include "passes/schedule/strips.h"
 
 #include <assert.h>
@@ -41,7 +40,7 @@ typedef struct Sm90Row {
     bool masked;
     int launches; // the last ShapeClass that it is for; ANY: all
     int moving;   // `after` where shifts follow their extrema
-    Sm90Shape shape;
+    Knobs shape;
 } Sm90Row;
 
 // The producer has what the consumers leave of the registers that a block is launched with; with many panels
@@ -55,20 +54,64 @@ typedef struct Sm90Row {
 static const Sm90Row rows[] = {
     // d, masked, launches, moving, {warpgroups, registers, producer's, keys, stages, queries, after,
     //    turns, late_rescale, fixed_shift, cluster, section, share, narrow, part_keys, half}
-    {64, false, SHAPE_TINY, 8, {2, 232, 40, 208, 2, 2, 8, 0, 0, 0, 1, 1, 0, 0, 384, 0}},
-    {64, false, ANY, 0, {3, 160, 32, 128, 2, 2, 48, 1, 0, 1, 1, 1, 0, 0, 384, 16}},
-    {64, true, SHAPE_SHORT, 16, {2, 232, 40, 128, 3, 2, 56, 1, 0, 1, 1, 512, 0, 64, 576, 0}},
-    {64, true, SHAPE_LONG, 8, {3, 160, 32, 128, 2, 2, 56, 1, 0, 1, 1, 512, 0, 64, 384, 16}},
-    {128, false, SHAPE_SHORT, 20, {2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 1, 1, 0, 0, 768, 0}},
-    {128, false, SHAPE_LONG, 20, {2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 2, 1, 0, 0, 768, 0}},
-    {128, true, SHAPE_SHORT, 20, {2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 1, 128, 0, 64, 768, 0}},
-    {128, true, SHAPE_LONG, 28, {2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 2, 512, 0, 0, 768, 0}},
-    {192, false, ANY, 20, {2, 232, 40, 128, 2, 1, 40, 1, 0, 1, 2, 1, 0, 0, 768, 0}},
-    {192, true, ANY, 20, {2, 232, 40, 128, 2, 1, 40, 1, 0, 1, 2, 128, 0, 0, 768, 0}},
-    {256, false, SHAPE_SHORT, -1, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 1, 0, 0, 768, 0}},
-    {256, false, SHAPE_LONG, -1, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 1, 0, 0, 768, 0}},
-    {256, true, SHAPE_SHORT, -1, {2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 128, 0, 0, 768, 0}},
-    {256, true, SHAPE_LONG, -1, {2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 512, 0, 0, 768, 0}},
+    {64,
+     false,
+     SHAPE_TINY,
+     8,
+     {.warpgroups = 2, 232, 40, 208, 2, 2, 8, 0, 0, 0, 1, 1, 0, 0, 384, 0}},
+    {64, false, ANY, 0, {.warpgroups = 3, 160, 32, 128, 2, 2, 48, 1, 0, 1, 1, 1, 0, 0, 384, 16}},
+    {64,
+     true,
+     SHAPE_SHORT,
+     16,
+     {.warpgroups = 2, 232, 40, 128, 3, 2, 56, 1, 0, 1, 1, 512, 0, 64, 576, 0}},
+    {64,
+     true,
+     SHAPE_LONG,
+     8,
+     {.warpgroups = 3, 160, 32, 128, 2, 2, 56, 1, 0, 1, 1, 512, 0, 64, 384, 16}},
+    {128,
+     false,
+     SHAPE_SHORT,
+     20,
+     {.warpgroups = 2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 1, 1, 0, 0, 768, 0}},
+    {128,
+     false,
+     SHAPE_LONG,
+     20,
+     {.warpgroups = 2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 2, 1, 0, 0, 768, 0}},
+    {128,
+     true,
+     SHAPE_SHORT,
+     20,
+     {.warpgroups = 2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 1, 128, 0, 64, 768, 0}},
+    {128,
+     true,
+     SHAPE_LONG,
+     28,
+     {.warpgroups = 2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 2, 512, 0, 0, 768, 0}},
+    {192, false, ANY, 20, {.warpgroups = 2, 232, 40, 128, 2, 1, 40, 1, 0, 1, 2, 1, 0, 0, 768, 0}},
+    {192, true, ANY, 20, {.warpgroups = 2, 232, 40, 128, 2, 1, 40, 1, 0, 1, 2, 128, 0, 0, 768, 0}},
+    {256,
+     false,
+     SHAPE_SHORT,
+     -1,
+     {.warpgroups = 2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 1, 0, 0, 768, 0}},
+    {256,
+     false,
+     SHAPE_LONG,
+     -1,
+     {.warpgroups = 2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 1, 0, 0, 768, 0}},
+    {256,
+     true,
+     SHAPE_SHORT,
+     -1,
+     {.warpgroups = 2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 128, 0, 0, 768, 0}},
+    {256,
+     true,
+     SHAPE_LONG,
+     -1,
+     {.warpgroups = 2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 512, 0, 0, 768, 0}},
 };
 
 // Whether some keys within the tensor do not count.
@@ -120,8 +163,7 @@ static bool fits_roles(const TileProgram *p, const TileKernel *k) {
 
 // Once it has its extents: later passes change bodies, and with them what would be chosen.
 static bool in_roles(const TileProgram *p, const TileKernel *k) {
-    return dtype_half(p->dtype) && k->schedule.knobs &&
-           knob_has(k->schedule.knobs, "warpgroups", 10);
+    return dtype_half(p->dtype) && knobs_say(&k->schedule.knobs, KNOB_warpgroups);
 }
 
 int sm90_value_columns(const TileProgram *p, const TileKernel *k) {
@@ -129,19 +171,17 @@ int sm90_value_columns(const TileProgram *p, const TileKernel *k) {
 }
 
 // Of a kernel with so many vectors of keys.
-static int shared_bytes(Sm90Shape s, int d, int dv, int vectors) {
+static int shared_bytes(Knobs s, int d, int dv, int vectors) {
     int rows_of_q = 64 * s.warpgroups, weights = s.share ? pass_padded(s.keys, PANEL) : 0;
     return 2 * (rows_of_q * (s.queries * d + weights) + s.stages * s.keys * (d + dv)) +
            4 * vectors * s.keys + SHARED_SLACK;
 }
 
-int sm90_registers(Sm90Shape s, int dv) {
-    return dv / 2 + s.keys / 2 + s.keys / 4 + OTHER_REGISTERS;
-}
+int sm90_registers(Knobs s, int dv) { return dv / 2 + s.keys / 2 + s.keys / 4 + OTHER_REGISTERS; }
 
 // And where scores take numbers of keys, one for each of its columns, and as many for each lookup of an
 // element but the first.
-static int registers_of(const TileKernel *k, Sm90Shape s, int dv) {
+static int registers_of(const TileKernel *k, Knobs s, int dv) {
     int loads = pass_element_loads(k),
         more = pass_takes_key_numbers(k) + (loads > 1 ? loads - 1 : 0);
     return sm90_registers(s, dv) + (pass_many_tests(k) ? TEST_REGISTERS : 0) + more * s.keys / 4;
@@ -178,7 +218,7 @@ static Work work_of(const TileKernel *k, TileOp *loop) {
 // the assembler's own order is the best. Measured at 128 columns.
 enum { AFTER_CHEAP = 32, AFTER_DEAR = 40, AFTER_DEAR_FIXED = 20 };
 
-static int after_for(const TileKernel *k, Sm90Shape s) {
+static int after_for(const TileKernel *k, Knobs s) {
     TileOp *loop = k->body.first;
     while (loop && loop->kind != TILE_LOOP) loop = loop->next;
     if (s.after < 0 || !loop) return s.after;
@@ -235,8 +275,8 @@ static bool has_lists(const TileProgram *p, const TileKernel *k) {
     return reads_inputs(k) || !seen_keys(p, k).exact;
 }
 
-static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
-                     ShapeClass launches, bool moving) {
+Knobs sm90_fit(const TileProgram *p, const TileKernel *k, const Target *t, ShapeClass launches,
+               bool moving) {
     int d = pass_padded(p->D, PANEL), dv = sm90_value_columns(p, k), wide = d > dv ? d : dv;
     size_t i = 0, n = sizeof rows / sizeof *rows;
     // Tiles are few each, and those of two blocks differ; or large tiles' registers are all in use.
@@ -249,7 +289,8 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
     if (wide <= PANEL && dear) launches = SHAPE_LONG;
     while (i < n && !row_is_for(&rows[i], wide, sm90_is_masked(k), launches)) i++;
     assert(i < n && "no more columns than the last row has");
-    Sm90Shape s = rows[i].shape;
+    Knobs s = rows[i].shape;
+    s.said = knobs_of(FORM_SM90);
     if (alone) s.cluster = 1;
     if (listed) s.section = LISTED;
     if (!p->may_fix_shift || moving || dear) s.fixed_shift = 0;
@@ -267,20 +308,13 @@ static Sm90Shape fit(const TileProgram *p, const TileKernel *k, const Target *t,
 
 // ---- what was chosen
 
-static const Knob knob_rows[] = {
-#define KNOB(...) KNOB_ROW(Sm90Shape, __VA_ARGS__)
-#include "passes/schedule/sm90.def"
-#undef KNOB
-};
-static const KnobTable knobs = {knob_rows, sizeof knob_rows / sizeof *knob_rows};
-
 static bool refuse(Diags *diags, const char *what, int needs, int has) {
     diag_error(diags, (Span){0}, "schedule: it needs %d %s; there are %d", needs, what, has);
     return false;
 }
 
 // What no single knob tells.
-static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags *diags) {
+static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *diags) {
     int d = pass_padded(p->D, PANEL), dv = sm90_value_columns(p, k);
     int shared = shared_bytes(s, d, dv, CLASSES * pass_key_vectors(k)),
         has = target_get(p->target)->shared_bytes;
@@ -322,38 +356,34 @@ static bool legal(const TileProgram *p, const TileKernel *k, Sm90Shape s, Diags 
     return true;
 }
 
-static bool fits_shared(const TileProgram *p, const TileKernel *k, Sm90Shape s) {
+static bool fits_shared(const TileProgram *p, const TileKernel *k, Knobs s) {
     int d = pass_padded(p->D, PANEL), dv = sm90_value_columns(p, k);
     return shared_bytes(s, d, dv, CLASSES * pass_key_vectors(k)) <=
            target_get(p->target)->shared_bytes;
 }
 
 // The one place where a kernel's shape is chosen; it travels in the kernel.
-static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags,
-                   Sm90Shape *s) {
-    *s = fit(p, k, &o->target, o->shape, o->moving);
-    bool good = !o->schedule || knob_read(knobs, s, o->schedule, diags);
-    bool says = o->schedule && knob_has(o->schedule, "fixed_shift", 11);
-    if (good && (o->moving || !s->fixed_shift || (s->late_rescale && !says))) {
-        *s = fit(p, k, &o->target, o->shape, true);
-        if (o->schedule) knob_read(knobs, s, o->schedule, diags);
+static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
+    const Knobs *asked = &o->schedule;
+    Knobs *s = &k->schedule.knobs;
+    *s = sm90_fit(p, k, &o->target, o->shape, o->moving);
+    if (!knobs_take(s, FORM_SM90, asked, diags)) return false;
+    bool late = s->late_rescale && !knobs_say(asked, KNOB_fixed_shift);
+    if (o->moving || !s->fixed_shift || late) {
+        *s = sm90_fit(p, k, &o->target, o->shape, true);
+        knobs_take(s, FORM_SM90, asked, diags);
         if (o->moving) s->fixed_shift = 0;
     }
-    if (o->schedule && !knob_has(o->schedule, "queries", 7) && !fits_shared(p, k, *s))
-        s->queries = 1;
-    if (o->schedule && !knob_has(o->schedule, "narrow", 6) && s->narrow >= s->keys) s->narrow = 0;
-    if (o->schedule && !knob_has(o->schedule, "half", 4) && s->half >= s->after) s->half = 0;
-    good = good && (!o->schedule || legal(p, k, *s, diags));
-    k->schedule.knobs = knob_text(knobs, s, p->arena);
-    return good;
+    if (!asked->said) return true;
+    if (!knobs_say(asked, KNOB_queries) && !fits_shared(p, k, *s)) s->queries = 1;
+    if (!knobs_say(asked, KNOB_narrow) && s->narrow >= s->keys) s->narrow = 0;
+    if (!knobs_say(asked, KNOB_half) && s->half >= s->after) s->half = 0;
+    return legal(p, k, *s, diags);
 }
 
-Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k) {
-    Sm90Shape s = fit(p, k, target_get(p->target), SHAPE_SHORT, false);
-    Diags unused;
-    diag_init(&unused, p->arena);
-    if (k->schedule.knobs) knob_read(knobs, &s, k->schedule.knobs, &unused);
-    for (int a = 0; a < k->naxes; a++) // what is in the loops by now may not tell as then
+Knobs sm90_shape_of(const TileKernel *k) {
+    Knobs s = k->schedule.knobs;
+    for (int a = 0; a < k->naxes; a++)
         if (!k->axes[a].whole && !tile_in_grid(k, a)) s.keys = k->axes[a].extent;
     if (s.narrow >= s.keys) s.narrow = 0;
     return s;
@@ -361,7 +391,7 @@ Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k) {
 
 // ---- extents
 
-static void bind_axes(TileProgram *p, TileKernel *k, Sm90Shape s) {
+static void bind_axes(TileProgram *p, TileKernel *k, Knobs s) {
     int row_axis = tile_grid_axis(k);
     for (int a = 0; a < k->naxes; a++) {
         const TileAxis *axis = &k->axes[a];
@@ -386,7 +416,7 @@ static const Ex *rows_of_clusters(TileProgram *p) {
 }
 
 // Heads need the same mask for that; where there is none, all tiles take the same steps.
-static void make_clusters(TileProgram *p, TileKernel *k, Sm90Shape s) {
+static void make_clusters(TileProgram *p, TileKernel *k, Knobs s) {
     if (s.cluster < 2) return;
     k->schedule.cluster = s.cluster;
     k->schedule.persist = PERSIST_DYNAMIC;
@@ -407,10 +437,10 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         if (!fits_roles(p, k)) continue;
-        Sm90Shape s;
         k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1};
         if (!pass_tile_columns(p, k, MAX_COLUMNS, PANEL, diags)) return false;
-        if (!choose(p, k, o, diags, &s)) return false;
+        if (!choose(p, k, o, diags)) return false;
+        Knobs s = k->schedule.knobs;
         bind_axes(p, k, s);
         k->schedule.warps = 4 * s.warpgroups;
         k->schedule.section = s.section;
@@ -490,17 +520,17 @@ void sm90_homes(Sm90 *s) {
 
 bool pass_fixes_shift(const TileProgram *p) {
     const TileKernel *k = p->kernels.data[0];
-    return p->target == TARGET_SM90A && in_roles(p, k) && sm90_shape_of(p, k).fixed_shift;
+    return p->target == TARGET_SM90A && in_roles(p, k) && sm90_shape_of(k).fixed_shift;
 }
 
 bool pass_can_redo(TileProgram *p) {
     TileKernel *k = p->kernels.data[0];
-    Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
+    Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(k)};
     return sm90_overlaps(&s);
 }
 
 static Sm90 begin(TileProgram *p, TileKernel *k) {
-    return (Sm90){.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
+    return (Sm90){.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(k)};
 }
 
 static void assign_kernel(TileProgram *p, TileKernel *k) {

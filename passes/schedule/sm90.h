@@ -6,20 +6,12 @@
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
 
-// How a kernel runs: a row of the table in sm90.c, fitted to the current kernel, or what
-// PassOptions.schedule says.
-typedef struct Sm90Shape {
-#define KNOB(field, least, most, step, what) int field;
-#include "passes/schedule/sm90.def"
-#undef KNOB
-} Sm90Shape;
-
 typedef struct Sm90 {
     TileProgram *p;
     TileKernel *k;
     ExPool *x;
-    Sm90Shape shape;
-    int strips; // bytes of shared memory that they take
+    Knobs shape; // how it runs: a row of the table in sm90.c, fitted to it, or what was asked for
+    int strips;  // bytes of shared memory that they take
 } Sm90;
 
 // Whether some keys within the tensor do not count.
@@ -27,9 +19,12 @@ bool sm90_is_masked(const TileKernel *k);
 // Columns of v that a tile takes, padded; registers of a consumer's thread for scores, weights and so wide an
 // accumulator.
 int sm90_value_columns(const TileProgram *p, const TileKernel *k);
-int sm90_registers(Sm90Shape s, int dv);
+int sm90_registers(Knobs s, int dv);
+// What a kernel gets, for launches of a class; moving: its shifts follow their extrema.
+Knobs sm90_fit(const TileProgram *p, const TileKernel *k, const Target *t, ShapeClass launches,
+               bool moving);
 // The shape that a kernel was bound to.
-Sm90Shape sm90_shape_of(const TileProgram *p, const TileKernel *k);
+Knobs sm90_shape_of(const TileKernel *k);
 // A tile of a tensor that comes through a pipe.
 bool sm90_piped(const TileOp *op);
 // Places, and roles without bodies: products beside the maps of the next step where `overlap` and the kernel

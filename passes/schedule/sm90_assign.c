@@ -308,7 +308,7 @@ static void share_weights(Flat *f, Step *st) {
 }
 
 static void place_maps(Flat *f, Step *st) {
-    const Sm90Shape *shape = &f->s->shape;
+    const Knobs *shape = &f->s->shape;
     int order = MAPS;
     const TileOp *weights = st->sum->args.data[0]->def;
     for (TileOp *op = st->loop->body.first; op; op = op->next) {
@@ -327,7 +327,7 @@ static void place_maps(Flat *f, Step *st) {
 }
 
 static void place_step(Flat *f, Step *st) {
-    const Sm90Shape *shape = &f->s->shape;
+    const Knobs *shape = &f->s->shape;
     bool stays = f->follows && st != f->follows && st->loop->tiles == CLASS_FULL;
     place(st->load_k, "producer", 0, K);
     peel(st->load_k, 0, FIRST_K);
@@ -369,7 +369,7 @@ static bool may_begin_full(const Flat *f) {
 }
 
 static void place_sweep(Flat *f) {
-    const Sm90Shape *shape = &f->s->shape;
+    const Knobs *shape = &f->s->shape;
     TileKernel *k = f->s->k;
     bool waits_for_q = shape->queries == 1, behind = false;
     if (may_begin_full(f)) f->step[1].loop->begins = true;

@@ -14,7 +14,6 @@
 #include "passes/tile/rewrite.h"
 
 #include "passes/passes.h"
-#include "passes/schedule/knobs.h"
 #include "passes/simplify/rules.h"
 
 #include <string.h>
@@ -242,9 +241,8 @@ static bool has_own_sizes(const TileProgram *p, const TileKernel *k, int axis) {
 void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, const Ex *total) {
     ExPool *x = p->pool;
     int axis = pass_split_axis(p, k);
-    if (axis < 0 || !has_own_sizes(p, k, axis) || k->schedule.cluster > 1 || !k->schedule.knobs)
-        return;
-    int keys = knob_value(k->schedule.knobs, "part_keys", 0), extent = k->axes[loop->axis].extent;
+    if (axis < 0 || !has_own_sizes(p, k, axis) || k->schedule.cluster > 1) return;
+    int keys = k->schedule.knobs.part_keys, extent = k->axes[loop->axis].extent;
     if (!keys) return;
     Steps s = steps_of(p, k, loop, total);
     const Ex *one = ex_i32(x, 1), *heads = heads_of(p), *tiles = row_tiles(k), *split = heads;

@@ -211,7 +211,8 @@ START_TEST(sections) {
         Diags diags;
         diag_init(&diags, a);
         const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 32, &v);
-        PassOptions o = {.target = cg_target(TARGET_HOST), .dtype = DT_F32, .schedule = "rows=16"};
+        PassOptions o = {
+            .target = cg_target(TARGET_HOST), .dtype = DT_F32, .schedule = pu_knobs("rows=16")};
         TileProgram *p = pass_pipeline(a, s, &o, &diags);
         ck_assert(p != NULL);
         static const int lengths[] = {1, 7, 16, 100, 1000, 65536};

@@ -1,7 +1,6 @@
 // What counting expects of schedules, held against what was measured (tests/tile/measured.def): of
 // the schedules of a row, the one that counting ranks first is within 5% of the fastest, and so is
 // the one that is compiled; and counting is not far off for any.
-#include "passes/schedule/knobs.h"
 #include "tests/unit/pass_util.h"
 
 static const struct {
@@ -38,17 +37,13 @@ static Stream *stream_of(Arena *a, const struct Row *r) {
     return pu_stream(a, "t.attn", text, 0, &v);
 }
 
-static bool is_of(const char *knobs, int warpgroups, int keys, int stages) {
-    int w, k, s;
-    const char *rest = strstr(knobs, ",keys=");
-    return sscanf(knobs, "warpgroups=%d", &w) == 1 && rest &&
-           sscanf(rest, ",keys=%d,stages=%d", &k, &s) == 2 && w == warpgroups && k == keys &&
-           s == stages;
+static bool is_of(const Knobs *k, int warpgroups, int keys, int stages) {
+    return k->warpgroups == warpgroups && k->keys == keys && k->stages == stages;
 }
 
 static double cycles_of(const Candidates *c, int warpgroups, int keys, int stages) {
     for (int i = 0; i < c->n; i++)
-        if (is_of(c->data[i].knobs, warpgroups, keys, stages)) return c->data[i].cycles;
+        if (is_of(&c->data[i].knobs, warpgroups, keys, stages)) return c->data[i].cycles;
     return 0;
 }
 
@@ -70,7 +65,7 @@ static void check_row(const struct Row *r) {
         if (!cycles[n]) continue; // this compiler has no room for it
         if (cycles[n] < cycles[first]) first = n;
         if (rate[n] > best) best = rate[n];
-        if (is_of(c.data[0].knobs, w, k, s)) own = rate[n]; // what would be compiled
+        if (is_of(&c.data[0].knobs, w, k, s)) own = rate[n]; // what would be compiled
         sum += log(rate[n] * cycles[n]);
         n++;
     }

@@ -9,7 +9,7 @@ static PassOptions options(void) {
     return (PassOptions){.target = *target_get(TARGET_SM90A),
                          .dtype = DT_BF16,
                          .shape = SHAPE_SHORT,
-                         .schedule = "fixed_shift=1"};
+                         .schedule = pu_knobs("fixed_shift=1")};
 }
 
 static const char *variant(Arena *a, const char *text) {
@@ -123,7 +123,7 @@ static void drop_redo(TileProgram *p) {
 static void check(Arena *a, const char *path, const char *text, const char *schedule,
                   const PuLaunch launch, bool redoes) {
     PassOptions o = options();
-    o.schedule = schedule;
+    o.schedule = pu_knobs(schedule);
     Variant *v;
     Diags diags;
     diag_init(&diags, a);
@@ -213,7 +213,7 @@ static void check_parts(Arena *a, const char *path, const char *text, bool redoe
     ck_assert(may(s) || !text);
     if (!may(s)) return;
     PassOptions o = options();
-    o.schedule = "keys=64,part_keys=16,fixed_shift=1";
+    o.schedule = pu_knobs("keys=64,part_keys=16,fixed_shift=1");
     o.split = true;
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert_ptr_nonnull(p);
@@ -284,7 +284,7 @@ START_TEST(refused) {
         Arena *a = arena_new();
         PassOptions o = options();
         o.dtype = all[i].dtype;
-        o.schedule = all[i].schedule;
+        o.schedule = pu_knobs(all[i].schedule);
         Variant *v;
         Diags diags;
         diag_init(&diags, a);

@@ -3,7 +3,6 @@
 // kernels do: look at it, measure, then take it over with
 //
 //     UPDATE=1 CK_RUN_SUITE=pass_golden build/tests/check_unit
-#include "passes/schedule/knobs.h"
 #include "tests/unit/pass_util.h"
 
 static const char golden[] = "tests/tile/schedules.golden";
@@ -25,9 +24,9 @@ static TileProgram *program(Arena *a, const char *path, int D, TargetId target) 
 static void choices(Text *t, const TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[i];
-        if (!k->schedule.knobs || strstr(k->name, "_combine")) continue;
+        if (!k->schedule.knobs.said || strstr(k->name, "_combine")) continue;
         text_printf(t, "%s %s D=%d: %s\n", target_get(p->target)->name, k->name, p->D,
-                    k->schedule.knobs);
+                    knobs_text(t->arena, &k->schedule.knobs));
     }
 }
 

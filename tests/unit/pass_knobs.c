@@ -1,20 +1,6 @@
 // The choices of a schedule as text, the schedules that a program may have, and programs with a
 // schedule for each class of launches.
-#include "passes/schedule/knobs.h"
 #include "tests/unit/pass_util.h"
-
-#include <stddef.h>
-
-typedef struct Choice {
-    int keys, after, wide;
-} Choice;
-
-static const Knob rows[] = {
-    {"keys", offsetof(Choice, keys), 16, 64, 16, "of a tile"},
-    {"after", offsetof(Choice, after), -1, 8, 1, "before the wait"},
-    {"wide2_x", offsetof(Choice, wide), 0, 1, 1, "or not"},
-};
-static const KnobTable table = {rows, 3};
 
 static const char causal[] = "import std.mask; import std.normalization; attention t { dim D = 64; "
                              "score(q, k) = dot(q, k) * rsqrt(D); mask(b, h, q, k) = causal(q, k); "
@@ -30,27 +16,39 @@ START_TEST(text) {
     Arena *a = arena_new();
     Diags diags;
     diag_init(&diags, a);
-    Choice c = {16, 0, 0};
-    ck_assert(knob_read(table, &c, "after=-1,keys=48,unknown=7", &diags));
-    ck_assert_str_eq(knob_text(table, &c, a), "keys=48,after=-1,wide2_x=0");
-    ck_assert(knob_has("keys=48,after=-1", "after", 5));
-    ck_assert(!knob_has("keys=48,after=-1", "aft", 3));
-    ck_assert_str_eq(knob_with(a, "keys=48,after=-1", "after=3"), "keys=48,after=3");
-    ck_assert_str_eq(knob_with(a, "keys=48,after=-1", "after=8,keys=16"), "keys=16,after=8");
-    ck_assert_str_eq(knob_joined(a, "keys=48", "after=8,keys=16"), "keys=16,after=8");
-    static const char *const wrong[] = {"keys=47", "keys=0",    "keys=80",     "after=-2",
-                                        "after=9", "wide2_x=2", "keys=-999999"};
+    Knobs own = {.said = knobs_of(FORM_SM90), .keys = 16}, k = pu_knobs("after=-1,keys=48,rows=7");
+    ck_assert_str_eq(knobs_text(a, &k), "rows=7,keys=48,after=-1"); // in the order of knobs.def
+    ck_assert(knobs_take(&own, FORM_SM90, &k, &diags));
+    ck_assert(own.keys == 48 && own.after == -1 && !own.rows); // which is others' to take
+    ck_assert(knobs_say(&k, KNOB_after) && !knobs_say(&k, KNOB_stages));
+    Knobs has = pu_knobs("keys=48,after=-1"), others = pu_knobs("after=8,stages=2"),
+          both = knobs_with(has, &others), joined = knobs_joined(has, &others);
+    ck_assert_str_eq(knobs_text(a, &both), "keys=48,after=8");
+    ck_assert_str_eq(knobs_text(a, &joined), "keys=48,stages=2,after=8");
+    ck_assert(knobs_hold(&joined, &others) && !knobs_hold(&both, &others));
+    ck_assert(knobs_same(&has, &has) && !knobs_same(&has, &both));
+    static const char *const wrong[] = {"keys=47",   "keys=0",  "keys=272",    "after=-2",
+                                        "after=129", "turns=2", "keys=-999999"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         int errors = diags.errors;
-        ck_assert_msg(!knob_malformed(a, wrong[i]), "%s", wrong[i]);
-        ck_assert_msg(!knob_read(table, &c, wrong[i], &diags), "%s", wrong[i]);
+        Knobs asked = pu_knobs(wrong[i]), before = own;
+        ck_assert_msg(!knobs_take(&own, FORM_SM90, &asked, &diags), "%s", wrong[i]);
         ck_assert_int_eq(diags.errors, errors + 1);
+        ck_assert(knobs_same(&own, &before));
     }
-    static const char *const malformed[] = {"",      "keys",     "keys=",   "=3",        "keys=3,",
-                                            ",k=3",  "k=3,,l=4", "k=3;l=4", "k=1e3",     "K=3",
-                                            "k=--3", "k=3,k=4",  "k = 3",   "k=1234567", "3=3"};
+    Knobs host = pu_knobs("keys=47"), none = {0}; // another form's range
+    ck_assert(knobs_take(&none, FORM_HOST, &host, &diags) && none.keys == 47);
+    static const char *const malformed[] = {
+        "",         "keys",           "keys=",         "=3",           "keys=3,",
+        ",keys=3",  "keys=3,,rows=4", "keys=3;rows=4", "keys=1e3",     "KEYS=3",
+        "keys=--3", "keys=3,keys=4",  "keys = 3",      "keys=1234567", "3=3",
+        "unknown=3"};
     for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++)
-        ck_assert_msg(knob_malformed(a, malformed[i]) != NULL, "%s", malformed[i]);
+        ck_assert_msg(knobs_parse(a, malformed[i], &k) != NULL, "%s", malformed[i]);
+    Knobs mixed = pu_knobs("keys=48,after=-1"), wide = {.said = knobs_of(FORM_HOST), .keys = 9999};
+    ck_assert(knobs_wrong(a, &mixed) && knobs_wrong(a, &wide));
+    wide.keys = 47, wide.rows = 1;
+    ck_assert(!knobs_wrong(a, &wide));
     arena_free(a);
 }
 END_TEST
@@ -66,14 +64,15 @@ static void check_candidates(TargetId target, ShapeClass shape, int D) {
     Candidates c = pass_candidates(a, s, &o);
     ck_assert_int_gt(c.n, 3);
     const TileProgram *own = pass_pipeline(a, s, &o, &diags);
-    ck_assert_str_eq(own->kernels.data[0]->schedule.knobs, c.data[0].knobs);
+    ck_assert(knobs_same(&own->kernels.data[0]->schedule.knobs, &c.data[0].knobs));
     for (int i = 0; i < c.n; i++) {
-        ck_assert_msg(c.data[i].cycles > 0, "%s", c.data[i].knobs);
+        const char *text = knobs_text(a, &c.data[i].knobs);
+        ck_assert_msg(c.data[i].cycles > 0, "%s", text);
         if (i > 1) ck_assert(c.data[i - 1].cycles <= c.data[i].cycles);
         o.schedule = c.data[i].knobs;
         const TileProgram *p = pass_pipeline(a, s, &o, &diags);
-        ck_assert_msg(p && !diags.errors, "%s", c.data[i].knobs);
-        ck_assert_str_eq(p->kernels.data[0]->schedule.knobs, c.data[i].knobs);
+        ck_assert_msg(p && !diags.errors, "%s", text);
+        ck_assert_str_eq(knobs_text(a, &p->kernels.data[0]->schedule.knobs), text);
     }
     arena_free(a);
 }
@@ -108,10 +107,10 @@ START_TEST(few_queries) {
         o.sizes = few;
         Candidates c = pass_candidates(a, s, &o);
         ck_assert_int_eq(c.n, 1);
-        ck_assert_msg(!strncmp(c.data[0].knobs, "few_keys", 8), "%s", c.data[0].knobs);
-        Candidates n = pass_neighbours(a, s, &o, c.data[0].knobs);
+        ck_assert_int_gt(c.data[0].knobs.few_keys, 0);
+        Candidates n = pass_neighbours(a, s, &o, &c.data[0].knobs);
         ck_assert_int_gt(n.n, 1);
-        for (int j = 0; j < n.n; j++) ck_assert(!strncmp(n.data[j].knobs, "few_keys", 8));
+        for (int j = 0; j < n.n; j++) ck_assert_int_gt(n.data[j].knobs.few_keys, 0);
         o.sizes = many;
         ck_assert_int_gt(pass_candidates(a, s, &o).n, 1);
         arena_free(a);
@@ -129,10 +128,10 @@ START_TEST(beside_few_queries) {
     Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 128, &v);
     PassOptions o = options(TARGET_SM90A, SHAPE_LONG);
     o.split = true;
-    o.schedule = "keys=160";
+    o.schedule = pu_knobs("keys=160");
     const TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert(p && !diags.errors);
-    ck_assert_ptr_nonnull(strstr(p->kernels.data[0]->schedule.knobs, "keys=160"));
+    ck_assert_int_eq(p->kernels.data[0]->schedule.knobs.keys, 160);
     arena_free(a);
 }
 END_TEST
@@ -142,9 +141,9 @@ START_TEST(neighbours) {
     Variant *v;
     Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 64, &v);
     PassOptions o = options(TARGET_SM90A, SHAPE_LONG);
-    Candidates c = pass_candidates(a, s, &o), n = pass_neighbours(a, s, &o, c.data[0].knobs);
+    Candidates c = pass_candidates(a, s, &o), n = pass_neighbours(a, s, &o, &c.data[0].knobs);
     ck_assert_int_gt(n.n, 3);
-    for (int i = 0; i < n.n; i++) ck_assert_str_ne(n.data[i].knobs, c.data[0].knobs);
+    for (int i = 0; i < n.n; i++) ck_assert(!knobs_same(&n.data[i].knobs, &c.data[0].knobs));
     arena_free(a);
 }
 END_TEST
@@ -202,8 +201,9 @@ END_TEST
 // however many keys they have.
 START_TEST(parts_are_short) {
     const struct PartsRow *r = &parts_rows[_i];
-    static const char *const schedules[SHAPE_COUNT] = {
-        [SHAPE_TINY] = "keys=64", [SHAPE_SHORT] = "keys=64", [SHAPE_LONG] = "keys=96"};
+    const Knobs schedules[SHAPE_COUNT] = {[SHAPE_TINY] = pu_knobs("keys=64"),
+                                          [SHAPE_SHORT] = pu_knobs("keys=64"),
+                                          [SHAPE_LONG] = pu_knobs("keys=96")};
     Arena *a = arena_new();
     Variant *v;
     Diags diags;
@@ -219,14 +219,13 @@ START_TEST(parts_are_short) {
     tile_eval_sizes(p, size, workers);
     while (p->plans.data[i].when && !tile_eval_launch(p->plans.data[i].when, size, workers)) i++;
     const TileKernel *k = p->kernels.data[p->plans.data[i].kernels.data[0]];
-    bool is_short = strstr(k->schedule.knobs, "keys=64,") != NULL;
-    if (strncmp(k->schedule.knobs, "few_keys", 8))
-        ck_assert_int_eq(is_short, r->parts || r->of == SHAPE_SHORT);
+    if (!k->schedule.knobs.few_keys)
+        ck_assert_int_eq(k->schedule.knobs.keys == 64, r->parts || r->of == SHAPE_SHORT);
     arena_free(a);
 }
 END_TEST
 
-static int plans_of(Arena *a, const Stream *s, const PassOptions *o, const char *schedule) {
+static int plans_of(Arena *a, const Stream *s, const PassOptions *o, Knobs schedule) {
     PassOptions own = *o;
     Diags diags;
     diag_init(&diags, a);
@@ -244,14 +243,14 @@ START_TEST(neighbours_keep_parts) {
     Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, &v);
     PassOptions o = options_of(r);
     if (r->parts) o.shape = SHAPE_SHORT;
-    const char *knobs = pass_candidates(a, s, &o).data[0].knobs;
-    Candidates n = pass_neighbours(a, s, &o, knobs);
-    int keys = knob_value(knobs, "part_keys", 0), others = 0, plans = plans_of(a, s, &o, knobs);
+    Knobs knobs = pass_candidates(a, s, &o).data[0].knobs;
+    Candidates n = pass_neighbours(a, s, &o, &knobs);
+    int keys = knobs.part_keys, others = 0, plans = plans_of(a, s, &o, knobs);
     ck_assert_int_gt(n.n, 3);
     for (int i = 0; i < n.n; i++) {
-        others += knob_value(n.data[i].knobs, "part_keys", 0) != keys;
+        others += n.data[i].knobs.part_keys != keys;
         ck_assert_msg(r->parts || plans_of(a, s, &o, n.data[i].knobs) == plans, "%s takes parts",
-                      n.data[i].knobs);
+                      knobs_text(a, &n.data[i].knobs));
     }
     ck_assert_int_eq(others > 0, r->parts);
     arena_free(a);
@@ -268,16 +267,17 @@ START_TEST(parts_are_counted) {
     o.shape = SHAPE_SHORT;
     Candidates c = pass_candidates(a, s, &o);
     ck_assert_int_gt(c.n, 3);
-    ck_assert_msg(c.data[1].cycles > 0.88 * c.data[0].cycles, "%s", c.data[1].knobs);
+    ck_assert_msg(c.data[1].cycles > 0.88 * c.data[0].cycles, "%s",
+                  knobs_text(a, &c.data[1].knobs));
     arena_free(a);
 }
 END_TEST
 
 // One kernel where both classes want the same (a width with one row for both); else one for each, and the launch decides.
 START_TEST(classes) {
-    static const char *const schedules[SHAPE_COUNT] = {
-        [SHAPE_TINY] = "keys=64,stages=3", [SHAPE_SHORT] = "keys=64,stages=3"};
-    static const char *const same[SHAPE_COUNT] = {"keys=64", "keys=64", "keys=64"};
+    const Knobs three = pu_knobs("keys=64,stages=3"), k64 = pu_knobs("keys=64"),
+                schedules[SHAPE_COUNT] = {[SHAPE_TINY] = three, [SHAPE_SHORT] = three},
+                same[SHAPE_COUNT] = {k64, k64, k64};
     Arena *a = arena_new();
     Variant *v;
     Diags diags;
@@ -292,8 +292,8 @@ START_TEST(classes) {
     ck_assert_int_eq(two->plans.n, 2);
     ck_assert_ptr_nonnull(two->plans.data[0].when);
     ck_assert_ptr_null(two->plans.data[1].when);
-    ck_assert_ptr_nonnull(strstr(two->kernels.data[1]->schedule.knobs, "keys=64,stages=3"));
-    ck_assert_ptr_null(strstr(two->kernels.data[0]->schedule.knobs, "keys=64,"));
+    ck_assert(knobs_hold(&two->kernels.data[1]->schedule.knobs, &three));
+    ck_assert_int_ne(two->kernels.data[0]->schedule.knobs.keys, 64);
     ck_assert_str_ne(two->kernels.data[0]->name, two->kernels.data[1]->name);
     ck_assert(tile_verify(two, &diags));
     int32_t size[16] = {0};
@@ -301,14 +301,14 @@ START_TEST(classes) {
     ck_assert_double_lt(pu_error(a, v, two, size, false, 3), 1e-6);
     o.split = true; // what both classes do alike is there once
     ck_assert_int_eq(pass_program(a, s, &o, schedules, &diags)->kernels.n, 4);
-    static const char *const few[SHAPE_COUNT] = {[SHAPE_SHORT] = "few_keys=32,few_blocks=1"};
+    const Knobs few[SHAPE_COUNT] = {[SHAPE_SHORT] = pu_knobs("few_keys=32,few_blocks=1")};
     ck_assert_ptr_null(diags.last);
     ck_assert_int_eq(pass_program(a, s, &o, few, &diags)->kernels.n, 3); // of one class
     ck_assert(diags.last && strstr(diags.last->message, "it is left out"));
     PassOptions host = options(TARGET_HOST, SHAPE_LONG);
-    static const char *const short_only[SHAPE_COUNT] = {[SHAPE_SHORT] = "keys=36"};
+    const Knobs short_only[SHAPE_COUNT] = {[SHAPE_SHORT] = pu_knobs("keys=36")};
     ck_assert_int_eq(pass_program(a, s, &host, short_only, &diags)->kernels.n, 1);
-    static const char *const bad[SHAPE_COUNT] = {[SHAPE_SHORT] = "keys=17"};
+    const Knobs bad[SHAPE_COUNT] = {[SHAPE_SHORT] = pu_knobs("keys=17")};
     ck_assert_ptr_null(pass_program(a, s, &o, bad, &diags));
     arena_free(a);
 }

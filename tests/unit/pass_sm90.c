@@ -56,14 +56,13 @@ static TileProgram *scheduled(Arena *a, const Stream *s, Form form, bool share) 
     TileProgram *p = shaped(a, s, share);
     Diags diags;
     diag_init(&diags, a);
+    TileKernel *k = p->kernels.data[0]; // in roles: as pass_tile_sm90 says
+    k->schedule.knobs = sm90_fit(p, k, &o.target, SHAPE_SHORT, false);
     if (form == CHOSEN) {
-        p->kernels.data[0]->schedule.knobs =
-            "warpgroups=3,registers=160,producer_registers=32"; // in roles: as pass_tile_sm90 says
         ck_assert(pass_schedule_sm90(p, &o, &diags));
         ck_assert(p->kernels.data[0]->body.last->kind == TILE_ROLE);
     } else {
-        TileKernel *k = p->kernels.data[0];
-        Sm90 sm = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(p, k)};
+        Sm90 sm = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(k)};
         sm.shape.late_rescale = form == LATE;
         sm.shape.after = 3;
         sm.shape.queries = form == LATE ? 1 : 2;
@@ -135,7 +134,7 @@ typedef struct Real {
 static Real real_program(Arena *a, const char *path, const char *text, int D,
                          const char *schedule) {
     Real r = {.o = options()};
-    r.o.schedule = schedule;
+    r.o.schedule = pu_knobs(schedule);
     Diags diags;
     diag_init(&diags, a);
     r.s = pu_stream(a, path, text, D, &r.v);
@@ -259,7 +258,7 @@ START_TEST(parts_of_launches) {
     Arena *a = arena_new();
     PassOptions o = options();
     o.split = true;
-    o.schedule = "keys=64,part_keys=16";
+    o.schedule = pu_knobs("keys=64,part_keys=16");
     Variant *v;
     Diags diags;
     diag_init(&diags, a);
@@ -289,8 +288,8 @@ START_TEST(splits_where_no_parts) {
     } all[] = {{"stdlib/causal.attn", NULL, 4, 4},
                {"stdlib/causal.attn", "cluster=2", 3, 4},
                {"stdlib/document.attn", NULL, 2, 7}};
-    const char *schedules[SHAPE_COUNT] = {
-        [SHAPE_TINY] = all[_i].schedule, [SHAPE_SHORT] = all[_i].schedule};
+    const Knobs asked = pu_knobs(all[_i].schedule),
+                schedules[SHAPE_COUNT] = {[SHAPE_TINY] = asked, [SHAPE_SHORT] = asked};
     Arena *a = arena_new();
     PassOptions o = options();
     o.split = true;
@@ -401,7 +400,7 @@ START_TEST(no_clusters_with_lists) {
     const TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert_ptr_nonnull(p);
     ck_assert_int_le(p->kernels.data[0]->schedule.cluster, 1);
-    o.schedule = "cluster=2";
+    o.schedule = pu_knobs("cluster=2");
     ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
     ck_assert_int_eq(diags.errors, 1);
     arena_free(a);
@@ -411,8 +410,9 @@ END_TEST
 // Schedules with other tiles, of one program: each has its own lists of tiles, and the plans choose.
 START_TEST(lists_of_each_class) {
     static const PuLaunch launch = {1, 2, 1, 100, 150, 50};
-    static const char *const schedules[SHAPE_COUNT] = {
-        [SHAPE_TINY] = "keys=64", [SHAPE_SHORT] = "keys=64", [SHAPE_LONG] = "keys=96"};
+    const Knobs schedules[SHAPE_COUNT] = {[SHAPE_TINY] = pu_knobs("keys=64"),
+                                          [SHAPE_SHORT] = pu_knobs("keys=64"),
+                                          [SHAPE_LONG] = pu_knobs("keys=96")};
     Arena *a = arena_new();
     Variant *v;
     PassOptions o = options();
@@ -440,11 +440,11 @@ START_TEST(narrow_is_less_than_a_tile) {
     const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 64, &v);
     Diags diags;
     diag_init(&diags, a);
-    o.schedule = "keys=48";
+    o.schedule = pu_knobs("keys=48");
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert_ptr_nonnull(p);
-    ck_assert_ptr_nonnull(strstr(p->kernels.data[0]->schedule.knobs, "narrow=0"));
-    o.schedule = "keys=48,narrow=48";
+    ck_assert_int_eq(p->kernels.data[0]->schedule.knobs.narrow, 0);
+    o.schedule = pu_knobs("keys=48,narrow=48");
     ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
     ck_assert_int_eq(diags.errors, 1);
     arena_free(a);

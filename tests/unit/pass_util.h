@@ -30,6 +30,15 @@ typedef enum PuStage {
 static const char *const pu_stage_name[] = {"build", "tidy",     "hoist", "fuse",
                                             "bind",  "classify", "shape"};
 
+static inline Knobs pu_knobs(const char *text) { // NULL: none
+    Arena *a = arena_new();
+    Knobs k = {0};
+    const char *wrong = text ? knobs_parse(a, text, &k) : NULL;
+    ck_assert_msg(!wrong, "%s", wrong);
+    arena_free(a);
+    return k;
+}
+
 typedef struct PuTiles {
     int m, n;
 } PuTiles;

@@ -22,7 +22,7 @@ static inline char *ptx_with(Arena *a, const PassOptions *o, const char *text, s
 
 static inline char *ptx_scheduled(Arena *a, TargetId target, const char *text, Dtype t,
                                   const char *schedule, size_t *n) {
-    PassOptions o = {.target = cg_target(target), .dtype = t, .schedule = schedule};
+    PassOptions o = {.target = cg_target(target), .dtype = t, .schedule = pu_knobs(schedule)};
     return ptx_with(a, &o, text, n);
 }
 

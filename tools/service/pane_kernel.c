@@ -1,8 +1,6 @@
 // pane_kernel.c: `attn/kernel`: the tile program after every pass, and where in the source each line of it comes from.
 #include "pane.h"
 
-#include "passes/schedule/knobs.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -189,8 +187,8 @@ static bool read_request(Kernel *k, PassOptions *o) {
     *o = (PassOptions){.target = k->target, .dtype = k->dtype, .split = true, .shape = SHAPE_LONG};
     if (shape && !shape_find(shape, &o->shape))
         return pane_wrong(p, "there is no 'shape' %.50s", shape);
-    o->schedule = json_string(p->params, "schedule");
-    const char *wrong = o->schedule ? knob_malformed(p->arena, o->schedule) : NULL;
+    const char *asked = json_string(p->params, "schedule");
+    const char *wrong = asked ? knobs_parse(p->arena, asked, &o->schedule) : NULL;
     return !wrong || pane_wrong(p, "'schedule': %s", wrong);
 }
 
