@@ -31,11 +31,18 @@ static cJSON *place(void *ctx, Span span) {
     return o;
 }
 
+// Of the variant i: attentions first, then recurrences.
+static const Explanation *explanation(const Compile *c, int i) {
+    int k = i - c->streams.n;
+    return k < 0 ? pass_explain(c->streams.data[i])
+                 : pass_explain_chunk(c->recurrences.data[k], c->chunks.data[k]);
+}
+
 static void put_json(Text *t, Compile *c) {
     ExplainedAs as = {{true, true, true}, put_range, place, &c->diags};
     cJSON *all = cJSON_CreateArray();
-    for (int i = 0; i < c->streams.n; i++)
-        cJSON_AddItemToArray(all, explained(pass_explain(c->streams.data[i]), &as));
+    for (int i = 0; i < c->streams.n + c->chunks.n; i++)
+        cJSON_AddItemToArray(all, explained(explanation(c, i), &as));
     char *text = cJSON_PrintUnformatted(all);
     text_printf(t, "%s\n", text);
     cJSON_free(text);
@@ -45,9 +52,9 @@ static void put_json(Text *t, Compile *c) {
 static void put(Text *t, Compile *c, Format format) {
     static const ExForm forms[] = {EX_TEXT, EX_MATHML, EX_TEX};
     ExplainForm form = {forms[format], 0, put_range, &c->diags};
-    for (int i = 0; i < c->streams.n; i++) {
+    for (int i = 0; i < c->streams.n + c->chunks.n; i++) {
         if (i && form.form == EX_TEXT) text_puts(t, "\n");
-        explain_print(t, pass_explain(c->streams.data[i]), &form);
+        explain_print(t, explanation(c, i), &form);
     }
 }
 
@@ -56,7 +63,7 @@ Status cmd_explain(const Options *o) {
     Text t;
     Status s = cmd_open(&c, o, o->files.data[0], TARGET_HOST, DT_F32);
     if (s == STATUS_DONE) {
-        bool good = compile_can_run(&c);
+        bool good = compile_streams(&c);
         s = cmd_report(&c, good ? STATUS_DONE : STATUS_INPUT);
     }
     if (s == STATUS_DONE) {

@@ -247,7 +247,7 @@ def recurrence(variant):
     sizes = "--shape=H=2,S=32"
     lines += ["## What this version does", "", "It reads the recurrence, checks it, and evaluates it with the float64 reference:", "",
               "```console", f"$ attnc run {variant.name}.attn {sizes} --out o=o.npy --out state=state.npy", "```", "",
-              "There are no kernels of recurrences yet: nothing is derived, there is nothing to call from C or PyTorch, and there are no figures.", "",
+              "There are no kernels of recurrences yet: there is nothing to call from C or PyTorch, and there are no figures.", "",
               "```console", f"$ attnc {variant.name}.attn -o {variant.name}.o || true", "```", ""]  # fmt: skip
     return "\n".join(lines)
 

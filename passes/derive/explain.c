@@ -554,6 +554,8 @@ static void tell_mask(Explain *x) {
 Explanation *pass_explain(const Stream *s) {
     Explanation *to = ARENA_NEW(s->row->arena, Explanation);
     to->s = s;
+    to->arena = s->row->arena;
+    to->program = row_names(s->row);
     Explain x = {.to = to,
                  .arena = s->row->arena,
                  .pool = s->row->pool,

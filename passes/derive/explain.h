@@ -6,6 +6,7 @@
 #ifndef PASSES_EXPLAIN_H
 #define PASSES_EXPLAIN_H
 
+#include "passes/derive/chunk.h"
 #include "passes/derive/derive.h"
 
 typedef struct ExplainPart { // prose; or a formula, `name = value` where it has a name
@@ -21,7 +22,8 @@ typedef struct ExplainLine {
 } ExplainLine;
 
 typedef struct ExplainSection {
-    const char *id; // "row", "blocking", "sweep", "end", "combine", "mask", "backward"
+    const char *
+        id; // "row", "blocking", "sweep", "end", "combine", "mask", "backward"; "step", "chunk" of a recurrence
     const char *title;
     ExOver over; // of its reductions
     VEC(ExplainLine) lines;
@@ -33,13 +35,17 @@ typedef struct ExplainName { // what SYM_PARAM stands for
 } ExplainName;
 
 typedef struct Explanation {
-    const Stream *s;
+    Arena *arena;
+    ExNames program;    // names of its sizes and inputs
+    const Stream *s;    // of an attention
+    const Chunk *chunk; // of a recurrence
     VEC(ExplainName) names;
     VEC(ExplainSection) sections;
 } Explanation;
 
 // In the arena of the stream's row.
 Explanation *pass_explain(const Stream *s);
+Explanation *pass_explain_chunk(const RecProgram *written, const Chunk *c); // in its arena
 
 // As the explanation names them, in the row's arena.
 const char *pass_state_name(const Stream *s, int i);

@@ -16,6 +16,7 @@ static const char *name_of(void *ctx, ExSym sym, int index) {
     case SYM_DOT: return "dot(q, k)";
     case SYM_SQQ: return "sqnorm(q)";
     case SYM_SQK: return "sqnorm(k)";
+    case SYM_SQV: return "sqnorm(v)";
     case SYM_SQO: return "sqnorm(o)";
     default: return p->row.name(p->row.ctx, sym, index);
     }
@@ -48,7 +49,7 @@ static bool alone(const ExplainLine *l) { return !l->note && l->parts.n == 1; }
 
 void explain_part(Text *out, const Explanation *x, const ExplainSection *s, const ExplainLine *line,
                   const ExplainPart *part, const ExplainForm *f) {
-    Printing p = {x, f, row_names(x->s->row)};
+    Printing p = {x, f, x->program};
     ExNames names = {.name = name_of, .input = input_of, .ctx = &p};
     ExStyle style = {.form = f->form,
                      .most = f->most,

@@ -4,7 +4,7 @@
 #include "frontend/reference.h"
 #include "ir/chunk_eval.h"
 #include "ir/read.h"
-#include "passes/derive/chunk.h"
+#include "passes/derive/explain.h"
 
 #include <check.h>
 #include <math.h>
@@ -23,6 +23,7 @@ static double noise(uint32_t *seed) { return (double)draw(seed, 1 << 20) / (1 <<
 typedef struct Case {
     Arena *a;
     Variant *v;
+    RecProgram *rec;
     Chunk *c;
     int32_t size[8];
     double *q, *k, *values, *o, *state0, *state;
@@ -64,7 +65,8 @@ static void compile(Case *x, const char *text) {
     Module *m = fe_load(x->a, &d, &o, &status);
     ck_assert_msg(status == FE_OK, "%s\n%s", d.first ? d.first->message : "", text);
     x->v = m->variants.data[0];
-    x->c = pass_chunk(fe_lower_recurrence(x->a, x->v));
+    x->rec = fe_lower_recurrence(x->a, x->v);
+    x->c = pass_chunk(x->rec);
 }
 
 static double *numbers(Arena *a, int64_t n, double scale, uint32_t *seed) {
@@ -381,6 +383,56 @@ START_TEST(parts_combine) {
 }
 END_TEST
 
+START_TEST(explained) {
+    static const char want[] =
+        "recurrence r, a step of a head\n"
+        "    query = q\n"
+        "    key = k * rsqrt(sqnorm(k)) * beta[b, h, t]\n"
+        "    value = v\n"
+        "    decay = exp(g[b, h, t])\n"
+        "    erase = k * rsqrt(sqnorm(k)) * exp(g[b, h, t])\n"
+        "    write = -k * rsqrt(sqnorm(k)) * beta[b, h, t]\n"
+        "    S' = decay * S + outer(write, dot(erase, S)) + outer(key, value)\n"
+        "    o = dot(query, S'), then o * 2.0\n"
+        "\n"
+        "in a chunk of C positions with the state S0 before it; key and write have the same "
+        "elements: they are one write\n"
+        "    n_e = rsqrt(sqnorm(k))\n"
+        "    n_v = rsqrt(sqnorm(k)) * beta[b, h, t]\n"
+        "    n_u = -(rsqrt(sqnorm(k)) * beta[b, h, t])\n"
+        "    l = g[b, h, t] * 1.442695\n"
+        "    G(p, j) = exp2(sum l)    (of the positions behind j up to p; 0 where an l is below "
+        "-126: what it decays is "
+        "forgotten)\n"
+        "    M = n_e * dot(k, k_j) * G(t, j)    (j < t)\n"
+        "    u = n_e * dot(k, S0) * G(t, 0) + sum M * x_j\n"
+        "    x = n_v * v + n_u * u\n"
+        "    A = dot(q, k_j) * G(t, j)    (j <= t)\n"
+        "    o = dot(q, S0) * G(t, 0) + sum A * x_j\n"
+        "    S1 = G(C, 0) * S0 + sum G(C, j) * outer(k_j, x_j)\n"
+        "\n"
+        "combining two parts a, b of the positions, in any grouping: a part makes Phi S + Psi of "
+        "S\n"
+        "    Phi = Phi_b * Phi_a\n"
+        "    Psi = Phi_b * Psi_a + Psi_b\n"
+        "    Psi is the part's state from 0; Phi a matrix: the state of the same recurrence with "
+        "values 0, from the "
+        "identity\n"
+        "    a part without a position is the identity: Phi 1, Psi 0\n";
+    Case x = {.a = arena_new()};
+    Text t;
+    compile(&x, "recurrence r { dim D = 8; input g: f32[B, H, S]; input beta: f32[B, H, S];\n"
+                "key(k, b, h, t) = k * rsqrt(sqnorm(k)) * beta[b, h, t]; decay(b, h, t) = exp(g[b, "
+                "h, t]);\n"
+                "erase(k, b, h, t) = k * rsqrt(sqnorm(k)) * exp(g[b, h, t]);\n"
+                "write(k, b, h, t) = -k * rsqrt(sqnorm(k)) * beta[b, h, t]; output(o) = o * 2; }");
+    text_init(&t, x.a);
+    explain_print(&t, pass_explain_chunk(x.rec, x.c), &(ExplainForm){.form = EX_TEXT});
+    ck_assert_msg(!strncmp(t.s, want, sizeof want - 1), "%s\nis not\n%s", t.s, want);
+    arena_free(x.a);
+}
+END_TEST
+
 Suite *derive_chunk_suite(void);
 Suite *derive_chunk_suite(void) {
     Suite *s = suite_create("derive chunk");
@@ -388,6 +440,7 @@ Suite *derive_chunk_suite(void) {
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, the_library, 0, 8);
     tcase_add_test(c, merged_and_raw);
+    tcase_add_test(c, explained);
     tcase_add_loop_test(c, random_ones, 0, 60);
     tcase_add_test(c, hard_decays);
     tcase_add_loop_test(c, parts_combine, 0, 30);

@@ -11,7 +11,7 @@ typedef struct Telling {
 static const char *part_text(const Telling *t, const ExplainPart *part, ExForm form) {
     ExplainForm f = {form, EXPLAINED_MOST, t->as->attributes, t->as->ctx};
     Text text;
-    text_init(&text, t->x->s->row->arena);
+    text_init(&text, t->x->arena);
     text_puts(&text, "");
     explain_part(&text, t->x, t->section, t->line, part, &f);
     return text.s;
@@ -29,7 +29,7 @@ static cJSON *line(const Telling *t) {
     const ExplainLine *l = t->line;
     cJSON *o = cJSON_CreateObject(), *parts = cJSON_CreateArray();
     Text text;
-    text_init(&text, t->x->s->row->arena);
+    text_init(&text, t->x->arena);
     text_puts(&text, "");
     for (int i = 0; i < l->parts.n; i++) {
         text_puts(&text, part_text(t, &l->parts.data[i], EX_TEXT));
@@ -55,15 +55,27 @@ void explained_range(Text *out, const uint32_t from[2], const uint32_t to[2], co
     text_puts(out, "\"");
 }
 
-cJSON *explained(const Explanation *x, const ExplainedAs *as) {
-    Telling t = {.x = x, .as = as};
-    const Stream *s = x->s;
-    cJSON *o = cJSON_CreateObject();
+static void streaming(cJSON *o, const Stream *s) {
     const char *blocking = s->blocking >= 0 ? s->row->reduces.data[s->blocking].name : NULL;
     cJSON_AddStringToObject(o, "variant", s->row->name);
     cJSON_AddNumberToObject(o, "sweeps", s->nsweeps);
     cJSON_AddItemToObject(o, "blocking",
                           blocking ? cJSON_CreateString(blocking) : cJSON_CreateNull());
+}
+
+static void chunked(cJSON *o, const Chunk *c) {
+    cJSON_AddStringToObject(o, "variant", c->rec->name);
+    cJSON_AddNumberToObject(o, "writes", c->nwrites);
+    cJSON_AddStringToObject(o, "decay", !c->decay ? "none" : c->channel ? "channel" : "scalar");
+}
+
+cJSON *explained(const Explanation *x, const ExplainedAs *as) {
+    Telling t = {.x = x, .as = as};
+    cJSON *o = cJSON_CreateObject();
+    if (x->s)
+        streaming(o, x->s);
+    else
+        chunked(o, x->chunk);
     cJSON *sections = cJSON_AddArrayToObject(o, "sections");
     for (int i = 0; i < x->sections.n; i++) {
         cJSON *section = cJSON_CreateObject();

@@ -144,7 +144,7 @@ static void put_states(const Hover *h, const Stream *s) {
 
 // The sections that have one of these names.
 static void put_sections(const Hover *h, const Explanation *x, const char *const *ids, int n) {
-    Explanation some = {.s = x->s, .names = x->names};
+    Explanation some = {.arena = x->arena, .program = x->program, .s = x->s, .names = x->names};
     for (int i = 0; i < x->sections.n; i++)
         for (int k = 0; k < n; k++)
             if (!strcmp(x->sections.data[i].id, ids[k]))

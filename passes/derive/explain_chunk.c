@@ -1,0 +1,266 @@
+// explain_chunk.c: a recurrence's chunked form as mathematics (explain.h).
+//
+// In: a chunked form. Out: the clauses of a step; the chunk with its elements, numbers, decays and scores; the rule
+// that combines two parts of the positions. A name ends with _j at position j of the chunk, others are of position t.
+#include "passes/derive/explain.h"
+
+#include "passes/simplify/rules.h"
+
+#include <string.h>
+
+typedef struct Tell {
+    Explanation *to;
+    Arena *arena;
+    ExPool *pool;
+    const Chunk *c;
+    ExplainSection *section;
+    ExplainLine *line;
+} Tell;
+
+// ---- lines
+
+static const Ex *named(Tell *x, const char *name, Span span) {
+    int i = 0;
+    while (i < x->to->names.n && strcmp(x->to->names.data[i].name, name)) i++;
+    ExplainName new = {name, span};
+    if (i == x->to->names.n) VEC_PUSH(x->arena, &x->to->names, new);
+    return ex_sym(x->pool, SYM_PARAM, i, EX_F32);
+}
+
+static const Ex *own(Tell *x, const char *name) { return named(x, name, (Span){0}); }
+
+static void section(Tell *x, const char *id, const char *title) {
+    ExplainSection s = {.id = id, .title = title, .over = EX_OVER_TILE};
+    VEC_PUSH(x->arena, &x->to->sections, s);
+    x->section = &x->to->sections.data[x->to->sections.n - 1];
+}
+
+static void prose(Tell *x, const char *text) {
+    ExplainPart part = {text, NULL, NULL};
+    VEC_PUSH(x->arena, &x->line->parts, part);
+}
+
+static void line(Tell *x, bool note) {
+    ExplainLine l = {.note = note};
+    VEC_PUSH(x->arena, &x->section->lines, l);
+    x->line = &x->section->lines.data[x->section->lines.n - 1];
+}
+
+static void equation(Tell *x, const Ex *name, const Ex *e) {
+    ExplainPart part = {NULL, name, e};
+    line(x, false);
+    VEC_PUSH(x->arena, &x->line->parts, part);
+    x->line->defines = x->to->names.data[name->index].name;
+    x->line->span = e->span;
+}
+
+static const Ex *times(Tell *x, const Ex *a, const Ex *b) {
+    if (!a || !b) return a ? a : b;
+    if (ex_is_f32(a, 1)) return b;
+    return ex_is_f32(b, 1) ? a : ex_2(x->pool, EX_MUL, a, b);
+}
+
+static const Ex *plus(Tell *x, const Ex *a, const Ex *b) {
+    return !a ? b : !b ? a : ex_2(x->pool, EX_ADD, a, b);
+}
+
+static const Ex *sum(Tell *x, const Ex *e) { return ex_1(x->pool, EX_ROWSUM, e); }
+
+// ---- names
+
+static const Ex *decays(Tell *x, const char *name) { return x->c->decay ? own(x, name) : NULL; }
+
+// What is in front of _j or in a product: q, k and v where they are raw.
+static const char *element(const Ex *e, const char *name) {
+    if (e->op != EX_SYM) return name;
+    return e->sym == SYM_Q ? "q" : e->sym == SYM_K ? "k" : "v";
+}
+
+static const char *write_name(const Tell *x, int w) {
+    return element(x->c->write[w].elem, w ? "w~" : "k~");
+}
+
+static const char *outer(Tell *x, const char *a, const char *b) {
+    return arena_printf(x->arena, "outer(%s, %s)", a, b);
+}
+
+static const char *written(Tell *x, int w, const char *at) {
+    return arena_printf(x->arena, "x%s%s", x->c->nwrites > 1 ? (w ? "2" : "1") : "", at);
+}
+
+// An element that is not raw, and a number that is no constant, have a line and a name.
+static void tell_element(Tell *x, const Ex *e, const char *name) {
+    if (e && e->op != EX_SYM) equation(x, own(x, name), e);
+}
+
+static const Ex *number(Tell *x, const Ex *e, const char *name) {
+    return !e || e->op == EX_CONST ? e : own(x, name);
+}
+
+static void tell_number(Tell *x, const Ex *e, const char *name) {
+    if (e && e->op != EX_CONST) equation(x, own(x, name), e);
+}
+
+// ---- the parts
+
+static void tell_step(Tell *x, const RecProgram *p) {
+    const char *name[REC_CLAUSES];
+    const Ex *clause[REC_CLAUSES], *s = own(x, "S"), *key = own(x, "outer(key, value)");
+    int n = rec_clauses(p, name, clause);
+    section(x, "step", arena_printf(x->arena, "recurrence %s, a step of a head", p->name));
+    for (int i = 0; i < n - 1; i++) equation(x, own(x, name[i]), clause[i]);
+    const Ex *next = x->c->decay ? ex_2(x->pool, EX_MUL, own(x, "decay"), s) : s;
+    if (p->erase) next = plus(x, next, own(x, "outer(write, dot(erase, S))"));
+    equation(x, own(x, "S'"), plus(x, next, key));
+    equation(x, own(x, "o"),
+             own(x, p->bonus ? "dot(query, S + outer(bonus * key, value))" : "dot(query, S')"));
+    if (p->output->op == EX_SYM && p->output->sym == SYM_O) return;
+    prose(x, ", then ");
+    ExplainPart part = {NULL, NULL, p->output};
+    VEC_PUSH(x->arena, &x->line->parts, part);
+}
+
+static void count_node(void *ctx, const Ex *e) {
+    (void)e;
+    ++*(int *)ctx;
+}
+
+static void tell_decay(Tell *x) {
+    enum { PLAIN = 16 }; // nodes of a logarithm that is worth reading
+    int n = 0;
+    const Chunk *c = x->c;
+    if (!c->decay) return;
+    ex_visit(c->decay, count_node, &n);
+    equation(x, own(x, "l"), n <= PLAIN ? c->decay : ex_1(x->pool, EX_LOG2, own(x, "decay")));
+    if (c->fixed) prose(x, "    (the same at every position)");
+    equation(x, own(x, "G(p, j)"), ex_1(x->pool, EX_EXP2, sum(x, own(x, "l"))));
+    prose(x, arena_printf(x->arena,
+                          "    (of the positions behind j up to p%s; 0 where an l is below %d: "
+                          "what it decays is forgotten)",
+                          c->channel ? ", by channel" : "", CHUNK_ZERO));
+}
+
+// number * <read, write_j>, by the decays between.
+static const Ex *score(Tell *x, const ChunkRead *r, const char *read, const Ex *number, int w) {
+    const char *between = r->before && !r->decayed ? "G(t-1, j)" : "G(t, j)",
+               *write = write_name(x, w);
+    if (!x->c->channel)
+        return times(x,
+                     times(x, number, own(x, arena_printf(x->arena, "dot(%s, %s_j)", read, write))),
+                     decays(x, between));
+    return times(x, number,
+                 own(x, arena_printf(x->arena, "dot(%s * %s, %s_j)", read, between, write)));
+}
+
+// What a read gets of the state before the chunk.
+static const Ex *of_state(Tell *x, const ChunkRead *r, const char *read, const Ex *number) {
+    const char *all = r->before && !r->decayed ? "G(t-1, 0)" : "G(t, 0)";
+    if (x->c->channel)
+        return times(x, number, own(x, arena_printf(x->arena, "dot(%s * %s, S0)", read, all)));
+    return times(x, times(x, number, own(x, arena_printf(x->arena, "dot(%s, S0)", read))),
+                 decays(x, all));
+}
+
+// name = what it gets of the state + the sums over what was written in the chunk + more.
+static void tell_read(Tell *x, const char *name, const ChunkRead *r, const char *read,
+                      const Ex *number, const char *const scores[2], const Ex *more) {
+    const Ex *e = of_state(x, r, read, number);
+    for (int w = 0; w < x->c->nwrites; w++) {
+        equation(x, own(x, scores[w]), score(x, r, read, number, w));
+        prose(x, r->before ? "    (j < t)" : "    (j <= t)");
+        e = plus(x, e, sum(x, times(x, own(x, scores[w]), own(x, written(x, w, "_j")))));
+    }
+    equation(x, own(x, name), plus(x, e, more));
+}
+
+static void tell_writes(Tell *x) {
+    static const char *const of_v[] = {"n_v", "n_v2"};
+    for (int w = 0; w < x->c->nwrites; w++) {
+        const ChunkWrite *to = &x->c->write[w];
+        const Ex *value =
+            to->value ? times(x, number(x, to->value, of_v[w]), own(x, element(x->c->value, "v~")))
+                      : NULL;
+        const Ex *erased = to->erased ? times(x, number(x, to->erased, "n_u"), own(x, "u")) : NULL;
+        equation(x, own(x, written(x, w, "")), plus(x, value, erased));
+    }
+}
+
+static void tell_new_state(Tell *x) {
+    const Ex *s = times(x, decays(x, "G(C, 0)"), own(x, "S0"));
+    for (int w = 0; w < x->c->nwrites; w++) {
+        const char *at = arena_printf(x->arena, "%s_j", write_name(x, w));
+        const Ex *pair = own(x, outer(x, at, written(x, w, "_j")));
+        s = plus(x, s, sum(x, times(x, decays(x, "G(C, j)"), pair)));
+    }
+    equation(x, own(x, "S1"), s);
+}
+
+static const Ex *bonus(Tell *x) {
+    if (!x->c->bonus) return NULL;
+    const char *dot = arena_printf(x->arena, "dot(%s * bonus, %s)", element(x->c->query.elem, "q~"),
+                                   write_name(x, 0));
+    const Ex *n =
+        times(x, number(x, x->c->query.number, "n_q"), number(x, x->c->write[0].value, "n_v"));
+    return times(x, times(x, n, own(x, dot)), own(x, element(x->c->value, "v~")));
+}
+
+static void tell_chunk(Tell *x) {
+    const Chunk *c = x->c;
+    section(x, "chunk",
+            c->erase.elem && c->nwrites == 1
+                ? "in a chunk of C positions with the state S0 before it; key and write have the "
+                  "same elements: they are one write"
+                : "in a chunk of C positions with the state S0 before it");
+    tell_element(x, c->query.elem, "q~");
+    tell_element(x, c->write[0].elem, "k~");
+    tell_element(x, c->value, "v~");
+    if (c->nwrites > 1) tell_element(x, c->write[1].elem, "w~");
+    tell_element(x, c->erase.elem, "e~");
+    tell_number(x, c->query.number, "n_q");
+    tell_number(x, c->erase.number, "n_e");
+    tell_number(x, c->write[0].value, "n_v");
+    tell_number(x, c->write[c->nwrites - 1].erased, "n_u");
+    tell_decay(x);
+    if (c->erase.elem) {
+        static const char *const scores[] = {"M", "N"};
+        tell_read(x, "u", &c->erase, element(c->erase.elem, "e~"),
+                  number(x, c->erase.number, "n_e"), scores, NULL);
+    }
+    tell_writes(x);
+    static const char *const scores[] = {"A", "B"};
+    tell_read(x, "o", &c->query, element(c->query.elem, "q~"), number(x, c->query.number, "n_q"),
+              scores, bonus(x));
+    tell_new_state(x);
+}
+
+static void tell_combine(Tell *x) {
+    bool erases = x->c->erase.elem != NULL;
+    const Ex *phi = own(x, "Phi_b");
+    section(x, "combine",
+            "combining two parts a, b of the positions, in any grouping: a part makes Phi S + Psi "
+            "of S");
+    equation(x, own(x, "Phi"), ex_2(x->pool, EX_MUL, phi, own(x, "Phi_a")));
+    equation(x, own(x, "Psi"),
+             plus(x, ex_2(x->pool, EX_MUL, phi, own(x, "Psi_a")), own(x, "Psi_b")));
+    line(x, true);
+    prose(x, "Psi is the part's state from 0; Phi ");
+    prose(x, erases ? "a matrix: the state of the same recurrence with values 0, from the identity"
+             : !x->c->decay  ? "1"
+             : x->c->channel ? "the product of its decays, by channel"
+                             : "the product of its decays");
+    line(x, true);
+    prose(x, "a part without a position is the identity: Phi 1, Psi 0");
+}
+
+Explanation *pass_explain_chunk(const RecProgram *written, const Chunk *c) {
+    Explanation *to = ARENA_NEW(written->arena, Explanation);
+    Tell x = {.to = to, .arena = written->arena, .pool = written->pool, .c = c};
+    to->arena = written->arena;
+    to->chunk = c;
+    to->program = rec_names(written);
+    tell_step(&x, written);
+    tell_chunk(&x);
+    tell_combine(&x);
+    section(&x, "backward", "the backward is not derived by this version");
+    return to;
+}
