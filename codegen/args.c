@@ -43,6 +43,11 @@ static void use_expr(Used *u, const Ex *e) {
     ex_visit(e, use_node, u);
 }
 
+static void use_coord(Used *u, const TileOp *op, int d) {
+    use_expr(u, op->coord[d].at);
+    if (op->each[d]) use_expr(u, u->cg->k->axes[op->coord[d].axis].size);
+}
+
 static void use_block(Used *u, const TileBlock *b) {
     for (const TileOp *op = b->first; op; op = op->next) {
         bool copied = op->kind == TILE_FILL; // by its tensor map
@@ -52,8 +57,7 @@ static void use_block(Used *u, const TileBlock *b) {
             const TileTensor *t = &u->cg->p->tensors.data[op->tensor];
             if (!copied) use_tensor(u, op->tensor);
             for (int d = 0; d < t->rank; d++) use_expr(u, t->extent[d]);
-            for (int d = 0; d < u->cg->p->tensors.data[op->tensor].rank; d++)
-                use_expr(u, op->coord[d].at);
+            for (int d = 0; d < u->cg->p->tensors.data[op->tensor].rank; d++) use_coord(u, op, d);
         }
         for (int i = 0; i < op->outs.n; i++) use_expr(u, op->outs.data[i].body);
         const Ex *own[] = {op->from, op->to, op->index, op->where, op->stage, op->when};

@@ -238,6 +238,12 @@ bool tile_scans(const TileOp *map) {
     return false;
 }
 
+bool tile_goes_by_element(const TileOp *op, int axis) {
+    for (int d = 0; d < TILE_MAX_DIMS; d++)
+        if (op->each[d] && (axis < 0 || op->coord[d].axis == axis)) return true;
+    return false;
+}
+
 int tile_contracted_axis(const TileOp *mma) {
     const TileValue *a = mma->args.data[0], *b = mma->args.data[1];
     for (int i = 0; i < a->rank; i++)

@@ -183,6 +183,9 @@ struct TileOp {
     // LOAD, STORE, COPY: the tensor and a coordinate for each of its dimensions
     int tensor;
     TileCoord coord[TILE_MAX_DIMS];
+    // By dimension: the coordinate's `at` is the index for each place along its axis, over POS(axis), clamped
+    // into the tensor. An axis may stand so in several dimensions. Places that it does not have are outside.
+    bool each[TILE_MAX_DIMS];
     bool add; // STORE: adds to what is there
     // MAP: iterates over `axes` (the union of its results' axes and reduced axes)
     int naxes;
@@ -366,11 +369,12 @@ bool tile_has_axis(const TileValue *v, int axis);
 int tile_root_axis(const TileKernel *k,
                    int axis);       // the axis whose tiles it has: itself, or that it is beside
 bool tile_scans(const TileOp *map); // some result is a scan
-int tile_contracted_axis(const TileOp *mma);      // in both operands and not in the result
-int tile_beside_from(const TileOp *beside);       // the axis that the operand has alone; -1
-int tile_beside_to(const TileOp *beside);         // and that the result has in its place; -1
-bool tile_in_grid(const TileKernel *k, int axis); // whether the grid tiles the axis
-int tile_grid_axis(const TileKernel *k);          // the one that it tiles; -1: none
+bool tile_goes_by_element(const TileOp *op, int axis); // an access, along the axis (-1: any)
+int tile_contracted_axis(const TileOp *mma);           // in both operands and not in the result
+int tile_beside_from(const TileOp *beside);            // the axis that the operand has alone; -1
+int tile_beside_to(const TileOp *beside);              // and that the result has in its place; -1
+bool tile_in_grid(const TileKernel *k, int axis);      // whether the grid tiles the axis
+int tile_grid_axis(const TileKernel *k);               // the one that it tiles; -1: none
 bool tile_has_lanes(const TileKernel *k); // of one warp, numbers in its threads (codegen/lanes.c)
 Layout tile_layout(const TileKernel *k, const TileValue *v); // of the value's own axes
 // The one of a kernel's layouts in which an op's values in registers and its axes lie, without copies

@@ -23,6 +23,7 @@ bool tile_fits_blocks(const TileKernel *k, const TileTensor *t, const TileOp *op
                       const TileValue *v) {
     const TileCoord *row = &op->coord[t->rank - 2], *col = row + 1;
     if (op->kind != TILE_LOAD && op->kind != TILE_STORE) return false;
+    if (tile_goes_by_element(op, -1)) return false;
     if (row->axis != tile_grid_axis(k) || col->axis < 0 || v->home != HOME_FRAGMENT) return false;
     return !op->add && k->axes[row->axis].extent % TILE_BLOCK_ROWS == 0 &&
            k->axes[col->axis].extent % TILE_BLOCK_COLUMNS == 0;

@@ -162,6 +162,7 @@ static Access access(Eval *E, const TileOp *op) {
     Access a = {.t = &E->tensors[op->tensor], .op = op};
     for (int d = 0; d < a.t->t->rank; d++) {
         const TileCoord *c = &op->coord[d];
+        if (op->each[d]) continue;
         a.start[d] = run_ex(E, c->at).i;
         if (c->axis >= 0) a.start[d] *= E->extent[c->axis];
     }
@@ -169,12 +170,17 @@ static Access access(Eval *E, const TileOp *op) {
 }
 
 // Where the current element is in the tensor; -1: outside.
-static int64_t address(const Eval *E, const Access *a) {
+static int64_t address(Eval *E, const Access *a) {
     int64_t at = 0;
     for (int d = 0; d < a->t->t->rank; d++) {
-        int axis = a->op->coord[d].axis;
-        int64_t i = a->start[d] + (axis >= 0 ? E->at[axis] : 0);
-        if (i < 0 || i >= a->t->extent[d]) return -1;
+        const TileCoord *c = &a->op->coord[d];
+        int64_t i = a->start[d] + (c->axis >= 0 ? E->at[c->axis] : 0), last = a->t->extent[d] - 1;
+        if (a->op->each[d]) {
+            if (position(E, c->axis) >= E->length[c->axis]) return -1;
+            i = run_ex(E, c->at).i;
+            i = i < 0 ? 0 : i > last ? last : i;
+        }
+        if (i < 0 || i > last) return -1;
         at = at * a->t->extent[d] + i;
     }
     return at;

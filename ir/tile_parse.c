@@ -268,13 +268,16 @@ static bool take_tensor(Parse *P, int *out) {
     return fail(P, "no tensor %s is known", name);
 }
 
-// "N:", "N: (t + 1)" or an index.
-static bool take_coord(Parse *P, TileCoord *c) {
+// "N:", "N: (t + 1)", "N => (N.pos / 16)" or an index.
+static bool take_coord(Parse *P, TileCoord *c, bool *each) {
     skip(P);
     const char *start = P->s, *s = start;
     while (word_char(*s)) s++;
     c->axis = -1;
-    if (s > start && *s == ':') {
+    if (s > start && !strncmp(s + strspn(s, " "), "=>", 2)) {
+        *each = true;
+        if (!take_axis(P, &c->axis) || !expect(P, "=>")) return false;
+    } else if (s > start && *s == ':') {
         if (!take_axis(P, &c->axis) || !expect(P, ":")) return false;
         skip(P);
         if (*P->s == ',' || *P->s == ']') {
@@ -292,7 +295,7 @@ static bool take_access(Parse *P, TileOp *op) {
     if (!take_tensor(P, &op->tensor) || !expect(P, "[")) return false;
     int rank = P->p->tensors.data[op->tensor].rank;
     for (int d = 0; d < rank; d++)
-        if ((d && !expect(P, ",")) || !take_coord(P, &op->coord[d])) return false;
+        if ((d && !expect(P, ",")) || !take_coord(P, &op->coord[d], &op->each[d])) return false;
     return expect(P, "]");
 }
 

@@ -217,7 +217,12 @@ static void print_access(Out *o, const TileOp *op) {
             ex(o, "", c->at);
             continue;
         }
-        text_printf(o->text, "%s:", axis_name(o, c->axis));
+        text_puts(o->text, axis_name(o, c->axis));
+        if (op->each[i]) {
+            ex(o, " => ", c->at);
+            continue;
+        }
+        text_puts(o->text, ":");
         if (!own_tile(o->k, c)) ex(o, " ", c->at);
     }
     text_puts(o->text, "]");

@@ -308,6 +308,14 @@ static bool check_use(Verify *V, const TileValue *v, Want want) {
 
 // ---- operations
 
+// Of an index that is said for each place along an axis.
+static Scope each_scope(const Scope *s, int axis) {
+    Scope own = *s;
+    own.syms |= 1u << SYM_POS;
+    own.axes[own.naxes++] = (uint8_t)axis;
+    return own;
+}
+
 // The tensor and its coordinates; between them they have v's axes, each once.
 bool verify_access(Verify *V, const TileValue *v) {
     const TileOp *op = V->op;
@@ -315,17 +323,20 @@ bool verify_access(Verify *V, const TileValue *v) {
         return verify_fail(V, "there is no tensor %d", op->tensor);
     const TileTensor *t = &V->p->tensors.data[op->tensor];
     Scope s = verify_scope(V, "a coordinate");
-    bool seen[TILE_MAX_AXES] = {false};
+    bool seen[TILE_MAX_AXES] = {false}, each[TILE_MAX_AXES] = {false};
     int count = 0;
     if (!t->rank) return verify_fail(V, "'%s' is a scalar", t->name);
     for (int d = 0; d < t->rank; d++) {
         const TileCoord *c = &op->coord[d];
-        if (!verify_ex(V, c->at, EX_I32, &s)) return false;
-        if (c->axis < 0) continue;
         if (c->axis >= V->k->naxes)
             return verify_fail(V, "a coordinate along an axis that is not there");
+        Scope own = op->each[d] ? each_scope(&s, c->axis) : s;
+        if (!verify_ex(V, c->at, EX_I32, &own)) return false;
+        if (c->axis < 0) continue;
         const char *name = V->k->axes[c->axis].name;
+        if (seen[c->axis] && op->each[d] && each[c->axis]) continue;
         if (seen[c->axis]) return verify_fail(V, "two coordinates along %s", name);
+        each[c->axis] = op->each[d];
         if (!tile_has_axis(v, c->axis))
             return verify_fail(V, "a coordinate along %s, which %%%s has not", name, v->name);
         seen[c->axis] = true;

@@ -35,6 +35,7 @@ static bool check_partner(Verify *V, const TileValue *pipe) {
 }
 
 bool verify_fill(Verify *V) {
+    if (tile_goes_by_element(V->op, -1)) return verify_fail(V, "it fills by the element");
     const TileValue *b = V->op->args.data[0];
     if (!verify_access(V, b) || !check_when(V)) return false;
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];

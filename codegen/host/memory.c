@@ -246,9 +246,9 @@ static void find_views(Plan *p, const TileBlock *b) {
         if (op->kind != TILE_LOAD) continue;
         const TileValue *v = op->results.data[0];
         Dtype d = p->cg->p->tensors.data[op->tensor].dtype;
-        p->h->place[v->id].view = !tile_has_axis(v, p->h->lane_axis) && d == DT_F32 &&
-                                  v->dtype == DT_F32 && !p->life[v->id].fixed_use &&
-                                  !stored(&p->cg->k->body, op->tensor);
+        p->h->place[v->id].view =
+            !tile_goes_by_element(op, -1) && !tile_has_axis(v, p->h->lane_axis) && d == DT_F32 &&
+            v->dtype == DT_F32 && !p->life[v->id].fixed_use && !stored(&p->cg->k->body, op->tensor);
     }
 }
 

@@ -24,6 +24,7 @@ typedef struct Access {
     Val stride[TILE_MAX_DIMS]; // i64
     Val base;                  // of the tile's first element; may lie outside
     Val exists;                // the scalar coordinates are inside
+    bool each;                 // some coordinate is said for each place along an axis
     bool masked;
     Val index[TILE_MAX_AXES];
 } Access;
@@ -41,9 +42,11 @@ static Access access(Cg *cg, const TileOp *op, const TileValue *v) {
     for (int i = 0; i < TILE_MAX_AXES; i++) a.dim_of[i] = -1, a.index[i] = cg_i64(cg, 0);
     for (int d = 0; d < t->rank; d++) {
         const TileCoord *c = &op->coord[d];
-        a.first[d] = cg_uniform(cg, c->at);
         a.extent[d] = cg_extent(cg, op->tensor, d);
         a.stride[d] = cg_stride(cg, op->tensor, d);
+        a.each |= op->each[d];
+        if (op->each[d]) continue;
+        a.first[d] = cg_uniform(cg, c->at);
         if (c->axis >= 0) {
             a.dim_of[c->axis] = d;
             a.first[d] = LLVMBuildMul(cg->b, a.first[d], cg_i32(cg, host_extent(cg, c->axis)), "");
@@ -65,6 +68,12 @@ static Val inside(Cg *cg, const Access *a) {
     for (int d = 0; d < a->rank; d++) {
         int axis = a->op->coord[d].axis;
         if (axis < 0) continue;
+        if (a->op->each[d]) {
+            Val left = LLVMBuildSub(cg->b, cg_axis_size(cg, axis), cg_tile_begin(cg, axis), "");
+            Val all = LLVMBuildICmp(cg->b, LLVMIntSGE, left, cg_i32(cg, host_extent(cg, axis)), "");
+            ok = LLVMBuildAnd(cg->b, ok, all, "");
+            continue;
+        }
         Val low = LLVMBuildICmp(cg->b, LLVMIntSGE, a->first[d], cg_i32(cg, 0), "");
         Val last = LLVMBuildSub(cg->b, a->extent[d], cg_i32(cg, host_extent(cg, axis)), "");
         Val high = LLVMBuildICmp(cg->b, LLVMIntSLE, a->first[d], last, "");
@@ -73,11 +82,20 @@ static Val inside(Cg *cg, const Access *a) {
     return ok;
 }
 
+static Val position(Cg *cg, const Access *a, int axis) {
+    Val i = LLVMBuildTrunc(cg->b, a->index[axis], cg->i32, "");
+    return LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), i, "");
+}
+
 static Val address(Cg *cg, const Access *a) {
     Val at = cg_i64(cg, 0);
+    for (int i = 0; i < a->v->rank && a->each; i++) {
+        Val pos = position(cg, a, a->v->axis[i]);
+        at = LLVMBuildAdd(cg->b, at, cg_element_offset(cg, a->op, a->v->axis[i], pos), "");
+    }
     for (int d = 0; d < a->rank; d++) {
         int axis = a->op->coord[d].axis;
-        if (axis >= 0)
+        if (axis >= 0 && !a->op->each[d])
             at = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, a->index[axis], a->stride[d], ""), "");
     }
     return LLVMBuildGEP2(cg->b, cg_dtype(cg, a->dtype), a->base, &at, 1, "");
@@ -103,6 +121,12 @@ static Val mask(Cg *cg, const Access *a, int along, int lanes) {
     Val ok = a->exists, lane = NULL;
     for (int d = 0; d < a->rank; d++) {
         int axis = a->op->coord[d].axis;
+        if (a->op->each[d]) {
+            Val has =
+                LLVMBuildICmp(cg->b, LLVMIntSLT, position(cg, a, axis), cg_axis_size(cg, axis), "");
+            ok = LLVMBuildAnd(cg->b, ok, has, "");
+            continue;
+        }
         if (axis < 0 || always_inside(cg, a, d)) continue;
         Val at = LLVMBuildAdd(cg->b, a->first[d],
                               LLVMBuildTrunc(cg->b, a->index[axis], cg->i32, ""), "");
@@ -226,7 +250,9 @@ static void put_one(Cg *cg, const Access *a, Val ok, Val x) {
 
 static void straight(Cg *cg, Access *a) {
     bool load = a->op->kind == TILE_LOAD;
-    int along = host_stride1(cg, a->v), lanes = a->op->add ? 1 : host_width(cg, along);
+    int along = host_stride1(cg, a->v);
+    if (along >= 0 && tile_goes_by_element(a->op, along)) along = -1; // each has its own address
+    int lanes = a->op->add ? 1 : host_width(cg, along);
     if (lanes == 1 && along < 0 && a->v->rank) along = a->v->axis[a->v->rank - 1];
     bool row = along >= 0 && a->dim_of[along] == a->rank - 1;
     HostLoop loops[TILE_MAX_RANK];
@@ -308,8 +334,8 @@ static void transposed(Cg *cg, Access *a, int rows, int columns) {
 // sum, and a tenth of the code).
 static bool turns(Cg *cg, const Access *a) {
     int lane = host_of(cg)->lane_axis, last = a->rank ? a->op->coord[a->rank - 1].axis : -1;
-    return tile_has_axis(a->v, lane) && last >= 0 && last != lane && host_width(cg, lane) > 1 &&
-           !a->op->add && dtype_reads(a->dtype) == EX_F32 &&
+    return !a->each && tile_has_axis(a->v, lane) && last >= 0 && last != lane &&
+           host_width(cg, lane) > 1 && !a->op->add && dtype_reads(a->dtype) == EX_F32 &&
            !(host_of(cg)->avx512 && a->dtype == DT_F32);
 }
 

@@ -61,6 +61,7 @@ static void fetch(Chains *s, TileOp *before, const TileOp *load, const Ex *tile,
     TileOp *op = insert(s, before, TILE_COPY);
     op->tensor = load->tensor;
     memcpy(op->coord, load->coord, sizeof op->coord);
+    memcpy(op->each, load->each, sizeof op->each);
     for (int d = 0; tile && d < s->p->tensors.data[load->tensor].rank; d++)
         op->coord[d].at = ex_simplify(s->x, ex_subst(s->x, op->coord[d].at, SYM_TILE, axis, tile));
     op->stage = ex_simplify(s->x, stage);

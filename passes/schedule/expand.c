@@ -292,6 +292,7 @@ static void fill(Expand *e, const TileOp *load, const Ex *tile, int axis) {
     tile_arg(e->p, op, e->pipe[load->tensor]);
     op->tensor = load->tensor;
     memcpy(op->coord, load->coord, sizeof op->coord);
+    memcpy(op->each, load->each, sizeof op->each);
     for (int d = 0; tile && d < e->p->tensors.data[load->tensor].rank; d++)
         op->coord[d].at = tidy(e, ex_subst(e->x, op->coord[d].at, SYM_TILE, axis, tile));
     op->when = e->when;

@@ -106,13 +106,10 @@ static const Ex *heads_of(TileProgram *p) {
                 ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32));
 }
 
-// n by the number of tiles: divisions one after the other, since the product of the counts might
-// leave i32. By zero is zero, and then one part is enough.
+// n by the number of tiles, the first three dimensions of the grid: divisions one after the other, since the
+// product of the counts might leave i32. By zero is zero, and then one part is enough.
 static const Ex *by_tiles(TileProgram *p, const TileKernel *k, const Ex *n) {
-    ExPool *x = p->pool;
-    const Ex *by[] = {ex_sym(x, SYM_SIZE, SIZE_B, EX_I32), ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32),
-                      row_tiles(k)};
-    for (int i = 0; i < 3; i++) n = ex_2(x, EX_DIV, n, by[i]);
+    for (int i = 0; i < 3; i++) n = ex_2(p->pool, EX_DIV, n, k->grid[i].count);
     return n;
 }
 

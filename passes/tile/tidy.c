@@ -77,7 +77,9 @@ static bool same_load(const TileOp *a, const TileOp *b) {
     if (b->kind != TILE_LOAD || a->tensor != b->tensor) return false;
     if (pass_axes_of(a->results.data[0]) != pass_axes_of(b->results.data[0])) return false;
     for (int d = 0; d < TILE_MAX_DIMS; d++)
-        if (a->coord[d].axis != b->coord[d].axis || a->coord[d].at != b->coord[d].at) return false;
+        if (a->coord[d].axis != b->coord[d].axis || a->coord[d].at != b->coord[d].at ||
+            a->each[d] != b->each[d])
+            return false;
     return true;
 }
 

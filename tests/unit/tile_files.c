@@ -59,14 +59,16 @@ static void raw_scores(Row *r) {
 static bool causal(const Row *r, int j) { return j <= r->i + sizes(r)[SIZE_Q_OFFSET]; }
 
 // Makes the weights of the scores.
-static void softmax(Row *r) {
+static void scaled_softmax(Row *r, double scale) {
     double m = -INFINITY, l = 0;
     for (int j = 0; j < r->n; j++)
-        if (causal(r, j)) m = fmax(m, r->s[j] * (double)0.4472136f);
-    for (int j = 0; j < r->n; j++)
-        l += r->s[j] = causal(r, j) ? exp(r->s[j] * (double)0.4472136f - m) : 0;
+        if (causal(r, j)) m = fmax(m, r->s[j] * scale);
+    for (int j = 0; j < r->n; j++) l += r->s[j] = causal(r, j) ? exp(r->s[j] * scale - m) : 0;
     for (int j = 0; j < r->n && l > 0; j++) r->s[j] /= l;
 }
+
+static void softmax(Row *r) { scaled_softmax(r, (double)0.4472136f); }
+static void softmax64(Row *r) { scaled_softmax(r, 0.125); }
 
 static void relu(Row *r) {
     const TileProgram *p = r->c->p;
@@ -101,11 +103,9 @@ typedef struct Reference {
     const char *name;
     void (*weights)(Row *r);
 } Reference;
-static const Reference references[] = {{"softmax", softmax},
-                                       {"relu", relu},
-                                       {"causal_relu", causal_relu},
-                                       {"above_mean", above_mean},
-                                       {"documents", documents}};
+static const Reference references[] = {
+    {"softmax", softmax},         {"softmax64", softmax64},   {"relu", relu},
+    {"causal_relu", causal_relu}, {"above_mean", above_mean}, {"documents", documents}};
 
 static void check_against(const Case *c, const char *name, double bound, const char *file) {
     const int32_t *z = c->d->size;
