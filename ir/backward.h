@@ -68,6 +68,7 @@ typedef struct Backward {
     VEC(BackGrad) grads;
     // bool over SYM_ROW: the row has no key; where that is so no BACK_ROW gradient counts. NULL where there is none.
     const Ex *empty;
+    bool *found; // by reduction: an extremum that is compared with what it is taken over
     int further; // the first reduction whose gradient needs a further sweep: an index into row->reduces; -1: none
 } Backward;
 

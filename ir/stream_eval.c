@@ -221,14 +221,22 @@ double stream_emitted(StreamEval *x, const StreamPart *p, int i) {
 
 double stream_factor(StreamEval *x) { return x->s->factor ? value(x, x->s->factor).f : 1; }
 
-void stream_output(StreamEval *x, const StreamPart *p, double *o) {
+double stream_scalar(StreamEval *x, const StreamPart *p, const Ex *e) {
+    for (int i = 0; i < x->s->shifts.n; i++) x->shift[i] = stream_shift(x, i, p);
+    x->state = p->state;
+    return value(x, e).f;
+}
+
+void stream_aggregate(StreamEval *x, const StreamPart *p, double *o) {
     double by = stream_factor(x);
     bool empty = stream_is_empty(x, p);
+    for (int d = 0; d < x->Dv; d++) o[d] = empty ? 0 : x->s->factor ? p->acc[d] * by : p->acc[d];
+}
+
+void stream_output(StreamEval *x, const StreamPart *p, double *o) {
+    stream_aggregate(x, p, o);
     x->sqo = 0;
-    for (int d = 0; d < x->Dv; d++) {
-        o[d] = empty ? 0 : x->s->factor ? p->acc[d] * by : p->acc[d];
-        x->sqo += o[d] * o[d];
-    }
+    for (int d = 0; d < x->Dv; d++) x->sqo += o[d] * o[d];
     for (x->column = 0; x->column < x->Dv; x->column++) {
         x->o = o[x->column];
         o[x->column] = value(x, x->s->row->output).f;

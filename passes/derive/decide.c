@@ -319,6 +319,8 @@ static RowProgram *copy_of(Arena *a, const RowProgram *row) {
 const RowProgram *row_decide(Arena *a, const RowProgram *row) {
     Decide d = {.row = row, .out = copy_of(a, row), .scratch = arena_new()};
     for_all(&d, find_meetings);
+    for (int k = 0; k < row->reduces.n; k++)
+        if (row->reduces.data[k].exact) d.met |= bit_of(k); // the backward finds it again
     if (row_overflows(row)) demand(&d, row->modified, true), d.score = true;
     do { // an extremum or the score that decides may have been looked at before
         d.changed = false;

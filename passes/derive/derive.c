@@ -43,6 +43,7 @@ typedef struct Derive {
     ClassSet *any;      // full or empty
     ExMemo uses;        // const bool * by the reductions
     bool narrows;       // weights become f16
+    bool counts;        // the row without a key is told from others
 } Derive;
 
 static ClassSet identity_class(ExOp op) {
@@ -474,7 +475,7 @@ static void derive_weight(Derive *d) {
     s->elem = ex_simplify(d->p, guarded(d, EX_ROWSUM, running_elem(d, &nf, s->shift, last)));
     nf.factor = outside(d, nf.factor);
     s->factor = nf.factor ? ex_simplify(d->p, nf.factor) : NULL;
-    s->empty = finite_when_empty(d, nf.factor) ? NULL : row_is_empty(d);
+    s->empty = !d->counts && finite_when_empty(d, nf.factor) ? NULL : row_is_empty(d);
 }
 
 // An emit is what its formula gives, for a row without a key that of the reductions' identities;
@@ -514,7 +515,8 @@ static void put_places(Stream *s, const RowProgram *row) {
     put_at(p, s->factor, row->weight->span);
 }
 
-static Stream *derive(Arena *a, const RowProgram *written, Diags *diags, bool narrows) {
+static Stream *derive(Arena *a, const RowProgram *written, Diags *diags, bool narrows,
+                      bool counts) {
     const Ex *scaled;
     const RowProgram *row = row_unscaled(a, row_decide(a, written), &scaled);
     int n = row->reduces.n;
@@ -524,7 +526,8 @@ static Stream *derive(Arena *a, const RowProgram *written, Diags *diags, bool na
                 .row = row,
                 .diags = diags,
                 .n = n,
-                .narrows = narrows};
+                .narrows = narrows,
+                .counts = counts};
     d.needed = ARENA_ARRAY(d.scratch, bool, n + 1);
     d.running = ARENA_ARRAY(d.scratch, bool, n + 1);
     d.sweep = ARENA_ARRAY(d.scratch, int, n + 1);
@@ -555,9 +558,13 @@ static Stream *derive(Arena *a, const RowProgram *written, Diags *diags, bool na
 }
 
 Stream *pass_derive(Arena *a, const RowProgram *row, Diags *diags) {
-    return derive(a, row, diags, false);
+    return derive(a, row, diags, false, false);
+}
+
+Stream *pass_derive_counted(Arena *a, const RowProgram *row, Diags *diags) {
+    return derive(a, row, diags, false, true);
 }
 
 Stream *pass_derive_narrow(Arena *a, const RowProgram *row, Diags *diags) {
-    return derive(a, row, diags, true);
+    return derive(a, row, diags, true, false);
 }

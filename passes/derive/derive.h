@@ -8,6 +8,9 @@
 // reduction (silent when diags is NULL).
 Stream *pass_derive(Arena *a, const RowProgram *row, Diags *diags);
 
+// The same, where the row without a key is always told from others (->empty).
+Stream *pass_derive_counted(Arena *a, const RowProgram *row, Diags *diags);
+
 // The same, where elements that weight v become f16: those that are not proved below HALF_MOST are
 // scaled by a power of two for each row.
 #define HALF_MOST 65504.0

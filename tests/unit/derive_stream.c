@@ -2,9 +2,10 @@
 // masked keys and without any, with the keys cut into parts and tiles at random and the parts
 // merged in random order. And in f32, on scores from 1e-21 to 1e19: where the formula as it is written
 // is right, the streaming form is too.
+#include "row_util.h"
+
 #include "passes/derive/derive.h"
 
-#include "ir/expr_ops.h"
 #include "ir/stream_eval.h"
 #include "passes/derive/magnitude.h"
 
@@ -18,67 +19,6 @@ enum { KEYS = 24, MAX_R = 16, MAX_STATES = 40 };
 static uint32_t draw(uint32_t *seed, uint32_t n) {
     *seed = *seed * 1664525u + 1013904223u;
     return (*seed >> 8) % n;
-}
-
-// ---- row programs from short texts: "m = rowmax s; w = exp((s - m)); emit lse = m"
-
-static const Ex *read(RowProgram *p, const char *s) {
-    ExNames names = row_names(p);
-    const char *error = NULL;
-    const Ex *e = ex_parse(p->pool, &s, &names, &error);
-    ck_assert_msg(e && !*s, "%s: %s", s, error ? error : "more text");
-    return e;
-}
-
-static RowProgram *row_new(Arena *a) {
-    RowProgram *p = ARENA_NEW(a, RowProgram);
-    p->arena = a;
-    p->pool = ex_pool(a);
-    p->name = "test";
-    p->D = p->Dv = 4;
-    sizes_init(a, &p->sizes);
-    static const char *const scalars[] = {"sink", "temp"};
-    for (int i = 0; i < 2; i++) {
-        RowInput in = {.name = scalars[i], .dtype = DT_F32};
-        VEC_PUSH(a, &p->inputs, in);
-    }
-    p->score = p->modified = ex_symbol(p->pool, SYM_DOT);
-    p->mask = ex_bool(p->pool, true);
-    p->output = ex_symbol(p->pool, SYM_O);
-    return p;
-}
-
-static void add_reduce(RowProgram *p, const char *name, ExOp op, const Ex *f) {
-    RowReduce r = {.op = op, .f = f, .name = name, .written = name};
-    VEC_PUSH(p->arena, &p->reduces, r);
-}
-
-static void read_statement(RowProgram *p, char *text) {
-    char *value = strstr(text, " = ") + 3;
-    value[-3] = 0;
-    if (!strncmp(text, "emit ", 5)) {
-        RowEmit e = {text + 5, read(p, value), {0, 0, 0}};
-        VEC_PUSH(p->arena, &p->emits, e);
-        return;
-    }
-    for (int op = EX_ROWMAX; op <= EX_ROWSUM; op++) {
-        size_t n = strlen(ex_op_name((ExOp)op));
-        if (strncmp(value, ex_op_name((ExOp)op), n)) continue;
-        add_reduce(p, text, (ExOp)op, read(p, value + n + 1));
-        return;
-    }
-    p->weight = read(p, value);
-}
-
-static RowProgram *row_of(Arena *a, const char *text) {
-    RowProgram *p = row_new(a);
-    char *s = arena_strdup(a, text);
-    for (char *end; s; s = end) {
-        end = strstr(s, "; ");
-        if (end) *end = 0, end += 2;
-        read_statement(p, s);
-    }
-    return p;
 }
 
 // ---- evaluation

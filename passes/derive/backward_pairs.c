@@ -1,0 +1,176 @@
+// backward_pairs.c: the gradients that each pair of a query and a key has: ds, d_dot, and those of inputs.
+//
+// In: the gradients of the reductions. Out: formulas over s, w, dw and row scalars.
+//
+// Where weights hold an exponential of the score, all of ds is w times something, and w is what the forward has computed:
+//
+//     dw exp(s - m) / l - delta / l exp(s - m)   ->   w * (dw - delta)
+//
+// Otherwise ds stands as the derivatives are written, so that it keeps the guards that formulas have.
+#include "passes/derive/backward.h"
+
+#include "passes/derive/differentiate.h"
+#include "passes/simplify/simplify.h"
+
+typedef struct Group { // of what w is multiplied by: key * (dw * by + rest)
+    Term key;
+    Poly by, rest;
+} Group;
+typedef VEC(Group) Groups;
+
+static Group *group_of(Derivative *d, Groups *to, const Term *key) {
+    for (int i = 0; i < to->n; i++)
+        if (poly_same(&to->data[i].key, key)) return &to->data[i];
+    Group new = {.key = *key};
+    VEC_PUSH(d->scratch, to, new);
+    return &to->data[to->n - 1];
+}
+
+// Adds df * (dw or rho); false where w does not divide it.
+static bool divide(Derivative *d, Groups *to, const Ex *df, const Poly *rho) {
+    Polys *s = d->polys;
+    if (!df) return true;
+    Poly a = poly_of(s, df);
+    for (int i = 0; i < a.n; i++) {
+        Term q, key, row;
+        if (!poly_divide(s, &a.term[i], d->of_weight.term, true, &q)) return false;
+        poly_split(s, &q, &key, &row);
+        Group *g = group_of(d, to, &key);
+        Poly one = {1, ARENA_NEW(d->scratch, Term)};
+        *one.term = row;
+        if (rho) {
+            one = poly_times(s, rho, &one);
+            one = poly_spread(s, &one);
+        }
+        Poly *sum = rho ? &g->rest : &g->by;
+        *sum = poly_plus(s, sum, &one);
+    }
+    return true;
+}
+
+static bool is_sum(const Derivative *d, int k) { return d->row->reduces.data[k].op == EX_ROWSUM; }
+
+static bool holds_exponential(const Poly *w) {
+    for (int i = 0; w->n == 1 && i < w->term->n; i++) {
+        const PolyFactor *f = &w->term->factor[i];
+        bool power = f->atom->op == EX_EXP || f->atom->op == EX_EXP2;
+        if (power && f->power == 1 && !poly_is_of_row(f->atom)) return true;
+    }
+    return false;
+}
+
+// w * (..) for the derivative by x of all that is smooth; NULL where it is not of that form.
+static const Ex *weighted(Derivative *d, const Ex *x) {
+    ExPool *p = d->p;
+    Groups groups = {0};
+    const Ex *sum = NULL;
+    if (!holds_exponential(&d->of_weight) ||
+        !divide(d, &groups, ex_derivative(p, d->weight, x), NULL))
+        return NULL;
+    for (int k = 0; k < d->row->reduces.n; k++)
+        if (d->rho[k].n && is_sum(d, k) &&
+            !divide(d, &groups, ex_derivative(p, d->f[k], x), &d->rho[k]))
+            return NULL;
+    for (int i = 0; i < groups.n; i++) {
+        Group *g = &groups.data[i];
+        const Ex *key = poly_term_ex(d->polys, &g->key), *in = NULL;
+        bool number = g->by.n == 1 && !g->by.term->n;
+        if (g->by.n) in = ex_symbol(p, SYM_DW);
+        if (g->by.n && !number) in = ex_chain(p, in, back_scalar(d, &g->by));
+        g->rest = poly_reduced(d->polys, &g->rest);
+        if (number) {
+            Poly by = poly_of(d->polys, ex_f32(p, (float)(1 / g->by.term->coef)));
+            g->rest = poly_times(d->polys, &g->rest, &by);
+            key = ex_chain(p, ex_f32(p, (float)g->by.term->coef), key);
+        }
+        if (g->rest.n) in = ex_plus(p, in, back_scalar(d, &g->rest));
+        if (in) sum = ex_plus(p, sum, ex_chain(p, in, key));
+    }
+    return sum ? ex_chain(p, ex_symbol(p, SYM_W), sum) : NULL;
+}
+
+typedef struct Replace {
+    const Ex *what, *by;
+} Replace;
+
+static const Ex *replace_one(void *ctx, ExPool *p, const Ex *e) {
+    const Replace *r = ctx;
+    (void)p;
+    return e == r->what ? r->by : e;
+}
+
+// The derivative by x of all that belongs to the pair; NULL: 0.
+static const Ex *of_pair(Derivative *d, const Ex *x) {
+    ExPool *p = d->p;
+    const Ex *sum = weighted(d, x), *dw = ex_symbol(p, SYM_DW);
+    bool smooth = sum != NULL;
+    if (!smooth) sum = ex_chain(p, dw, ex_derivative(p, d->weight, x));
+    for (int k = 0; k < d->row->reduces.n; k++) {
+        if (!d->rho[k].n || (smooth && is_sum(d, k))) continue;
+        const Ex *df = ex_derivative(p, d->f[k], x);
+        if (!df) continue;
+        if (is_sum(d, k)) {
+            sum = ex_plus(p, sum, ex_chain(p, back_scalar(d, &d->rho[k]), df));
+            continue;
+        }
+        Poly n = poly_of(d->polys, ex_1(p, EX_RCP, d->count[k])),
+             share = poly_times(d->polys, &d->rho[k], &n);
+        const Ex *part = ex_chain(p, back_scalar(d, &share), df);
+        sum = ex_plus(p, sum, ex_select(p, back_attains(d, k), part, ex_f32(p, 0)));
+    }
+    Replace w = {d->weight, ex_symbol(p, SYM_W)};
+    return sum && d->weight->nargs ? ex_map(p, sum, replace_one, &w) : sum;
+}
+
+// ---- inputs
+
+static void add_grad(Derivative *d, const Ex *at, BackPer per, const Ex *value) {
+    int input = at->op == EX_LOAD ? at->input : at->index;
+    BackGrad g = {input, at, per, value ? ex_simplify(d->p, value) : NULL};
+    if (value && !ex_is_f32(g.value, 0)) VEC_PUSH(d->arena, &d->out->grads, g);
+}
+
+// What a number of the row that normalize and emits read adds to its gradient: for the row as a whole, or by the pair.
+static void of_normalize(Derivative *d, const Ex *at, const Ex *of_modified) {
+    Polys *s = d->polys;
+    Poly sum = {0}, emits = back_by_emits(d, at);
+    d->may_sweep = d->failed = false;
+    if (poly_is_of_row(at)) sum = back_by(d, at, -1);
+    bool by_row = poly_is_of_row(at) && !d->failed;
+    d->may_sweep = true;
+    const Ex *pair = by_row ? NULL : of_pair(d, at);
+    if (by_row) emits = poly_plus(s, &emits, &sum);
+    emits = poly_reduced(s, &emits);
+    add_grad(d, at, BACK_PAIR, ex_plus(d->p, pair, of_modified));
+    if (emits.n) add_grad(d, at, BACK_ROW, poly_ex(s, &emits));
+}
+
+// ds times the derivative of the modified score.
+static const Ex *through_score(Derivative *d, const Ex *x) {
+    const Ex *by = ex_derivative(d->p, d->modified, x);
+    return by ? ex_chain(d->p, ex_symbol(d->p, SYM_DS), by) : NULL;
+}
+
+static const Ex *score_by(Derivative *d, ExSym x) {
+    const Ex *e = through_score(d, ex_symbol(d->p, x));
+    return e ? ex_simplify(d->p, e) : NULL;
+}
+
+void back_pairs(Derivative *d) {
+    const Ex *ds = of_pair(d, ex_symbol(d->p, SYM_S));
+    d->out->ds = ex_simplify(d->p, ds ? ds : ex_f32(d->p, 0));
+    d->out->d_dot = score_by(d, SYM_DOT);
+    d->out->d_sqq = score_by(d, SYM_SQQ);
+    d->out->d_sqk = score_by(d, SYM_SQK);
+    BackReads r = {0};
+    back_reads(d, d->modified, &r);
+    back_reads(d, d->weight, &r);
+    for (int k = 0; k < d->row->reduces.n; k++) back_reads(d, d->f[k], &r);
+    for (int i = 0; i < d->row->emits.n; i++) back_reads(d, d->emit[i], &r);
+    back_reads(d, d->output, &r);
+    for (int i = 0; i < r.n; i++) {
+        const Ex *at = r.data[i], *by = ex_derivative(d->p, d->output, at);
+        of_normalize(d, at, through_score(d, at));
+        if (by) add_grad(d, at, BACK_COLUMN, ex_chain(d->p, ex_symbol(d->p, SYM_DO), by));
+    }
+}

@@ -1,0 +1,204 @@
+// backward_saved.c: what the forward saves for the backward.
+//
+// In: the formulas of the backward, over reductions of the forward and row scalars that are made. Out: the same over row scalars
+// alone, the saved ones first, and the weight of a pair as the forward computed it.
+//
+//     exp2(s * 0.18 + A) / l     ->   exp2(s * 0.18 + L),  L = A + log2(1 / l)         scores are proved small
+//                                     exp2((s + A) * 1.44) * f,  f = 1 / l             otherwise: L would round both away
+//
+// A row without a key has L = -inf. Made row scalars that nothing needs are dropped.
+#include "passes/derive/backward.h"
+
+#include "passes/derive/magnitude.h"
+#include "passes/derive/tame.h"
+#include "passes/simplify/rules.h"
+#include "passes/simplify/simplify.h"
+
+#include <math.h>
+
+enum {
+    FOLDED = -1,
+    FACTOR = -2
+}; // SYM_ROW of what the weight alone needs: L; the deferred factor's parts from here down
+
+typedef struct Saving {
+    Derivative *d;
+    const Stream *s;
+    VEC(BackRow) rows;       // saved
+    VEC(const Ex *) symbols; // that each stands for
+    bool *live;              // made row scalars
+    int *place;              // of them, among all
+} Saving;
+
+// ---- which
+
+static const Ex *symbol_of(const Saving *v, int i) { return v->symbols.data[i]; }
+
+static int find_saved(const Saving *v, const Ex *e) {
+    for (int i = 0; i < v->rows.n; i++)
+        if (symbol_of(v, i) == e) return i;
+    return -1;
+}
+
+static void save(Saving *v, const char *name, const Ex *symbol, const Ex *value) {
+    BackRow new = {name, BACK_SAVED, value};
+    if (find_saved(v, symbol) >= 0) return;
+    VEC_PUSH(v->d->arena, &v->rows, new);
+    VEC_PUSH(v->d->scratch, &v->symbols, symbol);
+}
+
+static void save_symbol(void *ctx, const Ex *e) {
+    Saving *v = ctx;
+    if (e->op != EX_SYM) return;
+    if (e->sym == SYM_R) save(v, v->d->row->reduces.data[e->index].name, e, e);
+    if (e->sym == SYM_STATE) save(v, v->s->states.data[e->index].name, e, e);
+    if (e->sym == SYM_SHIFT) save(v, "A", e, e);
+}
+
+// ---- what is needed
+
+static void mark(void *ctx, const Ex *e) {
+    Saving *v = ctx;
+    if (e->op == EX_SYM && e->sym == SYM_ROW && e->index >= 0) v->live[e->index] = true;
+}
+
+static void for_formulas(Saving *v, void (*fn)(void *, const Ex *)) {
+    const Backward *b = v->d->out;
+    const Ex *all[] = {b->ds, b->d_o, b->d_dot, b->d_sqq, b->d_sqk};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]) ex_visit(all[i], fn, v);
+    for (int i = 0; i < b->grads.n; i++) ex_visit(b->grads.data[i].value, fn, v);
+}
+
+static void find_live(Saving *v) {
+    const Backward *b = v->d->out;
+    for_formulas(v, mark);
+    for (int i = b->rows.n; i-- > 0;) // what it uses stands before it
+        if (v->live[i]) ex_visit(b->rows.data[i].value, mark, v);
+    for_formulas(v, save_symbol);
+    for (int i = 0; i < b->rows.n; i++)
+        if (v->live[i]) ex_visit(b->rows.data[i].value, save_symbol, v);
+}
+
+// ---- the weight
+
+static const Ex *unguarded(const Ex *e) {
+    bool guard =
+        e->op == EX_SELECT && e->args[0]->op == EX_EQ && ex_is_f32(e->args[0]->args[1], -INFINITY);
+    return guard ? e->args[2] : e;
+}
+
+static ClassSet *classes(const Saving *v) {
+    const RowProgram *row = v->d->row;
+    ClassSet *r = ARENA_ARRAY(v->d->scratch, ClassSet, row->reduces.n + 1);
+    for (int k = 0; k < row->reduces.n; k++) {
+        ClassEnv env = {.s = CL_FINITE, .r = r};
+        ClassSet f = class_of(row->reduces.data[k].f, &env);
+        r[k] = row->reduces.data[k].op == EX_ROWSUM ? class_sum(f) : f;
+    }
+    return r;
+}
+
+// Whether shift and factor may become one number: rounding it is nothing beside the scores.
+static bool folds(const Saving *v, const Ex *elem) {
+    const Stream *s = v->s;
+    if (s->shift < 0 || s->scale >= 0 || s->units.data[s->shift] || !s->factor ||
+        elem->op != EX_EXP2)
+        return false;
+    ClassEnv env = {.s = CL_FINITE, .r = classes(v)};
+    const Ex *x = ex_subst(v->d->p, elem->args[0], SYM_SHIFT, s->shift, ex_f32(v->d->p, 0));
+    return class_of(s->factor, &env) == CL_POS && row_small(v->d->row, x);
+}
+
+static const Ex *folded_weight(Saving *v, const Ex *elem) {
+    ExPool *p = v->d->p;
+    const Stream *s = v->s;
+    const Ex *l = ex_sym(p, SYM_ROW, FOLDED, EX_F32),
+             *shift = ex_sym(p, SYM_SHIFT, s->shift, EX_F32),
+             *both = ex_2(p, EX_ADD, shift, ex_1(p, EX_LOG2, s->factor));
+    if (s->empty) both = ex_select(p, s->empty, ex_f32(p, -INFINITY), both);
+    save(v, "L", l, ex_simplify(p, both));
+    return ex_subst(p, elem, SYM_SHIFT, s->shift, l);
+}
+
+// A part of the factor is a number of its own where the forward's reductions are not saved anyway.
+static const Ex *factor_part(Saving *v, const Ex *part, int i) {
+    bool known = true;
+    for (int k = 0; k < v->d->row->reduces.n; k++) {
+        const Ex *r = ex_sym(v->d->p, SYM_R, k, EX_F32);
+        known &= !ex_uses(part, SYM_R, k) || find_saved(v, r) >= 0;
+    }
+    if (known || part->op == EX_SYM) return part;
+    const Ex *e = ex_sym(v->d->p, SYM_ROW, FACTOR - i, EX_F32);
+    save(v, "f", e, ex_simplify(v->d->p, part));
+    return e;
+}
+
+static const Ex *weight(Saving *v) {
+    const Ex *elem = unguarded(v->s->elem), *part[MAX_FACTORS];
+    if (folds(v, elem)) return folded_weight(v, elem);
+    int n = v->s->factor ? row_factors(v->d->row, v->s->factor, part) : 0;
+    ex_visit(elem, save_symbol, v);
+    for (int i = 0; i < n; i++) elem = ex_2(v->d->p, EX_MUL, elem, factor_part(v, part[i], i));
+    return elem;
+}
+
+// ---- everything in its place
+
+static const Ex *place_one(void *ctx, ExPool *p, const Ex *e) {
+    const Saving *v = ctx;
+    if (e->op != EX_SYM) return e;
+    int saved = find_saved(v, e);
+    if (saved >= 0) return ex_sym(p, SYM_ROW, saved, EX_F32);
+    return e->sym == SYM_ROW ? ex_sym(p, SYM_ROW, v->place[e->index], EX_F32) : e;
+}
+
+static const Ex *placed(Saving *v, const Ex *e) {
+    return e ? ex_simplify(v->d->p, ex_map(v->d->p, e, place_one, v)) : NULL;
+}
+
+static void place_rows(Saving *v) {
+    Backward *b = v->d->out;
+    int made = b->rows.n, n = v->rows.n;
+    const BackRow *old = b->rows.data;
+    for (int i = 0; i < made; i++)
+        if (v->live[i]) v->place[i] = n++;
+    b->nsaved = v->rows.n;
+    b->rows.data = v->rows.data, b->rows.n = v->rows.n, b->rows.cap = v->rows.cap;
+    for (int i = 0; i < made; i++) {
+        if (!v->live[i]) continue;
+        BackRow new = old[i];
+        new.value = placed(v, new.value);
+        VEC_PUSH(v->d->arena, &b->rows, new);
+        if (new.made == BACK_KEYS && b->further < 0) b->further = v->d->reduction.data[i];
+    }
+}
+
+void back_saved(Derivative *d) {
+    Backward *b = d->out;
+    Saving v = {.d = d, .s = b->s};
+    v.live = ARENA_ARRAY(d->scratch, bool, b->rows.n + 1);
+    v.place = ARENA_ARRAY(d->scratch, int, b->rows.n + 1);
+    find_live(&v);
+    b->found = ARENA_ARRAY(d->arena, bool, d->row->reduces.n + 1);
+    for (int k = 0; k < d->row->reduces.n; k++)
+        b->found[k] = d->count[k] && v.live[d->count[k]->index];
+    b->weight = weight(&v);
+    bool by_row = false;
+    for (int i = 0; i < b->grads.n; i++) by_row |= b->grads.data[i].per == BACK_ROW;
+    const Ex *folded = ex_sym(d->p, SYM_ROW, FOLDED, EX_F32);
+    if (by_row && b->s->empty)
+        b->empty = find_saved(&v, folded) >= 0 ? ex_2(d->p, EX_EQ, folded, ex_f32(d->p, -INFINITY))
+                                               : b->s->empty;
+    if (b->empty) ex_visit(b->empty, save_symbol, &v);
+    place_rows(&v);
+    b->weight = placed(&v, b->weight);
+    b->ds = placed(&v, b->ds);
+    b->d_o = placed(&v, b->d_o);
+    b->d_dot = placed(&v, b->d_dot);
+    b->d_sqq = placed(&v, b->d_sqq);
+    b->d_sqk = placed(&v, b->d_sqk);
+    b->empty = placed(&v, b->empty);
+    for (int i = 0; i < b->grads.n; i++)
+        b->grads.data[i].value = placed(&v, b->grads.data[i].value);
+}
