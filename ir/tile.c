@@ -269,6 +269,20 @@ bool tile_in_grid(const TileKernel *k, int axis) {
     return false;
 }
 
+static bool sums_over(const TileOp *op, int axis) {
+    if (op->kind == TILE_MMA) return tile_contracted_axis(op) == axis;
+    for (int i = 0; op->kind == TILE_MAP && i < op->outs.n; i++)
+        if (op->outs.data[i].reduce != EX_CONST && op->outs.data[i].reduce_axis == axis)
+            return true;
+    return false;
+}
+
+bool tile_sums_over(const TileKernel *k, int axis) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (sums_over(op, axis)) return true;
+    return false;
+}
+
 bool tile_has_lanes(const TileKernel *k) {
     return k->schedule.lane_axis >= 0 && k->schedule.warps == 1;
 }

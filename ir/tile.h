@@ -374,6 +374,8 @@ int tile_contracted_axis(const TileOp *mma);           // in both operands and n
 int tile_beside_from(const TileOp *beside);            // the axis that the operand has alone; -1
 int tile_beside_to(const TileOp *beside);              // and that the result has in its place; -1
 bool tile_in_grid(const TileKernel *k, int axis);      // whether the grid tiles the axis
+// Whether the body adds up, or reduces otherwise, what is along the axis: then its padding counts.
+bool tile_sums_over(const TileKernel *k, int axis);
 int tile_grid_axis(const TileKernel *k);               // the one that it tiles; -1: none
 bool tile_has_lanes(const TileKernel *k); // of one warp, numbers in its threads (codegen/lanes.c)
 Layout tile_layout(const TileKernel *k, const TileValue *v); // of the value's own axes

@@ -103,9 +103,8 @@ static void fill(const TileProgram *p, int tensor, double *data, int64_t n, uint
     const TileTensor *t = &p->tensors.data[tensor];
     uint64_t state = seed;
     for (const char *s = t->name; *s; s++) state = state * 0x100000001b3u + (unsigned char)*s;
-    double start = tile_is_summed(p, tensor) ? 0 : NAN;
     for (int64_t i = 0; i < n; i++)
-        data[i] = tile_is_written(p, t) ? start : random_element(t->dtype, &state);
+        data[i] = tile_is_written(p, t) ? (double)NAN : random_element(t->dtype, &state);
 }
 
 TileData *tile_data_random(Arena *a, const TileProgram *p, const int32_t *size, int workers,

@@ -401,17 +401,15 @@ void run_choose(Eval *E, const TileOp *redo) {
 
 // ---- tile classes
 
-// In a tile that is classed full the mask must hold at every element: for queries (and other axes)
-// at those that exist, for keys also past the end, since nothing else keeps those out.
+// In a tile that is classed full the mask must hold at every element: along an axis that is summed
+// over also past the end, since nothing else keeps those out; along others at those that exist.
 void run_check_full(Eval *E) {
     for (bool more = first(E, E->mask_axes, E->nmask_axes); more;
          more = next(E, E->mask_axes, E->nmask_axes)) {
         bool exists = true;
         for (int i = 0; i < E->nmask_axes; i++) {
             int axis = E->mask_axes[i];
-            const Ex *size = E->k->axes[axis].size;
-            bool keys = size->op == EX_SYM && size->sym == SYM_SIZE && size->index == SIZE_SK;
-            exists &= keys || position(E, axis) < E->length[axis];
+            exists &= E->summed[axis] || position(E, axis) < E->length[axis];
         }
         if (exists && !run_ex(E, E->k->mask).i)
             return run_fail(E, "a masked element in tile %d, which is classed full", E->here.step);
@@ -522,6 +520,7 @@ static void eval_kernel(Eval *E, const TileKernel *k) {
         E->length[a] = tile_eval_launch(k->axes[a].size, E->size, E->data->workers);
         E->extent[a] = tile_extent(&k->axes[a]);
         if (!E->extent[a] && E->length[a] > 0) E->extent[a] = E->length[a];
+        E->summed[a] = tile_sums_over(k, a);
         if (ex_uses(k->mask, SYM_POS, a)) E->mask_axes[E->nmask_axes++] = (uint8_t)a;
     }
     for (int i = 0; i < E->p->tensors.n; i++)
@@ -545,6 +544,7 @@ static void make_tensors(Eval *E) {
         if (t->n < 0) return run_fail(E, "tensor '%s' has too many elements", t->t->name);
         for (int d = 0; d < t->t->rank; d++)
             t->extent[d] = tile_eval_launch(t->t->extent[d], E->size, E->data->workers);
+        for (int64_t e = 0; tile_is_summed(p, i) && e < t->n; e++) t->data[e] = 0;
         t->writer = ARENA_ARRAY(E->arena, uint32_t, t->n);
     }
 }

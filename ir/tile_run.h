@@ -76,6 +76,7 @@ typedef struct Eval {
     int64_t extent[TILE_MAX_AXES], length[TILE_MAX_AXES]; // of a tile; of the axis
     RunSlot *slots;
     uint8_t mask_axes[TILE_MAX_AXES];
+    bool summed[TILE_MAX_AXES]; // the body sums over the axis
     int nmask_axes;
     int32_t count[TILE_MAX_GRID]; // of the grid
     int64_t whole;                // tiles that have one point of its last dimension (TileGrid.from)

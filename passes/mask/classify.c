@@ -31,6 +31,8 @@ typedef struct Classify {
     ExPool *x;
     TileOp *loop;
     int q_axis, k_axis; // bound by the grid; the loop's
+    const Ex *mask;     // of positions that exist along the grid's axis
+    const Ex *inside;   // whether the tile along it has no others, where those would count; or NULL
     RangeCtx range;
     TileMapLists *lists; // of the kernel's mask, once they are made
 } Classify;
@@ -46,7 +48,7 @@ static const Ex *op2(Classify *c, ExOp op, const Ex *a, const Ex *b) {
 // tiles these are, or NULL: this one.
 static const Ex *tiles_together(const Classify *c, int axis) {
     const TileSchedule *s = &c->k->schedule;
-    if (s->cluster < 2 || axis != tile_grid_axis(c->k)) return NULL;
+    if (s->cluster < 2 || axis != c->q_axis) return NULL;
     return s->cluster_rows ? s->cluster_rows : ex_i32(c->x, s->cluster);
 }
 
@@ -67,10 +69,32 @@ static const Ex *last_of(Classify *c, int axis) {
     return op2(c, EX_SUB, op2(c, EX_MIN, end, a->size), num(c, 1));
 }
 
+// The grid's axis that the mask is about, or, where it is about none, the first one.
 static int fixed_axis(const TileKernel *k) {
-    for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].sym == SYM_TILE && !k->axes[k->grid[i].axis].whole) return k->grid[i].axis;
-    return -1;
+    int first = -1;
+    for (int i = 0; i < k->ngrid; i++) {
+        int axis = k->grid[i].axis;
+        if (k->grid[i].sym != SYM_TILE || k->axes[axis].whole) continue;
+        if (ex_uses(k->mask, SYM_POS, axis)) return axis;
+        if (first < 0) first = axis;
+    }
+    return first;
+}
+
+static const Ex *without_end(void *ctx, ExPool *x, const Ex *e) {
+    return e == ctx ? ex_bool(x, true) : e;
+}
+
+// What the mask says of the end of the grid's axis holds for positions that exist. Others count where the
+// body sums over the axis; a tile with such positions is not full.
+static void find_mask_of(Classify *c) {
+    const TileAxis *a = &c->k->axes[c->q_axis];
+    const Ex *end = ex_2(c->x, EX_LT, ex_sym(c->x, SYM_POS, c->q_axis, EX_I32), a->size);
+    c->mask =
+        ex_map(c->x, ex_simplify(c->x, c->k->mask), without_end, (void *)ex_simplify(c->x, end));
+    c->mask = ex_simplify(c->x, c->mask);
+    const Ex *behind = op2(c, EX_ADD, first_of(c, c->q_axis), num(c, a->extent));
+    c->inside = tile_sums_over(c->k, c->q_axis) ? op2(c, EX_LE, behind, a->size) : NULL;
 }
 
 // ---- from positions to tiles
@@ -133,15 +157,15 @@ static const Ex *where_of(Classify *c, const Ex *mask) {
 }
 
 static Tiles tiles_of(Classify *c, KeySet *hull) {
-    const Ex *mask = ex_simplify(c->x, c->k->mask);
     // The key's bounds are what is asked for.
     range_init(&c->range, c->x, c->q_axis, c->k_axis, first_of(c, c->q_axis), last_of(c, c->q_axis),
                NULL, NULL);
     Tiles t = {0};
-    *hull = mask_hull(&c->range, mask);
+    *hull = mask_hull(&c->range, c->mask);
     hull_tiles(c, &t, hull);
-    KeySet inner = mask_inner(&c->range, mask);
+    KeySet inner = mask_inner(&c->range, c->mask);
     full_tiles(c, &t, &inner);
+    if (c->inside) t.fhi = simp_select(c->x, c->inside, t.fhi, t.flo);
     const Ex *ok = c->range.guard;
     if (ok) { // a scalar so large that the arithmetic of the mask might wrap: every tile is partial
         const TileAxis *a = &c->k->axes[c->k_axis];
@@ -247,8 +271,10 @@ static void order_tiles(Classify *c, const KeySet *hull) {
 
 // The steps of a list that the device makes: the partial tiles, then the full ones.
 static bool follow_list(Classify *c, const Tiles *t) {
-    TileMapQuery q = {c->p,  c->k,      ex_simplify(c->x, c->k->mask), c->q_axis, c->k_axis, t->lo,
-                      t->hi, c->range.q};
+    TileMapQuery q = {c->p,  c->k,  c->mask,   c->q_axis, c->k_axis,
+                      t->lo, t->hi, c->inside, c->range.q};
+    for (int a = 0; a < c->k->naxes; a++) // of which a list knows nothing
+        if (a != c->q_axis && a != c->k_axis && ex_uses(c->mask, SYM_TILE, a)) return false;
     if (t->exact) return false;
     if (!c->lists->tile && !pass_tile_map(&q, c->lists)) return false;
     FullLoops full = clone_full(c, c->lists->full);
@@ -269,12 +295,13 @@ static const Ex *partial_index(Classify *c, const Tiles *t, const Ex *above, con
 
 static void split_loop(Classify *c) {
     KeySet hull;
+    find_mask_of(c);
     Tiles t = tiles_of(c, &hull);
     order_tiles(c, &hull);
     if (follow_list(c, &t)) return;
     const Ex *above = op2(c, EX_SUB, t.hi, t.fhi);
     const Ex *partial = op2(c, EX_ADD, above, op2(c, EX_SUB, t.flo, t.lo));
-    const Ex *where = t.exact ? NULL : where_of(c, ex_simplify(c->x, c->k->mask));
+    const Ex *where = t.exact ? NULL : where_of(c, c->mask);
     const Ex *step = op2(c, EX_SUB, ex_symbol(c->x, SYM_STEP), partial);
     FullLoops full = clone_full(c, t.full);
     make_partial(c, partial_index(c, &t, above, partial), where);
@@ -293,31 +320,39 @@ static const Ex *look_for_mask(void *ctx, const Ex *e) {
     return e;
 }
 
-// A sweep over keys; not, say, a loop over parts.
-static bool is_masked(const TileOp *loop) {
+static bool is_masked(const TileBlock *b) {
     bool found = false;
-    for (TileOp *op = tile_next(&loop->body, NULL); op; op = tile_next(&loop->body, op))
+    for (TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
         tile_map_exprs(op, look_for_mask, &found);
     return found;
 }
 
-static void classify_kernel(TileProgram *p, TileKernel *k) {
+// A sweep: the innermost loop around what is masked; not, say, one over parts, or over heads.
+static bool sweeps(const TileOp *loop, int q_axis) {
+    if (loop->kind != TILE_LOOP || loop->tiles != CLASS_ANY || loop->axis == q_axis) return false;
+    for (const TileOp *op = tile_next(&loop->body, NULL); op; op = tile_next(&loop->body, op))
+        if (op->kind == TILE_LOOP && is_masked(&op->body)) return false;
+    return q_axis >= 0 && is_masked(&loop->body);
+}
+
+static void classify_block(TileProgram *p, TileKernel *k, TileBlock *b, TileMapLists *lists) {
     int q_axis = fixed_axis(k);
-    TileMapLists lists = {0};
-    for (TileOp *op = k->body.first, *next; op; op = next) {
+    for (TileOp *op = b->first, *next; op; op = next) {
         next = op->next;
-        if (op->kind != TILE_LOOP || op->tiles != CLASS_ANY || op->axis == q_axis) continue;
-        if (q_axis < 0 || !is_masked(op)) continue;
         Classify c = {
             .p = p, .k = k, .x = p->pool, .loop = op, .q_axis = q_axis, .k_axis = op->axis};
-        c.lists = &lists;
-        split_loop(&c);
+        c.lists = lists;
+        if (sweeps(op, q_axis))
+            split_loop(&c);
+        else if (op->kind == TILE_LOOP)
+            classify_block(p, k, &op->body, lists);
     }
 }
 
 void pass_classify(TileProgram *p) {
     for (int i = 0, n = p->kernels.n; i < n; i++) { // lists are made by kernels behind these
-        classify_kernel(p, p->kernels.data[i]);
+        TileMapLists lists = {0};
+        classify_block(p, p->kernels.data[i], &p->kernels.data[i]->body, &lists);
         pass_prove_inside(p, p->kernels.data[i]);
     }
     pass_tidy(p);

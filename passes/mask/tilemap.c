@@ -155,6 +155,9 @@ static void find_parts(Build *b) {
 
 // ---- kernels
 
+// Whether a coordinate of the lists goes along a dimension of the grid.
+static bool is_at(const Ex *at, const TileGrid *g) { return at->op == EX_SYM && at->sym == g->sym; }
+
 static TileKernel *begin_kernel(Build *b, const char *suffix, int tiles_of) {
     TileKernel *from = b->q->k;
     const char *name = arena_printf(b->p->arena, "%s_%s", from->name, suffix);
@@ -163,12 +166,9 @@ static TileKernel *begin_kernel(Build *b, const char *suffix, int tiles_of) {
     k->naxes = last + 1; // expressions of the sweep's kernel mean the same here
     for (int i = 0; i <= last; i++) k->axes[i] = from->axes[i];
     k->mask = ex_bool(b->x, true);
-    if (b->b->op == EX_SYM)
-        k->grid[k->ngrid++] =
-            (TileGrid){.sym = SYM_B, .count = ex_sym(b->x, SYM_SIZE, SIZE_B, EX_I32)};
-    if (b->h->op == EX_SYM)
-        k->grid[k->ngrid++] =
-            (TileGrid){.sym = SYM_H, .count = ex_sym(b->x, SYM_SIZE, SIZE_HQ, EX_I32)};
+    for (int i = 0; i < from->ngrid; i++)
+        if (is_at(b->b, &from->grid[i]) || is_at(b->h, &from->grid[i]))
+            k->grid[k->ngrid++] = from->grid[i];
     k->grid[k->ngrid++] =
         (TileGrid){.sym = SYM_TILE, .axis = tiles_of, .count = tiles_along(b, tiles_of)};
     int n = extent_of(b, tiles_of);
@@ -230,18 +230,18 @@ static int parts_along(const Build *b, int along) {
     return n;
 }
 
-static const Ex *extent_b(Build *b) {
-    return b->b->op == EX_SYM ? ex_sym(b->x, SYM_SIZE, SIZE_B, EX_I32) : num(b, 1);
-}
-static const Ex *extent_h(Build *b) {
-    return b->h->op == EX_SYM ? ex_sym(b->x, SYM_SIZE, SIZE_HQ, EX_I32) : num(b, 1);
+static const Ex *points_along(Build *b, const Ex *at) {
+    for (int i = 0; i < b->q->k->ngrid; i++)
+        if (is_at(at, &b->q->k->grid[i])) return b->q->k->grid[i].count;
+    return num(b, 1);
 }
 
 static void make_bounds(Build *b) {
     int n = 2 * parts_along(b, BY_KEY);
     if (!n) return;
     const char *name = arena_printf(b->p->arena, "%s_bounds", b->q->k->name);
-    const Ex *extent[] = {extent_b(b), extent_h(b), num(b, n), tiles_along(b, b->q->k_axis)};
+    const Ex *extent[] = {points_along(b, b->b), points_along(b, b->h), num(b, n),
+                          tiles_along(b, b->q->k_axis)};
     b->bounds = tile_work(b->p, name, extent, 4, &b->bounds_input);
     begin_kernel(b, "bounds", b->q->k_axis);
     const TileOp *map = extremes(b, BY_KEY, b->q->k_axis);
@@ -432,6 +432,7 @@ static TileValue *append_tiles(Build *b, bool full, TileValue *start) {
     int nargs = b->args.n;
     Test t = test_of(b);
     const Ex *must = op2(b, EX_AND, t.pairs.must, within_keys(b, t.tile));
+    if (b->q->inside) must = op2(b, EX_AND, must, b->q->inside);
     const Ex *take = full ? must : op2(b, EX_AND, t.pairs.may, simp_1(b->x, EX_NOT, must));
     TileOp *map = map_over(b, 1u << b->lane);
     TileValue *tile = result(b, map, "tile", DT_I32, t.tile, EX_CONST, 0);
@@ -457,7 +458,8 @@ static void store_count(Build *b, int at, TileValue *n) {
 
 static void make_lists(Build *b, bool full) {
     const char *name = arena_printf(b->p->arena, "%s_tiles", b->q->k->name);
-    const Ex *extent[] = {extent_b(b), extent_h(b), tiles_along(b, b->q->q_axis),
+    const Ex *extent[] = {points_along(b, b->b), points_along(b, b->h),
+                          tiles_along(b, b->q->q_axis),
                           op2(b, EX_ADD, tiles_along(b, b->q->k_axis), num(b, HEAD))};
     b->list = tile_work(b->p, name, extent, 4, &b->list_input);
     begin_kernel(b, "map", b->q->q_axis);

@@ -14,6 +14,7 @@ typedef struct TileMapQuery {
     const Ex *mask; // simplified
     int q_axis, k_axis;
     const Ex *lo, *hi; // tile indices, hi exclusive; over the tile of queries
+    const Ex *inside;  // whether that may be with tiles that need no mask; NULL: it may
     Range q;           // positions of the tile of queries
 } TileMapQuery;
 

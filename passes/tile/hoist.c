@@ -189,10 +189,12 @@ static bool moves_out(const TileKernel *k, const TileOp *loop, TileOp *op) {
     return m.yes;
 }
 
+// Loops within first: what leaves them may go on.
 static void empty_loop(TileKernel *k, TileOp *loop) {
+    for (TileOp *op = loop->body.first; op; op = op->next)
+        if (op->kind == TILE_LOOP) empty_loop(k, op);
     for (TileOp *op = loop->body.first, *next; op; op = next) {
         next = op->next;
-        if (op->kind == TILE_LOOP) empty_loop(k, op);
         if (moves_out(k, loop, op)) pass_move_before(loop, op);
     }
 }

@@ -127,6 +127,64 @@ static const char *product_text(Arena *a, const char *x, const char *y, const ch
 
 // Which operand has the lanes, which axis is contracted, with and without a sum; extents that no
 // block divides.
+// ---- the nest of the backward
+
+static const char *file_text(Arena *a, const char *name) {
+    char *text = arena_alloc(a, 1 << 16);
+    FILE *f = fopen(arena_printf(a, "tests/tile/%s.tile", name), "rb");
+    ck_assert(f != NULL);
+    text[fread(text, 1, (1 << 16) - 1, f)] = 0;
+    fclose(f);
+    return text;
+}
+
+// With every `old` replaced.
+static const char *with(Arena *a, const char *text, const char *old, const char *new) {
+    Text t;
+    text_init(&t, a);
+    for (const char *at; (at = strstr(text, old)); text = at + strlen(old))
+        text_printf(&t, "%.*s%s", (int)(at - text), text, new);
+    text_puts(&t, text);
+    return t.s;
+}
+
+static TileProgram *nest(Arena *a, int columns, const Target *target) {
+    const char *n = arena_printf(a, "%d", columns), *text = file_text(a, "backward");
+    text = with(a, text, ", 5]", arena_printf(a, ", %s]", n));
+    text = with(a, text, ", 3]", arena_printf(a, ", %s]", n));
+    text = with(a, text, ": 5 whole", arena_printf(a, ": %s whole", n));
+    text = with(a, text, ": 3 whole", arena_printf(a, ": %s whole", n));
+    text = with(a, text, "D=5 Dv=3", arena_printf(a, "D=%s Dv=%s", n, n));
+    text = with(a, text, "0.4472136", arena_printf(a, "%.4f", 1 / sqrt(columns)));
+    TileProgram *p = parse(a, columns ? text : file_text(a, "backward"));
+    PassOptions o = {.target = *target, .dtype = p->dtype};
+    Diags diags;
+    diag_init(&diags, a);
+    ck_assert(pass_tile(p, &o, &diags));
+    pass_classify(p);
+    pass_settle(p);
+    pass_tidy(p);
+    pass_hoist(p);
+    pass_fuse(p);
+    ck_assert(pass_schedule(p, &o, &diags));
+    return p;
+}
+
+START_TEST(backward) {
+    static const int32_t sizes[][6] = {
+        {2, 4, 2, 70, 133, 63}, {1, 2, 1, 130, 70, 0}, {1, 1, 1, 5, 0, 0}};
+    static const int columns[] = {0, 64, 128, 256}, widths[] = {16, 8, 4};
+    for (int c = 0; c < 4; c++)
+        for (int i = 0; i < 3; i++) {
+            Arena *a = arena_new();
+            Target t;
+            if (cu_target(widths[i], &t))
+                check_run(a, nest(a, columns[c], &t), sizes[i], widths[i], i % 2, 5e-4, "backward");
+            arena_free(a);
+        }
+}
+END_TEST
+
 START_TEST(products) {
     static const char *const shapes[][3] = {
         {"MD", "ND", "MN"}, {"D", "ND", "N"},   {"MD", "D", "M"},   {"MD", "DE", "ME"},
@@ -255,6 +313,7 @@ Suite *codegen_host_suite(void) {
     TCase *c = tcase_create("kernels");
     tcase_set_timeout(c, 120);
     tcase_add_test(c, tile_files);
+    tcase_add_test(c, backward);
     tcase_add_test(c, products);
     tcase_add_test(c, ready_variants);
     tcase_add_test(c, sections);

@@ -135,6 +135,14 @@ static inline uint64_t cu_arg(const CuRun *r, const AbiArg *a) {
     ck_abort_msg("an argument's kind");
 }
 
+// As the launch does.
+static inline void cu_zero(const CuRun *r) {
+    for (int i = 0; i < r->p->tensors.n; i++)
+        if (r->meta.variants[0].tensors[i].flags & ABI_ZEROED)
+            memset(r->tensors[i].at, 0,
+                   (size_t)r->tensors[i].n * (size_t)dtype_bytes(r->p->tensors.data[i].dtype));
+}
+
 static inline void cu_launch(CuRun *r, int kernel) {
     const AbiKernel *k = &r->meta.variants[0].kernels[kernel];
     int64_t total = 1, sizes[256];
@@ -183,6 +191,7 @@ static inline void cu_run(Arena *a, const TileProgram *p, const TileData *d, int
     for (int i = 0; i < p->tensors.n; i++)
         cu_tensor(&p->tensors.data[i], d, d->tensor[i], high, &r.tensors[i]);
     const AbiPlan *plan = cu_plan(&r);
+    cu_zero(&r);
     for (uint32_t i = 0; i < plan->nkernels; i++) cu_launch(&r, plan->kernels[i]);
     for (int i = 0; i < p->tensors.n; i++) {
         bool written = tile_is_written(p, &p->tensors.data[i]);

@@ -3,6 +3,7 @@
 //   // run: B=1 H=2 ...        runs at these sizes (those not named: 1; q_offset: max(Sk - Sq, 0)),
 //   rounded and not
 //   // reference: NAME         and gives what the plain formula gives
+//   // gradient: softmax        and gives the gradients of this forward, by central differences
 //   // mutant: OLD => NEW | TEXT   with the first OLD replaced there is an error that says TEXT,
 //   read, verified or run at the
 //                              first sizes; mutant-last: the last OLD
@@ -130,6 +131,65 @@ static void check_against(const Case *c, const char *name, double bound, const c
     free(r.s);
 }
 
+// ---- gradients: of sum(do * o), o and lse as the forward leaves them
+
+// Base 2, as the file's; of a row without a key the weights are 0 and lse is +inf.
+static double softmax2(Row *r) {
+    double m = -INFINITY, l = 0;
+    for (int j = 0; j < r->n; j++)
+        if (causal(r, j)) m = fmax(m, r->s[j] *= (double)0.4472136f);
+    for (int j = 0; j < r->n; j++) l += r->s[j] = causal(r, j) ? exp2(r->s[j] - m) : 0;
+    for (int j = 0; j < r->n && l > 0; j++) r->s[j] /= l;
+    return l > 0 ? m + log2(l) : INFINITY;
+}
+
+// The loss; stores what the backward wants where `keep`.
+static double forward(const Case *c, bool keep) {
+    const int32_t *z = c->d->size;
+    double **at = c->d->tensor, loss = 0;
+    double *o = at[tensor_named(c->p, "o")], *lse = at[tensor_named(c->p, "lse")];
+    const double *v = at[tensor_named(c->p, "v")], *grad = at[tensor_named(c->p, "do")];
+    Row r = {.c = c, .s = malloc(sizeof(double) * ((size_t)z[SIZE_SK] + 1))};
+    int64_t row = 0;
+    for (r.b = 0; r.b < z[SIZE_B]; r.b++)
+        for (r.h = 0; r.h < z[SIZE_HQ]; r.h++)
+            for (r.i = 0; r.i < z[SIZE_SQ]; r.i++, row++) {
+                raw_scores(&r);
+                double l = softmax2(&r);
+                if (keep) lse[row] = l;
+                for (int e = 0; e < r.dv; e++) {
+                    double sum = 0;
+                    for (int j = 0; j < r.n; j++) sum += r.s[j] * v[r.v + j * r.dv + e];
+                    if (keep) o[row * r.dv + e] = sum;
+                    loss += sum * grad[row * r.dv + e];
+                }
+            }
+    free(r.s);
+    return loss;
+}
+
+static void check_gradients(const Case *c, double bound, const char *file) {
+    static const char *const of[][2] = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}};
+    const double h = 1e-4;
+    for (int i = 0; i < 3; i++) {
+        int t = tensor_named(c->p, of[i][0]);
+        double *x = c->d->tensor[t];
+        const double *found = c->d->tensor[tensor_named(c->p, of[i][1])];
+        int64_t n = tile_tensor_elements(&c->p->tensors.data[t], c->d->size);
+        for (int64_t e = 0; e < n; e++) {
+            double was = x[e];
+            x[e] = was + h;
+            double up = forward(c, false);
+            x[e] = was - h;
+            double slope = (up - forward(c, false)) / (2 * h);
+            x[e] = was;
+            ck_assert_msg(fabs(slope - found[e]) <= bound * (1 + fabs(slope)),
+                          "%s: %s[%lld] is %g, not %g", file, of[i][1], (long long)e, found[e],
+                          slope);
+        }
+    }
+}
+
 // ---- files
 
 static char *read_file(Arena *a, const char *path, size_t *n) {
@@ -194,14 +254,16 @@ static void check_golden(Arena *a, const char *path, const char *text) {
 }
 
 static void check_run(Arena *a, const char *path, const char *text, const char *run,
-                      const char *reference, bool round) {
+                      const char *reference, bool gradient, bool round) {
     Diags diags;
     TileProgram *p = parse(a, path, text, &diags);
     TileData *d = tile_data_random(a, p, parse_sizes(a, p, run), 4, 1);
+    if (gradient) forward(&(Case){p, d}, true);
     bool ok = tile_eval(p, d, round, &diags);
     if (!ok) diag_print(&diags, stderr);
     ck_assert_msg(ok, "%s: fails at %s", path, line_of(a, run));
     Case c = {p, d};
+    if (gradient) check_gradients(&c, round ? 1e-4 : 1e-6, path);
     if (reference)
         check_against(&c, reference, !round ? 1e-7 : p->dtype == DT_F32 ? 1e-5 : 2e-2, path);
 }
@@ -241,9 +303,11 @@ static void check_file(const char *name) {
     if (reference) reference = line_of(a, reference);
     check_golden(a, path, text);
     s = text;
+    bool gradient = directive(&s, "gradient: softmax") != NULL;
+    s = text;
     while ((run = directive(&s, "run: "))) {
-        check_run(a, path, text, run, reference, false);
-        check_run(a, path, text, run, reference, true);
+        check_run(a, path, text, run, reference, gradient, false);
+        check_run(a, path, text, run, reference, gradient, true);
     }
     s = text;
     run = directive(&s, "run: ");
