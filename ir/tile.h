@@ -376,7 +376,7 @@ int tile_beside_to(const TileOp *beside);              // and that the result ha
 bool tile_in_grid(const TileKernel *k, int axis);      // whether the grid tiles the axis
 // Whether the body adds up, or reduces otherwise, what is along the axis: then its padding counts.
 bool tile_sums_over(const TileKernel *k, int axis);
-int tile_grid_axis(const TileKernel *k);               // the one that it tiles; -1: none
+int tile_grid_axis(const TileKernel *k);  // the one that it tiles; -1: none
 bool tile_has_lanes(const TileKernel *k); // of one warp, numbers in its threads (codegen/lanes.c)
 Layout tile_layout(const TileKernel *k, const TileValue *v); // of the value's own axes
 // The one of a kernel's layouts in which an op's values in registers and its axes lie, without copies

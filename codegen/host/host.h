@@ -6,8 +6,9 @@
 //     f32[M, N] -> [N][M]     f32[M] -> [M]     f32[N, D] -> [N][D]     f32[N] -> [N]
 //
 // so that for each key a whole vector of queries is at hand, row reductions are vertical, and a
-// product broadcasts the other operand's elements from where they lie. A loaded value without M may
-// be a view of the tensor itself.
+// product broadcasts the other operand's elements from where they lie. What is loaded for products
+// that sum over M alone lies as in the tensor. Such a value, or one without M, may be a view of the
+// tensor itself.
 #ifndef CODEGEN_HOST_H
 #define CODEGEN_HOST_H
 
@@ -20,6 +21,7 @@ enum { HOST_MAX_ROWS = 12, HOST_MAX_VECTORS = 4 }; // of a register block
 // constant 1 unless it is a view's.
 typedef struct HostPlace {
     int slot;                  // of memory; -1 for none
+    bool rows;                 // lies as in the tensor, without lanes (memory.c)
     bool view;                 // a load that may look into the tensor
     Val mem;                   // bound when the value is made
     Val stride[TILE_MAX_RANK]; // i64
@@ -50,6 +52,7 @@ void host_plan(Cg *cg, Host *h);
 Host *host_of(Cg *cg);
 void host_attributes(Cg *cg, Val fn);
 HostPlace *host_place(Cg *cg, const TileValue *v);
+int host_lane(Cg *cg, const TileValue *v);      // the axis along lanes in v's memory; -1: none
 int host_axis_at(const TileValue *v, int axis); // position of the axis in v; -1
 int host_extent(Cg *cg, int axis);
 int64_t host_bytes(Cg *cg, const TileValue *v);           // of its elements, all f32

@@ -240,15 +240,37 @@ static bool stored(const TileBlock *b, int tensor) {
     return false;
 }
 
+// Loaded for products that sum over the lanes, and for nothing else: they want vectors along what is
+// left.
+static bool wants_rows(const Plan *p, const TileValue *v) {
+    const TileBlock *body = &p->cg->k->body;
+    bool any = false;
+    for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op))
+        for (int i = 0; i < op->args.n; i++) {
+            if (op->args.data[i] != v) continue;
+            if (op->kind != TILE_MMA || tile_contracted_axis(op) != p->h->lane_axis) return false;
+            any = true;
+        }
+    return any && v->rank == 2;
+}
+
+static void find_rows(Plan *p) {
+    const TileBlock *body = &p->cg->k->body;
+    for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op))
+        if (op->kind == TILE_LOAD && tile_has_axis(op->results.data[0], p->h->lane_axis))
+            p->h->place[op->results.data[0]->id].rows = wants_rows(p, op->results.data[0]);
+}
+
 static void find_views(Plan *p, const TileBlock *b) {
     for (const TileOp *op = b->first; op; op = op->next) {
         if (op->kind == TILE_LOOP) find_views(p, &op->body);
         if (op->kind != TILE_LOAD) continue;
         const TileValue *v = op->results.data[0];
         Dtype d = p->cg->p->tensors.data[op->tensor].dtype;
-        p->h->place[v->id].view =
-            !tile_goes_by_element(op, -1) && !tile_has_axis(v, p->h->lane_axis) && d == DT_F32 &&
-            v->dtype == DT_F32 && !p->life[v->id].fixed_use && !stored(&p->cg->k->body, op->tensor);
+        bool lanes = tile_has_axis(v, p->h->lane_axis) && !p->h->place[v->id].rows;
+        p->h->place[v->id].view = !lanes && !tile_goes_by_element(op, -1) && d == DT_F32 &&
+                                  v->dtype == DT_F32 && !p->life[v->id].fixed_use &&
+                                  !stored(&p->cg->k->body, op->tensor);
     }
 }
 
@@ -261,6 +283,7 @@ void host_plan(Cg *cg, Host *h) {
     walk(&p, &cg->k->body);
     for (int id = 0; id < n; id++)
         if (p.life[id].last > p.life[id].end) p.life[id].end = p.life[id].last;
+    find_rows(&p);
     find_views(&p, &cg->k->body);
     p.step = 0;
     share(&p, &cg->k->body);

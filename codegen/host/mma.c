@@ -186,29 +186,32 @@ static void name_strides(Cg *cg, Text *name, const TileValue *v) {
 }
 
 // Out, sum (out again where it is made in place), the vectors' operand, the broadcast one and its
-// strides.
-enum { OUT, SUM, VECTORS, SINGLES, STRIDE0, STRIDE1, PARAMS };
+// strides; of a vectors' operand that is a view its strides, too.
+enum { OUT, SUM, VECTORS, SINGLES, STRIDE0, STRIDE1, PARAMS, OF_VIEW = PARAMS + 2 };
+
+static int params_of(Cg *cg, const Product *p) {
+    return host_place(cg, p->v)->view ? OF_VIEW : PARAMS;
+}
 
 static void build_function(Cg *cg, Product *p, HostFunction *f, bool in_place) {
-    Val arg[PARAMS], *strides = &arg[STRIDE0];
-    for (int i = 0; i < PARAMS; i++) arg[i] = LLVMGetParam(f->fn, (unsigned)i);
+    Val arg[OF_VIEW], *strides = &arg[STRIDE0];
+    for (int i = 0; i < params_of(cg, p); i++) arg[i] = LLVMGetParam(f->fn, (unsigned)i);
     Rebound r[4];
     int n = 0;
     r[n++] = rebind(cg, p->out, arg[OUT], NULL);
     if (p->sum && p->sum != p->out)
         r[n++] = rebind(cg, p->sum, in_place ? arg[OUT] : arg[SUM], NULL);
-    r[n++] = rebind(cg, p->v, arg[VECTORS], NULL);
+    r[n++] = rebind(cg, p->v, arg[VECTORS], &arg[PARAMS]);
     r[n++] = rebind(cg, p->s, arg[SINGLES], strides);
     blocks(cg, p);
     while (n-- > 0) *host_place(cg, r[n].v) = r[n].place;
     host_function_end(cg, f);
 }
 
-// Two operands of rank 2, neither of them a view but the broadcast one: what attention is made of.
-// The loops over partial and over full tiles then share one function.
+// Two operands of rank 2, and a sum that is no view: what attention is made of. The loops over partial and over full tiles then share one function.
 static bool simple(Cg *cg, const Product *p) {
     if (p->out->rank > 2 || p->v->rank > 2 || p->s->rank > 2 || p->v == p->s) return false;
-    return !host_place(cg, p->v)->view && (!p->sum || !host_place(cg, p->sum)->view);
+    return !p->sum || !host_place(cg, p->sum)->view;
 }
 
 static void call_blocks(Cg *cg, Product *p) {
@@ -221,14 +224,17 @@ static void call_blocks(Cg *cg, Product *p) {
     name_strides(cg, &name, p->out);
     name_strides(cg, &name, p->v);
     name_strides(cg, &name, p->s);
-    Ty params[PARAMS] = {cg->ptr, cg->ptr, cg->ptr, cg->ptr, cg->i64, cg->i64};
+    Ty params[OF_VIEW] = {cg->ptr, cg->ptr, cg->ptr, cg->ptr, cg->i64, cg->i64, cg->i64, cg->i64};
     HostFunction f;
-    if (host_function(cg, &f, name.s, params, PARAMS)) build_function(cg, p, &f, in_place);
+    if (host_function(cg, &f, name.s, params, params_of(cg, p)))
+        build_function(cg, p, &f, in_place);
     Val one = cg_i64(cg, 1), null = LLVMConstNull(cg->ptr);
-    Val args[PARAMS] = {
-        out->mem, sum && !in_place ? sum->mem : null, host_place(cg, p->v)->mem, s->mem, one, one};
+    const HostPlace *v = host_place(cg, p->v);
+    Val args[OF_VIEW] = {
+        out->mem, sum && !in_place ? sum->mem : null, v->mem, s->mem, one, one, one, one};
     for (int i = 0; i < p->s->rank; i++) args[STRIDE0 + i] = s->stride[i];
-    host_call(cg, &f, args, PARAMS);
+    for (int i = 0; i < p->v->rank; i++) args[PARAMS + i] = v->stride[i];
+    host_call(cg, &f, args, params_of(cg, p));
 }
 
 void host_mma(Cg *cg, const TileOp *op) {

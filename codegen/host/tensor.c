@@ -8,6 +8,8 @@
 //     straight     everything else: vectors along what the value is contiguous in, gathered or
 //                  scattered where the tensor is not
 //
+// What several tiles may add to is added under a lock: a whole tile at a time, in vectors.
+//
 // Where masked moves of narrow elements are slow, a tile that lies wholly inside goes without.
 #include "codegen/host/host.h"
 
@@ -221,15 +223,9 @@ static void keep(Cg *cg, const Access *a, Val x) {
     host_store(cg, &v, (Val *)a->index, x);
 }
 
-// ---- adding: atomically, because tiles run in any order and at the same time
+// ---- adding
 
-static void add_one(Cg *cg, const Access *a, Val x) {
-    Val p = address(cg, a);
-    assert(a->dtype == DT_F32); // what is added to is a workspace
-    LLVMBuildAtomicRMW(cg->b, LLVMAtomicRMWBinOpFAdd, p, x, LLVMAtomicOrderingMonotonic, false);
-}
-
-// A store of one element where there is no vector, or an addition.
+// A store of one element where there is no vector.
 static void put_one(Cg *cg, const Access *a, Val ok, Val x) {
     Blk yes = NULL, after = NULL;
     if (ok) {
@@ -237,13 +233,94 @@ static void put_one(Cg *cg, const Access *a, Val ok, Val x) {
         LLVMBuildCondBr(cg->b, ok, yes, after);
         LLVMPositionBuilderAtEnd(cg->b, yes);
     }
-    if (a->op->add)
-        add_one(cg, a, x);
-    else
-        store_row(cg, a, 1, NULL, x);
+    if (a->op->add) x = LLVMBuildFAdd(cg->b, load_row(cg, a, 1, NULL), x, "");
+    store_row(cg, a, 1, NULL, x);
     if (!ok) return;
     LLVMBuildBr(cg->b, after);
     LLVMPositionBuilderAtEnd(cg->b, after);
+}
+
+static void put(Cg *cg, const Access *a, int along, int lanes, bool row, Val ok, Val x) {
+    if (lanes == 1) {
+        put_one(cg, a, ok, x);
+    } else if (row) {
+        if (a->op->add) x = LLVMBuildFAdd(cg->b, load_row(cg, a, lanes, ok), x, "");
+        store_row(cg, a, lanes, ok, x);
+    } else {
+        if (a->op->add) x = LLVMBuildFAdd(cg->b, load_strided(cg, a, along, lanes, ok), x, "");
+        store_strided(cg, a, along, lanes, ok, x);
+    }
+}
+
+// Whether each point of the grid adds to elements of its own: every dimension of it is a coordinate as it is.
+static bool adds_alone(Cg *cg, const TileOp *op) {
+    const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    for (int i = 0; i < cg->k->ngrid; i++) {
+        const TileGrid *g = &cg->k->grid[i];
+        bool is = false;
+        for (int d = 0; d < t->rank; d++) {
+            const Ex *at = op->coord[d].at;
+            is |= at->op == EX_SYM && at->sym == g->sym &&
+                  (g->sym != SYM_TILE || at->index == g->axis);
+        }
+        if (!is) return false;
+    }
+    return true;
+}
+
+// Whether what is added to the tensor are tiles of one kind: they are the same or have nothing in common.
+static bool adds_alike(Cg *cg, const TileOp *op) {
+    const TileBlock *body = &cg->k->body;
+    for (const TileOp *u = tile_next(body, NULL); u; u = tile_next(body, u)) {
+        if (u->kind != TILE_STORE || u->tensor != op->tensor) continue;
+        if (tile_goes_by_element(u, -1)) return false;
+        for (int d = 0; d < TILE_MAX_DIMS; d++)
+            if (u->coord[d].axis != op->coord[d].axis) return false;
+    }
+    return true;
+}
+
+enum { LOCKS = 256, LOCK_BYTES = 64 }; // of a module; each has a line of the cache
+
+// The lock of a tile, or of a tensor, by where it begins: one of the module's. A thread holds one at a time, for as long as an
+// addition takes.
+static Val lock_of(Cg *cg, Val begin) {
+    Ty t = LLVMArrayType2(cg->i8, LOCKS * LOCK_BYTES);
+    Val all = LLVMGetNamedGlobal(cg->m, "attn.locks");
+    if (!all) {
+        all = LLVMAddGlobal(cg->m, t, "attn.locks");
+        LLVMSetLinkage(all, LLVMInternalLinkage);
+        LLVMSetInitializer(all, LLVMConstNull(t));
+        LLVMSetAlignment(all, LOCK_BYTES);
+    }
+    Val hash = LLVMBuildMul(cg->b, LLVMBuildPtrToInt(cg->b, begin, cg->i64, ""),
+                            LLVMConstInt(cg->i64, 0x9e3779b97f4a7c15u, false), "");
+    hash = LLVMBuildLShr(cg->b, hash, cg_i64(cg, 56), "");
+    Val at = LLVMBuildMul(cg->b, hash, cg_i64(cg, LOCK_BYTES), "");
+    return LLVMBuildGEP2(cg->b, cg->i8, all, &at, 1, "");
+}
+
+static void take_lock(Cg *cg, Val lock) {
+    Blk attempt = cg_block(cg, "lock"), wait = cg_block(cg, "locked"), on = cg_block(cg, "add");
+    Val one = cg_i32(cg, 1), none = cg_i32(cg, 0);
+    LLVMBuildBr(cg->b, attempt);
+    LLVMPositionBuilderAtEnd(cg->b, attempt);
+    Val was = LLVMBuildAtomicRMW(cg->b, LLVMAtomicRMWBinOpXchg, lock, one,
+                                 LLVMAtomicOrderingAcquire, false);
+    LLVMBuildCondBr(cg->b, LLVMBuildICmp(cg->b, LLVMIntEQ, was, none, ""), on, wait);
+    LLVMPositionBuilderAtEnd(cg->b, wait);
+    if (host_of(cg)->sse) cg_intrinsic(cg, "llvm.x86.sse2.pause", NULL, 0, NULL, 0);
+    Val now = LLVMBuildLoad2(cg->b, cg->i32, lock, "");
+    LLVMSetOrdering(now, LLVMAtomicOrderingMonotonic);
+    LLVMSetAlignment(now, 4);
+    LLVMBuildCondBr(cg->b, LLVMBuildICmp(cg->b, LLVMIntEQ, now, none, ""), attempt, wait);
+    LLVMPositionBuilderAtEnd(cg->b, on);
+}
+
+static void drop_lock(Cg *cg, Val lock) {
+    Val store = LLVMBuildStore(cg->b, cg_i32(cg, 0), lock);
+    LLVMSetOrdering(store, LLVMAtomicOrderingRelease);
+    LLVMSetAlignment(store, 4);
 }
 
 // ---- straight: loops over the value's axes, the innermost in vectors
@@ -252,7 +329,7 @@ static void straight(Cg *cg, Access *a) {
     bool load = a->op->kind == TILE_LOAD;
     int along = host_stride1(cg, a->v);
     if (along >= 0 && tile_goes_by_element(a->op, along)) along = -1; // each has its own address
-    int lanes = a->op->add ? 1 : host_width(cg, along);
+    int lanes = host_width(cg, along);
     if (lanes == 1 && along < 0 && a->v->rank) along = a->v->axis[a->v->rank - 1];
     bool row = along >= 0 && a->dim_of[along] == a->rank - 1;
     HostLoop loops[TILE_MAX_RANK];
@@ -273,13 +350,7 @@ static void straight(Cg *cg, Access *a) {
              row || lanes == 1 ? load_row(cg, a, lanes, ok)
                                : load_strided(cg, a, along, lanes, ok));
     } else {
-        Val x = host_load(cg, a->v, a->index, lanes, along);
-        if (lanes == 1)
-            put_one(cg, a, ok, x);
-        else if (row)
-            store_row(cg, a, lanes, ok, x);
-        else
-            store_strided(cg, a, along, lanes, ok, x);
+        put(cg, a, along, lanes, row, ok, host_load(cg, a->v, a->index, lanes, along));
     }
     while (n > 0) host_loop_end(cg, &loops[--n]);
 }
@@ -333,9 +404,9 @@ static void transposed(Cg *cg, Access *a, int rows, int columns) {
 // Squares are turned where the processor cannot gather and scatter (f32 with AVX-512: no slower in
 // sum, and a tenth of the code).
 static bool turns(Cg *cg, const Access *a) {
-    int lane = host_of(cg)->lane_axis, last = a->rank ? a->op->coord[a->rank - 1].axis : -1;
-    return !a->each && tile_has_axis(a->v, lane) && last >= 0 && last != lane &&
-           host_width(cg, lane) > 1 && !a->op->add && dtype_reads(a->dtype) == EX_F32 &&
+    int lane = host_lane(cg, a->v), last = a->rank ? a->op->coord[a->rank - 1].axis : -1;
+    return !a->each && lane >= 0 && last >= 0 && last != lane && host_width(cg, lane) > 1 &&
+           !a->op->add && dtype_reads(a->dtype) == EX_F32 &&
            !(host_of(cg)->avx512 && a->dtype == DT_F32);
 }
 
@@ -411,5 +482,10 @@ void host_tensor_load(Cg *cg, const TileOp *op) {
 
 void host_tensor_store(Cg *cg, const TileOp *op) {
     Access a = access(cg, op, op->args.data[0]);
+    Val lock = NULL;
+    if (op->add && !adds_alone(cg, op))
+        lock = lock_of(cg, adds_alike(cg, op) ? a.base : cg_pointer(cg, op->tensor));
+    if (lock) take_lock(cg, lock);
     move(cg, &a);
+    if (lock) drop_lock(cg, lock);
 }

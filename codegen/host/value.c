@@ -26,9 +26,14 @@ int64_t host_bytes(Cg *cg, const TileValue *v) {
 
 static bool is_one(Val v) { return LLVMIsAConstantInt(v) && LLVMConstIntGetSExtValue(v) == 1; }
 
+int host_lane(Cg *cg, const TileValue *v) {
+    int lane = host_of(cg)->lane_axis;
+    return tile_has_axis(v, lane) && !host_place(cg, v)->rows ? lane : -1;
+}
+
 int host_stride1(Cg *cg, const TileValue *v) {
-    int lane = host_axis_at(v, host_of(cg)->lane_axis);
-    if (lane >= 0) return v->axis[lane];
+    int lane = host_lane(cg, v);
+    if (lane >= 0) return lane;
     return v->rank && is_one(host_place(cg, v)->stride[v->rank - 1]) ? v->axis[v->rank - 1] : -1;
 }
 
@@ -55,8 +60,8 @@ Val host_sum(Cg *cg, Val v) {
 
 void host_bind(Cg *cg, const TileValue *v) {
     HostPlace *p = host_place(cg, v);
-    int lane = host_of(cg)->lane_axis;
-    int64_t stride = tile_has_axis(v, lane) ? host_extent(cg, lane) : 1;
+    int lane = host_lane(cg, v);
+    int64_t stride = lane >= 0 ? host_extent(cg, lane) : 1;
     for (int i = v->rank - 1; i >= 0; i--) {
         if (v->axis[i] == lane) {
             p->stride[i] = cg_i64(cg, 1);

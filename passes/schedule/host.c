@@ -99,6 +99,32 @@ static void give_home(TileOp *op) {
     for (int i = 0; i < op->carried.n; i++) op->carried.data[i]->home = HOME_SCRATCH;
 }
 
+static bool sums_lanes(const TileOp *op, int lane_axis) {
+    return op->kind == TILE_MMA && tile_contracted_axis(op) == lane_axis;
+}
+
+// A product that sums over the lanes takes one operand from the tensor, where rows are contiguous: what else has lanes along it is
+// loaded a second time.
+static void load_rows(TileProgram *p, TileKernel *k) {
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        for (int i = 0; i < 2 && sums_lanes(op, k->schedule.lane_axis); i++) {
+            TileOp *load = op->args.data[i]->def;
+            bool other = false;
+            for (const TileOp *u = tile_next(&k->body, NULL); u && load->kind == TILE_LOAD;
+                 u = tile_next(&k->body, u))
+                other |= pass_uses_result(u, load) && !u->body.first &&
+                         !sums_lanes(u, k->schedule.lane_axis);
+            if (!other) continue;
+            TileOp *rows = tile_clone(p, k, load, NULL, NULL);
+            tile_insert_before(load, rows);
+            for (TileOp *u = tile_next(&k->body, NULL); u; u = tile_next(&k->body, u))
+                for (int a = 0; a < u->args.n && sums_lanes(u, k->schedule.lane_axis); a++)
+                    if (u->args.data[a] == load->results.data[0])
+                        u->args.data[a] = rows->results.data[0];
+        }
+    }
+}
+
 bool pass_schedule_host(TileProgram *p, const PassOptions *o, Diags *diags) {
     (void)o, (void)diags;
     for (int i = 0; i < p->kernels.n; i++) {
@@ -107,6 +133,7 @@ bool pass_schedule_host(TileProgram *p, const PassOptions *o, Diags *diags) {
             pass_schedule_lanes(p, p->kernels.data[i]);
             continue;
         }
+        load_rows(p, p->kernels.data[i]);
         for (TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) give_home(op);
     }
     pass_prefer_parts(p, HOST_FEW);
