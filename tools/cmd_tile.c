@@ -173,7 +173,7 @@ static Status amd_may_lower(const TileKernel *k, const Target *t) {
     for (int a = 0; a < k->naxes; a++) {
         int n = k->axes[a].extent;
         bool keys = !k->axes[a].whole && !tile_in_grid(k, a);
-        if (n % unit == 0 && (!keys || (n & (n - 1)) == 0)) continue;
+        if (n == 1 || (n % unit == 0 && (!keys || (n & (n - 1)) == 0))) continue;
         return cmd_fail(STATUS_INPUT,
                         "kernel %s: AMD devices take tiles of a multiple of %d, and of a power of "
                         "two of keys; here axis %s has %d",

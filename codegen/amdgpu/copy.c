@@ -154,6 +154,7 @@ static Val hidden_tid(Cg *cg) {
 static Val tile_base(Cg *cg, const TileOp *op, const Copy *c) { // ptr addrspace(1)
     Val sum = cg_i64(cg, 0);
     for (int d = 0; d < c->t->rank; d++) {
+        if (op->each[d]) continue;
         Val i = LLVMBuildSExt(cg->b, first_index(cg, &op->coord[d]), cg->i64, "");
         sum =
             LLVMBuildAdd(cg->b, sum, LLVMBuildMul(cg->b, i, cg_stride(cg, op->tensor, d), ""), "");
@@ -164,24 +165,35 @@ static Val tile_base(Cg *cg, const TileOp *op, const Copy *c) { // ptr addrspace
 }
 
 static Val rows_left(Cg *cg, const TileOp *op, const Copy *c) {
+    int axis = op->coord[c->tiled_dim].axis;
+    if (op->each[c->tiled_dim])
+        return LLVMBuildSub(cg->b, cg_axis_size(cg, axis), cg_tile_begin(cg, axis), "");
     return LLVMBuildSub(cg->b, cg_extent(cg, op->tensor, c->tiled_dim),
                         first_index(cg, &op->coord[c->tiled_dim]), "");
 }
 
 typedef struct From { // where the pieces of a tile come from
     Val base;         // ptr addrspace(1): its first element
-    Val stride;       // i64: elements from row to row
+    Val stride;       // i64: elements from row to row; NULL: the copy says where each row is
     Val left;         // i32: rows from there to the tensor's end
     bool whole;       // which is known to have all of the tile's
     bool once;        // out of loops, where a way of its own for whole tiles is not worth its code
+    const TileOp *op;
 } From;
+
+// i64: elements from the base to a row of the tile.
+static Val row_offset(Cg *cg, const TileOp *op, const Copy *c, Val row, Val stride) {
+    int axis = op->coord[c->tiled_dim].axis;
+    if (stride) return LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), stride, "");
+    return cg_element_offset(cg, op, axis, LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), row, ""));
+}
+
+static Val row_stride(Cg *cg, const TileOp *op, const Copy *c) {
+    return op->each[c->tiled_dim] ? NULL : cg_stride(cg, op->tensor, c->tiled_dim);
+}
 
 static Val element_at(Cg *cg, const Copy *c, Val base, Val at) {
     return LLVMBuildGEP2(cg->b, cg_dtype(cg, c->t->dtype), base, &at, 1, "");
-}
-
-static Val times_stride(Cg *cg, const From *f, Val row) {
-    return LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), f->stride, "");
 }
 
 // Columns past the tensor's are read from the first ones.
@@ -197,10 +209,12 @@ static Val column_at(Cg *cg, const Copy *c, const Piece *p, Val col) {
 
 // Of a tile whose rows the tensor all has: what is the same for all lanes first.
 static Val whole_load(Cg *cg, const Copy *c, const From *f, const Piece *p, int j, Ty type) {
-    Val fixed = LLVMBuildMul(cg->b, cg_i64(cg, p->row.more + j), f->stride, "");
+    Val fixed = cg_i64(cg, p->row.more + j);
+    fixed = f->stride ? LLVMBuildMul(cg->b, fixed, f->stride, "") : cg_i64(cg, 0);
     fixed = LLVMBuildAdd(cg->b, fixed, cg_i64(cg, p->col.more), "");
     Val row = p->in ? LLVMBuildSelect(cg->b, p->in, p->row.at, cg_i32(cg, 0), "") : p->row.at;
-    Val own = times_stride(cg, f, row);
+    if (!f->stride) row = cg_plus(cg, row, p->row.more + j);
+    Val own = row_offset(cg, f->op, c, row, f->stride);
     Val col = LLVMBuildSExt(cg->b, column_at(cg, c, p, p->col.at), cg->i64, "");
     Val at = element_at(cg, c, f->base, fixed);
     at = element_at(cg, c, at, LLVMBuildAdd(cg->b, own, col, ""));
@@ -211,7 +225,7 @@ static Val whole_load(Cg *cg, const Copy *c, const From *f, const Piece *p, int 
 static Val partial_load(Cg *cg, const Copy *c, const From *f, const Piece *p, int j, Ty type) {
     Val row = cg_plus(cg, p->row.at, p->row.more + j);
     Val v[] = {row, cg_plus(cg, f->left, -1)};
-    Val own = times_stride(cg, f, cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2));
+    Val own = row_offset(cg, f->op, c, cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2), f->stride);
     Val col = cg_plus(cg, column_at(cg, c, p, p->col.at), p->col.more);
     col = LLVMBuildSExt(cg->b, col, cg->i64, "");
     Val at = element_at(cg, c, f->base, LLVMBuildAdd(cg->b, own, col, ""));
@@ -374,8 +388,7 @@ static void copy_element(Cg *cg, const TileOp *op, const Copy *c, Val i, Val to)
         join = cg_block(cg, "element.done");
     LLVMBuildCondBr(cg->b, in, read, join);
     LLVMPositionBuilderAtEnd(cg->b, read);
-    Val at = LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""),
-                          cg_stride(cg, op->tensor, c->tiled_dim), "");
+    Val at = row_offset(cg, op, c, row, row_stride(cg, op, c));
     at = LLVMBuildAdd(cg->b, at, LLVMBuildZExt(cg->b, col, cg->i64, ""), "");
     Val p = LLVMBuildGEP2(cg->b, t, tile_base(cg, op, c), &at, 1, "");
     Val x = LLVMBuildLoad2(cg->b, t, p, "");
@@ -462,8 +475,9 @@ void am_copy(Cg *cg, const TileOp *op) {
     if (p->used) {
         LLVMBuildStore(cg->b, LLVMConstInt(cg->i1, 1, false), p->flag);
         LLVMBuildStore(cg->b, to, p->to);
-        From from = {tile_base(cg, op, &c), cg_stride(cg, op->tensor, c.tiled_dim),
-                     rows_left(cg, op, &c), op->inside, op->block == &cg->k->body};
+        From from = {tile_base(cg, op, &c),     row_stride(cg, op, &c),
+                     rows_left(cg, op, &c),     op->inside,
+                     op->block == &cg->k->body, op};
         bring(cg, &c, &from, p, to);
         p->block = op->block;
         p->group = s->groups;

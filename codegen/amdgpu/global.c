@@ -39,6 +39,7 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
     Val sum = cg_i64(cg, 0);
     for (int d = 0; d < a.t->rank; d++) {
         const TileCoord *at = &op->coord[d];
+        if (op->each[d]) continue;
         Val i = cg_uniform(cg, at->at), stride = cg_stride(cg, op->tensor, d);
         if (at->axis >= 0 && cg->k->axes[at->axis].extent > 1) {
             const TileAxis *axis = &cg->k->axes[at->axis];
@@ -56,6 +57,10 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
         }
         sum = LLVMBuildAdd(cg->b, sum, LLVMBuildMul(cg->b, wide_index(cg, i), stride, ""), "");
     }
+    if (tile_goes_by_element(op, s->row_axis)) {
+        a.row = LLVMBuildAdd(cg->b, cg_tile_begin(cg, s->row_axis), s->row0, "");
+        a.nrows = cg_axis_size(cg, s->row_axis);
+    }
     Val p = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
                                    LLVMPointerTypeInContext(cg->c, AM_GLOBAL), "");
     a.base = step_by(cg, &a, p, sum);
@@ -68,7 +73,9 @@ static Val row_of(Cg *cg, const Access *a, int m) {
 }
 
 static Val row_begin(Cg *cg, const Access *a, Val row) {
-    return step_by(cg, a, a->base, LLVMBuildMul(cg->b, wide_index(cg, row), a->stride, ""));
+    Val at = a->stride ? LLVMBuildMul(cg->b, wide_index(cg, row), a->stride, "")
+                       : cg_element_offset(cg, a->op, am_state(cg)->row_axis, row);
+    return step_by(cg, a, a->base, at);
 }
 
 static Val columns_of(Cg *cg, const Access *a) { return a->ncols ? a->ncols : cg_i32(cg, a->cols); }

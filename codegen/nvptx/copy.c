@@ -15,7 +15,7 @@ typedef struct Copy {
     Val cols;             // i32: columns that this one has; NULL: size
     Val dst;              // i32
     Val base;             // i64: address of the element (row 0 of the tile, column 0)
-    Val stride;           // i64: bytes from row to row
+    Val stride;           // i64: bytes from row to row; NULL: the copy says where each row is
     Val left;             // i32: rows from the tile's first to the tensor's end
     Val when;             // i1, or NULL for always
 } Copy;
@@ -64,15 +64,28 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
     c.base = LLVMBuildPtrToInt(cg->b, cg_pointer(cg, op->tensor), cg->i64, "");
     for (int pass = 0; pass < 2; pass++)
         for (int d = 0; d < t->rank; d++) {
-            if (pass != (d == c.row_dim)) continue;
+            if (pass != (d == c.row_dim) || op->each[d]) continue;
             Val i = LLVMBuildSExt(cg->b, first_index(cg, &op->coord[d]), cg->i64, "");
             Val bytes = times64(cg, cg_stride(cg, op->tensor, d), c.tile.elem);
             c.base = LLVMBuildAdd(cg->b, c.base, LLVMBuildMul(cg->b, i, bytes, ""), "");
         }
+    int rows = op->coord[c.row_dim].axis;
+    if (op->each[c.row_dim]) {
+        c.left = LLVMBuildSub(cg->b, cg_axis_size(cg, rows), cg_tile_begin(cg, rows), "");
+        return c;
+    }
     c.left = LLVMBuildSub(cg->b, cg_extent(cg, op->tensor, c.row_dim),
                           first_index(cg, &op->coord[c.row_dim]), "");
     c.stride = times64(cg, cg_stride(cg, op->tensor, c.row_dim), c.tile.elem);
     return c;
+}
+
+// i64: bytes from `base` to a row of the tile.
+static Val row_offset(Cg *cg, const Copy *c, Val row, Val stride) {
+    if (stride) return LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), stride, "");
+    int axis = c->op->coord[c->row_dim].axis;
+    Val pos = LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), row, "");
+    return times64(cg, cg_element_offset(cg, c->op, axis, pos), c->tile.elem);
 }
 
 static int power_of_two_in(int n) { return n & -n; }
@@ -117,13 +130,13 @@ static void copy_pieces(Cg *cg, const Copy *c) {
     int threads = s->warps * NV_WARP, across = power_of_two_in(c->tile.cols * c->tile.elem / 16);
     if (across > NV_WARP) across = NV_WARP;
     int down = threads / across;
-    Val tid = nv_hidden(cg, s->tid), stride = nv_hidden(cg, c->stride);
+    Val tid = nv_hidden(cg, s->tid), stride = c->stride ? nv_hidden(cg, c->stride) : NULL;
     Val row = LLVMBuildUDiv(cg->b, tid, cg_i32(cg, across), "");
     Val col = LLVMBuildURem(cg->b, tid, cg_i32(cg, across), "");
-    Val first =
-        LLVMBuildAdd(cg->b, LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), stride, ""),
-                     times64(cg, LLVMBuildZExt(cg->b, col, cg->i64, ""), 16), "");
-    Val src = LLVMBuildAdd(cg->b, c->base, first, ""), step = times64(cg, stride, down);
+    Val own = times64(cg, LLVMBuildZExt(cg->b, col, cg->i64, ""), 16);
+    Val first = LLVMBuildAdd(cg->b, row_offset(cg, c, row, stride), own, "");
+    Val src = LLVMBuildAdd(cg->b, c->base, first, "");
+    Val step = stride ? times64(cg, stride, down) : NULL;
     Val at = LLVMBuildAdd(cg->b, LLVMBuildMul(cg->b, row, cg_i32(cg, c->tile.pitch), ""),
                           LLVMBuildMul(cg->b, col, cg_i32(cg, 16), ""), "");
     Val dst = LLVMBuildAdd(cg->b, c->dst, at, ""), left = LLVMBuildSub(cg->b, c->left, row, "");
@@ -133,8 +146,13 @@ static void copy_pieces(Cg *cg, const Copy *c) {
             Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, cg_i32(cg, c->tile.rows - i), "");
             when = when ? LLVMBuildAnd(cg->b, when, in, "") : in;
         }
+        if (!src) {
+            Val there = LLVMBuildAdd(cg->b, row, cg_i32(cg, i), "");
+            src = LLVMBuildAdd(cg->b, c->base, row_offset(cg, c, there, NULL), "");
+            src = LLVMBuildAdd(cg->b, src, own, "");
+        }
         row_pieces(cg, c, dst, i * c->tile.pitch, src, ok, col, across, when);
-        src = LLVMBuildAdd(cg->b, src, step, "");
+        src = step ? LLVMBuildAdd(cg->b, src, step, "") : NULL;
     }
 }
 
@@ -151,7 +169,7 @@ static void copy_element(Cg *cg, const Copy *c, Val i) {
         join = cg_block(cg, "element.done");
     LLVMBuildCondBr(cg->b, in, read, join);
     LLVMPositionBuilderAtEnd(cg->b, read);
-    Val at = LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), c->stride, "");
+    Val at = row_offset(cg, c, row, c->stride);
     at = LLVMBuildAdd(cg->b, at, times64(cg, LLVMBuildZExt(cg->b, col, cg->i64, ""), c->tile.elem),
                       "");
     Val p = LLVMBuildIntToPtr(cg->b, LLVMBuildAdd(cg->b, c->base, at, ""),

@@ -18,7 +18,7 @@ typedef struct Access {
     Val base;   // i64: address of the tensor's element at (0, 0) of the tile's axes
     Val row;    // i32: the thread's first row within the tensor
     Val nrows;  // i32
-    Val stride; // i64: bytes from row to row
+    Val stride; // i64: bytes from row to row; NULL: the access says where each row is
     int cols;   // columns that a tile has, 0 without such an axis
     Val ncols;  // i32: columns that this one has, where it may be fewer; else NULL
     int elem;
@@ -53,6 +53,7 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
     a.base = LLVMBuildPtrToInt(cg->b, cg_pointer(cg, op->tensor), cg->i64, "");
     for (int d = 0; d < a.t->rank; d++) {
         const TileCoord *at = &op->coord[d];
+        if (op->each[d]) continue;
         Val i = cg_uniform(cg, at->at), stride = stride_bytes(cg, op, d, a.elem);
         if (at->axis < 0 || cg->k->axes[at->axis].extent == 1) {
             a.base = address(cg, a.base, i, stride);
@@ -68,7 +69,18 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
             find_columns(cg, &a, at, d);
         }
     }
+    if (tile_goes_by_element(op, s->row_axis)) {
+        a.row = LLVMBuildAdd(cg->b, cg_tile_begin(cg, s->row_axis),
+                             cg_thread_part(cg, v->layout, s->row_axis), "");
+        a.nrows = cg_axis_size(cg, s->row_axis);
+    }
     return a;
+}
+
+static Val row_begin(Cg *cg, const Access *a, Val row) {
+    if (a->stride) return address(cg, a->base, row, a->stride);
+    Val at = cg_element_offset(cg, a->op, nv_state(cg)->row_axis, row);
+    return LLVMBuildAdd(cg->b, a->base, LLVMBuildMul(cg->b, at, cg_i64(cg, a->elem), ""), "");
 }
 
 static Val row_of(Cg *cg, const Access *a, int m, int r) {
@@ -135,7 +147,7 @@ static void store_narrow_row(Cg *cg, const Access *a, int m, int r) {
         quad = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
     quad = LLVMBuildZExt(cg->b, quad, cg->i64, "");
     Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), "row");
-    Val at = address(cg, a->base, row, a->stride);
+    Val at = row_begin(cg, a, row);
     Val at16 = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, quad, cg_i64(cg, 16), ""), "");
     Val at4 = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, quad, cg_i64(cg, 4), ""), "");
     for (int n = 0; n < wide; n += 4) {
@@ -152,7 +164,7 @@ static void store_narrow_row(Cg *cg, const Access *a, int m, int r) {
 static void store_plain_row(Cg *cg, const Access *a, int m, int r) {
     Val row = row_of(cg, a, m, r), col0 = column_at(cg, a);
     Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), "row");
-    Val at = address(cg, a->base, row, a->stride);
+    Val at = row_begin(cg, a, row);
     at = address(cg, at, col0, cg_i64(cg, a->elem));
     bool pairs = !a->ncols && a->cols % 8 == 0 && a->t->dtype == DT_F32;
     Val end = a->ncols ? a->ncols : cg_i32(cg, a->cols);
@@ -239,7 +251,7 @@ static void store_row_number(Cg *cg, const Access *a, int m, int r) {
     Val row = row_of(cg, a, m, r), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
     Blk done = cg_if(cg, LLVMBuildAnd(cg->b, lead, in, ""), "row");
     Val x = cg_write(cg, number(cg, a, 16 * m + 8 * r, 0), a->t->dtype);
-    store_at(cg, x, address(cg, a->base, row, a->stride), 0, (unsigned)a->elem);
+    store_at(cg, x, row_begin(cg, a, row), 0, (unsigned)a->elem);
     cg_end_if(cg, done);
 }
 
@@ -274,7 +286,7 @@ typedef struct Row {
 static Row row_at(Cg *cg, const Access *a, int m, int r) {
     Val row = row_of(cg, a, m, r), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
     Val inside = LLVMBuildSelect(cg->b, in, row, cg_i32(cg, 0), "");
-    return (Row){address(cg, a->base, inside, a->stride), in};
+    return (Row){row_begin(cg, a, inside), in};
 }
 
 static Val load_element(Cg *cg, const Access *a, Row row, int n, int c) {

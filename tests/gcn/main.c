@@ -4,7 +4,7 @@
 //     check_gcn [PATH...] [--target=T] [--dtype=T] [--shape=SIZES] [-DNAME=N] [--seed=N] [--all]
 //               [--turns] [--schedule=KNOBS] [--mutate] [--keep=FOLDER]
 //
-// PATH: a variant, or a folder of them; stdlib. Every option narrows what runs down: --shape runs
+// PATH: a variant, a folder of them, or a tile program (tiles.h); stdlib. Every option narrows what runs down: --shape runs
 // that shape alone, --schedule the variants with that schedule, --mutate only the wrong kernels.
 // --keep writes the launches into a folder, for beside.py.
 // Without --all, the less usual dims run for one target of each variant, in turn; with --turns,
@@ -13,6 +13,7 @@
 #include "tests/gcn/mutate.h"
 #include "tests/gcn/nan.h"
 #include "tests/gcn/subject.h"
+#include "tests/gcn/tiles.h"
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,8 +57,10 @@ typedef struct Run {
     int dtype;         // -1: as the configurations say
     const char *shape; // NULL: theirs
     const char *offset;
-    const char *schedule; // NULL: the compiler's choice
-    const char *keep;     // NULL: launches are not written
+    const char *schedule; // NULL: the compiler's choice; and read
+    Knobs knobs;
+    Arena *arena;
+    const char *keep; // NULL: launches are not written
     FeDefine define[MAX_DEFINES];
     int ndefines;
     uint64_t seed;
@@ -76,7 +79,7 @@ static void failed(Run *run, const char *path, const CompileOptions *o, const Sh
            dtype_name(o->dtype));
     for (int i = 0; i < o->source.ndefines; i++)
         printf(" -D%s=%s", o->source.defines[i].name, o->source.defines[i].value);
-    if (o->schedule) printf(" --schedule=%s", o->schedule);
+    if (run->schedule) printf(" --schedule=%s", run->schedule);
     if (s)
         printf(" --shape=%s%s%s", s->sizes, s->offset ? " q_offset=" : "",
                s->offset ? s->offset : "");
@@ -105,7 +108,7 @@ static void compiled(Run *run, const char *path, const Config *c, TargetId targe
                         .target = target,
                         .dtype = c->dtype,
                         .level = 2,
-                        .schedule = run->schedule};
+                        .schedule = run->knobs};
     Shape given = {run->shape, run->offset};
     Subject s;
     Report r;
@@ -128,7 +131,17 @@ static void compiled(Run *run, const char *path, const Config *c, TargetId targe
 
 // ---- all of them
 
+static void run_tiles(Run *run, const char *path) {
+    for (int t = 0; t < 3; t++)
+        if (run->target < 0 || targets[t] == (TargetId)run->target)
+            tiles_check(path, targets[t], run->seed, &run->passed, &run->failed);
+}
+
 static void file(Run *run, int index) {
+    if (tiles_is_program(run->path[index])) {
+        run_tiles(run, run->path[index]);
+        return;
+    }
     bool narrowed = run->shape || run->ndefines || run->schedule;
     int nconfigs = narrowed ? 1 : (int)(sizeof configs / sizeof *configs);
     for (int k = 0; k < nconfigs; k++)
@@ -202,7 +215,7 @@ static bool option(Run *run, char *arg) {
     else if ((v = value(arg, "--seed=")))
         run->seed = strtoull(v, NULL, 0);
     else if ((v = value(arg, "--schedule=")))
-        run->schedule = v;
+        run->schedule = knobs_parse(run->arena, v, &run->knobs) ? NULL : v;
     else if ((v = value(arg, "--keep=")))
         run->keep = v;
     else if (strcmp(arg, "--all") == 0)
@@ -218,11 +231,11 @@ static bool option(Run *run, char *arg) {
     } else {
         return false;
     }
-    return run->target != -2 && run->dtype != -2;
+    return run->target != -2 && run->dtype != -2 && (!value(arg, "--schedule=") || run->schedule);
 }
 
 int main(int argc, char **argv) {
-    Run run = {.target = -1, .dtype = -1, .seed = 1};
+    Run run = {.target = -1, .dtype = -1, .seed = 1, .arena = arena_new()};
     for (int i = 1; i < argc; i++) {
         if (argv[i][0] != '-')
             add(&run, argv[i]);
@@ -238,6 +251,7 @@ int main(int argc, char **argv) {
     if (!run.only_mutate && !narrowed) nan_check(run.target, &run.passed, &run.failed);
     if (run.only_mutate || !narrowed) mutate_check(run.target, &run.passed, &run.failed);
     for (int i = 0; i < run.npaths; i++) free((char *)run.path[i]);
+    arena_free(run.arena);
     printf("%d passed, %d failed\n", run.passed, run.failed);
     return run.failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -38,6 +38,13 @@ holds 'a dense bias' assembles tests/regress/dense_bias.attn -DD=128 -DDv=128
 holds 'a dense bias on sm_80' assembles_for sm_80 tests/regress/dense_bias.attn -DD=64 -DDv=64
 holds 'no room for what is stored, nor for an even part of it' assembles tests/regress/score_root.attn -DD=96 -DDv=96
 for name in retention relative_bias; do holds "$name, 256 512" assembles stdlib/$name.attn -DD=256 -DDv=512; done
+# A tile program's algorithm, scheduled pass by pass.
+scheduled() { # scheduled FILE TARGET
+    sed "s/ target host / target $2 /" "$1" >"$dir/0.tile"
+    "$attnc" "$dir/0.tile" --pass=tile -o "$dir/1.tile" && "$attnc" "$dir/1.tile" --pass=classify -o "$dir/2.tile" &&
+        "$attnc" "$dir/2.tile" --pass=schedule -o "$dir/3.tile" && "$attnc" "$dir/3.tile" --emit=asm -o "$dir/x.ptx" && tests/ptxas.sh "$dir/x.ptx" "$2"
+}
+holds 'packed rows on sm_80' scheduled tests/tile/packed.tile sm_80
 holds 'weights through shared memory' assembles stdlib/causal.attn -DD=128 --schedule=share=1
 
 # Bad PTX, made from good: no registers for the consumers (spills and serialized products), a product that is read before its
