@@ -202,6 +202,22 @@ static bool is_tensor_name(const Check *c, const char *s) {
     return false;
 }
 
+static bool is_gradient_of(const char *name, const TxInput *x) {
+    return x->grad && name[0] == 'd' && !strcmp(name + 1, x->name);
+}
+
+// The backward gives the gradient of a `grad` input by this name.
+static void check_gradient_names(const Check *c, const TxInput *in) {
+    for (int i = 0; i < c->v->inputs.n; i++) {
+        const TxInput *x = &c->v->inputs.data[i];
+        bool taken = is_gradient_of(in->name, x), takes = is_gradient_of(x->name, in);
+        if (!taken && !takes) continue;
+        Diag *d = diag_error(c->s->diags, in->span, "'%s' is the name of the gradient of '%s'",
+                             taken ? in->name : x->name, taken ? x->name : in->name);
+        diag_note(c->s->diags, d, x->span, taken ? "this input is marked `grad`" : "taken here");
+    }
+}
+
 static void check_input(Check *c, const AstItem *item) {
     Sema *s = c->s;
     if (item->broken) {
@@ -235,6 +251,7 @@ static void check_input(Check *c, const AstItem *item) {
     }
     Decl *d = define(c, DECL_INPUT, item, in.name, in.span, value);
     if (!d) return;
+    check_gradient_names(c, &in);
     d->input = c->v->inputs.n;
     VEC_PUSH(s->arena, &c->v->inputs, in);
     if (c->v->inputs.n == SEMA_MAX_INPUTS + 1)

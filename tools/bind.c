@@ -108,10 +108,22 @@ static Status position(Bind *c, const char *text) {
     return STATUS_DONE;
 }
 
-// The backward's tensors are named by the contract before there is a backward.
-static bool is_gradient(const Bind *c, const char *name) {
-    return name[0] == 'd' && name[1] && (strcmp(name, "do") == 0 || sig_arg(c->sig, name + 1) >= 0);
+// What --in NAME may not name.
+static Status not_an_input(const Bind *c, const char *name, int arg) {
+    if (arg < 0 && sig_is_gradient(c->sig, name) && !c->sig->backward)
+        return cmd_fail(STATUS_USAGE,
+                        "--in %s: it is a gradient, and there is no backward here: --phase=bwd",
+                        name);
+    if (sig_is_gradient(c->sig, name))
+        return cmd_fail(STATUS_USAGE, "--in %s: the backward takes the gradients of outputs: do%s",
+                        name, c->sig->recurrence ? ", dstate" : " and dNAME of an emit");
+    if (name[0] == 'd' && name[1] && !c->sig->recurrence)
+        return cmd_fail(STATUS_USAGE, "--in %s: %s has no such input, and emits no %s", name,
+                        c->sig->name, name + 1);
+    return cmd_fail(STATUS_USAGE, "--in %s: %s has no such input", name, c->sig->name);
 }
+
+static bool is_read(const SigArg *g) { return g->role != ARG_OUTPUT && g->role != ARG_GRAD_OUT; }
 
 static Status named_inputs(Bind *c) {
     bool *seen = ARENA_ARRAY(c->arena, bool, c->sig->args.n);
@@ -121,11 +133,8 @@ static Status named_inputs(Bind *c) {
         Status s;
         if (!c->sig->recurrence && strcmp(p->name, "q_offset") == 0)
             s = position(c, p->value);
-        else if (arg < 0 && is_gradient(c, p->name))
-            s = cmd_fail(STATUS_INPUT, "--in %s: the backward is not supported by this version",
-                         p->name);
-        else if (arg < 0 || c->sig->args.data[arg].role == ARG_OUTPUT)
-            s = cmd_fail(STATUS_USAGE, "--in %s: %s has no such input", p->name, c->sig->name);
+        else if (arg < 0 || !is_read(&c->sig->args.data[arg]))
+            s = not_an_input(c, p->name, arg);
         else if (seen[arg])
             s = cmd_fail(STATUS_USAGE, "--in %s is given twice", p->name);
         else
@@ -264,7 +273,7 @@ static Status make(Bind *c, int arg) {
     for (int d = 0; d < g->rank; d++) dim[d] = extent(c, &g->extent[d]);
     if (!tensor_alloc(t, g->dtype, g->rank, dim))
         return cmd_fail(STATUS_SYSTEM, "%s: out of memory", g->name);
-    if (g->role == ARG_OUTPUT)
+    if (!is_read(g))
         memset(t->data, 0xff,
                (size_t)t->count * (size_t)dtype_bytes(g->dtype)); // NaN in every float type
     else if (c->draw[arg].kind)

@@ -33,6 +33,7 @@ Status cmd_open(Compile *c, const Options *o, const char *path, TargetId target,
                               .target = target,
                               .dtype = dtype,
                               .tf32 = o->tf32,
+                              .phases = o->phases,
                               .level = o->level,
                               .checks = o->debug,
                               .schedule = o->schedule,
@@ -53,6 +54,12 @@ Status cmd_only(const Compile *c, const Options *o) {
                     "%s holds several variants (%s, %s%s): choose one with --entry=NAME",
                     c->options.source.path, c->variants.data[0]->name, c->variants.data[1]->name,
                     c->variants.n > 2 ? ", ..." : "");
+}
+
+void cmd_phases(Compile *c, const Options *o) {
+    const Signature *sig = sig_of_variant(c->arena, c->variants.data[0], c->options.dtype);
+    if (launch_names_gradient(sig, o) && o->verb != VERB_BENCH) c->options.phases |= COMPILE_BWD;
+    if (c->options.phases & COMPILE_BWD) c->options.phases |= COMPILE_FWD;
 }
 
 TargetId cmd_gpu_target(attn_context *context, DeviceKind kind, int ordinal) {
@@ -94,6 +101,7 @@ static Status file_configurations(const Options *o, const char *path, attn_conte
     Status s = cmd_open(&c, o, path, cmd_device_target(o, context), cmd_device_dtype(o));
     bool readable = s != STATUS_SYSTEM;
     if (s == STATUS_DONE) s = cmd_only(&c, o);
+    if (s == STATUS_DONE) cmd_phases(&c, o);
     if (s == STATUS_DONE) {
         s = launch_open_source(&l, c.arena, &c, o);
         diag_print(&c.diags, stderr);
@@ -141,7 +149,7 @@ bool cmd_is_artifact(const char *path) {
     return elf;
 }
 
-Error cmd_error(const Tensor *x, const double *ref, const unsigned char *open) {
+Error cmd_error(const Tensor *x, const double *ref, const unsigned char *open, bool emit) {
     double difference = 0, norm = 0;
     double step = tensor_step(x->dtype);
     Error e = {0, 0, 0};
@@ -160,7 +168,7 @@ Error cmd_error(const Tensor *x, const double *ref, const unsigned char *open) {
         norm += r * r;
         if (d > e.largest) e.largest = d;
     }
-    if (x->rank == 3 && norm < (double)x->count) norm = (double)x->count;
+    if (emit && norm < (double)x->count) norm = (double)x->count;
     e.relative = norm > 0 ? sqrt(difference / norm) : sqrt(difference);
     return e;
 }

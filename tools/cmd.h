@@ -18,6 +18,8 @@ Status cmd_open(Compile *c, const Options *o, const char *path, TargetId target,
 Status cmd_report(const Compile *c, Status otherwise);
 // The one variant to run; STATUS_USAGE when there are several and no --entry.
 Status cmd_only(const Compile *c, const Options *o);
+// Settles which phases c is compiled for: --phase, and both where --in or --out names a gradient.
+void cmd_phases(Compile *c, const Options *o);
 // What the GPU with this number takes of what this version writes; without one, what every NVIDIA GPU
 // takes, or the largest of AMD's. The context may be NULL.
 TargetId cmd_gpu_target(attn_context *context, DeviceKind kind, int ordinal);
@@ -35,7 +37,7 @@ bool cmd_has_extension(const char *path, const char *extension);
 // By its extension, or because it is an ELF file.
 bool cmd_is_artifact(const char *path);
 
-// How far one output is from another: relative is ||x - ref|| / ||ref||, but for numbers per row
+// How far one output is from another: relative is ||x - ref|| / ||ref||, but for what is emitted
 // (lse), whose logarithms may be about 0 and whose norm counts as 1 each at least. Where both are
 // infinite alike or NaN they agree. Differences that tensor_step allows are no error.
 typedef struct Error {
@@ -43,6 +45,6 @@ typedef struct Error {
     int64_t wrong;            // elements where one is finite and the other is not
 } Error;
 // open: an element is left out where it is not 0; NULL: none is.
-Error cmd_error(const Tensor *x, const double *ref, const unsigned char *open);
+Error cmd_error(const Tensor *x, const double *ref, const unsigned char *open, bool emit);
 
 #endif

@@ -1,6 +1,6 @@
 // cmd_bench.c: `attnc bench`: one line per configuration (files x --shape), medians over many
-// launches. TFLOP/s counts 2 B H Sq Sk (D + Dv) times the share of pairs inside the mask. The
-// roofline is measured in the same run (peak.h, probe.h). --json writes the same rows to a file.
+// launches of the forward, the backward (--phase=bwd) or both. TFLOP/s counts 2 B H Sq Sk (D + Dv)
+// times the share of pairs inside the mask, of the backward (3 D + 2 Dv). The roofline is measured in the same run (peak.h, probe.h). --json writes the same rows to a file.
 #include "cmd.h"
 #include "files.h"
 #include "maskmap.h"
@@ -33,18 +33,26 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+typedef struct Timed { // what one launch is; NULL: not in it
+    const attn_prepared *forward, *backward;
+} Timed;
+
+static attn_status queue(const Timed *p, attn_error *e) {
+    attn_status s = p->forward ? attn_launch_prepared(p->forward, NULL, e) : ATTN_OK;
+    return !s && p->backward ? attn_launch_prepared(p->backward, NULL, e) : s;
+}
+
 // One launch, timed by the device where it has a clock of its own.
-static Status timed(Launch *l, const attn_prepared *p, attn_mark **from, attn_mark **to,
-                    double *ms) {
+static Status timed(Launch *l, const Timed *p, attn_mark **from, attn_mark **to, double *ms) {
     attn_error e;
     float elapsed;
     if (l->device.kind == ATTN_CPU) {
         double start = now_ms();
-        Status s = launch_run(l);
+        attn_status bad = queue(p, &e);
         *ms = now_ms() - start;
-        return s;
+        return bad ? launch_failed(&e) : STATUS_DONE;
     }
-    if (attn_mark_now(l->context, l->device, from, &e) || attn_launch_prepared(p, NULL, &e) ||
+    if (attn_mark_now(l->context, l->device, from, &e) || queue(p, &e) ||
         attn_mark_now(l->context, l->device, to, &e) ||
         attn_synchronize(l->context, l->device, &e) ||
         attn_elapsed_ms(l->context, l->device, *from, *to, &elapsed, &e))
@@ -53,7 +61,7 @@ static Status timed(Launch *l, const attn_prepared *p, attn_mark **from, attn_ma
     return STATUS_DONE;
 }
 
-static Status median(Bench *x, Launch *l, const attn_prepared *p, double *out) {
+static Status median(Bench *x, Launch *l, const Timed *p, double *out) {
     attn_mark *from = NULL, *to = NULL;
     Status s = STATUS_DONE;
     int n = 0, most = x->o->repeat ? x->o->repeat : MAX_REPEAT;
@@ -114,8 +122,17 @@ static Status headline(Bench *x, const Launch *l) {
     return STATUS_DONE;
 }
 
+static unsigned phases(const Bench *x) { return x->o->phases ? x->o->phases : OPTIONS_FWD; }
+
+static double products(const Bench *x, const Binding *b) {
+    int D = b->sig->D, Dv = b->sig->Dv, columns = 0;
+    if (phases(x) & OPTIONS_FWD) columns += D + Dv;
+    if (phases(x) & OPTIONS_BWD) columns += 3 * D + 2 * Dv;
+    return 2 * bind_pairs(b) * columns;
+}
+
 typedef struct Row {
-    const char *file, *target;
+    const char *file, *target, *phase;
     const Binding *binding;
     Dtype dtype;
     double ms, flop, bytes, roofline, inside; // roofline: share of it, 0 where it is not known
@@ -124,16 +141,16 @@ typedef struct Row {
 
 static Row measured(const Bench *x, const Launch *l, const Compile *c, const Binding *b,
                     double inside, double touched, double ms) {
-    Row r = {c->options.source.path,
-             target_get(c->options.target)->name,
-             b,
-             l->dtype,
-             ms,
-             2 * bind_pairs(b) * (b->sig->D + b->sig->Dv) * inside,
-             tensor_bytes(b, touched),
-             0,
-             inside,
-             0};
+    static const char *const names[] = {"", "fwd", "bwd", "fwd,bwd"};
+    Row r = {.file = c->options.source.path,
+             .target = target_get(c->options.target)->name,
+             .phase = names[phases(x)],
+             .binding = b,
+             .dtype = l->dtype,
+             .ms = ms,
+             .flop = products(x, b) * inside,
+             .bytes = tensor_bytes(b, touched),
+             .inside = inside};
     if (x->peak.flops > 0 && x->peak.bytes > 0) { // the nearer of the two limits
         double least = r.flop / x->peak.flops, moving = r.bytes / x->peak.bytes;
         r.roofline = (least > moving ? least : moving) / (ms * 1e-3);
@@ -149,7 +166,9 @@ static void print_row(const Row *r) {
         printf(" %8.1f%%", 100 * r->roofline);
     else
         printf(" %9s", "-");
-    printf("  %5.1f%%  %s\n", 100 * r->inside, bind_describe(r->binding, sizes, sizeof sizes));
+    bool forward = strcmp(r->phase, "fwd") == 0;
+    printf("  %5.1f%%  %s%s%s\n", 100 * r->inside, bind_describe(r->binding, sizes, sizeof sizes),
+           forward ? "" : " ", forward ? "" : r->phase);
     if (r->map_ms > 0)
         printf("%-20s       %10.4f of these ms make the tile map, which a caller may keep\n", "",
                r->map_ms);
@@ -183,8 +202,8 @@ static void json_row(Text *t, const Row *r) {
     json_string(t, "file", r->file);
     text_puts(t, ", ");
     json_string(t, "variant", sig->name);
-    text_printf(t, ", \"dtype\": \"%s\", \"target\": \"%s\", \"sizes\": {", dtype_name(r->dtype),
-                r->target);
+    text_printf(t, ", \"dtype\": \"%s\", \"target\": \"%s\", \"phase\": \"%s\", \"sizes\": {",
+                dtype_name(r->dtype), r->target, r->phase);
     for (int i = 0; i < sig->sizes.n; i++)
         text_printf(t, "\"%s\": %d, ", sig->sizes.data[i], r->binding->size[i]);
     text_printf(t, "\"D\": %d, \"Dv\": %d}", sig->D, sig->Dv);
@@ -222,12 +241,18 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
         touched = columns_touched(&m);
     }
     if (s == STATUS_DONE) s = launch_bind(l, &b);
-    if (s == STATUS_DONE) s = median(x, l, l->prepared, &ms);
-    if (s == STATUS_DONE && l->kept) s = median(x, l, l->kept, &kept);
+    if (s == STATUS_DONE && l->backward) s = launch_run(l); // it reads what the forward leaves
+    bool forward = phases(x) & OPTIONS_FWD;
+    Timed all = {forward ? l->prepared : NULL, l->backward};
+    Timed less = {forward && l->kept ? l->kept : all.forward,
+                  l->backward_kept ? l->backward_kept : l->backward};
+    bool map = less.forward != all.forward || less.backward != all.backward;
+    if (s == STATUS_DONE) s = median(x, l, &all, &ms);
+    if (s == STATUS_DONE && map) s = median(x, l, &less, &kept);
     if (s == STATUS_DONE) s = headline(x, l);
     if (s == STATUS_DONE) {
         Row r = measured(x, l, c, &b, inside, touched, ms);
-        r.map_ms = l->kept && kept < ms ? ms - kept : 0;
+        r.map_ms = map && kept < ms ? ms - kept : 0;
         print_row(&r);
         json_row(&x->json, &r);
     }

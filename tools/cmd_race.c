@@ -187,7 +187,7 @@ static Status compare(const Race *r, const Runner *x) {
     double bound = 2 * one; // both may be off
     for (int i = 0; i < r->b->sig->args.n; i++) {
         if (!r->want[i]) continue;
-        Error e = cmd_error(&r->b->tensor[i], r->want[i], NULL);
+        Error e = cmd_error(&r->b->tensor[i], r->want[i], NULL, r->b->tensor[i].rank == 3);
         if (!e.wrong && e.relative <= bound) continue;
         return cmd_fail(STATUS_INPUT,
                         "two schedules disagree about %s, by %.3g: one is compiled wrongly, and "

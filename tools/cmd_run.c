@@ -1,5 +1,6 @@
-// cmd_run.c: `attnc run`: a variant on given and random tensors; outputs to .npy files. A
-// recurrence has no kernels in this version: on the CPU the reference runs it, and a note says so.
+// cmd_run.c: `attnc run`: a variant on given and random tensors, and where a gradient is named its
+// backward; outputs to .npy files. What has no kernels for the CPU in this version, the reference
+// runs, and a note says so.
 #include "cmd.h"
 #include "files.h"
 #include "npy.h"
@@ -10,8 +11,23 @@
 #include <string.h>
 #include <time.h>
 
-// Names of --out that are no output are mistakes of the command line; gradients are work to come.
-// Where a file cannot be written is found before anything runs.
+static bool is_output(const SigArg *g) { return g->role == ARG_OUTPUT || g->role == ARG_GRAD_OUT; }
+
+// A name of --out that is no output.
+static Status no_output(const Signature *sig, const char *name) {
+    int of = name[0] == 'd' ? sig_arg(sig, name + 1) : -1;
+    if (of >= 0 && is_output(&sig->args.data[of]))
+        return cmd_fail(STATUS_USAGE, "--out %s: a backward takes it: --in %s=...", name, name);
+    if (of >= 0 && sig->args.data[of].role == ARG_INPUT)
+        return cmd_fail(
+            STATUS_USAGE,
+            "--out %s: only inputs that are marked `grad` have a gradient, and %s is not", name,
+            name + 1);
+    return cmd_fail(STATUS_USAGE, "--out %s: %s has no such output", name, sig->name);
+}
+
+// Names of --out that are no output are mistakes of the command line. Where a file cannot be written
+// is found before anything runs.
 static Status check_outputs(const Signature *sig, const Options *o) {
     for (int i = 0; i < o->out.n; i++) {
         const char *name = o->out.data[i].name, *path = o->out.data[i].value;
@@ -20,11 +36,7 @@ static Status check_outputs(const Signature *sig, const Options *o) {
                 return cmd_fail(STATUS_USAGE, "--out %s and --out %s both write %s",
                                 o->out.data[k].name, name, path);
         int arg = sig_arg(sig, name);
-        if (arg >= 0 && sig->args.data[arg].role == ARG_OUTPUT) continue;
-        if (arg < 0 && name[0] == 'd' && sig_arg(sig, name + 1) >= 0)
-            return cmd_fail(STATUS_INPUT, "--out %s: the backward is not supported by this version",
-                            name);
-        return cmd_fail(STATUS_USAGE, "--out %s: %s has no such output", name, sig->name);
+        if (arg < 0 || !is_output(&sig->args.data[arg])) return no_output(sig, name);
     }
     for (int i = 0; i < o->out.n; i++) {
         Status s = file_may_be_written(o->out.data[i].value);
@@ -78,7 +90,7 @@ static Status deliver(const Binding *b, Arena *a, const Options *o) {
     if (zeros) cmd_note("%s", zeros);
     Status s = o->out.n ? write_outputs(b, o) : STATUS_DONE;
     for (int i = 0; i < b->sig->args.n && !o->out.n; i++)
-        if (b->sig->args.data[i].role == ARG_OUTPUT)
+        if (is_output(&b->sig->args.data[i]))
             print_statistics(b->sig->args.data[i].name, &b->tensor[i]);
     return s;
 }
@@ -126,23 +138,30 @@ static Status run_kernel(Launch *l, Arena *a, Compile *c, const Options *o) {
     return s;
 }
 
+// What has no kernels for the target; NULL where all has.
+static const char *without_kernels(const Compile *c) {
+    if (c->variants.data[0]->kind == VARIANT_RECURRENCE) return "recurrences have";
+    bool backward = c->options.phases & COMPILE_BWD;
+    return backward && !compile_has_backward(c->options.target) ? "the backward has" : NULL;
+}
+
 static Status run_reference(Compile *c, const Options *o) {
     const Variant *v = c->variants.data[0];
     Binding b = {0};
     Oracle x = {0};
-    const Signature *sig = sig_of_variant(c->arena, v, c->options.dtype);
+    const Signature *sig = launch_signature(c->arena, c);
+    const char *what = without_kernels(c);
     double from = now_ms();
     if (o->device != DEVICE_CPU)
-        return cmd_fail(STATUS_INPUT,
-                        "%s: recurrences have no kernels in this version; --device=cpu runs them",
-                        v->name);
+        return cmd_fail(STATUS_INPUT, "%s: %s no kernels in this version; --device=cpu runs them",
+                        v->name, what);
     Status s = check_outputs(sig, o);
     if (s == STATUS_DONE) s = bind_make(&b, c->arena, sig, o, cmd_shape(o, c->arena));
     if (s == STATUS_DONE)
-        cmd_note("%s: recurrences have no kernels in this version; the float64 reference runs it",
-                 v->name);
+        cmd_note("%s: %s no kernels in this version; the float64 reference runs it", v->name, what);
     if (s == STATUS_DONE)
         s = oracle_run(&x, v, &b, &(OracleAsk){.what = o->debug ? ORACLE_OUTSIDE : 0});
+    if (s == STATUS_DONE && sig->backward) s = oracle_gradients(&x, v, &b);
     for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++)
         for (int64_t k = 0; x.out[i] && k < b.tensor[i].count; k++)
             tensor_set(&b.tensor[i], k, x.out[i][k]);
@@ -160,7 +179,8 @@ static Status run_source(const Options *o) {
     Launch l = {0};
     Status s = cmd_open(&c, o, o->files.data[0], cmd_device_target(o, NULL), cmd_device_dtype(o));
     if (s == STATUS_DONE) s = cmd_only(&c, o);
-    if (s == STATUS_DONE && c.variants.data[0]->kind == VARIANT_RECURRENCE)
+    if (s == STATUS_DONE) cmd_phases(&c, o);
+    if (s == STATUS_DONE && without_kernels(&c))
         s = run_reference(&c, o);
     else if (s == STATUS_DONE) {
         s = launch_open_source(&l, c.arena, &c, o);

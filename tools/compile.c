@@ -79,14 +79,24 @@ bool compile_streams(Compile *c) {
     return c->diags.errors == 0;
 }
 
+bool compile_has_backward(TargetId t) {
+    (void)t;
+    return false;
+}
+
 bool compile_can_run(Compile *c) {
     if (!compile_streams(c)) return false;
-    if (!c->recurrences.n) return true;
-    const RecProgram *rec = c->recurrences.data[0];
-    diag_error(
-        &c->diags, rec->span,
-        "recurrence '%s': kernels of recurrences are not supported yet; the reference runs it",
-        rec->name);
+    if (c->recurrences.n) {
+        const RecProgram *rec = c->recurrences.data[0];
+        diag_error(
+            &c->diags, rec->span,
+            "recurrence '%s': kernels of recurrences are not supported yet; the reference runs it",
+            rec->name);
+        return false;
+    }
+    if (!(c->options.phases & COMPILE_BWD) || compile_has_backward(c->options.target)) return true;
+    diag_error(&c->diags, (Span){0}, "the backward has no kernels for %s in this version",
+               target_get(c->options.target)->name);
     return false;
 }
 

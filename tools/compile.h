@@ -9,12 +9,15 @@
 #include "frontend/frontend.h"
 #include "passes/passes.h"
 
+enum { COMPILE_FWD = 1, COMPILE_BWD = 2 }; // phases
+
 typedef struct CompileOptions {
     FeOptions source;  // stdlib and read are filled in by compile_open
     const char *entry; // only this variant; NULL: all
     TargetId target;
     Dtype dtype;
-    bool tf32; // products of f32
+    bool tf32;       // products of f32
+    unsigned phases; // COMPILE_*; 0: the forward
     int level;
     bool checks;
     Knobs schedule;    // of every variant, in place of the compiler's own
@@ -42,6 +45,7 @@ extern const char compile_stdin[];
 // there is no such entry. compile_close is due whatever comes back.
 FeStatus compile_open(Compile *c, const CompileOptions *o);
 void compile_close(Compile *c);
+bool compile_has_backward(TargetId t); // for attentions
 bool compile_streams(Compile *c);   // rows and their streaming forms; chunked forms of recurrences
 bool compile_can_run(Compile *c);   // the same, and a mistake where something has no kernels
 bool compile_algorithm(Compile *c); // tiles before the passes (--emit=tile)

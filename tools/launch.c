@@ -57,12 +57,19 @@ static Status open_gpu(Launch *l, Compile *c) {
     return bad ? launch_failed(&e) : STATUS_DONE;
 }
 
+const Signature *launch_signature(Arena *a, const Compile *c) {
+    const Variant *v = c->variants.data[0];
+    Signature *sig = sig_of_variant(a, v, c->options.dtype);
+    if (c->options.phases & COMPILE_BWD) sig_add_gradients(a, sig, v);
+    return sig;
+}
+
 Status launch_open_source(Launch *l, Arena *a, Compile *c, const Options *o) {
     Status s = start(l, o);
     if (s != STATUS_DONE) return s;
     l->dtype = c->options.dtype;
     l->tf32 = c->options.tf32;
-    if (c->variants.n == 1) l->sig = sig_of_variant(a, c->variants.data[0], l->dtype);
+    if (c->variants.n == 1) l->sig = launch_signature(a, c);
     return o->device == DEVICE_CPU ? open_jit(l, c) : open_gpu(l, c);
 }
 
@@ -92,20 +99,48 @@ static Status open_object(Launch *l, const char *path) {
     return bad ? launch_failed(&e) : STATUS_DONE;
 }
 
-static Status signature(Launch *l, Arena *a, const Options *o) {
+static const AbiVariant *find(const AbiMeta *m, const char *name, AbiPhase phase) {
+    for (uint32_t i = 0; i < m->nvariants; i++)
+        if (m->variants[i].phase == phase && strcmp(m->variants[i].name, name) == 0)
+            return &m->variants[i];
+    return NULL;
+}
+
+static bool names_gradient(const Signature *sig, const NameValue *pairs, int n) {
+    for (int i = 0; i < n; i++)
+        if (sig_is_gradient(sig, pairs[i].name)) return true;
+    return false;
+}
+
+bool launch_names_gradient(const Signature *sig, const Options *o) {
+    return names_gradient(sig, o->in.data, o->in.n) || names_gradient(sig, o->out.data, o->out.n);
+}
+
+static Status signature(Launch *l, Arena *a, const Options *o, const char *path) {
     const AbiMeta *m = &l->meta;
-    const AbiVariant *found = NULL;
-    for (uint32_t i = 0; i < m->nvariants; i++) {
-        if (o->entry ? strcmp(m->variants[i].name, o->entry) != 0 : i > 0) continue;
-        found = &m->variants[i];
-    }
-    if (!found) return cmd_fail(STATUS_USAGE, "the artifact holds no %s", o->entry);
-    if (!o->entry && m->nvariants > 1) return STATUS_DONE;
+    const char *name = o->entry ? o->entry : m->nvariants ? m->variants[0].name : "variant";
+    for (uint32_t i = 1; i < m->nvariants && !o->entry; i++)
+        if (strcmp(m->variants[i].name, name) != 0) return STATUS_DONE; // several
+    const AbiVariant *forward = find(m, name, ABI_FWD), *backward = find(m, name, ABI_BWD);
+    if (!forward && !backward) return cmd_fail(STATUS_USAGE, "the artifact holds no %s", name);
+    if (!forward)
+        return cmd_fail(STATUS_INPUT,
+                        "%s holds the backward of %s alone, which needs what the forward gives: "
+                        "compile it with --phase=fwd,bwd",
+                        path, name);
     l->dtype = (Dtype)m->dtype;
-    l->sig = sig_of_artifact(a, found);
-    return l->sig ? STATUS_DONE
-                  : cmd_fail(STATUS_INPUT,
-                             "the artifact describes tensors in a way this version does not know");
+    Signature *sig = sig_of_artifact(a, forward);
+    bool known = sig != NULL;
+    if (sig && launch_names_gradient(sig, o)) {
+        if (!backward)
+            return cmd_fail(STATUS_INPUT, "%s holds no backward: compile it with --phase=fwd,bwd",
+                            path);
+        known = sig_add_gradients_of(a, sig, backward);
+    }
+    l->sig = sig;
+    return known ? STATUS_DONE
+                 : cmd_fail(STATUS_INPUT,
+                            "the artifact describes tensors in a way this version does not know");
 }
 
 Status launch_open_file(Launch *l, Arena *a, const char *path, const Options *o) {
@@ -120,7 +155,7 @@ Status launch_open_file(Launch *l, Arena *a, const char *path, const Options *o)
     if (bad)
         s = cmd_fail(STATUS_INPUT, "%s: %s", path, bad);
     else
-        s = signature(l, a, o);
+        s = signature(l, a, o, path);
     bool object = !bad && l->meta.code == ABI_CODE_HOST && n > 16 &&
                   ((const char *)bytes)[16] == 1; // ELF's e_type: ET_REL
     if (s == STATUS_DONE && object)
@@ -152,55 +187,135 @@ static Status place(Launch *l, int arg, attn_tensor *t) {
                : STATUS_DONE;
 }
 
-static bool makes_map(const Launch *l, const char *variant) {
-    attn_variant_info v;
-    for (int i = 0; !attn_get_variant(l->artifact, i, &v, NULL); i++)
-        if (!strcmp(v.name, variant)) return v.tile_map;
-    return false;
+// ---- the calls of the phases
+
+typedef struct PhaseCall {
+    attn_call call;
+    attn_tensor *tensors;
+    attn_scalar *scalars;
+    attn_size *sizes;
+    bool makes_map;
+} PhaseCall;
+
+static int variant_of(const Launch *l, attn_phase phase, attn_variant_info *v) {
+    for (int i = 0; !attn_get_variant(l->artifact, i, v, NULL); i++)
+        if (v->phase == phase && !strcmp(v->name, l->sig->name)) return i;
+    return -1;
 }
 
-static Status prepare(Launch *l, attn_call *call) {
-    size_t n;
+// What the forward keeps for the backward is made when the first of them names it.
+static Status saved(Launch *l, const attn_call *call, const attn_tensor_info *info,
+                    attn_tensor *t) {
     attn_error e;
-    if (attn_workspace_bytes(l->artifact, call, &n, &e)) return launch_failed(&e);
-    if (n && attn_memory_alloc(l->context, l->device, n, &l->workspace, &e))
+    LaunchSaved *x = NULL;
+    for (int i = 0; i < l->saved.n && !x; i++)
+        if (!strcmp(l->saved.data[i].name, info->name)) x = &l->saved.data[i];
+    if (!x) {
+        LaunchSaved made = {.name = info->name};
+        int64_t n = dtype_bytes((Dtype)info->dtype);
+        if (attn_shape(l->artifact, call, info->name, made.shape, &made.rank, &e))
+            return launch_failed(&e);
+        for (int i = 0; i < made.rank; i++) n *= made.shape[i];
+        if (attn_memory_alloc(l->context, l->device, n ? (size_t)n : 1, &made.data, &e))
+            return launch_failed(&e);
+        VEC_PUSH(l->arena, &l->saved, made);
+        x = &l->saved.data[l->saved.n - 1];
+    }
+    *t = (attn_tensor){x->name, x->data, info->dtype, x->rank, x->shape, NULL, l->device};
+    return STATUS_DONE;
+}
+
+static bool takes(const attn_tensor_info *info, const char *name) {
+    return strcmp(info->role, "work") != 0 && strcmp(info->name, name) == 0;
+}
+
+// The tensors of a phase, by the artifact: arguments of the signature, then what is saved.
+static Status phase_call(Launch *l, attn_phase phase, const attn_tensor *placed, PhaseCall *p) {
+    const Signature *sig = l->sig;
+    attn_variant_info v = {0};
+    attn_tensor_info info;
+    int variant = variant_of(l, phase, &v);
+    Status s = STATUS_DONE;
+    p->tensors = calloc((size_t)v.tensors + 1, sizeof *p->tensors);
+    p->scalars = calloc((size_t)v.tensors + 1, sizeof *p->scalars);
+    p->sizes = calloc((size_t)sig->sizes.n + 1, sizeof *p->sizes);
+    if (!p->tensors || !p->scalars || !p->sizes) return cmd_fail(STATUS_SYSTEM, "out of memory");
+    attn_call *c = &p->call;
+    *c = (attn_call){.variant = sig->name,
+                     .phase = phase,
+                     .tensors = p->tensors,
+                     .scalars = p->scalars,
+                     .sizes = p->sizes};
+    p->makes_map = v.tile_map;
+    for (int i = 0; i < sig->sizes.n; i++)
+        p->sizes[c->nsizes++] = (attn_size){sig->sizes.data[i], l->binding->size[i]};
+    for (int arg = 0; arg < sig->args.n; arg++)
+        for (int i = 0; !attn_get_tensor(l->artifact, variant, i, &info, NULL); i++) {
+            if (!takes(&info, sig->args.data[arg].name)) continue;
+            if (info.rank)
+                p->tensors[c->ntensors++] = placed[arg];
+            else
+                p->scalars[c->nscalars++] = (attn_scalar){info.name, l->binding->scalar[arg]};
+        }
+    for (int i = 0; sig->backward && s == STATUS_DONE &&
+                    !attn_get_tensor(l->artifact, variant, i, &info, NULL);
+         i++) {
+        if (strcmp(info.role, "saved") != 0) continue;
+        s = saved(l, c, &info, &p->tensors[c->ntensors]);
+        c->ntensors++;
+    }
+    return s;
+}
+
+static Status prepare(Launch *l, PhaseCall *p, void **workspace, attn_prepared **prepared,
+                      attn_prepared **kept) {
+    attn_call *call = &p->call;
+    attn_error e;
+    if (attn_workspace_bytes(l->artifact, call, &call->workspace_bytes, &e))
         return launch_failed(&e);
-    call->workspace = l->workspace;
-    call->workspace_bytes = n;
-    if (attn_prepare(l->artifact, call, &l->prepared, &e)) return launch_failed(&e);
-    if (!makes_map(l, call->variant)) return STATUS_DONE;
+    if (call->workspace_bytes &&
+        attn_memory_alloc(l->context, l->device, call->workspace_bytes, workspace, &e))
+        return launch_failed(&e);
+    call->workspace = *workspace;
+    if (attn_prepare(l->artifact, call, prepared, &e)) return launch_failed(&e);
+    if (!p->makes_map) return STATUS_DONE;
     call->flags = ATTN_KEEP_MAP;
-    return attn_prepare(l->artifact, call, &l->kept, &e) ? launch_failed(&e) : STATUS_DONE;
+    return attn_prepare(l->artifact, call, kept, &e) ? launch_failed(&e) : STATUS_DONE;
+}
+
+static Status phase(Launch *l, attn_phase phase, const attn_tensor *placed, void **workspace,
+                    attn_prepared **prepared, attn_prepared **kept) {
+    PhaseCall p = {0};
+    Status s = phase_call(l, phase, placed, &p);
+    if (s == STATUS_DONE) s = prepare(l, &p, workspace, prepared, kept);
+    free(p.tensors);
+    free(p.scalars);
+    free(p.sizes);
+    return s;
 }
 
 Status launch_bind(Launch *l, const Binding *b) {
     const Signature *sig = l->sig;
-    attn_tensor *tensors = calloc((size_t)sig->args.n + 1, sizeof *tensors);
-    attn_scalar *scalars = calloc((size_t)sig->args.n + 1, sizeof *scalars);
-    attn_size *sizes = calloc((size_t)sig->sizes.n + 1, sizeof *sizes);
-    attn_call call = {.variant = sig->name, .tensors = tensors, .scalars = scalars, .sizes = sizes};
+    attn_tensor *placed = calloc((size_t)sig->args.n + 1, sizeof *placed);
     Status s = STATUS_DONE;
     l->binding = b;
+    l->arena = arena_new();
     l->memory = calloc((size_t)sig->args.n + 1, sizeof *l->memory);
-    if (!tensors || !scalars || !sizes || !l->memory) s = cmd_fail(STATUS_SYSTEM, "out of memory");
-    for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++) {
-        if (sig->args.data[i].rank)
-            s = place(l, i, &tensors[call.ntensors++]);
-        else
-            scalars[call.nscalars++] = (attn_scalar){sig->args.data[i].name, b->scalar[i]};
-    }
-    for (int i = 0; i < sig->sizes.n && s == STATUS_DONE; i++)
-        sizes[call.nsizes++] = (attn_size){sig->sizes.data[i], b->size[i]};
-    if (s == STATUS_DONE) s = prepare(l, &call);
-    free(tensors);
-    free(scalars);
-    free(sizes);
+    if (!placed || !l->memory) s = cmd_fail(STATUS_SYSTEM, "out of memory");
+    for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++)
+        if (sig->args.data[i].rank) s = place(l, i, &placed[i]);
+    if (s == STATUS_DONE) s = phase(l, ATTN_FWD, placed, &l->workspace, &l->prepared, &l->kept);
+    if (s == STATUS_DONE && sig->backward)
+        s = phase(l, ATTN_BWD, placed, &l->backward_workspace, &l->backward, &l->backward_kept);
+    free(placed);
     return s;
 }
 
 Status launch_run(Launch *l) {
     attn_error e;
-    if (attn_launch_prepared(l->prepared, NULL, &e)) return launch_failed(&e);
+    if (attn_launch_prepared(l->prepared, NULL, &e) ||
+        (l->backward && attn_launch_prepared(l->backward, NULL, &e)))
+        return launch_failed(&e);
     return attn_synchronize(l->context, l->device, &e) ? launch_failed(&e) : STATUS_DONE;
 }
 
@@ -210,7 +325,8 @@ Status launch_fetch(Launch *l) {
         const Tensor *x = &l->binding->tensor[i];
         size_t bytes = (size_t)x->count * (size_t)dtype_bytes(x->dtype);
         const void *from = (l->lender ? l->lender : l)->memory[i];
-        if (l->sig->args.data[i].role == ARG_OUTPUT &&
+        ArgRole role = l->sig->args.data[i].role;
+        if ((role == ARG_OUTPUT || role == ARG_GRAD_OUT) &&
             attn_copy_from(l->context, l->device, x->data, from, bytes, &e))
             return launch_failed(&e);
     }
@@ -218,13 +334,22 @@ Status launch_fetch(Launch *l) {
 }
 
 void launch_unbind(Launch *l) {
-    if (l->prepared) attn_free_prepared(l->prepared);
-    if (l->kept) attn_free_prepared(l->kept);
+    attn_prepared *const prepared[] = {l->prepared, l->kept, l->backward, l->backward_kept};
+    void *const workspace[] = {l->workspace, l->backward_workspace};
+    for (int i = 0; i < 4; i++)
+        if (prepared[i]) attn_free_prepared(prepared[i]);
+    for (int i = 0; i < 2; i++)
+        if (workspace[i]) attn_memory_free(l->context, l->device, workspace[i]);
+    for (int i = 0; i < l->saved.n; i++)
+        attn_memory_free(l->context, l->device, l->saved.data[i].data);
     for (int i = 0; l->memory && i < l->sig->args.n; i++)
         if (l->memory[i]) attn_memory_free(l->context, l->device, l->memory[i]);
-    if (l->workspace) attn_memory_free(l->context, l->device, l->workspace);
     free(l->memory);
+    arena_free(l->arena);
     l->memory = NULL;
-    l->workspace = NULL;
-    l->prepared = l->kept = NULL;
+    l->arena = NULL;
+    l->saved.n = l->saved.cap = 0;
+    l->saved.data = NULL;
+    l->workspace = l->backward_workspace = NULL;
+    l->prepared = l->kept = l->backward = l->backward_kept = NULL;
 }

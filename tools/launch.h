@@ -6,6 +6,14 @@
 #include "bind.h"
 #include "jit.h"
 
+typedef struct LaunchSaved { // what the forward keeps for the backward: of the launch alone
+    const char *name;
+    attn_dtype dtype;
+    int rank;
+    int64_t shape[TENSOR_MAX_RANK];
+    void *data;
+} LaunchSaved;
+
 typedef struct Launch {
     attn_context *context; // the caller's, where it is set before opening; else the launch's own
     bool own_context;
@@ -18,21 +26,29 @@ typedef struct Launch {
     bool tf32; // products of f32
     // of the current binding
     attn_prepared *prepared;
+    attn_prepared *backward, *backward_kept; // NULL: the signature has no gradients
+    VEC(LaunchSaved) saved;
     attn_prepared *kept; // the same where its tile map stands; NULL: it makes none
     void **memory; // per argument: its place on a GPU; on the CPU the tensors themselves are used
     void *workspace;
+    void *backward_workspace;
+    Arena *arena;
     const Binding *binding;
     const struct Launch *lender; // whose memory for tensors is used; NULL: none, it has its own
 } Launch;
 
 // Both print what is wrong. launch_close is due whatever comes back. The signature is in arena a.
+// Whether --in or --out names a gradient: the backward is wanted.
+bool launch_names_gradient(const Signature *sig, const Options *o);
+// With gradients, where the backward is one of the phases.
+const Signature *launch_signature(Arena *a, const Compile *c);
 Status launch_open_source(Launch *l, Arena *a, Compile *c, const Options *o);
 Status launch_open_file(Launch *l, Arena *a, const char *path, const Options *o);
 void launch_close(Launch *l);
 
 // Checks the binding against the artifact and puts it on the device.
 Status launch_bind(Launch *l, const Binding *b);
-Status launch_run(Launch *l);   // once; has run when it returns
+Status launch_run(Launch *l);   // once, the backward too; has run when it returns
 Status launch_fetch(Launch *l); // outputs into the binding
 void launch_unbind(Launch *l);
 

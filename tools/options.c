@@ -79,7 +79,7 @@ static const char *const takes[OPT_COUNT] = {
     [OPT_JSON] = "a file's name, or - for stdout",
     [OPT_EMIT] = "ast, row, tile, schedule, llvm or asm",
     [OPT_FORMAT] = "text, mathml, tex or json",
-    [OPT_PHASE] = "a list of fwd, bwd, decode, combine",
+    [OPT_PHASE] = "fwd, bwd or fwd,bwd",
     [OPT_DTYPE] = "f32, f16, bf16 or tf32",
     [OPT_LEVEL] = "0, 1, 2 or 3",
     [OPT_DEVICE] = "cpu, cuda, cuda:N, hip or hip:N",
@@ -134,16 +134,16 @@ static Status set_dtype(Options *o, const char *value) {
     return STATUS_DONE;
 }
 
-static Status set_phase(Arena *a, const char *value) {
-    static const char *const later[] = {"bwd", "decode", "combine"};
+static Status set_phase(Options *o, Arena *a, const char *value) {
+    static const char *const names[] = {"fwd", "bwd"};
     char *list = arena_strdup(a, value), *save = NULL;
-    int n = 0;
-    for (char *p = strtok_r(list, ",", &save); p; p = strtok_r(NULL, ",", &save), n++) {
-        if (strcmp(p, "fwd") == 0) continue;
-        if (pick(p, later, 3) < 0) return bad_value(OPT_PHASE, value);
-        return cmd_fail(STATUS_INPUT, "--phase=%s is not supported by this version", p);
+    o->phases = 0;
+    for (char *p = strtok_r(list, ",", &save); p; p = strtok_r(NULL, ",", &save)) {
+        int i = pick(p, names, 2);
+        if (i < 0) return bad_value(OPT_PHASE, value);
+        o->phases |= i ? OPTIONS_BWD : OPTIONS_FWD;
     }
-    return n ? STATUS_DONE : bad_value(OPT_PHASE, value);
+    return o->phases ? STATUS_DONE : bad_value(OPT_PHASE, value);
 }
 
 static Status set_device(Options *o, Arena *a, const char *value) {
@@ -211,7 +211,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
     case OPT_EMIT: return set_emit(o, value);
     case OPT_FORMAT: return set_format(o, value);
     case OPT_PASS: o->pass = value; return s;
-    case OPT_PHASE: return set_phase(a, value);
+    case OPT_PHASE: return set_phase(o, a, value);
     case OPT_DTYPE: return set_dtype(o, value);
     case OPT_ENTRY: o->entry = value; return s;
     case OPT_DEFINE:

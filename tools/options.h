@@ -30,6 +30,8 @@ typedef enum Emit {
 typedef enum Format { FORMAT_TEXT, FORMAT_MATHML, FORMAT_TEX, FORMAT_JSON } Format; // of explain
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA, DEVICE_HIP } DeviceKind;
 
+enum { OPTIONS_FWD = 1, OPTIONS_BWD = 2 }; // phases
+
 typedef struct Options {
     Verb verb;
     VEC(const char *) files;
@@ -46,6 +48,7 @@ typedef struct Options {
     VEC(NameValue) defines, in, out;
     VEC(const char *) include;
     VEC(const char *) shapes; // each as written: "B=1,H=8"
+    unsigned phases;          // OPTIONS_*; 0: not given
     int level;
     Knobs schedule; // that was asked for
     bool no_cache, debug, dry, check, help, version;

@@ -31,6 +31,8 @@ static void *zeros(Oracle *x, int64_t n, size_t size) {
     return p;
 }
 
+static bool is_written(const SigArg *g) { return g->role == ARG_OUTPUT || g->role == ARG_GRAD_OUT; }
+
 static bool make_outputs(Oracle *x, const Binding *b, unsigned asked) {
     int n = b->sig->args.n, o = sig_arg(b->sig, "o");
     x->room = true;
@@ -38,9 +40,10 @@ static bool make_outputs(Oracle *x, const Binding *b, unsigned asked) {
     x->out = zeros(x, n, sizeof *x->out);
     x->written = zeros(x, n, sizeof *x->written);
     for (int i = 0; i < n && x->room; i++) {
-        if (b->sig->args.data[i].role != ARG_OUTPUT) continue;
+        if (!is_written(&b->sig->args.data[i])) continue;
         x->out[i] = zeros(x, b->tensor[i].count, sizeof(double));
-        if (asked & ORACLE_WRITTEN) x->written[i] = zeros(x, b->tensor[i].count, sizeof(double));
+        if (b->sig->args.data[i].role == ARG_OUTPUT && (asked & ORACLE_WRITTEN))
+            x->written[i] = zeros(x, b->tensor[i].count, sizeof(double));
     }
     if (asked & ORACLE_WRITTEN) x->o_size = zeros(x, b->tensor[o].count, sizeof(double));
     if (!(asked & ORACLE_OPEN)) return x->room;
@@ -50,8 +53,8 @@ static bool make_outputs(Oracle *x, const Binding *b, unsigned asked) {
 }
 
 // The reference's arguments are q, k, v, the inputs, then what comes out: o, and emits or the state.
-static const char *evaluate(Oracle *x, const Variant *v, const Binding *b, const void *const *in,
-                            const OracleAsk *ask) {
+static RefRun reference(Oracle *x, const Variant *v, const Binding *b, const void *const *in,
+                        const OracleAsk *ask) {
     int o = sig_arg(b->sig, "o");
     RefRun r = {.variant = v,
                 .sizes = b->size,
@@ -71,29 +74,84 @@ static const char *evaluate(Oracle *x, const Variant *v, const Binding *b, const
         r.emits_written = x->written + o + 1;
         r.o_size = x->o_size;
         r.open = ask->what & ORACLE_OPEN ? &x->open : NULL;
+        r.kinks = b->sig->backward;
         r.dot_error = ask->dot_error;
         r.rows = ask->rows;
         r.o_error = tensor_tolerance(b->sig->args.data[0].dtype);
     }
-    const char *bad = ref_check(&r);
-    if (!bad) ref_run(&r);
-    return bad;
+    return r;
+}
+
+// What goes out follows what comes in: o, then emits or the state; q, k, v, the inputs, state0.
+static void differentiate(Oracle *x, const RefRun *run, const Binding *b, const void *const *in) {
+    const Signature *sig = b->sig;
+    int o = sig_arg(sig, "o"), at = sig_arg(sig, "dq");
+    double **dinputs = calloc((size_t)sig->args.n + 1, sizeof *dinputs);
+    const double *const *d = (const double *const *)(in + sig_arg(sig, "do"));
+    RefGrad g = {.run = run,
+                 .d_o = d[0],
+                 .demits = sig->recurrence ? NULL : d + 1,
+                 .dstate = sig->recurrence ? d[1] : NULL,
+                 .dq = x->out[at],
+                 .dk = x->out[at + 1],
+                 .dv = x->out[at + 2],
+                 .dinputs = dinputs};
+    for (int i = at + 3; i < sig->args.n && dinputs; i++) {
+        int of = sig->args.data[i].of - 3;
+        if (sig->recurrence && of == o - 4)
+            g.dstate0 = x->out[i];
+        else
+            dinputs[of] = x->out[i];
+    }
+    x->room = x->room && dinputs;
+    if (x->room) ref_grad(&g);
+    free(dinputs);
+}
+
+// The outputs, or then the gradients.
+static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const OracleAsk *ask,
+                       bool gradients) {
+    const char *bad = NULL;
+    void **in = calloc((size_t)b->sig->args.n + 1, sizeof *in);
+    x->room = x->room && in;
+    for (int i = 0; x->room && i < b->sig->args.n; i++) {
+        if (is_written(&b->sig->args.data[i])) continue;
+        in[i] = plain(b, i);
+        x->room = in[i] != NULL;
+    }
+    if (x->room) {
+        RefRun r = reference(x, v, b, (const void *const *)in, ask);
+        bad = ref_check(&r);
+        if (!bad && !gradients)
+            ref_run(&r);
+        else if (!bad)
+            differentiate(x, &r, b, (const void *const *)in);
+    }
+    for (int i = 0; in && i < b->sig->args.n; i++) free(in[i]);
+    free(in);
+    if (!x->room) return cmd_fail(STATUS_SYSTEM, "out of memory");
+    return bad ? cmd_fail(STATUS_INPUT, "%s", bad) : STATUS_DONE;
 }
 
 Status oracle_run(Oracle *x, const Variant *v, const Binding *b, const OracleAsk *ask) {
-    const char *bad = NULL;
     *x = (Oracle){.rows = ask->rows};
-    bool room = make_outputs(x, b, ask->what);
-    void **in = calloc((size_t)b->sig->args.n + 1, sizeof *in);
-    for (int i = 0; in && i < b->sig->args.n; i++) {
-        if (b->sig->args.data[i].role != ARG_OUTPUT) in[i] = plain(b, i);
-        room = room && (in[i] || b->sig->args.data[i].role == ARG_OUTPUT);
+    x->room = make_outputs(x, b, ask->what);
+    return evaluate(x, v, b, ask, false);
+}
+
+Status oracle_gradients(Oracle *x, const Variant *v, const Binding *b) {
+    return evaluate(x, v, b, &(OracleAsk){.rows = x->rows}, true);
+}
+
+void oracle_mute(const Oracle *x, const Binding *b) {
+    for (int i = 0; i < b->sig->args.n; i++) {
+        Tensor *t = &b->tensor[i];
+        if (b->sig->args.data[i].role != ARG_GRAD_IN) continue;
+        const unsigned char *open = oracle_open(x, t);
+        int64_t row = t->rank == 4 && t->dim[3] ? t->dim[3] : 1;
+        for (int64_t k = 0; k < t->count; k++)
+            if ((open && open[k]) || (x->rows && !x->rows[k / row])) tensor_set(t, k, 0);
     }
-    if (room && in) bad = evaluate(x, v, b, (const void *const *)in, ask);
-    for (int i = 0; in && i < b->sig->args.n; i++) free(in[i]);
-    free(in);
-    if (!room || !in) return cmd_fail(STATUS_SYSTEM, "out of memory");
-    return bad ? cmd_fail(STATUS_INPUT, "%s", bad) : STATUS_DONE;
 }
 
 void oracle_free(Oracle *x) {

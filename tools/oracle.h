@@ -34,6 +34,11 @@ typedef struct Oracle {
 // oracle_free is due whatever comes back.
 Status oracle_run(Oracle *x, const Variant *v, const Binding *b, const OracleAsk *ask);
 void oracle_free(Oracle *x);
+// Of a signature with gradients: sets to 0 what comes in of elements that hang on an open decision, and of rows that are left
+// out, so that they add to no gradient. After oracle_run, and before the kernel and oracle_gradients.
+void oracle_mute(const Oracle *x, const Binding *b);
+// After oracle_run: the outputs that are gradients. They are given whatever ORACLE_OPEN says.
+Status oracle_gradients(Oracle *x, const Variant *v, const Binding *b);
 double oracle_dot_error(Dtype t, bool tf32, int D);
 // One for each element of an output: 1 where it hangs on an open decision. NULL: nothing is open.
 const unsigned char *oracle_open(const Oracle *x, const Tensor *output);

@@ -65,9 +65,60 @@ Signature *sig_of_variant(Arena *a, const Variant *v, Dtype dtype) {
     return s;
 }
 
+static void add_gradient(Arena *a, Signature *s, int of, ArgRole role) {
+    SigArg g = s->args.data[of];
+    g.name = arena_printf(a, "d%s", g.name);
+    g.optional = role == ARG_GRAD_IN && strcmp(g.name, "do") != 0;
+    g.role = role;
+    g.of = of;
+    if (!g.rank) g.extent[g.rank++] = fixed(1);
+    VEC_PUSH(a, &s->args, g);
+}
+
+void sig_add_gradients(Arena *a, Signature *s, const Variant *v) {
+    int n = s->args.n, o = sig_arg(s, "o");
+    for (int i = o; i < n; i++) add_gradient(a, s, i, ARG_GRAD_IN);
+    for (int i = 0; i < 3; i++) add_gradient(a, s, i, ARG_GRAD_OUT);
+    for (int i = 0; i < v->inputs.n; i++)
+        if (v->inputs.data[i].grad) add_gradient(a, s, 3 + i, ARG_GRAD_OUT);
+    if (s->recurrence) add_gradient(a, s, o - 1, ARG_GRAD_OUT);
+    s->backward = true;
+}
+
+bool sig_is_gradient(const Signature *s, const char *name) {
+    int arg = sig_arg(s, name);
+    if (arg >= 0) return s->args.data[arg].role >= ARG_GRAD_IN;
+    return name[0] == 'd' && sig_arg(s, name + 1) >= 0;
+}
+
+static bool extents(const AbiTensor *t, SigExtent *e) {
+    for (int d = 0; d < t->rank; d++) {
+        const AbiInsn *c = t->extent[d].code;
+        if (t->extent[d].n != 1 || (c->op != ABI_OP_SIZE && c->op != ABI_OP_CONST)) return false;
+        e[d] = c->op == ABI_OP_SIZE ? sized((int)c->arg) : fixed(c->arg);
+    }
+    return true;
+}
+
 static ArgRole role_of(const AbiVariant *v, const AbiTensor *t) {
+    if (v->phase == ABI_BWD) return abi_output(v, t) ? ARG_GRAD_OUT : ARG_GRAD_IN;
     if (t->role == ABI_ROLE_Q || t->role == ABI_ROLE_K || t->role == ABI_ROLE_V) return ARG_QKV;
     return abi_output(v, t) ? ARG_OUTPUT : ARG_INPUT;
+}
+
+// What callers know, and the signature does not hold yet.
+static bool add_tensors(Arena *a, Signature *s, const AbiVariant *v) {
+    for (uint32_t i = 0; i < v->ntensors; i++) {
+        const AbiTensor *t = &v->tensors[i];
+        SigExtent e[TENSOR_MAX_RANK];
+        bool inner = t->role == ABI_ROLE_WORK || t->role == ABI_ROLE_SAVED;
+        if (inner || sig_arg(s, t->name) >= 0) continue;
+        if (!extents(t, e)) return false;
+        add(a, s, t->name, role_of(v, t), (Dtype)t->dtype, t->rank, e);
+        SigArg *g = &s->args.data[s->args.n - 1];
+        g->optional = g->role == ARG_GRAD_IN && t->role != ABI_ROLE_DO;
+    }
+    return true;
 }
 
 Signature *sig_of_artifact(Arena *a, const AbiVariant *v) {
@@ -80,18 +131,12 @@ Signature *sig_of_artifact(Arena *a, const AbiVariant *v) {
         if (v->sizes[i].def.n) break; // derived sizes come last, and are the runtime's affair
         VEC_PUSH(a, &s->sizes, v->sizes[i].name);
     }
-    for (uint32_t i = 0; i < v->ntensors; i++) {
-        const AbiTensor *t = &v->tensors[i];
-        SigExtent e[TENSOR_MAX_RANK];
-        if (t->role == ABI_ROLE_WORK) continue;
-        for (int d = 0; d < t->rank; d++) {
-            const AbiInsn *c = t->extent[d].code;
-            if (t->extent[d].n != 1 || (c->op != ABI_OP_SIZE && c->op != ABI_OP_CONST)) return NULL;
-            e[d] = c->op == ABI_OP_SIZE ? sized((int)c->arg) : fixed(c->arg);
-        }
-        add(a, s, t->name, role_of(v, t), (Dtype)t->dtype, t->rank, e);
-    }
-    return s;
+    return add_tensors(a, s, v) ? s : NULL;
+}
+
+bool sig_add_gradients_of(Arena *a, Signature *s, const AbiVariant *backward) {
+    s->backward = true;
+    return add_tensors(a, s, backward);
 }
 
 int sig_arg(const Signature *s, const char *name) {

@@ -11,8 +11,10 @@
 typedef enum ArgRole {
     ARG_INPUT,
     ARG_OUTPUT,
-    ARG_QKV
-} ArgRole; // QKV: read, of the kernel's own element type
+    ARG_QKV,     // read, of the kernel's own element type
+    ARG_GRAD_IN, // of the backward: the gradient of an output, which comes
+    ARG_GRAD_OUT // and that of q, k, v or an input, which goes out
+} ArgRole;
 
 typedef struct SigExtent {
     int size; // index into the sizes; -1: the constant `value`
@@ -24,7 +26,8 @@ typedef struct SigArg {
     ArgRole role;
     Dtype dtype;   // outputs: of the kernel; what is written to a file is f4
     int rank;      // 0: a scalar
-    bool optional; // zeros when nothing names it (state0)
+    bool optional; // zeros when nothing names it (state0, the gradients of emits and of the state)
+    int of;        // a gradient: of which argument
     SigExtent extent[TENSOR_MAX_RANK];
 } SigArg;
 
@@ -33,12 +36,21 @@ typedef struct Signature {
     bool recurrence;
     int D, Dv;
     SizeNames sizes;
-    VEC(SigArg) args; // q, k, v, the inputs in order, then outputs: o, emits
+    // q, k, v, the inputs in order, then outputs: o, emits; then gradients, where there is a backward
+    VEC(SigArg) args;
+    bool backward;
 } Signature;
 
 Signature *sig_of_variant(Arena *a, const Variant *v, Dtype dtype);
+// Adds what the backward takes and gives: do, dNAME of each emit or of the state; dq, dk, dv, dNAME of each `grad` input,
+// [1] of one without extents, and dstate0.
+void sig_add_gradients(Arena *a, Signature *s, const Variant *v);
+// Whether this is the name of a gradient of something in the signature, and of no argument.
+bool sig_is_gradient(const Signature *s, const char *name);
 // NULL when an extent is more than a size or a constant, which no artifact of this version has.
 Signature *sig_of_artifact(Arena *a, const AbiVariant *v);
+// Adds those of a backward; false as above.
+bool sig_add_gradients_of(Arena *a, Signature *s, const AbiVariant *backward);
 int sig_arg(const Signature *s, const char *name);  // -1: none
 int sig_size(const Signature *s, const char *name); // -1: none
 

@@ -173,21 +173,20 @@ const char *tensor_shape(const Tensor *t, char *buf, size_t n) {
 double tensor_tolerance(Dtype dtype) {
     static const double relative[DT_COUNT] = {
 #define TOLERANCE(t, bound) [DT_##t] = bound,
-#define TOLERANCE_TF32(bound)
 #include "tolerance.def"
-#undef TOLERANCE
-#undef TOLERANCE_TF32
     };
     assert(relative[dtype] > 0 && "a type of q, k, v");
     return relative[dtype];
 }
 
 double tensor_tolerance_tf32(void) {
-#define TOLERANCE(t, bound)
 #define TOLERANCE_TF32(bound) return bound;
 #include "tolerance.def"
-#undef TOLERANCE
-#undef TOLERANCE_TF32
+}
+
+double tensor_tolerance_gradients(void) {
+#define TOLERANCE_GRADIENTS(times) return times;
+#include "tolerance.def"
 }
 
 double tensor_step(Dtype dtype) { return dtype == DT_F16 ? 0x1p-25 : 0x1p-118; }

@@ -44,7 +44,8 @@ uint16_t bf16_from_f32(float f);
 
 // How far outputs may be from float64, relative, where q, k and v are of this type (tolerance.def).
 double tensor_tolerance(Dtype dtype);
-double tensor_tolerance_tf32(void); // of f32, where products are by tf32
+double tensor_tolerance_tf32(void);      // of f32, where products are by tf32
+double tensor_tolerance_gradients(void); // times those, of gradients
 // The difference of one element of an output of this type that is no error: half of what lies between two subnormal f16; else what a sum
 // that counts as 0, for it is subnormal in f32, may be after it is multiplied (docs/arithmetic.md).
 double tensor_step(Dtype dtype);

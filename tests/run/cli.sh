@@ -584,8 +584,53 @@ gives 2 run relu_attn.attn --shape=Z=4
 gives 2 run relu_attn.attn --shape=D=63
 gives 0 run relu_attn.attn --shape=D=64
 gives 1 run relu_attn.attn --shape=H=3,Hkv=2
-gives 1 run relu_attn.attn --in do=o1.npy
-gives 1 run relu_attn.attn --out dq=dq.npy
+
+# gradients
+cat >sinks.attn <<'EOF'
+import std.normalization;
+attention sinks {
+    dim D = 8, Dv = 4;
+    input sink: f32[H] grad;
+    input temper: f32 grad;
+    input slope: f32[H];
+    score(q, k) = dot(q, k) * rsqrt(D) * temper;
+    normalize(s, b, h) {
+        emit top = rowmax(s);
+        return softmax_with_sink(s, sink[h]) + slope[h] * s;
+    }
+}
+EOF
+sinks="run sinks.attn --in temper=0.7"
+gives 0 $sinks --shape=H=2,Sq=9,Sk=5 --out o=do9.npy --out top=top9.npy
+gives 0 $sinks --in do=do9.npy --in dtop=top9.npy --shape=Sk=5 --out dq=dq.npy --out dv=dv.npy --out dsink=dsink.npy --out dtemper=dt.npy 
+says err 'B=1 H=2 Hkv=2 Sq=9 Sk=5'
+gives 0 run sinks.attn --in temper=1 --in q=dq.npy --in v=dv.npy --in slope=dsink.npy # the shapes of what they are gradients of
+says out 'o [1, 2, 9, 4]'
+gives 0 $sinks --in do=do9.npy --shape=Sk=5
+says out 'dsink [2]'
+says out 'dtemper [1]'
+says out 'dk [1, 2, 5, 8]'
+gives 0 $sinks --shape=Sq=3 --out dq=- # do is drawn
+gives 1 $sinks --in do=top9.npy
+says err 'top9.npy has 3 dimensions, and do has 4'
+gives 1 $sinks --in do=do9.npy --shape=Sq=8
+says err 'Sq is 9 (from do) and 8 (from --shape)'
+gives 1 $sinks --in dtop=do9.npy
+gives 2 $sinks --in dlse=top9.npy
+says err 'sinks has no such input, and emits no lse'
+gives 2 $sinks --in dq=do9.npy
+says err 'the backward takes the gradients of outputs'
+gives 2 $sinks --out do=x.npy
+gives 2 $sinks --out dslope=x.npy
+says err 'only inputs that are marked `grad` have a gradient, and slope is not'
+gives 2 bench sinks.attn --in do=do9.npy
+gives 1 check sinks.attn --in temper=1 --phase=bwd --device=cuda
+says err 'the backward has no kernels for sm_'
+gives 0 relu_attn.attn -o forward.o
+gives 1 run forward.o --out dq=dq.npy
+says err 'forward.o holds no backward: compile it with --phase=fwd,bwd'
+gives 2 relu_attn.attn -o bwd.ptx --phase=decode
+gives 2 relu_attn.attn -o bwd.ptx --phase=,
 gives 3 run relu_attn.attn --in q=missing.npy
 gives 3 run relu_attn.attn --out o=no/such/o.npy
 mkdir folder.npy
