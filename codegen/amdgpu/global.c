@@ -154,13 +154,23 @@ static void store_halves(Cg *cg, const Access *a, const TileValue *v, int m, Val
     }
 }
 
+// One element, or what is added to it: of all that do so, in any order.
+static void put(Cg *cg, const Access *a, Val x, Val at) {
+    Val args[] = {at, x};
+    Ty types[] = {cg->f32, LLVMTypeOf(at), cg->f32};
+    if (a->op->add)
+        cg_intrinsic(cg, "llvm.amdgcn.global.atomic.fadd", types, 3, args, 2);
+    else
+        LLVMBuildStore(cg->b, x, at);
+}
+
 static void store_elements(Cg *cg, const Access *a, const TileValue *v, int m, Val at) {
     int axis = a->shape.col_axis;
     for (int e = 0; e < a->shape.n; e++) {
         Val col = am_column(cg, axis, e), in = column_inside(cg, a, col, greatest(cg, axis, e));
         Val x = cg_write(cg, number(cg, a, v, m, e), a->t->dtype);
         Blk done = in ? cg_if(cg, in, "row") : NULL;
-        LLVMBuildStore(cg->b, x, step_by(cg, a, at, wide_index(cg, col)));
+        put(cg, a, x, step_by(cg, a, at, wide_index(cg, col)));
         if (done) cg_end_if(cg, done);
     }
 }
@@ -175,8 +185,8 @@ static void store_row(Cg *cg, const Access *a, const TileValue *v, int m) {
     Val at = row_begin(cg, a, row);
     bool narrow = dtype_half(a->t->dtype);
     if (!a->cols)
-        LLVMBuildStore(cg->b, cg_write(cg, number(cg, a, v, m, 0), a->t->dtype), at);
-    else if (!a->whole || (am_state(cg)->wmma && !narrow))
+        put(cg, a, cg_write(cg, number(cg, a, v, m, 0), a->t->dtype), at);
+    else if (!a->whole || a->op->add || (am_state(cg)->wmma && !narrow))
         store_elements(cg, a, v, m, at);
     else if (am_state(cg)->wmma)
         store_halves(cg, a, v, m, at);
@@ -189,11 +199,6 @@ void am_store(Cg *cg, const TileOp *op) {
     const TileValue *v = op->args.data[0];
     Access a = access_of(cg, op, v);
     assert(a.row && "a store has the row axis");
-    if (op->add) {
-        diag_error(cg->diags, op->span, "a store that adds is not supported on %s",
-                   cg->target->name);
-        return;
-    }
     for (int m = 0; m < a.shape.mt; m++) store_row(cg, &a, v, m);
 }
 

@@ -108,6 +108,23 @@ static void store_at(Cg *cg, Val v, Val base, int offset, unsigned align) {
     LLVMSetAlignment(LLVMBuildStore(cg->b, v, p), align);
 }
 
+// Adds to what is there, in any order. (Two at once would need the PTX of CUDA 12.1.)
+static void add_at(Cg *cg, Val v, Val base, int offset) {
+    for (int i = 0; i < cg_lanes(v); i++) {
+        Val at = LLVMBuildAdd(cg->b, base, cg_i64(cg, offset + 4 * i), "");
+        Val x = cg_lanes(v) == 1 ? v : LLVMBuildExtractElement(cg->b, v, cg_i32(cg, i), "");
+        cg_asm(cg, cg->void_, (Val[]){at, x}, 2, "red.relaxed.gpu.global.add.f32 [$0], $1;", "l,f",
+               false);
+    }
+}
+
+static void put_at(Cg *cg, const Access *a, Val v, Val base, int offset, unsigned align) {
+    if (a->op->add)
+        add_at(cg, v, base, offset);
+    else
+        store_at(cg, v, base, offset, align);
+}
+
 // ---- rows of columns
 
 // Among the quad's four threads, each with words x[0..4): afterwards thread t has word t of threads
@@ -166,7 +183,8 @@ static void store_plain_row(Cg *cg, const Access *a, int m, int r) {
     Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), "row");
     Val at = row_begin(cg, a, row);
     at = address(cg, at, col0, cg_i64(cg, a->elem));
-    bool pairs = !a->ncols && a->cols % 8 == 0 && a->t->dtype == DT_F32;
+    bool aligned = tensor_traits(a->t->role)->matrix || a->t->role == TENSOR_WORK;
+    bool pairs = aligned && !a->ncols && a->cols % 8 == 0 && a->t->dtype == DT_F32;
     Val end = a->ncols ? a->ncols : cg_i32(cg, a->cols);
     for (int n = 0; 8 * n < a->cols; n++)
         if (pairs) {
@@ -174,13 +192,13 @@ static void store_plain_row(Cg *cg, const Access *a, int m, int r) {
             for (int c = 0; c < 2; c++)
                 two = LLVMBuildInsertElement(cg->b, two, number(cg, a, 16 * m + 8 * r, 8 * n + c),
                                              cg_i32(cg, c), "");
-            store_at(cg, two, at, 32 * n, 8);
+            put_at(cg, a, two, at, 32 * n, 8);
         } else {
             for (int c = 0; c < 2; c++) {
                 Val col = LLVMBuildAdd(cg->b, col0, cg_i32(cg, 8 * n + c), "");
                 Blk next = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, ""), "row");
                 Val x = cg_write(cg, number(cg, a, 16 * m + 8 * r, 8 * n + c), a->t->dtype);
-                store_at(cg, x, at, (8 * n + c) * a->elem, (unsigned)a->elem);
+                put_at(cg, a, x, at, (8 * n + c) * a->elem, (unsigned)a->elem);
                 cg_end_if(cg, next);
             }
         }
@@ -251,7 +269,7 @@ static void store_row_number(Cg *cg, const Access *a, int m, int r) {
     Val row = row_of(cg, a, m, r), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
     Blk done = cg_if(cg, LLVMBuildAnd(cg->b, lead, in, ""), "row");
     Val x = cg_write(cg, number(cg, a, 16 * m + 8 * r, 0), a->t->dtype);
-    store_at(cg, x, row_begin(cg, a, row), 0, (unsigned)a->elem);
+    put_at(cg, a, x, row_begin(cg, a, row), 0, (unsigned)a->elem);
     cg_end_if(cg, done);
 }
 
@@ -259,11 +277,6 @@ void nv_store(Cg *cg, const TileOp *op) {
     const TileValue *v = op->args.data[0];
     Access a = access_of(cg, op, v);
     assert(a.row && "a store has the row axis");
-    if (op->add) {
-        diag_error(cg->diags, op->span, "a store that adds is not supported on %s",
-                   cg->target->name);
-        return;
-    }
     bool narrow = dtype_half(a.t->dtype) && !a.ncols && a.cols % 8 == 0;
     for (int m = 0; a.t->blocked && m < a.shape.mt; m++) store_blocks(cg, &a, m);
     for (int m = 0; !a.t->blocked && m < a.shape.mt; m++)
