@@ -139,7 +139,9 @@ static void tensors(Arena *a, const TileProgram *p, AbiVariant *v) {
                           .rank = (uint8_t)t->rank};
         if (by_elements(t)) to->align = (uint8_t)dtype_bytes(t->dtype);
         if (t->bare_q) to->flags |= ABI_BARE_Q;
-        if (tensor_traits(t->role)->optional && tile_is_result(p, t)) to->flags |= ABI_OPTIONAL;
+        bool optional = tensor_traits(t->role)->optional;
+        if (optional && (tile_is_result(p, t) || t->role == TENSOR_STATE0))
+            to->flags |= ABI_OPTIONAL;
         if (tile_is_summed(p, i)) to->flags |= ABI_ZEROED;
         if (t->role == TENSOR_WORK && is_kept(p, i)) to->flags |= ABI_KEPT;
         for (int d = 0; d < t->rank; d++) to->extent[d] = launch_expr(a, t->extent[d]);
@@ -174,7 +176,7 @@ static void of_cluster(Arena *a, Code *code, const TileKernel *k, bool rows, int
 // Points along a dimension of the grid, for clusters as many as they have, rounded up.
 static void points(Arena *a, Code *code, const TileKernel *k, int d, int cluster) {
     const TileGrid *g = &k->grid[d];
-    bool rows = d == cg_grid_rows(k);
+    bool rows = g->sym == SYM_TILE && g->axis == tile_grid_axis(k);
     postfix(a, code, g->count);
     if (cluster < 2 || (!rows && g->sym != SYM_H)) return;
     of_cluster(a, code, k, rows, cluster);
@@ -269,7 +271,7 @@ bool cg_metadata(Cg *cg, const TileProgram *const *programs, int count, struct A
         const TileProgram *p = programs[i];
         AbiVariant *v = &out->variants[i];
         *v = (AbiVariant){.name = p->name,
-                          .family = ABI_ATTENTION,
+                          .family = p->recurrence ? ABI_RECURRENCE : ABI_ATTENTION,
                           .phase = (uint8_t)p->phase,
                           .D = (uint32_t)p->D,
                           .Dv = (uint32_t)p->Dv};

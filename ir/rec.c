@@ -9,6 +9,14 @@
 //       output = o
 #include "ir/rec.h"
 
+void rec_sizes(Arena *a, SizeNames *s) {
+    static const char *const names[RSIZE_FREE] = {
+        [RSIZE_B] = "B",   [RSIZE_H] = "H",   [RSIZE_HQ] = "Hq",
+        [RSIZE_HK] = "Hk", [RSIZE_HV] = "Hv", [RSIZE_S] = "S"};
+    *s = (SizeNames){0};
+    for (int i = 0; i < RSIZE_FREE; i++) VEC_PUSH(a, s, names[i]);
+}
+
 static const char *name_of(void *ctx, ExSym sym, int index) {
     const RecProgram *p = ctx;
     if (sym == SYM_SIZE) return p->sizes.data[index];

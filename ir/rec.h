@@ -22,6 +22,8 @@ enum { // the first entries of a recurrence's sizes; an attention's are SIZE_* o
     RSIZE_FREE
 };
 
+void rec_sizes(Arena *a, SizeNames *s); // their names
+
 // Clauses are f32 over B, H, T_IDX, sizes and inputs, and: query over Q, SQQ, D_IDX; key, erase and write over K, SQK, D_IDX;
 // value over V, SQV, E_IDX; decay and bonus over D_IDX; output over O, SQO, E_IDX.
 typedef struct RecProgram {

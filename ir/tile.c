@@ -7,7 +7,6 @@
 
 #include <assert.h>
 #include <ctype.h>
-#include <limits.h>
 #include <string.h>
 
 enum {
@@ -46,6 +45,14 @@ const char *tile_mark_name(TileMark m) { return mark_names[m]; }
 
 bool tile_is_marked(const TileOp *map, TileMark m) { return map->marks >> m & 1; }
 
+void tile_sizes(TileProgram *p, const SizeNames *names) {
+    p->sizes.n = 0;
+    for (int i = 0; i < names->n; i++) {
+        TileSize s = {.name = names->data[i]};
+        VEC_PUSH(p->arena, &p->sizes, s);
+    }
+}
+
 TileProgram *tile_program(Arena *a, ExPool *pool, const char *name) {
     TileProgram *p = ARENA_NEW(a, TileProgram);
     p->arena = a;
@@ -53,10 +60,7 @@ TileProgram *tile_program(Arena *a, ExPool *pool, const char *name) {
     p->name = arena_strdup(a, name);
     SizeNames fixed;
     sizes_init(a, &fixed);
-    for (int i = 0; i < fixed.n; i++) {
-        TileSize s = {.name = fixed.data[i]};
-        VEC_PUSH(a, &p->sizes, s);
-    }
+    tile_sizes(p, &fixed);
     return p;
 }
 
@@ -304,13 +308,6 @@ TileValue *tile_pipe_of(const TileValue *v) {
 const TileOp *tile_role_of(const TileOp *op) {
     while (op && op->kind != TILE_ROLE) op = op->block ? op->block->owner : NULL;
     return op;
-}
-
-int tile_stage(const TileBlock *b) {
-    int least = INT_MAX;
-    for (const TileOp *op = b->first; op; op = op->next)
-        if (op->role && op->kind != TILE_LOAD && op->place.stage < least) least = op->place.stage;
-    return least == INT_MAX ? 0 : least;
 }
 
 Layout tile_layout(const TileKernel *k, const TileValue *v) {

@@ -26,6 +26,7 @@
 
 #include "knobs.h"
 #include "layout.h"
+#include "rec.h"
 #include "target.h"
 
 enum {
@@ -333,6 +334,7 @@ typedef struct TileProgram {
     TargetId target;
     Dtype dtype; // of q, k, v, o
     TilePhase phase;
+    bool recurrence; // its first sizes are those of rec.h
     bool scheduled;
     bool
         may_fix_shift; // of the stream it was built from (passes/derive/fixed_shift.h); not in the text
@@ -348,7 +350,8 @@ typedef struct TileProgram {
 
 // ---- building (tile.c)
 TileProgram *tile_program(Arena *a, ExPool *pool,
-                          const char *name); // with the fixed sizes, and nothing else
+                          const char *name);             // with the fixed sizes, and nothing else
+void tile_sizes(TileProgram *p, const SizeNames *names); // given ones in place of those it has
 TileKernel *tile_kernel(TileProgram *p, const char *name, TilePurpose purpose);
 int tile_axis(TileKernel *k, const char *name, const Ex *size, bool whole);
 // An i32 workspace tensor that expressions may read; *input: what LOAD calls it.
@@ -414,8 +417,6 @@ bool tile_is_marked(const TileOp *map, TileMark m);
 // The pipe whose stage a value is a view of; NULL: none.
 TileValue *tile_pipe_of(const TileValue *v);
 const TileOp *tile_role_of(const TileOp *op); // the role that an op stands in; NULL: none
-// Of an assigned body: the stage of what is computed, the earliest. What is loaded may have an earlier one.
-int tile_stage(const TileBlock *b);
 
 // How an expression of a map varies over two of its axes (diagonal.c): not at all; with the
 // difference of the two positions only; or otherwise.

@@ -793,6 +793,12 @@ static bool parse_head(Parse *P) {
     if (!name) return false;
     P->p = tile_program(P->arena, ex_pool(P->arena), name);
     set_names(P);
+    P->p->recurrence = take(P, "recurrence");
+    if (P->p->recurrence) {
+        SizeNames sizes;
+        rec_sizes(P->arena, &sizes);
+        tile_sizes(P->p, &sizes);
+    }
     P->p->scheduled = take(P, "scheduled");
     if (!P->p->scheduled && !expect(P, "algorithm")) return false;
     if (take(P, "phase")) {

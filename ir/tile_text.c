@@ -550,7 +550,8 @@ void tile_print_lines(Text *text, const TileProgram *p, size_t most, TileLines *
     TileLine none = {NULL, NULL};
     if (lines) VEC_PUSH(text->arena, lines, none);
     o.names = tile_names(o.scratch, p, NULL, NULL);
-    text_printf(text, "program %s %s", p->name, p->scheduled ? "scheduled" : "algorithm");
+    text_printf(text, "program %s %s%s", p->name, p->recurrence ? "recurrence " : "",
+                p->scheduled ? "scheduled" : "algorithm");
     if (p->phase) text_printf(text, " phase %s", tile_phase_name(p->phase));
     text_printf(text, " target %s dtype %s dims D=%d Dv=%d\n", target_get(p->target)->name,
                 dtype_name(p->dtype), p->D, p->Dv);

@@ -28,6 +28,8 @@ typedef struct PassOptions {
 
 // Stream -> tile program, algorithm level: one sweep after the other, one loop each. passes/tile/build.c
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o);
+// The same of a recurrence's chunked form.  passes/tile/recur.c
+TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *o);
 // Simplifies every expression, removes what nothing uses. passes/tile/tidy.c
 void pass_tidy(TileProgram *p);
 // Moves what does not depend on an axis (or on the loop) out of maps over it: per-row, per-column,
@@ -43,14 +45,17 @@ bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags);
 void pass_classify(TileProgram *p); // passes/mask/classify.c
 // In loops over full tiles, choices that can go only one way are taken. passes/mask/settle.c
 void pass_settle(TileProgram *p);
-// The first half of a GPU's schedule alone: which role does what, and when. False with an error where a
-// target has no places. pass_schedule goes on from there. passes/schedule/schedule.c
+// The first half of a schedule in roles alone: which role does what, and when. False with an error where
+// nothing runs so. pass_schedule goes on from there. schedule_sm90.c
 bool pass_assign(TileProgram *p, Diags *diags);
 // Homes, copies, barriers: what the target runs. schedule_*.c
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags);
 
 // All of the above, in order. pipeline.c
 TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags);
+// A recurrence's algorithm, and the same as the target runs it; NULL with an error where it has no kernels of them.
+TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptions *o);
+TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Diags *diags);
 // The same for launches of all classes: one program, with kernels for each class whose schedule is
 // another. schedules: NULL, or by class, in place of o->schedule where they say something.
 TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,

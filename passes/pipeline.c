@@ -38,12 +38,16 @@ static void shape(TileProgram *p, const PassOptions *o) {
     verify(p);
 }
 
-bool pass_accepts(const RowProgram *row, Diags *diags) {
-    if (row->D <= PASS_MAX_DIM && row->Dv <= PASS_MAX_DIM) return true;
-    bool queries = row->D > PASS_MAX_DIM;
-    diag_error(diags, row->span, "%s is %d; head dimensions up to %d are supported",
-               queries ? "D" : "Dv", queries ? row->D : row->Dv, PASS_MAX_DIM);
+static bool accepts(Span span, int D, int Dv, Diags *diags) {
+    if (D <= PASS_MAX_DIM && Dv <= PASS_MAX_DIM) return true;
+    bool queries = D > PASS_MAX_DIM;
+    diag_error(diags, span, "%s is %d; head dimensions up to %d are supported",
+               queries ? "D" : "Dv", queries ? D : Dv, PASS_MAX_DIM);
     return false;
+}
+
+bool pass_accepts(const RowProgram *row, Diags *diags) {
+    return accepts(row->span, row->D, row->Dv, diags);
 }
 
 TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
@@ -112,6 +116,38 @@ TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diag
     TileProgram *p = tiled(a, s, o, diags);
     if (!p || !(p = finished(a, s, p, o, diags))) return NULL;
     pass_free_splits(p);
+    verify(p);
+    return p;
+}
+
+// ---- recurrences
+
+TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptions *o) {
+    TileProgram *p = pass_build_recurrence(a, c, o);
+    verify(p);
+    seen(o, "build", p);
+    shape(p, o);
+    return p;
+}
+
+TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Diags *diags) {
+    const RecProgram *rec = c->rec;
+    if (o->target.kind != KIND_HOST) {
+        diag_error(diags, rec->span,
+                   "recurrence '%s': %s has no kernels of recurrences yet; the host has", rec->name,
+                   o->target.name);
+        return NULL;
+    }
+    if (!accepts(rec->span, rec->D, rec->Dv, diags)) return NULL;
+    TileProgram *p = pass_recurrence_algorithm(a, c, o);
+    if (!pass_tile(p, o, diags)) return NULL;
+    seen(o, "tile", p);
+    pass_classify(p);
+    seen(o, "classify", p);
+    verify(p);
+    shape(p, o);
+    if (!pass_schedule(p, o, diags)) return NULL;
+    seen(o, "schedule", p);
     verify(p);
     return p;
 }

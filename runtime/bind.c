@@ -228,11 +228,49 @@ static attn_status attention_sizes(Binder *x) {
     return ATTN_OK;
 }
 
+static int size_named(const Binder *x, const char *name) {
+    for (uint32_t k = 0; k < x->v->nsizes; k++)
+        if (strcmp(x->v->sizes[k].name, name) == 0) return (int)k;
+    return -1;
+}
+
+// Heads of q, k and v serve equal numbers of the recurrence's, which nothing needs to give.
+static attn_status check_heads(Binder *x, int H, const char *name) {
+    int k = size_named(x, name);
+    int64_t heads = x->b->size[H], n = k < 0 ? 1 : x->b->size[k];
+    if (k < 0 || !x->by[k]) return ATTN_OK;
+    if (n == 0 ? heads != 0 : heads % n != 0)
+        FAIL("%s: H is %lld, which is no multiple of %s = %lld (from %s)", x->by[H],
+             (long long)heads, name, (long long)n, x->by[k]);
+    if (heads * n > INT32_MAX)
+        FAIL("%s: H is %lld, too many heads with %s = %lld", x->by[H], (long long)heads, name,
+             (long long)n);
+    return ATTN_OK;
+}
+
+static attn_status recurrence_sizes(Binder *x) {
+    static const char *const heads[] = {"Hq", "Hk", "Hv"};
+    int H = size_named(x, "H"), S = size_named(x, "S");
+    attn_status status = ATTN_OK;
+    if (S >= 0 && x->by[S] && x->b->size[S] > ABI_MAX_SIZE) // positions are numbers that f32 has
+        FAIL("%s: S is %lld, which is more than %d positions", x->by[S], (long long)x->b->size[S],
+             ABI_MAX_SIZE);
+    for (int i = 0; i < 3 && H >= 0 && !x->by[H]; i++) {
+        int k = size_named(x, heads[i]);
+        if (k >= 0 && x->by[k] && x->b->size[k] > x->b->size[H]) x->b->size[H] = x->b->size[k];
+    }
+    if (H >= 0 && !x->by[H] && x->b->size[H]) x->by[H] = "the heads of q, k and v";
+    for (int i = 0; i < 3 && !status && H >= 0 && x->by[H]; i++)
+        status = check_heads(x, H, heads[i]);
+    return status;
+}
+
 static attn_status bind_sizes(Binder *x) {
     attn_status status = sizes_of_call(x);
     for (uint32_t i = 0; !status && i < x->v->ntensors; i++)
         if (x->tensor[i]) status = sizes_of_tensor(x, i);
-    if (!status && x->v->family == ABI_ATTENTION) status = attention_sizes(x);
+    bool attention = x->v->family == ABI_ATTENTION;
+    if (!status) status = attention ? attention_sizes(x) : recurrence_sizes(x);
     return status ? status : derived_sizes(x);
 }
 

@@ -1,6 +1,7 @@
 // cmd_bench.c: `attnc bench`: one line per configuration (files x --shape), medians over many
 // launches of the forward, the backward (--phase=bwd) or both. TFLOP/s counts 2 B H Sq Sk (D + Dv)
-// times the share of pairs inside the mask, of the backward (3 D + 2 Dv). The roofline is measured in the same run (peak.h, probe.h). --json writes the same rows to a file.
+// times the share of pairs inside the mask, of the backward (3 D + 2 Dv); of a
+// recurrence what its steps take, 4 B H S D Dv, 6 where it erases. The roofline is measured in the same run (peak.h, probe.h). --json writes the same rows to a file.
 #include "cmd.h"
 #include "files.h"
 #include "maskmap.h"
@@ -139,6 +140,12 @@ typedef struct Row {
     double map_ms; // of that for the tile map, which a caller may keep; 0: there is none
 } Row;
 
+static double steps(const Binding *b, const Variant *v) {
+    const int32_t *n = b->size;
+    double positions = (double)n[RSIZE_B] * n[RSIZE_H] * n[RSIZE_S];
+    return positions * b->sig->D * b->sig->Dv * (v->clause[CLAUSE_ERASE] ? 6 : 4);
+}
+
 static Row measured(const Bench *x, const Launch *l, const Compile *c, const Binding *b,
                     double inside, double touched, double ms) {
     static const char *const names[] = {"", "fwd", "bwd", "fwd,bwd"};
@@ -148,7 +155,7 @@ static Row measured(const Bench *x, const Launch *l, const Compile *c, const Bin
              .binding = b,
              .dtype = l->dtype,
              .ms = ms,
-             .flop = products(x, b) * inside,
+             .flop = b->sig->recurrence ? steps(b, c->variants.data[0]) : products(x, b) * inside,
              .bytes = tensor_bytes(b, touched),
              .inside = inside};
     if (x->peak.flops > 0 && x->peak.bytes > 0) { // the nearer of the two limits
@@ -236,7 +243,7 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
     double ms = 0, kept = 0, inside = 1, touched = 1;
     Arena *a = arena_new();
     Status s = bind_make(&b, a, l->sig, x->o, shape);
-    if (s == STATUS_DONE && !mask_map(&m, a, c->tiles.data[0], &b, 0, 0)) {
+    if (s == STATUS_DONE && !b.sig->recurrence && !mask_map(&m, a, c->tiles.data[0], &b, 0, 0)) {
         inside = m.inside;
         touched = columns_touched(&m);
     }

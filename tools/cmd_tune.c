@@ -238,7 +238,10 @@ static Status tune_file(Tune *t, attn_context *context) {
     plain.no_cache = true;
     Status s = cmd_open(&t->c, &plain, t->race.path, t->race.target, t->race.dtype);
     if (s == STATUS_DONE) s = cmd_only(&t->c, o);
-    if (s == STATUS_DONE && !compile_can_run(&t->c)) s = STATUS_INPUT;
+    if (s == STATUS_DONE && !compile_streams(&t->c)) s = STATUS_INPUT;
+    if (s == STATUS_DONE && !t->c.streams.n)
+        s = cmd_fail(STATUS_INPUT, "%s is a recurrence: there is nothing to tune",
+                     t->c.variants.data[0]->name);
     t->passes = (PassOptions){.target = cg_target(t->race.target),
                               .dtype = t->race.dtype,
                               .tf32 = o->tf32,

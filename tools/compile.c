@@ -84,17 +84,17 @@ bool compile_has_backward(TargetId t) {
     return false;
 }
 
-bool compile_can_run(Compile *c) {
+static bool can_run(Compile *c) {
     if (!compile_streams(c)) return false;
+    if (!(c->options.phases & COMPILE_BWD)) return true;
     if (c->recurrences.n) {
         const RecProgram *rec = c->recurrences.data[0];
-        diag_error(
-            &c->diags, rec->span,
-            "recurrence '%s': kernels of recurrences are not supported yet; the reference runs it",
-            rec->name);
+        diag_error(&c->diags, rec->span,
+                   "recurrence '%s': the backward of recurrences has no kernels in this version",
+                   rec->name);
         return false;
     }
-    if (!(c->options.phases & COMPILE_BWD) || compile_has_backward(c->options.target)) return true;
+    if (compile_has_backward(c->options.target)) return true;
     diag_error(&c->diags, (Span){0}, "the backward has no kernels for %s in this version",
                target_get(c->options.target)->name);
     return false;
@@ -110,12 +110,14 @@ static PassOptions pass_options(const Compile *c) {
 }
 
 bool compile_algorithm(Compile *c) {
-    if (!compile_can_run(c)) return false;
+    if (!can_run(c)) return false;
     PassOptions o = pass_options(c);
     for (int i = 0; i < c->streams.n; i++) {
         if (!pass_accepts(c->rows.data[i], &c->diags)) return false;
         VEC_PUSH(c->arena, &c->tiles, pass_algorithm(c->arena, c->streams.data[i], &o));
     }
+    for (int i = 0; i < c->chunks.n; i++)
+        VEC_PUSH(c->arena, &c->tiles, pass_recurrence_algorithm(c->arena, c->chunks.data[i], &o));
     return true;
 }
 
@@ -139,12 +141,17 @@ static TileProgram *tuned(Compile *c, const Stream *s, const PassOptions *o) {
 }
 
 bool compile_tiles(Compile *c) {
-    if (!compile_can_run(c)) return false;
+    if (!can_run(c)) return false;
     PassOptions o = pass_options(c);
     for (int i = 0; i < c->streams.n; i++) {
         const Stream *s = c->streams.data[i];
         TileProgram *p = tuned(c, s, &o);
         if (!p) p = pass_program(c->arena, s, &o, NULL, &c->diags);
+        if (!p) return false;
+        VEC_PUSH(c->arena, &c->tiles, p);
+    }
+    for (int i = 0; i < c->chunks.n; i++) {
+        TileProgram *p = pass_recurrence(c->arena, c->chunks.data[i], &o, &c->diags);
         if (!p) return false;
         VEC_PUSH(c->arena, &c->tiles, p);
     }

@@ -47,7 +47,6 @@ FeStatus compile_open(Compile *c, const CompileOptions *o);
 void compile_close(Compile *c);
 bool compile_has_backward(TargetId t); // for attentions
 bool compile_streams(Compile *c);   // rows and their streaming forms; chunked forms of recurrences
-bool compile_can_run(Compile *c);   // the same, and a mistake where something has no kernels
 bool compile_algorithm(Compile *c); // tiles before the passes (--emit=tile)
 bool compile_tiles(Compile *c);     // tiles as the target runs them
 bool compile_emit(Compile *c, CgForm form, void **out,

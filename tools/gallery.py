@@ -244,12 +244,19 @@ def recurrence(variant):
     output = f"o_t = {read}" if not has["output"] else rf"o_t = \operatorname{{output}}\left({read}\right)"
     lines = ["## Formula", "", "A state $`S`$ of D x Dv numbers for each head goes from position to position:", "", "```math", state, "```", "```math", output, "```", "",
              "Clauses that are not written stand for q, k and v as they are.", "", "| | clause |", "| --- | --- |", *rows, ""]  # fmt: skip
-    sizes = "--shape=H=2,S=32"
-    lines += ["## What this version does", "", "It reads the recurrence, checks it, and evaluates it with the float64 reference:", "",
-              "```console", f"$ attnc run {variant.name}.attn {sizes} --out o=o.npy --out state=state.npy", "```", "",
-              "There are no kernels of recurrences yet: there is nothing to call from C or PyTorch, and there are no figures.", "",
-              "```console", f"$ attnc {variant.name}.attn -o {variant.name}.o || true", "```", ""]  # fmt: skip
     return "\n".join(lines)
+
+
+def chunked(variant, attnc, folder):
+    """What is derived of a recurrence, and how it is run."""
+    text = github(run(attnc, ["explain", f"{variant.name}.attn", "--format=tex"], folder)).strip()
+    text = re.sub(r"^### the backward is not derived by this version$", "The backward is not derived by this version.", text, flags=re.M)
+    derived, name = text[text.index("### in a chunk") :], variant.name
+    return "\n".join(["## What the compiler derives", "", derived, "", "## From the command", "",
+                      "The CPU has kernels of recurrences, GPUs have none yet. `check` compares a kernel with the steps of the recurrence in float64. An object "
+                      "file comes with a header ([the artifact](../abi.md)); from Python, `attn.compile` takes the source.", "",
+                      "```console", f"$ attnc check {name}.attn --shape=H=2,S=8", f"$ attnc run {name}.attn --shape=H=2,S=8 --out o=o.npy --out state=state.npy",
+                      f"$ attnc -O3 {name}.attn -o {name}.o", "```", ""])  # fmt: skip
 
 
 # ---- pages
@@ -266,7 +273,7 @@ def page(variant, attnc, out):
             variant.sweeps = re.search(r"^### (\w+) sweeps? over the keys", derived, re.M).group(1)
             parts = [derived, mask(variant, attnc, folder, out), command(variant), from_c(variant), from_torch(variant), figures(variant)]
         else:
-            parts = [recurrence(variant)]
+            parts = [recurrence(variant), chunked(variant, attnc, folder)]
     return "\n".join([*head, "\n".join(parts)])
 
 
@@ -283,7 +290,7 @@ def index(variants):
     for v in (v for v in variants if v.attention):
         picture = f'<img src="{v.name}.svg" width="64" alt="">' if v.clause("mask") else "every key"
         lines.append(f"| [{v.name}]({v.name}.md) | {picture} | {v.sweeps} | {cell(v.about)} |")
-    lines += ["", "## Recurrences, which have no kernels yet", "", "| variant | |", "| --- | --- |"]
+    lines += ["", "## Recurrences, which have kernels for the CPU", "", "| variant | |", "| --- | --- |"]
     lines += [f"| [{v.name}]({v.name}.md) | {cell(v.about)} |" for v in variants if not v.attention]
     return "\n".join(lines) + "\n"
 

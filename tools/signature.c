@@ -116,7 +116,8 @@ static bool add_tensors(Arena *a, Signature *s, const AbiVariant *v) {
         if (!extents(t, e)) return false;
         add(a, s, t->name, role_of(v, t), (Dtype)t->dtype, t->rank, e);
         SigArg *g = &s->args.data[s->args.n - 1];
-        g->optional = g->role == ARG_GRAD_IN && t->role != ABI_ROLE_DO;
+        g->optional =
+            t->role == ABI_ROLE_STATE0 || (g->role == ARG_GRAD_IN && t->role != ABI_ROLE_DO);
     }
     return true;
 }

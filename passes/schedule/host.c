@@ -9,6 +9,8 @@
 //           products' blocks
 //     D, E  whole, as they are: nothing is padded
 //
+// Of a recurrence the grid tiles the columns of v, E, and chunks are the keys' tiles.
+//
 // The form that splits keys (passes/tile/split.c) is also the one for a few queries, where vectors of queries
 // would be mostly empty: one query a tile, vectors along the keys' columns, so that decoding runs
 // at the speed of memory.
@@ -23,6 +25,9 @@ enum {
     HOST_KEYS = 48,   // at most; a multiple of the 6 rows of a register block
     HOST_KEYS_STEP = 24,
     HOST_FEW_KEYS = 192,
+    HOST_COLUMNS = 64,      // of v: of a recurrence's tile
+    HOST_CHUNK = 32,        // positions of its chunks
+    HOST_CHANNEL_CHUNK = 8, // where scores take an exponential for each channel
 };
 
 // Columns of q and o, or of k and v, that are held at a time.
@@ -47,6 +52,31 @@ static int keys_of(const Target *t, int64_t columns) {
     return n;
 }
 
+// ---- recurrences
+
+static bool is_chunked(const TileKernel *k) {
+    for (int a = 0; a < k->naxes; a++)
+        if (k->axes[a].beside >= 0) return true;
+    return false;
+}
+
+// Some map is over so many axes, or (axis >= 0) sums over that one.
+static bool has_map(const TileKernel *k, int naxes, int axis) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; op->kind == TILE_MAP && op->naxes >= naxes && i < op->outs.n; i++) {
+            const TileResult *r = &op->outs.data[i];
+            if (axis < 0 || (r->reduce != EX_CONST && r->reduce_axis == axis)) return true;
+        }
+    return false;
+}
+
+// Tiles of equal width; one where a row of v or o is summed.
+static int columns_of_chunks(const TileKernel *k, int lanes) {
+    int axis = tile_grid_axis(k), n = k->axes[axis].size->i;
+    int tiles = has_map(k, 0, axis) ? 1 : (n + HOST_COLUMNS - 1) / HOST_COLUMNS;
+    return pass_padded((n + tiles - 1) / tiles, lanes);
+}
+
 // ---- choices
 
 static bool choose(TileKernel *k, const PassOptions *o, Diags *diags) {
@@ -55,6 +85,10 @@ static bool choose(TileKernel *k, const PassOptions *o, Diags *diags) {
     *s = (Knobs){.said = knobs_of(FORM_HOST),
                  .rows = rows_of(&o->target, columns),
                  .keys = keys_of(&o->target, columns)};
+    if (is_chunked(k) && k->axes[tile_grid_axis(k)].size->op == EX_CONST) {
+        s->rows = columns_of_chunks(k, lanes);
+        s->keys = has_map(k, 3, -1) ? HOST_CHANNEL_CHUNK : HOST_CHUNK;
+    }
     if (!knobs_take(s, FORM_HOST, &o->schedule, diags)) return false;
     if (s->rows % lanes == 0) return true;
     diag_error(diags, (Span){0},

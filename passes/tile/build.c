@@ -447,11 +447,7 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
                        ex_f32(row->pool, 0.0f));
     p->D = row->D;
     p->Dv = row->Dv;
-    p->sizes.n = 0;
-    for (int i = 0; i < row->sizes.n; i++) {
-        TileSize size = {.name = row->sizes.data[i]};
-        VEC_PUSH(a, &p->sizes, size);
-    }
+    tile_sizes(p, &row->sizes);
     add_tensors(&b, o->dtype);
     bool split = o->split && s->nsweeps == 1;
     if (split) add_sizes(&b, o);

@@ -81,6 +81,52 @@ START_TEST(runs) {
 }
 END_TEST
 
+// o_t = the sum of v up to t, times q; H is that of v. state0 and state may be left out.
+START_TEST(runs_a_recurrence) {
+    static const char sums[] = "recurrence sums { dim D = 1, Dv = 2; }";
+    float q[3] = {1, 2, 3}, k[3] = {1, 1, 1}, v[12], o[12], state0[4] = {1, 2, 3, 4}, state[4];
+    int64_t shared[] = {1, 1, 3, 1}, heads[] = {1, 2, 3, 2}, states[] = {1, 2, 1, 2};
+    attn_device cpu = {ATTN_CPU, 0};
+    char *text;
+    attn_error e;
+    for (int i = 0; i < 12; i++) v[i] = (float)i;
+    attn_context *c = attn_create();
+    attnc_jit *j = attnc_jit_open(c, sums, sizeof sums - 1, "sums.attn", NULL, &text);
+    ck_assert_msg(j != NULL, "%s", text);
+    attn_tensor t[] = {{"q", q, ATTN_F32, 4, shared, NULL, cpu},
+                       {"k", k, ATTN_F32, 4, shared, NULL, cpu},
+                       {"v", v, ATTN_F32, 4, heads, NULL, cpu},
+                       {"o", o, ATTN_F32, 4, heads, NULL, cpu},
+                       {"state0", state0, ATTN_F32, 4, states, NULL, cpu},
+                       {"state", state, ATTN_F32, 4, states, NULL, cpu}};
+    for (int n = 4; n <= 6; n++) { // without states, without a last one, with both
+        attn_call call = {.tensors = t, .ntensors = (size_t)n};
+        ck_assert_msg(attn_launch(attnc_jit_artifact(j), &call, &e) == ATTN_OK, "%s", e.message);
+        for (int h = 0; h < 2; h++)
+            for (int i = 0; i < 2; i++) {
+                float sum = n > 4 ? state0[h * 2 + i] : 0;
+                for (int s = 0; s < 3; s++) {
+                    sum += v[h * 6 + s * 2 + i];
+                    ck_assert(o[h * 6 + s * 2 + i] == q[s] * sum);
+                }
+                if (n == 6) ck_assert(state[h * 2 + i] == sum);
+            }
+    }
+    int64_t shape[8], wrong[] = {1, 3, 3, 1};
+    int rank;
+    attn_call call = {.tensors = t, .ntensors = 3};
+    ck_assert_int_eq(attn_shape(attnc_jit_artifact(j), &call, "state", shape, &rank, &e), ATTN_OK);
+    ck_assert(rank == 4 && shape[0] == 1 && shape[1] == 2 && shape[2] == 1 && shape[3] == 2);
+    t[1].shape = wrong;
+    call.ntensors = 4;
+    ck_assert_int_eq(attn_launch(attnc_jit_artifact(j), &call, &e), ATTN_ERROR_CALL);
+    ck_assert_msg(strstr(e.message, "no multiple of Hk = 3") != NULL, "%s", e.message);
+    attnc_jit_close(j);
+    attn_destroy(c);
+    attnc_free(text);
+}
+END_TEST
+
 START_TEST(jit_mistake) {
     char *text;
     attn_context *c = attn_create();
@@ -99,6 +145,7 @@ Suite *tools_libattnc_suite(void) {
     tcase_add_test(c, every_form);
     tcase_add_test(c, mistakes);
     tcase_add_test(c, runs);
+    tcase_add_test(c, runs_a_recurrence);
     tcase_add_test(c, jit_mistake);
     suite_add_tcase(s, c);
     return s;
