@@ -176,7 +176,7 @@ static void of_cluster(Arena *a, Code *code, const TileKernel *k, bool rows, int
 // Points along a dimension of the grid, for clusters as many as they have, rounded up.
 static void points(Arena *a, Code *code, const TileKernel *k, int d, int cluster) {
     const TileGrid *g = &k->grid[d];
-    bool rows = g->sym == SYM_TILE && g->axis == tile_grid_axis(k);
+    bool rows = d == cg_grid_rows(k);
     postfix(a, code, g->count);
     if (cluster < 2 || (!rows && g->sym != SYM_H)) return;
     of_cluster(a, code, k, rows, cluster);

@@ -147,8 +147,8 @@ struct Cg {
     Val *arg;                     // by slot; NULL until asked for
     Val *input;                   // by tensor, likewise
     CgValue *value;               // by TileValue.id
-    struct CgFragment **fragment; // likewise (fragment.h)
-    struct CgPart *thread_part;   // by the kernel's layout and axis (fragment.c)
+    struct CgFragment **fragment; // likewise (gpu/gpu.h)
+    struct CgPart *thread_part;   // by the kernel's layout and axis (gpu/fragment.c)
     Val grid_b, grid_h, step;     // i32
     Val tile[TILE_MAX_AXES];      // i32
     Val valid;                    // i1: SYM_VALID, in roles
@@ -218,12 +218,17 @@ typedef struct CgGrid {
     Val whole; // heads that have one point of the last dimension (TileGrid.from); NULL: it has no
                // such
 } CgGrid;
+int cg_grid_rows(const TileKernel *k); // the first dimension of tiles; -1: there is none
 CgGrid cg_grid(Cg *cg);
 Val cg_grid_total(Cg *cg, const CgGrid *g); // i32
 // at, i32 by dimension, of number (i32 or i64), which is below the total.
 void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at);
 // What of a cluster's point is this block's, which is number `rank` of it.
 void cg_grid_own(Cg *cg, const CgGrid *g, Val rank, Val *at);
+// What the grid's symbols mean: sets it; says it.
+void cg_grid_stand(Cg *cg, const Val *at);
+void cg_grid_here(Cg *cg, Val *at);
+Val cg_tile_begin(Cg *cg, int axis); // i32: position of the tile's first element
 
 // ---- lower.c
 // The operations of a block; loop: the one whose body it is, or NULL.
@@ -247,22 +252,6 @@ Val cg_math(Cg *cg, ExOp op, const Val *args,
             int n);                          // f32: the target's hook or the fallback of math.c
 Val cg_divide_rounded(Cg *cg, Val a, Val b); // f32, correctly rounded on every target
 Val cg_pow_signs(Cg *cg, Val a, Val b, Val magnitude); // magnitude: of a to the power b
-
-// ---- cooperative.c: of GPUs' maps
-Val cg_merge(Cg *cg, ExOp reduce, Val a, Val b); // of a reduction; a NULL: b
-Val cg_tile_begin(Cg *cg, int axis);             // i32: position of the tile's first element
-typedef struct CgShared {                        // memory that a block shares
-    Val tid;                                     // i32: this thread of `threads`
-    int threads;
-    Val (*place)(Cg *cg, const TileValue *v); // i32: where a value begins
-    Val (*pointer)(Cg *cg, Val at);
-    // Bytes from there: the element `own` along `axis` and `walked` along its other one, if any.
-    Val (*offset)(Cg *cg, const TileValue *v, int axis, Val own, Val walked);
-    bool pieces; // 16 bytes of a row that begin at a multiple of as many lie together
-    // Of the thread of the same warp whose number differs in these bits; NULL: there is no such thing.
-    Val (*exchange)(Cg *cg, Val v, int mask);
-} CgShared;
-void cg_cooperative_map(Cg *cg, const TileOp *op, const CgShared *shared);
 
 // ---- outline.c: long expressions as functions
 typedef Val CgBuild(Cg *cg, const Ex *e, CgElem *at);       // cg_expr

@@ -44,10 +44,15 @@ static Val by_pairs(Cg *cg, Val count, Val by) {
     return LLVMBuildLShr(cg->b, LLVMBuildAdd(cg->b, count, more, ""), more, "");
 }
 
+int cg_grid_rows(const TileKernel *k) {
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].sym == SYM_TILE) return i;
+    return -1;
+}
+
 CgGrid cg_grid(Cg *cg) {
     const TileKernel *k = cg->k;
-    CgGrid g = {.rows = -1};
-    int axis = tile_grid_axis(k);
+    CgGrid g = {.rows = cg_grid_rows(k)};
     if (k->schedule.cluster > 1) {
         const Ex *rows = k->schedule.cluster_rows;
         g.of_rows = rows ? cg_uniform(cg, rows) : cg_i32(cg, k->schedule.cluster);
@@ -56,8 +61,6 @@ CgGrid cg_grid(Cg *cg) {
     for (int i = 0; i < k->ngrid; i++) {
         g.count[i] = cg_uniform(cg, k->grid[i].count);
         if (k->grid[i].from && !g.of_rows) g.whole = cg_uniform(cg, k->grid[i].from);
-        bool rows = k->grid[i].sym == SYM_TILE && k->grid[i].axis == axis;
-        if (rows && g.rows < 0) g.rows = i;
         if (g.of_rows && (i == g.rows || k->grid[i].sym == SYM_H))
             g.count[i] = by_pairs(cg, g.count[i], i == g.rows ? g.of_rows : g.of_heads);
     }
@@ -208,4 +211,23 @@ void cg_grid_own(Cg *cg, const CgGrid *g, Val rank, Val *at) {
         if (i == g->rows) at[i] = own(cg, at[i], g->of_rows, rank);
         if (cg->k->grid[i].sym == SYM_H) at[i] = own(cg, at[i], g->of_heads, rank);
     }
+}
+
+static Val *symbol_of(Cg *cg, const TileGrid *g) {
+    return g->sym == SYM_B ? &cg->grid_b : g->sym == SYM_H ? &cg->grid_h : &cg->tile[g->axis];
+}
+
+void cg_grid_stand(Cg *cg, const Val *at) {
+    for (int i = 0; i < cg->k->ngrid; i++) *symbol_of(cg, &cg->k->grid[i]) = at[i];
+}
+
+void cg_grid_here(Cg *cg, Val *at) {
+    for (int i = 0; i < cg->k->ngrid; i++) at[i] = *symbol_of(cg, &cg->k->grid[i]);
+}
+
+Val cg_tile_begin(Cg *cg, int axis) {
+    const TileAxis *a = &cg->k->axes[axis];
+    Val tile = cg->tile[tile_root_axis(cg->k, axis)];
+    if (a->whole || !tile) return cg_i32(cg, 0);
+    return cg_times(cg, tile, a->extent);
 }

@@ -143,20 +143,11 @@ void cg_lower_block(Cg *cg, const TileBlock *b, CgLoop *loop) {
 // ---- the grid
 
 static void grid_point(Cg *cg, Val index) {
-    const TileKernel *k = cg->k;
     CgGrid grid = cg_grid(cg);
     Val at[TILE_MAX_GRID];
     cg_grid_point(cg, &grid, index, at);
-    for (int i = 0; i < k->ngrid; i++) {
-        const TileGrid *g = &k->grid[i];
-        if (g->sym == SYM_B)
-            cg->grid_b = at[i];
-        else if (g->sym == SYM_H)
-            cg->grid_h = at[i];
-        else
-            cg->tile[g->axis] = at[i];
-    }
-    cg_lower_block(cg, &k->body, NULL);
+    cg_grid_stand(cg, at);
+    cg_lower_block(cg, &cg->k->body, NULL);
 }
 
 const char *cg_symbol(Arena *a, const TileProgram *p, const TileKernel *k) {

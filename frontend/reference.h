@@ -70,6 +70,8 @@ typedef struct RefGrad {
     double *dq, *dk, *dv;        // like q, k, v
     double *const *dinputs;      // one for each of the variant's inputs; NULL, or with NULLs
     double *dstate0;             // recurrence
+    int64_t *
+        apart; // of an attention: how many sides of kinks are others in float64 is added to it; NULL: not wanted
 } RefGrad;
 void ref_grad(const RefGrad *g);
 

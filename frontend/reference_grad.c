@@ -127,6 +127,8 @@ static void back_attention(Arena *a, const RefGrad *g) {
     for (int b = 0; b < t.B; b++)
         for (int h = 0; h < t.H; h++)
             for (int i = 0; i < t.Sq; i++) back_row(&x, b, h, i);
+    const RefTape *const tapes[] = {x.score, x.modify, x.normalize, x.output};
+    for (int i = 0; g->apart && i < 4; i++) *g->apart += tapes[i] ? tapes[i]->apart : 0;
 }
 
 // ---- recurrence

@@ -90,6 +90,13 @@ static void slopes(const Tx *t, const TxValue *v, double r, double *slope) {
     }
 }
 
+static bool other_side(const Tx *t, const TxValue *v) {
+    float a = v[0].written, b = t->op == EX_ABS ? 0 : v[1].written;
+    double x = v[0].f, y = t->op == EX_ABS ? 0 : v[1].f;
+    if (t->op != EX_MIN && t->op != EX_MAX && t->op != EX_ABS) return false;
+    return (a > b) != (x > y) || (a < b) != (x < y);
+}
+
 // Without a part in the result: not by a slope that happens to be 0.
 static bool has_sides(ExOp op) {
     return op == EX_MIN || op == EX_MAX || op == EX_ABS || op == EX_SELECT || op == EX_FLOOR;
@@ -129,6 +136,7 @@ static void step(RefTape *t, const RefRun *r, int node, const int *args, int key
         return;
     }
     slopes(x, v, ref_row_value(t->p, node, key).f, slope);
+    t->apart += other_side(x, v);
     for (int k = 0; k < x->nargs; k++)
         if (x->args[k]->type == TX_F32 && !(slope[k] == 0 && has_sides(x->op)))
             ref_tape_add(t, args[k], key, adjoint * slope[k]);
@@ -142,6 +150,10 @@ static void reduction(RefTape *t, int node, int arg, int keys) {
     int attain = 0;
     if (adjoint == 0) return;
     for (int j = 0; j < keys; j++) attain += ref_row_value(p, arg, j).written == extremum;
+    for (int j = 0; j < keys && !sum; j++) {
+        TxValue x = ref_row_value(p, arg, j);
+        t->apart += (x.written == extremum) != (x.f == p->value[node].f);
+    }
     for (int j = 0; j < keys; j++)
         if (sum || ref_row_value(p, arg, j).written == extremum)
             ref_tape_add(t, arg, j, sum ? adjoint : adjoint / attain);

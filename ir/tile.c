@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <ctype.h>
+#include <limits.h>
 #include <string.h>
 
 enum {
@@ -308,6 +309,13 @@ TileValue *tile_pipe_of(const TileValue *v) {
 const TileOp *tile_role_of(const TileOp *op) {
     while (op && op->kind != TILE_ROLE) op = op->block ? op->block->owner : NULL;
     return op;
+}
+
+int tile_stage(const TileBlock *b) {
+    int least = INT_MAX;
+    for (const TileOp *op = b->first; op; op = op->next)
+        if (op->role && op->kind != TILE_LOAD && op->place.stage < least) least = op->place.stage;
+    return least == INT_MAX ? 0 : least;
 }
 
 Layout tile_layout(const TileKernel *k, const TileValue *v) {

@@ -417,6 +417,8 @@ bool tile_is_marked(const TileOp *map, TileMark m);
 // The pipe whose stage a value is a view of; NULL: none.
 TileValue *tile_pipe_of(const TileValue *v);
 const TileOp *tile_role_of(const TileOp *op); // the role that an op stands in; NULL: none
+// Of an assigned body: the stage of what is computed, the earliest. What is loaded may have an earlier one.
+int tile_stage(const TileBlock *b);
 
 // How an expression of a map varies over two of its axes (diagonal.c): not at all; with the
 // difference of the two positions only; or otherwise.

@@ -8,12 +8,18 @@
 
 #include <string.h>
 
-enum { MAX_STAGE = 1, MAX_ORDER = 1 << 16 };
+enum { MAX_STAGE = 7, MAX_ORDER = 1 << 16 };
 
 static bool is_role(const TileKernel *k, const char *name) {
     for (const TileOp *op = k->body.last; op && op->kind == TILE_ROLE; op = op->prev)
         if (op->role && !strcmp(op->role, name)) return true;
     return false;
+}
+
+// All threads fill what they read, and a block has one tile of the grid.
+static bool is_only_role(const TileKernel *k) {
+    const TileOp *last = k->body.last;
+    return last->kind == TILE_ROLE && (!last->prev || last->prev->kind != TILE_ROLE);
 }
 
 static bool is_place(TilePlace at) {
@@ -34,9 +40,12 @@ static bool check_distance(Verify *V, const TileValue *v, const TileOp *def, int
     bool crosses = strcmp(def->role, op->role) != 0;
     if (ahead < 0 || (!ahead && !crosses && !is_before(def, op)))
         return verify_fail(V, "%%%s is used before it is made", v->name);
-    if (crosses && (def->kind != TILE_LOAD || v->home != HOME_SHARED))
+    bool piped = def->kind == TILE_LOAD && v->home == HOME_SHARED;
+    if (crosses && !piped)
         return verify_fail(V, "%%%s is another role's, and no tile in shared memory", v->name);
-    return true;
+    int copies = ahead + is_before(def, op);
+    return !piped || crosses || v->stages >= copies ||
+           verify_fail(V, "%%%s has %d stages, and needs %d", v->name, v->stages, copies);
 }
 
 static bool check_operand(Verify *V, const TileValue *v) {
@@ -63,10 +72,14 @@ static bool check_filled(Verify *V) {
             strcmp(at->role, op->role) != 0)
             return verify_fail(V, "'%s' is filled by two roles",
                                V->p->tensors.data[op->tensor].name);
+        else if (at->kind == TILE_LOAD && at->tensor == op->tensor &&
+                 at->results.data[0]->stages != op->results.data[0]->stages)
+            return verify_fail(V, "'%s' has other stages elsewhere",
+                               V->p->tensors.data[op->tensor].name);
         for (int i = 0; i < at->args.n; i++)
             if (at->args.data[i] != op->results.data[0] || !at->role)
                 continue;
-            else if (!strcmp(at->role, op->role))
+            else if (!strcmp(at->role, op->role) && !is_only_role(V->k))
                 return verify_fail(V, "%%%s is read by the role that fills it",
                                    op->results.data[0]->name);
             else if (at->block == op->block && reader && reader->place.stage != at->place.stage)
@@ -77,21 +90,36 @@ static bool check_filled(Verify *V) {
     return true;
 }
 
+// What is computed may have two stages; what is loaded ahead of it, in shared memory, any.
+static bool check_stage(Verify *V) {
+    const TileOp *op = V->op;
+    bool alone = is_only_role(V->k), tiles = !op->block->owner;
+    int all = tile_stage(op->block), most = tiles && alone ? 0 : all ? all : 1;
+    if (!is_place(op->place) || op->place.stage > most)
+        return verify_fail(V, "it is of stage %d: there are 0 to %d", op->place.stage, most);
+    return op->place.stage >= all || op->results.data[0]->home == HOME_SHARED ||
+           verify_fail(V, "it is loaded ahead, and not in shared memory");
+}
+
 // The copy of a first step stands in the body around the loop, of a last one's only what is loaded.
 static bool check_peeled(Verify *V) {
     const TileOp *op = V->op;
     if (!op->peels) return true;
     if (!is_place(op->peeled)) return verify_fail(V, "the copy of a step is nowhere");
     if (!op->block->owner) return verify_fail(V, "a copy of a step outside loops");
-    if (op->peeled.stage != op->place.stage || (op->place.stage && op->kind != TILE_LOAD))
+    int all = tile_stage(op->block);
+    bool ahead = op->place.stage < all && !op->peeled.stage;
+    if (all ? !ahead
+            : op->peeled.stage != op->place.stage || (op->place.stage && op->kind != TILE_LOAD))
         return verify_fail(V, "the copy of a step is of another tile than the step");
     return op->kind == TILE_LOAD || op->kind == TILE_MMA ||
            verify_fail(V, "only what is loaded or multiplied is copied");
 }
 
-// The next operation of a body, from `op` on, of stage 1 or with a copy.
+// The next operation of a body, from `op` on, of another stage than all or with a copy.
 static const TileOp *staged(const TileOp *op) {
-    while (op && !op->place.stage && !op->peels) op = op->next;
+    while (op && (!op->role || op->place.stage == tile_stage(op->block)) && !op->peels)
+        op = op->next;
     return op;
 }
 
@@ -121,7 +149,7 @@ static bool check_chain(Verify *V) {
 // What is done one step behind is the same for all tiles of the loop.
 static bool check_behind(Verify *V) {
     const TileOp *op = V->op, *loop = op->block->owner;
-    for (int i = 0; loop && op->place.stage && i < op->outs.n; i++) {
+    for (int i = 0; loop && op->place.stage > tile_stage(op->block) && i < op->outs.n; i++) {
         const Ex *e = op->outs.data[i].body;
         if (ex_uses(e, SYM_POS, loop->axis) || ex_uses(e, SYM_TILE, loop->axis) ||
             ex_uses(e, SYM_STEP, -1) || ex_uses(e, SYM_MASK, -1))
@@ -146,8 +174,7 @@ bool verify_place(Verify *V) {
     if (V->p->scheduled || V->role)
         return verify_fail(V, "it has a place, and the program is scheduled");
     if (!is_role(V->k, op->role)) return verify_fail(V, "no role is called %s", op->role);
-    if (!is_place(op->place))
-        return verify_fail(V, "it is of stage %d: there are 0 and 1", op->place.stage);
+    if (!check_stage(V)) return false;
     for (int i = 0; i < op->args.n; i++)
         if (!check_operand(V, op->args.data[i])) return false;
     return check_filled(V) && check_peeled(V) && check_behind(V);

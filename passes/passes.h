@@ -45,8 +45,8 @@ bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags);
 void pass_classify(TileProgram *p); // passes/mask/classify.c
 // In loops over full tiles, choices that can go only one way are taken. passes/mask/settle.c
 void pass_settle(TileProgram *p);
-// The first half of a schedule in roles alone: which role does what, and when. False with an error where
-// nothing runs so. pass_schedule goes on from there. schedule_sm90.c
+// The first half of a GPU's schedule alone: which role does what, and when. False with an error where a
+// target has no places. pass_schedule goes on from there. passes/schedule/schedule.c
 bool pass_assign(TileProgram *p, Diags *diags);
 // Homes, copies, barriers: what the target runs. schedule_*.c
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags);

@@ -243,15 +243,18 @@ static attn_status launch(RtDevice *base, void *module, uint32_t i, const AbiKer
     return result ? rt_gpu_failed(d->kind, g, result, k->symbol, error) : ATTN_OK;
 }
 
-static attn_status zero(RtDevice *base, void *module, void *p, size_t n, void *stream,
+static attn_status zero(RtDevice *base, void *module, const RtRows *r, void *stream,
                         attn_error *error) {
     const GpuDevice *d = (GpuDevice *)base;
     GpuScope scope;
     attn_status status = enter(d, ((GpuModule *)module)->context, &scope, error);
     if (status) return status;
-    int result = d->driver->fill_async((uint64_t)(uintptr_t)p, 0, n, stream);
+    uint64_t at = (uint64_t)(uintptr_t)r->at;
+    int result = r->rows == 1
+                     ? d->driver->fill_async(at, 0, r->width, stream)
+                     : d->driver->fill_rows_async(at, r->pitch, 0, r->width, r->rows, stream);
     d->kind->leave(d->driver, &scope);
-    return result ? rt_gpu_failed(d->kind, d->driver, result, "zeroing the workspace", error)
+    return result ? rt_gpu_failed(d->kind, d->driver, result, "setting memory to zero", error)
                   : ATTN_OK;
 }
 

@@ -100,10 +100,10 @@ static attn_status launch(RtDevice *d, void *module, uint32_t k, const AbiKernel
     return ATTN_OK;
 }
 
-static attn_status zero(RtDevice *d, void *module, void *p, size_t n, void *stream,
+static attn_status zero(RtDevice *d, void *module, const RtRows *r, void *stream,
                         attn_error *error) {
     (void)d, (void)module, (void)stream, (void)error;
-    memset(p, 0, n);
+    for (size_t i = 0; i < r->rows; i++) memset(r->at + i * r->pitch, 0, r->width);
     return ATTN_OK;
 }
 

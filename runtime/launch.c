@@ -73,20 +73,80 @@ static void pack(const RtBound *b, const AbiKernel *k, uint64_t word, RtArgs *ar
     }
 }
 
+typedef struct
+    Gaps { // a tensor's dimensions of more than one element, from the least stride on, in bytes
+    RtRows rows;
+    int n;
+    int64_t extent[ABI_MAX_RANK], stride[ABI_MAX_RANK]; // of those that are no rows
+} Gaps;
+
+static void sort_dimensions(Gaps *g, const RtBound *b, uint32_t i, int64_t bytes) {
+    g->rows.at = (char *)(uintptr_t)b->value[i];
+    for (int d = 0; d < b->variant->tensors[i].rank; d++) {
+        int64_t extent = b->extent[i][d], stride = b->stride[i][d] * bytes;
+        int at = g->n;
+        if (extent < 2) continue;
+        if (stride < 0) g->rows.at += stride * (extent - 1), stride = -stride;
+        for (; at > 0 && g->stride[at - 1] > stride; at--)
+            g->stride[at] = g->stride[at - 1], g->extent[at] = g->extent[at - 1];
+        g->stride[at] = stride, g->extent[at] = extent;
+        g->n++;
+    }
+}
+
+// Dimensions without gaps are one run, those that go on from there its rows.
+static void find_rows(Gaps *g, int64_t bytes) {
+    int used = 0, n = 0;
+    int64_t width = bytes, rows = 1, pitch = 0;
+    for (; used < g->n && g->stride[used] == width; used++) width *= g->extent[used];
+    if (used < g->n && g->stride[used] > width) {
+        pitch = g->stride[used];
+        for (; used < g->n && g->stride[used] == pitch * rows; used++) rows *= g->extent[used];
+    }
+    for (; used < g->n; used++, n++) g->stride[n] = g->stride[used], g->extent[n] = g->extent[used];
+    g->n = n;
+    g->rows.width = (size_t)width, g->rows.pitch = (size_t)pitch, g->rows.rows = (size_t)rows;
+}
+
+// An output, wherever its elements lie.
+static attn_status zero_output(const RtBound *b, uint32_t i, void *stream, attn_error *error) {
+    const attn_artifact *a = b->artifact;
+    const AbiTensor *t = &b->variant->tensors[i];
+    int64_t bytes = abi_dtype_bytes((AbiDtype)t->dtype), at[ABI_MAX_RANK] = {0};
+    Gaps g = {.n = 0};
+    for (int d = 0; d < t->rank; d++)
+        if (b->extent[i][d] == 0) return ATTN_OK;
+    if (!b->value[i]) return ATTN_OK; // left out
+    sort_dimensions(&g, b, i, bytes);
+    find_rows(&g, bytes);
+    for (;;) {
+        int d = 0;
+        attn_status status = a->device->ops->zero(a->device, a->module, &g.rows, stream, error);
+        if (status) return status;
+        for (; d < g.n && ++at[d] == g.extent[d]; d++) {
+            g.rows.at -= g.stride[d] * (g.extent[d] - 1);
+            at[d] = 0;
+        }
+        if (d == g.n) return ATTN_OK;
+        g.rows.at += g.stride[d];
+    }
+}
+
 // Zeroes what has to be; *word: where that is one that the launch leaves 0, in its place.
-static attn_status zero_workspace(const RtBound *b, void *stream, uint64_t *word,
-                                  attn_error *error) {
+static attn_status zero_tensors(const RtBound *b, void *stream, uint64_t *word, attn_error *error) {
     const attn_artifact *a = b->artifact;
     const RtOps *ops = a->device->ops;
     attn_status status = ATTN_OK;
     *word = 0;
     for (uint32_t i = 0; !status && i < b->variant->ntensors; i++) {
         uint8_t flags = b->variant->tensors[i].flags;
+        if (flags & ABI_ZEROED && b->variant->tensors[i].role != ABI_ROLE_WORK)
+            status = zero_output(b, i, stream, error);
         if (!(flags & ABI_ZEROED) || !b->work_bytes[i]) continue;
         if (flags & ABI_RESTORED && ops->word) *word = ops->word(a->device, a->module, stream);
         if (flags & ABI_RESTORED && *word) continue;
-        status = ops->zero(a->device, a->module, (void *)(uintptr_t)b->value[i], b->work_bytes[i],
-                           stream, error);
+        RtRows all = {(char *)(uintptr_t)b->value[i], b->work_bytes[i], 0, 1};
+        status = ops->zero(a->device, a->module, &all, stream, error);
     }
     return status;
 }
@@ -109,7 +169,7 @@ static attn_status run(const RtBound *b, void *stream, attn_error *error) {
     attn_status status = ready(b, error);
     for (uint32_t i = 0; !status && i < b->plan->nkernels; i++)
         status = grid_tasks(b, &b->variant->kernels[b->plan->kernels[i]], &tasks[i], error);
-    if (!status) status = zero_workspace(b, stream, &word, error);
+    if (!status) status = zero_tensors(b, stream, &word, error);
     for (uint32_t i = 0; !status && i < b->plan->nkernels; i++) {
         uint32_t k = b->plan->kernels[i];
         RtArgs args;

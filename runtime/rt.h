@@ -29,6 +29,11 @@ typedef struct RtArgs { // of one kernel, in its argument list's order
     uint64_t slot[ABI_MAX_ARGS]; // a MAP's is unused; i32 and f32 in the low bytes
 } RtArgs;
 
+typedef struct RtRows { // of memory: so many bytes, `pitch` apart
+    char *at;
+    size_t width, pitch, rows;
+} RtRows;
+
 typedef struct RtOps {
     void (*dispose)(RtDevice *d);
     // Modules: the loaded code of one artifact; kernel k is the k-th of all its variants.
@@ -41,7 +46,7 @@ typedef struct RtOps {
                          attn_error *error);
     attn_status (*launch)(RtDevice *d, void *module, uint32_t k, const AbiKernel *kernel,
                           const RtArgs *args, int64_t grid, void *stream, attn_error *error);
-    attn_status (*zero)(RtDevice *d, void *module, void *p, size_t n, void *stream,
+    attn_status (*zero)(RtDevice *d, void *module, const RtRows *r, void *stream,
                         attn_error *error);
     // Four bytes of zeros that no launch has beside this one, which leaves them so; 0: there are none.
     // NULL: never.

@@ -72,6 +72,7 @@ for f in capped_weights raw_weights weighted_scores scaled_after_shift; do
     run env QUICK=1 "$build/tests/check_gcn" "tests/regress/$f.attn" --dtype=f16
 done
 run env QUICK=1 "$build/tests/check_gcn" tests/tile/packed.tile
+run env QUICK=1 "$build/tests/check_gcn" tests/tile/sums.tile
 # schedules that are not the compiler's choice
 gcn_schedule() { run "$build/tests/check_gcn" stdlib/causal.attn stdlib/relative_bias.attn --target="$1" --schedule="$2"; }
 gcn_schedule gfx90a waves=1

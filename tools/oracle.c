@@ -108,17 +108,29 @@ static void differentiate(Oracle *x, const RefRun *run, const Binding *b, const 
     free(dinputs);
 }
 
+void **oracle_arguments(const Binding *b) {
+    void **in = calloc((size_t)b->sig->args.n + 1, sizeof *in);
+    for (int i = 0; in && i < b->sig->args.n; i++) {
+        if (is_written(&b->sig->args.data[i])) continue;
+        in[i] = plain(b, i);
+        if (in[i]) continue;
+        oracle_free_arguments(in, b);
+        in = NULL;
+    }
+    return in;
+}
+
+void oracle_free_arguments(void **in, const Binding *b) {
+    for (int i = 0; in && i < b->sig->args.n; i++) free(in[i]);
+    free(in);
+}
+
 // The outputs, or then the gradients.
 static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const OracleAsk *ask,
                        bool gradients) {
     const char *bad = NULL;
-    void **in = calloc((size_t)b->sig->args.n + 1, sizeof *in);
+    void **in = oracle_arguments(b);
     x->room = x->room && in;
-    for (int i = 0; x->room && i < b->sig->args.n; i++) {
-        if (is_written(&b->sig->args.data[i])) continue;
-        in[i] = plain(b, i);
-        x->room = in[i] != NULL;
-    }
     if (x->room) {
         RefRun r = reference(x, v, b, (const void *const *)in, ask);
         bad = ref_check(&r);
@@ -127,8 +139,7 @@ static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const Orac
         else if (!bad)
             differentiate(x, &r, b, (const void *const *)in);
     }
-    for (int i = 0; in && i < b->sig->args.n; i++) free(in[i]);
-    free(in);
+    oracle_free_arguments(in, b);
     if (!x->room) return cmd_fail(STATUS_SYSTEM, "out of memory");
     return bad ? cmd_fail(STATUS_INPUT, "%s", bad) : STATUS_DONE;
 }

@@ -39,6 +39,9 @@ void oracle_free(Oracle *x);
 void oracle_mute(const Oracle *x, const Binding *b);
 // After oracle_run: the outputs that are gradients. They are given whatever ORACLE_OPEN says.
 Status oracle_gradients(Oracle *x, const Variant *v, const Binding *b);
+// Each argument that is read as the reference takes it: doubles, or int32_t where it holds integers. NULL: out of memory.
+void **oracle_arguments(const Binding *b);
+void oracle_free_arguments(void **in, const Binding *b);
 double oracle_dot_error(Dtype t, bool tf32, int D);
 // One for each element of an output: 1 where it hangs on an open decision. NULL: nothing is open.
 const unsigned char *oracle_open(const Oracle *x, const Tensor *output);

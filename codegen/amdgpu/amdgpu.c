@@ -132,25 +132,25 @@ static Val thread_number(Cg *cg) {
 // The wave's number is the same in all its lanes, which LLVM does not know by itself.
 static Val wave_number(Cg *cg) {
     AmState *s = am_state(cg);
-    Val w = LLVMBuildUDiv(cg->b, s->tid, cg_i32(cg, s->wave), "");
+    Val w = LLVMBuildUDiv(cg->b, s->gpu.tid, cg_i32(cg, s->wave), "");
     return cg_intrinsic(cg, "llvm.amdgcn.readfirstlane", &cg->i32, 1, &w, 1);
 }
 
 static void special_registers(Cg *cg) {
     AmState *s = am_state(cg);
-    s->tid = thread_number(cg);
-    s->lane = LLVMBuildURem(cg->b, s->tid, cg_i32(cg, s->wave), "");
-    s->part = cg_over(cg, s->lane, s->rows);
-    cg_place_thread(cg, s->lane, wave_number(cg), true);
-    s->row = cg_modulo(cg, s->lane, s->rows);
-    if (s->row_axis >= 0) s->row0 = cg_thread_part(cg, 0, s->row_axis);
+    s->gpu.tid = thread_number(cg);
+    s->gpu.lane = LLVMBuildURem(cg->b, s->gpu.tid, cg_i32(cg, s->wave), "");
+    s->part = cg_over(cg, s->gpu.lane, s->rows);
+    cg_place_thread(cg, s->gpu.lane, wave_number(cg), true);
+    s->row = cg_modulo(cg, s->gpu.lane, s->rows);
 }
 
 static void am_begin(Cg *cg) {
     AmState *s = cg->state = ARENA_NEW(cg->arena, AmState);
+    s->gpu.hooks = &am_gpu_hooks;
     am_prepare(cg);
     int bytes = am_place_shared(cg);
-    cg->launch.threads = s->waves * s->wave;
+    cg->launch.threads = s->gpu.threads;
     if (bytes > cg->target->shared_bytes) {
         diag_error(cg->diags, (Span){0}, "kernel '%s' needs %d bytes of LDS; %s has %d",
                    cg->k->name, bytes, cg->target->name, cg->target->shared_bytes);
@@ -193,7 +193,7 @@ static void view(Cg *cg, const TileOp *op) {
 
 static void alloc(Cg *cg, const TileOp *op) {
     const TileValue *v = op->results.data[0];
-    cg->value[v->id].mem = cg_i32(cg, am_state(cg)->offset[v->id]);
+    cg->value[v->id].mem = am_gpu_hooks.place(cg, v);
 }
 
 static Val vote(Cg *cg, Val bit) {
@@ -203,7 +203,7 @@ static Val vote(Cg *cg, Val bit) {
 
 static void am_op(Cg *cg, const TileOp *op) {
     if (tile_has_lanes(cg->k)) {
-        CgLanes l = {am_state(cg)->wave, am_state(cg)->lane, am_exchange, vote};
+        CgLanes l = {am_state(cg)->wave, am_state(cg)->gpu.lane, am_exchange, vote};
         cg_lanes_op(cg, &l, op);
         return;
     }

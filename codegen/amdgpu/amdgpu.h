@@ -32,38 +32,25 @@
 #ifndef CODEGEN_AMDGPU_H
 #define CODEGEN_AMDGPU_H
 
-#include "codegen/fragment.h"
+#include "codegen/gpu/gpu.h"
 
 enum { AM_KERNEL = 91, AM_CHUNK = 16, AM_GLOBAL = 1, AM_LOCAL = 3, AM_PRIVATE = 5 };
 
 typedef struct AmState {
-    int row_axis; // spread over the waves
-    int wave;     // lanes of a wave
-    int waves;
+    CgGpu gpu;
+    int wave;        // lanes of a wave
     int rows, parts; // R, G
     bool wmma;
-    bool crowded; // addresses are computed again for each tile, which LLVM is kept from seeing
-    int *offset;  // of shared values, by TileValue.id; -1: not in LDS
-    Val lds;      // the kernel's LDS, NULL where it has none
-    Val tid, lane;
-    Val part;                  // i32: lane / R
-    Val row;                   // i32: lane % R
-    Val row0;                  // i32: the lane's first row within the tile
+    bool crowded;  // addresses are computed again for each tile, which LLVM is kept from seeing
+    Val lds;       // the kernel's LDS, NULL where it has none
+    Val part, row; // i32: lane / R, lane % R
     struct AmPending *pending; // by buffer (TileValue.id): copy.c
     int groups;                // of copies, committed so far
 } AmState;
 
 static inline AmState *am_state(Cg *cg) { return cg->state; }
 
-// ---- shapes (shape.c)
-
-typedef struct AmShape { // of a fragment
-    const CgFragment *f;
-    int row_axis, col_axis; // -1: none
-    int mt, n;   // row groups of a wave, elements of a row: 1 where the axis is not there
-    bool packed; // pairs as i32
-    int pair;    // elements that share a register: 2 where packed for MFMA, else 1
-} AmShape;
+// ---- fragments and LDS (shape.c)
 
 typedef struct AmTile { // of a value in LDS
     int inner, outer;   // axes; outer -1: a vector
@@ -76,13 +63,13 @@ typedef struct AmTile { // of a value in LDS
 } AmTile;
 
 void am_prepare(Cg *cg); // fills the layout part of the state from the kernel
-AmShape am_shape(Cg *cg, const TileValue *v);
-int am_unit(Cg *cg, int axis);                    // columns of a lane that follow each other
-int am_index(AmShape s, int m, int e);            // the register, whatever axes the value lacks
-void am_part(AmShape s, int m, int e, int *part); // what it says of its element, by axis
-Val am_column(Cg *cg, int axis, int e);           // i32: which of the tile's columns element e is
-int am_column_base(Cg *cg, int axis, int e);      // of part 0
-Val am_column_part(Cg *cg, int axis);             // what is added to it in this lane's part
+// Elements of a lane along the columns: 1 where it has none. A register may hold two.
+int am_elements(Cg *cg, const CgFragment *f);
+int am_row(Cg *cg, int m);                         // what the register says, of row group m
+int am_column(Cg *cg, const CgFragment *f, int e); // and of element e
+int am_register(Cg *cg, const CgFragment *f, int m, int e);
+int am_unit(const CgFragment *f);         // columns of a lane that follow each other
+int am_pair(Cg *cg, const CgFragment *f); // elements of a lane that share a register: 1 or 2
 AmTile am_tile(Cg *cg, const TileValue *v);
 int am_place_shared(Cg *cg); // gives every shared value its offset; returns the bytes a block needs
 Val am_lds(Cg *cg, Val offset); // i32 -> ptr addrspace(3)
@@ -94,7 +81,7 @@ typedef struct AmPlace {
 // Bytes from a tile's beginning: of a chunk of a row; of an element (outer NULL: of a vector).
 Val am_chunk(Cg *cg, const AmTile *t, AmPlace row, AmPlace chunk);
 Val am_tile_offset(Cg *cg, const AmTile *t, Val outer, Val inner);
-Val am_register(Cg *cg, const TileValue *v, int i); // of a fragment, whichever way it is held
+Val am_held(Cg *cg, const TileValue *v, int i); // of a fragment, whichever way it is held
 // As it reads (f32, i32, i1); layout: of the thread, for what lies elsewhere than in registers.
 Val am_element(Cg *cg, const TileValue *v, int layout, const int *part);
 const TileValue *am_buffer(const TileValue *v); // the buffer that a view is of
@@ -118,7 +105,8 @@ void am_barrier(Cg *cg);
 Val am_math(Cg *cg, ExOp op, const Val *args);
 
 // ---- operations
-void am_map(Cg *cg, const TileOp *op);  // map.c
+extern const CgGpuHooks am_gpu_hooks; // map.c
+void am_map(Cg *cg, const TileOp *op);
 void am_load(Cg *cg, const TileOp *op); // global.c
 void am_store(Cg *cg, const TileOp *op);
 void am_copies_begin(Cg *cg); // copy.c: makes room for what is on its way

@@ -73,7 +73,7 @@ static Val columns_of(Cg *cg, const TileOp *op, const Copy *c) {
 static bool by_elements(const Copy *c) { return c->size * c->tile.elem % AM_CHUNK != 0; }
 static int loads_of(const Copy *c) { return c->tile.transposed ? 4 : 1; }
 static int load_columns(const Copy *c) { return c->tile.transposed ? 4 : AM_CHUNK / c->tile.elem; }
-static int threads_of(Cg *cg) { return am_state(cg)->waves * am_state(cg)->wave; }
+static int threads_of(Cg *cg) { return am_state(cg)->gpu.threads; }
 
 static int all_pieces(const Copy *c) {
     return c->tile_rows * c->cols / (loads_of(c) * load_columns(c));
@@ -145,7 +145,7 @@ static Piece piece_at(Cg *cg, const Copy *c, Val tid, int i) {
 // The thread's number is hidden from LLVM each time: else it would compute every piece's addresses
 // once for all tiles and keep them all in registers, which the accumulators need.
 static Val hidden_tid(Cg *cg) {
-    Val tid = am_hidden(cg, am_state(cg)->tid);
+    Val tid = am_hidden(cg, am_state(cg)->gpu.tid);
     return LLVMBuildAnd(cg->b, tid, cg_i32(cg, threads_of(cg) - 1), "");
 }
 
@@ -362,7 +362,7 @@ static void forget(Cg *cg, const AmPending *p, int first, int end) {
 static void write_pieces(Cg *cg, const AmPending *p, int first, int end, Val to) {
     Copy c = p->copy;
     c.ncols = columns_of(cg, p->op, &c); // the same for all tiles of a block
-    Val tid = am_state(cg)->crowded ? hidden_tid(cg) : am_state(cg)->tid;
+    Val tid = am_state(cg)->crowded ? hidden_tid(cg) : am_state(cg)->gpu.tid;
     for (int i = first; i < end; i++) write_piece(cg, &c, p, tid, i, to);
 }
 
@@ -413,7 +413,7 @@ static void copy_elements(Cg *cg, const TileOp *op, const Copy *c, Val to) {
     copy_element(cg, op, c, i, to);
     Val next = cg_plus(cg, i, threads_of(cg));
     Blk latch = LLVMGetInsertBlock(cg->b);
-    LLVMAddIncoming(i, (Val[]){am_state(cg)->tid, next}, (Blk[]){pre, latch}, 2);
+    LLVMAddIncoming(i, (Val[]){am_state(cg)->gpu.tid, next}, (Blk[]){pre, latch}, 2);
     LLVMBuildBr(cg->b, head);
     LLVMPositionBuilderAtEnd(cg->b, done);
 }

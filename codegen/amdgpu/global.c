@@ -10,7 +10,9 @@
 typedef struct Access {
     const TileOp *op;
     const TileTensor *t;
-    AmShape shape;
+    const TileValue *v;
+    const CgFragment *f;
+    int n;      // elements of a lane along the columns
     Val base;   // ptr addrspace(1): the tensor's element at (0, 0) of the tile's axes
     Val row;    // i32: the lane's first row within the tensor
     Val nrows;  // i32
@@ -34,8 +36,8 @@ static void find_columns(Cg *cg, Access *a, int all, const TileAxis *axis, Val f
 }
 
 static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
-    const AmState *s = am_state(cg);
-    Access a = {.op = op, .t = &cg->p->tensors.data[op->tensor], .shape = am_shape(cg, v)};
+    Access a = {.op = op, .t = &cg->p->tensors.data[op->tensor], .v = v, .f = cg_fragment(cg, v)};
+    a.n = am_elements(cg, a.f);
     Val sum = cg_i64(cg, 0);
     for (int d = 0; d < a.t->rank; d++) {
         const TileCoord *at = &op->coord[d];
@@ -43,8 +45,9 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
         Val i = cg_uniform(cg, at->at), stride = cg_stride(cg, op->tensor, d);
         if (at->axis >= 0 && cg->k->axes[at->axis].extent > 1) {
             const TileAxis *axis = &cg->k->axes[at->axis];
-            if (at->axis == s->row_axis) {
-                a.row = LLVMBuildAdd(cg->b, cg_times(cg, i, axis->extent), s->row0, "");
+            if (at->axis == a.f->rows) {
+                a.row = LLVMBuildAdd(cg->b, cg_times(cg, i, axis->extent),
+                                     cg_thread_part(cg, v->layout, at->axis), "");
                 a.nrows = cg_extent(cg, op->tensor, d);
                 a.stride = stride;
             } else {
@@ -57,9 +60,9 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
         }
         sum = LLVMBuildAdd(cg->b, sum, LLVMBuildMul(cg->b, wide_index(cg, i), stride, ""), "");
     }
-    if (tile_goes_by_element(op, s->row_axis)) {
-        a.row = LLVMBuildAdd(cg->b, cg_tile_begin(cg, s->row_axis), s->row0, "");
-        a.nrows = cg_axis_size(cg, s->row_axis);
+    if (tile_goes_by_element(op, a.f->rows)) {
+        a.row = cg_sum(cg, cg_tile_begin(cg, a.f->rows), cg_thread_part(cg, v->layout, a.f->rows));
+        a.nrows = cg_axis_size(cg, a.f->rows);
     }
     Val p = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
                                    LLVMPointerTypeInContext(cg->c, AM_GLOBAL), "");
@@ -68,13 +71,11 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
     return a;
 }
 
-static Val row_of(Cg *cg, const Access *a, int m) {
-    return cg_plus(cg, a->row, am_state(cg)->rows * m);
-}
+static Val row_of(Cg *cg, const Access *a, int m) { return cg_plus(cg, a->row, am_row(cg, m)); }
 
 static Val row_begin(Cg *cg, const Access *a, Val row) {
     Val at = a->stride ? LLVMBuildMul(cg->b, wide_index(cg, row), a->stride, "")
-                       : cg_element_offset(cg, a->op, am_state(cg)->row_axis, row);
+                       : cg_element_offset(cg, a->op, a->f->rows, row);
     return step_by(cg, a, a->base, at);
 }
 
@@ -86,19 +87,24 @@ static Val column_inside(Cg *cg, const Access *a, Val col, int last) {
     return LLVMBuildICmp(cg->b, LLVMIntSLT, col, columns_of(cg, a), "");
 }
 
-static int last_part(Cg *cg) { return am_state(cg)->parts - 1; }
+// This lane's element e.
+static Val column_of(Cg *cg, const Access *a, int e) {
+    Val mine = cg_times(cg, am_state(cg)->part, am_unit(a->f));
+    return cg_plus(cg, mine, am_column(cg, a->f, e));
+}
 
 // The greatest column that any lane's element e is.
-static int greatest(Cg *cg, int axis, int e) {
-    return am_column_base(cg, axis, e) + last_part(cg) * am_unit(cg, axis);
+static int greatest(Cg *cg, const Access *a, int e) {
+    return am_column(cg, a->f, e) + (am_state(cg)->parts - 1) * am_unit(a->f);
 }
 
 // ---- stores
 
-static Val number(Cg *cg, const Access *a, const TileValue *v, int m, int e) { // as it reads
-    int part[TILE_MAX_AXES];
-    am_part(a->shape, m, e, part);
-    return am_element(cg, v, v->layout, part);
+static Val number(Cg *cg, const Access *a, int m, int e) { // as it reads
+    int part[TILE_MAX_AXES] = {0};
+    part[a->f->rows] = am_row(cg, m);
+    if (a->f->columns >= 0) part[a->f->columns] = am_column(cg, a->f, e);
+    return am_element(cg, a->v, a->v->layout, part);
 }
 
 static void store_words(Cg *cg, Val at, const Val *w, int n) {
@@ -106,23 +112,23 @@ static void store_words(Cg *cg, Val at, const Val *w, int n) {
 }
 
 // Elements e and e + 1 of a row (WMMA: of both lanes' parts) in the tensor's type.
-static Val two(Cg *cg, const Access *a, const TileValue *v, int m, int e) {
-    if (a->shape.packed && v->dtype == a->t->dtype && a->shape.pair == 2)
-        return am_register(cg, v, am_index(a->shape, m, e));
-    return am_pack(cg, a->t->dtype, number(cg, a, v, m, e), number(cg, a, v, m, e + 1));
+static Val two(Cg *cg, const Access *a, int m, int e) {
+    if (am_pair(cg, a->f) == 2 && a->v->dtype == a->t->dtype)
+        return am_held(cg, a->v, am_register(cg, a->f, m, e));
+    return am_pack(cg, a->t->dtype, number(cg, a, m, e), number(cg, a, m, e + 1));
 }
 
 // MFMA: four or eight columns of a lane at once.
-static void store_units(Cg *cg, const Access *a, const TileValue *v, int m, Val at) {
-    int axis = a->shape.col_axis, unit = am_unit(cg, axis);
+static void store_units(Cg *cg, const Access *a, int m, Val at) {
+    int unit = am_unit(a->f);
     bool narrow = dtype_half(a->t->dtype);
-    for (int e = 0; e < a->shape.n; e += unit) {
-        Val w[8], col = am_column(cg, axis, e);
+    for (int e = 0; e < a->n; e += unit) {
+        Val w[8], col = column_of(cg, a, e);
         int n = narrow ? unit / 2 : unit;
         for (int i = 0; i < n; i++)
-            w[i] = narrow ? two(cg, a, v, m, e + 2 * i)
-                          : LLVMBuildBitCast(cg->b, number(cg, a, v, m, e + i), cg->i32, "");
-        Val in = column_inside(cg, a, col, greatest(cg, axis, e + unit - 1));
+            w[i] = narrow ? two(cg, a, m, e + 2 * i)
+                          : LLVMBuildBitCast(cg->b, number(cg, a, m, e + i), cg->i32, "");
+        Val in = column_inside(cg, a, col, greatest(cg, a, e + unit - 1));
         Blk done = in ? cg_if(cg, in, "row") : NULL;
         Val to = step_by(cg, a, at, wide_index(cg, col));
         for (int i = 0; i < n; i += 4) {
@@ -134,17 +140,17 @@ static void store_units(Cg *cg, const Access *a, const TileValue *v, int m, Val 
 }
 
 // WMMA: of sixteen columns each of a row's two lanes stores eight.
-static void store_halves(Cg *cg, const Access *a, const TileValue *v, int m, Val at) {
+static void store_halves(Cg *cg, const Access *a, int m, Val at) {
     Val part = am_state(cg)->part;
     Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, part, cg_i32(cg, 0), "");
-    for (int e = 0; e < a->shape.n; e += 8) {
+    for (int e = 0; e < a->n; e += 8) {
         Val pair[8], w[4];
         for (int i = 0; i < 8; i += 2)
-            if (a->shape.packed && v->dtype == a->t->dtype)
+            if (a->f->each == 2 && a->v->dtype == a->t->dtype)
                 for (int h = 0; h < 2; h++)
-                    pair[i + h] = am_register(cg, v, am_index(a->shape, m, e + i + h));
+                    pair[i + h] = am_held(cg, a->v, am_register(cg, a->f, m, e + i + h));
             else
-                am_share_pairs(cg, two(cg, a, v, m, e + i), &pair[i]);
+                am_share_pairs(cg, two(cg, a, m, e + i), &pair[i]);
         for (int i = 0; i < 4; i++) w[i] = LLVMBuildSelect(cg->b, first, pair[i], pair[i + 4], "");
         Val col = cg_plus(cg, cg_times(cg, part, 8), 2 * e);
         Val in = column_inside(cg, a, col, 2 * e + 15);
@@ -154,19 +160,28 @@ static void store_halves(Cg *cg, const Access *a, const TileValue *v, int m, Val
     }
 }
 
-static void store_elements(Cg *cg, const Access *a, const TileValue *v, int m, Val at) {
-    int axis = a->shape.col_axis;
-    for (int e = 0; e < a->shape.n; e++) {
-        Val col = am_column(cg, axis, e), in = column_inside(cg, a, col, greatest(cg, axis, e));
-        Val x = cg_write(cg, number(cg, a, v, m, e), a->t->dtype);
+// One element, or what is added to it: of all that do so, in any order.
+static void put(Cg *cg, const Access *a, Val x, Val at) {
+    Val args[] = {at, x};
+    Ty types[] = {cg->f32, LLVMTypeOf(at), cg->f32};
+    if (a->op->add)
+        cg_intrinsic(cg, "llvm.amdgcn.global.atomic.fadd", types, 3, args, 2);
+    else
+        LLVMBuildStore(cg->b, x, at);
+}
+
+static void store_elements(Cg *cg, const Access *a, int m, Val at) {
+    for (int e = 0; e < a->n; e++) {
+        Val col = column_of(cg, a, e), in = column_inside(cg, a, col, greatest(cg, a, e));
+        Val x = cg_write(cg, number(cg, a, m, e), a->t->dtype);
         Blk done = in ? cg_if(cg, in, "row") : NULL;
-        LLVMBuildStore(cg->b, x, step_by(cg, a, at, wide_index(cg, col)));
+        put(cg, a, x, step_by(cg, a, at, wide_index(cg, col)));
         if (done) cg_end_if(cg, done);
     }
 }
 
 // Both lanes of a row take the branch or neither: what WMMA's exchange is between.
-static void store_row(Cg *cg, const Access *a, const TileValue *v, int m) {
+static void store_row(Cg *cg, const Access *a, int m) {
     Val row = row_of(cg, a, m), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
     if (!a->cols) // one number per row: one lane of each row
         in = LLVMBuildAnd(
@@ -175,13 +190,13 @@ static void store_row(Cg *cg, const Access *a, const TileValue *v, int m) {
     Val at = row_begin(cg, a, row);
     bool narrow = dtype_half(a->t->dtype);
     if (!a->cols)
-        LLVMBuildStore(cg->b, cg_write(cg, number(cg, a, v, m, 0), a->t->dtype), at);
-    else if (!a->whole || (am_state(cg)->wmma && !narrow))
-        store_elements(cg, a, v, m, at);
+        put(cg, a, cg_write(cg, number(cg, a, m, 0), a->t->dtype), at);
+    else if (!a->whole || a->op->add || (am_state(cg)->wmma && !narrow))
+        store_elements(cg, a, m, at);
     else if (am_state(cg)->wmma)
-        store_halves(cg, a, v, m, at);
+        store_halves(cg, a, m, at);
     else
-        store_units(cg, a, v, m, at);
+        store_units(cg, a, m, at);
     cg_end_if(cg, done);
 }
 
@@ -189,12 +204,7 @@ void am_store(Cg *cg, const TileOp *op) {
     const TileValue *v = op->args.data[0];
     Access a = access_of(cg, op, v);
     assert(a.row && "a store has the row axis");
-    if (op->add) {
-        diag_error(cg->diags, op->span, "a store that adds is not supported on %s",
-                   cg->target->name);
-        return;
-    }
-    for (int m = 0; m < a.shape.mt; m++) store_row(cg, &a, v, m);
+    for (int m = 0; m < cg_share(a.f, a.f->rows); m++) store_row(cg, &a, m);
 }
 
 // ---- loads: from an address inside the tensor, whatever is outside made 0
@@ -203,7 +213,7 @@ static Val load_element(Cg *cg, const Access *a, int m, int e) {
     Val row = row_of(cg, a, m), zero = cg_i32(cg, 0), col = zero;
     Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
     if (a->cols) {
-        col = am_column(cg, a->shape.col_axis, e);
+        col = column_of(cg, a, e);
         in = LLVMBuildAnd(cg->b, in, LLVMBuildICmp(cg->b, LLVMIntSLT, col, columns_of(cg, a), ""),
                           "");
     }
@@ -227,40 +237,38 @@ static Val load_words(Cg *cg, const Access *a, int m, Val col, int n) {
 
 // A narrow row whose values are kept as they come: 4 words at a time.
 static void load_packed_row(Cg *cg, const Access *a, CgValue *value, int m) {
-    const AmState *s = am_state(cg);
-    AmShape f = a->shape;
-    int n = s->wmma ? 4 : am_unit(cg, f.col_axis) / 2;
-    for (int r = 0; r < f.n / f.pair; r += n) {
-        Val col = s->wmma ? cg_i32(cg, 2 * r) : am_column(cg, f.col_axis, r * f.pair);
+    bool wmma = am_state(cg)->wmma;
+    int n = wmma ? 4 : am_unit(a->f) / 2, pair = am_pair(cg, a->f);
+    for (int r = 0; r < a->n / pair; r += n) {
+        Val col = wmma ? cg_i32(cg, 2 * r) : column_of(cg, a, r * pair);
         Val x = load_words(cg, a, m, col, n);
-        for (int i = 0; i < n; i++) value->e[am_index(f, m, 0) + r + i] = am_at(cg, x, i);
+        for (int i = 0; i < n; i++) value->e[am_register(cg, a->f, m, 0) + r + i] = am_at(cg, x, i);
     }
 }
 
-static void load_row(Cg *cg, const Access *a, const TileValue *v, CgValue *value, int m) {
-    AmShape f = a->shape;
-    for (int e = 0; e < f.n; e += f.packed ? 2 : 1) {
-        Val x = load_element(cg, a, m, e);
-        if (!f.packed) {
-            value->e[am_index(f, m, e)] = x;
+static void load_row(Cg *cg, const Access *a, CgValue *value, int m) {
+    for (int e = 0; e < a->n; e += a->f->each) {
+        Val x = load_element(cg, a, m, e), *to = &value->e[am_register(cg, a->f, m, e)];
+        if (a->f->each == 1) {
+            *to = x;
             continue;
         }
-        Val pair = am_pack(cg, v->dtype, x, load_element(cg, a, m, e + 1));
-        if (f.pair == 2)
-            value->e[am_index(f, m, e)] = pair;
+        Val pair = am_pack(cg, a->v->dtype, x, load_element(cg, a, m, e + 1));
+        if (am_pair(cg, a->f) == 2)
+            *to = pair;
         else
-            am_share_pairs(cg, pair, &value->e[am_index(f, m, e)]);
+            am_share_pairs(cg, pair, to);
     }
 }
 
 void am_load(Cg *cg, const TileOp *op) {
     const TileValue *v = op->results.data[0];
     Access a = access_of(cg, op, v);
-    assert(a.shape.row_axis >= 0 && "a fragment that is loaded has the row axis");
+    assert(a.f->rows >= 0 && "a fragment that is loaded has the row axis");
     CgValue *value = cg_make(cg, v);
-    for (int m = 0; m < a.shape.mt; m++)
-        if (a.whole && a.shape.packed && v->dtype == a.t->dtype)
+    for (int m = 0; m < cg_share(a.f, a.f->rows); m++)
+        if (a.whole && a.f->each == 2 && v->dtype == a.t->dtype)
             load_packed_row(cg, &a, value, m);
         else
-            load_row(cg, &a, v, value, m);
+            load_row(cg, &a, value, m);
 }

@@ -17,7 +17,8 @@
 typedef struct Product {
     const TileOp *op;
     const TileValue *left, *right; // left has the rows
-    AmShape shape;                 // of the result
+    const CgFragment *f;           // of the result
+    int mt, n;                     // its row groups of a wave, elements of a row
     int axis;                      // contracted
     int depth;                     // its extent
     Dtype dtype;
@@ -32,21 +33,24 @@ typedef struct Product {
 static Product product_of(Cg *cg, const TileOp *op) {
     const AmState *s = am_state(cg);
     Product p = {.op = op, .left = op->args.data[0], .right = op->args.data[1]};
-    if (!tile_has_axis(p.left, s->row_axis)) {
+    p.f = cg_fragment(cg, op->results.data[0]);
+    p.mt = cg_share(p.f, p.f->rows);
+    p.n = am_elements(cg, p.f);
+    if (!tile_has_axis(p.left, p.f->rows)) {
         p.left = op->args.data[1];
         p.right = op->args.data[0];
     }
     assert(p.right->home == HOME_SHARED && "one operand of a product lies in LDS");
-    p.shape = am_shape(cg, op->results.data[0]);
     p.axis = tile_contracted_axis(op);
     p.depth = cg->k->axes[p.axis].extent;
     p.dtype = p.right->dtype;
     p.tile = s->rows * s->rows / s->wave;
     p.words = s->wmma && dtype_half(p.dtype) ? 8 : 4;
-    Val lane = s->crowded ? am_hidden(cg, s->lane) : s->lane;
+    Val row0 = cg_thread_part(cg, op->results.data[0]->layout, p.f->rows);
+    Val lane = s->crowded ? am_hidden(cg, s->gpu.lane) : s->gpu.lane;
     p.row = cg_modulo(cg, lane, s->rows);
     p.part = cg_over(cg, lane, s->rows);
-    p.row0 = LLVMBuildSub(cg->b, s->row0, s->row, "");
+    p.row0 = LLVMBuildSub(cg->b, row0, s->row, "");
     p.step = s->wmma ? 16 : s->parts * 4 * p.words / dtype_bytes(p.dtype);
     return p;
 }
@@ -55,7 +59,7 @@ static void begin_sum(Cg *cg, Product *p) {
     CgValue *value = cg_make(cg, p->op->results.data[0]);
     p->acc = value->e;
     const TileValue *sum = p->op->args.n > 2 ? p->op->args.data[2] : NULL;
-    for (int i = 0; i < value->n; i++) p->acc[i] = sum ? am_register(cg, sum, i) : cg_f32(cg, 0);
+    for (int i = 0; i < value->n; i++) p->acc[i] = sum ? am_held(cg, sum, i) : cg_f32(cg, 0);
 }
 
 // ---- operands: the words of this lane's row `outer` in step k
@@ -67,6 +71,13 @@ static Val load_chunk(Cg *cg, const AmTile *t, Val mem, AmPlace row, AmPlace chu
     return v;
 }
 
+// Of the contracted axis, what a fragment of it has as element e.
+static Val contracted(Cg *cg, const Product *p, int e) {
+    const AmState *s = am_state(cg);
+    int unit = cg->k->axes[p->axis].wide ? 8 : 4;
+    return cg_plus(cg, cg_times(cg, s->part, unit), unit * s->parts * (e / unit) + e % unit);
+}
+
 // A tile that is not stored along the contracted axis: element by element.
 static void gather(Cg *cg, const Product *p, const AmTile *t, const TileValue *v, Val row, int k,
                    Val *w) {
@@ -75,8 +86,8 @@ static void gather(Cg *cg, const Product *p, const AmTile *t, const TileValue *v
     Ty type = t->elem == 2 ? cg->i16 : cg->i32;
     Val x[16];
     for (int i = 0; i < n; i++) {
-        Val at = s->wmma ? cg_i32(cg, k * p->step + i)
-                         : am_column(cg, p->axis, k * p->step / s->parts + i);
+        Val at =
+            s->wmma ? cg_i32(cg, k * p->step + i) : contracted(cg, p, k * p->step / s->parts + i);
         at = am_tile_offset(cg, t, at, row);
         at = LLVMBuildAdd(cg->b, cg->value[v->id].mem, at, "");
         x[i] = LLVMBuildLoad2(cg->b, type, am_lds(cg, at), "");
@@ -102,11 +113,11 @@ static void shared_words(Cg *cg, const Product *p, const TileValue *v, AmPlace r
 
 // Of a fragment whose columns are the contracted axis: registers as they are.
 static void fragment_words(Cg *cg, const Product *p, int m, int k, Val *w) {
-    AmShape s = am_shape(cg, p->left);
-    int n = p->words * s.pair;
-    assert(s.col_axis == p->axis && s.packed == dtype_half(p->dtype));
+    const CgFragment *f = cg_fragment(cg, p->left);
+    int pair = am_pair(cg, f), n = p->words * pair;
+    assert(f->columns == p->axis && (f->each == 2) == dtype_half(p->dtype));
     for (int i = 0; i < p->words; i++) {
-        Val x = am_register(cg, p->left, am_index(s, m, k * n + i * s.pair));
+        Val x = am_held(cg, p->left, am_register(cg, f, m, k * n + i * pair));
         w[i] = LLVMBuildBitCast(cg->b, x, cg->i32, "");
     }
 }
@@ -182,13 +193,13 @@ typedef struct Step { // operands of one
 static void read_step(Cg *cg, const Product *p, int i, Step *out) {
     int steps = p->depth / p->step, n = i / steps, k = i % steps;
     right_words(cg, p, n, k, out->right);
-    for (int m = 0; m < p->shape.mt; m++) left_words(cg, p, m, k, out->left[m]);
+    for (int m = 0; m < p->mt; m++) left_words(cg, p, m, k, out->left[m]);
 }
 
 static void multiply_step(Cg *cg, Product *p, int i, const Step *s, Val acc[MAX_MT]) {
     int steps = p->depth / p->step, n = i / steps, k = i % steps;
-    for (int m = 0; m < p->shape.mt; m++) {
-        Val *from = &p->acc[am_index(p->shape, m, n * p->tile)];
+    for (int m = 0; m < p->mt; m++) {
+        Val *from = &p->acc[am_register(cg, p->f, m, n * p->tile)];
         if (k == 0) acc[m] = am_vector(cg, cg->f32, from, p->tile);
         acc[m] = multiply(cg, p, s->right, s->left[m], acc[m]);
         if (k < steps - 1) continue;
@@ -198,13 +209,13 @@ static void multiply_step(Cg *cg, Product *p, int i, const Step *s, Val acc[MAX_
 }
 
 static int group_of(const Product *p) {
-    int words = p->words * (p->left->home == HOME_SHARED ? 1 + p->shape.mt : 1);
+    int words = p->words * (p->left->home == HOME_SHARED ? 1 + p->mt : 1);
     return words < OPERANDS / 2 ? OPERANDS / 2 / words : 1;
 }
 
 static void matrix_product(Cg *cg, Product *p) {
-    int group = group_of(p), all = p->depth / p->step * (p->shape.n / p->tile);
-    assert(p->depth % p->step == 0 && p->shape.n % p->tile == 0 && p->shape.mt <= MAX_MT);
+    int group = group_of(p), all = p->depth / p->step * (p->n / p->tile);
+    assert(p->depth % p->step == 0 && p->n % p->tile == 0 && p->mt <= MAX_MT);
     Step *steps = ARENA_ARRAY(cg->arena, Step, all);
     Val acc[MAX_MT];
     for (int i = 0; i < all && i < group; i++) read_step(cg, p, i, &steps[i]);
@@ -224,10 +235,10 @@ static void matrix_product(Cg *cg, Product *p) {
 static void left_numbers(Cg *cg, const Product *p, int m, Val *x) {
     const AmState *s = am_state(cg);
     Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, s->part, cg_i32(cg, 0), "");
-    AmShape shape = am_shape(cg, p->left);
-    assert(shape.col_axis == p->axis && !shape.packed);
-    for (int e = 0; e < shape.n; e++) {
-        Val own = am_register(cg, p->left, am_index(shape, m, e));
+    const CgFragment *f = cg_fragment(cg, p->left);
+    assert(f->columns == p->axis && f->each == 1);
+    for (int e = 0; e < am_elements(cg, f); e++) {
+        Val own = am_held(cg, p->left, am_register(cg, f, m, e));
         Val other = am_exchange(cg, own, s->rows);
         x[2 * e] = LLVMBuildSelect(cg->b, first, own, other, "");
         x[2 * e + 1] = LLVMBuildSelect(cg->b, first, other, own, "");
@@ -249,12 +260,12 @@ static Val four_at(Cg *cg, const TileValue *v, const AmTile *t, int axis, AmPlac
 
 // Columns [k, k + 4) of the contracted axis, for every column of the result; x: those of the rows.
 static void fma_step(Cg *cg, Product *p, const AmTile *right, const Val *x, AmPlace k) {
-    for (int e = 0; e < p->shape.n; e++) {
-        AmPlace col = {p->part, am_column_base(cg, p->shape.col_axis, e)};
+    for (int e = 0; e < p->n; e++) {
+        AmPlace col = {p->part, am_column(cg, p->f, e)};
         Val four = four_at(cg, p->right, right, p->axis, col, k);
         for (int i = 0; i < 4; i++)
-            for (int m = 0; m < p->shape.mt; m++) {
-                Val *acc = &p->acc[am_index(p->shape, m, e)];
+            for (int m = 0; m < p->mt; m++) {
+                Val *acc = &p->acc[am_register(cg, p->f, m, e)];
                 Val b = LLVMBuildBitCast(cg->b, am_at(cg, four, i), cg->f32, "");
                 Val v[] = {x[4 * m + i], b, *acc};
                 *acc = cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, v, 3);
@@ -270,7 +281,7 @@ typedef struct FmaLoop {
 
 static FmaLoop fma_begin(Cg *cg, Product *p) {
     FmaLoop l = {.pre = LLVMGetInsertBlock(cg->b), .head = cg_block(cg, "dot")};
-    int n = p->shape.f->registers;
+    int n = p->f->registers;
     LLVMBuildBr(cg->b, l.head);
     LLVMPositionBuilderAtEnd(cg->b, l.head);
     l.k = LLVMBuildPhi(cg->b, cg->i32, "");
@@ -287,8 +298,7 @@ static void fma_end(Cg *cg, Product *p, FmaLoop *l, int step) {
     Blk done = cg_block(cg, "dot.done");
     Val next = cg_plus(cg, l->k, step);
     LLVMAddIncoming(l->k, (Val[]){cg_i32(cg, 0), next}, (Blk[]){l->pre, l->head}, 2);
-    for (int i = 0; i < p->shape.f->registers; i++)
-        LLVMAddIncoming(l->sum[i], &p->acc[i], &l->head, 1);
+    for (int i = 0; i < p->f->registers; i++) LLVMAddIncoming(l->sum[i], &p->acc[i], &l->head, 1);
     Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, p->depth), "");
     LLVMBuildCondBr(cg->b, more, l->head, done);
     LLVMPositionBuilderAtEnd(cg->b, done);
@@ -297,7 +307,7 @@ static void fma_end(Cg *cg, Product *p, FmaLoop *l, int step) {
 // The left operand in LDS.
 static void fma_shared(Cg *cg, Product *p, const AmTile *right) {
     AmTile left = am_tile(cg, p->left);
-    int mt = p->shape.mt;
+    int mt = p->mt;
     FmaLoop l = fma_begin(cg, p);
     Val *x = ARENA_ARRAY(cg->arena, Val, 4 * mt), row = LLVMBuildAdd(cg->b, p->row0, p->row, "");
     for (int m = 0; m < mt; m++) {
@@ -314,18 +324,18 @@ static void fma_shared(Cg *cg, Product *p, const AmTile *right) {
 // is to mix no two.
 static void fma_steps(Cg *cg, Product *p, const AmTile *right, const Val *x, int pitch, Val k,
                       int n) {
-    Val *four = ARENA_ARRAY(cg->arena, Val, 4 * p->shape.mt);
+    Val *four = ARENA_ARRAY(cg->arena, Val, 4 * p->mt);
     for (int first = 0; first < n; first += 4) {
-        for (int i = 0; i < 4 * p->shape.mt; i++) four[i] = x[i / 4 * pitch + first + i % 4];
+        for (int i = 0; i < 4 * p->mt; i++) four[i] = x[i / 4 * pitch + first + i % 4];
         fma_step(cg, p, right, four, (AmPlace){k, first});
-        for (int i = 0; i < p->shape.f->registers; i++) p->acc[i] = am_pinned(cg, p->acc[i]);
+        for (int i = 0; i < p->f->registers; i++) p->acc[i] = am_pinned(cg, p->acc[i]);
         am_schedule_fence(cg);
     }
 }
 
 // What a turn multiplies by comes down from turn to turn: registers have no number that is computed.
 static void fma_turns(Cg *cg, Product *p, const AmTile *right, const Val *all, int each) {
-    int turns = p->depth / each, n = p->shape.mt * each;
+    int turns = p->depth / each, n = p->mt * each;
     FmaLoop l = fma_begin(cg, p);
     Val *x = ARENA_ARRAY(cg->arena, Val, n * (turns - 1));
     for (int i = 0; i < n * (turns - 1); i++) x[i] = LLVMBuildPhi(cg->b, cg->f32, "");
@@ -344,12 +354,12 @@ enum { MOST_FMAS = 256 };
 
 // The left operand in registers.
 static void fma_registers(Cg *cg, Product *p, const AmTile *right) {
-    int mt = p->shape.mt, each = p->depth;
+    int mt = p->mt, each = p->depth;
     Val *all = ARENA_ARRAY(cg->arena, Val, mt * p->depth);
     for (int m = 0; m < mt; m++) left_numbers(cg, p, m, all + m * p->depth);
-    if (p->shape.f->registers * each > MOST_FMAS) {
+    if (p->f->registers * each > MOST_FMAS) {
         for (each = 4; p->depth % (2 * each) == 0;) {
-            if (p->shape.f->registers * 2 * each > MOST_FMAS) break;
+            if (p->f->registers * 2 * each > MOST_FMAS) break;
             each *= 2;
         }
     }

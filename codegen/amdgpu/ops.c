@@ -78,7 +78,7 @@ Val am_exchange(Cg *cg, Val v, int mask) {
     if (s->wave == 32 && mask == 16) {
         got = permute_rows(cg, bits);
     } else {
-        Val lane = LLVMBuildXor(cg->b, s->lane, cg_i32(cg, mask), "");
+        Val lane = LLVMBuildXor(cg->b, s->gpu.lane, cg_i32(cg, mask), "");
         Val args[] = {cg_times(cg, lane, 4), bits};
         got = cg_intrinsic(cg, "llvm.amdgcn.ds.bpermute", NULL, 0, args, 2);
     }

@@ -10,62 +10,39 @@ const TileValue *am_buffer(const TileValue *v) {
 void am_prepare(Cg *cg) {
     AmState *s = am_state(cg);
     const TileKernel *k = cg->k;
-    bool lanes = tile_has_lanes(k);
-    s->row_axis = lanes ? -1 : tile_grid_axis(k);
     s->crowded = k->schedule.crowded;
     s->wave = cg->target->lanes;
     s->wmma = s->wave == 32;
-    s->waves = k->schedule.warps;
-    s->rows = lanes ? s->wave : k->schedule.matrix_rows;
+    s->rows = tile_has_lanes(k) ? s->wave : k->schedule.matrix_rows;
     s->parts = s->wave / s->rows;
-    assert(s->waves > 0 && "scheduled for this target");
+    s->gpu.threads = k->schedule.warps * s->wave;
+    assert(s->gpu.threads > 0 && "scheduled for this target");
 }
 
 // ---- fragments
 
-AmShape am_shape(Cg *cg, const TileValue *v) {
-    const AmState *s = am_state(cg);
-    AmShape r = {.f = cg_fragment(cg, v), .row_axis = -1, .col_axis = -1, .mt = 1, .n = 1};
-    r.packed = r.f->each == 2;
-    r.pair = r.packed && !s->wmma ? 2 : 1;
-    for (int i = 0; i < v->rank; i++) {
-        bool row = v->axis[i] == s->row_axis;
-        *(row ? &r.row_axis : &r.col_axis) = v->axis[i];
-        *(row ? &r.mt : &r.n) = layout_share(&r.f->is, LAYOUT_REG, v->axis[i]);
-    }
-    if (r.packed && s->wmma) r.n /= 2;
-    return r;
+// What products take of WMMA has all columns of a row in each of its lanes: twice as many registers.
+static int each_of(Cg *cg, const CgFragment *f) {
+    return am_state(cg)->wmma && f->each == 2 ? 2 : 1;
 }
 
-void am_part(AmShape s, int m, int e, int *part) {
-    const Layout *l = &s.f->is;
-    int each = s.packed && s.pair == 1 ? 2 : 1, columns = s.n * each;
-    for (int a = 0; a < TILE_MAX_AXES; a++) part[a] = 0;
-    if (s.row_axis >= 0) part[s.row_axis] = layout_part(l, LAYOUT_REG, s.row_axis, m * columns);
-    if (s.col_axis >= 0) part[s.col_axis] = layout_part(l, LAYOUT_REG, s.col_axis, e * each);
+int am_elements(Cg *cg, const CgFragment *f) { return cg_share(f, f->columns) / each_of(cg, f); }
+
+int am_row(Cg *cg, int m) { return am_state(cg)->rows * m; }
+
+int am_column(Cg *cg, const CgFragment *f, int e) {
+    if (f->columns < 0) return 0;
+    return layout_part(&f->is, LAYOUT_REG, f->columns, e * each_of(cg, f));
 }
 
-int am_index(AmShape s, int m, int e) {
-    int part[TILE_MAX_AXES];
-    am_part(s, m, e, part);
-    return cg_slot(s.f, part);
+int am_register(Cg *cg, const CgFragment *f, int m, int e) {
+    return cg_register(f, am_row(cg, m), am_column(cg, f, e));
 }
 
-int am_unit(Cg *cg, int axis) {
-    const AmState *s = am_state(cg);
-    return s->wmma ? 1 : cg->k->axes[axis].wide ? 8 : 4;
-}
+int am_pair(Cg *cg, const CgFragment *f) { return f->each / each_of(cg, f); }
 
-int am_column_base(Cg *cg, int axis, int e) {
-    int unit = am_unit(cg, axis);
-    return unit * am_state(cg)->parts * (e / unit) + e % unit;
-}
-
-Val am_column_part(Cg *cg, int axis) { return cg_times(cg, am_state(cg)->part, am_unit(cg, axis)); }
-
-Val am_column(Cg *cg, int axis, int e) {
-    return cg_plus(cg, am_column_part(cg, axis), am_column_base(cg, axis, e));
-}
+// The first digit of columns is all that lie side by side.
+int am_unit(const CgFragment *f) { return f->is.digit[0].step == 1 ? f->is.digit[0].count : 1; }
 
 // ---- LDS
 
@@ -123,7 +100,7 @@ AmTile am_tile(Cg *cg, const TileValue *v) {
 }
 
 static int place_block(Cg *cg, const TileBlock *b, int at) {
-    int *offset = am_state(cg)->offset;
+    int *offset = am_state(cg)->gpu.offset;
     for (const TileOp *op = b->first; op; op = op->next) {
         if (op->kind == TILE_LOOP) at = place_block(cg, &op->body, at);
         if (op->kind != TILE_ALLOC && op->kind != TILE_MAP) continue;
@@ -139,8 +116,8 @@ static int place_block(Cg *cg, const TileBlock *b, int at) {
 
 int am_place_shared(Cg *cg) {
     AmState *s = am_state(cg);
-    s->offset = ARENA_ARRAY(cg->arena, int, cg->k->nvalues + 1);
-    for (int i = 0; i < cg->k->nvalues; i++) s->offset[i] = -1;
+    s->gpu.offset = ARENA_ARRAY(cg->arena, int, cg->k->nvalues + 1);
+    for (int i = 0; i < cg->k->nvalues; i++) s->gpu.offset[i] = -1;
     return place_block(cg, &cg->k->body, 0);
 }
 
@@ -214,7 +191,7 @@ static Val shared_element(Cg *cg, const TileValue *v, int layout, const int *par
     return cg_read(cg, x, v->dtype);
 }
 
-Val am_register(Cg *cg, const TileValue *v, int i) {
+Val am_held(Cg *cg, const TileValue *v, int i) {
     const CgValue *value = &cg->value[v->id];
     int each = cg_lanes(value->e[0]);
     return each == 1 ? value->e[i] : am_at(cg, value->e[i / each], i % each);
@@ -223,7 +200,7 @@ Val am_register(Cg *cg, const TileValue *v, int i) {
 Val am_element(Cg *cg, const TileValue *v, int layout, const int *part) {
     if (v->home == HOME_SHARED) return shared_element(cg, v, layout, part);
     const CgFragment *f = cg_fragment(cg, v);
-    Val x = am_register(cg, v, cg_slot(f, part));
+    Val x = am_held(cg, v, cg_slot(f, part));
     if (f->each == 1) return x;
     if (am_state(cg)->wmma) return am_unpack_part(cg, v->dtype, x);
     return am_unpack(cg, v->dtype, x, layout_number(&f->is, LAYOUT_REG, part) % 2);

@@ -127,10 +127,10 @@ static void row_pieces(Cg *cg, const Copy *c, Val dst, int offset, Val src, Val 
 // need.
 static void copy_pieces(Cg *cg, const Copy *c) {
     const NvState *s = nv_state(cg);
-    int threads = s->warps * NV_WARP, across = power_of_two_in(c->tile.cols * c->tile.elem / 16);
+    int threads = s->gpu.threads, across = power_of_two_in(c->tile.cols * c->tile.elem / 16);
     if (across > NV_WARP) across = NV_WARP;
     int down = threads / across;
-    Val tid = nv_hidden(cg, s->tid), stride = c->stride ? nv_hidden(cg, c->stride) : NULL;
+    Val tid = nv_hidden(cg, s->gpu.tid), stride = c->stride ? nv_hidden(cg, c->stride) : NULL;
     Val row = LLVMBuildUDiv(cg->b, tid, cg_i32(cg, across), "");
     Val col = LLVMBuildURem(cg->b, tid, cg_i32(cg, across), "");
     Val own = times64(cg, LLVMBuildZExt(cg->b, col, cg->i64, ""), 16);
@@ -195,9 +195,9 @@ static void copy_elements(Cg *cg, const Copy *c) {
     LLVMBuildCondBr(cg->b, more, work, done);
     LLVMPositionBuilderAtEnd(cg->b, work);
     copy_element(cg, c, i);
-    Val next = LLVMBuildAdd(cg->b, i, cg_i32(cg, s->warps * NV_WARP), "");
+    Val next = LLVMBuildAdd(cg->b, i, cg_i32(cg, s->gpu.threads), "");
     Blk latch = LLVMGetInsertBlock(cg->b);
-    LLVMAddIncoming(i, (Val[]){s->tid, next}, (Blk[]){pre, latch}, 2);
+    LLVMAddIncoming(i, (Val[]){s->gpu.tid, next}, (Blk[]){pre, latch}, 2);
     LLVMBuildBr(cg->b, head);
     LLVMPositionBuilderAtEnd(cg->b, done);
 }

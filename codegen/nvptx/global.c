@@ -14,7 +14,8 @@ typedef struct Access {
     const TileOp *op;
     const TileTensor *t;
     const TileValue *v;
-    NvShape shape;
+    const CgFragment *f;
+    int mt;     // m16 tiles of a warp
     Val base;   // i64: address of the tensor's element at (0, 0) of the tile's axes
     Val row;    // i32: the thread's first row within the tensor
     Val nrows;  // i32
@@ -47,8 +48,8 @@ static void find_columns(Cg *cg, Access *a, const TileCoord *at, int d) {
 }
 
 static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
-    const NvState *s = nv_state(cg);
-    Access a = {.op = op, .t = &cg->p->tensors.data[op->tensor], .v = v, .shape = nv_shape(cg, v)};
+    Access a = {.op = op, .t = &cg->p->tensors.data[op->tensor], .v = v, .f = cg_fragment(cg, v)};
+    a.mt = cg_share(a.f, a.f->rows) / 2;
     a.elem = dtype_bytes(a.t->dtype);
     a.base = LLVMBuildPtrToInt(cg->b, cg_pointer(cg, op->tensor), cg->i64, "");
     for (int d = 0; d < a.t->rank; d++) {
@@ -60,7 +61,7 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
             continue;
         }
         i = LLVMBuildMul(cg->b, i, cg_i32(cg, cg->k->axes[at->axis].extent), "");
-        if (at->axis == s->row_axis) {
+        if (at->axis == a.f->rows) {
             a.row = LLVMBuildAdd(cg->b, i, cg_thread_part(cg, v->layout, at->axis), "");
             a.nrows = cg_extent(cg, op->tensor, d);
             a.stride = stride;
@@ -69,17 +70,16 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
             find_columns(cg, &a, at, d);
         }
     }
-    if (tile_goes_by_element(op, s->row_axis)) {
-        a.row = LLVMBuildAdd(cg->b, cg_tile_begin(cg, s->row_axis),
-                             cg_thread_part(cg, v->layout, s->row_axis), "");
-        a.nrows = cg_axis_size(cg, s->row_axis);
+    if (tile_goes_by_element(op, a.f->rows)) {
+        a.row = cg_sum(cg, cg_tile_begin(cg, a.f->rows), cg_thread_part(cg, v->layout, a.f->rows));
+        a.nrows = cg_axis_size(cg, a.f->rows);
     }
     return a;
 }
 
 static Val row_begin(Cg *cg, const Access *a, Val row) {
     if (a->stride) return address(cg, a->base, row, a->stride);
-    Val at = cg_element_offset(cg, a->op, nv_state(cg)->row_axis, row);
+    Val at = cg_element_offset(cg, a->op, a->f->rows, row);
     return LLVMBuildAdd(cg->b, a->base, LLVMBuildMul(cg->b, at, cg_i64(cg, a->elem), ""), "");
 }
 
@@ -89,13 +89,13 @@ static Val row_of(Cg *cg, const Access *a, int m, int r) {
 
 // This thread's first column.
 static Val column_at(Cg *cg, const Access *a) {
-    return cg_thread_part(cg, a->v->layout, a->shape.col_axis);
+    return cg_thread_part(cg, a->v->layout, a->f->columns);
 }
 
 static Val number(Cg *cg, const Access *a, int row, int col) { // as it reads
     int part[TILE_MAX_AXES] = {0};
-    part[a->shape.row_axis] = row;
-    if (a->shape.col_axis >= 0) part[a->shape.col_axis] = col;
+    part[a->f->rows] = row;
+    if (a->f->columns >= 0) part[a->f->columns] = col;
     return nv_element(cg, a->v, a->v->layout, part);
 }
 
@@ -108,12 +108,29 @@ static void store_at(Cg *cg, Val v, Val base, int offset, unsigned align) {
     LLVMSetAlignment(LLVMBuildStore(cg->b, v, p), align);
 }
 
+// Adds to what is there, in any order. (Two at once would need the PTX of CUDA 12.1.)
+static void add_at(Cg *cg, Val v, Val base, int offset) {
+    for (int i = 0; i < cg_lanes(v); i++) {
+        Val at = LLVMBuildAdd(cg->b, base, cg_i64(cg, offset + 4 * i), "");
+        Val x = cg_lanes(v) == 1 ? v : LLVMBuildExtractElement(cg->b, v, cg_i32(cg, i), "");
+        cg_asm(cg, cg->void_, (Val[]){at, x}, 2, "red.relaxed.gpu.global.add.f32 [$0], $1;", "l,f",
+               false);
+    }
+}
+
+static void put_at(Cg *cg, const Access *a, Val v, Val base, int offset, unsigned align) {
+    if (a->op->add)
+        add_at(cg, v, base, offset);
+    else
+        store_at(cg, v, base, offset, align);
+}
+
 // ---- rows of columns
 
 // Among the quad's four threads, each with words x[0..4): afterwards thread t has word t of threads
 // 0..3, in order.
 static void transpose_quad(Cg *cg, Val x[4]) {
-    Val lane = nv_state(cg)->lane;
+    Val lane = nv_state(cg)->gpu.lane;
     for (int bit = 1; bit <= 2; bit *= 2) {
         Val odd = LLVMBuildAnd(cg->b, lane, cg_i32(cg, bit), "");
         odd = LLVMBuildICmp(cg->b, LLVMIntNE, odd, cg_i32(cg, 0), "");
@@ -130,8 +147,8 @@ static void transpose_quad(Cg *cg, Val x[4]) {
 
 // The pair of columns (n, m, r) as one word of the tensor's narrow type.
 static Val word(Cg *cg, const Access *a, int m, int n, int r) {
-    if (a->shape.f->each == 2 && a->v->dtype == a->t->dtype)
-        return cg->value[a->v->id].e[nv_index(a->shape, 16 * m + 8 * r, 8 * n)];
+    if (a->f->each == 2 && a->v->dtype == a->t->dtype)
+        return cg->value[a->v->id].e[cg_register(a->f, 16 * m + 8 * r, 8 * n)];
     return nv_pack(cg, a->t->dtype, number(cg, a, 16 * m + 8 * r, 8 * n),
                    number(cg, a, 16 * m + 8 * r, 8 * n + 1));
 }
@@ -144,7 +161,7 @@ static void store_narrow_row(Cg *cg, const Access *a, int m, int r) {
     for (int n = 0; n < tiles; n++) x[n] = word(cg, a, m, n, r);
     for (int n = 0; n < wide; n += 4) transpose_quad(cg, x + n);
     Val row = row_of(cg, a, m, r),
-        quad = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
+        quad = LLVMBuildAnd(cg->b, nv_state(cg)->gpu.lane, cg_i32(cg, 3), "");
     quad = LLVMBuildZExt(cg->b, quad, cg->i64, "");
     Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), "row");
     Val at = row_begin(cg, a, row);
@@ -166,7 +183,8 @@ static void store_plain_row(Cg *cg, const Access *a, int m, int r) {
     Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), "row");
     Val at = row_begin(cg, a, row);
     at = address(cg, at, col0, cg_i64(cg, a->elem));
-    bool pairs = !a->ncols && a->cols % 8 == 0 && a->t->dtype == DT_F32;
+    bool aligned = tensor_traits(a->t->role)->matrix || a->t->role == TENSOR_WORK;
+    bool pairs = aligned && !a->ncols && a->cols % 8 == 0 && a->t->dtype == DT_F32;
     Val end = a->ncols ? a->ncols : cg_i32(cg, a->cols);
     for (int n = 0; 8 * n < a->cols; n++)
         if (pairs) {
@@ -174,13 +192,13 @@ static void store_plain_row(Cg *cg, const Access *a, int m, int r) {
             for (int c = 0; c < 2; c++)
                 two = LLVMBuildInsertElement(cg->b, two, number(cg, a, 16 * m + 8 * r, 8 * n + c),
                                              cg_i32(cg, c), "");
-            store_at(cg, two, at, 32 * n, 8);
+            put_at(cg, a, two, at, 32 * n, 8);
         } else {
             for (int c = 0; c < 2; c++) {
                 Val col = LLVMBuildAdd(cg->b, col0, cg_i32(cg, 8 * n + c), "");
                 Blk next = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, ""), "row");
                 Val x = cg_write(cg, number(cg, a, 16 * m + 8 * r, 8 * n + c), a->t->dtype);
-                store_at(cg, x, at, (8 * n + c) * a->elem, (unsigned)a->elem);
+                put_at(cg, a, x, at, (8 * n + c) * a->elem, (unsigned)a->elem);
                 cg_end_if(cg, next);
             }
         }
@@ -196,7 +214,7 @@ static Val blocks_at(Cg *cg, const Access *a, int m, Val *in) {
     Val first = LLVMBuildShl(cg->b, block, cg_i32(cg, 4), "");
     *in = LLVMBuildICmp(cg->b, LLVMIntSLT, first, a->nrows, "");
     first = LLVMBuildSelect(cg->b, *in, first, cg_i32(cg, 0), "");
-    Val lane = LLVMBuildMul(cg->b, nv_state(cg)->lane, cg_i32(cg, 16), "");
+    Val lane = LLVMBuildMul(cg->b, nv_state(cg)->gpu.lane, cg_i32(cg, 16), "");
     return address(cg, address(cg, a->base, first, a->stride), lane, cg_i64(cg, 1));
 }
 
@@ -236,22 +254,22 @@ static void load_block(Cg *cg, const Access *a, Val at, Val in, int n, Val four[
 
 static void load_blocks(Cg *cg, const Access *a, int m, Val *e) {
     Val in, at = blocks_at(cg, a, m, &in), four[4];
-    for (int n = 0; n < a->shape.nt; n++) {
+    for (int n = 0; n < cg_share(a->f, a->f->columns) / 2; n++) {
         load_block(cg, a, at, in, n, four);
         for (int i = 0; i < 4; i++)
-            e[nv_index(a->shape, 16 * m + 8 * (i / 2), 8 * n + i % 2)] = four[i];
+            e[cg_register(a->f, 16 * m + 8 * (i / 2), 8 * n + i % 2)] = four[i];
     }
 }
 
 // ---- one number per row: one thread of each quad
 
 static void store_row_number(Cg *cg, const Access *a, int m, int r) {
-    Val lead = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
+    Val lead = LLVMBuildAnd(cg->b, nv_state(cg)->gpu.lane, cg_i32(cg, 3), "");
     lead = LLVMBuildICmp(cg->b, LLVMIntEQ, lead, cg_i32(cg, 0), "");
     Val row = row_of(cg, a, m, r), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
     Blk done = cg_if(cg, LLVMBuildAnd(cg->b, lead, in, ""), "row");
     Val x = cg_write(cg, number(cg, a, 16 * m + 8 * r, 0), a->t->dtype);
-    store_at(cg, x, row_begin(cg, a, row), 0, (unsigned)a->elem);
+    put_at(cg, a, x, row_begin(cg, a, row), 0, (unsigned)a->elem);
     cg_end_if(cg, done);
 }
 
@@ -259,14 +277,9 @@ void nv_store(Cg *cg, const TileOp *op) {
     const TileValue *v = op->args.data[0];
     Access a = access_of(cg, op, v);
     assert(a.row && "a store has the row axis");
-    if (op->add) {
-        diag_error(cg->diags, op->span, "a store that adds is not supported on %s",
-                   cg->target->name);
-        return;
-    }
     bool narrow = dtype_half(a.t->dtype) && !a.ncols && a.cols % 8 == 0;
-    for (int m = 0; a.t->blocked && m < a.shape.mt; m++) store_blocks(cg, &a, m);
-    for (int m = 0; !a.t->blocked && m < a.shape.mt; m++)
+    for (int m = 0; a.t->blocked && m < a.mt; m++) store_blocks(cg, &a, m);
+    for (int m = 0; !a.t->blocked && m < a.mt; m++)
         for (int r = 0; r < 2; r++)
             if (!a.cols)
                 store_row_number(cg, &a, m, r);
@@ -316,30 +329,31 @@ static void load_pair(Cg *cg, const Access *a, Row row, int n, Val x[2]) {
 }
 
 static void load_columns(Cg *cg, const Access *a, Row row, int n, Val x[2]) {
+    int each = a->f->columns >= 0 ? 2 : 1;
     bool own = a->t->role == TENSOR_WORK && a->t->dtype == DT_F32 && !a->ncols;
     if (own && a->cols % 2 == 0 && 8 * n + 8 <= a->cols)
         load_pair(cg, a, row, n, x);
     else
-        for (int c = 0; c < (a->shape.col_axis >= 0 ? 2 : 1); c++)
-            x[c] = load_element(cg, a, row, n, c);
+        for (int c = 0; c < each; c++) x[c] = load_element(cg, a, row, n, c);
 }
 
 void nv_load(Cg *cg, const TileOp *op) {
     const TileValue *v = op->results.data[0];
     Access a = access_of(cg, op, v);
-    NvShape s = a.shape;
-    assert(s.row_axis >= 0 && "a fragment that is loaded has the row axis");
+    const CgFragment *f = a.f;
+    assert(f->rows >= 0 && "a fragment that is loaded has the row axis");
     CgValue *value = cg_make(cg, v);
-    for (int m = 0; a.t->blocked && m < s.mt; m++) load_blocks(cg, &a, m, value->e);
-    for (int m = 0; !a.t->blocked && m < s.mt; m++)
+    int each = f->columns >= 0 ? 2 : 1, nt = (cg_share(f, f->columns) + 1) / 2;
+    for (int m = 0; a.t->blocked && m < a.mt; m++) load_blocks(cg, &a, m, value->e);
+    for (int m = 0; !a.t->blocked && m < a.mt; m++)
         for (int r = 0; r < 2; r++) {
             Row row = row_at(cg, &a, m, r);
-            for (int n = 0; n < s.nt; n++) {
+            for (int n = 0; n < nt; n++) {
                 Val x[2];
                 load_columns(cg, &a, row, n, x);
-                for (int c = 0; c < (s.col_axis >= 0 ? 2 : 1); c++)
-                    value->e[nv_index(s, 16 * m + 8 * r, 8 * n + c)] =
-                        s.f->each == 2 ? nv_pack(cg, v->dtype, x[0], x[1]) : x[c];
+                for (int c = 0; c < each; c++)
+                    value->e[cg_register(f, 16 * m + 8 * r, 8 * n + c)] =
+                        f->each == 2 ? nv_pack(cg, v->dtype, x[0], x[1]) : x[c];
             }
         }
 }

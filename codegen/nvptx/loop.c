@@ -117,11 +117,11 @@ static bool sums_have_time(const TileOp *loop) {
 // A row's number from what the threads that share it have of it.
 Val nv_whole(Cg *cg, const TileValue *v, Val part) {
     const Layout *l = &cg_fragment(cg, v)->is;
-    return cg_across(cg, l, LAYOUT_COPIES, EX_ROWSUM, part, nv_shuffle);
+    return cg_across(cg, l, LAYOUT_COPIES, EX_ROWSUM, part);
 }
 
 static Val only_first_of_quad(Cg *cg, Val v) {
-    Val quad = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
+    Val quad = LLVMBuildAnd(cg->b, nv_state(cg)->gpu.lane, cg_i32(cg, 3), "");
     Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, quad, cg_i32(cg, 0), "");
     return LLVMBuildSelect(cg->b, first, v, cg_f32(cg, 0), "");
 }
@@ -130,7 +130,7 @@ void nv_loop_begin(Cg *cg, CgLoop *loop) {
     const TileOp *op = loop->op;
     NvState *s = nv_state(cg);
     LoopState *own = loop->own = ARENA_NEW(cg->arena, LoopState);
-    if (!s->partial) s->partial = ARENA_ARRAY(cg->arena, bool, cg->k->nvalues + 1);
+    if (!s->gpu.parts) s->gpu.parts = ARENA_ARRAY(cg->arena, bool, cg->k->nvalues + 1);
     if (sums_have_time(op)) return;
     for (int i = 0; i < op->carried.n; i++) {
         const TileValue *tile = partial_sum(op, i);
@@ -138,7 +138,7 @@ void nv_loop_begin(Cg *cg, CgLoop *loop) {
         CgValue *start = &cg->value[op->args.data[i]->id];
         PartialSum sum = {i, tile, *start};
         VEC_PUSH(cg->arena, &own->sums, sum);
-        s->partial[tile->id] = true;
+        s->gpu.parts[tile->id] = true;
         start->e = ARENA_ARRAY(cg->arena, Val, start->n);
         for (int e = 0; e < start->n; e++) start->e[e] = only_first_of_quad(cg, sum.start.e[e]);
     }

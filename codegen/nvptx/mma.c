@@ -15,7 +15,8 @@
 typedef struct Product {
     const TileOp *op;
     const TileValue *left, *right; // left has the rows
-    NvShape shape;                 // of the result
+    const CgFragment *f;           // of the result
+    int mt, nt;                    // its m16 tiles of a warp, 8-column tiles
     int axis;                      // contracted
     int depth;                     // its extent
     Val *acc;
@@ -23,12 +24,14 @@ typedef struct Product {
 
 static Product product_of(Cg *cg, const TileOp *op) {
     Product p = {.op = op, .left = op->args.data[0], .right = op->args.data[1]};
-    if (!tile_has_axis(p.left, nv_state(cg)->row_axis)) {
+    p.f = cg_fragment(cg, op->results.data[0]);
+    p.mt = cg_share(p.f, p.f->rows) / 2;
+    p.nt = cg_share(p.f, p.f->columns) / 2;
+    if (!tile_has_axis(p.left, p.f->rows)) {
         p.left = op->args.data[1];
         p.right = op->args.data[0];
     }
     assert(p.right->home == HOME_SHARED && "the right operand of a product lies in shared memory");
-    p.shape = nv_shape(cg, op->results.data[0]);
     p.axis = tile_contracted_axis(op);
     p.depth = cg->k->axes[p.axis].extent;
     return p;
@@ -43,10 +46,10 @@ static void begin_sum(Cg *cg, Product *p) {
 
 // This thread's first of the result's.
 static Val rows_at(Cg *cg, const Product *p) {
-    return cg_thread_part(cg, p->op->results.data[0]->layout, p->shape.row_axis);
+    return cg_thread_part(cg, p->op->results.data[0]->layout, p->f->rows);
 }
 static Val columns_at(Cg *cg, const Product *p) {
-    return cg_thread_part(cg, p->op->results.data[0]->layout, p->shape.col_axis);
+    return cg_thread_part(cg, p->op->results.data[0]->layout, p->f->columns);
 }
 
 static Val load_shared(Cg *cg, Ty type, Val at, unsigned align) {
@@ -60,7 +63,7 @@ static Val load_shared(Cg *cg, Ty type, Val at, unsigned align) {
 // Where this lane's row of 16 bytes begins for a 16 x 16 block whose quarters come in the order
 // (0,0) (8,0) (0,8) (8,8) of (row, column): the left operand, and the right one transposed.
 static Val lane_down(Cg *cg, int pitch) {
-    Val lane = nv_state(cg)->lane;
+    Val lane = nv_state(cg)->gpu.lane;
     Val row = LLVMBuildAnd(cg->b, lane, cg_i32(cg, 15), "");
     Val col = LLVMBuildLShr(cg->b, lane, cg_i32(cg, 4), "");
     return LLVMBuildAdd(cg->b, cg_times(cg, row, pitch), cg_times(cg, col, 16), "");
@@ -68,7 +71,7 @@ static Val lane_down(Cg *cg, int pitch) {
 
 // The same in the order (0,0) (0,8) (8,0) (8,8): the right operand as it is.
 static Val lane_across(Cg *cg, int pitch) {
-    Val lane = nv_state(cg)->lane;
+    Val lane = nv_state(cg)->gpu.lane;
     Val high = cg_times(cg, LLVMBuildLShr(cg->b, lane, cg_i32(cg, 4), ""), 8);
     Val row = LLVMBuildAdd(cg->b, LLVMBuildAnd(cg->b, lane, cg_i32(cg, 7), ""), high, "");
     Val col = LLVMBuildAnd(cg->b, LLVMBuildLShr(cg->b, lane, cg_i32(cg, 3), ""), cg_i32(cg, 1), "");
@@ -82,10 +85,10 @@ static void left_block(Cg *cg, const Product *p, int m, int k, Val base, Val a[4
         nv_ldmatrix(cg, cg_plus(cg, base, 16 * m * nv_tile(cg->k, v).pitch + 32 * k), false, a);
         return;
     }
-    NvShape s = nv_shape(cg, v);
-    assert(s.f->each == 2 && s.col_axis == p->axis);
+    const CgFragment *f = cg_fragment(cg, v);
+    assert(f->each == 2 && f->columns == p->axis);
     for (int i = 0; i < 4; i++)
-        a[i] = cg->value[v->id].e[nv_index(s, 16 * m + 8 * (i % 2), 16 * k + 8 * (i / 2))];
+        a[i] = cg->value[v->id].e[cg_register(f, 16 * m + 8 * (i % 2), 16 * k + 8 * (i / 2))];
 }
 
 static Val left_base(Cg *cg, const Product *p) {
@@ -93,16 +96,16 @@ static Val left_base(Cg *cg, const Product *p) {
     if (p->left->home != HOME_SHARED) return NULL;
     NvTile t = nv_tile(cg->k, p->left);
     assert(t.col_axis == p->axis && "the rows of the left operand run along the contracted axis");
-    Val warp = cg_times(cg, s->warp, 16 * p->shape.mt * t.pitch);
+    Val warp = cg_times(cg, s->warp, 16 * p->mt * t.pitch);
     Val base = LLVMBuildAdd(cg->b, cg->value[p->left->id].mem, warp, "");
     return LLVMBuildAdd(cg->b, base, lane_down(cg, t.pitch), "");
 }
 
 static void multiply_block(Cg *cg, Product *p, Val (*a)[4], const Val b[4], int n) {
     Dtype t = p->right->dtype;
-    for (int m = 0; m < p->shape.mt; m++)
+    for (int m = 0; m < p->mt; m++)
         for (int half = 0; half < 2; half++)
-            nv_mma16(cg, t, &p->acc[nv_index(p->shape, 16 * m, 8 * (n + half))], a[m], b[2 * half],
+            nv_mma16(cg, t, &p->acc[cg_register(p->f, 16 * m, 8 * (n + half))], a[m], b[2 * half],
                      b[2 * half + 1]);
 }
 
@@ -112,11 +115,11 @@ static void matrix_product(Cg *cg, Product *p) {
     Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem,
                              transposed ? lane_down(cg, t.pitch) : lane_across(cg, t.pitch), "");
     Val left = left_base(cg, p);
-    Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->shape.mt);
+    Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->mt);
     int along_k = transposed ? 16 * t.pitch : 32, along_n = transposed ? 32 : 16 * t.pitch;
     for (int k = 0; k < p->depth / 16; k++) {
-        for (int m = 0; m < p->shape.mt; m++) left_block(cg, p, m, k, left, a[m]);
-        for (int n = 0; n < p->shape.nt; n += 2) {
+        for (int m = 0; m < p->mt; m++) left_block(cg, p, m, k, left, a[m]);
+        for (int n = 0; n < p->nt; n += 2) {
             Val b[4];
             nv_ldmatrix(cg, cg_plus(cg, right, k * along_k + n / 2 * along_n), transposed, b);
             multiply_block(cg, p, a, b, n);
@@ -135,8 +138,8 @@ static void round_all(Cg *cg, Val *v, int n) {
 }
 
 static void multiply_tf32(Cg *cg, Product *p, Val (*a)[4], int n, Val b0, Val b1) {
-    for (int m = 0; m < p->shape.mt; m++)
-        nv_mma8_tf32(cg, &p->acc[nv_index(p->shape, 16 * m, 8 * n)], a[m], b0, b1);
+    for (int m = 0; m < p->mt; m++)
+        nv_mma8_tf32(cg, &p->acc[cg_register(p->f, 16 * m, 8 * n)], a[m], b0, b1);
 }
 
 static void tf32_dot(Cg *cg, Product *p) {
@@ -144,13 +147,13 @@ static void tf32_dot(Cg *cg, Product *p) {
     assert(t.col_axis == p->axis);
     Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, lane_across(cg, t.pitch), "");
     Val left = left_base(cg, p);
-    Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->shape.mt);
+    Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->mt);
     for (int k = 0; k < p->depth / 8; k++) {
-        for (int m = 0; m < p->shape.mt; m++) {
+        for (int m = 0; m < p->mt; m++) {
             left_block(cg, p, m, k, left, a[m]);
             round_all(cg, a[m], 4);
         }
-        for (int n = 0; n < p->shape.nt; n += 2) {
+        for (int n = 0; n < p->nt; n += 2) {
             Val b[4];
             nv_ldmatrix(cg, cg_plus(cg, right, k * 32 + n / 2 * 16 * t.pitch), false, b);
             round_all(cg, b, 4);
@@ -162,21 +165,22 @@ static void tf32_dot(Cg *cg, Product *p) {
 
 static void tf32_sum(Cg *cg, Product *p) {
     const NvState *s = nv_state(cg);
-    NvShape ls = nv_shape(cg, p->left);
+    const CgFragment *left = cg_fragment(cg, p->left);
     NvTile t = nv_tile(cg->k, p->right);
-    assert(ls.col_axis == p->axis && t.row_axis == p->axis && ls.f->each == 1);
-    Val group = LLVMBuildLShr(cg->b, s->lane, cg_i32(cg, 2), "");
+    assert(left->columns == p->axis && t.row_axis == p->axis && left->each == 1);
+    Val group = LLVMBuildLShr(cg->b, s->gpu.lane, cg_i32(cg, 2), "");
     Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem,
                              cg_times(cg, columns_at(cg, p), t.pitch), "");
     right = LLVMBuildAdd(cg->b, right, cg_times(cg, group, 4), "");
-    Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->shape.mt);
+    Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->mt);
     for (int k = 0; k < p->depth / 8; k++) {
-        for (int m = 0; m < p->shape.mt; m++)
+        for (int m = 0; m < p->mt; m++)
             for (int i = 0; i < 4; i++) {
-                Val x = cg->value[p->left->id].e[nv_index(ls, 16 * m + 8 * (i % 2), 8 * k + i / 2)];
+                Val x = cg->value[p->left->id]
+                            .e[cg_register(left, 16 * m + 8 * (i % 2), 8 * k + i / 2)];
                 a[m][i] = nv_tf32(cg, LLVMBuildBitCast(cg->b, x, cg->i32, ""));
             }
-        for (int n = 0; n < p->shape.nt; n++) {
+        for (int n = 0; n < p->nt; n++) {
             Val b[2];
             for (int i = 0; i < 2; i++)
                 b[i] =
@@ -198,17 +202,17 @@ static void fma_into(Cg *cg, Val *acc, Val a, Val b) {
 static void dot_step(Cg *cg, Product *p, Val left, Val right, int left_pitch, int right_pitch) {
     Ty four = cg_vector(cg->f32, 4);
     Val a[32][2];
-    for (int m = 0; m < p->shape.mt; m++)
+    for (int m = 0; m < p->mt; m++)
         for (int r = 0; r < 2; r++)
             a[m][r] = load_shared(cg, four, cg_plus(cg, left, (16 * m + 8 * r) * left_pitch), 16);
-    for (int n = 0; n < p->shape.nt; n++)
+    for (int n = 0; n < p->nt; n++)
         for (int c = 0; c < 2; c++) {
             Val b = load_shared(cg, four, cg_plus(cg, right, (8 * n + c) * right_pitch), 16);
             for (int d = 0; d < 4; d++) {
                 Val bd = LLVMBuildExtractElement(cg->b, b, cg_i32(cg, d), "");
-                for (int m = 0; m < p->shape.mt; m++)
+                for (int m = 0; m < p->mt; m++)
                     for (int r = 0; r < 2; r++)
-                        fma_into(cg, &p->acc[nv_index(p->shape, 16 * m + 8 * r, 8 * n + c)],
+                        fma_into(cg, &p->acc[cg_register(p->f, 16 * m + 8 * r, 8 * n + c)],
                                  LLVMBuildExtractElement(cg->b, a[m][r], cg_i32(cg, d), ""), bd);
             }
         }
@@ -219,7 +223,7 @@ static void dot_step(Cg *cg, Product *p, Val left, Val right, int left_pitch, in
 static void dot_product(Cg *cg, Product *p) {
     NvTile lt = nv_tile(cg->k, p->left), rt = nv_tile(cg->k, p->right);
     assert(lt.col_axis == p->axis && rt.col_axis == p->axis);
-    int n = p->shape.f->registers;
+    int n = p->f->registers;
     Val left =
         LLVMBuildAdd(cg->b, cg->value[p->left->id].mem, cg_times(cg, rows_at(cg, p), lt.pitch), "");
     Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem,
@@ -249,27 +253,27 @@ static void dot_product(Cg *cg, Product *p) {
 // round the quad.
 static void outer_product(Cg *cg, Product *p) {
     const NvState *s = nv_state(cg);
-    NvShape ls = nv_shape(cg, p->left);
+    const CgFragment *left = cg_fragment(cg, p->left);
     NvTile rt = nv_tile(cg->k, p->right);
-    assert(ls.col_axis == p->axis && rt.row_axis == p->axis && ls.f->each == 1);
+    assert(left->columns == p->axis && rt.row_axis == p->axis && left->each == 1);
     Val right =
         LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, cg_times(cg, columns_at(cg, p), 4), "");
-    Val quad = LLVMBuildAnd(cg->b, s->lane, cg_i32(cg, 28), "");
+    Val quad = LLVMBuildAnd(cg->b, s->gpu.lane, cg_i32(cg, 28), "");
     for (int k = 0; k < p->depth; k++) {
         Val from = cg_plus(cg, quad, k % 8 / 2), a[32][2];
-        for (int m = 0; m < p->shape.mt; m++)
+        for (int m = 0; m < p->mt; m++)
             for (int r = 0; r < 2; r++) {
-                Val mine = cg->value[p->left->id].e[nv_index(ls, 16 * m + 8 * r, k & ~6)];
+                Val mine = cg->value[p->left->id].e[cg_register(left, 16 * m + 8 * r, k & ~6)];
                 a[m][r] = nv_shuffle_from(cg, mine, from);
             }
-        for (int n = 0; n < p->shape.nt; n++) {
+        for (int n = 0; n < p->nt; n++) {
             Val b = load_shared(cg, cg_vector(cg->f32, 2),
                                 cg_plus(cg, right, k * rt.pitch + 32 * n), 8);
             for (int c = 0; c < 2; c++)
-                for (int m = 0; m < p->shape.mt; m++)
+                for (int m = 0; m < p->mt; m++)
                     for (int r = 0; r < 2; r++)
-                        fma_into(cg, &p->acc[nv_index(p->shape, 16 * m + 8 * r, 8 * n + c)],
-                                 a[m][r], LLVMBuildExtractElement(cg->b, b, cg_i32(cg, c), ""));
+                        fma_into(cg, &p->acc[cg_register(p->f, 16 * m + 8 * r, 8 * n + c)], a[m][r],
+                                 LLVMBuildExtractElement(cg->b, b, cg_i32(cg, c), ""));
         }
     }
 }

@@ -152,26 +152,27 @@ static Val shared_memory(Cg *cg) {
 static void special_registers(Cg *cg) {
     NvState *s = nv_state(cg);
     s->shared = shared_memory(cg);
-    s->tid = nv_special(cg, "tid.x");
-    s->lane = LLVMBuildAnd(cg->b, s->tid, cg_i32(cg, NV_WARP - 1), "");
-    s->warp = LLVMBuildLShr(cg->b, s->tid, cg_i32(cg, 5), "");
-    cg_place_thread(cg, s->lane, s->warp, false);
+    s->gpu.tid = nv_special(cg, "tid.x");
+    s->gpu.lane = LLVMBuildAnd(cg->b, s->gpu.tid, cg_i32(cg, NV_WARP - 1), "");
+    s->warp = LLVMBuildLShr(cg->b, s->gpu.tid, cg_i32(cg, 5), "");
+    cg_place_thread(cg, s->gpu.lane, s->warp, false);
 }
 
 static void nv_begin(Cg *cg) {
     NvState *s = cg->state = ARENA_NEW(cg->arena, NvState);
     bool lanes = tile_has_lanes(cg->k);
-    s->row_axis = lanes ? -1 : tile_grid_axis(cg->k);
-    s->warps = lanes ? 1 : cg->k->schedule.warps;
-    assert(s->warps > 0 && "scheduled for this target");
-    s->offset = ARENA_ARRAY(cg->arena, int, cg->k->nvalues + 1);
+    int warps = lanes ? 1 : cg->k->schedule.warps;
+    assert(warps > 0 && "scheduled for this target");
+    s->gpu.hooks = &nv_gpu_hooks;
+    s->gpu.threads = warps * NV_WARP;
+    s->gpu.offset = ARENA_ARRAY(cg->arena, int, cg->k->nvalues + 1);
     if (nv90_has_roles(cg->k)) {
         nv90_prepare(cg);
     } else if (lanes) {
         cg->launch.threads = NV_WARP;
     } else {
-        cg->launch.shared = nv_shared_layout(cg->k, s->offset);
-        cg->launch.threads = s->warps * NV_WARP;
+        cg->launch.shared = nv_shared_layout(cg->k, s->gpu.offset);
+        cg->launch.threads = s->gpu.threads;
     }
     if (cg->launch.shared > cg->target->shared_bytes) {
         diag_error(cg->diags, (Span){0}, "kernel '%s' needs %d bytes of shared memory; %s has %d",
@@ -210,9 +211,8 @@ static void view(Cg *cg, const TileOp *op) {
 }
 
 static void alloc(Cg *cg, const TileOp *op) {
-    const NvState *s = nv_state(cg);
     const TileValue *v = op->results.data[0];
-    cg->value[v->id].mem = LLVMBuildAdd(cg->b, s->shared, cg_i32(cg, s->offset[v->id]), "");
+    cg->value[v->id].mem = nv_gpu_hooks.place(cg, v);
 }
 
 static void statement(Cg *cg, const char *text) {
@@ -243,7 +243,7 @@ static Val vote(Cg *cg, Val bit) {
 }
 
 static void lanes_op(Cg *cg, const TileOp *op) {
-    CgLanes l = {NV_WARP, nv_state(cg)->lane, nv_shuffle, vote};
+    CgLanes l = {NV_WARP, nv_state(cg)->gpu.lane, nv_shuffle, vote};
     cg_lanes_op(cg, &l, op);
 }
 

@@ -1,38 +1,28 @@
 // nvptx.h: what the NVIDIA lowering shares between its files: the block's threads, how tiles lie in
 // registers and in shared memory, and the handful of instructions LLVM has no operation for.
 //
-// Fragments (codegen/fragment.h) begin as mma.m16n8k16 leaves its result: for lane l, g = l / 4 and
+// Fragments (codegen/gpu/gpu.h) begin as mma.m16n8k16 leaves its result: for lane l, g = l / 4 and
 // t = l % 4, a thread has of 16 rows and 8 columns those of row g + 8 r and column 2 t + c, r and c 0
 // or 1. What a register says of its element is named by the first row and column of that tile and
 // these: row 16 m + 8 r, column 8 n + c.
 #ifndef CODEGEN_NVPTX_H
 #define CODEGEN_NVPTX_H
 
-#include "codegen/fragment.h"
+#include "codegen/gpu/gpu.h"
 
 enum { NV_WARP = 32, NV_PTX_KERNEL = 71 };
 
 typedef struct NvState {
-    int row_axis; // spread over the warps
-    int warps;
-    int *offset; // of shared values, by TileValue.id; -1: not in shared memory
-    Val shared;  // i32: where the block's shared memory begins
-    Val tid, lane, warp;
-    int sigmoids; // made so far (math.c)
-    bool *
-        partial; // by TileValue.id: row sums that each thread keeps for itself (loop.c); NULL: none
+    CgGpu gpu;
+    Val warp;
+    Val shared;         // i32: where the block's shared memory begins
+    int sigmoids;       // made so far (math.c)
     struct Nv90 *roles; // sm_90a: of a kernel with roles; otherwise NULL
 } NvState;
 
 static inline NvState *nv_state(Cg *cg) { return cg->state; }
 
-// ---- shapes (shared.c)
-
-typedef struct NvShape { // of a fragment
-    const CgFragment *f;
-    int row_axis, col_axis; // -1: none
-    int mt, nt;             // m16 tiles of a warp, 8-column tiles: 1 where the axis is not there
-} NvShape;
+// ---- shared memory and elements (shared.c)
 
 typedef struct NvTile {     // of a value in shared memory: rows along the tiled axis, columns
                             // (contiguous) along the whole one
@@ -45,8 +35,6 @@ typedef struct NvTile {     // of a value in shared memory: rows along the tiled
     bool panels; // as tensor copies leave it (sm90.h); pitch is that of a panel
 } NvTile;
 
-NvShape nv_shape(Cg *cg, const TileValue *v);
-int nv_index(NvShape s, int row, int col); // the register, whatever axes the value lacks
 NvTile nv_tile(const TileKernel *k, const TileValue *v);
 int nv_blocks(const TileKernel *k); // that run a tile together
 bool nv90_has_roles(const TileKernel *k);
@@ -59,11 +47,9 @@ Val nv_tile_offset(Cg *cg, const NvTile *t, Val row, Val col);
 Val nv_element(Cg *cg, const TileValue *v, int layout, const int *part);
 
 // ---- strips
-typedef struct NvGroup { // of threads that share a strip
-    int warps, rows;
-} NvGroup;
-NvGroup nv_strip_group(const TileKernel *k);
-bool nv_is_strip(const TileOp *op); // op may be NULL
+int nv_strip_warps(const TileKernel *k);                    // that share a strip
+int nv_strip_rows(const TileKernel *k, const TileValue *v); // of theirs, where v is of diagonals
+bool nv_is_strip(const TileOp *op);                         // op may be NULL
 int nv_strip_columns(const TileKernel *k, const TileValue *v);
 int nv_strip_count(const TileKernel *k, const TileValue *v);   // numbers of a group's
 int nv_strip_pitch(const TileKernel *k, const TileValue *v);   // bytes of them
@@ -74,6 +60,10 @@ void nv_strip_map(Cg *cg, const TileOp *op);                   // strip.c
 typedef struct NvPairs { // the last two elements that were loaded, by load
     ExMemo loaded;
 } NvPairs;
+typedef struct NvMap { // what a map is given besides (CgWalk.own)
+    NvPairs pairs;
+    Val **wide; // in roles: by result that is packed its elements, until all are there
+} NvMap;
 // Of the load's elements at a multiple of two beyond `first`, c = 0 or 1 the current one; NULL where they are not loaded so.
 Val nv_read_pair(Cg *cg, NvPairs *pairs, const TileOp *map, const Ex *load, Val first, int offset);
 // What the next tile of the loop that the map is in reads of a row; row: an element of its.
@@ -100,7 +90,8 @@ void nv_sigmoids_begin(Cg *cg, Val pair[2]);
 Val nv_sigmoids_end(Cg *cg, const Val pair[2]);
 
 // ---- operations
-void nv_map(Cg *cg, const TileOp *op);    // map.c
+extern const CgGpuHooks nv_gpu_hooks; // map.c
+void nv_map(Cg *cg, const TileOp *op);
 void nv_loop_begin(Cg *cg, CgLoop *loop); // loop.c
 void nv_loop_end(Cg *cg, CgLoop *loop);
 Val nv_whole(Cg *cg, const TileValue *v, Val part); // the sum of the parts of a row's number

@@ -107,7 +107,7 @@ static Val prefetch_row(Cg *cg, CgElem *elem, const Ex *load, Val first, int off
     int axis = load->args[load->nargs - 1]->index;
     int bytes = dtype_bytes(t->dtype) * cg->k->axes[axis].extent;
     (void)elem, (void)offset;
-    Val quad = LLVMBuildAnd(cg->b, nv_state(cg)->lane, cg_i32(cg, 3), "");
+    Val quad = LLVMBuildAnd(cg->b, nv_state(cg)->gpu.lane, cg_i32(cg, 3), "");
     Val line = LLVMBuildMul(cg->b, quad, cg_i32(cg, LINE), "");
     for (int at = 0; at < bytes; at += 4 * LINE) {
         Val v[] = {LLVMBuildAdd(cg->b, line, cg_i32(cg, at), ""), cg_i32(cg, bytes - 32)};

@@ -11,24 +11,6 @@ bool nv90_has_roles(const TileKernel *k) {
 
 int nv_blocks(const TileKernel *k) { return k->schedule.cluster > 1 ? k->schedule.cluster : 1; }
 
-NvShape nv_shape(Cg *cg, const TileValue *v) {
-    const CgFragment *f = cg_fragment(cg, v);
-    NvShape r = {.f = f, .row_axis = -1, .col_axis = -1, .mt = 1, .nt = 1};
-    for (int i = 0; i < v->rank; i++) {
-        bool row = v->axis[i] == nv_state(cg)->row_axis;
-        *(row ? &r.row_axis : &r.col_axis) = v->axis[i];
-        *(row ? &r.mt : &r.nt) = layout_share(&f->is, LAYOUT_REG, v->axis[i]) / 2;
-    }
-    return r;
-}
-
-int nv_index(NvShape s, int row, int col) {
-    int part[TILE_MAX_AXES] = {0};
-    if (s.row_axis >= 0) part[s.row_axis] = row;
-    if (s.col_axis >= 0) part[s.col_axis] = col;
-    return cg_slot(s.f, part);
-}
-
 // ---- shared memory
 
 // Pipes are filled by tensor copies; so is a tensor from a buffer that a store goes through.
@@ -85,10 +67,10 @@ static int place_block(const TileKernel *k, const TileBlock *b, int at, int *off
 
 // ---- strips: numbers of keys or diagonals that a group of threads shares (strip.c)
 
-NvGroup nv_strip_group(const TileKernel *k) {
-    int warps = nv90_has_roles(k) ? NV90_GROUP / NV_WARP : 1;
-    int rows = k->axes[tile_grid_axis(k)].extent;
-    return (NvGroup){warps, rows / k->schedule.warps * warps};
+int nv_strip_warps(const TileKernel *k) { return nv90_has_roles(k) ? NV90_GROUP / NV_WARP : 1; }
+
+int nv_strip_rows(const TileKernel *k, const TileValue *v) {
+    return k->axes[v->axis[0]].extent / k->schedule.warps * nv_strip_warps(k);
 }
 
 bool nv_is_strip(const TileOp *op) {
@@ -100,7 +82,7 @@ int nv_strip_columns(const TileKernel *k, const TileValue *v) {
 }
 
 int nv_strip_count(const TileKernel *k, const TileValue *v) {
-    return nv_strip_columns(k, v) + (v->rank == 2 ? nv_strip_group(k).rows - 1 : 0);
+    return nv_strip_columns(k, v) + (v->rank == 2 ? nv_strip_rows(k, v) - 1 : 0);
 }
 
 int nv_strip_pitch(const TileKernel *k, const TileValue *v) { // of a group's
@@ -108,7 +90,7 @@ int nv_strip_pitch(const TileKernel *k, const TileValue *v) { // of a group's
 }
 
 static int bytes_of(const TileKernel *k, const TileValue *v) {
-    return nv_strip_pitch(k, v) * (k->schedule.warps / nv_strip_group(k).warps);
+    return nv_strip_pitch(k, v) * (k->schedule.warps / nv_strip_warps(k));
 }
 
 int nv_place_strips(const TileKernel *k, int at, int *offset) {

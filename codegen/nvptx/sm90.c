@@ -85,13 +85,13 @@ static int even_share(const Cg *cg) { // of the registers, when a block's roles 
 static void role_threads(Cg *cg, const TileOp *op) {
     NvState *s = nv_state(cg);
     Nv90 *h = s->roles;
-    s->warps = 4 * op->warpgroups;
-    s->tid = LLVMBuildSub(cg->b, s->tid, cg_i32(cg, h->first_group * NV90_GROUP), "");
+    s->gpu.threads = NV90_GROUP * op->warpgroups;
+    s->gpu.tid = LLVMBuildSub(cg->b, s->gpu.tid, cg_i32(cg, h->first_group * NV90_GROUP), "");
     s->warp = LLVMBuildSub(cg->b, s->warp, cg_i32(cg, 4 * h->first_group), "");
     h->group = LLVMBuildLShr(cg->b, s->warp, cg_i32(cg, 2), "");
-    Val in_group = LLVMBuildAnd(cg->b, s->tid, cg_i32(cg, NV90_GROUP - 1), "");
+    Val in_group = LLVMBuildAnd(cg->b, s->gpu.tid, cg_i32(cg, NV90_GROUP - 1), "");
     h->lead = LLVMBuildICmp(cg->b, LLVMIntEQ, in_group, cg_i32(cg, 0), "");
-    cg_place_thread(cg, s->lane, s->warp, false);
+    cg_place_thread(cg, s->gpu.lane, s->warp, false);
 }
 
 static void role(Cg *cg, const TileOp *op) {
@@ -125,9 +125,7 @@ static void barrier(Cg *cg) {
     nv90_bar_sync(cg, cg_i32(cg, role_barrier(h)), h->role->warpgroups * NV90_GROUP);
 }
 
-static void place(Cg *cg, const TileValue *v) {
-    cg->value[v->id].mem = nv90_shared(cg, nv_state(cg)->offset[v->id]);
-}
+static void place(Cg *cg, const TileValue *v) { cg->value[v->id].mem = nv_gpu_hooks.place(cg, v); }
 
 static void store(Cg *cg, const TileOp *op) {
     Blk done = op->behind ? nv90_when(cg, op->when) : NULL; // otherwise lower.c has asked

@@ -50,9 +50,8 @@ typedef struct Nv90Asked { // a part of a condition
     Val v;
 } Nv90Asked;
 
-typedef struct Nv90Point { // a tile of the grid, in the symbols' order
-    Val b, h, tile, valid;
-    Val column; // tile of v's columns
+typedef struct Nv90Point { // of the grid
+    Val at[TILE_MAX_GRID], valid;
 } Nv90Point;
 
 typedef struct Nv90 { // of a kernel with roles
@@ -69,18 +68,18 @@ typedef struct Nv90 { // of a kernel with roles
     // of the role at hand
     const TileOp *role;
     int first_group;
-    Val group, lead;               // warpgroup within the role; i1: its first thread
-    Val turn;                      // alloca: how many tiles were begun
-    Val ahead;                     // alloca, producer: the number of the tile after the current one
-    Val b, h, tile, valid, column; // allocas: what the symbols mean
-    Nv90Point behind;              // before the last `next`
-    Val *stage;                    // of views, by TileValue.id: i32
-    Val *rows;                     // i64, likewise: the warpgroup's rows of one that holds rows
-    VEC(const TileOp *) early;     // what was done before its turn
-    VEC(Nv90Wide) wide;            // what is not packed yet
-    int counted, counted_axis;     // elements along that axis that maps make; 0: all
-    const TileOp *known_in;        // the loop before which was asked
-    VEC(Nv90Asked) known;          // what does not differ from step to step
+    Val group, lead;           // warpgroup within the role; i1: its first thread
+    Val turn;                  // alloca: how many tiles were begun
+    Val ahead;                 // alloca, producer: the number of the tile after the current one
+    Nv90Point now;             // allocas: what the symbols mean
+    Nv90Point behind;          // before the last `next`
+    Val *stage;                // of views, by TileValue.id: i32
+    Val *rows;                 // i64, likewise: the warpgroup's rows of one that holds rows
+    VEC(const TileOp *) early; // what was done before its turn
+    VEC(Nv90Wide) wide;        // what is not packed yet
+    int counted, counted_axis; // elements along that axis that maps make; 0: all
+    const TileOp *known_in;    // the loop before which was asked
+    VEC(Nv90Asked) known;      // what does not differ from step to step
 } Nv90;
 
 static inline Nv90 *nv90_state(Cg *cg) { return nv_state(cg)->roles; }
@@ -114,7 +113,9 @@ void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *o
 void nv90_at(Cg *cg, const TileOp *op);   // sm90_first.c
 void nv90_redo(Cg *cg, const TileOp *op); // sm90_redo.c
 void nv90_ask_before(Cg *cg, const TileOp *loop);
-Val nv90_few(Cg *cg, const TileOp *op);  // i1: only the first elements count (ir/tile.h)
+Val nv90_few(Cg *cg, const TileOp *op); // i1: only the first elements count (ir/tile.h)
+void nv90_map_walk(Cg *cg, CgWalk *m);  // sm90_map.c: all elements
+void nv90_keep_pair(Cg *cg, const CgWalk *m, int result, Val low, Val high);
 void nv90_mma(Cg *cg, const TileOp *op); // sm90_mma.c
 void nv90_mma_wait(Cg *cg, int pending);
 void nv90_pack(Cg *cg); // all that is wide
@@ -123,6 +124,7 @@ void nv90_pinned_wait(Cg *cg, const TileOp *map, Val *held, int n);
 // The same until the first half of the product has landed.
 void nv90_half_wait(Cg *cg);
 Val nv90_operand(Cg *cg, const TileValue *v, int leading); // the descriptor of a shared operand
+bool nv90_is_left(Cg *cg, const TileValue *v);             // the left one of some product
 Val nv90_left(Cg *cg, const TileValue *v);                 // of the warpgroup's rows of a left one
 // An operation whose operands may be in parts. (sm90_parts.c)
 void nv90_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));

@@ -17,7 +17,7 @@ static Val no_param(Cg *cg, CgElem *at, int k) {
 
 static Val first_row_of_group(Cg *cg, CgElem *at, int axis) {
     (void)at;
-    assert(axis == nv_state(cg)->row_axis);
+    assert(tile_in_grid(cg->k, axis));
     Val group = LLVMBuildMul(cg->b, nv90_state(cg)->group, cg_i32(cg, 64), "");
     return LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), group, "");
 }

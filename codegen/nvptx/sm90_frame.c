@@ -43,7 +43,7 @@ static int place_buffers(Cg *cg, int at, bool panels) {
             bool matrix = op->kind == TILE_MAP && v->rank == 2; // one place for all
             assert((!matrix || !bytes || bytes == nv_tile(cg->k, v).bytes) &&
                    "weights of one size");
-            s->offset[v->id] = matrix && weights >= 0 ? weights : at;
+            s->gpu.offset[v->id] = matrix && weights >= 0 ? weights : at;
             if (matrix && weights >= 0) continue;
             if (matrix) weights = at, bytes = nv_tile(cg->k, v).bytes;
             at += nv_tile(cg->k, v).bytes * (v->stages > 1 ? v->stages : 1);
@@ -125,9 +125,9 @@ void nv90_prepare(Cg *cg) {
     cg->launch.cluster = h->blocks;
     for (const TileOp *op = cg->k->body.first; op; op = op->next)
         if (op->kind == TILE_ROLE) h->warpgroups += op->warpgroups;
-    for (int i = 0; i < cg->k->nvalues; i++) s->offset[i] = -1;
+    for (int i = 0; i < cg->k->nvalues; i++) s->gpu.offset[i] = -1;
     int at = place_buffers(cg, place_pipes(cg, 0), true);
-    at = nv_place_strips(cg->k, place_buffers(cg, at, false), s->offset);
+    at = nv_place_strips(cg->k, place_buffers(cg, at, false), s->gpu.offset);
     at = (at + 7) & ~7;
     cg->launch.shared = place_barriers(h, at);
     cg->launch.threads = h->warpgroups * NV90_GROUP;
@@ -148,7 +148,7 @@ static void clear_pipes(Cg *cg) {
     const Nv90 *h = nv90_state(cg);
     const Nv90Pipe *last = &h->pipes.data[h->pipes.n - 1];
     int end = last->data + last->tile.bytes * last->ring->stages, step = 16 * cg->launch.threads;
-    Val tid = nv_state(cg)->tid, four = LLVMConstNull(cg_vector(cg->i32, 4));
+    Val tid = nv_state(cg)->gpu.tid, four = LLVMConstNull(cg_vector(cg->i32, 4));
     Val first = LLVMBuildMul(cg->b, tid, cg_i32(cg, 16), "");
     Blk from = LLVMGetInsertBlock(cg->b), loop = cg_block(cg, "clear"),
         done = cg_block(cg, "clean");
@@ -213,7 +213,7 @@ void nv90_enter(Cg *cg) {
     NvState *s = nv_state(cg);
     Blk init = cg_block(cg, "barriers"), done = cg_block(cg, "ready");
     s->warp = nv_shuffle_from(cg, s->warp, cg_i32(cg, 0)); // so that it is seen to be uniform
-    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, s->tid, cg_i32(cg, 0), "");
+    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, s->gpu.tid, cg_i32(cg, 0), "");
     LLVMBuildCondBr(cg->b, first, init, done);
     LLVMPositionBuilderAtEnd(cg->b, init);
     for (int slot = 0; slot < cg->args.n; slot++)

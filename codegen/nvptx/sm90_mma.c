@@ -14,12 +14,19 @@ typedef struct Operands {
 
 static Operands operands(Cg *cg, const TileOp *op) {
     Operands o = {op->args.data[0], op->args.data[1], tile_contracted_axis(op)};
-    if (!tile_has_axis(o.left, nv_state(cg)->row_axis)) {
+    if (!tile_has_axis(o.left, cg_fragment(cg, op->results.data[0])->rows)) {
         o.left = op->args.data[1];
         o.right = op->args.data[0];
     }
     assert(o.right->home == HOME_SHARED && nv_tile(cg->k, o.right).panels);
     return o;
+}
+
+bool nv90_is_left(Cg *cg, const TileValue *v) {
+    const TileBlock *body = &cg->k->body;
+    for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op))
+        if (op->kind == TILE_MMA && operands(cg, op).left == v) return true;
+    return false;
 }
 
 // What to add to a descriptor, in its units of 16 bytes, for each 16 of the contracted axis.
@@ -32,12 +39,13 @@ static int *steps(Cg *cg, const NvTile *t, bool along_rows, int n) {
 }
 
 static Val *left_registers(Cg *cg, const Operands *o, int n) {
-    NvShape s = nv_shape(cg, o->left);
+    const CgFragment *f = cg_fragment(cg, o->left);
     Val *r = ARENA_ARRAY(cg->arena, Val, 4 * n);
-    assert(s.f->each == 2 && s.col_axis == o->axis && s.mt == 1);
+    assert(f->each == 2 && f->columns == o->axis && cg_share(f, f->rows) == 2);
     for (int k = 0; k < n; k++)
         for (int i = 0; i < 4; i++)
-            r[4 * k + i] = cg->value[o->left->id].e[nv_index(s, 8 * (i % 2), 16 * k + 8 * (i / 2))];
+            r[4 * k + i] =
+                cg->value[o->left->id].e[cg_register(f, 8 * (i % 2), 16 * k + 8 * (i / 2))];
     return r;
 }
 

@@ -104,8 +104,7 @@ void nv90_fill(Cg *cg, const TileOp *op) {
 static void bind_view(Cg *cg, const TileValue *v, const Nv90Pipe *p, Val stage) {
     nv90_state(cg)->stage[v->id] = stage;
     cg->value[v->id] = (CgValue){.mem = stage_address(cg, p, stage)};
-    bool rows = p->tile.row_axis == nv_state(cg)->row_axis;
-    nv90_state(cg)->rows[v->id] = rows ? nv90_left(cg, v) : NULL;
+    nv90_state(cg)->rows[v->id] = nv90_is_left(cg, v) ? nv90_left(cg, v) : NULL;
 }
 
 // Where `when` is false the wait is for a barrier that is always complete: a branch would let no

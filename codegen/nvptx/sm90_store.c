@@ -26,7 +26,7 @@ static Val pair(Cg *cg, const TileValue *v, Dtype t, int n, int r) {
 // l % 8 of matrix l / 8.
 static void write_panels(Cg *cg, const TileValue *v, Dtype t, const NvTile *tile, int first,
                          Val warp_base) {
-    Val lane = nv_state(cg)->lane;
+    Val lane = nv_state(cg)->gpu.lane;
     Val row = cg_sum(cg, low(cg, lane, 7), cg_times(cg, low(cg, right(cg, lane, 3), 1), 8));
     Val high = right(cg, lane, 4), key = low(cg, row, 7);
     Val at = cg_sum(cg, warp_base, cg_times(cg, row, NV90_PITCH));
@@ -50,7 +50,7 @@ static void start_store(Cg *cg, const TileOp *op, const NvTile *tile, int first,
         if (op->coord[d].axis == tile->row_axis)
             at[d] = cg_sum(cg, cg_times(cg, at[d], cg->k->axes[tile->row_axis].extent), warp_row);
     }
-    Val lead = LLVMBuildICmp(cg->b, LLVMIntEQ, nv_state(cg)->lane, cg_i32(cg, 0), "");
+    Val lead = LLVMBuildICmp(cg->b, LLVMIntEQ, nv_state(cg)->gpu.lane, cg_i32(cg, 0), "");
     int all = cg->k->axes[op->coord[col].axis].extent;
     Val map = nv90_map_param(cg, op->tensor, 16),
         column = cg_plus(cg, cg_times(cg, at[col], all), first);
@@ -84,7 +84,7 @@ void nv90_share(Cg *cg, const TileValue *v) {
     const NvState *s = nv_state(cg);
     NvTile tile = nv_tile(cg->k, v);
     assert(tile.panels && dtype_half(v->dtype) && tile.cols % 16 == 0);
-    Val base = nv90_shared(cg, s->offset[v->id]);
+    Val base = nv90_shared(cg, s->gpu.offset[v->id]);
     Val mine = cg_sum(cg, base, cg_times(cg, s->warp, 16 * NV90_PITCH));
     nv90_pack(cg);
     nv90_group_sync(cg);

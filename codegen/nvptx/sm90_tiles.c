@@ -19,62 +19,45 @@ static Val udiv(Cg *cg, Val a, Val b) { return LLVMBuildUDiv(cg->b, a, b, ""); }
 
 // Past the last number: the first point, and not valid.
 static Nv90Point point_of(Cg *cg, const CgGrid *g, Val number) {
-    Val at[TILE_MAX_GRID], zero = cg_i32(cg, 0);
-    Nv90Point p = {.b = zero, .h = zero, .tile = zero, .column = zero};
-    p.valid = LLVMBuildICmp(cg->b, LLVMIntULT, number, cg_grid_total(cg, g), "");
-    cg_grid_point(cg, g, LLVMBuildSelect(cg->b, p.valid, number, zero, ""), at);
-    if (g->of_rows) cg_grid_own(cg, g, nv90_state(cg)->rank, at);
-    for (int i = 0; i < cg->k->ngrid; i++) {
-        ExSym sym = cg->k->grid[i].sym;
-        *(sym == SYM_B ? &p.b : sym == SYM_H ? &p.h : i == g->rows ? &p.tile : &p.column) = at[i];
-    }
+    Nv90Point p = {{NULL}, LLVMBuildICmp(cg->b, LLVMIntULT, number, cg_grid_total(cg, g), "")};
+    Val first = LLVMBuildSelect(cg->b, p.valid, number, cg_i32(cg, 0), "");
+    cg_grid_point(cg, g, first, p.at);
+    if (g->of_rows) cg_grid_own(cg, g, nv90_state(cg)->rank, p.at);
     return p;
 }
 
 // ---- what the symbols mean
 
-// The grid's second tiled axis; -1: there is none.
-static int column_axis(const TileKernel *k) {
-    int rows = tile_grid_axis(k);
-    for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].sym == SYM_TILE && k->grid[i].axis != rows) return k->grid[i].axis;
-    return -1;
-}
-
-static Nv90Point point_now(Cg *cg, int axis) {
-    int columns = column_axis(cg->k);
-    Nv90Point p = {cg->grid_b, cg->grid_h, cg->tile[axis], cg->valid, cg_i32(cg, 0)};
-    if (columns >= 0) p.column = cg->tile[columns];
+static Nv90Point point_now(Cg *cg) {
+    Nv90Point p = {.valid = cg->valid};
+    cg_grid_here(cg, p.at);
     return p;
 }
 
-static void mean(Cg *cg, int axis, Nv90Point p) {
-    int columns = column_axis(cg->k);
-    cg->grid_b = p.b, cg->grid_h = p.h, cg->tile[axis] = p.tile, cg->valid = p.valid;
-    if (columns >= 0) cg->tile[columns] = p.column;
+static void stand(Cg *cg, Nv90Point p) {
+    cg_grid_stand(cg, p.at);
+    cg->valid = p.valid;
 }
 
 static void store_point(Cg *cg, Nv90Point p) {
     const Nv90 *h = nv90_state(cg);
-    set(cg, h->b, p.b);
-    set(cg, h->h, p.h);
-    set(cg, h->tile, p.tile);
-    set(cg, h->column, p.column);
-    LLVMBuildStore(cg->b, p.valid, h->valid);
+    for (int i = 0; i < cg->k->ngrid; i++) set(cg, h->now.at[i], p.at[i]);
+    LLVMBuildStore(cg->b, p.valid, h->now.valid);
 }
 
 static Nv90Point load_point(Cg *cg) {
     const Nv90 *h = nv90_state(cg);
-    return (Nv90Point){get(cg, h->b), get(cg, h->h), get(cg, h->tile),
-                       LLVMBuildLoad2(cg->b, cg->i1, h->valid, ""), get(cg, h->column)};
+    Nv90Point p;
+    for (int i = 0; i < cg->k->ngrid; i++) p.at[i] = get(cg, h->now.at[i]);
+    p.valid = LLVMBuildLoad2(cg->b, cg->i1, h->now.valid, "");
+    return p;
 }
 
 void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op)) {
-    int axis = nv_state(cg)->row_axis;
-    Nv90Point now = point_now(cg, axis);
-    mean(cg, axis, nv90_state(cg)->behind);
+    Nv90Point now = point_now(cg);
+    stand(cg, nv90_state(cg)->behind);
     lower(cg, op);
-    mean(cg, axis, now);
+    stand(cg, now);
 }
 
 // ---- next
@@ -90,15 +73,16 @@ static Val clusters(Cg *cg, const char *what) {
 
 void nv90_tiles_begin(Cg *cg) {
     Nv90 *h = nv90_state(cg);
-    Val *words[] = {&h->b, &h->h, &h->tile, &h->column, &h->turn, &h->ahead};
-    for (int i = 0; i < 6; i++) {
-        *words[i] = cg_alloca(cg, cg->i32, "tile");
-        set(cg, *words[i], cg_i32(cg, 0));
+    int n = cg->k->ngrid;
+    for (int i = 0; i < n + 2; i++) {
+        Val *word = i < n ? &h->now.at[i] : i == n ? &h->turn : &h->ahead;
+        *word = cg_alloca(cg, cg->i32, "tile");
+        set(cg, *word, cg_i32(cg, 0));
     }
-    h->valid = cg_alloca(cg, cg->i1, "valid");
-    LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), h->valid);
+    h->now.valid = cg_alloca(cg, cg->i1, "valid");
+    LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), h->now.valid);
     if (is_producer(h)) set(cg, h->ahead, clusters(cg, "ctaid.x"));
-    mean(cg, nv_state(cg)->row_axis, load_point(cg));
+    stand(cg, load_point(cg));
 }
 
 static Val counter(Cg *cg) {
@@ -198,13 +182,21 @@ static Slot next_slot(Cg *cg) {
                   LLVMBuildAnd(cg->b, round, cg_i32(cg, 1), "")};
 }
 
+// A tile in shared memory is four words: whether it is valid, and three numbers; a fourth one shares the
+// first.
+enum { WORDS = 4 };
+
 static Nv90Point tell(Cg *cg, Slot s, bool behind) {
+    int n = cg->k->ngrid;
+    assert(n <= WORDS);
     CgGrid g = cg_grid(cg);
     if (behind) next_number(cg, cg_grid_total(cg, &g));
     Nv90Point p = point_of(cg, &g, get(cg, nv90_state(cg)->ahead));
     nv90_barrier_wait(cg, s.heard, LLVMBuildXor(cg->b, s.parity, cg_i32(cg, 1), ""));
-    Val column = LLVMBuildShl(cg->b, p.column, cg_i32(cg, 1), "");
-    Val words[] = {LLVMBuildOr(cg->b, nv90_if(cg, p.valid), column, ""), p.b, p.h, p.tile};
+    Val last = n == WORDS ? LLVMBuildShl(cg->b, p.at[n - 1], cg_i32(cg, 1), "") : NULL;
+    Val words[WORDS] = {nv90_if(cg, p.valid)};
+    if (last) words[0] = LLVMBuildOr(cg->b, words[0], last, "");
+    for (int i = 1; i < WORDS; i++) words[i] = i <= n ? p.at[i - 1] : cg_i32(cg, 0);
     nv90_store_words(cg, s.tile, words);
     nv90_barrier_arrive(cg, s.told, NULL);
     return p;
@@ -213,25 +205,25 @@ static Nv90Point tell(Cg *cg, Slot s, bool behind) {
 // Every thread says so itself: one of its warp, behind a synchronization, would speak for reads that
 // are not ordered before it, since ptxas leaves a warp's synchronization out. It takes no longer.
 static Nv90Point hear(Cg *cg, Slot s) {
-    Val words[4];
+    Val words[WORDS];
     nv90_barrier_wait(cg, s.told, s.parity);
     nv90_load_words(cg, s.tile, words);
     nv90_barrier_arrive(cg, s.heard, NULL);
-    Val valid = LLVMBuildTrunc(cg->b, words[0], cg->i1, "");
-    Val column = LLVMBuildLShr(cg->b, words[0], cg_i32(cg, 1), "");
-    return (Nv90Point){words[1], words[2], words[3], valid, column};
+    Nv90Point p = {.valid = LLVMBuildTrunc(cg->b, words[0], cg->i1, "")};
+    for (int i = 0; i < cg->k->ngrid; i++)
+        p.at[i] = i + 1 < WORDS ? words[i + 1] : LLVMBuildLShr(cg->b, words[0], cg_i32(cg, 1), "");
+    return p;
 }
 
 // The divisions are the producer's: it is ahead.
 void nv90_next(Cg *cg, const TileOp *op) {
     bool behind = op->block->owner->kind == TILE_TILES; // a tile; the others begin
     Nv90 *h = nv90_state(cg);
-    int axis = nv_state(cg)->row_axis;
-    h->behind = point_now(cg, axis);
+    h->behind = point_now(cg);
     Slot s = next_slot(cg);
     Nv90Point p = is_producer(h) ? tell(cg, s, behind) : hear(cg, s);
     store_point(cg, p);
-    mean(cg, axis, p);
+    stand(cg, p);
 }
 
 // ---- tiles: a loop whose carried values are variables until mem2reg
@@ -263,12 +255,11 @@ static void load_carried(Cg *cg, const Carried *c, const TileValue *v) {
 }
 
 void nv90_tiles(Cg *cg, const TileOp *op) {
-    int axis = nv_state(cg)->row_axis;
     Blk head = cg_block(cg, "tiles"), body = cg_block(cg, "tile"), exit = cg_block(cg, "tiles.end");
     Carried *c = carry(cg, op);
     LLVMBuildBr(cg->b, head);
     LLVMPositionBuilderAtEnd(cg->b, head);
-    mean(cg, axis, load_point(cg));
+    stand(cg, load_point(cg));
     for (int i = 0; i < op->carried.n; i++) load_carried(cg, &c[i], op->carried.data[i]);
     LLVMBuildCondBr(cg->b, cg->valid, body, exit);
     LLVMPositionBuilderAtEnd(cg->b, body);
@@ -282,7 +273,7 @@ void nv90_tiles(Cg *cg, const TileOp *op) {
     LLVMBuildBr(cg->b, head);
     LLVMMoveBasicBlockAfter(exit, LLVMGetInsertBlock(cg->b));
     LLVMPositionBuilderAtEnd(cg->b, exit);
-    mean(cg, axis, load_point(cg));
+    stand(cg, load_point(cg));
     for (int i = 0; i < op->results.n; i++)
         cg->value[op->results.data[i]->id] = cg->value[op->carried.data[i]->id];
 }

@@ -23,7 +23,7 @@ static Val group_number(Cg *cg) {
 static Val base_of(Cg *cg, const TileValue *v) {
     const NvState *s = nv_state(cg);
     Val mine = cg_times(cg, group_number(cg), nv_strip_pitch(cg->k, v));
-    return cg_sum(cg, cg_plus(cg, s->shared, s->offset[v->id]), mine);
+    return cg_sum(cg, cg_plus(cg, s->shared, s->gpu.offset[v->id]), mine);
 }
 
 typedef struct At { // the current number
@@ -44,7 +44,7 @@ static Val strip_pos(Cg *cg, CgElem *elem, int axis) {
     Val first = cg_times(cg, cg->tile[axis], a->extent);
     if (v->rank == 1) return cg_sum(cg, first, at->index);
     if (axis != v->axis[0]) return first;
-    first = cg_sum(cg, first, cg_times(cg, group_number(cg), nv_strip_group(cg->k).rows));
+    first = cg_sum(cg, first, cg_times(cg, group_number(cg), nv_strip_rows(cg->k, v)));
     return cg_sum(cg, first, cg_plus(cg, at->index, 1 - nv_strip_columns(cg->k, v)));
 }
 
@@ -68,9 +68,9 @@ static void meet(Cg *cg) {
 void nv_strip_map(Cg *cg, const TileOp *op) {
     const NvState *s = nv_state(cg);
     const TileValue *v = op->results.data[0];
-    int threads = nv_strip_group(cg->k).warps * NV_WARP, n = nv_strip_count(cg->k, v);
+    int threads = nv_strip_warps(cg->k) * NV_WARP, n = nv_strip_count(cg->k, v);
     int chunks = (n + threads - 1) / threads, elem = dtype_bytes(v->dtype);
-    Val in_group = LLVMBuildAnd(cg->b, s->tid, cg_i32(cg, threads - 1), "");
+    Val in_group = LLVMBuildAnd(cg->b, s->gpu.tid, cg_i32(cg, threads - 1), "");
     Val *x = ARENA_ARRAY(cg->arena, Val, chunks), *at = ARENA_ARRAY(cg->arena, Val, chunks);
     for (int i = 0; i < chunks; i++) {
         at[i] = cg_plus(cg, in_group, i * threads);
@@ -87,8 +87,7 @@ void nv_strip_map(Cg *cg, const TileOp *op) {
     Val col = cg_thread_part(cg, layout, v->axis[v->rank - 1]), here = col;
     if (v->rank == 2) {
         Val row = cg_thread_part(cg, layout, v->axis[0]);
-        row = LLVMBuildSub(cg->b, row, cg_times(cg, group_number(cg), nv_strip_group(cg->k).rows),
-                           "");
+        row = LLVMBuildSub(cg->b, row, cg_times(cg, group_number(cg), nv_strip_rows(cg->k, v)), "");
         here = cg_plus(cg, LLVMBuildSub(cg->b, row, col, ""), nv_strip_columns(cg->k, v) - 1);
     }
     cg->value[v->id].mem = nv_shared_ptr(cg, cg_sum(cg, base, cg_times(cg, here, elem)));

@@ -82,19 +82,21 @@ static int fixed_axis(const TileKernel *k) {
 }
 
 static const Ex *without_end(void *ctx, ExPool *x, const Ex *e) {
-    return e == ctx ? ex_bool(x, true) : e;
+    const Classify *c = ctx;
+    if (e->op != EX_LT || e->args[1] != c->k->axes[c->q_axis].size) return e;
+    const Ex *at = e->args[0];
+    bool is = at->op == EX_SYM && at->sym == SYM_POS && at->index == c->q_axis;
+    return is ? ex_bool(x, true) : e;
 }
 
-// What the mask says of the end of the grid's axis holds for positions that exist. Others count where the
-// body sums over the axis; a tile with such positions is not full.
+// What the mask says of the end of the grid's axis holds for positions that exist. Others count
+// where the body sums over the axis; a tile with such positions is not full.
 static void find_mask_of(Classify *c) {
     const TileAxis *a = &c->k->axes[c->q_axis];
-    const Ex *end = ex_2(c->x, EX_LT, ex_sym(c->x, SYM_POS, c->q_axis, EX_I32), a->size);
-    c->mask =
-        ex_map(c->x, ex_simplify(c->x, c->k->mask), without_end, (void *)ex_simplify(c->x, end));
-    c->mask = ex_simplify(c->x, c->mask);
+    c->mask = ex_simplify(c->x, ex_map(c->x, ex_simplify(c->x, c->k->mask), without_end, c));
+    if (!tile_sums_over(c->k, c->q_axis)) return;
     const Ex *behind = op2(c, EX_ADD, first_of(c, c->q_axis), num(c, a->extent));
-    c->inside = tile_sums_over(c->k, c->q_axis) ? op2(c, EX_LE, behind, a->size) : NULL;
+    c->inside = op2(c, EX_LE, behind, a->size);
 }
 
 // ---- from positions to tiles

@@ -21,6 +21,12 @@
 //
 // A role reads a tile that another one fills where its first reader stands (take). pass_waits puts in
 // what products and stages wait for.
+//
+// Where all that is computed is of one stage, and only loads are of earlier ones, nothing is carried: a step
+// loads the tiles of later steps, `when` there are such, and there is no epilogue.
+//
+// A kernel with one role has a tile a block: the role's body becomes the kernel's. It fills what it reads,
+// buffers with stages by number (copy, view), and pass_wait_copies puts in what is waited for.
 #include "passes/schedule/expand.h"
 #include "passes/schedule/schedule.h"
 
@@ -46,7 +52,8 @@ typedef struct Chain { // loops that follow each other
     int n;
     TileOp *
         none; // one without steps behind them: the body of a first step that is a full tile; or NULL
-    bool staged; // some operation is of stage 1
+    bool staged; // what is computed has two stages
+    int ahead; // otherwise: the stage of all that is computed; what is loaded may have an earlier one
     bool skips;
     Carry carry[MAX_CARRIES];
     int ncarry;
@@ -71,6 +78,7 @@ typedef struct Expand {
     bool *held;       // by id: it was taken one tile of the grid before
     int nvalues;
     bool staged;             // tiles of the grid have two stages
+    bool own;                // there is one role, which fills what it reads
     const TileBlock *steady; // the body that is expanded
     const Ex *when;          // of what is filled and taken
     bool behind;
@@ -110,11 +118,13 @@ static bool reads(const Expand *e, const TileOp *op, const TileValue *v) {
     return false;
 }
 
+// The operations that are done one time behind others, all of which are not loads.
+static bool is_split(const TileBlock *b) { return is_staged(b) && !tile_stage(b); }
+
 // A tile that another role fills, and that is taken where it is loaded: everywhere but ahead of its reader.
 static bool takes(const Expand *e, const TileOp *op) {
     if (op->kind != TILE_LOAD || does(e, op) || !pass_is_piped(op->results.data[0])) return false;
-    if (op->block == &e->k->body ? op->place.stage != e->staged : is_staged(op->block))
-        return false;
+    if (op->block == &e->k->body ? op->place.stage != e->staged : is_split(op->block)) return false;
     for (const TileOp *in = op->next; in; in = in->next)
         if (reads(e, in, op->results.data[0])) return true;
     return false;
@@ -138,7 +148,7 @@ static Ops of_stage_1(const Expand *e, const TileOp *loop) {
     Ops ops = by_order(e, &loop->body);
     int n = 0;
     for (int i = 0; i < ops.n; i++)
-        if (ops.op[i]->place.stage) ops.op[n++] = ops.op[i];
+        if (is_split(&loop->body) && ops.op[i]->place.stage) ops.op[n++] = ops.op[i];
     return (Ops){ops.op, n};
 }
 
@@ -154,9 +164,9 @@ bool pass_follows(const TileOp *before, const TileOp *loop) {
 }
 
 static Chain chain_from(TileOp *loop) {
-    Chain c = {.staged = is_staged(&loop->body)};
+    Chain c = {.staged = is_split(&loop->body), .ahead = tile_stage(&loop->body)};
     for (TileOp *op = loop; op; op = op->next) {
-        if (op != loop && (!c.staged || !pass_follows(op->prev, op))) break;
+        if (op != loop && (!is_staged(&loop->body) || !pass_follows(op->prev, op))) break;
         c.skips |= op->where != NULL;
         if (op->from == op->to && op != loop)
             c.none = op;
@@ -243,13 +253,22 @@ static const Ex *few_before(Expand *e, const Chain *c, const TileOp *loop, int f
 
 // ---- copies of operations
 
+// Of a role's own: where the tile of a step lies.
+static const Ex *stage_of(Expand *e, const TileOp *load, const Ex *step) {
+    int n = load->results.data[0]->stages;
+    if (n == 1 || load->block == &e->k->body) return num(e, 0);
+    bool power = !(n & (n - 1));
+    return tidy(e, ex_2(e->x, power ? EX_BAND : EX_MOD, step, num(e, power ? n - 1 : n)));
+}
+
 static TileValue *view_of(Expand *e, const TileValue *v) {
     TileValue **view = &e->view[v->id];
     if (e->view[v->id]) return *view;
     const TileOp *load = v->def;
-    bool again = e->held[v->id] && !e->when && load->block != e->steady;
+    bool again = e->own || (e->held[v->id] && !e->when && load->block != e->steady);
     TileOp *op = append(e, again ? TILE_VIEW : TILE_TAKE, load->span);
     tile_arg(e->p, op, e->pipe[load->tensor]);
+    if (e->own) op->stage = stage_of(e, load, step_symbol(e));
     op->when = e->when;
     op->turn = load->turn;
     *view = tile_result(e->p, e->k, op, v->name, v->dtype, v->axis, v->rank);
@@ -277,34 +296,64 @@ static TileOp *copy(Expand *e, const TileOp *op) {
     return n;
 }
 
+static void swap_names(TileValue *a, TileValue *b) {
+    const char *name = a->name;
+    a->name = b->name;
+    b->name = name;
+}
+
 // The copy that says what an operation does, among several, has the names of what it makes.
 static TileOp *named(TileOp *n, const TileOp *op) {
-    for (int i = 0; i < op->results.n; i++) {
-        const char *name = n->results.data[i]->name;
-        n->results.data[i]->name = op->results.data[i]->name;
-        op->results.data[i]->name = name;
-    }
+    for (int i = 0; i < op->results.n; i++) swap_names(n->results.data[i], op->results.data[i]);
     return n;
 }
 
-static void fill(Expand *e, const TileOp *load, const Ex *tile, int axis) {
-    TileOp *op = append(e, TILE_FILL, load->span);
+static const Ex *both(Expand *e, const Ex *a, const Ex *b) {
+    const Ex *all = !a ? b : !b ? a : ex_2(e->x, EX_AND, a, b);
+    if (all) all = tidy(e, all);
+    return all && all->op == EX_CONST && all->i ? NULL : all;
+}
+
+static TileOp *fill(Expand *e, const TileOp *load, const Ex *tile, int axis) {
+    TileOp *op = append(e, e->own ? TILE_COPY : TILE_FILL, load->span);
     tile_arg(e->p, op, e->pipe[load->tensor]);
     op->tensor = load->tensor;
     memcpy(op->coord, load->coord, sizeof op->coord);
     memcpy(op->each, load->each, sizeof op->each);
     for (int d = 0; tile && d < e->p->tensors.data[load->tensor].rank; d++)
         op->coord[d].at = tidy(e, ex_subst(e->x, op->coord[d].at, SYM_TILE, axis, tile));
+    if (e->own) op->stage = stage_of(e, load, step_symbol(e));
     op->when = e->when;
     op->behind = e->behind;
+    return op;
+}
+
+// A full tile of keys has all rows; tiles along other axes have them where they come out even.
+static bool is_inside(const Expand *e, const TileOp *load) {
+    const TileOp *loop = load->block->owner;
+    bool inside = e->own && loop && loop->tiles == CLASS_FULL;
+    for (int d = 0; d < e->p->tensors.data[load->tensor].rank && inside; d++) {
+        if (load->coord[d].axis < 0 || load->coord[d].axis == loop->axis) continue;
+        const TileAxis *a = &e->k->axes[load->coord[d].axis];
+        inside = a->whole || (a->size->op == EX_CONST && a->size->i % a->extent == 0);
+    }
+    return inside;
 }
 
 // A load is a fill, and for roles that read the tile a take.
 static void load(Expand *e, TileOp *op, const Ex *tile, int axis) {
     if (does(e, op))
-        fill(e, op, tile, axis);
+        fill(e, op, tile, axis)->inside = is_inside(e, op);
     else
         view_of(e, op->results.data[0]);
+}
+
+// What a role fills itself it sees where it first reads it.
+static void see_own(Expand *e, const TileBlock *b, const TileOp *reader) {
+    for (TileOp *op = b->first; op && e->own; op = op->next)
+        if (op->kind == TILE_LOAD && pass_is_piped(op->results.data[0]) &&
+            reads(e, reader, op->results.data[0]))
+            view_of(e, op->results.data[0]);
 }
 
 static void forget_views(Expand *e, const TileBlock *b) {
@@ -397,22 +446,48 @@ static void stage_1(Expand *e, const Chain *c, const TileOp *loop, const Ops *la
         only_first(n, op->first, op->axis, few_before(e, c, in, op->first));
 }
 
+// Of a step from loop j on, which may be behind the last one.
+static TileOp *fill_step(Expand *e, const Chain *c, int j, const TileOp *load, const Ex *step) {
+    TileOp *op = fill(e, load, tile_at(e, c, j, step), c->loop[0]->axis);
+    op->when = both(e, e->when, ex_2(e->x, EX_LT, step, end_of(c)));
+    if (e->own) op->stage = stage_of(e, load, step);
+    return op;
+}
+
+// Those that are loaded ahead of a first step.
+static void fill_first(Expand *e, const Chain *c, const TileOp *load) {
+    for (int i = 0; i < c->ahead - load->place.stage; i++)
+        fill_step(e, c, 0, load, ex_2(e->x, EX_ADD, begin_of(c), num(e, i)));
+}
+
+static void load_in_step(Expand *e, const Chain *c, int j, TileOp *op) {
+    const TileOp *loop = c->loop[j];
+    const Ex *before = ex_2(e->x, EX_SUB, step_symbol(e), num(e, 1)), *tile;
+    int ahead = c->ahead - op->place.stage;
+    if (ahead > 0 && does(e, op)) {
+        const Ex *step = ex_2(e->x, EX_ADD, step_symbol(e), num(e, ahead));
+        bool last = j + 1 == c->n; // what a loop before the last one loads at its end is another's
+        fill_step(e, c, j, op, step)->inside = last && is_inside(e, op);
+        return;
+    }
+    tile = j ? tile_at(e, c, 0, before) : ex_subst(e->x, loop->index, SYM_STEP, 0, before);
+    load(e, op, c->staged && op->place.stage ? tidy(e, tile) : NULL, loop->axis);
+}
+
 static void chain(Expand *e, Chain *c);
 
 static void step(Expand *e, const Chain *c, int j) {
     const TileOp *loop = c->loop[j];
-    const Ex *before = ex_2(e->x, EX_SUB, step_symbol(e), num(e, 1));
     Ops ops = by_order(e, &loop->body), late = of_stage_1(e, loop);
     for (int i = 0, a = 0; i < ops.n; i++) {
         TileOp *op = ops.op[i];
+        see_own(e, &loop->body, op);
         if (op->kind == TILE_LOOP) {
             Chain inner = chain_from(op);
             chain(e, &inner);
         } else if (op->kind == TILE_LOAD && pass_is_piped(op->results.data[0])) {
-            const Ex *tile =
-                j ? tile_at(e, c, 0, before) : ex_subst(e->x, loop->index, SYM_STEP, 0, before);
-            load(e, op, op->place.stage ? tidy(e, tile) : NULL, loop->axis);
-        } else if (op->place.stage) {
+            load_in_step(e, c, j, op);
+        } else if (c->staged && op->place.stage) {
             stage_1(e, c, loop, &late, a++);
         } else {
             TileOp *n = named(copy(e, op), op);
@@ -433,14 +508,16 @@ static void carry_in(Expand *e, Chain *c, TileOp *loop, const TileOp *from) {
         v->def = loop;
         VEC_PUSH(e->p->arena, &loop->carried, v);
         c->state[i] = v;
+        if (e->own) swap_names(v, from->carried.data[carried]);
         if (carried >= 0) e->to[from->carried.data[carried]->id] = v;
     }
 }
 
-static void carry_out(Expand *e, Chain *c, TileOp *loop) {
+static void carry_out(Expand *e, Chain *c, TileOp *loop, const TileOp *from) {
     for (int i = 0; i < c->ncarry; i++) {
         const TileValue *v = loop->carried.data[i];
         c->state[i] = tile_result(e->p, e->k, loop, v->name, v->dtype, v->axis, v->rank);
+        if (e->own) swap_names(c->state[i], from->results.data[c->carry[i].carried]);
     }
 }
 
@@ -460,7 +537,7 @@ static void steady(Expand *e, Chain *c, int j) {
     forget_views(e, &from->body);
     e->block = outer;
     e->steady = around;
-    carry_out(e, c, loop);
+    carry_out(e, c, loop, from);
 }
 
 // ---- the first step
@@ -634,14 +711,20 @@ static void epilogue(Expand *e, Chain *c) {
     }
 }
 
+static void begin(Expand *e, Chain *c) {
+    for (TileOp *op = c->loop[0]->body.first; op; op = op->next)
+        if (op->kind == TILE_LOAD && does(e, op) && !op->peels) fill_first(e, c, op);
+    for (int i = 0; i < c->ncarry; i++)
+        c->state[i] = now(e, c->loop[0]->args.data[c->carry[i].carried]);
+}
+
 static void chain(Expand *e, Chain *c) {
     plan_carries(e, c);
     const TileOp *around = e->block->last;
     if (c->staged)
         prologue(e, c);
     else
-        for (int i = 0; i < c->ncarry; i++)
-            c->state[i] = now(e, c->loop[0]->args.data[c->carry[i].carried]);
+        begin(e, c);
     for (int j = 0; j < c->n; j++) steady(e, c, j);
     TileOp *first = around ? around->next : e->block->first;
     if (c->staged && first) first->begins = true;
@@ -675,19 +758,24 @@ static void add_items(Expand *e) {
     memset(&e->items, 0, sizeof e->items);
     for (TileOp *op = e->k->body.first; op; before = op, op = op->next) {
         if (!does(e, op) && !takes(e, op)) continue;
-        bool goes_on = op->kind == TILE_LOOP && before && e->staged && pass_follows(before, op);
+        bool goes_on =
+            op->kind == TILE_LOOP && before && is_staged(&before->body) && pass_follows(before, op);
         TilePlace at = op->kind == TILE_LOOP ? (TilePlace){e->staged, 0} : op->place;
-        if (!goes_on) add_item(e, at, op, false);
         if (op->kind == TILE_LOOP && !goes_on) add_copies(e, op);
+        if (!goes_on) add_item(e, at, op, false);
     }
     int next = e->k->schedule.next;
-    add_item(e, (TilePlace){0, next ? next : INT_MAX}, NULL, false);
+    if (!e->own) add_item(e, (TilePlace){0, next ? next : INT_MAX}, NULL, false);
 }
 
 static void copy_of_step(Expand *e, TileOp *op) {
     Chain c = chain_from(op->block->owner);
     const Ex *last = last_step(e, &c);
     bool behind = op->place.stage > 0;
+    if (op->kind == TILE_LOAD && c.ahead) {
+        fill_first(e, &c, op);
+        return;
+    }
     if (op->kind == TILE_LOAD) {
         fill(e, op, behind ? last_tile(e, &c) : first_tile(e, &c), c.loop[0]->axis);
         return;
@@ -709,6 +797,7 @@ static void do_item(Expand *e, const Item *item) {
     }
     bool behind = e->behind;
     e->behind = behind && item->at.stage;
+    see_own(e, &e->k->body, op);
     if (item->copy) {
         copy_of_step(e, op);
     } else if (op->kind == TILE_LOOP) {
@@ -747,15 +836,19 @@ static void tile_body(Expand *e) {
     e->behind = false;
 }
 
-static void role(Expand *e, TileOp *op) {
-    TileValue **made = ARENA_ARRAY(e->p->arena, TileValue *, e->nvalues + 1);
-    TileOp *tiles;
+static void begin_role(Expand *e, TileOp *op) {
     e->role = op->role;
     memset(e->to, 0, sizeof *e->to * (size_t)e->nvalues);
     memset(e->view, 0, sizeof *e->view * (size_t)e->nvalues);
     memset(e->held, 0, (size_t)e->nvalues);
     e->block = &op->body;
     add_items(e);
+}
+
+static void role(Expand *e, TileOp *op) {
+    TileValue **made = ARENA_ARRAY(e->p->arena, TileValue *, e->nvalues + 1);
+    TileOp *tiles;
+    begin_role(e, op);
     for (int i = 0; i < e->items.n; i++)
         if (!e->items.data[i].at.stage && (e->staged || !e->items.data[i].op))
             do_item(e, &e->items.data[i]);
@@ -777,17 +870,30 @@ static void role(Expand *e, TileOp *op) {
         tile_result(e->p, e->k, tiles, made[i]->name, made[i]->dtype, made[i]->axis, made[i]->rank);
 }
 
+// The only one: its body is the kernel's, of one tile of the grid.
+static void only_role(Expand *e, TileOp *op) {
+    e->staged = false;
+    begin_role(e, op);
+    for (int i = 0; i < e->items.n; i++) do_item(e, &e->items.data[i]);
+}
+
 // ---- the kernel
 
+// Or, of a role's own, a buffer.
 static void make_pipe(Expand *e, TileBlock *b, const TileOp *load) {
     const TileValue *v = load->results.data[0];
-    if (!pass_is_piped(v) || e->pipe[load->tensor]) return;
-    TileOp *op = tile_op(e->p, e->k, b, TILE_PIPE, load->span);
-    const char *name = arena_printf(e->p->arena, "%sp", e->p->tensors.data[load->tensor].name);
-    TileValue *pipe = tile_result(e->p, e->k, op, name, v->dtype, v->axis, v->rank);
-    pipe->home = HOME_SHARED;
-    pipe->stages = v->stages;
-    e->pipe[load->tensor] = pipe;
+    TileValue **pipe = &e->pipe[load->tensor];
+    if (!pass_is_piped(v) || *pipe) return;
+    TileOp *op = tile_op(e->p, e->k, NULL, e->own ? TILE_ALLOC : TILE_PIPE, load->span);
+    if (e->own && b->first)
+        tile_insert_before(b->first, op);
+    else
+        tile_append(b, op);
+    const char *name =
+        arena_printf(e->p->arena, e->own ? "%s_buf" : "%sp", e->p->tensors.data[load->tensor].name);
+    *pipe = tile_result(e->p, e->k, op, name, v->dtype, v->axis, v->rank);
+    (*pipe)->home = HOME_SHARED;
+    (*pipe)->stages = v->stages;
 }
 
 bool pass_is_zero(const TileValue *v) {
@@ -801,6 +907,32 @@ static bool goes_ahead(const TileKernel *k) {
     return false;
 }
 
+static void move(TileBlock *from, TileOp *before) {
+    while (from->first) {
+        TileOp *op = from->first;
+        tile_unlink(op);
+        tile_insert_before(before, op);
+    }
+}
+
+static void forget_places(TileBlock *b) {
+    for (TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op)) {
+        if (op->kind != TILE_ROLE) op->role = NULL;
+        op->place = op->peeled = (TilePlace){0};
+        op->peels = op->turn = op->begins = false;
+        if (op->kind == TILE_MMA) op->lands = op->after = op->half = 0;
+    }
+}
+
+// What lies nowhere else is in registers.
+static void give_homes(TileKernel *k) {
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        for (int i = 0; i < op->results.n; i++)
+            if (op->results.data[i]->home == HOME_ANY) op->results.data[i]->home = HOME_FRAGMENT;
+        for (int i = 0; i < op->carried.n; i++) op->carried.data[i]->home = HOME_FRAGMENT;
+    }
+}
+
 void pass_expand(TileProgram *p, TileKernel *k) {
     Arena *a = p->arena;
     int n = k->nvalues;
@@ -810,17 +942,23 @@ void pass_expand(TileProgram *p, TileKernel *k) {
     e.view = ARENA_ARRAY(a, TileValue *, n + 1);
     e.held = ARENA_ARRAY(a, bool, n + 1);
     TileOp *roles = k->body.first;
-    while (roles->kind != TILE_ROLE) roles = roles->next;
+    while (roles && roles->kind != TILE_ROLE) roles = roles->next;
+    if (!roles) return;
+    e.own = !roles->next;
     TileBlock pipes = {0};
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_LOAD) make_pipe(&e, &pipes, op);
-    for (TileOp *op = roles; op; op = op->next) role(&e, op);
+    for (TileOp *op = roles; op && !e.own; op = op->next) role(&e, op);
+    if (e.own) only_role(&e, roles);
     while (k->body.first != roles) tile_unlink(k->body.first);
-    for (TileOp *op = pipes.first, *next; op; op = next) {
-        next = op->next;
-        tile_unlink(op);
-        tile_insert_before(roles, op);
-    }
-    for (TileOp *op = roles; op; op = op->next) pass_waits(p, k, op);
+    move(&pipes, roles);
     k->schedule.next = 0;
+    for (TileOp *op = roles; op && !e.own; op = op->next) pass_waits(p, k, op);
+    if (e.own) {
+        move(&roles->body, roles);
+        tile_unlink(roles);
+        pass_wait_copies(p, k);
+    }
+    forget_places(&k->body);
+    give_homes(k);
 }

@@ -13,9 +13,11 @@ bool pass_follows(const TileOp *before, const TileOp *loop);
 // A map whose results are 0.
 bool pass_is_zero(const TileValue *v);
 
-// The roles of a kernel get their bodies; expand.c
+// The roles of a kernel get their bodies, and values homes; a kernel without roles stays as it is. expand.c
 void pass_expand(TileProgram *p, TileKernel *k);
-// and a role's products, turns and the stages that it holds what they need to wait for. waits.c
+// and a role's products, turns and the stages that it holds what they need to wait for; waits.c
 void pass_waits(TileProgram *p, TileKernel *k, TileOp *role);
+// where one role fills what it reads, its copies. copies.c
+void pass_wait_copies(TileProgram *p, TileKernel *k);
 
 #endif

@@ -1,22 +1,25 @@
 // schedule.c: which target answers for tile extents and schedules, and how an extent is bound.
 #include "passes/schedule/schedule.h"
+#include "passes/mask/tilemap.h"
 #include "passes/tile/rewrite.h"
 
 #include <assert.h>
 
 typedef bool (*TargetPass)(TileProgram *p, const PassOptions *o, Diags *diags);
+typedef bool (*KernelPass)(TileProgram *p, TileKernel *k, Diags *diags);
 
 static const struct {
     TargetPass tile, schedule;
-    bool splits; // has a schedule for parts of a row and their combination
-    int shares;  // columns up to which its main kernel may be over parts; 0: never
+    KernelPass assign; // NULL: its schedule has no places
+    bool splits;       // has a schedule for parts of a row and their combination
+    int shares;        // columns up to which its main kernel may be over parts; 0: never
 } target_passes[TARGET_COUNT] = {
-    [TARGET_HOST] = {pass_tile_host, pass_schedule_host, true, 0},
-    [TARGET_SM80] = {pass_tile_sm80, pass_schedule_sm80, true, 0},
-    [TARGET_SM90A] = {pass_tile_sm90, pass_schedule_sm90, true, 256},
-    [TARGET_GFX90A] = {pass_tile_amd, pass_schedule_amd, false, 0},
-    [TARGET_GFX942] = {pass_tile_amd, pass_schedule_amd, false, 0},
-    [TARGET_GFX1100] = {pass_tile_amd, pass_schedule_amd, false, 0},
+    [TARGET_HOST] = {pass_tile_host, pass_schedule_host, NULL, true, 0},
+    [TARGET_SM80] = {pass_tile_sm80, pass_schedule_sm80, pass_assign_sm80, true, 0},
+    [TARGET_SM90A] = {pass_tile_sm90, pass_schedule_sm90, pass_assign_sm90, true, 256},
+    [TARGET_GFX90A] = {pass_tile_amd, pass_schedule_amd, pass_assign_amd, false, 0},
+    [TARGET_GFX942] = {pass_tile_amd, pass_schedule_amd, pass_assign_amd, false, 0},
+    [TARGET_GFX1100] = {pass_tile_amd, pass_schedule_amd, pass_assign_amd, false, 0},
 };
 
 bool pass_splits(const PassOptions *o) { return o->split && target_passes[o->target.id].splits; }
@@ -40,6 +43,22 @@ static bool has_knobs(const TileProgram *p, const Knobs *asked, Diags *diags) {
 
 bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags) {
     return target_passes[o->target.id].tile(p, o, diags) && has_knobs(p, &o->schedule, diags);
+}
+
+// Kernels of lanes have one warp a block, and copy nothing.
+bool pass_assign(TileProgram *p, Diags *diags) {
+    KernelPass assign = target_passes[p->target].assign;
+    if (!assign)
+        diag_error(diags, (Span){0}, "a schedule of target '%s' has no places",
+                   target_get(p->target)->name);
+    for (int i = 0; assign && i < p->kernels.n; i++) {
+        TileKernel *k = p->kernels.data[i];
+        if (tile_has_lanes(k))
+            pass_schedule_lanes(p, k);
+        else if (k->body.last->kind != TILE_ROLE && !assign(p, k, diags))
+            return false;
+    }
+    return assign != NULL;
 }
 
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags) {

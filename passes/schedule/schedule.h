@@ -55,12 +55,21 @@ int pass_value_columns(const TileProgram *p, const TileKernel *k);
 // columns. False: an error is in diags.
 bool pass_tile_columns(TileProgram *p, TileKernel *k, int most, int unit, Diags *diags);
 
+// Places of a kernel's operations, and roles without bodies.
+bool pass_assign_sm80(TileProgram *p, TileKernel *k, Diags *diags); // sm80.c
+bool pass_assign_sm90(TileProgram *p, TileKernel *k, Diags *diags); // sm90.c
+bool pass_assign_amd(TileProgram *p, TileKernel *k, Diags *diags);  // amd.c
+// Where all of a block's threads copy and compute: one role. `late`: in loops that carry nothing but an
+// accumulator, tiles are waited for as late as they are needed; weights that are made of scores alone then
+// stand in one piece with the product before them. False: an error is in diags.   assign.c
+bool pass_assign_all(TileProgram *p, TileKernel *k, bool late, Diags *diags);
+// Loops stand together: a map between two of them that needs neither goes before the first.
+void pass_gather_loops(TileKernel *k);
+
 // Stages of a buffer for tiles of a role: two where a loop loads nothing else; of a kernel, and the
-// most of any.   loads.c
+// most of any.   assign.c
 int pass_kernel_stages(const TileProgram *p, const TileKernel *k, TensorRole role);
 int pass_stages(const TileProgram *p, TensorRole role);
-// A program that was read may have loops as no sweep is. False: an error is in diags.
-bool pass_few_loads(const TileProgram *p, const TileKernel *k, int most, Diags *diags);
 
 // Sums of rows that may stay in parts are marked, in a kernel whose values have homes.   passes/tile/parts.c
 void pass_mark_parts(TileKernel *k);

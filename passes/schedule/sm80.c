@@ -1,14 +1,13 @@
 // sm80.c: how NVIDIA devices from sm_80 on run a kernel: tile extents, and
-// FlashAttention-2's order of copies.
+// what stands beside products.
 //
 // A block is 4 warps, each with 16 or 32 rows; two m16 tiles a warp use every fragment of K and V
 // that is read from shared memory twice, which is what keeps the matrix units busy. Tiles of q, k
 // and v are copied asynchronously into shared memory, those of k and v ahead of their use
-// (chain.h).
+// (assign.c).
 #include "passes/mask/interval.h"
-#include "passes/mask/tilemap.h"
-#include "passes/schedule/chain.h"
 #include "passes/schedule/demand.h"
+#include "passes/schedule/expand.h"
 #include "passes/schedule/schedule.h"
 #include "passes/schedule/sm80_few.h"
 #include "passes/schedule/strips.h"
@@ -198,16 +197,6 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
     return true;
 }
 
-// ---- outside loops
-
-// A tile that is loaded once (q). What uses it before the first loop has to wait for it; otherwise
-// the loop's own first wait does.
-static void schedule_load(Chains *c, TileOp *load) {
-    const TileOp *op = load->next;
-    while (op && op->kind != TILE_LOOP && !pass_uses(op, load->results.data[0])) op = op->next;
-    chain_load(c, load, !op || op->kind != TILE_LOOP);
-}
-
 // ---- products and their neighbours
 
 // The accumulator's rescaling as early as its factor is known: before the exponentials, which then
@@ -241,23 +230,6 @@ static int room_for_strips(const TileProgram *p, const TileKernel *k) {
     return target_get(p->target)->shared_bytes - sm80_shared_bytes(t);
 }
 
-static void schedule_kernel(TileProgram *p, TileKernel *k) {
-    raise_rescales(k);
-    pass_strips(p, k, k->schedule.warps, room_for_strips(p, k));
-    for (TileOp *op = k->body.first; op; op = op->next)
-        if (op->kind == TILE_LOOP) pass_raise_strips(op);
-    for (TileOp *op = k->body.first; op; op = op->next)
-        if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, false);
-    Chains c = chain_kernel(p, k);
-    c.late = true;
-    for (TileOp *op = k->body.first, *next; op; op = next) {
-        next = op->next;
-        if (chain_operand(p, op)) schedule_load(&c, op);
-        if (op->kind == TILE_LOOP) next = chain_loops(&c, op)->next;
-    }
-    chain_homes(&c);
-}
-
 // Whether tiles of rows take times of their own. Where they take the same, those of one head after
 // the other read the keys and values of a head from the L2 cache.
 static bool rows_differ(const TileKernel *k) {
@@ -266,16 +238,20 @@ static bool rows_differ(const TileKernel *k) {
     return false;
 }
 
+bool pass_assign_sm80(TileProgram *p, TileKernel *k, Diags *diags) {
+    raise_rescales(k);
+    pass_strips(p, k, k->schedule.warps, room_for_strips(p, k));
+    for (TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_LOOP) pass_raise_strips(op);
+    for (TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, false);
+    if (rows_differ(k) && !sm80_is_few(k)) k->schedule.section = SECTION;
+    return pass_assign_all(p, k, true, diags);
+}
+
 bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
-    for (int i = 0; i < p->kernels.n; i++) {
-        TileKernel *k = p->kernels.data[i];
-        if (!pass_few_loads(p, k, CHAIN_MAX_LOADS, diags)) return false;
-        if (tile_has_lanes(k))
-            pass_schedule_lanes(p, k);
-        else
-            schedule_kernel(p, k);
-        if (rows_differ(k) && !sm80_is_few(k)) k->schedule.section = SECTION;
-    }
+    if (!pass_assign(p, diags)) return false;
+    for (int i = 0; i < p->kernels.n; i++) pass_expand(p, p->kernels.data[i]);
     if (o->target.id == TARGET_SM80) pass_prefer_parts(p, SM80_FEW_ROWS);
     return true;
 }

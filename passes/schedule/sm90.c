@@ -507,15 +507,6 @@ void sm90_stores(Sm90 *s) {
     }
 }
 
-void sm90_homes(Sm90 *s) {
-    for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
-        for (int i = 0; i < op->results.n; i++)
-            if (op->results.data[i]->home == HOME_ANY) op->results.data[i]->home = HOME_FRAGMENT;
-        for (int i = 0; i < op->carried.n; i++)
-            if (op->carried.data[i]->home == HOME_ANY) op->carried.data[i]->home = HOME_FRAGMENT;
-    }
-}
-
 // ---- the pass
 
 bool pass_fixes_shift(const TileProgram *p) {
@@ -533,7 +524,8 @@ static Sm90 begin(TileProgram *p, TileKernel *k) {
     return (Sm90){.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(k)};
 }
 
-static void assign_kernel(TileProgram *p, TileKernel *k) {
+bool pass_assign_sm90(TileProgram *p, TileKernel *k, Diags *diags) {
+    if (!in_roles(p, k)) return pass_assign_sm80(p, k, diags);
     Sm90 s = begin(p, k);
     int dv = sm90_value_columns(p, k);
     int room = target_get(p->target)->shared_bytes -
@@ -542,6 +534,7 @@ static void assign_kernel(TileProgram *p, TileKernel *k) {
     for (TileOp *op = k->body.first; op; op = op->next)
         if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, true);
     sm90_assign(&s, true);
+    return true;
 }
 
 // Of the step that has most, for all warpgroups.
@@ -559,29 +552,16 @@ static int strip_bytes(const TileKernel *k, int groups) {
 }
 
 static void schedule_kernel(TileProgram *p, TileKernel *k) {
-    if (k->body.last->kind != TILE_ROLE) assign_kernel(p, k);
     Sm90 s = begin(p, k);
     s.strips = strip_bytes(k, s.shape.warpgroups);
     k->schedule.persist = PERSIST_DYNAMIC; // also where tiles take as long: 1% faster than turns
     pass_expand(p, k);
     sm90_stores(&s);
-    sm90_homes(&s);
     pass_mark_parts(k);
 }
 
-bool pass_assign(TileProgram *p, Diags *diags) {
-    bool any = false;
-    for (int i = 0; p->target == TARGET_SM90A && i < p->kernels.n; i++) {
-        TileKernel *k = p->kernels.data[i];
-        if (!in_roles(p, k) || k->body.last->kind == TILE_ROLE) continue;
-        assign_kernel(p, k);
-        any = true;
-    }
-    if (!any) diag_error(diags, (Span){0}, "no kernel of %s runs in roles", p->name);
-    return any;
-}
-
 bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
+    if (!pass_assign(p, diags)) return false;
     TileProgram q = others(p); // before roles hide what tells them apart
     for (int i = 0; i < p->kernels.n; i++)
         if (in_roles(p, p->kernels.data[i])) schedule_kernel(p, p->kernels.data[i]);

@@ -33,7 +33,5 @@ void sm90_assign(Sm90 *s, bool overlap);
 bool sm90_overlaps(Sm90 *s); // whether it is such a sweep, of a kernel that is still whole
 // Of a kernel in roles: outputs leave through a shared buffer, where there is room for one.
 void sm90_stores(Sm90 *s);
-// Every value that has no home yet is in registers.
-void sm90_homes(Sm90 *s);
 
 #endif

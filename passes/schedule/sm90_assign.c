@@ -139,21 +139,6 @@ static bool is_redone(const Flat *f, const Step *st) {
     return true;
 }
 
-// Loops stand together: a map between two of them that needs neither goes before the first.
-static void gather_loops(TileKernel *k) {
-    TileOp *first = k->body.first;
-    while (first && first->kind != TILE_LOOP) first = first->next;
-    TileOp *last = k->body.last;
-    while (last && last->kind != TILE_LOOP) last = last->prev;
-    if (!first || first == last) return;
-    for (TileOp *op = first->next, *next; op != last; op = next) {
-        next = op->next;
-        bool free = op->kind == TILE_MAP;
-        for (TileOp *in = first; free && in != op; in = in->next) free = !pass_uses_result(op, in);
-        if (free) pass_move_before(first, op);
-    }
-}
-
 static bool match_op(Flat *f, TileOp *op) {
     switch ((int)op->kind) {
     case TILE_LOOP: {
@@ -172,7 +157,7 @@ static bool match_op(Flat *f, TileOp *op) {
 
 // What is done of a tile behind its loops does not read q, which is not held so long.
 static bool match_chain(Flat *f) {
-    gather_loops(f->s->k);
+    pass_gather_loops(f->s->k);
     for (TileOp *op = f->s->k->body.first; op; op = op->next) {
         if (op->kind == TILE_LOOP && !f->load_q) return false;
         if (!match_op(f, op)) return false;

@@ -280,18 +280,8 @@ static void wait_in(Waits *w, TileBlock *b) {
     }
 }
 
-static void forget_places(TileBlock *b) {
-    for (TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op)) {
-        op->role = NULL;
-        op->place = op->peeled = (TilePlace){0};
-        op->peels = op->turn = op->begins = false;
-        if (op->kind == TILE_MMA) op->lands = op->after = op->half = 0;
-    }
-}
-
 void pass_waits(TileProgram *p, TileKernel *k, TileOp *role) {
     Waits w = {.p = p, .k = k, .role = role};
     take_turns(&w, &role->body);
     wait_in(&w, &role->body);
-    forget_places(&role->body);
 }

@@ -57,11 +57,12 @@ static attn_status fill(RtDevice *d, void *p, int byte, size_t n, attn_error *er
     return ATTN_OK;
 }
 
-static attn_status zero(RtDevice *d, void *module, void *p, size_t n, void *stream,
+static attn_status zero(RtDevice *d, void *module, const RtRows *r, void *stream,
                         attn_error *error) {
     (void)module;
     (void)stream;
-    return fill(d, p, 0, n, error);
+    for (size_t i = 0; i < r->rows; i++) fill(d, r->at + i * r->pitch, 0, r->width, error);
+    return ATTN_OK;
 }
 
 // ---- modules

@@ -101,7 +101,9 @@ static void put_tensors(Tiles *t, const TileData *d) {
         const TileTensor *x = &t->p->tensors.data[i];
         int64_t n = tile_tensor_elements(x, d->size);
         t->memory[i] = aligned_alloc(256, (size_t)(n * 4 / 256 + 1) * 256);
-        for (int64_t k = 0; k < n; k++) put(x->dtype, t->memory[i], k, d->tensor[i][k]);
+        bool zeroed = t->meta.variants[0].tensors[i].flags & ABI_ZEROED; // by the launch
+        for (int64_t k = 0; k < n; k++)
+            put(x->dtype, t->memory[i], k, zeroed ? 0 : d->tensor[i][k]);
     }
 }
 

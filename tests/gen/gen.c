@@ -315,6 +315,7 @@ void gen_print(Text *out, const GenProgram *p) {
                 p->shape.D, p->shape.Dv);
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         if (gen_uses(body.s, inputs[i].name))
-            text_printf(out, "    input %s: %s;\n", inputs[i].name, inputs[i].decl);
+            text_printf(out, "    input %s: %s%s;\n", inputs[i].name, inputs[i].decl,
+                        strncmp(inputs[i].decl, "f32", 3) == 0 ? " grad" : "");
     text_printf(out, "%s}\n", body.s);
 }

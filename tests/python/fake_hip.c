@@ -60,6 +60,11 @@ int hipMemsetD8Async(uint64_t to, unsigned char byte, size_t n, void *stream) {
     NOTE("zero %lx;", (unsigned long)(uintptr_t)stream);
     return memset((void *)(uintptr_t)to, byte, n), 0;
 }
+int hipMemset2DAsync(uint64_t to, size_t pitch, int byte, size_t width, size_t rows, void *stream) {
+    NOTE("zero rows %lx;", (unsigned long)(uintptr_t)stream);
+    for (size_t i = 0; i < rows; i++) memset((char *)(uintptr_t)to + i * pitch, byte, width);
+    return 0;
+}
 int hipMemsetD8(uint64_t to, unsigned char byte, size_t n) {
     return memset((void *)(uintptr_t)to, byte, n), 0;
 }

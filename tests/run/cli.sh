@@ -79,7 +79,7 @@ for dtype in f32 bf16; do
         holds 'cmp -s out e.tile'
     else
         gives 1 d.tile --pass=assign
-        says err 'no kernel of relu_attn runs in roles'
+        says err "a schedule of target 'host' has no places"
     fi
     gives 1 e.tile --pass=tidy
     says err 'scheduled already'
@@ -117,6 +117,18 @@ for target in sm_80 sm_90a gfx942; do # a loop that loads the same tiles again a
     sed '/= load k/{p;s/%k/%xk/;p;s/%x/%xx/;p;s/%x/%xx/}' lc.tile >ld.tile
     gives 1 ld.tile --pass=schedule
     says err "loads 5 tiles of q, k and v; target '$target' schedules up to 4"
+done
+for target in sm_80 gfx942 gfx1100; do # all threads copy and compute, in one role, also by way of its text
+    gives 0 relu_attn.attn --target=$target --emit=tile -o la.tile
+    gives 0 la.tile --pass=tile -o lb.tile
+    gives 0 lb.tile --pass=classify -o lc.tile
+    gives 0 lc.tile --pass=schedule -o ld.tile
+    gives 0 lc.tile --pass=assign -o le.tile
+    says le.tile '@all 1:'
+    says le.tile 'role all'
+    gives 0 le.tile --pass=schedule
+    holds 'cmp -s out ld.tile'
+    holds '! grep -q "@all" ld.tile'
 done
 # a section says nothing of roles
 gives 0 relu_attn.attn --target=sm_90a --dtype=f32 --emit=tile -o la.tile

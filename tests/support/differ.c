@@ -2,6 +2,7 @@
 #include "tests/support/differ.h"
 #include "ir/tile_eval.h"
 #include "tests/support/agree.h"
+#include "tests/support/differences.h"
 #include "tools/launch.h"
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +17,8 @@ typedef struct Job {
 } Job;
 
 const char *stage_name(Stage s) {
-    static const char *const names[] = {"none", "compile", "bind", "algorithm", "passes", "kernel"};
+    static const char *const names[] = {"none",      "compile", "bind",  "reference",
+                                        "algorithm", "passes",  "kernel"};
     return names[s];
 }
 
@@ -82,6 +84,13 @@ static bool bind_job(Job *j) {
     OracleAsk ask = {.what = ORACLE_OPEN | ORACLE_WRITTEN,
                      .dot_error = oracle_dot_error(j->d->dtype, false, sig->D)};
     return oracle_run(&j->x, j->c.variants.data[0], &j->b, &ask) == STATUS_DONE;
+}
+
+static bool reference(const Job *j) {
+    Differences x = differences(j->c.variants.data[0], &j->b);
+    bool good = x.worst < 1e-2;
+    if (!good && j->d->log) fprintf(j->d->log, "  reference: %s\n", x.element);
+    return good;
 }
 
 // ---- interpreted
@@ -150,6 +159,7 @@ static bool kernel(Job *j) {
 static Stage stages(Job *j) {
     if (!open_compile(j, &j->c, j->d->target)) return STAGE_COMPILE;
     if (!bind_job(j)) return STAGE_BIND;
+    if (j->d->interpret && !reference(j)) return STAGE_REFERENCE;
     if (j->d->interpret && !algorithm(j)) return STAGE_ALGORITHM;
     if (j->d->interpret && !compile_tiles(&j->c)) {
         if (j->d->log) diag_print(&j->c.diags, j->d->log);

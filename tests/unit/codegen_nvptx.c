@@ -119,6 +119,38 @@ START_TEST(sums_stay_in_threads) {
 }
 END_TEST
 
+// What several blocks add to: one addition for each element, and of a row's number by one thread.
+START_TEST(additions) {
+    static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A};
+    for (int i = 0; i < 2; i++) {
+        Arena *a = arena_new();
+        Diags diags;
+        FILE *f = fopen("tests/tile/sums.tile", "rb");
+        char *text = arena_alloc(a, 1 << 16);
+        void *code;
+        size_t n;
+        ck_assert(f != NULL);
+        text[fread(text, 1, (1 << 16) - 1, f)] = 0;
+        fclose(f);
+        diag_init(&diags, a);
+        TileProgram *p = tile_parse(a, text, strlen(text), &diags);
+        ck_assert(p != NULL);
+        p->target = targets[i];
+        PassOptions o = {.target = cg_target(targets[i]), .dtype = p->dtype};
+        ck_assert(pass_tile(p, &o, &diags) && pass_schedule(p, &o, &diags));
+        const TileProgram *all = p;
+        CgOptions options = {.opt = 3};
+        ck_assert(cg_emit(&all, 1, &options, CG_ASM, &diags, &code, &n));
+        int elements =
+            p->kernels.data[0]->axes[0].extent * 16 / p->kernels.data[0]->schedule.warps / 32;
+        ck_assert_int_eq(count(code, "red.relaxed.gpu.global.add.f32"), elements + elements / 4);
+        ck_assert_int_eq(count(code, "st.global"), 0);
+        free(code);
+        arena_free(a);
+    }
+}
+END_TEST
+
 // What masks and biases cost an element: a weight that cannot be -inf is not looked at, a sigmoid's
 // scale goes into the sum before it, an interval of keys is one comparison, and a bias linear in the
 // key one multiply-add.
@@ -288,6 +320,7 @@ Suite *codegen_nvptx_suite(void) {
     tcase_add_test(t, lists_of_tiles);
     tcase_add_test(t, tf32);
     tcase_add_test(t, sums_stay_in_threads);
+    tcase_add_test(t, additions);
     tcase_add_test(t, elements);
     tcase_add_test(t, launch);
     tcase_add_test(t, widths);

@@ -53,6 +53,12 @@ static int f_fill_async(uint64_t p, unsigned char b, size_t n, void *s) {
     return note("zero %llx %d %zu%s;", (unsigned long long)p, b, n, s ? " stream" : ""), 0;
 }
 
+static int f_fill_rows_async(uint64_t p, size_t pitch, unsigned b, size_t n, size_t rows, void *s) {
+    return note("zero %llx %u %zu * %zu by %zu%s;", (unsigned long long)p, b, n, rows, pitch,
+                s ? " stream" : ""),
+           0;
+}
+
 // The fixture's metadata for a GPU; the kernels of "sum" are the caller's to change.
 typedef struct GpuMeta {
     AbiMeta m;

@@ -72,7 +72,6 @@ static TileProgram *scheduled(Arena *a, const Stream *s, Form form, bool share) 
         sm.x = p->pool;
         pass_expand(p, k);
         sm90_stores(&sm);
-        sm90_homes(&sm);
     }
     p->scheduled = form == CHOSEN; // otherwise the other kernels are as they were
     pu_verify(p, p->name, PU_SHAPED);

@@ -250,7 +250,8 @@ static inline bool pu_is_attention(const char *path) {
     FeOptions o = {.path = path, .stdlib = "stdlib"};
     FeStatus status;
     Module *m = fe_load(a, &diags, &o, &status);
-    bool one = m && fe_find(m, NULL) && fe_lower(a, &diags, fe_find(m, NULL));
+    Variant *v = m ? fe_find(m, NULL) : NULL;
+    bool one = v && v->kind == VARIANT_ATTENTION && fe_lower(a, &diags, v);
     arena_free(a);
     return one;
 }

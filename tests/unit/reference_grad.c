@@ -404,7 +404,9 @@ START_TEST(forgotten) {
     const void *in[] = {g};
     double *dinputs[] = {dg};
     RefRun r = {.variant = v, .sizes = n, .q = q, .k = k, .v = val, .inputs = in, .state0 = &s0};
-    RefGrad x = {&r, d_o, NULL, &dstate, dq, dk, dv, dinputs, &ds0};
+    RefGrad x = {.run = &r, .d_o = d_o, .dstate = &dstate, .dq = dq, .dk = dk, .dv = dv};
+    x.dinputs = dinputs;
+    x.dstate0 = &ds0;
     ref_grad(&x);
     ck_assert(ds0 == 0 && dk[0] == 0 && dg[0] == 0 && dq[0] == 0);
     ck_assert(dk[2] == 9 && dk[1] == 1 + 0.25 * 9 && dv[1] == 2 * dk[1] && dg[2] == 9 * 2);

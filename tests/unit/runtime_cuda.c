@@ -120,6 +120,7 @@ static const GpuDriver DRIVER = {
     .capture_mode = f_capture,
     .launch_ex = f_launch_ex,
     .fill_async = f_fill_async,
+    .fill_rows_async = f_fill_rows_async,
     .fill = f_fill,
     .alloc = f_alloc,
     .release = f_free,

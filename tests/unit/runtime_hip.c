@@ -47,6 +47,7 @@ static const GpuDriver DRIVER = {
     .module_function = f_function,
     .launch = f_launch,
     .fill_async = f_fill_async,
+    .fill_rows_async = f_fill_rows_async,
 };
 
 static const attn_device GPU = {ATTN_HIP, 1};

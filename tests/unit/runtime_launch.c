@@ -499,6 +499,54 @@ static uint8_t *listed_meta(AbiTensor *list_tensors, size_t *n, const char **why
     return bytes;
 }
 
+static void leave(const uint64_t *args, int64_t first, int64_t last) {
+    (void)args, (void)first, (void)last;
+}
+
+// Of the caller's memory the elements of o are zero after a launch, wherever they lie, and nothing else is.
+static void check_zeroed(const int64_t *strides, int64_t begin, int64_t all) {
+    AbiTensor of[TENSORS];
+    size_t n;
+    const char *why;
+    memcpy(of, tensors, sizeof of);
+    of[O].flags |= ABI_ZEROED;
+    World w = world(3, 4);
+    finish(&w);
+    attn_close(w.artifact);
+    uint8_t *meta = listed_meta(of, &n, &why);
+    ck_assert_msg(!why, "%s", why);
+    static const attn_host_kernel functions[] = {leave, leave};
+    ck_assert_int_eq(attn_open_host(w.context, meta, n, functions, 2, &w.artifact, &w.error),
+                     ATTN_OK);
+    float *o = memory(&w, all);
+    w.tensors[TO].data = o + begin;
+    w.tensors[TO].strides = strides;
+    launch_ok(&w);
+    int64_t zeros = 0, wrong = 0;
+    for (int64_t i = 0; i < all; i++) zeros += o[i] == 0;
+    for (int64_t i = 0; i < 2 * 4 * 3 * FIX_DV; i++) {
+        int64_t at = begin + i % FIX_DV;
+        at += i / FIX_DV % 3 * strides[2] + i / FIX_DV / 3 % 4 * strides[1] +
+              i / FIX_DV / 12 * strides[0];
+        wrong += o[at] != 0;
+    }
+    ck_assert_int_eq(wrong, 0);
+    ck_assert_int_eq(zeros, 2 * 4 * 3 * FIX_DV);
+    attn_memory_free(w.context, CPU, o);
+    free(meta);
+    end(&w);
+}
+
+START_TEST(outputs_are_zeroed) {
+    const int64_t v = FIX_DV;
+    check_zeroed((const int64_t[]){12 * v, 3 * v, v, 1}, 0, 30 * v);        // dense
+    check_zeroed((const int64_t[]){12 * v, v, 4 * v, 1}, 0, 30 * v);        // heads within queries
+    check_zeroed((const int64_t[]){36 * v, v, 12 * v, 1}, 2 * v, 90 * v);   // a third of each row
+    check_zeroed((const int64_t[]){200 * v, 30 * v, 7 * v, 1}, v, 500 * v); // gaps everywhere
+    check_zeroed((const int64_t[]){-12 * v, 3 * v, v, 1}, 12 * v, 30 * v);  // from the end
+}
+END_TEST
+
 START_TEST(a_map_may_be_kept) {
     AbiTensor of[TENSORS];
     size_t n;
@@ -627,6 +675,7 @@ Suite *runtime_launch_suite(void) {
     tcase_set_timeout(t, 60);
     tcase_add_test(t, one_kernel);
     tcase_add_test(t, split_plan_zeroes_its_workspace);
+    tcase_add_test(t, outputs_are_zeroed);
     tcase_add_test(t, short_plan_needs_no_workspace);
     tcase_add_test(t, optional_output_left_out);
     tcase_add_test(t, strides);

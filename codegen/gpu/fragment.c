@@ -1,9 +1,17 @@
-// fragment.c: see fragment.h.
-#include "codegen/fragment.h"
+// fragment.c: values in registers (gpu.h).
+#include "codegen/gpu/gpu.h"
 
 #include <assert.h>
 
 // ---- values
+
+int cg_columns(const Layout *l) {
+    const LayoutDigit *first = &l->digit[0];
+    if (!l->n || first->place != LAYOUT_REG) return -1;
+    for (int i = 1; i < l->n; i++)
+        if (l->digit[i].axis >= 0 && l->digit[i].axis != first->axis) return first->axis;
+    return -1;
+}
 
 const CgFragment *cg_fragment(Cg *cg, const TileValue *v) {
     CgFragment **f = &cg->fragment[v->id];
@@ -11,8 +19,12 @@ const CgFragment *cg_fragment(Cg *cg, const TileValue *v) {
     int layout = v->layout;
     if (layout < 0) layout = tile_common_layout(cg->k, v->def, v->axis, v->rank); // of a map
     assert(layout >= 0 && "a value in registers has a layout");
+    const Layout *all = &cg->k->layouts.data[layout].is;
     *f = ARENA_NEW(cg->arena, CgFragment);
-    (*f)->is = layout_restrict(&cg->k->layouts.data[layout].is, v->axis, v->rank);
+    (*f)->is = layout_restrict(all, v->axis, v->rank);
+    (*f)->rows = (*f)->columns = -1;
+    for (int i = 0; i < v->rank; i++)
+        *(v->axis[i] == cg_columns(all) ? &(*f)->columns : &(*f)->rows) = v->axis[i];
     const LayoutDigit *first = &(*f)->is.digit[0];
     bool pairs = first->count && first->place == LAYOUT_REG && first->step == 1;
     (*f)->each = pairs && dtype_half(v->dtype) ? 2 : 1;
@@ -22,6 +34,17 @@ const CgFragment *cg_fragment(Cg *cg, const TileValue *v) {
 
 int cg_slot(const CgFragment *f, const int *part) {
     return layout_number(&f->is, LAYOUT_REG, part) / f->each;
+}
+
+int cg_register(const CgFragment *f, int row, int column) {
+    int part[TILE_MAX_AXES] = {0};
+    if (f->rows >= 0) part[f->rows] = row;
+    if (f->columns >= 0) part[f->columns] = column;
+    return cg_slot(f, part);
+}
+
+int cg_share(const CgFragment *f, int axis) {
+    return axis < 0 ? 1 : layout_share(&f->is, LAYOUT_REG, axis);
 }
 
 CgValue *cg_make(Cg *cg, const TileValue *v) {
@@ -110,90 +133,23 @@ Val cg_thread_part(Cg *cg, int layout, int axis) {
     return scaled(cg, p);
 }
 
-// ---- maps
+// ---- reductions and positions
 
-// The digit of an axis beyond those in lanes: over the tiles of an instruction. -1: none.
-static int beyond_lanes(const Layout *l, int axis) {
-    int at = -1, step = 0;
-    for (int i = 0; i < l->n; i++) {
-        const LayoutDigit *d = &l->digit[i];
-        if (d->axis != axis || d->place > LAYOUT_LANE || d->step < step) continue;
-        step = d->step;
-        at = d->place == LAYOUT_REG ? i : -1;
-    }
-    return at;
-}
-
-// Registers in the order of their digits, but that one digit is the slowest.
-static const int *order_of(Cg *cg, const Layout *l, int n, int slow) {
-    int *order = ARENA_ARRAY(cg->arena, int, n), stride = 1;
-    int count = 1;
-    for (int i = 0; i < l->n && l->digit[i].place == LAYOUT_REG; i++) {
-        if (i == slow) count = l->digit[i].count;
-        if (i < slow) stride *= l->digit[i].count;
-    }
-    for (int i = 0; i < n; i++) {
-        int low = i % stride, rest = i / stride, above = n / stride / count;
-        order[i] = low + (rest / above + rest % above * count) * stride;
-    }
-    return order;
-}
-
-CgSpace cg_space(Cg *cg, const TileOp *map, int slow) {
-    CgSpace s = {.op = map};
-    s.layout = tile_common_layout(cg->k, map, map->axes, map->naxes);
-    assert(s.layout >= 0 && "a map's values lie in one layout");
-    s.is = layout_restrict(&cg->k->layouts.data[s.layout].is, map->axes, map->naxes);
-    s.n = layout_count(&s.is, LAYOUT_REG);
-    s.order = order_of(cg, &s.is, s.n, beyond_lanes(&s.is, slow));
-    return s;
-}
-
-void cg_space_at(CgSpace *s, int i) {
-    for (int a = 0; a < s->op->naxes; a++)
-        s->part[s->op->axes[a]] = layout_part(&s->is, LAYOUT_REG, s->op->axes[a], s->order[i]);
-}
-
-bool cg_is_made(const CgSpace *s, int result) {
-    const TileResult *out = &s->op->outs.data[result];
-    const TileValue *v = s->op->results.data[result];
-    for (int a = 0; a < s->op->naxes; a++) {
-        int axis = s->op->axes[a];
-        bool reduced = out->reduce != EX_CONST && axis == out->reduce_axis;
-        if (s->part[axis] && !reduced && !tile_has_axis(v, axis)) return true;
-    }
-    return false;
-}
-
-Val cg_space_position(Cg *cg, const CgSpace *s, int axis) {
-    Val base =
-        LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), cg_thread_part(cg, s->layout, axis), "");
-    return LLVMBuildAdd(cg->b, base, cg_i32(cg, s->part[axis]), "");
-}
-
-Val cg_masked(Cg *cg, const CgSpace *s, const TileResult *out, Val v) {
-    int axis = out->reduce_axis, most = s->part[axis];
-    const TileAxis *a = &cg->k->axes[axis];
-    for (int i = 0; i < s->is.n; i++) {
-        const LayoutDigit *d = &s->is.digit[i];
-        if (d->axis == axis && d->place != LAYOUT_REG) most += (d->count - 1) * d->step;
-    }
-    if (!a->whole || a->size->op != EX_CONST || most < a->size->i) return v;
-    Val at =
-        LLVMBuildAdd(cg->b, cg_thread_part(cg, s->layout, axis), cg_i32(cg, s->part[axis]), "");
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, at, cg_i32(cg, a->size->i), "");
-    return LLVMBuildSelect(cg->b, in, v, cg_f32(cg, ex_identity(out->reduce)), "");
-}
-
-Val cg_across(Cg *cg, const Layout *l, int axis, ExOp reduce, Val v,
-              Val (*exchange)(Cg *cg, Val v, int mask)) {
+Val cg_across(Cg *cg, const Layout *l, int axis, ExOp reduce, Val v) {
     for (int i = 0, stride = 1; i < l->n; i++) {
         const LayoutDigit *d = &l->digit[i];
         if (d->place == LAYOUT_REG) continue;
         assert((d->axis != axis || d->place == LAYOUT_LANE) && "reductions stay in a warp");
         for (int mask = stride; d->axis == axis && mask < stride * d->count; mask *= 2)
-            v = cg_merge(cg, reduce, v, exchange(cg, v, mask));
+            v = cg_merge(cg, reduce, v, cg_gpu(cg)->hooks->exchange(cg, v, mask));
         stride *= d->count;
     }
     return v;
+}
+
+Val cg_merge(Cg *cg, ExOp reduce, Val a, Val b) {
+    if (!a) return b;
+    Val v[] = {a, b};
+    if (reduce == EX_ROWSUM) return cg_fast(LLVMBuildFAdd(cg->b, a, b, ""));
+    return cg_math(cg, reduce == EX_ROWMAX ? EX_MAX : EX_MIN, v, 2);
 }

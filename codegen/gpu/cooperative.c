@@ -3,24 +3,10 @@
 // reduced, if any, or by some neighbours, which take pieces of it in turn.
 //
 // In: a TILE_MAP whose operands lie in shared memory. Out: its results there, readable behind the
-// next barrier. And what the maps of these targets say of reductions and positions.
-#include "codegen/cg.h"
+// next barrier.
+#include "codegen/gpu/gpu.h"
 
 #include <assert.h>
-
-Val cg_merge(Cg *cg, ExOp reduce, Val a, Val b) {
-    if (!a) return b;
-    Val v[] = {a, b};
-    if (reduce == EX_ROWSUM) return cg_fast(LLVMBuildFAdd(cg->b, a, b, ""));
-    return cg_math(cg, reduce == EX_ROWMAX ? EX_MAX : EX_MIN, v, 2);
-}
-
-Val cg_tile_begin(Cg *cg, int axis) {
-    const TileAxis *a = &cg->k->axes[axis];
-    Val tile = cg->tile[tile_root_axis(cg->k, axis)];
-    if (a->whole || !tile) return cg_i32(cg, 0);
-    return LLVMBuildMul(cg->b, tile, cg_i32(cg, a->extent), "");
-}
 
 enum {
     PIECE = 16,
@@ -29,7 +15,6 @@ enum {
 
 typedef struct At { // the current element
     const TileOp *op;
-    const CgShared *shared;
     int axis;        // the vector's
     Val own, walked; // along it; along the other axis
     Val *piece;      // of each operand of two axes, from `walked` on; NULL: one at a time
@@ -37,12 +22,12 @@ typedef struct At { // the current element
     int shares; // threads that reduce the element together
 } At;
 
-static Val address(Cg *cg, const At *at, const TileValue *v, Val offset) {
-    return at->shared->pointer(cg, LLVMBuildAdd(cg->b, cg->value[v->id].mem, offset, ""));
+static Val address(Cg *cg, const TileValue *v, Val offset) {
+    return cg_gpu(cg)->hooks->pointer(cg, LLVMBuildAdd(cg->b, cg->value[v->id].mem, offset, ""));
 }
 
 static Val load(Cg *cg, const At *at, const TileValue *v, int n) {
-    Val p = address(cg, at, v, at->shared->offset(cg, v, at->axis, at->own, at->walked));
+    Val p = address(cg, v, cg_gpu(cg)->hooks->offset(cg, v, at->axis, at->own, at->walked));
     Val x = LLVMBuildLoad2(cg->b, cg_vector(cg_dtype(cg, v->dtype), n), p, "");
     if (n > 1) LLVMSetAlignment(x, PIECE);
     return x;
@@ -76,16 +61,17 @@ static int piece_of(Cg *cg, const At *at, const TileResult *out) {
         if (bytes && bytes != dtype_bytes(v->dtype)) return 1;
         bytes = dtype_bytes(v->dtype);
     }
-    if (!at->shared->pieces || !bytes || !axis->whole || axis->size->op != EX_CONST) return 1;
+    if (!cg_gpu(cg)->hooks->pieces || !bytes || !axis->whole || axis->size->op != EX_CONST)
+        return 1;
     return axis->size->i % (PIECE / bytes) ? 1 : PIECE / bytes;
 }
 
 // As many as there are threads for. Widths are multiples of 16, so that whole warps have elements.
 static int shares_of(Cg *cg, const At *at, const TileResult *out, int width) {
     int n = out->reduce == EX_CONST ? 1 : piece_of(cg, at, out), shares = 1;
-    if (n == 1 || !at->shared->exchange || width % 16) return 1;
+    if (n == 1 || width % 16) return 1;
     int pieces = cg->k->axes[out->reduce_axis].size->i / n;
-    while (2 * shares * width <= at->shared->threads && pieces % (2 * shares) == 0) shares *= 2;
+    while (2 * shares * width <= cg_gpu(cg)->threads && pieces % (2 * shares) == 0) shares *= 2;
     return shares;
 }
 
@@ -110,7 +96,7 @@ static Val made(Cg *cg, CgElem *elem, const TileResult *out) {
     Val phi[SUMS], sum[SUMS], none = cg_f32(cg, ex_identity(out->reduce));
     if (out->reduce == EX_CONST) return cg_expr(cg, out->body, elem);
     int n = piece_of(cg, at, out), sums = n < SUMS ? n : SUMS;
-    Val share = LLVMBuildAnd(cg->b, at->shared->tid, cg_i32(cg, at->shares - 1), "");
+    Val share = LLVMBuildAnd(cg->b, cg_gpu(cg)->tid, cg_i32(cg, at->shares - 1), "");
     Val first = LLVMBuildMul(cg->b, share, cg_i32(cg, n), "");
     Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "column"),
         done = cg_block(cg, "reduced");
@@ -130,14 +116,14 @@ static Val made(Cg *cg, CgElem *elem, const TileResult *out) {
     LLVMPositionBuilderAtEnd(cg->b, done);
     for (int i = 1; i < sums; i++) sum[0] = cg_merge(cg, out->reduce, sum[0], sum[i]);
     for (int other = 1; other < at->shares; other *= 2)
-        sum[0] = cg_merge(cg, out->reduce, sum[0], at->shared->exchange(cg, sum[0], other));
+        sum[0] = cg_merge(cg, out->reduce, sum[0], cg_gpu(cg)->hooks->exchange(cg, sum[0], other));
     return sum[0];
 }
 
 // The elements from `first` on, each by as many threads as share it.
 static void chunk(Cg *cg, At *at, int i, int first, int width) {
     const TileValue *v = at->op->results.data[i];
-    Val number = LLVMBuildUDiv(cg->b, at->shared->tid, cg_i32(cg, at->shares), "");
+    Val number = LLVMBuildUDiv(cg->b, cg_gpu(cg)->tid, cg_i32(cg, at->shares), "");
     at->own = LLVMBuildAdd(cg->b, number, cg_i32(cg, first), "");
     CgElem elem = {.lanes = 1, .param = operand, .pos = position, .lane_axis = -1, .ctx = at};
     Blk work = cg_block(cg, "vector"), done = cg_block(cg, "vector.done");
@@ -145,21 +131,21 @@ static void chunk(Cg *cg, At *at, int i, int first, int width) {
     LLVMBuildCondBr(cg->b, in, work, done);
     LLVMPositionBuilderAtEnd(cg->b, work);
     Val x = made(cg, &elem, &at->op->outs.data[i]);
-    Val p = address(cg, at, v, LLVMBuildMul(cg->b, at->own, cg_i32(cg, dtype_bytes(v->dtype)), ""));
+    Val p = address(cg, v, LLVMBuildMul(cg->b, at->own, cg_i32(cg, dtype_bytes(v->dtype)), ""));
     LLVMBuildStore(cg->b, cg_write(cg, x, v->dtype), p); // the same by all that share it
     LLVMBuildBr(cg->b, done);
     LLVMPositionBuilderAtEnd(cg->b, done);
 }
 
-void cg_cooperative_map(Cg *cg, const TileOp *op, const CgShared *shared) {
+void cg_cooperative_map(Cg *cg, const TileOp *op) {
     for (int i = 0; i < op->results.n; i++) {
         const TileValue *v = op->results.data[i];
         assert(v->home == HOME_SHARED && v->rank == 1);
         int width = cg->k->axes[v->axis[0]].extent;
-        At at = {.op = op, .shared = shared, .axis = op->results.data[0]->axis[0]};
+        At at = {.op = op, .axis = op->results.data[0]->axis[0]};
         at.shares = shares_of(cg, &at, &op->outs.data[i], width);
-        cg->value[v->id].mem = shared->place(cg, v);
-        for (int first = 0; first < width; first += shared->threads / at.shares)
+        cg->value[v->id].mem = cg_gpu(cg)->hooks->place(cg, v);
+        for (int first = 0; first < width; first += cg_gpu(cg)->threads / at.shares)
             chunk(cg, &at, i, first, width);
     }
 }

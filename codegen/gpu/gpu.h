@@ -1,0 +1,110 @@
+// gpu.h: what the lowerings of all GPUs share: values in the registers of threads, by their layouts
+// (ir/layout.h); maps over them, and maps whose results lie in the memory that a block shares.
+//
+// The number of an element along an axis is a sum: what the thread's lane and warp say of it, which
+// is computed once, and what the register says, which is a constant. `part` is that constant, by
+// axis: it names a register of every value whose layout agrees, and of a value that lacks an axis
+// the one that the elements along it share.
+//
+// The columns of a layout are the axis along which a thread's first registers run; its other axis are
+// the rows. Nothing else distinguishes them.
+#ifndef CODEGEN_GPU_H
+#define CODEGEN_GPU_H
+
+#include "codegen/cg.h"
+
+typedef struct CgWalk CgWalk;
+
+typedef struct CgGpuHooks {
+    // An operand of a map as it reads (f32, i32, i1); layout: of the map's thread, for what lies
+    // elsewhere than in registers.
+    Val (*element)(Cg *cg, const TileValue *v, int layout, const int *part);
+    // What is made of the current element for a result. NULL: its body.
+    Val (*body)(Cg *cg, CgWalk *m, int result);
+    // Two elements side by side of a result whose registers hold two.
+    void (*pair)(Cg *cg, CgWalk *m, int result, Val low, Val high);
+    Val (*exchange)(Cg *cg, Val v, int mask); // of the lane whose number differs in these bits
+    // Reductions in two chains, which do not wait for each other.
+    bool two_chains;
+    // ---- shared memory
+    Val (*place)(Cg *cg, const TileValue *v); // i32: where a value begins
+    Val (*pointer)(Cg *cg, Val at);
+    // Bytes from there: the element `own` along `axis` and `walked` along its other one, if any.
+    Val (*offset)(Cg *cg, const TileValue *v, int axis, Val own, Val walked);
+    bool pieces; // 16 bytes of a row that begin at a multiple of as many lie together
+} CgGpuHooks;
+
+typedef struct CgGpu { // the head of a target's state
+    const CgGpuHooks *hooks;
+    int *offset; // of shared values, by TileValue.id; -1: not in shared memory
+    int threads; // that run the operation together
+    bool *parts; // by TileValue.id: row sums that stay divided, beside those so marked; NULL: none
+    Val tid, lane;
+} CgGpu;
+
+static inline CgGpu *cg_gpu(Cg *cg) { return cg->state; }
+
+// ---- values (fragment.c)
+
+typedef struct CgFragment { // of a value
+    Layout is;
+    int registers;     // of a thread
+    int each;          // elements in one: 2 where they are narrow and side by side along columns
+    int rows, columns; // axes; -1: none
+} CgFragment;
+
+// Of a map's result that goes on to shared memory: where its map makes it.
+const CgFragment *cg_fragment(Cg *cg, const TileValue *v);
+int cg_slot(const CgFragment *f, const int *part); // the register
+int cg_register(const CgFragment *f, int row,
+                int column);                  // likewise, whatever axes the value lacks
+int cg_share(const CgFragment *f, int axis);  // elements along an axis in registers; -1: 1
+CgValue *cg_make(Cg *cg, const TileValue *v); // with room for its registers
+int cg_columns(const Layout *l);              // their axis; -1: there is none
+// Where this thread is: what its lane and warp say, for every layout of the kernel. late: what only
+// the lane says is multiplied by its step where it is used, so that no register holds it meanwhile.
+void cg_place_thread(Cg *cg, Val lane, Val warp, bool late);
+// i32: of an element's number along an axis, in one of the kernel's layouts.
+Val cg_thread_part(Cg *cg, int layout, int axis);
+// Of one register: over the lanes that share what is reduced.
+Val cg_across(Cg *cg, const Layout *l, int axis, ExOp reduce, Val v);
+Val cg_merge(Cg *cg, ExOp reduce, Val a, Val b); // of a reduction; a NULL: b
+
+// ---- maps (map.c)
+
+typedef struct CgSpace { // the elements of a map that a thread makes
+    const TileOp *op;
+    int layout;
+    Layout is;         // of the map's axes
+    int rows, columns; // axes; -1: none among them
+    int n;
+    const int *order;        // their registers, in the order in which they are made
+    int part[TILE_MAX_AXES]; // of the current one
+    bool odd;                // the second of two side by side
+} CgSpace;
+
+struct CgWalk {
+    CgSpace space;
+    CgElem elem; // whose ctx is the map
+    Val *low;    // by result: the first of two that a register holds
+    Val **odd;   // by result: the second chain of a reduction
+    Val first;   // POS along the columns of the thread's first element; NULL: not kept
+    void *own;   // the target's
+};
+
+typedef enum CgOrder { // what a thread comes back to last: the next of an instruction's tiles along
+    CG_BY_REGISTER,    // whichever axis has the last registers
+    CG_ROW_BY_ROW,     // the rows
+    CG_COLUMN_BY_COLUMN
+} CgOrder;
+CgWalk cg_walk_begin(Cg *cg, const TileOp *op, CgOrder order);
+void cg_walk_at(CgWalk *m, int i);       // makes element i the current one
+void cg_walk_element(Cg *cg, CgWalk *m); // m may not have moved since
+void cg_walk_end(Cg *cg, CgWalk *m);     // reductions across lanes, but of results in parts
+Val *cg_walk_register(Cg *cg, const CgWalk *m, int result); // of the current element
+Val cg_walk_first(Cg *cg, const CgWalk *m, int axis);       // POS of the thread's first element
+
+// ---- maps into shared memory (cooperative.c)
+void cg_cooperative_map(Cg *cg, const TileOp *op);
+
+#endif

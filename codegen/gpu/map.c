@@ -1,0 +1,174 @@
+// map.c: maps over values in registers: each thread makes its elements, one after the other, reduces
+// them in itself and then across the lanes of its warp.
+//
+// In: a TILE_MAP whose operands are fragments or lie in shared memory. Out: its results in registers.
+#include "codegen/gpu/gpu.h"
+
+#include <assert.h>
+
+// ---- the elements of a thread
+
+// The digit of an axis beyond those in lanes: over the tiles of an instruction. -1: none.
+static int beyond_lanes(const Layout *l, int axis) {
+    int at = -1, step = 0;
+    for (int i = 0; i < l->n; i++) {
+        const LayoutDigit *d = &l->digit[i];
+        if (d->axis != axis || d->place > LAYOUT_LANE || d->step < step) continue;
+        step = d->step;
+        at = d->place == LAYOUT_REG ? i : -1;
+    }
+    return at;
+}
+
+// Registers in the order of their digits, but that one digit is the slowest.
+static const int *order_of(Cg *cg, const Layout *l, int n, int slow) {
+    int *order = ARENA_ARRAY(cg->arena, int, n), stride = 1;
+    int count = 1;
+    for (int i = 0; i < l->n && l->digit[i].place == LAYOUT_REG; i++) {
+        if (i == slow) count = l->digit[i].count;
+        if (i < slow) stride *= l->digit[i].count;
+    }
+    for (int i = 0; i < n; i++) {
+        int low = i % stride, rest = i / stride, above = n / stride / count;
+        order[i] = low + (rest / above + rest % above * count) * stride;
+    }
+    return order;
+}
+
+static CgSpace space_of(Cg *cg, const TileOp *map, CgOrder order) {
+    CgSpace s = {.op = map, .rows = -1, .columns = -1};
+    s.layout = tile_common_layout(cg->k, map, map->axes, map->naxes);
+    assert(s.layout >= 0 && "a map's values lie in one layout");
+    const Layout *all = &cg->k->layouts.data[s.layout].is;
+    for (int i = 0; i < map->naxes; i++)
+        *(map->axes[i] == cg_columns(all) ? &s.columns : &s.rows) = map->axes[i];
+    s.is = layout_restrict(all, map->axes, map->naxes);
+    s.n = layout_count(&s.is, LAYOUT_REG);
+    int slow = order == CG_ROW_BY_ROW ? s.rows : order == CG_COLUMN_BY_COLUMN ? s.columns : -1;
+    s.order = order_of(cg, &s.is, s.n, slow < 0 ? -1 : beyond_lanes(&s.is, slow));
+    return s;
+}
+
+void cg_walk_at(CgWalk *m, int i) {
+    CgSpace *s = &m->space;
+    for (int a = 0; a < s->op->naxes; a++)
+        s->part[s->op->axes[a]] = layout_part(&s->is, LAYOUT_REG, s->op->axes[a], s->order[i]);
+    s->odd = s->columns >= 0 && s->order[i] % 2;
+}
+
+static bool is_made(const CgSpace *s, int result) {
+    const TileResult *out = &s->op->outs.data[result];
+    const TileValue *v = s->op->results.data[result];
+    for (int a = 0; a < s->op->naxes; a++) {
+        int axis = s->op->axes[a];
+        bool reduced = out->reduce != EX_CONST && axis == out->reduce_axis;
+        if (s->part[axis] && !reduced && !tile_has_axis(v, axis)) return true;
+    }
+    return false;
+}
+
+static Val masked(Cg *cg, const CgSpace *s, const TileResult *out, Val v) {
+    int axis = out->reduce_axis, most = s->part[axis];
+    const TileAxis *a = &cg->k->axes[axis];
+    for (int i = 0; i < s->is.n; i++) {
+        const LayoutDigit *d = &s->is.digit[i];
+        if (d->axis == axis && d->place != LAYOUT_REG) most += (d->count - 1) * d->step;
+    }
+    if (!a->whole || a->size->op != EX_CONST || most < a->size->i) return v;
+    Val at =
+        LLVMBuildAdd(cg->b, cg_thread_part(cg, s->layout, axis), cg_i32(cg, s->part[axis]), "");
+    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, at, cg_i32(cg, a->size->i), "");
+    return LLVMBuildSelect(cg->b, in, v, cg_f32(cg, ex_identity(out->reduce)), "");
+}
+
+// ---- operands and positions
+
+static Val param(Cg *cg, CgElem *elem, int k) {
+    const CgSpace *s = &((const CgWalk *)elem->ctx)->space;
+    return cg_gpu(cg)->hooks->element(cg, s->op->args.data[k], s->layout, s->part);
+}
+
+Val cg_walk_first(Cg *cg, const CgWalk *m, int axis) {
+    return cg_sum(cg, cg_tile_begin(cg, axis), cg_thread_part(cg, m->space.layout, axis));
+}
+
+static bool place(Cg *cg, CgElem *elem, int axis, Val *first, int *offset) {
+    const CgWalk *m = elem->ctx;
+    if (axis != m->space.columns) return false;
+    *first = m->first ? m->first : cg_walk_first(cg, m, axis);
+    *offset = m->space.part[axis];
+    return true;
+}
+
+static Val position(Cg *cg, CgElem *elem, int axis) {
+    const CgWalk *m = elem->ctx;
+    bool kept = axis == m->space.columns && m->first;
+    return cg_plus(cg, kept ? m->first : cg_walk_first(cg, m, axis), m->space.part[axis]);
+}
+
+// ---- the map
+
+CgWalk cg_walk_begin(Cg *cg, const TileOp *op, CgOrder order) {
+    CgWalk m = {.space = space_of(cg, op, order)};
+    m.elem = (CgElem){.lanes = 1, .param = param, .pos = position, .place = place, .lane_axis = -1};
+    m.elem.copies = m.space.n;
+    m.low = ARENA_ARRAY(cg->arena, Val, op->outs.n);
+    m.odd = ARENA_ARRAY(cg->arena, Val *, op->outs.n);
+    for (int i = 0; i < op->results.n; i++)
+        m.odd[i] = ARENA_ARRAY(cg->arena, Val, cg_make(cg, op->results.data[i])->n);
+    return m;
+}
+
+Val *cg_walk_register(Cg *cg, const CgWalk *m, int result) {
+    const TileValue *v = m->space.op->results.data[result];
+    return &cg->value[v->id].e[cg_slot(cg_fragment(cg, v), m->space.part)];
+}
+
+static void set(Cg *cg, CgWalk *m, int i, Val x) {
+    const TileValue *v = m->space.op->results.data[i];
+    if (cg_fragment(cg, v)->each == 1)
+        *cg_walk_register(cg, m, i) = dtype_half(v->dtype) ? cg_round(cg, x, v->dtype) : x;
+    else if (!m->space.odd)
+        m->low[i] = x;
+    else
+        cg_gpu(cg)->hooks->pair(cg, m, i, m->low[i], x);
+}
+
+static void add(Cg *cg, CgWalk *m, int i, Val x) {
+    const TileResult *out = &m->space.op->outs.data[i];
+    Val *acc = cg_walk_register(cg, m, i);
+    if (m->space.odd && cg_gpu(cg)->hooks->two_chains)
+        acc = &m->odd[i][acc - cg->value[m->space.op->results.data[i]->id].e];
+    *acc = cg_merge(cg, out->reduce, *acc, masked(cg, &m->space, out, x));
+}
+
+void cg_walk_element(Cg *cg, CgWalk *m) {
+    const TileOp *op = m->space.op;
+    m->elem.ctx = m;
+    cg_elem_begin(cg, &m->elem);
+    for (int i = 0; i < op->outs.n; i++) {
+        const TileResult *out = &op->outs.data[i];
+        if (is_made(&m->space, i)) continue;
+        Val x = cg_gpu(cg)->hooks->body ? cg_gpu(cg)->hooks->body(cg, m, i) : NULL;
+        if (!x) x = cg_expr(cg, out->body, &m->elem);
+        if (out->reduce == EX_CONST)
+            set(cg, m, i, x);
+        else
+            add(cg, m, i, x);
+    }
+}
+
+void cg_walk_end(Cg *cg, CgWalk *m) {
+    for (int i = 0; i < m->space.op->results.n; i++) {
+        const TileResult *out = &m->space.op->outs.data[i];
+        const TileValue *v = m->space.op->results.data[i];
+        CgValue *value = &cg->value[v->id];
+        if (out->reduce == EX_CONST) continue;
+        for (int j = 0; j < value->n; j++) {
+            if (m->odd[i][j]) value->e[j] = cg_merge(cg, out->reduce, value->e[j], m->odd[i][j]);
+            if (!v->parts && !(cg_gpu(cg)->parts && cg_gpu(cg)->parts[v->id]))
+                value->e[j] =
+                    cg_across(cg, &m->space.is, out->reduce_axis, out->reduce, value->e[j]);
+        }
+    }
+}

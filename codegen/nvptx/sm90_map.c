@@ -1,0 +1,147 @@
+// sm90_map.c: maps in roles: beside products in flight, and in two ways where not all elements count.
+//
+// In: a TILE_MAP at work (codegen/gpu/map.c). Out: its elements, and the waits that the schedule puts
+// between them; pairs of narrow results are made when nothing is in flight (nv90_pack).
+#include "codegen/nvptx/sm90.h"
+
+static void pack_wide(Cg *cg, const CgWalk *m) {
+    Nv90 *h = nv90_state(cg);
+    const TileOp *op = m->space.op;
+    const NvMap *own = m->own;
+    for (int i = 0; i < op->outs.n; i++) {
+        const TileValue *v = op->results.data[i];
+        Nv90Wide w = {&cg->value[v->id], v->dtype, own->wide[i], tile_is_marked(op, TILE_HALVES)};
+        if (w.elements) VEC_PUSH(cg->arena, &h->wide, w);
+    }
+    if (!h->flight.n) nv90_pack(cg);
+}
+
+static void widen_packed(Cg *cg, const CgWalk *m) {
+    NvMap *own = m->own;
+    const TileOp *op = m->space.op;
+    own->wide = ARENA_ARRAY(cg->arena, Val *, op->outs.n);
+    for (int i = 0; i < op->outs.n; i++) {
+        const TileValue *v = op->results.data[i];
+        if (cg_fragment(cg, v)->each == 2)
+            own->wide[i] = ARENA_ARRAY(cg->arena, Val, 2 * cg->value[v->id].n);
+    }
+}
+
+// Elements that do not count are not made (nvptx/sm90_first.c): how many along `axis` are.
+static int leave_out(Cg *cg, const CgWalk *m) {
+    const Nv90 *h = nv90_state(cg);
+    const TileOp *op = m->space.op;
+    const NvMap *own = m->own;
+    int axis = m->space.columns, all = axis < 0 ? 1 : cg->k->axes[axis].extent;
+    if (!h->counted || axis != h->counted_axis) return all;
+    for (int i = 0; i < op->results.n; i++) {
+        const TileValue *v = op->results.data[i];
+        CgValue *value = &cg->value[v->id];
+        bool made = !tile_has_axis(v, axis);
+        for (int e = 0; !made && e < value->n; e++) value->e[e] = LLVMGetUndef(cg->f32);
+        for (int e = 0; own->wide[i] && e < 2 * value->n; e++) own->wide[i][e] = cg_f32(cg, 0);
+    }
+    return h->counted;
+}
+
+// Where the scores are needed once more (TILE_REDO) the weights do not take their registers, and the
+// assembler would bring them all before the wait: then the rows' operands come from behind it.
+static bool keeps_scores(const TileOp *map) {
+    for (const TileOp *op = map->next; op; op = op->next)
+        if (op->kind == TILE_REDO) return true;
+    return false;
+}
+
+static bool is_of_rows(Cg *cg, const TileOp *map, int i) {
+    const CgValue *v = &cg->value[map->args.data[i]->id];
+    return map->args.data[i]->rank == 1 && v->n && LLVMTypeOf(v->e[0]) == cg->f32;
+}
+
+static void wait_within(Cg *cg, const TileOp *map, bool half) {
+    VEC(Val) held = {0};
+    for (int i = 0; i < map->args.n && keeps_scores(map); i++) {
+        const CgValue *v = &cg->value[map->args.data[i]->id];
+        for (int e = 0; is_of_rows(cg, map, i) && e < v->n; e++)
+            VEC_PUSH(cg->arena, &held, v->e[e]);
+    }
+    if (half)
+        nv90_half_wait(cg);
+    else
+        nv90_pinned_wait(cg, map, held.data, held.n);
+    for (int i = 0, n = 0; n < held.n; i++) {
+        CgValue *v = &cg->value[map->args.data[i]->id];
+        if (!is_of_rows(cg, map, i)) continue;
+        v->e = &held.data[n];
+        n += v->n;
+    }
+}
+
+// Pairs of the first so many columns, as far as their elements are there.
+static void pack_first(Cg *cg, const CgWalk *m, int columns) {
+    const NvMap *own = m->own;
+    const TileOp *op = m->space.op;
+    for (int i = 0; i < op->outs.n; i++) {
+        const TileValue *v = op->results.data[i];
+        const CgFragment *f = cg_fragment(cg, v);
+        for (int e = 0; own->wide[i] && e < f->registers; e++) {
+            Val *pair = own->wide[i] + 2 * e;
+            bool first = layout_part(&f->is, LAYOUT_REG, m->space.columns, 2 * e) < columns;
+            if (!first || !pair[0] || !pair[1]) continue;
+            cg->value[v->id].e[e] = nv_pack(cg, v->dtype, pair[0], pair[1]);
+            pair[0] = NULL;
+        }
+    }
+}
+
+typedef struct Walk {
+    CgWalk *m;
+    int done; // elements
+    int half; // columns of the product's first half; 0: the product is one
+} Walk;
+
+static void walked(Cg *cg, Walk *w) {
+    const TileOp *op = w->m->space.op;
+    if (w->half && w->done == op->half) wait_within(cg, op, true);
+    if (op->waits && w->done == op->after) wait_within(cg, op, false);
+    w->done++;
+    cg_walk_element(cg, w->m);
+    if (w->half && w->done > op->half && w->done <= op->after) pack_first(cg, w->m, w->half);
+}
+
+static void walk_columns(Cg *cg, Walk *w, int from, int to) {
+    const CgSpace *s = &w->m->space;
+    for (int i = 0; i < s->n; i++) {
+        cg_walk_at(w->m, i);
+        int column = s->columns < 0 ? 0 : s->part[s->columns];
+        if (column >= from && column < to) walked(cg, w);
+    }
+}
+
+// Where the product lands by halves the weights of its first half, whose registers are free by then, come first.
+static void walk(Cg *cg, CgWalk *m) {
+    const TileOp *op = m->space.op;
+    widen_packed(cg, m);
+    int columns = leave_out(cg, m), half = op->half ? columns / 32 * 16 : 0; // whole steps
+    Walk w = {m, 0, half};
+    if (half) walk_columns(cg, &w, 0, half);
+    walk_columns(cg, &w, half, columns);
+    if (op->waits && (op->after < 0 || w.done <= op->after)) nv90_mma_wait(cg, op->pending);
+    pack_wide(cg, m);
+}
+
+// Operands that stand behind a wait are the map's own.
+void nv90_map_walk(Cg *cg, CgWalk *m) {
+    const TileOp *op = m->space.op;
+    CgValue *own = ARENA_ARRAY(cg->arena, CgValue, op->args.n + 1);
+    for (int i = 0; i < op->args.n; i++) own[i] = cg->value[op->args.data[i]->id];
+    walk(cg, m);
+    for (int i = 0; i < op->args.n; i++) cg->value[op->args.data[i]->id] = own[i];
+}
+
+void nv90_keep_pair(Cg *cg, const CgWalk *m, int i, Val low, Val high) {
+    const NvMap *own = m->own;
+    const TileValue *v = m->space.op->results.data[i];
+    Val *pair = own->wide[i] + 2 * cg_slot(cg_fragment(cg, v), m->space.part);
+    pair[0] = low, pair[1] = high;
+    if (tile_is_marked(m->space.op, TILE_HALVES)) nv_sigmoids_begin(cg, pair);
+}

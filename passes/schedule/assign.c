@@ -1,0 +1,191 @@
+// assign.c: when what is done where all of a block's threads copy and compute (sm_80, AMD).
+//
+// In: a kernel whose extents are bound and whose loops are split by class. Out: places (TilePlace) and one
+// role without a body, which fills the buffers that it reads (expand.c). Operands of products go through
+// shared memory; anything else that is loaded is small and goes to registers.
+//
+// Tiles of k and v have room for one each in shared memory, and each is on its way while the other is
+// computed with. The next k is copied once this one has been read:
+//
+//     v 1:0   s 1:1   k 0:2   maps 1:3 ..   o 1:9
+//
+// A loop with one such load has two stages of it instead. Where a loop skips steps (`where`), or uses what it
+// loads all at once, everything is of one time, what is loaded first.
+#include "passes/schedule/expand.h"
+#include "passes/schedule/schedule.h"
+
+enum { MAX_LOADS = 4 }; // of a loop's body
+
+typedef struct Loads {
+    TileOp *op[MAX_LOADS];
+    int n;
+} Loads;
+
+static bool is_operand(const TileProgram *p, const TileOp *op) {
+    if (op->kind != TILE_LOAD || op->results.data[0]->home == HOME_FRAGMENT) return false;
+    return tile_is_operand(p, &p->tensors.data[op->tensor]);
+}
+
+static Loads loads_of(const TileProgram *p, const TileOp *loop) {
+    Loads l = {.n = 0};
+    for (TileOp *op = loop->body.first; op; op = op->next) {
+        if (!is_operand(p, op)) continue;
+        if (l.n < MAX_LOADS) l.op[l.n] = op;
+        l.n++;
+    }
+    return l;
+}
+
+// Two where some loop loads nothing else.
+static int stages_of(const TileProgram *p, const TileKernel *k, int tensor) {
+    for (const TileOp *loop = k->body.first; loop; loop = loop->next) {
+        Loads l = loads_of(p, loop);
+        if (l.n == 1 && l.op[0]->tensor == tensor && !loop->where) return 2;
+    }
+    return 1;
+}
+
+// ---- what other parts ask
+
+int pass_kernel_stages(const TileProgram *p, const TileKernel *k, TensorRole role) {
+    for (int i = 0; i < p->tensors.n; i++)
+        if (p->tensors.data[i].role == role) return stages_of(p, k, i);
+    return 1;
+}
+
+int pass_stages(const TileProgram *p, TensorRole role) {
+    int most = 1;
+    for (int i = 0; i < p->kernels.n && most < 2; i++)
+        most = pass_kernel_stages(p, p->kernels.data[i], role);
+    return most;
+}
+
+// A program that was read may have loops as no sweep is.
+static bool has_few_loads(const TileProgram *p, const TileKernel *k, Diags *diags) {
+    for (const TileOp *loop = tile_next(&k->body, NULL); loop; loop = tile_next(&k->body, loop)) {
+        int n = loads_of(p, loop).n;
+        if (n <= MAX_LOADS) continue;
+        diag_error(diags, loop->span,
+                   "a loop that loads %d tiles of q, k and v; target '%s' schedules up to %d", n,
+                   target_get(p->target)->name, MAX_LOADS);
+        return false;
+    }
+    return true;
+}
+
+// ---- a body
+
+// Loops stand together: a map between two of them that needs neither goes before the first.
+void pass_gather_loops(TileKernel *k) {
+    TileOp *first = k->body.first;
+    while (first && first->kind != TILE_LOOP) first = first->next;
+    TileOp *last = k->body.last;
+    while (last && last->kind != TILE_LOOP) last = last->prev;
+    if (!first || first == last) return;
+    for (TileOp *op = first->next, *next; op != last; op = next) {
+        next = op->next;
+        bool free = op->kind == TILE_MAP;
+        for (TileOp *in = first; free && in != op; in = in->next) free = !pass_uses_result(op, in);
+        if (free) pass_move_before(first, op);
+    }
+}
+
+static TileOp *behind_last_use(const TileOp *load) {
+    const TileOp *last = load;
+    for (const TileOp *op = load->next; op; op = op->next)
+        if (pass_uses(op, load->results.data[0])) last = op;
+    return last->next;
+}
+
+static TileOp *before_first_use(const TileOp *load) {
+    TileOp *op = load->next;
+    while (op->next && !pass_uses(op, load->results.data[0])) op = op->next;
+    return op;
+}
+
+// Loads are used one after the other: no use of one after the first use of the next.
+static bool in_turn(const Loads *l) {
+    for (int i = 0; i + 1 < l->n; i++) {
+        const TileOp *end = behind_last_use(l->op[i]);
+        for (const TileOp *op = l->op[i]; op != end; op = op->next)
+            if (pass_uses(op, l->op[i + 1]->results.data[0])) return false;
+    }
+    return true;
+}
+
+// Numbers per key that need nothing of the step are made first: with them the mask can be looked at
+// before anything is copied.
+static TileOp *raise_columns(TileOp *loop) {
+    for (TileOp *op = loop->body.first, *next; op; op = next) {
+        next = op->next;
+        bool free = op->kind == TILE_MAP && op->naxes == 1 && op->axes[0] == loop->axis;
+        for (int i = 0; i < op->args.n && free; i++)
+            free = !op->args.data[i]->def || op->args.data[i]->def->block != &loop->body;
+        if (free && op != loop->body.first) pass_move_before(loop->body.first, op);
+    }
+    TileOp *first = loop->body.first;
+    while (first->kind == TILE_MAP) first = first->next;
+    return first;
+}
+
+static void place(TileOp *op, int stage, int order) {
+    op->role = "all";
+    op->place = (TilePlace){stage, order};
+}
+
+// Loads stand before `at`, each before its own; the first is of the step to come where others are of `stage` 1.
+static void place_body(const TileProgram *p, const Loads *l, TileOp *const *at, TileOp *loop,
+                       int stage) {
+    int order = 0;
+    for (TileOp *op = loop->body.first; op; op = op->next) {
+        for (int i = 0; i < l->n; i++)
+            if (at[i] == op) place(l->op[i], i ? stage : 0, order++);
+        if (op->kind != TILE_YIELD && !is_operand(p, op)) place(op, stage, order++);
+    }
+}
+
+static void place_loop(TileProgram *p, TileOp *loop, bool late) {
+    Loads l = loads_of(p, loop);
+    TileOp *at[MAX_LOADS];
+    bool alone = loop->where || !in_turn(&l);
+    late &= loop->carried.n == 1;
+    if (alone) {
+        TileOp *first = raise_columns(loop);
+        for (int i = 0; i < l.n; i++) at[i] = first;
+    }
+    for (int i = 0; i < l.n && !alone;
+         i++) { // once the one before was read, the first one as the last
+        TileOp **to = &at[(i + 1) % l.n];
+        *to = !i     ? loop->body.first
+              : late ? before_first_use(l.op[i])
+                     : behind_last_use(l.op[i - 1]);
+        while (is_operand(p, *to)) *to = (*to)->next;
+    }
+    place_body(p, &l, at, loop, l.n && !alone);
+}
+
+static void place_block(TileProgram *p, TileKernel *k, TileBlock *b, bool late) {
+    bool loops = false;
+    for (TileOp *op = b->first; op; op = op->next) {
+        if (op->body.first) place_block(p, k, &op->body, late);
+        loops |= op->body.first != NULL;
+        if (op->kind == TILE_MAP && pass_cooperative(k, op))
+            op->results.data[0]->home = HOME_SHARED;
+        if (op->body.first || op->kind == TILE_YIELD) continue;
+        place(op, 0, 0);
+        if (!is_operand(p, op)) continue;
+        op->results.data[0]->home = HOME_SHARED;
+        op->results.data[0]->stages = stages_of(p, k, op->tensor);
+    }
+    if (b->owner && b->owner->kind == TILE_LOOP && !loops) place_loop(p, b->owner, late);
+}
+
+bool pass_assign_all(TileProgram *p, TileKernel *k, bool late, Diags *diags) {
+    if (!has_few_loads(p, k, diags)) return false;
+    pass_gather_loops(k);
+    place_block(p, k, &k->body, late);
+    TileOp *op = tile_op(p, k, &k->body, TILE_ROLE, (Span){0});
+    op->role = "all";
+    op->warpgroups = 1;
+    return true;
+}
