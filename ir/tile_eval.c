@@ -8,6 +8,7 @@
 // copies take effect when they begin, and are kept from being seen until the rules say that they
 // are there. Here stands what the operations compute.
 #include "ir/math.h"
+#include "ir/tile_places.h"
 #include "ir/tile_run.h"
 
 #include <assert.h>
@@ -504,6 +505,8 @@ static void make_slot(Eval *E, const TileValue *v) {
 static void make_slots(Eval *E) {
     const TileKernel *k = E->k;
     E->slots = ARENA_ARRAY(E->arena, RunSlot, k->nvalues);
+    E->place = ARENA_ARRAY(E->arena, int, k->nvalues);
+    tile_places(k, E->place);
     for (const TileOp *op = tile_next(&k->body, NULL); op && !E->failed;
          op = tile_next(&k->body, op)) {
         E->op = op;

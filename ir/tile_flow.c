@@ -152,8 +152,9 @@ static bool check_operands(Eval *E, const TileOp *op) {
         if (s->stages) continue;
         if (s->group > E->role->landed)
             run_fail(E, "%%%s is used before the product was waited for", v->name);
-        if (op->async && v->def->kind == TILE_MAP && v->home == HOME_SHARED)
-            E->role->reader = E->role->issued + 1;
+        if (op->async && E->place[v->id] >= 0) s->reader = E->role->issued + 1;
+        if (s->by)
+            run_fail(E, "%%%s is used after %%%s was made in its place", v->name, s->by->name);
         if (!s->view) continue;
         if (!tile_pipe_of(v))
             check_buffer_view(E, v);
@@ -166,11 +167,19 @@ static bool check_operands(Eval *E, const TileOp *op) {
     return !E->failed;
 }
 
-// What maps make of rows and keys in shared memory lies in one place, which a product may still read.
+// A product may still read what lies where the map makes a tile; afterwards nobody may.
 static void check_rewrite(Eval *E, const TileOp *map) {
-    const TileValue *v = map->results.data[0];
-    if (v->home == HOME_SHARED && v->rank == 2 && E->role->reader > E->role->landed)
-        run_fail(E, "%%%s is made while a product may still read what lies in its place", v->name);
+    const TileValue *made = map->results.data[0];
+    const TileBlock *b = &E->k->body;
+    for (const TileOp *op = tile_next(b, NULL); op && !E->failed; op = tile_next(b, op)) {
+        const TileValue *v = op->results.n ? op->results.data[0] : NULL;
+        if (!v || E->place[made->id] < 0 || E->place[v->id] != E->place[made->id]) continue;
+        RunSlot *s = slot_of(E, v);
+        if (s->reader > E->role->landed)
+            run_fail(E, "%%%s is made while a product may still read what lies in its place",
+                     made->name);
+        s->by = v == made ? NULL : made;
+    }
 }
 
 // ---- products
@@ -482,7 +491,8 @@ void run_block(Eval *E) {
     E->committed = E->landed = E->barriers = 0;
     for (int id = 0; id < E->k->nvalues; id++) {
         RunSlot *s = &E->slots[id];
-        s->fills = s->takes = s->group = 0;
+        s->fills = s->takes = s->group = s->reader = 0;
+        s->by = NULL;
         for (RunStage *stage = s->stages; stage && stage->data; stage++)
             *stage = (RunStage){.data = stage->data, .read_at = -1};
     }

@@ -34,6 +34,8 @@ typedef struct RunSlot { // of a value
     int fills, takes;    // of a pipe: so far
     bool poison;         // made of what was not taken
     int group;           // of an asynchronous product's result: its group
+    int reader; // of a tile that a map made in shared memory: the last product that reads it
+    const TileValue *by; // likewise: another tile was made in its place since; else NULL
 } RunSlot;
 
 typedef struct RunPlace { // where in the grid and in the loops
@@ -54,7 +56,6 @@ typedef struct RunRole { // a role, or the kernel's body
     int nframes;
     RunPlace here, before; // `before`: the tile of the grid before the last `next`
     int issued, landed;    // groups of products
-    int reader;            // the last of them that reads what a map made in shared memory
     int nexts;
     int64_t number; // of its tile, from 0
     bool turn;
@@ -75,6 +76,8 @@ typedef struct Eval {
     const TileKernel *k;
     int64_t extent[TILE_MAX_AXES], length[TILE_MAX_AXES]; // of a tile; of the axis
     RunSlot *slots;
+    int *
+        place; // by TileValue.id: of tiles that maps make in shared memory (tile_places.h); -1: none
     uint8_t mask_axes[TILE_MAX_AXES];
     bool summed[TILE_MAX_AXES]; // the body sums over the axis
     int nmask_axes;

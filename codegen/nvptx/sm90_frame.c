@@ -1,6 +1,7 @@
 // sm90_frame.c: the frame of a kernel with roles: where its pipes, buffers and barriers lie in shared
 // memory, the arguments that it needs besides, and what a block does before its roles begin.
 #include "codegen/nvptx/sm90.h"
+#include "ir/tile_places.h"
 #include "runtime/abi.h"
 
 #include <assert.h>
@@ -31,22 +32,34 @@ static int place_pipes(Cg *cg, int at) {
     return at;
 }
 
+// Of all that lie in the place.
+static int place_bytes(const TileKernel *k, const int *place, int which) {
+    int bytes = 0;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; i < op->results.n; i++) {
+            if (place[op->results.data[i]->id] != which) continue;
+            int own = nv_tile(k, op->results.data[i]).bytes;
+            if (own > bytes) bytes = own;
+        }
+    return bytes;
+}
+
 static int place_buffers(Cg *cg, int at, bool panels) {
-    NvState *s = nv_state(cg);
-    int weights = -1, bytes = 0;
+    int *offset = cg_gpu(cg)->offset, *place = ARENA_ARRAY(cg->arena, int, cg->k->nvalues);
+    int n = tile_places(cg->k, place), *begin = ARENA_ARRAY(cg->arena, int, n + 1);
+    for (int i = 0; i < n; i++) begin[i] = -1;
     const TileBlock *body = &cg->k->body;
     for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) {
         if (op->kind != TILE_ALLOC && op->kind != TILE_MAP) continue;
         for (int i = 0; i < op->results.n; i++) {
             const TileValue *v = op->results.data[i];
             if (v->home != HOME_SHARED || nv_tile(cg->k, v).panels != panels) continue;
-            bool matrix = op->kind == TILE_MAP && v->rank == 2; // one place for all
-            assert((!matrix || !bytes || bytes == nv_tile(cg->k, v).bytes) &&
-                   "weights of one size");
-            s->gpu.offset[v->id] = matrix && weights >= 0 ? weights : at;
-            if (matrix && weights >= 0) continue;
-            if (matrix) weights = at, bytes = nv_tile(cg->k, v).bytes;
-            at += nv_tile(cg->k, v).bytes * (v->stages > 1 ? v->stages : 1);
+            int which = place[v->id];
+            offset[v->id] = which >= 0 && begin[which] >= 0 ? begin[which] : at;
+            if (offset[v->id] != at) continue;
+            if (which >= 0) begin[which] = at;
+            at += which >= 0 ? place_bytes(cg->k, place, which)
+                             : nv_tile(cg->k, v).bytes * (v->stages > 1 ? v->stages : 1);
         }
     }
     return at;

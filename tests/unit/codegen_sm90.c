@@ -1,6 +1,7 @@
 // PTX of the sm_90a target: it holds the instructions it is meant to, no local memory, and its
 // metadata says how to launch it. ptxas assembles it, nothing is spilled, and
 // the products overlap with the rest.
+#include "ir/tile_places.h"
 #include "ptx_util.h"
 
 #include <stdlib.h>
@@ -213,6 +214,52 @@ START_TEST(launch) {
 }
 END_TEST
 
+// tests/tile/places.tile: two tiles that live together lie in two places, a third that comes when both have been
+// read in one of them; without the wait before it in a third one.
+static uint32_t shared_of(const TileProgram *p, Diags *diags) {
+    CgOptions o = {.opt = 3};
+    AbiMeta meta;
+    const void *code;
+    void *ptx;
+    size_t n, code_n;
+    ck_assert(cg_emit(&p, 1, &o, CG_ASM, diags, &ptx, &n));
+    ck_assert_ptr_null(abi_find(&meta, ptx, n, &code, &code_n));
+    uint32_t bytes = meta.variants[0].kernels[0].shared;
+    abi_free(&meta);
+    free(ptx);
+    return bytes;
+}
+
+START_TEST(places) {
+    Arena *a = arena_new();
+    Diags diags;
+    diag_init(&diags, a);
+    char *text = arena_alloc(a, 1 << 14);
+    FILE *f = fopen("tests/tile/places.tile", "rb");
+    ck_assert_ptr_nonnull(f);
+    text[fread(text, 1, (1 << 14) - 1, f)] = 0;
+    fclose(f);
+    TileProgram *p = tile_parse(a, text, strlen(text), &diags);
+    const TileKernel *k = p->kernels.data[0];
+    int place[100], n = 0, at[3];
+    ck_assert_int_le(k->nvalues, 100);
+    ck_assert_int_eq(tile_places(k, place), 2);
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_MAP && op->results.data[0]->home == HOME_SHARED)
+            at[n++] = place[op->results.data[0]->id];
+    ck_assert_int_eq(n, 3);
+    ck_assert_int_ne(at[0], at[1]);
+    uint32_t two = shared_of(p, &diags);
+    char *wait = strstr(text, "mma_wait 0\n          %rest");
+    ck_assert_ptr_nonnull(wait);
+    memset(wait, ' ', strlen("mma_wait 0"));
+    p = tile_parse(a, text, strlen(text), &diags);
+    ck_assert_int_eq(tile_places(p->kernels.data[0], place), 3);
+    ck_assert_uint_eq(shared_of(p, &diags), two + 64 * 128);
+    arena_free(a);
+}
+END_TEST
+
 // Of the first kernel, two batches.
 static int64_t blocks_of(const AbiMeta *meta, int H, int Hkv, int Sq, int64_t workers) {
     const AbiVariant *v = &meta->variants[0];
@@ -343,6 +390,7 @@ Suite *codegen_sm90_suite(void) {
     tcase_add_test(t, without_roles);
     tcase_add_test(t, not_optimized);
     tcase_add_test(t, launch);
+    tcase_add_test(t, places);
     tcase_add_test(t, clusters);
     tcase_add_test(t, redo);
     tcase_add_test(t, halves);
