@@ -23,12 +23,20 @@ typedef struct Number { // of a row; neither: 1
     const Ex *constant;
 } Number;
 
-typedef struct
-    Decays { // over T, or over T and D: of the positions up to this one; `before`: up to the one before it
-    TileValue *sum, *sum_before, *zero,
-        *zero_before;          // zero: the last position with decay 0, or below 0
-    TileValue *to_write;       // sum along U
-    TileValue *end, *zero_end; // of the whole chunk
+// A sum of exponents, of one decay in two parts: of their nearest whole numbers, which is exact, and
+// of the rest, which is small. So the difference of two sums is as exact as what lies between them,
+// however strong the decays before are.
+typedef struct Sum {
+    TileValue *rest, *whole; // NULL: all is in the rest
+} Sum;
+
+// Over T, or over T and D: of the positions up to this one; `before`: up to the one before it.
+typedef struct Decays {
+    Sum sum, sum_before;
+    TileValue *zero, *zero_before; // the last position with decay 0, or below 0
+    Sum to_write;                  // along U
+    Sum end;                       // of the whole chunk
+    TileValue *zero_end;
 } Decays;
 
 typedef struct Recur {
@@ -257,6 +265,22 @@ static void load_rows(Recur *r) {
 
 // ---- decays
 
+// The exponents' whole numbers and the rest; of channels, which have short chunks, there is no whole.
+typedef struct Parts {
+    const Ex *rest, *whole;
+} Parts;
+
+static Parts parts_of(Recur *r, const Ex *e) {
+    if (r->c->channel) return (Parts){e, NULL};
+    const Ex *whole = ex_1(r->x, EX_FLOOR, ex_2(r->x, EX_ADD, e, number(r, 0.5)));
+    return (Parts){ex_2(r->x, EX_SUB, e, whole), whole};
+}
+
+static Sum prefix(Recur *r, TileOp *map, const char *name, bool strict, Parts e) {
+    TileValue *rest = scan(r, map, name, EX_ROWSUM, strict, e.rest);
+    return (Sum){rest, e.whole ? scan(r, map, "Lw", EX_ROWSUM, strict, e.whole) : NULL};
+}
+
 static void make_decays(Recur *r) {
     const Chunk *c = r->c;
     Decays *d = &r->decay;
@@ -267,19 +291,21 @@ static void make_decays(Recur *r) {
     map = open(r, r->T, channel, -1);
     const Ex *e = in(r, map, l), *gone = ex_2(r->x, EX_LT, e, number(r, CHUNK_ZERO));
     const Ex *at = ex_select(r->x, gone, ex_conv(r->x, EX_F32, pos(r, r->T)), number(r, -1));
-    e = ex_select(r->x, gone, number(r, 0), e);
+    Parts parts = parts_of(r, ex_select(r->x, gone, number(r, 0), e));
     bool before = c->query.before || (c->erase.elem && !c->erase.decayed);
     bool up_to = !c->query.before || c->erase.decayed;
-    d->sum = scan(r, map, "L", EX_ROWSUM, false, e);
+    d->sum = prefix(r, map, "L", false, parts);
     if (up_to) d->zero = scan(r, map, "z", EX_ROWMAX, false, at);
-    if (before) d->sum_before = scan(r, map, "Lb", EX_ROWSUM, true, e);
+    if (before) d->sum_before = prefix(r, map, "Lb", true, parts);
     if (before) d->zero_before = scan(r, map, "zb", EX_ROWMAX, true, at);
-    d->end = reduce(r, map, "Le", EX_ROWSUM, r->T, e);
+    d->end.rest = reduce(r, map, "Le", EX_ROWSUM, r->T, parts.rest);
+    if (parts.whole) d->end.whole = reduce(r, map, "Lew", EX_ROWSUM, r->T, parts.whole);
     d->zero_end = reduce(r, map, "ze", EX_ROWMAX, r->T, at);
-    d->to_write = beside(r, "Lu", d->sum, r->T, r->U);
+    d->to_write.rest = beside(r, "Lu", d->sum.rest, r->T, r->U);
+    if (parts.whole) d->to_write.whole = beside(r, "Luw", d->sum.whole, r->T, r->U);
 }
 
-static TileValue *sum_of(const Recur *r, const ChunkRead *read) {
+static Sum sum_of(const Recur *r, const ChunkRead *read) {
     return read->before && !read->decayed ? r->decay.sum_before : r->decay.sum;
 }
 
@@ -287,19 +313,27 @@ static TileValue *zero_of(const Recur *r, const ChunkRead *read) {
     return read->before && !read->decayed ? r->decay.zero_before : r->decay.zero;
 }
 
+static const Ex *difference(Recur *r, TileOp *map, TileValue *a, TileValue *b) {
+    return ex_2(r->x, EX_SUB, in(r, map, a), in(r, map, b));
+}
+
 // exp2(sum - sum of u) where no zero lies behind u. NULL: there are no decays.
-static const Ex *from_write(Recur *r, TileOp *map, TileValue *sum, TileValue *zero) {
+static const Ex *from_write(Recur *r, TileOp *map, Sum sum, TileValue *zero) {
     if (!r->c->decay) return NULL;
-    const Ex *fall = ex_2(r->x, EX_SUB, in(r, map, sum), in(r, map, r->decay.to_write));
+    Sum u = r->decay.to_write;
+    const Ex *fall = difference(r, map, sum.rest, u.rest);
+    if (sum.whole) fall = ex_2(r->x, EX_ADD, difference(r, map, sum.whole, u.whole), fall);
     const Ex *kept = ex_2(r->x, EX_LE, in(r, map, zero), ex_conv(r->x, EX_F32, pos(r, r->U)));
     return where(r, kept, ex_1(r->x, EX_EXP2, fall));
 }
 
 // e times what is left of the state before the chunk.
-static const Ex *from_start(Recur *r, TileOp *map, TileValue *sum, TileValue *zero, const Ex *e) {
+static const Ex *from_start(Recur *r, TileOp *map, Sum sum, TileValue *zero, const Ex *e) {
     if (!r->c->decay) return e;
-    const Ex *kept = ex_2(r->x, EX_LT, in(r, map, zero), number(r, 0));
-    return where(r, kept, times(r, e, ex_1(r->x, EX_EXP2, in(r, map, sum))));
+    const Ex *kept = ex_2(r->x, EX_LT, in(r, map, zero), number(r, 0)),
+             *fall = in(r, map, sum.rest);
+    if (sum.whole) fall = ex_2(r->x, EX_ADD, in(r, map, sum.whole), fall);
+    return where(r, kept, times(r, e, ex_1(r->x, EX_EXP2, fall)));
 }
 
 // ---- scores and states
@@ -339,7 +373,8 @@ static TileValue *scores(Recur *r, const char *name, const Read *read, const Wri
 
 // What a read gets of the state before the chunk, without its number.
 static TileValue *of_state(Recur *r, const char *name, const Read *read, TileValue *state) {
-    TileValue *sum = sum_of(r, read->is), *zero = zero_of(r, read->is), *elem = read->elem;
+    Sum sum = sum_of(r, read->is);
+    TileValue *zero = zero_of(r, read->is), *elem = read->elem;
     if (r->c->channel) {
         TileOp *map = open(r, r->T, r->D, -1);
         elem = out(r, map, "rd", from_start(r, map, sum, zero, in(r, map, elem)));
@@ -352,7 +387,8 @@ static TileValue *of_state(Recur *r, const char *name, const Read *read, TileVal
 
 // S1 += write, decayed to the end of the chunk.
 static TileValue *add_write(Recur *r, const Write *w, TileValue *state) {
-    TileValue *elem = w->elem, *x = w->x, *end = r->decay.end, *zero = r->decay.zero_end;
+    Sum end = r->decay.end;
+    TileValue *elem = w->elem, *x = w->x, *zero = r->decay.zero_end;
     if (r->c->channel) {
         TileOp *map = open(r, r->U, r->D, -1);
         elem = out(r, map, "wd", times(r, in(r, map, elem), from_write(r, map, end, zero)));

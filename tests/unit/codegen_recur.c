@@ -157,6 +157,154 @@ START_TEST(random_ones) {
 }
 END_TEST
 
+// ---- hard decays and keys, by the host's code in f32
+
+static double relative(const double *got, const double *want, int64_t n, int64_t from, int64_t to) {
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (i >= from && i < to) continue;
+        if (!isfinite(want[i])) {
+            if (isfinite(got[i])) return INFINITY;
+            continue;
+        }
+        difference += (got[i] - want[i]) * (got[i] - want[i]);
+        size += want[i] * want[i];
+    }
+    return sqrt(difference / size);
+}
+
+static void infinite(RuCase *x);
+
+// One head of S positions. change: what is not random.
+static void hard(const char *source, int S, double bound, void (*change)(RuCase *x)) {
+    RuCase x = {.a = arena_new()};
+    int32_t size[] = {1, 1, 1, 1, 1, S};
+    ru_compile(&x, source);
+    ru_fill(&x, size, 5, true);
+    if (change) change(&x);
+    ru_reference(&x);
+    PassOptions o = {.dtype = DT_F32};
+    cu_target(4, &o.target);
+    TileProgram *p = scheduled(&x, &o, NULL);
+    TileData *d = tensors(&x, p);
+    cu_run(x.a, p, d, 4, false);
+    int from = change == infinite ? 64 * 8 : 0, to = change == infinite ? 96 * 8 : 0;
+    double error = relative(d->tensor[tensor_of(p, TENSOR_O)], x.o, (int64_t)S * x.v->Dv, from, to);
+    double of_state =
+        relative(d->tensor[tensor_of(p, TENSOR_STATE)], x.state, x.v->D * x.v->Dv, 0, 0);
+    ck_assert_msg(error <= bound && of_state <= bound, "%s\no %g, state %g, at most %g", source,
+                  error, of_state, bound);
+    arena_free(x.a);
+}
+
+#define INPUTS "recurrence r { dim D = 32, Dv = 8; input x: f32[S]; "
+#define CHANNELS "recurrence r { dim D = 32, Dv = 8; input x: f32[S, D]; "
+#define DELTA " erase(k) = k; write(k, b, h, t) = -k * x[t]; key(k, b, h, t) = k * x[t]; }"
+
+static double *given(RuCase *x) { return (double *)x->inputs[0]; }
+
+static void zeros(RuCase *x) { // at the start, at ends of chunks, adjacent
+    static const int at[] = {0, 31, 32, 33, 63, 64, 65, 100, 101, 127, 191, 192};
+    for (int t = 0; t < x->size[RSIZE_S]; t++) given(x)[t] = 0.9;
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) given(x)[at[i]] = 0;
+    x->state0[0] = INFINITY;
+}
+
+static void infinite(RuCase *x) { // forgotten at 100; o of its chunk is not compared
+    zeros(x);
+    x->values[90 * 8] = INFINITY;
+}
+
+static void everywhere(RuCase *x) {
+    memset(given(x), 0, sizeof(double) * (size_t)x->size[RSIZE_S]);
+}
+
+static void draw_from(RuCase *x, const double *list, uint32_t n, int count) {
+    uint32_t seed = 9;
+    for (int i = 0; i < count; i++) given(x)[i] = (float)list[ru_draw(&seed, n)];
+}
+
+static void mixed(RuCase *x) {
+    static const double list[] = {0, -1e-4, -0.1, -5, -20, -80, -INFINITY};
+    draw_from(x, list, 7, x->size[RSIZE_S]);
+}
+
+static void mixed_channels(RuCase *x) {
+    static const double list[] = {0, -1e-4, -0.1, -5, -20, -80, -INFINITY};
+    draw_from(x, list, 7, x->size[RSIZE_S] * 32);
+}
+
+static void some_zeros(RuCase *x) {
+    static const double list[] = {0, 0.3, 0.9, 0.999, 1, 0.99, 0.7, 0.5};
+    draw_from(x, list, 8, x->size[RSIZE_S]);
+}
+
+static void beta(RuCase *x) {
+    uint32_t seed = 4;
+    for (int t = 0; t < x->size[RSIZE_S]; t++) given(x)[t] = (float)(1 + 0.999 * ru_noise(&seed));
+}
+
+static void normalized(RuCase *x, double length) {
+    for (int t = 0; t < x->size[RSIZE_S]; t++) {
+        double size = 0;
+        for (int d = 0; d < 32; d++) size += x->k[t * 32 + d] * x->k[t * 32 + d];
+        for (int d = 0; d < 32; d++)
+            x->k[t * 32 + d] = (float)(x->k[t * 32 + d] * length / sqrt(size));
+    }
+}
+
+static void beta_of_2(RuCase *x) {
+    beta(x);
+    normalized(x, 1);
+}
+
+static void equal_keys(RuCase *x) {
+    for (int t = 0; t < x->size[RSIZE_S]; t++) given(x)[t] = 1;
+    normalized(x, 1);
+    for (int t = 1; t < x->size[RSIZE_S]; t++) memcpy(x->k + t * 32, x->k, 32 * sizeof *x->k);
+}
+
+static void long_keys(RuCase *x) {
+    for (int t = 0; t < x->size[RSIZE_S]; t++) given(x)[t] = 1;
+    normalized(x, 2);
+}
+
+static void falls(RuCase *x) { // by 2^115 and 2^117 over 8 and 16 positions, in one channel of two
+    for (int t = 0; t < x->size[RSIZE_S]; t++)
+        for (int d = 0; d < 32; d++) given(x)[t * 32 + d] = d % 2 ? -1e-3 : d % 4 ? -4.98 : -10.14;
+}
+
+START_TEST(hard_decays) {
+    hard(INPUTS "decay(b, h, t) = x[t]; }", 200, 1e-6, zeros);
+    hard(INPUTS "decay(b, h, t) = x[t]; }", 200, 1e-6, infinite);
+    hard(INPUTS "decay(b, h, t) = x[t];"
+                " erase(k) = k; write(k) = -k; }",
+         200, 1e-6, zeros);
+    hard(INPUTS "decay(b, h, t) = x[t]; }", 100, 1e-6, everywhere);
+    hard(INPUTS "decay(b, h, t) = x[t]; }", 1000, 1e-6, some_zeros);
+    hard(INPUTS "decay(b, h, t) = exp(x[t]); }", 1000, 1e-5, mixed);
+    hard(CHANNELS "decay(b, h, t, d) = exp(x[t, d]); }", 1000, 1e-5, mixed_channels);
+    hard(CHANNELS "decay(b, h, t, d) = exp(x[t, d]); erase(k, b, h, t, d) = exp(x[t, d]) * k; "
+                  "write(k) = -k; }",
+         300, 1e-5, mixed_channels);
+    hard(CHANNELS "decay(b, h, t, d) = exp(x[t, d]); }", 300, 1e-5, falls);
+    hard("recurrence r { dim D = 8, Dv = 2; decay(b, h, t) = exp(-1e-5); }", 1 << 16, 1e-5, NULL);
+    hard("recurrence r { dim D = 8, Dv = 2; decay(b, h, t) = exp(-20 + 0 * t); }", 1000, 1e-6,
+         NULL);
+    hard("recurrence r { dim D = 8, Dv = 2; }", 1 << 16, 1e-5, NULL);
+    hard("recurrence r { dim D = 8, Dv = 2; decay(b, h, t) = 1.01; }", 1000, 1e-5, NULL);
+}
+END_TEST
+
+START_TEST(hard_keys) {
+    hard(INPUTS DELTA, 1000, 1e-5, beta_of_2);
+    hard(INPUTS DELTA, 300, 1e-5, equal_keys);
+    hard(INPUTS "decay(b, h) = 0.3; erase(k) = 0.3 * k; write(k, b, h, t) = -k * x[t]; key(k, b, "
+                "h, t) = k * x[t]; }",
+         500, 1e-5, long_keys);
+}
+END_TEST
+
 START_TEST(other_targets_have_none) {
     RuCase x = {.a = arena_new()};
     ru_compile(&x, "recurrence r { dim D = 8; }");
@@ -179,6 +327,8 @@ Suite *codegen_recur_suite(void) {
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, the_library, 0, 8);
     tcase_add_loop_test(c, random_ones, 0, 60);
+    tcase_add_test(c, hard_decays);
+    tcase_add_test(c, hard_keys);
     tcase_add_test(c, other_targets_have_none);
     suite_add_tcase(s, c);
     return s;
