@@ -238,6 +238,11 @@ int tile_root_axis(const TileKernel *k, int axis) {
     return k->axes[axis].beside < 0 ? axis : k->axes[axis].beside;
 }
 
+bool tile_makes_shared(const TileOp *op) {
+    return (tile_op_info(op->kind)->flags & OP_MAKES) && op->results.n &&
+           op->results.data[0]->home == HOME_SHARED;
+}
+
 bool tile_scans(const TileOp *map) {
     for (int i = 0; i < map->outs.n; i++)
         if (map->outs.data[i].scan != SCAN_NONE) return true;

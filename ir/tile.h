@@ -128,7 +128,7 @@ typedef enum TileKind {
     TILE_KIND_COUNT
 } TileKind;
 
-enum { TILE_ANY = -1, OP_PURE = 1, OP_BODY = 2, OP_ROLES = 4 };
+enum { TILE_ANY = -1, OP_PURE = 1, OP_BODY = 2, OP_ROLES = 4, OP_MAKES = 8 };
 typedef struct TileOpInfo { // a row of tile_ops.def
     const char *name;
     int results, least, most;
@@ -370,8 +370,9 @@ void tile_insert_before(TileOp *where, TileOp *op);
 void tile_append(TileBlock *b, TileOp *op);
 bool tile_has_axis(const TileValue *v, int axis);
 int tile_root_axis(const TileKernel *k,
-                   int axis);       // the axis whose tiles it has: itself, or that it is beside
-bool tile_scans(const TileOp *map); // some result is a scan
+                   int axis); // the axis whose tiles it has: itself, or that it is beside
+bool tile_makes_shared(const TileOp *op);              // computes what lies in shared memory
+bool tile_scans(const TileOp *map);                    // some result is a scan
 bool tile_goes_by_element(const TileOp *op, int axis); // an access, along the axis (-1: any)
 int tile_contracted_axis(const TileOp *mma);           // in both operands and not in the result
 int tile_beside_from(const TileOp *beside);            // the axis that the operand has alone; -1

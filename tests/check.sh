@@ -71,7 +71,7 @@ run "$build/tests/check_gcn" tests/regress/exact_maximum.attn --dtype=f16 -DD=96
 for f in capped_weights raw_weights weighted_scores scaled_after_shift; do
     run env QUICK=1 "$build/tests/check_gcn" "tests/regress/$f.attn" --dtype=f16
 done
-run env QUICK=1 "$build/tests/check_gcn" tests/tile/packed.tile
+run env QUICK=1 "$build/tests/check_gcn" tests/tile/packed.tile tests/tile/mamba2.tile tests/tile/gated_delta.tile
 run env QUICK=1 "$build/tests/check_gcn" tests/tile/sums.tile
 # schedules that are not the compiler's choice
 gcn_schedule() { run "$build/tests/check_gcn" stdlib/causal.attn stdlib/relative_bias.attn --target="$1" --schedule="$2"; }

@@ -207,6 +207,10 @@ static void am_op(Cg *cg, const TileOp *op) {
         cg_lanes_op(cg, &l, op);
         return;
     }
+    if (cg_is_together(op)) {
+        cg_together(cg, op);
+        return;
+    }
     switch ((int)op->kind) {
     case TILE_LOAD: am_load(cg, op); return;
     case TILE_STORE: am_store(cg, op); return;

@@ -202,6 +202,10 @@ static void store_row(Cg *cg, const Access *a, int m) {
 
 void am_store(Cg *cg, const TileOp *op) {
     const TileValue *v = op->args.data[0];
+    if (cg_goes_by_columns(cg, op, v)) {
+        cg_store_elements(cg, op);
+        return;
+    }
     Access a = access_of(cg, op, v);
     assert(a.row && "a store has the row axis");
     for (int m = 0; m < cg_share(a.f, a.f->rows); m++) store_row(cg, &a, m);
@@ -263,6 +267,10 @@ static void load_row(Cg *cg, const Access *a, CgValue *value, int m) {
 
 void am_load(Cg *cg, const TileOp *op) {
     const TileValue *v = op->results.data[0];
+    if (cg_goes_by_columns(cg, op, v)) {
+        cg_load_elements(cg, op);
+        return;
+    }
     Access a = access_of(cg, op, v);
     assert(a.f->rows >= 0 && "a fragment that is loaded has the row axis");
     CgValue *value = cg_make(cg, v);

@@ -80,8 +80,8 @@ static int chunks_for(int n) {
 AmTile am_tile(Cg *cg, const TileValue *v) {
     const AmState *s = am_state(cg);
     const TileKernel *k = cg->k;
-    AmTile t = {.inner = v->axis[v->rank - 1], .outer = -1, .rows = 1};
-    assert(v->rank == 1 || v->rank == 2);
+    AmTile t = {.inner = v->rank ? v->axis[v->rank - 1] : -1, .outer = -1, .rows = 1};
+    assert(v->rank <= 2);
     t.elem = dtype_bytes(v->dtype);
     if (v->rank == 2) {
         int along = contiguous_of(cg, am_buffer(v)), inner = contracted_of(k, am_buffer(v));
@@ -90,7 +90,7 @@ AmTile am_tile(Cg *cg, const TileValue *v) {
         t.transposed = t.inner != along;
         t.rows = k->axes[t.outer].extent;
     }
-    t.width = k->axes[t.inner].extent;
+    t.width = v->rank ? k->axes[t.inner].extent : 1;
     t.chunks = t.outer < 0 ? (t.width * t.elem + AM_CHUNK - 1) / AM_CHUNK
                            : chunks_for((t.width * t.elem + AM_CHUNK - 1) / AM_CHUNK);
     t.paired = t.outer >= 0 && t.elem == 2 && !s->wmma && !k->axes[t.inner].wide &&
@@ -103,7 +103,7 @@ static int place_block(Cg *cg, const TileBlock *b, int at) {
     int *offset = am_state(cg)->gpu.offset;
     for (const TileOp *op = b->first; op; op = op->next) {
         if (op->kind == TILE_LOOP) at = place_block(cg, &op->body, at);
-        if (op->kind != TILE_ALLOC && op->kind != TILE_MAP) continue;
+        if (op->kind != TILE_ALLOC && !tile_makes_shared(op)) continue;
         for (int i = 0; i < op->results.n; i++) {
             const TileValue *v = op->results.data[i];
             if (v->home != HOME_SHARED) continue;
@@ -170,6 +170,7 @@ static Val paired_position(Cg *cg, Val col) {
 }
 
 Val am_tile_offset(Cg *cg, const AmTile *t, Val outer, Val inner) {
+    if (t->inner < 0) return cg_i32(cg, 0);
     if (t->outer < 0) return cg_times(cg, inner, t->elem);
     Val at = cg_times(cg, t->paired ? paired_position(cg, inner) : inner, t->elem);
     Val chunk = LLVMBuildLShr(cg->b, at, cg_i32(cg, 4), "");

@@ -107,4 +107,13 @@ Val cg_walk_first(Cg *cg, const CgWalk *m, int axis);       // POS of the thread
 // ---- maps into shared memory (cooperative.c)
 void cg_cooperative_map(Cg *cg, const TileOp *op);
 
+// ---- operations of all threads whose operands and results lie in shared memory (together.c)
+bool cg_is_together(const TileOp *op);
+void cg_together(Cg *cg, const TileOp *op);
+
+// ---- a fragment from and to a tensor whose last dimension is along the fragment's rows (columns.c)
+bool cg_goes_by_columns(Cg *cg, const TileOp *op, const TileValue *v);
+void cg_load_elements(Cg *cg, const TileOp *op);
+void cg_store_elements(Cg *cg, const TileOp *op);
+
 #endif

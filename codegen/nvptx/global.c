@@ -275,6 +275,10 @@ static void store_row_number(Cg *cg, const Access *a, int m, int r) {
 
 void nv_store(Cg *cg, const TileOp *op) {
     const TileValue *v = op->args.data[0];
+    if (cg_goes_by_columns(cg, op, v)) {
+        cg_store_elements(cg, op);
+        return;
+    }
     Access a = access_of(cg, op, v);
     assert(a.row && "a store has the row axis");
     bool narrow = dtype_half(a.t->dtype) && !a.ncols && a.cols % 8 == 0;
@@ -339,6 +343,10 @@ static void load_columns(Cg *cg, const Access *a, Row row, int n, Val x[2]) {
 
 void nv_load(Cg *cg, const TileOp *op) {
     const TileValue *v = op->results.data[0];
+    if (cg_goes_by_columns(cg, op, v)) {
+        cg_load_elements(cg, op);
+        return;
+    }
     Access a = access_of(cg, op, v);
     const CgFragment *f = a.f;
     assert(f->rows >= 0 && "a fragment that is loaded has the row axis");

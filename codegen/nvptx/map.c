@@ -57,10 +57,9 @@ static void fragment_map(Cg *cg, const TileOp *op) {
 // ---- shared memory
 
 static Val shared_offset(Cg *cg, const TileValue *v, int axis, Val own, Val walked) {
-    (void)axis; // a matrix has it first
     NvTile t = nv_tile(cg->k, v);
-    bool matrix = t.row_axis >= 0;
-    return nv_tile_offset(cg, &t, matrix ? own : NULL, matrix ? walked : own);
+    bool rows = t.row_axis == axis;
+    return nv_tile_offset(cg, &t, t.row_axis < 0 ? NULL : rows ? own : walked, rows ? walked : own);
 }
 
 static Val shared_place(Cg *cg, const TileValue *v) {

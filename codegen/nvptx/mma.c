@@ -82,7 +82,10 @@ static Val lane_across(Cg *cg, int pitch) {
 static void left_block(Cg *cg, const Product *p, int m, int k, Val base, Val a[4]) {
     const TileValue *v = p->left;
     if (v->home == HOME_SHARED) {
-        nv_ldmatrix(cg, cg_plus(cg, base, 16 * m * nv_tile(cg->k, v).pitch + 32 * k), false, a);
+        NvTile t = nv_tile(cg->k, v);
+        bool turned = t.row_axis == p->axis;
+        int at = turned ? 16 * k * t.pitch + 32 * m : 16 * m * t.pitch + 32 * k;
+        nv_ldmatrix(cg, cg_plus(cg, base, at), turned, a);
         return;
     }
     const CgFragment *f = cg_fragment(cg, v);
@@ -95,10 +98,12 @@ static Val left_base(Cg *cg, const Product *p) {
     const NvState *s = nv_state(cg);
     if (p->left->home != HOME_SHARED) return NULL;
     NvTile t = nv_tile(cg->k, p->left);
-    assert(t.col_axis == p->axis && "the rows of the left operand run along the contracted axis");
-    Val warp = cg_times(cg, s->warp, 16 * p->mt * t.pitch);
+    bool turned = t.row_axis == p->axis; // the result's rows are its columns
+    assert((!turned || t.elem == 2) && "f32 has no transposed way from shared memory");
+    Val warp = cg_times(cg, s->warp, 16 * p->mt * (turned ? t.elem : t.pitch));
     Val base = LLVMBuildAdd(cg->b, cg->value[p->left->id].mem, warp, "");
-    return LLVMBuildAdd(cg->b, base, lane_down(cg, t.pitch), "");
+    return LLVMBuildAdd(cg->b, base, turned ? lane_across(cg, t.pitch) : lane_down(cg, t.pitch),
+                        "");
 }
 
 static void multiply_block(Cg *cg, Product *p, Val (*a)[4], const Val b[4], int n) {

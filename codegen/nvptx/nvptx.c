@@ -220,6 +220,10 @@ static void statement(Cg *cg, const char *text) {
 }
 
 static void plain_op(Cg *cg, const TileOp *op) {
+    if (cg_is_together(op)) {
+        cg_together(cg, op);
+        return;
+    }
     switch ((int)op->kind) {
     case TILE_LOAD: nv_load(cg, op); return;
     case TILE_STORE: nv_store(cg, op); return;

@@ -29,14 +29,15 @@ static bool in_panels(const TileKernel *k, const TileValue *v) {
 // its only axis.
 NvTile nv_tile(const TileKernel *k, const TileValue *v) {
     NvTile t = {
-        .row_axis = -1, .col_axis = v->axis[v->rank - 1], .rows = 1, .elem = dtype_bytes(v->dtype)};
-    assert(v->rank == 1 || v->rank == 2);
+        .row_axis = -1, .col_axis = -1, .rows = 1, .cols = 1, .elem = dtype_bytes(v->dtype)};
+    assert(v->rank <= 2);
+    if (v->rank) t.col_axis = v->axis[v->rank - 1];
     if (v->rank == 2) {
         t.row_axis = v->axis[0];
         if (k->axes[t.row_axis].whole) t.row_axis = v->axis[1], t.col_axis = v->axis[0];
         t.rows = k->axes[t.row_axis].extent;
     }
-    t.cols = k->axes[t.col_axis].extent;
+    if (v->rank) t.cols = k->axes[t.col_axis].extent;
     t.panels = in_panels(k, v);
     if (t.panels) {
         t.pitch = NV90_PITCH;
@@ -57,7 +58,7 @@ static int place(const TileKernel *k, const TileValue *v, int at, int *offset) {
 static int place_block(const TileKernel *k, const TileBlock *b, int at, int *offset) {
     for (const TileOp *op = b->first; op; op = op->next) {
         if (op->kind == TILE_LOOP) at = place_block(k, &op->body, at, offset);
-        if (op->kind != TILE_ALLOC && op->kind != TILE_MAP) continue;
+        if (op->kind != TILE_ALLOC && !tile_makes_shared(op)) continue;
         for (int i = 0; i < op->results.n; i++)
             if (op->results.data[i]->home == HOME_SHARED)
                 at = place(k, op->results.data[i], at, offset);
@@ -127,6 +128,7 @@ static Val panel_offset(Cg *cg, const NvTile *t, Val row, Val col) {
 
 Val nv_tile_offset(Cg *cg, const NvTile *t, Val row, Val col) {
     if (t->panels) return panel_offset(cg, t, row, col);
+    if (t->col_axis < 0) return cg_i32(cg, 0);
     Val at = LLVMBuildMul(cg->b, col, cg_i32(cg, t->elem), "");
     if (!row) return at;
     return LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, row, cg_i32(cg, t->pitch), ""), "");

@@ -241,9 +241,20 @@ static bool is_crowded(const TileKernel *k, const Knobs *s) {
     return s->matrix_rows == 16 || columns > ROOMY;
 }
 
-static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *s, Diags *diags) {
+// Rows of which there are fewer than a tile has, as of a state's columns, take fewer waves.
+static void take_fewer_waves(const TileKernel *k, Knobs *s) {
+    int axis = tile_grid_axis(k);
+    const Ex *size = axis >= 0 ? k->axes[axis].size : NULL;
+    while (size && size->op == EX_CONST && rows_of(s) / 2 >= size->i && s->waves > 1) s->waves /= 2;
+}
+
+static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *chosen, Diags *diags) {
     int value = pass_value_axis(p, k);
+    Knobs own = *chosen;
+    const Knobs *s = &own;
+    take_fewer_waves(k, &own);
     if (!pass_tile_columns(p, k, most_columns(n->t), UNIT_COLUMNS, diags)) return false;
+    own.keys = pass_together_places(k, own.keys, n->elem == 2 ? 32 : 16, n->t->shared_bytes);
     for (int a = 0; a < k->naxes; a++) {
         const TileAxis *axis = &k->axes[a];
         if (axis->extent) continue;

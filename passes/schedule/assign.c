@@ -21,9 +21,17 @@ typedef struct Loads {
     int n;
 } Loads;
 
+// What a loop begins with is in registers.
+static bool begins_loop(const TileOp *load) {
+    for (const TileOp *op = load->next; op; op = op->next)
+        for (int i = 0; i < op->args.n && op->carried.n; i++)
+            if (op->args.data[i] == load->results.data[0]) return true;
+    return false;
+}
+
 static bool is_operand(const TileProgram *p, const TileOp *op) {
     if (op->kind != TILE_LOAD || op->results.data[0]->home == HOME_FRAGMENT) return false;
-    return tile_is_operand(p, &p->tensors.data[op->tensor]);
+    return tile_is_operand(p, &p->tensors.data[op->tensor]) && !begins_loop(op);
 }
 
 static Loads loads_of(const TileProgram *p, const TileOp *loop) {
@@ -183,6 +191,7 @@ static void place_block(TileProgram *p, TileKernel *k, TileBlock *b, bool late) 
 bool pass_assign_all(TileProgram *p, TileKernel *k, bool late, Diags *diags) {
     if (!has_few_loads(p, k, diags)) return false;
     pass_gather_loops(k);
+    pass_together(k);
     place_block(p, k, &k->body, late);
     TileOp *op = tile_op(p, k, &k->body, TILE_ROLE, (Span){0});
     op->role = "all";

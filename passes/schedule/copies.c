@@ -69,7 +69,7 @@ static TileOp *before(Copies *c, TileOp *at, TileKind kind) {
 // ---- the state
 
 static bool is_made(const TileOp *op) { // by all threads
-    return op->kind == TILE_MAP && op->results.data[0]->home == HOME_SHARED;
+    return tile_makes_shared(op);
 }
 
 static int buffer_of(const State *s, const TileValue *v) {

@@ -92,4 +92,10 @@ const Ex *pass_sees_few(TileProgram *p, const TileKernel *k, int keys, const Ex 
 // over as many tiles.   schedule.c
 void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent);
 
+// together.c: gives homes in shared memory to what all threads make together.
+void pass_together(TileKernel *k);
+// How many places a tile of a loop has, at least and at most so many: half as often as what lies in shared memory has no
+// room there. The most, where nothing is made together. No value has a home yet, nor has one then.
+int pass_together_places(TileKernel *k, int most, int least, int room);
+
 #endif

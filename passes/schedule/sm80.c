@@ -111,8 +111,15 @@ static int columns_of(const TileProgram *p, const TileKernel *k) {
     return p->Dv <= MAX_COLUMNS || sm80_has_product(k) ? MAX_COLUMNS : FEW_COLUMNS;
 }
 
-static bool bind_axes(TileProgram *p, TileKernel *k, int rows, int keys, Diags *diags) {
+static bool bind_axes(TileProgram *p, TileKernel *k, int rows, int keys, int warps, Diags *diags) {
+    enum { LEAST = 16 };
+    int axis = tile_grid_axis(k);
+    const Ex *size =
+        axis >= 0 ? k->axes[axis].size : NULL; // of a state's columns there may be fewer
+    while (size && size->op == EX_CONST && rows / 2 >= size->i && rows % (32 * warps) == 0)
+        rows /= 2;
     if (!pass_tile_columns(p, k, columns_of(p, k), UNIT_COLUMNS, diags)) return false;
+    keys = pass_together_places(k, keys, LEAST, target_get(p->target)->shared_bytes);
     for (int a = 0; a < k->naxes; a++) {
         const TileAxis *axis = &k->axes[a];
         if (axis->extent) continue; // chosen when the kernel was built
@@ -187,7 +194,7 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
             !pass_tile_columns(p, k, few.few_columns, UNIT_COLUMNS, NULL)) // all, where they must
             return false;
         if (!bind_axes(p, k, is_few ? SM80_FEW_ROWS : main.rows, is_few ? few.few_keys : main.keys,
-                       diags))
+                       is_few ? 1 : main.warps, diags))
             return false;
         k->schedule = (TileSchedule){.lane_axis = -1,
                                      .warps = is_few ? 1 : main.warps,

@@ -197,13 +197,23 @@ static TileData *data_of(Tiles *t, const TileProgram *p) {
     return d;
 }
 
+// How large the numbers of a tensor are.
+static double size_of(const double *x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += isfinite(x[i]) ? x[i] * x[i] : 0;
+    return n ? sqrt(sum / (double)n) : 0;
+}
+
+// Sums are of rounded operands as large as the results are, or larger.
 static bool compare(Tiles *t, const TileData *want) {
     for (int i = 0; i < t->p->tensors.n; i++) {
         const TileTensor *x = &t->p->tensors.data[i];
+        if (!tile_is_result(t->p, x)) continue;
         int64_t n = tile_tensor_elements(x, t->size);
-        for (int64_t k = 0; k < n && tile_is_result(t->p, x); k++) {
+        double size = size_of(want->tensor[i], n);
+        for (int64_t k = 0; k < n; k++) {
             double got = get(x->dtype, t->memory[i], k), is = want->tensor[i][k];
-            if (fabs(got - is) <= 3e-2 * (1 + fabs(is)) || (isinf(is) && got == is)) continue;
+            if (fabs(got - is) <= 2e-2 * (size + fabs(is)) || (isinf(is) && got == is)) continue;
             snprintf(t->why, sizeof t->why, "%s, element %lld: %g is not %g", x->name, (long long)k,
                      got, is);
             return false;

@@ -189,6 +189,20 @@ START_TEST(host_code_is_the_recurrence) {
 }
 END_TEST
 
+// The barriers between what lies in shared memory check_gcn looks at (tests/gcn/tiles.h).
+START_TEST(gpu_schedules_are_the_recurrence) {
+    static const TargetId targets[] = {TARGET_SM80, TARGET_GFX90A, TARGET_GFX1100};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int t = 0; t < 3; t++) {
+            Arena *a = arena_new();
+            PassOptions o = {.target = cg_target(targets[t])};
+            TileProgram *p = scheduled(a, &cases[i], &o);
+            interpret(a, &cases[i], p, o.target.name);
+            arena_free(a);
+        }
+}
+END_TEST
+
 Suite *codegen_chunk_suite(void);
 Suite *codegen_chunk_suite(void) {
     Suite *s = suite_create("codegen_chunk");
@@ -196,6 +210,7 @@ Suite *codegen_chunk_suite(void) {
     tcase_set_timeout(c, 120);
     tcase_add_test(c, the_algorithm_is_the_recurrence);
     tcase_add_test(c, host_code_is_the_recurrence);
+    tcase_add_test(c, gpu_schedules_are_the_recurrence);
     suite_add_tcase(s, c);
     return s;
 }

@@ -1,0 +1,78 @@
+// columns.c: fragments whose rows a tensor has side by side, as those of a recurrence's state.
+//
+// In: a load or a store of a tile whose rows are along the tensor's last dimension. Out: moves of single elements; outside the
+// tensor a load gives 0, and nothing is stored.
+#include "codegen/gpu/gpu.h"
+
+#include <assert.h>
+
+typedef struct Place {
+    Val ptr; // in global memory; of what is outside, the tensor's first element
+    Val in;  // i1
+} Place;
+
+static Val number_at(Cg *cg, const TileOp *op, const TileValue *v, int d, const int *part,
+                     Val *in) {
+    int axis = op->coord[d].axis;
+    Val first = cg_uniform(cg, op->coord[d].at);
+    if (axis < 0) return first;
+    Val i = LLVMBuildMul(cg->b, first, cg_i32(cg, cg->k->axes[axis].extent), "");
+    i = LLVMBuildAdd(cg->b, i, cg_thread_part(cg, v->layout, axis), "");
+    i = LLVMBuildAdd(cg->b, i, cg_i32(cg, part[axis]), "");
+    Val has = LLVMBuildICmp(cg->b, LLVMIntSLT, i, cg_extent(cg, op->tensor, d), "");
+    *in = LLVMBuildAnd(cg->b, *in, has, "");
+    return i;
+}
+
+static Place place_of(Cg *cg, const TileOp *op, const TileValue *v, const int *part) {
+    const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    Val at = cg_i64(cg, 0), in = LLVMConstInt(cg->i1, 1, false);
+    for (int d = 0; d < t->rank; d++) {
+        Val i = LLVMBuildSExt(cg->b, number_at(cg, op, v, d, part, &in), cg->i64, "");
+        at = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, i, cg_stride(cg, op->tensor, d), ""), "");
+    }
+    at = LLVMBuildSelect(cg->b, in, at, cg_i64(cg, 0), "");
+    Val base = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
+                                      LLVMPointerTypeInContext(cg->c, 1), "");
+    return (Place){LLVMBuildGEP2(cg->b, cg_dtype(cg, t->dtype), base, &at, 1, ""), in};
+}
+
+bool cg_goes_by_columns(Cg *cg, const TileOp *op, const TileValue *v) {
+    int last = op->coord[cg->p->tensors.data[op->tensor].rank - 1].axis;
+    return v->rank == 2 && v->home == HOME_FRAGMENT && cg_fragment(cg, v)->rows == last;
+}
+
+static void part_of(const TileValue *v, const CgFragment *f, int i, int *part) {
+    for (int a = 0; a < v->rank; a++)
+        part[v->axis[a]] = layout_part(&f->is, LAYOUT_REG, v->axis[a], i);
+}
+
+void cg_store_elements(Cg *cg, const TileOp *op) {
+    const TileValue *v = op->args.data[0];
+    const CgFragment *f = cg_fragment(cg, v);
+    int part[TILE_MAX_AXES] = {0};
+    for (int i = 0; i < f->registers * f->each; i++) {
+        part_of(v, f, i, part);
+        Place p = place_of(cg, op, v, part);
+        Val x = cg_write(cg, cg_gpu(cg)->hooks->element(cg, v, v->layout, part),
+                         cg->p->tensors.data[op->tensor].dtype);
+        Blk done = cg_if(cg, p.in, "element");
+        LLVMBuildStore(cg->b, x, p.ptr);
+        cg_end_if(cg, done);
+    }
+}
+
+void cg_load_elements(Cg *cg, const TileOp *op) {
+    const TileValue *v = op->results.data[0];
+    const CgFragment *f = cg_fragment(cg, v);
+    const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    CgValue *value = cg_make(cg, v);
+    int part[TILE_MAX_AXES] = {0};
+    assert(f->each == 1 && "products read what is narrow from shared memory");
+    for (int i = 0; i < f->registers; i++) {
+        part_of(v, f, i, part);
+        Place p = place_of(cg, op, v, part);
+        Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, t->dtype), p.ptr, "");
+        value->e[cg_slot(f, part)] = cg_or_zero(cg, p.in, cg_read(cg, x, t->dtype));
+    }
+}
