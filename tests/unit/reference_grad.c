@@ -186,7 +186,7 @@ static void compare(Probe *p, const char *what, const char *name, Array *x) {
 }
 
 static void differences(Arena *a, const Variant *v, const char *what) {
-    Probe *p = probe(a, v, 1 + (uint32_t)strlen(what));
+    Probe *p = probe(a, v, 1 + (uint32_t)strlen(what) * 7919u);
     ck_assert_ptr_null(ref_check(&p->run));
     ref_grad(&p->grad);
     compare(p, what, "q", &p->q);
@@ -287,6 +287,49 @@ START_TEST(chosen) {
                                          recurrences[i])),
                     recurrences[i]);
     arena_free(a);
+}
+END_TEST
+
+// Of each clause one of these, by the seed.
+static const char *const pieces[][6] = {
+    {"", "query(q) = q * rsqrt(sqnorm(q) + 0.1);", "query(q, b, h, t, d) = q * w[d] + g[t];", NULL},
+    {"", "key(k, b, h, t) = k * g[t] * rsqrt(sqnorm(k) + 0.1);",
+     "key(k, b, h, t, d) = tanh(k) * w[d];", NULL},
+    {"", "value(v, b, h, t, e) = v * sigmoid(g[t] + c) + u[b, e];", "value(v) = v * sqnorm(v);",
+     NULL},
+    {"", "decay(b, h, t) = exp(-abs(g[t] * c));", "decay(b, h, t) = t % 3 == 2 ? 0 * g[t] : 0.7;",
+     "decay(b, h, t, d) = sigmoid(g[t] + w[d]);",
+     "decay(b, h, t, d) = (t + d) % 4 == 0 ? 0 : exp(g[t] * w[d]);", NULL},
+    {"", "erase(k) = k * 0.5; write(k, b, h, t) = -k * g[t];",
+     "erase(k, b, h, t, d) = k * w[d]; write(k, b, h, t, d) = m[h, d] * g[t];",
+     "erase(k, b, h, t, d) = m[h, d]; write(k) = k * rsqrt(sqnorm(k) + 0.1) * c;", NULL},
+    {"", "bonus(b, h, t) = g[t] * c;", "bonus(b, h, t, d) = m[h, d];", NULL},
+    {"", "output(o, b, h, t, e) = o * u[b, e] + g[t];", "output(o) = o * rsqrt(sqnorm(o) + 0.3);",
+     NULL},
+};
+
+START_TEST(random_recurrences) {
+    uint32_t state = 4711;
+    for (int n = 0; n < 60; n++) {
+        Arena *a = arena_new();
+        Text t;
+        text_init(&t, a);
+        for (size_t c = 0; c < sizeof pieces / sizeof *pieces; c++) {
+            int choices = 0;
+            while (pieces[c][choices]) choices++;
+            text_puts(&t, pieces[c][(int)((noise(&state) + 1) / 2 * choices)]);
+        }
+        differences(
+            a,
+            variant(
+                a, "",
+                arena_printf(a,
+                             "recurrence r { dim D = 4, Dv = 3; input g: f32[S]; input w: f32[D];"
+                             "input u: f32[B, Dv]; input m: f32[H, D]; input c: f32; %s }",
+                             t.s)),
+            t.s);
+        arena_free(a);
+    }
 }
 END_TEST
 
@@ -469,6 +512,7 @@ Suite *reference_grad_suite(void) {
     TCase *c = tcase_create("gradients");
     tcase_add_test(c, library);
     tcase_add_test(c, chosen);
+    tcase_add_test(c, random_recurrences);
     tcase_add_test(c, kinks);
     tcase_add_test(c, masked);
     tcase_add_test(c, forgotten);
