@@ -226,7 +226,8 @@ static Status saved(Launch *l, const attn_call *call, const attn_tensor_info *in
 }
 
 static bool takes(const attn_tensor_info *info, const char *name) {
-    return strcmp(info->role, "work") != 0 && strcmp(info->name, name) == 0;
+    bool inner = strcmp(info->role, "work") == 0 || strcmp(info->role, "saved") == 0;
+    return !inner && strcmp(info->name, name) == 0;
 }
 
 // The tensors of a phase, by the artifact: arguments of the signature, then what is saved.

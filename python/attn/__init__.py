@@ -5,6 +5,9 @@
     o = gemma(q, k, v, sink=sink)                   # on q's device, on the current stream
     o, lse = gemma(q, k, v, sink=sink, emit=["lse"])
 
+In PyTorch, attn.Attention("gemma.attn") is a module, and attn.attention("gemma.attn", q, k, v) a function: they compile for what the
+tensors are, and keep artifacts on disk.
+
 Nothing is built: the package finds libattnrt.so, and the compiler as the command `attnc`. In a notebook, `%load_ext attn` brings the cell
 magic `%%attn`; `%%attn?` tells its options.
 """
@@ -14,6 +17,15 @@ from ._kernel import Artifact, Kernel, TileMap, load
 from ._runtime import Error, set_threads, version
 
 __all__ = ["Artifact", "CompileError", "CompileWarning", "Error", "Kernel", "TileMap", "compile", "load", "set_threads", "version"]
+
+
+def __getattr__(name):
+    """What needs PyTorch is there when it is asked for."""
+    if name in ("Attention", "attention"):
+        from . import _torch
+
+        return getattr(_torch, name)
+    raise AttributeError(f"module 'attn' has no attribute '{name}'")
 
 
 def load_ipython_extension(shell):

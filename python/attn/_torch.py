@@ -1,0 +1,279 @@
+"""Attentions as modules and functions of PyTorch: compiled for what the tensors are, kept on disk."""
+
+import functools
+import hashlib
+import json
+import os
+import re
+import tempfile
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+
+import torch
+from torch.autograd import forward_ad
+
+from . import _arrays, _compiler
+from . import _runtime as rt
+from ._kernel import Artifact, Kernel
+
+Outputs = Union[torch.Tensor, Tuple[torch.Tensor, ...]]
+
+_ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+_OPERANDS = {"q": "[B, H, Sq, D]", "k": "[B, Hkv, Sk, D]", "v": "[B, Hkv, Sk, Dv]"}
+_GPUS = "gfx90a", "gfx942", "gfx1100"
+
+
+# What torch.compile takes as a constant, and does not look into.
+_constant = getattr(getattr(torch, "compiler", None), "assume_constant_result", lambda function: function)
+
+
+# ---- artifacts
+
+
+def cache_folder() -> str:
+    """Where artifacts are kept: ATTN_CACHE, or `attn` in the user's cache."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.environ.get("ATTN_CACHE") or os.path.join(home, "attn")
+
+
+def _compiler_identity() -> str:
+    path = _compiler._command()
+    stat = os.stat(path)
+    return f"{os.path.realpath(path)} {stat.st_size} {stat.st_mtime_ns}"
+
+
+def _store(path: str, content: bytes) -> None:
+    """Whole or not at all, whoever else writes it now. A cache that cannot be written is none."""
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        file, made = tempfile.mkstemp(dir=os.path.dirname(path))
+        with os.fdopen(file, "wb") as f:
+            f.write(content)
+        os.replace(made, path)
+    except OSError:
+        pass
+
+
+def _rows(spec: str, target: str = "host", elements: str = "f32", **dims: int) -> Tuple[str, _compiler.Source]:
+    """The row program of a specification: what its source comes to, with all that it imports."""
+    given = json.loads(spec)
+    defines = {**given["defines"], **dims}
+    source = _compiler.Source(given["text"], dtype=elements, entry=given["entry"], defines=defines, include=given["include"], name=given["name"])
+    rows, _ = source.run([], "--emit=row", f"--target={target}")
+    variants = len(re.findall(r"^row ", rows, re.M))
+    if variants != 1:
+        raise ValueError(f"{given['name']} holds " + ("several attentions: name one with entry=" if variants else "no attention"))
+    return rows, source
+
+
+@functools.lru_cache(maxsize=None)
+def _kernel(spec: str, D: int, Dv: int, elements: str, target: str) -> Kernel:
+    rows, source = _rows(spec, target, elements, D=D, Dv=Dv)
+    opt = json.loads(spec)["opt"]
+    key = "\n".join((_compiler_identity(), target, elements, str(opt), rows))
+    path = os.path.join(cache_folder(), hashlib.sha256(key.encode()).hexdigest() + ".artifact")
+    try:
+        with open(path, "rb") as f:
+            artifact = Artifact(f.read(), source)
+    except (OSError, rt.Error):  # there is none, or a damaged one
+        artifact = _compiler.make(source, target, opt)
+        _store(path, artifact._source)
+    return artifact._only()
+
+
+@functools.lru_cache(maxsize=None)
+def _read_declared(spec: str) -> str:
+    rows, _ = _rows(spec)
+    inputs = re.findall(r"^  input (\w+): \w+(\[?)", rows, re.M)
+    return " ".join([re.match(r"row (\w+)", rows)[1], *[name if array else name + "=" for name, array in inputs]])
+
+
+@_constant
+def _declared(spec: str) -> str:
+    """The variant's name, and its inputs, scalars marked: "biased bias cap= table"."""
+    return _read_declared(spec)
+
+
+def _target(device: torch.device) -> str:
+    if device.type == "cpu":
+        return "host"
+    if device.type == "cuda" and torch.version.hip:
+        name = torch.cuda.get_device_properties(device).gcnArchName.partition(":")[0]
+        if name in _GPUS:
+            return name
+        raise RuntimeError(f"{name}: kernels are for {', '.join(_GPUS)}")
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability >= (8, 0):
+            return "sm_90a" if capability[0] == 9 else "sm_80"
+        raise RuntimeError(f"{torch.cuda.get_device_name(device)}: kernels are for GPUs from sm_80 on")
+    raise ValueError(f"q: is on {device.type}; kernels run on CPUs and on CUDA and ROCm devices")
+
+
+# ---- the operator
+
+
+def _run(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
+    q, k, v = tensors[:3]
+    emit = json.loads(spec)["emit"]
+    kernel = _kernel(spec, q.shape[-1], v.shape[-1], _ELEMENTS[q.dtype], _target(q.device))
+    given: Dict[str, Any] = dict(zip(names.split(","), [*tensors[3:], *scalars]))
+    if q_offset is not None:
+        given["q_offset"] = q_offset
+    try:
+        found = kernel(q, k, v, emit=emit, **given)
+    except rt.Error as e:
+        if e.status == rt.ERROR_CALL:
+            raise ValueError(str(e)) from None
+        raise
+    if not emit:
+        return [found]
+    made = dict(zip([n for n in kernel.outputs if n == "o" or n in emit], found))
+    return [made["o"], *[made[n] for n in emit]]
+
+
+def _shapes(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
+    q, _, v = tensors[:3]
+    rows = q.shape[:3]
+    emits = [q.new_empty(rows, dtype=torch.float32) for _ in json.loads(spec)["emit"]]
+    return [q.new_empty((*rows, v.shape[-1])), *emits]
+
+
+if hasattr(torch.library, "custom_op"):  # PyTorch 2.4: torch.compile and torch.export then take it as one operator
+    _operator = torch.library.custom_op("attn::attention", _run, mutates_args=())
+    _operator.register_fake(_shapes)
+else:
+    _operator = _run
+
+
+# ---- arguments
+
+
+def _check_operands(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name}: takes a tensor of PyTorch, not a {type(x).__name__}")
+        if x.dim() != 4:
+            raise ValueError(f"{name}: has {x.dim()} dimensions, expected {_OPERANDS[name]}")
+        if x.dtype not in _ELEMENTS:
+            raise TypeError(f"{name}: has elements of {x.dtype}; attention takes float32, float16 and bfloat16")
+        if x.dtype != q.dtype:
+            raise TypeError(f"{name}: has elements of {x.dtype}, and q of {q.dtype}")
+        if x.device != q.device:
+            raise ValueError(f"{name}: is on {x.device}, and q on {q.device}")
+        if x.shape[0] != q.shape[0]:
+            raise ValueError(f"{name}: has a batch of {x.shape[0]}, and q of {q.shape[0]}")
+    if k.shape[3] != q.shape[3]:
+        raise ValueError(f"k: has rows of {k.shape[3]}, and q of {q.shape[3]}")
+    if v.shape[1:3] != k.shape[1:3]:
+        raise ValueError(f"v: is {list(v.shape)}, and k {list(k.shape)}: heads and keys are the same")
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise ValueError(f"k: has {k.shape[1]} heads, of which the {q.shape[1]} of q are no multiple")
+
+
+def _no_gradient(name: str, x: Any) -> None:
+    if not isinstance(x, torch.Tensor):
+        return
+    if x.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(_arrays.NO_BACKWARD.format(name))
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
+        raise RuntimeError(f"{name}: has a tangent, and kernels have no derivative in forward mode")
+
+
+def _autocast(device: str) -> Optional[torch.dtype]:
+    if hasattr(torch, "get_autocast_dtype"):  # PyTorch 2.4
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    if device == "cpu":
+        return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+    return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+
+
+def _cast(x: Any, device: str) -> Any:
+    """As autocast does with operands of products."""
+    if not isinstance(x, torch.Tensor) or x.dtype not in _ELEMENTS or x.device.type != device or device not in ("cpu", "cuda"):
+        return x
+    wanted = _autocast(device)
+    return x if wanted is None else x.to(wanted)
+
+
+def _whole_rows(x: torch.Tensor) -> torch.Tensor:
+    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
+
+
+@_constant
+def _specify(source: "Union[str, os.PathLike[str]]", entry: Optional[str], defines: Optional[Dict[str, Any]], include: Sequence[str],
+             emit: Union[str, Sequence[str]], opt: int) -> str:  # fmt: skip
+    """All that a variant hangs on but the tensors, as a text: it goes with exported programs."""
+    path, folders = os.fspath(source), [os.path.abspath(i) for i in include]
+    if "\n" in path or "{" in path:
+        text, name = path, "source"
+    else:
+        with open(path, encoding="utf-8") as f:
+            text, name = f.read() + "\n", path
+        folders.insert(0, os.path.dirname(os.path.abspath(path)))
+    emit = [emit] if isinstance(emit, str) else list(emit)
+    return json.dumps(
+        {"text": text, "name": name, "entry": entry, "defines": defines or {}, "include": folders, "emit": emit, "opt": opt}, sort_keys=True
+    )
+
+
+def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any], q_offset: Optional[int]) -> Outputs:
+    device = q.device.type if isinstance(q, torch.Tensor) else ""
+    q, k, v = (_cast(x, device) for x in (q, k, v))
+    _check_operands(q, k, v)
+    variant, *listed = _declared(spec).split(" ")
+    declared = {i.replace("=", ""): "=" not in i for i in listed}  # whether it is an array
+    if len(inputs) > len(declared):
+        raise TypeError(f"{variant} takes {len(declared)} inputs ({', '.join(declared)}), not {len(inputs)}")
+    given = dict(zip(declared, inputs))
+    for name, x in named.items():
+        if name not in declared:
+            raise TypeError(f"{name}: {variant} has no such input; it has {', '.join(declared) or 'none'}")
+        if name in given:
+            raise TypeError(f"{name}: given twice")
+        given[name] = x
+    for name, x in {"q": q, "k": k, "v": v, **given}.items():
+        _no_gradient(name, x)
+    arrays = {n: x for n, x in given.items() if declared[n]}
+    for name, x in arrays.items():
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name}: takes a tensor of PyTorch, not a {type(x).__name__}")
+        if x.device != q.device:
+            raise ValueError(f"{name}: is on {x.device}, and q on {q.device}")
+    scalars = {n: float(x) for n, x in given.items() if n not in arrays}
+    for name in declared:
+        if name not in given:
+            raise TypeError(f"{name}: {variant} needs this input")
+    tensors = [_whole_rows(x) for x in (q, k, v)] + list(arrays.values())
+    found = _operator(tensors, list(scalars.values()), ",".join([*arrays, *scalars]), spec, q_offset)
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+class Attention(torch.nn.Module):
+    """An attention of a .attn file, or of source text, as a module: attention(q, k, v, *inputs).
+
+    q [B, H, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] with any strides, of float32, float16 or bfloat16, on a CPU or GPU. D, Dv,
+    element type and target come from them; lengths cause no new compile. Inputs are those of the source, in their order or by name.
+
+    entry: which variant of the file; defines: {"WINDOW": 128}; include: folders of imports; emit: outputs to give beside o, by
+    their names: then a tuple comes back; opt: 0 to 3.
+
+    There is no backward yet: where a tensor requires grad and gradients are enabled, a call raises RuntimeError."""
+
+    def __init__(self, source: "Union[str, os.PathLike[str]]", *, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
+                 include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3) -> None:  # fmt: skip
+        super().__init__()
+        self.spec = _specify(source, entry, defines, include, emit, opt)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *inputs: Any, q_offset: Optional[int] = None, **named: Any) -> Outputs:
+        return _attend(self.spec, q, k, v, inputs, named, q_offset)
+
+    def extra_repr(self) -> str:
+        given = json.loads(self.spec)
+        return given["name"] + (f", entry={given['entry']}" if given["entry"] else "")
+
+
+def attention(source: "Union[str, os.PathLike[str]]", q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *inputs: Any,
+              q_offset: Optional[int] = None, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
+              include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, **named: Any) -> Outputs:  # fmt: skip
+    """Attention(source, ...)(q, k, v, ...), as a function."""
+    return _attend(_specify(source, entry, defines, include, emit, opt), q, k, v, inputs, named, q_offset)

@@ -1,0 +1,255 @@
+"""attn.Attention and attn.attention in PyTorch, on the CPU. Needs NumPy, PyTorch, cc, libattnrt.so and attnc.
+
+    ATTNRT_LIBRARY=build/libattnrt.so ATTNC=build/attnc python3 -m unittest tests/python/test_torch.py
+"""
+
+import copy
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+import torch
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "python"))
+
+import attn  # noqa: E402
+from attn import _torch  # noqa: E402
+
+CAUSAL = os.path.join(ROOT, "stdlib/causal.attn")
+BIASED = """
+import std.normalization;
+attention biased {
+    dim D = 8;
+    input bias: f32[H, Sk];
+    input cap: f32;
+    input table: bf16[NT];
+    score(q, k) = dot(q, k) * rsqrt(D);
+    modify(s, b, h, i, j) = cap * tanh(s / cap) + bias[h, j] + table[j % NT];
+    normalize(s) {
+        emit top = rowmax(s);
+        return softmax(s);
+    }
+}
+attention plain { dim D = 8; score(q, k) = dot(q, k); normalize(s) = s; }
+"""
+
+
+def operands(b=2, h=4, hkv=2, sq=5, sk=7, d=16, dv=12, dtype=torch.float32):
+    r = np.random.default_rng(3)
+    shapes = (b, h, sq, d), (b, hkv, sk, d), (b, hkv, sk, dv)
+    return [torch.from_numpy(r.standard_normal(s).astype(np.float32)).to(dtype) for s in shapes]
+
+
+def eager(q, k, v, change=lambda s: s, scale=True):
+    q, k, v = (x.double() for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    s = change(q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if scale else 1))
+    return s.softmax(-1) @ v, s
+
+
+def causal(s):
+    sq, sk = s.shape[2:]
+    return s.masked_fill(torch.arange(sk) > torch.arange(sq)[:, None] + max(sk - sq, 0), float("-inf"))
+
+
+def one_of_many(folder):
+    os.environ["ATTN_CACHE"] = folder
+    q, k, v = operands()
+    return attn.Attention(CAUSAL)(q, k, v).sum().item()
+
+
+class Case(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        os.environ["ATTN_CACHE"] = cls.folder.name
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def close(self, x, want, tolerance=1e-5):
+        self.assertEqual(x.shape, want.shape)
+        self.assertLess((x.double() - want).norm().item(), tolerance * want.norm().item())
+
+
+class Values(Case):
+    def test_lengths_and_types(self):
+        attention = attn.Attention(CAUSAL)
+        for dtype, tolerance in (torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 1.2e-2):
+            for sizes in {}, {"sq": 1, "sk": 33}, {"d": 64, "dv": 64, "hkv": 4}, {"b": 1, "sq": 70, "sk": 70}:
+                q, k, v = operands(dtype=dtype, **sizes)
+                o = attention(q, k, v)
+                self.assertEqual(o.dtype, dtype)
+                self.close(o, eager(q, k, v, causal)[0], tolerance)
+
+    def test_inputs_and_emits(self):
+        q, k, v = operands(d=8)
+        bias, table = torch.randn(4, 7), torch.randn(3).bfloat16()
+        want, s = eager(q, k, v, lambda s: 1.5 * torch.tanh(s / 1.5) + bias[:, None] + table.double().repeat(3)[:7])
+        module = attn.Attention(BIASED, entry="biased", emit=["lse", "top"])
+        o, lse, top = module(q, k, v, bias, 1.5, table)
+        self.close(o, want)
+        self.close(lse, s.logsumexp(-1))
+        self.close(top, s.amax(-1))
+        named = attn.attention(BIASED, q, k, v, table=table, cap=torch.tensor(1.5), bias=bias, entry="biased")
+        self.assertTrue(torch.equal(named, o))
+        self.close(attn.attention(BIASED, q, k, v, entry="plain"), (eager(q, k, v, scale=False)[1]) @ v.double().repeat_interleave(2, 1))
+
+    def test_positions(self):
+        q, k, v = operands(sq=7)
+        o = attn.attention(CAUSAL, q, k, v, q_offset=-3)
+        self.assertTrue((o[:, :, :3] == 0).all())
+        self.close(o[:, :, 3:], eager(q[:, :, 3:], k[:, :, :4], v[:, :, :4], causal)[0])
+
+    def test_views(self):
+        b, s, h, d = 2, 9, 4, 16
+        packed = torch.randn(b, s, 3, h, d)
+        q, k, v = packed.permute(2, 0, 3, 1, 4)
+        self.close(attn.attention(CAUSAL, q, k, v), eager(q, k, v, causal)[0])
+        crossed = torch.randn(b, h, d, s).transpose(2, 3)  # whose rows are no rows in memory
+        self.close(attn.attention(CAUSAL, crossed, k, v), eager(crossed, k, v, causal)[0])
+
+    def test_empty(self):
+        for sizes in {"b": 0}, {"sq": 0}:
+            q, k, v = operands(**sizes)
+            self.assertEqual(attn.attention(CAUSAL, q, k, v).shape, (*q.shape[:3], v.shape[3]))
+        q, k, v = operands(sk=0)
+        self.assertTrue((attn.attention(CAUSAL, q, k, v) == 0).all())
+
+    def test_module(self):
+        module = attn.Attention(CAUSAL)
+        q, k, v = operands()
+        o = module(q, k, v)
+        for again in copy.deepcopy(module), pickle.loads(pickle.dumps(module)):
+            self.assertTrue(torch.equal(again(q, k, v), o))
+        self.assertIn("causal.attn", repr(module))
+        self.assertEqual(list(module.parameters()), [])
+
+    def test_autocast(self):
+        q, k, v = operands()
+        with torch.autocast("cpu", torch.bfloat16):
+            o = attn.attention(CAUSAL, q, k, v.bfloat16())
+        self.assertEqual(o.dtype, torch.bfloat16)
+        self.assertTrue(torch.equal(o, attn.attention(CAUSAL, q.bfloat16(), k.bfloat16(), v.bfloat16())))
+
+
+class Mistakes(Case):
+    def refused(self, error, text, *args, source=CAUSAL, **named):
+        with self.assertRaisesRegex(error, text):
+            attn.attention(source, *args, **named)
+
+    def test_operands(self):
+        q, k, v = operands()
+        self.refused(TypeError, "^q: takes a tensor of PyTorch, not a ndarray", q.numpy(), k, v)
+        self.refused(ValueError, r"^k: has 3 dimensions, expected \[B, Hkv, Sk, D\]", q, k[0], v)
+        self.refused(TypeError, "^q: has elements of torch.float64", q.double(), k, v)
+        self.refused(TypeError, "^v: has elements of torch.float16, and q of torch.float32", q, k, v.half())
+        self.refused(ValueError, "^k: has rows of 15, and q of 16", q, k[..., :15], v)
+        self.refused(ValueError, "^v: is .* heads and keys are the same", q, k, v[:, :, :6])
+        self.refused(ValueError, "^k: has 3 heads, of which the 4", q, torch.randn(2, 3, 7, 16), torch.randn(2, 3, 7, 12))
+        self.refused(ValueError, "^k: has a batch of 1, and q of 2", q, k[:1], v)
+        self.refused(ValueError, "^k: is on meta, and q on cpu", q, k.to("meta"), v)
+
+    def test_inputs(self):
+        q, k, v = operands(d=8)
+        bias, table = torch.randn(4, 7), torch.randn(3).bfloat16()
+        biased = {"source": BIASED, "entry": "biased"}
+        self.refused(TypeError, "^bias: .* no such input", q, k, v, bias=bias)
+        self.refused(TypeError, "^table: biased needs this input", q, k, v, bias, 1.0, **biased)
+        self.refused(TypeError, "^bias: given twice", q, k, v, bias, 1.0, table, bias=bias, **biased)
+        self.refused(TypeError, "^biased takes 3 inputs", q, k, v, bias, 1.0, table, table, **biased)
+        self.refused(TypeError, "^bias: takes a tensor of PyTorch, not a list", q, k, v, [1.0], 1.0, table, **biased)
+        self.refused(ValueError, "^bias: ", q, k, v, bias[:, :6], 1.0, table, **biased)
+        self.refused((TypeError, ValueError), "^table: ", q, k, v, bias, 1.0, table.float(), **biased)
+        self.refused(ValueError, "holds several attentions: name one with entry=", q, k, v, source=BIASED)
+        self.refused(TypeError, "^nothing: ", q, k, v, bias, 1.0, table, emit="nothing", **biased)
+        self.refused(attn.CompileError, "error: ", q, k, v, source="attention a { dim D = 8; score(q, k) = z; normalize(s) = s; }")
+
+    def test_no_gradient_vanishes(self):
+        q, k, v = operands(d=8)
+        bias, table = torch.randn(4, 7), torch.randn(3).bfloat16()
+        module = attn.Attention(BIASED, entry="biased")
+        cap = torch.tensor(1.5)
+        for x in q, k, v, bias, cap, table:
+            x.requires_grad_()
+            with self.assertRaisesRegex(RuntimeError, "requires grad, and kernels have no backward yet"):
+                module(q, k, v, bias, cap, table)
+            with torch.no_grad():
+                module(q, k, v, bias, cap, table)
+            x.requires_grad_(False)
+        with torch.autograd.forward_ad.dual_level(), self.assertRaisesRegex(RuntimeError, "^k: has a tangent"):
+            module(q, torch.autograd.forward_ad.make_dual(k, k), v, bias, cap, table)
+
+
+class Cache(Case):
+    def test_content(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["ATTN_CACHE"] = folder
+            path, other = os.path.join(folder, "a.attn"), os.path.join(folder, "shift.attn")
+            with open(path, "w") as f:
+                f.write("import shift; attention a { dim D = 4; score(q, k) = dot(q, k) + shift(); normalize(s) = s; }")
+            q, k, v = operands(d=4)
+            results = []
+            for shift in "1.0", "1.0 ", "2.0":
+                with open(other, "w") as f:
+                    f.write(f"fn shift() = {shift};")
+                _torch._kernel.cache_clear()  # as another process
+                results.append((attn.attention(path, q, k, v), sum(n.endswith(".artifact") for n in os.listdir(folder))))
+            self.assertEqual([n for _, n in results], [1, 1, 2])
+            self.assertTrue(torch.equal(results[0][0], results[1][0]))
+            self.assertFalse(torch.allclose(results[0][0], results[2][0]))
+            for name in os.listdir(folder):  # damaged ones are made anew
+                if name.endswith(".artifact"):
+                    with open(os.path.join(folder, name), "r+b") as f:
+                        f.truncate(100)
+            _torch._kernel.cache_clear()
+            self.assertTrue(torch.equal(attn.attention(path, q, k, v), results[2][0]))
+            os.environ["ATTN_CACHE"] = os.path.join(path, "no", "folder")  # none that can be made
+            _torch._kernel.cache_clear()
+            self.assertTrue(torch.equal(attn.attention(path, q, k, v), results[2][0]))
+            os.environ["ATTN_CACHE"] = self.folder.name
+            _torch._kernel.cache_clear()
+
+    def test_processes(self):
+        with tempfile.TemporaryDirectory() as folder, multiprocessing.get_context("spawn").Pool(3) as pool:
+            results = pool.map(one_of_many, [folder] * 3)
+            self.assertEqual(len(set(results)), 1)
+            self.assertEqual([n.endswith(".artifact") for n in os.listdir(folder)], [True])
+
+    def test_without_torch(self):
+        code = "import sys; sys.modules['torch'] = None; import attn; from attn import *; print(attn.version())"
+        env = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "python")}
+        self.assertTrue(subprocess.check_output([sys.executable, "-c", code], env=env))
+
+
+@unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")
+class Operator(Case):
+    def test_opcheck(self):
+        q, k, v = operands(d=8)
+        module = attn.Attention(BIASED, entry="biased", emit="lse")
+        tensors = [q, k, v, torch.randn(4, 7), torch.randn(3).bfloat16()]
+        torch.library.opcheck(_torch._operator, (tensors, [1.5], "bias,table,cap", module.spec, None))
+
+    def test_compile(self):
+        module = attn.Attention(CAUSAL)
+        compiled = torch.compile(lambda q, k, v: module(q * 2, k, v) + 1, fullgraph=True, backend="aot_eager", dynamic=True)
+        for sq in 5, 6, 9:
+            q, k, v = operands(sq=sq, sk=2 * sq)
+            self.assertTrue(torch.equal(compiled(q, k, v), module(q * 2, k, v) + 1))
+
+    def test_export(self):
+        q, k, v = operands()
+        module = attn.Attention(CAUSAL)
+        program = torch.export.export(module, (q, k, v))
+        self.assertTrue(torch.equal(program.module()(q, k, v), module(q, k, v)))
+
+
+if __name__ == "__main__":
+    unittest.main()
