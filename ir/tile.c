@@ -493,6 +493,7 @@ TileProgram *tile_copy(Arena *a, const TileProgram *p) {
                        .target = p->target,
                        .dtype = p->dtype,
                        .phase = p->phase,
+                       .recurrence = p->recurrence,
                        .scheduled = p->scheduled,
                        .may_fix_shift = p->may_fix_shift,
                        .D = p->D,
