@@ -3,7 +3,7 @@
 // In: the formulas of the backward, over reductions of the forward and row scalars that are made. Out: the same over row scalars
 // alone, the saved ones first, and the weight of a pair as the forward computed it.
 //
-//     exp2(s * 0.18 + A) / l     ->   exp2(s * 0.18 + L),  L = A + log2(1 / l)         scores are proved small
+//     exp2(s * 0.18 + A) / l     ->   exp2(s * 0.18 + L),  L = A - log2(l)             scores are proved small
 //                                     exp2((s + A) * 1.44) * f,  f = 1 / l             otherwise: L would round both away
 //
 // A row without a key has L = -inf. Made row scalars that nothing needs are dropped.
@@ -14,6 +14,7 @@
 #include "passes/simplify/rules.h"
 #include "passes/simplify/simplify.h"
 
+#include <assert.h>
 #include <math.h>
 
 enum {
@@ -113,12 +114,16 @@ static bool folds(const Saving *v, const Ex *elem) {
 static const Ex *folded_weight(Saving *v, const Ex *elem) {
     ExPool *p = v->d->p;
     const Stream *s = v->s;
+    bool divides = s->factor->op == EX_RCP;
     const Ex *l = ex_sym(p, SYM_ROW, FOLDED, EX_F32),
              *shift = ex_sym(p, SYM_SHIFT, s->shift, EX_F32),
-             *both = ex_2(p, EX_ADD, shift, ex_1(p, EX_LOG2, s->factor));
+             *log = ex_1(p, EX_LOG2, divides ? s->factor->args[0] : s->factor),
+             *both = ex_2(p, divides ? EX_SUB : EX_ADD, shift, log);
+    const Ex *shifted = ex_subst(p, elem, SYM_SHIFT, s->shift, l);
+    ex_visit(shifted, save_symbol, v);
     if (s->empty) both = ex_select(p, s->empty, ex_f32(p, -INFINITY), both);
     save(v, "L", l, ex_simplify(p, both));
-    return ex_subst(p, elem, SYM_SHIFT, s->shift, l);
+    return shifted;
 }
 
 // A part of the factor is a number of its own where the forward's reductions are not saved anyway.
@@ -150,6 +155,7 @@ static const Ex *place_one(void *ctx, ExPool *p, const Ex *e) {
     if (e->op != EX_SYM) return e;
     int saved = find_saved(v, e);
     if (saved >= 0) return ex_sym(p, SYM_ROW, saved, EX_F32);
+    assert(e->sym != SYM_R && e->sym != SYM_STATE && e->sym != SYM_SHIFT);
     return e->sym == SYM_ROW ? ex_sym(p, SYM_ROW, v->place[e->index], EX_F32) : e;
 }
 

@@ -28,7 +28,13 @@ typedef struct Rows { // what partials.def is read with
 
 static bool is_one(const Ex *e) { return ex_is_f32(e, 1); }
 
+// Two constants whose product f32 does not hold stay two, and a factor goes first: it may be 0.
+static bool is_large(const Ex *e) {
+    return e->op == EX_MUL && e->args[0]->op == EX_CONST && e->args[1]->op == EX_CONST;
+}
+
 static const Ex *times(ExPool *p, const Ex *a, const Ex *b) {
+    if (is_large(b)) return times(p, times(p, a, b->args[0]), b->args[1]);
     if (is_one(a)) return b;
     if (is_one(b)) return a;
     if (ex_is_f32(a, -1)) return ex_1(p, EX_NEG, b);
@@ -138,7 +144,7 @@ static const Ex *larger(const Rows *r, const Ex *da, const Ex *db) {
     if (is_constant(p, B)) return choice(p, a_wins, da, NULL);
     if (is_constant(p, A)) return choice(p, b_wins, db, NULL);
     const Ex *both = ex_chain(p, NUM(0.5f), ex_plus(p, da, db));
-    return choice(p, a_wins, da, choice(p, b_wins, db, both));
+    return choice(p, a_wins, da, choice(p, EQ(A, B), both, db)); // a NaN is not chosen
 }
 
 static const Ex *magnitude(const Rows *r, const Ex *da) {

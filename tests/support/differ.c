@@ -1,8 +1,10 @@
 // differ.c: see differ.h.
 #include "tests/support/differ.h"
 #include "ir/tile_eval.h"
+#include "passes/derive/backward.h"
 #include "tests/support/agree.h"
 #include "tests/support/differences.h"
+#include "tests/support/gradient.h"
 #include "tools/launch.h"
 #include <math.h>
 #include <stdio.h>
@@ -17,8 +19,8 @@ typedef struct Job {
 } Job;
 
 const char *stage_name(Stage s) {
-    static const char *const names[] = {"none",      "compile", "bind",  "reference",
-                                        "algorithm", "passes",  "kernel"};
+    static const char *const names[] = {"none",     "compile",   "bind",   "reference",
+                                        "backward", "algorithm", "passes", "kernel"};
     return names[s];
 }
 
@@ -93,6 +95,65 @@ static bool reference(const Job *j) {
     return good;
 }
 
+// ---- the derived backward
+
+enum { BACKWARD_ROWS = 20 };
+
+// Arguments in the reference's form, and random gradients of o and the emits.
+static RefGrad gradients(const Job *j, RefRun *run) {
+    Arena *a = j->c.arena;
+    const Signature *sig = j->b.sig;
+    const void **in = ARENA_ARRAY(a, const void *, sig->args.n + 1);
+    const double **come = ARENA_ARRAY(a, const double *, sig->args.n + 1);
+    uint32_t state = 99;
+    int outputs = 0;
+    for (int i = 0; i < sig->args.n; i++) {
+        const Tensor *t = &j->b.tensor[i];
+        bool output = sig->args.data[i].role == ARG_OUTPUT, scalar = !sig->args.data[i].rank;
+        int64_t n = scalar ? 1 : t->count;
+        double *x = ARENA_ARRAY(a, double, n + 1);
+        int32_t *whole = ARENA_ARRAY(a, int32_t, n + 1);
+        for (int64_t k = 0; k < n; k++) {
+            state = state * 1664525u + 1013904223u;
+            double v = scalar ? j->b.scalar[i] : tensor_get(t, k);
+            x[k] = output ? (double)(state >> 8) / (1 << 23) - 1 : scalar ? (double)(float)v : v;
+            if (!output && dtype_reads(sig->args.data[i].dtype) != EX_F32) whole[k] = (int32_t)v;
+        }
+        if (output)
+            come[outputs++] = x;
+        else
+            in[i] = dtype_reads(sig->args.data[i].dtype) == EX_F32 ? (const void *)x : whole;
+    }
+    *run = (RefRun){.variant = j->c.variants.data[0],
+                    .sizes = j->b.size,
+                    .q = in[0],
+                    .k = in[1],
+                    .v = in[2],
+                    .inputs = in + 3};
+    return (RefGrad){.run = run, .d_o = come[0], .demits = come + 1};
+}
+
+// Some rows, but for those that hang on an open decision.
+static bool backward(Job *j) {
+    Variant *v = j->c.variants.data[0];
+    RowProgram *row = j->c.rows.data[0];
+    for (int i = 0; i < v->inputs.n; i++)
+        v->inputs.data[i].grad = row->inputs.data[i].grad =
+            dtype_reads(v->inputs.data[i].dtype) == EX_F32;
+    const Backward *b = pass_backward(j->c.arena, row, NULL);
+    RefRun run;
+    RefGrad g = gradients(j, &run);
+    int64_t rows = (int64_t)j->b.size[SIZE_B] * j->b.size[SIZE_HQ] * j->b.size[SIZE_SQ];
+    for (int64_t r = 0; r < rows; r += 1 + rows / BACKWARD_ROWS) {
+        if (j->x.open.row[r]) continue;
+        double d = gradient_distance(b, &g, r, false);
+        if (!(d > 1e-3)) continue;
+        if (j->d->log) fprintf(j->d->log, "  backward: row %d is off by %g\n", (int)r, d);
+        return false;
+    }
+    return true;
+}
+
 // ---- interpreted
 
 static double **tensors_of(const Job *j, const TileProgram *p, const int32_t *size) {
@@ -160,6 +221,7 @@ static Stage stages(Job *j) {
     if (!open_compile(j, &j->c, j->d->target)) return STAGE_COMPILE;
     if (!bind_job(j)) return STAGE_BIND;
     if (j->d->interpret && !reference(j)) return STAGE_REFERENCE;
+    if (j->d->interpret && !backward(j)) return STAGE_BACKWARD;
     if (j->d->interpret && !algorithm(j)) return STAGE_ALGORITHM;
     if (j->d->interpret && !compile_tiles(&j->c)) {
         if (j->d->log) diag_print(&j->c.diags, j->d->log);

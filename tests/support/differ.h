@@ -10,6 +10,7 @@ typedef enum Stage {
     STAGE_COMPILE,   // the source does not compile
     STAGE_BIND,      // sizes or arrays were refused
     STAGE_REFERENCE, // the reference's gradients, against its values
+    STAGE_BACKWARD,  // the derived backward, evaluated directly
     STAGE_ALGORITHM, // the tile program before the passes, interpreted
     STAGE_PASSES,    // the scheduled tile program, interpreted
     STAGE_KERNEL,    // the host kernel

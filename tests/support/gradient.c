@@ -1,0 +1,335 @@
+// gradient.c: see gradient.h.
+#include "tests/support/gradient.h"
+
+#include "ir/backward_eval.h"
+#include "ir/stream_eval.h"
+#include "passes/derive/differentiate.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct Whole {
+    const Backward *b;
+    const RefGrad *g;
+    const RefRun *run;
+    const int32_t *n; // sizes
+    int D, Dv;
+    bool round;
+    int32_t batch, head, query, key;
+    double dot, sqq, sqk;
+    double s, r[ROW_MAX_REDUCES]; // of infinite_slope alone
+    bool *steep;                  // asks for it
+} Whole;
+
+static double rounded(const Whole *x, double v) { return x->round ? (double)(float)v : v; }
+
+// ---- what expressions refer to
+
+static ExValue of_int(int32_t i) {
+    ExValue v = {.f = 0};
+    v.i = i;
+    return v;
+}
+
+static ExValue input_at(const Whole *x, int input, int64_t at) {
+    const void *data = x->run->inputs[input];
+    if (dtype_reads(x->run->variant->inputs.data[input].dtype) == EX_F32)
+        return (ExValue){.f = ((const double *)data)[at]};
+    return of_int(((const int32_t *)data)[at]);
+}
+
+static ExValue symbol(void *ctx, const Ex *e) {
+    const Whole *x = ctx;
+    switch ((int)e->sym) {
+    case SYM_B: return of_int(x->batch);
+    case SYM_H: return of_int(x->head);
+    case SYM_Q_IDX: return of_int(x->query + x->n[SIZE_Q_OFFSET]);
+    case SYM_KV_IDX: return of_int(x->key);
+    case SYM_SIZE: return of_int(x->n[e->index]);
+    case SYM_SCALAR: return input_at(x, e->index, 0);
+    case SYM_S: return (ExValue){.f = x->s};
+    case SYM_R: return (ExValue){.f = x->r[e->index]};
+    case SYM_SQQ: return (ExValue){.f = x->sqq};
+    case SYM_SQK: return (ExValue){.f = x->sqk};
+    default: return (ExValue){.f = x->dot};
+    }
+}
+
+// Of an element; indices are clamped.
+static int64_t place(const Whole *x, int input, int rank, const int32_t *index) {
+    const TxInput *in = &x->run->variant->inputs.data[input];
+    int64_t at = 0;
+    for (int d = 0; d < rank; d++) {
+        int32_t extent = in->extent[d].size < 0 ? in->extent[d].value : x->n[in->extent[d].size];
+        int32_t i = index[d] < 0 ? 0 : index[d] >= extent ? extent - 1 : index[d];
+        at = at * extent + i;
+    }
+    return at;
+}
+
+static ExValue load(void *ctx, const Ex *e, const int32_t *index) {
+    const Whole *x = ctx;
+    return input_at(x, e->input, place(x, e->input, e->nargs, index));
+}
+
+static void add_input(void *ctx, int input, int rank, const int32_t *index, double value) {
+    const Whole *x = ctx;
+    double *to = x->g->dinputs ? x->g->dinputs[input] : NULL;
+    if (to) to[place(x, input, rank, index)] += value;
+}
+
+// ---- a row
+
+static double inner(const double *x, const double *y, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += x[i] * y[i];
+    return sum;
+}
+
+static void add(double *to, int64_t at, const double *x, double by, int n) {
+    for (int i = 0; to && i < n; i++) to[at + i] += by * x[i];
+}
+
+typedef struct RowData {
+    int64_t at, keys; // the row of q and o; the first row of k and v
+    const double *q;
+    double *s, *dot, *sqk, *saved, *o, *d_o, *aggregated, demit[64];
+    BackPairs pairs;
+} RowData;
+
+static void scores(Whole *x, RowData *r, ExEnv *env) {
+    const RowProgram *row = x->b->row;
+    int Sk = x->n[SIZE_SK];
+    ExEnv decides = *env;
+    decides.round = true;
+    x->sqq = rounded(x, inner(r->q, r->q, x->D));
+    for (x->key = 0; x->key < Sk; x->key++) {
+        const double *k = x->run->k + (r->keys + x->key) * x->D;
+        x->dot = r->dot[x->key] = rounded(x, inner(r->q, k, x->D));
+        x->sqk = r->sqk[x->key] = rounded(x, inner(k, k, x->D));
+        bool in = ex_eval(row->mask, &decides).i;
+        r->s[x->key] = in ? ex_eval(row->modified, env).f : -INFINITY;
+    }
+    r->pairs = (BackPairs){Sk, r->s, r->dot, r->sqk, x->sqq, x->run->v + r->keys * x->Dv};
+}
+
+static void forward(Whole *x, Arena *a, RowData *r, const ExEnv *env) {
+    const Stream *s = x->b->s;
+    StreamEval *f = stream_eval(a, s, env, x->Dv);
+    StreamPart part = stream_begin(f);
+    StreamKeys keys = {r->s, r->pairs.v};
+    for (int t = 0; t < s->nsweeps; t++) {
+        stream_add(f, t, &keys, 0, r->pairs.n, &part, NULL, NULL);
+        stream_finish(f, &part);
+    }
+    for (int i = 0; i < x->b->nsaved; i++)
+        r->saved[i] = rounded(x, stream_scalar(f, &part, x->b->rows.data[i].value));
+    if (x->b->aggregate)
+        stream_aggregate(f, &part, r->o);
+    else
+        stream_output(f, &part, r->o);
+}
+
+static void backward(Whole *x, Arena *a, RowData *r, const ExEnv *env) {
+    const RefGrad *g = x->g;
+    BackEval *e = back_eval(a, x->b, env, x->Dv);
+    BackCome come = {r->o, r->d_o, r->demit};
+    back_rows(e, r->saved, &r->pairs, &come, r->aggregated);
+    for (int j = 0; j < r->pairs.n; j++) {
+        if (r->s[j] == -INFINITY) continue;
+        BackPair p = back_pair(e, &r->pairs, j);
+        const double *k = x->run->k + (r->keys + j) * x->D;
+        add(g->dq, r->at * x->D, k, p.d_dot, x->D);
+        add(g->dq, r->at * x->D, r->q, 2 * p.d_sqq, x->D);
+        add(g->dk, (r->keys + j) * x->D, r->q, p.d_dot, x->D);
+        add(g->dk, (r->keys + j) * x->D, k, 2 * p.d_sqk, x->D);
+        add(g->dv, (r->keys + j) * x->Dv, r->aggregated, p.w, x->Dv);
+    }
+    back_grads(e, &r->pairs, &come, add_input, x);
+}
+
+// Whether a formula is infinitely steep at a key: sqrt at 0. Its gradient may be finite nevertheless, where what comes is 0.
+static void find_slope(Whole *x, const RowData *r, ExEnv *env) {
+    const RowProgram *row = x->b->row;
+    const Ex *s = ex_symbol(row->pool, SYM_S),
+             *by[ROW_MAX_REDUCES + 1] = {ex_derivative(row->pool, row->weight, s)};
+    const Ex *by_dot = ex_derivative(row->pool, row->modified, ex_symbol(row->pool, SYM_DOT));
+    for (int k = 0; k < row->reduces.n; k++) {
+        const RowReduce *f = &row->reduces.data[k];
+        by[k + 1] = ex_derivative(row->pool, f->f, s);
+        x->r[k] = ex_identity(f->op);
+        for (x->key = 0; x->key < r->pairs.n; x->key++) {
+            x->s = r->s[x->key];
+            if (x->s == -INFINITY) continue;
+            double v = ex_eval(f->f, env).f;
+            x->r[k] = f->op == EX_ROWMAX   ? fmax(x->r[k], v)
+                      : f->op == EX_ROWMIN ? fmin(x->r[k], v)
+                                           : x->r[k] + v;
+        }
+    }
+    for (x->key = 0; x->key < r->pairs.n; x->key++)
+        for (int k = 0; k <= row->reduces.n; k++) {
+            x->s = r->s[x->key], x->dot = r->dot[x->key], x->sqk = r->sqk[x->key];
+            if (x->s == -INFINITY) continue;
+            *x->steep |= !isfinite(x->s) || (by[k] && !isfinite(ex_eval(by[k], env).f));
+            *x->steep |= by_dot && !isfinite(ex_eval(by_dot, env).f);
+        }
+}
+
+static void one_row(Whole *x) {
+    Arena *a = arena_new();
+    const int32_t *n = x->n;
+    int64_t head = (int64_t)x->batch * n[SIZE_HQ] + x->head,
+            kv = (int64_t)x->head * n[SIZE_HKV] / n[SIZE_HQ];
+    RowData r = {.at = head * n[SIZE_SQ] + x->query,
+                 .keys = ((int64_t)x->batch * n[SIZE_HKV] + kv) * n[SIZE_SK]};
+    r.q = x->run->q + r.at * x->D;
+    r.s = ARENA_ARRAY(a, double, n[SIZE_SK] + 1);
+    r.dot = ARENA_ARRAY(a, double, n[SIZE_SK] + 1);
+    r.sqk = ARENA_ARRAY(a, double, n[SIZE_SK] + 1);
+    r.saved = ARENA_ARRAY(a, double, x->b->rows.n + 1);
+    r.o = ARENA_ARRAY(a, double, x->Dv);
+    r.d_o = ARENA_ARRAY(a, double, x->Dv);
+    r.aggregated = ARENA_ARRAY(a, double, x->Dv);
+    for (int d = 0; d < x->Dv && x->g->d_o; d++) r.d_o[d] = x->g->d_o[r.at * x->Dv + d];
+    for (int m = 0; m < x->run->variant->emits.n; m++)
+        r.demit[m] = x->g->demits && x->g->demits[m] ? x->g->demits[m][r.at] : 0;
+    ExEnv env = {.sym = symbol, .load = load, .ctx = x, .round = x->round};
+    scores(x, &r, &env);
+    if (x->steep) find_slope(x, &r, &env);
+    forward(x, a, &r, &env);
+    backward(x, a, &r, &env);
+    arena_free(a);
+}
+
+// ---- the whole
+
+typedef struct Sizes {
+    int64_t q, k, v, input[64];
+} Sizes;
+
+static Sizes sizes_of(const RefRun *run) {
+    const int32_t *n = run->sizes;
+    const Variant *v = run->variant;
+    int64_t keys = (int64_t)n[SIZE_B] * n[SIZE_HKV] * n[SIZE_SK];
+    Sizes s = {.q = (int64_t)n[SIZE_B] * n[SIZE_HQ] * n[SIZE_SQ] * v->D,
+               .k = keys * v->D,
+               .v = keys * v->Dv};
+    for (int i = 0; i < v->inputs.n; i++) {
+        s.input[i] = 1;
+        for (int d = 0; d < v->inputs.data[i].rank; d++) {
+            TxExtent e = v->inputs.data[i].extent[d];
+            s.input[i] *= e.size < 0 ? e.value : n[e.size];
+        }
+    }
+    return s;
+}
+
+static void clear(double *x, int64_t n) {
+    if (x) memset(x, 0, sizeof *x * (size_t)n);
+}
+
+static void derived(const Backward *b, const RefGrad *g, bool round, bool *steep) {
+    const RefRun *run = g->run;
+    Whole x = {.b = b,
+               .g = g,
+               .run = run,
+               .n = run->sizes,
+               .D = run->variant->D,
+               .Dv = run->variant->Dv,
+               .round = round,
+               .steep = steep};
+    Sizes s = sizes_of(run);
+    clear(g->dq, s.q), clear(g->dk, s.k), clear(g->dv, s.v);
+    for (int i = 0; g->dinputs && i < run->variant->inputs.n; i++) clear(g->dinputs[i], s.input[i]);
+    int64_t at = 0;
+    for (x.batch = 0; x.batch < x.n[SIZE_B]; x.batch++)
+        for (x.head = 0; x.head < x.n[SIZE_HQ]; x.head++)
+            for (x.query = 0; x.query < x.n[SIZE_SQ]; x.query++, at++)
+                if (!run->rows || run->rows[at]) one_row(&x);
+}
+
+void gradient_derived(const Backward *b, const RefGrad *g, bool round) {
+    derived(b, g, round, NULL);
+}
+
+static double *room(Arena *a, int64_t n) { return ARENA_ARRAY(a, double, n + 1); }
+
+typedef struct Apart {
+    double most; // difference, over the largest
+    double size; // of any gradient
+    bool finite; // of the reference
+} Apart;
+
+// exact, f32: the derived gradient computed in the one and in the other; what they differ by is noise. moved: the reference's for
+// a q that is 2^-22 larger, or NULL: what that makes is noise, too.
+static void compare(Apart *to, const double *want, const double *exact, const double *f32,
+                    const double *moved, int64_t n) {
+    double most = 0, size = 0, noise = 0, drift = 0;
+    for (int64_t i = 0; i < n; i++) {
+        to->finite &= isfinite(want[i]) != 0;
+        double d = fmin(fabs(want[i] - exact[i]), fabs(want[i] - f32[i]));
+        if (isnan(exact[i]) && isnan(f32[i])) d = INFINITY;
+        noise = fmax(noise, exact == f32 ? 0 : fabs(exact[i] - f32[i]));
+        if (moved) drift = fmax(drift, fabs(want[i] - moved[i]));
+        most = fmax(most, d);
+        size = fmax(size, fabs(want[i]));
+    }
+    to->size = fmax(to->size, size);
+    if (most > 0)
+        to->most = fmax(
+            to->most,
+            isinf(noise) ? 0 : most / (size + 1e4 * noise + 1e3 * drift + 1e-9 * to->size + 1e-30));
+}
+
+static RefGrad arrays(Arena *a, const RefGrad *given, const RefRun *run, const Sizes *s) {
+    RefGrad g = *given;
+    double **inputs = ARENA_ARRAY(a, double *, run->variant->inputs.n + 1);
+    for (int i = 0; i < run->variant->inputs.n; i++)
+        if (run->variant->inputs.data[i].grad) inputs[i] = room(a, s->input[i]);
+    g.run = run;
+    g.dq = room(a, s->q), g.dk = room(a, s->k), g.dv = room(a, s->v);
+    g.dinputs = inputs;
+    return g;
+}
+
+static Apart compare_all(const RefGrad *want, const RefGrad *exact, const RefGrad *f32,
+                         const RefGrad *moved, const Sizes *s) {
+    Apart d = {0, 0, true};
+    compare(&d, want->dv, exact->dv, f32->dv, moved ? moved->dv : NULL, s->v);
+    compare(&d, want->dq, exact->dq, f32->dq, moved ? moved->dq : NULL, s->q);
+    compare(&d, want->dk, exact->dk, f32->dk, moved ? moved->dk : NULL, s->k);
+    for (int i = 0; i < want->run->variant->inputs.n; i++)
+        if (want->dinputs[i])
+            compare(&d, want->dinputs[i], exact->dinputs[i], f32->dinputs[i],
+                    moved ? moved->dinputs[i] : NULL, s->input[i]);
+    return d;
+}
+
+double gradient_distance(const Backward *b, const RefGrad *given, int64_t row, bool round) {
+    Arena *a = arena_new();
+    RefRun run = *given->run;
+    Sizes s = sizes_of(&run);
+    unsigned char *rows = ARENA_ARRAY(a, unsigned char, s.q / run.variant->D + 1);
+    if (row >= 0) rows[row] = 1, run.rows = rows;
+    run.o = NULL, run.emits = NULL;
+    RefGrad want = arrays(a, given, &run, &s), f32 = arrays(a, given, &run, &s),
+            exact = round ? f32 : arrays(a, given, &run, &s);
+    ref_grad(&want);
+    gradient_derived(b, &f32, true);
+    if (!round) gradient_derived(b, &exact, false);
+    Apart d = compare_all(&want, &exact, &f32, NULL, &s);
+    if (!round && d.most > 1e-4) {
+        RefGrad moved = arrays(a, given, &run, &s);
+        double *q = room(a, s.q);
+        for (int64_t i = 0; i < s.q; i++) q[i] = given->run->q[i] * (1 + 0x1p-22);
+        run.q = q;
+        ref_grad(&moved);
+        run.q = given->run->q;
+        d = compare_all(&want, &exact, &f32, &moved, &s);
+    }
+    bool steep = false;
+    if (isinf(d.most)) derived(b, &f32, true, &steep);
+    arena_free(a);
+    return d.finite && !steep ? d.most : NAN;
+}
