@@ -159,6 +159,8 @@ Poly back_by_emits(Derivative *d, const Ex *x) {
     return sum;
 }
 
+enum { MOST_PARTS = 24 }; // of a gradient
+
 static void reductions(Derivative *d) {
     for (int k = d->row->reduces.n; k-- > 0;) {
         const Ex *r = ex_sym(d->p, SYM_R, k, EX_F32);
@@ -166,6 +168,10 @@ static void reductions(Derivative *d) {
         Poly a = back_by(d, r, k), b = back_by_emits(d, r);
         a = poly_plus(d->polys, &a, &b);
         d->rho[k] = poly_reduced(d->polys, &a);
+        if (d->rho[k].n > MOST_PARTS) { // a number by itself from here on
+            Poly all = d->rho[k];
+            d->rho[k] = poly_of(d->polys, back_scalar(d, &all));
+        }
         bool extremum = d->row->reduces.data[k].op != EX_ROWSUM;
         if (!extremum || !d->rho[k].n) continue;
         const Ex *one = ex_select(d->p, back_attains(d, k), ex_f32(d->p, 1), ex_f32(d->p, 0));

@@ -5,6 +5,8 @@
 #include "passes/derive/backward.h"
 #include "passes/derive/explain_say.h"
 
+#include <math.h>
+
 static const Ex *times(Explain *x, const Ex *a, const char *b) {
     return ex_2(x->pool, EX_MUL, a, say_own(x, b));
 }
@@ -28,6 +30,38 @@ static Backward *with_names(Explain *x, const Backward *b) {
         out->rows.data[i].name = say_fresh(b->row, name);
     }
     return out;
+}
+
+enum { MOST_WRITTEN = 2000 }; // symbols and operations, of one formula
+
+// How long a formula is as it is written, shared parts as often as they stand there.
+static double length_of(const Ex *e) {
+    Arena *scratch = arena_new();
+    const Ex **order;
+    ExMemo known = {0};
+    const void *of = NULL;
+    double *length = NULL;
+    int n = ex_order(scratch, &e, 1, &order);
+    for (int i = 0; i < n; i++) {
+        length = ARENA_NEW(scratch, double);
+        *length = 1;
+        for (int k = 0; k < order[i]->nargs; k++)
+            if (ex_memo_has(&known, order[i]->args[k], &of)) *length += *(const double *)of;
+        ex_memo_put(scratch, &known, order[i], length);
+    }
+    double all = *length; // e is the last in its order
+    arena_free(scratch);
+    return all;
+}
+
+static bool too_long(const Backward *b) {
+    const Ex *all[] = {b->d_o, b->ds, b->d_dot, b->d_sqq, b->d_sqk, b->weight};
+    double most = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]) most = fmax(most, length_of(all[i]));
+    for (int i = 0; i < b->rows.n; i++) most = fmax(most, length_of(b->rows.data[i].value));
+    for (int i = 0; i < b->grads.n; i++) most = fmax(most, length_of(b->grads.data[i].value));
+    return most > MOST_WRITTEN;
 }
 
 static void tell_row(Explain *x, const BackRow *r) {
@@ -111,7 +145,8 @@ static void tell_inputs(Explain *x, const Backward *b) {
 
 static void share_all(Explain *x, const Backward *b) {
     VEC(const Ex *) roots = {0};
-    const Ex *all[] = {b->d_o, b->ds, b->d_dot, b->d_sqq, b->d_sqk};
+    const Ex *all[] = {b->d_o,   b->ds,    b->d_dot,
+                       b->d_dot, b->d_sqq, b->d_sqk}; // d_dot is in two formulas
     for (int i = 0; i < b->rows.n; i++) VEC_PUSH(x->arena, &roots, b->rows.data[i].value);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]) VEC_PUSH(x->arena, &roots, all[i]);
@@ -122,9 +157,14 @@ static void share_all(Explain *x, const Backward *b) {
 void explain_backward(Explain *x) {
     const Stream *s = x->s;
     const Backward *b = with_names(x, pass_backward(x->arena, s->written, NULL));
+    if (too_long(b)) {
+        say_section(x, "backward",
+                    "the backward is derived; its formulas are too long to be written");
+        return;
+    }
+    say_section(x, "backward", "the backward, for one query; a masked key adds nothing");
     x->s = b->s;
     x->backward = b;
-    say_section(x, "backward", "the backward, for one query; a masked key adds nothing");
     share_all(x, b);
     tell_saved(x, b);
     tell_rows(x, b);

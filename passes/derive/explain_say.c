@@ -115,7 +115,11 @@ static bool worth_a_name(const Ex *e) {
 
 static const Ex *replace_one(void *ctx, ExPool *p, const Ex *e) {
     const Explain *x = ctx;
-    if (e->op == EX_ROUNDED) e = e->args[0]; // a matter of arithmetic
+    if (e->op == EX_ROUNDED) e = e->args[0];           // a matter of arithmetic
+    if (e->op == EX_FMA && e->args[0]->op == EX_NEG) { // c - a * b
+        const Ex *ab = ex_2(p, EX_MUL, e->args[0]->args[0], e->args[1]);
+        e = ex_2(p, EX_SUB, e->args[2], ab);
+    }
     for (int i = x->shared.n; i-- > x->told;)
         if (x->shared.data[i] == e) return ex_sym(p, SYM_LET, i, e->type);
     return e;

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_TERMS = 200, MOST_FACTORS = 40, MOST_CHOSEN = 4 };
+// Of a polynomial; of an exponent; of what is chosen; products of terms in a derivation, after which all is an atom.
+enum { MOST_TERMS = 100, MOST_FACTORS = 40, MOST_CHOSEN = 4, MOST_PRODUCTS = 100000 };
 
 typedef VEC(Term) Terms;
 
@@ -28,6 +29,7 @@ struct Polys {
     ExMemo known; // Poly * by expression
     ExMemo sums;  // Poly * by atom
     VEC(Power) powers;
+    int products;
 };
 
 static Poly power_of(Polys *s, const Poly *a, double n, const Ex *whole);
@@ -88,6 +90,7 @@ static bool excludes(const Ex *a, const Ex *b) { return a->args[0] == b->args[0]
 
 // The product; coef 0 where one chooses what the other does not.
 static Term times(Polys *s, const Term *a, const Term *b) {
+    s->products++;
     Term t = {simple(a->coef * b->coef), 0, ARENA_ARRAY(s->a, PolyFactor, a->n + b->n + 1)};
     for (int i = 0, j = 0; i < a->n || j < b->n;) {
         PolyFactor f;
@@ -110,6 +113,7 @@ static Term times(Polys *s, const Term *a, const Term *b) {
 
 static void add(Polys *s, Terms *to, const Term *t) {
     if (t->coef == 0) return;
+    s->products += to->n / 16;
     for (int i = 0; i < to->n; i++)
         if (poly_same(&to->data[i], t)) {
             double sum = to->data[i].coef + t->coef;
@@ -216,13 +220,16 @@ static bool spread_once(Polys *s, const Term *t, Poly *out) {
     return false;
 }
 
+static bool is_tired(const Polys *s) { return s->products > MOST_PRODUCTS; }
+
 Poly poly_spread(Polys *s, const Poly *a) {
     Terms done = {0};
     Poly now = *a, part;
     while (now.n) {
         Terms next = {0};
         for (int i = 0; i < now.n; i++) {
-            bool spread = done.n + next.n < MOST_TERMS && spread_once(s, &now.term[i], &part);
+            bool spread =
+                done.n + next.n < MOST_TERMS && !is_tired(s) && spread_once(s, &now.term[i], &part);
             if (!spread) add(s, &done, &now.term[i]);
             for (int k = 0; spread && k < part.n; k++) add(s, &next, &part.term[k]);
         }
@@ -268,7 +275,7 @@ static Poly over_nothing(Polys *s, Poly a) {
 
 bool poly_is_zero(Polys *s, const Poly *a) {
     if (!a->n) return true;
-    if (a->n == 1 || a->n > MOST_TERMS) return false;
+    if (a->n == 1 || a->n > MOST_TERMS || is_tired(s)) return false;
     Poly x = without_not(s, a);
     x = over_nothing(s, x);
     x = poly_spread(s, &x);
@@ -447,7 +454,7 @@ Poly poly_of(Polys *s, const Ex *e) {
     for (int i = 0; i < n; i++) {
         if (order[i]->type != EX_F32) continue;
         p = ARENA_NEW(s->a, Poly);
-        *p = of_expression(s, order[i]);
+        *p = is_tired(s) ? atom(s, order[i]) : of_expression(s, order[i]);
         if (p->n > MOST_TERMS) *p = atom(s, order[i]);
         ex_memo_put(s->a, &s->known, order[i], p);
     }
@@ -495,6 +502,7 @@ void poly_split(Polys *s, const Term *a, Term *key, Term *row) {
 // For each atom: the terms that have it are one group, which may be 0.
 Poly poly_reduced(Polys *s, const Poly *a) {
     Poly out = *a;
+    if (a->n > MOST_TERMS) return out;
     for (int i = 0; i < a->n; i++)
         for (int k = 0; k < a->term[i].n; k++) {
             PolyFactor f = a->term[i].factor[k];

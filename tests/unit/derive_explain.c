@@ -64,7 +64,16 @@ static const char explained[] =
     "    acc = acc_a * exp2(A - A_a) + acc_b * exp2(A - A_b)\n"
     "    with A of the merged states; a part without a key is the identity\n"
     "\n"
-    "the backward is not derived by this version\n";
+    "the backward, for one query; a masked key adds nothing\n"
+    "    L = m~ == -inf ? -inf : A - log2(l)    (saved by the forward)\n"
+    "    delta = do * o, summed over the columns\n"
+    "    r = dlse - delta\n"
+    "    dw = do * v, summed over the columns\n"
+    "    w = exp2(s~ * 0.18033688 + L)\n"
+    "    ds~ = w * ((dw + r) * 0.125)\n"
+    "    dq = ds~ * k, summed over the keys\n"
+    "    dk = ds~ * q, summed over the queries\n"
+    "    dv = w * do, summed over the queries\n";
 
 static const char *printed(Arena *a, const RowProgram *p, ExForm form) {
     ExplainForm f = {.form = form};
