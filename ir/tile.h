@@ -313,7 +313,8 @@ typedef struct TileKernel {
     VEC(TileLayout) layouts;
     int ngrid;
     TileGrid grid[TILE_MAX_GRID];
-    const Ex *mask; // bool over B, H, POS, SIZE, LOAD: what SYM_MASK means; includes POS(N) < Sk
+    const Ex
+        *mask; // bool over B, H, POS, TILE, SIZE, LOAD: what SYM_MASK means; includes POS(N) < Sk
     TileBlock body;
     TileSchedule schedule;
     int nvalues;

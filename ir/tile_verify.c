@@ -91,6 +91,7 @@ static bool check_tile(Verify *V, const Scope *s, int axis) {
     if (V->k->axes[axis].beside >= 0)
         return verify_fail(V, "%s uses the tile of %s, which lies beside another axis", s->what,
                            V->k->axes[axis].name);
+    if (s->anywhere) return true;
     if (!V->k->axes[axis].whole && !V->bound[axis] && s->tile != axis)
         return verify_fail(V, "%s uses the tile of %s outside grid and loops over it", s->what,
                            V->k->axes[axis].name);
@@ -112,7 +113,9 @@ static bool check_param(Verify *V, const Scope *s, const Ex *e) {
 
 static void mask_pos(void *ctx, const Ex *e) {
     ExCheck *c = ctx;
-    if (c->ok && e->op == EX_SYM && e->sym == SYM_POS) c->ok = check_pos(c->V, c->scope, e->index);
+    if (!c->ok || e->op != EX_SYM) return;
+    if (e->sym == SYM_POS) c->ok = check_pos(c->V, c->scope, e->index);
+    if (e->sym == SYM_TILE) c->ok = check_tile(c->V, c->scope, e->index);
 }
 
 static bool check_mask_use(Verify *V, const Scope *s) {
@@ -828,7 +831,8 @@ static bool check_grid(Verify *V) {
 
 static bool check_mask(Verify *V) {
     Scope s = verify_scope(V, "the mask");
-    s.syms = 1u << SYM_B | 1u << SYM_H | 1u << SYM_SIZE | 1u << SYM_SCALAR | 1u << SYM_POS;
+    s.syms = 1u << SYM_B | 1u << SYM_H | 1u << SYM_SIZE | 1u << SYM_SCALAR | 1u << SYM_POS |
+             1u << SYM_TILE;
     s.anywhere = true;
     return verify_ex(V, V->k->mask, EX_BOOL, &s);
 }

@@ -208,9 +208,10 @@ static void build_function(Cg *cg, Product *p, HostFunction *f, bool in_place) {
     host_function_end(cg, f);
 }
 
-// Two operands of rank 2, and a sum that is no view: what attention is made of. The loops over partial and over full tiles then share one function.
+// Two operands of rank 2, and a sum that is no view: what attention is made of. Vectors of a view are taken over the lanes. The loops over partial and over full tiles then share one function.
 static bool simple(Cg *cg, const Product *p) {
     if (p->out->rank > 2 || p->v->rank > 2 || p->s->rank > 2 || p->v == p->s) return false;
+    if (host_place(cg, p->v)->view && p->inner != host_of(cg)->lane_axis) return false;
     return !p->sum || !host_place(cg, p->sum)->view;
 }
 

@@ -46,8 +46,9 @@ static int rows_of(const Target *t, int64_t columns) {
     return n;
 }
 
-static int keys_of(const Target *t, int64_t columns) {
-    int n = HOST_KEYS;
+// What a sweep visits: keys, or queries where gradients are summed, of which few are masked in vain.
+static int keys_of(const Target *t, const TileKernel *k, int64_t columns) {
+    int n = k->purpose == PURPOSE_GRADIENTS ? HOST_KEYS_STEP : HOST_KEYS;
     while (n > HOST_KEYS_STEP && n * columns * 4 > t->l2_bytes / 4) n -= HOST_KEYS_STEP;
     return n;
 }
@@ -84,7 +85,7 @@ static bool choose(TileKernel *k, const PassOptions *o, Diags *diags) {
     Knobs *s = &k->schedule.knobs;
     *s = (Knobs){.said = knobs_of(FORM_HOST),
                  .rows = rows_of(&o->target, columns),
-                 .keys = keys_of(&o->target, columns)};
+                 .keys = keys_of(&o->target, k, columns)};
     if (is_chunked(k) && k->axes[tile_grid_axis(k)].size->op == EX_CONST) {
         s->rows = columns_of_chunks(k, lanes);
         s->keys = has_map(k, 3, -1) ? HOST_CHANNEL_CHUNK : HOST_CHUNK;

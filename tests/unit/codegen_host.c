@@ -7,22 +7,29 @@
 #include <stdlib.h>
 #include <time.h>
 
-static void check_run(Arena *a, const TileProgram *p, const int32_t *size, int lanes, bool high,
-                      double bound, const char *what) {
+// What the host's code of p leaves against what the interpreter does of `of`: p itself, or what it was made from.
+static void check_as(Arena *a, const TileProgram *of, const TileProgram *p, const int32_t *size,
+                     int lanes, bool high, double bound, const char *what) {
     Diags diags;
     Target t;
-    int32_t all[64] = {0};
+    int32_t all[64] = {0}, given[64] = {0};
     if (!cu_target(lanes, &t)) return;
     diag_init(&diags, a);
     memcpy(all, size, sizeof *all * (size_t)p->sizes.n);
-    TileData *x = tile_data_random(a, p, all, 4, 7), *y = tile_data_random(a, p, all, 4, 7);
-    bool ok = tile_eval(p, x, true, &diags);
+    memcpy(given, size, sizeof *given * (size_t)of->sizes.n);
+    TileData *x = tile_data_random(a, of, given, 4, 7), *y = tile_data_random(a, p, all, 4, 7);
+    bool ok = tile_eval(of, x, true, &diags);
     if (!ok) diag_print(&diags, stderr);
     ck_assert_msg(ok, "%s does not run in the interpreter", what);
     tile_eval_sizes(p, (int32_t *)(uintptr_t)y->size, y->workers);
     cu_run(a, p, y, lanes, high);
-    double d = tile_data_distance(p, x, p, y);
+    double d = tile_data_distance(of, x, p, y);
     ck_assert_msg(d <= bound, "%s, %d lanes: %g apart", what, lanes, d);
+}
+
+static void check_run(Arena *a, const TileProgram *p, const int32_t *size, int lanes, bool high,
+                      double bound, const char *what) {
+    check_as(a, p, p, size, lanes, high, bound, what);
 }
 
 // ---- programs as text
@@ -148,15 +155,8 @@ static const char *with(Arena *a, const char *text, const char *old, const char 
     return t.s;
 }
 
-static TileProgram *nest(Arena *a, int columns, const Target *target) {
-    const char *n = arena_printf(a, "%d", columns), *text = file_text(a, "backward");
-    text = with(a, text, ", 5]", arena_printf(a, ", %s]", n));
-    text = with(a, text, ", 3]", arena_printf(a, ", %s]", n));
-    text = with(a, text, ": 5 whole", arena_printf(a, ": %s whole", n));
-    text = with(a, text, ": 3 whole", arena_printf(a, ": %s whole", n));
-    text = with(a, text, "D=5 Dv=3", arena_printf(a, "D=%s Dv=%s", n, n));
-    text = with(a, text, "0.4472136", arena_printf(a, "%.4f", 1 / sqrt(columns)));
-    TileProgram *p = parse(a, columns ? text : file_text(a, "backward"));
+static TileProgram *scheduled(Arena *a, const char *text, const Target *target) {
+    TileProgram *p = parse(a, text);
     PassOptions o = {.target = *target, .dtype = p->dtype};
     Diags diags;
     diag_init(&diags, a);
@@ -170,18 +170,63 @@ static TileProgram *nest(Arena *a, int columns, const Target *target) {
     return p;
 }
 
+static const char *nest(Arena *a, int columns) {
+    const char *n = arena_printf(a, "%d", columns), *text = file_text(a, "backward");
+    if (!columns) return text;
+    text = with(a, text, ", 5]", arena_printf(a, ", %s]", n));
+    text = with(a, text, ", 3]", arena_printf(a, ", %s]", n));
+    text = with(a, text, ": 5 whole", arena_printf(a, ": %s whole", n));
+    text = with(a, text, ": 3 whole", arena_printf(a, ": %s whole", n));
+    text = with(a, text, "D=5 Dv=3", arena_printf(a, "D=%s Dv=%s", n, n));
+    return with(a, text, "0.4472136", arena_printf(a, "%.4f", 1 / sqrt(columns)));
+}
+
+static void check_nest(const char *(*text)(Arena *a, const void *of), const void *of,
+                       const int32_t *size, int lanes, const char *what) {
+    Arena *a = arena_new();
+    Target t;
+    const char *program = text(a, of);
+    if (cu_target(lanes, &t))
+        check_as(a, parse(a, program), scheduled(a, program, &t), size, lanes, lanes % 3 == 1, 5e-4,
+                 what);
+    arena_free(a);
+}
+
+static const char *of_columns(Arena *a, const void *columns) {
+    return nest(a, *(const int *)columns);
+}
+
+// The mask in the place of the causal one, and an input that it may read.
+static const char *of_mask(Arena *a, const void *mask) {
+    const char *text = with(a, nest(a, 0), "(N.pos <= (M.pos + q_offset))", mask);
+    return with(a, text, "\ntensor dq:", "\ntensor doc: i32[B, Sk] input 0\ntensor dq:");
+}
+
 START_TEST(backward) {
     static const int32_t sizes[][6] = {
         {2, 4, 2, 70, 133, 63}, {1, 2, 1, 130, 70, 0}, {1, 1, 1, 5, 0, 0}};
     static const int columns[] = {0, 64, 128, 256}, widths[] = {16, 8, 4};
     for (int c = 0; c < 4; c++)
-        for (int i = 0; i < 3; i++) {
-            Arena *a = arena_new();
-            Target t;
-            if (cu_target(widths[i], &t))
-                check_run(a, nest(a, columns[c], &t), sizes[i], widths[i], i % 2, 5e-4, "backward");
-            arena_free(a);
-        }
+        for (int i = 0; i < 3; i++)
+            check_nest(of_columns, &columns[c], sizes[i], widths[i], "backward");
+}
+END_TEST
+
+// For a tile of keys, the tiles of queries that see it: by the ends of an interval, by lists, or all.
+START_TEST(backward_masks) {
+    static const int32_t sizes[][6] = {{2, 2, 1, 200, 263, 63}, {1, 2, 2, 230, 170, -20}};
+    static const char *const masks[] = {
+        "true",
+        "(abs(((M.pos + q_offset) - N.pos)) < 40)",
+        "((N.pos <= (M.pos + q_offset)) && (((M.pos + q_offset) - N.pos) < 70))",
+        "(((M.pos + q_offset) / 50) == (N.pos / 50))",
+        "((N.pos < 30) || (N.pos <= (M.pos + q_offset)))",
+        "(doc[b, (M.pos + q_offset)] == doc[b, N.pos])",
+        "((N.pos <= (M.pos + q_offset)) && (doc[b, (N.pos / 64)] < 2))",
+        "(N.pos <= ((M.pos + q_offset) + (h + G.tile)))",
+    };
+    for (size_t m = 0; m < sizeof masks / sizeof *masks; m++)
+        for (int i = 0; i < 2; i++) check_nest(of_mask, masks[m], sizes[i], i ? 8 : 16, masks[m]);
 }
 END_TEST
 
@@ -314,6 +359,7 @@ Suite *codegen_host_suite(void) {
     tcase_set_timeout(c, 120);
     tcase_add_test(c, tile_files);
     tcase_add_test(c, backward);
+    tcase_add_test(c, backward_masks);
     tcase_add_test(c, products);
     tcase_add_test(c, ready_variants);
     tcase_add_test(c, sections);

@@ -10,6 +10,7 @@
 
 #include <check.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -143,6 +144,18 @@ static inline void cu_zero(const CuRun *r) {
                    (size_t)r->tensors[i].n * (size_t)dtype_bytes(r->p->tensors.data[i].dtype));
 }
 
+typedef struct CuPiece {
+    CuKernel run;
+    const uint64_t *args;
+    int64_t first, last;
+} CuPiece;
+
+static inline void *cu_piece(void *of) {
+    const CuPiece *p = of;
+    p->run(p->args, p->first, p->last);
+    return NULL;
+}
+
 static inline void cu_launch(CuRun *r, int kernel) {
     const AbiKernel *k = &r->meta.variants[0].kernels[kernel];
     int64_t total = 1, sizes[256];
@@ -156,8 +169,11 @@ static inline void cu_launch(CuRun *r, int kernel) {
     for (uint32_t i = 0; i < k->nargs; i++) args[i] = cu_arg(r, &k->args[i]);
     CuKernel run = (CuKernel)cg_jit_function(r->jit, k->symbol);
     ck_assert(run != NULL);
-    run(args, total / 2, total); // in any order, in any pieces
+    CuPiece later = {run, args, total / 2, total}; // in any order, in any pieces, at the same time
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, cu_piece, &later), 0);
     run(args, 0, total / 2);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
 }
 
 // As the runtime chooses.
