@@ -91,7 +91,9 @@ static bool check_tile(Verify *V, const Scope *s, int axis) {
     if (V->k->axes[axis].beside >= 0)
         return verify_fail(V, "%s uses the tile of %s, which lies beside another axis", s->what,
                            V->k->axes[axis].name);
-    if (s->anywhere) return true;
+    if (s->anywhere) // a mask is of positions; a head of a group is a tile of its own
+        return V->k->axes[axis].extent == 1 ||
+               verify_fail(V, "%s may not use '%s'", s->what, ex_syms[SYM_TILE].name);
     if (!V->k->axes[axis].whole && !V->bound[axis] && s->tile != axis)
         return verify_fail(V, "%s uses the tile of %s outside grid and loops over it", s->what,
                            V->k->axes[axis].name);
@@ -111,7 +113,7 @@ static bool check_param(Verify *V, const Scope *s, const Ex *e) {
     return true;
 }
 
-static void mask_pos(void *ctx, const Ex *e) {
+static void mask_place(void *ctx, const Ex *e) {
     ExCheck *c = ctx;
     if (!c->ok || e->op != EX_SYM) return;
     if (e->sym == SYM_POS) c->ok = check_pos(c->V, c->scope, e->index);
@@ -124,7 +126,7 @@ static bool check_mask_use(Verify *V, const Scope *s) {
         return verify_fail(V, "%s uses the mask, which a scheduled program has written out",
                            s->what);
     ExCheck c = {V, s, true};
-    ex_visit(V->k->mask, mask_pos, &c);
+    ex_visit(V->k->mask, mask_place, &c);
     return c.ok;
 }
 
