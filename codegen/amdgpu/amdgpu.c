@@ -149,7 +149,8 @@ static void am_begin(Cg *cg) {
     AmState *s = cg->state = ARENA_NEW(cg->arena, AmState);
     s->gpu.hooks = &am_gpu_hooks;
     am_prepare(cg);
-    int bytes = am_place_shared(cg);
+    s->gpu.offset = ARENA_ARRAY(cg->arena, int, cg->k->nvalues + 1);
+    int bytes = tile_shared_layout(cg->p, cg->k, s->gpu.offset, NULL);
     cg->launch.threads = s->gpu.threads;
     if (bytes > cg->target->shared_bytes) {
         diag_error(cg->diags, (Span){0}, "kernel '%s' needs %d bytes of LDS; %s has %d",
@@ -186,7 +187,7 @@ static void am_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
 
 static void view(Cg *cg, const TileOp *op) {
     const TileValue *buffer = op->args.data[0];
-    Val stage = cg_times(cg, cg_uniform(cg, op->stage), am_tile(cg, buffer).bytes);
+    Val stage = cg_times(cg, cg_uniform(cg, op->stage), tile_shared(cg->p, cg->k, buffer).bytes);
     cg->value[op->results.data[0]->id].mem =
         LLVMBuildAdd(cg->b, cg->value[buffer->id].mem, stage, "");
 }

@@ -33,8 +33,9 @@
 #define CODEGEN_AMDGPU_H
 
 #include "codegen/gpu/gpu.h"
+#include "ir/tile_shared.h"
 
-enum { AM_KERNEL = 91, AM_CHUNK = 16, AM_GLOBAL = 1, AM_LOCAL = 3, AM_PRIVATE = 5 };
+enum { AM_KERNEL = 91, AM_GLOBAL = 1, AM_LOCAL = 3, AM_PRIVATE = 5 };
 
 typedef struct AmState {
     CgGpu gpu;
@@ -52,16 +53,6 @@ static inline AmState *am_state(Cg *cg) { return cg->state; }
 
 // ---- fragments and LDS (shape.c)
 
-typedef struct AmTile { // of a value in LDS
-    int inner, outer;   // axes; outer -1: a vector
-    int width, rows;    // elements along them
-    int elem;           // bytes of an element
-    int chunks;         // of 16 bytes that a row has room for: a power of two, or a multiple of 8
-    int bytes;          // of one stage
-    bool paired;        // halves of a chunk are 4 G columns apart: what a lane multiplies together
-    bool transposed;    // inner is not what is contiguous in the tensor
-} AmTile;
-
 void am_prepare(Cg *cg); // fills the layout part of the state from the kernel
 // Elements of a lane along the columns: 1 where it has none. A register may hold two.
 int am_elements(Cg *cg, const CgFragment *f);
@@ -70,8 +61,7 @@ int am_column(Cg *cg, const CgFragment *f, int e); // and of element e
 int am_register(Cg *cg, const CgFragment *f, int m, int e);
 int am_unit(const CgFragment *f);         // columns of a lane that follow each other
 int am_pair(Cg *cg, const CgFragment *f); // elements of a lane that share a register: 1 or 2
-AmTile am_tile(Cg *cg, const TileValue *v);
-int am_place_shared(Cg *cg); // gives every shared value its offset; returns the bytes a block needs
+TileShared am_tile(Cg *cg, const TileValue *v);
 Val am_lds(Cg *cg, Val offset); // i32 -> ptr addrspace(3)
 // A place of which a part is known: `at` and `more` have no bits in common.
 typedef struct AmPlace {
@@ -79,12 +69,11 @@ typedef struct AmPlace {
     int more;
 } AmPlace;
 // Bytes from a tile's beginning: of a chunk of a row; of an element (outer NULL: of a vector).
-Val am_chunk(Cg *cg, const AmTile *t, AmPlace row, AmPlace chunk);
-Val am_tile_offset(Cg *cg, const AmTile *t, Val outer, Val inner);
+Val am_chunk(Cg *cg, const TileShared *t, AmPlace row, AmPlace chunk);
+Val am_tile_offset(Cg *cg, const TileShared *t, Val outer, Val inner);
 Val am_held(Cg *cg, const TileValue *v, int i); // of a fragment, whichever way it is held
 // As it reads (f32, i32, i1); layout: of the thread, for what lies elsewhere than in registers.
 Val am_element(Cg *cg, const TileValue *v, int layout, const int *part);
-const TileValue *am_buffer(const TileValue *v); // the buffer that a view is of
 
 // ---- instructions (ops.c)
 Val am_pack(Cg *cg, Dtype t, Val low, Val high);           // two f32 -> i32

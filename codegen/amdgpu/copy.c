@@ -18,7 +18,7 @@ enum { HELD = 32 }; // registers for what is on its way of a tile
 
 typedef struct Copy {
     const TileTensor *t;
-    AmTile tile;
+    TileShared tile;
     int tiled_dim, col_dim; // of the tensor: that the tile's axis is along; that is contiguous
     int tile_rows, size;    // along the former; columns the tensor has along the latter
     int cols;               // and the tile
@@ -52,7 +52,8 @@ static Val first_index(Cg *cg, const TileCoord *at) {
 }
 
 static Copy copy_of(Cg *cg, const TileOp *op) {
-    Copy c = {.t = &cg->p->tensors.data[op->tensor], .tile = am_tile(cg, op->args.data[0])};
+    Copy c = {.t = &cg->p->tensors.data[op->tensor],
+              .tile = tile_shared(cg->p, cg->k, op->args.data[0])};
     c.col_dim = c.t->rank - 1;
     c.tiled_dim = c.col_dim - 1;
     while (c.tiled_dim >= 0 && op->coord[c.tiled_dim].axis < 0) c.tiled_dim--;
@@ -70,9 +71,11 @@ static Val columns_of(Cg *cg, const TileOp *op, const Copy *c) {
     return LLVMBuildSub(cg->b, cg_i32(cg, c->size), first_index(cg, &op->coord[c->col_dim]), "");
 }
 
-static bool by_elements(const Copy *c) { return c->size * c->tile.elem % AM_CHUNK != 0; }
+static bool by_elements(const Copy *c) { return c->size * c->tile.elem % HOME_PIECE != 0; }
 static int loads_of(const Copy *c) { return c->tile.transposed ? 4 : 1; }
-static int load_columns(const Copy *c) { return c->tile.transposed ? 4 : AM_CHUNK / c->tile.elem; }
+static int load_columns(const Copy *c) {
+    return c->tile.transposed ? 4 : HOME_PIECE / c->tile.elem;
+}
 static int threads_of(Cg *cg) { return am_state(cg)->gpu.threads; }
 
 static int all_pieces(const Copy *c) {
@@ -107,7 +110,7 @@ static AmPlace joined(Cg *cg, AmPlace a, AmPlace b) {
 // Of a tile that is transposed. Lanes next to each other go along the columns of a row, for the
 // tensor's sake, and along the two halves of a chunk, for the banks'.
 static void transposed_place(Cg *cg, const Copy *c, Digits *d, Piece *p) {
-    int parts = am_state(cg)->parts, halves = AM_CHUNK / (4 * c->tile.elem);
+    int parts = am_state(cg)->parts, halves = HOME_PIECE / (4 * c->tile.elem);
     int along = c->cols % 32 == 0 ? 8 : 4, chunks = c->tile_rows / (4 * halves);
     AmPlace low = digit(cg, d, along), half = digit(cg, d, halves);
     if (c->tile.paired) {
@@ -295,7 +298,7 @@ static Val turned(Cg *cg, const Val row[4], int i, int h) {
 
 // Of the element (outer, inner), which begins a chunk or a half of one.
 static Val place_of(Cg *cg, const Copy *c, AmPlace outer, AmPlace inner) {
-    int parts = am_state(cg)->parts, each = AM_CHUNK / c->tile.elem;
+    int parts = am_state(cg)->parts, each = HOME_PIECE / c->tile.elem;
     AmPlace chunk = {LLVMBuildUDiv(cg->b, inner.at, cg_i32(cg, each), ""), inner.more / each};
     Digits in = {LLVMBuildUDiv(cg->b, inner.at, cg_i32(cg, 4), ""), inner.more / 4};
     AmPlace half = digit(cg, &in, each / 4);
@@ -324,7 +327,7 @@ static void write_transposed(Cg *cg, const Copy *c, const Piece *at, Val to, con
 static void write_plain(Cg *cg, const Copy *c, const Piece *at, Val to, Val v) {
     Val p = place_of(cg, c, at->row, at->col);
     if (!c->tile.paired) {
-        write_at(cg, LLVMBuildAdd(cg->b, to, p, ""), v, AM_CHUNK);
+        write_at(cg, LLVMBuildAdd(cg->b, to, p, ""), v, HOME_PIECE);
         return;
     }
     for (int h = 0; h < 2; h++) {

@@ -26,9 +26,13 @@ static Val hidden_first(Cg *cg, const CgWalk *w) {
 }
 
 static Val shared_offset(Cg *cg, const TileValue *v, int axis, Val own, Val walked) {
-    AmTile t = am_tile(cg, v);
-    bool along = t.inner == axis;
-    return am_tile_offset(cg, &t, t.outer < 0 ? NULL : along ? walked : own, along ? own : walked);
+    TileShared t = tile_shared(cg->p, cg->k, v);
+    bool along = t.col_axis == axis;
+    return am_tile_offset(cg, &t,
+                          t.row_axis < 0 ? NULL
+                          : along        ? walked
+                                         : own,
+                          along ? own : walked);
 }
 
 static Val shared_place(Cg *cg, const TileValue *v) {

@@ -64,10 +64,10 @@ static void begin_sum(Cg *cg, Product *p) {
 
 // ---- operands: the words of this lane's row `outer` in step k
 
-static Val load_chunk(Cg *cg, const AmTile *t, Val mem, AmPlace row, AmPlace chunk) {
+static Val load_chunk(Cg *cg, const TileShared *t, Val mem, AmPlace row, AmPlace chunk) {
     Val at = LLVMBuildAdd(cg->b, am_chunk(cg, t, row, chunk), mem, "");
     Val v = LLVMBuildLoad2(cg->b, cg_vector(cg->i32, 4), am_lds(cg, at), "");
-    LLVMSetAlignment(v, AM_CHUNK);
+    LLVMSetAlignment(v, HOME_PIECE);
     return v;
 }
 
@@ -79,8 +79,8 @@ static Val contracted(Cg *cg, const Product *p, int e) {
 }
 
 // A tile that is not stored along the contracted axis: element by element.
-static void gather(Cg *cg, const Product *p, const AmTile *t, const TileValue *v, Val row, int k,
-                   Val *w) {
+static void gather(Cg *cg, const Product *p, const TileShared *t, const TileValue *v, Val row,
+                   int k, Val *w) {
     const AmState *s = am_state(cg);
     int each = 4 / t->elem, n = p->words * each;
     Ty type = t->elem == 2 ? cg->i16 : cg->i32;
@@ -98,8 +98,8 @@ static void gather(Cg *cg, const Product *p, const AmTile *t, const TileValue *v
 
 static void shared_words(Cg *cg, const Product *p, const TileValue *v, AmPlace row, int k, Val *w) {
     const AmState *s = am_state(cg);
-    AmTile t = am_tile(cg, v);
-    if (t.inner != p->axis) {
+    TileShared t = tile_shared(cg->p, cg->k, v);
+    if (t.col_axis != p->axis) {
         gather(cg, p, &t, v, cg_plus(cg, row.at, row.more), k, w);
         return;
     }
@@ -245,10 +245,11 @@ static void left_numbers(Cg *cg, const Product *p, int m, Val *x) {
     }
 }
 
-static Val four_at(Cg *cg, const TileValue *v, const AmTile *t, int axis, AmPlace row, AmPlace k) {
+static Val four_at(Cg *cg, const TileValue *v, const TileShared *t, int axis, AmPlace row,
+                   AmPlace k) {
     Val mem = cg->value[v->id].mem;
     AmPlace chunk = {LLVMBuildLShr(cg->b, k.at, cg_i32(cg, 2), ""), k.more / 4};
-    if (t->inner == axis) return load_chunk(cg, t, mem, row, chunk);
+    if (t->col_axis == axis) return load_chunk(cg, t, mem, row, chunk);
     Val x[4], other = cg_plus(cg, row.at, row.more);
     for (int i = 0; i < 4; i++) {
         Val at = am_tile_offset(cg, t, cg_plus(cg, k.at, k.more + i), other);
@@ -259,7 +260,7 @@ static Val four_at(Cg *cg, const TileValue *v, const AmTile *t, int axis, AmPlac
 }
 
 // Columns [k, k + 4) of the contracted axis, for every column of the result; x: those of the rows.
-static void fma_step(Cg *cg, Product *p, const AmTile *right, const Val *x, AmPlace k) {
+static void fma_step(Cg *cg, Product *p, const TileShared *right, const Val *x, AmPlace k) {
     for (int e = 0; e < p->n; e++) {
         AmPlace col = {p->part, am_column(cg, p->f, e)};
         Val four = four_at(cg, p->right, right, p->axis, col, k);
@@ -305,8 +306,8 @@ static void fma_end(Cg *cg, Product *p, FmaLoop *l, int step) {
 }
 
 // The left operand in LDS.
-static void fma_shared(Cg *cg, Product *p, const AmTile *right) {
-    AmTile left = am_tile(cg, p->left);
+static void fma_shared(Cg *cg, Product *p, const TileShared *right) {
+    TileShared left = tile_shared(cg->p, cg->k, p->left);
     int mt = p->mt;
     FmaLoop l = fma_begin(cg, p);
     Val *x = ARENA_ARRAY(cg->arena, Val, 4 * mt), row = LLVMBuildAdd(cg->b, p->row0, p->row, "");
@@ -322,7 +323,7 @@ static void fma_shared(Cg *cg, Product *p, const AmTile *right) {
 
 // Columns [k, k + n), of whose left numbers x has `pitch` a row group: step after step, of which LLVM
 // is to mix no two.
-static void fma_steps(Cg *cg, Product *p, const AmTile *right, const Val *x, int pitch, Val k,
+static void fma_steps(Cg *cg, Product *p, const TileShared *right, const Val *x, int pitch, Val k,
                       int n) {
     Val *four = ARENA_ARRAY(cg->arena, Val, 4 * p->mt);
     for (int first = 0; first < n; first += 4) {
@@ -334,7 +335,7 @@ static void fma_steps(Cg *cg, Product *p, const AmTile *right, const Val *x, int
 }
 
 // What a turn multiplies by comes down from turn to turn: registers have no number that is computed.
-static void fma_turns(Cg *cg, Product *p, const AmTile *right, const Val *all, int each) {
+static void fma_turns(Cg *cg, Product *p, const TileShared *right, const Val *all, int each) {
     int turns = p->depth / each, n = p->mt * each;
     FmaLoop l = fma_begin(cg, p);
     Val *x = ARENA_ARRAY(cg->arena, Val, n * (turns - 1));
@@ -353,7 +354,7 @@ static void fma_turns(Cg *cg, Product *p, const AmTile *right, const Val *all, i
 enum { MOST_FMAS = 256 };
 
 // The left operand in registers.
-static void fma_registers(Cg *cg, Product *p, const AmTile *right) {
+static void fma_registers(Cg *cg, Product *p, const TileShared *right) {
     int mt = p->mt, each = p->depth;
     Val *all = ARENA_ARRAY(cg->arena, Val, mt * p->depth);
     for (int m = 0; m < mt; m++) left_numbers(cg, p, m, all + m * p->depth);
@@ -370,7 +371,7 @@ static void fma_registers(Cg *cg, Product *p, const AmTile *right) {
 }
 
 static void fma_product(Cg *cg, Product *p) {
-    AmTile right = am_tile(cg, p->right);
+    TileShared right = tile_shared(cg->p, cg->k, p->right);
     if (p->left->home == HOME_SHARED)
         fma_shared(cg, p, &right);
     else

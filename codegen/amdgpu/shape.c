@@ -3,10 +3,6 @@
 
 #include <assert.h>
 
-const TileValue *am_buffer(const TileValue *v) {
-    return v->def && v->def->kind == TILE_VIEW ? v->def->args.data[0] : v;
-}
-
 void am_prepare(Cg *cg) {
     AmState *s = am_state(cg);
     const TileKernel *k = cg->k;
@@ -46,81 +42,6 @@ int am_unit(const CgFragment *f) { return f->is.digit[0].step == 1 ? f->is.digit
 
 // ---- LDS
 
-// What products contract of a buffer; -1: they do not use it, or not in one way.
-static int contracted_of(const TileKernel *k, const TileValue *buffer) {
-    int axis = -1;
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
-        if (op->kind != TILE_MMA) continue;
-        for (int i = 0; i < 2; i++) {
-            if (am_buffer(op->args.data[i]) != buffer) continue;
-            int a = tile_contracted_axis(op);
-            if (axis >= 0 && axis != a) return -1;
-            axis = a;
-        }
-    }
-    return axis;
-}
-
-// The axis along which the tensor that is copied into a buffer is contiguous.
-static int contiguous_of(Cg *cg, const TileValue *buffer) {
-    const TileBlock *all = &cg->k->body;
-    for (const TileOp *op = tile_next(all, NULL); op; op = tile_next(all, op))
-        if (op->kind == TILE_COPY && op->args.data[0] == buffer)
-            return op->coord[cg->p->tensors.data[op->tensor].rank - 1].axis;
-    return buffer->axis[buffer->rank - 1];
-}
-
-static int chunks_for(int n) {
-    int c = 1;
-    if (n > 8) return (n + 7) & ~7;
-    while (c < n) c *= 2;
-    return c;
-}
-
-AmTile am_tile(Cg *cg, const TileValue *v) {
-    const AmState *s = am_state(cg);
-    const TileKernel *k = cg->k;
-    AmTile t = {.inner = v->rank ? v->axis[v->rank - 1] : -1, .outer = -1, .rows = 1};
-    assert(v->rank <= 2);
-    t.elem = dtype_bytes(v->dtype);
-    if (v->rank == 2) {
-        int along = contiguous_of(cg, am_buffer(v)), inner = contracted_of(k, am_buffer(v));
-        t.inner = inner < 0 ? along : inner;
-        t.outer = t.inner == v->axis[0] ? v->axis[1] : v->axis[0];
-        t.transposed = t.inner != along;
-        t.rows = k->axes[t.outer].extent;
-    }
-    t.width = v->rank ? k->axes[t.inner].extent : 1;
-    t.chunks = t.outer < 0 ? (t.width * t.elem + AM_CHUNK - 1) / AM_CHUNK
-                           : chunks_for((t.width * t.elem + AM_CHUNK - 1) / AM_CHUNK);
-    t.paired = t.outer >= 0 && t.elem == 2 && !s->wmma && !k->axes[t.inner].wide &&
-               t.width % (8 * s->parts) == 0;
-    t.bytes = (t.rows * t.chunks * AM_CHUNK + 127) & ~127;
-    return t;
-}
-
-static int place_block(Cg *cg, const TileBlock *b, int at) {
-    int *offset = am_state(cg)->gpu.offset;
-    for (const TileOp *op = b->first; op; op = op->next) {
-        if (op->kind == TILE_LOOP) at = place_block(cg, &op->body, at);
-        if (op->kind != TILE_ALLOC && !tile_makes_shared(op)) continue;
-        for (int i = 0; i < op->results.n; i++) {
-            const TileValue *v = op->results.data[i];
-            if (v->home != HOME_SHARED) continue;
-            offset[v->id] = at;
-            at += am_tile(cg, v).bytes * (v->stages > 1 ? v->stages : 1);
-        }
-    }
-    return at;
-}
-
-int am_place_shared(Cg *cg) {
-    AmState *s = am_state(cg);
-    s->gpu.offset = ARENA_ARRAY(cg->arena, int, cg->k->nvalues + 1);
-    for (int i = 0; i < cg->k->nvalues; i++) s->gpu.offset[i] = -1;
-    return place_block(cg, &cg->k->body, 0);
-}
-
 Val am_lds(Cg *cg, Val offset) {
     return LLVMBuildInBoundsGEP2(cg->b, cg->i8, am_state(cg)->lds, &offset, 1, "");
 }
@@ -143,17 +64,17 @@ static int known_key(int r) {
 
 // Rows of fewer than eight chunks share a line of 128 bytes: bits 1 and 0 of the key then say which
 // part of it is whose. What is known is added last, where it costs nothing.
-Val am_chunk(Cg *cg, const AmTile *t, AmPlace row, AmPlace chunk) {
-    int lines = t->chunks < 8 ? ~127 : ~0, pitch = t->chunks * AM_CHUNK;
+Val am_chunk(Cg *cg, const TileShared *t, AmPlace row, AmPlace chunk) {
+    int lines = t->pitch < 128 ? ~127 : ~0, pitch = t->pitch;
     Val line = LLVMBuildAnd(cg->b, cg_times(cg, row.at, pitch), cg_i32(cg, lines), "");
     Val high = LLVMBuildAnd(cg->b, chunk.at, cg_i32(cg, ~7), "");
     Val slot = LLVMBuildAnd(cg->b, chunk.at, cg_i32(cg, 7), "");
     slot = LLVMBuildXor(cg->b, slot, row_key(cg, row.at), "");
     int other = (chunk.more ^ known_key(row.more)) & 7;
     if (other) slot = LLVMBuildXor(cg->b, slot, cg_i32(cg, other), "");
-    Val in = cg_times(cg, LLVMBuildOr(cg->b, slot, high, ""), AM_CHUNK);
+    Val in = cg_times(cg, LLVMBuildOr(cg->b, slot, high, ""), HOME_PIECE);
     Val at = LLVMBuildAdd(cg->b, line, in, "");
-    return cg_plus(cg, at, (row.more * pitch & lines) + (chunk.more & ~7) * AM_CHUNK);
+    return cg_plus(cg, at, (row.more * pitch & lines) + (chunk.more & ~7) * HOME_PIECE);
 }
 
 // Columns 4 G s + 4 p + j of a block of 8 G are in chunk p, half s.
@@ -169,9 +90,9 @@ static Val paired_position(Cg *cg, Val col) {
     return LLVMBuildAdd(b, LLVMBuildAdd(b, at, cg_times(cg, half, 4), ""), in, "");
 }
 
-Val am_tile_offset(Cg *cg, const AmTile *t, Val outer, Val inner) {
-    if (t->inner < 0) return cg_i32(cg, 0);
-    if (t->outer < 0) return cg_times(cg, inner, t->elem);
+Val am_tile_offset(Cg *cg, const TileShared *t, Val outer, Val inner) {
+    if (t->col_axis < 0) return cg_i32(cg, 0);
+    if (t->row_axis < 0) return cg_times(cg, inner, t->elem);
     Val at = cg_times(cg, t->paired ? paired_position(cg, inner) : inner, t->elem);
     Val chunk = LLVMBuildLShr(cg->b, at, cg_i32(cg, 4), "");
     Val in = LLVMBuildAnd(cg->b, at, cg_i32(cg, 15), "");
@@ -181,10 +102,10 @@ Val am_tile_offset(Cg *cg, const AmTile *t, Val outer, Val inner) {
 // ---- elements
 
 static Val shared_element(Cg *cg, const TileValue *v, int layout, const int *part) {
-    AmTile t = am_tile(cg, v);
+    TileShared t = tile_shared(cg->p, cg->k, v);
     Val at[2] = {NULL, NULL};
     for (int i = 0; i < 2; i++) {
-        int axis = i ? t.outer : t.inner;
+        int axis = i ? t.row_axis : t.col_axis;
         if (axis >= 0) at[i] = cg_plus(cg, cg_thread_part(cg, layout, axis), part[axis]);
     }
     Val place = LLVMBuildAdd(cg->b, cg->value[v->id].mem, am_tile_offset(cg, &t, at[1], at[0]), "");

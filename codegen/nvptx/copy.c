@@ -9,7 +9,7 @@
 
 typedef struct Copy {
     const TileOp *op;
-    NvTile tile;
+    TileShared tile;
     int row_dim, col_dim; // of the tensor; row_dim -1: a vector
     int size;             // columns that every tile has
     Val cols;             // i32: columns that this one has; NULL: size
@@ -56,7 +56,7 @@ static void find_columns(Cg *cg, Copy *c) {
 static Copy copy_of(Cg *cg, const TileOp *op) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     const TileValue *buffer = op->args.data[0];
-    Copy c = {.op = op, .tile = nv_tile(cg->k, buffer), .row_dim = -1, .col_dim = -1};
+    Copy c = {.op = op, .tile = tile_shared(cg->p, cg->k, buffer), .row_dim = -1, .col_dim = -1};
     Val stage = LLVMBuildMul(cg->b, cg_uniform(cg, op->stage), cg_i32(cg, c.tile.bytes), "");
     c.dst = LLVMBuildAdd(cg->b, cg->value[buffer->id].mem, stage, "");
     find_dims(&c, t);

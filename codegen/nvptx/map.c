@@ -57,7 +57,7 @@ static void fragment_map(Cg *cg, const TileOp *op) {
 // ---- shared memory
 
 static Val shared_offset(Cg *cg, const TileValue *v, int axis, Val own, Val walked) {
-    NvTile t = nv_tile(cg->k, v);
+    TileShared t = tile_shared(cg->p, cg->k, v);
     bool rows = t.row_axis == axis;
     return nv_tile_offset(cg, &t, t.row_axis < 0 ? NULL : rows ? own : walked, rows ? walked : own);
 }

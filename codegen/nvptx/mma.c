@@ -82,7 +82,7 @@ static Val lane_across(Cg *cg, int pitch) {
 static void left_block(Cg *cg, const Product *p, int m, int k, Val base, Val a[4]) {
     const TileValue *v = p->left;
     if (v->home == HOME_SHARED) {
-        NvTile t = nv_tile(cg->k, v);
+        TileShared t = tile_shared(cg->p, cg->k, v);
         bool turned = t.row_axis == p->axis;
         int at = turned ? 16 * k * t.pitch + 32 * m : 16 * m * t.pitch + 32 * k;
         nv_ldmatrix(cg, cg_plus(cg, base, at), turned, a);
@@ -97,7 +97,7 @@ static void left_block(Cg *cg, const Product *p, int m, int k, Val base, Val a[4
 static Val left_base(Cg *cg, const Product *p) {
     const NvState *s = nv_state(cg);
     if (p->left->home != HOME_SHARED) return NULL;
-    NvTile t = nv_tile(cg->k, p->left);
+    TileShared t = tile_shared(cg->p, cg->k, p->left);
     bool turned = t.row_axis == p->axis; // the result's rows are its columns
     assert((!turned || t.elem == 2) && "f32 has no transposed way from shared memory");
     Val warp = cg_times(cg, s->warp, 16 * p->mt * (turned ? t.elem : t.pitch));
@@ -115,7 +115,7 @@ static void multiply_block(Cg *cg, Product *p, Val (*a)[4], const Val b[4], int 
 }
 
 static void matrix_product(Cg *cg, Product *p) {
-    NvTile t = nv_tile(cg->k, p->right);
+    TileShared t = tile_shared(cg->p, cg->k, p->right);
     bool transposed = t.row_axis == p->axis;
     Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem,
                              transposed ? lane_down(cg, t.pitch) : lane_across(cg, t.pitch), "");
@@ -148,7 +148,7 @@ static void multiply_tf32(Cg *cg, Product *p, Val (*a)[4], int n, Val b0, Val b1
 }
 
 static void tf32_dot(Cg *cg, Product *p) {
-    NvTile t = nv_tile(cg->k, p->right);
+    TileShared t = tile_shared(cg->p, cg->k, p->right);
     assert(t.col_axis == p->axis);
     Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, lane_across(cg, t.pitch), "");
     Val left = left_base(cg, p);
@@ -171,7 +171,7 @@ static void tf32_dot(Cg *cg, Product *p) {
 static void tf32_sum(Cg *cg, Product *p) {
     const NvState *s = nv_state(cg);
     const CgFragment *left = cg_fragment(cg, p->left);
-    NvTile t = nv_tile(cg->k, p->right);
+    TileShared t = tile_shared(cg->p, cg->k, p->right);
     assert(left->columns == p->axis && t.row_axis == p->axis && left->each == 1);
     Val group = LLVMBuildLShr(cg->b, s->gpu.lane, cg_i32(cg, 2), "");
     Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem,
@@ -226,7 +226,7 @@ static void dot_step(Cg *cg, Product *p, Val left, Val right, int left_pitch, in
 // Both operands in shared memory with the contracted axis along their columns: a loop over it, four
 // at a time.
 static void dot_product(Cg *cg, Product *p) {
-    NvTile lt = nv_tile(cg->k, p->left), rt = nv_tile(cg->k, p->right);
+    TileShared lt = tile_shared(cg->p, cg->k, p->left), rt = tile_shared(cg->p, cg->k, p->right);
     assert(lt.col_axis == p->axis && rt.col_axis == p->axis);
     int n = p->f->registers;
     Val left =
@@ -259,7 +259,7 @@ static void dot_product(Cg *cg, Product *p) {
 static void outer_product(Cg *cg, Product *p) {
     const NvState *s = nv_state(cg);
     const CgFragment *left = cg_fragment(cg, p->left);
-    NvTile rt = nv_tile(cg->k, p->right);
+    TileShared rt = tile_shared(cg->p, cg->k, p->right);
     assert(left->columns == p->axis && rt.row_axis == p->axis && left->each == 1);
     Val right =
         LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, cg_times(cg, columns_at(cg, p), 4), "");

@@ -1,7 +1,7 @@
 // nvptx.c: the NVIDIA target's hooks: the kernel's frame, and each tile operation to what builds it.
 //
 // In: a scheduled kernel, one block of `warps` warps for each point of its grid. Out: a PTX kernel function that runs on sm_80 and every
-// later device. Shared memory is one dynamic array; nv_shared_layout says what lies where, and how much a launch must ask for.
+// later device. Shared memory is one dynamic array; tile_shared_layout says what lies where, and how much a launch must ask for.
 #include "codegen/lanes.h"
 #include "codegen/nvptx/sm90.h"
 
@@ -56,7 +56,7 @@ static const char *nv_passes(const Cg *cg) {
     // loop carries to the loop's last block: behind the exponentials that it is to run beside. What a loop
     // does not change leaves it where no role needs the registers.
     if (is_plain(cg))
-        return nv90_has_roles(cg->only)
+        return tile_has_roles(cg->only)
                    ? "function(mem2reg,simplifycfg,early-cse,infer-address-spaces,"
                      "instcombine<no-verify-fixpoint>,simplifycfg)"
                    : "function(simplifycfg,early-cse,infer-address-spaces,loop-mssa(licm),"
@@ -166,14 +166,10 @@ static void nv_begin(Cg *cg) {
     s->gpu.hooks = &nv_gpu_hooks;
     s->gpu.threads = warps * NV_WARP;
     s->gpu.offset = ARENA_ARRAY(cg->arena, int, cg->k->nvalues + 1);
-    if (nv90_has_roles(cg->k)) {
-        nv90_prepare(cg);
-    } else if (lanes) {
-        cg->launch.threads = NV_WARP;
-    } else {
-        cg->launch.shared = nv_shared_layout(cg->k, s->gpu.offset);
-        cg->launch.threads = s->gpu.threads;
-    }
+    int barriers;
+    cg->launch.threads = s->gpu.threads;
+    cg->launch.shared = tile_shared_layout(cg->p, cg->k, s->gpu.offset, &barriers);
+    if (tile_has_roles(cg->k)) nv90_prepare(cg, barriers);
     if (cg->launch.shared > cg->target->shared_bytes) {
         diag_error(cg->diags, (Span){0}, "kernel '%s' needs %d bytes of shared memory; %s has %d",
                    cg->k->name, cg->launch.shared, cg->target->name, cg->target->shared_bytes);
@@ -205,7 +201,7 @@ static void nv_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
 static void view(Cg *cg, const TileOp *op) {
     const TileValue *buffer = op->args.data[0];
     Val stage = LLVMBuildMul(cg->b, cg_uniform(cg, op->stage),
-                             cg_i32(cg, nv_tile(cg->k, buffer).bytes), "");
+                             cg_i32(cg, tile_shared(cg->p, cg->k, buffer).bytes), "");
     cg->value[op->results.data[0]->id].mem =
         LLVMBuildAdd(cg->b, cg->value[buffer->id].mem, stage, "");
 }

@@ -9,6 +9,7 @@
 #define CODEGEN_NVPTX_H
 
 #include "codegen/gpu/gpu.h"
+#include "ir/tile_shared.h"
 
 enum { NV_WARP = 32, NV_PTX_KERNEL = 71 };
 
@@ -24,37 +25,15 @@ static inline NvState *nv_state(Cg *cg) { return cg->state; }
 
 // ---- shared memory and elements (shared.c)
 
-typedef struct NvTile {     // of a value in shared memory: rows along the tiled axis, columns
-                            // (contiguous) along the whole one
-    int row_axis, col_axis; // row_axis -1: a vector along col_axis
-    int rows, cols;
-    int elem;    // bytes of an element
-    int pitch;   // bytes from row to row: 16 more than the columns take, so that eight rows lie in
-                 // different banks
-    int bytes;   // of one stage
-    bool panels; // as tensor copies leave it (sm90.h); pitch is that of a panel
-} NvTile;
-
-NvTile nv_tile(const TileKernel *k, const TileValue *v);
-int nv_blocks(const TileKernel *k); // that run a tile together
-bool nv90_has_roles(const TileKernel *k);
-// Places every shared value of the kernel; returns the bytes a block needs. offset may be NULL.
-int nv_shared_layout(const TileKernel *k, int *offset);
+TileShared nv_tile(const TileKernel *k, const TileValue *v);
+int nv_blocks(const TileKernel *k);     // that run a tile together
 Val nv_shared_ptr(Cg *cg, Val address); // i32 -> ptr addrspace(3)
 // Bytes from a tile's beginning to an element; row NULL: of a vector.
-Val nv_tile_offset(Cg *cg, const NvTile *t, Val row, Val col);
+Val nv_tile_offset(Cg *cg, const TileShared *t, Val row, Val col);
 // As it reads (f32, i32, i1); layout: of the thread, for what lies elsewhere than in registers.
 Val nv_element(Cg *cg, const TileValue *v, int layout, const int *part);
 
-// ---- strips
-int nv_strip_warps(const TileKernel *k);                    // that share a strip
-int nv_strip_rows(const TileKernel *k, const TileValue *v); // of theirs, where v is of diagonals
-bool nv_is_strip(const TileOp *op);                         // op may be NULL
-int nv_strip_columns(const TileKernel *k, const TileValue *v);
-int nv_strip_count(const TileKernel *k, const TileValue *v);   // numbers of a group's
-int nv_strip_pitch(const TileKernel *k, const TileValue *v);   // bytes of them
-int nv_place_strips(const TileKernel *k, int at, int *offset); // their end; offset may be NULL
-void nv_strip_map(Cg *cg, const TileOp *op);                   // strip.c
+void nv_strip_map(Cg *cg, const TileOp *op); // strip.c
 
 // ---- inputs read beside scores (rows.c)
 typedef struct NvPairs { // the last two elements that were loaded, by load

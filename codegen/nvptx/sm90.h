@@ -11,16 +11,12 @@
 
 enum {
     NV90_GROUP = 128, // threads of a warpgroup
-    NV90_PANEL = 64,  // columns of a panel,
-    NV90_PITCH = 128, // bytes of its rows
-    NV90_AHEAD = 2,   // tiles that the producer may be ahead
     NV90_CLUSTER = 2, // blocks, at most: who tells and copies to "the other" knows one
-    NV90_ANSWERS = 4, // tiles that a cluster's first block may be ahead of the others
 };
 
 typedef struct Nv90Pipe {
     const TileValue *ring;
-    NvTile tile;
+    TileShared tile;
     int data, full, empty; // bytes from the start of shared memory
     int readers;           // warpgroups that drop a stage
     // Of the current role, as allocas: the stage that comes next and the parity of its barrier, and
@@ -60,8 +56,8 @@ typedef struct Nv90 { // of a kernel with roles
     VEC(Nv90Flight) flight;
     int done;                 // a barrier that reads as complete at parity 1, always
     int nobody;               // one that nobody waits for
-    int numbers, told, heard; // tiles in shared memory and their barriers, NV90_AHEAD of each
-    int asked, answers;       // clusters: barriers and numbers, NV90_ANSWERS of each (sm90_tiles.c)
+    int numbers, told, heard; // tiles in shared memory and their barriers, HOME_AHEAD of each
+    int asked, answers;       // clusters: barriers and numbers, HOME_ANSWERS of each (sm90_tiles.c)
     int blocks;               // of a cluster
     Val rank;                 // i32: which of them this is; NULL: there is one
     int warpgroups;           // of all roles
@@ -89,16 +85,17 @@ Nv90Pipe *nv90_pipe(Cg *cg, const TileValue *v); // of a ring or a view
 Val nv90_shared(Cg *cg, int offset);             // address
 Val nv90_map_param(Cg *cg, int tensor, int rows);
 // Whether each block of a cluster copies a part to all, and so many rows.
-bool nv90_goes_everywhere(Cg *cg, const NvTile *t);
-int nv90_copied_rows(Cg *cg, const NvTile *t);
+bool nv90_goes_everywhere(Cg *cg, const TileShared *t);
+int nv90_copied_rows(Cg *cg, const TileShared *t);
 void nv90_group_sync(Cg *cg);                       // the warpgroup
 Val nv90_has_elements(Cg *cg, const TileTensor *t); // i1
 Blk nv90_when(Cg *cg, const Ex *when); // what follows runs only where it holds; NULL: it does
 void nv90_end_when(Cg *cg, Blk done);
 
 // ---- the frame (sm90_frame.c)
-void nv90_prepare(Cg *cg); // before the function is made: places shared memory, adds arguments
-void nv90_enter(Cg *cg);   // at the function's beginning: barriers
+// Before the function is made: adds arguments. barriers: where they begin in shared memory.
+void nv90_prepare(Cg *cg, int barriers);
+void nv90_enter(Cg *cg); // at the function's beginning: barriers
 
 // ---- operations; the dispatcher is on top (sm90.c)
 void nv90_op(Cg *cg, const TileOp *op);

@@ -1,13 +1,12 @@
 // sm90_frame.c: the frame of a kernel with roles: where its pipes, buffers and barriers lie in shared
 // memory, the arguments that it needs besides, and what a block does before its roles begin.
 #include "codegen/nvptx/sm90.h"
-#include "ir/tile_places.h"
 #include "runtime/abi.h"
 
 #include <assert.h>
 #include <string.h>
 
-// ---- shared memory: buffers of panels first, which want to be aligned to 1024 bytes
+// ---- pipes and barriers
 
 static int readers_of(const TileKernel *k, const TileValue *ring) {
     int n = 0;
@@ -19,53 +18,19 @@ static int readers_of(const TileKernel *k, const TileValue *ring) {
     return n;
 }
 
-static int place_pipes(Cg *cg, int at) {
+static void find_pipes(Cg *cg) {
     Nv90 *h = nv90_state(cg);
     for (const TileOp *op = cg->k->body.first; op; op = op->next) {
         if (op->kind != TILE_PIPE) continue;
         const TileValue *v = op->results.data[0];
-        Nv90Pipe p = {.ring = v, .tile = nv_tile(cg->k, v), .data = at};
+        Nv90Pipe p = {.ring = v, .tile = tile_shared(cg->p, cg->k, v)};
+        p.data = cg_gpu(cg)->offset[v->id];
         p.readers = readers_of(cg->k, v);
         VEC_PUSH(cg->arena, &h->pipes, p);
-        at += p.tile.bytes * v->stages;
     }
-    return at;
 }
 
-// Of all that lie in the place.
-static int place_bytes(const TileKernel *k, const int *place, int which) {
-    int bytes = 0;
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        for (int i = 0; i < op->results.n; i++) {
-            if (place[op->results.data[i]->id] != which) continue;
-            int own = nv_tile(k, op->results.data[i]).bytes;
-            if (own > bytes) bytes = own;
-        }
-    return bytes;
-}
-
-static int place_buffers(Cg *cg, int at, bool panels) {
-    int *offset = cg_gpu(cg)->offset, *place = ARENA_ARRAY(cg->arena, int, cg->k->nvalues);
-    int n = tile_places(cg->k, place), *begin = ARENA_ARRAY(cg->arena, int, n + 1);
-    for (int i = 0; i < n; i++) begin[i] = -1;
-    const TileBlock *body = &cg->k->body;
-    for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) {
-        if (op->kind != TILE_ALLOC && op->kind != TILE_MAP) continue;
-        for (int i = 0; i < op->results.n; i++) {
-            const TileValue *v = op->results.data[i];
-            if (v->home != HOME_SHARED || nv_tile(cg->k, v).panels != panels) continue;
-            int which = place[v->id];
-            offset[v->id] = which >= 0 && begin[which] >= 0 ? begin[which] : at;
-            if (offset[v->id] != at) continue;
-            if (which >= 0) begin[which] = at;
-            at += which >= 0 ? place_bytes(cg->k, place, which)
-                             : nv_tile(cg->k, v).bytes * (v->stages > 1 ? v->stages : 1);
-        }
-    }
-    return at;
-}
-
-static int place_barriers(Nv90 *h, int at) {
+static void place_barriers(Nv90 *h, int at) {
     for (int i = 0; i < h->pipes.n; i++) {
         Nv90Pipe *p = &h->pipes.data[i];
         p->full = at;
@@ -75,11 +40,10 @@ static int place_barriers(Nv90 *h, int at) {
     h->done = at;
     h->nobody = at + 8;
     h->told = at + 16;
-    h->heard = h->told + 8 * NV90_AHEAD;
-    h->asked = h->heard + 8 * NV90_AHEAD;
-    h->answers = h->asked + (h->blocks > 1 ? 8 * NV90_ANSWERS : 0);
-    h->numbers = (h->answers + (h->blocks > 1 ? 4 * NV90_ANSWERS : 0) + 15) & ~15;
-    return h->numbers + 16 * NV90_AHEAD;
+    h->heard = h->told + 8 * HOME_AHEAD;
+    h->asked = h->heard + 8 * HOME_AHEAD;
+    h->answers = h->asked + (h->blocks > 1 ? 8 * HOME_ANSWERS : 0);
+    h->numbers = (h->answers + (h->blocks > 1 ? 4 * HOME_ANSWERS : 0) + 15) & ~15;
 }
 
 // ---- arguments
@@ -104,14 +68,14 @@ static void add_maps(Cg *cg) {
     for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) {
         bool fill = op->kind == TILE_FILL, through = op->kind == TILE_STORE && op->args.n > 1;
         if (!fill && !through) continue;
-        NvTile t = nv_tile(cg->k, op->args.data[0]);
+        TileShared t = tile_shared(cg->p, cg->k, op->args.data[0]);
         int box[CG_MAP_RANK] = {0};
         const TileTensor *tensor = &cg->p->tensors.data[op->tensor];
         assert(tensor->rank <= CG_MAP_RANK);
         for (int d = 0; d < tensor->rank; d++) {
             int axis = op->coord[d].axis;
             box[d] = axis < 0             ? 1
-                     : axis == t.col_axis ? NV90_PANEL
+                     : axis == t.col_axis ? HOME_PANEL
                      : through            ? 16
                                           : nv90_copied_rows(cg, &t);
         }
@@ -130,7 +94,7 @@ static void words(Cg *cg) {
     LLVMSetAlignment(g, 4);
 }
 
-void nv90_prepare(Cg *cg) {
+void nv90_prepare(Cg *cg, int barriers) {
     NvState *s = nv_state(cg);
     Nv90 *h = s->roles = ARENA_NEW(cg->arena, Nv90);
     h->blocks = nv_blocks(cg->k);
@@ -138,11 +102,8 @@ void nv90_prepare(Cg *cg) {
     cg->launch.cluster = h->blocks;
     for (const TileOp *op = cg->k->body.first; op; op = op->next)
         if (op->kind == TILE_ROLE) h->warpgroups += op->warpgroups;
-    for (int i = 0; i < cg->k->nvalues; i++) s->gpu.offset[i] = -1;
-    int at = place_buffers(cg, place_pipes(cg, 0), true);
-    at = nv_place_strips(cg->k, place_buffers(cg, at, false), s->gpu.offset);
-    at = (at + 7) & ~7;
-    cg->launch.shared = place_barriers(h, at);
+    find_pipes(cg);
+    place_barriers(h, barriers);
     cg->launch.threads = h->warpgroups * NV90_GROUP;
     cg->launch.persistent = cg->k->schedule.persist != PERSIST_NONE;
     h->stage = ARENA_ARRAY(cg->arena, Val, cg->k->nvalues + 1);
@@ -216,9 +177,9 @@ static void init_barriers(Cg *cg) {
     }
     init_ring(cg, h->done, 1, 1);
     init_ring(cg, h->nobody, 1, 1);
-    init_ring(cg, h->told, NV90_AHEAD, 1);
-    init_ring(cg, h->heard, NV90_AHEAD, listeners(cg->k));
-    if (h->blocks > 1) init_ring(cg, h->asked, NV90_ANSWERS, 1);
+    init_ring(cg, h->told, HOME_AHEAD, 1);
+    init_ring(cg, h->heard, HOME_AHEAD, listeners(cg->k));
+    if (h->blocks > 1) init_ring(cg, h->asked, HOME_ANSWERS, 1);
     nv90_barrier_fence(cg);
 }
 

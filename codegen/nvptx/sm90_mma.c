@@ -18,7 +18,8 @@ static Operands operands(Cg *cg, const TileOp *op) {
         o.left = op->args.data[1];
         o.right = op->args.data[0];
     }
-    assert(o.right->home == HOME_SHARED && nv_tile(cg->k, o.right).panels);
+    assert(o.right->home == HOME_SHARED &&
+           tile_shared(cg->p, cg->k, o.right).order == ORDER_PANELS);
     return o;
 }
 
@@ -30,11 +31,11 @@ bool nv90_is_left(Cg *cg, const TileValue *v) {
 }
 
 // What to add to a descriptor, in its units of 16 bytes, for each 16 of the contracted axis.
-static int *steps(Cg *cg, const NvTile *t, bool along_rows, int n) {
+static int *steps(Cg *cg, const TileShared *t, bool along_rows, int n) {
     int *s = ARENA_ARRAY(cg->arena, int, n);
     for (int k = 0; k < n; k++)
-        s[k] = along_rows ? k * 16 * NV90_PITCH / 16
-                          : (k / 4 * t->rows * NV90_PITCH + k % 4 * 32) / 16;
+        s[k] = along_rows ? k * 16 * HOME_PITCH / 16
+                          : (k / 4 * t->rows * HOME_PITCH + k % 4 * 32) / 16;
     return s;
 }
 
@@ -54,7 +55,7 @@ Val nv90_operand(Cg *cg, const TileValue *v, int leading) {
     bool piped = v->def->kind != TILE_MAP; // otherwise it has one place
     const Nv90Pipe *p = piped ? nv90_pipe(cg, v) : NULL;
     Val place = piped ? p->place : nv90_place(cg, cg->value[v->id].mem);
-    Val first = nv90_descriptor(cg, place, leading, 8 * NV90_PITCH);
+    Val first = nv90_descriptor(cg, place, leading, 8 * HOME_PITCH);
     if (!piped) return first;
     Val stage = LLVMBuildZExt(cg->b, nv90_state(cg)->stage[v->id], cg->i64, "");
     return LLVMBuildAdd(cg->b, first,
@@ -63,7 +64,7 @@ Val nv90_operand(Cg *cg, const TileValue *v, int leading) {
 
 Val nv90_left(Cg *cg, const TileValue *v) {
     Val group = LLVMBuildZExt(cg->b, nv90_state(cg)->group, cg->i64, "");
-    Val mine = LLVMBuildMul(cg->b, group, cg_i64(cg, 64 * NV90_PITCH / 16), "");
+    Val mine = LLVMBuildMul(cg->b, group, cg_i64(cg, 64 * HOME_PITCH / 16), "");
     return LLVMBuildAdd(cg->b, nv90_operand(cg, v, 16), mine, "");
 }
 
@@ -80,9 +81,9 @@ static Val changing(Cg *cg, Val descriptor, Val stage) {
         "=l,l,r", false);
 }
 
-static Val left_descriptor(Cg *cg, const Operands *o, const NvTile *t, int steps) {
+static Val left_descriptor(Cg *cg, const Operands *o, const TileShared *t, int steps) {
     const Nv90 *h = nv90_state(cg);
-    assert(t->panels && t->col_axis == o->axis);
+    assert(t->order == ORDER_PANELS && t->col_axis == o->axis);
     Val taken = h->rows[o->left->id], stage = h->stage[o->right->id];
     if (!taken) return nv90_left(cg, o->left);
     return stage && steps >= WORTH_A_CHANGE ? changing(cg, taken, stage) : taken;
@@ -129,7 +130,7 @@ static bool lands_by_halves(const TileOp *mma) {
 void nv90_mma(Cg *cg, const TileOp *op) {
     Nv90 *h = nv90_state(cg);
     Operands o = operands(cg, op);
-    NvTile right = nv_tile(cg->k, o.right);
+    TileShared right = tile_shared(cg->p, cg->k, o.right);
     CgValue *value = &cg->value[op->results.data[0]->id];
     begin_sum(cg, op);
     Nv90Product p = {.dtype = o.right->dtype, .columns = 2 * value->n, .acc = value->e};
@@ -137,9 +138,9 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     p.steps = cg->k->axes[o.axis].extent / 16;
     p.transposed = right.row_axis == o.axis;
     p.right_step = steps(cg, &right, p.transposed, p.steps);
-    p.right = nv90_operand(cg, o.right, p.transposed ? right.rows * NV90_PITCH : 16);
+    p.right = nv90_operand(cg, o.right, p.transposed ? right.rows * HOME_PITCH : 16);
     if (o.left->home == HOME_SHARED) {
-        NvTile left = nv_tile(cg->k, o.left);
+        TileShared left = tile_shared(cg->p, cg->k, o.left);
         p.left = left_descriptor(cg, &o, &left, p.steps);
         p.left_step = steps(cg, &left, false, p.steps);
     } else {

@@ -61,7 +61,7 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     Copy c = {.to = stage_address(cg, p, stage), .full = barrier_at(cg, p->full, stage)};
     c.rank = t->rank;
     c.everywhere = nv90_goes_everywhere(cg, &p->tile);
-    if (c.everywhere) c.to = LLVMBuildAdd(cg->b, c.to, cg_times(cg, rank, rows * NV90_PITCH), "");
+    if (c.everywhere) c.to = LLVMBuildAdd(cg->b, c.to, cg_times(cg, rank, rows * HOME_PITCH), "");
     for (int d = 0; d < t->rank; d++) {
         int axis = op->coord[d].axis;
         c.at[d] = cg_uniform(cg, op->coord[d].at);
@@ -82,9 +82,9 @@ static void start_copy(Cg *cg, const Nv90Pipe *p, Copy *c) {
     Val bytes = cg_i32(cg, p->tile.bytes);
     if (c->there) bytes = LLVMBuildSelect(cg->b, c->there, bytes, cg_i32(cg, 0), "");
     nv90_barrier_expect(cg, c->full, bytes);
-    for (int i = 0; i * NV90_PANEL < p->tile.cols; i++) {
-        c->at[c->rank - 1] = cg_plus(cg, c->column, i * NV90_PANEL);
-        Val to = cg_plus(cg, c->to, i * p->tile.rows * NV90_PITCH);
+    for (int i = 0; i * HOME_PANEL < p->tile.cols; i++) {
+        c->at[c->rank - 1] = cg_plus(cg, c->column, i * HOME_PANEL);
+        Val to = cg_plus(cg, c->to, i * p->tile.rows * HOME_PITCH);
         nv90_bulk_load(cg, to, c->map, c->full, c->at, c->rank, c->there, c->everywhere);
     }
 }

@@ -17,11 +17,11 @@ Nv90Pipe *nv90_pipe(Cg *cg, const TileValue *v) {
 }
 
 // What has no rows of the grid's is copied to all blocks of a cluster, each of which copies a part.
-bool nv90_goes_everywhere(Cg *cg, const NvTile *t) {
+bool nv90_goes_everywhere(Cg *cg, const TileShared *t) {
     return nv90_state(cg)->blocks > 1 && t->row_axis != cg->k->grid[cg_grid_rows(cg->k)].axis;
 }
 
-int nv90_copied_rows(Cg *cg, const NvTile *t) {
+int nv90_copied_rows(Cg *cg, const TileShared *t) {
     return nv90_goes_everywhere(cg, t) ? t->rows / nv90_state(cg)->blocks : t->rows;
 }
 

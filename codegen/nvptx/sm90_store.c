@@ -24,23 +24,23 @@ static Val pair(Cg *cg, const TileValue *v, Dtype t, int n, int r) {
 
 // From column `first` on. Four 8 x 8 matrices at a time: rows 0 and 8, columns n and n + 1. Lane l gives the address of row
 // l % 8 of matrix l / 8.
-static void write_panels(Cg *cg, const TileValue *v, Dtype t, const NvTile *tile, int first,
+static void write_panels(Cg *cg, const TileValue *v, Dtype t, const TileShared *tile, int first,
                          Val warp_base) {
     Val lane = nv_state(cg)->gpu.lane;
     Val row = cg_sum(cg, low(cg, lane, 7), cg_times(cg, low(cg, right(cg, lane, 3), 1), 8));
     Val high = right(cg, lane, 4), key = low(cg, row, 7);
-    Val at = cg_sum(cg, warp_base, cg_times(cg, row, NV90_PITCH));
+    Val at = cg_sum(cg, warp_base, cg_times(cg, row, HOME_PITCH));
     for (int n = 0; n < tile->cols / 8; n += 2) {
         Val piece = LLVMBuildXor(cg->b, cg_plus(cg, high, n % 8), key, "");
         Val to =
-            cg_plus(cg, cg_sum(cg, at, cg_times(cg, piece, 16)), n / 8 * tile->rows * NV90_PITCH);
+            cg_plus(cg, cg_sum(cg, at, cg_times(cg, piece, 16)), n / 8 * tile->rows * HOME_PITCH);
         Val x[4];
         for (int i = 0; i < 4; i++) x[i] = pair(cg, v, t, first / 8 + n + i / 2, i % 2);
         nv90_stmatrix(cg, to, x);
     }
 }
 
-static void start_store(Cg *cg, const TileOp *op, const NvTile *tile, int first, Val warp_base,
+static void start_store(Cg *cg, const TileOp *op, const TileShared *tile, int first, Val warp_base,
                         Val warp_row) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     Val at[CG_MAP_RANK];
@@ -54,9 +54,9 @@ static void start_store(Cg *cg, const TileOp *op, const NvTile *tile, int first,
     int all = cg->k->axes[op->coord[col].axis].extent;
     Val map = nv90_map_param(cg, op->tensor, 16),
         column = cg_plus(cg, cg_times(cg, at[col], all), first);
-    for (int i = 0; i * NV90_PANEL < tile->cols; i++) {
-        at[col] = cg_plus(cg, column, i * NV90_PANEL);
-        Val from = cg_plus(cg, warp_base, i * tile->rows * NV90_PITCH);
+    for (int i = 0; i * HOME_PANEL < tile->cols; i++) {
+        at[col] = cg_plus(cg, column, i * HOME_PANEL);
+        Val from = cg_plus(cg, warp_base, i * tile->rows * HOME_PITCH);
         nv90_bulk_store(cg, map, from, at, t->rank, lead);
     }
     nv90_bulk_commit(cg);
@@ -64,11 +64,11 @@ static void start_store(Cg *cg, const TileOp *op, const NvTile *tile, int first,
 
 void nv90_store_through(Cg *cg, const TileOp *op) {
     const TileValue *v = op->args.data[0], *buffer = op->args.data[1];
-    NvTile tile = nv_tile(cg->k, buffer);
+    TileShared tile = tile_shared(cg->p, cg->k, buffer);
     Dtype t = cg->p->tensors.data[op->tensor].dtype;
-    assert(tile.panels && dtype_half(t) && tile.cols % 16 == 0);
+    assert(tile.order == ORDER_PANELS && dtype_half(t) && tile.cols % 16 == 0);
     Val warp_row = cg_times(cg, nv_state(cg)->warp, 16);
-    Val base = cg_sum(cg, cg->value[buffer->id].mem, cg_times(cg, warp_row, NV90_PITCH));
+    Val base = cg_sum(cg, cg->value[buffer->id].mem, cg_times(cg, warp_row, HOME_PITCH));
     for (int first = 0; first < cg->k->axes[v->axis[1]].extent; first += tile.cols) {
         nv90_bulk_wait_read(cg);
         nv90_warp_sync(cg);
@@ -82,10 +82,10 @@ void nv90_store_through(Cg *cg, const TileOp *op) {
 // The warpgroup's last product that read the place has landed when all of it are here.
 void nv90_share(Cg *cg, const TileValue *v) {
     const NvState *s = nv_state(cg);
-    NvTile tile = nv_tile(cg->k, v);
-    assert(tile.panels && dtype_half(v->dtype) && tile.cols % 16 == 0);
+    TileShared tile = tile_shared(cg->p, cg->k, v);
+    assert(tile.order == ORDER_PANELS && dtype_half(v->dtype) && tile.cols % 16 == 0);
     Val base = nv90_shared(cg, s->gpu.offset[v->id]);
-    Val mine = cg_sum(cg, base, cg_times(cg, s->warp, 16 * NV90_PITCH));
+    Val mine = cg_sum(cg, base, cg_times(cg, s->warp, 16 * HOME_PITCH));
     nv90_pack(cg);
     nv90_group_sync(cg);
     write_panels(cg, v, v->dtype, &tile, 0, mine);

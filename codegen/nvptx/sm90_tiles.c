@@ -1,7 +1,7 @@
 // sm90_tiles.c: which tiles of the grid a block has, and what the grid's symbols mean.
 //
 // In: TILE_NEXT and TILE_TILES. Out: the tile, decided by the producer and read by the others
-// through shared memory (a ring of NV90_AHEAD tiles with two barriers each). Numbers of tiles are
+// through shared memory (a ring of HOME_AHEAD tiles with two barriers each). Numbers of tiles are
 // the grid's (grid.c).
 #include "codegen/nvptx/sm90.h"
 
@@ -94,14 +94,14 @@ static Val counter(Cg *cg) {
 
 // ---- clusters: the first block asks for all, and tells the other's producer in a ring of answers.
 // Consumers that heard of a tile were through with the one before, which took copies of both blocks:
-// when a tile is asked for, that of NV90_ANSWERS tiles before has been read.
+// when a tile is asked for, that of HOME_ANSWERS tiles before has been read.
 
 static Val is_first(Cg *cg) {
     return LLVMBuildICmp(cg->b, LLVMIntEQ, nv90_state(cg)->rank, cg_i32(cg, 0), "");
 }
 
 static Val answer_place(Cg *cg, Val turn, int ring, int bytes) {
-    Val i = LLVMBuildAnd(cg->b, turn, cg_i32(cg, NV90_ANSWERS - 1), "");
+    Val i = LLVMBuildAnd(cg->b, turn, cg_i32(cg, HOME_ANSWERS - 1), "");
     return add(cg, nv90_shared(cg, ring), mul(cg, i, cg_i32(cg, bytes)));
 }
 
@@ -115,9 +115,9 @@ static void answer(Cg *cg, Val turn, Val number) {
 
 static Val await_answer(Cg *cg, Val turn) {
     const Nv90 *h = nv90_state(cg);
-    Val round = udiv(cg, turn, cg_i32(cg, NV90_ANSWERS));
+    Val round = udiv(cg, turn, cg_i32(cg, HOME_ANSWERS));
     // The ring's first place is not used in the first round: the first tile is not asked for.
-    Val place = LLVMBuildAnd(cg->b, turn, cg_i32(cg, NV90_ANSWERS - 1), "");
+    Val place = LLVMBuildAnd(cg->b, turn, cg_i32(cg, HOME_ANSWERS - 1), "");
     Val late = LLVMBuildZExt(cg->b, LLVMBuildICmp(cg->b, LLVMIntEQ, place, cg_i32(cg, 0), ""),
                              cg->i32, "");
     Val parity = LLVMBuildAnd(cg->b, sub(cg, round, late), cg_i32(cg, 1), "");
@@ -173,8 +173,8 @@ typedef struct Slot {      // of the ring of tiles, for the one that begins
 static Slot next_slot(Cg *cg) {
     const Nv90 *h = nv90_state(cg);
     Val turn = get(cg, h->turn);
-    Val i = LLVMBuildAnd(cg->b, turn, cg_i32(cg, NV90_AHEAD - 1), "");
-    Val round = LLVMBuildUDiv(cg->b, turn, cg_i32(cg, NV90_AHEAD), "");
+    Val i = LLVMBuildAnd(cg->b, turn, cg_i32(cg, HOME_AHEAD - 1), "");
+    Val round = LLVMBuildUDiv(cg->b, turn, cg_i32(cg, HOME_AHEAD), "");
     set(cg, h->turn, add(cg, turn, cg_i32(cg, 1)));
     Val by8 = mul(cg, i, cg_i32(cg, 8)), by16 = mul(cg, i, cg_i32(cg, 16));
     return (Slot){add(cg, nv90_shared(cg, h->numbers), by16),

@@ -15,6 +15,10 @@
 
 // ---- making one
 
+static int columns_of(Cg *cg, const TileValue *v) {
+    return cg->k->axes[v->axis[v->rank - 1]].extent;
+}
+
 static Val group_number(Cg *cg) {
     const NvState *s = nv_state(cg);
     return s->roles ? s->roles->group : s->warp;
@@ -22,7 +26,7 @@ static Val group_number(Cg *cg) {
 
 static Val base_of(Cg *cg, const TileValue *v) {
     const NvState *s = nv_state(cg);
-    Val mine = cg_times(cg, group_number(cg), nv_strip_pitch(cg->k, v));
+    Val mine = cg_times(cg, group_number(cg), tile_strip_pitch(cg->k, v));
     return cg_sum(cg, cg_plus(cg, s->shared, s->gpu.offset[v->id]), mine);
 }
 
@@ -44,8 +48,8 @@ static Val strip_pos(Cg *cg, CgElem *elem, int axis) {
     Val first = cg_times(cg, cg->tile[axis], a->extent);
     if (v->rank == 1) return cg_sum(cg, first, at->index);
     if (axis != v->axis[0]) return first;
-    first = cg_sum(cg, first, cg_times(cg, group_number(cg), nv_strip_rows(cg->k, v)));
-    return cg_sum(cg, first, cg_plus(cg, at->index, 1 - nv_strip_columns(cg->k, v)));
+    first = cg_sum(cg, first, cg_times(cg, group_number(cg), tile_strip_rows(cg->k, v)));
+    return cg_sum(cg, first, cg_plus(cg, at->index, 1 - columns_of(cg, v)));
 }
 
 static Val number(Cg *cg, const TileOp *op, Val index) {
@@ -68,7 +72,7 @@ static void meet(Cg *cg) {
 void nv_strip_map(Cg *cg, const TileOp *op) {
     const NvState *s = nv_state(cg);
     const TileValue *v = op->results.data[0];
-    int threads = nv_strip_warps(cg->k) * NV_WARP, n = nv_strip_count(cg->k, v);
+    int threads = tile_strip_warps(cg->k) * NV_WARP, n = tile_strip_count(cg->k, v);
     int chunks = (n + threads - 1) / threads, elem = dtype_bytes(v->dtype);
     Val in_group = LLVMBuildAnd(cg->b, s->gpu.tid, cg_i32(cg, threads - 1), "");
     Val *x = ARENA_ARRAY(cg->arena, Val, chunks), *at = ARENA_ARRAY(cg->arena, Val, chunks);
@@ -79,16 +83,17 @@ void nv_strip_map(Cg *cg, const TileOp *op) {
         x[i] = cg_write(cg, number(cg, op, at[i]), v->dtype);
     }
     Val base = base_of(cg, v);
-    if (!nv_is_strip(op->prev)) meet(cg);
+    if (!tile_is_strip(op->prev)) meet(cg);
     for (int i = 0; i < chunks; i++)
         LLVMBuildStore(cg->b, x[i], nv_shared_ptr(cg, cg_sum(cg, base, cg_times(cg, at[i], elem))));
-    if (!nv_is_strip(op->next)) meet(cg);
+    if (!tile_is_strip(op->next)) meet(cg);
     int layout = tile_common_layout(cg->k, op, v->axis, v->rank); // of what reads it
     Val col = cg_thread_part(cg, layout, v->axis[v->rank - 1]), here = col;
     if (v->rank == 2) {
         Val row = cg_thread_part(cg, layout, v->axis[0]);
-        row = LLVMBuildSub(cg->b, row, cg_times(cg, group_number(cg), nv_strip_rows(cg->k, v)), "");
-        here = cg_plus(cg, LLVMBuildSub(cg->b, row, col, ""), nv_strip_columns(cg->k, v) - 1);
+        row =
+            LLVMBuildSub(cg->b, row, cg_times(cg, group_number(cg), tile_strip_rows(cg->k, v)), "");
+        here = cg_plus(cg, LLVMBuildSub(cg->b, row, col, ""), columns_of(cg, v) - 1);
     }
     cg->value[v->id].mem = nv_shared_ptr(cg, cg_sum(cg, base, cg_times(cg, here, elem)));
 }

@@ -278,7 +278,7 @@ static Cg constants(void) {
 }
 
 static int chunk_at(Cg *cg, int chunks, int row, int row_more, int chunk, int chunk_more) {
-    AmTile t = {.chunks = chunks};
+    TileShared t = {.pitch = chunks * HOME_PIECE};
     Val v = am_chunk(cg, &t, (AmPlace){cg_i32(cg, row), row_more},
                      (AmPlace){cg_i32(cg, chunk), chunk_more});
     ck_assert(LLVMIsConstant(v));

@@ -1,0 +1,226 @@
+// tile_shared.c: see tile_shared.h.
+#include "tile_shared.h"
+#include "tile_places.h"
+
+#include <assert.h>
+
+enum { GROUP_WARPS = 4, WMMA_LANES = 32, LINE = 128 };
+
+bool tile_has_roles(const TileKernel *k) {
+    for (const TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_ROLE) return true;
+    return false;
+}
+
+static int up(int n, int to) { return (n + to - 1) / to * to; }
+
+// ---- how one lies
+
+// Pipes are filled by tensor copies; so is a tensor from a buffer that a store goes through; what a
+// map of a role makes is on its way to a product.
+static bool in_panels(const TileKernel *k, const TileValue *v) {
+    if (!v->def) return false;
+    if (v->def->kind == TILE_PIPE || tile_pipe_of(v)) return true;
+    if (v->def->kind == TILE_MAP)
+        return tile_has_roles(k) && v->rank == 2 && v->home == HOME_SHARED;
+    if (v->def->kind != TILE_ALLOC) return false;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_STORE && op->args.n > 1 && op->args.data[1] == v) return true;
+    return false;
+}
+
+static TileShared with_axes(const TileKernel *k, TileShared t, int row, int col) {
+    t.row_axis = row, t.col_axis = col;
+    if (row >= 0) t.rows = k->axes[row].extent;
+    if (col >= 0) t.cols = k->axes[col].extent;
+    return t;
+}
+
+// Columns are what is contiguous in the tensor, which is the axis that is not tiled.
+static TileShared in_rows(const TileKernel *k, const TileValue *v, TileShared t) {
+    if (v->rank == 2 && k->axes[v->axis[0]].whole) t = with_axes(k, t, v->axis[1], v->axis[0]);
+    if (in_panels(k, v)) {
+        t.order = ORDER_PANELS;
+        t.pitch = HOME_PITCH;
+        t.bytes = up(t.cols, HOME_PANEL) / HOME_PANEL * t.rows * t.pitch;
+        assert(t.rows % 8 == 0 && dtype_half(v->dtype));
+        return t;
+    }
+    t.pitch = t.cols * t.elem + (v->rank == 2 ? HOME_PIECE : 0);
+    t.bytes = up(t.rows * t.pitch, HOME_PIECE);
+    return t;
+}
+
+static const TileValue *buffer_of(const TileValue *v) {
+    return v->def && v->def->kind == TILE_VIEW ? v->def->args.data[0] : v;
+}
+
+// What products contract of a buffer; -1: they do not use it, or not in one way.
+static int contracted_of(const TileKernel *k, const TileValue *buffer) {
+    int axis = -1;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        if (op->kind != TILE_MMA) continue;
+        for (int i = 0; i < 2; i++) {
+            if (buffer_of(op->args.data[i]) != buffer) continue;
+            int a = tile_contracted_axis(op);
+            if (axis >= 0 && axis != a) return -1;
+            axis = a;
+        }
+    }
+    return axis;
+}
+
+// The axis along which the tensor that is copied into a buffer is contiguous.
+static int contiguous_of(const TileProgram *p, const TileKernel *k, const TileValue *buffer) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_COPY && op->args.data[0] == buffer)
+            return op->coord[p->tensors.data[op->tensor].rank - 1].axis;
+    return buffer->axis[buffer->rank - 1];
+}
+
+// Powers of two, so that rows do not straddle lines, or whole lines.
+static int chunks_for(int n) {
+    int c = 1;
+    if (n > 8) return up(n, 8);
+    while (c < n) c *= 2;
+    return c;
+}
+
+static TileShared in_chunks(const TileProgram *p, const TileKernel *k, const TileValue *v,
+                            TileShared t) {
+    int lanes = target_get(p->target)->lanes;
+    t.order = ORDER_CHUNKS;
+    if (v->rank == 2) {
+        int along = contiguous_of(p, k, buffer_of(v)), inner = contracted_of(k, buffer_of(v));
+        if (inner < 0) inner = along;
+        t = with_axes(k, t, inner == v->axis[0] ? v->axis[1] : v->axis[0], inner);
+        t.transposed = inner != along;
+        t.paired = t.elem == 2 && lanes != WMMA_LANES && !k->axes[inner].wide &&
+                   t.cols % (8 * lanes / k->schedule.matrix_rows) == 0;
+    }
+    int chunks = up(t.cols * t.elem, HOME_PIECE) / HOME_PIECE;
+    t.pitch = (v->rank == 2 ? chunks_for(chunks) : chunks) * HOME_PIECE;
+    t.bytes = up(t.rows * t.pitch, LINE);
+    return t;
+}
+
+TileShared tile_shared(const TileProgram *p, const TileKernel *k, const TileValue *v) {
+    TileShared t = {.rows = 1, .cols = 1, .elem = dtype_bytes(v->dtype)};
+    assert(v->rank <= 2);
+    t = with_axes(k, t, v->rank == 2 ? v->axis[0] : -1, v->rank ? v->axis[v->rank - 1] : -1);
+    return target_get(p->target)->kind == KIND_AMDGPU ? in_chunks(p, k, v, t) : in_rows(k, v, t);
+}
+
+// ---- strips
+
+int tile_strip_warps(const TileKernel *k) { return tile_has_roles(k) ? GROUP_WARPS : 1; }
+
+int tile_strip_rows(const TileKernel *k, const TileValue *v) {
+    return k->axes[v->axis[0]].extent / k->schedule.warps * tile_strip_warps(k);
+}
+
+bool tile_is_strip(const TileOp *op) {
+    return op && op->kind == TILE_MAP && op->results.data[0]->home == HOME_STRIP;
+}
+
+int tile_strip_count(const TileKernel *k, const TileValue *v) {
+    int columns = k->axes[v->axis[v->rank - 1]].extent;
+    return columns + (v->rank == 2 ? tile_strip_rows(k, v) - 1 : 0);
+}
+
+int tile_strip_pitch(const TileKernel *k, const TileValue *v) {
+    return up(tile_strip_count(k, v) * dtype_bytes(v->dtype), HOME_PIECE);
+}
+
+static int strip_bytes(const TileKernel *k, const TileOp *op) {
+    if (!tile_is_strip(op)) return 0;
+    return tile_strip_pitch(k, op->results.data[0]) * (k->schedule.warps / tile_strip_warps(k));
+}
+
+// ---- places
+
+typedef struct Space { // of a block
+    const TileProgram *p;
+    const TileKernel *k;
+    int *offset, at;
+    int *place,
+        *begin; // of tiles of maps in roles (tile_places.h): which place; where it begins, or -1
+} Space;
+
+static int bytes_of(const Space *s, const TileValue *v) {
+    return tile_shared(s->p, s->k, v).bytes * (v->stages > 1 ? v->stages : 1);
+}
+
+// Of all that lie in one place.
+static int place_bytes(const Space *s, int place) {
+    int bytes = 0;
+    for (const TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op))
+        for (int i = 0; i < op->results.n; i++) {
+            if (s->place[op->results.data[i]->id] != place) continue;
+            int own = bytes_of(s, op->results.data[i]);
+            if (own > bytes) bytes = own;
+        }
+    return bytes;
+}
+
+static void put(Space *s, const TileValue *v) {
+    int place = s->place ? s->place[v->id] : -1;
+    bool first = place < 0 || s->begin[place] < 0;
+    s->offset[v->id] = first ? s->at : s->begin[place];
+    if (!first) return;
+    if (place >= 0) s->begin[place] = s->at;
+    s->at += place >= 0 ? place_bytes(s, place) : bytes_of(s, v);
+}
+
+static void put_strips(Space *s) {
+    int first = s->at;
+    for (const TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
+        if (!tile_is_strip(op)) continue;
+        int mine = first;
+        for (const TileOp *in = op->block->first; in != op; in = in->next)
+            mine += strip_bytes(s->k, in);
+        s->offset[op->results.data[0]->id] = mine;
+        mine += strip_bytes(s->k, op);
+        if (mine > s->at) s->at = mine;
+    }
+}
+
+// Panels want to be aligned to 1024 bytes: pipes and buffers of them come first.
+static void put_all(Space *s, TileKind kind, bool panels) {
+    for (const TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
+        bool made = op->kind == kind || (kind == TILE_ALLOC && tile_makes_shared(op));
+        for (int i = 0; made && i < op->results.n; i++) {
+            const TileValue *v = op->results.data[i];
+            bool in = tile_shared(s->p, s->k, v).order == ORDER_PANELS;
+            if (v->home == HOME_SHARED && in == panels) put(s, v);
+        }
+    }
+}
+
+static int barrier_bytes(const TileKernel *k) {
+    int stages = 0, words = k->schedule.cluster > 1 ? 12 * HOME_ANSWERS : 0;
+    for (const TileOp *op = k->body.first; op; op = op->next)
+        if (op->kind == TILE_PIPE) stages += op->results.data[0]->stages;
+    return 16 * stages + 16 + 16 * HOME_AHEAD + words;
+}
+
+int tile_shared_layout(const TileProgram *p, const TileKernel *k, int *offset, int *barriers) {
+    Arena *scratch = arena_new();
+    Space s = {p, k, offset ? offset : ARENA_ARRAY(scratch, int, k->nvalues + 1), 0, NULL, NULL};
+    bool roles = tile_has_roles(k);
+    for (int i = 0; i < k->nvalues; i++) s.offset[i] = -1;
+    if (roles) {
+        s.place = ARENA_ARRAY(scratch, int, k->nvalues + 1);
+        int n = tile_places(k, s.place);
+        s.begin = ARENA_ARRAY(scratch, int, n + 1);
+        for (int i = 0; i < n; i++) s.begin[i] = -1;
+    }
+    put_all(&s, TILE_PIPE, true);
+    put_all(&s, TILE_ALLOC, true);
+    put_all(&s, TILE_ALLOC, false);
+    put_strips(&s);
+    if (barriers) *barriers = up(s.at, 8);
+    if (roles) s.at = up(up(s.at, 8) + barrier_bytes(k), 16) + 16 * HOME_AHEAD;
+    arena_free(scratch);
+    return s.at;
+}

@@ -1,0 +1,54 @@
+// tile_shared.h: how tiles lie in shared memory, and where.
+//
+// A matrix has rows, whose elements (along its columns) follow each other. Order of pieces of 16 bytes:
+//
+//     padded  rows are 16 bytes further apart than they are long: eight rows lie in different banks
+//     panels  128 bytes of all rows, then the next 128 of all; a row's pieces are permuted by its number
+//             modulo 8, as tensor copies leave them and warpgroups' products want them
+//     chunks  the columns are what products contract; pieces are permuted as codegen/amdgpu says
+//
+// A vector follows itself. Strips (HOME_STRIP) lie behind all else, those of different blocks in one
+// place: numbers of a step that belong to keys or diagonals, once for each group of threads that shares
+// rows.
+#ifndef IR_TILE_SHARED_H
+#define IR_TILE_SHARED_H
+
+#include "tile.h"
+
+enum {
+    HOME_PIECE = 16,
+    HOME_PANEL = 64,  // columns of a panel,
+    HOME_PITCH = 128, // bytes of its rows
+    HOME_AHEAD = 2,   // tiles of the grid that a producer may be ahead,
+    HOME_ANSWERS = 4, // and a cluster's first block of the others
+};
+
+typedef enum TileOrder { ORDER_PADDED, ORDER_PANELS, ORDER_CHUNKS } TileOrder;
+
+typedef struct TileShared { // of a value in shared memory
+    TileOrder order;
+    int row_axis, col_axis; // -1: none
+    int rows, cols;
+    int elem;        // bytes of an element
+    int pitch;       // from row to row, in a panel
+    int bytes;       // of one stage
+    bool paired;     // chunks: halves of one are columns that a lane of an MFMA multiplies together
+    bool transposed; // chunks: columns are not what is contiguous in the tensor
+} TileShared;
+
+TileShared tile_shared(const TileProgram *p, const TileKernel *k, const TileValue *v);
+
+bool tile_has_roles(const TileKernel *k);
+// The bytes that a block needs. offset: by TileValue.id, -1: not in shared memory; may be NULL. barriers:
+// where those of a kernel in roles begin, behind all values; may be NULL. They are two for each stage of a
+// pipe, two more, and those of the rings of tiles; what the rings hold comes last.
+int tile_shared_layout(const TileProgram *p, const TileKernel *k, int *offset, int *barriers);
+
+// ---- strips
+bool tile_is_strip(const TileOp *op);                          // op may be NULL
+int tile_strip_warps(const TileKernel *k);                     // that share one
+int tile_strip_rows(const TileKernel *k, const TileValue *v);  // of theirs, where v is of diagonals
+int tile_strip_count(const TileKernel *k, const TileValue *v); // numbers of a group's
+int tile_strip_pitch(const TileKernel *k, const TileValue *v); // bytes of them
+
+#endif
