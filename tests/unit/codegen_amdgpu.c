@@ -291,7 +291,7 @@ enum { ROWS = 64, LINE = 8 }; // chunks of all banks
 static void in_different_banks(Cg *cg, int chunks, int first, int step, int chunk) {
     unsigned seen = 0;
     for (int i = 0; i < LINE; i++)
-        seen |= 1u << chunk_at(cg, chunks, first + i * step, 0, chunk, 0) / AM_CHUNK % LINE;
+        seen |= 1u << chunk_at(cg, chunks, first + i * step, 0, chunk, 0) / HOME_PIECE % LINE;
     ck_assert_msg(seen == 255, "%d chunks a row, from row %d by %d", chunks, first, step);
 }
 
@@ -319,9 +319,9 @@ START_TEST(places) {
         for (int row = 0; row < ROWS; row++)
             for (int chunk = 0; chunk < widths[i]; chunk++) {
                 int at = chunk_at(&cg, widths[i], row, 0, chunk, 0);
-                ck_assert(at >= 0 && at % AM_CHUNK == 0 && at / AM_CHUNK < ROWS * widths[i]);
-                ck_assert(!taken[at / AM_CHUNK]);
-                taken[at / AM_CHUNK] = true;
+                ck_assert(at >= 0 && at % HOME_PIECE == 0 && at / HOME_PIECE < ROWS * widths[i]);
+                ck_assert(!taken[at / HOME_PIECE]);
+                taken[at / HOME_PIECE] = true;
                 for (int known = 1; known < ROWS; known *= 2)
                     ck_assert_int_eq(chunk_at(&cg, widths[i], row & ~known, row & known,
                                               chunk & ~known, chunk & known),
