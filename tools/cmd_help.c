@@ -212,6 +212,28 @@ static void put_shapes(const Help *h) {
     options_help_on("define");
 }
 
+static void put_gradients(const Help *h) {
+    static const char *const rows[][2] = {
+        {"do", "comes: the gradient of o; drawn like any tensor where nothing names it"},
+        {"dlse, dNAME", "comes: the gradient of an emit; 0 where nothing names it"},
+        {"dstate", "comes, of a recurrence: the gradient of the last state; likewise 0"},
+        {"dq, dk, dv", "goes out, in the shapes of q, k and v; heads that share k and v add up"},
+        {"dNAME", "goes out: the gradient of an input that is marked `grad`; [1] of a number"},
+        {"dstate0", "goes out, of a recurrence: the gradient of the first state"},
+        {"max, min", "half to each side at a tie; nothing at a tie with a constant"},
+        {"abs", "0 at 0"},
+        {"rowmax, rowmin", "shared evenly among the keys that attain it"},
+        {"floor, i32, <, ==, ?:", "0 to what decides; a branch that is not taken gets 0"},
+        {"mask", "a key outside gets 0, whatever stands there; a row without a key has none"},
+    };
+    (void)h;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) put_entry(rows[i][0], rows[i][1]);
+    put_title("The command takes and gives them by:");
+    options_help_on("in");
+    options_help_on("out");
+    options_help_on("phase");
+}
+
 static void put_masks(const Help *h) { put_module(h, "mask"); }
 static void put_scores(const Help *h) { put_module(h, "modify"); }
 static void put_normalizations(const Help *h) { put_module(h, "normalization"); }
