@@ -98,7 +98,8 @@ extern const CgGpuHooks am_gpu_hooks; // map.c
 void am_map(Cg *cg, const TileOp *op);
 void am_load(Cg *cg, const TileOp *op); // global.c
 void am_store(Cg *cg, const TileOp *op);
-void am_copies_begin(Cg *cg); // copy.c: makes room for what is on its way
+void am_add(Cg *cg, Val x, Val p); // f32, to global memory
+void am_copies_begin(Cg *cg);      // copy.c: makes room for what is on its way
 void am_copy(Cg *cg, const TileOp *op);
 void am_land(Cg *cg, const TileOp *op); // TILE_WAIT
 void am_mma(Cg *cg, const TileOp *op);  // mma.c

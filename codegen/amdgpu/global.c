@@ -160,12 +160,16 @@ static void store_halves(Cg *cg, const Access *a, int m, Val at) {
     }
 }
 
+void am_add(Cg *cg, Val x, Val p) {
+    Val args[] = {p, x};
+    Ty types[] = {cg->f32, LLVMTypeOf(p), cg->f32};
+    cg_intrinsic(cg, "llvm.amdgcn.global.atomic.fadd", types, 3, args, 2);
+}
+
 // One element, or what is added to it: of all that do so, in any order.
 static void put(Cg *cg, const Access *a, Val x, Val at) {
-    Val args[] = {at, x};
-    Ty types[] = {cg->f32, LLVMTypeOf(at), cg->f32};
     if (a->op->add)
-        cg_intrinsic(cg, "llvm.amdgcn.global.atomic.fadd", types, 3, args, 2);
+        am_add(cg, x, at);
     else
         LLVMBuildStore(cg->b, x, at);
 }

@@ -47,6 +47,7 @@ const CgGpuHooks am_gpu_hooks = {
     .place = shared_place,
     .pointer = am_lds,
     .offset = shared_offset,
+    .add = am_add,
 };
 
 void am_map(Cg *cg, const TileOp *op) {

@@ -51,13 +51,17 @@ void cg_store_elements(Cg *cg, const TileOp *op) {
     const TileValue *v = op->args.data[0];
     const CgFragment *f = cg_fragment(cg, v);
     int part[TILE_MAX_AXES] = {0};
+    assert(!(op->add && layout_copies(&f->is)) && "of copies one would have to add");
     for (int i = 0; i < f->registers * f->each; i++) {
         part_of(v, f, i, part);
         Place p = place_of(cg, op, v, part);
         Val x = cg_write(cg, cg_gpu(cg)->hooks->element(cg, v, v->layout, part),
                          cg->p->tensors.data[op->tensor].dtype);
         Blk done = cg_if(cg, p.in, "element");
-        LLVMBuildStore(cg->b, x, p.ptr);
+        if (op->add)
+            cg_gpu(cg)->hooks->add(cg, x, p.ptr);
+        else
+            LLVMBuildStore(cg->b, x, p.ptr);
         cg_end_if(cg, done);
     }
 }

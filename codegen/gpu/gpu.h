@@ -31,6 +31,7 @@ typedef struct CgGpuHooks {
     Val (*pointer)(Cg *cg, Val at);
     // Bytes from there: the element `own` along `axis` and `walked` along its other one, if any.
     Val (*offset)(Cg *cg, const TileValue *v, int axis, Val own, Val walked);
+    void (*add)(Cg *cg, Val x, Val p); // f32, to global memory, as other threads do
     bool pieces; // 16 bytes of a row that begin at a multiple of as many lie together
 } CgGpuHooks;
 

@@ -108,13 +108,18 @@ static void store_at(Cg *cg, Val v, Val base, int offset, unsigned align) {
     LLVMSetAlignment(LLVMBuildStore(cg->b, v, p), align);
 }
 
-// Adds to what is there, in any order. (Two at once would need the PTX of CUDA 12.1.)
+// (Two at once would need the PTX of CUDA 12.1.)
+void nv_add(Cg *cg, Val x, Val p) {
+    Val args[] = {LLVMBuildPtrToInt(cg->b, p, cg->i64, ""), x};
+    cg_asm(cg, cg->void_, args, 2, "red.relaxed.gpu.global.add.f32 [$0], $1;", "l,f", false);
+}
+
+// Adds to what is there, in any order.
 static void add_at(Cg *cg, Val v, Val base, int offset) {
     for (int i = 0; i < cg_lanes(v); i++) {
         Val at = LLVMBuildAdd(cg->b, base, cg_i64(cg, offset + 4 * i), "");
         Val x = cg_lanes(v) == 1 ? v : LLVMBuildExtractElement(cg->b, v, cg_i32(cg, i), "");
-        cg_asm(cg, cg->void_, (Val[]){at, x}, 2, "red.relaxed.gpu.global.add.f32 [$0], $1;", "l,f",
-               false);
+        nv_add(cg, x, global_ptr(cg, at));
     }
 }
 

@@ -75,6 +75,7 @@ const CgGpuHooks nv_gpu_hooks = {
     .place = shared_place,
     .pointer = nv_shared_ptr,
     .offset = shared_offset,
+    .add = nv_add,
     .pieces = true,
 };
 

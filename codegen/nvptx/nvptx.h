@@ -76,6 +76,7 @@ void nv_loop_end(Cg *cg, CgLoop *loop);
 Val nv_whole(Cg *cg, const TileValue *v, Val part); // the sum of the parts of a row's number
 void nv_load(Cg *cg, const TileOp *op);             // global.c
 void nv_store(Cg *cg, const TileOp *op);
+void nv_add(Cg *cg, Val x, Val p);      // f32, to global memory
 void nv_copy(Cg *cg, const TileOp *op); // copy.c
 void nv_mma(Cg *cg, const TileOp *op);  // mma.c
 

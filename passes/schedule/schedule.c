@@ -61,7 +61,26 @@ bool pass_assign(TileProgram *p, Diags *diags) {
     return assign != NULL;
 }
 
+// Products in a loop within another, as of a backward by tiles of keys: what moves with the inner loop lies along other threads than
+// what stays.
+static bool has_nests(const TileProgram *p, Diags *diags) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileBlock *b = &p->kernels.data[i]->body;
+        for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op)) {
+            const TileOp *loop = op->block->owner;
+            bool inner = op->kind == TILE_MMA && loop && loop->kind == TILE_LOOP;
+            if (!inner || !loop->block->owner || loop->block->owner->kind != TILE_LOOP) continue;
+            diag_error(diags, loop->span,
+                       "target '%s' has no schedule for products in a loop within another",
+                       target_get(p->target)->name);
+            return true;
+        }
+    }
+    return false;
+}
+
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags) {
+    if (o->target.kind != KIND_HOST && has_nests(p, diags)) return false;
     p->scheduled = target_passes[o->target.id].schedule(p, o, diags);
     if (!p->scheduled || o->target.kind == KIND_HOST) return p->scheduled;
     pass_layouts(p);

@@ -119,33 +119,54 @@ START_TEST(sums_stay_in_threads) {
 }
 END_TEST
 
+static TileProgram *tile_file(Arena *a, const char *name, TargetId target, Diags *diags) {
+    FILE *f = fopen(arena_printf(a, "tests/tile/%s.tile", name), "rb");
+    char *text = arena_alloc(a, 1 << 16);
+    ck_assert(f != NULL);
+    text[fread(text, 1, (1 << 16) - 1, f)] = 0;
+    fclose(f);
+    diag_init(diags, a);
+    TileProgram *p = tile_parse(a, text, strlen(text), diags);
+    ck_assert(p != NULL);
+    p->target = target;
+    return p;
+}
+
 // What several blocks add to: one addition for each element, and of a row's number by one thread.
 START_TEST(additions) {
     static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A};
     for (int i = 0; i < 2; i++) {
         Arena *a = arena_new();
         Diags diags;
-        FILE *f = fopen("tests/tile/sums.tile", "rb");
-        char *text = arena_alloc(a, 1 << 16);
         void *code;
         size_t n;
-        ck_assert(f != NULL);
-        text[fread(text, 1, (1 << 16) - 1, f)] = 0;
-        fclose(f);
-        diag_init(&diags, a);
-        TileProgram *p = tile_parse(a, text, strlen(text), &diags);
-        ck_assert(p != NULL);
-        p->target = targets[i];
+        TileProgram *p = tile_file(a, "sums", targets[i], &diags);
         PassOptions o = {.target = cg_target(targets[i]), .dtype = p->dtype};
         ck_assert(pass_tile(p, &o, &diags) && pass_schedule(p, &o, &diags));
         const TileProgram *all = p;
         CgOptions options = {.opt = 3};
         ck_assert(cg_emit(&all, 1, &options, CG_ASM, &diags, &code, &n));
-        int elements =
-            p->kernels.data[0]->axes[0].extent * 16 / p->kernels.data[0]->schedule.warps / 32;
+        const TileKernel *k = p->kernels.data[0];
+        int elements = k->axes[0].extent * 16 / k->schedule.warps / 32;
         ck_assert_int_eq(count(code, "red.relaxed.gpu.global.add.f32"), elements + elements / 4);
         ck_assert_int_eq(count(code, "st.global"), 0);
         free(code);
+        arena_free(a);
+    }
+}
+END_TEST
+
+START_TEST(nests_are_refused) {
+    static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A, TARGET_GFX942};
+    for (int i = 0; i < 3; i++) {
+        Arena *a = arena_new();
+        Diags diags;
+        TileProgram *p = tile_file(a, "backward", targets[i], &diags);
+        PassOptions o = {.target = cg_target(targets[i]), .dtype = p->dtype};
+        ck_assert(pass_tile(p, &o, &diags));
+        pass_classify(p);
+        ck_assert(!pass_schedule(p, &o, &diags));
+        ck_assert_ptr_nonnull(strstr(diags.first->message, "products in a loop within another"));
         arena_free(a);
     }
 }
@@ -321,6 +342,7 @@ Suite *codegen_nvptx_suite(void) {
     tcase_add_test(t, tf32);
     tcase_add_test(t, sums_stay_in_threads);
     tcase_add_test(t, additions);
+    tcase_add_test(t, nests_are_refused);
     tcase_add_test(t, elements);
     tcase_add_test(t, launch);
     tcase_add_test(t, widths);
