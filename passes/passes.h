@@ -29,7 +29,8 @@ typedef struct PassOptions {
 // Stream -> tile program, algorithm level: one sweep after the other, one loop each. passes/tile/build.c
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o);
 // The same of a recurrence's chunked form.  passes/tile/recur.c
-TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *o);
+// steps: with a kernel for few positions.
+TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *o, bool steps);
 // Simplifies every expression, removes what nothing uses. passes/tile/tidy.c
 void pass_tidy(TileProgram *p);
 // Moves what does not depend on an axis (or on the loop) out of maps over it: per-row, per-column,

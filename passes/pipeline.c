@@ -122,12 +122,16 @@ TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diag
 
 // ---- recurrences
 
-TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptions *o) {
-    TileProgram *p = pass_build_recurrence(a, c, o);
+static TileProgram *recurrence(Arena *a, const Chunk *c, const PassOptions *o, bool steps) {
+    TileProgram *p = pass_build_recurrence(a, c, o, steps);
     verify(p);
     seen(o, "build", p);
     shape(p, o);
     return p;
+}
+
+TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptions *o) {
+    return recurrence(a, c, o, false);
 }
 
 TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Diags *diags) {
@@ -139,7 +143,7 @@ TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Dia
         return NULL;
     }
     if (!accepts(rec->span, rec->D, rec->Dv, diags)) return NULL;
-    TileProgram *p = pass_recurrence_algorithm(a, c, o);
+    TileProgram *p = recurrence(a, c, o, true);
     if (!pass_tile(p, o, diags)) return NULL;
     seen(o, "tile", p);
     pass_classify(p);

@@ -25,9 +25,8 @@ enum {
     HOST_KEYS = 48,   // at most; a multiple of the 6 rows of a register block
     HOST_KEYS_STEP = 24,
     HOST_FEW_KEYS = 192,
-    HOST_COLUMNS = 64,      // of v: of a recurrence's tile
-    HOST_CHUNK = 32,        // positions of its chunks
-    HOST_CHANNEL_CHUNK = 8, // where scores take an exponential for each channel
+    HOST_COLUMNS = 64, // of v: of a recurrence's tile
+    HOST_CHUNK = 6,    // positions of its chunks: the rows of a register block of the products
 };
 
 // Columns of q and o, or of k and v, that are held at a time.
@@ -61,12 +60,12 @@ static bool is_chunked(const TileKernel *k) {
     return false;
 }
 
-// Some map is over so many axes, or (axis >= 0) sums over that one.
-static bool has_map(const TileKernel *k, int naxes, int axis) {
+// Some map sums over the axis.
+static bool is_summed(const TileKernel *k, int axis) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        for (int i = 0; op->kind == TILE_MAP && op->naxes >= naxes && i < op->outs.n; i++) {
+        for (int i = 0; op->kind == TILE_MAP && i < op->outs.n; i++) {
             const TileResult *r = &op->outs.data[i];
-            if (axis < 0 || (r->reduce != EX_CONST && r->reduce_axis == axis)) return true;
+            if (r->reduce != EX_CONST && r->reduce_axis == axis) return true;
         }
     return false;
 }
@@ -74,7 +73,7 @@ static bool has_map(const TileKernel *k, int naxes, int axis) {
 // Tiles of equal width; one where a row of v or o is summed.
 static int columns_of_chunks(const TileKernel *k, int lanes) {
     int axis = tile_grid_axis(k), n = k->axes[axis].size->i;
-    int tiles = has_map(k, 0, axis) ? 1 : (n + HOST_COLUMNS - 1) / HOST_COLUMNS;
+    int tiles = is_summed(k, axis) ? 1 : (n + HOST_COLUMNS - 1) / HOST_COLUMNS;
     return pass_padded((n + tiles - 1) / tiles, lanes);
 }
 
@@ -88,9 +87,10 @@ static bool choose(TileKernel *k, const PassOptions *o, Diags *diags) {
                  .keys = keys_of(&o->target, k, columns)};
     if (is_chunked(k) && k->axes[tile_grid_axis(k)].size->op == EX_CONST) {
         s->rows = columns_of_chunks(k, lanes);
-        s->keys = has_map(k, 3, -1) ? HOST_CHANNEL_CHUNK : HOST_CHUNK;
+        s->keys = HOST_CHUNK;
     }
     if (!knobs_take(s, FORM_HOST, &o->schedule, diags)) return false;
+    if (k->purpose == PURPOSE_STEPS) s->keys = 1;
     if (s->rows % lanes == 0) return true;
     diag_error(diags, (Span){0},
                "schedule: rows are a multiple of the %d lanes of a vector, not %d", lanes, s->rows);

@@ -1,6 +1,7 @@
 // recur.c: a recurrence's chunked form as a tile program (ir/chunk.h has the mathematics).
 //
-// In: a chunked form. Out: a program of one kernel, algorithm level. A point of the grid has a head and some columns of v;
+// In: a chunked form. Out: a program of one kernel, algorithm level; with `steps` of one more, for few positions (decoding),
+// whose chunks are single positions. A point of the grid has a head and some columns of v;
 // it goes from chunk to chunk (axis T) and carries the state, f32[D, E]. Reads lie along T, writes along U, the same
 // positions again:
 //
@@ -16,7 +17,7 @@
 #include "passes/passes.h"
 #include "passes/tile/rewrite.h"
 
-#include <math.h>
+#include <string.h>
 
 typedef struct Number { // of a row; neither: 1
     TileValue *v;
@@ -562,10 +563,12 @@ static void add_tensors(Recur *r, Dtype t) {
     r->state = tensor(r, "state", TENSOR_STATE, DT_F32, RSIZE_H, D, rec->Dv);
 }
 
-static void build_kernel(Recur *r) {
+static void build_kernel(Recur *r, const char *name, TilePurpose purpose) {
     const Ex *one = ex_i32(r->x, 1);
     TileKernel *k = r->k =
-        tile_kernel(r->p, arena_printf(r->arena, "%s_fwd", r->rec->name), PURPOSE_CHUNK);
+        tile_kernel(r->p, arena_printf(r->arena, "%s_%s", r->rec->name, name), purpose);
+    memset(r->raw_k, 0, sizeof r->raw_k);
+    memset(r->raw_v, 0, sizeof r->raw_v);
     r->T = tile_axis(k, "T", size(r, RSIZE_S), false);
     r->U = tile_axis(k, "U", size(r, RSIZE_S), false);
     r->D = tile_axis(k, "D", ex_i32(r->x, r->rec->D), true);
@@ -594,7 +597,14 @@ static void build_kernel(Recur *r) {
     store(r, r->state, last, r->D);
 }
 
-TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *o) {
+static void add_plan(Recur *r, const Ex *when, int kernel) {
+    TilePlan plan = {.when = when};
+    VEC_PUSH(r->arena, &plan.kernels, kernel);
+    VEC_PUSH(r->arena, &r->p->plans, plan);
+}
+
+TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *o, bool steps) {
+    enum { FEW_POSITIONS = 2 };
     const RecProgram *rec = c->rec;
     Recur r = {.arena = a, .x = rec->pool, .c = c, .rec = rec};
     TileProgram *p = r.p = tile_program(a, rec->pool, rec->name);
@@ -605,9 +615,9 @@ TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *
     p->Dv = rec->Dv;
     tile_sizes(p, &rec->sizes);
     add_tensors(&r, o->dtype);
-    build_kernel(&r);
-    TilePlan plan = {0};
-    VEC_PUSH(a, &plan.kernels, 0);
-    VEC_PUSH(a, &p->plans, plan);
+    build_kernel(&r, "fwd", PURPOSE_CHUNK);
+    if (steps) build_kernel(&r, "steps", PURPOSE_STEPS);
+    if (steps) add_plan(&r, ex_2(r.x, EX_LE, size(&r, RSIZE_S), ex_i32(r.x, FEW_POSITIONS)), 1);
+    add_plan(&r, NULL, 0);
     return p;
 }

@@ -102,7 +102,7 @@ static bool tame(const RuCase *x) { // f32 holds it
 
 static void try(const char *source, const int32_t size[RSIZE_FREE], uint32_t seed, bool slow,
                 double bound) {
-    static const char *const chunks[] = {NULL, "keys=8", "keys=16", "keys=24"};
+    static const char *const chunks[] = {NULL, "keys=8", "keys=16", "keys=24", "keys=32"};
     static const int lanes[] = {4, 8, 16};
     RuCase x = {.a = arena_new()};
     ru_compile(&x, source);
@@ -117,7 +117,7 @@ static void try(const char *source, const int32_t size[RSIZE_FREE], uint32_t see
         interpret(&x, p, source, "algorithm");
     }
     if (cu_target(most, &o.target)) {
-        const char *knobs = chunks[ru_draw(&seed, 4)];
+        const char *knobs = chunks[ru_draw(&seed, 5)];
         TileProgram *p = scheduled(&x, &o, knobs);
         if (slow) interpret(&x, p, source, "scheduled");
         TileData *d = tensors(&x, p);
@@ -183,17 +183,21 @@ static void hard(const char *source, int S, double bound, void (*change)(RuCase 
     ru_fill(&x, size, 5, true);
     if (change) change(&x);
     ru_reference(&x);
-    PassOptions o = {.dtype = DT_F32};
-    cu_target(4, &o.target);
-    TileProgram *p = scheduled(&x, &o, NULL);
-    TileData *d = tensors(&x, p);
-    cu_run(x.a, p, d, 4, false);
-    int from = change == infinite ? 64 * 8 : 0, to = change == infinite ? 96 * 8 : 0;
-    double error = relative(d->tensor[tensor_of(p, TENSOR_O)], x.o, (int64_t)S * x.v->Dv, from, to);
-    double of_state =
-        relative(d->tensor[tensor_of(p, TENSOR_STATE)], x.state, x.v->D * x.v->Dv, 0, 0);
-    ck_assert_msg(error <= bound && of_state <= bound, "%s\no %g, state %g, at most %g", source,
-                  error, of_state, bound);
+    const char *const chunks[] = {NULL, x.c->channel ? "keys=8" : "keys=32"};
+    int64_t n = x.v->D * x.v->Dv;
+    for (int i = 0; i < 2; i++) {
+        PassOptions o = {.dtype = DT_F32};
+        cu_target(4, &o.target);
+        TileProgram *p = scheduled(&x, &o, chunks[i]);
+        TileData *d = tensors(&x, p);
+        cu_run(x.a, p, d, 4, false);
+        int from = change == infinite ? 64 * 8 : 0, to = change == infinite ? 96 * 8 : 0;
+        double error =
+            relative(d->tensor[tensor_of(p, TENSOR_O)], x.o, (int64_t)S * x.v->Dv, from, to);
+        double of_state = relative(d->tensor[tensor_of(p, TENSOR_STATE)], x.state, n, 0, 0);
+        ck_assert_msg(error <= bound && of_state <= bound, "%s\no %g, state %g, at most %g", source,
+                      error, of_state, bound);
+    }
     arena_free(x.a);
 }
 
