@@ -470,6 +470,9 @@ static void bring(Cg *cg, const Copy *c, const From *f, const AmPending *p, Val 
 void am_copy(Cg *cg, const TileOp *op) {
     AmState *s = am_state(cg);
     Copy c = copy_of(cg, op);
+    if (op->each[c.col_dim])
+        diag_error(cg->diags, op->span, "%s copies rows; the places of columns are said one by one",
+                   cg->target->name);
     AmPending *p = &s->pending[op->args.data[0]->id];
     if (p->used) land(cg, p); // an earlier one into this buffer, where there may be one
     c.ncols = columns_of(cg, op, &c);

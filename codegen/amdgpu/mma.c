@@ -93,7 +93,9 @@ static void gather(Cg *cg, const Product *p, const TileShared *t, const TileValu
         x[i] = LLVMBuildLoad2(cg->b, type, am_lds(cg, at), "");
     }
     for (int i = 0; i < p->words; i++)
-        w[i] = LLVMBuildBitCast(cg->b, am_vector(cg, type, x + each * i, each), cg->i32, "");
+        w[i] = each == 1
+                   ? x[i]
+                   : LLVMBuildBitCast(cg->b, am_vector(cg, type, x + each * i, each), cg->i32, "");
 }
 
 static void shared_words(Cg *cg, const Product *p, const TileValue *v, AmPlace row, int k, Val *w) {

@@ -1,6 +1,7 @@
-// columns.c: fragments whose rows a tensor has side by side, as those of a recurrence's state.
+// columns.c: fragments whose rows a tensor has side by side, as those of a recurrence's state, or whose columns' places are
+// said one by one.
 //
-// In: a load or a store of a tile whose rows are along the tensor's last dimension. Out: moves of single elements; outside the
+// In: such a load or store. Out: moves of single elements; outside the
 // tensor a load gives 0, and nothing is stored.
 #include "codegen/gpu/gpu.h"
 
@@ -14,6 +15,7 @@ typedef struct Place {
 static Val number_at(Cg *cg, const TileOp *op, const TileValue *v, int d, const int *part,
                      Val *in) {
     int axis = op->coord[d].axis;
+    if (op->each[d]) return cg_i32(cg, 0); // added for the axis
     Val first = cg_uniform(cg, op->coord[d].at);
     if (axis < 0) return first;
     Val i = LLVMBuildMul(cg->b, first, cg_i32(cg, cg->k->axes[axis].extent), "");
@@ -31,6 +33,16 @@ static Place place_of(Cg *cg, const TileOp *op, const TileValue *v, const int *p
         Val i = LLVMBuildSExt(cg->b, number_at(cg, op, v, d, part, &in), cg->i64, "");
         at = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, i, cg_stride(cg, op->tensor, d), ""), "");
     }
+    for (int i = 0; i < v->rank; i++) {
+        int axis = v->axis[i];
+        if (!tile_goes_by_element(op, axis)) continue;
+        Val pos =
+            LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), cg_thread_part(cg, v->layout, axis), "");
+        pos = cg_plus(cg, pos, part[axis]);
+        at = LLVMBuildAdd(cg->b, at, cg_element_offset(cg, op, axis, pos), "");
+        Val has = LLVMBuildICmp(cg->b, LLVMIntSLT, pos, cg_axis_size(cg, axis), "");
+        in = LLVMBuildAnd(cg->b, in, has, "");
+    }
     at = LLVMBuildSelect(cg->b, in, at, cg_i64(cg, 0), "");
     Val base = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
                                       LLVMPointerTypeInContext(cg->c, 1), "");
@@ -39,7 +51,9 @@ static Place place_of(Cg *cg, const TileOp *op, const TileValue *v, const int *p
 
 bool cg_goes_by_columns(Cg *cg, const TileOp *op, const TileValue *v) {
     int last = op->coord[cg->p->tensors.data[op->tensor].rank - 1].axis;
-    return v->rank == 2 && v->home == HOME_FRAGMENT && cg_fragment(cg, v)->rows == last;
+    if (v->rank != 2 || v->home != HOME_FRAGMENT) return false;
+    const CgFragment *f = cg_fragment(cg, v);
+    return f->rows == last || tile_goes_by_element(op, f->columns);
 }
 
 static void part_of(const TileValue *v, const CgFragment *f, int i, int *part) {
@@ -72,7 +86,9 @@ void cg_load_elements(Cg *cg, const TileOp *op) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     CgValue *value = cg_make(cg, v);
     int part[TILE_MAX_AXES] = {0};
-    assert(f->each == 1 && "products read what is narrow from shared memory");
+    if (f->each != 1) // its elements lie in pairs
+        diag_error(cg->diags, op->span, "%s has no load of single elements of %s", cg->target->name,
+                   dtype_name(v->dtype));
     for (int i = 0; i < f->registers; i++) {
         part_of(v, f, i, part);
         Place p = place_of(cg, op, v, part);

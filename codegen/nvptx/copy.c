@@ -206,6 +206,9 @@ static void copy_elements(Cg *cg, const Copy *c) {
 // which costs no branch.
 void nv_copy(Cg *cg, const TileOp *op) {
     Copy c = copy_of(cg, op);
+    if (op->each[c.col_dim])
+        diag_error(cg->diags, op->span, "%s copies rows; the places of columns are said one by one",
+                   cg->target->name);
     c.when = op->when ? cg_uniform(cg, op->when) : NULL;
     if (c.size * c.tile.elem % 16 == 0) {
         copy_pieces(cg, &c);

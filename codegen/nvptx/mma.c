@@ -203,16 +203,40 @@ static void fma_into(Cg *cg, Val *acc, Val a, Val b) {
     *acc = cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, v, 3);
 }
 
-// One step of Q K^T along four columns of both.
-static void dot_step(Cg *cg, Product *p, Val left, Val right, int left_pitch, int right_pitch) {
-    Ty four = cg_vector(cg->f32, 4);
+// An operand in shared memory: bytes from one of the result's rows or columns to the next, and from one of the contracted
+// elements to the next.
+typedef struct Side {
+    Val base; // of this thread's first
+    int step, term;
+} Side;
+
+static Side side_of(Cg *cg, const Product *p, const TileValue *v, Val first) {
+    TileShared t = tile_shared(cg->p, cg->k, v);
+    bool turned = t.row_axis == p->axis;
+    Side s = {.step = turned ? t.elem : t.pitch, .term = turned ? t.pitch : t.elem};
+    s.base = LLVMBuildAdd(cg->b, cg->value[v->id].mem, cg_times(cg, first, s.step), "");
+    return s;
+}
+
+// Four of the contracted elements of one row or column.
+static Val four_of(Cg *cg, const Side *s, Val at, int row) {
+    Val from = cg_plus(cg, at, row * s->step), four = LLVMGetPoison(cg_vector(cg->f32, 4));
+    if (s->term == 4) return load_shared(cg, cg_vector(cg->f32, 4), from, 16);
+    for (int i = 0; i < 4; i++)
+        four = LLVMBuildInsertElement(cg->b, four,
+                                      load_shared(cg, cg->f32, cg_plus(cg, from, i * s->term), 4),
+                                      cg_i32(cg, i), "");
+    return four;
+}
+
+// One step along four of the contracted elements.
+static void dot_step(Cg *cg, Product *p, const Side *left, const Side *right, Val x, Val y) {
     Val a[32][2];
     for (int m = 0; m < p->mt; m++)
-        for (int r = 0; r < 2; r++)
-            a[m][r] = load_shared(cg, four, cg_plus(cg, left, (16 * m + 8 * r) * left_pitch), 16);
+        for (int r = 0; r < 2; r++) a[m][r] = four_of(cg, left, x, 16 * m + 8 * r);
     for (int n = 0; n < p->nt; n++)
         for (int c = 0; c < 2; c++) {
-            Val b = load_shared(cg, four, cg_plus(cg, right, (8 * n + c) * right_pitch), 16);
+            Val b = four_of(cg, right, y, 8 * n + c);
             for (int d = 0; d < 4; d++) {
                 Val bd = LLVMBuildExtractElement(cg->b, b, cg_i32(cg, d), "");
                 for (int m = 0; m < p->mt; m++)
@@ -223,16 +247,11 @@ static void dot_step(Cg *cg, Product *p, Val left, Val right, int left_pitch, in
         }
 }
 
-// Both operands in shared memory with the contracted axis along their columns: a loop over it, four
-// at a time.
+// Both operands in shared memory: a loop over the contracted axis, four at a time.
 static void dot_product(Cg *cg, Product *p) {
-    TileShared lt = tile_shared(cg->p, cg->k, p->left), rt = tile_shared(cg->p, cg->k, p->right);
-    assert(lt.col_axis == p->axis && rt.col_axis == p->axis);
     int n = p->f->registers;
-    Val left =
-        LLVMBuildAdd(cg->b, cg->value[p->left->id].mem, cg_times(cg, rows_at(cg, p), lt.pitch), "");
-    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem,
-                             cg_times(cg, columns_at(cg, p), rt.pitch), "");
+    Side left = side_of(cg, p, p->left, rows_at(cg, p));
+    Side right = side_of(cg, p, p->right, columns_at(cg, p));
     Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "dot"),
         done = cg_block(cg, "dot.done");
     LLVMBuildBr(cg->b, head);
@@ -244,8 +263,9 @@ static void dot_product(Cg *cg, Product *p) {
         LLVMAddIncoming(phi[i], &p->acc[i], &pre, 1);
         p->acc[i] = phi[i];
     }
-    dot_step(cg, p, LLVMBuildAdd(cg->b, left, at, ""), LLVMBuildAdd(cg->b, right, at, ""), lt.pitch,
-             rt.pitch);
+    Val y = LLVMBuildAdd(cg->b, right.base, cg_times(cg, at, right.term / 4), "");
+    Val x = LLVMBuildAdd(cg->b, left.base, cg_times(cg, at, left.term / 4), "");
+    dot_step(cg, p, &left, &right, x, y);
     Val next = cg_plus(cg, at, 16);
     LLVMAddIncoming(at, (Val[]){cg_i32(cg, 0), next}, (Blk[]){pre, head}, 2);
     for (int i = 0; i < n; i++) LLVMAddIncoming(phi[i], &p->acc[i], &head, 1);
@@ -254,15 +274,25 @@ static void dot_product(Cg *cg, Product *p) {
     LLVMPositionBuilderAtEnd(cg->b, done);
 }
 
+// Element k of the contracted ones, of two columns side by side.
+static Val two_of(Cg *cg, const Side *s, int k, int col) {
+    Val from = cg_plus(cg, s->base, k * s->term + col * s->step);
+    if (s->step == 4) return load_shared(cg, cg_vector(cg->f32, 2), from, 8);
+    Val two = LLVMGetPoison(cg_vector(cg->f32, 2));
+    for (int c = 0; c < 2; c++)
+        two = LLVMBuildInsertElement(cg->b, two,
+                                     load_shared(cg, cg->f32, cg_plus(cg, from, c * s->step), 4),
+                                     cg_i32(cg, c), "");
+    return two;
+}
+
 // The left operand a fragment whose columns are the contracted axis: each of its elements is handed
 // round the quad.
 static void outer_product(Cg *cg, Product *p) {
     const NvState *s = nv_state(cg);
     const CgFragment *left = cg_fragment(cg, p->left);
-    TileShared rt = tile_shared(cg->p, cg->k, p->right);
-    assert(left->columns == p->axis && rt.row_axis == p->axis && left->each == 1);
-    Val right =
-        LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, cg_times(cg, columns_at(cg, p), 4), "");
+    assert(left->columns == p->axis && left->each == 1);
+    Side right = side_of(cg, p, p->right, columns_at(cg, p));
     Val quad = LLVMBuildAnd(cg->b, s->gpu.lane, cg_i32(cg, 28), "");
     for (int k = 0; k < p->depth; k++) {
         Val from = cg_plus(cg, quad, k % 8 / 2), a[32][2];
@@ -272,8 +302,7 @@ static void outer_product(Cg *cg, Product *p) {
                 a[m][r] = nv_shuffle_from(cg, mine, from);
             }
         for (int n = 0; n < p->nt; n++) {
-            Val b = load_shared(cg, cg_vector(cg->f32, 2),
-                                cg_plus(cg, right, k * rt.pitch + 32 * n), 8);
+            Val b = two_of(cg, &right, k, 8 * n);
             for (int c = 0; c < 2; c++)
                 for (int m = 0; m < p->mt; m++)
                     for (int r = 0; r < 2; r++)

@@ -21,8 +21,7 @@ typedef struct Loads {
     int n;
 } Loads;
 
-// What a loop begins with is in registers.
-static bool begins_loop(const TileOp *load) {
+bool pass_begins_loop(const TileOp *load) {
     for (const TileOp *op = load->next; op; op = op->next)
         for (int i = 0; i < op->args.n && op->carried.n; i++)
             if (op->args.data[i] == load->results.data[0]) return true;
@@ -31,7 +30,7 @@ static bool begins_loop(const TileOp *load) {
 
 static bool is_operand(const TileProgram *p, const TileOp *op) {
     if (op->kind != TILE_LOAD || op->results.data[0]->home == HOME_FRAGMENT) return false;
-    return tile_is_operand(p, &p->tensors.data[op->tensor]) && !begins_loop(op);
+    return tile_is_operand(p, &p->tensors.data[op->tensor]) && !pass_begins_loop(op);
 }
 
 static Loads loads_of(const TileProgram *p, const TileOp *loop) {

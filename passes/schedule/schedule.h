@@ -92,6 +92,8 @@ const Ex *pass_sees_few(TileProgram *p, const TileKernel *k, int keys, const Ex 
 // over as many tiles.   schedule.c
 void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent);
 
+bool pass_begins_loop(
+    const TileOp *load); // what it loads is what a loop carries first: in registers
 // together.c: gives homes in shared memory to what all threads make together.
 void pass_together(TileKernel *k);
 // How many places a tile of a loop has, at least and at most so many: half as often as what lies in shared memory has no

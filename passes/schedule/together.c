@@ -43,23 +43,22 @@ static int bytes_of(const TileKernel *k, const TileValue *v, int places) {
     return (n + rows * PITCH + PLACE - 1) / PLACE * PLACE;
 }
 
+// Of what is made together, and of tiles that are copied. 0: nothing is made together.
+static int shared_bytes(const TileKernel *k, int places) {
+    int made = 0, copied = 0;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; i < op->results.n; i++) {
+            const TileValue *v = op->results.data[i];
+            bool copy = op->kind == TILE_LOAD && v->rank > 1 && !pass_begins_loop(op);
+            if (tile_makes_shared(op)) made += bytes_of(k, v, places);
+            if (copy) copied += bytes_of(k, v, places);
+        }
+    return made ? made + copied : 0;
+}
+
 int pass_together_places(TileKernel *k, int places, int least, int room) {
-    int most = places;
     pass_together(k);
-    for (bool fits = false; !fits && places > least; places = fits ? places : places / 2) {
-        int bytes = 0;
-        bool any = false;
-        for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-            for (int i = 0; i < op->results.n; i++) {
-                const TileValue *v = op->results.data[i];
-                bool made = v->home == HOME_SHARED;
-                any |= made;
-                if (made || (op->kind == TILE_LOAD && v->rank > 1 && dtype_half(v->dtype)))
-                    bytes += bytes_of(k, v, places);
-            }
-        if (!any) places = most;
-        fits = !any || bytes <= room;
-    }
+    while (places > least && shared_bytes(k, places) > room) places /= 2;
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_ANY;
     return places;

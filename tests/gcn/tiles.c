@@ -234,24 +234,37 @@ static bool run(Tiles *t, const char *line, uint64_t seed) {
     return good;
 }
 
-void tiles_check(const char *path, TargetId target, uint64_t seed, int *passed, int *failed) {
-    Tiles t = {.arena = arena_new()};
-    char *text = arena_alloc(t.arena, MAX_TEXT);
-    FILE *f = fopen(path, "rb");
-    size_t n = f ? fread(text, 1, MAX_TEXT - 1, f) : 0;
-    if (f) fclose(f);
-    text[n] = 0;
-    t.text = text;
+static void check(const char *path, const char *text, TargetId target, uint64_t seed, int *passed,
+                  int *failed) {
+    Tiles t = {.arena = arena_new(), .text = text};
     diag_init(&t.diags, t.arena);
     bool good = scheduled(&t, target) && compiled(&t);
-    if (!good) ++*failed, printf("FAILED: %s on %s: %s\n", path, cg_target(target).name, t.why);
+    const char *dtype = t.p ? dtype_name(t.p->dtype) : "?", *name = cg_target(target).name;
+    if (!good) ++*failed, printf("FAILED: %s, %s on %s: %s\n", path, dtype, name, t.why);
     for (const char *s = text; good && (s = strstr(s, "// run: ")); s++) {
         bool right = run(&t, s + 8, seed);
         ++*(right ? passed : failed);
         if (!right)
-            printf("FAILED: %s on %s, %.*s: %s\n", path, cg_target(target).name,
-                   (int)strcspn(s, "\n"), s, t.why);
+            printf("FAILED: %s, %s on %s, %.*s: %s\n", path, dtype, name, (int)strcspn(s, "\n"), s,
+                   t.why);
     }
     abi_free(&t.meta);
     arena_free(t.arena);
+}
+
+void tiles_check(const char *path, TargetId target, uint64_t seed, int *passed, int *failed) {
+    char *text = calloc(2, MAX_TEXT), *single = text + MAX_TEXT;
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(text, 1, MAX_TEXT - 1, f) : 0;
+    if (f) fclose(f);
+    if (!n) ++*failed, printf("FAILED: %s: cannot be read\n", path);
+    check(path, text, target, seed, passed, failed);
+    for (const char *s = text; *s; s++) { // shorter
+        bool narrow = strncmp(s, "bf16", 4) == 0;
+        memcpy(single, narrow ? "f32" : s, narrow ? 3 : 1);
+        single += narrow ? 3 : 1;
+        s += narrow ? 3 : 0;
+    }
+    check(path, text + MAX_TEXT, target, seed, passed, failed);
+    free(text);
 }

@@ -1,5 +1,5 @@
 // tiles.h: a tile program of tests/tile, taken through the passes for an AMD target and run by the interpreter, at the sizes
-// of its lines `// run: ..`, against what the algorithm means in float64.
+// of its lines `// run: ..`, as it is and in f32, against what the algorithm means in float64.
 #ifndef TESTS_GCN_TILES_H
 #define TESTS_GCN_TILES_H
 
