@@ -1,5 +1,5 @@
-// passes.h: the passes over the tile IR, in the order of the pipeline (pass_pipeline, the one place
-// that says it). Each keeps tile_verify true and the interpreter's result as it was.
+// passes.h: the passes over the tile IR, in the order of the pipeline. passes.def has a row for each. Each
+// keeps tile_verify true and the interpreter's result as it was.
 #ifndef PASSES_PASSES_H
 #define PASSES_PASSES_H
 
@@ -8,6 +8,25 @@
 #include "passes/derive/derive.h"
 #include "passes/schedule/shapes.h"
 #include "passes/simplify/simplify.h"
+
+typedef enum PassId {
+#define PASS(name, ...) PASS_##name,
+#include "passes/passes.def"
+#undef PASS
+    PASS_COUNT
+} PassId;
+
+typedef enum PassWants { // which program
+    PASS_STREAM,         // none: it makes the first one
+    PASS_ALGORITHM,      // one that is not scheduled
+    PASS_TILED,          // one that is not scheduled, whose axes have extents
+    PASS_SCHEDULED,      // any
+} PassWants;
+
+typedef struct Pass {
+    const char *name, *what;
+    PassWants wants;
+} Pass;
 
 typedef struct PassOptions {
     Target target; // data of the target to schedule for
@@ -22,9 +41,14 @@ typedef struct PassOptions {
     const int32_t *sizes; // of a launch it is for (SIZE_FREE); NULL: what the class is like
     Knobs schedule;       // choices in place of the target's
     // Called after each pass; NULL: nobody watches. What begins with "build" again replaces what was seen.
-    void (*seen)(void *ctx, const char *pass, const TileProgram *p);
+    void (*seen)(void *ctx, const Pass *pass, const TileProgram *p);
     void *seen_ctx;
 } PassOptions;
+
+const Pass *pass_get(PassId id);
+bool pass_find(const char *name, PassId *out);
+// Runs one pass, and shows what it leaves to who watches. False: an error is in diags.
+bool pass_run(TileProgram *p, PassId id, const PassOptions *o, Diags *diags);
 
 // Stream -> tile program, algorithm level: one sweep after the other, one loop each. passes/tile/build.c
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o);
@@ -49,7 +73,7 @@ void pass_settle(TileProgram *p);
 // The first half of a GPU's schedule alone: which role does what, and when. False with an error where a
 // target has no places. pass_schedule goes on from there. passes/schedule/schedule.c
 bool pass_assign(TileProgram *p, Diags *diags);
-// Homes, copies, barriers: what the target runs. schedule_*.c
+// Homes, copies, barriers: what the target runs. passes/schedule/
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags);
 
 // All of the above, in order. pipeline.c

@@ -23,19 +23,61 @@ static void verify(const TileProgram *p) {
 #endif
 }
 
-static void seen(const PassOptions *o, const char *pass, const TileProgram *p) {
-    if (o->seen) o->seen(o->seen_ctx, pass, p);
+// ---- one pass
+
+static const Pass passes[] = {
+#define PASS(name, wants, run, what) {#name, what, wants},
+#include "passes/passes.def"
+#undef PASS
+};
+
+const Pass *pass_get(PassId id) { return &passes[id]; }
+
+bool pass_find(const char *name, PassId *out) {
+    for (int i = 0; i < PASS_COUNT; i++)
+        if (!strcmp(passes[i].name, name)) return *out = (PassId)i, true;
+    return false;
+}
+
+// The extents, and with them the schedule.
+static bool choose(TileProgram *p, const PassOptions *o, Diags *diags) {
+    PassOptions own = *o;
+    if (!own.schedule.said) own.schedule = pass_counted(p->arena, p, &own);
+    if (!pass_tile(p, &own, diags)) return false;
+    pass_set_splits(p);
+    return true;
+}
+
+static bool run(TileProgram *p, PassId id, const PassOptions *o, Diags *diags) {
+    switch (id) {
+#define PASS(name, wants, run, what)                                                               \
+    case PASS_##name: return run;
+#include "passes/passes.def"
+#undef PASS
+    case PASS_COUNT: break;
+    }
+    return false;
+}
+
+bool pass_run(TileProgram *p, PassId id, const PassOptions *o, Diags *diags) {
+    bool good = run(p, id, o, diags);
+    if (good && o->seen) o->seen(o->seen_ctx, &passes[id], p);
+    return good;
+}
+
+// ---- all of them
+
+static bool step(TileProgram *p, PassId id, const PassOptions *o, Diags *diags) {
+    bool good = pass_run(p, id, o, diags);
+    if (good) verify(p);
+    return good;
 }
 
 // Out of maps and loops what need not be in them, then maps together.
 static void shape(TileProgram *p, const PassOptions *o) {
-    pass_tidy(p);
-    seen(o, "tidy", p);
-    pass_hoist(p);
-    seen(o, "hoist", p);
-    pass_fuse(p);
-    seen(o, "fuse", p);
-    verify(p);
+    step(p, PASS_tidy, o, NULL);
+    step(p, PASS_hoist, o, NULL);
+    step(p, PASS_fuse, o, NULL);
 }
 
 static bool accepts(Span span, int D, int Dv, Diags *diags) {
@@ -56,7 +98,7 @@ TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
     effective.share = pass_shares(o, s->row->D, s->row->Dv);
     TileProgram *p = pass_build(a, s, &effective);
     verify(p);
-    seen(o, "build", p);
+    if (o->seen) o->seen(o->seen_ctx, &passes[PASS_build], p);
     shape(p, o);
     return p;
 }
@@ -70,29 +112,20 @@ static TileProgram *tiled(Arena *a, const Stream *s, const PassOptions *o, Diags
                    o->target.name);
         return NULL;
     }
-    PassOptions own = *o, unseen = *o; // what counting tries, nobody sees
-    unseen.seen = NULL;
+    PassOptions own = *o;
     TileProgram *p = pass_algorithm(a, s, o);
-    if (!own.schedule.said) own.schedule = pass_counted(a, p, &unseen);
-    if (!pass_tile(p, &own, diags)) return NULL;
-    seen(o, "tile", p);
+    if (!own.schedule.said) own.schedule = pass_counted(a, p, o);
+    if (!step(p, PASS_tile, &own, diags)) return NULL;
     if (!pass_fixes_shift(p)) return p;
     own.fixed = true;
     p = pass_algorithm(a, s, &own); // what is chosen is chosen of the form without
-    if (!pass_tile(p, &own, diags)) return NULL;
-    seen(o, "tile", p);
-    return p;
+    return step(p, PASS_tile, &own, diags) ? p : NULL;
 }
 
 static TileProgram *finished(Arena *a, const Stream *s, TileProgram *p, const PassOptions *o,
                              Diags *diags) {
-    pass_set_splits(p);
-    verify(p);
-    pass_classify(p);
-    seen(o, "classify", p);
-    verify(p);
-    pass_settle(p);
-    seen(o, "settle", p);
+    step(p, PASS_classify, o, diags);
+    step(p, PASS_settle, o, diags);
     shape(p, o); // masks are in the loops now, and full tiles have none
     if (pass_fixes_shift(p) && !pass_can_redo(p)) {
         PassOptions own = *o;
@@ -106,18 +139,14 @@ static TileProgram *finished(Arena *a, const Stream *s, TileProgram *p, const Pa
         p = tiled(a, s, &own, diags);
         return p ? finished(a, s, p, &own, diags) : NULL;
     }
-    if (!pass_schedule(p, o, diags)) return NULL;
-    seen(o, "schedule", p);
-    verify(p);
     return p;
 }
 
 TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
     TileProgram *p = tiled(a, s, o, diags);
     if (!p || !(p = finished(a, s, p, o, diags))) return NULL;
-    pass_free_splits(p);
-    verify(p);
-    return p;
+    step(p, PASS_plans, o, diags);
+    return step(p, PASS_schedule, o, diags) ? p : NULL;
 }
 
 // ---- recurrences
@@ -191,7 +220,7 @@ TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
         if (stands_in(by, c, first)) continue;
         PassOptions own = of_class(o, c, schedules);
         TileProgram *p = finished(a, s, by[c], &own, diags);
-        if (!p) return NULL;
+        if (!p || !step(p, PASS_schedule, o, diags)) return NULL;
         if (all && !shape_join(all, p, own.shape)) // rows split by other counts, as of few_keys
             diag_warning(diags, (Span){0},
                          "the schedule for %s launches has other sizes than that for the rest: "
@@ -199,7 +228,6 @@ TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
                          shape_name(own.shape));
         if (!all) all = p;
     }
-    pass_free_splits(all);
-    verify(all);
+    step(all, PASS_plans, o, diags); // once of all, which have sizes together
     return all;
 }

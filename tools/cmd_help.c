@@ -5,6 +5,7 @@
 #include "frontend/describe.h"
 #include "frontend/names.h"
 #include "library.h"
+#include "passes/passes.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -253,6 +254,14 @@ static void put_habits(const Help *h) {
     const char *name, *what;
     (void)h;
     for (int i = 0; fe_habit(i, &name, &what); i++) put_entry(name, what);
+}
+
+static void put_passes(const Help *h) {
+    (void)h;
+    for (int i = 0; i < PASS_COUNT; i++) {
+        const Pass *pass = pass_get((PassId)i);
+        put_entry(pass->name, pass->what);
+    }
 }
 
 static const struct {

@@ -2,7 +2,7 @@
 // taken through one pass alone (--pass), or, where it is scheduled, lowered (--emit=llvm|asm).
 #include "cmd.h"
 #include "files.h"
-#include "passes/tile/rewrite.h"
+#include "passes/passes.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,50 +15,6 @@ typedef struct TileFile {
 
 // ---- passes
 
-static bool tidy(TileFile *f, const PassOptions *o) {
-    (void)o;
-    return pass_tidy(f->p), true;
-}
-
-static bool hoist(TileFile *f, const PassOptions *o) {
-    (void)o;
-    return pass_hoist(f->p), true;
-}
-
-static bool fuse(TileFile *f, const PassOptions *o) {
-    (void)o;
-    return pass_fuse(f->p), true;
-}
-
-static bool extents(TileFile *f, const PassOptions *o) {
-    if (!pass_tile(f->p, o, &f->diags)) return false;
-    return pass_set_splits(f->p), true;
-}
-
-static bool classify(TileFile *f, const PassOptions *o) {
-    (void)o;
-    return pass_classify(f->p), true;
-}
-
-static bool assign(TileFile *f, const PassOptions *o) {
-    (void)o;
-    return pass_assign(f->p, &f->diags);
-}
-
-static bool schedule(TileFile *f, const PassOptions *o) {
-    return pass_schedule(f->p, o, &f->diags);
-}
-
-static const struct {
-    const char *name;
-    bool (*run)(TileFile *f, const PassOptions *o);
-    bool tiled; // takes extents as chosen
-} passes[] = {
-    {"tidy", tidy, false},        {"hoist", hoist, false},      {"fuse", fuse, false},
-    {"tile", extents, false},     {"classify", classify, true}, {"assign", assign, true},
-    {"schedule", schedule, true},
-};
-
 static const char *unbound_axis(const TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++)
         for (int a = 0; a < p->kernels.data[i]->naxes; a++)
@@ -67,30 +23,35 @@ static const char *unbound_axis(const TileProgram *p) {
 }
 
 // What passes count on and the checks of a program do not say.
-static Status may_run(const TileProgram *p, const char *name, bool tiled) {
-    const char *axis = tiled ? unbound_axis(p) : NULL;
-    if (p->scheduled)
-        return cmd_fail(STATUS_INPUT, "--pass=%s: the program is scheduled already", name);
+static Status may_run(const TileProgram *p, const Pass *pass) {
+    const char *axis = pass->wants == PASS_TILED ? unbound_axis(p) : NULL;
+    if (pass->wants != PASS_SCHEDULED && p->scheduled)
+        return cmd_fail(STATUS_INPUT, "--pass=%s: the program is scheduled already", pass->name);
     if (axis)
         return cmd_fail(STATUS_INPUT,
-                        "--pass=%s: axis %s has no tile extent yet; --pass=tile chooses them", name,
-                        axis);
+                        "--pass=%s: axis %s has no tile extent yet; --pass=tile chooses them",
+                        pass->name, axis);
     return STATUS_DONE;
 }
 
+static Status no_pass(Arena *a, const char *name) {
+    Text t;
+    text_init(&t, a);
+    for (int i = PASS_build + 1; i < PASS_COUNT; i++)
+        text_printf(&t, "%s%s", t.n ? i + 1 < PASS_COUNT ? ", " : " or " : "",
+                    pass_get((PassId)i)->name);
+    return cmd_fail(STATUS_USAGE, "--pass: bad value '%s': it takes %s", name, t.s);
+}
+
 static Status run_pass(TileFile *f) {
-    size_t i = 0, n = sizeof passes / sizeof *passes;
-    while (i < n && strcmp(passes[i].name, f->o->pass) != 0) i++;
-    if (i == n)
-        return cmd_fail(STATUS_USAGE,
-                        "--pass: bad value '%s': it takes tidy, hoist, fuse, tile, classify, "
-                        "assign or schedule",
-                        f->o->pass);
-    Status s = may_run(f->p, f->o->pass, passes[i].tiled);
+    PassId id;
+    if (!pass_find(f->o->pass, &id) || pass_get(id)->wants == PASS_STREAM)
+        return no_pass(f->arena, f->o->pass);
+    Status s = may_run(f->p, pass_get(id));
     if (s != STATUS_DONE) return s;
     PassOptions o = {
         .target = cg_target(f->p->target), .dtype = f->p->dtype, .schedule = f->o->schedule};
-    bool good = passes[i].run(f, &o) && tile_verify(f->p, &f->diags);
+    bool good = pass_run(f->p, id, &o, &f->diags) && tile_verify(f->p, &f->diags);
     return good ? STATUS_DONE : STATUS_INPUT;
 }
 

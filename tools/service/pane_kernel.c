@@ -7,7 +7,8 @@
 enum { MOST_TEXT = 1 << 18, MOST_PLACES = 12 }; // of a stage; of a line
 
 typedef struct Stage {
-    const char *name, *text;
+    const Pass *pass;
+    const char *text;
     bool cut;
     cJSON *lines;
 } Stage;
@@ -20,25 +21,6 @@ typedef struct Kernel {
     VEC(Span) places; // of all stages
     VEC(Span) line;   // of the line at hand
 } Kernel;
-
-static const struct {
-    const char *name, *title;
-} passes[] = {
-    {"build", "one sweep after the other, a loop over the keys for each"},
-    {"tidy", "expressions are simplified, what nothing uses is gone"},
-    {"hoist", "what does not depend on a key, a row or a tile is worked out once"},
-    {"fuse", "maps over the same axes are one"},
-    {"tile", "tiles have their extents"},
-    {"classify", "loops visit tiles with a pair only, and full ones apart from partial ones"},
-    {"settle", "what can go only one way in full tiles is decided"},
-    {"schedule", "what the target runs: homes, copies, barriers"},
-};
-
-static const char *title_of(const char *name) {
-    for (size_t i = 0; i < sizeof passes / sizeof *passes; i++)
-        if (!strcmp(passes[i].name, name)) return passes[i].title;
-    return name;
-}
 
 // ---- where a line comes from
 
@@ -127,17 +109,17 @@ static cJSON *line(Kernel *k, const TileLine *l) {
 // ---- stages
 
 // The program changes under us: what is told of it is made now.
-static void see(void *ctx, const char *pass, const TileProgram *program) {
+static void see(void *ctx, const Pass *pass, const TileProgram *program) {
     Kernel *k = ctx;
     Text t;
     TileLines lines = {0};
-    if (!strcmp(pass, "build")) { // again: what was seen is given up
+    if (pass->wants == PASS_STREAM) { // again: what was seen is given up
         for (int i = 0; i < k->stages.n; i++) cJSON_Delete(k->stages.data[i].lines);
         k->stages.n = k->places.n = 0;
     }
     text_init(&t, k->p->arena);
     tile_print_lines(&t, program, MOST_TEXT, &lines);
-    Stage stage = {.name = pass, .text = t.s, .cut = t.n > MOST_TEXT, .lines = cJSON_CreateArray()};
+    Stage stage = {.pass = pass, .text = t.s, .cut = t.n > MOST_TEXT, .lines = cJSON_CreateArray()};
     if (stage.cut) {
         while (t.n > MOST_TEXT || (t.n && t.s[t.n - 1] != '\n')) t.n--;
         t.s[t.n] = 0;
@@ -160,8 +142,8 @@ static cJSON *result(Kernel *k) {
         cJSON_AddItemToArray(places, pane_span(k->p, k->places.data[i]));
     for (int i = 0; i < k->stages.n; i++) {
         const Stage *s = &k->stages.data[i];
-        cJSON *one = json_pair("name", cJSON_CreateString(s->name), "title",
-                               cJSON_CreateString(title_of(s->name)));
+        cJSON *one = json_pair("name", cJSON_CreateString(s->pass->name), "title",
+                               cJSON_CreateString(s->pass->what));
         cJSON_AddBoolToObject(one, "changed", !i || strcmp(s->text, s[-1].text) != 0);
         cJSON_AddBoolToObject(one, "cut", s->cut);
         cJSON_AddStringToObject(one, "text", s->text);
