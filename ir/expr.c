@@ -56,6 +56,7 @@ ExType ex_sym_type(ExSym s) {
     case SYM_WORKERS: return EX_I32;
     case SYM_VALID:
     case SYM_KEPT:
+    case SYM_STAY:
     case SYM_MASK: return EX_BOOL;
     default: return EX_F32;
     }

@@ -495,7 +495,6 @@ TileProgram *tile_copy(Arena *a, const TileProgram *p) {
                        .phase = p->phase,
                        .recurrence = p->recurrence,
                        .scheduled = p->scheduled,
-                       .may_fix_shift = p->may_fix_shift,
                        .D = p->D,
                        .Dv = p->Dv};
     for (int i = 0; i < p->sizes.n; i++) {

@@ -337,8 +337,6 @@ typedef struct TileProgram {
     TilePhase phase;
     bool recurrence; // its first sizes are those of rec.h
     bool scheduled;
-    bool
-        may_fix_shift; // of the stream it was built from (passes/derive/fixed_shift.h); not in the text
     int D, Dv;
     VEC(TileSize) sizes;
     VEC(TileTensor) tensors;

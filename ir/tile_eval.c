@@ -90,7 +90,8 @@ static ExValue symbol(void *ctx, const Ex *e) {
     if (grid) check_placed(E);
     switch ((int)e->sym) {
     case SYM_VALID: return of_int(E->here.valid);
-    case SYM_KEPT: return of_int(false);
+    case SYM_KEPT:
+    case SYM_STAY: return of_int(false);
     case SYM_B: return of_int(E->here.b);
     case SYM_H: return of_int(E->here.h);
     case SYM_SIZE: return of_int(E->size[e->index]);

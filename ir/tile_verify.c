@@ -130,11 +130,11 @@ static bool check_mask_use(Verify *V, const Scope *s) {
     return c.ok;
 }
 
-static bool check_kept_use(Verify *V, const Scope *s) {
-    if (V->in_class)
+static bool check_kept_use(Verify *V, const Scope *s, const Ex *e) {
+    if (V->in_class && e->sym == SYM_KEPT)
         return verify_fail(V, "%s uses 'kept' in a loop over tiles of a class", s->what);
-    return !V->p->scheduled ||
-           verify_fail(V, "%s uses 'kept', which a scheduled program has decided", s->what);
+    return !V->p->scheduled || verify_fail(V, "%s uses '%s', which a scheduled program has decided",
+                                           s->what, ex_syms[e->sym].name);
 }
 
 static const TileTensor *input_of(const Verify *V, int input) {
@@ -162,7 +162,8 @@ static bool check_sym(Verify *V, const Scope *s, const Ex *e) {
     case SYM_TILE: return check_tile(V, s, e->index);
     case SYM_PARAM: return check_param(V, s, e);
     case SYM_MASK: return check_mask_use(V, s);
-    case SYM_KEPT: return check_kept_use(V, s);
+    case SYM_STAY:
+    case SYM_KEPT: return check_kept_use(V, s, e);
     case SYM_SCALAR: {
         const TileTensor *t = input_of(V, e->index);
         return (t && !t->rank && dtype_reads(t->dtype) == e->type) ||
@@ -427,7 +428,7 @@ static bool check_out(Verify *V, int i, unsigned *reached) {
     Scope s = {.what = arena_printf(V->scratch, "the body of %%%s", v->name),
                .syms = 1u << SYM_PARAM | 1u << SYM_POS | 1u << SYM_B | 1u << SYM_H |
                        1u << SYM_SIZE | 1u << SYM_SCALAR | 1u << SYM_TILE | 1u << SYM_MASK |
-                       1u << SYM_KEPT,
+                       1u << SYM_KEPT | 1u << SYM_STAY,
                .sizes = V->p->sizes.n,
                .loads = true,
                .naxes = v->rank,

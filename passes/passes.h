@@ -29,18 +29,15 @@ typedef struct Pass {
 } Pass;
 
 typedef struct PassOptions {
-    Target target; // data of the target to schedule for
-    Dtype dtype;   // of q, k, v, o
-    bool tf32;     // products of f32 by tf32, where the target has that
-    bool
-        fixed; // shifts stay in full tiles (passes/derive/fixed_shift.h; pass_pipeline's own to say)
-    bool moving;          // they do not, whatever is measured or asked for
+    Target target;        // data of the target to schedule for
+    Dtype dtype;          // of q, k, v, o
+    bool tf32;            // products of f32 by tf32, where the target has that
     bool split;           // add the form that splits the keys of a row between blocks
     bool share;           // with it, the main kernel's tiles may be split as well
     ShapeClass shape;     // which launches the schedule is for
     const int32_t *sizes; // of a launch it is for (SIZE_FREE); NULL: what the class is like
     Knobs schedule;       // choices in place of the target's
-    // Called after each pass; NULL: nobody watches. What begins with "build" again replaces what was seen.
+    // Called after each pass; NULL: nobody watches.
     void (*seen)(void *ctx, const Pass *pass, const TileProgram *p);
     void *seen_ctx;
 } PassOptions;
@@ -65,6 +62,8 @@ void pass_fuse(TileProgram *p);
 // Chooses tile extents for the target and binds them; false with an error where nothing fits.
 // passes/schedule/schedule.c
 bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags);
+// Whether shifts stay in full tiles, as soon as it is known.   passes/schedule/shifts.c
+bool pass_shifts(TileProgram *p, const PassOptions *o, Diags *diags);
 // Bounds of key loops, and their split by tile class, from the mask: skipped tiles are never
 // visited, full ones test nothing.
 void pass_classify(TileProgram *p); // passes/mask/classify.c
@@ -76,7 +75,9 @@ bool pass_assign(TileProgram *p, Diags *diags);
 // Homes, copies, barriers: what the target runs. passes/schedule/
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags);
 
-// All of the above, in order. pipeline.c
+// The order in which the pipeline runs them on what pass_build makes. How many they are.   pipeline.c
+int pass_order(const PassId **out);
+// All of them.
 TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags);
 // A recurrence's algorithm, and the same as the target runs it; NULL with an error where it has no kernels of them.
 TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptions *o);

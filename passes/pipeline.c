@@ -51,7 +51,8 @@ static bool choose(TileProgram *p, const PassOptions *o, Diags *diags) {
 static bool run(TileProgram *p, PassId id, const PassOptions *o, Diags *diags) {
     switch (id) {
 #define PASS(name, wants, run, what)                                                               \
-    case PASS_##name: return run;
+    case PASS_##name:                                                                              \
+        return run;
 #include "passes/passes.def"
 #undef PASS
     case PASS_COUNT: break;
@@ -67,17 +68,22 @@ bool pass_run(TileProgram *p, PassId id, const PassOptions *o, Diags *diags) {
 
 // ---- all of them
 
-static bool step(TileProgram *p, PassId id, const PassOptions *o, Diags *diags) {
-    bool good = pass_run(p, id, o, diags);
-    if (good) verify(p);
-    return good;
-}
+// Out of maps and loops what need not be in them, then maps together; once more when masks are in the loops,
+// and full tiles have none.
+static const PassId order[] = {PASS_shifts, PASS_tidy,     PASS_hoist,  PASS_fuse,    PASS_tile,
+                               PASS_shifts, PASS_classify, PASS_settle, PASS_tidy,    PASS_hoist,
+                               PASS_fuse,   PASS_shifts,   PASS_plans,  PASS_schedule};
+enum { FUSED = 4, TILED = 5, CLASSED = 12, ALL = sizeof order / sizeof *order };
 
-// Out of maps and loops what need not be in them, then maps together.
-static void shape(TileProgram *p, const PassOptions *o) {
-    step(p, PASS_tidy, o, NULL);
-    step(p, PASS_hoist, o, NULL);
-    step(p, PASS_fuse, o, NULL);
+int pass_order(const PassId **out) { return *out = order, ALL; }
+
+// The passes from one place in the order to another.
+static bool steps(TileProgram *p, int from, int to, const PassOptions *o, Diags *diags) {
+    for (int i = from; i < to; i++) {
+        if (!pass_run(p, order[i], o, diags)) return false;
+        verify(p);
+    }
+    return true;
 }
 
 static bool accepts(Span span, int D, int Dv, Diags *diags) {
@@ -99,7 +105,7 @@ TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
     TileProgram *p = pass_build(a, s, &effective);
     verify(p);
     if (o->seen) o->seen(o->seen_ctx, &passes[PASS_build], p);
-    shape(p, o);
+    steps(p, 0, FUSED, o, NULL);
     return p;
 }
 
@@ -112,41 +118,13 @@ static TileProgram *tiled(Arena *a, const Stream *s, const PassOptions *o, Diags
                    o->target.name);
         return NULL;
     }
-    PassOptions own = *o;
     TileProgram *p = pass_algorithm(a, s, o);
-    if (!own.schedule.said) own.schedule = pass_counted(a, p, o);
-    if (!step(p, PASS_tile, &own, diags)) return NULL;
-    if (!pass_fixes_shift(p)) return p;
-    own.fixed = true;
-    p = pass_algorithm(a, s, &own); // what is chosen is chosen of the form without
-    return step(p, PASS_tile, &own, diags) ? p : NULL;
-}
-
-static TileProgram *finished(Arena *a, const Stream *s, TileProgram *p, const PassOptions *o,
-                             Diags *diags) {
-    step(p, PASS_classify, o, diags);
-    step(p, PASS_settle, o, diags);
-    shape(p, o); // masks are in the loops now, and full tiles have none
-    if (pass_fixes_shift(p) && !pass_can_redo(p)) {
-        PassOptions own = *o;
-        own.moving = true;
-        if (knobs_say(&o->schedule, KNOB_fixed_shift)) {
-            diag_error(diags, (Span){0},
-                       "schedule: shifts stay in kernels of one sweep in roles; %s is no such one",
-                       p->kernels.data[0]->name);
-            return NULL;
-        }
-        p = tiled(a, s, &own, diags);
-        return p ? finished(a, s, p, &own, diags) : NULL;
-    }
-    return p;
+    return steps(p, FUSED, TILED, o, diags) ? p : NULL;
 }
 
 TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
     TileProgram *p = tiled(a, s, o, diags);
-    if (!p || !(p = finished(a, s, p, o, diags))) return NULL;
-    step(p, PASS_plans, o, diags);
-    return step(p, PASS_schedule, o, diags) ? p : NULL;
+    return p && steps(p, TILED, ALL, o, diags) ? p : NULL;
 }
 
 // ---- recurrences
@@ -212,15 +190,20 @@ TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
                           const Knobs schedules[SHAPE_COUNT], Diags *diags) {
     int first = shape_matters(&o->target) ? 0 : SHAPE_COUNT - 1;
     TileProgram *by[SHAPE_COUNT] = {NULL}, *all = NULL;
+    bool same[SHAPE_COUNT] = {false};
     for (int c = SHAPE_COUNT - 1; c >= first; c--) {
         PassOptions own = of_class(o, c, schedules);
         if (!(by[c] = tiled(a, s, &own, diags))) return NULL;
     }
+    for (int c = first; c < SHAPE_COUNT; c++) same[c] = stands_in(by, c, first);
     for (int c = SHAPE_COUNT - 1; c >= first; c--) {
-        if (stands_in(by, c, first)) continue;
+        if (same[c]) continue;
         PassOptions own = of_class(o, c, schedules);
-        TileProgram *p = finished(a, s, by[c], &own, diags);
-        if (!p || !step(p, PASS_schedule, o, diags)) return NULL;
+        TileProgram *p = by[c];
+        bool good =
+            steps(p, TILED, CLASSED, &own, diags) && pass_run(p, PASS_schedule, &own, diags);
+        if (!good) return NULL;
+        verify(p);
         if (all && !shape_join(all, p, own.shape)) // rows split by other counts, as of few_keys
             diag_warning(diags, (Span){0},
                          "the schedule for %s launches has other sizes than that for the rest: "
@@ -228,6 +211,7 @@ TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
                          shape_name(own.shape));
         if (!all) all = p;
     }
-    step(all, PASS_plans, o, diags); // once of all, which have sizes together
+    pass_run(all, PASS_plans, o, diags); // once of all, which have sizes together
+    verify(all);
     return all;
 }

@@ -115,30 +115,35 @@ static char *line_of(char **s) {
     return line;
 }
 
-// "long keys=176,stages=2 3.012 NVIDIA H200: ..."
-static bool read_class(Arena *a, const char *line, CacheEntry *e) {
+static const char damaged[] = "it is damaged";
+
+// "long keys=176,stages=2 3.012 NVIDIA H200: ..."; NULL, or what is wrong with it.
+static const char *read_class(Arena *a, const char *line, CacheEntry *e) {
     char name[16], knobs[MAX_LINE];
     double ms;
     int at = 0;
     ShapeClass c;
     if (strlen(line) >= MAX_LINE || sscanf(line, "%15s %4095s %lf %n", name, knobs, &ms, &at) < 3 ||
         !at)
-        return false;
-    if (!shape_find(name, &c) || e->knobs[c].said || !(ms > 0)) return false;
-    if (knobs_parse(a, knobs, &e->knobs[c])) return false;
+        return damaged;
+    if (!shape_find(name, &c) || e->knobs[c].said || !(ms > 0)) return damaged;
+    const char *wrong = knobs_parse(a, knobs, &e->knobs[c]);
+    if (wrong) return arena_printf(a, "%s: %s", damaged, wrong);
     e->note[c] = arena_strdup(a, line + at);
     e->ms[c] = ms;
-    return true;
+    return NULL;
 }
 
 static const char *read_lines(Arena *a, char *s, const CacheKey *key, CacheEntry *e) {
     const char *line = line_of(&s), *its_key = arena_printf(a, "key %s", key->name);
     if (!line || strcmp(line, first_line)) return "it is none, or of another version";
     if (!(line = line_of(&s)) || strcmp(line, its_key)) return "it is of another program";
-    if (!(line = line_of(&s)) || strncmp(line, "program ", 8)) return "it is damaged";
-    while ((line = line_of(&s)) && strcmp(line, "end"))
-        if (!read_class(a, line, e)) return "it is damaged";
-    return line && !*s ? NULL : "it is damaged";
+    if (!(line = line_of(&s)) || strncmp(line, "program ", 8)) return damaged;
+    while ((line = line_of(&s)) && strcmp(line, "end")) {
+        const char *wrong = read_class(a, line, e);
+        if (wrong) return wrong;
+    }
+    return line && !*s ? NULL : damaged;
 }
 
 // NULL where there is no such file.

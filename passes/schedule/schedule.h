@@ -41,11 +41,6 @@ void pass_blocks(TileProgram *p);
 bool pass_splits(const PassOptions *o);                // schedule.c
 bool pass_shares(const PassOptions *o, int D, int Dv); // schedule.c
 
-// Whether the main kernel's shifts stay where they are in full tiles, as was chosen with its extents; and,
-// once loops are split by class, whether its form of schedule can do a step again.   sm90.c
-bool pass_fixes_shift(const TileProgram *p);
-bool pass_can_redo(TileProgram *p);
-
 enum { HOST_FEW = 8 }; // queries: up to here the host's schedule takes them one at a time
 
 // The axis of the columns of v and o; -1: the kernel has none. How many columns a tile has.

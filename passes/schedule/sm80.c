@@ -71,9 +71,19 @@ static Knobs shape(int rows, int keys, int blocks) {
         .said = knobs_of(FORM_SM80), .rows = rows, .keys = keys, .warps = 4, .blocks = blocks};
 }
 
+static bool by_tf32(const TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileBlock *b = &p->kernels.data[i]->body;
+        for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
+            if (op->kind == TILE_MMA && op->tf32) return true;
+    }
+    return false;
+}
+
 // Two blocks an SM with 255 registers a thread. Beyond 128 columns an accumulator of two m16 tiles
 // a warp has no room. f32 products are FMAs over registers: small tiles.
-static Knobs shape_for(const TileProgram *p, bool tf32) {
+static Knobs shape_for(const TileProgram *p) {
+    bool tf32 = by_tf32(p);
     int dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS, d = p->D > dv ? p->D : dv;
     if (tf32 && d <= 128) return shape(64, d <= 64 ? 64 : 32, 2);
     if (!dtype_half(p->dtype)) return shape(64, d <= 128 ? 32 : 16, 1);
@@ -170,7 +180,7 @@ static bool all_few(const TileProgram *p) {
 
 // The one place where a program's shape is chosen.
 static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Knobs *s) {
-    *s = shape_for(p, o->tf32);
+    *s = shape_for(p);
     if (s->keys > CROWDED_KEYS && is_crowded(p)) s->keys = CROWDED_KEYS;
     if (s->keys > DENSE_KEYS && reads_dense(p)) s->keys = DENSE_KEYS;
     int most = most_columns(p, *s, &o->target);

@@ -293,7 +293,7 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, const Target *t, Shape
     s.said = knobs_of(FORM_SM90);
     if (alone) s.cluster = 1;
     if (listed) s.section = LISTED;
-    if (!p->may_fix_shift || moving || dear) s.fixed_shift = 0;
+    if (!tile_is_bound(k) || moving || dear) s.fixed_shift = 0;
     if (!s.fixed_shift) s.after = rows[i].moving, s.half = 0;
     int vectors = CLASSES * pass_key_vectors(k);
     if (shared_bytes(s, d, dv, vectors) > t->shared_bytes) s.queries = 1;
@@ -323,7 +323,7 @@ static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *dia
     if (shared > has) return refuse(diags, "bytes of shared memory", shared, has);
     if (threads > launched)
         return refuse(diags, "registers for all threads of a block", threads, launched);
-    if (s.fixed_shift && !p->may_fix_shift) {
+    if (s.fixed_shift && !tile_is_bound(k)) {
         diag_error(
             diags, (Span){0},
             "schedule: shifts stay where results do not depend on them, a sum of all weights "
@@ -366,19 +366,31 @@ static bool fits_shared(const TileProgram *p, const TileKernel *k, Knobs s) {
 static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
     const Knobs *asked = &o->schedule;
     Knobs *s = &k->schedule.knobs;
-    *s = sm90_fit(p, k, &o->target, o->shape, o->moving);
+    *s = sm90_fit(p, k, &o->target, o->shape, false);
     if (!knobs_take(s, FORM_SM90, asked, diags)) return false;
     bool late = s->late_rescale && !knobs_say(asked, KNOB_fixed_shift);
-    if (o->moving || !s->fixed_shift || late) {
+    if (!s->fixed_shift || late) {
         *s = sm90_fit(p, k, &o->target, o->shape, true);
         knobs_take(s, FORM_SM90, asked, diags);
-        if (o->moving) s->fixed_shift = 0;
     }
     if (!asked->said) return true;
     if (!knobs_say(asked, KNOB_queries) && !fits_shared(p, k, *s)) s->queries = 1;
     if (!knobs_say(asked, KNOB_narrow) && s->narrow >= s->keys) s->narrow = 0;
     if (!knobs_say(asked, KNOB_half) && s->half >= s->after) s->half = 0;
     return legal(p, k, *s, diags);
+}
+
+bool sm90_move_shifts(const TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
+    Knobs moving = sm90_fit(p, k, &o->target, o->shape, true), *s = &k->schedule.knobs;
+    if (o->schedule.fixed_shift || o->schedule.half) {
+        diag_error(diags, (Span){0},
+                   "schedule: shifts stay in kernels of one sweep in roles; %s is no such one",
+                   k->name);
+        return false;
+    }
+    if (!knobs_say(&o->schedule, KNOB_after)) s->after = moving.after;
+    s->fixed_shift = s->half = 0;
+    return true;
 }
 
 Knobs sm90_shape_of(const TileKernel *k) {
@@ -509,24 +521,13 @@ void sm90_stores(Sm90 *s) {
 
 // ---- the pass
 
-bool pass_fixes_shift(const TileProgram *p) {
-    const TileKernel *k = p->kernels.data[0];
-    return p->target == TARGET_SM90A && in_roles(p, k) && sm90_shape_of(k).fixed_shift;
-}
-
-bool pass_can_redo(TileProgram *p) {
-    TileKernel *k = p->kernels.data[0];
-    Sm90 s = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(k)};
-    return sm90_overlaps(&s);
-}
-
-static Sm90 begin(TileProgram *p, TileKernel *k) {
+Sm90 sm90_begin(TileProgram *p, TileKernel *k) {
     return (Sm90){.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(k)};
 }
 
 bool pass_assign_sm90(TileProgram *p, TileKernel *k, Diags *diags) {
     if (!in_roles(p, k)) return pass_assign_sm80(p, k, diags);
-    Sm90 s = begin(p, k);
+    Sm90 s = sm90_begin(p, k);
     int dv = sm90_value_columns(p, k);
     int room = target_get(p->target)->shared_bytes -
                shared_bytes(s.shape, pass_padded(p->D, PANEL), dv, pass_key_vectors(k));
@@ -552,7 +553,7 @@ static int strip_bytes(const TileKernel *k, int groups) {
 }
 
 static void schedule_kernel(TileProgram *p, TileKernel *k) {
-    Sm90 s = begin(p, k);
+    Sm90 s = sm90_begin(p, k);
     s.strips = strip_bytes(k, s.shape.warpgroups);
     k->schedule.persist = PERSIST_DYNAMIC; // also where tiles take as long: 1% faster than turns
     pass_expand(p, k);

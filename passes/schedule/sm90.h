@@ -25,6 +25,9 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, const Target *t, Shape
                bool moving);
 // The shape that a kernel was bound to.
 Knobs sm90_shape_of(const TileKernel *k);
+Sm90 sm90_begin(TileProgram *p, TileKernel *k);
+// The choices of a kernel whose shifts cannot stay after all. False with an error where that was asked for.
+bool sm90_move_shifts(const TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags);
 // A tile of a tensor that comes through a pipe.
 bool sm90_piped(const TileOp *op);
 // Places, and roles without bodies: products beside the maps of the next step where `overlap` and the kernel

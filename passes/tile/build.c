@@ -2,8 +2,7 @@
 //
 // In: a Stream. Out: a program with one kernel that computes it: extents are not chosen (tiles of
 // one element), nothing is fused or hoisted, every row scalar is a map of its own. It depends
-// on the target in two ways: whether shifts are fixed in full tiles, which a schedule says
-// (pipeline.c), and whether the kernel for many queries may have parts (PassOptions.share).
+// on the target in one way: whether the kernel for many queries may have parts (PassOptions.share).
 // Afterwards tile_verify holds.
 //
 // Axes: M the queries of one head, N the keys, D and E the columns of q, k and of v, o. For
@@ -438,13 +437,13 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     p->target = o->target.id;
     p->dtype = o->dtype;
     b.tf32 = o->tf32;
-    p->may_fix_shift = pass_may_fix_shift(s, &b.fixed, &b.extremum) && o->dtype == DT_BF16;
-    if (!p->may_fix_shift || !o->fixed) b.fixed = -1;
+    if (!pass_may_fix_shift(s, &b.fixed, &b.extremum) || o->dtype != DT_BF16) b.fixed = -1;
     b.empty = s->empty;
-    if (b.empty &&
-        b.fixed >= 0) // a sink's shift stays finite, and the extremum need not have seen the keys
-        b.empty = ex_2(row->pool, EX_EQ, ex_sym(row->pool, SYM_STATE, b.fixed, EX_F32),
-                       ex_f32(row->pool, 0.0f));
+    if (b.empty && b.fixed >= 0) { // a sink's shift stays finite, whatever keys the extremum saw
+        const Ex *sum = ex_sym(row->pool, SYM_STATE, b.fixed, EX_F32);
+        b.empty = ex_select(row->pool, ex_symbol(row->pool, SYM_STAY),
+                            ex_2(row->pool, EX_EQ, sum, ex_f32(row->pool, 0.0f)), s->empty);
+    }
     p->D = row->D;
     p->Dv = row->Dv;
     tile_sizes(p, &row->sizes);

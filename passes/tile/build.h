@@ -25,7 +25,7 @@ typedef struct Build {
     const RowProgram *row;
     TileProgram *p;
     bool tf32; // products
-    int fixed; // the state that sums the weights where shifts are fixed in full tiles; -1: they are not
+    int fixed; // the state that sums the weights where shifts may stay in full tiles; -1: they may not
     int extremum;    // the state that such a shift is made of
     const Ex *empty; // whether a row has no key, over states; NULL: nobody needs to know
     TileKernel *k;

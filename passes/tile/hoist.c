@@ -62,6 +62,11 @@ static Node *node_of(const Hoist *h, const Ex *e) {
     return (Node *)at;
 }
 
+// A choice between two that a pass makes: of the two one is left.
+static bool is_decided(const Ex *e) {
+    return e->op == EX_SELECT && e->args[0]->op == EX_SYM && e->args[0]->sym == SYM_STAY;
+}
+
 static void describe(Hoist *h, Node *node) {
     const Ex *e = node->e;
     node->axes = e->nargs ? 0 : pass_expr_axes(h->k, h->map, e);
@@ -70,6 +75,10 @@ static void describe(Hoist *h, Node *node) {
         const Node *arg = node_of(h, e->args[i]);
         node->axes |= arg->axes;
         node->weight += arg->weight;
+    }
+    if (is_decided(e)) {
+        const Node *stays = node_of(h, e->args[1]), *moves = node_of(h, e->args[2]);
+        node->weight = stays->weight > moves->weight ? stays->weight : moves->weight;
     }
     if (node->weight > WEIGHT_WORTH) node->weight = WEIGHT_WORTH;
     ex_memo_put(h->scratch, &h->at, e, node);

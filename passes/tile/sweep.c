@@ -111,9 +111,9 @@ static TileValue *old_shift(Build *b, const Sweep *w, int shift) {
 
 // ---- fixed shifts
 //
-// In full tiles a shift stays what it is, where results do not depend on it (passes/derive/fixed_shift.h): its extremum
-// is not looked for, and nothing is rescaled, unless the sum of the weights comes out too large, which the
-// schedule asks at every step. It is the raw one: a row without a key so far has +inf there, and a sum that
+// In full tiles a shift may stay what it is (`kept`), where results do not depend on it (passes/derive/fixed_shift.h): its
+// extremum is not looked for, and nothing is rescaled, unless the sum of the weights comes out too large, which the
+// schedule asks at every step. Whether it does, the pass `shifts` decides (`stay`). It is the raw one: a row without a key so far has +inf there, and a sum that
 // says so.
 
 static const Ex *unless_fixed(const Build *b, const Ex *stays, const Ex *moves) {
@@ -134,11 +134,12 @@ static double headroom(const Build *b, int state) {
     return near ? FIXED_SHIFT_ROOM / (unit ? unit->f : 1.0) : 0;
 }
 
-static TileValue *shift_unless_fixed(Build *b, TileValue *before, TileValue *now) {
+static TileValue *shift_unless_fixed(Build *b, const char *name, TileValue *before,
+                                     TileValue *now) {
     if (b->fixed < 0) return now;
     TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
     const Ex *stays = pass_operand(b->p, map, before), *moves = pass_operand(b->p, map, now);
-    return pass_out(b->p, b->k, map, "a", DT_F32, unless_fixed(b, stays, moves), EX_CONST, 0);
+    return pass_out(b->p, b->k, map, name, DT_F32, unless_fixed(b, stays, moves), EX_CONST, 0);
 }
 
 static void say_bound(Build *b) {
@@ -152,8 +153,8 @@ static void say_bound(Build *b) {
 static void advance_shift(Build *b, Sweep *w, int shift) {
     if (shift < 0 || w->rescale[shift]) return;
     TileValue *raw = build_raw_shift(b, shift, "a_new"), *before = old_shift(b, w, shift);
-    TileValue *now = shift_unless_fixed(b, before, build_safe_shift(b, raw));
-    w->raw_new[shift] = shift_unless_fixed(b, before, raw);
+    TileValue *now = shift_unless_fixed(b, "a_now", before, build_safe_shift(b, raw));
+    w->raw_new[shift] = shift_unless_fixed(b, "a_next", before, raw);
     w->rescale[shift] = build_rescale(b, shift, now, before);
     build_bind(b, SYM_SHIFT, shift, now);
 }
@@ -187,7 +188,9 @@ static TileValue *advance_state(Build *b, Sweep *w, int state) {
     }
     const Ex *more = pass_operand(b->p, map, tile);
     double up = headroom(b, state);
-    if (up) more = ex_2(b->pool, EX_ADD, more, ex_f32(b->pool, (float)up));
+    if (up)
+        more = ex_select(b->pool, ex_symbol(b->pool, SYM_STAY),
+                         ex_2(b->pool, EX_ADD, more, ex_f32(b->pool, (float)up)), more);
     const Ex *merged = ex_2(b->pool, build_merge(st->op), old, more);
     if (pass_moves_shift(b->s, state)) merged = unless_fixed(b, as_it_was, merged);
     name = arena_printf(b->arena, "%s_new", st->name);

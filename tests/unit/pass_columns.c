@@ -20,6 +20,7 @@ static TileProgram *in_blocks(Arena *a, const Stream *s, TargetId target, bool s
         ck_assert(pass_tile_columns(p, p->kernels.data[i], most, 1, &diags));
     pu_bind(p, tiles);
     pass_set_splits(p);
+    ck_assert(pass_shifts(p, &o, NULL)); // nothing says that they stay
     pass_classify(p);
     pass_settle(p);
     pass_hoist(p);

@@ -14,10 +14,10 @@ static const char *variant(Arena *a, const char *text) {
 }
 
 // At a stage before classes no tile is full, and shifts that may stay move all the same.
-static void check_stream(Arena *a, const Variant *v, const Stream *s, bool fixed) {
-    PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16, .fixed = fixed};
+static void check_stream(Arena *a, const Variant *v, const Stream *s, PuStage stage) {
+    PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16};
     for (size_t t = 0; t < sizeof tilings / sizeof *tilings; t++) {
-        TileProgram *p = pu_staged(a, s, &o, fixed ? PU_BOUND : PU_SHAPED, tilings[t]);
+        TileProgram *p = pu_staged(a, s, &o, stage, tilings[t]);
         for (size_t i = 0; i < sizeof launches / sizeof *launches; i++) {
             int32_t size[64];
             const int32_t *n = launches[i];
@@ -52,8 +52,8 @@ START_TEST(moves) {
     Variant *v;
     const Stream *s = pu_stream(a, "t.attn", variant(a, moving[_i]), 0, &v);
     ck_assert_int_eq(s->nsweeps, 1);
-    check_stream(a, v, s, false);
-    check_stream(a, v, s, true);
+    check_stream(a, v, s, PU_SHAPED);
+    check_stream(a, v, s, PU_BOUND);
     arena_free(a);
 }
 END_TEST

@@ -24,6 +24,7 @@ static TileProgram *shaped(Arena *a, const Stream *s, bool share) {
     pass_fuse(p);
     pu_bind(p, tiles);
     pass_set_splits(p);
+    ck_assert(pass_shifts(p, &o, NULL)); // nothing says that they stay
     pass_classify(p);
     pass_settle(p);
     pass_tidy(p);

@@ -118,6 +118,7 @@ static inline TileProgram *pu_staged(Arena *a, const Stream *s, const PassOption
     if (stage >= PU_FUSED) pass_fuse(p);
     if (stage >= PU_BOUND) pu_bind(p, tiles);
     if (stage >= PU_BOUND) pass_set_splits(p);
+    if (stage >= PU_CLASSIFIED) ck_assert(pass_shifts(p, o, NULL)); // nothing says that they stay
     if (stage >= PU_CLASSIFIED) pass_classify(p);
     if (stage >= PU_SHAPED) {
         pass_settle(p);

@@ -113,10 +113,6 @@ static void see(void *ctx, const Pass *pass, const TileProgram *program) {
     Kernel *k = ctx;
     Text t;
     TileLines lines = {0};
-    if (pass->wants == PASS_STREAM) { // again: what was seen is given up
-        for (int i = 0; i < k->stages.n; i++) cJSON_Delete(k->stages.data[i].lines);
-        k->stages.n = k->places.n = 0;
-    }
     text_init(&t, k->p->arena);
     tile_print_lines(&t, program, MOST_TEXT, &lines);
     Stage stage = {.pass = pass, .text = t.s, .cut = t.n > MOST_TEXT, .lines = cJSON_CreateArray()};

@@ -1,0 +1,68 @@
+// shifts.c: whether shifts stay where they are in full tiles (passes/derive/fixed_shift.h).
+//
+// In: a program whose first kernel may be built for both (`bound`): expressions with `stay` and `kept`, and,
+// once loops are classed, behind the loop over full tiles one of no steps in which shifts move. Out: one of
+// the two, as soon as it is known which. They stay on sm_90a, where the schedule says so (the choice
+// fixed_shift) and the classed kernel is one sweep whose steps can be done again; otherwise they follow their extrema.
+#include "passes/passes.h"
+#include "passes/schedule/sm90.h"
+
+static const Ex *decide_one(void *ctx, ExPool *x, const Ex *e) {
+    bool stays = *(const bool *)ctx;
+    if (e->op != EX_SYM) return e;
+    if (e->sym == SYM_STAY) return ex_bool(x, stays);
+    return e->sym == SYM_KEPT && !stays ? ex_bool(x, false) : e;
+}
+
+typedef struct Decide {
+    ExPool *x;
+    bool stays;
+} Decide;
+
+static const Ex *decide(void *ctx, const Ex *e) {
+    Decide *d = ctx;
+    return ex_map(d->x, e, decide_one, &d->stays);
+}
+
+static TileOp *first_of(TileKernel *k, TileKind kind) {
+    TileOp *op = k->body.first;
+    while (op && op->kind != kind) op = op->next;
+    return op;
+}
+
+// The loop over full tiles in which shifts stay gives way to that in which they move.
+static void drop_kept(TileKernel *k) {
+    for (TileOp *op = first_of(k, TILE_LOOP), *next; op; op = next) {
+        next = op->next;
+        bool pair = op->tiles == CLASS_FULL && next && next->kind == TILE_LOOP;
+        if (!pair || next->from != next->to) continue;
+        next->from = op->from;
+        next->to = op->to;
+        for (int i = 0; i < op->args.n; i++) next->args.data[i] = op->args.data[i];
+        tile_unlink(op);
+    }
+}
+
+bool pass_shifts(TileProgram *p, const PassOptions *o, Diags *diags) {
+    TileKernel *k = p->kernels.data[0];
+    if (!tile_is_bound(k)) return true;
+    const TileOp *loop = first_of(k, TILE_LOOP);
+    bool chosen = p->target != TARGET_SM90A || k->axes[loop->axis].extent > 0;
+    bool stays = k->schedule.knobs.fixed_shift, classed = loop->tiles != CLASS_ANY;
+    if (!chosen || (stays && !classed)) return true;
+    Sm90 s = sm90_begin(p, k);
+    if (stays && !sm90_overlaps(&s)) {
+        stays = false;
+        drop_kept(k);
+        if (!sm90_move_shifts(p, k, o, diags)) return false;
+    }
+    Decide d = {p->pool, stays};
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileBlock *b = &p->kernels.data[i]->body;
+        for (TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
+            tile_map_exprs(op, decide, &d);
+    }
+    if (!stays) tile_unlink(first_of(k, TILE_BOUND));
+    pass_tidy(p);
+    return true;
+}

@@ -1,0 +1,126 @@
+// Pass by pass through text: every pass takes the program as it is printed behind the one before, and in
+// the end it is the program of the pipeline. So a step takes nothing but what is in the text.
+#include "tests/unit/pass_util.h"
+
+static TileProgram *read_back(Arena *a, const TileProgram *p, const char *pass) {
+    Text t;
+    Diags diags;
+    diag_init(&diags, a);
+    text_init(&t, a);
+    tile_print(&t, p);
+    TileProgram *q = tile_parse(a, t.s, t.n, &diags);
+    bool good = q && tile_verify(q, &diags);
+    if (!good) diag_print(&diags, stderr);
+    ck_assert_msg(good, "%s: the text before %s does not read", p->name, pass);
+    return q;
+}
+
+// Values get names anew: what was there for a while has some of the numbers, where it was not printed.
+static const char *text_of(Arena *a, TileProgram *p) {
+    Text t;
+    int n = 0;
+    text_init(&t, a);
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileKernel *k = p->kernels.data[i];
+        for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+            for (int j = 0; j < op->results.n + op->carried.n; j++) {
+                TileValue *v =
+                    j < op->results.n ? op->results.data[j] : op->carried.data[j - op->results.n];
+                v->name = arena_printf(a, "v%d", n++);
+            }
+    }
+    tile_print(&t, p);
+    return t.s;
+}
+
+static void expect_same(const char *path, const char *want, const char *is) {
+    size_t at = 0;
+    while (want[at] && want[at] == is[at]) at++;
+    if (!want[at] && !is[at]) return;
+    while (at && want[at - 1] != '\n') at--;
+    ck_abort_msg("%s: by text\n%.*s\nand in one go\n%.*s", path, (int)strcspn(is + at, "\n"),
+                 is + at, (int)strcspn(want + at, "\n"), want + at);
+}
+
+static void replay(const char *path, const char *text, int D, const PassOptions *o) {
+    Arena *a = arena_new();
+    Variant *v;
+    Diags diags;
+    diag_init(&diags, a);
+    const Stream *s = pu_stream(a, path, text, D, &v);
+    TileProgram *all = pass_pipeline(a, s, o, &diags);
+    ck_assert_msg(all != NULL, "%s", path);
+    PassOptions built = *o;
+    built.split = pass_splits(o);
+    built.share = pass_shares(o, s->row->D, s->row->Dv);
+    TileProgram *p = pass_build(a, s, &built);
+    const PassId *order;
+    for (int i = 0, n = pass_order(&order); i < n; i++) {
+        const char *name = pass_get(order[i])->name;
+        p = read_back(a, p, name);
+        PassOptions alone = {.target = *target_get(p->target),
+                             .dtype = p->dtype,
+                             .shape = o->shape,
+                             .schedule = o->schedule};
+        ck_assert_msg(pass_run(p, order[i], &alone, &diags), "%s: %s", path, name);
+    }
+    expect_same(path, text_of(a, all), text_of(a, read_back(a, p, "the end")));
+    arena_free(a);
+}
+
+static const struct Case {
+    const char *path;
+    int D;
+} cases[] = {
+    {"stdlib/softmax.attn", 128},
+    {"stdlib/causal.attn", 64},
+    {"stdlib/gqa.attn", 128},
+    {"stdlib/document.attn", 64},
+    {"stdlib/cosine_similarity.attn", 64},
+    {"stdlib/attention_sink.attn", 128},
+    {"stdlib/relative_bias.attn", 256},
+    {"tests/regress/quotients.attn", 0}, // steps that cannot be done again: shifts move after all
+    {"tests/regress/exact_maximum.attn", 64}, // two sweeps
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static void replay_on(TargetId target, Dtype dtype, ShapeClass shape, const char *schedule) {
+    for (int i = 0; i < CASES; i++) {
+        PassOptions o = {.target = *target_get(target),
+                         .dtype = dtype,
+                         .shape = shape,
+                         .split = true,
+                         .schedule = pu_knobs(schedule)};
+        replay(cases[i].path, NULL, cases[i].D, &o);
+    }
+}
+
+START_TEST(every_target) {
+    TargetId t = (TargetId)_i;
+    replay_on(t, t == TARGET_HOST ? DT_F32 : DT_BF16, SHAPE_LONG, NULL);
+}
+END_TEST
+
+START_TEST(every_class) {
+    replay_on(TARGET_SM90A, DT_BF16, (ShapeClass)_i, NULL);
+    replay_on(TARGET_SM90A, DT_F16, (ShapeClass)_i, "keys=64");
+}
+END_TEST
+
+// f32 by tf32 is in the text too.
+START_TEST(tf32) {
+    PassOptions o = {.target = *target_get(TARGET_SM80), .tf32 = true, .split = true};
+    replay("stdlib/causal.attn", NULL, 64, &o);
+}
+END_TEST
+
+Suite *pass_replay_suite(void) {
+    Suite *s = suite_create("pass_replay");
+    TCase *t = tcase_create("replay");
+    tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, every_target, 0, TARGET_COUNT);
+    tcase_add_loop_test(t, every_class, 0, SHAPE_COUNT);
+    tcase_add_test(t, tf32);
+    suite_add_tcase(s, t);
+    return s;
+}
