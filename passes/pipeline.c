@@ -98,15 +98,18 @@ bool pass_accepts(const RowProgram *row, Diags *diags) {
     return accepts(row->span, row->D, row->Dv, diags);
 }
 
-TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
-    PassOptions effective = *o;
-    effective.split = pass_splits(o);
-    effective.share = pass_shares(o, s->row->D, s->row->Dv);
-    TileProgram *p = pass_build(a, s, &effective);
+static TileProgram *algorithm(TileProgram *p, const PassOptions *o) {
     verify(p);
     if (o->seen) o->seen(o->seen_ctx, &passes[PASS_build], p);
     steps(p, 0, FUSED, o, NULL);
     return p;
+}
+
+TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
+    PassOptions effective = *o;
+    effective.split = pass_splits(o);
+    effective.share = pass_shares(o, s->row->D, s->row->Dv);
+    return algorithm(pass_build(a, s, &effective), o);
 }
 
 // With its extents, which is when the schedule is chosen.
@@ -129,16 +132,8 @@ TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diag
 
 // ---- recurrences
 
-static TileProgram *recurrence(Arena *a, const Chunk *c, const PassOptions *o, bool steps) {
-    TileProgram *p = pass_build_recurrence(a, c, o, steps);
-    verify(p);
-    seen(o, "build", p);
-    shape(p, o);
-    return p;
-}
-
 TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptions *o) {
-    return recurrence(a, c, o, false);
+    return algorithm(pass_build_recurrence(a, c, o, false), o);
 }
 
 TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Diags *diags) {
@@ -150,17 +145,8 @@ TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Dia
         return NULL;
     }
     if (!accepts(rec->span, rec->D, rec->Dv, diags)) return NULL;
-    TileProgram *p = recurrence(a, c, o, true);
-    if (!pass_tile(p, o, diags)) return NULL;
-    seen(o, "tile", p);
-    pass_classify(p);
-    seen(o, "classify", p);
-    verify(p);
-    shape(p, o);
-    if (!pass_schedule(p, o, diags)) return NULL;
-    seen(o, "schedule", p);
-    verify(p);
-    return p;
+    TileProgram *p = algorithm(pass_build_recurrence(a, c, o, true), o);
+    return steps(p, FUSED, ALL, o, diags) ? p : NULL;
 }
 
 // ---- by class
