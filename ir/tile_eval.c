@@ -243,11 +243,11 @@ void run_append(Eval *E, const TileOp *op) {
     count->data[0] = before;
 }
 
-// Whole axes may be padded past the tensor's end; tiles of others are inside.
+// Columns, of which there is a constant number, may be padded past the tensor's end; tiles of others are inside.
 static bool has_rows(const Eval *E, const TileOp *op, const Access *a) {
     for (int d = 0; d < a->t->t->rank; d++) {
         int axis = op->coord[d].axis;
-        if (axis < 0 || E->k->axes[axis].whole) continue;
+        if (axis < 0 || E->k->axes[axis].whole || E->k->axes[axis].size->op == EX_CONST) continue;
         if (a->start[d] < 0 || a->start[d] + E->extent[axis] > a->t->extent[d]) return false;
     }
     return true;

@@ -15,8 +15,8 @@
 // Holds afterwards: the interpreter finds each copy waited for (tile_flow.c).
 #include "passes/schedule/expand.h"
 
-#include <assert.h>
 #include <limits.h>
+#include <string.h>
 
 enum { LONG_AGO = 1 << 16 };
 
@@ -26,37 +26,25 @@ typedef struct Tile {
     bool read;  // since the last barrier
 } Tile;
 
-typedef struct Buffer {
-    const TileValue *v;
-    int coming; // copied, and not viewed yet
-    Tile *tile; // as many as it has stages, the newest first
-} Buffer;
-
-typedef struct View {
-    const TileValue *v;
-    int buffer, age; // of its tile
-} View;
-
 typedef struct State { // at a place of the kernel
-    Buffer *buffer;
-    View *view;
-    int nbuffers, nviews;
+    Tile *tile;        // of each buffer as many as it has stages, the newest first
+    int *copied;       // by a buffer's id: tiles so far
+    int *seen; // by a buffer's id: of them were viewed; by a view's id: the tile that it shows
 } State;
 
 typedef struct Copies {
     TileProgram *p;
     TileKernel *k;
     Arena *scratch;
-    bool puts; // a copy goes through registers
-    bool dry;  // nothing is put in
+    int *first, ntiles; // by a buffer's id: its tiles
+    bool puts;          // a copy goes through registers
+    bool dry;           // nothing is put in
 } Copies;
 
 typedef struct Need {
     bool barrier; // because of who reads
     int pending;  // groups that may be in flight; INT_MAX: any
 } Need;
-
-static const Need nothing = {false, INT_MAX};
 
 static bool any(Need n) { return n.barrier || n.pending < INT_MAX; }
 
@@ -68,73 +56,39 @@ static TileOp *before(Copies *c, TileOp *at, TileKind kind) {
 
 // ---- the state
 
-static bool is_made(const TileOp *op) { // by all threads
-    return tile_makes_shared(op);
-}
-
-static int buffer_of(const State *s, const TileValue *v) {
-    for (int i = 0; i < s->nbuffers; i++)
-        if (s->buffer[i].v == v) return i;
-    assert(!"a buffer");
-    return 0;
-}
-
-static State copy_of(const Copies *c, const State *from) {
-    State s = *from;
-    s.buffer = ARENA_ARRAY(c->scratch, Buffer, s.nbuffers + 1);
-    s.view = ARENA_ARRAY(c->scratch, View, c->k->nvalues + 1);
-    for (int i = 0; i < s.nviews; i++) s.view[i] = from->view[i];
-    for (int i = 0; i < s.nbuffers; i++) {
-        int n = from->buffer[i].v->stages;
-        s.buffer[i] = from->buffer[i];
-        s.buffer[i].tile = ARENA_ARRAY(c->scratch, Tile, n);
-        for (int t = 0; t < n; t++) s.buffer[i].tile[t] = from->buffer[i].tile[t];
-    }
+static State state(const Copies *c, const State *from) {
+    size_t tiles = sizeof(Tile) * (size_t)c->ntiles, ids = sizeof(int) * (size_t)c->k->nvalues;
+    State s = {arena_alloc(c->scratch, tiles + 1), arena_alloc(c->scratch, ids + 1),
+               arena_alloc(c->scratch, ids + 1)};
+    memcpy(s.tile, from->tile, tiles);
+    memcpy(s.copied, from->copied, ids);
+    memcpy(s.seen, from->seen, ids);
     return s;
 }
 
-// The next tile of a buffer, in the place of its oldest.
-static void push(State *s, int buffer, Tile tile) {
-    Buffer *b = &s->buffer[buffer];
-    for (int i = b->v->stages - 1; i > 0; i--) b->tile[i] = b->tile[i - 1];
-    b->tile[0] = tile;
-    b->coming++;
-    for (int i = 0; i < s->nviews; i++) s->view[i].age += s->view[i].buffer == buffer;
+// What a view, or what was made, shows; NULL: it is none, or its place has another tile.
+static Tile *shown(const Copies *c, const State *s, const TileValue *v) {
+    const TileOp *def = v->def;
+    if (!def || (def->kind != TILE_VIEW && !tile_makes_shared(def))) return NULL;
+    const TileValue *b = tile_makes_shared(def) ? v : def->args.data[0];
+    int age = s->copied[b->id] - 1 - s->seen[v->id];
+    return age < b->stages ? &s->tile[c->first[b->id] + age] : NULL;
 }
 
-static void see(State *s, const TileValue *v, int buffer) {
-    Buffer *b = &s->buffer[buffer];
-    if (b->coming) b->coming--;
-    for (int i = s->nviews; i-- > 0;) // what lies there no more
-        if (s->view[i].v == v || s->view[i].age >= s->buffer[s->view[i].buffer].v->stages)
-            s->view[i] = s->view[--s->nviews];
-    if (b->coming < b->v->stages) s->view[s->nviews++] = (View){v, buffer, b->coming};
+static void push(const Copies *c, State *s, const TileValue *buffer, Tile tile) {
+    Tile *newest = &s->tile[c->first[buffer->id]];
+    memmove(newest + 1, newest, sizeof tile * (size_t)(buffer->stages - 1));
+    *newest = tile;
+    s->copied[buffer->id]++;
 }
 
-static Tile *tile_of(const State *s, const TileValue *v) { // that a view, or what was made, shows
-    for (int i = 0; i < s->nviews; i++) {
-        const Buffer *b = &s->buffer[s->view[i].buffer];
-        if (s->view[i].v == v && s->view[i].age < b->v->stages) return &b->tile[s->view[i].age];
-    }
-    return NULL;
+static void land(const Copies *c, State *s, int pending) {
+    for (int i = 0; i < c->ntiles; i++) s->tile[i].there |= s->tile[i].since >= pending;
 }
 
-static void commit(State *s) {
-    for (int i = 0; i < s->nbuffers; i++)
-        for (int t = 0; t < s->buffer[i].v->stages; t++)
-            if (s->buffer[i].tile[t].since < LONG_AGO) s->buffer[i].tile[t].since++;
-}
-
-static void land(State *s, int pending) {
-    for (int i = 0; i < s->nbuffers; i++)
-        for (int t = 0; t < s->buffer[i].v->stages; t++)
-            s->buffer[i].tile[t].there |= s->buffer[i].tile[t].since >= pending;
-}
-
-static void pass_barrier(State *s, int pending) {
-    land(s, pending);
-    for (int i = 0; i < s->nbuffers; i++)
-        for (int t = 0; t < s->buffer[i].v->stages; t++) s->buffer[i].tile[t].read = false;
+static void pass_barrier(const Copies *c, State *s, int pending) {
+    land(c, s, pending);
+    for (int i = 0; i < c->ntiles; i++) s->tile[i].read = false;
 }
 
 // ---- what an operation needs, and what it does
@@ -145,61 +99,59 @@ static void add(Need *n, const Tile *tile) {
     if (tile->since < n->pending) n->pending = tile->since;
 }
 
-static Need needs(const State *s, const TileOp *op) {
-    Need n = nothing;
-    bool copies = op->kind == TILE_COPY;
-    for (int i = 0; i < op->args.n && !copies; i++) {
-        const Tile *tile = tile_of(s, op->args.data[i]);
+static void add_place(const Copies *c, const State *s, const TileValue *buffer, Need *n) {
+    const Tile *oldest = &s->tile[c->first[buffer->id] + buffer->stages - 1];
+    add(n, oldest);
+    n->barrier |= oldest->read;
+}
+
+static Need needs(const Copies *c, const State *s, const TileOp *op) {
+    Need n = {false, INT_MAX};
+    if (op->kind == TILE_COPY) add_place(c, s, op->args.data[0], &n);
+    for (int i = 0; i < op->args.n; i++) {
+        const Tile *tile = shown(c, s, op->args.data[i]);
         if (tile) add(&n, tile);
     }
-    for (int i = 0; i < op->results.n + copies; i++) {
-        if (!copies && !is_made(op)) continue;
-        const TileValue *v = copies ? op->args.data[0] : op->results.data[i];
-        const Tile *oldest = &s->buffer[buffer_of(s, v)].tile[v->stages - 1];
-        add(&n, oldest);
-        n.barrier |= oldest->read;
-    }
+    for (int i = 0; i < op->results.n && tile_makes_shared(op); i++)
+        add_place(c, s, op->results.data[i], &n);
     return n;
 }
 
-static void done(State *s, const TileOp *op) {
-    if (op->kind == TILE_COPY) {
-        push(s, buffer_of(s, op->args.data[0]), (Tile){-1, false, false});
-        commit(s);
-        return;
-    }
-    if (op->kind == TILE_VIEW) see(s, op->results.data[0], buffer_of(s, op->args.data[0]));
+static void done(const Copies *c, State *s, const TileOp *op) {
     for (int i = 0; i < op->args.n; i++) {
-        Tile *tile = tile_of(s, op->args.data[i]);
+        Tile *tile = shown(c, s, op->args.data[i]);
         if (tile) tile->read = true;
     }
-    for (int i = 0; i < op->results.n && is_made(op); i++) {
+    if (op->kind == TILE_COPY) { // and its commit
+        for (int i = 0; i < c->ntiles; i++) s->tile[i].since += s->tile[i].since < LONG_AGO;
+        push(c, s, op->args.data[0], (Tile){0, false, false});
+    } else if (op->kind == TILE_VIEW) {
+        const TileValue *b = op->args.data[0];
+        bool comes = s->seen[b->id] < s->copied[b->id];
+        s->seen[op->results.data[0]->id] = comes ? s->seen[b->id]++ : s->copied[b->id] - 1;
+    }
+    for (int i = 0; i < op->results.n && tile_makes_shared(op); i++) {
         const TileValue *v = op->results.data[i];
-        push(s, buffer_of(s, v), (Tile){INT_MAX, false, false});
-        see(s, v, buffer_of(s, v));
+        push(c, s, v, (Tile){INT_MAX, false, false});
+        s->seen[v->id] = s->copied[v->id] - 1;
     }
 }
 
 // A barrier is needed before `at`. Who reads behind it, up to the next one, and needs no later group, is
 // served here too.
-static int pending_at(const Copies *c, const State *now, const TileOp *at, int pending) {
-    State s = copy_of(c, now);
+static void put_barrier(Copies *c, TileOp *at, State *s, int pending) {
+    State then = state(c, s);
     int since = 0; // groups committed behind the barrier
-    pass_barrier(&s, pending);
+    pass_barrier(c, &then, pending);
     for (const TileOp *op = at; op && !op->body.first; op = op->next) {
-        Need n = needs(&s, op);
+        Need n = needs(c, &then, op);
         if (n.barrier || n.pending < since) break;
         if (n.pending < INT_MAX && n.pending - since < pending) pending = n.pending - since;
-        land(&s, n.pending);
-        done(&s, op);
+        land(c, &then, n.pending);
+        done(c, &then, op);
         since += op->kind == TILE_COPY;
     }
-    return pending;
-}
-
-static void put_barrier(Copies *c, TileOp *at, State *s, int pending) {
-    pending = pending_at(c, s, at, pending);
-    pass_barrier(s, pending);
+    pass_barrier(c, s, pending);
     if (c->dry) return;
     if (pending < INT_MAX) before(c, at, TILE_WAIT)->pending = pending;
     before(c, at, TILE_BARRIER);
@@ -209,16 +161,14 @@ static void put_barrier(Copies *c, TileOp *at, State *s, int pending) {
 
 static void walk(Copies *c, TileBlock *b, State *s);
 
-static bool merge(State *s, const State *from) { // whether anything is new
+static bool merge(const Copies *c, State *s, const State *from) { // whether anything is new
     bool changed = false;
-    for (int i = 0; i < s->nbuffers; i++)
-        for (int t = 0; t < s->buffer[i].v->stages; t++) {
-            Tile *a = &s->buffer[i].tile[t], was = *a;
-            const Tile *b = &from->buffer[i].tile[t];
-            if (b->since < a->since) a->since = b->since;
-            a->there &= b->there, a->read |= b->read;
-            changed |= a->since != was.since || a->there != was.there || a->read != was.read;
-        }
+    for (int i = 0; i < c->ntiles; i++) {
+        Tile *a = &s->tile[i], b = from->tile[i];
+        changed |= b.since < a->since || (a->there && !b.there) || (b.read && !a->read);
+        if (b.since < a->since) a->since = b.since;
+        a->there &= b.there, a->read |= b.read;
+    }
     return changed;
 }
 
@@ -228,27 +178,34 @@ static bool is_copied(const TileOp *loop, const TileValue *v) {
     return false;
 }
 
+static bool is_buffer(const TileOp *op) { return op->kind == TILE_ALLOC; } // they stand first
+
 static void land_before(Copies *c, TileOp *at, State *s) {
-    Need n = nothing;
+    Need n = {false, INT_MAX};
     const TileOp *loop = at;
     while (loop && !loop->body.first) loop = loop->next;
-    for (int i = 0; i < s->nbuffers; i++)
-        for (int t = 0; t < s->buffer[i].v->stages; t++)
-            if (s->buffer[i].tile[t].since < INT_MAX && !(loop && is_copied(loop, s->buffer[i].v)))
-                add(&n, &s->buffer[i].tile[t]);
+    for (const TileOp *op = c->k->body.first; is_buffer(op); op = op->next) {
+        const TileValue *v = op->results.data[0];
+        for (int t = 0; t < v->stages && !(loop && is_copied(loop, v)); t++)
+            add(&n, &s->tile[c->first[v->id] + t]);
+    }
     if (any(n)) put_barrier(c, at, s, n.pending);
 }
 
 // What was copied ahead of a step that does not come is nobody's: nothing sees it before the next copy, which
 // begins with any stage.
-static void forget(const TileOp *loop, State *s) {
-    for (int i = 0; i < s->nbuffers; i++) {
-        Buffer *b = &s->buffer[i];
-        const TileOp *op = loop->next;
-        while (op && !pass_uses(op, b->v)) op = op->next;
-        if (!is_copied(loop, b->v) || (op && op->kind != TILE_COPY)) continue;
-        for (; b->coming; b->coming--) b->tile[b->coming - 1].there = true;
-        for (int t = 0; t < b->v->stages; t++) b->tile[b->v->stages - 1].read |= b->tile[t].read;
+static void forget(const Copies *c, const TileOp *loop, State *s) {
+    for (const TileOp *op = c->k->body.first; is_buffer(op); op = op->next) {
+        const TileValue *v = op->results.data[0];
+        const TileOp *next = loop->next;
+        while (next && !pass_uses(next, v)) next = next->next;
+        if (!is_copied(loop, v) || (next && next->kind != TILE_COPY)) continue;
+        Tile *tile = &s->tile[c->first[v->id]];
+        for (int t = 0; t < v->stages; t++) {
+            tile[t].there |= t < s->copied[v->id] - s->seen[v->id];
+            tile[v->stages - 1].read |= tile[t].read;
+        }
+        s->seen[v->id] = s->copied[v->id];
     }
 }
 
@@ -258,12 +215,12 @@ static void go_round(Copies *c, TileOp *loop, State *s) {
     trial.dry = true;
     State at;
     do {
-        at = copy_of(c, s);
+        at = state(c, s);
         walk(&trial, &loop->body, &at);
-    } while (merge(s, &at));
-    at = copy_of(c, s);
+    } while (merge(c, s, &at));
+    at = state(c, s);
     if (!c->dry) walk(c, &loop->body, &at);
-    forget(loop, s);
+    forget(c, loop, s);
 }
 
 static void walk(Copies *c, TileBlock *b, State *s) {
@@ -271,9 +228,9 @@ static void walk(Copies *c, TileBlock *b, State *s) {
         next = op->next;
         bool copies = op->kind == TILE_COPY;
         if (c->puts && (op->body.first || (copies && b == &c->k->body))) land_before(c, op, s);
-        Need n = needs(s, op);
+        Need n = needs(c, s, op);
         if (any(n)) put_barrier(c, op, s, n.pending);
-        done(s, op);
+        done(c, s, op);
         if (op->body.first) go_round(c, op, s);
         if (!copies || c->dry) continue;
         before(c, op, TILE_COMMIT);
@@ -282,17 +239,17 @@ static void walk(Copies *c, TileBlock *b, State *s) {
 }
 
 void pass_wait_copies(TileProgram *p, TileKernel *k) {
-    Copies c = {p, k, arena_new(), target_get(p->target)->kind == KIND_AMDGPU, false};
-    State s = {.buffer = ARENA_ARRAY(c.scratch, Buffer, k->nvalues + 1),
-               .view = ARENA_ARRAY(c.scratch, View, k->nvalues + 1)};
+    bool puts = target_get(p->target)->kind == KIND_AMDGPU;
+    Copies c = {.p = p, .k = k, .scratch = arena_new(), .puts = puts};
+    c.first = ARENA_ARRAY(c.scratch, int, k->nvalues + 1);
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        for (int i = 0; i < op->results.n; i++) {
-            if (op->kind != TILE_ALLOC && !is_made(op)) continue;
-            const TileValue *v = op->results.data[i];
-            Tile *tile = ARENA_ARRAY(c.scratch, Tile, v->stages);
-            for (int t = 0; t < v->stages; t++) tile[t] = (Tile){INT_MAX, true, false};
-            s.buffer[s.nbuffers++] = (Buffer){v, 0, tile};
+        for (int i = 0; i < op->results.n && (is_buffer(op) || tile_makes_shared(op)); i++) {
+            c.first[op->results.data[i]->id] = c.ntiles;
+            c.ntiles += op->results.data[i]->stages;
         }
+    State s = {ARENA_ARRAY(c.scratch, Tile, c.ntiles + 1), ARENA_ARRAY(c.scratch, int, k->nvalues),
+               ARENA_ARRAY(c.scratch, int, k->nvalues)};
+    for (int i = 0; i < c.ntiles; i++) s.tile[i] = (Tile){INT_MAX, true, false};
     walk(&c, &k->body, &s);
     arena_free(c.scratch);
 }

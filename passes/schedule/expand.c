@@ -30,11 +30,8 @@
 #include "passes/schedule/expand.h"
 #include "passes/schedule/schedule.h"
 
-#include <assert.h>
 #include <limits.h>
 #include <string.h>
-
-enum { MAX_SEGMENTS = 4, MAX_CARRIES = 64 };
 
 typedef struct Ops {
     TileOp **op;
@@ -48,16 +45,16 @@ typedef struct Carry {
 } Carry;
 
 typedef struct Chain { // loops that follow each other
-    TileOp *loop[MAX_SEGMENTS];
+    TileOp **loop;
     int n;
     TileOp *
         none; // one without steps behind them: the body of a first step that is a full tile; or NULL
     bool staged; // what is computed has two stages
     int ahead; // otherwise: the stage of all that is computed; what is loaded may have an earlier one
     bool skips;
-    Carry carry[MAX_CARRIES];
+    Carry *carry;
     int ncarry;
-    TileValue *state[MAX_CARRIES];
+    TileValue **state;
 } Chain;
 
 typedef struct Item { // of the body of the loop over tiles of the grid
@@ -163,8 +160,14 @@ bool pass_follows(const TileOp *before, const TileOp *loop) {
     return true;
 }
 
-static Chain chain_from(TileOp *loop) {
+static Chain chain_from(const Expand *e, TileOp *loop) {
     Chain c = {.staged = is_split(&loop->body), .ahead = tile_stage(&loop->body)};
+    int loops = 0, carries = loop->carried.n;
+    for (const TileOp *op = loop; op; op = op->next) loops++;
+    for (const TileOp *op = loop->body.first; op; op = op->next) carries += op->args.n;
+    c.loop = ARENA_ARRAY(e->p->arena, TileOp *, loops);
+    c.carry = ARENA_ARRAY(e->p->arena, Carry, carries + 1);
+    c.state = ARENA_ARRAY(e->p->arena, TileValue *, carries + 1);
     for (TileOp *op = loop; op; op = op->next) {
         if (op != loop && (!is_staged(&loop->body) || !pass_follows(op->prev, op))) break;
         c.skips |= op->where != NULL;
@@ -172,7 +175,6 @@ static Chain chain_from(TileOp *loop) {
             c.none = op;
         else
             c.loop[c.n++] = op;
-        assert(c.n < MAX_SEGMENTS);
     }
     return c;
 }
@@ -328,14 +330,14 @@ static TileOp *fill(Expand *e, const TileOp *load, const Ex *tile, int axis) {
     return op;
 }
 
-// A full tile of keys has all rows; tiles along other axes have them where they come out even.
+// A full tile of keys has all rows.
 static bool is_inside(const Expand *e, const TileOp *load) {
     const TileOp *loop = load->block->owner;
     bool inside = e->own && loop && loop->tiles == CLASS_FULL;
     for (int d = 0; d < e->p->tensors.data[load->tensor].rank && inside; d++) {
         if (load->coord[d].axis < 0 || load->coord[d].axis == loop->axis) continue;
         const TileAxis *a = &e->k->axes[load->coord[d].axis];
-        inside = a->whole || (a->size->op == EX_CONST && a->size->i % a->extent == 0);
+        inside = a->whole || a->size->op == EX_CONST;
     }
     return inside;
 }
@@ -390,7 +392,6 @@ static void add_operand(Chain *c, const Ops *late, int op, int arg) {
     if (!crosses(c->loop[0], v)) return;
     for (int i = 0; i < c->ncarry; i++)
         if (c->carry[i].carried < 0 && operand_of(late, &c->carry[i]) == v) return;
-    assert(c->ncarry < MAX_CARRIES);
     c->carry[c->ncarry++] = carry;
 }
 
@@ -483,7 +484,7 @@ static void step(Expand *e, const Chain *c, int j) {
         TileOp *op = ops.op[i];
         see_own(e, &loop->body, op);
         if (op->kind == TILE_LOOP) {
-            Chain inner = chain_from(op);
+            Chain inner = chain_from(e, op);
             chain(e, &inner);
         } else if (op->kind == TILE_LOAD && pass_is_piped(op->results.data[0])) {
             load_in_step(e, c, j, op);
@@ -526,7 +527,7 @@ static void steady(Expand *e, Chain *c, int j) {
     TileOp *loop = loop_like(e, c, j);
     TileBlock *outer = e->block;
     const TileBlock *around = e->steady;
-    TileValue *out[MAX_CARRIES];
+    TileValue **out = ARENA_ARRAY(e->p->arena, TileValue *, c->ncarry + 1);
     carry_in(e, c, loop, from);
     e->block = &loop->body;
     e->steady = &from->body;
@@ -769,7 +770,7 @@ static void add_items(Expand *e) {
 }
 
 static void copy_of_step(Expand *e, TileOp *op) {
-    Chain c = chain_from(op->block->owner);
+    Chain c = chain_from(e, op->block->owner);
     const Ex *last = last_step(e, &c);
     bool behind = op->place.stage > 0;
     if (op->kind == TILE_LOAD && c.ahead) {
@@ -801,7 +802,7 @@ static void do_item(Expand *e, const Item *item) {
     if (item->copy) {
         copy_of_step(e, op);
     } else if (op->kind == TILE_LOOP) {
-        Chain c = chain_from(op);
+        Chain c = chain_from(e, op);
         chain(e, &c);
     } else if (op->kind == TILE_LOAD && pass_is_piped(op->results.data[0])) {
         load(e, op, NULL, 0);
