@@ -8,103 +8,60 @@
 #include <assert.h>
 
 typedef struct Access {
-    const TileOp *op;
-    const TileTensor *t;
-    const TileValue *v;
-    const CgFragment *f;
+    CgAccess is;
     int n;      // elements of a lane along the columns
     Val base;   // ptr addrspace(1): the tensor's element at (0, 0) of the tile's axes
-    Val row;    // i32: the lane's first row within the tensor
-    Val nrows;  // i32
-    Val stride; // i64: elements from row to row
-    int cols;   // columns of the tile that the tensor may have, 0 without such an axis
-    Val ncols;  // i32: that it has, where some tile has fewer than `cols`; else NULL
     bool whole; // columns come in eights, at addresses that are multiples of 16
 } Access;
 
 static Val wide_index(Cg *cg, Val i) { return LLVMBuildSExt(cg->b, i, cg->i64, ""); }
 
 static Val step_by(Cg *cg, const Access *a, Val from, Val elements) {
-    return LLVMBuildGEP2(cg->b, cg_dtype(cg, a->t->dtype), from, &elements, 1, "");
-}
-
-// The columns of a tile that begins at `first` of `all` in the tensor.
-static void find_columns(Cg *cg, Access *a, int all, const TileAxis *axis, Val first) {
-    a->cols = axis->whole ? all : axis->extent;
-    if (!axis->whole && all % axis->extent)
-        a->ncols = LLVMBuildSub(cg->b, cg_i32(cg, all), first, "");
+    return LLVMBuildGEP2(cg->b, cg_dtype(cg, a->is.t->dtype), from, &elements, 1, "");
 }
 
 static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
-    Access a = {.op = op, .t = &cg->p->tensors.data[op->tensor], .v = v, .f = cg_fragment(cg, v)};
-    a.n = am_elements(cg, a.f);
-    Val sum = cg_i64(cg, 0);
-    for (int d = 0; d < a.t->rank; d++) {
-        const TileCoord *at = &op->coord[d];
-        if (op->each[d]) continue;
-        Val i = cg_uniform(cg, at->at), stride = cg_stride(cg, op->tensor, d);
-        if (at->axis >= 0 && cg->k->axes[at->axis].extent > 1) {
-            const TileAxis *axis = &cg->k->axes[at->axis];
-            if (at->axis == a.f->rows) {
-                a.row = LLVMBuildAdd(cg->b, cg_times(cg, i, axis->extent),
-                                     cg_thread_part(cg, v->layout, at->axis), "");
-                a.nrows = cg_extent(cg, op->tensor, d);
-                a.stride = stride;
-            } else {
-                assert(d == a.t->rank - 1 && a.t->extent[d]->op == EX_CONST);
-                i = cg_times(cg, i, axis->extent);
-                find_columns(cg, &a, a.t->extent[d]->i, axis, i);
-                sum = LLVMBuildAdd(cg->b, sum, wide_index(cg, i), "");
-            }
-            continue;
-        }
-        sum = LLVMBuildAdd(cg->b, sum, LLVMBuildMul(cg->b, wide_index(cg, i), stride, ""), "");
-    }
-    if (tile_goes_by_element(op, a.f->rows)) {
-        a.row = cg_sum(cg, cg_tile_begin(cg, a.f->rows), cg_thread_part(cg, v->layout, a.f->rows));
-        a.nrows = cg_axis_size(cg, a.f->rows);
-    }
+    Access a = {.is = cg_access(cg, op, v, cg_i64(cg, 0), 1, 1)};
+    const TileTensor *t = a.is.t;
+    a.n = am_elements(cg, a.is.f);
     Val p = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
                                    LLVMPointerTypeInContext(cg->c, AM_GLOBAL), "");
-    a.base = step_by(cg, &a, p, sum);
-    a.whole = tensor_traits(a.t->role)->matrix && a.cols && a.t->extent[a.t->rank - 1]->i % 8 == 0;
+    a.base = step_by(cg, &a, p, a.is.begin);
+    a.whole = tensor_traits(t->role)->matrix && a.is.cols && t->extent[t->rank - 1]->i % 8 == 0;
     return a;
 }
 
-static Val row_of(Cg *cg, const Access *a, int m) { return cg_plus(cg, a->row, am_row(cg, m)); }
+static Val row_of(Cg *cg, const Access *a, int m) { return cg_plus(cg, a->is.row, am_row(cg, m)); }
 
 static Val row_begin(Cg *cg, const Access *a, Val row) {
-    Val at = a->stride ? LLVMBuildMul(cg->b, wide_index(cg, row), a->stride, "")
-                       : cg_element_offset(cg, a->op, a->f->rows, row);
-    return step_by(cg, a, a->base, at);
+    return step_by(cg, a, a->base, cg_row_offset(cg, &a->is, row));
 }
 
-static Val columns_of(Cg *cg, const Access *a) { return a->ncols ? a->ncols : cg_i32(cg, a->cols); }
+static Val columns_of(Cg *cg, const Access *a) {
+    return a->is.ncols ? a->is.ncols : cg_i32(cg, a->is.cols);
+}
 
 // Where columns of the tile may be past the tensor's.
 static Val column_inside(Cg *cg, const Access *a, Val col, int last) {
-    if (last < a->cols && !a->ncols) return NULL;
+    if (last < a->is.cols && !a->is.ncols) return NULL;
     return LLVMBuildICmp(cg->b, LLVMIntSLT, col, columns_of(cg, a), "");
 }
 
 // This lane's element e.
 static Val column_of(Cg *cg, const Access *a, int e) {
-    Val mine = cg_times(cg, am_state(cg)->part, am_unit(a->f));
-    return cg_plus(cg, mine, am_column(cg, a->f, e));
+    Val mine = cg_times(cg, am_state(cg)->part, am_unit(a->is.f));
+    return cg_plus(cg, mine, am_column(cg, a->is.f, e));
 }
 
 // The greatest column that any lane's element e is.
 static int greatest(Cg *cg, const Access *a, int e) {
-    return am_column(cg, a->f, e) + (am_state(cg)->parts - 1) * am_unit(a->f);
+    return am_column(cg, a->is.f, e) + (am_state(cg)->parts - 1) * am_unit(a->is.f);
 }
 
 // ---- stores
 
 static Val number(Cg *cg, const Access *a, int m, int e) { // as it reads
-    int part[TILE_MAX_AXES] = {0};
-    part[a->f->rows] = am_row(cg, m);
-    if (a->f->columns >= 0) part[a->f->columns] = am_column(cg, a->f, e);
-    return am_element(cg, a->v, a->v->layout, part);
+    return cg_number(cg, &a->is, am_row(cg, m), am_column(cg, a->is.f, e));
 }
 
 static void store_words(Cg *cg, Val at, const Val *w, int n) {
@@ -113,15 +70,15 @@ static void store_words(Cg *cg, Val at, const Val *w, int n) {
 
 // Elements e and e + 1 of a row (WMMA: of both lanes' parts) in the tensor's type.
 static Val two(Cg *cg, const Access *a, int m, int e) {
-    if (am_pair(cg, a->f) == 2 && a->v->dtype == a->t->dtype)
-        return am_held(cg, a->v, am_register(cg, a->f, m, e));
-    return am_pack(cg, a->t->dtype, number(cg, a, m, e), number(cg, a, m, e + 1));
+    if (am_pair(cg, a->is.f) == 2 && a->is.v->dtype == a->is.t->dtype)
+        return am_held(cg, a->is.v, am_register(cg, a->is.f, m, e));
+    return am_pack(cg, a->is.t->dtype, number(cg, a, m, e), number(cg, a, m, e + 1));
 }
 
 // MFMA: four or eight columns of a lane at once.
 static void store_units(Cg *cg, const Access *a, int m, Val at) {
-    int unit = am_unit(a->f);
-    bool narrow = dtype_half(a->t->dtype);
+    int unit = am_unit(a->is.f);
+    bool narrow = dtype_half(a->is.t->dtype);
     for (int e = 0; e < a->n; e += unit) {
         Val w[8], col = column_of(cg, a, e);
         int n = narrow ? unit / 2 : unit;
@@ -146,9 +103,9 @@ static void store_halves(Cg *cg, const Access *a, int m, Val at) {
     for (int e = 0; e < a->n; e += 8) {
         Val pair[8], w[4];
         for (int i = 0; i < 8; i += 2)
-            if (a->f->each == 2 && a->v->dtype == a->t->dtype)
+            if (a->is.f->each == 2 && a->is.v->dtype == a->is.t->dtype)
                 for (int h = 0; h < 2; h++)
-                    pair[i + h] = am_held(cg, a->v, am_register(cg, a->f, m, e + i + h));
+                    pair[i + h] = am_held(cg, a->is.v, am_register(cg, a->is.f, m, e + i + h));
             else
                 am_share_pairs(cg, two(cg, a, m, e + i), &pair[i]);
         for (int i = 0; i < 4; i++) w[i] = LLVMBuildSelect(cg->b, first, pair[i], pair[i + 4], "");
@@ -168,7 +125,7 @@ void am_add(Cg *cg, Val x, Val p) {
 
 // One element, or what is added to it: of all that do so, in any order.
 static void put(Cg *cg, const Access *a, Val x, Val at) {
-    if (a->op->add)
+    if (a->is.op->add)
         am_add(cg, x, at);
     else
         LLVMBuildStore(cg->b, x, at);
@@ -177,7 +134,7 @@ static void put(Cg *cg, const Access *a, Val x, Val at) {
 static void store_elements(Cg *cg, const Access *a, int m, Val at) {
     for (int e = 0; e < a->n; e++) {
         Val col = column_of(cg, a, e), in = column_inside(cg, a, col, greatest(cg, a, e));
-        Val x = cg_write(cg, number(cg, a, m, e), a->t->dtype);
+        Val x = cg_write(cg, number(cg, a, m, e), a->is.t->dtype);
         Blk done = in ? cg_if(cg, in, "row") : NULL;
         put(cg, a, x, step_by(cg, a, at, wide_index(cg, col)));
         if (done) cg_end_if(cg, done);
@@ -186,16 +143,16 @@ static void store_elements(Cg *cg, const Access *a, int m, Val at) {
 
 // Both lanes of a row take the branch or neither: what WMMA's exchange is between.
 static void store_row(Cg *cg, const Access *a, int m) {
-    Val row = row_of(cg, a, m), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
-    if (!a->cols) // one number per row: one lane of each row
+    Val row = row_of(cg, a, m), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->is.nrows, "");
+    if (!a->is.cols) // one number per row: one lane of each row
         in = LLVMBuildAnd(
             cg->b, in, LLVMBuildICmp(cg->b, LLVMIntEQ, am_state(cg)->part, cg_i32(cg, 0), ""), "");
     Blk done = cg_if(cg, in, "row");
     Val at = row_begin(cg, a, row);
-    bool narrow = dtype_half(a->t->dtype);
-    if (!a->cols)
-        put(cg, a, cg_write(cg, number(cg, a, m, 0), a->t->dtype), at);
-    else if (!a->whole || a->op->add || (am_state(cg)->wmma && !narrow))
+    bool narrow = dtype_half(a->is.t->dtype);
+    if (!a->is.cols)
+        put(cg, a, cg_write(cg, number(cg, a, m, 0), a->is.t->dtype), at);
+    else if (!a->whole || a->is.op->add || (am_state(cg)->wmma && !narrow))
         store_elements(cg, a, m, at);
     else if (am_state(cg)->wmma)
         store_halves(cg, a, m, at);
@@ -211,30 +168,30 @@ void am_store(Cg *cg, const TileOp *op) {
         return;
     }
     Access a = access_of(cg, op, v);
-    assert(a.row && "a store has the row axis");
-    for (int m = 0; m < cg_share(a.f, a.f->rows); m++) store_row(cg, &a, m);
+    assert(a.is.row && "a store has the row axis");
+    for (int m = 0; m < cg_share(a.is.f, a.is.f->rows); m++) store_row(cg, &a, m);
 }
 
 // ---- loads: from an address inside the tensor, whatever is outside made 0
 
 static Val load_element(Cg *cg, const Access *a, int m, int e) {
     Val row = row_of(cg, a, m), zero = cg_i32(cg, 0), col = zero;
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
-    if (a->cols) {
+    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->is.nrows, "");
+    if (a->is.cols) {
         col = column_of(cg, a, e);
         in = LLVMBuildAnd(cg->b, in, LLVMBuildICmp(cg->b, LLVMIntSLT, col, columns_of(cg, a), ""),
                           "");
     }
     Val at = row_begin(cg, a, LLVMBuildSelect(cg->b, in, row, zero, ""));
     at = step_by(cg, a, at, wide_index(cg, LLVMBuildSelect(cg->b, in, col, zero, "")));
-    Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, a->t->dtype), at, "");
-    return cg_or_zero(cg, in, cg_read(cg, x, a->t->dtype));
+    Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, a->is.t->dtype), at, "");
+    return cg_or_zero(cg, in, cg_read(cg, x, a->is.t->dtype));
 }
 
 // `n` words of the row from a column on.
 static Val load_words(Cg *cg, const Access *a, int m, Val col, int n) {
     Val row = row_of(cg, a, m), zero = cg_i32(cg, 0);
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
+    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->is.nrows, "");
     in = LLVMBuildAnd(cg->b, in, LLVMBuildICmp(cg->b, LLVMIntSLT, col, columns_of(cg, a), ""), "");
     Val at = row_begin(cg, a, LLVMBuildSelect(cg->b, in, row, zero, ""));
     at = step_by(cg, a, at, wide_index(cg, LLVMBuildSelect(cg->b, in, col, zero, "")));
@@ -246,23 +203,24 @@ static Val load_words(Cg *cg, const Access *a, int m, Val col, int n) {
 // A narrow row whose values are kept as they come: 4 words at a time.
 static void load_packed_row(Cg *cg, const Access *a, CgValue *value, int m) {
     bool wmma = am_state(cg)->wmma;
-    int n = wmma ? 4 : am_unit(a->f) / 2, pair = am_pair(cg, a->f);
+    int n = wmma ? 4 : am_unit(a->is.f) / 2, pair = am_pair(cg, a->is.f);
     for (int r = 0; r < a->n / pair; r += n) {
         Val col = wmma ? cg_i32(cg, 2 * r) : column_of(cg, a, r * pair);
         Val x = load_words(cg, a, m, col, n);
-        for (int i = 0; i < n; i++) value->e[am_register(cg, a->f, m, 0) + r + i] = am_at(cg, x, i);
+        for (int i = 0; i < n; i++)
+            value->e[am_register(cg, a->is.f, m, 0) + r + i] = am_at(cg, x, i);
     }
 }
 
 static void load_row(Cg *cg, const Access *a, CgValue *value, int m) {
-    for (int e = 0; e < a->n; e += a->f->each) {
-        Val x = load_element(cg, a, m, e), *to = &value->e[am_register(cg, a->f, m, e)];
-        if (a->f->each == 1) {
+    for (int e = 0; e < a->n; e += a->is.f->each) {
+        Val x = load_element(cg, a, m, e), *to = &value->e[am_register(cg, a->is.f, m, e)];
+        if (a->is.f->each == 1) {
             *to = x;
             continue;
         }
-        Val pair = am_pack(cg, a->v->dtype, x, load_element(cg, a, m, e + 1));
-        if (am_pair(cg, a->f) == 2)
+        Val pair = am_pack(cg, a->is.v->dtype, x, load_element(cg, a, m, e + 1));
+        if (am_pair(cg, a->is.f) == 2)
             *to = pair;
         else
             am_share_pairs(cg, pair, to);
@@ -276,10 +234,10 @@ void am_load(Cg *cg, const TileOp *op) {
         return;
     }
     Access a = access_of(cg, op, v);
-    assert(a.f->rows >= 0 && "a fragment that is loaded has the row axis");
+    assert(a.is.f->rows >= 0 && "a fragment that is loaded has the row axis");
     CgValue *value = cg_make(cg, v);
-    for (int m = 0; m < cg_share(a.f, a.f->rows); m++)
-        if (a.whole && a.f->each == 2 && v->dtype == a.t->dtype)
+    for (int m = 0; m < cg_share(a.is.f, a.is.f->rows); m++)
+        if (a.whole && a.is.f->each == 2 && v->dtype == a.is.t->dtype)
             load_packed_row(cg, &a, value, m);
         else
             load_row(cg, &a, value, m);

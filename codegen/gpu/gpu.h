@@ -112,6 +112,25 @@ void cg_cooperative_map(Cg *cg, const TileOp *op);
 bool cg_is_together(const TileOp *op);
 void cg_together(Cg *cg, const TileOp *op);
 
+// ---- a fragment from and to a tensor whose last dimension is along its columns, or not there (access.c)
+typedef struct CgAccess {
+    const TileOp *op;
+    const TileTensor *t;
+    const TileValue *v;
+    const CgFragment *f;
+    int unit;   // what offsets count: an element is so many
+    Val begin;  // i64: of the tensor's element at (0, 0) of the tile's axes
+    Val row;    // i32: the thread's first row within the tensor
+    Val nrows;  // i32: that the tensor has
+    Val stride; // i64: from row to row; NULL: the access says where each row is
+    int cols;   // columns that a tile has, 0 without such an axis
+    Val ncols;  // i32: columns that this one has, where it may be fewer; else NULL
+} CgAccess;
+// from: the offset of the tensor's first element; column: from column to column.
+CgAccess cg_access(Cg *cg, const TileOp *op, const TileValue *v, Val from, int unit, int column);
+Val cg_row_offset(Cg *cg, const CgAccess *a, Val row);         // i64: from a.begin
+Val cg_number(Cg *cg, const CgAccess *a, int row, int column); // a register's element, as it reads
+
 // ---- a fragment from and to a tensor whose last dimension is along the fragment's rows (columns.c)
 bool cg_goes_by_columns(Cg *cg, const TileOp *op, const TileValue *v);
 void cg_load_elements(Cg *cg, const TileOp *op);

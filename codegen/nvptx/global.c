@@ -10,93 +10,32 @@
 
 enum { BLOCK_BYTES = TILE_BLOCK_ROWS * TILE_BLOCK_COLUMNS * 4 };
 
-typedef struct Access {
-    const TileOp *op;
-    const TileTensor *t;
-    const TileValue *v;
-    const CgFragment *f;
-    int mt;     // m16 tiles of a warp
-    Val base;   // i64: address of the tensor's element at (0, 0) of the tile's axes
-    Val row;    // i32: the thread's first row within the tensor
-    Val nrows;  // i32
-    Val stride; // i64: bytes from row to row; NULL: the access says where each row is
-    int cols;   // columns that a tile has, 0 without such an axis
-    Val ncols;  // i32: columns that this one has, where it may be fewer; else NULL
-    int elem;
-} Access;
+static int elem_of(const CgAccess *a) { return dtype_bytes(a->t->dtype); }
+static int m_tiles(const CgAccess *a) { return cg_share(a->f, a->f->rows) / 2; } // of a warp
 
-static Val address(Cg *cg, Val base, Val index, Val stride_bytes) {
+static Val address(Cg *cg, Val base, Val index, int bytes) {
     Val i = LLVMBuildSExt(cg->b, index, cg->i64, "");
-    return LLVMBuildAdd(cg->b, base, LLVMBuildMul(cg->b, i, stride_bytes, ""), "");
+    return cg_sum(cg, base, LLVMBuildMul(cg->b, i, cg_i64(cg, bytes), ""));
 }
 
-static Val stride_bytes(Cg *cg, const TileOp *op, int d, int elem) {
-    return LLVMBuildMul(cg->b, cg_stride(cg, op->tensor, d), cg_i64(cg, elem), "");
+static CgAccess access_of(Cg *cg, const TileOp *op, const TileValue *v) {
+    const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    int elem = dtype_bytes(t->dtype);
+    Val from = LLVMBuildPtrToInt(cg->b, cg_pointer(cg, op->tensor), cg->i64, "");
+    return cg_access(cg, op, v, from, elem, t->blocked ? BLOCK_BYTES / TILE_BLOCK_COLUMNS : elem);
 }
 
-// All columns of the tensor, or a tile of them, the last of which may have fewer.
-static void find_columns(Cg *cg, Access *a, const TileCoord *at, int d) {
-    const TileAxis *axis = &cg->k->axes[at->axis];
-    int all = a->t->extent[d]->i;
-    a->cols = all;
-    if (axis->whole) return;
-    Val first = LLVMBuildMul(cg->b, cg_uniform(cg, at->at), cg_i32(cg, axis->extent), "");
-    int each = a->t->blocked ? BLOCK_BYTES / TILE_BLOCK_COLUMNS : a->elem;
-    a->base = address(cg, a->base, first, cg_i64(cg, each));
-    a->cols = axis->extent;
-    if (all % axis->extent) a->ncols = LLVMBuildSub(cg->b, cg_i32(cg, all), first, "");
+static Val row_begin(Cg *cg, const CgAccess *a, Val row) {
+    return cg_sum(cg, a->begin, cg_row_offset(cg, a, row));
 }
 
-static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
-    Access a = {.op = op, .t = &cg->p->tensors.data[op->tensor], .v = v, .f = cg_fragment(cg, v)};
-    a.mt = cg_share(a.f, a.f->rows) / 2;
-    a.elem = dtype_bytes(a.t->dtype);
-    a.base = LLVMBuildPtrToInt(cg->b, cg_pointer(cg, op->tensor), cg->i64, "");
-    for (int d = 0; d < a.t->rank; d++) {
-        const TileCoord *at = &op->coord[d];
-        if (op->each[d]) continue;
-        Val i = cg_uniform(cg, at->at), stride = stride_bytes(cg, op, d, a.elem);
-        if (at->axis < 0 || cg->k->axes[at->axis].extent == 1) {
-            a.base = address(cg, a.base, i, stride);
-            continue;
-        }
-        i = LLVMBuildMul(cg->b, i, cg_i32(cg, cg->k->axes[at->axis].extent), "");
-        if (at->axis == a.f->rows) {
-            a.row = LLVMBuildAdd(cg->b, i, cg_thread_part(cg, v->layout, at->axis), "");
-            a.nrows = cg_extent(cg, op->tensor, d);
-            a.stride = stride;
-        } else {
-            assert(d == a.t->rank - 1 && a.t->extent[d]->op == EX_CONST);
-            find_columns(cg, &a, at, d);
-        }
-    }
-    if (tile_goes_by_element(op, a.f->rows)) {
-        a.row = cg_sum(cg, cg_tile_begin(cg, a.f->rows), cg_thread_part(cg, v->layout, a.f->rows));
-        a.nrows = cg_axis_size(cg, a.f->rows);
-    }
-    return a;
-}
-
-static Val row_begin(Cg *cg, const Access *a, Val row) {
-    if (a->stride) return address(cg, a->base, row, a->stride);
-    Val at = cg_element_offset(cg, a->op, a->f->rows, row);
-    return LLVMBuildAdd(cg->b, a->base, LLVMBuildMul(cg->b, at, cg_i64(cg, a->elem), ""), "");
-}
-
-static Val row_of(Cg *cg, const Access *a, int m, int r) {
+static Val row_of(Cg *cg, const CgAccess *a, int m, int r) {
     return LLVMBuildAdd(cg->b, a->row, cg_i32(cg, 16 * m + 8 * r), "");
 }
 
 // This thread's first column.
-static Val column_at(Cg *cg, const Access *a) {
+static Val column_at(Cg *cg, const CgAccess *a) {
     return cg_thread_part(cg, a->v->layout, a->f->columns);
-}
-
-static Val number(Cg *cg, const Access *a, int row, int col) { // as it reads
-    int part[TILE_MAX_AXES] = {0};
-    part[a->f->rows] = row;
-    if (a->f->columns >= 0) part[a->f->columns] = col;
-    return nv_element(cg, a->v, a->v->layout, part);
 }
 
 static Val global_ptr(Cg *cg, Val at) {
@@ -123,7 +62,7 @@ static void add_at(Cg *cg, Val v, Val base, int offset) {
     }
 }
 
-static void put_at(Cg *cg, const Access *a, Val v, Val base, int offset, unsigned align) {
+static void put_at(Cg *cg, const CgAccess *a, Val v, Val base, int offset, unsigned align) {
     if (a->op->add)
         add_at(cg, v, base, offset);
     else
@@ -151,16 +90,16 @@ static void transpose_quad(Cg *cg, Val x[4]) {
 }
 
 // The pair of columns (n, m, r) as one word of the tensor's narrow type.
-static Val word(Cg *cg, const Access *a, int m, int n, int r) {
+static Val word(Cg *cg, const CgAccess *a, int m, int n, int r) {
     if (a->f->each == 2 && a->v->dtype == a->t->dtype)
         return cg->value[a->v->id].e[cg_register(a->f, 16 * m + 8 * r, 8 * n)];
-    return nv_pack(cg, a->t->dtype, number(cg, a, 16 * m + 8 * r, 8 * n),
-                   number(cg, a, 16 * m + 8 * r, 8 * n + 1));
+    return nv_pack(cg, a->t->dtype, cg_number(cg, a, 16 * m + 8 * r, 8 * n),
+                   cg_number(cg, a, 16 * m + 8 * r, 8 * n + 1));
 }
 
 // One row of narrow elements whose count is a multiple of 8: four 8-column tiles at a time as 16
 // bytes a thread, then single ones.
-static void store_narrow_row(Cg *cg, const Access *a, int m, int r) {
+static void store_narrow_row(Cg *cg, const CgAccess *a, int m, int r) {
     int tiles = a->cols / 8, wide = tiles / 4 * 4;
     Val *x = ARENA_ARRAY(cg->arena, Val, tiles + 1);
     for (int n = 0; n < tiles; n++) x[n] = word(cg, a, m, n, r);
@@ -183,11 +122,11 @@ static void store_narrow_row(Cg *cg, const Access *a, int m, int r) {
 }
 
 // One row by elements, pairs of f32 at once where columns come in eights.
-static void store_plain_row(Cg *cg, const Access *a, int m, int r) {
+static void store_plain_row(Cg *cg, const CgAccess *a, int m, int r) {
     Val row = row_of(cg, a, m, r), col0 = column_at(cg, a);
     Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), "row");
     Val at = row_begin(cg, a, row);
-    at = address(cg, at, col0, cg_i64(cg, a->elem));
+    at = address(cg, at, col0, elem_of(a));
     bool aligned = tensor_traits(a->t->role)->matrix || a->t->role == TENSOR_WORK;
     bool pairs = aligned && !a->ncols && a->cols % 8 == 0 && a->t->dtype == DT_F32;
     Val end = a->ncols ? a->ncols : cg_i32(cg, a->cols);
@@ -195,15 +134,15 @@ static void store_plain_row(Cg *cg, const Access *a, int m, int r) {
         if (pairs) {
             Val two = LLVMGetPoison(cg_vector(cg->f32, 2));
             for (int c = 0; c < 2; c++)
-                two = LLVMBuildInsertElement(cg->b, two, number(cg, a, 16 * m + 8 * r, 8 * n + c),
-                                             cg_i32(cg, c), "");
+                two = LLVMBuildInsertElement(
+                    cg->b, two, cg_number(cg, a, 16 * m + 8 * r, 8 * n + c), cg_i32(cg, c), "");
             put_at(cg, a, two, at, 32 * n, 8);
         } else {
             for (int c = 0; c < 2; c++) {
                 Val col = LLVMBuildAdd(cg->b, col0, cg_i32(cg, 8 * n + c), "");
                 Blk next = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, ""), "row");
-                Val x = cg_write(cg, number(cg, a, 16 * m + 8 * r, 8 * n + c), a->t->dtype);
-                put_at(cg, a, x, at, (8 * n + c) * a->elem, (unsigned)a->elem);
+                Val x = cg_write(cg, cg_number(cg, a, 16 * m + 8 * r, 8 * n + c), a->t->dtype);
+                put_at(cg, a, x, at, (8 * n + c) * elem_of(a), (unsigned)elem_of(a));
                 cg_end_if(cg, next);
             }
         }
@@ -213,30 +152,31 @@ static void store_plain_row(Cg *cg, const Access *a, int m, int r) {
 // ---- blocks of 16 rows and 8 columns, four numbers of a thread in 16 bytes (ir/tile_blocks.h)
 
 // Of a warp's rows and the current columns, this thread's part of the first block.
-static Val blocks_at(Cg *cg, const Access *a, int m, Val *in) {
+static Val blocks_at(Cg *cg, const CgAccess *a, int m, Val *in) {
     Val block = LLVMBuildAShr(cg->b, a->row, cg_i32(cg, 4), "");
     block = LLVMBuildAdd(cg->b, block, cg_i32(cg, m), "");
     Val first = LLVMBuildShl(cg->b, block, cg_i32(cg, 4), "");
     *in = LLVMBuildICmp(cg->b, LLVMIntSLT, first, a->nrows, "");
     first = LLVMBuildSelect(cg->b, *in, first, cg_i32(cg, 0), "");
     Val lane = LLVMBuildMul(cg->b, nv_state(cg)->gpu.lane, cg_i32(cg, 16), "");
-    return address(cg, address(cg, a->base, first, a->stride), lane, cg_i64(cg, 1));
+    return address(cg, row_begin(cg, a, first), lane, 1);
 }
 
 // Of the tile's 8 columns from 8 * n on; NULL: they are.
-static Val block_exists(Cg *cg, const Access *a, int n) {
+static Val block_exists(Cg *cg, const CgAccess *a, int n) {
     return a->ncols ? LLVMBuildICmp(cg->b, LLVMIntSLT, cg_i32(cg, 8 * n), a->ncols, "") : NULL;
 }
 
-static void store_blocks(Cg *cg, const Access *a, int m) {
+static void store_blocks(Cg *cg, const CgAccess *a, int m) {
     Val in, at = blocks_at(cg, a, m, &in);
     Blk done = cg_if(cg, in, "rows");
     for (int n = 0; 8 * n < a->cols; n++) {
         Val exists = block_exists(cg, a, n), four = LLVMGetPoison(cg_vector(cg->f32, 4));
         Blk next = exists ? cg_if(cg, exists, "columns") : NULL;
         for (int i = 0; i < 4; i++)
-            four = LLVMBuildInsertElement(
-                cg->b, four, number(cg, a, 16 * m + 8 * (i / 2), 8 * n + i % 2), cg_i32(cg, i), "");
+            four = LLVMBuildInsertElement(cg->b, four,
+                                          cg_number(cg, a, 16 * m + 8 * (i / 2), 8 * n + i % 2),
+                                          cg_i32(cg, i), "");
         store_at(cg, four, at, BLOCK_BYTES * n, 16);
         if (next) cg_end_if(cg, next);
     }
@@ -244,7 +184,7 @@ static void store_blocks(Cg *cg, const Access *a, int m) {
 }
 
 // One block; columns that the tensor has not are 0.
-static void load_block(Cg *cg, const Access *a, Val at, Val in, int n, Val four[4]) {
+static void load_block(Cg *cg, const CgAccess *a, Val at, Val in, int n, Val four[4]) {
     Val exists = block_exists(cg, a, n), offset = cg_i64(cg, BLOCK_BYTES * n);
     for (int i = 0; i < 4; i++) four[i] = LLVMConstNull(cg->f32);
     if (8 * n >= a->cols) return;
@@ -257,7 +197,7 @@ static void load_block(Cg *cg, const Access *a, Val at, Val in, int n, Val four[
         four[i] = cg_or_zero(cg, in, LLVMBuildExtractElement(cg->b, all, cg_i32(cg, i), ""));
 }
 
-static void load_blocks(Cg *cg, const Access *a, int m, Val *e) {
+static void load_blocks(Cg *cg, const CgAccess *a, int m, Val *e) {
     Val in, at = blocks_at(cg, a, m, &in), four[4];
     for (int n = 0; n < cg_share(a->f, a->f->columns) / 2; n++) {
         load_block(cg, a, at, in, n, four);
@@ -268,13 +208,13 @@ static void load_blocks(Cg *cg, const Access *a, int m, Val *e) {
 
 // ---- one number per row: one thread of each quad
 
-static void store_row_number(Cg *cg, const Access *a, int m, int r) {
+static void store_row_number(Cg *cg, const CgAccess *a, int m, int r) {
     Val lead = LLVMBuildAnd(cg->b, nv_state(cg)->gpu.lane, cg_i32(cg, 3), "");
     lead = LLVMBuildICmp(cg->b, LLVMIntEQ, lead, cg_i32(cg, 0), "");
     Val row = row_of(cg, a, m, r), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
     Blk done = cg_if(cg, LLVMBuildAnd(cg->b, lead, in, ""), "row");
-    Val x = cg_write(cg, number(cg, a, 16 * m + 8 * r, 0), a->t->dtype);
-    put_at(cg, a, x, row_begin(cg, a, row), 0, (unsigned)a->elem);
+    Val x = cg_write(cg, cg_number(cg, a, 16 * m + 8 * r, 0), a->t->dtype);
+    put_at(cg, a, x, row_begin(cg, a, row), 0, (unsigned)elem_of(a));
     cg_end_if(cg, done);
 }
 
@@ -284,11 +224,11 @@ void nv_store(Cg *cg, const TileOp *op) {
         cg_store_elements(cg, op);
         return;
     }
-    Access a = access_of(cg, op, v);
+    CgAccess a = access_of(cg, op, v);
     assert(a.row && "a store has the row axis");
     bool narrow = dtype_half(a.t->dtype) && !a.ncols && a.cols % 8 == 0;
-    for (int m = 0; a.t->blocked && m < a.mt; m++) store_blocks(cg, &a, m);
-    for (int m = 0; !a.t->blocked && m < a.mt; m++)
+    for (int m = 0; a.t->blocked && m < m_tiles(&a); m++) store_blocks(cg, &a, m);
+    for (int m = 0; !a.t->blocked && m < m_tiles(&a); m++)
         for (int r = 0; r < 2; r++)
             if (!a.cols)
                 store_row_number(cg, &a, m, r);
@@ -305,13 +245,13 @@ typedef struct Row {
     Val in;   // i1: the tensor has it
 } Row;
 
-static Row row_at(Cg *cg, const Access *a, int m, int r) {
+static Row row_at(Cg *cg, const CgAccess *a, int m, int r) {
     Val row = row_of(cg, a, m, r), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
     Val inside = LLVMBuildSelect(cg->b, in, row, cg_i32(cg, 0), "");
     return (Row){row_begin(cg, a, inside), in};
 }
 
-static Val load_element(Cg *cg, const Access *a, Row row, int n, int c) {
+static Val load_element(Cg *cg, const CgAccess *a, Row row, int n, int c) {
     Val in = row.in, col = cg_i32(cg, 0);
     if (a->cols) {
         col = LLVMBuildAdd(cg->b, column_at(cg, a), cg_i32(cg, 8 * n + c), "");
@@ -322,22 +262,22 @@ static Val load_element(Cg *cg, const Access *a, Row row, int n, int c) {
             col = LLVMBuildSelect(cg->b, in, col, cg_i32(cg, 0), "");
         }
     }
-    Val at = address(cg, row.base, col, cg_i64(cg, a->elem));
+    Val at = address(cg, row.base, col, elem_of(a));
     Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, a->t->dtype), global_ptr(cg, at), "");
     return cg_or_zero(cg, in, cg_read(cg, x, a->t->dtype));
 }
 
 // Two columns of a tensor of our own, which is aligned and without gaps.
-static void load_pair(Cg *cg, const Access *a, Row row, int n, Val x[2]) {
+static void load_pair(Cg *cg, const CgAccess *a, Row row, int n, Val x[2]) {
     Val col = LLVMBuildAdd(cg->b, column_at(cg, a), cg_i32(cg, 8 * n), "");
-    Val at = address(cg, row.base, col, cg_i64(cg, a->elem));
+    Val at = address(cg, row.base, col, elem_of(a));
     Val both = LLVMBuildLoad2(cg->b, cg_vector(cg->f32, 2), global_ptr(cg, at), "");
     LLVMSetAlignment(both, 8);
     for (int c = 0; c < 2; c++)
         x[c] = cg_or_zero(cg, row.in, LLVMBuildExtractElement(cg->b, both, cg_i32(cg, c), ""));
 }
 
-static void load_columns(Cg *cg, const Access *a, Row row, int n, Val x[2]) {
+static void load_columns(Cg *cg, const CgAccess *a, Row row, int n, Val x[2]) {
     int each = a->f->columns >= 0 ? 2 : 1;
     bool own = a->t->role == TENSOR_WORK && a->t->dtype == DT_F32 && !a->ncols;
     if (own && a->cols % 2 == 0 && 8 * n + 8 <= a->cols)
@@ -352,13 +292,13 @@ void nv_load(Cg *cg, const TileOp *op) {
         cg_load_elements(cg, op);
         return;
     }
-    Access a = access_of(cg, op, v);
+    CgAccess a = access_of(cg, op, v);
     const CgFragment *f = a.f;
     assert(f->rows >= 0 && "a fragment that is loaded has the row axis");
     CgValue *value = cg_make(cg, v);
     int each = f->columns >= 0 ? 2 : 1, nt = (cg_share(f, f->columns) + 1) / 2;
-    for (int m = 0; a.t->blocked && m < a.mt; m++) load_blocks(cg, &a, m, value->e);
-    for (int m = 0; !a.t->blocked && m < a.mt; m++)
+    for (int m = 0; a.t->blocked && m < m_tiles(&a); m++) load_blocks(cg, &a, m, value->e);
+    for (int m = 0; !a.t->blocked && m < m_tiles(&a); m++)
         for (int r = 0; r < 2; r++) {
             Row row = row_at(cg, &a, m, r);
             for (int n = 0; n < nt; n++) {
