@@ -26,6 +26,7 @@ static void find_pipes(Cg *cg) {
         Nv90Pipe p = {.ring = v, .tile = tile_shared(cg->p, cg->k, v)};
         p.data = cg_gpu(cg)->offset[v->id];
         p.readers = readers_of(cg->k, v);
+        assert(p.tile.rows % 8 == 0 && dtype_half(v->dtype));
         VEC_PUSH(cg->arena, &h->pipes, p);
     }
 }

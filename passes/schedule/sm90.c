@@ -9,6 +9,7 @@
 // products. A tile has as many keys as registers allow for scores and accumulator (a wgmma that
 // spills is serialized), and as shared memory allows for the stages.
 #include "passes/schedule/sm90.h"
+#include "ir/tile_shared.h"
 #include "passes/mask/interval.h"
 #include "passes/mask/mask.h"
 #include "passes/schedule/demand.h"
@@ -472,9 +473,8 @@ bool sm90_piped(const TileOp *op) {
 
 // Columns of a buffer for a tile of so many, all or an even part of them; 0: there is no room.
 static int buffered_columns(const Sm90 *s, int stored) {
-    int d = pass_padded(s->p->D, PANEL), dv = sm90_value_columns(s->p, s->k), columns = dv;
-    int room = target_get(s->p->target)->shared_bytes - s->strips -
-               shared_bytes(s->shape, d, dv, pass_key_vectors(s->k));
+    int columns = sm90_value_columns(s->p, s->k);
+    int room = target_get(s->p->target)->shared_bytes - tile_shared_layout(s->p, s->k, NULL, NULL);
     while (2 * 64 * s->shape.warpgroups * columns > room) {
         columns /= 2;
         if (columns % PANEL || stored % columns) return 0;
@@ -538,23 +538,8 @@ bool pass_assign_sm90(TileProgram *p, TileKernel *k, Diags *diags) {
     return true;
 }
 
-// Of the step that has most, for all warpgroups.
-static int strip_bytes(const TileKernel *k, int groups) {
-    int most = 0, row = tile_grid_axis(k);
-    if (row < 0 || groups < 1) return 0;
-    int rows = pass_padded(k->axes[row].extent, groups) / groups;
-    for (const TileOp *loop = k->body.first; loop; loop = loop->next) {
-        int n = 0;
-        for (const TileOp *op = loop->body.first; op; op = op->next)
-            if (pass_is_strip(op)) n += pass_strip_bytes(k, op->results.data[0], rows);
-        if (n > most) most = n;
-    }
-    return most * groups;
-}
-
 static void schedule_kernel(TileProgram *p, TileKernel *k) {
     Sm90 s = sm90_begin(p, k);
-    s.strips = strip_bytes(k, s.shape.warpgroups);
     k->schedule.persist = PERSIST_DYNAMIC; // also where tiles take as long: 1% faster than turns
     pass_expand(p, k);
     sm90_stores(&s);

@@ -11,7 +11,6 @@ typedef struct Sm90 {
     TileKernel *k;
     ExPool *x;
     Knobs shape; // how it runs: a row of the table in sm90.c, fitted to it, or what was asked for
-    int strips;  // bytes of shared memory that they take
 } Sm90;
 
 // Whether some keys within the tensor do not count.

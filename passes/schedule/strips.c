@@ -63,14 +63,14 @@ static Node *node_of(const Walk *w, const Ex *e) {
     return (Node *)n;
 }
 
-int pass_strip_bytes(const TileKernel *k, const TileValue *v, int rows) {
+static int bytes_of(const TileKernel *k, const TileValue *v, int rows) {
     int n = k->axes[v->axis[v->rank - 1]].extent;
     if (v->rank == 2) n += rows - 1;
     return pass_padded(n * dtype_bytes(v->dtype), 16);
 }
 
 static bool has_room(Strips *s, const TileValue *v) {
-    int bytes = pass_strip_bytes(s->k, v, s->rows);
+    int bytes = bytes_of(s->k, v, s->rows);
     if (bytes > s->room) return false;
     s->room -= bytes;
     return true;

@@ -7,7 +7,6 @@
 // Takes them out of the maps of scores, as far as `room` bytes of shared memory reach, where the
 // rows of a block's tile are spread over so many groups of threads. How many bytes they take.
 int pass_strips(TileProgram *p, TileKernel *k, int groups, int room);
-int pass_strip_bytes(const TileKernel *k, const TileValue *v, int rows);
 // Calls fn for the nodes of a map's expression that are left for every element; before or after the
 // strips are taken out.
 void pass_visit_elements(const TileKernel *k, TileOp *map, const Ex *e,
