@@ -57,7 +57,9 @@ bool verify_carry(Verify *V); // what its body yields fits what it carries
 bool verify_carried(Verify *V, const TileValue *inside, const TileValue *other, const char *what);
 bool verify_same_type(const TileValue *v, const TileValue *w);
 bool verify_is_name(const char *s);
+bool verify_in(const uint8_t *axes, int n, int axis); // whether it is one of them
 
+bool verify_map(Verify *V);     // tile_verify_map.c
 bool verify_marks(Verify *V);   // of a map (tile_verify_marks.c)
 bool verify_layouts(Verify *V); // of a kernel (tile_verify_layout.c)
 bool verify_place(Verify *V);   // in a pipeline (tile_verify_places.c)
