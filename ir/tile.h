@@ -411,7 +411,9 @@ bool tile_is_read(const TileProgram *p, const TileTensor *t);    // by the progr
 bool tile_is_written(const TileProgram *p, const TileTensor *t); // likewise
 bool tile_is_result(const TileProgram *p, const TileTensor *t);  // written, and the caller's
 bool tile_is_operand(const TileProgram *p, const TileTensor *t); // a matrix that is read
-bool tile_is_summed(const TileProgram *p, int tensor);           // some kernel adds to it
+// Whether expressions may read it at places of their own, as an input: an i32 workspace; in a backward numbers of rows, too.
+bool tile_may_index(const TileProgram *p, const TileTensor *t);
+bool tile_is_summed(const TileProgram *p, int tensor); // some kernel adds to it
 const char *tile_mark_name(TileMark m);
 bool tile_is_marked(const TileOp *map, TileMark m);
 // The pipe whose stage a value is a view of; NULL: none.

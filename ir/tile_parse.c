@@ -668,7 +668,18 @@ static bool take_purpose(Parse *P) {
     return fail(P, "expected what the kernel is for");
 }
 
+// Behind the inputs, what else expressions may read.
+static void list_inputs(Parse *P) {
+    TileProgram *p = P->p;
+    for (int t = 0; t < p->tensors.n; t++) {
+        bool listed = !tile_may_index(p, &p->tensors.data[t]);
+        for (int i = 0; i < p->inputs.n; i++) listed |= p->inputs.data[i] == t;
+        if (!listed) VEC_PUSH(P->arena, &p->inputs, t);
+    }
+}
+
 static bool parse_kernel(Parse *P) {
+    list_inputs(P);
     if (P->p->kernels.n == MAX_KERNELS) return fail(P, "more than %d kernels", MAX_KERNELS);
     const char *name = take_word(P, "the kernel's name");
     if (!name) return false;
@@ -742,8 +753,6 @@ static bool parse_tensor(Parse *P) {
     if (t.role == TENSOR_INPUT) {
         if (t.index != p->inputs.n)
             return fail(P, "input %d stands where %d is due", t.index, p->inputs.n);
-        VEC_PUSH(P->arena, &p->inputs, p->tensors.n);
-    } else if (t.role == TENSOR_WORK && t.dtype == DT_I32) { // an expression may read it
         VEC_PUSH(P->arena, &p->inputs, p->tensors.n);
     }
     VEC_PUSH(P->arena, &p->tensors, t);

@@ -30,6 +30,12 @@ bool tile_is_operand(const TileProgram *p, const TileTensor *t) {
     return traits[t->role].matrix && tile_is_read(p, t);
 }
 
+bool tile_may_index(const TileProgram *p, const TileTensor *t) {
+    if (t->role == TENSOR_INPUT || (t->role == TENSOR_WORK && t->dtype == DT_I32)) return true;
+    bool row = traits[t->role].side == SIDE_QUERIES || t->role == TENSOR_WORK;
+    return p->phase == PHASE_BWD && row && !traits[t->role].matrix && tile_is_read(p, t);
+}
+
 bool tile_is_summed(const TileProgram *p, int tensor) {
     for (int i = 0; i < p->kernels.n; i++) {
         const TileBlock *b = &p->kernels.data[i]->body;

@@ -900,7 +900,7 @@ static bool check_inputs(Verify *V) {
         bool known = at >= 0 && at < V->p->tensors.n;
         const TileTensor *t = known ? &V->p->tensors.data[at] : NULL;
         bool input = known && t->role == TENSOR_INPUT && t->index == i;
-        if (!input && !(known && t->role == TENSOR_WORK && t->dtype == DT_I32))
+        if (!input && !(known && t->role != TENSOR_INPUT && tile_may_index(V->p, t)))
             return verify_fail(V, "input %d is no tensor of that number", i);
     }
     return true;

@@ -73,6 +73,7 @@ for f in capped_weights raw_weights weighted_scores scaled_after_shift; do
 done
 run env QUICK=1 "$build/tests/check_gcn" tests/tile/packed.tile tests/tile/mamba2.tile tests/tile/gated_delta.tile
 run env QUICK=1 "$build/tests/check_gcn" tests/tile/sums.tile
+run env QUICK=1 "$build/tests/check_gcn" tests/tile/backward_apart.tile
 # schedules that are not the compiler's choice
 gcn_schedule() { run "$build/tests/check_gcn" stdlib/causal.attn stdlib/relative_bias.attn --target="$1" --schedule="$2"; }
 gcn_schedule gfx90a waves=1

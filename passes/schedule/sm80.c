@@ -193,23 +193,33 @@ static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Kno
            (knobs_take(s, FORM_SM80, &o->schedule, diags) && legal(p, *s, &o->target, diags));
 }
 
+// Gradients have two scores of a pair and up to two accumulators in registers: one m16 tile a warp, and few columns of a step.
+static Knobs for_gradients(const TileProgram *p, Knobs s) {
+    int most = (p->D > p->Dv ? p->D : p->Dv) <= 64 && dtype_half(p->dtype) ? 64 : 32;
+    s.rows = 16 * s.warps;
+    s.blocks = 1;
+    if (s.keys > most) s.keys = most;
+    return s;
+}
+
 bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
     Knobs main, few;
     if (!p->kernels.n) return true; // as where another target hands over its rest
     if (!choose(p, o, diags, &main) || !sm80_few(p, o, diags, &few)) return false;
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
-        bool is_few = sm80_is_few(k);
+        bool is_few = sm80_is_few(k), gradients = k->purpose == PURPOSE_GRADIENTS;
+        Knobs s = is_few ? few : gradients && !o->schedule.said ? for_gradients(p, main) : main;
         if (!sm80_has_product(k) &&
             !pass_tile_columns(p, k, few.few_columns, UNIT_COLUMNS, NULL)) // all, where they must
             return false;
-        if (!bind_axes(p, k, is_few ? SM80_FEW_ROWS : main.rows, is_few ? few.few_keys : main.keys,
-                       is_few ? 1 : main.warps, diags))
+        if (!bind_axes(p, k, is_few ? SM80_FEW_ROWS : s.rows, is_few ? s.few_keys : s.keys,
+                       is_few ? 1 : s.warps, diags))
             return false;
         k->schedule = (TileSchedule){.lane_axis = -1,
-                                     .warps = is_few ? 1 : main.warps,
-                                     .min_blocks = is_few ? few.few_blocks : main.blocks,
-                                     .knobs = is_few ? few : main};
+                                     .warps = is_few ? 1 : s.warps,
+                                     .min_blocks = is_few ? s.few_blocks : s.blocks,
+                                     .knobs = s};
     }
     return true;
 }

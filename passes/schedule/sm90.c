@@ -159,7 +159,7 @@ static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     bool mapped = p->D % 8 == 0 && p->Dv % 8 == 0; // tensor copies: rows of a multiple of 16 bytes
     mapped = mapped && p->D <= MAX_COLUMNS;
     return dtype_half(p->dtype) && mapped && tiled && has_product(k) &&
-           k->purpose != PURPOSE_PART && !long_body(k);
+           k->purpose == PURPOSE_ATTENTION && !long_body(k);
 }
 
 // Once it has its extents: later passes change bodies, and with them what would be chosen.

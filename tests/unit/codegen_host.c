@@ -212,6 +212,21 @@ START_TEST(backward) {
 }
 END_TEST
 
+// The same in two kernels, whose numbers of rows are read by elements.
+START_TEST(backward_apart) {
+    static const int32_t sizes[][6] = {{2, 4, 2, 70, 133, 63}, {1, 2, 1, 130, 70, 0}};
+    for (int i = 0; i < 2; i++) {
+        Arena *a = arena_new();
+        Target t;
+        const char *text = with(a, file_text(a, "backward_apart"), "bf16", "f32");
+        if (cu_target(i ? 8 : 16, &t))
+            check_as(a, parse(a, text), scheduled(a, text, &t), sizes[i], i ? 8 : 16, i, 5e-4,
+                     "backward_apart");
+        arena_free(a);
+    }
+}
+END_TEST
+
 // For a tile of keys, the tiles of queries that see it: by the ends of an interval, by lists, or all.
 START_TEST(backward_masks) {
     static const int32_t sizes[][6] = {{2, 2, 1, 200, 263, 63}, {1, 2, 2, 230, 170, -20}};
@@ -360,6 +375,7 @@ Suite *codegen_host_suite(void) {
     tcase_add_test(c, tile_files);
     tcase_add_test(c, backward);
     tcase_add_test(c, backward_masks);
+    tcase_add_test(c, backward_apart);
     tcase_add_test(c, products);
     tcase_add_test(c, ready_variants);
     tcase_add_test(c, sections);
