@@ -69,7 +69,7 @@ typedef struct Expand {
     ExPool *x;
     const char *role;
     TileBlock *block; // where ops are appended
-    TileValue **pipe; // by tensor
+    TileValue **pipe; // by id of what is loaded
     TileValue **to;   // by id: what stands for a value of the kernel now
     TileValue **view; // by id of what is loaded: the stage
     bool *held;       // by id: it was taken one tile of the grid before
@@ -269,7 +269,7 @@ static TileValue *view_of(Expand *e, const TileValue *v) {
     const TileOp *load = v->def;
     bool again = e->own || (e->held[v->id] && !e->when && load->block != e->steady);
     TileOp *op = append(e, again ? TILE_VIEW : TILE_TAKE, load->span);
-    tile_arg(e->p, op, e->pipe[load->tensor]);
+    tile_arg(e->p, op, e->pipe[load->results.data[0]->id]);
     if (e->own) op->stage = stage_of(e, load, step_symbol(e));
     op->when = e->when;
     op->turn = load->turn;
@@ -318,7 +318,7 @@ static const Ex *both(Expand *e, const Ex *a, const Ex *b) {
 
 static TileOp *fill(Expand *e, const TileOp *load, const Ex *tile, int axis) {
     TileOp *op = append(e, e->own ? TILE_COPY : TILE_FILL, load->span);
-    tile_arg(e->p, op, e->pipe[load->tensor]);
+    tile_arg(e->p, op, e->pipe[load->results.data[0]->id]);
     op->tensor = load->tensor;
     memcpy(op->coord, load->coord, sizeof op->coord);
     memcpy(op->each, load->each, sizeof op->each);
@@ -880,11 +880,32 @@ static void only_role(Expand *e, TileOp *op) {
 
 // ---- the kernel
 
+static bool has_pipe(const Expand *e, const TileBlock *b, const TileValue *pipe) {
+    for (const TileOp *op = b->first; op; op = op->next)
+        if (op->kind == TILE_LOAD && e->pipe[op->results.data[0]->id] == pipe) return true;
+    return false;
+}
+
+// Loops that load the same tile one after the other share a pipe.
+static TileValue *pipe_before(const Expand *e, const TileOp *load) {
+    const TileBlock *all = &e->k->body;
+    const TileValue *v = load->results.data[0];
+    for (const TileOp *op = tile_next(all, NULL); op != load; op = tile_next(all, op)) {
+        if (op->kind != TILE_LOAD || op->tensor != load->tensor) continue;
+        const TileValue *w = op->results.data[0];
+        bool same =
+            v->rank == w->rank && !memcmp(v->axis, w->axis, sizeof *v->axis * (size_t)v->rank);
+        TileValue *pipe = e->pipe[w->id];
+        if (same && pipe && !has_pipe(e, load->block, pipe)) return pipe;
+    }
+    return NULL;
+}
+
 // Or, of a role's own, a buffer.
 static void make_pipe(Expand *e, TileBlock *b, const TileOp *load) {
     const TileValue *v = load->results.data[0];
-    TileValue **pipe = &e->pipe[load->tensor];
-    if (!pass_is_piped(v) || *pipe) return;
+    TileValue **pipe = &e->pipe[v->id];
+    if (!pass_is_piped(v) || (*pipe = pipe_before(e, load))) return;
     TileOp *op = tile_op(e->p, e->k, NULL, e->own ? TILE_ALLOC : TILE_PIPE, load->span);
     if (e->own && b->first)
         tile_insert_before(b->first, op);
@@ -938,7 +959,7 @@ void pass_expand(TileProgram *p, TileKernel *k) {
     Arena *a = p->arena;
     int n = k->nvalues;
     Expand e = {.p = p, .k = k, .x = p->pool, .nvalues = n, .staged = goes_ahead(k)};
-    e.pipe = ARENA_ARRAY(a, TileValue *, p->tensors.n + 1);
+    e.pipe = ARENA_ARRAY(a, TileValue *, n + 1);
     e.to = ARENA_ARRAY(a, TileValue *, n + 1);
     e.view = ARENA_ARRAY(a, TileValue *, n + 1);
     e.held = ARENA_ARRAY(a, bool, n + 1);

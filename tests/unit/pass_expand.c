@@ -11,7 +11,8 @@ enum { MOST_KEYS = 17, TILES = 3, QUERIES = 4 * TILES };
 
 static const char ring[] = "tests/tile/assigned_ring.tile";
 static const char *const files[] = {"tests/tile/assigned.tile", "tests/tile/assigned_one.tile",
-                                    ring, "tests/tile/assigned_two.tile"};
+                                    ring, "tests/tile/assigned_two.tile",
+                                    "tests/tile/assigned_twice.tile"};
 enum { CHANGED = 3 }; // so many of them are
 
 static char *read_file(Arena *a, const char *path) {
