@@ -185,18 +185,6 @@ static void am_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
 
 // ---- operations
 
-static void view(Cg *cg, const TileOp *op) {
-    const TileValue *buffer = op->args.data[0];
-    Val stage = cg_times(cg, cg_uniform(cg, op->stage), tile_shared(cg->p, cg->k, buffer).bytes);
-    cg->value[op->results.data[0]->id].mem =
-        LLVMBuildAdd(cg->b, cg->value[buffer->id].mem, stage, "");
-}
-
-static void alloc(Cg *cg, const TileOp *op) {
-    const TileValue *v = op->results.data[0];
-    cg->value[v->id].mem = am_gpu_hooks.place(cg, v);
-}
-
 static Val vote(Cg *cg, Val bit) {
     Ty t = am_state(cg)->wave == 64 ? cg->i64 : cg->i32;
     return cg_intrinsic(cg, "llvm.amdgcn.ballot", &t, 1, &bit, 1);
@@ -217,11 +205,11 @@ static void am_op(Cg *cg, const TileOp *op) {
     case TILE_STORE: am_store(cg, op); return;
     case TILE_MAP: am_map(cg, op); return;
     case TILE_MMA: am_mma(cg, op); return;
-    case TILE_ALLOC: alloc(cg, op); return;
+    case TILE_ALLOC: cg_alloc(cg, op->results.data[0]); return;
     case TILE_COPY: am_copy(cg, op); return;
     case TILE_COMMIT: am_state(cg)->groups++; return;
     case TILE_WAIT: am_land(cg, op); return;
-    case TILE_VIEW: view(cg, op); return;
+    case TILE_VIEW: cg_view(cg, op); return;
     case TILE_BARRIER: am_barrier(cg); return;
     default: assert(!"an operation of this target's schedules");
     }

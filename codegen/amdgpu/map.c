@@ -25,16 +25,6 @@ static Val hidden_first(Cg *cg, const CgWalk *w) {
     return asked ? am_hidden(cg, cg_walk_first(cg, w, w->space.columns)) : NULL;
 }
 
-static Val shared_offset(Cg *cg, const TileValue *v, int axis, Val own, Val walked) {
-    TileShared t = tile_shared(cg->p, cg->k, v);
-    bool along = t.col_axis == axis;
-    return am_tile_offset(cg, &t,
-                          t.row_axis < 0 ? NULL
-                          : along        ? walked
-                                         : own,
-                          along ? own : walked);
-}
-
 static Val shared_place(Cg *cg, const TileValue *v) {
     return cg_i32(cg, am_state(cg)->gpu.offset[v->id]);
 }
@@ -46,7 +36,7 @@ const CgGpuHooks am_gpu_hooks = {
     .two_chains = true,
     .place = shared_place,
     .pointer = am_lds,
-    .offset = shared_offset,
+    .offset = am_tile_offset,
     .add = am_add,
 };
 

@@ -101,18 +101,6 @@ Val am_tile_offset(Cg *cg, const TileShared *t, Val outer, Val inner) {
 
 // ---- elements
 
-static Val shared_element(Cg *cg, const TileValue *v, int layout, const int *part) {
-    TileShared t = tile_shared(cg->p, cg->k, v);
-    Val at[2] = {NULL, NULL};
-    for (int i = 0; i < 2; i++) {
-        int axis = i ? t.row_axis : t.col_axis;
-        if (axis >= 0) at[i] = cg_plus(cg, cg_thread_part(cg, layout, axis), part[axis]);
-    }
-    Val place = LLVMBuildAdd(cg->b, cg->value[v->id].mem, am_tile_offset(cg, &t, at[1], at[0]), "");
-    Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), am_lds(cg, place), "");
-    return cg_read(cg, x, v->dtype);
-}
-
 Val am_held(Cg *cg, const TileValue *v, int i) {
     const CgValue *value = &cg->value[v->id];
     int each = cg_lanes(value->e[0]);
@@ -120,7 +108,7 @@ Val am_held(Cg *cg, const TileValue *v, int i) {
 }
 
 Val am_element(Cg *cg, const TileValue *v, int layout, const int *part) {
-    if (v->home == HOME_SHARED) return shared_element(cg, v, layout, part);
+    if (v->home == HOME_SHARED) return cg_shared_element(cg, v, layout, part);
     const CgFragment *f = cg_fragment(cg, v);
     Val x = am_held(cg, v, cg_slot(f, part));
     if (f->each == 1) return x;

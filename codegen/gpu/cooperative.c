@@ -22,12 +22,8 @@ typedef struct At { // the current element
     int shares; // threads that reduce the element together
 } At;
 
-static Val address(Cg *cg, const TileValue *v, Val offset) {
-    return cg_gpu(cg)->hooks->pointer(cg, LLVMBuildAdd(cg->b, cg->value[v->id].mem, offset, ""));
-}
-
 static Val load(Cg *cg, const At *at, const TileValue *v, int n) {
-    Val p = address(cg, v, cg_gpu(cg)->hooks->offset(cg, v, at->axis, at->own, at->walked));
+    Val p = cg_shared_pointer(cg, v, at->axis, at->own, at->walked);
     Val x = LLVMBuildLoad2(cg->b, cg_vector(cg_dtype(cg, v->dtype), n), p, "");
     if (n > 1) LLVMSetAlignment(x, PIECE);
     return x;
@@ -131,7 +127,7 @@ static void chunk(Cg *cg, At *at, int i, int first, int width) {
     LLVMBuildCondBr(cg->b, in, work, done);
     LLVMPositionBuilderAtEnd(cg->b, work);
     Val x = made(cg, &elem, &at->op->outs.data[i]);
-    Val p = address(cg, v, LLVMBuildMul(cg->b, at->own, cg_i32(cg, dtype_bytes(v->dtype)), ""));
+    Val p = cg_shared_pointer(cg, v, at->axis, at->own, NULL);
     LLVMBuildStore(cg->b, cg_write(cg, x, v->dtype), p); // the same by all that share it
     LLVMBuildBr(cg->b, done);
     LLVMPositionBuilderAtEnd(cg->b, done);
@@ -144,7 +140,7 @@ void cg_cooperative_map(Cg *cg, const TileOp *op) {
         int width = cg->k->axes[v->axis[0]].extent;
         At at = {.op = op, .axis = op->results.data[0]->axis[0]};
         at.shares = shares_of(cg, &at, &op->outs.data[i], width);
-        cg->value[v->id].mem = cg_gpu(cg)->hooks->place(cg, v);
+        cg_alloc(cg, v);
         for (int first = 0; first < width; first += cg_gpu(cg)->threads / at.shares)
             chunk(cg, &at, i, first, width);
     }

@@ -12,6 +12,7 @@
 #define CODEGEN_GPU_H
 
 #include "codegen/cg.h"
+#include "ir/tile_shared.h"
 
 typedef struct CgWalk CgWalk;
 
@@ -29,8 +30,8 @@ typedef struct CgGpuHooks {
     // ---- shared memory
     Val (*place)(Cg *cg, const TileValue *v); // i32: where a value begins
     Val (*pointer)(Cg *cg, Val at);
-    // Bytes from there: the element `own` along `axis` and `walked` along its other one, if any.
-    Val (*offset)(Cg *cg, const TileValue *v, int axis, Val own, Val walked);
+    // Bytes from there to an element; row NULL: of a vector.
+    Val (*offset)(Cg *cg, const TileShared *t, Val row, Val col);
     void (*add)(Cg *cg, Val x, Val p); // f32, to global memory, as other threads do
     bool pieces; // 16 bytes of a row that begin at a multiple of as many lie together
 } CgGpuHooks;
@@ -104,6 +105,14 @@ void cg_walk_element(Cg *cg, CgWalk *m); // m may not have moved since
 void cg_walk_end(Cg *cg, CgWalk *m);     // reductions across lanes, but of results in parts
 Val *cg_walk_register(Cg *cg, const CgWalk *m, int result); // of the current element
 Val cg_walk_first(Cg *cg, const CgWalk *m, int axis);       // POS of the thread's first element
+
+// ---- values in shared memory (shared.c)
+void cg_alloc(Cg *cg, const TileValue *v); // from now on it begins where it lies
+void cg_view(Cg *cg, const TileOp *op);    // a stage of a buffer
+// To the element `own` along `axis`, `other` along the value's other one, if any.
+Val cg_shared_pointer(Cg *cg, const TileValue *v, int axis, Val own, Val other);
+// As it reads; part: what registers say of it, beside the thread.
+Val cg_shared_element(Cg *cg, const TileValue *v, int layout, const int *part);
 
 // ---- maps into shared memory (cooperative.c)
 void cg_cooperative_map(Cg *cg, const TileOp *op);

@@ -16,13 +16,10 @@ typedef struct Elem { // the element at hand
 static int extent(Cg *cg, int axis) { return tile_extent(&cg->k->axes[axis]); }
 
 static Val pointer(Cg *cg, const Elem *e, const TileValue *v) {
-    Val at = cg->value[v->id].mem, other = v->rank > 1 ? e->index[v->axis[1]] : NULL;
+    int axis = v->rank ? v->axis[0] : -1;
     assert(v->home == HOME_SHARED && v->rank <= 2);
-    if (v->rank)
-        at = LLVMBuildAdd(cg->b, at,
-                          cg_gpu(cg)->hooks->offset(cg, v, v->axis[0], e->index[v->axis[0]], other),
-                          "");
-    return cg_gpu(cg)->hooks->pointer(cg, at);
+    return cg_shared_pointer(cg, v, axis, v->rank ? e->index[axis] : NULL,
+                             v->rank > 1 ? e->index[v->axis[1]] : NULL);
 }
 
 static Val get(Cg *cg, const Elem *e, const TileValue *v) {
@@ -204,8 +201,7 @@ bool cg_is_together(const TileOp *op) {
 
 void cg_together(Cg *cg, const TileOp *op) {
     Elem e = {.op = op};
-    for (int i = 0; i < op->results.n; i++)
-        cg->value[op->results.data[i]->id].mem = cg_gpu(cg)->hooks->place(cg, op->results.data[i]);
+    for (int i = 0; i < op->results.n; i++) cg_alloc(cg, op->results.data[i]);
     switch ((int)op->kind) {
     case TILE_MAP: map(cg, &e); return;
     case TILE_MMA: product(cg, &e); return;

@@ -56,12 +56,6 @@ static void fragment_map(Cg *cg, const TileOp *op) {
 
 // ---- shared memory
 
-static Val shared_offset(Cg *cg, const TileValue *v, int axis, Val own, Val walked) {
-    TileShared t = tile_shared(cg->p, cg->k, v);
-    bool rows = t.row_axis == axis;
-    return nv_tile_offset(cg, &t, t.row_axis < 0 ? NULL : rows ? own : walked, rows ? walked : own);
-}
-
 static Val shared_place(Cg *cg, const TileValue *v) {
     const NvState *s = nv_state(cg);
     return cg_plus(cg, s->shared, s->gpu.offset[v->id]);
@@ -74,7 +68,7 @@ const CgGpuHooks nv_gpu_hooks = {
     .exchange = nv_shuffle,
     .place = shared_place,
     .pointer = nv_shared_ptr,
-    .offset = shared_offset,
+    .offset = nv_tile_offset,
     .add = nv_add,
     .pieces = true,
 };

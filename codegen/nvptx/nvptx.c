@@ -198,19 +198,6 @@ static void nv_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
 
 // ---- operations
 
-static void view(Cg *cg, const TileOp *op) {
-    const TileValue *buffer = op->args.data[0];
-    Val stage = LLVMBuildMul(cg->b, cg_uniform(cg, op->stage),
-                             cg_i32(cg, tile_shared(cg->p, cg->k, buffer).bytes), "");
-    cg->value[op->results.data[0]->id].mem =
-        LLVMBuildAdd(cg->b, cg->value[buffer->id].mem, stage, "");
-}
-
-static void alloc(Cg *cg, const TileOp *op) {
-    const TileValue *v = op->results.data[0];
-    cg->value[v->id].mem = nv_gpu_hooks.place(cg, v);
-}
-
 static void statement(Cg *cg, const char *text) {
     cg_asm(cg, cg->void_, NULL, 0, text, "~{memory}", true);
 }
@@ -225,13 +212,13 @@ static void plain_op(Cg *cg, const TileOp *op) {
     case TILE_STORE: nv_store(cg, op); return;
     case TILE_MAP: nv_map(cg, op); return;
     case TILE_MMA: nv_mma(cg, op); return;
-    case TILE_ALLOC: alloc(cg, op); return;
+    case TILE_ALLOC: cg_alloc(cg, op->results.data[0]); return;
     case TILE_COPY: nv_copy(cg, op); return;
     case TILE_COMMIT: statement(cg, "cp.async.commit_group;"); return;
     case TILE_WAIT:
         statement(cg, arena_printf(cg->arena, "cp.async.wait_group %d;", op->pending));
         return;
-    case TILE_VIEW: view(cg, op); return;
+    case TILE_VIEW: cg_view(cg, op); return;
     case TILE_BARRIER: cg_intrinsic(cg, "llvm.nvvm.barrier0", NULL, 0, NULL, 0); return;
     }
     assert(!"an operation of the scheduled level");

@@ -25,19 +25,6 @@ Val nv_tile_offset(Cg *cg, const TileShared *t, Val row, Val col) {
     return LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, row, cg_i32(cg, t->pitch), ""), "");
 }
 
-static Val shared_element(Cg *cg, const TileValue *v, int layout, const int *part) {
-    TileShared t = tile_shared(cg->p, cg->k, v);
-    Val at[2] = {NULL, NULL};
-    for (int i = 0; i < 2; i++) {
-        int axis = i ? t.row_axis : t.col_axis;
-        if (axis < 0) continue;
-        at[i] = LLVMBuildAdd(cg->b, cg_thread_part(cg, layout, axis), cg_i32(cg, part[axis]), "");
-    }
-    Val place = LLVMBuildAdd(cg->b, cg->value[v->id].mem, nv_tile_offset(cg, &t, at[1], at[0]), "");
-    Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), nv_shared_ptr(cg, place), "");
-    return cg_read(cg, x, v->dtype);
-}
-
 static Val load_at(Cg *cg, const TileValue *v, Ty type, int offset, unsigned align) {
     Val by = cg_i32(cg, offset * dtype_bytes(v->dtype));
     Val p = LLVMBuildGEP2(cg->b, cg->i8, cg->value[v->id].mem, &by, 1, "");
@@ -57,7 +44,7 @@ static Val strip_element(Cg *cg, const TileValue *v, const int *part) {
 }
 
 Val nv_element(Cg *cg, const TileValue *v, int layout, const int *part) {
-    if (v->home == HOME_SHARED) return shared_element(cg, v, layout, part);
+    if (v->home == HOME_SHARED) return cg_shared_element(cg, v, layout, part);
     if (v->home == HOME_STRIP) return strip_element(cg, v, part);
     const CgFragment *f = cg_fragment(cg, v);
     Val e = cg->value[v->id].e[cg_slot(f, part)];

@@ -125,8 +125,6 @@ static void barrier(Cg *cg) {
     nv90_bar_sync(cg, cg_i32(cg, role_barrier(h)), h->role->warpgroups * NV90_GROUP);
 }
 
-static void place(Cg *cg, const TileValue *v) { cg->value[v->id].mem = nv_gpu_hooks.place(cg, v); }
-
 static void store(Cg *cg, const TileOp *op) {
     Blk done = op->behind ? nv90_when(cg, op->when) : NULL; // otherwise lower.c has asked
     if (op->args.n > 1)
@@ -139,7 +137,7 @@ static void store(Cg *cg, const TileOp *op) {
 static void lower(Cg *cg, const TileOp *op) {
     switch ((int)op->kind) {
     case TILE_PIPE: return;
-    case TILE_ALLOC: place(cg, op->results.data[0]); return;
+    case TILE_ALLOC: cg_alloc(cg, op->results.data[0]); return;
     case TILE_ROLE: role(cg, op); return;
     case TILE_FILL: nv90_fill(cg, op); return;
     case TILE_TAKE: nv90_take(cg, op); return;

@@ -1,0 +1,31 @@
+// shared.c: values in the memory that a block shares: where they begin, and their elements.
+#include "codegen/gpu/gpu.h"
+
+void cg_alloc(Cg *cg, const TileValue *v) {
+    cg->value[v->id].mem = cg_gpu(cg)->hooks->place(cg, v);
+}
+
+void cg_view(Cg *cg, const TileOp *op) {
+    const TileValue *buffer = op->args.data[0];
+    Val stage = cg_times(cg, cg_uniform(cg, op->stage), tile_shared(cg->p, cg->k, buffer).bytes);
+    cg->value[op->results.data[0]->id].mem = cg_sum(cg, cg->value[buffer->id].mem, stage);
+}
+
+Val cg_shared_pointer(Cg *cg, const TileValue *v, int axis, Val own, Val other) {
+    TileShared t = tile_shared(cg->p, cg->k, v);
+    bool along = t.col_axis == axis;
+    Val row = t.row_axis < 0 ? NULL : along ? other : own;
+    Val offset = cg_gpu(cg)->hooks->offset(cg, &t, row, along ? own : other);
+    return cg_gpu(cg)->hooks->pointer(cg, cg_sum(cg, cg->value[v->id].mem, offset));
+}
+
+Val cg_shared_element(Cg *cg, const TileValue *v, int layout, const int *part) {
+    TileShared t = tile_shared(cg->p, cg->k, v);
+    Val at[2] = {NULL, NULL};
+    for (int i = 0; i < 2; i++) {
+        int axis = i ? t.row_axis : t.col_axis;
+        if (axis >= 0) at[i] = cg_plus(cg, cg_thread_part(cg, layout, axis), part[axis]);
+    }
+    Val p = cg_shared_pointer(cg, v, t.col_axis, at[0], at[1]);
+    return cg_read(cg, LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), p, ""), v->dtype);
+}
