@@ -248,11 +248,21 @@ static void take_fewer_waves(const TileKernel *k, Knobs *s) {
     while (size && size->op == EX_CONST && rows_of(s) / 2 >= size->i && s->waves > 1) s->waves /= 2;
 }
 
+// Gradients have two scores of a pair and up to two accumulators in registers: they take few columns of a step.
+static void take_fewer_columns(const TileKernel *k, Knobs *s) {
+    enum { LEAST = 32 };
+    if (k->purpose != PURPOSE_GRADIENTS) return;
+    s->mt = 1;
+    s->waves = s->waves > 4 ? 4 : s->waves;
+    s->keys = s->keys > LEAST ? LEAST : s->keys;
+}
+
 static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *chosen, Diags *diags) {
     int value = pass_value_axis(p, k);
     Knobs own = *chosen;
     const Knobs *s = &own;
     take_fewer_waves(k, &own);
+    take_fewer_columns(k, &own);
     if (!pass_tile_columns(p, k, most_columns(n->t), UNIT_COLUMNS, diags)) return false;
     own.keys = pass_together_places(k, own.keys, n->elem == 2 ? 32 : 16, n->t->shared_bytes);
     for (int a = 0; a < k->naxes; a++) {
@@ -265,12 +275,13 @@ static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *chos
                       a == value ? pass_padded(axis->size->i, s->matrix_rows)
                                  : pass_padded(axis->size->i, wmma(n) ? 16 : 32));
     }
-    k->schedule = (TileSchedule){.lane_axis = -1,
-                                 .warps = s->waves,
-                                 .min_blocks = blocks_of(n, s),
-                                 .matrix_rows = s->matrix_rows,
-                                 .crowded = is_crowded(k, s),
-                                 .knobs = *s};
+    k->schedule =
+        (TileSchedule){.lane_axis = -1,
+                       .warps = s->waves,
+                       .min_blocks = k->purpose == PURPOSE_GRADIENTS ? 1 : blocks_of(n, s),
+                       .matrix_rows = s->matrix_rows,
+                       .crowded = is_crowded(k, s),
+                       .knobs = *s};
     return true;
 }
 
