@@ -495,6 +495,7 @@ TileProgram *tile_copy(Arena *a, const TileProgram *p) {
                        .phase = p->phase,
                        .recurrence = p->recurrence,
                        .scheduled = p->scheduled,
+                       .split = p->split,
                        .D = p->D,
                        .Dv = p->Dv};
     for (int i = 0; i < p->sizes.n; i++) {

@@ -83,6 +83,17 @@ typedef struct TileSize {
     const Ex *def; // NULL: given by the tensors or the caller
 } TileSize;
 
+// How the keys of rows are split between blocks: which derived sizes say so (passes/tile/split.c, which alone
+// defines them). 0: there is no such size.
+typedef struct TileSplit {
+    int few;     // parts of a launch of few queries, which has a kernel for parts
+    int longest; // of the kernel for many: steps of its longest tile,
+    int wanted;  // parts that it would have if they cost nothing,
+    int parts;   // parts of a launch, of few queries or of many,
+    int share;   // the share of a part, in 1024ths,
+    int whole;   // heads (b * H + h) before this one have one part
+} TileSplit;
+
 typedef struct TileAxis {
     const char *name; // "M"
     const Ex *size;   // elements of the whole axis
@@ -339,6 +350,7 @@ typedef struct TileProgram {
     bool scheduled;
     int D, Dv;
     VEC(TileSize) sizes;
+    TileSplit split;
     VEC(TileTensor) tensors;
     VEC(int)
     inputs; // tensor of the row program's input k (what LOAD and SCALAR refer to); behind

@@ -725,6 +725,25 @@ static bool parse_size(Parse *P) {
     return true;
 }
 
+static bool take_size(Parse *P, int *out) {
+    const char *name = take_word(P, "a derived size");
+    if (!name) return false;
+    for (int i = SIZE_FREE; i < P->p->sizes.n; i++)
+        if (P->p->sizes.data[i].def && !strcmp(P->p->sizes.data[i].name, name))
+            return *out = i, true;
+    return fail(P, "there is no derived size %s", name);
+}
+
+// "splits", or "splits longest wanted parts part_share whole_heads"
+static bool parse_split(Parse *P) {
+    TileSplit *s = &P->p->split;
+    if (s->few) return fail(P, "how rows are split is said already");
+    if (!take_size(P, &s->few)) return false;
+    if (!take(P, ",")) return true;
+    return take_size(P, &s->longest) && take_size(P, &s->wanted) && take_size(P, &s->parts) &&
+           take_size(P, &s->share) && take_size(P, &s->whole);
+}
+
 static bool take_role(Parse *P, TileTensor *t) {
     for (int r = 0; r < TENSOR_ROLE_COUNT; r++) {
         const TensorTraits *is = tensor_traits((TensorRole)r);
@@ -830,6 +849,8 @@ static bool parse_program(Parse *P) {
     while (ok && (skip(P), *P->s)) {
         if (take(P, "size"))
             ok = parse_size(P);
+        else if (take(P, "split"))
+            ok = parse_split(P);
         else if (take(P, "tensor"))
             ok = parse_tensor(P);
         else if (take(P, "plan"))
@@ -837,7 +858,7 @@ static bool parse_program(Parse *P) {
         else if (take(P, "kernel"))
             ok = parse_kernel(P);
         else
-            ok = fail(P, "expected size, tensor, plan or kernel");
+            ok = fail(P, "expected size, split, tensor, plan or kernel");
     }
     if (ok && P->s != P->end) ok = fail(P, "a NUL byte in the text");
     return ok && find_plan_kernels(P, &texts);

@@ -519,6 +519,17 @@ static void kernel(Out *o, const TileKernel *k) {
     o->k = NULL;
 }
 
+static void split(Out *o, const TileSplit *s) {
+    const int sizes[] = {s->few, s->longest, s->wanted, s->parts, s->share, s->whole};
+    for (int i = 0; i < 6 && sizes[i]; i++)
+        text_printf(o->text,
+                    i == 1 ? ", %s"
+                    : i    ? " %s"
+                           : "split %s",
+                    o->p->sizes.data[sizes[i]].name);
+    if (s->few) text_puts(o->text, "\n");
+}
+
 static void tensor(Out *o, const TileTensor *t) {
     const TensorTraits *is = tensor_traits(t->role);
     text_printf(o->text, "tensor %s: %s[", t->name, dtype_name(t->dtype));
@@ -560,6 +571,7 @@ void tile_print_lines(Text *text, const TileProgram *p, size_t most, TileLines *
         if (p->sizes.data[i].def) ex(&o, " = ", p->sizes.data[i].def);
         text_puts(text, "\n");
     }
+    split(&o, &p->split);
     for (int i = 0; i < p->tensors.n; i++) tensor(&o, &p->tensors.data[i]);
     for (int i = 0; i < p->plans.n; i++) plan(&o, &p->plans.data[i]);
     for (int i = 0; i < p->kernels.n; i++) kernel(&o, p->kernels.data[i]);

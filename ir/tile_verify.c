@@ -866,6 +866,15 @@ static bool check_sizes(Verify *V) {
             return verify_fail(V, "size %s is given, not computed", z->name);
         if (z->def && !verify_ex(V, z->def, EX_I32, &s)) return false;
     }
+    const TileSplit *t = &p->split;
+    const int sizes[] = {t->few, t->longest, t->wanted, t->parts, t->share, t->whole};
+    for (int i = 0; i < 6; i++) {
+        bool derived =
+            sizes[i] >= SIZE_FREE && sizes[i] < p->sizes.n && p->sizes.data[sizes[i]].def;
+        if (sizes[i] && !derived) return verify_fail(V, "rows are split by a size that is given");
+        if (!sizes[i] != !sizes[i ? 1 : 0])
+            return verify_fail(V, "rows are split by too few sizes");
+    }
     return true;
 }
 

@@ -43,8 +43,13 @@ const Ex *build_heads(Build *b) {
     return ex_2(b->pool, EX_MUL, build_size(b, SIZE_B), build_size(b, SIZE_HQ));
 }
 
+const Ex *build_parts(Build *b) {
+    const TileSplit *s = &b->p->split;
+    return build_size(b, s->parts ? s->parts : s->few);
+}
+
 const Ex *build_split_heads(Build *b) {
-    return ex_2(b->pool, EX_SUB, build_heads(b), build_size(b, b->whole));
+    return ex_2(b->pool, EX_SUB, build_heads(b), build_size(b, b->p->split.whole));
 }
 
 // 0 for a whole axis.
@@ -163,7 +168,7 @@ static void add_axis(Build *b, AxisRole role) {
     case AX_N: size = build_size(b, SIZE_SK); break;
     case AX_D: size = ex_i32(b->pool, b->row->D); break;
     case AX_E: size = ex_i32(b->pool, b->row->Dv); break;
-    case AX_S: size = build_size(b, b->parts); break;
+    case AX_S: size = build_parts(b); break;
     case AX_G: size = build_split_heads(b); break;
     case AX_COUNT: break;
     }
@@ -230,8 +235,8 @@ static void set_coords(Build *b, TileOp *op, int tensor, const Ex *head, AxisRol
     int n = 0;
     bool work = b->p->tensors.data[tensor].role == TENSOR_WORK;
     op->tensor = tensor;
-    if (work && b->whole >= 0) {
-        const Ex *split = ex_2(b->pool, EX_SUB, build_head(b), build_size(b, b->whole));
+    if (work && b->p->split.whole) {
+        const Ex *split = ex_2(b->pool, EX_SUB, build_head(b), build_size(b, b->p->split.whole));
         op->coord[n++] = (TileCoord){-1, b->axis[AX_G] < 0 ? split : tile_of(b, AX_G)};
     } else {
         op->coord[n++] = (TileCoord){-1, ex_symbol(b->pool, SYM_B)};
@@ -391,48 +396,18 @@ static const Ex *several(Build *b, int size) {
     return ex_2(b->pool, EX_LT, ex_i32(b->pool, 1), build_size(b, size));
 }
 
-// Queries of a launch, and keys of its parts, up to which their own kernel for parts is the better
-// one, where others may be shared as well: each of its blocks of 16 rows reads all keys.
-enum { FEW_QUERIES = 64, FEW_KEYS = 256 };
-
-static const Ex *are_few(Build *b, const PassOptions *o) {
-    ExPool *x = b->pool;
-    const Ex *split = several(b, b->splits), *most = ex_i32(x, FEW_KEYS);
-    if (!o->share) return split;
-    const Ex *queries = ex_2(x, EX_LE, build_size(b, SIZE_SQ), ex_i32(x, FEW_QUERIES));
-    const Ex *keys =
-        ex_2(x, EX_LE, build_size(b, SIZE_SK), ex_2(x, EX_MUL, most, build_size(b, b->splits)));
-    return ex_2(x, EX_AND, split, ex_2(x, EX_OR, queries, keys));
-}
-
-// How many parts the keys of a row have is said when the tiles are known (split.c); until then one.
-// Launches of few queries have their own kernel for parts, and say so first.
-static void add_sizes(Build *b, const PassOptions *o) {
-    ExPool *x = b->pool;
-    const Ex *one = ex_i32(x, 1);
-    b->parts = b->splits = pass_size(b->p, "splits", one);
-    if (!o->share) return;
-    const Ex *few = are_few(b, o), *longest = build_size(b, SIZE_SK);
-    longest = build_size(b, pass_size(b->p, "longest", longest));
-    pass_size(b->p, "wanted", ex_2(x, EX_MAX, longest, one));
-    b->parts = pass_size(b->p, "parts", ex_select(x, few, build_size(b, b->splits), one));
-    pass_part_share(b->p, build_size(b, b->parts));
-    b->whole = pass_size(b->p, "whole_heads", ex_select(x, few, ex_i32(x, 0), build_heads(b)));
-    b->share = o->shape == SHAPE_SHORT; // others are for many tiles, or for few keys
-}
-
 // The second form: partial results for parts of the keys, then their combination (combine.c).
-static void build_split(Build *b, const PassOptions *o) {
+static void build_split(Build *b) {
     static const int few[] = {1, 2}, all[] = {0, 2};
     build_part(b);
     build_combine(b);
-    add_plan(b, are_few(b, o), few, 2);
-    if (b->share) add_plan(b, several(b, b->parts), all, 2);
+    add_plan(b, pass_few_are_split(b->p), few, 2);
+    if (b->share) add_plan(b, several(b, b->p->split.parts), all, 2);
 }
 
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     const RowProgram *row = s->row;
-    Build b = {.arena = a, .pool = row->pool, .s = s, .row = row, .splits = -1, .whole = -1};
+    Build b = {.arena = a, .pool = row->pool, .s = s, .row = row};
     TileProgram *p = b.p = tile_program(a, row->pool, row->name);
     p->target = o->target.id;
     p->dtype = o->dtype;
@@ -449,10 +424,12 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     tile_sizes(p, &row->sizes);
     add_tensors(&b, o->dtype);
     bool split = o->split && s->nsweeps == 1;
-    if (split) add_sizes(&b, o);
+    if (split) pass_add_split(p, o->share);
+    b.share =
+        split && o->share && o->shape == SHAPE_SHORT; // others are for many tiles, or few keys
     build_forward(&b);
     b.fixed = -1;
-    if (split) build_split(&b, o);
+    if (split) build_split(&b);
     add_plan(&b, NULL, &(const int){0}, 1);
     return p;
 }

@@ -33,9 +33,6 @@ typedef struct Build {
     int axis[AX_COUNT]; // of the kernel, by role; -1: it has none
     VEC(Binding) env;   // later ones hide earlier ones
     int tensor_q, tensor_k, tensor_v, tensor_o, first_emit;
-    int splits;            // the size that says how many parts few queries have; -1: no split form
-    int parts;             // and how many a launch has
-    int whole;             // the size that says which heads have one; -1: all are split alike
     bool share;            // the main kernel is over parts too
     const Ex *when;        // of stores; NULL: always
     const Ex *part;        // that loads are of; NULL: the current one
@@ -51,6 +48,7 @@ const Ex *build_size(Build *b, int index);
 const Ex *build_pos(Build *b, AxisRole axis);
 const Ex *build_head(Build *b);        // which of all batches' heads the tile is of
 const Ex *build_heads(Build *b);       // how many they are
+const Ex *build_parts(Build *b);       // how many parts a launch has
 const Ex *build_split_heads(Build *b); // and how many of them are split, the last ones
 const Ex *build_identity(Build *b, ExOp reduce);
 ExOp build_merge(ExOp reduce);

@@ -117,7 +117,7 @@ static void open_loop(Build *b, Merge *m) {
         if (b->raw_shift[i]) start[n + i] = raw_of(b, i, start, "a_0");
     load_parts(b, m, ex_i32(b->pool, 0));
     TileValue *acc = build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(b->pool, 0.0f));
-    m->loop = build_loop(b, AX_S, build_size(b, b->parts));
+    m->loop = build_loop(b, AX_S, build_parts(b));
     for (int i = 0; i < n; i++)
         m->old[i] = build_carry(b, m->loop, s->states.data[i].name, start[i]);
     for (int i = 0; i < s->shifts.n; i++)
@@ -131,7 +131,7 @@ static void open_loop(Build *b, Merge *m) {
 // The last part is asked for again.
 static const Ex *next_part(Build *b) {
     ExPool *x = b->pool;
-    const Ex *one = ex_i32(x, 1), *last = ex_2(x, EX_SUB, build_size(b, b->parts), one);
+    const Ex *one = ex_i32(x, 1), *last = ex_2(x, EX_SUB, build_parts(b), one);
     return ex_2(x, EX_MIN, ex_2(x, EX_ADD, ex_symbol(x, SYM_STEP), one), last);
 }
 
@@ -163,7 +163,7 @@ static const Ex *placed(void *ctx, const Ex *e) {
     Build *b = ctx;
     ExPool *x = b->pool;
     const Ex *g = ex_sym(x, SYM_TILE, b->axis[AX_G], EX_I32), *heads = build_size(b, SIZE_HQ);
-    const Ex *head = ex_2(x, EX_ADD, g, build_size(b, b->whole));
+    const Ex *head = ex_2(x, EX_ADD, g, build_size(b, b->p->split.whole));
     e = ex_subst(x, e, SYM_B, 0, ex_2(x, EX_DIV, head, heads));
     return ex_subst(x, e, SYM_H, 0, ex_2(x, EX_MOD, head, heads));
 }
@@ -182,7 +182,7 @@ static void over_split_heads(Build *b) {
 void build_combine(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_E, AX_S, AX_G};
     int n = b->s->states.n, shifts = b->s->shifts.n, scales = b->s->scales.n;
-    bool some = b->whole >= 0;
+    bool some = b->p->split.whole > 0;
     build_kernel(b, PURPOSE_COMBINE, "combine", axes, some ? 4 : 3);
     Merge m = {.old = ARENA_ARRAY(b->arena, TileValue *, n + 1),
                .part = ARENA_ARRAY(b->arena, TileValue *, n + 1),

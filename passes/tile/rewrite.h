@@ -35,13 +35,12 @@ void pass_drop_result(TileOp *op, int i);
 enum {
     PASS_WHOLE_BITS = 10,
     PASS_WHOLE = 1 << PASS_WHOLE_BITS, // what a part's share is of
-    // Sizes before that which says how many parts a launch has: the steps of its longest tile, and
-    // how many parts there would be if they cost nothing.
-    PASS_LONGEST = -2,
-    PASS_WANTED = -1,
 };
-// The size that says what share of 1024 a part has at most.
-int pass_part_share(TileProgram *p, const Ex *parts);
+// The sizes of a program that is split (TileSplit), which is told what they are when the tiles are known; share:
+// its kernel for many queries may be over parts, too.
+void pass_add_split(TileProgram *p, bool share);
+// Whether the rows of a launch are split as those of few queries are.
+const Ex *pass_few_are_split(TileProgram *p);
 // The grid's axis over parts, whose number is derived at launch; -1: the kernel is not split.
 int pass_split_axis(const TileProgram *p, const TileKernel *k);
 // Whether a plan is for launches whose tiles are in parts, of a kernel that also runs without.

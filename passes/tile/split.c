@@ -39,22 +39,78 @@ int pass_split_axis(const TileProgram *p, const TileKernel *k) {
     return -1;
 }
 
-int pass_part_share(TileProgram *p, const Ex *parts) {
+// ---- the sizes
+
+static const Ex *size_of(TileProgram *p, int size) {
+    return ex_sym(p->pool, SYM_SIZE, size, EX_I32);
+}
+
+static const Ex *heads_of(TileProgram *p) {
+    return ex_2(p->pool, EX_MUL, size_of(p, SIZE_B), size_of(p, SIZE_HQ));
+}
+
+static const Ex *share_of_parts(TileProgram *p, const Ex *parts) {
     ExPool *x = p->pool;
     const Ex *up = ex_2(x, EX_ADD, parts, ex_i32(x, PASS_WHOLE - 1));
-    return pass_size(p, "part_share", ex_simplify(x, ex_2(x, EX_DIV, up, parts)));
+    return ex_simplify(x, ex_2(x, EX_DIV, up, parts));
 }
+
+// Queries of a launch, and keys of its parts, up to which their own kernel for parts is the better
+// one, where others may be shared as well: each of its blocks of 16 rows reads all keys.
+enum { FEW_QUERIES = 64, FEW_KEYS = 256 };
+
+static const Ex *are_few(TileProgram *p, bool share) {
+    ExPool *x = p->pool;
+    const Ex *parts = size_of(p, p->split.few), *most = ex_i32(x, FEW_KEYS);
+    const Ex *split = ex_2(x, EX_LT, ex_i32(x, 1), parts);
+    if (!share) return split;
+    const Ex *queries = ex_2(x, EX_LE, size_of(p, SIZE_SQ), ex_i32(x, FEW_QUERIES));
+    const Ex *keys = ex_2(x, EX_LE, size_of(p, SIZE_SK), ex_2(x, EX_MUL, most, parts));
+    return ex_2(x, EX_AND, split, ex_2(x, EX_OR, queries, keys));
+}
+
+// One part, until more is known. Launches of few queries have their own kernel for parts, and say so first.
+void pass_add_split(TileProgram *p, bool share) {
+    ExPool *x = p->pool;
+    TileSplit *s = &p->split;
+    const Ex *one = ex_i32(x, 1);
+    s->few = pass_size(p, "splits", one);
+    if (!share) return;
+    const Ex *few = are_few(p, true);
+    s->longest = pass_size(p, "longest", size_of(p, SIZE_SK));
+    s->wanted = pass_size(p, "wanted", ex_2(x, EX_MAX, size_of(p, s->longest), one));
+    s->parts = pass_size(p, "parts", ex_select(x, few, size_of(p, s->few), one));
+    s->share = pass_size(p, "part_share", share_of_parts(p, size_of(p, s->parts)));
+    s->whole = pass_size(p, "whole_heads", ex_select(x, few, ex_i32(x, 0), heads_of(p)));
+}
+
+// What decides between few and many, of a size that both define.
+static const Ex **args_of(const TileProgram *p, int size) {
+    const Ex *def = p->sizes.data[size].def;
+    return def->op == EX_SELECT ? (const Ex **)def->args : NULL;
+}
+
+const Ex *pass_few_are_split(TileProgram *p) {
+    return p->split.parts ? args_of(p, p->split.parts)[0] : are_few(p, false);
+}
+
+// Of many queries.
+static void define(TileProgram *p, int size, const Ex *otherwise) {
+    const Ex **args = args_of(p, size);
+    p->sizes.data[size].def = ex_select(p->pool, args[0], args[1], ex_simplify(p->pool, otherwise));
+}
+
+// ---- steps of a part
 
 // A share of a part, in 1024ths: of the current head, some of which have one part. A size of its own,
 // so that tiles need no division.
-static const Ex *share_of(TileProgram *p, const TileKernel *k, int axis) {
+static const Ex *share_of(TileProgram *p, const TileKernel *k) {
     ExPool *x = p->pool;
-    const Ex *from = k->grid[k->ngrid - 1].from, *heads = ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32);
+    const Ex *from = k->grid[k->ngrid - 1].from, *heads = size_of(p, SIZE_HQ);
     const Ex *head =
         ex_2(x, EX_ADD, ex_2(x, EX_MUL, ex_symbol(x, SYM_B), heads), ex_symbol(x, SYM_H));
-    int share = pass_part_share(p, k->axes[axis].size);
     return ex_select(x, ex_2(x, EX_LT, head, from), ex_i32(x, PASS_WHOLE),
-                     ex_sym(x, SYM_SIZE, share, EX_I32));
+                     size_of(p, p->split.share));
 }
 
 // Steps [part * share, part * share + share) of shares of ceil(total / parts).
@@ -79,7 +135,7 @@ void pass_share_steps(TileProgram *p, TileKernel *k, TileOp *loop, const Ex *tot
     loop->to = total;
     if (axis < 0) return;
     bool some = k->grid[k->ngrid - 1].from != NULL;
-    const Ex *by = some ? share_of(p, k, axis) : k->axes[axis].size;
+    const Ex *by = some ? share_of(p, k) : k->axes[axis].size;
     const Ex *part = ex_sym(x, SYM_TILE, axis, EX_I32);
     const Ex *next = simp_2(x, EX_ADD, part, ex_i32(x, 1));
     const Ex *(*bound)(TileProgram *, const Ex *, const Ex *, const Ex *) =
@@ -100,12 +156,6 @@ static int key_extent(const TileKernel *k) {
     return 0;
 }
 
-static const Ex *heads_of(TileProgram *p) {
-    ExPool *x = p->pool;
-    return ex_2(x, EX_MUL, ex_sym(x, SYM_SIZE, SIZE_B, EX_I32),
-                ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32));
-}
-
 // n by the number of tiles, the first three dimensions of the grid: divisions one after the other, since the
 // product of the counts might leave i32. By zero is zero, and then one part is enough.
 static const Ex *by_tiles(TileProgram *p, const TileKernel *k, const Ex *n) {
@@ -124,9 +174,13 @@ static const Ex *parts_for(TileProgram *p, const TileKernel *k) {
     return ex_simplify(x, ex_2(x, EX_MAX, ex_2(x, EX_MIN, n, most), one));
 }
 
+// Whether a kernel for many queries is over parts.
+static bool is_shared(const TileProgram *p, const TileKernel *k) {
+    return pass_split_axis(p, k) >= 0 && k->purpose != PURPOSE_PART;
+}
+
 bool pass_is_shared(const TileProgram *p, const TilePlan *plan) {
-    const TileKernel *k = p->kernels.data[plan->kernels.data[0]];
-    return plan->when && pass_split_axis(p, k) >= 0 && k->purpose != PURPOSE_PART;
+    return plan->when && is_shared(p, p->kernels.data[plan->kernels.data[0]]);
 }
 
 void pass_set_splits(TileProgram *p) {
@@ -206,30 +260,10 @@ static const Ex *pays(TileProgram *p, const Ex *longest, const Ex *wanted, int e
     return ex_2(x, EX_AND, ex_2(x, EX_LT, ex_i32(x, 1), wanted), enough);
 }
 
-// select(few queries are split, those parts, ...), as build.c leaves it.
-static void define(TileProgram *p, const Ex *size, const Ex *otherwise) {
-    TileSize *s = &p->sizes.data[size->index];
-    s->def = ex_select(p->pool, s->def->args[0], s->def->args[1], ex_simplify(p->pool, otherwise));
-}
-
-// A size that only these use.
-static const Ex *own_size(TileProgram *p, const Ex *parts, int which, const Ex *def) {
-    p->sizes.data[parts->index + which].def = ex_simplify(p->pool, def);
-    return ex_sym(p->pool, SYM_SIZE, parts->index + which, EX_I32);
-}
-
-static bool chooses(const TileProgram *p, const Ex *size) {
-    const Ex *def =
-        size->op == EX_SYM && size->sym == SYM_SIZE ? p->sizes.data[size->index].def : NULL;
-    return def && def->op == EX_SELECT;
-}
-
-// Whether the sizes that build.c makes exist and are still undefined.
-static bool has_own_sizes(const TileProgram *p, const TileKernel *k, int axis) {
-    const TileGrid *g = &k->grid[k->ngrid - 1];
-    int parts = k->axes[axis].size->index, first = parts + PASS_LONGEST;
-    return g->from && chooses(p, g->from) && chooses(p, k->axes[axis].size) && first >= SIZE_FREE &&
-           p->sizes.data[first].def && p->sizes.data[parts + PASS_WANTED].def;
+// Tells what a size is that only these use.
+static const Ex *tell(TileProgram *p, int size, const Ex *def) {
+    p->sizes.data[size].def = ex_simplify(p->pool, def);
+    return size_of(p, size);
 }
 
 // If all tiles have the same number of steps, only the tiles of the last round are split: the last
@@ -237,13 +271,12 @@ static bool has_own_sizes(const TileProgram *p, const TileKernel *k, int axis) {
 // same time, so splitting must save a third more.
 void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, const Ex *total) {
     ExPool *x = p->pool;
-    int axis = pass_split_axis(p, k);
-    if (axis < 0 || !has_own_sizes(p, k, axis) || k->schedule.cluster > 1) return;
+    if (!is_shared(p, k) || !p->split.parts || k->schedule.cluster > 1) return;
     int keys = k->schedule.knobs.part_keys, extent = k->axes[loop->axis].extent;
     if (!keys) return;
     Steps s = steps_of(p, k, loop, total);
     const Ex *one = ex_i32(x, 1), *heads = heads_of(p), *tiles = row_tiles(k), *split = heads;
-    const Ex *parts = k->axes[axis].size, *longest = own_size(p, parts, PASS_LONGEST, s.longest);
+    const Ex *parts = size_of(p, p->split.parts), *longest = tell(p, p->split.longest, s.longest);
     const Ex *left = last_round(p, k), *wanted = ex_2(x, EX_DIV, ex_symbol(x, SYM_WORKERS), left);
     if (s.alike)
         split = ex_2(x, EX_DIV, ex_2(x, EX_SUB, ex_2(x, EX_ADD, left, tiles), one), tiles);
@@ -251,33 +284,29 @@ void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, con
         wanted = for_longest(p, k, longest, s.mean);
     wanted = ex_2(x, EX_MIN, wanted, ex_2(x, EX_DIV, longest, ex_i32(x, PART_STEPS)));
     wanted = ex_2(x, EX_MIN, wanted, ex_i32(x, MAX_PARTS));
-    wanted = own_size(p, parts, PASS_WANTED, wanted);
+    wanted = tell(p, p->split.wanted, wanted);
     const Ex *good = pays(p, longest, wanted, extent, s.alike ? keys : keys * 4 / 3);
-    define(p, parts, ex_select(x, good, wanted, one));
+    define(p, p->split.parts, ex_select(x, good, wanted, one));
     split = ex_select(x, ex_2(x, EX_LT, one, parts), split, ex_i32(x, 0));
-    define(p, k->grid[k->ngrid - 1].from, ex_2(x, EX_SUB, heads, split));
+    define(p, p->split.whole, ex_2(x, EX_SUB, heads, split));
 }
 
 // ---- plans
 
-// The size that is the number of parts of a kernel that also runs without parts, if it is as build.c
-// leaves it; otherwise NULL.
-static const Ex *unsaid_parts(const TileProgram *p, const TilePlan *plan) {
-    for (int i = 0; i < plan->kernels.n; i++) {
-        const TileKernel *k = p->kernels.data[plan->kernels.data[i]];
-        int axis = pass_split_axis(p, k);
-        if (axis < 0 || k->purpose == PURPOSE_PART || !chooses(p, k->axes[axis].size)) continue;
-        const Ex *parts = k->axes[axis].size, *def = p->sizes.data[parts->index].def;
-        return def->args[2] == ex_i32(p->pool, 1) ? parts : NULL;
-    }
-    return NULL;
+// Whether a plan has a kernel for many queries over parts of which nothing was told.
+static bool is_untold(const TileProgram *p, const TilePlan *plan) {
+    const Ex **args = p->split.parts ? args_of(p, p->split.parts) : NULL;
+    bool shared = false;
+    for (int i = 0; i < plan->kernels.n; i++)
+        shared |= is_shared(p, p->kernels.data[plan->kernels.data[i]]);
+    return shared && args && args[2] == ex_i32(p->pool, 1);
 }
 
 static void replace_few(TileProgram *p, const Ex *few, const Ex *by) {
-    for (int i = 0; i < p->sizes.n; i++) {
-        const Ex **def = &p->sizes.data[i].def, *e = *def;
-        if (e && e->op == EX_SELECT && e->args[0] == few)
-            *def = ex_select(p->pool, by, e->args[1], e->args[2]);
+    const int sizes[] = {p->split.parts, p->split.whole};
+    for (int i = 0; i < 2; i++) {
+        const Ex **args = args_of(p, sizes[i]);
+        if (args) p->sizes.data[sizes[i]].def = ex_select(p->pool, by, args[1], args[2]);
     }
     for (int i = 0; i < p->plans.n; i++)
         if (p->plans.data[i].when == few) p->plans.data[i].when = by;
@@ -286,10 +315,9 @@ static void replace_few(TileProgram *p, const Ex *few, const Ex *by) {
 void pass_free_splits(TileProgram *p) {
     const Ex *one = ex_i32(p->pool, 1);
     for (int i = p->plans.n - 1; i >= 0; i--) {
-        const Ex *parts = unsaid_parts(p, &p->plans.data[i]);
-        if (!parts) continue;
-        const Ex *def = p->sizes.data[parts->index].def;
-        replace_few(p, def->args[0], ex_2(p->pool, EX_LT, one, def->args[1]));
+        if (!is_untold(p, &p->plans.data[i])) continue;
+        const Ex *parts = size_of(p, p->split.parts);
+        replace_few(p, pass_few_are_split(p), ex_2(p->pool, EX_LT, one, size_of(p, p->split.few)));
         if (p->plans.data[i].when != ex_2(p->pool, EX_LT, one, parts)) continue;
         p->plans.n--; // it has always one part, and needs no combination
         memmove(&p->plans.data[i], &p->plans.data[i + 1],

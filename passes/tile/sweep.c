@@ -369,7 +369,7 @@ static void add_parts(Build *b) {
 // A head that has one part finishes its rows; others' are left to the combination.
 static void leave_or_finish(Build *b, TileValue *acc) {
     ExPool *x = b->pool;
-    const Ex *head = build_head(b), *whole = build_size(b, b->whole);
+    const Ex *head = build_head(b), *whole = build_size(b, b->p->split.whole);
     b->when = ex_2(x, EX_LE, whole, head);
     build_leave(b, acc);
     b->when = ex_2(x, EX_LT, head, whole);
@@ -381,7 +381,7 @@ void build_forward(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
     build_kernel(b, PURPOSE_ATTENTION, "fwd", axes, b->share ? 5 : 4);
     if (b->share) add_parts(b);
-    if (b->share) b->k->grid[b->k->ngrid - 1].from = build_size(b, b->whole);
+    if (b->share) b->k->grid[b->k->ngrid - 1].from = build_size(b, b->p->split.whole);
     set_mask(b);
     TileValue *acc = sweeps(b);
     if (b->share)
@@ -399,13 +399,13 @@ static bool is_tensor(const TileProgram *p, const char *name) {
 static int work_tensor(Build *b, const char *name, int index, bool columns) {
     while (is_tensor(b->p, name)) name = arena_printf(b->arena, "%s_", name);
     TileTensor t = {.name = name, .role = TENSOR_WORK, .index = index, .dtype = DT_F32};
-    if (b->whole >= 0) {
+    if (b->p->split.whole) {
         t.extent[t.rank++] = build_split_heads(b);
     } else {
         t.extent[t.rank++] = build_size(b, SIZE_B);
         t.extent[t.rank++] = build_size(b, SIZE_HQ);
     }
-    t.extent[t.rank++] = build_size(b, b->parts);
+    t.extent[t.rank++] = build_parts(b);
     t.extent[t.rank++] = build_size(b, SIZE_SQ);
     if (columns) t.extent[t.rank++] = ex_i32(b->pool, b->row->Dv);
     return build_tensor(b, t);
@@ -441,7 +441,7 @@ void build_leave(Build *b, TileValue *acc) {
 void build_part(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
     build_kernel(b, PURPOSE_PART, "part", axes, 5);
-    b->k->axes[b->axis[AX_S]].size = build_size(b, b->splits);
+    b->k->axes[b->axis[AX_S]].size = build_size(b, b->p->split.few);
     add_parts(b);
     set_mask(b);
     build_leave(b, sweeps(b));
