@@ -91,6 +91,7 @@ bool pass_begins_loop(
     const TileOp *load); // what it loads is what a loop carries first: in registers
 // together.c: gives homes in shared memory to what all threads make together.
 void pass_together(TileKernel *k);
+bool pass_makes_together(const TileKernel *k); // whether there is anything of the kind
 // How many places a tile of a loop has, at least and at most so many: half as often as what lies in shared memory has no
 // room there. The most, where nothing is made together. No value has a home yet, nor has one then.
 int pass_together_places(TileKernel *k, int most, int least, int room);

@@ -152,6 +152,12 @@ static bool long_body(const TileKernel *k) {
     return false;
 }
 
+static bool goes_by_element(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (tile_goes_by_element(op, -1)) return true;
+    return false;
+}
+
 // Whether a kernel may be one of roles; the others are as on sm_80.
 static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     int rows = tile_grid_axis(k);
@@ -159,7 +165,8 @@ static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     bool mapped = p->D % 8 == 0 && p->Dv % 8 == 0; // tensor copies: rows of a multiple of 16 bytes
     mapped = mapped && p->D <= MAX_COLUMNS;
     return dtype_half(p->dtype) && mapped && tiled && has_product(k) &&
-           k->purpose == PURPOSE_ATTENTION && !long_body(k);
+           k->purpose == PURPOSE_ATTENTION && !long_body(k) && !goes_by_element(k) &&
+           !pass_makes_together(k);
 }
 
 // Once it has its extents: later passes change bodies, and with them what would be chosen.

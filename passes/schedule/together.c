@@ -20,6 +20,13 @@ static bool needs_all(const TileOp *op) {
     return all;
 }
 
+bool pass_makes_together(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if ((tile_op_info(op->kind)->flags & OP_MAKES) && needs_all(op) && lacks_rows(k, op))
+            return true;
+    return false;
+}
+
 // What it makes goes to an operation of all threads, or comes from one.
 static bool joins(const TileKernel *k, const TileOp *op) {
     for (int i = 0; i < op->args.n; i++)
