@@ -29,7 +29,7 @@
 
 // How a row scalar is made. All are over b, h, q_idx and inputs too.
 typedef enum BackMade {
-    BACK_SAVED,   // by the forward, when all its sweeps are over: over SYM_R, SYM_STATE, SYM_SHIFT
+    BACK_SAVED,   // by the forward, when all its sweeps are over: over SYM_R, SYM_STATE
     BACK_COLUMNS, // sum over the columns of o: over SYM_DO, SYM_O, SYM_SQO, d, earlier SYM_ROW
     BACK_KEYS, // sum over the pairs of the row: over SYM_S, SYM_W, SYM_DW, kv_idx, earlier SYM_ROW. A further sweep over the keys
     BACK_SCALAR, // over SYM_DEMIT, earlier SYM_ROW

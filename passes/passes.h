@@ -3,6 +3,7 @@
 #ifndef PASSES_PASSES_H
 #define PASSES_PASSES_H
 
+#include "ir/backward.h"
 #include "ir/tile.h"
 #include "passes/derive/chunk.h"
 #include "passes/derive/derive.h"
@@ -29,14 +30,15 @@ typedef struct Pass {
 } Pass;
 
 typedef struct PassOptions {
-    Target target;        // data of the target to schedule for
-    Dtype dtype;          // of q, k, v, o
-    bool tf32;            // products of f32 by tf32, where the target has that
-    bool split;           // add the form that splits the keys of a row between blocks
-    bool share;           // with it, the main kernel's tiles may be split as well
-    ShapeClass shape;     // which launches the schedule is for
-    const int32_t *sizes; // of a launch it is for (SIZE_FREE); NULL: what the class is like
-    Knobs schedule;       // choices in place of the target's
+    Target target;         // data of the target to schedule for
+    Dtype dtype;           // of q, k, v, o
+    bool tf32;             // products of f32 by tf32, where the target has that
+    bool split;            // add the form that splits the keys of a row between blocks
+    bool share;            // with it, the main kernel's tiles may be split as well
+    const Backward *saves; // the stream is its forward, and stores what it needs; NULL: it does not
+    ShapeClass shape;      // which launches the schedule is for
+    const int32_t *sizes;  // of a launch it is for (SIZE_FREE); NULL: what the class is like
+    Knobs schedule;        // choices in place of the target's
     // Called after each pass; NULL: nobody watches.
     void (*seen)(void *ctx, const Pass *pass, const TileProgram *p);
     void *seen_ctx;
@@ -52,6 +54,10 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o);
 // The same of a recurrence's chunked form.  passes/tile/recur.c
 // steps: with a kernel for few positions.
 TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *o, bool steps);
+// A derived backward -> tile program of phase bwd, algorithm level. deterministic: every number is added up in one order. NULL with an
+// error in diags where the gradient of an input has no kernel. passes/tile/backward.c
+TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptions *o,
+                                 bool deterministic, Diags *diags);
 // Simplifies every expression, removes what nothing uses. passes/tile/tidy.c
 void pass_tidy(TileProgram *p);
 // Moves what does not depend on an axis (or on the loop) out of maps over it: per-row, per-column,

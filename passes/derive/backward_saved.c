@@ -48,12 +48,19 @@ static void save(Saving *v, const char *name, const Ex *symbol, const Ex *value)
     VEC_PUSH(v->d->scratch, &v->symbols, symbol);
 }
 
+// As elements use it when all keys are in, over states.
+static const Ex *safe_shift(Saving *v, int shift) {
+    ExPool *p = v->d->p;
+    const Ex *raw = v->s->shifts.data[shift], *none = ex_2(p, EX_EQ, raw, ex_f32(p, INFINITY));
+    return ex_simplify(p, ex_select(p, none, ex_f32(p, 0), raw));
+}
+
 static void save_symbol(void *ctx, const Ex *e) {
     Saving *v = ctx;
     if (e->op != EX_SYM) return;
     if (e->sym == SYM_R) save(v, v->d->row->reduces.data[e->index].name, e, e);
     if (e->sym == SYM_STATE) save(v, v->s->states.data[e->index].name, e, e);
-    if (e->sym == SYM_SHIFT) save(v, "A", e, e);
+    if (e->sym == SYM_SHIFT) save(v, "A", e, safe_shift(v, e->index));
 }
 
 // ---- what is needed
@@ -115,13 +122,15 @@ static const Ex *folded_weight(Saving *v, const Ex *elem) {
     ExPool *p = v->d->p;
     const Stream *s = v->s;
     bool divides = s->factor->op == EX_RCP;
-    const Ex *l = ex_sym(p, SYM_ROW, FOLDED, EX_F32),
-             *shift = ex_sym(p, SYM_SHIFT, s->shift, EX_F32),
+    const Ex *l = ex_sym(p, SYM_ROW, FOLDED, EX_F32), *shift = safe_shift(v, s->shift),
              *log = ex_1(p, EX_LOG2, divides ? s->factor->args[0] : s->factor),
              *both = ex_2(p, divides ? EX_SUB : EX_ADD, shift, log);
     const Ex *shifted = ex_subst(p, elem, SYM_SHIFT, s->shift, l);
     ex_visit(shifted, save_symbol, v);
-    if (s->empty) both = ex_select(p, s->empty, ex_f32(p, -INFINITY), both);
+    if (s->empty) { // which is when the shift is not what it is a function of
+        both = ex_2(p, divides ? EX_SUB : EX_ADD, s->shifts.data[s->shift], log);
+        both = ex_select(p, s->empty, ex_f32(p, -INFINITY), both);
+    }
     save(v, "L", l, ex_simplify(p, both));
     return shifted;
 }

@@ -140,7 +140,19 @@ static void add_inputs(Build *b) {
     }
 }
 
-static void add_tensors(Build *b, Dtype t) {
+static void add_saved(Build *b) {
+    b->first_saved = b->p->tensors.n;
+    for (int i = 0; b->saves && i < b->saves->nsaved; i++)
+        build_tensor(b, (TileTensor){.name = arena_printf(b->arena, "saved%d", i),
+                                     .role = TENSOR_SAVED,
+                                     .index = i,
+                                     .dtype = DT_F32,
+                                     .rank = 3,
+                                     .extent = {build_size(b, SIZE_B), build_size(b, SIZE_HQ),
+                                                build_size(b, SIZE_SQ)}});
+}
+
+void build_tensors(Build *b, Dtype t, bool emits) {
     const RowProgram *row = b->row;
     b->tensor_q = main_tensor(b, "q", TENSOR_Q, t, SIZE_HQ, SIZE_SQ, row->D);
     b->tensor_k = main_tensor(b, "k", TENSOR_K, t, SIZE_HKV, SIZE_SK, row->D);
@@ -148,7 +160,7 @@ static void add_tensors(Build *b, Dtype t) {
     b->tensor_o = main_tensor(b, "o", TENSOR_O, t, SIZE_HQ, SIZE_SQ, row->Dv);
     add_inputs(b);
     b->first_emit = b->p->tensors.n;
-    for (int i = 0; i < row->emits.n; i++)
+    for (int i = 0; i < row->emits.n && emits; i++)
         build_tensor(b, (TileTensor){.name = row->emits.data[i].name,
                                      .role = TENSOR_EMIT,
                                      .index = i,
@@ -407,7 +419,7 @@ static void build_split(Build *b) {
 
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     const RowProgram *row = s->row;
-    Build b = {.arena = a, .pool = row->pool, .s = s, .row = row};
+    Build b = {.arena = a, .pool = row->pool, .s = s, .row = row, .saves = o->saves};
     TileProgram *p = b.p = tile_program(a, row->pool, row->name);
     p->target = o->target.id;
     p->dtype = o->dtype;
@@ -422,7 +434,8 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     p->D = row->D;
     p->Dv = row->Dv;
     tile_sizes(p, &row->sizes);
-    add_tensors(&b, o->dtype);
+    build_tensors(&b, o->dtype, true);
+    add_saved(&b);
     bool split = o->split && s->nsweeps == 1;
     if (split) pass_add_split(p, o->share);
     b.share =

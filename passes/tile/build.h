@@ -30,9 +30,10 @@ typedef struct Build {
     const Ex *empty; // whether a row has no key, over states; NULL: nobody needs to know
     TileKernel *k;
     TileBlock *block;
-    int axis[AX_COUNT]; // of the kernel, by role; -1: it has none
-    VEC(Binding) env;   // later ones hide earlier ones
-    int tensor_q, tensor_k, tensor_v, tensor_o, first_emit;
+    int axis[AX_COUNT];    // of the kernel, by role; -1: it has none
+    VEC(Binding) env;      // later ones hide earlier ones
+    const Backward *saves; // whose row scalars are stored; NULL: none
+    int tensor_q, tensor_k, tensor_v, tensor_o, first_emit, first_saved;
     bool share;            // the main kernel is over parts too
     const Ex *when;        // of stores; NULL: always
     const Ex *part;        // that loads are of; NULL: the current one
@@ -63,6 +64,7 @@ TileValue *build_bound(const Build *b, ExSym sym, int index); // NULL: nothing y
 TileKernel *build_kernel(Build *b, TilePurpose purpose, const char *suffix, const AxisRole *axes,
                          int n);
 int build_tensor(Build *b, TileTensor t);
+void build_tensors(Build *b, Dtype t, bool emits); // q, k, v, o, inputs; emits
 
 // ---- operations, appended to b->block
 TileOp *build_open_map(Build *b, int x, int y, Span span);
@@ -77,6 +79,10 @@ void build_store(Build *b, int tensor, TileValue *v, int columns);
 // What a loop carries: its start before the loop, its name in it, its last value after it.
 TileValue *build_carry(Build *b, TileOp *loop, const char *name, TileValue *start);
 TileOp *build_loop(Build *b, AxisRole axis, const Ex *to); // from 0
+
+// ---- scores
+// Whether the modified score is never -inf by itself.   sweep.c
+bool build_score_is_finite(Build *b);
 
 // ---- row scalars
 TileValue *build_raw_shift(Build *b, int shift, const char *name);

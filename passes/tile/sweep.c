@@ -61,7 +61,7 @@ static void find_infinity(void *ctx, const Ex *e) {
 
 // Whether the modified score is never -inf by itself, so that only what is outside the mask is a
 // masked key.
-static bool is_finite_score(Build *b) {
+bool build_score_is_finite(Build *b) {
     const Ex *e = b->row->modified;
     bool infinity = false;
     ClassEnv env = {.s = CL_FINITE,
@@ -91,7 +91,8 @@ static TileValue *scores(Build *b, TileValue *q, TileValue *sqq) {
     if (ex_uses(modified, SYM_SQQ, 0)) build_bind(b, SYM_SQQ, 0, sqq);
     if (ex_uses(modified, SYM_SQK, 0)) build_bind(b, SYM_SQK, 0, sqnorm(b, "sqk", k, AX_N));
     const Ex *masked = ex_select(x, ex_symbol(x, SYM_MASK), modified, ex_f32(x, -INFINITY));
-    b->bare_score = is_finite_score(b) ? build_map(b, "x", DT_F32, AX_M, AX_N, modified) : NULL;
+    b->bare_score =
+        build_score_is_finite(b) ? build_map(b, "x", DT_F32, AX_M, AX_N, modified) : NULL;
     return build_map(b, "s", DT_F32, AX_M, AX_N, masked);
 }
 
@@ -338,6 +339,10 @@ void build_finish(Build *b, TileValue *acc) {
     for (int i = 0; i < row->emits.n; i++) {
         TileValue *v = build_row(b, row->emits.data[i].name, b->s->emits.data[i]);
         build_store(b, b->first_emit + i, v, AX_NONE);
+    }
+    for (int i = 0; b->saves && i < b->saves->nsaved; i++) {
+        const BackRow *r = &b->saves->rows.data[i];
+        build_store(b, b->first_saved + i, build_row(b, r->name, r->value), AX_NONE);
     }
     build_bind(b, SYM_O, 0, aggregated(b, acc));
     if (ex_uses(row->output, SYM_SQO, 0)) {

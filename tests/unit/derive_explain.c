@@ -65,7 +65,7 @@ static const char explained[] =
     "    with A of the merged states; a part without a key is the identity\n"
     "\n"
     "the backward, for one query; a masked key adds nothing\n"
-    "    L = m~ == -inf ? -inf : A - log2(l)    (saved by the forward)\n"
+    "    L = m~ == -inf ? -inf : -m~ - log2(l)    (saved by the forward)\n"
     "    delta = do * o, summed over the columns\n"
     "    r = dlse - delta\n"
     "    dw = do * v, summed over the columns\n"

@@ -1,0 +1,173 @@
+// Tile programs of the derived backward, interpreted, against the reference's derivative: with what the tile program of the forward saved.
+#include "pass_util.h"
+
+#include "passes/derive/backward.h"
+
+typedef struct Case {
+    Arena *a;
+    Variant *v;
+    const Backward *b;
+    TileProgram *forward, *backward;
+} Case;
+
+static TileProgram *shaped(Arena *a, TileProgram *p, PuTiles tiles, const char *what) {
+    (void)a;
+    pass_tidy(p);
+    pass_hoist(p);
+    pass_fuse(p);
+    if (tiles.m) pu_bind(p, tiles);
+    pu_verify(p, what, PU_FUSED);
+    return p;
+}
+
+static Case make(Arena *a, const char *path, const char *text, bool deterministic, PuTiles tiles) {
+    Case c = {.a = a};
+    PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32};
+    Diags diags;
+    diag_init(&diags, a);
+    const Stream *s = pu_stream(a, path, text, text ? 0 : 8, &c.v);
+    c.b = pass_backward(a, s->written, NULL);
+    o.saves = c.b;
+    c.forward = shaped(a, pass_build(a, c.b->s, &o), tiles, path);
+    TileProgram *p = pass_build_backward(a, c.b, &o, deterministic, &diags);
+    if (!p) return c;
+    pu_verify(p, path, PU_BUILT);
+    c.backward = shaped(a, p, tiles, path);
+    return c;
+}
+
+static int named(const TileProgram *p, const char *name) {
+    for (int i = 0; i < p->tensors.n; i++)
+        if (!strcmp(p->tensors.data[i].name, name)) return i;
+    return -1;
+}
+
+static void check_one(const Case *c, const int32_t *launch, const char *what) {
+    int32_t size[64] = {0};
+    Diags diags;
+    diag_init(&diags, c->a);
+    pu_sizes(c->v, size, launch[0], launch[1], launch[2], launch[3], launch[4], launch[5]);
+    TileData *x = tile_data_random(c->a, c->forward, size, 4, 5),
+             *y = tile_data_random(c->a, c->backward, size, 4, 9);
+    ck_assert_msg(tile_eval(c->forward, x, false, &diags), "%s: the forward does not run", what);
+    for (int i = 0; i < c->forward->tensors.n; i++) {
+        int to = named(c->backward, c->forward->tensors.data[i].name);
+        bool work = c->forward->tensors.data[i].role == TENSOR_WORK;
+        if (to >= 0 && !work) y->tensor[to] = x->tensor[i];
+    }
+    y->scalar = x->scalar;
+    bool ran = tile_eval(c->backward, y, false, &diags);
+    if (!ran) diag_print(&diags, stderr);
+    ck_assert_msg(ran, "%s does not run", what);
+    const void **inputs = ARENA_ARRAY(c->a, const void *, c->v->inputs.n + 1);
+    for (int i = 0; i < c->v->inputs.n; i++) inputs[i] = pu_input(c->a, c->forward, x, i);
+    const double **demits = ARENA_ARRAY(c->a, const double *, c->v->emits.n + 1);
+    double **dinputs = ARENA_ARRAY(c->a, double *, c->v->inputs.n + 1), *want[3];
+    static const char *const names[] = {"dq", "dk", "dv"};
+    for (int i = 0; i < 3; i++) {
+        const TileTensor *t = &c->backward->tensors.data[named(c->backward, names[i])];
+        want[i] = ARENA_ARRAY(c->a, double, tile_tensor_elements(t, y->size) + 1);
+    }
+    for (int i = 0; i < c->backward->tensors.n; i++) {
+        const TileTensor *t = &c->backward->tensors.data[i];
+        if (t->role == TENSOR_DEMIT) demits[t->index] = y->tensor[i];
+        if (t->role == TENSOR_GRAD)
+            dinputs[t->index] = ARENA_ARRAY(c->a, double, tile_tensor_elements(t, y->size) + 1);
+    }
+    RefRun run = {.variant = c->v,
+                  .sizes = y->size,
+                  .q = x->tensor[named(c->forward, "q")],
+                  .k = x->tensor[named(c->forward, "k")],
+                  .v = x->tensor[named(c->forward, "v")],
+                  .inputs = inputs};
+    RefGrad g = {.run = &run,
+                 .d_o = y->tensor[named(c->backward, "do")],
+                 .demits = demits,
+                 .dq = want[0],
+                 .dk = want[1],
+                 .dv = want[2],
+                 .dinputs = dinputs};
+    ref_grad(&g);
+    for (int i = 0; i < c->backward->tensors.n; i++) {
+        const TileTensor *t = &c->backward->tensors.data[i];
+        const double *expected = t->role == TENSOR_GRAD ? dinputs[t->index] : NULL;
+        for (int k = 0; k < 3; k++)
+            if (!strcmp(t->name, names[k])) expected = want[k];
+        double most = 0, size_of = 1e-3;
+        for (int64_t e = 0; expected && e < tile_tensor_elements(t, y->size); e++) {
+            most =
+                fmax(most, isnan(y->tensor[i][e]) ? INFINITY : fabs(expected[e] - y->tensor[i][e]));
+            size_of = fmax(size_of, fabs(expected[e]));
+        }
+        ck_assert_msg(most <= 1e-5 * size_of, "%s: %s is off by %g of %g", what, t->name, most,
+                      size_of);
+    }
+}
+
+static void check(const char *path, const char *text) {
+    static const int32_t launches[][6] = {{1, 1, 1, 5, 7, 2},
+                                          {2, 4, 2, 9, 10, 1},
+                                          {1, 2, 2, 4, 1, 0},
+                                          {1, 1, 1, 3, 0, 0},
+                                          {1, 2, 1, 13, 5, 0}};
+    static const PuTiles tiles[] = {{0, 0}, {4, 3}};
+    for (int t = 0; t < 2; t++)
+        for (int d = 0; d < 2; d++) {
+            Arena *a = arena_new();
+            Case c = make(a, path, text, d, tiles[t]);
+            bool scattered = !text && strstr(path, "relative_bias");
+            ck_assert_msg(scattered == !c.backward, "%s", text ? text : path);
+            for (size_t i = 0; i < sizeof launches / sizeof *launches && c.backward; i++)
+                check_one(&c, launches[i], path);
+            arena_free(a);
+        }
+}
+
+static void check_file(const char *path, int how) {
+    (void)how;
+    check(path, NULL);
+}
+
+#define HEAD                                                                                       \
+    "import std.normalization;\nattention a { dim D = 4, Dv = 3; input t: f32[4] grad; input g: "  \
+    "f32 grad; input e: f32[H, Sq] grad; input u: f32[B, Sk] grad; input z: f32[H, Sq, Sk] grad; " \
+    "input y: f32[Dv] grad;\n"                                                                     \
+    "score(q, k) = dot(q, k) * 0.5; "
+
+static const char *const bodies[] = {
+    HEAD "normalize(s) = s / max(rowsum(abs(s)), 1); }",
+    HEAD "normalize(s) = (s - rowmin(s)) / (rowmax(s) - rowmin(s) + 0.1); }",
+    HEAD "normalize(s) { let m = rowsum(s) / rowsum(1.0); let c = rowsum((s - m) * (s - m)); emit "
+         "c = c; return (s - m) * rsqrt(c + 0.1); } }",
+    HEAD "normalize(s) = softmax(softmax(s * g) * 3 + retention(s)) * g; }",
+    HEAD "normalize(s, b, h, i) = softmax_with_sink(s, e[h, i - q_offset]); }",
+    HEAD "modify(s, b, h, i, j) = s * u[b, j] + z[h, i - q_offset, j] + t[1]; mask(b, h, i, j) = j "
+         "!= 2; normalize(s) = softmax(s); }",
+    HEAD "normalize(s) { emit top = rowmax(s * t[2]); emit low = rowmin(abs(s)) + g; return "
+         "softmax(s); } }",
+    HEAD "modify(s, b, h, i, j) = j == 1 ? -inf : s / (1.0 + g * g); normalize(s) = softmax(s); }",
+    HEAD "modify(s, b, h, i, j) = s + log(f32(j - 1)); mask(b, h, i, j) = j > 1; normalize(s) = "
+         "softmax(s); }",
+    "import std.normalization; attention a { dim D = 4, Dv = 3; score(q, k) = -0.3 * (sqnorm(q) + "
+    "sqnorm(k) - 2 * dot(q, k)); normalize(s) = softmax(s); }",
+};
+
+START_TEST(chosen) {
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
+        check(strstr(bodies[i], "q, k) = ") + 8, bodies[i]);
+}
+END_TEST
+
+START_TEST(library) { pu_library(check_file, 0); }
+END_TEST
+
+Suite *pass_backward_suite(void);
+Suite *pass_backward_suite(void) {
+    Suite *s = suite_create("pass_backward");
+    TCase *t = tcase_create("backward");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, library);
+    tcase_add_test(t, chosen);
+    suite_add_tcase(s, t);
+    return s;
+}
