@@ -59,6 +59,7 @@ static TileProgram *scheduled(Arena *a, const Stream *s, Form form, bool share) 
     diag_init(&diags, a);
     TileKernel *k = p->kernels.data[0]; // in roles: as pass_tile_sm90 says
     k->schedule.knobs = sm90_fit(p, k, &o.target, SHAPE_SHORT, false);
+    k->schedule.warps = 4 * k->schedule.knobs.warpgroups;
     if (form == CHOSEN) {
         ck_assert(pass_schedule_sm90(p, &o, &diags));
         ck_assert(p->kernels.data[0]->body.last->kind == TILE_ROLE);
