@@ -221,10 +221,10 @@ double stream_emitted(StreamEval *x, const StreamPart *p, int i) {
 
 double stream_factor(StreamEval *x) { return x->s->factor ? value(x, x->s->factor).f : 1; }
 
-double stream_scalar(StreamEval *x, const StreamPart *p, const Ex *e) {
+double stream_scalar(StreamEval *x, const StreamPart *p, const Ex *scalar) {
     for (int i = 0; i < x->s->shifts.n; i++) x->shift[i] = stream_shift(x, i, p);
     x->state = p->state;
-    return value(x, e).f;
+    return value(x, scalar).f;
 }
 
 void stream_aggregate(StreamEval *x, const StreamPart *p, double *o) {

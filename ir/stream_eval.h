@@ -44,8 +44,9 @@ double stream_reduction(const StreamEval *e, int k);
 double stream_emitted(StreamEval *e, const StreamPart *p, int i);
 double stream_factor(StreamEval *e);                      // what the accumulator is multiplied by
 bool stream_is_empty(StreamEval *e, const StreamPart *p); // the row has no key
-double stream_scalar(StreamEval *e, const StreamPart *p,
-                     const Ex *value); // over reductions, states and shifts, as they are at the end
+double
+stream_scalar(StreamEval *e, const StreamPart *p,
+              const Ex *scalar); // over reductions, states and shifts, as they are at the end
 void stream_aggregate(StreamEval *e, const StreamPart *p, double *o); // Dv: before `output`
 void stream_output(StreamEval *e, const StreamPart *p, double *o);    // Dv
 

@@ -5,6 +5,7 @@
 #include "ir/backward_eval.h"
 #include "ir/stream_eval.h"
 #include "passes/derive/backward.h"
+#include "passes/derive/differentiate.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -384,11 +385,48 @@ START_TEST(named_forms) {
 }
 END_TEST
 
+// ---- derivatives of operations
+
+// By each argument in turn, the others constants, against differences.
+START_TEST(operations) {
+    Arena *a = arena_new();
+    RowProgram *p = row_new(a);
+    const Ex *s = ex_symbol(p->pool, SYM_S);
+    int compared = 0;
+    for (int op = EX_ADD; op <= EX_POW; op++)
+        for (int k = 0; k < ex_ops[op].arity; k++)
+            for (int i = 0; i < 6; i++) {
+                static const double at[] = {0.3, 0.7, 1.9, 2.6, 0.45, 3.2};
+                const Ex *args[3] = {ex_f32(p->pool, 1.25f), ex_f32(p->pool, 0.55f),
+                                     ex_f32(p->pool, 2.5f)};
+                args[k] = s;
+                const Ex *e = ex_op(p->pool, (ExOp)op, args, ex_ops[op].arity),
+                         *de = ex_derivative(p->pool, e, s);
+                const double h = 1e-6;
+                Row row = {.n = 0};
+                Vals v = {.row = &row, .s = at[i] + h};
+                double more = eval(e, &v), want, got;
+                v.s = at[i] - h;
+                want = (more - eval(e, &v)) / (2 * h);
+                v.s = at[i];
+                got = de ? eval(de, &v) : 0;
+                ck_assert_msg(fabs(want - got) < 1e-5 * (1 + fabs(want)),
+                              "%s by %d at %g: %g, want %g", ex_op_name((ExOp)op), k, at[i], got,
+                              want);
+                compared++;
+            }
+    ck_assert_int_gt(compared, 150);
+    arena_free(a);
+}
+END_TEST
+
 Suite *derive_backward_suite(void);
 Suite *derive_backward_suite(void) {
     Suite *s = suite_create("derive_backward");
     TCase *t = tcase_create("derive_backward");
     tcase_add_test(t, named_forms);
+    tcase_add_test(t, operations);
+    tcase_set_timeout(t, 60);
     suite_add_tcase(s, t);
     return s;
 }
