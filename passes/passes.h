@@ -36,6 +36,7 @@ typedef struct PassOptions {
     bool split;            // add the form that splits the keys of a row between blocks
     bool share;            // with it, the main kernel's tiles may be split as well
     const Backward *saves; // the stream is its forward, and stores what it needs; NULL: it does not
+    bool deterministic;    // of the backward: every number is added up in one order
     ShapeClass shape;      // which launches the schedule is for
     const int32_t *sizes;  // of a launch it is for (SIZE_FREE); NULL: what the class is like
     Knobs schedule;        // choices in place of the target's
@@ -88,6 +89,11 @@ TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diag
 // A recurrence's algorithm, and the same as the target runs it; NULL with an error where it has no kernels of them.
 TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptions *o);
 TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Diags *diags);
+// The same of a derived backward, whose forward is made with `saves`; NULL with an error in diags.
+TileProgram *pass_backward_algorithm(Arena *a, const Backward *back, const PassOptions *o,
+                                     Diags *diags);
+TileProgram *pass_backward_program(Arena *a, const Backward *back, const PassOptions *o,
+                                   Diags *diags);
 // The same for launches of all classes: one program, with kernels for each class whose schedule is
 // another. schedules: NULL, or by class, in place of o->schedule where they say something.
 TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,

@@ -149,6 +149,20 @@ TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Dia
     return steps(p, FUSED, ALL, o, diags) ? p : NULL;
 }
 
+// ---- the backward
+
+TileProgram *pass_backward_algorithm(Arena *a, const Backward *back, const PassOptions *o,
+                                     Diags *diags) {
+    TileProgram *p = pass_build_backward(a, back, o, o->deterministic, diags);
+    return p ? algorithm(p, o) : NULL;
+}
+
+TileProgram *pass_backward_program(Arena *a, const Backward *back, const PassOptions *o,
+                                   Diags *diags) {
+    TileProgram *p = pass_backward_algorithm(a, back, o, diags);
+    return p && steps(p, FUSED, ALL, o, diags) ? p : NULL;
+}
+
 // ---- by class
 
 static bool chosen_alike(const TileProgram *p, const TileProgram *q) {

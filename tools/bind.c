@@ -111,9 +111,8 @@ static Status position(Bind *c, const char *text) {
 // What --in NAME may not name.
 static Status not_an_input(const Bind *c, const char *name, int arg) {
     if (arg < 0 && sig_is_gradient(c->sig, name) && !c->sig->backward)
-        return cmd_fail(STATUS_USAGE,
-                        "--in %s: it is a gradient, and there is no backward here: --phase=bwd",
-                        name);
+        return cmd_fail(STATUS_USAGE, "--in %s: it is a gradient, and no backward is asked for%s",
+                        name, c->o->verb == VERB_BENCH ? ": --phase=bwd" : "");
     if (sig_is_gradient(c->sig, name))
         return cmd_fail(STATUS_USAGE, "--in %s: the backward takes the gradients of outputs: do%s",
                         name, c->sig->recurrence ? ", dstate" : " and dNAME of an emit");

@@ -4,6 +4,7 @@
 #include "frontend/ast.h"
 #include "ir/read.h"
 #include "library.h"
+#include "passes/derive/backward.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,11 +80,9 @@ bool compile_streams(Compile *c) {
     return c->diags.errors == 0;
 }
 
-bool compile_has_backward(TargetId t) {
-    (void)t;
-    return false;
-}
+bool compile_has_backward(TargetId t) { return target_get(t)->kind == KIND_HOST; }
 
+// Streams, and where the backward is one of the phases what is derived of it.
 static bool can_run(Compile *c) {
     if (!compile_streams(c)) return false;
     if (!(c->options.phases & COMPILE_BWD)) return true;
@@ -94,10 +93,14 @@ static bool can_run(Compile *c) {
                    rec->name);
         return false;
     }
-    if (compile_has_backward(c->options.target)) return true;
-    diag_error(&c->diags, (Span){0}, "the backward has no kernels for %s in this version",
-               target_get(c->options.target)->name);
-    return false;
+    if (!compile_has_backward(c->options.target)) {
+        diag_error(&c->diags, (Span){0}, "the backward has no kernels for %s in this version",
+                   target_get(c->options.target)->name);
+        return false;
+    }
+    for (int i = c->backwards.n; i < c->rows.n; i++)
+        VEC_PUSH(c->arena, &c->backwards, pass_backward(c->arena, c->rows.data[i], &c->diags));
+    return true;
 }
 
 static PassOptions pass_options(const Compile *c) {
@@ -106,7 +109,24 @@ static PassOptions pass_options(const Compile *c) {
                          .dtype = o->dtype,
                          .tf32 = o->tf32,
                          .split = o->level > 0,
+                         .deterministic = o->deterministic,
                          .schedule = o->schedule};
+}
+
+static bool has_phase(const Compile *c, unsigned phase) {
+    return (c->options.phases ? c->options.phases : COMPILE_FWD) & phase;
+}
+
+// The forward of variant i: one that has a backward leaves what that needs.
+static const Stream *forward(const Compile *c, int i, PassOptions *o) {
+    o->saves = i < c->backwards.n ? c->backwards.data[i] : NULL;
+    return o->saves ? o->saves->s : c->streams.data[i];
+}
+
+// NULL after a mistake.
+static bool add_tiles(Compile *c, TileProgram *p) {
+    if (p) VEC_PUSH(c->arena, &c->tiles, p);
+    return p != NULL;
 }
 
 bool compile_algorithm(Compile *c) {
@@ -114,7 +134,10 @@ bool compile_algorithm(Compile *c) {
     PassOptions o = pass_options(c);
     for (int i = 0; i < c->streams.n; i++) {
         if (!pass_accepts(c->rows.data[i], &c->diags)) return false;
-        VEC_PUSH(c->arena, &c->tiles, pass_algorithm(c->arena, c->streams.data[i], &o));
+        const Stream *s = forward(c, i, &o);
+        if (has_phase(c, COMPILE_FWD)) add_tiles(c, pass_algorithm(c->arena, s, &o));
+        if (o.saves && !add_tiles(c, pass_backward_algorithm(c->arena, o.saves, &o, &c->diags)))
+            return false;
     }
     for (int i = 0; i < c->chunks.n; i++)
         VEC_PUSH(c->arena, &c->tiles, pass_recurrence_algorithm(c->arena, c->chunks.data[i], &o));
@@ -144,17 +167,16 @@ bool compile_tiles(Compile *c) {
     if (!can_run(c)) return false;
     PassOptions o = pass_options(c);
     for (int i = 0; i < c->streams.n; i++) {
-        const Stream *s = c->streams.data[i];
-        TileProgram *p = tuned(c, s, &o);
-        if (!p) p = pass_program(c->arena, s, &o, NULL, &c->diags);
-        if (!p) return false;
-        VEC_PUSH(c->arena, &c->tiles, p);
+        const Stream *s = forward(c, i, &o);
+        TileProgram *p = has_phase(c, COMPILE_FWD) ? tuned(c, s, &o) : NULL;
+        if (!p && has_phase(c, COMPILE_FWD)) p = pass_program(c->arena, s, &o, NULL, &c->diags);
+        if (has_phase(c, COMPILE_FWD) && !add_tiles(c, p)) return false;
+        if (o.saves && !add_tiles(c, pass_backward_program(c->arena, o.saves, &o, &c->diags)))
+            return false;
     }
-    for (int i = 0; i < c->chunks.n; i++) {
-        TileProgram *p = pass_recurrence(c->arena, c->chunks.data[i], &o, &c->diags);
-        if (!p) return false;
-        VEC_PUSH(c->arena, &c->tiles, p);
-    }
+    for (int i = 0; i < c->chunks.n; i++)
+        if (!add_tiles(c, pass_recurrence(c->arena, c->chunks.data[i], &o, &c->diags)))
+            return false;
     return c->diags.errors == 0;
 }
 

@@ -16,8 +16,9 @@ typedef struct CompileOptions {
     const char *entry; // only this variant; NULL: all
     TargetId target;
     Dtype dtype;
-    bool tf32;       // products of f32
-    unsigned phases; // COMPILE_*; 0: the forward
+    bool tf32;          // products of f32
+    unsigned phases;    // COMPILE_*; 0: the forward
+    bool deterministic; // of the backward
     int level;
     bool checks;
     Knobs schedule;    // of every variant, in place of the compiler's own
@@ -32,7 +33,8 @@ typedef struct Compile {
     Variants variants; // those chosen, in the order of the source
     int derived;       // how many of them are
     VEC(RowProgram *) rows;
-    VEC(Stream *) streams; // of the rows
+    VEC(Stream *) streams;     // of the rows
+    VEC(Backward *) backwards; // of the rows, where the backward is one of the phases
     VEC(RecProgram *) recurrences;
     VEC(Chunk *) chunks; // of the recurrences
     VEC(TileProgram *) tiles;

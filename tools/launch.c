@@ -295,6 +295,18 @@ static Status phase(Launch *l, attn_phase phase, const attn_tensor *placed, void
     return s;
 }
 
+// The backward of an input that nothing smooth reads does not name its gradient, which is 0.
+static void zero_unnamed(const Launch *l, int arg) {
+    const Tensor *t = &l->binding->tensor[arg];
+    attn_variant_info v;
+    attn_tensor_info info;
+    int variant = variant_of(l, ATTN_BWD, &v);
+    if (l->sig->args.data[arg].role != ARG_GRAD_OUT) return;
+    for (int i = 0; !attn_get_tensor(l->artifact, variant, i, &info, NULL); i++)
+        if (takes(&info, l->sig->args.data[arg].name)) return;
+    memset(t->data, 0, (size_t)t->count * (size_t)dtype_bytes(t->dtype));
+}
+
 Status launch_bind(Launch *l, const Binding *b) {
     const Signature *sig = l->sig;
     attn_tensor *placed = calloc((size_t)sig->args.n + 1, sizeof *placed);
@@ -303,8 +315,10 @@ Status launch_bind(Launch *l, const Binding *b) {
     l->arena = arena_new();
     l->memory = calloc((size_t)sig->args.n + 1, sizeof *l->memory);
     if (!placed || !l->memory) s = cmd_fail(STATUS_SYSTEM, "out of memory");
-    for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++)
+    for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++) {
+        zero_unnamed(l, i);
         if (sig->args.data[i].rank) s = place(l, i, &placed[i]);
+    }
     if (s == STATUS_DONE) s = phase(l, ATTN_FWD, placed, &l->workspace, &l->prepared, &l->kept);
     if (s == STATUS_DONE && sig->backward)
         s = phase(l, ATTN_BWD, placed, &l->backward_workspace, &l->backward, &l->backward_kept);

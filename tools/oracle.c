@@ -1,6 +1,9 @@
 // oracle.c: see oracle.h: a binding as the reference reads it.
 #include "oracle.h"
+#include <math.h>
 #include <stdlib.h>
+
+enum { NOISE_TRIALS = 3 };
 
 static void *integers(const Tensor *t) {
     int32_t *n = malloc(((size_t)t->count + 1) * sizeof *n);
@@ -110,14 +113,12 @@ static void differentiate(Oracle *x, const RefRun *run, const Binding *b, const 
 
 void **oracle_arguments(const Binding *b) {
     void **in = calloc((size_t)b->sig->args.n + 1, sizeof *in);
-    for (int i = 0; in && i < b->sig->args.n; i++) {
-        if (is_written(&b->sig->args.data[i])) continue;
-        in[i] = plain(b, i);
-        if (in[i]) continue;
-        oracle_free_arguments(in, b);
-        in = NULL;
-    }
-    return in;
+    bool room = in != NULL;
+    for (int i = 0; room && i < b->sig->args.n; i++)
+        if (!is_written(&b->sig->args.data[i])) room = (in[i] = plain(b, i)) != NULL;
+    if (room) return in;
+    oracle_free_arguments(in, b);
+    return NULL;
 }
 
 void oracle_free_arguments(void **in, const Binding *b) {
@@ -125,16 +126,29 @@ void oracle_free_arguments(void **in, const Binding *b) {
     free(in);
 }
 
-// The outputs, or then the gradients.
+// Numbers go up or down by `step`, relative to themselves, as it comes.
+static void move(void **in, const Binding *b, double step, uint64_t trial) {
+    for (int i = 0; i < b->sig->args.n; i++) {
+        const SigArg *g = &b->sig->args.data[i];
+        if (is_written(g) || dtype_reads(g->dtype) != EX_F32) continue;
+        double *x = in[i];
+        for (int64_t k = 0; k < (g->rank ? b->tensor[i].count : 1); k++)
+            x[k] *= 1 + (tensor_uniform(trial, g->name, k) < 0.5 ? -step : step);
+    }
+}
+
+typedef enum What { OUTPUTS, GRADIENTS, MOVED } What;
+
 static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const OracleAsk *ask,
-                       bool gradients) {
+                       What what, double step, uint64_t trial) {
     const char *bad = NULL;
     void **in = oracle_arguments(b);
     x->room = x->room && in;
+    if (x->room && what == MOVED) move(in, b, step, trial);
     if (x->room) {
         RefRun r = reference(x, v, b, (const void *const *)in, ask);
         bad = ref_check(&r);
-        if (!bad && !gradients)
+        if (!bad && what == OUTPUTS)
             ref_run(&r);
         else if (!bad)
             differentiate(x, &r, b, (const void *const *)in);
@@ -147,11 +161,36 @@ static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const Orac
 Status oracle_run(Oracle *x, const Variant *v, const Binding *b, const OracleAsk *ask) {
     *x = (Oracle){.rows = ask->rows};
     x->room = make_outputs(x, b, ask->what);
-    return evaluate(x, v, b, ask, false);
+    return evaluate(x, v, b, ask, OUTPUTS, 0, 0);
 }
 
 Status oracle_gradients(Oracle *x, const Variant *v, const Binding *b) {
-    return evaluate(x, v, b, &(OracleAsk){.rows = x->rows}, true);
+    return evaluate(x, v, b, &(OracleAsk){.rows = x->rows}, GRADIENTS, 0, 0);
+}
+
+static double distance(const double *x, const double *y, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (isfinite(y[i])) sum += (x[i] - y[i]) * (x[i] - y[i]);
+    return sqrt(sum);
+}
+
+Status oracle_gradient_noise(const Oracle *x, const Variant *v, const Binding *b, double step,
+                             double *noise) {
+    Oracle y = {.rows = x->rows};
+    Status s = STATUS_DONE;
+    y.room = make_outputs(&y, b, 0);
+    for (int i = 0; i < b->sig->args.n; i++) noise[i] = 0;
+    for (uint64_t trial = 1; trial <= NOISE_TRIALS && s == STATUS_DONE; trial++) {
+        s = evaluate(&y, v, b, &(OracleAsk){.rows = x->rows}, MOVED, step, trial);
+        for (int i = 0; i < b->sig->args.n && s == STATUS_DONE; i++) {
+            if (b->sig->args.data[i].role != ARG_GRAD_OUT) continue;
+            double d = distance(y.out[i], x->out[i], b->tensor[i].count);
+            if (!(d <= noise[i])) noise[i] = d; // NaN, too
+        }
+    }
+    oracle_free(&y);
+    return s;
 }
 
 void oracle_mute(const Oracle *x, const Binding *b) {

@@ -39,6 +39,10 @@ void oracle_free(Oracle *x);
 void oracle_mute(const Oracle *x, const Binding *b);
 // After oracle_run: the outputs that are gradients. They are given whatever ORACLE_OPEN says.
 Status oracle_gradients(Oracle *x, const Variant *v, const Binding *b);
+// How far each gradient moves, the most of a few trials, where every number that is read moves by `step`, relative: what rounding alone
+// may do. noise: one for each argument.
+Status oracle_gradient_noise(const Oracle *x, const Variant *v, const Binding *b, double step,
+                             double *noise);
 // Each argument that is read as the reference takes it: doubles, or int32_t where it holds integers. NULL: out of memory.
 void **oracle_arguments(const Binding *b);
 void oracle_free_arguments(void **in, const Binding *b);

@@ -329,6 +329,8 @@ static TileValue *come(Nest *n) {
         if (n->row[i] >= 0 && main_needs(back, i))
             build_bind(b, SYM_ROW, i,
                        load(n, numbered(n, "row", i), n->row[i], head, AX_M, AX_NONE));
+    for (int i = 0; i < b->row->emits.n; i++)
+        build_bind(b, SYM_DEMIT, i, load(n, "demit", n->demit[i], head, AX_M, AX_NONE));
     TileValue *come = load(n, "do", n->tensor_do, head, AX_M, AX_E);
     if (back->d_o->op == EX_SYM && back->d_o->sym == SYM_DO) return come;
     build_bind(b, SYM_DO, 0, come);

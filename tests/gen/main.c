@@ -1,14 +1,15 @@
 // main.c: random variants (gen.h).
 //
 //     check_gen [FIRST-SEED [COUNT]] [--device=cpu|cuda|amd] [--jobs=N] [--seconds=S] [--limit=S]
-//               [--reduce=N] [--print]
+//               [--reduce=N] [--print] [--gradients]
 //
 // Without --device every variant goes through every stage in one process (differ.h): interpreted
 // before and after the passes, for the CPU and as scheduled for GPUs, then run on the CPU. With
 // --device it is compiled for the device and launched there (rig.h), --jobs processes at a time;
 // amd is the interpreter of AMD's instructions. --seconds: no seed is begun after that; the last
 // line says with which seed to go on. --limit: seconds for one variant. --reduce: with how many
-// steps a failure is made smaller. --print: the variants, and nothing is run.
+// steps a failure is made smaller. --print: the variants, and nothing is run. --gradients: without
+// --device, the host's kernels of the backward run as well, where there are some.
 //
 // A failure prints its seed, what is wrong, and the variant after reduction with its command.
 #include "gen.h"
@@ -22,7 +23,7 @@
 enum { NO_DEVICE = 3 }; // the status where there is nothing to run on
 
 typedef struct Settings {
-    bool on_device, print;
+    bool on_device, print, gradients;
     RigKind kind;
     int reduce;
     Pool pool;
@@ -56,6 +57,7 @@ static int outcome(const Attempt *t, const GenCase *c, FILE *log) {
                 .target = c->target,
                 .level = c->level,
                 .interpret = true,
+                .gradients = t->o->gradients,
                 .log = log};
     return (int)differ_run(&d);
 }
@@ -138,6 +140,8 @@ static bool parse(Settings *o, int argc, char **argv) {
             continue;
         if (strcmp(argv[i], "--print") == 0)
             o->print = true;
+        else if (strcmp(argv[i], "--gradients") == 0)
+            o->gradients = true;
         else if (strncmp(argv[i], "--device=", 9) == 0) {
             o->on_device = true;
             while (o->kind < 3 && strcmp(argv[i] + 9, devices[o->kind]) != 0) o->kind++;

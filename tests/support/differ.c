@@ -19,8 +19,8 @@ typedef struct Job {
 } Job;
 
 const char *stage_name(Stage s) {
-    static const char *const names[] = {"none",     "compile",   "bind",   "reference",
-                                        "backward", "algorithm", "passes", "kernel"};
+    static const char *const names[] = {"none",      "compile", "bind",   "reference", "backward",
+                                        "algorithm", "passes",  "kernel", "gradients"};
     return names[s];
 }
 
@@ -217,6 +217,90 @@ static bool kernel(Job *j) {
     return good;
 }
 
+// ---- the backward, run
+
+static double norm(const double *x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (isfinite(x[i])) sum += x[i] * x[i];
+    return sqrt(sum);
+}
+
+// Against the reference's gradients: within the bound and what rounding alone may do. Where that is much, the formula is not
+// asked. dq and dk are differences of numbers as large as dv is made of, and may all but cancel.
+static bool near(const Job *j, const Binding *b, const Oracle *x, int arg, double noise) {
+    const Tensor *t = &b->tensor[arg];
+    int dv = sig_arg(b->sig, "dv");
+    double difference = 0, size = norm(x->out[arg], t->count),
+           all = hypot(size, norm(x->out[dv], b->tensor[dv].count)),
+           bound = 4 * tensor_tolerance(j->d->dtype) * tensor_tolerance_gradients();
+    bool finite = true;
+    for (int64_t i = 0; i < t->count; i++) {
+        double got = tensor_get(t, i), want = x->out[arg][i];
+        if (!isfinite(want)) continue;
+        finite &= isfinite(got);
+        difference += (got - want) * (got - want);
+    }
+    difference = sqrt(difference);
+    if (!(noise <= 1e-3 * size)) return true;
+    bool good = finite && difference <= bound * all + 16 * noise;
+    if (!good && j->d->log)
+        fprintf(j->d->log, "  gradients: %s is off by %g of %g, by rounding %g\n",
+                b->sig->args.data[arg].name, difference, size, noise);
+    return good;
+}
+
+typedef enum Opened { OPENED, REFUSED, BROKEN } Opened;
+
+// Opens the kernels of both phases; without gradients of inputs where those have none. REFUSED: the backward has no kernel, which
+// the compiler said.
+static Opened open_gradients(const Job *j, Compile *c, Launch *l, bool inputs) {
+    Options o = {.device = DEVICE_CPU};
+    if (!open_compile(j, c, TARGET_HOST)) return BROKEN;
+    Variant *v = c->variants.data[0];
+    for (int i = 0; i < v->inputs.n && !inputs; i++)
+        c->rows.data[0]->inputs.data[i].grad = v->inputs.data[i].grad = false;
+    c->options.phases = COMPILE_FWD | COMPILE_BWD;
+    if (launch_open_source(l, c->arena, c, &o) == STATUS_DONE) return OPENED;
+    bool refused = c->diags.errors > 0;
+    if (!refused && j->d->log) fprintf(j->d->log, "  gradients: no kernels, and no word why\n");
+    launch_close(l);
+    compile_close(c);
+    return refused && inputs ? open_gradients(j, c, l, false) : refused ? REFUSED : BROKEN;
+}
+
+static bool run_gradients(const Job *j, const Compile *c, Launch *l, Binding *b, Oracle *x) {
+    const Variant *v = c->variants.data[0];
+    OracleAsk ask = {.what = ORACLE_OPEN, .dot_error = oracle_dot_error(j->d->dtype, false, v->D)};
+    double *noise = ARENA_ARRAY(c->arena, double, l->sig->args.n);
+    bool bound = j->d->inputs
+                     ? bind_make(b, c->arena, l->sig, j->d->inputs, j->d->shape) == STATUS_DONE
+                     : differ_bind(b, c->arena, l->sig, j->d->shape, j->d->offset);
+    if (!bound || oracle_run(x, v, b, &ask) != STATUS_DONE) return false;
+    oracle_mute(x, b);
+    bool good = oracle_gradients(x, v, b) == STATUS_DONE &&
+                oracle_gradient_noise(x, v, b, 0x1p-22, noise) == STATUS_DONE &&
+                launch_bind(l, b) == STATUS_DONE && launch_run(l) == STATUS_DONE;
+    for (int i = 0; good && i < b->sig->args.n; i++)
+        if (b->sig->args.data[i].role == ARG_GRAD_OUT) good = near(j, b, x, i, noise[i]);
+    return good;
+}
+
+static bool gradients_of_kernel(const Job *j) {
+    Compile c;
+    Launch l = {0};
+    Binding b = {0};
+    Oracle x = {0};
+    Opened opened = open_gradients(j, &c, &l, true);
+    if (opened != OPENED) return opened == REFUSED;
+    bool good = run_gradients(j, &c, &l, &b, &x);
+    launch_close(&l);
+    oracle_free(&x);
+    bind_free(&b);
+    compile_close(&c);
+    return good;
+}
+
 static Stage stages(Job *j) {
     if (!open_compile(j, &j->c, j->d->target)) return STAGE_COMPILE;
     if (!bind_job(j)) return STAGE_BIND;
@@ -229,7 +313,8 @@ static Stage stages(Job *j) {
     }
     if (j->d->interpret && !interpret(j, j->c.tiles.data[0], "after the passes"))
         return STAGE_PASSES;
-    return kernel(j) ? STAGE_NONE : STAGE_KERNEL;
+    if (!kernel(j)) return STAGE_KERNEL;
+    return !j->d->gradients || gradients_of_kernel(j) ? STAGE_NONE : STAGE_GRADIENTS;
 }
 
 Stage differ_run(const Differ *d) {

@@ -14,6 +14,7 @@ typedef enum Stage {
     STAGE_ALGORITHM, // the tile program before the passes, interpreted
     STAGE_PASSES,    // the scheduled tile program, interpreted
     STAGE_KERNEL,    // the host kernel
+    STAGE_GRADIENTS, // the host's kernels of the backward
 } Stage;
 const char *stage_name(Stage s);
 
@@ -28,6 +29,7 @@ typedef struct Differ {
     Dtype dtype;
     int level;
     bool interpret;  // also run the interpreters (slow)
+    bool gradients;  // and the host's kernels of the backward
     TargetId target; // of the scheduled program that is interpreted; the host's is run, too
     FILE *log;       // diagnostics and distances; NULL: silent
 } Differ;
