@@ -98,9 +98,15 @@ static bool can_run(Compile *c) {
                    target_get(c->options.target)->name);
         return false;
     }
-    for (int i = c->backwards.n; i < c->rows.n; i++)
-        VEC_PUSH(c->arena, &c->backwards, pass_backward(c->arena, c->rows.data[i], &c->diags));
-    return true;
+    for (int i = c->backwards.n; i < c->rows.n; i++) {
+        Backward *back = pass_backward(c->arena, c->rows.data[i], &c->diags);
+        VEC_PUSH(c->arena, &c->backwards, back);
+        if (c->options.deterministic && back->grads.n) // rows and blocks add to them as they come
+            diag_error(&c->diags, back->grads.data[0].at->span,
+                       "--deterministic: gradients of inputs are added up in any order in this "
+                       "version");
+    }
+    return c->diags.errors == 0;
 }
 
 static PassOptions pass_options(const Compile *c) {

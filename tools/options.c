@@ -212,6 +212,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
     case OPT_FORMAT: return set_format(o, value);
     case OPT_PASS: o->pass = value; return s;
     case OPT_PHASE: return set_phase(o, a, value);
+    case OPT_DETERMINISTIC: o->deterministic = true; return s;
     case OPT_DTYPE: return set_dtype(o, value);
     case OPT_ENTRY: o->entry = value; return s;
     case OPT_DEFINE:

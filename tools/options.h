@@ -49,6 +49,7 @@ typedef struct Options {
     VEC(const char *) include;
     VEC(const char *) shapes; // each as written: "B=1,H=8"
     unsigned phases;          // OPTIONS_*; 0: not given
+    bool deterministic;
     int level;
     Knobs schedule; // that was asked for
     bool no_cache, debug, dry, check, help, version;

@@ -638,6 +638,13 @@ says err 'only inputs that are marked `grad` have a gradient, and slope is not'
 gives 2 bench sinks.attn --in do=do9.npy
 gives 1 check sinks.attn --in temper=1 --phase=bwd --device=cuda
 says err 'the backward has no kernels for sm_'
+for n in 1 2 3; do
+    gives 0 run relu_attn.attn --deterministic --shape=H=2,Sq=300 --out dq=dq$n.npy --out dk=dk$n.npy --out dv=dv$n.npy
+done
+holds 'cmp dq1.npy dq2.npy && cmp dq1.npy dq3.npy && cmp dk1.npy dk2.npy && cmp dv1.npy dv3.npy'
+gives 0 check relu_attn.attn --deterministic --phase=bwd --shape=H=2,Sq=300
+gives 1 check sinks.attn --in temper=1 --deterministic --phase=bwd
+says err 'gradients of inputs are added up in any order'
 gives 0 relu_attn.attn -o forward.o
 gives 1 run forward.o --out dq=dq.npy
 says err 'forward.o holds no backward: compile it with --phase=fwd,bwd'
