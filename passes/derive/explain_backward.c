@@ -40,16 +40,16 @@ static double length_of(const Ex *e) {
     const Ex **order;
     ExMemo known = {0};
     const void *of = NULL;
-    double *length = NULL;
+    double all = 0;
     int n = ex_order(scratch, &e, 1, &order);
     for (int i = 0; i < n; i++) {
-        length = ARENA_NEW(scratch, double);
+        double *length = ARENA_NEW(scratch, double);
         *length = 1;
         for (int k = 0; k < order[i]->nargs; k++)
             if (ex_memo_has(&known, order[i]->args[k], &of)) *length += *(const double *)of;
         ex_memo_put(scratch, &known, order[i], length);
+        all = *length; // e is the last in its order
     }
-    double all = *length; // e is the last in its order
     arena_free(scratch);
     return all;
 }
