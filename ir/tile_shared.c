@@ -114,8 +114,14 @@ TileShared tile_shared(const TileProgram *p, const TileKernel *k, const TileValu
 
 int tile_strip_warps(const TileKernel *k) { return tile_has_roles(k) ? GROUP_WARPS : 1; }
 
+// At least one: a program that was read may say nothing of warps.
+static int strip_groups(const TileKernel *k) {
+    int n = k->schedule.warps / tile_strip_warps(k);
+    return n > 1 ? n : 1;
+}
+
 int tile_strip_rows(const TileKernel *k, const TileValue *v) {
-    return k->axes[v->axis[0]].extent / k->schedule.warps * tile_strip_warps(k);
+    return k->axes[v->axis[0]].extent / strip_groups(k);
 }
 
 bool tile_is_strip(const TileOp *op) {
@@ -133,7 +139,7 @@ int tile_strip_pitch(const TileKernel *k, const TileValue *v) {
 
 static int strip_bytes(const TileKernel *k, const TileOp *op) {
     if (!tile_is_strip(op)) return 0;
-    return tile_strip_pitch(k, op->results.data[0]) * (k->schedule.warps / tile_strip_warps(k));
+    return tile_strip_pitch(k, op->results.data[0]) * strip_groups(k);
 }
 
 // ---- places
