@@ -608,21 +608,53 @@ static void build_queries(Nest *n) {
 
 // ---- the program
 
-TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptions *o,
-                                 bool deterministic, Diags *diags) {
+static void find_attained(void *ctx, const Ex *e) {
+    bool *found = ctx;
+    *found |= e->op == EX_EQ && e->args[0]->type == EX_F32 &&
+              (ex_uses(e->args[0], SYM_ROW, -1) || ex_uses(e->args[1], SYM_ROW, -1));
+}
+
+// Whether a pair's gradient hangs on whether its score is the row's extremum, bit for bit.
+static bool looks_for_extremum(const Backward *back) {
+    const Ex *of_pair[] = {back->weight, back->ds, back->d_dot, back->d_sqq, back->d_sqk};
+    bool found = false;
+    for (int i = 0; i < 5; i++)
+        if (of_pair[i]) ex_visit(of_pair[i], find_attained, &found);
+    for (int i = 0; i < back->rows.n; i++)
+        ex_visit(back->rows.data[i].value, find_attained, &found);
+    for (int i = 0; i < back->grads.n; i++)
+        ex_visit(back->grads.data[i].value, find_attained, &found);
+    return found;
+}
+
+// What has no kernel yet.
+static bool accepts(const Backward *back, Diags *diags) {
     const RowProgram *row = back->row;
-    if (back->aggregate) {
+    bool norms = uses(row->modified, SYM_SQQ) || uses(row->modified, SYM_SQK);
+    if (back->aggregate)
         diag_error(diags, row->output->span,
                    "the gradient of '%s' has no kernel yet: its output is no multiple of what is "
                    "aggregated",
                    row->name);
-        return NULL;
-    }
+    else if (norms && looks_for_extremum(back)) // sums of squares are rounded by how tiles lie
+        diag_error(diags, row->span,
+                   "the gradient of '%s' has no kernel yet: it goes to the keys that attain an "
+                   "extremum of scores with sqnorm",
+                   row->name);
+    else
+        return true;
+    return false;
+}
+
+TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptions *o,
+                                 bool deterministic, Diags *diags) {
+    const RowProgram *row = back->row;
+    if (!accepts(back, diags)) return NULL;
     Nest n = {.back = back, .dtype = o->dtype, .diags = diags};
     n.b = (Build){
         .arena = a, .pool = row->pool, .s = back->s, .row = row, .fixed = -1, .tf32 = o->tf32};
     TileProgram *p = n.b.p = tile_program(a, row->pool, row->name);
-    bool with_dq = !deterministic && o->dtype == DT_F32;
+    bool some = back->d_dot || back->d_sqq, with_dq = some && !deterministic && o->dtype == DT_F32;
     p->phase = PHASE_BWD;
     p->target = o->target.id;
     p->dtype = o->dtype;
