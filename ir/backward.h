@@ -15,8 +15,8 @@
 // nothing to anything, whatever its formulas give there: they are to be selected, not multiplied by 0.
 //
 // Worked example, softmax with its lse:
-//     rows    L = A - log2(l), stored by the forward (A: the shift);  delta = sum over columns of do * o;  r = dlse - delta
-//     weight  exp2(s * 0.18 + L)            ds      w * (dw + r) * 0.125
+//     rows    A, the shift, and f = 1 / l, stored by the forward;  delta = sum over columns of do * o;  r = dlse - delta
+//     weight  exp2(s * 0.18 + A) * f        ds      w * (dw + r) * 0.125
 //
 // The three steps, in order:
 //     1. The forward stores the row scalars BACK_SAVED: one f32 for each row, [B, H, Sq].

@@ -4,7 +4,7 @@
 // alone, the saved ones first, and the weight of a pair as the forward computed it.
 //
 //     exp2(s * 0.18 + A) / l     ->   exp2(s * 0.18 + L),  L = A - log2(l)             scores are proved small
-//                                     exp2((s + A) * 1.44) * f,  f = 1 / l             otherwise: L would round both away
+//                                     exp2(s * 0.18 + A) * f,  f = 1 / l               otherwise: rounding L would show in weights
 //
 // A row without a key has L = -inf. Made row scalars that nothing needs are dropped.
 #include "passes/derive/backward.h"
@@ -107,7 +107,10 @@ static ClassSet *classes(const Saving *v) {
     return r;
 }
 
-// Whether shift and factor may become one number: rounding it is nothing beside the scores.
+// Up to this size of exponents rounding L to f32 changes a weight by less than 3e-6.
+static const double MOST_FOLDED = 0x1p7;
+
+// Whether shift and factor may become one number.
 static bool folds(const Saving *v, const Ex *elem) {
     const Stream *s = v->s;
     if (s->shift < 0 || s->scale >= 0 || s->units.data[s->shift] || !s->factor ||
@@ -115,7 +118,7 @@ static bool folds(const Saving *v, const Ex *elem) {
         return false;
     ClassEnv env = {.s = CL_FINITE, .r = classes(v)};
     const Ex *x = ex_subst(v->d->p, elem->args[0], SYM_SHIFT, s->shift, ex_f32(v->d->p, 0));
-    return class_of(s->factor, &env) == CL_POS && row_small(v->d->row, x);
+    return class_of(s->factor, &env) == CL_POS && row_most(v->d->row, x) <= MOST_FOLDED;
 }
 
 static const Ex *folded_weight(Saving *v, const Ex *elem) {

@@ -236,18 +236,18 @@ static const struct {
         keys;       // row scalars: of the forward, of the backward, sums over the keys among these
     const char *ds; // NULL: anything
 } cases[] = {
-    {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); emit lse = (m + log(l))", 1, 2,
-     0, "(w * (dw + row2))"},
+    {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); emit lse = (m + log(l))", 2, 2,
+     0, "(w * (dw + row3))"},
     {"m = rowmax s; l = rowsum exp((s - m)); w = exp((s - (m + log(l)))); emit lse = (m + log(l))",
-     1, 2, 0, "(w * (dw + row2))"},
-    {"m = rowmax s; l = rowsum (exp(s) * exp(neg(m))); w = ((exp(s) / exp(m)) / l)", 1, 1, 0,
-     "(w * (dw - row1))"},
+     2, 2, 0, "(w * (dw + row3))"},
+    {"m = rowmax s; l = rowsum (exp(s) * exp(neg(m))); w = ((exp(s) / exp(m)) / l)", 3, 1, 0,
+     "(w * (dw - row3))"},
     {"m0 = rowmax s; l = rowsum exp((s - max(m0, sink))); w = (exp((s - max(m0, sink))) / (l + "
      "exp((sink - max(m0, sink)))))",
-     3, 1, 0, "(w * (dw - row3))"},
+     4, 1, 0, "(w * (dw - row4))"},
     {"m = rowmax s; l = rowsum exp((s - max(m, 0.0))); w = (exp((s - max(m, 0.0))) / (l + "
      "exp(neg(max(m, 0.0)))))",
-     1, 1, 0, "(w * (dw - row1))"},
+     2, 1, 0, "(w * (dw - row2))"},
     {"l = rowsum abs(s); w = (s / max(l, 1.0))", 1, 2, 0, NULL},
     {"w = max(s, 0.0)", 0, 0, 0, "select((0.0 < s), dw, 0.0)"},
     {"w = sigmoid(s)", 0, 0, 0, "(dw * (w * (1.0 - w)))"},
@@ -266,8 +266,8 @@ static const struct {
      "- (t / n)) * rsqrt(((q / n) + 1e-5)))); w = (exp(((s - (t / n)) * rsqrt(((q / n) + 1e-5)))) "
      "/ e)",
      5, 5, 2, NULL},
-    {"m = rowmin s; l = rowsum exp((m - s)); w = (exp((m - s)) / l); emit x = (m - log(l))", 1, 2,
-     0, "neg((w * (dw + row2)))"},
+    {"m = rowmin s; l = rowsum exp((m - s)); w = (exp((m - s)) / l); emit x = (m - log(l))", 2, 2,
+     0, "neg((w * (dw + row3)))"},
     {"lo = rowmin s; hi = rowmax s; w = ((s - lo) / ((hi - lo) + 1.0))", 2, 6, 3, NULL},
     {"lo = rowmin s; hi = rowmax s; w = exp((s - (hi + (0.5 * lo))))", 2, 5, 2, NULL},
     {"l = rowsum exp(s); w = (exp(s) / l)", 3, 1, 0, "(w * (dw - row3))"},
@@ -322,25 +322,27 @@ static const struct {
      3, 3, 1, NULL},
     {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); output = (o * rsqrt((sqnorm_o "
      "+ 1e-3)))",
-     1, 2, 0, "(w * (dw - row2))"},
-    {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); output = (o * temp)", 1, 1, 0,
-     "(w * (dw - row1))"},
+     2, 2, 0, "(w * (dw - row3))"},
+    {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); output = (o * temp)", 2, 1, 0,
+     "(w * (dw - row2))"},
     {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); output = (o + (temp * "
      "f32(d)))",
-     1, 1, 0, "(w * (dw - row1))"},
-    {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); output = tanh(o)", 1, 1, 0,
-     "(w * (dw - row1))"},
+     2, 1, 0, "(w * (dw - row2))"},
+    {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); output = tanh(o)", 2, 1, 0,
+     "(w * (dw - row2))"},
     {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); modified = (temp * tanh((dot "
      "/ temp)))",
      2, 1, 0, "(w * (dw - row2))"},
     {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); modified = ((dot * "
      "rsqrt(sqnorm_q)) * rsqrt(sqnorm_k))",
      2, 1, 0, "(w * (dw - row2))"},
-    {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); modified = (dot * 0.125)", 1,
-     1, 0, "(w * ((dw - row1) * 0.125))"},
+    {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); modified = (dot * 0.125)", 2,
+     1, 0, "(w * ((dw - row2) * 0.125))"},
     {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); modified = sqrt(max(dot, "
      "0.0))",
-     1, 1, 0, "(w * (dw - row1))"},
+     2, 1, 0, "(w * (dw - row2))"},
+    {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); modified = (30.0 * tanh(dot))",
+     1, 1, 0, NULL}, // scores that are proved small: shift and factor are one number
     {"w = select((0.0 < s), sqrt(s), 0.0)", 0, 0, 0, NULL},
     {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); emit lse = (m + log(l)); emit "
      "m2 = m; emit t = (temp * l)",
