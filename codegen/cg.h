@@ -249,8 +249,9 @@ Val cg_read(Cg *cg, Val v,
 Val cg_write(Cg *cg, Val v, Dtype to); // and back, rounding to nearest even; scalar or vector
 Val cg_round(Cg *cg, Val v, Dtype to); // an f32 rounded to a narrower dtype, as f32
 Val cg_math(Cg *cg, ExOp op, const Val *args,
-            int n);                          // f32: the target's hook or the fallback of math.c
-Val cg_divide_rounded(Cg *cg, Val a, Val b); // f32, correctly rounded on every target
+            int n); // f32: the target's hook or the fallback of math.c
+Val cg_math_formula(Cg *cg, ExOp op, const Val *args); // those made of others
+Val cg_divide_rounded(Cg *cg, Val a, Val b);           // f32, correctly rounded on every target
 Val cg_pow_signs(Cg *cg, Val a, Val b, Val magnitude); // magnitude: of a to the power b
 
 // ---- outline.c: long expressions as functions

@@ -216,7 +216,7 @@ static Val pow_of(Cg *cg, Val a, Val b) {
     return cg_pow_signs(cg, a, b, e);
 }
 
-static Val formula(Cg *cg, ExOp op, const Val *v) {
+Val cg_math_formula(Cg *cg, ExOp op, const Val *v) {
     switch ((int)op) {
     case EX_EXP: return exp_of(cg, v[0]);
     case EX_LOG: return mul(cg, math1(cg, EX_LOG2, v[0]), k(cg, 0.69314718055994531, v[0]));
@@ -263,7 +263,7 @@ static Val of_llvm(Cg *cg, ExOp op, const Val *args) {
     case EX_SQRT: return call(cg, "llvm.sqrt", v[0], NULL, NULL);
     case EX_EXP2: return call(cg, "llvm.exp2", v[0], NULL, NULL);
     case EX_LOG2: return call(cg, "llvm.log2", v[0], NULL, NULL);
-    default: return formula(cg, op, v);
+    default: return cg_math_formula(cg, op, v);
     }
 }
 

@@ -72,7 +72,7 @@ static void flush_to_zero(Cg *cg) {
     cg_intrinsic(cg, "llvm.x86.sse.ldmxcsr", NULL, 0, &flush, 1);
 }
 
-static void host_features(Cg *cg, Host *h) {
+void host_features(Cg *cg, Host *h) {
     char *features = LLVMGetTargetMachineFeatureString(cg->tm);
     h->avx512 = cg->target->lanes == 16 && feature(features, "avx512dq");
     h->fma = feature(features, "fma") || feature(features, "neon");

@@ -45,6 +45,9 @@ typedef struct Host {
     Ty *types;
 } Host;
 
+// ---- host.c
+void host_features(Cg *cg, Host *h); // what the machine has
+
 // ---- memory.c: slots of memory for values; values that may share one do
 void host_plan(Cg *cg, Host *h);
 
