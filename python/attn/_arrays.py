@@ -168,11 +168,11 @@ def _view(x, what, stream):
     raise TypeError(f"{what}: a {type(x).__name__} is no array")
 
 
-NO_BACKWARD = "{0}: requires grad, and kernels have no backward yet: call under torch.no_grad(), or pass {0}.detach()"
+NO_BACKWARD = "{0}: requires grad, and this call has no backward (attn.Attention has one on CPUs): call under torch.no_grad(), or pass {0}.detach()"
 
 
 def refuse_grad(name, x):
-    """Kernels have no backward yet: where PyTorch would expect a gradient, the result would come without one, silently."""
+    """A call of a kernel has no backward: where PyTorch would expect a gradient, the result would come without one, silently."""
     if _library(x) == "torch" and x.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise RuntimeError(NO_BACKWARD.format(name))
 

@@ -61,27 +61,27 @@ class Source:
         return said if self._text is None else re.sub("^<stdin>(?=:)", self._name, said, flags=re.M)
 
 
-def compile(source, *, target="host", dtype=None, opt=3, entry=None, defines=None, include=(), debug=False, schedule=None):
+def compile(source, *, target="host", dtype=None, opt=3, entry=None, defines=None, include=(), debug=False, schedule=None, phase="fwd"):
     """Compiles a file, or source text (anything with a line break or a brace in it).
 
     target: "host", "sm_80", "sm_90a", ...; dtype: of q, k, v, o ("f32" on the host, else "bf16"); entry: only this
     variant; defines: {"D": 128}; include: folders of imports; debug: as -g; schedule: "rows=64,keys=128", as
-    --schedule (what `attnc tune` prints)."""
+    --schedule (what `attnc tune` prints); phase: "fwd,bwd" adds the backward, a Kernel's `backward`."""
     dtype = dtype or ("f32" if target == "host" else "bf16")
-    made = make(Source(source, dtype=dtype, entry=entry, defines=defines, include=include), target, opt, debug, schedule)
+    made = make(Source(source, dtype=dtype, entry=entry, defines=defines, include=include), target, opt, debug, schedule, phase)
     if ": warning: " in made.said:
         warnings.warn(made.said, CompileWarning, stacklevel=2)
     return made
 
 
-def make(source, target, opt=3, debug=False, schedule=None):
+def make(source, target, opt=3, debug=False, schedule=None, phase="fwd"):
     """The artifact of a Source. What the compiler said is its `said`."""
     from ._kernel import Artifact
 
     with tempfile.TemporaryDirectory(prefix="attn-") as folder:
         extension = "o" if target == "host" else "hsaco" if target.startswith("gfx") else "ptx"
         result = os.path.join(folder, "artifact." + extension)
-        options = ["-o", result, f"--target={target}", f"-O{opt}"]
+        options = ["-o", result, f"--target={target}", f"-O{opt}", f"--phase={phase}"]
         options += ["-g"] if debug else []
         options += [f"--schedule={schedule}"] if schedule else []
         _, said = source.run([], *options)

@@ -60,7 +60,11 @@ class Artifact:
         rt.lib.attn_get_info(plain.handle, c.byref(info))
         self.target = info.target.decode()
         self.dtype = rt.DTYPES[info.dtype]
-        self.kernels = [Kernel(self, plain, i) for i in range(info.variants)]
+        made = [Kernel(self, plain, i) for i in range(info.variants)]
+        backward = {k.name: k for k in made if k.phase == "bwd"}
+        for k in made:
+            k.backward = backward.get(k.name) if k.phase == "fwd" else None
+        self.kernels = [k for k in made if k.phase == "fwd"]
 
     def _open(self, device):
         with self._lock:
@@ -74,7 +78,7 @@ class Artifact:
 
     def __getitem__(self, name):
         for k in self.kernels:
-            if k.name == name and k.phase == "fwd":
+            if k.name == name:
                 return k
         raise KeyError(name)
 
@@ -101,7 +105,10 @@ class Artifact:
 
 
 class Kernel:
-    """One variant. Positional arguments are q, k, v and the inputs, in the order of `inputs`; all may be named."""
+    """One variant. Positional arguments are q, k, v and the inputs, in the order of `inputs`; all may be named.
+
+    backward: of an artifact made with phase="fwd,bwd" the Kernel that makes dq, dk, dv and the gradients of `grad` inputs from do, the
+    gradients of emits, o, and what the forward saves: its outputs saved0, saved1, .. [B, H, Sq], which are made if they are asked for."""
 
     def __init__(self, artifact, opened, number):
         v, t, s = rt.VariantInfo(), rt.TensorInfo(), rt.SizeInfo()
@@ -193,7 +200,7 @@ class Kernel:
         emit: optional outputs to write too, a name or several. out: arrays to write into (one for the first output, or a dict).
         stream: a raw stream; by default the current one of q's library. tile_map: a TileMap. The call returns when the launch is queued (on the
         CPU: done). A CUDA graph that holds the call needs this kernel as long as it is replayed: its code goes with it.
-        RuntimeError where a tensor of PyTorch requires grad and gradients are enabled: there is no backward yet."""
+        RuntimeError where a tensor of PyTorch requires grad and gradients are enabled: attn.Attention is for that."""
         arrays, scalars, sizes = self._sort(args, named)
         wanted, out = self._wanted(emit, out)
         if tile_map is not None and not isinstance(tile_map, TileMap):

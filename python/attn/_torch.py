@@ -66,16 +66,16 @@ def _rows(spec: str, target: str = "host", elements: str = "f32", **dims: int) -
 
 
 @functools.lru_cache(maxsize=None)
-def _kernel(spec: str, D: int, Dv: int, elements: str, target: str) -> Kernel:
+def _kernel(spec: str, D: int, Dv: int, elements: str, target: str, phase: str = "fwd") -> Kernel:
     rows, source = _rows(spec, target, elements, D=D, Dv=Dv)
     opt = json.loads(spec)["opt"]
-    key = "\n".join((_compiler_identity(), target, elements, str(opt), rows))
+    key = "\n".join((_compiler_identity(), target, elements, str(opt), phase, rows))
     path = os.path.join(cache_folder(), hashlib.sha256(key.encode()).hexdigest() + ".artifact")
     try:
         with open(path, "rb") as f:
             artifact = Artifact(f.read(), source)
     except (OSError, rt.Error):  # there is none, or a damaged one
-        artifact = _compiler.make(source, target, opt)
+        artifact = _compiler.make(source, target, opt, phase=phase)
         _store(path, artifact._source)
     return artifact._only()
 
@@ -83,13 +83,13 @@ def _kernel(spec: str, D: int, Dv: int, elements: str, target: str) -> Kernel:
 @functools.lru_cache(maxsize=None)
 def _read_declared(spec: str) -> str:
     rows, _ = _rows(spec)
-    inputs = re.findall(r"^  input (\w+): \w+(\[?)", rows, re.M)
-    return " ".join([re.match(r"row (\w+)", rows)[1], *[name if array else name + "=" for name, array in inputs]])
+    inputs = re.findall(r"^  input (\w+): \w+(\[?)[^\n]*?( grad)?$", rows, re.M)
+    return " ".join([re.match(r"row (\w+)", rows)[1], *[name + ("" if array else "=") + ("+" if grad else "") for name, array, grad in inputs]])
 
 
 @_constant
 def _declared(spec: str) -> str:
-    """The variant's name, and its inputs, scalars marked: "biased bias cap= table"."""
+    """The variant's name, and its inputs, scalars and those with a gradient marked: "biased bias cap= table+"."""
     return _read_declared(spec)
 
 
@@ -109,26 +109,37 @@ def _target(device: torch.device) -> str:
     raise ValueError(f"q: is on {device.type}; kernels run on CPUs and on CUDA and ROCm devices")
 
 
-# ---- the operator
+# ---- the operators
 
 
-def _run(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
-    q, k, v = tensors[:3]
-    emit = json.loads(spec)["emit"]
-    kernel = _kernel(spec, q.shape[-1], v.shape[-1], _ELEMENTS[q.dtype], _target(q.device))
-    given: Dict[str, Any] = dict(zip(names.split(","), [*tensors[3:], *scalars]))
-    if q_offset is not None:
-        given["q_offset"] = q_offset
+def _launch(kernel: Kernel, made: Sequence[str], given: Dict[str, Any], out: Optional[Dict[str, torch.Tensor]] = None) -> List[torch.Tensor]:
+    """The outputs `made`, in this order."""
     try:
-        found = kernel(q, k, v, emit=emit, **given)
+        found = kernel(emit=made, out=out or {}, **given)
     except rt.Error as e:
         if e.status == rt.ERROR_CALL:
             raise ValueError(str(e)) from None
         raise
-    if not emit:
-        return [found]
-    made = dict(zip([n for n in kernel.outputs if n == "o" or n in emit], found))
-    return [made["o"], *[made[n] for n in emit]]
+    if not isinstance(found, tuple):
+        found = (found,)
+    by_name = dict(zip([n for n in kernel.outputs if n in made], found))
+    return [by_name[n] for n in made]
+
+
+def _given(tensors: Sequence[torch.Tensor], scalars: Sequence[float], names: str, q_offset: Optional[int]) -> Dict[str, Any]:
+    given: Dict[str, Any] = dict(zip(["q", "k", "v", *names.split(",")], [*tensors, *scalars]))
+    if q_offset is not None:
+        given["q_offset"] = q_offset
+    return given
+
+
+def _of_tensors(spec: str, tensors: Sequence[torch.Tensor], phase: str = "fwd") -> Kernel:
+    q, v = tensors[0], tensors[2]
+    return _kernel(spec, q.shape[-1], v.shape[-1], _ELEMENTS[q.dtype], _target(q.device), phase)
+
+
+def _run(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
+    return _launch(_of_tensors(spec, tensors), ["o", *json.loads(spec)["emit"]], _given(tensors, scalars, names, q_offset))
 
 
 def _shapes(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
@@ -143,6 +154,43 @@ if hasattr(torch.library, "custom_op"):  # PyTorch 2.4: torch.compile and torch.
     _operator.register_fake(_shapes)
 else:
     _operator = _run
+
+
+class _Attend(torch.autograd.Function):
+    """The forward, which saves numbers of each row, and the derived backward."""
+
+    @staticmethod
+    def forward(ctx, spec, names, scalars, q_offset, *tensors):
+        emit = json.loads(spec)["emit"]
+        kernel = _of_tensors(spec, tensors, "fwd,bwd")
+        saved = [n for n in kernel.backward.inputs if n in kernel.outputs and n != "o"]
+        wanted = ["o", *dict.fromkeys([*emit, *saved])]
+        made = dict(zip(wanted, _launch(kernel, wanted, _given(tensors, scalars, names, q_offset))))
+        ctx.call, ctx.kernel, ctx.saved = (spec, names, scalars, q_offset), kernel.backward, saved
+        ctx.save_for_backward(*tensors, made["o"], *[made[n] for n in saved])
+        ctx.set_materialize_grads(False)
+        return tuple(made[n] for n in ["o", *emit])
+
+    @staticmethod
+    def backward(ctx, d_o, *d_emits):
+        if torch.is_grad_enabled():  # create_graph=True
+            raise RuntimeError("attention has first derivatives only")
+        spec, names, scalars, q_offset = ctx.call
+        kept = ctx.saved_tensors  # looked at once: checkpoints compute them here
+        count = len(kept) - 1 - len(ctx.saved)
+        tensors, o, saved = kept[:count], kept[count], kept[count + 1 :]
+        given = _given(tensors, scalars, names, q_offset)
+        given.update(zip(ctx.saved, saved), o=o, do=torch.zeros_like(o) if d_o is None else _whole_rows(d_o))
+        come = {"d" + n: d for n, d in zip(json.loads(spec)["emit"], d_emits) if d is not None}
+        for name in ctx.kernel.inputs:  # an emit that nobody asked for, or that nothing hangs on
+            if name not in given:
+                given[name] = come[name].contiguous() if name in come else o.new_zeros(o.shape[:3], dtype=torch.float32)
+        given = {n: x for n, x in given.items() if n in ctx.kernel.inputs or n == "q_offset"}
+        operands = dict(zip(["q", "k", "v", *names.split(",")], tensors))
+        out = {"d" + n: torch.empty_like(operands[n]) for n in ("q", "k", "v")}
+        found = dict(zip(ctx.kernel.outputs, _launch(ctx.kernel, ctx.kernel.outputs, given, out)))
+        gradients = [found["d" + n].to(x.dtype) if "d" + n in found else None for n, x in operands.items()]
+        return (None, None, None, None, *gradients)
 
 
 # ---- arguments
@@ -170,11 +218,18 @@ def _check_operands(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise ValueError(f"k: has {k.shape[1]} heads, of which the {q.shape[1]} of q are no multiple")
 
 
-def _no_gradient(name: str, x: Any) -> None:
+def _wants_gradient(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.requires_grad and torch.is_grad_enabled()
+
+
+def _check_gradient(name: str, x: Any, has: bool) -> None:
+    """No gradient vanishes silently."""
     if not isinstance(x, torch.Tensor):
         return
-    if x.requires_grad and torch.is_grad_enabled():
+    if _wants_gradient(x) and x.device.type != "cpu":
         raise RuntimeError(_arrays.NO_BACKWARD.format(name))
+    if _wants_gradient(x) and not has:
+        raise RuntimeError(f"{name}: requires grad, and only q, k, v and arrays that the source marks `grad` have gradients: pass {name}.detach()")
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
         raise RuntimeError(f"{name}: has a tangent, and kernels have no derivative in forward mode")
 
@@ -221,7 +276,8 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
     q, k, v = (_cast(x, device) for x in (q, k, v))
     _check_operands(q, k, v)
     variant, *listed = _declared(spec).split(" ")
-    declared = {i.replace("=", ""): "=" not in i for i in listed}  # whether it is an array
+    declared = {i.strip("=+"): "=" not in i for i in listed}  # whether it is an array
+    learned = {"q", "k", "v", *[i[:-1] for i in listed if i.endswith("+") and "=" not in i]}
     if len(inputs) > len(declared):
         raise TypeError(f"{variant} takes {len(declared)} inputs ({', '.join(declared)}), not {len(inputs)}")
     given = dict(zip(declared, inputs))
@@ -232,7 +288,7 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
             raise TypeError(f"{name}: given twice")
         given[name] = x
     for name, x in {"q": q, "k": k, "v": v, **given}.items():
-        _no_gradient(name, x)
+        _check_gradient(name, x, name in learned)
     arrays = {n: x for n, x in given.items() if declared[n]}
     for name, x in arrays.items():
         if not isinstance(x, torch.Tensor):
@@ -244,7 +300,11 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
         if name not in given:
             raise TypeError(f"{name}: {variant} needs this input")
     tensors = [_whole_rows(x) for x in (q, k, v)] + list(arrays.values())
-    found = _operator(tensors, list(scalars.values()), ",".join([*arrays, *scalars]), spec, q_offset)
+    names = ",".join([*arrays, *scalars])
+    if any(_wants_gradient(x) for x in tensors):
+        found = _Attend.apply(spec, names, list(scalars.values()), q_offset, *tensors)
+    else:
+        found = _operator(tensors, list(scalars.values()), names, spec, q_offset)
     return found[0] if len(found) == 1 else tuple(found)
 
 
@@ -257,7 +317,8 @@ class Attention(torch.nn.Module):
     entry: which variant of the file; defines: {"WINDOW": 128}; include: folders of imports; emit: outputs to give beside o, by
     their names: then a tuple comes back; opt: 0 to 3.
 
-    There is no backward yet: where a tensor requires grad and gradients are enabled, a call raises RuntimeError."""
+    On a CPU q, k, v and arrays that the source marks `grad` have gradients (first derivatives). On a GPU there is no backward yet: where a tensor
+    requires grad and gradients are enabled, a call raises RuntimeError."""
 
     def __init__(self, source: "Union[str, os.PathLike[str]]", *, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
                  include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3) -> None:  # fmt: skip

@@ -128,7 +128,7 @@ class Versioned:
         return new(ctypes.addressof(self.held), b"dltensor_versioned", None)
 
 
-NO_BACKWARD = "requires grad, and kernels have no backward yet: call under torch.no_grad"
+NO_BACKWARD = "requires grad, and this call has no backward"
 
 
 class Rocm(unittest.TestCase):

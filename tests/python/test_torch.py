@@ -14,6 +14,7 @@ import unittest
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "python"))
@@ -140,6 +141,77 @@ class Values(Case):
         self.assertTrue(torch.equal(o, attn.attention(CAUSAL, q.bfloat16(), k.bfloat16(), v.bfloat16())))
 
 
+class Gradients(Case):
+    def agree(self, module, eager, operands, tolerance=2e-5):
+        """The module's gradients for random ones that come, against those of the formula in float64."""
+        given = [x.detach().clone().requires_grad_() for x in operands]
+        exact = [x.detach().double().requires_grad_() for x in operands]
+        outs, wants = module(*given), eager(*exact)
+        outs = outs if isinstance(outs, tuple) else (outs,)
+        come = [torch.randn_like(x) for x in outs]
+        torch.autograd.backward(outs, come)
+        torch.autograd.backward(wants[: len(outs)], [x.double() for x in come])
+        for x, want in zip(given, exact):
+            self.assertEqual((x.grad.dtype, x.grad.stride()), (x.dtype, x.stride()))
+            self.close(x.grad, want.grad, tolerance)
+
+    def test_types_and_emits(self):
+        def formula(q, k, v):
+            o, s = eager(q, k, v, causal)
+            return o, s.logsumexp(-1)
+
+        for dtype, tolerance in (torch.float32, 2e-5), (torch.float16, 4e-3), (torch.bfloat16, 2.4e-2):
+            for sizes in {}, {"sq": 70, "sk": 90, "dv": 16}:
+                self.agree(attn.Attention(CAUSAL), formula, operands(dtype=dtype, **sizes), tolerance)
+        self.agree(attn.Attention(CAUSAL, emit="lse"), formula, operands(sq=33, sk=50))
+
+    def test_learned_input(self):
+        def formula(q, k, v, sink):
+            s = eager(q, k, v, causal)[1]
+            s = torch.cat([s, sink[:, None, None].expand(*s.shape[:3], 1)], -1)
+            return (s.softmax(-1)[..., :-1] @ v.repeat_interleave(2, 1),)
+
+        sink = os.path.join(ROOT, "stdlib/attention_sink.attn")
+        self.agree(attn.Attention(sink), formula, [*operands(sk=40), torch.randn(4)])
+
+    def test_views(self):
+        packed = torch.randn(2, 9, 3, 4, 16, requires_grad=True)
+        exact = packed.detach().double().requires_grad_()
+        attn.attention(CAUSAL, *packed.permute(2, 0, 3, 1, 4)).sum().backward()  # what comes is expanded
+        eager(*exact.permute(2, 0, 3, 1, 4), causal)[0].sum().backward()
+        self.close(packed.grad, exact.grad, 2e-5)
+
+    def test_only_what_is_asked_for(self):
+        q, k, v = operands()
+        k.requires_grad_()
+        attn.attention(CAUSAL, q, k, v).sum().backward()
+        self.assertIsNone(q.grad)
+        lse = attn.Attention(CAUSAL, emit="lse")(q, k, v)[1]
+        lse.sum().backward()  # nothing comes for o
+        self.assertTrue(k.grad.isfinite().all())
+
+    def test_empty(self):
+        for sizes in {"b": 0}, {"sq": 0}:
+            operand = [x.requires_grad_() for x in operands(**sizes)]
+            attn.attention(CAUSAL, *operand).sum().backward()
+            for x in operand:
+                self.assertTrue((x.grad == 0).all())
+
+    def test_second_derivatives(self):
+        q, k, v = (x.requires_grad_() for x in operands())
+        o = attn.attention(CAUSAL, q, k, v)
+        with self.assertRaisesRegex(RuntimeError, "first derivatives only"):
+            torch.autograd.grad(o.sum(), q, create_graph=True)
+
+    def test_checkpoint(self):
+        q, k, v = (x.requires_grad_() for x in operands())
+        attention = attn.Attention(CAUSAL)
+        checkpoint(attention, q, k, v, use_reentrant=False).sum().backward()
+        again, q.grad = q.grad, None
+        attention(q, k, v).sum().backward()
+        self.close(again, q.grad.double())
+
+
 class Mistakes(Case):
     def refused(self, error, text, *args, source=CAUSAL, **named):
         with self.assertRaisesRegex(error, text):
@@ -177,9 +249,9 @@ class Mistakes(Case):
         bias, table = torch.randn(4, 7), torch.randn(3).bfloat16()
         module = attn.Attention(BIASED, entry="biased")
         cap = torch.tensor(1.5)
-        for x in q, k, v, bias, cap, table:
+        for x in bias, cap, table:
             x.requires_grad_()
-            with self.assertRaisesRegex(RuntimeError, "requires grad, and kernels have no backward yet"):
+            with self.assertRaisesRegex(RuntimeError, "requires grad, and only q, k, v and arrays that the source marks `grad`"):
                 module(q, k, v, bias, cap, table)
             with torch.no_grad():
                 module(q, k, v, bias, cap, table)
