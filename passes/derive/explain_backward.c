@@ -67,7 +67,8 @@ static bool too_long(const Backward *b) {
 static void tell_row(Explain *x, const BackRow *r) {
     static const char *const how[] = {[BACK_SAVED] = "    (saved by the forward)",
                                       [BACK_COLUMNS] = ", summed over the columns",
-                                      [BACK_KEYS] = ", summed over the keys: a further sweep"};
+                                      [BACK_KEYS] = ", summed over the keys: a further sweep",
+                                      [BACK_SCALAR] = NULL};
     bool itself = r->made == BACK_SAVED && r->value->op == EX_SYM;
     if (itself) { // under its own name
         say_line(x);
