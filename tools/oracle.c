@@ -49,7 +49,8 @@ static bool make_outputs(Oracle *x, const Binding *b, unsigned asked) {
             x->written[i] = zeros(x, b->tensor[i].count, sizeof(double));
     }
     if (asked & ORACLE_WRITTEN) x->o_size = zeros(x, b->tensor[o].count, sizeof(double));
-    if (!(asked & ORACLE_OPEN) || b->sig->recurrence) return x->room; // nothing of those is left open
+    if (!(asked & ORACLE_OPEN) || b->sig->recurrence)
+        return x->room; // nothing of those is left open
     x->open.o = zeros(x, b->tensor[o].count, 1);
     x->open.row = zeros(x, b->sig->Dv ? b->tensor[o].count / b->sig->Dv : 0, 1);
     return x->room;
