@@ -334,6 +334,15 @@ async def test_completion(client):
 
 
 @asyncio
+async def test_completion_of_what_is_no_longer_imported(client):
+    doc = Doc(client, SOURCE)
+    assert await doc.diagnostics() == []
+    doc.change("attention a {\n    dim D = 64;\n    score(q, k) = dot(q, k);\n    normalize(s) = softm;\n}\n")
+    names = await doc.complete("= softm")
+    assert names["softmax"].additional_text_edits[0].new_text == "import std.normalization;\n"
+
+
+@asyncio
 async def test_signature_help(client):
     doc = Doc(client, SOURCE.replace("WINDOW);", "W"))
 

@@ -102,7 +102,7 @@ class Editor(PageTest):
         self.accept(page, "softm")
         page.keyboard.press("Tab")
         page.keyboard.type(" * 2.0")
-        self.assertTrue(self.source(page).startswith("import std.normalization;\nattention a {"))
+        self.assertTrue(self.source(page).startswith("import std.normalization;\nattention a {"), self.source(page))
         self.assertIn("normalize(s) = softmax(s) * 2.0;", self.source(page))
 
     def test_a_clause_is_filled_in_at_its_body(self):

@@ -194,8 +194,8 @@ export class Editor {
     // What an item is matched against is what stands where its edit will be: all of `import std.no`, not `no` alone.
     async hints(cm) {
         const at = cm.getCursor();
+        const word = { line: at.line, ch: at.ch - /\w*$/.exec(cm.getLine(at.line).slice(0, at.ch))[0].length }; // the line may be gone when the answer comes
         const answer = await this.ask("textDocument/completion", { position: toLsp(at) }).catch(() => null);
-        const word = { line: at.line, ch: at.ch - /\w*$/.exec(cm.getLine(at.line).slice(0, at.ch))[0].length };
         const items = (Array.isArray(answer) ? answer : answer?.items || []).map((item) => ({ ...item, from: startOf(item) || word }));
         const fits = ({ from, filterText, label }) => (filterText || label).toLowerCase().startsWith(cm.getRange(from, at).toLowerCase());
         const list = items.filter(fits).sort((a, b) => ((a.sortText || a.label) < (b.sortText || b.label) ? -1 : 1));

@@ -157,7 +157,7 @@ static bool comes_later(const Complete *c, const Decl *d) {
     return d->span.file == 1 && d->span.start >= (d->kind == DECL_SIZE ? c->c.word : statement);
 }
 
-// exact: the analysis is of the text as it is.
+// exact: the analysis is of the text as it is. Otherwise what it imported may not be imported any more.
 static void put_scopes(Complete *c, Analysis *a, bool exact) {
     for (int i = 0; i < a->uses.scopes.n; i++) {
         const ScopeAt *x = &a->uses.scopes.data[i];
@@ -166,7 +166,7 @@ static void put_scopes(Complete *c, Analysis *a, bool exact) {
         for (int k = 0; k < names->entries.n; k++) {
             const Decl *d = names->entries.data[k].value;
             bool local = d->kind == DECL_PARAM || d->kind == DECL_LET;
-            if (exact ? !comes_later(c, d) : !local) put_decl(c, a, d);
+            if (exact ? !comes_later(c, d) : !local && d->span.file <= 1) put_decl(c, a, d);
         }
     }
 }
