@@ -156,6 +156,7 @@ struct Cg {
     ExMemo outlines;              // long expressions that are functions (outline.c)
     bool share_math;              // mathematical functions are calls
     ExMemo exact;                 // of the kernel's expressions: what stands under `rounded`
+    bool decides;                 // what is being built stands there: the same bits everywhere
 };
 
 // ---- llvm.c: small helpers over the builder

@@ -21,23 +21,6 @@ static Val read_bf16(Cg *cg, Val v) {
     return LLVMBuildBitCast(cg->b, bits, cg_vector(cg->f32, n), "");
 }
 
-// e4m3 has no infinity and its exponent is 8 more than where its bits land in an f32: times 2^120,
-// subnormals included.
-static Val read_e4m3(Cg *cg, Val v) {
-    int n = cg_lanes(v);
-    Ty wide = cg_vector(cg->i32, n), f = cg_vector(cg->f32, n);
-    Val bits = LLVMBuildZExt(cg->b, v, wide, "");
-    Val low = LLVMBuildAnd(cg->b, bits, cg_splat(cg, cg_i32(cg, 0x7f), n), "");
-    Val sign = LLVMBuildAnd(cg->b, bits, cg_splat(cg, cg_i32(cg, 0x80), n), "");
-    sign = LLVMBuildShl(cg->b, sign, cg_splat(cg, cg_i32(cg, 24), n), "");
-    Val mag = LLVMBuildShl(cg->b, low, cg_splat(cg, cg_i32(cg, 20), n), "");
-    mag = LLVMBuildBitCast(cg->b, LLVMBuildOr(cg->b, mag, sign, ""), f, "");
-    mag = LLVMBuildFMul(cg->b, mag, cg_splat(cg, cg_f32(cg, 0x1p120), n), "");
-    Val nan = LLVMBuildICmp(cg->b, LLVMIntEQ, low, cg_splat(cg, cg_i32(cg, 0x7f), n), "");
-    Val quiet = LLVMBuildBitCast(cg->b, cg_splat(cg, cg_i32(cg, 0x7fc00000), n), f, "");
-    return LLVMBuildSelect(cg->b, nan, quiet, mag, "");
-}
-
 Val cg_read(Cg *cg, Val v, Dtype from) {
     int n = cg_lanes(v);
     switch (from) {
@@ -46,15 +29,6 @@ Val cg_read(Cg *cg, Val v, Dtype from) {
     case DT_F16: return LLVMBuildFPExt(cg->b, v, cg_vector(cg->f32, n), "");
     case DT_BF16: return read_bf16(cg, v);
     case DT_BOOL: return LLVMBuildICmp(cg->b, LLVMIntNE, v, LLVMConstNull(LLVMTypeOf(v)), "");
-    case DT_I8: return LLVMBuildSExt(cg->b, v, cg_vector(cg->i32, n), "");
-    case DT_E4M3: return read_e4m3(cg, v);
-    case DT_E5M2: {
-        Val half = LLVMBuildZExt(cg->b, v, cg_vector(cg->i16, n), "");
-        Val eight = cg_splat(cg, LLVMConstInt(cg->i16, 8, false), n);
-        half = LLVMBuildBitCast(cg->b, LLVMBuildShl(cg->b, half, eight, ""), cg_vector(cg->f16, n),
-                                "");
-        return LLVMBuildFPExt(cg->b, half, cg_vector(cg->f32, n), "");
-    }
     case DT_COUNT: break;
     }
     assert(!"a dtype");
@@ -84,9 +58,6 @@ Val cg_write(Cg *cg, Val v, Dtype to) {
     case DT_F16: return LLVMBuildFPTrunc(cg->b, v, cg_vector(cg->f16, n), "");
     case DT_BF16: return write_bf16(cg, v);
     case DT_BOOL: return LLVMBuildZExt(cg->b, v, cg_vector(cg->i8, n), "");
-    case DT_I8: return LLVMBuildTrunc(cg->b, v, cg_vector(cg->i8, n), "");
-    case DT_E4M3:
-    case DT_E5M2:
     case DT_COUNT: break;
     }
     assert(!"a dtype that kernels write");

@@ -88,6 +88,34 @@ static Val build_int(Cg *cg, ExOp op, Val *v) {
     }
 }
 
+static bool reads_integers(const Cg *cg) {
+    for (int i = 0; i < cg->p->tensors.n; i++)
+        if (cg->p->tensors.data[i].role == TENSOR_INPUT && cg->p->tensors.data[i].dtype == DT_I32)
+            return true;
+    return false;
+}
+
+typedef struct Whole {
+    const Cg *cg;
+    bool any; // it may be the least i32
+} Whole;
+
+static void find_any_number(void *ctx, const Ex *e) {
+    Whole *w = ctx;
+    w->any |= e->op == EX_LOAD || e->op == EX_SHL || e->op == EX_MUL || e->op == EX_BXOR ||
+              e->op == EX_BNOT || e->op == EX_CONV;
+    if (e->op == EX_SYM)
+        w->any |= e->sym == SYM_SCALAR || (e->sym == SYM_PARAM && reads_integers(w->cg));
+}
+
+// |x| for an x that is made of inputs or products, and may be the least i32; NULL where no such is.
+static Val any_abs(Cg *cg, const Ex *e, const Val *v) {
+    Whole w = {cg, false};
+    if (e->op != EX_ABS || cg->target->kind != KIND_NVPTX) return NULL;
+    ex_visit(e->args[0], find_any_number, &w);
+    return w.any ? cg->hooks->math(cg, EX_ABS, v) : NULL;
+}
+
 // ---- floats
 
 // What stands under `rounded` is computed as written: no flag lets it go into an fma, and a quotient is rounded
@@ -119,10 +147,7 @@ static Val build_float(Cg *cg, ExOp op, Val *v, int n) {
     }
 }
 
-static bool is_exact(const Cg *cg, const Ex *e) {
-    const void *v = NULL;
-    return ex_memo_has(&cg->exact, e, &v);
-}
+static bool is_exact(const Cg *cg, const Ex *e) { return ex_memo_get(&cg->exact, e); }
 
 static void mark_exact(Cg *cg, const Ex *e) {
     ex_memo_put(cg->arena, &cg->exact, e, e);
@@ -246,19 +271,16 @@ typedef struct Affine { // of lane i: first + step * i
 } Affine;
 
 static Val built(const CgElem *at, const Ex *e) {
-    const void *v = NULL;
-    bool has = ex_memo_has(&at->memo, e, &v);
-    assert(has);
-    (void)has;
-    return (Val)v;
+    Val v = ex_memo_get(&at->memo, e);
+    assert(v);
+    return v;
 }
 
 // How an index that is already built varies along the lanes. Depth is bounded: a long chain is
 // taken as irregular.
 static bool lane_affine(Cg *cg, CgElem *at, const Ex *e, int depth, Affine *out) {
-    const void *known = NULL;
-    if (!ex_memo_has(&at->memo, e, &known)) return false; // of another part (outline.c)
-    Val v = (Val)known;
+    Val v = ex_memo_get(&at->memo, e);
+    if (!v) return false; // of another part (outline.c)
     if (cg_lanes(v) == 1) {
         *out = (Affine){v, 0};
         return true;
@@ -535,9 +557,13 @@ static Val build(Cg *cg, CgElem *at, const Ex *e) {
     case T_F32:
     case T_I32:
     case T_BITS:
+        if (e->type != EX_F32 && (bound = any_abs(cg, e, v))) return bound;
         if (e->type != EX_F32) return build_int(cg, e->op, v);
-        bound = is_exact(cg, e) ? build_exact(cg, e->op, v) : NULL;
-        return bound ? bound : build_float(cg, e->op, v, e->nargs);
+        cg->decides = is_exact(cg, e);
+        bound = cg->decides ? build_exact(cg, e->op, v) : NULL;
+        if (!bound) bound = build_float(cg, e->op, v, e->nargs);
+        cg->decides = false;
+        return bound;
     case T_SEL:
     case T_LEAF:
     case T_LOAD:
@@ -565,10 +591,10 @@ Val cg_uniform(Cg *cg, const Ex *e) {
 
 Val cg_expr(Cg *cg, const Ex *e, CgElem *at) {
     if (!at) return cg_uniform(cg, e);
-    const void *known = NULL;
-    if (ex_memo_has(&at->memo, e, &known)) return (Val)known;
+    Val v = ex_memo_get(&at->memo, e);
+    if (v) return v;
     const Ex **order;
-    Val v = cg_outlined(cg, e, at, cg_expr);
+    v = cg_outlined(cg, e, at, cg_expr);
     if (!v) {
         int n = ex_order_beyond(cg->arena, &at->memo, e, &order);
         if (cg_is_long(order, n, at->copies ? at->copies : 1)) {

@@ -235,7 +235,18 @@ Val cg_math_formula(Cg *cg, ExOp op, const Val *v) {
 
 // LLVM's own division without leave to approximate: div.rn on NVIDIA, a sequence of several instructions
 // on AMD.
-Val cg_divide_rounded(Cg *cg, Val a, Val b) { return LLVMBuildFDiv(cg->b, a, b, ""); }
+// AMD's division scales its operands where the quotient or the reciprocal is subnormal, but not rightly where both are: divisors
+// beyond 2^96 come to it smaller.
+Val cg_divide_rounded(Cg *cg, Val a, Val b) {
+    if (cg->target->kind == KIND_AMDGPU) {
+        Val size = cg_math(cg, EX_ABS, &b, 1), most = cg_f32(cg, 0x1p96);
+        Val large = LLVMBuildFCmp(cg->b, LLVMRealOGT, size, most, "");
+        Val by = LLVMBuildSelect(cg->b, large, cg_f32(cg, 0x1p-64), cg_f32(cg, 1), "");
+        a = LLVMBuildFMul(cg->b, a, by, "");
+        b = LLVMBuildFMul(cg->b, b, by, "");
+    }
+    return LLVMBuildFDiv(cg->b, a, b, "");
+}
 
 // The other operand for a NaN. Where one is a constant, a compare and a select do, which is one
 // instruction on most targets.

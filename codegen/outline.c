@@ -69,10 +69,7 @@ static bool by_element(const Ex *e) {
     return e->op == EX_SYM && e->sym != SYM_SIZE && e->sym != SYM_SCALAR;
 }
 
-static Node *node_of(const Parts *p, const Ex *e) {
-    const void *node = NULL;
-    return ex_memo_has(&p->place, e, &node) ? (Node *)node : NULL;
-}
+static Node *node_of(const Parts *p, const Ex *e) { return ex_memo_get(&p->place, e); }
 
 // Deals the nodes out to parts; constants and arguments are made wherever they are used.
 static void deal(Cg *cg, Parts *p, bool shared) {
@@ -233,9 +230,7 @@ static Val call(Cg *cg, const Outline *o, Val *args) {
 }
 
 Val cg_outlined(Cg *cg, const Ex *e, CgElem *at, CgBuild *build) {
-    const void *first = NULL;
-    if (!cg->outlines.n || !ex_memo_has(&cg->outlines, e, &first)) return NULL;
-    for (const Outline *o = first; o; o = o->next) {
+    for (const Outline *o = ex_memo_get(&cg->outlines, e); o; o = o->next) {
         Val *args = ARENA_ARRAY(cg->arena, Val, o->leaves.n + 2);
         if (give(cg, o, at, build, args)) return call(cg, o, args);
     }
@@ -261,9 +256,7 @@ Val cg_outline(Cg *cg, const Ex *e, CgElem *at, CgBuild *build, const Ex **order
     deal(cg, &parts, cg->share_math);
     build_parts(cg, &parts);
     cg->share_math = shared;
-    const void *others = NULL;
-    ex_memo_has(&cg->outlines, e, &others);
-    o->next = (Outline *)others;
+    o->next = ex_memo_get(&cg->outlines, e);
     ex_memo_put(cg->arena, &cg->outlines, e, o);
     return call(cg, o, args);
 }

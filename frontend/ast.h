@@ -85,6 +85,7 @@ typedef enum AstItemKind {
     AST_RECURRENCE, // of a module
     AST_DIM,
     AST_INPUT,
+    AST_SHARE,
     AST_CLAUSE // of a variant
 } AstItemKind;
 
@@ -100,6 +101,7 @@ struct AstItem {
     AstExpr *value;     // CONST, DIM; NULL where it is broken
     AstItems items;     // ATTENTION, RECURRENCE
     AstName type, grad; // INPUT
+    AstName of;         // SHARE: what `name` is taken from
     AstExtents extents; // INPUT
 };
 

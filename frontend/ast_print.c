@@ -144,12 +144,14 @@ void ast_print_head(Text *out, const AstItem *item) {
         [AST_RECURRENCE] = "recurrence ",
         [AST_DIM] = "dim ",
         [AST_INPUT] = "input ",
+        [AST_SHARE] = "share ",
         [AST_CLAUSE] = "",
     };
     AstItemKind k = item->kind;
     text_printf(out, "%s%s", words[k], item->name.s);
     if (k == AST_FN || k == AST_NORMALIZATION || k == AST_CLAUSE) put_params(out, item);
     if (k == AST_INPUT && item->type.s) put_type(out, item);
+    if (k == AST_SHARE) text_printf(out, " = %s", item->of.s);
 }
 
 static void put_item(Text *out, const AstItem *item, const char *indent) {
@@ -157,7 +159,8 @@ static void put_item(Text *out, const AstItem *item, const char *indent) {
     ast_print_head(out, item);
     switch (item->kind) {
     case AST_IMPORT:
-    case AST_INPUT: text_puts(out, ";\n"); return;
+    case AST_INPUT:
+    case AST_SHARE: text_puts(out, ";\n"); return;
     case AST_CONST:
     case AST_DIM:
         text_puts(out, " = ");

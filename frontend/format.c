@@ -379,6 +379,12 @@ static void put_input(Format *f, const AstItem *input) {
     end_statement(f);
 }
 
+static void put_share(Format *f) {
+    begin(f);
+    put_words(f, 4); // share v = k
+    end_statement(f);
+}
+
 static void put_variant(Format *f, const AstItem *v) {
     put_words(f, 2);
     open_block(f);
@@ -390,6 +396,8 @@ static void put_variant(Format *f, const AstItem *v) {
         }
         if (item->kind == AST_INPUT) {
             put_input(f, item);
+        } else if (item->kind == AST_SHARE) {
+            put_share(f);
         } else {
             begin(f);
             token(f);

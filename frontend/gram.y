@@ -63,7 +63,7 @@ static void ast_yyerror(const Span *at, void *scanner, Parse *p, const char *mes
 
 %token IMPORT "'import'" CONST "'const'" FN "'fn'" NORMALIZATION "'normalization'" ATTENTION "'attention'"
 %token RECURRENCE "'recurrence'" DIM "'dim'" INPUT "'input'" LET "'let'" EMIT "'emit'" RETURN "'return'"
-%token NAME "a name" INT "an integer" FLOAT "a number"
+%token NAME "a name" SHARE "'share'" INT "an integer" FLOAT "a number"
 %token OROR "'||'" ANDAND "'&&'" EQEQ "'=='" NOTEQ "'!='" LESSEQ "'<='" GREATEREQ "'>='" SHIFTL "'<<'" SHIFTR "'>>'"
 
 %right '?' ':'
@@ -124,13 +124,18 @@ path:
 | path '.' word                     { $$ = $1; $$.s = arena_printf(p->arena, "%s.%s", $1.s, $3.s); $$.span.end = $3.span.end; }
 ;
 
-word: NAME                          { $$ = parse_name(p, @1); }
+word:
+  name
 | reserved                          { $$ = parse_name(p, @1); }
 ;
 
 reserved: IMPORT | CONST | FN | NORMALIZATION | ATTENTION | RECURRENCE | DIM | INPUT | LET | EMIT | RETURN ;
 
-name: NAME                          { $$ = parse_name(p, @1); } ;
+// `share` begins a declaration of an attention; elsewhere it is a name.
+name:
+  NAME                              { $$ = parse_name(p, @1); }
+| SHARE                             { $$ = parse_name(p, @1); }
+;
 
 params:
   '(' ')'                           { $$ = (AstNames){0}; }
@@ -172,6 +177,7 @@ variant_item:
       $$->extents = $5;
       $$->grad = $6;
   }
+| SHARE name '=' name ';'           { $$ = parse_item(p, AST_SHARE, @$, $2); $$->of = $4; }
 | name params body                  { $$ = parse_item(p, AST_CLAUSE, @$, $1); $$->params = $2; $$->body = $3; }
 | INPUT name error ';'              { $$ = parse_broken(p, AST_INPUT, @$, $2); RECOVERED(1); }
 | name error ';'                    { $$ = parse_broken(p, AST_CLAUSE, @$, $1); RECOVERED(1); }
@@ -316,10 +322,18 @@ static unsigned wanted(const yysymbol_kind_t *expected, int n) {
     return name && integer && !expr ? w | WANTED_EXTENT : w;
 }
 
+// Where a name can stand `share` can: it is not said again. Returns how many are left.
+static int without_share(yysymbol_kind_t *expected, int n) {
+    int kept = 0;
+    for (int i = 0; i < n; i++)
+        if (expected[i] != YYSYMBOL_SHARE) expected[kept++] = expected[i];
+    return kept;
+}
+
 static int yyreport_syntax_error(const yypcontext_t *context, void *scanner, Parse *p) {
     (void)scanner;
     yysymbol_kind_t expected[YYNTOKENS];
-    int n = yypcontext_expected_tokens(context, expected, YYNTOKENS);
+    int n = without_share(expected, yypcontext_expected_tokens(context, expected, YYNTOKENS));
     yysymbol_kind_t token = yypcontext_token(context);
     Span at = *yypcontext_location(context);
     Text t;

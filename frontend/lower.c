@@ -201,8 +201,13 @@ RowProgram *fe_lower(Arena *a, Diags *d, const Variant *v) {
     assert(v->kind == VARIANT_ATTENTION);
     Lower l = lower(a, v);
     RowProgram *p = l.p = ARENA_NEW(a, RowProgram);
-    *p = (RowProgram){
-        .arena = a, .pool = l.pool, .name = v->name, .span = v->span, .D = v->D, .Dv = v->Dv};
+    *p = (RowProgram){.arena = a,
+                      .pool = l.pool,
+                      .name = v->name,
+                      .span = v->span,
+                      .D = v->D,
+                      .Dv = v->Dv,
+                      .v_in_k = v->v_in_k};
     lower_interface(&l, &p->sizes, &p->inputs.data, &p->inputs.n, &p->inputs.cap);
     p->score = lower_clause(&l, CLAUSE_SCORE, NULL);
     p->modified = lower_clause(&l, CLAUSE_MODIFY, p->score);

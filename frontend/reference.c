@@ -153,6 +153,12 @@ int ref_gather(RefAttention *t, RefEnv *e, const double *q) {
     return n;
 }
 
+const double *ref_v_row(const RefAttention *t, const RefEnv *e, int j) {
+    size_t row = ref_kv_row(t, e, j);
+    return t->run->variant->v_in_k ? t->run->k + row * (size_t)t->D
+                                   : t->run->v + row * (size_t)t->Dv;
+}
+
 void ref_aggregate(const RefAttention *t, const RefEnv *e, int keys) {
     const RefProgram *p = t->normalize;
     memset(t->mass, 0, sizeof *t->mass * (size_t)t->Dv);
@@ -163,7 +169,7 @@ void ref_aggregate(const RefAttention *t, const RefEnv *e, int keys) {
         size_t pair = t->at * (size_t)t->Sk + (size_t)t->key[j];
         if (t->run->weights) t->run->weights[pair] = x.f;
         if (t->run->taking_part) t->run->taking_part[pair] = 1;
-        const double *v = t->run->v + ref_kv_row(t, e, t->key[j]) * (size_t)t->Dv;
+        const double *v = ref_v_row(t, e, t->key[j]);
         for (int d = 0; d < t->Dv; d++) {
             double y = x.f * v[d];
             f[d] += y;

@@ -27,7 +27,7 @@ typedef struct RefOpen {
 typedef struct RefRun {
     const Variant *variant;
     const int32_t *sizes; // one for each of variant->sizes (an attention's q_offset is one of them)
-    // Attention: q [B,H,Sq,D] k [B,Hkv,Sk,D] v [B,Hkv,Sk,Dv]. Recurrence: q [B,Hq,S,D] k [B,Hk,S,D]
+    // Attention: q [B,H,Sq,D] k [B,Hkv,Sk,D] v [B,Hkv,Sk,Dv] (not read where v is in k). Recurrence: q [B,Hq,S,D] k [B,Hk,S,D]
     // v [B,Hv,S,Dv].
     const double *q, *k, *v;
     // One for each of variant->inputs, by its declared shape: double* where it reads as f32,

@@ -105,6 +105,8 @@ static uint64_t mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
+bool ref_is_coarse(int trial) { return trial > REF_TRIALS - 2; }
+
 double ref_direction(int trial, uint64_t what) {
     if (trial <= 2) return trial == 1 ? 1 : -1;
     bool up = mix(what + (uint64_t)((trial + 1) / 2) * 0x9e3779b97f4a7c15u) >> 63;
@@ -141,6 +143,15 @@ static double slack(ExOp op, double a, double r) {
     return 0x1p-20 * fabs(r);
 }
 
+// What is near each other becomes equal: on a grid of twice the error, of which the last trial's lies between the other's.
+static double coarse(int trial, double r, double step) {
+    int exponent;
+    double shift = trial == REF_TRIALS ? 0.5 : 0;
+    frexp(2 * step, &exponent);
+    double grid = ldexp(1, exponent);
+    return (floor(r / grid + shift) - shift + 0.5) * grid;
+}
+
 static TxValue moved(const RefEnv *e, const Tx *t, const TxValue *v, TxValue r) {
     uint64_t what = (uint64_t)t->op;
     uint32_t bits;
@@ -148,7 +159,9 @@ static TxValue moved(const RefEnv *e, const Tx *t, const TxValue *v, TxValue r) 
         memcpy(&bits, &v[k].written, sizeof bits);
         what = mix(what ^ bits);
     }
-    double w = r.written + ref_direction(e->trial, what) * slack(t->op, v[0].written, r.written);
+    double step = slack(t->op, v[0].written, r.written);
+    double w = r.written + ref_direction(e->trial, what) * step;
+    if (ref_is_coarse(e->trial) && step > 0) w = coarse(e->trial, r.written, step);
     return (TxValue){.f = r.f, .written = tx_number(w).written};
 }
 

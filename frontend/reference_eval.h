@@ -4,13 +4,13 @@
 // What decides has one right answer, computed in IEEE f32 as written, except where it hangs on an
 // operation that each target rounds in its own way: dot, sqnorm, a function, a sum, `o`. Whether it
 // does is found by trials: a row is evaluated again with those results moved within their error, up,
-// down, and by signs that hang on their operands. A decision that comes out otherwise is open.
+// down, by signs that hang on their operands, and onto two grids, where results that are near each other are equal. A decision that comes out otherwise is open.
 #ifndef FRONTEND_REFERENCE_EVAL_H
 #define FRONTEND_REFERENCE_EVAL_H
 
 #include "frontend/reference.h"
 
-enum { REF_TRIALS = 6 };              // beside trial 0, in which nothing is moved
+enum { REF_TRIALS = 8 };              // beside trial 0, in which nothing is moved
 enum { REF_DOTS = 1, REF_ROUGH = 2 }; // what moves: dot and sqnorm; functions, sums, o
 
 typedef struct RefTaken { // the decisions of a row, in the order in which they are taken
@@ -54,6 +54,8 @@ TxValue ref_row_value(const RefProgram *p, int node, int key);
 int64_t ref_place(const RefRun *r, const Tx *load, const TxValue *index);
 // Notes a decision in trial 0 and compares it in the others; false where it comes out otherwise.
 bool ref_decide(const RefEnv *e, int32_t value);
+// Whether this trial moves functions onto a grid.
+bool ref_is_coarse(int trial);
 // +1 or -1: which way a result moves in this trial. what: tells its operands apart.
 double ref_direction(int trial, uint64_t what);
 

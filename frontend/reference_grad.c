@@ -74,9 +74,12 @@ static void back_normalize(const Back *x, const RefEnv *e, int keys) {
     const RefProgram *p = t->normalize;
     ref_tape_clear(x->normalize, keys);
     for (int j = 0; j < keys; j++) {
-        size_t at = ref_kv_row(t, e, t->key[j]) * (size_t)t->Dv;
-        ref_tape_add(x->normalize, p->result, j, ref_inner(x->dout, g->run->v + at, t->Dv));
-        add(from(g->dv, at), x->dout, ref_row_value(p, p->result, j).f, t->Dv);
+        size_t row = ref_kv_row(t, e, t->key[j]);
+        double *dv = g->run->variant->v_in_k ? from(g->dk, row * (size_t)t->D)
+                                             : from(g->dv, row * (size_t)t->Dv);
+        ref_tape_add(x->normalize, p->result, j,
+                     ref_inner(x->dout, ref_v_row(t, e, t->key[j]), t->Dv));
+        add(dv, x->dout, ref_row_value(p, p->result, j).f, t->Dv);
     }
     for (int m = 0; m < g->run->variant->emits.n; m++)
         if (demit(g, m)) ref_tape_add(x->normalize, x->emit[m], 0, demit(g, m)[t->at]);

@@ -41,6 +41,7 @@ TxValue ref_modified(RefAttention *t, RefEnv *e, const double *q, int q_grain);
 // t->o, from the weights that t->normalize holds.
 void ref_aggregate(const RefAttention *t, const RefEnv *e, int keys);
 size_t ref_kv_row(const RefAttention *t, const RefEnv *e, int j); // of k and v
+const double *ref_v_row(const RefAttention *t, const RefEnv *e, int j);
 
 // ---- recurrence
 

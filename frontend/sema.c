@@ -197,6 +197,7 @@ static void check_item(Sema *s, SourceFile *f, const AstItem *item, bool is_main
         return;
     case AST_DIM:
     case AST_INPUT:
+    case AST_SHARE:
     case AST_CLAUSE: return;
     }
 }

@@ -82,9 +82,8 @@ static void report_missing(Parse *p, Span at) {
 
 static AstTokenKind kind_of(int token) {
     if (token >= IMPORT && token <= RETURN) return AST_TOKEN_KEYWORD;
-    return token == NAME                    ? AST_TOKEN_NAME
-           : token == INT || token == FLOAT ? AST_TOKEN_NUMBER
-                                            : AST_TOKEN_OPERATOR;
+    if (token == NAME || token == SHARE) return AST_TOKEN_NAME;
+    return token == INT || token == FLOAT ? AST_TOKEN_NUMBER : AST_TOKEN_OPERATOR;
 }
 
 int ast_yylex(AST_YYSTYPE *value, Span *span, void *scanner) {

@@ -103,6 +103,7 @@ typedef struct Variant {
     VEC(TxInput) inputs;
     const Tx *clause[CLAUSE_COUNT]; // NULL: absent
     bool per_channel_decay;         // decay was written with d
+    bool v_in_k;                    // an attention that takes no v: v is the first Dv channels of k
     VEC(TxEmit) emits;
 } Variant;
 

@@ -135,6 +135,25 @@ static void check_dims(Check *c) {
     c->v->Dv = dim_named(c, "Dv");
 }
 
+// ---- share
+
+static void check_share(Check *c, const AstItem *item) {
+    Diags *d = c->s->diags;
+    const Variant *v = c->v;
+    if (v->kind == VARIANT_RECURRENCE)
+        diag_error(d, item->name.span,
+                   "a recurrence shares nothing: 'share v = k' is of attentions");
+    else if (strcmp(item->name.s, "v") || strcmp(item->of.s, "k"))
+        diag_error(d, item->name.span, "only 'share v = k' is known");
+    else if (v->v_in_k)
+        diag_error(d, item->name.span, "'%s' shares v with k already", v->name);
+    else if (v->Dv > v->D)
+        diag_error(d, item->name.span, "v is the first %d channels of k, which has D = %d", v->Dv,
+                   v->D);
+    else
+        c->v->v_in_k = true;
+}
+
 // ---- inputs
 
 static TxExtent named_extent(Check *c, const AstItem *item, const AstName *name) {
@@ -413,6 +432,8 @@ Variant *sema_variant(Sema *s, const Scope *module, const AstItem *item) {
     Check c = {.s = s, .v = v, .item = item, .scope = {.parent = module}};
     add_sizes(&c);
     check_dims(&c);
+    for (int i = 0; i < item->items.n; i++)
+        if (item->items.data[i]->kind == AST_SHARE) check_share(&c, item->items.data[i]);
     for (int i = 0; i < item->items.n; i++)
         if (item->items.data[i]->kind == AST_INPUT) check_input(&c, item->items.data[i]);
     for (int i = 0; i < item->items.n; i++)

@@ -54,10 +54,7 @@ BackEval *back_eval(Arena *a, const Backward *b, const ExEnv *row, int Dv) {
 }
 
 static ExValue run(BackEval *x, const Ex *e) {
-    const void *plan = NULL;
-    if (!ex_memo_has(&x->plans, e, &plan))
-        ex_memo_put(x->arena, &x->plans, e, plan = ex_plan(x->arena, e));
-    return ex_run((ExPlan *)plan, &x->env);
+    return ex_run(ex_planned(x->arena, &x->plans, e), &x->env);
 }
 
 static double value(BackEval *x, const Ex *e) { return e ? run(x, e).f : 0; }

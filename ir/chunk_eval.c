@@ -67,11 +67,8 @@ ChunkEval *chunk_eval(Arena *a, const Chunk *c, const ExEnv *outer, int C) {
 }
 
 static double value(ChunkEval *x, const Ex *e) {
-    const void *plan = NULL;
     if (!e) return 0;
-    if (!ex_memo_has(&x->plans, e, &plan))
-        ex_memo_put(x->arena, &x->plans, e, plan = ex_plan(x->arena, e));
-    return ex_run((ExPlan *)plan, &x->env).f;
+    return ex_run(ex_planned(x->arena, &x->plans, e), &x->env).f;
 }
 
 // ---- the chunk's own: nothing of it needs the state

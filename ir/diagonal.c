@@ -53,11 +53,7 @@ static bool combined(const Ex *e, const Slope *a, const Slope *b, Slope *out) {
     }
 }
 
-static const Slope *slope_of(const ExMemo *known, const Ex *e) {
-    const void *s = NULL;
-    ex_memo_has(known, e, &s);
-    return s;
-}
+static const Slope *slope_of(const ExMemo *known, const Ex *e) { return ex_memo_get(known, e); }
 
 static Slope node(const ExMemo *known, const TileOp *map, const Ex *e, int row, int col) {
     if (!e->nargs) return leaf(map, e, row, col);

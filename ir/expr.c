@@ -280,6 +280,12 @@ bool ex_memo_has(const ExMemo *m, const Ex *key, const void **value) {
     return m->slots[i].key != NULL;
 }
 
+void *ex_memo_get(const ExMemo *m, const Ex *key) {
+    const void *value = NULL;
+    ex_memo_has(m, key, &value);
+    return (void *)value;
+}
+
 void ex_memo_put(Arena *a, ExMemo *m, const Ex *key, const void *value) {
     if (m->n * 2 >= m->cap) {
         ExMemo old = *m;
@@ -333,22 +339,24 @@ int ex_order_beyond(Arena *a, const ExMemo *known, const Ex *e, const Ex ***orde
     return order_of(a, known, &e, 1, order);
 }
 
+const Ex *ex_renewed(ExPool *p, const ExMemo *became, const Ex *e) {
+    const Ex *args[EX_MAX_RANK];
+    bool changed = false;
+    for (int k = 0; k < e->nargs; k++) {
+        args[k] = ex_memo_get(became, e->args[k]);
+        changed |= args[k] != e->args[k];
+    }
+    return changed ? ex_with_args(p, e, args) : e;
+}
+
 const Ex *ex_map(ExPool *p, const Ex *e, ExMapFn fn, void *ctx) {
     Arena *scratch = arena_new();
-    const Ex **order;
+    const Ex **order, *value = e;
     int n = ex_order(scratch, &e, 1, &order);
     ExMemo memo = {0};
-    const void *value = e;
     for (int i = 0; i < n; i++) {
-        const Ex *x = order[i], *args[EX_MAX_RANK];
-        bool changed = false;
-        for (int k = 0; k < x->nargs; k++) {
-            ex_memo_has(&memo, x->args[k], &value);
-            args[k] = value;
-            changed |= args[k] != x->args[k];
-        }
-        value = fn(ctx, p, changed ? ex_with_args(p, x, args) : x);
-        ex_memo_put(scratch, &memo, x, value);
+        value = fn(ctx, p, ex_renewed(p, &memo, order[i]));
+        ex_memo_put(scratch, &memo, order[i], value);
     }
     arena_free(scratch);
     return value; // e is the last in its order

@@ -92,6 +92,9 @@ typedef struct ExMemo {
     uint32_t cap, n;
 } ExMemo;
 bool ex_memo_has(const ExMemo *m, const Ex *key, const void **value); // value may be NULL
+void *ex_memo_get(const ExMemo *m, const Ex *key);                    // NULL: not known
+// A node over what its arguments became; each is known.
+const Ex *ex_renewed(ExPool *p, const ExMemo *became, const Ex *e);
 void ex_memo_put(Arena *a, ExMemo *m, const Ex *key, const void *value);
 ExMemo *ex_simple(ExPool *p); // what simplifying made of the pool's expressions; in its arena
 // The nodes of e that are not known, and not only under one that is; in the same order.
@@ -160,6 +163,7 @@ ExValue ex_eval(const Ex *e, const ExEnv *env);
 // The same in two steps, for an expression that is evaluated many times. A plan may be run by one thread at a time.
 typedef struct ExPlan ExPlan;
 ExPlan *ex_plan(Arena *a, const Ex *e);
+ExPlan *ex_planned(Arena *a, ExMemo *plans, const Ex *e); // once for each expression
 ExValue ex_run(ExPlan *plan, const ExEnv *env);
 // One op on values, as ops.def means it (the evaluator's and the constant folder's one definition). types: of the arguments.
 ExValue ex_apply(ExOp op, ExType result, const ExType *types, const ExValue *args, bool round);

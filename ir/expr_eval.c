@@ -178,9 +178,7 @@ ExPlan *ex_plan(Arena *a, const Ex *e) {
         Step *s = &plan->steps[i];
         s->e = order[i];
         for (int k = 0; k < s->e->nargs; k++) {
-            const void *at = NULL;
-            ex_memo_has(&place, s->e->args[k], &at);
-            s->args[k] = *(const int *)at;
+            s->args[k] = *(const int *)ex_memo_get(&place, s->e->args[k]);
             s->types[k] = s->e->args[k]->type;
         }
         int *at = ARENA_NEW(a, int);
@@ -193,6 +191,12 @@ ExPlan *ex_plan(Arena *a, const Ex *e) {
         for (int k = 1; s->exact && s->e->op == EX_SELECT && k < 3; k++)
             plan->steps[s->args[k]].exact = true;
     }
+    return plan;
+}
+
+ExPlan *ex_planned(Arena *a, ExMemo *plans, const Ex *e) {
+    ExPlan *plan = ex_memo_get(plans, e);
+    if (!plan) ex_memo_put(a, plans, e, plan = ex_plan(a, e));
     return plan;
 }
 

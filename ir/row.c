@@ -83,7 +83,7 @@ void row_print_input(Text *out, const RowInput *in, const ExNames *names) {
 
 void row_print(Text *out, const RowProgram *p) {
     ExNames names = row_names(p);
-    text_printf(out, "row %s D=%d Dv=%d\n", p->name, p->D, p->Dv);
+    text_printf(out, "row %s D=%d Dv=%d%s\n", p->name, p->D, p->Dv, p->v_in_k ? " v in k" : "");
     for (int i = 0; i < p->inputs.n; i++) row_print_input(out, &p->inputs.data[i], &names);
     line(out, "score", p->score, &names);
     line(out, "s", p->modified, &names);

@@ -74,6 +74,7 @@ typedef struct RowProgram {
     const char *name; // the attention's
     Span span;
     int D, Dv;
+    bool v_in_k; // v is the first Dv channels of k, and no tensor of its own
     SizeNames sizes;
     VEC(RowInput) inputs;
     const Ex *score;    // f32 over DOT, SQQ, SQK and indices: the raw relevance

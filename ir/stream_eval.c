@@ -51,10 +51,7 @@ StreamEval *stream_eval(Arena *a, const Stream *s, const ExEnv *row, int Dv) {
 }
 
 static ExValue value(StreamEval *x, const Ex *e) {
-    const void *plan = NULL;
-    if (!ex_memo_has(&x->plans, e, &plan))
-        ex_memo_put(x->arena, &x->plans, e, plan = ex_plan(x->arena, e));
-    return ex_run((ExPlan *)plan, &x->env);
+    return ex_run(ex_planned(x->arena, &x->plans, e), &x->env);
 }
 
 static double at_key(StreamEval *x, const Ex *e, const StreamKeys *keys, int j) {

@@ -240,7 +240,13 @@ int tile_root_axis(const TileKernel *k, int axis) {
 
 bool tile_makes_shared(const TileOp *op) {
     return (tile_op_info(op->kind)->flags & OP_MAKES) && op->results.n &&
-           op->results.data[0]->home == HOME_SHARED;
+           op->results.data[0]->home == HOME_SHARED && op->kind != TILE_BESIDE;
+}
+
+const TileValue *tile_source(const TileValue *v) {
+    while (v->def && v->def->kind == TILE_BESIDE && v->home == HOME_SHARED)
+        v = v->def->args.data[0];
+    return v;
 }
 
 bool tile_scans(const TileOp *map) {

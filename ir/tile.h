@@ -382,8 +382,10 @@ void tile_append(TileBlock *b, TileOp *op);
 bool tile_has_axis(const TileValue *v, int axis);
 int tile_root_axis(const TileKernel *k,
                    int axis); // the axis whose tiles it has: itself, or that it is beside
-bool tile_makes_shared(const TileOp *op);              // computes what lies in shared memory
-bool tile_scans(const TileOp *map);                    // some result is a scan
+bool tile_makes_shared(const TileOp *op); // computes what lies in shared memory
+const TileValue *
+tile_source(const TileValue *v);    // in shared memory what lies beside a value is the value itself
+bool tile_scans(const TileOp *map); // some result is a scan
 bool tile_goes_by_element(const TileOp *op, int axis); // an access, along the axis (-1: any)
 int tile_contracted_axis(const TileOp *mma);           // in both operands and not in the result
 int tile_beside_from(const TileOp *beside);            // the axis that the operand has alone; -1

@@ -7,16 +7,16 @@
 #include "ir/tile_blocks.h"
 #include "ir/tile_verify.h"
 
-// A multiple of `of`, for certain.
-static bool is_multiple(const Ex *e, int of) {
+bool tile_is_multiple(const Ex *e, int of) {
     if (e->op == EX_CONST) return e->i % of == 0;
-    return e->op == EX_MUL && (is_multiple(e->args[0], of) || is_multiple(e->args[1], of));
+    return e->op == EX_MUL &&
+           (tile_is_multiple(e->args[0], of) || tile_is_multiple(e->args[1], of));
 }
 
 bool tile_may_block(const TileTensor *t) {
     if (t->role != TENSOR_WORK || t->dtype != DT_F32 || t->rank < 2) return false;
     const Ex *columns = t->extent[t->rank - 1];
-    return columns->op == EX_CONST && is_multiple(columns, TILE_BLOCK_COLUMNS);
+    return columns->op == EX_CONST && tile_is_multiple(columns, TILE_BLOCK_COLUMNS);
 }
 
 bool tile_fits_blocks(const TileKernel *k, const TileTensor *t, const TileOp *op,
@@ -24,14 +24,15 @@ bool tile_fits_blocks(const TileKernel *k, const TileTensor *t, const TileOp *op
     const TileCoord *row = &op->coord[t->rank - 2], *col = row + 1;
     if (op->kind != TILE_LOAD && op->kind != TILE_STORE) return false;
     if (tile_goes_by_element(op, -1)) return false;
-    if (row->axis != tile_grid_axis(k) || col->axis < 0 || v->home != HOME_FRAGMENT) return false;
-    return !op->add && k->axes[row->axis].extent % TILE_BLOCK_ROWS == 0 &&
+    bool rows = op->add ? row->axis >= 0 : row->axis == tile_grid_axis(k);
+    if (!rows || col->axis < 0 || v->home != HOME_FRAGMENT) return false;
+    return op->add == (op->args.n > 1) && k->axes[row->axis].extent % TILE_BLOCK_ROWS == 0 &&
            k->axes[col->axis].extent % TILE_BLOCK_COLUMNS == 0;
 }
 
 bool verify_blocked(Verify *V, const TileTensor *t) {
     if (!t->blocked) return true;
-    bool good = tile_may_block(t) && is_multiple(t->extent[t->rank - 2], TILE_BLOCK_ROWS);
+    bool good = tile_may_block(t) && tile_is_multiple(t->extent[t->rank - 2], TILE_BLOCK_ROWS);
     return good || verify_fail(V, "tensor '%s' cannot lie in blocks", t->name);
 }
 

@@ -6,6 +6,7 @@
 
 enum { TILE_BLOCK_ROWS = 16, TILE_BLOCK_COLUMNS = 8 };
 
+bool tile_is_multiple(const Ex *e, int of); // for certain
 // Whether a tensor may, once its rows are padded.
 bool tile_may_block(const TileTensor *t);
 // Whether an access reads or writes whole blocks, as fragments have them.

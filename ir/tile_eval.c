@@ -48,12 +48,7 @@ static ExValue to_ex(ExType type, double v) {
 
 static double from_ex(ExType type, ExValue v) { return type == EX_F32 ? v.f : v.i; }
 
-ExValue run_ex(Eval *E, const Ex *e) {
-    const void *plan = NULL;
-    if (!ex_memo_has(&E->plans, e, &plan))
-        ex_memo_put(E->arena, &E->plans, e, plan = ex_plan(E->arena, e));
-    return ex_run((ExPlan *)plan, &E->env);
-}
+ExValue run_ex(Eval *E, const Ex *e) { return ex_run(ex_planned(E->arena, &E->plans, e), &E->env); }
 
 static int64_t position(const Eval *E, int axis) {
     int root = tile_root_axis(E->k, axis);

@@ -9,8 +9,7 @@
 
 #include "tile.h"
 
-// The nearest value of an element type (ties to even), as a double. Floats overflow to infinity,
-// e4m3 to its largest value, i8 saturates.
+// The nearest value of an element type (ties to even), as a double. Floats overflow to infinity.
 double dtype_round(Dtype t, double v);
 double tf32_round(double v); // as products by tf32 take it
 

@@ -51,10 +51,7 @@ static bool symbol_varies(const TileKernel *k, const Ex *e) {
     }
 }
 
-static Node *node(Finder *f, const Ex *e) {
-    const void *n = NULL;
-    return ex_memo_has(&f->nodes, e, &n) ? (Node *)n : NULL;
-}
+static Node *node(Finder *f, const Ex *e) { return ex_memo_get(&f->nodes, e); }
 
 static void look_at(Finder *f, const Ex *e) {
     Node *n = ARENA_NEW(f->scratch, Node);
@@ -114,7 +111,6 @@ TileLets *tile_lets(Arena *a, const TileKernel *k) {
 }
 
 const Ex *tile_lets_text(const TileLets *l, const Ex *e) {
-    const void *text = e;
-    ex_memo_has(&l->text, e, &text);
-    return text;
+    const Ex *text = ex_memo_get(&l->text, e);
+    return text ? text : e;
 }

@@ -16,17 +16,29 @@ static int up(int n, int to) { return (n + to - 1) / to * to; }
 
 // ---- how one lies
 
+// What is stored through a buffer; NULL: it is another one.
+static const TileOp *stored_through(const TileKernel *k, const TileValue *buffer) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_STORE && op->args.n > 1 && op->args.data[1] == buffer) return op;
+    return NULL;
+}
+
+static bool in_blocks(const TileKernel *k, const TileValue *v) {
+    const TileOp *store = stored_through(k, v);
+    return store && store->add;
+}
+
 // Pipes are filled by tensor copies; so is a tensor from a buffer that a store goes through; what a
 // map of a role makes is on its way to a product.
 static bool in_panels(const TileKernel *k, const TileValue *v) {
     if (!v->def) return false;
-    if (v->def->kind == TILE_PIPE || tile_pipe_of(v)) return true;
+    if (v->def->kind == TILE_LOAD) // a pipe
+        return v->rank == 2 && knobs_say(&k->schedule.knobs, KNOB_warpgroups);
+    if (v->def->kind == TILE_PIPE || tile_pipe_of(v)) return v->rank == 2;
     if (v->def->kind == TILE_MAP)
         return tile_has_roles(k) && v->rank == 2 && v->home == HOME_SHARED;
-    if (v->def->kind != TILE_ALLOC) return false;
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (op->kind == TILE_STORE && op->args.n > 1 && op->args.data[1] == v) return true;
-    return false;
+    const TileOp *store = stored_through(k, v);
+    return store && !store->add;
 }
 
 static TileShared with_axes(const TileKernel *k, TileShared t, int row, int col) {
@@ -43,6 +55,11 @@ static TileShared in_rows(const TileKernel *k, const TileValue *v, TileShared t)
         t.order = ORDER_PANELS;
         t.pitch = HOME_PITCH;
         t.bytes = up(t.cols, HOME_PANEL) / HOME_PANEL * t.rows * t.pitch;
+        return t;
+    }
+    if (in_blocks(k, v)) {
+        t.order = ORDER_BLOCKS;
+        t.bytes = t.rows * t.cols * t.elem;
         return t;
     }
     t.pitch = t.cols * t.elem + (v->rank == 2 ? HOME_PIECE : 0);
@@ -103,11 +120,21 @@ static TileShared in_chunks(const TileProgram *p, const TileKernel *k, const Til
     return t;
 }
 
+static int renamed(const TileValue *from, const TileValue *to, int axis) {
+    for (int i = 0; i < from->rank; i++)
+        if (from->axis[i] == axis) return to->axis[i];
+    return axis;
+}
+
 TileShared tile_shared(const TileProgram *p, const TileKernel *k, const TileValue *v) {
+    const TileValue *of = tile_source(v);
     TileShared t = {.rows = 1, .cols = 1, .elem = dtype_bytes(v->dtype)};
     assert(v->rank <= 2);
-    t = with_axes(k, t, v->rank == 2 ? v->axis[0] : -1, v->rank ? v->axis[v->rank - 1] : -1);
-    return target_get(p->target)->kind == KIND_AMDGPU ? in_chunks(p, k, v, t) : in_rows(k, v, t);
+    t = with_axes(k, t, v->rank == 2 ? of->axis[0] : -1, v->rank ? of->axis[v->rank - 1] : -1);
+    t = target_get(p->target)->kind == KIND_AMDGPU ? in_chunks(p, k, of, t) : in_rows(k, of, t);
+    t.row_axis = renamed(of, v, t.row_axis);
+    t.col_axis = renamed(of, v, t.col_axis);
+    return t;
 }
 
 // ---- strips
@@ -222,6 +249,7 @@ int tile_shared_layout(const TileProgram *p, const TileKernel *k, int *offset, i
     }
     put_all(&s, TILE_PIPE, true);
     put_all(&s, TILE_ALLOC, true);
+    put_all(&s, TILE_PIPE, false);
     put_all(&s, TILE_ALLOC, false);
     put_strips(&s);
     if (barriers) *barriers = up(s.at, 8);

@@ -6,6 +6,7 @@
 //     panels  128 bytes of all rows, then the next 128 of all; a row's pieces are permuted by its number
 //             modulo 8, as tensor copies leave them and warpgroups' products want them
 //     chunks  the columns are what products contract; pieces are permuted as codegen/amdgpu says
+//     blocks  as a tensor that is `blocked`: 16 rows and 8 columns, then the next 8 columns (tile_blocks.h)
 //
 // A vector follows itself. Strips (HOME_STRIP) lie behind all else, those of different blocks in one
 // place: numbers of a step that belong to keys or diagonals, once for each group of threads that shares
@@ -23,7 +24,7 @@ enum {
     HOME_ANSWERS = 4, // and a cluster's first block of the others
 };
 
-typedef enum TileOrder { ORDER_PADDED, ORDER_PANELS, ORDER_CHUNKS } TileOrder;
+typedef enum TileOrder { ORDER_PADDED, ORDER_PANELS, ORDER_CHUNKS, ORDER_BLOCKS } TileOrder;
 
 typedef struct TileShared { // of a value in shared memory
     TileOrder order;

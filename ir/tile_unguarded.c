@@ -77,14 +77,14 @@ static Known combined(const Ex *e, const Known *a) {
 static Known known_of(const Walk *w, const TileOp *map, const Ex *body, bool earlier) {
     const Ex **order;
     ExMemo known = {0};
-    const void *got = NULL;
+    const Known *got;
     int n = ex_order(w->scratch, &body, 1, &order);
     static const Known values[] = {ANY, IS_NAN, NO_NAN, IS_FALSE, IS_TRUE};
     for (int i = 0; i < n; i++) {
         const Ex *e = order[i];
         Known a[3] = {ANY, ANY, ANY}, x;
         for (int j = 0; j < e->nargs && j < 3; j++)
-            if (ex_memo_has(&known, e->args[j], &got)) a[j] = *(const Known *)got;
+            if ((got = ex_memo_get(&known, e->args[j]))) a[j] = *got;
         if (e->op == EX_SYM && e->sym == SYM_PARAM) {
             const Fate *f = &w->fate[map->args.data[e->index]->id];
             x = (earlier ? f->earlier : f->now) ? IS_NAN : ANY;
@@ -93,7 +93,8 @@ static Known known_of(const Walk *w, const TileOp *map, const Ex *body, bool ear
         }
         ex_memo_put(w->scratch, &known, e, &values[x]);
     }
-    return ex_memo_has(&known, body, &got) ? *(const Known *)got : ANY;
+    got = ex_memo_get(&known, body);
+    return got ? *got : ANY;
 }
 
 // ---- operations

@@ -373,7 +373,8 @@ static bool has_part_of(const TileKernel *k, const TileValue *b, const TileValue
 static bool check_through(Verify *V, const TileValue *v, const TileValue *b, const TileTensor *t) {
     if (b->dtype != t->dtype || !has_part_of(V->k, b, v))
         return verify_fail(V, "%%%s has not the shape of what is stored", b->name);
-    return !V->op->add || verify_fail(V, "a sum does not go through a buffer");
+    return !V->op->add || t->blocked || !V->p->scheduled ||
+           verify_fail(V, "a sum goes through a buffer to what lies in blocks");
 }
 
 static bool verify_store(Verify *V) {
@@ -617,8 +618,13 @@ static bool verify_invert(Verify *V) {
         tile_root_axis(V->k, x->axis[0]) != tile_root_axis(V->k, x->axis[1]))
         return verify_fail(V, "%%%s is no f32 matrix over two axes beside each other", x->name);
     bool same = v->rank == 2 && v->axis[0] == x->axis[0] && v->axis[1] == x->axis[1];
-    return (same && dtype_reads(v->dtype) == EX_F32) ||
-           verify_fail(V, "%%%s is not over the axes of %%%s", v->name, x->name);
+    if (!same || dtype_reads(v->dtype) != EX_F32)
+        return verify_fail(V, "%%%s is not over the axes of %%%s", v->name, x->name);
+    int readers = 0;
+    for (const TileOp *op = tile_next(&V->k->body, NULL); op; op = tile_next(&V->k->body, op))
+        for (int i = 0; i < op->args.n; i++) readers += op->args.data[i] == x;
+    return v->home != HOME_SHARED || readers == 1 ||
+           verify_fail(V, "%%%s is inverted in its place, and read elsewhere, too", x->name);
 }
 
 static bool (*const rules[TILE_KIND_COUNT])(Verify *V) = {

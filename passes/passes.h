@@ -30,13 +30,14 @@ typedef struct Pass {
 } Pass;
 
 typedef struct PassOptions {
-    Target target;         // data of the target to schedule for
-    Dtype dtype;           // of q, k, v, o
-    bool tf32;             // products of f32 by tf32, where the target has that
-    bool split;            // add the form that splits the keys of a row between blocks
-    bool share;            // with it, the main kernel's tiles may be split as well
+    Target target; // data of the target to schedule for
+    Dtype dtype;   // of q, k, v, o
+    bool tf32;     // products of f32 by tf32, where the target has that
+    bool split;    // add the form for few queries: packed rows, their keys split between blocks
+    int few;       // with it, queries of launches that always take it
+    bool share;    // with it, the main kernel's tiles may be split as well
     const Backward *saves; // the stream is its forward, and stores what it needs; NULL: it does not
-    bool deterministic;    // of the backward: every number is added up in one order
+    bool deterministic;    // of the backward: dq, dk and dv are added up in one order
     ShapeClass shape;      // which launches the schedule is for
     const int32_t *sizes;  // of a launch it is for (SIZE_FREE); NULL: what the class is like
     Knobs schedule;        // choices in place of the target's
@@ -54,11 +55,12 @@ bool pass_run(TileProgram *p, PassId id, const PassOptions *o, Diags *diags);
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o);
 // The same of a recurrence's chunked form.  passes/tile/recur.c
 // steps: with a kernel for few positions.
-TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *o, bool steps);
-// A derived backward -> tile program of phase bwd, algorithm level. deterministic: every number is added up in one order. NULL with an
-// error in diags where the gradient of an input has no kernel. passes/tile/backward.c
-TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptions *o,
-                                 bool deterministic, Diags *diags);
+// few: up to how many positions have a kernel of their own; 0: none.
+TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *o, int few);
+// A derived backward -> tile program of phase bwd, algorithm level. nest: the kernel over tiles of keys adds to dq, in any order;
+// otherwise dq has a kernel of its own. NULL with an error in diags where the gradient of an input has no kernel. passes/tile/backward.c
+TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptions *o, bool nest,
+                                 Diags *diags);
 // Simplifies every expression, removes what nothing uses. passes/tile/tidy.c
 void pass_tidy(TileProgram *p);
 // Moves what does not depend on an axis (or on the loop) out of maps over it: per-row, per-column,
@@ -86,6 +88,8 @@ bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags);
 int pass_order(const PassId **out);
 // All of them.
 TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags);
+// The rest of them, for a program at the algorithm level (pass_algorithm); false with an error in diags.
+bool pass_finish(TileProgram *p, const PassOptions *o, Diags *diags);
 // A recurrence's algorithm, and the same as the target runs it; NULL with an error where it has no kernels of them.
 TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptions *o);
 TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Diags *diags);

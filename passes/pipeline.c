@@ -107,7 +107,8 @@ static TileProgram *algorithm(TileProgram *p, const PassOptions *o) {
 
 TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
     PassOptions effective = *o;
-    effective.split = pass_splits(o);
+    effective.few = pass_few(o);
+    effective.split = effective.few > 0;
     effective.share = pass_shares(o, s->row->D, s->row->Dv);
     return algorithm(pass_build(a, s, &effective), o);
 }
@@ -130,37 +131,48 @@ TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diag
     return p && steps(p, TILED, ALL, o, diags) ? p : NULL;
 }
 
+bool pass_finish(TileProgram *p, const PassOptions *o, Diags *diags) {
+    return steps(p, FUSED, ALL, o, diags);
+}
+
 // ---- recurrences
 
 TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptions *o) {
-    return algorithm(pass_build_recurrence(a, c, o, false), o);
+    return algorithm(pass_build_recurrence(a, c, o, 0), o);
+}
+
+// A vector has one position at a time, a matrix instruction 16. AMD's short chunks are of that kind already.
+static int few_positions(const Target *t) {
+    return t->kind == KIND_HOST ? 2 : t->kind == KIND_NVPTX ? PASS_FEW_POSITIONS : 0;
 }
 
 TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Diags *diags) {
     const RecProgram *rec = c->rec;
-    if (o->target.kind != KIND_HOST) {
-        diag_error(diags, rec->span,
-                   "recurrence '%s': %s has no kernels of recurrences yet; the host has", rec->name,
-                   o->target.name);
-        return NULL;
-    }
     if (!accepts(rec->span, rec->D, rec->Dv, diags)) return NULL;
-    TileProgram *p = algorithm(pass_build_recurrence(a, c, o, true), o);
-    return steps(p, FUSED, ALL, o, diags) ? p : NULL;
+    TileProgram *p = algorithm(pass_build_recurrence(a, c, o, few_positions(&o->target)), o);
+    return pass_finish(p, o, diags) ? p : NULL;
 }
 
 // ---- the backward
 
+// In the form that the target runs fastest. On GPUs a nest is for those that it fits (passes/schedule/sm90_nest.c).
 TileProgram *pass_backward_algorithm(Arena *a, const Backward *back, const PassOptions *o,
                                      Diags *diags) {
-    TileProgram *p = pass_build_backward(a, back, o, o->deterministic, diags);
+    bool host = o->target.kind == KIND_HOST, nest = host && o->dtype == DT_F32 && !o->deterministic;
+    TileProgram *p = NULL;
+    Diags quiet;
+    diag_init(&quiet, a);
+    if (!host && !o->deterministic) p = pass_build_backward(a, back, o, true, &quiet);
+    if (p) p = algorithm(p, o);
+    if (p && pass_has_nest(p)) return p;
+    p = pass_build_backward(a, back, o, nest, diags);
     return p ? algorithm(p, o) : NULL;
 }
 
 TileProgram *pass_backward_program(Arena *a, const Backward *back, const PassOptions *o,
                                    Diags *diags) {
     TileProgram *p = pass_backward_algorithm(a, back, o, diags);
-    return p && steps(p, FUSED, ALL, o, diags) ? p : NULL;
+    return p && pass_finish(p, o, diags) ? p : NULL;
 }
 
 // ---- by class

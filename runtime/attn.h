@@ -154,8 +154,8 @@ ATTN_API attn_status attn_get_tensor(const attn_artifact *a, int variant, int i,
 // Layouts: q [B, H, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv], o [B, H, Sq, Dv], emitted rows
 // [B, H, Sq] f32, inputs as declared. H is a multiple of Hkv. The last dimension is contiguous;
 // others may have any strides. An output's elements overlap neither each other nor another tensor;
-// inputs may overlap (v as a part of k). On a GPU address and strides of q, k, v, o are multiples of
-// 16 bytes.
+// inputs may overlap (v as a part of k); a recurrence's state may be state0, exactly. On a GPU
+// address and strides of q, k, v, o are multiples of 16 bytes.
 typedef struct attn_tensor {
     const char *name;
     void *data; // may be NULL where there is no element; read only, unless it is an output

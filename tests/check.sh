@@ -68,12 +68,17 @@ run "$build/tests/check_run" tests/regress
 run "$build/tests/check_gcn" stdlib
 run env QUICK=1 "$build/tests/check_gcn" tests/regress
 run "$build/tests/check_gcn" tests/regress/exact_maximum.attn --dtype=f16 -DD=96 -DDv=96
-for f in capped_weights raw_weights weighted_scores scaled_after_shift; do
+for f in capped_weights raw_weights weighted_scores weights_by_position scaled_after_shift; do
     run env QUICK=1 "$build/tests/check_gcn" "tests/regress/$f.attn" --dtype=f16
 done
 run env QUICK=1 "$build/tests/check_gcn" tests/tile/packed.tile tests/tile/mamba2.tile tests/tile/gated_delta.tile
 run env QUICK=1 "$build/tests/check_gcn" tests/tile/sums.tile
+run env QUICK=1 "$build/tests/check_gcn" tests/run/share.attn
 run env QUICK=1 "$build/tests/check_gcn" tests/tile/backward_apart.tile
+for f in causal attention_sink; do # the backward from source
+    { echo "// run: B=1 H=4 Hkv=2 Sq=40 Sk=70"; "$build/attnc" "stdlib/$f.attn" --phase=bwd --target=gfx942 --emit=tile -o -; } > "$build/$f.tile"
+    run env QUICK=1 "$build/tests/check_gcn" "$build/$f.tile"
+done
 # schedules that are not the compiler's choice
 gcn_schedule() { run "$build/tests/check_gcn" stdlib/causal.attn stdlib/relative_bias.attn --target="$1" --schedule="$2"; }
 gcn_schedule gfx90a waves=1

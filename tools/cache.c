@@ -40,7 +40,6 @@ static uint64_t hash(const char *s, size_t n, uint64_t h) {
 // A number for an expression, from those of its arguments: printed as a tree it may have no end.
 static void print_hash(Text *out, Arena *a, const RowProgram *row, const Ex *e) {
     const Ex **order;
-    const void *of_argument;
     int n = ex_order(a, &e, 1, &order);
     ExMemo hashes = {0};
     ExNames names = row_names(row);
@@ -55,10 +54,8 @@ static void print_hash(Text *out, Arena *a, const RowProgram *row, const Ex *e) 
         else
             ex_print(&t, x, &names);
         h[i] = hash(t.s, t.n, UINT64_C(0xcbf29ce484222325));
-        for (int k = 0; k < x->nargs; k++) {
-            ex_memo_has(&hashes, x->args[k], &of_argument);
-            h[i] = hash(of_argument, sizeof *h, h[i]);
-        }
+        for (int k = 0; k < x->nargs; k++)
+            h[i] = hash(ex_memo_get(&hashes, x->args[k]), sizeof *h, h[i]);
         ex_memo_put(a, &hashes, x, &h[i]);
     }
     text_printf(out, " %016llx", (unsigned long long)h[n - 1]);

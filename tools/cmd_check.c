@@ -9,7 +9,8 @@
 
 // The usual reason: a key that weighs nothing is still multiplied where its tile is visited.
 static void explain_wrong(const Binding *b) {
-    const Tensor *v = &b->tensor[sig_arg(b->sig, "v")];
+    int at = sig_arg(b->sig, "v");
+    const Tensor *v = &b->tensor[at < 0 ? sig_arg(b->sig, "k") : at];
     int64_t bad = 0;
     for (int64_t i = 0; i < v->count; i++) bad += !isfinite(tensor_get(v, i));
     if (bad)

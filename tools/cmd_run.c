@@ -140,10 +140,8 @@ static Status run_kernel(Launch *l, Arena *a, Compile *c, const Options *o) {
 
 // What has no kernels for the target; NULL where all has.
 static const char *without_kernels(const Compile *c) {
-    bool backward = c->options.phases & COMPILE_BWD;
-    if (backward && c->variants.data[0]->kind == VARIANT_RECURRENCE)
-        return "the backward of recurrences has";
-    return backward && !compile_has_backward(c->options.target) ? "the backward has" : NULL;
+    bool recurrence = c->variants.data[0]->kind == VARIANT_RECURRENCE;
+    return recurrence && c->options.phases & COMPILE_BWD ? "the backward of recurrences has" : NULL;
 }
 
 static Status run_reference(Compile *c, const Options *o) {

@@ -80,8 +80,6 @@ bool compile_streams(Compile *c) {
     return c->diags.errors == 0;
 }
 
-bool compile_has_backward(TargetId t) { return target_get(t)->kind == KIND_HOST; }
-
 // Streams, and where the backward is one of the phases what is derived of it.
 static bool can_run(Compile *c) {
     if (!compile_streams(c)) return false;
@@ -91,11 +89,6 @@ static bool can_run(Compile *c) {
         diag_error(&c->diags, rec->span,
                    "recurrence '%s': the backward of recurrences has no kernels in this version",
                    rec->name);
-        return false;
-    }
-    if (!compile_has_backward(c->options.target)) {
-        diag_error(&c->diags, (Span){0}, "the backward has no kernels for %s in this version",
-                   target_get(c->options.target)->name);
         return false;
     }
     for (int i = c->backwards.n; i < c->rows.n; i++) {

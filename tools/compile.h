@@ -47,7 +47,6 @@ extern const char compile_stdin[];
 // there is no such entry. compile_close is due whatever comes back.
 FeStatus compile_open(Compile *c, const CompileOptions *o);
 void compile_close(Compile *c);
-bool compile_has_backward(TargetId t); // for attentions
 bool compile_streams(Compile *c);   // rows and their streaming forms; chunked forms of recurrences
 bool compile_algorithm(Compile *c); // tiles before the passes (--emit=tile)
 bool compile_tiles(Compile *c);     // tiles as the target runs them

@@ -29,7 +29,7 @@ static ExValue symbol(void *ctx, const Ex *e) {
     case SYM_POS: v.i = e->index == at->axis_q ? at->query : at->key; break;
     case SYM_LET: v.i = at->bound[e->index - MASK_PARTS]; break;
     case SYM_SCALAR: {
-        double x = at->binding->scalar[3 + e->index]; // q, k, v come first
+        double x = at->binding->scalar[sig_operands(at->binding->sig) + e->index];
         if (e->type == EX_F32)
             v.f = x;
         else
@@ -43,7 +43,7 @@ static ExValue symbol(void *ctx, const Ex *e) {
 
 static ExValue element(void *ctx, const Ex *e, const int32_t *index) {
     const MaskCursor *at = ctx;
-    const Tensor *t = &at->binding->tensor[3 + e->input];
+    const Tensor *t = &at->binding->tensor[sig_operands(at->binding->sig) + e->input];
     int64_t i = 0;
     ExValue v = {.i = 0};
     if (t->count == 0) return v;
@@ -81,8 +81,7 @@ TileKernel *mask_kernel(const TileProgram *p, const int32_t *given, Arena *a) {
             TileKernel *k = p->kernels.data[plan->kernels.data[j]];
             bool sweeps = mask_axis(k, SIZE_SQ) >= 0 && mask_axis(k, SIZE_SK) >= 0;
             if (sweeps && !tile_has_lanes(k)) return k;
-        }
-        return NULL;
+        } // rows that are packed are none of queries: the next plan's
     }
     return NULL;
 }
@@ -228,14 +227,15 @@ static double count_inside(const MaskMap *m) {
     return m->queries && m->keys ? pairs / ((double)m->queries * m->keys) : 0;
 }
 
-static void note_read(void *ctx, const Ex *e) {
-    if (e->op == EX_LOAD) ((bool *)ctx)[3 + e->input] = true; // q, k, v come first
-    if (e->op == EX_SYM && e->sym == SYM_SCALAR) ((bool *)ctx)[3 + e->index] = true;
+static void note_read(void *ctx, const Ex *e) { // ctx: of the inputs
+    if (e->op == EX_LOAD) ((bool *)ctx)[e->input] = true;
+    if (e->op == EX_SYM && e->sym == SYM_SCALAR) ((bool *)ctx)[e->index] = true;
 }
 
 const bool *mask_reads(Arena *a, const TileProgram *p, const Signature *sig) {
     bool *read = ARENA_ARRAY(a, bool, sig->args.n + 1);
-    for (int i = 0; i < p->kernels.n; i++) ex_visit(p->kernels.data[i]->mask, note_read, read);
+    for (int i = 0; i < p->kernels.n; i++)
+        ex_visit(p->kernels.data[i]->mask, note_read, read + sig_operands(sig));
     return read;
 }
 

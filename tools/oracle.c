@@ -56,7 +56,7 @@ static bool make_outputs(Oracle *x, const Binding *b, unsigned asked) {
     return x->room;
 }
 
-// The reference's arguments are q, k, v, the inputs, then what comes out: o, and emits or the state.
+// The reference's arguments are q, k, v (unless it is in k), the inputs, then what comes out: o, and emits or the state.
 static RefRun reference(Oracle *x, const Variant *v, const Binding *b, const void *const *in,
                         const OracleAsk *ask) {
     int o = sig_arg(b->sig, "o");
@@ -64,8 +64,8 @@ static RefRun reference(Oracle *x, const Variant *v, const Binding *b, const voi
                 .sizes = b->size,
                 .q = in[0],
                 .k = in[1],
-                .v = in[2],
-                .inputs = in + 3,
+                .v = v->v_in_k ? NULL : in[2],
+                .inputs = in + sig_operands(b->sig),
                 .o = x->out[o],
                 .outside = ask->what & ORACLE_OUTSIDE ? &x->outside : NULL};
     if (b->sig->recurrence) {
@@ -89,7 +89,7 @@ static RefRun reference(Oracle *x, const Variant *v, const Binding *b, const voi
 // What goes out follows what comes in: o, then emits or the state; q, k, v, the inputs, state0.
 static void differentiate(Oracle *x, const RefRun *run, const Binding *b, const void *const *in) {
     const Signature *sig = b->sig;
-    int o = sig_arg(sig, "o"), at = sig_arg(sig, "dq");
+    int o = sig_arg(sig, "o"), at = sig_arg(sig, "dq"), operands = sig_operands(sig);
     double **dinputs = calloc((size_t)sig->args.n + 1, sizeof *dinputs);
     const double *const *d = (const double *const *)(in + sig_arg(sig, "do"));
     RefGrad g = {.run = run,
@@ -98,10 +98,10 @@ static void differentiate(Oracle *x, const RefRun *run, const Binding *b, const 
                  .dstate = sig->recurrence ? d[1] : NULL,
                  .dq = x->out[at],
                  .dk = x->out[at + 1],
-                 .dv = x->out[at + 2],
+                 .dv = operands > 2 ? x->out[at + 2] : NULL,
                  .dinputs = dinputs};
-    for (int i = at + 3; i < sig->args.n && dinputs; i++) {
-        int of = sig->args.data[i].of - 3;
+    for (int i = at + operands; i < sig->args.n && dinputs; i++) {
+        int of = sig->args.data[i].of - operands;
         if (sig->recurrence && of == o - 4)
             g.dstate0 = x->out[i];
         else

@@ -44,7 +44,7 @@ static void attention(Arena *a, Signature *s, const Variant *v, Dtype t) {
     SigExtent row[] = {sized(SIZE_B), sized(SIZE_HQ), sized(SIZE_SQ)};
     add4(a, s, "q", ARG_QKV, t, SIZE_HQ, SIZE_SQ, v->D);
     add4(a, s, "k", ARG_QKV, t, SIZE_HKV, SIZE_SK, v->D);
-    add4(a, s, "v", ARG_QKV, t, SIZE_HKV, SIZE_SK, v->Dv);
+    if (!v->v_in_k) add4(a, s, "v", ARG_QKV, t, SIZE_HKV, SIZE_SK, v->Dv);
     add_inputs(a, s, v);
     add4(a, s, "o", ARG_OUTPUT, t, SIZE_HQ, SIZE_SQ, v->Dv);
     for (int i = 0; i < v->emits.n; i++)
@@ -78,9 +78,10 @@ static void add_gradient(Arena *a, Signature *s, int of, ArgRole role) {
 void sig_add_gradients(Arena *a, Signature *s, const Variant *v) {
     int n = s->args.n, o = sig_arg(s, "o");
     for (int i = o; i < n; i++) add_gradient(a, s, i, ARG_GRAD_IN);
-    for (int i = 0; i < 3; i++) add_gradient(a, s, i, ARG_GRAD_OUT);
+    int operands = sig_operands(s);
+    for (int i = 0; i < operands; i++) add_gradient(a, s, i, ARG_GRAD_OUT);
     for (int i = 0; i < v->inputs.n; i++)
-        if (v->inputs.data[i].grad) add_gradient(a, s, 3 + i, ARG_GRAD_OUT);
+        if (v->inputs.data[i].grad) add_gradient(a, s, operands + i, ARG_GRAD_OUT);
     if (s->recurrence) add_gradient(a, s, o - 1, ARG_GRAD_OUT);
     s->backward = true;
 }
@@ -138,6 +139,12 @@ Signature *sig_of_artifact(Arena *a, const AbiVariant *v) {
 bool sig_add_gradients_of(Arena *a, Signature *s, const AbiVariant *backward) {
     s->backward = true;
     return add_tensors(a, s, backward);
+}
+
+int sig_operands(const Signature *s) {
+    int n = 0;
+    while (n < s->args.n && s->args.data[n].role == ARG_QKV) n++;
+    return n;
 }
 
 int sig_arg(const Signature *s, const char *name) {

@@ -36,7 +36,7 @@ typedef struct Signature {
     bool recurrence;
     int D, Dv;
     SizeNames sizes;
-    // q, k, v, the inputs in order, then outputs: o, emits; then gradients, where there is a backward
+    // q, k, v (unless it is in k), the inputs in order, then outputs: o, emits; then gradients, where there is a backward
     VEC(SigArg) args;
     bool backward;
 } Signature;
@@ -51,6 +51,7 @@ bool sig_is_gradient(const Signature *s, const char *name);
 Signature *sig_of_artifact(Arena *a, const AbiVariant *v);
 // Adds those of a backward; false as above.
 bool sig_add_gradients_of(Arena *a, Signature *s, const AbiVariant *backward);
+int sig_operands(const Signature *s);               // of q, k, v: the inputs follow them
 int sig_arg(const Signature *s, const char *name);  // -1: none
 int sig_size(const Signature *s, const char *name); // -1: none
 

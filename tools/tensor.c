@@ -75,10 +75,7 @@ void tensor_read(const Tensor *t, int64_t i, int n, double *out) {
     case DT_BF16: READ(uint16_t, bf16_to_f32(x));
     case DT_I32: READ(int32_t, x);
     case DT_BOOL: READ(uint8_t, x != 0);
-    case DT_I8: READ(int8_t, x);
-    case DT_E4M3:
-    case DT_E5M2:
-    case DT_COUNT: break; // nothing in the language makes a tensor of these yet
+    case DT_COUNT: break;
     }
 #undef READ
     assert(!"the dtype of a tensor");
@@ -97,9 +94,6 @@ void tensor_set(Tensor *t, int64_t i, double v) {
     case DT_BF16: ((uint16_t *)t->data)[i] = bf16_from_f32((float)v); return;
     case DT_I32: ((int32_t *)t->data)[i] = (int32_t)v; return;
     case DT_BOOL: ((uint8_t *)t->data)[i] = v != 0; return;
-    case DT_I8: ((int8_t *)t->data)[i] = (int8_t)v; return;
-    case DT_E4M3:
-    case DT_E5M2:
     case DT_COUNT: break;
     }
     assert(!"the dtype of a tensor");

@@ -211,6 +211,7 @@ static void am_op(Cg *cg, const TileOp *op) {
     case TILE_WAIT: am_land(cg, op); return;
     case TILE_VIEW: cg_view(cg, op); return;
     case TILE_BARRIER: am_barrier(cg); return;
+    case TILE_BESIDE: cg_beside(cg, op); return;
     default: assert(!"an operation of this target's schedules");
     }
 }

@@ -33,6 +33,7 @@ const CgGpuHooks am_gpu_hooks = {
     .element = am_element,
     .pair = pair,
     .exchange = am_exchange,
+    .barrier = am_barrier,
     .two_chains = true,
     .place = shared_place,
     .pointer = am_lds,

@@ -133,6 +133,16 @@ Val cg_thread_part(Cg *cg, int layout, int axis) {
     return scaled(cg, p);
 }
 
+Val cg_warp_part(Cg *cg, int layout, int axis, int by) {
+    const Layout *l = &cg->k->layouts.data[layout].is;
+    CgPart p = {NULL, 1};
+    if (layout_share(l, LAYOUT_WARP, axis) == 1) return NULL;
+    Layout in = in_threads(l, axis);
+    add_digits(cg, &in, LAYOUT_WARP,
+               LLVMBuildUDiv(cg->b, cg_gpu(cg)->tid, cg_i32(cg, cg->target->lanes), ""), &p);
+    return cg_times(cg, p.number, p.step * by);
+}
+
 // ---- reductions and positions
 
 Val cg_across(Cg *cg, const Layout *l, int axis, ExOp reduce, Val v) {

@@ -25,6 +25,7 @@ typedef struct CgGpuHooks {
     // Two elements side by side of a result whose registers hold two.
     void (*pair)(Cg *cg, CgWalk *m, int result, Val low, Val high);
     Val (*exchange)(Cg *cg, Val v, int mask); // of the lane whose number differs in these bits
+    void (*barrier)(Cg *cg);                  // all threads of the block have come here
     // Reductions in two chains, which do not wait for each other.
     bool two_chains;
     // ---- shared memory
@@ -68,6 +69,8 @@ int cg_columns(const Layout *l);              // their axis; -1: there is none
 void cg_place_thread(Cg *cg, Val lane, Val warp, bool late);
 // i32: of an element's number along an axis, in one of the kernel's layouts.
 Val cg_thread_part(Cg *cg, int layout, int axis);
+// i32: of it only what the warp says, times `by`; NULL: nothing.
+Val cg_warp_part(Cg *cg, int layout, int axis, int by);
 // Of one register: over the lanes that share what is reduced.
 Val cg_across(Cg *cg, const Layout *l, int axis, ExOp reduce, Val v);
 Val cg_merge(Cg *cg, ExOp reduce, Val a, Val b); // of a reduction; a NULL: b
@@ -105,10 +108,14 @@ void cg_walk_element(Cg *cg, CgWalk *m); // m may not have moved since
 void cg_walk_end(Cg *cg, CgWalk *m);     // reductions across lanes, but of results in parts
 Val *cg_walk_register(Cg *cg, const CgWalk *m, int result); // of the current element
 Val cg_walk_first(Cg *cg, const CgWalk *m, int axis);       // POS of the thread's first element
+// Of a map of registers to shared memory: its elements, when all are made.
+bool cg_is_spread(const TileOp *map);
+void cg_spread(Cg *cg, const TileOp *map);
 
 // ---- values in shared memory (shared.c)
 void cg_alloc(Cg *cg, const TileValue *v); // from now on it begins where it lies
 void cg_view(Cg *cg, const TileOp *op);    // a stage of a buffer
+void cg_beside(Cg *cg, const TileOp *op);  // the same place
 // To the element `own` along `axis`, `other` along the value's other one, if any.
 Val cg_shared_pointer(Cg *cg, const TileValue *v, int axis, Val own, Val other);
 // As it reads; part: what registers say of it, beside the thread.
@@ -120,6 +127,7 @@ void cg_cooperative_map(Cg *cg, const TileOp *op);
 // ---- operations of all threads whose operands and results lie in shared memory (together.c)
 bool cg_is_together(const TileOp *op);
 void cg_together(Cg *cg, const TileOp *op);
+void cg_invert(Cg *cg, const TileOp *op); // invert.c
 
 // ---- a fragment from and to a tensor whose last dimension is along its columns, or not there (access.c)
 typedef struct CgAccess {

@@ -172,3 +172,48 @@ void cg_walk_end(Cg *cg, CgWalk *m) {
         }
     }
 }
+
+// ---- from registers to shared memory
+
+bool cg_is_spread(const TileOp *map) {
+    if (map->kind != TILE_MAP || !tile_makes_shared(map)) return false;
+    for (int i = 0; i < map->args.n; i++)
+        if (map->args.data[i]->home == HOME_FRAGMENT && map->args.data[i]->rank == 2) return true;
+    return false;
+}
+
+// Where warps have copies, the first ones put theirs.
+static Blk first_copies(Cg *cg, const TileOp *map) {
+    Layout own = layout_restrict(
+        &cg->k->layouts.data[tile_common_layout(cg->k, map, map->axes, map->naxes)].is, map->axes,
+        map->naxes);
+    int copies = layout_share(&own, LAYOUT_WARP, LAYOUT_COPIES);
+    if (copies == 1) return NULL;
+    Blk work = cg_block(cg, "spread"), done = cg_block(cg, "spread.done");
+    Val first = cg_i32(cg, cg_gpu(cg)->threads / copies);
+    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, cg_gpu(cg)->tid, first, "");
+    LLVMBuildCondBr(cg->b, in, work, done);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    return done;
+}
+
+void cg_spread(Cg *cg, const TileOp *map) {
+    for (int i = 0; i < map->results.n; i++) cg_alloc(cg, map->results.data[i]); // all warps read
+    Blk done = first_copies(cg, map);
+    for (int i = 0; i < map->results.n; i++) {
+        const TileValue *v = map->results.data[i];
+        const CgFragment *f = cg_fragment(cg, v);
+        int layout = tile_common_layout(cg->k, map, map->axes, map->naxes);
+        for (int r = 0; r < f->registers; r++) {
+            Val at[2];
+            for (int a = 0; a < 2; a++)
+                at[a] = cg_plus(cg, cg_thread_part(cg, layout, v->axis[a]),
+                                layout_part(&f->is, LAYOUT_REG, v->axis[a], r * f->each));
+            Val x = cg->value[v->id].e[r], p = cg_shared_pointer(cg, v, v->axis[0], at[0], at[1]);
+            LLVMBuildStore(cg->b, f->each == 1 ? cg_write(cg, x, v->dtype) : x, p);
+        }
+    }
+    if (!done) return;
+    LLVMBuildBr(cg->b, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}

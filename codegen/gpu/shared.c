@@ -11,6 +11,10 @@ void cg_view(Cg *cg, const TileOp *op) {
     cg->value[op->results.data[0]->id].mem = cg_sum(cg, cg->value[buffer->id].mem, stage);
 }
 
+void cg_beside(Cg *cg, const TileOp *op) {
+    cg->value[op->results.data[0]->id].mem = cg->value[op->args.data[0]->id].mem;
+}
+
 Val cg_shared_pointer(Cg *cg, const TileValue *v, int axis, Val own, Val other) {
     TileShared t = tile_shared(cg->p, cg->k, v);
     bool along = t.col_axis == axis;

@@ -1,7 +1,7 @@
 // together.c: what all threads of a block make together in shared memory, for GPUs: values without the rows that lie over
 // the warps, as the scores of a recurrence's chunk.
 //
-// In: a map, a product, a beside or an invert whose operands and results lie in shared memory. Out: loops in which each
+// In: a map, a product or an invert whose operands and results lie in shared memory. Out: loops in which each
 // thread makes every so-many-th element of a result; readable behind the next barrier. (cooperative.c has vectors that are
 // made of a tile's rows, with loads of many elements.)
 #include "codegen/gpu/gpu.h"
@@ -77,62 +77,252 @@ static Val loop_end(Cg *cg, Loop *l, int step, Val sum) {
     return l->sum;
 }
 
-// The elements of a value, one after the other, that are this thread's.
-static Loop deal(Cg *cg, Elem *e, const TileValue *v) {
-    int all = 1;
-    for (int i = 0; i < v->rank; i++) all *= extent(cg, v->axis[i]);
-    Loop l = loop_begin(cg, cg_gpu(cg)->tid, cg_i32(cg, all), NULL);
-    Val rest = l.i;
-    for (int i = v->rank - 1; i >= 0; i--) {
-        int n = extent(cg, v->axis[i]);
-        e->index[v->axis[i]] = i ? LLVMBuildURem(cg->b, rest, cg_i32(cg, n), "") : rest;
-        rest = LLVMBuildUDiv(cg->b, rest, cg_i32(cg, n), "");
-    }
-    return l;
+// The numbers below `n` that are this thread's, if `n` is no multiple of the threads only where `inside` says so.
+typedef struct Deal {
+    Loop loop;
+    Val at;
+    Blk done; // NULL: all threads have as many
+} Deal;
+
+static Deal deal_numbers(Cg *cg, int n) {
+    int threads = cg_gpu(cg)->threads, turns = (n + threads - 1) / threads;
+    Deal d = {.loop = loop_begin(cg, cg_i32(cg, 0), cg_i32(cg, turns), NULL)};
+    d.at = LLVMBuildAdd(cg->b, cg_times(cg, d.loop.i, threads), cg_gpu(cg)->tid, "");
+    if (n % threads == 0) return d;
+    Blk work = cg_block(cg, "dealt");
+    d.done = cg_block(cg, "dealt.done");
+    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, d.at, cg_i32(cg, n), "");
+    LLVMBuildCondBr(cg->b, in, work, d.done);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    return d;
 }
 
-static void dealt(Cg *cg, Loop *l) { loop_end(cg, l, cg_gpu(cg)->threads, NULL); }
+static void dealt(Cg *cg, Deal *d) {
+    if (d->done) {
+        Blk last = LLVMGetInsertBlock(cg->b);
+        LLVMBuildBr(cg->b, d->done);
+        LLVMMoveBasicBlockAfter(d->done, last);
+        LLVMPositionBuilderAtEnd(cg->b, d->done);
+    }
+    loop_end(cg, &d->loop, 1, NULL);
+}
+
+// Sets the index of an element by its number, the last axis the fast one; `but` an axis that it lacks.
+static int count_of(Cg *cg, const TileValue *v, int but) {
+    int n = 1;
+    for (int i = 0; i < v->rank; i++) n *= v->axis[i] == but ? 1 : extent(cg, v->axis[i]);
+    return n;
+}
+
+static void at_number(Cg *cg, Elem *e, const TileValue *v, int but, Val number) {
+    int left = count_of(cg, v, but);
+    for (int i = v->rank - 1; i >= 0; i--) {
+        int n = extent(cg, v->axis[i]);
+        if (v->axis[i] == but) continue;
+        left /= n;
+        e->index[v->axis[i]] = left > 1 ? cg_modulo(cg, number, n) : number;
+        if (left > 1) number = cg_over(cg, number, n);
+    }
+}
+
+// The elements of a value that are this thread's, one after the other.
+static Deal deal(Cg *cg, Elem *e, const TileValue *v) {
+    Deal d = deal_numbers(cg, count_of(cg, v, -1));
+    at_number(cg, e, v, -1, d.at);
+    return d;
+}
 
 // ---- maps
 
-// Whether place `j` counts for the scan at place `here`.
-static Val counts(Cg *cg, const TileResult *r, Val j, Val here) {
-    LLVMIntPredicate before = r->strict ? LLVMIntSLT : LLVMIntSLE;
-    bool prefix = r->scan == SCAN_PREFIX;
-    Val in = LLVMBuildICmp(cg->b, before, prefix ? j : here, prefix ? here : j, "");
-    if (!r->by) return in;
-    Val by = cg_i32(cg, r->by), own = LLVMBuildUDiv(cg->b, here, by, "");
-    Val same = LLVMBuildICmp(cg->b, LLVMIntEQ, LLVMBuildUDiv(cg->b, j, by, ""), own, "");
-    return LLVMBuildAnd(cg->b, in, same, "");
+// Results that are reduced, or scans: lines along the axis.
+enum { AT_ONCE = 8 }; // places of reductions, whose sums do not wait for each other
+
+typedef struct Line {
+    Elem *e;
+    CgElem *at;
+    int first, count;  // results that are made together
+    int axis, n, size; // places, and of those the ones that count
+} Line;
+
+static const TileResult *out_of(const Line *l, int i) { return &l->e->op->outs.data[l->first + i]; }
+
+static const TileValue *value_of(const Line *l, int i) {
+    return l->e->op->results.data[l->first + i];
 }
 
-// A reduction or a scan, of which places beyond the axis' size do not count.
-static Val reduced(Cg *cg, Elem *e, CgElem *at, const TileResult *r) {
-    int axis = r->reduce_axis, n = extent(cg, axis);
-    const TileAxis *a = &cg->k->axes[axis];
-    if (a->whole && a->size->i < n) n = a->size->i;
-    Val here = e->index[axis], none = cg_f32(cg, ex_identity(r->reduce));
-    Loop l = loop_begin(cg, cg_i32(cg, 0), cg_i32(cg, n), none);
-    Val place = r->scan == SCAN_SUFFIX ? LLVMBuildSub(cg->b, cg_i32(cg, n - 1), l.i, "") : l.i;
-    e->index[axis] = place;
-    cg_elem_begin(cg, at);
-    Val x = cg_expr(cg, r->body, at);
-    if (r->scan) x = LLVMBuildSelect(cg->b, counts(cg, r, place, here), x, none, "");
-    e->index[axis] = here;
-    Val sum = loop_end(cg, &l, 1, cg_merge(cg, r->reduce, l.sum, x));
-    cg_elem_begin(cg, at);
-    return sum;
+static Val none_of(Cg *cg, const Line *l, int i) {
+    return cg_f32(cg, ex_identity(out_of(l, i)->reduce));
+}
+
+static void at_place(Cg *cg, const Line *l, Val place) {
+    l->e->index[l->axis] = place;
+    cg_elem_begin(cg, l->at);
+}
+
+static Val body_here(Cg *cg, const Line *l, int i) {
+    Val x = cg_expr(cg, out_of(l, i)->body, l->at), here = l->e->index[l->axis];
+    if (l->size == l->n) return x;
+    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, here, cg_i32(cg, l->size), "");
+    return LLVMBuildSelect(cg->b, in, x, none_of(cg, l, i), "");
+}
+
+static Val place_of(Cg *cg, const Line *l, Val number) {
+    if (out_of(l, 0)->scan != SCAN_SUFFIX) return number;
+    return LLVMBuildSub(cg->b, cg_i32(cg, l->n - 1), number, "");
+}
+
+// What a result has before place `number`: where it begins anew, nothing.
+static Val before_of(Cg *cg, const Line *l, int i, Val sum, Val number) {
+    if (!out_of(l, i)->by) return sum;
+    Val rest = cg_modulo(cg, number, out_of(l, i)->by);
+    Val new = LLVMBuildICmp(cg->b, LLVMIntEQ, rest, cg_i32(cg, 0), "");
+    return LLVMBuildSelect(cg->b, new, none_of(cg, l, i), sum, "");
+}
+
+static void walk_place(Cg *cg, const Line *l, Val number, Val *sum, int step) {
+    at_place(cg, l, place_of(cg, l, number));
+    for (int i = 0; i < l->count; i++) {
+        const TileResult *r = out_of(l, i);
+        Val before = before_of(cg, l, i, sum[i * step], number);
+        sum[i * step] = cg_merge(cg, r->reduce, before, body_here(cg, l, i));
+        if (r->scan) put(cg, l->e, value_of(l, i), r->strict ? before : sum[i * step]);
+    }
+}
+
+// By one thread, from place to place.
+static void walk_line(Cg *cg, const Line *l, int step) {
+    int n = l->count * step;
+    Val *sum = ARENA_ARRAY(cg->arena, Val, n), *phi = ARENA_ARRAY(cg->arena, Val, n);
+    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "line"),
+        done = cg_block(cg, "line.done");
+    LLVMBuildBr(cg->b, head);
+    LLVMPositionBuilderAtEnd(cg->b, head);
+    Val number = LLVMBuildPhi(cg->b, cg->i32, "");
+    for (int i = 0; i < n; i++) sum[i] = phi[i] = LLVMBuildPhi(cg->b, cg->f32, "");
+    for (int j = 0; j < step; j++) walk_place(cg, l, cg_plus(cg, number, j), sum + j, step);
+    Val next = cg_plus(cg, number, step), zero = cg_i32(cg, 0);
+    Blk latch = LLVMGetInsertBlock(cg->b);
+    LLVMAddIncoming(number, (Val[]){zero, next}, (Blk[]){pre, latch}, 2);
+    for (int i = 0; i < n; i++) {
+        Val none = none_of(cg, l, i / step);
+        LLVMAddIncoming(phi[i], (Val[]){none, sum[i]}, (Blk[]){pre, latch}, 2);
+    }
+    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, l->n), "");
+    LLVMBuildCondBr(cg->b, more, head, done);
+    LLVMMoveBasicBlockAfter(done, latch);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+    for (int i = 0; i < l->count; i++) {
+        ExOp op = out_of(l, i)->reduce;
+        for (int j = 1; j < step; j++)
+            sum[i * step] = cg_merge(cg, op, sum[i * step], sum[i * step + j]);
+        if (!out_of(l, i)->scan) put(cg, l->e, value_of(l, i), sum[i * step]);
+    }
+}
+
+static void store_scanned(Cg *cg, const Line *l, const Val *x, int each, Val first, Val before) {
+    const TileResult *r = out_of(l, 0);
+    for (int j = 0; j < each; j++) {
+        Val sum = cg_merge(cg, r->reduce, before, x[j]);
+        l->e->index[l->axis] = place_of(cg, l, cg_plus(cg, first, j));
+        put(cg, l->e, value_of(l, 0), r->strict ? before : sum);
+        before = sum;
+    }
+}
+
+// By a warp: each lane has some places that follow each other, `before` is what those of lower lanes have together.
+static void share_line(Cg *cg, const Line *l) {
+    const TileResult *r = out_of(l, 0);
+    int lanes = cg->target->lanes, each = (l->n + lanes - 1) / lanes;
+    Val none = none_of(cg, l, 0), all = NULL, before = none;
+    Val first = cg_times(cg, cg_gpu(cg)->lane, each), *x = ARENA_ARRAY(cg->arena, Val, each);
+    for (int j = 0; j < each; j++) {
+        Val number = cg_plus(cg, first, j);
+        Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, number, cg_i32(cg, l->n), "");
+        Val there = l->n % lanes ? LLVMBuildSelect(cg->b, in, number, cg_i32(cg, 0), "") : number;
+        at_place(cg, l, place_of(cg, l, there));
+        x[j] = body_here(cg, l, 0);
+        if (l->n % lanes) x[j] = LLVMBuildSelect(cg->b, in, x[j], none, "");
+        all = cg_merge(cg, r->reduce, all, x[j]);
+    }
+    for (int mask = 1; mask < lanes; mask *= 2) {
+        Val other = cg_gpu(cg)->hooks->exchange(cg, all, mask);
+        Val high = LLVMBuildAnd(cg->b, cg_gpu(cg)->lane, cg_i32(cg, mask), "");
+        high = LLVMBuildICmp(cg->b, LLVMIntNE, high, cg_i32(cg, 0), "");
+        Val more = cg_merge(cg, r->reduce, other, before);
+        before = LLVMBuildSelect(cg->b, high, more, before, "");
+        all = cg_merge(cg, r->reduce, all, other);
+    }
+    Blk work = cg_block(cg, "line"), done = cg_block(cg, "line.done");
+    Val last = cg_i32(cg, r->scan ? (l->n + each - 1) / each : 1);
+    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, cg_gpu(cg)->lane, last, "");
+    LLVMBuildCondBr(cg->b, in, work, done);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    if (r->scan)
+        store_scanned(cg, l, x, each, first, before);
+    else
+        put(cg, l->e, value_of(l, 0), all);
+    LLVMBuildBr(cg->b, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}
+
+static int without(const Line *l, int i) { return out_of(l, i)->scan ? l->axis : -1; }
+
+static int lines_of(Cg *cg, const Line *l, int i) {
+    return count_of(cg, value_of(l, i), without(l, i));
+}
+
+static bool is_shared(Cg *cg, const Line *l, int i) {
+    int lanes = cg->target->lanes, each = (l->n + lanes - 1) / lanes;
+    return 2 * lines_of(cg, l, i) <= lanes && !out_of(l, i)->by && l->n % each == 0;
+}
+
+// The next result goes the same way.
+static bool goes_along(Cg *cg, const Line *l) {
+    int i = l->count;
+    if (l->first + i == l->e->op->results.n || is_shared(cg, l, 0) || is_shared(cg, l, i))
+        return false;
+    const TileResult *r = out_of(l, i);
+    bool back = r->scan == SCAN_SUFFIX, first = out_of(l, 0)->scan == SCAN_SUFFIX;
+    return r->reduce != EX_CONST && r->reduce_axis == l->axis && back == first &&
+           lines_of(cg, l, i) == lines_of(cg, l, 0);
+}
+
+static void walk_lines(Cg *cg, const Line *l) {
+    int step = l->n % AT_ONCE ? 1 : AT_ONCE;
+    for (int i = 0; i < l->count; i++) step = out_of(l, i)->scan ? 1 : step;
+    Deal d = deal_numbers(cg, lines_of(cg, l, 0));
+    at_number(cg, l->e, value_of(l, 0), without(l, 0), d.at);
+    walk_line(cg, l, step);
+    dealt(cg, &d);
+}
+
+// Few lines take a warp each, those of result i from the i-th warp on.
+static void share_lines(Cg *cg, const Line *l) {
+    int lanes = cg->target->lanes, warps = cg_gpu(cg)->threads / lanes;
+    Val warp = cg_over(cg, cg_gpu(cg)->tid, lanes);
+    Val from = cg_modulo(cg, cg_plus(cg, warp, warps - l->first % warps), warps);
+    Loop each = loop_begin(cg, from, cg_i32(cg, lines_of(cg, l, 0)), NULL);
+    at_number(cg, l->e, value_of(l, 0), without(l, 0), each.i);
+    share_line(cg, l);
+    loop_end(cg, &each, warps, NULL);
 }
 
 static void map(Cg *cg, Elem *e) {
     for (int i = 0; i < e->op->results.n; i++) {
         const TileResult *r = &e->op->outs.data[i];
-        const TileValue *v = e->op->results.data[i];
         CgElem at = {.lanes = 1, .param = operand, .pos = position, .lane_axis = -1, .ctx = e};
-        Loop l = deal(cg, e, v);
-        Val x = r->reduce == EX_CONST ? cg_expr(cg, r->body, &at) : reduced(cg, e, &at, r);
-        put(cg, e, v, x);
-        dealt(cg, &l);
+        if (r->reduce != EX_CONST) {
+            const TileAxis *a = &cg->k->axes[r->reduce_axis];
+            Line l = {e, &at, i, 1, r->reduce_axis, a->extent, a->extent};
+            if (a->whole && a->size->i < l.n) l.size = a->size->i;
+            while (goes_along(cg, &l)) l.count++;
+            (is_shared(cg, &l, 0) ? share_lines : walk_lines)(cg, &l);
+            i += l.count - 1;
+            continue;
+        }
+        Deal d = deal(cg, e, e->op->results.data[i]);
+        put(cg, e, e->op->results.data[i], cg_expr(cg, r->body, &at));
+        dealt(cg, &d);
     }
 }
 
@@ -142,58 +332,19 @@ static void product(Cg *cg, Elem *e) {
     const TileValue *v = e->op->results.data[0];
     const TileValue *add = e->op->args.n > 2 ? e->op->args.data[2] : NULL;
     int inner = tile_contracted_axis(e->op);
-    Loop l = deal(cg, e, v);
+    Deal d = deal(cg, e, v);
     Val start = add ? get(cg, e, add) : cg_f32(cg, 0);
     Loop terms = loop_begin(cg, cg_i32(cg, 0), cg_i32(cg, extent(cg, inner)), start);
     e->index[inner] = terms.i;
     Val f[] = {get(cg, e, e->op->args.data[0]), get(cg, e, e->op->args.data[1]), terms.sum};
     Val sum = cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, f, 3);
     put(cg, e, v, loop_end(cg, &terms, 1, sum));
-    dealt(cg, &l);
-}
-
-static void beside(Cg *cg, Elem *e) {
-    const TileValue *v = e->op->results.data[0];
-    Loop l = deal(cg, e, v);
-    e->index[tile_beside_from(e->op)] = e->index[tile_beside_to(e->op)];
-    put(cg, e, v, get(cg, e, e->op->args.data[0]));
-    dealt(cg, &l);
-}
-
-static Val at_place(Cg *cg, Elem *e, const TileValue *v, Val row, Val col) {
-    e->index[v->axis[0]] = row, e->index[v->axis[1]] = col;
-    return get(cg, e, v);
-}
-
-// A thread has column u of W. W(t, u) = N(u, t) + the sum over t < j < u of N(j, t) W(j, u), from t = u - 1 down. As f32 it
-// lies above the diagonal of N, of which nobody else reads that part; then the whole column goes to the result.
-static void invert(Cg *cg, Elem *e) {
-    const TileValue *v = e->op->results.data[0], *N = e->op->args.data[0];
-    int row = v->axis[0], col = v->axis[1], n = extent(cg, row);
-    Val zero = cg_i32(cg, 0);
-    Loop l = loop_begin(cg, cg_gpu(cg)->tid, cg_i32(cg, n), NULL);
-    Val u = l.i;
-    Loop up = loop_begin(cg, zero, u, NULL);
-    Val t = LLVMBuildSub(cg->b, LLVMBuildSub(cg->b, u, up.i, ""), cg_i32(cg, 1), "");
-    Loop terms =
-        loop_begin(cg, LLVMBuildAdd(cg->b, t, cg_i32(cg, 1), ""), u, at_place(cg, e, N, u, t));
-    Val f[] = {at_place(cg, e, N, terms.i, t), at_place(cg, e, N, terms.i, u), terms.sum};
-    Val x = loop_end(cg, &terms, 1, cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, f, 3));
-    e->index[row] = t, e->index[col] = u;
-    put(cg, e, N, x);
-    loop_end(cg, &up, 1, NULL);
-    Loop out = loop_begin(cg, zero, cg_i32(cg, n), NULL);
-    Val above = LLVMBuildICmp(cg->b, LLVMIntSLT, out.i, u, "");
-    Val same = LLVMBuildICmp(cg->b, LLVMIntEQ, out.i, u, "");
-    x = LLVMBuildSelect(cg->b, above, at_place(cg, e, N, out.i, u), cg_f32(cg, 0), "");
-    put(cg, e, v, LLVMBuildSelect(cg->b, same, cg_f32(cg, 1), x, ""));
-    loop_end(cg, &out, 1, NULL);
-    dealt(cg, &l);
+    dealt(cg, &d);
 }
 
 bool cg_is_together(const TileOp *op) {
     bool map = op->kind == TILE_MAP;
-    if (!tile_makes_shared(op)) return false;
+    if (!tile_makes_shared(op) || cg_is_spread(op)) return false;
     bool more = !map || op->results.n > 1 || tile_scans(op) || op->outs.data[0].reduce == EX_CONST;
     for (int i = 0; i < op->results.n; i++) more |= op->results.data[i]->rank != 1;
     return more;
@@ -205,7 +356,6 @@ void cg_together(Cg *cg, const TileOp *op) {
     switch ((int)op->kind) {
     case TILE_MAP: map(cg, &e); return;
     case TILE_MMA: product(cg, &e); return;
-    case TILE_BESIDE: beside(cg, &e); return;
-    default: invert(cg, &e); return;
+    default: cg_invert(cg, op); return;
     }
 }

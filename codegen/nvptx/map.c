@@ -46,6 +46,10 @@ static void fragment_map(Cg *cg, const TileOp *op) {
     m.elem.read = read_pair;
     if (roles) m.elem.copies = 1;
     prefetch_rows(cg, m);
+    if (nv_reads_rows(cg, op)) {
+        nv_read_rows(cg, &m);
+        return;
+    }
     if (roles) nv90_map_walk(cg, &m);
     for (int i = 0; i < m.space.n && !roles; i++) {
         cg_walk_at(&m, i);
@@ -66,6 +70,7 @@ const CgGpuHooks nv_gpu_hooks = {
     .body = map_body,
     .pair = map_pair,
     .exchange = nv_shuffle,
+    .barrier = nv_barrier,
     .place = shared_place,
     .pointer = nv_shared_ptr,
     .offset = nv_tile_offset,
@@ -152,8 +157,11 @@ void nv_map(Cg *cg, const TileOp *op) {
     const TileValue *factor, *acc = op->results.n ? scaled_by_row(cg, op, &factor) : NULL;
     if (acc)
         rescale(cg, op, acc, factor);
-    else if (op->results.n && op->results.data[0]->home == HOME_SHARED && nv_state(cg)->roles &&
-             op->results.data[0]->rank == 2)
+    else if (cg_is_spread(op) && !nv_state(cg)->roles) {
+        fragment_map(cg, op);
+        cg_spread(cg, op);
+    } else if (op->results.n && op->results.data[0]->home == HOME_SHARED && nv_state(cg)->roles &&
+               op->results.data[0]->rank == 2)
         through_panels(cg, op);
     else if (op->results.n && op->results.data[0]->home == HOME_SHARED)
         cg_cooperative_map(cg, op);

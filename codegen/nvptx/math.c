@@ -46,10 +46,11 @@ static Val scaled(Cg *cg, Val x, double c) {
 
 // 1 / (1 + exp2(-x log2 e)): exp2 overflows to infinity, of which rcp is 0. Two special functions
 // an element are more than the unit keeps up with beside the matrix products: every fourth
-// reciprocal is made of multiplications.
+// reciprocal is made of multiplications. Not of what decides, which has the same bits everywhere.
 static Val sigmoid(Cg *cg, Val x) {
-    Val y = scaled(cg, x, -0x1.715476p+0);
-    bool multiply = nv_state(cg)->sigmoids++ % 4 == 3;
+    const double unit = -0x1.715476p+0;
+    Val y = cg->decides ? LLVMBuildFMul(cg->b, x, cg_f32(cg, unit), "") : scaled(cg, x, unit);
+    bool multiply = !cg->decides && nv_state(cg)->sigmoids++ % 4 == 3;
     Val most = cg_f32(cg, 126); // compared so that a NaN stays one
     if (multiply)
         y = LLVMBuildSelect(cg->b, LLVMBuildFCmp(cg->b, LLVMRealOGT, y, most, ""), most, y, "");
@@ -90,6 +91,13 @@ Val nv_sigmoids_end(Cg *cg, const Val pair[2]) {
     return cg_asm(cg, cg->i32, v, 2, "fma.rn.bf16x2 $0, $1, $2, $1;", "=r,r,r", false);
 }
 
+// ptxas takes abs.s32 for at least 0, and abs(x) < 0 for false: it is true of the least i32, whose
+// abs is itself. LLVM makes abs.s32 of a maximum.
+static Val whole_abs(Cg *cg, Val x) {
+    const char *text = "{\n\t.reg .s32 n;\n\tneg.s32 n, $1;\n\tmax.s32 $0, $1, n;\n\t}";
+    return nv_asm1(cg, cg->i32, text, "=r,r", x);
+}
+
 Val nv_math(Cg *cg, ExOp op, const Val *args) {
     bool narrow = dtype_half(cg->p->dtype);
     switch ((int)op) {
@@ -97,6 +105,7 @@ Val nv_math(Cg *cg, ExOp op, const Val *args) {
     case EX_MAX: return min_max(cg, op, args);
     case EX_DIV: return divide(cg, args);
     case EX_RCP: return nv_f32(cg, "llvm.nvvm.rcp.approx.ftz.f", args[0]);
+    case EX_ABS: return LLVMTypeOf(args[0]) == cg->i32 ? whole_abs(cg, args[0]) : NULL;
     case EX_EXP2: return nv_f32(cg, "llvm.nvvm.ex2.approx.ftz.f", args[0]);
     case EX_LOG2: return nv_f32(cg, "llvm.nvvm.lg2.approx.ftz.f", args[0]);
     case EX_SQRT: return nv_f32(cg, "llvm.nvvm.sqrt.approx.ftz.f", args[0]);

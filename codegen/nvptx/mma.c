@@ -95,13 +95,14 @@ static void left_block(Cg *cg, const Product *p, int m, int k, Val base, Val a[4
 }
 
 static Val left_base(Cg *cg, const Product *p) {
-    const NvState *s = nv_state(cg);
     if (p->left->home != HOME_SHARED) return NULL;
     TileShared t = tile_shared(cg->p, cg->k, p->left);
     bool turned = t.row_axis == p->axis; // the result's rows are its columns
     assert((!turned || t.elem == 2) && "f32 has no transposed way from shared memory");
-    Val warp = cg_times(cg, s->warp, 16 * p->mt * (turned ? t.elem : t.pitch));
-    Val base = LLVMBuildAdd(cg->b, cg->value[p->left->id].mem, warp, "");
+    Val warp =
+        cg_warp_part(cg, p->op->results.data[0]->layout, p->f->rows, turned ? t.elem : t.pitch);
+    Val base = cg->value[p->left->id].mem;
+    if (warp) base = LLVMBuildAdd(cg->b, base, warp, "");
     return LLVMBuildAdd(cg->b, base, turned ? lane_across(cg, t.pitch) : lane_down(cg, t.pitch),
                         "");
 }
@@ -119,6 +120,9 @@ static void matrix_product(Cg *cg, Product *p) {
     bool transposed = t.row_axis == p->axis;
     Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem,
                              transposed ? lane_down(cg, t.pitch) : lane_across(cg, t.pitch), "");
+    Val beside = cg_warp_part(cg, p->op->results.data[0]->layout, p->f->columns,
+                              transposed ? t.elem : t.pitch);
+    if (beside) right = LLVMBuildAdd(cg->b, right, beside, "");
     Val left = left_base(cg, p);
     Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->mt);
     int along_k = transposed ? 16 * t.pitch : 32, along_n = transposed ? 32 : 16 * t.pitch;

@@ -219,7 +219,8 @@ static void plain_op(Cg *cg, const TileOp *op) {
         statement(cg, arena_printf(cg->arena, "cp.async.wait_group %d;", op->pending));
         return;
     case TILE_VIEW: cg_view(cg, op); return;
-    case TILE_BARRIER: cg_intrinsic(cg, "llvm.nvvm.barrier0", NULL, 0, NULL, 0); return;
+    case TILE_BESIDE: cg_beside(cg, op); return;
+    case TILE_BARRIER: nv_barrier(cg); return;
     }
     assert(!"an operation of the scheduled level");
 }

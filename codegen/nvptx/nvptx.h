@@ -39,12 +39,20 @@ void nv_strip_map(Cg *cg, const TileOp *op); // strip.c
 typedef struct NvPairs { // the last two elements that were loaded, by load
     ExMemo loaded;
 } NvPairs;
+typedef struct NvWord { // two narrow elements, the first one `offset` beyond the row's address
+    Val row;
+    int offset;
+} NvWord;
 typedef struct NvMap { // what a map is given besides (CgWalk.own)
     NvPairs pairs;
-    Val **wide; // in roles: by result that is packed its elements, until all are there
+    VEC(NvWord) words; // of a map that only reads
+    Val **wide;        // in roles: by result that is packed its elements, until all are there
 } NvMap;
 // Of the load's elements at a multiple of two beyond `first`, c = 0 or 1 the current one; NULL where they are not loaded so.
 Val nv_read_pair(Cg *cg, NvPairs *pairs, const TileOp *map, const Ex *load, Val first, int offset);
+// Whether a map does nothing but read narrow elements as they are stored; all of them.
+bool nv_reads_rows(Cg *cg, const TileOp *map);
+void nv_read_rows(Cg *cg, CgWalk *m);
 // What the next tile of the loop that the map is in reads of a row; row: an element of its.
 void nv_prefetch_rows(Cg *cg, const TileOp *map, int col_axis, CgElem row);
 
@@ -53,6 +61,7 @@ Val nv_special(Cg *cg, const char *name);        // "tid.x"
 Val nv_pack(Cg *cg, Dtype t, Val low, Val high); // two f32 -> i32
 Val nv_unpack(Cg *cg, Dtype t, Val pair, int c); // -> f32
 Val nv_shuffle(Cg *cg, Val v, int mask);         // of 32 bits, from lane ^ mask
+void nv_barrier(Cg *cg);                         // of all threads of the block
 Val nv_shuffle_from(Cg *cg, Val v, Val lane);
 void nv_ldmatrix(Cg *cg, Val address, bool transposed, Val out[4]);
 void nv_mma16(Cg *cg, Dtype t, Val acc[4], const Val a[4], Val b0, Val b1);

@@ -50,6 +50,8 @@ static Val shuffle(Cg *cg, const char *mode, Val v, Val which) {
     return cg_intrinsic(cg, name, NULL, 0, args, 4);
 }
 
+void nv_barrier(Cg *cg) { cg_intrinsic(cg, "llvm.nvvm.barrier0", NULL, 0, NULL, 0); }
+
 Val nv_shuffle(Cg *cg, Val v, int mask) { return shuffle(cg, "bfly", v, cg_i32(cg, mask)); }
 Val nv_shuffle_from(Cg *cg, Val v, Val lane) { return shuffle(cg, "idx", v, lane); }
 

@@ -6,6 +6,8 @@
 // ahead, by lines: a thread of a quad has every fourth of its rows'.
 #include "codegen/nvptx/nvptx.h"
 
+#include <assert.h>
+
 enum { LINE = 128 };
 
 static const TileTensor *tensor_of(Cg *cg, const Ex *load) {
@@ -62,15 +64,83 @@ static Val half_of(Cg *cg, Dtype t, Val pair, int c) {
 
 Val nv_read_pair(Cg *cg, NvPairs *pairs, const TileOp *map, const Ex *load, Val first, int offset) {
     Dtype t = tensor_of(cg, load)->dtype;
-    const void *known = NULL;
+    Val known = ex_memo_get(&pairs->loaded, load);
     if (!tile_is_marked(map, TILE_PAIRS) || !is_read_by_pairs(cg, load)) return NULL;
-    if (offset % 2)
-        return ex_memo_has(&pairs->loaded, load, &known) ? half_of(cg, t, (Val)known, 1) : NULL;
+    if (offset % 2) return known ? half_of(cg, t, known, 1) : NULL;
     if (tile_lead_varies(map, load, load->args[load->nargs - 1]->index)) return NULL;
     Val pair = dtype_half(t) ? load_halves(cg, first, offset)
                              : load_words(cg, first, offset, cg_dtype(cg, t));
     ex_memo_put(cg->arena, &pairs->loaded, load, pair);
     return half_of(cg, t, pair, 0);
+}
+
+// ---- maps that do nothing else
+
+bool nv_reads_rows(Cg *cg, const TileOp *map) {
+    const TileValue *v = map->results.n == 1 ? map->results.data[0] : NULL;
+    if (!v || !tile_is_marked(map, TILE_PAIRS) || map->outs.data[0].body->op != EX_LOAD)
+        return false;
+    return dtype_half(v->dtype) && v->dtype == tensor_of(cg, map->outs.data[0].body)->dtype &&
+           is_read_by_pairs(cg, map->outs.data[0].body) && cg_fragment(cg, v)->each == 2;
+}
+
+static Val note_word(Cg *cg, CgElem *elem, const Ex *load, Val first, int offset) {
+    CgWalk *m = elem->ctx;
+    NvMap *own = m->own;
+    (void)load;
+    VEC_PUSH(cg->arena, &own->words, ((NvWord){first, offset}));
+    return cg_f32(cg, 0);
+}
+
+static Val load_word(Cg *cg, const NvWord *w, bool whole) {
+    const char *text =
+        arena_printf(cg->arena,
+                     whole ? "ld.global.nc.b32 $0, [$1+%d];"
+                           : "{\n\t.reg .b16 a, b;\n\tld.global.nc.b16 a, [$1+%d];\n\t"
+                             "ld.global.nc.b16 b, [$1+%d];\n\tmov.b32 $0, {a,b};\n\t}",
+                     2 * w->offset, 2 * w->offset + 2);
+    return cg_asm(cg, cg->i32, (Val[]){w->row}, 1, text, "=r,l", false);
+}
+
+static Val all_aligned(Cg *cg, const NvWord *w, int n) {
+    Val vote[] = {cg_i32(cg, -1), NULL};
+    for (int i = 0; i < n; i++) {
+        Val is = LLVMBuildTrunc(cg->b, is_aligned(cg, w[i].row, 4), cg->i1, "");
+        if (!w[i].offset) vote[1] = vote[1] ? LLVMBuildAnd(cg->b, vote[1], is, "") : is;
+    }
+    return cg_intrinsic(cg, "llvm.nvvm.vote.all.sync", NULL, 0, vote, 2);
+}
+
+// All words of the fragment at once, before any is waited for: a branch that a warp takes as one asks how.
+void nv_read_rows(Cg *cg, CgWalk *m) {
+    const TileOp *op = m->space.op;
+    NvMap *own = m->own;
+    VEC(Val *) to = {0};
+    m->elem.read = note_word;
+    m->elem.ctx = m;
+    for (int i = 0; i < m->space.n; i++) {
+        cg_walk_at(m, i);
+        if (m->space.odd) continue;
+        cg_elem_begin(cg, &m->elem);
+        cg_expr(cg, op->outs.data[0].body, &m->elem);
+        VEC_PUSH(cg->arena, &to, cg_walk_register(cg, m, 0));
+    }
+    assert(own->words.n == to.n);
+    Val aligned = all_aligned(cg, own->words.data, to.n);
+    Blk way[] = {cg_block(cg, "halves"), cg_block(cg, "words")}, done = cg_block(cg, "row");
+    Val *word[2];
+    LLVMBuildCondBr(cg->b, aligned, way[1], way[0]);
+    for (int w = 0; w < 2; w++) {
+        LLVMPositionBuilderAtEnd(cg->b, way[w]);
+        word[w] = ARENA_ARRAY(cg->arena, Val, to.n);
+        for (int i = 0; i < to.n; i++) word[w][i] = load_word(cg, &own->words.data[i], w);
+        LLVMBuildBr(cg->b, done);
+    }
+    LLVMPositionBuilderAtEnd(cg->b, done);
+    for (int i = 0; i < to.n; i++) {
+        *to.data[i] = LLVMBuildPhi(cg->b, cg->i32, "");
+        LLVMAddIncoming(*to.data[i], (Val[]){word[0][i], word[1][i]}, way, 2);
+    }
 }
 
 // ---- the next tile

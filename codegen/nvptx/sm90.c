@@ -120,14 +120,16 @@ static void role(Cg *cg, const TileOp *op) {
 
 // ---- operations
 
-static void barrier(Cg *cg) {
+void nv90_role_sync(Cg *cg) {
     const Nv90 *h = nv90_state(cg);
     nv90_bar_sync(cg, cg_i32(cg, role_barrier(h)), h->role->warpgroups * NV90_GROUP);
 }
 
 static void store(Cg *cg, const TileOp *op) {
     Blk done = op->behind ? nv90_when(cg, op->when) : NULL; // otherwise lower.c has asked
-    if (op->args.n > 1)
+    if (op->args.n > 1 && op->add)
+        nv90_add_through(cg, op);
+    else if (op->args.n > 1)
         nv90_store_through(cg, op);
     else
         nv_store(cg, op);
@@ -150,7 +152,7 @@ static void lower(Cg *cg, const TileOp *op) {
     case TILE_MMA_WAIT: nv90_mma_wait(cg, op->pending); return;
     case TILE_TURN: turn(cg, op); return;
     case TILE_REDO: nv90_redo(cg, op); return;
-    case TILE_BARRIER: barrier(cg); return;
+    case TILE_BARRIER: nv90_role_sync(cg); return;
     case TILE_MAP: nv_map(cg, op); return;
     case TILE_LOAD: nv_load(cg, op); return;
     case TILE_STORE: store(cg, op); return;

@@ -19,6 +19,8 @@ typedef struct Nv90Pipe {
     TileShared tile;
     int data, full, empty; // bytes from the start of shared memory
     int readers;           // warpgroups that drop a stage
+    int leader;            // which pipe's stages and barriers a vector has; -1: its own
+    int bytes;             // that fill a stage, with those of vectors
     // Of the current role, as allocas: the stage that comes next and the parity of its barrier, and
     // the stage taken last.
     Val stage, parity, last;
@@ -88,6 +90,7 @@ Val nv90_map_param(Cg *cg, int tensor, int rows);
 bool nv90_goes_everywhere(Cg *cg, const TileShared *t);
 int nv90_copied_rows(Cg *cg, const TileShared *t);
 void nv90_group_sync(Cg *cg);                       // the warpgroup
+void nv90_role_sync(Cg *cg);                        // all of the role
 Val nv90_has_elements(Cg *cg, const TileTensor *t); // i1
 Blk nv90_when(Cg *cg, const Ex *when); // what follows runs only where it holds; NULL: it does
 void nv90_end_when(Cg *cg, Blk done);
@@ -126,6 +129,7 @@ Val nv90_left(Cg *cg, const TileValue *v);                 // of the warpgroup's
 // An operation whose operands may be in parts. (sm90_parts.c)
 void nv90_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv90_store_through(Cg *cg, const TileOp *op); // sm90_store.c
+void nv90_add_through(Cg *cg, const TileOp *op);
 // A fragment's elements to its place in shared memory, for products of the warpgroup.
 void nv90_share(Cg *cg, const TileValue *v);
 void nv90_stores_end(Cg *cg);
@@ -150,8 +154,10 @@ void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int ran
 void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val when);
 void nv90_bulk_commit(Cg *cg);
 void nv90_bulk_wait_read(Cg *cg); // all of this thread's stores have read their source
+// Adds f32 to global memory, at a multiple of 16 bytes; when: i1.
+void nv90_bulk_add(Cg *cg, Val to, Val from, Val bytes, Val when);
 void nv90_prefetch_map(Cg *cg, Val map);
-void nv90_stmatrix(Cg *cg, Val to, const Val x[4]);
+void nv90_stmatrix(Cg *cg, Val to, const Val x[4], bool transposed);
 void nv90_proxy_fence(Cg *cg); // what was stored to shared memory is seen by the copy engine
 void nv90_set_registers(Cg *cg, int count, bool more);
 void nv90_warp_sync(Cg *cg);

@@ -18,6 +18,44 @@ static int readers_of(const TileKernel *k, const TileValue *ring) {
     return n;
 }
 
+static bool fills(const TileOp *op, const TileValue *ring) {
+    return op && op->kind == TILE_FILL && op->args.data[0] == ring;
+}
+
+// The tile that a vector is filled right behind, always, and that is dropped behind it; NULL: there is none.
+static const TileValue *leader_of(const TileKernel *k, const TileValue *ring) {
+    const TileValue *leader = NULL;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        bool drops = op->kind == TILE_DROP && tile_pipe_of(op->args.data[0]) == ring;
+        const TileOp *at = op;
+        while (fills(op, ring) && fills(at, at->args.data[0]) && at->args.data[0]->rank == 1)
+            at = at->prev;
+        if (fills(op, ring)) {
+            if (!at || at->kind != TILE_FILL || at->when || op->when) return NULL;
+            if (leader && leader != at->args.data[0]) return NULL;
+            leader = at->args.data[0];
+        }
+        while (drops && at && !(at->kind == TILE_DROP && tile_pipe_of(at->args.data[0]) == leader))
+            at = at->next;
+        if (!at) return NULL;
+    }
+    return leader && leader->stages == ring->stages ? leader : NULL;
+}
+
+// Vectors come with tiles: one barrier tells of both.
+static void find_leaders(Cg *cg) {
+    Nv90 *h = nv90_state(cg);
+    for (int i = 0; i < h->pipes.n; i++) {
+        Nv90Pipe *p = &h->pipes.data[i];
+        const TileValue *leader = p->ring->rank == 1 ? leader_of(cg->k, p->ring) : NULL;
+        for (int j = 0; leader && j < h->pipes.n; j++) {
+            if (h->pipes.data[j].ring != leader) continue;
+            p->leader = j;
+            h->pipes.data[j].bytes += p->tile.bytes;
+        }
+    }
+}
+
 static void find_pipes(Cg *cg) {
     Nv90 *h = nv90_state(cg);
     for (const TileOp *op = cg->k->body.first; op; op = op->next) {
@@ -26,9 +64,11 @@ static void find_pipes(Cg *cg) {
         Nv90Pipe p = {.ring = v, .tile = tile_shared(cg->p, cg->k, v)};
         p.data = cg_gpu(cg)->offset[v->id];
         p.readers = readers_of(cg->k, v);
-        assert(p.tile.rows % 8 == 0 && dtype_half(v->dtype));
+        p.leader = -1, p.bytes = p.tile.bytes;
+        assert(v->rank == 1 || (p.tile.rows % 8 == 0 && dtype_half(v->dtype)));
         VEC_PUSH(cg->arena, &h->pipes, p);
     }
+    find_leaders(cg);
 }
 
 static void place_barriers(Nv90 *h, int at) {
@@ -49,9 +89,9 @@ static void place_barriers(Nv90 *h, int at) {
 
 // ---- arguments
 
-static void add_map(Cg *cg, int tensor, const int *box) {
+static void add_map(Cg *cg, int tensor, const int *box, bool panels) {
     Nv90 *h = nv90_state(cg);
-    CgMap m = {.tensor = tensor, .swizzle = 3};
+    CgMap m = {.tensor = tensor, .swizzle = panels ? 3 : 0};
     memcpy(m.box, box, sizeof m.box);
     for (int i = 0; i < cg->maps.n; i++)
         if (!memcmp(&cg->maps.data[i], &m, sizeof m)) return;
@@ -67,20 +107,22 @@ static void add_map(Cg *cg, int tensor, const int *box) {
 static void add_maps(Cg *cg) {
     const TileBlock *body = &cg->k->body;
     for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) {
-        bool fill = op->kind == TILE_FILL, through = op->kind == TILE_STORE && op->args.n > 1;
+        bool fill = op->kind == TILE_FILL,
+             through = op->kind == TILE_STORE && op->args.n > 1 && !op->add;
         if (!fill && !through) continue;
         TileShared t = tile_shared(cg->p, cg->k, op->args.data[0]);
+        bool panels = op->args.data[0]->rank == 2;
         int box[CG_MAP_RANK] = {0};
         const TileTensor *tensor = &cg->p->tensors.data[op->tensor];
         assert(tensor->rank <= CG_MAP_RANK);
         for (int d = 0; d < tensor->rank; d++) {
             int axis = op->coord[d].axis;
             box[d] = axis < 0             ? 1
-                     : axis == t.col_axis ? HOME_PANEL
+                     : axis == t.col_axis ? panels ? HOME_PANEL : t.cols
                      : through            ? 16
                                           : nv90_copied_rows(cg, &t);
         }
-        add_map(cg, op->tensor, box);
+        add_map(cg, op->tensor, box, panels);
     }
 }
 
@@ -172,6 +214,7 @@ static void init_barriers(Cg *cg) {
     Nv90 *h = nv90_state(cg);
     for (int i = 0; i < h->pipes.n; i++) {
         const Nv90Pipe *p = &h->pipes.data[i];
+        if (p->leader >= 0) continue;
         init_ring(cg, p->full, p->ring->stages, 1);
         int blocks = nv90_goes_everywhere(cg, &p->tile) ? h->blocks : 1;
         init_ring(cg, p->empty, p->ring->stages, p->readers * blocks);

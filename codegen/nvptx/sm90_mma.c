@@ -81,12 +81,31 @@ static Val changing(Cg *cg, Val descriptor, Val stage) {
         "=l,l,r", false);
 }
 
-static Val left_descriptor(Cg *cg, const Operands *o, const TileShared *t, int steps) {
+// The warpgroups have rows of their own, or all have the same, and columns of their own.
+static bool has_rows(const CgFragment *sum) {
+    return layout_share(&sum->is, LAYOUT_WARP, sum->rows) == layout_count(&sum->is, LAYOUT_WARP);
+}
+
+static Val left_descriptor(Cg *cg, const Operands *o, const TileShared *t, int steps,
+                           const CgFragment *sum) {
     const Nv90 *h = nv90_state(cg);
     assert(t->order == ORDER_PANELS && t->col_axis == o->axis);
     Val taken = h->rows[o->left->id], stage = h->stage[o->right->id];
+    if (!has_rows(sum)) return nv90_operand(cg, o->left, 16);
     if (!taken) return nv90_left(cg, o->left);
     return stage && steps >= WORTH_A_CHANGE ? changing(cg, taken, stage) : taken;
+}
+
+static Val right_descriptor(Cg *cg, const Operands *o, const TileShared *t, const CgFragment *sum) {
+    bool transposed = t->row_axis == o->axis;
+    Val all = nv90_operand(cg, o->right, transposed ? t->rows * HOME_PITCH : 16);
+    if (has_rows(sum)) return all;
+    int columns = layout_share(&sum->is, LAYOUT_REG, sum->columns) * // of a warpgroup
+                  layout_share(&sum->is, LAYOUT_LANE, sum->columns);
+    assert(transposed && columns % HOME_PANEL == 0 && "a warpgroup's columns are whole panels");
+    Val group = LLVMBuildZExt(cg->b, nv90_state(cg)->group, cg->i64, "");
+    Val bytes = cg_i64(cg, columns / HOME_PANEL * t->rows * HOME_PITCH / 16);
+    return LLVMBuildAdd(cg->b, all, LLVMBuildMul(cg->b, group, bytes, ""), "");
 }
 
 static void begin_sum(Cg *cg, const TileOp *op) {
@@ -138,10 +157,11 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     p.steps = cg->k->axes[o.axis].extent / 16;
     p.transposed = right.row_axis == o.axis;
     p.right_step = steps(cg, &right, p.transposed, p.steps);
-    p.right = nv90_operand(cg, o.right, p.transposed ? right.rows * HOME_PITCH : 16);
+    const CgFragment *sum = cg_fragment(cg, op->results.data[0]);
+    p.right = right_descriptor(cg, &o, &right, sum);
     if (o.left->home == HOME_SHARED) {
         TileShared left = tile_shared(cg->p, cg->k, o.left);
-        p.left = left_descriptor(cg, &o, &left, p.steps);
+        p.left = left_descriptor(cg, &o, &left, p.steps, sum);
         p.left_step = steps(cg, &left, false, p.steps);
     } else {
         p.registers = left_registers(cg, &o, p.steps);

@@ -141,6 +141,14 @@ void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val whe
     statement(cg, text, registers(cg, "r,l,r", rank, ",~{memory}"), v, 3 + rank);
 }
 
+void nv90_bulk_add(Cg *cg, Val to, Val from, Val bytes, Val when) {
+    Val v[] = {to, from, bytes, nv90_if(cg, when)};
+    statement(cg,
+              "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $3, 0;\n\t"
+              "@p cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [$0], [$1], $2;\n\t}",
+              "l,r,r,r,~{memory}", v, 4);
+}
+
 void nv90_bulk_commit(Cg *cg) {
     cg_intrinsic(cg, "llvm.nvvm.cp.async.bulk.commit.group", NULL, 0, NULL, 0);
 }
@@ -158,9 +166,11 @@ void nv90_proxy_fence(Cg *cg) {
     statement(cg, "fence.proxy.async.shared::cta;", "~{memory}", NULL, 0);
 }
 
-void nv90_stmatrix(Cg *cg, Val to, const Val x[4]) {
+void nv90_stmatrix(Cg *cg, Val to, const Val x[4], bool transposed) {
     Val v[] = {to, x[0], x[1], x[2], x[3]};
-    statement(cg, "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1,$2,$3,$4};",
+    statement(cg,
+              transposed ? "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [$0], {$1,$2,$3,$4};"
+                         : "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1,$2,$3,$4};",
               "r,r,r,r,r,~{memory}", v, 5);
 }
 

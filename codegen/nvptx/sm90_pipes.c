@@ -3,7 +3,7 @@
 // In: FILL, TAKE, DROP and views. Out: copies and waits. A pipe is a ring of stages with two barriers
 // each: `full`, completed by the bytes of a copy, and `empty`, by an arrival of every warpgroup that
 // reads. Whoever waits counts stages and parities for itself, in variables that mem2reg makes
-// registers.
+// registers. A vector that is filled behind a tile has that one's stages and barriers (sm90_frame.c).
 #include "codegen/nvptx/sm90.h"
 
 #include <assert.h>
@@ -42,6 +42,11 @@ static void advance(Cg *cg, const Nv90Pipe *p, Val when) { // when: i1 or NULL
     LLVMBuildStore(cg->b, turned, p->parity);
 }
 
+// The pipe whose stages and barriers it has.
+static const Nv90Pipe *leader_of(Cg *cg, const Nv90Pipe *p) {
+    return p->leader < 0 ? p : &nv90_state(cg)->pipes.data[p->leader];
+}
+
 static Val stage_address(Cg *cg, const Nv90Pipe *p, Val stage) {
     return LLVMBuildAdd(cg->b, nv90_shared(cg, p->data), cg_times(cg, stage, p->tile.bytes), "");
 }
@@ -58,7 +63,8 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     Val rank = nv90_state(cg)->rank;
     int rows = nv90_copied_rows(cg, &p->tile);
-    Copy c = {.to = stage_address(cg, p, stage), .full = barrier_at(cg, p->full, stage)};
+    Copy c = {.to = stage_address(cg, p, stage),
+              .full = barrier_at(cg, leader_of(cg, p)->full, stage)};
     c.rank = t->rank;
     c.everywhere = nv90_goes_everywhere(cg, &p->tile);
     if (c.everywhere) c.to = LLVMBuildAdd(cg->b, c.to, cg_times(cg, rank, rows * HOME_PITCH), "");
@@ -79,10 +85,11 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
 
 // Nothing is copied of an empty tensor, whose map says nothing; its stages are zeros from the start.
 static void start_copy(Cg *cg, const Nv90Pipe *p, Copy *c) {
-    Val bytes = cg_i32(cg, p->tile.bytes);
+    Val bytes = cg_i32(cg, p->bytes);
     if (c->there) bytes = LLVMBuildSelect(cg->b, c->there, bytes, cg_i32(cg, 0), "");
-    nv90_barrier_expect(cg, c->full, bytes);
-    for (int i = 0; i * HOME_PANEL < p->tile.cols; i++) {
+    if (p->leader < 0) nv90_barrier_expect(cg, c->full, bytes);
+    int step = p->tile.order == ORDER_PANELS ? HOME_PANEL : p->tile.cols;
+    for (int i = 0; i * step < p->tile.cols; i++) {
         c->at[c->rank - 1] = cg_plus(cg, c->column, i * HOME_PANEL);
         Val to = cg_plus(cg, c->to, i * p->tile.rows * HOME_PITCH);
         nv90_bulk_load(cg, to, c->map, c->full, c->at, c->rank, c->there, c->everywhere);
@@ -92,8 +99,14 @@ static void start_copy(Cg *cg, const Nv90Pipe *p, Copy *c) {
 // Everything is there when the stage is free: from then on the consumers wait for the copy.
 void nv90_fill(Cg *cg, const TileOp *op) {
     const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
+    if (p->leader >= 0) {
+        Copy with = copy_of(cg, op, p, stage_of(cg, p, leader_of(cg, p)->last));
+        start_copy(cg, p, &with);
+        return;
+    }
     Blk done = nv90_when(cg, op->when);
     Val stage = stage_of(cg, p, p->stage);
+    if (p->bytes > p->tile.bytes) LLVMBuildStore(cg->b, stage, p->last);
     Copy c = copy_of(cg, op, p, stage);
     nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->parity));
     start_copy(cg, p, &c);
@@ -112,6 +125,10 @@ static void bind_view(Cg *cg, const TileValue *v, const Nv90Pipe *p, Val stage) 
 void nv90_take(Cg *cg, const TileOp *op) {
     const Nv90 *h = nv90_state(cg);
     const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
+    if (p->leader >= 0) {
+        bind_view(cg, op->results.data[0], p, stage_of(cg, p, leader_of(cg, p)->last));
+        return;
+    }
     Val stage = stage_of(cg, p, p->stage), parity = get(cg, p->parity);
     Val full = barrier_at(cg, p->full, stage), when = op->when ? cg_uniform(cg, op->when) : NULL;
     if (when) {
@@ -131,20 +148,22 @@ static bool read_by_map(const TileKernel *k, const TileValue *v) {
     return false;
 }
 
-// Products are of the whole warpgroup; what single threads read has to be waited for. Where `when` is
+// Products are of the whole warpgroup; what single threads read has to be waited for, but for vectors, which
+// such a product or a barrier stands behind (passes/schedule/waits.c). Where `when` is
 // false the arrival is at a barrier that nobody waits for: ptxas puts off what has a predicate of its
 // own until the weights are done, and the producer waits.
 void nv90_drop(Cg *cg, const TileOp *op) {
     const Nv90 *h = nv90_state(cg);
     const TileValue *v = op->args.data[0];
     const Nv90Pipe *p = nv90_pipe(cg, v);
+    if (p->leader >= 0) return;
     Val when = h->lead, empty = barrier_at(cg, p->empty, h->stage[v->id]);
     Val yes = op->when ? cg_uniform(cg, op->when) : NULL;
     if (yes && !nv90_goes_everywhere(cg, &p->tile))
         empty = LLVMBuildSelect(cg->b, yes, empty, nv90_shared(cg, h->nobody), "");
     else if (yes)
         when = LLVMBuildAnd(cg->b, when, yes, "");
-    if (read_by_map(cg->k, v)) nv90_group_sync(cg);
+    if (v->rank > 1 && read_by_map(cg->k, v)) nv90_group_sync(cg);
     nv90_barrier_arrive(cg, empty, when);
     if (!nv90_goes_everywhere(cg, &p->tile)) return;
     Val other = LLVMBuildXor(cg->b, h->rank, cg_i32(cg, 1), "");

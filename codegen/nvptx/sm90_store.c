@@ -5,6 +5,7 @@
 // for another warp. The copy engine leaves out what lies past the tensor's ends. The buffer is written
 // again once the engine has read it.
 #include "codegen/nvptx/sm90.h"
+#include "ir/tile_blocks.h"
 
 #include <assert.h>
 
@@ -36,7 +37,25 @@ static void write_panels(Cg *cg, const TileValue *v, Dtype t, const TileShared *
             cg_plus(cg, cg_sum(cg, at, cg_times(cg, piece, 16)), n / 8 * tile->rows * HOME_PITCH);
         Val x[4];
         for (int i = 0; i < 4; i++) x[i] = pair(cg, v, t, first / 8 + n + i / 2, i % 2);
-        nv90_stmatrix(cg, to, x);
+        nv90_stmatrix(cg, to, x, false);
+    }
+}
+
+// The same of a tile whose rows are the fragment's columns: a warp's 16 rows are columns of all of its rows.
+// Lane l gives the address of row l % 8 of matrix l / 8: columns 0 and 8, rows n and n + 1.
+static void write_across(Cg *cg, const TileValue *v, const TileShared *tile, Val base) {
+    const CgFragment *f = cg_fragment(cg, v);
+    Val lane = nv_state(cg)->gpu.lane, warp = nv_state(cg)->warp, key = low(cg, lane, 7);
+    Val row = cg_sum(cg, key, cg_times(cg, right(cg, lane, 4), 8));
+    Val piece = cg_sum(cg, cg_times(cg, low(cg, warp, 3), 2), low(cg, right(cg, lane, 3), 1));
+    Val panel = cg_times(cg, right(cg, warp, 2), tile->rows * HOME_PITCH);
+    Val at = cg_sum(cg, cg_sum(cg, base, panel), cg_times(cg, row, HOME_PITCH));
+    at = cg_sum(cg, at, cg_times(cg, LLVMBuildXor(cg->b, piece, key, ""), 16));
+    for (int n = 0; n < tile->rows; n += 16) {
+        Val x[4];
+        for (int i = 0; i < 4; i++)
+            x[i] = cg->value[v->id].e[cg_register(f, 8 * (i % 2), n + 8 * (i / 2))];
+        nv90_stmatrix(cg, cg_plus(cg, at, n * HOME_PITCH), x, true);
     }
 }
 
@@ -79,19 +98,98 @@ void nv90_store_through(Cg *cg, const TileOp *op) {
     }
 }
 
-// The warpgroup's last product that read the place has landed when all of it are here.
+// The last product that read the place has landed when all who read it are here: the warpgroup, or, of a
+// tile whose columns the warps share, all.
 void nv90_share(Cg *cg, const TileValue *v) {
     const NvState *s = nv_state(cg);
     TileShared tile = tile_shared(cg->p, cg->k, v);
+    bool across = cg_fragment(cg, v)->columns == tile.row_axis;
+    void (*sync)(Cg *) = across ? nv90_role_sync : nv90_group_sync;
     assert(tile.order == ORDER_PANELS && dtype_half(v->dtype) && tile.cols % 16 == 0);
     Val base = nv90_shared(cg, s->gpu.offset[v->id]);
-    Val mine = cg_sum(cg, base, cg_times(cg, s->warp, 16 * HOME_PITCH));
+    Val mine = across ? base : cg_sum(cg, base, cg_times(cg, s->warp, 16 * HOME_PITCH));
     nv90_pack(cg);
-    nv90_group_sync(cg);
-    write_panels(cg, v, v->dtype, &tile, 0, mine);
+    sync(cg);
+    if (across)
+        write_across(cg, v, &tile, base);
+    else
+        write_panels(cg, v, v->dtype, &tile, 0, mine);
     nv90_proxy_fence(cg);
-    nv90_group_sync(cg);
+    sync(cg);
     cg->value[v->id].mem = base;
+}
+
+// ---- sums
+
+typedef struct Blocks { // of a warp, in a tensor that lies in blocks
+    Val to;             // i64: address
+    Val rows, columns;  // i32: the first of each, within the tensor
+} Blocks;
+
+// A warp's rows and columns are whole blocks: what its lanes say of them falls away.
+static Val first_block(Cg *cg, const TileOp *op, int d, int unit) {
+    const TileCoord *at = &op->coord[d];
+    Val own = cg_thread_part(cg, op->args.data[0]->layout, at->axis);
+    Val tile = cg_times(cg, cg_uniform(cg, at->at), cg->k->axes[at->axis].extent);
+    return cg_sum(cg, tile, LLVMBuildAnd(cg->b, own, cg_i32(cg, -unit), ""));
+}
+
+static Blocks blocks_of(Cg *cg, const TileOp *op) {
+    enum { ELEM = 4 };
+    int rank = cg->p->tensors.data[op->tensor].rank;
+    Blocks b = {LLVMBuildPtrToInt(cg->b, cg_pointer(cg, op->tensor), cg->i64, ""), NULL, NULL};
+    b.rows = first_block(cg, op, rank - 2, TILE_BLOCK_ROWS);
+    b.columns = first_block(cg, op, rank - 1, TILE_BLOCK_COLUMNS);
+    for (int d = 0; d < rank; d++) {
+        bool last = d == rank - 1;
+        Val at = last ? b.columns : d == rank - 2 ? b.rows : cg_uniform(cg, op->coord[d].at);
+        Val by = LLVMBuildMul(cg->b, cg_stride(cg, op->tensor, d),
+                              cg_i64(cg, last ? ELEM * TILE_BLOCK_ROWS : ELEM), "");
+        at = LLVMBuildSExt(cg->b, at, cg->i64, "");
+        b.to = cg_sum(cg, b.to, LLVMBuildMul(cg->b, at, by, ""));
+    }
+    return b;
+}
+
+static void write_blocks(Cg *cg, const TileValue *v, int columns, Val to) {
+    const CgFragment *f = cg_fragment(cg, v);
+    for (int n = 0; n < columns; n += TILE_BLOCK_COLUMNS) {
+        Val x[4];
+        for (int i = 0; i < 4; i++) {
+            Val e = cg->value[v->id].e[cg_register(f, 8 * (i / 2), n + i % 2)];
+            x[i] = LLVMBuildBitCast(cg->b, e, cg->i32, "");
+        }
+        nv90_store_words(cg, cg_plus(cg, to, n * TILE_BLOCK_ROWS * 4), x);
+    }
+}
+
+// A warp's 16 rows of its columns are blocks that follow each other (ir/tile_blocks.h), in the buffer
+// and in the tensor: each warp writes its own, and has the copy engine add them to the tensor.
+void nv90_add_through(Cg *cg, const TileOp *op) {
+    const TileValue *v = op->args.data[0];
+    const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    const CgFragment *f = cg_fragment(cg, v);
+    int columns = cg_share(f, f->columns) * layout_share(&f->is, LAYOUT_LANE, f->columns);
+    int column = TILE_BLOCK_ROWS * 4;
+    assert(t->blocked && cg_share(f, f->rows) == 2 && "a warp has 16 rows");
+    Val lane = nv_state(cg)->gpu.lane, all = cg_i32(cg, (int)t->extent[t->rank - 1]->i);
+    Val own = cg_times(cg, nv_state(cg)->warp, columns * column);
+    Val base = cg_sum(cg, cg->value[op->args.data[1]->id].mem, own);
+    nv90_bulk_wait_read(cg);
+    nv90_warp_sync(cg);
+    write_blocks(cg, v, columns, cg_sum(cg, base, cg_times(cg, lane, HOME_PIECE)));
+    nv90_proxy_fence(cg);
+    nv90_warp_sync(cg);
+    Blocks b = blocks_of(cg, op);
+    Val lead = LLVMBuildICmp(cg->b, LLVMIntEQ, lane, cg_i32(cg, 0), "");
+    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, b.rows, cg_extent(cg, op->tensor, t->rank - 2), "");
+    Val left = LLVMBuildSub(cg->b, all, b.columns, ""), most = cg_i32(cg, columns);
+    Val few = LLVMBuildICmp(cg->b, LLVMIntSLT, left, most, "");
+    Val some = LLVMBuildICmp(cg->b, LLVMIntSGT, left, cg_i32(cg, 0), "");
+    Val bytes = cg_times(cg, LLVMBuildSelect(cg->b, few, left, most, ""), column);
+    in = LLVMBuildAnd(cg->b, LLVMBuildAnd(cg->b, in, some, ""), lead, "");
+    nv90_bulk_add(cg, b.to, base, bytes, in);
+    nv90_bulk_commit(cg);
 }
 
 // Shared memory stays until the copy engine has read it.

@@ -228,7 +228,7 @@ static ClassSet number(const Ex *e, const unsigned *a, const ClassEnv *env) {
 }
 
 // What bounds say of a number: what it cannot be, and that it may have left f32.
-static ClassSet bounded(ClassSet set, Limits l) {
+static ClassSet bounded(ClassSet set, Bounds l) {
     static const double least = 0x1p-126;
     bool finite = set & CL_FINITE;
     if (finite && l.lo <= -LIMITS_F32) set |= CL_NINF;
@@ -239,7 +239,7 @@ static ClassSet bounded(ClassSet set, Limits l) {
     return l.lo >= least || l.hi <= -least ? set & ~(unsigned)CL_ZERO : set;
 }
 
-static unsigned set_of(const Ex *e, const unsigned *a, const ClassEnv *env, Limits l) {
+static unsigned set_of(const Ex *e, const unsigned *a, const ClassEnv *env, Bounds l) {
     unsigned data = is_data(e, a, env), set = CL_ALL; // an i32 matters only where it is converted
     if (e->op == EX_SELECT)
         set = (a[0] & MAYBE_TRUE ? a[1] : 0) | (a[0] & MAYBE_FALSE ? a[2] : 0);
@@ -256,10 +256,10 @@ static unsigned set_of(const Ex *e, const unsigned *a, const ClassEnv *env, Limi
 
 typedef struct Kinds { // of a node
     unsigned set;
-    Limits limits;
+    Bounds limits;
 } Kinds;
 
-static unsigned root_set(const Ex *e, const ClassEnv *env, Limits *limits) {
+static unsigned root_set(const Ex *e, const ClassEnv *env, Bounds *limits) {
     Arena *scratch = arena_new();
     const Ex **order;
     int n = ex_order(scratch, &e, 1, &order);
@@ -267,11 +267,9 @@ static unsigned root_set(const Ex *e, const ClassEnv *env, Limits *limits) {
     ExMemo at = {0};
     for (int i = 0; i < n; i++) {
         unsigned a[EX_MAX_RANK];
-        Limits l[EX_MAX_RANK];
+        Bounds l[EX_MAX_RANK];
         for (int k = 0; k < order[i]->nargs; k++) {
-            const void *known = NULL;
-            ex_memo_has(&at, order[i]->args[k], &known);
-            const Kinds *arg = known;
+            const Kinds *arg = ex_memo_get(&at, order[i]->args[k]);
             a[k] = arg->set, l[k] = arg->limits;
             if (order[i]->args[k]->type != EX_F32) continue;
             if (a[k] & CL_NINF) l[k].lo = -INFINITY;
@@ -289,7 +287,7 @@ static unsigned root_set(const Ex *e, const ClassEnv *env, Limits *limits) {
 
 ClassSet class_of(const Ex *e, const ClassEnv *env) { return root_set(e, env, NULL); }
 
-ClassSet class_and_limits(const Ex *e, const ClassEnv *env, Limits *limits) {
+ClassSet class_and_limits(const Ex *e, const ClassEnv *env, Bounds *limits) {
     return root_set(e, env, limits);
 }
 

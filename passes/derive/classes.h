@@ -36,7 +36,7 @@ typedef struct ClassEnv {
 // Overflow and underflow are not looked for unless asked: the classes are those of the mathematics,
 // with IEEE's infinities and NaN.
 ClassSet class_of(const Ex *e, const ClassEnv *env);                         // e: f32
-ClassSet class_and_limits(const Ex *e, const ClassEnv *env, Limits *limits); // with `overflows`
+ClassSet class_and_limits(const Ex *e, const ClassEnv *env, Bounds *limits); // with `overflows`
 // Whether a bool can be true, or false.
 bool class_may(const Ex *e, const ClassEnv *env, bool truth);
 // Of the sum of one or more values of these classes.

@@ -60,11 +60,6 @@ static Extrema bit_of(int reduction) {
     return (Extrema)1 << (reduction < MOST_EXTREMA ? reduction : MOST_EXTREMA - 1);
 }
 
-static bool has(const ExMemo *m, const Ex *e) {
-    const void *value = NULL;
-    return ex_memo_has(m, e, &value);
-}
-
 // ---- where extrema meet their elements
 
 static bool is_linear(const Ex *e) {
@@ -103,11 +98,7 @@ static bool is_steep(const Ex *e, int argument) {
     }
 }
 
-static const Meeting *meeting(const Decide *d, const Ex *e) {
-    const void *m = NULL;
-    ex_memo_has(&d->known, e, &m);
-    return m;
-}
+static const Meeting *meeting(const Decide *d, const Ex *e) { return ex_memo_get(&d->known, e); }
 
 static Meeting of_symbol(const Decide *d, const Ex *e) {
     if (e->sym == SYM_S || e->sym == SYM_KV_IDX) return (Meeting){.elem = true};
@@ -156,14 +147,14 @@ static void find_meetings(Decide *d, const Ex *e) {
 
 static void demand(Decide *d, const Ex *e, bool everywhere) {
     bool all = everywhere || !meeting(d, e)->reduces;
-    if (e->type != EX_F32 || has(&d->exact, e)) return;
+    if (e->type != EX_F32 || ex_memo_get(&d->exact, e)) return;
     ex_memo_put(d->scratch, all ? &d->exact : &d->here, e, e);
     d->changed |= all;
 }
 
 // What a number that decides is made of decides too: everywhere, where it does.
 static void demand_parts(Decide *d, const Ex *e) {
-    bool everywhere = has(&d->exact, e);
+    bool everywhere = ex_memo_get(&d->exact, e);
     for (int k = 0; k < e->nargs; k++) demand(d, e->args[k], everywhere);
     if (e->op != EX_SYM || (e->sym != SYM_S && e->sym != SYM_R)) return;
     const RowReduce *r = e->sym == SYM_R ? &d->row->reduces.data[e->index] : NULL;
@@ -188,7 +179,7 @@ static void find_decisions(Decide *d, const Ex *root) {
     d->here = (ExMemo){0};
     for (int i = ex_order(d->scratch, &root, 1, &order); i-- > 0;) {
         const Ex *e = order[i];
-        if (has(&d->exact, e) || has(&d->here, e)) demand_parts(d, e);
+        if (ex_memo_get(&d->exact, e) || ex_memo_get(&d->here, e)) demand_parts(d, e);
         for (int k = 0; k < e->nargs; k++)
             if (decides(d, e, k)) demand(d, e->args[k], false);
     }
@@ -232,29 +223,22 @@ const Ex *row_frozen(ExPool *p, const Ex *e) {
 static const Ex *rewritten(const Decide *d, const Ex *old, const Ex *e) {
     ExPool *p = d->row->pool;
     if (e->op == EX_MOD && e->type == EX_F32) return remainder_of(p, e->args[0], e->args[1]);
-    bool exact = has(&d->exact, old) || has(&d->here, old);
+    bool exact = ex_memo_get(&d->exact, old) || ex_memo_get(&d->here, old);
     if (exact && rounds(e)) e = rounded(p, e);
     // no pass takes a scale or a term out of what an extremum reduces
-    if (has(&d->frozen, old)) e = rounded(p, exact ? e : row_frozen(p, e));
+    if (ex_memo_get(&d->frozen, old)) e = rounded(p, exact ? e : row_frozen(p, e));
     return e;
 }
 
 static const Ex *rewrite(Decide *d, const Ex *root) {
     const Ex **order;
     ExMemo done = {0};
-    const void *value = root;
+    const Ex *value = root;
     find_decisions(d, root);
     int n = ex_order(d->scratch, &root, 1, &order);
     for (int i = 0; i < n; i++) {
-        const Ex *x = order[i], *args[EX_MAX_RANK];
-        bool changed = false;
-        for (int k = 0; k < x->nargs; k++) {
-            ex_memo_has(&done, x->args[k], &value);
-            args[k] = value;
-            changed |= args[k] != x->args[k];
-        }
         // what is made exact stays: a rounding is not rounded again
-        const Ex *e = changed ? ex_with_args(d->row->pool, x, args) : x;
+        const Ex *x = order[i], *e = ex_renewed(d->row->pool, &done, x);
         if (e->op == EX_ROUNDED && e->args[0]->op == EX_ROUNDED) e = e->args[0];
         value = rewritten(d, x, e);
         ex_memo_put(d->scratch, &done, x, value);

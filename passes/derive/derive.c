@@ -60,9 +60,9 @@ static void note_use(void *ctx, const Ex *e) {
 
 // Which reductions an expression refers to.
 static const bool *uses(Derive *d, const Ex *e) {
-    const void *known = NULL;
-    if (ex_memo_has(&d->uses, e, &known)) return known;
-    bool *used = ARENA_ARRAY(d->scratch, bool, d->n + 1);
+    bool *used = ex_memo_get(&d->uses, e);
+    if (used) return used;
+    used = ARENA_ARRAY(d->scratch, bool, d->n + 1);
     ex_visit(e, note_use, used);
     ex_memo_put(d->scratch, &d->uses, e, used);
     return used;
@@ -551,7 +551,7 @@ static Stream *derive(Arena *a, const RowProgram *written, Diags *diags, bool na
     }
     derive_weight(&d);
     derive_emits(&d);
-    pass_exact_shifts(d.scratch, d.out);
+    pass_exact_shifts(d.scratch, d.out, narrows);
     put_places(d.out, row);
     arena_free(d.scratch);
     return d.out;

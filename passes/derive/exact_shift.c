@@ -23,6 +23,7 @@
 #include "passes/derive/exact_shift.h"
 
 #include "passes/derive/fixed_shift.h"
+#include "passes/derive/large_unit.h"
 #include "passes/derive/tame.h"
 #include "passes/simplify/rules.h"
 #include "passes/simplify/simplify.h"
@@ -32,10 +33,15 @@
 
 // Beyond, a state's own precision would suffer from the unit: its products may leave f32.
 static const float LEAST_UNIT = 0x1p-40f, LARGEST_UNIT = 0x1p40f;
+// Of numbers beyond, a product with a unit may leave f32.
+static const double LARGEST = 0x1p120;
 
 typedef struct Units {
     ExPool *p;
     float *unit; // by state
+    bool *large; // by state: what it is carried as may be large (large_unit.h)
+    bool shift;  // what is written is a shift that follows such a state
+    LargeFrom from;
 } Units;
 
 static bool is_power_of_two(float v) {
@@ -107,6 +113,7 @@ typedef struct First {
     int shift;
     float by;        // what the exponent has the state times ...
     const Ex *scale; // ... and a row scalar; NULL: none
+    LargeFrom large; // 0: the shift is subtracted
     bool failed;
 } First;
 
@@ -193,7 +200,7 @@ static bool alike(const Ex *a, const Ex *b) {
     return true;
 }
 
-// The very number that an extremum was taken of, where x is that.
+// The very number that an extremum was taken of, where x is that; else NULL.
 static const Ex *as_reduced(First *f, const Ex *x) {
     for (int i = 0; i < f->s->states.n; i++) {
         const StreamState *st = &f->s->states.data[i];
@@ -202,7 +209,7 @@ static const Ex *as_reduced(First *f, const Ex *x) {
         if (alike(x, elem)) return elem;
         if (x->op == EX_NEG && alike(x->args[0], elem)) return simp_1(f->p, EX_NEG, elem);
     }
-    return x;
+    return NULL;
 }
 
 typedef struct Terms {
@@ -231,26 +238,55 @@ static void collect(First *f, const Ex *e, bool minus, Terms *t) {
     }
 }
 
-// exp2(x + shift + row) -> exp2((x / unit + shift) * unit + row)
-static const Ex *subtract_in(void *ctx, ExPool *p, const Ex *e) {
+// (x / unit + shift) * unit
+static const Ex *difference(First *f, const Ex *x, const Ex *shift) {
+    ExPool *p = f->p;
+    const Ex *reduced = as_reduced(f, x);
+    x = simp_1(p, EX_ROUNDED, reduced ? reduced : x);
+    x = simp_2(p, EX_MUL, simp_2(p, EX_ADD, x, shift), ex_f32(p, fabsf(f->by)));
+    return f->scale ? simp_2(p, EX_MUL, x, f->scale) : x;
+}
+
+// x * unit + shift, in the unit that the shift has by its size.
+static const Ex *large_sum(First *f, const Ex *x, const Ex *shift) {
+    ExPool *p = f->p;
+    x = as_reduced(f, x);
+    f->failed |= !x;
+    if (f->failed) return shift;
+    const Ex *unit = large_unit(p, shift, fabs((double)f->by), f->large);
+    return simp_2(p, EX_ADD, simp_2(p, EX_MUL, x, unit), shift);
+}
+
+// exp2(x + shift + row), another way.
+static const Ex *rewritten_power(void *ctx, ExPool *p, const Ex *e) {
     First *f = ctx;
     Terms t = {NULL, NULL, 0};
     if (e->op != EX_EXP2 || !ex_uses(e, SYM_SHIFT, f->shift)) return e;
     collect(f, e->args[0], false, &t);
-    if (f->failed || !t.elem || t.shifts != 1) {
-        f->failed = true;
-        return e;
-    }
-    const Ex *x = as_reduced(f, divided(f, t.elem, 1 / fabs((double)f->by), f->scale));
-    x = simp_2(p, EX_ADD, simp_1(p, EX_ROUNDED, x), ex_sym(p, SYM_SHIFT, f->shift, EX_F32));
-    x = simp_2(p, EX_MUL, x, ex_f32(p, fabsf(f->by)));
-    if (f->scale) x = simp_2(p, EX_MUL, x, f->scale);
+    f->failed |= !t.elem || t.shifts != 1;
+    if (f->failed) return e;
+    const Ex *shift = ex_sym(p, SYM_SHIFT, f->shift, EX_F32);
+    const Ex *x = divided(f, t.elem, 1 / fabs((double)f->by), f->scale);
+    x = f->large ? large_sum(f, x, shift) : difference(f, x, shift);
     return simp_1(p, EX_EXP2, t.row ? simp_2(p, EX_ADD, x, t.row) : x);
 }
 
-static const Ex *subtracted(First *f, const Ex *e) {
+static const Ex *rewritten(First *f, const Ex *e) {
     if (!ex_uses(e, SYM_SHIFT, f->shift)) return e;
-    return ex_simplify(f->p, ex_map(f->p, simp_open(f->p, e), subtract_in, f));
+    return ex_simplify(f->p, ex_map(f->p, simp_open(f->p, e), rewritten_power, f));
+}
+
+// All that has the shift in an exponent.
+static bool rewrite_powers(Arena *a, First *f) {
+    Stream *s = f->s;
+    int n = s->states.n;
+    const Ex **elem = ARENA_ARRAY(a, const Ex *, n + 1);
+    for (int i = 0; i < n; i++) elem[i] = rewritten(f, s->states.data[i].elem);
+    elem[n] = rewritten(f, s->elem);
+    if (f->failed) return false;
+    for (int i = 0; i < n; i++) s->states.data[i].elem = elem[i];
+    s->elem = elem[n];
+    return true;
 }
 
 typedef struct Tameness {
@@ -271,15 +307,9 @@ static void ask_exponent(void *ctx, const Ex *e) {
 static void subtract_first(Arena *a, Stream *s, int shift) {
     First f = {.s = s, .p = s->row->pool, .shift = shift, .by = 1};
     const Ex *raw = simp_open(f.p, s->shifts.data[shift]);
-    int n = s->states.n;
     if (!find_unit(&f, raw) || !isnormal(f.by)) return;
-    const Ex **elem = ARENA_ARRAY(a, const Ex *, n + 1);
     raw = divided(&f, raw, 1 / fabs((double)f.by), f.scale);
-    for (int i = 0; i < n; i++) elem[i] = subtracted(&f, s->states.data[i].elem);
-    elem[n] = subtracted(&f, s->elem);
-    if (f.failed) return;
-    for (int i = 0; i < n; i++) s->states.data[i].elem = elem[i];
-    s->elem = elem[n];
+    if (!rewrite_powers(a, &f)) return;
     s->shifts.data[shift] = ex_simplify(f.p, raw);
     const Ex *unit = ex_f32(f.p, fabsf(f.by));
     s->units.data[shift] = f.scale ? simp_2(f.p, EX_MUL, f.scale, unit) : unit;
@@ -287,9 +317,16 @@ static void subtract_first(Arena *a, Stream *s, int shift) {
 
 // ---- in the new units
 
+// What a state is, of what is carried.
+static const Ex *natural(const Units *u, const Ex *state) {
+    float unit = u->unit[state->index];
+    if (!u->large[state->index]) return scaled(u->p, state, 1 / unit);
+    return ex_2(u->p, EX_MUL, state, large_inverse(u->p, state, (double)unit, u->from));
+}
+
 static const Ex *replace_state(void *ctx, ExPool *p, const Ex *e) {
     const Units *u = ctx;
-    if (e->op == EX_SYM && e->sym == SYM_STATE) return scaled(p, e, 1 / u->unit[e->index]);
+    if (e->op == EX_SYM && e->sym == SYM_STATE) return natural(u, e);
     bool compared = e->op == EX_EQ || e->op == EX_NE; // with the start, which has no unit
     if (!compared || e->args[1]->op != EX_CONST || e->args[1]->type != EX_F32) return e;
     const Ex *a = e->args[0];
@@ -306,7 +343,8 @@ static const Ex *in_units(const Units *u, const Ex *e) {
 // e * by, factors taken as far inwards as they go.
 static const Ex *inwards(const Units *u, const Ex *e, float by) {
     ExPool *p = u->p;
-    if (!ex_uses(e, SYM_STATE, -1)) return scaled(p, e, by);
+    if (!ex_uses(e, SYM_STATE, -1))
+        return u->shift ? large_product(p, e, (double)by, u->from) : scaled(p, e, by);
     switch ((int)e->op) {
     case EX_SYM: by /= u->unit[e->index]; return by == -1 ? ex_1(p, EX_NEG, e) : scaled(p, e, by);
     case EX_NEG: return inwards(u, e->args[0], -by);
@@ -327,21 +365,36 @@ static const Ex *inwards(const Units *u, const Ex *e, float by) {
     return scaled(p, in_units(u, e), by);
 }
 
-static void change_units(Stream *s, const Units *u) {
-    for (int i = 0; i < s->shifts.n; i++)
-        s->shifts.data[i] = ex_simplify(u->p, inwards(u, s->shifts.data[i], 1));
+static bool follows_large(const Stream *s, const Units *u, int shift) {
     for (int i = 0; i < s->states.n; i++)
-        s->states.data[i].elem = scaled(u->p, s->states.data[i].elem, u->unit[i]);
+        if (u->large[i] && ex_uses(s->shifts.data[shift], SYM_STATE, i)) return true;
+    return false;
+}
+
+static const Ex *carried(const Units *u, const StreamState *st, int i) {
+    if (!u->large[i]) return scaled(u->p, st->elem, u->unit[i]);
+    return large_product(u->p, simp_open(u->p, st->elem), (double)u->unit[i], u->from);
+}
+
+static void change_units(Stream *s, Units *u) {
+    for (int i = 0; i < s->shifts.n; i++) {
+        u->shift = follows_large(s, u, i);
+        s->shifts.data[i] = ex_simplify(u->p, inwards(u, s->shifts.data[i], 1));
+    }
+    for (int i = 0; i < s->states.n; i++)
+        s->states.data[i].elem = carried(u, &s->states.data[i], i);
     for (int i = 0; i < s->finished.n; i++) s->finished.data[i] = in_units(u, s->finished.data[i]);
     for (int i = 0; i < s->emits.n; i++) s->emits.data[i] = in_units(u, s->emits.data[i]);
     s->factor = in_units(u, s->factor);
     s->empty = in_units(u, s->empty);
 }
 
-static void carry_in_units(Arena *a, Stream *s) {
-    Units u = {.p = s->row->pool, .unit = ARENA_ARRAY(a, float, s->states.n + 1)};
+static void carry_in_units(Arena *a, Stream *s, bool *large, LargeFrom from) {
+    int n = s->states.n;
+    Units u = {
+        .p = s->row->pool, .unit = ARENA_ARRAY(a, float, n + 1), .large = large, .from = from};
     bool any = false;
-    for (int i = 0; i < s->states.n; i++) any |= (u.unit[i] = unit_for(s, i)) != 1;
+    for (int i = 0; i < n; i++) any |= (u.unit[i] = unit_for(s, i)) != 1;
     if (any) change_units(s, &u);
 }
 
@@ -349,6 +402,58 @@ static void *copied(Arena *a, const void *data, size_t size) {
     void *copy = arena_alloc(a, size + 1);
     if (size) memcpy(copy, data, size);
     return copy;
+}
+
+// ---- states that may be large
+
+static float by_in(const Stream *s, int shift, int state) {
+    return fabsf(multiple_in(simp_open(s->row->pool, s->shifts.data[shift]), state, 1));
+}
+
+// A shift that follows the state by a product that may be large and is rounded.
+static bool is_residual(const Stream *s, int shift, int state, LargeFrom from) {
+    ExPool *p = s->row->pool;
+    if (s->units.data[shift] || !ex_uses(s->shifts.data[shift], SYM_STATE, state)) return false;
+    float by = by_in(s, shift, state);
+    const Ex *product = ex_2(p, EX_MUL, s->states.data[state].elem, ex_f32(p, by));
+    return !is_power_of_two(by) && !(by != 0 && row_within(s->row, product, ldexp(1, (int)from)));
+}
+
+static bool has_one_extremum(const Stream *s, int shift) {
+    int n = 0;
+    for (int i = 0; i < s->states.n; i++) n += ex_uses(s->shifts.data[shift], SYM_STATE, i);
+    return n == 1;
+}
+
+// The elements of all shifts that follow the state; false: one cannot be written so.
+static bool write_large(Arena *a, Stream *s, int state, LargeFrom from) {
+    float unit = unit_for(s, state);
+    size_t size = sizeof *s->states.data * (size_t)s->states.n;
+    const StreamState *states = copied(a, s->states.data, size);
+    const Ex *elem = s->elem;
+    bool all = unit != 1 && row_most(s->row, s->states.data[state].elem) < LARGEST;
+    for (int k = 0; k < s->shifts.n && all; k++) {
+        if (!ex_uses(s->shifts.data[k], SYM_STATE, state)) continue;
+        First f = {.s = s, .p = s->row->pool, .shift = k, .by = unit, .large = from};
+        all = by_in(s, k, state) == unit && has_one_extremum(s, k) && rewrite_powers(a, &f);
+    }
+    if (!all) {
+        memcpy(s->states.data, states, size);
+        s->elem = elem;
+    }
+    return all;
+}
+
+// What an exponent has left at the maximum stays small: in a unit that is a power of two where
+// scores are large, or by a subtraction.
+static bool settle_large(Arena *a, Stream *s, int state, LargeFrom from) {
+    bool any = false;
+    for (int k = 0; k < s->shifts.n; k++) any |= is_residual(s, k, state, from);
+    if (!any) return false;
+    if (write_large(a, s, state, from)) return true;
+    for (int k = 0; k < s->shifts.n; k++)
+        if (is_residual(s, k, state, from)) subtract_first(a, s, k);
+    return false;
 }
 
 // Whether all weights and sums may be off by the same factor: softmax divides it out, and
@@ -360,7 +465,7 @@ static bool cancels(Arena *a, const Stream *s) {
     t.shifts.data = copied(a, t.shifts.data, sizeof *t.shifts.data * (size_t)t.shifts.n);
     t.finished.data = copied(a, t.finished.data, sizeof *t.finished.data * (size_t)t.finished.n);
     t.emits.data = copied(a, t.emits.data, sizeof *t.emits.data * (size_t)t.emits.n);
-    carry_in_units(a, &t);
+    carry_in_units(a, &t, ARENA_ARRAY(a, bool, t.states.n + 1), 0);
     return pass_may_fix_shift(&t, &sum, &extremum);
 }
 
@@ -410,13 +515,17 @@ static bool is_wild(Arena *a, const Stream *s, int shift) {
     return t.wild || (!t.small && !cancels(a, s));
 }
 
-void pass_exact_shifts(Arena *a, Stream *s) {
+void pass_exact_shifts(Arena *a, Stream *s, bool narrows) {
+    LargeFrom from = narrows ? LARGE_FROM_HALF : LARGE_FROM;
+    bool *large = ARENA_ARRAY(a, bool, s->states.n + 1);
     for (int i = 0; i < s->shifts.n; i++)
         if (is_wild(a, s, i)) subtract_first(a, s, i);
     for (int i = 0; i < s->states.n; i++)
+        if (s->states.data[i].op != EX_ROWSUM) large[i] = settle_large(a, s, i, from);
+    for (int i = 0; i < s->states.n; i++)
         s->states.data[i].elem = rounded_exponents(s, s->states.data[i].elem);
     s->elem = rounded_exponents(s, s->elem);
-    carry_in_units(a, s);
+    carry_in_units(a, s, large, from);
 }
 
 bool pass_shift_is_exact(const Ex *e) {

@@ -4,8 +4,8 @@
 
 #include "ir/stream.h"
 
-// Gives extrema the unit of the exponents that they shift.
-void pass_exact_shifts(Arena *a, Stream *s);
+// Gives extrema the unit of the exponents that they shift. `narrows`: weights become f16.
+void pass_exact_shifts(Arena *a, Stream *s, bool narrows);
 
 // Whether a shift that is computed again from the same states is the same number: no operation in it
 // rounds a state.

@@ -39,14 +39,13 @@ static double length_of(const Ex *e) {
     Arena *scratch = arena_new();
     const Ex **order;
     ExMemo known = {0};
-    const void *of = NULL;
     double all = 0;
     int n = ex_order(scratch, &e, 1, &order);
     for (int i = 0; i < n; i++) {
         double *length = ARENA_NEW(scratch, double);
         *length = 1;
         for (int k = 0; k < order[i]->nargs; k++)
-            if (ex_memo_has(&known, order[i]->args[k], &of)) *length += *(const double *)of;
+            *length += *(const double *)ex_memo_get(&known, order[i]->args[k]);
         ex_memo_put(scratch, &known, order[i], length);
         all = *length; // e is the last in its order
     }

@@ -1,6 +1,8 @@
 // explain_say.c: see explain_say.h.
 #include "passes/derive/explain_say.h"
 
+#include "passes/derive/large_unit.h"
+
 #include <string.h>
 
 // ---- names
@@ -125,21 +127,24 @@ static const Ex *replace_one(void *ctx, ExPool *p, const Ex *e) {
     return e;
 }
 
-static const Ex *with_shared(Explain *x, const Ex *e) { return ex_map(x->pool, e, replace_one, x); }
+static const Ex *with_shared(Explain *x, const Ex *e) {
+    return ex_map(x->pool, large_left_out(x->pool, e), replace_one, x);
+}
 
 static void use(Arena *a, ExMemo *uses, const Ex *e) {
-    const void *known = NULL;
-    if (!ex_memo_has(uses, e, &known)) ex_memo_put(a, uses, e, known = ARENA_NEW(a, int));
-    ++*(int *)known;
+    int *known = ex_memo_get(uses, e);
+    if (!known) ex_memo_put(a, uses, e, known = ARENA_NEW(a, int));
+    ++*known;
 }
 
 // From here on, what these formulas have in common has names; each is kept as it is with the names
 // of those before it.
-void say_share(Explain *x, const Ex *const *roots, int n) {
+void say_share(Explain *x, const Ex *const *formulas, int n) {
     Arena *scratch = arena_new();
+    const Ex **roots = ARENA_ARRAY(scratch, const Ex *, n + 1);
     ExMemo uses = {0};
     const Ex **order;
-    const void *known = NULL;
+    for (int i = 0; i < n; i++) roots[i] = large_left_out(x->pool, formulas[i]);
     int count = ex_order(scratch, roots, n, &order);
     for (int i = 0; i < n; i++) use(scratch, &uses, roots[i]);
     for (int i = 0; i < count; i++)
@@ -147,8 +152,8 @@ void say_share(Explain *x, const Ex *const *roots, int n) {
     x->told = x->shared.n;
     memset(x->said, 0, sizeof x->said);
     for (int i = 0; i < count && x->shared.n < x->told + MAX_SHARED; i++) {
-        if (!ex_memo_has(&uses, order[i], &known) || *(const int *)known < 2) continue;
-        if (!worth_a_name(order[i])) continue;
+        const int *times = ex_memo_get(&uses, order[i]);
+        if (!times || *times < 2 || !worth_a_name(order[i])) continue;
         const Ex *e = with_shared(x, order[i]);
         VEC_PUSH(x->arena, &x->shared, e);
     }

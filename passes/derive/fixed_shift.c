@@ -20,6 +20,7 @@
 #include "passes/derive/fixed_shift.h"
 
 #include "ir/expr_ops.h"
+#include "passes/derive/large_unit.h"
 
 #include <math.h>
 
@@ -82,11 +83,7 @@ static bool same(const Trial *t, const Node *n) {
     return alike(t, n->v[0].f, n->v[1].f, n->size[0] + n->size[1]);
 }
 
-static Node *node_of(const Trial *t, const Ex *e) {
-    const void *n = NULL;
-    ex_memo_has(&t->places, e, &n);
-    return (Node *)n;
-}
+static Node *node_of(const Trial *t, const Ex *e) { return ex_memo_get(&t->places, e); }
 
 static double of(const Trial *t, int root, int k) {
     return t->root[root] ? node_of(t, t->root[root])->v[k].f : 1.0;
@@ -265,7 +262,7 @@ static bool try_once(Trial *t, int bits) { // 0: sums of any size
 static const Ex *without_reductions(const Stream *s, const Ex *e) {
     for (int i = s->finished.n; e && i-- > 0;)
         e = ex_subst(s->row->pool, e, SYM_R, i, s->finished.data[i]);
-    return e;
+    return large_left_out(s->row->pool, e);
 }
 
 static bool is_invariant(const Stream *s) {

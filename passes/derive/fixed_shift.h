@@ -4,11 +4,12 @@
 
 #include "ir/stream.h"
 
-// Each thread's part of a sum may be up to 2^FIXED_SHIFT_BITS: an accumulator stays finite with values up to
-// 2^57. A shift that follows its maximum is 2^FIXED_SHIFT_ROOM above it, so that there is room to grow. Both
-// together are 2^100: where a factor between two shifts is below 2^-126, and 0, what it takes to 0 is below
-// 2^-24 of what it is added to.
-enum { FIXED_SHIFT_BITS = 68, FIXED_SHIFT_ROOM = 32 };
+// Each thread's part of a sum may be up to 2^FIXED_SHIFT_BITS, and four threads share a row: with values up to
+// 2^32 an accumulator stays below 2^120, and that of 128 parts of a row below 2^127. A shift that follows its maximum
+// is 2^FIXED_SHIFT_ROOM above it, so that there is room to grow. The factor between two shifts may then be far below
+// 2^-126 for a sum that still counts, so its root is applied twice (passes/schedule/root.c, combine.c): only what
+// becomes less than 2^-126 is lost, and the new sum is at least 2^-FIXED_SHIFT_ROOM.
+enum { FIXED_SHIFT_BITS = 86, FIXED_SHIFT_ROOM = 60 };
 
 // Whether any shift near the extremum does: what the stream gives does not change with it, and a
 // state is the sum of all weights and bounds them. Which one, and which state is the extremum.

@@ -11,7 +11,7 @@
 // to be shifted is one that holds scores, is not bounded by log(65504), by the intervals of tame.c, and holds no extremum:
 // where there is one the formula takes care of itself. A modified score that is such an exponential goes
 // into the formulas first. What decides about a weight is not touched: the power that is compared stays what it is
-// (decide.c), and the one that is chosen is shifted. Where that costs another sweep over the keys, and for all other weights that
+// (decide.c), and the one that is chosen is shifted. Nor is an exact power in a sum, which may be the difference to its own extremum. Where that costs another sweep over the keys, and for all other weights that
 // are not proved to fit, derive.c scales the elements.
 #include "passes/derive/derive.h"
 
@@ -109,8 +109,7 @@ static const Ex *power_of(const Ex *e) {
 static const Ex *shifted(Half *h, const Ex *e) {
     ExPool *p = h->p;
     Parts x = {NULL, NULL};
-    const void *over = NULL;
-    if (ex_memo_has(&h->damped, e, &over) || !row_has_element(e) || is_bounded(h, e)) return e;
+    if (ex_memo_get(&h->damped, e) || !row_has_element(e) || is_bounded(h, e)) return e;
     take_apart(p, e->args[0], false, &x, 0);
     h->any = true;
     if (ex_uses(x.elem, SYM_R, -1)) { // known only when the keys are through
@@ -129,30 +128,32 @@ static bool flows(const Ex *e, int argument) {
     return e->type == EX_F32 && !decides && !power_of(e) && e->args[argument]->type == EX_F32;
 }
 
-static bool has(const ExMemo *m, const Ex *e) {
-    const void *v = NULL;
-    return ex_memo_has(m, e, &v);
-}
+static bool adds(const Ex *e) { return e->op == EX_ADD || e->op == EX_SUB || e->op == EX_FMA; }
 
 // The weight with its powers shifted, where they flow into it.
 static const Ex *shifted_weight(Half *h, const Ex *weight) {
     Arena *scratch = arena_new();
-    ExMemo reached = {0}, done = {0};
+    ExMemo reached = {0}, added = {0}, done = {0};
     const Ex **order, *r = weight;
     int n = ex_order(scratch, &weight, 1, &order);
     ex_memo_put(scratch, &reached, weight, weight);
     for (int i = n; i-- > 0;) // users before their arguments
-        for (int k = 0; has(&reached, order[i]) && k < order[i]->nargs; k++)
-            if (flows(order[i], k))
-                ex_memo_put(scratch, &reached, order[i]->args[k], order[i]->args[k]);
+        for (int k = 0; ex_memo_get(&reached, order[i]) && k < order[i]->nargs; k++) {
+            const Ex *e = order[i], *part = e->args[k];
+            if (!flows(e, k)) continue;
+            ex_memo_put(scratch, &reached, part, part);
+            if (adds(e) || ex_memo_get(&added, e)) ex_memo_put(scratch, &added, part, part);
+        }
     for (int i = 0; i < n; i++) {
         const Ex *e = order[i], *args[EX_MAX_RANK], *power = power_of(e), *s = NULL;
-        const void *value = NULL;
-        if (!has(&reached, e)) continue;
-        for (int k = 0; k < e->nargs; k++)
-            args[k] = flows(e, k) && ex_memo_has(&done, e->args[k], &value) ? value : e->args[k];
+        if (!ex_memo_get(&reached, e)) continue;
+        for (int k = 0; k < e->nargs; k++) {
+            const Ex *arg = flows(e, k) ? ex_memo_get(&done, e->args[k]) : NULL;
+            args[k] = arg ? arg : e->args[k];
+        }
         r = e->nargs ? ex_with_args(h->p, e, args) : e;
-        if (power && (s = shifted(h, power)) != power) r = s;
+        bool differs = e->op == EX_ROUNDED && ex_memo_get(&added, e);
+        if (power && !differs && (s = shifted(h, power)) != power) r = s;
         ex_memo_put(scratch, &done, e, r);
     }
     arena_free(scratch);

@@ -3,10 +3,7 @@
 #define PASSES_LIMITS_H
 
 #include "ir/row.h"
-
-typedef struct Limits {
-    double lo, hi; // of the value where it is finite
-} Limits;
+#include "passes/derive/bounds.h"
 
 // What a dot product and a squared norm are at most, as far as these limits go.
 #define LIMITS_DOT 0x1p60
@@ -14,14 +11,16 @@ typedef struct Limits {
 #define LIMITS_F32 0x1.ffffffp127
 
 typedef struct LimitFacts {
-    const Limits *param; // of SYM_PARAM, by index; NULL: unknown
+    const Bounds *param; // of SYM_PARAM, by index; NULL: unknown
     bool causal;         // a key is never behind the query
 } LimitFacts;
 
-// Of a node by its arguments'.
-Limits limits_of_node(const Ex *e, const Limits *args, const LimitFacts *facts);
+// Of an i32 symbol: what launches allow. Of an operation within b: what the mask allows as well.
+Bounds limits_of_index(const Ex *e);
+Bounds limits_of_distance(const Ex *e, Bounds b, const LimitFacts *facts);
+// Of a node, where it is finite, by its arguments'.
+Bounds limits_of_node(const Ex *e, const Bounds *args, const LimitFacts *facts);
 LimitFacts row_facts(const RowProgram *row); // what its mask says
-extern const Limits limits_unknown;
 
 // Whether the modified score can be -inf where nothing that it is made of is infinite, and be so or not by the order of
 // operations.

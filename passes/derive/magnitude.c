@@ -143,7 +143,6 @@ static Magnitude of_node(Walk *w, const Ex *e) {
 }
 
 static Magnitude magnitude(Walk *w, const Ex *e) {
-    const void *known = NULL;
     const Ex **order;
     int n = ex_order_beyond(w->scratch, &w->known, e, &order);
     for (int i = 0; i < n; i++) {
@@ -152,8 +151,7 @@ static Magnitude magnitude(Walk *w, const Ex *e) {
         *m = of_node(w, order[i]);
         ex_memo_put(w->scratch, &w->known, order[i], m);
     }
-    ex_memo_has(&w->known, e, &known);
-    return *(const Magnitude *)known;
+    return *(const Magnitude *)ex_memo_get(&w->known, e);
 }
 
 Magnitude row_magnitude(const RowProgram *row, const Ex *e) {

@@ -111,19 +111,18 @@ static unsigned own_deps(const Ctx *c, const Ex *e) {
 
 // e's arguments are known already.
 static unsigned find_deps(Ctx *c, const Ex *e) {
-    const void *known = NULL;
-    unsigned *d = ARENA_NEW(c->scratch, unsigned);
+    unsigned *d = ARENA_NEW(c->scratch, unsigned), *known;
     *d = own_deps(c, e);
     for (int k = 0; k < e->nargs; k++)
-        if (ex_memo_has(&c->deps, e->args[k], &known)) *d |= *(const unsigned *)known;
+        if ((known = ex_memo_get(&c->deps, e->args[k]))) *d |= *known;
     ex_memo_put(c->scratch, &c->deps, e, d);
     return *d;
 }
 
 // Of a node of the current expression, or of one made from such by a few operations.
 static unsigned deps(Ctx *c, const Ex *e) {
-    const void *known = NULL;
-    if (ex_memo_has(&c->deps, e, &known)) return *(const unsigned *)known;
+    const unsigned *known = ex_memo_get(&c->deps, e);
+    if (known) return *known;
     for (int k = 0; k < e->nargs; k++) deps(c, e->args[k]);
     return find_deps(c, e);
 }
@@ -370,11 +369,7 @@ static Nf nf_join(Ctx *c, const Ex *e, const Nf *a, const Nf *b) {
 
 // ---- the walk
 
-static const Nf *form_of(const Ctx *c, const Ex *e) {
-    const void *n = NULL;
-    ex_memo_has(&c->forms, e, &n);
-    return n;
-}
+static const Nf *form_of(const Ctx *c, const Ex *e) { return ex_memo_get(&c->forms, e); }
 
 // A maximum of what is not negative, which rises; perhaps with something known.
 static bool is_base(Ctx *c, const Ex *e) {

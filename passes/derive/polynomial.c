@@ -184,10 +184,7 @@ static const Ex *sum_atom(Polys *s, const Poly *a, double *scale) {
     return e;
 }
 
-static const Poly *sum_of(const Polys *s, const Ex *e) {
-    const void *known = NULL;
-    return ex_memo_has(&s->sums, e, &known) ? known : NULL;
-}
+static const Poly *sum_of(const Polys *s, const Ex *e) { return ex_memo_get(&s->sums, e); }
 
 Poly poly_times(Polys *s, const Poly *a, const Poly *b) {
     const Poly *both[] = {a, b};
@@ -446,10 +443,9 @@ static Poly of_expression(Polys *s, const Ex *e) {
 }
 
 Poly poly_of(Polys *s, const Ex *e) {
-    const void *known = NULL;
-    if (ex_memo_has(&s->known, e, &known)) return *(const Poly *)known;
     const Ex **order;
-    Poly *p = NULL;
+    Poly *p = ex_memo_get(&s->known, e);
+    if (p) return *p;
     int n = ex_order_beyond(s->a, &s->known, e, &order);
     for (int i = 0; i < n; i++) {
         if (order[i]->type != EX_F32) continue;

@@ -22,6 +22,9 @@ double row_most(const RowProgram *row, const Ex *e);
 // Whether e is never below 0, whatever scores are.
 bool row_not_negative(const RowProgram *row, const Ex *e);
 
+// Whether |e| is never above `most`, however large dot products and inputs are.
+bool row_within(const RowProgram *row, const Ex *e, double most);
+
 // Whether e is never above `most`, however large dot products are.
 bool row_below(const RowProgram *row, const Ex *e, double most);
 

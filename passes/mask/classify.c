@@ -206,12 +206,29 @@ static void expand_body(TileOp *loop, Expand *m) {
         tile_map_exprs(op, expand, m);
 }
 
+// Of a key's position in a grid (`k / 64`, `k % 64`) whose rows are whole tiles: the row is the same for all of a tile, and the
+// column is as far from the tile's first as the key is.
+static const Ex *in_grid(void *ctx, ExPool *x, const Ex *e) {
+    Classify *c = ctx;
+    if (e->op != EX_DIV && e->op != EX_MOD) return e;
+    const Ex *pos = e->args[0], *by = e->args[1];
+    bool key = pos->op == EX_SYM && pos->sym == SYM_POS && pos->index == c->k_axis;
+    int extent = c->k->axes[c->k_axis].extent;
+    if (!key || by->op != EX_CONST || by->i < extent || by->i % extent) return e;
+    const Ex *tile = ex_sym(x, SYM_TILE, c->k_axis, EX_I32);
+    const Ex *at = op2(c, e->op, tile, num(c, by->i / extent));
+    if (e->op == EX_DIV) return at;
+    const Ex *first = op2(c, EX_MUL, op2(c, EX_SUB, at, tile), num(c, extent));
+    return op2(c, EX_ADD, pos, first);
+}
+
 static void make_partial(Classify *c, const Ex *index, const Ex *where) {
     TileOp *loop = c->loop;
     loop->index = index;
     loop->tiles = CLASS_PARTIAL;
     if (where) loop->where = ex_simplify(c->x, ex_subst(c->x, where, SYM_TILE, c->k_axis, index));
-    Expand m = {c->x, ex_simplify(c->x, c->k->mask), false};
+    const Ex *mask = ex_map(c->x, ex_simplify(c->x, c->k->mask), in_grid, c);
+    Expand m = {c->x, ex_simplify(c->x, mask), false};
     expand_body(loop, &m);
 }
 

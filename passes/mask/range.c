@@ -363,8 +363,8 @@ static Range range_point(RangeCtx *c, const Ex *e) {
 
 Range range_of(RangeCtx *c, const Ex *e) {
     assert(e->type == EX_I32);
-    const void *known;
-    if (ex_memo_has(&c->ranges, e, &known)) return *(const Range *)known;
+    const Range *known = ex_memo_get(&c->ranges, e);
+    if (known) return *known;
     bool one = !range_varies(c, e);
     if (c->depth >= RANGE_MAX_DEPTH) return one ? (Range){e, e, INT32_MIN, INT32_MAX} : unknown();
     Range *r = ARENA_NEW(ex_arena(c->pool), Range);
@@ -476,8 +476,8 @@ static Linear make_linear(RangeCtx *c, const Ex *e) {
 }
 
 Linear linear_of(RangeCtx *c, const Ex *e) {
-    const void *known;
-    if (ex_memo_has(&c->linears, e, &known)) return *(const Linear *)known;
+    const Linear *known = ex_memo_get(&c->linears, e);
+    if (known) return *known;
     if (c->depth >= RANGE_MAX_DEPTH) return (Linear){.ok = false};
     Linear *l = ARENA_NEW(ex_arena(c->pool), Linear);
     c->depth++;

@@ -149,10 +149,10 @@ static FloatRange of_varying(RangeCtx *c, const Ex *e) {
 
 FloatRange range_of_float(RangeCtx *c, const Ex *e) {
     assert(e->type == EX_F32);
-    const void *known;
+    const FloatRange *known = ex_memo_get(&c->floats, e);
     if (e->op == EX_CONST) return (FloatRange){e, e, e->f, e->f};
     if (!range_varies(c, e)) return (FloatRange){e, e, -INFINITY, INFINITY};
-    if (ex_memo_has(&c->floats, e, &known)) return *(const FloatRange *)known;
+    if (known) return *known;
     if (c->depth >= RANGE_MAX_DEPTH) return unknown();
     FloatRange *r = ARENA_NEW(ex_arena(c->pool), FloatRange);
     c->depth++;

@@ -28,19 +28,19 @@ static const Ex *settle_one(void *ctx, ExPool *x, const Ex *e) {
 
 typedef struct Known { // of a kernel's values, by id
     ClassSet *set;
-    Limits *limits;
+    Bounds *limits;
 } Known;
 
 static void learn(const Known *of, const TileValue *v, const TileResult *out, const ClassEnv *env) {
     ClassSet c = class_and_limits(out->body, env, &of->limits[v->id]);
     bool sum = out->reduce == EX_ROWSUM;
     of->set[v->id] = out->scan ? CL_ALL : sum ? class_sum(c) : c;
-    if (sum || out->scan) of->limits[v->id] = limits_unknown;
+    if (sum || out->scan) of->limits[v->id] = bounds_unknown;
 }
 
 static void settle_map(TileProgram *p, TileOp *map, const Known *of, Arena *scratch) {
     ClassSet *param = ARENA_ARRAY(scratch, ClassSet, map->args.n + 1);
-    Limits *limits = ARENA_ARRAY(scratch, Limits, map->args.n + 1);
+    Bounds *limits = ARENA_ARRAY(scratch, Bounds, map->args.n + 1);
     for (int i = 0; i < map->args.n; i++) {
         param[i] = of->set[map->args.data[i]->id];
         limits[i] = of->limits[map->args.data[i]->id];
@@ -65,7 +65,7 @@ static void settle_loop(TileProgram *p, TileOp *loop, const Known *of, Arena *sc
         bool product = op->kind == TILE_MMA && op->args.n == 2;
         if (!product) continue;
         of->set[op->results.data[0]->id] = CL_FINITE;
-        of->limits[op->results.data[0]->id] = (Limits){-LIMITS_DOT, LIMITS_DOT};
+        of->limits[op->results.data[0]->id] = (Bounds){-LIMITS_DOT, LIMITS_DOT};
     }
 }
 
@@ -74,8 +74,8 @@ void pass_settle(TileProgram *p) {
         TileKernel *k = p->kernels.data[i];
         Arena *scratch = arena_new();
         Known of = {ARENA_ARRAY(scratch, ClassSet, k->nvalues + 1),
-                    ARENA_ARRAY(scratch, Limits, k->nvalues + 1)};
-        for (int v = 0; v < k->nvalues; v++) of.set[v] = CL_ALL, of.limits[v] = limits_unknown;
+                    ARENA_ARRAY(scratch, Bounds, k->nvalues + 1)};
+        for (int v = 0; v < k->nvalues; v++) of.set[v] = CL_ALL, of.limits[v] = bounds_unknown;
         for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
             if (op->kind == TILE_LOOP && op->tiles == CLASS_FULL) settle_loop(p, op, &of, scratch);
         arena_free(scratch);

@@ -168,10 +168,10 @@ static int linear_direction(Solve *s, const Linear *l) {
 static int direction(Solve *s, const Ex *e) {
     if (!range_varies(s->c, e)) return 0;
     if (e->op == EX_SYM) return e->sym == SYM_POS && e->index == s->c->q_axis ? 1 : 2;
-    bool divided = e->op == EX_DIV && e->args[1]->op == EX_CONST && e->args[1]->i > 0;
-    if (divided || e->op == EX_SHR) {
+    if (e->op == EX_DIV || e->op == EX_SHR) {
         Linear l = linear_of(s->c, e->args[0]);
-        return range_varies(s->c, e->args[1]) ? 2 : linear_direction(s, &l);
+        bool keeps = e->op == EX_SHR || range_of(s->c, e->args[1]).nlo >= 0; // order; 0 gives 0
+        return keeps && !range_varies(s->c, e->args[1]) ? linear_direction(s, &l) : 2;
     }
     if (e->op != EX_MIN && e->op != EX_MAX) return 2;
     Linear a = linear_of(s->c, e->args[0]), b = linear_of(s->c, e->args[1]);

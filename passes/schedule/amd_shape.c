@@ -8,7 +8,7 @@
 // TileSchedule tells the lowering (codegen/amdgpu/amdgpu.h) what extents do not say: the rows of a matrix
 // instruction, and whether registers are left for addresses.
 #include "passes/schedule/cost.h"
-#include "passes/schedule/schedule.h"
+#include "passes/schedule/resources.h"
 #include "passes/tile/rewrite.h"
 
 enum {
@@ -225,10 +225,18 @@ static bool choose(const TileProgram *p, const Need *n, const PassOptions *o, Di
 
 static int most_columns(const Target *t) { return t->lanes == 32 ? MAX_COLUMNS / 2 : MAX_COLUMNS; }
 
+static int stages_of_k(const TileProgram *p) {
+    int most = 1;
+    for (int i = 0; i < p->kernels.n; i++)
+        for (int t = 0; t < p->tensors.n; t++)
+            if (p->tensors.data[t].role == TENSOR_K && pass_stages(p, p->kernels.data[i], t) > most)
+                most = pass_stages(p, p->kernels.data[i], t);
+    return most;
+}
+
 static Need need_of(const TileProgram *p, const Target *t) {
     int most = most_columns(t), dv = p->Dv < most ? p->Dv : most;
-    return (Need){p->D,           dv,      dtype_bytes(p->dtype), pass_stages(p, TENSOR_K), t,
-                  chip_of(t->id), p->arena};
+    return (Need){p->D, dv, dtype_bytes(p->dtype), stages_of_k(p), t, chip_of(t->id), p->arena};
 }
 
 // ---- binding
@@ -248,40 +256,44 @@ static void take_fewer_waves(const TileKernel *k, Knobs *s) {
     while (size && size->op == EX_CONST && rows_of(s) / 2 >= size->i && s->waves > 1) s->waves /= 2;
 }
 
-// Gradients have two scores of a pair and up to two accumulators in registers: they take few columns of a step.
-static void take_fewer_columns(const TileKernel *k, Knobs *s) {
+// Gradients have two scores of a pair and up to two accumulators in registers: they take few columns of a step. They read tiles of
+// q, k, v and do.
+static void take_fewer_columns(const TileKernel *k, const Need *n, Knobs *s) {
     enum { LEAST = 32 };
+    int row = row_bytes(n, padded_d(n)) + row_bytes(n, padded_dv(n, s));
     if (k->purpose != PURPOSE_GRADIENTS) return;
     s->mt = 1;
     s->waves = s->waves > 4 ? 4 : s->waves;
     s->keys = s->keys > LEAST ? LEAST : s->keys;
+    while (s->waves > 1 && (rows_of(s) + s->keys) * row + LDS_EXTRA > n->t->shared_bytes)
+        s->waves /= 2;
+}
+
+// A group's heads of a few queries: one wave, and as many blocks as their keys have parts.
+static void take_few_rows(const TileKernel *k, Knobs *s) {
+    if (k->purpose != PURPOSE_PART && k->purpose != PURPOSE_COMBINE) return;
+    s->mt = 1;
+    s->waves = 1;
 }
 
 static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *chosen, Diags *diags) {
-    int value = pass_value_axis(p, k);
     Knobs own = *chosen;
     const Knobs *s = &own;
     take_fewer_waves(k, &own);
-    take_fewer_columns(k, &own);
+    take_fewer_columns(k, n, &own);
+    take_few_rows(k, &own);
     if (!pass_tile_columns(p, k, most_columns(n->t), UNIT_COLUMNS, diags)) return false;
-    own.keys = pass_together_places(k, own.keys, n->elem == 2 ? 32 : 16, n->t->shared_bytes);
-    for (int a = 0; a < k->naxes; a++) {
-        const TileAxis *axis = &k->axes[a];
-        if (axis->extent) continue;
-        if (!axis->whole)
-            pass_bind(p, k, a, a == tile_grid_axis(k) ? rows_of(s) : s->keys);
-        else
-            pass_bind(p, k, a,
-                      a == value ? pass_padded(axis->size->i, s->matrix_rows)
-                                 : pass_padded(axis->size->i, wmma(n) ? 16 : 32));
-    }
     k->schedule =
         (TileSchedule){.lane_axis = -1,
                        .warps = s->waves,
                        .min_blocks = k->purpose == PURPOSE_GRADIENTS ? 1 : blocks_of(n, s),
                        .matrix_rows = s->matrix_rows,
-                       .crowded = is_crowded(k, s),
                        .knobs = *s};
+    Extents e = {rows_of(s), s->keys, wmma(n) ? 16 : 32, s->matrix_rows, most_columns(n->t)};
+    pass_fit_together(p, k, &e, *s, s->waves, n->elem == 2 ? 32 : s->matrix_rows);
+    k->schedule.knobs.keys = e.step;
+    pass_bind_all(p, k, &e);
+    k->schedule.crowded = is_crowded(k, s);
     return true;
 }
 

@@ -28,7 +28,7 @@ bool pass_begins_loop(const TileOp *load) {
     return false;
 }
 
-static bool is_operand(const TileProgram *p, const TileOp *op) {
+bool pass_is_operand(const TileProgram *p, const TileOp *op) {
     if (op->kind != TILE_LOAD || op->results.data[0]->home == HOME_FRAGMENT) return false;
     return tile_is_operand(p, &p->tensors.data[op->tensor]) && !pass_begins_loop(op);
 }
@@ -36,35 +36,24 @@ static bool is_operand(const TileProgram *p, const TileOp *op) {
 static Loads loads_of(const TileProgram *p, const TileOp *loop) {
     Loads l = {.n = 0};
     for (TileOp *op = loop->body.first; op; op = op->next) {
-        if (!is_operand(p, op)) continue;
+        if (!pass_is_operand(p, op)) continue;
         if (l.n < MAX_LOADS) l.op[l.n] = op;
         l.n++;
     }
     return l;
 }
 
-// Two where some loop loads nothing else.
-static int stages_of(const TileProgram *p, const TileKernel *k, int tensor) {
-    for (const TileOp *loop = k->body.first; loop; loop = loop->next) {
+// Two where some loop loads nothing else, or, on NVIDIA devices, computes long with what it loads: makes much together, or gradients.
+int pass_stages(const TileProgram *p, const TileKernel *k, int tensor) {
+    bool ahead = pass_makes_together(k) || k->purpose == PURPOSE_GRADIENTS;
+    ahead &= target_get(p->target)->kind == KIND_NVPTX;
+    for (const TileOp *loop = tile_next(&k->body, NULL); loop; loop = tile_next(&k->body, loop)) {
         Loads l = loads_of(p, loop);
-        if (l.n == 1 && l.op[0]->tensor == tensor && !loop->where) return 2;
+        if (loop->kind != TILE_LOOP || loop->where) continue;
+        for (int i = 0; i < l.n; i++)
+            if ((l.n == 1 || ahead) && l.op[i]->tensor == tensor) return 2;
     }
     return 1;
-}
-
-// ---- what other parts ask
-
-int pass_kernel_stages(const TileProgram *p, const TileKernel *k, TensorRole role) {
-    for (int i = 0; i < p->tensors.n; i++)
-        if (p->tensors.data[i].role == role) return stages_of(p, k, i);
-    return 1;
-}
-
-int pass_stages(const TileProgram *p, TensorRole role) {
-    int most = 1;
-    for (int i = 0; i < p->kernels.n && most < 2; i++)
-        most = pass_kernel_stages(p, p->kernels.data[i], role);
-    return most;
 }
 
 // A program that was read may have loops as no sweep is.
@@ -142,19 +131,20 @@ static void place(TileOp *op, int stage, int order) {
 
 // Loads stand before `at`, each before its own; the first is of the step to come where others are of `stage` 1.
 static void place_body(const TileProgram *p, const Loads *l, TileOp *const *at, TileOp *loop,
-                       int stage) {
+                       int stage, int later) {
     int order = 0;
     for (TileOp *op = loop->body.first; op; op = op->next) {
         for (int i = 0; i < l->n; i++)
-            if (at[i] == op) place(l->op[i], i ? stage : 0, order++);
-        if (op->kind != TILE_YIELD && !is_operand(p, op)) place(op, stage, order++);
+            if (at[i] == op) place(l->op[i], i ? later : 0, order++);
+        if (op->kind != TILE_YIELD && !pass_is_operand(p, op)) place(op, stage, order++);
     }
 }
 
 static void place_loop(TileProgram *p, TileOp *loop, bool late) {
     Loads l = loads_of(p, loop);
     TileOp *at[MAX_LOADS];
-    bool alone = loop->where || !in_turn(&l);
+    bool alone = loop->where || !in_turn(&l),
+         ahead = alone && l.n && l.op[0]->results.data[0]->stages > 1;
     late &= loop->carried.n == 1;
     if (alone) {
         TileOp *first = raise_columns(loop);
@@ -166,9 +156,9 @@ static void place_loop(TileProgram *p, TileOp *loop, bool late) {
         *to = !i     ? loop->body.first
               : late ? before_first_use(l.op[i])
                      : behind_last_use(l.op[i - 1]);
-        while (is_operand(p, *to)) *to = (*to)->next;
+        while (pass_is_operand(p, *to)) *to = (*to)->next;
     }
-    place_body(p, &l, at, loop, l.n && !alone);
+    place_body(p, &l, at, loop, l.n && (!alone || ahead), l.n && !alone);
 }
 
 static void place_block(TileProgram *p, TileKernel *k, TileBlock *b, bool late) {
@@ -180,9 +170,9 @@ static void place_block(TileProgram *p, TileKernel *k, TileBlock *b, bool late) 
             op->results.data[0]->home = HOME_SHARED;
         if (op->body.first || op->kind == TILE_YIELD) continue;
         place(op, 0, 0);
-        if (!is_operand(p, op)) continue;
+        if (!pass_is_operand(p, op)) continue;
         op->results.data[0]->home = HOME_SHARED;
-        op->results.data[0]->stages = stages_of(p, k, op->tensor);
+        op->results.data[0]->stages = pass_stages(p, k, op->tensor);
     }
     if (b->owner && b->owner->kind == TILE_LOOP && !loops) place_loop(p, b->owner, late);
 }
@@ -190,7 +180,7 @@ static void place_block(TileProgram *p, TileKernel *k, TileBlock *b, bool late) 
 bool pass_assign_all(TileProgram *p, TileKernel *k, bool late, Diags *diags) {
     if (!has_few_loads(p, k, diags)) return false;
     pass_gather_loops(k);
-    pass_together(k);
+    pass_together(p, k);
     place_block(p, k, &k->body, late);
     TileOp *op = tile_op(p, k, &k->body, TILE_ROLE, (Span){0});
     op->role = "all";

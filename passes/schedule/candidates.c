@@ -181,7 +181,7 @@ static Proposals proposals(Arena *a, TileProgram *p, const PassOptions *o, const
                      .target = &o->target,
                      .sizes = o->sizes ? o->sizes : typical,
                      .part_keys = part_keys};
-    if (all.k->purpose != PURPOSE_PART) propose(&all, own); // of parts nothing is counted
+    if (all.k->purpose == PURPOSE_ATTENTION) propose(&all, own); // of others nothing is counted
     if (all.list.n) qsort(all.list.data, (size_t)all.list.n, sizeof *all.list.data, by_cycles);
     return all;
 }
@@ -192,8 +192,8 @@ enum { CLEARLY = 12 }; // percent
 Knobs pass_counted(Arena *a, TileProgram *p, const PassOptions *o) {
     const Knobs none = {0};
     int32_t typical[SIZE_FREE];
-    if (o->target.id != TARGET_SM90A)
-        return none; // the one whose counting was held against figures
+    if (o->target.id != TARGET_SM90A || p->phase != PHASE_FWD)
+        return none; // counting was held against figures of the forward there
     int main;
     Knobs own = taken(p, o, none, &main);
     if (!own.said) return none;

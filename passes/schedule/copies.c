@@ -68,6 +68,7 @@ static State state(const Copies *c, const State *from) {
 
 // What a view, or what was made, shows; NULL: it is none, or its place has another tile.
 static Tile *shown(const Copies *c, const State *s, const TileValue *v) {
+    v = tile_source(v);
     const TileOp *def = v->def;
     if (!def || (def->kind != TILE_VIEW && !tile_makes_shared(def))) return NULL;
     const TileValue *b = tile_makes_shared(def) ? v : def->args.data[0];

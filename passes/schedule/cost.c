@@ -38,13 +38,12 @@ static void count_map(CostWork *w, const TileOp *map) {
 
 CostWork cost_work(const TileProgram *p, const TileKernel *k) {
     CostWork w = {.d = p->D, .dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS};
-    int rows = tile_grid_axis(k);
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         if (op->kind != TILE_MAP || !op->block->owner) continue;
         const TileOp *loop = op->block->owner;
         bool has_rows = false, has_keys = false;
         for (int i = 0; i < op->naxes; i++) {
-            has_rows |= op->axes[i] == rows;
+            has_rows |= tile_in_grid(k, op->axes[i]);
             has_keys |= loop->kind == TILE_LOOP && op->axes[i] == loop->axis;
         }
         if (has_rows && has_keys) count_map(&w, op);

@@ -2,6 +2,8 @@
 //
 // The constants were fitted to measured variants (tests/tile/measured.def): see docs/tuning.md.
 #include "passes/schedule/cost.h"
+#include "passes/schedule/sm80_few.h"
+#include "passes/schedule/sm90.h"
 
 #include <math.h>
 
@@ -47,7 +49,8 @@ void cost_sm90(Proposals *to) {
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         CostRows seen = cost_rows(to->p, to->k, 64 * forms[i].warpgroups, to->sizes);
         for (int keys = 48; keys <= SM90_MAX_KEYS; keys += 16)
-            for (int stages = 1; stages <= 3; stages++) {
+            for (int stages = 1; stages <= 3 && sm90_within_grid_row(to->k, keys) == keys;
+                 stages++) {
                 Knobs knobs = {.said = SM90_COUNTED,
                                .warpgroups = forms[i].warpgroups,
                                .registers = forms[i].registers,
@@ -63,8 +66,9 @@ void cost_sm90(Proposals *to) {
 // ---- sm_80
 
 enum {
-    SM80_STEP = 600,  // cycles of a tile of keys, besides what is counted: copies, other warps
-    SM80_TILE = 3000, // of a tile of queries, besides its steps
+    SM80_STEP = 600,      // cycles of a tile of keys, besides what is counted: copies, other warps
+    SM80_TILE = 3000,     // of a tile of queries, besides its steps
+    SM80_RESERVED = 1024, // bytes of shared memory that each block has besides
 };
 
 typedef struct Sm80Form {
@@ -76,7 +80,9 @@ static double sm80_cycles(const Proposals *to, CostWork w, const CostRows *seen,
                           int keys) {
     const TargetRates *r = target_rates(to->target->id);
     double scores = (double)f.rows * keys, columns = w.d + w.dv;
-    int fit = to->target->shared_bytes / (2 * (f.rows * w.d + keys * (w.d + w.dv)) + 1024);
+    Knobs own = {.rows = f.rows, .keys = keys, .warps = f.warps};
+    Block b = sm80_block(to->p, to->k, own);
+    int fit = to->target->shared_bytes / (pass_shared(&b) + SM80_RESERVED);
     CostStep step = {.matrix = 2 * scores * columns / r->matrix,
                      .special = scores * w.special / r->special,
                      .plain = (scores * w.plain + (w.reductions ? f.rows * w.dv : 0)) / r->plain,

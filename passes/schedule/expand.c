@@ -160,6 +160,12 @@ bool pass_follows(const TileOp *before, const TileOp *loop) {
     return true;
 }
 
+// Whether the loop is of the chain of the one before it.
+static bool goes_on(const TileOp *before, const TileOp *loop) {
+    return before && loop->kind == TILE_LOOP && is_staged(&before->body) &&
+           pass_follows(before, loop);
+}
+
 static Chain chain_from(const Expand *e, TileOp *loop) {
     Chain c = {.staged = is_split(&loop->body), .ahead = tile_stage(&loop->body)};
     int loops = 0, carries = loop->carried.n;
@@ -395,6 +401,17 @@ static void add_operand(Chain *c, const Ops *late, int op, int arg) {
     c->carry[c->ncarry++] = carry;
 }
 
+// A loop that a role goes round for its copies alone makes nothing.
+static bool makes(const Expand *e, const TileValue *v) {
+    const TileOp *op = v->def;
+    if (op->kind != TILE_LOOP) return does(e, op);
+    for (int i = 0; i < op->results.n; i++) {
+        const TileValue *from = op->body.last->args.data[i];
+        if (op->results.data[i] == v) return from->def && from->def != op && makes(e, from);
+    }
+    return false;
+}
+
 // In the place of what stage 1 makes is what it will add to.
 static void plan_carries(Expand *e, Chain *c) {
     const TileOp *loop = c->loop[0], *yields = loop->body.last;
@@ -404,7 +421,7 @@ static void plan_carries(Expand *e, Chain *c) {
         const TileValue *v = yields->args.data[i];
         int a = maker_of(&late, v);
         bool inside = v->def && v->def->block == &loop->body;
-        if (inside && !does(e, v->def)) continue;
+        if (inside && !makes(e, v)) continue;
         if (a < 0)
             c->carry[c->ncarry++] = (Carry){i, 0, 0};
         else
@@ -485,7 +502,7 @@ static void step(Expand *e, const Chain *c, int j) {
         see_own(e, &loop->body, op);
         if (op->kind == TILE_LOOP) {
             Chain inner = chain_from(e, op);
-            chain(e, &inner);
+            if (!goes_on(op->prev, op)) chain(e, &inner);
         } else if (op->kind == TILE_LOAD && pass_is_piped(op->results.data[0])) {
             load_in_step(e, c, j, op);
         } else if (c->staged && op->place.stage) {
@@ -759,11 +776,10 @@ static void add_items(Expand *e) {
     memset(&e->items, 0, sizeof e->items);
     for (TileOp *op = e->k->body.first; op; before = op, op = op->next) {
         if (!does(e, op) && !takes(e, op)) continue;
-        bool goes_on =
-            op->kind == TILE_LOOP && before && is_staged(&before->body) && pass_follows(before, op);
+        bool more = goes_on(before, op);
         TilePlace at = op->kind == TILE_LOOP ? (TilePlace){e->staged, 0} : op->place;
-        if (op->kind == TILE_LOOP && !goes_on) add_copies(e, op);
-        if (!goes_on) add_item(e, at, op, false);
+        if (op->kind == TILE_LOOP && !more) add_copies(e, op);
+        if (!more) add_item(e, at, op, false);
     }
     int next = e->k->schedule.next;
     if (!e->own) add_item(e, (TilePlace){0, next ? next : INT_MAX}, NULL, false);

@@ -18,7 +18,7 @@
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
 
-#include <assert.h>
+#include <limits.h>
 
 enum {
     HOST_VECTORS = 4, // of M
@@ -102,23 +102,15 @@ static bool choose_few(TileKernel *k, const PassOptions *o, Diags *diags) {
     return knobs_take(&k->schedule.knobs, FORM_HOST_FEW, &o->schedule, diags);
 }
 
-static int extent_of(const TileKernel *k, int axis, bool few) {
-    const TileAxis *a = &k->axes[axis];
-    const Knobs *s = &k->schedule.knobs;
-    assert(!a->whole || a->size->op == EX_CONST);
-    if (a->whole) return a->size->i;
-    if (axis == tile_grid_axis(k)) return few ? 1 : s->rows;
-    return few ? s->few_keys : s->keys;
-}
-
 bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
-        bool few = pass_split_axis(p, k) >= 0;
+        bool few = k->purpose == PURPOSE_PART;
         k->schedule = (TileSchedule){.lane_axis = few ? -1 : tile_grid_axis(k)};
         if (!(few ? choose_few : choose)(k, o, diags)) return false;
-        for (int a = 0; a < k->naxes; a++)
-            if (!k->axes[a].extent) pass_bind(p, k, a, extent_of(k, a, few));
+        const Knobs *s = &k->schedule.knobs;
+        Extents e = {few ? 1 : s->rows, few ? s->few_keys : s->keys, 1, 1, INT_MAX};
+        pass_bind_all(p, k, &e);
     }
     return true;
 }
@@ -171,6 +163,5 @@ bool pass_schedule_host(TileProgram *p, const PassOptions *o, Diags *diags) {
         load_rows(p, p->kernels.data[i]);
         for (TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) give_home(op);
     }
-    pass_prefer_parts(p, HOST_FEW);
     return true;
 }

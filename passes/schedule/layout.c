@@ -18,7 +18,11 @@
 #include <assert.h>
 #include <ctype.h>
 
-enum { OTHER = TILE_MAX_AXES, WMMA_LANES = 32 }; // columns that are not there
+enum {
+    OTHER = TILE_MAX_AXES,
+    WMMA_LANES = 32,
+    OPERAND = 16
+}; // columns that are not there; of an operand at the least
 
 typedef struct Lay {
     TileProgram *p;
@@ -60,25 +64,31 @@ static void extend(Layout *l, int col, int extent) {
         layout_add(l, LAYOUT_REG, col, columns, extent / columns);
 }
 
-// `whole`: as WMMA wants an operand, all columns of a row in each of its lanes.
-static Layout laid(const Lay *s, int col, bool whole) {
+// `whole`: as WMMA wants an operand, all columns of a row in each of its lanes. Warps that rows do not take, columns do, or they
+// have copies.
+static Layout laid(const Lay *s, int row, int col, bool whole) {
     const TileKernel *k = s->k;
     bool swapped = s->t->kind == KIND_AMDGPU;
-    int axis[] = {swapped ? col : s->row, swapped ? s->row : col, col};
+    int axis[] = {swapped ? col : row, swapped ? row : col, col};
     Layout l;
     bool there = mma_fragment(s->kind, whole ? MMA_B : MMA_C, &l);
     assert(there);
     (void)there;
     l = layout_rename(&l, axis);
     if (col < OTHER && k->axes[col].wide) widen(&l, col);
-    int rows = layout_covers(&l, s->row);
+    int rows = layout_covers(&l, row), groups = k->axes[row].extent / rows, across = 1;
     int warps = k->schedule.warps / layout_count(&l, LAYOUT_WARP);
-    if (col < OTHER) extend(&l, col, k->axes[col].extent);
-    int groups = k->axes[s->row].extent / (rows * warps);
-    layout_add(&l, LAYOUT_REG, s->row, rows, groups);
-    layout_add(&l, LAYOUT_WARP, s->row, rows * groups, warps);
-    uint8_t row = (uint8_t)s->row;
-    return col < OTHER ? l : layout_restrict(&l, &row, 1);
+    int copies = 1, most = col < OTHER ? k->axes[col].extent / OPERAND : 1;
+    if (groups < warps) across = warps / groups, warps = groups;
+    while (across > most) across /= 2, copies *= 2;
+    if (col < OTHER) extend(&l, col, k->axes[col].extent / across);
+    groups /= warps;
+    layout_add(&l, LAYOUT_REG, row, rows, groups);
+    layout_add(&l, LAYOUT_WARP, row, rows * groups, warps);
+    if (across > 1) layout_add(&l, LAYOUT_WARP, col, k->axes[col].extent / across, across);
+    layout_add(&l, LAYOUT_WARP, LAYOUT_COPIES, 0, copies);
+    uint8_t only = (uint8_t)row;
+    return col < OTHER ? l : layout_restrict(&l, &only, 1);
 }
 
 // A program that was read may have tiles of fewer rows than an instruction, or other warps: no target lowers
@@ -105,10 +115,13 @@ static Layout lanes(const TileKernel *k, const Target *t) {
     return l;
 }
 
-static const char *name_of(Arena *a, const TileKernel *k, int col, bool whole) {
-    char *s = arena_strdup(a, col < OTHER ? k->axes[col].name : "rows");
-    for (char *c = s; *c; c++) *c = (char)tolower((unsigned char)*c);
-    return whole ? arena_printf(a, "%s_whole", s) : s;
+static const char *name_of(const Lay *s, int row, int col, bool whole) {
+    Arena *a = s->p->arena;
+    const TileAxis *axes = s->k->axes;
+    char *name = arena_printf(a, "%s%s", row == s->row ? "" : axes[row].name,
+                              col < OTHER ? axes[col].name : "rows");
+    for (char *c = name; *c; c++) *c = (char)tolower((unsigned char)*c);
+    return whole ? arena_printf(a, "%s_whole", name) : name;
 }
 
 static int add(Lay *s, const Layout *l, const char *name) {
@@ -120,20 +133,22 @@ static int add(Lay *s, const Layout *l, const char *name) {
     return k->layouts.n - 1;
 }
 
-// The layout of a tile with such axes, narrow or not; -1: it has no columns, and comes later.
+// The layout of a tile with such axes, narrow or not; -1: it has no columns, and comes later. A tile without the grid's rows
+// has its first axis as rows.
 static int layout_for(Lay *s, const uint8_t *axes, int n, bool narrow) {
-    int col = OTHER;
+    int row = s->row, col = OTHER;
     if (tile_has_lanes(s->k)) {
         Layout l = lanes(s->k, s->t);
         return add(s, &l, "lanes");
     }
+    if (n == 2 && axes[0] != row && axes[1] != row) row = axes[0];
     for (int i = 0; i < n; i++)
-        if (axes[i] != s->row) col = axes[i];
+        if (axes[i] != row) col = axes[i];
     if (col == OTHER && s->tiles) return -1;
     if (col == OTHER && s->k->layouts.n) return 0;
     bool whole = s->kind == MMA_WMMA && col < OTHER && narrow;
-    Layout l = laid(s, col, whole);
-    return add(s, &l, name_of(s->p->arena, s->k, col, whole));
+    Layout l = laid(s, row, col, whole);
+    return add(s, &l, name_of(s, row, col, whole));
 }
 
 static void lay(Lay *s, TileValue *v) {
@@ -150,11 +165,35 @@ static void lay_all(Lay *s) {
     }
 }
 
-void pass_layouts(TileProgram *p) {
+static Lay lay_of(const TileProgram *p, const TileKernel *k) {
     const Target *t = target_get(p->target);
+    return (Lay){(TileProgram *)p,     (TileKernel *)k,   t,
+                 instruction_of(k, t), tile_grid_axis(k), true};
+}
+
+int pass_words(const TileProgram *p, const TileKernel *k, const uint8_t *axes, int rank, Dtype t) {
+    Lay s = lay_of(p, k);
+    int64_t bytes = dtype_bytes(t), threads = s.t->lanes * (int64_t)k->schedule.warps;
+    int col = OTHER;
+    bool has_rows = false;
+    for (int i = 0; i < rank; i++) {
+        bytes *= k->axes[axes[i]].extent;
+        if (axes[i] == s.row) has_rows = true;
+        if (axes[i] != s.row) col = axes[i];
+    }
+    if (s.row >= 0 && (has_rows || rank == 1) && !tile_has_lanes(k) && lies(&s)) {
+        Layout l = laid(&s, s.row, col, col < OTHER && s.kind == MMA_WMMA && dtype_half(t));
+        l = layout_restrict(&l, axes, rank);
+        bytes = (int64_t)layout_count(&l, LAYOUT_REG) * dtype_bytes(t);
+        threads = 1;
+    }
+    return (int)((bytes + 4 * threads - 1) / (4 * threads));
+}
+
+void pass_layouts(TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
-        Lay s = {p, k, t, instruction_of(k, t), tile_grid_axis(k), true};
+        Lay s = lay_of(p, k);
         if (!lies(&s)) continue;
         lay_all(&s);
         s.tiles = false;

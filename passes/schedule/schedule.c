@@ -1,6 +1,7 @@
 // schedule.c: which target answers for tile extents and schedules, and how an extent is bound.
 #include "passes/schedule/schedule.h"
 #include "passes/mask/tilemap.h"
+#include "passes/schedule/sm90.h"
 #include "passes/tile/rewrite.h"
 
 #include <assert.h>
@@ -11,23 +12,23 @@ typedef bool (*KernelPass)(TileProgram *p, TileKernel *k, Diags *diags);
 static const struct {
     TargetPass tile, schedule;
     KernelPass assign; // NULL: its schedule has no places
-    bool splits;       // has a schedule for parts of a row and their combination
-    int shares;        // columns up to which its main kernel may be over parts; 0: never
+    int few; // queries up to which rows are packed, whether their keys are split or not; 0: it has no such schedule
+    int shares; // columns up to which its main kernel may be over parts; 0: never
 } target_passes[TARGET_COUNT] = {
-    [TARGET_HOST] = {pass_tile_host, pass_schedule_host, NULL, true, 0},
-    [TARGET_SM80] = {pass_tile_sm80, pass_schedule_sm80, pass_assign_sm80, true, 0},
-    [TARGET_SM90A] = {pass_tile_sm90, pass_schedule_sm90, pass_assign_sm90, true, 256},
-    [TARGET_GFX90A] = {pass_tile_amd, pass_schedule_amd, pass_assign_amd, false, 0},
-    [TARGET_GFX942] = {pass_tile_amd, pass_schedule_amd, pass_assign_amd, false, 0},
-    [TARGET_GFX1100] = {pass_tile_amd, pass_schedule_amd, pass_assign_amd, false, 0},
+    [TARGET_HOST] = {pass_tile_host, pass_schedule_host, NULL, HOST_FEW, 0},
+    [TARGET_SM80] = {pass_tile_sm80, pass_schedule_sm80, pass_assign_sm80, FEW_QUERIES, 0},
+    [TARGET_SM90A] = {pass_tile_sm90, pass_schedule_sm90, pass_assign_sm90, FEW_QUERIES, 256},
+    [TARGET_GFX90A] = {pass_tile_amd, pass_schedule_amd, pass_assign_amd, FEW_QUERIES, 0},
+    [TARGET_GFX942] = {pass_tile_amd, pass_schedule_amd, pass_assign_amd, FEW_QUERIES, 0},
+    [TARGET_GFX1100] = {pass_tile_amd, pass_schedule_amd, pass_assign_amd, FEW_QUERIES, 0},
 };
 
-bool pass_splits(const PassOptions *o) { return o->split && target_passes[o->target.id].splits; }
+int pass_few(const PassOptions *o) { return o->split ? target_passes[o->target.id].few : 0; }
 
 bool pass_shares(const PassOptions *o, int D, int Dv) {
     int most = target_passes[o->target.id].shares;
     bool fit = D <= most && Dv <= most && D % 8 == 0 && Dv % 8 == 0;
-    return pass_splits(o) && fit && dtype_half(o->dtype);
+    return pass_few(o) && fit && dtype_half(o->dtype);
 }
 
 // Every choice that was asked for is one that some kernel has.
@@ -61,26 +62,41 @@ bool pass_assign(TileProgram *p, Diags *diags) {
     return assign != NULL;
 }
 
-// Products in a loop within another, as of a backward by tiles of keys: what moves with the inner loop lies along other threads than
-// what stays.
-static bool has_nests(const TileProgram *p, Diags *diags) {
+// A product in a loop within another that lacks the rows of the grid, as dq in a backward by tiles of keys: it lies along other threads
+// than what stays.
+static const TileOp *nest_of(const TileKernel *k) {
+    const TileBlock *b = &k->body;
+    for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op)) {
+        const TileOp *loop = op->block->owner;
+        bool inner = op->kind == TILE_MMA && loop && loop->kind == TILE_LOOP;
+        if (!inner || !loop->block->owner || loop->block->owner->kind != TILE_LOOP) continue;
+        if (!tile_has_axis(op->results.data[0], tile_grid_axis(k))) return loop;
+    }
+    return NULL;
+}
+
+bool pass_has_nest(const TileProgram *p) {
+    bool all = p->target == TARGET_SM90A;
+    for (int i = 0; i < p->kernels.n && all; i++)
+        all = !nest_of(p->kernels.data[i]) || sm90_is_nest(p, p->kernels.data[i]);
+    return all;
+}
+
+static bool refuse_nests(const TileProgram *p, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
-        const TileBlock *b = &p->kernels.data[i]->body;
-        for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op)) {
-            const TileOp *loop = op->block->owner;
-            bool inner = op->kind == TILE_MMA && loop && loop->kind == TILE_LOOP;
-            if (!inner || !loop->block->owner || loop->block->owner->kind != TILE_LOOP) continue;
-            diag_error(diags, loop->span,
-                       "target '%s' has no schedule for products in a loop within another",
-                       target_get(p->target)->name);
-            return true;
-        }
+        const TileKernel *k = p->kernels.data[i];
+        const TileOp *loop = nest_of(k);
+        if (!loop || k->schedule.knobs.said == knobs_of(FORM_SM90_NEST)) continue;
+        diag_error(diags, loop->span,
+                   "target '%s' has no schedule for products in a loop within another",
+                   target_get(p->target)->name);
+        return true;
     }
     return false;
 }
 
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags) {
-    if (o->target.kind != KIND_HOST && has_nests(p, diags)) return false;
+    if (o->target.kind != KIND_HOST && refuse_nests(p, diags)) return false;
     p->scheduled = target_passes[o->target.id].schedule(p, o, diags);
     if (!p->scheduled || o->target.kind == KIND_HOST) return p->scheduled;
     pass_layouts(p);
@@ -90,7 +106,22 @@ bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags) {
     return p->scheduled;
 }
 
-// ---- binding an extent
+// ---- binding extents
+
+int pass_extent(const TileProgram *p, const TileKernel *k, int axis, const Extents *e) {
+    const TileAxis *a = &k->axes[axis];
+    if (a->extent) return a->extent; // chosen when the kernel was built
+    if (a->beside >= 0) return pass_extent(p, k, a->beside, e);
+    if (!a->whole) return tile_in_grid(k, axis) ? e->rows : e->step;
+    bool value = axis == pass_value_axis(p, k);
+    int size = value && a->size->i > e->columns ? e->columns : a->size->i;
+    return pass_padded(size, value ? e->value_pad : e->pad);
+}
+
+void pass_bind_all(TileProgram *p, TileKernel *k, const Extents *e) {
+    for (int a = 0; a < k->naxes; a++)
+        if (!k->axes[a].extent) pass_bind(p, k, a, pass_extent(p, k, a, e));
+}
 
 // ceil(size / extent); sizes are far enough from 2^31 (passes/mask/range.h).
 static const Ex *tiles_of(ExPool *x, const Ex *size, int extent) {

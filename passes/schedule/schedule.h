@@ -35,13 +35,18 @@ bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags); // 
 bool pass_tile_amd(TileProgram *p, const PassOptions *o, Diags *diags);      // amd_shape.c
 bool pass_schedule_amd(TileProgram *p, const PassOptions *o, Diags *diags);  // amd.c
 
-// Whether to build the form that splits rows: asked for, and the target has a schedule for it.
 // Workspace that lies as fragments have it.  passes/tile/blocks.c
 void pass_blocks(TileProgram *p);
-bool pass_splits(const PassOptions *o);                // schedule.c
+// Whether to build the form for few queries, and up to how many all launches take it: asked for, and the target has a
+// schedule for it.
+int pass_few(const PassOptions *o); // schedule.c
+// Whether the target has a schedule for all nests of products in a program.
+bool pass_has_nest(const TileProgram *p);              // schedule.c
 bool pass_shares(const PassOptions *o, int D, int Dv); // schedule.c
 
-enum { HOST_FEW = 8 }; // queries: up to here the host's schedule takes them one at a time
+// Queries of a launch up to which the form for few is the better one on its own account: on the host it takes them one at a
+// time; elsewhere the heads of a group read their keys no oftener than a group.
+enum { HOST_FEW = 8, FEW_QUERIES = 16 };
 
 // The axis of the columns of v and o; -1: the kernel has none. How many columns a tile has.
 int pass_value_axis(const TileProgram *p, const TileKernel *k); // passes/tile/columns.c
@@ -61,10 +66,10 @@ bool pass_assign_all(TileProgram *p, TileKernel *k, bool late, Diags *diags);
 // Loops stand together: a map between two of them that needs neither goes before the first.
 void pass_gather_loops(TileKernel *k);
 
-// Stages of a buffer for tiles of a role: two where a loop loads nothing else; of a kernel, and the
-// most of any.   assign.c
-int pass_kernel_stages(const TileProgram *p, const TileKernel *k, TensorRole role);
-int pass_stages(const TileProgram *p, TensorRole role);
+// Whether a tile goes through shared memory there; stages of the buffer for those of a tensor: two where a loop loads
+// nothing else.   assign.c
+bool pass_is_operand(const TileProgram *p, const TileOp *load);
+int pass_stages(const TileProgram *p, const TileKernel *k, int tensor);
 
 // Sums of rows that may stay in parts are marked, in a kernel whose values have homes.   passes/tile/parts.c
 void pass_mark_parts(TileKernel *k);
@@ -75,6 +80,8 @@ void pass_unguard(TileProgram *p, TileKernel *k);
 
 // Where values in registers lie.   layout.c
 void pass_layouts(TileProgram *p);
+// Words of a thread for a tile with such axes, of a kernel with extents and warps.
+int pass_words(const TileProgram *p, const TileKernel *k, const uint8_t *axes, int rank, Dtype t);
 
 // How maps are made, where a scheduled program for NVIDIA devices has more than one way.   passes/tile/marks.c
 void pass_mark(TileProgram *p);
@@ -83,17 +90,29 @@ void pass_mark(TileProgram *p);
 // than its first ones. NULL: not known, or never.   narrow.c
 const Ex *pass_sees_few(TileProgram *p, const TileKernel *k, int keys, const Ex *tile, int first);
 
+// What the axes of a kernel get that have no extent yet.
+typedef struct Extents {
+    int rows, step;     // of the grid's tiles, of a loop's
+    int pad, value_pad; // whole axes are a multiple of so many elements; that of v's columns,
+    int columns;        // of which a tile has at most so many
+} Extents;
+int pass_extent(const TileProgram *p, const TileKernel *k, int axis,
+                const Extents *e); // schedule.c
+void pass_bind_all(TileProgram *p, TileKernel *k, const Extents *e);
+
 // Gives an axis its extent: grid counts over the axis become ceil(size / extent), loops over it run
 // over as many tiles.   schedule.c
 void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent);
 
 bool pass_begins_loop(
-    const TileOp *load); // what it loads is what a loop carries first: in registers
+    const TileOp *load);          // what it loads is what a loop carries first: in registers
+enum { PASS_FEW_POSITIONS = 16 }; // of a recurrence, on GPUs: one chunk of the shortest
 // together.c: gives homes in shared memory to what all threads make together.
-void pass_together(TileKernel *k);
+void pass_together(const TileProgram *p, TileKernel *k);
 bool pass_makes_together(const TileKernel *k); // whether there is anything of the kind
-// How many places a tile of a loop has, at least and at most so many: half as often as what lies in shared memory has no
-// room there. The most, where nothing is made together. No value has a home yet, nor has one then.
-int pass_together_places(TileKernel *k, int most, int least, int room);
+// Where something is made together, tiles of a loop have half as many places as often as what lies in shared memory has no
+// room there, but no fewer than `least`. No value has a home yet, nor has one then.
+void pass_fit_together(const TileProgram *p, TileKernel *k, Extents *e, Knobs s, int warps,
+                       int least);
 
 #endif

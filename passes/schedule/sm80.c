@@ -6,9 +6,8 @@
 // and v are copied asynchronously into shared memory, those of k and v ahead of their use
 // (assign.c).
 #include "passes/mask/interval.h"
-#include "passes/schedule/demand.h"
 #include "passes/schedule/expand.h"
-#include "passes/schedule/schedule.h"
+#include "passes/schedule/resources.h"
 #include "passes/schedule/sm80_few.h"
 #include "passes/schedule/strips.h"
 #include "passes/tile/rewrite.h"
@@ -19,9 +18,11 @@ enum {
     DENSE_KEYS = 64, // of which inputs are read for each element: a tile's are in registers at once
     FEW_COLUMNS = 128, // where several tiles are needed anyhow, and no scores
     UNIT_COLUMNS = 64,
+    LEAST_COLUMNS = 16,   // of a kernel without products
     WIDE = 256,           // columns of q and k, beyond which tiles have the fewest keys
     OTHER_REGISTERS = 32, // of a thread, beside scores and accumulator
     REGISTERS = 65536,    // of an SM
+    STATE = 64,           // registers of a thread for a recurrence's state
     SECTION = 512,        // tiles whose heads' K and V fit the L2 cache together
 };
 
@@ -93,65 +94,62 @@ static Knobs shape_for(const TileProgram *p) {
     return shape(64, 64, 2);
 }
 
-Sm80Tiles sm80_tiles(const TileProgram *p, int rows, int keys) {
-    return (Sm80Tiles){.elem = dtype_bytes(p->dtype),
-                       .rows = rows,
-                       .keys = keys,
-                       .d = p->D,
-                       .dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS,
-                       .k_stages = pass_stages(p, TENSOR_K),
-                       .v_stages = pass_stages(p, TENSOR_V)};
-}
-
-int sm80_shared_bytes(Sm80Tiles t) {
-    int d = pass_padded(t.d, 16) * t.elem + 16, dv = pass_padded(t.dv, 16) * t.elem + 16;
-    return t.rows * d + t.keys * (t.k_stages * d + t.v_stages * dv);
-}
-
-// How many columns of q and k have room beside a tile of v.
-static int most_columns(const TileProgram *p, Knobs s, const Target *t) {
-    Sm80Tiles tiles = sm80_tiles(p, s.rows, s.keys);
-    for (tiles.d = 16; sm80_shared_bytes(tiles) <= t->shared_bytes; tiles.d += 16) continue;
-    return tiles.d - 16;
-}
-
 // A kernel without products computes nothing twice in several tiles of columns: those of half the size
 // leave registers for what the last one, which may go past the end, asks of each column.
 static int columns_of(const TileProgram *p, const TileKernel *k) {
     return p->Dv <= MAX_COLUMNS || sm80_has_product(k) ? MAX_COLUMNS : FEW_COLUMNS;
 }
 
-static bool bind_axes(TileProgram *p, TileKernel *k, int rows, int keys, int warps, Diags *diags) {
-    enum { LEAST = 16 };
-    int axis = tile_grid_axis(k);
-    const Ex *size =
-        axis >= 0 ? k->axes[axis].size : NULL; // of a state's columns there may be fewer
-    while (size && size->op == EX_CONST && rows / 2 >= size->i && rows % (32 * warps) == 0)
-        rows /= 2;
-    if (!pass_tile_columns(p, k, columns_of(p, k), UNIT_COLUMNS, diags)) return false;
-    keys = pass_together_places(k, keys, LEAST, target_get(p->target)->shared_bytes);
-    for (int a = 0; a < k->naxes; a++) {
-        const TileAxis *axis = &k->axes[a];
-        if (axis->extent) continue; // chosen when the kernel was built
-        if (!axis->whole) {
-            pass_bind(p, k, a, a == tile_grid_axis(k) ? rows : keys);
-        } else {
-            pass_bind(p, k, a, pass_padded(axis->size->i, 16));
-        }
+static int rows_of(const TileKernel *k, Knobs s) {
+    if (!sm80_is_few(k)) return s.rows;
+    return k->purpose == PURPOSE_PART ? s.few_rows : SM80_WARP_ROWS;
+}
+
+static int warps_of(const TileKernel *k, Knobs s) {
+    return sm80_is_few(k) ? rows_of(k, s) / SM80_WARP_ROWS : s.warps;
+}
+
+// Of a state's columns there may be fewer than a tile has.
+static Extents extents_of(const TileProgram *p, const TileKernel *k, Knobs s) {
+    bool few = sm80_is_few(k);
+    Extents e = {rows_of(k, s), few ? s.few_keys : s.keys, 16, 16, MAX_COLUMNS};
+    for (int i = 0; i < k->ngrid; i++) {
+        const TileGrid *g = &k->grid[i];
+        const Ex *size = g->sym == SYM_TILE ? k->axes[g->axis].size : NULL;
+        while (size && size->op == EX_CONST && e.rows / 2 >= size->i &&
+               e.rows % (32 * warps_of(k, s)) == 0)
+            e.rows /= 2;
     }
+    while (pass_makes_together(k) && e.rows > 16 * s.warps && p->D * e.rows > STATE * 32 * s.warps)
+        e.rows /= 2;
+    return e;
+}
+
+Block sm80_block(const TileProgram *p, const TileKernel *k, Knobs s) {
+    Extents e = extents_of(p, k, s);
+    return pass_block(p, k, &e, s, warps_of(k, s));
+}
+
+static bool bind_axes(TileProgram *p, TileKernel *k, Knobs s, Diags *diags) {
+    enum { LEAST = 16 };
+    Extents e = extents_of(p, k, s);
+    if (!pass_tile_columns(p, k, columns_of(p, k), UNIT_COLUMNS, diags)) return false;
+    pass_fit_together(p, k, &e, s, warps_of(k, s), LEAST);
+    pass_bind_all(p, k, &e);
     return true;
 }
 
-// A thread has its share of scores and accumulator at once.
-static int registers_of(const TileProgram *p, Knobs s) {
-    int dv = p->Dv < MAX_COLUMNS ? p->Dv : MAX_COLUMNS;
-    return (pass_padded(dv, 16) + s.keys) * s.rows / (32 * s.warps) + OTHER_REGISTERS;
+// Weights take the place of scores.
+static int registers_of(const TileProgram *p, const TileKernel *k, Knobs s) {
+    Block b = sm80_block(p, k, s);
+    return pass_registers(&b) + OTHER_REGISTERS;
 }
 
 // What no single knob tells.
-static bool legal(const TileProgram *p, Knobs s, const Target *t, Diags *diags) {
-    int shared = sm80_shared_bytes(sm80_tiles(p, s.rows, s.keys));
-    int registers = REGISTERS / (32 * s.warps * s.blocks);
+static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, const Target *t,
+                  Diags *diags) {
+    Block b = sm80_block(p, k, s);
+    int shared = pass_shared(&b), registers = REGISTERS / (32 * s.warps * s.blocks);
     if (registers > t->registers) registers = t->registers;
     const char *what = NULL;
     if (shared > t->shared_bytes)
@@ -162,13 +160,28 @@ static bool legal(const TileProgram *p, Knobs s, const Target *t, Diags *diags) 
                             "tiles of 16 rows, or a multiple, for each of %d warps; "
                             "there are %d rows",
                             s.warps, s.rows);
-    else if (registers_of(p, s) > registers)
+    else if (registers_of(p, k, s) > registers)
         what = arena_printf(p->arena,
                             "%d registers of a thread for scores and accumulator; "
                             "there are %d",
-                            registers_of(p, s), registers);
+                            registers_of(p, k, s), registers);
     if (what) diag_error(diags, (Span){0}, "schedule: it needs %s", what);
     return !what;
+}
+
+// All kernels of an attention that are not few.
+static bool all_legal(const TileProgram *p, Knobs s, const PassOptions *o, Diags *diags) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileKernel *k = p->kernels.data[i];
+        if (k->purpose != PURPOSE_ATTENTION) continue;
+        Block b = sm80_block(p, k, s);
+        if (o->schedule.said && !legal(p, k, s, &o->target, diags)) return false;
+        if (pass_shared(&b) <= o->target.shared_bytes) continue;
+        diag_error(diags, (Span){0}, "target '%s' has no room for tiles of a D of %d and %s",
+                   o->target.name, p->D, dtype_name(p->dtype));
+        return false;
+    }
+    return true;
 }
 
 // Where another target hands over its rest, there may be only those for parts of a row.
@@ -183,22 +196,29 @@ static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Kno
     *s = shape_for(p);
     if (s->keys > CROWDED_KEYS && is_crowded(p)) s->keys = CROWDED_KEYS;
     if (s->keys > DENSE_KEYS && reads_dense(p)) s->keys = DENSE_KEYS;
-    int most = most_columns(p, *s, &o->target);
-    if (p->D > most) {
-        diag_error(diags, (Span){0}, "target '%s' supports a D up to %d of %s, not %d",
-                   o->target.name, most, dtype_name(p->dtype), p->D);
+    if (o->schedule.said && !all_few(p) && !knobs_take(s, FORM_SM80, &o->schedule, diags))
         return false;
-    }
-    return !o->schedule.said || all_few(p) ||
-           (knobs_take(s, FORM_SM80, &o->schedule, diags) && legal(p, *s, &o->target, diags));
+    return all_legal(p, *s, o, diags);
 }
 
-// Gradients have two scores of a pair and up to two accumulators in registers: one m16 tile a warp, and few columns of a step.
-static Knobs for_gradients(const TileProgram *p, Knobs s) {
-    int most = (p->D > p->Dv ? p->D : p->Dv) <= 64 && dtype_half(p->dtype) ? 64 : 32;
-    s.rows = 16 * s.warps;
+static bool has_room(const TileProgram *p, const TileKernel *k, Knobs s) {
+    enum { STRIPS = 4096 };
+    Block b = sm80_block(p, k, s);
+    return pass_shared(&b) + STRIPS <= target_get(p->target)->shared_bytes;
+}
+
+// Gradients have two scores of a pair and up to two accumulators in registers. What a warp reads of a step's columns serves two m16 tiles
+// where there is room for their sums (0.87 of the time on an H200), or a step has more columns (0.89).
+static Knobs for_gradients(const TileProgram *p, const TileKernel *k, Knobs s) {
+    enum { LEAST = 16 };
+    int d = p->D > p->Dv ? p->D : p->Dv, rows = dtype_half(p->dtype) && d <= 64 ? 32 : 16;
+    int most = dtype_half(p->dtype) && d > 64 && d <= 128 ? 64 : 32;
     s.blocks = 1;
+    s.rows = rows * s.warps;
     if (s.keys > most) s.keys = most;
+    if (!dtype_half(p->dtype) && p->D + p->Dv > 192) s.keys = LEAST;
+    while (s.keys > LEAST && !has_room(p, k, s)) s.keys /= 2;
+    while (s.warps > 1 && !has_room(p, k, s)) s.warps /= 2, s.rows = rows * s.warps;
     return s;
 }
 
@@ -209,15 +229,14 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         bool is_few = sm80_is_few(k), gradients = k->purpose == PURPOSE_GRADIENTS;
-        Knobs s = is_few ? few : gradients && !o->schedule.said ? for_gradients(p, main) : main;
+        Knobs s = is_few ? few : gradients && !o->schedule.said ? for_gradients(p, k, main) : main;
+        if (k->purpose == PURPOSE_STEPS) s.keys = PASS_FEW_POSITIONS;
         if (!sm80_has_product(k) &&
-            !pass_tile_columns(p, k, few.few_columns, UNIT_COLUMNS, NULL)) // all, where they must
+            !pass_tile_columns(p, k, few.few_columns, LEAST_COLUMNS, NULL)) // all, where they must
             return false;
-        if (!bind_axes(p, k, is_few ? SM80_FEW_ROWS : s.rows, is_few ? s.few_keys : s.keys,
-                       is_few ? 1 : s.warps, diags))
-            return false;
+        if (!bind_axes(p, k, s, diags)) return false;
         k->schedule = (TileSchedule){.lane_axis = -1,
-                                     .warps = is_few ? 1 : s.warps,
+                                     .warps = warps_of(k, s),
                                      .min_blocks = is_few ? s.few_blocks : s.blocks,
                                      .knobs = s};
     }
@@ -246,15 +265,8 @@ static void raise_rescales(TileKernel *k) {
 }
 
 static int room_for_strips(const TileProgram *p, const TileKernel *k) {
-    Sm80Tiles t = sm80_tiles(p, 0, 0);
-    for (int a = 0; a < k->naxes; a++) {
-        if (a == tile_grid_axis(k)) t.rows = k->axes[a].extent;
-        if (!k->axes[a].whole && !tile_in_grid(k, a)) t.keys = k->axes[a].extent;
-    }
-    t.dv = pass_value_columns(p, k);
-    t.k_stages = pass_kernel_stages(p, k, TENSOR_K); // other kernels may have theirs already
-    t.v_stages = pass_kernel_stages(p, k, TENSOR_V);
-    return target_get(p->target)->shared_bytes - sm80_shared_bytes(t);
+    Block b = sm80_block(p, k, k->schedule.knobs);
+    return target_get(p->target)->shared_bytes - pass_shared(&b);
 }
 
 // Whether tiles of rows take times of their own. Where they take the same, those of one head after
@@ -268,17 +280,17 @@ static bool rows_differ(const TileKernel *k) {
 bool pass_assign_sm80(TileProgram *p, TileKernel *k, Diags *diags) {
     raise_rescales(k);
     pass_strips(p, k, k->schedule.warps, room_for_strips(p, k));
-    for (TileOp *op = k->body.first; op; op = op->next)
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_LOOP) pass_raise_strips(op);
-    for (TileOp *op = k->body.first; op; op = op->next)
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, false);
     if (rows_differ(k) && !sm80_is_few(k)) k->schedule.section = SECTION;
     return pass_assign_all(p, k, true, diags);
 }
 
 bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
+    (void)o;
     if (!pass_assign(p, diags)) return false;
     for (int i = 0; i < p->kernels.n; i++) pass_expand(p, p->kernels.data[i]);
-    if (o->target.id == TARGET_SM80) pass_prefer_parts(p, SM80_FEW_ROWS);
     return true;
 }

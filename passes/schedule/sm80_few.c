@@ -9,11 +9,12 @@
 #include "passes/tile/rewrite.h"
 
 enum {
+    ROWS = 16,     // of a tile: one warp's
     KEYS = 128,    // of a tile
     KEYS_F32 = 32, // where products are multiply-adds over registers
     LEAST_KEYS = 16,
     BLOCKS = 2,   // of an SM
-    COLUMNS = 64, // of a block that combines
+    COLUMNS = 32, // of a block that combines
 };
 
 bool sm80_has_product(const TileKernel *k) {
@@ -26,25 +27,33 @@ bool sm80_is_few(const TileKernel *k) {
     return k->purpose == PURPOSE_PART || k->purpose == PURPOSE_COMBINE;
 }
 
-static int shared_of(const TileProgram *p, int keys) {
-    return sm80_shared_bytes(sm80_tiles(p, SM80_FEW_ROWS, keys));
+// 1: there are no such kernels.
+static int shared_of(const TileProgram *p, Knobs few) {
+    int most = 1;
+    for (int i = 0; i < p->kernels.n; i++) {
+        if (!sm80_is_few(p->kernels.data[i])) continue;
+        Block b = sm80_block(p, p->kernels.data[i], few);
+        int bytes = pass_shared(&b);
+        if (bytes > most) most = bytes;
+    }
+    return most;
 }
 
 bool sm80_few(const TileProgram *p, const PassOptions *o, Diags *diags, Knobs *out) {
     int shared = o->target.shared_bytes;
     Knobs few = {.said = knobs_of(FORM_SM80_FEW),
+                 .few_rows = ROWS,
                  .few_keys = dtype_half(p->dtype) ? KEYS : KEYS_F32,
                  .few_columns = COLUMNS};
-    while (few.few_keys > LEAST_KEYS && shared_of(p, few.few_keys) > shared / BLOCKS)
-        few.few_keys /= 2;
-    few.few_blocks = shared / shared_of(p, few.few_keys);
+    while (few.few_keys > LEAST_KEYS && shared_of(p, few) > shared / BLOCKS) few.few_keys /= 2;
+    few.few_blocks = shared / shared_of(p, few);
     if (few.few_blocks > BLOCKS) few.few_blocks = BLOCKS;
     if (few.few_blocks < 1) few.few_blocks = 1; // too much for any is told of the main kernel
     if (!knobs_take(&few, FORM_SM80_FEW, &o->schedule, diags)) return false;
     *out = few;
-    if (!o->schedule.said || shared_of(p, few.few_keys) <= shared) return true;
+    if (!o->schedule.said || shared_of(p, few) <= shared) return true;
     diag_error(diags, (Span){0},
                "schedule: it needs %d bytes of shared memory where rows are split; there are %d",
-               shared_of(p, few.few_keys), shared);
+               shared_of(p, few), shared);
     return false;
 }

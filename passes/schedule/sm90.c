@@ -12,8 +12,8 @@
 #include "ir/tile_shared.h"
 #include "passes/mask/interval.h"
 #include "passes/mask/mask.h"
-#include "passes/schedule/demand.h"
 #include "passes/schedule/expand.h"
+#include "passes/schedule/resources.h"
 #include "passes/schedule/strips.h"
 
 #include <assert.h>
@@ -28,8 +28,6 @@ enum {
     LONG_BODY = 1400,     // weight (ex_weight) of what is computed of an element
     DEAR_MASK = 48,       // the same, of a mask
     SHARED_SLACK = 1024,  // barriers, the tile's number, alignment
-    CLASSES =
-        3, // loops that a sweep becomes at most (passes/mask/classify.c), each with its vectors
 };
 
 // ---- shapes
@@ -145,7 +143,7 @@ static bool long_map(const TileOp *op, int64_t mask) {
     return is;
 }
 
-static bool long_body(const TileKernel *k) {
+bool sm90_has_long_body(const TileKernel *k) {
     int64_t mask = k->mask ? weight(&k->mask, 1) : 0;
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_MAP && long_map(op, mask)) return true;
@@ -165,7 +163,7 @@ static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     bool mapped = p->D % 8 == 0 && p->Dv % 8 == 0; // tensor copies: rows of a multiple of 16 bytes
     mapped = mapped && p->D <= MAX_COLUMNS;
     return dtype_half(p->dtype) && mapped && tiled && has_product(k) &&
-           k->purpose == PURPOSE_ATTENTION && !long_body(k) && !goes_by_element(k) &&
+           k->purpose == PURPOSE_ATTENTION && !sm90_has_long_body(k) && !goes_by_element(k) &&
            !pass_makes_together(k);
 }
 
@@ -174,25 +172,43 @@ static bool in_roles(const TileProgram *p, const TileKernel *k) {
     return dtype_half(p->dtype) && knobs_say(&k->schedule.knobs, KNOB_warpgroups);
 }
 
+static bool is_nest(const TileKernel *k) {
+    return k->schedule.knobs.said == knobs_of(FORM_SM90_NEST);
+}
+
 int sm90_value_columns(const TileProgram *p, const TileKernel *k) {
     return pass_padded(pass_value_columns(p, k), PANEL);
 }
 
-// Of a kernel with so many vectors of keys.
-static int shared_bytes(Knobs s, int d, int dv, int vectors) {
-    int rows_of_q = 64 * s.warpgroups, weights = s.share ? pass_padded(s.keys, PANEL) : 0;
-    return 2 * (rows_of_q * (s.queries * d + weights) + s.stages * s.keys * (d + dv)) +
-           4 * vectors * s.keys + SHARED_SLACK;
+static Extents extents_of(Knobs s) {
+    return (Extents){64 * s.warpgroups, s.keys, 16, 16, MAX_COLUMNS};
 }
 
-int sm90_registers(Knobs s, int dv) { return dv / 2 + s.keys / 2 + s.keys / 4 + OTHER_REGISTERS; }
+static Block block_of(const TileProgram *p, const TileKernel *k, Knobs s) {
+    Extents e = extents_of(s);
+    Block b = pass_block(p, k, &e, s, 4 * s.warpgroups);
+    b.flies = true;
+    return b;
+}
 
-// And where scores take numbers of keys, one for each of its columns, and as many for each lookup of an
-// element but the first.
-static int registers_of(const TileKernel *k, Knobs s, int dv) {
-    int loads = pass_element_loads(k),
-        more = pass_takes_key_numbers(k) + (loads > 1 ? loads - 1 : 0);
-    return sm90_registers(s, dv) + (pass_many_tests(k) ? TEST_REGISTERS : 0) + more * s.keys / 4;
+static int shared_bytes(const TileProgram *p, const TileKernel *k, Knobs s) {
+    Block b = block_of(p, k, s);
+    return pass_shared(&b) + SHARED_SLACK;
+}
+
+int sm90_registers(const TileProgram *p, const TileKernel *k, Knobs s) {
+    Block b = block_of(p, k, s);
+    return pass_registers(&b) + OTHER_REGISTERS;
+}
+
+static int registers_of(const TileProgram *p, const TileKernel *k, Knobs s) {
+    Block b = block_of(p, k, s);
+    return sm90_registers(p, k, s) + pass_column_registers(&b) +
+           (pass_many_tests(k) ? TEST_REGISTERS : 0);
+}
+
+static bool fits_shared(const TileProgram *p, const TileKernel *k, Knobs s) {
+    return shared_bytes(p, k, s) <= target_get(p->target)->shared_bytes;
 }
 
 // ---- the wait among the weights
@@ -283,8 +299,29 @@ static bool has_lists(const TileProgram *p, const TileKernel *k) {
     return reads_inputs(k) || !seen_keys(p, k).exact;
 }
 
-Knobs sm90_fit(const TileProgram *p, const TileKernel *k, const Target *t, ShapeClass launches,
-               bool moving) {
+typedef struct Grid { // what positions of keys are divided by: how wide a row of theirs is
+    int rows, width;  // the axis of rows of queries; -1: widths differ
+} Grid;
+
+static void find_grid(void *ctx, const Ex *e) {
+    Grid *g = ctx;
+    if ((e->op != EX_DIV && e->op != EX_MOD) || e->args[1]->op != EX_CONST) return;
+    const Ex *pos = e->args[0];
+    if (pos->op != EX_SYM || pos->sym != SYM_POS || pos->index == g->rows) return;
+    g->width = g->width && g->width != e->args[1]->i ? -1 : e->args[1]->i;
+}
+
+// Where keys are a grid, tiles of which a row of it has a whole number: tests then cost least (passes/mask/classify.c).
+int sm90_within_grid_row(const TileKernel *k, int keys) {
+    enum { FEWEST = 48 };
+    Grid g = {tile_grid_axis(k), 0};
+    ex_visit(k->mask, find_grid, &g);
+    int within = keys;
+    while (within >= FEWEST && g.width > 0 && g.width % within) within -= 16;
+    return g.width > 0 && within >= FEWEST ? within : keys;
+}
+
+Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, bool moving) {
     int d = pass_padded(p->D, PANEL), dv = sm90_value_columns(p, k), wide = d > dv ? d : dv;
     size_t i = 0, n = sizeof rows / sizeof *rows;
     // Tiles are few each, and those of two blocks differ; or large tiles' registers are all in use.
@@ -303,11 +340,10 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, const Target *t, Shape
     if (listed) s.section = LISTED;
     if (!tile_is_bound(k) || moving || dear) s.fixed_shift = 0;
     if (!s.fixed_shift) s.after = rows[i].moving, s.half = 0;
-    int vectors = CLASSES * pass_key_vectors(k);
-    if (shared_bytes(s, d, dv, vectors) > t->shared_bytes) s.queries = 1;
-    while (s.keys > 16 && (shared_bytes(s, d, dv, vectors) > t->shared_bytes ||
-                           registers_of(k, s, dv) > s.registers))
+    if (!fits_shared(p, k, s)) s.queries = 1;
+    while (s.keys > 16 && (!fits_shared(p, k, s) || registers_of(p, k, s) > s.registers))
         s.keys -= 16;
+    s.keys = sm90_within_grid_row(k, s.keys);
     s.after = after_for(k, s);
     if (s.half >= s.after) s.half = 0;
     if (s.narrow >= s.keys) s.narrow = 0;
@@ -323,9 +359,7 @@ static bool refuse(Diags *diags, const char *what, int needs, int has) {
 
 // What no single knob tells.
 static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *diags) {
-    int d = pass_padded(p->D, PANEL), dv = sm90_value_columns(p, k);
-    int shared = shared_bytes(s, d, dv, CLASSES * pass_key_vectors(k)),
-        has = target_get(p->target)->shared_bytes;
+    int shared = shared_bytes(p, k, s), has = target_get(p->target)->shared_bytes;
     int threads = 128 * (s.producer_registers + s.warpgroups * s.registers);
     int launched = target_block_registers(128 * (s.warpgroups + 1));
     if (shared > has) return refuse(diags, "bytes of shared memory", shared, has);
@@ -358,27 +392,21 @@ static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *dia
                    "inputs, or is no interval of keys, each tile has a list of its own");
         return false;
     }
-    if (registers_of(k, s, dv) > s.registers)
+    if (registers_of(p, k, s) > s.registers)
         return refuse(diags, "registers of a thread for scores, weights and accumulator",
-                      registers_of(k, s, dv), s.registers);
+                      registers_of(p, k, s), s.registers);
     return true;
-}
-
-static bool fits_shared(const TileProgram *p, const TileKernel *k, Knobs s) {
-    int d = pass_padded(p->D, PANEL), dv = sm90_value_columns(p, k);
-    return shared_bytes(s, d, dv, CLASSES * pass_key_vectors(k)) <=
-           target_get(p->target)->shared_bytes;
 }
 
 // The one place where a kernel's shape is chosen; it travels in the kernel.
 static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
     const Knobs *asked = &o->schedule;
     Knobs *s = &k->schedule.knobs;
-    *s = sm90_fit(p, k, &o->target, o->shape, false);
+    *s = sm90_fit(p, k, o->shape, false);
     if (!knobs_take(s, FORM_SM90, asked, diags)) return false;
     bool late = s->late_rescale && !knobs_say(asked, KNOB_fixed_shift);
     if (!s->fixed_shift || late) {
-        *s = sm90_fit(p, k, &o->target, o->shape, true);
+        *s = sm90_fit(p, k, o->shape, true);
         knobs_take(s, FORM_SM90, asked, diags);
     }
     if (!asked->said) return true;
@@ -389,7 +417,7 @@ static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *d
 }
 
 bool sm90_move_shifts(const TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
-    Knobs moving = sm90_fit(p, k, &o->target, o->shape, true), *s = &k->schedule.knobs;
+    Knobs moving = sm90_fit(p, k, o->shape, true), *s = &k->schedule.knobs;
     if (o->schedule.fixed_shift || o->schedule.half) {
         diag_error(diags, (Span){0},
                    "schedule: shifts stay in kernels of one sweep in roles; %s is no such one",
@@ -410,18 +438,6 @@ Knobs sm90_shape_of(const TileKernel *k) {
 }
 
 // ---- extents
-
-static void bind_axes(TileProgram *p, TileKernel *k, Knobs s) {
-    int row_axis = tile_grid_axis(k);
-    for (int a = 0; a < k->naxes; a++) {
-        const TileAxis *axis = &k->axes[a];
-        if (axis->extent) continue; // chosen when the kernel was built
-        if (axis->whole)
-            pass_bind(p, k, a, pass_padded(axis->size->i, 16));
-        else
-            pass_bind(p, k, a, a == row_axis ? 64 * s.warpgroups : s.keys);
-    }
-}
 
 // Where the heads that share keys and values go into pairs, blocks of a cluster take two heads at
 // the same rows: their steps are the same ones. Otherwise two tiles of rows, each with the steps of
@@ -456,12 +472,14 @@ static TileProgram others(TileProgram *p) {
 bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
+        if (sm90_is_nest(p, k) && !sm90_bind_nest(p, k, o, diags)) return false;
         if (!fits_roles(p, k)) continue;
         k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1};
         if (!pass_tile_columns(p, k, MAX_COLUMNS, PANEL, diags)) return false;
         if (!choose(p, k, o, diags)) return false;
         Knobs s = k->schedule.knobs;
-        bind_axes(p, k, s);
+        Extents e = extents_of(s);
+        pass_bind_all(p, k, &e);
         k->schedule.warps = 4 * s.warpgroups;
         k->schedule.section = s.section;
         make_clusters(p, k, s);
@@ -535,9 +553,8 @@ Sm90 sm90_begin(TileProgram *p, TileKernel *k) {
 bool pass_assign_sm90(TileProgram *p, TileKernel *k, Diags *diags) {
     if (!in_roles(p, k)) return pass_assign_sm80(p, k, diags);
     Sm90 s = sm90_begin(p, k);
-    int dv = sm90_value_columns(p, k);
-    int room = target_get(p->target)->shared_bytes -
-               shared_bytes(s.shape, pass_padded(p->D, PANEL), dv, pass_key_vectors(k));
+    if (is_nest(k)) return sm90_assign_nest(&s), true;
+    int room = target_get(p->target)->shared_bytes - shared_bytes(p, k, s.shape);
     pass_strips(p, k, s.shape.warpgroups, room);
     for (TileOp *op = k->body.first; op; op = op->next)
         if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, true);
@@ -549,7 +566,10 @@ static void schedule_kernel(TileProgram *p, TileKernel *k) {
     Sm90 s = sm90_begin(p, k);
     k->schedule.persist = PERSIST_DYNAMIC; // also where tiles take as long: 1% faster than turns
     pass_expand(p, k);
-    sm90_stores(&s);
+    if (is_nest(k))
+        sm90_sum_through(&s);
+    else
+        sm90_stores(&s);
     pass_mark_parts(k);
 }
 

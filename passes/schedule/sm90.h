@@ -13,15 +13,17 @@ typedef struct Sm90 {
     Knobs shape; // how it runs: a row of the table in sm90.c, fitted to it, or what was asked for
 } Sm90;
 
+// Whether a map of it becomes functions, which are called.
+bool sm90_has_long_body(const TileKernel *k);
 // Whether some keys within the tensor do not count.
 bool sm90_is_masked(const TileKernel *k);
-// Columns of v that a tile takes, padded; registers of a consumer's thread for scores, weights and so wide an
-// accumulator.
+// Columns of v that a tile takes, padded; registers of a consumer's thread for all but long tests.
 int sm90_value_columns(const TileProgram *p, const TileKernel *k);
-int sm90_registers(Knobs s, int dv);
+int sm90_registers(const TileProgram *p, const TileKernel *k, Knobs s);
 // What a kernel gets, for launches of a class; moving: its shifts follow their extrema.
-Knobs sm90_fit(const TileProgram *p, const TileKernel *k, const Target *t, ShapeClass launches,
-               bool moving);
+Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, bool moving);
+// Of so many keys those of a tile that a row of the mask's grid has a whole number of, where it has one and they are not too few.
+int sm90_within_grid_row(const TileKernel *k, int keys);
 // The shape that a kernel was bound to.
 Knobs sm90_shape_of(const TileKernel *k);
 Sm90 sm90_begin(TileProgram *p, TileKernel *k);
@@ -32,7 +34,16 @@ bool sm90_piped(const TileOp *op);
 // Places, and roles without bodies: products beside the maps of the next step where `overlap` and the kernel
 // is one sweep; by text otherwise.
 void sm90_assign(Sm90 *s, bool overlap);
+// Of the numbers by which a block's maps multiply sums, the roots, twice.   root.c
+void sm90_root_factors(TileProgram *p, TileBlock *b);
 bool sm90_overlaps(Sm90 *s); // whether it is such a sweep, of a kernel that is still whole
+// Gradients in a nest: a block has a tile of keys, and queries pass, head by head. sm90_nest.c
+bool sm90_is_nest(const TileProgram *p, const TileKernel *k);
+bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o,
+                    Diags *diags); // its extents
+void sm90_assign_nest(Sm90 *s);
+void sm90_sum_through(Sm90 *s); // of one in roles: what is added to memory goes through a buffer
+void sm90_add_role(Sm90 *s, const char *name, int warpgroups, int registers);
 // Of a kernel in roles: outputs leave through a shared buffer, where there is room for one.
 void sm90_stores(Sm90 *s);
 

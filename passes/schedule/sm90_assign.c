@@ -25,7 +25,7 @@ enum { MAX_CHAIN = 4, MAX_COLUMNS = 4 };
 // Orders in the body of the loop over tiles: the loops stand at 0.
 enum { NEXT = 1, END_EARLY, FIRST_K, LAST_V, NEXT_Q, FIRST_S, END };
 // And in a step. Maps have the orders from MAPS on, the rescaling and the redo those behind.
-enum { K = 1, S, SHARED_P, LATE, V = 5, O, COLUMNS, STRIPS, MAPS };
+enum { K = 1, S, SHARED_P, LATE, V = 5, O, COLUMNS, EARLY, MAPS };
 
 typedef struct Step { // the parts of a loop's body
     TileOp *loop, *load_k, *load_v, *dot, *sum, *yield;
@@ -179,12 +179,15 @@ bool sm90_overlaps(Sm90 *s) {
 // done again as a partial tile's, without the mask: of the scores, which are still in registers, and of
 // what was there before the step.
 
-// What both steps make of the tile, whatever shifts do: numbers of keys, strips.
+// What needs no scores: it is read or made beside the products.
+static bool is_early(const TileOp *op) { return pass_is_strip(op) || pass_is_apart(op); }
+
+// What both steps make of the tile, whatever shifts do: numbers of keys, strips, dense inputs.
 static TileValue *shared_of(Flat *f, const Step *st, const TileOp *op) {
     bool column = is_column(f->follows, op);
     for (TileOp *own = st->loop->body.first; own; own = own->next) {
-        bool strips = pass_is_strip(own) && !own->args.n && !op->args.n && own->naxes == op->naxes;
-        if (column ? is_column(st, own) : strips && !is_column(st, own))
+        bool early = is_early(own) && !own->args.n && !op->args.n && own->naxes == op->naxes;
+        if (column ? is_column(st, own) : early && !is_column(st, own))
             if (own->outs.data[0].body == op->outs.data[0].body) return own->results.data[0];
     }
     return NULL;
@@ -227,15 +230,15 @@ static void redo(Flat *f, Step *st) {
     const TileOp *original = like->loop->body.first;
     for (TileOp *in = again->body.first; in; in = next, original = original->next) {
         next = in->next;
-        bool strip = pass_is_strip(in), column = is_column(like, original);
-        TileValue *own = strip || column ? shared_of(f, st, original) : NULL;
+        bool early = is_early(in), column = is_column(like, original);
+        TileValue *own = early || column ? shared_of(f, st, original) : NULL;
         if (in->kind != TILE_MAP) continue;
         tile_unlink(in);
         if (own) {
             for (TileOp *u = next; u; u = u->next) stands_for(u, in->results.data[0], own);
             for (TileOp *u = op->body.first; u; u = u->next)
                 stands_for(u, in->results.data[0], own);
-        } else if (strip) {
+        } else if (early) {
             tile_insert_before(op, in);
         } else {
             tile_append(&op->body, in);
@@ -247,6 +250,7 @@ static void redo(Flat *f, Step *st) {
         for (int i = 0; i < again->carried.n; i++)
             stands_for(in, again->carried.data[i], st->loop->carried.data[i]);
     }
+    sm90_root_factors(p, &op->body);
     for (int i = 0; i < n; i++) {
         TileValue *r = op->results.data[i];
         if (i == n - 1)
@@ -300,7 +304,7 @@ static void place_maps(Flat *f, Step *st) {
         if (op->kind != TILE_MAP || op == st->rescale || op->role) continue;
         bool column = is_column(st, op);
         if (column) op->results.data[0]->home = HOME_SHARED;
-        place(op, "consumer", 0, column ? COLUMNS : pass_is_strip(op) ? STRIPS : order++);
+        place(op, "consumer", 0, column ? COLUMNS : is_early(op) ? EARLY : order++);
         if (op == weights) st->sum->lands = op->place.order;
     }
     if (st->rescale && shape->late_rescale) {
@@ -334,9 +338,16 @@ static void place_step(Flat *f, Step *st) {
         redo(f, st);
         for (TileOp *op = st->loop->body.first; op; op = op->next)
             if (!op->role && op->kind != TILE_YIELD)
-                place(op, "consumer", 0, op->kind == TILE_REDO ? MAPS + 100 : STRIPS);
+                place(op, "consumer", 0, op->kind == TILE_REDO ? MAPS + 100 : EARLY);
     }
     if (shape->share) share_weights(f, st);
+}
+
+// For a second tile of narrow elements beside the weights.
+static bool has_room(const Flat *f) {
+    const Sm90 *s = f->s;
+    int needs = sm90_registers(s->p, s->k, s->shape) + s->shape.keys / 4;
+    return needs <= s->shape.registers;
 }
 
 // Where nothing is masked but what lies behind the last key, only a tile of that end is partial, and the
@@ -347,10 +358,8 @@ static bool may_begin_full(const Flat *f) {
     bool acc_waits = !st->rescale || s->shape.late_rescale ||
                      (st->rescale->outs.data[0].body->op == EX_MUL &&
                       pass_is_zero(st->loop->args.data[st->acc]));
-    int needs = sm90_registers(s->shape, sm90_value_columns(s->p, s->k)) + s->shape.keys / 4;
-    bool room = needs <= s->shape.registers;
     return !sm90_is_masked(s->k) && f->nsteps == 2 && f->step[1].loop->tiles == CLASS_FULL &&
-           !st->ncolumns && acc_waits && room;
+           !st->ncolumns && acc_waits && has_room(f);
 }
 
 static void place_sweep(Flat *f) {
@@ -358,6 +367,10 @@ static void place_sweep(Flat *f) {
     TileKernel *k = f->s->k;
     bool waits_for_q = shape->queries == 1, behind = false;
     if (may_begin_full(f)) f->step[1].loop->begins = true;
+    bool apart = has_room(f);
+    for (int i = 0; i < f->nsteps && apart; i++)
+        if (f->step[i].loop->tiles == CLASS_FULL) pass_read_apart(f->s->p, k, f->step[i].loop);
+    if (f->follows && apart) pass_read_apart(f->s->p, k, f->follows->loop);
     for (int i = 0; i < f->nsteps; i++) place_step(f, &f->step[i]);
     if (f->follows) place_step(f, f->follows);
     for (TileOp *op = k->body.first; op; op = op->next) {
@@ -383,7 +396,7 @@ static void by_text(Sm90 *s, TileBlock *b) {
     }
 }
 
-static void add_role(Sm90 *s, const char *name, int warpgroups, int registers) {
+void sm90_add_role(Sm90 *s, const char *name, int warpgroups, int registers) {
     TileOp *op = tile_op(s->p, s->k, &s->k->body, TILE_ROLE, (Span){0});
     op->role = name;
     op->warpgroups = warpgroups;
@@ -398,6 +411,6 @@ void sm90_assign(Sm90 *s, bool overlap) {
         assert(!tile_is_bound(s->k) && "no loop here does steps again");
         by_text(s, &s->k->body);
     }
-    add_role(s, "producer", 1, s->shape.producer_registers);
-    add_role(s, "consumer", s->shape.warpgroups, s->shape.registers);
+    sm90_add_role(s, "producer", 1, s->shape.producer_registers);
+    sm90_add_role(s, "consumer", s->shape.warpgroups, s->shape.registers);
 }

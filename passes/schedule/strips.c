@@ -55,13 +55,7 @@ typedef struct Walk {
     ExMemo at;
 } Walk;
 
-static Node *node_of(const Walk *w, const Ex *e) {
-    const void *n = NULL;
-    bool known = ex_memo_has(&w->at, e, &n);
-    assert(known);
-    (void)known;
-    return (Node *)n;
-}
+static Node *node_of(const Walk *w, const Ex *e) { return ex_memo_get(&w->at, e); }
 
 static int bytes_of(const TileKernel *k, const TileValue *v, int rows) {
     int n = k->axes[v->axis[v->rank - 1]].extent;
@@ -217,7 +211,7 @@ int pass_strips(TileProgram *p, TileKernel *k, int groups, int room) {
     if (groups < 1) groups = 1;
     int rows = pass_padded(k->axes[row].extent, groups) / groups;
     room /= groups;
-    for (TileOp *op = k->body.first; op; op = op->next) {
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         if (op->kind != TILE_LOOP || op->axis == row) continue;
         Strips s = {p, k, arena_new(), op, row, op->axis, rows, room, {0}};
         strips_of_step(&s);

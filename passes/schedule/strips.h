@@ -18,4 +18,8 @@ static inline bool pass_is_strip(const TileOp *op) {
     return op->kind == TILE_MAP && op->results.data[0]->home == HOME_STRIP;
 }
 
+// What a loop over full tiles reads of dense inputs, by maps of their own; whether a map is one.   apart.c
+void pass_read_apart(TileProgram *p, TileKernel *k, TileOp *loop);
+bool pass_is_apart(const TileOp *op);
+
 #endif

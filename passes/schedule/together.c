@@ -4,8 +4,13 @@
 // them, and the scores of its chunk have not. Out: in shared memory lies what is made by an operation whose results have no
 // rows and that is a product, goes to an axis beside another, inverts, scans, or makes a matrix; and what such an operation
 // reads of other maps.
-#include "passes/schedule/schedule.h"
+#include "passes/schedule/resources.h"
 #include "passes/tile/rewrite.h"
+
+enum {
+    MOST = 64, // places: more make more products than they save
+    TWO_BLOCKS = 112 << 10,
+};
 
 static bool lacks_rows(const TileKernel *k, const TileOp *op) {
     int rows = tile_grid_axis(k);
@@ -27,58 +32,50 @@ bool pass_makes_together(const TileKernel *k) {
     return false;
 }
 
+static bool is_shared(const TileOp *op) {
+    return op && op->results.n && op->results.data[0]->home == HOME_SHARED;
+}
+
 // What it makes goes to an operation of all threads, or comes from one.
 static bool joins(const TileKernel *k, const TileOp *op) {
     for (int i = 0; i < op->args.n; i++)
-        if (tile_makes_shared(op->args.data[i]->def)) return true;
+        if (is_shared(op->args.data[i]->def)) return true;
     for (const TileOp *at = tile_next(&k->body, NULL); at; at = tile_next(&k->body, at)) {
-        if (tile_makes_shared(at) && pass_uses_result(at, op)) return true;
+        if (is_shared(at) && pass_uses_result(at, op)) return true;
     }
     return false;
 }
 
-// Of a tile with so many places along axes that have no extent yet.
-static int bytes_of(const TileKernel *k, const TileValue *v, int places) {
-    enum { PITCH = 16, PLACE = 128 }; // a row has up to so many bytes more; where a value begins
-    int n = dtype_bytes(v->dtype), rows = 1;
-    for (int i = 0; i < v->rank; i++) {
-        const TileAxis *a = &k->axes[v->axis[i]];
-        int extent = tile_extent(a) ? tile_extent(a) : places;
-        n *= extent;
-        if (i + 1 < v->rank) rows *= extent;
-    }
-    return (n + rows * PITCH + PLACE - 1) / PLACE * PLACE;
+static int shared_bytes(const TileProgram *p, const TileKernel *k, const Extents *e, Knobs s,
+                        int warps) {
+    Block b = pass_block(p, k, e, s, warps);
+    return pass_shared(&b);
 }
 
-// Of what is made together, and of tiles that are copied. 0: nothing is made together.
-static int shared_bytes(const TileKernel *k, int places) {
-    int made = 0, copied = 0;
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        for (int i = 0; i < op->results.n; i++) {
-            const TileValue *v = op->results.data[i];
-            bool copy = op->kind == TILE_LOAD && v->rank > 1 && !pass_begins_loop(op);
-            if (tile_makes_shared(op)) made += bytes_of(k, v, places);
-            if (copy) copied += bytes_of(k, v, places);
-        }
-    return made ? made + copied : 0;
-}
-
-int pass_together_places(TileKernel *k, int places, int least, int room) {
-    pass_together(k);
-    while (places > least && shared_bytes(k, places) > room) places /= 2;
+void pass_fit_together(const TileProgram *p, TileKernel *k, Extents *e, Knobs s, int warps,
+                       int least) {
+    const Target *t = target_get(p->target);
+    int room = t->kind == KIND_NVPTX ? TWO_BLOCKS : t->shared_bytes;
+    if (!pass_makes_together(k)) return;
+    pass_together(p, k);
+    if (e->step > MOST) e->step = MOST;
+    while (e->step > least && shared_bytes(p, k, e, s, warps) > room) e->step /= 2;
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_ANY;
-    return places;
 }
 
-void pass_together(TileKernel *k) {
+void pass_together(const TileProgram *p, TileKernel *k) {
+    const Target *target = target_get(p->target);
     for (bool again = true; again;) {
         again = false;
         for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
             bool makes = tile_op_info(op->kind)->flags & OP_MAKES;
-            if (!makes || tile_makes_shared(op) || !lacks_rows(k, op)) continue;
+            if (!makes || is_shared(op) || !lacks_rows(k, op)) continue;
+            if (op->results.data[0]->home == HOME_FRAGMENT) continue; // a product's, as below
             if (!needs_all(op) && !joins(k, op)) continue;
-            for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_SHARED;
+            bool registers = op->kind == TILE_MMA && target->kind == KIND_NVPTX;
+            for (int i = 0; i < op->results.n; i++)
+                op->results.data[i]->home = registers ? HOME_FRAGMENT : HOME_SHARED;
             again = true;
         }
     }

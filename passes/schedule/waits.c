@@ -8,7 +8,8 @@
 //   reads are free. Groups land in order: n may be in flight, those issued behind it. Where a product `lands` in a map, the map
 //   waits;
 // * a stage is dropped behind its last reader, once all products that read it have landed; what was taken
-//   one tile before, and is read in loops, in their last step. Where maps read it, everybody has;
+//   one tile before, and is read in loops, in their last step. Where maps read it, everybody has: behind a barrier,
+//   or, of a vector, behind a product that all have issued since;
 // * what all threads make together in shared memory stands between barriers;
 // * the products of a turn, one behind the other, stand between `turn take` and `turn pass`. No turn is
 //   taken before the loop over tiles: nobody has anything else to do then.
@@ -45,8 +46,10 @@ static TileOp *before(Waits *w, TileOp *at, TileKind kind) {
     return op;
 }
 
-static bool is_of_keys(const TileOp *op) { // all threads', or a strip: it needs nothing of the rows
+static bool
+is_of_keys(const TileOp *op) { // all threads', a strip, or what is read apart: it needs no product
     if (op->kind != TILE_MAP) return false;
+    if (pass_is_apart(op)) return true;
     TileHome home = op->results.data[0]->home;
     return home == HOME_SHARED || home == HOME_STRIP;
 }
@@ -141,13 +144,36 @@ static bool is_dropped(const TileValue *v) {
     return false;
 }
 
+static bool is_vector(const TileValue *v) { return v->rank == 1 && tile_pipe_of(v); }
+
+static bool issues_from(const TileOp *at) {
+    while (at && at->kind != TILE_MMA) at = at->next;
+    return at != NULL;
+}
+
+// A product that all threads have issued since they read has landed.
+static bool has_landed_since(const TileOp *reader, const TileOp *at, const Flight *f) {
+    for (const TileOp *op = reader->next; op != at; op = op->next) {
+        bool flies = op->kind != TILE_MMA;
+        for (int i = 0; i < f->n; i++) flies |= f->product[i] == op;
+        if (!flies) return true;
+    }
+    return false;
+}
+
+// Numbers of rows, which maps read, are dropped when a product lands anyway.
+static bool waits_for_product(const TileValue *v, const TileOp *at, const Flight *f) {
+    return is_vector(v) && issues_from(at) && !has_landed_since(last_reader(v), at, f);
+}
+
 // Of the stages that were taken in the block and that nobody reads from `at` on.
 static void drop_stages(Waits *w, TileOp *at, const Flight *f) {
     for (TileOp *op = at->block->first; op != at; op = op->next) {
         if (op->kind != TILE_TAKE && op->kind != TILE_VIEW) continue;
         TileValue *v = op->results.data[0];
         const TileOp *last = last_reader(v);
-        if (stays(w, op) || is_early(w, v) || is_dropped(v)) continue;
+        if (stays(w, op) || is_early(w, v) || is_dropped(v) || waits_for_product(v, at, f))
+            continue;
         if (behind(last, at->prev) && !is_read(f, v)) drop(w, at, v, op->when);
     }
 }
@@ -254,6 +280,7 @@ static void read_by_all(Waits *w, TileOp *at) {
         const TileValue *v = op->args.data[i];
         if (!tile_pipe_of(v) || v->def->block != op->block) continue;
         if (v->def->kind == TILE_VIEW && last_reader(v)->kind == TILE_LOOP) continue; // plan_early
+        if (is_vector(v) && issues_from(at)) continue;
         before(w, at, TILE_BARRIER);
         return;
     }

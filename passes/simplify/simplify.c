@@ -84,19 +84,6 @@ static const Ex *fuse_one(void *ctx, ExPool *p, const Ex *e) {
     return e;
 }
 
-// A node over simplified arguments; of what is rounded, over the simplified arguments of that.
-static const Ex *open_node(ExPool *p, const ExMemo *done, const Ex *e) {
-    const Ex *args[EX_MAX_RANK];
-    const void *value = NULL;
-    bool changed = false;
-    for (int k = 0; k < e->nargs; k++) {
-        ex_memo_has(done, e->args[k], &value);
-        args[k] = value;
-        changed |= args[k] != e->args[k];
-    }
-    return changed ? ex_with_args(p, e, args) : e;
-}
-
 const Ex *simp_open(ExPool *p, const Ex *e) {
     Arena *scratch = arena_new();
     ExMemo done = {0};
@@ -104,10 +91,10 @@ const Ex *simp_open(ExPool *p, const Ex *e) {
     int n = ex_order(scratch, &e, 1, &order);
     for (int i = 0; i < n; i++) {
         const Ex *x = order[i];
-        if (x->op == EX_ROUNDED)
-            r = simp_rounded(p, open_node(p, &done, x->args[0]));
+        if (x->op == EX_ROUNDED) // of what is rounded the arguments are simplified, and not itself
+            r = simp_rounded(p, ex_renewed(p, &done, x->args[0]));
         else
-            r = simplify_node(p, open_node(p, &done, x));
+            r = simplify_node(p, ex_renewed(p, &done, x));
         r = r == x ? r : ex_at(p, r, x->span);
         ex_memo_put(scratch, &done, x, r);
     }
@@ -117,8 +104,8 @@ const Ex *simp_open(ExPool *p, const Ex *e) {
 
 // Every pass leaves programs simplified: most of what it is asked for has been before.
 const Ex *ex_simplify(ExPool *p, const Ex *e) {
-    const void *known;
-    if (ex_memo_has(ex_simple(p), e, &known)) return known;
+    const Ex *known = ex_memo_get(ex_simple(p), e);
+    if (known) return known;
     const Ex *r = ex_map(p, simp_open(p, e), fuse_one, NULL);
     ex_memo_put(ex_arena(p), ex_simple(p), e, r);
     return r;

@@ -7,8 +7,8 @@
 //         %s = mma k, q;  %w = select(mask, exp2(s * 0.18 + L), 0);  %dw = mma v, do;  %ds = w * (dw - delta)
 //         dv += mma w, do;  dk += mma ds, q;  store dq += mma ds, k
 //
-// With `deterministic`, and where dq is no f32, dq has a kernel of its own over tiles of queries, and each number is added up
-// in one order. A pair that takes no part is selected to 0 in the weight and in each gradient.
+// So as a `nest`, where dq is summed in f32 workspace unless it is f32 itself, and a last kernel converts it. Otherwise dq has a
+// kernel of its own over tiles of queries, and each number is added up in one order. A pair that takes no part is selected to 0 in the weight and in each gradient.
 #include "passes/derive/backward.h"
 #include "passes/tile/build.h"
 
@@ -20,25 +20,45 @@ typedef struct Nest {
     Dtype dtype;
     Diags *diags;
     int tensor_do, tensor_dq, tensor_dk, tensor_dv;
+    int tensor_sums; // what is added to for dq
     int *row;        // by row scalar: its tensor, -1: it stays in the kernel `delta`
+    int *near;       // the same as the nest of a GPU loads it: rows begin at a multiple of 16 bytes
     int *demit;      // by emit
     int *grad;       // by input; -1
     const Ex *head;  // of the queries; NULL: h
     const Ex *takes; // bool: the pair takes part
+    bool by_keys;    // rows of the kernel are keys: what is of a query is read at the pair
+    bool
+        by_element; // a tile may be added to one element, and each block adds up the rows that are its own
 } Nest;
 
 // ---- small things
-
-static const Ex *of_head(Nest *n, const Ex *e) {
-    return n->head ? ex_subst(n->b.pool, e, SYM_H, 0, n->head) : e;
-}
 
 static const Ex *head_of_queries(Nest *n) {
     return n->head ? n->head : ex_symbol(n->b.pool, SYM_H);
 }
 
+// A number of the query, as an input is read.
+static const Ex *read(Nest *n, int tensor) {
+    Build *b = &n->b;
+    const Ex *at[] = {ex_symbol(b->pool, SYM_B), head_of_queries(n), build_pos(b, AX_M)};
+    return ex_load(b->pool, build_input(b, tensor), EX_F32, at, 3, false);
+}
+
+// With the heads of the kernel, and numbers of queries where they are read.
+static const Ex *placed(Nest *n, const Ex *e) {
+    ExPool *x = n->b.pool;
+    if (n->head) e = ex_subst(x, e, SYM_H, 0, n->head);
+    for (int i = 0; i < n->back->rows.n && n->by_keys; i++)
+        if (n->row[i] >= 0 && ex_uses(e, SYM_ROW, i))
+            e = ex_subst(x, e, SYM_ROW, i, read(n, n->row[i]));
+    for (int i = 0; i < n->b.row->emits.n && n->by_keys; i++)
+        if (ex_uses(e, SYM_DEMIT, i)) e = ex_subst(x, e, SYM_DEMIT, i, read(n, n->demit[i]));
+    return e;
+}
+
 static TileValue *map(Nest *n, const char *name, Dtype t, int x, int y, const Ex *e) {
-    return build_map(&n->b, name, t, x, y, of_head(n, e));
+    return build_map(&n->b, name, t, x, y, placed(n, e));
 }
 
 static const Ex *tile_at(Build *b, int axis) {
@@ -90,7 +110,7 @@ static TileValue *mma(Nest *n, const char *name, TileValue *x, TileValue *y, Til
 static TileValue *sum_over(Nest *n, const char *name, int x, int y, AxisRole over, const Ex *e) {
     Build *b = &n->b;
     TileOp *op = build_open_map(b, x, y, b->row->span);
-    return pass_out(b->p, b->k, op, name, DT_F32, build_resolve(b, op, of_head(n, e)), EX_ROWSUM,
+    return pass_out(b->p, b->k, op, name, DT_F32, build_resolve(b, op, placed(n, e)), EX_ROWSUM,
                     b->axis[over]);
 }
 
@@ -119,8 +139,8 @@ static bool pairs_use(const Backward *b, ExSym s) {
 
 // ---- tensors
 
-static int tensor(Nest *n, const char *name, TensorRole role, int index, Dtype t, int heads,
-                  int rows, int columns) {
+static TileTensor open_tensor(Nest *n, const char *name, TensorRole role, int index, Dtype t,
+                              int heads, int rows, int columns) {
     Build *b = &n->b;
     TileTensor x = {.name = name,
                     .role = role,
@@ -129,7 +149,23 @@ static int tensor(Nest *n, const char *name, TensorRole role, int index, Dtype t
                     .rank = columns ? 4 : 3,
                     .extent = {build_size(b, SIZE_B), build_size(b, heads), build_size(b, rows)}};
     if (columns) x.extent[3] = ex_i32(b->pool, columns);
-    return build_tensor(b, x);
+    return x;
+}
+
+static int tensor(Nest *n, const char *name, TensorRole role, int index, Dtype t, int heads,
+                  int rows, int columns) {
+    return build_tensor(&n->b, open_tensor(n, name, role, index, t, heads, rows, columns));
+}
+
+// A number of each query in workspace.
+static int work(Nest *n, const char *name, int index, bool aligned) {
+    enum { TOGETHER = 4 };
+    ExPool *x = n->b.pool;
+    TileTensor t = open_tensor(n, name, TENSOR_WORK, index, DT_F32, SIZE_HQ, SIZE_SQ, 0);
+    const Ex **rows = &t.extent[2], *four = ex_i32(x, TOGETHER);
+    const Ex *up = ex_2(x, EX_ADD, *rows, ex_i32(x, TOGETHER - 1));
+    if (aligned) *rows = ex_2(x, EX_MUL, ex_2(x, EX_DIV, up, four), four);
+    return build_tensor(&n->b, t);
 }
 
 static const char *numbered(Nest *n, const char *name, int i) {
@@ -146,8 +182,9 @@ static bool main_needs(const Backward *b, int row) {
     return false;
 }
 
-static void add_tensors(Nest *n) {
+static void add_tensors(Nest *n, bool nest) {
     const RowProgram *row = n->b.row;
+    bool aligned = nest && n->by_element;
     const Backward *b = n->back;
     build_tensors(&n->b, n->dtype, false);
     n->tensor_do = tensor(n, "do", TENSOR_DO, 0, n->dtype, SIZE_HQ, SIZE_SQ, row->Dv);
@@ -158,7 +195,12 @@ static void add_tensors(Nest *n) {
     for (int i = 0; i < row->emits.n; i++)
         n->demit[i] = tensor(n, arena_printf(n->b.arena, "d%s", row->emits.data[i].name),
                              TENSOR_DEMIT, i, DT_F32, SIZE_HQ, SIZE_SQ, 0);
+    n->tensor_sums = n->tensor_dq;
+    if (nest && n->dtype != DT_F32)
+        n->tensor_sums =
+            tensor(n, "sums", TENSOR_WORK, 2 * b->rows.n, DT_F32, SIZE_HQ, SIZE_SQ, row->D);
     n->row = ARENA_ARRAY(n->b.arena, int, b->rows.n + 1);
+    n->near = ARENA_ARRAY(n->b.arena, int, b->rows.n + 1);
     for (int i = 0; i < b->rows.n; i++) {
         bool saved = i < b->nsaved;
         n->row[i] = -1;
@@ -166,8 +208,10 @@ static void add_tensors(Nest *n) {
             n->row[i] =
                 tensor(n, numbered(n, "saved", i), TENSOR_SAVED, i, DT_F32, SIZE_HQ, SIZE_SQ, 0);
         if (!saved && main_needs(b, i))
-            n->row[i] = tensor(n, numbered(n, "row", i), TENSOR_WORK, i - b->nsaved, DT_F32,
-                               SIZE_HQ, SIZE_SQ, 0);
+            n->row[i] = work(n, numbered(n, "row", i), i - b->nsaved, aligned);
+        n->near[i] = n->row[i];
+        if (saved && aligned && main_needs(b, i))
+            n->near[i] = work(n, numbered(n, "near", i), b->rows.n + i, true);
     }
     n->grad = ARENA_ARRAY(n->b.arena, int, row->inputs.n + 1);
     for (int i = 0; i < row->inputs.n; i++) {
@@ -213,12 +257,11 @@ static bool goes_by_one(const Ex *e, int axis) {
     return v[1] - v[0] == 1 && v[2] - v[1] == 1;
 }
 
-static bool refuse(Nest *n, const BackGrad *g) {
+static bool refuse(Nest *n, const BackGrad *g, const char *why) {
     if (n->diags)
         diag_error(n->diags, g->at->span,
-                   "the gradient of '%s' has no kernel yet: it is read at an index that is no "
-                   "position of the query or the key, but made of them",
-                   n->b.row->inputs.data[g->input].name);
+                   "the gradient of '%s' has no kernel yet: it is read at %s",
+                   n->b.row->inputs.data[g->input].name, why);
     return false;
 }
 
@@ -228,48 +271,76 @@ static const Ex *clamped(Nest *n, const Ex *at, const Ex *extent) {
     return ex_2(x, EX_MAX, ex_2(x, EX_MIN, at, last), ex_i32(x, 0));
 }
 
-// Adds a value of a tile of queries and of keys or columns, summed over the axes that the index does not go along.
-static bool add_grad(Nest *n, const BackGrad *g, AxisRole other, const Ex *value) {
+static int rank_of(Nest *n, const BackGrad *g) { // of a scalar 0
+    return g->at->op == EX_LOAD ? n->b.p->tensors.data[n->grad[g->input]].rank : 0;
+}
+
+static const ExSym other_symbol[] = {[AX_N] = SYM_KV_IDX, [AX_E] = SYM_D_IDX};
+
+// Which of the two axes the d-th index goes along; AX_NONE: neither.
+static int index_along(const BackGrad *g, int d, AxisRole other) {
+    if (uses(g->at->args[d], SYM_Q_IDX)) return AX_M;
+    return uses(g->at->args[d], other_symbol[other]) ? (int)other : AX_NONE;
+}
+
+static bool goes_along(Nest *n, const BackGrad *g, AxisRole axis, AxisRole other) {
+    bool any = false;
+    for (int d = 0; d < rank_of(n, g); d++) any |= index_along(g, d, other) == (int)axis;
+    return any;
+}
+
+static bool has_places(Nest *n, const BackGrad *g, AxisRole other) {
+    for (int d = 0; d < rank_of(n, g); d++) {
+        int role = index_along(g, d, other);
+        if (role == AX_NONE) continue;
+        const Ex *at = build_resolve(&n->b, NULL, placed(n, g->at->args[d]));
+        bool both = role == AX_M && uses(g->at->args[d], other_symbol[other]);
+        if (both || (!n->by_element && !goes_by_one(at, n->b.axis[role])))
+            return refuse(n, g,
+                          "an index that is no position of the query or the key, but made of them");
+    }
+    return true;
+}
+
+// Adds a tile. `rides`: an axis of the tile that no index goes along, of which all places are added to one; or AX_NONE.
+static bool store_grad(Nest *n, const BackGrad *g, AxisRole other, int rides, TileValue *v) {
     Build *b = &n->b;
-    const AxisRole roles[] = {AX_M, other};
-    const ExSym syms[] = {SYM_Q_IDX, other == AX_N ? SYM_KV_IDX : SYM_D_IDX};
     const TileTensor *t = &b->p->tensors.data[n->grad[g->input]];
-    bool along[2] = {false, false};
-    int rank = g->at->op == EX_LOAD ? t->rank : 0;
-    for (int d = 0; d < rank; d++) {
-        bool both = uses(g->at->args[d], syms[0]) && uses(g->at->args[d], syms[1]);
-        for (int k = 0; k < 2; k++) {
-            if (!uses(g->at->args[d], syms[k])) continue;
-            const Ex *at = build_resolve(b, NULL, of_head(n, g->at->args[d]));
-            if (both || !goes_by_one(at, b->axis[roles[k]])) return refuse(n, g);
-            along[k] = true;
-        }
-    }
-    TileValue *v;
-    if (along[0] && along[1]) {
-        v = map(n, "g", DT_F32, AX_M, (int)other, value);
-    } else {
-        AxisRole first = along[0] ? other : AX_M, rest = along[0] ? AX_M : other;
-        v = sum_over(n, "g", AX_M, (int)other, first, value);
-        if (!along[0] && !along[1]) {
-            TileOp *op = build_open_map(b, (int)rest, AX_NONE, b->row->span);
-            v = pass_out(b->p, b->k, op, "g", DT_F32, pass_operand(b->p, op, v), EX_ROWSUM,
-                         b->axis[rest]);
-        }
-    }
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_STORE, g->at->span);
     op->tensor = n->grad[g->input];
     op->add = true;
     tile_arg(b->p, op, v);
-    op->coord[0] = (TileCoord){-1, ex_i32(b->pool, 0)}; // a scalar's
-    for (int d = 0; d < rank; d++) {
-        const Ex *at = ex_simplify(b->pool, build_resolve(b, NULL, of_head(n, g->at->args[d])));
-        int k = uses(g->at->args[d], syms[0]) ? 0 : uses(g->at->args[d], syms[1]) ? 1 : -1;
-        op->coord[d] = k < 0 ? (TileCoord){-1, clamped(n, at, t->extent[d])}
-                             : (TileCoord){b->axis[roles[k]], at};
-        op->each[d] = k >= 0;
+    for (int d = 0; d < t->rank; d++) {
+        bool scalar = !rank_of(n, g);
+        int role = scalar ? AX_NONE : index_along(g, d, other);
+        const Ex *at = scalar ? ex_i32(b->pool, 0) : placed(n, g->at->args[d]);
+        at = ex_simplify(b->pool, build_resolve(b, NULL, at));
+        if (role == AX_NONE) at = clamped(n, at, t->extent[d]);
+        if (role == AX_NONE) role = rides, rides = AX_NONE;
+        op->coord[d] = (TileCoord){role == AX_NONE ? -1 : b->axis[role], at};
+        op->each[d] = role != AX_NONE;
     }
-    return true;
+    return rides == AX_NONE || refuse(n, g, "the column alone");
+}
+
+// Adds a value of a tile of queries and of keys or columns, summed over the axes that the index does not go along.
+static bool add_grad(Nest *n, const BackGrad *g, AxisRole other, const Ex *value) {
+    Build *b = &n->b;
+    bool rows = goes_along(n, g, AX_M, other), columns = goes_along(n, g, other, other);
+    if (!has_places(n, g, other)) return false;
+    if (columns && (rows || n->by_element)) {
+        TileValue *v = map(n, "g", DT_F32, AX_M, (int)other, value);
+        return store_grad(n, g, other, rows ? AX_NONE : AX_M, v);
+    }
+    AxisRole first = columns ? AX_M : other, rest = columns ? other : AX_M;
+    TileValue *v = sum_over(n, "g", AX_M, (int)other, first, value);
+    if (!rows && !columns && !n->by_element) {
+        TileOp *op = build_open_map(b, (int)rest, AX_NONE, b->row->span);
+        v = pass_out(b->p, b->k, op, "g", DT_F32, pass_operand(b->p, op, v), EX_ROWSUM,
+                     b->axis[rest]);
+        rows = true;
+    }
+    return store_grad(n, g, other, rows || columns ? AX_NONE : AX_M, v);
 }
 
 // ---- pairs
@@ -325,11 +396,11 @@ static TileValue *come(Nest *n) {
     Build *b = &n->b;
     const Backward *back = n->back;
     const Ex *head = head_of_queries(n);
-    for (int i = 0; i < back->rows.n; i++)
+    for (int i = 0; i < back->rows.n && !n->by_keys; i++)
         if (n->row[i] >= 0 && main_needs(back, i))
             build_bind(b, SYM_ROW, i,
-                       load(n, numbered(n, "row", i), n->row[i], head, AX_M, AX_NONE));
-    for (int i = 0; i < b->row->emits.n; i++)
+                       load(n, numbered(n, "row", i), n->near[i], head, AX_M, AX_NONE));
+    for (int i = 0; i < b->row->emits.n && !n->by_keys; i++)
         build_bind(b, SYM_DEMIT, i, load(n, "demit", n->demit[i], head, AX_M, AX_NONE));
     TileValue *come = load(n, "do", n->tensor_do, head, AX_M, AX_E);
     if (back->d_o->op == EX_SYM && back->d_o->sym == SYM_DO) return come;
@@ -350,16 +421,19 @@ static TileValue *twice(Nest *n, const char *name, TileValue *x, TileValue *by, 
     return pass_out(b->p, b->k, op, name, DT_F32, e, EX_CONST, 0);
 }
 
+static TileValue *plus(Nest *n, const char *name, TileValue *x, TileValue *y, AxisRole rows) {
+    Build *b = &n->b;
+    TileOp *op = build_open_map(b, rows, AX_NONE, b->row->span);
+    const Ex *e = ex_2(b->pool, EX_ADD, pass_operand(b->p, op, x), pass_operand(b->p, op, y));
+    return pass_out(b->p, b->k, op, name, DT_F32, e, EX_CONST, 0);
+}
+
 static TileValue *sum_of(Nest *n, const char *name, TileValue *x, AxisRole over, TileValue *to) {
     Build *b = &n->b;
-    AxisRole rows = over == AX_M ? AX_N : AX_M;
     TileOp *op = build_open_map(b, AX_M, AX_N, b->row->span);
     TileValue *sum =
         pass_out(b->p, b->k, op, name, DT_F32, pass_operand(b->p, op, x), EX_ROWSUM, b->axis[over]);
-    if (!to) return sum;
-    op = build_open_map(b, rows, AX_NONE, b->row->span);
-    const Ex *e = ex_2(b->pool, EX_ADD, pass_operand(b->p, op, to), pass_operand(b->p, op, sum));
-    return pass_out(b->p, b->k, op, name, DT_F32, e, EX_CONST, 0);
+    return to ? plus(n, name, to, sum, over == AX_M ? AX_N : AX_M) : sum;
 }
 
 static void set_mask(Nest *n) {
@@ -367,9 +441,8 @@ static void set_mask(Nest *n) {
     ExPool *x = b->pool;
     const Ex *keys = ex_2(x, EX_LT, build_pos(b, AX_N), build_size(b, SIZE_SK)),
              *queries = ex_2(x, EX_LT, build_pos(b, AX_M), build_size(b, SIZE_SQ));
-    b->k->mask =
-        ex_2(x, EX_AND, ex_2(x, EX_AND, build_resolve(b, NULL, of_head(n, b->row->mask)), keys),
-             queries);
+    b->k->mask = ex_2(
+        x, EX_AND, ex_2(x, EX_AND, build_resolve(b, NULL, placed(n, b->row->mask)), keys), queries);
 }
 
 // ---- kernel: row scalars
@@ -412,10 +485,8 @@ static void sweep(Nest *n) {
     for (int i = 0, k = 0; i < back->rows.n; i++) {
         if (back->rows.data[i].made != BACK_KEYS) continue;
         TileValue *tile = sum_over(n, "t", AX_M, AX_N, AX_N, selected(n, back->rows.data[i].value));
-        TileOp *op = build_open_map(b, AX_M, AX_NONE, b->row->span);
-        const Ex *e =
-            ex_2(b->pool, EX_ADD, pass_operand(b->p, op, last[k]), pass_operand(b->p, op, tile));
-        last[k++] = pass_out(b->p, b->k, op, "t", DT_F32, e, EX_CONST, 0);
+        last[k] = plus(n, "t", last[k], tile, AX_M);
+        k++;
     }
     yield(n, last, sums);
     b->env.n = mark;
@@ -488,65 +559,130 @@ static bool build_delta(Nest *n) {
         }
         if (!pass) sweep(n);
     }
-    for (int i = back->nsaved; i < back->rows.n; i++)
-        if (n->row[i] >= 0)
-            store(n, n->row[i], h, AX_M, AX_NONE, build_bound(b, SYM_ROW, i), false);
+    for (int i = 0; i < back->rows.n; i++)
+        if (n->near[i] >= 0 && (i >= back->nsaved || n->near[i] != n->row[i]))
+            store(n, n->near[i], h, AX_M, AX_NONE, build_bound(b, SYM_ROW, i), false);
     unused_grads(n);
-    return row_grads(n);
+    if (!row_grads(n)) return false;
+    for (const TileOp *op = b->k->body.first; op; op = op->next)
+        if (op->kind == TILE_STORE) return true;
+    b->p->kernels.n--; // nobody needs it
+    return true;
 }
 
 // ---- kernel: gradients, over tiles of keys
 
+// Whether blocks of such rows add a pair's gradient up over the whole loop.
+static bool is_carried(Nest *n, const BackGrad *g, AxisRole rows) {
+    bool keys = n->by_element && g->per == BACK_PAIR && goes_along(n, g, AX_N, AX_N);
+    if (rows == AX_N) return keys && !goes_along(n, g, AX_M, AX_N);
+    return n->by_element && g->per == BACK_PAIR && !keys;
+}
+
+// Of each step.
 static bool pair_grads(Nest *n) {
     for (int i = 0; i < n->back->grads.n; i++) {
         const BackGrad *g = &n->back->grads.data[i];
-        if (g->per == BACK_PAIR && !add_grad(n, g, AX_N, selected(n, g->value))) return false;
+        bool carried = is_carried(n, g, AX_M) || is_carried(n, g, AX_N);
+        if (g->per != BACK_PAIR || carried) continue;
+        if (!add_grad(n, g, AX_N, selected(n, g->value))) return false;
     }
     return true;
 }
 
-enum { DK, DV, DSQ, SUMS }; // what the loops carry
+// What a loop carries for them, behind `count` others.
+static int begin_grads(Nest *n, AxisRole rows, TileValue **start, int count) {
+    for (int i = 0; i < n->back->grads.n; i++)
+        if (is_carried(n, &n->back->grads.data[i], rows))
+            start[count++] = zeros(n, "g0", (int)rows, AX_NONE);
+    return count;
+}
 
-static TileOp *open_loop(Nest *n, int axis, const Ex *to, TileValue *const *from, TileValue **in,
-                         int count) {
+static void grow_grads(Nest *n, AxisRole rows, TileValue **sum) {
+    AxisRole over = rows == AX_M ? AX_N : AX_M;
+    for (int i = 0; i < n->back->grads.n; i++) {
+        const BackGrad *g = &n->back->grads.data[i];
+        if (!is_carried(n, g, rows)) continue;
+        TileValue *tile = sum_over(n, "g", AX_M, AX_N, over, selected(n, g->value));
+        *sum = plus(n, "g", *sum, tile, rows);
+        sum++;
+    }
+}
+
+static bool end_grads(Nest *n, AxisRole rows, TileValue *const *sum) {
+    for (int i = 0; i < n->back->grads.n; i++) {
+        const BackGrad *g = &n->back->grads.data[i];
+        if (!is_carried(n, g, rows)) continue;
+        int rides = goes_along(n, g, rows, AX_N) ? AX_NONE : (int)rows;
+        if (!has_places(n, g, AX_N) || !store_grad(n, g, AX_N, rides, *sum++)) return false;
+    }
+    return true;
+}
+
+enum { DV, DK, DSQ, SUMS };
+
+typedef struct Sums { // what the loops carry: those that are wanted, then gradients of inputs
+    bool dq, dk;      // dk, and what else comes of the gradients of scores
+    int at[SUMS], n;  // -1: not wanted
+    TileValue **v;
+} Sums;
+
+static Sums sums_of(Nest *n, bool dq, bool dk, bool dv) {
+    const bool wanted[SUMS] = {dv, dk, dk && n->back->d_sqk};
+    Sums s = {.dq = dq, .dk = dk};
+    for (int i = 0; i < SUMS; i++) s.at[i] = wanted[i] ? s.n++ : -1;
+    s.v = ARENA_ARRAY(n->b.arena, TileValue *, s.n + n->back->grads.n);
+    if (dv) s.v[s.at[DV]] = zeros(n, "dv", AX_N, AX_E);
+    if (dk) s.v[s.at[DK]] = zeros(n, "dk", AX_N, AX_D);
+    if (wanted[DSQ]) s.v[s.at[DSQ]] = zeros(n, "sq", AX_N, AX_NONE);
+    return s;
+}
+
+static TileOp *open_loop(Nest *n, int axis, const Ex *to, TileValue **v, int count) {
     Build *b = &n->b;
-    static const char *const names[SUMS] = {"dk", "dv", "sq"};
     TileOp *loop = tile_op(b->p, b->k, b->block, TILE_LOOP, b->row->span);
     loop->axis = axis;
     loop->from = ex_i32(b->pool, 0);
     loop->to = to;
     loop->index = ex_symbol(b->pool, SYM_STEP);
-    for (int i = 0; i < count; i++) in[i] = build_carry(b, loop, names[i], from[i]);
+    for (int i = 0; i < count; i++) v[i] = build_carry(b, loop, v[i]->name, v[i]);
     loop->body.owner = loop;
     b->block = &loop->body;
     return loop;
 }
 
+static void close_loop(Nest *n, TileOp *loop, TileBlock *outer, TileValue **v, int count) {
+    yield(n, v, count);
+    n->b.block = outer;
+    for (int i = 0; i < count; i++) v[i] = loop->results.data[i];
+}
+
 // One tile of queries against the tile of keys.
-static bool step(Nest *n, TileValue *k, TileValue *v, TileValue **sum, int count, bool with_dq) {
+static bool step(Nest *n, TileValue *k, TileValue *v, const Sums *s) {
     Build *b = &n->b;
     int mark = b->env.n;
     TileValue *q = load(n, "q", b->tensor_q, n->head, AX_M, AX_D), *doa = come(n);
     Pair p = pair(n, q, k, v, doa);
-    TileValue *w = p.w;
+    TileValue *w = p.w, **dv = &s->v[s->at[DV]], **dk = &s->v[s->at[DK]], **sq = &s->v[s->at[DSQ]];
     if (n->dtype != DT_F32) w = map(n, "w", n->dtype, AX_M, AX_N, ex_symbol(b->pool, SYM_W));
-    sum[DV] = mma(n, "dv", w, doa, sum[DV], AX_N, AX_E);
-    if (p.d_dot) sum[DK] = mma(n, "dk", p.d_dot, q, sum[DK], AX_N, AX_D);
-    if (count > DSQ) sum[DSQ] = sum_of(n, "sq", p.d_sqk, AX_M, sum[DSQ]);
-    if (with_dq && (p.d_dot || p.d_sqq)) {
+    if (s->at[DV] >= 0) *dv = mma(n, "dv", w, doa, *dv, AX_N, AX_E);
+    if (s->at[DK] >= 0 && p.d_dot) *dk = mma(n, "dk", p.d_dot, q, *dk, AX_N, AX_D);
+    if (s->at[DSQ] >= 0) *sq = sum_of(n, "sq", p.d_sqk, AX_M, *sq);
+    if (s->dq && (p.d_dot || p.d_sqq)) {
         TileValue *dq = p.d_dot ? mma(n, "dq", p.d_dot, k, NULL, AX_M, AX_D) : NULL;
         if (p.d_sqq) dq = twice(n, "dq", q, sum_of(n, "sq", p.d_sqq, AX_N, NULL), dq, AX_M);
-        store(n, n->tensor_dq, n->head, AX_M, AX_D, dq, true);
+        store(n, n->tensor_sums, n->head, AX_M, AX_D, dq, true);
     }
-    bool good = pair_grads(n);
+    if (s->dk) grow_grads(n, AX_N, s->v + s->n);
+    bool good = !s->dk || pair_grads(n);
     b->env.n = mark;
     return good;
 }
 
-static bool build_gradients(Nest *n, bool with_dq) {
+static bool build_keys(Nest *n, const char *name, bool dq, bool dk, bool dv) {
     Build *b = &n->b;
     ExPool *x = b->pool;
-    TileKernel *k = build_kernel(b, PURPOSE_GRADIENTS, "gradients", all_axes, 4);
+    TileKernel *k = build_kernel(b, PURPOSE_GRADIENTS, name, all_axes, 4);
     const Ex *heads = ex_2(x, EX_DIV, build_size(b, SIZE_HQ), build_size(b, SIZE_HKV)),
              *h = ex_symbol(x, SYM_H);
     int group = tile_axis(k, "G", heads, false);
@@ -554,32 +690,30 @@ static bool build_gradients(Nest *n, bool with_dq) {
     k->grid[1].count = build_size(b, SIZE_HKV);
     k->grid[2].axis = b->axis[AX_N];
     n->head = ex_2(x, EX_ADD, ex_2(x, EX_MUL, h, heads), ex_sym(x, SYM_TILE, group, EX_I32));
+    n->by_keys = !dq;
     set_mask(n);
     TileValue *keys = load(n, "k", b->tensor_k, h, AX_N, AX_D),
               *values = load(n, "v", b->tensor_v, h, AX_N, AX_E);
-    int count = n->back->d_sqk ? SUMS : DSQ;
-    TileValue *start[SUMS] = {zeros(n, "dk0", AX_N, AX_D), zeros(n, "dv0", AX_N, AX_E)},
-              *head[SUMS], *sum[SUMS];
-    if (count > DSQ) start[DSQ] = zeros(n, "sq0", AX_N, AX_NONE);
-    TileOp *over_heads = open_loop(n, group, heads, start, head, count),
-           *over_rows = open_loop(n, b->axis[AX_M], ex_i32(x, 1), head, sum, count);
-    if (!step(n, keys, values, sum, count, with_dq)) return false;
-    yield(n, sum, count);
-    b->block = &over_heads->body;
-    for (int i = 0; i < count; i++) sum[i] = over_rows->results.data[i];
-    yield(n, sum, count);
-    b->block = &k->body;
-    TileValue *dk = over_heads->results.data[DK];
-    if (count > DSQ) dk = twice(n, "dk", keys, over_heads->results.data[DSQ], dk, AX_N);
-    store(n, n->tensor_dk, h, AX_N, AX_D, dk, false);
-    store(n, n->tensor_dv, h, AX_N, AX_E, over_heads->results.data[DV], false);
+    Sums s = sums_of(n, dq, dk, dv);
+    TileOp *over_heads = open_loop(n, group, heads, s.v, s.n);
+    int all = dk ? begin_grads(n, AX_N, s.v, s.n) : s.n; // of a head of the group
+    TileOp *over_rows = open_loop(n, b->axis[AX_M], ex_i32(x, 1), s.v, all);
+    if (!step(n, keys, values, &s)) return false;
+    close_loop(n, over_rows, &over_heads->body, s.v, all);
+    if (dk && !end_grads(n, AX_N, s.v + s.n)) return false;
+    close_loop(n, over_heads, &k->body, s.v, s.n);
+    TileValue *of_keys = dk ? s.v[s.at[DK]] : NULL;
+    if (s.at[DSQ] >= 0) of_keys = twice(n, "dk", keys, s.v[s.at[DSQ]], of_keys, AX_N);
+    if (dk) store(n, n->tensor_dk, h, AX_N, AX_D, of_keys, false);
+    if (dv) store(n, n->tensor_dv, h, AX_N, AX_E, s.v[s.at[DV]], false);
     n->head = NULL;
+    n->by_keys = false;
     return true;
 }
 
 // ---- kernel: dq, over tiles of queries
 
-static void build_queries(Nest *n) {
+static bool build_queries(Nest *n) {
     Build *b = &n->b;
     ExPool *x = b->pool;
     build_kernel(b, PURPOSE_GRADIENTS, "queries", all_axes, 4);
@@ -589,24 +723,43 @@ static void build_queries(Nest *n) {
                          build_size(b, SIZE_HQ));
     TileValue *q = load(n, "q", b->tensor_q, h, AX_M, AX_D), *doa = come(n);
     int count = n->back->d_sqq ? 2 : 1;
-    TileValue *start[2] = {zeros(n, "dq0", AX_M, AX_D)}, *sum[2];
+    TileValue **start = ARENA_ARRAY(b->arena, TileValue *, count + n->back->grads.n),
+              **sum = ARENA_ARRAY(b->arena, TileValue *, count + n->back->grads.n);
+    start[0] = zeros(n, "dq0", AX_M, AX_D);
     if (count > 1) start[1] = zeros(n, "sq0", AX_M, AX_NONE);
+    int all = begin_grads(n, AX_M, start, count);
     TileOp *loop = build_loop(b, AX_N, ex_i32(x, 1));
-    for (int i = 0; i < count; i++) sum[i] = build_carry(b, loop, i ? "sq" : "dq", start[i]);
+    for (int i = 0; i < all; i++)
+        sum[i] = build_carry(b, loop, !i ? "dq" : i < count ? "sq" : "g", start[i]);
     loop->body.owner = loop;
     b->block = &loop->body;
     TileValue *k = load(n, "k", b->tensor_k, hkv, AX_N, AX_D);
     Pair p = pair(n, q, k, load(n, "v", b->tensor_v, hkv, AX_N, AX_E), doa);
     if (p.d_dot) sum[0] = mma(n, "dq", p.d_dot, k, sum[0], AX_M, AX_D);
     if (count > 1) sum[1] = sum_of(n, "sq", p.d_sqq, AX_N, sum[1]);
-    yield(n, sum, count);
+    grow_grads(n, AX_M, sum + count);
+    yield(n, sum, all);
     b->block = &b->k->body;
     TileValue *dq = loop->results.data[0];
     if (count > 1) dq = twice(n, "dq", q, loop->results.data[1], dq, AX_M);
     store(n, n->tensor_dq, h, AX_M, AX_D, dq, false);
+    return end_grads(n, AX_M, loop->results.data + count);
+}
+
+// ---- kernel: what was summed becomes dq
+
+static void build_convert(Nest *n) {
+    static const AxisRole axes[] = {AX_M, AX_D};
+    Build *b = &n->b;
+    TileKernel *k = build_kernel(b, PURPOSE_CONVERT, "convert", axes, 2);
+    const Ex *h = ex_symbol(b->pool, SYM_H);
+    k->mask = ex_bool(b->pool, true);
+    store(n, n->tensor_dq, h, AX_M, AX_D, load(n, "sum", n->tensor_sums, h, AX_M, AX_D), false);
 }
 
 // ---- the program
+
+enum { MOST_COLUMNS = 384 }; // of dk and dv in the registers of a GPU's block
 
 static void find_attained(void *ctx, const Ex *e) {
     bool *found = ctx;
@@ -631,7 +784,11 @@ static bool looks_for_extremum(const Backward *back) {
 static bool accepts(const Backward *back, Diags *diags) {
     const RowProgram *row = back->row;
     bool norms = uses(row->modified, SYM_SQQ) || uses(row->modified, SYM_SQK);
-    if (back->aggregate)
+    if (row->v_in_k)
+        diag_error(diags, row->span,
+                   "the gradient of '%s' has no kernel yet: its v is in k ('share v = k')",
+                   row->name);
+    else if (back->aggregate)
         diag_error(diags, row->output->span,
                    "the gradient of '%s' has no kernel yet: its output is no multiple of what is "
                    "aggregated",
@@ -646,24 +803,41 @@ static bool accepts(const Backward *back, Diags *diags) {
     return false;
 }
 
-TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptions *o,
-                                 bool deterministic, Diags *diags) {
+// Blocks of a GPU add up the gradients of inputs by tiles of queries, too: a nest has none of those.
+static bool has_pair_grads(const Backward *back) {
+    for (int i = 0; i < back->grads.n; i++)
+        if (back->grads.data[i].per == BACK_PAIR) return true;
+    return false;
+}
+
+TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptions *o, bool nest,
+                                 Diags *diags) {
     const RowProgram *row = back->row;
     if (!accepts(back, diags)) return NULL;
+    if (nest && o->target.kind != KIND_HOST && has_pair_grads(back)) return NULL;
     Nest n = {.back = back, .dtype = o->dtype, .diags = diags};
     n.b = (Build){
         .arena = a, .pool = row->pool, .s = back->s, .row = row, .fixed = -1, .tf32 = o->tf32};
     TileProgram *p = n.b.p = tile_program(a, row->pool, row->name);
-    bool some = back->d_dot || back->d_sqq, with_dq = some && !deterministic && o->dtype == DT_F32;
+    bool with_dq = nest && (back->d_dot || back->d_sqq);
     p->phase = PHASE_BWD;
     p->target = o->target.id;
     p->dtype = o->dtype;
     p->D = row->D, p->Dv = row->Dv;
     tile_sizes(p, &row->sizes);
-    add_tensors(&n);
+    n.by_element = o->target.kind != KIND_HOST;
+    add_tensors(&n, with_dq);
     TilePlan plan = {0};
-    if (!build_delta(&n) || !build_gradients(&n, with_dq)) return NULL;
-    if (!with_dq) build_queries(&n);
+    if (!build_delta(&n)) return NULL;
+    if (n.by_element && !nest && row->D + row->Dv > MOST_COLUMNS) {
+        if (!build_keys(&n, "values", false, false, true) ||
+            !build_keys(&n, "keys", false, true, false))
+            return NULL;
+    } else if (!build_keys(&n, "gradients", with_dq, true, true)) {
+        return NULL;
+    }
+    if (!with_dq && !build_queries(&n)) return NULL;
+    if (n.tensor_sums != n.tensor_dq) build_convert(&n);
     for (int i = 0; i < p->kernels.n; i++) VEC_PUSH(a, &plan.kernels, i);
     VEC_PUSH(a, &p->plans, plan);
     return p;

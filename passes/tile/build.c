@@ -5,7 +5,7 @@
 // on the target in one way: whether the kernel for many queries may have parts (PassOptions.share).
 // Afterwards tile_verify holds.
 //
-// Axes: M the queries of one head, N the keys, D and E the columns of q, k and of v, o. For
+// Axes: M the queries of one head, or of the heads of a group (packed rows), N the keys, D and E the columns of q, k and of v, o. For
 // softmax:
 //
 //     grid b, h, M
@@ -58,8 +58,37 @@ static const Ex *tile_of(Build *b, AxisRole axis) {
     return b->k->axes[a].whole ? ex_i32(b->pool, 0) : ex_sym(b->pool, SYM_TILE, a, EX_I32);
 }
 
+// ---- rows
+//
+// Row r of packed rows is query r / group of head h * group + r % group, and the grid's h goes over the heads of the keys. Otherwise
+// it is query r of head h.
+
+static const Ex *query_of_row(Build *b) {
+    const Ex *row = build_pos(b, AX_M);
+    return b->packed ? ex_2(b->pool, EX_DIV, row, build_size(b, b->group)) : row;
+}
+
+static const Ex *head_of_row(Build *b) {
+    ExPool *x = b->pool;
+    const Ex *h = ex_symbol(x, SYM_H), *group = build_size(b, b->group);
+    if (!b->packed) return h;
+    return ex_2(x, EX_ADD, ex_2(x, EX_MUL, h, group), ex_2(x, EX_MOD, build_pos(b, AX_M), group));
+}
+
+static const Ex *key_head(Build *b) {
+    const Ex *h = ex_symbol(b->pool, SYM_H);
+    if (b->packed) return h;
+    const Ex *scaled = ex_2(b->pool, EX_MUL, h, build_size(b, SIZE_HKV));
+    return ex_2(b->pool, EX_DIV, scaled, build_size(b, SIZE_HQ));
+}
+
 static const Ex *q_idx(Build *b) {
-    return ex_2(b->pool, EX_ADD, build_size(b, SIZE_Q_OFFSET), build_pos(b, AX_M));
+    return ex_2(b->pool, EX_ADD, build_size(b, SIZE_Q_OFFSET), query_of_row(b));
+}
+
+static const Ex *rows_of(Build *b) {
+    const Ex *queries = build_size(b, SIZE_SQ);
+    return b->packed ? ex_2(b->pool, EX_MUL, queries, build_size(b, b->group)) : queries;
 }
 
 const Ex *build_identity(Build *b, ExOp reduce) {
@@ -97,6 +126,7 @@ static const Ex *resolve_one(void *ctx, ExPool *pool, const Ex *e) {
         return ex_load(pool, e->input, e->type, e->args, e->nargs, false);
     if (e->op != EX_SYM) return e;
     if (e->sym == SYM_Q_IDX) return q_idx(r->b);
+    if (e->sym == SYM_H) return head_of_row(r->b);
     if (e->sym == SYM_KV_IDX) return build_pos(r->b, AX_N);
     if (e->sym == SYM_D_IDX) return build_pos(r->b, AX_E);
     TileValue *v = r->map ? build_bound(r->b, e->sym, e->index) : NULL;
@@ -113,6 +143,13 @@ const Ex *build_resolve(Build *b, TileOp *map, const Ex *e) {
 int build_tensor(Build *b, TileTensor t) {
     VEC_PUSH(b->arena, &b->p->tensors, t);
     return b->p->tensors.n - 1;
+}
+
+int build_input(Build *b, int tensor) {
+    for (int i = 0; i < b->p->inputs.n; i++)
+        if (b->p->inputs.data[i] == tensor) return i;
+    VEC_PUSH(b->arena, &b->p->inputs, tensor);
+    return b->p->inputs.n - 1;
 }
 
 static int main_tensor(Build *b, const char *name, TensorRole role, Dtype t, int heads, int rows,
@@ -156,7 +193,8 @@ void build_tensors(Build *b, Dtype t, bool emits) {
     const RowProgram *row = b->row;
     b->tensor_q = main_tensor(b, "q", TENSOR_Q, t, SIZE_HQ, SIZE_SQ, row->D);
     b->tensor_k = main_tensor(b, "k", TENSOR_K, t, SIZE_HKV, SIZE_SK, row->D);
-    b->tensor_v = main_tensor(b, "v", TENSOR_V, t, SIZE_HKV, SIZE_SK, row->Dv);
+    b->tensor_v =
+        row->v_in_k ? b->tensor_k : main_tensor(b, "v", TENSOR_V, t, SIZE_HKV, SIZE_SK, row->Dv);
     b->tensor_o = main_tensor(b, "o", TENSOR_O, t, SIZE_HQ, SIZE_SQ, row->Dv);
     add_inputs(b);
     b->first_emit = b->p->tensors.n;
@@ -176,7 +214,7 @@ static void add_axis(Build *b, AxisRole role) {
     static const char *const names[AX_COUNT] = {"M", "N", "D", "E", "S", "G"};
     const Ex *size = NULL;
     switch (role) {
-    case AX_M: size = build_size(b, SIZE_SQ); break;
+    case AX_M: size = rows_of(b); break;
     case AX_N: size = build_size(b, SIZE_SK); break;
     case AX_D: size = ex_i32(b->pool, b->row->D); break;
     case AX_E: size = ex_i32(b->pool, b->row->Dv); break;
@@ -198,7 +236,7 @@ TileKernel *build_kernel(Build *b, TilePurpose purpose, const char *suffix, cons
     for (int i = 0; i < n; i++) add_axis(b, axes[i]);
     k->ngrid = 3;
     k->grid[0] = (TileGrid){.sym = SYM_B, .count = build_size(b, SIZE_B)};
-    k->grid[1] = (TileGrid){.sym = SYM_H, .count = build_size(b, SIZE_HQ)};
+    k->grid[1] = (TileGrid){.sym = SYM_H, .count = build_size(b, b->packed ? SIZE_HKV : SIZE_HQ)};
     k->grid[2] = (TileGrid){.sym = SYM_TILE, .axis = b->axis[AX_M], .count = ex_i32(b->pool, 1)};
     b->block = &k->body;
     b->env.n = 0;
@@ -237,33 +275,49 @@ TileValue *build_reduce(Build *b, const char *name, ExOp op, AxisRole over, cons
 const Ex *build_head(Build *b) {
     ExPool *x = b->pool;
     const Ex *before = ex_2(x, EX_MUL, ex_symbol(x, SYM_B), build_size(b, SIZE_HQ));
-    return ex_2(x, EX_ADD, before, ex_symbol(x, SYM_H));
+    return ex_2(x, EX_ADD, before, head_of_row(b));
+}
+
+static void by_index(TileOp *op, int *n, const Ex *at) { op->coord[(*n)++] = (TileCoord){-1, at}; }
+
+static void by_tile(Build *b, TileOp *op, int *n, AxisRole axis) {
+    op->coord[(*n)++] = (TileCoord){b->axis[axis], tile_of(b, axis)};
+}
+
+// Says it for each row, where rows are packed.
+static void by_row(Build *b, TileOp *op, int *n, const Ex *at) {
+    op->each[*n] = b->packed;
+    op->coord[(*n)++] = (TileCoord){b->packed ? b->axis[AX_M] : -1, at};
 }
 
 // [batch, head, rows, columns]; a workspace has the part before the rows, and where some heads have
 // none all batches' heads that do.
-static void set_coords(Build *b, TileOp *op, int tensor, const Ex *head, AxisRole rows,
-                       int columns) {
+static void set_coords(Build *b, TileOp *op, int tensor, AxisRole rows, int columns) {
     int n = 0;
     bool work = b->p->tensors.data[tensor].role == TENSOR_WORK;
     op->tensor = tensor;
-    if (work && b->p->split.whole) {
-        const Ex *split = ex_2(b->pool, EX_SUB, build_head(b), build_size(b, b->p->split.whole));
-        op->coord[n++] = (TileCoord){-1, b->axis[AX_G] < 0 ? split : tile_of(b, AX_G)};
+    if (work && b->axis[AX_G] >= 0) {
+        by_index(op, &n, tile_of(b, AX_G));
+    } else if (work && b->p->split.whole) {
+        by_row(b, op, &n, ex_2(b->pool, EX_SUB, build_head(b), build_size(b, b->p->split.whole)));
     } else {
-        op->coord[n++] = (TileCoord){-1, ex_symbol(b->pool, SYM_B)};
-        op->coord[n++] = (TileCoord){-1, head};
+        by_index(op, &n, ex_symbol(b->pool, SYM_B));
+        if (rows == AX_M)
+            by_row(b, op, &n, head_of_row(b));
+        else
+            by_index(op, &n, key_head(b));
     }
-    if (work) op->coord[n++] = (TileCoord){-1, b->part ? b->part : tile_of(b, AX_S)};
-    op->coord[n++] = (TileCoord){b->axis[rows], tile_of(b, rows)};
-    if (columns != AX_NONE)
-        op->coord[n++] = (TileCoord){b->axis[columns], tile_of(b, (AxisRole)columns)};
+    if (work) by_index(op, &n, b->part ? b->part : tile_of(b, AX_S));
+    if (rows == AX_M && b->packed)
+        by_row(b, op, &n, query_of_row(b));
+    else
+        by_tile(b, op, &n, rows);
+    if (columns != AX_NONE) by_tile(b, op, &n, (AxisRole)columns);
 }
 
-TileValue *build_load(Build *b, const char *name, int tensor, const Ex *head, AxisRole rows,
-                      int columns) {
+TileValue *build_load(Build *b, const char *name, int tensor, AxisRole rows, int columns) {
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_LOAD, b->row->span);
-    set_coords(b, op, tensor, head, rows, columns);
+    set_coords(b, op, tensor, rows, columns);
     uint8_t axes[2] = {(uint8_t)b->axis[rows]};
     if (columns != AX_NONE) axes[1] = (uint8_t)b->axis[columns];
     Dtype t = b->p->tensors.data[tensor].dtype;
@@ -272,7 +326,7 @@ TileValue *build_load(Build *b, const char *name, int tensor, const Ex *head, Ax
 
 void build_store(Build *b, int tensor, TileValue *v, int columns) {
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_STORE, b->row->span);
-    set_coords(b, op, tensor, ex_symbol(b->pool, SYM_H), AX_M, columns);
+    set_coords(b, op, tensor, AX_M, columns);
     op->when = b->when;
     tile_arg(b->p, op, v);
 }
@@ -319,13 +373,14 @@ static void find_real(void *ctx, const Ex *e) {
 
 // The step is rounded before it is multiplied: 0 where nothing moved. A unit that is no constant may
 // be negative: that nothing was summed before is asked then, not left to exp2(-inf). A shift made of
-// an input, a sink, may be infinite; where it stays what it was, nothing moved.
-TileValue *build_rescale(Build *b, int shift, TileValue *now, TileValue *before) {
+// an input, a sink, may be infinite; where it stays what it was, nothing moved. Half the way: the factor's root.
+TileValue *build_rescale(Build *b, int shift, TileValue *now, TileValue *before, bool half) {
     ExPool *x = b->pool;
     TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
     const Ex *old = pass_operand(b->p, map, before), *unit = b->s->units.data[shift];
     const Ex *step = ex_2(x, EX_SUB, pass_operand(b->p, map, now), old);
     if (unit) step = ex_2(x, EX_MUL, step, build_resolve(b, map, unit));
+    if (half) step = ex_2(x, EX_MUL, step, ex_f32(x, 0.5f));
     const Ex *factor = ex_1(x, EX_EXP2, step);
     if (unit && unit->op != EX_CONST)
         factor = ex_select(x, ex_2(x, EX_EQ, old, ex_f32(x, INFINITY)), ex_f32(x, 0.0f), factor);
@@ -408,12 +463,33 @@ static const Ex *several(Build *b, int size) {
     return ex_2(b->pool, EX_LT, ex_i32(b->pool, 1), build_size(b, size));
 }
 
-// The second form: partial results for parts of the keys, then their combination (combine.c).
-static void build_split(Build *b) {
+// Heads of the queries for each of the keys; 0 where none are packed: there are too many rows for an i32, or the heads of the keys
+// alone are too few for the workers, and no keys can be split.
+static const Ex *heads_of_group(Build *b) {
+    ExPool *x = b->pool;
+    const Ex *groups = build_size(b, SIZE_HKV),
+             *group = ex_2(x, EX_DIV, build_size(b, SIZE_HQ), groups);
+    const Ex *most = ex_2(x, EX_DIV, ex_i32(x, SIZE_LIMIT), group);
+    const Ex *fit = ex_2(x, EX_LE, build_size(b, SIZE_SQ), most);
+    const Ex *tiles = ex_2(x, EX_MUL, build_size(b, SIZE_B), groups);
+    if (!b->split) fit = ex_2(x, EX_AND, fit, ex_2(x, EX_LE, ex_symbol(x, SYM_WORKERS), tiles));
+    return ex_select(x, fit, group, ex_i32(x, 0));
+}
+
+// Whether launches of few queries take packed rows, in one part.
+static const Ex *are_packed(Build *b) {
+    ExPool *x = b->pool;
+    const Ex *few = ex_2(x, EX_LE, build_size(b, SIZE_SQ), ex_i32(x, b->few));
+    return ex_2(x, EX_AND, few, ex_2(x, EX_LT, ex_i32(x, 0), build_size(b, b->group)));
+}
+
+// The second form, of packed rows: they are finished, or partial results for parts of the keys are combined (combine.c).
+static void build_few(Build *b) {
     static const int few[] = {1, 2}, all[] = {0, 2};
     build_part(b);
-    build_combine(b);
-    add_plan(b, pass_few_are_split(b->p), few, 2);
+    if (b->split) build_combine(b);
+    if (b->split) add_plan(b, pass_few_are_split(b->p), few, 2);
+    add_plan(b, are_packed(b), few, 1);
     if (b->share) add_plan(b, several(b, b->p->split.parts), all, 2);
 }
 
@@ -436,13 +512,16 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     tile_sizes(p, &row->sizes);
     build_tensors(&b, o->dtype, true);
     add_saved(&b);
-    bool split = o->split && s->nsweeps == 1;
-    if (split) pass_add_split(p, o->share);
+    b.split = o->split && s->nsweeps == 1;
+    b.few = o->few;
+    if (o->split) b.group = pass_size(p, "group", heads_of_group(&b));
+    if (b.split) pass_add_split(p, o->share);
     b.share =
-        split && o->share && o->shape == SHAPE_SHORT; // others are for many tiles, or few keys
+        b.split && o->share && o->shape == SHAPE_SHORT; // others are for many tiles, or few keys
     build_forward(&b);
+    b.far = b.fixed >= 0 && p->target == TARGET_SM90A;
     b.fixed = -1;
-    if (split) build_split(&b);
+    if (o->split) build_few(&b);
     add_plan(&b, NULL, &(const int){0}, 1);
     return p;
 }

@@ -25,6 +25,7 @@ typedef struct Build {
     const RowProgram *row;
     TileProgram *p;
     bool tf32; // products
+    bool far;  // parts leave shifts that are more than f32's exponents apart
     int fixed; // the state that sums the weights where shifts may stay in full tiles; -1: they may not
     int extremum;    // the state that such a shift is made of
     const Ex *empty; // whether a row has no key, over states; NULL: nobody needs to know
@@ -33,7 +34,11 @@ typedef struct Build {
     int axis[AX_COUNT];    // of the kernel, by role; -1: it has none
     VEC(Binding) env;      // later ones hide earlier ones
     const Backward *saves; // whose row scalars are stored; NULL: none
+    bool packed;           // the kernel's rows are a query's heads of a group, query after query
+    int group;             // the size: heads of a group
     int tensor_q, tensor_k, tensor_v, tensor_o, first_emit, first_saved;
+    int few;               // queries of launches that always have packed rows
+    bool split;            // keys of rows may be split between blocks
     bool share;            // the main kernel is over parts too
     const Ex *when;        // of stores; NULL: always
     const Ex *part;        // that loads are of; NULL: the current one
@@ -65,6 +70,7 @@ TileKernel *build_kernel(Build *b, TilePurpose purpose, const char *suffix, cons
                          int n);
 int build_tensor(Build *b, TileTensor t);
 void build_tensors(Build *b, Dtype t, bool emits); // q, k, v, o, inputs; emits
+int build_input(Build *b, int tensor);             // as which expressions read it
 
 // ---- operations, appended to b->block
 TileOp *build_open_map(Build *b, int x, int y, Span span);
@@ -72,9 +78,8 @@ TileValue *build_map(Build *b, const char *name, Dtype t, int x, int y, const Ex
 TileValue *build_row(Build *b, const char *name, const Ex *e); // one f32 for each query
 TileValue *build_reduce(Build *b, const char *name, ExOp op, AxisRole over, const Ex *e,
                         Span span); // of the map, where e has none
-// Tiles along one axis or two (columns AX_NONE) of a tensor [batch, head, rows, columns].
-TileValue *build_load(Build *b, const char *name, int tensor, const Ex *head, AxisRole rows,
-                      int columns);
+// Tiles along one axis or two (columns AX_NONE) of a tensor [batch, head, rows, columns]: of the rows' head, or of its keys'.
+TileValue *build_load(Build *b, const char *name, int tensor, AxisRole rows, int columns);
 void build_store(Build *b, int tensor, TileValue *v, int columns);
 // What a loop carries: its start before the loop, its name in it, its last value after it.
 TileValue *build_carry(Build *b, TileOp *loop, const char *name, TileValue *start);
@@ -87,8 +92,8 @@ bool build_score_is_finite(Build *b);
 // ---- row scalars
 TileValue *build_raw_shift(Build *b, int shift, const char *name);
 TileValue *build_safe_shift(Build *b, TileValue *raw);
-TileValue *build_rescale(Build *b, int shift, TileValue *now,
-                         TileValue *before); // exp2((now - before) * unit)
+TileValue *build_rescale(Build *b, int shift, TileValue *now, TileValue *before,
+                         bool half); // exp2((now - before) * unit), or its root
 // By what the scale's sums are multiplied when states are `now` and were `before` (NULL: not carried).
 TileValue *build_ratio(Build *b, int scale, TileValue *const *now, TileValue *const *before);
 TileValue *build_product(Build *b, TileValue *x,

@@ -16,6 +16,7 @@
 // A positive factor goes out of selects and maxima and into what reads them, where it costs
 // nothing: in an fma, or once a row. What needs the row maximum cannot be joined with what it is
 // the maximum of.
+#include "passes/derive/large_unit.h"
 #include "passes/mask/tilemap.h"
 #include "passes/passes.h"
 #include "passes/tile/rewrite.h"
@@ -49,13 +50,14 @@ static const Ex *factor_out_of_select(ExPool *x, const Ex *e) {
 
 typedef struct Scale {
     int param;
-    const Ex *factor;
+    const Ex *product; // what the parameter stands for: x * c
 } Scale;
 
 static const Ex *scale_param(void *ctx, ExPool *x, const Ex *e) {
     const Scale *s = ctx;
     if (e->op != EX_SYM || e->sym != SYM_PARAM || e->index != s->param) return e;
-    return ex_2(x, EX_MUL, e, s->factor);
+    if (large_factor_of(s->product)) return large_product_of(x, s->product, e);
+    return ex_2(x, EX_MUL, e, s->product->args[1]);
 }
 
 // Only maps can take a factor on; other ops need the value as it is.
@@ -66,12 +68,12 @@ static bool only_maps_use(const TileKernel *k, const TileValue *v) {
     return true;
 }
 
-static void give_factor(TileProgram *p, TileKernel *k, const TileValue *v, const Ex *factor) {
+static void give_factor(TileProgram *p, TileKernel *k, const TileValue *v, const Ex *product) {
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         if (op->kind != TILE_MAP) continue;
         for (int i = 0; i < op->args.n; i++) {
             if (op->args.data[i] != v) continue;
-            Scale s = {i, factor};
+            Scale s = {i, product};
             for (int j = 0; j < op->outs.n; j++) {
                 const Ex *body = ex_map(p->pool, op->outs.data[j].body, scale_param, &s);
                 op->outs.data[j].body = ex_simplify(p->pool, body);
@@ -88,13 +90,13 @@ static bool sink_factor(TileProgram *p, TileKernel *k, TileOp *map, int i) {
     TileValue *v = map->results.data[i];
     if (v->dtype != DT_F32 || r->reduce == EX_ROWSUM) return false;
     const Ex *body = factor_out_of_select(p->pool, r->body);
-    const Ex *factor = positive_factor(body);
-    if (!factor || !only_maps_use(k, v)) return false;
+    bool monotone = positive_factor(body) || (r->reduce != EX_CONST && large_factor_of(body));
+    if (!monotone || !only_maps_use(k, v)) return false;
     const Ex *rest = body->args[0];
     bool light = rest->op == EX_SELECT || rest->op == EX_SYM;
     if (r->reduce == EX_CONST && !light) return false;
     r->body = ex_simplify(p->pool, rest);
-    give_factor(p, k, v, factor);
+    give_factor(p, k, v, body);
     return true;
 }
 

@@ -54,13 +54,7 @@ typedef struct Hoist {
     int n;
 } Hoist;
 
-static Node *node_of(const Hoist *h, const Ex *e) {
-    const void *at = NULL;
-    bool known = ex_memo_has(&h->at, e, &at);
-    assert(known);
-    (void)known;
-    return (Node *)at;
-}
+static Node *node_of(const Hoist *h, const Ex *e) { return ex_memo_get(&h->at, e); }
 
 // A choice between two that a pass makes: of the two one is left.
 static bool is_decided(const Ex *e) {

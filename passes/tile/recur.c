@@ -1,7 +1,7 @@
 // recur.c: a recurrence's chunked form as a tile program (ir/chunk.h has the mathematics).
 //
-// In: a chunked form. Out: a program of one kernel, algorithm level; with `steps` of one more, for few positions (decoding),
-// whose chunks are single positions. A point of the grid has a head and some columns of v;
+// In: a chunked form. Out: a program of one kernel, algorithm level; with `few` of one more, for so many positions at most (decoding),
+// whose chunks have the fewest places that the target can take. A point of the grid has a head and some columns of v;
 // it goes from chunk to chunk (axis T) and carries the state, f32[D, E]. Reads lie along T, writes along U, the same
 // positions again:
 //
@@ -76,6 +76,11 @@ static TileValue *out(Recur *r, TileOp *map, const char *name, const Ex *e) {
     return pass_out(r->p, r->k, map, name, DT_F32, e, EX_CONST, 0);
 }
 
+// As an operand of products, in the element type.
+static TileValue *narrow(Recur *r, TileOp *map, const char *name, const Ex *e) {
+    return pass_out(r->p, r->k, map, name, r->p->dtype, e, EX_CONST, 0);
+}
+
 static TileValue *reduce(Recur *r, TileOp *map, const char *name, ExOp op, int over, const Ex *e) {
     return pass_out(r->p, r->k, map, name, DT_F32, e, op, over);
 }
@@ -99,6 +104,20 @@ static TileValue *product(Recur *r, const char *name, TileValue *a, TileValue *b
     tile_arg(r->p, op, b);
     if (c) tile_arg(r->p, op, c);
     return tile_result(r->p, r->k, op, name, DT_F32, axes, 2);
+}
+
+// A product's result as an operand of the next.
+static TileValue *operand(Recur *r, const char *name, TileValue *v) {
+    if (v->dtype == r->p->dtype) return v;
+    TileOp *map = pass_map(r->p, r->k, r->block, pass_axes_of(v), r->rec->span);
+    return narrow(r, map, name, pass_operand(r->p, map, v));
+}
+
+static TileValue *inverse(Recur *r, TileValue *n) {
+    TileOp *op = tile_op(r->p, r->k, r->block, TILE_INVERT, r->rec->span);
+    uint8_t axes[2] = {(uint8_t)r->T, (uint8_t)r->U};
+    tile_arg(r->p, op, n);
+    return tile_result(r->p, r->k, op, "W", r->p->dtype, axes, 2);
 }
 
 // The same along the other of T and U.
@@ -218,11 +237,10 @@ static TileValue *elements(Recur *r, const char *name, const Ex *e, int along, i
     if (e->op == EX_SYM && e->sym == SYM_V) return r->raw_v[along];
     int rows = rows_axis(r, along);
     TileOp *map = open(r, rows, columns, -1);
-    const Ex *there = exists(r, rows);
-    if (columns == r->E)
-        there = both(r, there, ex_2(r->x, EX_LT, pos(r, r->E), ex_i32(r->x, r->rec->Dv)));
-    return pass_out(r->p, r->k, map, name, r->p->dtype, where(r, there, clause(r, map, along, e)),
-                    EX_CONST, 0);
+    int size = columns == r->E ? r->rec->Dv : r->rec->D; // tiles may have more
+    const Ex *there =
+        both(r, exists(r, rows), ex_2(r->x, EX_LT, pos(r, columns), ex_i32(r->x, size)));
+    return narrow(r, map, name, where(r, there, clause(r, map, along, e)));
 }
 
 // ---- what is loaded
@@ -359,7 +377,7 @@ static TileValue *channel_scores(Recur *r, const Read *read, const Write *write)
     return reduce(r, map, "a", EX_ROWSUM, r->D, e);
 }
 
-static TileValue *scores(Recur *r, const char *name, const Read *read, const Write *write,
+static TileValue *scores(Recur *r, const char *name, Dtype t, const Read *read, const Write *write,
                          Number of_row) {
     bool channel = r->c->channel;
     TileValue *a = channel ? channel_scores(r, read, write)
@@ -369,7 +387,7 @@ static TileValue *scores(Recur *r, const char *name, const Read *read, const Wri
         times(r, times(r, in(r, map, a), factor(r, map, of_row)), factor(r, map, write->number));
     if (!channel) e = times(r, e, from_write(r, map, sum_of(r, read->is), zero_of(r, read->is)));
     const Ex *earlier = ex_2(r->x, read->is->before ? EX_LT : EX_LE, pos(r, r->U), pos(r, r->T));
-    return out(r, map, name, where(r, earlier, e));
+    return pass_out(r->p, r->k, map, name, t, where(r, earlier, e), EX_CONST, 0);
 }
 
 // What a read gets of the state before the chunk, without its number.
@@ -378,7 +396,7 @@ static TileValue *of_state(Recur *r, const char *name, const Read *read, TileVal
     TileValue *zero = zero_of(r, read->is), *elem = read->elem;
     if (r->c->channel) {
         TileOp *map = open(r, r->T, r->D, -1);
-        elem = out(r, map, "rd", from_start(r, map, sum, zero, in(r, map, elem)));
+        elem = narrow(r, map, "rd", from_start(r, map, sum, zero, in(r, map, elem)));
     }
     TileValue *i = product(r, name, elem, state, NULL, r->T, r->E);
     if (r->c->channel || !r->c->decay) return i;
@@ -392,15 +410,15 @@ static TileValue *add_write(Recur *r, const Write *w, TileValue *state) {
     TileValue *elem = w->elem, *x = w->x, *zero = r->decay.zero_end;
     if (r->c->channel) {
         TileOp *map = open(r, r->U, r->D, -1);
-        elem = out(r, map, "wd", times(r, in(r, map, elem), from_write(r, map, end, zero)));
+        elem = narrow(r, map, "wd", times(r, in(r, map, elem), from_write(r, map, end, zero)));
     }
     bool decays = r->c->decay && !r->c->channel;
     if (decays || w->number.v || w->number.constant) {
         TileOp *map = open(r, r->U, r->E, -1);
         const Ex *e = times(r, in(r, map, x), factor(r, map, w->number));
-        x = out(r, map, "xs", decays ? times(r, e, from_write(r, map, end, zero)) : e);
+        x = narrow(r, map, "xs", decays ? times(r, e, from_write(r, map, end, zero)) : e);
     }
-    return product(r, "S", elem, x, state, r->D, r->E);
+    return product(r, "S", elem, operand(r, "xs", x), state, r->D, r->E);
 }
 
 static TileValue *new_state(Recur *r, const Write *w, TileValue *state) {
@@ -426,15 +444,12 @@ static void solve(Recur *r, const Read *erase, Write *w, TileValue *state) {
     Number both = number && number->op != EX_CONST ? (Number){out(r, map, "ne", number), NULL}
                                                    : (Number){NULL, number};
     if (!both.v) tile_unlink(map);
-    TileValue *n = scores(r, "N", erase, w, both);
+    TileValue *n = scores(r, "N", DT_F32, erase, w, both);
     map = open(r, r->T, r->E, -1);
     const Ex *own = times(r, in(r, map, v), factor(r, map, value));
     const Ex *read = times(r, in(r, map, u), factor(r, map, both));
-    TileValue *y = out(r, map, "y", ex_2(r->x, EX_ADD, own, read));
-    TileOp *op = tile_op(r->p, r->k, r->block, TILE_INVERT, r->rec->span);
-    uint8_t axes[2] = {(uint8_t)r->T, (uint8_t)r->U};
-    tile_arg(r->p, op, n);
-    w->x = product(r, "x", tile_result(r->p, r->k, op, "W", DT_F32, axes, 2), y, NULL, r->U, r->E);
+    TileValue *y = narrow(r, map, "y", ex_2(r->x, EX_ADD, own, read));
+    w->x = product(r, "x", inverse(r, n), y, NULL, r->U, r->E);
 }
 
 // u = (I - N)^-1 (u0 + M v), of two: w[1] writes it.
@@ -444,14 +459,10 @@ static void solve_erased(Recur *r, const Read *erase, Write *w, TileValue *state
         TileOp *map = open(r, r->T, r->E, -1);
         u = out(r, map, "u", times(r, in(r, map, u), factor(r, map, erase->number)));
     }
-    TileValue *m = scores(r, "M", erase, &w[0], erase->number),
-              *n = scores(r, "N", erase, &w[1], erase->number);
-    TileValue *y = product(r, "y", m, w[0].x, u, r->T, r->E);
-    TileOp *op = tile_op(r->p, r->k, r->block, TILE_INVERT, r->rec->span);
-    uint8_t axes[2] = {(uint8_t)r->T, (uint8_t)r->U};
-    tile_arg(r->p, op, n);
-    w[1].x =
-        product(r, "x", tile_result(r->p, r->k, op, "W", DT_F32, axes, 2), y, NULL, r->U, r->E);
+    TileValue *m = scores(r, "M", r->p->dtype, erase, &w[0], erase->number),
+              *n = scores(r, "N", DT_F32, erase, &w[1], erase->number);
+    TileValue *y = operand(r, "y", product(r, "y", m, operand(r, "xm", w[0].x), u, r->T, r->E));
+    w[1].x = product(r, "x", inverse(r, n), y, NULL, r->U, r->E);
 }
 
 static void make_writes(Recur *r, Write *w, TileValue *state) {
@@ -511,18 +522,14 @@ static TileValue *chunk(Recur *r, TileValue *state) {
     Write w[2];
     make_decays(r);
     load_rows(r);
-    TileValue *s = state;
-    if (dtype_half(r->p->dtype)) { // an operand of products
-        TileOp *map = open(r, r->D, r->E, -1);
-        s = pass_out(r->p, r->k, map, "s", r->p->dtype, in(r, map, state), EX_CONST, 0);
-    }
+    TileValue *s = operand(r, "s", state);
     make_writes(r, w, s);
     Read query = {&c->query, elements(r, "qe", c->query.elem, ALONG_T, r->D),
                   row_number(r, "nq", c->query.number, ALONG_T)};
     TileValue *o = of_state(r, "i", &query, s);
     for (int i = 0; i < c->nwrites; i++) {
-        TileValue *a = scores(r, "p", &query, &w[i], (Number){NULL, NULL});
-        o = product(r, "o", a, w[i].x, o, r->T, r->E);
+        TileValue *a = scores(r, "p", r->p->dtype, &query, &w[i], (Number){NULL, NULL});
+        o = product(r, "o", a, operand(r, "xp", w[i].x), o, r->T, r->E);
     }
     store(r, r->o, finish(r, &query, o), r->T);
     return new_state(r, w, state);
@@ -603,8 +610,7 @@ static void add_plan(Recur *r, const Ex *when, int kernel) {
     VEC_PUSH(r->arena, &r->p->plans, plan);
 }
 
-TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *o, bool steps) {
-    enum { FEW_POSITIONS = 2 };
+TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *o, int few) {
     const RecProgram *rec = c->rec;
     Recur r = {.arena = a, .x = rec->pool, .c = c, .rec = rec};
     TileProgram *p = r.p = tile_program(a, rec->pool, rec->name);
@@ -616,8 +622,8 @@ TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *
     tile_sizes(p, &rec->sizes);
     add_tensors(&r, o->dtype);
     build_kernel(&r, "fwd", PURPOSE_CHUNK);
-    if (steps) build_kernel(&r, "steps", PURPOSE_STEPS);
-    if (steps) add_plan(&r, ex_2(r.x, EX_LE, size(&r, RSIZE_S), ex_i32(r.x, FEW_POSITIONS)), 1);
+    if (few) build_kernel(&r, "steps", PURPOSE_STEPS);
+    if (few) add_plan(&r, ex_2(r.x, EX_LE, size(&r, RSIZE_S), ex_i32(r.x, few)), 1);
     add_plan(&r, NULL, 0);
     return p;
 }

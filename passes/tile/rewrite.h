@@ -55,8 +55,6 @@ void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, con
 // Where nothing was said of them (masks that read inputs, clusters, long bodies), the kernel for few
 // queries takes every launch whose rows it would split.
 void pass_free_splits(TileProgram *p);
-// The split form for launches of up to so many queries, even where it is in one part.
-void pass_prefer_parts(TileProgram *p, int queries);
 
 // ---- looking
 bool pass_before(const TileOp *a, const TileOp *b); // both of one block, a != b

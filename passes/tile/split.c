@@ -14,13 +14,16 @@
 #include "passes/tile/rewrite.h"
 
 #include "passes/passes.h"
+#include "passes/schedule/schedule.h"
 #include "passes/simplify/rules.h"
 
 #include <string.h>
 
 enum {
     SPLIT_TILES = 2,
-    MAX_PARTS = 64,  // of a row, which the combination goes through one after the other
+    MAX_PARTS = 64, // of a row, which the combination goes through one after the other
+    FEW_ROUNDS = 3, // of all workers, by tiles of few queries; a part has LONG_PART keys then
+    LONG_PART = 2048,
     MAX_ROUNDS = 8,  // of all workers, of which the last one is split
     PART_STEPS = 2,  // of a part of many queries, at least
     MAX_NODES = 120, // of an expression that is evaluated for several tiles
@@ -57,14 +60,14 @@ static const Ex *share_of_parts(TileProgram *p, const Ex *parts) {
 
 // Queries of a launch, and keys of its parts, up to which their own kernel for parts is the better
 // one, where others may be shared as well: each of its blocks of 16 rows reads all keys.
-enum { FEW_QUERIES = 64, FEW_KEYS = 256 };
+enum { SOME_QUERIES = 64, FEW_KEYS = 256 };
 
 static const Ex *are_few(TileProgram *p, bool share) {
     ExPool *x = p->pool;
     const Ex *parts = size_of(p, p->split.few), *most = ex_i32(x, FEW_KEYS);
     const Ex *split = ex_2(x, EX_LT, ex_i32(x, 1), parts);
     if (!share) return split;
-    const Ex *queries = ex_2(x, EX_LE, size_of(p, SIZE_SQ), ex_i32(x, FEW_QUERIES));
+    const Ex *queries = ex_2(x, EX_LE, size_of(p, SIZE_SQ), ex_i32(x, SOME_QUERIES));
     const Ex *keys = ex_2(x, EX_LE, size_of(p, SIZE_SK), ex_2(x, EX_MUL, most, parts));
     return ex_2(x, EX_AND, split, ex_2(x, EX_OR, queries, keys));
 }
@@ -163,15 +166,27 @@ static const Ex *by_tiles(TileProgram *p, const TileKernel *k, const Ex *n) {
     return n;
 }
 
+// Where tiles of few queries are more than run at once, the launch ends when the last of them do: it has some rounds at least,
+// of parts that are long.
+static const Ex *for_rounds(TileProgram *p, const TileKernel *k, const Ex *n) {
+    ExPool *x = p->pool;
+    const Ex *one = ex_i32(x, 1), *keys = size_of(p, SIZE_SK);
+    n = ex_2(x, EX_SUB, ex_2(x, EX_MUL, n, ex_i32(x, FEW_ROUNDS)), one);
+    n = ex_2(x, EX_MIN, ex_2(x, EX_ADD, by_tiles(p, k, n), one),
+             ex_2(x, EX_DIV, keys, ex_i32(x, LONG_PART)));
+    const Ex *few = ex_2(x, EX_LE, size_of(p, SIZE_SQ), ex_i32(x, FEW_QUERIES));
+    return ex_select(x, few, n, one);
+}
+
 static const Ex *parts_for(TileProgram *p, const TileKernel *k) {
     ExPool *x = p->pool;
-    const Ex *n = ex_symbol(x, SYM_WORKERS), *one = ex_i32(x, 1);
-    if (k->schedule.min_blocks > 1) n = ex_2(x, EX_MUL, n, ex_i32(x, k->schedule.min_blocks));
-    n = by_tiles(p, k, n);
-    const Ex *sk = ex_sym(x, SYM_SIZE, SIZE_SK, EX_I32);
-    const Ex *most = ex_2(x, EX_DIV, sk, ex_i32(x, key_extent(k) * SPLIT_TILES));
-    most = ex_2(x, EX_MIN, most, ex_i32(x, MAX_PARTS));
-    return ex_simplify(x, ex_2(x, EX_MAX, ex_2(x, EX_MIN, n, most), one));
+    const Ex *all = ex_symbol(x, SYM_WORKERS), *one = ex_i32(x, 1);
+    if (k->schedule.min_blocks > 1) all = ex_2(x, EX_MUL, all, ex_i32(x, k->schedule.min_blocks));
+    const Ex *most = ex_2(x, EX_DIV, size_of(p, SIZE_SK), ex_i32(x, key_extent(k) * SPLIT_TILES));
+    const Ex *n = by_tiles(p, k, all), *some = ex_2(x, EX_LT, ex_i32(x, 0), n);
+    n = ex_2(x, EX_MIN, n, ex_2(x, EX_MIN, most, ex_i32(x, MAX_PARTS)));
+    if (p->target != TARGET_HOST) n = ex_select(x, some, n, for_rounds(p, k, all));
+    return ex_simplify(x, ex_2(x, EX_MAX, n, one));
 }
 
 // Whether a kernel for many queries is over parts.
@@ -187,7 +202,7 @@ void pass_set_splits(TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         int axis = pass_split_axis(p, k);
-        if (k->purpose != PURPOSE_PART) continue;
+        if (k->purpose != PURPOSE_PART || axis < 0) continue;
         p->sizes.data[k->axes[axis].size->index].def = parts_for(p, k);
     }
 }
@@ -322,20 +337,5 @@ void pass_free_splits(TileProgram *p) {
         p->plans.n--; // it has always one part, and needs no combination
         memmove(&p->plans.data[i], &p->plans.data[i + 1],
                 (size_t)(p->plans.n - i) * sizeof p->plans.data[0]);
-    }
-}
-
-static bool has_parts(const TileProgram *p, const TilePlan *plan) {
-    for (int i = 0; i < plan->kernels.n; i++)
-        if (p->kernels.data[plan->kernels.data[i]]->purpose == PURPOSE_PART) return true;
-    return false;
-}
-
-void pass_prefer_parts(TileProgram *p, int queries) {
-    ExPool *x = p->pool;
-    const Ex *few = ex_2(x, EX_LE, ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32), ex_i32(x, queries));
-    for (int i = 0; i < p->plans.n; i++) {
-        TilePlan *plan = &p->plans.data[i];
-        if (plan->when && has_parts(p, plan)) plan->when = ex_2(x, EX_OR, few, plan->when);
     }
 }

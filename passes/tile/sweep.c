@@ -33,11 +33,6 @@ static TileValue *mma(Build *b, const char *name, TileValue *x, TileValue *y, Ti
     return tile_result(b->p, b->k, op, name, DT_F32, axes, 2);
 }
 
-static const Ex *kv_head(Build *b) {
-    const Ex *scaled = ex_2(b->pool, EX_MUL, ex_symbol(b->pool, SYM_H), build_size(b, SIZE_HKV));
-    return ex_2(b->pool, EX_DIV, scaled, build_size(b, SIZE_HQ));
-}
-
 // The sum of squares over the columns: sqnorm_q, sqnorm_k.
 static TileValue *sqnorm(Build *b, const char *name, TileValue *x, AxisRole rows) {
     TileOp *map = build_open_map(b, rows, AX_D, b->row->span);
@@ -84,7 +79,7 @@ static const Ex *begin_element(Build *b, const Ex *e) {
 static TileValue *scores(Build *b, TileValue *q, TileValue *sqq) {
     ExPool *x = b->pool;
     const Ex *modified = b->row->modified;
-    TileValue *k = build_load(b, "k", b->tensor_k, kv_head(b), AX_N, AX_D);
+    TileValue *k = build_load(b, "k", b->tensor_k, AX_N, AX_D);
     const Ex *dot = ex_symbol(b->pool, SYM_DOT);
     if (ex_uses(modified, SYM_DOT, 0))
         build_bind(b, SYM_DOT, 0, mma(b, "dot", q, k, NULL, AX_N, dot));
@@ -156,7 +151,7 @@ static void advance_shift(Build *b, Sweep *w, int shift) {
     TileValue *raw = build_raw_shift(b, shift, "a_new"), *before = old_shift(b, w, shift);
     TileValue *now = shift_unless_fixed(b, "a_now", before, build_safe_shift(b, raw));
     w->raw_new[shift] = shift_unless_fixed(b, "a_next", before, raw);
-    w->rescale[shift] = build_rescale(b, shift, now, before);
+    w->rescale[shift] = build_rescale(b, shift, now, before, false);
     build_bind(b, SYM_SHIFT, shift, now);
 }
 
@@ -214,7 +209,7 @@ static TileValue *advance_acc(Build *b, Sweep *w) {
         scaled = unless_fixed(b, old, scaled);
         sum = pass_out(b->p, b->k, map, "acc_scaled", DT_F32, scaled, EX_CONST, 0);
     }
-    TileValue *v = build_load(b, "v", b->tensor_v, kv_head(b), AX_N, AX_E);
+    TileValue *v = build_load(b, "v", b->tensor_v, AX_N, AX_E);
     return mma(b, "acc_new", weights, v, sum, AX_E, s->elem);
 }
 
@@ -300,7 +295,7 @@ static TileValue *sweep(Build *b, int number, TileValue *q, TileValue *sqq) {
 }
 
 static TileValue *sweeps(Build *b) {
-    TileValue *q = build_load(b, "q", b->tensor_q, ex_symbol(b->pool, SYM_H), AX_M, AX_D);
+    TileValue *q = build_load(b, "q", b->tensor_q, AX_M, AX_D);
     TileValue *sqq = sqnorm(b, "sqq", q, AX_M), *acc = NULL;
     b->raw_shift = ARENA_ARRAY(b->arena, TileValue *, b->s->shifts.n + 1);
     for (int i = 0; i < b->s->nsweeps; i++) {
@@ -371,13 +366,11 @@ static void add_parts(Build *b) {
         (TileGrid){.sym = SYM_TILE, .axis = b->axis[AX_S], .count = k->axes[b->axis[AX_S]].size};
 }
 
-// A head that has one part finishes its rows; others' are left to the combination.
-static void leave_or_finish(Build *b, TileValue *acc) {
-    ExPool *x = b->pool;
-    const Ex *head = build_head(b), *whole = build_size(b, b->p->split.whole);
-    b->when = ex_2(x, EX_LE, whole, head);
+// Rows in one part (the first is less than the second) are finished; others' parts are left to the combination.
+static void leave_or_finish(Build *b, TileValue *acc, const Ex *first, const Ex *second) {
+    b->when = ex_2(b->pool, EX_LE, second, first);
     build_leave(b, acc);
-    b->when = ex_2(x, EX_LT, head, whole);
+    b->when = ex_2(b->pool, EX_LT, first, second);
     build_finish(b, acc);
     b->when = NULL;
 }
@@ -390,7 +383,7 @@ void build_forward(Build *b) {
     set_mask(b);
     TileValue *acc = sweeps(b);
     if (b->share)
-        leave_or_finish(b, acc);
+        leave_or_finish(b, acc, build_head(b), build_size(b, b->p->split.whole));
     else
         build_finish(b, acc);
 }
@@ -441,13 +434,20 @@ void build_leave(Build *b, TileValue *acc) {
         if (b->raw_shift[i]) build_store(b, b->work_shift[i], b->raw_shift[i], AX_NONE);
 }
 
-// Of few queries: each point of the grid sweeps its share of the steps and leaves its states and
-// accumulator.
+// Of few queries: the rows of a group, which reads its keys once. Each point of the grid sweeps its part of the steps; all of
+// them, where there are several sweeps.
 void build_part(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
-    build_kernel(b, PURPOSE_PART, "part", axes, 5);
-    b->k->axes[b->axis[AX_S]].size = build_size(b, b->p->split.few);
-    add_parts(b);
+    const Ex *parts = b->split ? build_size(b, b->p->split.few) : NULL;
+    b->packed = true;
+    build_kernel(b, PURPOSE_PART, "part", axes, b->split ? 5 : 4);
+    if (b->split) b->k->axes[b->axis[AX_S]].size = parts;
+    if (b->split) add_parts(b);
     set_mask(b);
-    build_leave(b, sweeps(b));
+    TileValue *acc = sweeps(b);
+    if (b->split)
+        leave_or_finish(b, acc, parts, ex_i32(b->pool, 2));
+    else
+        build_finish(b, acc);
+    b->packed = false;
 }

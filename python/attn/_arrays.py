@@ -168,7 +168,7 @@ def _view(x, what, stream):
     raise TypeError(f"{what}: a {type(x).__name__} is no array")
 
 
-NO_BACKWARD = "{0}: requires grad, and this call has no backward (attn.Attention has one on CPUs): call under torch.no_grad(), or pass {0}.detach()"
+NO_BACKWARD = "{0}: requires grad, and this call has no backward (attn.Attention has one): call under torch.no_grad(), or pass {0}.detach()"
 
 
 def refuse_grad(name, x):

@@ -170,6 +170,8 @@ class Kernel:
             known = self._tensors.get(name)
             if known is None and name in self.sizes:
                 sizes[name] = _integer(name, value)
+            elif known is None and name == "v":
+                raise TypeError(f"v: {self.name} shares v with k, it is not passed")
             elif known is None or known[2]:
                 raise TypeError(f"{name}: {self.name} has no such input or size; an output is passed with out=")
             elif known[1] == 0:

@@ -135,62 +135,126 @@ def _given(tensors: Sequence[torch.Tensor], scalars: Sequence[float], names: str
 
 def _of_tensors(spec: str, tensors: Sequence[torch.Tensor], phase: str = "fwd") -> Kernel:
     q, v = tensors[0], tensors[2]
-    return _kernel(spec, q.shape[-1], v.shape[-1], _ELEMENTS[q.dtype], _target(q.device), phase)
+    return _kernel(spec, int(q.shape[-1]), int(v.shape[-1]), _ELEMENTS[q.dtype], _target(q.device), phase)
 
 
 def _run(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
-    return _launch(_of_tensors(spec, tensors), ["o", *json.loads(spec)["emit"]], _given(tensors, scalars, names, q_offset))
+    return _launch(_of_tensors(spec, tensors), ["o", *_emits(spec)], _given(tensors, scalars, names, q_offset))
+
+
+def _rows_of(tensors: Sequence[torch.Tensor], count: int) -> List[torch.Tensor]:
+    """As o is, and as `count` numbers of each row are."""
+    q, v = tensors[0], tensors[2]
+    return [q.new_empty((*q.shape[:3], v.shape[-1])), *[q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(count)]]
 
 
 def _shapes(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
-    q, _, v = tensors[:3]
-    rows = q.shape[:3]
-    emits = [q.new_empty(rows, dtype=torch.float32) for _ in json.loads(spec)["emit"]]
-    return [q.new_empty((*rows, v.shape[-1])), *emits]
+    return _rows_of(tensors, len(_emits(spec)))
 
 
-if hasattr(torch.library, "custom_op"):  # PyTorch 2.4: torch.compile and torch.export then take it as one operator
-    _operator = torch.library.custom_op("attn::attention", _run, mutates_args=())
-    _operator.register_fake(_shapes)
-else:
-    _operator = _run
+def _emits(spec: str) -> List[str]:
+    return json.loads(spec)["emit"]
+
+
+@_constant
+def _count(spec: str) -> int:
+    """Of the outputs that are given."""
+    return 1 + len(_emits(spec))
+
+
+def _kept(spec: str, kernel: Kernel) -> List[str]:
+    """What the forward gives where there is a backward: o, the emits that are asked for, and the numbers of each row that the backward wants."""
+    saved = [n for n in kernel.backward.inputs if n in kernel.outputs]
+    return list(dict.fromkeys(["o", *_emits(spec), *saved]))
+
+
+def _learned(kernel: Kernel, tensors: Sequence[torch.Tensor], names: str) -> Dict[str, torch.Tensor]:
+    """The operands that have a gradient, by its name."""
+    return {"d" + n: x for n, x in zip(["q", "k", "v", *names.split(",")], tensors) if "d" + n in kernel.backward.outputs}
+
+
+def _forward(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
+    kernel = _of_tensors(spec, tensors, "fwd,bwd")
+    return _launch(kernel, _kept(spec, kernel), _given(tensors, scalars, names, q_offset))
+
+
+def _forward_shapes(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
+    return _rows_of(tensors, len(_kept(spec, _of_tensors(spec, tensors, "fwd,bwd"))) - 1)
+
+
+def _backward(tensors: List[torch.Tensor], kept: List[torch.Tensor], come: List[torch.Tensor], which: str, scalars: List[float],
+              names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:  # fmt: skip
+    """The gradients that the kernel has, from those of the outputs `which`; those of the others are 0."""
+    kernel = _of_tensors(spec, tensors, "fwd,bwd")
+    given = {**dict(zip(_kept(spec, kernel), kept)), **_given(tensors, scalars, names, q_offset)}
+    given.update(("d" + n, _whole_rows(x) if n == "o" else x.contiguous()) for n, x in zip(which.split(","), come))
+    if "do" not in given:
+        given["do"] = torch.zeros_like(given["o"])
+    for name in kernel.backward.inputs:
+        if name not in given:
+            given[name] = given["o"].new_zeros(given["o"].shape[:3], dtype=torch.float32)
+    given = {n: x for n, x in given.items() if n in kernel.backward.inputs or n == "q_offset"}
+    learned = _learned(kernel, tensors, names)
+    out = {n: torch.empty_like(learned[n]) for n in ("dq", "dk", "dv")}
+    found = _launch(kernel.backward, list(learned), given, out)
+    return [x.to(like.dtype) for x, like in zip(found, learned.values())]
+
+
+def _backward_shapes(tensors: List[torch.Tensor], kept: List[torch.Tensor], come: List[torch.Tensor], which: str, scalars: List[float],
+                     names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:  # fmt: skip
+    learned = _learned(_of_tensors(spec, tensors, "fwd,bwd"), tensors, names)
+    return [torch.empty_like(x) if n in ("dq", "dk", "dv") else x.new_empty(x.shape) for n, x in learned.items()]
+
+
+def _keep(ctx, inputs, output) -> None:
+    tensors, *ctx.call = inputs
+    ctx.count = len(tensors)
+    ctx.save_for_backward(*tensors, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx, come: Sequence[Optional[torch.Tensor]]) -> List[Optional[torch.Tensor]]:
+    """By operand."""
+    if torch.is_grad_enabled():  # create_graph=True
+        raise RuntimeError("attention has first derivatives only")
+    scalars, names, spec, q_offset = ctx.call
+    saved = ctx.saved_tensors  # looked at once: checkpoints compute them here
+    tensors, kept = list(saved[: ctx.count]), list(saved[ctx.count :])
+    there = [(n, d) for n, d in zip(["o", *_emits(spec)], come) if d is not None]
+    learned = _learned(_of_tensors(spec, tensors, "fwd,bwd"), tensors, names)
+    which = ",".join(n for n, _ in there)
+    found = dict(zip(learned, _backward_operator(tensors, kept, [d for _, d in there], which, scalars, names, spec, q_offset)))
+    return [found.get("d" + n) for n, _ in zip(["q", "k", "v", *names.split(",")], tensors)]
 
 
 class _Attend(torch.autograd.Function):
-    """The forward, which saves numbers of each row, and the derived backward."""
+    """The forward, which saves numbers of each row, and the derived backward: where PyTorch has no operators that know theirs."""
 
     @staticmethod
-    def forward(ctx, spec, names, scalars, q_offset, *tensors):
-        emit = json.loads(spec)["emit"]
-        kernel = _of_tensors(spec, tensors, "fwd,bwd")
-        saved = [n for n in kernel.backward.inputs if n in kernel.outputs and n != "o"]
-        wanted = ["o", *dict.fromkeys([*emit, *saved])]
-        made = dict(zip(wanted, _launch(kernel, wanted, _given(tensors, scalars, names, q_offset))))
-        ctx.call, ctx.kernel, ctx.saved = (spec, names, scalars, q_offset), kernel.backward, saved
-        ctx.save_for_backward(*tensors, made["o"], *[made[n] for n in saved])
-        ctx.set_materialize_grads(False)
-        return tuple(made[n] for n in ["o", *emit])
+    def forward(ctx, scalars, names, spec, q_offset, *tensors):
+        found = _forward(list(tensors), scalars, names, spec, q_offset)
+        _keep(ctx, (tensors, scalars, names, spec, q_offset), found)
+        ctx.mark_non_differentiable(*found[_count(spec) :])
+        return tuple(found)
 
     @staticmethod
-    def backward(ctx, d_o, *d_emits):
-        if torch.is_grad_enabled():  # create_graph=True
-            raise RuntimeError("attention has first derivatives only")
-        spec, names, scalars, q_offset = ctx.call
-        kept = ctx.saved_tensors  # looked at once: checkpoints compute them here
-        count = len(kept) - 1 - len(ctx.saved)
-        tensors, o, saved = kept[:count], kept[count], kept[count + 1 :]
-        given = _given(tensors, scalars, names, q_offset)
-        given.update(zip(ctx.saved, saved), o=o, do=torch.zeros_like(o) if d_o is None else _whole_rows(d_o))
-        come = {"d" + n: d for n, d in zip(json.loads(spec)["emit"], d_emits) if d is not None}
-        for name in ctx.kernel.inputs:  # an emit that nobody asked for, or that nothing hangs on
-            if name not in given:
-                given[name] = come[name].contiguous() if name in come else o.new_zeros(o.shape[:3], dtype=torch.float32)
-        given = {n: x for n, x in given.items() if n in ctx.kernel.inputs or n == "q_offset"}
-        operands = dict(zip(["q", "k", "v", *names.split(",")], tensors))
-        out = {"d" + n: torch.empty_like(operands[n]) for n in ("q", "k", "v")}
-        found = dict(zip(ctx.kernel.outputs, _launch(ctx.kernel, ctx.kernel.outputs, given, out)))
-        gradients = [found["d" + n].to(x.dtype) if "d" + n in found else None for n, x in operands.items()]
-        return (None, None, None, None, *gradients)
+    def backward(ctx, *come):
+        return (None, None, None, None, *_gradients(ctx, come))
+
+
+def _list_gradients(ctx, come):
+    return _gradients(ctx, come), None if ctx.call[0] else [], None, None, None
+
+
+_operator, _forward_operator, _backward_operator = _run, lambda tensors, *call: _Attend.apply(*call, *tensors), _backward
+if hasattr(torch.library, "custom_op"):  # PyTorch 2.4: torch.compile and torch.export then take each as one operator
+    _operator = torch.library.custom_op("attn::attention", _run, mutates_args=())
+    _forward_operator = torch.library.custom_op("attn::forward", _forward, mutates_args=())
+    _backward_operator = torch.library.custom_op("attn::backward", _backward, mutates_args=())
+    _operator.register_fake(_shapes)
+    _forward_operator.register_fake(_forward_shapes)
+    _backward_operator.register_fake(_backward_shapes)
+    _forward_operator.register_autograd(_list_gradients, setup_context=_keep)
 
 
 # ---- arguments
@@ -226,8 +290,6 @@ def _check_gradient(name: str, x: Any, has: bool) -> None:
     """No gradient vanishes silently."""
     if not isinstance(x, torch.Tensor):
         return
-    if _wants_gradient(x) and x.device.type != "cpu":
-        raise RuntimeError(_arrays.NO_BACKWARD.format(name))
     if _wants_gradient(x) and not has:
         raise RuntimeError(f"{name}: requires grad, and only q, k, v and arrays that the source marks `grad` have gradients: pass {name}.detach()")
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
@@ -301,11 +363,10 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
             raise TypeError(f"{name}: {variant} needs this input")
     tensors = [_whole_rows(x) for x in (q, k, v)] + list(arrays.values())
     names = ",".join([*arrays, *scalars])
-    if any(_wants_gradient(x) for x in tensors):
-        found = _Attend.apply(spec, names, list(scalars.values()), q_offset, *tensors)
-    else:
-        found = _operator(tensors, list(scalars.values()), names, spec, q_offset)
-    return found[0] if len(found) == 1 else tuple(found)
+    operator = _forward_operator if any(_wants_gradient(x) for x in tensors) else _operator
+    found = operator(tensors, list(scalars.values()), names, spec, q_offset)
+    count = _count(spec)
+    return found[0] if count == 1 else tuple(found[:count])
 
 
 class Attention(torch.nn.Module):
@@ -317,8 +378,7 @@ class Attention(torch.nn.Module):
     entry: which variant of the file; defines: {"WINDOW": 128}; include: folders of imports; emit: outputs to give beside o, by
     their names: then a tuple comes back; opt: 0 to 3.
 
-    On a CPU q, k, v and arrays that the source marks `grad` have gradients (first derivatives). On a GPU there is no backward yet: where a tensor
-    requires grad and gradients are enabled, a call raises RuntimeError."""
+    q, k, v and arrays that the source marks `grad` have gradients (first derivatives)."""
 
     def __init__(self, source: "Union[str, os.PathLike[str]]", *, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
                  include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3) -> None:  # fmt: skip

@@ -18,7 +18,7 @@ void *ast_yy_scan_bytes(const char *bytes, int n, void *scanner);
 static const char *kind_of(int token) {
     if (token == AST_YYerror) return "error";
     if (token >= IMPORT && token <= RETURN) return "keyword";
-    if (token == NAME) return "name";
+    if (token == NAME || token == SHARE) return "name";
     if (token == INT) return "integer";
     if (token == FLOAT) return "float";
     return "operator";

@@ -33,6 +33,9 @@ typedef struct Config { // one compilation
     bool usual; // runs for every target
 } Config;
 
+#define COUNT(list) ((int)(sizeof list / sizeof *list))
+#define SHAPES(s) s, COUNT(s)
+
 static const Shape many[] = {
     {"B=1,H=1,Sq=1,Sk=1", NULL},         {"B=2,H=2,Sq=17,Sk=17", NULL},
     {"B=1,H=4,Hkv=2,Sq=33,Sk=65", NULL}, {"B=1,H=1,Sq=129,Sk=17", NULL},
@@ -42,8 +45,13 @@ static const Shape many[] = {
 };
 static const Shape few[] = {{"B=1,H=2,Hkv=1,Sq=65,Sk=129", NULL}, {"B=1,H=1,Sq=1,Sk=70", NULL}};
 
-#define SHAPES(s) s, (int)(sizeof s / sizeof *s)
-static const Config configs[] = {
+static const Shape chunks[] = {{"B=1,H=2,Hk=1,S=37", NULL}, {"B=1,H=1,S=1", NULL}};
+static const Config of_recurrences[] = {
+    {DT_BF16, "16", "40", SHAPES(chunks), true},
+    {DT_F32, "20", "40", SHAPES(chunks), true},
+    {DT_F16, "16", "16", SHAPES(chunks), false},
+};
+static const Config of_attentions[] = {
     {DT_F16, NULL, NULL, SHAPES(many), true},   {DT_BF16, NULL, NULL, SHAPES(few), true},
     {DT_F16, "128", "128", SHAPES(few), false}, {DT_BF16, "40", "24", SHAPES(few), false},
     {DT_F16, "96", "96", SHAPES(few), false},   {DT_BF16, "64", "128", SHAPES(few), false},
@@ -118,7 +126,10 @@ static void compiled(Run *run, const char *path, const Config *c, TargetId targe
     }
     bool open = subject_open(&s, &o, stdout);
     if (open) gcn_device_keep(s.device, run->keep);
-    if (!open)
+    const Diag *why = s.c.diags.first;
+    if (!open && why && strstr(why->message, "bytes of LDS")) // the only limit that a user meets
+        printf("refused: %s --target=%s\n", path, cg_target(target).name);
+    else if (!open)
         failed(run, path, &o, NULL, "does not compile");
     else if (!subject_load(&s, NULL, &r))
         failed(run, path, &o, NULL, r.text);
@@ -137,13 +148,26 @@ static void run_tiles(Run *run, const char *path) {
             tiles_check(path, targets[t], run->seed, &run->passed, &run->failed);
 }
 
+// Modules of functions only have nothing to run. `kind`: of what there is.
+static bool holds_variant(const char *path, VariantKind *kind) {
+    CompileOptions o = {.source = {.path = path}, .target = TARGET_HOST};
+    Compile c;
+    bool good = compile_open(&c, &o) == FE_OK && c.variants.n == 1;
+    if (good) *kind = c.variants.data[0]->kind;
+    compile_close(&c);
+    return good;
+}
+
 static void file(Run *run, int index) {
     if (tiles_is_program(run->path[index])) {
         run_tiles(run, run->path[index]);
         return;
     }
     bool narrowed = run->shape || run->ndefines || run->schedule;
-    int nconfigs = narrowed ? 1 : (int)(sizeof configs / sizeof *configs);
+    VariantKind kind = VARIANT_ATTENTION;
+    bool steps = holds_variant(run->path[index], &kind) && kind == VARIANT_RECURRENCE;
+    const Config *configs = steps ? of_recurrences : of_attentions;
+    int nconfigs = narrowed ? 1 : steps ? COUNT(of_recurrences) : COUNT(of_attentions);
     for (int k = 0; k < nconfigs; k++)
         for (int t = 0; t < 3; t++) {
             Config c = configs[k];
@@ -155,16 +179,6 @@ static void file(Run *run, int index) {
             if (run->dtype >= 0 && c.dtype != (Dtype)run->dtype) continue;
             compiled(run, run->path[index], &c, targets[t]);
         }
-}
-
-// Recurrences and modules of functions only have nothing to run.
-static bool holds_attention(const char *path) {
-    CompileOptions o = {.source = {.path = path}, .target = TARGET_HOST};
-    Compile c;
-    bool good = compile_open(&c, &o) == FE_OK && c.variants.n == 1 &&
-                c.variants.data[0]->kind == VARIANT_ATTENTION;
-    compile_close(&c);
-    return good;
 }
 
 static int by_name(const void *a, const void *b) {
@@ -180,7 +194,8 @@ static void add(Run *run, const char *path) {
         char name[1024];
         snprintf(name, sizeof name, "%s/%s", path, e->d_name);
         const char *dot = strrchr(e->d_name, '.');
-        if (dot && strcmp(dot, ".attn") == 0 && holds_attention(name))
+        VariantKind kind;
+        if (dot && strcmp(dot, ".attn") == 0 && holds_variant(name, &kind))
             run->path[run->npaths++] = strdup(name);
     }
     if (d) closedir(d);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_SITES = 4096, MOST_TRIED = 24, TEXT = 512 };
+enum { MOST_SITES = 4096, MOST_TRIED = 72, TEXT = 512 };
 
 typedef struct Kind {
     const char *what;

@@ -47,11 +47,7 @@ static bool scheduled(Tiles *t, TargetId target) {
     if (!(t->algorithm = parse(t, target)) || !(t->p = parse(t, target)))
         return fail(t, "no program");
     PassOptions o = {.target = cg_target(target), .dtype = t->p->dtype};
-    if (!pass_tile(t->p, &o, &t->diags)) return fail(t, "no extents");
-    pass_set_splits(t->p);
-    pass_classify(t->p);
-    return (pass_schedule(t->p, &o, &t->diags) && tile_verify(t->p, &t->diags)) ||
-           fail(t, "no schedule");
+    return pass_finish(t->p, &o, &t->diags) || fail(t, "no schedule");
 }
 
 static bool compiled(Tiles *t) {

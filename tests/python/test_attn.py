@@ -316,6 +316,13 @@ class Python(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "tile_map takes an attn.TileMap, not 3"):
             self.sum(*arguments(), 0.5, q_offset=0, tile_map=3)
 
+    def test_share(self):
+        kernel = attn.compile(os.path.join(ROOT, "tests/run/share.attn"), dtype="f32").kernels[0]
+        q, k = np.random.rand(1, 2, 3, 64).astype("f"), np.random.rand(1, 2, 5, 64).astype("f")
+        self.assertEqual(kernel(q, k).shape, (1, 2, 3, 40))
+        with self.assertRaisesRegex(TypeError, "v: share shares v with k, it is not passed"):
+            kernel(q, k, v=k)
+
     def test_errors(self):
         q, k, v, bias = arguments()
         with self.assertRaisesRegex(attn.Error, "k: dimension 0 is 1, expected B = 2 .from q."):
@@ -415,6 +422,22 @@ class Python(unittest.TestCase):
                     self.assertTrue(torch.equal(self.sum(q, k, v, bias, scale, q_offset=0), wanted))
             x.requires_grad_(False)
         self.assertTrue(torch.equal(self.sum(q.requires_grad_().detach(), k, v, bias, scale, q_offset=0), wanted))
+
+
+class Recurrence(unittest.TestCase):
+    def test_state_goes_on_in_its_place(self):
+        kernel = attn.compile("recurrence r { dim D = 20, Dv = 24; decay(b, h, t) = 0.9; erase(k) = k; write(k) = -k; }").kernels[0]
+        r = np.random.default_rng(3)
+        q, k = (r.standard_normal((2, 1, 2, 40, 20)) / 8).astype(np.float32)
+        v, state = r.standard_normal((1, 2, 40, 24), dtype=np.float32), r.standard_normal((1, 2, 20, 24), dtype=np.float32)
+        o, last = kernel(q, k, v, state0=state, emit="state")
+        parts = []
+        for at in range(0, 40, 1):
+            one = (x[:, :, at : at + 1] for x in (q, k, v))
+            part, _ = kernel(*one, state0=state, emit="state", out={"state": state})
+            parts.append(part)
+        np.testing.assert_allclose(np.concatenate(parts, 2), o, atol=1e-5)
+        np.testing.assert_allclose(state, last, atol=1e-5)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""attn.Attention and attn.attention in PyTorch, on the CPU. Needs NumPy, PyTorch, cc, libattnrt.so and attnc.
+"""attn.Attention and attn.attention in PyTorch, on the CPU or on ATTN_DEVICE. Needs NumPy, PyTorch, cc, libattnrt.so and attnc.
 
     ATTNRT_LIBRARY=build/libattnrt.so ATTNC=build/attnc python3 -m unittest tests/python/test_torch.py
 """
@@ -21,6 +21,9 @@ sys.path.insert(0, os.path.join(ROOT, "python"))
 import attn  # noqa: E402
 from attn import _torch  # noqa: E402
 
+DEVICE = os.environ.get("ATTN_DEVICE", "cpu")
+if DEVICE != "cpu":
+    torch.set_default_device(DEVICE)
 CAUSAL = os.path.join(ROOT, "stdlib/causal.attn")
 BIASED = """
 import std.normalization;
@@ -43,7 +46,7 @@ attention plain { dim D = 8; score(q, k) = dot(q, k); normalize(s) = s; }
 def operands(b=2, h=4, hkv=2, sq=5, sk=7, d=16, dv=12, dtype=torch.float32):
     r = np.random.default_rng(3)
     shapes = (b, h, sq, d), (b, hkv, sk, d), (b, hkv, sk, dv)
-    return [torch.from_numpy(r.standard_normal(s).astype(np.float32)).to(dtype) for s in shapes]
+    return [torch.from_numpy(r.standard_normal(s).astype(np.float32)).to(DEVICE, dtype) for s in shapes]
 
 
 def eager(q, k, v, change=lambda s: s, scale=True):
@@ -138,7 +141,7 @@ class Values(Case):
 
     def test_autocast(self):
         q, k, v = operands()
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(DEVICE, torch.bfloat16):
             o = attn.attention(CAUSAL, q, k, v.bfloat16())
         self.assertEqual(o.dtype, torch.bfloat16)
         self.assertTrue(torch.equal(o, attn.attention(CAUSAL, q.bfloat16(), k.bfloat16(), v.bfloat16())))
@@ -321,6 +324,24 @@ class Operator(Case):
         for sq in 5, 6, 9:
             q, k, v = operands(sq=sq, sk=2 * sq)
             self.assertTrue(torch.equal(compiled(q, k, v), module(q * 2, k, v) + 1))
+
+    def test_gradients_check(self):
+        sink = attn.Attention(os.path.join(ROOT, "stdlib/attention_sink.attn"))
+        tensors = [x.requires_grad_() for x in [*operands(sk=40), torch.randn(4)]]
+        torch.library.opcheck(_torch._forward_operator, (tensors, [], "sink", sink.spec, None))
+
+    def test_gradients_compile(self):
+        module = attn.Attention(CAUSAL, emit="lse")
+
+        def loss(q, k, v):
+            o, lse = module(q * 2, k, v)
+            return (o * o).sum() + lse.sum()
+
+        compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+        for sq in 5, 6, 9:
+            x = [x.requires_grad_() for x in operands(sq=sq, sk=2 * sq)]
+            for one, other in zip(torch.autograd.grad(compiled(*x), x), torch.autograd.grad(loss(*x), x)):
+                self.close(one, other.double())
 
     def test_export(self):
         q, k, v = operands()

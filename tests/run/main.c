@@ -3,6 +3,9 @@
 //
 //     check_run FOLDER [NAME]      the variants of FOLDER, or the one
 //
+// A file whose first line is `// data: NAME=VALUE ...` runs with these inputs as well, as --in takes them, interpreted as
+// scheduled for every target.
+//
 // QUICK=1 in the environment leaves the longest rows out (for slow builds: sanitizers).
 #include "tests/support/differ.h"
 #include <dirent.h>
@@ -25,6 +28,9 @@ static const Case cases[] = {
     {"B=1,H=4,Hkv=2,Sq=33,Sk=65", NULL, NULL, NULL, DT_F32},
     {"B=2,H=6,Hkv=1,Sq=1,Sk=129", NULL, NULL, NULL, DT_F32},
     {"B=1,H=1,Sq=3,Sk=1000", NULL, NULL, NULL, DT_F32}, // few rows: the keys are split
+    {"B=1,H=9,Hkv=1,Sq=7,Sk=1000", NULL, NULL, NULL,
+     DT_F32}, // and packed: a group is no power of two
+    {"B=2,H=15,Hkv=3,Sq=3,Sk=300", "-1", "40", "24", DT_F32},
     {"B=1,H=1,Sq=129,Sk=17", NULL, NULL, NULL, DT_F32},
     {"B=1,H=1,Sq=1000,Sk=1000", NULL, NULL, NULL, DT_F32},
     {"B=1,H=2,Sq=70,Sk=129", "-50", NULL, NULL, DT_F32}, // causal: the first rows see no key
@@ -73,6 +79,59 @@ static void run_case(Tally *t, const char *path, const Case *c, int index) {
     fflush(stdout);
 }
 
+// ---- given data
+
+static const Case given[] = {{"B=1,H=2,Sq=33,Sk=200", NULL, NULL, NULL, DT_F32},
+                             {"B=1,H=2,Sq=3,Sk=700", "600", NULL, NULL, DT_F32},
+                             {"B=1,H=2,Sq=70,Sk=129", "-50", NULL, NULL, DT_BF16}};
+static const TargetId everywhere[] = {TARGET_SM80, TARGET_SM90A, TARGET_GFX942, TARGET_GFX1100};
+
+// What the first line says, taken apart; false: nothing.
+static bool read_data(Options *to, Arena *a, const char *path) {
+    char line[256] = "", *at = line + strlen("// data:");
+    FILE *f = fopen(path, "r");
+    bool some = f && fgets(line, sizeof line, f) && strncmp(line, "// data:", 8) == 0;
+    if (f) fclose(f);
+    for (char *word = some ? strtok(at, " \n") : NULL; word; word = strtok(NULL, " \n")) {
+        char *value = strchr(word, '=');
+        if (!value) continue;
+        *value = '\0';
+        NameValue in = {arena_strdup(a, word), arena_strdup(a, value + 1)};
+        VEC_PUSH(a, &to->in, in);
+    }
+    return some;
+}
+
+static void run_given(Tally *t, const char *path) {
+    Arena *a = arena_new();
+    Options options = {.seed = 1};
+    bool some = read_data(&options, a, path);
+    for (size_t i = 0; some && i < sizeof given / sizeof *given; i++)
+        for (size_t k = 0; k < sizeof everywhere / sizeof *everywhere; k++) {
+            const Case *c = &given[i];
+            Options in = options;
+            NameValue offset = {"q_offset", c->offset ? c->offset : "0"};
+            in.in.data = NULL, in.in.n = in.in.cap = 0;
+            for (int j = 0; j < options.in.n; j++) VEC_PUSH(a, &in.in, options.in.data[j]);
+            VEC_PUSH(a, &in.in, offset);
+            Differ d = {.path = path,
+                        .shape = c->shape,
+                        .inputs = &in,
+                        .dtype = c->dtype,
+                        .level = 2,
+                        .interpret = true,
+                        .target = everywhere[k],
+                        .log = stdout};
+            Stage s = differ_run(&d);
+            t->passed += s == STAGE_NONE, t->failed += s != STAGE_NONE;
+            if (s != STAGE_NONE)
+                printf("FAILED: %s --shape=%s --dtype=%s, with its data, for %s: %s\n", path,
+                       c->shape, dtype_name(c->dtype), cg_target(everywhere[k]).name,
+                       stage_name(s));
+        }
+    arena_free(a);
+}
+
 // A module of functions only (mask, normalization) has nothing to run.
 static bool holds_variant(const char *path) {
     CompileOptions o = {.source = {.path = path}, .target = TARGET_HOST};
@@ -114,6 +173,7 @@ int main(int argc, char **argv) {
             variants++;
             for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
                 run_case(&t, path[i], &cases[k], (int)k);
+            run_given(&t, path[i]);
         }
         free(path[i]);
     }

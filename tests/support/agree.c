@@ -12,6 +12,7 @@ typedef struct Rows {
     const double *ref, *written, *size, *got; // of this output; size NULL: the reference's own
     const unsigned char *open;
     int64_t n, width;
+    double keys; // how many o is a sum over, at most
     Dtype type;
     double least; // a tenth of the median size of a row: rows of less are as exact as such a one
 } Rows;
@@ -23,6 +24,11 @@ static double size_of(const Rows *r, int64_t row) {
         if (isfinite(x)) sum += x * x;
     }
     return sqrt(sum);
+}
+
+// A sum of such terms leaves f32 in one order of adding and not in another.
+static bool may_overflow(const Rows *r, int64_t row) {
+    return r->size && size_of(r, row) * sqrt(r->keys) > 0x1p127;
 }
 
 static int by_size(const void *a, const void *b) {
@@ -66,7 +72,7 @@ static Agreement compare(const Rows *r, double bound) {
     Agreement a = {.rows = r->n, .finite = true, .row = -1};
     double squares = 0, noise2 = 0;
     for (int64_t row = 0; row < r->n; row++) {
-        if (r->x->rows && !r->x->rows[row]) continue;
+        if ((r->x->rows && !r->x->rows[row]) || may_overflow(r, row)) continue;
         double size = size_of(r, row) + r->least;
         double noise = between(r, r->written, row) / size, off = between(r, r->got, row) / size;
         if (!(noise <= RIGHT)) continue;
@@ -98,6 +104,7 @@ Agreement agree_output(const Oracle *x, const Binding *b, int arg, const double 
               .size = row ? NULL : x->o_size,
               .got = got,
               .open = oracle_open(x, o),
+              .keys = b->size[SIZE_SK],
               .type = o->dtype,
               .width = row ? 1 : b->sig->Dv};
     r.n = o->count / r.width;

@@ -6,7 +6,25 @@
 #include "passes/derive/differentiate.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+
+Variant *gradient_variant(Arena *a, const char *path, const char *text) {
+    static const FeDefine small[] = {{"D", "6"}, {"Dv", "5"}};
+    Diags d;
+    diag_init(&d, a);
+    FeStatus status;
+    FeOptions o = {.path = text ? "gradients.attn" : path,
+                   .text = text,
+                   .text_bytes = text ? strlen(text) : 0,
+                   .stdlib = "stdlib",
+                   .defines = small,
+                   .ndefines = text ? 0 : 2};
+    Module *m = fe_load(a, &d, &o, &status);
+    if (status == FE_OK) return m->variants.n ? m->variants.data[0] : NULL;
+    diag_print(&d, stderr);
+    abort();
+}
 
 typedef struct Whole {
     const Backward *b;

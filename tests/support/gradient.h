@@ -3,8 +3,13 @@
 #ifndef TESTS_GRADIENT_H
 #define TESTS_GRADIENT_H
 
+#include "frontend/frontend.h"
 #include "frontend/reference.h"
 #include "ir/backward.h"
+
+// The first variant of a file, with D = 6 and Dv = 5, or of a text (NULL: of the file); NULL where there is none. A mistake in it
+// ends the test.
+Variant *gradient_variant(Arena *a, const char *path, const char *text);
 
 // As ref_grad, by the derived formulas. round: they are computed in f32, sums in float64.
 void gradient_derived(const Backward *b, const RefGrad *g, bool round);

@@ -155,11 +155,7 @@ static TileProgram *scheduled(Arena *a, const Case *c, PassOptions *o) {
     TileProgram *p = read_file(a, c->name, &diags);
     p->target = o->target.id;
     o->dtype = p->dtype;
-    bool ok = pass_tile(p, o, &diags);
-    if (ok) {
-        pass_classify(p);
-        ok = pass_schedule(p, o, &diags) && tile_verify(p, &diags);
-    }
+    bool ok = pass_finish(p, o, &diags);
     if (!ok) diag_print(&diags, stderr);
     ck_assert(ok);
     return p;

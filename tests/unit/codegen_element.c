@@ -122,12 +122,7 @@ static TileProgram *packed(Arena *a, PassOptions *o) {
     diag_init(&diags, a);
     p->target = o->target.id;
     o->dtype = p->dtype;
-    bool ok = pass_tile(p, o, &diags);
-    if (ok) {
-        pass_set_splits(p);
-        pass_classify(p);
-        ok = pass_schedule(p, o, &diags) && tile_verify(p, &diags);
-    }
+    bool ok = pass_finish(p, o, &diags);
     if (!ok) diag_print(&diags, stderr);
     ck_assert(ok);
     return p;

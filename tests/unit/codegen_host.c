@@ -160,13 +160,7 @@ static TileProgram *scheduled(Arena *a, const char *text, const Target *target) 
     PassOptions o = {.target = *target, .dtype = p->dtype};
     Diags diags;
     diag_init(&diags, a);
-    ck_assert(pass_tile(p, &o, &diags));
-    pass_classify(p);
-    pass_settle(p);
-    pass_tidy(p);
-    pass_hoist(p);
-    pass_fuse(p);
-    ck_assert(pass_schedule(p, &o, &diags));
+    ck_assert(pass_finish(p, &o, &diags));
     return p;
 }
 

@@ -64,6 +64,23 @@ START_TEST(divisions) {
 }
 END_TEST
 
+// Of sigmoids that are weights every fourth is made of multiplications; of those that decide, none.
+START_TEST(sigmoids) {
+    Arena *a = arena_new();
+    size_t n;
+    static const char form[] = "attention t { dim D = 64; score(q, k) = dot(q, k); "
+                               "normalize(s) { let x = sigmoid(s); return %s; } }";
+    static const char guess[] = "2129859011"; // 0x7ef311c3, of which a reciprocal is made
+    char *ptx = compile(a, arena_printf(a, form, "x * x"), DT_BF16, &n);
+    ck_assert(strstr(ptx, guess) != NULL);
+    free(ptx);
+    ptx = compile(a, arena_printf(a, form, "x == rowmax(x) ? x * x : 0"), DT_BF16, &n);
+    ck_assert(!strstr(ptx, guess));
+    free(ptx);
+    arena_free(a);
+}
+END_TEST
+
 // A mask that reads inputs: a warp makes each list by votes; the sweep has its bounds from there, and
 // no step looks at whether it has anything to do.
 START_TEST(lists_of_tiles) {
@@ -338,6 +355,7 @@ Suite *codegen_nvptx_suite(void) {
     tcase_set_timeout(t, 120);
     tcase_add_test(t, instructions);
     tcase_add_test(t, divisions);
+    tcase_add_test(t, sigmoids);
     tcase_add_test(t, lists_of_tiles);
     tcase_add_test(t, tf32);
     tcase_add_test(t, sums_stay_in_threads);

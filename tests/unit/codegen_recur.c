@@ -309,18 +309,33 @@ START_TEST(hard_keys) {
 }
 END_TEST
 
-START_TEST(other_targets_have_none) {
+// GPUs' schedules, interpreted: as f32, which is exact here, and as bf16, which is only placed differently.
+static void try_gpu(const char *source, const int32_t size[RSIZE_FREE], TargetId target, Dtype t,
+                    uint32_t seed) {
     RuCase x = {.a = arena_new()};
-    ru_compile(&x, "recurrence r { dim D = 8; }");
-    for (int t = 0; t < TARGET_COUNT; t++) {
-        Diags diags;
-        diag_init(&diags, x.a);
-        PassOptions o = {.target = *target_get((TargetId)t), .dtype = DT_F32};
-        if (o.target.kind == KIND_HOST) continue;
-        ck_assert_ptr_null(pass_recurrence(x.a, x.c, &o, &diags));
-        ck_assert_ptr_nonnull(strstr(diags.first->message, "has no kernels of recurrences yet"));
-    }
+    Diags diags;
+    diag_init(&diags, x.a);
+    ru_compile(&x, source);
+    ru_fill(&x, size, seed, ru_draw(&seed, 3) > 0);
+    ru_reference(&x);
+    PassOptions o = {.dtype = t, .target = *target_get(target)};
+    TileProgram *p = pass_recurrence(x.a, x.c, &o, &diags);
+    if (!p) diag_print(&diags, stderr);
+    ck_assert_msg(p != NULL, "%s", source);
+    interpret(&x, p, source, o.target.name);
     arena_free(x.a);
+}
+
+START_TEST(gpu_schedules) {
+    static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A, TARGET_GFX90A, TARGET_GFX1100};
+    static const int lengths[] = {0, 1, 9, 16, 17, 35}, widths[] = {1, 3, 8, 17, 33};
+    uint32_t start = 900 + (uint32_t)_i, *seed = &start;
+    Arena *a = arena_new();
+    int D = widths[ru_draw(seed, 5)], Dv = widths[ru_draw(seed, 5)];
+    int32_t size[] = {1, 2, 1 + (int)ru_draw(seed, 2), 1, 2, lengths[ru_draw(seed, 6)]};
+    const char *source = ru_random_source(a, D, Dv, seed);
+    try_gpu(source, size, targets[_i % 4], _i % 3 ? DT_F32 : DT_BF16, start);
+    arena_free(a);
 }
 END_TEST
 
@@ -333,7 +348,7 @@ Suite *codegen_recur_suite(void) {
     tcase_add_loop_test(c, random_ones, 0, 60);
     tcase_add_test(c, hard_decays);
     tcase_add_test(c, hard_keys);
-    tcase_add_test(c, other_targets_have_none);
+    tcase_add_loop_test(c, gpu_schedules, 0, 24);
     suite_add_tcase(s, c);
     return s;
 }

@@ -101,12 +101,14 @@ START_TEST(stores_by_parts) {
 }
 END_TEST
 
-// Of a number for each query and key full tiles read two keys at once where rows are aligned, and ask
-// for the next tile's; nothing there is clamped.
+// Of a number for each query and key full tiles read two keys at once where rows are aligned, narrow ones all before
+// scores are waited for if registers are left, and ask for the next tile's; nothing there is clamped.
 START_TEST(dense_bias) {
     static const struct {
-        const char *dtype, *pair;
-    } cases[] = {{"f32", "ld.global.nc.v2.b32"}, {"bf16", "@p ld.global.nc.b32"}};
+        const char *dtype, *pair, *schedule;
+    } cases[] = {{"f32", "ld.global.nc.v2.b32", NULL},
+                 {"bf16", "@p ld.global.nc.b32", NULL},
+                 {"bf16", "\tld.global.nc.b32", "keys=112"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
         size_t n;
@@ -116,7 +118,7 @@ START_TEST(dense_bias) {
             "score(q, k) = dot(q, k); modify(s, b, h, i, j) = s + bias[h, i, j]; "
             "normalize(s) = softmax(s); }",
             cases[i].dtype);
-        char *ptx = compile(a, text, DT_BF16, &n);
+        char *ptx = ptx_scheduled(a, TARGET_SM90A, text, DT_BF16, cases[i].schedule, &n);
         ck_assert_int_ge(count(ptx, cases[i].pair), 24);
         ck_assert_int_ge(count(ptx, "prefetch.global.L2"), 2);
         free(ptx);

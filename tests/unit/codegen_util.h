@@ -69,10 +69,7 @@ static inline void cu_put(Dtype t, char *at, int64_t i, double v) {
     case DT_I32: ((int32_t *)(void *)at)[i] = (int32_t)v; return;
     case DT_BF16: ((uint16_t *)(void *)at)[i] = (uint16_t)(bits >> 16); return; // v is exact in it
     case DT_F16: ((uint16_t *)(void *)at)[i] = cu_half(v); return;
-    case DT_BOOL:
-    case DT_I8: at[i] = (char)v; return;
-    case DT_E4M3:
-    case DT_E5M2:
+    case DT_BOOL: at[i] = (char)v; return;
     case DT_COUNT: break;
     }
     ck_abort_msg("no tensors of type %s here", dtype_name(t));
@@ -84,7 +81,7 @@ static inline double cu_get(Dtype t, const char *at, int64_t i) {
     float f;
     if (t == DT_F32) return (double)((const float *)(const void *)at)[i];
     if (t == DT_I32) return ((const int32_t *)(const void *)at)[i];
-    if (t == DT_BOOL || t == DT_I8) return at[i];
+    if (t == DT_BOOL) return at[i];
     memcpy(&narrow, at + 2 * i, 2);
     bits = (uint32_t)narrow << 16;
     memcpy(&f, &bits, sizeof f);

@@ -122,17 +122,19 @@ START_TEST(softmax_is_explained_as_mathematics) {
 }
 END_TEST
 
-static const char streamed[] = "stream causal sweeps=1\n"
-                               "  s = dot\n"
-                               "  sweep 0\n"
-                               "    @m = rowmax (s * 0.18033688)\n"
-                               "    @l = rowsum exp2(fma(s, 0.18033688, A0)) shift A0\n"
-                               "    A0 = neg(@m)\n"
-                               "    acc = exp2(fma(s, 0.18033688, A0)) shift A0\n"
-                               "  m = (@m * 0.6931472)\n"
-                               "  l = @l\n"
-                               "  factor = rcp(l)\n"
-                               "  empty = (@m == -inf)\n";
+static const char streamed[] =
+    "stream causal sweeps=1\n"
+    "  s = dot\n"
+    "  sweep 0\n"
+    "    @m = rowmax (s * select((5.954089e+09 < abs(s)), 0.25, 0.18033688))\n"
+    "    @l = rowsum exp2(fma(s, select((1.181116e+09 < abs(A0)), 0.25, 0.18033688), A0)) shift "
+    "A0\n"
+    "    A0 = neg(@m)\n"
+    "    acc = exp2(fma(s, select((1.181116e+09 < abs(A0)), 0.25, 0.18033688), A0)) shift A0\n"
+    "  m = (@m * select((1.181116e+09 < abs(@m)), 0.5, 0.6931472))\n"
+    "  l = @l\n"
+    "  factor = rcp(l)\n"
+    "  empty = (@m == -inf)\n";
 
 // What the explanation names itself keeps clear of the program's names; the output and minus signs.
 START_TEST(names_do_not_clash) {

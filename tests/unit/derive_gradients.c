@@ -36,20 +36,10 @@ static double *random_array(Probe *p, int64_t n, bool whole) {
 }
 
 static Variant *variant(Arena *a, const char *path, const char *text, RowProgram **row) {
-    static const FeDefine small[] = {{"D", "6"}, {"Dv", "5"}};
     Diags d;
     diag_init(&d, a);
-    FeStatus status;
-    FeOptions o = {.path = text ? "gradients.attn" : path,
-                   .text = text,
-                   .text_bytes = text ? strlen(text) : 0,
-                   .stdlib = "stdlib",
-                   .defines = small,
-                   .ndefines = text ? 0 : 2};
-    Module *m = fe_load(a, &d, &o, &status);
-    ck_assert_msg(status == FE_OK, "%s: %s", text ? text : path, d.first ? d.first->message : "");
-    if (!m->variants.n || m->variants.data[0]->kind != VARIANT_ATTENTION) return NULL;
-    Variant *v = m->variants.data[0];
+    Variant *v = gradient_variant(a, path, text);
+    if (!v || v->kind != VARIANT_ATTENTION) return NULL;
     for (int i = 0; i < v->inputs.n; i++)
         v->inputs.data[i].grad = dtype_reads(v->inputs.data[i].dtype) == EX_F32;
     *row = fe_lower(a, &d, v);

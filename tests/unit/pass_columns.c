@@ -27,8 +27,7 @@ static TileProgram *in_blocks(Arena *a, const Stream *s, TargetId target, bool s
     pass_fuse(p);
     pu_verify(p, p->name, PU_SHAPED);
     if (target == TARGET_SM90A)
-        p->kernels.data[0]->schedule.knobs =
-            sm90_fit(p, p->kernels.data[0], &o.target, SHAPE_SHORT, false);
+        p->kernels.data[0]->schedule.knobs = sm90_fit(p, p->kernels.data[0], SHAPE_SHORT, false);
     ck_assert(pass_schedule(p, &o, &diags));
     pu_verify(p, p->name, PU_SHAPED);
     return p;

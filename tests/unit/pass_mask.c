@@ -40,6 +40,8 @@ static const MaskCase masks[] = {
     {"q / 7 == k / 7 && k <= q", EXACT_FULL | BOUNDS},
     {"q / 4 >= k / 4", EXACT | BOUNDS},
     {"q >> 2 == k >> 2", EXACT | BOUNDS},
+    {"k <= q / H", EXACT | BOUNDS},
+    {"k <= q / H && q / H - k < 3", EXACT | BOUNDS},
     {"q / 4 * 4 <= k", EXACT | BOUNDS},
     {"(q - k) % 3 == 0", EXACT | BOUNDS},
     {"(q - k) % 16 == 0", EXACT | BOUNDS},

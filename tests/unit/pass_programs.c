@@ -169,19 +169,25 @@ END_TEST
 
 // The keys in parts, merged by the derived rule; before and after the passes.
 START_TEST(split_keys) {
-    static const int splits[] = {1, 2, 5};
+    static const struct {
+        int parts;
+        TargetId target;
+    } splits[] = {
+        {1, TARGET_HOST}, {2, TARGET_HOST}, {5, TARGET_HOST}, {5, TARGET_SM80}, {11, TARGET_SM80}};
     static const PuStage stages[] = {PU_BUILT, PU_FUSED, PU_BOUND, PU_SHAPED};
-    PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32, .split = true};
+    PassOptions o = {.dtype = DT_F32, .split = true};
     Arena *a = arena_new();
     Variant *v;
     const char *what = _i < TEXTS ? texts[_i] : library[_i - TEXTS];
     const char *path = _i < TEXTS ? "t.attn" : arena_printf(a, "stdlib/%s.attn", what);
     const Stream *s = pu_stream(a, path, _i < TEXTS ? whole_text(a, what) : NULL, 8, &v);
     for (int i = 0; i < 4; i++)
-        for (int n = 0; n < 3; n++) {
+        for (int n = 0; n < 5; n++) {
+            o.target = *target_get(splits[n].target);
             TileProgram *p = pu_staged(a, s, &o, stages[i], (PuTiles){8, 4});
-            ck_assert_int_eq(p->plans.n, s->nsweeps == 1 ? 2 : 1);
-            if (s->nsweeps == 1) p->sizes.data[p->sizes.n - 1].def = ex_i32(p->pool, splits[n]);
+            ck_assert_int_eq(p->plans.n, s->nsweeps == 1 ? 3 : 2);
+            if (s->nsweeps == 1)
+                p->sizes.data[p->sizes.n - 1].def = ex_i32(p->pool, splits[n].parts);
             check_program(a, v, p, what, stages[i]);
         }
     arena_free(a);
@@ -191,8 +197,8 @@ END_TEST
 // As many parts as make the blocks as many as the workers, but none for nearly nothing.
 START_TEST(number_of_parts) {
     static const int cases[][5] = {// B, H, Sq, Sk, parts of 64 workers, tiles of 8
-                                   {1, 4, 1, 4096, 16}, {1, 4, 16, 4096, 8}, {2, 8, 1, 4096, 4},
-                                   {8, 32, 1, 4096, 1}, {1, 1, 1, 64, 4},    {1, 1, 1, 7, 1},
+                                   {1, 4, 1, 4096, 64}, {1, 4, 16, 4096, 8}, {2, 8, 1, 4096, 32},
+                                   {8, 32, 1, 4096, 2}, {1, 1, 1, 64, 4},    {1, 1, 1, 7, 1},
                                    {1, 1, 0, 4096, 1},  {1, 1, 1, 0, 1}};
     PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32, .split = true};
     Arena *a = arena_new();
@@ -200,9 +206,10 @@ START_TEST(number_of_parts) {
     const Stream *s = pu_stream(a, "stdlib/softmax.attn", NULL, 8, &v);
     const TileProgram *p = pu_staged(a, s, &o, PU_SHAPED, (PuTiles){8, 8});
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        int32_t size[SIZE_FREE + 1] = {cases[i][0], cases[i][1], 1, cases[i][2], cases[i][3], 0};
+        int32_t size[SIZE_FREE + 2] = {cases[i][0], cases[i][1], 1, cases[i][2], cases[i][3], 0};
         tile_eval_sizes(p, size, 64);
-        ck_assert_int_eq(size[SIZE_FREE], cases[i][4]);
+        ck_assert_int_eq(size[SIZE_FREE], cases[i][1]); // of a group
+        ck_assert_int_eq(size[SIZE_FREE + 1], cases[i][4]);
     }
     arena_free(a);
 }

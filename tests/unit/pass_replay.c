@@ -51,7 +51,8 @@ static void replay(const char *path, const char *text, int D, const PassOptions 
     TileProgram *all = pass_pipeline(a, s, o, &diags);
     ck_assert_msg(all != NULL, "%s", path);
     PassOptions built = *o;
-    built.split = pass_splits(o);
+    built.few = pass_few(o);
+    built.split = built.few > 0;
     built.share = pass_shares(o, s->row->D, s->row->Dv);
     TileProgram *p = pass_build(a, s, &built);
     const PassId *order;

@@ -2,7 +2,12 @@
 // (That the library computes what it computed, pass_programs and pass_sm90 tell.)
 #include "pass_util.h"
 
-static void count_choices(void *ctx, const Ex *e) { *(int *)ctx += e->op == EX_SELECT; }
+static bool is_constant(const Ex *e) { return e->op == EX_CONST; }
+
+// Of numbers; a row's choice of its unit is one of constants.
+static void count_choices(void *ctx, const Ex *e) {
+    *(int *)ctx += e->op == EX_SELECT && !(is_constant(e->args[1]) && is_constant(e->args[2]));
+}
 
 static int choices_in_full_tiles(const char *score) {
     Arena *a = arena_new();

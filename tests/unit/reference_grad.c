@@ -1,8 +1,7 @@
 // The reference's derivative against central differences of the reference's values: every variant
 // and recurrence of the library, others that have all that the language has, kinks, rows without
 // keys, and garbage behind masks.
-#include "frontend/frontend.h"
-#include "frontend/reference.h"
+#include "tests/support/gradient.h"
 
 #include <check.h>
 #include <glob.h>
@@ -42,22 +41,6 @@ static Array array(Probe *p, int64_t n, bool random) {
     for (int64_t i = 0; random && i < n; i++) x.x[i] = noise(&p->seed);
     for (int64_t i = 0; !random && i < n; i++) x.d[i] = noise(&p->seed);
     return x;
-}
-
-static const Variant *variant(Arena *a, const char *path, const char *text) {
-    static const FeDefine small[] = {{"D", "6"}, {"Dv", "5"}};
-    Diags d;
-    diag_init(&d, a);
-    FeStatus status;
-    FeOptions o = {.path = text ? "grad.attn" : path,
-                   .text = text,
-                   .text_bytes = text ? strlen(text) : 0,
-                   .stdlib = "stdlib",
-                   .defines = small,
-                   .ndefines = text ? 0 : 2};
-    Module *m = fe_load(a, &d, &o, &status);
-    ck_assert_msg(status == FE_OK, "%s: %s", path, d.first ? d.first->message : "");
-    return m->variants.n ? m->variants.data[0] : NULL;
 }
 
 static void sizes(Probe *p) {
@@ -208,7 +191,7 @@ START_TEST(library) {
         for (int m = 0; m < 3; m++) module |= strstr(g.gl_pathv[i], modules[m]) != NULL;
         if (module) continue;
         Arena *a = arena_new();
-        differences(a, variant(a, g.gl_pathv[i], NULL), g.gl_pathv[i]);
+        differences(a, gradient_variant(a, g.gl_pathv[i], NULL), g.gl_pathv[i]);
         seen++;
         arena_free(a);
     }
@@ -268,24 +251,26 @@ static const char *const recurrences[] = {
 START_TEST(chosen) {
     Arena *a = arena_new();
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
-        differences(a, variant(a, "", arena_printf(a, HEAD ATTENTION "%s }", bodies[i])),
+        differences(a, gradient_variant(a, NULL, arena_printf(a, HEAD ATTENTION "%s }", bodies[i])),
                     bodies[i]);
     for (size_t i = 0; i < sizeof scores / sizeof *scores; i++)
-        differences(a,
-                    variant(a, "",
-                            arena_printf(a,
-                                         HEAD "attention a { dim D = 4, Dv = 3; score(q, k) = %s;"
-                                              "normalize(s) = softmax(s); }",
-                                         scores[i])),
-                    scores[i]);
+        differences(
+            a,
+            gradient_variant(a, NULL,
+                             arena_printf(a,
+                                          HEAD "attention a { dim D = 4, Dv = 3; score(q, k) = %s;"
+                                               "normalize(s) = softmax(s); }",
+                                          scores[i])),
+            scores[i]);
     for (size_t i = 0; i < sizeof recurrences / sizeof *recurrences; i++)
-        differences(a,
-                    variant(a, "",
-                            arena_printf(a,
-                                         "recurrence r { dim D = 4, Dv = 3; input g: f32[S];"
-                                         "input w: f32[D]; %s }",
-                                         recurrences[i])),
-                    recurrences[i]);
+        differences(
+            a,
+            gradient_variant(a, NULL,
+                             arena_printf(a,
+                                          "recurrence r { dim D = 4, Dv = 3; input g: f32[S];"
+                                          "input w: f32[D]; %s }",
+                                          recurrences[i])),
+            recurrences[i]);
     arena_free(a);
 }
 END_TEST
@@ -321,8 +306,8 @@ START_TEST(random_recurrences) {
         }
         differences(
             a,
-            variant(
-                a, "",
+            gradient_variant(
+                a, NULL,
                 arena_printf(a,
                              "recurrence r { dim D = 4, Dv = 3; input g: f32[S]; input w: f32[D];"
                              "input u: f32[B, Dv]; input m: f32[H, D]; input c: f32; %s }",
@@ -344,8 +329,8 @@ typedef struct Row {
 // v = 1, do = 1; `c` is an input of one number.
 static Row row(const char *body, const double *k, double c, double demit) {
     Arena *a = arena_new();
-    const Variant *v = variant(
-        a, "",
+    const Variant *v = gradient_variant(
+        a, NULL,
         arena_printf(a, HEAD "attention a { dim D = 1; input c: f32; score(q, k) = dot(q, k); %s }",
                      body));
     double q[ROWS] = {1, 1}, ones[KEYS] = {1, 1, 1, 1}, top[ROWS] = {demit, demit};
@@ -439,8 +424,8 @@ END_TEST
 // A decay of 0 forgets what is infinite, and its gradient; state0 gets dstate through decays alone.
 START_TEST(forgotten) {
     Arena *a = arena_new();
-    const Variant *v =
-        variant(a, "", "recurrence r { dim D = 1; input g: f32[S]; decay(b, h, t) = g[t]; }");
+    const Variant *v = gradient_variant(
+        a, NULL, "recurrence r { dim D = 1; input g: f32[S]; decay(b, h, t) = g[t]; }");
     double q[] = {1, 1, 1}, k[] = {1, 2, 3}, val[] = {1, 1, 1}, g[] = {0.5, 0, 0.25}, s0 = INFINITY;
     double d_o[] = {0, 1, 1}, dstate = 8, dq[3], dk[3], dv[3], dg[3], ds0;
     int32_t n[] = {1, 1, 1, 1, 1, 3};
@@ -477,10 +462,10 @@ START_TEST(open_kinks) {
     Arena *a = arena_new();
     for (size_t i = 0; i < 2 * (sizeof cases / sizeof *cases); i++) {
         const char *body = cases[i / 2].body;
-        const Variant *v =
-            variant(a, "",
-                    arena_printf(
-                        a, "attention a { dim D = 2, Dv = 1; score(q, k) = dot(q, k); %s }", body));
+        const Variant *v = gradient_variant(
+            a, NULL,
+            arena_printf(a, "attention a { dim D = 2, Dv = 1; score(q, k) = dot(q, k); %s }",
+                         body));
         float third = 1.0f / 3, tenth = 0.1f;
         double q[] = {tenth, third}, k[] = {third, -tenth, third * 2, -tenth * 2}, val[] = {1, 1},
                o;

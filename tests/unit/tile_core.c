@@ -163,10 +163,6 @@ START_TEST(element_types_round_to_even) {
     ck_assert(dtype_round(DT_F16, 0x1p-24) == 0x1p-24 && dtype_round(DT_F16, 0x1p-25) == 0);
     ck_assert(dtype_round(DT_F16, 0x1.8p-24) == 0x1p-23);
     ck_assert(dtype_round(DT_F32, 0.1) == (double)0.1f);
-    ck_assert(dtype_round(DT_E4M3, 1000) == 448 && dtype_round(DT_E4M3, 17) == 16 &&
-              dtype_round(DT_E4M3, 0x1p-9) == 0x1p-9);
-    ck_assert(dtype_round(DT_E5M2, 57344) == 57344 && dtype_round(DT_E5M2, 62000) == INFINITY);
-    ck_assert(dtype_round(DT_I8, 200) == 127 && dtype_round(DT_I8, -2.5) == -2);
     ck_assert(isnan(dtype_round(DT_F16, NAN)) && dtype_round(DT_BF16, -INFINITY) == -INFINITY);
 }
 END_TEST

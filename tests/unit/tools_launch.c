@@ -33,13 +33,7 @@ static TileProgram *program(Arena *a, const char *text) {
     TileProgram *p = tile_parse(a, text, strlen(text), &diags);
     ck_assert_msg(p != NULL, "%s", diags.first ? diags.first->message : "");
     PassOptions o = {.target = cg_target(TARGET_HOST), .dtype = DT_F32};
-    ck_assert(pass_tile(p, &o, &diags));
-    pass_classify(p);
-    pass_settle(p);
-    pass_tidy(p);
-    pass_hoist(p);
-    pass_fuse(p);
-    ck_assert(pass_schedule(p, &o, &diags));
+    ck_assert(pass_finish(p, &o, &diags));
     return p;
 }
 

@@ -61,6 +61,15 @@ static void *plain(Pane *p, const Binding *b, int arg) {
     return real ? (void *)x : n;
 }
 
+// The first channels of k, where v is in it.
+static double *in_k(Pane *p, const PaneRun *r) {
+    int64_t rows = r->b.tensor[1].count / p->row->D;
+    double *v = ARENA_ARRAY(p->arena, double, rows * p->row->Dv + 1);
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(v + i * p->row->Dv, r->k + i * p->row->D, sizeof *v * (size_t)p->row->Dv);
+    return v;
+}
+
 static bool is_outside_limits(Pane *p, const int32_t *size) {
     if (p->row->D > PANE_MOST_DIM || p->row->Dv > PANE_MOST_DIM)
         return !pane_wrong(
@@ -85,13 +94,14 @@ bool pane_run(Pane *p, PaneRun *r, int rows) {
     void **in = ARENA_ARRAY(p->arena, void *, sig->args.n + 1);
     for (int i = 0; i < sig->args.n; i++)
         if (read[i]) in[i] = plain(p, &r->b, i);
-    r->q = in[0], r->k = in[1], r->v = in[2];
+    int operands = sig_operands(sig);
+    r->q = in[0], r->k = in[1], r->v = operands > 2 ? in[2] : in_k(p, r);
     r->run = (RefRun){.variant = p->variant,
                       .sizes = r->b.size,
                       .q = r->q,
                       .k = r->k,
                       .v = r->v,
-                      .inputs = (const void *const *)in + 3};
+                      .inputs = (const void *const *)in + operands};
     return true;
 }
 

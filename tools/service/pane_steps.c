@@ -40,9 +40,9 @@ static ExValue symbol(void *ctx, const Ex *e) {
     case SYM_SIZE: v.i = t->r.b.size[e->index]; break;
     case SYM_SCALAR:
         if (e->type == EX_F32)
-            v.f = t->r.b.scalar[3 + e->index]; // q, k, v come first
+            v.f = t->r.b.scalar[sig_operands(t->r.b.sig) + e->index];
         else
-            v.i = (int32_t)t->r.b.scalar[3 + e->index];
+            v.i = (int32_t)t->r.b.scalar[sig_operands(t->r.b.sig) + e->index];
         break;
     default: break;
     }
@@ -51,7 +51,7 @@ static ExValue symbol(void *ctx, const Ex *e) {
 
 static ExValue element(void *ctx, const Ex *e, const int32_t *index) {
     const Steps *t = ctx;
-    const Tensor *x = &t->r.b.tensor[3 + e->input];
+    const Tensor *x = &t->r.b.tensor[sig_operands(t->r.b.sig) + e->input];
     int64_t i = 0;
     ExValue v = {.i = 0};
     if (!x->count) return v;

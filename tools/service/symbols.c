@@ -23,7 +23,8 @@ static int symbol_kind(AstItemKind k) {
     case AST_NORMALIZATION: return SYMBOL_FUNCTION;
     case AST_ATTENTION:
     case AST_RECURRENCE: return SYMBOL_CLASS;
-    case AST_INPUT: return SYMBOL_PROPERTY;
+    case AST_INPUT:
+    case AST_SHARE: return SYMBOL_PROPERTY;
     case AST_CLAUSE: return SYMBOL_METHOD;
     }
     return SYMBOL_CONSTANT;
@@ -35,6 +36,7 @@ static const char *symbol_detail(Analysis *a, const AstItem *item) {
                                         [AST_ATTENTION] = "attention",
                                         [AST_RECURRENCE] = "recurrence",
                                         [AST_INPUT] = "input",
+                                        [AST_SHARE] = "share",
                                         [AST_DIM] = "dim",
                                         [AST_CONST] = "const",
                                         [AST_CLAUSE] = ""};

@@ -33,13 +33,14 @@ module.exports = grammar({
     normalization: $ => seq('normalization', field('name', $._name), field('parameters', $.parameters), $._body),
     attention: $ => seq('attention', field('name', $._name), field('body', $.variant_body)),
     recurrence: $ => seq('recurrence', field('name', $._name), field('body', $.variant_body)),
-    variant_body: $ => seq('{', repeat(choice($.dims, $.input, $.clause)), '}'),
+    variant_body: $ => seq('{', repeat(choice($.dims, $.input, $.share, $.clause)), '}'),
 
     dims: $ => seq('dim', commaSep1($.dim), ';'),
     dim: $ => seq(field('name', $._name), '=', field('value', $._expression)),
     input: $ => seq(
       'input', field('name', $._name), ':', field('type', choice(alias($.identifier, $.type), $.reserved)),
       optional(field('extents', $.extents)), optional(field('grad', choice(alias($.identifier, $.attribute), $.reserved))), ';'),
+    share: $ => seq('share', field('name', $._name), '=', field('of', $._name), ';'),
     extents: $ => seq('[', commaSep1(choice($._name, $.integer)), ']'),
     clause: $ => seq(field('name', $._name), field('parameters', $.parameters), $._body),
 

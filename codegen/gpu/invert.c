@@ -1,0 +1,229 @@
+// invert.c: the inverse of a triangle, which all threads of a block make in shared memory, for GPUs.
+//
+// In: N, f32, of which the strict lower part is read. Out: the transpose of T = (I - N)^-1. Blocks of LEAF places on the
+// diagonal are made by substitution, a column a thread; then pairs of blocks become one of twice the size:
+//
+//     T11                      M = N21 T11
+//     T21  T22                 T21 = T22 M
+//
+// T lies transposed above N's diagonal, with the diagonal itself. M takes N21's place when all have read that, transposed
+// too: so all that a thread reads follows each other in memory.
+#include "codegen/gpu/gpu.h"
+
+#include <assert.h>
+
+enum { LEAF = 16, FOUR = 4 };
+
+typedef struct Inverse {
+    const TileValue *N;
+    int n;
+    Val *x; // what this thread makes
+} Inverse;
+
+static Val pointer(Cg *cg, const Inverse *w, Val row, Val col) {
+    return cg_shared_pointer(cg, w->N, w->N->axis[0], row, col);
+}
+
+static void put(Cg *cg, const Inverse *w, Val row, Val col, Val x) {
+    LLVMBuildStore(cg->b, x, pointer(cg, w, row, col));
+}
+
+// Four side by side, from a multiple of four on.
+static void four(Cg *cg, const Inverse *w, Val row, Val col, Val *to) {
+    Ty type = cg_vector(cg->f32, FOUR);
+    for (int i = 0; i < FOUR && !cg_gpu(cg)->hooks->pieces; i++)
+        to[i] = LLVMBuildLoad2(cg->b, cg->f32, pointer(cg, w, row, cg_plus(cg, col, i)), "");
+    if (!cg_gpu(cg)->hooks->pieces) return;
+    Val v = LLVMBuildLoad2(cg->b, type, pointer(cg, w, row, col), "");
+    LLVMSetAlignment(v, FOUR * sizeof(float));
+    for (int i = 0; i < FOUR; i++) to[i] = LLVMBuildExtractElement(cg->b, v, cg_i32(cg, i), "");
+}
+
+static Val multiply_add(Cg *cg, Val a, Val b, Val c) {
+    Val v[] = {a, b, c};
+    return cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, v, 3);
+}
+
+typedef struct Guard {
+    Blk done;
+} Guard;
+
+// What follows is for `in` alone.
+static Guard only(Cg *cg, Val in) {
+    Guard g = {cg_block(cg, "inverse.done")};
+    Blk work = cg_block(cg, "inverse");
+    LLVMBuildCondBr(cg->b, in, work, g.done);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    return g;
+}
+
+static void all(Cg *cg, Guard g) {
+    LLVMBuildBr(cg->b, g.done);
+    LLVMPositionBuilderAtEnd(cg->b, g.done);
+}
+
+// Thread t has column t % LEAF of block t / LEAF.
+static void make_leaves(Cg *cg, const Inverse *w) {
+    Val tid = cg_gpu(cg)->tid, own = cg_modulo(cg, tid, LEAF), x[LEAF];
+    Val first = LLVMBuildSub(cg->b, tid, own, "");
+    Guard g = only(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, tid, cg_i32(cg, w->n), ""));
+    for (int t = 0; t < LEAF; t++) {
+        Val diagonal = LLVMBuildICmp(cg->b, LLVMIntEQ, own, cg_i32(cg, t), "");
+        x[t] = LLVMBuildSelect(cg->b, diagonal, cg_f32(cg, 1), cg_f32(cg, 0), "");
+    }
+    for (int t = 1; t < LEAF; t++)
+        for (int s = 0; s < t; s += FOUR) {
+            Val row[FOUR];
+            four(cg, w, cg_plus(cg, first, t), cg_plus(cg, first, s), row);
+            for (int i = 0; i < FOUR && s + i < t; i++)
+                x[t] = multiply_add(cg, row[i], x[s + i], x[t]);
+        }
+    for (int t = 0; t < LEAF; t++) { // below the diagonal lies N, which others read
+        Val after = LLVMBuildICmp(cg->b, LLVMIntSLE, own, cg_i32(cg, t), "");
+        Guard above = only(cg, after);
+        put(cg, w, tid, cg_plus(cg, first, t), x[t]);
+        all(cg, above);
+    }
+    all(cg, g);
+}
+
+// ---- from blocks of `b` places to those of twice as many
+
+typedef struct Share { // of a thread: `each` elements of a pair's block, along its rows; column l
+    int b, each;
+    Val in; // whether it has any
+    Val lo, hi, row, l;
+} Share;
+
+static Share share_of(Cg *cg, const Inverse *w, int b) {
+    int all = w->n * b / 2, threads = cg_gpu(cg)->threads;
+    Share s = {.b = b, .each = (all + threads - 1) / threads};
+    if (s.each < FOUR) s.each = FOUR;
+    Val tid = cg_gpu(cg)->tid;
+    s.in = LLVMBuildICmp(cg->b, LLVMIntSLT, tid, cg_i32(cg, all / s.each), "");
+    s.l = cg_modulo(cg, tid, b);
+    Val rest = cg_over(cg, tid, b);
+    s.row = cg_times(cg, cg_modulo(cg, rest, b / s.each), s.each);
+    s.lo = cg_times(cg, cg_over(cg, rest, b / s.each), 2 * b);
+    s.hi = cg_plus(cg, s.lo, b);
+    return s;
+}
+
+// A loop over four of the contracted places at a time.
+typedef struct Terms {
+    Blk pre, head;
+    Val k;
+} Terms;
+
+static Terms terms_begin(Cg *cg, const Inverse *w, const Share *s) {
+    Terms t = {.pre = LLVMGetInsertBlock(cg->b), .head = cg_block(cg, "terms")};
+    Val zero = cg_i32(cg, 0), none = cg_f32(cg, 0);
+    LLVMBuildBr(cg->b, t.head);
+    LLVMPositionBuilderAtEnd(cg->b, t.head);
+    t.k = LLVMBuildPhi(cg->b, cg->i32, "");
+    LLVMAddIncoming(t.k, &zero, &t.pre, 1);
+    for (int i = 0; i < s->each; i++) {
+        w->x[i] = LLVMBuildPhi(cg->b, cg->f32, "");
+        LLVMAddIncoming(w->x[i], &none, &t.pre, 1);
+    }
+    return t;
+}
+
+static void terms_end(Cg *cg, const Inverse *w, const Share *s, Terms *t, const Val *phi) {
+    Blk done = cg_block(cg, "terms.done");
+    Val next = cg_plus(cg, t->k, FOUR);
+    LLVMAddIncoming(t->k, &next, &t->head, 1);
+    for (int i = 0; i < s->each; i++) LLVMAddIncoming(phi[i], &w->x[i], &t->head, 1);
+    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, s->b), "");
+    LLVMBuildCondBr(cg->b, more, t->head, done);
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}
+
+// M(h, l) = sum over k of N(hi + h, lo + k) T(lo + k, lo + l); T11 is 0 above its diagonal, where memory has N.
+static void first_product(Cg *cg, const Inverse *w, const Share *s) {
+    Val *phi = ARENA_ARRAY(cg->arena, Val, s->each);
+    Terms t = terms_begin(cg, w, s);
+    Val right[FOUR], left[FOUR], at = LLVMBuildAdd(cg->b, s->lo, t.k, "");
+    for (int i = 0; i < s->each; i++) phi[i] = w->x[i];
+    four(cg, w, LLVMBuildAdd(cg->b, s->lo, s->l, ""), at, right);
+    for (int j = 0; j < FOUR; j++) {
+        Val there = LLVMBuildICmp(cg->b, LLVMIntSGE, cg_plus(cg, t.k, j), s->l, "");
+        right[j] = LLVMBuildSelect(cg->b, there, right[j], cg_f32(cg, 0), "");
+    }
+    for (int i = 0; i < s->each; i++) {
+        Val row = LLVMBuildAdd(cg->b, s->hi, cg_plus(cg, s->row, i), "");
+        four(cg, w, row, at, left);
+        for (int j = 0; j < FOUR; j++) w->x[i] = multiply_add(cg, left[j], right[j], w->x[i]);
+    }
+    terms_end(cg, w, s, &t, phi);
+}
+
+// T(h, l) = sum over k <= h of T(hi + h, hi + k) M(k, l).
+static void second_product(Cg *cg, const Inverse *w, const Share *s) {
+    Val *phi = ARENA_ARRAY(cg->arena, Val, s->each);
+    Terms t = terms_begin(cg, w, s);
+    Val right[FOUR], left[FOUR];
+    for (int i = 0; i < s->each; i++) phi[i] = w->x[i];
+    four(cg, w, LLVMBuildAdd(cg->b, s->hi, s->l, ""), LLVMBuildAdd(cg->b, s->lo, t.k, ""), right);
+    for (int j = 0; j < FOUR; j++)
+        for (int i = 0; i < s->each; i += FOUR) {
+            Val k = cg_plus(cg, t.k, j), h = cg_plus(cg, s->row, i);
+            four(cg, w, LLVMBuildAdd(cg->b, s->hi, k, ""), LLVMBuildAdd(cg->b, s->hi, h, ""), left);
+            for (int c = 0; c < FOUR; c++) {
+                Val there = LLVMBuildICmp(cg->b, LLVMIntSLE, k, cg_plus(cg, h, c), "");
+                left[c] = LLVMBuildSelect(cg->b, there, left[c], cg_f32(cg, 0), "");
+                w->x[i + c] = multiply_add(cg, left[c], right[j], w->x[i + c]);
+            }
+        }
+    terms_end(cg, w, s, &t, phi);
+}
+
+// The elements to where M or T21 lies transposed.
+static void put_share(Cg *cg, const Inverse *w, const Share *s, Val row, Val col) {
+    Guard g = only(cg, s->in);
+    for (int i = 0; i < s->each; i++)
+        put(cg, w, LLVMBuildAdd(cg->b, row, s->l, ""),
+            LLVMBuildAdd(cg->b, col, cg_plus(cg, s->row, i), ""), w->x[i]);
+    all(cg, g);
+}
+
+static void merge_pairs(Cg *cg, const Inverse *w, int b) {
+    Share s = share_of(cg, w, b);
+    s.lo = LLVMBuildSelect(cg->b, s.in, s.lo, cg_i32(cg, 0),
+                           ""); // others do the work of the first, and keep none
+    s.hi = cg_plus(cg, s.lo, b);
+    first_product(cg, w, &s);
+    cg_gpu(cg)->hooks->barrier(cg);
+    put_share(cg, w, &s, s.hi, s.lo);
+    cg_gpu(cg)->hooks->barrier(cg);
+    second_product(cg, w, &s);
+    put_share(cg, w, &s, s.lo, s.hi);
+    cg_gpu(cg)->hooks->barrier(cg);
+}
+
+// Row t of the result has T's column t.
+static void put_result(Cg *cg, const Inverse *w, const TileValue *v) {
+    int threads = cg_gpu(cg)->threads, turns = (w->n * w->n + threads - 1) / threads;
+    for (int i = 0; i < turns; i++) {
+        Val at = cg_plus(cg, cg_gpu(cg)->tid, i * threads);
+        Guard g = only(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, at, cg_i32(cg, w->n * w->n), ""));
+        Val row = cg_over(cg, at, w->n), col = cg_modulo(cg, at, w->n);
+        Val there = LLVMBuildICmp(cg->b, LLVMIntSLE, row, col, "");
+        Val x = LLVMBuildLoad2(cg->b, cg->f32, pointer(cg, w, row, col), "");
+        x = LLVMBuildSelect(cg->b, there, x, cg_f32(cg, 0), "");
+        LLVMBuildStore(cg->b, cg_write(cg, x, v->dtype),
+                       cg_shared_pointer(cg, v, v->axis[0], row, col));
+        all(cg, g);
+    }
+}
+
+void cg_invert(Cg *cg, const TileOp *op) {
+    Inverse w = {.N = op->args.data[0]};
+    w.n = tile_extent(&cg->k->axes[w.N->axis[0]]);
+    assert(w.n % LEAF == 0 && (w.n & (w.n - 1)) == 0 && w.n <= cg_gpu(cg)->threads);
+    w.x = ARENA_ARRAY(cg->arena, Val, w.n);
+    make_leaves(cg, &w);
+    cg_gpu(cg)->hooks->barrier(cg);
+    for (int b = LEAF; b < w.n; b *= 2) merge_pairs(cg, &w, b);
+    put_result(cg, &w, op->results.data[0]);
+}
