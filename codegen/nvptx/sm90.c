@@ -36,9 +36,7 @@ static bool takes_turns(const TileOp *role) {
     return false;
 }
 
-// Named barriers: 0 is the block's; one for the turn of each warpgroup; one for each role.
 static int turn_barrier(const Nv90 *h) { return 1 + h->first_group; }
-static int role_barrier(const Nv90 *h) { return 1 + h->warpgroups + h->first_group; }
 
 // The first warpgroup has the first turn.
 static void first_turn(Cg *cg) {
@@ -119,11 +117,6 @@ static void role(Cg *cg, const TileOp *op) {
 }
 
 // ---- operations
-
-void nv90_role_sync(Cg *cg) {
-    const Nv90 *h = nv90_state(cg);
-    nv90_bar_sync(cg, cg_i32(cg, role_barrier(h)), h->role->warpgroups * NV90_GROUP);
-}
 
 static void store(Cg *cg, const TileOp *op) {
     Blk done = op->behind ? nv90_when(cg, op->when) : NULL; // otherwise lower.c has asked

@@ -37,6 +37,14 @@ Val nv90_map_param(Cg *cg, int tensor, int rows) {
     return NULL;
 }
 
+// Named barriers: 0 is the block's; one for the turn of each warpgroup (turn_barrier); one for each role; one for each warpgroup.
+static int role_barrier(const Nv90 *h) { return 1 + h->warpgroups + h->first_group; }
+
+void nv90_role_sync(Cg *cg) {
+    const Nv90 *h = nv90_state(cg);
+    nv90_bar_sync(cg, cg_i32(cg, role_barrier(h)), h->role->warpgroups * NV90_GROUP);
+}
+
 void nv90_group_sync(Cg *cg) {
     const Nv90 *h = nv90_state(cg);
     int id = 1 + 2 * h->warpgroups + h->first_group;

@@ -47,7 +47,8 @@ static Bounds power(Bounds x, Bounds n) {
 
 static Bounds logarithm(Bounds x, double per_octave, Bounds log2s) {
     double lo = fmax(log2(fmax(x.lo, 0)), log2s.lo), hi = fmin(log2(fmax(x.hi, 0)), log2s.hi);
-    return (Bounds){lo * per_octave, fmax(hi, log2s.lo) * per_octave};
+    hi = fmax(hi, log2s.lo);
+    return (Bounds){lo * per_octave, hi * per_octave};
 }
 
 static Bounds root(Bounds x) { return (Bounds){sqrt(fmax(x.lo, 0)), sqrt(fmax(x.hi, 0))}; }

@@ -18,7 +18,6 @@
 // The tiles of the grid are a loop of the same kind, which ends when none is valid: there is no epilogue,
 // and the operations of stage 0 (copies with a `peeled` place among them) are of the next tile. What is
 // done of a tile behind the step to the next one is `behind`.
-//
 // A role reads a tile that another one fills where its first reader stands (take). pass_waits puts in
 // what products and stages wait for.
 //
@@ -47,10 +46,9 @@ typedef struct Carry {
 typedef struct Chain { // loops that follow each other
     TileOp **loop;
     int n;
-    TileOp *
-        none; // one without steps behind them: the body of a first step that is a full tile; or NULL
-    bool staged; // what is computed has two stages
-    int ahead; // otherwise: the stage of all that is computed; what is loaded may have an earlier one
+    TileOp *none; // behind them, without steps: the body of a first step that is full; or NULL
+    bool staged;  // what is computed has two stages
+    int ahead;    // otherwise: the stage of all that is computed; loads may have earlier ones
     bool skips;
     Carry *carry;
     int ncarry;

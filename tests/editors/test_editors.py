@@ -136,7 +136,7 @@ class TreeSitter(Grammar):
     def spans(self, text):
         root, spans = self.parser.parse(text).root_node, {}
         for leaf in leaves(root):
-            if leaf.type in ("identifier", "attribute", "type"):
+            if leaf.type in ("identifier", "attribute", "type", "share"):
                 spans[leaf.start_byte, leaf.end_byte] = "name"
         for _, captures in self.cursor(self.queries["highlights"]).matches(root):
             for capture, nodes in captures.items():
