@@ -18,10 +18,13 @@ typedef struct RefOutside {
 } RefOutside;
 
 // Decisions with no single right answer: they come out otherwise where dots, sqnorms, functions and
-// sums are off by what a target's may be. What hangs on one is not to be compared.
+// sums are off by what a target's may be. What hangs on one is not to be compared. Nor is what follows
+// a state that f32 does not hold.
 typedef struct RefOpen {
     unsigned char *row, *o; // [B,H,Sq], [B,H,Sq,Dv], zero before the run: 1 where it hangs on one
+    unsigned char *state;   // recurrence: [B,H,D,Dv]
     int64_t decisions, rows;
+    int64_t beyond; // recurrence: positions behind a state that f32 does not hold
 } RefOpen;
 
 typedef struct RefRun {

@@ -2,6 +2,8 @@
 // reference_walk.h.
 #include "frontend/reference_walk.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 RefRecurrence ref_recurrence(Arena *a, const RefRun *r) {
@@ -80,14 +82,33 @@ void ref_step(const RefRecurrence *t, RefEnv *e, double *state) {
     e->sqo = tx_number(ref_inner(t->out, t->out, t->Dv));
 }
 
+static bool f32_holds(const double *x, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs(x[i]) <= FLT_MAX)) return false;
+    return true;
+}
+
+// Position t, those behind it, and those that may be of one chunk with it: a kernel computes a chunk as one, and as far as f32 goes.
+enum { LARGEST_CHUNK = 64 };
+static void leave_open(const RefRecurrence *t, RefEnv e, size_t head, size_t nstate) {
+    RefOpen *open = t->run->open;
+    e.t -= e.t % LARGEST_CHUNK;
+    size_t left = (size_t)(t->S - e.t);
+    memset(open->o + ref_place_at(t, &e, t->H, t->Dv), 1, left * (size_t)t->Dv);
+    memset(open->state + head * nstate, 1, nstate);
+    open->beyond += (int64_t)left;
+}
+
 void ref_recur(const RefRecurrence *t, double *state, int b, int h) {
     const RefRun *r = t->run;
     size_t nstate = (size_t)t->D * (size_t)t->Dv, head = (size_t)b * (size_t)t->H + (size_t)h;
     memset(state, 0, sizeof *state * nstate);
     if (r->state0) memcpy(state, r->state0 + head * nstate, sizeof *state * nstate);
     RefEnv e = {.run = r, .b = b, .h = h};
+    bool open = false;
     for (e.t = 0; e.t < t->S; e.t++) {
         ref_step(t, &e, state);
+        if (r->open && !open && (open = !f32_holds(state, nstate))) leave_open(t, e, head, nstate);
         for (e.e = 0; r->o && e.e < t->Dv; e.e++) {
             e.o = tx_number(t->out[e.e]);
             r->o[ref_place_at(t, &e, t->H, t->Dv) + (size_t)e.e] =

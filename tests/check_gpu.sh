@@ -1,6 +1,7 @@
 #!/bin/sh
 # check_gpu.sh BUILD [DEVICE]: compares the kernels of the standard library and of tests/regress, on a GPU of this machine, with the float64 reference: odd shapes,
-# all element types and head sizes, every target that the device takes. One process for each core, each with many cases. Then functions of f32 (check_math). Ends with `N passed, N failed`.
+# all element types and head sizes, the backward where there is one, every target that the device takes. One process for each core, each with many cases. Then functions of
+# f32 (check_math). Ends with `N passed, N failed`.
 # Without a device it says so and runs nothing. FILES="a.attn b.attn" and TARGETS="sm_80" replace the defaults.
 build=${1:-build}
 device=${2:-cuda}
@@ -25,18 +26,38 @@ for target in ${TARGETS:-$all}; do
         targets="$targets $target"
     fi
 done
-grep -l '^attention' ${FILES:-stdlib/*.attn tests/regress/*.attn} >"$work/files"
+grep -l '^attention' ${FILES:-stdlib/*.attn tests/regress/*.attn} >"$work/attentions"
+grep -l '^recurrence' ${FILES:-stdlib/*.attn tests/regress/*.attn} >"$work/recurrences"
+while read -r file; do "$build/attnc" "$file" --phase=fwd,bwd -o "$work/x.o" 2>/dev/null && echo "$file"; done <"$work/attentions" >"$work/gradients"
 
-# One per line: how many cases a file has, and the arguments of attnc check without files.
+# One per line: a list of files, how many cases a file has, and the arguments of attnc check without files.
 shapes='--shape=B=1,H=2,Sq=128,Sk=128 --shape=B=2,H=4,Hkv=2,Sq=129,Sk=129 --shape=B=1,H=2,Sq=1,Sk=1000 --shape=B=1,H=1,Sq=70,Sk=17
     --shape=B=1,H=1,Sq=1,Sk=1 --shape=B=1,H=2,Sq=3,Sk=0'
+groups='--shape=B=2,H=8,Hkv=1,Sq=1,Sk=3000 --shape=B=1,H=16,Hkv=2,Sq=2,Sk=700 --shape=B=1,H=24,Hkv=8,Sq=5,Sk=131'
+pairs='--shape=B=1,H=2,Sq=128,Sk=128 --shape=B=2,H=4,Hkv=2,Sq=129,Sk=200 --shape=B=1,H=2,Sq=5,Sk=300 --shape=B=1,H=1,Sq=70,Sk=17 --shape=B=1,H=2,Sq=3,Sk=0'
+chunks='--shape=B=1,H=2,S=64 --shape=B=2,H=3,S=129 --shape=B=1,H=2,S=1000 --shape=B=2,H=2,S=1 --shape=B=1,H=2,S=16 --shape=B=1,H=2,S=17'
 kinds() {
     for target in $targets; do
-        for dtype in bf16 f16 f32; do echo 6 --target="$target" --dtype=$dtype $shapes; done
-        for d in 8 32 40 96 128 256; do echo 1 --target="$target" --shape=H=2,Sq=200 -DD=$d -DDv=$d; done
-        echo 1 --target="$target" --shape=H=2,Sq=150,Sk=300 -DD=64 -DDv=96
-        echo 1 --target="$target" --shape=H=2,Sq=300,Sk=1300 # fewer tiles than multiprocessors: their keys are split
+        for dtype in bf16 f16 f32; do
+            echo attentions 6 --target="$target" --dtype=$dtype $shapes
+            echo attentions 3 --target="$target" --dtype=$dtype $groups # decoding, with the heads of a group in one tile
+            echo gradients 5 --phase=fwd,bwd --target="$target" --dtype=$dtype $pairs
+        done
+        for d in 8 32 40 96 128 256; do echo attentions 1 --target="$target" --shape=H=2,Sq=200 -DD=$d -DDv=$d; done
+        for d in 40 128 256; do echo gradients 1 --phase=fwd,bwd --target="$target" --shape=H=4,Hkv=2,Sq=200 -DD=$d -DDv=$d; done
+        echo attentions 1 --target="$target" --shape=H=2,Sq=150,Sk=300 -DD=64 -DDv=96
+        echo attentions 1 --target="$target" --shape=H=2,Sq=300,Sk=1300 # fewer tiles than multiprocessors: their keys are split
     done
+}
+
+# Of a recurrence of the library: inputs whose states stay small.
+inputs_of() {
+    case $1 in
+    *gla* | *rwkv6*) echo --in log_decay=-0.5..0.0 ;;
+    *kda* | *gated_deltanet*) echo --in log_decay=-0.5..0.0 --in beta=0.0..1.0 ;;
+    *mamba2*) echo --in dt=0.0..0.5 --in A=-2.0..-0.1 ;;
+    *rwkv7*) echo --in log_decay=-0.5..0.0 --in a=-0.2..0.0 --in b_=0.0..0.1 ;;
+    esac
 }
 
 # part FILE,... CASES ARGUMENTS: prints the failed cases and the number of good ones. If the device fails or hangs, the process says nothing about later files; then
@@ -60,12 +81,17 @@ echo "COUNT $good $((all - good))"
 PART
 
 export ATTNC="$build/attnc" DEVICE="$device" WORK="$work"
-kinds | while read -r cases arguments; do
-    xargs -n 6 <"$work/files" | tr ' ' , | while read -r files; do echo "$files $cases $arguments"; done
+kinds | while read -r list cases arguments; do
+    [ -s "$work/$list" ] && xargs -n 6 <"$work/$list" | tr ' ' , | while read -r files; do echo "$files $cases $arguments"; done
 done >"$work/todo"
+while read -r file; do
+    for target in $targets; do
+        for dtype in bf16 f16 f32; do echo "$file 6 --target=$target --dtype=$dtype $(inputs_of "$file") $chunks"; done
+    done
+done <"$work/recurrences" >>"$work/todo"
 # Tiles that are computed again in clusters, and more of them than there are clusters.
 case " $targets " in *' sm_90a '*)
-    grep -E '(^|/)outgrown_shift\.attn$' "$work/files" |
+    grep -E '(^|/)outgrown_shift\.attn$' "$work/attentions" |
         while read -r file; do echo "$file 1 --target=sm_90a --shape=H=60,Sq=300,Sk=700 -DD=128 -DDv=128 --schedule=cluster=2"; done >>"$work/todo" ;;
 esac
 xargs -P "$(nproc)" -I '{}' sh -c 'sh $WORK/part {}; :' <"$work/todo" | tee "$work/log" | grep -v '^COUNT'

@@ -26,6 +26,15 @@ for check in memcheck racecheck; do
             [ $target$dtype = sm_90abf16 ] && all="$shapes $many" || all=$shapes
             for file in $files; do echo "$check $file --target=$target --dtype=$dtype $all"; done
         done
+        # Only without FILES: the backward, recurrences, and decoding with the heads of a group in one tile.
+        [ -n "$FILES" ] || for file in causal gqa softcap; do
+            echo "$check stdlib/$file.attn --phase=fwd,bwd --target=$target --dtype=bf16 -DD=64 -DDv=64 --shape=H=2,Hkv=1,Sq=129,Sk=200"
+            echo "$check stdlib/$file.attn --phase=fwd,bwd --target=$target --dtype=bf16 -DD=128 -DDv=128 --shape=H=1,Sq=70,Sk=300"
+            echo "$check stdlib/$file.attn --target=$target --dtype=bf16 --shape=B=1,H=8,Hkv=2,Sq=2,Sk=700"
+        done
+        [ -n "$FILES" ] || for file in mamba2 gla gated_deltanet; do
+            echo "$check stdlib/$file.attn --target=$target --dtype=bf16 --shape=H=2,S=129 --shape=H=2,S=5"
+        done
         case $target$files in sm_90a*"$again"*) echo "$check $again --target=$target --dtype=bf16 -DD=128 -DDv=128 --schedule=cluster=2 $many" ;; esac
     done
 done >"$work/cases"

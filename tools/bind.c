@@ -85,7 +85,7 @@ static Status array(Bind *c, int arg, const char *path) {
     Draw *draw = &c->draw[arg];
     const char *why = draw_read(draw, c->arena, g, path);
     if (why) return cmd_fail(STATUS_USAGE, "--in %s=%s: %s", g->name, path, why);
-    if (draw->kind == DRAW_RANGE || draw->kind == DRAW_TRUE) return STATUS_DONE;
+    if (draw->kind > DRAW_LIST) return STATUS_DONE;
     if (draw->kind == DRAW_LIST) return extent_is(c, g, 0, draw->n);
     Status s = npy_read(path, file);
     if (s != STATUS_DONE) return s;

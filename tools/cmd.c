@@ -153,7 +153,7 @@ bool cmd_is_artifact(const char *path) {
 Error cmd_error(const Tensor *x, const double *ref, const unsigned char *open, bool emit) {
     double difference = 0, norm = 0;
     double step = tensor_step(x->dtype);
-    Error e = {0, 0, 0};
+    Error e = {0};
     double run[TENSOR_RUN];
     for (int64_t i = 0; i < x->count; i++) {
         int at = (int)(i % TENSOR_RUN),
@@ -162,7 +162,9 @@ Error cmd_error(const Tensor *x, const double *ref, const unsigned char *open, b
         if (open && open[i]) continue;
         double v = run[at], r = ref[i], d = fabs(v - r);
         if (!isfinite(r) || !isfinite(v)) {
-            e.wrong += !(v == r || (isnan(v) && isnan(r)));
+            bool beyond = !tensor_holds(x->dtype, r) && v * r > 0;
+            e.beyond += beyond;
+            e.wrong += !(beyond || v == r || (isnan(v) && isnan(r)));
             continue;
         }
         if (d > step) difference += d * d;

@@ -21,6 +21,12 @@ static void explain_wrong(const Binding *b) {
 
 // Rows that hang on a decision without a single right answer show nothing either.
 static void describe_open(Text *t, const Binding *b, const RefOpen *open) {
+    if (open->beyond)
+        text_printf(t,
+                    "; the state leaves f32, which other inputs prevent: not compared, %lld of "
+                    "%lld positions",
+                    (long long)open->beyond,
+                    (long long)(b->tensor[sig_arg(b->sig, "o")].count / b->sig->Dv));
     if (!open->decisions) return;
     int64_t rows = b->sig->Dv ? b->tensor[sig_arg(b->sig, "o")].count / b->sig->Dv : 0;
     text_printf(t,
@@ -47,7 +53,7 @@ static unsigned char *finite_only(const double *ref, int64_t n) {
 static Error error_of(const Binding *b, const Oracle *x, int i) {
     const Tensor *t = &b->tensor[i];
     if (b->sig->args.data[i].role == ARG_OUTPUT)
-        return cmd_error(t, x->out[i], oracle_open(x, t), t->rank == 3);
+        return cmd_error(t, x->out[i], oracle_open(x, &b->sig->args.data[i]), t->rank == 3);
     unsigned char *open = finite_only(x->out[i], t->count);
     Error e = cmd_error(t, x->out[i], open, false);
     free(open);
@@ -74,6 +80,9 @@ static Status compare(const Binding *b, const Oracle *x, const Launch *l) {
             text_printf(
                 &t, " and WRONG in %lld elements, where one of kernel and reference is not finite",
                 (long long)e.wrong);
+        if (e.beyond)
+            text_printf(&t, " and %lld elements beyond %s", (long long)e.beyond,
+                        dtype_name(b->tensor[i].dtype));
         good = good && e.relative <= (role == ARG_OUTPUT ? bound : wide) && !e.wrong;
         wrong += e.wrong;
     }

@@ -14,11 +14,25 @@ bool draw_number(const char *text, double *out) {
     return end != text && !*end && !(errno == ERANGE && isinf(*out));
 }
 
-static bool whole(Arena *a, const char *from, const char *to, int32_t *out) {
-    double x;
-    if (!draw_number(arena_strndup(a, from, (size_t)(to - from)), &x)) return false;
-    *out = x >= INT32_MIN && x <= INT32_MAX ? (int32_t)x : 0;
-    return *out == x && !isalpha((unsigned char)*from);
+static bool read_range(Draw *d, Arena *a, const char *text) {
+    const char *dots = strstr(text, "..");
+    if (!dots || isalpha((unsigned char)*text) || isalpha((unsigned char)dots[2])) return false;
+    const char *lo = arena_strndup(a, text, (size_t)(dots - text)), *hi = dots + 2;
+    d->kind = strchr(lo, '.') || strchr(hi, '.') ? DRAW_REALS : DRAW_RANGE;
+    return draw_number(lo, &d->lo) && draw_number(hi, &d->hi);
+}
+
+static bool whole(double x) { return x == floor(x) && x >= INT32_MIN && x <= INT32_MAX; }
+
+static const char *range_fits(const Draw *d, Arena *a, const SigArg *g) {
+    if (g->dtype == DT_BOOL)
+        return arena_printf(a, "%s is bool and takes the probability of true, from 0 to 1",
+                            g->name);
+    if (d->kind == DRAW_REALS && dtype_reads(g->dtype) != EX_F32)
+        return arena_printf(a, "%s is %s and takes whole numbers", g->name, dtype_name(g->dtype));
+    if (d->kind == DRAW_RANGE && !(whole(d->lo) && whole(d->hi)))
+        return "an end is no i32; with a point, as in 0.0..1.0, real numbers are drawn";
+    return d->lo <= d->hi ? NULL : "the range is empty";
 }
 
 static bool read_list(Draw *d, Arena *a, const char *text) {
@@ -39,24 +53,17 @@ static const char *list_fits(const Draw *d, Arena *a, const SigArg *g) {
         return arena_printf(a, "%s has %d dimensions, and numbers are a vector", g->name, g->rank);
     for (int64_t i = 0; i < d->n; i++) {
         double x = d->list[i];
-        bool fits =
-            dtype_reads(g->dtype) == EX_F32 || (x == floor(x) && x >= INT32_MIN && x <= INT32_MAX &&
-                                                (g->dtype != DT_BOOL || x == 0 || x == 1));
+        bool fits = dtype_reads(g->dtype) == EX_F32 ||
+                    (whole(x) && (g->dtype != DT_BOOL || x == 0 || x == 1));
         if (!fits) return arena_printf(a, "%g is no %s", x, dtype_name(g->dtype));
     }
     return NULL;
 }
 
 const char *draw_read(Draw *d, Arena *a, const SigArg *g, const char *text) {
-    const char *dots = strstr(text, "..");
     *d = (Draw){.kind = DRAW_NOTHING};
-    if (dots && whole(a, text, dots, &d->lo) && whole(a, dots + 2, dots + strlen(dots), &d->hi)) {
-        d->kind = DRAW_RANGE;
-        if (g->dtype == DT_BOOL)
-            return arena_printf(a, "%s is bool and takes the probability of true, from 0 to 1",
-                                g->name);
-        return d->lo <= d->hi ? NULL : "the range is empty";
-    }
+    if (read_range(d, a, text)) return range_fits(d, a, g);
+    *d = (Draw){.kind = DRAW_NOTHING};
     if (!read_list(d, a, text)) return NULL;
     if (g->dtype != DT_BOOL || d->n > 1) return list_fits(d, a, g);
     d->kind = DRAW_TRUE;
@@ -70,7 +77,9 @@ void draw_fill(const Draw *d, Tensor *t, uint64_t seed, const char *name) {
         if (d->kind == DRAW_LIST)
             x = d->list[i];
         else if (d->kind == DRAW_RANGE)
-            x = d->lo + floor(u * ((double)d->hi - d->lo + 1));
+            x = d->lo + floor(u * (d->hi - d->lo + 1));
+        else if (d->kind == DRAW_REALS)
+            x = d->lo + u * (d->hi - d->lo);
         else
             x = u < d->probability;
         tensor_set(t, i, x);

@@ -6,14 +6,15 @@
 
 typedef enum DrawKind {
     DRAW_NOTHING, // not said, or a file's name
-    DRAW_LIST,    // a,b,c: a vector
+    DRAW_LIST,    // a,b,c: a vector; what follows is drawn
     DRAW_RANGE,   // lo..hi: whole numbers, both ends included
+    DRAW_REALS,   // lo..hi where an end is written with a point: real numbers from lo to hi
     DRAW_TRUE,    // of a bool: true with this probability
 } DrawKind;
 
 typedef struct Draw {
     DrawKind kind;
-    int32_t lo, hi;
+    double lo, hi;
     double probability;
     int64_t n;
     double *list;

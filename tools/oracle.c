@@ -2,6 +2,7 @@
 #include "oracle.h"
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { NOISE_TRIALS = 3 };
 
@@ -49,10 +50,12 @@ static bool make_outputs(Oracle *x, const Binding *b, unsigned asked) {
             x->written[i] = zeros(x, b->tensor[i].count, sizeof(double));
     }
     if (asked & ORACLE_WRITTEN) x->o_size = zeros(x, b->tensor[o].count, sizeof(double));
-    if (!(asked & ORACLE_OPEN) || b->sig->recurrence)
-        return x->room; // nothing of those is left open
+    if (!(asked & ORACLE_OPEN)) return x->room;
     x->open.o = zeros(x, b->tensor[o].count, 1);
-    x->open.row = zeros(x, b->sig->Dv ? b->tensor[o].count / b->sig->Dv : 0, 1);
+    if (b->sig->recurrence)
+        x->open.state = zeros(x, b->tensor[o + 1].count, 1);
+    else
+        x->open.row = zeros(x, b->sig->Dv ? b->tensor[o].count / b->sig->Dv : 0, 1);
     return x->room;
 }
 
@@ -67,7 +70,8 @@ static RefRun reference(Oracle *x, const Variant *v, const Binding *b, const voi
                 .v = v->v_in_k ? NULL : in[2],
                 .inputs = in + sig_operands(b->sig),
                 .o = x->out[o],
-                .outside = ask->what & ORACLE_OUTSIDE ? &x->outside : NULL};
+                .outside = ask->what & ORACLE_OUTSIDE ? &x->outside : NULL,
+                .open = ask->what & ORACLE_OPEN ? &x->open : NULL};
     if (b->sig->recurrence) {
         r.state0 = in[sig_arg(b->sig, "state0")];
         r.state = x->out[o + 1];
@@ -77,7 +81,6 @@ static RefRun reference(Oracle *x, const Variant *v, const Binding *b, const voi
         r.o_written = x->written[o];
         r.emits_written = x->written + o + 1;
         r.o_size = x->o_size;
-        r.open = ask->what & ORACLE_OPEN ? &x->open : NULL;
         r.kinks = b->sig->backward;
         r.dot_error = ask->dot_error;
         r.rows = ask->rows;
@@ -198,7 +201,7 @@ void oracle_mute(const Oracle *x, const Binding *b) {
     for (int i = 0; i < b->sig->args.n; i++) {
         Tensor *t = &b->tensor[i];
         if (b->sig->args.data[i].role != ARG_GRAD_IN) continue;
-        const unsigned char *open = oracle_open(x, t);
+        const unsigned char *open = oracle_open(x, &b->sig->args.data[i]);
         int64_t row = t->rank == 4 && t->dim[3] ? t->dim[3] : 1;
         for (int64_t k = 0; k < t->count; k++)
             if ((open && open[k]) || (x->rows && !x->rows[k / row])) tensor_set(t, k, 0);
@@ -213,6 +216,7 @@ void oracle_free(Oracle *x) {
     free(x->o_size);
     free(x->open.o);
     free(x->open.row);
+    free(x->open.state);
     *x = (Oracle){0};
 }
 
@@ -222,8 +226,9 @@ double oracle_dot_error(Dtype t, bool tf32, int D) {
     return t == DT_F32 && tf32 ? 0x1p-10 : (8 + D / 8) * 0x1p-24;
 }
 
-const unsigned char *oracle_open(const Oracle *x, const Tensor *output) {
-    return output->rank == 3 ? x->open.row : x->open.o;
+const unsigned char *oracle_open(const Oracle *x, const SigArg *of) {
+    bool state = strcmp(of->name, "state") == 0 || strcmp(of->name, "dstate") == 0;
+    return state ? x->open.state : of->rank == 3 ? x->open.row : x->open.o;
 }
 
 void oracle_warn(const Oracle *oracle, const Diags *files, const Variant *v) {

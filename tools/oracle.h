@@ -48,7 +48,7 @@ void **oracle_arguments(const Binding *b);
 void oracle_free_arguments(void **in, const Binding *b);
 double oracle_dot_error(Dtype t, bool tf32, int D);
 // One for each element of an output: 1 where it hangs on an open decision. NULL: nothing is open.
-const unsigned char *oracle_open(const Oracle *x, const Tensor *output);
+const unsigned char *oracle_open(const Oracle *x, const SigArg *of);
 // Prints the outside read as a warning; nothing when there was none. d: whose files it is in.
 void oracle_warn(const Oracle *x, const Diags *d, const Variant *v);
 

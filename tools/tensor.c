@@ -183,4 +183,9 @@ double tensor_tolerance_gradients(void) {
 #include "tolerance.def"
 }
 
+bool tensor_holds(Dtype dtype, double x) {
+    double most = dtype == DT_F16 ? 65504 : 3.38e38;
+    return !isfinite(x) || fabs(x) <= most;
+}
+
 double tensor_step(Dtype dtype) { return dtype == DT_F16 ? 0x1p-25 : 0x1p-118; }

@@ -49,5 +49,7 @@ double tensor_tolerance_gradients(void); // times those, of gradients
 // The difference of one element of an output of this type that is no error: half of what lies between two subnormal f16; else what a sum
 // that counts as 0, for it is subnormal in f32, may be after it is multiplied (docs/arithmetic.md).
 double tensor_step(Dtype dtype);
+// Whether an output of this type holds a number as large as x. A kernel writes an infinity, or the largest number, where it does not.
+bool tensor_holds(Dtype dtype, double x);
 
 #endif

@@ -751,6 +751,12 @@ done
 gives 1 check "$top/tests/run/share.attn" --phase=bwd
 says err "its v is in k"
 gives 0 check decay.attn --dtype=bf16
+# what f32 does not hold is not compared, and f16 holds less
+echo 'recurrence grows { dim D = 8; decay(b, h, t) = 2.0; }' >grows.attn
+gives 0 check grows.attn --shape=S=300
+says out 'the state leaves f32, which other inputs prevent: not compared, 236 of 300 positions'
+gives 0 check grows.attn --shape=S=30 --dtype=f16
+says out 'elements beyond f16'
 gives 0 check relu_attn.attn "$top/stdlib/causal.attn" --shape=Sq=33 --shape=H=2,Sq=5,Sk=70
 holds '[ "$(grep -c "^good: " out)" -eq 4 ]'
 gives 1 check broken.attn relu_attn.attn --shape=Sq=40 # one that fails keeps no other from its turn
@@ -792,6 +798,12 @@ gives 0 run tables.attn --shape=Sq=300 --in doc=-1..3 --in keep=1 --in length=20
 holds '[ "$(tail -c 1200 low.npy | od -An -v -tf4 -w4 | sort -n | uniq | tr -d " \n")" = "-10123" ]'
 holds '[ "$(tail -c 1200 kept.npy | od -An -v -tf4 -w4 | sort -u | tr -d " \n")" = 200 ]'
 holds '! tail -c 1200 most.npy | od -An -v -tf4 -w4 | grep -q "[.]"' # sums of products of whole numbers
+gives 0 run tables.attn --shape=Sq=300 --in doc=0..1 --in keep=1 --in length=200 --in slope=0.5..0.75 --out steep=steep.npy
+holds 'tail -c 1200 steep.npy | od -An -v -tf4 -w4 | awk "{ if (\$1 < 0.5 || \$1 > 0.75 || \$1 == 0.5) exit 1 }"'
+gives 2 run tables.attn --in doc=0.0..1.0
+says err '--in doc=0.0..1.0: doc is i32 and takes whole numbers'
+gives 2 run tables.attn --in slope=0..1e10
+says err '--in slope=0..1e10: an end is no i32; with a point, as in 0.0..1.0, real numbers are drawn'
 gives 2 run tables.attn --in doc=0 --in keep=0.4 --in length=3 --in slope=1
 says err '--in doc=0: doc has 2 dimensions, and numbers are a vector'
 gives 1 run tables.attn --shape=B=2 --in length=1,2,3 --in slope=1

@@ -49,18 +49,13 @@ static double least_size(const Rows *r) {
 
 static bool alike(double x, double ref) { return x == ref || (isnan(x) && isnan(ref)); }
 
-// Whether the output's type holds as much.
-static bool holds(const Rows *r, double ref) {
-    double most = r->type == DT_F16 ? 65504 : 3.38e38;
-    return !isfinite(ref) || fabs(ref) <= most;
-}
-
 // How far two rows are from each other, but for elements that are open; infinite where they are not
 // finite alike. Differences that tensor_step allows do not count.
 static double between(const Rows *r, const double *x, int64_t row) {
     double sum = 0;
     for (int64_t i = row * r->width; i < (row + 1) * r->width; i++) {
-        if ((r->open && r->open[i]) || alike(x[i], r->ref[i]) || !holds(r, r->ref[i])) continue;
+        if ((r->open && r->open[i]) || alike(x[i], r->ref[i]) || !tensor_holds(r->type, r->ref[i]))
+            continue;
         if (!isfinite(x[i]) || !isfinite(r->ref[i])) return INFINITY;
         double d = fabs(x[i] - r->ref[i]);
         if (d > tensor_step(r->type)) sum += d * d;
@@ -103,7 +98,7 @@ Agreement agree_output(const Oracle *x, const Binding *b, int arg, const double 
               .written = x->written[arg],
               .size = row ? NULL : x->o_size,
               .got = got,
-              .open = oracle_open(x, o),
+              .open = oracle_open(x, &b->sig->args.data[arg]),
               .keys = b->size[SIZE_SK],
               .type = o->dtype,
               .width = row ? 1 : b->sig->Dv};

@@ -237,8 +237,9 @@ static bool near(const Job *j, const Binding *b, const Oracle *x, int arg, doubl
     bool finite = true;
     for (int64_t i = 0; i < t->count; i++) {
         double got = tensor_get(t, i), want = x->out[arg][i];
-        bool held = t->dtype != DT_F16 || fabs(want) <= 65504;
-        if (!isfinite(want) || !held || fabs(got - want) <= tensor_step(t->dtype)) continue;
+        if (!isfinite(want) || !tensor_holds(t->dtype, want) ||
+            fabs(got - want) <= tensor_step(t->dtype))
+            continue;
         finite &= isfinite(got);
         difference += (got - want) * (got - want);
     }
