@@ -1,7 +1,7 @@
 // resources.c: see resources.h.
 //
-// A tensor that is copied has one buffer, however many loops copy it. What maps make together in shared memory, and numbers of a
-// step, have places of their own in each of the loops that a sweep becomes.
+// A tensor that is copied has one buffer, however many loops copy it, and so have weights that go through shared memory. What maps make
+// together there, and numbers of a step, have places of their own in each of the loops that a sweep becomes.
 //
 // A value lives from the operation that makes it to the last that reads it, around all loops between the two. What is
 // made takes the place of operands that are read for the last time.
@@ -72,9 +72,11 @@ int pass_shared(const Block *b) {
     int *copied = ARENA_ARRAY(scratch, int, b->p->tensors.n + 1), sum = 0;
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         bool makes = tile_op_info(op->kind)->flags & OP_MAKES && op->kind != TILE_BESIDE;
-        for (int i = 0; makes && i < op->results.n; i++)
-            if (is_shared(b, op->results.data[i]))
-                sum += classes_of(k, op) * tile_shared(b->p, k, op->results.data[i]).bytes;
+        for (int i = 0; makes && i < op->results.n; i++) {
+            const TileValue *v = op->results.data[i];
+            int places = !is_shared(b, v) ? 0 : goes_through(b, v) ? 1 : classes_of(k, op);
+            sum += places * tile_shared(b->p, k, v).bytes;
+        }
         int stages = op->kind == TILE_LOAD ? stages_of(b, op) : 0;
         if (!stages) continue;
         int bytes = stages * tile_shared(b->p, k, op->results.data[0]).bytes;
