@@ -12,10 +12,13 @@
 
 // ---- the machine
 
-// LLVM's own part need not optimize a module with one kernel for sm_90a that has no lanes: that takes it half as long again, and of what it
-// does such kernels need nothing but what nv_passes, join_copies and nv_widen do instead. (sm_80's full kernels spill more without.)
+// LLVM's own part need not optimize a module with one kernel for sm_90a that has roles, or that makes parts of rows: that takes it half as
+// long again, and of what it does such kernels need nothing but what nv_passes, join_copies and nv_widen do instead. Other kernels spill
+// without it.
 static bool is_plain(const Cg *cg) {
-    return cg->target->id == TARGET_SM90A && cg->only && !tile_has_lanes(cg->only);
+    const TileKernel *k = cg->only;
+    if (cg->target->id != TARGET_SM90A || !k || tile_has_lanes(k)) return false;
+    return tile_has_roles(k) || k->purpose == PURPOSE_PART || k->purpose == PURPOSE_COMBINE;
 }
 
 // Copies are joined all the same: else they are half of what ptxas reads, and it counts those of the accumulators when it says how many
