@@ -269,11 +269,14 @@ static void take_fewer_columns(const TileKernel *k, const Need *n, Knobs *s) {
         s->waves /= 2;
 }
 
-// A group's heads of a few queries: one wave, and as many blocks as their keys have parts.
-static void take_few_rows(const TileKernel *k, Knobs *s) {
+// A group's heads of a few queries: one wave, and as many blocks as their keys have parts. The wave copies alone, and holds more of a
+// step's tiles on their way: where registers are too few for them, a step has fewer keys.
+static void take_few_rows(const TileKernel *k, const Need *n, Knobs *s) {
     if (k->purpose != PURPOSE_PART && k->purpose != PURPOSE_COMBINE) return;
     s->mt = 1;
     s->waves = 1;
+    Knobs fewer = *s;
+    for (fewer.keys /= 2; too_large(n, s) && !misshapen(n, &fewer); fewer.keys /= 2) *s = fewer;
 }
 
 static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *chosen, Diags *diags) {
@@ -281,7 +284,7 @@ static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *chos
     const Knobs *s = &own;
     take_fewer_waves(k, &own);
     take_fewer_columns(k, n, &own);
-    take_few_rows(k, &own);
+    take_few_rows(k, n, &own);
     if (!pass_tile_columns(p, k, most_columns(n->t), UNIT_COLUMNS, diags)) return false;
     k->schedule =
         (TileSchedule){.lane_axis = -1,
