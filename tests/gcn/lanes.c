@@ -1,11 +1,11 @@
 // lanes.c: values from vector registers to scalars and between lanes.
 #include "tests/gcn/wave.h"
 
+// What the compiler saved of scalars lies in lanes: one that was never written gives a scalar that was never written.
 static void read_one(Wave *w, const Op *op, int lane) {
     uint32_t buf[GCN_LANES];
     const uint32_t *p = gcn_source(w, op, 0, 0, buf);
-    gcn_need(w, op, 1ull << lane);
-    w->defined = ~0ull;
+    w->defined = w->defined >> lane & 1 ? ~0ull : 0;
     gcn_put_scalar(w, op, 0, p[lane]);
 }
 
@@ -14,14 +14,18 @@ static void v_readfirstlane(Wave *w, const Op *op) {
     read_one(w, op, exec ? __builtin_ctzll(exec) : 0);
 }
 
-static void v_readlane(Wave *w, const Op *op) {
-    read_one(w, op, (int)gcn_scalar(w, op, 1) & (w->lanes - 1));
+static int chosen_lane(Wave *w, const Op *op) {
+    int lane = (int)gcn_scalar(w, op, 1) & (w->lanes - 1);
+    gcn_need(w, op, 1);
+    return lane;
 }
 
+static void v_readlane(Wave *w, const Op *op) { read_one(w, op, chosen_lane(w, op)); }
+
 static void v_writelane(Wave *w, const Op *op) {
-    int lane = (int)gcn_scalar(w, op, 1) & (w->lanes - 1), reg = op->dst[0].reg;
+    int lane = chosen_lane(w, op), reg = op->dst[0].reg;
     w->v[reg][lane] = (uint32_t)gcn_scalar(w, op, 0);
-    w->has_v[reg] |= 1ull << lane;
+    w->has_v[reg] = (w->has_v[reg] & ~(1ull << lane)) | (w->defined & 1ull << lane);
 }
 
 // Each lane reads one of its row of 16, or of the other row of its half; row->arg: the other.
