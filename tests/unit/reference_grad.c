@@ -472,7 +472,7 @@ START_TEST(open_kinks) {
         for (int d = 0; cases[i / 2].grain > 0 && d < 4; d++) q[d & 1] = 1, k[d] = d & 1 ? -1 : 1;
         int32_t n[] = {1, 1, 1, 1, 2, 0};
         unsigned char row = 0, element = 0;
-        RefOpen open = {&row, &element, 0, 0};
+        RefOpen open = {.row = &row, .o = &element};
         RefRun r = {.variant = v,
                     .sizes = n,
                     .q = q,
