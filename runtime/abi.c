@@ -30,7 +30,12 @@ typedef struct Codec {
 
 enum { MAGIC_BYTES = 8, SUM_AT = ABI_SUM_AT, HEADER_BYTES = 24 };
 static const char MAGIC[MAGIC_BYTES + 1] = "attnmeta";
-static const char *const FIXED[ABI_SIZE_FREE] = {"B", "H", "Hkv", "Sq", "Sk", "q_offset"};
+static const char *const FIXED[ABI_LAYOUT_COUNT][ABI_MOST_FIXED + 1] = {
+    // each list ends with NULL
+    [ABI_LAYOUT_DENSE] = {"B", "H", "Hkv", "Sq", "Sk", "q_offset"},
+    [ABI_LAYOUT_RAGGED] = {"B", "H", "Hkv", "Tq", "max_q", "Tk"},
+    [ABI_LAYOUT_PAGED] = {"B", "H", "Hkv", "Tq", "max_q", "pages", "page", "table"},
+};
 
 static void fail(Codec *c, const char *why) {
     if (!c->error) c->error = why;
@@ -238,12 +243,14 @@ static void x_meta(Codec *c, AbiMeta *m) {
     x_u8(c, &m->code);
     x_u8(c, &m->dtype);
     x_name(c, &m->target);
-    x_array(c, &m->nvariants, &m->variants, sizeof *m->variants, 26, ABI_MAX_VARIANTS);
+    x_array(c, &m->nvariants, &m->variants, sizeof *m->variants, 31, ABI_MAX_VARIANTS);
     for (uint32_t i = 0; !c->error && i < m->nvariants; i++) {
         AbiVariant *v = &m->variants[i];
         x_name(c, &v->name);
         x_u8(c, &v->family);
         x_u8(c, &v->phase);
+        x_u8(c, &v->layout);
+        x_u32(c, &v->page);
         x_u32(c, &v->D);
         x_u32(c, &v->Dv);
         x_sizes(c, v);
@@ -274,15 +281,14 @@ static const char *verify_expr(const AbiExpr *e, uint32_t nsizes) {
 
 static const char *verify_sizes(const AbiVariant *v) {
     if (v->nsizes > ABI_MAX_SIZES) return "a table has too many entries";
-    if (v->family == ABI_ATTENTION && v->nsizes < ABI_SIZE_FREE)
-        return "the sizes of an attention are missing";
+    uint32_t fixed = v->family == ABI_ATTENTION ? abi_fixed_count((AbiLayout)v->layout) : 0;
+    if (v->nsizes < fixed) return "the sizes of an attention are missing";
     for (uint32_t i = 0; i < v->nsizes; i++) {
         const AbiSize *s = &v->sizes[i];
         const char *why = check_name(s->name);
         if (!why && s->def.n) why = verify_expr(&s->def, i);
         if (why) return why;
-        if (v->family == ABI_ATTENTION && i < ABI_SIZE_FREE &&
-            (s->def.n || strcmp(s->name, FIXED[i]) != 0))
+        if (i < fixed && (s->def.n || strcmp(s->name, FIXED[v->layout][i]) != 0))
             return "the sizes of an attention are not in their order";
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(v->sizes[j].name, s->name) == 0) return "two sizes have one name";
@@ -296,6 +302,11 @@ static bool is_word(const AbiTensor *t) {
            n->code[0].op == ABI_OP_CONST && n->code[0].arg == 1;
 }
 
+// Whether it says where a layout's rows lie.
+static bool is_index(const AbiTensor *t) {
+    return t->role >= ABI_ROLE_Q_START && t->role <= ABI_ROLE_Q_OFFSET;
+}
+
 static const char *verify_tensor(const AbiVariant *v, const AbiTensor *t) {
     const char *why = check_name(t->name);
     if (why) return why;
@@ -306,8 +317,10 @@ static const char *verify_tensor(const AbiVariant *v, const AbiTensor *t) {
     if (t->align & (t->align - 1)) return "a tensor has an impossible alignment";
     if (t->rank == 0 && t->role != ABI_ROLE_INPUT)
         return "a tensor that is no input has no dimensions";
-    if ((t->flags & ABI_BARE_Q) && v->family != ABI_ATTENTION)
+    if ((t->flags & ABI_BARE_Q) && (v->family != ABI_ATTENTION || v->layout != ABI_LAYOUT_DENSE))
         return "a tensor speaks of q_offset, which the variant does not have";
+    if (is_index(t) && (v->layout == ABI_LAYOUT_DENSE || t->dtype != ABI_I32))
+        return "a tensor that says where rows lie is not one of the variant's layout";
     if ((t->flags & ABI_ZEROED) && !abi_output(v, t))
         return "a tensor that is neither output nor workspace is to be zeroed";
     if ((t->flags & ABI_KEPT) && (t->role != ABI_ROLE_WORK || (t->flags & ABI_ZEROED)))
@@ -404,6 +417,10 @@ static const char *verify_variant(const AbiMeta *m, const AbiVariant *v) {
     if (why) return why;
     if (v->family >= ABI_FAMILY_COUNT || v->phase >= ABI_PHASE_COUNT)
         return "a variant is of an unknown kind";
+    bool dense = v->layout == ABI_LAYOUT_DENSE, paged = v->layout == ABI_LAYOUT_PAGED;
+    if (v->layout >= ABI_LAYOUT_COUNT || (!dense && v->family != ABI_ATTENTION) ||
+        (!dense && v->phase != ABI_FWD) || (!paged && v->page) || v->page > ABI_MAX_SIZE)
+        return "a variant has a layout that it cannot have";
     if (v->D < 1 || v->Dv < 1 || v->D > 1 << 20 || v->Dv > 1 << 20)
         return "a variant's D or Dv is impossible";
     if (v->nkernels > ABI_MAX_KERNELS) return "a table has too many entries";
@@ -596,8 +613,14 @@ bool abi_eval(const AbiExpr *e, const int64_t *sizes, int64_t workers, int64_t *
 
 // ---- tables
 
-void abi_fixed_sizes(AbiSize *s) {
-    for (int i = 0; i < ABI_SIZE_FREE; i++) s[i] = (AbiSize){.name = FIXED[i]};
+uint32_t abi_fixed_count(AbiLayout layout) {
+    uint32_t n = 0;
+    while (FIXED[layout][n]) n++;
+    return n;
+}
+
+void abi_fixed_sizes(AbiLayout layout, AbiSize *s) {
+    for (int i = 0; FIXED[layout][i]; i++) s[i] = (AbiSize){.name = FIXED[layout][i]};
 }
 
 #define ABI_DTYPE(e, name, bytes) {name, bytes},

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 enum {
-    ABI_VERSION = 1,
+    ABI_VERSION = 2,
     ABI_MAX_BYTES = 1 << 24, // of metadata; what 64 inputs in 64 variants need is far below
     ABI_MAX_VARIANTS = 64,
     ABI_MAX_SIZES = 256,
@@ -62,6 +62,14 @@ typedef enum AbiCode {
 } AbiCode; // what the kernels are
 typedef enum AbiFamily { ABI_ATTENTION, ABI_RECURRENCE, ABI_FAMILY_COUNT } AbiFamily;
 typedef enum AbiPhase { ABI_FWD, ABI_BWD, ABI_PHASE_COUNT } AbiPhase;
+// Where the rows of an attention's tensors lie: [B, heads, rows, columns]; the rows of all sequences after each other; keys in
+// pages of a pool.
+typedef enum AbiLayout {
+    ABI_LAYOUT_DENSE,
+    ABI_LAYOUT_RAGGED,
+    ABI_LAYOUT_PAGED,
+    ABI_LAYOUT_COUNT
+} AbiLayout;
 
 typedef struct AbiInsn {
     uint8_t op;  // AbiOp
@@ -73,9 +81,8 @@ typedef struct AbiExpr { // postfix; n = 0 where a field says it may be absent
     AbiInsn *code;
 } AbiExpr;
 
-// An attention's first six sizes are B H Hkv Sq Sk q_offset (abi_fixed_sizes), then come the free
-// ones, then derived ones.
-enum {
+// An attention's first sizes are those of its layout (abi_fixed_sizes), then come the free ones, then derived ones.
+enum { // dense
     ABI_SIZE_B,
     ABI_SIZE_H,
     ABI_SIZE_HKV,
@@ -83,6 +90,15 @@ enum {
     ABI_SIZE_SK,
     ABI_SIZE_Q_OFFSET,
     ABI_SIZE_FREE
+};
+enum { // ragged and paged, behind B H Hkv
+    ABI_SIZE_TQ = ABI_SIZE_SQ,
+    ABI_SIZE_MAX_Q,
+    ABI_SIZE_TK,                  // ragged
+    ABI_SIZE_PAGES = ABI_SIZE_TK, // paged
+    ABI_SIZE_PAGE,
+    ABI_SIZE_TABLE,
+    ABI_MOST_FIXED
 };
 
 typedef struct AbiSize {
@@ -166,6 +182,8 @@ typedef struct AbiVariant {
     const char *name;
     uint8_t family; // AbiFamily
     uint8_t phase;  // AbiPhase
+    uint8_t layout; // AbiLayout; of a recurrence dense
+    uint32_t page;  // PAGED: keys of a page; 0: any
     uint32_t D, Dv;
     uint32_t nsizes, ntensors, nkernels, nplans;
     AbiSize *sizes;
@@ -193,8 +211,9 @@ bool abi_output(const AbiVariant *v, const AbiTensor *t);   // written by the va
 int abi_tensor_align(const AbiMeta *m, const AbiTensor *t); // bytes
 bool abi_dtype_float(AbiDtype t);
 
-// The six sizes of an attention, for the writer: fills s[0..ABI_SIZE_FREE). Names are static.
-void abi_fixed_sizes(AbiSize *s);
+// The first sizes of an attention: how many; for the writer, fills s with as many. Names are static.
+uint32_t abi_fixed_count(AbiLayout layout);
+void abi_fixed_sizes(AbiLayout layout, AbiSize *s);
 
 // Everything that must hold of an AbiMeta but what the checksum covers. abi_write and abi_read both
 // end with it.

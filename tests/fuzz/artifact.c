@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     uint8_t *p = malloc(n);
     if (!p) return 0;
     memcpy(p, data, n);
-    memcpy(p, "attnmeta\1\0\0\0", 12);
+    memcpy(p, "attnmeta\2\0\0\0", 12);
     for (int i = 0; i < 4; i++) p[12 + i] = (uint8_t)(n >> (8 * i));
     uint64_t sum = abi_fnv(p, 16) * 1099511628211u + abi_fnv(p + HEADER, n - HEADER);
     for (int i = 0; i < 8; i++) p[16 + i] = (uint8_t)(sum >> (8 * i));

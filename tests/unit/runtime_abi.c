@@ -121,6 +121,49 @@ START_TEST(writer_verifies) {
 }
 END_TEST
 
+// Sizes and tensors are those of the layout; recurrences and the backward have none.
+START_TEST(layouts_have_their_sizes) {
+    static AbiSize own[ABI_MOST_FIXED + 2];
+    AbiTensor starts = {"q_start", ABI_ROLE_Q_START, ABI_I32, 0, 1, 0, {{0, NULL}}};
+    AbiInsn batch[] = {{ABI_OP_SIZE, ABI_SIZE_B}};
+    AbiMeta m;
+    fixture_fill(&m, ABI_CODE_HOST, false);
+    AbiVariant v = m.variants[0];
+    m.variants = &v;
+    starts.extent[0] = (AbiExpr){1, batch};
+    v.ntensors = 1, v.nkernels = 0, v.nplans = 1, v.tensors = &starts;
+    v.plans = &(AbiPlan){{0, NULL}, 0, NULL};
+    ck_assert_ptr_nonnull(strstr(abi_verify(&m), "layout")); // dense
+    ck_assert_int_eq(abi_fixed_count(ABI_LAYOUT_RAGGED), 6);
+    ck_assert_int_eq(abi_fixed_count(ABI_LAYOUT_PAGED), ABI_MOST_FIXED);
+    v.layout = ABI_LAYOUT_PAGED, v.page = 16, v.sizes = own, v.nsizes = ABI_MOST_FIXED;
+    abi_fixed_sizes(ABI_LAYOUT_PAGED, own);
+    ck_assert_ptr_null(abi_verify(&m));
+    uint8_t *bytes;
+    size_t n;
+    AbiMeta read;
+    ck_assert_ptr_null(abi_write(&m, &bytes, &n));
+    ck_assert_ptr_null(abi_read(&read, bytes, n));
+    ck_assert_int_eq(read.variants[0].layout, ABI_LAYOUT_PAGED);
+    ck_assert_int_eq(read.variants[0].page, 16);
+    abi_free(&read);
+    free(bytes);
+    v.layout = ABI_LAYOUT_RAGGED; // has no pages, and other sizes
+    ck_assert_ptr_nonnull(strstr(abi_verify(&m), "layout"));
+    v.page = 0;
+    ck_assert_ptr_nonnull(strstr(abi_verify(&m), "order"));
+    abi_fixed_sizes(ABI_LAYOUT_RAGGED, own);
+    v.nsizes = 6;
+    ck_assert_ptr_null(abi_verify(&m));
+    starts.dtype = ABI_F32;
+    ck_assert_ptr_nonnull(strstr(abi_verify(&m), "layout"));
+    starts.dtype = ABI_I32, v.phase = ABI_BWD;
+    ck_assert_ptr_nonnull(strstr(abi_verify(&m), "layout"));
+    v.phase = ABI_FWD, v.family = ABI_RECURRENCE;
+    ck_assert_ptr_nonnull(strstr(abi_verify(&m), "layout"));
+}
+END_TEST
+
 START_TEST(only_attentions_have_q_offset) {
     AbiMeta m;
     fixture_fill(&m, ABI_CODE_HOST, false);
@@ -433,6 +476,7 @@ Suite *runtime_abi_suite(void) {
     tcase_add_test(t, every_flipped_byte_is_refused);
     tcase_add_test(t, flips_with_a_right_sum_are_harmless);
     tcase_add_test(t, another_version_says_so);
+    tcase_add_test(t, layouts_have_their_sizes);
     tcase_add_test(t, writer_verifies);
     tcase_add_test(t, maps_are_verified);
     tcase_add_test(t, expressions);

@@ -81,15 +81,15 @@ static AbiPlan plans[] = {{E(LONG), 2, split_plan}, {{0, NULL}, 1, one_plan}};
 static AbiPlan copy_plans[] = {{{0, NULL}, 1, copy_plan}};
 
 static AbiVariant variants[] = {
-    {"sum", ABI_ATTENTION, ABI_FWD, FIX_D, FIX_DV, SIZES, TENSORS, 3, 2, sizes, tensors, kernels,
-     plans},
-    {"copy", ABI_ATTENTION, ABI_FWD, FIX_D, FIX_DV, SIZES, TENSORS, 1, 1, sizes, tensors,
-     copy_kernels, copy_plans},
+    {"sum", ABI_ATTENTION, ABI_FWD, ABI_LAYOUT_DENSE, 0, FIX_D, FIX_DV, SIZES, TENSORS, 3, 2, sizes,
+     tensors, kernels, plans},
+    {"copy", ABI_ATTENTION, ABI_FWD, ABI_LAYOUT_DENSE, 0, FIX_D, FIX_DV, SIZES, TENSORS, 1, 1,
+     sizes, tensors, copy_kernels, copy_plans},
 };
 
 static void fixture_fill(AbiMeta *m, AbiCode code, bool two) {
     static bool filled;
-    if (!filled) abi_fixed_sizes(sizes);
+    if (!filled) abi_fixed_sizes(ABI_LAYOUT_DENSE, sizes);
     filled = true;
     *m = (AbiMeta){.code = (uint8_t)code,
                    .dtype = ABI_F32,

@@ -492,8 +492,21 @@ static uint8_t *listed_meta(AbiTensor *list_tensors, size_t *n, const char **why
     AbiMeta m;
     uint8_t *bytes = NULL;
     fixture_fill(&m, ABI_CODE_HOST, false);
-    AbiVariant v = {"sum", ABI_ATTENTION, ABI_FWD,      FIX_D, FIX_DV, SIZES, TENSORS, 2,
-                    1,     sizes,         list_tensors, both,  plan};
+    AbiVariant v = {"sum",
+                    ABI_ATTENTION,
+                    ABI_FWD,
+                    ABI_LAYOUT_DENSE,
+                    0,
+                    FIX_D,
+                    FIX_DV,
+                    SIZES,
+                    TENSORS,
+                    2,
+                    1,
+                    sizes,
+                    list_tensors,
+                    both,
+                    plan};
     m.variants = &v;
     *why = abi_write(&m, &bytes, n);
     return bytes;
