@@ -3,6 +3,7 @@
 //
 // In: plain arrays. Out: o, emits, state. Holds afterwards: nothing outside an input was read
 // (indices are clamped), a row without a key is 0 before `output`.
+#include "frontend/reference_batch.h"
 #include "frontend/reference_walk.h"
 
 #include <assert.h>
@@ -89,7 +90,8 @@ RefAttention ref_attention(Arena *a, const RefRun *r) {
     const Variant *v = r->variant;
     const int32_t *n = r->sizes;
     RefAttention t = {.run = r,
-                      .B = n[SIZE_B],
+                      .B = r->sequence ? 1 : n[SIZE_B],
+                      .first = r->sequence ? r->sequence->b : 0,
                       .H = n[SIZE_HQ],
                       .Hkv = n[SIZE_HKV],
                       .Sq = n[SIZE_SQ],
@@ -108,7 +110,8 @@ RefAttention ref_attention(Arena *a, const RefRun *r) {
 
 size_t ref_kv_row(const RefAttention *t, const RefEnv *e, int j) {
     int kv_head = (int)((int64_t)e->h * t->Hkv / t->H);
-    return ((size_t)e->b * (size_t)t->Hkv + (size_t)kv_head) * (size_t)t->Sk + (size_t)j;
+    return ((size_t)(e->b - t->first) * (size_t)t->Hkv + (size_t)kv_head) * (size_t)t->Sk +
+           (size_t)j;
 }
 
 static TxValue dot_value(const RefEnv *e, const RefDot *d, uint64_t what) {
@@ -251,7 +254,8 @@ static void count_open(const RefAttention *t, size_t at) {
 
 size_t ref_row(RefAttention *t, RefEnv *e, int b, int h, int i) {
     t->at = ((size_t)b * (size_t)t->H + (size_t)h) * (size_t)t->Sq + (size_t)i;
-    *e = (RefEnv){.run = t->run, .b = b, .h = h, .q_idx = i + t->q_offset, .row = t->row};
+    *e =
+        (RefEnv){.run = t->run, .b = b + t->first, .h = h, .q_idx = i + t->q_offset, .row = t->row};
     return t->at;
 }
 

@@ -27,6 +27,8 @@ typedef struct RefOpen {
     int64_t beyond; // recurrence: positions behind a state that f32 does not hold
 } RefOpen;
 
+typedef struct RefSequence RefSequence; // reference_batch.h
+
 typedef struct RefRun {
     const Variant *variant;
     const int32_t *sizes; // one for each of variant->sizes (an attention's q_offset is one of them)
@@ -53,6 +55,9 @@ typedef struct RefRun {
     // reads, of all pairs; which take part; their weights, 0 of others.
     double *scores, *weights;
     unsigned char *taking_part;
+    // The one sequence of a batch that q, k, v, o and emits hold (B = 1 there, not in formulas), while the
+    // inputs are all the batch's; NULL: they hold the batch.
+    const RefSequence *sequence;
     double dot_error; // of a target's dot, relative to the sum of its terms' magnitudes
     double o_error;   // of its o, relative to the row's root mean square
 } RefRun;

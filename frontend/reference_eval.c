@@ -1,5 +1,6 @@
 // reference_eval.c: see reference_eval.h.
 #include "frontend/reference_eval.h"
+#include "frontend/reference_batch.h"
 
 #include <assert.h>
 #include <math.h>
@@ -180,6 +181,7 @@ static TxValue element(const RefRun *r, int input, int64_t at) {
 int64_t ref_place(const RefRun *r, const Tx *load, const TxValue *index) {
     const TxInput *in = &r->variant->inputs.data[load->index];
     int64_t at = 0;
+    if (r->sequence) return ref_batch_place(r, load->index, index);
     for (int i = 0; i < in->rank; i++) {
         int64_t n = extent_of(r, &in->extent[i]), k = index[i].i;
         if (n <= 0) return -1; // there is nothing to clamp to
@@ -315,11 +317,20 @@ static void demand(const RefProgram *p, const Tx *t, const int *args, int key) {
     }
 }
 
+static int64_t extent_at(const RefProgram *p, const RefEnv *e, const Tx *t, const int *args, int d,
+                         int key) {
+    TxValue index[EX_MAX_RANK];
+    if (!e->run->sequence)
+        return extent_of(e->run, &e->run->variant->inputs.data[t->index].extent[d]);
+    for (int i = 0; i < t->nargs; i++) index[i] = ref_row_value(p, args[i], key);
+    return ref_batch_extent(e->run, t->index, d, index);
+}
+
 static void check_load(const RefProgram *p, const RefEnv *e, const Tx *t, const int *args,
                        int key) {
     const TxInput *in = &e->run->variant->inputs.data[t->index];
     for (int d = 0; d < in->rank && !e->run->outside->load; d++) {
-        int64_t n = extent_of(e->run, &in->extent[d]);
+        int64_t n = extent_at(p, e, t, args, d, key);
         int32_t k = truth_of(p, args[d], key);
         if (k < 0 || k >= n)
             *e->run->outside =

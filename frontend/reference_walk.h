@@ -15,6 +15,7 @@ typedef struct RefDot { // of a pair, or of a vector with itself
 typedef struct RefAttention {
     const RefRun *run;
     int32_t B, H, Hkv, Sq, Sk, q_offset;
+    int32_t first; // what b is in formulas where it is 0 in q, k, v and o
     int D, Dv;
     RefProgram *score, *modify, *mask, *normalize, *output;
     int *key;     // those that take part

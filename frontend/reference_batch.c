@@ -1,0 +1,253 @@
+// reference_batch.c: see reference_batch.h. Lengths and ids are clamped as the layouts' contract says, so that
+// nothing outside a tensor is read whatever they hold.
+#include "frontend/reference_batch.h"
+#include "frontend/reference_eval.h"
+
+#include <assert.h>
+#include <string.h>
+
+static int64_t clamp(int64_t x, int64_t least, int64_t most) {
+    return x < least ? least : x > most ? most : x;
+}
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// ---- where a sequence's rows are
+
+static int32_t between(const int32_t *start, int32_t b, int64_t rows, int64_t *first) {
+    *first = clamp(start[b], 0, rows);
+    return (int32_t)least(clamp(start[b + 1], *first, rows) - *first, SIZE_LIMIT);
+}
+
+int32_t ref_queries(const RefBatch *x, int32_t b, int64_t *first) {
+    if (x->q_start) return between(x->q_start, b, x->Tq, first);
+    int64_t each = x->Tq / x->B;
+    *first = b * each;
+    return (int32_t)least(each, SIZE_LIMIT);
+}
+
+int32_t ref_keys(const RefBatch *x, int32_t b) {
+    int64_t first;
+    if (!x->paged) return between(x->kv_start, b, x->Tk, &first);
+    if (x->pages == 0) return 0;
+    return (int32_t)clamp(x->kv_len[b], 0, least(x->table * x->page, SIZE_LIMIT));
+}
+
+int32_t ref_first_position(const RefBatch *x, int32_t b) {
+    int64_t first;
+    int32_t Sq = ref_queries(x, b, &first), Sk = ref_keys(x, b);
+    if (!x->q_offset) return Sk > Sq ? Sk - Sq : 0;
+    return (int32_t)clamp(x->q_offset[b], -SIZE_LIMIT, SIZE_LIMIT - Sq);
+}
+
+int64_t ref_key_row(const RefBatch *x, int32_t b, int32_t j) {
+    if (!x->paged) return clamp(x->kv_start[b], 0, x->Tk) + j;
+    int64_t id = x->page_table[b * x->table + j / x->page];
+    return clamp(id, 0, x->pages - 1) * x->page + j % x->page;
+}
+
+// ---- inputs
+
+RefMoved ref_moved(const TxInput *in) {
+    RefMoved m = {-1, -1};
+    for (int d = in->rank - 1; d >= 0; d--) {
+        if (in->extent[d].size == SIZE_B) m.lost = d;
+        if (in->extent[d].size == SIZE_SQ || in->extent[d].size == SIZE_SK) m.moved = d;
+    }
+    return m.lost < 0 || m.moved < 0 ? (RefMoved){-1, -1} : m;
+}
+
+static int64_t rows_of(const RefBatch *x, int size, int32_t b) {
+    int64_t first;
+    return size == SIZE_SK ? ref_keys(x, b) : ref_queries(x, b, &first);
+}
+
+int64_t ref_batch_extent(const RefRun *r, int input, int d, const TxValue *index) {
+    const TxInput *in = &r->variant->inputs.data[input];
+    const RefBatch *x = r->sequence->batch;
+    RefMoved m = ref_moved(in);
+    int size = in->extent[d].size;
+    if (size < 0) return in->extent[d].value;
+    if (d != m.moved) return r->sizes[size];
+    return x->B ? rows_of(x, size, (int32_t)clamp(index[m.lost].i, 0, x->B - 1)) : 0;
+}
+
+// The row, of the dimensions that came in front, that holds element j of sequence b.
+static int64_t front(const RefBatch *x, int size, int32_t b, int32_t j) {
+    int64_t first;
+    if (size == SIZE_SK) return ref_key_row(x, b, j);
+    (void)ref_queries(x, b, &first);
+    return first + j;
+}
+
+int64_t ref_batch_place(const RefRun *r, int input, const TxValue *index) {
+    const TxInput *in = &r->variant->inputs.data[input];
+    const RefBatch *x = r->sequence->batch;
+    RefMoved m = ref_moved(in);
+    int64_t at = 0;
+    if (m.moved >= 0) {
+        int64_t n = ref_batch_extent(r, input, m.moved, index);
+        if (n <= 0) return -1;
+        int32_t b = (int32_t)clamp(index[m.lost].i, 0, x->B - 1);
+        at = front(x, in->extent[m.moved].size, b, (int32_t)clamp(index[m.moved].i, 0, n - 1));
+    }
+    for (int d = 0; d < in->rank; d++) {
+        int size = in->extent[d].size;
+        int64_t n = ref_batch_extent(r, input, d, index), k = index[d].i;
+        if (d == m.lost || d == m.moved) continue;
+        if (size == SIZE_SQ || size == SIZE_SK) { // the tensor may be longer than the sequence
+            k = clamp(k, 0, n > 0 ? n - 1 : 0);
+            n = x->extent[input][d];
+        }
+        if (n <= 0) return -1;
+        at = at * n + clamp(k, 0, n - 1);
+    }
+    return at;
+}
+
+// ---- one sequence
+
+typedef struct Rows { // of a sequence: [heads, n, width] there, [all, heads, width] in the launch
+    const RefBatch *x;
+    int32_t b, n, heads;
+    bool keys;
+} Rows;
+
+static int64_t launch_row(const Rows *s, int32_t i) {
+    return front(s->x, s->keys ? SIZE_SK : SIZE_SQ, s->b, i);
+}
+
+static void *gathered(Arena *a, const Rows *s, const void *from, size_t bytes) {
+    if (!from) return NULL;
+    char *own = arena_alloc(a, (size_t)s->n * (size_t)s->heads * bytes + 1);
+    for (int32_t i = 0; i < s->n; i++)
+        for (int32_t h = 0; h < s->heads; h++) {
+            size_t at = ((size_t)launch_row(s, i) * (size_t)s->heads + (size_t)h) * bytes;
+            memcpy(own + ((size_t)h * (size_t)s->n + (size_t)i) * bytes, (const char *)from + at,
+                   bytes);
+        }
+    return own;
+}
+
+static void scatter(const Rows *s, void *to, const void *own, size_t bytes) {
+    if (!to) return;
+    for (int32_t i = 0; i < s->n; i++)
+        for (int32_t h = 0; h < s->heads; h++) {
+            size_t at = ((size_t)launch_row(s, i) * (size_t)s->heads + (size_t)h) * bytes;
+            memcpy((char *)to + at,
+                   (const char *)own + ((size_t)h * (size_t)s->n + (size_t)i) * bytes, bytes);
+        }
+}
+
+static double *room(Arena *a, const Rows *s, const void *wanted, int columns) {
+    return wanted ? ARENA_ARRAY(a, double, (size_t)s->n *(size_t)s->heads *(size_t)columns + 1)
+                  : NULL;
+}
+
+static double **rooms(Arena *a, const Rows *s, double *const *wanted, int n) {
+    double **own = ARENA_ARRAY(a, double *, n + 1);
+    for (int i = 0; wanted && i < n; i++) own[i] = room(a, s, wanted[i], 1);
+    return own;
+}
+
+static int32_t *own_sizes(Arena *a, const RefRun *r, const RefBatch *x, int32_t b) {
+    int64_t first;
+    int32_t *n = ARENA_ARRAY(a, int32_t, r->variant->sizes.n);
+    memcpy(n, r->sizes, sizeof *n * (size_t)r->variant->sizes.n);
+    n[SIZE_B] = x->B;
+    n[SIZE_SQ] = ref_queries(x, b, &first);
+    n[SIZE_SK] = ref_keys(x, b);
+    n[SIZE_Q_OFFSET] = ref_first_position(x, b);
+    return n;
+}
+
+static RefOpen *own_open(Arena *a, const RefRun *r, const Rows *s) {
+    if (!r->open) return NULL;
+    RefOpen *open = ARENA_NEW(a, RefOpen);
+    size_t rows = (size_t)s->n * (size_t)s->heads;
+    open->row = arena_alloc(a, rows + 1);
+    open->o = arena_alloc(a, rows * (size_t)r->variant->Dv + 1);
+    return open;
+}
+
+static void put(const RefRun *r, const RefRun *own, const Rows *s) {
+    size_t row = sizeof(double), o = row * (size_t)r->variant->Dv;
+    scatter(s, r->o, own->o, o);
+    scatter(s, r->o_written, own->o_written, o);
+    scatter(s, r->o_size, own->o_size, o);
+    for (int i = 0; i < r->variant->emits.n; i++) {
+        if (r->emits) scatter(s, r->emits[i], own->emits[i], row);
+        if (r->emits_written) scatter(s, r->emits_written[i], own->emits_written[i], row);
+    }
+    if (!r->open) return;
+    scatter(s, r->open->row, own->open->row, 1);
+    scatter(s, r->open->o, own->open->o, (size_t)r->variant->Dv);
+    r->open->decisions += own->open->decisions;
+    r->open->rows += own->open->rows;
+}
+
+static void run_one(const RefBatch *x, const RefRun *r, int32_t b) {
+    Arena *a = arena_new();
+    const Variant *v = r->variant;
+    RefSequence sequence = {x, b};
+    RefRun own = *r;
+    own.sizes = own_sizes(a, r, x, b);
+    Rows q = {x, b, own.sizes[SIZE_SQ], own.sizes[SIZE_HQ], false},
+         k = {x, b, own.sizes[SIZE_SK], own.sizes[SIZE_HKV], true};
+    own.sequence = &sequence;
+    own.q = gathered(a, &q, r->q, sizeof(double) * (size_t)v->D);
+    own.k = gathered(a, &k, r->k, sizeof(double) * (size_t)v->D);
+    own.v = gathered(a, &k, r->v, sizeof(double) * (size_t)v->Dv);
+    own.rows = gathered(a, &q, r->rows, 1);
+    own.o = room(a, &q, r->o, v->Dv);
+    own.o_written = room(a, &q, r->o_written, v->Dv);
+    own.o_size = room(a, &q, r->o_size, v->Dv);
+    own.emits = rooms(a, &q, r->emits, v->emits.n);
+    own.emits_written = rooms(a, &q, r->emits_written, v->emits.n);
+    own.open = own_open(a, r, &q);
+    ref_run(&own);
+    put(r, &own, &q);
+    arena_free(a);
+}
+
+void ref_batch_run(const RefBatch *x, const RefRun *r, int32_t *owners) {
+    assert(r->variant->kind == VARIANT_ATTENTION && !r->scores && !r->weights && !r->taking_part);
+    for (int32_t b = 0; b < x->B; b++) {
+        int64_t first;
+        int32_t n = ref_queries(x, b, &first);
+        for (int32_t i = 0; i < n; i++) owners[first + i]++;
+        if (n) run_one(x, r, b);
+    }
+}
+
+// Of the sequence's pairs, those from *at on, `step` apart; *at is then behind them.
+static double sample(const RefBatch *x, const RefRun *r, RefEnv e, int64_t *at, int64_t step,
+                     double *of) {
+    Arena *a = arena_new();
+    RefSequence sequence = {x, e.b};
+    RefRun own = *r;
+    own.sizes = own_sizes(a, r, x, e.b);
+    own.sequence = &sequence;
+    e.run = &own;
+    const RefProgram *mask = ref_program(a, &r->variant->clause[CLAUSE_MASK], 1, 0, 0, false);
+    int64_t Sk = own.sizes[SIZE_SK], n = own.sizes[SIZE_SQ] * Sk;
+    double pairs = 0;
+    for (; *at < n; *at += step, ++*of) {
+        e.q_idx = own.sizes[SIZE_Q_OFFSET] + (int32_t)(*at / Sk);
+        e.kv_idx = (int32_t)(*at % Sk);
+        pairs += !mask || ref_evaluate(mask, &e, 0).i;
+    }
+    *at -= n;
+    arena_free(a);
+    return pairs;
+}
+
+double ref_batch_pairs(const RefBatch *x, const RefRun *r, int h, int64_t most) {
+    double all = 0, pairs = 0, of = 0;
+    int64_t first, at = 0;
+    for (int32_t b = 0; b < x->B; b++) all += (double)ref_queries(x, b, &first) * ref_keys(x, b);
+    int64_t step = (int64_t)(all / (double)most) | 1; // odd: it meets all keys of a power of two
+    for (int32_t b = 0; b < x->B; b++)
+        pairs += sample(x, r, (RefEnv){.b = b, .h = h}, &at, step, &of);
+    return of > 0 ? pairs / of * all : 0;
+}
