@@ -268,19 +268,11 @@ install: all
 	printf 'prefix=%s\nName: attnrt\nDescription: runtime of attnc kernels\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -lattnrt\nLibs.private: -ldl -lpthread -lm\n' \
 	    '$(PREFIX)' '$(VERSION)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/attnrt.pc
 
-# Other machines need the LLVM that attnc was linked with, unless it is linked into attnc (STATIC=1). cJSON is in the wheel.
+# Other machines need the LLVM that attnc was linked with, unless it is linked into attnc (STATIC=1); cJSON is in the wheel. The wheel's name tells
+# which (python/backend.py).
 wheel: all
-	rm -rf $(BUILD)/wheel $(BUILD)/dist
-	install -D -t $(BUILD)/wheel/attn -m 644 python/attn/*.py
-	install -s -m 755 $(BUILD)/attnc $(BUILD)/wheel/attn/attnc
-	install -m 755 $(BUILD)/libattnrt.so $(BUILD)/wheel/attn/libattnrt.so
-	install -m 644 $$(ldd $(BUILD)/attnc | awk '$$1 == "libcjson.so.1" { print $$3 }') $(BUILD)/wheel/attn/libcjson.so.1
-	install -m 644 /usr/share/doc/libcjson1/copyright $(BUILD)/wheel/attn/libcjson.copyright
-	install -m 644 LICENSE $(BUILD)/wheel/LICENSE
-	sed 's/^version = .*/version = "$(VERSION)"/' python/pyproject.toml > $(BUILD)/wheel/pyproject.toml
-	printf '[tool.distutils.bdist_wheel]\nplat_name = "linux_%s"\n' $$(uname -m) >> $(BUILD)/wheel/pyproject.toml
-	$(shell tests/tools.sh python3 "setuptools, wheel, pip" || echo python3) -m pip wheel -q --no-deps --no-build-isolation --disable-pip-version-check \
-	    -w $(BUILD)/dist $(BUILD)/wheel
+	rm -rf $(BUILD)/dist
+	BUILD=$(BUILD) $(shell tests/tools.sh python3 pip || echo python3) -m pip wheel -q --no-deps --disable-pip-version-check -w $(BUILD)/dist .
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-asan

@@ -5,7 +5,7 @@
 # or into build/tools: from PyPI, from Debian's archive of sources, or from Debian 13. The network is asked only for what is missing. The status is 1 if something
 # could not be installed, or if another version than the installed one would be used.
 #
-# NumPy, PyTorch, Jupyter's kernel and client and setuptools are Debian's, for /usr/bin/python3. A python3 that stands before it on the PATH
+# NumPy, PyTorch, Jupyter's kernel and client and pip are Debian's, for /usr/bin/python3. A python3 that stands before it on the PATH
 # (pyenv, conda) does not see them; tests/tools.sh takes the first one that has all.
 cd "$(dirname "$0")/.." || exit 1
 level=${1:-test}
@@ -27,7 +27,6 @@ rows() {
     debian test clang-format-14 tool clang-format
     debian test python3 have /usr/bin/python3
     debian test python3-pip /usr/bin/python3 -m pip --version
-    debian test "python3-setuptools python3-wheel" tool python3 "setuptools, wheel, pip"
     debian test "python3-numpy python3-torch" tool python3
     debian test "python3-ipykernel python3-nbclient" tool python3 "numpy, torch, IPython, ipykernel, nbclient"
     debian test vim have vim

@@ -12,14 +12,19 @@ Nothing is built: the package finds libattnrt.so, and the compiler as the comman
 magic `%%attn`; `%%attn?` tells its options.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from ._compiler import CompileError, CompileWarning, compile
 from ._kernel import Artifact, Kernel, TileMap, load
 from ._runtime import Error, set_threads, version
 
 __all__ = ["Artifact", "CompileError", "CompileWarning", "Error", "Kernel", "TileMap", "compile", "load", "set_threads", "version"]
 
+if TYPE_CHECKING:
+    from ._torch import Attention as Attention, attention as attention
 
-def __getattr__(name):
+
+def __getattr__(name: str) -> Any:
     """What needs PyTorch is there when it is asked for."""
     if name in ("Attention", "attention"):
         from . import _torch

@@ -6,8 +6,15 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import warnings
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Optional, Union
+
+if TYPE_CHECKING:
+    from ._kernel import Artifact
+
+Path = Union[str, "os.PathLike[str]"]
 
 
 class CompileError(Exception):
@@ -18,13 +25,20 @@ class CompileWarning(UserWarning):
     """The source compiles, and something in it is hardly meant. The text is the compiler's."""
 
 
-def _command():
+def _command(path=True):
+    """Where the compiler is; path: the one on the PATH will do."""
     here = os.path.dirname(os.path.abspath(__file__))
-    places = os.environ.get("ATTNC"), os.path.join(here, "attnc"), os.path.join(here, "..", "..", "build", "attnc"), shutil.which("attnc")
-    for path in places:
-        if path and os.path.exists(path):
-            return path
+    places = [os.environ.get("ATTNC"), os.path.join(here, "attnc"), os.path.join(here, "..", "..", "build", "attnc")]
+    for place in places + ([shutil.which("attnc")] if path else []):
+        if place and os.path.exists(place):
+            return place
     raise FileNotFoundError("the compiler attnc is not here; name it in ATTNC")
+
+
+def main():
+    """The command attnc of an installed package. It may itself be the one on the PATH."""
+    command = _command(path=False)
+    os.execv(command, [command, *sys.argv[1:]])
 
 
 def _run(argv, text=None):
@@ -36,6 +50,18 @@ def _run(argv, text=None):
     return out, said
 
 
+_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", **{n: n for n in ("f32", "f16", "bf16", "tf32")}}
+
+
+def dtype_name(dtype):
+    """As the compiler names an element type: "bf16" of torch.bfloat16, "bfloat16", or NumPy's."""
+    text = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    name = _DTYPES.get(text.rpartition(".")[2])
+    if name is None:
+        raise ValueError(f"dtype: {dtype!r} is none of kernels; they have float32, float16, bfloat16 and tf32")
+    return name
+
+
 class Source:
     """What the compiler reads, a file or a text, and how it reads it. `name` stands for a text in what the compiler says."""
 
@@ -43,7 +69,7 @@ class Source:
         self._text, self._path, self._entry, self._name = None, os.fspath(source), entry, name
         if "\n" in self._path or "{" in self._path:
             self._text, self._path = self._path, "-"
-        self._options = [f"--dtype={dtype}"] if dtype else []
+        self._options = [f"--dtype={dtype_name(dtype)}"] if dtype else []
         self._options += [f"-D{name}={value}" for name, value in (defines or {}).items()]
         self._options += [a for i in include for a in ("-I", os.fspath(i))]
 
@@ -61,11 +87,13 @@ class Source:
         return said if self._text is None else re.sub("^<stdin>(?=:)", self._name, said, flags=re.M)
 
 
-def compile(source, *, target="host", dtype=None, opt=3, entry=None, defines=None, include=(), debug=False, schedule=None, phase="fwd"):
+def compile(source: Path, *, target: str = "host", dtype: Any = None, opt: int = 3, entry: Optional[str] = None,
+            defines: Optional[Mapping[str, Any]] = None, include: Iterable[Path] = (), debug: bool = False, schedule: Optional[str] = None,
+            phase: str = "fwd") -> "Artifact":  # fmt: skip
     """Compiles a file, or source text (anything with a line break or a brace in it).
 
-    target: "host", "sm_80", "sm_90a", ...; dtype: of q, k, v, o ("f32" on the host, else "bf16"); entry: only this
-    variant; defines: {"D": 128}; include: folders of imports; debug: as -g; schedule: "rows=64,keys=128", as
+    target: "host", "sm_80", "sm_90a", ...; dtype: of q, k, v, o ("f32", "float32" or torch.float32, which is the host's; else "bf16");
+    entry: only this variant; defines: {"D": 128}; include: folders of imports; debug: as -g; schedule: "rows=64,keys=128", as
     --schedule (what `attnc tune` prints); phase: "fwd,bwd" adds the backward, a Kernel's `backward`."""
     dtype = dtype or ("f32" if target == "host" else "bf16")
     made = make(Source(source, dtype=dtype, entry=entry, defines=defines, include=include), target, opt, debug, schedule, phase)

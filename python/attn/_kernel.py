@@ -8,6 +8,7 @@ import reprlib
 import tempfile
 import threading
 import weakref
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _arrays, _compiler, _show
 from . import _runtime as rt
@@ -58,13 +59,13 @@ class Artifact:
         plain = self._open((rt.NONE, 0))
         info = rt.ArtifactInfo()
         rt.lib.attn_get_info(plain.handle, c.byref(info))
-        self.target = info.target.decode()
+        self.target: str = info.target.decode()
         self.dtype = rt.DTYPES[info.dtype]
         made = [Kernel(self, plain, i) for i in range(info.variants)]
         backward = {k.name: k for k in made if k.phase == "bwd"}
         for k in made:
             k.backward = backward.get(k.name) if k.phase == "fwd" else None
-        self.kernels = [k for k in made if k.phase == "fwd"]
+        self.kernels: List[Kernel] = [k for k in made if k.phase == "fwd"]
 
     def _open(self, device):
         with self._lock:
@@ -76,13 +77,13 @@ class Artifact:
                     self._opened[device] = _Opened(self._source, device)
             return self._opened[device]
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> "Kernel":
         for k in self.kernels:
             if k.name == name:
                 return k
         raise KeyError(name)
 
-    def __iter__(self):
+    def __iter__(self) -> "Iterator[Kernel]":
         return iter(self.kernels)
 
     def _only(self):
@@ -91,13 +92,13 @@ class Artifact:
             raise TypeError(f"the artifact holds several variants: call one of artifact[...]: {names}")
         return self.kernels[0]
 
-    def __call__(self, *args, **named):
+    def __call__(self, *args: Any, **named: Any) -> Any:
         return self._only()(*args, **named)
 
-    def explain(self):
+    def explain(self) -> _show.Explanation:
         return self._only().explain()
 
-    def mask(self, **given):
+    def mask(self, **given: Any) -> _show.Mask:
         return self._only().mask(**given)
 
     def __repr__(self):
@@ -115,8 +116,10 @@ class Kernel:
         rt.check("attn_get_variant", opened.handle, number, c.byref(v))
         self.artifact, self.name, self.D, self.Dv = artifact, v.name.decode(), v.D, v.Dv
         self._phase, self._made = v.phase, threading.local()
+        self.backward: Optional[Kernel] = None
         self.phase = ("fwd", "bwd")[v.phase]
-        self._tensors, self.sizes = {}, []
+        self._tensors: Dict[str, Tuple[int, int, bool, bool]] = {}
+        self.sizes: List[str] = []
         for i in range(v.tensors):
             rt.check("attn_get_tensor", opened.handle, number, i, c.byref(t))
             if t.role != b"work":
@@ -136,11 +139,11 @@ class Kernel:
             raise TypeError(f"{self.name} was loaded, and an artifact does not hold its source: attn.compile it")
         return self.artifact.made_from.run([verb], *options, entry=self.name)
 
-    def explain(self):
+    def explain(self) -> _show.Explanation:
         """The formula and what was derived of it: text, in a notebook mathematics."""
         return _show.Explanation(self._ask("explain")[0], self._ask("explain", "--format=mathml")[0])
 
-    def mask(self, at=(0, 0), **given):
+    def mask(self, at: Tuple[int, int] = (0, 0), **given: Any) -> _show.Mask:
         """The mask of a batch entry and head, with the tiles of the kernel's target: a picture in a notebook, and its counts as text.
 
         given: sizes (Sq=1000), and the inputs that the mask reads."""
@@ -196,7 +199,8 @@ class Kernel:
             _arrays.refuse_grad(name, x)
         return [n for n in self.outputs if n in out or n in emit or not self._tensors[n][3]], out
 
-    def __call__(self, *args, emit=(), out=None, stream=None, tile_map=None, **named):
+    def __call__(self, *args: Any, emit: Union[str, Sequence[str]] = (), out: Any = None, stream: Optional[int] = None,
+                 tile_map: "Optional[TileMap]" = None, **named: Any) -> Any:  # fmt: skip
         """Launches, and returns the outputs: one, or a tuple in the order of `outputs`.
 
         emit: optional outputs to write too, a name or several. out: arrays to write into (one for the first output, or a dict).
@@ -241,7 +245,7 @@ class TileMap:
     def __init__(self):
         self.clear()
 
-    def clear(self):
+    def clear(self) -> None:
         self._key = self._memory = self._address = None
 
     def _place(self, call, like):
@@ -276,7 +280,7 @@ class _Call:
         """The runtime looks at element types too, but what to do about bf16 depends on where the array is from."""
         if expected == "bf16" and rt.DTYPES[v.dtype] != expected and _arrays.is_numpy(v.keep):
             other = 'compile with dtype="f32"' if name in ("q", "k", "v", "o") else "declare this input f32"
-            raise rt.Error(
+            raise rt.CallError(
                 f"{name}: has elements of type {rt.DTYPES[v.dtype]}, expected bf16, which NumPy does not have: pass arrays of "
                 f"ml_dtypes.bfloat16 or tensors of PyTorch, or {other}",
                 rt.ERROR_CALL,
@@ -312,6 +316,6 @@ class _Call:
         del keeper  # its memory: the library's allocator reuses it on this stream only, so after the launch
 
 
-def load(source):
+def load(source: "Union[str, bytes, os.PathLike[str]]") -> Artifact:
     """An artifact: the path of a .ptx, .hsaco, .o or .so, or the bytes of one."""
     return Artifact(source if isinstance(source, bytes) else os.fspath(source))

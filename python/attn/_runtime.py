@@ -2,6 +2,7 @@
 
 import ctypes as c
 import os
+import threading
 
 DTYPES = ("f32", "f16", "bf16", "i32", "bool", "e4m3", "e5m2", "i8")
 SIZES = (4, 2, 2, 4, 1, 1, 1, 1)
@@ -16,6 +17,10 @@ class Error(Exception):
     def __init__(self, message, status):
         super().__init__(message)
         self.status = status
+
+
+class CallError(Error, ValueError):
+    """A call that does not fit: a shape, a device, an element type."""
 
 
 def _struct(name, *fields):
@@ -94,23 +99,31 @@ def _open():
 
 
 class _Library:
-    """The library and its one context, opened when first used."""
+    """The library and its one context, opened when first used, by whichever thread."""
 
     def __init__(self):
         self._library = self._context = None
+        self._lock = threading.Lock()
 
     def __getattr__(self, name):
         if self._library is None:
-            self._library = _open()
-            for function, (result, *args) in _FUNCTIONS.items():
-                f = getattr(self._library, function)
-                f.restype, f.argtypes = result, args
+            with self._lock:
+                self._library = self._library or self._declared(_open())
         return getattr(self._library, name)
+
+    @staticmethod
+    def _declared(library):
+        for function, (result, *args) in _FUNCTIONS.items():
+            f = getattr(library, function)
+            f.restype, f.argtypes = result, args
+        return library
 
     @property
     def context(self):
         if self._context is None:
-            self._context = self.attn_create()
+            create = self.attn_create
+            with self._lock:
+                self._context = self._context or create()
             if not self._context:
                 raise MemoryError("attn_create")
         return self._context
@@ -124,13 +137,13 @@ def check(function, *args):
     e = CError()
     status = getattr(lib, function)(*args, c.byref(e))
     if status != OK:
-        raise Error(e.message.decode(errors="replace"), status)
+        raise (CallError if status == ERROR_CALL else Error)(e.message.decode(errors="replace"), status)
 
 
-def set_threads(n):
+def set_threads(n: int) -> None:
     """Threads that run host kernels; 0: one per processor."""
     check("attn_set_threads", lib.context, n)
 
 
-def version():
+def version() -> str:
     return lib.attn_version().decode()

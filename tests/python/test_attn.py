@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 import unittest
 import unittest.mock
@@ -241,6 +242,31 @@ class Python(unittest.TestCase):
         with unittest.mock.patch.object(self.sum, "_tensors", dict(types)):
             with self.assertRaisesRegex(attn.Error, "bias: has elements of type f32, expected bf16.*ml_dtypes.*, or declare this input f32$"):
                 self.sum(q, k, v, bias, 2, q_offset=0)
+
+    def test_names_of_types(self):
+        for name in "bf16", "bfloat16", torch.bfloat16, types.SimpleNamespace(name="bfloat16"):  # as ml_dtypes has it
+            self.assertEqual(attn._compiler.dtype_name(name), "bf16")
+        for name in "f32", "float32", torch.float32, np.float32, np.dtype("float32"):
+            self.assertEqual(attn._compiler.dtype_name(name), "f32")
+        for name in torch.float64, "double", 3, float:
+            with self.assertRaisesRegex(ValueError, "dtype: .* is none of kernels"):
+                attn.compile("attention a {}", dtype=name)
+
+    def test_mistakes_are_value_errors(self):
+        q, k, v, bias = arguments()
+        for given in ({"v": v[:, :1]}, {"bias": bias[:3]}, {"q": q.astype(np.float16)}):
+            (name,) = given
+            with self.assertRaisesRegex(ValueError, f"^{name}: "):
+                self.sum(**{"q": q, "k": k, "v": v, "bias": bias, **given}, scale=0.5, q_offset=0)
+
+    def test_threads_open_one_context(self):
+        library, found = attn._runtime._Library(), []
+        threads = [threading.Thread(target=lambda: found.append(library.context)) for _ in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual((len(found), len(set(found))), (8, 1))
 
     def test_byte_order(self):
         q, k, v, bias = arguments()
