@@ -1,6 +1,6 @@
 // cmd_mask.c: `attnc mask`: the mask as a picture, one rectangle per run of tiles of a class, and
 // inside partial tiles the pairs that take part. The tiles are those of --target. Queries go down, keys to the right. Counts go to
-// stdout (to stderr when the picture does).
+// stdout (to stderr when the picture does). --format=json: which keys each row of tiles visits, for programs.
 #include "cmd.h"
 #include "files.h"
 #include "maskmap.h"
@@ -141,6 +141,26 @@ static void tell_terms(FILE *out, Arena *a, const Compile *c, const MaskMap *m) 
     }
 }
 
+// Of each row of tiles the intervals of keys, [first, behind the last], that its tiles visit.
+static void list(Text *t, const MaskMap *m) {
+    text_printf(t, "{\"queries\": %d, \"keys\": %d, \"tile\": [%d, %d], \"needed\": [", m->queries,
+                m->keys, m->tile_q, m->tile_k);
+    for (int r = 0; r < m->rows; r++) {
+        const uint8_t *row = m->cls + (int64_t)r * m->columns;
+        const char *between = "";
+        text_puts(t, r ? ",\n[" : "\n[");
+        for (int c = 0, end; c < m->columns; c = end) {
+            bool in = row[c] != MASK_SKIPPED;
+            for (end = c + 1; end < m->columns && (row[end] != MASK_SKIPPED) == in; end++) continue;
+            if (!in) continue;
+            text_printf(t, "%s[%d, %d]", between, c * m->tile_k, upto(end * m->tile_k, m->keys));
+            between = ", ";
+        }
+        text_puts(t, "]");
+    }
+    text_puts(t, "]}\n");
+}
+
 static Status show(Compile *c, const Options *o, const Binding *b, const MaskMap *m) {
     Arena *a = c->arena;
     FILE *out = strcmp(o->output, "-") == 0 ? stderr : stdout;
@@ -157,7 +177,10 @@ static Status show(Compile *c, const Options *o, const Binding *b, const MaskMap
     tell_terms(out, a, c, m);
     Text t;
     text_init(&t, a);
-    draw(&t, a, m, arena_printf(a, "%s%s", b->sig->name, place), whose);
+    if (o->format == FORMAT_JSON)
+        list(&t, m);
+    else
+        draw(&t, a, m, arena_printf(a, "%s%s", b->sig->name, place), whose);
     return file_write(o->output, t.s, t.n);
 }
 
@@ -183,8 +206,10 @@ static Status picture(Compile *c, const Options *o) {
 Status cmd_mask(const Options *o) {
     Compile c;
     if (!o->output) return cmd_fail(STATUS_USAGE, "nothing to write: give -o MASK.svg");
-    if (strcmp(o->output, "-") != 0 && strncmp(o->output, "/dev/", 5) != 0 &&
-        !cmd_has_extension(o->output, ".svg"))
+    if (o->format != FORMAT_TEXT && o->format != FORMAT_JSON)
+        return cmd_fail(STATUS_USAGE, "--format of mask is json, or left out: a picture");
+    if (o->format == FORMAT_TEXT && strcmp(o->output, "-") != 0 &&
+        strncmp(o->output, "/dev/", 5) != 0 && !cmd_has_extension(o->output, ".svg"))
         return cmd_fail(STATUS_USAGE,
                         "-o %s: the picture is an SVG, written to a file that ends "
                         "in .svg",

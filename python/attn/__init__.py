@@ -30,6 +30,10 @@ def __getattr__(name: str) -> Any:
         from . import _torch
 
         return getattr(_torch, name)
+    if name == "Spread":
+        from ._spread import Spread
+
+        return Spread
     raise AttributeError(f"module 'attn' has no attribute '{name}'")
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tempfile
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch.autograd import forward_ad
@@ -14,6 +14,9 @@ from torch.autograd import forward_ad
 from . import _arrays, _compiler
 from . import _runtime as rt
 from ._kernel import Artifact, Kernel
+
+if TYPE_CHECKING:
+    from ._spread import Spread
 
 Outputs = Union[torch.Tensor, Tuple[torch.Tensor, ...]]
 
@@ -328,7 +331,8 @@ def _specify(source: "Union[str, os.PathLike[str]]", entry: Optional[str], defin
     )
 
 
-def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any], q_offset: Optional[int]) -> Outputs:
+def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any], q_offset: Optional[int],
+            spread: "Optional[Spread]" = None, kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = ()) -> Outputs:  # fmt: skip
     device = q.device.type if isinstance(q, torch.Tensor) else ""
     q, k, v = (_cast(x, device) for x in (q, k, v))
     _check_operands(q, k, v)
@@ -358,8 +362,15 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
             raise TypeError(f"{name}: {variant} needs this input")
     tensors = [_whole_rows(x) for x in (q, k, v)] + list(arrays.values())
     names = ",".join([*arrays, *scalars])
-    operator = _forward_operator if any(_wants_gradient(x) for x in tensors) else _operator
-    found = operator(tensors, list(scalars.values()), names, spec, q_offset)
+    wants = any(_wants_gradient(x) for x in tensors)
+    if spread is not None:
+        from . import _spread
+
+        found = _spread.attend(spec, tensors, arrays, scalars, q_offset, wants, spread, kv_spread, whole)
+    elif kv_spread is not None or whole:
+        raise TypeError("kv_spread and whole go with spread=")
+    else:
+        found = (_forward_operator if wants else _operator)(tensors, list(scalars.values()), names, spec, q_offset)
     count = _count(spec)
     return found[0] if count == 1 else tuple(found[:count])
 
@@ -373,15 +384,21 @@ class Attention(torch.nn.Module):
     entry: which variant of the file; defines: {"WINDOW": 128}; include: folders of imports; emit: outputs to give beside o, by
     their names: then a tuple comes back; opt: 0 to 3.
 
-    q, k, v and arrays that the source marks `grad` have gradients (first derivatives)."""
+    q, k, v and arrays that the source marks `grad` have gradients (first derivatives).
+
+    spread (an attn.Spread): q, k, v are this rank's rows of a sequence over ranks, and so are arrays with an extent Sk, unless `whole` names
+    them. Gradients of q, k, v and of such arrays are complete; of an array that every rank has a rank gets its share. kv_spread: where keys
+    lie otherwise than queries."""
 
     def __init__(self, source: "Union[str, os.PathLike[str]]", *, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
                  include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3) -> None:  # fmt: skip
         super().__init__()
         self.spec = _specify(source, entry, defines, include, emit, opt)
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *inputs: Any, q_offset: Optional[int] = None, **named: Any) -> Outputs:
-        return _attend(self.spec, q, k, v, inputs, named, q_offset)
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *inputs: Any, q_offset: Optional[int] = None,
+                spread: "Optional[Spread]" = None, kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = (),
+                **named: Any) -> Outputs:  # fmt: skip
+        return _attend(self.spec, q, k, v, inputs, named, q_offset, spread, kv_spread, whole)
 
     def extra_repr(self) -> str:
         given = json.loads(self.spec)
@@ -390,6 +407,7 @@ class Attention(torch.nn.Module):
 
 def attention(source: "Union[str, os.PathLike[str]]", q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *inputs: Any,
               q_offset: Optional[int] = None, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
-              include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, **named: Any) -> Outputs:  # fmt: skip
+              include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, spread: "Optional[Spread]" = None,
+              kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = (), **named: Any) -> Outputs:  # fmt: skip
     """Attention(source, ...)(q, k, v, ...), as a function."""
-    return _attend(_specify(source, entry, defines, include, emit, opt), q, k, v, inputs, named, q_offset)
+    return _attend(_specify(source, entry, defines, include, emit, opt), q, k, v, inputs, named, q_offset, spread, kv_spread, whole)

@@ -371,6 +371,11 @@ gives 0 relu_attn.attn --target=sm_80 --dtype=tf32 -o tf32.ptx
 gives 2 relu_attn.attn -o relu.xyz
 says err '.ptx (sm_80, sm_90a)'
 gives 2 mask relu_attn.attn -o mask.png
+gives 2 mask relu_attn.attn -o mask.svg --format=tex
+says err 'is json, or left out'
+gives 0 mask "$top/stdlib/causal.attn" --shape=Sq=70 -o needed.json --format=json
+holds 'grep -q "^{\"queries\": 70, \"keys\": 70, \"tile\"" needed.json'
+holds '[ "$(grep -c "^\[\[0, " needed.json)" -eq 3 ]'
 for verb in check explain bench 'mask -o a.svg'; do
     gives 2 $verb relu.o
     says err 'is an artifact'
