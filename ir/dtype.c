@@ -16,6 +16,12 @@ int dtype_bytes(Dtype t) { return dtypes[t].bytes; }
 bool dtype_half(Dtype t) { return t == DT_F16 || t == DT_BF16; }
 ExType dtype_reads(Dtype t) { return dtypes[t].reads; }
 
+const char *batch_name(BatchLayout batch) {
+    static const char *const names[BATCH_COUNT] = {
+        [BATCH_DENSE] = "dense", [BATCH_RAGGED] = "ragged", [BATCH_PAGED] = "paged"};
+    return names[batch];
+}
+
 void sizes_init(Arena *a, SizeNames *s) {
     static const char *const names[SIZE_FREE] = {
         [SIZE_B] = "B",   [SIZE_HQ] = "H",  [SIZE_HKV] = "Hkv",

@@ -34,6 +34,9 @@ enum { // the first entries of every sizes table
 // Every size of a launch and |q_offset|, at most: passes count on positions that f32 holds exactly and on products of them with small
 // constants that do not wrap. The runtime refuses launches beyond (ABI_MAX_SIZE).
 enum { SIZE_LIMIT = 1 << 24 };
+// Where rows lie: [B, heads, rows, columns]; those of all sequences after each other; keys in pages of a pool.
+typedef enum BatchLayout { BATCH_DENSE, BATCH_RAGGED, BATCH_PAGED, BATCH_COUNT } BatchLayout;
+const char *batch_name(BatchLayout batch);
 typedef VEC(const char *) SizeNames;
 void sizes_init(Arena *a, SizeNames *s); // "B" "H" "Hkv" "Sq" "Sk" "q_offset"
 

@@ -49,6 +49,7 @@ run "$build/tests/check_unit"
 run "$build/tests/check_lang"
 run tests/format.sh "$build/attnc"
 run tests/run/cli.sh "$build/attnc"
+run tests/run/serving.sh "$build/attnc"
 python=$(tests/tools.sh python3) || python=python3 # which then fails
 run "$python" tests/docs.py "$build"
 run "$python" tests/gallery.py "$build"

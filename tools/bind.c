@@ -1,6 +1,7 @@
 // bind.c: see bind.h. Sizes are settled first and in the order of the contract, arrays before
 // --shape before defaults; then every array is held against them; then what no one named is made.
 #include "bind.h"
+#include "batch.h"
 #include "draw.h"
 #include "npy.h"
 #include <math.h>
@@ -24,7 +25,8 @@ typedef struct Bind {
 static Status settle(Bind *c, int size, int64_t value, const char *from) {
     const char *name = c->sig->sizes.data[size];
     if (!c->from[size]) {
-        int64_t most = c->sig->recurrence ? INT32_MAX : SIZE_LIMIT;
+        bool rows = c->sig->batch && (size == ABI_SIZE_TQ || size == ABI_SIZE_TK);
+        int64_t most = c->sig->recurrence || rows ? INT32_MAX : SIZE_LIMIT;
         if (value < 0 || value > most)
             return cmd_fail(STATUS_INPUT, "%s = %lld (%s) is out of range: at most %lld", name,
                             (long long)value, from, (long long)most);
@@ -72,8 +74,13 @@ static Status scalar(Bind *c, int arg, const char *text) {
 }
 
 static Status extent_is(Bind *c, const SigArg *g, int d, int64_t n) {
+    if (g->extent[d].size >= 0 && n < g->extent[d].value)
+        return cmd_fail(STATUS_INPUT, "%s: dimension %d is %lld, expected %s + %lld", g->name, d,
+                        (long long)n, c->sig->sizes.data[g->extent[d].size],
+                        (long long)g->extent[d].value);
     if (g->extent[d].size >= 0)
-        return settle(c, g->extent[d].size, n, arena_printf(c->arena, "from %s", g->name));
+        return settle(c, g->extent[d].size, n - g->extent[d].value,
+                      arena_printf(c->arena, "from %s", g->name));
     if (n == g->extent[d].value) return STATUS_DONE;
     return cmd_fail(STATUS_INPUT, "%s: dimension %d is %lld, expected %lld", g->name, d,
                     (long long)n, (long long)g->extent[d].value);
@@ -130,7 +137,8 @@ static Status named_inputs(Bind *c) {
         const NameValue *p = &c->o->in.data[i];
         int arg = sig_arg(c->sig, p->name);
         Status s;
-        if (!c->sig->recurrence && strcmp(p->name, "q_offset") == 0)
+        bool offset = arg < 0 && !c->sig->recurrence && !c->sig->batch;
+        if (offset && strcmp(p->name, "q_offset") == 0)
             s = position(c, p->value);
         else if (arg < 0 || !is_read(&c->sig->args.data[arg]))
             s = not_an_input(c, p->name, arg);
@@ -164,6 +172,14 @@ static Status shape_option(Bind *c, const char *text) {
         if (dim)
             return cmd_fail(STATUS_USAGE, "--shape: %s is a dim of %s; -D%s=%lld changes it", name,
                             c->sig->name, name, (long long)value);
+        if (c->sig->batch && (strcmp(name, "Sq") == 0 || strcmp(name, "Sk") == 0))
+            return cmd_fail(
+                STATUS_USAGE,
+                "--shape: in layout %s each sequence has its own %s: --in %s=... says them",
+                batch_name(c->sig->batch), name,
+                name[1] == 'q'                 ? "q_start"
+                : c->sig->batch == BATCH_PAGED ? "kv_len"
+                                               : "kv_start");
         if (size < 0)
             return cmd_fail(STATUS_USAGE, "--shape: %s has no size %s", c->sig->name, name);
         Status s = settle(c, size, value, "from --shape");
@@ -178,11 +194,59 @@ static void default_size(Bind *c, int size, int32_t value) {
     c->b->size[size] = value;
 }
 
-static void attention_defaults(Bind *c) {
+static void head_defaults(Bind *c) {
     int32_t *n = c->b->size;
     default_size(c, SIZE_B, 1);
     default_size(c, SIZE_HQ, c->from[SIZE_HKV] ? n[SIZE_HKV] : 1);
     default_size(c, SIZE_HKV, n[SIZE_HQ]);
+}
+
+static Status default_rows(Bind *c, int size, int64_t value) {
+    return c->from[size] ? STATUS_DONE : settle(c, size, value, "by default");
+}
+
+static bool is_named(const Bind *c, int arg) { return c->draw[arg].kind || c->file[arg].data; }
+
+// An extent that no sequence exceeds.
+static void open_default(Bind *c, const SigExtent *e) {
+    const int32_t *n = c->b->size;
+    int64_t longest = n[e->open == SIZE_SK ? ABI_SIZE_TK : ABI_SIZE_TQ];
+    if (e->open == SIZE_SK && c->sig->batch == BATCH_PAGED)
+        longest = (int64_t)n[ABI_SIZE_PAGE] * n[ABI_SIZE_TABLE];
+    if (e->open) default_size(c, e->size, (int32_t)(longest < SIZE_LIMIT ? longest : SIZE_LIMIT));
+}
+
+// Decoding over pages, or prompts in ragged batches, of about as many rows as in dense ones.
+static Status batch_defaults(Bind *c) {
+    enum { ROWS = 256, PAGE = 16 };
+    int32_t *n = c->b->size;
+    bool paged = c->sig->batch == BATCH_PAGED;
+    int q_start = sig_arg(c->sig, "q_start");
+    head_defaults(c);
+    Status s = default_rows(c, ABI_SIZE_TQ, (int64_t)n[SIZE_B] * (paged ? 1 : ROWS));
+    if (paged) {
+        default_size(c, ABI_SIZE_PAGE, c->sig->page ? c->sig->page : PAGE);
+        default_size(c, ABI_SIZE_TABLE, n[ABI_SIZE_PAGE] ? (ROWS - 1) / n[ABI_SIZE_PAGE] + 1 : 1);
+    }
+    if (s == STATUS_DONE)
+        s = default_rows(c, ABI_SIZE_TK,
+                         paged ? (int64_t)n[SIZE_B] * n[ABI_SIZE_TABLE] : n[ABI_SIZE_TQ]);
+    if (c->sig->page && n[ABI_SIZE_PAGE] != c->sig->page)
+        return cmd_fail(STATUS_INPUT,
+                        "page is %d (%s), this kernel is for pages of %d (--layout=paged:%d)",
+                        n[ABI_SIZE_PAGE], c->from[ABI_SIZE_PAGE], c->sig->page, c->sig->page);
+    for (int i = 0; i < c->sig->args.n; i++)
+        for (int d = 0; d < c->sig->args.data[i].rank; d++)
+            open_default(c, &c->sig->args.data[i].extent[d]);
+    bool starts = is_named(c, q_start) || batch_makes(c->sig, n, &c->sig->args.data[q_start]);
+    int32_t longest = starts ? n[ABI_SIZE_TQ] : n[SIZE_B] ? n[ABI_SIZE_TQ] / n[SIZE_B] : 0;
+    default_size(c, ABI_SIZE_MAX_Q, longest < SIZE_LIMIT ? longest : SIZE_LIMIT);
+    return s;
+}
+
+static void attention_defaults(Bind *c) {
+    int32_t *n = c->b->size;
+    head_defaults(c);
     default_size(c, SIZE_SQ, 256);
     default_size(c, SIZE_SK, n[SIZE_SQ]);
     default_size(c, SIZE_Q_OFFSET, n[SIZE_SK] > n[SIZE_SQ] ? n[SIZE_SK] - n[SIZE_SQ] : 0);
@@ -223,8 +287,11 @@ static Status sizes(Bind *c, const char *shape) {
     if (s != STATUS_DONE) return s;
     if (c->sig->recurrence)
         recurrence_defaults(c);
+    else if (c->sig->batch)
+        s = batch_defaults(c);
     else
         attention_defaults(c);
+    if (s != STATUS_DONE) return s;
     for (int i = 0; i < c->sig->sizes.n; i++)
         if (!c->from[i])
             return cmd_fail(STATUS_USAGE, "no array gives the size %s: --shape=%s=... does",
@@ -240,7 +307,7 @@ static bool has_memory(const Bind *c, const SigArg *g) {
 }
 
 static int64_t extent(const Bind *c, const SigExtent *e) {
-    return e->size >= 0 ? c->b->size[e->size] : e->value;
+    return e->size >= 0 ? c->b->size[e->size] + e->value : e->value;
 }
 
 // Before anything is drawn: what is made here must fit the machine. In doubles, which nothing
@@ -270,6 +337,8 @@ static Status make(Bind *c, int arg) {
     if (!has_memory(c, g)) return STATUS_DONE;
     if (c->file[arg].data) return npy_to_tensor(&c->file[arg], g->dtype, g->name, t);
     for (int d = 0; d < g->rank; d++) dim[d] = extent(c, &g->extent[d]);
+    if (g->role == ARG_INDEX && !is_named(c, arg) && !batch_makes(c->sig, c->b->size, g))
+        return STATUS_DONE; // left out
     if (!tensor_alloc(t, g->dtype, g->rank, dim))
         return cmd_fail(STATUS_SYSTEM, "%s: out of memory", g->name);
     if (!is_read(g))
@@ -277,6 +346,8 @@ static Status make(Bind *c, int arg) {
                (size_t)t->count * (size_t)dtype_bytes(g->dtype)); // NaN in every float type
     else if (c->draw[arg].kind)
         draw_fill(&c->draw[arg], t, c->o->seed, g->name);
+    else if (g->role == ARG_INDEX)
+        batch_fill(c->sig, c->b->size, g, t, c->o->seed);
     else if (g->optional)
         memset(t->data, 0, (size_t)t->count * (size_t)dtype_bytes(g->dtype));
     else if (c->o->verb == VERB_BENCH || c->o->verb == VERB_TUNE)
@@ -307,6 +378,8 @@ static Status bind(Binding *b, Arena *a, const Signature *sig, const Options *o,
     if (s == STATUS_DONE) s = sizes(&c, shape);
     if (s == STATUS_DONE) s = fits(&c);
     for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++) s = make(&c, i);
+    for (int i = 0; i < sig->args.n && s == STATUS_DONE && o->verb == VERB_CHECK; i++)
+        if (is_read(&sig->args.data[i]) && !is_named(&c, i)) batch_poison(b, i);
     for (int i = 0; i < sig->args.n; i++) npy_free(&c.file[i]);
     if (s != STATUS_DONE) bind_free(b);
     return s;
@@ -333,6 +406,7 @@ void bind_free(Binding *b) {
 const char *bind_describe(const Binding *b, char *buf, size_t n) {
     size_t used = 0;
     buf[0] = 0;
+    if (b->sig->batch) used += (size_t)snprintf(buf, n, "%s: ", batch_name(b->sig->batch));
     for (int i = 0; i < b->sig->sizes.n && used < n; i++)
         used += (size_t)snprintf(buf + used, n - used, "%s%s=%d", i ? " " : "",
                                  b->sig->sizes.data[i], b->size[i]);
@@ -342,6 +416,7 @@ const char *bind_describe(const Binding *b, char *buf, size_t n) {
 
 double bind_pairs(const Binding *b) {
     const int32_t *n = b->size;
+    if (b->sig->batch) return batch_pairs(b);
     return (double)n[SIZE_B] * n[SIZE_HQ] * n[SIZE_SQ] * n[SIZE_SK];
 }
 

@@ -2,9 +2,11 @@
 // launches of the forward, the backward (--phase=bwd) or both. TFLOP/s counts 2 B H Sq Sk (D + Dv)
 // times the share of pairs inside the mask, of the backward (3 D + 2 Dv); of a
 // recurrence what its steps take, 4 B H S D Dv, 6 where it erases. The roofline is measured in the same run (peak.h, probe.h). --json writes the same rows to a file.
+#include "batch.h"
 #include "cmd.h"
 #include "files.h"
 #include "maskmap.h"
+#include "oracle.h"
 #include "probe.h"
 #include "runtime/device.h"
 #include <stdio.h>
@@ -85,7 +87,8 @@ static double tensor_bytes(const Binding *b, double touched) {
     for (int i = 0; i < b->sig->args.n; i++) {
         const char *name = b->sig->args.data[i].name;
         bool keys = strcmp(name, "k") == 0 || strcmp(name, "v") == 0;
-        n += (double)b->tensor[i].count * dtype_bytes(b->tensor[i].dtype) * (keys ? touched : 1);
+        n += (double)b->tensor[i].count * dtype_bytes(b->tensor[i].dtype) * (keys ? touched : 1) *
+             batch_live(b, i);
     }
     return n;
 }
@@ -243,7 +246,10 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
     double ms = 0, kept = 0, inside = 1, touched = 1;
     Arena *a = arena_new();
     Status s = bind_make(&b, a, l->sig, x->o, shape);
-    if (s == STATUS_DONE && !b.sig->recurrence && !mask_map(&m, a, c->tiles.data[0], &b, 0, 0)) {
+    if (s == STATUS_DONE && b.sig->batch && bind_pairs(&b) > 0)
+        inside = oracle_pairs(c->variants.data[0], &b) / bind_pairs(&b);
+    else if (s == STATUS_DONE && !b.sig->recurrence &&
+             !mask_map(&m, a, c->tiles.data[0], &b, 0, 0)) {
         inside = m.inside;
         touched = columns_touched(&m);
     }

@@ -53,11 +53,29 @@ static unsigned char *finite_only(const double *ref, int64_t n) {
 static Error error_of(const Binding *b, const Oracle *x, int i) {
     const Tensor *t = &b->tensor[i];
     if (b->sig->args.data[i].role == ARG_OUTPUT)
-        return cmd_error(t, x->out[i], oracle_open(x, &b->sig->args.data[i]), t->rank == 3);
+        return cmd_error(t, x->out[i], oracle_open(x, &b->sig->args.data[i]),
+                         b->sig->args.data[i].of_rows);
     unsigned char *open = finite_only(x->out[i], t->count);
     Error e = cmd_error(t, x->out[i], open, false);
     free(open);
     return e;
+}
+
+// Rows of outputs that no sequence has and that do not hold what they held before: every bit set.
+static int64_t touched_rows(const Binding *b, const Oracle *x) {
+    int64_t rows = x->owners ? b->size[ABI_SIZE_TQ] : 0, touched = 0;
+    for (int i = 0; i < b->sig->args.n; i++) {
+        const Tensor *t = &b->tensor[i];
+        if (b->sig->args.data[i].role != ARG_OUTPUT || !rows) continue;
+        size_t bytes = (size_t)(t->count / rows) * (size_t)dtype_bytes(t->dtype);
+        for (int64_t r = 0; r < rows; r++) {
+            const unsigned char *row = (const unsigned char *)t->data + (size_t)r * bytes;
+            size_t k = x->owners[r] ? bytes : 0;
+            while (!x->owners[r] && k < bytes && row[k] == 0xff) k++;
+            touched += k < bytes;
+        }
+    }
+    return touched;
 }
 
 // One line: "good: softmax, bf16, B=1 ...: o 0.00201 (at most 0.00675), lse 5.8e-07 (...); bound 0.012".
@@ -86,7 +104,11 @@ static Status compare(const Binding *b, const Oracle *x, const Launch *l) {
         good = good && e.relative <= (role == ARG_OUTPUT ? bound : wide) && !e.wrong;
         wrong += e.wrong;
     }
+    int64_t touched = touched_rows(b, x);
+    good = good && !touched;
     text_printf(&t, "; bound %.3g", bound);
+    if (touched)
+        text_printf(&t, "; %lld rows that no sequence has are WRITTEN", (long long)touched);
     if (b->sig->backward) text_printf(&t, ", of gradients %.3g", wide);
     describe_inputs(&t, b, x->pairs);
     describe_open(&t, b, &x->open);

@@ -141,6 +141,7 @@ static Status run_kernel(Launch *l, Arena *a, Compile *c, const Options *o) {
 // What has no kernels for the target; NULL where all has.
 static const char *without_kernels(const Compile *c) {
     bool recurrence = c->variants.data[0]->kind == VARIANT_RECURRENCE;
+    if (!recurrence && c->options.batch) return "its layout has";
     return recurrence && c->options.phases & COMPILE_BWD ? "the backward of recurrences has" : NULL;
 }
 
@@ -163,7 +164,8 @@ static Status run_reference(Compile *c, const Options *o) {
     if (s == STATUS_DONE && sig->backward) s = oracle_gradients(&x, v, &b);
     for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++)
         for (int64_t k = 0; x.out[i] && k < b.tensor[i].count; k++)
-            tensor_set(&b.tensor[i], k, x.out[i][k]);
+            if (!x.owners || x.owners[k / (b.tensor[i].count / b.size[ABI_SIZE_TQ])])
+                tensor_set(&b.tensor[i], k, x.out[i][k]);
     diag_print(&c->diags, stderr);
     oracle_warn(&x, &c->diags, v);
     if (s == STATUS_DONE) summary(&b, c->options.dtype, "the reference", now_ms() - from);
@@ -195,12 +197,12 @@ static Status run_artifact(const Options *o) {
     Arena *a = arena_new();
     Launch l = {0};
     Status s = STATUS_DONE;
-    if (o->defines.n || o->has_dtype || o->has_level || o->has_target || o->debug ||
+    if (o->defines.n || o->has_dtype || o->has_level || o->has_target || o->layout || o->debug ||
         o->schedule.said)
-        s = cmd_fail(
-            STATUS_USAGE,
-            "-D, -O, -g, --dtype, --target and --schedule are for sources: %s is compiled already",
-            o->files.data[0]);
+        s = cmd_fail(STATUS_USAGE,
+                     "-D, -O, -g, --dtype, --layout, --target and --schedule are for sources: %s "
+                     "is compiled already",
+                     o->files.data[0]);
     if (s == STATUS_DONE) s = launch_open_file(&l, a, o->files.data[0], o);
     if (s == STATUS_DONE) s = run_kernel(&l, a, NULL, o);
     launch_close(&l);

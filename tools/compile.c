@@ -83,6 +83,11 @@ bool compile_streams(Compile *c) {
 // Streams, and where the backward is one of the phases what is derived of it.
 static bool can_run(Compile *c) {
     if (!compile_streams(c)) return false;
+    if (c->options.batch) {
+        diag_error(&c->diags, c->variants.data[0]->span,
+                   "layout %s has no kernels in this version", batch_name(c->options.batch));
+        return false;
+    }
     if (!(c->options.phases & COMPILE_BWD)) return true;
     if (c->recurrences.n) {
         const RecProgram *rec = c->recurrences.data[0];

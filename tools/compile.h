@@ -17,6 +17,8 @@ typedef struct CompileOptions {
     TargetId target;
     Dtype dtype;
     bool tf32;          // products of f32
+    BatchLayout batch;
+    int page;           // of BATCH_PAGED: keys of a page; 0: any
     unsigned phases;    // COMPILE_*; 0: the forward
     bool deterministic; // of the backward
     int level;

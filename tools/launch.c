@@ -59,7 +59,7 @@ static Status open_gpu(Launch *l, Compile *c) {
 
 const Signature *launch_signature(Arena *a, const Compile *c) {
     const Variant *v = c->variants.data[0];
-    Signature *sig = sig_of_variant(a, v, c->options.dtype);
+    Signature *sig = sig_of_batch(a, v, c->options.dtype, c->options.batch, c->options.page);
     if (c->options.phases & COMPILE_BWD) sig_add_gradients(a, sig, v);
     return sig;
 }
@@ -253,6 +253,7 @@ static Status phase_call(Launch *l, attn_phase phase, const attn_tensor *placed,
     for (int arg = 0; arg < sig->args.n; arg++)
         for (int i = 0; !attn_get_tensor(l->artifact, variant, i, &info, NULL); i++) {
             if (!takes(&info, sig->args.data[arg].name)) continue;
+            if (info.rank && !l->binding->tensor[arg].data) continue; // left out
             if (info.rank)
                 p->tensors[c->ntensors++] = placed[arg];
             else
@@ -317,7 +318,7 @@ Status launch_bind(Launch *l, const Binding *b) {
     if (!placed || !l->memory) s = cmd_fail(STATUS_SYSTEM, "out of memory");
     for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++) {
         zero_unnamed(l, i);
-        if (sig->args.data[i].rank) s = place(l, i, &placed[i]);
+        if (sig->args.data[i].rank && b->tensor[i].data) s = place(l, i, &placed[i]);
     }
     if (s == STATUS_DONE) s = phase(l, ATTN_FWD, placed, &l->workspace, &l->prepared, &l->kept);
     if (s == STATUS_DONE && sig->backward)

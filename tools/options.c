@@ -81,6 +81,7 @@ static const char *const takes[OPT_COUNT] = {
     [OPT_FORMAT] = "text, mathml, tex or json",
     [OPT_PHASE] = "fwd, bwd or fwd,bwd",
     [OPT_DTYPE] = "f32, f16, bf16 or tf32",
+    [OPT_LAYOUT] = "dense, ragged, paged, or paged:N, with pages of 1 to 16777216 keys",
     [OPT_LEVEL] = "0, 1, 2 or 3",
     [OPT_DEVICE] = "cpu, cuda, cuda:N, hip or hip:N",
     [OPT_SEED] = "a whole number from 0 to 18446744073709551615",
@@ -131,6 +132,19 @@ static Status set_dtype(Options *o, const char *value) {
     o->dtype = types[i];
     o->tf32 = i == 3;
     o->has_dtype = true;
+    return STATUS_DONE;
+}
+
+static Status set_layout(Options *o, Arena *a, const char *value) {
+    const char *colon = strchr(value, ':'),
+               *name = colon ? arena_strndup(a, value, (size_t)(colon - value)) : value;
+    unsigned long long page = 0;
+    o->layout = BATCH_DENSE;
+    while (o->layout < BATCH_COUNT && strcmp(name, batch_name(o->layout)) != 0) o->layout++;
+    if (o->layout == BATCH_COUNT ||
+        (colon && (o->layout != BATCH_PAGED || !number(colon + 1, SIZE_LIMIT, &page) || !page)))
+        return bad_value(OPT_LAYOUT, value);
+    o->page = (int)page;
     return STATUS_DONE;
 }
 
@@ -214,6 +228,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
     case OPT_PHASE: return set_phase(o, a, value);
     case OPT_DETERMINISTIC: o->deterministic = true; return s;
     case OPT_DTYPE: return set_dtype(o, value);
+    case OPT_LAYOUT: return set_layout(o, a, value);
     case OPT_ENTRY: o->entry = value; return s;
     case OPT_DEFINE:
         s = set_pair(id, a, &pair, value);

@@ -4,6 +4,7 @@
 #define TOOLS_OPTIONS_H
 
 #include "ir/knobs.h"
+#include "ir/row.h"
 #include "ir/target.h"
 #include "status.h"
 
@@ -44,6 +45,8 @@ typedef struct Options {
     TargetId target;
     Dtype dtype;
     bool tf32;         // products of f32, the dtype then, by tf32
+    BatchLayout layout;
+    int page;          // of paged:N; 0: any
     const char *entry; // NULL: all, or the only one
     VEC(NameValue) defines, in, out;
     VEC(const char *) include;

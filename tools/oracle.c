@@ -1,5 +1,6 @@
 // oracle.c: see oracle.h: a binding as the reference reads it.
 #include "oracle.h"
+#include "batch.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,7 @@ static bool make_outputs(Oracle *x, const Binding *b, unsigned asked) {
         if (b->sig->args.data[i].role == ARG_OUTPUT && (asked & ORACLE_WRITTEN))
             x->written[i] = zeros(x, b->tensor[i].count, sizeof(double));
     }
+    if (b->sig->batch) x->owners = zeros(x, b->size[ABI_SIZE_TQ], sizeof *x->owners);
     if (asked & ORACLE_WRITTEN) x->o_size = zeros(x, b->tensor[o].count, sizeof(double));
     if (!(asked & ORACLE_OPEN)) return x->room;
     x->open.o = zeros(x, b->tensor[o].count, 1);
@@ -87,6 +89,69 @@ static RefRun reference(Oracle *x, const Variant *v, const Binding *b, const voi
         r.o_error = tensor_tolerance(b->sig->args.data[0].dtype);
     }
     return r;
+}
+
+// Of an input whose rows stay where they are: how long it is; the others' Sq and Sk are the sequences'.
+static const int64_t (*extents(Arena *a, const Variant *v, const Binding *b))[EX_MAX_RANK] {
+    int64_t(*n)[EX_MAX_RANK] = arena_alloc(a, sizeof *n * (size_t)(v->inputs.n + 1));
+    for (int i = 0; i < v->inputs.n; i++) {
+        const Tensor *t = &b->tensor[sig_operands(b->sig) + i];
+        if (ref_moved(&v->inputs.data[i]).moved >= 0) continue;
+        for (int d = 0; d < t->rank; d++) n[i][d] = t->dim[d];
+    }
+    return (const int64_t(*)[EX_MAX_RANK])n;
+}
+
+// The sizes as the variant has them; Sq, Sk and q_offset are each sequence's.
+static int32_t *batch_sizes(Arena *a, const Variant *v, const Binding *b) {
+    int32_t *n = ARENA_ARRAY(a, int32_t, v->sizes.n);
+    for (int i = SIZE_B; i <= SIZE_HKV; i++) n[i] = b->size[i];
+    for (int i = SIZE_FREE; i < v->sizes.n; i++)
+        n[i] = b->size[i - SIZE_FREE + sig_first_free(b->sig)];
+    return n;
+}
+
+// What rows hold that no sequence has, or several have, is nothing to compare.
+static void leave_out_rows(const Oracle *x, const Binding *b) {
+    int64_t heads = b->size[ABI_SIZE_H], columns = heads * b->sig->Dv;
+    for (int64_t i = 0; i < b->size[ABI_SIZE_TQ] && x->open.o; i++) {
+        if (x->owners[i] == 1) continue;
+        memset(x->open.row + i * heads, 1, (size_t)heads);
+        memset(x->open.o + i * columns, 1, (size_t)columns);
+    }
+}
+
+static const char *run_outputs(Oracle *x, RefRun *r, const Binding *b) {
+    Arena *a = arena_new();
+    if (b->sig->batch) r->sizes = batch_sizes(a, r->variant, b);
+    const char *bad = ref_check(r);
+    if (!bad && b->sig->batch) {
+        RefBatch batch = batch_of(b);
+        batch.extent = extents(a, r->variant, b);
+        ref_batch_run(&batch, r, x->owners);
+        leave_out_rows(x, b);
+    } else if (!bad)
+        ref_run(r);
+    arena_free(a);
+    return bad;
+}
+
+double oracle_pairs(const Variant *v, const Binding *b) {
+    enum { MOST = 1 << 20 };
+    Arena *a = arena_new();
+    int first = sig_operands(b->sig);
+    void **in = calloc((size_t)b->sig->args.n + 1, sizeof *in);
+    bool room = in != NULL;
+    for (int i = 0; room && i < v->inputs.n; i++)
+        room = (in[first + i] = plain(b, first + i)) != NULL;
+    RefBatch batch = batch_of(b);
+    batch.extent = extents(a, v, b);
+    RefRun r = {
+        .variant = v, .sizes = batch_sizes(a, v, b), .inputs = (const void *const *)in + first};
+    double pairs = room ? ref_batch_pairs(&batch, &r, 0, MOST) * b->size[ABI_SIZE_H] : 0;
+    oracle_free_arguments(in, b);
+    arena_free(a);
+    return pairs;
 }
 
 // What goes out follows what comes in: o, then emits or the state; q, k, v, the inputs, state0.
@@ -151,10 +216,9 @@ static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const Orac
     if (x->room && what == MOVED) move(in, b, step, trial);
     if (x->room) {
         RefRun r = reference(x, v, b, (const void *const *)in, ask);
-        bad = ref_check(&r);
-        if (!bad && what == OUTPUTS)
-            ref_run(&r);
-        else if (!bad)
+        if (what == OUTPUTS)
+            bad = run_outputs(x, &r, b);
+        else if (!(bad = ref_check(&r)))
             differentiate(x, &r, b, (const void *const *)in);
     }
     oracle_free_arguments(in, b);
@@ -214,6 +278,7 @@ void oracle_free(Oracle *x) {
     free(x->out);
     free(x->written);
     free(x->o_size);
+    free(x->owners);
     free(x->open.o);
     free(x->open.row);
     free(x->open.state);
@@ -228,7 +293,7 @@ double oracle_dot_error(Dtype t, bool tf32, int D) {
 
 const unsigned char *oracle_open(const Oracle *x, const SigArg *of) {
     bool state = strcmp(of->name, "state") == 0 || strcmp(of->name, "dstate") == 0;
-    return state ? x->open.state : of->rank == 3 ? x->open.row : x->open.o;
+    return state ? x->open.state : of->of_rows ? x->open.row : x->open.o;
 }
 
 void oracle_warn(const Oracle *oracle, const Diags *files, const Variant *v) {

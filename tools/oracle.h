@@ -25,7 +25,8 @@ typedef struct Oracle {
     double *o_size;     // with ORACLE_WRITTEN: see RefRun
     RefOutside outside; // what -g reports
     RefOpen open;
-    int64_t pairs; // how many took part
+    int64_t pairs;   // how many took part
+    int32_t *owners; // of a batch that is not dense: how many sequences have each row of o, [Tq]
     const unsigned char *rows;
     int n; // of arguments
     bool room;
@@ -46,6 +47,8 @@ Status oracle_gradient_noise(const Oracle *x, const Variant *v, const Binding *b
 // Each argument that is read as the reference takes it: doubles, or int32_t where it holds integers. NULL: out of memory.
 void **oracle_arguments(const Binding *b);
 void oracle_free_arguments(void **in, const Binding *b);
+// Of a batch that is not dense: about how many pairs its masks let through, of all heads, by the first one's.
+double oracle_pairs(const Variant *v, const Binding *b);
 double oracle_dot_error(Dtype t, bool tf32, int D);
 // One for each element of an output: 1 where it hangs on an open decision. NULL: nothing is open.
 const unsigned char *oracle_open(const Oracle *x, const SigArg *of);

@@ -1,9 +1,10 @@
 // signature.c: see signature.h.
 #include "signature.h"
+#include "frontend/reference_batch.h"
 #include <string.h>
 
-static SigExtent sized(int size) { return (SigExtent){size, 0}; }
-static SigExtent fixed(int64_t value) { return (SigExtent){-1, value}; }
+static SigExtent sized(int size) { return (SigExtent){size, 0, 0}; }
+static SigExtent fixed(int64_t value) { return (SigExtent){-1, value, 0}; }
 
 static void add(Arena *a, Signature *s, const char *name, ArgRole role, Dtype t, int rank,
                 const SigExtent *extent) {
@@ -12,18 +13,24 @@ static void add(Arena *a, Signature *s, const char *name, ArgRole role, Dtype t,
     VEC_PUSH(a, &s->args, g);
 }
 
+// B + 1, of index tensors.
+static SigExtent starts(void) { return (SigExtent){ABI_SIZE_B, 1, 0}; }
+
 static void add4(Arena *a, Signature *s, const char *name, ArgRole role, Dtype t, int heads,
                  int rows, int columns) {
     SigExtent e[] = {sized(SIZE_B), sized(heads), sized(rows), fixed(columns)};
     add(a, s, name, role, t, 4, e);
 }
 
+static SigExtent declared(const TxExtent *e) {
+    return e->size < 0 ? fixed(e->value) : sized(e->size);
+}
+
 static void add_inputs(Arena *a, Signature *s, const Variant *v) {
     for (int i = 0; i < v->inputs.n; i++) {
         const TxInput *in = &v->inputs.data[i];
         SigExtent e[TENSOR_MAX_RANK];
-        for (int d = 0; d < in->rank; d++)
-            e[d] = (SigExtent){in->extent[d].size, in->extent[d].value};
+        for (int d = 0; d < in->rank; d++) e[d] = declared(&in->extent[d]);
         add(a, s, in->name, ARG_INPUT, in->dtype, in->rank, e);
     }
 }
@@ -47,9 +54,99 @@ static void attention(Arena *a, Signature *s, const Variant *v, Dtype t) {
     if (!v->v_in_k) add4(a, s, "v", ARG_QKV, t, SIZE_HKV, SIZE_SK, v->Dv);
     add_inputs(a, s, v);
     add4(a, s, "o", ARG_OUTPUT, t, SIZE_HQ, SIZE_SQ, v->Dv);
-    for (int i = 0; i < v->emits.n; i++)
+    for (int i = 0; i < v->emits.n; i++) {
         add(a, s, v->emits.data[i].name, ARG_OUTPUT, DT_F32, 3, row);
+        s->args.data[s->args.n - 1].of_rows = true;
+    }
 }
+
+// ---- other layouts
+
+// Tq, Tk, or pages and page: what comes in front.
+static int front(const Signature *s, bool keys, SigExtent *e) {
+    e[0] = sized(keys ? ABI_SIZE_TK : ABI_SIZE_TQ);
+    if (!keys || s->batch != BATCH_PAGED) return 1;
+    e[1] = sized(ABI_SIZE_PAGE);
+    return 2;
+}
+
+static void add_rows(Arena *a, Signature *s, const char *name, ArgRole role, Dtype t, int heads,
+                     int columns) {
+    SigExtent e[4];
+    int n = front(s, heads == SIZE_HKV, e);
+    e[n++] = sized(heads);
+    if (columns) e[n++] = fixed(columns);
+    add(a, s, name, role, t, n, e);
+    s->args.data[s->args.n - 1].of_rows = !columns;
+}
+
+// A size of its own: nothing but this tensor's shape gives it.
+static SigExtent open_extent(Arena *a, Signature *s, const char *input, int d, int size) {
+    const char *name = arena_printf(a, "%s_%d", input, d);
+    while (sig_size(s, name) >= 0) name = arena_printf(a, "%s_", name);
+    VEC_PUSH(a, &s->sizes, name);
+    return (SigExtent){s->sizes.n - 1, 0, size};
+}
+
+static void add_batch_input(Arena *a, Signature *s, const TxInput *in) {
+    RefMoved m = ref_moved(in);
+    SigExtent e[TENSOR_MAX_RANK + 1];
+    int n = m.moved < 0 ? 0 : front(s, in->extent[m.moved].size == SIZE_SK, e);
+    for (int d = 0; d < in->rank; d++) {
+        int size = in->extent[d].size;
+        if (d == m.lost || d == m.moved) continue;
+        if (size == SIZE_SQ || size == SIZE_SK)
+            e[n++] = open_extent(a, s, in->name, d, size);
+        else if (size >= SIZE_FREE)
+            e[n++] = sized(size - SIZE_FREE + sig_first_free(s));
+        else
+            e[n++] = declared(&in->extent[d]);
+    }
+    add(a, s, in->name, ARG_INPUT, in->dtype, n, e);
+}
+
+static void add_index(Arena *a, Signature *s, const char *name, bool optional, int rank,
+                      const SigExtent *e) {
+    add(a, s, name, ARG_INDEX, DT_I32, rank, e);
+    s->args.data[s->args.n - 1].optional = optional;
+}
+
+static void add_indices(Arena *a, Signature *s) {
+    SigExtent begin[] = {starts()}, each[] = {sized(ABI_SIZE_B)},
+              pages[] = {sized(ABI_SIZE_B), sized(ABI_SIZE_TABLE)};
+    add_index(a, s, "q_start", s->batch == BATCH_PAGED, 1, begin);
+    if (s->batch == BATCH_RAGGED) add_index(a, s, "kv_start", false, 1, begin);
+    if (s->batch == BATCH_PAGED) {
+        add_index(a, s, "kv_len", false, 1, each);
+        add_index(a, s, "page_table", false, 2, pages);
+    }
+    add_index(a, s, "q_offset", true, 1, each);
+}
+
+static void batch_sizes(Arena *a, Signature *s, const Variant *v) {
+    AbiSize sizes[ABI_MOST_FIXED];
+    abi_fixed_sizes((AbiLayout)s->batch, sizes);
+    for (int i = 0; i < sig_first_free(s); i++) VEC_PUSH(a, &s->sizes, sizes[i].name);
+    for (int i = SIZE_FREE; i < v->sizes.n; i++) VEC_PUSH(a, &s->sizes, v->sizes.data[i]);
+}
+
+Signature *sig_of_batch(Arena *a, const Variant *v, Dtype dtype, BatchLayout batch, int page) {
+    if (batch == BATCH_DENSE) return sig_of_variant(a, v, dtype);
+    Signature *s = ARENA_NEW(a, Signature);
+    *s = (Signature){.name = v->name, .batch = batch, .page = page, .D = v->D, .Dv = v->Dv};
+    batch_sizes(a, s, v);
+    add_rows(a, s, "q", ARG_QKV, dtype, SIZE_HQ, v->D);
+    add_rows(a, s, "k", ARG_QKV, dtype, SIZE_HKV, v->D);
+    if (!v->v_in_k) add_rows(a, s, "v", ARG_QKV, dtype, SIZE_HKV, v->Dv);
+    for (int i = 0; i < v->inputs.n; i++) add_batch_input(a, s, &v->inputs.data[i]);
+    add_indices(a, s);
+    add_rows(a, s, "o", ARG_OUTPUT, dtype, SIZE_HQ, v->Dv);
+    for (int i = 0; i < v->emits.n; i++)
+        add_rows(a, s, v->emits.data[i].name, ARG_OUTPUT, DT_F32, SIZE_HQ, 0);
+    return s;
+}
+
+// ---- both
 
 Signature *sig_of_variant(Arena *a, const Variant *v, Dtype dtype) {
     Signature *s = ARENA_NEW(a, Signature);
@@ -95,6 +192,10 @@ bool sig_is_gradient(const Signature *s, const char *name) {
 static bool extents(const AbiTensor *t, SigExtent *e) {
     for (int d = 0; d < t->rank; d++) {
         const AbiInsn *c = t->extent[d].code;
+        bool more = t->extent[d].n == 3 && c[0].op == ABI_OP_SIZE && c[1].op == ABI_OP_CONST &&
+                    c[2].op == ABI_OP_ADD;
+        if (more) e[d] = (SigExtent){(int)c[0].arg, c[1].arg, 0};
+        if (more) continue;
         if (t->extent[d].n != 1 || (c->op != ABI_OP_SIZE && c->op != ABI_OP_CONST)) return false;
         e[d] = c->op == ABI_OP_SIZE ? sized((int)c->arg) : fixed(c->arg);
     }
@@ -103,6 +204,7 @@ static bool extents(const AbiTensor *t, SigExtent *e) {
 
 static ArgRole role_of(const AbiVariant *v, const AbiTensor *t) {
     if (v->phase == ABI_BWD) return abi_output(v, t) ? ARG_GRAD_OUT : ARG_GRAD_IN;
+    if (t->role >= ABI_ROLE_Q_START && t->role <= ABI_ROLE_Q_OFFSET) return ARG_INDEX;
     if (t->role == ABI_ROLE_Q || t->role == ABI_ROLE_K || t->role == ABI_ROLE_V) return ARG_QKV;
     return abi_output(v, t) ? ARG_OUTPUT : ARG_INPUT;
 }
@@ -117,8 +219,10 @@ static bool add_tensors(Arena *a, Signature *s, const AbiVariant *v) {
         if (!extents(t, e)) return false;
         add(a, s, t->name, role_of(v, t), (Dtype)t->dtype, t->rank, e);
         SigArg *g = &s->args.data[s->args.n - 1];
-        g->optional =
-            t->role == ABI_ROLE_STATE0 || (g->role == ARG_GRAD_IN && t->role != ABI_ROLE_DO);
+        g->of_rows = t->role == ABI_ROLE_EMIT || t->role == ABI_ROLE_DEMIT;
+        g->optional = t->role == ABI_ROLE_STATE0 ||
+                      (g->role == ARG_INDEX && t->flags & ABI_OPTIONAL) ||
+                      (g->role == ARG_GRAD_IN && t->role != ABI_ROLE_DO);
     }
     return true;
 }
@@ -127,6 +231,8 @@ Signature *sig_of_artifact(Arena *a, const AbiVariant *v) {
     Signature *s = ARENA_NEW(a, Signature);
     s->name = v->name;
     s->recurrence = v->family == ABI_RECURRENCE;
+    s->batch = (BatchLayout)v->layout;
+    s->page = (int)v->page;
     s->D = (int)v->D;
     s->Dv = (int)v->Dv;
     for (uint32_t i = 0; i < v->nsizes; i++) {
@@ -140,6 +246,8 @@ bool sig_add_gradients_of(Arena *a, Signature *s, const AbiVariant *backward) {
     s->backward = true;
     return add_tensors(a, s, backward);
 }
+
+int sig_first_free(const Signature *s) { return (int)abi_fixed_count((AbiLayout)s->batch); }
 
 int sig_operands(const Signature *s) {
     int n = 0;

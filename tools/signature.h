@@ -12,36 +12,45 @@ typedef enum ArgRole {
     ARG_INPUT,
     ARG_OUTPUT,
     ARG_QKV,     // read, of the kernel's own element type
+    ARG_INDEX,   // read, and says where a layout's rows lie
     ARG_GRAD_IN, // of the backward: the gradient of an output, which comes
     ARG_GRAD_OUT // and that of q, k, v or an input, which goes out
 } ArgRole;
 
 typedef struct SigExtent {
-    int size; // index into the sizes; -1: the constant `value`
-    int64_t value;
+    int size;      // index into the sizes; -1: the constant `value`
+    int64_t value; // of a size: added to it
+    int open; // SIZE_SQ, SIZE_SK: the size is this dimension's own, at least as long as the longest sequence; 0: it is not
 } SigExtent;
 
 typedef struct SigArg {
     const char *name;
     ArgRole role;
-    Dtype dtype;   // outputs: of the kernel; what is written to a file is f4
-    int rank;      // 0: a scalar
-    bool optional; // zeros when nothing names it (state0, the gradients of emits and of the state)
-    int of;        // a gradient: of which argument
+    Dtype dtype; // outputs: of the kernel; what is written to a file is f4
+    int rank;    // 0: a scalar
+    bool
+        optional; // zeros when nothing names it (state0, the gradients of emits and of the state); ARG_INDEX: left out
+    bool of_rows; // an attention's emit, or its gradient: a number of each row
+    int of;       // a gradient: of which argument
     SigExtent extent[TENSOR_MAX_RANK];
 } SigArg;
 
 typedef struct Signature {
     const char *name;
     bool recurrence;
+    BatchLayout batch; // of an attention
+    int page;          // BATCH_PAGED: keys of a page; 0: any
     int D, Dv;
-    SizeNames sizes;
-    // q, k, v (unless it is in k), the inputs in order, then outputs: o, emits; then gradients, where there is a backward
+    SizeNames sizes; // the fixed ones of the layout (abi.h), then free ones
+    // q, k, v (unless it is in k), the inputs in order, index tensors, then outputs: o, emits; then gradients, where there is a
+    // backward
     VEC(SigArg) args;
     bool backward;
 } Signature;
 
-Signature *sig_of_variant(Arena *a, const Variant *v, Dtype dtype);
+Signature *sig_of_variant(Arena *a, const Variant *v, Dtype dtype); // dense
+// An attention's in another layout.
+Signature *sig_of_batch(Arena *a, const Variant *v, Dtype dtype, BatchLayout batch, int page);
 // Adds what the backward takes and gives: do, dNAME of each emit or of the state; dq, dk, dv, dNAME of each `grad` input,
 // [1] of one without extents, and dstate0.
 void sig_add_gradients(Arena *a, Signature *s, const Variant *v);
@@ -51,6 +60,7 @@ bool sig_is_gradient(const Signature *s, const char *name);
 Signature *sig_of_artifact(Arena *a, const AbiVariant *v);
 // Adds those of a backward; false as above.
 bool sig_add_gradients_of(Arena *a, Signature *s, const AbiVariant *backward);
+int sig_first_free(const Signature *s);             // the number of the first free size
 int sig_operands(const Signature *s);               // of q, k, v: the inputs follow them
 int sig_arg(const Signature *s, const char *name);  // -1: none
 int sig_size(const Signature *s, const char *name); // -1: none

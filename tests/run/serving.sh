@@ -1,0 +1,133 @@
+#!/bin/sh
+# serving.sh ATTNC: layouts ragged and paged from outside: sizes, index tensors, messages, and what comes out against dense runs.
+attnc=$(realpath "$1")
+top=$(pwd)
+python=$("$top/tests/tools.sh" python3 numpy) || exit 1
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+export ATTNC_CACHE="$dir/cache"
+passed=0 failed=0
+
+ok() { passed=$((passed + 1)); }
+bad() {
+    echo "FAILED: $*"
+    sed 's/^/    /' err | head -n 5
+    failed=$((failed + 1))
+}
+gives() {
+    want=$1
+    shift
+    "$attnc" "$@" >out 2>err
+    is=$?
+    if [ $is -eq "$want" ]; then ok; else bad "attnc $*: status $is, expected $want"; fi
+}
+says() { if grep -qF -- "$2" "$1"; then ok; else bad "$1 lacks '$2' after the last command"; fi; }
+
+cat >every.attn <<'ATTN'
+// Inputs of every kind: of keys, of queries, of sequences, of heads, and of positions.
+import std.normalization;
+import std.mask;
+attention every {
+    dim D = 16, Dv = 8;
+    input doc: i32[B, Sk];
+    input bias: f32[B, H, Sk];
+    input gate: f32[B, Sq, H];
+    input slope: f32[H];
+    input scale: f32[B];
+    input shift: f32[Sk];
+    score(q, k) = dot(q, k) * rsqrt(D);
+    modify(s, b, h, i, j) = s * scale[b] + bias[b, h, j] + slope[h] * f32(j - i) * 0.01 + shift[j];
+    mask(b, h, i, j) = causal(i, j) && doc[b, j] != 1;
+    normalize(s) = softmax(s);
+    output(o, b, h, i, d) = o * gate[b, i - q_offset, h];
+}
+ATTN
+
+# ---- sizes and index tensors
+run="run every.attn"
+gives 0 $run --layout=paged --shape=B=3,H=8,Hkv=2,Tq=3,page=16,table=8
+says err 'paged: B=3 H=8 Hkv=2 Tq=3 max_q=1 pages=24 page=16 table=8'
+says out 'o [3, 8, 8]'
+says out 'lse [3, 8]'
+gives 0 $run --layout=paged --in kv_len=37,0,100 --shape=H=4,page=5,Tq=7 # B by kv_len; queries are not equal in number
+says err 'paged: B=3 H=4 Hkv=4 Tq=7 max_q=7 pages=156 page=5 table=52'
+gives 0 $run --layout=paged:5 --in kv_len=37,0 --in q_start=0,3,4 --in q_offset=34,0 --shape=Tq=9
+says out '40 not finite' # 5 rows are nobody's
+gives 0 $run --layout=ragged --in q_start=0,3,3,9 --shape=Tk=40,H=2
+says err 'ragged: B=3 H=2 Hkv=2 Tq=768 max_q=768 Tk=40'
+gives 0 $run --layout=ragged --shape=B=3,Tq=20,Tk=31,max_q=7 -g
+gives 0 $run --layout=paged --in page_table=0..5 --shape=B=4,table=3,pages=6,page=7 --in kv_len=0..25
+gives 0 $run --layout=paged --in page_table=-3..90 --shape=B=4,table=3,pages=6,page=7 --in kv_len=-9..95
+gives 0 $run --layout=paged --shape=B=0
+gives 0 $run --layout=paged --shape=B=2,pages=0
+
+# ---- what is wrong
+gives 2 $run --layout=page
+says err 'dense, ragged, paged, or paged:N'
+gives 2 $run --layout=ragged:4
+gives 2 $run --layout=paged:0
+gives 2 $run --layout=paged --shape=Sk=40
+says err 'in layout paged each sequence has its own Sk: --in kv_len=... says them'
+gives 2 $run --layout=ragged --shape=Sq=40
+says err '--in q_start=...'
+gives 2 $run --layout=ragged --shape=pages=4
+says err 'every has no size pages'
+gives 1 $run --layout=paged:5 --shape=page=6
+says err 'page is 6 (from --shape), this kernel is for pages of 5 (--layout=paged:5)'
+gives 1 $run --layout=paged --in kv_len=1,2,3 --shape=B=2
+says err 'B is 3 (from kv_len) and 2 (from --shape)'
+gives 1 $run --layout=paged --in kv_len=1,2,3 --in q_start=0,1,2
+says err 'B is 3 (from kv_len) and 2 (from q_start)'
+gives 2 $run --layout=paged --in kv_start=0,4
+says err 'every has no such input'
+gives 2 $run --layout=paged --in kv_len=1.5,2
+gives 2 bench every.attn --dry --target=sm_80 --layout=paged
+says err 'layout dense only'
+gives 2 tune every.attn --layout=paged
+
+# ---- what comes out: of each sequence what a dense run gives
+"$python" - "$attnc" "$top" >err 2>&1 <<'PYTHON'
+import subprocess, sys, numpy as np
+
+attnc, r = sys.argv[1], np.random.default_rng(1)
+H, HKV, D, DV, PAGE, PAGES = 4, 2, 16, 8, 5, 11
+table = r.integers(0, PAGES, (4, 3)).astype("i4")
+lens, starts = np.array([7, 0, 15, 1], "i4"), np.array([1, 3, 3, 8, 9], "i4")
+Tq = 10
+rows = [[table[b, j // PAGE] * PAGE + j % PAGE for j in range(lens[b])] for b in range(4)]
+flat = {n: r.standard_normal((PAGES * PAGE, *s), dtype="f4") for n, s in dict(k=(HKV, D), v=(HKV, DV), bias=(H,)).items()}
+flat["doc"] = r.integers(0, 5, PAGES * PAGE).astype("i4")
+queries = {n: r.standard_normal((Tq, *s), dtype="f4") for n, s in dict(q=(H, D), gate=(H,)).items()}
+slope, scale, shift = r.standard_normal(H, "f4"), r.standard_normal(4, "f4"), r.standard_normal(15, "f4")
+
+
+def attend(options, arrays, out):
+    for n, x in arrays.items():
+        np.save(n + ".npy", np.ascontiguousarray(x))
+    named = [a for n in arrays for a in ("--in", f"{n}={n}.npy")] + [a for n in out for a in ("--out", f"{n}={n}.npy")]
+    subprocess.run([attnc, "run", "every.attn", *options, *named], check=True, stdout=2)
+    return [np.load(n + ".npy") for n in out]
+
+
+paged = {n: x.reshape(PAGES, PAGE, *x.shape[1:]) for n, x in flat.items()}
+o, lse = attend(["--layout=paged"], {**paged, **queries, "slope": slope, "scale": scale, "shift": shift, "page_table": table, "kv_len": lens, "q_start": starts}, ("o", "lse"))
+packed = {n: np.concatenate([x[i] for i in rows]) for n, x in flat.items()}
+ends = np.concatenate([[0], np.cumsum(lens)]).astype("i4")
+o2, lse2 = attend(["--layout=ragged"], {**packed, **queries, "slope": slope, "scale": scale, "shift": shift, "kv_start": ends, "q_start": starts}, ("o", "lse"))
+assert np.allclose(o, o2, 1e-5, 1e-5, equal_nan=True) and np.allclose(lse, lse2, 1e-5, 1e-5, equal_nan=True)
+assert np.isnan(o[[0, 9]]).all() and np.isnan(lse[[0, 9]]).all()
+for b in range(4):
+    if starts[b] == starts[b + 1]:
+        continue
+    mine = slice(starts[b], starts[b + 1])
+    dense = {n: np.moveaxis(x[rows[b]], 0, -2 if n in "kv" else -1)[None] for n, x in flat.items()}
+    dense.update(q=np.moveaxis(queries["q"][mine], 0, 1)[None], gate=queries["gate"][mine][None], slope=slope, scale=scale[b : b + 1], shift=shift[: lens[b]])
+    want, want_lse = attend([], dense, ("o", "lse"))
+    assert np.allclose(o[mine], np.moveaxis(want[0], 0, 1), 1e-5, 1e-5), b
+    assert np.allclose(lse[mine], want_lse[0].T, 1e-5, 1e-5), b
+PYTHON
+if [ $? -eq 0 ]; then ok; else bad "sequences against dense runs"; tail -n 3 err; fi
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
