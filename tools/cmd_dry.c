@@ -84,8 +84,7 @@ Status cmd_dry(const Options *o) {
     if (o->json || o->repeat)
         return cmd_fail(STATUS_USAGE,
                         "--json and --repeat are for what is measured, not for --dry");
-    if (o->layout)
-        return cmd_fail(STATUS_USAGE, "--dry counts kernels of layout dense only");
+    if (o->layout) return cmd_fail(STATUS_USAGE, "--dry counts kernels of layout dense only");
     for (int i = 0; i < o->files.n && s == STATUS_DONE; i++) s = dry_file(o, o->files.data[i]);
     return s;
 }

@@ -84,8 +84,8 @@ bool compile_streams(Compile *c) {
 static bool can_run(Compile *c) {
     if (!compile_streams(c)) return false;
     if (c->options.batch) {
-        diag_error(&c->diags, c->variants.data[0]->span,
-                   "layout %s has no kernels in this version", batch_name(c->options.batch));
+        diag_error(&c->diags, c->variants.data[0]->span, "layout %s has no kernels in this version",
+                   batch_name(c->options.batch));
         return false;
     }
     if (!(c->options.phases & COMPILE_BWD)) return true;

@@ -16,7 +16,7 @@ typedef struct CompileOptions {
     const char *entry; // only this variant; NULL: all
     TargetId target;
     Dtype dtype;
-    bool tf32;          // products of f32
+    bool tf32; // products of f32
     BatchLayout batch;
     int page;           // of BATCH_PAGED: keys of a page; 0: any
     unsigned phases;    // COMPILE_*; 0: the forward

@@ -44,7 +44,7 @@ typedef struct Options {
     bool has_target, has_dtype, has_level;
     TargetId target;
     Dtype dtype;
-    bool tf32;         // products of f32, the dtype then, by tf32
+    bool tf32; // products of f32, the dtype then, by tf32
     BatchLayout layout;
     int page;          // of paged:N; 0: any
     const char *entry; // NULL: all, or the only one
