@@ -45,7 +45,9 @@ static void use_expr(Used *u, const Ex *e) {
 
 static void use_coord(Used *u, const TileOp *op, int d) {
     use_expr(u, op->coord[d].at);
-    if (op->each[d]) use_expr(u, u->cg->k->axes[op->coord[d].axis].size);
+    for (int a = 0; a < u->cg->k->naxes && op->each[d]; a++)
+        if (op->coord[d].axis == a || (op->coord[d].axis < 0 && tile_has_axis(op->args.data[0], a)))
+            use_expr(u, u->cg->k->axes[a].size);
 }
 
 static void use_block(Used *u, const TileBlock *b) {

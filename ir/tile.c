@@ -257,7 +257,14 @@ bool tile_scans(const TileOp *map) {
 
 bool tile_goes_by_element(const TileOp *op, int axis) {
     for (int d = 0; d < TILE_MAX_DIMS; d++)
-        if (op->each[d] && (axis < 0 || op->coord[d].axis == axis)) return true;
+        if (op->each[d] && (axis < 0 || op->coord[d].axis < 0 || op->coord[d].axis == axis))
+            return true;
+    return false;
+}
+
+bool tile_scatters(const TileOp *op) {
+    for (int d = 0; d < TILE_MAX_DIMS; d++)
+        if (op->each[d] && op->coord[d].axis < 0) return true;
     return false;
 }
 

@@ -197,6 +197,7 @@ struct TileOp {
     TileCoord coord[TILE_MAX_DIMS];
     // By dimension: the coordinate's `at` is the index for each place along its axis, over POS(axis), clamped
     // into the tensor. An axis may stand so in several dimensions. Places that it does not have are outside.
+    // STORE, axis -1: the index is said for each element, over the positions of all axes.
     bool each[TILE_MAX_DIMS];
     bool add; // STORE: adds to what is there
     // MAP: iterates over `axes` (the union of its results' axes and reduced axes)
@@ -387,6 +388,7 @@ const TileValue *
 tile_source(const TileValue *v);    // in shared memory what lies beside a value is the value itself
 bool tile_scans(const TileOp *map); // some result is a scan
 bool tile_goes_by_element(const TileOp *op, int axis); // an access, along the axis (-1: any)
+bool tile_scatters(const TileOp *op);                  // some index is said for each element
 int tile_contracted_axis(const TileOp *mma);           // in both operands and not in the result
 int tile_beside_from(const TileOp *beside);            // the axis that the operand has alone; -1
 int tile_beside_to(const TileOp *beside);              // and that the result has in its place; -1

@@ -166,6 +166,14 @@ static Access access(Eval *E, const TileOp *op) {
     return a;
 }
 
+// Whether the current element's place along the axis is there, or those along all axes of v.
+static bool has_places(const Eval *E, const TileValue *v, int axis) {
+    if (!v) return position(E, axis) < E->length[axis];
+    for (int i = 0; i < v->rank; i++)
+        if (!has_places(E, NULL, v->axis[i])) return false;
+    return true;
+}
+
 // Where the current element is in the tensor; -1: outside.
 static int64_t address(Eval *E, const Access *a) {
     int64_t at = 0;
@@ -173,7 +181,7 @@ static int64_t address(Eval *E, const Access *a) {
         const TileCoord *c = &a->op->coord[d];
         int64_t i = a->start[d] + (c->axis >= 0 ? E->at[c->axis] : 0), last = a->t->extent[d] - 1;
         if (a->op->each[d]) {
-            if (position(E, c->axis) >= E->length[c->axis]) return -1;
+            if (!has_places(E, c->axis < 0 ? a->op->args.data[0] : NULL, c->axis)) return -1;
             i = run_ex(E, c->at).i;
             i = i < 0 ? 0 : i > last ? last : i;
         }

@@ -268,13 +268,15 @@ static bool take_tensor(Parse *P, int *out) {
     return fail(P, "no tensor %s is known", name);
 }
 
-// "N:", "N: (t + 1)", "N => (N.pos / 16)" or an index.
+// "N:", "N: (t + 1)", "N => (N.pos / 16)", "=> (M.pos - N.pos)" or an index.
 static bool take_coord(Parse *P, TileCoord *c, bool *each) {
     skip(P);
     const char *start = P->s, *s = start;
     while (word_char(*s)) s++;
     c->axis = -1;
-    if (s > start && !strncmp(s + strspn(s, " "), "=>", 2)) {
+    if (take(P, "=>")) {
+        *each = true;
+    } else if (s > start && !strncmp(s + strspn(s, " "), "=>", 2)) {
         *each = true;
         if (!take_axis(P, &c->axis) || !expect(P, "=>")) return false;
     } else if (s > start && *s == ':') {

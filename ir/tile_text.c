@@ -214,7 +214,7 @@ static void print_access(Out *o, const TileOp *op) {
         const TileCoord *c = &op->coord[i];
         if (i) text_puts(o->text, ", ");
         if (c->axis < 0) {
-            ex(o, "", c->at);
+            ex(o, op->each[i] ? "=> " : "", c->at);
             continue;
         }
         text_puts(o->text, axis_name(o, c->axis));

@@ -314,11 +314,12 @@ static bool check_use(Verify *V, const TileValue *v, Want want) {
 
 // ---- operations
 
-// Of an index that is said for each place along an axis.
-static Scope each_scope(const Scope *s, int axis) {
+// Of an index that is said for each place along an axis, or for each element of a value.
+static Scope each_scope(const Scope *s, int axis, const TileValue *v) {
     Scope own = *s;
     own.syms |= 1u << SYM_POS;
-    own.axes[own.naxes++] = (uint8_t)axis;
+    if (axis >= 0) own.axes[own.naxes++] = (uint8_t)axis;
+    for (int i = 0; axis < 0 && i < v->rank; i++) own.axes[own.naxes++] = v->axis[i];
     return own;
 }
 
@@ -331,14 +332,18 @@ bool verify_access(Verify *V, const TileValue *v) {
     Scope s = verify_scope(V, "a coordinate");
     bool seen[TILE_MAX_AXES] = {false}, each[TILE_MAX_AXES] = {false};
     int count = 0;
+    bool scatters = tile_scatters(op);
     if (!t->rank) return verify_fail(V, "'%s' is a scalar", t->name);
+    if (scatters && (op->kind != TILE_STORE || !op->add || op->args.n > 1 || v->rank < 2))
+        return verify_fail(V, "only a sum of several axes has an index for each element");
     for (int d = 0; d < t->rank; d++) {
         const TileCoord *c = &op->coord[d];
         if (c->axis >= V->k->naxes)
             return verify_fail(V, "a coordinate along an axis that is not there");
-        Scope own = op->each[d] ? each_scope(&s, c->axis) : s;
+        Scope own = op->each[d] ? each_scope(&s, c->axis, v) : s;
         if (!verify_ex(V, c->at, EX_I32, &own)) return false;
         if (c->axis < 0) continue;
+        if (scatters) return verify_fail(V, "a coordinate along an axis of what is scattered");
         const char *name = V->k->axes[c->axis].name;
         if (seen[c->axis] && op->each[d] && each[c->axis]) continue;
         if (seen[c->axis]) return verify_fail(V, "two coordinates along %s", name);
@@ -348,7 +353,7 @@ bool verify_access(Verify *V, const TileValue *v) {
         seen[c->axis] = true;
         count++;
     }
-    if (count != v->rank)
+    if (!scatters && count != v->rank)
         return verify_fail(V, "an axis of %%%s is no coordinate of '%s'", v->name, t->name);
     return verify_blocks(V, v);
 }

@@ -33,16 +33,19 @@ static Place place_of(Cg *cg, const TileOp *op, const TileValue *v, const int *p
         Val i = LLVMBuildSExt(cg->b, number_at(cg, op, v, d, part, &in), cg->i64, "");
         at = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, i, cg_stride(cg, op->tensor, d), ""), "");
     }
+    Val places[TILE_MAX_AXES] = {NULL};
     for (int i = 0; i < v->rank; i++) {
         int axis = v->axis[i];
         if (!tile_goes_by_element(op, axis)) continue;
         Val pos =
             LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), cg_thread_part(cg, v->layout, axis), "");
-        pos = cg_plus(cg, pos, part[axis]);
+        places[axis] = pos = cg_plus(cg, pos, part[axis]);
         at = LLVMBuildAdd(cg->b, at, cg_element_offset(cg, op, axis, pos), "");
         Val has = LLVMBuildICmp(cg->b, LLVMIntSLT, pos, cg_axis_size(cg, axis), "");
         in = LLVMBuildAnd(cg->b, in, has, "");
     }
+    if (tile_scatters(op))
+        at = LLVMBuildAdd(cg->b, at, cg_scatter_offset(cg, op, places), "");
     at = LLVMBuildSelect(cg->b, in, at, cg_i64(cg, 0), "");
     Val base = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
                                       LLVMPointerTypeInContext(cg->c, 1), "");

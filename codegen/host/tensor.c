@@ -66,18 +66,21 @@ static Access access(Cg *cg, const TileOp *op, const TileValue *v) {
     return a;
 }
 
+// Whether the axis has all places of its tile.
+static Val whole_tile(Cg *cg, int axis) {
+    Val left = LLVMBuildSub(cg->b, cg_axis_size(cg, axis), cg_tile_begin(cg, axis), "");
+    return LLVMBuildICmp(cg->b, LLVMIntSGE, left, cg_i32(cg, host_extent(cg, axis)), "");
+}
+
 // Whether the whole tile lies inside the tensor.
 static Val inside(Cg *cg, const Access *a) {
     Val ok = a->exists;
+    for (int i = 0; i < a->v->rank; i++)
+        if (tile_goes_by_element(a->op, a->v->axis[i]))
+            ok = LLVMBuildAnd(cg->b, ok, whole_tile(cg, a->v->axis[i]), "");
     for (int d = 0; d < a->rank; d++) {
         int axis = a->op->coord[d].axis;
-        if (axis < 0) continue;
-        if (a->op->each[d]) {
-            Val left = LLVMBuildSub(cg->b, cg_axis_size(cg, axis), cg_tile_begin(cg, axis), "");
-            Val all = LLVMBuildICmp(cg->b, LLVMIntSGE, left, cg_i32(cg, host_extent(cg, axis)), "");
-            ok = LLVMBuildAnd(cg->b, ok, all, "");
-            continue;
-        }
+        if (axis < 0 || a->op->each[d]) continue;
         Val low = LLVMBuildICmp(cg->b, LLVMIntSGE, a->first[d], cg_i32(cg, 0), "");
         Val last = LLVMBuildSub(cg->b, a->extent[d], cg_i32(cg, host_extent(cg, axis)), "");
         Val high = LLVMBuildICmp(cg->b, LLVMIntSLE, a->first[d], last, "");
@@ -93,10 +96,14 @@ static Val position(Cg *cg, const Access *a, int axis) {
 
 static Val address(Cg *cg, const Access *a) {
     Val at = cg_i64(cg, 0);
+    Val pos[TILE_MAX_AXES] = {NULL};
     for (int i = 0; i < a->v->rank && a->each; i++) {
-        Val pos = position(cg, a, a->v->axis[i]);
-        at = LLVMBuildAdd(cg->b, at, cg_element_offset(cg, a->op, a->v->axis[i], pos), "");
+        int axis = a->v->axis[i];
+        pos[axis] = position(cg, a, axis);
+        at = LLVMBuildAdd(cg->b, at, cg_element_offset(cg, a->op, axis, pos[axis]), "");
     }
+    if (tile_scatters(a->op))
+        at = LLVMBuildAdd(cg->b, at, cg_scatter_offset(cg, a->op, pos), "");
     for (int d = 0; d < a->rank; d++) {
         int axis = a->op->coord[d].axis;
         if (axis >= 0 && !a->op->each[d])
@@ -123,15 +130,16 @@ static bool always_inside(Cg *cg, const Access *a, int d) {
 static Val mask(Cg *cg, const Access *a, int along, int lanes) {
     if (!a->masked) return NULL;
     Val ok = a->exists, lane = NULL;
+    for (int i = 0; i < a->v->rank; i++) {
+        int axis = a->v->axis[i];
+        if (!tile_goes_by_element(a->op, axis)) continue;
+        Val has =
+            LLVMBuildICmp(cg->b, LLVMIntSLT, position(cg, a, axis), cg_axis_size(cg, axis), "");
+        ok = LLVMBuildAnd(cg->b, ok, has, "");
+    }
     for (int d = 0; d < a->rank; d++) {
         int axis = a->op->coord[d].axis;
-        if (a->op->each[d]) {
-            Val has =
-                LLVMBuildICmp(cg->b, LLVMIntSLT, position(cg, a, axis), cg_axis_size(cg, axis), "");
-            ok = LLVMBuildAnd(cg->b, ok, has, "");
-            continue;
-        }
-        if (axis < 0 || always_inside(cg, a, d)) continue;
+        if (axis < 0 || a->op->each[d] || always_inside(cg, a, d)) continue;
         Val at = LLVMBuildAdd(cg->b, a->first[d],
                               LLVMBuildTrunc(cg->b, a->index[axis], cg->i32, ""), "");
         if (axis == along && lanes > 1) {

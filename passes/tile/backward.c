@@ -18,7 +18,6 @@ typedef struct Nest {
     Build b;
     const Backward *back;
     Dtype dtype;
-    Diags *diags;
     int tensor_do, tensor_dq, tensor_dk, tensor_dv;
     int tensor_sums; // what is added to for dq
     int *row;        // by row scalar: its tensor, -1: it stays in the kernel `delta`
@@ -229,42 +228,6 @@ static void add_tensors(Nest *n, bool nest) {
 
 // ---- gradients of inputs
 
-typedef struct Sampled {
-    int32_t at; // POS of the axis
-    int axis;
-} Sampled;
-
-static ExValue sample(void *ctx, const Ex *e) {
-    const Sampled *s = ctx;
-    ExValue v = {.f = 0};
-    v.i = e->sym == SYM_POS && e->index == s->axis ? s->at : 3 + (int)e->sym * 5 + e->index * 7;
-    return v;
-}
-
-static ExValue no_load(void *ctx, const Ex *e, const int32_t *index) {
-    (void)ctx, (void)e, (void)index;
-    return (ExValue){.f = 0};
-}
-
-// Whether neighbours along the axis are neighbours in the tensor: no two of a tile are added to one element.
-static bool goes_by_one(const Ex *e, int axis) {
-    int32_t v[3];
-    for (int i = 0; i < 3; i++) {
-        Sampled s = {100 + i, axis};
-        ExEnv env = {.sym = sample, .load = no_load, .ctx = &s};
-        v[i] = ex_eval(e, &env).i;
-    }
-    return v[1] - v[0] == 1 && v[2] - v[1] == 1;
-}
-
-static bool refuse(Nest *n, const BackGrad *g, const char *why) {
-    if (n->diags)
-        diag_error(n->diags, g->at->span,
-                   "the gradient of '%s' has no kernel yet: it is read at %s",
-                   n->b.row->inputs.data[g->input].name, why);
-    return false;
-}
-
 static const Ex *clamped(Nest *n, const Ex *at, const Ex *extent) {
     ExPool *x = n->b.pool;
     const Ex *last = ex_2(x, EX_SUB, extent, ex_i32(x, 1));
@@ -289,21 +252,16 @@ static bool goes_along(Nest *n, const BackGrad *g, AxisRole axis, AxisRole other
     return any;
 }
 
-static bool has_places(Nest *n, const BackGrad *g, AxisRole other) {
-    for (int d = 0; d < rank_of(n, g); d++) {
-        int role = index_along(g, d, other);
-        if (role == AX_NONE) continue;
-        const Ex *at = build_resolve(&n->b, NULL, placed(n, g->at->args[d]));
-        bool both = role == AX_M && uses(g->at->args[d], other_symbol[other]);
-        if (both || (!n->by_element && !goes_by_one(at, n->b.axis[role])))
-            return refuse(n, g,
-                          "an index that is no position of the query or the key, but made of them");
-    }
-    return true;
+// Whether some index is made of places along both axes.
+static bool scatters(Nest *n, const BackGrad *g, AxisRole other) {
+    for (int d = 0; d < rank_of(n, g); d++)
+        if (index_along(g, d, other) == AX_M && uses(g->at->args[d], other_symbol[other]))
+            return true;
+    return false;
 }
 
 // Adds a tile. `rides`: an axis of the tile that no index goes along, of which all places are added to one; or AX_NONE.
-static bool store_grad(Nest *n, const BackGrad *g, AxisRole other, int rides, TileValue *v) {
+static void store_grad(Nest *n, const BackGrad *g, AxisRole other, int rides, TileValue *v) {
     Build *b = &n->b;
     const TileTensor *t = &b->p->tensors.data[n->grad[g->input]];
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_STORE, g->at->span);
@@ -320,17 +278,19 @@ static bool store_grad(Nest *n, const BackGrad *g, AxisRole other, int rides, Ti
         op->coord[d] = (TileCoord){role == AX_NONE ? -1 : b->axis[role], at};
         op->each[d] = role != AX_NONE;
     }
-    return rides == AX_NONE || refuse(n, g, "the column alone");
+    for (int d = 0; d < t->rank && (rides != AX_NONE || scatters(n, g, other)); d++)
+        if (op->each[d]) op->coord[d].axis = -1;
 }
 
 // Adds a value of a tile of queries and of keys or columns, summed over the axes that the index does not go along.
-static bool add_grad(Nest *n, const BackGrad *g, AxisRole other, const Ex *value) {
+static void add_grad(Nest *n, const BackGrad *g, AxisRole other, const Ex *value) {
     Build *b = &n->b;
-    bool rows = goes_along(n, g, AX_M, other), columns = goes_along(n, g, other, other);
-    if (!has_places(n, g, other)) return false;
-    if (columns && (rows || n->by_element)) {
+    bool rows = goes_along(n, g, AX_M, other), columns = goes_along(n, g, other, other),
+         both = scatters(n, g, other);
+    if (both || (columns && (rows || n->by_element))) {
         TileValue *v = map(n, "g", DT_F32, AX_M, (int)other, value);
-        return store_grad(n, g, other, rows ? AX_NONE : AX_M, v);
+        store_grad(n, g, other, rows ? AX_NONE : AX_M, v);
+        return;
     }
     AxisRole first = columns ? AX_M : other, rest = columns ? other : AX_M;
     TileValue *v = sum_over(n, "g", AX_M, (int)other, first, value);
@@ -340,7 +300,7 @@ static bool add_grad(Nest *n, const BackGrad *g, AxisRole other, const Ex *value
                      b->axis[rest]);
         rows = true;
     }
-    return store_grad(n, g, other, rows || columns ? AX_NONE : AX_M, v);
+    store_grad(n, g, other, rows || columns ? AX_NONE : AX_M, v);
 }
 
 // ---- pairs
@@ -514,7 +474,7 @@ static void unused_grads(Nest *n) {
     }
 }
 
-static bool row_grads(Nest *n) {
+static void row_grads(Nest *n) {
     Build *b = &n->b;
     ExPool *x = b->pool;
     const Backward *back = n->back;
@@ -528,12 +488,11 @@ static bool row_grads(Nest *n) {
         if (g->per == BACK_ROW)
             value = ex_select(x, ex_2(x, EX_EQ, build_pos(b, AX_E), ex_i32(x, 0)), value, zero);
         value = ex_select(x, in, in_columns(n, value), zero);
-        if (!add_grad(n, g, AX_E, value)) return false;
+        add_grad(n, g, AX_E, value);
     }
-    return true;
 }
 
-static bool build_delta(Nest *n) {
+static void build_delta(Nest *n) {
     Build *b = &n->b;
     const Backward *back = n->back;
     build_kernel(b, PURPOSE_DELTA, "delta", all_axes, 4);
@@ -563,31 +522,30 @@ static bool build_delta(Nest *n) {
         if (n->near[i] >= 0 && (i >= back->nsaved || n->near[i] != n->row[i]))
             store(n, n->near[i], h, AX_M, AX_NONE, build_bound(b, SYM_ROW, i), false);
     unused_grads(n);
-    if (!row_grads(n)) return false;
+    row_grads(n);
     for (const TileOp *op = b->k->body.first; op; op = op->next)
-        if (op->kind == TILE_STORE) return true;
+        if (op->kind == TILE_STORE) return;
     b->p->kernels.n--; // nobody needs it
-    return true;
 }
 
 // ---- kernel: gradients, over tiles of keys
 
 // Whether blocks of such rows add a pair's gradient up over the whole loop.
 static bool is_carried(Nest *n, const BackGrad *g, AxisRole rows) {
-    bool keys = n->by_element && g->per == BACK_PAIR && goes_along(n, g, AX_N, AX_N);
+    bool pairs = n->by_element && g->per == BACK_PAIR && !scatters(n, g, AX_N),
+         keys = pairs && goes_along(n, g, AX_N, AX_N);
     if (rows == AX_N) return keys && !goes_along(n, g, AX_M, AX_N);
-    return n->by_element && g->per == BACK_PAIR && !keys;
+    return pairs && !keys;
 }
 
 // Of each step.
-static bool pair_grads(Nest *n) {
+static void pair_grads(Nest *n) {
     for (int i = 0; i < n->back->grads.n; i++) {
         const BackGrad *g = &n->back->grads.data[i];
         bool carried = is_carried(n, g, AX_M) || is_carried(n, g, AX_N);
         if (g->per != BACK_PAIR || carried) continue;
-        if (!add_grad(n, g, AX_N, selected(n, g->value))) return false;
+        add_grad(n, g, AX_N, selected(n, g->value));
     }
-    return true;
 }
 
 // What a loop carries for them, behind `count` others.
@@ -609,14 +567,13 @@ static void grow_grads(Nest *n, AxisRole rows, TileValue **sum) {
     }
 }
 
-static bool end_grads(Nest *n, AxisRole rows, TileValue *const *sum) {
+static void end_grads(Nest *n, AxisRole rows, TileValue *const *sum) {
     for (int i = 0; i < n->back->grads.n; i++) {
         const BackGrad *g = &n->back->grads.data[i];
         if (!is_carried(n, g, rows)) continue;
         int rides = goes_along(n, g, rows, AX_N) ? AX_NONE : (int)rows;
-        if (!has_places(n, g, AX_N) || !store_grad(n, g, AX_N, rides, *sum++)) return false;
+        store_grad(n, g, AX_N, rides, *sum++);
     }
-    return true;
 }
 
 enum { DV, DK, DSQ, SUMS };
@@ -658,7 +615,7 @@ static void close_loop(Nest *n, TileOp *loop, TileBlock *outer, TileValue **v, i
 }
 
 // One tile of queries against the tile of keys.
-static bool step(Nest *n, TileValue *k, TileValue *v, const Sums *s) {
+static void step(Nest *n, TileValue *k, TileValue *v, const Sums *s) {
     Build *b = &n->b;
     int mark = b->env.n;
     TileValue *q = load(n, "q", b->tensor_q, n->head, AX_M, AX_D), *doa = come(n);
@@ -674,12 +631,11 @@ static bool step(Nest *n, TileValue *k, TileValue *v, const Sums *s) {
         store(n, n->tensor_sums, n->head, AX_M, AX_D, dq, true);
     }
     if (s->dk) grow_grads(n, AX_N, s->v + s->n);
-    bool good = !s->dk || pair_grads(n);
+    if (s->dk) pair_grads(n);
     b->env.n = mark;
-    return good;
 }
 
-static bool build_keys(Nest *n, const char *name, bool dq, bool dk, bool dv) {
+static void build_keys(Nest *n, const char *name, bool dq, bool dk, bool dv) {
     Build *b = &n->b;
     ExPool *x = b->pool;
     TileKernel *k = build_kernel(b, PURPOSE_GRADIENTS, name, all_axes, 4);
@@ -698,9 +654,9 @@ static bool build_keys(Nest *n, const char *name, bool dq, bool dk, bool dv) {
     TileOp *over_heads = open_loop(n, group, heads, s.v, s.n);
     int all = dk ? begin_grads(n, AX_N, s.v, s.n) : s.n; // of a head of the group
     TileOp *over_rows = open_loop(n, b->axis[AX_M], ex_i32(x, 1), s.v, all);
-    if (!step(n, keys, values, &s)) return false;
+    step(n, keys, values, &s);
     close_loop(n, over_rows, &over_heads->body, s.v, all);
-    if (dk && !end_grads(n, AX_N, s.v + s.n)) return false;
+    if (dk) end_grads(n, AX_N, s.v + s.n);
     close_loop(n, over_heads, &k->body, s.v, s.n);
     TileValue *of_keys = dk ? s.v[s.at[DK]] : NULL;
     if (s.at[DSQ] >= 0) of_keys = twice(n, "dk", keys, s.v[s.at[DSQ]], of_keys, AX_N);
@@ -708,12 +664,11 @@ static bool build_keys(Nest *n, const char *name, bool dq, bool dk, bool dv) {
     if (dv) store(n, n->tensor_dv, h, AX_N, AX_E, s.v[s.at[DV]], false);
     n->head = NULL;
     n->by_keys = false;
-    return true;
 }
 
 // ---- kernel: dq, over tiles of queries
 
-static bool build_queries(Nest *n) {
+static void build_queries(Nest *n) {
     Build *b = &n->b;
     ExPool *x = b->pool;
     build_kernel(b, PURPOSE_GRADIENTS, "queries", all_axes, 4);
@@ -743,7 +698,7 @@ static bool build_queries(Nest *n) {
     TileValue *dq = loop->results.data[0];
     if (count > 1) dq = twice(n, "dq", q, loop->results.data[1], dq, AX_M);
     store(n, n->tensor_dq, h, AX_M, AX_D, dq, false);
-    return end_grads(n, AX_M, loop->results.data + count);
+    end_grads(n, AX_M, loop->results.data + count);
 }
 
 // ---- kernel: what was summed becomes dq
@@ -815,7 +770,7 @@ TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptio
     const RowProgram *row = back->row;
     if (!accepts(back, diags)) return NULL;
     if (nest && o->target.kind != KIND_HOST && has_pair_grads(back)) return NULL;
-    Nest n = {.back = back, .dtype = o->dtype, .diags = diags};
+    Nest n = {.back = back, .dtype = o->dtype};
     n.b = (Build){
         .arena = a, .pool = row->pool, .s = back->s, .row = row, .fixed = -1, .tf32 = o->tf32};
     TileProgram *p = n.b.p = tile_program(a, row->pool, row->name);
@@ -828,15 +783,14 @@ TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptio
     n.by_element = o->target.kind != KIND_HOST;
     add_tensors(&n, with_dq);
     TilePlan plan = {0};
-    if (!build_delta(&n)) return NULL;
+    build_delta(&n);
     if (n.by_element && !nest && row->D + row->Dv > MOST_COLUMNS) {
-        if (!build_keys(&n, "values", false, false, true) ||
-            !build_keys(&n, "keys", false, true, false))
-            return NULL;
-    } else if (!build_keys(&n, "gradients", with_dq, true, true)) {
-        return NULL;
+        build_keys(&n, "values", false, false, true);
+        build_keys(&n, "keys", false, true, false);
+    } else {
+        build_keys(&n, "gradients", with_dq, true, true);
     }
-    if (!with_dq && !build_queries(&n)) return NULL;
+    if (!with_dq) build_queries(&n);
     if (n.tensor_sums != n.tensor_dq) build_convert(&n);
     for (int i = 0; i < p->kernels.n; i++) VEC_PUSH(a, &plan.kernels, i);
     VEC_PUSH(a, &p->plans, plan);
