@@ -44,8 +44,7 @@ static Place place_of(Cg *cg, const TileOp *op, const TileValue *v, const int *p
         Val has = LLVMBuildICmp(cg->b, LLVMIntSLT, pos, cg_axis_size(cg, axis), "");
         in = LLVMBuildAnd(cg->b, in, has, "");
     }
-    if (tile_scatters(op))
-        at = LLVMBuildAdd(cg->b, at, cg_scatter_offset(cg, op, places), "");
+    if (tile_scatters(op)) at = LLVMBuildAdd(cg->b, at, cg_scatter_offset(cg, op, places), "");
     at = LLVMBuildSelect(cg->b, in, at, cg_i64(cg, 0), "");
     Val base = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
                                       LLVMPointerTypeInContext(cg->c, 1), "");

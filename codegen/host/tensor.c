@@ -102,8 +102,7 @@ static Val address(Cg *cg, const Access *a) {
         pos[axis] = position(cg, a, axis);
         at = LLVMBuildAdd(cg->b, at, cg_element_offset(cg, a->op, axis, pos[axis]), "");
     }
-    if (tile_scatters(a->op))
-        at = LLVMBuildAdd(cg->b, at, cg_scatter_offset(cg, a->op, pos), "");
+    if (tile_scatters(a->op)) at = LLVMBuildAdd(cg->b, at, cg_scatter_offset(cg, a->op, pos), "");
     for (int d = 0; d < a->rank; d++) {
         int axis = a->op->coord[d].axis;
         if (axis >= 0 && !a->op->each[d])

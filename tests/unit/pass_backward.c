@@ -173,8 +173,6 @@ static const char *const bodies[] = {
          "normalize(s) = softmax(s); }",
     HEAD "modify(s, b, h, i, j) = s + t[i / 2] * u[b, j / 3] + e[h, (i * i) % 5]; "
          "normalize(s) = softmax(s); }",
-    HEAD "normalize(s) = softmax(s); output(o, b, h, i, d) = o * y[(i + d) % Dv]; }",
-    HEAD "normalize(s) = softmax(s); output(o, b, h, i, d) = o * y[d]; }",
     "import std.normalization; attention a { dim D = 4, Dv = 3; input y: f32[H, Dv]; score(q, k) = "
     "dot(q, k); "
     "normalize(s) = softmax(s); output(o, b, h, i, d) = o * y[h, d]; }",
