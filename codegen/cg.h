@@ -208,8 +208,9 @@ Val cg_arguments(Cg *cg); // ptr: all of the above but maps, 8 bytes a slot
 
 // ---- element.c: coordinates that are said for each place along an axis
 Val cg_element_offset(Cg *cg, const TileOp *op, int axis, Val pos); // i64 elements; pos: i32
-Val cg_scatter_offset(Cg *cg, const TileOp *op, Val *pos); // of indices for each element; pos: by axis
-Val cg_axis_size(Cg *cg, int axis);                                 // i32: how many places it has
+Val cg_scatter_offset(Cg *cg, const TileOp *op,
+                      Val *pos);    // of indices for each element; pos: by axis
+Val cg_axis_size(Cg *cg, int axis); // i32: how many places it has
 
 // ---- grid.c: numbers of tiles, and the grid's points
 typedef struct CgGrid {
