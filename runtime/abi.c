@@ -643,6 +643,11 @@ static const struct {
 const char *abi_dtype_name(AbiDtype t) { return DTYPES[t].name; }
 int abi_dtype_bytes(AbiDtype t) { return DTYPES[t].bytes; }
 bool abi_dtype_float(AbiDtype t) { return t != ABI_I32 && t != ABI_BOOL && t != ABI_I8; }
+const char *abi_layout_name(AbiLayout layout) {
+    static const char *const names[ABI_LAYOUT_COUNT] = {"dense", "ragged", "paged"};
+    return names[layout];
+}
+
 const char *abi_role_name(AbiRole r) { return ROLES[r].name; }
 bool abi_output(const AbiVariant *v, const AbiTensor *t) { return ROLES[t->role].output[v->phase]; }
 int abi_tensor_align(const AbiMeta *m, const AbiTensor *t) {

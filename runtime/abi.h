@@ -207,6 +207,7 @@ typedef struct AbiMeta {
 int abi_dtype_bytes(AbiDtype t);
 const char *abi_dtype_name(AbiDtype t);
 const char *abi_role_name(AbiRole r);
+const char *abi_layout_name(AbiLayout layout);
 bool abi_output(const AbiVariant *v, const AbiTensor *t);   // written by the variant's kernels
 int abi_tensor_align(const AbiMeta *m, const AbiTensor *t); // bytes
 bool abi_dtype_float(AbiDtype t);

@@ -56,11 +56,23 @@ static int find_tensor(const AbiVariant *v, const char *name) {
     return -1;
 }
 
+static bool is_dense(const AbiVariant *v) { return v->layout == ABI_LAYOUT_DENSE; }
+
+static attn_status no_tensor(Binder *x, const char *name) {
+    static const char *const index[] = {"q_start", "kv_start", "kv_len", "page_table", "q_offset"};
+    for (int i = 0; name && i < 5; i++)
+        if (strcmp(name, index[i]) == 0)
+            FAIL("%s: layout %s has no such tensor", name,
+                 abi_layout_name((AbiLayout)x->v->layout));
+    if (name && strcmp(name, "v") == 0) FAIL("v: %s shares v with k, it is not passed", x->v->name);
+    FAIL("%s: %s has no such tensor", name ? name : "(null)", x->v->name);
+}
+
 static attn_status match_tensors(Binder *x) {
     for (size_t k = 0; k < x->call->ntensors; k++) {
         const attn_tensor *t = &x->call->tensors[k];
         int i = find_tensor(x->v, t->name);
-        if (i < 0) FAIL("%s: %s has no such tensor", t->name ? t->name : "(null)", x->v->name);
+        if (i < 0) return no_tensor(x, t->name);
         if (x->v->tensors[i].rank == 0)
             FAIL("%s: is a scalar input, and was given as a tensor", t->name);
         if (x->tensor[i]) FAIL("%s: given twice", t->name);
@@ -131,10 +143,16 @@ static attn_status check_presence(Binder *x) {
 
 // ---- sizes
 
+// Rows of several sequences, and what is computed of them, are more than positions.
+static bool is_of_rows(const AbiVariant *v, uint32_t k) {
+    return !is_dense(v) && (k == ABI_SIZE_TQ || k == ABI_SIZE_TK || v->sizes[k].def.n);
+}
+
 static attn_status set_size(Binder *x, uint32_t k, int64_t value, const char *by) {
     const char *name = x->v->sizes[k].name;
-    bool attention = x->v->family == ABI_ATTENTION, offset = attention && k == ABI_SIZE_Q_OFFSET;
-    int64_t most = attention ? ABI_MAX_SIZE : INT32_MAX;
+    bool attention = x->v->family == ABI_ATTENTION;
+    bool offset = attention && is_dense(x->v) && k == ABI_SIZE_Q_OFFSET;
+    int64_t most = attention && !is_of_rows(x->v, k) ? ABI_MAX_SIZE : INT32_MAX;
     if (value > most || value < (offset ? -most : 0))
         FAIL("%s: %s is %lld, which is out of range", by, name, (long long)value);
     x->b->size[k] = value;
@@ -157,28 +175,67 @@ static attn_status sizes_of_call(Binder *x) {
     return ATTN_OK;
 }
 
-// The size that an extent is, when it is just a given size; otherwise -1.
-static int lone_size(const AbiVariant *v, const AbiExpr *e) {
-    if (e->n != 1 || e->code[0].op != ABI_OP_SIZE) return -1;
+// The size that an extent is, when it is a given size, or one and *more; otherwise -1.
+static int lone_size(const AbiVariant *v, const AbiExpr *e, int64_t *more) {
+    bool sum = e->n == 3 && e->code[1].op == ABI_OP_CONST && e->code[2].op == ABI_OP_ADD;
+    *more = sum ? e->code[1].arg : 0;
+    if ((e->n != 1 && !sum) || e->code[0].op != ABI_OP_SIZE) return -1;
     return v->sizes[e->code[0].arg].def.n ? -1 : (int)e->code[0].arg;
+}
+
+// "[Tq, H, D]" into buf.
+static const char *shape_text(const AbiVariant *v, const AbiTensor *t, char *buf, size_t n) {
+    bool key = t->role == ABI_ROLE_Q || t->role == ABI_ROLE_K;
+    bool value = t->role == ABI_ROLE_V || t->role == ABI_ROLE_O;
+    size_t used = (size_t)snprintf(buf, n, "[");
+    for (int d = 0; d < t->rank && used < n; d++) {
+        const AbiExpr *e = &t->extent[d];
+        const char *between = d ? ", " : "";
+        int64_t more;
+        int k = lone_size(v, e, &more);
+        if (k >= 0 && more)
+            used += (size_t)snprintf(buf + used, n - used, "%s%s + %lld", between, v->sizes[k].name,
+                                     (long long)more);
+        else if (k < 0 && d == t->rank - 1 && (key || value))
+            used += (size_t)snprintf(buf + used, n - used, "%s%s", between, key ? "D" : "Dv");
+        else if (k < 0 && e->n == 1)
+            used += (size_t)snprintf(buf + used, n - used, "%s%lld", between,
+                                     (long long)e->code[0].arg);
+        else
+            used += (size_t)snprintf(buf + used, n - used, "%s%s", between,
+                                     k < 0 ? "..." : v->sizes[k].name);
+    }
+    if (used < n) snprintf(buf + used, n - used, "]");
+    return buf;
 }
 
 static attn_status sizes_of_tensor(Binder *x, uint32_t i) {
     const AbiTensor *t = &x->v->tensors[i];
     const attn_tensor *g = x->tensor[i];
+    char expected[160];
+    if (g->rank != t->rank && !is_dense(x->v))
+        FAIL("%s: has %d dimensions, expected %d: %s in layout %s", t->name, g->rank, t->rank,
+             shape_text(x->v, t, expected, sizeof expected),
+             abi_layout_name((AbiLayout)x->v->layout));
     if (g->rank != t->rank) FAIL("%s: has %d dimensions, expected %d", t->name, g->rank, t->rank);
     if (!g->shape) FAIL("%s: is given without a shape", t->name);
     for (int d = 0; d < t->rank; d++) {
-        int k = lone_size(x->v, &t->extent[d]);
-        if (g->shape[d] < 0) FAIL("%s: dimension %d is %lld", t->name, d, (long long)g->shape[d]);
+        int64_t more, n = g->shape[d];
+        int k = lone_size(x->v, &t->extent[d], &more);
+        if (n < 0) FAIL("%s: dimension %d is %lld", t->name, d, (long long)n);
         if (k < 0) continue;
         const char *name = x->v->sizes[k].name;
+        if (n < more)
+            FAIL("%s: dimension %d is %lld, expected %s + %lld", t->name, d, (long long)n, name,
+                 (long long)more);
         if (!x->by[k]) {
-            attn_status status = set_size(x, (uint32_t)k, g->shape[d], t->name);
+            attn_status status = set_size(x, (uint32_t)k, n - more, t->name);
             if (status) return status;
-        } else if (x->b->size[k] != g->shape[d]) {
-            FAIL("%s: dimension %d is %lld, expected %s = %lld (from %s)", t->name, d,
-                 (long long)g->shape[d], name, (long long)x->b->size[k], x->by[k]);
+        } else if (x->b->size[k] != n - more) {
+            char sum[32] = "";
+            if (more) snprintf(sum, sizeof sum, " + %lld", (long long)more);
+            FAIL("%s: dimension %d is %lld, expected %s%s = %lld (from %s)", t->name, d,
+                 (long long)n, name, sum, (long long)(x->b->size[k] + more), x->by[k]);
         }
     }
     return ATTN_OK;
@@ -206,7 +263,19 @@ static attn_status derived_sizes(Binder *x) {
     return ATTN_OK;
 }
 
-static attn_status attention_sizes(Binder *x) {
+static attn_status check_groups(Binder *x) {
+    const int64_t *s = x->b->size;
+    if (!x->by[ABI_SIZE_H] || !x->by[ABI_SIZE_HKV]) return ATTN_OK;
+    if (s[ABI_SIZE_H] * s[ABI_SIZE_HKV] > INT32_MAX)
+        FAIL("%s: H is %lld, too many heads with Hkv = %lld", x->by[ABI_SIZE_H],
+             (long long)s[ABI_SIZE_H], (long long)s[ABI_SIZE_HKV]);
+    if (s[ABI_SIZE_HKV] == 0 ? s[ABI_SIZE_H] != 0 : s[ABI_SIZE_H] % s[ABI_SIZE_HKV] != 0)
+        FAIL("%s: H is %lld, which is no multiple of Hkv = %lld (from %s)", x->by[ABI_SIZE_H],
+             (long long)s[ABI_SIZE_H], (long long)s[ABI_SIZE_HKV], x->by[ABI_SIZE_HKV]);
+    return ATTN_OK;
+}
+
+static attn_status dense_sizes(Binder *x) {
     int64_t *s = x->b->size;
     if (!x->by[ABI_SIZE_Q_OFFSET]) {
         s[ABI_SIZE_Q_OFFSET] =
@@ -218,15 +287,77 @@ static attn_status attention_sizes(Binder *x) {
         FAIL("%s: q_offset is %lld, and the last of Sq = %lld queries is beyond position %d",
              x->by[ABI_SIZE_Q_OFFSET], (long long)s[ABI_SIZE_Q_OFFSET], (long long)s[ABI_SIZE_SQ],
              ABI_MAX_SIZE - 1);
-    if (!x->by[ABI_SIZE_H] || !x->by[ABI_SIZE_HKV]) return ATTN_OK;
-    if (s[ABI_SIZE_H] * s[ABI_SIZE_HKV] > INT32_MAX)
-        FAIL("%s: H is %lld, too many heads with Hkv = %lld", x->by[ABI_SIZE_H],
-             (long long)s[ABI_SIZE_H], (long long)s[ABI_SIZE_HKV]);
-    if (s[ABI_SIZE_HKV] == 0 ? s[ABI_SIZE_H] != 0 : s[ABI_SIZE_H] % s[ABI_SIZE_HKV] != 0)
-        FAIL("%s: H is %lld, which is no multiple of Hkv = %lld (from %s)", x->by[ABI_SIZE_H],
-             (long long)s[ABI_SIZE_H], (long long)s[ABI_SIZE_HKV], x->by[ABI_SIZE_HKV]);
+    return check_groups(x);
+}
+
+// ---- sizes of ragged and paged attentions
+
+static int tensor_of_role(const Binder *x, AbiRole role) {
+    for (uint32_t i = 0; i < x->v->ntensors; i++)
+        if (x->v->tensors[i].role == role) return (int)i;
+    return -1;
+}
+
+// An index tensor that may be left out has a size of its own, by which kernels know: then it is 0.
+static attn_status optional_index(Binder *x, AbiRole role, int64_t more) {
+    int i = tensor_of_role(x, role);
+    const AbiTensor *t = i < 0 ? NULL : &x->v->tensors[i];
+    int64_t ignored, n;
+    int k = t && t->flags & ABI_OPTIONAL ? lone_size(x->v, &t->extent[0], &ignored) : -1;
+    if (k < 0 || k == ABI_SIZE_B) return ATTN_OK;
+    if (!x->tensor[i]) {
+        x->b->size[k] = 0;
+        x->by[k] = "its absence";
+        return ATTN_OK;
+    }
+    n = x->tensor[i]->shape[0];
+    if (x->by[ABI_SIZE_B] && n != x->b->size[ABI_SIZE_B] + more)
+        FAIL("%s: dimension 0 is %lld, expected B%s = %lld (from %s)", t->name, (long long)n,
+             more ? " + 1" : "", (long long)(x->b->size[ABI_SIZE_B] + more), x->by[ABI_SIZE_B]);
     return ATTN_OK;
 }
+
+static attn_status check_pages(Binder *x) {
+    const int64_t *s = x->b->size;
+    int64_t page = x->v->page;
+    if (page && !x->by[ABI_SIZE_PAGE]) {
+        attn_status status = set_size(x, ABI_SIZE_PAGE, page, "the artifact");
+        if (status) return status;
+    }
+    if (page && s[ABI_SIZE_PAGE] != page)
+        FAIL("%s: pages of %lld rows, this artifact is for pages of %lld (--layout=paged:%lld)",
+             x->by[ABI_SIZE_PAGE], (long long)s[ABI_SIZE_PAGE], (long long)page, (long long)page);
+    if (x->by[ABI_SIZE_PAGES] && s[ABI_SIZE_PAGES] * s[ABI_SIZE_PAGE] > INT32_MAX)
+        FAIL("%s: %lld pages of %lld rows are too many: at most %d rows", x->by[ABI_SIZE_PAGES],
+             (long long)s[ABI_SIZE_PAGES], (long long)s[ABI_SIZE_PAGE], INT32_MAX);
+    return ATTN_OK;
+}
+
+static attn_status batch_sizes(Binder *x) {
+    int64_t *s = x->b->size, B = s[ABI_SIZE_B], Tq = s[ABI_SIZE_TQ];
+    int starts = tensor_of_role(x, ABI_ROLE_Q_START);
+    bool even = starts < 0 || (!x->tensor[starts] && x->v->tensors[starts].flags & ABI_OPTIONAL);
+    attn_status status = optional_index(x, ABI_ROLE_Q_START, 1);
+    if (!status) status = optional_index(x, ABI_ROLE_Q_OFFSET, 0);
+    if (!status && x->v->layout == ABI_LAYOUT_PAGED) status = check_pages(x);
+    if (status) return status;
+    if (!x->by[ABI_SIZE_TQ] || !x->by[ABI_SIZE_B]) return check_groups(x);
+    if (even && (B ? Tq % B : Tq) != 0)
+        FAIL("%s: %lld rows are no multiple of B = %lld: pass q_start", x->by[ABI_SIZE_TQ],
+             (long long)Tq, (long long)B);
+    int64_t longest = !even ? Tq : B ? Tq / B : 0;
+    if (!x->by[ABI_SIZE_MAX_Q]) {
+        s[ABI_SIZE_MAX_Q] = longest < ABI_MAX_SIZE ? longest : ABI_MAX_SIZE;
+        x->by[ABI_SIZE_MAX_Q] = x->by[ABI_SIZE_TQ];
+    }
+    return check_groups(x);
+}
+
+static attn_status attention_sizes(Binder *x) {
+    return is_dense(x->v) ? dense_sizes(x) : batch_sizes(x);
+}
+
+// ---- those of recurrences
 
 static int size_named(const Binder *x, const char *name) {
     for (uint32_t k = 0; k < x->v->nsizes; k++)
@@ -267,6 +398,8 @@ static attn_status recurrence_sizes(Binder *x) {
 
 static attn_status bind_sizes(Binder *x) {
     attn_status status = sizes_of_call(x);
+    int table = tensor_of_role(x, ABI_ROLE_PAGE_TABLE); // first: others are held against it
+    if (!status && table >= 0 && x->tensor[table]) status = sizes_of_tensor(x, (uint32_t)table);
     for (uint32_t i = 0; !status && i < x->v->ntensors; i++)
         if (x->tensor[i]) status = sizes_of_tensor(x, i);
     bool attention = x->v->family == ABI_ATTENTION;

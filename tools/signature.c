@@ -189,15 +189,26 @@ bool sig_is_gradient(const Signature *s, const char *name) {
     return name[0] == 'd' && sig_arg(s, name + 1) >= 0;
 }
 
-static bool extents(const AbiTensor *t, SigExtent *e) {
+// Its size is then the tensor's own, by which kernels know whether it is there.
+static bool may_lack(const AbiTensor *t) {
+    bool index = t->role >= ABI_ROLE_Q_START && t->role <= ABI_ROLE_Q_OFFSET;
+    return index && t->flags & ABI_OPTIONAL;
+}
+
+static bool extents(const Signature *s, const AbiVariant *v, const AbiTensor *t, SigExtent *e) {
+    if (may_lack(t)) {
+        e[0] = t->role == ABI_ROLE_Q_START ? starts() : sized(ABI_SIZE_B);
+        return t->rank == 1;
+    }
     for (int d = 0; d < t->rank; d++) {
         const AbiInsn *c = t->extent[d].code;
         bool more = t->extent[d].n == 3 && c[0].op == ABI_OP_SIZE && c[1].op == ABI_OP_CONST &&
                     c[2].op == ABI_OP_ADD;
-        if (more) e[d] = (SigExtent){(int)c[0].arg, c[1].arg, 0};
-        if (more) continue;
-        if (t->extent[d].n != 1 || (c->op != ABI_OP_SIZE && c->op != ABI_OP_CONST)) return false;
-        e[d] = c->op == ABI_OP_SIZE ? sized((int)c->arg) : fixed(c->arg);
+        if (!more && t->extent[d].n != 1) return false;
+        if (c->op != ABI_OP_SIZE && c->op != ABI_OP_CONST) return false;
+        e[d] = c->op == ABI_OP_CONST ? fixed(c->arg) : sized(sig_size(s, v->sizes[c->arg].name));
+        if (more) e[d].value = c[1].arg;
+        if (c->op == ABI_OP_SIZE && e[d].size < 0) return false;
     }
     return true;
 }
@@ -216,7 +227,7 @@ static bool add_tensors(Arena *a, Signature *s, const AbiVariant *v) {
         SigExtent e[TENSOR_MAX_RANK];
         bool inner = t->role == ABI_ROLE_WORK || t->role == ABI_ROLE_SAVED;
         if (inner || sig_arg(s, t->name) >= 0) continue;
-        if (!extents(t, e)) return false;
+        if (!extents(s, v, t, e)) return false;
         add(a, s, t->name, role_of(v, t), (Dtype)t->dtype, t->rank, e);
         SigArg *g = &s->args.data[s->args.n - 1];
         g->of_rows = t->role == ABI_ROLE_EMIT || t->role == ABI_ROLE_DEMIT;
@@ -225,6 +236,16 @@ static bool add_tensors(Arena *a, Signature *s, const AbiVariant *v) {
                       (g->role == ARG_GRAD_IN && t->role != ABI_ROLE_DO);
     }
     return true;
+}
+
+static bool is_own_size(const AbiVariant *v, uint32_t size) {
+    for (uint32_t i = 0; i < v->ntensors; i++) {
+        const AbiExpr *e = &v->tensors[i].extent[0];
+        if (may_lack(&v->tensors[i]) && e->n == 1 && e->code->op == ABI_OP_SIZE &&
+            e->code->arg == size)
+            return true;
+    }
+    return false;
 }
 
 Signature *sig_of_artifact(Arena *a, const AbiVariant *v) {
@@ -237,7 +258,7 @@ Signature *sig_of_artifact(Arena *a, const AbiVariant *v) {
     s->Dv = (int)v->Dv;
     for (uint32_t i = 0; i < v->nsizes; i++) {
         if (v->sizes[i].def.n) break; // derived sizes come last, and are the runtime's affair
-        VEC_PUSH(a, &s->sizes, v->sizes[i].name);
+        if (!is_own_size(v, i)) VEC_PUSH(a, &s->sizes, v->sizes[i].name);
     }
     return add_tensors(a, s, v) ? s : NULL;
 }
