@@ -151,11 +151,17 @@ ATTN_API attn_status attn_get_tensor(const attn_artifact *a, int variant, int i,
 
 // ---- launching
 
-// Layouts: q [B, H, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv], o [B, H, Sq, Dv], emitted rows
+// Layout dense: q [B, H, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv], o [B, H, Sq, Dv], emitted rows
 // [B, H, Sq] f32, inputs as declared. H is a multiple of Hkv. The last dimension is contiguous;
 // others may have any strides. An output's elements overlap neither each other nor another tensor;
 // inputs may overlap (v as a part of k); a recurrence's state may be state0, exactly. On a GPU
 // address and strides of q, k, v, o are multiples of 16 bytes.
+//
+// Ragged: q [Tq, H, D], k [Tk, Hkv, D], o [Tq, H, Dv], and i32 tensors q_start [B + 1], kv_start [B + 1].
+// Paged: q and o likewise, k [pages, page, Hkv, D], kv_len [B], page_table [B, table], and optionally
+// q_start. Both: optionally q_offset [B]. They are tensors by name as others are, on the kernel's device,
+// where they are read: whatever values they hold, nothing outside a tensor is touched. docs/serving.md
+// tells more.
 typedef struct attn_tensor {
     const char *name;
     void *data; // may be NULL where there is no element; read only, unless it is an output
@@ -171,7 +177,9 @@ typedef struct attn_scalar { // a scalar input
     double value; // i32 and bool inputs take whole numbers in range
 } attn_scalar;
 
-typedef struct attn_size { // "q_offset" (default max(Sk - Sq, 0)), or a size that no tensor gives
+// "q_offset" (dense; default max(Sk - Sq, 0)), "max_q" (ragged, paged: a hint for the most queries of a
+// sequence), or a size that no tensor gives.
+typedef struct attn_size {
     const char *name;
     int64_t value;
 } attn_size;

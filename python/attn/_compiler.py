@@ -89,20 +89,21 @@ class Source:
 
 def compile(source: Path, *, target: str = "host", dtype: Any = None, opt: int = 3, entry: Optional[str] = None,
             defines: Optional[Mapping[str, Any]] = None, include: Iterable[Path] = (), debug: bool = False, schedule: Optional[str] = None,
-            phase: str = "fwd") -> "Artifact":  # fmt: skip
+            phase: str = "fwd", layout: str = "dense") -> "Artifact":  # fmt: skip
     """Compiles a file, or source text (anything with a line break or a brace in it).
 
     target: "host", "sm_80", "sm_90a", ...; dtype: of q, k, v, o ("f32", "float32" or torch.float32, which is the host's; else "bf16");
     entry: only this variant; defines: {"D": 128}; include: folders of imports; debug: as -g; schedule: "rows=64,keys=128", as
-    --schedule (what `attnc tune` prints); phase: "fwd,bwd" adds the backward, a Kernel's `backward`."""
+    --schedule (what `attnc tune` prints); phase: "fwd,bwd" adds the backward, a Kernel's `backward`; layout: "ragged", "paged", or
+    "paged:16" for pages of 16 keys (docs/serving.md)."""
     dtype = dtype or ("f32" if target == "host" else "bf16")
-    made = make(Source(source, dtype=dtype, entry=entry, defines=defines, include=include), target, opt, debug, schedule, phase)
+    made = make(Source(source, dtype=dtype, entry=entry, defines=defines, include=include), target, opt, debug, schedule, phase, layout)
     if ": warning: " in made.said:
         warnings.warn(made.said, CompileWarning, stacklevel=2)
     return made
 
 
-def make(source, target, opt=3, debug=False, schedule=None, phase="fwd"):
+def make(source, target, opt=3, debug=False, schedule=None, phase="fwd", layout="dense"):
     """The artifact of a Source. What the compiler said is its `said`."""
     from ._kernel import Artifact
 
@@ -111,6 +112,7 @@ def make(source, target, opt=3, debug=False, schedule=None, phase="fwd"):
         result = os.path.join(folder, "artifact." + extension)
         options = ["-o", result, f"--target={target}", f"-O{opt}", f"--phase={phase}"]
         options += ["-g"] if debug else []
+        options += [f"--layout={layout}"] if layout != "dense" else []
         options += [f"--schedule={schedule}"] if schedule else []
         _, said = source.run([], *options)
         with open(result, "rb") as f:

@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 from . import _arrays, _compiler, _show
 from . import _runtime as rt
 
+INDEX = ("q_start", "kv_start", "kv_len", "page_table", "q_offset")  # tensors that say where a layout's rows lie
 MAX_CALLS = 256  # kept, of a kernel and a thread
 
 
@@ -108,6 +109,8 @@ class Artifact:
 class Kernel:
     """One variant. Positional arguments are q, k, v and the inputs, in the order of `inputs`; all may be named.
 
+    layout: "dense", "ragged" or "paged": the last two take tensors that say where the rows of each sequence lie (docs/serving.md).
+
     backward: of an artifact made with phase="fwd,bwd" the Kernel that makes dq, dk, dv and the gradients of `grad` inputs from do, the
     gradients of emits, o, and what the forward saves: its outputs saved0, saved1, .. [B, H, Sq], which are made if they are asked for."""
 
@@ -118,10 +121,12 @@ class Kernel:
         self._phase, self._made = v.phase, threading.local()
         self.backward: Optional[Kernel] = None
         self.phase = ("fwd", "bwd")[v.phase]
+        self.layout = "dense"
         self._tensors: Dict[str, Tuple[int, int, bool, bool]] = {}
         self.sizes: List[str] = []
         for i in range(v.tensors):
             rt.check("attn_get_tensor", opened.handle, number, i, c.byref(t))
+            self.layout = {b"kv_start": "ragged", b"page_table": "paged"}.get(t.role, self.layout)
             if t.role != b"work":
                 self._tensors[t.name.decode()] = (t.dtype, t.rank, bool(t.output), bool(t.optional))
         for i in range(v.sizes):
@@ -150,7 +155,7 @@ class Kernel:
         with tempfile.TemporaryDirectory(prefix="attn-") as folder:
             options = [f"--target={self.artifact.target}", f"--at={at[0]},{at[1]}", "-o", "-"]
             for name, value in given.items():
-                if self._tensors.get(name, (0, 0))[1]:
+                if self._tensors.get(name, (0, 0))[1] and name != "q_offset":
                     options.append(f"--in={name}={_arrays.save(value, folder, name)}")
                 elif name in self._tensors or name == "q_offset":
                     options.append(f"--in={name}={_number(name, value)!r}")
@@ -171,10 +176,14 @@ class Kernel:
         for name, value in given.items():
             _arrays.refuse_grad(name, value)
             known = self._tensors.get(name)
+            if known is not None and known[3] and value is None:
+                continue
             if known is None and name in self.sizes:
                 sizes[name] = _integer(name, value)
             elif known is None and name == "v":
                 raise TypeError(f"v: {self.name} shares v with k, it is not passed")
+            elif known is None and name in INDEX:
+                raise TypeError(f"{name}: layout {self.layout} has no such tensor")
             elif known is None or known[2]:
                 raise TypeError(f"{name}: {self.name} has no such input or size; an output is passed with out=")
             elif known[1] == 0:
