@@ -376,8 +376,8 @@ class _Attend(torch.autograd.Function):
 def _backward(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], which: str,
               come: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:  # fmt: skip
     q, k, v, *arrays = tensors
-    names = ["q", "k", "v", *call.names.split(",")][: len(tensors)]
-    learned = list(_torch._learned(_torch._of_tensors(call.spec, tensors, "fwd,bwd"), tensors, call.names))
+    names = call.names.split(",")[: len(tensors)]
+    learned = list(_torch._learned(_torch._of_tensors(call.spec, tensors, call.names, "fwd,bwd"), tensors, call.names))
     whole = call.whole_inputs(arrays)
     dq, keys, others = torch.zeros_like(q), [], {}
     for g, gathered in call.gathers(k, v):
@@ -426,9 +426,12 @@ def _error(q: torch.Tensor, k: torch.Tensor, arrays: Dict[str, torch.Tensor], sp
     return None
 
 
-def attend(spec: str, tensors: List[torch.Tensor], arrays: Dict[str, torch.Tensor], scalars: Dict[str, float], q_offset: Optional[int], wants: bool,
+def attend(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], q_offset: Optional[int], wants: bool,
            spread: Spread, kv_spread: Optional[Spread], whole: Sequence[str]) -> List[torch.Tensor]:  # fmt: skip
-    """What _torch's operators give, of this rank's rows. `tensors`: q, k, v and the values of `arrays`."""
+    """What _torch's operators give, of this rank's rows. `given`: q, k, v and the arrays."""
+    if "v" not in given:
+        raise TypeError("v: is in k, and such a variant does not run on a spread sequence")
+    tensors, arrays = list(given.values()), {n: x for n, x in given.items() if n not in ("q", "k", "v")}
     kv_spread = kv_spread or spread
     reads = _reads(spec)
     q, k = tensors[:2]
@@ -439,7 +442,7 @@ def attend(spec: str, tensors: List[torch.Tensor], arrays: Dict[str, torch.Tenso
     along = [None if n in whole or "Sk" not in reads.extents[n] else reads.extents[n].index("Sk") for n in arrays]
     groups = 1 if reads.heads else k.shape[1]
     call = _Call(spread, kv_spread, needed(spec, spread, kv_spread, offset), offset, groups, along, list(scalars.values()),
-                 ",".join([*arrays, *scalars]), spec)  # fmt: skip
+                 ",".join([*given, *scalars]), spec)  # fmt: skip
     if not wants:
         return _forward(call, tensors, _torch._run)
     return list(_Attend.apply(call, _torch._count(spec), *tensors))

@@ -25,8 +25,10 @@ _OPERANDS = {"q": "[B, H, Sq, D]", "k": "[B, Hkv, Sk, D]", "v": "[B, Hkv, Sk, Dv
 _GPUS = "gfx90a", "gfx942", "gfx1100"
 
 
-# What torch.compile takes as a constant, and does not look into.
+# What torch.compile takes as a constant, and does not look into; and whether it is at work.
 _constant = getattr(getattr(torch, "compiler", None), "assume_constant_result", lambda function: function)
+_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+_functorch = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", lambda x: False)
 
 
 # ---- artifacts
@@ -69,8 +71,9 @@ def _rows(spec: str, target: str = "host", elements: str = "f32", **dims: int) -
 
 
 @functools.lru_cache(maxsize=None)
-def _kernel(spec: str, D: int, Dv: int, elements: str, target: str, phase: str = "fwd") -> Kernel:
-    rows, source = _rows(spec, target, elements, D=D, Dv=Dv)
+def _kernel(spec: str, D: int, Dv: Optional[int], elements: str, target: str, phase: str = "fwd") -> Kernel:
+    """Dv: None where the source says it, because v is in k."""
+    rows, source = _rows(spec, target, elements, D=D, **({} if Dv is None else {"Dv": Dv}))
     opt = json.loads(spec)["opt"]
     key = "\n".join((_compiler_identity(), target, elements, str(opt), phase, rows))
     path = os.path.join(cache_folder(), hashlib.sha256(key.encode()).hexdigest() + ".artifact")
@@ -86,13 +89,15 @@ def _kernel(spec: str, D: int, Dv: int, elements: str, target: str, phase: str =
 @functools.lru_cache(maxsize=None)
 def _read_declared(spec: str) -> str:
     rows, _ = _rows(spec)
+    name, shared = re.findall(r"^row (\w+)[^\n]*?( v in k)?$", rows, re.M)[0]
     inputs = re.findall(r"^  input (\w+): \w+(\[?)[^\n]*?( grad)?$", rows, re.M)
-    return " ".join([re.match(r"row (\w+)", rows)[1], *[name + ("" if array else "=") + ("+" if grad else "") for name, array, grad in inputs]])
+    marked = [i + ("" if array else "=") + ("+" if grad else "") for i, array, grad in inputs]
+    return " ".join([name, "q+", "k+", *([] if shared else ["v+"]), *marked])
 
 
 @_constant
 def _declared(spec: str) -> str:
-    """The variant's name, and its inputs, scalars and those with a gradient marked: "biased bias cap= table+"."""
+    """The variant's name, and its operands and inputs, scalars and those with a gradient marked: "biased q+ k+ v+ bias cap= table+"."""
     return _read_declared(spec)
 
 
@@ -124,30 +129,62 @@ def _launch(kernel: Kernel, made: Sequence[str], given: Dict[str, Any], out: Opt
     return [by_name[n] for n in made]
 
 
+def _room(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """A new tensor whose rows begin where a kernel may find them: on GPUs at multiples of 16 bytes."""
+    unit = 1 if like.device.type == "cpu" else 16 // like.element_size()
+    wide = (shape[-1] + unit - 1) // unit * unit
+    return like.new_empty((*shape[:-1], wide))[..., : shape[-1]] if wide != shape[-1] else like.new_empty(shape)
+
+
+def _laid(x: torch.Tensor) -> bool:
+    """Whether rows lie as a kernel wants them."""
+    unit = 1 if x.device.type == "cpu" else 16 // x.element_size()
+    return (x.shape[-1] <= 1 or x.stride(-1) == 1) and all(n <= 1 or s % unit == 0 for n, s in zip(x.shape[:-1], x.stride()))
+
+
+def _placed(x: torch.Tensor) -> torch.Tensor:
+    """x as it lies, or a copy where a kernel cannot take that."""
+    if _laid(x) and (x.device.type == "cpu" or x.data_ptr() % 16 == 0):
+        return x
+    return _room(x, x.shape).copy_(x)
+
+
+def _as(x: torch.Tensor) -> torch.Tensor:
+    """A new tensor for the gradient of x, with its strides."""
+    new = torch.empty_like(x)
+    return new if _laid(new) else _room(x, x.shape)
+
+
 def _given(tensors: Sequence[torch.Tensor], scalars: Sequence[float], names: str, q_offset: Optional[int]) -> Dict[str, Any]:
-    given: Dict[str, Any] = dict(zip(["q", "k", "v", *names.split(",")], [*tensors, *scalars]))
+    given: Dict[str, Any] = dict(zip(names.split(","), [*tensors, *scalars]))
+    given.update((n, _placed(given[n])) for n in _OPERANDS if n in given)
     if q_offset is not None:
         given["q_offset"] = q_offset
     return given
 
 
-def _of_tensors(spec: str, tensors: Sequence[torch.Tensor], phase: str = "fwd") -> Kernel:
-    q, v = tensors[0], tensors[2]
-    return _kernel(spec, int(q.shape[-1]), int(v.shape[-1]), _ELEMENTS[q.dtype], _target(q.device), phase)
+def _of_tensors(spec: str, tensors: Sequence[torch.Tensor], names: str, phase: str = "fwd") -> Kernel:
+    q, v = tensors[0], tensors[2].shape[-1] if names.startswith("q,k,v") else None
+    return _kernel(spec, int(q.shape[-1]), None if v is None else int(v), _ELEMENTS[q.dtype], _target(q.device), phase)
 
 
 def _run(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
-    return _launch(_of_tensors(spec, tensors), ["o", *_emits(spec)], _given(tensors, scalars, names, q_offset))
+    kernel = _of_tensors(spec, tensors, names)
+    return _launch(kernel, ["o", *_emits(spec)], _given(tensors, scalars, names, q_offset), {"o": _out(kernel, tensors)})
 
 
-def _rows_of(tensors: Sequence[torch.Tensor], count: int) -> List[torch.Tensor]:
+def _out(kernel: Kernel, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return _room(tensors[0], (*tensors[0].shape[:3], kernel.Dv))
+
+
+def _rows_of(kernel: Kernel, tensors: Sequence[torch.Tensor], count: int) -> List[torch.Tensor]:
     """As o is, and as `count` numbers of each row are."""
-    q, v = tensors[0], tensors[2]
-    return [q.new_empty((*q.shape[:3], v.shape[-1])), *[q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(count)]]
+    q = tensors[0]
+    return [_out(kernel, tensors), *[q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(count)]]
 
 
 def _shapes(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
-    return _rows_of(tensors, len(_emits(spec)))
+    return _rows_of(_of_tensors(spec, tensors, names), tensors, len(_emits(spec)))
 
 
 def _emits(spec: str) -> List[str]:
@@ -160,48 +197,55 @@ def _count(spec: str) -> int:
     return 1 + len(_emits(spec))
 
 
+def _back(kernel: Kernel) -> Kernel:
+    assert kernel.backward is not None  # it was made with phase="fwd,bwd"
+    return kernel.backward
+
+
 def _kept(spec: str, kernel: Kernel) -> List[str]:
     """What the forward gives where there is a backward: o, the emits that are asked for, and the numbers of each row that the backward wants."""
-    saved = [n for n in kernel.backward.inputs if n in kernel.outputs]
+    saved = [n for n in _back(kernel).inputs if n in kernel.outputs]
     return list(dict.fromkeys(["o", *_emits(spec), *saved]))
 
 
 def _learned(kernel: Kernel, tensors: Sequence[torch.Tensor], names: str) -> Dict[str, torch.Tensor]:
     """The operands that have a gradient, by its name."""
-    return {"d" + n: x for n, x in zip(["q", "k", "v", *names.split(",")], tensors) if "d" + n in kernel.backward.outputs}
+    return {"d" + n: x for n, x in zip(names.split(","), tensors) if "d" + n in _back(kernel).outputs}
 
 
 def _forward(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
-    kernel = _of_tensors(spec, tensors, "fwd,bwd")
-    return _launch(kernel, _kept(spec, kernel), _given(tensors, scalars, names, q_offset))
+    kernel = _of_tensors(spec, tensors, names, "fwd,bwd")
+    return _launch(kernel, _kept(spec, kernel), _given(tensors, scalars, names, q_offset), {"o": _out(kernel, tensors)})
 
 
 def _forward_shapes(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
-    return _rows_of(tensors, len(_kept(spec, _of_tensors(spec, tensors, "fwd,bwd"))) - 1)
+    kernel = _of_tensors(spec, tensors, names, "fwd,bwd")
+    return _rows_of(kernel, tensors, len(_kept(spec, kernel)) - 1)
 
 
 def _backward(tensors: List[torch.Tensor], kept: List[torch.Tensor], come: List[torch.Tensor], which: str, scalars: List[float],
               names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:  # fmt: skip
     """The gradients that the kernel has, from those of the outputs `which`; those of the others are 0."""
-    kernel = _of_tensors(spec, tensors, "fwd,bwd")
+    kernel = _of_tensors(spec, tensors, names, "fwd,bwd")
+    backward = _back(kernel)
     given = {**dict(zip(_kept(spec, kernel), kept)), **_given(tensors, scalars, names, q_offset)}
-    given.update(("d" + n, _whole_rows(x) if n == "o" else x.contiguous()) for n, x in zip(which.split(","), come))
+    given.update(("d" + n, _placed(x) if n == "o" else x.contiguous()) for n, x in zip(which.split(","), come))
     if "do" not in given:
-        given["do"] = torch.zeros_like(given["o"])
-    for name in kernel.backward.inputs:
+        given["do"] = _as(given["o"]).zero_()
+    for name in backward.inputs:
         if name not in given:
             given[name] = given["o"].new_zeros(given["o"].shape[:3], dtype=torch.float32)
-    given = {n: x for n, x in given.items() if n in kernel.backward.inputs or n == "q_offset"}
+    given = {n: x for n, x in given.items() if n in backward.inputs or n == "q_offset"}
     learned = _learned(kernel, tensors, names)
-    out = {n: torch.empty_like(learned[n]) for n in ("dq", "dk", "dv")}
-    found = _launch(kernel.backward, list(learned), given, out)
+    out = {"d" + n: _as(learned["d" + n]) for n in _OPERANDS if "d" + n in learned}
+    found = _launch(backward, list(learned), given, out)
     return [x.to(like.dtype) for x, like in zip(found, learned.values())]
 
 
 def _backward_shapes(tensors: List[torch.Tensor], kept: List[torch.Tensor], come: List[torch.Tensor], which: str, scalars: List[float],
                      names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:  # fmt: skip
-    learned = _learned(_of_tensors(spec, tensors, "fwd,bwd"), tensors, names)
-    return [torch.empty_like(x) if n in ("dq", "dk", "dv") else x.new_empty(x.shape) for n, x in learned.items()]
+    learned = _learned(_of_tensors(spec, tensors, names, "fwd,bwd"), tensors, names)
+    return [_as(x) if n[1:] in _OPERANDS else x.new_empty(x.shape) for n, x in learned.items()]
 
 
 def _keep(ctx, inputs, output) -> None:
@@ -219,10 +263,10 @@ def _gradients(ctx, come: Sequence[Optional[torch.Tensor]]) -> List[Optional[tor
     saved = ctx.saved_tensors  # looked at once: checkpoints compute them here
     tensors, kept = list(saved[: ctx.count]), list(saved[ctx.count :])
     there = [(n, d) for n, d in zip(["o", *_emits(spec)], come) if d is not None]
-    learned = _learned(_of_tensors(spec, tensors, "fwd,bwd"), tensors, names)
+    learned = _learned(_of_tensors(spec, tensors, names, "fwd,bwd"), tensors, names)
     which = ",".join(n for n, _ in there)
     found = dict(zip(learned, _backward_operator(tensors, kept, [d for _, d in there], which, scalars, names, spec, q_offset)))
-    return [found.get("d" + n) for n, _ in zip(["q", "k", "v", *names.split(",")], tensors)]
+    return [found.get("d" + n) for n, _ in zip(names.split(","), tensors)]
 
 
 class _Attend(torch.autograd.Function):
@@ -258,8 +302,9 @@ if hasattr(torch.library, "custom_op"):  # PyTorch 2.4: torch.compile and torch.
 # ---- arguments
 
 
-def _check_operands(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    for name, x in (("q", q), ("k", k), ("v", v)):
+def _check_operands(operands: Dict[str, Any]) -> None:
+    q, k, v = operands["q"], operands["k"], operands.get("v")
+    for name, x in operands.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: takes a tensor of PyTorch, not a {type(x).__name__}")
         if x.dim() != 4:
@@ -274,7 +319,7 @@ def _check_operands(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
             raise ValueError(f"{name}: has a batch of {x.shape[0]}, and q of {q.shape[0]}")
     if k.shape[3] != q.shape[3]:
         raise ValueError(f"k: has rows of {k.shape[3]}, and q of {q.shape[3]}")
-    if v.shape[1:3] != k.shape[1:3]:
+    if v is not None and v.shape[1:3] != k.shape[1:3]:
         raise ValueError(f"v: is {list(v.shape)}, and k {list(k.shape)}: heads and keys are the same")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(f"k: has {k.shape[1]} heads, of which the {q.shape[1]} of q are no multiple")
@@ -290,6 +335,8 @@ def _check_gradient(name: str, x: Any, has: bool) -> None:
         return
     if _wants_gradient(x) and not has:
         raise RuntimeError(f"{name}: requires grad, and only q, k, v and arrays that the source marks `grad` have gradients: pass {name}.detach()")
+    if not _compiling() and _functorch(x):
+        raise RuntimeError(f"{name}: is of torch.func (vmap, grad, jvp, ..), which kernels do not know; torch.autograd takes first derivatives")
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
         raise RuntimeError(f"{name}: has a tangent, and kernels have no derivative in forward mode")
 
@@ -310,10 +357,6 @@ def _cast(x: Any, device: str) -> Any:
     return x if wanted is None else x.to(wanted)
 
 
-def _whole_rows(x: torch.Tensor) -> torch.Tensor:
-    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
-
-
 @_constant
 def _specify(source: "Union[str, os.PathLike[str]]", entry: Optional[str], defines: Optional[Dict[str, Any]], include: Sequence[str],
              emit: Union[str, Sequence[str]], opt: int) -> str:  # fmt: skip
@@ -331,46 +374,53 @@ def _specify(source: "Union[str, os.PathLike[str]]", entry: Optional[str], defin
     )
 
 
-def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any], q_offset: Optional[int],
-            spread: "Optional[Spread]" = None, kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = ()) -> Outputs:  # fmt: skip
-    device = q.device.type if isinstance(q, torch.Tensor) else ""
-    q, k, v = (_cast(x, device) for x in (q, k, v))
-    _check_operands(q, k, v)
-    variant, *listed = _declared(spec).split(" ")
-    declared = {i.strip("=+"): "=" not in i for i in listed}  # whether it is an array
-    learned = {"q", "k", "v", *[i[:-1] for i in listed if i.endswith("+") and "=" not in i]}
-    if len(inputs) > len(declared):
-        raise TypeError(f"{variant} takes {len(declared)} inputs ({', '.join(declared)}), not {len(inputs)}")
-    given = dict(zip(declared, inputs))
+def _sort(declared: Dict[str, bool], variant: str, listed: Sequence[Any], named: Dict[str, Any]) -> Dict[str, Any]:
+    """Operands and inputs by name."""
+    inputs = [n for n in declared if n not in _OPERANDS]
+    if len(listed) > len(declared):
+        raise TypeError(f"{variant} takes {len(inputs)} inputs ({', '.join(inputs)}), not {len(listed) - len(declared) + len(inputs)}")
+    given = dict(zip(declared, listed))
     for name, x in named.items():
         if name not in declared:
-            raise TypeError(f"{name}: {variant} has no such input; it has {', '.join(declared) or 'none'}")
+            raise TypeError(f"{name}: {variant} has no such input; it has {', '.join(inputs) or 'none'}")
         if name in given:
             raise TypeError(f"{name}: given twice")
         given[name] = x
-    for name, x in {"q": q, "k": k, "v": v, **given}.items():
-        _check_gradient(name, x, name in learned)
+    for name in declared:
+        if name not in given:
+            raise TypeError(f"{name}: {variant} needs this input")
+    return given
+
+
+def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any], q_offset: Optional[int],
+            spread: "Optional[Spread]" = None, kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = ()) -> Outputs:  # fmt: skip
+    variant, *listed = _declared(spec).split(" ")
+    declared = {i.strip("=+"): "=" not in i for i in listed}  # whether it is an array
+    if "v" not in declared and v is not None:
+        raise TypeError(f"v: {variant} has it in k: pass None")
+    device = q.device.type if isinstance(q, torch.Tensor) else ""
+    operands = {n: _cast(x, device) for n, x in (("q", q), ("k", k), ("v", v)) if n in declared}
+    _check_operands(operands)
+    given = _sort(declared, variant, [*operands.values(), *inputs], named)
+    for i in listed:
+        _check_gradient(i.strip("=+"), given[i.strip("=+")], i.endswith("+") and "=" not in i)
     arrays = {n: x for n, x in given.items() if declared[n]}
     for name, x in arrays.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: takes a tensor of PyTorch, not a {type(x).__name__}")
-        if x.device != q.device:
-            raise ValueError(f"{name}: is on {x.device}, and q on {q.device}")
+        if x.device != operands["q"].device:
+            raise ValueError(f"{name}: is on {x.device}, and q on {operands['q'].device}")
     scalars = {n: float(x) for n, x in given.items() if n not in arrays}
-    for name in declared:
-        if name not in given:
-            raise TypeError(f"{name}: {variant} needs this input")
-    tensors = [_whole_rows(x) for x in (q, k, v)] + list(arrays.values())
     names = ",".join([*arrays, *scalars])
-    wants = any(_wants_gradient(x) for x in tensors)
+    wants = any(_wants_gradient(x) for x in arrays.values())
     if spread is not None:
         from . import _spread
 
-        found = _spread.attend(spec, tensors, arrays, scalars, q_offset, wants, spread, kv_spread, whole)
+        found = _spread.attend(spec, arrays, scalars, q_offset, wants, spread, kv_spread, whole)
     elif kv_spread is not None or whole:
         raise TypeError("kv_spread and whole go with spread=")
     else:
-        found = (_forward_operator if wants else _operator)(tensors, list(scalars.values()), names, spec, q_offset)
+        found = (_forward_operator if wants else _operator)(list(arrays.values()), list(scalars.values()), names, spec, q_offset)
     count = _count(spec)
     return found[0] if count == 1 else tuple(found[:count])
 
@@ -380,6 +430,8 @@ class Attention(torch.nn.Module):
 
     q [B, H, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] with any strides, of float32, float16 or bfloat16, on a CPU or GPU. D, Dv,
     element type and target come from them; lengths cause no new compile. Inputs are those of the source, in their order or by name.
+    Of a source with `share v = k` v is None. Views are not copied, unless a GPU's kernel cannot take them: rows that are not whole, or do not
+    begin at multiples of 16 bytes.
 
     entry: which variant of the file; defines: {"WINDOW": 128}; include: folders of imports; emit: outputs to give beside o, by
     their names: then a tuple comes back; opt: 0 to 3.
@@ -395,8 +447,8 @@ class Attention(torch.nn.Module):
         super().__init__()
         self.spec = _specify(source, entry, defines, include, emit, opt)
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *inputs: Any, q_offset: Optional[int] = None,
-                spread: "Optional[Spread]" = None, kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = (),
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor] = None, *inputs: Any,
+                q_offset: Optional[int] = None, spread: "Optional[Spread]" = None, kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = (),
                 **named: Any) -> Outputs:  # fmt: skip
         return _attend(self.spec, q, k, v, inputs, named, q_offset, spread, kv_spread, whole)
 
@@ -405,7 +457,7 @@ class Attention(torch.nn.Module):
         return given["name"] + (f", entry={given['entry']}" if given["entry"] else "")
 
 
-def attention(source: "Union[str, os.PathLike[str]]", q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *inputs: Any,
+def attention(source: "Union[str, os.PathLike[str]]", q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor] = None, *inputs: Any,
               q_offset: Optional[int] = None, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
               include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, spread: "Optional[Spread]" = None,
               kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = (), **named: Any) -> Outputs:  # fmt: skip

@@ -9,7 +9,9 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
+import unittest.mock
 
 import numpy as np
 import torch
@@ -123,6 +125,41 @@ class Values(Case):
         crossed = torch.randn(b, h, d, s).transpose(2, 3)  # whose rows are no rows in memory
         self.close(attn.attention(CAUSAL, crossed, k, v), eager(crossed, k, v, causal)[0])
 
+    def test_no_copy(self):
+        """A kernel gets views where they lie: [B, S, H, D] as [B, H, S, D], parts of a packed tensor, gradients that come."""
+        seen = []
+
+        def spy(kernel, **given):
+            seen.append({n: x.data_ptr() for n, x in given.items() if n in ("q", "k", "v", "do")})
+            return call(kernel, **given)
+
+        call = _torch.Kernel.__call__
+        packed, o = torch.randn(2, 9, 3, 4, 16, requires_grad=True), torch.randn(2, 9, 4, 16)
+        views = dict(zip("qkv", packed.permute(2, 0, 3, 1, 4)), do=o.transpose(1, 2))
+        with unittest.mock.patch.object(_torch.Kernel, "__call__", spy):
+            attn.attention(CAUSAL, views["q"], views["k"], views["v"]).backward(views["do"])
+        lie = {n: x.data_ptr() for n, x in views.items()}
+        self.assertEqual(seen, [{n: lie[n] for n in "qkv"}, lie])
+
+    def test_beyond_31_bits(self):
+        room = torch.empty(2**32 + 2**22, dtype=torch.float16)  # 8 GB, of which pages are taken where they are touched
+        places = (2, 2, 3, 64), (2**31 + 2**12, 2**30, 64, 1)
+        far = [room.as_strided(*places, offset).copy_(torch.randn(2, 2, 3, 64)).detach().requires_grad_() for offset in (0, 2**20, 2**21)]
+        near = [x.detach().clone().requires_grad_() for x in far]
+        o, want = attn.attention(CAUSAL, *far), attn.attention(CAUSAL, *near)
+        self.assertTrue(torch.equal(o, want))
+        for x, y in zip(torch.autograd.grad(o.sum(), far), torch.autograd.grad(want.sum(), near)):
+            self.assertTrue(torch.equal(x, y))
+
+    def test_v_in_k(self):
+        q, k = torch.randn(2, 4, 5, 64), torch.randn(2, 1, 7, 64)
+        share = os.path.join(ROOT, "tests/run/share.attn")
+        self.close(attn.attention(share, q, k), eager(q, k.expand(2, 2, 7, 64), k[..., :40].expand(2, 2, 7, 40), causal)[0])
+        with self.assertRaisesRegex(TypeError, "^v: share has it in k"):
+            attn.attention(share, q, k, k)
+        with self.assertRaisesRegex(attn.CompileError, "the gradient of .share. has no kernel"):
+            attn.attention(share, q.requires_grad_(), k)
+
     def test_empty(self):
         for sizes in {"b": 0}, {"sq": 0}:
             q, k, v = operands(**sizes)
@@ -203,6 +240,30 @@ class Gradients(Case):
             for x in operand:
                 self.assertTrue((x.grad == 0).all())
 
+    def test_threads(self):
+        want = operands(sq=33, sk=50)
+        module, failed = attn.Attention(CAUSAL), []
+
+        def train(dtype):
+            try:
+                for _ in range(5):
+                    given = [x.clone().to(dtype).requires_grad_() for x in want]
+                    o = module(*given)
+                    o.backward(o.detach())
+                    self.close(given[2].grad, exact[2].grad, 3e-2)
+            except BaseException as e:  # pylint: disable=broad-except
+                failed.append(e)
+
+        exact = [x.double().requires_grad_() for x in want]
+        o = eager(*exact, causal)[0]
+        o.backward(o.detach())
+        threads = [threading.Thread(target=train, args=(d,)) for d in 2 * [torch.float32, torch.bfloat16]]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(failed, [])
+
     def test_second_derivatives(self):
         q, k, v = (x.requires_grad_() for x in operands())
         o = attn.attention(CAUSAL, q, k, v)
@@ -225,7 +286,7 @@ class Mistakes(Case):
 
     def test_operands(self):
         q, k, v = operands()
-        self.refused(TypeError, "^q: takes a tensor of PyTorch, not a ndarray", q.numpy(), k, v)
+        self.refused(TypeError, "^q: takes a tensor of PyTorch, not a ndarray", q.cpu().numpy(), k, v)
         self.refused(ValueError, r"^k: has 3 dimensions, expected \[B, Hkv, Sk, D\]", q, k[0], v)
         self.refused(TypeError, "^q: has elements of torch.float64", q.double(), k, v)
         self.refused(TypeError, "^v: has elements of torch.float16, and q of torch.float32", q, k, v.half())
@@ -233,7 +294,7 @@ class Mistakes(Case):
         self.refused(ValueError, "^v: is .* heads and keys are the same", q, k, v[:, :, :6])
         self.refused(ValueError, "^k: has 3 heads, of which the 4", q, torch.randn(2, 3, 7, 16), torch.randn(2, 3, 7, 12))
         self.refused(ValueError, "^k: has a batch of 1, and q of 2", q, k[:1], v)
-        self.refused(ValueError, "^k: is on meta, and q on cpu", q, k.to("meta"), v)
+        self.refused(ValueError, f"^k: is on meta, and q on {DEVICE}", q, k.to("meta"), v)
 
     def test_inputs(self):
         q, k, v = operands(d=8)
@@ -262,6 +323,12 @@ class Mistakes(Case):
             with torch.no_grad():
                 module(q, k, v, bias, cap, table)
             x.requires_grad_(False)
+        if hasattr(torch, "func"):
+            plain = attn.Attention(BIASED, entry="plain")
+            vmap = torch.func.vmap(plain)
+            for change in torch.func.grad(lambda *x: plain(*x).sum()), vmap:
+                with self.assertRaisesRegex(RuntimeError, "^q: is of torch.func"):
+                    change(*[x[None] for x in (q, k, v)] if change is vmap else (q, k, v))
         with torch.autograd.forward_ad.dual_level(), self.assertRaisesRegex(RuntimeError, "^k: has a tangent"):
             module(q, torch.autograd.forward_ad.make_dual(k, k), v, bias, cap, table)
 
@@ -316,7 +383,7 @@ class Operator(Case):
         q, k, v = operands(d=8)
         module = attn.Attention(BIASED, entry="biased", emit="lse")
         tensors = [q, k, v, torch.randn(4, 7), torch.randn(3).bfloat16()]
-        torch.library.opcheck(_torch._operator, (tensors, [1.5], "bias,table,cap", module.spec, None))
+        torch.library.opcheck(_torch._operator, (tensors, [1.5], "q,k,v,bias,table,cap", module.spec, None))
 
     def test_compile(self):
         module = attn.Attention(CAUSAL)
@@ -328,7 +395,7 @@ class Operator(Case):
     def test_gradients_check(self):
         sink = attn.Attention(os.path.join(ROOT, "stdlib/attention_sink.attn"))
         tensors = [x.requires_grad_() for x in [*operands(sk=40), torch.randn(4)]]
-        torch.library.opcheck(_torch._forward_operator, (tensors, [], "sink", sink.spec, None))
+        torch.library.opcheck(_torch._forward_operator, (tensors, [], "q,k,v,sink", sink.spec, None))
 
     def test_gradients_compile(self):
         module = attn.Attention(CAUSAL, emit="lse")
