@@ -20,6 +20,7 @@ from . import _compiler, _torch
 Interval = Tuple[int, int]  # positions: the first, and the one behind the last
 
 ORDERS = "contiguous", "zigzag"
+LEAST_BYTES = 16 << 20  # of keys and values that travel at a time
 
 
 def _cuts(S: int, n: int) -> List[Interval]:
@@ -129,27 +130,31 @@ def _places(intervals: Sequence[Interval], pieces: Sequence[Interval]) -> List[I
 
 
 class _Travel:
-    """Rows under way: wait() brings them."""
+    """Rows under way, several tensors to and from each rank: wait() brings them."""
 
-    def __init__(self, group: Any, send: Dict[int, torch.Tensor], into: Dict[int, torch.Tensor]) -> None:
+    def __init__(self, group: Any, send: Dict[int, List[torch.Tensor]], into: Dict[int, List[torch.Tensor]]) -> None:
         self.into, self.keep = into, send
         peer = functools.partial(dist.distributed_c10d.get_global_rank, group or dist.group.WORLD)
-        sends = [dist.P2POp(dist.isend, x, peer(r), group) for r, x in sorted(send.items()) if x.numel()]
-        receives = [dist.P2POp(dist.irecv, x, peer(r), group) for r, x in sorted(into.items()) if x.numel()]
+        sends = [dist.P2POp(dist.isend, x, peer(r), group) for r, xs in sorted(send.items()) for x in xs if x.numel()]
+        receives = [dist.P2POp(dist.irecv, x, peer(r), group) for r, xs in sorted(into.items()) for x in xs if x.numel()]
         self.works = dist.batch_isend_irecv(sends + receives) if sends or receives else []
 
-    def wait(self) -> Dict[int, torch.Tensor]:
+    def wait(self) -> Dict[int, List[torch.Tensor]]:
         for work in self.works:
             work.wait()
         return self.into
 
 
-def _slices(x: torch.Tensor, dim: int, intervals: Sequence[Interval]) -> List[torch.Tensor]:
-    return [x.narrow(dim, a, b - a) for a, b in intervals]
-
-
 def _packed(x: torch.Tensor, dim: int, intervals: Sequence[Interval]) -> torch.Tensor:
-    return torch.cat(_slices(x, dim, intervals) or [x.narrow(dim, 0, 0)], dim).contiguous()
+    return torch.cat([x.narrow(dim, a, b - a) for a, b in intervals] or [x.narrow(dim, 0, 0)], dim).contiguous()
+
+
+def _unpack(rows: torch.Tensor, into: torch.Tensor, dim: int, intervals: Sequence[Interval], add: bool = False) -> None:
+    before = 0
+    for a, b in intervals:
+        place, part = into.narrow(dim, a, b - a), rows.narrow(dim, before, b - a)
+        place.add_(part) if add else place.copy_(part)
+        before += b - a
 
 
 def _sized(x: torch.Tensor, dim: int, n: int) -> List[int]:
@@ -157,46 +162,47 @@ def _sized(x: torch.Tensor, dim: int, n: int) -> List[int]:
 
 
 class _Gather:
-    """Begins to bring this rank the rows of x at `needed[rank]`; whole() is a tensor of all positions, 0 elsewhere."""
+    """Begins to bring this rank the rows of tensors at `needed[rank]`; whole() are tensors of all positions, 0 elsewhere."""
 
-    def __init__(self, x: torch.Tensor, dim: int, spread: Spread, needed: Sequence[Sequence[Interval]]) -> None:
-        self.x, self.dim, self.spread, self.needed = x, dim, spread, needed
+    def __init__(self, xs: Sequence[torch.Tensor], dim: int, spread: Spread, needed: Sequence[Sequence[Interval]]) -> None:
+        self.xs, self.dim, self.spread, self.needed = xs, dim, spread, needed
         me, others = spread.rank, [r for r in range(spread.ranks) if r != spread.rank]
-        send = {r: _packed(x, dim, _places(needed[r], spread.pieces[me])) for r in others}
-        into = {r: x.new_empty(_sized(x, dim, _length(_common(needed[me], spread.pieces[r])))) for r in others}
-        self.travel = _Travel(spread.group, send, into)
+        send = {r: [_packed(x, dim, _places(needed[r], spread.pieces[me])) for x in xs] for r in others}
+        sizes = {r: _length(_common(needed[me], spread.pieces[r])) for r in others}
+        self.travel = _Travel(spread.group, send, {r: [x.new_empty(_sized(x, dim, n)) for x in xs] for r, n in sizes.items()})
 
-    def whole(self) -> torch.Tensor:
+    def whole(self) -> List[torch.Tensor]:
         spread, dim = self.spread, self.dim
-        whole = self.x.new_zeros(_sized(self.x, dim, spread.S))
+        whole = [x.new_zeros(_sized(x, dim, spread.S)) for x in self.xs]
         for r, came in self.travel.wait().items():
-            _unpack(came, whole, dim, _common(self.needed[spread.rank], spread.pieces[r]))
-        _unpack(self.x, whole, dim, spread.pieces[spread.rank])
+            for rows, x in zip(came, whole):
+                _unpack(rows, x, dim, _common(self.needed[spread.rank], spread.pieces[r]))
+        for rows, x in zip(self.xs, whole):
+            _unpack(rows, x, dim, spread.pieces[spread.rank])
         return whole
 
 
-def _unpack(rows: torch.Tensor, whole: torch.Tensor, dim: int, intervals: Sequence[Interval]) -> None:
-    before = 0
-    for a, b in intervals:
-        whole.narrow(dim, a, b - a).copy_(rows.narrow(dim, before, b - a))
-        before += b - a
+class _Home:
+    """Begins to add up, for each rank, what all ranks have of its rows in tensors of all positions, which are 0 beyond needed[rank]: total()
+    are this rank's rows in f32, added in the order of ranks."""
 
+    def __init__(self, xs: Sequence[torch.Tensor], dim: int, spread: Spread, needed: Sequence[Sequence[Interval]]) -> None:
+        self.dim, self.spread, self.needed = dim, spread, needed
+        me, others = spread.rank, [r for r in range(spread.ranks) if r != spread.rank]
+        self.mine = [_packed(x, dim, spread.pieces[me]) for x in xs]
+        send = {r: [_packed(x, dim, _common(needed[me], spread.pieces[r])) for x in xs] for r in others}
+        sizes = {r: _length(_common(needed[r], spread.pieces[me])) for r in others}
+        self.travel = _Travel(spread.group, send, {r: [x.new_empty(_sized(x, dim, n)) for x in xs] for r, n in sizes.items()})
 
-def _bring_home(whole: torch.Tensor, dim: int, spread: Spread, needed: Sequence[Sequence[Interval]]) -> torch.Tensor:
-    """This rank's rows of the sum of all ranks' `whole`, each of which is 0 beyond needed[its rank]; f32, in the order of ranks."""
-    me, others = spread.rank, [r for r in range(spread.ranks) if r != spread.rank]
-    mine = spread.pieces[me]
-    send = {r: _packed(whole, dim, _common(needed[me], spread.pieces[r])) for r in others}
-    into = {r: whole.new_empty(_sized(whole, dim, _length(_common(needed[r], mine)))) for r in others}
-    came = _Travel(spread.group, send, into).wait()
-    total = whole.new_zeros(_sized(whole, dim, spread.rows), dtype=torch.float32)
-    for r in range(spread.ranks):
-        rows = _packed(whole, dim, mine) if r == me else came[r]
-        places, before = _places(needed[r], mine) if r != me else [(0, spread.rows)], 0
-        for a, b in places:
-            total.narrow(dim, a, b - a).add_(rows.narrow(dim, before, b - a))
-            before += b - a
-    return total
+    def total(self) -> List[torch.Tensor]:
+        spread, dim = self.spread, self.dim
+        totals = [torch.zeros_like(x, dtype=torch.float32) for x in self.mine]
+        came = {**self.travel.wait(), spread.rank: self.mine}
+        for r in range(spread.ranks):
+            places = [(0, spread.rows)] if r == spread.rank else _places(self.needed[r], spread.pieces[spread.rank])
+            for rows, total in zip(came[r], totals):
+                _unpack(rows, total, dim, places, add=True)
+        return totals
 
 
 def _everything(spread: Spread) -> List[List[Interval]]:
@@ -214,7 +220,7 @@ class _Shard(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dx):
         dim, spread = ctx.call
-        return _Gather(dx.contiguous(), dim, spread, _everything(spread)).whole(), None, None
+        return _Gather([dx.contiguous()], dim, spread, _everything(spread)).whole()[0], None, None
 
 
 class _Unshard(torch.autograd.Function):
@@ -223,12 +229,12 @@ class _Unshard(torch.autograd.Function):
         if x.shape[dim] != spread.rows:
             raise ValueError(f"x: dimension {dim} is {x.shape[dim]}, and this rank has {spread.rows} rows")
         ctx.call = dim, spread, x.dtype
-        return _Gather(x.contiguous(), dim, spread, _everything(spread)).whole()
+        return _Gather([x.contiguous()], dim, spread, _everything(spread)).whole()[0]
 
     @staticmethod
     def backward(ctx, dx):
         dim, spread, dtype = ctx.call
-        return _bring_home(dx.contiguous(), dim, spread, _everything(spread)).to(dtype), None, None
+        return _Home([dx.contiguous()], dim, spread, _everything(spread)).total()[0].to(dtype), None, None
 
 
 # ---- what a variant reads
@@ -311,17 +317,19 @@ class _Call(NamedTuple):
     def gathers(self, k: torch.Tensor, v: torch.Tensor) -> Any:
         """Whole keys and values of each group, of which the next one travels while one is in use."""
 
-        def begin(g: int) -> List[_Gather]:
-            return [_Gather(self.of_group(x, g), 2, self.kv_spread, self.needed) for x in (k, v)]
+        def begin(g: int) -> _Gather:
+            return _Gather([self.of_group(x, g) for x in (k, v)], 2, self.kv_spread, self.needed)
 
         coming = begin(0)
         for g in range(self.groups):
-            here, coming = coming, begin(g + 1) if g + 1 < self.groups else []
-            yield g, [x.whole() for x in here]
+            here = coming
+            if g + 1 < self.groups:
+                coming = begin(g + 1)
+            yield g, here.whole()
 
     def whole_inputs(self, arrays: Sequence[torch.Tensor]) -> List[torch.Tensor]:
         return [
-            x if dim is None else _Gather(x.contiguous(), dim, self.kv_spread, _everything(self.kv_spread)).whole()
+            x if dim is None else _Gather([x.contiguous()], dim, self.kv_spread, _everything(self.kv_spread)).whole()[0]
             for x, dim in zip(arrays, self.along)
         ]
 
@@ -379,9 +387,11 @@ def _backward(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequence[torch
     names = call.names.split(",")[: len(tensors)]
     learned = list(_torch._learned(_torch._of_tensors(call.spec, tensors, call.names, "fwd,bwd"), tensors, call.names))
     whole = call.whole_inputs(arrays)
-    dq, keys, others = torch.zeros_like(q), [], {}
+    dq, others = torch.zeros_like(q), {}
+    homes: List[_Home] = []
+    totals: List[List[torch.Tensor]] = []
     for g, gathered in call.gathers(k, v):
-        sums = [torch.zeros_like(x, dtype=torch.float32) for x in gathered]
+        sums: List[torch.Tensor] = []  # of the pieces, in f32
         for before, at in call.pieces():
 
             def own(x: torch.Tensor) -> torch.Tensor:
@@ -391,19 +401,25 @@ def _backward(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequence[torch
             made = _torch._backward(given, [own(x) for x in kept], [own(x) for x in come], which, call.scalars, call.names, call.spec, call.q_offset + at[0])
             found = dict(zip(learned, made))
             own(dq).copy_(found.pop("dq"))
-            for total, name in zip(sums, ("dk", "dv")):
-                total += found.pop(name)
+            keys = [found.pop(name).float() for name in ("dk", "dv")]
+            sums = [total.add_(x) for total, x in zip(sums, keys)] if sums else keys
             for name, x in found.items():
                 others[name] = others[name] + x if name in others else x.float()
-        keys.append([_bring_home(x, 2, call.kv_spread, call.needed) for x in sums])
-    dk, dv = _join(keys, 1)
+        sums = sums or [torch.zeros_like(x, dtype=torch.float32) for x in gathered]
+        homes.append(_Home(sums, 2, call.kv_spread, call.needed))
+        totals += [home.total() for home in homes[:-1]]  # while the last one travels
+        del homes[:-1]
+    totals += [home.total() for home in homes]
+    dk, dv = _join(totals, 1)
     gradients: List[Optional[torch.Tensor]] = [dq, dk.to(k.dtype), dv.to(v.dtype)]
     for name, x, all_of_it, dim in zip(names[3:], arrays, whole, call.along):
         if "d" + name not in learned:
             gradients.append(None)
             continue
         own_share = others.get("d" + name, torch.zeros_like(all_of_it, dtype=torch.float32))
-        gradients.append((own_share if dim is None else _bring_home(own_share, dim, call.kv_spread, _everything(call.kv_spread))).to(x.dtype))
+        if dim is not None:
+            own_share = _Home([own_share], dim, call.kv_spread, _everything(call.kv_spread)).total()[0]
+        gradients.append(own_share.to(x.dtype))
     return gradients
 
 
@@ -426,6 +442,13 @@ def _error(q: torch.Tensor, k: torch.Tensor, arrays: Dict[str, torch.Tensor], sp
     return None
 
 
+def _groups(k: torch.Tensor, v: torch.Tensor, wanted: Sequence[Sequence[Interval]]) -> int:
+    """How many groups of heads: as many as have LEAST_BYTES each, on the rank that gets most. The same on all ranks."""
+    row = k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3]) * k.element_size()
+    most = max(_length(intervals) for intervals in wanted) * row // LEAST_BYTES
+    return max(n for n in range(1, k.shape[1] + 1) if k.shape[1] % n == 0 and n <= max(most, 1))
+
+
 def attend(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], q_offset: Optional[int], wants: bool,
            spread: Spread, kv_spread: Optional[Spread], whole: Sequence[str]) -> List[torch.Tensor]:  # fmt: skip
     """What _torch's operators give, of this rank's rows. `given`: q, k, v and the arrays."""
@@ -440,9 +463,9 @@ def attend(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float],
     spread.agree(signature, _error(q, k, arrays, spread, kv_spread, whole, reads))
     offset = kv_spread.S - spread.S if q_offset is None else q_offset
     along = [None if n in whole or "Sk" not in reads.extents[n] else reads.extents[n].index("Sk") for n in arrays]
-    groups = 1 if reads.heads else k.shape[1]
-    call = _Call(spread, kv_spread, needed(spec, spread, kv_spread, offset), offset, groups, along, list(scalars.values()),
-                 ",".join([*given, *scalars]), spec)  # fmt: skip
+    wanted = needed(spec, spread, kv_spread, offset)
+    groups = 1 if reads.heads else _groups(tensors[1], tensors[2], wanted)
+    call = _Call(spread, kv_spread, wanted, offset, groups, along, list(scalars.values()), ",".join([*given, *scalars]), spec)
     if not wants:
         return _forward(call, tensors, _torch._run)
     return list(_Attend.apply(call, _torch._count(spec), *tensors))
