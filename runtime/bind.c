@@ -347,9 +347,13 @@ static attn_status batch_sizes(Binder *x) {
              (long long)Tq, (long long)B);
     int64_t longest = !even ? Tq : B ? Tq / B : 0;
     if (!x->by[ABI_SIZE_MAX_Q]) {
-        s[ABI_SIZE_MAX_Q] = longest < ABI_MAX_SIZE ? longest : ABI_MAX_SIZE;
+        s[ABI_SIZE_MAX_Q] = longest;
         x->by[ABI_SIZE_MAX_Q] = x->by[ABI_SIZE_TQ];
     }
+    // A hint: no sequence has more queries than there are, and kernels never see 0.
+    int64_t most = Tq < 1 ? 1 : Tq < ABI_MAX_SIZE ? Tq : ABI_MAX_SIZE;
+    if (s[ABI_SIZE_MAX_Q] > most) s[ABI_SIZE_MAX_Q] = most;
+    if (s[ABI_SIZE_MAX_Q] < 1) s[ABI_SIZE_MAX_Q] = 1;
     return check_groups(x);
 }
 

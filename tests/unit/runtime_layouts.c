@@ -205,6 +205,12 @@ START_TEST(paged_sizes) {
     w->call.nsizes = 1;
     launched(w);
     ck_assert_int_eq(w->seen.max_q, 7);
+    w->size.value = 0;
+    launched(w);
+    ck_assert_int_eq(w->seen.max_q, 1);
+    w->size.value = 1000;
+    launched(w);
+    ck_assert_int_eq(w->seen.max_q, 8);
     int64_t shape[8];
     int rank;
     w->call.ntensors = 3; // o by q alone: index tensors say nothing of it
