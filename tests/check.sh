@@ -34,7 +34,7 @@ python_tests() ( # what it exports stays here
     make -s BUILD="$build" wheel # without one, the tests of the wheel fail
     export ATTNC="$build/attnc" ATTNRT_LIBRARY="$build/libattnrt.so" WHEEL="$build/dist/*.whl"
     "$(tests/tools.sh python3 "numpy, torch, IPython, ipykernel, nbclient" || echo python3)" \
-        -m unittest tests/python/test_attn.py tests/python/test_notebook.py tests/python/test_package.py tests/python/test_torch.py tests/python/test_spread.py 2>&1 | tee "$logs/python"
+        -m unittest tests/python/test_attn.py tests/python/test_notebook.py tests/python/test_package.py tests/python/test_serving.py tests/python/test_torch.py tests/python/test_spread.py 2>&1 | tee "$logs/python"
     ran=$(sed -n 's/^Ran \([0-9]*\) test.*/\1/p' "$logs/python")
     bad=$(grep -cE '^(FAIL|ERROR):' "$logs/python")
     echo "$((${ran:-0} - bad)) passed, $((ran ? bad : bad + 1)) failed"

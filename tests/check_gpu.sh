@@ -89,6 +89,14 @@ while read -r file; do
         for dtype in bf16 f16 f32; do echo "$file 6 --target=$target --dtype=$dtype $(inputs_of "$file") $chunks"; done
     done
 done <"$work/recurrences" >>"$work/todo"
+# Ragged and paged batches of the library.
+if [ -z "$FILES" ]; then
+    library=$(grep '^stdlib/' "$work/attentions")
+    for target in $targets; do
+        tests/serving.sh all $library | sed "s/$/ --target=$target --dtype=bf16/"
+        for dtype in f16 f32; do tests/serving.sh some $library | sed "s/$/ --target=$target --dtype=$dtype/"; done
+    done >>"$work/todo"
+fi
 # Tiles that are computed again in clusters, and more of them than there are clusters.
 case " $targets " in *' sm_90a '*)
     grep -E '(^|/)outgrown_shift\.attn$' "$work/attentions" |
@@ -114,8 +122,14 @@ if [ "$device" = cuda ] && [ -z "$FILES" ] && python=$(tests/tools.sh python3 to
         sed -n "s/^FAIL/FAILED, $target, seed $(sed -n 's/^seed //p' "$work/cases"):/p" "$work/cases" >>"$work/log"
         echo "COUNT $(grep -c '^ok ' "$work/cases") $(grep -c '^FAIL' "$work/cases")" >>"$work/log"
     done
+    for target in $targets; do
+        timeout 300 "$python" tests/gpu/serving.py "$target" >"$work/serving" 2>&1
+        grep -q ' failed$' "$work/serving" || echo 'FAIL tests/gpu/serving.py did not come to its end' >>"$work/serving"
+        sed -n "s/^FAIL/FAILED, $target, serving:/p" "$work/serving" >>"$work/log"
+        echo "COUNT $(grep -c '^ok ' "$work/serving") $(grep -c '^FAIL' "$work/serving")" >>"$work/log"
+    done
 else
-    echo "SKIPPED: tests/gpu/check.py, which needs all files, CUDA and a PyTorch that sees it"
+    echo "SKIPPED: tests/gpu/check.py and serving.py, which need all files, CUDA and a PyTorch that sees it"
 fi
 # Functions over f32: every 31st, all of them with STRIDE=1 (some minutes).
 if [ -z "$FILES" ]; then

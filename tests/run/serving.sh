@@ -12,7 +12,7 @@ passed=0 failed=0
 ok() { passed=$((passed + 1)); }
 bad() {
     echo "FAILED: $*"
-    sed 's/^/    /' err | head -n 5
+    sed 's/^/    /' "$dir/err" | head -n 5
     failed=$((failed + 1))
 }
 gives() {
@@ -128,6 +128,19 @@ for b in range(4):
     assert np.allclose(lse[mine], want_lse[0].T, 1e-5, 1e-5), b
 PYTHON
 if [ $? -eq 0 ]; then ok; else bad "sequences against dense runs"; tail -n 3 err; fi
+
+# ---- the library against the reference
+cd "$top" || exit 1
+for line in $("$top/tests/serving.sh" some $(grep -l '^attention' stdlib/*.attn) | tr ' ' '|'); do
+    set -- $(echo "$line" | tr '|' ' ')
+    file=$1 cases=$2
+    shift 2
+    "$attnc" check "$file" "$@" >"$dir/out" 2>"$dir/err"
+    if [ "$(grep -c '^good: ' "$dir/out")" -eq "$cases" ]; then ok; else
+        bad "attnc check $file $*"
+        grep -v '^good: ' "$dir/out"
+    fi
+done
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
