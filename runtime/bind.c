@@ -248,11 +248,24 @@ attn_status rt_eval(const RtBound *b, const AbiExpr *e, const char *what, int64_
     return rt_fail(error, ATTN_ERROR_CALL, "%s: is too large at these sizes", what);
 }
 
+// Nothing gives a size: the tensor that would is missing, or the call has to.
+static attn_status open_size(Binder *x, uint32_t k) {
+    for (uint32_t i = 0; i < x->v->ntensors; i++) {
+        const AbiTensor *t = &x->v->tensors[i];
+        bool index = t->role >= ABI_ROLE_Q_START && t->role <= ABI_ROLE_Q_OFFSET;
+        int64_t more;
+        for (int d = 0; d < t->rank && index && !x->tensor[i]; d++)
+            if (lone_size(x->v, &t->extent[d], &more) == (int)k)
+                FAIL("%s: this tensor is missing", t->name);
+    }
+    FAIL("%s: nothing gives this size", x->v->sizes[k].name);
+}
+
 static attn_status derived_sizes(Binder *x) {
     for (uint32_t k = 0; k < x->v->nsizes; k++) {
         const AbiSize *s = &x->v->sizes[k];
         if (s->def.n == 0) {
-            if (!x->by[k]) FAIL("%s: nothing gives this size", s->name);
+            if (!x->by[k]) return open_size(x, k);
             continue;
         }
         int64_t value;

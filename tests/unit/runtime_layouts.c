@@ -277,6 +277,10 @@ START_TEST(paged_messages) {
     refused(w, "kv_start: layout paged has no such tensor");
     w->call.ntensors = 5;
     refused(w, "page_table: this tensor is missing");
+    size_t n;
+    w->shape[0][0] = w->shape[3][0] = 8;
+    ck_assert_int_eq(attn_workspace_bytes(w->artifact, &w->call, &n, &w->error), ATTN_ERROR_CALL);
+    ck_assert_str_eq(w->error.message, "page_table: this tensor is missing");
     w->call.ntensors = 7, w->shape[2][1] = 4;
     refused(w, "v: dimension 1 is 4, expected page = 3 (from k)");
     w->shape[1][0] = w->shape[2][0] = 1 << 30, w->shape[2][1] = 3;
