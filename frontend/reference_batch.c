@@ -220,26 +220,34 @@ void ref_batch_run(const RefBatch *x, const RefRun *r, int32_t *owners) {
     }
 }
 
-// Of the sequence's pairs, those from *at on, `step` apart; *at is then behind them.
-static double sample(const RefBatch *x, const RefRun *r, RefEnv e, int64_t *at, int64_t step,
-                     double *of) {
+// ---- counting
+
+typedef struct Mask { // of a sequence and head
+    Arena *arena;
+    RefSequence sequence;
+    RefRun run;
+    RefEnv env;
+    const RefProgram *program;
+    int64_t Sq, Sk;
+} Mask;
+
+static Mask *mask_of(const RefBatch *x, const RefRun *r, int32_t b, int h) {
     Arena *a = arena_new();
-    RefSequence sequence = {x, e.b};
-    RefRun own = *r;
-    own.sizes = own_sizes(a, r, x, e.b);
-    own.sequence = &sequence;
-    e.run = &own;
-    const RefProgram *mask = ref_program(a, &r->variant->clause[CLAUSE_MASK], 1, 0, 0, false);
-    int64_t Sk = own.sizes[SIZE_SK], n = own.sizes[SIZE_SQ] * Sk;
-    double pairs = 0;
-    for (; *at < n; *at += step, ++*of) {
-        e.q_idx = own.sizes[SIZE_Q_OFFSET] + (int32_t)(*at / Sk);
-        e.kv_idx = (int32_t)(*at % Sk);
-        pairs += !mask || ref_evaluate(mask, &e, 0).i;
-    }
-    *at -= n;
-    arena_free(a);
-    return pairs;
+    Mask *m = ARENA_NEW(a, Mask);
+    *m = (Mask){.arena = a, .sequence = {x, b}, .run = *r, .env = {.b = b, .h = h}};
+    m->run.sizes = own_sizes(a, r, x, b);
+    m->run.sequence = &m->sequence;
+    m->env.run = &m->run;
+    m->program = ref_program(a, &r->variant->clause[CLAUSE_MASK], 1, 0, 0, false);
+    m->Sq = m->run.sizes[SIZE_SQ];
+    m->Sk = m->run.sizes[SIZE_SK];
+    return m;
+}
+
+static bool sees(Mask *m, int64_t i, int64_t j) {
+    m->env.q_idx = m->run.sizes[SIZE_Q_OFFSET] + (int32_t)i;
+    m->env.kv_idx = (int32_t)j;
+    return !m->program || ref_evaluate(m->program, &m->env, 0).i;
 }
 
 double ref_batch_pairs(const RefBatch *x, const RefRun *r, int h, int64_t most) {
@@ -247,7 +255,33 @@ double ref_batch_pairs(const RefBatch *x, const RefRun *r, int h, int64_t most) 
     int64_t first, at = 0;
     for (int32_t b = 0; b < x->B; b++) all += (double)ref_queries(x, b, &first) * ref_keys(x, b);
     int64_t step = (int64_t)(all / (double)most) | 1; // odd: it meets all keys of a power of two
-    for (int32_t b = 0; b < x->B; b++)
-        pairs += sample(x, r, (RefEnv){.b = b, .h = h}, &at, step, &of);
+    for (int32_t b = 0; b < x->B; b++) {
+        Mask *m = mask_of(x, r, b, h);
+        for (; at < m->Sq * m->Sk; at += step, of++) pairs += sees(m, at / m->Sk, at % m->Sk);
+        at -= m->Sq * m->Sk;
+        arena_free(m->arena);
+    }
     return of > 0 ? pairs / of * all : 0;
+}
+
+// From the last query on: masks are causal more often than not.
+static bool is_touched(Mask *m, int64_t j, int64_t step) {
+    for (int64_t i = m->Sq - 1; i >= 0; i -= step)
+        if (sees(m, i, j)) return true;
+    return false;
+}
+
+double ref_batch_touched(const RefBatch *x, const RefRun *r, int h, int64_t most) {
+    enum { EACH = 64 }; // keys of a sequence that are looked at
+    double all = 0, touched = 0;
+    for (int32_t b = 0; b < x->B; b++) {
+        Mask *m = mask_of(x, r, b, h);
+        int64_t keys = least(m->Sk, EACH), step = m->Sq * keys * x->B / most + 1, found = 0;
+        for (int64_t k = 0; k < keys; k++)
+            found += is_touched(m, (2 * k + 1) * m->Sk / (2 * keys), step);
+        all += (double)m->Sk;
+        touched += keys ? (double)found / (double)keys * (double)m->Sk : 0;
+        arena_free(m->arena);
+    }
+    return all > 0 ? touched / all : 1;
 }

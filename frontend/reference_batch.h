@@ -44,6 +44,8 @@ void ref_batch_run(const RefBatch *x, const RefRun *r, int32_t *owners);
 // How many pairs the mask of head h lets through: by about `most` of the batch's, evenly chosen, where
 // there are more.
 double ref_batch_pairs(const RefBatch *x, const RefRun *r, int h, int64_t most);
+// The share of all keys that some query sees, by about `most` pairs at the most.
+double ref_batch_touched(const RefBatch *x, const RefRun *r, int h, int64_t most);
 
 // The element of an input, as ref_place; and the extent of dimension d that its index is held against.
 int64_t ref_batch_place(const RefRun *r, int input, const TxValue *index);

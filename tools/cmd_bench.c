@@ -247,7 +247,7 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
     Arena *a = arena_new();
     Status s = bind_make(&b, a, l->sig, x->o, shape);
     if (s == STATUS_DONE && b.sig->batch && bind_pairs(&b) > 0)
-        inside = oracle_pairs(c->variants.data[0], &b) / bind_pairs(&b);
+        inside = oracle_pairs(c->variants.data[0], &b, &touched) / bind_pairs(&b);
     else if (s == STATUS_DONE && !b.sig->recurrence &&
              !mask_map(&m, a, c->tiles.data[0], &b, 0, 0)) {
         inside = m.inside;

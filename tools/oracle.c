@@ -136,7 +136,7 @@ static const char *run_outputs(Oracle *x, RefRun *r, const Binding *b) {
     return bad;
 }
 
-double oracle_pairs(const Variant *v, const Binding *b) {
+double oracle_pairs(const Variant *v, const Binding *b, double *touched) {
     enum { MOST = 1 << 20 };
     Arena *a = arena_new();
     int first = sig_operands(b->sig);
@@ -149,6 +149,7 @@ double oracle_pairs(const Variant *v, const Binding *b) {
     RefRun r = {
         .variant = v, .sizes = batch_sizes(a, v, b), .inputs = (const void *const *)in + first};
     double pairs = room ? ref_batch_pairs(&batch, &r, 0, MOST) * b->size[ABI_SIZE_H] : 0;
+    *touched = room ? ref_batch_touched(&batch, &r, 0, MOST) : 1;
     oracle_free_arguments(in, b);
     arena_free(a);
     return pairs;

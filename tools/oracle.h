@@ -47,8 +47,9 @@ Status oracle_gradient_noise(const Oracle *x, const Variant *v, const Binding *b
 // Each argument that is read as the reference takes it: doubles, or int32_t where it holds integers. NULL: out of memory.
 void **oracle_arguments(const Binding *b);
 void oracle_free_arguments(void **in, const Binding *b);
-// Of a batch that is not dense: about how many pairs its masks let through, of all heads, by the first one's.
-double oracle_pairs(const Variant *v, const Binding *b);
+// Of a batch that is not dense: about how many pairs its masks let through, of all heads, by the first one's;
+// *touched: the share of keys that some query sees.
+double oracle_pairs(const Variant *v, const Binding *b, double *touched);
 double oracle_dot_error(Dtype t, bool tf32, int D);
 // One for each element of an output: 1 where it hangs on an open decision. NULL: nothing is open.
 const unsigned char *oracle_open(const Oracle *x, const SigArg *of);

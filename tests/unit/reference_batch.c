@@ -298,6 +298,12 @@ START_TEST(pairs_of_the_mask) {
     for (int i = 0; i < 195; i++) all += 494 - 195 + i + 1;
     ck_assert(ref_batch_pairs(&x, &r, 0, 1 << 20) == all);
     ck_assert(fabs(ref_batch_pairs(&x, &r, 0, 4000) - all) < 0.02 * all);
+    ck_assert(ref_batch_touched(&x, &r, 0, 1 << 20) == 1);
+    r.variant = compile(
+        a, "import std.mask;\nattention a { dim D = 1, Dv = 1; score(q, k) = 0; normalize(s) = s;\n"
+           "mask(b, h, i, j) = window(i, j, 5); }");
+    // Of the last sequence 199 of 494 keys, of the first all 6, which have 4 queries.
+    ck_assert(fabs(ref_batch_touched(&x, &r, 0, 1 << 20) - (6 + 199) / 500.0) < 0.02);
     arena_free(a);
 }
 END_TEST
