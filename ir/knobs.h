@@ -16,10 +16,11 @@ typedef enum KnobForm { // of kernels
     FORM_HOST = 1 << 0,
     FORM_HOST_FEW = 1 << 1, // one query a tile
     FORM_SM80 = 1 << 2,
-    FORM_SM80_FEW = 1 << 3,  // parts of a row, and their combination
-    FORM_SM90 = 1 << 4,      // in roles
-    FORM_SM90_NEST = 1 << 5, // in roles, of gradients: a tile of keys, which queries pass
-    FORM_AMD = 1 << 6,
+    FORM_SM80_FEW = 1 << 3,   // parts of a row, and their combination
+    FORM_SM90 = 1 << 4,       // in roles
+    FORM_SM90_NEST = 1 << 5,  // in roles, of gradients: a tile of keys, which queries pass
+    FORM_SM90_CHUNK = 1 << 6, // of recurrences
+    FORM_AMD = 1 << 7,
 } KnobForm;
 
 typedef enum KnobName {

@@ -28,10 +28,13 @@ static bool in_blocks(const TileKernel *k, const TileValue *v) {
     return store && store->add;
 }
 
+bool tile_by_groups(const TileKernel *k) { return k->schedule.knobs.groups; }
+
 // Pipes are filled by tensor copies; so is a tensor from a buffer that a store goes through; what a
-// map of a role makes is on its way to a product.
+// map of a role makes is on its way to a product. Without roles, narrow tiles are where products are a warpgroup's.
 static bool in_panels(const TileKernel *k, const TileValue *v) {
     if (!v->def) return false;
+    if (tile_by_groups(k)) return v->rank == 2 && dtype_half(v->dtype);
     if (v->def->kind == TILE_LOAD) // a pipe
         return v->rank == 2 && knobs_say(&k->schedule.knobs, KNOB_warpgroups);
     if (v->def->kind == TILE_PIPE || tile_pipe_of(v)) return v->rank == 2;

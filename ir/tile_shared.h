@@ -40,6 +40,7 @@ typedef struct TileShared { // of a value in shared memory
 TileShared tile_shared(const TileProgram *p, const TileKernel *k, const TileValue *v);
 
 bool tile_has_roles(const TileKernel *k);
+bool tile_by_groups(const TileKernel *k); // without roles, but products are those of warpgroups
 // The bytes that a block needs. offset: by TileValue.id, -1: not in shared memory; may be NULL. barriers:
 // where those of a kernel in roles begin, behind all values; may be NULL. They are two for each stage of a
 // pipe, two more, and those of the rings of tiles; what the rings hold comes last.

@@ -34,6 +34,8 @@ typedef struct CgGpuHooks {
     // Bytes from there to an element; row NULL: of a vector.
     Val (*offset)(Cg *cg, const TileShared *t, Val row, Val col);
     void (*add)(Cg *cg, Val x, Val p); // f32, to global memory, as other threads do
+    // A triangle's inverse, once that of its blocks on the diagonal is there (invert.c). False: it is not made so. NULL: never.
+    bool (*invert)(Cg *cg, const TileOp *op);
     bool pieces; // 16 bytes of a row that begin at a multiple of as many lie together
 } CgGpuHooks;
 

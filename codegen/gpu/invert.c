@@ -224,6 +224,7 @@ void cg_invert(Cg *cg, const TileOp *op) {
     w.x = ARENA_ARRAY(cg->arena, Val, w.n);
     make_leaves(cg, &w);
     cg_gpu(cg)->hooks->barrier(cg);
+    if (cg_gpu(cg)->hooks->invert && cg_gpu(cg)->hooks->invert(cg, op)) return;
     for (int b = LEAF; b < w.n; b *= 2) merge_pairs(cg, &w, b);
     put_result(cg, &w, op->results.data[0]);
 }

@@ -104,6 +104,19 @@ static void piece(Cg *cg, Val dst, int offset, Val src, Val bytes, Val when) {
            false);
 }
 
+// How many pieces of a row threads copy side by side. Of panels eight at least, so that what permutes them is a
+// thread's: its rows differ by a multiple of eight.
+static int across_of(const TileShared *t) {
+    int pieces = t->cols * t->elem / 16, across = power_of_two_in(pieces);
+    if (t->order != ORDER_PANELS) return across > NV_WARP ? NV_WARP : across;
+    return across < 16 ? 8 : 16;
+}
+
+// From the place of a thread's first piece of a row to that of its j-th.
+static int piece_offset(const TileShared *t, int j) {
+    return t->order == ORDER_PANELS ? j / 8 * t->rows * t->pitch : 16 * j;
+}
+
 // All pieces of one row that this thread copies: every `across`-th.
 static void row_pieces(Cg *cg, const Copy *c, Val dst, int offset, Val src, Val ok, Val lane_col,
                        int across, Val when) {
@@ -117,8 +130,8 @@ static void row_pieces(Cg *cg, const Copy *c, Val dst, int offset, Val src, Val 
             in = LLVMBuildAnd(cg->b, ok, LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, ""), "");
         }
         Val bytes = LLVMBuildSelect(cg->b, in, cg_i32(cg, 16), cg_i32(cg, 0), "");
-        piece(cg, dst, offset + 16 * j, LLVMBuildAdd(cg->b, src, cg_i64(cg, 16 * j), ""), bytes,
-              when);
+        piece(cg, dst, offset + piece_offset(&c->tile, j),
+              LLVMBuildAdd(cg->b, src, cg_i64(cg, 16 * j), ""), bytes, when);
     }
 }
 
@@ -127,8 +140,7 @@ static void row_pieces(Cg *cg, const Copy *c, Val dst, int offset, Val src, Val 
 // need.
 static void copy_pieces(Cg *cg, const Copy *c) {
     const NvState *s = nv_state(cg);
-    int threads = s->gpu.threads, across = power_of_two_in(c->tile.cols * c->tile.elem / 16);
-    if (across > NV_WARP) across = NV_WARP;
+    int threads = s->gpu.threads, across = across_of(&c->tile);
     int down = threads / across;
     Val tid = nv_hidden(cg, s->gpu.tid), stride = c->stride ? nv_hidden(cg, c->stride) : NULL;
     Val row = LLVMBuildUDiv(cg->b, tid, cg_i32(cg, across), "");
@@ -137,8 +149,7 @@ static void copy_pieces(Cg *cg, const Copy *c) {
     Val first = LLVMBuildAdd(cg->b, row_offset(cg, c, row, stride), own, "");
     Val src = LLVMBuildAdd(cg->b, c->base, first, "");
     Val step = stride ? times64(cg, stride, down) : NULL;
-    Val at = LLVMBuildAdd(cg->b, LLVMBuildMul(cg->b, row, cg_i32(cg, c->tile.pitch), ""),
-                          LLVMBuildMul(cg->b, col, cg_i32(cg, 16), ""), "");
+    Val at = nv_tile_offset(cg, &c->tile, row, cg_times(cg, col, 16 / c->tile.elem));
     Val dst = LLVMBuildAdd(cg->b, c->dst, at, ""), left = LLVMBuildSub(cg->b, c->left, row, "");
     for (int i = 0; i < c->tile.rows; i += down) {
         Val ok = LLVMBuildICmp(cg->b, LLVMIntSGT, left, cg_i32(cg, i), ""), when = c->when;
@@ -179,8 +190,7 @@ static void copy_element(Cg *cg, const Copy *c, Val i) {
     LLVMPositionBuilderAtEnd(cg->b, join);
     Val v = LLVMBuildPhi(cg->b, t, "");
     LLVMAddIncoming(v, (Val[]){LLVMConstNull(t), x}, (Blk[]){here, read}, 2);
-    Val dst = LLVMBuildAdd(cg->b, LLVMBuildMul(cg->b, row, cg_i32(cg, c->tile.pitch), ""),
-                           LLVMBuildMul(cg->b, col, cg_i32(cg, c->tile.elem), ""), "");
+    Val dst = nv_tile_offset(cg, &c->tile, row, col);
     LLVMBuildStore(cg->b, v, nv_shared_ptr(cg, LLVMBuildAdd(cg->b, c->dst, dst, "")));
 }
 

@@ -221,7 +221,7 @@ static void store_row_number(Cg *cg, const CgAccess *a, int m, int r) {
 void nv_store(Cg *cg, const TileOp *op) {
     const TileValue *v = op->args.data[0];
     if (cg_goes_by_columns(cg, op, v)) {
-        cg_store_elements(cg, op);
+        (nv_is_turned_store(cg, op, v) ? nv_store_turned : cg_store_elements)(cg, op);
         return;
     }
     CgAccess a = access_of(cg, op, v);

@@ -46,6 +46,8 @@ static void fragment_map(Cg *cg, const TileOp *op) {
     m.elem.read = read_pair;
     if (roles) m.elem.copies = 1;
     prefetch_rows(cg, m);
+    bool fetches = !roles && tile_by_groups(cg->k);
+    if (fetches) nv_fetch_operands(cg, op, m.space.layout);
     if (nv_reads_rows(cg, op)) {
         nv_read_rows(cg, &m);
         return;
@@ -56,6 +58,7 @@ static void fragment_map(Cg *cg, const TileOp *op) {
         cg_walk_element(cg, &m);
     }
     cg_walk_end(cg, &m);
+    if (fetches) nv_forget_operands(cg, op);
 }
 
 // ---- shared memory
@@ -65,16 +68,23 @@ static Val shared_place(Cg *cg, const TileValue *v) {
     return cg_plus(cg, s->shared, s->gpu.offset[v->id]);
 }
 
+// What was stored is read by products of warpgroups behind it.
+static void block_barrier(Cg *cg) {
+    if (tile_by_groups(cg->k)) nv90_proxy_fence(cg);
+    nv_barrier(cg);
+}
+
 const CgGpuHooks nv_gpu_hooks = {
     .element = nv_element,
     .body = map_body,
     .pair = map_pair,
     .exchange = nv_shuffle,
-    .barrier = nv_barrier,
+    .barrier = block_barrier,
     .place = shared_place,
     .pointer = nv_shared_ptr,
     .offset = nv_tile_offset,
     .add = nv_add,
+    .invert = nv_invert,
     .pieces = true,
 };
 

@@ -35,6 +35,13 @@ Val nv_element(Cg *cg, const TileValue *v, int layout, const int *part);
 
 void nv_strip_map(Cg *cg, const TileOp *op); // strip.c
 
+// ---- tiles that lie the other way round (turned.c)
+bool nv_is_turned_store(Cg *cg, const TileOp *op, const TileValue *v);
+void nv_store_turned(Cg *cg, const TileOp *op);
+// Operands of a map in shared memory to registers, until they are forgotten.
+void nv_fetch_operands(Cg *cg, const TileOp *map, int layout);
+void nv_forget_operands(Cg *cg, const TileOp *map);
+
 // ---- inputs read beside scores (rows.c)
 typedef struct NvPairs { // the last two elements that were loaded, by load
     ExMemo loaded;
@@ -85,8 +92,9 @@ void nv_loop_end(Cg *cg, CgLoop *loop);
 Val nv_whole(Cg *cg, const TileValue *v, Val part); // the sum of the parts of a row's number
 void nv_load(Cg *cg, const TileOp *op);             // global.c
 void nv_store(Cg *cg, const TileOp *op);
-void nv_add(Cg *cg, Val x, Val p);      // f32, to global memory
-void nv_copy(Cg *cg, const TileOp *op); // copy.c
-void nv_mma(Cg *cg, const TileOp *op);  // mma.c
+void nv_add(Cg *cg, Val x, Val p);        // f32, to global memory
+void nv_copy(Cg *cg, const TileOp *op);   // copy.c
+void nv_mma(Cg *cg, const TileOp *op);    // mma.c
+bool nv_invert(Cg *cg, const TileOp *op); // invert.c
 
 #endif

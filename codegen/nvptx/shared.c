@@ -43,7 +43,16 @@ static Val strip_element(Cg *cg, const TileValue *v, const int *part) {
     return cg_read(cg, LLVMBuildExtractElement(cg->b, both, cg_i32(cg, col & 1), ""), v->dtype);
 }
 
+// Of a tile in shared memory that a map has in registers (turned.c).
+static Val fetched_element(Cg *cg, const TileValue *v, int layout, const int *part) {
+    Layout is = layout_restrict(&cg->k->layouts.data[layout].is, v->axis, v->rank);
+    int number = layout_number(&is, LAYOUT_REG, part);
+    if (v->rank == 1) return cg->value[v->id].e[number];
+    return nv_unpack(cg, v->dtype, cg->value[v->id].e[number / 2], number % 2);
+}
+
 Val nv_element(Cg *cg, const TileValue *v, int layout, const int *part) {
+    if (v->home == HOME_SHARED && cg->value[v->id].e) return fetched_element(cg, v, layout, part);
     if (v->home == HOME_SHARED) return cg_shared_element(cg, v, layout, part);
     if (v->home == HOME_STRIP) return strip_element(cg, v, part);
     const CgFragment *f = cg_fragment(cg, v);

@@ -116,7 +116,8 @@ void nv90_ask_before(Cg *cg, const TileOp *loop);
 Val nv90_few(Cg *cg, const TileOp *op); // i1: only the first elements count (ir/tile.h)
 void nv90_map_walk(Cg *cg, CgWalk *m);  // sm90_map.c: all elements
 void nv90_keep_pair(Cg *cg, const CgWalk *m, int result, Val low, Val high);
-void nv90_mma(Cg *cg, const TileOp *op); // sm90_mma.c
+void nv90_mma(Cg *cg, const TileOp *op);       // sm90_mma.c
+void nv90_group_mma(Cg *cg, const TileOp *op); // sm90_group.c: of a kernel without roles
 void nv90_mma_wait(Cg *cg, int pending);
 void nv90_pack(Cg *cg); // all that is wide
 // Nothing moves across it; held: numbers of rows that what comes behind it is made of.
@@ -180,6 +181,7 @@ typedef struct Nv90Product { // one group of wgmmas over the contracted axis, 16
     const Val *registers;              // 4 for each step
     const int *left_step, *right_step; // what to add to a descriptor at each step
     bool transposed;                   // the contracted axis runs along the right operand's rows
+    bool left_transposed;              // along the left one's, in shared memory
     bool accumulate;                   // acc holds what to add to
     Val *acc;                          // columns / 2, in and out
     bool halves;                       // a group for each half of the steps

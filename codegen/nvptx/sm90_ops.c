@@ -266,7 +266,7 @@ static void product_step(Text *t, const Nv90Product *p, int k, int columns, int 
     for (int i = 0; i < n; i++) text_printf(t, i ? ",$%d" : "$%d", i);
     int a = left + 4 * k, keep = k > 0 || p->accumulate;
     if (p->left)
-        text_printf(t, "}, da, db, %d, 1, 1, 0, %d;\n", keep, p->transposed);
+        text_printf(t, "}, da, db, %d, 1, 1, %d, %d;\n", keep, p->left_transposed, p->transposed);
     else
         text_printf(t, "}, {$%d,$%d,$%d,$%d}, db, %d, 1, 1, %d;\n", a, a + 1, a + 2, a + 3, keep,
                     p->transposed);

@@ -43,6 +43,27 @@ static Loads loads_of(const TileProgram *p, const TileOp *loop) {
     return l;
 }
 
+// Behind which of its loop's operations nothing reads what it loads.
+static int last_use(const TileOp *load) {
+    int n = 0, last = 0;
+    for (const TileOp *op = load->block->first; op; op = op->next, n++) {
+        if (op == load) last = n;
+        for (int i = 0; i < op->args.n; i++)
+            if (tile_source(op->args.data[i]) == load->results.data[0]) last = n;
+    }
+    return last;
+}
+
+// As many as the knob says have two stages, those first that are used last.
+static int stages_ahead(const TileKernel *k, const Loads *l, int load) {
+    int later = 0, own = last_use(l->op[load]);
+    for (int i = 0; i < l->n; i++) {
+        int other = last_use(l->op[i]);
+        later += other > own || (other == own && i < load);
+    }
+    return later < k->schedule.knobs.ahead ? 2 : 1;
+}
+
 // Two where some loop loads nothing else, or, on NVIDIA devices, computes long with what it loads: makes much together, or gradients.
 int pass_stages(const TileProgram *p, const TileKernel *k, int tensor) {
     bool ahead = pass_makes_together(k) || k->purpose == PURPOSE_GRADIENTS;
@@ -50,6 +71,8 @@ int pass_stages(const TileProgram *p, const TileKernel *k, int tensor) {
     for (const TileOp *loop = tile_next(&k->body, NULL); loop; loop = tile_next(&k->body, loop)) {
         Loads l = loads_of(p, loop);
         if (loop->kind != TILE_LOOP || loop->where) continue;
+        for (int i = 0; i < l.n && knobs_say(&k->schedule.knobs, KNOB_ahead); i++)
+            if (l.op[i]->tensor == tensor) return stages_ahead(k, &l, i);
         for (int i = 0; i < l.n; i++)
             if ((l.n == 1 || ahead) && l.op[i]->tensor == tensor) return 2;
     }
@@ -87,10 +110,9 @@ void pass_gather_loops(TileKernel *k) {
 }
 
 static TileOp *behind_last_use(const TileOp *load) {
-    const TileOp *last = load;
-    for (const TileOp *op = load->next; op; op = op->next)
-        if (pass_uses(op, load->results.data[0])) last = op;
-    return last->next;
+    TileOp *op = load->block->first;
+    for (int n = last_use(load); n >= 0; n--) op = op->next;
+    return op;
 }
 
 static TileOp *before_first_use(const TileOp *load) {
@@ -140,15 +162,19 @@ static void place_body(const TileProgram *p, const Loads *l, TileOp *const *at, 
     }
 }
 
-static void place_loop(TileProgram *p, TileOp *loop, bool late) {
+static void place_loop(TileProgram *p, const TileKernel *k, TileOp *loop, bool late) {
     Loads l = loads_of(p, loop);
+    bool chosen = knobs_say(&k->schedule.knobs, KNOB_ahead);
     TileOp *at[MAX_LOADS];
     bool alone = loop->where || !in_turn(&l),
-         ahead = alone && l.n && l.op[0]->results.data[0]->stages > 1;
+         ahead = alone && l.n && (chosen || l.op[0]->results.data[0]->stages > 1);
     late &= loop->carried.n == 1;
     if (alone) {
         TileOp *first = raise_columns(loop);
-        for (int i = 0; i < l.n; i++) at[i] = first;
+        for (int i = 0; i < l.n; i++) {
+            bool behind = chosen && l.op[i]->results.data[0]->stages == 1;
+            at[i] = behind ? behind_last_use(l.op[i]) : first;
+        }
     }
     for (int i = 0; i < l.n && !alone;
          i++) { // once the one before was read, the first one as the last
@@ -174,7 +200,7 @@ static void place_block(TileProgram *p, TileKernel *k, TileBlock *b, bool late) 
         op->results.data[0]->home = HOME_SHARED;
         op->results.data[0]->stages = pass_stages(p, k, op->tensor);
     }
-    if (b->owner && b->owner->kind == TILE_LOOP && !loops) place_loop(p, b->owner, late);
+    if (b->owner && b->owner->kind == TILE_LOOP && !loops) place_loop(p, k, b->owner, late);
 }
 
 bool pass_assign_all(TileProgram *p, TileKernel *k, bool late, Diags *diags) {

@@ -109,6 +109,8 @@ bool pass_begins_loop(
 enum { PASS_FEW_POSITIONS = 16 }; // of a recurrence, on GPUs: one chunk of the shortest
 // together.c: gives homes in shared memory to what all threads make together.
 void pass_together(const TileProgram *p, TileKernel *k);
+// stateless.c: what needs nothing that a loop carries comes first.
+void pass_stateless_first(TileProgram *p, TileKernel *k);
 bool pass_makes_together(const TileKernel *k); // whether there is anything of the kind
 // Where something is made together, tiles of a loop have half as many places as often as what lies in shared memory has no
 // room there, but no fewer than `least`. No value has a home yet, nor has one then.

@@ -130,13 +130,45 @@ Block sm80_block(const TileProgram *p, const TileKernel *k, Knobs s) {
     return pass_block(p, k, &e, s, warps_of(k, s));
 }
 
-static bool bind_axes(TileProgram *p, TileKernel *k, Knobs s, Diags *diags) {
-    enum { LEAST = 16 };
-    Extents e = extents_of(p, k, s);
+// Whether each product of a kernel without roles is one of warpgroups: of a warpgroup's 64 rows, or, of what all rows share,
+// the same 64 and columns of its own.
+static bool suits_groups(const TileProgram *p, const TileKernel *k, const Extents *e, Knobs s) {
+    enum { ROWS = 64, MOST = 256 };
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        if (op->kind == TILE_MAP && op->naxes > 2) return false; // scores element by element
+        if (op->kind != TILE_MMA) continue;
+        const TileValue *v = op->results.data[0];
+        bool own = tile_has_axis(v, tile_grid_axis(k));
+        int rows = own ? tile_grid_axis(k) : v->axis[0], columns = v->axis[v->axis[0] == rows];
+        bool narrow = dtype_half(op->args.data[0]->dtype) && dtype_half(op->args.data[1]->dtype);
+        if (!narrow || pass_extent(p, k, rows, e) != (own ? 16 * s.warps : ROWS) ||
+            pass_extent(p, k, columns, e) > MOST)
+            return false;
+    }
+    return true;
+}
+
+static bool bind_axes(TileProgram *p, TileKernel *k, Knobs *s, Diags *diags) {
+    enum { LEAST = 16, MOST_LOADS = 4 };
+    Extents e = extents_of(p, k, *s);
     if (!pass_tile_columns(p, k, columns_of(p, k), UNIT_COLUMNS, diags)) return false;
-    pass_fit_together(p, k, &e, s, warps_of(k, s), LEAST);
+    pass_fit_together(p, k, &e, *s, warps_of(k, *s), LEAST);
+    while (s->groups && !suits_groups(p, k, &e, *s)) { // with fewer stages, or not at all
+        s->groups = s->ahead > 0;
+        s->ahead = s->ahead ? s->ahead - 1 : MOST_LOADS;
+        e = extents_of(p, k, *s);
+        pass_fit_together(p, k, &e, *s, warps_of(k, *s), LEAST);
+    }
     pass_bind_all(p, k, &e);
     return true;
+}
+
+// Of the main kernel of a recurrence, for sm_90a.
+static bool choose_chunk(const TileKernel *k, const PassOptions *o, Diags *diags, Knobs *s) {
+    if (k->purpose != PURPOSE_CHUNK || o->target.id != TARGET_SM90A) return true;
+    s->said = knobs_of(FORM_SM90_CHUNK);
+    s->groups = 1, s->ahead = 4;
+    return knobs_take(s, FORM_SM90_CHUNK, &o->schedule, diags);
 }
 
 // Weights take the place of scores.
@@ -234,7 +266,8 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
         if (!sm80_has_product(k) &&
             !pass_tile_columns(p, k, few.few_columns, LEAST_COLUMNS, NULL)) // all, where they must
             return false;
-        if (!bind_axes(p, k, s, diags)) return false;
+        if (!choose_chunk(k, o, diags, &s) || !bind_axes(p, k, &s, diags)) return false;
+        if (s.groups) pass_stateless_first(p, k);
         k->schedule = (TileSchedule){.lane_axis = -1,
                                      .warps = warps_of(k, s),
                                      .min_blocks = is_few ? s.few_blocks : s.blocks,

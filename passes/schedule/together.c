@@ -10,6 +10,8 @@
 enum {
     MOST = 64, // places: more make more products than they save
     TWO_BLOCKS = 112 << 10,
+    SM90_SHARED = 228 << 10, // of an SM, and what a block takes beside its own
+    SM90_OF_A_BLOCK = 1 << 10,
 };
 
 static bool lacks_rows(const TileKernel *k, const TileOp *op) {
@@ -56,6 +58,7 @@ void pass_fit_together(const TileProgram *p, TileKernel *k, Extents *e, Knobs s,
                        int least) {
     const Target *t = target_get(p->target);
     int room = t->kind == KIND_NVPTX ? TWO_BLOCKS : t->shared_bytes;
+    if (s.groups) room = SM90_SHARED / s.blocks - SM90_OF_A_BLOCK;
     if (!pass_makes_together(k)) return;
     pass_together(p, k);
     if (e->step > MOST) e->step = MOST;

@@ -3,6 +3,7 @@
 // around the chunks' and none, with state0 and without.
 #include "codegen_util.h"
 #include "ir/read.h"
+#include "ir/tile_shared.h"
 #include "pass_util.h"
 #include "rec_util.h"
 
@@ -339,6 +340,56 @@ START_TEST(gpu_schedules) {
 }
 END_TEST
 
+// Several chunks whose products are those of warpgroups, with all stages and with one each: the interpreter finds what is
+// used before it came, and what is overwritten while it is read.
+static void try_groups(const char *source, int S, const char *knobs, int ahead) {
+    RuCase x = {.a = arena_new()};
+    Diags diags;
+    diag_init(&diags, x.a);
+    ru_compile(&x, source);
+    ru_fill(&x, (int32_t[]){1, 1, 1, 1, 1, S}, 77, true);
+    ru_reference(&x);
+    PassOptions o = {
+        .dtype = DT_BF16, .target = *target_get(TARGET_SM90A), .schedule = pu_knobs(knobs)};
+    TileProgram *p = pass_recurrence(x.a, x.c, &o, &diags);
+    if (!p) diag_print(&diags, stderr);
+    ck_assert_msg(p != NULL, "%s", source);
+    const TileKernel *k = p->kernels.data[0];
+    ck_assert(tile_by_groups(k));
+    ck_assert_int_eq(k->schedule.knobs.ahead, ahead);
+    same_text(x.a, p);
+    interpret(&x, p, source, knobs);
+    arena_free(x.a);
+}
+
+START_TEST(chunks_of_groups) {
+    static const char *const sources[] = {
+        "recurrence x { dim D = 32, Dv = 16; }",
+        "recurrence x { dim D = 32, Dv = 64; decay(b, h) = 0.9; }",
+        INPUTS "decay(b, h, t) = exp(-abs(x[t])); erase(k) = 0.1 * k; write(k, b, h, t) = -k * "
+               "x[t]; key(k, b, h, t) = k * x[t]; }",
+    };
+    static const char *const knobs[] = {"ahead=4", "ahead=1", "ahead=0"};
+    static const int ahead[] = {4, 1, 0};
+    for (int i = 0; i < 3; i++) try_groups(sources[_i], i ? 150 : 200, knobs[i], ahead[i]);
+}
+END_TEST
+
+// Their element by element kernels keep short chunks.
+START_TEST(groups_that_do_not_fit) {
+    Arena *a = arena_new();
+    RuCase x = {.a = a};
+    Diags diags;
+    diag_init(&diags, a);
+    ru_compile(&x, library_source(a, "gla"));
+    PassOptions o = {.dtype = DT_BF16, .target = *target_get(TARGET_SM90A)};
+    const TileProgram *p = pass_recurrence(a, x.c, &o, &diags);
+    ck_assert(p && !tile_by_groups(p->kernels.data[0]) &&
+              p->kernels.data[0]->schedule.knobs.ahead == 4);
+    arena_free(a);
+}
+END_TEST
+
 Suite *codegen_recur_suite(void);
 Suite *codegen_recur_suite(void) {
     Suite *s = suite_create("codegen recur");
@@ -349,6 +400,8 @@ Suite *codegen_recur_suite(void) {
     tcase_add_test(c, hard_decays);
     tcase_add_test(c, hard_keys);
     tcase_add_loop_test(c, gpu_schedules, 0, 24);
+    tcase_add_loop_test(c, chunks_of_groups, 0, 3);
+    tcase_add_test(c, groups_that_do_not_fit);
     suite_add_tcase(s, c);
     return s;
 }
