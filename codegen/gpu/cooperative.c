@@ -10,8 +10,9 @@
 
 enum {
     PIECE = 16,
-    SUMS = 4
-}; // bytes of a load; parts of a reduction that do not wait for each other
+    SUMS = 4,
+    PIECES = 8
+}; // bytes of a load; parts of a reduction that do not wait for each other; pieces of a step, whose loads do not either
 
 typedef struct At { // the current element
     const TileOp *op;
@@ -86,6 +87,15 @@ static void add_piece(Cg *cg, CgElem *elem, const TileResult *out, int n, Val *s
     at->in_piece = 0;
 }
 
+// Pieces that a step of the loop takes, where little else keeps the block busy: those of a constant size that divide it.
+static int pieces_of(Cg *cg, const At *at, const TileResult *out, int n) {
+    const TileAxis *axis = &cg->k->axes[out->reduce_axis];
+    int pieces = PIECES;
+    if (n == 1 || axis->size->op != EX_CONST || !tile_by_groups(cg->k)) return 1;
+    while (axis->size->i % (n * at->shares * pieces)) pieces /= 2;
+    return pieces;
+}
+
 // Of the current element: the body, or its reduction in a loop.
 static Val made(Cg *cg, CgElem *elem, const TileResult *out) {
     At *at = elem->ctx;
@@ -100,10 +110,13 @@ static Val made(Cg *cg, CgElem *elem, const TileResult *out) {
     LLVMPositionBuilderAtEnd(cg->b, head);
     at->walked = LLVMBuildPhi(cg->b, cg->i32, "");
     for (int i = 0; i < sums; i++) phi[i] = sum[i] = LLVMBuildPhi(cg->b, cg->f32, "");
-    add_piece(cg, elem, out, n, sum);
-    Val col = LLVMBuildAdd(cg->b, at->walked, cg_i32(cg, n * at->shares), "");
+    Val walked = at->walked, col = walked;
+    for (int i = pieces_of(cg, at, out, n); i > 0; i--) {
+        add_piece(cg, elem, out, n, sum);
+        at->walked = col = LLVMBuildAdd(cg->b, col, cg_i32(cg, n * at->shares), "");
+    }
     Blk latch = LLVMGetInsertBlock(cg->b);
-    LLVMAddIncoming(at->walked, (Val[]){first, col}, (Blk[]){pre, latch}, 2);
+    LLVMAddIncoming(walked, (Val[]){first, col}, (Blk[]){pre, latch}, 2);
     for (int i = 0; i < sums; i++)
         LLVMAddIncoming(phi[i], (Val[]){none, sum[i]}, (Blk[]){pre, latch}, 2);
     const Ex *size = cg->k->axes[out->reduce_axis].size;

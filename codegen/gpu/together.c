@@ -322,7 +322,37 @@ static void share_lines(Cg *cg, const Line *l) {
     loop_end(cg, &each, warps, NULL);
 }
 
+// What the next step of the loop reads of inputs with a number for each position: each thread asks for its own.
+typedef struct Ahead {
+    Cg *cg;
+    CgElem at;
+    VEC(const Ex *) asked;
+} Ahead;
+
+static void ask_ahead(void *ctx, const Ex *load) {
+    Ahead *a = ctx;
+    if (load->op != EX_LOAD || !load->inside || !ex_uses(load, SYM_POS, -1)) return;
+    for (int i = 0; i < a->asked.n; i++)
+        if (a->asked.data[i] == load) return;
+    VEC_PUSH(a->cg->arena, &a->asked, load);
+    Val x = cg_expr(a->cg, load, &a->at);
+    while (!LLVMIsALoadInst(x) && LLVMIsACastInst(x)) x = LLVMGetOperand(x, 0);
+    if (LLVMIsALoadInst(x)) cg_gpu(a->cg)->hooks->prefetch(a->cg, LLVMGetOperand(x, 0));
+}
+
+static void prefetch(Cg *cg, Elem *e) {
+    const TileOp *op = e->op, *loop = op->block->owner;
+    bool steps = loop && loop->kind == TILE_LOOP && op->naxes == 1 &&
+                 tile_root_axis(cg->k, op->axes[0]) == loop->axis;
+    if (!steps || !cg_gpu(cg)->hooks->prefetch || !tile_by_groups(cg->k)) return;
+    e->index[op->axes[0]] = cg_plus(cg, cg_gpu(cg)->tid, extent(cg, op->axes[0]));
+    CgElem at = {.lanes = 1, .param = operand, .pos = position, .lane_axis = -1, .ctx = e};
+    Ahead a = {.cg = cg, .at = at};
+    for (int i = 0; i < op->outs.n; i++) ex_visit(op->outs.data[i].body, ask_ahead, &a);
+}
+
 static void map(Cg *cg, Elem *e) {
+    prefetch(cg, e);
     for (int i = 0; i < e->op->results.n; i++) {
         const TileResult *r = &e->op->outs.data[i];
         CgElem at = {.lanes = 1, .param = operand, .pos = position, .lane_axis = -1, .ctx = e};

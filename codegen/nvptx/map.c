@@ -74,6 +74,11 @@ static void block_barrier(Cg *cg) {
     nv_barrier(cg);
 }
 
+static void prefetch(Cg *cg, Val p) {
+    Val at = LLVMBuildPtrToInt(cg->b, p, cg->i64, "");
+    cg_asm(cg, cg->void_, &at, 1, "prefetch.global.L1 [$0];", "l", true);
+}
+
 const CgGpuHooks nv_gpu_hooks = {
     .element = nv_element,
     .body = map_body,
@@ -85,6 +90,7 @@ const CgGpuHooks nv_gpu_hooks = {
     .offset = nv_tile_offset,
     .add = nv_add,
     .invert = nv_invert,
+    .prefetch = prefetch,
     .pieces = true,
 };
 

@@ -267,7 +267,7 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
             !pass_tile_columns(p, k, few.few_columns, LEAST_COLUMNS, NULL)) // all, where they must
             return false;
         if (!choose_chunk(k, o, diags, &s) || !bind_axes(p, k, &s, diags)) return false;
-        if (s.groups) pass_stateless_first(p, k);
+        if (knobs_say(&s, KNOB_groups)) pass_stateless_first(p, k);
         k->schedule = (TileSchedule){.lane_axis = -1,
                                      .warps = warps_of(k, s),
                                      .min_blocks = is_few ? s.few_blocks : s.blocks,
