@@ -1,0 +1,120 @@
+// recur.h: what the files that build tile programs of recurrences share: recur.c the forward, recur_back.c the backward.
+#ifndef PASSES_RECUR_H
+#define PASSES_RECUR_H
+
+#include "passes/derive/chunk.h"
+#include "passes/passes.h"
+#include "passes/tile/rewrite.h"
+
+typedef struct Number { // of a row; neither: 1
+    TileValue *v;
+    const Ex *constant;
+} Number;
+
+// A sum of exponents, of one decay in two parts: of their nearest whole numbers, which is exact, and
+// of the rest, which is small. So the difference of two sums is as exact as what lies between them,
+// however strong the decays before are.
+typedef struct Sum {
+    TileValue *rest, *whole; // NULL: all is in the rest
+} Sum;
+
+// Over T, or over T and D: of the positions up to this one; `before`: up to the one before it.
+typedef struct Decays {
+    Sum sum, sum_before;
+    TileValue *zero, *zero_before; // the last position with decay 0, or below 0
+    Sum to_write;                  // along U
+    Sum end;                       // of the whole chunk
+    TileValue *zero_end;
+} Decays;
+
+typedef struct Recur {
+    Arena *arena;
+    ExPool *x;
+    const Chunk *c;
+    const RecProgram *rec;
+    TileProgram *p;
+    TileKernel *k;
+    TileBlock *block;
+    int T, U, D, E;                  // axes
+    int q, key, v, o, state0, state; // tensors
+    TileValue *raw_q, *raw_k[2],
+        *raw_v[2]; // of the chunk; k and v along T, along U; NULL: not needed
+    TileValue *norm_q, *norm_k[2], *norm_v[2];
+    Decays decay;
+} Recur;
+
+enum { ALONG_T, ALONG_U };
+
+typedef struct Clause { // what its symbols stand for in a map
+    Recur *r;
+    TileOp *map;
+    int along;
+    TileValue *o, *norm_o;
+} Clause;
+
+typedef struct Read {
+    const ChunkRead *is;
+    TileValue *elem; // [T, D]
+    Number number;   // along T
+} Read;
+
+typedef struct Write {
+    TileValue *elem; // [U, D]
+    TileValue *x;    // [U, E]
+    Number number;   // of x, along U
+} Write;
+
+// ---- operations, appended to r->block
+int recur_rows_axis(const Recur *r, int along);
+TileOp *recur_open(Recur *r, int a, int b, int c);
+const Ex *recur_in(Recur *r, TileOp *map, TileValue *v);
+TileValue *recur_out(Recur *r, TileOp *map, const char *name, const Ex *e);
+TileValue *recur_narrow(Recur *r, TileOp *map, const char *name, const Ex *e);
+TileValue *recur_reduce(Recur *r, TileOp *map, const char *name, ExOp op, int over, const Ex *e);
+TileValue *recur_scan(Recur *r, TileOp *map, const char *name, ExOp op, bool strict, const Ex *e);
+TileValue *recur_product(Recur *r, const char *name, TileValue *a, TileValue *b, TileValue *c,
+                         int rows, int columns);
+TileValue *recur_operand(Recur *r, const char *name, TileValue *v);
+TileValue *recur_inverse(Recur *r, TileValue *n);
+TileValue *recur_beside(Recur *r, const char *name, TileValue *v, int from, int to);
+const Ex *recur_size(Recur *r, int index);
+const Ex *recur_pos(Recur *r, int axis);
+const Ex *recur_number(Recur *r, double v);
+const Ex *recur_times(Recur *r, const Ex *a, const Ex *b);
+const Ex *recur_where(Recur *r, const Ex *c, const Ex *e);
+const Ex *recur_both(Recur *r, const Ex *a, const Ex *b);
+const Ex *recur_exists(Recur *r, int axis);
+const Ex *recur_tile_of(Recur *r, int axis);
+void recur_set_coords(Recur *r, TileOp *op, int tensor, const Ex *head, int rows, int columns);
+TileValue *recur_load(Recur *r, const char *name, int tensor, int heads, int rows, int columns);
+void recur_store(Recur *r, int tensor, TileValue *v, int rows);
+const Ex *recur_clause(Recur *r, TileOp *map, int along, const Ex *e);
+Number recur_row_number(Recur *r, const char *name, const Ex *e, int along);
+const Ex *recur_factor(Recur *r, TileOp *map, Number n);
+TileValue *recur_elements(Recur *r, const char *name, const Ex *e, int along, int columns);
+bool recur_uses(const Ex *e, ExSym sym);
+TileValue *recur_norm(Recur *r, const char *name, TileValue *v, int along, int columns);
+void recur_make_decays(Recur *r);
+Sum recur_sum_of(const Recur *r, const ChunkRead *read);
+TileValue *recur_zero_of(const Recur *r, const ChunkRead *read);
+const Ex *recur_from_write(Recur *r, TileOp *map, Sum sum, TileValue *zero);
+const Ex *recur_from_start(Recur *r, TileOp *map, Sum sum, TileValue *zero, const Ex *e);
+TileValue *recur_scores(Recur *r, const char *name, Dtype t, const Read *read, const Write *write,
+                        Number of_row);
+TileValue *recur_of_state(Recur *r, const char *name, const Read *read, TileValue *state);
+TileValue *recur_new_state(Recur *r, const Write *w, TileValue *state);
+void recur_make_writes(Recur *r, Write *w, TileValue *state);
+int recur_tensor(Recur *r, const char *name, TensorRole role, Dtype t, int heads, const Ex *rows,
+                 int columns);
+void recur_add_plan(Recur *r, const Ex *when, int kernel);
+void recur_load_rows(Recur *r);
+TileValue *recur_output(Recur *r, const Write *w, TileValue *state);
+void recur_add_tensors(Recur *r, Dtype t);
+
+// ---- kernels
+void recur_kernel(Recur *r, const char *name, TilePurpose purpose);
+// A loop over the chunks, `index` which of them a step has, that carries f32[D, E]: from a tensor to another (-1: to none).
+void recur_chunks(Recur *r, const char *name, int from, int to, const Ex *index,
+                  TileValue *(*chunk)(void *ctx, TileValue *state), void *ctx);
+
+#endif
