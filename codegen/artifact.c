@@ -140,7 +140,7 @@ static void tensors(Arena *a, const TileProgram *p, AbiVariant *v) {
         if (by_elements(t)) to->align = (uint8_t)dtype_bytes(t->dtype);
         if (t->bare_q) to->flags |= ABI_BARE_Q;
         bool optional = tensor_traits(t->role)->optional;
-        if (optional && (tile_is_result(p, t) || t->role == TENSOR_STATE0))
+        if (optional && (tile_is_result(p, t) || tensor_may_be_absent(t->role)))
             to->flags |= ABI_OPTIONAL;
         if (tile_is_summed(p, i)) to->flags |= ABI_ZEROED;
         if (t->role == TENSOR_WORK && is_kept(p, i)) to->flags |= ABI_KEPT;

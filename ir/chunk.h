@@ -50,6 +50,51 @@ typedef struct Chunk {
     bool fixed;          // the same at every position
 } Chunk;
 
+// The backward of a chunk (passes/derive/chunk_back.c). The gradient of the state goes from a chunk to the one before, by the same
+// recurrence in reverse time: what wrote reads, what read writes. With F1 the gradient of the state behind the chunk, dO that of o
+// before `output` times query.number, s the write that has u, c = erase.number erased_s, ' a transpose:
+//
+//     dx_i = sum over reads of <read, w_i>' (what comes there) + W~_i F1         what comes: dO for the query, c dx_s for erase
+//     dx_s = (I - N')^-1 (the same without erase), N = c <erase, w_s>            F0 = G(C, 0) F1 + Q' dO + E' (c dx_s)
+//     z_q, z_e = gradients of elements of reads, of dO without its number and of dx_s:
+//         z_t = sum_i sum over j of (g_t . x_i,j) G(p_t, j) w_i,j + G(p_t, 0) S0 g_t
+//     dw_i,j = sum over reads (number_t g_t . x_i,j) G(p_t, j) r_t + G(C, j) F1 x_i,j
+//     dl_s   = sum over reads with p_t >= s of r z - sum over writes j >= s of w dw (within the chunk)
+//              + sum over writes j < s of w dw (of F1) + G(C, 0) <F1, S0>         by channel, or summed over channels
+//
+// The pieces of the clauses then take their gradients on to q, k, v and inputs.
+typedef enum ChunkPieceId {
+    PIECE_QUERY,   // elements, [T, D]
+    PIECE_QUERY_N, // numbers, [T]
+    PIECE_ERASE,
+    PIECE_ERASE_N,
+    PIECE_WRITE,
+    PIECE_WRITE2,
+    PIECE_VALUE_N,
+    PIECE_ERASED_N,
+    PIECE_VALUE, // [T, E]
+    PIECE_BONUS, // [T, D]
+    PIECE_DECAY, // [T], or [T, D] of channels
+    PIECE_OUTPUT,
+    PIECE_COUNT
+} ChunkPieceId;
+
+typedef struct ChunkSlope { // the derivative of a piece
+    const Ex *of;           // by SYM_Q, SYM_SQQ, .., SYM_O, SYM_SQO, or by the LOAD or SCALAR of an input
+    int input;              // -1: none
+    const Ex *by;
+} ChunkSlope;
+
+typedef VEC(ChunkSlope) ChunkSlopes;
+
+typedef struct ChunkBack {
+    const Chunk *c;
+    ChunkSlopes piece[PIECE_COUNT];
+    // The decay's slopes are of its exponent: where it is 0, so is its gradient. Otherwise of the decay itself.
+    bool by_exponent;
+    bool at_zero; // a decay of 0 has a gradient: that of the number, <F_t, S_{t-1}>
+} ChunkBack;
+
 // As text for --emit=row (after the recurrence program).
 void chunk_print(Text *out, const Chunk *c);
 

@@ -352,6 +352,7 @@ typedef struct TileProgram {
     int D, Dv;
     VEC(TileSize) sizes;
     TileSplit split;
+    int chunks; // of a recurrence: the size that says how many there are, defined when extents are bound; 0: none
     VEC(TileTensor) tensors;
     VEC(int)
     inputs; // tensor of the row program's input k (what LOAD and SCALAR refer to); behind
@@ -426,6 +427,7 @@ const TensorTraits *tensor_traits(TensorRole role);
 bool tile_is_read(const TileProgram *p, const TileTensor *t);    // by the program's kernels
 bool tile_is_written(const TileProgram *p, const TileTensor *t); // likewise
 bool tile_is_result(const TileProgram *p, const TileTensor *t);  // written, and the caller's
+bool tensor_may_be_absent(TensorRole role);                      // it is read, and 0 then
 bool tile_is_operand(const TileProgram *p, const TileTensor *t); // a matrix that is read
 // Whether expressions may read it at places of their own, as an input: an i32 workspace; in a backward numbers of rows, too.
 bool tile_may_index(const TileProgram *p, const TileTensor *t);

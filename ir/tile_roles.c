@@ -26,6 +26,10 @@ bool tile_is_result(const TileProgram *p, const TileTensor *t) {
     return traits[t->role].use[p->phase] == USE_WRITTEN;
 }
 
+bool tensor_may_be_absent(TensorRole role) {
+    return role == TENSOR_STATE0 || role == TENSOR_DSTATE;
+}
+
 bool tile_is_operand(const TileProgram *p, const TileTensor *t) {
     return traits[t->role].matrix && tile_is_read(p, t);
 }

@@ -57,6 +57,9 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o);
 // steps: with a kernel for few positions.
 // few: up to how many positions have a kernel of their own; 0: none.
 TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *o, int few);
+// And of its derived backward, of phase bwd. NULL with an error in diags where the gradient of an input has no kernel. passes/tile/recur_back.c
+TileProgram *pass_build_recurrence_backward(Arena *a, const ChunkBack *back, const PassOptions *o,
+                                            Diags *diags);
 // A derived backward -> tile program of phase bwd, algorithm level. nest: the kernel over tiles of keys adds to dq, in any order;
 // otherwise dq has a kernel of its own. NULL with an error in diags where the gradient of an input has no kernel. passes/tile/backward.c
 TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptions *o, bool nest,
@@ -93,6 +96,10 @@ bool pass_finish(TileProgram *p, const PassOptions *o, Diags *diags);
 // A recurrence's algorithm, and the same as the target runs it; NULL with an error where it has no kernels of them.
 TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptions *o);
 TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Diags *diags);
+TileProgram *pass_recurrence_backward_algorithm(Arena *a, const ChunkBack *back,
+                                                const PassOptions *o, Diags *diags);
+TileProgram *pass_recurrence_backward(Arena *a, const ChunkBack *back, const PassOptions *o,
+                                      Diags *diags);
 // The same of a derived backward, whose forward is made with `saves`; NULL with an error in diags.
 TileProgram *pass_backward_algorithm(Arena *a, const Backward *back, const PassOptions *o,
                                      Diags *diags);

@@ -153,6 +153,20 @@ TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Dia
     return pass_finish(p, o, diags) ? p : NULL;
 }
 
+TileProgram *pass_recurrence_backward_algorithm(Arena *a, const ChunkBack *back,
+                                                const PassOptions *o, Diags *diags) {
+    TileProgram *p = pass_build_recurrence_backward(a, back, o, diags);
+    return p ? algorithm(p, o) : NULL;
+}
+
+TileProgram *pass_recurrence_backward(Arena *a, const ChunkBack *back, const PassOptions *o,
+                                      Diags *diags) {
+    const RecProgram *rec = back->c->rec;
+    if (!accepts(rec->span, rec->D, rec->Dv, diags)) return NULL;
+    TileProgram *p = pass_recurrence_backward_algorithm(a, back, o, diags);
+    return p && pass_finish(p, o, diags) ? p : NULL;
+}
+
 // ---- the backward
 
 // In the form that the target runs fastest. On GPUs a nest is for those that it fits (passes/schedule/sm90_nest.c).

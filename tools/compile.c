@@ -89,12 +89,12 @@ static bool can_run(Compile *c) {
         return false;
     }
     if (!(c->options.phases & COMPILE_BWD)) return true;
-    if (c->recurrences.n) {
-        const RecProgram *rec = c->recurrences.data[0];
-        diag_error(&c->diags, rec->span,
-                   "recurrence '%s': the backward of recurrences has no kernels in this version",
-                   rec->name);
-        return false;
+    for (int i = c->chunk_backs.n; i < c->chunks.n; i++) {
+        VEC_PUSH(c->arena, &c->chunk_backs, pass_chunk_back(c->chunks.data[i]));
+        if (c->options.deterministic) // heads that share q, k or v add to them as they come
+            diag_error(&c->diags, c->recurrences.data[i]->span,
+                       "--deterministic: gradients of recurrences are added up in any order in "
+                       "this version");
     }
     for (int i = c->backwards.n; i < c->rows.n; i++) {
         Backward *back = pass_backward(c->arena, c->rows.data[i], &c->diags);
@@ -143,8 +143,14 @@ bool compile_algorithm(Compile *c) {
         if (o.saves && !add_tiles(c, pass_backward_algorithm(c->arena, o.saves, &o, &c->diags)))
             return false;
     }
-    for (int i = 0; i < c->chunks.n; i++)
-        VEC_PUSH(c->arena, &c->tiles, pass_recurrence_algorithm(c->arena, c->chunks.data[i], &o));
+    for (int i = 0; i < c->chunks.n; i++) {
+        if (has_phase(c, COMPILE_FWD))
+            add_tiles(c, pass_recurrence_algorithm(c->arena, c->chunks.data[i], &o));
+        if (i < c->chunk_backs.n &&
+            !add_tiles(c, pass_recurrence_backward_algorithm(c->arena, c->chunk_backs.data[i], &o,
+                                                             &c->diags)))
+            return false;
+    }
     return true;
 }
 
@@ -178,9 +184,14 @@ bool compile_tiles(Compile *c) {
         if (o.saves && !add_tiles(c, pass_backward_program(c->arena, o.saves, &o, &c->diags)))
             return false;
     }
-    for (int i = 0; i < c->chunks.n; i++)
-        if (!add_tiles(c, pass_recurrence(c->arena, c->chunks.data[i], &o, &c->diags)))
+    for (int i = 0; i < c->chunks.n; i++) {
+        if (has_phase(c, COMPILE_FWD) &&
+            !add_tiles(c, pass_recurrence(c->arena, c->chunks.data[i], &o, &c->diags)))
             return false;
+        if (i < c->chunk_backs.n &&
+            !add_tiles(c, pass_recurrence_backward(c->arena, c->chunk_backs.data[i], &o, &c->diags)))
+            return false;
+    }
     return c->diags.errors == 0;
 }
 

@@ -101,7 +101,7 @@ static void load_all(Cg *cg, const TileOp *op) {
 
 void cg_load_elements(Cg *cg, const TileOp *op) {
     CgValue *value = cg_make(cg, op->results.data[0]);
-    if (cg->p->tensors.data[op->tensor].role != TENSOR_STATE0) {
+    if (!tensor_may_be_absent(cg->p->tensors.data[op->tensor].role)) {
         load_all(cg, op);
         return;
     }

@@ -41,7 +41,7 @@ static Access access(Cg *cg, const TileOp *op, const TileValue *v) {
                 .rank = t->rank,
                 .exists = LLVMConstInt(cg->i1, 1, false)};
     Val offset = cg_i64(cg, 0);
-    if (t->role == TENSOR_STATE0) // left out: all of it is outside
+    if (tensor_may_be_absent(t->role)) // left out: all of it is outside
         a.exists = LLVMBuildIsNotNull(cg->b, cg_pointer(cg, op->tensor), "");
     for (int i = 0; i < TILE_MAX_AXES; i++) a.dim_of[i] = -1, a.index[i] = cg_i64(cg, 0);
     for (int d = 0; d < t->rank; d++) {

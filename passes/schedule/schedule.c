@@ -112,7 +112,7 @@ int pass_extent(const TileProgram *p, const TileKernel *k, int axis, const Exten
     const TileAxis *a = &k->axes[axis];
     if (a->extent) return a->extent; // chosen when the kernel was built
     if (a->beside >= 0) return pass_extent(p, k, a->beside, e);
-    if (!a->whole) return tile_in_grid(k, axis) ? e->rows : e->step;
+    if (!a->whole) return axis == tile_grid_axis(k) ? e->rows : e->step;
     bool value = axis == pass_value_axis(p, k);
     int size = value && a->size->i > e->columns ? e->columns : a->size->i;
     return pass_padded(size, value ? e->value_pad : e->pad);
@@ -137,6 +137,8 @@ void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent) {
         if (k->axes[i].beside == axis) k->axes[i].extent = extent;
     if (a->whole) return;
     const Ex *count = tiles_of(p->pool, a->size, extent);
+    if (p->chunks && axis + 1 < k->naxes && k->axes[axis + 1].beside == axis)
+        p->sizes.data[p->chunks].def = count;
     for (int i = 0; i < k->ngrid; i++)
         if (k->grid[i].sym == SYM_TILE && k->grid[i].axis == axis) k->grid[i].count = count;
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))

@@ -165,9 +165,11 @@ static const Ex *clause_one(void *ctx, ExPool *x, const Ex *e) {
     }
 }
 
+const Ex *recur_clause_of(Clause *c, const Ex *e) { return ex_map(c->r->x, e, clause_one, c); }
+
 const Ex *recur_clause(Recur *r, TileOp *map, int along, const Ex *e) {
     Clause c = {.r = r, .map = map, .along = along};
-    return ex_map(r->x, e, clause_one, &c);
+    return recur_clause_of(&c, e);
 }
 
 // A number of each row; 0 behind the sequence. A constant stays one: elements are 0 there.
@@ -482,7 +484,7 @@ static TileValue *finish(Recur *r, TileValue *o) {
     Clause c = {.r = r, .along = ALONG_T, .o = o};
     if (recur_uses(clause_o, SYM_SQO)) c.norm_o = recur_norm(r, "no", o, ALONG_T, r->E);
     c.map = recur_open(r, r->T, r->E, -1);
-    return recur_out(r, c.map, "o", ex_map(r->x, clause_o, clause_one, &c));
+    return recur_out(r, c.map, "o", recur_clause_of(&c, clause_o));
 }
 
 // o of the chunk, as the query reads it, before `output`; w: what is written.
@@ -522,7 +524,8 @@ int recur_tensor(Recur *r, const char *name, TensorRole role, Dtype t, int heads
     return r->p->tensors.n - 1;
 }
 
-void recur_add_tensors(Recur *r, Dtype t) {
+// q, k, v, the inputs and state0.
+void recur_add_operands(Recur *r, Dtype t) {
     const RecProgram *rec = r->rec;
     const Ex *S = recur_size(r, RSIZE_S), *D = ex_i32(r->x, rec->D);
     r->q = recur_tensor(r, "q", TENSOR_Q, t, RSIZE_HQ, S, rec->D);
@@ -540,8 +543,13 @@ void recur_add_tensors(Recur *r, Dtype t) {
         VEC_PUSH(r->arena, &r->p->tensors, x);
     }
     r->state0 = recur_tensor(r, "state0", TENSOR_STATE0, DT_F32, RSIZE_H, D, rec->Dv);
-    r->o = recur_tensor(r, "o", TENSOR_O, t, RSIZE_H, S, rec->Dv);
-    r->state = recur_tensor(r, "state", TENSOR_STATE, DT_F32, RSIZE_H, D, rec->Dv);
+}
+
+static void add_tensors(Recur *r, Dtype t) {
+    const Ex *S = recur_size(r, RSIZE_S), *D = ex_i32(r->x, r->rec->D);
+    recur_add_operands(r, t);
+    r->o = recur_tensor(r, "o", TENSOR_O, t, RSIZE_H, S, r->rec->Dv);
+    r->state = recur_tensor(r, "state", TENSOR_STATE, DT_F32, RSIZE_H, D, r->rec->Dv);
 }
 
 void recur_kernel(Recur *r, const char *name, TilePurpose purpose) {
@@ -590,26 +598,31 @@ static void build_kernel(Recur *r, const char *name, TilePurpose purpose) {
     recur_chunks(r, "S", r->state0, r->state, ex_symbol(r->x, SYM_STEP), forward_chunk, r);
 }
 
-void recur_add_plan(Recur *r, const Ex *when, int kernel) {
+static void add_plan(Recur *r, const Ex *when, int kernel) {
     TilePlan plan = {.when = when};
     VEC_PUSH(r->arena, &plan.kernels, kernel);
     VEC_PUSH(r->arena, &r->p->plans, plan);
 }
 
-TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *o, int few) {
-    const RecProgram *rec = c->rec;
-    Recur r = {.arena = a, .x = rec->pool, .c = c, .rec = rec};
-    TileProgram *p = r.p = tile_program(a, rec->pool, rec->name);
+TileProgram *recur_program(Arena *a, const RecProgram *rec, const PassOptions *o) {
+    TileProgram *p = tile_program(a, rec->pool, rec->name);
     p->recurrence = true;
     p->target = o->target.id;
     p->dtype = o->dtype;
     p->D = rec->D;
     p->Dv = rec->Dv;
     tile_sizes(p, &rec->sizes);
-    recur_add_tensors(&r, o->dtype);
+    return p;
+}
+
+TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *o, int few) {
+    const RecProgram *rec = c->rec;
+    Recur r = {.arena = a, .x = rec->pool, .c = c, .rec = rec};
+    r.p = recur_program(a, rec, o);
+    add_tensors(&r, o->dtype);
     build_kernel(&r, "fwd", PURPOSE_CHUNK);
     if (few) build_kernel(&r, "steps", PURPOSE_STEPS);
-    if (few) recur_add_plan(&r, ex_2(r.x, EX_LE, recur_size(&r, RSIZE_S), ex_i32(r.x, few)), 1);
-    recur_add_plan(&r, NULL, 0);
-    return p;
+    if (few) add_plan(&r, ex_2(r.x, EX_LE, recur_size(&r, RSIZE_S), ex_i32(r.x, few)), 1);
+    add_plan(&r, NULL, 0);
+    return r.p;
 }

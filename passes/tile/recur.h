@@ -106,10 +106,11 @@ TileValue *recur_new_state(Recur *r, const Write *w, TileValue *state);
 void recur_make_writes(Recur *r, Write *w, TileValue *state);
 int recur_tensor(Recur *r, const char *name, TensorRole role, Dtype t, int heads, const Ex *rows,
                  int columns);
-void recur_add_plan(Recur *r, const Ex *when, int kernel);
 void recur_load_rows(Recur *r);
 TileValue *recur_output(Recur *r, const Write *w, TileValue *state);
-void recur_add_tensors(Recur *r, Dtype t);
+void recur_add_operands(Recur *r, Dtype t);
+const Ex *recur_clause_of(Clause *c, const Ex *e);
+TileProgram *recur_program(Arena *a, const RecProgram *rec, const PassOptions *o);
 
 // ---- kernels
 void recur_kernel(Recur *r, const char *name, TilePurpose purpose);
