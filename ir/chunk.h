@@ -80,8 +80,8 @@ typedef enum ChunkPieceId {
 } ChunkPieceId;
 
 typedef struct ChunkSlope { // the derivative of a piece
-    const Ex *of;           // by SYM_Q, SYM_SQQ, .., SYM_O, SYM_SQO, or by the LOAD or SCALAR of an input
-    int input;              // -1: none
+    const Ex *of; // by SYM_Q, SYM_SQQ, .., SYM_O, SYM_SQO, or by the LOAD or SCALAR of an input
+    int input;    // -1: none
     const Ex *by;
 } ChunkSlope;
 

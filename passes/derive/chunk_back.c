@@ -44,13 +44,11 @@ static void add(Slopes *s, ChunkSlopes *to, const Ex *e, const Ex *of, int input
 }
 
 static void differentiate(ChunkBack *back, ChunkPieceId id, const Ex *e) {
-    static const ExSym symbols[] = {SYM_Q,  SYM_SQQ, SYM_K,  SYM_SQK,
-                                    SYM_V,  SYM_SQV, SYM_O,  SYM_SQO};
+    static const ExSym symbols[] = {SYM_Q, SYM_SQQ, SYM_K, SYM_SQK, SYM_V, SYM_SQV, SYM_O, SYM_SQO};
     Slopes s = {.back = back, .p = back->c->rec->pool};
     if (!e) return;
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++)
-        if (ex_uses(e, symbols[i], 0))
-            add(&s, &back->piece[id], e, ex_symbol(s.p, symbols[i]), -1);
+        if (ex_uses(e, symbols[i], 0)) add(&s, &back->piece[id], e, ex_symbol(s.p, symbols[i]), -1);
     ex_visit(e, find_read, &s);
     for (int i = 0; i < s.read.n; i++)
         add(&s, &back->piece[id], e, s.read.data[i], grad_input(back->c->rec, s.read.data[i]));

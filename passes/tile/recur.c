@@ -294,28 +294,32 @@ TileValue *recur_zero_of(const Recur *r, const ChunkRead *read) {
     return read->before && !read->decayed ? r->decay.zero_before : r->decay.zero;
 }
 
-static const Ex *recur_difference(Recur *r, TileOp *map, TileValue *a, TileValue *b) {
+static const Ex *difference(Recur *r, TileOp *map, TileValue *a, TileValue *b) {
     return ex_2(r->x, EX_SUB, recur_in(r, map, a), recur_in(r, map, b));
+}
+
+// exp2(sum), less the sum of u where `write`.
+const Ex *recur_fall(Recur *r, TileOp *map, Sum sum, bool write) {
+    Sum u = r->decay.to_write;
+    const Ex *rest = write ? difference(r, map, sum.rest, u.rest) : recur_in(r, map, sum.rest);
+    if (!sum.whole) return ex_1(r->x, EX_EXP2, rest);
+    const Ex *whole = write ? difference(r, map, sum.whole, u.whole) : recur_in(r, map, sum.whole);
+    return ex_1(r->x, EX_EXP2, ex_2(r->x, EX_ADD, whole, rest));
 }
 
 // exp2(sum - sum of u) where no zero lies behind u. NULL: there are no decays.
 const Ex *recur_from_write(Recur *r, TileOp *map, Sum sum, TileValue *zero) {
     if (!r->c->decay) return NULL;
-    Sum u = r->decay.to_write;
-    const Ex *fall = recur_difference(r, map, sum.rest, u.rest);
-    if (sum.whole) fall = ex_2(r->x, EX_ADD, recur_difference(r, map, sum.whole, u.whole), fall);
-    const Ex *kept =
-        ex_2(r->x, EX_LE, recur_in(r, map, zero), ex_conv(r->x, EX_F32, recur_pos(r, r->U)));
-    return recur_where(r, kept, ex_1(r->x, EX_EXP2, fall));
+    const Ex *at = ex_conv(r->x, EX_F32, recur_pos(r, r->U));
+    const Ex *kept = ex_2(r->x, EX_LE, recur_in(r, map, zero), at);
+    return recur_where(r, kept, recur_fall(r, map, sum, true));
 }
 
 // e times what is left of the state before the chunk.
 const Ex *recur_from_start(Recur *r, TileOp *map, Sum sum, TileValue *zero, const Ex *e) {
     if (!r->c->decay) return e;
-    const Ex *kept = ex_2(r->x, EX_LT, recur_in(r, map, zero), recur_number(r, 0)),
-             *fall = recur_in(r, map, sum.rest);
-    if (sum.whole) fall = ex_2(r->x, EX_ADD, recur_in(r, map, sum.whole), fall);
-    return recur_where(r, kept, recur_times(r, e, ex_1(r->x, EX_EXP2, fall)));
+    const Ex *kept = ex_2(r->x, EX_LT, recur_in(r, map, zero), recur_number(r, 0));
+    return recur_where(r, kept, recur_times(r, e, recur_fall(r, map, sum, false)));
 }
 
 // ---- scores and states

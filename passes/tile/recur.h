@@ -97,6 +97,7 @@ TileValue *recur_norm(Recur *r, const char *name, TileValue *v, int along, int c
 void recur_make_decays(Recur *r);
 Sum recur_sum_of(const Recur *r, const ChunkRead *read);
 TileValue *recur_zero_of(const Recur *r, const ChunkRead *read);
+const Ex *recur_fall(Recur *r, TileOp *map, Sum sum, bool write);
 const Ex *recur_from_write(Recur *r, TileOp *map, Sum sum, TileValue *zero);
 const Ex *recur_from_start(Recur *r, TileOp *map, Sum sum, TileValue *zero, const Ex *e);
 TileValue *recur_scores(Recur *r, const char *name, Dtype t, const Read *read, const Write *write,

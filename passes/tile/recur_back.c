@@ -12,31 +12,7 @@
 // sums of f32, which a last kernel converts; other launches have a plan without. The gradient of a decay is one of its exponent: what
 // reads at or behind it, without what both wrote and read there. A decay of 0 has one of its own: of the pairs with that zero alone
 // between them.
-#include "passes/tile/recur.h"
-
-#include <string.h>
-
-typedef struct Back {
-    Recur r;
-    const ChunkBack *back;
-    Diags *diags;
-    bool shared;        // heads share q, k or v
-    bool host;
-    int chunks;         // the size
-    int dout, dstate, dstate0; // tensors; dout: of o before `output`
-    int grad_o;                // that of o, as it comes
-    int states, adjoints;      // [B, H, chunks, D, Dv]
-    int solved, dx, dsolved;   // what was solved; gradients of the values written, and of those solved
-    int to[3], sums[3];        // dq, dk, dv; where they are added up
-    int *grad;                 // by input: tensor; -1
-    bool good;
-} Back;
-
-// Gradients of the pieces of a chunk, along T, T and D, or T and E; NULL: 0.
-typedef struct Pieces {
-    TileValue *of[PIECE_COUNT];
-    TileValue *o, *norm_o; // of what `output` reads
-} Pieces;
+#include "passes/tile/recur_back.h"
 
 static bool solves(const Back *b) { return b->r.c->erase.elem != NULL; }
 static int last_write(const Back *b) { return b->r.c->nwrites - 1; }
@@ -48,26 +24,6 @@ static bool has_output(const Back *b) {
 }
 
 // ---- small things
-
-static const Ex *add(Recur *r, const Ex *a, const Ex *b) {
-    return !a ? b : !b ? a : ex_2(r->x, EX_ADD, a, b);
-}
-
-// A scan along T.
-static TileValue *scan(Recur *r, TileOp *map, const char *name, TileScan way, bool strict,
-                       const Ex *e) {
-    TileValue *v = recur_scan(r, map, name, EX_ROWSUM, strict, e);
-    map->outs.data[map->outs.n - 1].scan = way;
-    return v;
-}
-
-// Where the element is one of the sequence, and not of a tile's padding.
-static const Ex *inside(Recur *r, int rows, int columns) {
-    const Ex *e = rows < 0 ? NULL : recur_exists(r, rows);
-    int size = columns == r->D ? r->rec->D : r->rec->Dv;
-    if (columns < 0) return e;
-    return recur_both(r, e, ex_2(r->x, EX_LT, recur_pos(r, columns), ex_i32(r->x, size)));
-}
 
 static Number product_of(Recur *r, const char *name, Number a, Number b) {
     if (!a.v && !b.v) return (Number){NULL, recur_times(r, a.constant, b.constant)};
@@ -108,148 +64,6 @@ static TileValue *left(Back *b, const char *name, int tensor) {
                        r->p->tensors.data[tensor].dtype, axes, 2);
 }
 
-// ---- gradients of inputs
-
-static bool refuse(Back *b, const ChunkSlope *s, const char *why) {
-    diag_error(b->diags, s->of->span, "the gradient of '%s' has no kernel yet: it is read at %s",
-               b->r.rec->inputs.data[s->input].name, why);
-    b->good = false;
-    return false;
-}
-
-static int columns_of(const Recur *r, ChunkPieceId id) {
-    switch ((int)id) {
-    case PIECE_QUERY:
-    case PIECE_ERASE:
-    case PIECE_WRITE:
-    case PIECE_WRITE2:
-    case PIECE_BONUS: return r->D;
-    case PIECE_VALUE:
-    case PIECE_OUTPUT: return r->E;
-    case PIECE_DECAY: return r->c->channel ? r->D : -1;
-    default: return -1;
-    }
-}
-
-// slope * gradient of the piece, in a map along T and `columns`.
-static const Ex *through(Back *b, TileOp *map, const Pieces *g, ChunkPieceId id, const Ex *by) {
-    Recur *r = &b->r;
-    Clause c = {.r = r, .map = map, .along = ALONG_T, .o = g->o, .norm_o = g->norm_o};
-    return recur_times(r, recur_in(r, map, g->of[id]), recur_clause_of(&c, by));
-}
-
-// The sum over pieces with such columns of slope * gradient; NULL: none has one.
-static const Ex *sum_of_slopes(Back *b, TileOp *map, const Pieces *g, int columns, const Ex *of) {
-    const Ex *sum = NULL;
-    for (int id = 0; id < PIECE_COUNT; id++) {
-        const ChunkSlopes *s = &b->back->piece[id];
-        for (int i = 0; i < s->n && g->of[id] && columns_of(&b->r, id) == columns; i++)
-            if (s->data[i].of == of)
-                sum = add(&b->r, sum, through(b, map, g, id, s->data[i].by));
-    }
-    return sum ? recur_where(&b->r, inside(&b->r, b->r.T, columns), sum) : NULL;
-}
-
-// A map of the sum; NULL where there is none.
-static TileValue *slopes(Back *b, const char *name, const Pieces *g, int columns, const Ex *of) {
-    Recur *r = &b->r;
-    TileOp *map = recur_open(r, r->T, columns, -1);
-    const Ex *sum = sum_of_slopes(b, map, g, columns, of);
-    if (sum) return recur_out(r, map, name, sum);
-    tile_unlink(map);
-    return NULL;
-}
-
-static const Ex *clamped(Recur *r, const Ex *at, const Ex *extent) {
-    const Ex *last = ex_2(r->x, EX_SUB, extent, ex_i32(r->x, 1));
-    return ex_2(r->x, EX_MAX, ex_2(r->x, EX_MIN, at, last), ex_i32(r->x, 0));
-}
-
-// Where a dimension of an input is read at.
-typedef struct Dim {
-    int axis;   // -1: neither the position nor the column
-    bool plain; // the position or column itself
-} Dim;
-
-static Dim dim_of(const Recur *r, const Ex *at, int columns) {
-    ExSym column = columns == r->E ? SYM_E_IDX : SYM_D_IDX;
-    if (ex_uses(at, SYM_T_IDX, 0)) return (Dim){r->T, at->op == EX_SYM};
-    if (columns >= 0 && ex_uses(at, column, 0)) return (Dim){columns, at->op == EX_SYM};
-    return (Dim){-1, false};
-}
-
-static bool has_place(Back *b, const ChunkSlope *s, int columns) {
-    const Recur *r = &b->r;
-    for (int d = 0; s->of->op == EX_LOAD && d < s->of->nargs; d++) {
-        const Ex *at = s->of->args[d];
-        Dim dim = dim_of(r, at, columns);
-        bool two = ex_uses(at, SYM_T_IDX, 0) &&
-                   (ex_uses(at, SYM_D_IDX, 0) || ex_uses(at, SYM_E_IDX, 0));
-        if (two || (dim.axis >= 0 && !dim.plain))
-            return refuse(b, s, "an index made of the position or the column, not the one itself");
-        for (int e = 0; e < d; e++)
-            if (dim.axis >= 0 && dim_of(r, s->of->args[e], columns).axis == dim.axis)
-                return refuse(b, s, "the same index twice");
-    }
-    return true;
-}
-
-static bool goes_along(const Recur *r, const ChunkSlope *s, int axis, int columns) {
-    for (int d = 0; s->of->op == EX_LOAD && d < s->of->nargs; d++)
-        if (dim_of(r, s->of->args[d], columns).axis == axis) return true;
-    return false;
-}
-
-static void store_grad(Back *b, const ChunkSlope *s, int columns, TileValue *v) {
-    Recur *r = &b->r;
-    const TileTensor *t = &r->p->tensors.data[b->grad[s->input]];
-    TileOp *op = tile_op(r->p, r->k, r->block, TILE_STORE, s->of->span);
-    op->tensor = b->grad[s->input];
-    op->add = true;
-    tile_arg(r->p, op, v);
-    for (int d = 0; d < t->rank; d++) {
-        bool scalar = s->of->op != EX_LOAD;
-        const Ex *at = scalar ? ex_i32(r->x, 0) : s->of->args[d];
-        Dim dim = scalar ? (Dim){-1, false} : dim_of(r, at, columns);
-        if (dim.axis < 0 && !scalar) at = clamped(r, at, t->extent[d]);
-        op->coord[d] = (TileCoord){dim.axis, dim.axis < 0 ? ex_simplify(r->x, at)
-                                                          : recur_tile_of(r, dim.axis)};
-    }
-}
-
-static TileValue *summed(Recur *r, TileValue *v, int axis) {
-    TileOp *map = recur_open(r, v->axis[0], v->rank > 1 ? v->axis[1] : -1, -1);
-    return recur_reduce(r, map, "g", EX_ROWSUM, axis, recur_in(r, map, v));
-}
-
-// Of the place of an input that a slope is of, from the pieces with such columns.
-static void add_grad(Back *b, const Pieces *g, const ChunkSlope *s, int columns) {
-    Recur *r = &b->r;
-    if (b->grad[s->input] < 0 || !has_place(b, s, columns)) return;
-    TileValue *v = slopes(b, "g", g, columns, s->of);
-    if (!v) return;
-    if (columns >= 0 && !goes_along(r, s, columns, columns)) v = summed(r, v, columns);
-    if (!goes_along(r, s, r->T, columns)) v = summed(r, v, r->T);
-    store_grad(b, s, columns, v);
-}
-
-// Each place of an input once for all pieces with the same columns.
-static void add_grads(Back *b, const Pieces *g) {
-    for (int id = 0; id < PIECE_COUNT; id++) {
-        const ChunkSlopes *s = &b->back->piece[id];
-        int columns = columns_of(&b->r, id);
-        for (int i = 0; i < s->n && g->of[id]; i++) {
-            bool before = s->data[i].input < 0;
-            for (int k = 0; k < id && !before; k++) {
-                const ChunkSlopes *o = &b->back->piece[k];
-                for (int j = 0; j < o->n && g->of[k] && columns_of(&b->r, k) == columns; j++)
-                    before |= o->data[j].of == s->data[i].of;
-            }
-            if (!before) add_grad(b, g, &s->data[i], columns);
-        }
-    }
-}
-
 // ---- kernel: the states
 
 // The gradient of o before `output`, from the one that comes.
@@ -260,15 +74,15 @@ static void before_output(Back *b, TileValue *o) {
     g.of[PIECE_OUTPUT] = recur_load(r, "do", b->grad_o, RSIZE_H, r->T, r->E);
     if (recur_uses(r->rec->output, SYM_SQO)) {
         g.norm_o = recur_norm(r, "no", o, ALONG_T, r->E);
-        squares = slopes(b, "sq", &g, r->E, ex_symbol(r->x, SYM_SQO));
+        squares = recur_slopes(b, "sq", &g, r->E, ex_symbol(r->x, SYM_SQO));
     }
-    if (squares) squares = summed(r, squares, r->E);
-    add_grads(b, &g);
+    if (squares) squares = recur_summed(r, squares, r->E);
+    recur_add_grads(b, &g);
     TileOp *map = recur_open(r, r->T, r->E, -1);
-    const Ex *e = sum_of_slopes(b, map, &g, r->E, ex_symbol(r->x, SYM_O));
+    const Ex *e = recur_sum_of_slopes(b, map, &g, r->E, ex_symbol(r->x, SYM_O));
     if (squares) {
         const Ex *twice = ex_2(r->x, EX_MUL, recur_in(r, map, squares), recur_number(r, 2));
-        e = add(r, e, recur_times(r, recur_in(r, map, o), twice));
+        e = recur_add(r, e, recur_times(r, recur_in(r, map, o), twice));
     }
     if (!e) e = recur_number(r, 0);
     recur_store(r, b->dout, recur_narrow(r, map, "dout", e), r->T);
@@ -289,11 +103,6 @@ static TileValue *states_chunk(void *ctx, TileValue *state) {
 }
 
 // ---- what both directions share
-
-typedef struct Reads {
-    Read query, erase;
-    Number erased; // of what is erased, from x's solved: erase.number * erased
-} Reads;
 
 // Numbers and elements of the reads and of the writes. all: k and v along both axes.
 static Reads load_reads(Back *b, Write *w, bool all) {
@@ -334,7 +143,8 @@ static TileValue *comes_to(Recur *r, const Write *w, TileValue *f) {
     if (r->c->channel) {
         TileOp *map = recur_open(r, r->U, r->D, -1);
         elem = recur_narrow(
-            r, map, "wd", recur_times(r, recur_in(r, map, elem), recur_from_write(r, map, end, zero)));
+            r, map, "wd",
+            recur_times(r, recur_in(r, map, elem), recur_from_write(r, map, end, zero)));
     }
     TileValue *y = recur_product(r, "dy", elem, f, NULL, r->U, r->E);
     if (r->c->channel || !r->c->decay) return y;
@@ -343,8 +153,8 @@ static TileValue *comes_to(Recur *r, const Write *w, TileValue *f) {
                      recur_times(r, recur_in(r, map, y), recur_from_write(r, map, end, zero)));
 }
 
-static TileValue *read_by(Recur *r, const char *name, const Read *read, const Write *w, TileValue *g,
-                          TileValue *sum) {
+static TileValue *read_by(Recur *r, const char *name, const Read *read, const Write *w,
+                          TileValue *g, TileValue *sum) {
     Number none = {NULL, NULL};
     TileValue *a = recur_scores(r, name, r->p->dtype, read, w, none);
     return recur_product(r, "dy", a, g, sum, r->U, r->E);
@@ -356,7 +166,8 @@ static TileValue *add_read(Recur *r, const Read *read, TileValue *g, TileValue *
     TileValue *zero = recur_zero_of(r, read->is), *elem = read->elem;
     if (r->c->channel) {
         TileOp *map = recur_open(r, r->T, r->D, -1);
-        elem = recur_narrow(r, map, "rd", recur_from_start(r, map, sum, zero, recur_in(r, map, elem)));
+        elem =
+            recur_narrow(r, map, "rd", recur_from_start(r, map, sum, zero, recur_in(r, map, elem)));
     } else if (r->c->decay) {
         TileOp *map = recur_open(r, r->T, r->E, -1);
         g = recur_narrow(r, map, "gd", recur_from_start(r, map, sum, zero, recur_in(r, map, g)));
@@ -389,8 +200,9 @@ static TileValue *adjoint_chunk(void *ctx, TileValue *f1) {
     if (!is_solved(b, 0)) recur_store(r, b->dx, dy[0], r->U);
     if (c->decay) {
         TileOp *map = recur_open(r, r->D, r->E, -1);
-        f1 = recur_out(r, map, "d",
-                       recur_from_start(r, map, r->decay.end, r->decay.zero_end, recur_in(r, map, f1)));
+        f1 = recur_out(
+            r, map, "d",
+            recur_from_start(r, map, r->decay.end, r->decay.zero_end, recur_in(r, map, f1)));
     }
     f1 = add_read(r, &reads.query, g, f1);
     return h ? add_read(r, &reads.erase, h, f1) : f1;
@@ -398,95 +210,70 @@ static TileValue *adjoint_chunk(void *ctx, TileValue *f1) {
 
 // ---- kernel: the gradients
 
-typedef struct Chunked { // of the chunk at hand
-    Reads reads;
-    Write w[2];
-    TileValue *s0, *f1;        // [D, E]
-    TileValue *dout, *dsolved; // what comes to the reads, [T, E]
-    TileValue *z_query, *z_erase; // gradients of their elements, of dout and dsolved, [T, D]
-    TileValue *pairs[2], *end[2]; // of the writes': of pairs, and of the state behind the chunk, [U, D]
-} Chunked;
-
 // (g x') with the number of x, where the write is at or before the read; f32[T, U].
-static TileValue *weights(Recur *r, const Read *read, TileValue *g, const Write *w) {
-    TileValue *a = recur_product(r, "da", g, w->x, NULL, r->T, r->U);
+static TileValue *weights(Recur *r, const BackRead *read, const Write *w) {
+    TileValue *a = recur_product(r, "da", read->g, w->x, NULL, r->T, r->U);
     TileOp *map = recur_open(r, r->T, r->U, -1);
     const Ex *e = recur_times(r, recur_in(r, map, a), recur_factor(r, map, w->number));
     const Ex *earlier =
-        ex_2(r->x, read->is->before ? EX_LT : EX_LE, recur_pos(r, r->U), recur_pos(r, r->T));
+        ex_2(r->x, read->is.is->before ? EX_LT : EX_LE, recur_pos(r, r->U), recur_pos(r, r->T));
     return recur_out(r, map, "a", recur_where(r, earlier, e));
 }
 
-static TileValue *plus(Recur *r, const char *name, TileValue *a, TileValue *b) {
-    if (!a || !b) return a ? a : b;
-    TileOp *map = recur_open(r, a->axis[0], a->rank > 1 ? a->axis[1] : -1, -1);
-    return recur_out(r, map, name, ex_2(r->x, EX_ADD, recur_in(r, map, a), recur_in(r, map, b)));
+static const Ex *decayed(Recur *r, TileOp *map, const BackRead *read) {
+    const ChunkRead *is = read->is.is;
+    return recur_from_write(r, map, recur_sum_of(r, is), recur_zero_of(r, is));
 }
 
 // What a read and a write give each other's elements, where channels have decays of their own.
-static void channel_pairs(Recur *r, const Read *read, Number n, const Write *w, TileValue *a,
-                          TileValue **z, TileValue **dw) {
-    Sum sum = recur_sum_of(r, read->is);
-    TileValue *zero = recur_zero_of(r, read->is);
+static void channel_pairs(Recur *r, BackRead *read, const Write *w, TileValue *a, TileValue **dw) {
     TileOp *map = recur_open(r, r->T, r->U, r->D);
     const Ex *e = recur_times(r, recur_in(r, map, a), recur_in(r, map, w->elem));
-    e = recur_times(r, e, recur_from_write(r, map, sum, zero));
-    *z = plus(r, "z", *z, recur_reduce(r, map, "z", EX_ROWSUM, r->U, e));
+    e = recur_times(r, e, decayed(r, map, read));
+    read->z = recur_plus(r, "z", read->z, recur_reduce(r, map, "z", EX_ROWSUM, r->U, e));
     map = recur_open(r, r->T, r->U, r->D);
-    e = recur_times(r, recur_in(r, map, a), recur_in(r, map, read->elem));
-    e = recur_times(r, recur_times(r, e, recur_factor(r, map, n)), recur_from_write(r, map, sum, zero));
-    *dw = plus(r, "dw", *dw, recur_reduce(r, map, "dw", EX_ROWSUM, r->T, e));
+    e = recur_times(r, recur_in(r, map, a), recur_in(r, map, read->is.elem));
+    e = recur_times(r, recur_times(r, e, recur_factor(r, map, read->n)), decayed(r, map, read));
+    *dw = recur_plus(r, "dw", *dw, recur_reduce(r, map, "dw", EX_ROWSUM, r->T, e));
 }
 
-static void row_pairs(Recur *r, const Read *read, Number n, const Write *w, TileValue *a,
-                      TileValue **z, TileValue **dw) {
+static void row_pairs(Recur *r, BackRead *read, const Write *w, TileValue *a, TileValue **dw) {
+    Number n = read->n;
     TileOp *map = recur_open(r, r->T, r->U, -1);
-    const Ex *e = recur_times(r, recur_in(r, map, a),
-                              recur_from_write(r, map, recur_sum_of(r, read->is),
-                                               recur_zero_of(r, read->is)));
+    const Ex *e = recur_times(r, recur_in(r, map, a), decayed(r, map, read));
     TileValue *p = recur_narrow(r, map, "p", e), *pn = p;
-    if (n.v || n.constant) pn = recur_narrow(r, map, "pn", recur_times(r, e, recur_factor(r, map, n)));
-    *z = recur_product(r, "z", p, w->elem, *z, r->T, r->D);
-    *dw = recur_product(r, "dw", pn, read->elem, *dw, r->U, r->D);
+    if (n.v || n.constant)
+        pn = recur_narrow(r, map, "pn", recur_times(r, e, recur_factor(r, map, n)));
+    read->z = recur_product(r, "z", p, w->elem, read->z, r->T, r->D);
+    *dw = recur_product(r, "dw", pn, read->is.elem, *dw, r->U, r->D);
 }
 
-// z of a read, from what comes to it; n: what comes to the writes is times that.
-static TileValue *back_read(Recur *r, Chunked *x, const Read *read, Number n, TileValue *g) {
-    TileValue *z = NULL;
+// z of a read, from what comes to it.
+static void back_read(Back *b, Chunked *x, BackRead *read) {
+    Recur *r = &b->r;
+    bool pairs = b->back->piece[PIECE_DECAY].n && !r->c->channel;
     for (int i = 0; i < r->c->nwrites; i++) {
-        TileValue *a = weights(r, read, g, &x->w[i]);
-        (r->c->channel ? channel_pairs : row_pairs)(r, read, n, &x->w[i], a, &z, &x->pairs[i]);
+        const Write *w = &x->w[i];
+        read->a[i] = weights(r, read, w);
+        if (pairs) read->pair[i] = recur_product(r, "rw", read->is.elem, w->elem, NULL, r->T, r->U);
+        (r->c->channel ? channel_pairs : row_pairs)(r, read, w, read->a[i], &x->dw[i]);
     }
-    TileValue *s = recur_product(r, "zs", g, x->s0, NULL, r->T, r->D);
+    read->state = recur_product(r, "zs", read->g, x->s0, NULL, r->T, r->D);
     TileOp *map = recur_open(r, r->T, r->D, -1);
-    const Ex *e = recur_from_start(r, map, recur_sum_of(r, read->is), recur_zero_of(r, read->is),
-                                   recur_in(r, map, s));
-    return recur_out(r, map, "z", ex_2(r->x, EX_ADD, recur_in(r, map, z), e));
+    const Ex *e = recur_from_start(r, map, recur_sum_of(r, read->is.is),
+                                   recur_zero_of(r, read->is.is), recur_in(r, map, read->state));
+    read->z = recur_out(r, map, "z", ex_2(r->x, EX_ADD, recur_in(r, map, read->z), e));
 }
 
-static TileValue *back_end(Recur *r, const Chunked *x, const Write *w) {
-    TileValue *e = recur_product(r, "wf", w->x, x->f1, NULL, r->U, r->D);
+// What the state behind the chunk gives a write.
+static void back_end(Recur *r, Chunked *x, int write) {
+    const Write *w = &x->w[write];
+    x->reach[write] = recur_product(r, "wf", w->x, x->f1, NULL, r->U, r->D);
     TileOp *map = recur_open(r, r->U, r->D, -1);
-    const Ex *decayed = recur_from_write(r, map, r->decay.end, r->decay.zero_end);
-    return recur_out(
-        r, map, "we",
-        recur_times(r, recur_times(r, recur_in(r, map, e), recur_factor(r, map, w->number)), decayed));
-}
-
-static TileValue *along_t(Recur *r, TileValue *v) {
-    return v ? recur_beside(r, arena_printf(r->arena, "%st", v->name), v, r->U, r->T) : NULL;
-}
-
-// a * b * number, summed over columns.
-static TileValue *dot(Recur *r, const char *name, TileValue *a, TileValue *b, Number n) {
-    int columns = a->axis[1] == r->T || a->axis[1] == r->U ? a->axis[0] : a->axis[1];
-    int rows = columns == a->axis[1] ? a->axis[0] : a->axis[1];
-    TileOp *map = recur_open(r, rows, columns, -1);
-    const Ex *e = ex_2(r->x, EX_MUL, recur_in(r, map, a), recur_in(r, map, b));
-    TileValue *v = recur_reduce(r, map, name, EX_ROWSUM, columns, e);
-    if (!n.v && !n.constant) return v;
-    map = recur_open(r, rows, -1, -1);
-    return recur_out(r, map, name, recur_times(r, recur_in(r, map, v), recur_factor(r, map, n)));
+    const Ex *e =
+        recur_times(r, recur_in(r, map, x->reach[write]), recur_factor(r, map, w->number));
+    e = recur_times(r, e, recur_from_write(r, map, r->decay.end, r->decay.zero_end));
+    x->dw[write] = recur_plus(r, "dw", x->dw[write], recur_out(r, map, "we", e));
 }
 
 // v * n, f32 along T.
@@ -496,79 +283,6 @@ static TileValue *with(Recur *r, const char *name, TileValue *v, Number n) {
     return recur_out(r, map, name, recur_times(r, recur_in(r, map, v), recur_factor(r, map, n)));
 }
 
-// ---- decays
-
-// a * b * number by channel, or summed over them.
-static TileValue *flow(Recur *r, const char *name, TileValue *a, TileValue *b, Number n) {
-    if (!r->c->channel) return dot(r, name, a, b, n);
-    TileOp *map = recur_open(r, a->axis[0], a->axis[1], -1);
-    const Ex *e = ex_2(r->x, EX_MUL, recur_in(r, map, a), recur_in(r, map, b));
-    return recur_out(r, map, name, recur_times(r, e, recur_factor(r, map, n)));
-}
-
-// G(C, 0) <F1, S0>
-static TileValue *flow_through(Recur *r, const Chunked *x) {
-    TileOp *map = recur_open(r, r->D, r->E, -1);
-    const Ex *e = ex_2(r->x, EX_MUL, recur_in(r, map, x->f1), recur_in(r, map, x->s0));
-    TileValue *v = recur_reduce(r, map, "fs", EX_ROWSUM, r->E, e);
-    if (!r->c->channel) v = summed(r, v, r->D);
-    map = recur_open(r, r->c->channel ? r->D : -1, -1, -1);
-    return recur_out(r, map, "fs",
-                     recur_from_start(r, map, r->decay.end, r->decay.zero_end, recur_in(r, map, v)));
-}
-
-static bool at_before(const Read *read) { return read->is->before && !read->is->decayed; }
-
-// The gradient of the exponents, without the factor of 2^x.
-static TileValue *exponents(Back *b, const Chunked *x) {
-    Recur *r = &b->r;
-    int columns = r->c->channel ? r->D : -1;
-    TileValue *at = NULL, *before = NULL, *pairs = NULL, *end = NULL;
-    const Read *read[] = {&x->reads.query, solves(b) ? &x->reads.erase : NULL};
-    for (int i = 0; i < 2 && read[i]; i++) {
-        Number n = i ? x->reads.erased : read[i]->number;
-        TileValue *v = flow(r, "rz", read[i]->elem, i ? x->z_erase : x->z_query, n);
-        TileValue **to = at_before(read[i]) ? &before : &at;
-        *to = plus(r, "rz", *to, v);
-    }
-    for (int i = 0; i < r->c->nwrites; i++) {
-        Number none = {NULL, NULL};
-        pairs = plus(r, "wp", pairs, flow(r, "wp", x->w[i].elem, x->pairs[i], none));
-        end = plus(r, "wf", end, flow(r, "wf", x->w[i].elem, x->end[i], none));
-    }
-    pairs = along_t(r, pairs), end = along_t(r, end);
-    TileValue *through = flow_through(r, x);
-    TileOp *map = recur_open(r, r->T, columns, -1);
-    const Ex *e = recur_in(r, map, pairs);
-    e = at ? ex_2(r->x, EX_SUB, recur_in(r, map, at), e) : ex_1(r->x, EX_NEG, e);
-    TileValue *sum[3] = {scan(r, map, "ds", SCAN_SUFFIX, false, e)};
-    map = recur_open(r, r->T, columns, -1);
-    sum[1] = scan(r, map, "de", SCAN_PREFIX, true, recur_in(r, map, end));
-    if (before) {
-        map = recur_open(r, r->T, columns, -1);
-        sum[2] = scan(r, map, "db", SCAN_SUFFIX, true, recur_in(r, map, before));
-    }
-    map = recur_open(r, r->T, columns, -1);
-    e = recur_in(r, map, through);
-    for (int i = 0; i < 3; i++)
-        if (sum[i]) e = add(r, e, recur_in(r, map, sum[i]));
-    return recur_out(r, map, "dl", e);
-}
-
-// From the gradient of the exponent to that of the piece: of the exponent, or of the decay.
-static TileValue *decay_piece(Back *b, const Chunked *x) {
-    Recur *r = &b->r;
-    int columns = r->c->channel ? r->D : -1;
-    TileValue *dl = exponents(b, x);
-    TileOp *map = recur_open(r, r->T, columns, -1);
-    const Ex *l = recur_clause(r, map, ALONG_T, r->c->decay), *e = recur_in(r, map, dl);
-    const Ex *gone = ex_2(r->x, EX_LT, l, recur_number(r, CHUNK_ZERO));
-    const Ex *there = recur_both(r, ex_1(r->x, EX_NOT, gone), inside(r, r->T, columns));
-    e = b->back->by_exponent ? ex_2(r->x, EX_MUL, e, recur_number(r, 0.69314718055994531))
-                             : ex_2(r->x, EX_DIV, e, recur_clause(r, map, ALONG_T, r->rec->decay));
-    return recur_out(r, map, "dg", recur_where(r, there, e));
-}
-
 // ---- all pieces
 
 // What a bonus adds: o += (sum of query bonus key) value v, with the numbers of query and key outside.
@@ -576,8 +290,9 @@ static void back_bonus(Back *b, Chunked *x, Pieces *g, TileValue *v, Number valu
     Recur *r = &b->r;
     const Chunk *c = r->c;
     Number none = {NULL, NULL}, both = product_of(r, "nqv", query, value);
-    TileValue *key = recur_elements(r, "kb", c->write[0].elem, ALONG_T, r->D), *q = x->reads.query.elem;
-    TileValue *dov = dot(r, "dov", x->dout, v, none);
+    TileValue *key = recur_elements(r, "kb", c->write[0].elem, ALONG_T, r->D),
+              *q = x->read[0].is.elem;
+    TileValue *dov = recur_dot(r, "dov", x->read[0].g, v, none);
     TileOp *map = recur_open(r, r->T, r->D, -1);
     const Ex *clause = recur_clause(r, map, ALONG_T, c->bonus);
     const Ex *pair = recur_times(r, recur_in(r, map, q), recur_in(r, map, key));
@@ -585,25 +300,25 @@ static void back_bonus(Back *b, Chunked *x, Pieces *g, TileValue *v, Number valu
     map = recur_open(r, r->T, -1, -1);
     const Ex *e = recur_times(r, recur_in(r, map, dov), recur_in(r, map, sum));
     TileValue *of_value = recur_out(r, map, "bv", recur_times(r, e, recur_factor(r, map, query)));
-    g->of[PIECE_VALUE_N] = plus(r, "dnv", g->of[PIECE_VALUE_N], of_value);
+    g->of[PIECE_VALUE_N] = recur_plus(r, "dnv", g->of[PIECE_VALUE_N], of_value);
     TileValue *all = with(r, "bn", dov, both), *own = with(r, "bo", dov, value);
     map = recur_open(r, r->T, r->D, -1);
     clause = recur_clause(r, map, ALONG_T, c->bonus);
     const Ex *of_key = recur_times(r, recur_in(r, map, q), clause);
     TileValue *dk = recur_out(r, map, "bk", recur_times(r, recur_in(r, map, all), of_key));
-    g->of[PIECE_WRITE] = plus(r, "dke", g->of[PIECE_WRITE], dk);
+    g->of[PIECE_WRITE] = recur_plus(r, "dke", g->of[PIECE_WRITE], dk);
     map = recur_open(r, r->T, r->D, -1);
     clause = recur_clause(r, map, ALONG_T, c->bonus);
     const Ex *of_query = recur_times(r, recur_in(r, map, key), clause);
     TileValue *dq = recur_out(r, map, "bq", recur_times(r, recur_in(r, map, own), of_query));
-    x->z_query = plus(r, "z", x->z_query, dq);
+    x->read[0].z = recur_plus(r, "z", x->read[0].z, dq);
     map = recur_open(r, r->T, r->D, -1);
     pair = recur_times(r, recur_in(r, map, q), recur_in(r, map, key));
     g->of[PIECE_BONUS] = recur_out(r, map, "db", recur_times(r, pair, recur_in(r, map, all)));
     sum = with(r, "bs", sum, both);
     map = recur_open(r, r->T, r->E, -1);
-    e = recur_times(r, recur_in(r, map, x->dout), recur_in(r, map, sum));
-    g->of[PIECE_VALUE] = plus(r, "dv", g->of[PIECE_VALUE], recur_out(r, map, "dvb", e));
+    e = recur_times(r, recur_in(r, map, x->read[0].g), recur_in(r, map, sum));
+    g->of[PIECE_VALUE] = recur_plus(r, "dv", g->of[PIECE_VALUE], recur_out(r, map, "dvb", e));
 }
 
 static Pieces pieces(Back *b, Chunked *x) {
@@ -612,21 +327,21 @@ static Pieces pieces(Back *b, Chunked *x) {
     Pieces g = {.o = NULL};
     Number none = {NULL, NULL}, value = recur_row_number(r, "nv", c->write[0].value, ALONG_T);
     TileValue *v = recur_elements(r, "vt", c->value, ALONG_T, r->E);
-    TileValue *dx = is_solved(b, 0) ? x->dsolved : recur_load(r, "dx", b->dx, RSIZE_H, r->T, r->E);
-    if (b->back->piece[PIECE_DECAY].n) g.of[PIECE_DECAY] = decay_piece(b, x);
-    g.of[PIECE_VALUE_N] = dot(r, "dnv", dx, v, none);
+    TileValue *dx =
+        is_solved(b, 0) ? x->read[1].g : recur_load(r, "dx", b->dx, RSIZE_H, r->T, r->E);
+    if (b->back->piece[PIECE_DECAY].n) g.of[PIECE_DECAY] = recur_decay_piece(b, x);
+    g.of[PIECE_VALUE_N] = recur_dot(r, "dnv", dx, v, none);
     g.of[PIECE_VALUE] = with(r, "dv", dx, value);
-    for (int i = 0; i < c->nwrites; i++)
-        g.of[PIECE_WRITE + i] = along_t(r, plus(r, "dw", x->pairs[i], x->end[i]));
-    if (c->bonus) back_bonus(b, x, &g, v, value, x->reads.query.number);
-    g.of[PIECE_QUERY] = with(r, "dqe", x->z_query, x->reads.query.number);
-    g.of[PIECE_QUERY_N] = dot(r, "dnq", x->reads.query.elem, x->z_query, none);
+    for (int i = 0; i < c->nwrites; i++) g.of[PIECE_WRITE + i] = recur_along_t(r, x->dw[i]);
+    if (c->bonus) back_bonus(b, x, &g, v, value, x->read[0].n);
+    g.of[PIECE_QUERY] = with(r, "dqe", x->read[0].z, x->read[0].n);
+    g.of[PIECE_QUERY_N] = recur_dot(r, "dnq", x->read[0].is.elem, x->read[0].z, none);
     if (!solves(b)) return g;
     Number erased = recur_row_number(r, "nu", c->write[last_write(b)].erased, ALONG_T);
-    TileValue *e = dot(r, "rze", x->reads.erase.elem, x->z_erase, none);
-    g.of[PIECE_ERASE] = with(r, "dee", x->z_erase, x->reads.erased);
+    TileValue *e = recur_dot(r, "rze", x->read[1].is.elem, x->read[1].z, none);
+    g.of[PIECE_ERASE] = with(r, "dee", x->read[1].z, x->read[1].n);
     g.of[PIECE_ERASE_N] = with(r, "dne", e, erased);
-    g.of[PIECE_ERASED_N] = with(r, "dnu", e, x->reads.erase.number);
+    g.of[PIECE_ERASED_N] = with(r, "dnu", e, x->read[1].is.number);
     return g;
 }
 
@@ -636,14 +351,15 @@ static void store_operand(Back *b, const Pieces *g, int which, ExSym element, Ex
     Recur *r = &b->r;
     static const int heads[] = {RSIZE_HQ, RSIZE_HK, RSIZE_HV};
     const Ex *sq = ex_symbol(r->x, square);
-    TileValue *of_row = slopes(b, "sq", g, -1, sq), *of_columns = slopes(b, "sq", g, columns, sq);
-    if (of_columns) of_columns = summed(r, of_columns, columns);
-    TileValue *squares = plus(r, "sq", of_row, of_columns);
+    TileValue *of_row = recur_slopes(b, "sq", g, -1, sq),
+              *of_columns = recur_slopes(b, "sq", g, columns, sq);
+    if (of_columns) of_columns = recur_summed(r, of_columns, columns);
+    TileValue *squares = recur_plus(r, "sq", of_row, of_columns);
     TileOp *map = recur_open(r, r->T, columns, -1);
-    const Ex *e = sum_of_slopes(b, map, g, columns, ex_symbol(r->x, element));
+    const Ex *e = recur_sum_of_slopes(b, map, g, columns, ex_symbol(r->x, element));
     if (squares) {
         const Ex *twice = ex_2(r->x, EX_MUL, recur_in(r, map, squares), recur_number(r, 2));
-        e = add(r, e, recur_times(r, recur_in(r, map, raw), twice));
+        e = recur_add(r, e, recur_times(r, recur_in(r, map, raw), twice));
     }
     TileValue *v = recur_out(r, map, "d", e ? e : recur_number(r, 0));
     TileOp *op = tile_op(r->p, r->k, r->block, TILE_STORE, r->rec->span);
@@ -656,6 +372,20 @@ static void store_operand(Back *b, const Pieces *g, int which, ExSym element, Ex
     tile_arg(r->p, op, v);
 }
 
+static void load_written(Back *b, Chunked *x) {
+    Recur *r = &b->r;
+    for (int i = 0; i < r->c->nwrites; i++) {
+        const ChunkWrite *w = &r->c->write[i];
+        bool solved = is_solved(b, i);
+        x->w[i].x = solved ? recur_load(r, "x", b->solved, RSIZE_H, r->U, r->E)
+                           : recur_elements(r, "ve", r->c->value, ALONG_U, r->E);
+        if (!solved || i)
+            x->w[i].number =
+                recur_row_number(r, i ? "nx" : "nw", i ? w->erased : w->value, ALONG_U);
+    }
+    x->s0 = left(b, "S0", b->states), x->f1 = left(b, "F1", b->adjoints);
+}
+
 static void build_gradients(Back *b, const char *name) {
     Recur *r = &b->r;
     Chunked x = {.s0 = NULL};
@@ -664,28 +394,21 @@ static void build_gradients(Back *b, const char *name) {
     k->axes[r->D].whole = false, k->axes[r->E].whole = true;
     k->grid[2].axis = r->D;
     k->grid[k->ngrid++] = (TileGrid){.sym = SYM_TILE, .axis = r->T, .count = ex_i32(r->x, 1)};
-    x.reads = load_reads(b, x.w, true);
-    for (int i = 0; i < r->c->nwrites; i++) {
-        const ChunkWrite *w = &r->c->write[i];
-        bool solved = is_solved(b, i);
-        x.w[i].x = solved ? recur_load(r, "x", b->solved, RSIZE_H, r->U, r->E)
-                          : recur_elements(r, "ve", r->c->value, ALONG_U, r->E);
-        if (!solved || i)
-            x.w[i].number = recur_row_number(r, i ? "nx" : "nw", i ? w->erased : w->value, ALONG_U);
-    }
-    x.s0 = left(b, "S0", b->states), x.f1 = left(b, "F1", b->adjoints);
-    x.dout = recur_load(r, "do", b->dout, RSIZE_H, r->T, r->E);
-    x.z_query = back_read(r, &x, &x.reads.query, x.reads.query.number, x.dout);
+    Reads reads = load_reads(b, x.w, true);
+    load_written(b, &x);
+    x.read[x.nreads++] = (BackRead){.is = reads.query, .n = reads.query.number};
+    x.read[0].g = recur_load(r, "do", b->dout, RSIZE_H, r->T, r->E);
     if (solves(b)) {
-        x.dsolved = recur_load(r, "dx", b->dsolved, RSIZE_H, r->T, r->E);
-        x.z_erase = back_read(r, &x, &x.reads.erase, x.reads.erased, x.dsolved);
+        x.read[x.nreads++] = (BackRead){.is = reads.erase, .n = reads.erased};
+        x.read[1].g = recur_load(r, "dx", b->dsolved, RSIZE_H, r->T, r->E);
     }
-    for (int i = 0; i < r->c->nwrites; i++) x.end[i] = back_end(r, &x, &x.w[i]);
+    for (int i = 0; i < x.nreads; i++) back_read(b, &x, &x.read[i]);
+    for (int i = 0; i < r->c->nwrites; i++) back_end(r, &x, i);
     Pieces g = pieces(b, &x);
     store_operand(b, &g, 0, SYM_Q, SYM_SQQ, r->raw_q, r->D);
     store_operand(b, &g, 1, SYM_K, SYM_SQK, r->raw_k[ALONG_T], r->D);
     store_operand(b, &g, 2, SYM_V, SYM_SQV, r->raw_v[ALONG_T], r->E);
-    add_grads(b, &g);
+    recur_add_grads(b, &g);
 }
 
 // ---- sums to the type of the result
@@ -726,8 +449,9 @@ static int work_of_chunks(Back *b, const char *name, int index) {
                     .index = index,
                     .dtype = r->p->dtype,
                     .rank = 5,
-                    .extent = {recur_size(r, RSIZE_B), recur_size(r, RSIZE_H), recur_size(r, b->chunks),
-                               ex_i32(r->x, r->rec->D), ex_i32(r->x, r->rec->Dv)}};
+                    .extent = {recur_size(r, RSIZE_B), recur_size(r, RSIZE_H),
+                               recur_size(r, b->chunks), ex_i32(r->x, r->rec->D),
+                               ex_i32(r->x, r->rec->Dv)}};
     VEC_PUSH(r->arena, &r->p->tensors, t);
     return r->p->tensors.n - 1;
 }
@@ -754,7 +478,8 @@ static void add_tensors(Back *b, Dtype t) {
     Recur *r = &b->r;
     const RecProgram *rec = r->rec;
     const Ex *S = recur_size(r, RSIZE_S), *D = ex_i32(r->x, rec->D);
-    static const char *const names[] = {"dq", "dk", "dv"}, *const sums[] = {"sum_q", "sum_k", "sum_v"};
+    static const char *const names[] = {"dq", "dk", "dv"}, *const sums[] = {"sum_q", "sum_k",
+                                                                            "sum_v"};
     static const TensorRole roles[] = {TENSOR_DQ, TENSOR_DK, TENSOR_DV};
     static const int heads[] = {RSIZE_HQ, RSIZE_HK, RSIZE_HV};
     int n = 0;
@@ -812,7 +537,7 @@ static void add_plan(Back *b, const Ex *when, int gradients, int converts) {
 TileProgram *pass_build_recurrence_backward(Arena *a, const ChunkBack *back, const PassOptions *o,
                                             Diags *diags) {
     const RecProgram *rec = back->c->rec;
-    Back b = {.back = back, .diags = diags, .host = o->target.kind == KIND_HOST, .good = true};
+    Back b = {.back = back, .diags = diags, .good = true};
     Recur *r = &b.r;
     *r = (Recur){.arena = a, .x = rec->pool, .c = back->c, .rec = rec};
     TileProgram *p = r->p = recur_program(a, rec, o);
@@ -823,8 +548,8 @@ TileProgram *pass_build_recurrence_backward(Arena *a, const ChunkBack *back, con
     recur_chunks(r, "S", r->state0, -1, ex_symbol(r->x, SYM_STEP), states_chunk, &b);
     recur_kernel(r, "adjoint", PURPOSE_ADJOINT);
     const Ex *last = ex_2(r->x, EX_SUB, recur_size(r, b.chunks), ex_i32(r->x, 1));
-    recur_chunks(r, "F", b.dstate, b.dstate0,
-                 ex_2(r->x, EX_SUB, last, ex_symbol(r->x, SYM_STEP)), adjoint_chunk, &b);
+    recur_chunks(r, "F", b.dstate, b.dstate0, ex_2(r->x, EX_SUB, last, ex_symbol(r->x, SYM_STEP)),
+                 adjoint_chunk, &b);
     build_gradients(&b, "gradients");
     unused_grads(&b);
     b.shared = true;
