@@ -163,6 +163,13 @@ TileProgram *pass_recurrence_backward(Arena *a, const ChunkBack *back, const Pas
                                       Diags *diags) {
     const RecProgram *rec = back->c->rec;
     if (!accepts(rec->span, rec->D, rec->Dv, diags)) return NULL;
+    if (o->target.kind != KIND_HOST) {
+        diag_error(diags, rec->span,
+                   "recurrence '%s': the backward of recurrences has kernels for the CPU only in "
+                   "this version",
+                   rec->name);
+        return NULL;
+    }
     TileProgram *p = pass_recurrence_backward_algorithm(a, back, o, diags);
     return p && pass_finish(p, o, diags) ? p : NULL;
 }

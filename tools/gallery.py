@@ -102,7 +102,6 @@ def github(text):
 def explained(variant, attnc, folder):
     """The formula, and what is derived."""
     text = github(run(attnc, ["explain", f"{variant.name}.attn", "--format=tex"], folder)).strip()
-    text = re.sub(r"^### the backward is not derived by this version$", "The backward is not derived by this version.", text, flags=re.M)
     formula, derived = re.match(r"### [^\n]*\n\n(.*?)\n\n(### .*)", text, re.S).groups()
     return f"## Formula\n\nFor one query, over the keys:\n\n{formula}\n\n## What the compiler derives\n\n{derived}\n"
 
@@ -250,10 +249,9 @@ def recurrence(variant):
 def chunked(variant, attnc, folder):
     """What is derived of a recurrence, and how it is run."""
     text = github(run(attnc, ["explain", f"{variant.name}.attn", "--format=tex"], folder)).strip()
-    text = re.sub(r"^### the backward is not derived by this version$", "The backward is not derived by this version.", text, flags=re.M)
     derived, name = text[text.index("### in a chunk") :], variant.name
     return "\n".join(["## What the compiler derives", "", derived, "", "## From the command", "",
-                      "The CPU has kernels of recurrences, GPUs have none yet. `check` compares a kernel with the steps of the recurrence in float64. An object "
+                      "`check` compares a kernel with the steps of the recurrence in float64. An object "
                       "file comes with a header ([the artifact](../abi.md)); from Python, `attn.compile` takes the source.", "",
                       "```console", f"$ attnc check {name}.attn --shape=H=2,S=8", f"$ attnc run {name}.attn --shape=H=2,S=8 --out o=o.npy --out state=state.npy",
                       f"$ attnc -O3 {name}.attn -o {name}.o", "```", ""])  # fmt: skip

@@ -252,6 +252,109 @@ static void tell_combine(Tell *x) {
     prose(x, "a part without a position is the identity: Phi 1, Psi 0");
 }
 
+// ---- the backward
+
+// Sums over positions of the chunk: `t` runs behind j.
+static const Ex *all(Tell *x, const char *text) { return sum(x, own(x, text)); }
+
+static const char *dx_name(Tell *x, int w) {
+    return arena_printf(x->arena, "d%s", written(x, w, ""));
+}
+
+// What comes to a write: of what reads it, and of the state behind the chunk.
+static void tell_comes(Tell *x, int w) {
+    const Chunk *c = x->c;
+    const Ex *e = all(x, arena_printf(x->arena, "%s_t * do_t", w ? "B" : "A"));
+    if (c->erase.elem) e = plus(x, e, all(x, arena_printf(x->arena, "%s_t * du_t", w ? "N" : "M")));
+    const Ex *end =
+        own(x, arena_printf(x->arena, c->channel ? "dot(G(C, j) * %s_j, F1)" : "dot(%s_j, F1)",
+                            write_name(x, w)));
+    if (!c->channel) end = times(x, decays(x, "G(C, j)"), end);
+    equation(x, own(x, arena_printf(x->arena, "%s_j", dx_name(x, w))), plus(x, e, end));
+    prose(x, "    (t from j on, as the scores have it)");
+}
+
+static const char *between_name(const ChunkRead *r) {
+    return r->before && !r->decayed ? "G(t-1, j)" : "G(t, j)";
+}
+
+// The gradient of a read's elements, of what comes to it.
+static void tell_read_back(Tell *x, const ChunkRead *r, const char *elem, const char *comes,
+                           const Ex *number) {
+    const char *between = between_name(r);
+    const char *all = r->before && !r->decayed ? "G(t-1, 0)" : "G(t, 0)";
+    const Ex *e = NULL;
+    for (int w = 0; w < x->c->nwrites; w++) {
+        const Ex *score = own(x, arena_printf(x->arena, "dot(%s, %s)", comes, written(x, w, "_j")));
+        const Ex *to = own(x, arena_printf(x->arena, "%s_j", write_name(x, w)));
+        e = plus(x, e, sum(x, times(x, times(x, score, decays(x, between)), to)));
+    }
+    const Ex *state =
+        times(x, decays(x, all), own(x, arena_printf(x->arena, "dot(S0, %s)", comes)));
+    equation(x, own(x, elem), times(x, number, plus(x, e, state)));
+}
+
+static void tell_write_back(Tell *x, int w) {
+    const Chunk *c = x->c;
+    const char *query = element(c->query.elem, "q~"), *at = written(x, w, "_j");
+    const Ex *e = sum(x, times(x, own(x, arena_printf(x->arena, "dot(dO_t, %s)", at)),
+                               times(x, decays(x, between_name(&c->query)),
+                                     own(x, arena_printf(x->arena, "%s_t", query)))));
+    if (c->erase.elem) {
+        const char *erase = element(c->erase.elem, "e~");
+        const Ex *n = number(x, c->erase.number, "n_e");
+        const Ex *score = own(x, arena_printf(x->arena, "dot(du_t, %s)", at));
+        const Ex *to = times(x, decays(x, between_name(&c->erase)),
+                             own(x, arena_printf(x->arena, "%s_t", erase)));
+        e = plus(x, e, sum(x, times(x, times(x, n, score), to)));
+    }
+    const Ex *end =
+        times(x, decays(x, "G(C, j)"), own(x, arena_printf(x->arena, "dot(F1, %s)", at)));
+    equation(x, own(x, arena_printf(x->arena, "d%s_j", write_name(x, w))), plus(x, e, end));
+}
+
+static void tell_state_back(Tell *x) {
+    const Chunk *c = x->c;
+    const char *query = element(c->query.elem, "q~");
+    const char *of_q = c->query.before ? "G(t-1, 0)" : "G(t, 0)";
+    const Ex *s = times(x, decays(x, "G(C, 0)"), own(x, "F1"));
+    s = plus(x, s, sum(x, times(x, decays(x, of_q), own(x, outer(x, query, "dO")))));
+    if (c->erase.elem) {
+        const char *of_e = c->erase.decayed ? "G(t, 0)" : "G(t-1, 0)";
+        const Ex *n = times(x, number(x, c->erase.number, "n_e"), decays(x, of_e));
+        const Ex *pair = own(x, outer(x, element(c->erase.elem, "e~"), "du"));
+        s = plus(x, s, sum(x, times(x, n, pair)));
+    }
+    equation(x, own(x, "F0"), s);
+}
+
+static void tell_backward(Tell *x) {
+    const Chunk *c = x->c;
+    section(x, "backward",
+            "the backward, from the last chunk to the first, with F1 the gradient of the state "
+            "behind the chunk: the same recurrence in reverse time");
+    equation(x, own(x, "dO"), times(x, number(x, c->query.number, "n_q"), own(x, "do")));
+    prose(x, "    (do: of o before output)");
+    for (int w = c->nwrites - 1; w >= 0; w--) tell_comes(x, w);
+    if (c->erase.elem) {
+        const Ex *n = number(x, c->write[c->nwrites - 1].erased, "n_u");
+        equation(x, own(x, "du"), times(x, n, own(x, dx_name(x, c->nwrites - 1))));
+    }
+    tell_state_back(x);
+    tell_read_back(x, &c->query, c->query.elem->op == EX_SYM ? "dq" : "dq~", "do",
+                   number(x, c->query.number, "n_q"));
+    if (c->erase.elem) tell_read_back(x, &c->erase, "de~", "du", number(x, c->erase.number, "n_e"));
+    for (int w = 0; w < c->nwrites; w++) tell_write_back(x, w);
+    equation(x, own(x, arena_printf(x->arena, "d%s", element(c->value, "v~"))),
+             times(x, number(x, c->write[0].value, "n_v"), own(x, dx_name(x, 0))));
+    if (!c->decay) return;
+    const Ex *l = plus(x, all(x, "pairs (t, j)"), all(x, "reads of S0"));
+    l = plus(x, plus(x, l, all(x, "writes to F1")),
+             times(x, decays(x, "G(C, 0)"), own(x, "dot(F1, S0)")));
+    equation(x, own(x, "dl_s"), l);
+    prose(x, "    (j < s <= t: what passes through the decay of s)");
+}
+
 Explanation *pass_explain_chunk(const RecProgram *written, const Chunk *c) {
     Explanation *to = ARENA_NEW(written->arena, Explanation);
     Tell x = {.to = to, .arena = written->arena, .pool = written->pool, .c = c};
@@ -261,6 +364,6 @@ Explanation *pass_explain_chunk(const RecProgram *written, const Chunk *c) {
     tell_step(&x, written);
     tell_chunk(&x);
     tell_combine(&x);
-    section(&x, "backward", "the backward is not derived by this version");
+    tell_backward(&x);
     return to;
 }

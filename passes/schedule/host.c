@@ -25,8 +25,10 @@ enum {
     HOST_KEYS = 48,   // at most; a multiple of the 6 rows of a register block
     HOST_KEYS_STEP = 24,
     HOST_FEW_KEYS = 192,
-    HOST_COLUMNS = 64, // of v: of a recurrence's tile
-    HOST_CHUNK = 6,    // positions of its chunks: the rows of a register block of the products
+    HOST_COLUMNS = 64,  // of v: of a recurrence's tile
+    HOST_CHUNK = 6,     // positions of its chunks: the rows of a register block of the products
+    BACK_CHUNK = 48,    // of its backward, which keeps two states for each chunk
+    BACK_CHANNELS = 12, // where channels have decays of their own: pairs take longer
 };
 
 // Columns of q and o, or of k and v, that are held at a time.
@@ -70,16 +72,27 @@ static bool is_summed(const TileKernel *k, int axis) {
     return false;
 }
 
-// Tiles of equal width; one where a row of v or o is summed.
+// Tiles of equal width; one where a row of v or o is summed, or all is of one chunk.
 static int columns_of_chunks(const TileKernel *k, int lanes) {
     int axis = tile_grid_axis(k), n = k->axes[axis].size->i;
-    int tiles = is_summed(k, axis) ? 1 : (n + HOST_COLUMNS - 1) / HOST_COLUMNS;
+    bool whole = is_summed(k, axis) || k->purpose == PURPOSE_CHUNK_GRADIENTS;
+    int tiles = whole ? 1 : (n + HOST_COLUMNS - 1) / HOST_COLUMNS;
     return pass_padded((n + tiles - 1) / tiles, lanes);
+}
+
+// Some map goes over pairs of positions and channels.
+static bool pairs_of_channels(const TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileBlock *b = &p->kernels.data[i]->body;
+        for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
+            if (op->kind == TILE_MAP && op->naxes > 2) return true;
+    }
+    return false;
 }
 
 // ---- choices
 
-static bool choose(TileKernel *k, const PassOptions *o, Diags *diags) {
+static bool choose(const TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
     int columns = columns_of(k), lanes = o->target.lanes;
     Knobs *s = &k->schedule.knobs;
     *s = (Knobs){.said = knobs_of(FORM_HOST),
@@ -87,7 +100,9 @@ static bool choose(TileKernel *k, const PassOptions *o, Diags *diags) {
                  .keys = keys_of(&o->target, k, columns)};
     if (is_chunked(k) && k->axes[tile_grid_axis(k)].size->op == EX_CONST) {
         s->rows = columns_of_chunks(k, lanes);
-        s->keys = HOST_CHUNK;
+        s->keys = p->phase == PHASE_FWD  ? HOST_CHUNK
+                  : pairs_of_channels(p) ? BACK_CHANNELS
+                                         : BACK_CHUNK;
     }
     if (!knobs_take(s, FORM_HOST, &o->schedule, diags)) return false;
     if (k->purpose == PURPOSE_STEPS) s->keys = 1;
@@ -107,7 +122,7 @@ bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags) {
         TileKernel *k = p->kernels.data[i];
         bool few = k->purpose == PURPOSE_PART;
         k->schedule = (TileSchedule){.lane_axis = few ? -1 : tile_grid_axis(k)};
-        if (!(few ? choose_few : choose)(k, o, diags)) return false;
+        if (!(few ? choose_few(k, o, diags) : choose(p, k, o, diags))) return false;
         const Knobs *s = &k->schedule.knobs;
         Extents e = {few ? 1 : s->rows, few ? s->few_keys : s->keys, 1, 1, INT_MAX};
         pass_bind_all(p, k, &e);

@@ -210,37 +210,41 @@ static TileValue *adjoint_chunk(void *ctx, TileValue *f1) {
 
 // ---- kernel: the gradients
 
-// (g x') with the number of x, where the write is at or before the read; f32[T, U].
+static const Ex *earlier(Recur *r, const ChunkRead *read) {
+    return ex_2(r->x, read->before ? EX_LT : EX_LE, recur_pos(r, r->U), recur_pos(r, r->T));
+}
+
+// (g x') with the number of x; f32[T, U].
 static TileValue *weights(Recur *r, const BackRead *read, const Write *w) {
     TileValue *a = recur_product(r, "da", read->g, w->x, NULL, r->T, r->U);
     TileOp *map = recur_open(r, r->T, r->U, -1);
     const Ex *e = recur_times(r, recur_in(r, map, a), recur_factor(r, map, w->number));
-    const Ex *earlier =
-        ex_2(r->x, read->is.is->before ? EX_LT : EX_LE, recur_pos(r, r->U), recur_pos(r, r->T));
-    return recur_out(r, map, "a", recur_where(r, earlier, e));
+    return recur_out(r, map, "a", e);
 }
 
-static const Ex *decayed(Recur *r, TileOp *map, const BackRead *read) {
+// e by the decays between; 0 where the write is behind the read, whose decays may be infinite.
+static const Ex *decayed(Recur *r, TileOp *map, const BackRead *read, const Ex *e) {
     const ChunkRead *is = read->is.is;
-    return recur_from_write(r, map, recur_sum_of(r, is), recur_zero_of(r, is));
+    e = recur_times(r, e, recur_from_write(r, map, recur_sum_of(r, is), recur_zero_of(r, is)));
+    return recur_where(r, earlier(r, is), e);
 }
 
 // What a read and a write give each other's elements, where channels have decays of their own.
 static void channel_pairs(Recur *r, BackRead *read, const Write *w, TileValue *a, TileValue **dw) {
     TileOp *map = recur_open(r, r->T, r->U, r->D);
     const Ex *e = recur_times(r, recur_in(r, map, a), recur_in(r, map, w->elem));
-    e = recur_times(r, e, decayed(r, map, read));
+    e = decayed(r, map, read, e);
     read->z = recur_plus(r, "z", read->z, recur_reduce(r, map, "z", EX_ROWSUM, r->U, e));
     map = recur_open(r, r->T, r->U, r->D);
     e = recur_times(r, recur_in(r, map, a), recur_in(r, map, read->is.elem));
-    e = recur_times(r, recur_times(r, e, recur_factor(r, map, read->n)), decayed(r, map, read));
+    e = decayed(r, map, read, recur_times(r, e, recur_factor(r, map, read->n)));
     *dw = recur_plus(r, "dw", *dw, recur_reduce(r, map, "dw", EX_ROWSUM, r->T, e));
 }
 
 static void row_pairs(Recur *r, BackRead *read, const Write *w, TileValue *a, TileValue **dw) {
     Number n = read->n;
     TileOp *map = recur_open(r, r->T, r->U, -1);
-    const Ex *e = recur_times(r, recur_in(r, map, a), decayed(r, map, read));
+    const Ex *e = decayed(r, map, read, recur_in(r, map, a));
     TileValue *p = recur_narrow(r, map, "p", e), *pn = p;
     if (n.v || n.constant)
         pn = recur_narrow(r, map, "pn", recur_times(r, e, recur_factor(r, map, n)));

@@ -33,10 +33,9 @@ typedef struct Reads {
 
 typedef struct BackRead {
     Read is;
-    Number n;     // what comes to the writes is times this
-    TileValue *g; // what comes to the read, [T, E]
-    TileValue *a
-        [2]; // by write, [T, U]: g x' with the number of x, where the write is at or before the read
+    Number n;        // what comes to the writes is times this
+    TileValue *g;    // what comes to the read, [T, E]
+    TileValue *a[2]; // by write, [T, U]: g x' with the number of x
     TileValue
         *pair[2]; // the read's elements times the write's, [T, U]; NULL: by channel, or not needed
     TileValue *z, *state; // the gradient of its elements, [T, D]; g S0

@@ -72,7 +72,9 @@ static int columns_of(const Recur *r, ChunkPieceId id) {
 static const Ex *through(Back *b, TileOp *map, const Pieces *g, ChunkPieceId id, const Ex *by) {
     Recur *r = &b->r;
     Clause c = {.r = r, .map = map, .along = ALONG_T, .o = g->o, .norm_o = g->norm_o};
-    return recur_times(r, recur_in(r, map, g->of[id]), recur_clause_of(&c, by));
+    const Ex *d = recur_in(r, map, g->of[id]), *e = recur_times(r, d, recur_clause_of(&c, by));
+    if (id != PIECE_DECAY || !b->back->at_zero) return e;
+    return recur_where(r, ex_2(r->x, EX_NE, d, recur_number(r, 0)), e); // at 0 a root is steep
 }
 
 // The sum over pieces with such columns of slope * gradient; NULL: none has one.

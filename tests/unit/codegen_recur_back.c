@@ -1,0 +1,231 @@
+// The backward of recurrences, made of their chunked forms, against the reference's own derivative: the algorithm and the
+// schedules of the host and of GPUs in the interpreter, and the host's code in f32; the library's recurrences and random ones,
+// lengths around the chunks' and none, zeros of the decay, with state0, dstate and without.
+#include "codegen_util.h"
+#include "ir/read.h"
+#include "pass_util.h"
+#include "rec_util.h"
+
+typedef struct Case {
+    RuCase x;
+    ChunkBack *back;
+    double *d_o, *dstate, *dq, *dk, *dv, *dstate0, **dinputs;
+} Case;
+
+// All inputs have gradients, but where a root is infinitely steep at 0.
+static const char *with_grads(Arena *a, const char *source) {
+    Text t;
+    text_init(&t, a);
+    for (const char *c = source; *c; c++) {
+        bool input = c == source || c[-1] == ' ' || c[-1] == '\n' || c[-1] == '{';
+        if (!input || strncmp(c, "input ", 6) != 0) {
+            text_printf(&t, "%c", *c);
+            continue;
+        }
+        bool steep = !strncmp(c, "input n2", 8) && strstr(source, "sqrt(n2");
+        for (; *c != ';' && strncmp(c, " grad", 5) != 0; c++) text_printf(&t, "%c", *c);
+        while (*c != ';') c++;
+        text_puts(&t, steep ? ";" : " grad;");
+    }
+    return t.s;
+}
+
+static int64_t count(const Case *c, const TxInput *in) {
+    int64_t n = 1;
+    for (int d = 0; d < in->rank; d++)
+        n *= in->extent[d].size < 0 ? in->extent[d].value : c->x.size[in->extent[d].size];
+    return n;
+}
+
+static void differentiate(Case *c, uint32_t seed, bool ends) {
+    RuCase *x = &c->x;
+    const int32_t *n = x->size;
+    int64_t heads = (int64_t)n[RSIZE_B] * n[RSIZE_H], rows = heads * n[RSIZE_S];
+    int64_t state = heads * x->v->D * x->v->Dv, each = (int64_t)n[RSIZE_B] * n[RSIZE_S];
+    c->d_o = ru_numbers(x->a, rows * x->v->Dv, 1, &seed);
+    c->dstate = ends ? ru_numbers(x->a, state, 1, &seed) : NULL;
+    c->dq = ARENA_ARRAY(x->a, double, each *n[RSIZE_HQ] * x->v->D + 1);
+    c->dk = ARENA_ARRAY(x->a, double, each *n[RSIZE_HK] * x->v->D + 1);
+    c->dv = ARENA_ARRAY(x->a, double, each *n[RSIZE_HV] * x->v->Dv + 1);
+    c->dstate0 = ARENA_ARRAY(x->a, double, state + 1);
+    c->dinputs = ARENA_ARRAY(x->a, double *, x->v->inputs.n + 1);
+    for (int i = 0; i < x->v->inputs.n; i++)
+        c->dinputs[i] = ARENA_ARRAY(x->a, double, count(c, &x->v->inputs.data[i]) + 1);
+    RefRun r = {.variant = x->v,
+                .sizes = n,
+                .q = x->q,
+                .k = x->k,
+                .v = x->values,
+                .inputs = x->inputs,
+                .state0 = x->state0};
+    RefGrad g = {.run = &r,
+                 .d_o = c->d_o,
+                 .dstate = c->dstate,
+                 .dq = c->dq,
+                 .dk = c->dk,
+                 .dv = c->dv,
+                 .dinputs = c->dinputs,
+                 .dstate0 = c->dstate0};
+    ck_assert_ptr_null(ref_check(&r));
+    ref_grad(&g);
+}
+
+static const double *given(const Case *c, const TileTensor *t) {
+    const RuCase *x = &c->x;
+    return t->role == TENSOR_Q        ? x->q
+           : t->role == TENSOR_K      ? x->k
+           : t->role == TENSOR_V      ? x->values
+           : t->role == TENSOR_STATE0 ? x->state0
+           : t->role == TENSOR_DO     ? c->d_o
+           : t->role == TENSOR_DSTATE ? c->dstate
+           : t->role == TENSOR_INPUT  ? x->inputs[t->index]
+                                      : NULL;
+}
+
+static const double *wanted(const Case *c, const TileTensor *t) {
+    return t->role == TENSOR_DQ        ? c->dq
+           : t->role == TENSOR_DK      ? c->dk
+           : t->role == TENSOR_DV      ? c->dv
+           : t->role == TENSOR_DSTATE0 ? c->dstate0
+           : t->role == TENSOR_GRAD    ? c->dinputs[t->index]
+                                       : NULL;
+}
+
+static TileData *tensors(const Case *c, const TileProgram *p) {
+    TileData *d = tile_data_random(c->x.a, p, c->x.size, 4, 1);
+    for (int i = 0; i < p->tensors.n; i++) {
+        const TileTensor *t = &p->tensors.data[i];
+        size_t bytes = sizeof(double) * (size_t)tile_tensor_elements(t, d->size);
+        const double *from = given(c, t);
+        if (tensor_may_be_absent(t->role) && !from) memset(d->tensor[i], 0, bytes);
+        if (from && bytes) memcpy(d->tensor[i], from, bytes);
+    }
+    return d;
+}
+
+static void check(const Case *c, const TileProgram *p, const TileData *d, const char *source,
+                  const char *what, double bound) {
+    for (int i = 0; i < p->tensors.n; i++) {
+        const TileTensor *t = &p->tensors.data[i];
+        if (!wanted(c, t)) continue;
+        ru_alike(arena_printf(c->x.a, "%s: %s", what, t->name), source, d->tensor[i], wanted(c, t),
+                 tile_tensor_elements(t, d->size), bound);
+    }
+}
+
+static void interpret(const Case *c, const TileProgram *p, const char *source, const char *what) {
+    Diags diags;
+    diag_init(&diags, c->x.a);
+    TileData *d = tensors(c, p);
+    bool ok = tile_eval(p, d, false, &diags);
+    if (!ok) diag_print(&diags, stderr);
+    ck_assert_msg(ok, "%s: %s", what, source);
+    check(c, p, d, source, what, 1e-6);
+}
+
+static TileProgram *made(Case *c, PassOptions *o, bool scheduled, const char *source) {
+    Diags diags;
+    diag_init(&diags, c->x.a);
+    TileProgram *p = scheduled ? pass_recurrence_backward(c->x.a, c->back, o, &diags)
+                               : pass_recurrence_backward_algorithm(c->x.a, c->back, o, &diags);
+    if (!p) diag_print(&diags, stderr);
+    ck_assert_msg(p != NULL, "%s", source);
+    return p;
+}
+
+static void open(Case *c, const char *source, const int32_t size[RSIZE_FREE], uint32_t seed) {
+    *c = (Case){.x = {.a = arena_new()}};
+    ru_compile(&c->x, with_grads(c->x.a, source));
+    ru_fill(&c->x, size, seed, ru_draw(&seed, 3) > 0);
+    for (int i = 0; i < c->x.v->inputs.n;
+         i++) { // small decays of channels divide differences of sums
+        const TxInput *in = &c->x.v->inputs.data[i];
+        double *n = (double *)c->x.inputs[i];
+        for (int64_t k = 0; !strcmp(in->name, "n2") && k < count(c, in); k++)
+            n[k] = n[k] > 0 ? (float)fmax(n[k], 0.05) : n[k];
+    }
+    c->back = pass_chunk_back(c->x.c);
+    differentiate(c, seed, ru_draw(&seed, 3) > 0);
+}
+
+static bool tame(const Case *c) { // f32 holds it
+    const int32_t *n = c->x.size;
+    int64_t rows = (int64_t)n[RSIZE_B] * n[RSIZE_HK] * n[RSIZE_S];
+    double most = ru_largest(c->dk, rows * c->x.v->D);
+    for (int i = 0; i < c->x.v->inputs.n; i++)
+        most = fmax(most, ru_largest(c->dinputs[i], count(c, &c->x.v->inputs.data[i])));
+    return most < 1e12;
+}
+
+static void run_host(Case *c, const char *source, uint32_t seed, bool slow, double bound) {
+    static const char *const chunks[] = {NULL, "keys=8", "keys=16", "keys=24", "keys=32"};
+    static const int lanes[] = {4, 8, 16};
+    PassOptions o = {.dtype = DT_F32};
+    int most = lanes[ru_draw(&seed, 3)];
+    cu_target(4, &o.target);
+    if (slow && c->x.size[RSIZE_S]) interpret(c, made(c, &o, false, source), source, "algorithm");
+    if (!cu_target(most, &o.target)) return;
+    o.schedule = pu_knobs(chunks[ru_draw(&seed, 5)]);
+    TileProgram *p = made(c, &o, true, source);
+    if (slow) interpret(c, p, source, "scheduled");
+    TileData *d = tensors(c, p);
+    cu_run(c->x.a, p, d, most, seed % 2);
+    if (tame(c)) check(c, p, d, source, "code", bound);
+}
+
+START_TEST(the_library) {
+    static const char *const names[] = {"linear_attention", "retnet", "mamba2", "gla",
+                                        "gated_deltanet",   "kda",    "rwkv6",  "rwkv7"};
+    static const int lengths[] = {2, 70};
+    Arena *a = arena_new();
+    void *text;
+    size_t n;
+    const char *why = read_file(arena_printf(a, "stdlib/%s.attn", names[_i]), 1 << 20, &text, &n);
+    ck_assert_msg(!why, "%s: %s", names[_i], why);
+    const char *source = arena_strndup(a, text, n);
+    for (int i = 0; i < 2; i++) {
+        int32_t size[] = {1, 4, i % 2 ? 4 : 2, i % 2 ? 4 : 1, 4, lengths[i]};
+        Case c;
+        open(&c, source, size, 7 + (uint32_t)i);
+        run_host(&c, source, 7 + (uint32_t)i, false, 3e-5);
+        arena_free(c.x.a);
+    }
+    free(text);
+    arena_free(a);
+}
+END_TEST
+
+START_TEST(random_ones) {
+    static const int lengths[] = {0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 65, 130, 200};
+    static const int widths[] = {1, 2, 3, 5, 8, 16, 17, 33, 80, 96};
+    uint32_t start = 7000 + (uint32_t)_i, *seed = &start;
+    Arena *a = arena_new();
+    bool slow = _i % 3 == 0;
+    int D = widths[ru_draw(seed, slow ? 5 : 10)], Dv = widths[ru_draw(seed, slow ? 5 : 9)],
+        H = 1 << ru_draw(seed, 3);
+    int S = lengths[ru_draw(seed, slow ? 10 : 14)];
+    int32_t size[] = {1 + (int)ru_draw(seed, 2), H, H >> ru_draw(seed, 2),
+                      H >> ru_draw(seed, 3),     H, S};
+    for (int i = RSIZE_HQ; i <= RSIZE_HK; i++) size[i] = size[i] ? size[i] : 1;
+    const char *source = ru_random_source(a, D, Dv, seed);
+    Case c;
+    open(&c, source, size, start);
+    run_host(&c, source, start, slow, 1e-4);
+
+    arena_free(c.x.a);
+    arena_free(a);
+}
+END_TEST
+
+Suite *codegen_recur_back_suite(void);
+Suite *codegen_recur_back_suite(void) {
+    Suite *s = suite_create("codegen recur back");
+    TCase *c = tcase_create("gradients of recurrences");
+    tcase_set_timeout(c, 60);
+    if (!getenv("SLOW"))
+        if (!getenv("SLOW"))
+            if (!getenv("SLOW")) tcase_add_loop_test(c, the_library, 0, 8);
+    tcase_add_loop_test(c, random_ones, 0, 40);
+    suite_add_tcase(s, c);
+    return s;
+}
