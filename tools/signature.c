@@ -230,3 +230,60 @@ static bool add_tensors(Arena *a, Signature *s, const AbiVariant *v) {
         if (!extents(s, v, t, e)) return false;
         add(a, s, t->name, role_of(v, t), (Dtype)t->dtype, t->rank, e);
         SigArg *g = &s->args.data[s->args.n - 1];
+        g->of_rows = t->role == ABI_ROLE_EMIT || t->role == ABI_ROLE_DEMIT;
+        g->optional = t->role == ABI_ROLE_STATE0 ||
+                      (g->role == ARG_INDEX && t->flags & ABI_OPTIONAL) ||
+                      (g->role == ARG_GRAD_IN && t->role != ABI_ROLE_DO);
+    }
+    return true;
+}
+
+static bool is_own_size(const AbiVariant *v, uint32_t size) {
+    for (uint32_t i = 0; i < v->ntensors; i++) {
+        const AbiExpr *e = &v->tensors[i].extent[0];
+        if (may_lack(&v->tensors[i]) && e->n == 1 && e->code->op == ABI_OP_SIZE &&
+            e->code->arg == size)
+            return true;
+    }
+    return false;
+}
+
+Signature *sig_of_artifact(Arena *a, const AbiVariant *v) {
+    Signature *s = ARENA_NEW(a, Signature);
+    s->name = v->name;
+    s->recurrence = v->family == ABI_RECURRENCE;
+    s->batch = (BatchLayout)v->layout;
+    s->page = (int)v->page;
+    s->D = (int)v->D;
+    s->Dv = (int)v->Dv;
+    for (uint32_t i = 0; i < v->nsizes; i++) {
+        if (v->sizes[i].def.n) break; // derived sizes come last, and are the runtime's affair
+        if (!is_own_size(v, i)) VEC_PUSH(a, &s->sizes, v->sizes[i].name);
+    }
+    return add_tensors(a, s, v) ? s : NULL;
+}
+
+bool sig_add_gradients_of(Arena *a, Signature *s, const AbiVariant *backward) {
+    s->backward = true;
+    return add_tensors(a, s, backward);
+}
+
+int sig_first_free(const Signature *s) { return (int)abi_fixed_count((AbiLayout)s->batch); }
+
+int sig_operands(const Signature *s) {
+    int n = 0;
+    while (n < s->args.n && s->args.data[n].role == ARG_QKV) n++;
+    return n;
+}
+
+int sig_arg(const Signature *s, const char *name) {
+    for (int i = 0; i < s->args.n; i++)
+        if (strcmp(s->args.data[i].name, name) == 0) return i;
+    return -1;
+}
+
+int sig_size(const Signature *s, const char *name) {
+    for (int i = 0; i < s->sizes.n; i++)
+        if (strcmp(s->sizes.data[i], name) == 0) return i;
+    return -1;
+}
