@@ -183,7 +183,7 @@ START_TEST(the_library) {
     const char *why = read_file(arena_printf(a, "stdlib/%s.attn", names[_i]), 1 << 20, &text, &n);
     ck_assert_msg(!why, "%s: %s", names[_i], why);
     const char *source = arena_strndup(a, text, n);
-    for (int i = 0; i < 2; i++) {
+    for (int i = _i % 2; i < 2; i += 2) {
         int32_t size[] = {1, 4, i % 2 ? 4 : 2, i % 2 ? 4 : 1, 4, lengths[i]};
         Case c;
         open(&c, source, size, 7 + (uint32_t)i);
@@ -225,7 +225,7 @@ Suite *codegen_recur_back_suite(void) {
     if (!getenv("SLOW"))
         if (!getenv("SLOW"))
             if (!getenv("SLOW")) tcase_add_loop_test(c, the_library, 0, 8);
-    tcase_add_loop_test(c, random_ones, 0, 40);
+    tcase_add_loop_test(c, random_ones, 0, 24);
     suite_add_tcase(s, c);
     return s;
 }
