@@ -4,6 +4,8 @@
 // between them; pairs of narrow results are made when nothing is in flight (nv90_pack).
 #include "codegen/nvptx/sm90.h"
 
+enum { PART = 64 }; // columns whose numbers are read at once: 192 bytes spilled otherwise (backward, 64 columns)
+
 static void pack_wide(Cg *cg, const CgWalk *m) {
     Nv90 *h = nv90_state(cg);
     const TileOp *op = m->space.op;
@@ -97,10 +99,32 @@ typedef struct Walk {
     CgWalk *m;
     int done; // elements
     int half; // columns of the product's first half; 0: the product is one
+    int part; // columns after which others may be read; 0: whenever
 } Walk;
+
+// Numbers of columns come through a pipe. The assembler would read those of all columns first, and has no registers for them.
+static bool reads_columns(const CgWalk *m) {
+    const TileOp *op = m->space.op;
+    for (int i = 0; i < op->args.n; i++) {
+        const TileValue *v = op->args.data[i];
+        if (v->rank == 1 && v->axis[0] == m->space.columns && tile_pipe_of(v)) return true;
+    }
+    return false;
+}
+
+// Nothing moves over a branch: a wait for a barrier that is always complete.
+static void begin_part(Cg *cg, const Walk *w) {
+    const CgSpace *s = &w->m->space;
+    int column = w->part ? s->part[s->columns] : 0;
+    if (!column || column % w->part || s->odd) return;
+    for (int a = 0; a < s->op->naxes; a++)
+        if (s->op->axes[a] != s->columns && s->part[s->op->axes[a]]) return;
+    nv90_barrier_wait(cg, nv90_shared(cg, nv90_state(cg)->done), cg_i32(cg, 1));
+}
 
 static void walked(Cg *cg, Walk *w) {
     const TileOp *op = w->m->space.op;
+    begin_part(cg, w);
     if (w->half && w->done == op->half) wait_within(cg, op, true);
     if (op->waits && w->done == op->after) wait_within(cg, op, false);
     w->done++;
@@ -122,7 +146,7 @@ static void walk(Cg *cg, CgWalk *m) {
     const TileOp *op = m->space.op;
     widen_packed(cg, m);
     int columns = leave_out(cg, m), half = op->half ? columns / 32 * 16 : 0; // whole steps
-    Walk w = {m, 0, half};
+    Walk w = {m, 0, half, reads_columns(m) ? PART : 0};
     if (half) walk_columns(cg, &w, 0, half);
     walk_columns(cg, &w, half, columns);
     if (op->waits && (op->after < 0 || w.done <= op->after)) nv90_mma_wait(cg, op->pending);
