@@ -18,11 +18,31 @@ static Val address(Cg *cg, Val base, Val index, int bytes) {
     return cg_sum(cg, base, LLVMBuildMul(cg->b, i, cg_i64(cg, bytes), ""));
 }
 
+static int warp_columns(const CgFragment *f) {
+    return cg_share(f, f->columns) * layout_share(&f->is, LAYOUT_LANE, f->columns);
+}
+
+// The columns that lie before those of a warp, where warps share them.
+static Val columns_before(Cg *cg, const CgAccess *a) {
+    int own = warp_columns(a->f);
+    assert(!(own & (own - 1)));
+    return LLVMBuildAnd(cg->b, cg_thread_part(cg, a->v->layout, a->f->columns), cg_i32(cg, -own),
+                        "");
+}
+
 static CgAccess access_of(Cg *cg, const TileOp *op, const TileValue *v) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     int elem = dtype_bytes(t->dtype);
     Val from = LLVMBuildPtrToInt(cg->b, cg_pointer(cg, op->tensor), cg->i64, "");
-    return cg_access(cg, op, v, from, elem, t->blocked ? BLOCK_BYTES / TILE_BLOCK_COLUMNS : elem);
+    CgAccess a =
+        cg_access(cg, op, v, from, elem, t->blocked ? BLOCK_BYTES / TILE_BLOCK_COLUMNS : elem);
+    int all = a.cols, own = all ? warp_columns(a.f) : 0;
+    if (!own || t->blocked || layout_share(&a.f->is, LAYOUT_WARP, a.f->columns) == 1) return a;
+    Val before = columns_before(cg, &a);
+    a.begin = address(cg, a.begin, before, elem);
+    a.cols = own;
+    if (all % own) a.ncols = LLVMBuildSub(cg->b, cg_i32(cg, all), before, "");
+    return a;
 }
 
 static Val row_begin(Cg *cg, const CgAccess *a, Val row) {
@@ -33,9 +53,11 @@ static Val row_of(Cg *cg, const CgAccess *a, int m, int r) {
     return LLVMBuildAdd(cg->b, a->row, cg_i32(cg, 16 * m + 8 * r), "");
 }
 
-// This thread's first column.
+// This thread's first column, of its warp's.
 static Val column_at(Cg *cg, const CgAccess *a) {
-    return cg_thread_part(cg, a->v->layout, a->f->columns);
+    Val at = cg_thread_part(cg, a->v->layout, a->f->columns);
+    if (layout_share(&a->f->is, LAYOUT_WARP, a->f->columns) == 1) return at;
+    return LLVMBuildSub(cg->b, at, columns_before(cg, a), "");
 }
 
 static Val global_ptr(Cg *cg, Val at) {
@@ -98,7 +120,7 @@ static Val word(Cg *cg, const CgAccess *a, int m, int n, int r) {
 }
 
 // One row of narrow elements whose count is a multiple of 8: four 8-column tiles at a time as 16
-// bytes a thread, then single ones.
+// bytes a thread, as far as the tensor has them, then single ones.
 static void store_narrow_row(Cg *cg, const CgAccess *a, int m, int r) {
     int tiles = a->cols / 8, wide = tiles / 4 * 4;
     Val *x = ARENA_ARRAY(cg->arena, Val, tiles + 1);
@@ -106,6 +128,7 @@ static void store_narrow_row(Cg *cg, const CgAccess *a, int m, int r) {
     for (int n = 0; n < wide; n += 4) transpose_quad(cg, x + n);
     Val row = row_of(cg, a, m, r),
         quad = LLVMBuildAnd(cg->b, nv_state(cg)->gpu.lane, cg_i32(cg, 3), "");
+    Val first = a->ncols ? cg_times(cg, quad, 8) : NULL;
     quad = LLVMBuildZExt(cg->b, quad, cg->i64, "");
     Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), "row");
     Val at = row_begin(cg, a, row);
@@ -115,7 +138,12 @@ static void store_narrow_row(Cg *cg, const CgAccess *a, int m, int r) {
         Val four = LLVMGetPoison(cg_vector(cg->i32, 4));
         for (int i = 0; i < 4; i++)
             four = LLVMBuildInsertElement(cg->b, four, x[n + i], cg_i32(cg, i), "");
+        Blk next = a->ncols ? cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, cg_plus(cg, first, 8 * n),
+                                                      a->ncols, ""),
+                                    "columns")
+                            : NULL;
         store_at(cg, four, at16, 16 * n, 16);
+        if (next) cg_end_if(cg, next);
     }
     for (int n = wide; n < tiles; n++) store_at(cg, x[n], at4, 16 * n, 4);
     cg_end_if(cg, done);
@@ -226,7 +254,8 @@ void nv_store(Cg *cg, const TileOp *op) {
     }
     CgAccess a = access_of(cg, op, v);
     assert(a.row && "a store has the row axis");
-    bool narrow = dtype_half(a.t->dtype) && !a.ncols && a.cols % 8 == 0;
+    bool shared = a.cols && layout_share(&a.f->is, LAYOUT_WARP, a.f->columns) > 1; // a.cols % 32 == 0
+    bool narrow = dtype_half(a.t->dtype) && (!a.ncols || shared) && a.cols % 8 == 0;
     for (int m = 0; a.t->blocked && m < m_tiles(&a); m++) store_blocks(cg, &a, m);
     for (int m = 0; !a.t->blocked && m < m_tiles(&a); m++)
         for (int r = 0; r < 2; r++)

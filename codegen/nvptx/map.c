@@ -166,7 +166,7 @@ static void through_panels(Cg *cg, const TileOp *op) {
         cg->value[v->id] = cg->value[from->id];
     else
         fragment_map(cg, op);
-    nv90_share(cg, v);
+    nv90_share(cg, op);
 }
 
 void nv_map(Cg *cg, const TileOp *op) {

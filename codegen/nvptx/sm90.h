@@ -131,8 +131,8 @@ Val nv90_left(Cg *cg, const TileValue *v);                 // of the warpgroup's
 void nv90_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv90_store_through(Cg *cg, const TileOp *op); // sm90_store.c
 void nv90_add_through(Cg *cg, const TileOp *op);
-// A fragment's elements to its place in shared memory, for products of the warpgroup.
-void nv90_share(Cg *cg, const TileValue *v);
+// A map's elements to its place in shared memory, for products of the warpgroup or the role.
+void nv90_share(Cg *cg, const TileOp *map);
 void nv90_stores_end(Cg *cg);
 
 // ---- instructions (sm90_ops.c). Addresses are i32 in shared memory.

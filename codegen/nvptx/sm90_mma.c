@@ -89,9 +89,10 @@ static bool has_rows(const CgFragment *sum) {
 static Val left_descriptor(Cg *cg, const Operands *o, const TileShared *t, int steps,
                            const CgFragment *sum) {
     const Nv90 *h = nv90_state(cg);
-    assert(t->order == ORDER_PANELS && t->col_axis == o->axis);
+    bool transposed = t->row_axis == o->axis;
+    assert(t->order == ORDER_PANELS && !(transposed && has_rows(sum)));
     Val taken = h->rows[o->left->id], stage = h->stage[o->right->id];
-    if (!has_rows(sum)) return nv90_operand(cg, o->left, 16);
+    if (!has_rows(sum)) return nv90_operand(cg, o->left, transposed ? t->rows * HOME_PITCH : 16);
     if (!taken) return nv90_left(cg, o->left);
     return stage && steps >= WORTH_A_CHANGE ? changing(cg, taken, stage) : taken;
 }
@@ -102,9 +103,10 @@ static Val right_descriptor(Cg *cg, const Operands *o, const TileShared *t, cons
     if (has_rows(sum)) return all;
     int columns = layout_share(&sum->is, LAYOUT_REG, sum->columns) * // of a warpgroup
                   layout_share(&sum->is, LAYOUT_LANE, sum->columns);
-    assert(transposed && columns % HOME_PANEL == 0 && "a warpgroup's columns are whole panels");
+    assert(columns % (transposed ? HOME_PANEL : 8) == 0 && "a warpgroup's are whole panels, or rows");
     Val group = LLVMBuildZExt(cg->b, nv90_state(cg)->group, cg->i64, "");
-    Val bytes = cg_i64(cg, columns / HOME_PANEL * t->rows * HOME_PITCH / 16);
+    int rows = transposed ? columns / HOME_PANEL * t->rows : columns;
+    Val bytes = cg_i64(cg, rows * HOME_PITCH / 16);
     return LLVMBuildAdd(cg->b, all, LLVMBuildMul(cg->b, group, bytes, ""), "");
 }
 
@@ -162,7 +164,8 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     if (o.left->home == HOME_SHARED) {
         TileShared left = tile_shared(cg->p, cg->k, o.left);
         p.left = left_descriptor(cg, &o, &left, p.steps, sum);
-        p.left_step = steps(cg, &left, false, p.steps);
+        p.left_transposed = left.row_axis == o.axis;
+        p.left_step = steps(cg, &left, p.left_transposed, p.steps);
     } else {
         p.registers = left_registers(cg, &o, p.steps);
     }

@@ -41,17 +41,18 @@ static void write_panels(Cg *cg, const TileValue *v, Dtype t, const TileShared *
     }
 }
 
-// The same of a tile whose rows are the fragment's columns: a warp's 16 rows are columns of all of its rows.
-// Lane l gives the address of row l % 8 of matrix l / 8: columns 0 and 8, rows n and n + 1.
-static void write_across(Cg *cg, const TileValue *v, const TileShared *tile, Val base) {
+// The same of a tile whose rows are the fragment's columns: a warp's 16 rows are columns of all of its rows, or of the
+// warpgroup's part of them. Lane l gives the address of row l % 8 of matrix l / 8: columns 0 and 8, rows n and n + 1.
+static void write_across(Cg *cg, const TileValue *v, Val base) {
     const CgFragment *f = cg_fragment(cg, v);
     Val lane = nv_state(cg)->gpu.lane, warp = nv_state(cg)->warp, key = low(cg, lane, 7);
     Val row = cg_sum(cg, key, cg_times(cg, right(cg, lane, 4), 8));
     Val piece = cg_sum(cg, cg_times(cg, low(cg, warp, 3), 2), low(cg, right(cg, lane, 3), 1));
-    Val panel = cg_times(cg, right(cg, warp, 2), tile->rows * HOME_PITCH);
-    Val at = cg_sum(cg, cg_sum(cg, base, panel), cg_times(cg, row, HOME_PITCH));
+    int rows = cg_share(f, f->columns) * layout_share(&f->is, LAYOUT_LANE, f->columns);
+    Val group = cg_times(cg, right(cg, warp, 2), rows * HOME_PITCH); // its panel, or rows
+    Val at = cg_sum(cg, cg_sum(cg, base, group), cg_times(cg, row, HOME_PITCH));
     at = cg_sum(cg, at, cg_times(cg, LLVMBuildXor(cg->b, piece, key, ""), 16));
-    for (int n = 0; n < tile->rows; n += 16) {
+    for (int n = 0; n < rows; n += 16) {
         Val x[4];
         for (int i = 0; i < 4; i++)
             x[i] = cg->value[v->id].e[cg_register(f, 8 * (i % 2), n + 8 * (i / 2))];
@@ -98,10 +99,16 @@ void nv90_store_through(Cg *cg, const TileOp *op) {
     }
 }
 
+static bool is_shared(const TileOp *op) {
+    return op && op->kind == TILE_MAP && op->results.n && op->results.data[0]->rank == 2 &&
+           op->results.data[0]->home == HOME_SHARED;
+}
+
 // The last product that read the place has landed when all who read it are here: the warpgroup, or, of a
-// tile whose columns the warps share, all.
-void nv90_share(Cg *cg, const TileValue *v) {
+// tile whose columns the warps share, all. Of maps that follow each other the first waits, and the last makes theirs seen.
+void nv90_share(Cg *cg, const TileOp *map) {
     const NvState *s = nv_state(cg);
+    const TileValue *v = map->results.data[0];
     TileShared tile = tile_shared(cg->p, cg->k, v);
     bool across = cg_fragment(cg, v)->columns == tile.row_axis;
     void (*sync)(Cg *) = across ? nv90_role_sync : nv90_group_sync;
@@ -109,14 +116,15 @@ void nv90_share(Cg *cg, const TileValue *v) {
     Val base = nv90_shared(cg, s->gpu.offset[v->id]);
     Val mine = across ? base : cg_sum(cg, base, cg_times(cg, s->warp, 16 * HOME_PITCH));
     nv90_pack(cg);
-    sync(cg);
+    if (!across || !is_shared(map->prev)) sync(cg);
     if (across)
-        write_across(cg, v, &tile, base);
+        write_across(cg, v, base);
     else
         write_panels(cg, v, v->dtype, &tile, 0, mine);
+    cg->value[v->id].mem = base;
+    if (across && is_shared(map->next)) return;
     nv90_proxy_fence(cg);
     sync(cg);
-    cg->value[v->id].mem = base;
 }
 
 // ---- sums

@@ -103,6 +103,7 @@ static bool lies(const Lay *s) {
     l = layout_rename(&l, axis);
     int rows = layout_covers(&l, s->row);
     int warps = k->schedule.warps / layout_count(&l, LAYOUT_WARP), extent = k->axes[s->row].extent;
+    if (s->kind == MMA_WGMMA && extent == rows) return warps > 0; // warpgroups have columns each
     return warps > 0 && extent >= rows * warps && extent % (rows * warps) == 0;
 }
 

@@ -12,6 +12,11 @@
 //
 // so that maps run under dp, ds is written under dv, and dq leaves under dk.
 //
+// The sums of k and v for 64 keys are (D + Dv) / 2 words of a thread of one warpgroup. Where that is more than there are registers for,
+// all warpgroups have the same 64 keys, and queries, and columns of the sums, of their own. Then weights go through shared memory, too:
+//
+//     loads   s   dp   maps   share w, ds   dv   dk   dq   add dq
+//
 // Measured (bf16, d 128): 64 queries a step, two warpgroups of 64 keys; with 128 queries a step at 64 columns.
 #include "passes/mask/interval.h"
 #include "passes/schedule/expand.h"
@@ -22,7 +27,9 @@
 enum {
     PANEL = 64,        // columns of shared memory that lie together
     GROUP_KEYS = 64,   // rows of a warpgroup's product
-    MAX_COLUMNS = 128, // the accumulators of k and v, scores, and a step's dq have the registers
+    MAX_COLUMNS = 256, // of either
+    SUM_COLUMNS = 256, // of both, whose sums a warpgroup has registers for, beside scores or a step's dq
+    SLACK = 2048,      // barriers, the tile's number, alignment
     WIDE_STEP = 64,    // columns up to which a step has as many queries as warpgroups have rows
     REGISTERS = 240,
     PRODUCER_REGISTERS = 24,
@@ -51,12 +58,17 @@ static bool fits_load(const TileProgram *p, const TileOp *op) {
            tile_is_multiple(t->extent[t->rank - 1], 4);
 }
 
-// Of the tile's keys, which lie along the threads, and not across them.
-static bool fits_map(const TileOp *op, int keys) {
+// Whether the warpgroups have the same keys.
+static bool shares_keys(const TileProgram *p) { return p->D + p->Dv > SUM_COLUMNS; }
+
+// Of the tile's keys, which lie along the threads, and not across them. Nothing is summed over several warpgroups.
+static bool fits_map(const TileProgram *p, const TileOp *op, int keys) {
     bool has = op->naxes == 0;
     for (int i = 0; i < op->naxes; i++) has |= op->axes[i] == keys;
-    for (int i = 0; i < op->outs.n; i++)
-        has &= op->outs.data[i].reduce == EX_CONST || op->outs.data[i].reduce_axis != keys;
+    for (int i = 0; i < op->outs.n; i++) {
+        const TileResult *out = &op->outs.data[i];
+        has &= out->reduce == EX_CONST || (out->reduce_axis != keys && !shares_keys(p));
+    }
     return has;
 }
 
@@ -68,7 +80,7 @@ static bool fits_op(const TileProgram *p, const TileKernel *k, const TileOp *op)
     if (op->kind == TILE_STORE && is_nested(op))
         return op->add && op->args.data[0]->def->kind == TILE_MMA &&
                tile_may_block(&p->tensors.data[op->tensor]);
-    if (op->kind == TILE_MAP) return fits_map(op, keys);
+    if (op->kind == TILE_MAP) return fits_map(p, op, keys);
     return op->kind == TILE_STORE || op->kind == TILE_YIELD || op->kind == TILE_LOOP;
 }
 
@@ -86,11 +98,32 @@ bool sm90_is_nest(const TileProgram *p, const TileKernel *k) {
 
 // ---- extents
 
+// Keys of a block.
+static int keys_of(const TileProgram *p, Knobs s) {
+    return GROUP_KEYS * (shares_keys(p) ? 1 : s.warpgroups);
+}
+
+// Columns of the warpgroups are whole panels where each has some of dq's, or of the sums.
+static int unit_of(const TileProgram *p, Knobs s) {
+    bool apart = s.rows < GROUP_KEYS * s.warpgroups || shares_keys(p);
+    return apart ? PANEL * s.warpgroups : 16;
+}
+
+// Of a block: keys and values, stages of what belongs to queries, what is shared, and the buffer of dq.
+static int shared_bytes(const TileProgram *p, Knobs s) {
+    enum { ELEM = 2, VECTORS = 8 };
+    int d = pass_padded(p->D, unit_of(p, s)), both = d + pass_padded(p->Dv, unit_of(p, s));
+    int keys = keys_of(p, s), stage = s.rows * (both * ELEM + VECTORS * 4);
+    int shared = (shares_keys(p) ? 2 : 1) * keys * s.rows * ELEM;
+    return keys * both * ELEM + s.stages * stage + shared + s.rows * d * 4 + SLACK;
+}
+
 static Knobs fit(const TileProgram *p) {
     int wide = p->D > p->Dv ? p->D : p->Dv;
     Knobs s = {.said = knobs_of(FORM_SM90_NEST), .warpgroups = 2, .stages = 2};
     s.registers = REGISTERS, s.producer_registers = PRODUCER_REGISTERS;
     s.rows = wide <= WIDE_STEP ? s.warpgroups * GROUP_KEYS : GROUP_KEYS;
+    if (shared_bytes(p, s) > target_get(p->target)->shared_bytes) s.stages = 1;
     return s;
 }
 
@@ -100,14 +133,12 @@ bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *
     if (!knobs_take(s, FORM_SM90_NEST, &o->schedule, diags)) return false;
     k->schedule.warps = 4 * s->warpgroups;
     k->schedule.section = sm90_is_masked(k) ? SECTION : 1;
-    int unit = s->rows < GROUP_KEYS * s->warpgroups ? PANEL * s->warpgroups
-                                                    : 16; // they share dq's columns
     for (int a = 0; a < k->naxes; a++) {
         if (k->axes[a].extent) continue; // one head at a time
         if (k->axes[a].whole)
-            pass_bind(p, k, a, pass_padded(k->axes[a].size->i, unit));
+            pass_bind(p, k, a, pass_padded(k->axes[a].size->i, unit_of(p, *s)));
         else
-            pass_bind(p, k, a, a == tile_grid_axis(k) ? GROUP_KEYS * s->warpgroups : s->rows);
+            pass_bind(p, k, a, a == tile_grid_axis(k) ? keys_of(p, *s) : s->rows);
     }
     return true;
 }
@@ -165,11 +196,18 @@ static void split(Sm90 *s, TileOp *map) {
 
 // ---- places
 
-enum { SCORES, MAPS, FIRST_SUM, SHARE, ACROSS, SUMS, ADD };
+enum { SCORES, MAPS, FIRST_SUM, SHARE, ACROSS, SUMS, ADD };            // warpgroups have keys of their own
+enum { SHARE_ALL = FIRST_SUM, ALL_SUMS, ALL_ACROSS, ALL_ADD = ADD }; // or the same ones
 
-// What a product across warpgroups reads goes through shared memory.
+// What a product across warpgroups reads goes through shared memory, once.
 static TileValue *share(Sm90 *s, TileOp *product, int operand) {
     TileValue *from = product->args.data[operand];
+    for (TileOp *op = product->block->first; op != product; op = op->next) {
+        bool same = op->kind == TILE_MAP && op->results.data[0]->home == HOME_SHARED;
+        if (!same || op->args.data[0] != from) continue;
+        product->args.data[operand] = op->results.data[0];
+        return from;
+    }
     TileOp *op = pass_map(s->p, s->k, NULL, pass_axes_of(from), product->span);
     tile_insert_before(product, op);
     const Ex *same = pass_operand(s->p, op, from);
@@ -184,11 +222,35 @@ static void place(TileOp *op, const char *role, int order) {
     op->place = (TilePlace){0, order};
 }
 
+// Where warpgroups have the same keys: whatever products make of maps is shared.
+static void place_shared(Sm90 *s, TileBlock *b) {
+    int keys = tile_grid_axis(s->k);
+    for (TileOp *op = b->first; op; op = op->next)
+        for (int i = 0; op->kind == TILE_MMA && i < 2; i++)
+            if (op->args.data[i]->def->kind == TILE_MAP) share(s, op, i);
+    for (TileOp *op = b->first; op; op = op->next) {
+        bool sums = op->kind == TILE_MMA && op->args.n > 2;
+        bool across = op->kind == TILE_MMA && !tile_has_axis(op->results.data[0], keys);
+        bool shared = op->kind == TILE_MAP && op->results.data[0]->home == HOME_SHARED;
+        int order = op->kind == TILE_STORE ? ALL_ADD
+                    : across               ? ALL_ACROSS
+                    : sums                 ? ALL_SUMS
+                    : shared               ? SHARE_ALL
+                    : op->kind == TILE_MAP ? MAPS
+                                           : SCORES;
+        if (op->kind != TILE_YIELD) place(op, "consumer", order);
+    }
+}
+
 static void place_step(Sm90 *s, TileBlock *b) {
     int keys = tile_grid_axis(s->k);
     TileValue *shared = NULL;
     for (TileOp *op = b->first; op; op = op->next)
         if (op->kind == TILE_MAP && b->owner->tiles == CLASS_FULL) split(s, op);
+    if (shares_keys(s->p)) {
+        place_shared(s, b);
+        return;
+    }
     for (TileOp *op = b->first; op; op = op->next) {
         bool across = op->kind == TILE_MMA && !tile_has_axis(op->results.data[0], keys);
         for (int i = 0; across && i < 2; i++)

@@ -201,10 +201,28 @@ static void land(Waits *w, TileOp *at, Flight *f, int n) {
         drop_early(w, at, landed.product[i]);
 }
 
+// Whether the oldest n are the last that read some pipe's only stage, whose next tile waits for it.
+static bool free_a_stage(const TileOp *at, const Flight *f, int n) {
+    Flight oldest = {.n = n}, rest = {.n = f->n - n};
+    for (int i = 0; i < f->n; i++)
+        *(i < n ? &oldest.product[i] : &rest.product[i - n]) = f->product[i];
+    for (const TileOp *op = at->block->first; op != at; op = op->next) {
+        if (op->kind != TILE_TAKE || op->args.data[0]->stages > 1) continue;
+        const TileValue *v = op->results.data[0];
+        if (behind(last_reader(v), at->prev) && is_read(&oldest, v) && !is_read(&rest, v))
+            return !is_dropped(v);
+    }
+    return false;
+}
+
 static void wait_for(Waits *w, TileOp *at, Flight *f, int n) {
     if (!n) return;
-    before(w, at, TILE_MMA_WAIT)->pending = f->n - n;
-    land(w, at, f, n);
+    int first = 1;
+    while (first < n && !(at->block->owner->kind == TILE_LOOP && free_a_stage(at, f, first)))
+        first++;
+    before(w, at, TILE_MMA_WAIT)->pending = f->n - first;
+    land(w, at, f, first);
+    wait_for(w, at, f, n - first);
 }
 
 static bool computes(const TileOp *op) {
