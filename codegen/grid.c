@@ -6,6 +6,8 @@
 // and within it what the grid goes over besides (tiles of v's columns). Where rows are longest first
 // the shortest of all heads are left for the end, when blocks run out of work at different times.
 //
+// In a nest of a backward rows are keys. What stays is of the queries that pass: q, do, and the sums of dq.
+//
 // A number is a cluster's where there are clusters: the grid has fewer tiles of rows then, or fewer
 // heads, which of the two the launch's sizes say (TileSchedule.cluster_rows); and no heads in parts.
 #include "codegen/cg.h"
@@ -83,19 +85,33 @@ Val cg_grid_total(Cg *cg, const CgGrid *g) {
     return LLVMBuildAdd(cg->b, whole, mul(cg, others, g->count[last]), "");
 }
 
-// Heads whose keys and values stay in the cache together, beside what passes through it.
+static bool is_nest(const TileKernel *k) {
+    return k->schedule.knobs.said == knobs_of(FORM_SM90_NEST);
+}
+
+// Rows of so many bytes of which two thirds of the L2 cache have room.
+static const Ex *rows_in_cache(const TileProgram *p, int bytes) {
+    int rows = target_get(p->target)->l2_bytes / bytes;
+    return ex_i32(p->pool, rows / CACHE_PARTS * CACHE_FOR_KEYS);
+}
+
+// Heads of the grid whose keys and values stay in the cache together, beside what passes through it; in a nest what is of their queries.
 static Val heads_that_stay(Cg *cg, const CgGrid *g) {
     const TileProgram *p = cg->p;
     ExPool *x = p->pool;
-    const Ex *one = ex_i32(x, 1), *keys = ex_sym(x, SYM_SIZE, SIZE_SK, EX_I32),
-             *heads = ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32),
+    const Ex *one = ex_i32(x, 1), *heads = ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32),
              *groups = ex_sym(x, SYM_SIZE, SIZE_HKV, EX_I32);
-    int row = (p->D + p->Dv) * dtype_bytes(p->dtype), rows = target_get(p->target)->l2_bytes / row;
-    const Ex *room = ex_i32(x, rows / CACHE_PARTS * CACHE_FOR_KEYS);
-    const Ex *some = ex_2(x, EX_DIV, room, ex_2(x, EX_MAX, keys, one));
-    const Ex *group = ex_2(x, EX_DIV, heads, ex_2(x, EX_MAX, groups, one));
-    Val n =
-        cg_uniform(cg, ex_2(x, EX_MUL, ex_2(x, EX_MAX, some, one), ex_2(x, EX_MAX, group, one)));
+    const Ex *group = ex_2(x, EX_MAX, ex_2(x, EX_DIV, heads, ex_2(x, EX_MAX, groups, one)), one);
+    int row = (p->D + p->Dv) * dtype_bytes(p->dtype);
+    if (is_nest(cg->k)) {
+        const Ex *queries = ex_2(x, EX_MAX, ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32), one);
+        queries = ex_2(x, EX_MUL, queries, group);
+        const Ex *room = rows_in_cache(p, row + p->D * dtype_bytes(DT_F32));
+        return cg_uniform(cg, ex_2(x, EX_MAX, ex_2(x, EX_DIV, room, queries), one));
+    }
+    const Ex *keys = ex_sym(x, SYM_SIZE, SIZE_SK, EX_I32);
+    const Ex *some = ex_2(x, EX_DIV, rows_in_cache(p, row), ex_2(x, EX_MAX, keys, one));
+    Val n = cg_uniform(cg, ex_2(x, EX_MUL, ex_2(x, EX_MAX, some, one), group));
     return g->of_heads ? by_pairs(cg, n, g->of_heads) : n;
 }
 

@@ -60,6 +60,8 @@ TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *
 // And of its derived backward, of phase bwd. NULL with an error in diags where the gradient of an input has no kernel. passes/tile/recur_back.c
 TileProgram *pass_build_recurrence_backward(Arena *a, const ChunkBack *back, const PassOptions *o,
                                             Diags *diags);
+// The same backward, in which pairs compute nothing that is of a row alone. passes/tile/row_numbers.c
+const Backward *pass_row_numbers(Arena *a, const Backward *back);
 // A derived backward -> tile program of phase bwd, algorithm level. nest: the kernel over tiles of keys adds to dq, in any order;
 // otherwise dq has a kernel of its own. NULL with an error in diags where the gradient of an input has no kernel. passes/tile/backward.c
 TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptions *o, bool nest,

@@ -138,10 +138,12 @@ static void store_narrow_row(Cg *cg, const CgAccess *a, int m, int r) {
         Val four = LLVMGetPoison(cg_vector(cg->i32, 4));
         for (int i = 0; i < 4; i++)
             four = LLVMBuildInsertElement(cg->b, four, x[n + i], cg_i32(cg, i), "");
-        Blk next = a->ncols ? cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, cg_plus(cg, first, 8 * n),
-                                                      a->ncols, ""),
-                                    "columns")
-                            : NULL;
+        Blk next =
+            a->ncols
+                ? cg_if(cg,
+                        LLVMBuildICmp(cg->b, LLVMIntSLT, cg_plus(cg, first, 8 * n), a->ncols, ""),
+                        "columns")
+                : NULL;
         store_at(cg, four, at16, 16 * n, 16);
         if (next) cg_end_if(cg, next);
     }
@@ -254,7 +256,8 @@ void nv_store(Cg *cg, const TileOp *op) {
     }
     CgAccess a = access_of(cg, op, v);
     assert(a.row && "a store has the row axis");
-    bool shared = a.cols && layout_share(&a.f->is, LAYOUT_WARP, a.f->columns) > 1; // a.cols % 32 == 0
+    bool shared =
+        a.cols && layout_share(&a.f->is, LAYOUT_WARP, a.f->columns) > 1; // a.cols % 32 == 0
     bool narrow = dtype_half(a.t->dtype) && (!a.ncols || shared) && a.cols % 8 == 0;
     for (int m = 0; a.t->blocked && m < m_tiles(&a); m++) store_blocks(cg, &a, m);
     for (int m = 0; !a.t->blocked && m < m_tiles(&a); m++)

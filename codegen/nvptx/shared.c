@@ -51,7 +51,16 @@ static Val fetched_element(Cg *cg, const TileValue *v, int layout, const int *pa
     return nv_unpack(cg, v->dtype, cg->value[v->id].e[number / 2], number % 2);
 }
 
+// Registers go by two neighbours.
+static bool is_of_pairs(const Cg *cg, const TileValue *v, int layout) {
+    const LayoutDigit *first = &cg->k->layouts.data[layout].is.digit[0];
+    return v->rank == 1 && v->dtype == DT_F32 && first->place == LAYOUT_REG &&
+           first->axis == v->axis[0] && first->step == 1 && first->count == 2;
+}
+
 Val nv_element(Cg *cg, const TileValue *v, int layout, const int *part) {
+    bool piped = nv_state(cg)->roles && v->home == HOME_SHARED && tile_pipe_of(v);
+    if (piped && is_of_pairs(cg, v, layout)) return nv90_number(cg, v, layout, part[v->axis[0]]);
     if (v->home == HOME_SHARED && cg->value[v->id].e) return fetched_element(cg, v, layout, part);
     if (v->home == HOME_SHARED) return cg_shared_element(cg, v, layout, part);
     if (v->home == HOME_STRIP) return strip_element(cg, v, part);

@@ -43,6 +43,13 @@ typedef struct Nv90Wide { // a narrow fragment whose pairs are still two f32 eac
     bool sigmoids; // pairs are begun, not two f32
 } Nv90Wide;
 
+typedef struct Nv90Two { // neighbours of a vector that came through a pipe
+    const TileValue *v;
+    int first;
+    Val both;
+    Blk in; // where they were read
+} Nv90Two;
+
 typedef struct Nv90Asked { // a part of a condition
     const Ex *e;
     Val v;
@@ -75,6 +82,7 @@ typedef struct Nv90 { // of a kernel with roles
     Val *rows;                 // i64, likewise: the warpgroup's rows of one that holds rows
     VEC(const TileOp *) early; // what was done before its turn
     VEC(Nv90Wide) wide;        // what is not packed yet
+    VEC(Nv90Two) two;          // that the map at hand has read
     int counted, counted_axis; // elements along that axis that maps make; 0: all
     const TileOp *known_in;    // the loop before which was asked
     VEC(Nv90Asked) known;      // what does not differ from step to step
@@ -115,6 +123,8 @@ void nv90_redo(Cg *cg, const TileOp *op); // sm90_redo.c
 void nv90_ask_before(Cg *cg, const TileOp *loop);
 Val nv90_few(Cg *cg, const TileOp *op); // i1: only the first elements count (ir/tile.h)
 void nv90_map_walk(Cg *cg, CgWalk *m);  // sm90_map.c: all elements
+// A number of a vector that came through a pipe, of an element of the map at hand.
+Val nv90_number(Cg *cg, const TileValue *v, int layout, int column);
 void nv90_keep_pair(Cg *cg, const CgWalk *m, int result, Val low, Val high);
 void nv90_mma(Cg *cg, const TileOp *op);       // sm90_mma.c
 void nv90_group_mma(Cg *cg, const TileOp *op); // sm90_group.c: of a kernel without roles

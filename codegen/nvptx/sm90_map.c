@@ -4,7 +4,9 @@
 // between them; pairs of narrow results are made when nothing is in flight (nv90_pack).
 #include "codegen/nvptx/sm90.h"
 
-enum { PART = 64 }; // columns whose numbers are read at once: 192 bytes spilled otherwise (backward, 64 columns)
+enum {
+    PART = 64
+}; // columns whose numbers are read at once: 192 bytes spilled otherwise (backward, 64 columns)
 
 static void pack_wide(Cg *cg, const CgWalk *m) {
     Nv90 *h = nv90_state(cg);
@@ -153,9 +155,37 @@ static void walk(Cg *cg, CgWalk *m) {
     pack_wide(cg, m);
 }
 
+// From one address of the thread's: the columns are the instruction's own offsets.
+static Val read_two(Cg *cg, const TileValue *v, int layout, int first) {
+    Val own = cg_times(cg, cg_thread_part(cg, layout, v->axis[0]), dtype_bytes(v->dtype));
+    Val by = cg_i32(cg, first * dtype_bytes(v->dtype)),
+        p = nv_shared_ptr(cg, cg_sum(cg, cg->value[v->id].mem, own));
+    p = LLVMBuildGEP2(cg->b, cg->i8, p, &by, 1, "");
+    Val both = LLVMBuildLoad2(cg->b, cg_vector(cg->f32, 2), p, "");
+    LLVMSetAlignment(both, 8);
+    return both;
+}
+
+// Two at once, and once for all rows.
+Val nv90_number(Cg *cg, const TileValue *v, int layout, int column) {
+    enum { RECENT = 16 };
+    Nv90 *h = nv90_state(cg);
+    Nv90Two two = {v, column & ~1, NULL, LLVMGetInsertBlock(cg->b)};
+    for (int i = h->two.n - 1; i >= 0 && i >= h->two.n - RECENT && !two.both; i--) {
+        const Nv90Two *t = &h->two.data[i];
+        if (t->v == v && t->first == two.first && t->in == two.in) two.both = t->both;
+    }
+    if (!two.both) {
+        two.both = read_two(cg, v, layout, two.first);
+        VEC_PUSH(cg->arena, &h->two, two);
+    }
+    return LLVMBuildExtractElement(cg->b, two.both, cg_i32(cg, column & 1), "");
+}
+
 // Operands that stand behind a wait are the map's own.
 void nv90_map_walk(Cg *cg, CgWalk *m) {
     const TileOp *op = m->space.op;
+    nv90_state(cg)->two.n = 0;
     CgValue *own = ARENA_ARRAY(cg->arena, CgValue, op->args.n + 1);
     for (int i = 0; i < op->args.n; i++) own[i] = cg->value[op->args.data[i]->id];
     walk(cg, m);

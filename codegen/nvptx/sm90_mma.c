@@ -103,7 +103,8 @@ static Val right_descriptor(Cg *cg, const Operands *o, const TileShared *t, cons
     if (has_rows(sum)) return all;
     int columns = layout_share(&sum->is, LAYOUT_REG, sum->columns) * // of a warpgroup
                   layout_share(&sum->is, LAYOUT_LANE, sum->columns);
-    assert(columns % (transposed ? HOME_PANEL : 8) == 0 && "a warpgroup's are whole panels, or rows");
+    assert(columns % (transposed ? HOME_PANEL : 8) == 0 &&
+           "a warpgroup's are whole panels, or rows");
     Val group = LLVMBuildZExt(cg->b, nv90_state(cg)->group, cg->i64, "");
     int rows = transposed ? columns / HOME_PANEL * t->rows : columns;
     Val bytes = cg_i64(cg, rows * HOME_PITCH / 16);

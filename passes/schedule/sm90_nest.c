@@ -28,9 +28,10 @@ enum {
     PANEL = 64,        // columns of shared memory that lie together
     GROUP_KEYS = 64,   // rows of a warpgroup's product
     MAX_COLUMNS = 256, // of either
-    SUM_COLUMNS = 256, // of both, whose sums a warpgroup has registers for, beside scores or a step's dq
-    SLACK = 2048,      // barriers, the tile's number, alignment
-    WIDE_STEP = 64,    // columns up to which a step has as many queries as warpgroups have rows
+    SUM_COLUMNS =
+        256,      // of both, whose sums a warpgroup has registers for, beside scores or a step's dq
+    SLACK = 2048, // barriers, the tile's number, alignment
+    WIDE_STEP = 64, // columns up to which a step has as many queries as warpgroups have rows
     REGISTERS = 240,
     PRODUCER_REGISTERS = 24,
     SECTION = 512, // tiles of heads whose longest come first, where masks make some longer
@@ -127,12 +128,19 @@ static Knobs fit(const TileProgram *p) {
     return s;
 }
 
+// Whether some pairs within the tensors do not count.
+static bool is_masked(const Ex *mask) {
+    if (mask->op == EX_AND) return is_masked(mask->args[0]) || is_masked(mask->args[1]);
+    return !(mask->op == EX_CONST ||
+             (mask->op == EX_LT && mask->args[1]->op == EX_SYM && mask->args[1]->sym == SYM_SIZE));
+}
+
 bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
     Knobs *s = &k->schedule.knobs;
     k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1, .knobs = fit(p)};
     if (!knobs_take(s, FORM_SM90_NEST, &o->schedule, diags)) return false;
     k->schedule.warps = 4 * s->warpgroups;
-    k->schedule.section = sm90_is_masked(k) ? SECTION : 1;
+    k->schedule.section = is_masked(k->mask) ? SECTION : 1;
     for (int a = 0; a < k->naxes; a++) {
         if (k->axes[a].extent) continue; // one head at a time
         if (k->axes[a].whole)
@@ -196,7 +204,7 @@ static void split(Sm90 *s, TileOp *map) {
 
 // ---- places
 
-enum { SCORES, MAPS, FIRST_SUM, SHARE, ACROSS, SUMS, ADD };            // warpgroups have keys of their own
+enum { SCORES, MAPS, FIRST_SUM, SHARE, ACROSS, SUMS, ADD }; // warpgroups have keys of their own
 enum { SHARE_ALL = FIRST_SUM, ALL_SUMS, ALL_ACROSS, ALL_ADD = ADD }; // or the same ones
 
 // What a product across warpgroups reads goes through shared memory, once.

@@ -769,7 +769,9 @@ TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptio
                                  Diags *diags) {
     const RowProgram *row = back->row;
     if (!accepts(back, diags)) return NULL;
-    if (nest && o->target.kind != KIND_HOST && has_pair_grads(back)) return NULL;
+    bool gpu = o->target.kind != KIND_HOST;
+    if (nest && gpu && has_pair_grads(back)) return NULL;
+    if (nest && gpu) back = pass_row_numbers(a, back);
     Nest n = {.back = back, .dtype = o->dtype};
     n.b = (Build){
         .arena = a, .pool = row->pool, .s = back->s, .row = row, .fixed = -1, .tf32 = o->tf32};
@@ -780,7 +782,7 @@ TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptio
     p->dtype = o->dtype;
     p->D = row->D, p->Dv = row->Dv;
     tile_sizes(p, &row->sizes);
-    n.by_element = o->target.kind != KIND_HOST;
+    n.by_element = gpu;
     add_tensors(&n, with_dq);
     TilePlan plan = {0};
     build_delta(&n);

@@ -379,6 +379,30 @@ START_TEST(assembles) {
 }
 END_TEST
 
+// Gradients: warpgroups with keys of their own, or with the same keys and columns of their own, whose weights and gradients of scores are
+// read transposed from shared memory. What is of a row alone is not computed for its pairs.
+START_TEST(gradients) {
+    static const int widths[] = {64, 128, 192, 256};
+    for (int i = 0; i < 4; i++) {
+        Arena *a = arena_new();
+        size_t n;
+        const char *text = softmax(a, widths[i], i % 2 ? "" : causal);
+        char *ptx = ptx_backward(a, TARGET_SM90A, text, DT_BF16, &n);
+        bool same_keys = widths[i] > 128;
+        ck_assert_int_eq(strstr(ptx, "da, db, 1, 1, 1, 1, 1;") != NULL, same_keys);
+        ck_assert_int_eq(strstr(ptx, "m64n32k16") != NULL, same_keys);
+        ck_assert(strstr(ptx, "cp.reduce.async.bulk") && !strstr(ptx, "mma.sync"));
+        const char *report = assembled(a, ptx, n);
+        ck_assert_msg(!serialized(report), "D = %d: %s", widths[i], report);
+        const char *nest = strstr(ptx, ".entry t_gradients");
+        ck_assert_msg(nest && strstr(ptx, "abs.ftz.f32") < nest && !strstr(nest, "abs.ftz.f32"),
+                      "D = %d", widths[i]);
+        free(ptx);
+        arena_free(a);
+    }
+}
+END_TEST
+
 Suite *codegen_sm90_suite(void) {
     Suite *s = suite_create("codegen_sm90");
     TCase *t = tcase_create("ptx");
@@ -397,6 +421,7 @@ Suite *codegen_sm90_suite(void) {
     tcase_add_test(t, redo);
     tcase_add_test(t, halves);
     tcase_add_test(t, assembles);
+    tcase_add_test(t, gradients);
     suite_add_tcase(s, t);
     return s;
 }

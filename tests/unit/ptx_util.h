@@ -4,20 +4,34 @@
 
 #include "codegen/codegen.h"
 #include "pass_util.h"
+#include "passes/derive/backward.h"
 #include "runtime/abi.h"
+
+static inline char *ptx_emitted(const TileProgram *p, Diags *diags, size_t *n) {
+    CgOptions co = {.opt = 3};
+    void *out = NULL;
+    bool ok = p && cg_emit(&p, 1, &co, CG_ASM, diags, &out, n);
+    if (!ok) diag_print(diags, stderr);
+    ck_assert(ok);
+    return out;
+}
 
 static inline char *ptx_with(Arena *a, const PassOptions *o, const char *text, size_t *n) {
     Variant *v;
     Stream *s = pu_stream(a, "t.attn", text, 0, &v);
     Diags diags;
     diag_init(&diags, a);
-    const TileProgram *p = pass_pipeline(a, s, o, &diags);
-    CgOptions co = {.opt = 3};
-    void *out = NULL;
-    bool ok = p && cg_emit(&p, 1, &co, CG_ASM, &diags, &out, n);
-    if (!ok) diag_print(&diags, stderr);
-    ck_assert(ok);
-    return out;
+    return ptx_emitted(pass_pipeline(a, s, o, &diags), &diags, n);
+}
+
+// Of its derived backward.
+static inline char *ptx_backward(Arena *a, TargetId target, const char *text, Dtype t, size_t *n) {
+    Variant *v;
+    Diags diags;
+    diag_init(&diags, a);
+    const Backward *b = pass_backward(a, pu_stream(a, "t.attn", text, 0, &v)->written, NULL);
+    PassOptions o = {.target = cg_target(target), .dtype = t, .saves = b};
+    return ptx_emitted(pass_backward_program(a, b, &o, &diags), &diags, n);
 }
 
 static inline char *ptx_scheduled(Arena *a, TargetId target, const char *text, Dtype t,
