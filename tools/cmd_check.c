@@ -27,6 +27,7 @@ static void describe_open(Text *t, const Binding *b, const RefOpen *open) {
                     "%lld positions",
                     (long long)open->beyond,
                     (long long)(b->tensor[sig_arg(b->sig, "o")].count / b->sig->Dv));
+    if (open->beyond && b->sig->backward) text_puts(t, "; no gradient is compared");
     if (!open->decisions) return;
     int64_t rows = b->sig->Dv ? b->tensor[sig_arg(b->sig, "o")].count / b->sig->Dv : 0;
     text_printf(t,
@@ -43,10 +44,11 @@ static void describe_inputs(Text *t, const Binding *b, int64_t pairs) {
     if (zeros) text_printf(t, "; %s", zeros);
 }
 
-// Where the reference's gradient is not finite, nothing is asked of a kernel.
-static unsigned char *finite_only(const double *ref, int64_t n) {
+// Where the reference's gradient is not finite, nothing is asked of a kernel; nor anywhere where a state leaves f32, which the gradients of
+// all positions go through.
+static unsigned char *finite_only(const double *ref, int64_t n, bool none) {
     unsigned char *open = calloc((size_t)n + 1, 1);
-    for (int64_t i = 0; open && i < n; i++) open[i] = !isfinite(ref[i]);
+    for (int64_t i = 0; open && i < n; i++) open[i] = none || !isfinite(ref[i]);
     return open;
 }
 
@@ -55,7 +57,7 @@ static Error error_of(const Binding *b, const Oracle *x, int i) {
     if (b->sig->args.data[i].role == ARG_OUTPUT)
         return cmd_error(t, x->out[i], oracle_open(x, &b->sig->args.data[i]),
                          b->sig->args.data[i].of_rows);
-    unsigned char *open = finite_only(x->out[i], t->count);
+    unsigned char *open = finite_only(x->out[i], t->count, x->open.beyond > 0);
     Error e = cmd_error(t, x->out[i], open, false);
     free(open);
     return e;

@@ -760,6 +760,13 @@ gives 0 check decay.attn --dtype=bf16
 echo 'recurrence grows { dim D = 8; decay(b, h, t) = 2.0; }' >grows.attn
 gives 0 check grows.attn --shape=S=300
 says out 'the state leaves f32, which other inputs prevent: not compared, 236 of 300 positions'
+gives 0 check grows.attn --shape=S=300 --phase=bwd # its gradients go through such states
+says out 'no gradient is compared'
+gives 0 check decay.attn --shape=B=2,H=4,Hk=1,S=77 --phase=bwd
+says out 'dstate0'
+gives 0 run decay.attn --shape=S=9 --in do=-1..1 --out dq=dq.npy --out dstate0=dstate0.npy
+gives 1 decay.attn --phase=bwd --target=sm_80 -o decay.ptx
+says err 'the backward of recurrences has kernels for the CPU only'
 gives 0 check grows.attn --shape=S=30 --dtype=f16
 says out 'elements beyond f16'
 gives 0 check relu_attn.attn "$top/stdlib/causal.attn" --shape=Sq=33 --shape=H=2,Sq=5,Sk=70
