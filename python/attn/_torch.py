@@ -149,10 +149,9 @@ def _placed(x: torch.Tensor) -> torch.Tensor:
     return _room(x, x.shape).copy_(x)
 
 
-def _as(x: torch.Tensor) -> torch.Tensor:
-    """A new tensor for the gradient of x, with its strides."""
-    new = torch.empty_like(x)
-    return new if _laid(new) else _room(x, x.shape)
+def _for(x: torch.Tensor) -> torch.Tensor:
+    """x, or where a kernel cannot write to it as it lies, a tensor to copy to x."""
+    return x if _laid(x) else _room(x, x.shape)
 
 
 def _given(tensors: Sequence[torch.Tensor], scalars: Sequence[float], names: str, q_offset: Optional[int]) -> Dict[str, Any]:
@@ -170,11 +169,21 @@ def _of_tensors(spec: str, tensors: Sequence[torch.Tensor], names: str, phase: s
 
 def _run(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
     kernel = _of_tensors(spec, tensors, names)
-    return _launch(kernel, ["o", *_emits(spec)], _given(tensors, scalars, names, q_offset), {"o": _out(kernel, tensors)})
+    return _attended(kernel, ["o", *_emits(spec)], tensors, scalars, names, q_offset)
 
 
 def _out(kernel: Kernel, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    return _room(tensors[0], (*tensors[0].shape[:3], kernel.Dv))
+    """A new o, [B, S, H, Dv] in memory where q is."""
+    q = tensors[0]
+    (b, h, s), by_position = q.shape[:3], q.stride(1) < q.stride(2)
+    return q.new_empty((b, s, h, kernel.Dv)).transpose(1, 2) if by_position else q.new_empty((b, h, s, kernel.Dv))
+
+
+def _attended(kernel: Kernel, made: Sequence[str], tensors: Sequence[torch.Tensor], scalars: Sequence[float], names: str,
+              q_offset: Optional[int]) -> List[torch.Tensor]:  # fmt: skip
+    o = _out(kernel, tensors)
+    found = _launch(kernel, made, _given(tensors, scalars, names, q_offset), {"o": _for(o)})
+    return [o if found[0] is o else o.copy_(found[0]), *found[1:]]
 
 
 def _rows_of(kernel: Kernel, tensors: Sequence[torch.Tensor], count: int) -> List[torch.Tensor]:
@@ -215,7 +224,7 @@ def _learned(kernel: Kernel, tensors: Sequence[torch.Tensor], names: str) -> Dic
 
 def _forward(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
     kernel = _of_tensors(spec, tensors, names, "fwd,bwd")
-    return _launch(kernel, _kept(spec, kernel), _given(tensors, scalars, names, q_offset), {"o": _out(kernel, tensors)})
+    return _attended(kernel, _kept(spec, kernel), tensors, scalars, names, q_offset)
 
 
 def _forward_shapes(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
@@ -228,24 +237,25 @@ def _backward(tensors: List[torch.Tensor], kept: List[torch.Tensor], come: List[
     """The gradients that the kernel has, from those of the outputs `which`; those of the others are 0."""
     kernel = _of_tensors(spec, tensors, names, "fwd,bwd")
     backward = _back(kernel)
-    given = {**dict(zip(_kept(spec, kernel), kept)), **_given(tensors, scalars, names, q_offset)}
+    given = {**dict(zip(_kept(spec, kernel), [_placed(kept[0]), *kept[1:]])), **_given(tensors, scalars, names, q_offset)}
     given.update(("d" + n, _placed(x) if n == "o" else x.contiguous()) for n, x in zip(which.split(","), come))
     if "do" not in given:
-        given["do"] = _as(given["o"]).zero_()
+        given["do"] = torch.zeros_like(given["o"]) if _laid(kept[0]) else _room(kept[0], kept[0].shape).zero_()
     for name in backward.inputs:
         if name not in given:
             given[name] = given["o"].new_zeros(given["o"].shape[:3], dtype=torch.float32)
     given = {n: x for n, x in given.items() if n in backward.inputs or n == "q_offset"}
     learned = _learned(kernel, tensors, names)
-    out = {"d" + n: _as(learned["d" + n]) for n in _OPERANDS if "d" + n in learned}
-    found = _launch(backward, list(learned), given, out)
-    return [x.to(like.dtype) for x, like in zip(found, learned.values())]
+    new = {n: torch.empty_like(x) for n, x in learned.items() if n[1:] in _OPERANDS}  # with their operand's strides
+    found = dict(zip(learned, _launch(backward, list(learned), given, {n: _for(x) for n, x in new.items()})))
+    found.update((n, x if found[n] is x else x.copy_(found[n])) for n, x in new.items())
+    return [found[n].to(like.dtype) for n, like in learned.items()]
 
 
 def _backward_shapes(tensors: List[torch.Tensor], kept: List[torch.Tensor], come: List[torch.Tensor], which: str, scalars: List[float],
                      names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:  # fmt: skip
     learned = _learned(_of_tensors(spec, tensors, names, "fwd,bwd"), tensors, names)
-    return [_as(x) if n[1:] in _OPERANDS else x.new_empty(x.shape) for n, x in learned.items()]
+    return [torch.empty_like(x) if n[1:] in _OPERANDS else x.new_empty(x.shape) for n, x in learned.items()]
 
 
 def _keep(ctx, inputs, output) -> None:

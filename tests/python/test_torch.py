@@ -63,6 +63,8 @@ def causal(s):
     return s.masked_fill(torch.arange(sk) > torch.arange(sq)[:, None] + max(sk - sq, 0), float("-inf"))
 
 
+SHARE = "score(q, k) = dot(q, k) * rsqrt(D); mask(b, h, q_idx, kv_idx) = causal(q_idx, kv_idx); normalize(s) = softmax(s); }"
+
 ONE_OF_MANY = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
@@ -122,6 +124,9 @@ class Values(Case):
         packed = torch.randn(b, s, 3, h, d)
         q, k, v = packed.permute(2, 0, 3, 1, 4)
         self.close(attn.attention(CAUSAL, q, k, v), eager(q, k, v, causal)[0])
+        o = attn.attention(CAUSAL, *(x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)))  # [B, S, H, D], and so is o
+        self.assertTrue(o.transpose(1, 2).is_contiguous())
+        self.assertTrue(attn.attention(CAUSAL, q.contiguous(), k, v).is_contiguous())
         crossed = torch.randn(b, h, d, s).transpose(2, 3)  # whose rows are no rows in memory
         self.close(attn.attention(CAUSAL, crossed, k, v), eager(crossed, k, v, causal)[0])
 
@@ -153,7 +158,7 @@ class Values(Case):
 
     def test_v_in_k(self):
         q, k = torch.randn(2, 4, 5, 64), torch.randn(2, 1, 7, 64)
-        share = os.path.join(ROOT, "tests/run/share.attn")
+        share = "import std.mask; import std.normalization; attention share { dim D = 64, Dv = 40; share v = k; " + SHARE
         self.close(attn.attention(share, q, k), eager(q, k.expand(2, 2, 7, 64), k[..., :40].expand(2, 2, 7, 40), causal)[0])
         with self.assertRaisesRegex(TypeError, "^v: share has it in k"):
             attn.attention(share, q, k, k)
