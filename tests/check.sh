@@ -30,14 +30,24 @@ run() {
     count $? "$logs/log" "$1"
 }
 # unittest counts differently: each test that ran and did not fail has passed.
-python_tests() ( # what it exports stays here
-    make -s BUILD="$build" wheel # without one, the tests of the wheel fail
-    export ATTNC="$build/attnc" ATTNRT_LIBRARY="$build/libattnrt.so" WHEEL="$build/dist/*.whl"
-    "$(tests/tools.sh python3 "numpy, torch, IPython, ipykernel, nbclient" || echo python3)" \
-        -m unittest tests/python/test_attn.py tests/python/test_notebook.py tests/python/test_package.py tests/python/test_serving.py tests/python/test_torch.py tests/python/test_spread.py 2>&1 | tee "$logs/python"
+unittests() { # unittests PYTHON NAME...: of tests/python
+    python=$1
+    shift
+    echo "$python: $*"
+    # shellcheck disable=SC2086
+    "$python" -m unittest $(printf 'tests/python/test_%s.py ' "$@") 2>&1 | tee "$logs/python"
     ran=$(sed -n 's/^Ran \([0-9]*\) test.*/\1/p' "$logs/python")
     bad=$(grep -cE '^(FAIL|ERROR):' "$logs/python")
     echo "$((${ran:-0} - bad)) passed, $((ran ? bad : bad + 1)) failed"
+}
+python_tests() ( # what it exports stays here
+    make -s BUILD="$build" wheel # without one, the tests of the wheel fail
+    export ATTNC="$build/attnc" ATTNRT_LIBRARY="$build/libattnrt.so" WHEEL="$build/dist/*.whl"
+    unittests "$(tests/tools.sh python3 "numpy, torch, IPython, ipykernel, nbclient" || echo python3)" attn notebook package serving torch spread recurrence
+)
+torch_tests() ( # with operators, a compiler and Hugging Face's models, which Debian's PyTorch has not
+    export ATTNC="$build/attnc" ATTNRT_LIBRARY="$build/libattnrt.so" PYTHONPATH=build/tools/transformers
+    unittests "$(tests/tools.sh torch-python || echo python3)" torch recurrence huggingface
 )
 
 ("$build/tests/check_gen" 1 "${GEN:-300}" >"$logs/gen" 2>&1; echo $? >"$logs/gen.status") &
@@ -62,7 +72,10 @@ if [ -z "$SANITIZED" ]; then
     run node tests/playground/panes.mjs "$build"
 else echo "== tests/playground/wasm.mjs, panes.mjs: left out, WebAssembly has no sanitizer"; fi
 # the package's library cannot be loaded into a Python without the sanitizer
-if [ -z "$SANITIZED" ]; then run python_tests; else echo "== tests/python: left out, the build is under a sanitizer"; fi
+if [ -z "$SANITIZED" ]; then
+    run python_tests
+    run torch_tests
+else echo "== tests/python: left out, the build is under a sanitizer"; fi
 run "$build/tests/check_run" stdlib
 run "$build/tests/check_math" 4099
 run "$build/tests/check_run" tests/regress

@@ -60,7 +60,15 @@ rows() {
     source_of test cjson/cjson c/cjson/cjson_1.7.15.orig.tar.gz 5308fd4bd90cef7aa060558514de6a1a4a0819974a26e6ed13973c5f624c24b2 'cJSON.[ch]' LICENSE
     source_of test vscode-languageserver-node n/node-vscode-lsp/node-vscode-lsp_1.0.0~git20230424.1320922.orig.tar.xz \
         c886fec0b77832a63f58edba366b0532332c97c692a9b3e5317cd7e3d4250f65 'client/src/*' 'protocol/src/*' 'jsonrpc/src/*' 'types/src/*' License.txt
-    debian13 test tree-sitter-cli tree-sitter tool tree-sitter
+    debian13 test tree-sitter-cli debian13 tree-sitter tool tree-sitter
+    # a PyTorch that has operators (torch.library) and a compiler, with Hugging Face's models: 1 GB on disk
+    debian13 test python3-torch pytorch python3 test -x build/tools/pytorch/python3
+    for_python='--python-version 3.13 --only-binary=:all:' # which Debian 13 has
+    pypi test transformers "transformers==5.17.0 huggingface_hub==1.33.0 tokenizers==0.23.3 safetensors==0.8.0 regex==2026.11.19 PyYAML==6.0.4
+        tqdm==4.70.1 packaging==26.4 filelock==4.3.1 fsspec==2026.9.0 httpx==0.28.1 httpcore==1.0.9 h11==0.16.0 anyio==4.16.0 certifi==2026.10.19.post1
+        idna==3.20 typer==0.29.2 click==8.5.1 hf-xet==1.8.0 rich==15.0.0 pygments==2.21.0 markdown-it-py==4.3.0 mdurl==0.1.2 shellingham==1.5.4
+        annotated-doc==0.0.7 typing_extensions==4.16.0" tool torch-python
+    for_python=''
 }
 
 # ---- tests that something is there
@@ -75,7 +83,7 @@ llvm_major() { # of the LLVM that the build takes, or will take
 }
 
 # ---- ways to install
-installed='' checking='' status=0
+installed='' checking='' status=0 for_python=''
 # missing LEVEL TEST...: it is wanted, and the test fails. When all is installed, a tool that is still not found is told of, and is not tried again.
 missing() {
     case $1-$level in build-* | test-test | test-browser | browser-browser) shift ;; *) return 1 ;; esac
@@ -108,7 +116,7 @@ pypi() { # pypi LEVEL FOLDER PACKAGES TEST...
     # shellcheck disable=SC2086
     echo "installing into build/tools/$folder:" $these
     # shellcheck disable=SC2086
-    /usr/bin/python3 -m pip install -q --no-deps --upgrade --target "build/tools/$folder" $these || exit 1
+    /usr/bin/python3 -m pip install -q --no-deps --upgrade $for_python --target "build/tools/$folder" $these || exit 1
     installed=1
 }
 source_of() { # source_of LEVEL FOLDER PATH SHA256 PATTERN...: what the patterns choose of an archive of sources
@@ -134,31 +142,32 @@ with tarfile.open(fileobj=io.BytesIO(data)) as archive:
 FETCH
     installed=1
 }
-# debian13 LEVEL PACKAGE PROGRAM TEST...: a program of Debian 13, with the C library that it needs, on a machine that need not be one. apt takes the
-# packages, checked by Debian's keys, from a list of its own. The system's lists and packages stay as they are.
+# debian13 LEVEL PACKAGE FOLDER PROGRAM TEST...: a program of Debian 13, with the C library and all else that it needs, on a machine that need not be
+# one. apt takes the packages, checked by Debian's keys, from a list of its own. The system's lists and packages stay as they are.
 debian13() {
-    for_what=$1 these=$2 program=$3
-    shift 3
+    for_what=$1 these=$2 folder=$3 program=$4
+    shift 4
     missing "$for_what" "$@" || return
-    echo "installing into build/tools/debian13: $these"
-    debian13_install "$these" "$program" || exit 1
+    echo "installing into build/tools/$folder: $these"
+    debian13_install "$these" "$PWD/build/tools/$folder" "$program" || exit 1
     installed=1
 }
 debian13_install() {
-    to=$PWD/build/tools/debian13
+    to=$2
     rm -rf "$to" && mkdir -p "$to/lists/partial" "$to/cache/archives/partial" && : >"$to/status" || return
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie main" >"$to/sources.list"
     mine="-q -o Dir::Etc::sourcelist=$to/sources.list -o Dir::Etc::sourceparts=/dev/null -o Dir::State::lists=$to/lists"
     mine="$mine -o Dir::State::status=$to/status -o Dir::Cache=$to/cache -o Acquire::Languages=none -o APT::Sandbox::User="
     # shellcheck disable=SC2086
-    apt-get $mine update && (cd "$to" && apt-get $mine download "$1" libc6 libgcc-s1) || return
-    for package in "$to"/*.deb; do dpkg -x "$package" "$to" || return; done
-    rm -rf "$to/lists" "$to/cache" "$to/etc" "$to/usr/share" "$to"/*.deb
-    cat >"$to/$2" <<'RUN' && chmod +x "$to/$2"
+    apt-get $mine update && apt-get $mine install -y --no-install-recommends --download-only "$1" || return
+    for package in "$to"/cache/archives/*.deb; do dpkg -x "$package" "$to" || return; done
+    rm -rf "$to/lists" "$to/cache" "$to/etc" "$to/usr/share/doc" "$to/usr/share/man" "$to/usr/share/locale"
+    [ -e "$to/lib" ] || ln -s usr/lib "$to/lib" # where Python looks for its modules
+    cat >"$to/$3" <<'RUN' && chmod +x "$to/$3"
 #!/bin/sh
 root=$(dirname "$(readlink -f "$0")")
 lib=$(dirname "$(find "$root/usr/lib" -name libc.so.6)")
-exec "$lib"/ld-linux-*.so.* --library-path "$lib" "$root/usr/bin/$(basename "$0")" "$@"
+exec "$lib"/ld-linux-*.so.* --argv0 "$0" --library-path "$lib:$lib/blas:$lib/lapack" "$root/usr/bin/$(basename "$0")" "$@"
 RUN
 }
 

@@ -53,6 +53,10 @@ python() {
     echo "a python3 with $module is needed and was not found$seen" >&2
     return 1
 }
+# One whose PyTorch has operators (torch.library.custom_op), with Hugging Face's models beside it: the tests that need these run there.
+torch_python() {
+    PYTHON=${TORCH_PYTHON:-build/tools/pytorch/python3} PYTHONPATH=build/tools/transformers python "transformers, torch; torch.library.custom_op"
+}
 # The one release whose generated parsers are those in tools/editors.
 tree_sitter() {
     for path in $(all tree-sitter build/tools/debian13/tree-sitter); do
@@ -71,6 +75,7 @@ find_tool() {
     python3) python "$2" ;;
     lsp-python) PYTHONPATH=build/tools/lsp python "pytest_lsp, pytest_asyncio" ;;
     editors-python) PYTHONPATH=build/tools/editors python "tree_sitter, babi, pygments" ;;
+    torch-python) torch_python ;;
     tree-sitter) tree_sitter ;;
     cppcheck) pick cppcheck 2 99 cppcheck ;;
     *) echo "tools.sh: $1 is no tool of these" >&2; return 2 ;;
@@ -80,7 +85,7 @@ if [ "$1" != --versions ]; then
     find_tool "$@"
     exit
 fi
-for name in llvm-config ld.lld clang clang-format cppcheck ptxas python3 editors-python lsp-python tree-sitter; do
+for name in llvm-config ld.lld clang clang-format cppcheck ptxas python3 editors-python lsp-python torch-python tree-sitter; do
     path=$(find_tool $name) && echo "$name: $path, version $(version "$path")"
 done
 for name in "${CC:-cc}" make flex bison vim nvim node; do

@@ -6,7 +6,7 @@
     o, lse = gemma(q, k, v, sink=sink, emit=["lse"])
 
 In PyTorch, attn.Attention("gemma.attn") is a module, and attn.attention("gemma.attn", q, k, v) a function: they compile for what the
-tensors are, and keep artifacts on disk.
+tensors are, and keep artifacts on disk. attn.Recurrence and attn.recurrence are the same for recurrences.
 
 Nothing is built: the package finds libattnrt.so, and the compiler as the command `attnc`. In a notebook, `%load_ext attn` brings the cell
 magic `%%attn`; `%%attn?` tells its options.
@@ -21,6 +21,7 @@ from ._runtime import Error, set_threads, version
 __all__ = ["Artifact", "CompileError", "CompileWarning", "Error", "Kernel", "TileMap", "compile", "load", "set_threads", "version"]
 
 if TYPE_CHECKING:
+    from ._recurrence import Recurrence as Recurrence, recurrence as recurrence
     from ._torch import Attention as Attention, attention as attention
 
 
@@ -30,6 +31,10 @@ def __getattr__(name: str) -> Any:
         from . import _torch
 
         return getattr(_torch, name)
+    if name in ("Recurrence", "recurrence"):
+        from . import _recurrence
+
+        return getattr(_recurrence, name)
     if name == "Spread":
         from ._spread import Spread
 

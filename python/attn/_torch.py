@@ -64,9 +64,10 @@ def _rows(spec: str, target: str = "host", elements: str = "f32", **dims: int) -
     defines = {**given["defines"], **dims}
     source = _compiler.Source(given["text"], dtype=elements, entry=given["entry"], defines=defines, include=given["include"], name=given["name"])
     rows, _ = source.run([], "--emit=row", f"--target={target}")
-    variants = len(re.findall(r"^row ", rows, re.M))
+    kind = given["kind"]
+    variants = len(re.findall(r"^row " if kind == "attention" else r"^recurrence ", rows, re.M))
     if variants != 1:
-        raise ValueError(f"{given['name']} holds " + ("several attentions: name one with entry=" if variants else "no attention"))
+        raise ValueError(f"{given['name']} holds " + (f"several {kind}s: name one with entry=" if variants else f"no {kind}"))
     return rows, source
 
 
@@ -89,7 +90,7 @@ def _kernel(spec: str, D: int, Dv: Optional[int], elements: str, target: str, ph
 @functools.lru_cache(maxsize=None)
 def _read_declared(spec: str) -> str:
     rows, _ = _rows(spec)
-    name, shared = re.findall(r"^row (\w+)[^\n]*?( v in k)?$", rows, re.M)[0]
+    name, shared = re.findall(r"^(?:row|recurrence) (\w+)[^\n]*?( v in k)?$", rows, re.M)[0]
     inputs = re.findall(r"^  input (\w+): \w+(\[?)[^\n]*?( grad)?$", rows, re.M)
     marked = [i + ("" if array else "=") + ("+" if grad else "") for i, array, grad in inputs]
     return " ".join([name, "q+", "k+", *([] if shared else ["v+"]), *marked])
@@ -369,7 +370,7 @@ def _cast(x: Any, device: str) -> Any:
 
 @_constant
 def _specify(source: "Union[str, os.PathLike[str]]", entry: Optional[str], defines: Optional[Dict[str, Any]], include: Sequence[str],
-             emit: Union[str, Sequence[str]], opt: int) -> str:  # fmt: skip
+             emit: Union[str, Sequence[str]], opt: int, kind: str = "attention") -> str:  # fmt: skip
     """All that a variant hangs on but the tensors, as a text: it goes with exported programs."""
     path, folders = os.fspath(source), [os.path.abspath(i) for i in include]
     if "\n" in path or "{" in path:
@@ -379,9 +380,8 @@ def _specify(source: "Union[str, os.PathLike[str]]", entry: Optional[str], defin
             text, name = f.read() + "\n", path
         folders.insert(0, os.path.dirname(os.path.abspath(path)))
     emit = [emit] if isinstance(emit, str) else list(emit)
-    return json.dumps(
-        {"text": text, "name": name, "entry": entry, "defines": defines or {}, "include": folders, "emit": emit, "opt": opt}, sort_keys=True
-    )
+    given = {"text": text, "name": name, "kind": kind, "entry": entry, "defines": defines or {}, "include": folders, "emit": emit, "opt": opt}
+    return json.dumps(given, sort_keys=True)
 
 
 def _sort(declared: Dict[str, bool], variant: str, listed: Sequence[Any], named: Dict[str, Any]) -> Dict[str, Any]:
