@@ -80,7 +80,9 @@ static const Ex *chain(ExPool *p, const Ex *a, const Ex *b, int *budget) {
     }
 }
 
+// Of ds nothing is known: a row whose scores are infinite, or whose divisor is as small as f32 has it.
 static bool may_be_infinite(const Ex *e) {
+    if (e->op == EX_SYM && e->sym == SYM_DS) return true;
     ClassEnv env = {.s = CL_FINITE, .wild_inputs = false, .wild_scores = true};
     return class_of(e, &env) & ~(unsigned)CL_FINITE;
 }

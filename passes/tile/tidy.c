@@ -104,6 +104,22 @@ static void join(TileProgram *p, TileKernel *k) {
     }
 }
 
+// A carried value that no step changes is what it was before the loop. Loops within first. Those of full and partial
+// tiles go on with each other's values, and keep the same ones.
+static void forward_carried(TileKernel *k, TileBlock *b) {
+    for (TileOp *op = b->first; op; op = op->next) {
+        if (op->kind != TILE_LOOP) continue;
+        forward_carried(k, &op->body);
+        if (op->tiles != CLASS_ANY) continue;
+        for (int i = op->results.n - 1; i >= 0; i--) {
+            if (op->body.last->args.data[i] != op->carried.data[i]) continue;
+            tile_replace(&k->body, op->carried.data[i], op->args.data[i]);
+            tile_replace(&k->body, op->results.data[i], op->args.data[i]);
+            pass_drop_result(op, i);
+        }
+    }
+}
+
 // ---- what nothing uses
 
 typedef struct Live {
@@ -195,6 +211,7 @@ void pass_tidy(TileProgram *p) {
         TileKernel *k = p->kernels.data[i];
         simplify_kernel(p, k);
         join(p, k);
+        forward_carried(k, &k->body);
         simplify_kernel(p, k); // a copy that was forwarded may have made a body simpler
         remove_unused(p, k);
     }
