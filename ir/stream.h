@@ -66,6 +66,7 @@ typedef struct Stream {
     const Ex *elem;           // weight of a key before the deferred factor
     int shift;                // of the accumulator, or -1
     int scale;                // likewise
+    int largest; // state by which elements are scaled so that f16 holds them, by 1 where it is 2^14; or -1
     const Ex *factor; // deferred: row scalar over SYM_R multiplied into acc at the end; NULL for 1
     // bool over SYM_STATE: the row had no key; NULL where 0 * factor is proved to be 0 without asking.
     const Ex *empty;

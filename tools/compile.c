@@ -59,13 +59,17 @@ static bool derive_recurrence(Compile *c, const Variant *v) {
     return true;
 }
 
+// Weights become f16 where tensor cores multiply them.
+static bool narrows(const Compile *c) {
+    return c->options.dtype == DT_F16 && cg_target(c->options.target).kind != KIND_HOST;
+}
+
 static bool derive_attention(Compile *c, const Variant *v) {
     RowProgram *row = fe_lower(c->arena, &c->diags, v);
     if (!row) return false;
     VEC_PUSH(c->arena, &c->rows, row);
-    bool narrows = c->options.dtype == DT_F16 && cg_target(c->options.target).kind != KIND_HOST;
-    Stream *s = narrows ? pass_derive_half(c->arena, row, &c->diags)
-                        : pass_derive(c->arena, row, &c->diags);
+    Stream *s = narrows(c) ? pass_derive_half(c->arena, row, &c->diags)
+                           : pass_derive(c->arena, row, &c->diags);
     VEC_PUSH(c->arena, &c->streams, s);
     return true;
 }
@@ -97,7 +101,9 @@ static bool can_run(Compile *c) {
                        "this version");
     }
     for (int i = c->backwards.n; i < c->rows.n; i++) {
-        Backward *back = pass_backward(c->arena, c->rows.data[i], &c->diags);
+        const RowProgram *row = c->rows.data[i];
+        Backward *back = narrows(c) ? pass_backward_narrow(c->arena, row, &c->diags)
+                                    : pass_backward(c->arena, row, &c->diags);
         VEC_PUSH(c->arena, &c->backwards, back);
         if (c->options.deterministic && back->grads.n) // rows and blocks add to them as they come
             diag_error(&c->diags, back->grads.data[0].at->span,

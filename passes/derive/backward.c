@@ -308,17 +308,28 @@ static void say_further(const Backward *b, Diags *diags) {
                   library ? "it stands here" : "in this call");
 }
 
-Backward *pass_backward(Arena *a, const RowProgram *row, Diags *diags) {
+static Backward *backward(Arena *a, const RowProgram *row, bool narrows, Diags *diags) {
+    Stream *(*plain)(Arena *, const RowProgram *, Diags *) =
+        narrows ? pass_derive_narrow : pass_derive;
+    Stream *(*counted)(Arena *, const RowProgram *, Diags *) =
+        narrows ? pass_derive_narrow_counted : pass_derive_counted;
     RowProgram asks = *row;
     asks.reduces.data = ARENA_ARRAY(a, RowReduce, row->reduces.n + 1);
     for (int k = 0; k < row->reduces.n; k++) asks.reduces.data[k] = row->reduces.data[k];
-    const Stream *s = pass_derive(a, row, NULL);
+    const Stream *s = plain(a, row, NULL);
     Backward *b = derive(a, s);
     bool counts = false;
     for (int i = 0; i < b->grads.n; i++) counts |= b->grads.data[i].per == BACK_ROW && !s->empty;
     bool again = wants(b, &asks) || counts;
-    if (again)
-        b = derive(a, counts ? pass_derive_counted(a, &asks, NULL) : pass_derive(a, &asks, NULL));
+    if (again) b = derive(a, counts ? counted(a, &asks, NULL) : plain(a, &asks, NULL));
     say_further(b, diags);
     return b;
+}
+
+Backward *pass_backward(Arena *a, const RowProgram *row, Diags *diags) {
+    return backward(a, row, false, diags);
+}
+
+Backward *pass_backward_narrow(Arena *a, const RowProgram *row, Diags *diags) {
+    return backward(a, row, true, diags);
 }

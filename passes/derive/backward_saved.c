@@ -151,10 +151,18 @@ static const Ex *factor_part(Saving *v, const Ex *part, int i) {
     return e;
 }
 
+// Of the forward's element or factor: without the power of two that is for f16 in the one and against it in the other.
+static const Ex *unscaled(const Saving *v, const Ex *e) {
+    ExPool *p = v->d->p;
+    if (!e || v->s->largest < 0) return e;
+    return ex_simplify(p, ex_subst(p, e, SYM_STATE, v->s->largest, ex_f32(p, 0x1p14f)));
+}
+
 static const Ex *weight(Saving *v) {
-    const Ex *elem = unguarded(v->s->elem), *part[MAX_FACTORS];
+    const Ex *elem = unguarded(unscaled(v, v->s->elem)), *part[MAX_FACTORS],
+             *factor = unscaled(v, v->s->factor);
     if (folds(v, elem)) return folded_weight(v, elem);
-    int n = v->s->factor ? row_factors(v->d->row, v->s->factor, part) : 0;
+    int n = factor ? row_factors(v->d->row, factor, part) : 0;
     ex_visit(elem, save_symbol, v);
     for (int i = 0; i < n; i++) elem = ex_2(v->d->p, EX_MUL, elem, factor_part(v, part[i], i));
     return elem;

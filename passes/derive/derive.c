@@ -106,6 +106,12 @@ static const Ex *guarded(Derive *d, ExOp op, const Ex *elem) {
     return simp_select(d->p, ex_2(d->p, EX_EQ, s, none), identity(d->p, op), elem);
 }
 
+static int add_own_state(Derive *d, StreamState st) {
+    st.elem = ex_simplify(d->p, guarded(d, st.op, st.elem));
+    VEC_PUSH(d->arena, &d->out->states, st);
+    return d->out->states.n - 1;
+}
+
 static int add_state(Derive *d, StreamState st) {
     Stream *s = d->out;
     st.elem = ex_simplify(d->p, guarded(d, st.op, st.elem));
@@ -117,8 +123,7 @@ static int add_state(Derive *d, StreamState st) {
         s->states.data[i].exact |= st.exact;
         return i;
     }
-    VEC_PUSH(d->arena, &s->states, st);
-    return s->states.n - 1;
+    return add_own_state(d, st);
 }
 
 static const Ex *state(Derive *d, int i) { return ex_sym(d->p, SYM_STATE, i, EX_F32); }
@@ -431,7 +436,8 @@ static void scale_by_largest(Derive *d, NormalForm *nf, int sweep) {
     ExPool *p = d->p;
     StreamState top = {EX_ROWMAX,    sweep, ex_1(p, EX_ABS, nf->elem), -1, -1, "top",
                        d->row->span, false};
-    const Ex *largest = ex_2(p, EX_MAX, state(d, add_state(d, top)), ex_f32(p, 0x1p-100f)),
+    d->out->largest = add_own_state(d, top);
+    const Ex *largest = ex_2(p, EX_MAX, state(d, d->out->largest), ex_f32(p, 0x1p-100f)),
              *bits = ex_1(p, EX_FLOOR, ex_1(p, EX_LOG2, largest)),
              *c = ex_simplify(p, ex_1(p, EX_EXP2, ex_2(p, EX_SUB, ex_f32(p, 14), bits)));
     nf->scale = (StreamScale){.ratio = ex_sym(p, SYM_RISE, 0, EX_F32), .base = {c}, .n = 1};
@@ -543,6 +549,7 @@ static Stream *derive(Arena *a, const RowProgram *written, Diags *diags, bool na
                       .shift = -1,
                       .scale = -1,
                       .added_count = -1,
+                      .largest = -1,
                       .blocking = -1};
     find_needed(&d);
     for (int k = 0; k < n; k++) {
@@ -567,4 +574,8 @@ Stream *pass_derive_counted(Arena *a, const RowProgram *row, Diags *diags) {
 
 Stream *pass_derive_narrow(Arena *a, const RowProgram *row, Diags *diags) {
     return derive(a, row, diags, true, false);
+}
+
+Stream *pass_derive_narrow_counted(Arena *a, const RowProgram *row, Diags *diags) {
+    return derive(a, row, diags, true, true);
 }

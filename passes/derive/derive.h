@@ -16,6 +16,8 @@ Stream *pass_derive_counted(Arena *a, const RowProgram *row, Diags *diags);
 #define HALF_MOST 65504.0
 Stream *pass_derive_narrow(Arena *a, const RowProgram *row, Diags *diags);
 
+Stream *pass_derive_narrow_counted(Arena *a, const RowProgram *row, Diags *diags);
+
 // The same for weights that are narrowed to f16 where they meet v: those that would grow beyond its
 // range are shifted by a maximum of their own. half.c
 Stream *pass_derive_half(Arena *a, const RowProgram *row, Diags *diags);
