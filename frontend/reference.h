@@ -78,6 +78,8 @@ typedef struct RefGrad {
     double *dq, *dk, *dv;        // like q, k, v
     double *const *dinputs;      // one for each of the variant's inputs; NULL, or with NULLs
     double *dstate0;             // recurrence
+    bool
+        sizes; // of an attention: the sums of the magnitudes of all that adds to each gradient, whose rounding its own is relative to
     int64_t *
         apart; // of an attention: how many sides of kinks are others in float64 is added to it; NULL: not wanted
 } RefGrad;

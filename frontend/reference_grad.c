@@ -7,6 +7,7 @@
 #include "frontend/reference_walk.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 static const double *demit(const RefGrad *g, int m) { return g->demits ? g->demits[m] : NULL; }
@@ -15,6 +16,20 @@ static void add(double *to, const double *x, double factor, int n) {
     if (!to || factor == 0) return;
     for (int i = 0; i < n; i++) to[i] += factor * x[i];
 }
+
+// Of sizes: the same of magnitudes.
+static void add_to(const RefGrad *g, double *to, const double *x, double factor, int n) {
+    if (!g->sizes) add(to, x, factor, n);
+    for (int i = 0; i < n && g->sizes && to; i++) to[i] += fabs(factor * x[i]);
+}
+
+static double inner(const RefGrad *g, const double *x, const double *y, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += g->sizes ? fabs(x[i] * y[i]) : x[i] * y[i];
+    return sum;
+}
+
+static double come(const RefGrad *g, double adjoint) { return g->sizes ? fabs(adjoint) : adjoint; }
 
 static double *from(double *array, size_t at) { return array ? array + at : NULL; }
 
@@ -53,7 +68,7 @@ static void back_output(const Back *x, RefEnv *e) {
     for (int d = 0; d < t->Dv; d++) squares += t->o[d].f * t->o[d].f;
     e->sqo = tx_number(squares);
     for (e->d = 0; e->d < t->Dv; e->d++) {
-        double adjoint = g->d_o[t->at * (size_t)t->Dv + (size_t)e->d];
+        double adjoint = come(g, g->d_o[t->at * (size_t)t->Dv + (size_t)e->d]);
         e->o = t->o[e->d];
         if (!x->output) {
             x->dout[e->d] += adjoint;
@@ -64,7 +79,8 @@ static void back_output(const Back *x, RefEnv *e) {
         x->dout[e->d] += x->output->sym[TS_O];
         dsquares += x->output->sym[TS_SQO];
     }
-    for (int d = 0; d < t->Dv && dsquares != 0; d++) x->dout[d] += 2 * dsquares * t->o[d].f;
+    for (int d = 0; d < t->Dv && dsquares != 0; d++)
+        x->dout[d] += 2 * dsquares * come(g, t->o[d].f);
 }
 
 // To the modified scores: x->normalize->s; and to v.
@@ -78,11 +94,11 @@ static void back_normalize(const Back *x, const RefEnv *e, int keys) {
         double *dv = g->run->variant->v_in_k ? from(g->dk, row * (size_t)t->D)
                                              : from(g->dv, row * (size_t)t->Dv);
         ref_tape_add(x->normalize, p->result, j,
-                     ref_inner(x->dout, ref_v_row(t, e, t->key[j]), t->Dv));
-        add(dv, x->dout, ref_row_value(p, p->result, j).f, t->Dv);
+                     inner(g, x->dout, ref_v_row(t, e, t->key[j]), t->Dv));
+        add_to(g, dv, x->dout, ref_row_value(p, p->result, j).f, t->Dv);
     }
     for (int m = 0; m < g->run->variant->emits.n; m++)
-        if (demit(g, m)) ref_tape_add(x->normalize, x->emit[m], 0, demit(g, m)[t->at]);
+        if (demit(g, m)) ref_tape_add(x->normalize, x->emit[m], 0, come(g, demit(g, m)[t->at]));
     ref_tape_reverse(x->normalize, g->run, keys, g->dinputs);
 }
 
@@ -100,10 +116,10 @@ static void back_pair(const Back *x, RefEnv *e, double adjoint) {
     }
     ref_tape_of(x->score, g->run, adjoint, g->dinputs);
     const double *d = x->score->sym;
-    add(from(g->dq, at), k, d[TS_DOT], t->D);
-    add(from(g->dq, at), q, 2 * d[TS_SQQ], t->D);
-    add(from(g->dk, kv), q, d[TS_DOT], t->D);
-    add(from(g->dk, kv), k, 2 * d[TS_SQK], t->D);
+    add_to(g, from(g->dq, at), k, d[TS_DOT], t->D);
+    add_to(g, from(g->dq, at), q, 2 * d[TS_SQQ], t->D);
+    add_to(g, from(g->dk, kv), q, d[TS_DOT], t->D);
+    add_to(g, from(g->dk, kv), k, 2 * d[TS_SQK], t->D);
 }
 
 static void back_row(const Back *x, int b, int h, int i) {
@@ -127,10 +143,12 @@ static void back_row(const Back *x, int b, int h, int i) {
 static void back_attention(Arena *a, const RefGrad *g) {
     RefAttention t = ref_attention(a, g->run);
     Back x = back(a, g, &t);
+    RefTape *const tapes[] = {x.score, x.modify, x.normalize, x.output};
+    for (int i = 0; i < 4; i++)
+        if (tapes[i]) tapes[i]->sizes = g->sizes;
     for (int b = 0; b < t.B; b++)
         for (int h = 0; h < t.H; h++)
             for (int i = 0; i < t.Sq; i++) back_row(&x, b, h, i);
-    const RefTape *const tapes[] = {x.score, x.modify, x.normalize, x.output};
     for (int i = 0; g->apart && i < 4; i++) *g->apart += tapes[i] ? tapes[i]->apart : 0;
 }
 

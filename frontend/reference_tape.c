@@ -90,6 +90,12 @@ static void slopes(const Tx *t, const TxValue *v, double r, double *slope) {
     }
 }
 
+// At a pole there is no slope, wherever float64 puts the number beside it.
+static bool at_pole(const Tx *t, const TxValue *v) {
+    bool has = t->op == EX_SQRT || t->op == EX_RSQRT || t->op == EX_LOG || t->op == EX_LOG2;
+    return has && v[0].written == 0;
+}
+
 static bool other_side(const Tx *t, const TxValue *v) {
     float a = v[0].written, b = t->op == EX_ABS ? 0 : v[1].written;
     double x = v[0].f, y = t->op == EX_ABS ? 0 : v[1].f;
@@ -136,10 +142,11 @@ static void step(RefTape *t, const RefRun *r, int node, const int *args, int key
         return;
     }
     slopes(x, v, ref_row_value(t->p, node, key).f, slope);
+    if (at_pole(x, v)) slope[0] = INFINITY;
     t->apart += other_side(x, v);
     for (int k = 0; k < x->nargs; k++)
         if (x->args[k]->type == TX_F32 && !(slope[k] == 0 && has_sides(x->op)))
-            ref_tape_add(t, args[k], key, adjoint * slope[k]);
+            ref_tape_add(t, args[k], key, adjoint * (t->sizes ? fabs(slope[k]) : slope[k]));
 }
 
 static void reduction(RefTape *t, int node, int arg, int keys) {

@@ -16,6 +16,7 @@ typedef struct RefTape {
     double **row;         // of each node that is a row: one per key
     double sym[TS_COUNT]; // what comes out: the adjoints of symbols that are one value
     double *s;            // and of the row of scores, one per key
+    bool sizes;           // adjoints are sums of magnitudes
     int64_t apart;        // sides of kinks so far that are others in float64
 } RefTape;
 

@@ -195,7 +195,8 @@ bool compile_tiles(Compile *c) {
             !add_tiles(c, pass_recurrence(c->arena, c->chunks.data[i], &o, &c->diags)))
             return false;
         if (i < c->chunk_backs.n &&
-            !add_tiles(c, pass_recurrence_backward(c->arena, c->chunk_backs.data[i], &o, &c->diags)))
+            !add_tiles(c,
+                       pass_recurrence_backward(c->arena, c->chunk_backs.data[i], &o, &c->diags)))
             return false;
     }
     return c->diags.errors == 0;

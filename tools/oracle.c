@@ -156,7 +156,8 @@ double oracle_pairs(const Variant *v, const Binding *b, double *touched) {
 }
 
 // What goes out follows what comes in: o, then emits or the state; q, k, v, the inputs, state0.
-static void differentiate(Oracle *x, const RefRun *run, const Binding *b, const void *const *in) {
+static void differentiate(Oracle *x, const RefRun *run, const Binding *b, const void *const *in,
+                          bool sizes) {
     const Signature *sig = b->sig;
     int o = sig_arg(sig, "o"), at = sig_arg(sig, "dq"), operands = sig_operands(sig);
     double **dinputs = calloc((size_t)sig->args.n + 1, sizeof *dinputs);
@@ -168,7 +169,8 @@ static void differentiate(Oracle *x, const RefRun *run, const Binding *b, const 
                  .dq = x->out[at],
                  .dk = x->out[at + 1],
                  .dv = operands > 2 ? x->out[at + 2] : NULL,
-                 .dinputs = dinputs};
+                 .dinputs = dinputs,
+                 .sizes = sizes};
     for (int i = at + operands; i < sig->args.n && dinputs; i++) {
         int of = sig->args.data[i].of - operands;
         if (sig->recurrence && of == o - 4)
@@ -207,7 +209,7 @@ static void move(void **in, const Binding *b, double step, uint64_t trial) {
     }
 }
 
-typedef enum What { OUTPUTS, GRADIENTS, MOVED } What;
+typedef enum What { OUTPUTS, GRADIENTS, MOVED, SIZES } What;
 
 static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const OracleAsk *ask,
                        What what, double step, uint64_t trial) {
@@ -220,7 +222,7 @@ static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const Orac
         if (what == OUTPUTS)
             bad = run_outputs(x, &r, b);
         else if (!(bad = ref_check(&r)))
-            differentiate(x, &r, b, (const void *const *)in);
+            differentiate(x, &r, b, (const void *const *)in, what == SIZES);
     }
     oracle_free_arguments(in, b);
     if (!x->room) return cmd_fail(STATUS_SYSTEM, "out of memory");
@@ -233,8 +235,32 @@ Status oracle_run(Oracle *x, const Variant *v, const Binding *b, const OracleAsk
     return evaluate(x, v, b, ask, OUTPUTS, 0, 0);
 }
 
+void oracle_leave_out(Oracle *x, const Binding *b) {
+    int o = sig_arg(b->sig, "o");
+    int64_t Dv = b->sig->Dv, rows = Dv ? b->tensor[o].count / Dv : 0;
+    for (int64_t r = 0; r < rows; r++) {
+        bool leaves = false;
+        for (int i = o; i < b->sig->args.n; i++) {
+            int64_t each = i == o ? Dv : 1;
+            if (!x->written[i]) continue;
+            for (int64_t k = r * each; k < (r + 1) * each; k++)
+                leaves |= isfinite(x->out[i][k]) && !isfinite(x->written[i][k]);
+        }
+        if (!leaves) continue;
+        x->left++;
+        x->open.row[r] = 1;
+        memset(x->open.o + r * Dv, 1, (size_t)Dv);
+    }
+}
+
 Status oracle_gradients(Oracle *x, const Variant *v, const Binding *b) {
     return evaluate(x, v, b, &(OracleAsk){.rows = x->rows}, GRADIENTS, 0, 0);
+}
+
+Status oracle_gradient_sizes(Oracle *sizes, const Oracle *x, const Variant *v, const Binding *b) {
+    *sizes = (Oracle){.rows = x->rows};
+    sizes->room = make_outputs(sizes, b, 0);
+    return evaluate(sizes, v, b, &(OracleAsk){.rows = x->rows}, SIZES, 0, 0);
 }
 
 static double distance(const double *x, const double *y, int64_t n) {

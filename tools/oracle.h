@@ -25,6 +25,7 @@ typedef struct Oracle {
     double *o_size;     // with ORACLE_WRITTEN: see RefRun
     RefOutside outside; // what -g reports
     RefOpen open;
+    int64_t left;    // rows that oracle_leave_out left out
     int64_t pairs;   // how many took part
     int32_t *owners; // of a batch that is not dense: how many sequences have each row of o, [Tq]
     const unsigned char *rows;
@@ -35,11 +36,17 @@ typedef struct Oracle {
 // oracle_free is due whatever comes back.
 Status oracle_run(Oracle *x, const Variant *v, const Binding *b, const OracleAsk *ask);
 void oracle_free(Oracle *x);
+// After oracle_run with ORACLE_OPEN and ORACLE_WRITTEN: rows that the formula as written makes infinite or NaN in f32, and float64 does not,
+// hang on that as on an open decision.
+void oracle_leave_out(Oracle *x, const Binding *b);
 // Of a signature with gradients: sets to 0 what comes in of elements that hang on an open decision, and of rows that are left
 // out, so that they add to no gradient. After oracle_run, and before the kernel and oracle_gradients.
 void oracle_mute(const Oracle *x, const Binding *b);
 // After oracle_run: the outputs that are gradients. They are given whatever ORACLE_OPEN says.
 Status oracle_gradients(Oracle *x, const Variant *v, const Binding *b);
+// After oracle_run, of an attention: the outputs that are gradients become the sums of the magnitudes of all that adds to them, which what
+// a kernel rounds is relative to. oracle_free(sizes) is due.
+Status oracle_gradient_sizes(Oracle *sizes, const Oracle *x, const Variant *v, const Binding *b);
 // How far each gradient moves, the most of a few trials, where every number that is read moves by `step`, relative: what rounding alone
 // may do. noise: one for each argument.
 Status oracle_gradient_noise(const Oracle *x, const Variant *v, const Binding *b, double step,

@@ -175,6 +175,10 @@ static const Ex *of_node(const Rows *r, const Ex *const *d) {
     case EX_POW: return of_power(r, d[0], d[1]);
     case EX_DIV: // x / b stays a quotient
         if (d[0] && !d[1] && !chooses(d[0])) return DIV(d[0], B);
+        if (d[1] && !is_one(d[1]) && !chooses(d[1])) { // f32 may hold no x / b / b
+            const Ex *by_b = NEG(ex_chain(r->p, y, DIV(d[1], B)));
+            return ex_plus(r->p, d[0] ? ex_chain(r->p, RCP(B), d[0]) : NULL, by_b);
+        }
         break;
     default: break;
     }
