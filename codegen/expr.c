@@ -154,8 +154,24 @@ static void mark_exact(Cg *cg, const Ex *e) {
     for (int k = 1; e->op == EX_SELECT && k < 3; k++) mark_exact(cg, e->args[k]);
 }
 
+typedef struct Rounding {
+    Cg *cg;
+    const TileOp *op; // whose operands are meant; NULL: there are none
+} Rounding;
+
+// What another map made is rounded there.
+static void mark_operand(Rounding r, const Ex *e) {
+    while (r.op && e->op == EX_SYM && e->sym == SYM_PARAM) {
+        const TileValue *v = r.op->args.data[e->index];
+        r.op = v->def && v->def->kind == TILE_MAP ? v->def : NULL;
+        for (int i = 0; r.op && i < r.op->results.n; i++)
+            if (r.op->results.data[i] == v) e = r.op->outs.data[i].body;
+    }
+    mark_exact(r.cg, e);
+}
+
 static void find_rounded(void *ctx, const Ex *e) {
-    if (e->op == EX_ROUNDED) mark_exact(ctx, e->args[0]);
+    if (e->op == EX_ROUNDED) mark_operand(*(const Rounding *)ctx, e->args[0]);
 }
 
 static const Ex *look_for_rounded(void *ctx, const Ex *e) {
@@ -165,9 +181,12 @@ static const Ex *look_for_rounded(void *ctx, const Ex *e) {
 
 void cg_find_exact(Cg *cg) {
     cg->exact = (ExMemo){0};
-    ex_visit(cg->k->mask, find_rounded, cg);
-    for (TileOp *op = tile_next(&cg->k->body, NULL); op; op = tile_next(&cg->k->body, op))
-        tile_map_exprs(op, look_for_rounded, cg);
+    Rounding r = {cg, NULL};
+    ex_visit(cg->k->mask, find_rounded, &r);
+    for (TileOp *op = tile_next(&cg->k->body, NULL); op; op = tile_next(&cg->k->body, op)) {
+        r.op = op->kind == TILE_MAP ? op : NULL;
+        tile_map_exprs(op, look_for_rounded, &r);
+    }
 }
 
 // ---- comparisons, choices, conversions
