@@ -79,3 +79,19 @@ void tile_along(Arena *a, const TileOp *map, int row, int col, const Ex *const *
         out[i] = all[i].along;
     }
 }
+
+bool tile_scatters_diagonals(const TileOp *store) {
+    const TileValue *v = store->args.data[0];
+    bool all = tile_scatters(store) && v->rank == 2;
+    Arena *a = arena_new();
+    for (int d = 0; d < TILE_MAX_DIMS && all; d++) {
+        if (!store->each[d]) continue;
+        const Ex **order;
+        int n = ex_order(a, &store->coord[d].at, 1, &order);
+        TileAlong *along = ARENA_ARRAY(a, TileAlong, n + 1);
+        tile_along(a, store, v->axis[0], v->axis[1], order, n, along);
+        all = along[n - 1] != ALONG_NONE;
+    }
+    arena_free(a);
+    return all;
+}

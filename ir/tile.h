@@ -254,7 +254,7 @@ struct TileOp {
     int first;
     // MMA of f32: operands are rounded to tf32, 11 bits; sums stay f32.
     bool tf32;
-    unsigned marks; // MAP: of a schedule, by 1 << TileMark
+    unsigned marks; // MAP, STORE: of a schedule, by 1 << TileMark
     // MAP: after `after` elements of each thread were computed, wait until at most `pending` groups
     // of products are in flight; `after` -1: anywhere before results are narrowed, which is always
     // behind the wait. What the wait lands is known to be there behind the map.
@@ -446,6 +446,8 @@ typedef enum TileAlong { ALONG_ALL, ALONG_DIAGONALS, ALONG_NONE } TileAlong;
 // Of n expressions, arguments before their users (ex_order).
 void tile_along(Arena *a, const TileOp *map, int row, int col, const Ex *const *order, int n,
                 TileAlong *out);
+// Whether all indices of a sum that is scattered over two axes are the same along their diagonals.
+bool tile_scatters_diagonals(const TileOp *store);
 
 // Loads of a map (tile_reads.c): whether it is one whose last index is the position along an axis;
 // whether those before it may be others from place to place along an axis.

@@ -333,11 +333,18 @@ static bool parse_turn(Parse *P, TileOp *op) {
     return op->pass || expect(P, "take");
 }
 
+static void take_marks(Parse *P, TileOp *op) {
+    for (int m = 0; m < TILE_MARK_COUNT; m++)
+        if (take(P, tile_mark_name((TileMark)m))) op->marks |= 1u << m;
+}
+
 static bool parse_store(Parse *P, TileOp *op) {
     if (!take_access(P, op)) return false;
     op->add = take(P, "+=");
     if (!(op->add || expect(P, "=")) || !take_arg(P, op)) return false;
-    return (!take(P, "through") || take_arg(P, op)) && take_when(P, op);
+    if (take(P, "through") && !take_arg(P, op)) return false;
+    take_marks(P, op);
+    return take_when(P, op);
 }
 
 static bool parse_append(Parse *P, TileOp *op) {
@@ -389,8 +396,7 @@ static bool parse_map(Parse *P, TileOp *op) {
     if (op->outs.n != op->results.n)
         return fail(P, "%d bodies for %d results", op->outs.n, op->results.n);
     if (!expect(P, "}")) return false;
-    for (int m = 0; m < TILE_MARK_COUNT; m++)
-        if (take(P, tile_mark_name((TileMark)m))) op->marks |= 1u << m;
+    take_marks(P, op);
     op->waits = take(P, "waiting");
     op->after = -1;
     if (op->waits && !take_int(P, &op->pending)) return false;

@@ -242,6 +242,12 @@ static void out(Out *o, const TileResult *r) {
     ex(o, "", r->body);
 }
 
+static void print_marks(Out *o, const TileOp *op) {
+    for (int m = 0; m < TILE_MARK_COUNT; m++)
+        if (tile_is_marked(op, (TileMark)m))
+            text_printf(o->text, " %s", tile_mark_name((TileMark)m));
+}
+
 static void print_map(Out *o, const TileOp *op) {
     text_puts(o->text, " ");
     axes(o, op->axes, op->naxes);
@@ -267,9 +273,7 @@ static void print_map(Out *o, const TileOp *op) {
         indent(o);
         text_puts(o->text, "}");
     }
-    for (int m = 0; m < TILE_MARK_COUNT; m++)
-        if (tile_is_marked(op, (TileMark)m))
-            text_printf(o->text, " %s", tile_mark_name((TileMark)m));
+    print_marks(o, op);
     if (op->waits) text_printf(o->text, " waiting %d", op->pending);
     if (op->waits && op->after >= 0) text_printf(o->text, " after %d", op->after);
     if (op->waits && op->half) text_printf(o->text, " half %d", op->half);
@@ -343,6 +347,7 @@ static void print_store(Out *o, const TileOp *op) {
     text_puts(o->text, op->add ? " +=" : " =");
     if (op->args.n) use(o, " ", op->args.data[0]);
     if (op->args.n > 1) use(o, " through ", op->args.data[1]);
+    print_marks(o, op);
     when(o, op);
 }
 

@@ -393,6 +393,7 @@ static bool verify_store(Verify *V) {
                            t->name, v->name);
     Scope s = verify_scope(V, "the condition");
     if (V->op->when && !verify_ex(V, V->op->when, EX_BOOL, &s)) return false;
+    if (!verify_marks(V)) return false;
     return dtype_reads(v->dtype) == dtype_reads(t->dtype) ||
            verify_fail(V, "%%%s is %s, '%s' is %s", v->name, dtype_name(v->dtype), t->name,
                        dtype_name(t->dtype));

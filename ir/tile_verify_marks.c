@@ -30,6 +30,7 @@ static bool is_ahead(const Verify *V) {
 }
 
 static bool may_be(const Verify *V, TileMark m) {
+    if (V->op->kind == TILE_STORE) return m == TILE_DIAGONALS && tile_scatters_diagonals(V->op);
     switch (m) {
     case TILE_PAIRS: return is_pairs(V);
     case TILE_AHEAD: return is_ahead(V);

@@ -185,14 +185,9 @@ static void am_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
 
 // ---- operations
 
-static Val vote(Cg *cg, Val bit) {
-    Ty t = am_state(cg)->wave == 64 ? cg->i64 : cg->i32;
-    return cg_intrinsic(cg, "llvm.amdgcn.ballot", &t, 1, &bit, 1);
-}
-
 static void am_op(Cg *cg, const TileOp *op) {
     if (tile_has_lanes(cg->k)) {
-        CgLanes l = {am_state(cg)->wave, am_state(cg)->gpu.lane, am_exchange, vote};
+        CgLanes l = {am_state(cg)->wave, am_state(cg)->gpu.lane, am_exchange, am_ballot};
         cg_lanes_op(cg, &l, op);
         return;
     }

@@ -82,6 +82,9 @@ Val am_unpack(Cg *cg, Dtype t, Val pair, int half);        // -> f32
 Val am_unpack_part(Cg *cg, Dtype t, Val pair);             // the half that is the lane's part
 // Of 32 bits, from the lane whose number differs in `mask`, a power of two.
 Val am_exchange(Cg *cg, Val v, int mask);
+Val am_from(Cg *cg, Val v, Val lane); // of 32 bits, of any lane
+Val am_ballot(Cg *cg, Val bit);       // every lane's
+Val am_every(Cg *cg, Val bit);        // i1: it is true in all lanes
 // Two lanes of a row, each with a pair (its columns e, e + 1): columns 2 e, 2 e + 1 and 2 e + 2,
 // 2 e + 3 of the row, in both.
 void am_share_pairs(Cg *cg, Val own, Val out[2]);

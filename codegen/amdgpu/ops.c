@@ -71,19 +71,29 @@ static Val permute_rows(Cg *cg, Val v) { // between lanes 0..15 and 16..31
     return cg_intrinsic(cg, "llvm.amdgcn.permlanex16", &cg->i32, 1, args, 6);
 }
 
+// LLVM moves some of these into a branch that alone uses them, unless they are pinned: not all lanes would be there.
+Val am_from(Cg *cg, Val v, Val lane) {
+    Val args[] = {cg_times(cg, lane, 4), LLVMBuildBitCast(cg->b, v, cg->i32, "")};
+    Val got = cg_intrinsic(cg, "llvm.amdgcn.ds.bpermute", NULL, 0, args, 2);
+    return LLVMBuildBitCast(cg->b, am_pinned(cg, got), LLVMTypeOf(v), "");
+}
+
 Val am_exchange(Cg *cg, Val v, int mask) {
     const AmState *s = am_state(cg);
-    Ty t = LLVMTypeOf(v);
-    Val bits = LLVMBuildBitCast(cg->b, v, cg->i32, ""), got;
-    if (s->wave == 32 && mask == 16) {
-        got = permute_rows(cg, bits);
-    } else {
-        Val lane = LLVMBuildXor(cg->b, s->gpu.lane, cg_i32(cg, mask), "");
-        Val args[] = {cg_times(cg, lane, 4), bits};
-        got = cg_intrinsic(cg, "llvm.amdgcn.ds.bpermute", NULL, 0, args, 2);
-    }
-    // LLVM moves some of these into a branch that alone uses them: not all lanes would be there.
-    return LLVMBuildBitCast(cg->b, am_pinned(cg, got), t, "");
+    if (s->wave != 32 || mask != 16)
+        return am_from(cg, v, LLVMBuildXor(cg->b, s->gpu.lane, cg_i32(cg, mask), ""));
+    Val got = permute_rows(cg, LLVMBuildBitCast(cg->b, v, cg->i32, ""));
+    return LLVMBuildBitCast(cg->b, am_pinned(cg, got), LLVMTypeOf(v), "");
+}
+
+Val am_ballot(Cg *cg, Val bit) {
+    Ty t = am_state(cg)->wave == 64 ? cg->i64 : cg->i32;
+    return cg_intrinsic(cg, "llvm.amdgcn.ballot", &t, 1, &bit, 1);
+}
+
+Val am_every(Cg *cg, Val bit) {
+    Val none = am_ballot(cg, LLVMBuildNot(cg->b, bit, ""));
+    return LLVMBuildIsNull(cg->b, none, "");
 }
 
 // Part 0 has the even columns, part 1 the odd ones.

@@ -67,6 +67,10 @@ void cg_store_elements(Cg *cg, const TileOp *op) {
     const TileValue *v = op->args.data[0];
     const CgFragment *f = cg_fragment(cg, v);
     int part[TILE_MAX_AXES] = {0};
+    if (cg_adds_diagonals(cg, op)) {
+        cg_add_diagonals(cg, op);
+        return;
+    }
     assert(!(op->add && layout_copies(&f->is)) && "of copies one would have to add");
     for (int i = 0; i < f->registers * f->each; i++) {
         part_of(v, f, i, part);

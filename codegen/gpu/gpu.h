@@ -25,6 +25,8 @@ typedef struct CgGpuHooks {
     // Two elements side by side of a result whose registers hold two.
     void (*pair)(Cg *cg, CgWalk *m, int result, Val low, Val high);
     Val (*exchange)(Cg *cg, Val v, int mask); // of the lane whose number differs in these bits
+    Val (*from)(Cg *cg, Val v, Val lane);     // of 32 bits, of any lane
+    Val (*every)(Cg *cg, Val bit);            // i1: it is true in all lanes
     void (*barrier)(Cg *cg);                  // all threads of the block have come here
     // Reductions in two chains, which do not wait for each other.
     bool two_chains;
@@ -155,5 +157,9 @@ Val cg_number(Cg *cg, const CgAccess *a, int row, int column); // a register's e
 bool cg_goes_by_columns(Cg *cg, const TileOp *op, const TileValue *v);
 void cg_load_elements(Cg *cg, const TileOp *op);
 void cg_store_elements(Cg *cg, const TileOp *op);
+
+// ---- a sum that is scattered along diagonals, which lie in lanes so that they can be added up there (diagonals.c)
+bool cg_adds_diagonals(Cg *cg, const TileOp *op);
+void cg_add_diagonals(Cg *cg, const TileOp *op);
 
 #endif

@@ -293,7 +293,7 @@ enum { LOCKS = 256, LOCK_BYTES = 64 }; // of a module; each has a line of the ca
 
 // The lock of a tile, or of a tensor, by where it begins: one of the module's. A thread holds one at a time, for as long as an
 // addition takes.
-static Val lock_of(Cg *cg, Val begin) {
+Val host_lock(Cg *cg, Val begin) {
     Ty t = LLVMArrayType2(cg->i8, LOCKS * LOCK_BYTES);
     Val all = LLVMGetNamedGlobal(cg->m, "attn.locks");
     if (!all) {
@@ -309,7 +309,7 @@ static Val lock_of(Cg *cg, Val begin) {
     return LLVMBuildGEP2(cg->b, cg->i8, all, &at, 1, "");
 }
 
-static void take_lock(Cg *cg, Val lock) {
+void host_take_lock(Cg *cg, Val lock) {
     Blk attempt = cg_block(cg, "lock"), wait = cg_block(cg, "locked"), on = cg_block(cg, "add");
     Val one = cg_i32(cg, 1), none = cg_i32(cg, 0);
     LLVMBuildBr(cg->b, attempt);
@@ -326,7 +326,7 @@ static void take_lock(Cg *cg, Val lock) {
     LLVMPositionBuilderAtEnd(cg->b, on);
 }
 
-static void drop_lock(Cg *cg, Val lock) {
+void host_drop_lock(Cg *cg, Val lock) {
     Val store = LLVMBuildStore(cg->b, cg_i32(cg, 0), lock);
     LLVMSetOrdering(store, LLVMAtomicOrderingRelease);
     LLVMSetAlignment(store, 4);
@@ -492,9 +492,13 @@ void host_tensor_load(Cg *cg, const TileOp *op) {
 void host_tensor_store(Cg *cg, const TileOp *op) {
     Access a = access(cg, op, op->args.data[0]);
     Val lock = NULL;
+    if (tile_is_marked(op, TILE_DIAGONALS)) {
+        host_add_diagonals(cg, op, a.base, a.exists);
+        return;
+    }
     if (op->add && !adds_alone(cg, op))
-        lock = lock_of(cg, adds_alike(cg, op) ? a.base : cg_pointer(cg, op->tensor));
-    if (lock) take_lock(cg, lock);
+        lock = host_lock(cg, adds_alike(cg, op) ? a.base : cg_pointer(cg, op->tensor));
+    if (lock) host_take_lock(cg, lock);
     move(cg, &a);
-    if (lock) drop_lock(cg, lock);
+    if (lock) host_drop_lock(cg, lock);
 }

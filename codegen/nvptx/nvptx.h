@@ -70,6 +70,7 @@ Val nv_unpack(Cg *cg, Dtype t, Val pair, int c); // -> f32
 Val nv_shuffle(Cg *cg, Val v, int mask);         // of 32 bits, from lane ^ mask
 void nv_barrier(Cg *cg);                         // of all threads of the block
 Val nv_shuffle_from(Cg *cg, Val v, Val lane);
+Val nv_every(Cg *cg, Val bit); // i1: it is true in all lanes
 void nv_ldmatrix(Cg *cg, Val address, bool transposed, Val out[4]);
 void nv_mma16(Cg *cg, Dtype t, Val acc[4], const Val a[4], Val b0, Val b1);
 void nv_mma8_tf32(Cg *cg, Val acc[4], const Val a[4], Val b0, Val b1); // operands i32

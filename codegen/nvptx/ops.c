@@ -55,6 +55,11 @@ void nv_barrier(Cg *cg) { cg_intrinsic(cg, "llvm.nvvm.barrier0", NULL, 0, NULL, 
 Val nv_shuffle(Cg *cg, Val v, int mask) { return shuffle(cg, "bfly", v, cg_i32(cg, mask)); }
 Val nv_shuffle_from(Cg *cg, Val v, Val lane) { return shuffle(cg, "idx", v, lane); }
 
+Val nv_every(Cg *cg, Val bit) {
+    Val args[] = {cg_i32(cg, -1), bit};
+    return cg_intrinsic(cg, "llvm.nvvm.vote.all.sync", NULL, 0, args, 2);
+}
+
 Val nv_shared_ptr(Cg *cg, Val address) {
     return LLVMBuildIntToPtr(cg->b, address, LLVMPointerTypeInContext(cg->c, 3), "");
 }

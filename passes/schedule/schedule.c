@@ -98,6 +98,7 @@ static bool refuse_nests(const TileProgram *p, Diags *diags) {
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags) {
     if (o->target.kind != KIND_HOST && refuse_nests(p, diags)) return false;
     p->scheduled = target_passes[o->target.id].schedule(p, o, diags);
+    if (p->scheduled) pass_mark_sums(p);
     if (!p->scheduled || o->target.kind == KIND_HOST) return p->scheduled;
     pass_layouts(p);
     if (o->target.kind != KIND_NVPTX) return true;

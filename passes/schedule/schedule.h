@@ -85,6 +85,8 @@ int pass_words(const TileProgram *p, const TileKernel *k, const uint8_t *axes, i
 
 // How maps are made, where a scheduled program for NVIDIA devices has more than one way.   passes/tile/marks.c
 void pass_mark(TileProgram *p);
+// Of scattered sums those whose indices are the same along diagonals. passes/tile/marks.c
+void pass_mark_sums(TileProgram *p);
 
 // A bool over POS of the grid's axis: of the 64 rows that begin there none sees more of a tile of keys
 // than its first ones. NULL: not known, or never.   narrow.c

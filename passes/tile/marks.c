@@ -1,6 +1,6 @@
 // marks.c: how the maps of a schedule are made, where a target has more than one way (ir/tile_marks.def).
 //
-// In: a scheduled program for NVIDIA devices. Out: the same with maps marked. The lowering follows the marks, and does nothing of this
+// In: a scheduled program for NVIDIA devices; of any target, for sums that are scattered. Out: the same with maps marked. The lowering follows the marks, and does nothing of this
 // kind without one. A mark is set where measurements showed a gain (docs/experiments.md).
 #include "ir/tile.h"
 #include "passes/schedule/schedule.h"
@@ -54,6 +54,15 @@ static unsigned marks_of(const TileProgram *p, const TileKernel *k, const TileOp
     if (reads_diagonals(map)) marks |= 1u << TILE_DIAGONALS;
     if (is_sigmoids(map)) marks |= 1u << TILE_HALVES;
     return marks;
+}
+
+void pass_mark_sums(TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileBlock *b = &p->kernels.data[i]->body;
+        for (TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
+            if (op->kind == TILE_STORE && tile_scatters_diagonals(op))
+                op->marks = 1u << TILE_DIAGONALS;
+    }
 }
 
 void pass_mark(TileProgram *p) {

@@ -2,10 +2,11 @@
 // the float64 reference; NaN inputs (nan.h); then kernels that were made wrong on purpose (mutate.h).
 //
 //     check_gcn [PATH...] [--target=T] [--dtype=T] [--shape=SIZES] [-DNAME=N] [--seed=N] [--all]
-//               [--turns] [--schedule=KNOBS] [--mutate] [--keep=FOLDER]
+//               [--turns] [--schedule=KNOBS] [--mutate] [--gradients] [--keep=FOLDER]
 //
 // PATH: a variant, a folder of them, or a tile program (tiles.h); stdlib. Every option narrows what runs down: --shape runs
 // that shape alone, --schedule the variants with that schedule, --mutate only the wrong kernels.
+// --gradients: the kernels of the backward run as well, where there are some.
 // --keep writes the launches into a folder, for beside.py.
 // Without --all, the less usual dims run for one target of each variant, in turn; with --turns,
 // which leaves the wrong kernels out, the usual ones do, too. QUICK=1 in the environment (slow
@@ -14,6 +15,7 @@
 #include "tests/gcn/nan.h"
 #include "tests/gcn/subject.h"
 #include "tests/gcn/tiles.h"
+#include "tests/support/differ.h"
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +74,7 @@ typedef struct Run {
     FeDefine define[MAX_DEFINES];
     int ndefines;
     uint64_t seed;
-    bool all, turns, only_mutate;
+    bool all, turns, only_mutate, gradients;
     int passed, failed;
 } Run;
 
@@ -103,6 +105,20 @@ static void shapes(Run *run, Subject *s, const char *path, const CompileOptions 
         if (trial_open(&t, s, list[i].sizes, list[i].offset))
             r = trial_run(&t, s, run->seed + (uint64_t)i);
         trial_close(&t);
+        Differ d = {.path = path,
+                    .shape = list[i].sizes,
+                    .offset = list[i].offset,
+                    .defines = o->source.defines,
+                    .ndefines = o->source.ndefines,
+                    .dtype = o->dtype,
+                    .target = o->target,
+                    .level = o->level,
+                    .context = s->l.context,
+                    .device = DEVICE_HIP,
+                    .log = stdout};
+        bool gradients = run->gradients && !s->l.sig->recurrence;
+        if (r.outcome == OUTCOME_RIGHT && gradients && !differ_gradients(&d))
+            r = (Report){OUTCOME_WRONG, "gradients"};
         if (r.outcome == OUTCOME_RIGHT)
             run->passed++;
         else
@@ -239,6 +255,8 @@ static bool option(Run *run, char *arg) {
         run->turns = true;
     else if (strcmp(arg, "--mutate") == 0)
         run->only_mutate = true;
+    else if (strcmp(arg, "--gradients") == 0)
+        run->gradients = true;
     else if (arg[0] == '-' && arg[1] == 'D' && strchr(arg, '=') && run->ndefines < MAX_DEFINES) {
         char *equals = strchr(arg, '=');
         *equals = 0;

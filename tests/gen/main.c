@@ -8,8 +8,8 @@
 // --device it is compiled for the device and launched there (rig.h), --jobs processes at a time;
 // amd is the interpreter of AMD's instructions. --seconds: no seed is begun after that; the last
 // line says with which seed to go on. --limit: seconds for one variant. --reduce: with how many
-// steps a failure is made smaller. --print: the variants, and nothing is run. --gradients: without
-// --device, the host's kernels of the backward run as well, where there are some.
+// steps a failure is made smaller. --print: the variants, and nothing is run. --gradients: the
+// kernels of the backward run as well, where there are some: the host's, or the device's.
 //
 // A failure prints its seed, what is wrong, and the variant after reduction with its command.
 #include "gen.h"
@@ -87,7 +87,8 @@ static bool one(void *ctx, void *opened, PoolHand *h) {
     GenProgram p;
     GenCase c;
     Attempt t = {.o = ctx, .rig = opened == ctx ? NULL : opened, .hand = h};
-    bool fast = t.rig && t.rig->kind != RIG_AMD; // than an interpreter
+    // What is fast, and the reference's gradients are not.
+    bool fast = t.rig && t.rig->kind != RIG_AMD && !t.o->gradients;
     gen_program(&p, a, h->seed, fast ? GEN_DEVICE : GEN_SMALL);
     make_case(&c, a, &p, &t);
     if (t.o->print) {
@@ -116,7 +117,10 @@ static void *open_rig(void *ctx) {
     char message[480];
     Rig *r = calloc(1, sizeof *r);
     if (!o->on_device) return ctx;
-    if (r && rig_open(r, o->kind, message, sizeof message)) return r;
+    if (r && rig_open(r, o->kind, message, sizeof message)) {
+        r->gradients = o->gradients;
+        return r;
+    }
     fprintf(stderr, "check_gen: %s\n", message);
     free(r);
     return NULL;

@@ -2,6 +2,7 @@
 #include "tests/gen/rig.h"
 #include "tests/gen/place.h"
 #include "tests/support/agree.h"
+#include "tests/support/differ.h"
 #include "tools/jit.h"
 #include <stdlib.h>
 #include <string.h>
@@ -199,12 +200,32 @@ static RigVerdict compare(const Job *j, int64_t *rows) {
     return RIG_GOOD;
 }
 
+static RigVerdict gradients(const Job *j) {
+    static const DeviceKind kinds[] = {DEVICE_CPU, DEVICE_CUDA, DEVICE_HIP};
+    const GenCase *c = j->c;
+    const int32_t *n = j->b.size;
+    Differ d = {.source = c->source,
+                .name = "random.attn",
+                .shape = c->shape,
+                .inputs = &c->options,
+                .dtype = c->dtype,
+                .target = c->target,
+                .level = c->level,
+                .context = j->rig->context,
+                .device = kinds[j->rig->kind],
+                .log = j->log};
+    int64_t pairs = (int64_t)n[SIZE_B] * n[SIZE_HQ] * n[SIZE_SQ] * n[SIZE_SK];
+    if (!j->rig->gradients || pairs > MOST_PAIRS || differ_gradients(&d)) return RIG_GOOD;
+    return say(j, RIG_WRONG, "wrong", "gradients");
+}
+
 RigVerdict rig_run(Rig *r, const GenCase *c, int64_t *rows, FILE *log) {
     Job j = {.rig = r, .c = c, .log = log};
     RigVerdict v = compile(&j);
     if (v == RIG_GOOD) v = bind(&j);
     if (v == RIG_GOOD) v = launches(&j);
     if (v == RIG_GOOD) v = compare(&j, rows);
+    if (v == RIG_GOOD) v = gradients(&j);
     if (v == RIG_FAULT) return v; // the process ends: nothing of the device can be freed
     if (j.memory) attn_memory_free(r->context, r->device, j.memory);
     if (j.jit.code)

@@ -23,6 +23,7 @@ typedef struct Rig {
     GcnDevice *gcn; // RIG_AMD
     TargetId target[3];
     int ntargets;
+    bool gradients; // the backward runs as well, where there are kernels
 } Rig;
 
 // False with a message: there is no such device.

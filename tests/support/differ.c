@@ -257,8 +257,9 @@ typedef enum Opened { OPENED, REFUSED, BROKEN } Opened;
 // Opens the kernels of both phases; without gradients of inputs where those have none. REFUSED: the backward has no kernel, which
 // the compiler said.
 static Opened open_gradients(const Job *j, Compile *c, Launch *l, bool inputs) {
-    Options o = {.device = DEVICE_CPU};
-    if (!open_compile(j, c, TARGET_HOST)) return BROKEN;
+    Options o = {.device = j->d->context ? j->d->device : DEVICE_CPU};
+    *l = (Launch){.context = j->d->context};
+    if (!open_compile(j, c, j->d->context ? j->d->target : TARGET_HOST)) return BROKEN;
     Variant *v = c->variants.data[0];
     for (int i = 0; i < v->inputs.n && !inputs; i++)
         c->rows.data[0]->inputs.data[i].grad = v->inputs.data[i].grad = false;
@@ -282,13 +283,15 @@ static bool run_gradients(const Job *j, const Compile *c, Launch *l, Binding *b,
     oracle_mute(x, b);
     bool good = oracle_gradients(x, v, b) == STATUS_DONE &&
                 oracle_gradient_noise(x, v, b, 0x1p-22, noise) == STATUS_DONE &&
-                launch_bind(l, b) == STATUS_DONE && launch_run(l) == STATUS_DONE;
+                launch_bind(l, b) == STATUS_DONE && launch_run(l) == STATUS_DONE &&
+                launch_fetch(l) == STATUS_DONE;
     for (int i = 0; good && i < b->sig->args.n; i++)
         if (b->sig->args.data[i].role == ARG_GRAD_OUT) good = near(j, b, x, i, noise[i]);
     return good;
 }
 
-static bool gradients_of_kernel(const Job *j) {
+bool differ_gradients(const Differ *d) {
+    const Job job = {.d = d}, *j = &job;
     Compile c;
     Launch l = {0};
     Binding b = {0};
@@ -316,7 +319,7 @@ static Stage stages(Job *j) {
     if (j->d->interpret && !interpret(j, j->c.tiles.data[0], "after the passes"))
         return STAGE_PASSES;
     if (!kernel(j)) return STAGE_KERNEL;
-    return !j->d->gradients || gradients_of_kernel(j) ? STAGE_NONE : STAGE_GRADIENTS;
+    return !j->d->gradients || differ_gradients(j->d) ? STAGE_NONE : STAGE_GRADIENTS;
 }
 
 Stage differ_run(const Differ *d) {

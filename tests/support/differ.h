@@ -4,6 +4,7 @@
 
 #include "tools/bind.h"
 #include "tools/compile.h"
+#include "tools/launch.h"
 
 typedef enum Stage {
     STAGE_NONE,      // all agree
@@ -14,7 +15,7 @@ typedef enum Stage {
     STAGE_ALGORITHM, // the tile program before the passes, interpreted
     STAGE_PASSES,    // the scheduled tile program, interpreted
     STAGE_KERNEL,    // the host kernel
-    STAGE_GRADIENTS, // the host's kernels of the backward
+    STAGE_GRADIENTS, // the kernels of the backward
 } Stage;
 const char *stage_name(Stage s);
 
@@ -31,13 +32,20 @@ typedef struct Differ {
     bool interpret;  // also run the interpreters (slow)
     bool gradients;  // and the host's kernels of the backward
     TargetId target; // of the scheduled program that is interpreted; the host's is run, too
-    FILE *log;       // diagnostics and distances; NULL: silent
+    attn_context
+        *context; // of a device that gradients run on, by kernels of `target`; NULL: the host
+    DeviceKind device;
+    FILE *log; // diagnostics and distances; NULL: silent
 } Differ;
 
 // Where the first stage differs.
 Stage differ_run(const Differ *d);
 
 // ---- what it is made of, for tests that run kernels elsewhere
+
+// The kernels of both phases are run, and gradients held against the reference's. True as well where the compiler says that it has no
+// kernel.
+bool differ_gradients(const Differ *d);
 
 // Inputs by seed, with values for the scalars that variants have; offset: q_offset, or NULL.
 bool differ_bind(Binding *b, Arena *a, const Signature *sig, const char *shape, const char *offset);
