@@ -88,11 +88,13 @@ void host_loop_end(Cg *cg, const HostLoop *l);
 // ---- tensor.c, map.c, mma.c: the operations
 void host_tensor_load(Cg *cg, const TileOp *op);
 void host_tensor_store(Cg *cg, const TileOp *op);
+void host_map(Cg *cg, const TileOp *op);
+void host_mma(Cg *cg, const TileOp *op);
+
+// ---- lock.c: what several tiles may add to
 Val host_lock(Cg *cg, Val begin); // of a tile, or of a tensor, by where it begins
 void host_take_lock(Cg *cg, Val lock);
 void host_drop_lock(Cg *cg, Val lock);
-void host_map(Cg *cg, const TileOp *op);
-void host_mma(Cg *cg, const TileOp *op);
 
 // ---- diagonals.c: a sum scattered along diagonals, beginning at base if that exists
 void host_add_diagonals(Cg *cg, const TileOp *op, Val base, Val exists);
