@@ -29,7 +29,10 @@ static void use_node(void *ctx, const Ex *e) {
     Used *u = ctx;
     if (e->op == EX_LOAD) use_tensor(u, u->cg->p->inputs.data[e->input]);
     if (e->op != EX_SYM) return;
-    if (e->sym == SYM_SIZE) u->size[e->index] = true;
+    if (e->sym == SYM_SIZE && !u->size[e->index]) {
+        u->size[e->index] = true;
+        if (u->cg->p->sizes.data[e->index].own) use_expr(u, u->cg->p->sizes.data[e->index].def);
+    }
     if (e->sym == SYM_SCALAR) u->scalar[e->index] = true;
     if (e->sym == SYM_MASK && !u->mask) {
         u->mask = true;
@@ -45,6 +48,7 @@ static void use_expr(Used *u, const Ex *e) {
 
 static void use_coord(Used *u, const TileOp *op, int d) {
     use_expr(u, op->coord[d].at);
+    use_expr(u, op->coord[d].tile);
     for (int a = 0; a < u->cg->k->naxes && op->each[d]; a++)
         if (op->coord[d].axis == a || (op->coord[d].axis < 0 && tile_has_axis(op->args.data[0], a)))
             use_expr(u, u->cg->k->axes[a].size);
@@ -78,11 +82,13 @@ void cg_collect_args(Cg *cg) {
     Used u = {.cg = cg};
     u.tensor = ARENA_ARRAY(cg->arena, bool, p->tensors.n + 1);
     u.stored = cg->stored = ARENA_ARRAY(cg->arena, bool, p->tensors.n + 1);
-    u.size = ARENA_ARRAY(cg->arena, bool, p->sizes.n + 1);
+    u.size = cg->asked = ARENA_ARRAY(cg->arena, bool, p->sizes.n + 1);
+    cg->own = ARENA_ARRAY(cg->arena, Val, p->sizes.n + 1);
     u.scalar = ARENA_ARRAY(cg->arena, bool, p->inputs.n + 1);
     for (int i = 0; i < cg->k->ngrid; i++) {
         use_expr(&u, cg->k->grid[i].count);
         use_expr(&u, cg->k->grid[i].from);
+        use_expr(&u, cg->k->grid[i].shared);
     }
     if (cg->k->schedule.cluster_rows) use_expr(&u, cg->k->schedule.cluster_rows);
     use_block(&u, &cg->k->body);
@@ -93,7 +99,7 @@ void cg_collect_args(Cg *cg) {
         for (int d = 0; d + 1 < p->tensors.data[t].rank; d++) push(cg, CG_ARG_STRIDE, t, d);
     }
     for (int s = 0; s < p->sizes.n; s++)
-        if (u.size[s]) push(cg, CG_ARG_SIZE, s, 0);
+        if (u.size[s] && !p->sizes.data[s].own) push(cg, CG_ARG_SIZE, s, 0);
     for (int i = 0; i < p->inputs.n; i++)
         if (u.scalar[i]) push(cg, CG_ARG_SCALAR, i, 0);
     cg->input = ARENA_ARRAY(cg->arena, Val, p->tensors.n + 1);
@@ -119,7 +125,12 @@ static Val argument(Cg *cg, CgArgKind kind, int index, int dim, Ty type) {
     return cg->arg[slot];
 }
 
-Val cg_size(Cg *cg, int size) { return argument(cg, CG_ARG_SIZE, size, 0, cg->i32); }
+Val cg_size(Cg *cg, int size) {
+    if (!cg->p->sizes.data[size].own) return argument(cg, CG_ARG_SIZE, size, 0, cg->i32);
+    assert(cg->own[size] && "of a sequence that is known");
+    return cg->own[size];
+}
+
 Val cg_pointer(Cg *cg, int tensor) { return argument(cg, CG_ARG_POINTER, tensor, 0, cg->ptr); }
 
 Val cg_stride(Cg *cg, int tensor, int dim) {

@@ -64,12 +64,14 @@ static const uint8_t abi_roles[TENSOR_ROLE_COUNT] = {
 #undef ROLE
 };
 _Static_assert((int)PHASE_BWD == (int)ABI_BWD, "the artifact's numbering");
+_Static_assert((int)BATCH_PAGED == (int)ABI_LAYOUT_PAGED, "the artifact's numbering");
 
 static void sizes(Arena *a, const TileProgram *p, AbiVariant *v) {
     v->nsizes = (uint32_t)p->sizes.n;
     v->sizes = ARENA_ARRAY(a, AbiSize, p->sizes.n);
     for (int i = 0; i < p->sizes.n; i++)
-        v->sizes[i] = (AbiSize){p->sizes.data[i].name, launch_expr(a, p->sizes.data[i].def)};
+        if (!p->sizes.data[i].own)
+            v->sizes[i] = (AbiSize){p->sizes.data[i].name, launch_expr(a, p->sizes.data[i].def)};
 }
 
 // What a kernel of inputs alone stores: a map of tiles.
@@ -139,6 +141,9 @@ static void tensors(Arena *a, const TileProgram *p, AbiVariant *v) {
                           .rank = (uint8_t)t->rank};
         if (by_elements(t)) to->align = (uint8_t)dtype_bytes(t->dtype);
         if (t->bare_q) to->flags |= ABI_BARE_Q;
+        bool may_lack =
+            t->role == TENSOR_Q_OFFSET || (t->role == TENSOR_Q_START && p->batch == BATCH_PAGED);
+        if (may_lack) to->flags |= ABI_OPTIONAL;
         bool optional = tensor_traits(t->role)->optional;
         if (optional && (tile_is_result(p, t) || tensor_may_be_absent(t->role)))
             to->flags |= ABI_OPTIONAL;
@@ -258,6 +263,52 @@ static void plans(Arena *a, const TileProgram *p, AbiVariant *v) {
     }
 }
 
+// ---- layouts in which sequences have sizes of their own: those are no sizes of a launch
+
+static void renumber_expr(const AbiExpr *e, const int *place) {
+    for (uint32_t i = 0; i < e->n; i++)
+        if (e->code[i].op == ABI_OP_SIZE) e->code[i].arg = place[e->code[i].arg];
+}
+
+static void renumber(AbiVariant *v, const int *place) {
+    for (uint32_t i = 0; i < v->nsizes; i++) renumber_expr(&v->sizes[i].def, place);
+    for (uint32_t i = 0; i < v->ntensors; i++)
+        for (int d = 0; d < v->tensors[i].rank; d++) renumber_expr(&v->tensors[i].extent[d], place);
+    for (uint32_t i = 0; i < v->nkernels; i++) {
+        const AbiKernel *k = &v->kernels[i];
+        for (uint32_t d = 0; d < k->ngrid; d++) renumber_expr(&k->grid[d], place);
+        for (uint32_t a = 0; a < k->nargs; a++)
+            if (k->args[a].kind == ABI_ARG_SIZE)
+                k->args[a].index = (uint16_t)place[k->args[a].index];
+    }
+    for (uint32_t i = 0; i < v->nplans; i++) renumber_expr(&v->plans[i].when, place);
+}
+
+// The layout's own first, then all that are given, then those that are computed.
+static int rank_of(const TileProgram *p, int size) {
+    AbiSize fixed[ABI_MOST_FIXED];
+    int n = (int)abi_fixed_count((AbiLayout)p->batch);
+    abi_fixed_sizes((AbiLayout)p->batch, fixed);
+    for (int i = 0; i < n; i++)
+        if (!strcmp(fixed[i].name, p->sizes.data[size].name)) return i;
+    return p->sizes.data[size].def ? n + 1 : n;
+}
+
+static void place_sizes(Arena *a, const TileProgram *p, AbiVariant *v) {
+    int *place = ARENA_ARRAY(a, int, p->sizes.n + 1);
+    AbiSize *sorted = ARENA_ARRAY(a, AbiSize, p->sizes.n + 1);
+    uint32_t n = 0;
+    for (int rank = 0; rank <= ABI_MOST_FIXED + 1; rank++)
+        for (int i = 0; i < p->sizes.n; i++) {
+            if (p->sizes.data[i].own || rank_of(p, i) != rank) continue;
+            sorted[n] = v->sizes[i];
+            place[i] = (int)n++;
+        }
+    v->nsizes = n;
+    v->sizes = sorted;
+    renumber(v, place);
+}
+
 bool cg_metadata(Cg *cg, const TileProgram *const *programs, int count, struct AbiMeta *out) {
     static const uint8_t codes[] = {
         [KIND_HOST] = ABI_CODE_HOST, [KIND_NVPTX] = ABI_CODE_PTX, [KIND_AMDGPU] = ABI_CODE_HSACO};
@@ -273,6 +324,8 @@ bool cg_metadata(Cg *cg, const TileProgram *const *programs, int count, struct A
         *v = (AbiVariant){.name = p->name,
                           .family = p->recurrence ? ABI_RECURRENCE : ABI_ATTENTION,
                           .phase = (uint8_t)p->phase,
+                          .layout = (uint8_t)p->batch,
+                          .page = (uint32_t)p->page,
                           .D = (uint32_t)p->D,
                           .Dv = (uint32_t)p->Dv};
         sizes(cg->arena, p, v);
@@ -280,6 +333,7 @@ bool cg_metadata(Cg *cg, const TileProgram *const *programs, int count, struct A
         add_counter(cg->arena, p, made, v);
         kernels(cg->arena, p, made, v);
         plans(cg->arena, p, v);
+        if (p->batch) place_sizes(cg->arena, p, v);
         made += p->kernels.n;
     }
     const char *wrong = abi_verify(out);

@@ -146,6 +146,8 @@ struct Cg {
     bool *stored;                 // by tensor: the kernel stores to it
     Val *arg;                     // by slot; NULL until asked for
     Val *input;                   // by tensor, likewise
+    bool *asked;                  // by size: the kernel may ask for it
+    Val *own;                     // by size: of the current sequence
     CgValue *value;               // by TileValue.id
     struct CgFragment **fragment; // likewise (gpu/gpu.h)
     struct CgPart *thread_part;   // by the kernel's layout and axis (gpu/fragment.c)
@@ -209,8 +211,9 @@ Val cg_arguments(Cg *cg); // ptr: all of the above but maps, 8 bytes a slot
 // ---- element.c: coordinates that are said for each place along an axis
 Val cg_element_offset(Cg *cg, const TileOp *op, int axis, Val pos); // i64 elements; pos: i32
 Val cg_scatter_offset(Cg *cg, const TileOp *op,
-                      Val *pos);    // of indices for each element; pos: by axis
-Val cg_axis_size(Cg *cg, int axis); // i32: how many places it has
+                      Val *pos); // of indices for each element; pos: by axis
+Val cg_element_begin(Cg *cg, const TileOp *op, int axis); // i32: position of its tile's first place
+Val cg_axis_size(Cg *cg, int axis);                       // i32: how many places it has
 
 // ---- grid.c: numbers of tiles, and the grid's points
 typedef struct CgGrid {

@@ -38,4 +38,14 @@ Val cg_element_offset(Cg *cg, const TileOp *op, int axis, Val pos) {
 
 Val cg_scatter_offset(Cg *cg, const TileOp *op, Val *pos) { return offset(cg, op, -1, pos); }
 
+// Of the tile that an access says for each place along an axis.
+Val cg_element_begin(Cg *cg, const TileOp *op, int axis) {
+    for (int d = 0; d < cg->p->tensors.data[op->tensor].rank; d++) {
+        const TileCoord *c = &op->coord[d];
+        if (!op->each[d] || c->axis != axis || !c->tile) continue;
+        return cg_times(cg, cg_uniform(cg, c->tile), cg->k->axes[axis].extent);
+    }
+    return cg_tile_begin(cg, axis);
+}
+
 Val cg_axis_size(Cg *cg, int axis) { return cg_uniform(cg, cg->k->axes[axis].size); }

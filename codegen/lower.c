@@ -142,12 +142,53 @@ void cg_lower_block(Cg *cg, const TileBlock *b, CgLoop *loop) {
 
 // ---- the grid
 
+// The sizes of the sequence that the grid's point is of.
+static void meet_sequence(Cg *cg) {
+    for (int s = 0; s < cg->p->sizes.n; s++)
+        if (cg->asked[s] && cg->p->sizes.data[s].own)
+            cg->own[s] = cg_uniform(cg, cg->p->sizes.data[s].def);
+}
+
+// Copies have landed and are read when a block goes on with its next tile.
+static void end_tile(Cg *cg) {
+    const TileOp wait = {.kind = TILE_WAIT}, barrier = {.kind = TILE_BARRIER};
+    if (cg->target->kind == KIND_NVPTX) cg->hooks->op(cg, &wait);
+    if (cg->target->kind != KIND_HOST) cg->hooks->op(cg, &barrier);
+}
+
+// All tiles of a sequence that the point has, of dimension d: from its own on every count-th.
+static void shared_tiles(Cg *cg, const CgGrid *grid, int d) {
+    const TileGrid *g = &cg->k->grid[d];
+    Val first = cg->tile[g->axis], all = cg_uniform(cg, g->shared);
+    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "tiles"), work = cg_block(cg, "tile"),
+        done = cg_block(cg, "tiles.done");
+    LLVMBuildBr(cg->b, head);
+    LLVMPositionBuilderAtEnd(cg->b, head);
+    Val tile = cg->tile[g->axis] = LLVMBuildPhi(cg->b, cg->i32, "");
+    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, tile, all, "");
+    LLVMBuildCondBr(cg->b, more, work, done);
+    LLVMPositionBuilderAtEnd(cg->b, work);
+    cg_lower_block(cg, &cg->k->body, NULL);
+    end_tile(cg);
+    Val next = LLVMBuildNSWAdd(cg->b, tile, grid->count[d], "");
+    LLVMAddIncoming(tile, (Val[]){first, next}, (Blk[]){pre, LLVMGetInsertBlock(cg->b)}, 2);
+    LLVMBuildBr(cg->b, head);
+    LLVMMoveBasicBlockAfter(done, LLVMGetInsertBlock(cg->b));
+    LLVMPositionBuilderAtEnd(cg->b, done);
+}
+
 static void grid_point(Cg *cg, Val index) {
     CgGrid grid = cg_grid(cg);
     Val at[TILE_MAX_GRID];
+    int shared = 0;
     cg_grid_point(cg, &grid, index, at);
     cg_grid_stand(cg, at);
-    cg_lower_block(cg, &cg->k->body, NULL);
+    meet_sequence(cg);
+    while (shared < cg->k->ngrid && !cg->k->grid[shared].shared) shared++;
+    if (shared < cg->k->ngrid)
+        shared_tiles(cg, &grid, shared);
+    else
+        cg_lower_block(cg, &cg->k->body, NULL);
 }
 
 const char *cg_symbol(Arena *a, const TileProgram *p, const TileKernel *k) {

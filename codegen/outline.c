@@ -65,8 +65,10 @@ typedef struct Parts {
     int slots;
 } Parts;
 
-static bool by_element(const Ex *e) {
-    return e->op == EX_SYM && e->sym != SYM_SIZE && e->sym != SYM_SCALAR;
+// A sequence's sizes are no arguments of the kernel.
+static bool by_element(const Cg *cg, const Ex *e) {
+    bool argument = e->op == EX_SYM && e->sym == SYM_SIZE && !cg->p->sizes.data[e->index].own;
+    return e->op == EX_SYM && !argument && e->sym != SYM_SCALAR;
 }
 
 static Node *node_of(const Parts *p, const Ex *e) { return ex_memo_get(&p->place, e); }
@@ -197,11 +199,11 @@ static void find_leaves(Cg *cg, Outline *o, const CgElem *at, const Ex **order, 
     ExMemo seen = {0};
     for (int i = 0; i < n; i++) {
         const Ex *e = order[i];
-        o->arguments |= e->op == EX_LOAD || (e->op == EX_SYM && !by_element(e));
+        o->arguments |= e->op == EX_LOAD || (e->op == EX_SYM && !by_element(cg, e));
         for (int k = -1; k < e->nargs; k++) {
             const Ex *x = k < 0 ? e : e->args[k];
             bool known = k >= 0 && x->op != EX_CONST && ex_memo_has(&at->memo, x, NULL);
-            if ((!known && !by_element(x)) || ex_memo_has(&seen, x, NULL)) continue;
+            if ((!known && !by_element(cg, x)) || ex_memo_has(&seen, x, NULL)) continue;
             ex_memo_put(cg->arena, &seen, x, NULL);
             VEC_PUSH(cg->arena, &o->leaves, x);
         }
@@ -215,7 +217,7 @@ static bool give(Cg *cg, const Outline *o, CgElem *at, CgBuild *build, Val *args
     int n = 0;
     for (; n < o->leaves.n; n++) {
         const Ex *e = o->leaves.data[n];
-        if (!by_element(e) && !ex_memo_has(&at->memo, e, NULL)) return false;
+        if (!by_element(cg, e) && !ex_memo_has(&at->memo, e, NULL)) return false;
         args[n] = build(cg, e, at);
         if (o->types && LLVMTypeOf(args[n]) != o->types[n]) return false;
     }

@@ -311,6 +311,23 @@ bool tile_has_lanes(const TileKernel *k) {
     return k->schedule.lane_axis >= 0 && k->schedule.warps == 1;
 }
 
+typedef struct Own {
+    const TileProgram *p;
+    bool found;
+} Own;
+
+static void find_own(void *ctx, const Ex *e) {
+    Own *own = ctx;
+    if (e->op == EX_SYM && e->sym == SYM_SIZE && e->index < own->p->sizes.n)
+        own->found |= own->p->sizes.data[e->index].own;
+}
+
+bool tile_is_own(const TileProgram *p, const Ex *e) {
+    Own own = {p, false};
+    ex_visit(e, find_own, &own);
+    return own.found;
+}
+
 int tile_grid_axis(const TileKernel *k) {
     for (int i = 0; i < k->ngrid; i++)
         if (k->grid[i].sym == SYM_TILE) return k->grid[i].axis;
@@ -394,8 +411,10 @@ void tile_map_exprs(TileOp *op, const Ex *(*map)(void *ctx, const Ex *e), void *
     const Ex **own[] = {&op->from, &op->to, &op->index, &op->where, &op->stage, &op->when};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (*own[i]) *own[i] = map(ctx, *own[i]);
-    for (int i = 0; i < TILE_MAX_DIMS; i++)
+    for (int i = 0; i < TILE_MAX_DIMS; i++) {
         if (op->coord[i].at) op->coord[i].at = map(ctx, op->coord[i].at);
+        if (op->coord[i].tile) op->coord[i].tile = map(ctx, op->coord[i].tile);
+    }
     for (int i = 0; i < op->outs.n; i++) op->outs.data[i].body = map(ctx, op->outs.data[i].body);
 }
 
@@ -508,6 +527,8 @@ TileProgram *tile_copy(Arena *a, const TileProgram *p) {
                        .phase = p->phase,
                        .recurrence = p->recurrence,
                        .scheduled = p->scheduled,
+                       .batch = p->batch,
+                       .page = p->page,
                        .split = p->split,
                        .D = p->D,
                        .Dv = p->Dv};

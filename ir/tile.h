@@ -81,6 +81,9 @@ typedef struct TileTensor {
 typedef struct TileSize {
     const char *name;
     const Ex *def; // NULL: given by the tensors or the caller
+    // A sequence's own: over b, sizes and the tensors that say where rows lie. Kernels know it, launches do not. Those
+    // of the fixed sizes that are so (Sq, Sk, q_offset) have a definition, too.
+    bool own;
 } TileSize;
 
 // How the keys of rows are split between blocks: which derived sizes say so (passes/tile/split.c, which alone
@@ -155,8 +158,9 @@ typedef enum TileMark { // how a map is made
 
 // One dimension of a tensor access: a scalar index, or a whole tile along an axis.
 typedef struct TileCoord {
-    int axis;     // -1: scalar
-    const Ex *at; // scalar: the index; axis: which tile (TILE(axis) unless a copy runs ahead)
+    int axis;       // -1: scalar
+    const Ex *at;   // scalar: the index; axis: which tile (TILE(axis) unless a copy runs ahead)
+    const Ex *tile; // said for each place (TileOp.each): which tile; NULL: TILE(axis)
 } TileCoord;
 
 // A scan gives each place along its axis the reduction of all up to it, or from it on, itself among them
@@ -282,7 +286,10 @@ typedef struct TileGrid { // one dimension of the grid, outermost first
     const Ex *count;
     const Ex *from; // i32 of sizes: heads (b * H + h) before this one have one point along the
                     // dimension, which is the last; NULL: none
-    bool reversed;  // from the last to the first: longest tiles first
+    const Ex *
+        shared; // i32, also of a sequence's sizes: tiles of this sequence, which the dimension's points share, each takes every
+                // count-th; NULL: one each
+    bool reversed; // from the last to the first: longest tiles first
 } TileGrid;
 
 typedef enum TilePersist {
@@ -347,7 +354,9 @@ typedef struct TileProgram {
     TargetId target;
     Dtype dtype; // of q, k, v, o
     TilePhase phase;
-    bool recurrence; // its first sizes are those of rec.h
+    bool recurrence;   // its first sizes are those of rec.h
+    BatchLayout batch; // where rows lie
+    int page;          // BATCH_PAGED: keys of a page; 0: a launch's size says
     bool scheduled;
     int D, Dv;
     VEC(TileSize) sizes;
@@ -396,7 +405,8 @@ int tile_beside_to(const TileOp *beside);              // and that the result ha
 bool tile_in_grid(const TileKernel *k, int axis);      // whether the grid tiles the axis
 // Whether the body adds up, or reduces otherwise, what is along the axis: then its padding counts.
 bool tile_sums_over(const TileKernel *k, int axis);
-int tile_grid_axis(const TileKernel *k);  // the one that it tiles; -1: none
+bool tile_is_own(const TileProgram *p, const Ex *e); // uses a sequence's own sizes
+int tile_grid_axis(const TileKernel *k);             // the one that it tiles; -1: none
 bool tile_has_lanes(const TileKernel *k); // of one warp, numbers in its threads (codegen/lanes.c)
 Layout tile_layout(const TileKernel *k, const TileValue *v); // of the value's own axes
 // The one of a kernel's layouts in which an op's values in registers and its axes lie, without copies
@@ -431,6 +441,7 @@ bool tensor_may_be_absent(TensorRole role);                      // it is read, 
 bool tile_is_operand(const TileProgram *p, const TileTensor *t); // a matrix that is read
 // Whether expressions may read it at places of their own, as an input: an i32 workspace; in a backward numbers of rows, too.
 bool tile_may_index(const TileProgram *p, const TileTensor *t);
+bool tile_is_index(const TileTensor *t);               // says where a layout's rows lie
 bool tile_is_summed(const TileProgram *p, int tensor); // some kernel adds to it
 const char *tile_mark_name(TileMark m);
 bool tile_is_marked(const TileOp *map, TileMark m);

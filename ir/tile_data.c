@@ -58,7 +58,8 @@ int32_t tile_eval_launch(const Ex *e, const int32_t *size, int workers) {
 
 void tile_eval_sizes(const TileProgram *p, int32_t *size, int workers) {
     for (int i = 0; i < p->sizes.n; i++)
-        if (p->sizes.data[i].def) size[i] = tile_eval_launch(p->sizes.data[i].def, size, workers);
+        if (p->sizes.data[i].def && !p->sizes.data[i].own)
+            size[i] = tile_eval_launch(p->sizes.data[i].def, size, workers);
 }
 
 int64_t tile_tensor_elements(const TileTensor *t, const int32_t *size) {

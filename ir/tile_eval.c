@@ -152,26 +152,40 @@ static bool next(Eval *E, const uint8_t *axes, int n) {
 typedef struct Access {
     RunTensor *t;
     const TileOp *op;
-    int64_t start[TILE_MAX_DIMS]; // of a scalar coordinate the index itself
+    int64_t start
+        [TILE_MAX_DIMS]; // of a scalar coordinate the index itself; said for each place: which tile
 } Access;
 
 static Access access(Eval *E, const TileOp *op) {
     Access a = {.t = &E->tensors[op->tensor], .op = op};
     for (int d = 0; d < a.t->t->rank; d++) {
         const TileCoord *c = &op->coord[d];
-        if (op->each[d]) continue;
+        if (op->each[d]) {
+            if (c->axis >= 0) a.start[d] = c->tile ? run_ex(E, c->tile).i : E->here.tile[c->axis];
+            continue;
+        }
         a.start[d] = run_ex(E, c->at).i;
         if (c->axis >= 0) a.start[d] *= E->extent[c->axis];
     }
     return a;
 }
 
-// Whether the current element's place along the axis is there, or those along all axes of v.
-static bool has_places(const Eval *E, const TileValue *v, int axis) {
-    if (!v) return position(E, axis) < E->length[axis];
+// Whether the current element's places along all axes of v are there.
+static bool has_places(const Eval *E, const TileValue *v) {
     for (int i = 0; i < v->rank; i++)
-        if (!has_places(E, NULL, v->axis[i])) return false;
+        if (position(E, v->axis[i]) >= E->length[v->axis[i]]) return false;
     return true;
+}
+
+// What a coordinate says for the current place of a tile, or for the current element; false: there is no such place.
+static bool index_at(Eval *E, const TileOp *op, const TileCoord *c, int64_t tile, int64_t *index) {
+    int32_t *here = c->axis < 0 ? NULL : &E->here.tile[c->axis], before = here ? *here : 0;
+    if (here) *here = (int32_t)tile;
+    bool in = here ? position(E, c->axis) >= 0 && position(E, c->axis) < E->length[c->axis]
+                   : has_places(E, op->args.data[0]);
+    if (in) *index = run_ex(E, c->at).i;
+    if (here) *here = before;
+    return in;
 }
 
 // Where the current element is in the tensor; -1: outside.
@@ -181,8 +195,7 @@ static int64_t address(Eval *E, const Access *a) {
         const TileCoord *c = &a->op->coord[d];
         int64_t i = a->start[d] + (c->axis >= 0 ? E->at[c->axis] : 0), last = a->t->extent[d] - 1;
         if (a->op->each[d]) {
-            if (!has_places(E, c->axis < 0 ? a->op->args.data[0] : NULL, c->axis)) return -1;
-            i = run_ex(E, c->at).i;
+            if (!index_at(E, a->op, c, a->start[d], &i)) return -1;
             i = i < 0 ? 0 : i > last ? last : i;
         }
         if (i < 0 || i > last) return -1;
@@ -251,6 +264,8 @@ static bool has_rows(const Eval *E, const TileOp *op, const Access *a) {
     for (int d = 0; d < a->t->t->rank; d++) {
         int axis = op->coord[d].axis;
         if (axis < 0 || E->k->axes[axis].whole || E->k->axes[axis].size->op == EX_CONST) continue;
+        if (op->each[d] && (a->start[d] + 1) * E->extent[axis] > E->length[axis]) return false;
+        if (op->each[d]) continue;
         if (a->start[d] < 0 || a->start[d] + E->extent[axis] > a->t->extent[d]) return false;
     }
     return true;
@@ -434,6 +449,31 @@ static int32_t take_part(const Eval *E, int64_t *number) {
     return (int32_t)(behind % n);
 }
 
+// What the axes of a kernel have; those without an extent are one tile.
+static void measure(Eval *E) {
+    const TileKernel *k = E->k;
+    for (int a = 0; a < k->naxes; a++) {
+        E->length[a] = run_ex(E, k->axes[a].size).i;
+        E->extent[a] = tile_extent(&k->axes[a]);
+        if (!E->extent[a] && E->length[a] > 0) E->extent[a] = E->length[a];
+    }
+}
+
+static void make_slots(Eval *E);
+
+// The sizes of a sequence, and with them those of the axes.
+static void meet_sequence(Eval *E, const RunPlace *place) {
+    RunPlace here = E->here;
+    E->here = *place;
+    for (int i = 0; i < E->p->sizes.n; i++)
+        if (E->p->sizes.data[i].own) E->size[i] = run_ex(E, E->p->sizes.data[i].def).i;
+    measure(E);
+    bool open = false;
+    for (int a = 0; a < E->k->naxes; a++) open |= !tile_extent(&E->k->axes[a]);
+    if (open) make_slots(E);
+    E->here = here;
+}
+
 void run_point(Eval *E, int64_t number, RunPlace *place) {
     int last = E->k->ngrid - 1;
     if (last >= 0 && E->k->grid[last].from)
@@ -447,6 +487,7 @@ void run_point(Eval *E, int64_t number, RunPlace *place) {
         if (g->reversed) at = n - 1 - at;
         *(g->sym == SYM_B ? &place->b : g->sym == SYM_H ? &place->h : &place->tile[g->axis]) = at;
     }
+    if (E->p->batch) meet_sequence(E, place);
 }
 
 static bool has_roles(const TileKernel *k) {
@@ -471,6 +512,20 @@ static void count_points(Eval *E) {
     }
 }
 
+// The tiles that a point of the grid has.
+static void run_tiles(Eval *E) {
+    const TileGrid *g = NULL;
+    int d = 0;
+    for (; d < E->k->ngrid && !g; d++)
+        if (E->k->grid[d].shared) g = &E->k->grid[d];
+    if (!g) return run_block(E);
+    int64_t all = run_ex(E, g->shared).i, step = E->count[d - 1];
+    for (int64_t t = E->here.tile[g->axis]; t < all && !E->failed; t += step) {
+        E->here.tile[g->axis] = (int32_t)t;
+        run_block(E);
+    }
+}
+
 static void run_blocks(Eval *E) {
     for (E->block = 0; E->block < E->blocks && !E->failed; E->block++) {
         E->here = (RunPlace){0};
@@ -478,7 +533,7 @@ static void run_blocks(Eval *E) {
             E->here.point = (uint32_t)E->block + 1;
             run_point(E, E->block, &E->here);
         }
-        run_block(E);
+        run_tiles(E);
     }
 }
 
@@ -523,10 +578,8 @@ static void make_slots(Eval *E) {
 static void eval_kernel(Eval *E, const TileKernel *k) {
     E->k = k;
     E->nmask_axes = 0;
+    measure(E);
     for (int a = 0; a < k->naxes; a++) {
-        E->length[a] = tile_eval_launch(k->axes[a].size, E->size, E->data->workers);
-        E->extent[a] = tile_extent(&k->axes[a]);
-        if (!E->extent[a] && E->length[a] > 0) E->extent[a] = E->length[a];
         E->summed[a] = tile_sums_over(k, a);
         if (ex_uses(k->mask, SYM_POS, a)) E->mask_axes[E->nmask_axes++] = (uint8_t)a;
     }

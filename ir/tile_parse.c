@@ -268,7 +268,7 @@ static bool take_tensor(Parse *P, int *out) {
     return fail(P, "no tensor %s is known", name);
 }
 
-// "N:", "N: (t + 1)", "N => (N.pos / 16)", "=> (M.pos - N.pos)" or an index.
+// "N:", "N: (t + 1)", "N => (N.pos / 16)", "N: (t + 1) => (N.pos / 16)", "=> (M.pos - N.pos)" or an index.
 static bool take_coord(Parse *P, TileCoord *c, bool *each) {
     skip(P);
     const char *start = P->s, *s = start;
@@ -290,7 +290,10 @@ static bool take_coord(Parse *P, TileCoord *c, bool *each) {
         }
     }
     c->at = typed_expr(P, EX_I32);
-    return c->at != NULL;
+    if (!c->at || *each || c->axis < 0 || !take(P, "=>")) return c->at != NULL;
+    *each = true;
+    c->tile = c->at;
+    return (c->at = typed_expr(P, EX_I32)) != NULL;
 }
 
 static bool take_access(Parse *P, TileOp *op) {
@@ -603,6 +606,7 @@ static bool parse_grid(Parse *P) {
     }
     if (!expect(P, ":") || !(g->count = typed_expr(P, EX_I32))) return false;
     if (take(P, "from") && !(g->from = typed_expr(P, EX_I32))) return false;
+    if (take(P, "shared") && !(g->shared = typed_expr(P, EX_I32))) return false;
     g->reversed = take(P, "reversed");
     P->k->ngrid++;
     return true;
@@ -676,15 +680,7 @@ static bool take_purpose(Parse *P) {
     return fail(P, "expected what the kernel is for");
 }
 
-// Behind the inputs, what else expressions may read.
-static void list_inputs(Parse *P) {
-    TileProgram *p = P->p;
-    for (int t = 0; t < p->tensors.n; t++) {
-        bool listed = !tile_may_index(p, &p->tensors.data[t]);
-        for (int i = 0; i < p->inputs.n; i++) listed |= p->inputs.data[i] == t;
-        if (!listed) VEC_PUSH(P->arena, &p->inputs, t);
-    }
-}
+static void list_inputs(Parse *P);
 
 static bool parse_kernel(Parse *P) {
     list_inputs(P);
@@ -730,6 +726,34 @@ static bool parse_size(Parse *P) {
     if (!z.name) return false;
     if (take(P, "=") && !(z.def = typed_expr(P, EX_I32))) return false;
     VEC_PUSH(P->arena, &P->p->sizes, z);
+    return true;
+}
+
+// Behind the inputs, what else expressions may read.
+static void list_inputs(Parse *P) {
+    TileProgram *p = P->p;
+    for (int t = 0; t < p->tensors.n; t++) {
+        bool listed = !tile_may_index(p, &p->tensors.data[t]);
+        for (int i = 0; i < p->inputs.n; i++) listed |= p->inputs.data[i] == t;
+        if (!listed) VEC_PUSH(P->arena, &p->inputs, t);
+    }
+}
+
+// "Sq = ..", which is a fixed one, or a new one.
+static bool parse_own(Parse *P) {
+    TileProgram *p = P->p;
+    const char *name = take_word(P, "the size's name");
+    int i = SIZE_SQ;
+    list_inputs(P);
+    if (!name || !expect(P, "=")) return false;
+    while (i < SIZE_FREE && strcmp(p->sizes.data[i].name, name)) i++;
+    TileSize z = {name, typed_expr(P, EX_I32), true};
+    if (!z.def) return false;
+    if (p->sizes.n == MAX_SIZES) return fail(P, "more than %d sizes", MAX_SIZES);
+    if (i == SIZE_FREE)
+        VEC_PUSH(P->arena, &p->sizes, z);
+    else
+        p->sizes.data[i] = z;
     return true;
 }
 
@@ -845,9 +869,14 @@ static bool parse_head(Parse *P) {
     const char *target = take_word(P, "a target");
     if (!target) return false;
     if (!target_find(target, &P->p->target)) return fail(P, "no target is called %s", target);
-    return expect(P, "dtype") && take_dtype(P, &P->p->dtype) && expect(P, "dims") &&
-           expect(P, "D") && expect(P, "=") && take_int(P, &P->p->D) && expect(P, "Dv") &&
-           expect(P, "=") && take_int(P, &P->p->Dv);
+    if (!expect(P, "dtype") || !take_dtype(P, &P->p->dtype) || !expect(P, "dims") ||
+        !expect(P, "D") || !expect(P, "=") || !take_int(P, &P->p->D) || !expect(P, "Dv") ||
+        !expect(P, "=") || !take_int(P, &P->p->Dv))
+        return false;
+    for (int i = BATCH_RAGGED; i < BATCH_COUNT; i++)
+        if (take(P, batch_name((BatchLayout)i))) P->p->batch = (BatchLayout)i;
+    bool number = P->p->batch == BATCH_PAGED && (skip(P), *P->s >= '0' && *P->s <= '9');
+    return !number || take_int(P, &P->p->page);
 }
 
 static bool parse_program(Parse *P) {
@@ -857,6 +886,8 @@ static bool parse_program(Parse *P) {
     while (ok && (skip(P), *P->s)) {
         if (take(P, "size"))
             ok = parse_size(P);
+        else if (take(P, "own"))
+            ok = parse_own(P);
         else if (take(P, "split"))
             ok = parse_split(P);
         else if (take(P, "tensor"))
@@ -866,7 +897,7 @@ static bool parse_program(Parse *P) {
         else if (take(P, "kernel"))
             ok = parse_kernel(P);
         else
-            ok = fail(P, "expected size, split, tensor, plan or kernel");
+            ok = fail(P, "expected size, own, split, tensor, plan or kernel");
     }
     if (ok && P->s != P->end) ok = fail(P, "a NUL byte in the text");
     return ok && find_plan_kernels(P, &texts);

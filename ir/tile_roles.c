@@ -34,7 +34,12 @@ bool tile_is_operand(const TileProgram *p, const TileTensor *t) {
     return traits[t->role].matrix && tile_is_read(p, t);
 }
 
+bool tile_is_index(const TileTensor *t) {
+    return t->role >= TENSOR_Q_START && t->role <= TENSOR_Q_OFFSET;
+}
+
 bool tile_may_index(const TileProgram *p, const TileTensor *t) {
+    if (tile_is_index(t)) return true;
     if (t->role == TENSOR_INPUT || (t->role == TENSOR_WORK && t->dtype == DT_I32)) return true;
     bool row = traits[t->role].side == SIDE_QUERIES || t->role == TENSOR_WORK;
     return p->phase == PHASE_BWD && row && !traits[t->role].matrix && tile_is_read(p, t);

@@ -219,6 +219,7 @@ static void print_access(Out *o, const TileOp *op) {
         }
         text_puts(o->text, axis_name(o, c->axis));
         if (op->each[i]) {
+            if (c->tile) ex(o, ": ", c->tile);
             ex(o, " => ", c->at);
             continue;
         }
@@ -484,6 +485,7 @@ static void kernel(Out *o, const TileKernel *k) {
                     g->sym == SYM_TILE ? axis_name(o, g->axis) : ex_syms[g->sym].name);
         ex(o, " ", g->count);
         if (g->from) ex(o, " from ", g->from);
+        if (g->shared) ex(o, " shared ", g->shared);
         text_puts(o->text, g->reversed ? " reversed\n" : "\n");
     }
     layouts(o, k);
@@ -569,15 +571,25 @@ void tile_print_lines(Text *text, const TileProgram *p, size_t most, TileLines *
     text_printf(text, "program %s %s%s", p->name, p->recurrence ? "recurrence " : "",
                 p->scheduled ? "scheduled" : "algorithm");
     if (p->phase) text_printf(text, " phase %s", tile_phase_name(p->phase));
-    text_printf(text, " target %s dtype %s dims D=%d Dv=%d\n", target_get(p->target)->name,
+    text_printf(text, " target %s dtype %s dims D=%d Dv=%d", target_get(p->target)->name,
                 dtype_name(p->dtype), p->D, p->Dv);
+    if (p->batch) text_printf(text, " %s", batch_name(p->batch));
+    if (p->page) text_printf(text, " %d", p->page);
+    text_puts(text, "\n");
     for (int i = SIZE_FREE; i < p->sizes.n; i++) {
+        if (p->sizes.data[i].own) continue;
         text_printf(text, "size %s", p->sizes.data[i].name);
         if (p->sizes.data[i].def) ex(&o, " = ", p->sizes.data[i].def);
         text_puts(text, "\n");
     }
     split(&o, &p->split);
     for (int i = 0; i < p->tensors.n; i++) tensor(&o, &p->tensors.data[i]);
+    for (int i = 0; i < p->sizes.n; i++) {
+        if (!p->sizes.data[i].own) continue;
+        text_printf(text, "own %s", p->sizes.data[i].name);
+        ex(&o, " = ", p->sizes.data[i].def);
+        text_puts(text, "\n");
+    }
     for (int i = 0; i < p->plans.n; i++) plan(&o, &p->plans.data[i]);
     for (int i = 0; i < p->kernels.n; i++) kernel(&o, p->kernels.data[i]);
     says(&o, NULL, NULL);

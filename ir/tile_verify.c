@@ -79,7 +79,7 @@ static bool check_pos(Verify *V, const Scope *s, int axis) {
     if (s->anywhere) return true;
     if (!verify_in(s->axes, s->naxes, axis))
         return verify_fail(V, "%s uses the position on %s, which it is not over", s->what, a->name);
-    if (!a->whole && !V->bound[tile_root_axis(V->k, axis)])
+    if (!a->whole && !V->bound[tile_root_axis(V->k, axis)] && s->tile != axis)
         return verify_fail(V, "%s uses the position on %s outside grid and loops over it", s->what,
                            a->name);
     return true;
@@ -142,6 +142,14 @@ static const TileTensor *input_of(const Verify *V, int input) {
                                                 : NULL;
 }
 
+static bool check_size_use(Verify *V, const Scope *s, const Ex *e) {
+    if (e->index < 0 || e->index >= s->sizes)
+        return verify_fail(V, "%s uses size %d, not known here", s->what, e->index);
+    const TileSize *z = &V->p->sizes.data[e->index];
+    return !z->own || s->own ||
+           verify_fail(V, "%s uses %s, which each sequence has of its own", s->what, z->name);
+}
+
 static bool check_sym(Verify *V, const Scope *s, const Ex *e) {
     if (e->sym > SYM_WORKERS || !(s->syms & 1u << e->sym))
         return verify_fail(V, "%s may not use '%s'", s->what, ex_syms[e->sym].name);
@@ -154,9 +162,7 @@ static bool check_sym(Verify *V, const Scope *s, const Ex *e) {
         return V->grid_b || verify_fail(V, "%s uses b, over which there is no grid", s->what);
     case SYM_H:
         return V->grid_h || verify_fail(V, "%s uses h, over which there is no grid", s->what);
-    case SYM_SIZE:
-        return (e->index >= 0 && e->index < s->sizes) ||
-               verify_fail(V, "%s uses size %d, not known here", s->what, e->index);
+    case SYM_SIZE: return check_size_use(V, s, e);
     case SYM_STEP: return s->step || verify_fail(V, "%s uses t outside loops", s->what);
     case SYM_POS: return check_pos(V, s, e->index);
     case SYM_TILE: return check_tile(V, s, e->index);
@@ -217,6 +223,7 @@ Scope verify_scope(const Verify *V, const char *what) {
                            1u << SYM_STEP | 1u << SYM_TILE | (V->role ? 1u << SYM_VALID : 0),
                    .sizes = V->p->sizes.n,
                    .loads = true,
+                   .own = true,
                    .step = V->steps > 0,
                    .tile = -1};
 }
@@ -315,8 +322,10 @@ static bool check_use(Verify *V, const TileValue *v, Want want) {
 // ---- operations
 
 // Of an index that is said for each place along an axis, or for each element of a value.
-static Scope each_scope(const Scope *s, int axis, const TileValue *v) {
+static Scope each_scope(const Scope *s, const TileCoord *c, const TileValue *v) {
+    int axis = c->axis;
     Scope own = *s;
+    if (c->tile) own.tile = axis;
     own.syms |= 1u << SYM_POS;
     if (axis >= 0) own.axes[own.naxes++] = (uint8_t)axis;
     for (int i = 0; axis < 0 && i < v->rank; i++) own.axes[own.naxes++] = v->axis[i];
@@ -340,7 +349,8 @@ bool verify_access(Verify *V, const TileValue *v) {
         const TileCoord *c = &op->coord[d];
         if (c->axis >= V->k->naxes)
             return verify_fail(V, "a coordinate along an axis that is not there");
-        Scope own = op->each[d] ? each_scope(&s, c->axis, v) : s;
+        if (op->each[d] && c->tile && !verify_ex(V, c->tile, EX_I32, &s)) return false;
+        Scope own = op->each[d] ? each_scope(&s, c, v) : s;
         if (!verify_ex(V, c->at, EX_I32, &own)) return false;
         if (c->axis < 0) continue;
         if (scatters) return verify_fail(V, "a coordinate along an axis of what is scattered");
@@ -707,6 +717,7 @@ static bool check_axes(Verify *V) {
     for (int i = 0; i < k->naxes; i++) {
         const TileAxis *a = &k->axes[i];
         Scope s = launch_scope(V, "the size of an axis");
+        s.own = true;
         if (!verify_is_name(a->name) || !strcmp(a->name, "b") || !strcmp(a->name, "h"))
             return verify_fail(V, "axis %d has no name of its own", i);
         for (int j = 0; j < i; j++)
@@ -739,6 +750,11 @@ static bool check_grid(Verify *V) {
         Scope s = launch_scope(V, "the grid");
         if (!verify_ex(V, g->count, EX_I32, &s)) return false;
         if (g->from && !verify_ex(V, g->from, EX_I32, &s)) return false;
+        Scope own = s;
+        own.own = true;
+        if (g->shared && !verify_ex(V, g->shared, EX_I32, &own)) return false;
+        if (g->shared && (g->sym != SYM_TILE || k->schedule.persist || k->schedule.cluster > 1))
+            return verify_fail(V, "tiles are shared by points that take them in another way");
         if (g->from && (i != k->ngrid - 1 || i < 3 || g->sym != SYM_TILE || g->reversed))
             return verify_fail(V, "heads that have one point of a dimension which is not behind "
                                   "heads and rows");
@@ -874,6 +890,7 @@ static bool check_sizes(Verify *V) {
         for (int j = 0; j < i; j++)
             if (!strcmp(z->name, p->sizes.data[j].name))
                 return verify_fail(V, "two sizes are called %s", z->name);
+        if (z->own) continue; // verify_own
         if (z->def && i < SIZE_FREE)
             return verify_fail(V, "size %s is given, not computed", z->name);
         if (z->def && !verify_ex(V, z->def, EX_I32, &s)) return false;
@@ -881,8 +898,8 @@ static bool check_sizes(Verify *V) {
     const TileSplit *t = &p->split;
     const int sizes[] = {t->few, t->longest, t->wanted, t->parts, t->share, t->whole};
     for (int i = 0; i < 6; i++) {
-        bool derived =
-            sizes[i] >= SIZE_FREE && sizes[i] < p->sizes.n && p->sizes.data[sizes[i]].def;
+        bool derived = sizes[i] >= SIZE_FREE && sizes[i] < p->sizes.n &&
+                       p->sizes.data[sizes[i]].def && !p->sizes.data[sizes[i]].own;
         if (sizes[i] && !derived) return verify_fail(V, "rows are split by a size that is given");
         if (!sizes[i] != !sizes[i ? 1 : 0])
             return verify_fail(V, "rows are split by too few sizes");
@@ -910,6 +927,8 @@ static bool check_tensor(Verify *V, int i) {
         if (!verify_ex(V, t->extent[d], EX_I32, &s)) return false;
     if (!verify_blocked(V, t)) return false;
     bool listed = t->index >= 0 && t->index < V->p->inputs.n && V->p->inputs.data[t->index] == i;
+    if (tile_is_index(t) && (t->dtype != DT_I32 || V->p->batch == BATCH_DENSE))
+        return verify_fail(V, "tensor '%s' does not say where rows lie", t->name);
     return t->role != TENSOR_INPUT || listed ||
            verify_fail(V, "tensor '%s' is input %d, but not in the list of inputs", t->name,
                        t->index);
@@ -956,7 +975,7 @@ static bool check_program(Verify *V) {
     if (!check_sizes(V)) return false;
     for (int i = 0; i < p->tensors.n; i++)
         if (!check_tensor(V, i)) return false;
-    if (!check_inputs(V) || !check_plans(V)) return false;
+    if (!check_inputs(V) || !verify_own(V) || !check_plans(V)) return false;
     for (int i = 0; i < p->kernels.n; i++) {
         for (int j = 0; j < i; j++)
             if (!strcmp(p->kernels.data[i]->name, p->kernels.data[j]->name))

@@ -19,6 +19,7 @@ typedef struct Verify {
     bool *defined;           // by id: somewhere in the kernel
     Arrival *arrival;        // by id of a buffer
     bool bound[TILE_MAX_AXES];
+    bool foreign; // a load of what is no such tensor was found (verify_own)
     bool grid_b, grid_h;
     int depth;          // of loops
     int steps;          // of those that have a step
@@ -38,6 +39,7 @@ typedef struct Scope {
     unsigned syms;    // bit s: symbol s
     int sizes;        // how many of the sizes are known
     bool loads;       // also scalars
+    bool own;         // a sequence's sizes too, and what tells them
     bool anywhere;    // every POS may be used (a mask)
     uint8_t axes[TILE_MAX_RANK + 1];
     int naxes;
@@ -47,6 +49,8 @@ typedef struct Scope {
 
 Scope verify_scope(const Verify *V, const char *what); // one value for the whole tile
 bool verify_ex(Verify *V, const Ex *e, ExType type, const Scope *s);
+
+bool verify_own(Verify *V); // the sizes of sequences   tile_verify_own.c
 
 // ---- the current op
 bool verify_access(Verify *V, const TileValue *v); // its tensor and coordinates, for a tile like v

@@ -16,6 +16,7 @@ static bool check_out(Verify *V, int i, unsigned *reached) {
                        1u << SYM_KEPT | 1u << SYM_STAY,
                .sizes = V->p->sizes.n,
                .loads = true,
+               .own = true,
                .naxes = v->rank,
                .tile = -1};
     memcpy(s.axes, v->axis, (size_t)v->rank);

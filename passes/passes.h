@@ -37,6 +37,8 @@ typedef struct PassOptions {
     int few;       // with it, queries of launches that always take it
     bool share;    // with it, the main kernel's tiles may be split as well
     const Backward *saves; // the stream is its forward, and stores what it needs; NULL: it does not
+    BatchLayout batch;     // where rows lie
+    int page;              // BATCH_PAGED: keys of a page; 0: any
     bool deterministic;    // of the backward: dq, dk and dv are added up in one order
     ShapeClass shape;      // which launches the schedule is for
     const int32_t *sizes;  // of a launch it is for (SIZE_FREE); NULL: what the class is like
@@ -132,6 +134,8 @@ Candidates pass_neighbours(Arena *a, const Stream *s, const PassOptions *o, cons
 // tile_verify bounds. False with an error otherwise.
 enum { PASS_MAX_DIM = 1 << 16 };
 bool pass_accepts(const RowProgram *row, Diags *diags);
+// Whether it can be had in a layout.   passes/tile/sequences.c
+bool pass_accepts_layout(const RowProgram *row, BatchLayout batch, Diags *diags);
 // The algorithm level only (--emit=tile), of what pass_accepts.
 TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o);
 

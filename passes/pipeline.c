@@ -42,7 +42,7 @@ bool pass_find(const char *name, PassId *out) {
 // The extents, and with them the schedule.
 static bool choose(TileProgram *p, const PassOptions *o, Diags *diags) {
     PassOptions own = *o;
-    if (!own.schedule.said) own.schedule = pass_counted(p->arena, p, &own);
+    if (!own.schedule.said && !p->batch) own.schedule = pass_counted(p->arena, p, &own);
     if (!pass_tile(p, &own, diags)) return false;
     pass_set_splits(p);
     return true;
@@ -221,7 +221,8 @@ static PassOptions of_class(const PassOptions *o, int c, const Knobs schedules[S
 
 TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
                           const Knobs schedules[SHAPE_COUNT], Diags *diags) {
-    int first = shape_matters(&o->target) ? 0 : SHAPE_COUNT - 1;
+    bool one = o->batch || !shape_matters(&o->target); // launches of sequences are of all kinds
+    int first = one ? SHAPE_COUNT - 1 : 0;
     TileProgram *by[SHAPE_COUNT] = {NULL}, *all = NULL;
     bool same[SHAPE_COUNT] = {false};
     for (int c = SHAPE_COUNT - 1; c >= first; c--) {

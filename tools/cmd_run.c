@@ -138,51 +138,13 @@ static Status run_kernel(Launch *l, Arena *a, Compile *c, const Options *o) {
     return s;
 }
 
-// What has no kernels for the target; NULL where all has.
-static const char *without_kernels(const Compile *c) {
-    bool recurrence = c->variants.data[0]->kind == VARIANT_RECURRENCE;
-    return !recurrence && c->options.batch ? "its layout has" : NULL;
-}
-
-static Status run_reference(Compile *c, const Options *o) {
-    const Variant *v = c->variants.data[0];
-    Binding b = {0};
-    Oracle x = {0};
-    const Signature *sig = launch_signature(c->arena, c);
-    const char *what = without_kernels(c);
-    double from = now_ms();
-    if (o->device != DEVICE_CPU)
-        return cmd_fail(STATUS_INPUT, "%s: %s no kernels in this version; --device=cpu runs them",
-                        v->name, what);
-    Status s = check_outputs(sig, o);
-    if (s == STATUS_DONE) s = bind_make(&b, c->arena, sig, o, cmd_shape(o, c->arena));
-    if (s == STATUS_DONE)
-        cmd_note("%s: %s no kernels in this version; the float64 reference runs it", v->name, what);
-    if (s == STATUS_DONE)
-        s = oracle_run(&x, v, &b, &(OracleAsk){.what = o->debug ? ORACLE_OUTSIDE : 0});
-    if (s == STATUS_DONE && sig->backward) s = oracle_gradients(&x, v, &b);
-    for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++)
-        for (int64_t k = 0; x.out[i] && k < b.tensor[i].count; k++)
-            if (!x.owners || x.owners[k / (b.tensor[i].count / b.size[ABI_SIZE_TQ])])
-                tensor_set(&b.tensor[i], k, x.out[i][k]);
-    diag_print(&c->diags, stderr);
-    oracle_warn(&x, &c->diags, v);
-    if (s == STATUS_DONE) summary(&b, c->options.dtype, "the reference", now_ms() - from);
-    if (s == STATUS_DONE) s = deliver(&b, c->arena, o);
-    oracle_free(&x);
-    bind_free(&b);
-    return s;
-}
-
 static Status run_source(const Options *o) {
     Compile c;
     Launch l = {0};
     Status s = cmd_open(&c, o, o->files.data[0], cmd_device_target(o, NULL), cmd_device_dtype(o));
     if (s == STATUS_DONE) s = cmd_only(&c, o);
     if (s == STATUS_DONE) cmd_phases(&c, o);
-    if (s == STATUS_DONE && without_kernels(&c))
-        s = run_reference(&c, o);
-    else if (s == STATUS_DONE) {
+    if (s == STATUS_DONE) {
         s = launch_open_source(&l, c.arena, &c, o);
         diag_print(&c.diags, stderr);
         if (s == STATUS_DONE) s = run_kernel(&l, c.arena, &c, o);

@@ -84,14 +84,23 @@ bool compile_streams(Compile *c) {
     return c->diags.errors == 0;
 }
 
+// Whether there are kernels for where rows lie.
+static bool has_layout(Compile *c) {
+    const char *layout = batch_name(c->options.batch);
+    if (!c->options.batch) return true;
+    if (c->recurrences.n)
+        diag_error(&c->diags, c->recurrences.data[0]->span, "no recurrences in layout %s", layout);
+    if (c->rows.n && c->options.phases & COMPILE_BWD)
+        diag_error(&c->diags, c->rows.data[0]->span, "no backward in layout %s", layout);
+    for (int i = 0; i < c->rows.n; i++)
+        pass_accepts_layout(c->rows.data[i], c->options.batch, &c->diags);
+    return c->diags.errors == 0;
+}
+
 // Streams, and where the backward is one of the phases what is derived of it.
 static bool can_run(Compile *c) {
     if (!compile_streams(c)) return false;
-    if (c->options.batch) {
-        diag_error(&c->diags, c->variants.data[0]->span, "layout %s has no kernels in this version",
-                   batch_name(c->options.batch));
-        return false;
-    }
+    if (!has_layout(c)) return false;
     if (!(c->options.phases & COMPILE_BWD)) return true;
     for (int i = c->chunk_backs.n; i < c->chunks.n; i++) {
         VEC_PUSH(c->arena, &c->chunk_backs, pass_chunk_back(c->chunks.data[i]));
@@ -118,6 +127,8 @@ static PassOptions pass_options(const Compile *c) {
     return (PassOptions){.target = cg_target(o->target),
                          .dtype = o->dtype,
                          .tf32 = o->tf32,
+                         .batch = o->batch,
+                         .page = o->page,
                          .split = o->level > 0,
                          .deterministic = o->deterministic,
                          .schedule = o->schedule};
@@ -165,7 +176,7 @@ bool compile_algorithm(Compile *c) {
 static TileProgram *tuned(Compile *c, const Stream *s, const PassOptions *o) {
     // -O0 has no kernels for parts of a row: choices of theirs (few_keys), which what was tuned may
     // hold, would be refused there, and all else with them.
-    if (!c->options.cache || o->schedule.said || !o->split) return NULL;
+    if (!c->options.cache || o->schedule.said || !o->split || o->batch) return NULL;
     CacheKey key = cache_key(c->arena, s->row, o);
     CacheEntry e = cache_read(c->arena, c->options.cache, &key, &c->diags);
     bool any = false;

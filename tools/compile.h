@@ -38,7 +38,7 @@ typedef struct Compile {
     VEC(Stream *) streams;     // of the rows
     VEC(Backward *) backwards; // of the rows, where the backward is one of the phases
     VEC(RecProgram *) recurrences;
-    VEC(Chunk *) chunks; // of the recurrences
+    VEC(Chunk *) chunks;          // of the recurrences
     VEC(ChunkBack *) chunk_backs; // likewise, where the backward is one of the phases
     VEC(TileProgram *) tiles;
 } Compile;

@@ -170,7 +170,7 @@ static Val tile_base(Cg *cg, const TileOp *op, const Copy *c) { // ptr addrspace
 static Val rows_left(Cg *cg, const TileOp *op, const Copy *c) {
     int axis = op->coord[c->tiled_dim].axis;
     if (op->each[c->tiled_dim])
-        return LLVMBuildSub(cg->b, cg_axis_size(cg, axis), cg_tile_begin(cg, axis), "");
+        return LLVMBuildSub(cg->b, cg_axis_size(cg, axis), cg_element_begin(cg, op, axis), "");
     return LLVMBuildSub(cg->b, cg_extent(cg, op->tensor, c->tiled_dim),
                         first_index(cg, &op->coord[c->tiled_dim]), "");
 }
@@ -188,7 +188,8 @@ typedef struct From { // where the pieces of a tile come from
 static Val row_offset(Cg *cg, const TileOp *op, const Copy *c, Val row, Val stride) {
     int axis = op->coord[c->tiled_dim].axis;
     if (stride) return LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), stride, "");
-    return cg_element_offset(cg, op, axis, LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), row, ""));
+    return cg_element_offset(cg, op, axis,
+                             LLVMBuildAdd(cg->b, cg_element_begin(cg, op, axis), row, ""));
 }
 
 static Val row_stride(Cg *cg, const TileOp *op, const Copy *c) {

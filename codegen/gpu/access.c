@@ -47,7 +47,7 @@ CgAccess cg_access(Cg *cg, const TileOp *op, const TileValue *v, Val from, int u
         a.stride = stride;
     }
     if (tile_goes_by_element(op, a.f->rows)) {
-        a.row = first_row(cg, &a, cg_tile_begin(cg, a.f->rows));
+        a.row = first_row(cg, &a, cg_element_begin(cg, op, a.f->rows));
         a.nrows = cg_axis_size(cg, a.f->rows);
     }
     return a;

@@ -37,8 +37,8 @@ static Place place_of(Cg *cg, const TileOp *op, const TileValue *v, const int *p
     for (int i = 0; i < v->rank; i++) {
         int axis = v->axis[i];
         if (!tile_goes_by_element(op, axis)) continue;
-        Val pos =
-            LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), cg_thread_part(cg, v->layout, axis), "");
+        Val pos = LLVMBuildAdd(cg->b, cg_element_begin(cg, op, axis),
+                               cg_thread_part(cg, v->layout, axis), "");
         places[axis] = pos = cg_plus(cg, pos, part[axis]);
         at = LLVMBuildAdd(cg->b, at, cg_element_offset(cg, op, axis, pos), "");
         Val has = LLVMBuildICmp(cg->b, LLVMIntSLT, pos, cg_axis_size(cg, axis), "");

@@ -71,7 +71,7 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
         }
     int rows = op->coord[c.row_dim].axis;
     if (op->each[c.row_dim]) {
-        c.left = LLVMBuildSub(cg->b, cg_axis_size(cg, rows), cg_tile_begin(cg, rows), "");
+        c.left = LLVMBuildSub(cg->b, cg_axis_size(cg, rows), cg_element_begin(cg, op, rows), "");
         return c;
     }
     c.left = LLVMBuildSub(cg->b, cg_extent(cg, op->tensor, c.row_dim),
@@ -84,7 +84,7 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
 static Val row_offset(Cg *cg, const Copy *c, Val row, Val stride) {
     if (stride) return LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), stride, "");
     int axis = c->op->coord[c->row_dim].axis;
-    Val pos = LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), row, "");
+    Val pos = LLVMBuildAdd(cg->b, cg_element_begin(cg, c->op, axis), row, "");
     return times64(cg, cg_element_offset(cg, c->op, axis, pos), c->tile.elem);
 }
 

@@ -294,7 +294,7 @@ static bool follow_list(Classify *c, const Tiles *t) {
                       t->lo, t->hi, c->inside, c->range.q};
     for (int a = 0; a < c->k->naxes; a++) // of which a list knows nothing
         if (a != c->q_axis && a != c->k_axis && ex_uses(c->mask, SYM_TILE, a)) return false;
-    if (t->exact) return false;
+    if (t->exact || c->p->batch) return false; // a list is of all sequences
     if (!c->lists->tile && !pass_tile_map(&q, c->lists)) return false;
     FullLoops full = clone_full(c, c->lists->full);
     make_partial(c, c->lists->tile, NULL);

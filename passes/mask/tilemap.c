@@ -191,7 +191,8 @@ static TileValue *uniform(Build *b, const char *name, const Ex *e) {
 static void store(Build *b, int tensor, const Ex *const *at, TileValue *v) {
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_STORE, b->q->mask->span);
     op->tensor = tensor;
-    for (int d = 0; d < b->p->tensors.data[tensor].rank; d++) op->coord[d] = (TileCoord){-1, at[d]};
+    for (int d = 0; d < b->p->tensors.data[tensor].rank; d++)
+        op->coord[d] = (TileCoord){.axis = -1, .at = at[d]};
     tile_arg(b->p, op, v);
 }
 
@@ -437,7 +438,7 @@ static TileValue *append_tiles(Build *b, bool full, TileValue *start) {
     op->tensor = b->list;
     const Ex *number = ex_sym(b->x, SYM_PARAM, 2, EX_I32);
     const Ex *at[] = {b->b, b->h, tile_of(b, b->q->q_axis), op2(b, EX_ADD, number, num(b, HEAD))};
-    for (int d = 0; d < 4; d++) op->coord[d] = (TileCoord){-1, at[d]};
+    for (int d = 0; d < 4; d++) op->coord[d] = (TileCoord){.axis = -1, .at = at[d]};
     TileValue *now = tile_result(b->p, b->k, op, "n", DT_I32, NULL, 0);
     tile_arg(b->p, tile_op(b->p, b->k, b->block, TILE_YIELD, b->q->mask->span), now);
     b->block = &b->k->body;

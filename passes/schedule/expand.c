@@ -15,11 +15,9 @@
 // the full loop `begins`. A sweep without steps does one, of the keys behind the last one: all masked.
 // Where a loop skips steps (`where`) its first step is never skipped: it costs a tile of masked keys.
 //
-// The tiles of the grid are a loop of the same kind, which ends when none is valid: there is no epilogue,
-// and the operations of stage 0 (copies with a `peeled` place among them) are of the next tile. What is
-// done of a tile behind the step to the next one is `behind`.
-// A role reads a tile that another one fills where its first reader stands (take). pass_waits puts in
-// what products and stages wait for.
+// The tiles of the grid are a loop of the same kind, which ends when none is valid: there is no epilogue, and the operations of stage 0
+// (copies with a `peeled` place among them) are of the next tile. What is done of a tile behind the step to the next one is `behind`.
+// A role reads a tile that another one fills where its first reader stands (take). pass_waits puts in what products and stages wait for.
 //
 // Where all that is computed is of one stage, and only loads are of earlier ones, nothing is carried: a step
 // loads the tiles of later steps, `when` there are such, and there is no epilogue.
@@ -326,8 +324,10 @@ static TileOp *fill(Expand *e, const TileOp *load, const Ex *tile, int axis) {
     op->tensor = load->tensor;
     memcpy(op->coord, load->coord, sizeof op->coord);
     memcpy(op->each, load->each, sizeof op->each);
-    for (int d = 0; tile && d < e->p->tensors.data[load->tensor].rank; d++)
+    for (int d = 0; tile && d < e->p->tensors.data[load->tensor].rank; d++) {
         op->coord[d].at = tidy(e, ex_subst(e->x, op->coord[d].at, SYM_TILE, axis, tile));
+        if (op->each[d] && op->coord[d].axis == axis) op->coord[d].tile = tidy(e, tile);
+    }
     if (e->own) op->stage = stage_of(e, load, step_symbol(e));
     op->when = e->when;
     op->behind = e->behind;

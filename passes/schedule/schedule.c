@@ -28,7 +28,7 @@ int pass_few(const PassOptions *o) { return o->split ? target_passes[o->target.i
 bool pass_shares(const PassOptions *o, int D, int Dv) {
     int most = target_passes[o->target.id].shares;
     bool fit = D <= most && Dv <= most && D % 8 == 0 && Dv % 8 == 0;
-    return pass_few(o) && fit && dtype_half(o->dtype);
+    return pass_few(o) && !o->batch && fit && dtype_half(o->dtype);
 }
 
 // Every choice that was asked for is one that some kernel has.
@@ -141,7 +141,10 @@ void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent) {
     if (p->chunks && axis + 1 < k->naxes && k->axes[axis + 1].beside == axis)
         p->sizes.data[p->chunks].def = count;
     for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].sym == SYM_TILE && k->grid[i].axis == axis) k->grid[i].count = count;
+        if (k->grid[i].sym == SYM_TILE && k->grid[i].axis == axis) {
+            k->grid[i].count = ex_simplify(p->pool, pass_at_launch(p, count));
+            if (tile_is_own(p, count)) k->grid[i].shared = count;
+        }
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_LOOP && op->axis == axis) pass_share_steps(p, k, op, count);
 }

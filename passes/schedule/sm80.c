@@ -332,7 +332,7 @@ bool pass_assign_sm80(TileProgram *p, TileKernel *k, Diags *diags) {
         if (op->kind == TILE_LOOP) pass_raise_strips(op);
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, false);
-    if (rows_differ(k) && !sm80_is_few(k)) k->schedule.section = SECTION;
+    if (rows_differ(k) && !sm80_is_few(k) && !p->batch) k->schedule.section = SECTION;
     return pass_assign_all(p, k, true, diags);
 }
 

@@ -67,11 +67,11 @@ static const Ex *tile_at(Build *b, int axis) {
 // [batch, head, rows], and columns where there are some.
 static void access(Build *b, TileOp *op, int tensor, const Ex *head, AxisRole rows, int columns) {
     op->tensor = tensor;
-    op->coord[0] = (TileCoord){-1, ex_symbol(b->pool, SYM_B)};
-    op->coord[1] = (TileCoord){-1, head};
-    op->coord[2] = (TileCoord){b->axis[rows], tile_at(b, b->axis[rows])};
+    op->coord[0] = (TileCoord){.axis = -1, .at = ex_symbol(b->pool, SYM_B)};
+    op->coord[1] = (TileCoord){.axis = -1, .at = head};
+    op->coord[2] = (TileCoord){.axis = b->axis[rows], .at = tile_at(b, b->axis[rows])};
     if (columns != AX_NONE)
-        op->coord[3] = (TileCoord){b->axis[columns], tile_at(b, b->axis[columns])};
+        op->coord[3] = (TileCoord){.axis = b->axis[columns], .at = tile_at(b, b->axis[columns])};
 }
 
 static TileValue *load(Nest *n, const char *name, int tensor, const Ex *head, AxisRole rows,
@@ -275,7 +275,7 @@ static void store_grad(Nest *n, const BackGrad *g, AxisRole other, int rides, Ti
         at = ex_simplify(b->pool, build_resolve(b, NULL, at));
         if (role == AX_NONE) at = clamped(n, at, t->extent[d]);
         if (role == AX_NONE) role = rides, rides = AX_NONE;
-        op->coord[d] = (TileCoord){role == AX_NONE ? -1 : b->axis[role], at};
+        op->coord[d] = (TileCoord){.axis = role == AX_NONE ? -1 : b->axis[role], .at = at};
         op->each[d] = role != AX_NONE;
     }
     for (int d = 0; d < t->rank && (rides != AX_NONE || scatters(n, g, other)); d++)
@@ -470,7 +470,7 @@ static void unused_grads(Nest *n) {
         op->add = true;
         tile_arg(b->p, op, v);
         for (int d = 0; d < b->p->tensors.data[op->tensor].rank; d++)
-            op->coord[d] = (TileCoord){-1, ex_i32(b->pool, 0)};
+            op->coord[d] = (TileCoord){.axis = -1, .at = ex_i32(b->pool, 0)};
     }
 }
 

@@ -63,7 +63,7 @@ static const Ex *tile_of(Build *b, AxisRole axis) {
 // Row r of packed rows is query r / group of head h * group + r % group, and the grid's h goes over the heads of the keys. Otherwise
 // it is query r of head h.
 
-static const Ex *query_of_row(Build *b) {
+const Ex *build_query(Build *b) {
     const Ex *row = build_pos(b, AX_M);
     return b->packed ? ex_2(b->pool, EX_DIV, row, build_size(b, b->group)) : row;
 }
@@ -83,10 +83,10 @@ static const Ex *key_head(Build *b) {
 }
 
 static const Ex *q_idx(Build *b) {
-    return ex_2(b->pool, EX_ADD, build_size(b, SIZE_Q_OFFSET), query_of_row(b));
+    return ex_2(b->pool, EX_ADD, build_size(b, SIZE_Q_OFFSET), build_query(b));
 }
 
-static const Ex *rows_of(Build *b) {
+static const Ex *build_rows(Build *b) {
     const Ex *queries = build_size(b, SIZE_SQ);
     return b->packed ? ex_2(b->pool, EX_MUL, queries, build_size(b, b->group)) : queries;
 }
@@ -122,6 +122,7 @@ static const Ex *resolve_one(void *ctx, ExPool *pool, const Ex *e) {
     Resolve *r = ctx;
     // What is inside for every query and key need not be for a tile that goes past the last of them
     // (inside.c).
+    if (e->op == EX_LOAD && r->b->p->batch) return build_placed_load(r->b, e);
     if (e->op == EX_LOAD && e->inside)
         return ex_load(pool, e->input, e->type, e->args, e->nargs, false);
     if (e->op != EX_SYM) return e;
@@ -154,12 +155,18 @@ int build_input(Build *b, int tensor) {
 
 static int main_tensor(Build *b, const char *name, TensorRole role, Dtype t, int heads, int rows,
                        int columns) {
-    return build_tensor(b, (TileTensor){.name = name,
-                                        .role = role,
-                                        .dtype = t,
-                                        .rank = 4,
-                                        .extent = {build_size(b, SIZE_B), build_size(b, heads),
-                                                   build_size(b, rows), ex_i32(b->pool, columns)}});
+    TileTensor new = {.name = name,
+                      .role = role,
+                      .dtype = t,
+                      .rank = columns ? 4 : 3,
+                      .extent = {build_size(b, SIZE_B), build_size(b, heads), build_size(b, rows),
+                                 ex_i32(b->pool, columns)}};
+    if (b->p->batch) {
+        build_place_rows(b, &new, rows == SIZE_SK);
+        new.extent[new.rank++] = build_size(b, heads);
+        if (columns) new.extent[new.rank++] = ex_i32(b->pool, columns);
+    }
+    return build_tensor(b, new);
 }
 
 static void add_inputs(Build *b) {
@@ -172,6 +179,7 @@ static void add_inputs(Build *b) {
                         .rank = in->rank,
                         .bare_q = in->bare_q};
         for (int d = 0; d < in->rank; d++) t.extent[d] = in->extent[d];
+        if (b->p->batch) build_place_input(b, in, &t);
         int tensor = build_tensor(b, t);
         VEC_PUSH(b->arena, &b->p->inputs, tensor);
     }
@@ -197,15 +205,13 @@ void build_tensors(Build *b, Dtype t, bool emits) {
         row->v_in_k ? b->tensor_k : main_tensor(b, "v", TENSOR_V, t, SIZE_HKV, SIZE_SK, row->Dv);
     b->tensor_o = main_tensor(b, "o", TENSOR_O, t, SIZE_HQ, SIZE_SQ, row->Dv);
     add_inputs(b);
+    if (b->p->batch) build_index_tensors(b);
     b->first_emit = b->p->tensors.n;
-    for (int i = 0; i < row->emits.n && emits; i++)
-        build_tensor(b, (TileTensor){.name = row->emits.data[i].name,
-                                     .role = TENSOR_EMIT,
-                                     .index = i,
-                                     .dtype = DT_F32,
-                                     .rank = 3,
-                                     .extent = {build_size(b, SIZE_B), build_size(b, SIZE_HQ),
-                                                build_size(b, SIZE_SQ)}});
+    for (int i = 0; i < row->emits.n && emits; i++) {
+        int emit =
+            main_tensor(b, row->emits.data[i].name, TENSOR_EMIT, DT_F32, SIZE_HQ, SIZE_SQ, 0);
+        b->p->tensors.data[emit].index = i;
+    }
 }
 
 // ---- kernels
@@ -214,7 +220,7 @@ static void add_axis(Build *b, AxisRole role) {
     static const char *const names[AX_COUNT] = {"M", "N", "D", "E", "S", "G"};
     const Ex *size = NULL;
     switch (role) {
-    case AX_M: size = rows_of(b); break;
+    case AX_M: size = build_rows(b); break;
     case AX_N: size = build_size(b, SIZE_SK); break;
     case AX_D: size = ex_i32(b->pool, b->row->D); break;
     case AX_E: size = ex_i32(b->pool, b->row->Dv); break;
@@ -278,16 +284,37 @@ const Ex *build_head(Build *b) {
     return ex_2(x, EX_ADD, before, head_of_row(b));
 }
 
-static void by_index(TileOp *op, int *n, const Ex *at) { op->coord[(*n)++] = (TileCoord){-1, at}; }
+static void by_index(TileOp *op, int *n, const Ex *at) {
+    op->coord[(*n)++] = (TileCoord){.axis = -1, .at = at};
+}
 
 static void by_tile(Build *b, TileOp *op, int *n, AxisRole axis) {
-    op->coord[(*n)++] = (TileCoord){b->axis[axis], tile_of(b, axis)};
+    op->coord[(*n)++] = (TileCoord){.axis = b->axis[axis], .at = tile_of(b, axis)};
 }
 
 // Says it for each row, where rows are packed.
 static void by_row(Build *b, TileOp *op, int *n, const Ex *at) {
     op->each[*n] = b->packed;
-    op->coord[(*n)++] = (TileCoord){b->packed ? b->axis[AX_M] : -1, at};
+    op->coord[(*n)++] = (TileCoord){.axis = b->packed ? b->axis[AX_M] : -1, .at = at};
+}
+
+// [rows, head, columns]; a workspace has the part before, keys the page.
+static void set_places(Build *b, TileOp *op, int tensor, AxisRole rows, int columns) {
+    const Ex *index[2];
+    bool queries = rows == AX_M, work = b->p->tensors.data[tensor].role == TENSOR_WORK;
+    int n = 0, places = queries ? build_query_place(b, build_query(b), index)
+                                : build_key_place(b, build_pos(b, rows), index);
+    op->tensor = tensor;
+    if (work) by_index(op, &n, b->part ? b->part : tile_of(b, AX_S));
+    for (int i = 0; i < places; i++) {
+        op->each[n] = true;
+        op->coord[n++] = (TileCoord){.axis = b->axis[rows], .at = index[i]};
+    }
+    if (queries)
+        by_row(b, op, &n, head_of_row(b));
+    else
+        by_index(op, &n, key_head(b));
+    if (columns != AX_NONE) by_tile(b, op, &n, (AxisRole)columns);
 }
 
 // [batch, head, rows, columns]; a workspace has the part before the rows, and where some heads have
@@ -295,6 +322,7 @@ static void by_row(Build *b, TileOp *op, int *n, const Ex *at) {
 static void set_coords(Build *b, TileOp *op, int tensor, AxisRole rows, int columns) {
     int n = 0;
     bool work = b->p->tensors.data[tensor].role == TENSOR_WORK;
+    if (b->p->batch) return set_places(b, op, tensor, rows, columns);
     op->tensor = tensor;
     if (work && b->axis[AX_G] >= 0) {
         by_index(op, &n, tile_of(b, AX_G));
@@ -309,7 +337,7 @@ static void set_coords(Build *b, TileOp *op, int tensor, AxisRole rows, int colu
     }
     if (work) by_index(op, &n, b->part ? b->part : tile_of(b, AX_S));
     if (rows == AX_M && b->packed)
-        by_row(b, op, &n, query_of_row(b));
+        by_row(b, op, &n, build_query(b));
     else
         by_tile(b, op, &n, rows);
     if (columns != AX_NONE) by_tile(b, op, &n, (AxisRole)columns);
@@ -476,9 +504,10 @@ static const Ex *heads_of_group(Build *b) {
     return ex_select(x, fit, group, ex_i32(x, 0));
 }
 
-// Whether launches of few queries take packed rows, in one part.
+// Whether launches of few queries take packed rows, in one part: where all rows are packed, those of few rows.
 static const Ex *are_packed(Build *b) {
     ExPool *x = b->pool;
+    if (b->p->batch) return pass_at_launch(b->p, ex_2(x, EX_LE, build_rows(b), ex_i32(x, b->few)));
     const Ex *few = ex_2(x, EX_LE, build_size(b, SIZE_SQ), ex_i32(x, b->few));
     return ex_2(x, EX_AND, few, ex_2(x, EX_LT, ex_i32(x, 0), build_size(b, b->group)));
 }
@@ -510,11 +539,14 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     p->D = row->D;
     p->Dv = row->Dv;
     tile_sizes(p, &row->sizes);
+    p->batch = o->batch;
+    if (o->batch) build_layout_sizes(&b, o->page);
     build_tensors(&b, o->dtype, true);
     add_saved(&b);
     b.split = o->split && s->nsweeps == 1;
     b.few = o->few;
-    if (o->split) b.group = pass_size(p, "group", heads_of_group(&b));
+    b.packed = o->batch != BATCH_DENSE;
+    if (o->split && !o->batch) b.group = pass_size(p, "group", heads_of_group(&b));
     if (b.split) pass_add_split(p, o->share);
     b.share =
         b.split && o->share && o->shape == SHAPE_SHORT; // others are for many tiles, or few keys

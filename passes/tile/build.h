@@ -18,6 +18,12 @@ typedef struct Binding { // what a symbol of the streaming form stands for at th
     TileValue *value;
 } Binding;
 
+typedef struct
+    Places { // of a layout in which sequences have lengths of their own (sequences.c): sizes, then inputs
+    int Tq, max_q, Tk, pages, page, table, starts, offsets, q_first, k_first;
+    int q_start, kv_start, kv_len, page_table, q_offset;
+} Places;
+
 typedef struct Build {
     Arena *arena;
     ExPool *pool;
@@ -36,6 +42,7 @@ typedef struct Build {
     const Backward *saves; // whose row scalars are stored; NULL: none
     bool packed;           // the kernel's rows are a query's heads of a group, query after query
     int group;             // the size: heads of a group
+    Places at;             // where rows lie, unless the layout is dense
     int tensor_q, tensor_k, tensor_v, tensor_o, first_emit, first_saved;
     int few;               // queries of launches that always have packed rows
     bool split;            // keys of rows may be split between blocks
@@ -99,6 +106,19 @@ TileValue *build_ratio(Build *b, int scale, TileValue *const *now, TileValue *co
 TileValue *build_product(Build *b, TileValue *x,
                          TileValue *y); // of two row scalars; NULL stands for 1
 void build_finished(Build *b);          // binds the reductions whose states are known by now
+
+// ---- layouts with sequences (sequences.c)
+void build_layout_sizes(Build *b, int page); // those of launches, and what a group is
+void build_index_tensors(
+    Build *b); // behind the inputs: what says where rows lie, and the sequences' sizes
+// Extents: of rows, in place of all that the tensor has so far; of an input.
+void build_place_rows(Build *b, TileTensor *t, bool keys);
+void build_place_input(Build *b, const RowInput *in, TileTensor *t);
+// Indices of a row of the sequence at hand; how many they are.
+int build_query_place(Build *b, const Ex *query, const Ex **index);
+int build_key_place(Build *b, const Ex *key, const Ex **index);
+const Ex *build_placed_load(Build *b, const Ex *e); // an input's element, where the layout has it
+const Ex *build_query(Build *b); // of the row at hand: its number in the sequence   build.c
 
 // ---- kernels
 void build_forward(Build *b); // sweep.c

@@ -118,9 +118,10 @@ const Ex *recur_tile_of(Recur *r, int axis) {
 void recur_set_coords(Recur *r, TileOp *op, int tensor, const Ex *head, int rows, int columns) {
     int axes[] = {rows, columns};
     op->tensor = tensor;
-    op->coord[0] = (TileCoord){-1, ex_symbol(r->x, SYM_B)};
-    op->coord[1] = (TileCoord){-1, head};
-    for (int i = 0; i < 2; i++) op->coord[2 + i] = (TileCoord){axes[i], recur_tile_of(r, axes[i])};
+    op->coord[0] = (TileCoord){.axis = -1, .at = ex_symbol(r->x, SYM_B)};
+    op->coord[1] = (TileCoord){.axis = -1, .at = head};
+    for (int i = 0; i < 2; i++)
+        op->coord[2 + i] = (TileCoord){.axis = axes[i], .at = recur_tile_of(r, axes[i])};
 }
 
 TileValue *recur_load(Recur *r, const char *name, int tensor, int heads, int rows, int columns) {

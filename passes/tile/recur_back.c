@@ -45,11 +45,11 @@ static TileOp *at_chunk(Back *b, TileKind kind, int tensor) {
     Recur *r = &b->r;
     TileOp *op = tile_op(r->p, r->k, r->block, kind, r->rec->span);
     op->tensor = tensor;
-    op->coord[0] = (TileCoord){-1, ex_symbol(r->x, SYM_B)};
-    op->coord[1] = (TileCoord){-1, ex_symbol(r->x, SYM_H)};
-    op->coord[2] = (TileCoord){-1, recur_tile_of(r, r->T)};
-    op->coord[3] = (TileCoord){r->D, recur_tile_of(r, r->D)};
-    op->coord[4] = (TileCoord){r->E, recur_tile_of(r, r->E)};
+    op->coord[0] = (TileCoord){.axis = -1, .at = ex_symbol(r->x, SYM_B)};
+    op->coord[1] = (TileCoord){.axis = -1, .at = ex_symbol(r->x, SYM_H)};
+    op->coord[2] = (TileCoord){.axis = -1, .at = recur_tile_of(r, r->T)};
+    op->coord[3] = (TileCoord){.axis = r->D, .at = recur_tile_of(r, r->D)};
+    op->coord[4] = (TileCoord){.axis = r->E, .at = recur_tile_of(r, r->E)};
     return op;
 }
 
@@ -517,7 +517,7 @@ static void unused_grads(Back *b) {
         op->add = true;
         tile_arg(r->p, op, v);
         for (int d = 0; d < r->p->tensors.data[op->tensor].rank; d++)
-            op->coord[d] = (TileCoord){-1, ex_i32(r->x, 0)};
+            op->coord[d] = (TileCoord){.axis = -1, .at = ex_i32(r->x, 0)};
     }
 }
 

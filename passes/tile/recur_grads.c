@@ -151,8 +151,9 @@ static void store_grad(Back *b, const ChunkSlope *s, int columns, TileValue *v) 
         const Ex *at = scalar ? ex_i32(r->x, 0) : s->of->args[d];
         Dim dim = scalar ? (Dim){-1, false} : dim_of(r, at, columns);
         if (dim.axis < 0 && !scalar) at = clamped(r, at, t->extent[d]);
-        op->coord[d] = (TileCoord){dim.axis, dim.axis < 0 ? ex_simplify(r->x, at)
-                                                          : recur_tile_of(r, dim.axis)};
+        op->coord[d] =
+            (TileCoord){.axis = dim.axis,
+                        .at = dim.axis < 0 ? ex_simplify(r->x, at) : recur_tile_of(r, dim.axis)};
     }
 }
 

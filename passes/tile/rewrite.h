@@ -56,6 +56,9 @@ void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, con
 // queries takes every launch whose rows it would split.
 void pass_free_splits(TileProgram *p);
 
+// An expression of what sequences have of their own, as a launch can tell it: of the longest one (sequences.c).
+const Ex *pass_at_launch(const TileProgram *p, const Ex *e);
+
 // ---- looking
 bool pass_before(const TileOp *a, const TileOp *b); // both of one block, a != b
 // The op of block `b` that is `op` or holds it; NULL when op is not within b.

@@ -31,7 +31,8 @@ enum {
 
 static int derived_size(const TileProgram *p, const Ex *e) {
     if (e->op != EX_SYM || e->sym != SYM_SIZE) return -1;
-    return p->sizes.data[e->index].def ? e->index : -1;
+    const TileSize *size = &p->sizes.data[e->index];
+    return size->def && !size->own ? e->index : -1;
 }
 
 int pass_split_axis(const TileProgram *p, const TileKernel *k) {
@@ -186,7 +187,7 @@ static const Ex *parts_for(TileProgram *p, const TileKernel *k) {
     const Ex *n = by_tiles(p, k, all), *some = ex_2(x, EX_LT, ex_i32(x, 0), n);
     n = ex_2(x, EX_MIN, n, ex_2(x, EX_MIN, most, ex_i32(x, MAX_PARTS)));
     if (p->target != TARGET_HOST) n = ex_select(x, some, n, for_rounds(p, k, all));
-    return ex_simplify(x, ex_2(x, EX_MAX, n, one));
+    return ex_simplify(x, pass_at_launch(p, ex_2(x, EX_MAX, n, one)));
 }
 
 // Whether a kernel for many queries is over parts.

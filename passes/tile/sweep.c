@@ -397,14 +397,20 @@ static bool is_tensor(const TileProgram *p, const char *name) {
 static int work_tensor(Build *b, const char *name, int index, bool columns) {
     while (is_tensor(b->p, name)) name = arena_printf(b->arena, "%s_", name);
     TileTensor t = {.name = name, .role = TENSOR_WORK, .index = index, .dtype = DT_F32};
-    if (b->p->split.whole) {
-        t.extent[t.rank++] = build_split_heads(b);
-    } else {
-        t.extent[t.rank++] = build_size(b, SIZE_B);
+    if (b->p->batch) {
+        t.extent[t.rank++] = build_parts(b);
+        t.extent[t.rank++] = build_size(b, b->at.Tq);
         t.extent[t.rank++] = build_size(b, SIZE_HQ);
+    } else {
+        if (b->p->split.whole) {
+            t.extent[t.rank++] = build_split_heads(b);
+        } else {
+            t.extent[t.rank++] = build_size(b, SIZE_B);
+            t.extent[t.rank++] = build_size(b, SIZE_HQ);
+        }
+        t.extent[t.rank++] = build_parts(b);
+        t.extent[t.rank++] = build_size(b, SIZE_SQ);
     }
-    t.extent[t.rank++] = build_parts(b);
-    t.extent[t.rank++] = build_size(b, SIZE_SQ);
     if (columns) t.extent[t.rank++] = ex_i32(b->pool, b->row->Dv);
     return build_tensor(b, t);
 }
@@ -439,6 +445,7 @@ void build_leave(Build *b, TileValue *acc) {
 void build_part(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
     const Ex *parts = b->split ? build_size(b, b->p->split.few) : NULL;
+    bool packed = b->packed;
     b->packed = true;
     build_kernel(b, PURPOSE_PART, "part", axes, b->split ? 5 : 4);
     if (b->split) b->k->axes[b->axis[AX_S]].size = parts;
@@ -449,5 +456,5 @@ void build_part(Build *b) {
         leave_or_finish(b, acc, parts, ex_i32(b->pool, 2));
     else
         build_finish(b, acc);
-    b->packed = false;
+    b->packed = packed;
 }

@@ -78,7 +78,7 @@ static bool same_load(const TileOp *a, const TileOp *b) {
     if (pass_axes_of(a->results.data[0]) != pass_axes_of(b->results.data[0])) return false;
     for (int d = 0; d < TILE_MAX_DIMS; d++)
         if (a->coord[d].axis != b->coord[d].axis || a->coord[d].at != b->coord[d].at ||
-            a->each[d] != b->each[d])
+            a->each[d] != b->each[d] || a->coord[d].tile != b->coord[d].tile)
             return false;
     return true;
 }

@@ -46,7 +46,7 @@ static int tensor(Bench *b, const char *name, TensorRole role, int index, Dtype 
 
 static void coordinate(Bench *b, TileOp *op, int tensor_) {
     op->tensor = tensor_;
-    op->coord[0] = (TileCoord){0, ex_sym(b->x, SYM_TILE, 0, EX_I32)};
+    op->coord[0] = (TileCoord){.axis = 0, .at = ex_sym(b->x, SYM_TILE, 0, EX_I32)};
 }
 
 static const Dtype dtype_of[] = {[EX_BOOL] = DT_BOOL, [EX_I32] = DT_I32, [EX_F32] = DT_F32};

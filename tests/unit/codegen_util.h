@@ -30,6 +30,7 @@ typedef struct CuRun {
     CuTensor *tensors;
     CgJit *jit;
     AbiMeta meta;
+    int64_t size[256]; // by the artifact's number
 } CuRun;
 
 // The host with at most this many lanes; false where this machine has fewer.
@@ -115,7 +116,7 @@ static inline uint64_t cu_arg(const CuRun *r, const AbiArg *a) {
     switch ((AbiArgKind)a->kind) {
     case ABI_ARG_POINTER: return (uint64_t)(uintptr_t)t->at;
     case ABI_ARG_STRIDE: return (uint64_t)t->stride[a->dim];
-    case ABI_ARG_SIZE: return (uint32_t)r->d->size[a->index];
+    case ABI_ARG_SIZE: return (uint32_t)r->size[a->index];
     case ABI_ARG_SCALAR: {
         Dtype type = r->p->tensors.data[a->index].dtype;
         double v = r->d->scalar[r->p->tensors.data[a->index].index];
@@ -155,12 +156,11 @@ static inline void *cu_piece(void *of) {
 
 static inline void cu_launch(CuRun *r, int kernel) {
     const AbiKernel *k = &r->meta.variants[0].kernels[kernel];
-    int64_t total = 1, sizes[256];
+    int64_t total = 1;
     uint64_t args[ABI_MAX_ARGS];
-    for (int i = 0; i < r->p->sizes.n; i++) sizes[i] = r->d->size[i];
     for (uint32_t i = 0; i < k->ngrid; i++) {
         int64_t n = 0;
-        ck_assert(abi_eval(&k->grid[i], sizes, r->d->workers, &n));
+        ck_assert(abi_eval(&k->grid[i], r->size, r->d->workers, &n));
         total *= n;
     }
     for (uint32_t i = 0; i < k->nargs; i++) args[i] = cu_arg(r, &k->args[i]);
@@ -173,14 +173,20 @@ static inline void cu_launch(CuRun *r, int kernel) {
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
 }
 
+static inline void cu_sizes(CuRun *r) {
+    const AbiVariant *v = &r->meta.variants[0];
+    for (uint32_t k = 0; k < v->nsizes; k++)
+        for (int i = 0; i < r->p->sizes.n; i++)
+            if (!strcmp(v->sizes[k].name, r->p->sizes.data[i].name)) r->size[k] = r->d->size[i];
+}
+
 // As the runtime chooses.
 static inline const AbiPlan *cu_plan(const CuRun *r) {
     const AbiVariant *v = &r->meta.variants[0];
-    int64_t sizes[256], holds = 0;
-    for (int i = 0; i < r->p->sizes.n; i++) sizes[i] = r->d->size[i];
+    int64_t holds = 0;
     for (uint32_t i = 0; i < v->nplans; i++) {
         if (!v->plans[i].when.n) return &v->plans[i];
-        ck_assert(abi_eval(&v->plans[i].when, sizes, r->d->workers, &holds));
+        ck_assert(abi_eval(&v->plans[i].when, r->size, r->d->workers, &holds));
         if (holds) return &v->plans[i];
     }
     ck_abort_msg("no plan fits");
@@ -203,6 +209,7 @@ static inline void cu_run(Arena *a, const TileProgram *p, const TileData *d, int
     ck_assert(abi_read(&r.meta, bytes, n) == NULL);
     for (int i = 0; i < p->tensors.n; i++)
         cu_tensor(&p->tensors.data[i], d, d->tensor[i], high, &r.tensors[i]);
+    cu_sizes(&r);
     const AbiPlan *plan = cu_plan(&r);
     cu_zero(&r);
     for (uint32_t i = 0; i < plan->nkernels; i++) cu_launch(&r, plan->kernels[i]);

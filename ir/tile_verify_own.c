@@ -1,0 +1,41 @@
+// tile_verify_own.c: the sizes that sequences have of their own.
+//
+// In: a program whose sizes, tensors and inputs are known to be there. Out: whether its `own` sizes are made of what they may be made
+// of, the tensors that say where rows lie and sizes before them; and are there just where the layout has sequences.
+#include "ir/tile_verify.h"
+
+static void find_foreign(void *ctx, const Ex *e) {
+    Verify *V = ctx;
+    if (e->op != EX_LOAD) return;
+    V->foreign |= !tile_is_index(&V->p->tensors.data[V->p->inputs.data[e->input]]);
+}
+
+// The sizes that sequences have of their own, over those before them and what launches know.
+bool verify_own(Verify *V) {
+    const TileProgram *p = V->p;
+    bool any = false;
+    for (int i = 0; i < p->sizes.n; i++) {
+        const TileSize *z = &p->sizes.data[i];
+        Scope s = {.what = z->name,
+                   .syms = 1u << SYM_SIZE | 1u << SYM_B,
+                   .sizes = p->sizes.n,
+                   .loads = true,
+                   .own = true,
+                   .tile = -1};
+        if (!z->own) continue;
+        any = V->grid_b = true;
+        V->foreign = false;
+        bool good = verify_ex(V, z->def, EX_I32, &s);
+        V->grid_b = false;
+        if (!good) return false;
+        ex_visit(z->def, find_foreign, V);
+        if (V->foreign) return verify_fail(V, "%s reads what says nothing of rows", z->name);
+        for (int j = i; j < p->sizes.n; j++)
+            if (p->sizes.data[j].own && ex_uses(z->def, SYM_SIZE, j))
+                return verify_fail(V, "%s uses %s, which comes later", z->name,
+                                   p->sizes.data[j].name);
+    }
+    return any == (p->batch != BATCH_DENSE) ||
+           verify_fail(V,
+                       "sequences have sizes of their own, or rows have another layout, not both");
+}
