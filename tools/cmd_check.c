@@ -102,7 +102,8 @@ static double slack_of_gradient(const Slack *s, const Binding *b, const Oracle *
     if (!s->asked) return 0;
     int64_t n = b->tensor[i].count;
     double size = norm_of(x->out[i], NULL, NULL, n), moved = s->moved[i];
-    double all = norm_of(s->sizes.out[i], NULL, NULL, n) * bound / 6 + (moved > 0 ? 4 * moved : 0);
+    double terms = norm_of(s->sizes.out[i], NULL, NULL, n) * bound / 6;
+    double all = (terms > size ? terms : 0) + (moved > 0 ? 4 * moved : 0);
     return size > 0 ? all / size : all;
 }
 
@@ -162,7 +163,7 @@ static Status compare(const Binding *b, const Oracle *x, const Launch *l, Slack 
         double most = output ? bound : wide;
         if (!output && (e.wrong || !(e.relative <= most))) {
             Status s = ask_slack(slack, b, x, l->tf32);
-            if (s != STATUS_DONE) return s; // t is in an arena
+            if (s != STATUS_DONE) return arena_free(a), s;
         }
         most += output ? slack_of_output(b, x, i) : slack_of_gradient(slack, b, x, i, bound);
         if (!output && slack->asked && e.wrong)
