@@ -112,11 +112,12 @@ class HuggingFace(unittest.TestCase):
                     self.close(want[:, 5:16], eager(ids[:, 5:16]).logits, 1e-3)  # a sequence is as if it were alone
 
     def test_loss_curve(self):
+        # small steps: with larger ones eager attention itself, begun from weights that are 1e-7 apart, goes 6e-3 apart in six
         for make in MODELS:
             curves = []
             for model in pair(make):
                 model.train()
-                optimizer, curve = torch.optim.AdamW(model.parameters(), lr=3e-3), []
+                optimizer, curve = torch.optim.AdamW(model.parameters(), lr=5e-4), []
                 for step in range(6):
                     ids, mask = tokens(), padding("right" if step % 2 else "left")
                     predicted = mask * torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], 1)  # not by a query that sees no key
@@ -127,7 +128,7 @@ class HuggingFace(unittest.TestCase):
                     curve.append(loss.detach())
                 curves.append(torch.stack(curve))
             with self.subTest(make.__name__):
-                self.close(curves[1], curves[0], 1e-3)
+                self.close(curves[1], curves[0], 1e-4)
                 self.assertLess(curves[1][-1].item(), curves[1][0].item() - 0.3)
 
     def test_gradients(self):
@@ -164,7 +165,11 @@ class HuggingFace(unittest.TestCase):
                 self.assertEqual(ours.generate(ids, **given).tolist(), eager.generate(ids, **given).tolist())
 
     def test_compiles(self):
-        _, ours = pair(llama)
+        eager, ours = pair(llama)
+        try:
+            torch.compile(eager, fullgraph=True, backend="aot_eager")(tokens(), use_cache=False)
+        except torch._dynamo.exc.Unsupported as e:  # PyTorch 2.6 with transformers 5.17
+            self.skipTest(f"transformers' own model does not compile here: {e}")
         compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
         with torch.no_grad():
             for given in {}, {"attention_mask": padding("left")}:
