@@ -46,6 +46,8 @@ def well_formed(text):
 class Magic(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        # The shell takes the place of __main__, which processes that other tests start read again.
+        cls.addClassCleanup(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
         cls.shell = InteractiveShell.instance()
         cls.shell.run_line_magic("load_ext", "attn")
 

@@ -129,7 +129,7 @@ def work_of_one_step(rank, ranks):
     spec = attn.Attention(library("sliding_window"), defines={"WINDOW": 100}).spec
     for r, keys in enumerate(_spread.needed(spec, sp, sp, 0)):
         (a, b), (first, last) = sp.pieces[r][0], keys[0]
-        assert len(keys) == 1 and b <= last < b + 64 and max(0, a - 99 - 128) <= first <= max(0, a - 99), (r, keys)
+        assert len(keys) == 1 and b <= last < b + 128 and max(0, a - 99 - 128) <= first <= max(0, a - 99), (r, keys)
     travel = _spread._Travel
 
     class Counted(travel):
