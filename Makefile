@@ -193,10 +193,6 @@ $(BUILD)/tests/fuzz/service: $(BUILD)/tests/fuzz/service.o $(BUILD)/libservice.a
 	$(CC) $(SAN) -o $@ $^ -lcjson $(LIBS)
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/support/reformat.o $(ALL_A)
 	$(CC) $(SAN) -o $@ $^ $(LIBS)
-$(BUILD)/tests/main.o: $(BUILD)/suites.def
-$(BUILD)/suites.def: $(wildcard tests/unit/*.c)
-	@mkdir -p $(@D)
-	for f in $(sort $(^:tests/unit/%.c=%)); do echo "SUITE($$f)"; done > $@
 
 # make reads LLVM's flags when it starts. So what is missing is installed first, and then another make runs the tests.
 check:

@@ -45,7 +45,7 @@ static void holds(const char *text, const char *what, bool wanted) {
     ck_assert_msg((strstr(text, what) != NULL) == wanted, "%s", what);
 }
 
-START_TEST(instructions) {
+TEST(instructions) {
     static const struct {
         TargetId id;
         Dtype dtype;
@@ -79,7 +79,6 @@ START_TEST(instructions) {
         arena_free(a);
     }
 }
-END_TEST
 
 // ---- the file
 
@@ -89,7 +88,7 @@ static const char *find(const void *file, size_t n, AbiMeta *m) {
     return abi_find(m, file, n, &code, &code_n);
 }
 
-START_TEST(artifact) {
+TEST(artifact) {
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         Arena *a = arena_new();
         AbiMeta m;
@@ -114,7 +113,6 @@ START_TEST(artifact) {
         arena_free(a);
     }
 }
-END_TEST
 
 // The error that is left where no linker is but those in this folder. LLVM's own folder comes first,
 // then the PATH.
@@ -132,15 +130,12 @@ static const char *refused(Arena *a, const char *own, const char *folder) {
     return diags.first->message;
 }
 
-START_TEST(no_linker) {
-    Arena *a = arena_new();
+ARENA_TEST(no_linker) {
     const char *error = refused(a, "/nowhere", "/nowhere");
     holds(error, "ld.lld", true);
     holds(error, "package lld-", true);
     holds(error, "no version", false);
-    arena_free(a);
 }
-END_TEST
 
 // It says that it is of `version`, links nothing, and reads nothing.
 static void install_linker(const char *path, const char *version) {
@@ -154,8 +149,7 @@ static void install_linker(const char *path, const char *version) {
 }
 
 // Wherever it is, by either name.
-START_TEST(linker_refuses) {
-    Arena *a = arena_new();
+ARENA_TEST(linker_refuses) {
     char folder[] = "/tmp/attnc-linker-XXXXXX";
     ck_assert_ptr_nonnull(mkdtemp(folder));
     const struct {
@@ -172,18 +166,15 @@ START_TEST(linker_refuses) {
         ck_assert(unlink(linker) == 0);
     }
     ck_assert(rmdir(folder) == 0);
-    arena_free(a);
 }
-END_TEST
 
 // A linker of another LLVM is not used; the error has its version and ours.
-START_TEST(other_linker) {
+ARENA_TEST(other_linker) {
     static const struct {
         const char *says, *told;
     } c[] = {{"Debian LLD 14.0.6 (compatible with GNU linkers)", "/ld.lld is of LLVM 14.0.6"},
              {"LLD 99.1", "/ld.lld is of LLVM 99.1"},
              {"a linker", "/ld.lld is of no version"}};
-    Arena *a = arena_new();
     char folder[] = "/tmp/attnc-linker-XXXXXX";
     ck_assert_ptr_nonnull(mkdtemp(folder));
     char *linker = arena_printf(a, "%s/ld.lld", folder);
@@ -197,21 +188,16 @@ START_TEST(other_linker) {
         }
     }
     ck_assert(unlink(linker) == 0 && rmdir(folder) == 0);
-    arena_free(a);
 }
-END_TEST
 
 // A caller that lets the system take its children's ends: the linker's status cannot be had.
-START_TEST(ends_ignored) {
-    Arena *a = arena_new();
+ARENA_TEST(ends_ignored) {
     size_t n;
     void (*before)(int) = signal(SIGCHLD, SIG_IGN);
     char *made = compile(a, TARGET_GFX942, DT_BF16, CG_OBJECT, &n);
     signal(SIGCHLD, before);
     free(made);
-    arena_free(a);
 }
-END_TEST
 
 typedef struct {
     atomic_bool end;
@@ -232,8 +218,7 @@ static void *fork_often(void *arg) {
     return NULL;
 }
 
-START_TEST(forks_meanwhile) {
-    Arena *a = arena_new();
+ARENA_TEST(forks_meanwhile) {
     Forks forks = {0};
     pthread_t thread;
     size_t n;
@@ -247,13 +232,10 @@ START_TEST(forks_meanwhile) {
     }
     ck_assert_int_gt(forks.n, 0);
     free(made);
-    arena_free(a);
 }
-END_TEST
 
 // Nothing is written where files have names: what ends halfway leaves nothing behind.
-START_TEST(no_files) {
-    Arena *a = arena_new();
+ARENA_TEST(no_files) {
     size_t n;
     const char *tmp = getenv("TMPDIR");
     char *before = tmp ? arena_strdup(a, tmp) : NULL;
@@ -263,9 +245,7 @@ START_TEST(no_files) {
         setenv("TMPDIR", before, 1);
     else
         unsetenv("TMPDIR");
-    arena_free(a);
 }
-END_TEST
 
 // ---- LDS
 
@@ -295,7 +275,7 @@ static void in_different_banks(Cg *cg, int chunks, int first, int step, int chun
     ck_assert_msg(seen == 255, "%d chunks a row, from row %d by %d", chunks, first, step);
 }
 
-START_TEST(banks) {
+TEST(banks) {
     static const int widths[] = {1, 2, 4, 8, 16, 24, 64};
     Cg cg = constants();
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
@@ -308,10 +288,9 @@ START_TEST(banks) {
     LLVMDisposeBuilder(cg.b);
     LLVMContextDispose(cg.c);
 }
-END_TEST
 
 // Every chunk has a place of its own within the tile, whichever part of where it is is known.
-START_TEST(places) {
+TEST(places) {
     static const int widths[] = {1, 2, 4, 8, 16, 24};
     Cg cg = constants();
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
@@ -330,23 +309,4 @@ START_TEST(places) {
     }
     LLVMDisposeBuilder(cg.b);
     LLVMContextDispose(cg.c);
-}
-END_TEST
-
-Suite *codegen_amdgpu_suite(void) {
-    Suite *s = suite_create("codegen_amdgpu");
-    TCase *t = tcase_create("amdgpu");
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, instructions);
-    tcase_add_test(t, artifact);
-    tcase_add_test(t, no_linker);
-    tcase_add_test(t, linker_refuses);
-    tcase_add_test(t, other_linker);
-    tcase_add_test(t, ends_ignored);
-    tcase_add_test(t, forks_meanwhile);
-    tcase_add_test(t, no_files);
-    tcase_add_test(t, banks);
-    tcase_add_test(t, places);
-    suite_add_tcase(s, t);
-    return s;
 }

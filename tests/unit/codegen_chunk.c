@@ -140,7 +140,7 @@ static void interpret(Arena *a, const Case *c, const TileProgram *p, const char 
         }
 }
 
-START_TEST(the_algorithm_is_the_recurrence) {
+TEST(the_algorithm_is_the_recurrence) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
         Diags diags;
@@ -148,7 +148,6 @@ START_TEST(the_algorithm_is_the_recurrence) {
         arena_free(a);
     }
 }
-END_TEST
 
 static TileProgram *scheduled(Arena *a, const Case *c, PassOptions *o) {
     Diags diags;
@@ -161,7 +160,7 @@ static TileProgram *scheduled(Arena *a, const Case *c, PassOptions *o) {
     return p;
 }
 
-START_TEST(host_code_is_the_recurrence) {
+TEST(host_code_is_the_recurrence) {
     static const char *const schedules[] = {"rows=64,keys=16", "rows=32,keys=48",
                                             "rows=16,keys=24"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -183,10 +182,9 @@ START_TEST(host_code_is_the_recurrence) {
             arena_free(a);
         }
 }
-END_TEST
 
 // The barriers between what lies in shared memory check_gcn looks at (tests/gcn/tiles.h).
-START_TEST(gpu_schedules_are_the_recurrence) {
+TEST(gpu_schedules_are_the_recurrence) {
     static const TargetId targets[] = {TARGET_SM80, TARGET_GFX90A, TARGET_GFX1100};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int t = 0; t < 3; t++) {
@@ -196,17 +194,4 @@ START_TEST(gpu_schedules_are_the_recurrence) {
             interpret(a, &cases[i], p, o.target.name);
             arena_free(a);
         }
-}
-END_TEST
-
-Suite *codegen_chunk_suite(void);
-Suite *codegen_chunk_suite(void) {
-    Suite *s = suite_create("codegen_chunk");
-    TCase *c = tcase_create("recurrences");
-    tcase_set_timeout(c, 120);
-    tcase_add_test(c, the_algorithm_is_the_recurrence);
-    tcase_add_test(c, host_code_is_the_recurrence);
-    tcase_add_test(c, gpu_schedules_are_the_recurrence);
-    suite_add_tcase(s, c);
-    return s;
 }

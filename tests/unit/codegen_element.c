@@ -56,7 +56,7 @@ static void check_pages(const TileProgram *p, const TileData *d) {
 }
 
 // Whatever axis lies along the lanes.
-START_TEST(pages) {
+TEST(pages) {
     for (int axis = -1; axis < 2; axis++) {
         Arena *a = arena_new();
         Diags diags;
@@ -76,7 +76,6 @@ START_TEST(pages) {
         arena_free(a);
     }
 }
-END_TEST
 
 // ---- packed rows
 
@@ -129,7 +128,7 @@ static TileProgram *packed(Arena *a, PassOptions *o) {
 }
 
 // Groups of one and of several heads, tiles that end within a query, keys in one part and in many.
-START_TEST(packed_rows) {
+TEST(packed_rows) {
     static const int32_t sizes[][6] = {
         {1, 6, 2, 23, 31, 8}, {2, 4, 1, 1, 801, 800}, {1, 3, 3, 70, 70, 0}, {1, 5, 1, 3, 0, 0}};
     for (int lanes = 4; lanes <= 16; lanes *= 4)
@@ -146,16 +145,4 @@ START_TEST(packed_rows) {
             }
             arena_free(a);
         }
-}
-END_TEST
-
-Suite *codegen_element_suite(void);
-Suite *codegen_element_suite(void) {
-    Suite *s = suite_create("codegen_element");
-    TCase *c = tcase_create("places");
-    tcase_set_timeout(c, 60);
-    tcase_add_test(c, pages);
-    tcase_add_test(c, packed_rows);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -82,12 +82,11 @@ static void with_grid(Grid n, Check check) {
     arena_free(a);
 }
 
-START_TEST(every_tile_once) {
+TEST_EACH(every_tile_once, 0, 6) {
     static const Grid grids[] = {{2, 4, 5, 1}, {1, 2, 1, 1}, {3, 6, 4, 1},
                                  {2, 3, 5, 2}, {1, 1, 1, 2}, {3, 4, 8, 2}};
     with_grid(grids[_i], check_grid);
 }
-END_TEST
 
 enum { PARTS = 3, WHOLE = 2 };
 
@@ -114,18 +113,7 @@ static void check_parts(Cg *cg, Grid n) {
     }
 }
 
-START_TEST(every_part_once) {
+TEST_EACH(every_part_once, 0, 3) {
     static const Grid grids[] = {{2, 4, 5, 1}, {1, 2, 1, 1}, {3, 6, 4, 1}};
     with_grid(grids[_i], check_parts);
-}
-END_TEST
-
-Suite *codegen_grid_suite(void);
-Suite *codegen_grid_suite(void) {
-    Suite *s = suite_create("codegen_grid");
-    TCase *t = tcase_create("clusters");
-    tcase_add_loop_test(t, every_tile_once, 0, 6);
-    tcase_add_loop_test(t, every_part_once, 0, 3);
-    suite_add_tcase(s, t);
-    return s;
 }

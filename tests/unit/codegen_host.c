@@ -65,7 +65,7 @@ static void check_file(const char *name, const int32_t *size, double bound) {
     arena_free(a);
 }
 
-START_TEST(tile_files) {
+TEST(tile_files) {
     const int32_t sizes[][8] = {{2, 4, 2, 7, 7, 0, 5, 5},
                                 {1, 2, 1, 3, 11, 8, 5, 5},
                                 {1, 1, 1, 5, 2, -3, 5, 5},
@@ -75,7 +75,6 @@ START_TEST(tile_files) {
         check_file("two_sweep", sizes[i], 1e-5);
     }
 }
-END_TEST
 
 // A program that loads x, y and maybe a sum, multiplies and stores. Values are named by their axes:
 // "MD" is f32[M, D].
@@ -196,7 +195,7 @@ static const char *of_mask(Arena *a, const void *mask) {
     return with(a, text, "\ntensor dq:", "\ntensor doc: i32[B, Sk] input 0\ntensor dq:");
 }
 
-START_TEST(backward) {
+TEST(backward) {
     static const int32_t sizes[][6] = {
         {2, 4, 2, 70, 133, 63}, {1, 2, 1, 130, 70, 0}, {1, 1, 1, 5, 0, 0}};
     static const int columns[] = {0, 64, 128, 256}, widths[] = {16, 8, 4};
@@ -204,10 +203,9 @@ START_TEST(backward) {
         for (int i = 0; i < 3; i++)
             check_nest(of_columns, &columns[c], sizes[i], widths[i], "backward");
 }
-END_TEST
 
 // The same in two kernels, whose numbers of rows are read by elements.
-START_TEST(backward_apart) {
+TEST(backward_apart) {
     static const int32_t sizes[][6] = {{2, 4, 2, 70, 133, 63}, {1, 2, 1, 130, 70, 0}};
     for (int i = 0; i < 2; i++) {
         Arena *a = arena_new();
@@ -219,10 +217,9 @@ START_TEST(backward_apart) {
         arena_free(a);
     }
 }
-END_TEST
 
 // For a tile of keys, the tiles of queries that see it: by the ends of an interval, by lists, or all.
-START_TEST(backward_masks) {
+TEST(backward_masks) {
     static const int32_t sizes[][6] = {{2, 2, 1, 200, 263, 63}, {1, 2, 2, 230, 170, -20}};
     static const char *const masks[] = {
         "true",
@@ -237,9 +234,8 @@ START_TEST(backward_masks) {
     for (size_t m = 0; m < sizeof masks / sizeof *masks; m++)
         for (int i = 0; i < 2; i++) check_nest(of_mask, masks[m], sizes[i], i ? 8 : 16, masks[m]);
 }
-END_TEST
 
-START_TEST(products) {
+TEST(products) {
     static const char *const shapes[][3] = {
         {"MD", "ND", "MN"}, {"D", "ND", "N"},   {"MD", "D", "M"},   {"MD", "DE", "ME"},
         {"MN", "NE", "ME"}, {"MN", "MD", "ND"}, {"MN", "ME", "NE"}, {"ND", "MD", "MN"},
@@ -263,7 +259,6 @@ START_TEST(products) {
                 arena_free(a);
             }
 }
-END_TEST
 
 // ---- ready variants, through the passes
 
@@ -291,7 +286,7 @@ static void check_ready(const char *name, Dtype dtype, int lanes, const int32_t 
     arena_free(a);
 }
 
-START_TEST(ready_variants) {
+TEST(ready_variants) {
     static const char *const names[] = {"softmax",       "causal",   "relu",      "softcap",
                                         "relative_bias", "document", "natten_2d", "retention"};
     const int32_t odd[] = {1, 2, 1, 70, 101, 31}, one[] = {2, 2, 2, 1, 50, 49},
@@ -307,13 +302,12 @@ START_TEST(ready_variants) {
     check_ready("causal", DT_F16, 16, odd);
     check_ready("causal", DT_F32, 4, odd);
 }
-END_TEST
 
 // A body of 2000 operations, in parts: the interpreter's result, and in a time that grows with its
 // length.
 // Tiles in sections of heads, the shortest of all heads last: each comes once. What does not come
 // stays as it was, which the interpreter's result is not.
-START_TEST(sections) {
+TEST(sections) {
     static const int32_t launches[][6] = {{1, 1, 1, 5, 7, 2},    {3, 5, 5, 33, 40, 7},
                                           {2, 6, 2, 161, 41, 0}, {1, 7, 1, 304, 300, 0},
                                           {2, 3, 3, 1, 40, 39},  {1, 8, 4, 20, 0, 0}};
@@ -337,9 +331,8 @@ START_TEST(sections) {
         arena_free(a);
     }
 }
-END_TEST
 
-START_TEST(long_body) {
+TEST(long_body) {
     const int32_t sizes[] = {1, 2, 1, 21, 37, 16};
     for (int lanes = 4; lanes <= 16; lanes *= 2) {
         Arena *a = arena_new();
@@ -358,22 +351,4 @@ START_TEST(long_body) {
         ck_assert_int_lt((int)((clock() - start) / CLOCKS_PER_SEC), 30);
         arena_free(a);
     }
-}
-END_TEST
-
-Suite *codegen_host_suite(void);
-Suite *codegen_host_suite(void) {
-    Suite *s = suite_create("codegen_host");
-    TCase *c = tcase_create("kernels");
-    tcase_set_timeout(c, 120);
-    tcase_add_test(c, tile_files);
-    tcase_add_test(c, backward);
-    tcase_add_test(c, backward_masks);
-    tcase_add_test(c, backward_apart);
-    tcase_add_test(c, products);
-    tcase_add_test(c, ready_variants);
-    tcase_add_test(c, sections);
-    tcase_add_test(c, long_body);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -19,8 +19,7 @@ static const char softmax[] =
     "import std.normalization; attention t { dim D = 64; score(q, k) = dot(q, k) * rsqrt(D); "
     "mask(b, h, q, k) = k <= q; normalize(s) = softmax(s); }";
 
-START_TEST(instructions) {
-    Arena *a = arena_new();
+ARENA_TEST(instructions) {
     size_t n;
     char *ptx = compile(a, softmax, DT_BF16, &n);
     static const char *const wanted[] = {".target sm_80",
@@ -43,13 +42,10 @@ START_TEST(instructions) {
     ptx = compile(a, softmax, DT_F32, &n);
     ck_assert(!strstr(ptx, "mma.sync") && count(ptx, "fma.rn.ftz.f32") > 500);
     free(ptx);
-    arena_free(a);
 }
-END_TEST
 
 // What a remainder decides needs the quotient as it is; what is only near it does for a weight.
-START_TEST(divisions) {
-    Arena *a = arena_new();
+ARENA_TEST(divisions) {
     size_t n;
     static const char form[] =
         "attention t { dim D = 64; score(q, k) = dot(q, k); modify(s, b, h, i, j) = %s; "
@@ -60,13 +56,10 @@ START_TEST(divisions) {
     ptx = compile(a, arena_printf(a, form, "s / f32(j + 1)"), DT_F32, &n);
     ck_assert(!strstr(ptx, "div.rn"));
     free(ptx);
-    arena_free(a);
 }
-END_TEST
 
 // Of sigmoids that are weights every fourth is made of multiplications; of those that decide, none.
-START_TEST(sigmoids) {
-    Arena *a = arena_new();
+ARENA_TEST(sigmoids) {
     size_t n;
     static const char form[] = "attention t { dim D = 64; score(q, k) = dot(q, k); "
                                "normalize(s) { let x = sigmoid(s); return %s; } }";
@@ -77,14 +70,11 @@ START_TEST(sigmoids) {
     ptx = compile(a, arena_printf(a, form, "x == rowmax(x) ? x * x : 0"), DT_BF16, &n);
     ck_assert(!strstr(ptx, guess));
     free(ptx);
-    arena_free(a);
 }
-END_TEST
 
 // A mask that reads inputs: a warp makes each list by votes; the sweep has its bounds from there, and
 // no step looks at whether it has anything to do.
-START_TEST(lists_of_tiles) {
-    Arena *a = arena_new();
+ARENA_TEST(lists_of_tiles) {
     size_t n;
     char *ptx =
         compile(a,
@@ -98,13 +88,10 @@ START_TEST(lists_of_tiles) {
     ck_assert_int_eq(count(ptx, "barrier.red"), 0);
     ck_assert(strstr(ptx, ".local") == NULL);
     free(ptx);
-    arena_free(a);
 }
-END_TEST
 
 // Products of f32 by tf32, where that was asked for; its operands are rounded.
-START_TEST(tf32) {
-    Arena *a = arena_new();
+ARENA_TEST(tf32) {
     size_t n;
     char *ptx =
         ptx_with(a, &(PassOptions){.target = cg_target(TARGET_SM80), .tf32 = true}, softmax, &n);
@@ -112,14 +99,11 @@ START_TEST(tf32) {
     ck_assert(strstr(ptx, "cvt.rna.tf32.f32") != NULL);
     ck_assert(!strstr(ptx, ".local"));
     free(ptx);
-    arena_free(a);
 }
-END_TEST
 
 // Row sums are added across the quad once, after a loop: its body has the shuffles of the maximum
 // only.
-START_TEST(sums_stay_in_threads) {
-    Arena *a = arena_new();
+ARENA_TEST(sums_stay_in_threads) {
     size_t n, m;
     char *with = compile(a, softmax, DT_BF16, &n);
     char *without =
@@ -132,9 +116,7 @@ START_TEST(sums_stay_in_threads) {
                      loops * rows * steps);
     free(with);
     free(without);
-    arena_free(a);
 }
-END_TEST
 
 static TileProgram *tile_file(Arena *a, const char *name, TargetId target, Diags *diags) {
     FILE *f = fopen(arena_printf(a, "tests/tile/%s.tile", name), "rb");
@@ -150,7 +132,7 @@ static TileProgram *tile_file(Arena *a, const char *name, TargetId target, Diags
 }
 
 // What several blocks add to: one addition for each element, and of a row's number by one thread.
-START_TEST(additions) {
+TEST(additions) {
     static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A};
     for (int i = 0; i < 2; i++) {
         Arena *a = arena_new();
@@ -171,9 +153,8 @@ START_TEST(additions) {
         arena_free(a);
     }
 }
-END_TEST
 
-START_TEST(nests_are_refused) {
+TEST(nests_are_refused) {
     static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A, TARGET_GFX942};
     for (int i = 0; i < 3; i++) {
         Arena *a = arena_new();
@@ -187,14 +168,12 @@ START_TEST(nests_are_refused) {
         arena_free(a);
     }
 }
-END_TEST
 
 // What masks and biases cost an element: a weight that cannot be -inf is not looked at, a sigmoid's
 // scale goes into the sum before it, an interval of keys is one comparison, and a bias linear in the
 // key one multiply-add.
-START_TEST(elements) {
+ARENA_TEST(elements) {
     static const char head[] = "attention t { dim D = 128; score(q, k) = dot(q, k) * rsqrt(D); ";
-    Arena *a = arena_new();
     size_t n;
     char *ptx =
         compile(a, arena_printf(a, "%s modify(s) = sigmoid(s - 3); normalize(s) = s; }", head),
@@ -221,12 +200,9 @@ START_TEST(elements) {
     ck_assert_int_ge(count(ptx, "fma.rn.ftz.f32"), loops * elements * each);
     ck_assert_int_lt(count(ptx, "fma.rn.ftz.f32"), loops * elements * each + 64);
     free(ptx);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(launch) {
-    Arena *a = arena_new();
+ARENA_TEST(launch) {
     size_t n, code_n;
     char *ptx = compile(a, softmax, DT_BF16, &n);
     AbiMeta meta;
@@ -238,12 +214,10 @@ START_TEST(launch) {
     ck_assert_uint_eq(k->shared, 3 * 128 * (64 * 2 + 16)); // q, k and v, 16 bytes more a row
     abi_free(&meta);
     free(ptx);
-    arena_free(a);
 }
-END_TEST
 
 // Every column count that a kernel may have, also those that are no multiple of 8.
-START_TEST(widths) {
+TEST(widths) {
     static const int widths[] = {1, 7, 8, 16, 20, 40, 64, 72, 96, 128, 136, 192, 248, 256};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
         Arena *a = arena_new();
@@ -256,12 +230,10 @@ START_TEST(widths) {
         arena_free(a);
     }
 }
-END_TEST
 
 // A body too long to stand there for each element is a function, and compiles in a time that grows
 // with its length: this is a second or so, and was minutes.
-START_TEST(long_body) {
-    Arena *a = arena_new();
+ARENA_TEST(long_body) {
     size_t n;
     clock_t start = clock();
     char *ptx = compile(a, pu_long_body(a, 500), DT_BF16, &n);
@@ -269,9 +241,7 @@ START_TEST(long_body) {
     ck_assert(strstr(ptx, ".func"));
     ck_assert_int_lt((int)n, 1 << 21);
     free(ptx);
-    arena_free(a);
 }
-END_TEST
 
 static const char *with_softmax(Arena *a, const char *rest) {
     return arena_printf(a,
@@ -282,7 +252,7 @@ static const char *with_softmax(Arena *a, const char *rest) {
 }
 
 // Two columns are read at once where the row is the same for both, and only there.
-START_TEST(pairs) {
+ARENA_TEST(pairs) {
     static const char *const two[] = {
         "modify(s, b, h, i, j) = s + g[h, i - q_offset, j];",
         "modify(s, b, h, i, j) = s + e[i - q_offset, p[i], j];",
@@ -295,7 +265,6 @@ START_TEST(pairs) {
         "modify(s, b, h, i, j) = s + e[0, i32(s + 4), j];",
     };
     static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A};
-    Arena *a = arena_new();
     size_t n;
     for (int t = 0; t < 2; t++) {
         for (size_t i = 0; i < sizeof two / sizeof *two; i++) {
@@ -310,9 +279,7 @@ START_TEST(pairs) {
             free(ptx);
         }
     }
-    arena_free(a);
 }
-END_TEST
 
 static char *compile_on(const TileProgram *p, int threads, Diags *diags, size_t *n) {
     CgOptions o = {.opt = 3, .threads = threads};
@@ -323,8 +290,7 @@ static char *compile_on(const TileProgram *p, int threads, Diags *diags, size_t 
 
 // Kernels are made by several threads, and are one text as if of one module: one head, what they
 // share declared once, no label twice.
-START_TEST(threads) {
-    Arena *a = arena_new();
+ARENA_TEST(threads) {
     Variant *v;
     PassOptions o = {.target = cg_target(TARGET_SM80), .dtype = DT_BF16, .split = true};
     Diags diags;
@@ -345,28 +311,4 @@ START_TEST(threads) {
     ck_assert_int_eq(count(alone, "\n$L__BB0_1:"), 1);
     ck_assert_int_eq(count(alone, "\n$L__BB1_1:"), 1);
     free(alone);
-    arena_free(a);
-}
-END_TEST
-
-Suite *codegen_nvptx_suite(void) {
-    Suite *s = suite_create("codegen_nvptx");
-    TCase *t = tcase_create("ptx");
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, instructions);
-    tcase_add_test(t, divisions);
-    tcase_add_test(t, sigmoids);
-    tcase_add_test(t, lists_of_tiles);
-    tcase_add_test(t, tf32);
-    tcase_add_test(t, sums_stay_in_threads);
-    tcase_add_test(t, additions);
-    tcase_add_test(t, nests_are_refused);
-    tcase_add_test(t, elements);
-    tcase_add_test(t, launch);
-    tcase_add_test(t, widths);
-    tcase_add_test(t, long_body);
-    tcase_add_test(t, pairs);
-    tcase_add_test(t, threads);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -202,14 +202,10 @@ static void run_edges(int lanes, int tile, bool lane_axis) {
     arena_free(a);
 }
 
-START_TEST(edges_in_16_lanes) { run_edges(16, 64, true); }
-END_TEST
-START_TEST(edges_in_8_lanes) { run_edges(8, 32, true); }
-END_TEST
-START_TEST(edges_in_4_lanes) { run_edges(4, 16, true); }
-END_TEST
-START_TEST(edges_one_by_one) { run_edges(4, 7, false); }
-END_TEST
+TEST(edges_in_16_lanes) { run_edges(16, 64, true); }
+TEST(edges_in_8_lanes) { run_edges(8, 32, true); }
+TEST(edges_in_4_lanes) { run_edges(4, 16, true); }
+TEST(edges_one_by_one) { run_edges(4, 7, false); }
 
 // ---- accuracy
 
@@ -246,23 +242,8 @@ static void run_accuracy(int lanes) {
     arena_free(a);
 }
 
-START_TEST(functions_are_accurate) {
+TEST(functions_are_accurate) {
     run_accuracy(16);
     run_accuracy(8);
     run_accuracy(4);
-}
-END_TEST
-
-Suite *codegen_ops_suite(void);
-Suite *codegen_ops_suite(void) {
-    Suite *s = suite_create("codegen_ops");
-    TCase *c = tcase_create("ops");
-    tcase_set_timeout(c, 60);
-    tcase_add_test(c, edges_in_16_lanes);
-    tcase_add_test(c, edges_in_8_lanes);
-    tcase_add_test(c, edges_in_4_lanes);
-    tcase_add_test(c, edges_one_by_one);
-    tcase_add_test(c, functions_are_accurate);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -128,24 +128,20 @@ static void try(const char *source, const int32_t size[RSIZE_FREE], uint32_t see
     arena_free(x.a);
 }
 
-START_TEST(the_library) {
+ARENA_TEST_EACH(the_library, 0, 8) {
     static const char *const names[] = {"linear_attention", "retnet", "mamba2", "gla",
                                         "gated_deltanet",   "kda",    "rwkv6",  "rwkv7"};
     static const int lengths[] = {0, 1, 70, 128};
-    Arena *a = arena_new();
     for (int i = 0; i < 4; i++) {
         int32_t size[] = {1 + i % 2, 4, 2, 1, 4, lengths[i]};
         try(library_source(a, names[_i]), size, 7 + (uint32_t)i, false, 1e-5);
     }
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(random_ones) {
+ARENA_TEST_EACH(random_ones, 0, 60) {
     static const int lengths[] = {0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 65, 130, 300};
     static const int widths[] = {1, 2, 3, 5, 8, 16, 17, 33, 80, 96};
     uint32_t start = 5000 + (uint32_t)_i, *seed = &start;
-    Arena *a = arena_new();
     bool slow = _i % 3 == 0;
     int D = widths[ru_draw(seed, slow ? 7 : 10)], Dv = widths[ru_draw(seed, slow ? 7 : 9)],
         H = 1 << ru_draw(seed, 3);
@@ -154,9 +150,7 @@ START_TEST(random_ones) {
                       H >> ru_draw(seed, 3),     H, S};
     for (int i = RSIZE_HQ; i <= RSIZE_HK; i++) size[i] = size[i] ? size[i] : 1;
     try(ru_random_source(a, D, Dv, seed), size, start, slow, 2e-5);
-    arena_free(a);
 }
-END_TEST
 
 // ---- hard decays and keys, by the host's code in f32
 
@@ -279,7 +273,7 @@ static void falls(RuCase *x) { // by 2^115 and 2^117 over 8 and 16 positions, in
         for (int d = 0; d < 32; d++) given(x)[t * 32 + d] = d % 2 ? -1e-3 : d % 4 ? -4.98 : -10.14;
 }
 
-START_TEST(hard_decays) {
+TEST(hard_decays) {
     hard(INPUTS "decay(b, h, t) = x[t]; }", 200, 1e-6, zeros);
     hard(INPUTS "decay(b, h, t) = x[t]; }", 200, 1e-6, infinite);
     hard(INPUTS "decay(b, h, t) = x[t];"
@@ -299,16 +293,14 @@ START_TEST(hard_decays) {
     hard("recurrence r { dim D = 8, Dv = 2; }", 1 << 16, 1e-5, NULL);
     hard("recurrence r { dim D = 8, Dv = 2; decay(b, h, t) = 1.01; }", 1000, 1e-5, NULL);
 }
-END_TEST
 
-START_TEST(hard_keys) {
+TEST(hard_keys) {
     hard(INPUTS DELTA, 1000, 1e-5, beta_of_2);
     hard(INPUTS DELTA, 300, 1e-5, equal_keys);
     hard(INPUTS "decay(b, h) = 0.3; erase(k) = 0.3 * k; write(k, b, h, t) = -k * x[t]; key(k, b, "
                 "h, t) = k * x[t]; }",
          500, 1e-5, long_keys);
 }
-END_TEST
 
 // GPUs' schedules, interpreted: as f32, which is exact here, and as bf16, which is only placed differently.
 static void try_gpu(const char *source, const int32_t size[RSIZE_FREE], TargetId target, Dtype t,
@@ -327,18 +319,15 @@ static void try_gpu(const char *source, const int32_t size[RSIZE_FREE], TargetId
     arena_free(x.a);
 }
 
-START_TEST(gpu_schedules) {
+ARENA_TEST_EACH(gpu_schedules, 0, 24) {
     static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A, TARGET_GFX90A, TARGET_GFX1100};
     static const int lengths[] = {0, 1, 9, 16, 17, 35}, widths[] = {1, 3, 8, 17, 33};
     uint32_t start = 900 + (uint32_t)_i, *seed = &start;
-    Arena *a = arena_new();
     int D = widths[ru_draw(seed, 5)], Dv = widths[ru_draw(seed, 5)];
     int32_t size[] = {1, 2, 1 + (int)ru_draw(seed, 2), 1, 2, lengths[ru_draw(seed, 6)]};
     const char *source = ru_random_source(a, D, Dv, seed);
     try_gpu(source, size, targets[_i % 4], _i % 3 ? DT_F32 : DT_BF16, start);
-    arena_free(a);
 }
-END_TEST
 
 // Several chunks whose products are those of warpgroups, with all stages and with one each: the interpreter finds what is
 // used before it came, and what is overwritten while it is read.
@@ -362,7 +351,7 @@ static void try_groups(const char *source, int S, const char *knobs, int ahead) 
     arena_free(x.a);
 }
 
-START_TEST(chunks_of_groups) {
+TEST_EACH(chunks_of_groups, 0, 3) {
     static const char *const sources[] = {
         "recurrence x { dim D = 32, Dv = 16; }",
         "recurrence x { dim D = 32, Dv = 64; decay(b, h) = 0.9; }",
@@ -373,11 +362,9 @@ START_TEST(chunks_of_groups) {
     static const int ahead[] = {4, 1, 0};
     for (int i = 0; i < 3; i++) try_groups(sources[_i], i ? 150 : 200, knobs[i], ahead[i]);
 }
-END_TEST
 
 // Their element by element kernels keep short chunks.
-START_TEST(groups_that_do_not_fit) {
-    Arena *a = arena_new();
+ARENA_TEST(groups_that_do_not_fit) {
     RuCase x = {.a = a};
     Diags diags;
     diag_init(&diags, a);
@@ -386,22 +373,4 @@ START_TEST(groups_that_do_not_fit) {
     const TileProgram *p = pass_recurrence(a, x.c, &o, &diags);
     ck_assert(p && !tile_by_groups(p->kernels.data[0]) &&
               p->kernels.data[0]->schedule.knobs.ahead == 4);
-    arena_free(a);
-}
-END_TEST
-
-Suite *codegen_recur_suite(void);
-Suite *codegen_recur_suite(void) {
-    Suite *s = suite_create("codegen recur");
-    TCase *c = tcase_create("recurrences");
-    tcase_set_timeout(c, 60);
-    tcase_add_loop_test(c, the_library, 0, 8);
-    tcase_add_loop_test(c, random_ones, 0, 60);
-    tcase_add_test(c, hard_decays);
-    tcase_add_test(c, hard_keys);
-    tcase_add_loop_test(c, gpu_schedules, 0, 24);
-    tcase_add_loop_test(c, chunks_of_groups, 0, 3);
-    tcase_add_test(c, groups_that_do_not_fit);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -173,11 +173,10 @@ static void run_host(Case *c, const char *source, uint32_t seed, bool slow, doub
     if (tame(c)) check(c, p, d, source, "code", bound);
 }
 
-START_TEST(the_library) {
+ARENA_TEST_EACH(the_library, 0, 8) {
     static const char *const names[] = {"linear_attention", "retnet", "mamba2", "gla",
                                         "gated_deltanet",   "kda",    "rwkv6",  "rwkv7"};
     static const int lengths[] = {2, 70};
-    Arena *a = arena_new();
     void *text;
     size_t n;
     const char *why = read_file(arena_printf(a, "stdlib/%s.attn", names[_i]), 1 << 20, &text, &n);
@@ -191,15 +190,12 @@ START_TEST(the_library) {
         arena_free(c.x.a);
     }
     free(text);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(random_ones) {
+ARENA_TEST_EACH(random_ones, 0, 24) {
     static const int lengths[] = {0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 65, 130, 200};
     static const int widths[] = {1, 2, 3, 5, 8, 16, 17, 33, 80, 96};
     uint32_t start = 7000 + (uint32_t)_i, *seed = &start;
-    Arena *a = arena_new();
     bool slow = _i % 3 == 0;
     int D = widths[ru_draw(seed, slow ? 5 : 10)], Dv = widths[ru_draw(seed, slow ? 5 : 9)],
         H = 1 << ru_draw(seed, 3);
@@ -213,19 +209,4 @@ START_TEST(random_ones) {
     run_host(&c, source, start, slow, 1e-4);
 
     arena_free(c.x.a);
-    arena_free(a);
-}
-END_TEST
-
-Suite *codegen_recur_back_suite(void);
-Suite *codegen_recur_back_suite(void) {
-    Suite *s = suite_create("codegen recur back");
-    TCase *c = tcase_create("gradients of recurrences");
-    tcase_set_timeout(c, 60);
-    if (!getenv("SLOW"))
-        if (!getenv("SLOW"))
-            if (!getenv("SLOW")) tcase_add_loop_test(c, the_library, 0, 8);
-    tcase_add_loop_test(c, random_ones, 0, 24);
-    suite_add_tcase(s, c);
-    return s;
 }

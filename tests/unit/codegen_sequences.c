@@ -45,21 +45,10 @@ static void check_host(const char *path, const char *text, int which) {
     arena_free(a);
 }
 
-START_TEST(host_kernels) { check_host(NULL, texts[_i / LAUNCHES], _i % LAUNCHES); }
-END_TEST
+TEST_EACH(host_kernels, 0, TEXTS *LAUNCHES) {
+    check_host(NULL, texts[_i / LAUNCHES], _i % LAUNCHES);
+}
 
 static void check_file(const char *path, int launch) { check_host(path, NULL, launch); }
 
-START_TEST(library) { pu_library(check_file, _i); }
-END_TEST
-
-Suite *codegen_sequences_suite(void) {
-    Suite *s = suite_create("codegen_sequences");
-    TCase *t = tcase_create("host");
-    tcase_set_timeout(t, 240);
-    tcase_add_loop_test(t, host_kernels, 0, TEXTS * LAUNCHES);
-    tcase_add_loop_test(t, library, 1, 2);
-    tcase_add_loop_test(t, library, 5, 6);
-    suite_add_tcase(s, t);
-    return s;
-}
+TEST_EACH(library, 5, 6) { pu_library(check_file, _i); }

@@ -21,8 +21,7 @@ static const char *softmax(Arena *a, int d, const char *mask) {
 
 static const char causal[] = "mask(b, h, q, k) = k <= q;";
 
-START_TEST(instructions) {
-    Arena *a = arena_new();
+ARENA_TEST(instructions) {
     size_t n;
     char *ptx = compile(a, softmax(a, 128, causal), DT_BF16, &n);
     static const char *const wanted[] = {".target sm_90a",
@@ -43,9 +42,7 @@ START_TEST(instructions) {
     ptx = compile(a, softmax(a, 128, causal), DT_F16, &n);
     ck_assert(strstr(ptx, "k16.f32.f16.f16") != NULL);
     free(ptx);
-    arena_free(a);
 }
-END_TEST
 
 static int count(const char *text, const char *what) {
     int n = 0;
@@ -54,8 +51,7 @@ static int count(const char *text, const char *what) {
 }
 
 // Both ways of a product in one piece of assembly, as often as the schedule says so.
-START_TEST(two_ways) {
-    Arena *a = arena_new();
+ARENA_TEST(two_ways) {
     size_t n;
     char *ptx = compile(a, softmax(a, 64, causal), DT_BF16, &n);
     ck_assert_int_ge(count(ptx, "@all bra ALL"), 6);
@@ -64,13 +60,10 @@ START_TEST(two_ways) {
     ptx = compile(a, softmax(a, 64, ""), DT_BF16, &n);
     ck_assert_int_eq(count(ptx, "ALL:"), 0);
     free(ptx);
-    arena_free(a);
 }
-END_TEST
 
 // Norms of keys are read in pieces of 16 bytes, in a loop, each element of a piece once.
-START_TEST(norms_in_pieces) {
-    Arena *a = arena_new();
+ARENA_TEST(norms_in_pieces) {
     size_t n;
     char *ptx =
         compile(a,
@@ -83,27 +76,22 @@ START_TEST(norms_in_pieces) {
     *end = 0;
     ck_assert_int_eq(count(piece, "fma.rn"), 8);
     free(ptx);
-    arena_free(a);
 }
-END_TEST
 
 // 64 keys of 256 columns leave shared memory for half of what is stored: two parts, one after the
 // other, each of two panels.
-START_TEST(stores_by_parts) {
-    Arena *a = arena_new();
+ARENA_TEST(stores_by_parts) {
     size_t n;
     char *ptx = compile(a, softmax(a, 256, causal), DT_BF16, &n);
     ck_assert(strstr(ptx, "m64n64k16") != NULL);
     ck_assert_int_eq(count(ptx, "bulk_group ["), 4);
     ck_assert_int_eq(count(ptx, "stmatrix"), 16);
     free(ptx);
-    arena_free(a);
 }
-END_TEST
 
 // Of a number for each query and key full tiles read two keys at once where rows are aligned, narrow ones all before
 // scores are waited for if registers are left, and ask for the next tile's; nothing there is clamped.
-START_TEST(dense_bias) {
+TEST(dense_bias) {
     static const struct {
         const char *dtype, *pair, *schedule;
     } cases[] = {{"f32", "ld.global.nc.v2.b32", NULL},
@@ -125,11 +113,9 @@ START_TEST(dense_bias) {
         arena_free(a);
     }
 }
-END_TEST
 
 // bf16 weights that are sigmoids are made two at a time, without reciprocals; f16 ones are not.
-START_TEST(sigmoids) {
-    Arena *a = arena_new();
+ARENA_TEST(sigmoids) {
     size_t n;
     const char *text = "attention t { dim D = 64; score(q, k) = dot(q, k); "
                        "modify(s) = sigmoid(s); normalize(s) = s; }";
@@ -139,13 +125,10 @@ START_TEST(sigmoids) {
     ck_assert_int_lt(count(pairs, "rcp.approx"), count(single, "rcp.approx"));
     free(pairs);
     free(single);
-    arena_free(a);
 }
-END_TEST
 
 // What tensor copies cannot take, and f32, run as on sm_80.
-START_TEST(without_roles) {
-    Arena *a = arena_new();
+ARENA_TEST(without_roles) {
     size_t n;
     char *ptx = compile(a, softmax(a, 20, causal), DT_BF16, &n);
     ck_assert(!strstr(ptx, "wgmma") && strstr(ptx, "mma.sync") != NULL);
@@ -157,14 +140,11 @@ START_TEST(without_roles) {
     ptx = compile(a, softmax(a, 64, causal), DT_F32, &n);
     ck_assert(!strstr(ptx, "wgmma") && strstr(ptx, "fma.rn.ftz.f32") != NULL);
     free(ptx);
-    arena_free(a);
 }
-END_TEST
 
 // With roles as well: one base of shared memory in a kernel, hardly a copy (500 of 17,000 lines; 7,000 of 23,000 where they are not
 // joined). Where a product has steps enough (d = 128) a descriptor of rows changes with the stage.
-START_TEST(not_optimized) {
-    Arena *a = arena_new();
+ARENA_TEST(not_optimized) {
     for (int d = 64; d <= 128; d += 64) {
         size_t n;
         char *ptx = compile(a, softmax(a, d, causal), DT_BF16, &n);
@@ -178,12 +158,9 @@ START_TEST(not_optimized) {
         ck_assert(!strstr(ptx, "\tld.u") && !strstr(ptx, "\tld.f"));
         free(ptx);
     }
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(launch) {
-    Arena *a = arena_new();
+ARENA_TEST(launch) {
     size_t n, code_n;
     char *ptx = compile(a, softmax(a, 128, causal), DT_BF16, &n);
     AbiMeta meta;
@@ -212,9 +189,7 @@ START_TEST(launch) {
     ck_assert_ptr_nonnull(strstr(ptx, "\n.visible .global .align 4 .b8 attn_words[65536];\n"));
     abi_free(&meta);
     free(ptx);
-    arena_free(a);
 }
-END_TEST
 
 // tests/tile/places.tile: two tiles that live together lie in two places, a third that comes when both have been
 // read in one of them; without the wait before it in a third one.
@@ -232,8 +207,7 @@ static uint32_t shared_of(const TileProgram *p, Diags *diags) {
     return bytes;
 }
 
-START_TEST(places) {
-    Arena *a = arena_new();
+ARENA_TEST(places) {
     Diags diags;
     diag_init(&diags, a);
     char *text = arena_alloc(a, 1 << 14);
@@ -258,9 +232,7 @@ START_TEST(places) {
     p = tile_parse(a, text, strlen(text), &diags);
     ck_assert_int_eq(tile_places(p->kernels.data[0], place), 3);
     ck_assert_uint_eq(shared_of(p, &diags), two + 64 * 128);
-    arena_free(a);
 }
-END_TEST
 
 // Of the first kernel, two batches.
 static int64_t blocks_of(const AbiMeta *meta, int H, int Hkv, int Sq, int64_t workers) {
@@ -273,8 +245,7 @@ static int64_t blocks_of(const AbiMeta *meta, int H, int Hkv, int Sq, int64_t wo
 }
 
 // Two blocks a tile: whole clusters are launched, keys and values are copied to both.
-START_TEST(clusters) {
-    Arena *a = arena_new();
+ARENA_TEST(clusters) {
     size_t n, code_n;
     char *ptx = ptx_scheduled(a, TARGET_SM90A, softmax(a, 128, causal), DT_BF16, "cluster=2", &n);
     AbiMeta meta;
@@ -294,16 +265,13 @@ START_TEST(clusters) {
     }
     abi_free(&meta);
     free(ptx);
-    arena_free(a);
 }
-END_TEST
 
 // Where shifts stay a warp looks at its sums at each step, and alone does what comes of it: no thread of
 // another waits.
-START_TEST(redo) {
+ARENA_TEST(redo) {
     static const char *const c[] = {"fixed_shift=0", "fixed_shift=1,cluster=1",
                                     "fixed_shift=1,cluster=2"};
-    Arena *a = arena_new();
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         size_t n;
         char *out = ptx_scheduled(a, TARGET_SM90A, softmax(a, 128, causal), DT_BF16, c[i], &n);
@@ -314,26 +282,21 @@ START_TEST(redo) {
         const char *most = strstr(vote, "max.ftz.f32"), *sync = strstr(vote, "bar.sync");
         ck_assert(most && sync && most < sync);
     }
-    arena_free(a);
 }
-END_TEST
 
 // The two halves of the sum are a group each, and the weights wait for one and then the other.
-START_TEST(halves) {
+ARENA_TEST(halves) {
     static const struct {
         const char *schedule;
         int groups;
     } c[] = {{"fixed_shift=1,half=0", 0}, {"fixed_shift=1,half=16,after=48", 1}};
-    Arena *a = arena_new();
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         size_t n;
         char *ptx = ptx_scheduled(a, TARGET_SM90A, softmax(a, 64, ""), DT_BF16, c[i].schedule, &n);
         ck_assert_int_eq(count(ptx, "wgmma.wait_group.sync.aligned 2;") > 0, c[i].groups);
         free(ptx);
     }
-    arena_free(a);
 }
-END_TEST
 
 // ---- with ptxas
 
@@ -363,7 +326,7 @@ static bool serialized(const char *report) {
     return false;
 }
 
-START_TEST(assembles) {
+TEST(assembles) {
     static const int widths[] = {64, 80, 128, 192, 256};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
         Arena *a = arena_new();
@@ -377,11 +340,10 @@ START_TEST(assembles) {
         arena_free(a);
     }
 }
-END_TEST
 
 // Gradients: warpgroups with keys of their own, or with the same keys and columns of their own, whose weights and gradients of scores are
 // read transposed from shared memory. What is of a row alone is not computed for its pairs.
-START_TEST(gradients) {
+TEST(gradients) {
     static const int widths[] = {64, 128, 192, 256};
     for (int i = 0; i < 4; i++) {
         Arena *a = arena_new();
@@ -400,28 +362,4 @@ START_TEST(gradients) {
         free(ptx);
         arena_free(a);
     }
-}
-END_TEST
-
-Suite *codegen_sm90_suite(void) {
-    Suite *s = suite_create("codegen_sm90");
-    TCase *t = tcase_create("ptx");
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, instructions);
-    tcase_add_test(t, two_ways);
-    tcase_add_test(t, stores_by_parts);
-    tcase_add_test(t, norms_in_pieces);
-    tcase_add_test(t, dense_bias);
-    tcase_add_test(t, sigmoids);
-    tcase_add_test(t, without_roles);
-    tcase_add_test(t, not_optimized);
-    tcase_add_test(t, launch);
-    tcase_add_test(t, places);
-    tcase_add_test(t, clusters);
-    tcase_add_test(t, redo);
-    tcase_add_test(t, halves);
-    tcase_add_test(t, assembles);
-    tcase_add_test(t, gradients);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -7,8 +7,8 @@
 #include "codegen/jit.h"
 #include "ir/tile_eval.h"
 #include "runtime/abi.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>

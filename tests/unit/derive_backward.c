@@ -363,7 +363,7 @@ static int sums_over_keys(const Backward *b) {
     return n;
 }
 
-START_TEST(named_forms) {
+TEST(named_forms) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
         RowProgram *p = row_of(a, cases[i].text);
@@ -385,13 +385,11 @@ START_TEST(named_forms) {
         arena_free(a);
     }
 }
-END_TEST
 
 // ---- derivatives of operations
 
 // By each argument in turn, the others constants, against differences.
-START_TEST(operations) {
-    Arena *a = arena_new();
+ARENA_TEST(operations) {
     RowProgram *p = row_new(a);
     const Ex *s = ex_symbol(p->pool, SYM_S);
     int compared = 0;
@@ -418,17 +416,4 @@ START_TEST(operations) {
                 compared++;
             }
     ck_assert_int_gt(compared, 150);
-    arena_free(a);
-}
-END_TEST
-
-Suite *derive_backward_suite(void);
-Suite *derive_backward_suite(void) {
-    Suite *s = suite_create("derive_backward");
-    TCase *t = tcase_create("derive_backward");
-    tcase_add_test(t, named_forms);
-    tcase_add_test(t, operations);
-    tcase_set_timeout(t, 60);
-    suite_add_tcase(s, t);
-    return s;
 }

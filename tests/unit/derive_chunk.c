@@ -52,22 +52,18 @@ static void compare(const char *source, const int32_t size[RSIZE_FREE], int C, u
 
 // ---- tests
 
-START_TEST(the_library) {
+ARENA_TEST_EACH(the_library, 0, 8) {
     static const char *const names[] = {"linear_attention", "retnet", "mamba2", "gla",
                                         "gated_deltanet",   "kda",    "rwkv6",  "rwkv7"};
-    Arena *a = arena_new();
     const char *text, *why = read_file(arena_printf(a, "stdlib/%s.attn", names[_i]), 1 << 20,
                                        (void **)&text, &(size_t){0});
     ck_assert_msg(!why, "%s: %s", names[_i], why);
     int32_t size[] = {1, 2, 2, 1, 2, 70};
     compare(text, size, 32, 7, 1e-6);
     free((void *)text);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(merged_and_raw) { // what the library's clauses become
-    Arena *a = arena_new();
+ARENA_TEST(merged_and_raw) { // what the library's clauses become
     RuCase x = {.a = a};
     ru_compile(&x, "recurrence r { dim D = 8; input g: f32[B, H, S]; input beta: f32[B, H, S];\n"
                    "query(q) = q * rsqrt(sqnorm(q)); decay(b, h, t) = exp(g[b, h, t]);\n"
@@ -83,25 +79,20 @@ START_TEST(merged_and_raw) { // what the library's clauses become
                    "erase(k, b, h, t, d) = a[t, d]; write(k, b, h, t, d) = k * a[t, d]; }");
     ck_assert_int_eq(x.c->nwrites, 2);
     ck_assert(!x.c->decay && x.c->query.before && !x.c->erase.decayed && x.c->fixed);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(random_ones) {
+ARENA_TEST_EACH(random_ones, 0, 60) {
     static const int lengths[] = {0, 1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 100, 129, 300};
     static const int widths[] = {1, 2, 3, 5, 8, 16, 17, 33, 96};
     static const int chunks[] = {1, 16, 32, 64};
     uint32_t start = 1000 + (uint32_t)_i, *seed = &start;
-    Arena *a = arena_new();
     int D = widths[ru_draw(seed, 9)], Dv = widths[ru_draw(seed, 8)], H = 1 << ru_draw(seed, 3);
     int S = D > 16 ? lengths[ru_draw(seed, 10)] : lengths[ru_draw(seed, 14)];
     int32_t size[] = {1 + (int)ru_draw(seed, 2), H, H >> ru_draw(seed, 2),
                       H >> ru_draw(seed, 3),     H, S};
     for (int i = RSIZE_HQ; i <= RSIZE_HK; i++) size[i] = size[i] ? size[i] : 1;
     compare(ru_random_source(a, D, Dv, seed), size, chunks[ru_draw(seed, 4)], start, 1e-6);
-    arena_free(a);
 }
-END_TEST
 
 // S positions of one head with constant keys, queries and values of 1.
 static void hard(const char *source, int S, double bound, void (*change)(RuCase *x)) {
@@ -140,7 +131,7 @@ static void mixed(RuCase *x) {
                                                    : -1e-4;
 }
 
-START_TEST(hard_decays) {
+TEST(hard_decays) {
     hard(INPUTS "decay(b, h, t) = x[t]; }", 200, 1e-6, zeros);
     hard(INPUTS "decay(b, h, t) = x[t]; erase(k) = k; write(k) = -k; }", 200, 1e-6, zeros);
     hard(INPUTS "decay(b, h, t) = x[t]; }", 200, 1e-6, everywhere);
@@ -154,7 +145,6 @@ START_TEST(hard_decays) {
     hard("recurrence r { dim D = 2, Dv = 1; decay(b, h, t) = sigmoid(11.5); }", 1 << 14, 1e-6,
          NULL);
 }
-END_TEST
 
 static void merge_is(ChunkEval *e, const ChunkPart *p, const ChunkPart *want, int D, int Dv,
                      const char *source) {
@@ -163,7 +153,7 @@ static void merge_is(ChunkEval *e, const ChunkPart *p, const ChunkPart *want, in
     ru_alike("psi", source, p->psi, want->psi, (int64_t)D * Dv, 1e-6);
 }
 
-START_TEST(parts_combine) {
+TEST_EACH(parts_combine, 0, 30) {
     uint32_t start = 77 + (uint32_t)_i, *seed = &start;
     int D = 1 + (int)ru_draw(seed, 9), Dv = 1 + (int)ru_draw(seed, 7), S = (int)ru_draw(seed, 90);
     int32_t size[] = {1, 1, 1, 1, 1, S};
@@ -187,9 +177,8 @@ START_TEST(parts_combine) {
     ru_alike("state", source, state, x.state, (int64_t)D * Dv, 1e-6);
     arena_free(x.a);
 }
-END_TEST
 
-START_TEST(explained) {
+TEST(explained) {
     static const char want[] =
         "recurrence r, a step of a head\n"
         "    query = q\n"
@@ -237,20 +226,4 @@ START_TEST(explained) {
     explain_print(&t, pass_explain_chunk(x.rec, x.c), &(ExplainForm){.form = EX_TEXT});
     ck_assert_msg(!strncmp(t.s, want, sizeof want - 1), "%s\nis not\n%s", t.s, want);
     arena_free(x.a);
-}
-END_TEST
-
-Suite *derive_chunk_suite(void);
-Suite *derive_chunk_suite(void) {
-    Suite *s = suite_create("derive chunk");
-    TCase *c = tcase_create("chunk");
-    tcase_set_timeout(c, 60);
-    tcase_add_loop_test(c, the_library, 0, 8);
-    tcase_add_test(c, merged_and_raw);
-    tcase_add_test(c, explained);
-    tcase_add_loop_test(c, random_ones, 0, 60);
-    tcase_add_test(c, hard_decays);
-    tcase_add_loop_test(c, parts_combine, 0, 30);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -1,8 +1,8 @@
 // What attnc explain says, word for word for softmax; and what the derivation does with a score's
 // scale.
 #include "passes/derive/explain.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,15 +84,10 @@ static const char *printed(Arena *a, const RowProgram *p, ExForm form) {
     return t.s;
 }
 
-START_TEST(softmax_is_explained) {
-    Arena *a = arena_new();
-    ck_assert_str_eq(printed(a, softmax(a), EX_TEXT), explained);
-    arena_free(a);
-}
-END_TEST
+ARENA_TEST(softmax_is_explained) { ck_assert_str_eq(printed(a, softmax(a), EX_TEXT), explained); }
 
 // The same lines in the other forms; a formula with words beside it is within them.
-START_TEST(softmax_is_explained_as_mathematics) {
+ARENA_TEST(softmax_is_explained_as_mathematics) {
     static const char *const tex[] = {
         "### one sweep over the keys; with every tile\n",
         "$\\tilde{s} = q^{\\top} k$, of which s is $\\tilde{s} \\cdot 0.125$\n",
@@ -111,16 +106,13 @@ START_TEST(softmax_is_explained_as_mathematics) {
         "<math><mrow><mrow><mi>kv_idx</mi><mo>≤</mo><mi>q_idx</mi>"
         "</mrow></mrow></math></p>\n",
     };
-    Arena *a = arena_new();
     const char *text = printed(a, softmax(a), EX_TEX);
     for (size_t i = 0; i < sizeof tex / sizeof *tex; i++)
         ck_assert_msg(strstr(text, tex[i]), "%s\nis not in\n%s", tex[i], text);
     text = printed(a, softmax(a), EX_MATHML);
     for (size_t i = 0; i < sizeof mathml / sizeof *mathml; i++)
         ck_assert_msg(strstr(text, mathml[i]), "%s\nis not in\n%s", mathml[i], text);
-    arena_free(a);
 }
-END_TEST
 
 static const char streamed[] =
     "stream causal sweeps=1\n"
@@ -137,8 +129,7 @@ static const char streamed[] =
     "  empty = (@m == -inf)\n";
 
 // What the explanation names itself keeps clear of the program's names; the output and minus signs.
-START_TEST(names_do_not_clash) {
-    Arena *a = arena_new();
+ARENA_TEST(names_do_not_clash) {
     RowProgram *p = softmax(a);
     RowInput w = {.name = "w", .dtype = DT_F32};
     VEC_PUSH(a, &p->inputs, w);
@@ -153,12 +144,9 @@ START_TEST(names_do_not_clash) {
     ck_assert_ptr_nonnull(strstr(text, "    w_ = exp(s - A) / l\n"));
     ck_assert_ptr_nonnull(strstr(text, "    A_' = -A'"));
     ck_assert_ptr_nonnull(strstr(text, "    the output is o * 2.0\n"));
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(a_positive_scale_leaves_the_score) {
-    Arena *a = arena_new();
+ARENA_TEST(a_positive_scale_leaves_the_score) {
     RowProgram *p = softmax(a);
     Text t;
     text_init(&t, a);
@@ -166,9 +154,7 @@ START_TEST(a_positive_scale_leaves_the_score) {
     ck_assert_str_eq(t.s, streamed);
     p->modified = read(p, "(dot * -0.5)"); // would turn -inf, a masked key, into inf
     ck_assert_ptr_eq(pass_derive(a, p, NULL)->row->modified, p->modified);
-    arena_free(a);
 }
-END_TEST
 
 static const char relu[] = "stream causal sweeps=1\n"
                            "  s = max(dot, 0.0)\n"
@@ -177,8 +163,7 @@ static const char relu[] = "stream causal sweeps=1\n"
                            "  factor = (0.125 / f32(max(Sk, 1)))\n";
 
 // What is the same for all keys of a row, and positive, is no work for each of them.
-START_TEST(a_size_leaves_the_score) {
-    Arena *a = arena_new();
+ARENA_TEST(a_size_leaves_the_score) {
     RowProgram *p = softmax(a);
     Text t;
     text_init(&t, a);
@@ -187,19 +172,4 @@ START_TEST(a_size_leaves_the_score) {
     p->weight = read(p, "s");
     stream_print(&t, pass_derive(a, p, NULL));
     ck_assert_str_eq(t.s, relu);
-    arena_free(a);
-}
-END_TEST
-
-Suite *derive_explain_suite(void);
-Suite *derive_explain_suite(void) {
-    Suite *s = suite_create("derive_explain");
-    TCase *t = tcase_create("explain");
-    tcase_add_test(t, softmax_is_explained);
-    tcase_add_test(t, softmax_is_explained_as_mathematics);
-    tcase_add_test(t, names_do_not_clash);
-    tcase_add_test(t, a_positive_scale_leaves_the_score);
-    tcase_add_test(t, a_size_leaves_the_score);
-    suite_add_tcase(s, t);
-    return s;
 }

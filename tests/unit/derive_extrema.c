@@ -4,8 +4,8 @@
 #include "passes/derive/derive.h"
 #include "passes/derive/magnitude.h"
 #include "passes/derive/tame.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ static RowProgram *row(Arena *a, const char *modified, const char *weight) {
     return p;
 }
 
-START_TEST(tame_scores) {
+TEST(tame_scores) {
     static const struct {
         const char *modified;
         bool tame;
@@ -72,10 +72,9 @@ START_TEST(tame_scores) {
         arena_free(a);
     }
 }
-END_TEST
 
 // Tame scores under an exponent share one fma with it; all else keeps the maximum as it is.
-START_TEST(maximum_kept) {
+TEST(maximum_kept) {
     static const struct {
         const char *modified, *weight;
         bool kept, subtracted;
@@ -96,11 +95,10 @@ START_TEST(maximum_kept) {
         arena_free(a);
     }
 }
-END_TEST
 
 // Weights that are narrowed to f16 are shifted where nothing bounds them, by a maximum of their own, or else scaled
 // where they are not known to fit.
-START_TEST(weights_of_f16) {
+TEST(weights_of_f16) {
     static const struct {
         const char *modified, *weight;
         bool shifted, scaled;
@@ -144,7 +142,6 @@ START_TEST(weights_of_f16) {
         arena_free(a);
     }
 }
-END_TEST
 
 static ExValue value_of_m(void *ctx, const Ex *e) {
     (void)e;
@@ -164,7 +161,7 @@ static double multiplied(const RowProgram *p, const char *scalar, double m, cons
 
 // 0 times a deferred factor is 0, however large that is, and whatever its divisor is in a row without
 // a key; what is in range is as the formula has it.
-START_TEST(factors_of_devices) {
+TEST(factors_of_devices) {
     static const struct {
         const char *scalar;
         double m, x, is;
@@ -187,16 +184,4 @@ START_TEST(factors_of_devices) {
                           cases[i].scalar, x);
             arena_free(a);
         }
-}
-END_TEST
-
-Suite *derive_extrema_suite(void) {
-    Suite *suite = suite_create("derive_extrema");
-    TCase *t = tcase_create("extrema");
-    tcase_add_test(t, tame_scores);
-    tcase_add_test(t, maximum_kept);
-    tcase_add_test(t, weights_of_f16);
-    tcase_add_test(t, factors_of_devices);
-    suite_add_tcase(suite, t);
-    return suite;
 }

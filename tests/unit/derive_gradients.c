@@ -3,8 +3,8 @@
 #include "frontend/frontend.h"
 #include "passes/derive/backward.h"
 #include "tests/support/gradient.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <glob.h>
 #include <math.h>
 #include <string.h>
@@ -112,7 +112,7 @@ static void check(const char *path, const char *text) {
         }
 }
 
-START_TEST(library) {
+TEST(library) {
     glob_t g;
     ck_assert_int_eq(glob("stdlib/*.attn", 0, NULL, &g), 0);
     ck_assert_int_ge((int)g.gl_pathc, 24);
@@ -123,7 +123,6 @@ START_TEST(library) {
     }
     globfree(&g);
 }
-END_TEST
 
 #define HEAD                                                                                       \
     "import std.normalization;\nattention a { dim D = 4, Dv = 3; input t: f32[4]; input g: f32; "  \
@@ -176,10 +175,9 @@ static const char *const bodies[] = {
     "score(q, k) = tanh(dot(q, k)) + 0.1 * sqnorm(k) * dot(q, k); normalize(s) = softmax(s); }",
 };
 
-START_TEST(chosen) {
+TEST(chosen) {
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) check(NULL, bodies[i]);
 }
-END_TEST
 
 // In f32: masked by large numbers, enormous scores, one key that is far above all.
 static const char *const hard[] = {
@@ -196,7 +194,7 @@ static const char *const hard[] = {
     DOT "modify(s) = s * 1e4; normalize(s) = softmax_with_sink(s, 3e4 * g); }",
 };
 
-START_TEST(hard_scores) {
+TEST(hard_scores) {
     for (size_t i = 0; i < sizeof hard / sizeof *hard; i++) {
         Arena *a = arena_new();
         Probe *p = probe(a, NULL, hard[i], shapes[0], true); // so that scores near 40000 are exact
@@ -204,17 +202,4 @@ START_TEST(hard_scores) {
         ck_assert_msg(d < 1e-4, "%s: off by %g", hard[i], d);
         arena_free(a);
     }
-}
-END_TEST
-
-Suite *derive_gradients_suite(void);
-Suite *derive_gradients_suite(void) {
-    Suite *s = suite_create("derive_gradients");
-    TCase *t = tcase_create("gradients");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, library);
-    tcase_add_test(t, chosen);
-    tcase_add_test(t, hard_scores);
-    suite_add_tcase(s, t);
-    return s;
 }

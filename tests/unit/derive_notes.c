@@ -37,28 +37,25 @@ static void expect_note(const char *body, const char *says, const char *points_a
 }
 
 // Also by one that the compiler has a meaning of its own for, such as p.
-START_TEST(a_reduction_is_named_by_its_let) {
+TEST(a_reduction_is_named_by_its_let) {
     expect_note("let mean = rowsum(s); let p = rowsum((s - mean) * (s - mean)); return s / p;",
                 "'p' needs the finished value of 'mean' before", "rowsum(s)");
 }
-END_TEST
 
-START_TEST(a_reduction_without_a_let_is_quoted) {
+TEST(a_reduction_without_a_let_is_quoted) {
     expect_note("let mean = rowsum(s) * 0.5; let p = rowsum((s - mean) * (s - mean)) * 2; return s "
                 "/ p;",
                 "'rowsum((s - mean) * (s - mean))' needs the finished value of 'rowsum(s)' before",
                 "rowsum(s)");
 }
-END_TEST
 
-START_TEST(sums_of_scores_are_named_before_counts) {
+TEST(sums_of_scores_are_named_before_counts) {
     expect_note("let n = rowsum(1.0); let t = rowsum(s); let mean = t / n; let p = rowsum((s - "
                 "mean) * (s - mean)); return s / p;",
                 "'p' needs the finished value of 't' before", "rowsum(s)");
 }
-END_TEST
 
-START_TEST(a_reduction_of_the_library_is_told_at_its_call) {
+TEST(a_reduction_of_the_library_is_told_at_its_call) {
     expect_notes("import std.normalization;", "let p = softmax(s); return p / rowsum(sin(p));",
                  "'rowsum(sin(p))' needs the finished value of", "softmax(s)", "it stands here",
                  "");
@@ -66,25 +63,10 @@ START_TEST(a_reduction_of_the_library_is_told_at_its_call) {
                  "let p = mine(s); return p / rowsum(p);",
                  "'rowsum(p)' needs the finished value of", "softmax(s)", "it stands here", "");
 }
-END_TEST
 
-START_TEST(a_reduction_of_a_function_is_told_where_it_stands) {
+TEST(a_reduction_of_a_function_is_told_where_it_stands) {
     expect_notes("normalization mean(s) = rowsum(s) * 0.5;",
                  "let p = rowsum((s - mean(s)) * (s - mean(s))); return s / p;",
                  "'p' needs the finished value of 'rowsum(s)' before", "rowsum(s)", "in this call",
                  "mean(s)) * (s");
-}
-END_TEST
-
-Suite *derive_notes_suite(void);
-Suite *derive_notes_suite(void) {
-    Suite *s = suite_create("derive_notes");
-    TCase *t = tcase_create("notes");
-    tcase_add_test(t, a_reduction_is_named_by_its_let);
-    tcase_add_test(t, a_reduction_without_a_let_is_quoted);
-    tcase_add_test(t, sums_of_scores_are_named_before_counts);
-    tcase_add_test(t, a_reduction_of_the_library_is_told_at_its_call);
-    tcase_add_test(t, a_reduction_of_a_function_is_told_where_it_stands);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -9,7 +9,6 @@
 #include "ir/stream_eval.h"
 #include "passes/derive/magnitude.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -463,7 +462,7 @@ static const struct {
      1, 2, true, true},
 };
 
-START_TEST(named_forms) {
+TEST(named_forms) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
         RowProgram *p = row_of(a, cases[i].text);
@@ -481,7 +480,6 @@ START_TEST(named_forms) {
         arena_free(a);
     }
 }
-END_TEST
 
 // ---- guards against overflow
 
@@ -544,7 +542,7 @@ static int check_hard_row(const RowProgram *p, const Stream *s, const Row *row, 
     return 1;
 }
 
-START_TEST(guards_are_kept) {
+TEST(guards_are_kept) {
     int right = 0, sweeps = 0;
     for (uint32_t i = 0; i < 800; i++) {
         Arena *a = arena_new();
@@ -561,7 +559,6 @@ START_TEST(guards_are_kept) {
     ck_assert_int_gt(right, 8000);
     ck_assert_int_lt(sweeps, 2000);
 }
-END_TEST
 
 // ---- random programs
 
@@ -632,7 +629,7 @@ static RowProgram *random_program(Arena *a, uint32_t *seed) {
     return p;
 }
 
-START_TEST(random_programs) {
+TEST(random_programs) {
     for (uint32_t i = 0; i < 1500; i++) {
         Arena *a = arena_new();
         uint32_t seed = i * 2654435761u + 99;
@@ -641,17 +638,4 @@ START_TEST(random_programs) {
         check_rows(p, s, seed, 12, false);
         arena_free(a);
     }
-}
-END_TEST
-
-Suite *derive_stream_suite(void);
-Suite *derive_stream_suite(void) {
-    Suite *s = suite_create("derive_stream");
-    TCase *t = tcase_create("stream");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, named_forms);
-    tcase_add_test(t, guards_are_kept);
-    tcase_add_test(t, random_programs);
-    suite_add_tcase(s, t);
-    return s;
 }

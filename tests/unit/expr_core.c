@@ -1,7 +1,7 @@
 // Sharing, walking, the text form both ways and what the operations mean.
 #include "ir/expr_ops.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static const Ex *read(Fix *f, const char *s) {
     return e;
 }
 
-START_TEST(equal_expressions_are_equal_pointers) {
+TEST(equal_expressions_are_equal_pointers) {
     Fix f = fix_new();
     const Ex *s = ex_symbol(f.p, SYM_S);
     const Ex *a = ex_2(f.p, EX_MUL, s, ex_f32(f.p, 0.5f));
@@ -37,9 +37,8 @@ START_TEST(equal_expressions_are_equal_pointers) {
     ck_assert_ptr_eq(a, ex_2(f.p, EX_MUL, s, ex_f32(f.p, 0.5f)));
     arena_free(f.a);
 }
-END_TEST
 
-START_TEST(text_reads_back) {
+TEST(text_reads_back) {
     static const char *const texts[] = {
         "((s * 0.5) + 1e-3)",
         "select((q_idx <= kv_idx), exp2((s - state0)), 0.0)",
@@ -62,9 +61,8 @@ START_TEST(text_reads_back) {
     }
     arena_free(f.a);
 }
-END_TEST
 
-START_TEST(bad_text_is_told) {
+TEST(bad_text_is_told) {
     static const char *const texts[] = {"",
                                         "(s",
                                         "(s + )",
@@ -90,9 +88,8 @@ START_TEST(bad_text_is_told) {
     ck_assert_ptr_null(ex_parse(f.p, &s, NULL, &error));
     arena_free(f.a);
 }
-END_TEST
 
-START_TEST(pretty_uses_precedence) {
+TEST(pretty_uses_precedence) {
     static const struct {
         const char *text, *pretty;
     } cases[] = {
@@ -112,9 +109,8 @@ START_TEST(pretty_uses_precedence) {
     }
     arena_free(f.a);
 }
-END_TEST
 
-START_TEST(mathematics_has_signs) {
+TEST(mathematics_has_signs) {
     static const struct {
         const char *text, *mathml, *tex;
     } cases[] = {
@@ -158,7 +154,6 @@ START_TEST(mathematics_has_signs) {
         }
     arena_free(f.a);
 }
-END_TEST
 
 static ExValue no_symbols(void *ctx, const Ex *e) {
     (void)ctx, (void)e;
@@ -170,7 +165,7 @@ static ExValue value(Fix *f, const char *text) {
     return ex_eval(read(f, text), &env);
 }
 
-START_TEST(integers_mean_what_the_language_says) {
+TEST(integers_mean_what_the_language_says) {
     static const struct {
         const char *text;
         int32_t is;
@@ -201,9 +196,8 @@ START_TEST(integers_mean_what_the_language_says) {
         ck_assert_msg(value(&f, cases[i].text).i == cases[i].is, "%s", cases[i].text);
     arena_free(f.a);
 }
-END_TEST
 
-START_TEST(floats_are_rounded_when_asked) {
+TEST(floats_are_rounded_when_asked) {
     Fix f = fix_new();
     ck_assert(value(&f, "(16777216.0 + s)").f == 16777220.0);
     ck_assert(value(&f, "(5.5 % -2.0)").f == -0.5);
@@ -215,9 +209,8 @@ START_TEST(floats_are_rounded_when_asked) {
     ck_assert(ex_eval(read(&f, "(16777216.0 + s)"), &env).f == 16777219.0);
     arena_free(f.a);
 }
-END_TEST
 
-START_TEST(walks_share_and_are_not_recursive) {
+TEST(walks_share_and_are_not_recursive) {
     Fix f = fix_new();
     const Ex *e = ex_symbol(f.p, SYM_S);
     for (int i = 0; i < 200000; i++)
@@ -230,21 +223,4 @@ START_TEST(walks_share_and_are_not_recursive) {
     ck_assert(ex_eval(one, &env).f == 0);
     ck_assert_ptr_eq(ex_subst(f.p, e, SYM_S, 0, ex_symbol(f.p, SYM_S)), e);
     arena_free(f.a);
-}
-END_TEST
-
-Suite *expr_core_suite(void);
-Suite *expr_core_suite(void) {
-    Suite *s = suite_create("expr_core");
-    TCase *t = tcase_create("core");
-    tcase_add_test(t, equal_expressions_are_equal_pointers);
-    tcase_add_test(t, text_reads_back);
-    tcase_add_test(t, bad_text_is_told);
-    tcase_add_test(t, pretty_uses_precedence);
-    tcase_add_test(t, mathematics_has_signs);
-    tcase_add_test(t, integers_mean_what_the_language_says);
-    tcase_add_test(t, floats_are_rounded_when_asked);
-    tcase_add_test(t, walks_share_and_are_not_recursive);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -2,8 +2,8 @@
 // comments above definitions.
 #include "frontend/describe.h"
 #include "frontend/frontend.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <string.h>
 
 // What a source of this text is told; NULL: nothing.
@@ -24,8 +24,7 @@ static const FeWord *find(const FeWords *words, FeWordKind kind, const char *nam
     return NULL;
 }
 
-START_TEST(words_are_described) {
-    Arena *a = arena_new();
+ARENA_TEST(words_are_described) {
     FeWords words = fe_words(a);
     int kinds[FE_OPERATOR + 1] = {0};
     for (int i = 0; i < words.n; i++) {
@@ -38,13 +37,10 @@ START_TEST(words_are_described) {
     }
     for (int k = 0; k <= FE_OPERATOR; k++) ck_assert_int_gt(kinds[k], 0);
     ck_assert_int_eq(kinds[FE_OPERATOR], AST_OP_COUNT);
-    arena_free(a);
 }
-END_TEST
 
 // A name that is said to be reserved, built in, a size or a tensor may not be defined anew.
-START_TEST(words_are_taken) {
-    Arena *a = arena_new();
+ARENA_TEST(words_are_taken) {
     FeWords words = fe_words(a);
     for (int i = 0; i < words.n; i++) {
         const FeWord *w = &words.data[i];
@@ -63,13 +59,10 @@ START_TEST(words_are_taken) {
         text = arena_printf(a, "recurrence a { dim D = 1; input _x: %s; }", w->name);
         ck_assert_msg(!mistake(a, text), "'%s': %s", text, mistake(a, text));
     }
-    arena_free(a);
 }
-END_TEST
 
 // A call with as many arguments as are shown is right, and one with another more is not.
-START_TEST(calls_are_as_described) {
-    Arena *a = arena_new();
+ARENA_TEST(calls_are_as_described) {
     FeWords words = fe_words(a);
     static const char form[] =
         "attention a { dim D = 1; score(q, k) = f32(%s(%s%s)); normalize(s) = s; }",
@@ -86,9 +79,7 @@ START_TEST(calls_are_as_described) {
         ck_assert_msg(!mistake(a, good), "'%s': %s", good, mistake(a, good));
         ck_assert_msg(mistake(a, more) != NULL, "'%s' is no mistake", more);
     }
-    arena_free(a);
 }
-END_TEST
 
 static const char *signature(Arena *a, const FeWord *w) {
     Text t;
@@ -97,8 +88,7 @@ static const char *signature(Arena *a, const FeWord *w) {
     return t.s;
 }
 
-START_TEST(signatures) {
-    Arena *a = arena_new();
+ARENA_TEST(signatures) {
     FeWords w = fe_words(a);
     ck_assert_str_eq(signature(a, find(&w, FE_CLAUSE, "mask")),
                      "mask(b: i32, h: i32, q_idx: i32, kv_idx: i32) -> bool");
@@ -112,11 +102,9 @@ START_TEST(signatures) {
     ck_assert_str_eq(find(&w, FE_CLAUSE, "modify")->form, "modify(s, b, h, q_idx, kv_idx)");
     ck_assert_str_eq(find(&w, FE_CLAUSE, "mask")->absent, "true");
     ck_assert_ptr_null(find(&w, FE_CLAUSE, "score")->absent);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(comments_above) {
+TEST(comments_above) {
     static const struct {
         const char *text, *comment;
     } cases[] = {
@@ -145,15 +133,13 @@ START_TEST(comments_above) {
         arena_free(a);
     }
 }
-END_TEST
 
-START_TEST(heads) {
+ARENA_TEST(heads) {
     static const char text[] = "import std.mask; const A = 1; fn f(x, y) = x; attention a { input "
                                "i: f32[H, 4] grad; input j: i32; mask(b) = true; }";
     static const char *const heads[] = {
         "import std.mask",         "const A",      "fn f(x, y)", "attention a",
         "input i: f32[H, 4] grad", "input j: i32", "mask(b)"};
-    Arena *a = arena_new();
     Diags d;
     diag_init(&d, a);
     AstModule *m = ast_parse(a, &d, diag_add_file(&d, "h", text, sizeof text - 1), NULL);
@@ -163,20 +149,4 @@ START_TEST(heads) {
         ast_print_head(&t, i < 4 ? m->items.data[i] : m->items.data[3]->items.data[i - 4]);
         ck_assert_str_eq(t.s, heads[i]);
     }
-    arena_free(a);
-}
-END_TEST
-
-Suite *frontend_describe_suite(void);
-Suite *frontend_describe_suite(void) {
-    Suite *s = suite_create("frontend describe");
-    TCase *c = tcase_create("describe");
-    tcase_add_test(c, words_are_described);
-    tcase_add_test(c, words_are_taken);
-    tcase_add_test(c, calls_are_as_described);
-    tcase_add_test(c, signatures);
-    tcase_add_test(c, comments_above);
-    tcase_add_test(c, heads);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -2,8 +2,8 @@
 // and on mutated ones; and each rule of docs/format.md by example.
 #include "frontend/frontend.h"
 #include "tests/support/reformat.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,11 +55,9 @@ static int each_file(int mutations) {
     return files;
 }
 
-START_TEST(sources) { ck_assert_int_gt(each_file(0), 100); }
-END_TEST
+TEST(sources) { ck_assert_int_gt(each_file(0), 100); }
 
-START_TEST(mutations) { each_file(20); }
-END_TEST
+TEST(mutations) { each_file(20); }
 
 // A text, and what becomes of it. An empty `want`: it stays.
 static const struct {
@@ -107,7 +105,7 @@ static const struct {
     {"const A = 1; /* a\r\n b */", "const A = 1; /* a\n b */\n"},
 };
 
-START_TEST(examples) {
+TEST(examples) {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         Arena *a = arena_new();
         Diags d;
@@ -122,15 +120,13 @@ START_TEST(examples) {
         arena_free(a);
     }
 }
-END_TEST
 
 // One column less, and a line is broken: from the outside inwards.
-START_TEST(long_lines) {
+ARENA_TEST(long_lines) {
     static const char form[] = "fn %s(x, y) = first(x, y) * 11111111 + second(y, x) - third(x) * "
                                "fourth(y, x) / 22222222;\n";
     static const char broken[] = "fn %s(x, y) =\n    first(x, y) * 11111111 + second(y, x) - "
                                  "third(x) * fourth(y, x) / 22222222;\n";
-    Arena *a = arena_new();
     char name[32];
     for (int n = 1; n < 30; n++) {
         memset(name, 'f', sizeof name);
@@ -144,12 +140,10 @@ START_TEST(long_lines) {
         ck_assert(fe_format(a, &d, "long", text, strlen(text), &out));
         ck_assert_str_eq(out.s, fits ? text : arena_printf(a, broken, name));
     }
-    arena_free(a);
 }
-END_TEST
 
 // What is too long at each step: the operators of least precedence, then brackets.
-START_TEST(inner_breaks) {
+ARENA_TEST(inner_breaks) {
     static const char text[] =
         "attention a {\n"
         "    mask(b, h, q_idx, kv_idx) =\n"
@@ -172,19 +166,16 @@ START_TEST(inner_breaks) {
         "            s;\n"
         "    }\n"
         "}\n";
-    Arena *a = arena_new();
     Diags d;
     Text out;
     diag_init(&d, a);
     text_init(&out, a);
     ck_assert(fe_format(a, &d, "inner", text, sizeof text - 1, &out));
     ck_assert_str_eq(out.s, text);
-    arena_free(a);
 }
-END_TEST
 
 // Nothing but a diagnostic where the text does not parse.
-START_TEST(mistakes) {
+TEST(mistakes) {
     static const char *const texts[] = {
         "const A = ;", "attention a {",     "/* a", "fn f(x) = x",
         "}",           "const A = 1; \xff", "#",    "fn f(x) { let y = 1; }"};
@@ -200,19 +191,4 @@ START_TEST(mistakes) {
         ck_assert_str_eq(d.files.data[d.first->span.file].name, "mistake");
         arena_free(a);
     }
-}
-END_TEST
-
-Suite *frontend_format_suite(void);
-Suite *frontend_format_suite(void) {
-    Suite *s = suite_create("frontend format");
-    TCase *c = tcase_create("format");
-    tcase_add_test(c, sources);
-    tcase_add_test(c, mutations);
-    tcase_add_test(c, examples);
-    tcase_add_test(c, long_lines);
-    tcase_add_test(c, inner_breaks);
-    tcase_add_test(c, mistakes);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -1,8 +1,8 @@
 // The language's limits: met, and passed by one: a clear error, never a crash, and never work that
 // doubles with each level.
 #include "frontend/frontend.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <string.h>
 
 typedef struct Load {
@@ -47,12 +47,11 @@ static void attention(Text *t, const char *before, int n, const char *middle, co
     text_puts(t, "; }\n");
 }
 
-START_TEST(nesting) {
+ARENA_TEST(nesting) {
     static const struct {
         const char *before, *after;
     } kinds[] = {{"(", ")"},          {"-", ""},      {"abs(", ")"},
                  {"true ? s : ", ""}, {"s + (", ")"}, {"1 < 2 ? ", " : s"}};
-    Arena *a = arena_new();
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (int n = 256; n <= 100000; n += n == 256 ? 1 : 99743) {
             Text t;
@@ -63,12 +62,9 @@ START_TEST(nesting) {
             else
                 refuses(&t, "nesting deeper than 256 levels");
         }
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(calls) {
-    Arena *a = arena_new();
+ARENA_TEST(calls) {
     for (int depth = 256; depth <= 257; depth++) {
         Text t;
         text_init(&t, a);
@@ -80,12 +76,9 @@ START_TEST(calls) {
         else
             refuses(&t, "calls more than 256 functions deep");
     }
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(inputs) {
-    Arena *a = arena_new();
+ARENA_TEST(inputs) {
     for (int n = 64; n <= 65; n++) {
         Text t;
         text_init(&t, a);
@@ -97,12 +90,9 @@ START_TEST(inputs) {
         else
             refuses(&t, "more than 64 inputs");
     }
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(operations) {
-    Arena *a = arena_new();
+ARENA_TEST(operations) {
     for (int n = 100000; n <= 100001; n++) {
         Text t;
         text_init(&t, a);
@@ -112,12 +102,10 @@ START_TEST(operations) {
         else
             refuses(&t, "more than 100000 operations after inlining");
     }
-    arena_free(a);
 }
-END_TEST
 
 // Each level doubles what the one below it comes to.
-START_TEST(doubling) {
+ARENA_TEST(doubling) {
     static const struct {
         const char *first, *next, *refused;
     } kinds[] = {
@@ -127,7 +115,6 @@ START_TEST(doubling) {
         {"x + x", "g%d(x) * 0.5 + sin(g%d(x))", NULL}, // shared: 4 operations a level
         {"x", "g%d(x) < g%d(x + 1) ? 1 : 0", "operations"},
     };
-    Arena *a = arena_new();
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         Text t;
         text_init(&t, a);
@@ -143,13 +130,10 @@ START_TEST(doubling) {
         else
             accepts(&t);
     }
-    arena_free(a);
 }
-END_TEST
 
 // Each is a number that rows carry: as many as a map may have operands.
-START_TEST(reductions) {
-    Arena *a = arena_new();
+ARENA_TEST(reductions) {
     for (int n = ROW_MAX_REDUCES; n <= ROW_MAX_REDUCES + 1; n++) {
         Text t, sum;
         text_init(&t, a);
@@ -167,13 +151,10 @@ START_TEST(reductions) {
         ck_assert_ptr_nonnull(strstr(l.d.first->message, "65 different reductions"));
         arena_free(l.a);
     }
-    arena_free(a);
 }
-END_TEST
 
 // A `let` that is used twice is counted once.
-START_TEST(shared) {
-    Arena *a = arena_new();
+ARENA_TEST(shared) {
     for (int n = 50000; n <= 50001; n++) {
         Text t;
         text_init(&t, a);
@@ -186,11 +167,9 @@ START_TEST(shared) {
         else
             refuses(&t, "more than 100000 operations after inlining");
     }
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(any_bytes) {
+TEST(any_bytes) {
     static char text[1 << 16];
     uint64_t state = 88172645463325252u;
     for (int round = 0; round < 200; round++) {
@@ -205,10 +184,8 @@ START_TEST(any_bytes) {
         arena_free(l.a);
     }
 }
-END_TEST
 
-START_TEST(many_errors) {
-    Arena *a = arena_new();
+ARENA_TEST(many_errors) {
     Text t;
     text_init(&t, a);
     for (int i = 0; i < 1000; i++) text_printf(&t, "const c%d = x%d;\n", i, i);
@@ -218,24 +195,4 @@ START_TEST(many_errors) {
     for (const Diag *g = l.d.first; g; g = g->next) kept++;
     ck_assert_int_eq(kept, DIAG_MAX_ERRORS);
     arena_free(l.a);
-    arena_free(a);
-}
-END_TEST
-
-Suite *frontend_limits_suite(void);
-Suite *frontend_limits_suite(void) {
-    Suite *s = suite_create("frontend limits");
-    TCase *c = tcase_create("limits");
-    tcase_set_timeout(c, 60);
-    tcase_add_test(c, nesting);
-    tcase_add_test(c, calls);
-    tcase_add_test(c, inputs);
-    tcase_add_test(c, operations);
-    tcase_add_test(c, doubling);
-    tcase_add_test(c, shared);
-    tcase_add_test(c, reductions);
-    tcase_add_test(c, any_bytes);
-    tcase_add_test(c, many_errors);
-    suite_add_tcase(s, c);
-    return s;
 }

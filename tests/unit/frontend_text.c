@@ -1,13 +1,13 @@
 // Arena, text, diagnostics as printed, the name table, and sources that come from memory.
 #include "frontend/frontend.h"
 #include "frontend/names.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-START_TEST(arena_is_zeroed_and_aligned) {
+TEST(arena_is_zeroed_and_aligned) {
     Arena *a = arena_new();
     for (size_t n = 0; n < 100000; n = n * 3 + 1) {
         char *p = arena_alloc(a, n);
@@ -18,7 +18,6 @@ START_TEST(arena_is_zeroed_and_aligned) {
     arena_free(a);
     arena_free(NULL);
 }
-END_TEST
 
 static const char *f32_text(Arena *a, float x) {
     Text t;
@@ -27,8 +26,7 @@ static const char *f32_text(Arena *a, float x) {
     return t.s;
 }
 
-START_TEST(f32_reads_back) {
-    Arena *a = arena_new();
+ARENA_TEST(f32_reads_back) {
     ck_assert_str_eq(f32_text(a, 0.1f), "0.1");
     ck_assert_str_eq(f32_text(a, 50), "50.0");
     ck_assert_str_eq(f32_text(a, -0.0f), "-0.0");
@@ -46,12 +44,9 @@ START_TEST(f32_reads_back) {
         ck_assert_msg(memcmp(&x, &y, sizeof x) == 0, "%s", s);
         ck_assert_msg(strpbrk(s, ".einf") != NULL, "%s", s);
     }
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(diagnostics_as_printed) {
-    Arena *a = arena_new();
+ARENA_TEST(diagnostics_as_printed) {
     Diags d;
     diag_init(&d, a);
     static const char text[] = "fn f(x) = \xc3\xa9y +\tz;\nlast \x1b[2J";
@@ -76,12 +71,9 @@ START_TEST(diagnostics_as_printed) {
                           "    ^~~~\n"
                           "attnc: warning: no place\n");
     free(out);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(names) {
-    Arena *a = arena_new();
+ARENA_TEST(names) {
     NameMap m = {0};
     ck_assert_ptr_null(names_get(&m, "a"));
     for (int i = 0; i < 1000; i++) names_put(a, &m, arena_printf(a, "name%d", i), &m);
@@ -95,9 +87,7 @@ START_TEST(names) {
     names_guess_init(&g, "x");
     names_guess(&g, "y");
     ck_assert_ptr_null(g.best);
-    arena_free(a);
 }
-END_TEST
 
 static bool read_memory(void *ctx, Arena *a, const char *path, const char **text, size_t *n,
                         const char **why) {
@@ -119,8 +109,7 @@ static bool read_memory(void *ctx, Arena *a, const char *path, const char **text
     return false;
 }
 
-START_TEST(sources_from_memory) {
-    Arena *a = arena_new();
+ARENA_TEST(sources_from_memory) {
     Diags d;
     diag_init(&d, a);
     FeStatus status;
@@ -134,12 +123,9 @@ START_TEST(sources_from_memory) {
     o.path = "missing.attn";
     ck_assert_ptr_null(fe_load(a, &d, &o, &status));
     ck_assert_int_eq(status, FE_SYSTEM);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(recurrences_are_lowered) {
-    Arena *a = arena_new();
+ARENA_TEST(recurrences_are_lowered) {
     Diags d;
     diag_init(&d, a);
     FeStatus status;
@@ -158,20 +144,4 @@ START_TEST(recurrences_are_lowered) {
     ck_assert_str_eq(
         t.s, "recurrence r D=2 Dv=2\n  input x: f32[H, S]\n  query = q\n"
              "  key = ((k * x![h, t]) * x[b, b])\n  value = v\n  decay = 1.0\n  output = o\n");
-    arena_free(a);
-}
-END_TEST
-
-Suite *frontend_text_suite(void);
-Suite *frontend_text_suite(void) {
-    Suite *s = suite_create("frontend text");
-    TCase *c = tcase_create("text");
-    tcase_add_test(c, arena_is_zeroed_and_aligned);
-    tcase_add_test(c, f32_reads_back);
-    tcase_add_test(c, diagnostics_as_printed);
-    tcase_add_test(c, names);
-    tcase_add_test(c, sources_from_memory);
-    tcase_add_test(c, recurrences_are_lowered);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -5,7 +5,7 @@
 #define GPU_FIXTURE_H
 
 #include "runtime_fixture.h"
-#include <check.h>
+#include "tests/unit/test.h"
 #include <stdarg.h>
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 // Layouts: their text, what they say of every element, the instructions' fragments against the
 // vendors' formulas, and the class of a conversion against a search over owners.
 #include "ir/layout.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ static void check_text(const Layout *l, const char *want) {
     arena_free(a);
 }
 
-START_TEST(text_reads_back) {
+TEST(text_reads_back) {
     static const char *const texts[] = {
         "reg(N%2, M/8%2, N/8%22) lane(N/2%4, M%8) warp(M/16%8)",
         "lane(4, M%8) warp(M/16%3)",
@@ -40,7 +40,6 @@ START_TEST(text_reads_back) {
     Layout l = read(" reg ( N%2 , N / 2 % 4 )  lane(2, 2, M%8, M/8%1)");
     check_text(&l, "reg(N%8) lane(4, M%8)");
 }
-END_TEST
 
 static const struct {
     const char *text, *wrong;
@@ -62,15 +61,14 @@ static const struct {
      "more than 24 digits"},
 };
 
-START_TEST(wrong_text_is_refused) {
+TEST_EACH(wrong_text_is_refused, 0, sizeof refused / sizeof *refused) {
     const char *text = refused[_i].text;
     Layout l;
     const char *wrong = layout_parse(&text, names, 3, &l);
     ck_assert_str_eq(wrong ? wrong : "nothing", refused[_i].wrong);
 }
-END_TEST
 
-START_TEST(a_value_takes_the_digits_of_its_axes) {
+TEST(a_value_takes_the_digits_of_its_axes) {
     Layout s = read("reg(N%2, M/8%2, N/8%22) lane(N/2%4, M%8) warp(M/16%8)");
     uint8_t m = 0, n = 1, both[] = {0, 1};
     Layout rows = layout_restrict(&s, &m, 1), columns = layout_restrict(&s, &n, 1);
@@ -86,9 +84,8 @@ START_TEST(a_value_takes_the_digits_of_its_axes) {
     Layout renamed = layout_rename(&s, (int[]){1, 0, 2});
     check_text(&renamed, "reg(M%2, N/8%2, M/8%22) lane(M/2%4, N%8) warp(N/16%8)");
 }
-END_TEST
 
-START_TEST(an_axis_is_complete) {
+TEST(an_axis_is_complete) {
     Layout l = read("reg(N%2, M/8%2, N/8%11) lane(N/2%4, M%8) warp(M/16%4, K%3, K/3%2)");
     ck_assert(layout_complete(&l, 0, 64) && layout_complete(&l, 1, 88));
     ck_assert(!layout_complete(&l, 0, 128) && !layout_complete(&l, 0, 32));
@@ -99,9 +96,8 @@ START_TEST(an_axis_is_complete) {
     ck_assert(!layout_complete(&odd, 1, 6)); // only the last digit may be no power of two
     ck_assert(layout_complete(&l, 2, 6) && layout_complete(&odd, 0, 1));
 }
-END_TEST
 
-START_TEST(a_layout_begins_with_an_instruction) {
+TEST(a_layout_begins_with_an_instruction) {
     Layout c = read("reg(N%2, M/8%2) lane(N/2%4, M%8)");
     static const char *const with[] = {"reg(N%2, M/8%2, N/8%22) lane(N/2%4, M%8) warp(M/16%8)",
                                        "reg(N%2, M/8%4) lane(N/2%4, M%8)",
@@ -119,7 +115,6 @@ START_TEST(a_layout_begins_with_an_instruction) {
         ck_assert_msg(!layout_begins(&l, &c), "%s", without[i]);
     }
 }
-END_TEST
 
 // ---- instructions
 
@@ -243,7 +238,7 @@ static Element element_of(const Layout *l, int w, int lane, int i) {
     return (Element){e[0], e[1], e[2]};
 }
 
-START_TEST(fragments_are_the_vendors) {
+TEST_EACH(fragments_are_the_vendors, 0, 3 * sizeof shapes / sizeof *shapes) {
     int s = _i / 3, part = _i % 3;
     Layout l;
     bool there = mma_fragment(shapes[s].kind, (MmaPart)part, &l);
@@ -276,7 +271,6 @@ START_TEST(fragments_are_the_vendors) {
     }
     ck_assert_int_eq(seen, extent[0] * extent[1] * extent[2] / extent[missing]);
 }
-END_TEST
 
 // ---- conversions
 
@@ -383,7 +377,7 @@ static LayoutMove search(int bits) {
     return m == MOVE_NOTHING ? by_register(32 / bits) : m;
 }
 
-START_TEST(conversions_agree_with_a_search) {
+TEST(conversions_agree_with_a_search) {
     unsigned seed = 1;
     int of_class[MOVE_CLUSTER + 1] = {0};
     for (int i = 0; i < 400; i++) {
@@ -403,16 +397,14 @@ START_TEST(conversions_agree_with_a_search) {
     }
     for (int m = 0; m <= MOVE_CLUSTER; m++) ck_assert_int_ge(of_class[m], 5); // all are tried
 }
-END_TEST
 
-START_TEST(conversions_without_common_cuts) {
+TEST(conversions_without_common_cuts) {
     Layout x = read("reg(N%8) lane(N/8%3)"), y = read("reg(N%12) lane(2)");
     ck_assert_int_eq(layout_move(&x, &y, 32), MOVE_SHARED);
     x = read("reg(N%8) block(N/8%3)");
     y = read("reg(N%12) block(N/12%2)");
     ck_assert_int_eq(layout_move(&x, &y, 32), MOVE_CLUSTER);
 }
-END_TEST
 
 static const struct {
     const char *from, *to;
@@ -436,25 +428,7 @@ static const struct {
     {"reg(N%2, N/2%2, M%2)", "reg(N%2, M%2, N/2%2)", 16, MOVE_RENAME},
 };
 
-START_TEST(conversions_of_attention) {
+TEST_EACH(conversions_of_attention, 0, sizeof pairs / sizeof *pairs) {
     Layout from = read(pairs[_i].from), to = read(pairs[_i].to);
     ck_assert_int_eq(layout_move(&from, &to, pairs[_i].bits), pairs[_i].move);
-}
-END_TEST
-
-Suite *layout_suite(void);
-Suite *layout_suite(void) {
-    Suite *s = suite_create("layout");
-    TCase *t = tcase_create("layout");
-    tcase_add_test(t, text_reads_back);
-    tcase_add_loop_test(t, wrong_text_is_refused, 0, sizeof refused / sizeof *refused);
-    tcase_add_test(t, a_value_takes_the_digits_of_its_axes);
-    tcase_add_test(t, an_axis_is_complete);
-    tcase_add_test(t, a_layout_begins_with_an_instruction);
-    tcase_add_loop_test(t, fragments_are_the_vendors, 0, 3 * sizeof shapes / sizeof *shapes);
-    tcase_add_test(t, conversions_agree_with_a_search);
-    tcase_add_test(t, conversions_without_common_cuts);
-    tcase_add_loop_test(t, conversions_of_attention, 0, sizeof pairs / sizeof *pairs);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -1,8 +1,8 @@
 // The targets' arithmetic in plain C (ir/math.h) at the ends of f32, and that the interpreter computes by it.
 #include "ir/expr_ops.h"
 #include "ir/math.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <float.h>
 #include <math.h>
 
@@ -24,7 +24,7 @@ static bool close_to(float got, double want) {
 }
 
 // Infinity times what rounding lost was NaN.
-START_TEST(exponentials) {
+TEST(exponentials) {
     for (int t = 0; t < TARGETS; t++)
         for (int i = 0; i < 2 * ENDS; i++) {
             Math m = math(t);
@@ -38,9 +38,8 @@ START_TEST(exponentials) {
             ck_assert(close_to(of(&m, EX_ERF, x), erf(a)));
         }
 }
-END_TEST
 
-START_TEST(angles) {
+TEST(angles) {
     for (int t = 0; t < TARGETS; t++)
         for (int i = 0; i < 2 * ENDS; i++) {
             Math m = math(t);
@@ -51,9 +50,8 @@ START_TEST(angles) {
             ck_assert(close_to(of(&m, EX_COS, x), cos(a)));
         }
 }
-END_TEST
 
-START_TEST(special_values) {
+TEST(special_values) {
     for (int t = 0; t < TARGETS; t++) {
         Math m = math(t);
         ck_assert(of(&m, EX_EXP2, -INFINITY) == 0 && of(&m, EX_EXP2, 0) == 1);
@@ -71,7 +69,6 @@ START_TEST(special_values) {
         ck_assert(math_apply(&m, EX_MOD, equal, 2) == 0);
     }
 }
-END_TEST
 
 // ---- what the interpreter takes of it
 
@@ -81,8 +78,7 @@ static ExValue third(void *ctx, const Ex *e) {
 }
 
 // Many quotients by 3 on NVIDIA are not the nearest f32; under `rounded` each is.
-START_TEST(quotients) {
-    Arena *a = arena_new();
+ARENA_TEST(quotients) {
     ExPool *p = ex_pool(a);
     Math m = math_of(TARGET_SM80, DT_F32);
     ExEnv env = {.sym = third, .round = true, .math = &m};
@@ -95,12 +91,9 @@ START_TEST(quotients) {
         ck_assert(ex_eval(ex_1(p, EX_ROUNDED, q), &env).f == (double)right);
     }
     ck_assert_int_gt(moved, 20);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(subnormals) {
-    Arena *a = arena_new();
+ARENA_TEST(subnormals) {
     ExPool *p = ex_pool(a);
     const Ex *least = ex_f32(p, 1e-40f), *small = ex_f32(p, 1e-30f), *zero = ex_f32(p, 0);
     ExEnv rounded = {.round = true}, exact = {.round = false};
@@ -110,19 +103,4 @@ START_TEST(subnormals) {
     ck_assert(ex_eval(ex_2(p, EX_EQ, least, zero), &rounded).i == 1);
     ck_assert(ex_eval(ex_2(p, EX_LT, zero, least), &exact).i == 1);
     ck_assert(ex_eval(ex_conv(p, EX_BOOL, least), &rounded).i == 0);
-    arena_free(a);
-}
-END_TEST
-
-Suite *math_values_suite(void);
-Suite *math_values_suite(void) {
-    Suite *s = suite_create("math_values");
-    TCase *c = tcase_create("math");
-    tcase_add_test(c, exponentials);
-    tcase_add_test(c, angles);
-    tcase_add_test(c, special_values);
-    tcase_add_test(c, quotients);
-    tcase_add_test(c, subnormals);
-    suite_add_tcase(s, c);
-    return s;
 }

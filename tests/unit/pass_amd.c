@@ -43,22 +43,19 @@ static void check_one(const char *path, int unused) {
     check_variant(path, NULL);
 }
 
-START_TEST(library) { pu_library(check_one, 0); }
-END_TEST
+TEST(library) { pu_library(check_one, 0); }
 
 // Several sweeps over the keys: the first with one load a step, which has two stages; buffers are
 // taken over from sweep to sweep.
-START_TEST(sweeps) {
+TEST(sweeps) {
     check_variant("t.attn",
                   "attention t { dim D = 8; score(q, k) = dot(q, k); normalize(s) { let n = "
                   "rowsum(1.0); let mu = rowsum(s) / n; "
                   "return exp((s - mu) * rsqrt(rowsum((s - mu) * (s - mu)) / n + 0.1)); } }");
 }
-END_TEST
 
 // Copies of full tiles are promised to be inside; a promise that does not hold is refused.
-START_TEST(inside) {
-    Arena *a = arena_new();
+ARENA_TEST(inside) {
     Variant *v;
     const Stream *s = pu_stream(a, "stdlib/softmax.attn", NULL, 8, &v);
     const TileProgram *p = scheduled(a, s);
@@ -77,9 +74,7 @@ START_TEST(inside) {
     ck_assert(!tile_eval(q, tile_data_random(a, q, size, 3, 7), false, &diags));
     ck_assert_msg(strstr(diags.first->message, "goes past its end") != NULL, "%s",
                   diags.first->message);
-    arena_free(a);
 }
-END_TEST
 
 // ---- shapes
 
@@ -108,7 +103,7 @@ static int64_t shared_bytes(const TileKernel *k) {
     return n;
 }
 
-START_TEST(shapes) {
+TEST(shapes) {
     static const int dims[][2] = {{1, 1},     {16, 16},   {40, 24},  {64, 64},
                                   {64, 128},  {96, 96},   {128, 64}, {128, 128},
                                   {192, 128}, {256, 256}, {64, 512}};
@@ -129,28 +124,11 @@ START_TEST(shapes) {
                 arena_free(a);
             }
 }
-END_TEST
 
-START_TEST(too_wide) {
-    Arena *a = arena_new();
+ARENA_TEST(too_wide) {
     Diags diags;
     ck_assert_ptr_null(program(a, TARGET_GFX1100, DT_F32, 4096, 64, &diags));
     ck_assert_int_eq(diags.errors, 1);
     ck_assert_str_eq(diags.first->message,
                      "target 'gfx1100' has no room for tiles of a D of 4096 and f32");
-    arena_free(a);
-}
-END_TEST
-
-Suite *pass_amd_suite(void) {
-    Suite *s = suite_create("pass_amd");
-    TCase *t = tcase_create("schedule");
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, library);
-    tcase_add_test(t, sweeps);
-    tcase_add_test(t, inside);
-    tcase_add_test(t, shapes);
-    tcase_add_test(t, too_wide);
-    suite_add_tcase(s, t);
-    return s;
 }

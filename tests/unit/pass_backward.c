@@ -188,11 +188,10 @@ static const char *const bodies[] = {
     "normalize(s) = softmax(s); }", // on Hopper warpgroups have the same keys
 };
 
-START_TEST(chosen) {
+TEST(chosen) {
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
         check(strstr(bodies[i], "q, k) = ") + 8, bodies[i], DT_F32);
 }
-END_TEST
 
 // Weights that f16 does not hold before they are divided: the forward scales them, and the backward knows nothing of it. A row's own
 // magnitude is one of the first's numbers anyway.
@@ -207,43 +206,25 @@ static const char *const wide[] = {
     "exp(s) / rowsum(exp(s)) + 1e5 * z[0, 0, 0]; }",
 };
 
-START_TEST(of_f16) {
+TEST(of_f16) {
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
         check(strstr(wide[i], "q, k) = ") + 8, wide[i], DT_F16);
         check_scheduled(strstr(wide[i], "q, k) = ") + 8, wide[i], TARGET_SM80, DT_F16);
         check_scheduled(strstr(wide[i], "q, k) = ") + 8, wide[i], TARGET_SM90A, DT_F16);
     }
 }
-END_TEST
 
-START_TEST(library) { pu_library(check_file, -1); }
-END_TEST
+TEST(library) { pu_library(check_file, -1); }
 
 static const TargetId gpus[] = {TARGET_SM80, TARGET_GFX942, TARGET_GFX1100, TARGET_SM90A};
 
-START_TEST(scheduled_library) { pu_library(check_file, (int)gpus[_i]); }
-END_TEST
+TEST_EACH(scheduled_library, 0, 4) { pu_library(check_file, (int)gpus[_i]); }
 
-START_TEST(scheduled_chosen) {
+TEST_EACH(scheduled_chosen, 0, 4) {
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
         bool wide = gpus[_i] == TARGET_GFX1100 && strstr(bodies[i], "Dv = 1"); // has up to 128
         if (wide) continue;
         check_scheduled(strstr(bodies[i], "q, k) = ") + 8, bodies[i], gpus[_i],
                         i % 2 ? DT_F32 : DT_BF16);
     }
-}
-END_TEST
-
-Suite *pass_backward_suite(void);
-Suite *pass_backward_suite(void) {
-    Suite *s = suite_create("pass_backward");
-    TCase *t = tcase_create("backward");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, library);
-    tcase_add_test(t, chosen);
-    tcase_add_test(t, of_f16);
-    tcase_add_loop_test(t, scheduled_library, 0, 4);
-    tcase_add_loop_test(t, scheduled_chosen, 0, 4);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -81,18 +81,16 @@ static void check_sm90(const char *path, int most) {
 }
 static void check_parts(const char *path, int most) { check_blocks(path, TARGET_HOST, true, most); }
 
-START_TEST(library_in_blocks) {
+TEST_EACH(library_in_blocks, 0, 8) {
     static void (*const check[])(const char *, int) = {check_host, check_sm80, check_sm90,
                                                        check_parts};
     pu_library(check[_i / 2], _i % 2 ? 4 : 3); // of 8 columns: two even blocks; 3, 3, 2
 }
-END_TEST
 
-START_TEST(a_norm_of_the_output_is_refused) {
+ARENA_TEST(a_norm_of_the_output_is_refused) {
     static const char text[] =
         "import std.normalization; attention t { dim D = 8, Dv = D; score(q, k) = dot(q, k); "
         "normalize(s) = softmax(s); output(o, b, h, q_idx, d) = o * rsqrt(sqnorm(o) + 1); }";
-    Arena *a = arena_new();
     Variant *v;
     Diags diags;
     diag_init(&diags, a);
@@ -100,17 +98,4 @@ START_TEST(a_norm_of_the_output_is_refused) {
     const Stream *s = pu_stream(a, "t.attn", text, 512, &v);
     ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
     ck_assert_int_eq(diags.errors, 1);
-    arena_free(a);
-}
-END_TEST
-
-Suite *pass_columns_suite(void);
-Suite *pass_columns_suite(void) {
-    Suite *s = suite_create("pass_columns");
-    TCase *t = tcase_create("blocks");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, library_in_blocks, 0, 8);
-    tcase_add_test(t, a_norm_of_the_output_is_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -82,14 +82,4 @@ static void check_row(const struct Row *r) {
     arena_free(a);
 }
 
-START_TEST(measured) { check_row(&rows[_i]); }
-END_TEST
-
-Suite *pass_counted_suite(void) {
-    Suite *s = suite_create("pass_counted");
-    TCase *t = tcase_create("counted");
-    tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, measured, 0, (int)(sizeof rows / sizeof *rows));
-    suite_add_tcase(s, t);
-    return s;
-}
+TEST_EACH(measured, 0, (int)(sizeof rows / sizeof *rows)) { check_row(&rows[_i]); }

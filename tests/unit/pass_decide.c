@@ -4,8 +4,8 @@
 #include "passes/derive/decide.h"
 #include "passes/derive/limits.h"
 #include "passes/simplify/simplify.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <string.h>
 
@@ -82,7 +82,7 @@ static const struct {
     {"((dot - 3e38) + -3e38)", "s", "s", "rounded((rounded((dot - 3e+38)) + -3e+38))", "s", "s"},
 };
 
-START_TEST(decisions) {
+TEST(decisions) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
         const RowProgram *r =
@@ -96,9 +96,8 @@ START_TEST(decisions) {
         arena_free(a);
     }
 }
-END_TEST
 
-START_TEST(exact_extrema) {
+TEST(exact_extrema) {
     static const struct {
         const char *weight;
         bool exact;
@@ -113,7 +112,6 @@ START_TEST(exact_extrema) {
         arena_free(a);
     }
 }
-END_TEST
 
 // ---- what is exact keeps its bits
 
@@ -139,7 +137,7 @@ static ExValue at_point(void *ctx, const Ex *e) {
     return (ExValue){.f = ((const float *)ctx)[e->index]};
 }
 
-START_TEST(exact_to_the_bit) {
+TEST(exact_to_the_bit) {
     for (uint32_t i = 1; i <= 3000; i++) {
         Arena *a = arena_new();
         ExPool *p = ex_pool(a);
@@ -156,11 +154,10 @@ START_TEST(exact_to_the_bit) {
         arena_free(a);
     }
 }
-END_TEST
 
 // ---- limits
 
-START_TEST(scores_that_may_be_infinite) {
+TEST(scores_that_may_be_infinite) {
     static const struct {
         const char *modified;
         bool overflows;
@@ -186,17 +183,4 @@ START_TEST(scores_that_may_be_infinite) {
                       of[i].modified);
         arena_free(a);
     }
-}
-END_TEST
-
-Suite *pass_decide_suite(void);
-Suite *pass_decide_suite(void) {
-    Suite *s = suite_create("pass_decide");
-    TCase *t = tcase_create("decisions");
-    tcase_add_test(t, decisions);
-    tcase_add_test(t, exact_extrema);
-    tcase_add_test(t, exact_to_the_bit);
-    tcase_add_test(t, scores_that_may_be_infinite);
-    suite_add_tcase(s, t);
-    return s;
 }

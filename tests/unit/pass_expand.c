@@ -2,8 +2,8 @@
 // changed one at a time, and, expanded, with what it waits for taken away.
 #include "ir/tile_eval.h"
 #include "passes/schedule/expand.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,17 +74,14 @@ static Verdict verdict(Arena *a, const TileProgram *erased, const TileProgram *p
     return RIGHT;
 }
 
-START_TEST(an_assignment_is_expanded) {
-    Arena *a = arena_new();
+ARENA_TEST_EACH(an_assignment_is_expanded, 0, sizeof files / sizeof *files) {
     const char *text = read_file(a, files[_i]);
     TileProgram *p = parse(a, text);
     ck_assert(is_valid(a, p));
     expand(p);
     ck_assert(is_valid(a, p));
     ck_assert_int_eq(verdict(a, parse(a, text), p), RIGHT);
-    arena_free(a);
 }
-END_TEST
 
 // ---- other places
 
@@ -143,25 +140,22 @@ static Count change_all(int file, int how, const char *what) {
     return c;
 }
 
-START_TEST(wrong_stages_are_refused) {
+TEST_EACH(wrong_stages_are_refused, 0, CHANGED) {
     Count c = change_all(_i, 0, "stage");
     ck_assert_int_gt(c.by_text, 8);
 }
-END_TEST
 
-START_TEST(copies_of_steps_may_stand_beside_loops) {
+TEST_EACH(copies_of_steps_may_stand_beside_loops, 0, CHANGED) {
     Count c = change_all(_i, 1, "copy");
     ck_assert_int_gt(c.by_text + c.right, 4);
 }
-END_TEST
 
-START_TEST(pipes_may_be_deeper) {
+TEST_EACH(pipes_may_be_deeper, 0, CHANGED) {
     Count c = change_all(_i, 2, "depth");
     ck_assert_int_ge(c.right, files[_i] == ring ? 2 : 3);
 }
-END_TEST
 
-START_TEST(wrong_orders_are_refused) {
+TEST_EACH(wrong_orders_are_refused, 0, CHANGED) {
     Count c = {0, 0, 0};
     for (int order = 0; order < 16; order++) {
         Count n = change_all(_i, 3 + order, "order");
@@ -170,7 +164,6 @@ START_TEST(wrong_orders_are_refused) {
     ck_assert_int_gt(c.by_text, 40);
     ck_assert_int_gt(c.right, 40);
 }
-END_TEST
 
 // ---- less waiting
 
@@ -212,44 +205,15 @@ static bool is_conditional(const TileOp *op) { // a block has a first tile, not 
 }
 static void always(TileOp *op) { op->when = NULL; }
 
-START_TEST(waits_are_needed) { weaken_all(_i, is_wait, wait_less, 6); }
-END_TEST
-START_TEST(drops_are_needed) { weaken_all(_i, is_drop, tile_unlink, 8); }
-END_TEST
-START_TEST(turns_are_needed) { weaken_all(_i, is_turn, tile_unlink, 6); }
-END_TEST
+TEST_EACH(waits_are_needed, 0, 1) { weaken_all(_i, is_wait, wait_less, 6); }
+TEST_EACH(drops_are_needed, 0, 1) { weaken_all(_i, is_drop, tile_unlink, 8); }
+TEST_EACH(turns_are_needed, 0, 1) { weaken_all(_i, is_turn, tile_unlink, 6); }
 static bool is_barrier(const TileOp *op) { return op->kind == TILE_BARRIER; }
 static bool is_copy_wait(const TileOp *op) { return op->kind == TILE_WAIT; }
 
 // A ring waits once a step.
-START_TEST(waits_for_copies_are_needed) {
+TEST_EACH(waits_for_copies_are_needed, 1, CHANGED) {
     weaken_all(_i, is_copy_wait, wait_less, files[_i] == ring ? 2 : 4);
 }
-END_TEST
-START_TEST(barriers_are_needed) { weaken_all(_i, is_barrier, tile_unlink, 4); }
-END_TEST
-START_TEST(conditions_are_needed) { weaken_all(_i, is_conditional, always, 4); }
-END_TEST
-
-Suite *pass_expand_suite(void);
-Suite *pass_expand_suite(void) {
-    Suite *s = suite_create("pass_expand");
-    TCase *t = tcase_create("places");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, an_assignment_is_expanded, 0, (int)(sizeof files / sizeof *files));
-    tcase_add_loop_test(t, wrong_stages_are_refused, 0, CHANGED);
-    tcase_add_loop_test(t, copies_of_steps_may_stand_beside_loops, 0, CHANGED);
-    tcase_add_loop_test(t, pipes_may_be_deeper, 0, CHANGED);
-    tcase_add_loop_test(t, wrong_orders_are_refused, 0, CHANGED);
-    suite_add_tcase(s, t);
-    t = tcase_create("waits");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, waits_are_needed, 0, 1);
-    tcase_add_loop_test(t, drops_are_needed, 0, 1);
-    tcase_add_loop_test(t, turns_are_needed, 0, 1);
-    tcase_add_loop_test(t, conditions_are_needed, 0, 1);
-    tcase_add_loop_test(t, waits_for_copies_are_needed, 1, CHANGED);
-    tcase_add_loop_test(t, barriers_are_needed, 1, CHANGED);
-    suite_add_tcase(s, t);
-    return s;
-}
+TEST_EACH(barriers_are_needed, 1, CHANGED) { weaken_all(_i, is_barrier, tile_unlink, 4); }
+TEST_EACH(conditions_are_needed, 0, 1) { weaken_all(_i, is_conditional, always, 4); }

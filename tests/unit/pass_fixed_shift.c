@@ -27,7 +27,7 @@ static bool may(const Stream *s) {
 #define SOFTMAX "normalize(s) { let m = rowmax(s); let e = exp(s - m); let l = rowsum(e); "
 #define BY_HEAD "normalize(s, b, h) { let m = rowmax(s); let e = exp(s - m); let l = rowsum(e); "
 
-START_TEST(who_may) {
+TEST(who_may) {
     static const struct {
         const char *text;
         bool may;
@@ -103,7 +103,6 @@ START_TEST(who_may) {
         arena_free(a);
     }
 }
-END_TEST
 
 static TileOp *first_redo(const TileProgram *p) {
     TileBlock *b = &p->kernels.data[0]->body;
@@ -151,8 +150,7 @@ static void check_one(const char *path, int of) {
 }
 
 // Of ordinary scores no step needs to be done again.
-START_TEST(library) { pu_library(check_one, _i); }
-END_TEST
+TEST_EACH(library, 0, 2) { pu_library(check_one, _i); }
 
 // Scores that outgrow what stood first, towards either end, in some rows, or all at once.
 static const char *const moving[] = {
@@ -193,20 +191,17 @@ static int32_t size_called(const TileProgram *p, const int32_t *size, const char
     return 0;
 }
 
-START_TEST(moves) {
+ARENA_TEST_EACH(moves, 0, sizeof moving / sizeof *moving) {
     static const PuLaunch launches[] = {{1, 2, 1, 200, 300, 100}, {1, 1, 1, 70, 50, 0}};
     static const char *const forms[] = {"fixed_shift=1,keys=32", "fixed_shift=1,keys=64,queries=1",
                                         "fixed_shift=1,warpgroups=1,turns=0,keys=48,cluster=2"};
-    Arena *a = arena_new();
     for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
         for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
             bool lists = strstr(moving[_i], "i % 2"); // no clusters there
             if (lists && strstr(forms[f], "cluster")) continue;
             check(a, "t.attn", variant(a, moving[_i]), forms[f], launches[i], true);
         }
-    arena_free(a);
 }
-END_TEST
 
 // The same where tiles are in parts, on three multiprocessors.
 static void check_parts(Arena *a, const char *path, const char *text, bool redoes, bool known) {
@@ -234,13 +229,10 @@ static void check_parts(Arena *a, const char *path, const char *text, bool redoe
     }
 }
 
-START_TEST(moves_in_parts) {
-    Arena *a = arena_new();
+ARENA_TEST_EACH(moves_in_parts, 0, sizeof moving / sizeof *moving) {
     bool known = !strstr(moving[_i], "i % 2"); // how many steps such a mask has no launch knows
     check_parts(a, "t.attn", variant(a, moving[_i]), true, known);
-    arena_free(a);
 }
-END_TEST
 
 static void check_one_in_parts(const char *path, int unused) {
     Arena *a = arena_new();
@@ -249,13 +241,11 @@ static void check_one_in_parts(const char *path, int unused) {
     arena_free(a);
 }
 
-START_TEST(library_in_parts) { pu_library(check_one_in_parts, 0); }
-END_TEST
+TEST(library_in_parts) { pu_library(check_one_in_parts, 0); }
 
 // Without that they are wrong: the tests above need it.
-START_TEST(redo_is_needed) {
+ARENA_TEST(redo_is_needed) {
     static const PuLaunch l = {1, 2, 1, 200, 300, 100};
-    Arena *a = arena_new();
     PassOptions o = options();
     Variant *v;
     Diags diags;
@@ -269,11 +259,9 @@ START_TEST(redo_is_needed) {
     TileData *x = tile_data_random(a, before, size, 3, 7), *y = tile_data_random(a, p, size, 3, 7);
     ck_assert(tile_eval(before, x, true, &diags));
     ck_assert(!tile_eval(p, y, true, &diags) || !(tile_data_distance(before, x, p, y) < 1e-2));
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(refused) {
+TEST(refused) {
     static const struct {
         Dtype dtype;
         const char *path, *schedule, *message;
@@ -298,21 +286,4 @@ START_TEST(refused) {
         ck_assert_str_eq(diags.first->message, all[i].message);
         arena_free(a);
     }
-}
-END_TEST
-
-Suite *pass_fixed_shift_suite(void);
-Suite *pass_fixed_shift_suite(void) {
-    Suite *s = suite_create("pass_fixed_shift");
-    TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, who_may);
-    tcase_add_loop_test(t, library, 0, 2);
-    tcase_add_loop_test(t, moves, 0, sizeof moving / sizeof *moving);
-    tcase_add_loop_test(t, moves_in_parts, 0, sizeof moving / sizeof *moving);
-    tcase_add_test(t, library_in_parts);
-    tcase_add_test(t, redo_is_needed);
-    tcase_add_test(t, refused);
-    suite_add_tcase(s, t);
-    return s;
 }

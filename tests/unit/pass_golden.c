@@ -2,7 +2,7 @@
 // few the order of the operations. A change of tests/tile/schedules.golden is a change of what
 // kernels do: look at it, measure, then take it over with
 //
-//     UPDATE=1 CK_RUN_SUITE=pass_golden build/tests/check_unit
+//     UPDATE=1 build/tests/check_unit pass_golden
 #include "tests/unit/pass_util.h"
 
 static const char golden[] = "tests/tile/schedules.golden";
@@ -123,8 +123,7 @@ static void expect_line(const char *is, const char *want) {
                   (int)strcspn(is, "\n"), is, (int)strcspn(want, "\n"), want);
 }
 
-START_TEST(library) {
-    Arena *a = arena_new();
+ARENA_TEST(library) {
     Text t, want;
     char part[4096];
     size_t n;
@@ -141,15 +140,4 @@ START_TEST(library) {
     while ((n = fread(part, 1, sizeof part, f)) > 0) text_putn(&want, part, n);
     fclose(f);
     if (strcmp(t.s, want.s)) expect_line(t.s, want.s);
-    arena_free(a);
-}
-END_TEST
-
-Suite *pass_golden_suite(void) {
-    Suite *s = suite_create("pass_golden");
-    TCase *t = tcase_create("golden");
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, library);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -12,8 +12,7 @@ static PassOptions options(TargetId target, ShapeClass shape) {
                          .shape = shape};
 }
 
-START_TEST(text) {
-    Arena *a = arena_new();
+ARENA_TEST(text) {
     Diags diags;
     diag_init(&diags, a);
     Knobs own = {.said = knobs_of(FORM_SM90), .keys = 16}, k = pu_knobs("after=-1,keys=48,rows=7");
@@ -49,9 +48,7 @@ START_TEST(text) {
     ck_assert(knobs_wrong(a, &mixed) && knobs_wrong(a, &wide));
     wide.keys = 47, wide.rows = 1;
     ck_assert(!knobs_wrong(a, &wide));
-    arena_free(a);
 }
-END_TEST
 
 // The compiler's own comes first, the others by cycles; each is legal and says all there is to say.
 static void check_candidates(TargetId target, ShapeClass shape, int D) {
@@ -77,7 +74,7 @@ static void check_candidates(TargetId target, ShapeClass shape, int D) {
     arena_free(a);
 }
 
-START_TEST(candidates) {
+TEST(candidates) {
     static const int dims[] = {64, 128, 256};
     for (int i = 0; i < 3; i++) {
         check_candidates(TARGET_SM90A, SHAPE_SHORT, dims[i]);
@@ -91,10 +88,9 @@ START_TEST(candidates) {
         check_candidates(amd[i], SHAPE_SHORT, 128);
     }
 }
-END_TEST
 
 // With few queries the kernel of parts is the one that is tuned.
-START_TEST(few_queries) {
+TEST(few_queries) {
     static const TargetId targets[] = {TARGET_HOST, TARGET_SM80, TARGET_SM90A};
     static const int32_t few[SIZE_FREE] = {1, 2, 2, 1, 8192, 8191},
                          many[SIZE_FREE] = {8, 64, 64, 64, 64, 0};
@@ -116,12 +112,10 @@ START_TEST(few_queries) {
         arena_free(a);
     }
 }
-END_TEST
 
 // Choices are judged where they are taken: more keys than a tile of sm_80 has registers for, beside
 // kernels for few queries that have their own.
-START_TEST(beside_few_queries) {
-    Arena *a = arena_new();
+ARENA_TEST(beside_few_queries) {
     Variant *v;
     Diags diags;
     diag_init(&diags, a);
@@ -132,21 +126,16 @@ START_TEST(beside_few_queries) {
     const TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert(p && !diags.errors);
     ck_assert_int_eq(p->kernels.data[0]->schedule.knobs.keys, 160);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(neighbours) {
-    Arena *a = arena_new();
+ARENA_TEST(neighbours) {
     Variant *v;
     Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 64, &v);
     PassOptions o = options(TARGET_SM90A, SHAPE_LONG);
     Candidates c = pass_candidates(a, s, &o), n = pass_neighbours(a, s, &o, &c.data[0].knobs);
     ck_assert_int_gt(n.n, 3);
     for (int i = 0; i < n.n; i++) ck_assert(!knobs_same(&n.data[i].knobs, &c.data[0].knobs));
-    arena_free(a);
 }
-END_TEST
 
 // ---- launches whose tiles are in parts
 
@@ -183,9 +172,8 @@ static PassOptions options_of(const struct PartsRow *r) {
     return o;
 }
 
-START_TEST(in_parts) {
+ARENA_TEST_EACH(in_parts, 0, (int)(sizeof parts_rows / sizeof *parts_rows)) {
     const struct PartsRow *r = &parts_rows[_i];
-    Arena *a = arena_new();
     Variant *v;
     Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, &v);
     PassOptions o = options_of(r);
@@ -193,18 +181,15 @@ START_TEST(in_parts) {
     ck_assert_int_eq(pass_in_parts(s, &o), r->parts);
     o.split = false;
     ck_assert(!pass_in_parts(s, &o));
-    arena_free(a);
 }
-END_TEST
 
 // What is kept for a class is what its launches run: those in parts run the short ones' kernels,
 // however many keys they have.
-START_TEST(parts_are_short) {
+ARENA_TEST_EACH(parts_are_short, 0, 7) {
     const struct PartsRow *r = &parts_rows[_i];
     const Knobs schedules[SHAPE_COUNT] = {[SHAPE_TINY] = pu_knobs("keys=64"),
                                           [SHAPE_SHORT] = pu_knobs("keys=64"),
                                           [SHAPE_LONG] = pu_knobs("keys=96")};
-    Arena *a = arena_new();
     Variant *v;
     Diags diags;
     diag_init(&diags, a);
@@ -221,9 +206,7 @@ START_TEST(parts_are_short) {
     const TileKernel *k = p->kernels.data[p->plans.data[i].kernels.data[0]];
     if (!k->schedule.knobs.few_keys)
         ck_assert_int_eq(k->schedule.knobs.keys == 64, r->parts || r->of == SHAPE_SHORT);
-    arena_free(a);
 }
-END_TEST
 
 static int plans_of(Arena *a, const Stream *s, const PassOptions *o, Knobs schedule) {
     PassOptions own = *o;
@@ -236,9 +219,8 @@ static int plans_of(Arena *a, const Stream *s, const PassOptions *o, Knobs sched
 
 // Where it has no parts itself, a launch's tuning takes none from others, and says nothing of them;
 // where it has, that they cost more than they save may be found.
-START_TEST(neighbours_keep_parts) {
+ARENA_TEST_EACH(neighbours_keep_parts, 0, 6) {
     const struct PartsRow *r = &parts_rows[_i];
-    Arena *a = arena_new();
     Variant *v;
     Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, &v);
     PassOptions o = options_of(r);
@@ -253,14 +235,11 @@ START_TEST(neighbours_keep_parts) {
                       knobs_text(a, &n.data[i].knobs));
     }
     ck_assert_int_eq(others > 0, r->parts);
-    arena_free(a);
 }
-END_TEST
 
 // Tiles in parts are no reason for small ones: nothing is counted to be far better than the row.
-START_TEST(parts_are_counted) {
+ARENA_TEST_EACH(parts_are_counted, 0, 4) {
     const struct PartsRow *r = &parts_rows[_i];
-    Arena *a = arena_new();
     Variant *v;
     Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, &v);
     PassOptions o = options_of(r);
@@ -269,16 +248,13 @@ START_TEST(parts_are_counted) {
     ck_assert_int_gt(c.n, 3);
     ck_assert_msg(c.data[1].cycles > 0.88 * c.data[0].cycles, "%s",
                   knobs_text(a, &c.data[1].knobs));
-    arena_free(a);
 }
-END_TEST
 
 // One kernel where both classes want the same (a width with one row for both); else one for each, and the launch decides.
-START_TEST(classes) {
+ARENA_TEST(classes) {
     const Knobs three = pu_knobs("keys=64,stages=3"), k64 = pu_knobs("keys=64"),
                 schedules[SHAPE_COUNT] = {[SHAPE_TINY] = three, [SHAPE_SHORT] = three},
                 same[SHAPE_COUNT] = {k64, k64, k64};
-    Arena *a = arena_new();
     Variant *v;
     Diags diags;
     diag_init(&diags, a);
@@ -310,11 +286,9 @@ START_TEST(classes) {
     ck_assert_int_eq(pass_program(a, s, &host, short_only, &diags)->kernels.n, 1);
     const Knobs bad[SHAPE_COUNT] = {[SHAPE_SHORT] = pu_knobs("keys=17")};
     ck_assert_ptr_null(pass_program(a, s, &o, bad, &diags));
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(class_of_launches) {
+TEST(class_of_launches) {
     int32_t size[SIZE_FREE];
     ShapeClass c;
     for (int i = 0; i < SHAPE_COUNT; i++) { // what a class is like is in it
@@ -324,24 +298,4 @@ START_TEST(class_of_launches) {
         ck_assert(shape_find(shape_name((ShapeClass)i), &c) && c == (ShapeClass)i);
     }
     ck_assert(!shape_find("none", &c));
-}
-END_TEST
-
-Suite *pass_knobs_suite(void) {
-    Suite *s = suite_create("pass_knobs");
-    TCase *t = tcase_create("knobs");
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, text);
-    tcase_add_test(t, candidates);
-    tcase_add_test(t, few_queries);
-    tcase_add_test(t, beside_few_queries);
-    tcase_add_test(t, neighbours);
-    tcase_add_loop_test(t, in_parts, 0, (int)(sizeof parts_rows / sizeof *parts_rows));
-    tcase_add_loop_test(t, parts_are_short, 0, 7); // of sm_90a, but for documents
-    tcase_add_loop_test(t, parts_are_counted, 0, 4);
-    tcase_add_loop_test(t, neighbours_keep_parts, 0, 6);
-    tcase_add_test(t, classes);
-    tcase_add_test(t, class_of_launches);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -265,7 +265,7 @@ static void make_lists(At *at, const char *mask) {
     ck_assert_msg(ok, "%s does not run", mask);
 }
 
-START_TEST(loops) {
+TEST_EACH(loops, 0, MASKS) {
     static const PuTiles tiles[] = {{8, 8}, {16, 4}, {4, 16}, {1, 3}, {64, 64}, {5, 7}};
     static const int shapes[][3] = {{17, 40, 23}, {40, 17, 0}, {33, 33, 0}, {0, 5, 0},
                                     {5, 0, 0},    {9, 40, -5}, {20, 30, 50}};
@@ -292,11 +292,9 @@ START_TEST(loops) {
         arena_free(a);
     }
 }
-END_TEST
 
-START_TEST(rectangles) {
+ARENA_TEST_EACH(rectangles, 0, MASKS) {
     const MaskCase *c = &masks[_i];
-    Arena *a = arena_new();
     Variant *v;
     TileProgram *p = mask_program(a, c->mask, &v);
     const TileKernel *k = p->kernels.data[0];
@@ -325,9 +323,7 @@ START_TEST(rectangles) {
             ck_assert_msg(must || want < 2, "must is not exact: %s [%d %d] [%d %d]", c->mask, q0,
                           q1, k0, k1);
     }
-    arena_free(a);
 }
-END_TEST
 
 // What lists of tiles hold, besides being right for all masks: those of masks that read inputs.
 static const MaskCase listed[] = {
@@ -387,22 +383,20 @@ static const int list_shapes[][3] = {
     {17, 40, 23}, {40, 17, 0}, {33, 33, 0}, {5, 0, 0}, {9, 40, -5}};
 static const PuTiles list_tiles[] = {{8, 8}, {16, 4}, {4, 16}, {1, 3}};
 
-START_TEST(lists) {
+TEST_EACH(lists, 0, LISTED) {
     for (size_t t = 0; t < sizeof list_tiles / sizeof *list_tiles; t++)
         for (size_t s = 0; s < sizeof list_shapes / sizeof *list_shapes; s++)
             check_lists(&listed[_i], list_tiles[t], list_shapes[s]);
 }
-END_TEST
 
 // Every other mask: right, and no less exact than without lists.
-START_TEST(lists_of_all) {
+TEST_EACH(lists_of_all, 0, MASKS) {
     check_lists(&masks[_i], list_tiles[_i % 4], list_shapes[0]);
     check_lists(&masks[_i], list_tiles[(_i + 1) % 4], list_shapes[2]);
 }
-END_TEST
 
 // Masks whose bounds say all need no test per tile.
-START_TEST(no_where) {
+TEST(no_where) {
     static const char *const plain[] = {"true",
                                         "k <= q",
                                         "k <= q && q - k < 16",
@@ -421,9 +415,8 @@ START_TEST(no_where) {
         arena_free(a);
     }
 }
-END_TEST
 
-START_TEST(longest_first) {
+TEST(longest_first) {
     static const struct {
         const char *mask;
         bool reversed;
@@ -442,19 +435,4 @@ START_TEST(longest_first) {
                       cases[i].mask);
         arena_free(a);
     }
-}
-END_TEST
-
-Suite *pass_mask_suite(void) {
-    Suite *s = suite_create("pass_mask");
-    TCase *t = tcase_create("masks");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, loops, 0, MASKS);
-    tcase_add_loop_test(t, rectangles, 0, MASKS);
-    tcase_add_loop_test(t, lists, 0, LISTED);
-    tcase_add_loop_test(t, lists_of_all, 0, MASKS);
-    tcase_add_test(t, no_where);
-    tcase_add_test(t, longest_first);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -127,7 +127,7 @@ static void check(const char *mask, TargetId target, int sq, int sk, int offset)
     arena_free(a);
 }
 
-START_TEST(every_target) {
+TEST_EACH(every_target, 0, MASKS) {
     const char *mask = masks[_i];
     for (int t = 0; t < TARGETS; t++) {
         check(mask, targets[t], 40, 200, 160);
@@ -136,7 +136,6 @@ START_TEST(every_target) {
         check(mask, targets[t], 5, 90, 16777000);
     }
 }
-END_TEST
 
 // ---- masks by seed
 
@@ -252,8 +251,7 @@ static void draw_mask(Draw *d, int depth) {
     text_puts(&d->t, ")");
 }
 
-START_TEST(drawn) {
-    Arena *a = arena_new();
+ARENA_TEST_EACH(drawn, 0, SEEDS) {
     Draw d = {.state = (uint64_t)_i * 0x9e3779b97f4a7c15u + 77};
     text_init(&d.t, a);
     draw_mask(&d, 3);
@@ -262,9 +260,7 @@ START_TEST(drawn) {
     check(d.t.s, target, 33, 70, 9000000);
     check(d.t.s, target, 70, 1, -16777216);
     check(d.t.s, target, 9, 130, 16777000);
-    arena_free(a);
 }
-END_TEST
 
 static const char *printed(Arena *a, const char *extent) {
     Variant *v;
@@ -286,21 +282,7 @@ static const char *printed(Arena *a, const char *extent) {
 }
 
 // A product of a head and a size that is not Hkv may wrap: the index is not proved inside.
-START_TEST(index_of_product) {
-    Arena *a = arena_new();
+ARENA_TEST(index_of_product) {
     ck_assert_ptr_nonnull(strstr(printed(a, "Hkv"), "t![((h * Hkv) / H)]"));
     ck_assert_ptr_nonnull(strstr(printed(a, "NT"), "t[((h * NT) / H)]"));
-    arena_free(a);
-}
-END_TEST
-
-Suite *pass_mask_wrap_suite(void) {
-    Suite *s = suite_create("pass_mask_wrap");
-    TCase *t = tcase_create("wrap");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, every_target, 0, MASKS);
-    tcase_add_loop_test(t, drawn, 0, SEEDS);
-    tcase_add_test(t, index_of_product);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -128,30 +128,26 @@ static void check_variant(const char *path, const char *text, const char *what) 
     arena_free(a);
 }
 
-START_TEST(variants_of_the_library) {
+TEST_EACH(variants_of_the_library, 0, LIBRARY) {
     const char *path = library[_i];
     char file[64];
     snprintf(file, sizeof file, "stdlib/%s.attn", path);
     check_variant(file, NULL, path);
 }
-END_TEST
 
 static const char *whole_text(Arena *a, const char *clauses) {
     const char *score = strstr(clauses, "score(") ? "" : "score(q, k) = dot(q, k) * 0.25;";
     return arena_printf(a, "attention t { dim D = 8, Dv = 4; %s %s }", score, clauses);
 }
 
-START_TEST(variants_of_every_kind) {
-    Arena *a = arena_new();
+ARENA_TEST_EACH(variants_of_every_kind, 0, TEXTS) {
     check_variant("t.attn", whole_text(a, texts[_i]), texts[_i]);
-    arena_free(a);
 }
-END_TEST
 
 // In the kernels' own arithmetic, with operands rounded: near the reference still, and the same
 // before and after the passes but for what the rounding of the weights makes of another order of
 // tiles.
-START_TEST(narrow_types) {
+TEST(narrow_types) {
     static const Dtype types[] = {DT_BF16, DT_F16};
     for (int i = 0; i < 2; i++) {
         Arena *a = arena_new();
@@ -165,10 +161,9 @@ START_TEST(narrow_types) {
         arena_free(a);
     }
 }
-END_TEST
 
 // The keys in parts, merged by the derived rule; before and after the passes.
-START_TEST(split_keys) {
+ARENA_TEST_EACH(split_keys, 0, TEXTS + LIBRARY) {
     static const struct {
         int parts;
         TargetId target;
@@ -176,7 +171,6 @@ START_TEST(split_keys) {
         {1, TARGET_HOST}, {2, TARGET_HOST}, {5, TARGET_HOST}, {5, TARGET_SM80}, {11, TARGET_SM80}};
     static const PuStage stages[] = {PU_BUILT, PU_FUSED, PU_BOUND, PU_SHAPED};
     PassOptions o = {.dtype = DT_F32, .split = true};
-    Arena *a = arena_new();
     Variant *v;
     const char *what = _i < TEXTS ? texts[_i] : library[_i - TEXTS];
     const char *path = _i < TEXTS ? "t.attn" : arena_printf(a, "stdlib/%s.attn", what);
@@ -190,18 +184,15 @@ START_TEST(split_keys) {
                 p->sizes.data[p->sizes.n - 1].def = ex_i32(p->pool, splits[n].parts);
             check_program(a, v, p, what, stages[i]);
         }
-    arena_free(a);
 }
-END_TEST
 
 // As many parts as make the blocks as many as the workers, but none for nearly nothing.
-START_TEST(number_of_parts) {
+ARENA_TEST(number_of_parts) {
     static const int cases[][5] = {// B, H, Sq, Sk, parts of 64 workers, tiles of 8
                                    {1, 4, 1, 4096, 64}, {1, 4, 16, 4096, 8}, {2, 8, 1, 4096, 32},
                                    {8, 32, 1, 4096, 2}, {1, 1, 1, 64, 4},    {1, 1, 1, 7, 1},
                                    {1, 1, 0, 4096, 1},  {1, 1, 1, 0, 1}};
     PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32, .split = true};
-    Arena *a = arena_new();
     Variant *v;
     const Stream *s = pu_stream(a, "stdlib/softmax.attn", NULL, 8, &v);
     const TileProgram *p = pu_staged(a, s, &o, PU_SHAPED, (PuTiles){8, 8});
@@ -211,19 +202,4 @@ START_TEST(number_of_parts) {
         ck_assert_int_eq(size[SIZE_FREE], cases[i][1]); // of a group
         ck_assert_int_eq(size[SIZE_FREE + 1], cases[i][4]);
     }
-    arena_free(a);
-}
-END_TEST
-
-Suite *pass_programs_suite(void) {
-    Suite *s = suite_create("pass_programs");
-    TCase *t = tcase_create("programs");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, variants_of_the_library, 0, LIBRARY);
-    tcase_add_loop_test(t, variants_of_every_kind, 0, TEXTS);
-    tcase_add_loop_test(t, split_keys, 0, TEXTS + LIBRARY);
-    tcase_add_test(t, number_of_parts);
-    tcase_add_test(t, narrow_types);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -96,32 +96,18 @@ static void replay_on(TargetId target, Dtype dtype, ShapeClass shape, const char
     }
 }
 
-START_TEST(every_target) {
+TEST_EACH(every_target, 0, TARGET_COUNT) {
     TargetId t = (TargetId)_i;
     replay_on(t, t == TARGET_HOST ? DT_F32 : DT_BF16, SHAPE_LONG, NULL);
 }
-END_TEST
 
-START_TEST(every_class) {
+TEST_EACH(every_class, 0, SHAPE_COUNT) {
     replay_on(TARGET_SM90A, DT_BF16, (ShapeClass)_i, NULL);
     replay_on(TARGET_SM90A, DT_F16, (ShapeClass)_i, "keys=64");
 }
-END_TEST
 
 // f32 by tf32 is in the text too.
-START_TEST(tf32) {
+TEST(tf32) {
     PassOptions o = {.target = *target_get(TARGET_SM80), .tf32 = true, .split = true};
     replay("stdlib/causal.attn", NULL, 64, &o);
-}
-END_TEST
-
-Suite *pass_replay_suite(void) {
-    Suite *s = suite_create("pass_replay");
-    TCase *t = tcase_create("replay");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, every_target, 0, TARGET_COUNT);
-    tcase_add_loop_test(t, every_class, 0, SHAPE_COUNT);
-    tcase_add_test(t, tf32);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -24,8 +24,7 @@ static TileProgram *scheduled(Arena *a, const char *path, int D, TargetId target
 }
 
 // 128 queries and keys, 128 columns, two warpgroups.
-START_TEST(forward) {
-    Arena *a = arena_new();
+ARENA_TEST(forward) {
     Variant *v;
     PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16};
     TileProgram *p = pass_algorithm(a, pu_stream(a, "stdlib/softmax.attn", NULL, 128, &v), &o);
@@ -43,13 +42,10 @@ START_TEST(forward) {
     b.k.schedule.knobs.share = 1; // weights go through shared memory, in rows of whole panels
     ck_assert_int_eq(pass_registers(&b), ACC + SCORES);
     ck_assert_int_ge(pass_shared(&b), 7 * TILE);
-    arena_free(a);
 }
-END_TEST
 
 // Two accumulators of a nest of two loops, and two scores of each pair. tests/tile/backward.tile
-START_TEST(nest) {
-    Arena *a = arena_new();
+ARENA_TEST(nest) {
     FILE *f = fopen("tests/tile/backward.tile", "rb");
     ck_assert(f != NULL);
     char *text = arena_alloc(a, 1 << 16);
@@ -65,12 +61,10 @@ START_TEST(nest) {
     ck_assert_int_eq(pass_carried(&b), 2 * ACC);
     ck_assert_int_eq(pass_registers(&b), 2 * ACC + 2 * PAIRS);
     ck_assert_int_eq(pass_products(&b), 128 * 64 * 5 * 16);
-    arena_free(a);
 }
-END_TEST
 
 // What the schedule leaves is no more than what was counted before it, and where nothing else is made, the same.
-START_TEST(shared) {
+TEST(shared) {
     static const TargetId targets[] = {TARGET_SM80, TARGET_GFX942, TARGET_GFX1100};
     static const struct {
         const char *path;
@@ -93,10 +87,9 @@ START_TEST(shared) {
             arena_free(a);
         }
 }
-END_TEST
 
 // Counting knows attentions only: gradients get tiles of their own, and where they are not in roles an SM to themselves.
-START_TEST(gradients) {
+TEST(gradients) {
     static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A};
     for (int i = 0; i < 4; i++) {
         Arena *a = arena_new();
@@ -119,17 +112,4 @@ START_TEST(gradients) {
         ck_assert_int_gt(found, 0);
         arena_free(a);
     }
-}
-END_TEST
-
-Suite *pass_resources_suite(void);
-Suite *pass_resources_suite(void) {
-    Suite *s = suite_create("pass_resources");
-    TCase *tc = tcase_create("resources");
-    tcase_add_test(tc, forward);
-    tcase_add_test(tc, nest);
-    tcase_add_test(tc, shared);
-    tcase_add_test(tc, gradients);
-    suite_add_tcase(s, tc);
-    return s;
 }

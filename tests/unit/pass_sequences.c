@@ -82,16 +82,15 @@ static void check_variant(const char *path, const char *text, int which) {
     }
 }
 
-START_TEST(texts_keep_their_meaning) { check_variant(NULL, texts[_i / LAUNCHES], _i % LAUNCHES); }
-END_TEST
+TEST_EACH(texts_keep_their_meaning, 0, TEXTS *LAUNCHES) {
+    check_variant(NULL, texts[_i / LAUNCHES], _i % LAUNCHES);
+}
 
 static void check_file(const char *path, int launch) { check_variant(path, NULL, launch); }
 
-START_TEST(library_ragged) { pu_library(check_file, 1); }
-END_TEST
+TEST(library_ragged) { pu_library(check_file, 1); }
 
-START_TEST(library_paged) { pu_library(check_file, 5); }
-END_TEST
+TEST(library_paged) { pu_library(check_file, 5); }
 
 // ---- what has no such layout
 
@@ -107,7 +106,7 @@ static void refused(const char *text, BatchLayout batch, const char *why) {
     arena_free(a);
 }
 
-START_TEST(says_what_has_no_layout) {
+TEST(says_what_has_no_layout) {
     refused("attention t { dim D = 8; input bias: f32[H, Sq, Sk]; score(q, k) = dot(q, k); "
             "modify(s, b, h, "
             "i, j) = s + bias[h, i, j]; normalize(s) = s; }",
@@ -124,17 +123,4 @@ START_TEST(says_what_has_no_layout) {
             "h, i, j) = "
             "s + x[j]; normalize(s) = s; }",
             BATCH_PAGED, "size 'table' has the name of a size of layout paged");
-}
-END_TEST
-
-Suite *pass_sequences_suite(void) {
-    Suite *s = suite_create("pass_sequences");
-    TCase *t = tcase_create("sequences");
-    tcase_set_timeout(t, 240);
-    tcase_add_loop_test(t, texts_keep_their_meaning, 0, TEXTS * LAUNCHES);
-    tcase_add_test(t, library_ragged);
-    tcase_add_test(t, library_paged);
-    tcase_add_test(t, says_what_has_no_layout);
-    suite_add_tcase(s, t);
-    return s;
 }

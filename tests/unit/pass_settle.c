@@ -30,17 +30,8 @@ static int choices_in_full_tiles(const char *score) {
     return n;
 }
 
-START_TEST(full_tiles_choose_only_where_they_must) {
+TEST(full_tiles_choose_only_where_they_must) {
     ck_assert_int_eq(choices_in_full_tiles("s"), 0);
     ck_assert_int_eq(choices_in_full_tiles("tanh(s * 0.05) * 20 + abs(k - q)"), 0);
     ck_assert_int_gt(choices_in_full_tiles("s + bias[k]"), 0); // a bias of -inf masks a key
-}
-END_TEST
-
-Suite *pass_settle_suite(void) {
-    Suite *s = suite_create("pass_settle");
-    TCase *t = tcase_create("choices");
-    tcase_add_test(t, full_tiles_choose_only_where_they_must);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -43,8 +43,7 @@ static const char causal[] = "mask(b, h, q, k) = k <= q; score(q, k) = dot(q, k)
 
 // One map for the scores and their maximum, one for the weights and their sum; a full tile needs
 // the maximum of the products only.
-START_TEST(softmax_is_two_maps) {
-    Arena *a = arena_new();
+ARENA_TEST(softmax_is_two_maps) {
     const TileProgram *p = program(a, causal, PU_SHAPED);
     Count partial = count(&loop_of(p, CLASS_PARTIAL)->body),
           full = count(&loop_of(p, CLASS_FULL)->body);
@@ -60,12 +59,9 @@ START_TEST(softmax_is_two_maps) {
             if (plain) ck_assert_int_eq(op->outs.data[i].body->op, EX_SYM);
         }
     }
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(masks_are_expanded) {
-    Arena *a = arena_new();
+ARENA_TEST(masks_are_expanded) {
     const TileProgram *fused = program(a, causal, PU_FUSED), *p = program(a, causal, PU_SHAPED);
     ck_assert_int_gt(count(&fused->kernels.data[0]->body).masks, 0);
     Count c = count(&p->kernels.data[0]->body);
@@ -78,9 +74,7 @@ START_TEST(masks_are_expanded) {
     ck_assert_ptr_eq(partial->next, full);
     for (int i = 0; i < full->args.n; i++)
         ck_assert_ptr_eq(full->args.data[i], partial->results.data[i]);
-    arena_free(a);
 }
-END_TEST
 
 static void find_select(void *ctx, const Ex *e) { *(int *)ctx += e->op == EX_SELECT; }
 
@@ -93,22 +87,18 @@ static int selects(const TileOp *loop) {
 }
 
 // A score that is finite by itself asks the mask alone; one that may be -inf is looked at.
-START_TEST(full_tiles_test_no_finite_score) {
+ARENA_TEST(full_tiles_test_no_finite_score) {
     static const char text[] = "score(q, k) = dot(q, k); "
                                "mask(b, h, q, k) = k <= q; modify(s, b, h, q, k) = %s; "
                                "normalize(s) = s / max(rowsum(abs(s)), 1);";
-    Arena *a = arena_new();
     const TileProgram *p = program(a, arena_printf(a, text, "s * exp2((k - q) * 0.1)"), PU_SHAPED);
     ck_assert_int_eq(selects(loop_of(p, CLASS_FULL)), 0);
     ck_assert_int_eq(selects(loop_of(p, CLASS_PARTIAL)), 2);
     p = program(a, arena_printf(a, text, "k == 3 ? -inf : s"), PU_SHAPED);
     ck_assert_int_gt(selects(loop_of(p, CLASS_FULL)), 1);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(no_full_tiles_no_full_loop) {
-    Arena *a = arena_new();
+ARENA_TEST(no_full_tiles_no_full_loop) {
     const TileProgram *p =
         program(a,
                 "input t: i32[Sk]; mask(b, h, q, k) = t[q * k] == 1; score(q, k) = "
@@ -116,9 +106,7 @@ START_TEST(no_full_tiles_no_full_loop) {
                 PU_SHAPED);
     ck_assert_ptr_null(loop_of(p, CLASS_FULL));
     ck_assert_ptr_nonnull(loop_of(p, CLASS_PARTIAL));
-    arena_free(a);
 }
-END_TEST
 
 // Operations of the first sweep's body and of what stands before it.
 static Count before_loops(const TileKernel *k) {
@@ -128,7 +116,7 @@ static Count before_loops(const TileKernel *k) {
     return c;
 }
 
-START_TEST(invariants_leave_the_loop) {
+TEST(invariants_leave_the_loop) {
     static const char *const per_row[] = {
         "input x: f32[B, Sq]; modify(s, b, h, q, k) = s + x[b, q - q_offset];",
         "input x: f32[H]; modify(s, b, h, q, k) = s * exp(x[h]);",
@@ -145,11 +133,9 @@ START_TEST(invariants_leave_the_loop) {
         arena_free(a);
     }
 }
-END_TEST
 
 // What is the same down a column is computed once a column, in the loop.
-START_TEST(columns_leave_the_map) {
-    Arena *a = arena_new();
+ARENA_TEST(columns_leave_the_map) {
     const TileProgram *p = program(a,
                                    "input x: f32[B, Sk]; modify(s, b, h, q, k) = s * exp(x[b, k]); "
                                    "score(q, k) = dot(q, k); normalize(s) = s;",
@@ -161,13 +147,10 @@ START_TEST(columns_leave_the_map) {
     const Ex *load = column->outs.data[0].body->args[0];
     while (load->op != EX_LOAD) load = load->args[0];
     ck_assert(load->inside); // of a full tile every key exists
-    arena_free(a);
 }
-END_TEST
 
 // A map's operands are registers: what does not fit among them stays where it is.
-START_TEST(operands_are_few) {
-    Arena *a = arena_new();
+ARENA_TEST(operands_are_few) {
     Text t;
     text_init(&t, a);
     for (int i = 0; i < 100; i++) text_printf(&t, " + sin(f32(k) * %d.5)", i);
@@ -179,12 +162,10 @@ START_TEST(operands_are_few) {
     for (const TileOp *op = tile_next(&p->kernels.data[0]->body, NULL); op;
          op = tile_next(&p->kernels.data[0]->body, op))
         if (op->kind == TILE_MAP) ck_assert_int_le(op->args.n, PASS_MAX_OPERANDS);
-    arena_free(a);
 }
-END_TEST
 
 // The passes are at rest: running them again changes nothing.
-START_TEST(passes_are_idempotent) {
+TEST(passes_are_idempotent) {
     static const char *const cases[] = {
         softmax, causal,
         "score(q, k) = dot(q, k); normalize(s) { let n = rowsum(1.0); return s - rowsum(s) / n; }"};
@@ -203,10 +184,8 @@ START_TEST(passes_are_idempotent) {
         arena_free(a);
     }
 }
-END_TEST
 
-START_TEST(extents) {
-    Arena *a = arena_new();
+ARENA_TEST(extents) {
     TileProgram *p = program(a, softmax, PU_FUSED);
     TileKernel *k = p->kernels.data[0];
     pass_bind(p, k, 0, 16);
@@ -215,22 +194,4 @@ START_TEST(extents) {
     ck_assert_int_eq(tile_eval_launch(k->grid[2].count, size, 1), 3);
     const TileOp *loop = loop_of(p, CLASS_ANY);
     ck_assert_int_eq(tile_eval_launch(loop->to, size, 1), 3);
-    arena_free(a);
-}
-END_TEST
-
-Suite *pass_shapes_suite(void) {
-    Suite *s = suite_create("pass_shapes");
-    TCase *t = tcase_create("shapes");
-    tcase_add_test(t, softmax_is_two_maps);
-    tcase_add_test(t, masks_are_expanded);
-    tcase_add_test(t, full_tiles_test_no_finite_score);
-    tcase_add_test(t, no_full_tiles_no_full_loop);
-    tcase_add_test(t, invariants_leave_the_loop);
-    tcase_add_test(t, columns_leave_the_map);
-    tcase_add_test(t, operands_are_few);
-    tcase_add_test(t, passes_are_idempotent);
-    tcase_add_test(t, extents);
-    suite_add_tcase(s, t);
-    return s;
 }

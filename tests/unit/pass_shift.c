@@ -47,20 +47,16 @@ static const char *const moving[] = {
     SCALED "modify(s, b, h, i, j) = s * 9;",
 };
 
-START_TEST(moves) {
-    Arena *a = arena_new();
+ARENA_TEST_EACH(moves, 0, sizeof moving / sizeof *moving) {
     Variant *v;
     const Stream *s = pu_stream(a, "t.attn", variant(a, moving[_i]), 0, &v);
     ck_assert_int_eq(s->nsweeps, 1);
     check_stream(a, v, s, PU_SHAPED);
     check_stream(a, v, s, PU_BOUND);
-    arena_free(a);
 }
-END_TEST
 
 // A weight that another factor makes thousands fits its type.
-START_TEST(large_weights) {
-    Arena *a = arena_new();
+ARENA_TEST(large_weights) {
     Variant *v;
     const Stream *s = pu_stream(a, "t.attn",
                                 "attention t { dim D = 128; score(q, k) = dot(q, k); "
@@ -74,9 +70,7 @@ START_TEST(large_weights) {
     pu_sizes(v, size, 1, 2, 1, 9, 23, 14);
     double error = pu_error(a, v, p, size, true, 3);
     ck_assert_msg(error < 10, "error %g of some 5000", error);
-    arena_free(a);
 }
-END_TEST
 
 static int carried_values(const TileProgram *p) {
     for (const TileOp *op = tile_next(&p->kernels.data[0]->body, NULL); op;
@@ -86,7 +80,7 @@ static int carried_values(const TileProgram *p) {
 }
 
 // Where nothing in a shift is rounded it is made again of its extremum; otherwise it is carried too.
-START_TEST(carried) {
+TEST(carried) {
     static const struct {
         const char *text;
         int values; // maximum, sum, accumulator; the shift
@@ -103,17 +97,4 @@ START_TEST(carried) {
         ck_assert_int_eq(carried_values(pass_build(a, s, &o)), all[i].values);
         arena_free(a);
     }
-}
-END_TEST
-
-Suite *pass_shift_suite(void);
-Suite *pass_shift_suite(void) {
-    Suite *s = suite_create("pass_shift");
-    TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, large_weights);
-    tcase_add_loop_test(t, moves, 0, sizeof moving / sizeof *moving);
-    tcase_add_test(t, carried);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -35,26 +35,23 @@ static void check_variant(const char *path, const char *text, bool split) {
 static void check_one(const char *path, int split) { check_variant(path, NULL, split); }
 static void check_library(bool split) { pu_library(check_one, split); }
 
-START_TEST(library) { check_library(false); }
-END_TEST
+TEST(library) { check_library(false); }
 
-START_TEST(split_library) { check_library(true); }
-END_TEST
+TEST(split_library) { check_library(true); }
 
 // Several sweeps over the keys: the first with one load a step, which has two stages; buffers are
 // taken over from sweep to sweep.
-START_TEST(sweeps) {
+TEST(sweeps) {
     check_variant("t.attn",
                   "attention t { dim D = 8; score(q, k) = dot(q, k); normalize(s) { let n = "
                   "rowsum(1.0); let mu = rowsum(s) / n; "
                   "return exp((s - mu) * rsqrt(rowsum((s - mu) * (s - mu)) / n + 0.1)); } }",
                   false);
 }
-END_TEST
 
 // A mask of several bounds is one interval of each row; a number made of positions is converted in
 // parts.
-START_TEST(intervals) {
+TEST(intervals) {
     check_variant("t.attn",
                   "attention t { dim D = 8; score(q, k) = dot(q, k); modify(s, b, h, q, k) = s + "
                   "0.5 * (k - q); "
@@ -62,11 +59,9 @@ START_TEST(intervals) {
                   "k + 5; normalize(s) = s; }",
                   false);
 }
-END_TEST
 
 // Products by tf32 are said so in the text, and round their operands.
-START_TEST(tf32) {
-    Arena *a = arena_new();
+ARENA_TEST(tf32) {
     Variant *v;
     const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 8, &v);
     PassOptions o = {.target = *target_get(TARGET_SM80), .dtype = DT_F32, .tf32 = true};
@@ -91,12 +86,10 @@ START_TEST(tf32) {
     o.target = *target_get(TARGET_HOST);
     ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
     ck_assert_ptr_nonnull(strstr(diags.first->message, "tf32"));
-    arena_free(a);
 }
-END_TEST
 
 // Half the keys where an input has a number for each query and key, which a tile of the output has not.
-START_TEST(dense_keys) {
+TEST(dense_keys) {
     static const struct {
         const char *formula;
         int keys;
@@ -124,19 +117,4 @@ START_TEST(dense_keys) {
                       cases[i].formula);
         arena_free(a);
     }
-}
-END_TEST
-
-Suite *pass_sm80_suite(void) {
-    Suite *s = suite_create("pass_sm80");
-    TCase *t = tcase_create("schedule");
-    tcase_set_timeout(t, 120);
-    tcase_add_test(t, library);
-    tcase_add_test(t, split_library);
-    tcase_add_test(t, sweeps);
-    tcase_add_test(t, intervals);
-    tcase_add_test(t, tf32);
-    tcase_add_test(t, dense_keys);
-    suite_add_tcase(s, t);
-    return s;
 }

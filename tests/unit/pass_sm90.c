@@ -92,8 +92,7 @@ static void check_variant(const char *path, Form form) {
 static void check_one(const char *path, int form) { check_variant(path, (Form)form); }
 static void check_all(Form form) { pu_library(check_one, (int)form); }
 
-START_TEST(every_form_is_right) { check_all((Form)_i); }
-END_TEST
+TEST_EACH(every_form_is_right, 0, FORMS) { check_all((Form)_i); }
 
 // ---- parts of the keys, where tiles are too few
 
@@ -121,8 +120,7 @@ static void check_parts(const char *path, int form) {
     arena_free(a);
 }
 
-START_TEST(parts_are_right) { pu_library(check_parts, _i); }
-END_TEST
+TEST_EACH(parts_are_right, 0, FORMS) { pu_library(check_parts, _i); }
 
 typedef struct Real {
     Variant *v;
@@ -155,35 +153,30 @@ static void check_real(const char *path, int D, const char *schedule) {
     arena_free(a);
 }
 
-START_TEST(real_extents_are_right) {
+TEST_EACH(real_extents_are_right, 0, 6) {
     static const int dims[] = {24, 64, 128, 136, 256, 264};
     check_real(_i % 2 ? "stdlib/causal.attn" : "stdlib/relu.attn", dims[_i], NULL);
 }
-END_TEST
 
-START_TEST(choices_are_right) {
+TEST_EACH(choices_are_right, 0, 5) {
     static const char *const choices[] = {"cluster=2", "keys=96,stages=3,after=8",
                                           "warpgroups=1,turns=0,cluster=2", "late_rescale=1",
                                           "keys=64,queries=1"};
     check_real("stdlib/softmax.attn", 64, choices[_i]);
     check_real("stdlib/causal.attn", 128, choices[_i]);
 }
-END_TEST
 
 // The first keys of a tile do for some warpgroups: what the others would have been is poison to the
 // interpreter. Offsets that are no multiple of a warpgroup's rows, windows, blocks of a cluster.
-START_TEST(narrow_is_right) {
+ARENA_TEST_EACH(narrow_is_right, 0, 8) {
     static const char *const paths[] = {"causal", "sliding_window", "prefix_lm",
                                         "alibi",  "retention",      "softcap",
                                         "gqa",    "relative_bias"};
     static const char *const choices[] = {"narrow=64", "warpgroups=2,keys=96,cluster=2,narrow=32",
                                           "keys=48,narrow=16,late_rescale=1,queries=1"};
-    Arena *a = arena_new();
     const char *path = arena_printf(a, "stdlib/%s.attn", paths[_i]);
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) check_real(path, 64, choices[i]);
-    arena_free(a);
 }
-END_TEST
 
 // The text with the i-th part that counts for some rows counting for all, or NULL: there are fewer.
 static const char *always(Arena *a, const char *text, int i) {
@@ -202,9 +195,8 @@ static const char *always(Arena *a, const char *text, int i) {
 }
 
 // Each condition is needed: where one of them holds always, the result is another or none.
-START_TEST(narrow_conditions_are_needed) {
+ARENA_TEST(narrow_conditions_are_needed) {
     static const PuLaunch l = {1, 2, 1, 380, 380, 0};
-    Arena *a = arena_new();
     Real r = real_program(a, "stdlib/causal.attn", NULL, 64,
                           "warpgroups=2,keys=96,narrow=64,fixed_shift=0");
     TileProgram *before = pass_algorithm(a, r.s, &r.o);
@@ -227,9 +219,7 @@ START_TEST(narrow_conditions_are_needed) {
                       "condition %d", n);
     }
     ck_assert_int_eq(n, 7);
-    arena_free(a);
 }
-END_TEST
 
 static int32_t size_called(const TileProgram *p, const int32_t *size, const char *name) {
     for (int i = 0; i < p->sizes.n; i++)
@@ -245,7 +235,7 @@ typedef struct Shared {
 } Shared;
 
 // How many parts launches have, of which heads.
-START_TEST(parts_of_launches) {
+ARENA_TEST_EACH(parts_of_launches, 0, 7) {
     static const Shared all[] = {
         {"stdlib/softmax.attn", {1, 2, 1, 200, 300, 0}, 2, 1},  // a round, and one tile
         {"stdlib/softmax.attn", {1, 3, 1, 300, 300, 0}, 1, 3},  // three rounds
@@ -256,7 +246,6 @@ START_TEST(parts_of_launches) {
         {"stdlib/causal.attn", {1, 2, 2, 400, 400, 0}, 1, 2},
     };
     const Shared *t = &all[_i];
-    Arena *a = arena_new();
     PassOptions o = options();
     o.split = true;
     o.schedule = pu_knobs("keys=64,part_keys=16");
@@ -276,12 +265,10 @@ START_TEST(parts_of_launches) {
             pass_algorithm(
                 a, s, &(PassOptions){.target = o.target, .dtype = DT_BF16, .shape = SHAPE_SHORT}),
             p, t->launch, 1e-5);
-    arena_free(a);
 }
-END_TEST
 
 // Where a kernel has no parts of its own, that of few queries takes all launches it would split.
-START_TEST(splits_where_no_parts) {
+ARENA_TEST_EACH(splits_where_no_parts, 0, 3) {
     static const struct {
         const char *path, *schedule;
         int plans;
@@ -291,7 +278,6 @@ START_TEST(splits_where_no_parts) {
                {"stdlib/document.attn", NULL, 3, 7}};
     const Knobs asked = pu_knobs(all[_i].schedule),
                 schedules[SHAPE_COUNT] = {[SHAPE_TINY] = asked, [SHAPE_SHORT] = asked};
-    Arena *a = arena_new();
     PassOptions o = options();
     o.split = true;
     Variant *v;
@@ -303,9 +289,7 @@ START_TEST(splits_where_no_parts) {
     ck_assert_int_eq(p->plans.n, all[_i].plans);
     ck_assert_int_eq(p->kernels.n, all[_i].kernels);
     ck_assert_int_eq(ex_uses(p->plans.data[0].when, SYM_SIZE, SIZE_SQ), all[_i].plans == 5);
-    arena_free(a);
 }
-END_TEST
 
 static const Ex *rows_of_clusters(const Real *r) {
     return r->p->kernels.data[0]->schedule.cluster_rows;
@@ -313,43 +297,36 @@ static const Ex *rows_of_clusters(const Real *r) {
 
 // Two heads of a group, or two tiles of rows: the interpreter sees that their blocks copy the same.
 // An odd number of tiles of rows, of heads, of heads a group.
-START_TEST(clusters_take_the_same_steps) {
+ARENA_TEST(clusters_take_the_same_steps) {
     static const PuLaunch launches[] = {{1, 2, 1, 130, 300, 70}, {2, 4, 2, 257, 260, 3},
                                         {1, 2, 2, 300, 300, 0},  {1, 3, 1, 260, 200, 0},
                                         {1, 3, 3, 129, 140, 11}, {1, 4, 1, 5, 140, 135}};
-    Arena *a = arena_new();
     Real r = real_program(a, "stdlib/causal.attn", NULL, 64, "warpgroups=2,keys=64,cluster=2");
     ck_assert_ptr_nonnull(rows_of_clusters(&r));
     TileProgram *before = pass_algorithm(a, r.s, &r.o);
     for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
         pu_same(a, r.v, before, r.p, launches[i], 1e-6);
-    arena_free(a);
 }
-END_TEST
 
 // Bounds on both sides, steps that are skipped, bounds that are looked up.
-START_TEST(clusters_with_masks) {
+TEST_EACH(clusters_with_masks, 0, 4) {
     static const char *const paths[] = {"stdlib/sliding_window.attn", "stdlib/alibi.attn",
                                         "stdlib/prefix_lm.attn", "stdlib/mla.attn"};
     check_real(paths[_i], 64, "warpgroups=1,turns=0,keys=32,cluster=2");
 }
-END_TEST
 
 // Heads whose masks differ do not take the same steps; without a mask all tiles do.
-START_TEST(clusters_of_rows) {
+ARENA_TEST(clusters_of_rows) {
     static const char text[] = "import std.normalization; attention t { dim D = 64; "
                                "score(q, k) = dot(q, k); normalize(s) = softmax(s); "
                                "mask(b, h, q, k) = k <= q + 32 * h; }";
     static const PuLaunch launch = {1, 4, 1, 300, 300, 0};
-    Arena *a = arena_new();
     Real r = real_program(a, "t.attn", text, 64, "warpgroups=1,turns=0,keys=64,cluster=2");
     ck_assert_ptr_null(rows_of_clusters(&r));
     pu_same(a, r.v, pass_algorithm(a, r.s, &r.o), r.p, launch, 1e-6);
     r = real_program(a, "stdlib/softmax.attn", NULL, 64, "cluster=2");
     ck_assert_ptr_null(rows_of_clusters(&r));
-    arena_free(a);
 }
-END_TEST
 
 static void find_division(void *ctx, const Ex *e) {
     bool divides = e->op == EX_DIV || e->op == EX_MOD;
@@ -366,7 +343,7 @@ static bool divides_keys(const TileKernel *k) {
 }
 
 // Keys that are a grid: where the schedule may choose, a tile is within a row of it, and its tests do not divide then.
-START_TEST(grids) {
+TEST(grids) {
     static const struct {
         int width, keys;
         const char *schedule;
@@ -390,27 +367,22 @@ START_TEST(grids) {
         arena_free(a);
     }
 }
-END_TEST
 
 // Extents of the user's called as what a launch computes for itself.
-START_TEST(names_of_sizes) {
+ARENA_TEST(names_of_sizes) {
     static const char text[] = "import std.normalization; attention t { dim D = 64; "
                                "input a: f32[splits]; input c: f32[cluster_rows]; "
                                "score(q, k) = dot(q, k); normalize(s) = softmax(s); "
                                "mask(b, h, q, k) = k <= q; "
                                "modify(s, b, h, q, k) = s + a[3] - c[4]; }";
     static const PuLaunch launch = {1, 4, 2, 150, 130, 0};
-    Arena *a = arena_new();
     Real r = real_program(a, "t.attn", text, 64, "warpgroups=1,turns=0,keys=64,cluster=2");
     ck_assert_ptr_nonnull(rows_of_clusters(&r));
     pu_same(a, r.v, pass_algorithm(a, r.s, &r.o), r.p, launch, 1e-6);
-    arena_free(a);
 }
-END_TEST
 
 // What the interpreter is asked for: blocks that are paired otherwise than their bounds say.
-START_TEST(wrong_pairs_are_found) {
-    Arena *a = arena_new();
+ARENA_TEST(wrong_pairs_are_found) {
     Real r = real_program(a, "stdlib/causal.attn", NULL, 64, "warpgroups=2,keys=64,cluster=2");
     ExPool *x = r.p->pool;
     const Ex **rows = &r.p->kernels.data[0]->schedule.cluster_rows;
@@ -424,15 +396,12 @@ START_TEST(wrong_pairs_are_found) {
         ck_assert(!tile_eval(r.p, data, false, &diags));
         ck_assert_ptr_nonnull(strstr(diags.first->message, "two blocks of a cluster"));
     }
-    arena_free(a);
 }
-END_TEST
 
 // Lists of tiles are each tile's own.
 // Also where a mask that reads nothing is no interval: not asked for, and not by a row of the table.
-START_TEST(no_clusters_with_lists) {
+ARENA_TEST_EACH(no_clusters_with_lists, 0, 2) {
     static const char *const paths[] = {"stdlib/document.attn", "tests/regress/late_rows.attn"};
-    Arena *a = arena_new();
     Variant *v;
     Diags diags;
     diag_init(&diags, a);
@@ -445,17 +414,14 @@ START_TEST(no_clusters_with_lists) {
     o.schedule = pu_knobs("cluster=2");
     ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
     ck_assert_int_eq(diags.errors, 1);
-    arena_free(a);
 }
-END_TEST
 
 // Schedules with other tiles, of one program: each has its own lists of tiles, and the plans choose.
-START_TEST(lists_of_each_class) {
+ARENA_TEST(lists_of_each_class) {
     static const PuLaunch launch = {1, 2, 1, 100, 150, 50};
     const Knobs schedules[SHAPE_COUNT] = {[SHAPE_TINY] = pu_knobs("keys=64"),
                                           [SHAPE_SHORT] = pu_knobs("keys=64"),
                                           [SHAPE_LONG] = pu_knobs("keys=96")};
-    Arena *a = arena_new();
     Variant *v;
     PassOptions o = options();
     Diags diags;
@@ -470,13 +436,10 @@ START_TEST(lists_of_each_class) {
     p->plans.data[0] = p->plans.data[1]; // the long ones' too
     p->plans.n = 1;
     pu_same(a, v, before, p, launch, 1e-6);
-    arena_free(a);
 }
-END_TEST
 
 // Of fewer keys than are said to do all count, if nobody says otherwise.
-START_TEST(narrow_is_less_than_a_tile) {
-    Arena *a = arena_new();
+ARENA_TEST(narrow_is_less_than_a_tile) {
     Variant *v;
     PassOptions o = options();
     const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 64, &v);
@@ -489,12 +452,9 @@ START_TEST(narrow_is_less_than_a_tile) {
     o.schedule = pu_knobs("keys=48,narrow=48");
     ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
     ck_assert_int_eq(diags.errors, 1);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(too_many_columns_are_refused) {
-    Arena *a = arena_new();
+ARENA_TEST(too_many_columns_are_refused) {
     Variant *v;
     PassOptions o = options();
     Diags diags;
@@ -502,33 +462,4 @@ START_TEST(too_many_columns_are_refused) {
     ck_assert_ptr_null(
         pass_pipeline(a, pu_stream(a, "stdlib/relu.attn", NULL, 4096, &v), &o, &diags));
     ck_assert_int_eq(diags.errors, 1);
-    arena_free(a);
-}
-END_TEST
-
-Suite *pass_sm90_suite(void);
-Suite *pass_sm90_suite(void) {
-    Suite *s = suite_create("pass_sm90");
-    TCase *t = tcase_create("stdlib");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, every_form_is_right, 0, FORMS);
-    tcase_add_loop_test(t, parts_are_right, 0, FORMS);
-    tcase_add_loop_test(t, real_extents_are_right, 0, 6);
-    tcase_add_loop_test(t, choices_are_right, 0, 5);
-    tcase_add_loop_test(t, narrow_is_right, 0, 8);
-    tcase_add_test(t, narrow_conditions_are_needed);
-    tcase_add_loop_test(t, parts_of_launches, 0, 7);
-    tcase_add_loop_test(t, splits_where_no_parts, 0, 3);
-    tcase_add_test(t, clusters_take_the_same_steps);
-    tcase_add_loop_test(t, clusters_with_masks, 0, 4);
-    tcase_add_test(t, clusters_of_rows);
-    tcase_add_test(t, names_of_sizes);
-    tcase_add_test(t, wrong_pairs_are_found);
-    tcase_add_loop_test(t, no_clusters_with_lists, 0, 2);
-    tcase_add_test(t, lists_of_each_class);
-    tcase_add_test(t, grids);
-    tcase_add_test(t, narrow_is_less_than_a_tile);
-    tcase_add_test(t, too_many_columns_are_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

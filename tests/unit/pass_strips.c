@@ -59,8 +59,7 @@ static const struct {
     {VARIANT("input t: f32[30]; input w: f32[Sk];", "s * t[q - k] + w[k]", "k <= q"), 4},
 };
 
-START_TEST(strips_are_found_and_right) {
-    Arena *a = arena_new();
+ARENA_TEST_EACH(strips_are_found_and_right, 0, sizeof variants / sizeof *variants) {
     Variant *v;
     PassOptions o = options(TARGET_SM80);
     const Stream *s = pu_stream(a, "t.attn", variants[_i].text, 8, &v);
@@ -69,14 +68,11 @@ START_TEST(strips_are_found_and_right) {
                   variants[_i].text);
     ck_assert_double_lt(apart(a, v, before, after), 1e-9);
     ck_assert_int_eq(strips_in(with_strips(a, s, 8)), 0); // no room
-    arena_free(a);
 }
-END_TEST
 
 // Scheduled for both targets, with the extents that are chosen.
-START_TEST(schedules_with_strips_are_right) {
+ARENA_TEST_EACH(schedules_with_strips_are_right, 0, 2 * sizeof variants / sizeof *variants) {
     static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A};
-    Arena *a = arena_new();
     Variant *v;
     Diags diags;
     diag_init(&diags, a);
@@ -86,12 +82,10 @@ START_TEST(schedules_with_strips_are_right) {
     ck_assert_ptr_nonnull(p);
     ck_assert_int_eq(strips_in(p) > 0, variants[_i / 2].strips > 0);
     ck_assert_double_lt(apart(a, v, pass_algorithm(a, s, &o), p), 1e-6);
-    arena_free(a);
 }
-END_TEST
 
 // What the map of a strip may not be: body, home of its axes.
-START_TEST(others_are_refused) {
+ARENA_TEST_EACH(others_are_refused, 0, 7) {
     static const char *const lines[] = {
         "%x: f32[M, N] in strip = map [M, N] () { f32((M.pos - N.pos)) }", // as it should be
         "%x: f32[N] in strip = map [N] () { f32(N.pos) }",
@@ -101,7 +95,6 @@ START_TEST(others_are_refused) {
         "%x: f32[M, N] in strip = map [M, N] (%dot) { %dot }",
         "%x: f32[M, N] in strip = mma %q, %k",
     };
-    Arena *a = arena_new();
     Diags diags;
     diag_init(&diags, a);
     const char *text = arena_printf(
@@ -120,19 +113,4 @@ START_TEST(others_are_refused) {
     if (!p) diag_print(&diags, stderr);
     ck_assert_ptr_nonnull(p);
     ck_assert_int_eq(tile_verify(p, &diags), _i < 2);
-    arena_free(a);
-}
-END_TEST
-
-Suite *pass_strips_suite(void);
-Suite *pass_strips_suite(void) {
-    int n = sizeof variants / sizeof *variants;
-    Suite *s = suite_create("pass_strips");
-    TCase *t = tcase_create("strips");
-    tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, strips_are_found_and_right, 0, n);
-    tcase_add_loop_test(t, schedules_with_strips_are_right, 0, 2 * n);
-    tcase_add_loop_test(t, others_are_refused, 0, 7);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -9,8 +9,8 @@
 #include "passes/passes.h"
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>

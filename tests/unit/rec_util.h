@@ -6,8 +6,8 @@
 #include "frontend/frontend.h"
 #include "frontend/reference.h"
 #include "passes/derive/chunk.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

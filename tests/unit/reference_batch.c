@@ -2,8 +2,8 @@
 // together here, row by row; and what is clamped.
 #include "frontend/reference_batch.h"
 #include "frontend/frontend.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <string.h>
 
@@ -157,7 +157,7 @@ static void count_rows(Case *c, int b, int from) {
     for (int j = 0; j < c->Sk[b]; j++) c->row[b][j] = from + j;
 }
 
-START_TEST(ragged_lengths) {
+TEST(ragged_lengths) {
     static const int32_t q_start[] = {0, 0, 1, 8, 9, 14}, kv_start[] = {2, 5, 5, 6, 13, 30};
     Case c = {.x = {.B = 5, .Tq = 16, .Tk = 31, .q_start = q_start, .kv_start = kv_start},
               .keys = 31,
@@ -170,9 +170,8 @@ START_TEST(ragged_lengths) {
     for (int b = 0; b < 5; b++) count_rows(&c, b, from[b]);
     compare(&c);
 }
-END_TEST
 
-START_TEST(ragged_starts_are_clamped) {
+TEST(ragged_starts_are_clamped) {
     static const int32_t q_start[] = {-5, 3, 3, INT32_MAX}, kv_start[] = {4, INT32_MIN, 20, -1};
     static const int32_t q_offset[] = {-2, 7, INT32_MIN};
     Case c = {.x = {.B = 3,
@@ -190,10 +189,9 @@ START_TEST(ragged_starts_are_clamped) {
     count_rows(&c, 1, 0);
     compare(&c);
 }
-END_TEST
 
 // Pages repeated, shared and of ids that there are none of; lengths beyond the table and below 0.
-START_TEST(pages) {
+TEST(pages) {
     static const int32_t kv_len[] = {7, -3, 100, 1},
                          table[] = {5, 1, -1, 0, 0, 0, 2, 99, INT32_MIN, 5, 7, 7};
     static const int32_t id[4][3] = {{5, 1, 0}, {0, 0, 0}, {2, 5, 0}, {5, 5, 5}};
@@ -221,9 +219,8 @@ START_TEST(pages) {
     memcpy(c.offset, offset, sizeof offset);
     compare(&c);
 }
-END_TEST
 
-START_TEST(pages_of_one_row_and_no_pages) {
+TEST(pages_of_one_row_and_no_pages) {
     static const int32_t kv_len[] = {4, 2}, table[] = {3, 0, 3, 1, 9, 2, 0, 0};
     Case c = {.x = {.paged = true,
                     .B = 2,
@@ -245,11 +242,9 @@ START_TEST(pages_of_one_row_and_no_pages) {
     c.keys = c.Sk[0] = c.Sk[1] = c.offset[0] = c.offset[1] = 0;
     compare(&c);
 }
-END_TEST
 
 // Another sequence's element goes by its own length and table; an empty one's is 0.
-START_TEST(elements_of_other_sequences) {
-    Arena *a = arena_new();
+ARENA_TEST(elements_of_other_sequences) {
     const Variant *v =
         compile(a, "attention a { dim D = 1, Dv = 1; input f: f32[H, B, Sk]; score(q, k) = 0;\n"
                    "modify(s, b, h, i, j) = f[h, b + 1, j + 1]; normalize(s) = s; }");
@@ -281,12 +276,9 @@ START_TEST(elements_of_other_sequences) {
     ck_assert(o[3] == 60);        // b2 is clamped to the last
     ck_assert(outside.load && outside.b == 0 && outside.dim == 2 && outside.index == 2 &&
               outside.extent == 2);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(pairs_of_the_mask) {
-    Arena *a = arena_new();
+ARENA_TEST(pairs_of_the_mask) {
     const Variant *v = compile(
         a, "import std.mask;\nattention a { dim D = 1, Dv = 1; score(q, k) = 0; normalize(s) = s;\n"
            "mask(b, h, i, j) = causal(i, j); }");
@@ -304,20 +296,4 @@ START_TEST(pairs_of_the_mask) {
            "mask(b, h, i, j) = window(i, j, 5); }");
     // Of the last sequence 199 of 494 keys, of the first all 6, which have 4 queries.
     ck_assert(fabs(ref_batch_touched(&x, &r, 0, 1 << 20) - (6 + 199) / 500.0) < 0.02);
-    arena_free(a);
-}
-END_TEST
-
-Suite *reference_batch_suite(void);
-Suite *reference_batch_suite(void) {
-    Suite *s = suite_create("reference of batches");
-    TCase *c = tcase_create("batches");
-    tcase_add_test(c, ragged_lengths);
-    tcase_add_test(c, ragged_starts_are_clamped);
-    tcase_add_test(c, pages);
-    tcase_add_test(c, pages_of_one_row_and_no_pages);
-    tcase_add_test(c, elements_of_other_sequences);
-    tcase_add_test(c, pairs_of_the_mask);
-    suite_add_tcase(s, c);
-    return s;
 }

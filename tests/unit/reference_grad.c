@@ -2,8 +2,8 @@
 // and recurrence of the library, others that have all that the language has, kinks, rows without
 // keys, and garbage behind masks.
 #include "tests/support/gradient.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <glob.h>
 #include <math.h>
 #include <string.h>
@@ -181,7 +181,7 @@ static void differences(Arena *a, const Variant *v, const char *what) {
                   p->compared, p->tried);
 }
 
-START_TEST(library) {
+TEST(library) {
     glob_t g;
     int seen = 0;
     ck_assert_int_eq(glob("stdlib/*.attn", 0, NULL, &g), 0);
@@ -198,7 +198,6 @@ START_TEST(library) {
     ck_assert_int_ge(seen, 24);
     globfree(&g);
 }
-END_TEST
 
 #define HEAD "import std.normalization;\n"
 #define ATTENTION                                                                                  \
@@ -248,8 +247,7 @@ static const char *const recurrences[] = {
     "output(o, b, h, t, e) = o * rsqrt(sqnorm(o) + 0.1) * sigmoid(g[t]) + w[e];",
 };
 
-START_TEST(chosen) {
-    Arena *a = arena_new();
+ARENA_TEST(chosen) {
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
         differences(a, gradient_variant(a, NULL, arena_printf(a, HEAD ATTENTION "%s }", bodies[i])),
                     bodies[i]);
@@ -271,9 +269,7 @@ START_TEST(chosen) {
                                           "input w: f32[D]; %s }",
                                           recurrences[i])),
             recurrences[i]);
-    arena_free(a);
 }
-END_TEST
 
 // Of each clause one of these, by the seed.
 static const char *const pieces[][6] = {
@@ -293,7 +289,7 @@ static const char *const pieces[][6] = {
      NULL},
 };
 
-START_TEST(random_recurrences) {
+TEST(random_recurrences) {
     uint32_t state = 4711;
     for (int n = 0; n < 60; n++) {
         Arena *a = arena_new();
@@ -316,7 +312,6 @@ START_TEST(random_recurrences) {
         arena_free(a);
     }
 }
-END_TEST
 
 // ---- kinks and rows without keys: one head, D = Dv = 1, q = 1, two rows, four keys
 
@@ -354,7 +349,7 @@ static Row row(const char *body, const double *k, double c, double demit) {
 }
 
 // Each body with the gradient of k, which both rows add to, and of c.
-START_TEST(kinks) {
+TEST(kinks) {
     static const struct {
         const char *body;
         double k[KEYS], dk[KEYS], dc;
@@ -408,10 +403,9 @@ START_TEST(kinks) {
                       x.dc, cases[i].dc);
     }
 }
-END_TEST
 
 // What masked keys hold reaches no gradient; a row without a key has none.
-START_TEST(masked) {
+TEST(masked) {
     const double k[] = {NAN, 2, INFINITY, 1};
     Row x = row("mask(b, h, i, j) = i == 0 && j % 2 == 1; normalize(s) = softmax(s);", k, 1, 1);
     ck_assert(x.dq[1] == 0 && x.dk[0] == 0 && x.dk[2] == 0 && x.dv[0] == 0 && x.dv[2] == 0);
@@ -419,11 +413,9 @@ START_TEST(masked) {
     ck_assert(fabs(x.dk[1] - w) < 1e-12 && fabs(x.dk[3] - (1 - w)) < 1e-12);
     ck_assert(fabs(x.dq[0] - (2 * w + 1 - w)) < 1e-12 && fabs(x.dv[1] - w) < 1e-12);
 }
-END_TEST
 
 // A decay of 0 forgets what is infinite, and its gradient; state0 gets dstate through decays alone.
-START_TEST(forgotten) {
-    Arena *a = arena_new();
+ARENA_TEST(forgotten) {
     const Variant *v = gradient_variant(
         a, NULL, "recurrence r { dim D = 1; input g: f32[S]; decay(b, h, t) = g[t]; }");
     double q[] = {1, 1, 1}, k[] = {1, 2, 3}, val[] = {1, 1, 1}, g[] = {0.5, 0, 0.25}, s0 = INFINITY;
@@ -444,12 +436,10 @@ START_TEST(forgotten) {
     n[RSIZE_S] = 0;
     ref_grad(&x);
     ck_assert(ds0 == 8);
-    arena_free(a);
 }
-END_TEST
 
 // Which side of a kink a pair is on is a decision where it is asked for.
-START_TEST(open_kinks) {
+ARENA_TEST(open_kinks) {
     static const struct {
         const char *body;
         double grain;
@@ -459,7 +449,6 @@ START_TEST(open_kinks) {
         {"normalize(s) = abs(s);", 0, true},         {"normalize(s) = rowmax(s) * s;", 0, true},
         {"normalize(s) = rowmax(s) * s;", 1, false}, {"normalize(s) = s;", 0, false},
     };
-    Arena *a = arena_new();
     for (size_t i = 0; i < 2 * (sizeof cases / sizeof *cases); i++) {
         const char *body = cases[i / 2].body;
         const Variant *v = gradient_variant(
@@ -487,21 +476,4 @@ START_TEST(open_kinks) {
         ck_assert_msg(row == (cases[i / 2].open && (i & 1)), "%s, grain %g", body,
                       cases[i / 2].grain);
     }
-    arena_free(a);
-}
-END_TEST
-
-Suite *reference_grad_suite(void);
-Suite *reference_grad_suite(void) {
-    Suite *s = suite_create("reference gradients");
-    TCase *c = tcase_create("gradients");
-    tcase_add_test(c, library);
-    tcase_add_test(c, chosen);
-    tcase_add_test(c, random_recurrences);
-    tcase_add_test(c, kinks);
-    tcase_add_test(c, masked);
-    tcase_add_test(c, forgotten);
-    tcase_add_test(c, open_kinks);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -2,8 +2,8 @@
 // awkward sizes; and against the row program's expressions, which are evaluated by other code.
 #include "frontend/frontend.h"
 #include "frontend/reference.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <string.h>
 
@@ -35,8 +35,7 @@ static void near(double got, double want) {
     ck_assert_msg(fabs(got - want) <= 1e-12 * (1 + fabs(want)), "%.17g is not %.17g", got, want);
 }
 
-START_TEST(causal_softmax_in_groups) {
-    Arena *a = arena_new();
+ARENA_TEST(causal_softmax_in_groups) {
     const Variant *variant =
         compile(a, "import std.normalization; import std.mask;\n"
                    "attention a { dim D = 5, Dv = 3; score(q, k) = dot(q, k);\n"
@@ -60,12 +59,9 @@ START_TEST(causal_softmax_in_groups) {
         near(lse[row], log(sum));
         for (int d = 0; d < DV; d++) near(o[row * DV + d], out[d] / sum);
     }
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(sizes_are_checked) {
-    Arena *a = arena_new();
+ARENA_TEST(sizes_are_checked) {
     const Variant *v = compile(a, "attention a { dim D = 1; score(q, k) = 0; normalize(s) = s; }");
     int32_t sizes[] = {1, 3, 2, 1, 1, 0};
     RefRun r = {.variant = v, .sizes = sizes};
@@ -74,12 +70,9 @@ START_TEST(sizes_are_checked) {
     ck_assert_ptr_null(ref_check(&r));
     sizes[SIZE_SK] = -1;
     ck_assert_ptr_nonnull(ref_check(&r));
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(mask_alone) {
-    Arena *a = arena_new();
+ARENA_TEST(mask_alone) {
     const Variant *v =
         compile(a, "import std.mask;\nattention a { dim D = 1; score(q, k) = 0; normalize(s) = s;\n"
                    "input n: i32[B]; mask(b, h, i, j) = window(i, j, n[b]); }");
@@ -93,14 +86,11 @@ START_TEST(mask_alone) {
             for (int j = 0; j < SK; j++)
                 ck_assert_int_eq(mask[i * SK + j], j <= i + 2 && i + 2 - j < n[b]);
     }
-    arena_free(a);
 }
-END_TEST
 
 // S_t = decay S_{t-1} + write (x) (erase . S_{t-1}) + key (x) value, as matrices.
-START_TEST(delta_rule) {
+ARENA_TEST(delta_rule) {
     enum { S = 6 };
-    Arena *a = arena_new();
     const Variant *variant =
         compile(a, "recurrence r { dim D = 5, Dv = 3; input g: f32[B, H, S]; input beta: f32[S];\n"
                    "decay(b, h, t) = g[b, h, t]; key(k, b, h, t) = k * beta[t];\n"
@@ -139,9 +129,7 @@ START_TEST(delta_rule) {
             }
         for (int i = 0; i < D * DV; i++) near(end[h * D * DV + i], s[i]);
     }
-    arena_free(a);
 }
-END_TEST
 
 typedef struct Point {
     double s;
@@ -161,7 +149,7 @@ static ExValue point_sym(void *ctx, const Ex *e) {
 }
 
 // `modify` by the reference (one key at a time, weight s, value 1) and by the row program.
-START_TEST(agrees_with_the_row_program) {
+ARENA_TEST(agrees_with_the_row_program) {
     static const char *const bodies[] = {
         "s * 0.5 + h - i / 3 + j % 2",
         "j - i < -1 ? tanh(s) : max(s, exp2(-s))",
@@ -169,7 +157,6 @@ START_TEST(agrees_with_the_row_program) {
         "f32(i != j && (b == 1 || s > 0)) + i32(s * 10) / -3 + i32(s * 10) % -3",
         "sin(s) * cos(s) + erf(s) + sigmoid(s) + floor(s * 7) + log2(abs(s) + 1) + s % 0.3",
     };
-    Arena *a = arena_new();
     for (size_t n = 0; n < sizeof bodies / sizeof *bodies; n++) {
         const Variant *v = compile(
             a, arena_printf(a,
@@ -195,9 +182,7 @@ START_TEST(agrees_with_the_row_program) {
                           bodies[n], o[row], want);
         }
     }
-    arena_free(a);
 }
-END_TEST
 
 // ---- what decides
 
@@ -239,7 +224,7 @@ static Decided decided(Arena *a, const char *body, double grain) {
 #define SCORE "score(q, k) = dot(q, k);"
 
 // Where f32's operations, one by one, come out otherwise than float64's.
-START_TEST(f32_decides) {
+ARENA_TEST(f32_decides) {
     static const struct {
         const char *what;
         double count;
@@ -252,7 +237,6 @@ START_TEST(f32_decides) {
         {"1e-30 * 1e-10 * f32(j + 1) > 0.0", 0},
         {"3e38 * f32(j) < inf", 2},
     };
-    Arena *a = arena_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Decided d = decided(a,
                             arena_printf(a,
@@ -264,13 +248,11 @@ START_TEST(f32_decides) {
                       d.counts[0], cases[i].count);
         ck_assert_int_eq(d.open.decisions, 0);
     }
-    arena_free(a);
 }
-END_TEST
 
 // Decisions on dots whose every partial sum is exact have one answer; others within their rounding
 // do not, but a score is its own maximum whatever its dot was rounded to.
-START_TEST(open_decisions) {
+ARENA_TEST(open_decisions) {
     static const struct {
         const char *body;
         double grain;
@@ -297,28 +279,10 @@ START_TEST(open_decisions) {
          0.25, ROWS},
         {SCORE "normalize(s) = s; output(o, b, h, i, d) = floor(o * 1e6);", 0.25, ROWS},
     };
-    Arena *a = arena_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Decided d = decided(a, cases[i].body, cases[i].grain);
         ck_assert_msg(d.open.rows == cases[i].rows, "%s: %d rows are open, not %d", cases[i].body,
                       (int)d.open.rows, cases[i].rows);
         ck_assert(d.open.decisions >= d.open.rows);
     }
-    arena_free(a);
-}
-END_TEST
-
-Suite *reference_values_suite(void);
-Suite *reference_values_suite(void) {
-    Suite *s = suite_create("reference values");
-    TCase *c = tcase_create("values");
-    tcase_add_test(c, causal_softmax_in_groups);
-    tcase_add_test(c, sizes_are_checked);
-    tcase_add_test(c, mask_alone);
-    tcase_add_test(c, delta_rule);
-    tcase_add_test(c, f32_decides);
-    tcase_add_test(c, open_decisions);
-    tcase_add_test(c, agrees_with_the_row_program);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -5,8 +5,8 @@
 
 #include "ir/expr_ops.h"
 #include "ir/row.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <string.h>
 
 static inline const Ex *read(RowProgram *p, const char *s) {

@@ -1,13 +1,13 @@
 // runtime_abi.c: metadata: round trip, damage, launch expressions, containers.
 #include "runtime_fixture.h"
-#include <check.h>
+#include "tests/unit/test.h"
 #include <elf.h>
 #include <stdlib.h>
 #include <string.h>
 
 // ---- bytes
 
-START_TEST(round_trip) {
+TEST(round_trip) {
     size_t n, n2;
     uint8_t *bytes = fixture_meta(ABI_CODE_HOST, &n), *again;
     AbiMeta m;
@@ -25,9 +25,8 @@ START_TEST(round_trip) {
     free(bytes);
     free(again);
 }
-END_TEST
 
-START_TEST(every_length_is_refused) {
+TEST(every_length_is_refused) {
     size_t n;
     uint8_t *bytes = fixture_meta(ABI_CODE_HOST, &n);
     for (size_t i = 0; i < n; i++) {
@@ -44,9 +43,8 @@ START_TEST(every_length_is_refused) {
     free(more);
     free(bytes);
 }
-END_TEST
 
-START_TEST(every_flipped_byte_is_refused) {
+TEST(every_flipped_byte_is_refused) {
     size_t n;
     uint8_t *bytes = fixture_meta(ABI_CODE_HOST, &n);
     for (size_t i = 0; i < n; i++)
@@ -58,7 +56,6 @@ START_TEST(every_flipped_byte_is_refused) {
         }
     free(bytes);
 }
-END_TEST
 
 // The sum does not protect against intent: with it made right again a flip may give other metadata,
 // but never a bad read.
@@ -67,7 +64,7 @@ static void fix_sum(uint8_t *bytes, size_t n) {
     for (int i = 0; i < 8; i++) bytes[16 + i] = (uint8_t)(sum >> (8 * i));
 }
 
-START_TEST(flips_with_a_right_sum_are_harmless) {
+TEST(flips_with_a_right_sum_are_harmless) {
     static const uint8_t with[] = {0x01, 0x80, 0xff};
     size_t n;
     int accepted = 0;
@@ -87,9 +84,8 @@ START_TEST(flips_with_a_right_sum_are_harmless) {
     ck_assert_int_gt(accepted, 0); // a changed constant, say
     free(bytes);
 }
-END_TEST
 
-START_TEST(another_version_says_so) {
+TEST(another_version_says_so) {
     size_t n;
     uint8_t *bytes = fixture_meta(ABI_CODE_HOST, &n);
     AbiMeta m;
@@ -97,9 +93,8 @@ START_TEST(another_version_says_so) {
     ck_assert_ptr_nonnull(strstr(abi_read(&m, bytes, n), "version"));
     free(bytes);
 }
-END_TEST
 
-START_TEST(writer_verifies) {
+TEST(writer_verifies) {
     AbiMeta m;
     AbiVariant v;
     uint8_t *out;
@@ -119,10 +114,9 @@ START_TEST(writer_verifies) {
     v.nsizes = 5;
     ck_assert_ptr_nonnull(abi_write(&m, &out, &n));
 }
-END_TEST
 
 // Sizes and tensors are those of the layout; recurrences and the backward have none.
-START_TEST(layouts_have_their_sizes) {
+TEST(layouts_have_their_sizes) {
     static AbiSize own[ABI_MOST_FIXED + 2];
     AbiTensor starts = {"q_start", ABI_ROLE_Q_START, ABI_I32, 0, 1, 0, {{0, NULL}}};
     AbiInsn batch[] = {{ABI_OP_SIZE, ABI_SIZE_B}};
@@ -162,9 +156,8 @@ START_TEST(layouts_have_their_sizes) {
     v.phase = ABI_FWD, v.family = ABI_RECURRENCE;
     ck_assert_ptr_nonnull(strstr(abi_verify(&m), "layout"));
 }
-END_TEST
 
-START_TEST(only_attentions_have_q_offset) {
+TEST(only_attentions_have_q_offset) {
     AbiMeta m;
     fixture_fill(&m, ABI_CODE_HOST, false);
     AbiVariant v = m.variants[0];
@@ -174,9 +167,8 @@ START_TEST(only_attentions_have_q_offset) {
     ck_assert_str_eq(abi_verify(&m),
                      "a tensor speaks of q_offset, which the variant does not have");
 }
-END_TEST
 
-START_TEST(maps_are_verified) {
+TEST(maps_are_verified) {
     AbiMeta m, back;
     AbiMap map = {V, 3, {1, 1, 64, 2}};
     uint8_t *out;
@@ -209,7 +201,6 @@ START_TEST(maps_are_verified) {
     m.code = ABI_CODE_HOST;
     ck_assert_str_eq(abi_verify(&m), "a kernel has a tensor map, which only PTX can have");
 }
-END_TEST
 
 // ---- launch expressions
 
@@ -226,7 +217,7 @@ static int64_t binary(AbiOp op, int64_t a, int64_t b) {
     return r;
 }
 
-START_TEST(expressions) {
+TEST(expressions) {
     ck_assert_int_eq(binary(ABI_OP_DIV, 7, 2), 3);
     ck_assert_int_eq(binary(ABI_OP_DIV, -7, 2), -4);
     ck_assert_int_eq(binary(ABI_OP_DIV, 7, -2), -4);
@@ -258,9 +249,8 @@ START_TEST(expressions) {
     ck_assert(eval(select, 5, &r));
     ck_assert_int_eq(r, -5);
 }
-END_TEST
 
-START_TEST(overflow_is_an_error) {
+TEST(overflow_is_an_error) {
     static const struct {
         AbiOp op;
         int64_t a, b;
@@ -275,9 +265,8 @@ START_TEST(overflow_is_an_error) {
         ck_assert(!eval(code, 3, &r));
     }
 }
-END_TEST
 
-START_TEST(malformed_expressions_are_refused) {
+TEST(malformed_expressions_are_refused) {
     static AbiInsn under[] = {{ABI_OP_CONST, 1}, {ABI_OP_ADD, 0}},
                    two[] = {{ABI_OP_CONST, 1}, {ABI_OP_CONST, 1}}, size[] = {{ABI_OP_SIZE, 99}},
                    later[] = {{ABI_OP_SIZE, 7}}, unknown[] = {{ABI_OP_COUNT, 0}};
@@ -299,7 +288,6 @@ START_TEST(malformed_expressions_are_refused) {
         ck_assert_msg(abi_verify(&m) != NULL, "expression %zu", i);
     }
 }
-END_TEST
 
 // ---- containers
 
@@ -322,7 +310,7 @@ static const char *find(const void *file, size_t n) { // tries, gives back what 
     return why;
 }
 
-START_TEST(ptx_round_trip) {
+TEST(ptx_round_trip) {
     size_t n, code_n;
     char *file = ptx_file(&n);
     const void *code;
@@ -336,9 +324,8 @@ START_TEST(ptx_round_trip) {
     ck_assert_ptr_nonnull(find(PTX, sizeof PTX - 1));
     free(file);
 }
-END_TEST
 
-START_TEST(ptx_damage_is_refused) {
+TEST(ptx_damage_is_refused) {
     size_t n;
     char *file = ptx_file(&n);
     for (size_t i = 0; i < n; i++)
@@ -355,9 +342,8 @@ START_TEST(ptx_damage_is_refused) {
     }
     free(file);
 }
-END_TEST
 
-START_TEST(ptx_of_every_length_reads_back) { // base64's three endings
+TEST(ptx_of_every_length_reads_back) { // base64's three endings
     char name[40] = "";
     for (int i = 0; i < 30; i++) {
         AbiMeta m;
@@ -373,7 +359,6 @@ START_TEST(ptx_of_every_length_reads_back) { // base64's three endings
         free(out);
     }
 }
-END_TEST
 
 // An ELF file with nothing but a string table and .attn.
 static uint8_t *elf_of(AbiCode code, uint16_t type, bool seal, size_t *n) {
@@ -422,7 +407,7 @@ static void is_sealed(uint8_t *f, size_t n) {
         }
 }
 
-START_TEST(elf) {
+TEST(elf) {
     size_t n;
     uint8_t *f = elf_file(true, &n);
     is_sealed(f, n);
@@ -430,10 +415,9 @@ START_TEST(elf) {
     ck_assert_ptr_nonnull(find(f, n));
     free(f);
 }
-END_TEST
 
 // What linking gave was sealed after it; nothing may come behind it either.
-START_TEST(code_object) {
+TEST(code_object) {
     size_t n;
     uint8_t *f = elf_of(ABI_CODE_HSACO, ET_DYN, true, &n), *longer = calloc(1, n + 8);
     is_sealed(f, n);
@@ -442,10 +426,9 @@ START_TEST(code_object) {
     free(longer);
     free(f);
 }
-END_TEST
 
 // A linker rewrites everything but the metadata.
-START_TEST(linked_elf) {
+TEST(linked_elf) {
     size_t n;
     uint8_t *f = elf_file(true, &n), *longer = calloc(1, n + 8);
     memcpy(longer, f, n);
@@ -464,31 +447,4 @@ START_TEST(linked_elf) {
         f[i] ^= 4;
     }
     free(f);
-}
-END_TEST
-
-Suite *runtime_abi_suite(void) {
-    Suite *s = suite_create("runtime_abi");
-    TCase *t = tcase_create("metadata");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, round_trip);
-    tcase_add_test(t, every_length_is_refused);
-    tcase_add_test(t, every_flipped_byte_is_refused);
-    tcase_add_test(t, flips_with_a_right_sum_are_harmless);
-    tcase_add_test(t, another_version_says_so);
-    tcase_add_test(t, layouts_have_their_sizes);
-    tcase_add_test(t, writer_verifies);
-    tcase_add_test(t, maps_are_verified);
-    tcase_add_test(t, expressions);
-    tcase_add_test(t, overflow_is_an_error);
-    tcase_add_test(t, malformed_expressions_are_refused);
-    tcase_add_test(t, only_attentions_have_q_offset);
-    tcase_add_test(t, ptx_round_trip);
-    tcase_add_test(t, ptx_damage_is_refused);
-    tcase_add_test(t, ptx_of_every_length_reads_back);
-    tcase_add_test(t, elf);
-    tcase_add_test(t, code_object);
-    tcase_add_test(t, linked_elf);
-    suite_add_tcase(s, t);
-    return s;
 }

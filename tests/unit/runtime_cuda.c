@@ -190,7 +190,7 @@ static attn_status open_ptx(attn_context *c, const char *target, uint32_t shared
     return s;
 }
 
-START_TEST(loads_and_launches) {
+TEST(loads_and_launches) {
     attn_context *c = context();
     attn_artifact *a;
     attn_error e;
@@ -217,9 +217,8 @@ START_TEST(loads_and_launches) {
     attn_destroy(c);
     ck_assert_str_eq(gpu.log, "unload;unload;release 40;");
 }
-END_TEST
 
-START_TEST(uses_the_current_context) {
+TEST(uses_the_current_context) {
     attn_context *c = context();
     attn_artifact *a;
     attn_error e;
@@ -232,9 +231,8 @@ START_TEST(uses_the_current_context) {
     attn_close(a);
     attn_destroy(c);
 }
-END_TEST
 
-START_TEST(alignment) {
+TEST(alignment) {
     attn_context *c = context();
     attn_artifact *a;
     attn_error e;
@@ -247,7 +245,6 @@ START_TEST(alignment) {
     attn_close(a);
     attn_destroy(c);
 }
-END_TEST
 
 // ---- words that launches leave 0
 
@@ -287,7 +284,7 @@ static uint64_t word_of_launch(attn_artifact *a) {
 }
 
 // One for each stream, a new one for each launch that is captured, the workspace where they end.
-START_TEST(words_of_streams) {
+TEST(words_of_streams) {
     attn_context *c = context();
     attn_artifact *a;
     attn_error e;
@@ -313,9 +310,8 @@ START_TEST(words_of_streams) {
     attn_close(a);
     attn_destroy(c);
 }
-END_TEST
 
-START_TEST(no_words) {
+TEST(no_words) {
     for (int i = 0; i < 3; i++) {
         attn_context *c = context();
         attn_artifact *a;
@@ -330,7 +326,6 @@ START_TEST(no_words) {
         attn_destroy(c);
     }
 }
-END_TEST
 
 static void not_opened(attn_context *c, const char *target, uint32_t shared, uint32_t cluster,
                        attn_status status, const char *message) {
@@ -341,7 +336,7 @@ static void not_opened(attn_context *c, const char *target, uint32_t shared, uin
     ck_assert_ptr_null(a);
 }
 
-START_TEST(tensor_maps) {
+TEST(tensor_maps) {
     attn_context *c = context();
     attn_artifact *a;
     attn_error e;
@@ -363,9 +358,8 @@ START_TEST(tensor_maps) {
                      "sum_part wants tensor maps, which this GPU or its driver does not have");
     attn_destroy(c);
 }
-END_TEST
 
-START_TEST(refusals) {
+TEST(refusals) {
     attn_context *c = context();
     fake.count = -1;
     not_opened(c, "sm_80", 0, 1, ATTN_ERROR_DEVICE,
@@ -388,9 +382,8 @@ START_TEST(refusals) {
                "the artifact is for gfx942, which is no NVIDIA GPU");
     attn_destroy(c);
 }
-END_TEST
 
-START_TEST(a_kernel_that_does_not_load) {
+TEST(a_kernel_that_does_not_load) {
     attn_context *c = context();
     attn_artifact *a;
     attn_error e;
@@ -407,7 +400,6 @@ START_TEST(a_kernel_that_does_not_load) {
     attn_close(a);
     attn_destroy(c);
 }
-END_TEST
 
 static char gpu_library;
 static int f_library(void **l, const void *image, int *options, void **values, unsigned n,
@@ -431,7 +423,7 @@ static void take_libraries(attn_context *c) {
     c->cuda->library_module = f_library_module;
 }
 
-START_TEST(libraries) {
+TEST(libraries) {
     attn_context *c = context();
     attn_artifact *a;
     attn_error e;
@@ -445,10 +437,9 @@ START_TEST(libraries) {
     ck_assert_str_eq(gpu.log, "close;close;");
     attn_destroy(c);
 }
-END_TEST
 
 // What the driver takes as no library may still be a module; a library outlives a context.
-START_TEST(no_libraries) {
+TEST_EACH(no_libraries, 0, 2) {
     attn_context *c = context();
     attn_artifact *a;
     attn_error e;
@@ -463,7 +454,6 @@ START_TEST(no_libraries) {
     attn_close(a);
     attn_destroy(c);
 }
-END_TEST
 
 static void alone(const char *symbol, const char *text, const char *want) {
     char *got = rt_ptx_alone(text, strlen(text), symbol);
@@ -471,7 +461,7 @@ static void alone(const char *symbol, const char *text, const char *want) {
     free(got);
 }
 
-START_TEST(kernels_alone) {
+TEST(kernels_alone) {
     static const char text[] =
         ".version 8.0\n.global .u64 zero;\n.visible .entry a(\n\t.param .u64 x\n)\n"
         "{\n\t{\n\t}\n\tret;\n}\n.func f()\n{\n}\n\t// .globl ab\n"
@@ -488,9 +478,8 @@ START_TEST(kernels_alone) {
     alone("a", "  .visible .entry b()\n{}\n.visible .entry a", "  .visible .entry b()\n{}\n");
     alone("a", ".visible .entry a(){ret;}", ".visible .entry a(){ret;}"); // no end of a line
 }
-END_TEST
 
-START_TEST(newer_gpus_take_sm_80_only) {
+TEST(newer_gpus_take_sm_80_only) {
     attn_context *c = context();
     attn_artifact *a;
     attn_error e;
@@ -501,9 +490,8 @@ START_TEST(newer_gpus_take_sm_80_only) {
                "the artifact is for sm_90a, this GPU is sm_120: compile it with --target=sm_80");
     attn_destroy(c);
 }
-END_TEST
 
-START_TEST(tools) {
+TEST(tools) {
     attn_context *c = context();
     attn_error e;
     void *p;
@@ -539,7 +527,6 @@ START_TEST(tools) {
     ck_assert_int_eq(attn_synchronize(c, (attn_device){ATTN_HIP, 0}, &e), ATTN_ERROR_DEVICE);
     attn_destroy(c);
 }
-END_TEST
 
 static int nvml_capability[2], nvml_count, nvml_open;
 static int n_init(void) { return nvml_open++, nvml_count < 0; }
@@ -550,7 +537,7 @@ static int n_capability(void *d, int *major, int *minor) {
     return *major = *(int *)d / 10, *minor = *(int *)d % 10, *(int *)d == 0;
 }
 
-START_TEST(management_library) {
+TEST(management_library) {
     static const RtNvml nvml = {n_init, n_shutdown, n_count, n_device, n_capability};
     static const struct {
         int count, first, second, gives;
@@ -567,26 +554,4 @@ START_TEST(management_library) {
     ck_assert_str_eq(rt_cuda_target(90), "sm_90a");
     ck_assert_str_eq(rt_cuda_target(100), "sm_80");
     ck_assert_ptr_null(rt_cuda_target(75));
-}
-END_TEST
-
-Suite *runtime_cuda_suite(void) {
-    Suite *s = suite_create("runtime_cuda");
-    TCase *t = tcase_create("fake driver");
-    tcase_add_test(t, loads_and_launches);
-    tcase_add_test(t, uses_the_current_context);
-    tcase_add_test(t, alignment);
-    tcase_add_test(t, words_of_streams);
-    tcase_add_test(t, no_words);
-    tcase_add_test(t, tensor_maps);
-    tcase_add_test(t, refusals);
-    tcase_add_test(t, a_kernel_that_does_not_load);
-    tcase_add_test(t, libraries);
-    tcase_add_loop_test(t, no_libraries, 0, 2);
-    tcase_add_test(t, kernels_alone);
-    tcase_add_test(t, newer_gpus_take_sm_80_only);
-    tcase_add_test(t, tools);
-    tcase_add_test(t, management_library);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -108,7 +108,7 @@ static attn_status open_hsaco(attn_context *c, const char *target, uint32_t shar
     return attn_open(c, &file, n, GPU, a, e);
 }
 
-START_TEST(loads_and_launches) {
+TEST(loads_and_launches) {
     attn_context *c = context();
     attn_artifact *a;
     attn_error e;
@@ -130,7 +130,6 @@ START_TEST(loads_and_launches) {
     ck_assert_ptr_nonnull(strstr(gpu.log, "stream;unload;"));
     attn_destroy(c);
 }
-END_TEST
 
 static void not_opened(attn_context *c, const char *target, uint32_t shared, attn_status status,
                        const char *message) {
@@ -141,7 +140,7 @@ static void not_opened(attn_context *c, const char *target, uint32_t shared, att
     ck_assert_ptr_null(a);
 }
 
-START_TEST(refusals) {
+TEST(refusals) {
     attn_context *c = context();
     fake.count = -1;
     not_opened(c, "gfx942", 0, ATTN_ERROR_DEVICE,
@@ -165,7 +164,6 @@ START_TEST(refusals) {
                "loading the code object: hipError (209) went wrong");
     attn_destroy(c);
 }
-END_TEST
 
 static void finds(const char *arch, bool old, const char *target) {
     attn_context *c = context();
@@ -179,7 +177,7 @@ static void finds(const char *arch, bool old, const char *target) {
 }
 
 // Every AMD target of the compiler is one of the runtime's.
-START_TEST(finds_the_chip) {
+TEST(finds_the_chip) {
     for (int old = 0; old < 2; old++) {
         finds("gfx942:sramecc+", old, "gfx942");
         for (int t = 0; t < TARGET_COUNT; t++) {
@@ -188,9 +186,8 @@ START_TEST(finds_the_chip) {
         }
     }
 }
-END_TEST
 
-START_TEST(the_real_library) {
+TEST(the_real_library) {
     attn_context *c = attn_create();
     attn_error e;
     const char *target;
@@ -209,16 +206,4 @@ START_TEST(the_real_library) {
     }
     attn_destroy(c);
     if (library) dlclose(library);
-}
-END_TEST
-
-Suite *runtime_hip_suite(void) {
-    Suite *s = suite_create("runtime_hip");
-    TCase *t = tcase_create("fake library");
-    tcase_add_test(t, loads_and_launches);
-    tcase_add_test(t, refusals);
-    tcase_add_test(t, finds_the_chip);
-    tcase_add_test(t, the_real_library);
-    suite_add_tcase(s, t);
-    return s;
 }

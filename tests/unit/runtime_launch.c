@@ -3,7 +3,7 @@
 #include "runtime/device.h"
 #include "runtime/rt.h"
 #include "runtime_fixture.h"
-#include <check.h>
+#include "tests/unit/test.h"
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -117,7 +117,7 @@ static void refused(World *w, const char *message) {
 
 // ---- results
 
-START_TEST(one_kernel) {
+TEST(one_kernel) {
     World w = world(5, 9);
     finish(&w);
     launch_ok(&w);
@@ -125,9 +125,8 @@ START_TEST(one_kernel) {
     ck_assert_float_eq(w.rows[7], 9 + 2);
     end(&w);
 }
-END_TEST
 
-START_TEST(split_plan_zeroes_its_workspace) {
+TEST(split_plan_zeroes_its_workspace) {
     World w = world(3, 100);
     size_t n;
     finish(&w);
@@ -148,9 +147,8 @@ START_TEST(split_plan_zeroes_its_workspace) {
     refused(&w, "the launch takes a workspace of 256 bytes, and 0 were given");
     end(&w);
 }
-END_TEST
 
-START_TEST(short_plan_needs_no_workspace) {
+TEST(short_plan_needs_no_workspace) {
     World w = world(3, 63);
     size_t n = 1;
     finish(&w);
@@ -161,9 +159,8 @@ START_TEST(short_plan_needs_no_workspace) {
     check_o(&w, 3, 63);
     end(&w);
 }
-END_TEST
 
-START_TEST(optional_output_left_out) {
+TEST(optional_output_left_out) {
     World w = world(3, 4);
     finish(&w);
     w.call.ntensors = 5;
@@ -172,9 +169,8 @@ START_TEST(optional_output_left_out) {
     ck_assert(w.rows[0] != w.rows[0]); // untouched
     end(&w);
 }
-END_TEST
 
-START_TEST(strides) { // o stored [B, Sq, H, Dv], v with gaps between its rows
+TEST(strides) { // o stored [B, Sq, H, Dv], v with gaps between its rows
     World w = world(3, 4);
     finish(&w);
     float *v = memory(&w, 4 * 4 * 5);
@@ -190,9 +186,8 @@ START_TEST(strides) { // o stored [B, Sq, H, Dv], v with gaps between its rows
     attn_memory_free(w.context, CPU, v);
     end(&w);
 }
-END_TEST
 
-START_TEST(no_keys_still_writes_rows) {
+TEST(no_keys_still_writes_rows) {
     World w = world(3, 0);
     finish(&w);
     w.tensors[TK].data = w.tensors[TV].data = NULL; // nothing there to point to
@@ -200,9 +195,8 @@ START_TEST(no_keys_still_writes_rows) {
     check_o(&w, 3, 0);
     end(&w);
 }
-END_TEST
 
-START_TEST(empty_launches) {
+TEST(empty_launches) {
     World w = world(0, 4);
     finish(&w);
     launch_ok(&w);
@@ -212,9 +206,8 @@ START_TEST(empty_launches) {
     launch_ok(&w); // B = H = Hkv = 0
     end(&w);
 }
-END_TEST
 
-START_TEST(other_variant_has_its_own_kernel) {
+TEST(other_variant_has_its_own_kernel) {
     World w = world(2, 3);
     finish(&w);
     w.call.variant = "copy";
@@ -222,9 +215,8 @@ START_TEST(other_variant_has_its_own_kernel) {
     ck_assert_float_eq(w.o[0], -1);
     end(&w);
 }
-END_TEST
 
-START_TEST(prepared) {
+TEST(prepared) {
     World w = world(3, 100);
     attn_prepared *p;
     finish(&w);
@@ -240,9 +232,8 @@ START_TEST(prepared) {
     ck_assert_ptr_null(p);
     end(&w);
 }
-END_TEST
 
-START_TEST(shapes_and_info) {
+TEST(shapes_and_info) {
     World w = world(3, 100);
     int64_t shape[8];
     int rank;
@@ -276,11 +267,10 @@ START_TEST(shapes_and_info) {
     ck_assert(!s.given);
     end(&w);
 }
-END_TEST
 
 // ---- checks
 
-START_TEST(refuses_names) {
+TEST(refuses_names) {
     World w = world(3, 4);
     finish(&w);
     w.call.variant = NULL;
@@ -303,9 +293,8 @@ START_TEST(refuses_names) {
     refused(&w, "scale: is a scalar input, and was given as a tensor");
     end(&w);
 }
-END_TEST
 
-START_TEST(refuses_missing) {
+TEST(refuses_missing) {
     World w = world(3, 4);
     finish(&w);
     w.tensors[TK] = w.tensors[TROWS];
@@ -320,9 +309,8 @@ START_TEST(refuses_missing) {
     refused(&w, "scale: this scalar is missing");
     end(&w);
 }
-END_TEST
 
-START_TEST(refuses_scalars) {
+TEST(refuses_scalars) {
     World w = world(3, 4);
     finish(&w);
     w.scalars[0].name = "nope";
@@ -338,9 +326,8 @@ START_TEST(refuses_scalars) {
     refused(&w, "scale: given twice");
     end(&w);
 }
-END_TEST
 
-START_TEST(refuses_sizes) {
+TEST(refuses_sizes) {
     World w = world(3, 4);
     finish(&w);
     w.sizes[0].name = "nope";
@@ -362,9 +349,8 @@ START_TEST(refuses_sizes) {
     refused(&w, "q_offset: given twice");
     end(&w);
 }
-END_TEST
 
-START_TEST(refuses_shapes) {
+TEST(refuses_shapes) {
     World w = world(3, 4);
     finish(&w);
     w.tensors[TQ].rank = 3;
@@ -390,9 +376,8 @@ START_TEST(refuses_shapes) {
     refused(&w, "q: H is 3, which is no multiple of Hkv = 0 (from k)");
     end(&w);
 }
-END_TEST
 
-START_TEST(refuses_memory) {
+TEST(refuses_memory) {
     World w = world(3, 4);
     finish(&w);
     w.tensors[TK].dtype = ATTN_BF16;
@@ -415,9 +400,8 @@ START_TEST(refuses_memory) {
     refused(&w, "o: dimension 2 of an output has stride 0");
     end(&w);
 }
-END_TEST
 
-START_TEST(refuses_bare_q) {
+TEST(refuses_bare_q) {
     World w = world(3, 4);
     finish(&w);
     w.call.nsizes = 0; // q_offset = Sk - Sq = 1
@@ -431,9 +415,8 @@ START_TEST(refuses_bare_q) {
     launch_ok(&w);
     end(&w);
 }
-END_TEST
 
-START_TEST(refuses_artifacts) {
+TEST(refuses_artifacts) {
     World w = world(3, 4);
     attn_artifact *a;
     size_t n;
@@ -467,7 +450,6 @@ START_TEST(refuses_artifacts) {
     ck_assert_int_eq(attn_open_file(w.context, "/", CPU, &a, &w.error), ATTN_ERROR_ARTIFACT);
     end(&w);
 }
-END_TEST
 
 // ---- kept workspace: "listed" makes a list of the bias, then writes it to o
 
@@ -550,7 +532,7 @@ static void check_zeroed(const int64_t *strides, int64_t begin, int64_t all) {
     end(&w);
 }
 
-START_TEST(outputs_are_zeroed) {
+TEST(outputs_are_zeroed) {
     const int64_t v = FIX_DV;
     check_zeroed((const int64_t[]){12 * v, 3 * v, v, 1}, 0, 30 * v);        // dense
     check_zeroed((const int64_t[]){12 * v, v, 4 * v, 1}, 0, 30 * v);        // heads within queries
@@ -558,9 +540,8 @@ START_TEST(outputs_are_zeroed) {
     check_zeroed((const int64_t[]){200 * v, 30 * v, 7 * v, 1}, v, 500 * v); // gaps everywhere
     check_zeroed((const int64_t[]){-12 * v, 3 * v, v, 1}, 12 * v, 30 * v);  // from the end
 }
-END_TEST
 
-START_TEST(a_map_may_be_kept) {
+TEST(a_map_may_be_kept) {
     AbiTensor of[TENSORS];
     size_t n;
     const char *why;
@@ -597,7 +578,6 @@ START_TEST(a_map_may_be_kept) {
     free(meta);
     end(&w);
 }
-END_TEST
 
 // ---- the pool
 
@@ -613,7 +593,7 @@ static void deep(const uint64_t *args, int64_t first, int64_t last) {
     atomic_fetch_add((_Atomic int *)(uintptr_t)args[0], stack[4096]);
 }
 
-START_TEST(every_task_runs_once) {
+TEST(every_task_runs_once) {
     enum { MOST = 1000 };
     static const int64_t sizes[] = {0, 1, 2, 7, 64, 999, MOST};
     for (int threads = 1; threads < 6; threads++) {
@@ -628,7 +608,6 @@ START_TEST(every_task_runs_once) {
         rt_pool_free(p);
     }
 }
-END_TEST
 
 static void *launches(void *arg) {
     for (int i = 0; i < 50; i++) {
@@ -641,7 +620,7 @@ static void *launches(void *arg) {
     return NULL;
 }
 
-START_TEST(calls_from_several_threads_take_turns) {
+TEST(calls_from_several_threads_take_turns) {
     RtPool *p;
     pthread_t t[4];
     ck_assert_int_eq(rt_pool(3, &p, NULL), ATTN_OK);
@@ -653,9 +632,8 @@ START_TEST(calls_from_several_threads_take_turns) {
     }
     rt_pool_free(p);
 }
-END_TEST
 
-START_TEST(stacks_are_deep) {
+TEST(stacks_are_deep) {
     _Atomic int n = 0;
     uint64_t args[] = {(uint64_t)(uintptr_t)&n};
     RtPool *p;
@@ -664,9 +642,8 @@ START_TEST(stacks_are_deep) {
     ck_assert_int_eq(n, 2);
     rt_pool_free(p);
 }
-END_TEST
 
-START_TEST(threads) {
+TEST(threads) {
     World w = world(3, 4);
     attn_artifact_info info;
     finish(&w);
@@ -679,37 +656,4 @@ START_TEST(threads) {
     attn_get_info(w.artifact, &info);
     ck_assert_int_ge(info.workers, 1);
     end(&w);
-}
-END_TEST
-
-Suite *runtime_launch_suite(void) {
-    Suite *s = suite_create("runtime_launch");
-    TCase *t = tcase_create("host");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, one_kernel);
-    tcase_add_test(t, split_plan_zeroes_its_workspace);
-    tcase_add_test(t, outputs_are_zeroed);
-    tcase_add_test(t, short_plan_needs_no_workspace);
-    tcase_add_test(t, optional_output_left_out);
-    tcase_add_test(t, strides);
-    tcase_add_test(t, no_keys_still_writes_rows);
-    tcase_add_test(t, empty_launches);
-    tcase_add_test(t, other_variant_has_its_own_kernel);
-    tcase_add_test(t, prepared);
-    tcase_add_test(t, a_map_may_be_kept);
-    tcase_add_test(t, shapes_and_info);
-    tcase_add_test(t, refuses_names);
-    tcase_add_test(t, refuses_missing);
-    tcase_add_test(t, refuses_scalars);
-    tcase_add_test(t, refuses_sizes);
-    tcase_add_test(t, refuses_shapes);
-    tcase_add_test(t, refuses_memory);
-    tcase_add_test(t, refuses_bare_q);
-    tcase_add_test(t, refuses_artifacts);
-    tcase_add_test(t, every_task_runs_once);
-    tcase_add_test(t, calls_from_several_threads_take_turns);
-    tcase_add_test(t, stacks_are_deep);
-    tcase_add_test(t, threads);
-    suite_add_tcase(s, t);
-    return s;
 }

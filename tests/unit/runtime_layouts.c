@@ -1,7 +1,7 @@
 // runtime_layouts.c: calls of ragged and paged attentions: where sizes come from, what is left out, every check and its message.
 #include "runtime/attn.h"
 #include "runtime/rt.h"
-#include <check.h>
+#include "tests/unit/test.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -186,7 +186,7 @@ static void refused(World *w, const char *message) {
 
 // ---- sizes
 
-START_TEST(paged_sizes) {
+TEST(paged_sizes) {
     World *w = world();
     paged(w, 0);
     launched(w);
@@ -220,9 +220,8 @@ START_TEST(paged_sizes) {
     ck_assert(rank == 3 && shape[0] == 8 && shape[1] == 4 && shape[2] == FIX_DV);
     end(w);
 }
-END_TEST
 
-START_TEST(ragged_sizes) {
+TEST(ragged_sizes) {
     World *w = world();
     ragged(w);
     launched(w);
@@ -234,10 +233,9 @@ START_TEST(ragged_sizes) {
     ck_assert_int_eq(w->seen.q_offset_0, 4);
     end(w);
 }
-END_TEST
 
 // A pool in which keys and values lie by turns, and heads before rows: strides.
-START_TEST(views_of_a_pool) {
+TEST(views_of_a_pool) {
     static const int64_t interleaved[] = {2 * 3 * 2 * FIX_D, FIX_D, 3 * FIX_D, 1};
     World *w = world();
     paged(w, 0);
@@ -252,11 +250,10 @@ START_TEST(views_of_a_pool) {
     ck_assert_int_eq(w->seen.k_stride, INT64_C(1) << 34);
     end(w);
 }
-END_TEST
 
 // ---- messages
 
-START_TEST(paged_messages) {
+TEST(paged_messages) {
     World *w = world();
     paged(w, 0);
     w->tensor[0].rank = 4;
@@ -291,17 +288,15 @@ START_TEST(paged_messages) {
     refused(w, "q: H is 4, which is no multiple of Hkv = 3 (from k)");
     end(w);
 }
-END_TEST
 
-START_TEST(pages_of_the_artifact) {
+TEST(pages_of_the_artifact) {
     World *w = world();
     paged(w, 64);
     refused(w, "k: pages of 3 rows, this artifact is for pages of 64 (--layout=paged:64)");
     end(w);
 }
-END_TEST
 
-START_TEST(ragged_messages) {
+TEST(ragged_messages) {
     World *w = world();
     ragged(w);
     w->shape[5][0] = 4;
@@ -313,19 +308,4 @@ START_TEST(ragged_messages) {
     w->tensor[5].rank = 1, w->tensor[5].name = "page_table";
     refused(w, "page_table: layout ragged has no such tensor");
     end(w);
-}
-END_TEST
-
-Suite *runtime_layouts_suite(void);
-Suite *runtime_layouts_suite(void) {
-    Suite *s = suite_create("layouts of calls");
-    TCase *c = tcase_create("layouts");
-    tcase_add_test(c, paged_sizes);
-    tcase_add_test(c, ragged_sizes);
-    tcase_add_test(c, views_of_a_pool);
-    tcase_add_test(c, paged_messages);
-    tcase_add_test(c, pages_of_the_artifact);
-    tcase_add_test(c, ragged_messages);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -3,8 +3,8 @@
 #include "passes/simplify/simplify.h"
 
 #include "ir/expr_ops.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -85,14 +85,11 @@ static const struct {
     {"(s + f32((2 * 3)))", "(s + 6.0)"},
 };
 
-START_TEST(rules) {
-    Arena *a = arena_new();
+ARENA_TEST(rules) {
     ExPool *p = ex_pool(a);
     for (size_t i = 0; i < sizeof rewritten / sizeof *rewritten; i++)
         ck_assert_str_eq(simplified(p, rewritten[i].from), rewritten[i].to);
-    arena_free(a);
 }
-END_TEST
 
 // ---- random expressions
 
@@ -197,7 +194,7 @@ static bool close_enough(const Ex *e, const Point *pt, double want, double got) 
     return fabs(got - want) <= 1e-5 * fabs(want) + 1e-6 + slack || isnan(slack) || slack > 1;
 }
 
-START_TEST(random_expressions_keep_their_meaning) {
+TEST(random_expressions_keep_their_meaning) {
     for (uint32_t i = 1; i <= 3000; i++) {
         Arena *a = arena_new();
         ExPool *p = ex_pool(a);
@@ -222,15 +219,4 @@ START_TEST(random_expressions_keep_their_meaning) {
         }
         arena_free(a);
     }
-}
-END_TEST
-
-Suite *simplify_rules_suite(void);
-Suite *simplify_rules_suite(void) {
-    Suite *s = suite_create("simplify_rules");
-    TCase *t = tcase_create("rules");
-    tcase_add_test(t, rules);
-    tcase_add_test(t, random_expressions_keep_their_meaning);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -1,8 +1,8 @@
 // Building, cloning and copying tile programs; names; rounding; hazards that only moving operations
 // about makes; and texts that are no programs.
 #include "ir/tile_eval.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <string.h>
 
@@ -48,8 +48,7 @@ static TileOp *first_of(const TileBlock *b, TileKind kind) {
     return op;
 }
 
-START_TEST(names_and_axes_are_canonical) {
-    Arena *a = arena_new();
+ARENA_TEST(names_and_axes_are_canonical) {
     ExPool *x = ex_pool(a);
     TileProgram *p = tile_program(a, x, "p");
     ck_assert_int_eq(p->sizes.n, SIZE_FREE);
@@ -66,12 +65,9 @@ START_TEST(names_and_axes_are_canonical) {
     ck_assert_str_eq(tile_value(p, k, "s9", DT_F32, axes, 0)->name, "s9");
     ck_assert_str_eq(tile_value(p, k, "s9", DT_F32, axes, 0)->name, "s3");
     ck_assert_int_eq(k->nvalues, 5);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(ops_are_linked) {
-    Arena *a = arena_new();
+ARENA_TEST(ops_are_linked) {
     TileProgram *p = tile_program(a, ex_pool(a), "p");
     TileKernel *k = tile_kernel(p, "k", PURPOSE_ATTENTION);
     Span none = {0};
@@ -88,17 +84,14 @@ START_TEST(ops_are_linked) {
     tile_append(&k->body, x);
     ck_assert(tile_next(&k->body, NULL) == z && tile_next(&k->body, z) == x &&
               !tile_next(&k->body, x));
-    arena_free(a);
 }
-END_TEST
 
 static const Ex *twice(void *ctx, const Ex *e) {
     ExPool *x = ctx;
     return e->type == EX_F32 ? ex_2(x, EX_MUL, ex_f32(x, 2), e) : e;
 }
 
-START_TEST(clones_have_values_of_their_own) {
-    Arena *a = arena_new();
+ARENA_TEST(clones_have_values_of_their_own) {
     Diags diags;
     TileProgram *p = parse(a, scale_text, &diags);
     TileKernel *k = p->kernels.data[0];
@@ -114,11 +107,9 @@ START_TEST(clones_have_values_of_their_own) {
     TileProgram *q = parse(a, text, &diags);
     ck_assert_ptr_nonnull(q);
     ck_assert_str_eq(printed(a, q), text);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(a_copy_is_independent) {
+TEST(a_copy_is_independent) {
     Arena *a = arena_new(), *other = arena_new();
     Diags diags;
     TileProgram *p = parse(a, scale_text, &diags), *q = tile_copy(other, p);
@@ -133,10 +124,8 @@ START_TEST(a_copy_is_independent) {
     arena_free(other);
     arena_free(a);
 }
-END_TEST
 
-START_TEST(runs_and_distances) {
-    Arena *a = arena_new();
+ARENA_TEST(runs_and_distances) {
     Diags diags;
     TileProgram *p = parse(a, scale_text, &diags);
     int32_t z[SIZE_FREE + 1] = {1, 2, 1, 3, 4, 0, -1};
@@ -150,11 +139,9 @@ START_TEST(runs_and_distances) {
     ck_assert(tile_data_distance(p, x, p, y) < 1e-5);
     y->tensor[1][5] += 1;
     ck_assert(tile_data_distance(p, x, p, y) > 1e-2);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(element_types_round_to_even) {
+TEST(element_types_round_to_even) {
     ck_assert(dtype_round(DT_BF16, 1 + 0x1p-8) == 1 &&
               dtype_round(DT_BF16, 1 + 0x3p-8) == 1 + 0x1p-6);
     ck_assert(dtype_round(DT_BF16, 0x1.ffp127) == INFINITY &&
@@ -165,9 +152,8 @@ START_TEST(element_types_round_to_even) {
     ck_assert(dtype_round(DT_F32, 0.1) == (double)0.1f);
     ck_assert(isnan(dtype_round(DT_F16, NAN)) && dtype_round(DT_BF16, -INFINITY) == -INFINITY);
 }
-END_TEST
 
-START_TEST(targets_are_found_by_name) {
+TEST(targets_are_found_by_name) {
     for (int i = 0; i < TARGET_COUNT; i++) {
         TargetId id = TARGET_COUNT;
         ck_assert(target_find(target_get((TargetId)i)->name, &id));
@@ -179,7 +165,6 @@ START_TEST(targets_are_found_by_name) {
     ck_assert_int_eq(target_get(TARGET_SM80)->shared_bytes, 166912);
     ck_assert_int_eq(target_get(TARGET_SM90A)->shared_bytes, 232448);
 }
-END_TEST
 
 // ---- hazards that text edits do not make: operations moved
 
@@ -215,8 +200,7 @@ static const char *run_copies(Arena *a, TileProgram *p, Diags *diags) {
     return tile_eval(p, d, true, diags) ? NULL : diags->first->message;
 }
 
-START_TEST(a_stage_is_not_overwritten_while_read) {
-    Arena *a = arena_new();
+ARENA_TEST(a_stage_is_not_overwritten_while_read) {
     Diags diags;
     TileProgram *p = parse(a, copies_text, &diags);
     ck_assert_msg(p != NULL, "%s", diags.first ? diags.first->message : "");
@@ -225,12 +209,9 @@ START_TEST(a_stage_is_not_overwritten_while_read) {
     const char *said = run_copies(a, p, &diags);
     ck_assert_ptr_nonnull(said);
     ck_assert_ptr_nonnull(strstr(said, "without a barrier since that stage was read"));
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(a_view_does_not_outlive_its_copy) {
-    Arena *a = arena_new();
+ARENA_TEST(a_view_does_not_outlive_its_copy) {
     Diags diags;
     TileProgram *p = parse(a, copies_text, &diags);
     TileBlock *b = &p->kernels.data[0]->body;
@@ -239,12 +220,9 @@ START_TEST(a_view_does_not_outlive_its_copy) {
     const char *said = run_copies(a, p, &diags);
     ck_assert_ptr_nonnull(said);
     ck_assert_ptr_nonnull(strstr(said, "after a later copy into its stage began"));
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(an_order_that_cannot_be_right_is_refused_unrun) {
-    Arena *a = arena_new();
+ARENA_TEST(an_order_that_cannot_be_right_is_refused_unrun) {
     Diags diags;
     TileProgram *p = parse(a, copies_text, &diags);
     tile_unlink(first_of(&p->kernels.data[0]->body, TILE_COPY));
@@ -255,12 +233,9 @@ START_TEST(an_order_that_cannot_be_right_is_refused_unrun) {
     tile_unlink(first_of(&p->kernels.data[0]->body, TILE_WAIT));
     ck_assert(!tile_verify(p, &diags));
     ck_assert_ptr_nonnull(strstr(diags.first->message, "the copy into %kb is not waited for"));
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(a_load_said_to_be_inside_is) {
-    Arena *a = arena_new();
+ARENA_TEST(a_load_said_to_be_inside_is) {
     Diags diags;
     TileProgram *p = parse(a,
                            "program p algorithm target host dtype f32 dims D=1 Dv=1\n"
@@ -277,12 +252,9 @@ START_TEST(a_load_said_to_be_inside_is) {
     ck_assert(!tile_eval(p, tile_data_random(a, p, z, 1, 1), true, &diags));
     ck_assert_ptr_nonnull(
         strstr(diags.first->message, "index 0 of 'x' is 5, said to be inside 0..4"));
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(plans_adds_and_several_kernels) {
-    Arena *a = arena_new();
+ARENA_TEST(plans_adds_and_several_kernels) {
     Diags diags;
     TileProgram *p = parse(
         a,
@@ -307,9 +279,7 @@ START_TEST(plans_adds_and_several_kernels) {
     d = tile_data_random(a, p, z, 1, 1);
     ck_assert(tile_eval(p, d, true, &diags));
     ck_assert(d->tensor[1][2] == d->tensor[0][2]);
-    arena_free(a);
 }
-END_TEST
 
 // ---- texts that are no programs
 
@@ -333,7 +303,7 @@ static uint32_t step(uint32_t *state) {
     return *state = *state * 1664525u + 1013904223u, *state >> 8;
 }
 
-START_TEST(damaged_texts_are_refused_or_read) {
+TEST(damaged_texts_are_refused_or_read) {
     const char *const from[] = {scale_text, copies_text};
     const char *const bits[] = {"(",
                                 ")",
@@ -368,10 +338,8 @@ START_TEST(damaged_texts_are_refused_or_read) {
     }
     for (size_t n = 0; n < strlen(scale_text); n += 3) try_text(scale_text, n);
 }
-END_TEST
 
-START_TEST(deep_and_long_texts_end) {
-    Arena *a = arena_new();
+ARENA_TEST(deep_and_long_texts_end) {
     Text t;
     text_init(&t, a);
     const char *head =
@@ -393,29 +361,4 @@ START_TEST(deep_and_long_texts_end) {
     try_text(t.s, t.n);
     try_text("program\0p", 9);
     try_text("", 0);
-    arena_free(a);
-}
-END_TEST
-
-Suite *tile_core_suite(void);
-Suite *tile_core_suite(void) {
-    Suite *s = suite_create("tile_core");
-    TCase *t = tcase_create("core");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, names_and_axes_are_canonical);
-    tcase_add_test(t, ops_are_linked);
-    tcase_add_test(t, clones_have_values_of_their_own);
-    tcase_add_test(t, a_copy_is_independent);
-    tcase_add_test(t, runs_and_distances);
-    tcase_add_test(t, element_types_round_to_even);
-    tcase_add_test(t, targets_are_found_by_name);
-    tcase_add_test(t, a_stage_is_not_overwritten_while_read);
-    tcase_add_test(t, a_view_does_not_outlive_its_copy);
-    tcase_add_test(t, an_order_that_cannot_be_right_is_refused_unrun);
-    tcase_add_test(t, a_load_said_to_be_inside_is);
-    tcase_add_test(t, plans_adds_and_several_kernels);
-    tcase_add_test(t, damaged_texts_are_refused_or_read);
-    tcase_add_test(t, deep_and_long_texts_end);
-    suite_add_tcase(s, t);
-    return s;
 }

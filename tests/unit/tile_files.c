@@ -10,8 +10,8 @@
 //
 // The rest of a file is exactly what tile_print makes of it.
 #include "ir/tile_eval.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <math.h>
 #include <stdlib.h>
@@ -324,7 +324,7 @@ static int tile_file(const struct dirent *e) {
     return n > 5 && !strcmp(e->d_name + n - 5, ".tile");
 }
 
-START_TEST(every_file_holds_what_it_says) {
+TEST(every_file_holds_what_it_says) {
     struct dirent **files;
     int n = scandir(FOLDER, &files, tile_file, alphasort);
     ck_assert_int_gt(n, 0);
@@ -333,15 +333,4 @@ START_TEST(every_file_holds_what_it_says) {
         free(files[i]);
     }
     free(files);
-}
-END_TEST
-
-Suite *tile_files_suite(void);
-Suite *tile_files_suite(void) {
-    Suite *s = suite_create("tile_files");
-    TCase *t = tcase_create("files");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, every_file_holds_what_it_says);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -29,8 +29,7 @@ static bool holds(Arena *a, const char *text, const char *what, const char *by) 
     return p && tile_verify(p, &diags);
 }
 
-START_TEST(parts) {
-    Arena *a = arena_new();
+ARENA_TEST(parts) {
     const char *text = schedule(a, "causal", TARGET_SM90A);
     static const char l[] = "%l_tile: f32[M] @n parts", m[] = "%m_tile: f32[M] @n";
     ck_assert(holds(a, text, l, l)); // as it is: carried sums and what they are made of
@@ -38,12 +37,9 @@ START_TEST(parts) {
     ck_assert(!holds(a, text, m, arena_printf(a, "%s parts", m))); // a maximum
     ck_assert(!holds(a, text, "%l_0: f32[M] @n parts", "%l_0: f32[M] @n"));
     ck_assert(!holds(a, text, "%factor: f32[M] @n", "%factor: f32[M] @n parts"));
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(first_keys) {
-    Arena *a = arena_new();
+ARENA_TEST(first_keys) {
     const char *text = schedule(a, "causal", TARGET_SM90A);
     static const char dot[] = " first 64 of N when (", at[] = "class partial first 64 when (";
     ck_assert(holds(a, text, dot, dot)); // as it is
@@ -58,9 +54,7 @@ START_TEST(first_keys) {
     ck_assert(!holds(a, text, "%p5: bf16[M, N] @n", "%p5: bf16[M, N] in shared"));
     ck_assert(strstr(schedule(a, "softmax", TARGET_SM90A), " first ") == NULL);
     ck_assert(strstr(schedule(a, "document", TARGET_SM90A), " first ") == NULL);
-    arena_free(a);
 }
-END_TEST
 
 static const struct {
     TargetId target;
@@ -90,16 +84,12 @@ static const struct {
     {TARGET_GFX1100, false, "%p: bf16[M, N] @n_whole", "%p: bf16[M, N] @n"}, // all of a row
 };
 
-START_TEST(values_lie_as_instructions_do) {
-    Arena *a = arena_new();
+ARENA_TEST_EACH(values_lie_as_instructions_do, 0, sizeof layouts / sizeof *layouts) {
     const char *text = schedule(a, "causal", layouts[_i].target);
     ck_assert_int_eq(holds(a, text, layouts[_i].what, layouts[_i].by), layouts[_i].right);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(wide_axes) {
-    Arena *a = arena_new();
+ARENA_TEST(wide_axes) {
     const char *text = schedule(a, "causal", TARGET_GFX942);
     static const char d[] = "axis D: 64 whole tile 64 wide", e[] = "axis E: 64 whole tile 64",
                       n[] = "axis N: Sk tile 64", rows[] = " matrix_rows 32";
@@ -110,12 +100,9 @@ START_TEST(wide_axes) {
     ck_assert(!holds(a, text, d, "axis D: 64 whole tile 72 wide"));
     ck_assert(!holds(a, text, rows, "")); // how many lanes share a row is not known
     ck_assert(strstr(schedule(a, "causal", TARGET_GFX1100), " wide") == NULL);
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(unguarded) {
-    Arena *a = arena_new();
+ARENA_TEST(unguarded) {
     const char *text = schedule(a, "causal", TARGET_GFX942), *all = " != %l_end1)";
     static const char p[] = "%p: bf16[M, N] @n unguarded", plain[] = "%p: bf16[M, N] @n";
     ck_assert(holds(a, text, p, p)); // as it is: the sum makes what is left NaN
@@ -129,12 +116,9 @@ START_TEST(unguarded) {
     text = schedule(a, "sigmoid", TARGET_GFX942);
     ck_assert(holds(a, text, plain, plain));
     ck_assert(!holds(a, text, plain, p)); // no sum
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(matrix_rows) {
-    Arena *a = arena_new();
+ARENA_TEST(matrix_rows) {
     const char *text = schedule(a, "causal", TARGET_GFX942),
                *wave32 = schedule(a, "causal", TARGET_GFX1100);
     static const char rows[] = " matrix_rows 32";
@@ -142,13 +126,10 @@ START_TEST(matrix_rows) {
     ck_assert(!holds(a, text, rows, " matrix_rows 8"));
     ck_assert(!holds(a, wave32, " matrix_rows 16", rows));
     ck_assert(!holds(a, schedule(a, "causal", TARGET_SM80), " warps 4", " warps 4 matrix_rows 16"));
-    arena_free(a);
 }
-END_TEST
 
 // A way to make a map is one for maps that have what it is about.
-START_TEST(ways) {
-    Arena *a = arena_new();
+ARENA_TEST(ways) {
     const char *table = schedule(a, "relative_bias", TARGET_SM90A),
                *sigmoids = schedule(a, "sigmoid", TARGET_SM90A),
                *dense = schedule(a, "../tests/regress/dense_bias", TARGET_SM90A);
@@ -163,21 +144,4 @@ START_TEST(ways) {
     ck_assert(!holds(a, dense, "} pairs ahead", "} ahead"));                           // of what?
     ck_assert(strstr(schedule(a, "relative_bias", TARGET_SM80), "diagonals") == NULL); // no roles
     ck_assert(strstr(schedule(a, "sigmoid", TARGET_HOST), "halves") == NULL);
-    arena_free(a);
-}
-END_TEST
-
-Suite *tile_marks_suite(void);
-Suite *tile_marks_suite(void) {
-    Suite *s = suite_create("tile_marks");
-    TCase *t = tcase_create("marks");
-    tcase_add_test(t, parts);
-    tcase_add_test(t, first_keys);
-    tcase_add_loop_test(t, values_lie_as_instructions_do, 0, sizeof layouts / sizeof *layouts);
-    tcase_add_test(t, wide_axes);
-    tcase_add_test(t, matrix_rows);
-    tcase_add_test(t, unguarded);
-    tcase_add_test(t, ways);
-    suite_add_tcase(s, t);
-    return s;
 }

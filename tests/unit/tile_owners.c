@@ -80,8 +80,7 @@ static const struct {
 static const char *const variants[] = {"causal", "gaussian_kernel", "sigmoid", "gqa"};
 enum { VARIANTS = sizeof variants / sizeof *variants };
 
-START_TEST(threads_have_what_they_need) {
-    Arena *a = arena_new();
+ARENA_TEST_EACH(threads_have_what_they_need, 0, VARIANTS * sizeof configs / sizeof *configs) {
     Variant *v;
     Diags diags;
     diag_init(&diags, a);
@@ -99,16 +98,4 @@ START_TEST(threads_have_what_they_need) {
             if (op->kind == TILE_MAP && !tile_has_lanes(k)) maps += check_map(k, op);
     }
     ck_assert_int_gt(maps, 3);
-    arena_free(a);
-}
-END_TEST
-
-Suite *tile_owners_suite(void);
-Suite *tile_owners_suite(void) {
-    Suite *s = suite_create("tile_owners");
-    TCase *t = tcase_create("owners");
-    tcase_add_loop_test(t, threads_have_what_they_need, 0,
-                        VARIANTS * sizeof configs / sizeof *configs);
-    suite_add_tcase(s, t);
-    return s;
 }

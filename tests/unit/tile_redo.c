@@ -1,8 +1,8 @@
 // Steps that are done again: what the interpreter makes of `redo`, in which rows, and what the verifier
 // refuses. tests/tile/redo.tile is the schedule: full tiles keep the shift that they find.
 #include "ir/tile_eval.h"
+#include "tests/unit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <string.h>
 
@@ -88,8 +88,7 @@ static void run(Arena *a, Run *r, const char *text, bool redoes, int head, int f
     ck_assert_msg(!r->diags.errors, "%s", r->diags.first ? r->diags.first->message : "");
 }
 
-START_TEST(what_is_too_large_is_done_again) {
-    Arena *a = arena_new();
+ARENA_TEST(what_is_too_large_is_done_again) {
     Run plain, redone, once;
     const char *text = read_tile(a, "redo"), *wide = with(a, text, "over 2 ", "over 92 ");
     run(a, &plain, read_tile(a, "roles"), true, 1, 0, QUERIES);
@@ -99,13 +98,10 @@ START_TEST(what_is_too_large_is_done_again) {
     ck_assert(tile_data_distance(plain.p, plain.d, redone.p, redone.d) < 1e-2);
     run(a, &once, wide, false, 1, 0, QUERIES);
     ck_assert(isinf(tile_data_distance(plain.p, plain.d, once.p, once.d)));
-    arena_free(a);
 }
-END_TEST
 
 // Others keep what stands, to the last bit.
-START_TEST(in_the_rows_that_need_it) {
-    Arena *a = arena_new();
+ARENA_TEST(in_the_rows_that_need_it) {
     Run redone, once;
     const char *text = with(a, read_tile(a, "redo"), "over 2 ", "over 92 ");
     run(a, &redone, text, true, 0, 5, 6);
@@ -115,9 +111,7 @@ START_TEST(in_the_rows_that_need_it) {
         bool same = x[i] == y[i] || (isnan(x[i]) && isnan(y[i]));
         ck_assert_msg(same == (i != 5), "row %d: %g, %g", i, x[i], y[i]);
     }
-    arena_free(a);
 }
-END_TEST
 
 // ---- where the words may stand
 
@@ -155,8 +149,7 @@ static const char *const kept_text =
     "    store o[b, h, M:, D:] = %x9\n"
     "  }\n";
 
-START_TEST(kept_is_of_algorithms) {
-    Arena *a = arena_new();
+ARENA_TEST(kept_is_of_algorithms) {
     Diags diags;
     Text t;
     TileProgram *p = parse(a, kept_text, &diags);
@@ -171,13 +164,10 @@ START_TEST(kept_is_of_algorithms) {
     check_refused(a, with(a, kept_text, "to Sk", "to Sk class partial"), "in a loop over tiles of");
     check_refused(a, with(a, kept_text, "algorithm", "scheduled"), "scheduled program has decided");
     check_refused(a, with(a, kept_text, "to Sk", "to select(kept, 0, Sk)"), "may not use 'kept'");
-    arena_free(a);
 }
-END_TEST
 
 // It says what will be asked, and changes nothing.
-START_TEST(bound_is_of_algorithms) {
-    Arena *a = arena_new();
+ARENA_TEST(bound_is_of_algorithms) {
     Diags diags;
     const char *carried = with(a, kept_text, "carry (%x: f32[M, D] = %q)",
                                "carry (%x: f32[M, D] = %q, %l: f32[M] = %l0)");
@@ -201,23 +191,17 @@ START_TEST(bound_is_of_algorithms) {
     text = with(a, text, "select(kept, %x, (%x + %q))", "%x");
     ck_assert_ptr_null(refused(a, text));
     check_refused(a, with(a, text, "algorithm", "scheduled"), "elsewhere than behind");
-    arena_free(a);
 }
-END_TEST
 
-START_TEST(redo_is_of_roles) {
-    Arena *a = arena_new();
+ARENA_TEST(redo_is_of_roles) {
     const char *redo = "    %l: f32[M] = map [M] () { 1.0 }\n"
                        "    %l1: f32[M] in fragment = redo %l over 48 else (%l) { yield %l }\n"
                        "    store";
     check_refused(a, with(a, kept_text, "    store", redo), "it stands outside roles");
-    arena_free(a);
 }
-END_TEST
 
 // An input of that name is not the symbol.
-START_TEST(inputs_may_be_called_so) {
-    Arena *a = arena_new();
+ARENA_TEST(inputs_may_be_called_so) {
     Diags diags;
     Text t;
     const char *text = with(a, kept_text, "] o\n", "] o\ntensor kept: f32[] input 0\n");
@@ -225,20 +209,4 @@ START_TEST(inputs_may_be_called_so) {
     text_init(&t, a);
     tile_print(&t, parse(a, text, &diags));
     ck_assert_str_eq(t.s, text);
-    arena_free(a);
-}
-END_TEST
-
-Suite *tile_redo_suite(void);
-Suite *tile_redo_suite(void) {
-    Suite *s = suite_create("tile_redo");
-    TCase *t = tcase_create("redo");
-    tcase_add_test(t, what_is_too_large_is_done_again);
-    tcase_add_test(t, in_the_rows_that_need_it);
-    tcase_add_test(t, kept_is_of_algorithms);
-    tcase_add_test(t, bound_is_of_algorithms);
-    tcase_add_test(t, redo_is_of_roles);
-    tcase_add_test(t, inputs_may_be_called_so);
-    suite_add_tcase(s, t);
-    return s;
 }

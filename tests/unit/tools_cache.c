@@ -17,8 +17,7 @@ static const char *key_of(Arena *a, const char *text, int D, TargetId target, Dt
     return cache_key(a, pu_stream(a, "t.attn", text, D, &v)->row, &o).name;
 }
 
-START_TEST(keys) {
-    Arena *a = arena_new();
+ARENA_TEST(keys) {
     static const char otherwise[] = "import std.normalization; // the same\n attention t { dim D = "
                                     "64;\n score(x, y) = dot(x, y) "
                                     "* rsqrt(D); normalize(x) = softmax(x); }";
@@ -35,9 +34,7 @@ START_TEST(keys) {
     ck_assert_str_ne(key, key_of(a, SOURCE, 64, TARGET_SM90A, DT_F16, false));
     ck_assert_str_ne(key_of(a, SOURCE, 64, TARGET_SM90A, DT_F32, false),
                      key_of(a, SOURCE, 64, TARGET_SM90A, DT_F32, true));
-    arena_free(a);
 }
-END_TEST
 
 // Nothing is wrong with what is there.
 static CacheEntry read_back(Arena *a, const char *folder, const CacheKey *key) {
@@ -60,8 +57,7 @@ static void put(Arena *a, const char *folder, const CacheKey *key, ShapeClass c,
     cache_release(held);
 }
 
-START_TEST(two_at_once) {
-    Arena *a = arena_new();
+ARENA_TEST(two_at_once) {
     char top[] = "/tmp/attnc-cache-XXXXXX";
     ck_assert_ptr_nonnull(mkdtemp(top));
     const char *folder = arena_printf(a, "%s/in/it", top);
@@ -82,15 +78,4 @@ START_TEST(two_at_once) {
     ck_assert_double_eq(e.ms[SHAPE_LONG], 1.5);
     ck_assert_int_eq(system(arena_printf(a, "test $(ls %s | wc -l) = 1 && rm -r %s", folder, top)),
                      0); // and nothing temporary
-    arena_free(a);
-}
-END_TEST
-
-Suite *tools_cache_suite(void) {
-    Suite *s = suite_create("tools_cache");
-    TCase *t = tcase_create("cache");
-    tcase_add_test(t, keys);
-    tcase_add_test(t, two_at_once);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -1,7 +1,7 @@
 // bench --dry's counting: which loop of an assembly is the one over full tiles, what it consists of,
 // and what the rates make of it.
+#include "tests/unit/test.h"
 #include "tools/dry.h"
-#include <check.h>
 #include <string.h>
 
 // Two loops in one: the first, over full tiles, skips a block now and then; the second has a test.
@@ -39,8 +39,7 @@ static const char amd[] = "\t.type\tk_fwd,@function\n"
                           "\ts_endpgm\n"
                           ".Lfunc_end1:\n";
 
-START_TEST(amd_loop) {
-    Arena *a = arena_new();
+ARENA_TEST(amd_loop) {
     DryKernels all = dry_count(a, amd, sizeof amd - 1, TARGET_GFX942);
     ck_assert_int_eq(all.kernels.n, 2);
     const DryKernel *k = &all.kernels.data[0];
@@ -59,9 +58,7 @@ START_TEST(amd_loop) {
     ck_assert_double_eq(k->alone, 64 + 20 + 32);
     ck_assert_double_eq_tol(dry_rate(k, TARGET_GFX942, 64) * 1e-12, 1307.4, 0.1);
     ck_assert_double_eq(all.kernels.data[1].flop, 0);
-    arena_free(a);
 }
-END_TEST
 
 static const char ptx[] =
     ".visible .entry k_fwd(\n"
@@ -86,8 +83,7 @@ static const char ptx[] =
     "\tret;\n"
     "}\n";
 
-START_TEST(ptx_loop) {
-    Arena *a = arena_new();
+ARENA_TEST(ptx_loop) {
     DryKernels all = dry_count(a, ptx, sizeof ptx - 1, TARGET_SM90A);
     ck_assert_int_eq(all.kernels.n, 1);
     const DryKernel *k = &all.kernels.data[0];
@@ -98,15 +94,4 @@ START_TEST(ptx_loop) {
     ck_assert_int_eq(k->count[DRY_FREE], 1);
     ck_assert_double_eq(k->matrix, 64); // 64 x 128 x 16 by four warps
     ck_assert_double_eq(k->vector, 2 + 8);
-    arena_free(a);
-}
-END_TEST
-
-Suite *tools_dry_suite(void) {
-    Suite *s = suite_create("tools_dry");
-    TCase *t = tcase_create("counting");
-    tcase_add_test(t, amd_loop);
-    tcase_add_test(t, ptx_loop);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -1,11 +1,11 @@
 // A launch of two phases from an artifact: the forward leaves a number of each row, which the
 // backward reads. Its gradients are the reference's.
 #include "passes/tile/rewrite.h"
+#include "tests/unit/test.h"
 #include "tools/files.h"
 #include "tools/launch.h"
 #include "tools/oracle.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,9 +113,8 @@ static void compare(Arena *a, const Binding *b, const Options *o, const char *sh
     compile_close(&c);
 }
 
-START_TEST(two_phases) {
+ARENA_TEST(two_phases) {
     static const char shape[] = "B=2,H=4,Hkv=2,Sq=70,Sk=133";
-    Arena *a = arena_new();
     const TileProgram *both[] = {forward(a), backward(a)};
     const char *path = object(a, both, 2);
     Options o = {.device = DEVICE_CPU, .seed = 5};
@@ -135,13 +134,10 @@ START_TEST(two_phases) {
     launch_close(&l);
     bind_free(&b);
     unlink(path);
-    arena_free(a);
 }
-END_TEST
 
 // Without a gradient's name the forward alone runs; an artifact that lacks the phase is refused.
-START_TEST(one_phase) {
-    Arena *a = arena_new();
+ARENA_TEST(one_phase) {
     const TileProgram *programs[] = {forward(a), backward(a)};
     for (int i = 0; i < 3; i++) { // both, the forward, the backward
         const char *path = object(a, programs + i / 2, i ? 1 : 2);
@@ -157,16 +153,4 @@ START_TEST(one_phase) {
         }
         unlink(path);
     }
-    arena_free(a);
-}
-END_TEST
-
-Suite *tools_launch_suite(void);
-Suite *tools_launch_suite(void) {
-    Suite *s = suite_create("tools launch");
-    TCase *c = tcase_create("phases");
-    tcase_add_test(c, two_phases);
-    tcase_add_test(c, one_phase);
-    suite_add_tcase(s, c);
-    return s;
 }

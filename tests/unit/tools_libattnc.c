@@ -1,7 +1,7 @@
 // libattnc: source to artifacts and to running code, from C.
 #include "runtime/attn.h"
+#include "tests/unit/test.h"
 #include "tools/libattnc.h"
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,14 +22,13 @@ static void compiles(const char *target, enum attnc_form form, const char *holds
     attnc_free(text);
 }
 
-START_TEST(every_form) {
+TEST(every_form) {
     compiles("sm_80", ATTNC_ARTIFACT, ".target sm_80");
     compiles("sm_80", ATTNC_LLVM, "nvptx64");
     compiles("host", ATTNC_ARTIFACT, "ELF");
     compiles(NULL, ATTNC_ASSEMBLY, ".text");
     compiles(NULL, ATTNC_LLVM, "define");
 }
-END_TEST
 
 static void refused(const char *text, const struct attnc_options *o, int status, const char *says) {
     void *out;
@@ -42,7 +41,7 @@ static void refused(const char *text, const struct attnc_options *o, int status,
     attnc_free(diagnostics);
 }
 
-START_TEST(mistakes) {
+TEST(mistakes) {
     refused("attention x { dim D = 8; score(q, k) = nothing; normalize(s) = s; }", NULL, 1,
             "wrong.attn:1:");
     refused(source, &(struct attnc_options){.target = "vax"}, 2, "option");
@@ -51,9 +50,8 @@ START_TEST(mistakes) {
     refused(source, &(struct attnc_options){.defines = (const char *const[]){"E=4"}, .ndefines = 1},
             2, "E");
 }
-END_TEST
 
-START_TEST(runs) {
+TEST(runs) {
     float q[2 * 4], k[3 * 4] = {0}, v[3 * 4], o[2 * 4], lse[2];
     int64_t q_shape[] = {1, 1, 2, 4}, k_shape[] = {1, 1, 3, 4}, row[] = {1, 1, 2};
     attn_device cpu = {ATTN_CPU, 0};
@@ -79,10 +77,9 @@ START_TEST(runs) {
     attn_destroy(c);
     attnc_free(text);
 }
-END_TEST
 
 // o_t = the sum of v up to t, times q; H is that of v. state0 and state may be left out.
-START_TEST(runs_a_recurrence) {
+TEST(runs_a_recurrence) {
     static const char sums[] = "recurrence sums { dim D = 1, Dv = 2; }";
     float q[3] = {1, 2, 3}, k[3] = {1, 1, 1}, v[12], o[12], state0[4] = {1, 2, 3, 4}, state[4];
     int64_t shared[] = {1, 1, 3, 1}, heads[] = {1, 2, 3, 2}, states[] = {1, 2, 1, 2};
@@ -125,28 +122,12 @@ START_TEST(runs_a_recurrence) {
     attn_destroy(c);
     attnc_free(text);
 }
-END_TEST
 
-START_TEST(jit_mistake) {
+TEST(jit_mistake) {
     char *text;
     attn_context *c = attn_create();
     ck_assert_ptr_null(attnc_jit_open(c, "attention", 9, "wrong.attn", NULL, &text));
     ck_assert(strstr(text, "error") != NULL);
     attnc_free(text);
     attn_destroy(c);
-}
-END_TEST
-
-Suite *tools_libattnc_suite(void);
-Suite *tools_libattnc_suite(void) {
-    Suite *s = suite_create("libattnc");
-    TCase *c = tcase_create("libattnc");
-    tcase_set_timeout(c, 60);
-    tcase_add_test(c, every_form);
-    tcase_add_test(c, mistakes);
-    tcase_add_test(c, runs);
-    tcase_add_test(c, runs_a_recurrence);
-    tcase_add_test(c, jit_mistake);
-    suite_add_tcase(s, c);
-    return s;
 }

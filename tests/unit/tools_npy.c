@@ -1,7 +1,7 @@
 // .npy files: what NumPy writes is read, what is damaged is refused, what is written reads back.
+#include "tests/unit/test.h"
 #include "tools/files.h"
 #include "tools/npy.h"
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static bool parses(const char *dict, const void *data, size_t n, Npy *a) {
     return npy_parse(bytes, file_of(bytes, 1, dict, data, n), a, &error);
 }
 
-START_TEST(reads_floats) {
+TEST(reads_floats) {
     float x[] = {1, 2, 3, 4, 5, 6};
     Npy a;
     ck_assert(
@@ -36,9 +36,8 @@ START_TEST(reads_floats) {
     ck_assert_int_eq(a.count, 6);
     ck_assert(npy_get(&a, 4) == 5);
 }
-END_TEST
 
-START_TEST(reads_every_type) {
+TEST(reads_every_type) {
     static const struct {
         const char *dict;
         uint8_t data[8];
@@ -62,17 +61,15 @@ START_TEST(reads_every_type) {
         ck_assert_msg(npy_get(&a, 0) == cases[i].value, "case %zu", i);
     }
 }
-END_TEST
 
-START_TEST(fortran_order_is_transposed) {
+TEST(fortran_order_is_transposed) {
     float x[] = {1, 4, 2, 5, 3, 6};
     Npy a;
     ck_assert(parses("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3)}", x, sizeof x, &a));
     for (int i = 0; i < 6; i++) ck_assert(npy_get(&a, i) == i + 1);
 }
-END_TEST
 
-START_TEST(refuses_damage) {
+TEST(refuses_damage) {
     static const char *const dicts[] = {
         "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 3)}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387905, 4)}",
@@ -100,9 +97,8 @@ START_TEST(refuses_damage) {
     ck_assert(!npy_parse("\x93NUMPY\x07\x00\x02\x00{}", 12, &a, &error));
     ck_assert(!npy_parse("PK", 2, &a, &error));
 }
-END_TEST
 
-START_TEST(version_two) {
+TEST(version_two) {
     uint8_t bytes[256];
     double x = 2.5;
     const char *error;
@@ -112,9 +108,8 @@ START_TEST(version_two) {
     ck_assert(npy_parse(bytes, n, &a, &error));
     ck_assert(npy_get(&a, 0) == 2.5);
 }
-END_TEST
 
-START_TEST(written_reads_back) {
+TEST(written_reads_back) {
     char path[] = "/tmp/attnc-npy-XXXXXX";
     size_t n;
     int64_t dim[] = {2, 1, 3};
@@ -137,10 +132,9 @@ START_TEST(written_reads_back) {
     tensor_free(&u);
     unlink(path);
 }
-END_TEST
 
 // Every bf16 and f16 survives; halves go to even; what is too large becomes infinite.
-START_TEST(narrow_floats) {
+TEST(narrow_floats) {
     for (uint32_t h = 0; h < 0x10000; h++) {
         float f = half_to_f32((uint16_t)h), b = bf16_to_f32((uint16_t)h);
         if (f == f)
@@ -160,9 +154,8 @@ START_TEST(narrow_floats) {
     ck_assert(half_to_f32(half_from_f32(3 * 0x1p-26f)) == 0x1p-24f);
     ck_assert(bf16_to_f32(bf16_from_f32(1 + 0x1p-8f)) == 1.0f);
 }
-END_TEST
 
-START_TEST(normal_is_normal) {
+TEST(normal_is_normal) {
     int64_t n = 100001;
     Tensor t, u;
     double sum = 0, squares = 0;
@@ -177,21 +170,4 @@ START_TEST(normal_is_normal) {
     ck_assert(memcmp(t.data, u.data, (size_t)n * 4) == 0);
     tensor_free(&t);
     tensor_free(&u);
-}
-END_TEST
-
-Suite *tools_npy_suite(void);
-Suite *tools_npy_suite(void) {
-    Suite *s = suite_create("npy");
-    TCase *c = tcase_create("npy");
-    tcase_add_test(c, reads_floats);
-    tcase_add_test(c, reads_every_type);
-    tcase_add_test(c, fortran_order_is_transposed);
-    tcase_add_test(c, refuses_damage);
-    tcase_add_test(c, version_two);
-    tcase_add_test(c, written_reads_back);
-    tcase_add_test(c, narrow_floats);
-    tcase_add_test(c, normal_is_normal);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -2,8 +2,8 @@
 // made of its time; and whether ptxas takes its text.
 #include "runtime/device.h"
 #include "runtime/gpu.h"
+#include "tests/unit/test.h"
 #include "tools/probe.h"
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,7 +129,7 @@ static void probe(int capability, size_t room, Dtype dtype, const char *says, co
     attn_destroy(c);
 }
 
-START_TEST(each_probe) {
+TEST(each_probe) {
     size_t gigabyte = 1 << 30;
     probe(90, gigabyte, DT_BF16, "bf16 products (wgmma)", "sm_90a",
           2.0 * 128 * 256 * 16 * 16 * 1024);
@@ -137,9 +137,8 @@ START_TEST(each_probe) {
           2.0 * 16 * 16 * 8 * 16 * 32 * 4096);
     probe(90, gigabyte / 4, DT_F32, "f32 multiply-adds", "sm_80", 2.0 * 2048 * 128 * 4096);
 }
-END_TEST
 
-START_TEST(no_room) {
+TEST(no_room) {
     attn_context *c = attn_create();
     attn_error e;
     Peak p;
@@ -149,15 +148,4 @@ START_TEST(no_room) {
     ck_assert_int_eq(probe_gpu(c, (attn_device){ATTN_CUDA, 0}, DT_BF16, &p, &e), ATTN_ERROR_DEVICE);
     ck_assert_str_eq(e.message, "allocating GPU memory: error (2) error");
     attn_destroy(c);
-}
-END_TEST
-
-Suite *tools_probe_suite(void) {
-    Suite *s = suite_create("tools_probe");
-    TCase *t = tcase_create("fake driver");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, each_probe);
-    tcase_add_test(t, no_room);
-    suite_add_tcase(s, t);
-    return s;
 }

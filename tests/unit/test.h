@@ -1,0 +1,39 @@
+// test.h: unit tests. A test runs because it is written:
+//
+//     TEST(name) { ... }                  once
+//     TEST_EACH(name, from, to) { ... }   for each number _i from `from` on, below `to`
+//
+// and with ARENA_ before it, it has an arena `a` of its own, which is freed behind it. The tests of a file are a suite.
+#ifndef TESTS_UNIT_TEST_H
+#define TESTS_UNIT_TEST_H
+
+#include "ir/arena.h"
+
+#include <check.h>
+
+void test_add(const char *file, const TTest *test, int from, int to); // main.c
+
+#define TEST_ADDED(name, from, to)                                                                 \
+    __attribute__((constructor)) static void name##_add(void) {                                    \
+        test_add(__FILE__, name##_test, (int)(from), (int)(to));                                   \
+    }
+#define TEST_EACH(name, from, to)                                                                  \
+    static void name(int);                                                                         \
+    START_TEST(name##_test) { name(_i); }                                                          \
+    END_TEST                                                                                       \
+    TEST_ADDED(name, from, to)                                                                     \
+    static void name(__attribute__((unused)) int _i)
+#define ARENA_TEST_EACH(name, from, to)                                                            \
+    static void name(Arena *, int);                                                                \
+    START_TEST(name##_test) {                                                                      \
+        Arena *a = arena_new();                                                                    \
+        name(a, _i);                                                                               \
+        arena_free(a);                                                                             \
+    }                                                                                              \
+    END_TEST                                                                                       \
+    TEST_ADDED(name, from, to)                                                                     \
+    static void name(Arena *a, __attribute__((unused)) int _i)
+#define TEST(name) TEST_EACH(name, 0, 1)
+#define ARENA_TEST(name) ARENA_TEST_EACH(name, 0, 1)
+
+#endif
