@@ -90,7 +90,7 @@ static bool build_part(Cg *cg, Part *part, const TileProgram *p, const TileKerne
     if (!cg_kernel(&part->cg, p, k, cg_symbol(cg->arena, p, k))) return false;
     VEC_PUSH(cg->arena, &cg->made, part->cg.made.data[0]);
     part->arena = arena_new();
-    diag_init(&part->diags, part->arena);
+    part->diags = diag_list(part->arena);
     part->cg.diags = &part->diags;
     part->cg.arena = NULL;
     return true;

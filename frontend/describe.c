@@ -26,8 +26,7 @@ static const char *const takes[] = {[BI_F32] = "f32", [BI_NUM] = "number", [BI_C
                                     [BI_ROW] = "row", [BI_DOT] = "vector", [BI_SQNORM] = "vector"};
 
 static void put_form(Arena *a, FeWord *w) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     text_printf(&t, "%s(", w->name);
     for (int i = 0; i < w->nparams; i++) text_printf(&t, "%s%s", i ? ", " : "", w->params[i].name);
     text_puts(&t, ")");
@@ -205,8 +204,7 @@ const char *fe_comment_above(Arena *a, const char *text, const AstTokens *tokens
         first--;
     }
     if (first == end) return NULL;
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     text_puts(&t, "");
     for (int i = first; i < end; i++) {
         Span at = tokens->data[i].span;

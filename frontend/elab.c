@@ -100,8 +100,7 @@ static void note_calls(Elab *e, Diag *g) {
 
 static Tx *fail(Elab *e, Span at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static Tx *fail(Elab *e, Span at, const char *fmt, ...) {
-    Text t;
-    text_init(&t, e->s->arena);
+    Text t = text_new(e->s->arena);
     va_list ap;
     va_start(ap, fmt);
     text_vprintf(&t, fmt, ap);

@@ -227,7 +227,7 @@ static void put_lines(Printer *p, Text *out) {
 
 void format_layout(Layout *l, Text *out) {
     Printer p = {.layout = l};
-    text_init(&p.text, l->arena);
+    p.text = text_new(l->arena);
     set_apart(l);
     measure(&p);
     for (int i = 0; i < l->rows.n;) {

@@ -336,8 +336,7 @@ static int yyreport_syntax_error(const yypcontext_t *context, void *scanner, Par
     int n = without_share(expected, yypcontext_expected_tokens(context, expected, YYNTOKENS));
     yysymbol_kind_t token = yypcontext_token(context);
     Span at = *yypcontext_location(context);
-    Text t;
-    text_init(&t, p->arena);
+    Text t = text_new(p->arena);
     if (token == YYSYMBOL_YYEOF || token == YYSYMBOL_YYEMPTY)
         text_puts(&t, "unexpected end of file");
     else

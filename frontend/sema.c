@@ -81,8 +81,7 @@ const char *sema_library_module(Sema *s, const char *name) {
     for (size_t i = 0; i < sizeof modules / sizeof *modules; i++) {
         SourceText source;
         if (!source_import(s->arena, s->options, s->options->path, modules[i], &source)) continue;
-        Diags quiet;
-        diag_init(&quiet, s->arena);
+        Diags quiet = diag_list(s->arena);
         uint16_t file = diag_add_file(&quiet, source.path, source.text, source.n);
         const AstModule *m = ast_parse(s->arena, &quiet, file, NULL);
         for (int k = 0; k < m->items.n; k++)

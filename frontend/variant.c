@@ -281,8 +281,7 @@ static void check_input(Check *c, const AstItem *item) {
 
 // Of a name that a clause does not know: as which parameter it is seen, or in which clauses.
 const char *variant_name_hint(Sema *s, const char *clause, const char *name) {
-    Text t;
-    text_init(&t, s->arena);
+    Text t = text_new(s->arena);
     bool here = false;
     for (int i = 0; i < CLAUSE_COUNT; i++)
         for (int k = 0; k < clauses[i].nparams &&
@@ -291,7 +290,7 @@ const char *variant_name_hint(Sema *s, const char *clause, const char *name) {
              k++)
             if (!strcmp(tx_sym_name(clauses[i].params[k]), name) && !here) {
                 here = !strcmp(clauses[i].name, clause);
-                if (here) text_init(&t, s->arena);
+                if (here) t = text_new(s->arena);
                 text_printf(&t, "%s%s(", t.n ? " or " : "", clauses[i].name);
                 for (int j = 0; j <= k; j++)
                     text_printf(&t, "%s%s", j ? ", " : "", tx_sym_name(clauses[i].params[j]));

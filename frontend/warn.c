@@ -17,8 +17,7 @@ static int place_of(const TxSym *params, int n, const char *name) {
 }
 
 static void note_places(Sema *s, Diag *g, const AstItem *item, const TxSym *params, int n) {
-    Text t;
-    text_init(&t, s->arena);
+    Text t = text_new(s->arena);
     for (int k = 0; k < n; k++) text_printf(&t, "%s%s", k ? ", " : "", tx_sym_name(params[k]));
     diag_note(s->diags, g, item->name.span,
               "parameters are told by their places: %s(%s); trailing ones may be left out",
@@ -102,8 +101,7 @@ static const char *as_mask(const Warn *w, const Tx *condition, bool negated) {
     Span at = condition->span;
     bool inside =
         at.file == item->span.file && at.start >= item->span.start && at.end <= item->span.end;
-    Text t;
-    text_init(&t, w->s->arena);
+    Text t = text_new(w->s->arena);
     text_puts(&t, "mask(");
     for (int i = 1; i < 5; i++)
         text_printf(&t, "%s%s", i > 1 ? ", " : "",

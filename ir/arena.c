@@ -91,8 +91,7 @@ char *arena_strndup(Arena *a, const char *s, size_t n) {
 char *arena_strdup(Arena *a, const char *s) { return arena_strndup(a, s, strlen(s)); }
 
 char *arena_printf(Arena *a, const char *fmt, ...) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     va_list ap;
     va_start(ap, fmt);
     text_vprintf(&t, fmt, ap);
@@ -111,7 +110,7 @@ void *arena_grow(Arena *a, void *data, int *cap, size_t elem, int need) {
     return p;
 }
 
-void text_init(Text *t, Arena *a) { *t = (Text){.arena = a, .s = arena_alloc(a, 1), .cap = 1}; }
+Text text_new(Arena *a) { return (Text){.arena = a, .s = arena_alloc(a, 1), .cap = 1}; }
 
 static void text_room(Text *t, size_t more) {
     if (t->s && t->cap - t->n > more) return;

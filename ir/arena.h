@@ -44,7 +44,7 @@ typedef struct Text {
     size_t n, cap;
 } Text;
 
-void text_init(Text *t, Arena *a);
+Text text_new(Arena *a); // an empty one
 void text_putn(Text *t, const char *s, size_t n);
 void text_puts(Text *t, const char *s);
 void text_printf(Text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

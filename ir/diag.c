@@ -17,10 +17,11 @@ enum {
     LONGEST_QUOTE = 60
 };
 
-void diag_init(Diags *d, Arena *a) {
-    *d = (Diags){.arena = a};
+Diags diag_list(Arena *a) {
+    Diags d = {.arena = a};
     Source none = {.name = "", .text = "", .n = 0};
-    VEC_PUSH(a, &d->files, none);
+    VEC_PUSH(a, &d.files, none);
+    return d;
 }
 
 uint16_t diag_add_file(Diags *d, const char *name, const char *text, size_t n) {
@@ -31,8 +32,7 @@ uint16_t diag_add_file(Diags *d, const char *name, const char *text, size_t n) {
 }
 
 static Diag *make(Diags *d, Severity severity, Span at, const char *fmt, va_list ap) {
-    Text t;
-    text_init(&t, d->arena);
+    Text t = text_new(d->arena);
     text_vprintf(&t, fmt, ap);
     if (t.n > LONGEST_MESSAGE) strcpy(t.s + LONGEST_MESSAGE, "...");
     Diag *g = ARENA_NEW(d->arena, Diag);

@@ -42,7 +42,7 @@ typedef struct Diags {
     int errors;
 } Diags;
 
-void diag_init(Diags *d, Arena *a);
+Diags diag_list(Arena *a); // an empty one
 uint16_t diag_add_file(Diags *d, const char *name, const char *text, size_t n);
 Diag *diag_error(Diags *d, Span at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 Diag *diag_warning(Diags *d, Span at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -199,8 +199,7 @@ static void put_name(Text *out, const char *s, ExForm form, const char *attribut
 }
 
 static const char *attributes_of(Printer *p, const Ex *e) {
-    Text t;
-    text_init(&t, p->scratch);
+    Text t = text_new(p->scratch);
     text_puts(&t, "");
     if (p->style->form == EX_MATHML && p->style->attributes)
         p->style->attributes(p->style->ctx, &t, e);
@@ -214,9 +213,8 @@ static bool negative(const Ex *e) {
 
 // Without its sign.
 static const char *magnitude(Printer *p, const Ex *e) {
-    Text t;
     ExForm form = p->style->form;
-    text_init(&t, p->scratch);
+    Text t = text_new(p->scratch);
     ex_print(&t, e, NULL);
     const char *s = t.s + (t.s[0] == '-');
     if (form == EX_TEXT) return s;
@@ -281,8 +279,7 @@ static void symbol(Printer *p, const Ex *e) {
     else if (name)
         put_name(p->out, name, form, attributes);
     else {
-        Text own;
-        text_init(&own, p->scratch);
+        Text own = text_new(p->scratch);
         ex_print(&own, e, n);
         put_name(p->out, own.s, form, attributes);
     }
@@ -311,8 +308,7 @@ static void load(Printer *p, const Ex *e) {
     ExForm form = p->style->form;
     bool below = form != EX_TEXT && has_plain_indices(e);
     const char *name = n && n->input ? n->input(n->ctx, e->input) : NULL;
-    Text t;
-    text_init(&t, p->scratch);
+    Text t = text_new(p->scratch);
     if (form == EX_MATHML && below) text_puts(&t, "<msub>");
     if (!name) name = arena_printf(p->scratch, "input%d:%s", e->input, ex_type_name(e->type));
     if (form == EX_MATHML) {
@@ -381,8 +377,7 @@ static void infix(Printer *p, const Ex *e) {
     ExForm form = p->style->form;
     int least = precedence_as_in_c(e->op);
     const char *name = ex_op_name(e->op);
-    Text t;
-    text_init(&t, p->scratch);
+    Text t = text_new(p->scratch);
     text_puts(&t, form == EX_MATHML ? "<mo>" : " ");
     put_escaped(&t, name, strlen(name), form);
     text_puts(&t, form == EX_MATHML ? "</mo>" : " ");

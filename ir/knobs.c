@@ -77,8 +77,7 @@ bool knobs_take(Knobs *own, KnobForm form, const Knobs *asked, Diags *diags) {
 // ---- text
 
 const char *knobs_text(Arena *a, const Knobs *k) {
-    Text out;
-    text_init(&out, a);
+    Text out = text_new(a);
     text_puts(&out, "");
     for (int i = 0, last = -1; i < ROWS; i++) {
         if (!knobs_say(k, rows[i].knob) || (int)rows[i].knob == last) continue;

@@ -23,8 +23,7 @@ void __attribute__((format(printf, 2, 3))) run_fail(Eval *E, const char *fmt, ..
     E->failed = true;
     va_list ap;
     va_start(ap, fmt);
-    Text t;
-    text_init(&t, E->arena);
+    Text t = text_new(E->arena);
     text_vprintf(&t, fmt, ap);
     va_end(ap);
     Span none = {0};

@@ -434,8 +434,7 @@ static bool run_role(Eval *E, RunRole *r) {
 }
 
 static void deadlock(Eval *E) {
-    Text t;
-    text_init(&t, E->arena);
+    Text t = text_new(E->arena);
     for (int i = 0; i < E->nroles; i++) {
         const RunRole *r = &E->roles[i];
         if (!r->nframes) continue;

@@ -57,9 +57,8 @@ static bool __attribute__((format(printf, 2, 3))) fail(Parse *P, const char *fmt
     if (P->failed) return false;
     P->failed = true;
     va_list ap;
-    Text t;
     va_start(ap, fmt);
-    text_init(&t, P->scratch);
+    Text t = text_new(P->scratch);
     text_vprintf(&t, fmt, ap);
     va_end(ap);
     Span at = {P->file, (uint32_t)(P->s - P->text), (uint32_t)(P->s - P->text) + 1};

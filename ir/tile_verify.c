@@ -29,10 +29,9 @@ enum {
 
 bool __attribute__((format(printf, 2, 3))) verify_fail(Verify *V, const char *fmt, ...) {
     va_list ap;
-    Text t;
     Span none = {0};
     va_start(ap, fmt);
-    text_init(&t, V->scratch);
+    Text t = text_new(V->scratch);
     text_vprintf(&t, fmt, ap);
     va_end(ap);
     if (V->op)

@@ -12,8 +12,7 @@
 static void verify(const TileProgram *p) {
 #ifndef NDEBUG
     Arena *scratch = arena_new();
-    Diags diags;
-    diag_init(&diags, scratch);
+    Diags diags = diag_list(scratch);
     bool ok = tile_verify(p, &diags);
     if (!ok) diag_print(&diags, stderr); // on the way to the assertion only
     assert(ok);
@@ -181,8 +180,7 @@ TileProgram *pass_backward_algorithm(Arena *a, const Backward *back, const PassO
                                      Diags *diags) {
     bool host = o->target.kind == KIND_HOST, nest = host && o->dtype == DT_F32 && !o->deterministic;
     TileProgram *p = NULL;
-    Diags quiet;
-    diag_init(&quiet, a);
+    Diags quiet = diag_list(a);
     if (!host && !o->deterministic) p = pass_build_backward(a, back, o, true, &quiet);
     if (p) p = algorithm(p, o);
     if (p && pass_has_nest(p)) return p;

@@ -46,8 +46,7 @@ static void print_hash(Text *out, Arena *a, const RowProgram *row, const Ex *e) 
     uint64_t *h = ARENA_ARRAY(a, uint64_t, n);
     for (int i = 0; i < n; i++) {
         const Ex *x = order[i];
-        Text t;
-        text_init(&t, a);
+        Text t = text_new(a);
         if (x->nargs)
             text_printf(&t, "%s %s %d", ex_op_name(x->op), ex_type_name(x->type),
                         x->op == EX_LOAD ? x->input * 2 + x->inside : 0);
@@ -84,8 +83,7 @@ static void print_row(Text *out, Arena *a, const RowProgram *row) {
 CacheKey cache_key(Arena *a, const RowProgram *row, const PassOptions *o) {
     const Target *t = &o->target;
     const char *type = o->tf32 ? "tf32" : dtype_name(o->dtype);
-    Text all;
-    text_init(&all, a);
+    Text all = text_new(a);
     text_printf(&all, "%s %s %s %d %d %d %d\n", attn_version(), t->name, type, t->lanes,
                 t->registers, t->shared_bytes, t->l2_bytes);
     Arena *scratch = arena_new();
@@ -197,8 +195,7 @@ void cache_release(int held) {
 }
 
 Status cache_write(Arena *a, const char *folder, const CacheKey *key, const CacheEntry *e) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     text_printf(&t, "%s\nkey %s\nprogram %s\n", first_line, key->name, key->program);
     for (int c = 0; c < SHAPE_COUNT; c++)
         if (e->knobs[c].said)

@@ -227,8 +227,7 @@ static void json_row(Text *t, const Row *r) {
 }
 
 static Status write_json(const Bench *x) {
-    Text t;
-    text_init(&t, x->json.arena);
+    Text t = text_new(x->json.arena);
     text_printf(&t, "{\"version\": %d, ", JSON_VERSION);
     json_string(&t, "device", x->device);
     text_puts(&t, ", \"peak\": {");
@@ -281,7 +280,7 @@ Status cmd_bench(const Options *o) {
     if (may != STATUS_DONE) return may;
     Arena *a = arena_new();
     Bench x = {.o = o, .ms = malloc(MAX_REPEAT * sizeof *x.ms)};
-    text_init(&x.json, a);
+    x.json = text_new(a);
     Status s =
         x.ms ? cmd_configurations(o, configuration, &x) : cmd_fail(STATUS_SYSTEM, "out of memory");
     if (o->json && x.json.n) {

@@ -151,10 +151,9 @@ static Status compare(const Binding *b, const Oracle *x, const Launch *l, Slack 
     double wide = bound * tensor_tolerance_gradients();
     bool good = true;
     int64_t wrong = 0;
-    Text t;
     char sizes[512];
     Arena *a = arena_new();
-    text_init(&t, a);
+    Text t = text_new(a);
     for (int i = 0; i < b->sig->args.n; i++) {
         ArgRole role = b->sig->args.data[i].role;
         if (role != ARG_OUTPUT && role != ARG_GRAD_OUT) continue;

@@ -80,8 +80,7 @@ static bool print_form(Compile *c, Emit emit, Text *t) {
 }
 
 static Status write_text(Compile *c, const Options *o) {
-    Text t;
-    text_init(&t, c->arena);
+    Text t = text_new(c->arena);
     text_puts(&t, "");
     bool good = print_form(c, o->emit, &t);
     Status s = cmd_report(c, good ? STATUS_DONE : STATUS_INPUT);

@@ -60,14 +60,13 @@ static void put(Text *t, Compile *c, Format format) {
 
 Status cmd_explain(const Options *o) {
     Compile c;
-    Text t;
     Status s = cmd_open(&c, o, o->files.data[0], TARGET_HOST, DT_F32);
     if (s == STATUS_DONE) {
         bool good = compile_streams(&c);
         s = cmd_report(&c, good ? STATUS_DONE : STATUS_INPUT);
     }
     if (s == STATUS_DONE) {
-        text_init(&t, c.arena);
+        Text t = text_new(c.arena);
         text_puts(&t, "");
         if (o->format == FORMAT_JSON)
             put_json(&t, &c);

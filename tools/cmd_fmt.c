@@ -36,10 +36,8 @@ static Status format_file(const Options *o, const char *path) {
     Status s = read_text(path, &text, &n);
     if (s != STATUS_DONE) return s;
     Arena *a = arena_new();
-    Diags d;
-    Text t;
-    diag_init(&d, a);
-    text_init(&t, a);
+    Diags d = diag_list(a);
+    Text t = text_new(a);
     text_puts(&t, "");
     bool good = fe_format(a, &d, is_stdin(path) ? compile_stdin : path, text, n, &t);
     diag_print(&d, stderr);

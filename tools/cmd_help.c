@@ -57,15 +57,13 @@ static void put_title(const char *s) { printf("\n%s\n\n", s); }
 // ---- words
 
 static const char *signature(const Help *h, const FeWord *w) {
-    Text t;
-    text_init(&t, h->arena);
+    Text t = text_new(h->arena);
     fe_put_signature(&t, w);
     return t.s;
 }
 
 static void put_word(const Help *h, const FeWord *w) {
-    Text t;
-    text_init(&t, h->arena);
+    Text t = text_new(h->arena);
     text_puts(&t, w->doc);
     if (w->kind == FE_CLAUSE)
         text_printf(&t, w->absent ? ". If absent: %s" : ". Required", w->absent);
@@ -115,8 +113,7 @@ typedef struct LibrarySource {
 
 static LibrarySource parse_library(const Help *h, const LibraryFile *f) {
     LibrarySource s = {.file = f};
-    Diags d;
-    diag_init(&d, h->arena);
+    Diags d = diag_list(h->arena);
     s.module = ast_parse(h->arena, &d, diag_add_file(&d, f->path, f->text, f->n), &s.tokens);
     return s;
 }
@@ -127,8 +124,7 @@ static const char *comment(const Help *h, const LibrarySource *s, const AstItem 
 }
 
 static const char *head(const Help *h, const AstItem *item) {
-    Text t;
-    text_init(&t, h->arena);
+    Text t = text_new(h->arena);
     ast_print_head(&t, item);
     return t.s;
 }

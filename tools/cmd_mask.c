@@ -134,8 +134,7 @@ static void tell_terms(FILE *out, Arena *a, const Compile *c, const MaskMap *m) 
     ExNames names = row_names(stream->row);
     if (blind.n) fputs("terms of which nothing is known over a tile: they skip none\n", out);
     for (int i = 0; i < blind.n; i++) {
-        Text term;
-        text_init(&term, a);
+        Text term = text_new(a);
         ex_print_pretty(&term, blind.data[i], &names);
         fprintf(out, "    %s\n", term.s);
     }
@@ -175,8 +174,7 @@ static Status show(Compile *c, const Options *o, const Binding *b, const MaskMap
             b->sig->name, place, whose, m->tile_q, m->tile_k, (long long)m->count[MASK_SKIPPED],
             (long long)m->count[MASK_PARTIAL], (long long)m->count[MASK_FULL], 100 * m->inside);
     tell_terms(out, a, c, m);
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     if (o->format == FORMAT_JSON)
         list(&t, m);
     else

@@ -37,8 +37,7 @@ static const char *wrong_name(Arena *a, const char *name) {
 
 // The text with the template's name replaced.
 static const char *named(Arena *a, const char *s, const char *name, size_t *n) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     for (const char *at; (at = strstr(s, template_name)); s = at + strlen(template_name)) {
         text_putn(&t, s, (size_t)(at - s));
         text_puts(&t, name);

@@ -35,8 +35,7 @@ static Status may_run(const TileProgram *p, const Pass *pass) {
 }
 
 static Status no_pass(Arena *a, const char *name) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     for (int i = PASS_build + 1; i < PASS_COUNT; i++)
         text_printf(&t, "%s%s", t.n ? i + 1 < PASS_COUNT ? ", " : " or " : "",
                     pass_get((PassId)i)->name);
@@ -70,8 +69,7 @@ static Status read_program(TileFile *f, const char *path) {
 }
 
 static Status print(TileFile *f) {
-    Text t;
-    text_init(&t, f->arena);
+    Text t = text_new(f->arena);
     tile_print(&t, f->p);
     return file_write(f->o->output ? f->o->output : "-", t.s, t.n);
 }
@@ -200,7 +198,7 @@ Status cmd_tile(const Options *o) {
     Status s = suits(o);
     if (s != STATUS_DONE) return s;
     TileFile f = {.arena = arena_new(), .o = o};
-    diag_init(&f.diags, f.arena);
+    f.diags = diag_list(f.arena);
     s = read_program(&f, o->files.data[0]);
     if (s == STATUS_DONE) s = transform(&f);
     diag_print(&f.diags, stderr);

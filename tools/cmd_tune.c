@@ -128,8 +128,7 @@ static Status find_folder(Tune *t) {
 // What was kept before, of other kernels, where this compiler takes it.
 static Knobs joined(Tune *t, Knobs old, const Knobs *knobs) {
     PassOptions o = t->passes;
-    Diags diags;
-    diag_init(&diags, t->c.arena);
+    Diags diags = diag_list(t->c.arena);
     o.schedule = knobs_joined(old, knobs);
     return pass_pipeline(t->c.arena, t->c.streams.data[0], &o, &diags) ? o.schedule : *knobs;
 }

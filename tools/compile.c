@@ -32,7 +32,7 @@ static bool read_source(void *ctx, Arena *a, const char *path, const char **text
 FeStatus compile_open(Compile *c, const CompileOptions *o) {
     FeStatus status;
     *c = (Compile){.arena = arena_new(), .options = *o};
-    diag_init(&c->diags, c->arena);
+    c->diags = diag_list(c->arena);
     c->options.source.stdlib = library_folder;
     c->options.source.read = read_source;
     c->module = fe_load(c->arena, &c->diags, &c->options.source, &status);
@@ -180,8 +180,7 @@ static TileProgram *tuned(Compile *c, const Stream *s, const PassOptions *o) {
     CacheKey key = cache_key(c->arena, s->row, o);
     CacheEntry e = cache_read(c->arena, c->options.cache, &key, &c->diags);
     bool any = false;
-    Diags trial;
-    diag_init(&trial, c->arena);
+    Diags trial = diag_list(c->arena);
     for (int i = 0; i < SHAPE_COUNT; i++) any |= e.knobs[i].said != 0;
     TileProgram *p = any ? pass_program(c->arena, s, o, e.knobs, &trial) : NULL;
     if (any && !p)

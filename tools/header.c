@@ -55,7 +55,7 @@ Status header_text(Arena *a, const char *path, const void *object, size_t n, Tex
     size_t code_n;
     const char *bad = abi_find(&m, object, n, &code, &code_n);
     if (bad) return cmd_fail(STATUS_SYSTEM, "the object's own metadata: %s", bad);
-    text_init(t, a);
+    *t = text_new(a);
     text_of(t, c_name(a, path), &m);
     abi_free(&m);
     return STATUS_DONE;

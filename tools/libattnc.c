@@ -53,7 +53,7 @@ static int open_source(Compile *c, Arena *a, const char *source, size_t n, const
                         .target = TARGET_HOST};
     if (read_options(options ? options : &plain, a, &o)) return (int)compile_open(c, &o);
     *c = (Compile){.arena = arena_new()};
-    diag_init(&c->diags, c->arena);
+    c->diags = diag_list(c->arena);
     diag_error(&c->diags, (Span){0}, "an option has a value that it cannot have");
     return FE_USAGE;
 }

@@ -182,10 +182,9 @@ static attn_status open_probe(attn_context *c, attn_device d, const Probe *p, at
                  .nvariants = 1,
                  .variants = &v};
     Arena *a = arena_new();
-    Text t;
     char *ptx = NULL;
     size_t n;
-    text_init(&t, a);
+    Text t = text_new(a);
     head(&t, p);
     p->body(&t);
     tail(&t);

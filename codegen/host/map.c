@@ -326,8 +326,7 @@ static void name_value(Cg *cg, Text *name, Slots *slots, const TileValue *v) {
 
 // Equal names are equal computations: expressions of one program are equal when their numbers are.
 static const char *name_of(Cg *cg, const TileOp *op, Slots *slots) {
-    Text name;
-    text_init(&name, cg->arena);
+    Text name = text_new(cg->arena);
     text_printf(&name, "attn.map_%s_l%d", cg->p->name, host_of(cg)->lane_axis);
     for (int i = 0; i < op->naxes; i++)
         text_printf(&name, "_%c%d", 'a' + op->axes[i], host_extent(cg, op->axes[i]));

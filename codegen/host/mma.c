@@ -219,8 +219,7 @@ static void call_blocks(Cg *cg, Product *p) {
     const HostPlace *out = host_place(cg, p->out), *s = host_place(cg, p->s);
     const HostPlace *sum = p->sum ? host_place(cg, p->sum) : NULL;
     bool in_place = sum && sum->slot == out->slot;
-    Text name;
-    text_init(&name, cg->arena);
+    Text name = text_new(cg->arena);
     text_printf(&name, "attn.mma%s", !sum ? "" : in_place ? "_in" : "_sum");
     name_strides(cg, &name, p->out);
     name_strides(cg, &name, p->v);

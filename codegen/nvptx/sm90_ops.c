@@ -248,8 +248,7 @@ void nv90_wgmma_wait(Cg *cg, int pending, Val *tied, int n) {
         statement(cg, code, "~{memory}", NULL, 0);
         return;
     }
-    Text c;
-    text_init(&c, cg->arena);
+    Text c = text_new(cg->arena);
     results(&c, n);
     for (int i = 0; i < n; i++) text_printf(&c, ",%d", i);
     text_puts(&c, ",~{memory}");
@@ -302,9 +301,7 @@ void nv90_wgmma(Cg *cg, const Nv90Product *p, int from, int to) {
     int n = p->columns / 2, left = n, nargs = 0;
     bool sums = p->accumulate || from > 0;
     assert(p->columns % 8 == 0 && p->columns <= 256);
-    Text text, c;
-    text_init(&text, cg->arena);
-    text_init(&c, cg->arena);
+    Text text = text_new(cg->arena), c = text_new(cg->arena);
     Val *v = ARENA_ARRAY(cg->arena, Val, n + 4 * p->steps + 3);
     assert(!p->few || (from == 0 && to == p->steps));
     results(&c, n);

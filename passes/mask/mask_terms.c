@@ -81,8 +81,7 @@ MaskTerms pass_blind_terms(const Stream *s, int rows, int keys) {
     Arena *a = s->row->arena;
     PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32};
     MaskTerms blind = {0};
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     if (!pass_accepts(s->row, &diags)) return blind;
     TileProgram *p = pass_algorithm(a, s, &o);
     TileKernel *k = p->kernels.data[0];

@@ -64,8 +64,7 @@ static int main_kernel(TileProgram *p, const PassOptions *o) {
 // is, where the caller wants to know.
 static Knobs taken(const TileProgram *p, const PassOptions *o, Knobs schedule, int *main) {
     Arena *scratch = arena_new();
-    Diags diags;
-    diag_init(&diags, scratch);
+    Diags diags = diag_list(scratch);
     PassOptions own = *o;
     own.schedule = schedule;
     TileProgram *copy = tile_copy(scratch, p);
@@ -108,8 +107,7 @@ static void own_first(Arena *a, Candidates *c, Knobs own) {
 static TileProgram *unsized(Arena *a, const Stream *s, const PassOptions *o, ShapeClass shape,
                             Knobs schedule) {
     PassOptions own = *o;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     own.sizes = NULL;
     own.shape = shape;
     own.schedule = schedule;

@@ -55,8 +55,7 @@ int main(int argc, char **argv) {
         const char *why = read_file(argv[i], AST_MAX_BYTES, &text, &n);
         if (why) return fprintf(stderr, "%s: %s\n", argv[i], why), 1;
         Arena *a = arena_new();
-        Diags d;
-        diag_init(&d, a);
+        Diags d = diag_list(a);
         uint16_t file = diag_add_file(&d, argv[i], text, n);
         ast_parse(a, &d, file, NULL);
         printf("file %d %s\n", d.errors, d.first ? d.first->message : "");

@@ -19,8 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static void check_tiles(Compile *c) {
     for (int i = 0; i < c->tiles.n; i++) {
-        Text t;
-        text_init(&t, c->arena);
+        Text t = text_new(c->arena);
         if (!tile_verify(c->tiles.data[i], &c->diags)) abort();
         tile_print(&t, c->tiles.data[i]);
         if (!tile_parse(c->arena, t.s, t.n, &c->diags)) abort();
@@ -45,8 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         .dtype = n % 2 ? DT_F32 : DT_BF16,
         .level = 2};
     if (compile_open(&c, &o) == FE_OK) {
-        Text t;
-        text_init(&t, c.arena);
+        Text t = text_new(c.arena);
         fe_print_ast(&t, c.module);
         if (compile_tiles(&c)) check_tiles(&c);
     }

@@ -13,16 +13,14 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static const char *printed(Arena *a, const TileProgram *p) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     tile_print(&t, p);
     return t.s;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     Arena *a = arena_new();
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileProgram *p = tile_parse(a, (const char *)data, n, &diags);
     if (p) {
         const char *once = printed(a, p);

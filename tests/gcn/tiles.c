@@ -233,7 +233,7 @@ static bool run(Tiles *t, const char *line, uint64_t seed) {
 static void check(const char *path, const char *text, TargetId target, uint64_t seed, int *passed,
                   int *failed) {
     Tiles t = {.arena = arena_new(), .text = text};
-    diag_init(&t.diags, t.arena);
+    t.diags = diag_list(t.arena);
     bool good = scheduled(&t, target) && compiled(&t);
     const char *dtype = t.p ? dtype_name(t.p->dtype) : "?", *name = cg_target(target).name;
     if (!good) ++*failed, printf("FAILED: %s, %s on %s: %s\n", path, dtype, name, t.why);

@@ -65,13 +65,12 @@ static const struct Rule *choose(Gen *g, char what, bool leaf) {
 static GenNode *node(Gen *g, char what, int depth) {
     GenNode *e = ARENA_NEW(g->a, GenNode);
     const char *row = what == 'W' || what == 'R' ? earlier(g, what) : NULL;
-    Text t;
     e->what = what;
     if (row && (depth == 0 || draw(g, 3) == 0)) {
         e->text = row;
         return e;
     }
-    text_init(&t, g->a);
+    Text t = text_new(g->a);
     row = earlier(g, 'W');
     const struct Rule *rule = choose(g, what, depth == 0);
     g->step |= rule->step;
@@ -224,8 +223,7 @@ static const char *const caps[] = {"1.5", "30", "0.001", "0", "1e30", "-2.5"};
 
 // NT numbers, comma by comma.
 static const char *list_of(Gen *g, const char *const *from, uint32_t n) {
-    Text t;
-    text_init(&t, g->a);
+    Text t = text_new(g->a);
     for (int i = 0; i < g->p->shape.NT; i++)
         text_printf(&t, "%s%s", i ? "," : "", from[draw(g, n)]);
     return t.s;
@@ -250,8 +248,7 @@ void gen_case(GenCase *c, Arena *a, const GenProgram *p, uint64_t seed, const Ta
     const GenShape *s = &p->shape;
     Gen g = {.a = a, .state = seed * 0xd1342543de82ef95u + 0x7654321u, .p = p};
     for (int i = 0; i < 8; i++) draw(&g, 2);
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     gen_print(&t, p);
     *c = (GenCase){.source = t.s,
                    .options = {.seed = seed},
@@ -285,8 +282,7 @@ void gen_print_case(Text *out, const GenCase *c) {
 }
 
 void gen_print(Text *out, const GenProgram *p) {
-    Text body;
-    text_init(&body, out->arena);
+    Text body = text_new(out->arena);
     clause(&body, "score(q, k)", p->score);
     if (p->modify) {
         text_puts(&body, "    modify(s, b, h, q_idx, kv_idx) = ");

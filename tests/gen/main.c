@@ -75,9 +75,8 @@ static bool fails(void *ctx, const GenProgram *p) {
 
 static void show(const Attempt *t, Arena *a, const GenProgram *p) {
     GenCase c;
-    Text text;
     make_case(&c, a, p, t);
-    text_init(&text, a);
+    Text text = text_new(a);
     gen_print_case(&text, &c);
     fprintf(t->hand->log, "%s", text.s);
 }

@@ -173,12 +173,9 @@ static void check_errors(Test *t) {
 // ---- what compiles
 
 static void check_print(Test *t) {
-    Text once, twice;
-    text_init(&once, t->arena);
-    text_init(&twice, t->arena);
+    Text once = text_new(t->arena), twice = text_new(t->arena);
     fe_print_ast(&once, t->module);
-    Diags d;
-    diag_init(&d, t->arena);
+    Diags d = diag_list(t->arena);
     AstModule *again = ast_parse(t->arena, &d, diag_add_file(&d, "printed", once.s, once.n), NULL);
     ast_print(&twice, again);
     if (d.errors || strcmp(once.s, twice.s))
@@ -186,12 +183,10 @@ static void check_print(Test *t) {
 }
 
 static const char *rows(Test *t) {
-    Text out;
-    text_init(&out, t->arena);
+    Text out = text_new(t->arena);
     for (int i = 0; i < t->module->variants.n; i++) {
         const Variant *v = t->module->variants.data[i];
-        Diags d;
-        diag_init(&d, t->arena);
+        Diags d = diag_list(t->arena);
         if (v->kind == VARIANT_RECURRENCE) {
             rec_print(&out, fe_lower_recurrence(t->arena, v));
             continue;
@@ -408,8 +403,7 @@ static void each_line(Test *t, Run *r, const char *row) {
 static bool read_text(Test *t) {
     FILE *f = fopen(t->path, "rb");
     if (!f) return false;
-    Text text;
-    text_init(&text, t->arena);
+    Text text = text_new(t->arena);
     char buf[4096];
     for (size_t n; (n = fread(buf, 1, sizeof buf, f)) > 0;) text_putn(&text, buf, n);
     fclose(f);
@@ -421,7 +415,7 @@ static bool read_text(Test *t) {
 static bool run_file(const char *path) {
     Test t = {.arena = arena_new(), .path = path, .status = -1};
     t.options = (FeOptions){.path = path, .stdlib = "stdlib"};
-    diag_init(&t.diags, t.arena);
+    t.diags = diag_list(t.arena);
     if (!read_text(&t)) {
         fail(&t, 0, "cannot be read: %s", strerror(errno));
     } else {

@@ -89,8 +89,7 @@ MathModule *math_module(int lanes, bool *fused) {
     MathModule *m = calloc(1, sizeof *m);
     must(m, "out of memory");
     m->arena = arena_new();
-    Diags diags;
-    diag_init(&diags, m->arena);
+    Diags diags = diag_list(m->arena);
     CgOptions options = {.opt = 3};
     LLVMOrcThreadSafeContextRef context = LLVMOrcCreateNewThreadSafeContext();
     TileProgram *p = tile_program(m->arena, ex_pool(m->arena), "math");

@@ -173,11 +173,10 @@ static double **tensors_of(const Job *j, const TileProgram *p, const int32_t *si
 static bool interpret(const Job *j, const TileProgram *p, const char *what) {
     Arena *a = j->c.arena;
     int32_t *size = ARENA_ARRAY(a, int32_t, p->sizes.n + 1);
-    Diags diags;
     memcpy(size, j->b.size, sizeof *size * (size_t)j->b.sig->sizes.n);
     tile_eval_sizes(p, size, 2);
     TileData data = {tensors_of(j, p, size), size, j->b.scalar + 3, 2};
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     bool good = tile_verify(p, &diags) && tile_eval(p, &data, true, &diags);
     if (!good && j->d->log) diag_print(&diags, j->d->log);
     for (int i = 0; i < p->tensors.n && good; i++) {

@@ -11,8 +11,7 @@
 
 Variant *gradient_variant(Arena *a, const char *path, const char *text) {
     static const FeDefine small[] = {{"D", "6"}, {"Dv", "5"}};
-    Diags d;
-    diag_init(&d, a);
+    Diags d = diag_list(a);
     FeStatus status;
     FeOptions o = {.path = text ? "gradients.attn" : path,
                    .text = text,

@@ -16,11 +16,10 @@ typedef struct Read {
 
 static Read read_text(Arena *a, const char *text, size_t n) {
     Read r = {0};
-    Diags d;
-    diag_init(&d, a);
+    Diags d = diag_list(a);
     const AstModule *m = ast_parse(a, &d, diag_add_file(&d, "text", text, n), &r.tokens);
     r.good = d.errors == 0;
-    text_init(&r.tree, a);
+    r.tree = text_new(a);
     text_puts(&r.tree, "");
     if (r.good) ast_print(&r.tree, m);
     return r;
@@ -30,8 +29,7 @@ static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 // Tokens of one kind, each on a line; comments without the blanks at the end of theirs.
 static Text tokens_of(Arena *a, const Read *r, const char *text, bool comments) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     text_puts(&t, "");
     for (int i = 0; i < r->tokens.n; i++) {
         Span at = r->tokens.data[i].span;
@@ -52,9 +50,8 @@ static bool same(const Text *x, const Text *y) {
 }
 
 static bool format(Arena *a, const char *text, size_t n, Text *out) {
-    Diags d;
-    diag_init(&d, a);
-    text_init(out, a);
+    Diags d = diag_list(a);
+    *out = text_new(a);
     text_puts(out, "");
     return fe_format(a, &d, "text", text, n, out);
 }
@@ -122,8 +119,7 @@ static void put_between(Text *t, bool needed, uint64_t *state) {
 
 Text reformat_shake(Arena *a, const char *text, size_t n, uint64_t *state) {
     Read r = read_text(a, text, n);
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     text_puts(&t, "");
     uint64_t longer = next(state) % 8 ? 0 : 40;
     bool rare = next(state) % 2; // few changes, or many

@@ -24,7 +24,7 @@ static bool emit(Arena *a, TargetId id, Dtype t, CgForm form, Diags *diags, void
     Variant *v;
     Stream *s = pu_stream(a, "t.attn", softmax, 0, &v);
     PassOptions o = {.target = cg_target(id), .dtype = t};
-    diag_init(diags, a);
+    *diags = diag_list(a);
     const TileProgram *p = pass_pipeline(a, s, &o, diags);
     CgOptions co = {.opt = 3};
     return p && cg_emit(&p, 1, &co, form, diags, out, n);

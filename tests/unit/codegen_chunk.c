@@ -115,7 +115,7 @@ static TileProgram *read_file(Arena *a, const char *name, Diags *diags) {
     char *text = arena_alloc(a, 1 << 16);
     size_t n = fread(text, 1, (1 << 16) - 1, f);
     fclose(f);
-    diag_init(diags, a);
+    *diags = diag_list(a);
     TileProgram *p = tile_parse(a, text, n, diags);
     if (!p) diag_print(diags, stderr);
     ck_assert(p != NULL);
@@ -126,8 +126,7 @@ static const int32_t sizes[][6] = {
     {2, 2, 1, 37, 37, 0}, {1, 2, 2, 64, 64, 0}, {1, 1, 1, 1, 1, 0}, {1, 1, 1, 0, 0, 0}};
 
 static void interpret(Arena *a, const Case *c, const TileProgram *p, const char *what) {
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int round = 0; round < 2; round++) {
             if (!p->scheduled && round && !sizes[i][SIZE_SQ]) continue;

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 
 static TileProgram *parse(Arena *a, const char *text, size_t n) {
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileProgram *p = tile_parse(a, text, n, &diags);
     bool ok = p && tile_verify(p, &diags);
     if (!ok) diag_print(&diags, stderr);
@@ -59,12 +58,11 @@ static void check_pages(const TileProgram *p, const TileData *d) {
 TEST(pages) {
     for (int axis = -1; axis < 2; axis++) {
         Arena *a = arena_new();
-        Diags diags;
         Target t;
         const int32_t size[SIZE_FREE] = {3, 1, 1, 1, 1, 0};
         TileProgram *p = parse(a, pages_text, strlen(pages_text));
         TileData *x = tile_data_random(a, p, size, 4, 1), *y = tile_data_random(a, p, size, 4, 1);
-        diag_init(&diags, a);
+        Diags diags = diag_list(a);
         ck_assert(tile_eval(p, x, true, &diags));
         check_pages(p, x);
         p->kernels.data[0]->schedule.lane_axis = axis;
@@ -113,12 +111,11 @@ static void check_rows(const TileData *d, double bound) {
 static TileProgram *packed(Arena *a, PassOptions *o) {
     char *text = arena_alloc(a, 1 << 16);
     FILE *f = fopen("tests/tile/packed.tile", "rb");
-    Diags diags;
     ck_assert(f != NULL);
     size_t n = fread(text, 1, 1 << 16, f);
     fclose(f);
     TileProgram *p = parse(a, text, n);
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     p->target = o->target.id;
     o->dtype = p->dtype;
     bool ok = pass_finish(p, o, &diags);

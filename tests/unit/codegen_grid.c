@@ -66,8 +66,7 @@ typedef void (*Check)(Cg *cg, Grid n);
 
 static void with_grid(Grid n, Check check) {
     Arena *a = arena_new();
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     CgOptions o = {0};
     Target target = cg_target(TARGET_HOST);
     LLVMContextRef context = LLVMContextCreate();

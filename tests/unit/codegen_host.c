@@ -10,11 +10,10 @@
 // What the host's code of p leaves against what the interpreter does of `of`: p itself, or what it was made from.
 static void check_as(Arena *a, const TileProgram *of, const TileProgram *p, const int32_t *size,
                      int lanes, bool high, double bound, const char *what) {
-    Diags diags;
     Target t;
     int32_t all[64] = {0}, given[64] = {0};
     if (!cu_target(lanes, &t)) return;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     memcpy(all, size, sizeof *all * (size_t)p->sizes.n);
     memcpy(given, size, sizeof *given * (size_t)of->sizes.n);
     TileData *x = tile_data_random(a, of, given, 4, 7), *y = tile_data_random(a, p, all, 4, 7);
@@ -35,8 +34,7 @@ static void check_run(Arena *a, const TileProgram *p, const int32_t *size, int l
 // ---- programs as text
 
 static TileProgram *parse(Arena *a, const char *text) {
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileProgram *p = tile_parse(a, text, strlen(text), &diags);
     if (!p) diag_print(&diags, stderr);
     ck_assert(p != NULL && tile_verify(p, &diags));
@@ -109,8 +107,7 @@ static void move_line(Text *t, const char *name, const char *axes, bool load) {
 }
 
 static const char *product_text(Arena *a, const char *x, const char *y, const char *o, bool sum) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     text_puts(&t, "program mul algorithm target host dtype f32 dims D=20 Dv=24\n");
     tensor_line(&t, "x", x, "input 0");
     tensor_line(&t, "y", y, "input 1");
@@ -146,8 +143,7 @@ static const char *file_text(Arena *a, const char *name) {
 
 // With every `old` replaced.
 static const char *with(Arena *a, const char *text, const char *old, const char *new) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     for (const char *at; (at = strstr(text, old)); text = at + strlen(old))
         text_printf(&t, "%.*s%s", (int)(at - text), text, new);
     text_puts(&t, text);
@@ -157,8 +153,7 @@ static const char *with(Arena *a, const char *text, const char *old, const char 
 static TileProgram *scheduled(Arena *a, const char *text, const Target *target) {
     TileProgram *p = parse(a, text);
     PassOptions o = {.target = *target, .dtype = p->dtype};
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     ck_assert(pass_finish(p, &o, &diags));
     return p;
 }
@@ -245,9 +240,8 @@ TEST(products) {
         for (int sum = 0; sum < 2; sum++)
             for (int axis = -1; axis < 4; axis++) {
                 Arena *a = arena_new();
-                Diags diags;
                 const char *text = product_text(a, shapes[i][0], shapes[i][1], shapes[i][2], sum);
-                diag_init(&diags, a);
+                Diags diags = diag_list(a);
                 TileProgram *p = tile_parse(a, text, strlen(text), &diags);
                 if (p && tile_verify(p, &diags)) { // M of MD and MD is no product
                     lay(p, axis);
@@ -270,10 +264,9 @@ typedef struct Ready {
 static void check_ready(const char *name, Dtype dtype, int lanes, const int32_t *fixed) {
     Arena *a = arena_new();
     Variant *v;
-    Diags diags;
     PassOptions o = {.dtype = dtype, .split = true}; // few queries take the split form
     if (cu_target(lanes, &o.target)) {
-        diag_init(&diags, a);
+        Diags diags = diag_list(a);
         Stream *s = pu_stream(a, arena_printf(a, "stdlib/%s.attn", name), NULL, 0, &v);
         TileProgram *p = pass_pipeline(a, s, &o, &diags);
         ck_assert(p != NULL);
@@ -314,8 +307,7 @@ TEST(sections) {
     for (int i = 0; i < 36; i++) {
         Arena *a = arena_new();
         Variant *v;
-        Diags diags;
-        diag_init(&diags, a);
+        Diags diags = diag_list(a);
         const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 32, &v);
         PassOptions o = {
             .target = cg_target(TARGET_HOST), .dtype = DT_F32, .schedule = pu_knobs("rows=16")};
@@ -337,10 +329,9 @@ TEST(long_body) {
     for (int lanes = 4; lanes <= 16; lanes *= 2) {
         Arena *a = arena_new();
         Variant *v;
-        Diags diags;
         PassOptions o = {.dtype = DT_F32};
         clock_t start = clock();
-        diag_init(&diags, a);
+        Diags diags = diag_list(a);
         if (cu_target(lanes, &o.target)) {
             Stream *s = pu_stream(a, "t.attn", pu_long_body(a, 500), 0, &v);
             TileProgram *p = pass_pipeline(a, s, &o, &diags);

@@ -124,7 +124,7 @@ static TileProgram *tile_file(Arena *a, const char *name, TargetId target, Diags
     ck_assert(f != NULL);
     text[fread(text, 1, (1 << 16) - 1, f)] = 0;
     fclose(f);
-    diag_init(diags, a);
+    *diags = diag_list(a);
     TileProgram *p = tile_parse(a, text, strlen(text), diags);
     ck_assert(p != NULL);
     p->target = target;
@@ -293,8 +293,7 @@ static char *compile_on(const TileProgram *p, int threads, Diags *diags, size_t 
 ARENA_TEST(threads) {
     Variant *v;
     PassOptions o = {.target = cg_target(TARGET_SM80), .dtype = DT_BF16, .split = true};
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     const TileProgram *p = pass_pipeline(a, pu_stream(a, "t.attn", softmax, 0, &v), &o, &diags);
     ck_assert_int_gt(p->kernels.n, 1);
     size_t n, n1;

@@ -58,8 +58,7 @@ static void check(const RuCase *x, const TileProgram *p, const TileData *d, cons
 }
 
 static void interpret(const RuCase *x, const TileProgram *p, const char *source, const char *what) {
-    Diags diags;
-    diag_init(&diags, x->a);
+    Diags diags = diag_list(x->a);
     TileData *d = tensors(x, p);
     bool ok = tile_eval(p, d, false, &diags);
     if (!ok) diag_print(&diags, stderr);
@@ -68,8 +67,7 @@ static void interpret(const RuCase *x, const TileProgram *p, const char *source,
 }
 
 static TileProgram *scheduled(RuCase *x, PassOptions *o, const char *knobs) {
-    Diags diags;
-    diag_init(&diags, x->a);
+    Diags diags = diag_list(x->a);
     o->schedule = pu_knobs(knobs);
     o->dtype = DT_F32;
     TileProgram *p = pass_recurrence(x->a, x->c, o, &diags);
@@ -80,11 +78,8 @@ static TileProgram *scheduled(RuCase *x, PassOptions *o, const char *knobs) {
 
 // Its text reads back as the same text.
 static void same_text(Arena *a, const TileProgram *p) {
-    Text once, twice;
-    Diags diags;
-    diag_init(&diags, a);
-    text_init(&once, a);
-    text_init(&twice, a);
+    Diags diags = diag_list(a);
+    Text once = text_new(a), twice = text_new(a);
     tile_print(&once, p);
     TileProgram *read = tile_parse(a, once.s, once.n, &diags);
     if (!read) diag_print(&diags, stderr);
@@ -306,8 +301,7 @@ TEST(hard_keys) {
 static void try_gpu(const char *source, const int32_t size[RSIZE_FREE], TargetId target, Dtype t,
                     uint32_t seed) {
     RuCase x = {.a = arena_new()};
-    Diags diags;
-    diag_init(&diags, x.a);
+    Diags diags = diag_list(x.a);
     ru_compile(&x, source);
     ru_fill(&x, size, seed, ru_draw(&seed, 3) > 0);
     ru_reference(&x);
@@ -333,8 +327,7 @@ ARENA_TEST_EACH(gpu_schedules, 0, 24) {
 // used before it came, and what is overwritten while it is read.
 static void try_groups(const char *source, int S, const char *knobs, int ahead) {
     RuCase x = {.a = arena_new()};
-    Diags diags;
-    diag_init(&diags, x.a);
+    Diags diags = diag_list(x.a);
     ru_compile(&x, source);
     ru_fill(&x, (int32_t[]){1, 1, 1, 1, 1, S}, 77, true);
     ru_reference(&x);
@@ -366,8 +359,7 @@ TEST_EACH(chunks_of_groups, 0, 3) {
 // Their element by element kernels keep short chunks.
 ARENA_TEST(groups_that_do_not_fit) {
     RuCase x = {.a = a};
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     ru_compile(&x, library_source(a, "gla"));
     PassOptions o = {.dtype = DT_BF16, .target = *target_get(TARGET_SM90A)};
     const TileProgram *p = pass_recurrence(a, x.c, &o, &diags);

@@ -14,8 +14,7 @@ typedef struct Case {
 
 // All inputs have gradients, but where a root is infinitely steep at 0.
 static const char *with_grads(Arena *a, const char *source) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     for (const char *c = source; *c; c++) {
         bool input = c == source || c[-1] == ' ' || c[-1] == '\n' || c[-1] == '{';
         if (!input || strncmp(c, "input ", 6) != 0) {
@@ -114,8 +113,7 @@ static void check(const Case *c, const TileProgram *p, const TileData *d, const 
 }
 
 static void interpret(const Case *c, const TileProgram *p, const char *source, const char *what) {
-    Diags diags;
-    diag_init(&diags, c->x.a);
+    Diags diags = diag_list(c->x.a);
     TileData *d = tensors(c, p);
     bool ok = tile_eval(p, d, false, &diags);
     if (!ok) diag_print(&diags, stderr);
@@ -124,8 +122,7 @@ static void interpret(const Case *c, const TileProgram *p, const char *source, c
 }
 
 static TileProgram *made(Case *c, PassOptions *o, bool scheduled, const char *source) {
-    Diags diags;
-    diag_init(&diags, c->x.a);
+    Diags diags = diag_list(c->x.a);
     TileProgram *p = scheduled ? pass_recurrence_backward(c->x.a, c->back, o, &diags)
                                : pass_recurrence_backward_algorithm(c->x.a, c->back, o, &diags);
     if (!p) diag_print(&diags, stderr);

@@ -29,8 +29,7 @@ static void check_host(const char *path, const char *text, int which) {
     const Launch *l = &all[which];
     for (int how = 0; how < 2 && has_layout(a, s, l->batch); how++) {
         PassOptions o = {.dtype = DT_F32, .batch = l->batch, .split = !how};
-        Diags diags;
-        diag_init(&diags, a);
+        Diags diags = diag_list(a);
         o.page = l->batch == BATCH_PAGED && how ? l->page : 0;
         ck_assert(cu_target(how ? 8 : 16, &o.target) || cu_target(8, &o.target));
         TileProgram *p = pass_program(a, s, &o, NULL, &diags);

@@ -208,8 +208,7 @@ static uint32_t shared_of(const TileProgram *p, Diags *diags) {
 }
 
 ARENA_TEST(places) {
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     char *text = arena_alloc(a, 1 << 14);
     FILE *f = fopen("tests/tile/places.tile", "rb");
     ck_assert_ptr_nonnull(f);
@@ -309,8 +308,7 @@ static const char *assembled(Arena *a, const char *ptx, size_t n) {
     const char *command = "$(tests/tools.sh ptxas) -v -arch=sm_90a %s -o /dev/null 2>&1";
     FILE *p = popen(arena_printf(a, command, path), "r");
     ck_assert_ptr_nonnull(p);
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     char line[512];
     while (fgets(line, sizeof line, p)) text_puts(&t, line);
     int status = pclose(p);

@@ -195,11 +195,10 @@ static inline const AbiPlan *cu_plan(const CuRun *r) {
 // Runs the program's plan for these sizes on the data's tensors; what it writes is put back into
 // them.
 static inline void cu_run(Arena *a, const TileProgram *p, const TileData *d, int lanes, bool high) {
-    Diags diags;
     CgOptions o = {.opt = 3};
     Target target;
     CuRun r = {.p = p, .d = d, .tensors = ARENA_ARRAY(a, CuTensor, p->tensors.n)};
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     ck_assert(cu_target(lanes, &target));
     r.jit = cg_jit_on(&target, &p, 1, &o, &diags);
     if (!r.jit) diag_print(&diags, stderr);

@@ -166,8 +166,7 @@ static Row random_row(uint32_t *seed, bool whole) {
 
 static const char *text_of(const RowProgram *p, const Backward *b) {
     ExNames names = row_names(b->row);
-    Text t;
-    text_init(&t, p->arena);
+    Text t = text_new(p->arena);
     row_print(&t, p);
     stream_print(&t, b->s);
     static const char *const made[] = {"saved", "columns", "keys", "scalar"};
@@ -351,8 +350,7 @@ static const struct {
 };
 
 static const char *printed(Arena *a, const Ex *e) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     ex_print(&t, e, NULL);
     return t.s;
 }
@@ -367,8 +365,7 @@ TEST(named_forms) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
         RowProgram *p = row_of(a, cases[i].text);
-        Diags diags;
-        diag_init(&diags, a);
+        Diags diags = diag_list(a);
         Backward *b = pass_backward(a, p, &diags);
         uint32_t seed = (uint32_t)i * 31 + 7;
         int compared = 0, keys = sums_over_keys(b);

@@ -222,7 +222,7 @@ TEST(explained) {
                "h, t]);\n"
                "erase(k, b, h, t) = k * rsqrt(sqnorm(k)) * exp(g[b, h, t]);\n"
                "write(k, b, h, t) = -k * rsqrt(sqnorm(k)) * beta[b, h, t]; output(o) = o * 2; }");
-    text_init(&t, x.a);
+    t = text_new(x.a);
     explain_print(&t, pass_explain_chunk(x.rec, x.c), &(ExplainForm){.form = EX_TEXT});
     ck_assert_msg(!strncmp(t.s, want, sizeof want - 1), "%s\nis not\n%s", t.s, want);
     arena_free(x.a);

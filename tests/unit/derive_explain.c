@@ -78,8 +78,7 @@ static const char explained[] =
 
 static const char *printed(Arena *a, const RowProgram *p, ExForm form) {
     ExplainForm f = {.form = form};
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     explain_print(&t, pass_explain(pass_derive(a, p, NULL)), &f);
     return t.s;
 }
@@ -148,8 +147,7 @@ ARENA_TEST(names_do_not_clash) {
 
 ARENA_TEST(a_positive_scale_leaves_the_score) {
     RowProgram *p = softmax(a);
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     stream_print(&t, pass_derive(a, p, NULL));
     ck_assert_str_eq(t.s, streamed);
     p->modified = read(p, "(dot * -0.5)"); // would turn -inf, a masked key, into inf
@@ -165,8 +163,7 @@ static const char relu[] = "stream causal sweeps=1\n"
 // What is the same for all keys of a row, and positive, is no work for each of them.
 ARENA_TEST(a_size_leaves_the_score) {
     RowProgram *p = softmax(a);
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     p->reduces.n = p->emits.n = 0;
     p->modified = read(p, "(max((dot / 8.0), 0.0) / f32(Sk))");
     p->weight = read(p, "s");

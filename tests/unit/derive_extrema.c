@@ -131,8 +131,7 @@ TEST(weights_of_f16) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
-        Diags diags;
-        diag_init(&diags, a);
+        Diags diags = diag_list(a);
         RowProgram *p = row(a, cases[i].modified, cases[i].weight);
         Stream *s = pass_derive_half(a, p, &diags);
         ck_assert_msg((s->shift >= 0) == cases[i].shifted, "%s", cases[i].weight);

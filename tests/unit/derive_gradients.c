@@ -36,8 +36,7 @@ static double *random_array(Probe *p, int64_t n, bool whole) {
 }
 
 static Variant *variant(Arena *a, const char *path, const char *text, RowProgram **row) {
-    Diags d;
-    diag_init(&d, a);
+    Diags d = diag_list(a);
     Variant *v = gradient_variant(a, path, text);
     if (!v || v->kind != VARIANT_ATTENTION) return NULL;
     for (int i = 0; i < v->inputs.n; i++)

@@ -11,8 +11,7 @@ static void expect_notes(const char *functions, const char *body, const char *sa
                                     "%s attention t { dim D = 8; score(q, k) = dot(q, k); "
                                     "normalize(s) { %s } }",
                                     functions, body);
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     FeOptions o = {.path = "t.attn", .text = text, .text_bytes = strlen(text), .stdlib = "stdlib"};
     FeStatus status;
     Module *m = fe_load(a, &diags, &o, &status);

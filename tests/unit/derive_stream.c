@@ -281,8 +281,7 @@ static Row random_row(uint32_t *seed) {
 }
 
 static const char *text_of(const RowProgram *p, const Stream *s) {
-    Text t;
-    text_init(&t, p->arena);
+    Text t = text_new(p->arena);
     row_print(&t, p);
     stream_print(&t, s);
     return t.s;
@@ -466,8 +465,7 @@ TEST(named_forms) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
         RowProgram *p = row_of(a, cases[i].text);
-        Diags diags;
-        diag_init(&diags, a);
+        Diags diags = diag_list(a);
         Stream *s = pass_derive(a, p, &diags);
         const char *text = text_of(p, s);
         ck_assert_msg(s->nsweeps == cases[i].sweeps, "%s", text);

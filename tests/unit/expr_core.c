@@ -54,8 +54,7 @@ TEST(text_reads_back) {
     Fix f = fix_new();
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const Ex *e = read(&f, texts[i]);
-        Text t;
-        text_init(&t, f.a);
+        Text t = text_new(f.a);
         ex_print(&t, e, NULL);
         ck_assert_ptr_eq(read(&f, t.s), e);
     }
@@ -102,8 +101,7 @@ TEST(pretty_uses_precedence) {
     };
     Fix f = fix_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Text t;
-        text_init(&t, f.a);
+        Text t = text_new(f.a);
         ex_print_pretty(&t, read(&f, cases[i].text), NULL);
         ck_assert_str_eq(t.s, cases[i].pretty);
     }
@@ -147,8 +145,7 @@ TEST(mathematics_has_signs) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int form = EX_MATHML; form <= EX_TEX; form++) {
             ExStyle style = {.form = (ExForm)form};
-            Text t;
-            text_init(&t, f.a);
+            Text t = text_new(f.a);
             ex_print_styled(&t, read(&f, cases[i].text), &style);
             ck_assert_str_eq(t.s, form == EX_TEX ? cases[i].tex : cases[i].mathml);
         }

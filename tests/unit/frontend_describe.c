@@ -8,8 +8,7 @@
 
 // What a source of this text is told; NULL: nothing.
 static const char *mistake(Arena *a, const char *text) {
-    Diags d;
-    diag_init(&d, a);
+    Diags d = diag_list(a);
     FeStatus status;
     FeOptions o = {.path = "a.attn", .text = text, .text_bytes = strlen(text), .module = true};
     fe_load(a, &d, &o, &status);
@@ -82,8 +81,7 @@ ARENA_TEST(calls_are_as_described) {
 }
 
 static const char *signature(Arena *a, const FeWord *w) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     fe_put_signature(&t, w);
     return t.s;
 }
@@ -122,8 +120,7 @@ TEST(comments_above) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
-        Diags d;
-        diag_init(&d, a);
+        Diags d = diag_list(a);
         const char *text = cases[i].text;
         AstTokens tokens = {0};
         AstModule *m = ast_parse(a, &d, diag_add_file(&d, "c", text, strlen(text)), &tokens);
@@ -140,12 +137,10 @@ ARENA_TEST(heads) {
     static const char *const heads[] = {
         "import std.mask",         "const A",      "fn f(x, y)", "attention a",
         "input i: f32[H, 4] grad", "input j: i32", "mask(b)"};
-    Diags d;
-    diag_init(&d, a);
+    Diags d = diag_list(a);
     AstModule *m = ast_parse(a, &d, diag_add_file(&d, "h", text, sizeof text - 1), NULL);
     for (int i = 0; i < 7; i++) {
-        Text t;
-        text_init(&t, a);
+        Text t = text_new(a);
         ast_print_head(&t, i < 4 ? m->items.data[i] : m->items.data[3]->items.data[i - 4]);
         ck_assert_str_eq(t.s, heads[i]);
     }

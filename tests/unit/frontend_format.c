@@ -12,9 +12,8 @@
 static const char *const folders[] = {"stdlib", "tests/lang", "tests/lang/lib", "tests/regress"};
 
 static Text read_file_text(Arena *a, const char *path) {
-    Text t;
     char part[4096];
-    text_init(&t, a);
+    Text t = text_new(a);
     text_puts(&t, "");
     FILE *f = fopen(path, "rb");
     ck_assert_ptr_nonnull(f);
@@ -108,10 +107,8 @@ static const struct {
 TEST(examples) {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         Arena *a = arena_new();
-        Diags d;
-        Text out;
-        diag_init(&d, a);
-        text_init(&out, a);
+        Diags d = diag_list(a);
+        Text out = text_new(a);
         text_puts(&out, "");
         const char *text = rules[i].text, *want = *rules[i].want ? rules[i].want : text;
         if (!strcmp(text, "\n\n")) want = "";
@@ -133,10 +130,8 @@ ARENA_TEST(long_lines) {
         name[n] = '\0';
         const char *text = arena_printf(a, form, name);
         bool fits = strlen(text) - 1 <= 100;
-        Diags d;
-        Text out;
-        diag_init(&d, a);
-        text_init(&out, a);
+        Diags d = diag_list(a);
+        Text out = text_new(a);
         ck_assert(fe_format(a, &d, "long", text, strlen(text), &out));
         ck_assert_str_eq(out.s, fits ? text : arena_printf(a, broken, name));
     }
@@ -166,10 +161,8 @@ ARENA_TEST(inner_breaks) {
         "            s;\n"
         "    }\n"
         "}\n";
-    Diags d;
-    Text out;
-    diag_init(&d, a);
-    text_init(&out, a);
+    Diags d = diag_list(a);
+    Text out = text_new(a);
     ck_assert(fe_format(a, &d, "inner", text, sizeof text - 1, &out));
     ck_assert_str_eq(out.s, text);
 }
@@ -181,10 +174,8 @@ TEST(mistakes) {
         "}",           "const A = 1; \xff", "#",    "fn f(x) { let y = 1; }"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         Arena *a = arena_new();
-        Diags d;
-        Text out;
-        diag_init(&d, a);
-        text_init(&out, a);
+        Diags d = diag_list(a);
+        Text out = text_new(a);
         ck_assert(!fe_format(a, &d, "mistake", texts[i], strlen(texts[i]), &out));
         ck_assert_uint_eq(out.n, 0);
         ck_assert_int_gt(d.errors, 0);

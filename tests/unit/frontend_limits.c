@@ -14,7 +14,7 @@ typedef struct Load {
 
 static Load load(const char *text, size_t n) {
     Load l = {.a = arena_new()};
-    diag_init(&l.d, l.a);
+    l.d = diag_list(l.a);
     FeOptions o = {.path = "limits.attn", .text = text, .text_bytes = n, .stdlib = "stdlib"};
     l.m = fe_load(l.a, &l.d, &o, &l.status);
     return l;
@@ -54,8 +54,7 @@ ARENA_TEST(nesting) {
                  {"true ? s : ", ""}, {"s + (", ")"}, {"1 < 2 ? ", " : s"}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (int n = 256; n <= 100000; n += n == 256 ? 1 : 99743) {
-            Text t;
-            text_init(&t, a);
+            Text t = text_new(a);
             attention(&t, kinds[i].before, n, "s", kinds[i].after);
             if (n == 256)
                 accepts(&t);
@@ -66,8 +65,7 @@ ARENA_TEST(nesting) {
 
 ARENA_TEST(calls) {
     for (int depth = 256; depth <= 257; depth++) {
-        Text t;
-        text_init(&t, a);
+        Text t = text_new(a);
         text_puts(&t, "fn g1(x) = x;\n");
         for (int i = 2; i <= depth; i++) text_printf(&t, "fn g%d(x) = g%d(x);\n", i, i - 1);
         attention(&t, "", 0, arena_printf(a, "g%d(s)", depth), "");
@@ -80,8 +78,7 @@ ARENA_TEST(calls) {
 
 ARENA_TEST(inputs) {
     for (int n = 64; n <= 65; n++) {
-        Text t;
-        text_init(&t, a);
+        Text t = text_new(a);
         text_puts(&t, "attention a { dim D = 1; score(q, k) = dot(q, k); normalize(s) = s;");
         for (int i = 0; i < n; i++) text_printf(&t, "input i%d: f32;", i);
         text_puts(&t, "}");
@@ -94,8 +91,7 @@ ARENA_TEST(inputs) {
 
 ARENA_TEST(operations) {
     for (int n = 100000; n <= 100001; n++) {
-        Text t;
-        text_init(&t, a);
+        Text t = text_new(a);
         attention(&t, "s + ", n, "s", "");
         if (n == 100000)
             accepts(&t);
@@ -116,8 +112,7 @@ ARENA_TEST(doubling) {
         {"x", "g%d(x) < g%d(x + 1) ? 1 : 0", "operations"},
     };
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-        Text t;
-        text_init(&t, a);
+        Text t = text_new(a);
         text_printf(&t, "fn g0(x) = %s;\n", kinds[k].first);
         for (int i = 1; i < 200; i++) {
             char body[100];
@@ -135,9 +130,7 @@ ARENA_TEST(doubling) {
 // Each is a number that rows carry: as many as a map may have operands.
 ARENA_TEST(reductions) {
     for (int n = ROW_MAX_REDUCES; n <= ROW_MAX_REDUCES + 1; n++) {
-        Text t, sum;
-        text_init(&t, a);
-        text_init(&sum, a);
+        Text t = text_new(a), sum = text_new(a);
         for (int i = 1; i <= n; i++) text_printf(&sum, " + rowsum(tanh(s * %d.5))", i);
         attention(&t, "", 0, arena_printf(a, "s%s", sum.s), "");
         if (n == ROW_MAX_REDUCES) {
@@ -156,8 +149,7 @@ ARENA_TEST(reductions) {
 // A `let` that is used twice is counted once.
 ARENA_TEST(shared) {
     for (int n = 50000; n <= 50001; n++) {
-        Text t;
-        text_init(&t, a);
+        Text t = text_new(a);
         text_puts(&t,
                   "attention a { dim D = 1; score(q, k) = dot(q, k); normalize(s) { let x0 = s;");
         for (int i = 0; i < n; i++) text_printf(&t, "let x%d = x%d + sin(x%d);", i + 1, i, i);
@@ -186,8 +178,7 @@ TEST(any_bytes) {
 }
 
 ARENA_TEST(many_errors) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     for (int i = 0; i < 1000; i++) text_printf(&t, "const c%d = x%d;\n", i, i);
     Load l = load(t.s, t.n);
     ck_assert_int_eq(l.d.errors, 1000);

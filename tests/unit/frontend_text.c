@@ -20,8 +20,7 @@ TEST(arena_is_zeroed_and_aligned) {
 }
 
 static const char *f32_text(Arena *a, float x) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     text_f32(&t, x);
     return t.s;
 }
@@ -47,8 +46,7 @@ ARENA_TEST(f32_reads_back) {
 }
 
 ARENA_TEST(diagnostics_as_printed) {
-    Diags d;
-    diag_init(&d, a);
+    Diags d = diag_list(a);
     static const char text[] = "fn f(x) = \xc3\xa9y +\tz;\nlast \x1b[2J";
     uint16_t f = diag_add_file(&d, "t.attn", text, sizeof text - 1);
     diag_error(&d, (Span){f, 19, 23}, "second");
@@ -110,8 +108,7 @@ static bool read_memory(void *ctx, Arena *a, const char *path, const char **text
 }
 
 ARENA_TEST(sources_from_memory) {
-    Diags d;
-    diag_init(&d, a);
+    Diags d = diag_list(a);
     FeStatus status;
     const char *dirs[] = {"nowhere", "dir"};
     FeOptions o = {
@@ -126,8 +123,7 @@ ARENA_TEST(sources_from_memory) {
 }
 
 ARENA_TEST(recurrences_are_lowered) {
-    Diags d;
-    diag_init(&d, a);
+    Diags d = diag_list(a);
     FeStatus status;
     static const char text[] =
         "recurrence r { dim D = 2; input x: f32[H, S]; key(k, b, h, t) = k * x[h, t] * x[b, b]; }";
@@ -138,8 +134,7 @@ ARENA_TEST(recurrences_are_lowered) {
     const char *name[REC_CLAUSES];
     ck_assert_int_eq(rec_clauses(p, name, NULL), 5);
     ck_assert_ptr_null(p->erase);
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     rec_print(&t, p);
     ck_assert_str_eq(
         t.s, "recurrence r D=2 Dv=2\n  input x: f32[H, S]\n  query = q\n"

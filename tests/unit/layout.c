@@ -17,8 +17,7 @@ static Layout read(const char *text) {
 
 static void check_text(const Layout *l, const char *want) {
     Arena *a = arena_new();
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     text_puts(&t, "");
     layout_print(&t, l, names, 3);
     ck_assert_str_eq(t.s, want);

@@ -21,8 +21,7 @@ static TileProgram *shaped(Arena *a, const Stream *s) {
 static TileProgram *scheduled(Arena *a, const Stream *s) {
     PassOptions o = options(TARGET_GFX942, DT_BF16);
     TileProgram *p = shaped(a, s);
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     ck_assert(pass_schedule_amd(p, &o, &diags));
     p->scheduled = true;
     pu_verify(p, p->name, PU_SHAPED);
@@ -59,14 +58,12 @@ ARENA_TEST(inside) {
     Variant *v;
     const Stream *s = pu_stream(a, "stdlib/softmax.attn", NULL, 8, &v);
     const TileProgram *p = scheduled(a, s);
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     tile_print(&t, p);
     const char *promise = strstr(t.s, " inside -> %k_buf"), *none = strstr(t.s, "] -> %v_buf");
     ck_assert(promise && none);
     const char *wrong = arena_printf(a, "%.*s] inside%s", (int)(none - t.s), t.s, none + 1);
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileProgram *q = tile_parse(a, wrong, strlen(wrong), &diags);
     int32_t size[64] = {0};
     pu_sizes(v, size, 1, 1, 1, 5, 7, 2);
@@ -86,7 +83,7 @@ static const TileProgram *program(Arena *a, TargetId id, Dtype t, int d, int dv,
                                     d, dv);
     const Stream *s = pu_stream(a, "t.attn", text, 0, &v);
     PassOptions o = options(id, t);
-    diag_init(diags, a);
+    *diags = diag_list(a);
     return pass_pipeline(a, s, &o, diags);
 }
 

@@ -25,8 +25,7 @@ static Case make(Arena *a, const char *path, const char *text, bool deterministi
                  TargetId target, Dtype dtype) {
     Case c = {.a = a};
     PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32};
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     int columns = target == TARGET_SM90A ? 16 : 8; // a nest is for whole steps of its products
     const Stream *s = pu_stream(a, path, text, text ? 0 : columns, &c.v);
     c.b = dtype == DT_F16 ? pass_backward_narrow(a, s->written, NULL)
@@ -55,8 +54,7 @@ static int named(const TileProgram *p, const char *name) {
 
 static void check_one(const Case *c, const int32_t *launch, const char *what) {
     int32_t size[64] = {0};
-    Diags diags;
-    diag_init(&diags, c->a);
+    Diags diags = diag_list(c->a);
     pu_sizes(c->v, size, launch[0], launch[1], launch[2], launch[3], launch[4], launch[5]);
     TileData *x = tile_data_random(c->a, c->forward, size, 4, 5),
              *y = tile_data_random(c->a, c->backward, size, 4, 9);

@@ -13,8 +13,7 @@ static PassOptions options(TargetId t, bool split) {
 // Taken apart before its extents are bound, as targets do; scheduled for one.
 static TileProgram *in_blocks(Arena *a, const Stream *s, TargetId target, bool split, int most) {
     PassOptions o = options(target, split);
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileProgram *p = pu_staged(a, s, &o, PU_FUSED, tiles);
     for (int i = 0; i < p->kernels.n; i++)
         ck_assert(pass_tile_columns(p, p->kernels.data[i], most, 1, &diags));
@@ -45,8 +44,7 @@ static const int32_t launches[][6] = {
     {1, 1, 1, 5, 7, 2}, {2, 2, 1, 9, 10, 1}, {1, 1, 1, 3, 0, 0}, {1, 2, 2, 4, 1, 0}};
 
 static void check_launches(Arena *a, const Variant *v, TileProgram *before, TileProgram *after) {
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     for (size_t i = 0; i < sizeof launches / sizeof *launches; i++) {
         const int32_t *l = launches[i];
         int32_t size[64] = {0};
@@ -92,8 +90,7 @@ ARENA_TEST(a_norm_of_the_output_is_refused) {
         "import std.normalization; attention t { dim D = 8, Dv = D; score(q, k) = dot(q, k); "
         "normalize(s) = softmax(s); output(o, b, h, q_idx, d) = o * rsqrt(sqnorm(o) + 1); }";
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     PassOptions o = options(TARGET_SM80, false);
     const Stream *s = pu_stream(a, "t.attn", text, 512, &v);
     ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));

@@ -17,8 +17,7 @@ static const Ex *read(ExPool *p, const char *text) {
 }
 
 static const char *text_of(Arena *a, const Ex *e) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     ex_print(&t, e, NULL);
     return t.s;
 }

@@ -25,16 +25,14 @@ static char *read_file(Arena *a, const char *path) {
 }
 
 static TileProgram *parse(Arena *a, const char *text) {
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileProgram *p = tile_parse(a, text, strlen(text), &diags);
     ck_assert_msg(p != NULL, "%s", diags.first ? diags.first->message : "");
     return p;
 }
 
 static bool is_valid(Arena *a, const TileProgram *p) {
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     return tile_verify(p, &diags);
 }
 
@@ -47,13 +45,12 @@ static void expand(TileProgram *p) {
 }
 
 static TileData *run(Arena *a, const TileProgram *p, int keys, bool *good) {
-    Diags diags;
     int32_t z[SIZE_FREE] = {0};
     z[SIZE_B] = z[SIZE_HKV] = z[SIZE_HQ] = 1;
     z[SIZE_SQ] = QUERIES;
     z[SIZE_SK] = keys;
     z[SIZE_Q_OFFSET] = keys > QUERIES ? keys - QUERIES : 0;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileData *d = tile_data_random(a, p, z, 1, 1);
     *good = tile_eval(p, d, true, &diags);
     return d;

@@ -124,8 +124,7 @@ static void check(Arena *a, const char *path, const char *text, const char *sche
     PassOptions o = options();
     o.schedule = pu_knobs(schedule);
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     const Stream *s = pu_stream(a, path, text, 64, &v);
     ck_assert(may(s) || !text);
     if (!may(s)) return;
@@ -207,8 +206,7 @@ ARENA_TEST_EACH(moves, 0, sizeof moving / sizeof *moving) {
 static void check_parts(Arena *a, const char *path, const char *text, bool redoes, bool known) {
     static const PuLaunch launches[] = {{1, 1, 1, 100, 500, 400}, {1, 1, 1, 120, 600, 480}};
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     const Stream *s = pu_stream(a, path, text, 64, &v);
     ck_assert(may(s) || !text);
     if (!may(s)) return;
@@ -248,8 +246,7 @@ ARENA_TEST(redo_is_needed) {
     static const PuLaunch l = {1, 2, 1, 200, 300, 100};
     PassOptions o = options();
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     const Stream *s = pu_stream(a, "t.attn", variant(a, moving[11]), 64, &v);
     TileProgram *p = pass_pipeline(a, s, &o, &diags), *before = pass_algorithm(a, s, &o);
     ck_assert_ptr_nonnull(p);
@@ -279,8 +276,7 @@ TEST(refused) {
         o.dtype = all[i].dtype;
         o.schedule = pu_knobs(all[i].schedule);
         Variant *v;
-        Diags diags;
-        diag_init(&diags, a);
+        Diags diags = diag_list(a);
         const Stream *s = pu_stream(a, all[i].path, NULL, 128, &v);
         ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
         ck_assert_str_eq(diags.first->message, all[i].message);

@@ -9,8 +9,7 @@ static const char golden[] = "tests/tile/schedules.golden";
 
 static TileProgram *program(Arena *a, const char *path, int D, TargetId target) {
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     Stream *s = pu_stream(a, path, NULL, D, &v);
     PassOptions o = {.target = *target_get(target), // not the current machine
                      .dtype = target == TARGET_HOST ? DT_F32 : DT_BF16,
@@ -124,11 +123,9 @@ static void expect_line(const char *is, const char *want) {
 }
 
 ARENA_TEST(library) {
-    Text t, want;
     char part[4096];
     size_t n;
-    text_init(&t, a);
-    text_init(&want, a);
+    Text t = text_new(a), want = text_new(a);
     write_all(&t);
     FILE *f = fopen(golden, getenv("UPDATE") ? "w+" : "r");
     ck_assert_msg(f != NULL, "%s", golden);

@@ -13,8 +13,7 @@ static PassOptions options(TargetId target, ShapeClass shape) {
 }
 
 ARENA_TEST(text) {
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     Knobs own = {.said = knobs_of(FORM_SM90), .keys = 16}, k = pu_knobs("after=-1,keys=48,rows=7");
     ck_assert_str_eq(knobs_text(a, &k), "rows=7,keys=48,after=-1"); // in the order of knobs.def
     ck_assert(knobs_take(&own, FORM_SM90, &k, &diags));
@@ -54,8 +53,7 @@ ARENA_TEST(text) {
 static void check_candidates(TargetId target, ShapeClass shape, int D) {
     Arena *a = arena_new();
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), D, &v);
     PassOptions o = options(target, shape);
     Candidates c = pass_candidates(a, s, &o);
@@ -117,8 +115,7 @@ TEST(few_queries) {
 // kernels for few queries that have their own.
 ARENA_TEST(beside_few_queries) {
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 128, &v);
     PassOptions o = options(TARGET_SM90A, SHAPE_LONG);
     o.split = true;
@@ -191,8 +188,7 @@ ARENA_TEST_EACH(parts_are_short, 0, 7) {
                                           [SHAPE_SHORT] = pu_knobs("keys=64"),
                                           [SHAPE_LONG] = pu_knobs("keys=96")};
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, &v);
     PassOptions o = options_of(r);
     o.sizes = NULL;
@@ -210,8 +206,7 @@ ARENA_TEST_EACH(parts_are_short, 0, 7) {
 
 static int plans_of(Arena *a, const Stream *s, const PassOptions *o, Knobs schedule) {
     PassOptions own = *o;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     own.schedule = schedule;
     own.sizes = NULL;
     return pass_pipeline(a, s, &own, &diags)->plans.n;
@@ -256,8 +251,7 @@ ARENA_TEST(classes) {
                 schedules[SHAPE_COUNT] = {[SHAPE_TINY] = three, [SHAPE_SHORT] = three},
                 same[SHAPE_COUNT] = {k64, k64, k64};
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 136, &v);
     PassOptions o = options(TARGET_SM90A, SHAPE_LONG);
     TileProgram *one = pass_program(a, s, &o, same, &diags);

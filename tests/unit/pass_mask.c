@@ -258,8 +258,7 @@ static void check_row(At *at, const MaskCase *c, const TileKernel *k, int row, i
 
 // What the program's kernels store: lists of tiles, where it makes them.
 static void make_lists(At *at, const char *mask) {
-    Diags diags;
-    diag_init(&diags, at->p->arena);
+    Diags diags = diag_list(at->p->arena);
     bool ok = at->p->kernels.n == 1 || tile_eval(at->p, at->x, false, &diags);
     if (!ok) diag_print(&diags, stderr);
     ck_assert_msg(ok, "%s does not run", mask);
@@ -353,8 +352,7 @@ enum { LISTED = sizeof listed / sizeof *listed };
 static void check_lists(const MaskCase *c, PuTiles tiles, const int *shape) {
     Arena *a = arena_new();
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     PassOptions o = {.target = *target_get(TARGET_SM80), .dtype = DT_F32};
     TileProgram *p = mask_program(a, c->mask, &v);
     p->target = o.target.id;

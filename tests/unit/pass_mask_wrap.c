@@ -79,8 +79,7 @@ static TileProgram *program(Arena *a, const char *mask, TargetId target, Variant
     const Stream *s = pu_stream(a, "wrap.attn", text, 16, v);
     PassOptions o = {.target = *target_get(target),
                      .dtype = target == TARGET_HOST ? DT_F32 : DT_BF16};
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
     if (!p) diag_print(&diags, stderr);
     ck_assert_msg(p != NULL, "%s: no program", mask);
@@ -96,8 +95,7 @@ static void spread(double *x, int64_t n) {
 static void check(const char *mask, TargetId target, int sq, int sk, int offset) {
     Arena *a = arena_new();
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     const TileProgram *p = program(a, mask, target, &v);
     int32_t size[64] = {1, 2, 1, sq, sk, offset};
     tile_eval_sizes(p, size, 4);
@@ -253,7 +251,7 @@ static void draw_mask(Draw *d, int depth) {
 
 ARENA_TEST_EACH(drawn, 0, SEEDS) {
     Draw d = {.state = (uint64_t)_i * 0x9e3779b97f4a7c15u + 77};
-    text_init(&d.t, a);
+    d.t = text_new(a);
     draw_mask(&d, 3);
     TargetId target = targets[_i % TARGETS];
     check(d.t.s, target, 40, 200, 160);
@@ -271,12 +269,10 @@ static const char *printed(Arena *a, const char *extent) {
                      extent, extent);
     const Stream *s = pu_stream(a, "index.attn", text, 16, &v);
     PassOptions o = {.target = *target_get(TARGET_SM80), .dtype = DT_BF16};
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert_ptr_nonnull(p);
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     tile_print(&t, p);
     return t.s;
 }

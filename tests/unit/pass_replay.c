@@ -3,10 +3,8 @@
 #include "tests/unit/pass_util.h"
 
 static TileProgram *read_back(Arena *a, const TileProgram *p, const char *pass) {
-    Text t;
-    Diags diags;
-    diag_init(&diags, a);
-    text_init(&t, a);
+    Diags diags = diag_list(a);
+    Text t = text_new(a);
     tile_print(&t, p);
     TileProgram *q = tile_parse(a, t.s, t.n, &diags);
     bool good = q && tile_verify(q, &diags);
@@ -17,9 +15,8 @@ static TileProgram *read_back(Arena *a, const TileProgram *p, const char *pass) 
 
 // Values get names anew: what was there for a while has some of the numbers, where it was not printed.
 static const char *text_of(Arena *a, TileProgram *p) {
-    Text t;
     int n = 0;
-    text_init(&t, a);
+    Text t = text_new(a);
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
@@ -45,8 +42,7 @@ static void expect_same(const char *path, const char *want, const char *is) {
 static void replay(const char *path, const char *text, int D, const PassOptions *o) {
     Arena *a = arena_new();
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     const Stream *s = pu_stream(a, path, text, D, &v);
     TileProgram *all = pass_pipeline(a, s, o, &diags);
     ck_assert_msg(all != NULL, "%s", path);

@@ -7,8 +7,7 @@
 
 static TileProgram *tiled(Arena *a, const char *path, int D, TargetId target) {
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     PassOptions o = {.target = *target_get(target), .dtype = DT_BF16};
     TileProgram *p = pass_algorithm(a, pu_stream(a, path, NULL, D, &v), &o);
     ck_assert(pass_tile(p, &o, &diags));
@@ -17,8 +16,7 @@ static TileProgram *tiled(Arena *a, const char *path, int D, TargetId target) {
 
 static TileProgram *scheduled(Arena *a, const char *path, int D, TargetId target) {
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     PassOptions o = {.target = *target_get(target), .dtype = DT_BF16};
     return pass_program(a, pu_stream(a, path, NULL, D, &v), &o, NULL, &diags);
 }
@@ -51,8 +49,7 @@ ARENA_TEST(nest) {
     char *text = arena_alloc(a, 1 << 16);
     size_t n = fread(text, 1, (1 << 16) - 1, f);
     fclose(f);
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileProgram *p = tile_parse(a, text, n, &diags);
     ck_assert(p != NULL);
     Extents e = {128, 64, 16, 16, 256}; // keys, queries
@@ -94,8 +91,7 @@ TEST(gradients) {
     for (int i = 0; i < 4; i++) {
         Arena *a = arena_new();
         Variant *v;
-        Diags diags;
-        diag_init(&diags, a);
+        Diags diags = diag_list(a);
         PassOptions o = {.target = *target_get(targets[i % 2]), .dtype = DT_BF16};
         Stream *s = pu_stream(a, "stdlib/sigmoid.attn", NULL, i < 2 ? 128 : 64, &v);
         TileProgram *p = pass_backward_program(a, pass_backward(a, s->written, NULL), &o, &diags);

@@ -3,8 +3,7 @@
 
 static double error_of(Arena *a, const Variant *v, const TileProgram *p, const Launch *l,
                        bool round) {
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileData *x = data_of(a, p, l), *y = expected(a, v, p, x, l);
     bool ok = tile_eval(p, x, round, &diags);
     if (!ok) diag_print(&diags, stderr);
@@ -13,8 +12,7 @@ static double error_of(Arena *a, const Variant *v, const TileProgram *p, const L
 }
 
 static void show(Arena *a, const TileProgram *p) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     tile_print(&t, p);
     fprintf(stderr, "%s\n", t.s);
 }
@@ -28,8 +26,7 @@ static void check(Arena *a, const Variant *v, const TileProgram *p, const Launch
 }
 
 static TileProgram *finished(Arena *a, const Stream *s, const PassOptions *o) {
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileProgram *p = pass_program(a, s, o, NULL, &diags);
     if (!p) diag_print(&diags, stderr);
     ck_assert_msg(p != NULL, "%s has no program", s->row->name);
@@ -38,10 +35,8 @@ static TileProgram *finished(Arena *a, const Stream *s, const PassOptions *o) {
 
 // Printing and reading a program changes nothing of it.
 static void check_text(Arena *a, const TileProgram *p) {
-    Text t, again;
-    Diags diags;
-    diag_init(&diags, a);
-    text_init(&t, a), text_init(&again, a);
+    Diags diags = diag_list(a);
+    Text t = text_new(a), again = text_new(a);
     tile_print(&t, p);
     TileProgram *q = tile_parse(a, t.s, t.n, &diags);
     if (!q) diag_print(&diags, stderr);
@@ -97,8 +92,7 @@ TEST(library_paged) { pu_library(check_file, 5); }
 static void refused(const char *text, BatchLayout batch, const char *why) {
     Arena *a = arena_new();
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     Stream *s = pu_stream(a, "t.attn", text, 0, &v);
     ck_assert(!pass_accepts_layout(s->row, batch, &diags));
     ck_assert_str_eq(diags.first->message, why);

@@ -151,8 +151,7 @@ ARENA_TEST(columns_leave_the_map) {
 
 // A map's operands are registers: what does not fit among them stays where it is.
 ARENA_TEST(operands_are_few) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     for (int i = 0; i < 100; i++) text_printf(&t, " + sin(f32(k) * %d.5)", i);
     const TileProgram *p = program(
         a,
@@ -172,9 +171,7 @@ TEST(passes_are_idempotent) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
         TileProgram *p = program(a, cases[i], PU_SHAPED);
-        Text before, after;
-        text_init(&before, a);
-        text_init(&after, a);
+        Text before = text_new(a), after = text_new(a);
         tile_print(&before, p);
         pass_tidy(p);
         pass_hoist(p);

@@ -15,8 +15,7 @@ static TileProgram *shaped(Arena *a, const Stream *s, bool split) {
 static TileProgram *scheduled(Arena *a, const Stream *s, bool split) {
     PassOptions o = {.target = *target_get(TARGET_SM80), .dtype = DT_BF16, .split = split};
     TileProgram *p = shaped(a, s, split);
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     ck_assert(pass_schedule_sm80(p, &o, &diags));
     p->scheduled = true;
     pu_verify(p, p->name, PU_SHAPED);
@@ -66,11 +65,8 @@ ARENA_TEST(tf32) {
     const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 8, &v);
     PassOptions o = {.target = *target_get(TARGET_SM80), .dtype = DT_F32, .tf32 = true};
     TileProgram *p = pu_staged(a, s, &o, PU_SHAPED, tiles);
-    Text t, again;
-    Diags diags;
-    diag_init(&diags, a);
-    text_init(&t, a);
-    text_init(&again, a);
+    Diags diags = diag_list(a);
+    Text t = text_new(a), again = text_new(a);
     tile_print(&t, p);
     ck_assert_ptr_nonnull(strstr(t.s, "mma tf32 %q, %k"));
     TileProgram *read = tile_parse(a, t.s, t.n, &diags);
@@ -102,8 +98,7 @@ TEST(dense_keys) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
         Variant *v;
-        Diags diags;
-        diag_init(&diags, a);
+        Diags diags = diag_list(a);
         const char *text = arena_printf(
             a,
             "import std.normalization; attention t { dim D = 64; input g: f32[H, Sq, Sk]; input e: "

@@ -38,11 +38,8 @@ typedef enum Form { CHOSEN, PLAIN, LATE, FORMS } Form;
 
 // As it is printed.
 static TileProgram *read_back(Arena *a, const TileProgram *p) {
-    Diags diags;
-    Text t, again;
-    diag_init(&diags, a);
-    text_init(&t, a);
-    text_init(&again, a);
+    Diags diags = diag_list(a);
+    Text t = text_new(a), again = text_new(a);
     tile_print(&t, p);
     TileProgram *q = tile_parse(a, t.s, strlen(t.s), &diags);
     ck_assert_msg(q && tile_verify(q, &diags), "%s", diags.first ? diags.first->message : "");
@@ -55,8 +52,7 @@ static TileProgram *read_back(Arena *a, const TileProgram *p) {
 static TileProgram *scheduled(Arena *a, const Stream *s, Form form, bool share) {
     PassOptions o = options();
     TileProgram *p = shaped(a, s, share);
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileKernel *k = p->kernels.data[0]; // in roles: as pass_tile_sm90 says
     k->schedule.knobs = sm90_fit(p, k, SHAPE_SHORT, false);
     k->schedule.warps = 4 * k->schedule.knobs.warpgroups;
@@ -134,8 +130,7 @@ static Real real_program(Arena *a, const char *path, const char *text, int D,
                          const char *schedule) {
     Real r = {.o = options()};
     r.o.schedule = pu_knobs(schedule);
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     r.s = pu_stream(a, path, text, D, &r.v);
     r.p = pass_pipeline(a, r.s, &r.o, &diags);
     ck_assert_msg(r.p != NULL, "%s at D=%d", path, D);
@@ -200,14 +195,12 @@ ARENA_TEST(narrow_conditions_are_needed) {
     Real r = real_program(a, "stdlib/causal.attn", NULL, 64,
                           "warpgroups=2,keys=96,narrow=64,fixed_shift=0");
     TileProgram *before = pass_algorithm(a, r.s, &r.o);
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     tile_print(&t, r.p);
     int32_t size[64] = {0};
     pu_sizes(r.v, size, l[0], l[1], l[2], l[3], l[4], l[5]);
     TileData *x = tile_data_random(a, before, size, 3, 7);
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     ck_assert(tile_eval(before, x, true, &diags));
     int n = 0;
     for (const char *text; (text = always(a, t.s, n)); n++) {
@@ -250,8 +243,7 @@ ARENA_TEST_EACH(parts_of_launches, 0, 7) {
     o.split = true;
     o.schedule = pu_knobs("keys=64,part_keys=16");
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     const Stream *s = pu_stream(a, t->path, NULL, 128, &v);
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert_ptr_nonnull(p);
@@ -281,8 +273,7 @@ ARENA_TEST_EACH(splits_where_no_parts, 0, 3) {
     PassOptions o = options();
     o.split = true;
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     const Stream *s = pu_stream(a, all[_i].path, NULL, 128, &v);
     TileProgram *p = pass_program(a, s, &o, schedules, &diags);
     ck_assert_ptr_nonnull(p);
@@ -389,8 +380,7 @@ ARENA_TEST(wrong_pairs_are_found) {
     *rows = ex_2(x, EX_SUB, ex_i32(x, 3), *rows);
     for (int groups = 1; groups <= 2; groups++) {
         int32_t size[64] = {0};
-        Diags diags;
-        diag_init(&diags, a);
+        Diags diags = diag_list(a);
         pu_sizes(r.v, size, 1, 2, groups, 300, 300, 0);
         TileData *data = tile_data_random(a, r.p, size, 3, 7);
         ck_assert(!tile_eval(r.p, data, false, &diags));
@@ -403,8 +393,7 @@ ARENA_TEST(wrong_pairs_are_found) {
 ARENA_TEST_EACH(no_clusters_with_lists, 0, 2) {
     static const char *const paths[] = {"stdlib/document.attn", "tests/regress/late_rows.attn"};
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     PassOptions o = options();
     o.shape = SHAPE_LONG;
     const Stream *s = pu_stream(a, paths[_i], NULL, 128, &v);
@@ -424,8 +413,7 @@ ARENA_TEST(lists_of_each_class) {
                                           [SHAPE_LONG] = pu_knobs("keys=96")};
     Variant *v;
     PassOptions o = options();
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     const Stream *s = pu_stream(a, "stdlib/document.attn", NULL, 64, &v);
     TileProgram *p = pass_program(a, s, &o, schedules, &diags), *before = pass_algorithm(a, s, &o);
     ck_assert_ptr_nonnull(p);
@@ -443,8 +431,7 @@ ARENA_TEST(narrow_is_less_than_a_tile) {
     Variant *v;
     PassOptions o = options();
     const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 64, &v);
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     o.schedule = pu_knobs("keys=48");
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert_ptr_nonnull(p);
@@ -457,8 +444,7 @@ ARENA_TEST(narrow_is_less_than_a_tile) {
 ARENA_TEST(too_many_columns_are_refused) {
     Variant *v;
     PassOptions o = options();
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     ck_assert_ptr_null(
         pass_pipeline(a, pu_stream(a, "stdlib/relu.attn", NULL, 4096, &v), &o, &diags));
     ck_assert_int_eq(diags.errors, 1);

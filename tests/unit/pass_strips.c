@@ -27,8 +27,7 @@ static TileProgram *with_strips(Arena *a, const Stream *s, int room) {
 
 static double apart(Arena *a, const Variant *v, const TileProgram *x, const TileProgram *y) {
     int32_t size[64] = {0};
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     pu_sizes(v, size, 1, 2, 1, 9, 11, 2);
     TileData *dx = tile_data_random(a, x, size, 3, 7), *dy = tile_data_random(a, y, size, 3, 7);
     bool ok = tile_eval(x, dx, false, &diags) && tile_eval(y, dy, false, &diags);
@@ -74,8 +73,7 @@ ARENA_TEST_EACH(strips_are_found_and_right, 0, sizeof variants / sizeof *variant
 ARENA_TEST_EACH(schedules_with_strips_are_right, 0, 2 * sizeof variants / sizeof *variants) {
     static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A};
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     PassOptions o = options(targets[_i % 2]);
     const Stream *s = pu_stream(a, "t.attn", variants[_i / 2].text, 16, &v);
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
@@ -95,8 +93,7 @@ ARENA_TEST_EACH(others_are_refused, 0, 7) {
         "%x: f32[M, N] in strip = map [M, N] (%dot) { %dot }",
         "%x: f32[M, N] in strip = mma %q, %k",
     };
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     const char *text = arena_printf(
         a,
         "program t algorithm target sm_80 dtype bf16 dims D=8 Dv=8\n"

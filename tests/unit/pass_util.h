@@ -45,8 +45,7 @@ typedef struct PuTiles {
 
 // A score's modification of 1 + 4 * terms operations.
 static inline const char *pu_long_body(Arena *a, int terms) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     text_puts(
         &t, "import std.normalization; attention t { dim D = 16; input w: f32[100]; score(q, k) = "
             "dot(q, k); modify(s, b, h, i, j) = s");
@@ -62,8 +61,7 @@ static inline const char *pu_long_body(Arena *a, int terms) {
 
 static inline Stream *pu_stream(Arena *a, const char *path, const char *text, int D,
                                 Variant **variant) {
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     const char *d = arena_printf(a, "%d", D), *dv = arena_printf(a, "%d", D == 8 ? 4 : D);
     bool has_dv = text && strstr(text, "Dv");
     FeDefine defines[] = {{"D", d}, {"Dv", dv}};
@@ -85,11 +83,9 @@ static inline Stream *pu_stream(Arena *a, const char *path, const char *text, in
 }
 
 static inline void pu_verify(const TileProgram *p, const char *what, PuStage stage) {
-    Diags diags;
-    diag_init(&diags, p->arena);
+    Diags diags = diag_list(p->arena);
     if (tile_verify(p, &diags)) return;
-    Text t;
-    text_init(&t, p->arena);
+    Text t = text_new(p->arena);
     tile_print(&t, p);
     fprintf(stderr, "%s\n", t.s);
     diag_print(&diags, stderr);
@@ -192,8 +188,7 @@ static inline void pu_sizes(const Variant *v, int32_t *size, int b, int h, int h
 // How far the program is from the reference at these sizes.
 static inline double pu_error(Arena *a, const Variant *v, const TileProgram *p, const int32_t *size,
                               bool round, uint64_t seed) {
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     int32_t all[64] = {0};
     memcpy(all, size, sizeof *all * (size_t)v->sizes.n);
     TileData *x = tile_data_random(a, p, all, 4, seed);
@@ -212,15 +207,13 @@ static inline void pu_same(Arena *a, const Variant *v, const TileProgram *before
                            const TileProgram *after, const PuLaunch launch, double may) {
     int32_t size[64] = {0};
     pu_sizes(v, size, launch[0], launch[1], launch[2], launch[3], launch[4], launch[5]);
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileData *x = tile_data_random(a, before, size, 3, 7),
              *y = tile_data_random(a, after, size, 3, 7);
     bool ok = tile_eval(before, x, false, &diags) && tile_eval(after, y, false, &diags);
     double d = ok ? tile_data_distance(before, x, after, y) : INFINITY;
     if (!(d < may)) {
-        Text t;
-        text_init(&t, a);
+        Text t = text_new(a);
         tile_print(&t, after);
         fprintf(stderr, "%s\n", t.s);
         diag_print(&diags, stderr);
@@ -246,8 +239,7 @@ static inline int pu_attn_file(const struct dirent *e) {
 
 static inline bool pu_is_attention(const char *path) {
     Arena *a = arena_new();
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     FeOptions o = {.path = path, .stdlib = "stdlib"};
     FeStatus status;
     Module *m = fe_load(a, &diags, &o, &status);

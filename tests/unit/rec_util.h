@@ -61,8 +61,7 @@ static inline ExValue ru_load(void *ctx, const Ex *e, const int32_t *index) {
 }
 
 static inline void ru_compile(RuCase *x, const char *text) {
-    Diags d;
-    diag_init(&d, x->a);
+    Diags d = diag_list(x->a);
     FeStatus status;
     FeOptions o = {.path = "r.attn", .text = text, .text_bytes = strlen(text), .stdlib = "stdlib"};
     Module *m = fe_load(x->a, &d, &o, &status);

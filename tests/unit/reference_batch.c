@@ -22,8 +22,7 @@ static double *random_array(Arena *a, int64_t n, uint32_t seed) {
 }
 
 static Variant *compile(Arena *a, const char *text) {
-    Diags d;
-    diag_init(&d, a);
+    Diags d = diag_list(a);
     FeStatus status;
     FeOptions o = {
         .path = "batch.attn", .text = text, .text_bytes = strlen(text), .stdlib = "stdlib"};

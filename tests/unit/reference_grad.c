@@ -293,8 +293,7 @@ TEST(random_recurrences) {
     uint32_t state = 4711;
     for (int n = 0; n < 60; n++) {
         Arena *a = arena_new();
-        Text t;
-        text_init(&t, a);
+        Text t = text_new(a);
         for (size_t c = 0; c < sizeof pieces / sizeof *pieces; c++) {
             int choices = 0;
             while (pieces[c][choices]) choices++;

@@ -21,8 +21,7 @@ static double *random_array(Arena *a, int n, uint32_t seed) {
 }
 
 static Variant *compile(Arena *a, const char *text) {
-    Diags d;
-    diag_init(&d, a);
+    Diags d = diag_list(a);
     FeStatus status;
     FeOptions o = {
         .path = "reference.attn", .text = text, .text_bytes = strlen(text), .stdlib = "stdlib"};
@@ -163,8 +162,7 @@ ARENA_TEST(agrees_with_the_row_program) {
                             "attention a { dim D = 1; score(q, k) = dot(q, k); normalize(s) = s;\n"
                             "modify(s, b, h, i, j) = %s; mask(b, h, i, j) = j == %d; }",
                             bodies[n], (int)n));
-        Diags d;
-        diag_init(&d, a);
+        Diags d = diag_list(a);
         RowProgram *p = fe_lower(a, &d, v);
         double *q = random_array(a, B * H * SQ, 1), *k = random_array(a, B * H * SK, 2),
                *o = ARENA_ARRAY(a, double, B *H *SQ);

@@ -173,8 +173,7 @@ static inline int launches(Launch *out) {
 enum { LAUNCHES = 13 };
 
 static inline bool has_layout(Arena *a, const Stream *s, BatchLayout batch) {
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     return pass_accepts_layout(s->row, batch, &diags);
 }
 

@@ -16,8 +16,7 @@ static const Ex *read(ExPool *p, const char *s) {
 }
 
 static const char *simplified(ExPool *p, const char *s) {
-    Text t;
-    text_init(&t, ex_arena(p));
+    Text t = text_new(ex_arena(p));
     const Ex *e = ex_simplify(p, read(p, s));
     ex_print(&t, e, NULL);
     ck_assert_ptr_eq(ex_simplify(p, e), e); // nothing is left to do
@@ -206,8 +205,7 @@ TEST(random_expressions_keep_their_meaning) {
             ExEnv env = {.sym = at_point, .ctx = &pt};
             ExValue want = ex_run(pe, &env), got = ex_run(ps, &env);
             bool ok = e->type == EX_F32 ? close_enough(e, &pt, want.f, got.f) : want.i == got.i;
-            Text t;
-            text_init(&t, a);
+            Text t = text_new(a);
             if (!ok) {
                 ex_print(&t, e, NULL), text_puts(&t, "\n-> "), ex_print(&t, s, NULL);
                 text_printf(&t, "\n at %g %g %g %d %d %d %d %d", pt.value[0].f, pt.value[1].f,

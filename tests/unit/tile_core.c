@@ -31,13 +31,12 @@ static const char *const scale_text =
     "  }\n";
 
 static TileProgram *parse(Arena *a, const char *text, Diags *diags) {
-    diag_init(diags, a);
+    *diags = diag_list(a);
     return tile_parse(a, text, strlen(text), diags);
 }
 
 static const char *printed(Arena *a, const TileProgram *p) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     tile_print(&t, p);
     return t.s;
 }
@@ -117,7 +116,7 @@ TEST(a_copy_is_independent) {
     p->tensors.data[0].name = "gone";
     p->sizes.data[SIZE_FREE].name = "gone";
     ck_assert_str_eq(printed(a, q), scale_text);
-    diag_init(&diags, a);
+    diags = diag_list(a);
     ck_assert(tile_verify(q, &diags));
     uint8_t none = 0;
     ck_assert_str_ne(tile_value(q, q->kernels.data[0], "x1", DT_F32, &none, 0)->name, "x1");
@@ -195,7 +194,7 @@ static const char *const copies_text =
 
 static const char *run_copies(Arena *a, TileProgram *p, Diags *diags) {
     int32_t z[SIZE_FREE] = {1, 1, 1, 5, 5, 0};
-    diag_init(diags, a);
+    *diags = diag_list(a);
     TileData *d = tile_data_random(a, p, z, 4, 1);
     return tile_eval(p, d, true, diags) ? NULL : diags->first->message;
 }
@@ -228,7 +227,7 @@ ARENA_TEST(an_order_that_cannot_be_right_is_refused_unrun) {
     tile_unlink(first_of(&p->kernels.data[0]->body, TILE_COPY));
     ck_assert(!tile_verify(p, &diags));
     ck_assert_ptr_nonnull(strstr(diags.first->message, "nothing is copied into %kb before"));
-    diag_init(&diags, a);
+    diags = diag_list(a);
     p = parse(a, copies_text, &diags);
     tile_unlink(first_of(&p->kernels.data[0]->body, TILE_WAIT));
     ck_assert(!tile_verify(p, &diags));
@@ -285,8 +284,7 @@ ARENA_TEST(plans_adds_and_several_kernels) {
 
 static void try_text(const char *text, size_t n) {
     Arena *a = arena_new();
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileProgram *p = tile_parse(a, text, n, &diags);
     ck_assert(p || diags.errors > 0);
     if (p) {
@@ -340,22 +338,21 @@ TEST(damaged_texts_are_refused_or_read) {
 }
 
 ARENA_TEST(deep_and_long_texts_end) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     const char *head =
         "program p algorithm target host dtype f32 dims D=1 Dv=1 plan k kernel k axis N: Sk mask ";
     text_puts(&t, head);
     for (int i = 0; i < 100000; i++) text_puts(&t, "(1 + ");
     try_text(t.s, t.n);
-    text_init(&t, a);
+    t = text_new(a);
     text_printf(&t, "%strue {", head);
     for (int i = 0; i < 100000; i++) text_puts(&t, "loop N from 0 to 1 {");
     try_text(t.s, t.n);
-    text_init(&t, a);
+    t = text_new(a);
     text_printf(&t, "%strue {", head);
     for (int i = 0; i < 100000; i++) text_puts(&t, "commit\n");
     try_text(t.s, t.n);
-    text_init(&t, a);
+    t = text_new(a);
     text_printf(&t, "%strue {", head);
     for (int i = 0; i < 20000; i++) text_printf(&t, "%%x%d: f32[] = map [] () { 1.0 }\n", i);
     try_text(t.s, t.n);

@@ -202,7 +202,7 @@ static char *read_file(Arena *a, const char *path, size_t *n) {
 }
 
 static TileProgram *parse(Arena *a, const char *path, const char *text, Diags *diags) {
-    diag_init(diags, a);
+    *diags = diag_list(a);
     diag_add_file(diags, path, text, strlen(text));
     return tile_parse(a, text, strlen(text), diags);
 }
@@ -244,11 +244,10 @@ static void check_golden(Arena *a, const char *path, const char *text) {
     diag_print(&diags, stderr);
     ck_assert_msg(p && tile_verify(p, &diags), "%s: is not valid", path);
     while (!strncmp(text, "//", 2)) text += strcspn(text, "\n") + 1;
-    Text out;
-    text_init(&out, a);
+    Text out = text_new(a);
     tile_print(&out, p);
     ck_assert_msg(!strcmp(out.s, text), "%s prints as\n%s", path, out.s);
-    text_init(&out, a);
+    out = text_new(a);
     tile_print(&out, tile_copy(a, p));
     ck_assert_msg(!strcmp(out.s, text), "%s: its copy prints as\n%s", path, out.s);
 }

@@ -5,10 +5,8 @@
 
 static const char *schedule(Arena *a, const char *variant, TargetId id) {
     Variant *v;
-    Diags diags;
-    Text t;
-    diag_init(&diags, a);
-    text_init(&t, a);
+    Diags diags = diag_list(a);
+    Text t = text_new(a);
     PassOptions o = {.target = *target_get(id), .dtype = DT_BF16};
     const Stream *s = pu_stream(a, arena_printf(a, "stdlib/%s.attn", variant), NULL, 64, &v);
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
@@ -23,8 +21,7 @@ static bool holds(Arena *a, const char *text, const char *what, const char *by) 
     ck_assert_msg(at != NULL, "no %s", what);
     const char *changed =
         arena_printf(a, "%.*s%s%s", (int)(at - text), text, by, at + strlen(what));
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileProgram *p = tile_parse(a, changed, strlen(changed), &diags);
     return p && tile_verify(p, &diags);
 }

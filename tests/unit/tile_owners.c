@@ -82,8 +82,7 @@ enum { VARIANTS = sizeof variants / sizeof *variants };
 
 ARENA_TEST_EACH(threads_have_what_they_need, 0, VARIANTS * sizeof configs / sizeof *configs) {
     Variant *v;
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TargetId id = configs[_i / VARIANTS].target;
     PassOptions o = {
         .target = *target_get(id), .dtype = configs[_i / VARIANTS].dtype, .split = true};

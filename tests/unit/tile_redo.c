@@ -18,8 +18,7 @@ static char *read_tile(Arena *a, const char *name) {
 // With every `old` replaced.
 static const char *with(Arena *a, const char *text, const char *old, const char *new) {
     const char *at;
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     ck_assert_msg(strstr(text, old) != NULL, "'%s' is not in the text", old);
     for (; (at = strstr(text, old)); text = at + strlen(old))
         text_printf(&t, "%.*s%s", (int)(at - text), text, new);
@@ -28,7 +27,7 @@ static const char *with(Arena *a, const char *text, const char *old, const char 
 }
 
 static TileProgram *parse(Arena *a, const char *text, Diags *diags) {
-    diag_init(diags, a);
+    *diags = diag_list(a);
     TileProgram *p = tile_parse(a, text, strlen(text), diags);
     ck_assert_msg(p != NULL, "%s", diags->first ? diags->first->message : "");
     return p;
@@ -151,9 +150,8 @@ static const char *const kept_text =
 
 ARENA_TEST(kept_is_of_algorithms) {
     Diags diags;
-    Text t;
     TileProgram *p = parse(a, kept_text, &diags);
-    text_init(&t, a);
+    Text t = text_new(a);
     tile_print(&t, p);
     ck_assert_str_eq(t.s, kept_text);
     int32_t z[SIZE_FREE] = {1, 1, 1, 3, 2, 0};
@@ -176,8 +174,7 @@ ARENA_TEST(bound_is_of_algorithms) {
     carried = with(a, carried, "    %x9", "    %l0: f32[M] = map [M] () { 1e+30 }\n    %x9");
     const char *text = with(a, carried, "    store", "    bound %l9 over 48\n    store");
     TileProgram *p = parse(a, text, &diags);
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     tile_print(&t, p);
     ck_assert_str_eq(t.s, text);
     int32_t z[SIZE_FREE] = {1, 1, 1, 3, 2, 0};
@@ -203,10 +200,9 @@ ARENA_TEST(redo_is_of_roles) {
 // An input of that name is not the symbol.
 ARENA_TEST(inputs_may_be_called_so) {
     Diags diags;
-    Text t;
     const char *text = with(a, kept_text, "] o\n", "] o\ntensor kept: f32[] input 0\n");
     text = with(a, text, "select(kept, %x, (%x + %q))", "(%x + @kept)");
-    text_init(&t, a);
+    Text t = text_new(a);
     tile_print(&t, parse(a, text, &diags));
     ck_assert_str_eq(t.s, text);
 }

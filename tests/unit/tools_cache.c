@@ -38,8 +38,7 @@ ARENA_TEST(keys) {
 
 // Nothing is wrong with what is there.
 static CacheEntry read_back(Arena *a, const char *folder, const CacheKey *key) {
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     CacheEntry e = cache_read(a, folder, key, &diags);
     ck_assert_ptr_null(diags.first);
     return e;

@@ -18,8 +18,7 @@ static const char source[] =
     "mask(b, h, i, j) = causal(i, j); normalize(s) = softmax(s); }";
 
 static const char *with(Arena *a, const char *text, const char *old, const char *new) {
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     ck_assert_ptr_nonnull(strstr(text, old));
     for (const char *at; (at = strstr(text, old)); text = at + strlen(old))
         text_printf(&t, "%.*s%s", (int)(at - text), text, new);
@@ -28,8 +27,7 @@ static const char *with(Arena *a, const char *text, const char *old, const char 
 }
 
 static TileProgram *program(Arena *a, const char *text) {
-    Diags diags;
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     TileProgram *p = tile_parse(a, text, strlen(text), &diags);
     ck_assert_msg(p != NULL, "%s", diags.first ? diags.first->message : "");
     PassOptions o = {.target = cg_target(TARGET_HOST), .dtype = DT_F32};
@@ -47,10 +45,9 @@ static void open_source(Compile *c) {
 // Stores its lse for the backward, to base 2, and not as an emit.
 static TileProgram *forward(Arena *a) {
     Compile c;
-    Text t;
     open_source(&c);
     ck_assert(compile_algorithm(&c));
-    text_init(&t, a);
+    Text t = text_new(a);
     tile_print(&t, c.tiles.data[0]);
     compile_close(&c);
     return program(a, with(a, with(a, t.s, "emit 0", "saved 0"), "0.6931472", "1.0"));
@@ -67,13 +64,12 @@ static TileProgram *backward(Arena *a) {
 
 // The object's path; the caller removes it.
 static const char *object(Arena *a, const TileProgram *const *programs, int n) {
-    Diags diags;
     void *code;
     size_t bytes;
     char *path =
         arena_printf(a, "%s/attnc-test-XXXXXX.o", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     int fd = mkstemps(path, 2);
-    diag_init(&diags, a);
+    Diags diags = diag_list(a);
     ck_assert(fd >= 0);
     ck_assert(cg_emit(programs, n, &(CgOptions){.opt = 1}, CG_OBJECT, &diags, &code, &bytes));
     ck_assert_int_eq(write(fd, code, bytes), (ssize_t)bytes);

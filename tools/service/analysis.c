@@ -50,7 +50,7 @@ Analysis *document_analysis(Service *s, Document *d) {
     Analysis *a = ARENA_NEW(arena, Analysis);
     FeStatus status;
     a->arena = arena;
-    diag_init(&a->diags, arena);
+    a->diags = diag_list(arena);
     FeOptions o = document_options(s, d);
     o.text = arena_strndup(arena, d->text, d->n);
     o.uses = &a->uses;
@@ -69,8 +69,7 @@ static void note_blind_terms(Analysis *a, const Stream *stream) {
     MaskTerms blind = pass_blind_terms(stream, QUERIES, KEYS);
     ExNames names = row_names(stream->row);
     for (int i = 0; i < blind.n; i++) {
-        Text term;
-        text_init(&term, a->arena);
+        Text term = text_new(a->arena);
         ex_print_pretty(&term, blind.data[i], &names);
         Span at = blind.data[i]->span.file ? blind.data[i]->span : stream->row->mask->span;
         diag_note(&a->diags, NULL, at,
@@ -117,9 +116,8 @@ const AstTokens *analysis_tokens(Analysis *a, uint16_t file) {
     while (a->tokens.n < a->diags.files.n) VEC_PUSH(a->arena, &a->tokens, NULL);
     AstTokens *tokens = a->tokens.data[file];
     if (tokens) return tokens;
-    Diags quiet;
     tokens = a->tokens.data[file] = ARENA_NEW(a->arena, AstTokens);
-    diag_init(&quiet, a->arena);
+    Diags quiet = diag_list(a->arena);
     ast_parse(a->arena, &quiet, diag_add_file(&quiet, source->name, source->text, source->n),
               tokens);
     return tokens;

@@ -80,8 +80,7 @@ static void put(Complete *c, Item x) {
 
 // "window(${1:q_idx}, ${2:kv_idx})", or the name alone.
 static void put_call(Complete *c, Item x, const char *const *params, int n) {
-    Text t;
-    text_init(&t, c->arena);
+    Text t = text_new(c->arena);
     text_printf(&t, "%s(", x.label);
     for (int i = 0; i < n; i++) text_printf(&t, "%s${%d:%s}", i ? ", " : "", i + 1, params[i]);
     text_puts(&t, ")");
@@ -116,8 +115,7 @@ static void put_function(Complete *c, Analysis *a, const Decl *d, const char *im
     const AstItem *item = d->item;
     const char **params = ARENA_ARRAY(c->arena, const char *, item->params.n + 1);
     const AstTokens *tokens = analysis_tokens(a, d->span.file);
-    Text detail;
-    text_init(&detail, c->arena);
+    Text detail = text_new(c->arena);
     hover_put_signature(&detail, a, d);
     for (int i = 0; i < item->params.n; i++) params[i] = item->params.data[i].s;
     const char *doc = fe_comment_above(c->arena, a->diags.files.data[d->span.file].text, tokens,
@@ -198,10 +196,9 @@ static bool known_here(const Complete *c, const FeWord *w) {
 
 static void put_builtin(Complete *c, const FeWord *w) {
     const char *params[FE_MAX_PARAMS];
-    Text detail;
     bool row = w->nparams && !strcmp(w->params[0].type, "row");
     if (row && !context_over_rows(&c->c)) return;
-    text_init(&detail, c->arena);
+    Text detail = text_new(c->arena);
     fe_put_signature(&detail, w);
     for (int i = 0; i < w->nparams; i++) params[i] = w->params[i].name;
     put_call(c, (Item){w->name, detail.s, w->doc, .kind = ITEM_FUNCTION, .order = BUILT_IN}, params,
@@ -210,8 +207,7 @@ static void put_builtin(Complete *c, const FeWord *w) {
 
 // "mask(b, h, q_idx, kv_idx) = $0;": the parameters nearly always stay as they are.
 static const char *clause_text(const Complete *c, const FeWord *w) {
-    Text t;
-    text_init(&t, c->arena);
+    Text t = text_new(c->arena);
     text_printf(&t, "%s(", w->name);
     for (int i = 0; i < w->nparams; i++) text_printf(&t, "%s%s", i ? ", " : "", w->params[i].name);
     text_puts(&t, c->s->client.snippets ? ") = $0;" : ") = ");
@@ -234,8 +230,7 @@ static bool has_clause(const Complete *c, const char *name) {
 
 static void put_clause(Complete *c, const FeWord *w) {
     if (has_clause(c, w->name)) return;
-    Text detail;
-    text_init(&detail, c->arena);
+    Text detail = text_new(c->arena);
     fe_put_signature(&detail, w);
     Item x = {w->name, detail.s, w->doc, .kind = ITEM_METHOD, .order = NEAR};
     x.snippet = c->s->client.snippets && !c->called;
@@ -245,10 +240,9 @@ static void put_clause(Complete *c, const FeWord *w) {
 
 // attention ${1:name} { ... } with the clauses that are required.
 static const char *variant_text(const Complete *c, const FeWord *w) {
-    Text t;
     int stop = 1;
     bool recurrence = !strcmp(w->name, "recurrence");
-    text_init(&t, c->arena);
+    Text t = text_new(c->arena);
     text_printf(&t, "%s ${%d:name} {\n    dim D = ${%d:64};\n", w->name, stop, stop + 1);
     stop += 2;
     for (int i = 0; i < c->words.n; i++) {
@@ -321,8 +315,7 @@ static void put_parameters(Complete *c) {
 
 // A module of the library: what it has for others; a variant has nothing.
 static const AstModule *library_module(Complete *c, const LibraryFile *f) {
-    Diags quiet;
-    diag_init(&quiet, c->arena);
+    Diags quiet = diag_list(c->arena);
     const AstModule *m =
         ast_parse(c->arena, &quiet, diag_add_file(&quiet, f->path, f->text, f->n), NULL);
     for (int i = 0; i < m->items.n; i++)

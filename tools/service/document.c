@@ -53,8 +53,7 @@ const char *uri_of_path(const Service *s, Arena *a, const char *path) {
     if (library_find(path))
         return arena_printf(a, "%s%s", s->host.library, path + strlen(library_folder) + 1);
     if (path[0] != '/') return path;
-    Text t;
-    text_init(&t, a);
+    Text t = text_new(a);
     text_puts(&t, "file://");
     for (; *path; path++) {
         bool plain = (*path >= 'a' && *path <= 'z') || (*path >= 'A' && *path <= 'Z') ||

@@ -10,8 +10,7 @@ typedef struct Telling {
 
 static const char *part_text(const Telling *t, const ExplainPart *part, ExForm form) {
     ExplainForm f = {form, EXPLAINED_MOST, t->as->attributes, t->as->ctx};
-    Text text;
-    text_init(&text, t->x->arena);
+    Text text = text_new(t->x->arena);
     text_puts(&text, "");
     explain_part(&text, t->x, t->section, t->line, part, &f);
     return text.s;
@@ -28,8 +27,7 @@ static cJSON *part(const Telling *t, const ExplainPart *p) {
 static cJSON *line(const Telling *t) {
     const ExplainLine *l = t->line;
     cJSON *o = cJSON_CreateObject(), *parts = cJSON_CreateArray();
-    Text text;
-    text_init(&text, t->x->arena);
+    Text text = text_new(t->x->arena);
     text_puts(&text, "");
     for (int i = 0; i < l->parts.n; i++) {
         text_puts(&text, part_text(t, &l->parts.data[i], EX_TEXT));

@@ -90,8 +90,7 @@ static bool put_word(const Hover *h, const char *name, FeWordKind kind) {
     bool any = false;
     while ((w = fe_word(&words, name, &next))) {
         if (w->kind != kind) continue;
-        Text code;
-        text_init(&code, h->a->arena);
+        Text code = text_new(h->a->arena);
         fe_put_signature(&code, w);
         put_code(h, code.s);
         put_paragraph(h, w->doc);
@@ -149,8 +148,7 @@ static void put_sections(const Hover *h, const Explanation *x, const char *const
         for (int k = 0; k < n; k++)
             if (!strcmp(x->sections.data[i].id, ids[k]))
                 VEC_PUSH(h->a->arena, &some.sections, x->sections.data[i]);
-    Text text;
-    text_init(&text, h->a->arena);
+    Text text = text_new(h->a->arena);
     text_puts(&text, "");
     explain_print(&text, &some, &(ExplainForm){.form = EX_TEXT});
     text_printf(h->out, h->s->client.markdown ? "\n```text\n%s```\n" : "\n%s", text.s);
@@ -306,7 +304,7 @@ cJSON *hover_hover(Service *s, const cJSON *params) {
     Document *d = s->error.code ? NULL : document_of(s, params);
     if (!d || !document_offset(s, d, json_get(params, "position"), &at)) return NULL;
     Hover h = {s, named ? x.analysis : document_analysis(s, d), &text};
-    text_init(&text, h.a->arena);
+    text = text_new(h.a->arena);
     text_puts(&text, "");
     if (named) {
         put_decl(&h, d, x.decl);

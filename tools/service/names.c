@@ -146,10 +146,9 @@ static const char *fixed(const Named *x, const Places *found) {
 }
 
 static bool is_name(Arena *a, const char *s) {
-    Diags quiet;
     AstTokens tokens = {0};
     size_t n = strlen(s);
-    diag_init(&quiet, a);
+    Diags quiet = diag_list(a);
     ast_parse(a, &quiet, diag_add_file(&quiet, "", s, n), &tokens);
     return n <= AST_MAX_NAME && tokens.n == 1 && tokens.data[0].kind == AST_TOKEN_NAME &&
            tokens.data[0].span.end == n;
@@ -176,7 +175,7 @@ static Text *rename_in(Arena *arena, const Places *found, const char *path, cons
     Text *t = ARENA_NEW(arena, Text);
     const Source *source = NULL;
     uint32_t at = 0;
-    text_init(t, arena);
+    *t = text_new(arena);
     text_puts(t, "");
     for (int i = 0; i < found->n; i++) {
         Span span = found->data[i].use->span;
@@ -199,14 +198,13 @@ static int compare_places(const void *x, const void *y) {
 
 // What would be wrong in an open document afterwards, or NULL.
 static const char *new_mistake(Service *s, Arena *arena, Renamed *r, Document *d) {
-    Diags after;
     FeStatus status;
     FeOptions o = document_options(s, d);
     const Text *t = names_get(&r->texts, d->path);
     if (t) o.text = t->s, o.text_bytes = t->n;
     o.read = read_renamed;
     o.read_ctx = r;
-    diag_init(&after, arena);
+    Diags after = diag_list(arena);
     fe_load(arena, &after, &o, &status);
     if (after.errors <= document_analysis(s, d)->diags.errors) return NULL;
     for (const Diag *g = after.first; g; g = g->next)

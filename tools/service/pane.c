@@ -35,7 +35,7 @@ bool pane_load(Pane *p, Service *s, const cJSON *params, Uses *uses) {
     Arena *a = arena_new();
     FeStatus status;
     *p = (Pane){.s = s, .params = params, .arena = a, .source = {.arena = a}};
-    diag_init(&p->source.diags, a);
+    p->source.diags = diag_list(a);
     Document *d = document_of(s, params);
     if (!d) return false;
     FeOptions o = document_options(s, d);
@@ -80,8 +80,7 @@ cJSON *pane_close(Pane *p, cJSON *result) {
 
 cJSON *pane_wrong(Pane *p, const char *fmt, ...) {
     va_list ap;
-    Text t;
-    text_init(&t, p->arena);
+    Text t = text_new(p->arena);
     va_start(ap, fmt);
     text_vprintf(&t, fmt, ap);
     va_end(ap);
@@ -125,8 +124,7 @@ cJSON *pane_number(double v) {
 
 // As text: an item for each of many thousand numbers takes long.
 cJSON *pane_numbers(Pane *p, const double *v, int64_t n) {
-    Text t;
-    text_init(&t, p->arena);
+    Text t = text_new(p->arena);
     text_puts(&t, "[");
     for (int64_t i = 0; i < n; i++) {
         if (i) text_puts(&t, ",");
@@ -167,8 +165,7 @@ static void attributes(void *pane, Text *out, const Ex *e) {
 void pane_formula(Pane *p, cJSON *to, const Ex *e, const ExNames *names) {
     for (int form = 0; form < EX_FORM_COUNT; form++) {
         ExStyle style = {(ExForm)form, EXPLAINED_MOST, EX_OVER_KEYS, names, attributes, p};
-        Text t;
-        text_init(&t, p->arena);
+        Text t = text_new(p->arena);
         text_puts(&t, form == EX_MATHML ? "<math><mrow>" : "");
         ex_print_styled(&t, e, &style);
         text_puts(&t, form == EX_MATHML ? "</mrow></math>" : "");
@@ -184,8 +181,7 @@ static const char *itself(void *name, ExSym sym, int index) {
 const char *pane_name(Pane *p, const char *name) {
     ExNames names = {.name = itself, .ctx = arena_strdup(p->arena, name)};
     ExStyle style = {.form = EX_MATHML, .names = &names};
-    Text t;
-    text_init(&t, p->arena);
+    Text t = text_new(p->arena);
     text_puts(&t, "<math><mrow>");
     ex_print_styled(&t, ex_sym(ex_pool(p->arena), SYM_PARAM, 0, EX_F32), &style);
     text_puts(&t, "</mrow></math>");

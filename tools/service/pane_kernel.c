@@ -111,9 +111,8 @@ static cJSON *line(Kernel *k, const TileLine *l) {
 // The program changes under us: what is told of it is made now.
 static void see(void *ctx, const Pass *pass, const TileProgram *program) {
     Kernel *k = ctx;
-    Text t;
     TileLines lines = {0};
-    text_init(&t, k->p->arena);
+    Text t = text_new(k->p->arena);
     tile_print_lines(&t, program, MOST_TEXT, &lines);
     Stage stage = {.pass = pass, .text = t.s, .cut = t.n > MOST_TEXT, .lines = cJSON_CreateArray()};
     if (stage.cut) {

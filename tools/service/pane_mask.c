@@ -228,9 +228,8 @@ static cJSON *terms(MaskPane *m, const ExNames *names) {
 // "kv_idx <= q_idx holds for no pair"
 static const char *sentence(const MaskPane *m, const ExNames *names, Truth is, bool alone) {
     static const char *const ends[] = {"for no pair", "for some of the pairs", "for every pair"};
-    Text t;
     int n = 0, all = 0;
-    text_init(&t, m->p->arena);
+    Text t = text_new(m->p->arena);
     for (int i = 0; i < m->nterms; i++) all += m->term[i].decides;
     if (!all)
         return is == ALL ? "every pair takes part" : "nothing is known of the mask over this tile";

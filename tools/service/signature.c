@@ -30,8 +30,7 @@ static Call open_call(const Context *c) {
 
 // Of a definition that is written: what its parameters are called.
 static cJSON *of_decl(Analysis *a, Arena *arena, const Decl *d, cJSON *parameters) {
-    Text label;
-    text_init(&label, arena);
+    Text label = text_new(arena);
     hover_put_signature(&label, a, d);
     for (int i = 0; i < d->item->params.n; i++) {
         cJSON *p = cJSON_CreateObject();
@@ -47,8 +46,7 @@ static cJSON *of_decl(Analysis *a, Arena *arena, const Decl *d, cJSON *parameter
 }
 
 static cJSON *of_word(Arena *arena, const FeWord *w, cJSON *parameters) {
-    Text label;
-    text_init(&label, arena);
+    Text label = text_new(arena);
     fe_put_signature(&label, w);
     for (int i = 0; i < w->nparams; i++) {
         const FeParam *x = &w->params[i];

@@ -107,10 +107,8 @@ cJSON *symbols_format(Service *s, const cJSON *params) {
     Document *d = document_of(s, params);
     if (!d) return NULL;
     Arena *arena = arena_new();
-    Diags diags;
-    Text to;
-    diag_init(&diags, arena);
-    text_init(&to, arena);
+    Diags diags = diag_list(arena);
+    Text to = text_new(arena);
     cJSON *result = NULL;
     if (fe_format(arena, &diags, d->path, d->text, d->n, &to)) {
         text_puts(&to, "");
