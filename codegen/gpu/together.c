@@ -229,17 +229,16 @@ static void store_scanned(Cg *cg, const Line *l, const Val *x, int each, Val fir
     }
 }
 
-// The reduction of what a scan goes through: the last result of the scan.
-static bool is_twin(const TileOp *map, int scan, int i) {
-    const TileResult *a = &map->outs.data[scan], *b = &map->outs.data[i];
-    return a->scan && !a->by && !b->scan && b->reduce == a->reduce &&
-           b->reduce_axis == a->reduce_axis && b->body == a->body;
-}
-
-static bool has_twin(const TileOp *map, int i) {
-    for (int s = 0; s < i; s++)
-        if (is_twin(map, s, i)) return true;
-    return false;
+// The first scan that goes through what result i reduces, -1: none. The reduction is that scan's last result.
+static int twin_of(const TileOp *map, int i) {
+    const TileResult *b = &map->outs.data[i];
+    for (int s = 0; s < i; s++) {
+        const TileResult *a = &map->outs.data[s];
+        if (a->scan && !a->by && !b->scan && b->reduce == a->reduce &&
+            b->reduce_axis == a->reduce_axis && b->body == a->body)
+            return s;
+    }
+    return -1;
 }
 
 // By a warp: each lane has some places that follow each other, `before` is what those of lower lanes have together.
@@ -275,7 +274,7 @@ static void share_line(Cg *cg, const Line *l) {
     else
         put(cg, l->e, value_of(l, 0), all);
     for (int i = l->first + 1; i < l->e->op->results.n; i++)
-        if (is_twin(l->e->op, l->first, i)) put(cg, l->e, l->e->op->results.data[i], all);
+        if (twin_of(l->e->op, i) == l->first) put(cg, l->e, l->e->op->results.data[i], all);
     LLVMBuildBr(cg->b, done);
     LLVMPositionBuilderAtEnd(cg->b, done);
 }
@@ -360,7 +359,7 @@ static void map(Cg *cg, Elem *e) {
             const TileAxis *a = &cg->k->axes[r->reduce_axis];
             Line l = {e, &at, i, 1, r->reduce_axis, a->extent, a->extent};
             if (a->whole && a->size->i < l.n) l.size = a->size->i;
-            if (has_twin(e->op, i) && is_shared(cg, &l, 0)) continue;
+            if (twin_of(e->op, i) >= 0 && is_shared(cg, &l, 0)) continue;
             while (goes_along(cg, &l)) l.count++;
             (is_shared(cg, &l, 0) ? share_lines : walk_lines)(cg, &l);
             i += l.count - 1;
