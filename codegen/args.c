@@ -116,12 +116,12 @@ static Val argument(Cg *cg, CgArgKind kind, int index, int dim, Ty type) {
     }
     assert(slot < cg->args.n && "collected before");
     if (cg->arg[slot]) return cg->arg[slot];
-    Blk here = LLVMGetInsertBlock(cg->b);
+    Blk here = cg_here(cg);
     Val end = LLVMGetBasicBlockTerminator(cg->entry);
     assert(end);
     LLVMPositionBuilderBefore(cg->b, end);
     cg->arg[slot] = cg->hooks->argument(cg, slot, type);
-    LLVMPositionBuilderAtEnd(cg->b, here);
+    cg_at(cg, here);
     return cg->arg[slot];
 }
 
@@ -160,11 +160,11 @@ Val cg_arguments(Cg *cg) {
                 : a->kind == CG_ARG_SCALAR ? scalar_argument(cg, a->index)
                                            : NULL;
         if (!v) continue;
-        Blk here = LLVMGetInsertBlock(cg->b);
+        Blk here = cg_here(cg);
         LLVMPositionBuilderBefore(cg->b, LLVMGetBasicBlockTerminator(cg->entry));
         Val at = cg_i64(cg, slot);
-        LLVMBuildStore(cg->b, v, LLVMBuildInBoundsGEP2(cg->b, cg->i64, block, &at, 1, ""));
-        LLVMPositionBuilderAtEnd(cg->b, here);
+        cg_store(cg, v, LLVMBuildInBoundsGEP2(cg->b, cg->i64, block, &at, 1, ""));
+        cg_at(cg, here);
     }
     return cg->arguments = block;
 }
@@ -172,5 +172,5 @@ Val cg_arguments(Cg *cg) {
 Val cg_scalar(Cg *cg, int input) {
     Val v = scalar_argument(cg, input);
     if (scalar_type(cg, input) != EX_BOOL) return v;
-    return LLVMBuildICmp(cg->b, LLVMIntNE, v, cg_i32(cg, 0), "");
+    return cg_icmp(cg, LLVMIntNE, v, cg_i32(cg, 0));
 }

@@ -161,21 +161,79 @@ struct Cg {
     bool decides;                 // what is being built stands there: the same bits everywhere
 };
 
-// ---- llvm.c: small helpers over the builder
+// ---- the builder: an instruction at its place, without a name
+#define CAST(name, Build)                                                                          \
+    static inline Val cg_##name(Cg *cg, Val v, Ty to) { return LLVMBuild##Build(cg->b, v, to, ""); }
+#define ONE(name, Build)                                                                           \
+    static inline Val cg_##name(Cg *cg, Val v) { return LLVMBuild##Build(cg->b, v, ""); }
+#define TWO(name, Build)                                                                           \
+    static inline Val cg_##name(Cg *cg, Val a, Val b) { return LLVMBuild##Build(cg->b, a, b, ""); }
+#define THREE(name, Build)                                                                         \
+    static inline Val cg_##name(Cg *cg, Val a, Val b, Val c) {                                     \
+        return LLVMBuild##Build(cg->b, a, b, c, "");                                               \
+    }
+#include "codegen/builder.def"
+#undef CAST
+#undef ONE
+#undef TWO
+#undef THREE
+static inline Val cg_icmp(Cg *cg, LLVMIntPredicate is, Val a, Val b) {
+    return LLVMBuildICmp(cg->b, is, a, b, "");
+}
+static inline Val cg_fcmp(Cg *cg, LLVMRealPredicate is, Val a, Val b) {
+    return LLVMBuildFCmp(cg->b, is, a, b, "");
+}
+static inline Val cg_less(Cg *cg, Val a, Val b) { return cg_icmp(cg, LLVMIntSLT, a, b); }
+static inline Val cg_same(Cg *cg, Val a, Val b) { return cg_icmp(cg, LLVMIntEQ, a, b); }
+static inline Val cg_load(Cg *cg, Ty t, Val p) { return LLVMBuildLoad2(cg->b, t, p, ""); }
+static inline Val cg_store(Cg *cg, Val v, Val p) { return LLVMBuildStore(cg->b, v, p); }
+static inline Val cg_element(Cg *cg, Ty t, Val p, Val i) { // the address of p[i]
+    return LLVMBuildGEP2(cg->b, t, p, &i, 1, "");
+}
+static inline Val cg_phi(Cg *cg, Ty t) { return LLVMBuildPhi(cg->b, t, ""); }
+static inline Blk cg_here(Cg *cg) { return LLVMGetInsertBlock(cg->b); }
+static inline void cg_at(Cg *cg, Blk b) { LLVMPositionBuilderAtEnd(cg->b, b); }
+static inline void cg_br(Cg *cg, Blk to) { LLVMBuildBr(cg->b, to); }
+static inline void cg_fork(Cg *cg, Val in, Blk then, Blk otherwise) {
+    LLVMBuildCondBr(cg->b, in, then, otherwise);
+}
+
+// ---- llvm.c: small helpers over it
 Val cg_i32(Cg *cg, int64_t v);
 Val cg_i64(Cg *cg, int64_t v);
 Val cg_f32(Cg *cg, double v);
 Val cg_splat(Cg *cg, Val scalar, int lanes);
-Val cg_sum(Cg *cg, Val a, Val b);
-Val cg_plus(Cg *cg, Val a, int b); // i32
-Val cg_times(Cg *cg, Val a, int b);
+Val cg_plus(Cg *cg, Val a, int64_t b); // i32
+Val cg_times(Cg *cg, Val a, int64_t b);
+Val cg_below(Cg *cg, Val a, int64_t b); // i1: a < b, a == b
+Val cg_is(Cg *cg, Val a, int64_t b);
 Val cg_over(Cg *cg, Val v, int n);      // v / n and v % n of what is not negative: shifts and masks
 Val cg_modulo(Cg *cg, Val v, int n);    // where n is a power of two
 Blk cg_block(Cg *cg, const char *name); // appended to the function
-// What follows runs only where `in` holds, until cg_end_if, which goes on behind it.
+void cg_enter(Cg *cg, Blk to);          // a jump, and on from there
+void cg_branch(Cg *cg, Val in, Blk then, Blk otherwise); // and on from `then`
+// What follows runs only where `in` holds (NULL: always), until cg_end_if, which goes on behind it.
 Blk cg_if(Cg *cg, Val in, const char *name);
 void cg_end_if(Cg *cg, Blk done);
-Val cg_or_zero(Cg *cg, Val in, Val x); // x where `in` holds
+Val cg_or_zero(Cg *cg, Val in, Val x);                 // x where `in` holds
+Val cg_join(Cg *cg, Val a, Blk of_a, Val b, Blk of_b); // a where control comes from its block, or b
+
+// A loop whose body runs at least once. `carried` are n values: what they are before the loop, in it, and behind it.
+typedef struct CgTurns {
+    Blk pre, head;
+    Val i, *phi;
+    int n;
+} CgTurns;
+CgTurns cg_turns(Cg *cg, Val first, Val *carried, int n);
+void cg_end_turns(Cg *cg, CgTurns *t, Val next, Val more, const Val *carried); // again while `more`
+
+// For i from `from` on, by steps, while below `to`. sum: what is carried, from `start`; NULL: nothing.
+typedef struct CgCount {
+    Blk pre, head, done;
+    Val i, sum;
+} CgCount;
+CgCount cg_count(Cg *cg, Val from, Val to, Val start);
+Val cg_end_count(Cg *cg, CgCount *l, Val step, Val sum); // what is carried behind it
 Val cg_alloca(Cg *cg, Ty t, const char *name);
 Val cg_intrinsic(Cg *cg, const char *name, Ty *overload, int noverload, Val *args, int n);
 Val cg_asm(Cg *cg, Ty result, Val *args, int n, const char *text, const char *constraints,

@@ -8,17 +8,16 @@
 
 static Val shift_up(Cg *cg, Val v, int bits, Ty wide) {
     int n = cg_lanes(v);
-    Val w = LLVMBuildZExt(cg->b, v, wide, "");
+    Val w = cg_zext(cg, v, wide);
     Val by = LLVMConstInt(LLVMGetElementType(wide), (uint64_t)bits, false);
-    return LLVMBuildShl(cg->b, w, cg_splat(cg, by, n), "");
+    return cg_shl(cg, w, cg_splat(cg, by, n));
 }
 
 static Val read_bf16(Cg *cg, Val v) {
     int n = cg_lanes(v);
-    Val bits = n == 1
-                   ? LLVMBuildShl(cg->b, LLVMBuildZExt(cg->b, v, cg->i32, ""), cg_i32(cg, 16), "")
-                   : shift_up(cg, v, 16, cg_vector(cg->i32, n));
-    return LLVMBuildBitCast(cg->b, bits, cg_vector(cg->f32, n), "");
+    Val bits = n == 1 ? cg_shl(cg, cg_zext(cg, v, cg->i32), cg_i32(cg, 16))
+                      : shift_up(cg, v, 16, cg_vector(cg->i32, n));
+    return cg_bitcast(cg, bits, cg_vector(cg->f32, n));
 }
 
 Val cg_read(Cg *cg, Val v, Dtype from) {
@@ -26,9 +25,9 @@ Val cg_read(Cg *cg, Val v, Dtype from) {
     switch (from) {
     case DT_F32:
     case DT_I32: return v;
-    case DT_F16: return LLVMBuildFPExt(cg->b, v, cg_vector(cg->f32, n), "");
+    case DT_F16: return cg_fpext(cg, v, cg_vector(cg->f32, n));
     case DT_BF16: return read_bf16(cg, v);
-    case DT_BOOL: return LLVMBuildICmp(cg->b, LLVMIntNE, v, LLVMConstNull(LLVMTypeOf(v)), "");
+    case DT_BOOL: return cg_icmp(cg, LLVMIntNE, v, LLVMConstNull(LLVMTypeOf(v)));
     case DT_COUNT: break;
     }
     assert(!"a dtype");
@@ -57,7 +56,7 @@ Val cg_write(Cg *cg, Val v, Dtype to) {
     case DT_I32: return v;
     case DT_F16: return LLVMBuildFPTrunc(cg->b, v, cg_vector(cg->f16, n), "");
     case DT_BF16: return write_bf16(cg, v);
-    case DT_BOOL: return LLVMBuildZExt(cg->b, v, cg_vector(cg->i8, n), "");
+    case DT_BOOL: return cg_zext(cg, v, cg_vector(cg->i8, n));
     case DT_COUNT: break;
     }
     assert(!"a dtype that kernels write");

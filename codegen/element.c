@@ -12,7 +12,7 @@ static Val position(Cg *cg, CgElem *at, int axis) {
 // The index is clamped; an empty tensor has no place that is asked for.
 static Val index_at(Cg *cg, const TileOp *op, int d, Val *pos) {
     CgElem at = {.lanes = 1, .pos = position, .lane_axis = -1, .ctx = pos};
-    Val last = LLVMBuildSub(cg->b, cg_extent(cg, op->tensor, d), cg_i32(cg, 1), "");
+    Val last = cg_sub(cg, cg_extent(cg, op->tensor, d), cg_i32(cg, 1));
     Val v[] = {cg_expr(cg, op->coord[d].at, &at), last};
     v[0] = cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2);
     v[1] = cg_i32(cg, 0);
@@ -23,9 +23,8 @@ static Val offset(Cg *cg, const TileOp *op, int axis, Val *pos) {
     Val sum = cg_i64(cg, 0);
     for (int d = 0; d < cg->p->tensors.data[op->tensor].rank; d++) {
         if (!op->each[d] || op->coord[d].axis != axis) continue;
-        Val i = LLVMBuildSExt(cg->b, index_at(cg, op, d, pos), cg->i64, "");
-        sum =
-            LLVMBuildAdd(cg->b, sum, LLVMBuildMul(cg->b, i, cg_stride(cg, op->tensor, d), ""), "");
+        Val i = cg_sext(cg, index_at(cg, op, d, pos), cg->i64);
+        sum = cg_add(cg, sum, cg_mul(cg, i, cg_stride(cg, op->tensor, d)));
     }
     return sum;
 }

@@ -23,8 +23,7 @@ static Val intrinsic_of(Cg *cg, const char *name, Val *v, int n) {
 static Val vector_floor_div(Cg *cg, Val a, Val b) {
     int n = cg_lanes(a);
     Ty d = cg_vector(LLVMDoubleTypeInContext(cg->c), n);
-    Val q = LLVMBuildFDiv(cg->b, LLVMBuildSIToFP(cg->b, a, d, ""), LLVMBuildSIToFP(cg->b, b, d, ""),
-                          "");
+    Val q = cg_fdiv(cg, LLVMBuildSIToFP(cg->b, a, d, ""), LLVMBuildSIToFP(cg->b, b, d, ""));
     q = intrinsic_of(cg, "llvm.floor", &q, 1);
     return LLVMBuildFPToSI(cg->b, q, LLVMTypeOf(a), "");
 }
@@ -32,11 +31,10 @@ static Val vector_floor_div(Cg *cg, Val a, Val b) {
 static Val scalar_floor_div(Cg *cg, Val a, Val b) {
     Val zero = LLVMConstNull(LLVMTypeOf(a));
     Val q = LLVMBuildSDiv(cg->b, a, b, "");
-    Val r = LLVMBuildSub(cg->b, a, LLVMBuildMul(cg->b, q, b, ""), "");
-    Val inexact = LLVMBuildICmp(cg->b, LLVMIntNE, r, zero, "");
-    Val apart = LLVMBuildICmp(cg->b, LLVMIntSLT, LLVMBuildXor(cg->b, r, b, ""), zero, "");
-    Val down = LLVMBuildAnd(cg->b, inexact, apart, "");
-    return LLVMBuildAdd(cg->b, q, LLVMBuildSExt(cg->b, down, LLVMTypeOf(a), ""), "");
+    Val r = cg_sub(cg, a, cg_mul(cg, q, b));
+    Val inexact = cg_icmp(cg, LLVMIntNE, r, zero);
+    Val down = cg_and(cg, inexact, cg_less(cg, cg_xor(cg, r, b), zero));
+    return cg_add(cg, q, cg_sext(cg, down, LLVMTypeOf(a)));
 }
 
 // 0 by zero; by -1 a wrapping negation, which the division itself would trap on for the least
@@ -45,19 +43,19 @@ static Val floor_div(Cg *cg, Val a, Val b) {
     int n = cg_lanes(a);
     Val one = cg_splat(cg, cg_i32(cg, 1), n), minus = cg_splat(cg, cg_i32(cg, -1), n);
     Val zero = LLVMConstNull(LLVMTypeOf(a));
-    Val by0 = LLVMBuildICmp(cg->b, LLVMIntEQ, b, zero, "");
-    Val byminus = LLVMBuildICmp(cg->b, LLVMIntEQ, b, minus, "");
-    Val safe = LLVMBuildSelect(cg->b, LLVMBuildOr(cg->b, by0, byminus, ""), one, b, "");
+    Val by0 = cg_same(cg, b, zero);
+    Val byminus = cg_same(cg, b, minus);
+    Val safe = cg_select(cg, cg_or(cg, by0, byminus), one, b);
     Val q =
         n > 1 && !LLVMIsConstant(b) ? vector_floor_div(cg, a, safe) : scalar_floor_div(cg, a, safe);
-    q = LLVMBuildSelect(cg->b, byminus, LLVMBuildNeg(cg->b, a, ""), q, "");
-    return LLVMBuildSelect(cg->b, by0, zero, q, "");
+    q = cg_select(cg, byminus, cg_neg(cg, a), q);
+    return cg_select(cg, by0, zero, q);
 }
 
 static Val floor_mod(Cg *cg, Val a, Val b) {
     Val zero = LLVMConstNull(LLVMTypeOf(a));
-    Val r = LLVMBuildSub(cg->b, a, LLVMBuildMul(cg->b, floor_div(cg, a, b), b, ""), "");
-    return LLVMBuildSelect(cg->b, LLVMBuildICmp(cg->b, LLVMIntEQ, b, zero, ""), zero, r, "");
+    Val r = cg_sub(cg, a, cg_mul(cg, floor_div(cg, a, b), b));
+    return cg_select(cg, cg_same(cg, b, zero), zero, r);
 }
 
 static Val build_int(Cg *cg, ExOp op, Val *v) {
@@ -122,9 +120,9 @@ static Val any_abs(Cg *cg, const Ex *e, const Val *v) {
 // correctly.
 static Val build_exact(Cg *cg, ExOp op, const Val *v) {
     switch ((int)op) {
-    case EX_ADD: return LLVMBuildFAdd(cg->b, v[0], v[1], "");
-    case EX_SUB: return LLVMBuildFSub(cg->b, v[0], v[1], "");
-    case EX_MUL: return LLVMBuildFMul(cg->b, v[0], v[1], "");
+    case EX_ADD: return cg_fadd(cg, v[0], v[1]);
+    case EX_SUB: return cg_fsub(cg, v[0], v[1]);
+    case EX_MUL: return cg_fmul(cg, v[0], v[1]);
     case EX_DIV: return cg_divide_rounded(cg, v[0], v[1]);
     default: return NULL;
     }
@@ -196,8 +194,8 @@ static Val compare(Cg *cg, ExOp op, ExType of, Val a, Val b) {
     static const LLVMRealPredicate reals[] = {LLVMRealOEQ, LLVMRealUNE, LLVMRealOLT, LLVMRealOLE};
     _Static_assert(EX_NE == EX_EQ + 1 && EX_LT == EX_EQ + 2 && EX_LE == EX_EQ + 3,
                    "order of ops.def");
-    if (of == EX_F32) return LLVMBuildFCmp(cg->b, reals[op - EX_EQ], a, b, "");
-    return LLVMBuildICmp(cg->b, ints[op - EX_EQ], a, b, "");
+    if (of == EX_F32) return cg_fcmp(cg, reals[op - EX_EQ], a, b);
+    return cg_icmp(cg, ints[op - EX_EQ], a, b);
 }
 
 // Truncates and saturates, a NaN to 0. LLVM's own saturating conversion takes vectors apart.
@@ -206,14 +204,13 @@ static Val to_int(Cg *cg, Val v) {
     Ty i = cg_vector(cg->i32, n), types[] = {i, LLVMTypeOf(v)};
     if (n == 1) return cg_intrinsic(cg, "llvm.fptosi.sat", types, 2, &v, 1);
     Val low = cg_splat(cg, cg_f32(cg, -0x1p31), n), high = cg_splat(cg, cg_f32(cg, 0x1p31), n);
-    Val above = LLVMBuildFCmp(cg->b, LLVMRealOGE, v, high, "");
-    Val below = LLVMBuildFCmp(cg->b, LLVMRealOLT, v, low, "");
-    Val nan = LLVMBuildFCmp(cg->b, LLVMRealUNO, v, v, "");
-    Val out = LLVMBuildOr(cg->b, LLVMBuildOr(cg->b, above, below, ""), nan, "");
-    Val r =
-        LLVMBuildFPToSI(cg->b, LLVMBuildSelect(cg->b, out, LLVMConstNull(types[1]), v, ""), i, "");
-    r = LLVMBuildSelect(cg->b, above, cg_splat(cg, cg_i32(cg, INT32_MAX), n), r, "");
-    return LLVMBuildSelect(cg->b, below, cg_splat(cg, cg_i32(cg, INT32_MIN), n), r, "");
+    Val above = cg_fcmp(cg, LLVMRealOGE, v, high);
+    Val below = cg_fcmp(cg, LLVMRealOLT, v, low);
+    Val nan = cg_fcmp(cg, LLVMRealUNO, v, v);
+    Val out = cg_or(cg, cg_or(cg, above, below), nan);
+    Val r = LLVMBuildFPToSI(cg->b, cg_select(cg, out, LLVMConstNull(types[1]), v), i, "");
+    r = cg_select(cg, above, cg_splat(cg, cg_i32(cg, INT32_MAX), n), r);
+    return cg_select(cg, below, cg_splat(cg, cg_i32(cg, INT32_MIN), n), r);
 }
 
 static Val convert(Cg *cg, ExType to, ExType from, Val v) {
@@ -222,12 +219,11 @@ static Val convert(Cg *cg, ExType to, ExType from, Val v) {
     Ty f = cg_vector(cg->f32, n), i = cg_vector(cg->i32, n);
     Val zero = LLVMConstNull(LLVMTypeOf(v));
     if (to == EX_BOOL)
-        return from == EX_F32 ? LLVMBuildFCmp(cg->b, LLVMRealUNE, v, zero, "")
-                              : LLVMBuildICmp(cg->b, LLVMIntNE, v, zero, "");
+        return from == EX_F32 ? cg_fcmp(cg, LLVMRealUNE, v, zero) : cg_icmp(cg, LLVMIntNE, v, zero);
     if (to == EX_F32)
         return from == EX_BOOL ? LLVMBuildUIToFP(cg->b, v, f, "")
                                : LLVMBuildSIToFP(cg->b, v, f, "");
-    return from == EX_BOOL ? LLVMBuildZExt(cg->b, v, i, "") : to_int(cg, v);
+    return from == EX_BOOL ? cg_zext(cg, v, i) : to_int(cg, v);
 }
 
 static Val select_of(Cg *cg, Val *v) {
@@ -236,7 +232,7 @@ static Val select_of(Cg *cg, Val *v) {
         v[1] = cg_widen(cg, v[1], lanes);
         v[2] = cg_widen(cg, v[2], lanes);
     }
-    return LLVMBuildSelect(cg->b, v[0], v[1], v[2], "");
+    return cg_select(cg, v[0], v[1], v[2]);
 }
 
 // ---- inputs
@@ -262,9 +258,8 @@ static Val is_empty(Cg *cg, const TileTensor *t) {
     Val empty = NULL;
     for (int d = 0; d < t->rank; d++) {
         if (t->extent[d]->op == EX_CONST && t->extent[d]->i > 0) continue;
-        Val none =
-            LLVMBuildICmp(cg->b, LLVMIntSLT, cg_uniform(cg, t->extent[d]), cg_i32(cg, 1), "");
-        empty = empty ? LLVMBuildOr(cg->b, empty, none, "") : none;
+        Val none = cg_below(cg, cg_uniform(cg, t->extent[d]), 1);
+        empty = empty ? cg_or(cg, empty, none) : none;
     }
     return empty;
 }
@@ -274,11 +269,11 @@ Val cg_input(Cg *cg, int tensor) {
     const TileTensor *t = &cg->p->tensors.data[tensor];
     Val p = cg_pointer(cg, tensor);
     is_empty(cg, t); // asks for the sizes, which moves the builder; what it makes here is dead
-    Blk here = LLVMGetInsertBlock(cg->b);
+    Blk here = cg_here(cg);
     LLVMPositionBuilderBefore(cg->b, LLVMGetBasicBlockTerminator(cg->entry));
     Val empty = is_empty(cg, t);
-    if (empty) p = LLVMBuildSelect(cg->b, empty, zero_element(cg), p, "");
-    LLVMPositionBuilderAtEnd(cg->b, here);
+    if (empty) p = cg_select(cg, empty, zero_element(cg), p);
+    cg_at(cg, here);
     return cg->input[tensor] = p;
 }
 
@@ -313,15 +308,14 @@ static bool lane_affine(Cg *cg, CgElem *at, const Ex *e, int depth, Affine *out)
     if (!lane_affine(cg, at, e->args[0], depth - 1, &a)) return false;
     if (!lane_affine(cg, at, e->args[1], depth - 1, &b)) return false;
     bool add = e->op == EX_ADD;
-    out->first =
-        add ? LLVMBuildAdd(cg->b, a.first, b.first, "") : LLVMBuildSub(cg->b, a.first, b.first, "");
+    out->first = add ? cg_add(cg, a.first, b.first) : cg_sub(cg, a.first, b.first);
     out->step = add ? a.step + b.step : a.step - b.step;
     return true;
 }
 
 static Val clamp(Cg *cg, Val i, Val extent) {
     int n = cg_lanes(i);
-    Val last = LLVMBuildSub(cg->b, extent, cg_i32(cg, 1), "");
+    Val last = cg_sub(cg, extent, cg_i32(cg, 1));
     Val v[] = {i, cg_splat(cg, last, n)};
     v[0] = intrinsic_of(cg, "llvm.smin", v, 2);
     v[1] = LLVMConstNull(LLVMTypeOf(i));
@@ -330,17 +324,17 @@ static Val clamp(Cg *cg, Val i, Val extent) {
 
 static Val offset_add(Cg *cg, Val sum, Val index, Val stride) {
     Ty wide = cg_vector(cg->i64, cg_lanes(index));
-    Val i = LLVMBuildSExt(cg->b, index, wide, "");
-    Val v[] = {sum, LLVMBuildMul(cg->b, i, cg_splat(cg, stride, cg_lanes(i)), "")};
+    Val i = cg_sext(cg, index, wide);
+    Val v[] = {sum, cg_mul(cg, i, cg_splat(cg, stride, cg_lanes(i)))};
     if (!sum) return v[1];
     cg_widen_all(cg, v, 2);
-    return LLVMBuildAdd(cg->b, v[0], v[1], "");
+    return cg_add(cg, v[0], v[1]);
 }
 
 static Val element_pointer(Cg *cg, int tensor, Val offset) {
     Ty t = cg_dtype(cg, cg->p->tensors.data[tensor].dtype);
     Val base = cg_input(cg, tensor);
-    return offset ? LLVMBuildGEP2(cg->b, t, base, &offset, 1, "") : base;
+    return offset ? cg_element(cg, t, base, offset) : base;
 }
 
 // The element at `lead` plus, in the last dimension, `last` (NULL: none). A gather takes 32-bit indices from a scalar address as they
@@ -349,10 +343,10 @@ static Val load_at(Cg *cg, int tensor, Val lead, Val last) {
     Dtype d = cg->p->tensors.data[tensor].dtype;
     Ty t = cg_dtype(cg, d);
     Val p = element_pointer(cg, tensor, lead), v;
-    if (last) p = LLVMBuildGEP2(cg->b, t, p, &last, 1, "");
+    if (last) p = cg_element(cg, t, p, last);
     int n = lead && cg_lanes(lead) > 1 ? cg_lanes(lead) : last ? cg_lanes(last) : 1;
     if (n == 1) {
-        v = LLVMBuildLoad2(cg->b, t, p, "");
+        v = cg_load(cg, t, p);
         if (!cg->stored[tensor] && cg->target->kind != KIND_HOST) cg_invariant(cg, v);
     } else {
         Ty types[] = {cg_vector(t, n), LLVMTypeOf(p)};
@@ -366,7 +360,7 @@ static Val load_at(Cg *cg, int tensor, Val lead, Val last) {
 static Val load_contiguous(Cg *cg, int tensor, Val offset, int lanes) {
     Dtype d = cg->p->tensors.data[tensor].dtype;
     Val p = element_pointer(cg, tensor, offset);
-    Val v = LLVMBuildLoad2(cg->b, cg_vector(cg_dtype(cg, d), lanes), p, "");
+    Val v = cg_load(cg, cg_vector(cg_dtype(cg, d), lanes), p);
     LLVMSetAlignment(v, (unsigned)dtype_bytes(d));
     return cg_read(cg, v, d);
 }
@@ -376,24 +370,19 @@ static Val load_contiguous(Cg *cg, int tensor, Val offset, int lanes) {
 static Val load_along(Cg *cg, int tensor, Val lead, Val first, Val gather, int lanes) {
     int rank = cg->p->tensors.data[tensor].rank;
     Val extent = cg_extent(cg, tensor, rank - 1);
-    Val low = LLVMBuildICmp(cg->b, LLVMIntSGE, first, cg_i32(cg, 0), "");
-    Val end = LLVMBuildSub(cg->b, extent, cg_i32(cg, lanes), "");
-    Val high = LLVMBuildICmp(cg->b, LLVMIntSLE, first, end, "");
+    Val low = cg_icmp(cg, LLVMIntSGE, first, cg_i32(cg, 0));
+    Val high = cg_icmp(cg, LLVMIntSLE, first, cg_sub(cg, extent, cg_i32(cg, lanes)));
     Blk fast = cg_block(cg, "load.row"), slow = cg_block(cg, "load.edge"),
         join = cg_block(cg, "load");
-    LLVMBuildCondBr(cg->b, LLVMBuildAnd(cg->b, low, high, ""), fast, slow);
-    LLVMPositionBuilderAtEnd(cg->b, fast);
+    cg_branch(cg, cg_and(cg, low, high), fast, slow);
     Val a = load_contiguous(cg, tensor, offset_add(cg, lead, first, cg_i64(cg, 1)), lanes);
-    fast = LLVMGetInsertBlock(cg->b);
-    LLVMBuildBr(cg->b, join);
-    LLVMPositionBuilderAtEnd(cg->b, slow);
+    fast = cg_here(cg);
+    cg_br(cg, join);
+    cg_at(cg, slow);
     Val b = load_at(cg, tensor, lead, gather);
-    slow = LLVMGetInsertBlock(cg->b);
-    LLVMBuildBr(cg->b, join);
-    LLVMPositionBuilderAtEnd(cg->b, join);
-    Val phi = LLVMBuildPhi(cg->b, LLVMTypeOf(a), "");
-    LLVMAddIncoming(phi, (Val[]){a, b}, (Blk[]){fast, slow}, 2);
-    return phi;
+    slow = cg_here(cg);
+    cg_enter(cg, join);
+    return cg_join(cg, a, fast, b, slow);
 }
 
 // Where elements stand at known places along the last index: one address for all of a row. Else NULL.
@@ -408,7 +397,7 @@ static Val load_placed(Cg *cg, CgElem *at, const Ex *e, Val lead) {
     Val own = at->read ? at->read(cg, at, e, p, offset) : NULL;
     if (own) return own;
     Val beyond = cg_i64(cg, offset);
-    Val v = LLVMBuildLoad2(cg->b, t, LLVMBuildGEP2(cg->b, t, p, &beyond, 1, ""), "");
+    Val v = cg_load(cg, t, cg_element(cg, t, p, beyond));
     if (!cg->stored[tensor]) cg_invariant(cg, v);
     return cg_read(cg, v, cg->p->tensors.data[tensor].dtype);
 }
@@ -516,11 +505,10 @@ static Val built_interval(Cg *cg, CgElem *at, const Ex *e) {
     assert(a.offset == b.offset && a.offset >= 0 && a.offset < FAR_OFFSET);
     Val low = between(cg, a.upper ? b.limit : a.limit, 0, FAR_OFFSET);
     Val high = between(cg, a.upper ? a.limit : b.limit, -1, FAR_OFFSET);
-    Val v[] = {LLVMBuildAdd(cg->b, LLVMBuildSub(cg->b, high, low, ""), cg_i32(cg, 1), ""),
-               cg_i32(cg, 0)};
+    Val v[] = {cg_plus(cg, cg_sub(cg, high, low), 1), cg_i32(cg, 0)};
     Val length = intrinsic_of(cg, "llvm.smax", v, 2);
-    Val in = LLVMBuildSub(cg->b, cg_i32(cg, a.offset), low, "");
-    return LLVMBuildICmp(cg->b, LLVMIntULT, in, length, "");
+    Val in = cg_sub(cg, cg_i32(cg, a.offset), low);
+    return cg_icmp(cg, LLVMIntULT, in, length);
 }
 
 static Val built_bound(Cg *cg, CgElem *at, const Ex *e) {
@@ -528,8 +516,8 @@ static Val built_bound(Cg *cg, CgElem *at, const Ex *e) {
     if (!at || !at->place || e->type != EX_BOOL) return NULL;
     if (!bound_of(cg, at, e, &b, 4)) return built_interval(cg, at, e);
     Val offset = cg_i32(cg, b.offset);
-    return b.upper ? LLVMBuildICmp(cg->b, LLVMIntSLE, offset, b.limit, "")
-                   : LLVMBuildICmp(cg->b, LLVMIntSLE, b.limit, offset, "");
+    return b.upper ? cg_icmp(cg, LLVMIntSLE, offset, b.limit)
+                   : cg_icmp(cg, LLVMIntSLE, b.limit, offset);
 }
 
 // `u * (x + f32(first + offset))` as `u * (x + f32(first)) + u * offset`, whose first part is
@@ -569,9 +557,8 @@ static Val build(Cg *cg, CgElem *at, const Ex *e) {
     case T_CONV: return convert(cg, e->type, of, v[0]);
     case T_CMP: return compare(cg, e->op, of, v[0], v[1]);
     case T_BOOL:
-        if (e->op == EX_NOT) return LLVMBuildNot(cg->b, v[0], "");
-        return e->op == EX_AND ? LLVMBuildAnd(cg->b, v[0], v[1], "")
-                               : LLVMBuildOr(cg->b, v[0], v[1], "");
+        if (e->op == EX_NOT) return cg_not(cg, v[0]);
+        return e->op == EX_AND ? cg_and(cg, v[0], v[1]) : cg_or(cg, v[0], v[1]);
     case T_NUM:
     case T_F32:
     case T_I32:

@@ -8,7 +8,7 @@
 static Val argument_in_memory(Cg *cg, int slot, Ty type) {
     Val i = cg_i64(cg, slot);
     Val p = LLVMBuildInBoundsGEP2(cg->b, cg->i64, cg->arguments, &i, 1, "");
-    Val v = LLVMBuildLoad2(cg->b, type, p, "");
+    Val v = cg_load(cg, type, p);
     if (type != cg->ptr || !cg->hooks->tensors) return v;
     Val to =
         LLVMBuildAddrSpaceCast(cg->b, v, LLVMPointerTypeInContext(cg->c, cg->hooks->tensors), "");
@@ -16,16 +16,14 @@ static Val argument_in_memory(Cg *cg, int slot, Ty type) {
 }
 
 Val cg_function_begin(Cg *cg, CgOutside *o, const char *name, Ty type) {
-    *o = (CgOutside){cg->fn,    cg->arguments, cg->arg,
-                     cg->input, cg->entry,     LLVMGetInsertBlock(cg->b),
-                     cg->hooks, *cg->hooks};
+    *o = (CgOutside){cg->fn,    cg->arguments, cg->arg,   cg->input,
+                     cg->entry, cg_here(cg),   cg->hooks, *cg->hooks};
     Val fn = cg_internal(cg, name, type);
     cg->fn = fn;
     cg->entry = cg_block(cg, "entry");
     Blk body = cg_block(cg, "body");
-    LLVMPositionBuilderAtEnd(cg->b, cg->entry);
-    LLVMBuildBr(cg->b, body);
-    LLVMPositionBuilderAtEnd(cg->b, body);
+    cg_at(cg, cg->entry);
+    cg_enter(cg, body);
     o->inside.argument = argument_in_memory;
     cg->hooks = &o->inside;
     cg->arg = NULL;
@@ -40,7 +38,7 @@ void cg_function_end(Cg *cg, const CgOutside *o, Val result) {
         LLVMBuildRetVoid(cg->b);
     cg->fn = o->fn, cg->entry = o->entry, cg->hooks = o->hooks;
     cg->arguments = o->arguments, cg->arg = o->arg, cg->input = o->input;
-    LLVMPositionBuilderAtEnd(cg->b, o->here);
+    cg_at(cg, o->here);
 }
 
 // A call of a function of the module with this name, which `build` makes the first time.

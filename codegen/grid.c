@@ -19,8 +19,8 @@ enum {
     ROWS_AT_END = 5,
 };
 
-static Val mul(Cg *cg, Val a, Val b) { return LLVMBuildMul(cg->b, a, b, ""); }
-static Val sub(Cg *cg, Val a, Val b) { return LLVMBuildSub(cg->b, a, b, ""); }
+static Val mul(Cg *cg, Val a, Val b) { return cg_mul(cg, a, b); }
+static Val sub(Cg *cg, Val a, Val b) { return cg_sub(cg, a, b); }
 
 // A count as wide as the number that it divides: the host's numbers are of 64 bits.
 static Val as_wide(Cg *cg, Val v, Val number) {
@@ -30,20 +30,19 @@ static Val as_wide(Cg *cg, Val v, Val number) {
 // The remainder, i32; *number becomes the quotient.
 static Val take(Cg *cg, Val *number, Val by) {
     by = as_wide(cg, by, *number);
-    Val q = LLVMBuildUDiv(cg->b, *number, by, ""), r = sub(cg, *number, mul(cg, q, by));
+    Val q = cg_udiv(cg, *number, by), r = sub(cg, *number, mul(cg, q, by));
     *number = q;
     return LLVMBuildTruncOrBitCast(cg->b, r, cg->i32, "");
 }
 
 static Val ceil_div(Cg *cg, Val a, Val b) {
-    Val up = sub(cg, LLVMBuildAdd(cg->b, a, b, ""), cg_i32(cg, 1));
-    return LLVMBuildUDiv(cg->b, up, b, "");
+    return cg_udiv(cg, sub(cg, cg_add(cg, a, b), cg_i32(cg, 1)), b);
 }
 
 // Tiles of rows, or heads, of a cluster: one or two, so that a division by them is a shift.
 static Val by_pairs(Cg *cg, Val count, Val by) {
     Val more = sub(cg, by, cg_i32(cg, 1));
-    return LLVMBuildLShr(cg->b, LLVMBuildAdd(cg->b, count, more, ""), more, "");
+    return cg_lshr(cg, cg_add(cg, count, more), more);
 }
 
 int cg_grid_rows(const TileKernel *k) {
@@ -82,7 +81,7 @@ Val cg_grid_total(Cg *cg, const CgGrid *g) {
     int last = cg->k->ngrid - 1;
     if (!g->whole) return product(cg, g, 0, last + 1);
     Val whole = whole_tiles(cg, g), others = sub(cg, product(cg, g, 0, last), whole);
-    return LLVMBuildAdd(cg->b, whole, mul(cg, others, g->count[last]), "");
+    return cg_add(cg, whole, mul(cg, others, g->count[last]));
 }
 
 static bool is_nest(const TileKernel *k) {
@@ -124,18 +123,18 @@ static Val most(Cg *cg, Val a, Val b) {
 // holds, and about equally long, so that enough tiles are left for the last blocks.
 static Val heads_of_section(Cg *cg, const CgGrid *g, Val all) {
     Val one = cg_i32(cg, 1), wish = cg_i32(cg, cg->k->schedule.section);
-    Val sections = LLVMBuildUDiv(cg->b, cg_grid_total(cg, g), wish, "");
+    Val sections = cg_udiv(cg, cg_grid_total(cg, g), wish);
     sections = most(cg, most(cg, sections, ceil_div(cg, all, heads_that_stay(cg, g))), one);
     return most(cg, ceil_div(cg, all, sections), one);
 }
 
-static Val either(Cg *cg, Val c, Val a, Val b) { return LLVMBuildSelect(cg->b, c, a, b, ""); }
+static Val either(Cg *cg, Val c, Val a, Val b) { return cg_select(cg, c, a, b); }
 
 // The row tiles of each head that all sections leave for the end.
 static Val rows_at_end(Cg *cg, const CgGrid *g) {
     if (!cg->k->grid[g->rows].reversed) return cg_i32(cg, 0);
     Val some = mul(cg, g->count[g->rows], cg_i32(cg, ROWS_AT_END));
-    return LLVMBuildUDiv(cg->b, some, cg_i32(cg, ROW_PARTS), "");
+    return cg_udiv(cg, some, cg_i32(cg, ROW_PARTS));
 }
 
 typedef struct Range {  // of heads, whose tiles are numbered together
@@ -147,7 +146,7 @@ typedef struct Range {  // of heads, whose tiles are numbered together
 static Val take_row(Cg *cg, const CgGrid *g, Range range, Val *number) {
     Val all = range.heads, end = rows_at_end(cg, g);
     Val first = sub(cg, g->count[g->rows], end), before = as_wide(cg, mul(cg, all, first), *number);
-    Val ends = LLVMBuildICmp(cg->b, LLVMIntUGE, *number, before, "");
+    Val ends = cg_icmp(cg, LLVMIntUGE, *number, before);
     Val section = either(cg, ends, all, range.section);
     Val rows = either(cg, ends, end, first);
     *number = either(cg, ends, sub(cg, *number, before), *number);
@@ -155,9 +154,9 @@ static Val take_row(Cg *cg, const CgGrid *g, Range range, Val *number) {
     Val which = LLVMBuildTruncOrBitCast(cg->b, *number, cg->i32, "");
     Val base = mul(cg, which, section), left[] = {section, sub(cg, all, base)};
     Val head = take(cg, &place, cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, left, 2));
-    if (range.first) base = LLVMBuildAdd(cg->b, base, range.first, "");
-    *number = as_wide(cg, LLVMBuildAdd(cg->b, base, head, ""), *number);
-    return LLVMBuildAdd(cg->b, place, either(cg, ends, first, cg_i32(cg, 0)), "");
+    if (range.first) base = cg_add(cg, base, range.first);
+    *number = as_wide(cg, cg_add(cg, base, head), *number);
+    return cg_add(cg, place, either(cg, ends, first, cg_i32(cg, 0)));
 }
 
 // number, behind the tiles in one part: becomes the tile's; its part. Branched to: a division takes
@@ -166,28 +165,22 @@ static Val divide_by_parts(Cg *cg, const CgGrid *g, Val split, Val *number) {
     Val by = g->count[cg->k->ngrid - 1];
     if (LLVMIsAConstantInt(split)) // of constant counts
         return LLVMConstIntGetZExtValue(split) ? take(cg, number, by) : cg_i32(cg, 0);
-    Blk here = LLVMGetInsertBlock(cg->b), divide = cg_block(cg, "parts"), on = cg_block(cg, "part");
-    LLVMBuildCondBr(cg->b, split, divide, on);
-    LLVMPositionBuilderAtEnd(cg->b, divide);
+    Blk here = cg_here(cg), divide = cg_block(cg, "parts"), on = cg_block(cg, "part");
+    cg_branch(cg, split, divide, on);
     Val tile = *number, part = take(cg, &tile, by);
-    LLVMBuildBr(cg->b, on);
-    LLVMPositionBuilderAtEnd(cg->b, on);
-    Val tiles = LLVMBuildPhi(cg->b, LLVMTypeOf(tile), "");
-    LLVMAddIncoming(tiles, (Val[]){tile, *number}, (Blk[]){divide, here}, 2);
-    Val parts = LLVMBuildPhi(cg->b, cg->i32, "");
-    LLVMAddIncoming(parts, (Val[]){part, cg_i32(cg, 0)}, (Blk[]){divide, here}, 2);
-    *number = tiles;
-    return parts;
+    cg_enter(cg, on);
+    *number = cg_join(cg, tile, divide, *number, here);
+    return cg_join(cg, part, divide, cg_i32(cg, 0), here);
 }
 
 // The part of a tile, i32; number becomes the tile's within the range of its head. Heads in one part
 // come first.
 static Val take_part(Cg *cg, const CgGrid *g, Range *range, Val *number) {
     Val zero = cg_i32(cg, 0), whole = as_wide(cg, whole_tiles(cg, g), *number);
-    Val split = LLVMBuildICmp(cg->b, LLVMIntUGE, *number, whole, "");
+    Val split = cg_icmp(cg, LLVMIntUGE, *number, whole);
     Val behind = sub(cg, *number, whole);
     Val part = divide_by_parts(cg, g, split, &behind);
-    if (!cg->k->schedule.section) behind = LLVMBuildAdd(cg->b, behind, whole, ""); // of all heads
+    if (!cg->k->schedule.section) behind = cg_add(cg, behind, whole); // of all heads
     *number = either(cg, split, behind, *number);
     Val others = sub(cg, range->heads, g->whole);
     range->first = either(cg, split, g->whole, zero);
@@ -218,8 +211,8 @@ void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at) {
 // This block's of the `n` that its cluster has: one or two.
 static Val own(Cg *cg, Val i, Val n, Val rank) {
     Val more = sub(cg, n, cg_i32(cg, 1));
-    Val first = LLVMBuildShl(cg->b, i, more, "");
-    return LLVMBuildOr(cg->b, first, LLVMBuildAnd(cg->b, rank, more, ""), "");
+    Val first = cg_shl(cg, i, more);
+    return cg_or(cg, first, cg_and(cg, rank, more));
 }
 
 void cg_grid_own(Cg *cg, const CgGrid *g, Val rank, Val *at) {

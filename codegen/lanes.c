@@ -56,8 +56,7 @@ static void refuse(Cg *cg, const TileOp *op, const char *what) {
 }
 
 static Val lane_position(Cg *cg, const CgLanes *l, int axis) {
-    Val first = LLVMBuildMul(cg->b, cg->tile[axis], cg_i32(cg, l->n), "");
-    return LLVMBuildAdd(cg->b, first, l->lane, "");
+    return cg_add(cg, cg_times(cg, cg->tile[axis], l->n), l->lane);
 }
 
 // ---- reductions
@@ -66,8 +65,7 @@ static Val merge(Cg *cg, ExOp reduce, Val a, Val b) {
     if (!a) return b;
     Val v[] = {a, b};
     bool is_float = LLVMTypeOf(a) == cg->f32;
-    if (reduce == EX_ROWSUM)
-        return is_float ? LLVMBuildFAdd(cg->b, a, b, "") : LLVMBuildAdd(cg->b, a, b, "");
+    if (reduce == EX_ROWSUM) return is_float ? cg_fadd(cg, a, b) : cg_add(cg, a, b);
     if (is_float) return cg_math(cg, reduce == EX_ROWMAX ? EX_MAX : EX_MIN, v, 2);
     const char *name = reduce == EX_ROWMAX ? "llvm.smax" : "llvm.smin";
     return cg_intrinsic(cg, name, &cg->i32, 1, v, 2);
@@ -85,7 +83,7 @@ static void add_element(Cg *cg, At *at, Val *sum, Val in) {
         const TileResult *out = &at->op->outs.data[i];
         if (out->reduce == EX_CONST) continue;
         Val x = cg_expr(cg, out->body, &elem);
-        if (in) x = LLVMBuildSelect(cg->b, in, x, identity(cg, out->reduce, out->body->type), "");
+        if (in) x = cg_select(cg, in, x, identity(cg, out->reduce, out->body->type));
         sum[i] = merge(cg, out->reduce, sum[i], x);
     }
 }
@@ -93,9 +91,9 @@ static void add_element(Cg *cg, At *at, Val *sum, Val in) {
 // To numbers: each lane takes every n-th element.
 static void across_lanes(Cg *cg, At *at, int axis, int n, Val *sum) {
     for (int first = 0; first < n; first += at->l->n) {
-        Val i = LLVMBuildAdd(cg->b, at->l->lane, cg_i32(cg, first), "");
+        Val i = cg_plus(cg, at->l->lane, first);
         bool all = first + at->l->n <= n;
-        Val in = all ? NULL : LLVMBuildICmp(cg->b, LLVMIntSLT, i, cg_i32(cg, n), "");
+        Val in = all ? NULL : cg_below(cg, i, n);
         at->pos[axis] = i;
         add_element(cg, at, sum, in);
     }
@@ -114,28 +112,16 @@ static void along_lane(Cg *cg, At *at, int axis, int n, Val *sum) {
         }
         return;
     }
-    Blk pre = LLVMGetInsertBlock(cg->b), loop = cg_block(cg, "elements"),
-        done = cg_block(cg, "reduced");
-    Val *phi = ARENA_ARRAY(cg->arena, Val, at->op->outs.n);
-    LLVMBuildBr(cg->b, loop);
-    LLVMPositionBuilderAtEnd(cg->b, loop);
-    Val i = at->pos[axis] = LLVMBuildPhi(cg->b, cg->i32, "");
-    for (int o = 0; o < at->op->outs.n; o++) {
+    for (int o = 0; o < at->op->outs.n; o++) { // what is not reduced stays so
         const TileResult *out = &at->op->outs.data[o];
-        if (out->reduce == EX_CONST) continue;
-        Val none = identity(cg, out->reduce, out->body->type);
-        phi[o] = sum[o] = LLVMBuildPhi(cg->b, LLVMTypeOf(none), "");
-        LLVMAddIncoming(phi[o], &none, &pre, 1);
+        bool sums = out->reduce != EX_CONST;
+        sum[o] = sums ? identity(cg, out->reduce, out->body->type) : cg_i32(cg, 0);
     }
+    CgTurns t = cg_turns(cg, cg_i32(cg, 0), sum, at->op->outs.n);
+    at->pos[axis] = t.i;
     add_element(cg, at, sum, NULL);
-    Val next = LLVMBuildAdd(cg->b, i, cg_i32(cg, 1), "");
-    Blk latch = LLVMGetInsertBlock(cg->b);
-    LLVMAddIncoming(i, (Val[]){cg_i32(cg, 0), next}, (Blk[]){pre, latch}, 2);
-    for (int o = 0; o < at->op->outs.n; o++)
-        if (phi[o]) LLVMAddIncoming(phi[o], &sum[o], &latch, 1);
-    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, n), "");
-    LLVMBuildCondBr(cg->b, more, loop, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    Val next = cg_plus(cg, t.i, 1);
+    cg_end_turns(cg, &t, next, cg_below(cg, next, n), sum);
 }
 
 // ---- operations
@@ -191,19 +177,15 @@ static void map(Cg *cg, const CgLanes *l, const TileOp *op) {
 
 static void store_where(Cg *cg, const TileOp *op, CgElem *elem, Val where, Val x) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
-    Blk work = cg_block(cg, "store"), done = cg_block(cg, "stored");
     Val at = cg_i64(cg, 0);
-    LLVMBuildCondBr(cg->b, where, work, done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
+    Blk done = cg_if(cg, where, "store");
     for (int d = 0; d < t->rank; d++) {
-        Val i = LLVMBuildSExt(cg->b, cg_expr(cg, op->coord[d].at, elem), cg->i64, "");
-        Val step = LLVMBuildMul(cg->b, i, cg_stride(cg, op->tensor, d), "");
-        at = LLVMBuildAdd(cg->b, at, step, "");
+        Val i = cg_sext(cg, cg_expr(cg, op->coord[d].at, elem), cg->i64);
+        at = cg_add(cg, at, cg_mul(cg, i, cg_stride(cg, op->tensor, d)));
     }
-    Val p = LLVMBuildGEP2(cg->b, cg_dtype(cg, t->dtype), cg_pointer(cg, op->tensor), &at, 1, "");
-    LLVMBuildStore(cg->b, cg_write(cg, x, t->dtype), p);
-    LLVMBuildBr(cg->b, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    Val p = cg_element(cg, cg_dtype(cg, t->dtype), cg_pointer(cg, op->tensor), at);
+    cg_store(cg, cg_write(cg, x, t->dtype), p);
+    cg_end_if(cg, done);
 }
 
 // Of a number, by the first lane.
@@ -215,27 +197,27 @@ static void store(Cg *cg, const CgLanes *l, const TileOp *op) {
         refuse(cg, op, "stores but of numbers");
         return;
     }
-    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, l->lane, cg_i32(cg, 0), "");
+    Val first = cg_is(cg, l->lane, 0);
     store_where(cg, op, &elem, first, cg->value[v->id].e[0]);
 }
 
 static Val count_bits(Cg *cg, Val v) {
     Ty t = LLVMTypeOf(v);
     Val n = cg_intrinsic(cg, "llvm.ctpop", &t, 1, &v, 1);
-    return t == cg->i32 ? n : LLVMBuildTrunc(cg->b, n, cg->i32, "");
+    return t == cg->i32 ? n : cg_trunc(cg, n, cg->i32);
 }
 
 // How many of the warp's elements are appended before this thread's, and how many in all.
 static void count(Cg *cg, const CgLanes *l, Val mine, Val *before, Val *all) {
     if (l->n == 1) {
         *before = cg_i32(cg, 0);
-        *all = LLVMBuildZExt(cg->b, mine, cg->i32, "");
+        *all = cg_zext(cg, mine, cg->i32);
         return;
     }
     Val votes = l->ballot(cg, mine), one = LLVMConstInt(LLVMTypeOf(votes), 1, false);
-    Val lane = LLVMBuildZExt(cg->b, l->lane, LLVMTypeOf(votes), "");
-    Val below = LLVMBuildSub(cg->b, LLVMBuildShl(cg->b, one, lane, ""), one, "");
-    *before = count_bits(cg, LLVMBuildAnd(cg->b, votes, below, ""));
+    Val lane = cg_zext(cg, l->lane, LLVMTypeOf(votes));
+    Val below = cg_sub(cg, cg_shl(cg, one, lane), one);
+    *before = count_bits(cg, cg_and(cg, votes, below));
     *all = count_bits(cg, votes);
 }
 
@@ -243,10 +225,10 @@ static void append(Cg *cg, const CgLanes *l, const TileOp *op) {
     Val v[3], before, all;
     for (int i = 0; i < 3; i++) v[i] = cg->value[op->args.data[i]->id].e[0];
     count(cg, l, v[1], &before, &all);
-    At at = {.l = l, .op = op, .number = LLVMBuildAdd(cg->b, v[2], before, "")};
+    At at = {.l = l, .op = op, .number = cg_add(cg, v[2], before)};
     CgElem elem = element(&at);
     store_where(cg, op, &elem, v[1], v[0]);
-    set(cg, op->results.data[0], LLVMBuildAdd(cg->b, v[2], all, ""));
+    set(cg, op->results.data[0], cg_add(cg, v[2], all));
 }
 
 void cg_lanes_op(Cg *cg, const CgLanes *l, const TileOp *op) {

@@ -30,21 +30,22 @@ Val cg_splat(Cg *cg, Val scalar, int lanes) {
         return LLVMConstVector(all, (unsigned)lanes);
     }
     Val none = LLVMGetPoison(cg_vector(LLVMTypeOf(scalar), lanes));
-    Val one = LLVMBuildInsertElement(cg->b, none, scalar, cg_i32(cg, 0), "");
+    Val one = cg_insert(cg, none, scalar, cg_i32(cg, 0));
     return LLVMBuildShuffleVector(cg->b, one, none, LLVMConstNull(cg_vector(cg->i32, lanes)), "");
 }
 
 Val cg_widen(Cg *cg, Val v, int lanes) { return cg_lanes(v) == 1 ? cg_splat(cg, v, lanes) : v; }
 
-Val cg_sum(Cg *cg, Val a, Val b) { return LLVMBuildAdd(cg->b, a, b, ""); }
-Val cg_plus(Cg *cg, Val a, int b) { return cg_sum(cg, a, cg_i32(cg, b)); }
-Val cg_times(Cg *cg, Val a, int b) { return LLVMBuildMul(cg->b, a, cg_i32(cg, b), ""); }
+Val cg_plus(Cg *cg, Val a, int64_t b) { return cg_add(cg, a, cg_i32(cg, b)); }
+Val cg_times(Cg *cg, Val a, int64_t b) { return cg_mul(cg, a, cg_i32(cg, b)); }
+Val cg_below(Cg *cg, Val a, int64_t b) { return cg_less(cg, a, cg_i32(cg, b)); }
+Val cg_is(Cg *cg, Val a, int64_t b) { return cg_same(cg, a, cg_i32(cg, b)); }
 
 Val cg_over(Cg *cg, Val v, int n) {
     int bits = 0;
     while (1 << bits < n) bits++;
-    if (1 << bits == n) return LLVMBuildLShr(cg->b, v, cg_i32(cg, bits), "");
-    return LLVMBuildUDiv(cg->b, v, cg_i32(cg, n), "");
+    if (1 << bits == n) return cg_lshr(cg, v, cg_i32(cg, bits));
+    return cg_udiv(cg, v, cg_i32(cg, n));
 }
 
 int cg_widest(const Val *v, int n) {
@@ -61,40 +62,99 @@ int cg_widen_all(Cg *cg, Val *v, int n) {
 }
 
 Val cg_modulo(Cg *cg, Val v, int n) {
-    if (n & (n - 1)) return LLVMBuildURem(cg->b, v, cg_i32(cg, n), "");
-    return LLVMBuildAnd(cg->b, v, cg_i32(cg, n - 1), "");
+    if (n & (n - 1)) return cg_urem(cg, v, cg_i32(cg, n));
+    return cg_and(cg, v, cg_i32(cg, n - 1));
 }
 
 Blk cg_block(Cg *cg, const char *name) {
     return LLVMAppendBasicBlockInContext(cg->c, cg->fn, name);
 }
 
+void cg_enter(Cg *cg, Blk to) {
+    LLVMBuildBr(cg->b, to);
+    cg_at(cg, to);
+}
+
+void cg_branch(Cg *cg, Val in, Blk then, Blk otherwise) {
+    cg_fork(cg, in, then, otherwise);
+    cg_at(cg, then);
+}
+
 Blk cg_if(Cg *cg, Val in, const char *name) {
+    if (!in) return NULL;
     Blk work = cg_block(cg, name), done = cg_block(cg, "done");
-    LLVMBuildCondBr(cg->b, in, work, done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
+    cg_branch(cg, in, work, done);
     return done;
 }
 
 void cg_end_if(Cg *cg, Blk done) {
-    LLVMBuildBr(cg->b, done);
-    LLVMMoveBasicBlockAfter(done, LLVMGetInsertBlock(cg->b));
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    if (!done) return;
+    LLVMMoveBasicBlockAfter(done, cg_here(cg));
+    cg_enter(cg, done);
 }
 
-Val cg_or_zero(Cg *cg, Val in, Val x) {
-    return LLVMBuildSelect(cg->b, in, x, LLVMConstNull(LLVMTypeOf(x)), "");
+Val cg_join(Cg *cg, Val a, Blk of_a, Val b, Blk of_b) {
+    Val v = cg_phi(cg, LLVMTypeOf(a));
+    LLVMAddIncoming(v, (Val[]){a, b}, (Blk[]){of_a, of_b}, 2);
+    return v;
 }
+
+static Val carry(Cg *cg, Val from, Blk pre) {
+    Val v = cg_phi(cg, LLVMTypeOf(from));
+    LLVMAddIncoming(v, &from, &pre, 1);
+    return v;
+}
+
+CgTurns cg_turns(Cg *cg, Val first, Val *carried, int n) {
+    CgTurns t = {.pre = cg_here(cg), .head = cg_block(cg, "turn"), .n = n};
+    t.phi = ARENA_ARRAY(cg->arena, Val, n + 1);
+    cg_enter(cg, t.head);
+    t.i = carry(cg, first, t.pre);
+    for (int i = 0; i < n; i++) carried[i] = t.phi[i] = carry(cg, carried[i], t.pre);
+    return t;
+}
+
+void cg_end_turns(Cg *cg, CgTurns *t, Val next, Val more, const Val *carried) {
+    Blk latch = cg_here(cg), done = cg_block(cg, "turns.done");
+    LLVMAddIncoming(t->i, &next, &latch, 1);
+    for (int i = 0; i < t->n; i++) LLVMAddIncoming(t->phi[i], (Val *)&carried[i], &latch, 1);
+    cg_fork(cg, more, t->head, done);
+    cg_at(cg, done);
+}
+
+CgCount cg_count(Cg *cg, Val from, Val to, Val start) {
+    CgCount l = {.pre = cg_here(cg), .head = cg_block(cg, "count")};
+    Blk body = cg_block(cg, "counted");
+    l.done = cg_block(cg, "count.done");
+    cg_enter(cg, l.head);
+    l.i = carry(cg, from, l.pre);
+    l.sum = start ? carry(cg, start, l.pre) : NULL;
+    cg_branch(cg, cg_less(cg, l.i, to), body, l.done);
+    return l;
+}
+
+Val cg_end_count(Cg *cg, CgCount *l, Val step, Val sum) {
+    Blk latch = cg_here(cg);
+    Val next = cg_add(cg, l->i, step);
+    LLVMAddIncoming(l->i, &next, &latch, 1);
+    if (sum) LLVMAddIncoming(l->sum, &sum, &latch, 1);
+    cg_br(cg, l->head);
+    LLVMMoveBasicBlockAfter(l->done, latch);
+    cg_at(cg, l->done);
+    return l->sum;
+}
+
+Val cg_or_zero(Cg *cg, Val in, Val x) { return cg_select(cg, in, x, LLVMConstNull(LLVMTypeOf(x))); }
 
 Val cg_alloca(Cg *cg, Ty t, const char *name) {
-    Blk here = LLVMGetInsertBlock(cg->b);
+    Blk here = cg_here(cg);
     Val first = LLVMGetFirstInstruction(cg->entry);
     if (first)
         LLVMPositionBuilderBefore(cg->b, first);
     else
-        LLVMPositionBuilderAtEnd(cg->b, cg->entry);
+        cg_at(cg, cg->entry);
     Val v = LLVMBuildAlloca(cg->b, t, name);
-    LLVMPositionBuilderAtEnd(cg->b, here);
+    cg_at(cg, here);
     return v;
 }
 

@@ -22,7 +22,7 @@ static void bind_phis(Cg *cg, CgLoop *l) {
         if (!init->n) continue;
         *to = (CgValue){ARENA_ARRAY(cg->arena, Val, init->n), init->n, NULL};
         for (int e = 0; e < init->n; e++) {
-            to->e[e] = LLVMBuildPhi(cg->b, LLVMTypeOf(init->e[e]), "");
+            to->e[e] = cg_phi(cg, LLVMTypeOf(init->e[e]));
             LLVMAddIncoming(to->e[e], &init->e[e], &l->pre, 1);
         }
     }
@@ -39,7 +39,7 @@ static void merge_phis(Cg *cg, CgLoop *l, const TileOp *yield) {
         for (int e = 0; e < now->n; e++) {
             Val v = next->e[e];
             if (op->where) {
-                v = LLVMBuildPhi(cg->b, LLVMTypeOf(v), "");
+                v = cg_phi(cg, LLVMTypeOf(v));
                 LLVMAddIncoming(v, (Val[]){next->e[e], now->e[e]}, (Blk[]){l->work_end, l->test},
                                 2);
             }
@@ -49,34 +49,32 @@ static void merge_phis(Cg *cg, CgLoop *l, const TileOp *yield) {
 }
 
 static void loop_head(Cg *cg, CgLoop *l, Val from, Val to) {
-    LLVMPositionBuilderAtEnd(cg->b, l->head);
+    cg_at(cg, l->head);
     l->step = LLVMBuildPhi(cg->b, cg->i32, "step");
     LLVMAddIncoming(l->step, &from, &l->pre, 1);
     bind_phis(cg, l);
-    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, l->step, to, "");
-    LLVMBuildCondBr(cg->b, more, l->test, l->exit);
+    cg_fork(cg, cg_less(cg, l->step, to), l->test, l->exit);
 }
 
 static void loop_test(Cg *cg, CgLoop *l) {
-    LLVMPositionBuilderAtEnd(cg->b, l->test);
+    cg_at(cg, l->test);
     cg->step = l->step;
     cg->tile[l->op->axis] = l->op->index ? cg_uniform(cg, l->op->index) : l->step;
     if (!l->op->where) return;
     Blk work = cg_block(cg, "loop.work");
     Val take = cg_uniform(cg, l->op->where);
-    l->test = LLVMGetInsertBlock(cg->b);
-    LLVMBuildCondBr(cg->b, take, work, l->latch);
-    LLVMPositionBuilderAtEnd(cg->b, work);
+    l->test = cg_here(cg);
+    cg_branch(cg, take, work, l->latch);
 }
 
 static void loop_latch(Cg *cg, CgLoop *l, const TileOp *yield) {
-    LLVMMoveBasicBlockAfter(l->latch, LLVMGetInsertBlock(cg->b));
+    LLVMMoveBasicBlockAfter(l->latch, cg_here(cg));
     LLVMMoveBasicBlockAfter(l->exit, l->latch);
-    LLVMPositionBuilderAtEnd(cg->b, l->latch);
+    cg_at(cg, l->latch);
     merge_phis(cg, l, yield);
     Val next = LLVMBuildNSWAdd(cg->b, l->step, cg_i32(cg, 1), "");
     LLVMAddIncoming(l->step, &next, &l->latch, 1);
-    LLVMBuildBr(cg->b, l->head);
+    cg_br(cg, l->head);
 }
 
 static void lower_loop(Cg *cg, const TileOp *op) {
@@ -85,17 +83,17 @@ static void lower_loop(Cg *cg, const TileOp *op) {
     CgLoop l = {.op = op, .head = cg_block(cg, "loop.head"), .test = cg_block(cg, "loop")};
     l.latch = cg_block(cg, "loop.latch"), l.exit = cg_block(cg, "loop.exit");
     if (cg->hooks->loop_begin) cg->hooks->loop_begin(cg, &l);
-    l.pre = LLVMGetInsertBlock(cg->b);
-    LLVMBuildBr(cg->b, l.head);
+    l.pre = cg_here(cg);
+    cg_br(cg, l.head);
     loop_head(cg, &l, from, to);
     loop_test(cg, &l);
     const TileOp *yield = op->body.last;
     assert(yield && yield->kind == TILE_YIELD);
     cg_lower_block(cg, &op->body, &l);
-    l.work_end = LLVMGetInsertBlock(cg->b);
-    LLVMBuildBr(cg->b, l.latch);
+    l.work_end = cg_here(cg);
+    cg_br(cg, l.latch);
     loop_latch(cg, &l, yield);
-    LLVMPositionBuilderAtEnd(cg->b, l.exit);
+    cg_at(cg, l.exit);
     for (int i = 0; i < op->results.n; i++)
         cg->value[op->results.data[i]->id] = cg->value[op->carried.data[i]->id];
     if (cg->hooks->loop_end) cg->hooks->loop_end(cg, &l);
@@ -114,16 +112,12 @@ static bool is_optional(const Cg *cg, const TileOp *store) {
 // An extra output that the caller left out comes as a null pointer and is not stored. What a store
 // behind a `next` asks is about the previous tile (codegen/nvptx/sm90.c).
 static void lower_optional_store(Cg *cg, const TileOp *op) {
-    Blk store = cg_block(cg, "store"), after = cg_block(cg, "stored");
     Val yes = LLVMConstInt(cg->i1, 1, false);
     if (may_be_absent(cg, op)) yes = LLVMBuildIsNotNull(cg->b, cg_pointer(cg, op->tensor), "");
-    if (op->when && !op->behind) yes = LLVMBuildAnd(cg->b, yes, cg_uniform(cg, op->when), "");
-    LLVMBuildCondBr(cg->b, yes, store, after);
-    LLVMPositionBuilderAtEnd(cg->b, store);
+    if (op->when && !op->behind) yes = cg_and(cg, yes, cg_uniform(cg, op->when));
+    Blk after = cg_if(cg, yes, "store");
     cg->hooks->op(cg, op);
-    LLVMBuildBr(cg->b, after);
-    LLVMMoveBasicBlockAfter(after, LLVMGetInsertBlock(cg->b));
-    LLVMPositionBuilderAtEnd(cg->b, after);
+    cg_end_if(cg, after);
 }
 
 void cg_lower_block(Cg *cg, const TileBlock *b, CgLoop *loop) {
@@ -160,21 +154,18 @@ static void end_tile(Cg *cg) {
 static void shared_tiles(Cg *cg, const CgGrid *grid, int d) {
     const TileGrid *g = &cg->k->grid[d];
     Val first = cg->tile[g->axis], all = cg_uniform(cg, g->shared);
-    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "tiles"), work = cg_block(cg, "tile"),
+    Blk pre = cg_here(cg), head = cg_block(cg, "tiles"), work = cg_block(cg, "tile"),
         done = cg_block(cg, "tiles.done");
-    LLVMBuildBr(cg->b, head);
-    LLVMPositionBuilderAtEnd(cg->b, head);
-    Val tile = cg->tile[g->axis] = LLVMBuildPhi(cg->b, cg->i32, "");
-    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, tile, all, "");
-    LLVMBuildCondBr(cg->b, more, work, done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
+    cg_enter(cg, head);
+    Val tile = cg->tile[g->axis] = cg_phi(cg, cg->i32);
+    cg_branch(cg, cg_less(cg, tile, all), work, done);
     cg_lower_block(cg, &cg->k->body, NULL);
     end_tile(cg);
     Val next = LLVMBuildNSWAdd(cg->b, tile, grid->count[d], "");
-    LLVMAddIncoming(tile, (Val[]){first, next}, (Blk[]){pre, LLVMGetInsertBlock(cg->b)}, 2);
-    LLVMBuildBr(cg->b, head);
-    LLVMMoveBasicBlockAfter(done, LLVMGetInsertBlock(cg->b));
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    LLVMAddIncoming(tile, (Val[]){first, next}, (Blk[]){pre, cg_here(cg)}, 2);
+    cg_br(cg, head);
+    LLVMMoveBasicBlockAfter(done, cg_here(cg));
+    cg_at(cg, done);
 }
 
 static void grid_point(Cg *cg, Val index) {

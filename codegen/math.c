@@ -18,15 +18,13 @@ static Val call(Cg *cg, const char *name, Val a, Val b, Val c) {
     return cg_intrinsic(cg, name, &t, 1, v, c ? 3 : b ? 2 : 1);
 }
 
-static Val mul(Cg *cg, Val a, Val b) { return LLVMBuildFMul(cg->b, a, b, ""); }
-static Val add(Cg *cg, Val a, Val b) { return LLVMBuildFAdd(cg->b, a, b, ""); }
-static Val sub(Cg *cg, Val a, Val b) { return LLVMBuildFSub(cg->b, a, b, ""); }
+static Val mul(Cg *cg, Val a, Val b) { return cg_fmul(cg, a, b); }
+static Val add(Cg *cg, Val a, Val b) { return cg_fadd(cg, a, b); }
+static Val sub(Cg *cg, Val a, Val b) { return cg_fsub(cg, a, b); }
 static Val fma_(Cg *cg, Val a, Val b, Val c) { return call(cg, "llvm.fma", a, b, c); }
 static Val math1(Cg *cg, ExOp op, Val a) { return cg_math(cg, op, &a, 1); }
-static Val pick(Cg *cg, Val c, Val a, Val b) { return LLVMBuildSelect(cg->b, c, a, b, ""); }
-static Val test(Cg *cg, LLVMRealPredicate p, Val a, Val b) {
-    return LLVMBuildFCmp(cg->b, p, a, b, "");
-}
+static Val pick(Cg *cg, Val c, Val a, Val b) { return cg_select(cg, c, a, b); }
+static Val test(Cg *cg, LLVMRealPredicate p, Val a, Val b) { return cg_fcmp(cg, p, a, b); }
 static Val with_sign(Cg *cg, Val a, Val s) { return call(cg, "llvm.copysign", a, s, NULL); }
 
 // c[0] + c[1] x + ... + c[n-1] x^(n-1)
@@ -42,7 +40,7 @@ static Val polynomial(Cg *cg, Val x, const double *c, int n) {
 static Val exp_of(Cg *cg, Val x) {
     Val log2e = k(cg, 0x1.715476p+0, x), rest = k(cg, 0x1.4ae0bep-26, x); // their sum is log2(e)
     Val y = mul(cg, x, log2e);
-    Val lost = fma_(cg, x, rest, fma_(cg, x, log2e, LLVMBuildFNeg(cg->b, y, "")));
+    Val lost = fma_(cg, x, rest, fma_(cg, x, log2e, cg_fneg(cg, y)));
     Val e = math1(cg, EX_EXP2, y);
     Val near = test(cg, LLVMRealOLT, call(cg, "llvm.fabs", x, NULL, NULL), k(cg, 0x1.62e43p+6, x));
     lost = pick(cg, near, mul(cg, lost, k(cg, 0x1.62e43p-1, x)), k(cg, 0x1p-30, x));
@@ -61,7 +59,7 @@ static Val tanh_of(Cg *cg, Val x) {
 }
 
 static Val sigmoid_of(Cg *cg, Val x) {
-    Val e = math1(cg, EX_EXP, LLVMBuildFNeg(cg->b, x, ""));
+    Val e = math1(cg, EX_EXP, cg_fneg(cg, x));
     return math1(cg, EX_RCP, add(cg, k(cg, 1, x), e));
 }
 
@@ -70,10 +68,10 @@ static Val erf_of(Cg *cg, Val x) {
     Val a = call(cg, "llvm.fabs", x, NULL, NULL), s = mul(cg, x, x);
     Val near = fma_(cg, polynomial(cg, s, math_erf_low, MATH_ERF_LOW), x, x);
     Val t = pick(cg, test(cg, LLVMRealOGT, a, k(cg, 4.5, x)), k(cg, 4.5, x), a);
-    Val far = sub(cg, k(cg, 1, x),
-                  math1(cg, EX_EXP,
-                        fma_(cg, t, polynomial(cg, t, math_erf_high, MATH_ERF_HIGH),
-                             LLVMBuildFNeg(cg->b, t, ""))));
+    Val far =
+        sub(cg, k(cg, 1, x),
+            math1(cg, EX_EXP,
+                  fma_(cg, t, polynomial(cg, t, math_erf_high, MATH_ERF_HIGH), cg_fneg(cg, t))));
     return pick(cg, test(cg, LLVMRealOGT, a, k(cg, 0.921875, x)), with_sign(cg, far, x), near);
 }
 
@@ -85,9 +83,7 @@ static Val shifted(Cg *cg, Val high, Val low, Val by) { // left, with what comes
     return cg_intrinsic(cg, "llvm.fshl", &t, 1, v, 3);
 }
 
-static Val longer(Cg *cg, Val v) {
-    return LLVMBuildZExt(cg->b, v, cg_vector(cg->i64, cg_lanes(v)), "");
-}
+static Val longer(Cg *cg, Val v) { return cg_zext(cg, v, cg_vector(cg->i64, cg_lanes(v))); }
 
 static Val wide_k(Cg *cg, int64_t v, Val like) {
     return cg_splat(cg, cg_i64(cg, v), cg_lanes(like));
@@ -101,7 +97,7 @@ static Val int_k(Cg *cg, int64_t v, Val like) {
 static Val bits_of_2_over_pi(Cg *cg, Val word) {
     Val r = int_k(cg, 0, word);
     for (int i = 0; i < MATH_2_OVER_PI; i++) {
-        Val here = LLVMBuildICmp(cg->b, LLVMIntEQ, word, int_k(cg, i, word), "");
+        Val here = cg_same(cg, word, int_k(cg, i, word));
         r = pick(cg, here, int_k(cg, math_2_over_pi[i], word), r);
     }
     return r;
@@ -111,31 +107,29 @@ static Val bits_of_2_over_pi(Cg *cg, Val word) {
 // the quarter and of what is left. *q counts modulo 4.
 static Val reduce_far(Cg *cg, Val x, Val *q) {
     Ty i = cg_vector(cg->i32, cg_lanes(x));
-    Val bits = LLVMBuildBitCast(cg->b, x, i, "");
-    Val mantissa = LLVMBuildOr(cg->b, LLVMBuildShl(cg->b, bits, int_k(cg, 8, x), ""),
-                               int_k(cg, INT32_MIN, x), "");
-    Val e = LLVMBuildAnd(cg->b, LLVMBuildLShr(cg->b, bits, int_k(cg, 23, x), ""), int_k(cg, 255, x),
-                         "");
-    e = LLVMBuildSub(cg->b, e, int_k(cg, 126, x), "");
-    Val word = LLVMBuildLShr(cg->b, e, int_k(cg, 5, x), ""), part[4];
+    Val bits = cg_bitcast(cg, x, i);
+    Val mantissa = cg_or(cg, cg_shl(cg, bits, int_k(cg, 8, x)), int_k(cg, INT32_MIN, x));
+    Val e = cg_and(cg, cg_lshr(cg, bits, int_k(cg, 23, x)), int_k(cg, 255, x));
+    e = cg_sub(cg, e, int_k(cg, 126, x));
+    Val word = cg_lshr(cg, e, int_k(cg, 5, x)), part[4];
     for (int j = 0; j < 4; j++)
-        part[j] = bits_of_2_over_pi(cg, LLVMBuildAdd(cg->b, word, int_k(cg, j - 1, x), ""));
+        part[j] = bits_of_2_over_pi(cg, cg_add(cg, word, int_k(cg, j - 1, x)));
     Val m = longer(cg, mantissa), p = NULL, half = wide_k(cg, 32, x);
     for (int j = 2; j >= 0; j--) { // modulo 2^64, in units of 2^-62 quarters
-        Val by = LLVMBuildMul(cg->b, m, longer(cg, shifted(cg, part[j], part[j + 1], e)), "");
-        if (j == 2) by = LLVMBuildLShr(cg->b, by, half, "");
-        if (j == 0) by = LLVMBuildShl(cg->b, by, half, "");
-        p = p ? LLVMBuildAdd(cg->b, p, by, "") : by;
+        Val by = cg_mul(cg, m, longer(cg, shifted(cg, part[j], part[j + 1], e)));
+        if (j == 2) by = cg_lshr(cg, by, half);
+        if (j == 0) by = cg_shl(cg, by, half);
+        p = p ? cg_add(cg, p, by) : by;
     }
-    Val up = LLVMBuildAdd(cg->b, p, wide_k(cg, (int64_t)1 << 61, x), "");
-    *q = LLVMBuildTrunc(cg->b, LLVMBuildLShr(cg->b, up, wide_k(cg, 62, x), ""), i, "");
-    Val rest = LLVMBuildShl(cg->b, p, wide_k(cg, 2, x), "");
+    Val up = cg_add(cg, p, wide_k(cg, (int64_t)1 << 61, x));
+    *q = cg_trunc(cg, cg_lshr(cg, up, wide_k(cg, 62, x)), i);
+    Val rest = cg_shl(cg, p, wide_k(cg, 2, x));
     Val r = LLVMBuildSIToFP(cg->b, rest, LLVMTypeOf(x), "");
     Val high = mul(cg, r, k(cg, 0x1.921fb6p-64, x)); // pi/2 in two parts
     r = fma_(cg, r, k(cg, -0x1.777a5cp-89, x), high);
-    Val minus = LLVMBuildICmp(cg->b, LLVMIntSLT, bits, int_k(cg, 0, x), "");
-    *q = pick(cg, minus, LLVMBuildNeg(cg->b, *q, ""), *q);
-    return pick(cg, minus, LLVMBuildFNeg(cg->b, r, ""), r);
+    Val minus = cg_less(cg, bits, int_k(cg, 0, x));
+    *q = pick(cg, minus, cg_neg(cg, *q), *q);
+    return pick(cg, minus, cg_fneg(cg, r), r);
 }
 
 // pi/2 in three parts: for |x| up to 2^17 what is left is right to a unit in the last place.
@@ -156,14 +150,13 @@ static Val sin_of_reduced(Cg *cg, Val r, Val q) {
                       fma_(cg, r2, k(cg, -0.5, r), k(cg, 1, r)));
     Val bit[2];
     for (int i = 0; i < 2; i++)
-        bit[i] = LLVMBuildICmp(cg->b, LLVMIntNE, LLVMBuildAnd(cg->b, q, int_k(cg, 1 + i, r), ""),
-                               int_k(cg, 0, r), "");
+        bit[i] = cg_icmp(cg, LLVMIntNE, cg_and(cg, q, int_k(cg, 1 + i, r)), int_k(cg, 0, r));
     Val v = pick(cg, bit[0], cosine, sine);
-    return pick(cg, bit[1], LLVMBuildFNeg(cg->b, v, ""), v);
+    return pick(cg, bit[1], cg_fneg(cg, v), v);
 }
 
 static Val quarter_on(Cg *cg, Val q, bool cosine) {
-    return cosine ? LLVMBuildAdd(cg->b, q, int_k(cg, 1, q), "") : q;
+    return cosine ? cg_add(cg, q, int_k(cg, 1, q)) : q;
 }
 
 // Of infinity and NaN: NaN.
@@ -182,13 +175,13 @@ static Val sin_cos(Cg *cg, ExOp op, Val x) {
     Val far = test(cg, LLVMRealUGT, call(cg, "llvm.fabs", x, NULL, NULL), k(cg, 0x1p17, x));
     Ty t = LLVMTypeOf(far);
     Val any = cg_lanes(x) > 1 ? cg_intrinsic(cg, "llvm.vector.reduce.or", &t, 1, &far, 1) : far;
-    Blk before = LLVMGetInsertBlock(cg->b), done = cg_if(cg, any, "far");
+    Blk before = cg_here(cg), done = cg_if(cg, any, "far");
     Val there =
         cg_function(cg, op == EX_COS ? "attn_cos_far" : "attn_sin_far", sin_cos_far, op, &x, 1);
     there = pick(cg, far, there, near);
-    Blk work = LLVMGetInsertBlock(cg->b);
+    Blk work = cg_here(cg);
     cg_end_if(cg, done);
-    Val phi = LLVMBuildPhi(cg->b, LLVMTypeOf(x), "");
+    Val phi = cg_phi(cg, LLVMTypeOf(x));
     LLVMAddIncoming(phi, (Val[]){near, there}, (Blk[]){before, work}, 2);
     return phi;
 }
@@ -200,20 +193,18 @@ Val cg_pow_signs(Cg *cg, Val a, Val b, Val magnitude) {
     Val half = mul(cg, b, k(cg, 0.5, a));
     Val whole = test(cg, LLVMRealOEQ, call(cg, "llvm.floor", b, NULL, NULL), b);
     Val even = test(cg, LLVMRealOEQ, call(cg, "llvm.floor", half, NULL, NULL), half);
-    Val odd = LLVMBuildAnd(cg->b, whole, LLVMBuildNot(cg->b, even, ""), "");
+    Val odd = cg_and(cg, whole, cg_not(cg, even));
     Val r = pick(cg, odd, with_sign(cg, magnitude, a), magnitude);
-    Val negative = LLVMBuildAnd(cg->b, test(cg, LLVMRealOLT, a, zero),
-                                test(cg, LLVMRealUNE, a, k(cg, -__builtin_inf(), a)), "");
-    Val wrong = LLVMBuildAnd(cg->b, negative, LLVMBuildNot(cg->b, whole, ""), "");
+    Val negative = cg_and(cg, test(cg, LLVMRealOLT, a, zero),
+                          test(cg, LLVMRealUNE, a, k(cg, -__builtin_inf(), a)));
+    Val wrong = cg_and(cg, negative, cg_not(cg, whole));
     return pick(cg, wrong, k(cg, __builtin_nan(""), a), r);
 }
 
 static Val pow_of(Cg *cg, Val a, Val b) {
     Val log = math1(cg, EX_LOG2, call(cg, "llvm.fabs", a, NULL, NULL)), zero = k(cg, 0, a);
-    Val trivial =
-        LLVMBuildOr(cg->b, test(cg, LLVMRealOEQ, b, zero), test(cg, LLVMRealOEQ, log, zero), "");
-    Val e = math1(cg, EX_EXP2, pick(cg, trivial, zero, mul(cg, b, log)));
-    return cg_pow_signs(cg, a, b, e);
+    Val trivial = cg_or(cg, test(cg, LLVMRealOEQ, b, zero), test(cg, LLVMRealOEQ, log, zero));
+    return cg_pow_signs(cg, a, b, math1(cg, EX_EXP2, pick(cg, trivial, zero, mul(cg, b, log))));
 }
 
 Val cg_math_formula(Cg *cg, ExOp op, const Val *v) {
@@ -240,12 +231,12 @@ Val cg_math_formula(Cg *cg, ExOp op, const Val *v) {
 Val cg_divide_rounded(Cg *cg, Val a, Val b) {
     if (cg->target->kind == KIND_AMDGPU) {
         Val size = cg_math(cg, EX_ABS, &b, 1), most = cg_f32(cg, 0x1p96);
-        Val large = LLVMBuildFCmp(cg->b, LLVMRealOGT, size, most, "");
-        Val by = LLVMBuildSelect(cg->b, large, cg_f32(cg, 0x1p-64), cg_f32(cg, 1), "");
-        a = LLVMBuildFMul(cg->b, a, by, "");
-        b = LLVMBuildFMul(cg->b, b, by, "");
+        Val large = cg_fcmp(cg, LLVMRealOGT, size, most);
+        Val by = cg_select(cg, large, cg_f32(cg, 0x1p-64), cg_f32(cg, 1));
+        a = cg_fmul(cg, a, by);
+        b = cg_fmul(cg, b, by);
     }
-    return LLVMBuildFDiv(cg->b, a, b, "");
+    return cg_fdiv(cg, a, b);
 }
 
 // The other operand for a NaN. Where one is a constant, a compare and a select do, which is one
@@ -258,7 +249,7 @@ static Val min_max(Cg *cg, ExOp op, Val *v) {
     if (!LLVMIsConstant(v[1]))
         return call(cg, op == EX_MIN ? "llvm.minnum" : "llvm.maxnum", v[0], v[1], NULL);
     LLVMRealPredicate better = op == EX_MIN ? LLVMRealOLT : LLVMRealOGT;
-    return LLVMBuildSelect(cg->b, LLVMBuildFCmp(cg->b, better, v[0], v[1], ""), v[0], v[1], "");
+    return cg_select(cg, cg_fcmp(cg, better, v[0], v[1]), v[0], v[1]);
 }
 
 static Val of_llvm(Cg *cg, ExOp op, const Val *args) {
@@ -267,7 +258,7 @@ static Val of_llvm(Cg *cg, ExOp op, const Val *args) {
     case EX_MIN:
     case EX_MAX: return min_max(cg, op, v);
     case EX_DIV: return cg_divide_rounded(cg, v[0], v[1]);
-    case EX_RCP: return LLVMBuildFDiv(cg->b, cg_splat(cg, cg_f32(cg, 1), cg_lanes(v[0])), v[0], "");
+    case EX_RCP: return cg_fdiv(cg, cg_splat(cg, cg_f32(cg, 1), cg_lanes(v[0])), v[0]);
     case EX_FMA: return call(cg, "llvm.fma", v[0], v[1], v[2]);
     case EX_ABS: return call(cg, "llvm.fabs", v[0], NULL, NULL);
     case EX_FLOOR: return call(cg, "llvm.floor", v[0], NULL, NULL);

@@ -101,7 +101,7 @@ static Val slot_address(Cg *cg, const Parts *p, int slot) {
 static void keep(Cg *cg, Parts *p, Node *node, Val v) {
     node->type = LLVMTypeOf(v);
     node->slot = p->free.n ? p->free.data[--p->free.n] : p->slots++;
-    LLVMBuildStore(cg->b, v, slot_address(cg, p, node->slot));
+    cg_store(cg, v, slot_address(cg, p, node->slot));
 }
 
 static CgElem inner_element(Cg *cg, const Parts *p) {
@@ -120,7 +120,7 @@ static CgElem inner_element(Cg *cg, const Parts *p) {
 static void fetch(Cg *cg, Parts *p, CgElem *at, const Ex *e) {
     const Node *node = node_of(p, e);
     if (!node || ex_memo_has(&at->memo, e, NULL)) return;
-    Val v = LLVMBuildLoad2(cg->b, node->type, slot_address(cg, p, node->slot), "");
+    Val v = cg_load(cg, node->type, slot_address(cg, p, node->slot));
     ex_memo_put(cg->arena, &at->memo, e, v);
 }
 

@@ -126,20 +126,20 @@ static Val thread_number(Cg *cg) {
     int bits = 1;
     while (bits < cg->launch.threads) bits *= 2;
     Val v = cg_intrinsic(cg, "llvm.amdgcn.workitem.id.x", NULL, 0, NULL, 0);
-    return LLVMBuildAnd(cg->b, v, cg_i32(cg, bits - 1), "");
+    return cg_and(cg, v, cg_i32(cg, bits - 1));
 }
 
 // The wave's number is the same in all its lanes, which LLVM does not know by itself.
 static Val wave_number(Cg *cg) {
     AmState *s = am_state(cg);
-    Val w = LLVMBuildUDiv(cg->b, s->gpu.tid, cg_i32(cg, s->wave), "");
+    Val w = cg_udiv(cg, s->gpu.tid, cg_i32(cg, s->wave));
     return cg_intrinsic(cg, "llvm.amdgcn.readfirstlane", &cg->i32, 1, &w, 1);
 }
 
 static void special_registers(Cg *cg) {
     AmState *s = am_state(cg);
     s->gpu.tid = thread_number(cg);
-    s->gpu.lane = LLVMBuildURem(cg->b, s->gpu.tid, cg_i32(cg, s->wave), "");
+    s->gpu.lane = cg_urem(cg, s->gpu.tid, cg_i32(cg, s->wave));
     s->part = cg_over(cg, s->gpu.lane, s->rows);
     cg_place_thread(cg, s->gpu.lane, wave_number(cg), true);
     s->row = cg_modulo(cg, s->gpu.lane, s->rows);
@@ -162,11 +162,10 @@ static void am_begin(Cg *cg) {
     make_lds(cg, bytes);
     cg->entry = cg_block(cg, "entry");
     Blk body = cg_block(cg, "body");
-    LLVMPositionBuilderAtEnd(cg->b, cg->entry);
+    cg_at(cg, cg->entry);
     am_copies_begin(cg);
     special_registers(cg);
-    LLVMBuildBr(cg->b, body);
-    LLVMPositionBuilderAtEnd(cg->b, body);
+    cg_enter(cg, body);
 }
 
 static void am_end(Cg *cg) { LLVMBuildRetVoid(cg->b); }
@@ -175,12 +174,12 @@ static Val am_argument(Cg *cg, int slot, Ty type) {
     Val v = LLVMGetParam(cg->fn, (unsigned)slot);
     if (type == cg->ptr) return LLVMBuildAddrSpaceCast(cg->b, v, cg->ptr, "");
     if (type == cg->i64) return v;
-    return LLVMBuildBitCast(cg->b, LLVMBuildTrunc(cg->b, v, cg->i32, ""), type, "");
+    return cg_bitcast(cg, cg_trunc(cg, v, cg->i32), type);
 }
 
 static void am_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
     Val x = cg_intrinsic(cg, "llvm.amdgcn.workgroup.id.x", NULL, 0, NULL, 0);
-    body(cg, LLVMBuildZExt(cg->b, x, cg->i64, ""));
+    body(cg, cg_zext(cg, x, cg->i64));
 }
 
 // ---- operations

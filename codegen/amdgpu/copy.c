@@ -68,7 +68,7 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
 // Of the current tile: NULL unless some tile has fewer columns than its extent.
 static Val columns_of(Cg *cg, const TileOp *op, const Copy *c) {
     if (c->size % c->cols == 0) return NULL;
-    return LLVMBuildSub(cg->b, cg_i32(cg, c->size), first_index(cg, &op->coord[c->col_dim]), "");
+    return cg_sub(cg, cg_i32(cg, c->size), first_index(cg, &op->coord[c->col_dim]));
 }
 
 static bool by_elements(const Copy *c) { return c->size * c->tile.elem % HOME_PIECE != 0; }
@@ -93,8 +93,8 @@ typedef struct Digits {
 } Digits;
 
 static AmPlace digit(Cg *cg, Digits *d, int size) {
-    AmPlace r = {LLVMBuildURem(cg->b, d->x, cg_i32(cg, size), ""), d->more % size};
-    d->x = LLVMBuildUDiv(cg->b, d->x, cg_i32(cg, size), "");
+    AmPlace r = {cg_urem(cg, d->x, cg_i32(cg, size)), d->more % size};
+    d->x = cg_udiv(cg, d->x, cg_i32(cg, size));
     d->more /= size;
     return r;
 }
@@ -104,7 +104,7 @@ static AmPlace scaled(Cg *cg, AmPlace p, int by) {
 }
 
 static AmPlace joined(Cg *cg, AmPlace a, AmPlace b) {
-    return (AmPlace){LLVMBuildAdd(cg->b, a.at, b.at, ""), a.more + b.more};
+    return (AmPlace){cg_add(cg, a.at, b.at), a.more + b.more};
 }
 
 // Of a tile that is transposed. Lanes next to each other go along the columns of a row, for the
@@ -134,7 +134,7 @@ static Piece piece_at(Cg *cg, const Copy *c, Val tid, int i) {
     assert((!c->tile.transposed || (c->tile_rows & (c->tile_rows - 1)) == 0) && "and so the keys");
     Val x = cg_plus(cg, tid, i * threads);
     if ((i + 1) * threads > all_pieces(c))
-        p.in = LLVMBuildICmp(cg->b, LLVMIntULT, x, cg_i32(cg, all_pieces(c)), "");
+        p.in = cg_icmp(cg, LLVMIntULT, x, cg_i32(cg, all_pieces(c)));
     Digits d = {even ? tid : x, even ? i * threads : 0};
     if (c->tile.transposed) {
         transposed_place(cg, c, &d, &p);
@@ -149,7 +149,7 @@ static Piece piece_at(Cg *cg, const Copy *c, Val tid, int i) {
 // once for all tiles and keep them all in registers, which the accumulators need.
 static Val hidden_tid(Cg *cg) {
     Val tid = am_hidden(cg, am_state(cg)->gpu.tid);
-    return LLVMBuildAnd(cg->b, tid, cg_i32(cg, threads_of(cg) - 1), "");
+    return cg_and(cg, tid, cg_i32(cg, threads_of(cg) - 1));
 }
 
 // ---- loads
@@ -158,21 +158,20 @@ static Val tile_base(Cg *cg, const TileOp *op, const Copy *c) { // ptr addrspace
     Val sum = cg_i64(cg, 0);
     for (int d = 0; d < c->t->rank; d++) {
         if (op->each[d]) continue;
-        Val i = LLVMBuildSExt(cg->b, first_index(cg, &op->coord[d]), cg->i64, "");
-        sum =
-            LLVMBuildAdd(cg->b, sum, LLVMBuildMul(cg->b, i, cg_stride(cg, op->tensor, d), ""), "");
+        Val i = cg_sext(cg, first_index(cg, &op->coord[d]), cg->i64);
+        sum = cg_add(cg, sum, cg_mul(cg, i, cg_stride(cg, op->tensor, d)));
     }
     Val p = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
                                    LLVMPointerTypeInContext(cg->c, AM_GLOBAL), "");
-    return LLVMBuildGEP2(cg->b, cg_dtype(cg, c->t->dtype), p, &sum, 1, "");
+    return cg_element(cg, cg_dtype(cg, c->t->dtype), p, sum);
 }
 
 static Val rows_left(Cg *cg, const TileOp *op, const Copy *c) {
     int axis = op->coord[c->tiled_dim].axis;
     if (op->each[c->tiled_dim])
-        return LLVMBuildSub(cg->b, cg_axis_size(cg, axis), cg_element_begin(cg, op, axis), "");
-    return LLVMBuildSub(cg->b, cg_extent(cg, op->tensor, c->tiled_dim),
-                        first_index(cg, &op->coord[c->tiled_dim]), "");
+        return cg_sub(cg, cg_axis_size(cg, axis), cg_element_begin(cg, op, axis));
+    return cg_sub(cg, cg_extent(cg, op->tensor, c->tiled_dim),
+                  first_index(cg, &op->coord[c->tiled_dim]));
 }
 
 typedef struct From { // where the pieces of a tile come from
@@ -187,9 +186,8 @@ typedef struct From { // where the pieces of a tile come from
 // i64: elements from the base to a row of the tile.
 static Val row_offset(Cg *cg, const TileOp *op, const Copy *c, Val row, Val stride) {
     int axis = op->coord[c->tiled_dim].axis;
-    if (stride) return LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), stride, "");
-    return cg_element_offset(cg, op, axis,
-                             LLVMBuildAdd(cg->b, cg_element_begin(cg, op, axis), row, ""));
+    if (stride) return cg_mul(cg, cg_zext(cg, row, cg->i64), stride);
+    return cg_element_offset(cg, op, axis, cg_add(cg, cg_element_begin(cg, op, axis), row));
 }
 
 static Val row_stride(Cg *cg, const TileOp *op, const Copy *c) {
@@ -197,32 +195,32 @@ static Val row_stride(Cg *cg, const TileOp *op, const Copy *c) {
 }
 
 static Val element_at(Cg *cg, const Copy *c, Val base, Val at) {
-    return LLVMBuildGEP2(cg->b, cg_dtype(cg, c->t->dtype), base, &at, 1, "");
+    return cg_element(cg, cg_dtype(cg, c->t->dtype), base, at);
 }
 
 // Columns past the tensor's are read from the first ones.
 static Val column_at(Cg *cg, const Copy *c, const Piece *p, Val col) {
     Val in = p->in;
     if (c->ncols) {
-        Val has = LLVMBuildICmp(cg->b, LLVMIntSLT, cg_plus(cg, col, p->col.more), c->ncols, "");
-        in = in ? LLVMBuildAnd(cg->b, in, has, "") : has;
+        Val has = cg_less(cg, cg_plus(cg, col, p->col.more), c->ncols);
+        in = in ? cg_and(cg, in, has) : has;
     }
     if (!in) return col;
-    return LLVMBuildSelect(cg->b, in, col, cg_i32(cg, -p->col.more), "");
+    return cg_select(cg, in, col, cg_i32(cg, -p->col.more));
 }
 
 // Of a tile whose rows the tensor all has: what is the same for all lanes first.
 static Val whole_load(Cg *cg, const Copy *c, const From *f, const Piece *p, int j, Ty type) {
     Val fixed = cg_i64(cg, p->row.more + j);
-    fixed = f->stride ? LLVMBuildMul(cg->b, fixed, f->stride, "") : cg_i64(cg, 0);
-    fixed = LLVMBuildAdd(cg->b, fixed, cg_i64(cg, p->col.more), "");
-    Val row = p->in ? LLVMBuildSelect(cg->b, p->in, p->row.at, cg_i32(cg, 0), "") : p->row.at;
+    fixed = f->stride ? cg_mul(cg, fixed, f->stride) : cg_i64(cg, 0);
+    fixed = cg_add(cg, fixed, cg_i64(cg, p->col.more));
+    Val row = p->in ? cg_select(cg, p->in, p->row.at, cg_i32(cg, 0)) : p->row.at;
     if (!f->stride) row = cg_plus(cg, row, p->row.more + j);
     Val own = row_offset(cg, f->op, c, row, f->stride);
-    Val col = LLVMBuildSExt(cg->b, column_at(cg, c, p, p->col.at), cg->i64, "");
+    Val col = cg_sext(cg, column_at(cg, c, p, p->col.at), cg->i64);
     Val at = element_at(cg, c, f->base, fixed);
-    at = element_at(cg, c, at, LLVMBuildAdd(cg->b, own, col, ""));
-    return LLVMBuildLoad2(cg->b, type, at, "");
+    at = element_at(cg, c, at, cg_add(cg, own, col));
+    return cg_load(cg, type, at);
 }
 
 // Of the last tile: rows past the tensor's end are read from its last one, and made zeros.
@@ -231,12 +229,12 @@ static Val partial_load(Cg *cg, const Copy *c, const From *f, const Piece *p, in
     Val v[] = {row, cg_plus(cg, f->left, -1)};
     Val own = row_offset(cg, f->op, c, cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2), f->stride);
     Val col = cg_plus(cg, column_at(cg, c, p, p->col.at), p->col.more);
-    col = LLVMBuildSExt(cg->b, col, cg->i64, "");
-    Val at = element_at(cg, c, f->base, LLVMBuildAdd(cg->b, own, col, ""));
-    Val x = LLVMBuildLoad2(cg->b, type, at, "");
+    col = cg_sext(cg, col, cg->i64);
+    Val at = element_at(cg, c, f->base, cg_add(cg, own, col));
+    Val x = cg_load(cg, type, at);
     LLVMSetAlignment(x, (unsigned)(load_columns(c) * c->tile.elem));
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, f->left, "");
-    return LLVMBuildSelect(cg->b, in, x, LLVMConstNull(type), "");
+    Val in = cg_less(cg, row, f->left);
+    return cg_select(cg, in, x, LLVMConstNull(type));
 }
 
 typedef enum Rows { ALL_ROWS, SOME_ROWS, NO_ROWS } Rows; // of a tile that the tensor has
@@ -252,7 +250,7 @@ static void load_each(Cg *cg, const Copy *c, const From *f, const AmPending *p, 
                     : rows == SOME_ROWS ? partial_load(cg, c, f, &at, j, p->type)
                                         : LLVMConstNull(p->type);
             if (rows == ALL_ROWS) LLVMSetAlignment(v, (unsigned)(load_columns(c) * c->tile.elem));
-            LLVMBuildStore(cg->b, v, p->slot[i * loads + j]);
+            cg_store(cg, v, p->slot[i * loads + j]);
         }
     }
 }
@@ -266,28 +264,27 @@ static void load_pieces(Cg *cg, const Copy *c, const From *f, const AmPending *p
     Blk whole = f->once ? NULL : cg_block(cg, "load"), rest = cg_block(cg, "load.rest"),
         some = cg_block(cg, "load.some"), none = cg_block(cg, "load.none"),
         done = cg_block(cg, "loaded");
-    Val all = LLVMBuildICmp(cg->b, LLVMIntSGE, f->left, cg_i32(cg, c->tile_rows), "");
+    Val all = cg_icmp(cg, LLVMIntSGE, f->left, cg_i32(cg, c->tile_rows));
     if (whole)
-        LLVMBuildCondBr(cg->b, all, whole, rest);
+        cg_fork(cg, all, whole, rest);
     else
-        LLVMBuildBr(cg->b, rest);
-    LLVMPositionBuilderAtEnd(cg->b, rest);
-    Val any = LLVMBuildICmp(cg->b, LLVMIntSGT, f->left, cg_i32(cg, 0), "");
-    LLVMBuildCondBr(cg->b, any, some, none);
+        cg_br(cg, rest);
+    cg_at(cg, rest);
+    cg_fork(cg, cg_icmp(cg, LLVMIntSGT, f->left, cg_i32(cg, 0)), some, none);
     Blk way[] = {whole, some, none};
     for (int rows = whole ? ALL_ROWS : SOME_ROWS; rows <= NO_ROWS; rows++) {
-        LLVMPositionBuilderAtEnd(cg->b, way[rows]);
+        cg_at(cg, way[rows]);
         load_each(cg, c, f, p, first, end, (Rows)rows);
-        LLVMBuildBr(cg->b, done);
+        cg_br(cg, done);
     }
     LLVMMoveBasicBlockAfter(done, none);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    cg_at(cg, done);
 }
 
 // ---- into LDS
 
 static void write_at(Cg *cg, Val at, Val v, int bytes) {
-    LLVMSetAlignment(LLVMBuildStore(cg->b, v, am_lds(cg, at)), (unsigned)bytes);
+    LLVMSetAlignment(cg_store(cg, v, am_lds(cg, at)), (unsigned)bytes);
 }
 
 // Word h of column i of four rows with two columns a word: a pair along the rows.
@@ -300,18 +297,18 @@ static Val turned(Cg *cg, const Val row[4], int i, int h) {
 // Of the element (outer, inner), which begins a chunk or a half of one.
 static Val place_of(Cg *cg, const Copy *c, AmPlace outer, AmPlace inner) {
     int parts = am_state(cg)->parts, each = HOME_PIECE / c->tile.elem;
-    AmPlace chunk = {LLVMBuildUDiv(cg->b, inner.at, cg_i32(cg, each), ""), inner.more / each};
-    Digits in = {LLVMBuildUDiv(cg->b, inner.at, cg_i32(cg, 4), ""), inner.more / 4};
+    AmPlace chunk = {cg_udiv(cg, inner.at, cg_i32(cg, each)), inner.more / each};
+    Digits in = {cg_udiv(cg, inner.at, cg_i32(cg, 4)), inner.more / 4};
     AmPlace half = digit(cg, &in, each / 4);
     if (c->tile.paired) {
-        in = (Digits){LLVMBuildUDiv(cg->b, inner.at, cg_i32(cg, 4), ""), inner.more / 4};
+        in = (Digits){cg_udiv(cg, inner.at, cg_i32(cg, 4)), inner.more / 4};
         AmPlace part = digit(cg, &in, parts);
         half = digit(cg, &in, 2);
         chunk = joined(cg, scaled(cg, (AmPlace){in.x, in.more}, parts), part);
     }
     Val at = am_chunk(cg, &c->tile, outer, chunk);
     half = scaled(cg, half, 4 * c->tile.elem);
-    return cg_plus(cg, LLVMBuildAdd(cg->b, at, half.at, ""), half.more);
+    return cg_plus(cg, cg_add(cg, at, half.at), half.more);
 }
 
 static void write_transposed(Cg *cg, const Copy *c, const Piece *at, Val to, const Val row[4]) {
@@ -321,46 +318,44 @@ static void write_transposed(Cg *cg, const Copy *c, const Piece *at, Val to, con
         for (int h = 0; h < n; h++) w[h] = n == 2 ? turned(cg, row, i, h) : am_at(cg, row[h], i);
         AmPlace row_of = {at->col.at, at->col.more + i};
         Val p = place_of(cg, c, row_of, at->row);
-        write_at(cg, LLVMBuildAdd(cg->b, to, p, ""), am_vector(cg, cg->i32, w, n), 4 * n);
+        write_at(cg, cg_add(cg, to, p), am_vector(cg, cg->i32, w, n), 4 * n);
     }
 }
 
 static void write_plain(Cg *cg, const Copy *c, const Piece *at, Val to, Val v) {
     Val p = place_of(cg, c, at->row, at->col);
     if (!c->tile.paired) {
-        write_at(cg, LLVMBuildAdd(cg->b, to, p, ""), v, HOME_PIECE);
+        write_at(cg, cg_add(cg, to, p), v, HOME_PIECE);
         return;
     }
     for (int h = 0; h < 2; h++) {
         Val w[] = {am_at(cg, v, 2 * h), am_at(cg, v, 2 * h + 1)};
         if (h) p = place_of(cg, c, at->row, (AmPlace){at->col.at, at->col.more + 4});
-        write_at(cg, LLVMBuildAdd(cg->b, to, p, ""), am_vector(cg, cg->i32, w, 2), 8);
+        write_at(cg, cg_add(cg, to, p), am_vector(cg, cg->i32, w, 2), 8);
     }
 }
 
 static void write_piece(Cg *cg, const Copy *c, const AmPending *p, Val tid, int i, Val to) {
     Piece at = piece_at(cg, c, tid, i);
     int loads = loads_of(c);
-    Blk done = at.in ? cg_if(cg, at.in, "piece") : NULL;
+    Blk done = cg_if(cg, at.in, "piece");
     Val row[4];
-    Val ok = c->ncols ? LLVMBuildICmp(cg->b, LLVMIntSLT, cg_plus(cg, at.col.at, at.col.more),
-                                      c->ncols, "")
-                      : NULL;
+    Val ok = c->ncols ? cg_less(cg, cg_plus(cg, at.col.at, at.col.more), c->ncols) : NULL;
     for (int j = 0; j < loads; j++) {
-        row[j] = LLVMBuildLoad2(cg->b, p->type, p->slot[i * loads + j], "");
-        if (ok) row[j] = LLVMBuildSelect(cg->b, ok, row[j], LLVMConstNull(p->type), "");
+        row[j] = cg_load(cg, p->type, p->slot[i * loads + j]);
+        if (ok) row[j] = cg_select(cg, ok, row[j], LLVMConstNull(p->type));
     }
     if (c->tile.transposed)
         write_transposed(cg, c, &at, to, row);
     else
         write_plain(cg, c, &at, to, row[0]);
-    if (done) cg_end_if(cg, done);
+    cg_end_if(cg, done);
 }
 
 // What was in them needs no registers any more.
 static void forget(Cg *cg, const AmPending *p, int first, int end) {
     for (int i = first * loads_of(&p->copy); i < end * loads_of(&p->copy); i++)
-        LLVMBuildStore(cg->b, LLVMGetPoison(p->type), p->slot[i]);
+        cg_store(cg, LLVMGetPoison(p->type), p->slot[i]);
 }
 
 static void write_pieces(Cg *cg, const AmPending *p, int first, int end, Val to) {
@@ -371,55 +366,36 @@ static void write_pieces(Cg *cg, const AmPending *p, int first, int end, Val to)
 }
 
 static void land(Cg *cg, const AmPending *p) {
-    Blk done = cg_if(cg, LLVMBuildLoad2(cg->b, cg->i1, p->flag, ""), "land");
-    Val to = LLVMBuildLoad2(cg->b, cg->i32, p->to, "");
-    write_pieces(cg, p, 0, p->held, to);
+    Blk done = cg_if(cg, cg_load(cg, cg->i1, p->flag), "land");
+    write_pieces(cg, p, 0, p->held, cg_load(cg, cg->i32, p->to));
     cg_end_if(cg, done);
-    LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), p->flag);
+    cg_store(cg, LLVMConstNull(cg->i1), p->flag);
     forget(cg, p, 0, p->held);
 }
 
 // ---- by elements
 
 static void copy_element(Cg *cg, const TileOp *op, const Copy *c, Val i, Val to) {
-    Val row = LLVMBuildUDiv(cg->b, i, cg_i32(cg, c->cols), ""),
-        col = LLVMBuildURem(cg->b, i, cg_i32(cg, c->cols), "");
-    Val in = LLVMBuildAnd(
-        cg->b, LLVMBuildICmp(cg->b, LLVMIntSLT, row, rows_left(cg, op, c), ""),
-        LLVMBuildICmp(cg->b, LLVMIntSLT, col, c->ncols ? c->ncols : cg_i32(cg, c->cols), ""), "");
+    Val row = cg_udiv(cg, i, cg_i32(cg, c->cols)), col = cg_urem(cg, i, cg_i32(cg, c->cols));
+    Val in = cg_and(cg, cg_less(cg, row, rows_left(cg, op, c)),
+                    cg_less(cg, col, c->ncols ? c->ncols : cg_i32(cg, c->cols)));
     Ty t = cg_dtype(cg, c->t->dtype);
-    Blk here = LLVMGetInsertBlock(cg->b), read = cg_block(cg, "element"),
-        join = cg_block(cg, "element.done");
-    LLVMBuildCondBr(cg->b, in, read, join);
-    LLVMPositionBuilderAtEnd(cg->b, read);
+    Blk here = cg_here(cg), join = cg_if(cg, in, "element"), read = cg_here(cg);
     Val at = row_offset(cg, op, c, row, row_stride(cg, op, c));
-    at = LLVMBuildAdd(cg->b, at, LLVMBuildZExt(cg->b, col, cg->i64, ""), "");
-    Val p = LLVMBuildGEP2(cg->b, t, tile_base(cg, op, c), &at, 1, "");
-    Val x = LLVMBuildLoad2(cg->b, t, p, "");
-    LLVMBuildBr(cg->b, join);
-    LLVMPositionBuilderAtEnd(cg->b, join);
-    Val v = LLVMBuildPhi(cg->b, t, "");
-    LLVMAddIncoming(v, (Val[]){LLVMConstNull(t), x}, (Blk[]){here, read}, 2);
+    at = cg_add(cg, at, cg_zext(cg, col, cg->i64));
+    Val x = cg_load(cg, t, cg_element(cg, t, tile_base(cg, op, c), at));
+    cg_end_if(cg, join);
+    Val v = cg_join(cg, LLVMConstNull(t), here, x, read);
     bool turned = c->tile.transposed;
     Val dst = am_tile_offset(cg, &c->tile, turned ? col : row, turned ? row : col);
-    write_at(cg, LLVMBuildAdd(cg->b, to, dst, ""), v, c->tile.elem);
+    write_at(cg, cg_add(cg, to, dst), v, c->tile.elem);
 }
 
 static void copy_elements(Cg *cg, const TileOp *op, const Copy *c, Val to) {
-    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "elements"),
-        work = cg_block(cg, "elements.work"), done = cg_block(cg, "elements.done");
-    LLVMBuildBr(cg->b, head);
-    LLVMPositionBuilderAtEnd(cg->b, head);
-    Val i = LLVMBuildPhi(cg->b, cg->i32, "");
-    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, i, cg_i32(cg, c->tile_rows * c->cols), "");
-    LLVMBuildCondBr(cg->b, more, work, done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
-    copy_element(cg, op, c, i, to);
-    Val next = cg_plus(cg, i, threads_of(cg));
-    Blk latch = LLVMGetInsertBlock(cg->b);
-    LLVMAddIncoming(i, (Val[]){am_state(cg)->gpu.tid, next}, (Blk[]){pre, latch}, 2);
-    LLVMBuildBr(cg->b, head);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    Val end = cg_i32(cg, c->tile_rows * c->cols);
+    CgCount l = cg_count(cg, am_state(cg)->gpu.tid, end, NULL);
+    copy_element(cg, op, c, l.i, to);
+    cg_end_count(cg, &l, cg_i32(cg, threads_of(cg)), NULL);
 }
 
 // ---- operations
@@ -440,7 +416,7 @@ static void make_pending(Cg *cg, const TileOp *op, AmPending *p) {
     p->to = variable(cg, cg->i32);
     p->slot = ARENA_ARRAY(cg->arena, Val, n);
     for (int i = 0; i < n; i++) p->slot[i] = variable(cg, p->type);
-    LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), p->flag);
+    cg_store(cg, LLVMConstNull(cg->i1), p->flag);
 }
 
 void am_copies_begin(Cg *cg) {
@@ -452,7 +428,7 @@ void am_copies_begin(Cg *cg) {
 
 static Val stage_begin(Cg *cg, const TileOp *op, const Copy *c) {
     Val stage = cg_times(cg, cg_uniform(cg, op->stage), c->tile.bytes);
-    return LLVMBuildAdd(cg->b, cg->value[op->args.data[0]->id].mem, stage, "");
+    return cg_add(cg, cg->value[op->args.data[0]->id].mem, stage);
 }
 
 // As many pieces as may be on their way are loaded last; the others come and go before.
@@ -478,10 +454,10 @@ void am_copy(Cg *cg, const TileOp *op) {
     if (p->used) land(cg, p); // an earlier one into this buffer, where there may be one
     c.ncols = columns_of(cg, op, &c);
     Val to = stage_begin(cg, op, &c);
-    Blk done = op->when ? cg_if(cg, cg_uniform(cg, op->when), "copy") : NULL;
+    Blk done = cg_if(cg, op->when ? cg_uniform(cg, op->when) : NULL, "copy");
     if (p->used) {
-        LLVMBuildStore(cg->b, LLVMConstInt(cg->i1, 1, false), p->flag);
-        LLVMBuildStore(cg->b, to, p->to);
+        cg_store(cg, LLVMConstInt(cg->i1, 1, false), p->flag);
+        cg_store(cg, to, p->to);
         From from = {tile_base(cg, op, &c),     row_stride(cg, op, &c),
                      rows_left(cg, op, &c),     op->inside,
                      op->block == &cg->k->body, op};
@@ -491,7 +467,7 @@ void am_copy(Cg *cg, const TileOp *op) {
     } else {
         copy_elements(cg, op, &c, to);
     }
-    if (done) cg_end_if(cg, done);
+    cg_end_if(cg, done);
 }
 
 // More may land than the wait asks for: whatever is not known to be among the newest groups.

@@ -14,10 +14,10 @@ typedef struct Access {
     bool whole; // columns come in eights, at addresses that are multiples of 16
 } Access;
 
-static Val wide_index(Cg *cg, Val i) { return LLVMBuildSExt(cg->b, i, cg->i64, ""); }
+static Val wide_index(Cg *cg, Val i) { return cg_sext(cg, i, cg->i64); }
 
 static Val step_by(Cg *cg, const Access *a, Val from, Val elements) {
-    return LLVMBuildGEP2(cg->b, cg_dtype(cg, a->is.t->dtype), from, &elements, 1, "");
+    return cg_element(cg, cg_dtype(cg, a->is.t->dtype), from, elements);
 }
 
 static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
@@ -44,7 +44,7 @@ static Val columns_of(Cg *cg, const Access *a) {
 // Where columns of the tile may be past the tensor's.
 static Val column_inside(Cg *cg, const Access *a, Val col, int last) {
     if (last < a->is.cols && !a->is.ncols) return NULL;
-    return LLVMBuildICmp(cg->b, LLVMIntSLT, col, columns_of(cg, a), "");
+    return cg_less(cg, col, columns_of(cg, a));
 }
 
 // This lane's element e.
@@ -65,7 +65,7 @@ static Val number(Cg *cg, const Access *a, int m, int e) { // as it reads
 }
 
 static void store_words(Cg *cg, Val at, const Val *w, int n) {
-    LLVMSetAlignment(LLVMBuildStore(cg->b, am_vector(cg, cg->i32, w, n), at), 4);
+    LLVMSetAlignment(cg_store(cg, am_vector(cg, cg->i32, w, n), at), 4);
 }
 
 // Elements e and e + 1 of a row (WMMA: of both lanes' parts) in the tensor's type.
@@ -84,22 +84,22 @@ static void store_units(Cg *cg, const Access *a, int m, Val at) {
         int n = narrow ? unit / 2 : unit;
         for (int i = 0; i < n; i++)
             w[i] = narrow ? two(cg, a, m, e + 2 * i)
-                          : LLVMBuildBitCast(cg->b, number(cg, a, m, e + i), cg->i32, "");
+                          : cg_bitcast(cg, number(cg, a, m, e + i), cg->i32);
         Val in = column_inside(cg, a, col, greatest(cg, a, e + unit - 1));
-        Blk done = in ? cg_if(cg, in, "row") : NULL;
+        Blk done = cg_if(cg, in, "row");
         Val to = step_by(cg, a, at, wide_index(cg, col));
         for (int i = 0; i < n; i += 4) {
             store_words(cg, to, w + i, n - i < 4 ? n - i : 4);
             to = step_by(cg, a, to, cg_i64(cg, narrow ? 8 : 4));
         }
-        if (done) cg_end_if(cg, done);
+        cg_end_if(cg, done);
     }
 }
 
 // WMMA: of sixteen columns each of a row's two lanes stores eight.
 static void store_halves(Cg *cg, const Access *a, int m, Val at) {
     Val part = am_state(cg)->part;
-    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, part, cg_i32(cg, 0), "");
+    Val first = cg_is(cg, part, 0);
     for (int e = 0; e < a->n; e += 8) {
         Val pair[8], w[4];
         for (int i = 0; i < 8; i += 2)
@@ -108,12 +108,12 @@ static void store_halves(Cg *cg, const Access *a, int m, Val at) {
                     pair[i + h] = am_held(cg, a->is.v, am_register(cg, a->is.f, m, e + i + h));
             else
                 am_share_pairs(cg, two(cg, a, m, e + i), &pair[i]);
-        for (int i = 0; i < 4; i++) w[i] = LLVMBuildSelect(cg->b, first, pair[i], pair[i + 4], "");
+        for (int i = 0; i < 4; i++) w[i] = cg_select(cg, first, pair[i], pair[i + 4]);
         Val col = cg_plus(cg, cg_times(cg, part, 8), 2 * e);
         Val in = column_inside(cg, a, col, 2 * e + 15);
-        Blk done = in ? cg_if(cg, in, "row") : NULL;
+        Blk done = cg_if(cg, in, "row");
         store_words(cg, step_by(cg, a, at, wide_index(cg, col)), w, 4);
-        if (done) cg_end_if(cg, done);
+        cg_end_if(cg, done);
     }
 }
 
@@ -128,25 +128,24 @@ static void put(Cg *cg, const Access *a, Val x, Val at) {
     if (a->is.op->add)
         am_add(cg, x, at);
     else
-        LLVMBuildStore(cg->b, x, at);
+        cg_store(cg, x, at);
 }
 
 static void store_elements(Cg *cg, const Access *a, int m, Val at) {
     for (int e = 0; e < a->n; e++) {
         Val col = column_of(cg, a, e), in = column_inside(cg, a, col, greatest(cg, a, e));
         Val x = cg_write(cg, number(cg, a, m, e), a->is.t->dtype);
-        Blk done = in ? cg_if(cg, in, "row") : NULL;
+        Blk done = cg_if(cg, in, "row");
         put(cg, a, x, step_by(cg, a, at, wide_index(cg, col)));
-        if (done) cg_end_if(cg, done);
+        cg_end_if(cg, done);
     }
 }
 
 // Both lanes of a row take the branch or neither: what WMMA's exchange is between.
 static void store_row(Cg *cg, const Access *a, int m) {
-    Val row = row_of(cg, a, m), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->is.nrows, "");
+    Val row = row_of(cg, a, m), in = cg_less(cg, row, a->is.nrows);
     if (!a->is.cols) // one number per row: one lane of each row
-        in = LLVMBuildAnd(
-            cg->b, in, LLVMBuildICmp(cg->b, LLVMIntEQ, am_state(cg)->part, cg_i32(cg, 0), ""), "");
+        in = cg_and(cg, in, cg_is(cg, am_state(cg)->part, 0));
     Blk done = cg_if(cg, in, "row");
     Val at = row_begin(cg, a, row);
     bool narrow = dtype_half(a->is.t->dtype);
@@ -176,26 +175,25 @@ void am_store(Cg *cg, const TileOp *op) {
 
 static Val load_element(Cg *cg, const Access *a, int m, int e) {
     Val row = row_of(cg, a, m), zero = cg_i32(cg, 0), col = zero;
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->is.nrows, "");
+    Val in = cg_less(cg, row, a->is.nrows);
     if (a->is.cols) {
         col = column_of(cg, a, e);
-        in = LLVMBuildAnd(cg->b, in, LLVMBuildICmp(cg->b, LLVMIntSLT, col, columns_of(cg, a), ""),
-                          "");
+        in = cg_and(cg, in, cg_less(cg, col, columns_of(cg, a)));
     }
-    Val at = row_begin(cg, a, LLVMBuildSelect(cg->b, in, row, zero, ""));
-    at = step_by(cg, a, at, wide_index(cg, LLVMBuildSelect(cg->b, in, col, zero, "")));
-    Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, a->is.t->dtype), at, "");
+    Val at = row_begin(cg, a, cg_select(cg, in, row, zero));
+    at = step_by(cg, a, at, wide_index(cg, cg_select(cg, in, col, zero)));
+    Val x = cg_load(cg, cg_dtype(cg, a->is.t->dtype), at);
     return cg_or_zero(cg, in, cg_read(cg, x, a->is.t->dtype));
 }
 
 // `n` words of the row from a column on.
 static Val load_words(Cg *cg, const Access *a, int m, Val col, int n) {
     Val row = row_of(cg, a, m), zero = cg_i32(cg, 0);
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->is.nrows, "");
-    in = LLVMBuildAnd(cg->b, in, LLVMBuildICmp(cg->b, LLVMIntSLT, col, columns_of(cg, a), ""), "");
-    Val at = row_begin(cg, a, LLVMBuildSelect(cg->b, in, row, zero, ""));
-    at = step_by(cg, a, at, wide_index(cg, LLVMBuildSelect(cg->b, in, col, zero, "")));
-    Val x = LLVMBuildLoad2(cg->b, cg_vector(cg->i32, n), at, "");
+    Val in = cg_less(cg, row, a->is.nrows);
+    in = cg_and(cg, in, cg_less(cg, col, columns_of(cg, a)));
+    Val at = row_begin(cg, a, cg_select(cg, in, row, zero));
+    at = step_by(cg, a, at, wide_index(cg, cg_select(cg, in, col, zero)));
+    Val x = cg_load(cg, cg_vector(cg->i32, n), at);
     LLVMSetAlignment(x, (unsigned)(4 * n));
     return cg_or_zero(cg, in, x);
 }

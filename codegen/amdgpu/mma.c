@@ -50,7 +50,7 @@ static Product product_of(Cg *cg, const TileOp *op) {
     Val lane = s->crowded ? am_hidden(cg, s->gpu.lane) : s->gpu.lane;
     p.row = cg_modulo(cg, lane, s->rows);
     p.part = cg_over(cg, lane, s->rows);
-    p.row0 = LLVMBuildSub(cg->b, row0, s->row, "");
+    p.row0 = cg_sub(cg, row0, s->row);
     p.step = s->wmma ? 16 : s->parts * 4 * p.words / dtype_bytes(p.dtype);
     return p;
 }
@@ -65,8 +65,8 @@ static void begin_sum(Cg *cg, Product *p) {
 // ---- operands: the words of this lane's row `outer` in step k
 
 static Val load_chunk(Cg *cg, const TileShared *t, Val mem, AmPlace row, AmPlace chunk) {
-    Val at = LLVMBuildAdd(cg->b, am_chunk(cg, t, row, chunk), mem, "");
-    Val v = LLVMBuildLoad2(cg->b, cg_vector(cg->i32, 4), am_lds(cg, at), "");
+    Val at = cg_add(cg, am_chunk(cg, t, row, chunk), mem);
+    Val v = cg_load(cg, cg_vector(cg->i32, 4), am_lds(cg, at));
     LLVMSetAlignment(v, HOME_PIECE);
     return v;
 }
@@ -89,13 +89,11 @@ static void gather(Cg *cg, const Product *p, const TileShared *t, const TileValu
         Val at =
             s->wmma ? cg_i32(cg, k * p->step + i) : contracted(cg, p, k * p->step / s->parts + i);
         at = am_tile_offset(cg, t, at, row);
-        at = LLVMBuildAdd(cg->b, cg->value[v->id].mem, at, "");
-        x[i] = LLVMBuildLoad2(cg->b, type, am_lds(cg, at), "");
+        at = cg_add(cg, cg->value[v->id].mem, at);
+        x[i] = cg_load(cg, type, am_lds(cg, at));
     }
     for (int i = 0; i < p->words; i++)
-        w[i] = each == 1
-                   ? x[i]
-                   : LLVMBuildBitCast(cg->b, am_vector(cg, type, x + each * i, each), cg->i32, "");
+        w[i] = each == 1 ? x[i] : cg_bitcast(cg, am_vector(cg, type, x + each * i, each), cg->i32);
 }
 
 static void shared_words(Cg *cg, const Product *p, const TileValue *v, AmPlace row, int k, Val *w) {
@@ -120,15 +118,14 @@ static void fragment_words(Cg *cg, const Product *p, int m, int k, Val *w) {
     assert(f->columns == p->axis && (f->each == 2) == dtype_half(p->dtype));
     for (int i = 0; i < p->words; i++) {
         Val x = am_held(cg, p->left, am_register(cg, f, m, k * n + i * pair));
-        w[i] = LLVMBuildBitCast(cg->b, x, cg->i32, "");
+        w[i] = cg_bitcast(cg, x, cg->i32);
     }
 }
 
 static void left_words(Cg *cg, const Product *p, int m, int k, Val *w) {
     const AmState *s = am_state(cg);
     if (p->left->home == HOME_SHARED)
-        shared_words(cg, p, p->left,
-                     (AmPlace){LLVMBuildAdd(cg->b, p->row0, p->row, ""), s->rows * m}, k, w);
+        shared_words(cg, p, p->left, (AmPlace){cg_add(cg, p->row0, p->row), s->rows * m}, k, w);
     else
         fragment_words(cg, p, m, k, w);
 }
@@ -142,9 +139,9 @@ static void right_words(Cg *cg, const Product *p, int n, int k, Val *w) {
 
 // n words as the vector that an instruction takes.
 static Val operand(Cg *cg, Dtype t, const Val *w, int n) {
-    if (t == DT_F32) return LLVMBuildBitCast(cg->b, w[0], cg->f32, "");
+    if (t == DT_F32) return cg_bitcast(cg, w[0], cg->f32);
     Ty type = t == DT_F16 ? cg->f16 : cg->i16;
-    return LLVMBuildBitCast(cg->b, am_vector(cg, cg->i32, w, n), cg_vector(type, 2 * n), "");
+    return cg_bitcast(cg, am_vector(cg, cg->i32, w, n), cg_vector(type, 2 * n));
 }
 
 static Val mfma(Cg *cg, const Product *p, Val a, Val b, Val acc) {
@@ -236,27 +233,27 @@ static void matrix_product(Cg *cg, Product *p) {
 
 static void left_numbers(Cg *cg, const Product *p, int m, Val *x) {
     const AmState *s = am_state(cg);
-    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, s->part, cg_i32(cg, 0), "");
+    Val first = cg_is(cg, s->part, 0);
     const CgFragment *f = cg_fragment(cg, p->left);
     assert(f->columns == p->axis && f->each == 1);
     for (int e = 0; e < am_elements(cg, f); e++) {
         Val own = am_held(cg, p->left, am_register(cg, f, m, e));
         Val other = am_exchange(cg, own, s->rows);
-        x[2 * e] = LLVMBuildSelect(cg->b, first, own, other, "");
-        x[2 * e + 1] = LLVMBuildSelect(cg->b, first, other, own, "");
+        x[2 * e] = cg_select(cg, first, own, other);
+        x[2 * e + 1] = cg_select(cg, first, other, own);
     }
 }
 
 static Val four_at(Cg *cg, const TileValue *v, const TileShared *t, int axis, AmPlace row,
                    AmPlace k) {
     Val mem = cg->value[v->id].mem;
-    AmPlace chunk = {LLVMBuildLShr(cg->b, k.at, cg_i32(cg, 2), ""), k.more / 4};
+    AmPlace chunk = {cg_lshr(cg, k.at, cg_i32(cg, 2)), k.more / 4};
     if (t->col_axis == axis) return load_chunk(cg, t, mem, row, chunk);
     Val x[4], other = cg_plus(cg, row.at, row.more);
     for (int i = 0; i < 4; i++) {
         Val at = am_tile_offset(cg, t, cg_plus(cg, k.at, k.more + i), other);
-        at = LLVMBuildAdd(cg->b, mem, at, "");
-        x[i] = LLVMBuildLoad2(cg->b, cg->i32, am_lds(cg, at), "");
+        at = cg_add(cg, mem, at);
+        x[i] = cg_load(cg, cg->i32, am_lds(cg, at));
     }
     return am_vector(cg, cg->i32, x, 4);
 }
@@ -269,7 +266,7 @@ static void fma_step(Cg *cg, Product *p, const TileShared *right, const Val *x, 
         for (int i = 0; i < 4; i++)
             for (int m = 0; m < p->mt; m++) {
                 Val *acc = &p->acc[am_register(cg, p->f, m, e)];
-                Val b = LLVMBuildBitCast(cg->b, am_at(cg, four, i), cg->f32, "");
+                Val b = cg_bitcast(cg, am_at(cg, four, i), cg->f32);
                 Val v[] = {x[4 * m + i], b, *acc};
                 *acc = cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, v, 3);
             }
@@ -277,49 +274,27 @@ static void fma_step(Cg *cg, Product *p, const TileShared *right, const Val *x, 
 }
 
 // A loop over the contracted axis, which carries the sums.
-typedef struct FmaLoop {
-    Blk pre, head;
-    Val k, *sum; // i32: the first column of the turn; phis
-} FmaLoop;
-
-static FmaLoop fma_begin(Cg *cg, Product *p) {
-    FmaLoop l = {.pre = LLVMGetInsertBlock(cg->b), .head = cg_block(cg, "dot")};
-    int n = p->f->registers;
-    LLVMBuildBr(cg->b, l.head);
-    LLVMPositionBuilderAtEnd(cg->b, l.head);
-    l.k = LLVMBuildPhi(cg->b, cg->i32, "");
-    l.sum = ARENA_ARRAY(cg->arena, Val, n);
-    for (int i = 0; i < n; i++) {
-        l.sum[i] = LLVMBuildPhi(cg->b, cg->f32, "");
-        LLVMAddIncoming(l.sum[i], &p->acc[i], &l.pre, 1);
-        p->acc[i] = l.sum[i];
-    }
-    return l;
+static CgTurns fma_begin(Cg *cg, Product *p) {
+    return cg_turns(cg, cg_i32(cg, 0), p->acc, p->f->registers);
 }
 
-static void fma_end(Cg *cg, Product *p, FmaLoop *l, int step) {
-    Blk done = cg_block(cg, "dot.done");
-    Val next = cg_plus(cg, l->k, step);
-    LLVMAddIncoming(l->k, (Val[]){cg_i32(cg, 0), next}, (Blk[]){l->pre, l->head}, 2);
-    for (int i = 0; i < p->f->registers; i++) LLVMAddIncoming(l->sum[i], &p->acc[i], &l->head, 1);
-    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, p->depth), "");
-    LLVMBuildCondBr(cg->b, more, l->head, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+static void fma_end(Cg *cg, Product *p, CgTurns *l, int step) {
+    Val next = cg_plus(cg, l->i, step);
+    cg_end_turns(cg, l, next, cg_below(cg, next, p->depth), p->acc);
 }
 
 // The left operand in LDS.
 static void fma_shared(Cg *cg, Product *p, const TileShared *right) {
     TileShared left = tile_shared(cg->p, cg->k, p->left);
     int mt = p->mt;
-    FmaLoop l = fma_begin(cg, p);
-    Val *x = ARENA_ARRAY(cg->arena, Val, 4 * mt), row = LLVMBuildAdd(cg->b, p->row0, p->row, "");
+    CgTurns l = fma_begin(cg, p);
+    Val *x = ARENA_ARRAY(cg->arena, Val, 4 * mt), row = cg_add(cg, p->row0, p->row);
     for (int m = 0; m < mt; m++) {
         AmPlace at = {row, am_state(cg)->rows * m};
-        Val four = four_at(cg, p->left, &left, p->axis, at, (AmPlace){l.k, 0});
-        for (int i = 0; i < 4; i++)
-            x[4 * m + i] = LLVMBuildBitCast(cg->b, am_at(cg, four, i), cg->f32, "");
+        Val four = four_at(cg, p->left, &left, p->axis, at, (AmPlace){l.i, 0});
+        for (int i = 0; i < 4; i++) x[4 * m + i] = cg_bitcast(cg, am_at(cg, four, i), cg->f32);
     }
-    fma_step(cg, p, right, x, (AmPlace){l.k, 0});
+    fma_step(cg, p, right, x, (AmPlace){l.i, 0});
     fma_end(cg, p, &l, 4);
 }
 
@@ -339,10 +314,10 @@ static void fma_steps(Cg *cg, Product *p, const TileShared *right, const Val *x,
 // What a turn multiplies by comes down from turn to turn: registers have no number that is computed.
 static void fma_turns(Cg *cg, Product *p, const TileShared *right, const Val *all, int each) {
     int turns = p->depth / each, n = p->mt * each;
-    FmaLoop l = fma_begin(cg, p);
+    CgTurns l = fma_begin(cg, p);
     Val *x = ARENA_ARRAY(cg->arena, Val, n * (turns - 1));
-    for (int i = 0; i < n * (turns - 1); i++) x[i] = LLVMBuildPhi(cg->b, cg->f32, "");
-    fma_steps(cg, p, right, x, each, l.k, each);
+    for (int i = 0; i < n * (turns - 1); i++) x[i] = cg_phi(cg, cg->f32);
+    fma_steps(cg, p, right, x, each, l.i, each);
     for (int i = 0; i < n * (turns - 1); i++) {
         int t = i / n, m = i % n / each, j = i % each;
         const Val *from = &all[m * p->depth + t * each + j];

@@ -8,13 +8,11 @@
 
 Val am_vector(Cg *cg, Ty element, const Val *v, int n) {
     Val r = LLVMGetPoison(cg_vector(element, n));
-    for (int i = 0; i < n; i++) r = LLVMBuildInsertElement(cg->b, r, v[i], cg_i32(cg, i), "");
+    for (int i = 0; i < n; i++) r = cg_insert(cg, r, v[i], cg_i32(cg, i));
     return r;
 }
 
-Val am_at(Cg *cg, Val vector, int i) {
-    return LLVMBuildExtractElement(cg->b, vector, cg_i32(cg, i), "");
-}
+Val am_at(Cg *cg, Val vector, int i) { return cg_extract(cg, vector, cg_i32(cg, i)); }
 
 // ---- pairs
 
@@ -46,21 +44,21 @@ Val am_pack_unguarded(Cg *cg, Dtype t, Val low, Val high) {
 Val am_pack(Cg *cg, Dtype t, Val low, Val high) {
     if (t == DT_BF16) return pack_bf16(cg, low, high, true);
     Val v[] = {cg_write(cg, low, t), cg_write(cg, high, t)};
-    return LLVMBuildBitCast(cg->b, am_vector(cg, cg_dtype(cg, t), v, 2), cg->i32, "");
+    return cg_bitcast(cg, am_vector(cg, cg_dtype(cg, t), v, 2), cg->i32);
 }
 
 static Val read_half(Cg *cg, Dtype t, Val bits) { // the low 16 of an i32
-    Val x = LLVMBuildTrunc(cg->b, bits, cg->i16, "");
-    return cg_read(cg, LLVMBuildBitCast(cg->b, x, cg_dtype(cg, t), ""), t);
+    Val x = cg_trunc(cg, bits, cg->i16);
+    return cg_read(cg, cg_bitcast(cg, x, cg_dtype(cg, t)), t);
 }
 
 Val am_unpack(Cg *cg, Dtype t, Val pair, int half) {
-    return read_half(cg, t, half ? LLVMBuildLShr(cg->b, pair, cg_i32(cg, 16), "") : pair);
+    return read_half(cg, t, half ? cg_lshr(cg, pair, cg_i32(cg, 16)) : pair);
 }
 
 Val am_unpack_part(Cg *cg, Dtype t, Val pair) {
     Val by = cg_times(cg, am_state(cg)->part, 16);
-    return read_half(cg, t, LLVMBuildLShr(cg->b, pair, by, ""));
+    return read_half(cg, t, cg_lshr(cg, pair, by));
 }
 
 // ---- between lanes
@@ -73,17 +71,17 @@ static Val permute_rows(Cg *cg, Val v) { // between lanes 0..15 and 16..31
 
 // LLVM moves some of these into a branch that alone uses them, unless they are pinned: not all lanes would be there.
 Val am_from(Cg *cg, Val v, Val lane) {
-    Val args[] = {cg_times(cg, lane, 4), LLVMBuildBitCast(cg->b, v, cg->i32, "")};
+    Val args[] = {cg_times(cg, lane, 4), cg_bitcast(cg, v, cg->i32)};
     Val got = cg_intrinsic(cg, "llvm.amdgcn.ds.bpermute", NULL, 0, args, 2);
-    return LLVMBuildBitCast(cg->b, am_pinned(cg, got), LLVMTypeOf(v), "");
+    return cg_bitcast(cg, am_pinned(cg, got), LLVMTypeOf(v));
 }
 
 Val am_exchange(Cg *cg, Val v, int mask) {
     const AmState *s = am_state(cg);
     if (s->wave != 32 || mask != 16)
-        return am_from(cg, v, LLVMBuildXor(cg->b, s->gpu.lane, cg_i32(cg, mask), ""));
-    Val got = permute_rows(cg, LLVMBuildBitCast(cg->b, v, cg->i32, ""));
-    return LLVMBuildBitCast(cg->b, am_pinned(cg, got), LLVMTypeOf(v), "");
+        return am_from(cg, v, cg_xor(cg, s->gpu.lane, cg_i32(cg, mask)));
+    Val got = permute_rows(cg, cg_bitcast(cg, v, cg->i32));
+    return cg_bitcast(cg, am_pinned(cg, got), LLVMTypeOf(v));
 }
 
 Val am_ballot(Cg *cg, Val bit) {
@@ -92,18 +90,18 @@ Val am_ballot(Cg *cg, Val bit) {
 }
 
 Val am_every(Cg *cg, Val bit) {
-    Val none = am_ballot(cg, LLVMBuildNot(cg->b, bit, ""));
+    Val none = am_ballot(cg, cg_not(cg, bit));
     return LLVMBuildIsNull(cg->b, none, "");
 }
 
 // Part 0 has the even columns, part 1 the odd ones.
 void am_share_pairs(Cg *cg, Val own, Val out[2]) {
     Val other = am_exchange(cg, own, 16);
-    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, am_state(cg)->part, cg_i32(cg, 0), "");
+    Val first = cg_is(cg, am_state(cg)->part, 0);
     for (int i = 0; i < 2; i++) { // bytes of `own` are 0..3 of the selector's, of `other` 4..7
         Val mine = cg_i32(cg, i ? 0x07060302 : 0x05040100);
         Val theirs = cg_i32(cg, i ? 0x03020706 : 0x01000504);
-        Val selector = LLVMBuildSelect(cg->b, first, mine, theirs, "");
+        Val selector = cg_select(cg, first, mine, theirs);
         out[i] = permute_bytes(cg, other, own, selector);
     }
 }

@@ -66,14 +66,13 @@ static int known_key(int r) {
 // part of it is whose. What is known is added last, where it costs nothing.
 Val am_chunk(Cg *cg, const TileShared *t, AmPlace row, AmPlace chunk) {
     int lines = t->pitch < 128 ? ~127 : ~0, pitch = t->pitch;
-    Val line = LLVMBuildAnd(cg->b, cg_times(cg, row.at, pitch), cg_i32(cg, lines), "");
-    Val high = LLVMBuildAnd(cg->b, chunk.at, cg_i32(cg, ~7), "");
-    Val slot = LLVMBuildAnd(cg->b, chunk.at, cg_i32(cg, 7), "");
-    slot = LLVMBuildXor(cg->b, slot, row_key(cg, row.at), "");
+    Val line = cg_and(cg, cg_times(cg, row.at, pitch), cg_i32(cg, lines));
+    Val high = cg_and(cg, chunk.at, cg_i32(cg, ~7));
+    Val slot = cg_and(cg, chunk.at, cg_i32(cg, 7));
+    slot = cg_xor(cg, slot, row_key(cg, row.at));
     int other = (chunk.more ^ known_key(row.more)) & 7;
-    if (other) slot = LLVMBuildXor(cg->b, slot, cg_i32(cg, other), "");
-    Val in = cg_times(cg, LLVMBuildOr(cg->b, slot, high, ""), HOME_PIECE);
-    Val at = LLVMBuildAdd(cg->b, line, in, "");
+    if (other) slot = cg_xor(cg, slot, cg_i32(cg, other));
+    Val at = cg_add(cg, line, cg_times(cg, cg_or(cg, slot, high), HOME_PIECE));
     return cg_plus(cg, at, (row.more * pitch & lines) + (chunk.more & ~7) * HOME_PIECE);
 }
 
@@ -94,9 +93,9 @@ Val am_tile_offset(Cg *cg, const TileShared *t, Val outer, Val inner) {
     if (t->col_axis < 0) return cg_i32(cg, 0);
     if (t->row_axis < 0) return cg_times(cg, inner, t->elem);
     Val at = cg_times(cg, t->paired ? paired_position(cg, inner) : inner, t->elem);
-    Val chunk = LLVMBuildLShr(cg->b, at, cg_i32(cg, 4), "");
-    Val in = LLVMBuildAnd(cg->b, at, cg_i32(cg, 15), "");
-    return LLVMBuildAdd(cg->b, am_chunk(cg, t, (AmPlace){outer, 0}, (AmPlace){chunk, 0}), in, "");
+    Val chunk = cg_lshr(cg, at, cg_i32(cg, 4));
+    Val in = cg_and(cg, at, cg_i32(cg, 15));
+    return cg_add(cg, am_chunk(cg, t, (AmPlace){outer, 0}, (AmPlace){chunk, 0}), in);
 }
 
 // ---- elements

@@ -6,9 +6,7 @@
 
 #include <assert.h>
 
-static Val scaled(Cg *cg, Val index, Val by) {
-    return LLVMBuildMul(cg->b, LLVMBuildSExt(cg->b, index, cg->i64, ""), by, "");
-}
+static Val scaled(Cg *cg, Val index, Val by) { return cg_mul(cg, cg_sext(cg, index, cg->i64), by); }
 
 // All columns of the tensor, or a tile of them, the last of which may have fewer.
 static void find_columns(Cg *cg, CgAccess *a, const TileAxis *axis, Val first, int d, int each) {
@@ -16,12 +14,12 @@ static void find_columns(Cg *cg, CgAccess *a, const TileAxis *axis, Val first, i
     assert(d == a->t->rank - 1 && a->t->extent[d]->op == EX_CONST);
     a->cols = axis->whole ? all : axis->extent;
     if (axis->whole) return;
-    a->begin = cg_sum(cg, a->begin, scaled(cg, first, cg_i64(cg, each)));
-    if (all % axis->extent) a->ncols = LLVMBuildSub(cg->b, cg_i32(cg, all), first, "");
+    a->begin = cg_add(cg, a->begin, scaled(cg, first, cg_i64(cg, each)));
+    if (all % axis->extent) a->ncols = cg_sub(cg, cg_i32(cg, all), first);
 }
 
 static Val first_row(Cg *cg, const CgAccess *a, Val tile) {
-    return cg_sum(cg, tile, cg_thread_part(cg, a->v->layout, a->f->rows));
+    return cg_add(cg, tile, cg_thread_part(cg, a->v->layout, a->f->rows));
 }
 
 CgAccess cg_access(Cg *cg, const TileOp *op, const TileValue *v, Val from, int unit, int column) {
@@ -31,9 +29,9 @@ CgAccess cg_access(Cg *cg, const TileOp *op, const TileValue *v, Val from, int u
         const TileCoord *at = &op->coord[d];
         if (op->each[d]) continue;
         Val i = cg_uniform(cg, at->at), stride = cg_stride(cg, op->tensor, d);
-        if (unit > 1) stride = LLVMBuildMul(cg->b, stride, cg_i64(cg, unit), "");
+        if (unit > 1) stride = cg_mul(cg, stride, cg_i64(cg, unit));
         if (at->axis < 0 || cg->k->axes[at->axis].extent == 1) {
-            a.begin = cg_sum(cg, a.begin, scaled(cg, i, stride));
+            a.begin = cg_add(cg, a.begin, scaled(cg, i, stride));
             continue;
         }
         const TileAxis *axis = &cg->k->axes[at->axis];
@@ -56,7 +54,7 @@ CgAccess cg_access(Cg *cg, const TileOp *op, const TileValue *v, Val from, int u
 Val cg_row_offset(Cg *cg, const CgAccess *a, Val row) {
     if (a->stride) return scaled(cg, row, a->stride);
     Val at = cg_element_offset(cg, a->op, a->f->rows, row);
-    return a->unit > 1 ? LLVMBuildMul(cg->b, at, cg_i64(cg, a->unit), "") : at;
+    return a->unit > 1 ? cg_mul(cg, at, cg_i64(cg, a->unit)) : at;
 }
 
 Val cg_number(Cg *cg, const CgAccess *a, int row, int column) {

@@ -18,11 +18,11 @@ static Val number_at(Cg *cg, const TileOp *op, const TileValue *v, int d, const 
     if (op->each[d]) return cg_i32(cg, 0); // added for the axis
     Val first = cg_uniform(cg, op->coord[d].at);
     if (axis < 0) return first;
-    Val i = LLVMBuildMul(cg->b, first, cg_i32(cg, cg->k->axes[axis].extent), "");
-    i = LLVMBuildAdd(cg->b, i, cg_thread_part(cg, v->layout, axis), "");
-    i = LLVMBuildAdd(cg->b, i, cg_i32(cg, part[axis]), "");
-    Val has = LLVMBuildICmp(cg->b, LLVMIntSLT, i, cg_extent(cg, op->tensor, d), "");
-    *in = LLVMBuildAnd(cg->b, *in, has, "");
+    Val i = cg_times(cg, first, cg->k->axes[axis].extent);
+    i = cg_add(cg, i, cg_thread_part(cg, v->layout, axis));
+    i = cg_plus(cg, i, part[axis]);
+    Val has = cg_less(cg, i, cg_extent(cg, op->tensor, d));
+    *in = cg_and(cg, *in, has);
     return i;
 }
 
@@ -30,25 +30,23 @@ static Place place_of(Cg *cg, const TileOp *op, const TileValue *v, const int *p
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     Val at = cg_i64(cg, 0), in = LLVMConstInt(cg->i1, 1, false);
     for (int d = 0; d < t->rank; d++) {
-        Val i = LLVMBuildSExt(cg->b, number_at(cg, op, v, d, part, &in), cg->i64, "");
-        at = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, i, cg_stride(cg, op->tensor, d), ""), "");
+        Val i = cg_sext(cg, number_at(cg, op, v, d, part, &in), cg->i64);
+        at = cg_add(cg, at, cg_mul(cg, i, cg_stride(cg, op->tensor, d)));
     }
     Val places[TILE_MAX_AXES] = {NULL};
     for (int i = 0; i < v->rank; i++) {
         int axis = v->axis[i];
         if (!tile_goes_by_element(op, axis)) continue;
-        Val pos = LLVMBuildAdd(cg->b, cg_element_begin(cg, op, axis),
-                               cg_thread_part(cg, v->layout, axis), "");
+        Val pos = cg_add(cg, cg_element_begin(cg, op, axis), cg_thread_part(cg, v->layout, axis));
         places[axis] = pos = cg_plus(cg, pos, part[axis]);
-        at = LLVMBuildAdd(cg->b, at, cg_element_offset(cg, op, axis, pos), "");
-        Val has = LLVMBuildICmp(cg->b, LLVMIntSLT, pos, cg_axis_size(cg, axis), "");
-        in = LLVMBuildAnd(cg->b, in, has, "");
+        at = cg_add(cg, at, cg_element_offset(cg, op, axis, pos));
+        in = cg_and(cg, in, cg_less(cg, pos, cg_axis_size(cg, axis)));
     }
-    if (tile_scatters(op)) at = LLVMBuildAdd(cg->b, at, cg_scatter_offset(cg, op, places), "");
-    at = LLVMBuildSelect(cg->b, in, at, cg_i64(cg, 0), "");
+    if (tile_scatters(op)) at = cg_add(cg, at, cg_scatter_offset(cg, op, places));
+    at = cg_select(cg, in, at, cg_i64(cg, 0));
     Val base = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
                                       LLVMPointerTypeInContext(cg->c, 1), "");
-    return (Place){LLVMBuildGEP2(cg->b, cg_dtype(cg, t->dtype), base, &at, 1, ""), in};
+    return (Place){cg_element(cg, cg_dtype(cg, t->dtype), base, at), in};
 }
 
 bool cg_goes_by_columns(Cg *cg, const TileOp *op, const TileValue *v) {
@@ -81,7 +79,7 @@ void cg_store_elements(Cg *cg, const TileOp *op) {
         if (op->add)
             cg_gpu(cg)->hooks->add(cg, x, p.ptr);
         else
-            LLVMBuildStore(cg->b, x, p.ptr);
+            cg_store(cg, x, p.ptr);
         cg_end_if(cg, done);
     }
 }
@@ -98,7 +96,7 @@ static void load_all(Cg *cg, const TileOp *op) {
     for (int i = 0; i < f->registers; i++) {
         part_of(v, f, i, part);
         Place p = place_of(cg, op, v, part);
-        Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, t->dtype), p.ptr, "");
+        Val x = cg_load(cg, cg_dtype(cg, t->dtype), p.ptr);
         value->e[cg_slot(f, part)] = cg_or_zero(cg, p.in, cg_read(cg, x, t->dtype));
     }
 }
@@ -109,14 +107,14 @@ void cg_load_elements(Cg *cg, const TileOp *op) {
         load_all(cg, op);
         return;
     }
-    Blk before = LLVMGetInsertBlock(cg->b);
+    Blk before = cg_here(cg);
     Blk done = cg_if(cg, LLVMBuildIsNotNull(cg->b, cg_pointer(cg, op->tensor), ""), "state0");
     load_all(cg, op);
-    Blk loaded = LLVMGetInsertBlock(cg->b);
+    Blk loaded = cg_here(cg);
     cg_end_if(cg, done);
     for (int i = 0; i < value->n; i++) {
         Val x = value->e[i], none = cg_f32(cg, 0);
-        value->e[i] = LLVMBuildPhi(cg->b, cg->f32, "");
+        value->e[i] = cg_phi(cg, cg->f32);
         LLVMAddIncoming(value->e[i], (Val[]){none, x}, (Blk[]){before, loaded}, 2);
     }
 }

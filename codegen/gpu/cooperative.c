@@ -25,7 +25,7 @@ typedef struct At { // the current element
 
 static Val load(Cg *cg, const At *at, const TileValue *v, int n) {
     Val p = cg_shared_pointer(cg, v, at->axis, at->own, at->walked);
-    Val x = LLVMBuildLoad2(cg->b, cg_vector(cg_dtype(cg, v->dtype), n), p, "");
+    Val x = cg_load(cg, cg_vector(cg_dtype(cg, v->dtype), n), p);
     if (n > 1) LLVMSetAlignment(x, PIECE);
     return x;
 }
@@ -34,18 +34,16 @@ static Val operand(Cg *cg, CgElem *elem, int k) {
     const At *at = elem->ctx;
     const TileValue *v = at->op->args.data[k];
     assert(v->home == HOME_SHARED);
-    Val x = at->piece && at->piece[k]
-                ? LLVMBuildExtractElement(cg->b, at->piece[k], cg_i32(cg, at->in_piece), "")
-                : load(cg, at, v, 1);
+    Val x = at->piece && at->piece[k] ? cg_extract(cg, at->piece[k], cg_i32(cg, at->in_piece))
+                                      : load(cg, at, v, 1);
     return cg_read(cg, x, v->dtype);
 }
 
 static Val position(Cg *cg, CgElem *elem, int axis) {
     const At *at = elem->ctx;
     Val in = axis == at->axis ? at->own : at->walked;
-    if (axis != at->axis && at->in_piece)
-        in = LLVMBuildAdd(cg->b, in, cg_i32(cg, at->in_piece), "");
-    return LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), in, "");
+    if (axis != at->axis && at->in_piece) in = cg_plus(cg, in, at->in_piece);
+    return cg_add(cg, cg_tile_begin(cg, axis), in);
 }
 
 // How many elements of each operand are one load: rows of whole pieces, of one type.
@@ -99,30 +97,19 @@ static int pieces_of(Cg *cg, const At *at, const TileResult *out, int n) {
 // Of the current element: the body, or its reduction in a loop.
 static Val made(Cg *cg, CgElem *elem, const TileResult *out) {
     At *at = elem->ctx;
-    Val phi[SUMS], sum[SUMS], none = cg_f32(cg, ex_identity(out->reduce));
+    Val sum[SUMS], none = cg_f32(cg, ex_identity(out->reduce));
     if (out->reduce == EX_CONST) return cg_expr(cg, out->body, elem);
     int n = piece_of(cg, at, out), sums = n < SUMS ? n : SUMS;
-    Val share = LLVMBuildAnd(cg->b, cg_gpu(cg)->tid, cg_i32(cg, at->shares - 1), "");
-    Val first = LLVMBuildMul(cg->b, share, cg_i32(cg, n), "");
-    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "column"),
-        done = cg_block(cg, "reduced");
-    LLVMBuildBr(cg->b, head);
-    LLVMPositionBuilderAtEnd(cg->b, head);
-    at->walked = LLVMBuildPhi(cg->b, cg->i32, "");
-    for (int i = 0; i < sums; i++) phi[i] = sum[i] = LLVMBuildPhi(cg->b, cg->f32, "");
-    Val walked = at->walked, col = walked;
+    Val first = cg_times(cg, cg_and(cg, cg_gpu(cg)->tid, cg_i32(cg, at->shares - 1)), n);
+    for (int i = 0; i < sums; i++) sum[i] = none;
+    CgTurns t = cg_turns(cg, first, sum, sums);
+    at->walked = t.i;
     for (int i = pieces_of(cg, at, out, n); i > 0; i--) {
         add_piece(cg, elem, out, n, sum);
-        at->walked = col = LLVMBuildAdd(cg->b, col, cg_i32(cg, n * at->shares), "");
+        at->walked = cg_plus(cg, at->walked, n * at->shares);
     }
-    Blk latch = LLVMGetInsertBlock(cg->b);
-    LLVMAddIncoming(walked, (Val[]){first, col}, (Blk[]){pre, latch}, 2);
-    for (int i = 0; i < sums; i++)
-        LLVMAddIncoming(phi[i], (Val[]){none, sum[i]}, (Blk[]){pre, latch}, 2);
     const Ex *size = cg->k->axes[out->reduce_axis].size;
-    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, col, cg_uniform(cg, size), "");
-    LLVMBuildCondBr(cg->b, more, head, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    cg_end_turns(cg, &t, at->walked, cg_less(cg, at->walked, cg_uniform(cg, size)), sum);
     for (int i = 1; i < sums; i++) sum[0] = cg_merge(cg, out->reduce, sum[0], sum[i]);
     for (int other = 1; other < at->shares; other *= 2)
         sum[0] = cg_merge(cg, out->reduce, sum[0], cg_gpu(cg)->hooks->exchange(cg, sum[0], other));
@@ -132,18 +119,13 @@ static Val made(Cg *cg, CgElem *elem, const TileResult *out) {
 // The elements from `first` on, each by as many threads as share it.
 static void chunk(Cg *cg, At *at, int i, int first, int width) {
     const TileValue *v = at->op->results.data[i];
-    Val number = LLVMBuildUDiv(cg->b, cg_gpu(cg)->tid, cg_i32(cg, at->shares), "");
-    at->own = LLVMBuildAdd(cg->b, number, cg_i32(cg, first), "");
+    at->own = cg_plus(cg, cg_udiv(cg, cg_gpu(cg)->tid, cg_i32(cg, at->shares)), first);
     CgElem elem = {.lanes = 1, .param = operand, .pos = position, .lane_axis = -1, .ctx = at};
-    Blk work = cg_block(cg, "vector"), done = cg_block(cg, "vector.done");
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, at->own, cg_i32(cg, width), "");
-    LLVMBuildCondBr(cg->b, in, work, done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
+    Blk done = cg_if(cg, cg_below(cg, at->own, width), "vector");
     Val x = made(cg, &elem, &at->op->outs.data[i]);
     Val p = cg_shared_pointer(cg, v, at->axis, at->own, NULL);
-    LLVMBuildStore(cg->b, cg_write(cg, x, v->dtype), p); // the same by all that share it
-    LLVMBuildBr(cg->b, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    cg_store(cg, cg_write(cg, x, v->dtype), p); // the same by all that share it
+    cg_enter(cg, done);
 }
 
 void cg_cooperative_map(Cg *cg, const TileOp *op) {

@@ -51,7 +51,7 @@ static Val lane_part(Cg *cg, const CgFragment *f, int axis) {
         const LayoutDigit *d = &f->is.digit[i];
         if (d->place != LAYOUT_LANE) continue;
         Val n = cg_modulo(cg, cg_over(cg, cg_gpu(cg)->lane, stride), d->count);
-        if (d->axis == axis) sum = LLVMBuildAdd(cg->b, sum, cg_times(cg, n, d->step), "");
+        if (d->axis == axis) sum = cg_add(cg, sum, cg_times(cg, n, d->step));
         stride *= d->count;
     }
     return sum;
@@ -61,7 +61,7 @@ static void add(Cg *cg, Sums *to, int x, Val v) {
     Sum new = {x, cg_i32(cg, x), v};
     for (int i = 0; i < to->n; i++)
         if (to->data[i].x == x) {
-            to->data[i].v = LLVMBuildFAdd(cg->b, to->data[i].v, v, "");
+            to->data[i].v = cg_fadd(cg, to->data[i].v, v);
             return;
         }
     VEC_PUSH(cg->arena, to, new);
@@ -69,8 +69,8 @@ static void add(Cg *cg, Sums *to, int x, Val v) {
 
 // Whether the axis has the place of a register's elements.
 static Val exists(Cg *cg, const TileValue *v, int axis, int part) {
-    Val at = LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), cg_thread_part(cg, v->layout, axis), "");
-    return LLVMBuildICmp(cg->b, LLVMIntSLT, cg_plus(cg, at, part), cg_axis_size(cg, axis), "");
+    Val at = cg_add(cg, cg_tile_begin(cg, axis), cg_thread_part(cg, v->layout, axis));
+    return cg_less(cg, cg_plus(cg, at, part), cg_axis_size(cg, axis));
 }
 
 static Sums in_registers(Cg *cg, const TileValue *v, const CgFragment *f) {
@@ -80,8 +80,7 @@ static Sums in_registers(Cg *cg, const TileValue *v, const CgFragment *f) {
         for (int a = 0; a < v->rank; a++)
             part[v->axis[a]] = layout_part(&f->is, LAYOUT_REG, v->axis[a], i);
         int row = part[f->rows], column = part[f->columns];
-        Val in =
-            LLVMBuildAnd(cg->b, exists(cg, v, f->rows, row), exists(cg, v, f->columns, column), "");
+        Val in = cg_and(cg, exists(cg, v, f->rows, row), exists(cg, v, f->columns, column));
         Val x = cg_gpu(cg)->hooks->element(cg, v, v->layout, part);
         add(cg, &sums, row - column, cg_or_zero(cg, in, x));
     }
@@ -94,17 +93,16 @@ static int ceil_to(int x, int by) { return (x + (x < 0 ? 0 : by - 1)) / by * by;
 static Sums in_their_lanes(Cg *cg, const CgFragment *f, const Lanes *l, const Sums *from) {
     Sums sums = {0};
     Val row = lane_part(cg, f, f->rows), column = lane_part(cg, f, f->columns);
-    Val base = LLVMBuildSub(cg->b, cg_gpu(cg)->lane, cg_times(cg, row, l->stride), "");
+    Val base = cg_sub(cg, cg_gpu(cg)->lane, cg_times(cg, row, l->stride));
     for (int i = 0; i < from->n; i++) {
         int above = ceil_to(from->data[i].x, l->rows), less = above - from->data[i].x;
-        Val t = cg_plus(cg, LLVMBuildAdd(cg->b, row, column, ""), less);
-        Val lane =
-                LLVMBuildAdd(cg->b, base, cg_times(cg, cg_modulo(cg, t, l->rows), l->stride), ""),
+        Val t = cg_plus(cg, cg_add(cg, row, column), less);
+        Val lane = cg_add(cg, base, cg_times(cg, cg_modulo(cg, t, l->rows), l->stride)),
             turn = cg_over(cg, t, l->rows);
         Val v = cg_gpu(cg)->hooks->from(cg, from->data[i].v, lane);
         int turns = (l->rows - 1 + less + l->most) / l->rows;
         for (int k = 0; k <= turns; k++) {
-            Val here = LLVMBuildICmp(cg->b, LLVMIntEQ, turn, cg_i32(cg, k), "");
+            Val here = cg_is(cg, turn, k);
             add(cg, &sums, above - k * l->rows, cg_or_zero(cg, here, v));
         }
     }
@@ -114,16 +112,14 @@ static Sums in_their_lanes(Cg *cg, const CgFragment *f, const Lanes *l, const Su
 // Over the lanes that differ in `mask`: each keeps every second of the sums.
 static Sums halved(Cg *cg, const Sums *from, int mask) {
     Sums sums = {0};
-    Val bit = LLVMBuildAnd(cg->b, cg_gpu(cg)->lane, cg_i32(cg, mask), "");
-    Val odd = LLVMBuildICmp(cg->b, LLVMIntNE, bit, cg_i32(cg, 0), "");
+    Val bit = cg_and(cg, cg_gpu(cg)->lane, cg_i32(cg, mask));
+    Val odd = cg_icmp(cg, LLVMIntNE, bit, cg_i32(cg, 0));
     for (int i = 0; i < from->n; i += 2) {
         Sum a = from->data[i], b = {0, a.at, cg_f32(cg, 0)};
         if (i + 1 < from->n) b = from->data[i + 1];
-        Val keep = LLVMBuildSelect(cg->b, odd, b.v, a.v, ""),
-            give = LLVMBuildSelect(cg->b, odd, a.v, b.v, "");
+        Val keep = cg_select(cg, odd, b.v, a.v), give = cg_select(cg, odd, a.v, b.v);
         give = cg_gpu(cg)->hooks->exchange(cg, give, mask);
-        Sum new = {0, LLVMBuildSelect(cg->b, odd, b.at, a.at, ""),
-                   LLVMBuildFAdd(cg->b, keep, give, "")};
+        Sum new = {0, cg_select(cg, odd, b.at, a.at), cg_fadd(cg, keep, give)};
         VEC_PUSH(cg->arena, &sums, new);
     }
     return sums;
@@ -144,33 +140,28 @@ static Sums across_columns(Cg *cg, const CgFragment *f, Sums sums) {
 static Val offset_of(Cg *cg, const TileOp *op, const CgFragment *f, Val at, Val *in) {
     int layout = op->args.data[0]->layout;
     Val pos[TILE_MAX_AXES] = {NULL}, sum = cg_i64(cg, 0);
-    Val column = LLVMBuildSub(cg->b, cg_thread_part(cg, layout, f->columns),
-                              lane_part(cg, f, f->columns), "");
-    Val row =
-        LLVMBuildAdd(cg->b, cg_tile_begin(cg, f->rows), cg_thread_part(cg, layout, f->rows), "");
-    pos[f->rows] = LLVMBuildAdd(cg->b, row, at, "");
-    pos[f->columns] = LLVMBuildAdd(cg->b, cg_tile_begin(cg, f->columns), column, "");
+    Val column = cg_sub(cg, cg_thread_part(cg, layout, f->columns), lane_part(cg, f, f->columns));
+    Val row = cg_add(cg, cg_tile_begin(cg, f->rows), cg_thread_part(cg, layout, f->rows));
+    pos[f->rows] = cg_add(cg, row, at);
+    pos[f->columns] = cg_add(cg, cg_tile_begin(cg, f->columns), column);
     *in = LLVMConstInt(cg->i1, 1, false);
     for (int d = 0; d < cg->p->tensors.data[op->tensor].rank; d++) {
         if (op->each[d]) continue;
         Val i = cg_uniform(cg, op->coord[d].at);
-        Val has = LLVMBuildICmp(cg->b, LLVMIntULT, i, cg_extent(cg, op->tensor, d), "");
-        *in = LLVMBuildAnd(cg->b, *in, has, "");
-        i = LLVMBuildMul(cg->b, LLVMBuildSExt(cg->b, i, cg->i64, ""), cg_stride(cg, op->tensor, d),
-                         "");
-        sum = LLVMBuildAdd(cg->b, sum, i, "");
+        Val has = cg_icmp(cg, LLVMIntULT, i, cg_extent(cg, op->tensor, d));
+        *in = cg_and(cg, *in, has);
+        i = cg_mul(cg, cg_sext(cg, i, cg->i64), cg_stride(cg, op->tensor, d));
+        sum = cg_add(cg, sum, i);
     }
-    return LLVMBuildAdd(cg->b, sum, cg_scatter_offset(cg, op, pos), "");
+    return cg_add(cg, sum, cg_scatter_offset(cg, op, pos));
 }
 
 // Whether the number is the same in all lanes.
 static Val is_uniform(Cg *cg, Val same, Val n) {
-    Val part[] = {LLVMBuildTrunc(cg->b, n, cg->i32, ""),
-                  LLVMBuildTrunc(cg->b, LLVMBuildLShr(cg->b, n, cg_i64(cg, 32), ""), cg->i32, "")};
+    Val part[] = {cg_trunc(cg, n, cg->i32), cg_trunc(cg, cg_lshr(cg, n, cg_i64(cg, 32)), cg->i32)};
     for (int i = 0; i < 2; i++) {
-        Val first = cg_gpu(cg)->hooks->from(cg, part[i], cg_i32(cg, 0));
-        Val is = LLVMBuildICmp(cg->b, LLVMIntEQ, first, part[i], "");
-        same = LLVMBuildAnd(cg->b, same, is, "");
+        Val is = cg_same(cg, cg_gpu(cg)->hooks->from(cg, part[i], cg_i32(cg, 0)), part[i]);
+        same = cg_and(cg, same, is);
     }
     return same;
 }
@@ -180,21 +171,21 @@ static void put(Cg *cg, const TileOp *op, Val offset, Val counts, Val x) {
     Val base = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
                                       LLVMPointerTypeInContext(cg->c, 1), "");
     Blk done = cg_if(cg, counts, "diagonal");
-    cg_gpu(cg)->hooks->add(cg, x, LLVMBuildGEP2(cg->b, cg->f32, base, &offset, 1, ""));
+    cg_gpu(cg)->hooks->add(cg, x, cg_element(cg, cg->f32, base, offset));
     cg_end_if(cg, done);
 }
 
 static Val is_something(Cg *cg, Val x, Val in) {
-    return LLVMBuildAnd(cg->b, in, LLVMBuildFCmp(cg->b, LLVMRealUNE, x, cg_f32(cg, 0), ""), "");
+    return cg_and(cg, in, cg_fcmp(cg, LLVMRealUNE, x, cg_f32(cg, 0)));
 }
 
 static void put_one(Cg *cg, const TileOp *op, const Sums *sums, Val offset, Val in) {
     Val sum = sums->data[0].v;
-    for (int i = 1; i < sums->n; i++) sum = LLVMBuildFAdd(cg->b, sum, sums->data[i].v, "");
+    for (int i = 1; i < sums->n; i++) sum = cg_fadd(cg, sum, sums->data[i].v);
     for (int mask = 1; mask < cg->target->lanes; mask *= 2)
-        sum = LLVMBuildFAdd(cg->b, sum, cg_gpu(cg)->hooks->exchange(cg, sum, mask), "");
-    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, cg_gpu(cg)->lane, cg_i32(cg, 0), "");
-    put(cg, op, offset, LLVMBuildAnd(cg->b, first, in, ""), sum);
+        sum = cg_fadd(cg, sum, cg_gpu(cg)->hooks->exchange(cg, sum, mask));
+    Val first = cg_is(cg, cg_gpu(cg)->lane, 0);
+    put(cg, op, offset, cg_and(cg, first, in), sum);
 }
 
 void cg_add_diagonals(Cg *cg, const TileOp *op) {
@@ -209,19 +200,16 @@ void cg_add_diagonals(Cg *cg, const TileOp *op) {
         in = same;
     for (int i = 0; i < sums.n; i++) offset[i] = offset_of(cg, op, f, sums.data[i].at, &in);
     same = is_uniform(cg, same, offset[0]);
-    for (int i = 1; i < sums.n; i++)
-        same = LLVMBuildAnd(cg->b, same, LLVMBuildICmp(cg->b, LLVMIntEQ, offset[i], offset[0], ""),
-                            "");
+    for (int i = 1; i < sums.n; i++) same = cg_and(cg, same, cg_same(cg, offset[i], offset[0]));
     Blk one = cg_block(cg, "one"), many = cg_block(cg, "many"), done = cg_block(cg, "added");
-    LLVMBuildCondBr(cg->b, cg_gpu(cg)->hooks->every(cg, same), one, many);
-    LLVMPositionBuilderAtEnd(cg->b, one);
+    cg_branch(cg, cg_gpu(cg)->hooks->every(cg, same), one, many);
     put_one(cg, op, &sums, offset[0], in);
-    LLVMBuildBr(cg->b, done);
-    LLVMMoveBasicBlockAfter(many, LLVMGetInsertBlock(cg->b));
-    LLVMPositionBuilderAtEnd(cg->b, many);
+    cg_br(cg, done);
+    LLVMMoveBasicBlockAfter(many, cg_here(cg));
+    cg_at(cg, many);
     for (int i = 0; i < sums.n; i++)
         put(cg, op, offset[i], is_something(cg, sums.data[i].v, in), sums.data[i].v);
-    LLVMBuildBr(cg->b, done);
-    LLVMMoveBasicBlockAfter(done, LLVMGetInsertBlock(cg->b));
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    cg_br(cg, done);
+    LLVMMoveBasicBlockAfter(done, cg_here(cg));
+    cg_at(cg, done);
 }

@@ -69,7 +69,7 @@ static Val digit_of(Cg *cg, Val number, int stride, const LayoutDigit *d, bool l
 }
 
 static Val scaled(Cg *cg, CgPart p) {
-    return p.step > 1 ? LLVMBuildMul(cg->b, p.number, cg_i32(cg, p.step), "") : p.number;
+    return p.step > 1 ? cg_times(cg, p.number, p.step) : p.number;
 }
 
 static void add_digits(Cg *cg, const Layout *l, LayoutPlace place, Val number, CgPart *sum) {
@@ -80,7 +80,7 @@ static void add_digits(Cg *cg, const Layout *l, LayoutPlace place, Val number, C
         if (d->axis >= 0) {
             Val before = sum->number ? scaled(cg, *sum) : NULL;
             *sum = (CgPart){digit_of(cg, number, stride, d, last), d->step};
-            if (before) *sum = (CgPart){LLVMBuildAdd(cg->b, before, scaled(cg, *sum), ""), 1};
+            if (before) *sum = (CgPart){cg_add(cg, before, scaled(cg, *sum)), 1};
         }
         stride *= d->count;
     }
@@ -138,8 +138,8 @@ Val cg_warp_part(Cg *cg, int layout, int axis, int by) {
     CgPart p = {NULL, 1};
     if (layout_share(l, LAYOUT_WARP, axis) == 1) return NULL;
     Layout in = in_threads(l, axis);
-    add_digits(cg, &in, LAYOUT_WARP,
-               LLVMBuildUDiv(cg->b, cg_gpu(cg)->tid, cg_i32(cg, cg->target->lanes), ""), &p);
+    add_digits(cg, &in, LAYOUT_WARP, cg_udiv(cg, cg_gpu(cg)->tid, cg_i32(cg, cg->target->lanes)),
+               &p);
     return cg_times(cg, p.number, p.step * by);
 }
 
@@ -160,6 +160,6 @@ Val cg_across(Cg *cg, const Layout *l, int axis, ExOp reduce, Val v) {
 Val cg_merge(Cg *cg, ExOp reduce, Val a, Val b) {
     if (!a) return b;
     Val v[] = {a, b};
-    if (reduce == EX_ROWSUM) return cg_fast(LLVMBuildFAdd(cg->b, a, b, ""));
+    if (reduce == EX_ROWSUM) return cg_fast(cg_fadd(cg, a, b));
     return cg_math(cg, reduce == EX_ROWMAX ? EX_MAX : EX_MIN, v, 2);
 }

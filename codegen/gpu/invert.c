@@ -25,18 +25,18 @@ static Val pointer(Cg *cg, const Inverse *w, Val row, Val col) {
 }
 
 static void put(Cg *cg, const Inverse *w, Val row, Val col, Val x) {
-    LLVMBuildStore(cg->b, x, pointer(cg, w, row, col));
+    cg_store(cg, x, pointer(cg, w, row, col));
 }
 
 // Four side by side, from a multiple of four on.
 static void four(Cg *cg, const Inverse *w, Val row, Val col, Val *to) {
     Ty type = cg_vector(cg->f32, FOUR);
     for (int i = 0; i < FOUR && !cg_gpu(cg)->hooks->pieces; i++)
-        to[i] = LLVMBuildLoad2(cg->b, cg->f32, pointer(cg, w, row, cg_plus(cg, col, i)), "");
+        to[i] = cg_load(cg, cg->f32, pointer(cg, w, row, cg_plus(cg, col, i)));
     if (!cg_gpu(cg)->hooks->pieces) return;
-    Val v = LLVMBuildLoad2(cg->b, type, pointer(cg, w, row, col), "");
+    Val v = cg_load(cg, type, pointer(cg, w, row, col));
     LLVMSetAlignment(v, FOUR * sizeof(float));
-    for (int i = 0; i < FOUR; i++) to[i] = LLVMBuildExtractElement(cg->b, v, cg_i32(cg, i), "");
+    for (int i = 0; i < FOUR; i++) to[i] = cg_extract(cg, v, cg_i32(cg, i));
 }
 
 static Val multiply_add(Cg *cg, Val a, Val b, Val c) {
@@ -44,32 +44,14 @@ static Val multiply_add(Cg *cg, Val a, Val b, Val c) {
     return cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, v, 3);
 }
 
-typedef struct Guard {
-    Blk done;
-} Guard;
-
-// What follows is for `in` alone.
-static Guard only(Cg *cg, Val in) {
-    Guard g = {cg_block(cg, "inverse.done")};
-    Blk work = cg_block(cg, "inverse");
-    LLVMBuildCondBr(cg->b, in, work, g.done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
-    return g;
-}
-
-static void all(Cg *cg, Guard g) {
-    LLVMBuildBr(cg->b, g.done);
-    LLVMPositionBuilderAtEnd(cg->b, g.done);
-}
-
 // Thread t has column t % LEAF of block t / LEAF.
 static void make_leaves(Cg *cg, const Inverse *w) {
     Val tid = cg_gpu(cg)->tid, own = cg_modulo(cg, tid, LEAF), x[LEAF];
-    Val first = LLVMBuildSub(cg->b, tid, own, "");
-    Guard g = only(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, tid, cg_i32(cg, w->n), ""));
+    Val first = cg_sub(cg, tid, own);
+    Blk g = cg_if(cg, cg_below(cg, tid, w->n), "inverse");
     for (int t = 0; t < LEAF; t++) {
-        Val diagonal = LLVMBuildICmp(cg->b, LLVMIntEQ, own, cg_i32(cg, t), "");
-        x[t] = LLVMBuildSelect(cg->b, diagonal, cg_f32(cg, 1), cg_f32(cg, 0), "");
+        Val diagonal = cg_is(cg, own, t);
+        x[t] = cg_select(cg, diagonal, cg_f32(cg, 1), cg_f32(cg, 0));
     }
     for (int t = 1; t < LEAF; t++)
         for (int s = 0; s < t; s += FOUR) {
@@ -79,12 +61,12 @@ static void make_leaves(Cg *cg, const Inverse *w) {
                 x[t] = multiply_add(cg, row[i], x[s + i], x[t]);
         }
     for (int t = 0; t < LEAF; t++) { // below the diagonal lies N, which others read
-        Val after = LLVMBuildICmp(cg->b, LLVMIntSLE, own, cg_i32(cg, t), "");
-        Guard above = only(cg, after);
+        Val after = cg_icmp(cg, LLVMIntSLE, own, cg_i32(cg, t));
+        Blk above = cg_if(cg, after, "inverse");
         put(cg, w, tid, cg_plus(cg, first, t), x[t]);
-        all(cg, above);
+        cg_end_if(cg, above);
     }
-    all(cg, g);
+    cg_end_if(cg, g);
 }
 
 // ---- from blocks of `b` places to those of twice as many
@@ -100,7 +82,7 @@ static Share share_of(Cg *cg, const Inverse *w, int b) {
     Share s = {.b = b, .each = (all + threads - 1) / threads};
     if (s.each < FOUR) s.each = FOUR;
     Val tid = cg_gpu(cg)->tid;
-    s.in = LLVMBuildICmp(cg->b, LLVMIntSLT, tid, cg_i32(cg, all / s.each), "");
+    s.in = cg_below(cg, tid, all / s.each);
     s.l = cg_modulo(cg, tid, b);
     Val rest = cg_over(cg, tid, b);
     s.row = cg_times(cg, cg_modulo(cg, rest, b / s.each), s.each);
@@ -110,87 +92,62 @@ static Share share_of(Cg *cg, const Inverse *w, int b) {
 }
 
 // A loop over four of the contracted places at a time.
-typedef struct Terms {
-    Blk pre, head;
-    Val k;
-} Terms;
-
-static Terms terms_begin(Cg *cg, const Inverse *w, const Share *s) {
-    Terms t = {.pre = LLVMGetInsertBlock(cg->b), .head = cg_block(cg, "terms")};
-    Val zero = cg_i32(cg, 0), none = cg_f32(cg, 0);
-    LLVMBuildBr(cg->b, t.head);
-    LLVMPositionBuilderAtEnd(cg->b, t.head);
-    t.k = LLVMBuildPhi(cg->b, cg->i32, "");
-    LLVMAddIncoming(t.k, &zero, &t.pre, 1);
-    for (int i = 0; i < s->each; i++) {
-        w->x[i] = LLVMBuildPhi(cg->b, cg->f32, "");
-        LLVMAddIncoming(w->x[i], &none, &t.pre, 1);
-    }
-    return t;
+static CgTurns terms_begin(Cg *cg, const Inverse *w, const Share *s) {
+    for (int i = 0; i < s->each; i++) w->x[i] = cg_f32(cg, 0);
+    return cg_turns(cg, cg_i32(cg, 0), w->x, s->each);
 }
 
-static void terms_end(Cg *cg, const Inverse *w, const Share *s, Terms *t, const Val *phi) {
-    Blk done = cg_block(cg, "terms.done");
-    Val next = cg_plus(cg, t->k, FOUR);
-    LLVMAddIncoming(t->k, &next, &t->head, 1);
-    for (int i = 0; i < s->each; i++) LLVMAddIncoming(phi[i], &w->x[i], &t->head, 1);
-    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, s->b), "");
-    LLVMBuildCondBr(cg->b, more, t->head, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+static void terms_end(Cg *cg, const Inverse *w, const Share *s, CgTurns *t) {
+    Val next = cg_plus(cg, t->i, FOUR);
+    cg_end_turns(cg, t, next, cg_below(cg, next, s->b), w->x);
 }
 
 // M(h, l) = sum over k of N(hi + h, lo + k) T(lo + k, lo + l); T11 is 0 above its diagonal, where memory has N.
 static void first_product(Cg *cg, const Inverse *w, const Share *s) {
-    Val *phi = ARENA_ARRAY(cg->arena, Val, s->each);
-    Terms t = terms_begin(cg, w, s);
-    Val right[FOUR], left[FOUR], at = LLVMBuildAdd(cg->b, s->lo, t.k, "");
-    for (int i = 0; i < s->each; i++) phi[i] = w->x[i];
-    four(cg, w, LLVMBuildAdd(cg->b, s->lo, s->l, ""), at, right);
+    CgTurns t = terms_begin(cg, w, s);
+    Val right[FOUR], left[FOUR], at = cg_add(cg, s->lo, t.i);
+    four(cg, w, cg_add(cg, s->lo, s->l), at, right);
     for (int j = 0; j < FOUR; j++) {
-        Val there = LLVMBuildICmp(cg->b, LLVMIntSGE, cg_plus(cg, t.k, j), s->l, "");
-        right[j] = LLVMBuildSelect(cg->b, there, right[j], cg_f32(cg, 0), "");
+        Val there = cg_icmp(cg, LLVMIntSGE, cg_plus(cg, t.i, j), s->l);
+        right[j] = cg_select(cg, there, right[j], cg_f32(cg, 0));
     }
     for (int i = 0; i < s->each; i++) {
-        Val row = LLVMBuildAdd(cg->b, s->hi, cg_plus(cg, s->row, i), "");
-        four(cg, w, row, at, left);
+        four(cg, w, cg_add(cg, s->hi, cg_plus(cg, s->row, i)), at, left);
         for (int j = 0; j < FOUR; j++) w->x[i] = multiply_add(cg, left[j], right[j], w->x[i]);
     }
-    terms_end(cg, w, s, &t, phi);
+    terms_end(cg, w, s, &t);
 }
 
 // T(h, l) = sum over k <= h of T(hi + h, hi + k) M(k, l).
 static void second_product(Cg *cg, const Inverse *w, const Share *s) {
-    Val *phi = ARENA_ARRAY(cg->arena, Val, s->each);
-    Terms t = terms_begin(cg, w, s);
+    CgTurns t = terms_begin(cg, w, s);
     Val right[FOUR], left[FOUR];
-    for (int i = 0; i < s->each; i++) phi[i] = w->x[i];
-    four(cg, w, LLVMBuildAdd(cg->b, s->hi, s->l, ""), LLVMBuildAdd(cg->b, s->lo, t.k, ""), right);
+    four(cg, w, cg_add(cg, s->hi, s->l), cg_add(cg, s->lo, t.i), right);
     for (int j = 0; j < FOUR; j++)
         for (int i = 0; i < s->each; i += FOUR) {
-            Val k = cg_plus(cg, t.k, j), h = cg_plus(cg, s->row, i);
-            four(cg, w, LLVMBuildAdd(cg->b, s->hi, k, ""), LLVMBuildAdd(cg->b, s->hi, h, ""), left);
+            Val k = cg_plus(cg, t.i, j), h = cg_plus(cg, s->row, i);
+            four(cg, w, cg_add(cg, s->hi, k), cg_add(cg, s->hi, h), left);
             for (int c = 0; c < FOUR; c++) {
-                Val there = LLVMBuildICmp(cg->b, LLVMIntSLE, k, cg_plus(cg, h, c), "");
-                left[c] = LLVMBuildSelect(cg->b, there, left[c], cg_f32(cg, 0), "");
+                Val there = cg_icmp(cg, LLVMIntSLE, k, cg_plus(cg, h, c));
+                left[c] = cg_select(cg, there, left[c], cg_f32(cg, 0));
                 w->x[i + c] = multiply_add(cg, left[c], right[j], w->x[i + c]);
             }
         }
-    terms_end(cg, w, s, &t, phi);
+    terms_end(cg, w, s, &t);
 }
 
 // The elements to where M or T21 lies transposed.
 static void put_share(Cg *cg, const Inverse *w, const Share *s, Val row, Val col) {
-    Guard g = only(cg, s->in);
+    Blk g = cg_if(cg, s->in, "inverse");
     for (int i = 0; i < s->each; i++)
-        put(cg, w, LLVMBuildAdd(cg->b, row, s->l, ""),
-            LLVMBuildAdd(cg->b, col, cg_plus(cg, s->row, i), ""), w->x[i]);
-    all(cg, g);
+        put(cg, w, cg_add(cg, row, s->l), cg_add(cg, col, cg_plus(cg, s->row, i)), w->x[i]);
+    cg_end_if(cg, g);
 }
 
 static void merge_pairs(Cg *cg, const Inverse *w, int b) {
     Share s = share_of(cg, w, b);
-    s.lo = LLVMBuildSelect(cg->b, s.in, s.lo, cg_i32(cg, 0),
-                           ""); // others do the work of the first, and keep none
+    s.lo =
+        cg_select(cg, s.in, s.lo, cg_i32(cg, 0)); // others do the work of the first, and keep none
     s.hi = cg_plus(cg, s.lo, b);
     first_product(cg, w, &s);
     cg_gpu(cg)->hooks->barrier(cg);
@@ -206,14 +163,13 @@ static void put_result(Cg *cg, const Inverse *w, const TileValue *v) {
     int threads = cg_gpu(cg)->threads, turns = (w->n * w->n + threads - 1) / threads;
     for (int i = 0; i < turns; i++) {
         Val at = cg_plus(cg, cg_gpu(cg)->tid, i * threads);
-        Guard g = only(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, at, cg_i32(cg, w->n * w->n), ""));
+        Blk g = cg_if(cg, cg_below(cg, at, w->n * w->n), "inverse");
         Val row = cg_over(cg, at, w->n), col = cg_modulo(cg, at, w->n);
-        Val there = LLVMBuildICmp(cg->b, LLVMIntSLE, row, col, "");
-        Val x = LLVMBuildLoad2(cg->b, cg->f32, pointer(cg, w, row, col), "");
-        x = LLVMBuildSelect(cg->b, there, x, cg_f32(cg, 0), "");
-        LLVMBuildStore(cg->b, cg_write(cg, x, v->dtype),
-                       cg_shared_pointer(cg, v, v->axis[0], row, col));
-        all(cg, g);
+        Val there = cg_icmp(cg, LLVMIntSLE, row, col);
+        Val x = cg_load(cg, cg->f32, pointer(cg, w, row, col));
+        x = cg_select(cg, there, x, cg_f32(cg, 0));
+        cg_store(cg, cg_write(cg, x, v->dtype), cg_shared_pointer(cg, v, v->axis[0], row, col));
+        cg_end_if(cg, g);
     }
 }
 

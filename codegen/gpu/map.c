@@ -75,10 +75,9 @@ static Val masked(Cg *cg, const CgSpace *s, const TileResult *out, Val v) {
         if (d->axis == axis && d->place != LAYOUT_REG) most += (d->count - 1) * d->step;
     }
     if (!a->whole || a->size->op != EX_CONST || most < a->size->i) return v;
-    Val at =
-        LLVMBuildAdd(cg->b, cg_thread_part(cg, s->layout, axis), cg_i32(cg, s->part[axis]), "");
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, at, cg_i32(cg, a->size->i), "");
-    return LLVMBuildSelect(cg->b, in, v, cg_f32(cg, ex_identity(out->reduce)), "");
+    Val at = cg_plus(cg, cg_thread_part(cg, s->layout, axis), s->part[axis]);
+    Val in = cg_below(cg, at, a->size->i);
+    return cg_select(cg, in, v, cg_f32(cg, ex_identity(out->reduce)));
 }
 
 // ---- operands and positions
@@ -89,7 +88,7 @@ static Val param(Cg *cg, CgElem *elem, int k) {
 }
 
 Val cg_walk_first(Cg *cg, const CgWalk *m, int axis) {
-    return cg_sum(cg, cg_tile_begin(cg, axis), cg_thread_part(cg, m->space.layout, axis));
+    return cg_add(cg, cg_tile_begin(cg, axis), cg_thread_part(cg, m->space.layout, axis));
 }
 
 static bool place(Cg *cg, CgElem *elem, int axis, Val *first, int *offset) {
@@ -189,12 +188,8 @@ static Blk first_copies(Cg *cg, const TileOp *map) {
         map->naxes);
     int copies = layout_share(&own, LAYOUT_WARP, LAYOUT_COPIES);
     if (copies == 1) return NULL;
-    Blk work = cg_block(cg, "spread"), done = cg_block(cg, "spread.done");
     Val first = cg_i32(cg, cg_gpu(cg)->threads / copies);
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, cg_gpu(cg)->tid, first, "");
-    LLVMBuildCondBr(cg->b, in, work, done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
-    return done;
+    return cg_if(cg, cg_less(cg, cg_gpu(cg)->tid, first), "spread");
 }
 
 void cg_spread(Cg *cg, const TileOp *map) {
@@ -210,10 +205,8 @@ void cg_spread(Cg *cg, const TileOp *map) {
                 at[a] = cg_plus(cg, cg_thread_part(cg, layout, v->axis[a]),
                                 layout_part(&f->is, LAYOUT_REG, v->axis[a], r * f->each));
             Val x = cg->value[v->id].e[r], p = cg_shared_pointer(cg, v, v->axis[0], at[0], at[1]);
-            LLVMBuildStore(cg->b, f->each == 1 ? cg_write(cg, x, v->dtype) : x, p);
+            cg_store(cg, f->each == 1 ? cg_write(cg, x, v->dtype) : x, p);
         }
     }
-    if (!done) return;
-    LLVMBuildBr(cg->b, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    cg_end_if(cg, done);
 }

@@ -8,7 +8,7 @@ void cg_alloc(Cg *cg, const TileValue *v) {
 void cg_view(Cg *cg, const TileOp *op) {
     const TileValue *buffer = op->args.data[0];
     Val stage = cg_times(cg, cg_uniform(cg, op->stage), tile_shared(cg->p, cg->k, buffer).bytes);
-    cg->value[op->results.data[0]->id].mem = cg_sum(cg, cg->value[buffer->id].mem, stage);
+    cg->value[op->results.data[0]->id].mem = cg_add(cg, cg->value[buffer->id].mem, stage);
 }
 
 void cg_beside(Cg *cg, const TileOp *op) {
@@ -20,7 +20,7 @@ Val cg_shared_pointer(Cg *cg, const TileValue *v, int axis, Val own, Val other) 
     bool along = t.col_axis == axis;
     Val row = t.row_axis < 0 ? NULL : along ? other : own;
     Val offset = cg_gpu(cg)->hooks->offset(cg, &t, row, along ? own : other);
-    return cg_gpu(cg)->hooks->pointer(cg, cg_sum(cg, cg->value[v->id].mem, offset));
+    return cg_gpu(cg)->hooks->pointer(cg, cg_add(cg, cg->value[v->id].mem, offset));
 }
 
 Val cg_shared_element(Cg *cg, const TileValue *v, int layout, const int *part) {
@@ -31,5 +31,5 @@ Val cg_shared_element(Cg *cg, const TileValue *v, int layout, const int *part) {
         if (axis >= 0) at[i] = cg_plus(cg, cg_thread_part(cg, layout, axis), part[axis]);
     }
     Val p = cg_shared_pointer(cg, v, t.col_axis, at[0], at[1]);
-    return cg_read(cg, LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), p, ""), v->dtype);
+    return cg_read(cg, cg_load(cg, cg_dtype(cg, v->dtype), p), v->dtype);
 }

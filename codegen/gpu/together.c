@@ -23,12 +23,11 @@ static Val pointer(Cg *cg, const Elem *e, const TileValue *v) {
 }
 
 static Val get(Cg *cg, const Elem *e, const TileValue *v) {
-    return cg_read(cg, LLVMBuildLoad2(cg->b, cg_dtype(cg, v->dtype), pointer(cg, e, v), ""),
-                   v->dtype);
+    return cg_read(cg, cg_load(cg, cg_dtype(cg, v->dtype), pointer(cg, e, v)), v->dtype);
 }
 
 static void put(Cg *cg, const Elem *e, const TileValue *v, Val x) {
-    LLVMBuildStore(cg->b, cg_write(cg, x, v->dtype), pointer(cg, e, v));
+    cg_store(cg, cg_write(cg, x, v->dtype), pointer(cg, e, v));
 }
 
 static Val operand(Cg *cg, CgElem *at, int k) {
@@ -38,73 +37,30 @@ static Val operand(Cg *cg, CgElem *at, int k) {
 
 static Val position(Cg *cg, CgElem *at, int axis) {
     const Elem *e = at->ctx;
-    return LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), e->index[axis], "");
+    return cg_add(cg, cg_tile_begin(cg, axis), e->index[axis]);
 }
 
-// ---- loops of one thread: from `from`, by `step`, while below `to`
-
-typedef struct Loop {
-    Blk pre, head, body, done;
-    Val i, sum; // sum: what is carried, NULL: nothing
-} Loop;
-
-static Loop loop_begin(Cg *cg, Val from, Val to, Val start) {
-    Loop l = {.pre = LLVMGetInsertBlock(cg->b), .head = cg_block(cg, "each")};
-    l.body = cg_block(cg, "each.body");
-    l.done = cg_block(cg, "each.done");
-    LLVMBuildBr(cg->b, l.head);
-    LLVMPositionBuilderAtEnd(cg->b, l.head);
-    l.i = LLVMBuildPhi(cg->b, cg->i32, "");
-    LLVMAddIncoming(l.i, &from, &l.pre, 1);
-    if (start) {
-        l.sum = LLVMBuildPhi(cg->b, LLVMTypeOf(start), "");
-        LLVMAddIncoming(l.sum, &start, &l.pre, 1);
-    }
-    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, l.i, to, "");
-    LLVMBuildCondBr(cg->b, more, l.body, l.done);
-    LLVMPositionBuilderAtEnd(cg->b, l.body);
-    return l;
-}
-
-static Val loop_end(Cg *cg, Loop *l, int step, Val sum) {
-    Blk latch = LLVMGetInsertBlock(cg->b);
-    Val next = LLVMBuildAdd(cg->b, l->i, cg_i32(cg, step), "");
-    LLVMAddIncoming(l->i, &next, &latch, 1);
-    if (sum) LLVMAddIncoming(l->sum, &sum, &latch, 1);
-    LLVMBuildBr(cg->b, l->head);
-    LLVMMoveBasicBlockAfter(l->done, latch);
-    LLVMPositionBuilderAtEnd(cg->b, l->done);
-    return l->sum;
-}
+// ---- a thread's elements
 
 // The numbers below `n` that are this thread's, if `n` is no multiple of the threads only where `inside` says so.
 typedef struct Deal {
-    Loop loop;
+    CgCount loop;
     Val at;
     Blk done; // NULL: all threads have as many
 } Deal;
 
 static Deal deal_numbers(Cg *cg, int n) {
     int threads = cg_gpu(cg)->threads, turns = (n + threads - 1) / threads;
-    Deal d = {.loop = loop_begin(cg, cg_i32(cg, 0), cg_i32(cg, turns), NULL)};
-    d.at = LLVMBuildAdd(cg->b, cg_times(cg, d.loop.i, threads), cg_gpu(cg)->tid, "");
+    Deal d = {.loop = cg_count(cg, cg_i32(cg, 0), cg_i32(cg, turns), NULL)};
+    d.at = cg_add(cg, cg_times(cg, d.loop.i, threads), cg_gpu(cg)->tid);
     if (n % threads == 0) return d;
-    Blk work = cg_block(cg, "dealt");
-    d.done = cg_block(cg, "dealt.done");
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, d.at, cg_i32(cg, n), "");
-    LLVMBuildCondBr(cg->b, in, work, d.done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
+    d.done = cg_if(cg, cg_below(cg, d.at, n), "dealt");
     return d;
 }
 
 static void dealt(Cg *cg, Deal *d) {
-    if (d->done) {
-        Blk last = LLVMGetInsertBlock(cg->b);
-        LLVMBuildBr(cg->b, d->done);
-        LLVMMoveBasicBlockAfter(d->done, last);
-        LLVMPositionBuilderAtEnd(cg->b, d->done);
-    }
-    loop_end(cg, &d->loop, 1, NULL);
+    if (d->done) cg_end_if(cg, d->done);
+    cg_end_count(cg, &d->loop, cg_i32(cg, 1), NULL);
 }
 
 // Sets the index of an element by its number, the last axis the fast one; `but` an axis that it lacks.
@@ -162,21 +118,20 @@ static void at_place(Cg *cg, const Line *l, Val place) {
 static Val body_here(Cg *cg, const Line *l, int i) {
     Val x = cg_expr(cg, out_of(l, i)->body, l->at), here = l->e->index[l->axis];
     if (l->size == l->n) return x;
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, here, cg_i32(cg, l->size), "");
-    return LLVMBuildSelect(cg->b, in, x, none_of(cg, l, i), "");
+    Val in = cg_below(cg, here, l->size);
+    return cg_select(cg, in, x, none_of(cg, l, i));
 }
 
 static Val place_of(Cg *cg, const Line *l, Val number) {
     if (out_of(l, 0)->scan != SCAN_SUFFIX) return number;
-    return LLVMBuildSub(cg->b, cg_i32(cg, l->n - 1), number, "");
+    return cg_sub(cg, cg_i32(cg, l->n - 1), number);
 }
 
 // What a result has before place `number`: where it begins anew, nothing.
 static Val before_of(Cg *cg, const Line *l, int i, Val sum, Val number) {
     if (!out_of(l, i)->by) return sum;
-    Val rest = cg_modulo(cg, number, out_of(l, i)->by);
-    Val new = LLVMBuildICmp(cg->b, LLVMIntEQ, rest, cg_i32(cg, 0), "");
-    return LLVMBuildSelect(cg->b, new, none_of(cg, l, i), sum, "");
+    Val new = cg_is(cg, cg_modulo(cg, number, out_of(l, i)->by), 0);
+    return cg_select(cg, new, none_of(cg, l, i), sum);
 }
 
 static void walk_place(Cg *cg, const Line *l, Val number, Val *sum, int step) {
@@ -192,25 +147,12 @@ static void walk_place(Cg *cg, const Line *l, Val number, Val *sum, int step) {
 // By one thread, from place to place.
 static void walk_line(Cg *cg, const Line *l, int step) {
     int n = l->count * step;
-    Val *sum = ARENA_ARRAY(cg->arena, Val, n), *phi = ARENA_ARRAY(cg->arena, Val, n);
-    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "line"),
-        done = cg_block(cg, "line.done");
-    LLVMBuildBr(cg->b, head);
-    LLVMPositionBuilderAtEnd(cg->b, head);
-    Val number = LLVMBuildPhi(cg->b, cg->i32, "");
-    for (int i = 0; i < n; i++) sum[i] = phi[i] = LLVMBuildPhi(cg->b, cg->f32, "");
-    for (int j = 0; j < step; j++) walk_place(cg, l, cg_plus(cg, number, j), sum + j, step);
-    Val next = cg_plus(cg, number, step), zero = cg_i32(cg, 0);
-    Blk latch = LLVMGetInsertBlock(cg->b);
-    LLVMAddIncoming(number, (Val[]){zero, next}, (Blk[]){pre, latch}, 2);
-    for (int i = 0; i < n; i++) {
-        Val none = none_of(cg, l, i / step);
-        LLVMAddIncoming(phi[i], (Val[]){none, sum[i]}, (Blk[]){pre, latch}, 2);
-    }
-    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, l->n), "");
-    LLVMBuildCondBr(cg->b, more, head, done);
-    LLVMMoveBasicBlockAfter(done, latch);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    Val *sum = ARENA_ARRAY(cg->arena, Val, n);
+    for (int i = 0; i < n; i++) sum[i] = none_of(cg, l, i / step);
+    CgTurns t = cg_turns(cg, cg_i32(cg, 0), sum, n);
+    for (int j = 0; j < step; j++) walk_place(cg, l, cg_plus(cg, t.i, j), sum + j, step);
+    Val next = cg_plus(cg, t.i, step);
+    cg_end_turns(cg, &t, next, cg_below(cg, next, l->n), sum);
     for (int i = 0; i < l->count; i++) {
         ExOp op = out_of(l, i)->reduce;
         for (int j = 1; j < step; j++)
@@ -249,34 +191,30 @@ static void share_line(Cg *cg, const Line *l) {
     Val first = cg_times(cg, cg_gpu(cg)->lane, each), *x = ARENA_ARRAY(cg->arena, Val, each);
     for (int j = 0; j < each; j++) {
         Val number = cg_plus(cg, first, j);
-        Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, number, cg_i32(cg, l->n), "");
-        Val there = l->n % lanes ? LLVMBuildSelect(cg->b, in, number, cg_i32(cg, 0), "") : number;
+        Val in = cg_below(cg, number, l->n);
+        Val there = l->n % lanes ? cg_select(cg, in, number, cg_i32(cg, 0)) : number;
         at_place(cg, l, place_of(cg, l, there));
         x[j] = body_here(cg, l, 0);
-        if (l->n % lanes) x[j] = LLVMBuildSelect(cg->b, in, x[j], none, "");
+        if (l->n % lanes) x[j] = cg_select(cg, in, x[j], none);
         all = cg_merge(cg, r->reduce, all, x[j]);
     }
     for (int mask = 1; mask < lanes; mask *= 2) {
         Val other = cg_gpu(cg)->hooks->exchange(cg, all, mask);
-        Val high = LLVMBuildAnd(cg->b, cg_gpu(cg)->lane, cg_i32(cg, mask), "");
-        high = LLVMBuildICmp(cg->b, LLVMIntNE, high, cg_i32(cg, 0), "");
-        Val more = cg_merge(cg, r->reduce, other, before);
-        before = LLVMBuildSelect(cg->b, high, more, before, "");
+        Val high = cg_and(cg, cg_gpu(cg)->lane, cg_i32(cg, mask));
+        high = cg_icmp(cg, LLVMIntNE, high, cg_i32(cg, 0));
+        before = cg_select(cg, high, cg_merge(cg, r->reduce, other, before), before);
         all = cg_merge(cg, r->reduce, all, other);
     }
-    Blk work = cg_block(cg, "line"), done = cg_block(cg, "line.done");
     Val last = cg_i32(cg, r->scan ? (l->n + each - 1) / each : 1);
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, cg_gpu(cg)->lane, last, "");
-    LLVMBuildCondBr(cg->b, in, work, done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
+    Val in = cg_less(cg, cg_gpu(cg)->lane, last);
+    Blk done = cg_if(cg, in, "line");
     if (r->scan)
         store_scanned(cg, l, x, each, first, before);
     else
         put(cg, l->e, value_of(l, 0), all);
     for (int i = l->first + 1; i < l->e->op->results.n; i++)
         if (twin_of(l->e->op, i) == l->first) put(cg, l->e, l->e->op->results.data[i], all);
-    LLVMBuildBr(cg->b, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    cg_end_if(cg, done);
 }
 
 static int without(const Line *l, int i) { return out_of(l, i)->scan ? l->axis : -1; }
@@ -315,10 +253,10 @@ static void share_lines(Cg *cg, const Line *l) {
     int lanes = cg->target->lanes, warps = cg_gpu(cg)->threads / lanes;
     Val warp = cg_over(cg, cg_gpu(cg)->tid, lanes);
     Val from = cg_modulo(cg, cg_plus(cg, warp, warps - l->first % warps), warps);
-    Loop each = loop_begin(cg, from, cg_i32(cg, lines_of(cg, l, 0)), NULL);
+    CgCount each = cg_count(cg, from, cg_i32(cg, lines_of(cg, l, 0)), NULL);
     at_number(cg, l->e, value_of(l, 0), without(l, 0), each.i);
     share_line(cg, l);
-    loop_end(cg, &each, warps, NULL);
+    cg_end_count(cg, &each, cg_i32(cg, warps), NULL);
 }
 
 // What the next step of the loop reads of inputs with a number for each position: each thread asks for its own.
@@ -379,11 +317,11 @@ static void product(Cg *cg, Elem *e) {
     int inner = tile_contracted_axis(e->op);
     Deal d = deal(cg, e, v);
     Val start = add ? get(cg, e, add) : cg_f32(cg, 0);
-    Loop terms = loop_begin(cg, cg_i32(cg, 0), cg_i32(cg, extent(cg, inner)), start);
+    CgCount terms = cg_count(cg, cg_i32(cg, 0), cg_i32(cg, extent(cg, inner)), start);
     e->index[inner] = terms.i;
     Val f[] = {get(cg, e, e->op->args.data[0]), get(cg, e, e->op->args.data[1]), terms.sum};
     Val sum = cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, f, 3);
-    put(cg, e, v, loop_end(cg, &terms, 1, sum));
+    put(cg, e, v, cg_end_count(cg, &terms, cg_i32(cg, 1), sum));
     dealt(cg, &d);
 }
 

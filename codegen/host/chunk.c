@@ -41,12 +41,12 @@ void host_beside(Cg *cg, const TileOp *op) {
 static Val diagonal(Cg *cg, Val row, Val col, int lanes) {
     Val lane[64];
     for (int i = 0; i < lanes; i++) lane[i] = cg_i64(cg, i);
-    Val at = lanes == 1 ? col
-                        : LLVMBuildAdd(cg->b, cg_splat(cg, col, lanes),
-                                       LLVMConstVector(lane, (unsigned)lanes), "");
-    Val same = LLVMBuildICmp(cg->b, LLVMIntEQ, at, cg_splat(cg, row, lanes), "");
-    return LLVMBuildSelect(cg->b, same, cg_splat(cg, cg_f32(cg, 1), lanes),
-                           cg_splat(cg, cg_f32(cg, 0), lanes), "");
+    Val at = lanes == 1
+                 ? col
+                 : cg_add(cg, cg_splat(cg, col, lanes), LLVMConstVector(lane, (unsigned)lanes));
+    Val same = cg_same(cg, at, cg_splat(cg, row, lanes));
+    return cg_select(cg, same, cg_splat(cg, cg_f32(cg, 1), lanes),
+                     cg_splat(cg, cg_f32(cg, 0), lanes));
 }
 
 // W = (I - N)^-1, its element at (t, u) being row u of column t, so that W(t, :) = e_t + the sum over j > t of
@@ -64,14 +64,14 @@ void host_invert(Cg *cg, const TileOp *op) {
     int lanes = e.along == col ? e.lanes : 1;
     Val index[TILE_MAX_AXES];
     HostLoop rows = host_loop(cg, n, 1), cols = host_loop(cg, n, lanes);
-    Val t = LLVMBuildSub(cg->b, cg_i64(cg, n - 1), rows.i, "");
+    Val t = cg_sub(cg, cg_i64(cg, n - 1), rows.i);
     index[row] = t, index[col] = cols.i;
     Val start = host_load(cg, &w, index, lanes, col);
     HostLoop terms = host_loop(cg, n, 1);
     Val sum = host_loop_phi(cg, &terms, start), j = terms.i;
     index[row] = j, index[col] = t;
-    Val below = LLVMBuildICmp(cg->b, LLVMIntSGT, j, t, "");
-    Val factor = LLVMBuildSelect(cg->b, below, host_load(cg, x, index, 1, -1), cg_f32(cg, 0), "");
+    Val below = cg_icmp(cg, LLVMIntSGT, j, t);
+    Val factor = cg_select(cg, below, host_load(cg, x, index, 1, -1), cg_f32(cg, 0));
     index[col] = cols.i;
     Val next = host_fma(cg, cg_splat(cg, factor, lanes), host_load(cg, &w, index, lanes, col), sum);
     host_loop_next(cg, &terms, sum, next);

@@ -11,9 +11,7 @@ typedef struct Strip {
     Val sums, places; // f32, i64
 } Strip;
 
-static Val element(Cg *cg, Ty t, Val strip, Val i) {
-    return LLVMBuildGEP2(cg->b, t, strip, &i, 1, "");
-}
+static Val element(Cg *cg, Ty t, Val strip, Val i) { return cg_element(cg, t, strip, i); }
 
 static Val iota(Cg *cg, int lanes) {
     Val lane[64];
@@ -23,9 +21,8 @@ static Val iota(Cg *cg, int lanes) {
 
 // How many places the axis has from one of the tile's on.
 static Val left(Cg *cg, int axis, Val i) {
-    Val at =
-        LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), LLVMBuildTrunc(cg->b, i, cg->i32, ""), "");
-    return LLVMBuildSub(cg->b, cg_axis_size(cg, axis), at, "");
+    Val at = cg_add(cg, cg_tile_begin(cg, axis), cg_trunc(cg, i, cg->i32));
+    return cg_sub(cg, cg_axis_size(cg, axis), at);
 }
 
 static void sum_up(Cg *cg, const Strip *s) {
@@ -35,39 +32,37 @@ static void sum_up(Cg *cg, const Strip *s) {
     Val index[TILE_MAX_AXES];
     index[s->other] = others.i, index[s->along] = vectors.i;
     Val x = host_load(cg, s->op->args.data[0], index, lanes, s->along);
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, iota(cg, lanes),
-                           cg_splat(cg, left(cg, s->along, vectors.i), lanes), "");
-    Val row = LLVMBuildICmp(cg->b, LLVMIntSGT, left(cg, s->other, others.i), cg_i32(cg, 0), "");
-    in = LLVMBuildAnd(cg->b, in, cg_splat(cg, row, lanes), "");
-    Val i = LLVMBuildSub(cg->b, vectors.i, others.i, "");
-    Val p = element(cg, cg->f32, s->sums, LLVMBuildAdd(cg->b, i, cg_i64(cg, s->begin), ""));
-    Val sum = LLVMBuildLoad2(cg->b, cg_vector(cg->f32, lanes), p, "");
+    Val in = cg_less(cg, iota(cg, lanes), cg_splat(cg, left(cg, s->along, vectors.i), lanes));
+    Val row = cg_icmp(cg, LLVMIntSGT, left(cg, s->other, others.i), cg_i32(cg, 0));
+    in = cg_and(cg, in, cg_splat(cg, row, lanes));
+    Val i = cg_sub(cg, vectors.i, others.i);
+    Val p = element(cg, cg->f32, s->sums, cg_add(cg, i, cg_i64(cg, s->begin)));
+    Val sum = cg_load(cg, cg_vector(cg->f32, lanes), p);
     LLVMSetAlignment(sum, 4);
-    sum = LLVMBuildFAdd(cg->b, sum, cg_or_zero(cg, in, x), "");
-    LLVMSetAlignment(LLVMBuildStore(cg->b, sum, p), 4);
+    sum = cg_fadd(cg, sum, cg_or_zero(cg, in, x));
+    LLVMSetAlignment(cg_store(cg, sum, p), 4);
     host_loop_end(cg, &vectors);
     host_loop_end(cg, &others);
 }
 
 static void find_places(Cg *cg, const Strip *s) {
     HostLoop all = host_loop(cg, s->n, 1);
-    Val i = LLVMBuildTrunc(cg->b, all.i, cg->i32, ""), pos[TILE_MAX_AXES] = {NULL};
-    i = LLVMBuildSub(cg->b, i, cg_i32(cg, s->begin), "");
-    pos[s->along] = LLVMBuildAdd(cg->b, cg_tile_begin(cg, s->along), i, "");
+    Val i = cg_trunc(cg, all.i, cg->i32), pos[TILE_MAX_AXES] = {NULL};
+    i = cg_sub(cg, i, cg_i32(cg, s->begin));
+    pos[s->along] = cg_add(cg, cg_tile_begin(cg, s->along), i);
     pos[s->other] = cg_tile_begin(cg, s->other);
-    LLVMBuildStore(cg->b, cg_scatter_offset(cg, s->op, pos),
-                   element(cg, cg->i64, s->places, all.i));
+    cg_store(cg, cg_scatter_offset(cg, s->op, pos), element(cg, cg->i64, s->places, all.i));
     host_loop_end(cg, &all);
 }
 
 static void add(Cg *cg, const Strip *s, Val base, Val exists) {
     HostLoop all = host_loop(cg, s->n, 1);
-    Val x = LLVMBuildLoad2(cg->b, cg->f32, element(cg, cg->f32, s->sums, all.i), "");
-    Val some = LLVMBuildFCmp(cg->b, LLVMRealUNE, x, cg_f32(cg, 0), "");
-    Blk done = cg_if(cg, LLVMBuildAnd(cg->b, exists, some, ""), "diagonal");
-    Val at = LLVMBuildLoad2(cg->b, cg->i64, element(cg, cg->i64, s->places, all.i), "");
+    Val x = cg_load(cg, cg->f32, element(cg, cg->f32, s->sums, all.i));
+    Val some = cg_fcmp(cg, LLVMRealUNE, x, cg_f32(cg, 0));
+    Blk done = cg_if(cg, cg_and(cg, exists, some), "diagonal");
+    Val at = cg_load(cg, cg->i64, element(cg, cg->i64, s->places, all.i));
     Val p = element(cg, cg->f32, base, at);
-    LLVMBuildStore(cg->b, LLVMBuildFAdd(cg->b, LLVMBuildLoad2(cg->b, cg->f32, p, ""), x, ""), p);
+    cg_store(cg, cg_fadd(cg, cg_load(cg, cg->f32, p), x), p);
     cg_end_if(cg, done);
     host_loop_end(cg, &all);
 }

@@ -67,8 +67,8 @@ static void flush_to_zero(Cg *cg) {
     h->mode = LLVMBuildAlloca(cg->b, cg->i32, "mode");
     Val flush = LLVMBuildAlloca(cg->b, cg->i32, "flush");
     cg_intrinsic(cg, "llvm.x86.sse.stmxcsr", NULL, 0, &h->mode, 1);
-    Val now = LLVMBuildLoad2(cg->b, cg->i32, h->mode, "");
-    LLVMBuildStore(cg->b, LLVMBuildOr(cg->b, now, cg_i32(cg, 0x8040), ""), flush);
+    Val now = cg_load(cg, cg->i32, h->mode);
+    cg_store(cg, cg_or(cg, now, cg_i32(cg, 0x8040)), flush);
     cg_intrinsic(cg, "llvm.x86.sse.ldmxcsr", NULL, 0, &flush, 1);
 }
 
@@ -104,15 +104,14 @@ static void begin_kernel(Cg *cg) {
     host_attributes(cg, cg->fn);
     cg->entry = cg_block(cg, "entry");
     Blk start = cg_block(cg, "start");
-    LLVMPositionBuilderAtEnd(cg->b, cg->entry);
+    cg_at(cg, cg->entry);
     for (int i = 0; i < h->nslots; i++) {
         Ty t = LLVMArrayType2(cg->i8, (uint64_t)h->slots[i].bytes);
         h->slots[i].mem = LLVMBuildAlloca(cg->b, t, "slot");
         LLVMSetAlignment(h->slots[i].mem, 64);
     }
     flush_to_zero(cg);
-    LLVMBuildBr(cg->b, start);
-    LLVMPositionBuilderAtEnd(cg->b, start);
+    cg_enter(cg, start);
 }
 
 static void end_kernel(Cg *cg) {
@@ -124,27 +123,23 @@ static void end_kernel(Cg *cg) {
 static Val argument(Cg *cg, int slot, Ty type) {
     Val at = cg_i64(cg, slot);
     Val p = LLVMBuildInBoundsGEP2(cg->b, cg->i64, LLVMGetParam(cg->fn, 0), &at, 1, "");
-    return LLVMBuildLoad2(cg->b, type, p,
-                          ""); // little-endian: a 4-byte value stands at the slot's beginning
+    return cg_load(cg, type, p); // little-endian: a 4-byte value stands at the slot's beginning
 }
 
 static void grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
     Blk head = cg_block(cg, "grid"), work = cg_block(cg, "tile"), end = cg_block(cg, "end"),
-        pre = LLVMGetInsertBlock(cg->b);
-    LLVMBuildBr(cg->b, head);
-    LLVMPositionBuilderAtEnd(cg->b, head);
+        pre = cg_here(cg);
+    cg_enter(cg, head);
     Val index = LLVMBuildPhi(cg->b, cg->i64, "tile"), first = LLVMGetParam(cg->fn, 1);
     LLVMAddIncoming(index, &first, &pre, 1);
-    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, index, LLVMGetParam(cg->fn, 2), "");
-    LLVMBuildCondBr(cg->b, more, work, end);
-    LLVMPositionBuilderAtEnd(cg->b, work);
+    cg_branch(cg, cg_less(cg, index, LLVMGetParam(cg->fn, 2)), work, end);
     body(cg, index);
-    Val next = LLVMBuildAdd(cg->b, index, cg_i64(cg, 1), "");
-    Blk last = LLVMGetInsertBlock(cg->b);
+    Val next = cg_add(cg, index, cg_i64(cg, 1));
+    Blk last = cg_here(cg);
     LLVMAddIncoming(index, &next, &last, 1);
-    LLVMBuildBr(cg->b, head);
+    cg_br(cg, head);
     LLVMMoveBasicBlockAfter(end, last);
-    LLVMPositionBuilderAtEnd(cg->b, end);
+    cg_at(cg, end);
 }
 
 // ---- what loops carry

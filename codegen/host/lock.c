@@ -16,32 +16,31 @@ Val host_lock(Cg *cg, Val begin) {
         LLVMSetInitializer(all, LLVMConstNull(t));
         LLVMSetAlignment(all, LOCK_BYTES);
     }
-    Val hash = LLVMBuildMul(cg->b, LLVMBuildPtrToInt(cg->b, begin, cg->i64, ""),
-                            LLVMConstInt(cg->i64, 0x9e3779b97f4a7c15u, false), "");
-    hash = LLVMBuildLShr(cg->b, hash, cg_i64(cg, 56), "");
-    Val at = LLVMBuildMul(cg->b, hash, cg_i64(cg, LOCK_BYTES), "");
-    return LLVMBuildGEP2(cg->b, cg->i8, all, &at, 1, "");
+    Val hash = cg_mul(cg, cg_ptrtoint(cg, begin, cg->i64),
+                      LLVMConstInt(cg->i64, 0x9e3779b97f4a7c15u, false));
+    hash = cg_lshr(cg, hash, cg_i64(cg, 56));
+    Val at = cg_mul(cg, hash, cg_i64(cg, LOCK_BYTES));
+    return cg_element(cg, cg->i8, all, at);
 }
 
 void host_take_lock(Cg *cg, Val lock) {
     Blk attempt = cg_block(cg, "lock"), wait = cg_block(cg, "locked"), on = cg_block(cg, "add");
     Val one = cg_i32(cg, 1), none = cg_i32(cg, 0);
-    LLVMBuildBr(cg->b, attempt);
-    LLVMPositionBuilderAtEnd(cg->b, attempt);
+    cg_enter(cg, attempt);
     Val was = LLVMBuildAtomicRMW(cg->b, LLVMAtomicRMWBinOpXchg, lock, one,
                                  LLVMAtomicOrderingAcquire, false);
-    LLVMBuildCondBr(cg->b, LLVMBuildICmp(cg->b, LLVMIntEQ, was, none, ""), on, wait);
-    LLVMPositionBuilderAtEnd(cg->b, wait);
+    cg_fork(cg, cg_same(cg, was, none), on, wait);
+    cg_at(cg, wait);
     if (host_of(cg)->sse) cg_intrinsic(cg, "llvm.x86.sse2.pause", NULL, 0, NULL, 0);
-    Val now = LLVMBuildLoad2(cg->b, cg->i32, lock, "");
+    Val now = cg_load(cg, cg->i32, lock);
     LLVMSetOrdering(now, LLVMAtomicOrderingMonotonic);
     LLVMSetAlignment(now, 4);
-    LLVMBuildCondBr(cg->b, LLVMBuildICmp(cg->b, LLVMIntEQ, now, none, ""), attempt, wait);
-    LLVMPositionBuilderAtEnd(cg->b, on);
+    cg_fork(cg, cg_same(cg, now, none), attempt, wait);
+    cg_at(cg, on);
 }
 
 void host_drop_lock(Cg *cg, Val lock) {
-    Val store = LLVMBuildStore(cg->b, cg_i32(cg, 0), lock);
+    Val store = cg_store(cg, cg_i32(cg, 0), lock);
     LLVMSetOrdering(store, LLVMAtomicOrderingRelease);
     LLVMSetAlignment(store, 4);
 }

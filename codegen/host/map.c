@@ -36,9 +36,9 @@ static Val param(Cg *cg, CgElem *at, int k) {
 }
 
 static Val position(Cg *cg, const Val *index, int axis) {
-    Val i = LLVMBuildTrunc(cg->b, index[axis], cg->i32, "");
+    Val i = cg_trunc(cg, index[axis], cg->i32);
     if (cg->k->axes[axis].whole) return i;
-    return LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), i, "");
+    return cg_add(cg, cg_tile_begin(cg, axis), i);
 }
 
 static Val pos(Cg *cg, CgElem *at, int axis) {
@@ -47,16 +47,16 @@ static Val pos(Cg *cg, CgElem *at, int axis) {
     Val lane[64];
     for (int i = 0; i < at->lanes; i++) lane[i] = cg_i32(cg, i);
     Val first = cg_splat(cg, at->lane_first, at->lanes);
-    return LLVMBuildAdd(cg->b, first, LLVMConstVector(lane, (unsigned)at->lanes), "");
+    return cg_add(cg, first, LLVMConstVector(lane, (unsigned)at->lanes));
 }
 
 // ---- one walk over the elements
 
 // A NaN is passed over by maximum and minimum: the compare is false.
 static Val merge(Cg *cg, ExOp reduce, Val acc, Val v) {
-    if (reduce == EX_ROWSUM) return cg_fast(LLVMBuildFAdd(cg->b, acc, v, ""));
+    if (reduce == EX_ROWSUM) return cg_fast(cg_fadd(cg, acc, v));
     LLVMRealPredicate better = reduce == EX_ROWMAX ? LLVMRealOGT : LLVMRealOLT;
-    return LLVMBuildSelect(cg->b, LLVMBuildFCmp(cg->b, better, v, acc, ""), v, acc, "");
+    return cg_select(cg, cg_fcmp(cg, better, v, acc), v, acc);
 }
 
 static bool in_walk(const MapWalk *w, int result) {
@@ -75,7 +75,7 @@ static void element(Cg *cg, MapWalk *w, int u) {
     for (int i = 0; i < w->op->naxes; i++) e.index[w->op->axes[i]] = w->index[w->op->axes[i]];
     CgElem at = {.lanes = w->lanes, .param = param, .pos = pos, .lane_axis = w->along, .ctx = &e};
     if (w->along >= 0) {
-        e.index[w->along] = LLVMBuildAdd(cg->b, w->index[w->along], cg_i64(cg, u * w->lanes), "");
+        e.index[w->along] = cg_add(cg, w->index[w->along], cg_i64(cg, u * w->lanes));
         at.lane_first = position(cg, e.index, w->along);
     }
     Val *v = ARENA_ARRAY(cg->arena, Val, w->op->outs.n);
@@ -108,7 +108,7 @@ static void store_reduced(Cg *cg, MapWalk *w, int r) {
     for (int a = 0; a < TILE_MAX_AXES; a++) index[a] = w->index[a];
     if (w->along >= 0 && w->along != w->reduced) {
         for (int u = 0; u < w->unroll; u++) {
-            index[w->along] = LLVMBuildAdd(cg->b, w->index[w->along], cg_i64(cg, u * w->lanes), "");
+            index[w->along] = cg_add(cg, w->index[w->along], cg_i64(cg, u * w->lanes));
             host_store(cg, w->op->results.data[r], index, w->acc[r][u]);
         }
         return;
@@ -169,9 +169,9 @@ static Val scan_step(Cg *cg, const TileOp *op, int result, CgElem *at, Val step,
     const TileResult *r = &op->outs.data[result];
     MapElem *e = at->ctx;
     if (r->by) {
-        Val begins = LLVMBuildURem(cg->b, step, cg_i64(cg, r->by), "");
-        begins = LLVMBuildICmp(cg->b, LLVMIntEQ, begins, cg_i64(cg, 0), "");
-        acc = LLVMBuildSelect(cg->b, begins, scan_start(cg, r, at->lanes), acc, "");
+        Val begins = cg_urem(cg, step, cg_i64(cg, r->by));
+        begins = cg_same(cg, begins, cg_i64(cg, 0));
+        acc = cg_select(cg, begins, scan_start(cg, r, at->lanes), acc);
     }
     Val next = merge(cg, r->reduce, acc, cg_widen(cg, cg_expr(cg, r->body, at), at->lanes));
     host_store(cg, op->results.data[result], e->index, r->strict ? acc : next);
@@ -196,7 +196,7 @@ static void scan(Cg *cg, const TileOp *op, int result) {
     if (along >= 0) at.lane_first = position(cg, e.index, along);
     HostLoop l = host_loop(cg, host_extent(cg, axis), 1);
     Val acc = host_loop_phi(cg, &l, scan_start(cg, r, at.lanes)), last = cg_i64(cg, l.count - 1);
-    e.index[axis] = r->scan == SCAN_PREFIX ? l.i : LLVMBuildSub(cg->b, last, l.i, "");
+    e.index[axis] = r->scan == SCAN_PREFIX ? l.i : cg_sub(cg, last, l.i);
     host_loop_next(cg, &l, acc, scan_step(cg, op, result, &at, l.i, acc));
     host_loop_end(cg, &l);
     while (n > 0) host_loop_end(cg, &loops[--n]);

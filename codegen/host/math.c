@@ -22,14 +22,12 @@ static Val call(Cg *cg, const char *name, Val a, Val b, Val c) {
 }
 
 static Val fma_(Cg *cg, Val a, Val b, Val c) { return host_fma(cg, a, b, c); }
-static Val mul(Cg *cg, Val a, Val b) { return LLVMBuildFMul(cg->b, a, b, ""); }
-static Val add(Cg *cg, Val a, Val b) { return LLVMBuildFAdd(cg->b, a, b, ""); }
-static Val sub(Cg *cg, Val a, Val b) { return LLVMBuildFSub(cg->b, a, b, ""); }
-static Val pick(Cg *cg, Val c, Val a, Val b) { return LLVMBuildSelect(cg->b, c, a, b, ""); }
-static Val test(Cg *cg, LLVMRealPredicate p, Val a, Val b) {
-    return LLVMBuildFCmp(cg->b, p, a, b, "");
-}
-static Val as(Cg *cg, Val v, Ty t) { return LLVMBuildBitCast(cg->b, v, t, ""); }
+static Val mul(Cg *cg, Val a, Val b) { return cg_fmul(cg, a, b); }
+static Val add(Cg *cg, Val a, Val b) { return cg_fadd(cg, a, b); }
+static Val sub(Cg *cg, Val a, Val b) { return cg_fsub(cg, a, b); }
+static Val pick(Cg *cg, Val c, Val a, Val b) { return cg_select(cg, c, a, b); }
+static Val test(Cg *cg, LLVMRealPredicate p, Val a, Val b) { return cg_fcmp(cg, p, a, b); }
+static Val as(Cg *cg, Val v, Ty t) { return cg_bitcast(cg, v, t); }
 
 static Val polynomial(Cg *cg, Val x, const double *c, int n) {
     Val r = k(cg, c[n - 1], x);
@@ -56,11 +54,10 @@ static Val limit(Cg *cg, Val x, double low, double high) {
 static Val scale(Cg *cg, Val p, Val n, Val x) {
     Ty f = LLVMTypeOf(p);
     Val i = LLVMBuildFPToSI(cg->b, n, ints(cg, p), ""); // of a NaN anything: not taken in the end
-    Val half = LLVMBuildAShr(cg->b, i, ki(cg, 1, p), ""), rest = LLVMBuildSub(cg->b, i, half, "");
+    Val half = LLVMBuildAShr(cg->b, i, ki(cg, 1, p), ""), rest = cg_sub(cg, i, half);
     Val part[] = {half, rest};
     for (int j = 0; j < 2; j++) {
-        Val bits = LLVMBuildShl(cg->b, LLVMBuildAdd(cg->b, part[j], ki(cg, 127, p), ""),
-                                ki(cg, 23, p), "");
+        Val bits = cg_shl(cg, cg_add(cg, part[j], ki(cg, 127, p)), ki(cg, 23, p));
         p = mul(cg, p, as(cg, bits, f));
     }
     return pick(cg, test(cg, LLVMRealUNO, x, x), x, p);
@@ -97,9 +94,9 @@ static Val exp_of(Cg *cg, Val x) {
 // x = m 2^e with m in [3/4, 3/2), for a positive finite x.
 static void split(Cg *cg, Val x, Val *m, Val *e) {
     Ty f = LLVMTypeOf(x);
-    Val bits = LLVMBuildSub(cg->b, as(cg, x, ints(cg, x)), ki(cg, 0x3f400000, x), "");
-    Val mantissa = LLVMBuildAnd(cg->b, bits, ki(cg, 0x7fffff, x), "");
-    *m = as(cg, LLVMBuildAdd(cg->b, mantissa, ki(cg, 0x3f400000, x), ""), f);
+    Val bits = cg_sub(cg, as(cg, x, ints(cg, x)), ki(cg, 0x3f400000, x));
+    Val mantissa = cg_and(cg, bits, ki(cg, 0x7fffff, x));
+    *m = as(cg, cg_add(cg, mantissa, ki(cg, 0x3f400000, x)), f);
     *e = LLVMBuildSIToFP(cg->b, LLVMBuildAShr(cg->b, bits, ki(cg, 23, x), ""), f, "");
 }
 
@@ -155,29 +152,25 @@ static Val log2_double(Cg *cg, Val x) {
     Val m, e;
     split(cg, x, &m, &e);
     Ty t = doubles(cg, x);
-    m = LLVMBuildFPExt(cg->b, m, t, "");
-    Val s = LLVMBuildFDiv(cg->b, sub(cg, m, kd(cg, 1, x)), add(cg, m, kd(cg, 1, x)), ""),
-        s2 = mul(cg, s, s);
+    m = cg_fpext(cg, m, t);
+    Val s = cg_fdiv(cg, sub(cg, m, kd(cg, 1, x)), add(cg, m, kd(cg, 1, x))), s2 = mul(cg, s, s);
     Val p = kd(cg, 1.0 / 13, x);
     for (int i = 11; i > 0; i -= 2) p = fma_(cg, p, s2, kd(cg, 1.0 / i, x));
-    return fma_(cg, mul(cg, s, kd(cg, 2.8853900817779268147, x)), p,
-                LLVMBuildFPExt(cg->b, e, t, ""));
+    return fma_(cg, mul(cg, s, kd(cg, 2.8853900817779268147, x)), p, cg_fpext(cg, e, t));
 }
 
 static Val pow_of(Cg *cg, Val a, Val b) {
     Ty t = doubles(cg, a), f = LLVMTypeOf(a);
     Val x = call(cg, "llvm.fabs", a, NULL, NULL), zero = kd(cg, 0, a);
     Val edge = log_edges(cg, x, k(cg, 0, a)); // 0 but for 0, infinity and NaN
-    Val log = add(cg, log2_double(cg, x), LLVMBuildFPExt(cg->b, edge, t, ""));
-    log =
-        pick(cg, test(cg, LLVMRealOEQ, edge, k(cg, 0, a)), log, LLVMBuildFPExt(cg->b, edge, t, ""));
-    Val d = LLVMBuildFPExt(cg->b, b, t, "");
-    Val none =
-        LLVMBuildOr(cg->b, test(cg, LLVMRealOEQ, d, zero), test(cg, LLVMRealOEQ, log, zero), "");
+    Val log = add(cg, log2_double(cg, x), cg_fpext(cg, edge, t));
+    log = pick(cg, test(cg, LLVMRealOEQ, edge, k(cg, 0, a)), log, cg_fpext(cg, edge, t));
+    Val d = cg_fpext(cg, b, t);
+    Val none = cg_or(cg, test(cg, LLVMRealOEQ, d, zero), test(cg, LLVMRealOEQ, log, zero));
     Val y =
         limit(cg, LLVMBuildFPTrunc(cg->b, pick(cg, none, zero, mul(cg, d, log)), f, ""), -160, 160);
     Val n = call(cg, "llvm.rint", y, NULL, NULL);
-    Val frac = sub(cg, pick(cg, none, zero, mul(cg, d, log)), LLVMBuildFPExt(cg->b, n, t, ""));
+    Val frac = sub(cg, pick(cg, none, zero, mul(cg, d, log)), cg_fpext(cg, n, t));
     frac = limit(cg, LLVMBuildFPTrunc(cg->b, frac, f, ""), -1,
                  1); // out of range only where y was limited
     return cg_pow_signs(cg, a, b, scale(cg, polynomial(cg, frac, math_exp2, MATH_EXP2), n, y));

@@ -25,7 +25,7 @@ typedef struct Product {
     Val index[TILE_MAX_AXES];
 } Product;
 
-static Val shifted(Cg *cg, Val i, int64_t by) { return LLVMBuildAdd(cg->b, i, cg_i64(cg, by), ""); }
+static Val shifted(Cg *cg, Val i, int64_t by) { return cg_add(cg, i, cg_i64(cg, by)); }
 
 // ---- one block: nr rows x nv vectors of accumulators
 
@@ -135,7 +135,7 @@ static void element(Cg *cg, Product *p) {
     host_loop_next(cg, &l, acc, next);
     host_loop_end(cg, &l);
     Val sum = host_sum(cg, next);
-    if (p->sum) sum = LLVMBuildFAdd(cg->b, sum, host_load(cg, p->sum, p->index, 1, -1), "");
+    if (p->sum) sum = cg_fadd(cg, sum, host_load(cg, p->sum, p->index, 1, -1));
     host_store(cg, p->out, p->index, sum);
 }
 

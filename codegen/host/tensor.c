@@ -53,23 +53,22 @@ static Access access(Cg *cg, const TileOp *op, const TileValue *v) {
         a.first[d] = cg_uniform(cg, c->at);
         if (c->axis >= 0) {
             a.dim_of[c->axis] = d;
-            a.first[d] = LLVMBuildMul(cg->b, a.first[d], cg_i32(cg, host_extent(cg, c->axis)), "");
+            a.first[d] = cg_times(cg, a.first[d], host_extent(cg, c->axis));
         } else {
-            Val in = LLVMBuildICmp(cg->b, LLVMIntULT, a.first[d], a.extent[d], "");
-            a.exists = LLVMBuildAnd(cg->b, a.exists, in, "");
+            Val in = cg_icmp(cg, LLVMIntULT, a.first[d], a.extent[d]);
+            a.exists = cg_and(cg, a.exists, in);
         }
-        Val at = LLVMBuildSExt(cg->b, a.first[d], cg->i64, "");
-        offset = LLVMBuildAdd(cg->b, offset, LLVMBuildMul(cg->b, at, a.stride[d], ""), "");
+        Val at = cg_sext(cg, a.first[d], cg->i64);
+        offset = cg_add(cg, offset, cg_mul(cg, at, a.stride[d]));
     }
-    a.base =
-        LLVMBuildGEP2(cg->b, cg_dtype(cg, t->dtype), cg_pointer(cg, op->tensor), &offset, 1, "");
+    a.base = cg_element(cg, cg_dtype(cg, t->dtype), cg_pointer(cg, op->tensor), offset);
     return a;
 }
 
 // Whether the axis has all places of its tile.
 static Val whole_tile(Cg *cg, int axis) {
-    Val left = LLVMBuildSub(cg->b, cg_axis_size(cg, axis), cg_tile_begin(cg, axis), "");
-    return LLVMBuildICmp(cg->b, LLVMIntSGE, left, cg_i32(cg, host_extent(cg, axis)), "");
+    Val left = cg_sub(cg, cg_axis_size(cg, axis), cg_tile_begin(cg, axis));
+    return cg_icmp(cg, LLVMIntSGE, left, cg_i32(cg, host_extent(cg, axis)));
 }
 
 // Whether the whole tile lies inside the tensor.
@@ -77,21 +76,21 @@ static Val inside(Cg *cg, const Access *a) {
     Val ok = a->exists;
     for (int i = 0; i < a->v->rank; i++)
         if (tile_goes_by_element(a->op, a->v->axis[i]))
-            ok = LLVMBuildAnd(cg->b, ok, whole_tile(cg, a->v->axis[i]), "");
+            ok = cg_and(cg, ok, whole_tile(cg, a->v->axis[i]));
     for (int d = 0; d < a->rank; d++) {
         int axis = a->op->coord[d].axis;
         if (axis < 0 || a->op->each[d]) continue;
-        Val low = LLVMBuildICmp(cg->b, LLVMIntSGE, a->first[d], cg_i32(cg, 0), "");
-        Val last = LLVMBuildSub(cg->b, a->extent[d], cg_i32(cg, host_extent(cg, axis)), "");
-        Val high = LLVMBuildICmp(cg->b, LLVMIntSLE, a->first[d], last, "");
-        ok = LLVMBuildAnd(cg->b, ok, LLVMBuildAnd(cg->b, low, high, ""), "");
+        Val low = cg_icmp(cg, LLVMIntSGE, a->first[d], cg_i32(cg, 0));
+        Val last = cg_sub(cg, a->extent[d], cg_i32(cg, host_extent(cg, axis)));
+        Val high = cg_icmp(cg, LLVMIntSLE, a->first[d], last);
+        ok = cg_and(cg, ok, cg_and(cg, low, high));
     }
     return ok;
 }
 
 static Val position(Cg *cg, const Access *a, int axis) {
-    Val i = LLVMBuildTrunc(cg->b, a->index[axis], cg->i32, "");
-    return LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), i, "");
+    Val i = cg_trunc(cg, a->index[axis], cg->i32);
+    return cg_add(cg, cg_tile_begin(cg, axis), i);
 }
 
 static Val address(Cg *cg, const Access *a) {
@@ -100,15 +99,15 @@ static Val address(Cg *cg, const Access *a) {
     for (int i = 0; i < a->v->rank && a->each; i++) {
         int axis = a->v->axis[i];
         pos[axis] = position(cg, a, axis);
-        at = LLVMBuildAdd(cg->b, at, cg_element_offset(cg, a->op, axis, pos[axis]), "");
+        at = cg_add(cg, at, cg_element_offset(cg, a->op, axis, pos[axis]));
     }
-    if (tile_scatters(a->op)) at = LLVMBuildAdd(cg->b, at, cg_scatter_offset(cg, a->op, pos), "");
+    if (tile_scatters(a->op)) at = cg_add(cg, at, cg_scatter_offset(cg, a->op, pos));
     for (int d = 0; d < a->rank; d++) {
         int axis = a->op->coord[d].axis;
         if (axis >= 0 && !a->op->each[d])
-            at = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, a->index[axis], a->stride[d], ""), "");
+            at = cg_add(cg, at, cg_mul(cg, a->index[axis], a->stride[d]));
     }
-    return LLVMBuildGEP2(cg->b, cg_dtype(cg, a->dtype), a->base, &at, 1, "");
+    return cg_element(cg, cg_dtype(cg, a->dtype), a->base, at);
 }
 
 static Val iota(Ty t, int lanes) {
@@ -132,25 +131,21 @@ static Val mask(Cg *cg, const Access *a, int along, int lanes) {
     for (int i = 0; i < a->v->rank; i++) {
         int axis = a->v->axis[i];
         if (!tile_goes_by_element(a->op, axis)) continue;
-        Val has =
-            LLVMBuildICmp(cg->b, LLVMIntSLT, position(cg, a, axis), cg_axis_size(cg, axis), "");
-        ok = LLVMBuildAnd(cg->b, ok, has, "");
+        ok = cg_and(cg, ok, cg_less(cg, position(cg, a, axis), cg_axis_size(cg, axis)));
     }
     for (int d = 0; d < a->rank; d++) {
         int axis = a->op->coord[d].axis;
         if (axis < 0 || a->op->each[d] || always_inside(cg, a, d)) continue;
-        Val at = LLVMBuildAdd(cg->b, a->first[d],
-                              LLVMBuildTrunc(cg->b, a->index[axis], cg->i32, ""), "");
+        Val at = cg_add(cg, a->first[d], cg_trunc(cg, a->index[axis], cg->i32));
         if (axis == along && lanes > 1) {
-            at = LLVMBuildAdd(cg->b, cg_splat(cg, at, lanes), iota(cg->i32, lanes), "");
-            lane = LLVMBuildICmp(cg->b, LLVMIntULT, at, cg_splat(cg, a->extent[d], lanes), "");
+            at = cg_add(cg, cg_splat(cg, at, lanes), iota(cg->i32, lanes));
+            lane = cg_icmp(cg, LLVMIntULT, at, cg_splat(cg, a->extent[d], lanes));
         } else {
-            ok =
-                LLVMBuildAnd(cg->b, ok, LLVMBuildICmp(cg->b, LLVMIntULT, at, a->extent[d], ""), "");
+            ok = cg_and(cg, ok, cg_icmp(cg, LLVMIntULT, at, a->extent[d]));
         }
     }
     ok = cg_splat(cg, ok, lanes);
-    return lane ? LLVMBuildAnd(cg->b, ok, lane, "") : ok;
+    return lane ? cg_and(cg, ok, lane) : ok;
 }
 
 // ---- moves of one vector; ok: which elements (NULL: all); others read as 0
@@ -162,17 +157,12 @@ static Val all(Cg *cg, Val ok, int lanes) {
 // One element, behind a branch: the address may be outside.
 static Val load_one(Cg *cg, const Access *a, Ty t, Val p, Val ok) {
     Val zero = LLVMConstNull(t);
-    if (!ok) return LLVMBuildLoad2(cg->b, t, p, "");
+    if (!ok) return cg_load(cg, t, p);
     (void)a;
-    Blk from = LLVMGetInsertBlock(cg->b), yes = cg_block(cg, "in"), join = cg_block(cg, "load");
-    LLVMBuildCondBr(cg->b, ok, yes, join);
-    LLVMPositionBuilderAtEnd(cg->b, yes);
-    Val v = LLVMBuildLoad2(cg->b, t, p, "");
-    LLVMBuildBr(cg->b, join);
-    LLVMPositionBuilderAtEnd(cg->b, join);
-    Val phi = LLVMBuildPhi(cg->b, t, "");
-    LLVMAddIncoming(phi, (Val[]){v, zero}, (Blk[]){yes, from}, 2);
-    return phi;
+    Blk from = cg_here(cg), join = cg_if(cg, ok, "in"), yes = cg_here(cg);
+    Val v = cg_load(cg, t, p);
+    cg_end_if(cg, join);
+    return cg_join(cg, v, yes, zero, from);
 }
 
 static Val load_row(Cg *cg, const Access *a, int lanes, Val ok) {
@@ -181,7 +171,7 @@ static Val load_row(Cg *cg, const Access *a, int lanes, Val ok) {
     if (lanes == 1) {
         x = load_one(cg, a, t, p, ok);
     } else if (!ok) {
-        x = LLVMBuildLoad2(cg->b, vt, p, "");
+        x = cg_load(cg, vt, p);
         LLVMSetAlignment(x, (unsigned)dtype_bytes(a->dtype));
     } else {
         Ty types[] = {vt, cg->ptr};
@@ -195,7 +185,7 @@ static void store_row(Cg *cg, const Access *a, int lanes, Val ok, Val x) {
     Val p = address(cg, a);
     x = cg_write(cg, x, a->dtype);
     if (!ok) {
-        LLVMSetAlignment(LLVMBuildStore(cg->b, x, p), (unsigned)dtype_bytes(a->dtype));
+        LLVMSetAlignment(cg_store(cg, x, p), (unsigned)dtype_bytes(a->dtype));
         return;
     }
     Ty types[] = {LLVMTypeOf(x), cg->ptr};
@@ -206,8 +196,8 @@ static void store_row(Cg *cg, const Access *a, int lanes, Val ok, Val x) {
 
 static Val strided(Cg *cg, const Access *a, int along, int lanes) {
     Val step = cg_splat(cg, a->stride[a->dim_of[along]], lanes);
-    Val at = LLVMBuildMul(cg->b, iota(cg->i64, lanes), step, "");
-    return LLVMBuildGEP2(cg->b, cg_dtype(cg, a->dtype), address(cg, a), &at, 1, "");
+    Val at = cg_mul(cg, iota(cg->i64, lanes), step);
+    return cg_element(cg, cg_dtype(cg, a->dtype), address(cg, a), at);
 }
 
 static Val load_strided(Cg *cg, const Access *a, int along, int lanes, Val ok) {
@@ -236,27 +226,20 @@ static void keep(Cg *cg, const Access *a, Val x) {
 
 // A store of one element where there is no vector.
 static void put_one(Cg *cg, const Access *a, Val ok, Val x) {
-    Blk yes = NULL, after = NULL;
-    if (ok) {
-        yes = cg_block(cg, "in"), after = cg_block(cg, "put");
-        LLVMBuildCondBr(cg->b, ok, yes, after);
-        LLVMPositionBuilderAtEnd(cg->b, yes);
-    }
-    if (a->op->add) x = LLVMBuildFAdd(cg->b, load_row(cg, a, 1, NULL), x, "");
+    Blk after = cg_if(cg, ok, "in");
+    if (a->op->add) x = cg_fadd(cg, load_row(cg, a, 1, NULL), x);
     store_row(cg, a, 1, NULL, x);
-    if (!ok) return;
-    LLVMBuildBr(cg->b, after);
-    LLVMPositionBuilderAtEnd(cg->b, after);
+    cg_end_if(cg, after);
 }
 
 static void put(Cg *cg, const Access *a, int along, int lanes, bool row, Val ok, Val x) {
     if (lanes == 1) {
         put_one(cg, a, ok, x);
     } else if (row) {
-        if (a->op->add) x = LLVMBuildFAdd(cg->b, load_row(cg, a, lanes, ok), x, "");
+        if (a->op->add) x = cg_fadd(cg, load_row(cg, a, lanes, ok), x);
         store_row(cg, a, lanes, ok, x);
     } else {
-        if (a->op->add) x = LLVMBuildFAdd(cg->b, load_strided(cg, a, along, lanes, ok), x, "");
+        if (a->op->add) x = cg_fadd(cg, load_strided(cg, a, along, lanes, ok), x);
         store_strided(cg, a, along, lanes, ok, x);
     }
 }
@@ -328,12 +311,12 @@ static void straight(Cg *cg, Access *a) {
 static Val inside_along(Cg *cg, const Access *a, int axis) {
     int d = a->dim_of[axis];
     Val none = cg_i32(cg, 0), all = cg_i32(cg, host_extent(cg, axis));
-    Val left = LLVMBuildSub(cg->b, a->extent[d], a->first[d], "");
-    Val low[] = {left, all}, ok = LLVMBuildICmp(cg->b, LLVMIntSGE, a->first[d], none, "");
+    Val left = cg_sub(cg, a->extent[d], a->first[d]);
+    Val low[] = {left, all}, ok = cg_icmp(cg, LLVMIntSGE, a->first[d], none);
     low[0] = cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, low, 2);
     low[1] = none;
     Val n = cg_intrinsic(cg, "llvm.smax", &cg->i32, 1, low, 2);
-    return LLVMBuildSelect(cg->b, LLVMBuildAnd(cg->b, ok, a->exists, ""), n, none, "");
+    return cg_select(cg, cg_and(cg, ok, a->exists), n, none);
 }
 
 static void transposed(Cg *cg, Access *a, int rows, int columns) {
@@ -345,10 +328,8 @@ static void transposed(Cg *cg, Access *a, int rows, int columns) {
         if (axis == rows || axis == columns) continue;
         loops[n] = host_loop(cg, host_extent(cg, axis), 1);
         a->index[axis] = loops[n++].i;
-        Val at = LLVMBuildAdd(cg->b, a->first[a->dim_of[axis]],
-                              LLVMBuildTrunc(cg->b, a->index[axis], cg->i32, ""), "");
-        Val in = LLVMBuildICmp(cg->b, LLVMIntULT, at, a->extent[a->dim_of[axis]], "");
-        a->exists = LLVMBuildAnd(cg->b, a->exists, in, "");
+        Val at = cg_add(cg, a->first[a->dim_of[axis]], cg_trunc(cg, a->index[axis], cg->i32));
+        a->exists = cg_and(cg, a->exists, cg_icmp(cg, LLVMIntULT, at, a->extent[a->dim_of[axis]]));
     }
     HostTurn t = {.dtype = a->dtype,
                   .rows = host_extent(cg, rows),
@@ -385,8 +366,7 @@ typedef struct Fork {
 
 static Fork fork_inside(Cg *cg, const Access *a) {
     Fork f = {cg_block(cg, "whole"), cg_block(cg, "edge"), cg_block(cg, "moved")};
-    LLVMBuildCondBr(cg->b, inside(cg, a), f.whole, f.edge);
-    LLVMPositionBuilderAtEnd(cg->b, f.whole);
+    cg_branch(cg, inside(cg, a), f.whole, f.edge);
     return f;
 }
 
@@ -406,17 +386,17 @@ static void move(Cg *cg, Access *a) {
     }
     Fork f = fork_inside(cg, a);
     straight_masked(cg, a, false);
-    LLVMBuildBr(cg->b, f.join);
-    LLVMPositionBuilderAtEnd(cg->b, f.edge);
+    cg_br(cg, f.join);
+    cg_at(cg, f.edge);
     straight_masked(cg, a, true);
-    LLVMBuildBr(cg->b, f.join);
-    LLVMMoveBasicBlockAfter(f.join, LLVMGetInsertBlock(cg->b));
-    LLVMPositionBuilderAtEnd(cg->b, f.join);
+    cg_br(cg, f.join);
+    LLVMMoveBasicBlockAfter(f.join, cg_here(cg));
+    cg_at(cg, f.join);
 }
 
 static Val either(Cg *cg, const Fork *f, Blk edge, Val whole, Val other) {
     if (whole == other) return whole;
-    Val phi = LLVMBuildPhi(cg->b, LLVMTypeOf(whole), "");
+    Val phi = cg_phi(cg, LLVMTypeOf(whole));
     LLVMAddIncoming(phi, (Val[]){whole, other}, (Blk[]){f->whole, edge}, 2);
     return phi;
 }
@@ -424,13 +404,13 @@ static Val either(Cg *cg, const Fork *f, Blk edge, Val whole, Val other) {
 static void load_view(Cg *cg, Access *a) {
     HostPlace *p = host_place(cg, a->v);
     Fork f = fork_inside(cg, a);
-    LLVMBuildBr(cg->b, f.join);
-    LLVMPositionBuilderAtEnd(cg->b, f.edge);
+    cg_br(cg, f.join);
+    cg_at(cg, f.edge);
     straight_masked(cg, a, true);
-    Blk edge = LLVMGetInsertBlock(cg->b);
-    LLVMBuildBr(cg->b, f.join);
+    Blk edge = cg_here(cg);
+    cg_br(cg, f.join);
     LLVMMoveBasicBlockAfter(f.join, edge);
-    LLVMPositionBuilderAtEnd(cg->b, f.join);
+    cg_at(cg, f.join);
     p->mem = either(cg, &f, edge, a->base, p->mem);
     for (int i = 0; i < a->v->rank; i++)
         p->stride[i] = either(cg, &f, edge, a->stride[a->dim_of[a->v->axis[i]]], p->stride[i]);

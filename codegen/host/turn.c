@@ -43,25 +43,25 @@ static void transpose(Cg *cg, Val *x, int n) {
     }
 }
 
-static Val plus(Cg *cg, Val i, int by) { return LLVMBuildAdd(cg->b, i, cg_i64(cg, by), ""); }
+static Val plus(Cg *cg, Val i, int by) { return cg_add(cg, i, cg_i64(cg, by)); }
 
 static Val at(Cg *cg, Ty t, Val base, Val major, Val stride, Val minor) {
-    Val i = LLVMBuildAdd(cg->b, LLVMBuildMul(cg->b, major, stride, ""), minor, "");
-    return LLVMBuildGEP2(cg->b, t, base, &i, 1, "");
+    Val i = cg_add(cg, cg_mul(cg, major, stride), minor);
+    return cg_element(cg, t, base, i);
 }
 
 // Which elements of the square's row i are inside.
 static Val row_mask(Cg *cg, const Square *s, int i, Val columns) {
-    Val row = LLVMBuildTrunc(cg->b, plus(cg, s->row, i), cg->i32, "");
-    Val ok = LLVMBuildICmp(cg->b, LLVMIntSLT, row, s->p[ROWS], "");
-    return LLVMBuildAnd(cg->b, cg_splat(cg, ok, s->t->lanes), columns, "");
+    Val row = cg_trunc(cg, plus(cg, s->row, i), cg->i32);
+    Val ok = cg_less(cg, row, s->p[ROWS]);
+    return cg_and(cg, cg_splat(cg, ok, s->t->lanes), columns);
 }
 
 static Val column_mask(Cg *cg, const Square *s) {
     int n = s->t->lanes;
-    Val column = cg_splat(cg, LLVMBuildTrunc(cg->b, s->column, cg->i32, ""), n);
-    column = LLVMBuildAdd(cg->b, column, iota(cg, n), "");
-    return LLVMBuildICmp(cg->b, LLVMIntSLT, column, cg_splat(cg, s->p[COLUMNS], n), "");
+    Val column = cg_splat(cg, cg_trunc(cg, s->column, cg->i32), n);
+    column = cg_add(cg, column, iota(cg, n));
+    return cg_less(cg, column, cg_splat(cg, s->p[COLUMNS], n));
 }
 
 static Val row_address(Cg *cg, const Square *s, int i) {
@@ -84,8 +84,7 @@ static void load_square(Cg *cg, const Square *s) {
     }
     transpose(cg, x, t->lanes);
     for (int i = 0; i < s->used; i++)
-        LLVMSetAlignment(
-            LLVMBuildStore(cg->b, cg_round(cg, x[i], t->round), column_address(cg, s, i)), 4);
+        LLVMSetAlignment(cg_store(cg, cg_round(cg, x[i], t->round), column_address(cg, s, i)), 4);
 }
 
 static void store_square(Cg *cg, const Square *s) {
@@ -95,7 +94,7 @@ static void store_square(Cg *cg, const Square *s) {
     for (int i = 0; i < t->lanes; i++) {
         x[i] = LLVMConstNull(cg_vector(cg->f32, t->lanes));
         if (i >= s->used) continue;
-        x[i] = LLVMBuildLoad2(cg->b, cg_vector(cg->f32, t->lanes), column_address(cg, s, i), "");
+        x[i] = cg_load(cg, cg_vector(cg->f32, t->lanes), column_address(cg, s, i));
         LLVMSetAlignment(x[i], 4);
     }
     transpose(cg, x, t->lanes);

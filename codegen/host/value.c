@@ -82,8 +82,8 @@ Val host_element(Cg *cg, const TileValue *v, Val *index) {
     const HostPlace *p = host_place(cg, v);
     Val at = NULL;
     for (int i = 0; i < v->rank; i++) {
-        Val x = LLVMBuildMul(cg->b, index[v->axis[i]], p->stride[i], "");
-        at = at ? LLVMBuildAdd(cg->b, at, x, "") : x;
+        Val x = cg_mul(cg, index[v->axis[i]], p->stride[i]);
+        at = at ? cg_add(cg, at, x) : x;
     }
     return at ? LLVMBuildInBoundsGEP2(cg->b, cg->f32, p->mem, &at, 1, "") : p->mem;
 }
@@ -94,42 +94,38 @@ Val host_load(Cg *cg, const TileValue *v, Val *index, int lanes, int along) {
     int at = lanes > 1 ? host_axis_at(v, along) : -1;
     Val p = host_element(cg, v, index), x;
     if (at < 0) {
-        x = LLVMBuildLoad2(cg->b, t, p, "");
+        x = cg_load(cg, t, p);
     } else if (host_stride1(cg, v) == along) {
-        x = LLVMBuildLoad2(cg->b, cg_vector(t, lanes), p, "");
+        x = cg_load(cg, cg_vector(t, lanes), p);
         LLVMSetAlignment(x, 4);
     } else {
         Val step[64];
         for (int i = 0; i < lanes; i++) step[i] = cg_i64(cg, i);
-        Val offset = LLVMBuildMul(cg->b, LLVMConstVector(step, (unsigned)lanes),
-                                  cg_splat(cg, host_place(cg, v)->stride[at], lanes), "");
-        Val ptrs = LLVMBuildGEP2(cg->b, t, p, &offset, 1, "");
+        Val offset = cg_mul(cg, LLVMConstVector(step, (unsigned)lanes),
+                            cg_splat(cg, host_place(cg, v)->stride[at], lanes));
+        Val ptrs = cg_element(cg, t, p, offset);
         Ty types[] = {cg_vector(t, lanes), LLVMTypeOf(ptrs)};
         Val args[] = {ptrs, cg_i32(cg, 4), LLVMConstAllOnes(cg_vector(cg->i1, lanes)),
                       LLVMGetPoison(types[0])};
         x = cg_intrinsic(cg, "llvm.masked.gather", types, 2, args, 4);
     }
     if (dtype_reads(v->dtype) != EX_BOOL) return x;
-    return LLVMBuildICmp(cg->b, LLVMIntNE, x, LLVMConstNull(LLVMTypeOf(x)), "");
+    return cg_icmp(cg, LLVMIntNE, x, LLVMConstNull(LLVMTypeOf(x)));
 }
 
 void host_store(Cg *cg, const TileValue *v, Val *index, Val x) {
     ExType t = dtype_reads(v->dtype);
     if (t == EX_F32) x = cg_round(cg, x, v->dtype);
-    if (t == EX_BOOL) x = LLVMBuildZExt(cg->b, x, cg_vector(cg->i32, cg_lanes(x)), "");
-    LLVMSetAlignment(LLVMBuildStore(cg->b, x, host_element(cg, v, index)), 4);
+    if (t == EX_BOOL) x = cg_zext(cg, x, cg_vector(cg->i32, cg_lanes(x)));
+    LLVMSetAlignment(cg_store(cg, x, host_element(cg, v, index)), 4);
 }
 
 // ---- counted loops
 
 HostLoop host_loop(Cg *cg, int64_t count, int64_t step) {
     assert(count > 0);
-    HostLoop l = {.pre = LLVMGetInsertBlock(cg->b),
-                  .body = cg_block(cg, "each"),
-                  .count = count,
-                  .step = step};
-    LLVMBuildBr(cg->b, l.body);
-    LLVMPositionBuilderAtEnd(cg->b, l.body);
+    HostLoop l = {.pre = cg_here(cg), .body = cg_block(cg, "each"), .count = count, .step = step};
+    cg_enter(cg, l.body);
     Val zero = cg_i64(cg, 0);
     l.i = LLVMBuildPhi(cg->b, cg->i64, "i");
     LLVMAddIncoming(l.i, &zero, &l.pre, 1);
@@ -137,7 +133,7 @@ HostLoop host_loop(Cg *cg, int64_t count, int64_t step) {
 }
 
 Val host_loop_phi(Cg *cg, const HostLoop *l, Val init) {
-    Val phi = LLVMBuildPhi(cg->b, LLVMTypeOf(init), "");
+    Val phi = cg_phi(cg, LLVMTypeOf(init));
     Blk pre = l->pre;
     LLVMAddIncoming(phi, &init, &pre, 1);
     return phi;
@@ -145,17 +141,17 @@ Val host_loop_phi(Cg *cg, const HostLoop *l, Val init) {
 
 void host_loop_next(Cg *cg, const HostLoop *l, Val phi, Val next) {
     (void)l;
-    Blk here = LLVMGetInsertBlock(cg->b);
+    Blk here = cg_here(cg);
     LLVMAddIncoming(phi, &next, &here, 1);
 }
 
 void host_loop_end(Cg *cg, const HostLoop *l) {
     Val next = LLVMBuildNUWAdd(cg->b, l->i, cg_i64(cg, l->step), "");
     host_loop_next(cg, l, l->i, next);
-    Val more = LLVMBuildICmp(cg->b, LLVMIntULT, next, cg_i64(cg, l->count), "");
+    Val more = cg_icmp(cg, LLVMIntULT, next, cg_i64(cg, l->count));
     Blk after = cg_block(cg, "after");
-    LLVMBuildCondBr(cg->b, more, l->body, after);
-    LLVMPositionBuilderAtEnd(cg->b, after);
+    cg_fork(cg, more, l->body, after);
+    cg_at(cg, after);
 }
 
 // ---- functions
@@ -188,10 +184,10 @@ bool host_function(Cg *cg, HostFunction *f, const char *name, Ty *params, int n)
     }
     f->outer = cg->fn;
     f->outer_entry = cg->entry;
-    f->outer_block = LLVMGetInsertBlock(cg->b);
+    f->outer_block = cg_here(cg);
     cg->fn = f->fn;
     cg->entry = cg_block(cg, "entry");
-    LLVMPositionBuilderAtEnd(cg->b, cg->entry);
+    cg_at(cg, cg->entry);
     return true;
 }
 
@@ -199,7 +195,7 @@ void host_function_end(Cg *cg, HostFunction *f) {
     LLVMBuildRetVoid(cg->b);
     cg->fn = f->outer;
     cg->entry = f->outer_entry;
-    LLVMPositionBuilderAtEnd(cg->b, f->outer_block);
+    cg_at(cg, f->outer_block);
 }
 
 void host_call(Cg *cg, const HostFunction *f, Val *args, int n) {

@@ -20,12 +20,12 @@ typedef struct Copy {
     Val when;             // i1, or NULL for always
 } Copy;
 
-static Val times64(Cg *cg, Val a, int b) { return LLVMBuildMul(cg->b, a, cg_i64(cg, b), ""); }
+static Val times64(Cg *cg, Val a, int b) { return cg_mul(cg, a, cg_i64(cg, b)); }
 
 // What the tile's coordinates say of one dimension: the first index along it.
 static Val first_index(Cg *cg, const TileCoord *at) {
     Val i = cg_uniform(cg, at->at);
-    return at->axis < 0 ? i : LLVMBuildMul(cg->b, i, cg_i32(cg, cg->k->axes[at->axis].extent), "");
+    return at->axis < 0 ? i : cg_times(cg, i, cg->k->axes[at->axis].extent);
 }
 
 // Which dimensions are the tile's rows and columns.
@@ -47,7 +47,7 @@ static void find_columns(Cg *cg, Copy *c) {
     if (cg->k->axes[c->tile.col_axis].whole) return;
     c->size = all % extent ? all % extent : extent;
     if (c->size == extent) return;
-    Val left = LLVMBuildSub(cg->b, cg_i32(cg, all), first_index(cg, &c->op->coord[c->col_dim]), "");
+    Val left = cg_sub(cg, cg_i32(cg, all), first_index(cg, &c->op->coord[c->col_dim]));
     Val v[] = {left, cg_i32(cg, extent)};
     c->cols = cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2);
 }
@@ -57,34 +57,34 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     const TileValue *buffer = op->args.data[0];
     Copy c = {.op = op, .tile = tile_shared(cg->p, cg->k, buffer), .row_dim = -1, .col_dim = -1};
-    Val stage = LLVMBuildMul(cg->b, cg_uniform(cg, op->stage), cg_i32(cg, c.tile.bytes), "");
-    c.dst = LLVMBuildAdd(cg->b, cg->value[buffer->id].mem, stage, "");
+    Val stage = cg_times(cg, cg_uniform(cg, op->stage), c.tile.bytes);
+    c.dst = cg_add(cg, cg->value[buffer->id].mem, stage);
     find_dims(&c, t);
     find_columns(cg, &c);
-    c.base = LLVMBuildPtrToInt(cg->b, cg_pointer(cg, op->tensor), cg->i64, "");
+    c.base = cg_ptrtoint(cg, cg_pointer(cg, op->tensor), cg->i64);
     for (int pass = 0; pass < 2; pass++)
         for (int d = 0; d < t->rank; d++) {
             if (pass != (d == c.row_dim) || op->each[d]) continue;
-            Val i = LLVMBuildSExt(cg->b, first_index(cg, &op->coord[d]), cg->i64, "");
+            Val i = cg_sext(cg, first_index(cg, &op->coord[d]), cg->i64);
             Val bytes = times64(cg, cg_stride(cg, op->tensor, d), c.tile.elem);
-            c.base = LLVMBuildAdd(cg->b, c.base, LLVMBuildMul(cg->b, i, bytes, ""), "");
+            c.base = cg_add(cg, c.base, cg_mul(cg, i, bytes));
         }
     int rows = op->coord[c.row_dim].axis;
     if (op->each[c.row_dim]) {
-        c.left = LLVMBuildSub(cg->b, cg_axis_size(cg, rows), cg_element_begin(cg, op, rows), "");
+        c.left = cg_sub(cg, cg_axis_size(cg, rows), cg_element_begin(cg, op, rows));
         return c;
     }
-    c.left = LLVMBuildSub(cg->b, cg_extent(cg, op->tensor, c.row_dim),
-                          first_index(cg, &op->coord[c.row_dim]), "");
+    c.left =
+        cg_sub(cg, cg_extent(cg, op->tensor, c.row_dim), first_index(cg, &op->coord[c.row_dim]));
     c.stride = times64(cg, cg_stride(cg, op->tensor, c.row_dim), c.tile.elem);
     return c;
 }
 
 // i64: bytes from `base` to a row of the tile.
 static Val row_offset(Cg *cg, const Copy *c, Val row, Val stride) {
-    if (stride) return LLVMBuildMul(cg->b, LLVMBuildZExt(cg->b, row, cg->i64, ""), stride, "");
+    if (stride) return cg_mul(cg, cg_zext(cg, row, cg->i64), stride);
     int axis = c->op->coord[c->row_dim].axis;
-    Val pos = LLVMBuildAdd(cg->b, cg_element_begin(cg, c->op, axis), row, "");
+    Val pos = cg_add(cg, cg_element_begin(cg, c->op, axis), row);
     return times64(cg, cg_element_offset(cg, c->op, axis, pos), c->tile.elem);
 }
 
@@ -92,7 +92,7 @@ static int power_of_two_in(int n) { return n & -n; }
 
 // One 16-byte piece; `bytes` of it are read, the rest is zeros. `when`: NULL for always.
 static void piece(Cg *cg, Val dst, int offset, Val src, Val bytes, Val when) {
-    Val v[] = {dst, src, bytes, when ? LLVMBuildZExt(cg->b, when, cg->i32, "") : NULL};
+    Val v[] = {dst, src, bytes, when ? cg_zext(cg, when, cg->i32) : NULL};
     const char *text =
         when ? arena_printf(cg->arena,
                             "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $3, 0;\n\t"
@@ -121,17 +121,17 @@ static int piece_offset(const TileShared *t, int j) {
 static void row_pieces(Cg *cg, const Copy *c, Val dst, int offset, Val src, Val ok, Val lane_col,
                        int across, Val when) {
     int real = c->size * c->tile.elem / 16, all = c->tile.cols * c->tile.elem / 16;
-    Val end = c->cols ? LLVMBuildLShr(cg->b, c->cols, cg_i32(cg, c->tile.elem == 4 ? 2 : 3), "")
-                      : cg_i32(cg, real);
+    Val end =
+        c->cols ? cg_lshr(cg, c->cols, cg_i32(cg, c->tile.elem == 4 ? 2 : 3)) : cg_i32(cg, real);
     for (int j = 0; j < all; j += across) {
         Val in = ok;
         if (j + across > real) {
-            Val col = LLVMBuildAdd(cg->b, lane_col, cg_i32(cg, j), "");
-            in = LLVMBuildAnd(cg->b, ok, LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, ""), "");
+            Val col = cg_plus(cg, lane_col, j);
+            in = cg_and(cg, ok, cg_less(cg, col, end));
         }
-        Val bytes = LLVMBuildSelect(cg->b, in, cg_i32(cg, 16), cg_i32(cg, 0), "");
-        piece(cg, dst, offset + piece_offset(&c->tile, j),
-              LLVMBuildAdd(cg->b, src, cg_i64(cg, 16 * j), ""), bytes, when);
+        Val bytes = cg_select(cg, in, cg_i32(cg, 16), cg_i32(cg, 0));
+        piece(cg, dst, offset + piece_offset(&c->tile, j), cg_add(cg, src, cg_i64(cg, 16 * j)),
+              bytes, when);
     }
 }
 
@@ -143,73 +143,54 @@ static void copy_pieces(Cg *cg, const Copy *c) {
     int threads = s->gpu.threads, across = across_of(&c->tile);
     int down = threads / across;
     Val tid = nv_hidden(cg, s->gpu.tid), stride = c->stride ? nv_hidden(cg, c->stride) : NULL;
-    Val row = LLVMBuildUDiv(cg->b, tid, cg_i32(cg, across), "");
-    Val col = LLVMBuildURem(cg->b, tid, cg_i32(cg, across), "");
-    Val own = times64(cg, LLVMBuildZExt(cg->b, col, cg->i64, ""), 16);
-    Val first = LLVMBuildAdd(cg->b, row_offset(cg, c, row, stride), own, "");
-    Val src = LLVMBuildAdd(cg->b, c->base, first, "");
+    Val row = cg_udiv(cg, tid, cg_i32(cg, across));
+    Val col = cg_urem(cg, tid, cg_i32(cg, across));
+    Val own = times64(cg, cg_zext(cg, col, cg->i64), 16);
+    Val src = cg_add(cg, c->base, cg_add(cg, row_offset(cg, c, row, stride), own));
     Val step = stride ? times64(cg, stride, down) : NULL;
     Val at = nv_tile_offset(cg, &c->tile, row, cg_times(cg, col, 16 / c->tile.elem));
-    Val dst = LLVMBuildAdd(cg->b, c->dst, at, ""), left = LLVMBuildSub(cg->b, c->left, row, "");
+    Val dst = cg_add(cg, c->dst, at), left = cg_sub(cg, c->left, row);
     for (int i = 0; i < c->tile.rows; i += down) {
-        Val ok = LLVMBuildICmp(cg->b, LLVMIntSGT, left, cg_i32(cg, i), ""), when = c->when;
+        Val ok = cg_icmp(cg, LLVMIntSGT, left, cg_i32(cg, i)), when = c->when;
         if (i + down > c->tile.rows) {
-            Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, cg_i32(cg, c->tile.rows - i), "");
-            when = when ? LLVMBuildAnd(cg->b, when, in, "") : in;
+            Val in = cg_below(cg, row, c->tile.rows - i);
+            when = when ? cg_and(cg, when, in) : in;
         }
         if (!src) {
-            Val there = LLVMBuildAdd(cg->b, row, cg_i32(cg, i), "");
-            src = LLVMBuildAdd(cg->b, c->base, row_offset(cg, c, there, NULL), "");
-            src = LLVMBuildAdd(cg->b, src, own, "");
+            Val there = cg_plus(cg, row, i);
+            src = cg_add(cg, c->base, row_offset(cg, c, there, NULL));
+            src = cg_add(cg, src, own);
         }
         row_pieces(cg, c, dst, i * c->tile.pitch, src, ok, col, across, when);
-        src = step ? LLVMBuildAdd(cg->b, src, step, "") : NULL;
+        src = step ? cg_add(cg, src, step) : NULL;
     }
 }
 
 // ---- by elements
 
 static void copy_element(Cg *cg, const Copy *c, Val i) {
-    Val row = LLVMBuildUDiv(cg->b, i, cg_i32(cg, c->tile.cols), ""),
-        col = LLVMBuildURem(cg->b, i, cg_i32(cg, c->tile.cols), "");
+    Val row = cg_udiv(cg, i, cg_i32(cg, c->tile.cols)),
+        col = cg_urem(cg, i, cg_i32(cg, c->tile.cols));
     Val cols = c->cols ? c->cols : cg_i32(cg, c->size);
-    Val in = LLVMBuildAnd(cg->b, LLVMBuildICmp(cg->b, LLVMIntSLT, row, c->left, ""),
-                          LLVMBuildICmp(cg->b, LLVMIntSLT, col, cols, ""), "");
+    Val in = cg_and(cg, cg_less(cg, row, c->left), cg_less(cg, col, cols));
     Ty t = c->tile.elem == 4 ? cg->i32 : cg->i16;
-    Blk here = LLVMGetInsertBlock(cg->b), read = cg_block(cg, "element"),
-        join = cg_block(cg, "element.done");
-    LLVMBuildCondBr(cg->b, in, read, join);
-    LLVMPositionBuilderAtEnd(cg->b, read);
+    Blk here = cg_here(cg), join = cg_if(cg, in, "element"), read = cg_here(cg);
     Val at = row_offset(cg, c, row, c->stride);
-    at = LLVMBuildAdd(cg->b, at, times64(cg, LLVMBuildZExt(cg->b, col, cg->i64, ""), c->tile.elem),
-                      "");
-    Val p = LLVMBuildIntToPtr(cg->b, LLVMBuildAdd(cg->b, c->base, at, ""),
-                              LLVMPointerTypeInContext(cg->c, 1), "");
-    Val x = LLVMBuildLoad2(cg->b, t, p, "");
-    LLVMBuildBr(cg->b, join);
-    LLVMPositionBuilderAtEnd(cg->b, join);
-    Val v = LLVMBuildPhi(cg->b, t, "");
-    LLVMAddIncoming(v, (Val[]){LLVMConstNull(t), x}, (Blk[]){here, read}, 2);
+    at = cg_add(cg, at, times64(cg, cg_zext(cg, col, cg->i64), c->tile.elem));
+    Val p = cg_inttoptr(cg, cg_add(cg, c->base, at), LLVMPointerTypeInContext(cg->c, 1));
+    Val x = cg_load(cg, t, p);
+    cg_end_if(cg, join);
+    Val v = cg_join(cg, LLVMConstNull(t), here, x, read);
     Val dst = nv_tile_offset(cg, &c->tile, row, col);
-    LLVMBuildStore(cg->b, v, nv_shared_ptr(cg, LLVMBuildAdd(cg->b, c->dst, dst, "")));
+    cg_store(cg, v, nv_shared_ptr(cg, cg_add(cg, c->dst, dst)));
 }
 
 static void copy_elements(Cg *cg, const Copy *c) {
     const NvState *s = nv_state(cg);
-    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "elements"),
-        work = cg_block(cg, "elements.work"), done = cg_block(cg, "elements.done");
-    LLVMBuildBr(cg->b, head);
-    LLVMPositionBuilderAtEnd(cg->b, head);
-    Val i = LLVMBuildPhi(cg->b, cg->i32, "");
-    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, i, cg_i32(cg, c->tile.rows * c->tile.cols), "");
-    LLVMBuildCondBr(cg->b, more, work, done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
-    copy_element(cg, c, i);
-    Val next = LLVMBuildAdd(cg->b, i, cg_i32(cg, s->gpu.threads), "");
-    Blk latch = LLVMGetInsertBlock(cg->b);
-    LLVMAddIncoming(i, (Val[]){s->gpu.tid, next}, (Blk[]){pre, latch}, 2);
-    LLVMBuildBr(cg->b, head);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    Val end = cg_i32(cg, c->tile.rows * c->tile.cols);
+    CgCount l = cg_count(cg, s->gpu.tid, end, NULL);
+    copy_element(cg, c, l.i);
+    cg_end_count(cg, &l, cg_i32(cg, s->gpu.threads), NULL);
 }
 
 // A copy that is not to happen (`when`) reads nothing and changes nothing. Pieces are predicated,
@@ -224,13 +205,7 @@ void nv_copy(Cg *cg, const TileOp *op) {
         copy_pieces(cg, &c);
         return;
     }
-    Blk work = cg_block(cg, "copy"), done = cg_block(cg, "copy.done");
-    if (c.when)
-        LLVMBuildCondBr(cg->b, c.when, work, done);
-    else
-        LLVMBuildBr(cg->b, work);
-    LLVMPositionBuilderAtEnd(cg->b, work);
+    Blk done = cg_if(cg, c.when, "copy");
     copy_elements(cg, &c);
-    LLVMBuildBr(cg->b, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    cg_end_if(cg, done);
 }

@@ -14,8 +14,8 @@ static int elem_of(const CgAccess *a) { return dtype_bytes(a->t->dtype); }
 static int m_tiles(const CgAccess *a) { return cg_share(a->f, a->f->rows) / 2; } // of a warp
 
 static Val address(Cg *cg, Val base, Val index, int bytes) {
-    Val i = LLVMBuildSExt(cg->b, index, cg->i64, "");
-    return cg_sum(cg, base, LLVMBuildMul(cg->b, i, cg_i64(cg, bytes), ""));
+    Val i = cg_sext(cg, index, cg->i64);
+    return cg_add(cg, base, cg_mul(cg, i, cg_i64(cg, bytes)));
 }
 
 static int warp_columns(const CgFragment *f) {
@@ -26,14 +26,13 @@ static int warp_columns(const CgFragment *f) {
 static Val columns_before(Cg *cg, const CgAccess *a) {
     int own = warp_columns(a->f);
     assert(!(own & (own - 1)));
-    return LLVMBuildAnd(cg->b, cg_thread_part(cg, a->v->layout, a->f->columns), cg_i32(cg, -own),
-                        "");
+    return cg_and(cg, cg_thread_part(cg, a->v->layout, a->f->columns), cg_i32(cg, -own));
 }
 
 static CgAccess access_of(Cg *cg, const TileOp *op, const TileValue *v) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     int elem = dtype_bytes(t->dtype);
-    Val from = LLVMBuildPtrToInt(cg->b, cg_pointer(cg, op->tensor), cg->i64, "");
+    Val from = cg_ptrtoint(cg, cg_pointer(cg, op->tensor), cg->i64);
     CgAccess a =
         cg_access(cg, op, v, from, elem, t->blocked ? BLOCK_BYTES / TILE_BLOCK_COLUMNS : elem);
     int all = a.cols, own = all ? warp_columns(a.f) : 0;
@@ -41,45 +40,45 @@ static CgAccess access_of(Cg *cg, const TileOp *op, const TileValue *v) {
     Val before = columns_before(cg, &a);
     a.begin = address(cg, a.begin, before, elem);
     a.cols = own;
-    if (all % own) a.ncols = LLVMBuildSub(cg->b, cg_i32(cg, all), before, "");
+    if (all % own) a.ncols = cg_sub(cg, cg_i32(cg, all), before);
     return a;
 }
 
 static Val row_begin(Cg *cg, const CgAccess *a, Val row) {
-    return cg_sum(cg, a->begin, cg_row_offset(cg, a, row));
+    return cg_add(cg, a->begin, cg_row_offset(cg, a, row));
 }
 
 static Val row_of(Cg *cg, const CgAccess *a, int m, int r) {
-    return LLVMBuildAdd(cg->b, a->row, cg_i32(cg, 16 * m + 8 * r), "");
+    return cg_plus(cg, a->row, 16 * m + 8 * r);
 }
 
 // This thread's first column, of its warp's.
 static Val column_at(Cg *cg, const CgAccess *a) {
     Val at = cg_thread_part(cg, a->v->layout, a->f->columns);
     if (layout_share(&a->f->is, LAYOUT_WARP, a->f->columns) == 1) return at;
-    return LLVMBuildSub(cg->b, at, columns_before(cg, a), "");
+    return cg_sub(cg, at, columns_before(cg, a));
 }
 
 static Val global_ptr(Cg *cg, Val at) {
-    return LLVMBuildIntToPtr(cg->b, at, LLVMPointerTypeInContext(cg->c, 1), "");
+    return cg_inttoptr(cg, at, LLVMPointerTypeInContext(cg->c, 1));
 }
 
 static void store_at(Cg *cg, Val v, Val base, int offset, unsigned align) {
-    Val p = global_ptr(cg, LLVMBuildAdd(cg->b, base, cg_i64(cg, offset), ""));
-    LLVMSetAlignment(LLVMBuildStore(cg->b, v, p), align);
+    Val p = global_ptr(cg, cg_add(cg, base, cg_i64(cg, offset)));
+    LLVMSetAlignment(cg_store(cg, v, p), align);
 }
 
 // (Two at once would need the PTX of CUDA 12.1.)
 void nv_add(Cg *cg, Val x, Val p) {
-    Val args[] = {LLVMBuildPtrToInt(cg->b, p, cg->i64, ""), x};
+    Val args[] = {cg_ptrtoint(cg, p, cg->i64), x};
     cg_asm(cg, cg->void_, args, 2, "red.relaxed.gpu.global.add.f32 [$0], $1;", "l,f", false);
 }
 
 // Adds to what is there, in any order.
 static void add_at(Cg *cg, Val v, Val base, int offset) {
     for (int i = 0; i < cg_lanes(v); i++) {
-        Val at = LLVMBuildAdd(cg->b, base, cg_i64(cg, offset + 4 * i), "");
-        Val x = cg_lanes(v) == 1 ? v : LLVMBuildExtractElement(cg->b, v, cg_i32(cg, i), "");
+        Val at = cg_add(cg, base, cg_i64(cg, offset + 4 * i));
+        Val x = cg_lanes(v) == 1 ? v : cg_extract(cg, v, cg_i32(cg, i));
         nv_add(cg, x, global_ptr(cg, at));
     }
 }
@@ -98,14 +97,13 @@ static void put_at(Cg *cg, const CgAccess *a, Val v, Val base, int offset, unsig
 static void transpose_quad(Cg *cg, Val x[4]) {
     Val lane = nv_state(cg)->gpu.lane;
     for (int bit = 1; bit <= 2; bit *= 2) {
-        Val odd = LLVMBuildAnd(cg->b, lane, cg_i32(cg, bit), "");
-        odd = LLVMBuildICmp(cg->b, LLVMIntNE, odd, cg_i32(cg, 0), "");
+        Val odd = cg_and(cg, lane, cg_i32(cg, bit));
+        odd = cg_icmp(cg, LLVMIntNE, odd, cg_i32(cg, 0));
         for (int i = 0; i < 4; i++) {
             if (i & bit) continue;
-            Val give = LLVMBuildSelect(cg->b, odd, x[i], x[i | bit], "");
-            Val got = nv_shuffle(cg, give, bit);
-            x[i] = LLVMBuildSelect(cg->b, odd, got, x[i], "");
-            Val other = LLVMBuildSelect(cg->b, odd, x[i | bit], got, "");
+            Val got = nv_shuffle(cg, cg_select(cg, odd, x[i], x[i | bit]), bit);
+            x[i] = cg_select(cg, odd, got, x[i]);
+            Val other = cg_select(cg, odd, x[i | bit], got);
             x[i | bit] = other;
         }
     }
@@ -126,26 +124,20 @@ static void store_narrow_row(Cg *cg, const CgAccess *a, int m, int r) {
     Val *x = ARENA_ARRAY(cg->arena, Val, tiles + 1);
     for (int n = 0; n < tiles; n++) x[n] = word(cg, a, m, n, r);
     for (int n = 0; n < wide; n += 4) transpose_quad(cg, x + n);
-    Val row = row_of(cg, a, m, r),
-        quad = LLVMBuildAnd(cg->b, nv_state(cg)->gpu.lane, cg_i32(cg, 3), "");
+    Val row = row_of(cg, a, m, r), quad = cg_and(cg, nv_state(cg)->gpu.lane, cg_i32(cg, 3));
     Val first = a->ncols ? cg_times(cg, quad, 8) : NULL;
-    quad = LLVMBuildZExt(cg->b, quad, cg->i64, "");
-    Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), "row");
+    quad = cg_zext(cg, quad, cg->i64);
+    Blk done = cg_if(cg, cg_less(cg, row, a->nrows), "row");
     Val at = row_begin(cg, a, row);
-    Val at16 = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, quad, cg_i64(cg, 16), ""), "");
-    Val at4 = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, quad, cg_i64(cg, 4), ""), "");
+    Val at16 = cg_add(cg, at, cg_mul(cg, quad, cg_i64(cg, 16)));
+    Val at4 = cg_add(cg, at, cg_mul(cg, quad, cg_i64(cg, 4)));
     for (int n = 0; n < wide; n += 4) {
         Val four = LLVMGetPoison(cg_vector(cg->i32, 4));
-        for (int i = 0; i < 4; i++)
-            four = LLVMBuildInsertElement(cg->b, four, x[n + i], cg_i32(cg, i), "");
-        Blk next =
-            a->ncols
-                ? cg_if(cg,
-                        LLVMBuildICmp(cg->b, LLVMIntSLT, cg_plus(cg, first, 8 * n), a->ncols, ""),
-                        "columns")
-                : NULL;
+        for (int i = 0; i < 4; i++) four = cg_insert(cg, four, x[n + i], cg_i32(cg, i));
+        Blk next = a->ncols ? cg_if(cg, cg_less(cg, cg_plus(cg, first, 8 * n), a->ncols), "columns")
+                            : NULL;
         store_at(cg, four, at16, 16 * n, 16);
-        if (next) cg_end_if(cg, next);
+        cg_end_if(cg, next);
     }
     for (int n = wide; n < tiles; n++) store_at(cg, x[n], at4, 16 * n, 4);
     cg_end_if(cg, done);
@@ -154,7 +146,7 @@ static void store_narrow_row(Cg *cg, const CgAccess *a, int m, int r) {
 // One row by elements, pairs of f32 at once where columns come in eights.
 static void store_plain_row(Cg *cg, const CgAccess *a, int m, int r) {
     Val row = row_of(cg, a, m, r), col0 = column_at(cg, a);
-    Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, ""), "row");
+    Blk done = cg_if(cg, cg_less(cg, row, a->nrows), "row");
     Val at = row_begin(cg, a, row);
     at = address(cg, at, col0, elem_of(a));
     bool aligned = tensor_traits(a->t->role)->matrix || a->t->role == TENSOR_WORK;
@@ -164,13 +156,13 @@ static void store_plain_row(Cg *cg, const CgAccess *a, int m, int r) {
         if (pairs) {
             Val two = LLVMGetPoison(cg_vector(cg->f32, 2));
             for (int c = 0; c < 2; c++)
-                two = LLVMBuildInsertElement(
-                    cg->b, two, cg_number(cg, a, 16 * m + 8 * r, 8 * n + c), cg_i32(cg, c), "");
+                two =
+                    cg_insert(cg, two, cg_number(cg, a, 16 * m + 8 * r, 8 * n + c), cg_i32(cg, c));
             put_at(cg, a, two, at, 32 * n, 8);
         } else {
             for (int c = 0; c < 2; c++) {
-                Val col = LLVMBuildAdd(cg->b, col0, cg_i32(cg, 8 * n + c), "");
-                Blk next = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, ""), "row");
+                Val col = cg_plus(cg, col0, 8 * n + c);
+                Blk next = cg_if(cg, cg_less(cg, col, end), "row");
                 Val x = cg_write(cg, cg_number(cg, a, 16 * m + 8 * r, 8 * n + c), a->t->dtype);
                 put_at(cg, a, x, at, (8 * n + c) * elem_of(a), (unsigned)elem_of(a));
                 cg_end_if(cg, next);
@@ -184,17 +176,17 @@ static void store_plain_row(Cg *cg, const CgAccess *a, int m, int r) {
 // Of a warp's rows and the current columns, this thread's part of the first block.
 static Val blocks_at(Cg *cg, const CgAccess *a, int m, Val *in) {
     Val block = LLVMBuildAShr(cg->b, a->row, cg_i32(cg, 4), "");
-    block = LLVMBuildAdd(cg->b, block, cg_i32(cg, m), "");
-    Val first = LLVMBuildShl(cg->b, block, cg_i32(cg, 4), "");
-    *in = LLVMBuildICmp(cg->b, LLVMIntSLT, first, a->nrows, "");
-    first = LLVMBuildSelect(cg->b, *in, first, cg_i32(cg, 0), "");
-    Val lane = LLVMBuildMul(cg->b, nv_state(cg)->gpu.lane, cg_i32(cg, 16), "");
+    block = cg_plus(cg, block, m);
+    Val first = cg_shl(cg, block, cg_i32(cg, 4));
+    *in = cg_less(cg, first, a->nrows);
+    first = cg_select(cg, *in, first, cg_i32(cg, 0));
+    Val lane = cg_times(cg, nv_state(cg)->gpu.lane, 16);
     return address(cg, row_begin(cg, a, first), lane, 1);
 }
 
 // Of the tile's 8 columns from 8 * n on; NULL: they are.
 static Val block_exists(Cg *cg, const CgAccess *a, int n) {
-    return a->ncols ? LLVMBuildICmp(cg->b, LLVMIntSLT, cg_i32(cg, 8 * n), a->ncols, "") : NULL;
+    return a->ncols ? cg_less(cg, cg_i32(cg, 8 * n), a->ncols) : NULL;
 }
 
 static void store_blocks(Cg *cg, const CgAccess *a, int m) {
@@ -202,13 +194,12 @@ static void store_blocks(Cg *cg, const CgAccess *a, int m) {
     Blk done = cg_if(cg, in, "rows");
     for (int n = 0; 8 * n < a->cols; n++) {
         Val exists = block_exists(cg, a, n), four = LLVMGetPoison(cg_vector(cg->f32, 4));
-        Blk next = exists ? cg_if(cg, exists, "columns") : NULL;
+        Blk next = cg_if(cg, exists, "columns");
         for (int i = 0; i < 4; i++)
-            four = LLVMBuildInsertElement(cg->b, four,
-                                          cg_number(cg, a, 16 * m + 8 * (i / 2), 8 * n + i % 2),
-                                          cg_i32(cg, i), "");
+            four = cg_insert(cg, four, cg_number(cg, a, 16 * m + 8 * (i / 2), 8 * n + i % 2),
+                             cg_i32(cg, i));
         store_at(cg, four, at, BLOCK_BYTES * n, 16);
-        if (next) cg_end_if(cg, next);
+        cg_end_if(cg, next);
     }
     cg_end_if(cg, done);
 }
@@ -218,13 +209,12 @@ static void load_block(Cg *cg, const CgAccess *a, Val at, Val in, int n, Val fou
     Val exists = block_exists(cg, a, n), offset = cg_i64(cg, BLOCK_BYTES * n);
     for (int i = 0; i < 4; i++) four[i] = LLVMConstNull(cg->f32);
     if (8 * n >= a->cols) return;
-    if (exists) in = LLVMBuildAnd(cg->b, in, exists, "");
-    if (exists) offset = LLVMBuildSelect(cg->b, exists, offset, cg_i64(cg, 0), "");
-    Val p = global_ptr(cg, LLVMBuildAdd(cg->b, at, offset, ""));
-    Val all = LLVMBuildLoad2(cg->b, cg_vector(cg->f32, 4), p, "");
+    if (exists) in = cg_and(cg, in, exists);
+    if (exists) offset = cg_select(cg, exists, offset, cg_i64(cg, 0));
+    Val p = global_ptr(cg, cg_add(cg, at, offset));
+    Val all = cg_load(cg, cg_vector(cg->f32, 4), p);
     LLVMSetAlignment(all, 16);
-    for (int i = 0; i < 4; i++)
-        four[i] = cg_or_zero(cg, in, LLVMBuildExtractElement(cg->b, all, cg_i32(cg, i), ""));
+    for (int i = 0; i < 4; i++) four[i] = cg_or_zero(cg, in, cg_extract(cg, all, cg_i32(cg, i)));
 }
 
 static void load_blocks(Cg *cg, const CgAccess *a, int m, Val *e) {
@@ -239,10 +229,10 @@ static void load_blocks(Cg *cg, const CgAccess *a, int m, Val *e) {
 // ---- one number per row: one thread of each quad
 
 static void store_row_number(Cg *cg, const CgAccess *a, int m, int r) {
-    Val lead = LLVMBuildAnd(cg->b, nv_state(cg)->gpu.lane, cg_i32(cg, 3), "");
-    lead = LLVMBuildICmp(cg->b, LLVMIntEQ, lead, cg_i32(cg, 0), "");
-    Val row = row_of(cg, a, m, r), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
-    Blk done = cg_if(cg, LLVMBuildAnd(cg->b, lead, in, ""), "row");
+    Val lead = cg_and(cg, nv_state(cg)->gpu.lane, cg_i32(cg, 3));
+    lead = cg_is(cg, lead, 0);
+    Val row = row_of(cg, a, m, r), in = cg_less(cg, row, a->nrows);
+    Blk done = cg_if(cg, cg_and(cg, lead, in), "row");
     Val x = cg_write(cg, cg_number(cg, a, 16 * m + 8 * r, 0), a->t->dtype);
     put_at(cg, a, x, row_begin(cg, a, row), 0, (unsigned)elem_of(a));
     cg_end_if(cg, done);
@@ -278,35 +268,33 @@ typedef struct Row {
 } Row;
 
 static Row row_at(Cg *cg, const CgAccess *a, int m, int r) {
-    Val row = row_of(cg, a, m, r), in = LLVMBuildICmp(cg->b, LLVMIntSLT, row, a->nrows, "");
-    Val inside = LLVMBuildSelect(cg->b, in, row, cg_i32(cg, 0), "");
+    Val row = row_of(cg, a, m, r), in = cg_less(cg, row, a->nrows);
+    Val inside = cg_select(cg, in, row, cg_i32(cg, 0));
     return (Row){row_begin(cg, a, inside), in};
 }
 
 static Val load_element(Cg *cg, const CgAccess *a, Row row, int n, int c) {
     Val in = row.in, col = cg_i32(cg, 0);
     if (a->cols) {
-        col = LLVMBuildAdd(cg->b, column_at(cg, a), cg_i32(cg, 8 * n + c), "");
+        col = cg_plus(cg, column_at(cg, a), 8 * n + c);
         if (a->ncols || 8 * n + 8 > a->cols) {
             Val end = a->ncols ? a->ncols : cg_i32(cg, a->cols);
-            Val there = LLVMBuildICmp(cg->b, LLVMIntSLT, col, end, "");
-            in = LLVMBuildAnd(cg->b, in, there, "");
-            col = LLVMBuildSelect(cg->b, in, col, cg_i32(cg, 0), "");
+            in = cg_and(cg, in, cg_less(cg, col, end));
+            col = cg_select(cg, in, col, cg_i32(cg, 0));
         }
     }
     Val at = address(cg, row.base, col, elem_of(a));
-    Val x = LLVMBuildLoad2(cg->b, cg_dtype(cg, a->t->dtype), global_ptr(cg, at), "");
+    Val x = cg_load(cg, cg_dtype(cg, a->t->dtype), global_ptr(cg, at));
     return cg_or_zero(cg, in, cg_read(cg, x, a->t->dtype));
 }
 
 // Two columns of a tensor of our own, which is aligned and without gaps.
 static void load_pair(Cg *cg, const CgAccess *a, Row row, int n, Val x[2]) {
-    Val col = LLVMBuildAdd(cg->b, column_at(cg, a), cg_i32(cg, 8 * n), "");
+    Val col = cg_plus(cg, column_at(cg, a), 8 * n);
     Val at = address(cg, row.base, col, elem_of(a));
-    Val both = LLVMBuildLoad2(cg->b, cg_vector(cg->f32, 2), global_ptr(cg, at), "");
+    Val both = cg_load(cg, cg_vector(cg->f32, 2), global_ptr(cg, at));
     LLVMSetAlignment(both, 8);
-    for (int c = 0; c < 2; c++)
-        x[c] = cg_or_zero(cg, row.in, LLVMBuildExtractElement(cg->b, both, cg_i32(cg, c), ""));
+    for (int c = 0; c < 2; c++) x[c] = cg_or_zero(cg, row.in, cg_extract(cg, both, cg_i32(cg, c)));
 }
 
 static void load_columns(Cg *cg, const CgAccess *a, Row row, int n, Val x[2]) {

@@ -29,22 +29,22 @@ typedef struct Triangle {
 
 static Val address(Cg *cg, const Triangle *w, int row, Val in_row, int col, Val in_col) {
     Val r = cg_plus(cg, in_row, row), c = cg_plus(cg, in_col, col);
-    return nv_shared_ptr(
-        cg, LLVMBuildAdd(cg->b, cg->value[w->N->id].mem, nv_tile_offset(cg, &w->tile, r, c), ""));
+    return nv_shared_ptr(cg,
+                         cg_add(cg, cg->value[w->N->id].mem, nv_tile_offset(cg, &w->tile, r, c)));
 }
 
 static void load_pair(Cg *cg, const Triangle *w, int row, Val in_row, int col, Val in_col,
                       Val x[2]) {
     Val p = address(cg, w, row, in_row, col, in_col);
-    Val two = LLVMBuildLoad2(cg->b, cg_vector(cg->f32, 2), p, "");
+    Val two = cg_load(cg, cg_vector(cg->f32, 2), p);
     LLVMSetAlignment(two, 8);
-    for (int c = 0; c < 2; c++) x[c] = LLVMBuildExtractElement(cg->b, two, cg_i32(cg, c), "");
+    for (int c = 0; c < 2; c++) x[c] = cg_extract(cg, two, cg_i32(cg, c));
 }
 
 // x where row <= column of the transposed block on the diagonal; elsewhere memory has N.
 static Val upper(Cg *cg, Val row, Val col, Val x) {
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLE, row, col, "");
-    return LLVMBuildSelect(cg->b, in, x, cg_f32(cg, 0), "");
+    Val in = cg_icmp(cg, LLVMIntSLE, row, col);
+    return cg_select(cg, in, x, cg_f32(cg, 0));
 }
 
 static Square diagonal(Cg *cg, const Triangle *w, int block) {
@@ -70,7 +70,7 @@ static Square nothing(Cg *cg) {
 // As tf32, rounded: the instruction leaves out the low bits. (cvt.rna also asks whether it is finite: four operations.)
 static Val bits(Cg *cg, Val x) {
     enum { HALF = 0x1000 };
-    return LLVMBuildAdd(cg->b, LLVMBuildBitCast(cg->b, x, cg->i32, ""), cg_i32(cg, HALF), "");
+    return cg_plus(cg, cg_bitcast(cg, x, cg->i32), HALF);
 }
 
 // Two of the contracted places of a column of the right operand: of N(i, k) transposed, or of T(i, i) transposed.
@@ -80,7 +80,7 @@ static void right_pair(Cg *cg, const Triangle *w, int i, int k, int n, int step,
     for (int c = 0; c < 2 && i == k; c++) {
         Val p = address(cg, w, BLOCK * i + 8 * step + c, w->t2, BLOCK * i + 8 * n, w->g);
         Val row = cg_plus(cg, w->t2, 8 * step + c);
-        x[c] = upper(cg, row, col, LLVMBuildLoad2(cg->b, cg->f32, p, ""));
+        x[c] = upper(cg, row, col, cg_load(cg, cg->f32, p));
     }
     for (int c = 0; c < 2; c++) b[c] = bits(cg, x[c]);
 }
@@ -103,8 +103,8 @@ static void put(Cg *cg, const Triangle *w, const Square *s, int row_block, int c
         for (int r = 0; r < 2; r++) {
             Val row = cg_plus(cg, w->g, BLOCK * row_block + 8 * r),
                 col = cg_plus(cg, w->t2, BLOCK * column_block + 8 * n);
-            LLVMBuildStore(cg->b, nv_pack(cg, w->W->dtype, s->x[n][2 * r], s->x[n][2 * r + 1]),
-                           cg_shared_pointer(cg, w->W, w->W->axis[0], row, col));
+            cg_store(cg, nv_pack(cg, w->W->dtype, s->x[n][2 * r], s->x[n][2 * r + 1]),
+                     cg_shared_pointer(cg, w->W, w->W->axis[0], row, col));
         }
 }
 
@@ -130,10 +130,10 @@ bool nv_invert(Cg *cg, const TileOp *op) {
         return false;
     w.tile = tile_shared(cg->p, cg->k, w.N);
     Val lane = nv_hidden(cg, s->gpu.lane);
-    w.g = LLVMBuildLShr(cg->b, lane, cg_i32(cg, 2), "");
-    w.t2 = cg_times(cg, LLVMBuildAnd(cg->b, lane, cg_i32(cg, 3), ""), 2);
+    w.g = cg_lshr(cg, lane, cg_i32(cg, 2));
+    w.t2 = cg_times(cg, cg_and(cg, lane, cg_i32(cg, 3)), 2);
     for (int j = 0; j < blocks; j++) {
-        Blk done = cg_if(cg, LLVMBuildICmp(cg->b, LLVMIntEQ, s->warp, cg_i32(cg, j), ""), "column");
+        Blk done = cg_if(cg, cg_is(cg, s->warp, j), "column");
         make_column(cg, &w, j, blocks);
         cg_end_if(cg, done);
     }

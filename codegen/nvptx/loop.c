@@ -121,9 +121,8 @@ Val nv_whole(Cg *cg, const TileValue *v, Val part) {
 }
 
 static Val only_first_of_quad(Cg *cg, Val v) {
-    Val quad = LLVMBuildAnd(cg->b, nv_state(cg)->gpu.lane, cg_i32(cg, 3), "");
-    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, quad, cg_i32(cg, 0), "");
-    return LLVMBuildSelect(cg->b, first, v, cg_f32(cg, 0), "");
+    Val first = cg_is(cg, cg_and(cg, nv_state(cg)->gpu.lane, cg_i32(cg, 3)), 0);
+    return cg_select(cg, first, v, cg_f32(cg, 0));
 }
 
 void nv_loop_begin(Cg *cg, CgLoop *loop) {

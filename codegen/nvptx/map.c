@@ -75,7 +75,7 @@ static void block_barrier(Cg *cg) {
 }
 
 static void prefetch(Cg *cg, Val p) {
-    Val at = LLVMBuildPtrToInt(cg->b, p, cg->i64, "");
+    Val at = cg_ptrtoint(cg, p, cg->i64);
     cg_asm(cg, cg->void_, &at, 1, "prefetch.global.L1 [$0];", "l", true);
 }
 
@@ -129,8 +129,8 @@ static const TileValue *scaled_by_row(Cg *cg, const TileOp *op, const TileValue 
 static Val any_moved(Cg *cg, const CgValue *factor) {
     Val any = NULL;
     for (int i = 0; i < factor->n; i++) {
-        Val moved = LLVMBuildFCmp(cg->b, LLVMRealUNE, factor->e[i], cg_f32(cg, 1), "");
-        any = any ? LLVMBuildOr(cg->b, any, moved, "") : moved;
+        Val moved = cg_fcmp(cg, LLVMRealUNE, factor->e[i], cg_f32(cg, 1));
+        any = any ? cg_or(cg, any, moved) : moved;
     }
     Val v[] = {cg_i32(cg, -1), any};
     return cg_intrinsic(cg, "llvm.nvvm.vote.any.sync", NULL, 0, v, 2);
@@ -139,21 +139,13 @@ static Val any_moved(Cg *cg, const CgValue *factor) {
 // Once the rows' maxima have settled the factors are all 1, and the accumulator, which is most of the registers, need not be touched.
 static void rescale(Cg *cg, const TileOp *op, const TileValue *acc, const TileValue *factor) {
     Val any = any_moved(cg, &cg->value[factor->id]);
-    Blk before = LLVMGetInsertBlock(cg->b), work = cg_block(cg, "rescale"),
-        done = cg_block(cg, "rescaled");
-    LLVMBuildCondBr(cg->b, any, work, done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
+    Blk before = cg_here(cg), done = cg_if(cg, any, "rescale");
     fragment_map(cg, op);
-    work = LLVMGetInsertBlock(cg->b);
-    LLVMBuildBr(cg->b, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    Blk work = cg_here(cg);
+    cg_end_if(cg, done);
     CgValue *value = &cg->value[op->results.data[0]->id];
-    for (int i = 0; i < value->n; i++) {
-        Val phi = LLVMBuildPhi(cg->b, cg->f32, "");
-        LLVMAddIncoming(phi, (Val[]){value->e[i], cg->value[acc->id].e[i]}, (Blk[]){work, before},
-                        2);
-        value->e[i] = phi;
-    }
+    for (int i = 0; i < value->n; i++)
+        value->e[i] = cg_join(cg, value->e[i], work, cg->value[acc->id].e[i], before);
 }
 
 // In roles: each thread's elements as in a fragment, then from there to shared memory. Pairs that

@@ -21,12 +21,10 @@ static Val divide(Cg *cg, const Val *args) {
 // 1 / x for 1 <= x < 2^127 by multiplications: two steps of Newton from what the exponent tells, to
 // 7e-6.
 static Val fma_reciprocal(Cg *cg, Val x) {
-    Val bits =
-        LLVMBuildSub(cg->b, cg_i32(cg, 0x7ef311c3), LLVMBuildBitCast(cg->b, x, cg->i32, ""), "");
-    Val r = LLVMBuildBitCast(cg->b, bits, cg->f32, "");
+    Val r = cg_bitcast(cg, cg_sub(cg, cg_i32(cg, 0x7ef311c3), cg_bitcast(cg, x, cg->i32)), cg->f32);
     for (int i = 0; i < 2; i++) {
-        Val v[] = {LLVMBuildFNeg(cg->b, x, ""), r, cg_f32(cg, 2)};
-        r = LLVMBuildFMul(cg->b, r, cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, v, 3), "");
+        Val v[] = {cg_fneg(cg, x), r, cg_f32(cg, 2)};
+        r = cg_fmul(cg, r, cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, v, 3));
     }
     return r;
 }
@@ -37,10 +35,9 @@ static Val scaled(Cg *cg, Val x, double c) {
     Val by = cg_f32(cg, c);
     bool fma = LLVMIsACallInst(x) && LLVMGetNumOperands(x) == 4 &&
                LLVMGetIntrinsicID(LLVMGetCalledValue(x)) == LLVMLookupIntrinsicID("llvm.fma", 8);
-    if (!fma || !LLVMIsConstant(LLVMGetOperand(x, 1)))
-        return cg_fast(LLVMBuildFMul(cg->b, x, by, ""));
-    Val v[] = {LLVMGetOperand(x, 0), LLVMBuildFMul(cg->b, LLVMGetOperand(x, 1), by, ""),
-               LLVMBuildFMul(cg->b, LLVMGetOperand(x, 2), by, "")};
+    if (!fma || !LLVMIsConstant(LLVMGetOperand(x, 1))) return cg_fast(cg_fmul(cg, x, by));
+    Val v[] = {LLVMGetOperand(x, 0), cg_fmul(cg, LLVMGetOperand(x, 1), by),
+               cg_fmul(cg, LLVMGetOperand(x, 2), by)};
     return cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, v, 3);
 }
 
@@ -49,13 +46,12 @@ static Val scaled(Cg *cg, Val x, double c) {
 // reciprocal is made of multiplications. Not of what decides, which has the same bits everywhere.
 static Val sigmoid(Cg *cg, Val x) {
     const double unit = -0x1.715476p+0;
-    Val y = cg->decides ? LLVMBuildFMul(cg->b, x, cg_f32(cg, unit), "") : scaled(cg, x, unit);
+    Val y = cg->decides ? cg_fmul(cg, x, cg_f32(cg, unit)) : scaled(cg, x, unit);
     bool multiply = !cg->decides && nv_state(cg)->sigmoids++ % 4 == 3;
     Val most = cg_f32(cg, 126); // compared so that a NaN stays one
-    if (multiply)
-        y = LLVMBuildSelect(cg->b, LLVMBuildFCmp(cg->b, LLVMRealOGT, y, most, ""), most, y, "");
+    if (multiply) y = cg_select(cg, cg_fcmp(cg, LLVMRealOGT, y, most), most, y);
     Val e = nv_f32(cg, "llvm.nvvm.ex2.approx.ftz.f", y);
-    Val d = cg_fast(LLVMBuildFAdd(cg->b, e, cg_f32(cg, 1), ""));
+    Val d = cg_fast(cg_fadd(cg, e, cg_f32(cg, 1)));
     return multiply ? fma_reciprocal(cg, d) : nv_f32(cg, "llvm.nvvm.rcp.approx.ftz.f", d);
 }
 

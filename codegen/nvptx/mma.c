@@ -53,7 +53,7 @@ static Val columns_at(Cg *cg, const Product *p) {
 }
 
 static Val load_shared(Cg *cg, Ty type, Val at, unsigned align) {
-    Val v = LLVMBuildLoad2(cg->b, type, nv_shared_ptr(cg, at), "");
+    Val v = cg_load(cg, type, nv_shared_ptr(cg, at));
     LLVMSetAlignment(v, align);
     return v;
 }
@@ -64,18 +64,18 @@ static Val load_shared(Cg *cg, Ty type, Val at, unsigned align) {
 // (0,0) (8,0) (0,8) (8,8) of (row, column): the left operand, and the right one transposed.
 static Val lane_down(Cg *cg, int pitch) {
     Val lane = nv_state(cg)->gpu.lane;
-    Val row = LLVMBuildAnd(cg->b, lane, cg_i32(cg, 15), "");
-    Val col = LLVMBuildLShr(cg->b, lane, cg_i32(cg, 4), "");
-    return LLVMBuildAdd(cg->b, cg_times(cg, row, pitch), cg_times(cg, col, 16), "");
+    Val row = cg_and(cg, lane, cg_i32(cg, 15));
+    Val col = cg_lshr(cg, lane, cg_i32(cg, 4));
+    return cg_add(cg, cg_times(cg, row, pitch), cg_times(cg, col, 16));
 }
 
 // The same in the order (0,0) (0,8) (8,0) (8,8): the right operand as it is.
 static Val lane_across(Cg *cg, int pitch) {
     Val lane = nv_state(cg)->gpu.lane;
-    Val high = cg_times(cg, LLVMBuildLShr(cg->b, lane, cg_i32(cg, 4), ""), 8);
-    Val row = LLVMBuildAdd(cg->b, LLVMBuildAnd(cg->b, lane, cg_i32(cg, 7), ""), high, "");
-    Val col = LLVMBuildAnd(cg->b, LLVMBuildLShr(cg->b, lane, cg_i32(cg, 3), ""), cg_i32(cg, 1), "");
-    return LLVMBuildAdd(cg->b, cg_times(cg, row, pitch), cg_times(cg, col, 16), "");
+    Val high = cg_times(cg, cg_lshr(cg, lane, cg_i32(cg, 4)), 8);
+    Val row = cg_add(cg, cg_and(cg, lane, cg_i32(cg, 7)), high);
+    Val col = cg_and(cg, cg_lshr(cg, lane, cg_i32(cg, 3)), cg_i32(cg, 1));
+    return cg_add(cg, cg_times(cg, row, pitch), cg_times(cg, col, 16));
 }
 
 // The left operand's block (m, k) in registers.
@@ -102,9 +102,8 @@ static Val left_base(Cg *cg, const Product *p) {
     Val warp =
         cg_warp_part(cg, p->op->results.data[0]->layout, p->f->rows, turned ? t.elem : t.pitch);
     Val base = cg->value[p->left->id].mem;
-    if (warp) base = LLVMBuildAdd(cg->b, base, warp, "");
-    return LLVMBuildAdd(cg->b, base, turned ? lane_across(cg, t.pitch) : lane_down(cg, t.pitch),
-                        "");
+    if (warp) base = cg_add(cg, base, warp);
+    return cg_add(cg, base, turned ? lane_across(cg, t.pitch) : lane_down(cg, t.pitch));
 }
 
 static void multiply_block(Cg *cg, Product *p, Val (*a)[4], const Val b[4], int n) {
@@ -118,11 +117,11 @@ static void multiply_block(Cg *cg, Product *p, Val (*a)[4], const Val b[4], int 
 static void matrix_product(Cg *cg, Product *p) {
     TileShared t = tile_shared(cg->p, cg->k, p->right);
     bool transposed = t.row_axis == p->axis;
-    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem,
-                             transposed ? lane_down(cg, t.pitch) : lane_across(cg, t.pitch), "");
+    Val right = cg_add(cg, cg->value[p->right->id].mem,
+                       transposed ? lane_down(cg, t.pitch) : lane_across(cg, t.pitch));
     Val beside = cg_warp_part(cg, p->op->results.data[0]->layout, p->f->columns,
                               transposed ? t.elem : t.pitch);
-    if (beside) right = LLVMBuildAdd(cg->b, right, beside, "");
+    if (beside) right = cg_add(cg, right, beside);
     Val left = left_base(cg, p);
     Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->mt);
     int along_k = transposed ? 16 * t.pitch : 32, along_n = transposed ? 32 : 16 * t.pitch;
@@ -154,7 +153,7 @@ static void multiply_tf32(Cg *cg, Product *p, Val (*a)[4], int n, Val b0, Val b1
 static void tf32_dot(Cg *cg, Product *p) {
     TileShared t = tile_shared(cg->p, cg->k, p->right);
     assert(t.col_axis == p->axis);
-    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem, lane_across(cg, t.pitch), "");
+    Val right = cg_add(cg, cg->value[p->right->id].mem, lane_across(cg, t.pitch));
     Val left = left_base(cg, p);
     Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->mt);
     for (int k = 0; k < p->depth / 8; k++) {
@@ -177,17 +176,16 @@ static void tf32_sum(Cg *cg, Product *p) {
     const CgFragment *left = cg_fragment(cg, p->left);
     TileShared t = tile_shared(cg->p, cg->k, p->right);
     assert(left->columns == p->axis && t.row_axis == p->axis && left->each == 1);
-    Val group = LLVMBuildLShr(cg->b, s->gpu.lane, cg_i32(cg, 2), "");
-    Val right = LLVMBuildAdd(cg->b, cg->value[p->right->id].mem,
-                             cg_times(cg, columns_at(cg, p), t.pitch), "");
-    right = LLVMBuildAdd(cg->b, right, cg_times(cg, group, 4), "");
+    Val group = cg_lshr(cg, s->gpu.lane, cg_i32(cg, 2));
+    Val right = cg_add(cg, cg->value[p->right->id].mem, cg_times(cg, columns_at(cg, p), t.pitch));
+    right = cg_add(cg, right, cg_times(cg, group, 4));
     Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->mt);
     for (int k = 0; k < p->depth / 8; k++) {
         for (int m = 0; m < p->mt; m++)
             for (int i = 0; i < 4; i++) {
                 Val x = cg->value[p->left->id]
                             .e[cg_register(left, 16 * m + 8 * (i % 2), 8 * k + i / 2)];
-                a[m][i] = nv_tf32(cg, LLVMBuildBitCast(cg->b, x, cg->i32, ""));
+                a[m][i] = nv_tf32(cg, cg_bitcast(cg, x, cg->i32));
             }
         for (int n = 0; n < p->nt; n++) {
             Val b[2];
@@ -218,7 +216,7 @@ static Side side_of(Cg *cg, const Product *p, const TileValue *v, Val first) {
     TileShared t = tile_shared(cg->p, cg->k, v);
     bool turned = t.row_axis == p->axis;
     Side s = {.step = turned ? t.elem : t.pitch, .term = turned ? t.pitch : t.elem};
-    s.base = LLVMBuildAdd(cg->b, cg->value[v->id].mem, cg_times(cg, first, s.step), "");
+    s.base = cg_add(cg, cg->value[v->id].mem, cg_times(cg, first, s.step));
     return s;
 }
 
@@ -227,9 +225,8 @@ static Val four_of(Cg *cg, const Side *s, Val at, int row) {
     Val from = cg_plus(cg, at, row * s->step), four = LLVMGetPoison(cg_vector(cg->f32, 4));
     if (s->term == 4) return load_shared(cg, cg_vector(cg->f32, 4), from, 16);
     for (int i = 0; i < 4; i++)
-        four = LLVMBuildInsertElement(cg->b, four,
-                                      load_shared(cg, cg->f32, cg_plus(cg, from, i * s->term), 4),
-                                      cg_i32(cg, i), "");
+        four = cg_insert(cg, four, load_shared(cg, cg->f32, cg_plus(cg, from, i * s->term), 4),
+                         cg_i32(cg, i));
     return four;
 }
 
@@ -242,40 +239,25 @@ static void dot_step(Cg *cg, Product *p, const Side *left, const Side *right, Va
         for (int c = 0; c < 2; c++) {
             Val b = four_of(cg, right, y, 8 * n + c);
             for (int d = 0; d < 4; d++) {
-                Val bd = LLVMBuildExtractElement(cg->b, b, cg_i32(cg, d), "");
+                Val bd = cg_extract(cg, b, cg_i32(cg, d));
                 for (int m = 0; m < p->mt; m++)
                     for (int r = 0; r < 2; r++)
                         fma_into(cg, &p->acc[cg_register(p->f, 16 * m + 8 * r, 8 * n + c)],
-                                 LLVMBuildExtractElement(cg->b, a[m][r], cg_i32(cg, d), ""), bd);
+                                 cg_extract(cg, a[m][r], cg_i32(cg, d)), bd);
             }
         }
 }
 
 // Both operands in shared memory: a loop over the contracted axis, four at a time.
 static void dot_product(Cg *cg, Product *p) {
-    int n = p->f->registers;
     Side left = side_of(cg, p, p->left, rows_at(cg, p));
     Side right = side_of(cg, p, p->right, columns_at(cg, p));
-    Blk pre = LLVMGetInsertBlock(cg->b), head = cg_block(cg, "dot"),
-        done = cg_block(cg, "dot.done");
-    LLVMBuildBr(cg->b, head);
-    LLVMPositionBuilderAtEnd(cg->b, head);
-    Val at = LLVMBuildPhi(cg->b, cg->i32, "");
-    Val *phi = ARENA_ARRAY(cg->arena, Val, n);
-    for (int i = 0; i < n; i++) {
-        phi[i] = LLVMBuildPhi(cg->b, cg->f32, "");
-        LLVMAddIncoming(phi[i], &p->acc[i], &pre, 1);
-        p->acc[i] = phi[i];
-    }
-    Val y = LLVMBuildAdd(cg->b, right.base, cg_times(cg, at, right.term / 4), "");
-    Val x = LLVMBuildAdd(cg->b, left.base, cg_times(cg, at, left.term / 4), "");
+    CgTurns t = cg_turns(cg, cg_i32(cg, 0), p->acc, p->f->registers);
+    Val y = cg_add(cg, right.base, cg_times(cg, t.i, right.term / 4));
+    Val x = cg_add(cg, left.base, cg_times(cg, t.i, left.term / 4));
     dot_step(cg, p, &left, &right, x, y);
-    Val next = cg_plus(cg, at, 16);
-    LLVMAddIncoming(at, (Val[]){cg_i32(cg, 0), next}, (Blk[]){pre, head}, 2);
-    for (int i = 0; i < n; i++) LLVMAddIncoming(phi[i], &p->acc[i], &head, 1);
-    LLVMBuildCondBr(cg->b, LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, 4 * p->depth), ""),
-                    head, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    Val next = cg_plus(cg, t.i, 16);
+    cg_end_turns(cg, &t, next, cg_below(cg, next, 4 * p->depth), p->acc);
 }
 
 // Element k of the contracted ones, of two columns side by side.
@@ -284,9 +266,8 @@ static Val two_of(Cg *cg, const Side *s, int k, int col) {
     if (s->step == 4) return load_shared(cg, cg_vector(cg->f32, 2), from, 8);
     Val two = LLVMGetPoison(cg_vector(cg->f32, 2));
     for (int c = 0; c < 2; c++)
-        two = LLVMBuildInsertElement(cg->b, two,
-                                     load_shared(cg, cg->f32, cg_plus(cg, from, c * s->step), 4),
-                                     cg_i32(cg, c), "");
+        two = cg_insert(cg, two, load_shared(cg, cg->f32, cg_plus(cg, from, c * s->step), 4),
+                        cg_i32(cg, c));
     return two;
 }
 
@@ -297,7 +278,7 @@ static void outer_product(Cg *cg, Product *p) {
     const CgFragment *left = cg_fragment(cg, p->left);
     assert(left->columns == p->axis && left->each == 1);
     Side right = side_of(cg, p, p->right, columns_at(cg, p));
-    Val quad = LLVMBuildAnd(cg->b, s->gpu.lane, cg_i32(cg, 28), "");
+    Val quad = cg_and(cg, s->gpu.lane, cg_i32(cg, 28));
     for (int k = 0; k < p->depth; k++) {
         Val from = cg_plus(cg, quad, k % 8 / 2), a[32][2];
         for (int m = 0; m < p->mt; m++)
@@ -311,7 +292,7 @@ static void outer_product(Cg *cg, Product *p) {
                 for (int m = 0; m < p->mt; m++)
                     for (int r = 0; r < 2; r++)
                         fma_into(cg, &p->acc[cg_register(p->f, 16 * m + 8 * r, 8 * n + c)], a[m][r],
-                                 LLVMBuildExtractElement(cg->b, b, cg_i32(cg, c), ""));
+                                 cg_extract(cg, b, cg_i32(cg, c)));
         }
     }
 }

@@ -147,7 +147,7 @@ static Val shared_memory(Cg *cg) {
         LLVMSetAlignment(g, cg->target->id == TARGET_SM90A ? 1024 : 128); // panels of tensor copies
         LLVMSetLinkage(g, LLVMExternalLinkage);
     }
-    if (!is_plain(cg)) return LLVMBuildPtrToInt(cg->b, g, cg->i32, "");
+    if (!is_plain(cg)) return cg_ptrtoint(cg, g, cg->i32);
     // A constant would be made again in every block.
     return cg_asm(cg, cg->i32, NULL, 0, "mov.u32 $0, attn_shared;", "=r", false);
 }
@@ -156,8 +156,8 @@ static void special_registers(Cg *cg) {
     NvState *s = nv_state(cg);
     s->shared = shared_memory(cg);
     s->gpu.tid = nv_special(cg, "tid.x");
-    s->gpu.lane = LLVMBuildAnd(cg->b, s->gpu.tid, cg_i32(cg, NV_WARP - 1), "");
-    s->warp = LLVMBuildLShr(cg->b, s->gpu.tid, cg_i32(cg, 5), "");
+    s->gpu.lane = cg_and(cg, s->gpu.tid, cg_i32(cg, NV_WARP - 1));
+    s->warp = cg_lshr(cg, s->gpu.tid, cg_i32(cg, 5));
     cg_place_thread(cg, s->gpu.lane, s->warp, false);
 }
 
@@ -181,10 +181,9 @@ static void nv_begin(Cg *cg) {
     make_function(cg);
     cg->entry = cg_block(cg, "entry");
     Blk body = cg_block(cg, "body");
-    LLVMPositionBuilderAtEnd(cg->b, cg->entry);
+    cg_at(cg, cg->entry);
     special_registers(cg);
-    LLVMBuildBr(cg->b, body);
-    LLVMPositionBuilderAtEnd(cg->b, body);
+    cg_enter(cg, body);
     if (s->roles) nv90_enter(cg);
 }
 
@@ -196,7 +195,7 @@ static Val nv_argument(Cg *cg, int slot, Ty type) {
 }
 
 static void nv_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
-    body(cg, LLVMBuildZExt(cg->b, nv_special(cg, "ctaid.x"), cg->i64, ""));
+    body(cg, cg_zext(cg, nv_special(cg, "ctaid.x"), cg->i64));
 }
 
 // ---- operations

@@ -28,18 +28,16 @@ Val nv_hidden(Cg *cg, Val v) {
 Val nv_pack(Cg *cg, Dtype t, Val low, Val high) {
     Val v[] = {high, low};
     const char *name = t == DT_BF16 ? "llvm.nvvm.ff2bf16x2.rn" : "llvm.nvvm.ff2f16x2.rn";
-    return LLVMBuildBitCast(cg->b, cg_intrinsic(cg, name, NULL, 0, v, 2), cg->i32, "");
+    return cg_bitcast(cg, cg_intrinsic(cg, name, NULL, 0, v, 2), cg->i32);
 }
 
 Val nv_unpack(Cg *cg, Dtype t, Val pair, int c) {
     if (t == DT_BF16) {
-        Val bits = c ? LLVMBuildAnd(cg->b, pair, cg_i32(cg, 0xffff0000), "")
-                     : LLVMBuildShl(cg->b, pair, cg_i32(cg, 16), "");
-        return LLVMBuildBitCast(cg->b, bits, cg->f32, "");
+        Val bits = c ? cg_and(cg, pair, cg_i32(cg, 0xffff0000)) : cg_shl(cg, pair, cg_i32(cg, 16));
+        return cg_bitcast(cg, bits, cg->f32);
     }
-    Val both = LLVMBuildBitCast(cg->b, pair, cg_vector(cg->f16, 2), "");
-    return LLVMBuildFPExt(cg->b, LLVMBuildExtractElement(cg->b, both, cg_i32(cg, c), ""), cg->f32,
-                          "");
+    Val both = cg_bitcast(cg, pair, cg_vector(cg->f16, 2));
+    return cg_fpext(cg, cg_extract(cg, both, cg_i32(cg, c)), cg->f32);
 }
 
 static Val shuffle(Cg *cg, const char *mode, Val v, Val which) {
@@ -61,7 +59,7 @@ Val nv_every(Cg *cg, Val bit) {
 }
 
 Val nv_shared_ptr(Cg *cg, Val address) {
-    return LLVMBuildIntToPtr(cg->b, address, LLVMPointerTypeInContext(cg->c, 3), "");
+    return cg_inttoptr(cg, address, LLVMPointerTypeInContext(cg->c, 3));
 }
 
 void nv_ldmatrix(Cg *cg, Val address, bool transposed, Val out[4]) {
@@ -77,7 +75,7 @@ void nv_mma16(Cg *cg, Dtype t, Val acc[4], const Val a[4], Val b0, Val b1) {
     Val v[10] = {a[0], a[1], a[2], a[3], b0, b1, acc[0], acc[1], acc[2], acc[3]};
     assert(dtype_half(t));
     if (t == DT_F16)
-        for (int i = 0; i < 6; i++) v[i] = LLVMBuildBitCast(cg->b, v[i], cg_vector(cg->f16, 2), "");
+        for (int i = 0; i < 6; i++) v[i] = cg_bitcast(cg, v[i], cg_vector(cg->f16, 2));
     const char *name = t == DT_BF16 ? "llvm.nvvm.mma.m16n8k16.row.col.bf16"
                                     : "llvm.nvvm.mma.m16n8k16.row.col.f32.f32";
     Val r = cg_intrinsic(cg, name, NULL, 0, v, 10);

@@ -23,10 +23,9 @@ static bool is_read_by_pairs(Cg *cg, const Ex *load) {
 // ---- pairs
 
 static Val is_aligned(Cg *cg, Val p, int bytes) {
-    Val bits = LLVMBuildTrunc(cg->b, LLVMBuildPtrToInt(cg->b, p, cg->i64, ""), cg->i32, "");
-    Val low = LLVMBuildAnd(cg->b, bits, cg_i32(cg, bytes - 1), "");
-    Val is = LLVMBuildICmp(cg->b, LLVMIntEQ, low, cg_i32(cg, 0), "");
-    return LLVMBuildZExt(cg->b, is, cg->i32, "");
+    Val bits = cg_trunc(cg, cg_ptrtoint(cg, p, cg->i64), cg->i32);
+    Val is = cg_is(cg, cg_and(cg, bits, cg_i32(cg, bytes - 1)), 0);
+    return cg_zext(cg, is, cg->i32);
 }
 
 // What either form loads into is 0 before: ptxas takes a register that is defined under a condition alone
@@ -105,8 +104,8 @@ static Val load_word(Cg *cg, const NvWord *w, bool whole) {
 static Val all_aligned(Cg *cg, const NvWord *w, int n) {
     Val vote[] = {cg_i32(cg, -1), NULL};
     for (int i = 0; i < n; i++) {
-        Val is = LLVMBuildTrunc(cg->b, is_aligned(cg, w[i].row, 4), cg->i1, "");
-        if (!w[i].offset) vote[1] = vote[1] ? LLVMBuildAnd(cg->b, vote[1], is, "") : is;
+        Val is = cg_trunc(cg, is_aligned(cg, w[i].row, 4), cg->i1);
+        if (!w[i].offset) vote[1] = vote[1] ? cg_and(cg, vote[1], is) : is;
     }
     return cg_intrinsic(cg, "llvm.nvvm.vote.all.sync", NULL, 0, vote, 2);
 }
@@ -129,18 +128,16 @@ void nv_read_rows(Cg *cg, CgWalk *m) {
     Val aligned = all_aligned(cg, own->words.data, to.n);
     Blk way[] = {cg_block(cg, "halves"), cg_block(cg, "words")}, done = cg_block(cg, "row");
     Val *word[2];
-    LLVMBuildCondBr(cg->b, aligned, way[1], way[0]);
+    cg_fork(cg, aligned, way[1], way[0]);
     for (int w = 0; w < 2; w++) {
-        LLVMPositionBuilderAtEnd(cg->b, way[w]);
+        cg_at(cg, way[w]);
         word[w] = ARENA_ARRAY(cg->arena, Val, to.n);
         for (int i = 0; i < to.n; i++) word[w][i] = load_word(cg, &own->words.data[i], w);
-        LLVMBuildBr(cg->b, done);
+        cg_br(cg, done);
     }
-    LLVMPositionBuilderAtEnd(cg->b, done);
-    for (int i = 0; i < to.n; i++) {
-        *to.data[i] = LLVMBuildPhi(cg->b, cg->i32, "");
-        LLVMAddIncoming(*to.data[i], (Val[]){word[0][i], word[1][i]}, way, 2);
-    }
+    cg_at(cg, done);
+    for (int i = 0; i < to.n; i++)
+        *to.data[i] = cg_join(cg, word[0][i], way[0], word[1][i], way[1]);
 }
 
 // ---- the next tile
@@ -163,9 +160,8 @@ static void find_rows(void *ctx, const Ex *e) {
 
 // The last one again, where there is no other.
 static Val next_tile(Cg *cg, const TileOp *loop) {
-    Val step = cg->step, next = LLVMBuildAdd(cg->b, step, cg_i32(cg, 1), "");
-    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_uniform(cg, loop->to), "");
-    cg->step = LLVMBuildSelect(cg->b, more, next, step, "");
+    Val step = cg->step, next = cg_plus(cg, step, 1);
+    cg->step = cg_select(cg, cg_less(cg, next, cg_uniform(cg, loop->to)), next, step);
     Val tile = cg_uniform(cg, loop->index);
     cg->step = step;
     return tile;
@@ -177,12 +173,11 @@ static Val prefetch_row(Cg *cg, CgElem *elem, const Ex *load, Val first, int off
     int axis = load->args[load->nargs - 1]->index;
     int bytes = dtype_bytes(t->dtype) * cg->k->axes[axis].extent;
     (void)elem, (void)offset;
-    Val quad = LLVMBuildAnd(cg->b, nv_state(cg)->gpu.lane, cg_i32(cg, 3), "");
-    Val line = LLVMBuildMul(cg->b, quad, cg_i32(cg, LINE), "");
+    Val line = cg_times(cg, cg_and(cg, nv_state(cg)->gpu.lane, cg_i32(cg, 3)), LINE);
     for (int at = 0; at < bytes; at += 4 * LINE) {
-        Val v[] = {LLVMBuildAdd(cg->b, line, cg_i32(cg, at), ""), cg_i32(cg, bytes - 32)};
+        Val v[] = {cg_plus(cg, line, at), cg_i32(cg, bytes - 32)};
         Val in = cg_intrinsic(cg, "llvm.umin", &cg->i32, 1, v, 2);
-        Val a[] = {LLVMBuildGEP2(cg->b, cg->i8, first, &in, 1, "")};
+        Val a[] = {cg_element(cg, cg->i8, first, in)};
         cg_asm(cg, cg->void_, a, 1, "prefetch.global.L2 [$0];", "l", false);
     }
     return cg_i32(cg, 0);

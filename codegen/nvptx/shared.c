@@ -8,27 +8,25 @@ int nv_blocks(const TileKernel *k) { return k->schedule.cluster > 1 ? k->schedul
 // ---- elements
 
 static Val panel_offset(Cg *cg, const TileShared *t, Val row, Val col) {
-    Val panel = LLVMBuildLShr(cg->b, col, cg_i32(cg, 6), "");
-    Val at = LLVMBuildMul(cg->b, panel, cg_i32(cg, t->rows * t->pitch), "");
-    at = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, row, cg_i32(cg, t->pitch), ""), "");
-    Val in =
-        LLVMBuildMul(cg->b, LLVMBuildAnd(cg->b, col, cg_i32(cg, 63), ""), cg_i32(cg, t->elem), "");
-    Val key = LLVMBuildMul(cg->b, LLVMBuildAnd(cg->b, row, cg_i32(cg, 7), ""), cg_i32(cg, 16), "");
-    return LLVMBuildAdd(cg->b, at, LLVMBuildXor(cg->b, in, key, ""), "");
+    Val panel = cg_lshr(cg, col, cg_i32(cg, 6));
+    Val at = cg_times(cg, panel, t->rows * t->pitch);
+    at = cg_add(cg, at, cg_times(cg, row, t->pitch));
+    Val in = cg_times(cg, cg_and(cg, col, cg_i32(cg, 63)), t->elem);
+    Val key = cg_times(cg, cg_and(cg, row, cg_i32(cg, 7)), 16);
+    return cg_add(cg, at, cg_xor(cg, in, key));
 }
 
 Val nv_tile_offset(Cg *cg, const TileShared *t, Val row, Val col) {
     if (t->order == ORDER_PANELS) return panel_offset(cg, t, row, col);
     if (t->col_axis < 0) return cg_i32(cg, 0);
-    Val at = LLVMBuildMul(cg->b, col, cg_i32(cg, t->elem), "");
+    Val at = cg_times(cg, col, t->elem);
     if (!row) return at;
-    return LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, row, cg_i32(cg, t->pitch), ""), "");
+    return cg_add(cg, at, cg_times(cg, row, t->pitch));
 }
 
 static Val load_at(Cg *cg, const TileValue *v, Ty type, int offset, unsigned align) {
     Val by = cg_i32(cg, offset * dtype_bytes(v->dtype));
-    Val p = LLVMBuildGEP2(cg->b, cg->i8, cg->value[v->id].mem, &by, 1, "");
-    Val x = LLVMBuildLoad2(cg->b, type, p, "");
+    Val x = cg_load(cg, type, cg_element(cg, cg->i8, cg->value[v->id].mem, by));
     LLVMSetAlignment(x, align);
     return x;
 }
@@ -40,7 +38,7 @@ static Val strip_element(Cg *cg, const TileValue *v, const int *part) {
     int col = part[v->axis[v->rank - 1]];
     if (v->rank == 2) return cg_read(cg, load_at(cg, v, t, part[v->axis[0]] - col, elem), v->dtype);
     Val both = load_at(cg, v, cg_vector(t, 2), col & ~1, 2 * elem);
-    return cg_read(cg, LLVMBuildExtractElement(cg->b, both, cg_i32(cg, col & 1), ""), v->dtype);
+    return cg_read(cg, cg_extract(cg, both, cg_i32(cg, col & 1)), v->dtype);
 }
 
 // Of a tile in shared memory that a map has in registers (turned.c).

@@ -22,9 +22,9 @@ static void begin_variables(Cg *cg) {
         p->parity = cg_alloca(cg, cg->i32, "parity");
         p->last = cg_alloca(cg, cg->i32, "last");
         p->place = nv90_place(cg, nv90_shared(cg, p->data));
-        LLVMBuildStore(cg->b, zero, p->stage);
-        LLVMBuildStore(cg->b, zero, p->last);
-        LLVMBuildStore(cg->b, cg_i32(cg, is_producer(h->role)), p->parity);
+        cg_store(cg, zero, p->stage);
+        cg_store(cg, zero, p->last);
+        cg_store(cg, cg_i32(cg, is_producer(h->role)), p->parity);
     }
     h->flight.n = h->wide.n = 0;
     nv90_tiles_begin(cg);
@@ -41,13 +41,9 @@ static int turn_barrier(const Nv90 *h) { return 1 + h->first_group; }
 // The first warpgroup has the first turn.
 static void first_turn(Cg *cg) {
     Nv90 *h = nv90_state(cg);
-    Blk pass = cg_block(cg, "turn"), on = cg_block(cg, "role");
-    Val last = cg_i32(cg, h->role->warpgroups - 1);
-    LLVMBuildCondBr(cg->b, LLVMBuildICmp(cg->b, LLVMIntEQ, h->group, last, ""), pass, on);
-    LLVMPositionBuilderAtEnd(cg->b, pass);
+    Blk on = cg_if(cg, cg_is(cg, h->group, h->role->warpgroups - 1), "turn");
     nv90_bar_arrive(cg, cg_i32(cg, turn_barrier(h)), 2 * NV90_GROUP);
-    LLVMBuildBr(cg->b, on);
-    LLVMPositionBuilderAtEnd(cg->b, on);
+    cg_end_if(cg, on);
 }
 
 static void turn(Cg *cg, const TileOp *op) {
@@ -58,21 +54,19 @@ static void turn(Cg *cg, const TileOp *op) {
         nv90_bar_sync(cg, cg_plus(cg, h->group, turn_barrier(h)), 2 * NV90_GROUP);
         return;
     }
-    Val wraps = LLVMBuildICmp(cg->b, LLVMIntEQ, h->group, cg_i32(cg, n - 1), "");
-    Val next = LLVMBuildSelect(cg->b, wraps, cg_i32(cg, 0), cg_plus(cg, h->group, 1), "");
+    Val wraps = cg_is(cg, h->group, n - 1);
+    Val next = cg_select(cg, wraps, cg_i32(cg, 0), cg_plus(cg, h->group, 1));
     nv90_bar_arrive(cg, cg_plus(cg, next, turn_barrier(h)), 2 * NV90_GROUP);
 }
 
 // One thread of the producer's warps runs; the others are done.
 static void only_one(Cg *cg, Val group_warp) {
     Blk first = cg_block(cg, "warp"), one = cg_block(cg, "one"), exit = cg_block(cg, "idle");
-    Val is = LLVMBuildICmp(cg->b, LLVMIntEQ, group_warp, cg_i32(cg, 0), "");
-    LLVMBuildCondBr(cg->b, is, first, exit);
-    LLVMPositionBuilderAtEnd(cg->b, first);
-    LLVMBuildCondBr(cg->b, nv90_elect(cg), one, exit);
-    LLVMPositionBuilderAtEnd(cg->b, exit);
+    cg_branch(cg, cg_is(cg, group_warp, 0), first, exit);
+    cg_fork(cg, nv90_elect(cg), one, exit);
+    cg_at(cg, exit);
     LLVMBuildRetVoid(cg->b);
-    LLVMPositionBuilderAtEnd(cg->b, one);
+    cg_at(cg, one);
 }
 
 static int even_share(const Cg *cg) { // of the registers, when a block's roles do not say
@@ -84,11 +78,10 @@ static void role_threads(Cg *cg, const TileOp *op) {
     NvState *s = nv_state(cg);
     Nv90 *h = s->roles;
     s->gpu.threads = NV90_GROUP * op->warpgroups;
-    s->gpu.tid = LLVMBuildSub(cg->b, s->gpu.tid, cg_i32(cg, h->first_group * NV90_GROUP), "");
-    s->warp = LLVMBuildSub(cg->b, s->warp, cg_i32(cg, 4 * h->first_group), "");
-    h->group = LLVMBuildLShr(cg->b, s->warp, cg_i32(cg, 2), "");
-    Val in_group = LLVMBuildAnd(cg->b, s->gpu.tid, cg_i32(cg, NV90_GROUP - 1), "");
-    h->lead = LLVMBuildICmp(cg->b, LLVMIntEQ, in_group, cg_i32(cg, 0), "");
+    s->gpu.tid = cg_sub(cg, s->gpu.tid, cg_i32(cg, h->first_group * NV90_GROUP));
+    s->warp = cg_sub(cg, s->warp, cg_i32(cg, 4 * h->first_group));
+    h->group = cg_lshr(cg, s->warp, cg_i32(cg, 2));
+    h->lead = cg_is(cg, cg_and(cg, s->gpu.tid, cg_i32(cg, NV90_GROUP - 1)), 0);
     cg_place_thread(cg, s->gpu.lane, s->warp, false);
 }
 
@@ -97,8 +90,7 @@ static void role(Cg *cg, const TileOp *op) {
     Nv90 *h = s->roles;
     Blk mine = cg_block(cg, op->role), others = cg_block(cg, "others");
     Val until = cg_i32(cg, 4 * (h->first_group + op->warpgroups));
-    LLVMBuildCondBr(cg->b, LLVMBuildICmp(cg->b, LLVMIntULT, s->warp, until, ""), mine, others);
-    LLVMPositionBuilderAtEnd(cg->b, mine);
+    cg_branch(cg, cg_icmp(cg, LLVMIntULT, s->warp, until), mine, others);
     h->role = op;
     if (op->registers) nv90_set_registers(cg, op->registers, op->registers > even_share(cg));
     role_threads(cg, op);
@@ -112,21 +104,22 @@ static void role(Cg *cg, const TileOp *op) {
     *s = outer;
     h->first_group += op->warpgroups;
     h->role = NULL;
-    LLVMMoveBasicBlockAfter(others, LLVMGetInsertBlock(cg->b));
-    LLVMPositionBuilderAtEnd(cg->b, others);
+    LLVMMoveBasicBlockAfter(others, cg_here(cg));
+    cg_at(cg, others);
 }
 
 // ---- operations
 
 static void store(Cg *cg, const TileOp *op) {
-    Blk done = op->behind ? nv90_when(cg, op->when) : NULL; // otherwise lower.c has asked
+    bool asks = op->behind && op->when; // otherwise lower.c has asked
+    Blk done = cg_if(cg, asks ? cg_uniform(cg, op->when) : NULL, "when");
     if (op->args.n > 1 && op->add)
         nv90_add_through(cg, op);
     else if (op->args.n > 1)
         nv90_store_through(cg, op);
     else
         nv_store(cg, op);
-    nv90_end_when(cg, done);
+    if (done) cg_enter(cg, done);
 }
 
 static void lower(Cg *cg, const TileOp *op) {

@@ -100,8 +100,6 @@ int nv90_copied_rows(Cg *cg, const TileShared *t);
 void nv90_group_sync(Cg *cg);                       // the warpgroup
 void nv90_role_sync(Cg *cg);                        // all of the role
 Val nv90_has_elements(Cg *cg, const TileTensor *t); // i1
-Blk nv90_when(Cg *cg, const Ex *when); // what follows runs only where it holds; NULL: it does
-void nv90_end_when(Cg *cg, Blk done);
 
 // ---- the frame (sm90_frame.c)
 // Before the function is made: adds arguments. barriers: where they begin in shared memory.

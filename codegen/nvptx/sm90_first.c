@@ -18,8 +18,8 @@ static Val no_param(Cg *cg, CgElem *at, int k) {
 static Val first_row_of_group(Cg *cg, CgElem *at, int axis) {
     (void)at;
     assert(tile_in_grid(cg->k, axis));
-    Val group = LLVMBuildMul(cg->b, nv90_state(cg)->group, cg_i32(cg, 64), "");
-    return LLVMBuildAdd(cg->b, cg_tile_begin(cg, axis), group, "");
+    Val group = cg_times(cg, nv90_state(cg)->group, 64);
+    return cg_add(cg, cg_tile_begin(cg, axis), group);
 }
 
 static CgElem question(void) {
@@ -75,22 +75,19 @@ static void lower_both(Cg *cg, const TileOp *op) {
     Blk way[2] = {cg_block(cg, "all"), cg_block(cg, "few")}, done = cg_block(cg, "counted");
     CgValue *r[2];
     assert(!nv90_state(cg)->flight.n);
-    LLVMBuildCondBr(cg->b, nv90_few(cg, op), way[1], way[0]);
+    cg_fork(cg, nv90_few(cg, op), way[1], way[0]);
     for (int i = 0; i < 2; i++) {
-        LLVMPositionBuilderAtEnd(cg->b, way[i]);
+        cg_at(cg, way[i]);
         r[i] = lower_way(cg, op, i ? op->first : 0);
-        way[i] = LLVMGetInsertBlock(cg->b);
-        LLVMBuildBr(cg->b, done);
+        way[i] = cg_here(cg);
+        cg_br(cg, done);
     }
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    cg_at(cg, done);
     for (int i = 0; i < op->results.n; i++) {
         CgValue *v = &cg->value[op->results.data[i]->id];
         *v = r[0][i];
-        for (int j = 0; j < v->n; j++) {
-            Val both[2] = {r[0][i].e[j], r[1][i].e[j]};
-            v->e[j] = LLVMBuildPhi(cg->b, LLVMTypeOf(both[0]), "");
-            LLVMAddIncoming(v->e[j], both, way, 2);
-        }
+        for (int j = 0; j < v->n; j++)
+            v->e[j] = cg_join(cg, r[0][i].e[j], way[0], r[1][i].e[j], way[1]);
     }
 }
 

@@ -166,19 +166,11 @@ static void clear_pipes(Cg *cg) {
     const Nv90Pipe *last = &h->pipes.data[h->pipes.n - 1];
     int end = last->data + last->tile.bytes * last->ring->stages, step = 16 * cg->launch.threads;
     Val tid = nv_state(cg)->gpu.tid, four = LLVMConstNull(cg_vector(cg->i32, 4));
-    Val first = LLVMBuildMul(cg->b, tid, cg_i32(cg, 16), "");
-    Blk from = LLVMGetInsertBlock(cg->b), loop = cg_block(cg, "clear"),
-        done = cg_block(cg, "clean");
-    LLVMBuildBr(cg->b, loop);
-    LLVMPositionBuilderAtEnd(cg->b, loop);
-    Val at = LLVMBuildPhi(cg->b, cg->i32, "");
-    Val p = nv_shared_ptr(cg, LLVMBuildAdd(cg->b, nv90_shared(cg, 0), at, ""));
-    LLVMSetAlignment(LLVMBuildStore(cg->b, four, p), 16);
-    Val next = LLVMBuildAdd(cg->b, at, cg_i32(cg, step), "");
-    LLVMAddIncoming(at, (Val[]){first, next}, (Blk[]){from, loop}, 2);
-    Val more = LLVMBuildICmp(cg->b, LLVMIntSLT, next, cg_i32(cg, end), "");
-    LLVMBuildCondBr(cg->b, more, loop, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    CgTurns t = cg_turns(cg, cg_times(cg, tid, 16), NULL, 0);
+    Val p = nv_shared_ptr(cg, cg_add(cg, nv90_shared(cg, 0), t.i));
+    LLVMSetAlignment(cg_store(cg, four, p), 16);
+    Val next = cg_plus(cg, t.i, step);
+    cg_end_turns(cg, &t, next, cg_below(cg, next, end), NULL);
     nv90_proxy_fence(cg);
 }
 
@@ -188,14 +180,13 @@ static void clear_for_empty(Cg *cg) {
     for (int i = 0; i < h->maps.n; i++) {
         const TileTensor *t = &cg->p->tensors.data[h->maps.data[i].tensor];
         if (tensor_traits(t->role)->side == SIDE_KEYS)
-            all = LLVMBuildAnd(cg->b, all, nv90_has_elements(cg, t), "");
+            all = cg_and(cg, all, nv90_has_elements(cg, t));
     }
     Blk clear = cg_block(cg, "empty"), on = cg_block(cg, "full");
-    LLVMBuildCondBr(cg->b, all, on, clear);
-    LLVMPositionBuilderAtEnd(cg->b, clear);
+    cg_fork(cg, all, on, clear);
+    cg_at(cg, clear);
     clear_pipes(cg);
-    LLVMBuildBr(cg->b, on);
-    LLVMPositionBuilderAtEnd(cg->b, on);
+    cg_enter(cg, on);
 }
 
 static void init_ring(Cg *cg, int barriers, int stages, int count) {
@@ -231,15 +222,12 @@ void nv90_enter(Cg *cg) {
     NvState *s = nv_state(cg);
     Blk init = cg_block(cg, "barriers"), done = cg_block(cg, "ready");
     s->warp = nv_shuffle_from(cg, s->warp, cg_i32(cg, 0)); // so that it is seen to be uniform
-    Val first = LLVMBuildICmp(cg->b, LLVMIntEQ, s->gpu.tid, cg_i32(cg, 0), "");
-    LLVMBuildCondBr(cg->b, first, init, done);
-    LLVMPositionBuilderAtEnd(cg->b, init);
+    cg_branch(cg, cg_is(cg, s->gpu.tid, 0), init, done);
     for (int slot = 0; slot < cg->args.n; slot++)
         if (cg->args.data[slot].kind == CG_ARG_TENSOR_MAP)
             nv90_prefetch_map(cg, LLVMGetParam(cg->fn, (unsigned)slot));
     init_barriers(cg);
-    LLVMBuildBr(cg->b, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
+    cg_enter(cg, done);
     clear_for_empty(cg);
     if (s->roles->blocks == 1) {
         cg_intrinsic(cg, "llvm.nvvm.barrier0", NULL, 0, NULL, 0);

@@ -48,8 +48,8 @@ static Val descriptor(Cg *cg, const Operand *o, const TileValue *result, int axi
                                              : -1;
         assert(bytes > 0 && each % 8 == 0 &&
                "a warpgroup has whole groups of rows, or whole panels");
-        Val group = LLVMBuildLShr(cg->b, nv_state(cg)->warp, cg_i32(cg, 2), "");
-        at = LLVMBuildAdd(cg->b, at, cg_times(cg, group, bytes), "");
+        Val group = cg_lshr(cg, nv_state(cg)->warp, cg_i32(cg, 2));
+        at = cg_add(cg, at, cg_times(cg, group, bytes));
     }
     return nv90_descriptor(cg, nv90_place(cg, at), o->turned ? o->tile.rows * HOME_PITCH : 16,
                            8 * HOME_PITCH);

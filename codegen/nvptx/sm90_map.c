@@ -159,9 +159,9 @@ static void walk(Cg *cg, CgWalk *m) {
 static Val read_two(Cg *cg, const TileValue *v, int layout, int first) {
     Val own = cg_times(cg, cg_thread_part(cg, layout, v->axis[0]), dtype_bytes(v->dtype));
     Val by = cg_i32(cg, first * dtype_bytes(v->dtype)),
-        p = nv_shared_ptr(cg, cg_sum(cg, cg->value[v->id].mem, own));
-    p = LLVMBuildGEP2(cg->b, cg->i8, p, &by, 1, "");
-    Val both = LLVMBuildLoad2(cg->b, cg_vector(cg->f32, 2), p, "");
+        p = nv_shared_ptr(cg, cg_add(cg, cg->value[v->id].mem, own));
+    p = cg_element(cg, cg->i8, p, by);
+    Val both = cg_load(cg, cg_vector(cg->f32, 2), p);
     LLVMSetAlignment(both, 8);
     return both;
 }
@@ -170,7 +170,7 @@ static Val read_two(Cg *cg, const TileValue *v, int layout, int first) {
 Val nv90_number(Cg *cg, const TileValue *v, int layout, int column) {
     enum { RECENT = 16 };
     Nv90 *h = nv90_state(cg);
-    Nv90Two two = {v, column & ~1, NULL, LLVMGetInsertBlock(cg->b)};
+    Nv90Two two = {v, column & ~1, NULL, cg_here(cg)};
     for (int i = h->two.n - 1; i >= 0 && i >= h->two.n - RECENT && !two.both; i--) {
         const Nv90Two *t = &h->two.data[i];
         if (t->v == v && t->first == two.first && t->in == two.in) two.both = t->both;
@@ -179,7 +179,7 @@ Val nv90_number(Cg *cg, const TileValue *v, int layout, int column) {
         two.both = read_two(cg, v, layout, two.first);
         VEC_PUSH(cg->arena, &h->two, two);
     }
-    return LLVMBuildExtractElement(cg->b, two.both, cg_i32(cg, column & 1), "");
+    return cg_extract(cg, two.both, cg_i32(cg, column & 1));
 }
 
 // Operands that stand behind a wait are the map's own.

@@ -57,15 +57,14 @@ Val nv90_operand(Cg *cg, const TileValue *v, int leading) {
     Val place = piped ? p->place : nv90_place(cg, cg->value[v->id].mem);
     Val first = nv90_descriptor(cg, place, leading, 8 * HOME_PITCH);
     if (!piped) return first;
-    Val stage = LLVMBuildZExt(cg->b, nv90_state(cg)->stage[v->id], cg->i64, "");
-    return LLVMBuildAdd(cg->b, first,
-                        LLVMBuildMul(cg->b, stage, cg_i64(cg, p->tile.bytes / 16), ""), "");
+    Val stage = cg_zext(cg, nv90_state(cg)->stage[v->id], cg->i64);
+    return cg_add(cg, first, cg_mul(cg, stage, cg_i64(cg, p->tile.bytes / 16)));
 }
 
 Val nv90_left(Cg *cg, const TileValue *v) {
-    Val group = LLVMBuildZExt(cg->b, nv90_state(cg)->group, cg->i64, "");
-    Val mine = LLVMBuildMul(cg->b, group, cg_i64(cg, 64 * HOME_PITCH / 16), "");
-    return LLVMBuildAdd(cg->b, nv90_operand(cg, v, 16), mine, "");
+    Val group = cg_zext(cg, nv90_state(cg)->group, cg->i64);
+    Val mine = cg_mul(cg, group, cg_i64(cg, 64 * HOME_PITCH / 16));
+    return cg_add(cg, nv90_operand(cg, v, 16), mine);
 }
 
 // From how many steps on a descriptor that changes is less than one that does not: of what a loop does not
@@ -105,10 +104,10 @@ static Val right_descriptor(Cg *cg, const Operands *o, const TileShared *t, cons
                   layout_share(&sum->is, LAYOUT_LANE, sum->columns);
     assert(columns % (transposed ? HOME_PANEL : 8) == 0 &&
            "a warpgroup's are whole panels, or rows");
-    Val group = LLVMBuildZExt(cg->b, nv90_state(cg)->group, cg->i64, "");
+    Val group = cg_zext(cg, nv90_state(cg)->group, cg->i64);
     int rows = transposed ? columns / HOME_PANEL * t->rows : columns;
     Val bytes = cg_i64(cg, rows * HOME_PITCH / 16);
-    return LLVMBuildAdd(cg->b, all, LLVMBuildMul(cg->b, group, bytes, ""), "");
+    return cg_add(cg, all, cg_mul(cg, group, bytes));
 }
 
 static void begin_sum(Cg *cg, const TileOp *op) {
@@ -266,7 +265,7 @@ void nv90_pinned_wait(Cg *cg, const TileOp *map, Val *held, int n) {
     nv90_mma_wait(cg, map->pending);
     bring_forward(cg, map, TILE_DROP);
     nv90_barrier_wait(cg, done, odd);
-    Val stage = LLVMBuildLoad2(cg->b, cg->i32, h->pipes.data[0].stage, "");
+    Val stage = cg_load(cg, cg->i32, h->pipes.data[0].stage);
     for (int i = 0; acc && i < n; i++) held[i] = nv90_behind_landed(cg, held[i], acc->e[0], stage);
     bring_forward(cg, map, TILE_MAP);
 }

@@ -11,7 +11,7 @@ static void statement(Cg *cg, const char *text, const char *constraints, Val *v,
     cg_asm(cg, cg->void_, v, n, text, constraints, true);
 }
 
-Val nv90_if(Cg *cg, Val condition) { return LLVMBuildZExt(cg->b, condition, cg->i32, ""); }
+Val nv90_if(Cg *cg, Val condition) { return cg_zext(cg, condition, cg->i32); }
 
 // ---- barriers
 
@@ -189,7 +189,7 @@ Val nv90_elect(Cg *cg) {
     Val one = cg_asm(cg, cg->i32, &all, 1,
                      "{\n\t.reg .pred p;\n\telect.sync _|p, $1;\n\tselp.b32 $0, 1, 0, p;\n\t}",
                      "=r,r", true);
-    return LLVMBuildICmp(cg->b, LLVMIntNE, one, cg_i32(cg, 0), "");
+    return cg_icmp(cg, LLVMIntNE, one, cg_i32(cg, 0));
 }
 
 void nv90_load_words(Cg *cg, Val from, Val v[4]) {
@@ -211,15 +211,14 @@ Val nv90_count_up(Cg *cg, Val counter, Val last) {
 // ---- products
 
 Val nv90_place(Cg *cg, Val address) {
-    Val at = LLVMBuildAnd(cg->b, LLVMBuildLShr(cg->b, address, cg_i32(cg, 4), ""),
-                          cg_i32(cg, 0x3fff), "");
-    return LLVMBuildZExt(cg->b, at, cg->i64, "");
+    Val at = cg_and(cg, cg_lshr(cg, address, cg_i32(cg, 4)), cg_i32(cg, 0x3fff));
+    return cg_zext(cg, at, cg->i64);
 }
 
 Val nv90_descriptor(Cg *cg, Val place, int leading, int stride) {
     uint64_t rest =
         (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | UINT64_C(1) << 62;
-    return LLVMBuildOr(cg->b, place, LLVMConstInt(cg->i64, rest, false), "");
+    return cg_or(cg, place, LLVMConstInt(cg->i64, rest, false));
 }
 
 // "=f,=f,..": n results, each tied to an argument later.

@@ -8,10 +8,10 @@
 
 #include <assert.h>
 
-static Val get(Cg *cg, Val variable) { return LLVMBuildLoad2(cg->b, cg->i32, variable, ""); }
+static Val get(Cg *cg, Val variable) { return cg_load(cg, cg->i32, variable); }
 
 static Val barrier_at(Cg *cg, int ring, Val stage) {
-    return LLVMBuildAdd(cg->b, nv90_shared(cg, ring), cg_times(cg, stage, 8), "");
+    return cg_add(cg, nv90_shared(cg, ring), cg_times(cg, stage, 8));
 }
 
 static Val stage_of(Cg *cg, const Nv90Pipe *p, Val variable) {
@@ -23,23 +23,22 @@ static Val next_stage(Cg *cg, const Nv90Pipe *p, Val stage, Val *turns) {
     int n = p->ring->stages;
     *turns = n == 1 ? cg_i32(cg, 1) : stage;
     if (n == 1) return stage;
-    if (n == 2) return LLVMBuildXor(cg->b, stage, cg_i32(cg, 1), "");
-    Val next = cg_plus(cg, stage, 1),
-        wraps = LLVMBuildICmp(cg->b, LLVMIntEQ, next, cg_i32(cg, n), "");
+    if (n == 2) return cg_xor(cg, stage, cg_i32(cg, 1));
+    Val next = cg_plus(cg, stage, 1), wraps = cg_is(cg, next, n);
     *turns = nv90_if(cg, wraps);
-    return LLVMBuildSelect(cg->b, wraps, cg_i32(cg, 0), next, "");
+    return cg_select(cg, wraps, cg_i32(cg, 0), next);
 }
 
 static void advance(Cg *cg, const Nv90Pipe *p, Val when) { // when: i1 or NULL
     Val stage = stage_of(cg, p, p->stage), parity = get(cg, p->parity), turns;
     Val next = next_stage(cg, p, stage, &turns);
-    Val turned = LLVMBuildXor(cg->b, parity, turns, "");
+    Val turned = cg_xor(cg, parity, turns);
     if (when) {
-        next = LLVMBuildSelect(cg->b, when, next, stage, "");
-        turned = LLVMBuildSelect(cg->b, when, turned, parity, "");
+        next = cg_select(cg, when, next, stage);
+        turned = cg_select(cg, when, turned, parity);
     }
-    LLVMBuildStore(cg->b, next, p->stage);
-    LLVMBuildStore(cg->b, turned, p->parity);
+    cg_store(cg, next, p->stage);
+    cg_store(cg, turned, p->parity);
 }
 
 // The pipe whose stages and barriers it has.
@@ -48,7 +47,7 @@ static const Nv90Pipe *leader_of(Cg *cg, const Nv90Pipe *p) {
 }
 
 static Val stage_address(Cg *cg, const Nv90Pipe *p, Val stage) {
-    return LLVMBuildAdd(cg->b, nv90_shared(cg, p->data), cg_times(cg, stage, p->tile.bytes), "");
+    return cg_add(cg, nv90_shared(cg, p->data), cg_times(cg, stage, p->tile.bytes));
 }
 
 typedef struct Copy { // of a tile, all that it takes
@@ -67,13 +66,13 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
               .full = barrier_at(cg, leader_of(cg, p)->full, stage)};
     c.rank = t->rank;
     c.everywhere = nv90_goes_everywhere(cg, &p->tile);
-    if (c.everywhere) c.to = LLVMBuildAdd(cg->b, c.to, cg_times(cg, rank, rows * HOME_PITCH), "");
+    if (c.everywhere) c.to = cg_add(cg, c.to, cg_times(cg, rank, rows * HOME_PITCH));
     for (int d = 0; d < t->rank; d++) {
         int axis = op->coord[d].axis;
         c.at[d] = cg_uniform(cg, op->coord[d].at);
         if (axis < 0 || axis == p->tile.col_axis) continue;
         c.at[d] = cg_times(cg, c.at[d], cg->k->axes[axis].extent);
-        if (c.everywhere) c.at[d] = LLVMBuildAdd(cg->b, c.at[d], cg_times(cg, rank, rows), "");
+        if (c.everywhere) c.at[d] = cg_add(cg, c.at[d], cg_times(cg, rank, rows));
     }
     assert(op->coord[t->rank - 1].axis == p->tile.col_axis);
     c.column = cg_times(cg, c.at[t->rank - 1], p->tile.cols);
@@ -86,7 +85,7 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
 // Nothing is copied of an empty tensor, whose map says nothing; its stages are zeros from the start.
 static void start_copy(Cg *cg, const Nv90Pipe *p, Copy *c) {
     Val bytes = cg_i32(cg, p->bytes);
-    if (c->there) bytes = LLVMBuildSelect(cg->b, c->there, bytes, cg_i32(cg, 0), "");
+    if (c->there) bytes = cg_select(cg, c->there, bytes, cg_i32(cg, 0));
     if (p->leader < 0) nv90_barrier_expect(cg, c->full, bytes);
     int step = p->tile.order == ORDER_PANELS ? HOME_PANEL : p->tile.cols;
     for (int i = 0; i * step < p->tile.cols; i++) {
@@ -104,14 +103,14 @@ void nv90_fill(Cg *cg, const TileOp *op) {
         start_copy(cg, p, &with);
         return;
     }
-    Blk done = nv90_when(cg, op->when);
+    Blk done = cg_if(cg, op->when ? cg_uniform(cg, op->when) : NULL, "when");
     Val stage = stage_of(cg, p, p->stage);
-    if (p->bytes > p->tile.bytes) LLVMBuildStore(cg->b, stage, p->last);
+    if (p->bytes > p->tile.bytes) cg_store(cg, stage, p->last);
     Copy c = copy_of(cg, op, p, stage);
     nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->parity));
     start_copy(cg, p, &c);
     advance(cg, p, NULL);
-    nv90_end_when(cg, done);
+    cg_end_if(cg, done);
 }
 
 static void bind_view(Cg *cg, const TileValue *v, const Nv90Pipe *p, Val stage) {
@@ -132,11 +131,11 @@ void nv90_take(Cg *cg, const TileOp *op) {
     Val stage = stage_of(cg, p, p->stage), parity = get(cg, p->parity);
     Val full = barrier_at(cg, p->full, stage), when = op->when ? cg_uniform(cg, op->when) : NULL;
     if (when) {
-        full = LLVMBuildSelect(cg->b, when, full, nv90_shared(cg, h->done), "");
-        parity = LLVMBuildSelect(cg->b, when, parity, cg_i32(cg, 1), "");
+        full = cg_select(cg, when, full, nv90_shared(cg, h->done));
+        parity = cg_select(cg, when, parity, cg_i32(cg, 1));
     }
     nv90_barrier_wait(cg, full, parity);
-    LLVMBuildStore(cg->b, stage, p->last);
+    cg_store(cg, stage, p->last);
     advance(cg, p, when);
     bind_view(cg, op->results.data[0], p, stage);
 }
@@ -160,13 +159,13 @@ void nv90_drop(Cg *cg, const TileOp *op) {
     Val when = h->lead, empty = barrier_at(cg, p->empty, h->stage[v->id]);
     Val yes = op->when ? cg_uniform(cg, op->when) : NULL;
     if (yes && !nv90_goes_everywhere(cg, &p->tile))
-        empty = LLVMBuildSelect(cg->b, yes, empty, nv90_shared(cg, h->nobody), "");
+        empty = cg_select(cg, yes, empty, nv90_shared(cg, h->nobody));
     else if (yes)
-        when = LLVMBuildAnd(cg->b, when, yes, "");
+        when = cg_and(cg, when, yes);
     if (v->rank > 1 && read_by_map(cg->k, v)) nv90_group_sync(cg);
     nv90_barrier_arrive(cg, empty, when);
     if (!nv90_goes_everywhere(cg, &p->tile)) return;
-    Val other = LLVMBuildXor(cg->b, h->rank, cg_i32(cg, 1), "");
+    Val other = cg_xor(cg, h->rank, cg_i32(cg, 1));
     nv90_remote_arrive(cg, nv90_remote(cg, empty, other), when);
 }
 

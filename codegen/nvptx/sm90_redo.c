@@ -15,9 +15,9 @@ static Val any_beyond(Cg *cg, const CgValue *v, int bits) {
     assert(v->n > 0 && "what is asked about is in registers");
     for (int i = 0; i < v->n; i++) {
         Val one = cg_intrinsic(cg, "llvm.fabs", &cg->f32, 1, &v->e[i], 1);
-        size = size ? LLVMBuildFAdd(cg->b, size, one, "") : one;
+        size = size ? cg_fadd(cg, size, one) : one;
     }
-    Val any = LLVMBuildFCmp(cg->b, LLVMRealUGT, size, cg_f32(cg, ldexp(1.0, bits)), "");
+    Val any = cg_fcmp(cg, LLVMRealUGT, size, cg_f32(cg, ldexp(1.0, bits)));
     Val vote[] = {cg_i32(cg, -1), any};
     return cg_intrinsic(cg, "llvm.nvvm.vote.any.sync", NULL, 0, vote, 2);
 }
@@ -27,23 +27,15 @@ void nv90_redo(Cg *cg, const TileOp *op) {
     assert(!nv90_state(cg)->flight.n);
     nv90_pack(cg);
     Val any = any_beyond(cg, &cg->value[op->args.data[0]->id], op->bits);
-    Blk before = LLVMGetInsertBlock(cg->b), work = cg_block(cg, "redo"), on = cg_block(cg, "done");
-    LLVMBuildCondBr(cg->b, any, work, on);
-    LLVMPositionBuilderAtEnd(cg->b, work);
+    Blk before = cg_here(cg), on = cg_if(cg, any, "redo");
     cg_lower_block(cg, &op->body, NULL);
-    work = LLVMGetInsertBlock(cg->b);
-    LLVMBuildBr(cg->b, on);
-    LLVMMoveBasicBlockAfter(on, work);
-    LLVMPositionBuilderAtEnd(cg->b, on);
+    Blk work = cg_here(cg);
+    cg_end_if(cg, on);
     for (int i = 0; i < op->results.n; i++) {
         const CgValue *made = &cg->value[yield->args.data[i]->id];
         const CgValue *stands = &cg->value[op->args.data[i + 1]->id];
         CgValue v = {ARENA_ARRAY(cg->arena, Val, made->n), made->n, NULL};
-        for (int e = 0; e < v.n; e++) {
-            Val both[] = {stands->e[e], made->e[e]};
-            v.e[e] = LLVMBuildPhi(cg->b, LLVMTypeOf(both[0]), "");
-            LLVMAddIncoming(v.e[e], both, (Blk[]){before, work}, 2);
-        }
+        for (int e = 0; e < v.n; e++) v.e[e] = cg_join(cg, stands->e[e], before, made->e[e], work);
         cg->value[op->results.data[i]->id] = v;
     }
 }

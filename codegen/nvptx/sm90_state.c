@@ -3,9 +3,7 @@
 
 #include <assert.h>
 
-Val nv90_shared(Cg *cg, int offset) {
-    return LLVMBuildAdd(cg->b, nv_state(cg)->shared, cg_i32(cg, offset), "");
-}
+Val nv90_shared(Cg *cg, int offset) { return cg_plus(cg, nv_state(cg)->shared, offset); }
 
 Nv90Pipe *nv90_pipe(Cg *cg, const TileValue *v) {
     Nv90 *h = nv90_state(cg);
@@ -55,22 +53,7 @@ Val nv90_has_elements(Cg *cg, const TileTensor *t) {
     Val all = LLVMConstInt(cg->i1, 1, false);
     for (int d = 0; d < t->rank; d++) {
         Val n = cg_uniform(cg, t->extent[d]);
-        Val some = LLVMBuildICmp(cg->b, LLVMIntSGT, n, cg_i32(cg, 0), "");
-        all = LLVMBuildAnd(cg->b, all, some, "");
+        all = cg_and(cg, all, cg_icmp(cg, LLVMIntSGT, n, cg_i32(cg, 0)));
     }
     return all;
-}
-
-Blk nv90_when(Cg *cg, const Ex *when) {
-    if (!when) return NULL;
-    Blk work = cg_block(cg, "when"), done = cg_block(cg, "when.done");
-    LLVMBuildCondBr(cg->b, cg_uniform(cg, when), work, done);
-    LLVMPositionBuilderAtEnd(cg->b, work);
-    return done;
-}
-
-void nv90_end_when(Cg *cg, Blk done) {
-    if (!done) return;
-    LLVMBuildBr(cg->b, done);
-    LLVMPositionBuilderAtEnd(cg->b, done);
 }

@@ -9,8 +9,8 @@
 
 #include <assert.h>
 
-static Val low(Cg *cg, Val a, int mask) { return LLVMBuildAnd(cg->b, a, cg_i32(cg, mask), ""); }
-static Val right(Cg *cg, Val a, int by) { return LLVMBuildLShr(cg->b, a, cg_i32(cg, by), ""); }
+static Val low(Cg *cg, Val a, int mask) { return cg_and(cg, a, cg_i32(cg, mask)); }
+static Val right(Cg *cg, Val a, int by) { return cg_lshr(cg, a, cg_i32(cg, by)); }
 
 // Two neighbouring columns of row 8 r and column 8 n of the instruction's tiles.
 static Val pair(Cg *cg, const TileValue *v, Dtype t, int n, int r) {
@@ -28,13 +28,13 @@ static Val pair(Cg *cg, const TileValue *v, Dtype t, int n, int r) {
 static void write_panels(Cg *cg, const TileValue *v, Dtype t, const TileShared *tile, int first,
                          Val warp_base) {
     Val lane = nv_state(cg)->gpu.lane;
-    Val row = cg_sum(cg, low(cg, lane, 7), cg_times(cg, low(cg, right(cg, lane, 3), 1), 8));
+    Val row = cg_add(cg, low(cg, lane, 7), cg_times(cg, low(cg, right(cg, lane, 3), 1), 8));
     Val high = right(cg, lane, 4), key = low(cg, row, 7);
-    Val at = cg_sum(cg, warp_base, cg_times(cg, row, HOME_PITCH));
+    Val at = cg_add(cg, warp_base, cg_times(cg, row, HOME_PITCH));
     for (int n = 0; n < tile->cols / 8; n += 2) {
-        Val piece = LLVMBuildXor(cg->b, cg_plus(cg, high, n % 8), key, "");
+        Val piece = cg_xor(cg, cg_plus(cg, high, n % 8), key);
         Val to =
-            cg_plus(cg, cg_sum(cg, at, cg_times(cg, piece, 16)), n / 8 * tile->rows * HOME_PITCH);
+            cg_plus(cg, cg_add(cg, at, cg_times(cg, piece, 16)), n / 8 * tile->rows * HOME_PITCH);
         Val x[4];
         for (int i = 0; i < 4; i++) x[i] = pair(cg, v, t, first / 8 + n + i / 2, i % 2);
         nv90_stmatrix(cg, to, x, false);
@@ -46,12 +46,12 @@ static void write_panels(Cg *cg, const TileValue *v, Dtype t, const TileShared *
 static void write_across(Cg *cg, const TileValue *v, Val base) {
     const CgFragment *f = cg_fragment(cg, v);
     Val lane = nv_state(cg)->gpu.lane, warp = nv_state(cg)->warp, key = low(cg, lane, 7);
-    Val row = cg_sum(cg, key, cg_times(cg, right(cg, lane, 4), 8));
-    Val piece = cg_sum(cg, cg_times(cg, low(cg, warp, 3), 2), low(cg, right(cg, lane, 3), 1));
+    Val row = cg_add(cg, key, cg_times(cg, right(cg, lane, 4), 8));
+    Val piece = cg_add(cg, cg_times(cg, low(cg, warp, 3), 2), low(cg, right(cg, lane, 3), 1));
     int rows = cg_share(f, f->columns) * layout_share(&f->is, LAYOUT_LANE, f->columns);
     Val group = cg_times(cg, right(cg, warp, 2), rows * HOME_PITCH); // its panel, or rows
-    Val at = cg_sum(cg, cg_sum(cg, base, group), cg_times(cg, row, HOME_PITCH));
-    at = cg_sum(cg, at, cg_times(cg, LLVMBuildXor(cg->b, piece, key, ""), 16));
+    Val at = cg_add(cg, cg_add(cg, base, group), cg_times(cg, row, HOME_PITCH));
+    at = cg_add(cg, at, cg_times(cg, cg_xor(cg, piece, key), 16));
     for (int n = 0; n < rows; n += 16) {
         Val x[4];
         for (int i = 0; i < 4; i++)
@@ -68,9 +68,9 @@ static void start_store(Cg *cg, const TileOp *op, const TileShared *tile, int fi
     for (int d = 0; d < t->rank; d++) {
         at[d] = cg_uniform(cg, op->coord[d].at);
         if (op->coord[d].axis == tile->row_axis)
-            at[d] = cg_sum(cg, cg_times(cg, at[d], cg->k->axes[tile->row_axis].extent), warp_row);
+            at[d] = cg_add(cg, cg_times(cg, at[d], cg->k->axes[tile->row_axis].extent), warp_row);
     }
-    Val lead = LLVMBuildICmp(cg->b, LLVMIntEQ, nv_state(cg)->gpu.lane, cg_i32(cg, 0), "");
+    Val lead = cg_is(cg, nv_state(cg)->gpu.lane, 0);
     int all = cg->k->axes[op->coord[col].axis].extent;
     Val map = nv90_map_param(cg, op->tensor, 16),
         column = cg_plus(cg, cg_times(cg, at[col], all), first);
@@ -88,7 +88,7 @@ void nv90_store_through(Cg *cg, const TileOp *op) {
     Dtype t = cg->p->tensors.data[op->tensor].dtype;
     assert(tile.order == ORDER_PANELS && dtype_half(t) && tile.cols % 16 == 0);
     Val warp_row = cg_times(cg, nv_state(cg)->warp, 16);
-    Val base = cg_sum(cg, cg->value[buffer->id].mem, cg_times(cg, warp_row, HOME_PITCH));
+    Val base = cg_add(cg, cg->value[buffer->id].mem, cg_times(cg, warp_row, HOME_PITCH));
     for (int first = 0; first < cg->k->axes[v->axis[1]].extent; first += tile.cols) {
         nv90_bulk_wait_read(cg);
         nv90_warp_sync(cg);
@@ -114,7 +114,7 @@ void nv90_share(Cg *cg, const TileOp *map) {
     void (*sync)(Cg *) = across ? nv90_role_sync : nv90_group_sync;
     assert(tile.order == ORDER_PANELS && dtype_half(v->dtype) && tile.cols % 16 == 0);
     Val base = nv90_shared(cg, s->gpu.offset[v->id]);
-    Val mine = across ? base : cg_sum(cg, base, cg_times(cg, s->warp, 16 * HOME_PITCH));
+    Val mine = across ? base : cg_add(cg, base, cg_times(cg, s->warp, 16 * HOME_PITCH));
     nv90_pack(cg);
     if (!across || !is_shared(map->prev)) sync(cg);
     if (across)
@@ -139,22 +139,22 @@ static Val first_block(Cg *cg, const TileOp *op, int d, int unit) {
     const TileCoord *at = &op->coord[d];
     Val own = cg_thread_part(cg, op->args.data[0]->layout, at->axis);
     Val tile = cg_times(cg, cg_uniform(cg, at->at), cg->k->axes[at->axis].extent);
-    return cg_sum(cg, tile, LLVMBuildAnd(cg->b, own, cg_i32(cg, -unit), ""));
+    return cg_add(cg, tile, cg_and(cg, own, cg_i32(cg, -unit)));
 }
 
 static Blocks blocks_of(Cg *cg, const TileOp *op) {
     enum { ELEM = 4 };
     int rank = cg->p->tensors.data[op->tensor].rank;
-    Blocks b = {LLVMBuildPtrToInt(cg->b, cg_pointer(cg, op->tensor), cg->i64, ""), NULL, NULL};
+    Blocks b = {cg_ptrtoint(cg, cg_pointer(cg, op->tensor), cg->i64), NULL, NULL};
     b.rows = first_block(cg, op, rank - 2, TILE_BLOCK_ROWS);
     b.columns = first_block(cg, op, rank - 1, TILE_BLOCK_COLUMNS);
     for (int d = 0; d < rank; d++) {
         bool last = d == rank - 1;
         Val at = last ? b.columns : d == rank - 2 ? b.rows : cg_uniform(cg, op->coord[d].at);
-        Val by = LLVMBuildMul(cg->b, cg_stride(cg, op->tensor, d),
-                              cg_i64(cg, last ? ELEM * TILE_BLOCK_ROWS : ELEM), "");
-        at = LLVMBuildSExt(cg->b, at, cg->i64, "");
-        b.to = cg_sum(cg, b.to, LLVMBuildMul(cg->b, at, by, ""));
+        Val by = cg_mul(cg, cg_stride(cg, op->tensor, d),
+                        cg_i64(cg, last ? ELEM * TILE_BLOCK_ROWS : ELEM));
+        at = cg_sext(cg, at, cg->i64);
+        b.to = cg_add(cg, b.to, cg_mul(cg, at, by));
     }
     return b;
 }
@@ -165,7 +165,7 @@ static void write_blocks(Cg *cg, const TileValue *v, int columns, Val to) {
         Val x[4];
         for (int i = 0; i < 4; i++) {
             Val e = cg->value[v->id].e[cg_register(f, 8 * (i / 2), n + i % 2)];
-            x[i] = LLVMBuildBitCast(cg->b, e, cg->i32, "");
+            x[i] = cg_bitcast(cg, e, cg->i32);
         }
         nv90_store_words(cg, cg_plus(cg, to, n * TILE_BLOCK_ROWS * 4), x);
     }
@@ -182,20 +182,20 @@ void nv90_add_through(Cg *cg, const TileOp *op) {
     assert(t->blocked && cg_share(f, f->rows) == 2 && "a warp has 16 rows");
     Val lane = nv_state(cg)->gpu.lane, all = cg_i32(cg, (int)t->extent[t->rank - 1]->i);
     Val own = cg_times(cg, nv_state(cg)->warp, columns * column);
-    Val base = cg_sum(cg, cg->value[op->args.data[1]->id].mem, own);
+    Val base = cg_add(cg, cg->value[op->args.data[1]->id].mem, own);
     nv90_bulk_wait_read(cg);
     nv90_warp_sync(cg);
-    write_blocks(cg, v, columns, cg_sum(cg, base, cg_times(cg, lane, HOME_PIECE)));
+    write_blocks(cg, v, columns, cg_add(cg, base, cg_times(cg, lane, HOME_PIECE)));
     nv90_proxy_fence(cg);
     nv90_warp_sync(cg);
     Blocks b = blocks_of(cg, op);
-    Val lead = LLVMBuildICmp(cg->b, LLVMIntEQ, lane, cg_i32(cg, 0), "");
-    Val in = LLVMBuildICmp(cg->b, LLVMIntSLT, b.rows, cg_extent(cg, op->tensor, t->rank - 2), "");
-    Val left = LLVMBuildSub(cg->b, all, b.columns, ""), most = cg_i32(cg, columns);
-    Val few = LLVMBuildICmp(cg->b, LLVMIntSLT, left, most, "");
-    Val some = LLVMBuildICmp(cg->b, LLVMIntSGT, left, cg_i32(cg, 0), "");
-    Val bytes = cg_times(cg, LLVMBuildSelect(cg->b, few, left, most, ""), column);
-    in = LLVMBuildAnd(cg->b, LLVMBuildAnd(cg->b, in, some, ""), lead, "");
+    Val lead = cg_is(cg, lane, 0);
+    Val in = cg_less(cg, b.rows, cg_extent(cg, op->tensor, t->rank - 2));
+    Val left = cg_sub(cg, all, b.columns), most = cg_i32(cg, columns);
+    Val few = cg_less(cg, left, most);
+    Val some = cg_icmp(cg, LLVMIntSGT, left, cg_i32(cg, 0));
+    Val bytes = cg_times(cg, cg_select(cg, few, left, most), column);
+    in = cg_and(cg, cg_and(cg, in, some), lead);
     nv90_bulk_add(cg, b.to, base, bytes, in);
     nv90_bulk_commit(cg);
 }

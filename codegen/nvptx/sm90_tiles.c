@@ -8,19 +8,19 @@
 #include <assert.h>
 #include <string.h>
 
-static Val get(Cg *cg, Val variable) { return LLVMBuildLoad2(cg->b, cg->i32, variable, ""); }
-static void set(Cg *cg, Val variable, Val v) { LLVMBuildStore(cg->b, v, variable); }
-static Val add(Cg *cg, Val a, Val b) { return LLVMBuildAdd(cg->b, a, b, ""); }
-static Val sub(Cg *cg, Val a, Val b) { return LLVMBuildSub(cg->b, a, b, ""); }
-static Val mul(Cg *cg, Val a, Val b) { return LLVMBuildMul(cg->b, a, b, ""); }
-static Val udiv(Cg *cg, Val a, Val b) { return LLVMBuildUDiv(cg->b, a, b, ""); }
+static Val get(Cg *cg, Val variable) { return cg_load(cg, cg->i32, variable); }
+static void set(Cg *cg, Val variable, Val v) { cg_store(cg, v, variable); }
+static Val add(Cg *cg, Val a, Val b) { return cg_add(cg, a, b); }
+static Val sub(Cg *cg, Val a, Val b) { return cg_sub(cg, a, b); }
+static Val mul(Cg *cg, Val a, Val b) { return cg_mul(cg, a, b); }
+static Val udiv(Cg *cg, Val a, Val b) { return cg_udiv(cg, a, b); }
 
 // ---- the grid
 
 // Past the last number: the first point, and not valid.
 static Nv90Point point_of(Cg *cg, const CgGrid *g, Val number) {
-    Nv90Point p = {{NULL}, LLVMBuildICmp(cg->b, LLVMIntULT, number, cg_grid_total(cg, g), "")};
-    Val first = LLVMBuildSelect(cg->b, p.valid, number, cg_i32(cg, 0), "");
+    Nv90Point p = {{NULL}, cg_icmp(cg, LLVMIntULT, number, cg_grid_total(cg, g))};
+    Val first = cg_select(cg, p.valid, number, cg_i32(cg, 0));
     cg_grid_point(cg, g, first, p.at);
     if (g->of_rows) cg_grid_own(cg, g, nv90_state(cg)->rank, p.at);
     return p;
@@ -42,14 +42,14 @@ static void stand(Cg *cg, Nv90Point p) {
 static void store_point(Cg *cg, Nv90Point p) {
     const Nv90 *h = nv90_state(cg);
     for (int i = 0; i < cg->k->ngrid; i++) set(cg, h->now.at[i], p.at[i]);
-    LLVMBuildStore(cg->b, p.valid, h->now.valid);
+    cg_store(cg, p.valid, h->now.valid);
 }
 
 static Nv90Point load_point(Cg *cg) {
     const Nv90 *h = nv90_state(cg);
     Nv90Point p;
     for (int i = 0; i < cg->k->ngrid; i++) p.at[i] = get(cg, h->now.at[i]);
-    p.valid = LLVMBuildLoad2(cg->b, cg->i1, h->now.valid, "");
+    p.valid = cg_load(cg, cg->i1, h->now.valid);
     return p;
 }
 
@@ -80,7 +80,7 @@ void nv90_tiles_begin(Cg *cg) {
         set(cg, *word, cg_i32(cg, 0));
     }
     h->now.valid = cg_alloca(cg, cg->i1, "valid");
-    LLVMBuildStore(cg->b, LLVMConstNull(cg->i1), h->now.valid);
+    cg_store(cg, LLVMConstNull(cg->i1), h->now.valid);
     if (is_producer(h)) set(cg, h->ahead, clusters(cg, "ctaid.x"));
     stand(cg, load_point(cg));
 }
@@ -96,12 +96,10 @@ static Val counter(Cg *cg) {
 // Consumers that heard of a tile were through with the one before, which took copies of both blocks:
 // when a tile is asked for, that of HOME_ANSWERS tiles before has been read.
 
-static Val is_first(Cg *cg) {
-    return LLVMBuildICmp(cg->b, LLVMIntEQ, nv90_state(cg)->rank, cg_i32(cg, 0), "");
-}
+static Val is_first(Cg *cg) { return cg_is(cg, nv90_state(cg)->rank, 0); }
 
 static Val answer_place(Cg *cg, Val turn, int ring, int bytes) {
-    Val i = LLVMBuildAnd(cg->b, turn, cg_i32(cg, HOME_ANSWERS - 1), "");
+    Val i = cg_and(cg, turn, cg_i32(cg, HOME_ANSWERS - 1));
     return add(cg, nv90_shared(cg, ring), mul(cg, i, cg_i32(cg, bytes)));
 }
 
@@ -117,13 +115,11 @@ static Val await_answer(Cg *cg, Val turn) {
     const Nv90 *h = nv90_state(cg);
     Val round = udiv(cg, turn, cg_i32(cg, HOME_ANSWERS));
     // The ring's first place is not used in the first round: the first tile is not asked for.
-    Val place = LLVMBuildAnd(cg->b, turn, cg_i32(cg, HOME_ANSWERS - 1), "");
-    Val late = LLVMBuildZExt(cg->b, LLVMBuildICmp(cg->b, LLVMIntEQ, place, cg_i32(cg, 0), ""),
-                             cg->i32, "");
-    Val parity = LLVMBuildAnd(cg->b, sub(cg, round, late), cg_i32(cg, 1), "");
+    Val place = cg_and(cg, turn, cg_i32(cg, HOME_ANSWERS - 1));
+    Val late = cg_zext(cg, cg_is(cg, place, 0), cg->i32);
+    Val parity = cg_and(cg, sub(cg, round, late), cg_i32(cg, 1));
     nv90_remote_wait(cg, answer_place(cg, turn, h->asked, 8), parity);
-    Val at = nv_shared_ptr(cg, answer_place(cg, turn, h->answers, 4));
-    Val number = LLVMBuildLoad2(cg->b, cg->i32, at, "");
+    Val number = cg_load(cg, cg->i32, nv_shared_ptr(cg, answer_place(cg, turn, h->answers, 4)));
     LLVMSetVolatile(number, true);
     return number;
 }
@@ -138,16 +134,14 @@ static void ask_in_cluster(Cg *cg, Val n) {
     const Nv90 *h = nv90_state(cg);
     Val turn = sub(cg, get(cg, h->turn), cg_i32(cg, 1)); // which has counted this tile
     Blk first = cg_block(cg, "ask"), other = cg_block(cg, "answer"), on = cg_block(cg, "asked");
-    LLVMBuildCondBr(cg->b, is_first(cg), first, other);
-    LLVMPositionBuilderAtEnd(cg->b, first);
+    cg_branch(cg, is_first(cg), first, other);
     Val number = ask(cg, n);
     set(cg, h->ahead, number);
     answer(cg, turn, number);
-    LLVMBuildBr(cg->b, on);
-    LLVMPositionBuilderAtEnd(cg->b, other);
+    cg_br(cg, on);
+    cg_at(cg, other);
     set(cg, h->ahead, await_answer(cg, turn));
-    LLVMBuildBr(cg->b, on);
-    LLVMPositionBuilderAtEnd(cg->b, on);
+    cg_enter(cg, on);
 }
 
 // The number of the tile that begins, behind another. Whoever asked earlier would have the next tile
@@ -173,13 +167,13 @@ typedef struct Slot {      // of the ring of tiles, for the one that begins
 static Slot next_slot(Cg *cg) {
     const Nv90 *h = nv90_state(cg);
     Val turn = get(cg, h->turn);
-    Val i = LLVMBuildAnd(cg->b, turn, cg_i32(cg, HOME_AHEAD - 1), "");
-    Val round = LLVMBuildUDiv(cg->b, turn, cg_i32(cg, HOME_AHEAD), "");
+    Val i = cg_and(cg, turn, cg_i32(cg, HOME_AHEAD - 1));
+    Val round = cg_udiv(cg, turn, cg_i32(cg, HOME_AHEAD));
     set(cg, h->turn, add(cg, turn, cg_i32(cg, 1)));
     Val by8 = mul(cg, i, cg_i32(cg, 8)), by16 = mul(cg, i, cg_i32(cg, 16));
     return (Slot){add(cg, nv90_shared(cg, h->numbers), by16),
                   add(cg, nv90_shared(cg, h->told), by8), add(cg, nv90_shared(cg, h->heard), by8),
-                  LLVMBuildAnd(cg->b, round, cg_i32(cg, 1), "")};
+                  cg_and(cg, round, cg_i32(cg, 1))};
 }
 
 // A tile in shared memory is four words: whether it is valid, and three numbers; a fourth one shares the
@@ -192,10 +186,10 @@ static Nv90Point tell(Cg *cg, Slot s, bool behind) {
     CgGrid g = cg_grid(cg);
     if (behind) next_number(cg, cg_grid_total(cg, &g));
     Nv90Point p = point_of(cg, &g, get(cg, nv90_state(cg)->ahead));
-    nv90_barrier_wait(cg, s.heard, LLVMBuildXor(cg->b, s.parity, cg_i32(cg, 1), ""));
-    Val last = n == WORDS ? LLVMBuildShl(cg->b, p.at[n - 1], cg_i32(cg, 1), "") : NULL;
+    nv90_barrier_wait(cg, s.heard, cg_xor(cg, s.parity, cg_i32(cg, 1)));
+    Val last = n == WORDS ? cg_shl(cg, p.at[n - 1], cg_i32(cg, 1)) : NULL;
     Val words[WORDS] = {nv90_if(cg, p.valid)};
-    if (last) words[0] = LLVMBuildOr(cg->b, words[0], last, "");
+    if (last) words[0] = cg_or(cg, words[0], last);
     for (int i = 1; i < WORDS; i++) words[i] = i <= n ? p.at[i - 1] : cg_i32(cg, 0);
     nv90_store_words(cg, s.tile, words);
     nv90_barrier_arrive(cg, s.told, NULL);
@@ -209,9 +203,9 @@ static Nv90Point hear(Cg *cg, Slot s) {
     nv90_barrier_wait(cg, s.told, s.parity);
     nv90_load_words(cg, s.tile, words);
     nv90_barrier_arrive(cg, s.heard, NULL);
-    Nv90Point p = {.valid = LLVMBuildTrunc(cg->b, words[0], cg->i1, "")};
+    Nv90Point p = {.valid = cg_trunc(cg, words[0], cg->i1)};
     for (int i = 0; i < cg->k->ngrid; i++)
-        p.at[i] = i + 1 < WORDS ? words[i + 1] : LLVMBuildLShr(cg->b, words[0], cg_i32(cg, 1), "");
+        p.at[i] = i + 1 < WORDS ? words[i + 1] : cg_lshr(cg, words[0], cg_i32(cg, 1));
     return p;
 }
 
@@ -241,7 +235,7 @@ static Carried *carry(Cg *cg, const TileOp *op) {
         c[i] = (Carried){ARENA_ARRAY(cg->arena, Val, init->n), init->n};
         for (int e = 0; e < init->n; e++) {
             c[i].variable[e] = cg_alloca(cg, LLVMTypeOf(init->e[e]), "carried");
-            LLVMBuildStore(cg->b, init->e[e], c[i].variable[e]);
+            cg_store(cg, init->e[e], c[i].variable[e]);
         }
     }
     return c;
@@ -251,28 +245,26 @@ static void load_carried(Cg *cg, const Carried *c, const TileValue *v) {
     CgValue *to = &cg->value[v->id];
     *to = (CgValue){ARENA_ARRAY(cg->arena, Val, c->n), c->n, NULL};
     for (int e = 0; e < c->n; e++)
-        to->e[e] = LLVMBuildLoad2(cg->b, LLVMGetAllocatedType(c->variable[e]), c->variable[e], "");
+        to->e[e] = cg_load(cg, LLVMGetAllocatedType(c->variable[e]), c->variable[e]);
 }
 
 void nv90_tiles(Cg *cg, const TileOp *op) {
     Blk head = cg_block(cg, "tiles"), body = cg_block(cg, "tile"), exit = cg_block(cg, "tiles.end");
     Carried *c = carry(cg, op);
-    LLVMBuildBr(cg->b, head);
-    LLVMPositionBuilderAtEnd(cg->b, head);
+    cg_enter(cg, head);
     stand(cg, load_point(cg));
     for (int i = 0; i < op->carried.n; i++) load_carried(cg, &c[i], op->carried.data[i]);
-    LLVMBuildCondBr(cg->b, cg->valid, body, exit);
-    LLVMPositionBuilderAtEnd(cg->b, body);
+    cg_branch(cg, cg->valid, body, exit);
     cg_lower_block(cg, &op->body, NULL);
     const TileOp *yield = op->body.last;
     for (int i = 0; i < op->carried.n; i++) {
         const CgValue *v = &cg->value[yield->args.data[i]->id];
         assert(v->n == c[i].n);
-        for (int e = 0; e < v->n; e++) LLVMBuildStore(cg->b, v->e[e], c[i].variable[e]);
+        for (int e = 0; e < v->n; e++) cg_store(cg, v->e[e], c[i].variable[e]);
     }
-    LLVMBuildBr(cg->b, head);
-    LLVMMoveBasicBlockAfter(exit, LLVMGetInsertBlock(cg->b));
-    LLVMPositionBuilderAtEnd(cg->b, exit);
+    cg_br(cg, head);
+    LLVMMoveBasicBlockAfter(exit, cg_here(cg));
+    cg_at(cg, exit);
     stand(cg, load_point(cg));
     for (int i = 0; i < op->results.n; i++)
         cg->value[op->results.data[i]->id] = cg->value[op->carried.data[i]->id];

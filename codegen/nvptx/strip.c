@@ -27,7 +27,7 @@ static Val group_number(Cg *cg) {
 static Val base_of(Cg *cg, const TileValue *v) {
     const NvState *s = nv_state(cg);
     Val mine = cg_times(cg, group_number(cg), tile_strip_pitch(cg->k, v));
-    return cg_sum(cg, cg_plus(cg, s->shared, s->gpu.offset[v->id]), mine);
+    return cg_add(cg, cg_plus(cg, s->shared, s->gpu.offset[v->id]), mine);
 }
 
 typedef struct At { // the current number
@@ -46,10 +46,10 @@ static Val strip_pos(Cg *cg, CgElem *elem, int axis) {
     const TileValue *v = at->op->results.data[0];
     const TileAxis *a = &cg->k->axes[axis];
     Val first = cg_times(cg, cg->tile[axis], a->extent);
-    if (v->rank == 1) return cg_sum(cg, first, at->index);
+    if (v->rank == 1) return cg_add(cg, first, at->index);
     if (axis != v->axis[0]) return first;
-    first = cg_sum(cg, first, cg_times(cg, group_number(cg), tile_strip_rows(cg->k, v)));
-    return cg_sum(cg, first, cg_plus(cg, at->index, 1 - columns_of(cg, v)));
+    first = cg_add(cg, first, cg_times(cg, group_number(cg), tile_strip_rows(cg->k, v)));
+    return cg_add(cg, first, cg_plus(cg, at->index, 1 - columns_of(cg, v)));
 }
 
 static Val number(Cg *cg, const TileOp *op, Val index) {
@@ -74,7 +74,7 @@ void nv_strip_map(Cg *cg, const TileOp *op) {
     const TileValue *v = op->results.data[0];
     int threads = tile_strip_warps(cg->k) * NV_WARP, n = tile_strip_count(cg->k, v);
     int chunks = (n + threads - 1) / threads, elem = dtype_bytes(v->dtype);
-    Val in_group = LLVMBuildAnd(cg->b, s->gpu.tid, cg_i32(cg, threads - 1), "");
+    Val in_group = cg_and(cg, s->gpu.tid, cg_i32(cg, threads - 1));
     Val *x = ARENA_ARRAY(cg->arena, Val, chunks), *at = ARENA_ARRAY(cg->arena, Val, chunks);
     for (int i = 0; i < chunks; i++) {
         at[i] = cg_plus(cg, in_group, i * threads);
@@ -85,15 +85,14 @@ void nv_strip_map(Cg *cg, const TileOp *op) {
     Val base = base_of(cg, v);
     if (!tile_is_strip(op->prev)) meet(cg);
     for (int i = 0; i < chunks; i++)
-        LLVMBuildStore(cg->b, x[i], nv_shared_ptr(cg, cg_sum(cg, base, cg_times(cg, at[i], elem))));
+        cg_store(cg, x[i], nv_shared_ptr(cg, cg_add(cg, base, cg_times(cg, at[i], elem))));
     if (!tile_is_strip(op->next)) meet(cg);
     int layout = tile_common_layout(cg->k, op, v->axis, v->rank); // of what reads it
     Val col = cg_thread_part(cg, layout, v->axis[v->rank - 1]), here = col;
     if (v->rank == 2) {
         Val row = cg_thread_part(cg, layout, v->axis[0]);
-        row =
-            LLVMBuildSub(cg->b, row, cg_times(cg, group_number(cg), tile_strip_rows(cg->k, v)), "");
-        here = cg_plus(cg, LLVMBuildSub(cg->b, row, col, ""), columns_of(cg, v) - 1);
+        row = cg_sub(cg, row, cg_times(cg, group_number(cg), tile_strip_rows(cg->k, v)));
+        here = cg_plus(cg, cg_sub(cg, row, col), columns_of(cg, v) - 1);
     }
-    cg->value[v->id].mem = nv_shared_ptr(cg, cg_sum(cg, base, cg_times(cg, here, elem)));
+    cg->value[v->id].mem = nv_shared_ptr(cg, cg_add(cg, base, cg_times(cg, here, elem)));
 }

@@ -45,7 +45,7 @@ static Val turn_block(Cg *cg, Val pairs) {
 }
 
 static void store_if(Cg *cg, Val at, Val x, Val in) {
-    Val v[] = {at, x, LLVMBuildZExt(cg->b, in, cg->i32, "")};
+    Val v[] = {at, x, cg_zext(cg, in, cg->i32)};
     cg_asm(cg, cg->void_, v, 3,
            "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $2, 0;\n\t@p st.global.b32 [$0], $1;\n\t}",
            "l,r,r,~{memory}", true);
@@ -65,10 +65,10 @@ static Along along(Cg *cg, const TileOp *op, const TileValue *v, int d, Val lane
     int axis = op->coord[d].axis, extent = cg->k->axes[axis].extent;
     Val first = cg_times(cg, cg_uniform(cg, op->coord[d].at), extent);
     Val warp = cg_warp_part(cg, v->layout, axis, 1);
-    if (warp) first = LLVMBuildAdd(cg->b, first, warp, "");
-    Along a = {.first = LLVMBuildAdd(cg->b, first, lane, ""),
+    if (warp) first = cg_add(cg, first, warp);
+    Along a = {.first = cg_add(cg, first, lane),
                .size = cg_extent(cg, op->tensor, d),
-               .stride = LLVMBuildMul(cg->b, cg_stride(cg, op->tensor, d), cg_i64(cg, 2), ""),
+               .stride = cg_mul(cg, cg_stride(cg, op->tensor, d), cg_i64(cg, 2)),
                .count = cg_share(f, axis) / 2};
     const Ex *size = t->extent[d];
     a.inside = size->op == EX_CONST && size->i % extent == 0;
@@ -77,12 +77,12 @@ static Along along(Cg *cg, const TileOp *op, const TileValue *v, int d, Val lane
 
 static Val begin_of(Cg *cg, const TileOp *op) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
-    Val at = LLVMBuildPtrToInt(cg->b, cg_pointer(cg, op->tensor), cg->i64, "");
+    Val at = cg_ptrtoint(cg, cg_pointer(cg, op->tensor), cg->i64);
     for (int d = 0; d < t->rank; d++) {
         if (op->coord[d].axis >= 0) continue;
-        Val i = LLVMBuildSExt(cg->b, cg_uniform(cg, op->coord[d].at), cg->i64, "");
-        Val bytes = LLVMBuildMul(cg->b, cg_stride(cg, op->tensor, d), cg_i64(cg, 2), "");
-        at = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, i, bytes, ""), "");
+        Val i = cg_sext(cg, cg_uniform(cg, op->coord[d].at), cg->i64);
+        Val bytes = cg_mul(cg, cg_stride(cg, op->tensor, d), cg_i64(cg, 2));
+        at = cg_add(cg, at, cg_mul(cg, i, bytes));
     }
     return at;
 }
@@ -90,7 +90,7 @@ static Val begin_of(Cg *cg, const TileOp *op) {
 static Val index_in(Cg *cg, const Along *a, int offset, Val *in) {
     Val i = cg_plus(cg, a->first, offset);
     if (a->inside) return i;
-    *in = LLVMBuildAnd(cg->b, *in, LLVMBuildICmp(cg->b, LLVMIntSLT, i, a->size, ""), "");
+    *in = cg_and(cg, *in, cg_less(cg, i, a->size));
     return i;
 }
 
@@ -111,16 +111,15 @@ void nv_store_turned(Cg *cg, const TileOp *op) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     const CgFragment *f = cg_fragment(cg, v);
     Val lane = nv_state(cg)->gpu.lane;
-    Val high = LLVMBuildLShr(cg->b, lane, cg_i32(cg, 2), "");
-    Val low = cg_times(cg, LLVMBuildAnd(cg->b, lane, cg_i32(cg, 3), ""), 2);
+    Val high = cg_lshr(cg, lane, cg_i32(cg, 2));
+    Val low = cg_times(cg, cg_and(cg, lane, cg_i32(cg, 3)), 2);
     Along rows = along(cg, op, v, t->rank - 1, low), columns = {0};
     for (int d = 0; d < t->rank - 1; d++)
         if (op->coord[d].axis == f->columns) columns = along(cg, op, v, d, high);
-    Val first = LLVMBuildSExt(cg->b, columns.first, cg->i64, "");
-    Val at =
-        LLVMBuildAdd(cg->b, begin_of(cg, op), LLVMBuildMul(cg->b, first, columns.stride, ""), "");
-    first = LLVMBuildSExt(cg->b, rows.first, cg->i64, "");
-    at = LLVMBuildAdd(cg->b, at, LLVMBuildMul(cg->b, first, cg_i64(cg, 2), ""), "");
+    Val first = cg_sext(cg, columns.first, cg->i64);
+    Val at = cg_add(cg, begin_of(cg, op), cg_mul(cg, first, columns.stride));
+    first = cg_sext(cg, rows.first, cg->i64);
+    at = cg_add(cg, at, cg_mul(cg, first, cg_i64(cg, 2)));
     Val always = LLVMConstInt(cg->i1, 1, false);
     for (int n = 0; n < f->registers * f->each; n += 2) {
         int row = layout_part(&f->is, LAYOUT_REG, f->rows, n),
@@ -128,9 +127,8 @@ void nv_store_turned(Cg *cg, const TileOp *op) {
         Val in = always, x = turn_block(cg, pair_at(cg, v, t->dtype, row, column));
         index_in(cg, &columns, column, &in);
         index_in(cg, &rows, row, &in);
-        Val down = LLVMBuildMul(cg->b, columns.stride, cg_i64(cg, column), "");
-        Val to = LLVMBuildAdd(cg->b, LLVMBuildAdd(cg->b, at, down, ""), cg_i64(cg, 2 * row), "");
-        store_if(cg, to, x, in);
+        Val down = cg_mul(cg, columns.stride, cg_i64(cg, column));
+        store_if(cg, cg_add(cg, cg_add(cg, at, down), cg_i64(cg, 2 * row)), x, in);
     }
 }
 
@@ -138,17 +136,16 @@ void nv_store_turned(Cg *cg, const TileOp *op) {
 
 // Where in a tile's rows and columns a lane of ldmatrix begins to read: block b of four is the lane's upper two bits.
 static Val block_address(Cg *cg, const TileValue *v, const TileShared *t, const Val at[4][2]) {
-    Val lane = nv_state(cg)->gpu.lane, block = LLVMBuildLShr(cg->b, lane, cg_i32(cg, 3), "");
-    Val in = LLVMBuildAnd(cg->b, lane, cg_i32(cg, 7), ""), place[2];
+    Val lane = nv_state(cg)->gpu.lane, block = cg_lshr(cg, lane, cg_i32(cg, 3));
+    Val in = cg_and(cg, lane, cg_i32(cg, 7)), place[2];
     for (int i = 0; i < 2; i++) {
         place[i] = at[0][i];
         for (int b = 1; b < 4; b++) {
-            Val here = LLVMBuildICmp(cg->b, LLVMIntEQ, block, cg_i32(cg, b), "");
-            place[i] = LLVMBuildSelect(cg->b, here, at[b][i], place[i], "");
+            place[i] = cg_select(cg, cg_is(cg, block, b), at[b][i], place[i]);
         }
     }
-    Val row = LLVMBuildAdd(cg->b, place[0], in, "");
-    return LLVMBuildAdd(cg->b, cg->value[v->id].mem, nv_tile_offset(cg, t, row, place[1]), "");
+    Val row = cg_add(cg, place[0], in);
+    return cg_add(cg, cg->value[v->id].mem, nv_tile_offset(cg, t, row, place[1]));
 }
 
 // A matrix, four blocks at a time. Registers of a fragment come in pairs of blocks along its rows.
@@ -189,11 +186,10 @@ static bool fetch_vector(Cg *cg, const TileValue *v, int layout) {
     Val *e = ARENA_ARRAY(cg->arena, Val, n), own = cg_thread_part(cg, layout, v->axis[0]);
     for (int i = 0; i < n; i += 2) {
         Val at = cg_plus(cg, own, layout_part(&is, LAYOUT_REG, v->axis[0], i));
-        at = LLVMBuildAdd(cg->b, cg->value[v->id].mem, nv_tile_offset(cg, &t, NULL, at), "");
-        Val two = LLVMBuildLoad2(cg->b, cg_vector(cg->f32, 2), nv_shared_ptr(cg, at), "");
+        at = cg_add(cg, cg->value[v->id].mem, nv_tile_offset(cg, &t, NULL, at));
+        Val two = cg_load(cg, cg_vector(cg->f32, 2), nv_shared_ptr(cg, at));
         LLVMSetAlignment(two, 8);
-        for (int c = 0; c < 2; c++)
-            e[i + c] = LLVMBuildExtractElement(cg->b, two, cg_i32(cg, c), "");
+        for (int c = 0; c < 2; c++) e[i + c] = cg_extract(cg, two, cg_i32(cg, c));
     }
     cg->value[v->id].e = e;
     cg->value[v->id].n = n;

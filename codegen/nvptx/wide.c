@@ -50,8 +50,8 @@ static Val of_place(Cg *cg, const Wide *w, Val v) {
     uint64_t size = LLVMABISizeOfType(w->layout, LLVMGetGEPSourceElementType(v));
     Val by = product(cg, w, LLVMGetOperand(v, 1), size);
     if (!by) return NULL;
-    Val base = LLVMBuildPtrToInt(cg->b, LLVMGetOperand(v, 0), cg->i64, "");
-    return LLVMBuildIntToPtr(cg->b, LLVMBuildAdd(cg->b, base, by, ""), LLVMTypeOf(v), "");
+    Val base = cg_ptrtoint(cg, LLVMGetOperand(v, 0), cg->i64);
+    return cg_inttoptr(cg, cg_add(cg, base, by), LLVMTypeOf(v));
 }
 
 static void widen(Cg *cg, const Wide *w, Val v) {
