@@ -2,9 +2,12 @@
 # check_gpu.sh BUILD [DEVICE]: compares the kernels of the standard library and of tests/regress, on a GPU of this machine, with the float64 reference: odd shapes,
 # all element types and head sizes, the backward where there is one, every target that the device takes. One process for each core, each with many cases. Then functions of
 # f32 (check_math). Ends with `N passed, N failed`.
-# Without a device it says so and runs nothing. FILES="a.attn b.attn" and TARGETS="sm_80" replace the defaults.
+# Without a device it says so and runs nothing. FILES="a.attn b.attn" and TARGETS="sm_80" replace the defaults. PART=2/5 runs the second fifth of the cases; what
+# comes after the cases of the command goes with the last part.
 build=${1:-build}
 device=${2:-cuda}
+part=${PART:-1/1} last=''
+[ "${part%/*}" -eq "${part#*/}" ] && last=1
 case $device in
 cpu) none='-' all='host' ;; # to try this script
 hip*) none='there is no AMD' all='gfx90a gfx942 gfx1100' ;;
@@ -102,6 +105,7 @@ case " $targets " in *' sm_90a '*)
     grep -E '(^|/)outgrown_shift\.attn$' "$work/attentions" |
         while read -r file; do echo "$file 1 --target=sm_90a --shape=H=60,Sq=300,Sk=700 -DD=128 -DDv=128 --schedule=cluster=2"; done >>"$work/todo" ;;
 esac
+awk -v k="${part%/*}" -v n="${part#*/}" 'NR % n == k % n' "$work/todo" >"$work/these" && mv "$work/these" "$work/todo"
 xargs -P "$(nproc)" -I '{}' sh -c 'sh $WORK/part {}; :' <"$work/todo" | tee "$work/log" | grep -v '^COUNT'
 cp "$work/log" "$work/parts"
 # A part that was killed has not counted.
@@ -113,7 +117,7 @@ if [ "$missing" -ne 0 ]; then
 fi
 
 # Documents, prefixes, tables of biases: inputs that say something, from tests/gpu, where PyTorch sees the GPU.
-if [ "$device" = cuda ] && [ -z "$FILES" ] && python=$(tests/tools.sh python3 torch 2>/dev/null) && "$python" -c 'import torch; assert torch.cuda.is_available()'; then
+if [ "$device" = cuda ] && [ "$last" ] && [ -z "$FILES" ] && python=$(tests/tools.sh python3 torch 2>/dev/null) && "$python" -c 'import torch; assert torch.cuda.is_available()'; then
     export PYTHONPATH="python:tests/gpu" ATTNRT_LIBRARY="${ATTNRT_LIBRARY:-$build/libattnrt.so}"
     for target in $targets; do
         : >"$work/cases"
@@ -132,7 +136,7 @@ else
     echo "SKIPPED: tests/gpu/check.py and serving.py, which need all files, CUDA and a PyTorch that sees it"
 fi
 # Functions over f32: every 31st, all of them with STRIDE=1 (some minutes).
-if [ -z "$FILES" ]; then
+if [ "$last" ] && [ -z "$FILES" ]; then
     for target in $targets; do
         "$build/tests/check_math" "${STRIDE:-31}" --device="$device" --target="$target" >"$work/math" 2>&1
         sed -n "s/^FAILED:/FAILED, $target:/p" "$work/math" >>"$work/log"
