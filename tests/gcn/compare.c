@@ -4,32 +4,15 @@
 #include "tests/gcn/wave.h"
 #include "tools/tensor.h"
 
-typedef enum Condition {
-    IS_F,
-    IS_LT,
-    IS_EQ,
-    IS_LE,
-    IS_GT,
-    IS_NE,
-    IS_GE,
-    IS_T,
-    IS_O,
-    IS_U,
-    IS_NGE,
-    IS_NLG,
-    IS_NGT,
-    IS_NLE,
-    IS_NEQ,
-    IS_NLT,
-    IS_LG,
-    IS_TRU,
-} Condition;
+// A condition is a set of orders, of bits: a < b, a == b, a > b, one is NaN.
+enum { LT = 1, EQ = 2, GT = 4, UN = 8, NUMBERS = LT | EQ | GT };
 typedef enum Kind { OF_F32, OF_F16, OF_F64, OF_I32, OF_U32, OF_I16, OF_U16, OF_I64, OF_U64 } Kind;
 
-// The order of a and b: -1, 0, 1; 2: one is NaN.
-static int of_doubles(double a, double b) { return isnan(a) || isnan(b) ? 2 : a < b ? -1 : a > b; }
-static int of_signed(int64_t a, int64_t b) { return a < b ? -1 : a > b; }
-static int of_unsigned(uint64_t a, uint64_t b) { return a < b ? -1 : a > b; }
+static int of_doubles(double a, double b) {
+    return isnan(a) || isnan(b) ? UN : a < b ? LT : a > b ? GT : EQ;
+}
+static int of_signed(int64_t a, int64_t b) { return a < b ? LT : a > b ? GT : EQ; }
+static int of_unsigned(uint64_t a, uint64_t b) { return a < b ? LT : a > b ? GT : EQ; }
 
 static int order(Kind k, uint64_t a, uint64_t b) {
     switch (k) {
@@ -43,31 +26,7 @@ static int order(Kind k, uint64_t a, uint64_t b) {
     case OF_I64: return of_signed((int64_t)a, (int64_t)b);
     case OF_U64: return of_unsigned(a, b);
     }
-    return 2;
-}
-
-static bool holds(Condition c, int order) {
-    switch (c) {
-    case IS_F: return false;
-    case IS_LT: return order == -1;
-    case IS_EQ: return order == 0;
-    case IS_LE: return order == -1 || order == 0;
-    case IS_GT: return order == 1;
-    case IS_NE: return order != 0;
-    case IS_GE: return order == 0 || order == 1;
-    case IS_T: return true;
-    case IS_O: return order != 2;
-    case IS_U: return order == 2;
-    case IS_NGE: return order == -1 || order == 2;
-    case IS_NLG: return order == 0 || order == 2;
-    case IS_NGT: return order != 1;
-    case IS_NLE: return order == 1 || order == 2;
-    case IS_NEQ: return order != 0;
-    case IS_NLT: return order != -1;
-    case IS_LG: return order == -1 || order == 1;
-    case IS_TRU: return true;
-    }
-    return false;
+    return UN;
 }
 
 static void give(Wave *w, const Op *op, uint64_t mask) {
@@ -89,7 +48,7 @@ static void compare(Wave *w, const Op *op) {
     }
     for (int i = 0; i < w->lanes; i++) {
         int o = order((Kind)op->row->arg2, a[i], b[i]);
-        mask |= (uint64_t)holds((Condition)op->row->arg, o) << i;
+        mask |= (uint64_t)((op->row->arg & o) != 0) << i;
     }
     give(w, op, mask);
 }
@@ -123,28 +82,28 @@ static void classes(Wave *w, const Op *op) {
     {"v_cmp_" cond "_" type, compare, "m=" letter letter, 0, c, k},                                \
         {"v_cmpx_" cond "_" type, compare, "=" letter letter, ROW_CMPX, c, k},
 #define BOTH(type, k, letter)                                                                      \
-    ROW2("f", IS_F, type, k, letter)                                                               \
-    ROW2("lt", IS_LT, type, k, letter)                                                             \
-    ROW2("eq", IS_EQ, type, k, letter)                                                             \
-    ROW2("le", IS_LE, type, k, letter)                                                             \
-    ROW2("gt", IS_GT, type, k, letter)                                                             \
-    ROW2("ge", IS_GE, type, k, letter)
+    ROW2("f", 0, type, k, letter)                                                                  \
+    ROW2("lt", LT, type, k, letter)                                                                \
+    ROW2("eq", EQ, type, k, letter)                                                                \
+    ROW2("le", LT | EQ, type, k, letter)                                                           \
+    ROW2("gt", GT, type, k, letter)                                                                \
+    ROW2("ge", EQ | GT, type, k, letter)
 #define INTEGER(type, k, letter)                                                                   \
     BOTH(type, k, letter)                                                                          \
-    ROW2("ne", IS_NE, type, k, letter)                                                             \
-    ROW2("t", IS_T, type, k, letter)
+    ROW2("ne", LT | GT, type, k, letter)                                                           \
+    ROW2("t", NUMBERS, type, k, letter)
 #define FLOAT(type, k, letter)                                                                     \
     BOTH(type, k, letter)                                                                          \
-    ROW2("o", IS_O, type, k, letter)                                                               \
-    ROW2("u", IS_U, type, k, letter)                                                               \
-    ROW2("nge", IS_NGE, type, k, letter)                                                           \
-    ROW2("nlg", IS_NLG, type, k, letter)                                                           \
-    ROW2("ngt", IS_NGT, type, k, letter)                                                           \
-    ROW2("nle", IS_NLE, type, k, letter)                                                           \
-    ROW2("neq", IS_NEQ, type, k, letter)                                                           \
-    ROW2("nlt", IS_NLT, type, k, letter)                                                           \
-    ROW2("lg", IS_LG, type, k, letter)                                                             \
-    ROW2("tru", IS_TRU, type, k, letter)
+    ROW2("o", NUMBERS, type, k, letter)                                                            \
+    ROW2("u", UN, type, k, letter)                                                                 \
+    ROW2("nge", LT | UN, type, k, letter)                                                          \
+    ROW2("nlg", EQ | UN, type, k, letter)                                                          \
+    ROW2("ngt", LT | EQ | UN, type, k, letter)                                                     \
+    ROW2("nle", GT | UN, type, k, letter)                                                          \
+    ROW2("neq", LT | GT | UN, type, k, letter)                                                     \
+    ROW2("nlt", EQ | GT | UN, type, k, letter)                                                     \
+    ROW2("lg", LT | GT, type, k, letter)                                                           \
+    ROW2("tru", NUMBERS | UN, type, k, letter)
 
 static const Row rows[] = {
     FLOAT("f32", OF_F32, "f") FLOAT("f16", OF_F16, "h") FLOAT("f64", OF_F64, "d")

@@ -20,12 +20,24 @@ static TileProgram *program(Arena *a, const char *path, int D, TargetId target) 
     return p;
 }
 
-static void choices(Text *t, const TileProgram *p) {
+// Kernels with the same choices stand together.
+typedef struct Choices {
+    const char *what;
+    Text kernels;
+} Choices;
+
+static VEC(Choices) all;
+
+static void choices(Arena *a, const TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[i];
         if (!k->schedule.knobs.said || strstr(k->name, "_combine")) continue;
-        text_printf(t, "%s %s D=%d: %s\n", target_get(p->target)->name, k->name, p->D,
-                    knobs_text(t->arena, &k->schedule.knobs));
+        const char *what = arena_printf(a, "%s D=%d %s", target_get(p->target)->name, p->D,
+                                        knobs_text(a, &k->schedule.knobs));
+        int c = 0;
+        while (c < all.n && strcmp(all.data[c].what, what)) c++;
+        if (c == all.n) VEC_PUSH(a, &all, ((Choices){what, text_new(a)}));
+        text_printf(&all.data[c].kernels, " %s", k->name);
     }
 }
 
@@ -72,13 +84,13 @@ static void order(Text *t, const char *path, int D, TargetId target, const char 
 
 // ---- all of it
 
-static Text *all;
+static Arena *lasting;
 
 static void add_choices(const char *path, int D) {
     static const TargetId targets[] = {TARGET_HOST, TARGET_SM80, TARGET_SM90A};
     for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
         Arena *a = arena_new();
-        choices(all, program(a, path, D, targets[i]));
+        choices(lasting, program(a, path, D, targets[i]));
         arena_free(a);
     }
 }
@@ -103,11 +115,12 @@ static void write_all(Text *t) {
         {"stdlib/relu.attn", 64, TARGET_SM80, "relu_fwd"},
         {"stdlib/causal.attn", 64, TARGET_HOST, "causal_fwd"},
     };
-    all = t;
+    lasting = t->arena;
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) pu_library(add_choices, dims[i]);
+    for (int i = 0; i < all.n; i++)
+        text_printf(t, "%s:\n   %s\n", all.data[i].what, all.data[i].kernels.s);
     for (size_t i = 0; i < sizeof orders / sizeof *orders; i++)
         order(t, orders[i].path, orders[i].D, orders[i].target, orders[i].kernel);
-    all = NULL;
 }
 
 static void expect_line(const char *is, const char *want) {
