@@ -141,8 +141,8 @@ static void tensors(Arena *a, const TileProgram *p, AbiVariant *v) {
                           .rank = (uint8_t)t->rank};
         if (by_elements(t)) to->align = (uint8_t)dtype_bytes(t->dtype);
         if (t->bare_q) to->flags |= ABI_BARE_Q;
-        bool may_lack =
-            t->role == TENSOR_Q_OFFSET || (t->role == TENSOR_Q_START && p->batch == BATCH_PAGED);
+        bool may_lack = t->role == TENSOR_Q_OFFSET || t->role == TENSOR_STATE_INDEX ||
+                        (t->role == TENSOR_Q_START && (p->recurrence || p->batch == BATCH_PAGED));
         if (may_lack) to->flags |= ABI_OPTIONAL;
         bool optional = tensor_traits(t->role)->optional;
         if (optional && (tile_is_result(p, t) || tensor_may_be_absent(t->role)))
@@ -287,8 +287,9 @@ static void renumber(AbiVariant *v, const int *place) {
 // The layout's own first, then all that are given, then those that are computed.
 static int rank_of(const TileProgram *p, int size) {
     AbiSize fixed[ABI_MOST_FIXED];
-    int n = (int)abi_fixed_count((AbiLayout)p->batch);
-    abi_fixed_sizes((AbiLayout)p->batch, fixed);
+    AbiFamily family = p->recurrence ? ABI_RECURRENCE : ABI_ATTENTION;
+    int n = (int)abi_fixed_count(family, (AbiLayout)p->batch);
+    abi_fixed_sizes(family, (AbiLayout)p->batch, fixed);
     for (int i = 0; i < n; i++)
         if (!strcmp(fixed[i].name, p->sizes.data[size].name)) return i;
     return p->sizes.data[size].def ? n + 1 : n;

@@ -46,13 +46,23 @@ int64_t ref_key_row(const RefBatch *x, int32_t b, int32_t j) {
     return clamp(id, 0, x->pages - 1) * x->page + j % x->page;
 }
 
+int32_t ref_slot(const RefBatch *x, int32_t b) {
+    return x->state_index ? (int32_t)clamp(x->state_index[b], 0, x->slots - 1) : b;
+}
+
 // ---- inputs
 
-RefMoved ref_moved(const TxInput *in) {
+static bool counts_rows(int size, bool recurrence) {
+    return recurrence ? size == RSIZE_S : size == SIZE_SQ || size == SIZE_SK;
+}
+
+static bool recurs(const RefRun *r) { return r->variant->kind == VARIANT_RECURRENCE; }
+
+RefMoved ref_moved(const TxInput *in, bool recurrence) {
     RefMoved m = {-1, -1};
     for (int d = in->rank - 1; d >= 0; d--) {
         if (in->extent[d].size == SIZE_B) m.lost = d;
-        if (in->extent[d].size == SIZE_SQ || in->extent[d].size == SIZE_SK) m.moved = d;
+        if (counts_rows(in->extent[d].size, recurrence)) m.moved = d;
     }
     return m.lost < 0 || m.moved < 0 ? (RefMoved){-1, -1} : m;
 }
@@ -65,7 +75,7 @@ static int64_t rows_of(const RefBatch *x, int size, int32_t b) {
 int64_t ref_batch_extent(const RefRun *r, int input, int d, const TxValue *index) {
     const TxInput *in = &r->variant->inputs.data[input];
     const RefBatch *x = r->sequence->batch;
-    RefMoved m = ref_moved(in);
+    RefMoved m = ref_moved(in, recurs(r));
     int size = in->extent[d].size;
     if (size < 0) return in->extent[d].value;
     if (d != m.moved) return r->sizes[size];
@@ -83,7 +93,7 @@ static int64_t front(const RefBatch *x, int size, int32_t b, int32_t j) {
 int64_t ref_batch_place(const RefRun *r, int input, const TxValue *index) {
     const TxInput *in = &r->variant->inputs.data[input];
     const RefBatch *x = r->sequence->batch;
-    RefMoved m = ref_moved(in);
+    RefMoved m = ref_moved(in, recurs(r));
     int64_t at = 0;
     if (m.moved >= 0) {
         int64_t n = ref_batch_extent(r, input, m.moved, index);
@@ -95,7 +105,7 @@ int64_t ref_batch_place(const RefRun *r, int input, const TxValue *index) {
         int size = in->extent[d].size;
         int64_t n = ref_batch_extent(r, input, d, index), k = index[d].i;
         if (d == m.lost || d == m.moved) continue;
-        if (size == SIZE_SQ || size == SIZE_SK) { // the tensor may be longer than the sequence
+        if (counts_rows(size, recurs(r))) { // the tensor may be longer than the sequence
             k = clamp(k, 0, n > 0 ? n - 1 : 0);
             n = x->extent[input][d];
         }
@@ -155,6 +165,10 @@ static int32_t *own_sizes(Arena *a, const RefRun *r, const RefBatch *x, int32_t 
     int32_t *n = ARENA_ARRAY(a, int32_t, r->variant->sizes.n);
     memcpy(n, r->sizes, sizeof *n * (size_t)r->variant->sizes.n);
     n[SIZE_B] = x->B;
+    if (recurs(r)) {
+        n[RSIZE_S] = ref_queries(x, b, &first);
+        return n;
+    }
     n[SIZE_SQ] = ref_queries(x, b, &first);
     n[SIZE_SK] = ref_keys(x, b);
     n[SIZE_Q_OFFSET] = ref_first_position(x, b);
@@ -210,13 +224,45 @@ static void run_one(const RefBatch *x, const RefRun *r, int32_t b) {
     arena_free(a);
 }
 
+static void recur_one(const RefBatch *x, const RefRun *r, int32_t b) {
+    Arena *a = arena_new();
+    const Variant *v = r->variant;
+    RefSequence sequence = {x, b};
+    RefRun own = *r;
+    const int32_t *n = own.sizes = own_sizes(a, r, x, b);
+    Rows rows = {x, b, n[RSIZE_S], n[RSIZE_HQ], false};
+    size_t row = sizeof(double) * (size_t)v->D, o = sizeof(double) * (size_t)v->Dv;
+    size_t state = (size_t)n[RSIZE_H] * (size_t)v->D * (size_t)v->Dv,
+           at = (size_t)ref_slot(x, b) * state;
+    own.sequence = &sequence;
+    own.q = gathered(a, &rows, r->q, row);
+    rows.heads = n[RSIZE_HK];
+    own.k = gathered(a, &rows, r->k, row);
+    rows.heads = n[RSIZE_HV];
+    own.v = gathered(a, &rows, r->v, o);
+    rows.heads = n[RSIZE_H];
+    own.o = room(a, &rows, r->o, v->Dv);
+    if (r->state0) own.state0 = r->state0 + at;
+    if (r->state) own.state = r->state + at;
+    own.open = own_open(a, r, &rows);
+    if (own.open) own.open->state = r->open->state + at;
+    ref_run(&own);
+    scatter(&rows, r->o, own.o, o);
+    if (own.open) {
+        scatter(&rows, r->open->o, own.open->o, (size_t)v->Dv);
+        r->open->beyond += own.open->beyond;
+    }
+    arena_free(a);
+}
+
 void ref_batch_run(const RefBatch *x, const RefRun *r, int32_t *owners) {
-    assert(r->variant->kind == VARIANT_ATTENTION && !r->scores && !r->weights && !r->taking_part);
+    assert(!r->scores && !r->weights && !r->taking_part);
     for (int32_t b = 0; b < x->B; b++) {
         int64_t first;
         int32_t n = ref_queries(x, b, &first);
         for (int32_t i = 0; i < n; i++) owners[first + i]++;
-        if (n) run_one(x, r, b);
+        if (n && recurs(r)) owners[x->Tq + ref_slot(x, b)]++;
+        if (n) (recurs(r) ? recur_one : run_one)(x, r, b);
     }
 }
 

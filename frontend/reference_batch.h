@@ -13,6 +13,9 @@ typedef struct RefBatch {
     // q_start [B+1] (paged: NULL: Tq / B each), kv_start [B+1]: ragged; kv_len [B], page_table [B, table]:
     // paged; q_offset [B], or NULL. Of any values: what lies outside is clamped.
     const int32_t *q_start, *kv_start, *kv_len, *page_table, *q_offset;
+    // Of recurrences, ragged (q_start NULL: Tq / B each): state_index [B], or NULL: the slot of sequence b is b.
+    const int32_t *state_index;
+    int32_t slots;
     // Of each input, by its declared dimensions: the tensor's extent where it is Sq or Sk and there is
     // no B. NULL: no input has such.
     const int64_t (*extent)[EX_MAX_RANK];
@@ -35,11 +38,15 @@ int64_t ref_key_row(const RefBatch *x, int32_t b, int32_t j);
 typedef struct RefMoved {
     int lost, moved;
 } RefMoved;
-RefMoved ref_moved(const TxInput *in);
+RefMoved ref_moved(const TxInput *in, bool recurrence);
+// The slot of a sequence's state.
+int32_t ref_slot(const RefBatch *x, int32_t b);
 
 // r: q [Tq,H,D], k [Tk,Hkv,D] or [pages,page,Hkv,D], v likewise, inputs in the layout's shapes, o [Tq,H,Dv],
 // emits [Tq,H]; rows, open and what is written likewise. Sq, Sk and q_offset among its sizes are not
 // read. owners [Tq], zero before: how many sequences have each row; nothing is written of rows of none.
+// Of a recurrence q [Tq,Hq,D], k, v and o likewise, state0 and state [slots,H,D,Dv]; owners [Tq + slots], of slots the
+// sequences that have positions: nothing is written of a slot of none.
 void ref_batch_run(const RefBatch *x, const RefRun *r, int32_t *owners);
 // How many pairs the mask of head h lets through: by about `most` of the batch's, evenly chosen, where
 // there are more.

@@ -1,5 +1,6 @@
 // reference_recur.c: recurrences as language.md writes them, step by step in float64: see
 // reference_walk.h.
+#include "frontend/reference_batch.h"
 #include "frontend/reference_walk.h"
 
 #include <float.h>
@@ -10,7 +11,8 @@ RefRecurrence ref_recurrence(Arena *a, const RefRun *r) {
     const int32_t *n = r->sizes;
     const Variant *v = r->variant;
     RefRecurrence t = {.run = r,
-                       .B = n[RSIZE_B],
+                       .B = r->sequence ? 1 : n[RSIZE_B],
+                       .first = r->sequence ? r->sequence->b : 0,
                        .H = n[RSIZE_H],
                        .Hq = n[RSIZE_HQ],
                        .Hk = n[RSIZE_HK],
@@ -30,7 +32,8 @@ RefRecurrence ref_recurrence(Arena *a, const RefRun *r) {
 
 size_t ref_place_at(const RefRecurrence *t, const RefEnv *e, int32_t heads, int width) {
     int64_t head = (int64_t)e->h * heads / t->H;
-    return (((size_t)e->b * (size_t)heads + (size_t)head) * (size_t)t->S + (size_t)e->t) *
+    return (((size_t)(e->b - t->first) * (size_t)heads + (size_t)head) * (size_t)t->S +
+            (size_t)e->t) *
            (size_t)width;
 }
 
@@ -104,7 +107,7 @@ void ref_recur(const RefRecurrence *t, double *state, int b, int h) {
     size_t nstate = (size_t)t->D * (size_t)t->Dv, head = (size_t)b * (size_t)t->H + (size_t)h;
     memset(state, 0, sizeof *state * nstate);
     if (r->state0) memcpy(state, r->state0 + head * nstate, sizeof *state * nstate);
-    RefEnv e = {.run = r, .b = b, .h = h};
+    RefEnv e = {.run = r, .b = t->first + b, .h = h};
     bool open = false;
     for (e.t = 0; e.t < t->S; e.t++) {
         ref_step(t, &e, state);

@@ -49,6 +49,7 @@ const double *ref_v_row(const RefAttention *t, const RefEnv *e, int j);
 typedef struct RefRecurrence {
     const RefRun *run;
     int32_t B, H, Hq, Hk, Hv, S;
+    int32_t first; // what b is in formulas where it is 0 in q, k, v, o and the state
     int D, Dv;
     RefProgram *clause[CLAUSE_COUNT];
     // Of one step: the clauses' values.

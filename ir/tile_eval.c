@@ -49,9 +49,10 @@ static double from_ex(ExType type, ExValue v) { return type == EX_F32 ? v.f : v.
 
 ExValue run_ex(Eval *E, const Ex *e) { return ex_run(ex_planned(E->arena, &E->plans, e), &E->env); }
 
-static int64_t position(const Eval *E, int axis) {
-    int root = tile_root_axis(E->k, axis);
-    return (E->k->axes[axis].whole ? 0 : E->here.tile[root] * E->extent[axis]) + E->at[axis];
+static int32_t *tile_of(Eval *E, int axis) { return &E->here.tile[tile_root_axis(E->k, axis)]; }
+
+static int64_t position(Eval *E, int axis) {
+    return (E->k->axes[axis].whole ? 0 : *tile_of(E, axis) * E->extent[axis]) + E->at[axis];
 }
 
 static int64_t element(const Eval *E, const TileValue *v) {
@@ -160,7 +161,7 @@ static Access access(Eval *E, const TileOp *op) {
     for (int d = 0; d < a.t->t->rank; d++) {
         const TileCoord *c = &op->coord[d];
         if (op->each[d]) {
-            if (c->axis >= 0) a.start[d] = c->tile ? run_ex(E, c->tile).i : E->here.tile[c->axis];
+            if (c->axis >= 0) a.start[d] = c->tile ? run_ex(E, c->tile).i : *tile_of(E, c->axis);
             continue;
         }
         a.start[d] = run_ex(E, c->at).i;
@@ -170,7 +171,7 @@ static Access access(Eval *E, const TileOp *op) {
 }
 
 // Whether the current element's places along all axes of v are there.
-static bool has_places(const Eval *E, const TileValue *v) {
+static bool has_places(Eval *E, const TileValue *v) {
     for (int i = 0; i < v->rank; i++)
         if (position(E, v->axis[i]) >= E->length[v->axis[i]]) return false;
     return true;
@@ -178,7 +179,7 @@ static bool has_places(const Eval *E, const TileValue *v) {
 
 // What a coordinate says for the current place of a tile, or for the current element; false: there is no such place.
 static bool index_at(Eval *E, const TileOp *op, const TileCoord *c, int64_t tile, int64_t *index) {
-    int32_t *here = c->axis < 0 ? NULL : &E->here.tile[c->axis], before = here ? *here : 0;
+    int32_t *here = c->axis < 0 ? NULL : tile_of(E, c->axis), before = here ? *here : 0;
     if (here) *here = (int32_t)tile;
     bool in = here ? position(E, c->axis) >= 0 && position(E, c->axis) < E->length[c->axis]
                    : has_places(E, op->args.data[0]);

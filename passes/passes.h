@@ -136,6 +136,7 @@ enum { PASS_MAX_DIM = 1 << 16 };
 bool pass_accepts(const RowProgram *row, Diags *diags);
 // Whether it can be had in a layout.   passes/tile/sequences.c
 bool pass_accepts_layout(const RowProgram *row, BatchLayout batch, Diags *diags);
+bool pass_accepts_recurrence_layout(const RecProgram *rec, BatchLayout batch, Diags *diags);
 // The algorithm level only (--emit=tile), of what pass_accepts.
 TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o);
 

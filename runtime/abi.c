@@ -36,6 +36,13 @@ static const char *const FIXED[ABI_LAYOUT_COUNT][ABI_MOST_FIXED + 1] = {
     [ABI_LAYOUT_RAGGED] = {"B", "H", "Hkv", "Tq", "max_q", "Tk"},
     [ABI_LAYOUT_PAGED] = {"B", "H", "Hkv", "Tq", "max_q", "pages", "page", "table"},
 };
+static const char *const NO_SIZES[] = {NULL}; // a recurrence's have no order where it is dense
+static const char *const STATE_SIZES[] = {"B", "H", "Hq", "Hk", "Hv", "Tq", "max_q", "slots", NULL};
+
+static const char *const *fixed_sizes(AbiFamily family, AbiLayout layout) {
+    if (family == ABI_ATTENTION) return FIXED[layout];
+    return layout == ABI_LAYOUT_DENSE ? NO_SIZES : STATE_SIZES;
+}
 
 static void fail(Codec *c, const char *why) {
     if (!c->error) c->error = why;
@@ -281,15 +288,16 @@ static const char *verify_expr(const AbiExpr *e, uint32_t nsizes) {
 
 static const char *verify_sizes(const AbiVariant *v) {
     if (v->nsizes > ABI_MAX_SIZES) return "a table has too many entries";
-    uint32_t fixed = v->family == ABI_ATTENTION ? abi_fixed_count((AbiLayout)v->layout) : 0;
-    if (v->nsizes < fixed) return "the sizes of an attention are missing";
+    uint32_t fixed = abi_fixed_count((AbiFamily)v->family, (AbiLayout)v->layout);
+    const char *const *names = fixed_sizes((AbiFamily)v->family, (AbiLayout)v->layout);
+    if (v->nsizes < fixed) return "the sizes of its layout are missing";
     for (uint32_t i = 0; i < v->nsizes; i++) {
         const AbiSize *s = &v->sizes[i];
         const char *why = check_name(s->name);
         if (!why && s->def.n) why = verify_expr(&s->def, i);
         if (why) return why;
-        if (i < fixed && (s->def.n || strcmp(s->name, FIXED[v->layout][i]) != 0))
-            return "the sizes of an attention are not in their order";
+        if (i < fixed && (s->def.n || strcmp(s->name, names[i]) != 0))
+            return "the sizes of its layout are not in their order";
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(v->sizes[j].name, s->name) == 0) return "two sizes have one name";
     }
@@ -300,11 +308,6 @@ static bool is_word(const AbiTensor *t) {
     const AbiExpr *n = &t->extent[0];
     return (t->flags & ABI_ZEROED) && t->dtype == ABI_I32 && t->rank == 1 && n->n == 1 &&
            n->code[0].op == ABI_OP_CONST && n->code[0].arg == 1;
-}
-
-// Whether it says where a layout's rows lie.
-static bool is_index(const AbiTensor *t) {
-    return t->role >= ABI_ROLE_Q_START && t->role <= ABI_ROLE_Q_OFFSET;
 }
 
 static const char *verify_tensor(const AbiVariant *v, const AbiTensor *t) {
@@ -319,7 +322,7 @@ static const char *verify_tensor(const AbiVariant *v, const AbiTensor *t) {
         return "a tensor that is no input has no dimensions";
     if ((t->flags & ABI_BARE_Q) && (v->family != ABI_ATTENTION || v->layout != ABI_LAYOUT_DENSE))
         return "a tensor speaks of q_offset, which the variant does not have";
-    if (is_index(t) && (v->layout == ABI_LAYOUT_DENSE || t->dtype != ABI_I32))
+    if (abi_is_index(t) && (v->layout == ABI_LAYOUT_DENSE || t->dtype != ABI_I32))
         return "a tensor that says where rows lie is not one of the variant's layout";
     if ((t->flags & ABI_ZEROED) && !abi_output(v, t))
         return "a tensor that is neither output nor workspace is to be zeroed";
@@ -418,7 +421,7 @@ static const char *verify_variant(const AbiMeta *m, const AbiVariant *v) {
     if (v->family >= ABI_FAMILY_COUNT || v->phase >= ABI_PHASE_COUNT)
         return "a variant is of an unknown kind";
     bool dense = v->layout == ABI_LAYOUT_DENSE, paged = v->layout == ABI_LAYOUT_PAGED;
-    if (v->layout >= ABI_LAYOUT_COUNT || (!dense && v->family != ABI_ATTENTION) ||
+    if (v->layout >= ABI_LAYOUT_COUNT || (paged && v->family != ABI_ATTENTION) ||
         (!dense && v->phase != ABI_FWD) || (!paged && v->page) || v->page > ABI_MAX_SIZE)
         return "a variant has a layout that it cannot have";
     if (v->D < 1 || v->Dv < 1 || v->D > 1 << 20 || v->Dv > 1 << 20)
@@ -613,14 +616,20 @@ bool abi_eval(const AbiExpr *e, const int64_t *sizes, int64_t workers, int64_t *
 
 // ---- tables
 
-uint32_t abi_fixed_count(AbiLayout layout) {
+uint32_t abi_fixed_count(AbiFamily family, AbiLayout layout) {
     uint32_t n = 0;
-    while (FIXED[layout][n]) n++;
+    while (fixed_sizes(family, layout)[n]) n++;
     return n;
 }
 
-void abi_fixed_sizes(AbiLayout layout, AbiSize *s) {
-    for (int i = 0; FIXED[layout][i]; i++) s[i] = (AbiSize){.name = FIXED[layout][i]};
+void abi_fixed_sizes(AbiFamily family, AbiLayout layout, AbiSize *s) {
+    const char *const *names = fixed_sizes(family, layout);
+    for (int i = 0; names[i]; i++) s[i] = (AbiSize){.name = names[i]};
+}
+
+bool abi_is_index(const AbiTensor *t) {
+    return t->role == ABI_ROLE_STATE_INDEX ||
+           (t->role >= ABI_ROLE_Q_START && t->role <= ABI_ROLE_Q_OFFSET);
 }
 
 #define ABI_DTYPE(e, name, bytes) {name, bytes},

@@ -81,7 +81,8 @@ typedef struct AbiExpr { // postfix; n = 0 where a field says it may be absent
     AbiInsn *code;
 } AbiExpr;
 
-// An attention's first sizes are those of its layout (abi_fixed_sizes), then come the free ones, then derived ones.
+// The first sizes are those of the layout (abi_fixed_sizes; a recurrence's have no order where it is dense), then come the free ones, then
+// derived ones.
 enum { // dense
     ABI_SIZE_B,
     ABI_SIZE_H,
@@ -99,6 +100,11 @@ enum { // ragged and paged, behind B H Hkv
     ABI_SIZE_PAGE,
     ABI_SIZE_TABLE,
     ABI_MOST_FIXED
+};
+enum { // of a recurrence, ragged: behind B H Hq Hk Hv
+    ABI_RSIZE_TQ = 5,
+    ABI_RSIZE_MAX_Q,
+    ABI_RSIZE_SLOTS
 };
 
 typedef struct AbiSize {
@@ -182,7 +188,7 @@ typedef struct AbiVariant {
     const char *name;
     uint8_t family; // AbiFamily
     uint8_t phase;  // AbiPhase
-    uint8_t layout; // AbiLayout; of a recurrence dense
+    uint8_t layout; // AbiLayout; of a recurrence not PAGED
     uint32_t page;  // PAGED: keys of a page; 0: any
     uint32_t D, Dv;
     uint32_t nsizes, ntensors, nkernels, nplans;
@@ -212,9 +218,10 @@ bool abi_output(const AbiVariant *v, const AbiTensor *t);   // written by the va
 int abi_tensor_align(const AbiMeta *m, const AbiTensor *t); // bytes
 bool abi_dtype_float(AbiDtype t);
 
-// The first sizes of an attention: how many; for the writer, fills s with as many. Names are static.
-uint32_t abi_fixed_count(AbiLayout layout);
-void abi_fixed_sizes(AbiLayout layout, AbiSize *s);
+// The first sizes of a variant: how many; for the writer, fills s with as many. Names are static.
+uint32_t abi_fixed_count(AbiFamily family, AbiLayout layout);
+void abi_fixed_sizes(AbiFamily family, AbiLayout layout, AbiSize *s);
+bool abi_is_index(const AbiTensor *t); // says where a layout's rows, or a sequence's state, lie
 
 // Everything that must hold of an AbiMeta but what the checksum covers. abi_write and abi_read both
 // end with it.

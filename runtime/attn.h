@@ -159,7 +159,8 @@ ATTN_API attn_status attn_get_tensor(const attn_artifact *a, int variant, int i,
 //
 // Ragged: q [Tq, H, D], k [Tk, Hkv, D], o [Tq, H, Dv], and i32 tensors q_start [B + 1], kv_start [B + 1].
 // Paged: q and o likewise, k [pages, page, Hkv, D], kv_len [B], page_table [B, table], and optionally
-// q_start. Both: optionally q_offset [B]. They are tensors by name as others are, on the kernel's device,
+// q_start. Both: optionally q_offset [B]. A ragged recurrence: q [Tq, Hq, D] and k, v, o likewise, state0 and state [slots, H, D, Dv],
+// optionally q_start [B + 1] and state_index [B], the slot of each sequence; without it there are B. They are tensors by name as others are, on the kernel's device,
 // where they are read: whatever values they hold, nothing outside a tensor is touched. docs/serving.md
 // tells more.
 typedef struct attn_tensor {

@@ -59,8 +59,9 @@ static int find_tensor(const AbiVariant *v, const char *name) {
 static bool is_dense(const AbiVariant *v) { return v->layout == ABI_LAYOUT_DENSE; }
 
 static attn_status no_tensor(Binder *x, const char *name) {
-    static const char *const index[] = {"q_start", "kv_start", "kv_len", "page_table", "q_offset"};
-    for (int i = 0; name && i < 5; i++)
+    static const char *const index[] = {"q_start",    "kv_start", "kv_len",
+                                        "page_table", "q_offset", "state_index"};
+    for (int i = 0; name && i < 6; i++)
         if (strcmp(name, index[i]) == 0)
             FAIL("%s: layout %s has no such tensor", name,
                  abi_layout_name((AbiLayout)x->v->layout));
@@ -252,9 +253,8 @@ attn_status rt_eval(const RtBound *b, const AbiExpr *e, const char *what, int64_
 static attn_status open_size(Binder *x, uint32_t k) {
     for (uint32_t i = 0; i < x->v->ntensors; i++) {
         const AbiTensor *t = &x->v->tensors[i];
-        bool index = t->role >= ABI_ROLE_Q_START && t->role <= ABI_ROLE_Q_OFFSET;
         int64_t more;
-        for (int d = 0; d < t->rank && index && !x->tensor[i]; d++)
+        for (int d = 0; d < t->rank && abi_is_index(t) && !x->tensor[i]; d++)
             if (lone_size(x->v, &t->extent[d], &more) == (int)k)
                 FAIL("%s: this tensor is missing", t->name);
     }
@@ -324,7 +324,8 @@ static attn_status optional_index(Binder *x, AbiRole role, int64_t more) {
         return ATTN_OK;
     }
     n = x->tensor[i]->shape[0];
-    if (x->by[ABI_SIZE_B] && n != x->b->size[ABI_SIZE_B] + more)
+    if (!x->by[ABI_SIZE_B]) return set_size(x, ABI_SIZE_B, n - more, t->name);
+    if (n != x->b->size[ABI_SIZE_B] + more)
         FAIL("%s: dimension 0 is %lld, expected B%s = %lld (from %s)", t->name, (long long)n,
              more ? " + 1" : "", (long long)(x->b->size[ABI_SIZE_B] + more), x->by[ABI_SIZE_B]);
     return ATTN_OK;
@@ -346,28 +347,32 @@ static attn_status check_pages(Binder *x) {
     return ATTN_OK;
 }
 
-static attn_status batch_sizes(Binder *x) {
-    int64_t *s = x->b->size, B = s[ABI_SIZE_B], Tq = s[ABI_SIZE_TQ];
+// Of Tq, and max_q behind it, where B and Tq are known.
+static attn_status batch_rows(Binder *x, int at) {
+    int64_t *s = x->b->size, *max_q = &s[at + 1], B = s[ABI_SIZE_B], Tq = s[at];
     int starts = tensor_of_role(x, ABI_ROLE_Q_START);
     bool even = starts < 0 || (!x->tensor[starts] && x->v->tensors[starts].flags & ABI_OPTIONAL);
-    attn_status status = optional_index(x, ABI_ROLE_Q_START, 1);
-    if (!status) status = optional_index(x, ABI_ROLE_Q_OFFSET, 0);
-    if (!status && x->v->layout == ABI_LAYOUT_PAGED) status = check_pages(x);
-    if (status) return status;
-    if (!x->by[ABI_SIZE_TQ] || !x->by[ABI_SIZE_B]) return check_groups(x);
+    if (!x->by[at] || !x->by[ABI_SIZE_B]) return ATTN_OK;
     if (even && (B ? Tq % B : Tq) != 0)
-        FAIL("%s: %lld rows are no multiple of B = %lld: pass q_start", x->by[ABI_SIZE_TQ],
-             (long long)Tq, (long long)B);
-    int64_t longest = !even ? Tq : B ? Tq / B : 0;
-    if (!x->by[ABI_SIZE_MAX_Q]) {
-        s[ABI_SIZE_MAX_Q] = longest;
-        x->by[ABI_SIZE_MAX_Q] = x->by[ABI_SIZE_TQ];
+        FAIL("%s: %lld rows are no multiple of B = %lld: pass q_start", x->by[at], (long long)Tq,
+             (long long)B);
+    if (!x->by[at + 1]) {
+        *max_q = !even ? Tq : B ? Tq / B : 0;
+        x->by[at + 1] = x->by[at];
     }
     // A hint: no sequence has more queries than there are, and kernels never see 0.
     int64_t most = Tq < 1 ? 1 : Tq < ABI_MAX_SIZE ? Tq : ABI_MAX_SIZE;
-    if (s[ABI_SIZE_MAX_Q] > most) s[ABI_SIZE_MAX_Q] = most;
-    if (s[ABI_SIZE_MAX_Q] < 1) s[ABI_SIZE_MAX_Q] = 1;
-    return check_groups(x);
+    if (*max_q > most) *max_q = most;
+    if (*max_q < 1) *max_q = 1;
+    return ATTN_OK;
+}
+
+static attn_status batch_sizes(Binder *x) {
+    attn_status status = optional_index(x, ABI_ROLE_Q_START, 1);
+    if (!status) status = optional_index(x, ABI_ROLE_Q_OFFSET, 0);
+    if (!status && x->v->layout == ABI_LAYOUT_PAGED) status = check_pages(x);
+    if (!status) status = batch_rows(x, ABI_SIZE_TQ);
+    return status ? status : check_groups(x);
 }
 
 static attn_status attention_sizes(Binder *x) {
@@ -396,6 +401,30 @@ static attn_status check_heads(Binder *x, int H, const char *name) {
     return ATTN_OK;
 }
 
+// Of a ragged one: as many slots as sequences, unless state_index tells which are theirs.
+static attn_status state_slots(Binder *x) {
+    int64_t *s = x->b->size;
+    attn_status status = optional_index(x, ABI_ROLE_Q_START, 1);
+    if (!status) status = optional_index(x, ABI_ROLE_STATE_INDEX, 0);
+    if (status) return status;
+    int index = tensor_of_role(x, ABI_ROLE_STATE_INDEX);
+    bool pool = index >= 0 && x->tensor[index];
+    if (!pool && x->by[ABI_RSIZE_SLOTS] && !x->by[ABI_SIZE_B]) {
+        s[ABI_SIZE_B] = s[ABI_RSIZE_SLOTS];
+        x->by[ABI_SIZE_B] = x->by[ABI_RSIZE_SLOTS];
+    }
+    if (!x->by[ABI_SIZE_B]) return ATTN_OK;
+    if (!x->by[ABI_RSIZE_SLOTS]) {
+        s[ABI_RSIZE_SLOTS] = s[ABI_SIZE_B];
+        x->by[ABI_RSIZE_SLOTS] = x->by[ABI_SIZE_B];
+    }
+    if (pool ? s[ABI_SIZE_B] && !s[ABI_RSIZE_SLOTS] : s[ABI_SIZE_B] != s[ABI_RSIZE_SLOTS])
+        FAIL("%s: %lld slots for B = %lld sequences (from %s)%s", x->by[ABI_RSIZE_SLOTS],
+             (long long)s[ABI_RSIZE_SLOTS], (long long)s[ABI_SIZE_B], x->by[ABI_SIZE_B],
+             pool ? "" : ": pass state_index");
+    return batch_rows(x, ABI_RSIZE_TQ);
+}
+
 static attn_status recurrence_sizes(Binder *x) {
     static const char *const heads[] = {"Hq", "Hk", "Hv"};
     int H = size_named(x, "H"), S = size_named(x, "S");
@@ -410,7 +439,7 @@ static attn_status recurrence_sizes(Binder *x) {
     if (H >= 0 && !x->by[H] && x->b->size[H]) x->by[H] = "the heads of q, k and v";
     for (int i = 0; i < 3 && !status && H >= 0 && x->by[H]; i++)
         status = check_heads(x, H, heads[i]);
-    return status;
+    return status || is_dense(x->v) ? status : state_slots(x);
 }
 
 static attn_status bind_sizes(Binder *x) {

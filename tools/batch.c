@@ -10,11 +10,11 @@ static const int32_t *index_of(const Binding *b, const char *name) {
 
 RefBatch batch_of(const Binding *b) {
     const int32_t *n = b->size;
-    bool paged = b->sig->batch == BATCH_PAGED;
+    bool paged = b->sig->batch == BATCH_PAGED, recurs = b->sig->recurrence;
     return (RefBatch){.paged = paged,
                       .B = n[ABI_SIZE_B],
-                      .Tq = n[ABI_SIZE_TQ],
-                      .Tk = paged ? 0 : n[ABI_SIZE_TK],
+                      .Tq = n[sig_rows(b->sig)],
+                      .Tk = paged || recurs ? 0 : n[ABI_SIZE_TK],
                       .pages = paged ? n[ABI_SIZE_PAGES] : 0,
                       .page = paged ? n[ABI_SIZE_PAGE] : 0,
                       .table = paged ? n[ABI_SIZE_TABLE] : 0,
@@ -22,13 +22,16 @@ RefBatch batch_of(const Binding *b) {
                       .kv_start = index_of(b, "kv_start"),
                       .kv_len = index_of(b, "kv_len"),
                       .page_table = index_of(b, "page_table"),
-                      .q_offset = index_of(b, "q_offset")};
+                      .q_offset = index_of(b, "q_offset"),
+                      .state_index = index_of(b, "state_index"),
+                      .slots = recurs ? n[ABI_RSIZE_SLOTS] : 0};
 }
 
 bool batch_makes(const Signature *sig, const int32_t *size, const SigArg *g) {
     int32_t B = size[ABI_SIZE_B];
-    bool uneven = strcmp(g->name, "q_start") == 0 && B && size[ABI_SIZE_TQ] % B;
-    return !g->optional || (sig->batch == BATCH_PAGED && uneven);
+    bool uneven = strcmp(g->name, "q_start") == 0 && B && size[sig_rows(sig)] % B;
+    bool pooled = strcmp(g->name, "state_index") == 0 && size[ABI_RSIZE_SLOTS] != B;
+    return !g->optional || uneven || pooled;
 }
 
 // A permutation of the pages, again and again where the tables have more entries.
@@ -50,29 +53,32 @@ void batch_fill(const Signature *sig, const int32_t *size, const SigArg *g, Tens
         fill_table(t, n[ABI_SIZE_PAGES], seed, g->name);
         return;
     }
+    bool states = strcmp(g->name, "state_index") == 0; // the last slots first
     int64_t whole = sig->batch == BATCH_PAGED ? (int64_t)n[ABI_SIZE_TABLE] * n[ABI_SIZE_PAGE] : 0;
     for (int64_t i = 0; i < t->count; i++) {
-        int64_t rows = n[keys ? ABI_SIZE_TK : ABI_SIZE_TQ], B = t->count - 1;
+        int64_t rows = n[keys ? (int)ABI_SIZE_TK : sig_rows(sig)], B = t->count - 1;
         int64_t x = B ? rows * i / B : 0;
+        if (states) x = n[ABI_RSIZE_SLOTS] * (B - i) / t->count;
         if (strcmp(g->name, "kv_len") == 0) x = whole < SIZE_LIMIT ? whole : SIZE_LIMIT;
         ((int32_t *)t->data)[i] = (int32_t)x;
     }
 }
 
-// Which rows of a tensor sequences have, one byte each, to be freed; NULL: it has no rows of theirs.
+// Which rows of a tensor sequences have, of a state's which slots, one byte each, to be freed; NULL: it has none of theirs.
 static unsigned char *live_rows(const Binding *b, int arg, int64_t *n) {
     const SigArg *g = &b->sig->args.data[arg];
     RefBatch x = batch_of(b);
-    bool moved = g->rank && g->role != ARG_INDEX && g->extent[0].size >= ABI_SIZE_TQ;
-    bool keys = moved && g->extent[0].size == ABI_SIZE_TK;
+    int size = b->sig->batch && g->rank && g->role != ARG_INDEX ? g->extent[0].size : -1;
+    bool queries = size == sig_rows(b->sig), slots = b->sig->recurrence && size == ABI_RSIZE_SLOTS,
+         keys = !b->sig->recurrence && size == ABI_SIZE_TK;
     int64_t first;
-    if (b->sig->batch == BATCH_DENSE || !(keys || (moved && g->extent[0].size == ABI_SIZE_TQ)))
-        return NULL;
+    if (!queries && !slots && !keys) return NULL;
     *n = b->tensor[arg].dim[0] * (keys && x.paged ? b->tensor[arg].dim[1] : 1);
     unsigned char *live = calloc((size_t)*n + 1, 1);
     for (int32_t s = 0; live && s < x.B; s++) {
         int32_t rows = keys ? ref_keys(&x, s) : ref_queries(&x, s, &first);
-        for (int32_t i = 0; i < rows; i++) live[keys ? ref_key_row(&x, s, i) : first + i] = 1;
+        for (int32_t i = 0; i < rows; i++)
+            live[keys ? ref_key_row(&x, s, i) : slots ? ref_slot(&x, s) : first + i] = 1;
     }
     return live;
 }

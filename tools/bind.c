@@ -25,7 +25,7 @@ typedef struct Bind {
 static Status settle(Bind *c, int size, int64_t value, const char *from) {
     const char *name = c->sig->sizes.data[size];
     if (!c->from[size]) {
-        bool rows = c->sig->batch && (size == ABI_SIZE_TQ || size == ABI_SIZE_TK);
+        bool rows = c->sig->batch && (size == sig_rows(c->sig) || size == ABI_SIZE_TK);
         int64_t most = c->sig->recurrence || rows ? INT32_MAX : SIZE_LIMIT;
         if (value < 0 || value > most)
             return cmd_fail(STATUS_INPUT, "%s = %lld (%s) is out of range: at most %lld", name,
@@ -172,12 +172,14 @@ static Status shape_option(Bind *c, const char *text) {
         if (dim)
             return cmd_fail(STATUS_USAGE, "--shape: %s is a dim of %s; -D%s=%lld changes it", name,
                             c->sig->name, name, (long long)value);
-        if (c->sig->batch && (strcmp(name, "Sq") == 0 || strcmp(name, "Sk") == 0))
+        bool own = c->sig->recurrence ? strcmp(name, "S") == 0
+                                      : strcmp(name, "Sq") == 0 || strcmp(name, "Sk") == 0;
+        if (c->sig->batch && own)
             return cmd_fail(
                 STATUS_USAGE,
                 "--shape: in layout %s each sequence has its own %s: --in %s=... says them",
                 batch_name(c->sig->batch), name,
-                name[1] == 'q'                 ? "q_start"
+                name[1] != 'k'                 ? "q_start"
                 : c->sig->batch == BATCH_PAGED ? "kv_len"
                                                : "kv_start");
         if (size < 0)
@@ -210,18 +212,30 @@ static bool is_named(const Bind *c, int arg) { return c->draw[arg].kind || c->fi
 // An extent that no sequence exceeds.
 static void open_default(Bind *c, const SigExtent *e) {
     const int32_t *n = c->b->size;
-    int64_t longest = n[e->open == SIZE_SK ? ABI_SIZE_TK : ABI_SIZE_TQ];
+    int64_t longest = n[e->open == SIZE_SK ? (int)ABI_SIZE_TK : sig_rows(c->sig)];
     if (e->open == SIZE_SK && c->sig->batch == BATCH_PAGED)
         longest = (int64_t)n[ABI_SIZE_PAGE] * n[ABI_SIZE_TABLE];
     if (e->open) default_size(c, e->size, (int32_t)(longest < SIZE_LIMIT ? longest : SIZE_LIMIT));
 }
 
+// What no sequence exceeds.
+static void sequence_defaults(Bind *c) {
+    const int32_t *n = c->b->size;
+    int q_start = sig_arg(c->sig, "q_start"), Tq = sig_rows(c->sig);
+    for (int i = 0; i < c->sig->args.n; i++)
+        for (int d = 0; d < c->sig->args.data[i].rank; d++)
+            open_default(c, &c->sig->args.data[i].extent[d]);
+    bool starts = is_named(c, q_start) || batch_makes(c->sig, n, &c->sig->args.data[q_start]);
+    int32_t longest = starts ? n[Tq] : n[SIZE_B] ? n[Tq] / n[SIZE_B] : 0;
+    default_size(c, Tq + 1, longest < SIZE_LIMIT ? longest : SIZE_LIMIT);
+}
+
 // Decoding over pages, or prompts in ragged batches, of about as many rows as in dense ones.
+enum { ROWS = 256 };
 static Status batch_defaults(Bind *c) {
-    enum { ROWS = 256, PAGE = 16 };
+    enum { PAGE = 16 };
     int32_t *n = c->b->size;
     bool paged = c->sig->batch == BATCH_PAGED;
-    int q_start = sig_arg(c->sig, "q_start");
     head_defaults(c);
     Status s = default_rows(c, ABI_SIZE_TQ, (int64_t)n[SIZE_B] * (paged ? 1 : ROWS));
     if (paged) {
@@ -235,24 +249,19 @@ static Status batch_defaults(Bind *c) {
         return cmd_fail(STATUS_INPUT,
                         "page is %d (%s), this kernel is for pages of %d (--layout=paged:%d)",
                         n[ABI_SIZE_PAGE], c->from[ABI_SIZE_PAGE], c->sig->page, c->sig->page);
-    for (int i = 0; i < c->sig->args.n; i++)
-        for (int d = 0; d < c->sig->args.data[i].rank; d++)
-            open_default(c, &c->sig->args.data[i].extent[d]);
-    bool starts = is_named(c, q_start) || batch_makes(c->sig, n, &c->sig->args.data[q_start]);
-    int32_t longest = starts ? n[ABI_SIZE_TQ] : n[SIZE_B] ? n[ABI_SIZE_TQ] / n[SIZE_B] : 0;
-    default_size(c, ABI_SIZE_MAX_Q, longest < SIZE_LIMIT ? longest : SIZE_LIMIT);
+    sequence_defaults(c);
     return s;
 }
 
 static void attention_defaults(Bind *c) {
     int32_t *n = c->b->size;
     head_defaults(c);
-    default_size(c, SIZE_SQ, 256);
+    default_size(c, SIZE_SQ, ROWS);
     default_size(c, SIZE_SK, n[SIZE_SQ]);
     default_size(c, SIZE_Q_OFFSET, n[SIZE_SK] > n[SIZE_SQ] ? n[SIZE_SK] - n[SIZE_SQ] : 0);
 }
 
-static void recurrence_defaults(Bind *c) {
+static Status recurrence_defaults(Bind *c) {
     static const int heads[] = {RSIZE_HQ, RSIZE_HK, RSIZE_HV};
     int32_t *n = c->b->size, most = 1;
     for (int i = 0; i < 3; i++)
@@ -260,7 +269,17 @@ static void recurrence_defaults(Bind *c) {
     default_size(c, RSIZE_B, 1);
     default_size(c, RSIZE_H, most);
     for (int i = 0; i < 3; i++) default_size(c, heads[i], n[RSIZE_H]);
-    default_size(c, RSIZE_S, 256);
+    if (!c->sig->batch) {
+        default_size(c, RSIZE_S, ROWS);
+        return STATUS_DONE;
+    }
+    Status s = default_rows(c, ABI_RSIZE_TQ, (int64_t)n[RSIZE_B] * ROWS);
+    default_size(c, ABI_RSIZE_SLOTS, n[RSIZE_B]);
+    if (n[RSIZE_B] && !n[ABI_RSIZE_SLOTS])
+        return cmd_fail(STATUS_INPUT, "slots = 0 (%s), and there are sequences",
+                        c->from[ABI_RSIZE_SLOTS]);
+    sequence_defaults(c);
+    return s;
 }
 
 static Status heads_divide(Bind *c) {
@@ -286,7 +305,7 @@ static Status sizes(Bind *c, const char *shape) {
     Status s = shape_option(c, shape);
     if (s != STATUS_DONE) return s;
     if (c->sig->recurrence)
-        recurrence_defaults(c);
+        s = recurrence_defaults(c);
     else if (c->sig->batch)
         s = batch_defaults(c);
     else

@@ -145,8 +145,8 @@ typedef struct Row {
 
 static double steps(const Binding *b, const Variant *v) {
     const int32_t *n = b->size;
-    double positions = (double)n[RSIZE_B] * n[RSIZE_H] * n[RSIZE_S];
-    return positions * b->sig->D * b->sig->Dv * (v->clause[CLAUSE_ERASE] ? 6 : 4);
+    double rows = b->sig->batch ? n[sig_rows(b->sig)] : (double)n[RSIZE_B] * n[RSIZE_S];
+    return rows * n[RSIZE_H] * b->sig->D * b->sig->Dv * (v->clause[CLAUSE_ERASE] ? 6 : 4);
 }
 
 static Row measured(const Bench *x, const Launch *l, const Compile *c, const Binding *b,
@@ -245,10 +245,10 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
     double ms = 0, kept = 0, inside = 1, touched = 1;
     Arena *a = arena_new();
     Status s = bind_make(&b, a, l->sig, x->o, shape);
-    if (s == STATUS_DONE && b.sig->batch && bind_pairs(&b) > 0)
+    bool attends = s == STATUS_DONE && !l->sig->recurrence;
+    if (attends && b.sig->batch && bind_pairs(&b) > 0)
         inside = oracle_pairs(c->variants.data[0], &b, &touched) / bind_pairs(&b);
-    else if (s == STATUS_DONE && !b.sig->recurrence &&
-             !mask_map(&m, a, c->tiles.data[0], &b, 0, 0)) {
+    else if (attends && !mask_map(&m, a, c->tiles.data[0], &b, 0, 0)) {
         inside = m.inside;
         touched = columns_touched(&m);
     }

@@ -128,17 +128,18 @@ static Error error_of(const Binding *b, const Oracle *x, int i) {
     return e;
 }
 
-// Rows of outputs that no sequence has and that do not hold what they held before: every bit set.
+// Rows of outputs, and slots, that no sequence has and that do not hold what they held before: every bit set.
 static int64_t touched_rows(const Binding *b, const Oracle *x) {
-    int64_t rows = x->owners ? b->size[ABI_SIZE_TQ] : 0, touched = 0;
-    for (int i = 0; i < b->sig->args.n; i++) {
+    int64_t rows, touched = 0;
+    for (int i = 0; i < b->sig->args.n && x->owners; i++) {
         const Tensor *t = &b->tensor[i];
+        const int32_t *owners = oracle_owners(x, b, i, &rows);
         if (b->sig->args.data[i].role != ARG_OUTPUT || !rows) continue;
         size_t bytes = (size_t)(t->count / rows) * (size_t)dtype_bytes(t->dtype);
         for (int64_t r = 0; r < rows; r++) {
             const unsigned char *row = (const unsigned char *)t->data + (size_t)r * bytes;
-            size_t k = x->owners[r] ? bytes : 0;
-            while (!x->owners[r] && k < bytes && row[k] == 0xff) k++;
+            size_t k = owners[r] ? bytes : 0;
+            while (!owners[r] && k < bytes && row[k] == 0xff) k++;
             touched += k < bytes;
         }
     }

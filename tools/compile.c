@@ -88,10 +88,10 @@ bool compile_streams(Compile *c) {
 static bool has_layout(Compile *c) {
     const char *layout = batch_name(c->options.batch);
     if (!c->options.batch) return true;
-    if (c->recurrences.n)
-        diag_error(&c->diags, c->recurrences.data[0]->span, "no recurrences in layout %s", layout);
-    if (c->rows.n && c->options.phases & COMPILE_BWD)
-        diag_error(&c->diags, c->rows.data[0]->span, "no backward in layout %s", layout);
+    if (c->options.phases & COMPILE_BWD)
+        diag_error(&c->diags, c->variants.data[0]->span, "no backward in layout %s", layout);
+    for (int i = 0; i < c->recurrences.n; i++)
+        pass_accepts_recurrence_layout(c->recurrences.data[i], c->options.batch, &c->diags);
     for (int i = 0; i < c->rows.n; i++)
         pass_accepts_layout(c->rows.data[i], c->options.batch, &c->diags);
     return c->diags.errors == 0;

@@ -38,6 +38,11 @@ static void *zeros(Oracle *x, int64_t n, size_t size) {
 
 static bool is_written(const SigArg *g) { return g->role == ARG_OUTPUT || g->role == ARG_GRAD_OUT; }
 
+// Rows, and slots of states.
+static int64_t owned(const Binding *b) {
+    return (int64_t)b->size[sig_rows(b->sig)] + (b->sig->recurrence ? b->size[ABI_RSIZE_SLOTS] : 0);
+}
+
 static bool make_outputs(Oracle *x, const Binding *b, unsigned asked) {
     int n = b->sig->args.n, o = sig_arg(b->sig, "o");
     x->room = true;
@@ -50,7 +55,7 @@ static bool make_outputs(Oracle *x, const Binding *b, unsigned asked) {
         if (b->sig->args.data[i].role == ARG_OUTPUT && (asked & ORACLE_WRITTEN))
             x->written[i] = zeros(x, b->tensor[i].count, sizeof(double));
     }
-    if (b->sig->batch) x->owners = zeros(x, b->size[ABI_SIZE_TQ], sizeof *x->owners);
+    if (b->sig->batch) x->owners = zeros(x, owned(b), sizeof *x->owners);
     if (asked & ORACLE_WRITTEN) x->o_size = zeros(x, b->tensor[o].count, sizeof(double));
     if (!(asked & ORACLE_OPEN)) return x->room;
     x->open.o = zeros(x, b->tensor[o].count, 1);
@@ -96,7 +101,7 @@ static const int64_t (*extents(Arena *a, const Variant *v, const Binding *b))[EX
     int64_t(*n)[EX_MAX_RANK] = arena_alloc(a, sizeof *n * (size_t)(v->inputs.n + 1));
     for (int i = 0; i < v->inputs.n; i++) {
         const Tensor *t = &b->tensor[sig_operands(b->sig) + i];
-        if (ref_moved(&v->inputs.data[i]).moved >= 0) continue;
+        if (ref_moved(&v->inputs.data[i], b->sig->recurrence).moved >= 0) continue;
         for (int d = 0; d < t->rank; d++) n[i][d] = t->dim[d];
     }
     return (const int64_t(*)[EX_MAX_RANK])n;
@@ -105,19 +110,29 @@ static const int64_t (*extents(Arena *a, const Variant *v, const Binding *b))[EX
 // The sizes as the variant has them; Sq, Sk and q_offset are each sequence's.
 static int32_t *batch_sizes(Arena *a, const Variant *v, const Binding *b) {
     int32_t *n = ARENA_ARRAY(a, int32_t, v->sizes.n);
-    for (int i = SIZE_B; i <= SIZE_HKV; i++) n[i] = b->size[i];
+    for (int i = SIZE_B; i <= (b->sig->recurrence ? (int)RSIZE_HV : (int)SIZE_HKV); i++)
+        n[i] = b->size[i];
     for (int i = SIZE_FREE; i < v->sizes.n; i++)
         n[i] = b->size[i - SIZE_FREE + sig_first_free(b->sig)];
     return n;
 }
 
-// What rows hold that no sequence has, or several have, is nothing to compare.
+const int32_t *oracle_owners(const Oracle *x, const Binding *b, int arg, int64_t *rows) {
+    bool state = b->sig->recurrence && strcmp(b->sig->args.data[arg].name, "o") != 0;
+    *rows = b->size[state ? (int)ABI_RSIZE_SLOTS : sig_rows(b->sig)];
+    return x->owners + (state ? b->size[sig_rows(b->sig)] : 0);
+}
+
+// What rows and slots hold that no sequence has, or several have, is nothing to compare.
 static void leave_out_rows(const Oracle *x, const Binding *b) {
-    int64_t heads = b->size[ABI_SIZE_H], columns = heads * b->sig->Dv;
-    for (int64_t i = 0; i < b->size[ABI_SIZE_TQ] && x->open.o; i++) {
-        if (x->owners[i] == 1) continue;
-        memset(x->open.row + i * heads, 1, (size_t)heads);
-        memset(x->open.o + i * columns, 1, (size_t)columns);
+    for (int i = 0; i < b->sig->args.n && x->open.o; i++) {
+        const SigArg *g = &b->sig->args.data[i];
+        int64_t rows;
+        const int32_t *owners = oracle_owners(x, b, i, &rows);
+        unsigned char *open = g->role == ARG_OUTPUT ? (unsigned char *)oracle_open(x, g) : NULL;
+        int64_t each = rows ? b->tensor[i].count / rows : 0;
+        for (int64_t r = 0; r < rows && open; r++)
+            if (owners[r] != 1) memset(open + r * each, 1, (size_t)each);
     }
 }
 

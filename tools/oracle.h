@@ -25,9 +25,10 @@ typedef struct Oracle {
     double *o_size;     // with ORACLE_WRITTEN: see RefRun
     RefOutside outside; // what -g reports
     RefOpen open;
-    int64_t left;    // rows that oracle_leave_out left out
-    int64_t pairs;   // how many took part
-    int32_t *owners; // of a batch that is not dense: how many sequences have each row of o, [Tq]
+    int64_t left;  // rows that oracle_leave_out left out
+    int64_t pairs; // how many took part
+    int32_t *
+        owners; // of a batch that is not dense: how many sequences have each row of o, each slot of the state
     const unsigned char *rows;
     int n; // of arguments
     bool room;
@@ -57,6 +58,8 @@ void oracle_free_arguments(void **in, const Binding *b);
 // Of a batch that is not dense: about how many pairs its masks let through, of all heads, by the first one's;
 // *touched: the share of keys that some query sees.
 double oracle_pairs(const Variant *v, const Binding *b, double *touched);
+// How many sequences have each row of an output, or each slot; how many there are.
+const int32_t *oracle_owners(const Oracle *x, const Binding *b, int arg, int64_t *rows);
 double oracle_dot_error(Dtype t, bool tf32, int D);
 // One for each element of an output: 1 where it hangs on an open decision. NULL: nothing is open.
 const unsigned char *oracle_open(const Oracle *x, const SigArg *of);

@@ -35,16 +35,21 @@ static void add_inputs(Arena *a, Signature *s, const Variant *v) {
     }
 }
 
+static void add_state(Arena *a, Signature *s, const Variant *v, const char *name, ArgRole role) {
+    SigExtent e[] = {sized(s->batch ? (int)ABI_RSIZE_SLOTS : (int)RSIZE_B), sized(RSIZE_H),
+                     fixed(v->D), fixed(v->Dv)};
+    add(a, s, name, role, DT_F32, 4, e);
+}
+
 static void recurrence(Arena *a, Signature *s, const Variant *v, Dtype t) {
-    SigExtent state[] = {sized(RSIZE_B), sized(RSIZE_H), fixed(v->D), fixed(v->Dv)};
     add4(a, s, "q", ARG_QKV, t, RSIZE_HQ, RSIZE_S, v->D);
     add4(a, s, "k", ARG_QKV, t, RSIZE_HK, RSIZE_S, v->D);
     add4(a, s, "v", ARG_QKV, t, RSIZE_HV, RSIZE_S, v->Dv);
     add_inputs(a, s, v);
-    add(a, s, "state0", ARG_INPUT, DT_F32, 4, state);
+    add_state(a, s, v, "state0", ARG_INPUT);
     s->args.data[s->args.n - 1].optional = true;
     add4(a, s, "o", ARG_OUTPUT, t, RSIZE_H, RSIZE_S, v->Dv);
-    add(a, s, "state", ARG_OUTPUT, DT_F32, 4, state);
+    add_state(a, s, v, "state", ARG_OUTPUT);
 }
 
 static void attention(Arena *a, Signature *s, const Variant *v, Dtype t) {
@@ -64,7 +69,7 @@ static void attention(Arena *a, Signature *s, const Variant *v, Dtype t) {
 
 // Tq, Tk, or pages and page: what comes in front.
 static int front(const Signature *s, bool keys, SigExtent *e) {
-    e[0] = sized(keys ? ABI_SIZE_TK : ABI_SIZE_TQ);
+    e[0] = sized(keys ? ABI_SIZE_TK : sig_rows(s));
     if (!keys || s->batch != BATCH_PAGED) return 1;
     e[1] = sized(ABI_SIZE_PAGE);
     return 2;
@@ -73,7 +78,7 @@ static int front(const Signature *s, bool keys, SigExtent *e) {
 static void add_rows(Arena *a, Signature *s, const char *name, ArgRole role, Dtype t, int heads,
                      int columns) {
     SigExtent e[4];
-    int n = front(s, heads == SIZE_HKV, e);
+    int n = front(s, !s->recurrence && heads == SIZE_HKV, e);
     e[n++] = sized(heads);
     if (columns) e[n++] = fixed(columns);
     add(a, s, name, role, t, n, e);
@@ -89,14 +94,15 @@ static SigExtent open_extent(Arena *a, Signature *s, const char *input, int d, i
 }
 
 static void add_batch_input(Arena *a, Signature *s, const TxInput *in) {
-    RefMoved m = ref_moved(in);
+    RefMoved m = ref_moved(in, s->recurrence);
     SigExtent e[TENSOR_MAX_RANK + 1];
-    int n = m.moved < 0 ? 0 : front(s, in->extent[m.moved].size == SIZE_SK, e);
+    int keys = s->recurrence ? -2 : SIZE_SK, queries = s->recurrence ? RSIZE_S : SIZE_SQ;
+    int n = m.moved < 0 ? 0 : front(s, in->extent[m.moved].size == keys, e);
     for (int d = 0; d < in->rank; d++) {
         int size = in->extent[d].size;
         if (d == m.lost || d == m.moved) continue;
-        if (size == SIZE_SQ || size == SIZE_SK)
-            e[n++] = open_extent(a, s, in->name, d, size);
+        if (size == queries || size == keys)
+            e[n++] = open_extent(a, s, in->name, d, size == queries ? SIZE_SQ : SIZE_SK);
         else if (size >= SIZE_FREE)
             e[n++] = sized(size - SIZE_FREE + sig_first_free(s));
         else
@@ -114,7 +120,11 @@ static void add_index(Arena *a, Signature *s, const char *name, bool optional, i
 static void add_indices(Arena *a, Signature *s) {
     SigExtent begin[] = {starts()}, each[] = {sized(ABI_SIZE_B)},
               pages[] = {sized(ABI_SIZE_B), sized(ABI_SIZE_TABLE)};
-    add_index(a, s, "q_start", s->batch == BATCH_PAGED, 1, begin);
+    add_index(a, s, "q_start", s->recurrence || s->batch == BATCH_PAGED, 1, begin);
+    if (s->recurrence) {
+        add_index(a, s, "state_index", true, 1, each);
+        return;
+    }
     if (s->batch == BATCH_RAGGED) add_index(a, s, "kv_start", false, 1, begin);
     if (s->batch == BATCH_PAGED) {
         add_index(a, s, "kv_len", false, 1, each);
@@ -123,18 +133,39 @@ static void add_indices(Arena *a, Signature *s) {
     add_index(a, s, "q_offset", true, 1, each);
 }
 
+static AbiFamily family_of(const Signature *s) {
+    return s->recurrence ? ABI_RECURRENCE : ABI_ATTENTION;
+}
+
 static void batch_sizes(Arena *a, Signature *s, const Variant *v) {
     AbiSize sizes[ABI_MOST_FIXED];
-    abi_fixed_sizes((AbiLayout)s->batch, sizes);
+    abi_fixed_sizes(family_of(s), (AbiLayout)s->batch, sizes);
     for (int i = 0; i < sig_first_free(s); i++) VEC_PUSH(a, &s->sizes, sizes[i].name);
     for (int i = SIZE_FREE; i < v->sizes.n; i++) VEC_PUSH(a, &s->sizes, v->sizes.data[i]);
+}
+
+static void batch_recurrence(Arena *a, Signature *s, const Variant *v, Dtype t) {
+    add_rows(a, s, "q", ARG_QKV, t, RSIZE_HQ, v->D);
+    add_rows(a, s, "k", ARG_QKV, t, RSIZE_HK, v->D);
+    add_rows(a, s, "v", ARG_QKV, t, RSIZE_HV, v->Dv);
+    for (int i = 0; i < v->inputs.n; i++) add_batch_input(a, s, &v->inputs.data[i]);
+    add_indices(a, s);
+    add_state(a, s, v, "state0", ARG_INPUT);
+    s->args.data[s->args.n - 1].optional = true;
+    add_rows(a, s, "o", ARG_OUTPUT, t, RSIZE_H, v->Dv);
+    add_state(a, s, v, "state", ARG_OUTPUT);
 }
 
 Signature *sig_of_batch(Arena *a, const Variant *v, Dtype dtype, BatchLayout batch, int page) {
     if (batch == BATCH_DENSE) return sig_of_variant(a, v, dtype);
     Signature *s = ARENA_NEW(a, Signature);
     *s = (Signature){.name = v->name, .batch = batch, .page = page, .D = v->D, .Dv = v->Dv};
+    s->recurrence = v->kind == VARIANT_RECURRENCE;
     batch_sizes(a, s, v);
+    if (s->recurrence) {
+        batch_recurrence(a, s, v, dtype);
+        return s;
+    }
     add_rows(a, s, "q", ARG_QKV, dtype, SIZE_HQ, v->D);
     add_rows(a, s, "k", ARG_QKV, dtype, SIZE_HKV, v->D);
     if (!v->v_in_k) add_rows(a, s, "v", ARG_QKV, dtype, SIZE_HKV, v->Dv);
@@ -190,10 +221,7 @@ bool sig_is_gradient(const Signature *s, const char *name) {
 }
 
 // Its size is then the tensor's own, by which kernels know whether it is there.
-static bool may_lack(const AbiTensor *t) {
-    bool index = t->role >= ABI_ROLE_Q_START && t->role <= ABI_ROLE_Q_OFFSET;
-    return index && t->flags & ABI_OPTIONAL;
-}
+static bool may_lack(const AbiTensor *t) { return abi_is_index(t) && t->flags & ABI_OPTIONAL; }
 
 static bool extents(const Signature *s, const AbiVariant *v, const AbiTensor *t, SigExtent *e) {
     if (may_lack(t)) {
@@ -215,7 +243,7 @@ static bool extents(const Signature *s, const AbiVariant *v, const AbiTensor *t,
 
 static ArgRole role_of(const AbiVariant *v, const AbiTensor *t) {
     if (v->phase == ABI_BWD) return abi_output(v, t) ? ARG_GRAD_OUT : ARG_GRAD_IN;
-    if (t->role >= ABI_ROLE_Q_START && t->role <= ABI_ROLE_Q_OFFSET) return ARG_INDEX;
+    if (abi_is_index(t)) return ARG_INDEX;
     if (t->role == ABI_ROLE_Q || t->role == ABI_ROLE_K || t->role == ABI_ROLE_V) return ARG_QKV;
     return abi_output(v, t) ? ARG_OUTPUT : ARG_INPUT;
 }
@@ -268,7 +296,11 @@ bool sig_add_gradients_of(Arena *a, Signature *s, const AbiVariant *backward) {
     return add_tensors(a, s, backward);
 }
 
-int sig_first_free(const Signature *s) { return (int)abi_fixed_count((AbiLayout)s->batch); }
+int sig_first_free(const Signature *s) {
+    return (int)abi_fixed_count(family_of(s), (AbiLayout)s->batch);
+}
+
+int sig_rows(const Signature *s) { return s->recurrence ? (int)ABI_RSIZE_TQ : (int)ABI_SIZE_TQ; }
 
 int sig_operands(const Signature *s) {
     int n = 0;

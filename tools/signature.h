@@ -38,7 +38,7 @@ typedef struct SigArg {
 typedef struct Signature {
     const char *name;
     bool recurrence;
-    BatchLayout batch; // of an attention
+    BatchLayout batch; // of a recurrence not paged
     int page;          // BATCH_PAGED: keys of a page; 0: any
     int D, Dv;
     SizeNames sizes; // the fixed ones of the layout (abi.h), then free ones
@@ -49,7 +49,7 @@ typedef struct Signature {
 } Signature;
 
 Signature *sig_of_variant(Arena *a, const Variant *v, Dtype dtype); // dense
-// An attention's in another layout.
+// In another layout.
 Signature *sig_of_batch(Arena *a, const Variant *v, Dtype dtype, BatchLayout batch, int page);
 // Adds what the backward takes and gives: do, dNAME of each emit or of the state; dq, dk, dv, dNAME of each `grad` input,
 // [1] of one without extents, and dstate0.
@@ -62,6 +62,7 @@ Signature *sig_of_artifact(Arena *a, const AbiVariant *v);
 bool sig_add_gradients_of(Arena *a, Signature *s, const AbiVariant *backward);
 int sig_first_free(const Signature *s);             // the number of the first free size
 int sig_operands(const Signature *s);               // of q, k, v: the inputs follow them
+int sig_rows(const Signature *s);                   // of Tq, where there is one; max_q follows it
 int sig_arg(const Signature *s, const char *name);  // -1: none
 int sig_size(const Signature *s, const char *name); // -1: none
 

@@ -326,7 +326,8 @@ static TileOp *fill(Expand *e, const TileOp *load, const Ex *tile, int axis) {
     memcpy(op->each, load->each, sizeof op->each);
     for (int d = 0; tile && d < e->p->tensors.data[load->tensor].rank; d++) {
         op->coord[d].at = tidy(e, ex_subst(e->x, op->coord[d].at, SYM_TILE, axis, tile));
-        if (op->each[d] && op->coord[d].axis == axis) op->coord[d].tile = tidy(e, tile);
+        bool its = op->coord[d].axis >= 0 && tile_root_axis(e->k, op->coord[d].axis) == axis;
+        if (op->each[d] && its) op->coord[d].tile = tidy(e, tile);
     }
     if (e->own) op->stage = stage_of(e, load, step_symbol(e));
     op->when = e->when;

@@ -113,6 +113,12 @@ TileValue *build_bound(const Build *b, ExSym sym, int index) {
     return NULL;
 }
 
+static const Ex *placed_load(Build *b, const Ex *e) {
+    if (e->input >= b->row->inputs.n) return e;
+    const Ex *key = b->axis[AX_N] < 0 ? NULL : build_pos(b, AX_N);
+    return places_load(&b->at, &b->row->inputs.data[e->input], e, build_query(b), key);
+}
+
 typedef struct Resolve {
     Build *b;
     TileOp *map;
@@ -122,7 +128,7 @@ static const Ex *resolve_one(void *ctx, ExPool *pool, const Ex *e) {
     Resolve *r = ctx;
     // What is inside for every query and key need not be for a tile that goes past the last of them
     // (inside.c).
-    if (e->op == EX_LOAD && r->b->p->batch) return build_placed_load(r->b, e);
+    if (e->op == EX_LOAD && r->b->p->batch) return placed_load(r->b, e);
     if (e->op == EX_LOAD && e->inside)
         return ex_load(pool, e->input, e->type, e->args, e->nargs, false);
     if (e->op != EX_SYM) return e;
@@ -162,7 +168,7 @@ static int main_tensor(Build *b, const char *name, TensorRole role, Dtype t, int
                       .extent = {build_size(b, SIZE_B), build_size(b, heads), build_size(b, rows),
                                  ex_i32(b->pool, columns)}};
     if (b->p->batch) {
-        build_place_rows(b, &new, rows == SIZE_SK);
+        places_rows(&b->at, &new, rows == SIZE_SK);
         new.extent[new.rank++] = build_size(b, heads);
         if (columns) new.extent[new.rank++] = ex_i32(b->pool, columns);
     }
@@ -179,7 +185,7 @@ static void add_inputs(Build *b) {
                         .rank = in->rank,
                         .bare_q = in->bare_q};
         for (int d = 0; d < in->rank; d++) t.extent[d] = in->extent[d];
-        if (b->p->batch) build_place_input(b, in, &t);
+        if (b->p->batch) places_input(&b->at, in, &t);
         int tensor = build_tensor(b, t);
         VEC_PUSH(b->arena, &b->p->inputs, tensor);
     }
@@ -205,7 +211,7 @@ void build_tensors(Build *b, Dtype t, bool emits) {
         row->v_in_k ? b->tensor_k : main_tensor(b, "v", TENSOR_V, t, SIZE_HKV, SIZE_SK, row->Dv);
     b->tensor_o = main_tensor(b, "o", TENSOR_O, t, SIZE_HQ, SIZE_SQ, row->Dv);
     add_inputs(b);
-    if (b->p->batch) build_index_tensors(b);
+    if (b->p->batch) places_index_tensors(&b->at);
     b->first_emit = b->p->tensors.n;
     for (int i = 0; i < row->emits.n && emits; i++) {
         int emit =
@@ -302,8 +308,8 @@ static void by_row(Build *b, TileOp *op, int *n, const Ex *at) {
 static void set_places(Build *b, TileOp *op, int tensor, AxisRole rows, int columns) {
     const Ex *index[2];
     bool queries = rows == AX_M, work = b->p->tensors.data[tensor].role == TENSOR_WORK;
-    int n = 0, places = queries ? build_query_place(b, build_query(b), index)
-                                : build_key_place(b, build_pos(b, rows), index);
+    int n = 0, places = queries ? places_query(&b->at, build_query(b), index)
+                                : places_key(&b->at, build_pos(b, rows), index);
     op->tensor = tensor;
     if (work) by_index(op, &n, b->part ? b->part : tile_of(b, AX_S));
     for (int i = 0; i < places; i++) {
@@ -540,7 +546,11 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     p->Dv = row->Dv;
     tile_sizes(p, &row->sizes);
     p->batch = o->batch;
-    if (o->batch) build_layout_sizes(&b, o->page);
+    if (o->batch) {
+        places_sizes(&b.at, p, o->page);
+        b.group = b.at.group = pass_size(
+            p, "group", ex_2(b.pool, EX_DIV, build_size(&b, SIZE_HQ), build_size(&b, SIZE_HKV)));
+    }
     build_tensors(&b, o->dtype, true);
     add_saved(&b);
     b.split = o->split && s->nsweeps == 1;

@@ -6,6 +6,7 @@
 #include "passes/derive/fixed_shift.h"
 #include "passes/passes.h"
 #include "passes/tile/rewrite.h"
+#include "passes/tile/sequences.h"
 
 // The parts that axes play. Queries and keys of one head, columns of q and k and of v and o, and
 // the parts that the keys of a row are split into; the heads that are split, of all batches.
@@ -17,12 +18,6 @@ typedef struct Binding { // what a symbol of the streaming form stands for at th
     int index;
     TileValue *value;
 } Binding;
-
-typedef struct
-    Places { // of a layout in which sequences have lengths of their own (sequences.c): sizes, then inputs
-    int Tq, max_q, Tk, pages, page, table, starts, offsets, q_first, k_first;
-    int q_start, kv_start, kv_len, page_table, q_offset;
-} Places;
 
 typedef struct Build {
     Arena *arena;
@@ -107,17 +102,6 @@ TileValue *build_product(Build *b, TileValue *x,
                          TileValue *y); // of two row scalars; NULL stands for 1
 void build_finished(Build *b);          // binds the reductions whose states are known by now
 
-// ---- layouts with sequences (sequences.c)
-void build_layout_sizes(Build *b, int page); // those of launches, and what a group is
-void build_index_tensors(
-    Build *b); // behind the inputs: what says where rows lie, and the sequences' sizes
-// Extents: of rows, in place of all that the tensor has so far; of an input.
-void build_place_rows(Build *b, TileTensor *t, bool keys);
-void build_place_input(Build *b, const RowInput *in, TileTensor *t);
-// Indices of a row of the sequence at hand; how many they are.
-int build_query_place(Build *b, const Ex *query, const Ex **index);
-int build_key_place(Build *b, const Ex *key, const Ex **index);
-const Ex *build_placed_load(Build *b, const Ex *e); // an input's element, where the layout has it
 const Ex *build_query(Build *b); // of the row at hand: its number in the sequence   build.c
 
 // ---- kernels

@@ -117,11 +117,16 @@ const Ex *recur_tile_of(Recur *r, int axis) {
 
 void recur_set_coords(Recur *r, TileOp *op, int tensor, const Ex *head, int rows, int columns) {
     int axes[] = {rows, columns};
+    int n = 0;
+    bool batch = r->p->batch, state = rows == r->D;
+    const Ex *place = batch && state ? recur_size(r, r->at.slot) : ex_symbol(r->x, SYM_B);
     op->tensor = tensor;
-    op->coord[0] = (TileCoord){.axis = -1, .at = ex_symbol(r->x, SYM_B)};
-    op->coord[1] = (TileCoord){.axis = -1, .at = head};
-    for (int i = 0; i < 2; i++)
-        op->coord[2 + i] = (TileCoord){.axis = axes[i], .at = recur_tile_of(r, axes[i])};
+    if (batch && !state) places_query(&r->at, recur_pos(r, rows), &place);
+    op->each[0] = batch && !state;
+    op->coord[n++] = (TileCoord){.axis = op->each[0] ? rows : -1, .at = place};
+    op->coord[n++] = (TileCoord){.axis = -1, .at = head};
+    for (int i = op->each[0]; i < 2; i++)
+        op->coord[n++] = (TileCoord){.axis = axes[i], .at = recur_tile_of(r, axes[i])};
 }
 
 TileValue *recur_load(Recur *r, const char *name, int tensor, int heads, int rows, int columns) {
@@ -139,6 +144,8 @@ void recur_store(Recur *r, int tensor, TileValue *v, int rows) {
     TileOp *op = tile_op(r->p, r->k, r->block, TILE_STORE, r->rec->span);
     recur_set_coords(r, op, tensor, ex_symbol(r->x, SYM_H), rows, r->E);
     tile_arg(r->p, op, v);
+    if (r->p->batch && rows == r->D) // a sequence without positions leaves its slot
+        op->when = ex_2(r->x, EX_LT, ex_i32(r->x, 0), recur_size(r, RSIZE_S));
 }
 
 // ---- clauses
@@ -146,6 +153,9 @@ void recur_store(Recur *r, int tensor, TileValue *v, int rows) {
 static const Ex *clause_one(void *ctx, ExPool *x, const Ex *e) {
     const Clause *c = ctx;
     Recur *r = c->r;
+    if (e->op == EX_LOAD && r->p->batch)
+        e = places_load(&r->at, &r->rec->inputs.data[e->input], e,
+                        recur_pos(r, recur_rows_axis(r, c->along)), NULL);
     if (e->op == EX_LOAD)
         return ex_load(x, e->input, e->type, e->args, e->nargs,
                        e->inside && !ex_uses(e, SYM_POS, -1));
@@ -525,6 +535,14 @@ int recur_tensor(Recur *r, const char *name, TensorRole role, Dtype t, int heads
         .dtype = t,
         .rank = 4,
         .extent = {recur_size(r, RSIZE_B), recur_size(r, heads), rows, ex_i32(r->x, columns)}};
+    bool of_rows = rows == recur_size(r, RSIZE_S);
+    if (r->p->batch && of_rows) {
+        places_rows(&r->at, &x, false);
+        x.extent[x.rank++] = recur_size(r, heads);
+        x.extent[x.rank++] = ex_i32(r->x, columns);
+    } else if (r->p->batch) {
+        x.extent[0] = recur_size(r, r->at.slots);
+    }
     VEC_PUSH(r->arena, &r->p->tensors, x);
     return r->p->tensors.n - 1;
 }
@@ -544,9 +562,11 @@ void recur_add_operands(Recur *r, Dtype t) {
                         .dtype = from->dtype,
                         .rank = from->rank};
         for (int d = 0; d < from->rank; d++) x.extent[d] = from->extent[d];
+        if (r->p->batch) places_input(&r->at, from, &x);
         VEC_PUSH(r->arena, &r->p->inputs, r->p->tensors.n);
         VEC_PUSH(r->arena, &r->p->tensors, x);
     }
+    if (r->p->batch) places_index_tensors(&r->at);
     r->state0 = recur_tensor(r, "state0", TENSOR_STATE0, DT_F32, RSIZE_H, D, rec->Dv);
 }
 
@@ -617,6 +637,7 @@ TileProgram *recur_program(Arena *a, const RecProgram *rec, const PassOptions *o
     p->D = rec->D;
     p->Dv = rec->Dv;
     tile_sizes(p, &rec->sizes);
+    p->batch = o->batch;
     return p;
 }
 
@@ -624,10 +645,12 @@ TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *
     const RecProgram *rec = c->rec;
     Recur r = {.arena = a, .x = rec->pool, .c = c, .rec = rec};
     r.p = recur_program(a, rec, o);
+    if (o->batch) places_sizes(&r.at, r.p, 0);
     add_tensors(&r, o->dtype);
     build_kernel(&r, "fwd", PURPOSE_CHUNK);
     if (few) build_kernel(&r, "steps", PURPOSE_STEPS);
-    if (few) add_plan(&r, ex_2(r.x, EX_LE, recur_size(&r, RSIZE_S), ex_i32(r.x, few)), 1);
+    const Ex *positions = pass_at_launch(r.p, recur_size(&r, RSIZE_S));
+    if (few) add_plan(&r, ex_2(r.x, EX_LE, positions, ex_i32(r.x, few)), 1);
     add_plan(&r, NULL, 0);
     return r.p;
 }

@@ -5,6 +5,7 @@
 #include "passes/derive/chunk.h"
 #include "passes/passes.h"
 #include "passes/tile/rewrite.h"
+#include "passes/tile/sequences.h"
 
 typedef struct Number { // of a row; neither: 1
     TileValue *v;
@@ -41,6 +42,7 @@ typedef struct Recur {
         *raw_v[2]; // of the chunk; k and v along T, along U; NULL: not needed
     TileValue *norm_q, *norm_k[2], *norm_v[2];
     Decays decay;
+    Places at; // where rows and states lie, unless the layout is dense
 } Recur;
 
 enum { ALONG_T, ALONG_U };

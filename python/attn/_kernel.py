@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 from . import _arrays, _compiler, _show
 from . import _runtime as rt
 
-INDEX = ("q_start", "kv_start", "kv_len", "page_table", "q_offset")  # tensors that say where a layout's rows lie
+INDEX = ("q_start", "kv_start", "kv_len", "page_table", "q_offset", "state_index")  # tensors that say where a layout's rows lie
 MAX_CALLS = 256  # kept, of a kernel and a thread
 
 
@@ -126,7 +126,7 @@ class Kernel:
         self.sizes: List[str] = []
         for i in range(v.tensors):
             rt.check("attn_get_tensor", opened.handle, number, i, c.byref(t))
-            self.layout = {b"kv_start": "ragged", b"page_table": "paged"}.get(t.role, self.layout)
+            self.layout = {b"kv_start": "ragged", b"state_index": "ragged", b"page_table": "paged"}.get(t.role, self.layout)
             if t.role != b"work":
                 self._tensors[t.name.decode()] = (t.dtype, t.rank, bool(t.output), bool(t.optional))
         for i in range(v.sizes):

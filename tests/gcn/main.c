@@ -33,6 +33,7 @@ typedef struct Config { // one compilation
     const Shape *shapes;
     int nshapes;
     bool usual; // runs for every target
+    BatchLayout batch;
 } Config;
 
 #define COUNT(list) ((int)(sizeof list / sizeof *list))
@@ -48,16 +49,22 @@ static const Shape many[] = {
 static const Shape few[] = {{"B=1,H=2,Hkv=1,Sq=65,Sk=129", NULL}, {"B=1,H=1,Sq=1,Sk=70", NULL}};
 
 static const Shape chunks[] = {{"B=1,H=2,Hk=1,S=37", NULL}, {"B=1,H=1,S=1", NULL}};
+static const Shape packed[] = {{"B=3,H=2,Hk=1,Tq=40,slots=5", NULL}, {"B=3,H=1,Tq=3", NULL}};
 static const Config of_recurrences[] = {
-    {DT_BF16, "16", "40", SHAPES(chunks), true},
-    {DT_F32, "20", "40", SHAPES(chunks), true},
-    {DT_F16, "16", "16", SHAPES(chunks), false},
+    {DT_BF16, "16", "40", SHAPES(chunks), true, BATCH_DENSE},
+    {DT_F32, "20", "40", SHAPES(chunks), true, BATCH_DENSE},
+    {DT_BF16, "16", "24", SHAPES(packed), true, BATCH_RAGGED},
+    {DT_F16, "16", "16", SHAPES(chunks), false, BATCH_DENSE},
 };
 static const Config of_attentions[] = {
-    {DT_F16, NULL, NULL, SHAPES(many), true},   {DT_BF16, NULL, NULL, SHAPES(few), true},
-    {DT_F16, "128", "128", SHAPES(few), false}, {DT_BF16, "40", "24", SHAPES(few), false},
-    {DT_F16, "96", "96", SHAPES(few), false},   {DT_BF16, "64", "128", SHAPES(few), false},
-    {DT_F32, "7", "9", SHAPES(few), false},     {DT_F32, "32", "48", SHAPES(few), false},
+    {DT_F16, NULL, NULL, SHAPES(many), true, BATCH_DENSE},
+    {DT_BF16, NULL, NULL, SHAPES(few), true, BATCH_DENSE},
+    {DT_F16, "128", "128", SHAPES(few), false, BATCH_DENSE},
+    {DT_BF16, "40", "24", SHAPES(few), false, BATCH_DENSE},
+    {DT_F16, "96", "96", SHAPES(few), false, BATCH_DENSE},
+    {DT_BF16, "64", "128", SHAPES(few), false, BATCH_DENSE},
+    {DT_F32, "7", "9", SHAPES(few), false, BATCH_DENSE},
+    {DT_F32, "32", "48", SHAPES(few), false, BATCH_DENSE},
 };
 
 typedef struct Run {
@@ -131,6 +138,7 @@ static void compiled(Run *run, const char *path, const Config *c, TargetId targe
     CompileOptions o = {.source = {.path = path, .defines = dims, .ndefines = c->D ? 2 : 0},
                         .target = target,
                         .dtype = c->dtype,
+                        .batch = c->batch,
                         .level = 2,
                         .schedule = run->knobs};
     Shape given = {run->shape, run->offset};

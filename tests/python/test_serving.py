@@ -168,14 +168,92 @@ class Serving(unittest.TestCase):
                 attn.compile(SOURCE, layout=layout)
         with self.assertRaisesRegex(attn.CompileError, "no backward in layout paged"):
             attn.compile(SOURCE, layout="paged", phase="fwd,bwd")
-        with self.assertRaisesRegex(attn.CompileError, "no recurrences in layout ragged"):
-            attn.compile("recurrence r { dim D = 8, Dv = 8; decay(b, h, t) = 0.9; }", layout="ragged")
 
     def test_engine(self):
         done = subprocess.run([sys.executable, os.path.join(ROOT, "python/examples/serving.py")], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("12 sequences", done.stdout)
         self.assertIn("sequences with other tokens than PyTorch's: none", done.stdout)
+
+
+RECURRENCE = """
+recurrence fade {
+    dim D = 16, Dv = 8;
+    input log_decay: f32[B, H, S];
+    decay(b, h, t) = exp(log_decay[b, h, t]);
+}"""
+
+
+class Recurrences(unittest.TestCase):
+    """Packed sequences with states in a pool, against dense calls of one sequence each."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.dense, cls.packed = attn.compile(RECURRENCE), attn.compile(RECURRENCE, layout="ragged")
+        g = torch.Generator().manual_seed(3)
+        cls.q, cls.k, cls.v = (torch.randn(TQ, heads, d, generator=g) for heads, d in ((H, D), (HKV, D), (H, DV)))
+        cls.log_decay = -torch.rand(TQ, H, generator=g)
+        cls.pool = torch.randn(7, H, D, DV, generator=g)
+
+    def one(self, first, last, state0):
+        q, k, v = (x[first:last].transpose(0, 1)[None] for x in (self.q, self.k, self.v))
+        o, state = self.dense(q, k, v, self.log_decay[first:last].T[None].contiguous(), state0=state0[None].contiguous(), emit="state")
+        return o[0].transpose(0, 1), state[0]
+
+    def check(self, starts, slots, named, pool):
+        """named: what state_index holds."""
+        out, before = torch.full((TQ, H, DV), 7.0), pool.clone()
+        given = {} if starts is None else {"q_start": i32(starts)}
+        starts = starts or [2 * b for b in range(len(slots) + 1)]
+        expected, states = out.clone(), before.clone()
+        for b, slot in enumerate(slots):
+            if starts[b] < starts[b + 1]:
+                expected[starts[b] : starts[b + 1]], states[slot] = self.one(starts[b], starts[b + 1], before[slot])
+        if named is not None:
+            given["state_index"] = i32(named)
+        self.packed(self.q, self.k, self.v, self.log_decay, state0=pool, out={"o": out, "state": pool}, **given)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(pool, states, rtol=1e-5, atol=1e-5, equal_nan=True)
+        free = [i for i in range(len(pool)) if torch.equal(states[i].nan_to_num(99), before[i].nan_to_num(99))]
+        self.assertTrue(all(torch.equal(pool[i].view(torch.int32), before[i].view(torch.int32)) for i in free))
+
+    def test_pool(self):
+        self.assertEqual(self.packed.kernels[0].layout, "ragged")
+        pool = self.pool.clone()
+        pool[[1, 6]] = float("nan")  # nobody's
+        self.check(STARTS, [3, 0, 4, 2], [3, -9, 4, 2], pool)  # an id below 0 is the first slot; an empty sequence writes nothing
+        pool = self.pool.clone()
+        pool[0] = float("nan")
+        self.check(STARTS, [3, 6, 0, 2], [3, 99, -1, 2], pool)
+
+    def test_even(self):
+        self.check(None, [0, 1, 2, 3, 4], None, self.pool[:5].clone())
+        self.check(None, [5, 1, 0, 3, 6], [5, 1, 0, 3, 6], self.pool.clone())
+
+    def test_decoding_is_stepwise(self):
+        pool, out = torch.zeros(7, H, D, DV), torch.empty(TQ, H, DV)
+        for t in range(0, TQ, 2):  # two sequences of one position each
+            rows = slice(t, t + 2)
+            self.packed(self.q[rows], self.k[rows], self.v[rows], self.log_decay[rows], state_index=i32([6, 2]), state0=pool,
+                        out={"o": out[rows], "state": pool})  # fmt: skip
+        o = self.dense(*(x[1::2].transpose(0, 1)[None] for x in (self.q, self.k, self.v)), self.log_decay[1::2].T[None].contiguous())
+        torch.testing.assert_close(out[1::2], o[0].transpose(0, 1), rtol=1e-5, atol=1e-5)
+        self.assertFalse(pool[[0, 1, 3, 4, 5]].any())
+
+    def test_messages(self):
+        rows = self.q, self.k, self.v, self.log_decay
+        with self.assertRaisesRegex(attn.Error, "state0: 7 slots for B = 4 sequences .from q_start.: pass state_index"):
+            self.packed(*rows, q_start=i32(STARTS), state0=self.pool)
+        with self.assertRaisesRegex(attn.Error, "10 rows are no multiple of B = 4: pass q_start"):
+            self.packed(*rows, state0=self.pool, state_index=i32([0, 1, 2, 3]))
+        with self.assertRaisesRegex(attn.Error, "state_index: dimension 0 is 3, expected B = 4 .from q_start."):
+            self.packed(*rows, q_start=i32(STARTS), state0=self.pool, state_index=i32([0, 1, 2]))
+        with self.assertRaisesRegex(TypeError, "kv_start: layout ragged has no such tensor"):
+            self.packed(*rows, kv_start=i32(STARTS))
+        with self.assertRaisesRegex(attn.CompileError, "no recurrences in layout paged: their states are slots of a pool in layout ragged"):
+            attn.compile(RECURRENCE, layout="paged")
+        with self.assertRaisesRegex(attn.CompileError, "no backward in layout ragged"):
+            attn.compile(RECURRENCE, layout="ragged", phase="fwd,bwd")
 
 
 if __name__ == "__main__":

@@ -86,6 +86,34 @@ gives 2 bench every.attn --dry --target=sm_80 --layout=paged
 says err 'layout dense only'
 gives 2 tune every.attn --layout=paged
 
+# ---- recurrences: a state for each sequence, in slots of a pool
+cat >fade.attn <<'ATTN'
+recurrence fade {
+    dim D = 16, Dv = 8;
+    input log_decay: f32[B, H, S];
+    input scale: f32[S, H];
+    query(q, b, h, t) = q * scale[t, h];
+    decay(b, h, t) = exp(log_decay[b, h, t]);
+}
+ATTN
+run="run fade.attn --in log_decay=-1..0"
+gives 0 $run --layout=ragged --in q_start=0,3,3,9 --shape=H=4,Hk=2,slots=5
+says err 'ragged: B=3 H=4 Hq=4 Hk=2 Hv=4 Tq=768 max_q=768 slots=5'
+says out 'o [768, 4, 8]'
+says out 'state [5, 4, 16, 8]'
+for what in "--shape=B=3,Tq=20,H=2" "--shape=B=5,Tq=5,slots=9,H=2" "--in q_start=5,-3,90,7 --shape=Tq=9" "--shape=B=0" \
+    "--shape=B=4,Tq=90,slots=7 --in state_index=-4,2,100,5 --in state0=-1..1 --dtype=bf16"; do
+    gives 0 check fade.attn --in log_decay=-1..0 --layout=ragged $what
+    says out 'good: fade'
+done
+gives 0 bench fade.attn --layout=ragged --shape=B=4,Tq=80,slots=6
+gives 1 $run --layout=ragged --shape=B=2,slots=0
+says err 'slots = 0 (from --shape), and there are sequences'
+gives 2 $run --layout=ragged --shape=S=40
+says err 'in layout ragged each sequence has its own S: --in q_start=... says them'
+gives 1 $run --layout=paged
+says err 'no recurrences in layout paged: their states are slots of a pool in layout ragged'
+
 # ---- what comes out: of each sequence what a dense run gives
 "$python" - "$attnc" "$top" >err 2>&1 <<'PYTHON'
 import subprocess, sys, numpy as np

@@ -128,10 +128,10 @@ TEST(layouts_have_their_sizes) {
     v.ntensors = 1, v.nkernels = 0, v.nplans = 1, v.tensors = &starts;
     v.plans = &(AbiPlan){{0, NULL}, 0, NULL};
     ck_assert_ptr_nonnull(strstr(abi_verify(&m), "layout")); // dense
-    ck_assert_int_eq(abi_fixed_count(ABI_LAYOUT_RAGGED), 6);
-    ck_assert_int_eq(abi_fixed_count(ABI_LAYOUT_PAGED), ABI_MOST_FIXED);
+    ck_assert_int_eq(abi_fixed_count(ABI_ATTENTION, ABI_LAYOUT_RAGGED), 6);
+    ck_assert_int_eq(abi_fixed_count(ABI_ATTENTION, ABI_LAYOUT_PAGED), ABI_MOST_FIXED);
     v.layout = ABI_LAYOUT_PAGED, v.page = 16, v.sizes = own, v.nsizes = ABI_MOST_FIXED;
-    abi_fixed_sizes(ABI_LAYOUT_PAGED, own);
+    abi_fixed_sizes(ABI_ATTENTION, ABI_LAYOUT_PAGED, own);
     ck_assert_ptr_null(abi_verify(&m));
     uint8_t *bytes;
     size_t n;
@@ -146,7 +146,7 @@ TEST(layouts_have_their_sizes) {
     ck_assert_ptr_nonnull(strstr(abi_verify(&m), "layout"));
     v.page = 0;
     ck_assert_ptr_nonnull(strstr(abi_verify(&m), "order"));
-    abi_fixed_sizes(ABI_LAYOUT_RAGGED, own);
+    abi_fixed_sizes(ABI_ATTENTION, ABI_LAYOUT_RAGGED, own);
     v.nsizes = 6;
     ck_assert_ptr_null(abi_verify(&m));
     starts.dtype = ABI_F32;

@@ -89,7 +89,7 @@ static AbiVariant variants[] = {
 
 static void fixture_fill(AbiMeta *m, AbiCode code, bool two) {
     static bool filled;
-    if (!filled) abi_fixed_sizes(ABI_LAYOUT_DENSE, sizes);
+    if (!filled) abi_fixed_sizes(ABI_ATTENTION, ABI_LAYOUT_DENSE, sizes);
     filled = true;
     *m = (AbiMeta){.code = (uint8_t)code,
                    .dtype = ABI_F32,

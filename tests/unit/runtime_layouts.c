@@ -63,9 +63,9 @@ static void open_artifact(World *w, AbiLayout layout, uint32_t page) {
                       {ABI_OP_DIV, 0}},
             GRID[] = {{ABI_OP_CONST, 1}};
     bool paged = layout == ABI_LAYOUT_PAGED;
-    uint32_t fixed = abi_fixed_count(layout);
+    uint32_t fixed = abi_fixed_count(ABI_ATTENTION, layout);
     AbiSize sizes[SIZES] = {{0}};
-    abi_fixed_sizes(layout, sizes);
+    abi_fixed_sizes(ABI_ATTENTION, layout, sizes);
     if (paged) sizes[fixed++].name = "q_start_0";
     sizes[fixed++].name = "q_offset_0";
     sizes[fixed++] = (AbiSize){"tiles", E(TILE)};
