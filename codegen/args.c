@@ -133,6 +133,12 @@ Val cg_size(Cg *cg, int size) {
 
 Val cg_pointer(Cg *cg, int tensor) { return argument(cg, CG_ARG_POINTER, tensor, 0, cg->ptr); }
 
+Val cg_origin(Cg *cg, const TileOp *op) {
+    Val p = cg_pointer(cg, op->tensor), from = cg_i64(cg, op->from_column);
+    Ty t = cg_dtype(cg, cg->p->tensors.data[op->tensor].dtype);
+    return op->from_column ? cg_element(cg, t, p, from) : p;
+}
+
 Val cg_stride(Cg *cg, int tensor, int dim) {
     if (dim == cg->p->tensors.data[tensor].rank - 1) return cg_i64(cg, 1);
     return argument(cg, CG_ARG_STRIDE, tensor, dim, cg->i64);

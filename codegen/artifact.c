@@ -141,6 +141,8 @@ static void tensors(Arena *a, const TileProgram *p, AbiVariant *v) {
                           .rank = (uint8_t)t->rank};
         if (by_elements(t)) to->align = (uint8_t)dtype_bytes(t->dtype);
         if (t->bare_q) to->flags |= ABI_BARE_Q;
+        if (t->rows) to->flags |= ABI_ROWS;
+        if (t->rows && !to->align && target_get(p->target)->kind != KIND_HOST) to->align = 16;
         bool may_lack = t->role == TENSOR_Q_OFFSET || t->role == TENSOR_STATE_INDEX ||
                         (t->role == TENSOR_Q_START && (p->recurrence || p->batch == BATCH_PAGED));
         if (may_lack) to->flags |= ABI_OPTIONAL;

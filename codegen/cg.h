@@ -260,6 +260,7 @@ Val cg_size(Cg *cg, int size); // i32
 Val cg_input(Cg *cg,
              int tensor); // ptr that index 0 of an input may be read at, even where it is empty
 Val cg_pointer(Cg *cg, int tensor);         // ptr
+Val cg_origin(Cg *cg, const TileOp *op);    // ptr: of the first column that an access sees
 Val cg_stride(Cg *cg, int tensor, int dim); // i64 elements; the last dim's is constant 1
 Val cg_extent(Cg *cg, int tensor, int dim); // i32
 Val cg_scalar(Cg *cg, int input);           // f32, i32 or i1

@@ -32,6 +32,7 @@ typedef enum AstKind {
     AST_NAME,
     AST_CALL,
     AST_INDEX,
+    AST_SLICE,
     AST_UNARY,
     AST_BINARY,
     AST_COND
@@ -48,13 +49,14 @@ typedef VEC(AstExpr *) AstExprs;
 struct AstExpr {
     AstKind kind;
     Span span;
-    int depth;     // of nesting, see above
-    AstOp op;      // UNARY, BINARY
-    Span op_span;  // BINARY: of the operator itself
-    uint32_t i;    // INT: at most 2^31, which only a `-` before it makes fit
-    float f;       // FLOAT
-    AstName name;  // NAME, CALL, INDEX
-    AstExprs args; // operands, arguments, indices; COND: condition, then, else
+    int depth;    // of nesting, see above
+    AstOp op;     // UNARY, BINARY
+    Span op_span; // BINARY: of the operator itself
+    uint32_t i;   // INT: at most 2^31, which only a `-` before it makes fit
+    float f;      // FLOAT
+    AstName name; // NAME, CALL, INDEX, SLICE
+    AstExprs
+        args; // operands, arguments, indices; COND: condition, then, else; SLICE: begin, end, NULL where absent
 };
 
 typedef struct AstLet {

@@ -28,7 +28,8 @@ static int precedence(const AstExpr *e) {
     case AST_FLOAT:
     case AST_NAME:
     case AST_CALL:
-    case AST_INDEX: return PREC_PRIMARY;
+    case AST_INDEX:
+    case AST_SLICE: return PREC_PRIMARY;
     }
     return PREC_PRIMARY;
 }
@@ -50,6 +51,14 @@ static void put_args(Text *out, const AstExpr *e, const char *open, const char *
         put_expr(out, e->args.data[i]);
     }
     text_puts(out, close);
+}
+
+static void put_slice(Text *out, const AstExpr *e) {
+    text_printf(out, "%s[", e->name.s);
+    if (e->args.data[0]) put_expr(out, e->args.data[0]);
+    text_puts(out, ":");
+    if (e->args.data[1]) put_expr(out, e->args.data[1]);
+    text_puts(out, "]");
 }
 
 // The left spine of a chain, from its innermost operand outwards: a chain may be longer than the
@@ -79,6 +88,7 @@ static void put_expr(Text *out, const AstExpr *e) {
     case AST_NAME: text_puts(out, e->name.s); return;
     case AST_CALL: put_args(out, e, "(", ")"); return;
     case AST_INDEX: put_args(out, e, "[", "]"); return;
+    case AST_SLICE: put_slice(out, e); return;
     case AST_BINARY: put_binary(out, e); return;
     case AST_UNARY:
         text_puts(out, operators[e->op].text);

@@ -341,6 +341,61 @@ static Tx *conditional(Elab *e, Tx **v, const Span *places, Span at) {
     return computed(e, EX_SELECT, v[1]->type, v, 3, at);
 }
 
+// ---- rows
+
+static bool is_row(const Tx *v) { return tx_is_sym(v, TS_TILE_Q) || tx_is_sym(v, TS_TILE_K); }
+
+static RowSide side_of(const Tx *row) { return row->sym == TS_TILE_Q ? ROW_QUERIES : ROW_KEYS; }
+
+static const TxRow *row_of(const Elab *e, const Tx *v) {
+    return &e->variant->rows[side_of(v)].data[v->index];
+}
+
+static Tx *row_value(Elab *e, RowSide side, TxRow row, Span at) {
+    enum { MOST_ROWS = 64 };
+    TxSym sym = side == ROW_QUERIES ? TS_TILE_Q : TS_TILE_K;
+    Variant *v = e->variant;
+    for (int i = 0; i < v->rows[side].n; i++)
+        if (!memcmp(&v->rows[side].data[i], &row, sizeof row)) return tx_sym(&e->s->tx, sym, i, at);
+    if (v->rows[side].n == MOST_ROWS)
+        return fail(e, at, "more than %d different rows and slices", MOST_ROWS);
+    VEC_PUSH(e->s->arena, &v->rows[side], row);
+    return tx_sym(&e->s->tx, sym, v->rows[side].n - 1, at);
+}
+
+static Tx *row_of_input(Elab *e, const Instr *in) {
+    TxInput *input = &e->variant->inputs.data[in->decl->input];
+    RowSide side;
+    int width = tx_row_width(input, &side);
+    if (!width)
+        return fail(e, in->span,
+                    "'%s' stands without an index: a row input has extents [B, heads, Sq or Sk, "
+                    "channels] and elements of f32, f16 or bf16",
+                    input->name);
+    input->rows = true;
+    return row_value(e, side, (TxRow){in->decl->input, 0, width}, in->span);
+}
+
+static Tx *slice(Elab *e, Tx **v, const Span *places, int n, Span at) {
+    for (int i = 0; i < n; i++)
+        if (v[i]->type == TX_BAD) return v[i];
+    if (!is_row(v[0]))
+        return fail(e, places[0],
+                    "a slice is of the q or k of 'score', or of a row input, not of %s",
+                    type_of(v[0]));
+    for (int i = 1; i < n; i++)
+        if (!v[i]->known || v[i]->type != TX_I32)
+            return fail(e, places[i], "bounds of a slice are constants");
+    TxRow row = *row_of(e, v[0]);
+    int from = v[1]->value.i, to = n > 2 ? v[2]->value.i : row.width;
+    const char *name = row.input >= 0           ? e->variant->inputs.data[row.input].name
+                       : v[0]->sym == TS_TILE_Q ? "q"
+                                                : "k";
+    if (from < 0 || to > row.width || from >= to)
+        return fail(e, at, "slice %d:%d of %s, which has %d channels", from, to, name, row.width);
+    return row_value(e, side_of(v[0]), (TxRow){row.input, row.from + from, to - from}, at);
+}
+
 // ---- built-in functions
 
 static Tx *squared_norm(Elab *e, const Tx *v, Span at) {
@@ -349,17 +404,27 @@ static Tx *squared_norm(Elab *e, const Tx *v, Span at) {
     } norms[] = {{TS_TILE_Q, TS_SQQ}, {TS_TILE_K, TS_SQK}, {TS_O, TS_SQO},
                  {TS_EQ, TS_SQEQ},    {TS_EK, TS_SQEK},    {TS_EV, TS_SQEV}};
     for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
-        if (tx_is_sym(v, norms[i].of)) return tx_sym(&e->s->tx, norms[i].norm, 0, at);
-    return fail(e, at, "sqnorm takes the q or k of its clause, or the o of 'output'");
+        if (tx_is_sym(v, norms[i].of)) return tx_sym(&e->s->tx, norms[i].norm, v->index, at);
+    return fail(e, at, "sqnorm takes the q or k of its clause, a row input, or the o of 'output'");
 }
 
 static Tx *dot_product(Elab *e, Tx **v, Span at) {
-    bool qk = tx_is_sym(v[0], TS_TILE_Q) && tx_is_sym(v[1], TS_TILE_K);
-    bool kq = tx_is_sym(v[0], TS_TILE_K) && tx_is_sym(v[1], TS_TILE_Q);
-    if (qk || kq) return tx_sym(&e->s->tx, TS_DOT, 0, at);
-    bool same = v[0]->type == TX_TILE && v[1]->type == TX_TILE;
-    return fail(e, at, "dot takes the q and the k of 'score'%s",
-                same ? "; the dot product of one with itself is sqnorm" : "");
+    Variant *variant = e->variant;
+    bool swapped = is_row(v[0]) && v[0]->sym == TS_TILE_K;
+    const Tx *q = v[swapped], *k = v[!swapped];
+    if (!is_row(q) || !is_row(k) || q->sym != TS_TILE_Q || k->sym != TS_TILE_K)
+        return fail(
+            e, at,
+            "dot takes a row of the query's side and one of the key's, as q and k of 'score'%s",
+            is_row(q) && is_row(k) ? "; the dot product of one with itself is sqnorm" : "");
+    if (row_of(e, q)->width != row_of(e, k)->width)
+        return fail(e, at, "dot of %d and %d channels", row_of(e, q)->width, row_of(e, k)->width);
+    RowPair pair = {{q->index, k->index}};
+    for (int i = 0; i < variant->dots.n; i++)
+        if (!memcmp(&variant->dots.data[i], &pair, sizeof pair))
+            return tx_sym(&e->s->tx, TS_DOT, i, at);
+    VEC_PUSH(e->s->arena, &variant->dots, pair);
+    return tx_sym(&e->s->tx, TS_DOT, variant->dots.n - 1, at);
 }
 
 // The call that a user knows a place in the library by: the first one that stands in another file, or
@@ -534,9 +599,11 @@ static Tx *step(Elab *e, const Instr *in, Tx **v, const Span *places) {
     case I_CALL: return call(e, in->decl, v, in->n, in->span);
     case I_BUILTIN: return apply_builtin(e, in->decl->builtin, v, places, in->n, in->span);
     case I_INDEX: return index_input(e, in->decl->input, v, places, in->n, in->span);
+    case I_SLICE: return slice(e, v, places, in->n, in->span);
     case I_BAD: return tx_bad(&e->s->tx);
     case I_VALUE:
     case I_SLOT:
+    case I_ROW:
     case I_SHORT:
     case I_THEN:
     case I_ELSE:
@@ -583,6 +650,7 @@ static void run_instr(Elab *e, const Body *b, const Instr *in, Tx **slots) {
     switch (in->op) {
     case I_VALUE: push(e, value_of(e, in), in->span); return;
     case I_SLOT: push(e, slots[in->n], in->span); return;
+    case I_ROW: push(e, row_of_input(e, in), in->span); return;
     case I_SHORT: e->dead += ruled_out(top[-1], in->oper == AST_AND); return;
     case I_THEN: e->dead += ruled_out(top[-1], true); return;
     case I_ELSE:
@@ -606,6 +674,7 @@ static void run_instr(Elab *e, const Body *b, const Instr *in, Tx **slots) {
     case I_CALL:
     case I_BUILTIN:
     case I_BAD:
+    case I_SLICE:
     case I_INDEX: break;
     }
     apply_instr(e, in);

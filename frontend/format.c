@@ -135,6 +135,17 @@ static void put_arg(Format *f, const void *x, int i) {
     put_expr(f, ((const AstExpr *)x)->args.data[i]);
 }
 
+// begin:end, of which either may be absent.
+static void put_slice(Format *f, const void *x, int i) {
+    const AstExpr *const *bounds = (const AstExpr *const *)((const AstExpr *)x)->args.data;
+    (void)i;
+    if (bounds[0]) put_operand(f, bounds[0]);
+    if (bounds[0]) glue(f, "");
+    token(f);
+    if (bounds[1]) glue(f, "");
+    if (bounds[1]) put_operand(f, bounds[1]);
+}
+
 static void put_paren(Format *f, const void *x, int i) {
     (void)i;
     put_expr(f, x);
@@ -195,6 +206,11 @@ static void put_expr(Format *f, const AstExpr *e) {
         token(f);
         glue(f, "");
         put_list(f, e->args.n, put_arg, e);
+        return;
+    case AST_SLICE:
+        token(f);
+        glue(f, "");
+        put_list(f, 1, put_slice, e);
         return;
     case AST_UNARY:
         token(f);

@@ -79,8 +79,8 @@ static void ast_yyerror(const Span *at, void *scanner, Parse *p, const char *mes
 %left '*' '/' '%'
 %precedence '!' '~' UNARY
 
-%type <expr> expr primary value
-%type <exprs> args args_opt
+%type <expr> expr primary value bound
+%type <exprs> args args_opt slice
 %type <name> name path word grad
 %type <names> params names
 %type <body> body
@@ -245,8 +245,15 @@ primary:
 | name                              { $$ = parse_expr(p, AST_NAME, @$, NULL, NULL, NULL); $$->name = $1; }
 | name '(' args_opt ')'             { $$ = parse_expr(p, AST_CALL, @$, NULL, NULL, NULL); $$->name = $1; $$->args = $3; NEST($$, @1); }
 | name '[' args ']'                 { $$ = parse_expr(p, AST_INDEX, @$, NULL, NULL, NULL); $$->name = $1; $$->args = $3; NEST($$, @1); }
+| name '[' slice ']'                { $$ = parse_expr(p, AST_SLICE, @$, NULL, NULL, NULL); $$->name = $1; $$->args = $3; NEST($$, @1); }
 | '(' expr ')'                      { $$ = $2; NEST($$, @1); }
 ;
+
+slice:
+  bound ':' bound                   { $$ = (AstExprs){0}; VEC_PUSH(p->arena, &$$, $1); VEC_PUSH(p->arena, &$$, $3); }
+;
+
+bound: %empty                       { $$ = NULL; } | expr ;
 
 args_opt: %empty                    { $$ = (AstExprs){0}; } | args ;
 

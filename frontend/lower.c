@@ -92,6 +92,8 @@ static const Ex *lower_sym(Lower *l, const Tx *t) {
     ExPool *pool = l->pool;
     if (t->sym == TS_S) return l->p->score;
     if (t->sym == TS_SIZE) return ex_sym(pool, SYM_SIZE, t->index, EX_I32);
+    if (t->sym == TS_DOT || t->sym == TS_SQQ || t->sym == TS_SQK)
+        return ex_sym(pool, (ExSym)symbols[t->sym], t->index, EX_F32);
     if (t->sym == TS_SCALAR) return ex_sym(pool, SYM_SCALAR, t->index, (ExType)t->type);
     assert(symbols[t->sym] >= 0);
     return ex_symbol(pool, (ExSym)symbols[t->sym]);
@@ -185,6 +187,7 @@ static void lower_interface(const Lower *l, SizeNames *sizes, RowInput **inputs,
                        .rank = t->rank,
                        .grad = t->grad,
                        .bare_q = t->bare_q,
+                       .rows = t->rows,
                        .span = t->span};
         for (int k = 0; k < t->rank; k++)
             in.extent[k] = t->extent[k].size < 0
@@ -195,6 +198,36 @@ static void lower_interface(const Lower *l, SizeNames *sizes, RowInput **inputs,
     *inputs = all.data;
     *n = all.n;
     *cap = all.cap;
+}
+
+// ---- rows
+
+static bool is_dot(const Ex *e) { return e->op == EX_SYM && e->sym == SYM_DOT; }
+
+// A sum of dots is one chain of products.
+static const Ex *merge_dots(void *ctx, ExPool *pool, const Ex *e) {
+    RowProgram *p = ctx;
+    if (e->op != EX_ADD || !is_dot(e->args[0]) || !is_dot(e->args[1])) return e;
+    RowDot sum = {0};
+    for (int i = 0; i < 2; i++) {
+        const RowDot *d = &p->dots.data[e->args[i]->index];
+        for (int k = 0; k < d->pairs.n; k++) VEC_PUSH(p->arena, &sum.pairs, d->pairs.data[k]);
+    }
+    VEC_PUSH(p->arena, &p->dots, sum);
+    return ex_sym(pool, SYM_DOT, p->dots.n - 1, EX_F32);
+}
+
+static void lower_rows(Lower *l) {
+    RowProgram *p = l->p;
+    row_whole(p);
+    for (int side = 0; side < ROW_SIDES; side++)
+        for (int i = 1; i < l->v->rows[side].n; i++)
+            VEC_PUSH(l->arena, &p->rows[side], l->v->rows[side].data[i]);
+    for (int i = 1; i < l->v->dots.n; i++) {
+        RowDot d = {0};
+        VEC_PUSH(l->arena, &d.pairs, l->v->dots.data[i]);
+        VEC_PUSH(l->arena, &p->dots, d);
+    }
 }
 
 RowProgram *fe_lower(Arena *a, Diags *d, const Variant *v) {
@@ -209,7 +242,8 @@ RowProgram *fe_lower(Arena *a, Diags *d, const Variant *v) {
                       .Dv = v->Dv,
                       .v_in_k = v->v_in_k};
     lower_interface(&l, &p->sizes, &p->inputs.data, &p->inputs.n, &p->inputs.cap);
-    p->score = lower_clause(&l, CLAUSE_SCORE, NULL);
+    lower_rows(&l);
+    p->score = ex_map(p->pool, lower_clause(&l, CLAUSE_SCORE, NULL), merge_dots, p);
     p->modified = lower_clause(&l, CLAUSE_MODIFY, p->score);
     p->mask = lower_clause(&l, CLAUSE_MASK, ex_bool(p->pool, true));
     lower_normalize(&l);

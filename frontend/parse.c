@@ -21,8 +21,9 @@ void parse_too_deep(Parse *p, Span at) {
 }
 
 bool parse_nest(Parse *p, AstExpr *e, Span at) {
-    for (int i = 0; e->kind == AST_CALL || e->kind == AST_INDEX ? i < e->args.n : false; i++)
-        if (e->depth < e->args.data[i]->depth) e->depth = e->args.data[i]->depth;
+    bool list = e->kind == AST_CALL || e->kind == AST_INDEX || e->kind == AST_SLICE;
+    for (int i = 0; list && i < e->args.n; i++)
+        if (e->args.data[i] && e->depth < e->args.data[i]->depth) e->depth = e->args.data[i]->depth;
     if (++e->depth <= AST_MAX_NESTING) return true;
     parse_too_deep(p, at);
     return false;

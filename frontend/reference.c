@@ -59,25 +59,91 @@ static int grain_of(const double *x, int n) {
 
 // Where all partial sums are whole multiples of 2^grain below 2^24 of it, every order of adding
 // gives the same, and there is no error.
-static RefDot dot_of(const RefAttention *t, const double *x, const double *y, int grain) {
-    RefDot d = {ref_inner(x, y, t->D), 0};
+static RefDot dot_of(const RefAttention *t, const double *x, const double *y, int n, int grain) {
+    RefDot d = {ref_inner(x, y, n), 0};
     double size = 0;
     if (!t->run->open) return d;
-    for (int i = 0; i < t->D; i++) size += fabs(x[i] * y[i]);
+    for (int i = 0; i < n; i++) size += fabs(x[i] * y[i]);
     if (size > ldexp(1, 24 + (grain < 900 ? grain : 900))) d.error = t->run->dot_error * size;
     return d;
 }
 
-static void trials(Arena *a, RefAttention *t) {
-    int64_t keys = (int64_t)t->B * t->Hkv * t->Sk, pair = 2, row = t->normalize->decisions;
-    t->dot = ARENA_ARRAY(a, RefDot, t->Sk);
-    t->sqk = ARENA_ARRAY(a, RefDot, keys);
-    t->grain = ARENA_ARRAY(a, int, keys);
-    for (int64_t j = 0; j < keys; j++) {
-        const double *k = t->run->k + j * t->D;
-        t->grain[j] = grain_of(k, t->D);
-        t->sqk[j] = dot_of(t, k, k, 2 * t->grain[j]);
+// ---- rows
+
+static RefRows rows_of(const RefAttention *t, RowSide side, const TxRow *row) {
+    const RefRun *r = t->run;
+    bool keys = side == ROW_KEYS;
+    RefRows x = {.data = keys ? r->k : r->q,
+                 .side = side,
+                 .heads = keys ? t->Hkv : t->H,
+                 .n = keys ? t->Sk : t->Sq,
+                 .from = row->from,
+                 .width = row->width,
+                 .stride = t->D};
+    if (row->input < 0) return x;
+    const TxExtent *extent = r->variant->inputs.data[row->input].extent;
+    x.data = r->inputs[row->input];
+    x.batch = r->sequence != NULL;
+    x.heads = extent[1].size < 0 ? extent[1].value : r->sizes[extent[1].size];
+    x.stride = extent[3].value;
+    return x;
+}
+
+static size_t place_of(const RefAttention *t, const RefRows *x, int32_t b, int32_t head,
+                       int32_t i) {
+    int64_t at = ((int64_t)b * x->heads + head) * x->n + i;
+    if (x->batch)
+        at = ref_batch_row(t->run->sequence->batch, x->side, b + t->first, i) * x->heads + head;
+    return (size_t)at * (size_t)x->stride + (size_t)x->from;
+}
+
+static int32_t head_of(const RefAttention *t, const RefEnv *e, const RefRows *x) {
+    return (int32_t)((int64_t)e->h * x->heads / t->H);
+}
+
+size_t ref_row_place(const RefAttention *t, const RefEnv *e, const RefRows *x) {
+    int32_t i = x->side == ROW_KEYS ? e->kv_idx : e->q_idx - t->q_offset;
+    return place_of(t, x, e->b - t->first, head_of(t, e, x), i);
+}
+
+// Of its squares and grains.
+static int64_t number_of(const RefAttention *t, const RefEnv *e, const RefRows *x) {
+    if (x->side == ROW_QUERIES) return 0;
+    return ((int64_t)(e->b - t->first) * x->heads + head_of(t, e, x)) * x->n + e->kv_idx;
+}
+
+static void measure(const RefAttention *t, const RefRows *x, int64_t number, size_t at) {
+    const double *row = x->data + at;
+    if (t->run->open) x->grain[number] = grain_of(row, x->width);
+    x->square[number] = dot_of(t, row, row, x->width, 2 * x->grain[number]);
+}
+
+static void measure_keys(Arena *a, const RefAttention *t, RefRows *x) {
+    int64_t n = x->side == ROW_KEYS ? (int64_t)t->B * x->heads * x->n : 1;
+    x->square = ARENA_ARRAY(a, RefDot, n);
+    x->grain = ARENA_ARRAY(a, int, n);
+    for (int64_t i = 0; x->side == ROW_KEYS && i < n; i++) {
+        int32_t head = (int32_t)(i / x->n);
+        measure(t, x, i, place_of(t, x, head / x->heads, head % x->heads, (int32_t)(i % x->n)));
     }
+}
+
+static void make_rows(Arena *a, RefAttention *t) {
+    const Variant *v = t->run->variant;
+    for (int side = 0; side < ROW_SIDES; side++) {
+        t->rows[side] = ARENA_ARRAY(a, RefRows, v->rows[side].n);
+        t->squares[side] = ARENA_ARRAY(a, TxValue, v->rows[side].n);
+        for (int i = 0; i < v->rows[side].n; i++) {
+            t->rows[side][i] = rows_of(t, (RowSide)side, &v->rows[side].data[i]);
+            measure_keys(a, t, &t->rows[side][i]);
+        }
+    }
+    t->dots = ARENA_ARRAY(a, TxValue, v->dots.n);
+    t->dot = ARENA_ARRAY(a, RefDot, (size_t)t->Sk * (size_t)v->dots.n);
+}
+
+static void trials(Arena *a, RefAttention *t) {
+    int64_t pair = 2, row = t->normalize->decisions;
     pair += t->score->decisions + (t->modify ? t->modify->decisions : 0);
     pair += t->mask ? t->mask->decisions : 0;
     int64_t most = t->Sk * (pair + row) + row;
@@ -100,6 +166,7 @@ RefAttention ref_attention(Arena *a, const RefRun *r) {
                       .D = v->D,
                       .Dv = v->Dv};
     programs(a, &t);
+    make_rows(a, &t);
     t.key = ARENA_ARRAY(a, int, t.Sk);
     t.row = ARENA_ARRAY(a, TxValue, t.Sk);
     t.o = ARENA_ARRAY(a, TxValue, t.Dv);
@@ -121,14 +188,37 @@ static TxValue dot_value(const RefEnv *e, const RefDot *d, uint64_t what) {
     return v;
 }
 
-TxValue ref_modified(RefAttention *t, RefEnv *e, const double *q, int q_grain) {
-    int j = e->kv_idx;
-    size_t row = ref_kv_row(t, e, j);
-    if (!e->trial)
-        t->dot[j] = dot_of(t, q, t->run->k + row * (size_t)t->D, q_grain + t->grain[row]);
-    e->dot = dot_value(e, &t->dot[j], (uint64_t)j);
-    e->sqk = dot_value(e, &t->sqk[row], (uint64_t)j + (UINT64_C(1) << 40));
-    t->rough |= t->dot[j].error > 0 || t->sqk[row].error > 0;
+static void put_dots(RefAttention *t, RefEnv *e) {
+    const Variant *v = t->run->variant;
+    for (int i = 0; i < v->dots.n; i++) {
+        const RefRows *q = &t->rows[ROW_QUERIES][v->dots.data[i].row[ROW_QUERIES]];
+        const RefRows *k = &t->rows[ROW_KEYS][v->dots.data[i].row[ROW_KEYS]];
+        RefDot *d = &t->dot[(size_t)i * (size_t)t->Sk + (size_t)e->kv_idx];
+        if (!e->trial)
+            *d = dot_of(t, q->data + ref_row_place(t, e, q), k->data + ref_row_place(t, e, k),
+                        k->width, q->grain[0] + k->grain[number_of(t, e, k)]);
+        t->dots[i] = dot_value(e, d, (uint64_t)e->kv_idx + ((uint64_t)i << 32));
+        t->rough |= d->error > 0;
+    }
+    e->dots = t->dots;
+}
+
+static void put_squares(RefAttention *t, RefEnv *e, RowSide side) {
+    uint64_t what =
+        side == ROW_KEYS ? (uint64_t)e->kv_idx + (UINT64_C(1) << 40) : UINT64_C(1) << 41;
+    for (int i = 0; i < t->run->variant->rows[side].n; i++) {
+        const RefRows *x = &t->rows[side][i];
+        if (side == ROW_QUERIES && !e->trial) measure(t, x, 0, ref_row_place(t, e, x));
+        const RefDot *d = &x->square[number_of(t, e, x)];
+        t->squares[side][i] = dot_value(e, d, what + ((uint64_t)i << 42));
+        t->rough |= side == ROW_KEYS && d->error > 0;
+    }
+    e->squares[side] = t->squares[side];
+}
+
+TxValue ref_modified(RefAttention *t, RefEnv *e) {
+    put_dots(t, e);
+    put_squares(t, e, ROW_KEYS);
     e->s = ref_evaluate(t->score, e, 0);
     TxValue s = ref_value_or(t->modify, e, e->s);
     double size = fabs(s.written);
@@ -136,16 +226,15 @@ TxValue ref_modified(RefAttention *t, RefEnv *e, const double *q, int q_grain) {
     return s;
 }
 
-int ref_gather(RefAttention *t, RefEnv *e, const double *q) {
-    int n = 0, grain = grain_of(q, t->D);
-    RefDot sqq = dot_of(t, q, q, 2 * grain);
-    e->sqq = dot_value(e, &sqq, UINT64_C(1) << 41);
+int ref_gather(RefAttention *t, RefEnv *e) {
+    int n = 0;
+    put_squares(t, e, ROW_QUERIES);
     for (int j = 0; j < t->Sk; j++) {
         e->kv_idx = j;
         bool in = !t->mask || ref_evaluate(t->mask, e, 0).i;
         if (!ref_decide(e, in)) return -1;
         if (!in && !t->run->scores) continue;
-        TxValue s = ref_modified(t, e, q, grain);
+        TxValue s = ref_modified(t, e);
         if (t->run->scores) t->run->scores[t->at * (size_t)t->Sk + (size_t)j] = s.f;
         if (!in) continue;
         if (!ref_decide(e, s.written == -INFINITY)) return -1;
@@ -222,11 +311,11 @@ static void put_emits(const RefAttention *t, int keys, size_t at) {
 }
 
 // Evaluates a row once more with what moves moved.
-static void try_again(RefAttention *t, RefEnv *e, const double *q, size_t at) {
+static void try_again(RefAttention *t, RefEnv *e, size_t at) {
     bool row = (t->on & REF_ROUGH) || ((t->on & REF_DOTS) && t->rough) || (t->near && t->rough);
     t->taken.at = 0;
     if (row) {
-        int keys = ref_gather(t, e, q);
+        int keys = ref_gather(t, e);
         if (keys < 0) return; // other keys take part: what follows cannot be compared
         ref_evaluate(t->normalize, e, keys);
     }
@@ -263,19 +352,18 @@ static void attend(RefAttention *t, int b, int h, int i) {
     const RefRun *r = t->run;
     RefEnv e;
     size_t at = ref_row(t, &e, b, h, i);
-    const double *q = r->q + at * (size_t)t->D;
     if (r->rows && !r->rows[at]) return;
     if (r->open) e.taken = &t->taken;
     t->taken.n = 0;
     t->rough = t->near = false;
-    int keys = ref_gather(t, &e, q);
+    int keys = ref_gather(t, &e);
     if (r->pairs) *r->pairs += keys;
     ref_evaluate(t->normalize, &e, keys);
     ref_aggregate(t, &e, keys);
     t->taken.before_output = t->taken.n;
     put_emits(t, keys, at);
     put_output(t, &e, at);
-    for (e.trial = 1; r->open && e.trial <= REF_TRIALS; e.trial++) try_again(t, &e, q, at);
+    for (e.trial = 1; r->open && e.trial <= REF_TRIALS; e.trial++) try_again(t, &e, at);
     if (r->open) count_open(t, at);
 }
 

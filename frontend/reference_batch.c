@@ -90,6 +90,10 @@ static int64_t front(const RefBatch *x, int size, int32_t b, int32_t j) {
     return first + j;
 }
 
+int64_t ref_batch_row(const RefBatch *x, RowSide side, int32_t b, int32_t i) {
+    return front(x, side == ROW_KEYS ? SIZE_SK : SIZE_SQ, b, i);
+}
+
 int64_t ref_batch_place(const RefRun *r, int input, const TxValue *index) {
     const TxInput *in = &r->variant->inputs.data[input];
     const RefBatch *x = r->sequence->batch;

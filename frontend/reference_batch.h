@@ -51,6 +51,8 @@ void ref_batch_run(const RefBatch *x, const RefRun *r, int32_t *owners);
 // How many pairs the mask of head h lets through: by about `most` of the batch's, evenly chosen, where
 // there are more.
 double ref_batch_pairs(const RefBatch *x, const RefRun *r, int h, int64_t most);
+// Row i of sequence b in a tensor that lies as q does, or as k.
+int64_t ref_batch_row(const RefBatch *x, RowSide side, int32_t b, int32_t i);
 // The share of all keys that some query sees, by about `most` pairs at the most.
 double ref_batch_touched(const RefBatch *x, const RefRun *r, int h, int64_t most);
 

@@ -199,10 +199,10 @@ static TxValue i32(int32_t x) { return (TxValue){.i = x}; }
 
 static TxValue symbol(const RefEnv *e, const Tx *t, int key) {
     switch (t->sym) {
-    case TS_DOT: return e->dot;
-    case TS_SQQ:
+    case TS_DOT: return e->dots[t->index];
+    case TS_SQQ: return e->squares[ROW_QUERIES][t->index];
+    case TS_SQK: return e->squares[ROW_KEYS][t->index];
     case TS_SQEQ: return e->sqq;
-    case TS_SQK:
     case TS_SQEK: return e->sqk;
     case TS_SQEV: return e->sqv;
     case TS_SQO: return e->sqo;

@@ -22,8 +22,9 @@ typedef struct RefTaken { // the decisions of a row, in the order in which they 
 typedef struct RefEnv { // what symbols stand for at the moment
     const RefRun *run;
     int32_t b, h, q_idx, kv_idx, d, t, e;
-    TxValue s, q, k, v, o, dot, sqq, sqk, sqv, sqo;
-    const TxValue *row; // of modified scores
+    TxValue s, q, k, v, o, sqq, sqk, sqv, sqo;
+    const TxValue *dots, *squares[ROW_SIDES]; // an attention's, by their numbers
+    const TxValue *row;                       // of modified scores
     int trial;
     RefTaken *taken; // NULL: nobody asks
 } RefEnv;

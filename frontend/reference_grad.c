@@ -47,10 +47,10 @@ static Back back(Arena *a, const RefGrad *g, RefAttention *t) {
     const Variant *v = g->run->variant;
     Back x = {.g = g,
               .t = t,
-              .score = ref_tape(a, t->score, 0),
-              .modify = ref_tape(a, t->modify, 0),
-              .normalize = ref_tape(a, t->normalize, t->Sk),
-              .output = ref_tape(a, t->output, 0),
+              .score = ref_tape(a, t->score, v, 0),
+              .modify = ref_tape(a, t->modify, v, 0),
+              .normalize = ref_tape(a, t->normalize, v, t->Sk),
+              .output = ref_tape(a, t->output, v, 0),
               .emit = ARENA_ARRAY(a, int, v->emits.n + 1),
               .dout = ARENA_ARRAY(a, double, t->Dv)};
     for (int m = 0; m < v->emits.n; m++)
@@ -102,24 +102,46 @@ static void back_normalize(const Back *x, const RefEnv *e, int keys) {
     ref_tape_reverse(x->normalize, g->run, keys, g->dinputs);
 }
 
-// From the modified score of one pair, which is evaluated anew, to q and k.
+typedef struct PairRow { // a pair's row, and where its gradient is added up; NULL: it is not wanted
+    const double *row;
+    double *gradient;
+    int width;
+} PairRow;
+
+static PairRow pair_row(const Back *x, const RefEnv *e, RowSide side, int row) {
+    const RefGrad *g = x->g;
+    const RefRows *rows = &x->t->rows[side][row];
+    int input = g->run->variant->rows[side].data[row].input;
+    double *to = input >= 0         ? g->dinputs ? g->dinputs[input] : NULL
+                 : side == ROW_KEYS ? g->dk
+                                    : g->dq;
+    size_t at = ref_row_place(x->t, e, rows);
+    return (PairRow){rows->data + at, from(to, at), rows->width};
+}
+
+// From the modified score of one pair, which is evaluated anew, to q, k and row inputs.
 static void back_pair(const Back *x, RefEnv *e, double adjoint) {
     RefAttention *t = x->t;
     const RefGrad *g = x->g;
-    size_t at = t->at * (size_t)t->D, kv = ref_kv_row(t, e, e->kv_idx) * (size_t)t->D;
-    const double *q = g->run->q + at, *k = g->run->k + kv;
+    const Variant *v = g->run->variant;
     if (adjoint == 0) return;
-    ref_modified(t, e, q, 0);
+    ref_modified(t, e);
     if (x->modify) {
         ref_tape_of(x->modify, g->run, adjoint, g->dinputs);
         adjoint = x->modify->sym[TS_S];
     }
     ref_tape_of(x->score, g->run, adjoint, g->dinputs);
-    const double *d = x->score->sym;
-    add_to(g, from(g->dq, at), k, d[TS_DOT], t->D);
-    add_to(g, from(g->dq, at), q, 2 * d[TS_SQQ], t->D);
-    add_to(g, from(g->dk, kv), q, d[TS_DOT], t->D);
-    add_to(g, from(g->dk, kv), k, 2 * d[TS_SQK], t->D);
+    for (int i = 0; i < v->dots.n; i++) {
+        PairRow q = pair_row(x, e, ROW_QUERIES, v->dots.data[i].row[ROW_QUERIES]),
+                k = pair_row(x, e, ROW_KEYS, v->dots.data[i].row[ROW_KEYS]);
+        add_to(g, q.gradient, k.row, x->score->dot[i], q.width);
+        add_to(g, k.gradient, q.row, x->score->dot[i], q.width);
+    }
+    for (int side = 0; side < ROW_SIDES; side++)
+        for (int i = 0; i < v->rows[side].n; i++) {
+            PairRow o = pair_row(x, e, (RowSide)side, i);
+            add_to(g, o.gradient, o.row, 2 * x->score->square[side][i], o.width);
+        }
 }
 
 static void back_row(const Back *x, int b, int h, int i) {
@@ -128,7 +150,7 @@ static void back_row(const Back *x, int b, int h, int i) {
     RefEnv e;
     size_t at = ref_row(t, &e, b, h, i);
     if (r->rows && !r->rows[at]) return;
-    int keys = ref_gather(t, &e, r->q + at * (size_t)t->D);
+    int keys = ref_gather(t, &e);
     ref_evaluate(t->normalize, &e, keys);
     ref_aggregate(t, &e, keys);
     back_output(x, &e);
@@ -174,7 +196,8 @@ static Rewind rewinding(Arena *a, const RefGrad *g) {
     x.start = ARENA_ARRAY(a, double, n *((size_t)x.length + 1));
     x.state = ARENA_ARRAY(a, double, n *((size_t)x.length + 1));
     x.d = ARENA_ARRAY(a, double, n);
-    for (int i = 0; i < CLAUSE_COUNT; i++) x.tape[i] = ref_tape(a, x.t.clause[i], 0);
+    for (int i = 0; i < CLAUSE_COUNT; i++)
+        x.tape[i] = ref_tape(a, x.t.clause[i], g->run->variant, 0);
     double **keys[] = {&x.query, &x.key, &x.decay, &x.erase, &x.write, &x.bonus};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         *keys[i] = ARENA_ARRAY(a, double, x.t.D);

@@ -5,13 +5,19 @@
 #include <math.h>
 #include <string.h>
 
-RefTape *ref_tape(Arena *a, const RefProgram *p, int keys) {
+RefTape *ref_tape(Arena *a, const RefProgram *p, const Variant *v, int keys) {
     if (!p) return NULL;
     RefTape *t = ARENA_NEW(a, RefTape);
     t->p = p;
     t->one = ARENA_ARRAY(a, double, p->nodes.n);
     t->row = ARENA_ARRAY(a, double *, p->nodes.n);
     t->s = ARENA_ARRAY(a, double, keys);
+    t->ndots = v->dots.n;
+    t->dot = ARENA_ARRAY(a, double, t->ndots + 1);
+    for (int side = 0; side < ROW_SIDES; side++) {
+        t->nsquares[side] = v->rows[side].n;
+        t->square[side] = ARENA_ARRAY(a, double, t->nsquares[side] + 1);
+    }
     for (int i = 0; i < p->nodes.n; i++)
         if (p->nodes.data[i]->row) t->row[i] = ARENA_ARRAY(a, double, keys);
     return t;
@@ -20,6 +26,9 @@ RefTape *ref_tape(Arena *a, const RefProgram *p, int keys) {
 void ref_tape_clear(RefTape *t, int keys) {
     memset(t->sym, 0, sizeof t->sym);
     memset(t->s, 0, sizeof *t->s * (size_t)keys);
+    memset(t->dot, 0, sizeof *t->dot * (size_t)t->ndots);
+    for (int side = 0; side < ROW_SIDES; side++)
+        memset(t->square[side], 0, sizeof **t->square * (size_t)t->nsquares[side]);
     memset(t->one, 0, sizeof *t->one * (size_t)t->p->nodes.n);
     for (int i = 0; i < t->p->nodes.n; i++)
         if (t->row[i]) memset(t->row[i], 0, sizeof **t->row * (size_t)keys);
@@ -122,6 +131,10 @@ static void symbol(RefTape *t, const Tx *node, int key, double adjoint, double *
         t->s[key] += adjoint;
     else if (node->sym == TS_SCALAR && dinputs && dinputs[node->index])
         *dinputs[node->index] += adjoint;
+    else if (node->sym == TS_DOT)
+        t->dot[node->index] += adjoint;
+    else if (node->sym == TS_SQQ || node->sym == TS_SQK)
+        t->square[node->sym == TS_SQQ ? ROW_QUERIES : ROW_KEYS][node->index] += adjoint;
     else
         t->sym[node->sym] += adjoint;
 }

@@ -12,22 +12,33 @@ typedef struct RefDot { // of a pair, or of a vector with itself
     double value, error;
 } RefDot;
 
+typedef struct
+    RefRows { // what a TxRow is of: [B, heads, n, stride], in a batch of sequences [rows, heads, stride]
+    const double *data;
+    RowSide side;
+    bool batch;
+    int32_t heads, n;
+    int from, width, stride;
+    RefDot *square; // of the keys, those of all heads; of queries the one at hand
+    int *grain;     // likewise: elements are whole multiples of 2^grain
+} RefRows;
+
 typedef struct RefAttention {
     const RefRun *run;
     int32_t B, H, Hkv, Sq, Sk, q_offset;
     int32_t first; // what b is in formulas where it is 0 in q, k, v and o
     int D, Dv;
     RefProgram *score, *modify, *mask, *normalize, *output;
-    int *key;     // those that take part
-    TxValue *row; // their modified scores
-    TxValue *o;   // the aggregated row
-    double *mass; // sum of (w v)^2 of each element
-    unsigned on;  // what decisions before `output` hang on
-    RefDot *dot;  // of the row's pairs; sqk of all keys
-    RefDot *sqk;
-    int *grain; // of all keys: their elements are whole multiples of 2^grain
-    bool rough; // a dot of this row is not exact
-    bool near;  // a score of this row is hardly finite
+    int *key;                           // those that take part
+    TxValue *row;                       // their modified scores
+    TxValue *o;                         // the aggregated row
+    double *mass;                       // sum of (w v)^2 of each element
+    unsigned on;                        // what decisions before `output` hang on
+    RefRows *rows[ROW_SIDES];           // one for each of the variant's
+    RefDot *dot;                        // of the row's pairs, for each of the variant's dots
+    TxValue *dots, *squares[ROW_SIDES]; // of the pair at hand
+    bool rough;                         // a dot of this row is not exact
+    bool near;                          // a score of this row is hardly finite
     RefTaken taken;
     size_t at; // the row
 } RefAttention;
@@ -36,9 +47,11 @@ RefAttention ref_attention(Arena *a, const RefRun *r);
 // Turns to row i of a head: its place in o's rows; e says where it is.
 size_t ref_row(RefAttention *t, RefEnv *e, int b, int h, int i);
 // The keys that take part for a query, and their modified scores; -1 where in another trial others do.
-int ref_gather(RefAttention *t, RefEnv *e, const double *q);
+int ref_gather(RefAttention *t, RefEnv *e);
 // The modified score of the pair that e names; t->score and t->modify hold what they are made of.
-TxValue ref_modified(RefAttention *t, RefEnv *e, const double *q, int q_grain);
+TxValue ref_modified(RefAttention *t, RefEnv *e);
+// Where the pair's row begins in what it is of: a query, or e->kv_idx.
+size_t ref_row_place(const RefAttention *t, const RefEnv *e, const RefRows *rows);
 // t->o, from the weights that t->normalize holds.
 void ref_aggregate(const RefAttention *t, const RefEnv *e, int keys);
 size_t ref_kv_row(const RefAttention *t, const RefEnv *e, int j); // of k and v

@@ -248,6 +248,11 @@ static bool in_score(const Resolve *r) {
     return r->kind == BODY_CLAUSE && !strcmp(r->body->name, "score");
 }
 
+// Of four extents, as those of q and k are: whether it is one, the elaborator asks.
+static bool is_row_input(const Resolve *r, const Decl *d) {
+    return in_score(r) && d->kind == DECL_INPUT && !d->value && d->item->extents.n == 4;
+}
+
 static void flatten_name(Resolve *r, const AstExpr *e) {
     Decl *d = scope_find(&r->scope, e->name.s);
     if (d) sema_use(r->s, e->name.span, d, false);
@@ -256,7 +261,11 @@ static void flatten_name(Resolve *r, const AstExpr *e) {
     else if (d->kind == DECL_BUILTIN || d->kind == DECL_FN || d->kind == DECL_NORMALIZATION)
         diag_error(r->s->diags, e->span, "'%s' is %s: call it, '%s(...)'", d->name,
                    decl_kind_name(d), d->name);
-    else if (d->kind == DECL_INPUT && !d->value)
+    else if (is_row_input(r, d)) {
+        d->used = true;
+        put(r, I_ROW, e->span)->decl = d;
+        return;
+    } else if (d->kind == DECL_INPUT && !d->value)
         diag_error(r->s->diags, e->span, "'%s' is an array: index it, '%s[...]'%s", d->name,
                    d->name,
                    in_score(r) ? "; elements of q and k are not seen in 'score': scale q or k by "
@@ -362,6 +371,29 @@ static void flatten_applied(Resolve *r, const AstExpr *e) {
     i->decl = d;
 }
 
+// The row, then the bounds.
+static void flatten_slice(Resolve *r, const AstExpr *e) {
+    const AstExpr *begin = e->args.data[0], *end = e->args.data[1];
+    Decl *d = scope_find(&r->scope, e->name.s);
+    bool row = d && (is_row_input(r, d) || d->kind == DECL_PARAM || d->kind == DECL_LET);
+    if (d && !row) {
+        sema_use(r->s, e->name.span, d, false);
+        diag_error(r->s->diags, e->name.span,
+                   "'%s' is %s: a slice is of the q or k of 'score', or of a row input", d->name,
+                   decl_kind_name(d));
+        put_bad(r, e->span, 0);
+        return;
+    }
+    AstExpr name = {.kind = AST_NAME, .span = e->name.span, .name = e->name};
+    flatten_name(r, &name);
+    if (begin)
+        flatten(r, begin);
+    else
+        put_literal(r, tx_i32(&r->s->tx, 0, e->span));
+    if (end) flatten(r, end);
+    put(r, I_SLICE, e->span)->n = end ? 3 : 2;
+}
+
 static void flatten_binary(Resolve *r, const AstExpr *e) {
     Arena *scratch = arena_new();
     VEC(const AstExpr *) spine = {0};
@@ -400,6 +432,7 @@ static void flatten(Resolve *r, const AstExpr *e) {
     case AST_NAME: flatten_name(r, e); return;
     case AST_CALL:
     case AST_INDEX: flatten_applied(r, e); return;
+    case AST_SLICE: flatten_slice(r, e); return;
     case AST_UNARY: flatten_unary(r, e); return;
     case AST_BINARY: flatten_binary(r, e); return;
     case AST_COND:

@@ -42,8 +42,10 @@ typedef enum InstrOp {
     I_CALL,
     I_BUILTIN,
     I_INDEX,
-    I_BAD, // pops n, pushes a bad value
-    I_LET, // pops into a slot
+    I_ROW,   // pushes the pair's row of decl, a row input
+    I_SLICE, // of a row: n operands, the end left out where there are 2
+    I_BAD,   // pops n, pushes a bad value
+    I_LET,   // pops into a slot
     I_EMIT
 } InstrOp;
 

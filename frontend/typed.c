@@ -127,6 +127,14 @@ TxNodes tx_nodes(Arena *a, const Tx *const *roots, int n) {
     return nodes;
 }
 
+int tx_row_width(const TxInput *in, RowSide *side) {
+    const TxExtent *x = in->extent;
+    bool keys = in->rank == 4 && x[2].size == SIZE_SK;
+    *side = keys ? ROW_KEYS : ROW_QUERIES;
+    bool rows = in->rank == 4 && (keys || x[2].size == SIZE_SQ) && x[0].size == SIZE_B;
+    return rows && x[3].size < 0 && dtype_reads(in->dtype) == EX_F32 ? x[3].value : 0;
+}
+
 const char *tx_sym_name(TxSym sym) { return symbols[sym].name; }
 
 bool tx_is_sym(const Tx *e, TxSym sym) { return e->op == EX_SYM && e->sym == sym; }

@@ -47,7 +47,7 @@ struct Tx {
     uint32_t id;
     Span span;
     TxSym sym;         // SYM
-    int index;         // SYM of a size or scalar: which; LOAD: of which input
+    int index;         // SYM of a size, scalar, row, dot or sqnorm: which; LOAD: of which input
     const char *name;  // a reduction: the `let` that it stands in, or NULL
     Span call;         // a reduction: see RowReduce
     const Tx *floored; // i32: a division in it whose fraction an f32 would have kept, or NULL
@@ -73,8 +73,15 @@ typedef struct TxInput {
     TxExtent extent[EX_MAX_RANK];
     bool grad;
     bool bare_q; // see RowInput
+    bool rows;   // likewise
     Span span;
 } TxInput;
+
+// Of an attention: channels of a query's or a key's row, of q or k or of a row input. What dots and
+// sqnorms are made of; TILE_Q and TILE_K, SQQ and SQK have the row's index.
+typedef RowOperand TxRow;
+// How many channels a row of the input has, and whose; 0: it is no row input.
+int tx_row_width(const TxInput *in, RowSide *side);
 
 typedef struct TxEmit {
     const char *name;
@@ -104,6 +111,8 @@ typedef struct Variant {
     const Tx *clause[CLAUSE_COUNT]; // NULL: absent
     bool per_channel_decay;         // decay was written with d
     bool v_in_k;                    // an attention that takes no v: v is the first Dv channels of k
+    VEC(TxRow) rows[ROW_SIDES];     // of an attention: the first of each is all of q, of k
+    VEC(RowPair) dots;              // DOT's; the first is dot(q, k)
     VEC(TxEmit) emits;
 } Variant;
 

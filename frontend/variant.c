@@ -135,6 +135,16 @@ static void check_dims(Check *c) {
     c->v->Dv = dim_named(c, "Dv");
 }
 
+// ---- rows
+
+// All of q, all of k, and their product.
+static void add_rows(Check *c) {
+    TxRow all = {-1, 0, c->v->D};
+    RowPair dot = {{0, 0}};
+    for (int side = 0; side < ROW_SIDES; side++) VEC_PUSH(c->s->arena, &c->v->rows[side], all);
+    VEC_PUSH(c->s->arena, &c->v->dots, dot);
+}
+
 // ---- share
 
 static void check_share(Check *c, const AstItem *item) {
@@ -431,6 +441,7 @@ Variant *sema_variant(Sema *s, const Scope *module, const AstItem *item) {
     Check c = {.s = s, .v = v, .item = item, .scope = {.parent = module}};
     add_sizes(&c);
     check_dims(&c);
+    if (v->kind == VARIANT_ATTENTION) add_rows(&c);
     for (int i = 0; i < item->items.n; i++)
         if (item->items.data[i]->kind == AST_SHARE) check_share(&c, item->items.data[i]);
     for (int i = 0; i < item->items.n; i++)

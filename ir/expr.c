@@ -208,7 +208,7 @@ const Ex *ex_sym(ExPool *p, ExSym sym, int index, ExType type) {
 }
 
 const Ex *ex_symbol(ExPool *p, ExSym sym) {
-    assert(!ex_syms[sym].indexed);
+    assert(ex_syms[sym].indexed != 1);
     return ex_sym(p, sym, 0, ex_sym_type(sym));
 }
 

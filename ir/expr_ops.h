@@ -31,7 +31,7 @@ extern const ExOpInfo ex_ops[EX_OP_COUNT];
 
 typedef struct ExSymInfo {
     const char *name;
-    bool indexed;
+    int indexed; // as in syms.def
 } ExSymInfo;
 extern const ExSymInfo ex_syms[SYM_COUNT];
 // Of an indexed symbol: what the text form takes where no table of names says otherwise.

@@ -57,7 +57,7 @@ static void print_sym(Printer *pr, const Ex *e) {
         return;
     }
     text_puts(pr->out, ex_syms[e->sym].name);
-    if (ex_syms[e->sym].indexed) text_printf(pr->out, "%d", e->index);
+    if (ex_syms[e->sym].indexed == 1 || e->index) text_printf(pr->out, "%d", e->index);
     if (e->type != ex_sym_type(e->sym)) text_printf(pr->out, ":%s", ex_type_name(e->type));
 }
 
@@ -272,7 +272,8 @@ static const Ex *own_symbol(Reader *r, const char *name) {
         size_t len = strlen(ex_syms[s].name);
         if (strncmp(name, ex_syms[s].name, len)) continue;
         size_t digits = strspn(name + len, "0123456789");
-        if (len + digits != n || (digits > 0) != ex_syms[s].indexed || digits > 9) continue;
+        bool fits = ex_syms[s].indexed == 2 || (digits > 0) == ex_syms[s].indexed;
+        if (len + digits != n || !fits || digits > 9) continue;
         ExType type = ex_sym_type((ExSym)s);
         if (name[n] == ':' && !type_named(name + n + 1, strlen(name + n + 1), &type)) continue;
         return ex_sym(r->pool, (ExSym)s, digits ? atoi(name + len) : 0, type);

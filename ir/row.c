@@ -64,6 +64,51 @@ ExNames row_names(const RowProgram *p) {
     return (ExNames){name_of, input_of, find, find_input, (void *)p};
 }
 
+// ---- rows
+
+static void put_row(Text *out, const RowProgram *p, RowSide side, int row) {
+    const RowOperand *r = &p->rows[side].data[row];
+    const RowInput *in = r->input < 0 ? NULL : &p->inputs.data[r->input];
+    int all = in ? in->extent[in->rank - 1]->i : p->D;
+    text_puts(out, in ? in->name : side == ROW_QUERIES ? "q" : "k");
+    if (r->width != all) text_printf(out, "[%d:%d]", r->from, r->from + r->width);
+}
+
+const char *row_product_name(const RowProgram *p, ExSym sym, int index) {
+    Text t = text_new(p->arena);
+    if (sym == SYM_SQQ || sym == SYM_SQK) {
+        text_puts(&t, "sqnorm(");
+        put_row(&t, p, sym == SYM_SQQ ? ROW_QUERIES : ROW_KEYS, index);
+        text_puts(&t, ")");
+        return t.s;
+    }
+    if (sym != SYM_DOT) return NULL;
+    const RowDot *d = &p->dots.data[index];
+    text_puts(&t, d->pairs.n > 1 ? "(" : "");
+    for (int i = 0; i < d->pairs.n; i++) {
+        text_puts(&t, i ? " + dot(" : "dot(");
+        put_row(&t, p, ROW_QUERIES, d->pairs.data[i].row[ROW_QUERIES]);
+        text_puts(&t, ", ");
+        put_row(&t, p, ROW_KEYS, d->pairs.data[i].row[ROW_KEYS]);
+        text_puts(&t, ")");
+    }
+    text_puts(&t, d->pairs.n > 1 ? ")" : "");
+    return t.s;
+}
+
+void row_whole(RowProgram *p) {
+    RowOperand all = {-1, 0, p->D};
+    RowDot dot = {0};
+    RowPair pair = {{0, 0}};
+    VEC_PUSH(p->arena, &dot.pairs, pair);
+    VEC_PUSH(p->arena, &p->dots, dot);
+    for (int side = 0; side < ROW_SIDES; side++) VEC_PUSH(p->arena, &p->rows[side], all);
+}
+
+bool row_is_plain(const RowProgram *p) {
+    return p->dots.n < 2 && p->rows[ROW_QUERIES].n < 2 && p->rows[ROW_KEYS].n < 2;
+}
+
 static void line(Text *out, const char *what, const Ex *e, const ExNames *names) {
     text_printf(out, "  %s = ", what);
     ex_print(out, e, names);
@@ -85,6 +130,15 @@ void row_print(Text *out, const RowProgram *p) {
     ExNames names = row_names(p);
     text_printf(out, "row %s D=%d Dv=%d%s\n", p->name, p->D, p->Dv, p->v_in_k ? " v in k" : "");
     for (int i = 0; i < p->inputs.n; i++) row_print_input(out, &p->inputs.data[i], &names);
+    for (int i = 1; i < p->dots.n; i++)
+        if (ex_uses(p->modified, SYM_DOT, i))
+            text_printf(out, "  dot%d = %s\n", i, row_product_name(p, SYM_DOT, i));
+    for (int i = 1; i < p->rows[ROW_QUERIES].n; i++)
+        if (ex_uses(p->modified, SYM_SQQ, i))
+            text_printf(out, "  sqnorm_q%d = %s\n", i, row_product_name(p, SYM_SQQ, i));
+    for (int i = 1; i < p->rows[ROW_KEYS].n; i++)
+        if (ex_uses(p->modified, SYM_SQK, i))
+            text_printf(out, "  sqnorm_k%d = %s\n", i, row_product_name(p, SYM_SQK, i));
     line(out, "score", p->score, &names);
     line(out, "s", p->modified, &names);
     line(out, "mask", p->mask, &names);

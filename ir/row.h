@@ -48,8 +48,22 @@ typedef struct RowInput {
     bool grad;
     // An extent Sq is indexed by bare q_idx: right only where q_offset is 0; other launches are refused.
     bool bare_q;
+    bool
+        rows; // [B, heads, Sq or Sk, channels], of which dots are made: heads divide H, and lie as q's or k's do
     Span span;
 } RowInput;
+
+typedef enum RowSide { ROW_QUERIES, ROW_KEYS, ROW_SIDES } RowSide;
+typedef struct RowOperand { // channels of the pair's query or key
+    int input;              // a row input; -1: q or k
+    int from, width;
+} RowOperand;
+typedef struct RowPair { // a query's row and a key's, of equal width
+    int row[ROW_SIDES];  // index into the rows of each side
+} RowPair;
+typedef struct RowDot { // the sum of the products of some pairs
+    VEC(RowPair) pairs;
+} RowDot;
 
 // Each is a number that a row carries, and an operand of what is made of the row at the end.
 enum { ROW_MAX_REDUCES = 64 };
@@ -78,6 +92,9 @@ typedef struct RowProgram {
     Span span;
     int D, Dv;
     bool v_in_k; // v is the first Dv channels of k, and no tensor of its own
+    // What the numbers of DOT, and of SQQ and SQK, mean. The first ones are all of q and k, and dot(q, k).
+    VEC(RowOperand) rows[ROW_SIDES];
+    VEC(RowDot) dots;
     SizeNames sizes;
     VEC(RowInput) inputs;
     const Ex *score;    // f32 over DOT, SQQ, SQK and indices: the raw relevance
@@ -93,5 +110,10 @@ typedef struct RowProgram {
 void row_print(Text *out, const RowProgram *p);
 void row_print_input(Text *out, const RowInput *in, const ExNames *names);
 ExNames row_names(const RowProgram *p);
+// "dot(q, k)", "dot(q[0:64], k_pe) + ..."; "sqnorm(k)": of the program that the symbol is of. NULL: another symbol.
+const char *row_product_name(const RowProgram *p, ExSym sym, int index);
+void row_whole(RowProgram *p); // gives it the first rows, of D, and dots: it has none yet
+// Whether the products are dot(q, k), sqnorm(q) and sqnorm(k) alone.
+bool row_is_plain(const RowProgram *p);
 
 #endif

@@ -262,6 +262,11 @@ bool tile_goes_by_element(const TileOp *op, int axis) {
     return false;
 }
 
+int tile_columns(const TileProgram *p, const TileOp *op) {
+    const TileTensor *t = &p->tensors.data[op->tensor];
+    return op->width ? op->width : t->extent[t->rank - 1]->i;
+}
+
 bool tile_scatters(const TileOp *op) {
     for (int d = 0; d < TILE_MAX_DIMS; d++)
         if (op->each[d] && op->coord[d].axis < 0) return true;

@@ -72,6 +72,7 @@ typedef struct TileTensor {
     int rank;                        // 0: a scalar input
     const Ex *extent[TILE_MAX_DIMS]; // over SIZE symbols and constants
     bool bare_q;                     // INPUT: refuse a launch whose q_offset is not 0 (row.h)
+    bool rows;                       // INPUT: products read its rows (row.h)
     bool blocked; // WORK of f32: in memory, blocks of 16 rows and 8 columns follow each other, each
                   // in the order in which the lanes of a fragment have it
 } TileTensor;
@@ -203,6 +204,8 @@ struct TileOp {
     // into the tensor. An axis may stand so in several dimensions. Places that it does not have are outside.
     // STORE, axis -1: the index is said for each element, over the positions of all axes.
     bool each[TILE_MAX_DIMS];
+    // LOAD, COPY, FILL: of the last dimension `width` columns from `from_column` on are the tensor's; 0: all.
+    int from_column, width;
     bool add; // STORE: adds to what is there
     // MAP: iterates over `axes` (the union of its results' axes and reduced axes)
     int naxes;
@@ -398,11 +401,13 @@ const TileValue *
 tile_source(const TileValue *v);    // in shared memory what lies beside a value is the value itself
 bool tile_scans(const TileOp *map); // some result is a scan
 bool tile_goes_by_element(const TileOp *op, int axis); // an access, along the axis (-1: any)
-bool tile_scatters(const TileOp *op);                  // some index is said for each element
-int tile_contracted_axis(const TileOp *mma);           // in both operands and not in the result
-int tile_beside_from(const TileOp *beside);            // the axis that the operand has alone; -1
-int tile_beside_to(const TileOp *beside);              // and that the result has in its place; -1
-bool tile_in_grid(const TileKernel *k, int axis);      // whether the grid tiles the axis
+int tile_columns(const TileProgram *p,
+                 const TileOp *op);   // that an access sees of the last dimension, a constant
+bool tile_scatters(const TileOp *op); // some index is said for each element
+int tile_contracted_axis(const TileOp *mma);      // in both operands and not in the result
+int tile_beside_from(const TileOp *beside);       // the axis that the operand has alone; -1
+int tile_beside_to(const TileOp *beside);         // and that the result has in its place; -1
+bool tile_in_grid(const TileKernel *k, int axis); // whether the grid tiles the axis
 // Whether the body adds up, or reduces otherwise, what is along the axis: then its padding counts.
 bool tile_sums_over(const TileKernel *k, int axis);
 bool tile_is_own(const TileProgram *p, const Ex *e); // uses a sequence's own sizes
@@ -438,6 +443,7 @@ bool tile_is_read(const TileProgram *p, const TileTensor *t);    // by the progr
 bool tile_is_written(const TileProgram *p, const TileTensor *t); // likewise
 bool tile_is_result(const TileProgram *p, const TileTensor *t);  // written, and the caller's
 bool tensor_may_be_absent(TensorRole role);                      // it is read, and 0 then
+bool tile_is_matrix(const TileTensor *t); // rows that are moved 16 bytes at a time
 bool tile_is_operand(const TileProgram *p, const TileTensor *t); // a matrix that is read
 // Whether expressions may read it at places of their own, as an input: an i32 workspace; in a backward numbers of rows, too.
 bool tile_may_index(const TileProgram *p, const TileTensor *t);

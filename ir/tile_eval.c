@@ -193,7 +193,10 @@ static int64_t address(Eval *E, const Access *a) {
     int64_t at = 0;
     for (int d = 0; d < a->t->t->rank; d++) {
         const TileCoord *c = &a->op->coord[d];
-        int64_t i = a->start[d] + (c->axis >= 0 ? E->at[c->axis] : 0), last = a->t->extent[d] - 1;
+        bool part = a->op->width && d == a->t->t->rank - 1;
+        int64_t first = part ? a->op->from_column : 0, last = a->t->extent[d] - 1;
+        int64_t i = first + a->start[d] + (c->axis >= 0 ? E->at[c->axis] : 0);
+        if (part) last = first + a->op->width - 1;
         if (a->op->each[d]) {
             if (!index_at(E, a->op, c, a->start[d], &i)) return -1;
             i = i < 0 ? 0 : i > last ? last : i;

@@ -300,7 +300,8 @@ static bool take_access(Parse *P, TileOp *op) {
     int rank = P->p->tensors.data[op->tensor].rank;
     for (int d = 0; d < rank; d++)
         if ((d && !expect(P, ",")) || !take_coord(P, &op->coord[d], &op->each[d])) return false;
-    return expect(P, "]");
+    if (!expect(P, "]") || !take(P, "columns")) return !P->failed;
+    return take_int(P, &op->width) && expect(P, "from") && take_int(P, &op->from_column);
 }
 
 static bool take_buffer(Parse *P, TileOp *op) {
@@ -800,6 +801,7 @@ static bool parse_tensor(Parse *P) {
     if (!take_role(P, &t)) return false;
     t.blocked = take(P, "blocked");
     t.bare_q = take(P, "bare_q");
+    t.rows = take(P, "rows");
     if (t.role == TENSOR_INPUT) {
         if (t.index != p->inputs.n)
             return fail(P, "input %d stands where %d is due", t.index, p->inputs.n);

@@ -30,8 +30,10 @@ bool tensor_may_be_absent(TensorRole role) {
     return role == TENSOR_STATE0 || role == TENSOR_DSTATE;
 }
 
+bool tile_is_matrix(const TileTensor *t) { return traits[t->role].matrix || t->rows; }
+
 bool tile_is_operand(const TileProgram *p, const TileTensor *t) {
-    return traits[t->role].matrix && tile_is_read(p, t);
+    return tile_is_matrix(t) && tile_is_read(p, t);
 }
 
 bool tile_is_index(const TileTensor *t) {

@@ -30,7 +30,8 @@ static bool reserved(const char *name) {
         size_t n = strlen(ex_syms[s].name);
         if (strncmp(name, ex_syms[s].name, n)) continue;
         size_t digits = strspn(name + n, "0123456789");
-        if (!name[n + digits] && (digits > 0) == ex_syms[s].indexed) return true;
+        if (!name[n + digits] && (digits > 0 ? ex_syms[s].indexed > 0 : ex_syms[s].indexed != 1))
+            return true;
     }
     return false;
 }
@@ -227,6 +228,7 @@ static void print_access(Out *o, const TileOp *op) {
         if (!own_tile(o->k, c)) ex(o, " ", c->at);
     }
     text_puts(o->text, "]");
+    if (op->width) text_printf(o->text, " columns %d from %d", op->width, op->from_column);
 }
 
 // "rowmax over N of ", "prefix strict sum over T by 16 of "
@@ -544,7 +546,8 @@ static void tensor(Out *o, const TileTensor *t) {
     text_printf(o->text, "] %s", is->name);
     if (is->indexed) text_printf(o->text, " %d", t->index);
     if (t->blocked) text_puts(o->text, " blocked");
-    text_puts(o->text, t->bare_q ? " bare_q\n" : "\n");
+    if (t->bare_q) text_puts(o->text, " bare_q");
+    text_puts(o->text, t->rows ? " rows\n" : "\n");
 }
 
 static void plan(Out *o, const TilePlan *plan) {

@@ -364,7 +364,7 @@ bool verify_access(Verify *V, const TileValue *v) {
     }
     if (!scatters && count != v->rank)
         return verify_fail(V, "an axis of %%%s is no coordinate of '%s'", v->name, t->name);
-    return verify_blocks(V, v);
+    return verify_columns(V, t) && verify_blocks(V, v);
 }
 
 static bool verify_load(Verify *V) {
@@ -925,6 +925,9 @@ static bool check_tensor(Verify *V, int i) {
     for (int d = 0; d < t->rank; d++)
         if (!verify_ex(V, t->extent[d], EX_I32, &s)) return false;
     if (!verify_blocked(V, t)) return false;
+    if (t->rows &&
+        (t->role != TENSOR_INPUT || t->rank < 2 || t->extent[t->rank - 1]->op != EX_CONST))
+        return verify_fail(V, "tensor '%s' has no rows for products", t->name);
     bool listed = t->index >= 0 && t->index < V->p->inputs.n && V->p->inputs.data[t->index] == i;
     if (tile_is_index(t) && (t->dtype != DT_I32 || V->p->batch == BATCH_DENSE))
         return verify_fail(V, "tensor '%s' does not say where rows lie", t->name);

@@ -54,8 +54,12 @@ bool verify_own(Verify *V); // the sizes of sequences   tile_verify_own.c
 
 // ---- the current op
 bool verify_access(Verify *V, const TileValue *v); // its tensor and coordinates, for a tile like v
-bool verify_axis(Verify *V);                       // that it is over can be gone along
-bool verify_body(Verify *V, bool binds);           // its body; binds: its axis is known there
+bool verify_columns(
+    Verify *V,
+    const TileTensor
+        *t); // some of them: a constant number, along an axis of as many   tile_verify_columns.c
+bool verify_axis(Verify *V);             // that it is over can be gone along
+bool verify_body(Verify *V, bool binds); // its body; binds: its axis is known there
 bool verify_carry_counts(Verify *V);
 bool verify_carry(Verify *V); // what its body yields fits what it carries
 bool verify_carried(Verify *V, const TileValue *inside, const TileValue *other, const char *what);

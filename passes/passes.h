@@ -133,7 +133,11 @@ Candidates pass_neighbours(Arena *a, const Stream *s, const PassOptions *o, cons
 // Whether there is a tile program for it at all: a head's columns are one tile, whose extent
 // tile_verify bounds. False with an error otherwise.
 enum { PASS_MAX_DIM = 1 << 16 };
+enum { PASS_MAX_WIDTHS = 3 }; // of rows that dots and norms are of, beside D
 bool pass_accepts(const RowProgram *row, Diags *diags);
+// Whether a pair's score is made of that row; the widths other than D of those rows, and how many they are.   passes/tile/build.c
+bool pass_uses_row(const RowProgram *row, RowSide side, int of);
+int pass_widths(const RowProgram *row, int *width);
 // Whether it can be had in a layout.   passes/tile/sequences.c
 bool pass_accepts_layout(const RowProgram *row, BatchLayout batch, Diags *diags);
 bool pass_accepts_recurrence_layout(const RecProgram *rec, BatchLayout batch, Diags *diags);

@@ -93,8 +93,23 @@ static bool accepts(Span span, int D, int Dv, Diags *diags) {
     return false;
 }
 
+static bool accepts_rows(const RowProgram *row, Diags *diags) {
+    int width[PASS_MAX_WIDTHS], n = pass_widths(row, width);
+    if (n > PASS_MAX_WIDTHS)
+        diag_error(diags, row->span, "'%s' multiplies rows of %d widths beside D: at most %d",
+                   row->name, n, PASS_MAX_WIDTHS);
+    for (int i = 0; i < n && n <= PASS_MAX_WIDTHS; i++)
+        if (width[i] > PASS_MAX_DIM) {
+            diag_error(diags, row->span,
+                       "'%s' multiplies rows of %d channels; up to %d are supported", row->name,
+                       width[i], PASS_MAX_DIM);
+            return false;
+        }
+    return n <= PASS_MAX_WIDTHS;
+}
+
 bool pass_accepts(const RowProgram *row, Diags *diags) {
-    return accepts(row->span, row->D, row->Dv, diags);
+    return accepts(row->span, row->D, row->Dv, diags) && accepts_rows(row, diags);
 }
 
 static TileProgram *algorithm(TileProgram *p, const PassOptions *o) {
@@ -112,6 +127,21 @@ TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
     return algorithm(pass_build(a, s, &effective), o);
 }
 
+// Matrix instructions of GPUs multiply elements of one type.
+static bool accepts_types(const RowProgram *row, const PassOptions *o, Diags *diags) {
+    for (int side = 0; side < ROW_SIDES && o->target.kind != KIND_HOST; side++)
+        for (int i = 1; i < row->rows[side].n; i++) {
+            int input = row->rows[side].data[i].input;
+            const RowInput *in = input < 0 ? NULL : &row->inputs.data[input];
+            if (!in || in->dtype == o->dtype || !pass_uses_row(row, (RowSide)side, i)) continue;
+            diag_error(diags, in->span,
+                       "'%s' is %s, and on %s q and k are %s here: products are of one type",
+                       in->name, dtype_name(in->dtype), o->target.name, dtype_name(o->dtype));
+            return false;
+        }
+    return true;
+}
+
 // With its extents, which is when the schedule is chosen.
 static TileProgram *tiled(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
     if (!pass_accepts(s->row, diags)) return NULL;
@@ -121,6 +151,7 @@ static TileProgram *tiled(Arena *a, const Stream *s, const PassOptions *o, Diags
                    o->target.name);
         return NULL;
     }
+    if (!accepts_types(s->row, o, diags)) return NULL;
     TileProgram *p = pass_algorithm(a, s, o);
     return steps(p, FUSED, TILED, o, diags) ? p : NULL;
 }

@@ -123,7 +123,9 @@ enum AbiTensorFlag {
     ABI_RESTORED =
         16, // ZEROED, one i32: each launch leaves it 0. The runtime may give a word of the
             // code's variable ABI_WORDS in its place, and zero nothing
-    ABI_TENSOR_FLAGS = 31,
+    ABI_ROWS =
+        32, // INPUT: rows of heads that must divide H; of keys, in other layouts than the dense one, Hkv
+    ABI_TENSOR_FLAGS = 63,
 };
 
 #define ABI_WORDS "attn_words" // PTX: zeros, i32, as many as the code likes

@@ -288,6 +288,25 @@ static attn_status check_groups(Binder *x) {
     return ATTN_OK;
 }
 
+// Row inputs have heads of their own, each for as many of the queries' (or keys').
+static attn_status check_row_inputs(Binder *x) {
+    const int64_t *s = x->b->size;
+    for (uint32_t i = 0; i < x->v->ntensors; i++) {
+        const AbiTensor *t = &x->v->tensors[i];
+        if (!(t->flags & ABI_ROWS) || !x->tensor[i]) continue;
+        int64_t ignored, n = x->tensor[i]->shape[is_dense(x->v) ? 1 : t->rank - 2];
+        int first = lone_size(x->v, &t->extent[0], &ignored);
+        bool keys = !is_dense(x->v) && first != ABI_SIZE_TQ;
+        int of = keys ? ABI_SIZE_HKV : ABI_SIZE_H;
+        if (x->by[of] && (n == 0 ? s[of] != 0 : s[of] % n != 0))
+            FAIL("%s: %lld heads do not divide %s = %lld", t->name, (long long)n,
+                 keys ? "Hkv" : "H", (long long)s[of]);
+        if (x->by[of] && n * s[ABI_SIZE_H] > INT32_MAX)
+            FAIL("%s: %lld heads are too many", t->name, (long long)n);
+    }
+    return ATTN_OK;
+}
+
 static attn_status dense_sizes(Binder *x) {
     int64_t *s = x->b->size;
     if (!x->by[ABI_SIZE_Q_OFFSET]) {
@@ -376,7 +395,8 @@ static attn_status batch_sizes(Binder *x) {
 }
 
 static attn_status attention_sizes(Binder *x) {
-    return is_dense(x->v) ? dense_sizes(x) : batch_sizes(x);
+    attn_status status = is_dense(x->v) ? dense_sizes(x) : batch_sizes(x);
+    return status ? status : check_row_inputs(x);
 }
 
 // ---- those of recurrences

@@ -63,6 +63,13 @@ static void print_hash(Text *out, Arena *a, const RowProgram *row, const Ex *e) 
 static void print_row(Text *out, Arena *a, const RowProgram *row) {
     const Ex *clauses[] = {row->score, row->modified, row->mask, row->weight, row->output};
     text_printf(out, "%s %d %d", row->name, row->D, row->Dv);
+    if (row->v_in_k) text_puts(out, " v in k");
+    for (int i = 1; i < row->dots.n; i++)
+        text_printf(out, "\n%s", row_product_name(row, SYM_DOT, i));
+    for (int side = 0; side < ROW_SIDES; side++)
+        for (int i = 1; i < row->rows[side].n; i++)
+            text_printf(out, "\n%s",
+                        row_product_name(row, side == ROW_KEYS ? SYM_SQK : SYM_SQQ, i));
     for (int i = 0; i < row->inputs.n; i++) {
         const RowInput *in = &row->inputs.data[i];
         text_printf(out, "\n%s %s %d %d", in->name, dtype_name(in->dtype), in->grad, in->bare_q);

@@ -128,9 +128,21 @@ static Status headline(Bench *x, const Launch *l) {
 
 static unsigned phases(const Bench *x) { return x->o->phases ? x->o->phases : OPTIONS_FWD; }
 
-static double products(const Bench *x, const Binding *b) {
+// The channels that a pair's score multiplies.
+static int score_columns(Arena *a, const Variant *v) {
+    TxNodes nodes = tx_nodes(a, &v->clause[CLAUSE_SCORE], 1);
+    bool *used = ARENA_ARRAY(a, bool, v->dots.n);
+    int columns = 0;
+    for (int i = 0; i < nodes.n; i++)
+        if (tx_is_sym(nodes.data[i], TS_DOT)) used[nodes.data[i]->index] = true;
+    for (int i = 0; i < v->dots.n; i++)
+        if (used[i]) columns += v->rows[ROW_KEYS].data[v->dots.data[i].row[ROW_KEYS]].width;
+    return columns;
+}
+
+static double products(const Bench *x, const Binding *b, int score) {
     int D = b->sig->D, Dv = b->sig->Dv, columns = 0;
-    if (phases(x) & OPTIONS_FWD) columns += D + Dv;
+    if (phases(x) & OPTIONS_FWD) columns += score + Dv;
     if (phases(x) & OPTIONS_BWD) columns += 3 * D + 2 * Dv;
     return 2 * bind_pairs(b) * columns;
 }
@@ -152,13 +164,15 @@ static double steps(const Binding *b, const Variant *v) {
 static Row measured(const Bench *x, const Launch *l, const Compile *c, const Binding *b,
                     double inside, double touched, double ms) {
     static const char *const names[] = {"", "fwd", "bwd", "fwd,bwd"};
+    const Variant *v = c->variants.data[0];
     Row r = {.file = c->options.source.path,
              .target = target_get(c->options.target)->name,
              .phase = names[phases(x)],
              .binding = b,
              .dtype = l->dtype,
              .ms = ms,
-             .flop = b->sig->recurrence ? steps(b, c->variants.data[0]) : products(x, b) * inside,
+             .flop = b->sig->recurrence ? steps(b, v)
+                                        : products(x, b, score_columns(c->arena, v)) * inside,
              .bytes = tensor_bytes(b, touched),
              .inside = inside};
     if (x->peak.flops > 0 && x->peak.bytes > 0) { // the nearer of the two limits

@@ -66,6 +66,14 @@ static bool make_outputs(Oracle *x, const Binding *b, unsigned asked) {
     return x->room;
 }
 
+// How many times as many terms a sum of dots may have as one of q and k.
+static double wider(const Variant *v) {
+    double terms = 0;
+    for (int i = 0; i < v->dots.n; i++)
+        terms += v->rows[ROW_KEYS].data[v->dots.data[i].row[ROW_KEYS]].width;
+    return terms > v->D ? terms / v->D : 1;
+}
+
 // The reference's arguments are q, k, v (unless it is in k), the inputs, then what comes out: o, and emits or the state.
 static RefRun reference(Oracle *x, const Variant *v, const Binding *b, const void *const *in,
                         const OracleAsk *ask) {
@@ -89,7 +97,7 @@ static RefRun reference(Oracle *x, const Variant *v, const Binding *b, const voi
         r.emits_written = x->written + o + 1;
         r.o_size = x->o_size;
         r.kinks = b->sig->backward;
-        r.dot_error = ask->dot_error;
+        r.dot_error = ask->dot_error * wider(v);
         r.rows = ask->rows;
         r.o_error = tensor_tolerance(b->sig->args.data[0].dtype);
     }

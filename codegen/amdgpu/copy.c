@@ -23,6 +23,7 @@ typedef struct Copy {
     int tile_rows, size;    // along the former; columns the tensor has along the latter
     int cols;               // and the tile
     Val ncols;              // i32: columns the tensor has for this tile, NULL: all of it
+    int from;               // the first of them
 } Copy;
 
 typedef struct AmPending {
@@ -61,7 +62,8 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
            c.t->extent[c.col_dim]->op == EX_CONST && "rows of contiguous columns");
     c.tile_rows = cg->k->axes[op->coord[c.tiled_dim].axis].extent;
     c.cols = cg->k->axes[op->coord[c.col_dim].axis].extent;
-    c.size = c.t->extent[c.col_dim]->i;
+    c.size = tile_columns(cg->p, op);
+    c.from = op->from_column;
     return c;
 }
 
@@ -71,7 +73,9 @@ static Val columns_of(Cg *cg, const TileOp *op, const Copy *c) {
     return cg_sub(cg, cg_i32(cg, c->size), first_index(cg, &op->coord[c->col_dim]));
 }
 
-static bool by_elements(const Copy *c) { return c->size * c->tile.elem % HOME_PIECE != 0; }
+static bool by_elements(const Copy *c) {
+    return c->size * c->tile.elem % HOME_PIECE || c->from * c->tile.elem % HOME_PIECE;
+}
 static int loads_of(const Copy *c) { return c->tile.transposed ? 4 : 1; }
 static int load_columns(const Copy *c) {
     return c->tile.transposed ? 4 : HOME_PIECE / c->tile.elem;
@@ -161,7 +165,7 @@ static Val tile_base(Cg *cg, const TileOp *op, const Copy *c) { // ptr addrspace
         Val i = cg_sext(cg, first_index(cg, &op->coord[d]), cg->i64);
         sum = cg_add(cg, sum, cg_mul(cg, i, cg_stride(cg, op->tensor, d)));
     }
-    Val p = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
+    Val p = LLVMBuildAddrSpaceCast(cg->b, cg_origin(cg, op),
                                    LLVMPointerTypeInContext(cg->c, AM_GLOBAL), "");
     return cg_element(cg, cg_dtype(cg, c->t->dtype), p, sum);
 }

@@ -24,10 +24,11 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
     Access a = {.is = cg_access(cg, op, v, cg_i64(cg, 0), 1, 1)};
     const TileTensor *t = a.is.t;
     a.n = am_elements(cg, a.is.f);
-    Val p = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
+    Val p = LLVMBuildAddrSpaceCast(cg->b, cg_origin(cg, op),
                                    LLVMPointerTypeInContext(cg->c, AM_GLOBAL), "");
     a.base = step_by(cg, &a, p, a.is.begin);
-    a.whole = tensor_traits(t->role)->matrix && a.is.cols && t->extent[t->rank - 1]->i % 8 == 0;
+    a.whole = tile_is_matrix(t) && a.is.cols && tile_columns(cg->p, op) % 8 == 0 &&
+              op->from_column % 8 == 0;
     return a;
 }
 
@@ -47,15 +48,18 @@ static Val column_inside(Cg *cg, const Access *a, Val col, int last) {
     return cg_less(cg, col, columns_of(cg, a));
 }
 
+// Columns from a lane's part to the next one's. WMMA: in turn, also of what each lane has all of.
+static int unit_of(Cg *cg, const Access *a) { return am_state(cg)->wmma ? 1 : am_unit(a->is.f); }
+
 // This lane's element e.
 static Val column_of(Cg *cg, const Access *a, int e) {
-    Val mine = cg_times(cg, am_state(cg)->part, am_unit(a->is.f));
+    Val mine = cg_times(cg, am_state(cg)->part, unit_of(cg, a));
     return cg_plus(cg, mine, am_column(cg, a->is.f, e));
 }
 
 // The greatest column that any lane's element e is.
 static int greatest(Cg *cg, const Access *a, int e) {
-    return am_column(cg, a->is.f, e) + (am_state(cg)->parts - 1) * am_unit(a->is.f);
+    return am_column(cg, a->is.f, e) + (am_state(cg)->parts - 1) * unit_of(cg, a);
 }
 
 // ---- stores

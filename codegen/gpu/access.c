@@ -10,7 +10,7 @@ static Val scaled(Cg *cg, Val index, Val by) { return cg_mul(cg, cg_sext(cg, ind
 
 // All columns of the tensor, or a tile of them, the last of which may have fewer.
 static void find_columns(Cg *cg, CgAccess *a, const TileAxis *axis, Val first, int d, int each) {
-    int all = a->t->extent[d]->i;
+    int all = tile_columns(cg->p, a->op);
     assert(d == a->t->rank - 1 && a->t->extent[d]->op == EX_CONST);
     a->cols = axis->whole ? all : axis->extent;
     if (axis->whole) return;

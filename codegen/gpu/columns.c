@@ -21,7 +21,8 @@ static Val number_at(Cg *cg, const TileOp *op, const TileValue *v, int d, const 
     Val i = cg_times(cg, first, cg->k->axes[axis].extent);
     i = cg_add(cg, i, cg_thread_part(cg, v->layout, axis));
     i = cg_plus(cg, i, part[axis]);
-    Val has = cg_less(cg, i, cg_extent(cg, op->tensor, d));
+    bool some = op->width && d == cg->p->tensors.data[op->tensor].rank - 1;
+    Val has = cg_less(cg, i, some ? cg_i32(cg, op->width) : cg_extent(cg, op->tensor, d));
     *in = cg_and(cg, *in, has);
     return i;
 }
@@ -44,8 +45,8 @@ static Place place_of(Cg *cg, const TileOp *op, const TileValue *v, const int *p
     }
     if (tile_scatters(op)) at = cg_add(cg, at, cg_scatter_offset(cg, op, places));
     at = cg_select(cg, in, at, cg_i64(cg, 0));
-    Val base = LLVMBuildAddrSpaceCast(cg->b, cg_pointer(cg, op->tensor),
-                                      LLVMPointerTypeInContext(cg->c, 1), "");
+    Val base =
+        LLVMBuildAddrSpaceCast(cg->b, cg_origin(cg, op), LLVMPointerTypeInContext(cg->c, 1), "");
     return (Place){cg_element(cg, cg_dtype(cg, t->dtype), base, at), in};
 }
 

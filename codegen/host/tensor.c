@@ -46,7 +46,8 @@ static Access access(Cg *cg, const TileOp *op, const TileValue *v) {
     for (int i = 0; i < TILE_MAX_AXES; i++) a.dim_of[i] = -1, a.index[i] = cg_i64(cg, 0);
     for (int d = 0; d < t->rank; d++) {
         const TileCoord *c = &op->coord[d];
-        a.extent[d] = cg_extent(cg, op->tensor, d);
+        a.extent[d] =
+            op->width && d == t->rank - 1 ? cg_i32(cg, op->width) : cg_extent(cg, op->tensor, d);
         a.stride[d] = cg_stride(cg, op->tensor, d);
         a.each |= op->each[d];
         if (op->each[d]) continue;
@@ -61,7 +62,7 @@ static Access access(Cg *cg, const TileOp *op, const TileValue *v) {
         Val at = cg_sext(cg, a.first[d], cg->i64);
         offset = cg_add(cg, offset, cg_mul(cg, at, a.stride[d]));
     }
-    a.base = cg_element(cg, cg_dtype(cg, t->dtype), cg_pointer(cg, op->tensor), offset);
+    a.base = cg_element(cg, cg_dtype(cg, t->dtype), cg_origin(cg, op), offset);
     return a;
 }
 
@@ -120,7 +121,8 @@ static Val iota(Ty t, int lanes) {
 static bool always_inside(Cg *cg, const Access *a, int d) {
     const Ex *extent = cg->p->tensors.data[a->op->tensor].extent[d], *at = a->op->coord[d].at;
     return ex_is_i32(at, 0) && extent->op == EX_CONST &&
-           extent->i >= host_extent(cg, a->op->coord[d].axis);
+           (d == a->rank - 1 ? tile_columns(cg->p, a->op) : extent->i) >=
+               host_extent(cg, a->op->coord[d].axis);
 }
 
 // Which of the elements along an axis (-1: the one) from a->index on are inside; NULL: all are

@@ -29,7 +29,7 @@ static Val first_index(Cg *cg, const TileCoord *at) {
 }
 
 // Which dimensions are the tile's rows and columns.
-static void find_dims(Copy *c, const TileTensor *t) {
+static void find_dims(const TileProgram *p, Copy *c, const TileTensor *t) {
     for (int d = 0; d < t->rank; d++) {
         if (c->op->coord[d].axis < 0) continue;
         if (c->op->coord[d].axis == c->tile.row_axis) c->row_dim = d;
@@ -38,7 +38,7 @@ static void find_dims(Copy *c, const TileTensor *t) {
     assert(c->row_dim >= 0 && c->col_dim == t->rank - 1 &&
            "rows along the tiled axis, columns contiguous");
     assert(t->extent[c->col_dim]->op == EX_CONST);
-    c->size = t->extent[c->col_dim]->i;
+    c->size = tile_columns(p, c->op);
 }
 
 // Of columns that are tiled, the last tile may have fewer.
@@ -59,9 +59,9 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
     Copy c = {.op = op, .tile = tile_shared(cg->p, cg->k, buffer), .row_dim = -1, .col_dim = -1};
     Val stage = cg_times(cg, cg_uniform(cg, op->stage), c.tile.bytes);
     c.dst = cg_add(cg, cg->value[buffer->id].mem, stage);
-    find_dims(&c, t);
+    find_dims(cg->p, &c, t);
     find_columns(cg, &c);
-    c.base = cg_ptrtoint(cg, cg_pointer(cg, op->tensor), cg->i64);
+    c.base = cg_ptrtoint(cg, cg_origin(cg, op), cg->i64);
     for (int pass = 0; pass < 2; pass++)
         for (int d = 0; d < t->rank; d++) {
             if (pass != (d == c.row_dim) || op->each[d]) continue;
@@ -201,7 +201,7 @@ void nv_copy(Cg *cg, const TileOp *op) {
         diag_error(cg->diags, op->span, "%s copies rows; the places of columns are said one by one",
                    cg->target->name);
     c.when = op->when ? cg_uniform(cg, op->when) : NULL;
-    if (c.size * c.tile.elem % 16 == 0) {
+    if (c.size * c.tile.elem % 16 == 0 && op->from_column * c.tile.elem % 16 == 0) {
         copy_pieces(cg, &c);
         return;
     }

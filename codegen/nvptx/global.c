@@ -32,7 +32,7 @@ static Val columns_before(Cg *cg, const CgAccess *a) {
 static CgAccess access_of(Cg *cg, const TileOp *op, const TileValue *v) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     int elem = dtype_bytes(t->dtype);
-    Val from = cg_ptrtoint(cg, cg_pointer(cg, op->tensor), cg->i64);
+    Val from = cg_ptrtoint(cg, cg_origin(cg, op), cg->i64);
     CgAccess a =
         cg_access(cg, op, v, from, elem, t->blocked ? BLOCK_BYTES / TILE_BLOCK_COLUMNS : elem);
     int all = a.cols, own = all ? warp_columns(a.f) : 0;
@@ -149,7 +149,7 @@ static void store_plain_row(Cg *cg, const CgAccess *a, int m, int r) {
     Blk done = cg_if(cg, cg_less(cg, row, a->nrows), "row");
     Val at = row_begin(cg, a, row);
     at = address(cg, at, col0, elem_of(a));
-    bool aligned = tensor_traits(a->t->role)->matrix || a->t->role == TENSOR_WORK;
+    bool aligned = tile_is_matrix(a->t) || a->t->role == TENSOR_WORK;
     bool pairs = aligned && !a->ncols && a->cols % 8 == 0 && a->t->dtype == DT_F32;
     Val end = a->ncols ? a->ncols : cg_i32(cg, a->cols);
     for (int n = 0; 8 * n < a->cols; n++)

@@ -13,9 +13,11 @@ static const char *name_of(void *ctx, ExSym sym, int index) {
     const Printing *p = ctx;
     switch ((int)sym) {
     case SYM_PARAM: return p->x->names.data[index].name;
-    case SYM_DOT: return "dot(q, k)";
-    case SYM_SQQ: return "sqnorm(q)";
-    case SYM_SQK: return "sqnorm(k)";
+    case SYM_DOT:
+    case SYM_SQQ:
+    case SYM_SQK:
+        if (index > 0) return row_product_name(p->x->s->row, sym, index);
+        return sym == SYM_DOT ? "dot(q, k)" : sym == SYM_SQQ ? "sqnorm(q)" : "sqnorm(k)";
     case SYM_SQV: return "sqnorm(v)";
     case SYM_SQO: return "sqnorm(o)";
     default: return p->row.name(p->row.ctx, sym, index);

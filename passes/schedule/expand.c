@@ -324,6 +324,7 @@ static TileOp *fill(Expand *e, const TileOp *load, const Ex *tile, int axis) {
     op->tensor = load->tensor;
     memcpy(op->coord, load->coord, sizeof op->coord);
     memcpy(op->each, load->each, sizeof op->each);
+    op->from_column = load->from_column, op->width = load->width;
     for (int d = 0; tile && d < e->p->tensors.data[load->tensor].rank; d++) {
         op->coord[d].at = tidy(e, ex_subst(e->x, op->coord[d].at, SYM_TILE, axis, tile));
         bool its = op->coord[d].axis >= 0 && tile_root_axis(e->k, op->coord[d].axis) == axis;

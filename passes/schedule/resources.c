@@ -1,6 +1,6 @@
 // resources.c: see resources.h.
 //
-// A tensor that is copied has one buffer, however many loops copy it, and so have weights that go through shared memory. What maps make
+// Tiles of a tensor that are copied have one buffer, however many loops copy them, and so have weights that go through shared memory. What maps make
 // together there, and numbers of a step, have places of their own in each of the loops that a sweep becomes.
 //
 // A value lives from the operation that makes it to the last that reads it, around all loops between the two. What is
@@ -66,10 +66,31 @@ static int classes_of(const TileKernel *k, const TileOp *op) {
     return !masked ? 1 : tile_is_bound(k) ? 3 : 2;
 }
 
+static int copied(const Block *b, const TileOp *load) {
+    return stages_of(b, load) * tile_shared(b->p, &b->k, load->results.data[0]).bytes;
+}
+
+static bool same_tiles(const TileOp *a, const TileOp *b) {
+    return b->kind == TILE_LOAD && a->tensor == b->tensor && a->from_column == b->from_column &&
+           a->width == b->width &&
+           pass_axes_of(a->results.data[0]) == pass_axes_of(b->results.data[0]);
+}
+
+// Of the first load of those tiles of a tensor; 0: of another operation.
+static int buffer_of(const Block *b, const TileOp *load) {
+    const TileBlock *body = &b->k.body;
+    if (load->kind != TILE_LOAD) return 0;
+    int bytes = copied(b, load);
+    for (const TileOp *op = tile_next(body, NULL); op != load; op = tile_next(body, op))
+        if (same_tiles(load, op)) return 0;
+    for (const TileOp *op = tile_next(body, load); op; op = tile_next(body, op))
+        if (same_tiles(load, op) && copied(b, op) > bytes) bytes = copied(b, op);
+    return bytes;
+}
+
 int pass_shared(const Block *b) {
     const TileKernel *k = &b->k;
-    Arena *scratch = arena_new();
-    int *copied = ARENA_ARRAY(scratch, int, b->p->tensors.n + 1), sum = 0;
+    int sum = 0;
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         bool makes = tile_op_info(op->kind)->flags & OP_MAKES && op->kind != TILE_BESIDE;
         for (int i = 0; makes && i < op->results.n; i++) {
@@ -77,13 +98,8 @@ int pass_shared(const Block *b) {
             int places = !is_shared(b, v) ? 0 : goes_through(b, v) ? 1 : classes_of(k, op);
             sum += places * tile_shared(b->p, k, v).bytes;
         }
-        int stages = op->kind == TILE_LOAD ? stages_of(b, op) : 0;
-        if (!stages) continue;
-        int bytes = stages * tile_shared(b->p, k, op->results.data[0]).bytes;
-        if (bytes > copied[op->tensor]) copied[op->tensor] = bytes;
+        sum += buffer_of(b, op);
     }
-    for (int i = 0; i < b->p->tensors.n; i++) sum += copied[i];
-    arena_free(scratch);
     return sum;
 }
 

@@ -237,11 +237,29 @@ static bool all_few(const TileProgram *p) {
     return true;
 }
 
+bool sm80_reads_rows(const TileProgram *p, const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_LOAD && (op->width || p->tensors.data[op->tensor].rows)) return true;
+    return false;
+}
+
+// Several products of a pair in registers, as row inputs and slices have: fewer keys at a time.
+static void fit_registers(const TileProgram *p, Knobs *s) {
+    enum { LEAST = 16 };
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileKernel *k = p->kernels.data[i];
+        if (k->purpose != PURPOSE_ATTENTION || sm80_is_few(k) || !sm80_reads_rows(p, k)) continue;
+        while (s->keys > LEAST && registers_of(p, k, *s) > REGISTERS / (32 * s->warps * s->blocks))
+            s->keys /= 2;
+    }
+}
+
 // The one place where a program's shape is chosen.
 static bool choose(const TileProgram *p, const PassOptions *o, Diags *diags, Knobs *s) {
     *s = shape_for(p);
     if (s->keys > CROWDED_KEYS && is_crowded(p)) s->keys = CROWDED_KEYS;
     if (s->keys > DENSE_KEYS && reads_dense(p)) s->keys = DENSE_KEYS;
+    fit_registers(p, s);
     if (o->schedule.said && !all_few(p) && !knobs_take(s, FORM_SM80, &o->schedule, diags))
         return false;
     return all_legal(p, *s, o, diags);

@@ -10,6 +10,7 @@ enum { SM80_WARP_ROWS = 16 }; // one m16 tile of a warp
 Block sm80_block(const TileProgram *p, const TileKernel *k, Knobs s);
 
 bool sm80_has_product(const TileKernel *k);
+bool sm80_reads_rows(const TileProgram *p, const TileKernel *k); // row inputs, or slices of rows
 // Whether a kernel is one of these.
 bool sm80_is_few(const TileKernel *k);
 // Their shape; false with an error where a choice that was asked for cannot be.

@@ -1,7 +1,7 @@
 // sm90.c: how Hopper runs a kernel: tile extents, and which form of schedule.
 //
 // A kernel with products of 16-bit elements becomes one of roles (sm90_assign.c). Some kernels run as on sm_80: those without products,
-// in f32, or for a part of the keys of a few queries (passes/tile/split.c), and those with long bodies. Long
+// in f32, for a part of the keys of a few queries (passes/tile/split.c), with row inputs or slices, and those with long bodies. Long
 // bodies become functions, and a call needs the registers that a wgmma in flight holds.
 //
 // Shapes were measured: 64 rows of queries for each warpgroup; two warpgroups with 240 registers a
@@ -14,6 +14,7 @@
 #include "passes/mask/mask.h"
 #include "passes/schedule/expand.h"
 #include "passes/schedule/resources.h"
+#include "passes/schedule/sm80_few.h"
 #include "passes/schedule/strips.h"
 
 #include <assert.h>
@@ -164,7 +165,7 @@ static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     mapped = mapped && p->D <= MAX_COLUMNS;
     return dtype_half(p->dtype) && mapped && tiled && has_product(k) &&
            k->purpose == PURPOSE_ATTENTION && !sm90_has_long_body(k) && !goes_by_element(k) &&
-           !pass_makes_together(k);
+           !sm80_reads_rows(p, k) && !pass_makes_together(k);
 }
 
 // Once it has its extents: later passes change bodies, and with them what would be chosen.

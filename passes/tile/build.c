@@ -183,7 +183,8 @@ static void add_inputs(Build *b) {
                         .index = i,
                         .dtype = in->dtype,
                         .rank = in->rank,
-                        .bare_q = in->bare_q};
+                        .bare_q = in->bare_q,
+                        .rows = in->rows};
         for (int d = 0; d < in->rank; d++) t.extent[d] = in->extent[d];
         if (b->p->batch) places_input(&b->at, in, &t);
         int tensor = build_tensor(b, t);
@@ -223,20 +224,48 @@ void build_tensors(Build *b, Dtype t, bool emits) {
 // ---- kernels
 
 static void add_axis(Build *b, AxisRole role) {
-    static const char *const names[AX_COUNT] = {"M", "N", "D", "E", "S", "G"};
+    static const char *const names[AX_COUNT] = {"M", "N", "D", "E", "S", "G", "W", "X", "Y"};
     const Ex *size = NULL;
-    switch (role) {
-    case AX_M: size = build_rows(b); break;
-    case AX_N: size = build_size(b, SIZE_SK); break;
-    case AX_D: size = ex_i32(b->pool, b->row->D); break;
-    case AX_E: size = ex_i32(b->pool, b->row->Dv); break;
-    case AX_S: size = build_parts(b); break;
-    case AX_G: size = build_split_heads(b); break;
-    case AX_COUNT: break;
-    }
-    b->axis[role] = tile_axis(b->k, names[role], size, role == AX_D || role == AX_E);
+    if (role == AX_M)
+        size = build_rows(b);
+    else if (role == AX_N)
+        size = build_size(b, SIZE_SK);
+    else if (role == AX_S)
+        size = build_parts(b);
+    else if (role == AX_G)
+        size = build_split_heads(b);
+    else
+        size = ex_i32(b->pool, role == AX_D   ? b->row->D
+                               : role == AX_E ? b->row->Dv
+                                              : b->width[role - AX_W]);
+    bool whole = role == AX_D || role == AX_E || role >= AX_W;
+    b->axis[role] = tile_axis(b->k, names[role], size, whole);
     bool single = role == AX_S || role == AX_G; // parts and heads are never tiled
     if (single) b->k->axes[b->axis[role]].extent = 1;
+}
+
+bool pass_uses_row(const RowProgram *row, RowSide side, int of) {
+    bool used = ex_uses(row->modified, side == ROW_QUERIES ? SYM_SQQ : SYM_SQK, of);
+    for (int i = 0; i < row->dots.n; i++) {
+        const RowDot *d = &row->dots.data[i];
+        for (int k = 0; k < d->pairs.n && ex_uses(row->modified, SYM_DOT, i); k++)
+            used |= d->pairs.data[k].row[side] == of;
+    }
+    return used;
+}
+
+// Widths of the rows that dots and norms are of, beside D.
+int pass_widths(const RowProgram *row, int *width) {
+    int n = 0;
+    for (int side = 0; side < ROW_SIDES; side++)
+        for (int i = 1; i < row->rows[side].n; i++) {
+            int w = row->rows[side].data[i].width;
+            bool known = w == row->D || !pass_uses_row(row, (RowSide)side, i);
+            for (int k = 0; k < n && k < PASS_MAX_WIDTHS; k++) known |= width[k] == w;
+            if (!known && n < PASS_MAX_WIDTHS) width[n] = w;
+            n += !known;
+        }
+    return n;
 }
 
 // A grid over batches, heads and tiles of queries.
@@ -253,6 +282,10 @@ TileKernel *build_kernel(Build *b, TilePurpose purpose, const char *suffix, cons
     b->block = &k->body;
     b->env.n = 0;
     return k;
+}
+
+void build_width_axes(Build *b) {
+    for (int i = 0; i < b->nwidths; i++) add_axis(b, (AxisRole)(AX_W + i));
 }
 
 static AxisSet axis_set(const Build *b, int x, int y) {
@@ -305,7 +338,8 @@ static void by_row(Build *b, TileOp *op, int *n, const Ex *at) {
 }
 
 // [rows, head, columns]; a workspace has the part before, keys the page.
-static void set_places(Build *b, TileOp *op, int tensor, AxisRole rows, int columns) {
+static void set_places(Build *b, TileOp *op, int tensor, AxisRole rows, int columns,
+                       const Ex *head) {
     const Ex *index[2];
     bool queries = rows == AX_M, work = b->p->tensors.data[tensor].role == TENSOR_WORK;
     int n = 0, places = queries ? places_query(&b->at, build_query(b), index)
@@ -317,18 +351,19 @@ static void set_places(Build *b, TileOp *op, int tensor, AxisRole rows, int colu
         op->coord[n++] = (TileCoord){.axis = b->axis[rows], .at = index[i]};
     }
     if (queries)
-        by_row(b, op, &n, head_of_row(b));
+        by_row(b, op, &n, head);
     else
-        by_index(op, &n, key_head(b));
+        by_index(op, &n, head);
     if (columns != AX_NONE) by_tile(b, op, &n, (AxisRole)columns);
 }
 
 // [batch, head, rows, columns]; a workspace has the part before the rows, and where some heads have
 // none all batches' heads that do.
-static void set_coords(Build *b, TileOp *op, int tensor, AxisRole rows, int columns) {
+static void set_coords(Build *b, TileOp *op, int tensor, AxisRole rows, int columns,
+                       const Ex *head) {
     int n = 0;
     bool work = b->p->tensors.data[tensor].role == TENSOR_WORK;
-    if (b->p->batch) return set_places(b, op, tensor, rows, columns);
+    if (b->p->batch) return set_places(b, op, tensor, rows, columns, head);
     op->tensor = tensor;
     if (work && b->axis[AX_G] >= 0) {
         by_index(op, &n, tile_of(b, AX_G));
@@ -337,9 +372,9 @@ static void set_coords(Build *b, TileOp *op, int tensor, AxisRole rows, int colu
     } else {
         by_index(op, &n, ex_symbol(b->pool, SYM_B));
         if (rows == AX_M)
-            by_row(b, op, &n, head_of_row(b));
+            by_row(b, op, &n, head);
         else
-            by_index(op, &n, key_head(b));
+            by_index(op, &n, head);
     }
     if (work) by_index(op, &n, b->part ? b->part : tile_of(b, AX_S));
     if (rows == AX_M && b->packed)
@@ -349,18 +384,56 @@ static void set_coords(Build *b, TileOp *op, int tensor, AxisRole rows, int colu
     if (columns != AX_NONE) by_tile(b, op, &n, (AxisRole)columns);
 }
 
-TileValue *build_load(Build *b, const char *name, int tensor, AxisRole rows, int columns) {
+static const Ex *own_head(Build *b, AxisRole rows) {
+    return rows == AX_M ? head_of_row(b) : key_head(b);
+}
+
+static TileValue *load_of(Build *b, const char *name, int tensor, AxisRole rows, int columns,
+                          const Ex *head, int from, int width) {
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_LOAD, b->row->span);
-    set_coords(b, op, tensor, rows, columns);
+    op->from_column = from, op->width = width;
+    set_coords(b, op, tensor, rows, columns, head);
     uint8_t axes[2] = {(uint8_t)b->axis[rows]};
     if (columns != AX_NONE) axes[1] = (uint8_t)b->axis[columns];
     Dtype t = b->p->tensors.data[tensor].dtype;
     return tile_result(b->p, b->k, op, name, t, axes, columns == AX_NONE ? 1 : 2);
 }
 
+TileValue *build_load(Build *b, const char *name, int tensor, AxisRole rows, int columns) {
+    return load_of(b, name, tensor, rows, columns, own_head(b, rows), 0, 0);
+}
+
+AxisRole build_row_columns(const Build *b, RowSide side, int row) {
+    int width = b->row->rows[side].data[row].width;
+    for (int i = 0; i < b->nwidths; i++)
+        if (b->width[i] == width) return (AxisRole)(AX_W + i);
+    return AX_D;
+}
+
+// Of n heads, each for as many of the queries'; where rows are packed a tile is of one of the keys'.
+static const Ex *head_among(Build *b, RowSide side, const Ex *n) {
+    ExPool *x = b->pool;
+    bool queries = side == ROW_QUERIES;
+    const Ex *h = queries ? head_of_row(b) : ex_symbol(x, SYM_H);
+    const Ex *all = build_size(b, b->packed && !queries ? SIZE_HKV : SIZE_HQ);
+    if (ex_is_i32(n, 1)) return ex_i32(x, 0);
+    return n == all ? h : ex_2(x, EX_DIV, ex_2(x, EX_MUL, h, n), all);
+}
+
+TileValue *build_load_row(Build *b, const char *name, RowSide side, int row) {
+    const RowOperand *r = &b->row->rows[side].data[row];
+    const RowInput *in = r->input < 0 ? NULL : &b->row->inputs.data[r->input];
+    AxisRole rows = side == ROW_QUERIES ? AX_M : AX_N;
+    int tensor = in ? b->p->inputs.data[r->input] : rows == AX_M ? b->tensor_q : b->tensor_k;
+    int all = in ? in->extent[in->rank - 1]->i : b->row->D;
+    const Ex *head = in ? head_among(b, side, in->extent[1]) : own_head(b, rows);
+    return load_of(b, name, tensor, rows, build_row_columns(b, side, row), head, r->from,
+                   r->width < all ? r->width : 0);
+}
+
 void build_store(Build *b, int tensor, TileValue *v, int columns) {
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_STORE, b->row->span);
-    set_coords(b, op, tensor, AX_M, columns);
+    set_coords(b, op, tensor, AX_M, columns, own_head(b, AX_M));
     op->when = b->when;
     tile_arg(b->p, op, v);
 }
@@ -505,6 +578,13 @@ static const Ex *heads_of_group(Build *b) {
              *group = ex_2(x, EX_DIV, build_size(b, SIZE_HQ), groups);
     const Ex *most = ex_2(x, EX_DIV, ex_i32(x, SIZE_LIMIT), group);
     const Ex *fit = ex_2(x, EX_LE, build_size(b, SIZE_SQ), most);
+    for (int i = 0; i < b->row->inputs.n; i++) { // whose heads are others in a group
+        const RowInput *in = &b->row->inputs.data[i];
+        bool keys = in->rows && ex_uses(in->extent[2], SYM_SIZE, SIZE_SK);
+        if (!keys || ex_is_i32(in->extent[1], 1) || in->extent[1] == groups) continue;
+        const Ex *over = ex_2(x, EX_MOD, groups, ex_2(x, EX_MAX, in->extent[1], ex_i32(x, 1)));
+        fit = ex_2(x, EX_AND, fit, ex_2(x, EX_EQ, over, ex_i32(x, 0)));
+    }
     const Ex *tiles = ex_2(x, EX_MUL, build_size(b, SIZE_B), groups);
     if (!b->split) fit = ex_2(x, EX_AND, fit, ex_2(x, EX_LE, ex_symbol(x, SYM_WORKERS), tiles));
     return ex_select(x, fit, group, ex_i32(x, 0));
@@ -551,6 +631,7 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
         b.group = b.at.group = pass_size(
             p, "group", ex_2(b.pool, EX_DIV, build_size(&b, SIZE_HQ), build_size(&b, SIZE_HKV)));
     }
+    b.nwidths = pass_widths(row, b.width);
     build_tensors(&b, o->dtype, true);
     add_saved(&b);
     b.split = o->split && s->nsweeps == 1;

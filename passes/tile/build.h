@@ -10,7 +10,17 @@
 
 // The parts that axes play. Queries and keys of one head, columns of q and k and of v and o, and
 // the parts that the keys of a row are split into; the heads that are split, of all batches.
-typedef enum AxisRole { AX_M, AX_N, AX_D, AX_E, AX_S, AX_G, AX_COUNT } AxisRole;
+// The columns of rows of other widths than D.
+typedef enum AxisRole {
+    AX_M,
+    AX_N,
+    AX_D,
+    AX_E,
+    AX_S,
+    AX_G,
+    AX_W,
+    AX_COUNT = AX_W + PASS_MAX_WIDTHS
+} AxisRole;
 enum { AX_NONE = -1 };
 
 typedef struct Binding { // what a symbol of the streaming form stands for at this place
@@ -39,11 +49,13 @@ typedef struct Build {
     int group;             // the size: heads of a group
     Places at;             // where rows lie, unless the layout is dense
     int tensor_q, tensor_k, tensor_v, tensor_o, first_emit, first_saved;
-    int few;               // queries of launches that always have packed rows
-    bool split;            // keys of rows may be split between blocks
-    bool share;            // the main kernel is over parts too
-    const Ex *when;        // of stores; NULL: always
-    const Ex *part;        // that loads are of; NULL: the current one
+    int width[PASS_MAX_WIDTHS], nwidths; // those of AX_W and on
+    TileValue **tile[ROW_SIDES]; // of the kernel, or of the step: tiles of the row program's rows
+    int few;                     // queries of launches that always have packed rows
+    bool split;                  // keys of rows may be split between blocks
+    bool share;                  // the main kernel is over parts too
+    const Ex *when;              // of stores; NULL: always
+    const Ex *part;              // that loads are of; NULL: the current one
     TileValue *bare_score; // the modified score, masked or not; NULL where it may be -inf by itself
     TileValue **raw_shift; // by shift: the carried one's last value; NULL: it is not carried
     int *work_state;       // tensor of each state's part
@@ -75,6 +87,7 @@ void build_tensors(Build *b, Dtype t, bool emits); // q, k, v, o, inputs; emits
 int build_input(Build *b, int tensor);             // as which expressions read it
 
 // ---- operations, appended to b->block
+void build_width_axes(Build *b); // those of the rows' other widths
 TileOp *build_open_map(Build *b, int x, int y, Span span);
 TileValue *build_map(Build *b, const char *name, Dtype t, int x, int y, const Ex *e);
 TileValue *build_row(Build *b, const char *name, const Ex *e); // one f32 for each query
@@ -82,6 +95,9 @@ TileValue *build_reduce(Build *b, const char *name, ExOp op, AxisRole over, cons
                         Span span); // of the map, where e has none
 // Tiles along one axis or two (columns AX_NONE) of a tensor [batch, head, rows, columns]: of the rows' head, or of its keys'.
 TileValue *build_load(Build *b, const char *name, int tensor, AxisRole rows, int columns);
+// Of one of the row program's rows.
+TileValue *build_load_row(Build *b, const char *name, RowSide side, int row);
+AxisRole build_row_columns(const Build *b, RowSide side, int row);
 void build_store(Build *b, int tensor, TileValue *v, int columns);
 // What a loop carries: its start before the loop, its name in it, its last value after it.
 TileValue *build_carry(Build *b, TileOp *loop, const char *name, TileValue *start);

@@ -34,11 +34,12 @@ static TileValue *mma(Build *b, const char *name, TileValue *x, TileValue *y, Ti
 }
 
 // The sum of squares over the columns: sqnorm_q, sqnorm_k.
-static TileValue *sqnorm(Build *b, const char *name, TileValue *x, AxisRole rows) {
-    TileOp *map = build_open_map(b, rows, AX_D, b->row->span);
+static TileValue *sqnorm(Build *b, const char *name, TileValue *x, AxisRole rows,
+                         AxisRole columns) {
+    TileOp *map = build_open_map(b, rows, columns, b->row->span);
     const Ex *e = pass_operand(b->p, map, x);
     const Ex *square = ex_2(b->pool, EX_MUL, e, e);
-    return pass_out(b->p, b->k, map, name, DT_F32, square, EX_ROWSUM, b->axis[AX_D]);
+    return pass_out(b->p, b->k, map, name, DT_F32, square, EX_ROWSUM, b->axis[columns]);
 }
 
 // ---- a step
@@ -75,16 +76,51 @@ static const Ex *begin_element(Build *b, const Ex *e) {
     return ex_select(b->pool, ex_symbol(b->pool, SYM_MASK), e->args[2], e->args[1]);
 }
 
+// ---- rows
+
+// Those beside q or k, which is there.
+static void load_rows(Build *b, RowSide side, TileValue *first) {
+    const RowProgram *row = b->row;
+    b->tile[side] = ARENA_ARRAY(b->arena, TileValue *, row->rows[side].n + 1);
+    b->tile[side][0] = first;
+    for (int i = 1; i < row->rows[side].n; i++) {
+        int input = row->rows[side].data[i].input;
+        const char *name = input >= 0 ? row->inputs.data[input].name : first->name;
+        if (pass_uses_row(row, side, i)) b->tile[side][i] = build_load_row(b, name, side, i);
+    }
+}
+
+static void bind_squares(Build *b, RowSide side) {
+    bool keys = side == ROW_KEYS;
+    ExSym sym = keys ? SYM_SQK : SYM_SQQ;
+    for (int i = 0; i < b->row->rows[side].n; i++)
+        if (ex_uses(b->row->modified, sym, i))
+            build_bind(b, sym, i,
+                       sqnorm(b, keys ? "sqk" : "sqq", b->tile[side][i], keys ? AX_N : AX_M,
+                              build_row_columns(b, side, i)));
+}
+
+// The products of some pairs of rows, one after the other.
+static TileValue *chain(Build *b, int dot) {
+    const RowDot *d = &b->row->dots.data[dot];
+    TileValue *sum = NULL;
+    for (int i = 0; i < d->pairs.n; i++) {
+        const int *row = d->pairs.data[i].row;
+        sum =
+            mma(b, "dot", b->tile[ROW_QUERIES][row[ROW_QUERIES]], b->tile[ROW_KEYS][row[ROW_KEYS]],
+                sum, AX_N, ex_sym(b->pool, SYM_DOT, dot, EX_F32));
+    }
+    return sum;
+}
+
 // The modified score, -inf where the key is masked.
-static TileValue *scores(Build *b, TileValue *q, TileValue *sqq) {
+static TileValue *scores(Build *b) {
     ExPool *x = b->pool;
     const Ex *modified = b->row->modified;
-    TileValue *k = build_load(b, "k", b->tensor_k, AX_N, AX_D);
-    const Ex *dot = ex_symbol(b->pool, SYM_DOT);
-    if (ex_uses(modified, SYM_DOT, 0))
-        build_bind(b, SYM_DOT, 0, mma(b, "dot", q, k, NULL, AX_N, dot));
-    if (ex_uses(modified, SYM_SQQ, 0)) build_bind(b, SYM_SQQ, 0, sqq);
-    if (ex_uses(modified, SYM_SQK, 0)) build_bind(b, SYM_SQK, 0, sqnorm(b, "sqk", k, AX_N));
+    load_rows(b, ROW_KEYS, build_load(b, "k", b->tensor_k, AX_N, AX_D));
+    for (int i = 0; i < b->row->dots.n; i++)
+        if (ex_uses(modified, SYM_DOT, i)) build_bind(b, SYM_DOT, i, chain(b, i));
+    bind_squares(b, ROW_KEYS);
     const Ex *masked = ex_select(x, ex_symbol(x, SYM_MASK), modified, ex_f32(x, -INFINITY));
     b->bare_score =
         build_score_is_finite(b) ? build_map(b, "x", DT_F32, AX_M, AX_N, modified) : NULL;
@@ -265,9 +301,9 @@ static void close_loop(Build *b, Sweep *w, TileValue *const *new, TileValue *acc
     b->block = w->loop->block;
 }
 
-static void step(Build *b, Sweep *w, TileValue *q, TileValue *sqq) {
+static void step(Build *b, Sweep *w) {
     int mark = b->env.n;
-    build_bind(b, SYM_S, 0, scores(b, q, sqq));
+    build_bind(b, SYM_S, 0, scores(b));
     for (int i = 0; i < b->s->states.n; i++)
         if (w->old[i]) build_bind(b, SYM_STATE, i, w->now[i] = advance_state(b, w, i));
     close_loop(b, w, w->now, w->acc ? advance_acc(b, w) : NULL);
@@ -276,7 +312,7 @@ static void step(Build *b, Sweep *w, TileValue *q, TileValue *sqq) {
 
 // One loop over the keys; afterwards its states are bound to their last values. Gives the
 // accumulator of the last sweep.
-static TileValue *sweep(Build *b, int number, TileValue *q, TileValue *sqq) {
+static TileValue *sweep(Build *b, int number) {
     const Stream *s = b->s;
     int n = s->states.n, nshifts = s->shifts.n, result = 0;
     Sweep w = {.old = ARENA_ARRAY(b->arena, TileValue *, n + 1),
@@ -286,7 +322,7 @@ static TileValue *sweep(Build *b, int number, TileValue *q, TileValue *sqq) {
                .ratio = ARENA_ARRAY(b->arena, TileValue *, s->scales.n + 1),
                .now = ARENA_ARRAY(b->arena, TileValue *, n + 1)};
     open_loop(b, &w, number);
-    step(b, &w, q, sqq);
+    step(b, &w);
     for (int i = 0; i < n; i++)
         if (w.old[i]) build_bind(b, SYM_STATE, i, w.loop->results.data[result++]);
     for (int i = 0; i < nshifts; i++)
@@ -295,12 +331,13 @@ static TileValue *sweep(Build *b, int number, TileValue *q, TileValue *sqq) {
 }
 
 static TileValue *sweeps(Build *b) {
-    TileValue *q = build_load(b, "q", b->tensor_q, AX_M, AX_D);
-    TileValue *sqq = sqnorm(b, "sqq", q, AX_M), *acc = NULL;
+    TileValue *acc = NULL;
+    load_rows(b, ROW_QUERIES, build_load(b, "q", b->tensor_q, AX_M, AX_D));
+    bind_squares(b, ROW_QUERIES);
     b->raw_shift = ARENA_ARRAY(b->arena, TileValue *, b->s->shifts.n + 1);
     for (int i = 0; i < b->s->nsweeps; i++) {
         build_finished(b);
-        acc = sweep(b, i, q, sqq);
+        acc = sweep(b, i);
         say_bound(b);
     }
     return acc;
@@ -378,6 +415,7 @@ static void leave_or_finish(Build *b, TileValue *acc, const Ex *first, const Ex 
 void build_forward(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
     build_kernel(b, PURPOSE_ATTENTION, "fwd", axes, b->share ? 5 : 4);
+    build_width_axes(b);
     if (b->share) add_parts(b);
     if (b->share) b->k->grid[b->k->ngrid - 1].from = build_size(b, b->p->split.whole);
     set_mask(b);
@@ -448,6 +486,7 @@ void build_part(Build *b) {
     bool packed = b->packed;
     b->packed = true;
     build_kernel(b, PURPOSE_PART, "part", axes, b->split ? 5 : 4);
+    build_width_axes(b);
     if (b->split) b->k->axes[b->axis[AX_S]].size = parts;
     if (b->split) add_parts(b);
     set_mask(b);

@@ -74,7 +74,9 @@ static void forward_copies(TileKernel *k, TileOp *map) {
 }
 
 static bool same_load(const TileOp *a, const TileOp *b) {
-    if (b->kind != TILE_LOAD || a->tensor != b->tensor) return false;
+    if (b->kind != TILE_LOAD || a->tensor != b->tensor || a->width != b->width ||
+        a->from_column != b->from_column)
+        return false;
     if (pass_axes_of(a->results.data[0]) != pass_axes_of(b->results.data[0])) return false;
     for (int d = 0; d < TILE_MAX_DIMS; d++)
         if (a->coord[d].axis != b->coord[d].axis || a->coord[d].at != b->coord[d].at ||

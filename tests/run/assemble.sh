@@ -37,6 +37,10 @@ done
 holds 'a dense bias' assembles tests/regress/dense_bias.attn -DD=128 -DDv=128
 holds 'a dense bias on sm_80' assembles_for sm_80 tests/regress/dense_bias.attn -DD=64 -DDv=64
 holds 'no room for what is stored, nor for an even part of it' assembles tests/regress/score_root.attn -DD=96 -DDv=96
+for sm in sm_80 sm_90a; do # v in k: 576 channels, or 512 and 64 apart
+    holds "MLA on $sm" assembles_for $sm tests/run/mla.attn -DD=512 -DDv=512
+    holds "a shared latent on $sm" assembles_for $sm tests/run/share.attn -DD=576 -DDv=512
+done
 for name in retention relative_bias; do holds "$name, 256 512" assembles stdlib/$name.attn -DD=256 -DDv=512; done
 # A tile program's algorithm, scheduled pass by pass.
 scheduled() { # scheduled FILE TARGET

@@ -755,6 +755,24 @@ for dtype in f32 bf16 f16; do # v in k
 done
 gives 1 check "$top/tests/run/share.attn" --phase=bwd
 says err "its v is in k"
+for name in mla row_inputs; do # rows beside q and k
+    for dtype in f32 bf16 f16; do gives 0 check "$top/tests/run/$name.attn" --dtype=$dtype --shape=B=2,H=4,Hkv=2,Sq=7,Sk=130; done
+done
+gives 1 check "$top/tests/run/row_inputs.attn" --shape=H=4,Hkv=2 --phase=bwd
+sed 's/share v = k;//' "$top/tests/run/row_inputs.attn" >rows.attn
+gives 1 check rows.attn --phase=bwd
+says err "its score is made of row inputs or slices"
+gives 0 explain rows.attn
+says out 'the gradients of row inputs and slices are not derived'
+says out '(dot(q[0:40], k[24:64]) + dot(a, c))'
+gives 1 rows.attn --dtype=f16 -o rows.ptx --target=sm_80
+says err "'a' is bf16, and on sm_80 q and k are f16 here: products are of one type"
+sed 's/B, 1, Sk/B, 3, Sk/' "$top/tests/run/mla.attn" >heads.attn
+gives 0 check heads.attn --shape=H=6,Hkv=2,Sq=5,Sk=70 # heads of k_pe that no group has alone
+gives 1 check heads.attn --shape=H=4,Hkv=2,Sq=5
+says err 'k_pe: 3 heads do not divide H = 4'
+gives 1 check heads.attn --layout=paged --shape=B=2,H=6,Hkv=2,page=16,table=2
+says err 'k_pe: 3 heads do not divide Hkv = 2'
 gives 0 check decay.attn --dtype=bf16
 # what f32 does not hold is not compared, and f16 holds less
 echo 'recurrence grows { dim D = 8; decay(b, h, t) = 2.0; }' >grows.attn

@@ -129,14 +129,15 @@ static RefGrad gradients(const Job *j, RefRun *run) {
                     .q = in[0],
                     .k = in[1],
                     .v = in[2],
-                    .inputs = in + 3};
+                    .inputs = in + sig_operands(sig)};
     return (RefGrad){.run = run, .d_o = come[0], .demits = come + 1};
 }
 
-// Some rows, but for those that hang on an open decision.
+// Some rows, but for those that hang on an open decision. Of what has a derivation.
 static bool backward(Job *j) {
     Variant *v = j->c.variants.data[0];
     RowProgram *row = j->c.rows.data[0];
+    if (row->v_in_k || !row_is_plain(row)) return true;
     for (int i = 0; i < v->inputs.n; i++)
         v->inputs.data[i].grad = row->inputs.data[i].grad =
             dtype_reads(v->inputs.data[i].dtype) == EX_F32;
@@ -175,7 +176,7 @@ static bool interpret(const Job *j, const TileProgram *p, const char *what) {
     int32_t *size = ARENA_ARRAY(a, int32_t, p->sizes.n + 1);
     memcpy(size, j->b.size, sizeof *size * (size_t)j->b.sig->sizes.n);
     tile_eval_sizes(p, size, 2);
-    TileData data = {tensors_of(j, p, size), size, j->b.scalar + 3, 2};
+    TileData data = {tensors_of(j, p, size), size, j->b.scalar + sig_operands(j->b.sig), 2};
     Diags diags = diag_list(a);
     bool good = tile_verify(p, &diags) && tile_eval(p, &data, true, &diags);
     if (!good && j->d->log) diag_print(&diags, j->d->log);

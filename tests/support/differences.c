@@ -138,7 +138,7 @@ static void of_row(Row *r, RefGrad *own, Differences *found) {
     if (apart) return; // differences would be those of other sides
     compare_array(r, "q", r->run.q, own->dq, rows * v->D, found);
     compare_array(r, "k", r->run.k, own->dk, keys * v->D, found);
-    compare_array(r, "v", r->run.v, own->dv, keys * v->Dv, found);
+    if (!v->v_in_k) compare_array(r, "v", r->run.v, own->dv, keys * v->Dv, found);
     for (int i = 0; i < v->inputs.n; i++)
         if (own->dinputs[i])
             compare_array(r, v->inputs.data[i].name, r->run.inputs[i], own->dinputs[i],
@@ -181,7 +181,7 @@ Differences differences(const Variant *v, const Binding *b) {
                      .q = in[0],
                      .k = in[1],
                      .v = in[2],
-                     .inputs = (const void *const *)in + 3,
+                     .inputs = (const void *const *)in + sig_operands(b->sig),
                      .o = ARENA_ARRAY(a, double, rows * v->Dv + 1),
                      .emits = emits,
                      .rows = only}};

@@ -20,6 +20,7 @@ static RowProgram *softmax(Arena *a) {
     p->name = "causal";
     p->D = p->Dv = 64;
     sizes_init(a, &p->sizes);
+    row_whole(p);
     p->score = p->modified = read(p, "(dot / 8.0)");
     p->mask = read(p, "(kv_idx <= q_idx)");
     RowReduce m = {.op = EX_ROWMAX, .f = read(p, "s"), .name = "m"};

@@ -29,6 +29,7 @@ static inline RowProgram *row_new(Arena *a) {
         RowInput in = {.name = scalars[i], .dtype = DT_F32, .grad = true};
         VEC_PUSH(a, &p->inputs, in);
     }
+    row_whole(p);
     p->score = p->modified = ex_symbol(p->pool, SYM_DOT);
     p->mask = ex_bool(p->pool, true);
     p->output = ex_symbol(p->pool, SYM_O);
