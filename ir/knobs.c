@@ -52,7 +52,6 @@ static Knobs taken(Knobs k, const Knobs *others, uint32_t which) {
     return k;
 }
 
-Knobs knobs_with(Knobs k, const Knobs *others) { return taken(k, others, k.said); }
 Knobs knobs_joined(Knobs k, const Knobs *others) { return taken(k, others, others->said); }
 
 static bool may_be(const Row *r, int value) {

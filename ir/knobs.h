@@ -53,8 +53,7 @@ bool knobs_hold(const Knobs *k, const Knobs *others); // whether it says all tha
 int knobs_order(const Knobs *a, const Knobs *b);      // some order: < 0, 0, > 0
 // Takes what was asked for of the form's knobs. False, and an error, for a value that a knob cannot have.
 bool knobs_take(Knobs *own, KnobForm form, const Knobs *asked, Diags *diags);
-// Some with what others say: of what they say themselves only, or of all.
-Knobs knobs_with(Knobs k, const Knobs *others);
+// Some with all that others say.
 Knobs knobs_joined(Knobs k, const Knobs *others);
 
 const char *knobs_text(Arena *a, const Knobs *k);

@@ -103,36 +103,6 @@ int pass_shared(const Block *b) {
     return sum;
 }
 
-int pass_copied(const Block *b) {
-    int most = 0;
-    for (const TileOp *op = tile_next(&b->k.body, NULL); op; op = tile_next(&b->k.body, op)) {
-        if (op->kind != TILE_LOAD || !op->block->owner || !stages_of(b, op)) continue;
-        const TileValue *v = op->results.data[0];
-        int bytes = dtype_bytes(v->dtype);
-        for (int i = 0; i < v->rank; i++) bytes *= b->k.axes[v->axis[i]].extent;
-        if (bytes > most) most = bytes;
-    }
-    return most;
-}
-
-static int64_t product_of(const TileKernel *k, const TileOp *op) {
-    const TileValue *v = op->results.data[0];
-    if (op->kind != TILE_MMA) return 0;
-    int64_t n = k->axes[tile_contracted_axis(op)].extent;
-    for (int i = 0; i < v->rank; i++) n *= k->axes[v->axis[i]].extent;
-    return n;
-}
-
-int64_t pass_products(const Block *b) {
-    int64_t most = 0;
-    for (const TileOp *op = tile_next(&b->k.body, NULL); op; op = tile_next(&b->k.body, op)) {
-        int64_t sum = 0;
-        for (const TileOp *in = op->body.first; in; in = in->next) sum += product_of(&b->k, in);
-        if (sum > most) most = sum;
-    }
-    return most;
-}
-
 // ---- lives
 
 typedef struct Life {
@@ -253,16 +223,6 @@ int pass_registers(const Block *b) {
         if (words > most) most = words;
     }
     arena_free(scratch);
-    return most;
-}
-
-int pass_carried(const Block *b) {
-    int most = 0;
-    for (const TileOp *op = tile_next(&b->k.body, NULL); op; op = tile_next(&b->k.body, op)) {
-        int words = 0;
-        for (int i = 0; i < op->carried.n; i++) words += words_of(b, op->carried.data[i]);
-        if (words > most) most = words;
-    }
     return most;
 }
 

@@ -21,9 +21,6 @@ int pass_shared(const Block *b);
 int pass_registers(const Block *b);
 // For numbers of columns that a map of a matrix takes, and as many for each lookup of an element but the first.
 int pass_column_registers(const Block *b);
-int pass_carried(const Block *b);      // those of them for what a loop carries: accumulators
-int pass_copied(const Block *b);       // bytes of the largest tile that a loop copies
-int64_t pass_products(const Block *b); // multiply-adds of a step, of the loop that has the most
 
 // Whether scores are tested with more than a causal mask and the end of the keys, or look something up for
 // each element: what they are tested with lives in registers, while they are.

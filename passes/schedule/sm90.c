@@ -43,75 +43,11 @@ typedef struct Sm90Row {
     Knobs shape;
 } Sm90Row;
 
-// The producer has what the consumers leave of the registers that a block is launched with; with many panels
-// of columns it needs more than the least, 24. Clusters save what copies take, where tiles are long
-// enough for their common pace or heads are wider than their values; at 64 columns they were measured
-// to save nothing. Sections are of tiles whose heads' K and V fit the L2 cache together, but of no
-// fewer than there are multiprocessors, and of one head's where all tiles take as long. At 64 columns
-// three warpgroups are the fastest, but for the tiles at the diagonal of short launches, of which two
-// warpgroups' are smaller, and for launches of up to 256 keys, which fill two tiles of 128 queries
-// better than two of 192, and one tile of 208 keys better than two of 128.
 static const Sm90Row rows[] = {
-    // d, masked, launches, moving, {warpgroups, registers, producer's, keys, stages, queries, after,
-    //    turns, late_rescale, fixed_shift, cluster, section, share, narrow, part_keys, half}
-    {64,
-     false,
-     SHAPE_TINY,
-     8,
-     {.warpgroups = 2, 232, 40, 208, 2, 2, 8, 0, 0, 0, 1, 1, 0, 0, 384, 0}},
-    {64, false, ANY, 0, {.warpgroups = 3, 160, 32, 128, 2, 2, 48, 1, 0, 1, 1, 1, 0, 0, 384, 16}},
-    {64,
-     true,
-     SHAPE_SHORT,
-     16,
-     {.warpgroups = 2, 232, 40, 128, 3, 2, 56, 1, 0, 1, 1, 512, 0, 64, 576, 0}},
-    {64,
-     true,
-     SHAPE_LONG,
-     8,
-     {.warpgroups = 3, 160, 32, 128, 2, 2, 56, 1, 0, 1, 1, 512, 0, 64, 384, 16}},
-    {128,
-     false,
-     SHAPE_SHORT,
-     20,
-     {.warpgroups = 2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 1, 1, 0, 0, 768, 0}},
-    {128,
-     false,
-     SHAPE_LONG,
-     20,
-     {.warpgroups = 2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 2, 1, 0, 0, 768, 0}},
-    {128,
-     true,
-     SHAPE_SHORT,
-     20,
-     {.warpgroups = 2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 1, 128, 0, 64, 768, 0}},
-    {128,
-     true,
-     SHAPE_LONG,
-     28,
-     {.warpgroups = 2, 232, 40, 128, 2, 2, 40, 1, 0, 1, 2, 512, 0, 0, 768, 0}},
-    {192, false, ANY, 20, {.warpgroups = 2, 232, 40, 128, 2, 1, 40, 1, 0, 1, 2, 1, 0, 0, 768, 0}},
-    {192, true, ANY, 20, {.warpgroups = 2, 232, 40, 128, 2, 1, 40, 1, 0, 1, 2, 128, 0, 0, 768, 0}},
-    {256,
-     false,
-     SHAPE_SHORT,
-     -1,
-     {.warpgroups = 2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 1, 0, 0, 768, 0}},
-    {256,
-     false,
-     SHAPE_LONG,
-     -1,
-     {.warpgroups = 2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 1, 0, 0, 768, 0}},
-    {256,
-     true,
-     SHAPE_SHORT,
-     -1,
-     {.warpgroups = 2, 232, 40, 64, 2, 1, -1, 0, 0, 1, 1, 128, 0, 0, 768, 0}},
-    {256,
-     true,
-     SHAPE_LONG,
-     -1,
-     {.warpgroups = 2, 232, 40, 80, 2, 1, -1, 0, 0, 1, 2, 512, 0, 0, 768, 0}},
+#define ROW(d, masked, launches, moving, warps, ...)                                               \
+    {d, masked, launches, moving, {.warpgroups = warps, __VA_ARGS__}},
+#include "passes/schedule/sm90.def"
+#undef ROW
 };
 
 // Whether some keys within the tensor do not count.

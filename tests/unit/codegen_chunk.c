@@ -2,6 +2,7 @@
 // stand, where one tile is the whole sequence, in chunks of several sizes, and as host code.
 #include "codegen_util.h"
 #include "passes/passes.h"
+#include "tests/unit/tile_util.h"
 
 #include <stdlib.h>
 
@@ -109,19 +110,6 @@ static void check(const Case *c, const TileProgram *p, const TileData *d, double
         for (int h = 0; h < d->size[SIZE_HQ]; h++) check_head(c, p, d, b, h, bound, what);
 }
 
-static TileProgram *read_file(Arena *a, const char *name, Diags *diags) {
-    FILE *f = fopen(arena_printf(a, "tests/tile/%s.tile", name), "rb");
-    ck_assert(f != NULL);
-    char *text = arena_alloc(a, 1 << 16);
-    size_t n = fread(text, 1, (1 << 16) - 1, f);
-    fclose(f);
-    *diags = diag_list(a);
-    TileProgram *p = tile_parse(a, text, n, diags);
-    if (!p) diag_print(diags, stderr);
-    ck_assert(p != NULL);
-    return p;
-}
-
 static const int32_t sizes[][6] = {
     {2, 2, 1, 37, 37, 0}, {1, 2, 2, 64, 64, 0}, {1, 1, 1, 1, 1, 0}, {1, 1, 1, 0, 0, 0}};
 
@@ -142,15 +130,14 @@ static void interpret(Arena *a, const Case *c, const TileProgram *p, const char 
 TEST(the_algorithm_is_the_recurrence) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
-        Diags diags;
-        interpret(a, &cases[i], read_file(a, cases[i].name, &diags), cases[i].name);
+        interpret(a, &cases[i], tu_parse(a, tu_tile(a, cases[i].name)), cases[i].name);
         arena_free(a);
     }
 }
 
 static TileProgram *scheduled(Arena *a, const Case *c, PassOptions *o) {
     Diags diags;
-    TileProgram *p = read_file(a, c->name, &diags);
+    TileProgram *p = tu_parse(a, tu_tile(a, c->name));
     p->target = o->target.id;
     o->dtype = p->dtype;
     bool ok = pass_finish(p, o, &diags);

@@ -3,18 +3,10 @@
 #include "codegen_util.h"
 #include "passes/passes.h"
 #include "passes/tile/rewrite.h"
+#include "tests/unit/tile_util.h"
 
 #include <math.h>
 #include <stdlib.h>
-
-static TileProgram *parse(Arena *a, const char *text, size_t n) {
-    Diags diags = diag_list(a);
-    TileProgram *p = tile_parse(a, text, n, &diags);
-    bool ok = p && tile_verify(p, &diags);
-    if (!ok) diag_print(&diags, stderr);
-    ck_assert(ok);
-    return p;
-}
 
 // ---- pages
 
@@ -60,7 +52,7 @@ TEST(pages) {
         Arena *a = arena_new();
         Target t;
         const int32_t size[SIZE_FREE] = {3, 1, 1, 1, 1, 0};
-        TileProgram *p = parse(a, pages_text, strlen(pages_text));
+        TileProgram *p = tu_read_back(a, tu_parse(a, pages_text));
         TileData *x = tile_data_random(a, p, size, 4, 1), *y = tile_data_random(a, p, size, 4, 1);
         Diags diags = diag_list(a);
         ck_assert(tile_eval(p, x, true, &diags));
@@ -109,12 +101,7 @@ static void check_rows(const TileData *d, double bound) {
 }
 
 static TileProgram *packed(Arena *a, PassOptions *o) {
-    char *text = arena_alloc(a, 1 << 16);
-    FILE *f = fopen("tests/tile/packed.tile", "rb");
-    ck_assert(f != NULL);
-    size_t n = fread(text, 1, 1 << 16, f);
-    fclose(f);
-    TileProgram *p = parse(a, text, n);
+    TileProgram *p = tu_read_back(a, tu_parse(a, tu_tile(a, "packed")));
     Diags diags = diag_list(a);
     p->target = o->target.id;
     o->dtype = p->dtype;

@@ -47,11 +47,7 @@ static void lay(TileProgram *p, int axis) {
 
 static void check_file(const char *name, const int32_t *size, double bound) {
     Arena *a = arena_new();
-    char *text = arena_alloc(a, 1 << 16);
-    FILE *f = fopen(arena_printf(a, "tests/tile/%s.tile", name), "rb");
-    ck_assert(f != NULL);
-    text[fread(text, 1, (1 << 16) - 1, f)] = 0;
-    fclose(f);
+    const char *text = tu_tile(a, name);
     for (int axis = -1; axis < 4;
          axis++) { // whatever axis lies along the lanes, the result is the same
         TileProgram *p = parse(a, text);
@@ -132,24 +128,6 @@ static const char *product_text(Arena *a, const char *x, const char *y, const ch
 // block divides.
 // ---- the nest of the backward
 
-static const char *file_text(Arena *a, const char *name) {
-    char *text = arena_alloc(a, 1 << 16);
-    FILE *f = fopen(arena_printf(a, "tests/tile/%s.tile", name), "rb");
-    ck_assert(f != NULL);
-    text[fread(text, 1, (1 << 16) - 1, f)] = 0;
-    fclose(f);
-    return text;
-}
-
-// With every `old` replaced.
-static const char *with(Arena *a, const char *text, const char *old, const char *new) {
-    Text t = text_new(a);
-    for (const char *at; (at = strstr(text, old)); text = at + strlen(old))
-        text_printf(&t, "%.*s%s", (int)(at - text), text, new);
-    text_puts(&t, text);
-    return t.s;
-}
-
 static TileProgram *scheduled(Arena *a, const char *text, const Target *target) {
     TileProgram *p = parse(a, text);
     PassOptions o = {.target = *target, .dtype = p->dtype};
@@ -159,14 +137,14 @@ static TileProgram *scheduled(Arena *a, const char *text, const Target *target) 
 }
 
 static const char *nest(Arena *a, int columns) {
-    const char *n = arena_printf(a, "%d", columns), *text = file_text(a, "backward");
+    const char *n = arena_printf(a, "%d", columns), *text = tu_tile(a, "backward");
     if (!columns) return text;
-    text = with(a, text, ", 5]", arena_printf(a, ", %s]", n));
-    text = with(a, text, ", 3]", arena_printf(a, ", %s]", n));
-    text = with(a, text, ": 5 whole", arena_printf(a, ": %s whole", n));
-    text = with(a, text, ": 3 whole", arena_printf(a, ": %s whole", n));
-    text = with(a, text, "D=5 Dv=3", arena_printf(a, "D=%s Dv=%s", n, n));
-    return with(a, text, "0.4472136", arena_printf(a, "%.4f", 1 / sqrt(columns)));
+    text = tu_with(a, text, ", 5]", arena_printf(a, ", %s]", n));
+    text = tu_with(a, text, ", 3]", arena_printf(a, ", %s]", n));
+    text = tu_with(a, text, ": 5 whole", arena_printf(a, ": %s whole", n));
+    text = tu_with(a, text, ": 3 whole", arena_printf(a, ": %s whole", n));
+    text = tu_with(a, text, "D=5 Dv=3", arena_printf(a, "D=%s Dv=%s", n, n));
+    return tu_with(a, text, "0.4472136", arena_printf(a, "%.4f", 1 / sqrt(columns)));
 }
 
 static void check_nest(const char *(*text)(Arena *a, const void *of), const void *of,
@@ -186,8 +164,8 @@ static const char *of_columns(Arena *a, const void *columns) {
 
 // The mask in the place of the causal one, and an input that it may read.
 static const char *of_mask(Arena *a, const void *mask) {
-    const char *text = with(a, nest(a, 0), "(N.pos <= (M.pos + q_offset))", mask);
-    return with(a, text, "\ntensor dq:", "\ntensor doc: i32[B, Sk] input 0\ntensor dq:");
+    const char *text = tu_with(a, nest(a, 0), "(N.pos <= (M.pos + q_offset))", mask);
+    return tu_with(a, text, "\ntensor dq:", "\ntensor doc: i32[B, Sk] input 0\ntensor dq:");
 }
 
 TEST(backward) {
@@ -205,7 +183,7 @@ TEST(backward_apart) {
     for (int i = 0; i < 2; i++) {
         Arena *a = arena_new();
         Target t;
-        const char *text = with(a, file_text(a, "backward_apart"), "bf16", "f32");
+        const char *text = tu_with(a, tu_tile(a, "backward_apart"), "bf16", "f32");
         if (cu_target(i ? 8 : 16, &t))
             check_as(a, parse(a, text), scheduled(a, text, &t), sizes[i], i ? 8 : 16, i, 5e-4,
                      "backward_apart");

@@ -76,18 +76,6 @@ static TileProgram *scheduled(RuCase *x, PassOptions *o, const char *knobs) {
     return p;
 }
 
-// Its text reads back as the same text.
-static void same_text(Arena *a, const TileProgram *p) {
-    Diags diags = diag_list(a);
-    Text once = text_new(a), twice = text_new(a);
-    tile_print(&once, p);
-    TileProgram *read = tile_parse(a, once.s, once.n, &diags);
-    if (!read) diag_print(&diags, stderr);
-    ck_assert(read && read->recurrence && tile_verify(read, &diags));
-    tile_print(&twice, read);
-    ck_assert_str_eq(once.s, twice.s);
-}
-
 static bool tame(const RuCase *x) { // f32 holds it
     const int32_t *n = x->size;
     int64_t heads = (int64_t)n[RSIZE_B] * n[RSIZE_H];
@@ -102,18 +90,18 @@ static void try(const char *source, const int32_t size[RSIZE_FREE], uint32_t see
     static const int lanes[] = {4, 8, 16};
     RuCase x = {.a = arena_new()};
     ru_compile(&x, source);
-    ru_fill(&x, size, seed, ru_draw(&seed, 3) > 0);
+    ru_fill(&x, size, seed, test_draw(&seed, 3) > 0);
     ru_reference(&x);
     PassOptions o = {.dtype = DT_F32};
-    int most = lanes[ru_draw(&seed, 3)];
+    int most = lanes[test_draw(&seed, 3)];
     cu_target(4, &o.target);
     if (slow && size[RSIZE_S]) {
         TileProgram *p = pass_recurrence_algorithm(x.a, x.c, &o);
-        same_text(x.a, p);
+        ck_assert(tu_read_back(x.a, p)->recurrence);
         interpret(&x, p, source, "algorithm");
     }
     if (cu_target(most, &o.target)) {
-        const char *knobs = chunks[ru_draw(&seed, 5)];
+        const char *knobs = chunks[test_draw(&seed, 5)];
         TileProgram *p = scheduled(&x, &o, knobs);
         if (slow) interpret(&x, p, source, "scheduled");
         TileData *d = tensors(&x, p);
@@ -138,11 +126,11 @@ ARENA_TEST_EACH(random_ones, 0, 60) {
     static const int widths[] = {1, 2, 3, 5, 8, 16, 17, 33, 80, 96};
     uint32_t start = 5000 + (uint32_t)_i, *seed = &start;
     bool slow = _i % 3 == 0;
-    int D = widths[ru_draw(seed, slow ? 7 : 10)], Dv = widths[ru_draw(seed, slow ? 7 : 9)],
-        H = 1 << ru_draw(seed, 3);
-    int S = lengths[ru_draw(seed, slow ? 11 : 14)];
-    int32_t size[] = {1 + (int)ru_draw(seed, 2), H, H >> ru_draw(seed, 2),
-                      H >> ru_draw(seed, 3),     H, S};
+    int D = widths[test_draw(seed, slow ? 7 : 10)], Dv = widths[test_draw(seed, slow ? 7 : 9)],
+        H = 1 << test_draw(seed, 3);
+    int S = lengths[test_draw(seed, slow ? 11 : 14)];
+    int32_t size[] = {1 + (int)test_draw(seed, 2), H, H >> test_draw(seed, 2),
+                      H >> test_draw(seed, 3),     H, S};
     for (int i = RSIZE_HQ; i <= RSIZE_HK; i++) size[i] = size[i] ? size[i] : 1;
     try(ru_random_source(a, D, Dv, seed), size, start, slow, 2e-5);
 }
@@ -215,7 +203,7 @@ static void everywhere(RuCase *x) {
 
 static void draw_from(RuCase *x, const double *list, uint32_t n, int count) {
     uint32_t seed = 9;
-    for (int i = 0; i < count; i++) given(x)[i] = (float)list[ru_draw(&seed, n)];
+    for (int i = 0; i < count; i++) given(x)[i] = (float)list[test_draw(&seed, n)];
 }
 
 static void mixed(RuCase *x) {
@@ -235,7 +223,8 @@ static void some_zeros(RuCase *x) {
 
 static void beta(RuCase *x) {
     uint32_t seed = 4;
-    for (int t = 0; t < x->size[RSIZE_S]; t++) given(x)[t] = (float)(1 + 0.999 * ru_noise(&seed));
+    for (int t = 0; t < x->size[RSIZE_S]; t++)
+        given(x)[t] = (float)(1 + 0.999 * test_uniform(&seed));
 }
 
 static void normalized(RuCase *x, double length) {
@@ -303,7 +292,7 @@ static void try_gpu(const char *source, const int32_t size[RSIZE_FREE], TargetId
     RuCase x = {.a = arena_new()};
     Diags diags = diag_list(x.a);
     ru_compile(&x, source);
-    ru_fill(&x, size, seed, ru_draw(&seed, 3) > 0);
+    ru_fill(&x, size, seed, test_draw(&seed, 3) > 0);
     ru_reference(&x);
     PassOptions o = {.dtype = t, .target = *target_get(target)};
     TileProgram *p = pass_recurrence(x.a, x.c, &o, &diags);
@@ -317,8 +306,8 @@ ARENA_TEST_EACH(gpu_schedules, 0, 24) {
     static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A, TARGET_GFX90A, TARGET_GFX1100};
     static const int lengths[] = {0, 1, 9, 16, 17, 35}, widths[] = {1, 3, 8, 17, 33};
     uint32_t start = 900 + (uint32_t)_i, *seed = &start;
-    int D = widths[ru_draw(seed, 5)], Dv = widths[ru_draw(seed, 5)];
-    int32_t size[] = {1, 2, 1 + (int)ru_draw(seed, 2), 1, 2, lengths[ru_draw(seed, 6)]};
+    int D = widths[test_draw(seed, 5)], Dv = widths[test_draw(seed, 5)];
+    int32_t size[] = {1, 2, 1 + (int)test_draw(seed, 2), 1, 2, lengths[test_draw(seed, 6)]};
     const char *source = ru_random_source(a, D, Dv, seed);
     try_gpu(source, size, targets[_i % 4], _i % 3 ? DT_F32 : DT_BF16, start);
 }
@@ -339,7 +328,7 @@ static void try_groups(const char *source, int S, const char *knobs, int ahead) 
     const TileKernel *k = p->kernels.data[0];
     ck_assert(tile_by_groups(k));
     ck_assert_int_eq(k->schedule.knobs.ahead, ahead);
-    same_text(x.a, p);
+    ck_assert(tu_read_back(x.a, p)->recurrence);
     interpret(&x, p, source, knobs);
     arena_free(x.a);
 }

@@ -133,7 +133,7 @@ static TileProgram *made(Case *c, PassOptions *o, bool scheduled, const char *so
 static void open(Case *c, const char *source, const int32_t size[RSIZE_FREE], uint32_t seed) {
     *c = (Case){.x = {.a = arena_new()}};
     ru_compile(&c->x, with_grads(c->x.a, source));
-    ru_fill(&c->x, size, seed, ru_draw(&seed, 3) > 0);
+    ru_fill(&c->x, size, seed, test_draw(&seed, 3) > 0);
     for (int i = 0; i < c->x.v->inputs.n;
          i++) { // small decays of channels divide differences of sums
         const TxInput *in = &c->x.v->inputs.data[i];
@@ -142,7 +142,7 @@ static void open(Case *c, const char *source, const int32_t size[RSIZE_FREE], ui
             n[k] = n[k] > 0 ? (float)fmax(n[k], 0.05) : n[k];
     }
     c->back = pass_chunk_back(c->x.c);
-    differentiate(c, seed, ru_draw(&seed, 3) > 0);
+    differentiate(c, seed, test_draw(&seed, 3) > 0);
 }
 
 static bool tame(const Case *c) { // f32 holds it
@@ -158,11 +158,11 @@ static void run_host(Case *c, const char *source, uint32_t seed, bool slow, doub
     static const char *const chunks[] = {NULL, "keys=8", "keys=16", "keys=24", "keys=32"};
     static const int lanes[] = {4, 8, 16};
     PassOptions o = {.dtype = DT_F32};
-    int most = lanes[ru_draw(&seed, 3)];
+    int most = lanes[test_draw(&seed, 3)];
     cu_target(4, &o.target);
     if (slow && c->x.size[RSIZE_S]) interpret(c, made(c, &o, false, source), source, "algorithm");
     if (!cu_target(most, &o.target)) return;
-    o.schedule = pu_knobs(chunks[ru_draw(&seed, 5)]);
+    o.schedule = pu_knobs(chunks[test_draw(&seed, 5)]);
     TileProgram *p = made(c, &o, true, source);
     if (slow) interpret(c, p, source, "scheduled");
     TileData *d = tensors(c, p);
@@ -194,11 +194,11 @@ ARENA_TEST_EACH(random_ones, 0, 24) {
     static const int widths[] = {1, 2, 3, 5, 8, 16, 17, 33, 80, 96};
     uint32_t start = 7000 + (uint32_t)_i, *seed = &start;
     bool slow = _i % 3 == 0;
-    int D = widths[ru_draw(seed, slow ? 5 : 10)], Dv = widths[ru_draw(seed, slow ? 5 : 9)],
-        H = 1 << ru_draw(seed, 3);
-    int S = lengths[ru_draw(seed, slow ? 10 : 14)];
-    int32_t size[] = {1 + (int)ru_draw(seed, 2), H, H >> ru_draw(seed, 2),
-                      H >> ru_draw(seed, 3),     H, S};
+    int D = widths[test_draw(seed, slow ? 5 : 10)], Dv = widths[test_draw(seed, slow ? 5 : 9)],
+        H = 1 << test_draw(seed, 3);
+    int S = lengths[test_draw(seed, slow ? 10 : 14)];
+    int32_t size[] = {1 + (int)test_draw(seed, 2), H, H >> test_draw(seed, 2),
+                      H >> test_draw(seed, 3),     H, S};
     for (int i = RSIZE_HQ; i <= RSIZE_HK; i++) size[i] = size[i] ? size[i] : 1;
     const char *source = ru_random_source(a, D, Dv, seed);
     Case c;

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 // (Inlined, gcc takes what it gives for a pointer to the variable that it came in.)
-static char *__attribute__((noinline)) compile(Arena *a, const char *text, Dtype t, size_t *n) {
-    return ptx_of(a, TARGET_SM90A, text, t, n);
+static char *__attribute__((noinline)) compile(Arena *a, const char *text, Dtype t) {
+    return ptx_of(a, TARGET_SM90A, text, t);
 }
 
 static const char *softmax(Arena *a, int d, const char *mask) {
@@ -22,8 +22,7 @@ static const char *softmax(Arena *a, int d, const char *mask) {
 static const char causal[] = "mask(b, h, q, k) = k <= q;";
 
 ARENA_TEST(instructions) {
-    size_t n;
-    char *ptx = compile(a, softmax(a, 128, causal), DT_BF16, &n);
+    char *ptx = compile(a, softmax(a, 128, causal), DT_BF16);
     static const char *const wanted[] = {".target sm_90a",
                                          "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16",
                                          "cp.async.bulk.tensor.4d.shared::cluster.global",
@@ -38,10 +37,8 @@ ARENA_TEST(instructions) {
         ck_assert_msg(strstr(ptx, wanted[i]) != NULL, "no %s", wanted[i]);
     for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++)
         ck_assert_msg(!strstr(ptx, unwanted[i]), "%s", unwanted[i]);
-    free(ptx);
-    ptx = compile(a, softmax(a, 128, causal), DT_F16, &n);
+    ptx = compile(a, softmax(a, 128, causal), DT_F16);
     ck_assert(strstr(ptx, "k16.f32.f16.f16") != NULL);
-    free(ptx);
 }
 
 static int count(const char *text, const char *what) {
@@ -52,41 +49,34 @@ static int count(const char *text, const char *what) {
 
 // Both ways of a product in one piece of assembly, as often as the schedule says so.
 ARENA_TEST(two_ways) {
-    size_t n;
-    char *ptx = compile(a, softmax(a, 64, causal), DT_BF16, &n);
+    char *ptx = compile(a, softmax(a, 64, causal), DT_BF16);
     ck_assert_int_ge(count(ptx, "@all bra ALL"), 6);
     ck_assert_int_eq(count(ptx, "@all bra ALL"), count(ptx, "ALL:"));
-    free(ptx);
-    ptx = compile(a, softmax(a, 64, ""), DT_BF16, &n);
+    ptx = compile(a, softmax(a, 64, ""), DT_BF16);
     ck_assert_int_eq(count(ptx, "ALL:"), 0);
-    free(ptx);
 }
 
 // Norms of keys are read in pieces of 16 bytes, in a loop, each element of a piece once.
 ARENA_TEST(norms_in_pieces) {
-    size_t n;
     char *ptx =
         compile(a,
                 "import std.normalization; attention t { dim D = 128; score(q, k) = dot(q, k) "
                 "- sqnorm(k); normalize(s) = softmax(s); }",
-                DT_BF16, &n);
+                DT_BF16);
     ck_assert_ptr_null(strstr(ptx, "ld.shared.u16"));
     char *piece = strstr(ptx, "ld.shared.v4.b32"), *end = piece ? strstr(piece, "bra") : NULL;
     ck_assert_ptr_nonnull(end);
     *end = 0;
     ck_assert_int_eq(count(piece, "fma.rn"), 8);
-    free(ptx);
 }
 
 // 64 keys of 256 columns leave shared memory for half of what is stored: two parts, one after the
 // other, each of two panels.
 ARENA_TEST(stores_by_parts) {
-    size_t n;
-    char *ptx = compile(a, softmax(a, 256, causal), DT_BF16, &n);
+    char *ptx = compile(a, softmax(a, 256, causal), DT_BF16);
     ck_assert(strstr(ptx, "m64n64k16") != NULL);
     ck_assert_int_eq(count(ptx, "bulk_group ["), 4);
     ck_assert_int_eq(count(ptx, "stmatrix"), 16);
-    free(ptx);
 }
 
 // Of a number for each query and key full tiles read two keys at once where rows are aligned, narrow ones all before
@@ -99,55 +89,46 @@ TEST(dense_bias) {
                  {"bf16", "\tld.global.nc.b32", "keys=112"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
-        size_t n;
         const char *text = arena_printf(
             a,
             "import std.normalization; attention t { dim D = 64; input bias: %s[H, Sq, Sk]; "
             "score(q, k) = dot(q, k); modify(s, b, h, i, j) = s + bias[h, i, j]; "
             "normalize(s) = softmax(s); }",
             cases[i].dtype);
-        char *ptx = ptx_scheduled(a, TARGET_SM90A, text, DT_BF16, cases[i].schedule, &n);
+        char *ptx = ptx_scheduled(a, TARGET_SM90A, text, DT_BF16, cases[i].schedule);
         ck_assert_int_ge(count(ptx, cases[i].pair), 24);
         ck_assert_int_ge(count(ptx, "prefetch.global.L2"), 2);
-        free(ptx);
         arena_free(a);
     }
 }
 
 // bf16 weights that are sigmoids are made two at a time, without reciprocals; f16 ones are not.
 ARENA_TEST(sigmoids) {
-    size_t n;
     const char *text = "attention t { dim D = 64; score(q, k) = dot(q, k); "
                        "modify(s) = sigmoid(s); normalize(s) = s; }";
-    char *pairs = compile(a, text, DT_BF16, &n), *single = compile(a, text, DT_F16, &n);
+    char *pairs = compile(a, text, DT_BF16), *single = compile(a, text, DT_F16);
     ck_assert_int_ge(count(pairs, "max.NaN.bf16x2"), 24);
     ck_assert_int_eq(count(single, "max.NaN"), 0);
     ck_assert_int_lt(count(pairs, "rcp.approx"), count(single, "rcp.approx"));
-    free(pairs);
-    free(single);
 }
 
 // What tensor copies cannot take, and f32, run as on sm_80.
 ARENA_TEST(without_roles) {
-    size_t n;
-    char *ptx = compile(a, softmax(a, 20, causal), DT_BF16, &n);
+    char *ptx = compile(a, softmax(a, 20, causal), DT_BF16);
     ck_assert(!strstr(ptx, "wgmma") && strstr(ptx, "mma.sync") != NULL);
     // what LLVM does not do for them: wide products, known address spaces, one base of shared memory
     ck_assert(strstr(ptx, "mul.wide.") && !strstr(ptx, "\tld.u") && !strstr(ptx, "\tld.f"));
     const char *base = strstr(ptx, "attn_shared;");
     ck_assert(base && !strstr(base + 1, "attn_shared;"));
-    free(ptx);
-    ptx = compile(a, softmax(a, 64, causal), DT_F32, &n);
+    ptx = compile(a, softmax(a, 64, causal), DT_F32);
     ck_assert(!strstr(ptx, "wgmma") && strstr(ptx, "fma.rn.ftz.f32") != NULL);
-    free(ptx);
 }
 
 // With roles as well: one base of shared memory in a kernel, hardly a copy (500 of 17,000 lines; 7,000 of 23,000 where they are not
 // joined). Where a product has steps enough (d = 128) a descriptor of rows changes with the stage.
 ARENA_TEST(not_optimized) {
     for (int d = 64; d <= 128; d += 64) {
-        size_t n;
-        char *ptx = compile(a, softmax(a, d, causal), DT_BF16, &n);
+        char *ptx = compile(a, softmax(a, d, causal), DT_BF16);
         int kernels = count(ptx, ".entry");
         ck_assert_int_gt(count(ptx, "attn_shared;"), 0);
         ck_assert_int_le(count(ptx, "attn_shared;"), kernels);
@@ -156,16 +137,15 @@ ARENA_TEST(not_optimized) {
         ck_assert_int_lt(10 * count(ptx, "\tmov."), count(ptx, "\n"));
         ck_assert_int_eq(count(ptx, "mad.wide.u32 %rd") > 0, d == 128);
         ck_assert(!strstr(ptx, "\tld.u") && !strstr(ptx, "\tld.f"));
-        free(ptx);
     }
 }
 
 ARENA_TEST(launch) {
-    size_t n, code_n;
-    char *ptx = compile(a, softmax(a, 128, causal), DT_BF16, &n);
+    size_t code_n;
+    char *ptx = compile(a, softmax(a, 128, causal), DT_BF16);
     AbiMeta meta;
     const void *code;
-    ck_assert_ptr_null(abi_find(&meta, ptx, n, &code, &code_n));
+    ck_assert_ptr_null(abi_find(&meta, ptx, strlen(ptx), &code, &code_n));
     const AbiVariant *v = &meta.variants[0];
     const AbiKernel *k = &v->kernels[0];
     ck_assert_str_eq(meta.target, "sm_90a");
@@ -188,7 +168,6 @@ ARENA_TEST(launch) {
     ck_assert_uint_eq(counter->flags, ABI_ZEROED | ABI_RESTORED);
     ck_assert_ptr_nonnull(strstr(ptx, "\n.visible .global .align 4 .b8 attn_words[65536];\n"));
     abi_free(&meta);
-    free(ptx);
 }
 
 // tests/tile/places.tile: two tiles that live together lie in two places, a third that comes when both have been
@@ -209,12 +188,8 @@ static uint32_t shared_of(const TileProgram *p, Diags *diags) {
 
 ARENA_TEST(places) {
     Diags diags = diag_list(a);
-    char *text = arena_alloc(a, 1 << 14);
-    FILE *f = fopen("tests/tile/places.tile", "rb");
-    ck_assert_ptr_nonnull(f);
-    text[fread(text, 1, (1 << 14) - 1, f)] = 0;
-    fclose(f);
-    TileProgram *p = tile_parse(a, text, strlen(text), &diags);
+    char *text = tu_tile(a, "places");
+    TileProgram *p = tu_parse(a, text);
     const TileKernel *k = p->kernels.data[0];
     int place[100], n = 0, at[3];
     ck_assert_int_le(k->nvalues, 100);
@@ -228,7 +203,7 @@ ARENA_TEST(places) {
     char *wait = strstr(text, "mma_wait 0\n          %rest");
     ck_assert_ptr_nonnull(wait);
     memset(wait, ' ', strlen("mma_wait 0"));
-    p = tile_parse(a, text, strlen(text), &diags);
+    p = tu_parse(a, text);
     ck_assert_int_eq(tile_places(p->kernels.data[0], place), 3);
     ck_assert_uint_eq(shared_of(p, &diags), two + 64 * 128);
 }
@@ -245,11 +220,11 @@ static int64_t blocks_of(const AbiMeta *meta, int H, int Hkv, int Sq, int64_t wo
 
 // Two blocks a tile: whole clusters are launched, keys and values are copied to both.
 ARENA_TEST(clusters) {
-    size_t n, code_n;
-    char *ptx = ptx_scheduled(a, TARGET_SM90A, softmax(a, 128, causal), DT_BF16, "cluster=2", &n);
+    size_t code_n;
+    char *ptx = ptx_scheduled(a, TARGET_SM90A, softmax(a, 128, causal), DT_BF16, "cluster=2");
     AbiMeta meta;
     const void *code;
-    ck_assert_ptr_null(abi_find(&meta, ptx, n, &code, &code_n));
+    ck_assert_ptr_null(abi_find(&meta, ptx, strlen(ptx), &code, &code_n));
     const AbiKernel *k = &meta.variants[0].kernels[0];
     ck_assert_uint_eq(k->cluster, 2);
     ck_assert_int_eq(blocks_of(&meta, 3, 3, 1000, 132), 2 * 3 * 8); // tiles of 128 rows
@@ -263,7 +238,6 @@ ARENA_TEST(clusters) {
         if (role == ABI_ROLE_Q) ck_assert_uint_eq(k->maps[i].box[2], 128);
     }
     abi_free(&meta);
-    free(ptx);
 }
 
 // Where shifts stay a warp looks at its sums at each step, and alone does what comes of it: no thread of
@@ -272,10 +246,8 @@ ARENA_TEST(redo) {
     static const char *const c[] = {"fixed_shift=0", "fixed_shift=1,cluster=1",
                                     "fixed_shift=1,cluster=2"};
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        size_t n;
-        char *out = ptx_scheduled(a, TARGET_SM90A, softmax(a, 128, causal), DT_BF16, c[i], &n);
+        char *out = ptx_scheduled(a, TARGET_SM90A, softmax(a, 128, causal), DT_BF16, c[i]);
         const char *ptx = arena_strdup(a, out), *vote = strstr(ptx, "vote.sync.any.pred");
-        free(out);
         ck_assert_int_eq(vote != NULL, i > 0);
         if (!vote) continue;
         const char *most = strstr(vote, "max.ftz.f32"), *sync = strstr(vote, "bar.sync");
@@ -290,17 +262,16 @@ ARENA_TEST(halves) {
         int groups;
     } c[] = {{"fixed_shift=1,half=0", 0}, {"fixed_shift=1,half=16,after=48", 1}};
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        size_t n;
-        char *ptx = ptx_scheduled(a, TARGET_SM90A, softmax(a, 64, ""), DT_BF16, c[i].schedule, &n);
+        char *ptx = ptx_scheduled(a, TARGET_SM90A, softmax(a, 64, ""), DT_BF16, c[i].schedule);
         ck_assert_int_eq(count(ptx, "wgmma.wait_group.sync.aligned 2;") > 0, c[i].groups);
-        free(ptx);
     }
 }
 
 // ---- with ptxas
 
 // What it says of the code, in the arena.
-static const char *assembled(Arena *a, const char *ptx, size_t n) {
+static const char *assembled(Arena *a, const char *ptx) {
+    size_t n = strlen(ptx);
     char path[] = "/tmp/attnc-sm90-XXXXXX";
     int f = mkstemp(path);
     ck_assert(f >= 0 && write(f, ptx, n) == (ssize_t)n);
@@ -328,13 +299,11 @@ TEST(assembles) {
     static const int widths[] = {64, 80, 128, 192, 256};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
         Arena *a = arena_new();
-        size_t n;
-        char *ptx = compile(a, softmax(a, widths[i], i % 2 ? "" : causal), DT_BF16, &n);
-        const char *report = assembled(a, ptx, n);
+        char *ptx = compile(a, softmax(a, widths[i], i % 2 ? "" : causal), DT_BF16);
+        const char *report = assembled(a, ptx);
         ck_assert_msg(!serialized(report), "D = %d: %s", widths[i], report);
         ck_assert_msg(strstr(report, " 0 bytes spill stores") != NULL, "D = %d: %s", widths[i],
                       report);
-        free(ptx);
         arena_free(a);
     }
 }
@@ -345,19 +314,17 @@ TEST(gradients) {
     static const int widths[] = {64, 128, 192, 256};
     for (int i = 0; i < 4; i++) {
         Arena *a = arena_new();
-        size_t n;
         const char *text = softmax(a, widths[i], i % 2 ? "" : causal);
-        char *ptx = ptx_backward(a, TARGET_SM90A, text, DT_BF16, &n);
+        char *ptx = ptx_backward(a, TARGET_SM90A, text, DT_BF16);
         bool same_keys = widths[i] > 128;
         ck_assert_int_eq(strstr(ptx, "da, db, 1, 1, 1, 1, 1;") != NULL, same_keys);
         ck_assert_int_eq(strstr(ptx, "m64n32k16") != NULL, same_keys);
         ck_assert(strstr(ptx, "cp.reduce.async.bulk") && !strstr(ptx, "mma.sync"));
-        const char *report = assembled(a, ptx, n);
+        const char *report = assembled(a, ptx);
         ck_assert_msg(!serialized(report), "D = %d: %s", widths[i], report);
         const char *nest = strstr(ptx, ".entry t_gradients");
         ck_assert_msg(nest && strstr(ptx, "abs.ftz.f32") < nest && !strstr(nest, "abs.ftz.f32"),
                       "D = %d", widths[i]);
-        free(ptx);
         arena_free(a);
     }
 }

@@ -12,13 +12,6 @@
 
 enum { KEYS = 9, COLUMNS = 3, MAX_R = 16 };
 
-static uint32_t draw(uint32_t *seed, uint32_t n) {
-    *seed = *seed * 1664525u + 1013904223u;
-    return (*seed >> 8) % n;
-}
-
-static double uniform(uint32_t *seed) { return draw(seed, 1 << 20) / 524288.0 - 1; }
-
 // ---- a row and what its outputs weigh
 
 enum {
@@ -150,16 +143,17 @@ static void derived(const Backward *b, const Row *row, double *gradient) {
 // ---- comparing
 
 static Row random_row(uint32_t *seed, bool whole) {
-    Row r = {.n = (int)draw(seed, KEYS + 1)};
-    uint32_t masked = draw(seed, 4);
-    double scale = draw(seed, 3) ? 1.5 : 5;
-    for (int i = 0; i < NUMBERS; i++) r.x[i] = (float)(uniform(seed) * (i < AT_SQK ? scale : 1));
+    Row r = {.n = (int)test_draw(seed, KEYS + 1)};
+    uint32_t masked = test_draw(seed, 4);
+    double scale = test_draw(seed, 3) ? 1.5 : 5;
+    for (int i = 0; i < NUMBERS; i++)
+        r.x[i] = (float)(test_uniform(seed) * (i < AT_SQK ? scale : 1));
     for (int j = 0; j < KEYS; j++) r.x[AT_SQK + j] = fabs(r.x[AT_SQK + j]) + 0.1;
     r.x[AT_SQQ] = fabs(r.x[AT_SQQ]) + 0.1;
     r.x[AT_TEMP] = fabs(r.x[AT_TEMP]) + 0.5;
-    for (int j = 0; j < KEYS; j++) r.masked[j] = draw(seed, 3) < masked;
-    for (int d = 0; d < COLUMNS; d++) r.d_o[d] = uniform(seed);
-    for (int i = 0; i < 8; i++) r.demit[i] = uniform(seed);
+    for (int j = 0; j < KEYS; j++) r.masked[j] = test_draw(seed, 3) < masked;
+    for (int d = 0; d < COLUMNS; d++) r.d_o[d] = test_uniform(seed);
+    for (int i = 0; i < 8; i++) r.demit[i] = test_uniform(seed);
     for (int j = 0; whole && j < KEYS; j++) r.x[AT_DOT + j] = round(r.x[AT_DOT + j]);
     return r;
 }

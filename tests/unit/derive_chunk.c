@@ -32,7 +32,7 @@ static void run_head(RuCase *x, const char *source, int C, uint32_t *seed, doubl
     chunk_run(e, &h, 0, S, state);
     ru_alike("o", source, o, x->o + (int64_t)head * S * Dv, (int64_t)S * Dv, bound);
     ru_alike("state", source, state, x->state + (int64_t)head * D * Dv, (int64_t)D * Dv, bound);
-    int cut = (int)ru_draw(seed, (uint32_t)S + 1);
+    int cut = (int)test_draw(seed, (uint32_t)S + 1);
     chunk_run(e, &h, 0, cut, twice);
     chunk_run(e, &h, cut, S, twice);
     ru_alike("o in two calls", source, o, x->o + (int64_t)head * S * Dv, (int64_t)S * Dv, bound);
@@ -43,7 +43,7 @@ static void compare(const char *source, const int32_t size[RSIZE_FREE], int C, u
                     double bound) {
     RuCase x = {.a = arena_new()};
     ru_compile(&x, source);
-    ru_fill(&x, size, seed, ru_draw(&seed, 3) > 0);
+    ru_fill(&x, size, seed, test_draw(&seed, 3) > 0);
     ru_reference(&x);
     for (x.b = 0; x.b < size[RSIZE_B]; x.b++)
         for (x.h = 0; x.h < size[RSIZE_H]; x.h++) run_head(&x, source, C, &seed, bound);
@@ -86,12 +86,13 @@ ARENA_TEST_EACH(random_ones, 0, 60) {
     static const int widths[] = {1, 2, 3, 5, 8, 16, 17, 33, 96};
     static const int chunks[] = {1, 16, 32, 64};
     uint32_t start = 1000 + (uint32_t)_i, *seed = &start;
-    int D = widths[ru_draw(seed, 9)], Dv = widths[ru_draw(seed, 8)], H = 1 << ru_draw(seed, 3);
-    int S = D > 16 ? lengths[ru_draw(seed, 10)] : lengths[ru_draw(seed, 14)];
-    int32_t size[] = {1 + (int)ru_draw(seed, 2), H, H >> ru_draw(seed, 2),
-                      H >> ru_draw(seed, 3),     H, S};
+    int D = widths[test_draw(seed, 9)], Dv = widths[test_draw(seed, 8)],
+        H = 1 << test_draw(seed, 3);
+    int S = D > 16 ? lengths[test_draw(seed, 10)] : lengths[test_draw(seed, 14)];
+    int32_t size[] = {1 + (int)test_draw(seed, 2), H, H >> test_draw(seed, 2),
+                      H >> test_draw(seed, 3),     H, S};
     for (int i = RSIZE_HQ; i <= RSIZE_HK; i++) size[i] = size[i] ? size[i] : 1;
-    compare(ru_random_source(a, D, Dv, seed), size, chunks[ru_draw(seed, 4)], start, 1e-6);
+    compare(ru_random_source(a, D, Dv, seed), size, chunks[test_draw(seed, 4)], start, 1e-6);
 }
 
 // S positions of one head with constant keys, queries and values of 1.
@@ -155,7 +156,8 @@ static void merge_is(ChunkEval *e, const ChunkPart *p, const ChunkPart *want, in
 
 TEST_EACH(parts_combine, 0, 30) {
     uint32_t start = 77 + (uint32_t)_i, *seed = &start;
-    int D = 1 + (int)ru_draw(seed, 9), Dv = 1 + (int)ru_draw(seed, 7), S = (int)ru_draw(seed, 90);
+    int D = 1 + (int)test_draw(seed, 9), Dv = 1 + (int)test_draw(seed, 7),
+        S = (int)test_draw(seed, 90);
     int32_t size[] = {1, 1, 1, 1, 1, S};
     RuCase x = {.a = arena_new()};
     const char *source = ru_random_source(x.a, D, Dv, seed);
@@ -165,7 +167,8 @@ TEST_EACH(parts_combine, 0, 30) {
     ExEnv outer = {.sym = ru_sym, .load = ru_load, .ctx = &x};
     ChunkHead h = head_of(&x, NULL);
     ChunkEval *e = chunk_eval(x.a, x.c, &outer, 16);
-    int i = (int)ru_draw(seed, (uint32_t)S + 1), j = i + (int)ru_draw(seed, (uint32_t)(S - i) + 1);
+    int i = (int)test_draw(seed, (uint32_t)S + 1),
+        j = i + (int)test_draw(seed, (uint32_t)(S - i) + 1);
     ChunkPart a = chunk_part(e, &h, 0, i), b = chunk_part(e, &h, i, j), c = chunk_part(e, &h, j, S);
     ChunkPart ab = chunk_merge(e, &a, &b), bc = chunk_merge(e, &b, &c),
               all = chunk_part(e, &h, 0, S);

@@ -23,15 +23,10 @@ typedef struct Probe {
     uint32_t seed;
 } Probe;
 
-static double noise(uint32_t *state) {
-    *state = *state * 1664525u + 1013904223u;
-    return (double)(*state >> 8) / (1 << 23) - 1;
-}
-
 static double *random_array(Probe *p, int64_t n, bool whole) {
     double *x = ARENA_ARRAY(p->a, double, n + 1);
     for (int64_t i = 0; i < n; i++)
-        x[i] = whole ? round(noise(&p->seed) * 2) : (double)(float)noise(&p->seed);
+        x[i] = whole ? round(test_uniform(&p->seed) * 2) : (double)(float)test_uniform(&p->seed);
     return x;
 }
 
@@ -52,7 +47,7 @@ static const void *input(Probe *p, const TxInput *in) {
     if (dtype_reads(in->dtype) == EX_F32) return random_array(p, n, false);
     int32_t *whole = ARENA_ARRAY(p->a, int32_t, n + 1);
     for (int64_t k = 0; k < n; k++)
-        whole[k] = in->dtype == DT_BOOL ? noise(&p->seed) < 0.3 : (int)(k / 3 % 4);
+        whole[k] = in->dtype == DT_BOOL ? test_uniform(&p->seed) < 0.3 : (int)(k / 3 % 4);
     return whole;
 }
 

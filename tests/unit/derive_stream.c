@@ -15,11 +15,6 @@
 
 enum { KEYS = 24, MAX_R = 16, MAX_STATES = 40 };
 
-static uint32_t draw(uint32_t *seed, uint32_t n) {
-    *seed = *seed * 1664525u + 1013904223u;
-    return (*seed >> 8) % n;
-}
-
 // ---- evaluation
 
 typedef struct Row {
@@ -227,10 +222,10 @@ static Part run_sweep(const Stream *s, int sweep, const Row *row, const Part *be
     Part parts[KEYS + 2];
     int n = 0, at = 0;
     for (parts[n++] = *before; at < row->n;) {
-        int end = at + 1 + (int)draw(seed, KEYS);
+        int end = at + 1 + (int)test_draw(seed, KEYS);
         parts[n] = *before;
         for (end = end > row->n ? row->n : end; at < end;) {
-            int to = at + 1 + (int)draw(seed, 8);
+            int to = at + 1 + (int)test_draw(seed, 8);
             if (to > end) to = end;
             add_tile(s, sweep, row, at, to, &parts[n], v);
             at = to;
@@ -238,7 +233,7 @@ static Part run_sweep(const Stream *s, int sweep, const Row *row, const Part *be
         n++;
     }
     for (; n > 1; n--) {
-        int a = (int)draw(seed, (uint32_t)n), b = (int)draw(seed, (uint32_t)n - 1);
+        int a = (int)test_draw(seed, (uint32_t)n), b = (int)test_draw(seed, (uint32_t)n - 1);
         b += b >= a;
         Part merged = merge(s, sweep, &parts[a], &parts[b], v);
         parts[a < b ? a : b] = merged;
@@ -265,17 +260,16 @@ static double streamed(const Stream *s, const Row *row, Vals *v, uint32_t *seed)
 
 // ---- comparing
 
-static double uniform(uint32_t *seed) { return draw(seed, 1 << 20) / 524288.0 - 1; }
-
 static Row random_row(uint32_t *seed) {
-    Row r = {
-        .n = (int)draw(seed, KEYS + 1), .sink = uniform(seed), .temp = 1 + fabs(uniform(seed))};
-    int masked = (int)draw(seed, 4); // of 3: none, some, most, all
-    double scale = draw(seed, 3) ? 3 : 12;
+    Row r = {.n = (int)test_draw(seed, KEYS + 1),
+             .sink = test_uniform(seed),
+             .temp = 1 + fabs(test_uniform(seed))};
+    int masked = (int)test_draw(seed, 4); // of 3: none, some, most, all
+    double scale = test_draw(seed, 3) ? 3 : 12;
     for (int j = 0; j < r.n; j++) {
-        r.s[j] = (float)(uniform(seed) * scale);
-        r.v[j] = (float)uniform(seed);
-        if ((int)draw(seed, 3) < masked) r.s[j] = -INFINITY;
+        r.s[j] = (float)(test_uniform(seed) * scale);
+        r.v[j] = (float)test_uniform(seed);
+        if ((int)test_draw(seed, 3) < masked) r.s[j] = -INFINITY;
     }
     return r;
 }
@@ -303,9 +297,9 @@ static double evaluated(const Stream *s, const Row *row, uint32_t *seed) {
     double o;
     for (int t = 0; t < s->nsweeps; t++) {
         StreamPart part[2] = {stream_copy(e, &before), stream_copy(e, &before)};
-        int cut = (int)draw(seed, (uint32_t)row->n + 1);
+        int cut = (int)test_draw(seed, (uint32_t)row->n + 1);
         for (int at = 0, to; at < row->n; at = to) {
-            to = at + 1 + (int)draw(seed, 8);
+            to = at + 1 + (int)test_draw(seed, 8);
             if (at < cut && to > cut) to = cut;
             stream_add(e, t, &keys, at, to < row->n ? to : row->n, &part[at >= cut], NULL, NULL);
         }
@@ -482,7 +476,7 @@ TEST(named_forms) {
 // ---- guards against overflow
 
 static const char *pick(const char *const *from, int n, uint32_t *seed) {
-    return from[draw(seed, (uint32_t)n)];
+    return from[test_draw(seed, (uint32_t)n)];
 }
 
 // A normalization that divides by what is as large as its scores before it does what would leave f32.
@@ -506,8 +500,9 @@ static const char *guarded_text(Arena *a, uint32_t *seed) {
     static const char *const weights[] = {"(%s / max(l, 1e-30))", "(%s * rsqrt((l + 1e-30)))",
                                           "(%s / l)", "pow((%s / (l + 0.5)), 2.0)",
                                           "(pow((%s / (l + 0.5)), 3.0) * %s)"};
-    const char *const *base = bases[draw(seed, sizeof bases / sizeof *bases)];
-    const char *share = arena_printf(a, "(%s / %s)", draw(seed, 4) ? "s" : "max(s, 0.0)", base[1]);
+    const char *const *base = bases[test_draw(seed, sizeof bases / sizeof *bases)];
+    const char *share =
+        arena_printf(a, "(%s / %s)", test_draw(seed, 4) ? "s" : "max(s, 0.0)", base[1]);
     const char *e = arena_printf(a, pick(elements, 10, seed), share, share);
     const char *l = arena_printf(a, pick(sums, 3, seed), e, e);
     const char *w = arena_printf(a, pick(weights, 5, seed), e, e);
@@ -517,8 +512,8 @@ static const char *guarded_text(Arena *a, uint32_t *seed) {
 static Row hard_row(uint32_t *seed) {
     static const double scales[] = {1e-21, 1e-18, 1e-9, 1e-3, 1, 50, 1e4, 1e9, 1e15, 1e19};
     Row r = random_row(seed);
-    double scale = scales[draw(seed, 10)], v = draw(seed, 2) ? 0x1p31 : 1;
-    bool grows = !draw(seed, 3), zero = !draw(seed, 4);
+    double scale = scales[test_draw(seed, 10)], v = test_draw(seed, 2) ? 0x1p31 : 1;
+    bool grows = !test_draw(seed, 3), zero = !test_draw(seed, 4);
     for (int j = 0; j < r.n; j++) {
         r.s[j] = (float)(r.s[j] / 12 * scale * (grows ? exp2(j - KEYS) : 1));
         if (zero && j < r.n / 2 && isfinite(r.s[j])) r.s[j] = 0;
@@ -561,16 +556,16 @@ TEST(guards_are_kept) {
 // ---- random programs
 
 static const Ex *one_of(RowProgram *p, const Ex **have, int n, uint32_t *seed) {
-    if (!draw(seed, 4)) return ex_f32(p->pool, (float)(int)draw(seed, 5) - 1.5f);
-    return have[draw(seed, 3) ? n - 1 - (int)draw(seed, (uint32_t)(n < 3 ? n : 3))
-                              : (int)draw(seed, (uint32_t)n)];
+    if (!test_draw(seed, 4)) return ex_f32(p->pool, (float)(int)test_draw(seed, 5) - 1.5f);
+    return have[test_draw(seed, 3) ? n - 1 - (int)test_draw(seed, (uint32_t)(n < 3 ? n : 3))
+                                   : (int)test_draw(seed, (uint32_t)n)];
 }
 
 static const Ex *grow(RowProgram *p, const Ex **have, int n, uint32_t *seed) {
     static const ExOp ops[] = {EX_ADD, EX_SUB, EX_SUB,     EX_MUL,  EX_MUL,
                                EX_DIV, EX_MAX, EX_MIN,     EX_ABS,  EX_NEG,
                                EX_EXP, EX_EXP, EX_SIGMOID, EX_TANH, EX_SELECT};
-    ExOp op = ops[draw(seed, 15)];
+    ExOp op = ops[test_draw(seed, 15)];
     const Ex *x = one_of(p, have, n, seed), *y = one_of(p, have, n, seed),
              *one = ex_f32(p->pool, 1);
     if (op == EX_DIV)
@@ -585,7 +580,7 @@ static const Ex *grow(RowProgram *p, const Ex **have, int n, uint32_t *seed) {
 static const Ex *random_expr(RowProgram *p, const Ex **base, int n, uint32_t *seed) {
     const Ex *have[40];
     memcpy(have, base, sizeof *have * (size_t)n);
-    int end = n + 2 + (int)draw(seed, 5);
+    int end = n + 2 + (int)test_draw(seed, 5);
     for (; n < end; n++) have[n] = grow(p, have, n, seed);
     return have[n - 1];
 }
@@ -595,27 +590,28 @@ static const Ex *random_expr(RowProgram *p, const Ex **base, int n, uint32_t *se
 static const Ex *stabilized(RowProgram *p, const Ex *g, int k, uint32_t *seed) {
     const Ex *m = ex_sym(p->pool, SYM_R, k, EX_F32), *sink = ex_sym(p->pool, SYM_SCALAR, 0, EX_F32);
     bool max = p->reduces.data[k].op == EX_ROWMAX;
-    if (!draw(seed, 3)) m = ex_2(p->pool, max ? EX_MAX : EX_MIN, m, sink);
+    if (!test_draw(seed, 3)) m = ex_2(p->pool, max ? EX_MAX : EX_MIN, m, sink);
     const Ex *d = max ? ex_2(p->pool, EX_SUB, g, m) : ex_2(p->pool, EX_SUB, m, g);
-    if (!draw(seed, 3)) d = ex_2(p->pool, EX_MUL, d, ex_f32(p->pool, 0.5f + (float)draw(seed, 3)));
-    if (!draw(seed, 3)) d = ex_2(p->pool, EX_DIV, d, ex_sym(p->pool, SYM_SCALAR, 1, EX_F32));
+    if (!test_draw(seed, 3))
+        d = ex_2(p->pool, EX_MUL, d, ex_f32(p->pool, 0.5f + (float)test_draw(seed, 3)));
+    if (!test_draw(seed, 3)) d = ex_2(p->pool, EX_DIV, d, ex_sym(p->pool, SYM_SCALAR, 1, EX_F32));
     return ex_1(p->pool, EX_EXP, d);
 }
 
 static RowProgram *random_program(Arena *a, uint32_t *seed) {
     RowProgram *p = row_new(a);
     const Ex *base[20];
-    int n = 0, reduces = 1 + (int)draw(seed, 4);
+    int n = 0, reduces = 1 + (int)test_draw(seed, 4);
     base[n++] = ex_symbol(p->pool, SYM_S);
     base[n++] = ex_sym(p->pool, SYM_SCALAR, 0, EX_F32);
     for (int k = 0; k < reduces; k++) {
-        ExOp op = (ExOp)(EX_ROWMAX + draw(seed, 3));
-        const Ex *f =
-            draw(seed, 2) ? random_expr(p, base, n, seed) : base[draw(seed, 2) ? n - 1 : 0];
+        ExOp op = (ExOp)(EX_ROWMAX + test_draw(seed, 3));
+        const Ex *f = test_draw(seed, 2) ? random_expr(p, base, n, seed)
+                                         : base[test_draw(seed, 2) ? n - 1 : 0];
         add_reduce(p, arena_printf(a, "r%d", k), op, f);
         const Ex *r = ex_sym(p->pool, SYM_R, k, EX_F32);
         // Infinities of empty rows and of sums too long are not what is tested here.
-        base[n++] = draw(seed, 2) ? r : ex_1(p->pool, EX_TANH, r);
+        base[n++] = test_draw(seed, 2) ? r : ex_1(p->pool, EX_TANH, r);
         if (op == EX_ROWSUM)
             base[n] = ex_2(p->pool, EX_DIV, base[n - 2],
                            ex_2(p->pool, EX_ADD, ex_1(p->pool, EX_ABS, r), ex_f32(p->pool, 1)));
@@ -623,7 +619,7 @@ static RowProgram *random_program(Arena *a, uint32_t *seed) {
             base[n] = stabilized(p, f, k, seed);
         n++;
     }
-    p->weight = draw(seed, 4) ? random_expr(p, base, n, seed) : base[n - 1];
+    p->weight = test_draw(seed, 4) ? random_expr(p, base, n, seed) : base[n - 1];
     return p;
 }
 

@@ -114,19 +114,14 @@ TEST(exact_extrema) {
 
 // ---- what is exact keeps its bits
 
-static uint32_t draw(uint32_t *seed, uint32_t n) {
-    *seed = *seed * 1664525u + 1013904223u;
-    return (*seed >> 8) % n;
-}
-
 static const Ex *random_exact(ExPool *p, uint32_t *seed, int depth) {
     static const float constants[] = {0, 1, -1, 0.5f, 3, -8, 41, 0.1f, 1e20f, 1e-30f};
     static const ExOp ops[] = {EX_ADD, EX_SUB, EX_MUL, EX_DIV, EX_MIN,
                                EX_MAX, EX_NEG, EX_ABS, EX_SQRT};
-    if (depth == 0 || draw(seed, 6) == 0)
-        return draw(seed, 2) ? ex_f32(p, constants[draw(seed, 10)])
-                             : ex_sym(p, SYM_PARAM, (int)draw(seed, 3), EX_F32);
-    ExOp op = ops[draw(seed, 9)];
+    if (depth == 0 || test_draw(seed, 6) == 0)
+        return test_draw(seed, 2) ? ex_f32(p, constants[test_draw(seed, 10)])
+                                  : ex_sym(p, SYM_PARAM, (int)test_draw(seed, 3), EX_F32);
+    ExOp op = ops[test_draw(seed, 9)];
     const Ex *args[] = {random_exact(p, seed, depth - 1), random_exact(p, seed, depth - 1)};
     return ex_1(p, EX_ROUNDED,
                 ex_op(p, op, args, op >= EX_NEG && op != EX_MIN && op != EX_MAX ? 1 : 2));
@@ -144,7 +139,7 @@ TEST(exact_to_the_bit) {
         const Ex *e = random_exact(p, &seed, 5), *s = ex_simplify(p, e);
         for (int k = 0; k < 8; k++) {
             float point[3];
-            for (int n = 0; n < 3; n++) point[n] = ((float)draw(&seed, 4000) - 2000) * 0.037f;
+            for (int n = 0; n < 3; n++) point[n] = ((float)test_draw(&seed, 4000) - 2000) * 0.037f;
             ExEnv env = {.sym = at_point, .ctx = point, .round = true};
             float want = (float)ex_eval(e, &env).f, got = (float)ex_eval(s, &env).f;
             ck_assert_msg(want == got || (isnan(want) && isnan(got)), "%s\n-> %s", text_of(a, e),

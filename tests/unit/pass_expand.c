@@ -2,7 +2,7 @@
 // changed one at a time, and, expanded, with what it waits for taken away.
 #include "ir/tile_eval.h"
 #include "passes/schedule/expand.h"
-#include "tests/unit/test.h"
+#include "tests/unit/tile_util.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,22 +14,6 @@ static const char *const files[] = {"tests/tile/assigned.tile", "tests/tile/assi
                                     ring, "tests/tile/assigned_two.tile",
                                     "tests/tile/assigned_twice.tile"};
 enum { CHANGED = 3 }; // so many of them are
-
-static char *read_file(Arena *a, const char *path) {
-    FILE *f = fopen(path, "rb");
-    ck_assert_msg(f != NULL, "%s cannot be opened", path);
-    char *s = arena_alloc(a, 1 << 16);
-    s[fread(s, 1, (1 << 16) - 1, f)] = 0;
-    fclose(f);
-    return s;
-}
-
-static TileProgram *parse(Arena *a, const char *text) {
-    Diags diags = diag_list(a);
-    TileProgram *p = tile_parse(a, text, strlen(text), &diags);
-    ck_assert_msg(p != NULL, "%s", diags.first ? diags.first->message : "");
-    return p;
-}
 
 static bool is_valid(Arena *a, const TileProgram *p) {
     Diags diags = diag_list(a);
@@ -72,12 +56,12 @@ static Verdict verdict(Arena *a, const TileProgram *erased, const TileProgram *p
 }
 
 ARENA_TEST_EACH(an_assignment_is_expanded, 0, sizeof files / sizeof *files) {
-    const char *text = read_file(a, files[_i]);
-    TileProgram *p = parse(a, text);
+    const char *text = tu_file(a, files[_i]);
+    TileProgram *p = tu_parse(a, text);
     ck_assert(is_valid(a, p));
     expand(p);
     ck_assert(is_valid(a, p));
-    ck_assert_int_eq(verdict(a, parse(a, text), p), RIGHT);
+    ck_assert_int_eq(verdict(a, tu_parse(a, text), p), RIGHT);
 }
 
 // ---- other places
@@ -100,7 +84,7 @@ static void judge(Arena *a, const char *text, TileProgram *p, const char *what, 
         return;
     }
     expand(p);
-    Verdict v = is_valid(a, p) ? verdict(a, parse(a, text), p) : REFUSED;
+    Verdict v = is_valid(a, p) ? verdict(a, tu_parse(a, text), p) : REFUSED;
     c->by_run += v == REFUSED;
     c->right += v == RIGHT;
     ck_assert_msg(v != WRONG, "%s of operation %d: wrong, and not refused", what, n);
@@ -122,10 +106,10 @@ static void change(TileProgram *p, TileOp *op, int how) {
 
 static Count change_all(int file, int how, const char *what) {
     Arena *a = arena_new();
-    const char *text = read_file(a, files[file]);
+    const char *text = tu_file(a, files[file]);
     Count c = {0, 0, 0};
     for (int i = 0;; i++) {
-        TileProgram *p = parse(a, text);
+        TileProgram *p = tu_parse(a, text);
         TileOp *op = op_at(p, i);
         if (!op) break;
         if (!op->role || op->kind == TILE_ROLE) continue;
@@ -165,7 +149,7 @@ TEST_EACH(wrong_orders_are_refused, 0, CHANGED) {
 // ---- less waiting
 
 static TileProgram *expanded(Arena *a, const char *text) {
-    TileProgram *p = parse(a, text);
+    TileProgram *p = tu_parse(a, text);
     expand(p);
     return p;
 }
@@ -176,7 +160,7 @@ static bool waits_in_map(const TileOp *op) { return op->kind == TILE_MAP && op->
 static void weaken_all(int file, bool (*has)(const TileOp *op), void (*weaken)(TileOp *op),
                        int least) {
     Arena *a = arena_new();
-    const char *text = read_file(a, files[file]);
+    const char *text = tu_file(a, files[file]);
     int n = 0;
     for (int i = 0;; i++) {
         TileProgram *p = expanded(a, text);
@@ -184,7 +168,7 @@ static void weaken_all(int file, bool (*has)(const TileOp *op), void (*weaken)(T
         if (!op) break;
         if (!has(op)) continue;
         weaken(op);
-        bool refused = !is_valid(a, p) || verdict(a, parse(a, text), p) == REFUSED;
+        bool refused = !is_valid(a, p) || verdict(a, tu_parse(a, text), p) == REFUSED;
         ck_assert_msg(refused, "%s, operation %d, is not missed", tile_kind_name(op->kind), i);
         n++;
     }

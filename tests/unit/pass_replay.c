@@ -2,17 +2,6 @@
 // the end it is the program of the pipeline. So a step takes nothing but what is in the text.
 #include "tests/unit/pass_util.h"
 
-static TileProgram *read_back(Arena *a, const TileProgram *p, const char *pass) {
-    Diags diags = diag_list(a);
-    Text t = text_new(a);
-    tile_print(&t, p);
-    TileProgram *q = tile_parse(a, t.s, t.n, &diags);
-    bool good = q && tile_verify(q, &diags);
-    if (!good) diag_print(&diags, stderr);
-    ck_assert_msg(good, "%s: the text before %s does not read", p->name, pass);
-    return q;
-}
-
 // Values get names anew: what was there for a while has some of the numbers, where it was not printed.
 static const char *text_of(Arena *a, TileProgram *p) {
     int n = 0;
@@ -54,14 +43,14 @@ static void replay(const char *path, const char *text, int D, const PassOptions 
     const PassId *order;
     for (int i = 0, n = pass_order(&order); i < n; i++) {
         const char *name = pass_get(order[i])->name;
-        p = read_back(a, p, name);
+        p = tu_read_back(a, p);
         PassOptions alone = {.target = *target_get(p->target),
                              .dtype = p->dtype,
                              .shape = o->shape,
                              .schedule = o->schedule};
         ck_assert_msg(pass_run(p, order[i], &alone, &diags), "%s: %s", path, name);
     }
-    expect_same(path, text_of(a, all), text_of(a, read_back(a, p, "the end")));
+    expect_same(path, text_of(a, all), text_of(a, tu_read_back(a, p)));
     arena_free(a);
 }
 

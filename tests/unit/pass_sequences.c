@@ -33,19 +33,6 @@ static TileProgram *finished(Arena *a, const Stream *s, const PassOptions *o) {
     return p;
 }
 
-// Printing and reading a program changes nothing of it.
-static void check_text(Arena *a, const TileProgram *p) {
-    Diags diags = diag_list(a);
-    Text t = text_new(a), again = text_new(a);
-    tile_print(&t, p);
-    TileProgram *q = tile_parse(a, t.s, t.n, &diags);
-    if (!q) diag_print(&diags, stderr);
-    ck_assert(q != NULL);
-    tile_print(&again, q);
-    ck_assert_str_eq(t.s, again.s);
-    ck_assert(tile_verify(q, &diags));
-}
-
 // After every pass, with several tiles; then as targets run it.
 static void check_variant(const char *path, const char *text, int which) {
     Launch all[LAUNCHES];
@@ -64,14 +51,14 @@ static void check_variant(const char *path, const char *text, int which) {
                 o.split = t, o.few = 2;
                 TileProgram *p = pu_staged(a, s, &o, (PuStage)stage, tiles[t]);
                 check(a, v, p, &all[i], 1e-6, pu_stage_name[stage]);
-                check_text(a, p);
+                tu_read_back(a, p);
             }
         for (size_t t = 0; has_layout(a, s, o.batch) && t < sizeof targets / sizeof *targets; t++) {
             o.target = *target_get(targets[t]);
             o.split = true;
             TileProgram *p = finished(a, s, &o);
             check(a, v, p, &all[i], 1e-3, o.target.name);
-            check_text(a, p);
+            tu_read_back(a, p);
         }
         arena_free(a);
     }

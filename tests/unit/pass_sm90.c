@@ -36,18 +36,6 @@ static TileProgram *shaped(Arena *a, const Stream *s, bool share) {
 
 typedef enum Form { CHOSEN, PLAIN, LATE, FORMS } Form;
 
-// As it is printed.
-static TileProgram *read_back(Arena *a, const TileProgram *p) {
-    Diags diags = diag_list(a);
-    Text t = text_new(a), again = text_new(a);
-    tile_print(&t, p);
-    TileProgram *q = tile_parse(a, t.s, strlen(t.s), &diags);
-    ck_assert_msg(q && tile_verify(q, &diags), "%s", diags.first ? diags.first->message : "");
-    tile_print(&again, q);
-    ck_assert_str_eq(again.s, t.s);
-    return q;
-}
-
 // The whole program, or its first kernel in another form, by way of the text of its assignment.
 static TileProgram *scheduled(Arena *a, const Stream *s, Form form, bool share) {
     PassOptions o = options();
@@ -65,7 +53,7 @@ static TileProgram *scheduled(Arena *a, const Stream *s, Form form, bool share) 
         sm.shape.after = 3;
         sm.shape.queries = form == LATE ? 1 : 2;
         sm90_assign(&sm, form != PLAIN);
-        sm.p = p = read_back(a, p);
+        sm.p = p = tu_read_back(a, p);
         sm.k = k = p->kernels.data[0];
         sm.x = p->pool;
         pass_expand(p, k);

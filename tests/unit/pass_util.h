@@ -9,7 +9,7 @@
 #include "passes/passes.h"
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
-#include "tests/unit/test.h"
+#include "tests/unit/tile_util.h"
 
 #include <dirent.h>
 #include <math.h>

@@ -7,39 +7,42 @@
 #include "passes/derive/backward.h"
 #include "runtime/abi.h"
 
-static inline char *ptx_emitted(const TileProgram *p, Diags *diags, size_t *n) {
+static inline char *ptx_emitted(const TileProgram *p, Diags *diags) { // in its arena
     CgOptions co = {.opt = 3};
     void *out = NULL;
-    bool ok = p && cg_emit(&p, 1, &co, CG_ASM, diags, &out, n);
+    size_t n;
+    bool ok = p && cg_emit(&p, 1, &co, CG_ASM, diags, &out, &n);
     if (!ok) diag_print(diags, stderr);
     ck_assert(ok);
-    return out;
+    char *text = arena_strndup(p->arena, out, n);
+    free(out);
+    return text;
 }
 
-static inline char *ptx_with(Arena *a, const PassOptions *o, const char *text, size_t *n) {
+static inline char *ptx_with(Arena *a, const PassOptions *o, const char *text) {
     Variant *v;
     Stream *s = pu_stream(a, "t.attn", text, 0, &v);
     Diags diags = diag_list(a);
-    return ptx_emitted(pass_pipeline(a, s, o, &diags), &diags, n);
+    return ptx_emitted(pass_pipeline(a, s, o, &diags), &diags);
 }
 
 // Of its derived backward.
-static inline char *ptx_backward(Arena *a, TargetId target, const char *text, Dtype t, size_t *n) {
+static inline char *ptx_backward(Arena *a, TargetId target, const char *text, Dtype t) {
     Variant *v;
     Diags diags = diag_list(a);
     const Backward *b = pass_backward(a, pu_stream(a, "t.attn", text, 0, &v)->written, NULL);
     PassOptions o = {.target = cg_target(target), .dtype = t, .saves = b};
-    return ptx_emitted(pass_backward_program(a, b, &o, &diags), &diags, n);
+    return ptx_emitted(pass_backward_program(a, b, &o, &diags), &diags);
 }
 
 static inline char *ptx_scheduled(Arena *a, TargetId target, const char *text, Dtype t,
-                                  const char *schedule, size_t *n) {
+                                  const char *schedule) {
     PassOptions o = {.target = cg_target(target), .dtype = t, .schedule = pu_knobs(schedule)};
-    return ptx_with(a, &o, text, n);
+    return ptx_with(a, &o, text);
 }
 
-static inline char *ptx_of(Arena *a, TargetId target, const char *text, Dtype t, size_t *n) {
-    return ptx_scheduled(a, target, text, t, NULL, n);
+static inline char *ptx_of(Arena *a, TargetId target, const char *text, Dtype t) {
+    return ptx_scheduled(a, target, text, t, NULL);
 }
 
 #endif

@@ -12,15 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static inline uint32_t ru_draw(uint32_t *seed, uint32_t n) {
-    *seed = *seed * 1664525u + 1013904223u;
-    return (*seed >> 8) % n;
-}
-
-static inline double ru_noise(uint32_t *seed) {
-    return (double)ru_draw(seed, 1 << 20) / (1 << 19) - 1;
-}
-
 // ---- a recurrence with its tensors
 
 typedef struct RuCase {
@@ -73,16 +64,16 @@ static inline void ru_compile(RuCase *x, const char *text) {
 
 static inline double *ru_numbers(Arena *a, int64_t n, double scale, uint32_t *seed) {
     double *x = ARENA_ARRAY(a, double, n + 1);
-    for (int64_t i = 0; i < n; i++) x[i] = (float)(scale * ru_noise(seed));
+    for (int64_t i = 0; i < n; i++) x[i] = (float)(scale * test_uniform(seed));
     return x;
 }
 
 // By its name: n..: from 0 to 1, one in five 0; g..: exponents, some far down or -inf; others around 0.
 static inline double ru_drawn(const char *name, uint32_t *seed) {
     static const double far[] = {0, -1e-4, -0.1, -5, -20, -80, -INFINITY};
-    double x = ru_noise(seed);
-    if (name[0] == 'n') return ru_draw(seed, 5) ? fabs(x) : 0;
-    if (name[0] == 'g') return ru_draw(seed, 4) ? -fabs(x) : far[ru_draw(seed, 7)];
+    double x = test_uniform(seed);
+    if (name[0] == 'n') return test_draw(seed, 5) ? fabs(x) : 0;
+    if (name[0] == 'g') return test_draw(seed, 4) ? -fabs(x) : far[test_draw(seed, 7)];
     if (!strncmp(name, "log_decay", 9)) return -2 * fabs(x);
     if (!strcmp(name, "beta")) return 2 * fabs(x);
     return !strcmp(name, "A") ? -fabs(x) : strlen(name) == 1 || name[1] == '_' ? 0.2 * x : fabs(x);
@@ -191,7 +182,7 @@ static const char *const ru_bonuses[] = {"", "bonus(b, h, t, d) = n3[h, d];",
 static const char *const ru_outputs[] = {"", "output(o) = o * rsqrt(sqnorm(o) / Dv + 1);",
                                          "output(o, b, h, t, e) = o * sigmoid(a4[b, h, t, e]);"};
 
-#define RU_ONE_OF(list) list[ru_draw(seed, sizeof list / sizeof *list)]
+#define RU_ONE_OF(list) list[test_draw(seed, sizeof list / sizeof *list)]
 
 static inline const char *ru_random_source(Arena *a, int D, int Dv, uint32_t *seed) {
     const char *erase = RU_ONE_OF(ru_erases), *bonus = RU_ONE_OF(ru_bonuses);

@@ -10,14 +10,9 @@
 enum { H = 4, HKV = 2, D = 5, DV = 3, MOST = 8 };
 #define POISON (-12345.0)
 
-static double noise(uint32_t *state) {
-    *state = *state * 1664525u + 1013904223u;
-    return (double)(*state >> 8) / (1 << 23) - 1;
-}
-
 static double *random_array(Arena *a, int64_t n, uint32_t seed) {
     double *x = ARENA_ARRAY(a, double, n + 1);
-    for (int64_t i = 0; i < n; i++) x[i] = noise(&seed);
+    for (int64_t i = 0; i < n; i++) x[i] = test_uniform(&seed);
     return x;
 }
 

@@ -31,15 +31,10 @@ typedef struct Probe {
     int tried, compared;
 } Probe;
 
-static double noise(uint32_t *state) {
-    *state = *state * 1664525u + 1013904223u;
-    return (double)(*state >> 8) / (1 << 23) - 1;
-}
-
 static Array array(Probe *p, int64_t n, bool random) {
     Array x = {ARENA_ARRAY(p->a, double, n + 1), ARENA_ARRAY(p->a, double, n + 1), n};
-    for (int64_t i = 0; random && i < n; i++) x.x[i] = noise(&p->seed);
-    for (int64_t i = 0; !random && i < n; i++) x.d[i] = noise(&p->seed);
+    for (int64_t i = 0; random && i < n; i++) x.x[i] = test_uniform(&p->seed);
+    for (int64_t i = 0; !random && i < n; i++) x.d[i] = test_uniform(&p->seed);
     return x;
 }
 
@@ -64,7 +59,7 @@ static void inputs(Probe *p) {
         }
         int32_t *whole = ARENA_ARRAY(p->a, int32_t, n + 1);
         for (int64_t k = 0; k < n; k++)
-            whole[k] = in->dtype == DT_BOOL ? noise(&p->seed) < 0.3 : (int)(k / 3 % 4);
+            whole[k] = in->dtype == DT_BOOL ? test_uniform(&p->seed) < 0.3 : (int)(k / 3 % 4);
         p->inputs[i] = whole;
         p->input[i].n = 0;
     }
@@ -297,7 +292,7 @@ TEST(random_recurrences) {
         for (size_t c = 0; c < sizeof pieces / sizeof *pieces; c++) {
             int choices = 0;
             while (pieces[c][choices]) choices++;
-            text_puts(&t, pieces[c][(int)((noise(&state) + 1) / 2 * choices)]);
+            text_puts(&t, pieces[c][(int)((test_uniform(&state) + 1) / 2 * choices)]);
         }
         differences(
             a,

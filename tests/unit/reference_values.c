@@ -9,14 +9,9 @@
 
 enum { B = 2, H = 4, HKV = 2, SQ = 3, SK = 7, D = 5, DV = 3 };
 
-static double noise(uint32_t *state) {
-    *state = *state * 1664525u + 1013904223u;
-    return (double)(*state >> 8) / (1 << 23) - 1;
-}
-
 static double *random_array(Arena *a, int n, uint32_t seed) {
     double *x = ARENA_ARRAY(a, double, n);
-    for (int i = 0; i < n; i++) x[i] = noise(&seed);
+    for (int i = 0; i < n; i++) x[i] = test_uniform(&seed);
     return x;
 }
 

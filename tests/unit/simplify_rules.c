@@ -92,41 +92,36 @@ ARENA_TEST(rules) {
 
 // ---- random expressions
 
-static uint32_t draw(uint32_t *seed, uint32_t n) {
-    *seed = *seed * 1664525u + 1013904223u;
-    return (*seed >> 8) % n;
-}
-
 static const Ex *leaf(ExPool *p, uint32_t *seed, ExType t) {
     static const float floats[] = {0, 1, -1, 0.5f, 2, -3, 8, 1e-3f, -INFINITY, INFINITY};
     static const int32_t ints[] = {0, 1, -1, 2, 7, 64, -5, INT32_MAX, INT32_MIN};
-    bool constant = draw(seed, 3) == 0;
+    bool constant = test_draw(seed, 3) == 0;
     switch (t) {
     case EX_F32:
-        return constant ? ex_f32(p, floats[draw(seed, 10)])
-                        : ex_sym(p, SYM_PARAM, (int)draw(seed, 3), t);
+        return constant ? ex_f32(p, floats[test_draw(seed, 10)])
+                        : ex_sym(p, SYM_PARAM, (int)test_draw(seed, 3), t);
     case EX_I32:
-        return constant ? ex_i32(p, ints[draw(seed, 9)])
-                        : ex_sym(p, SYM_PARAM, 3 + (int)draw(seed, 3), t);
+        return constant ? ex_i32(p, ints[test_draw(seed, 9)])
+                        : ex_sym(p, SYM_PARAM, 3 + (int)test_draw(seed, 3), t);
     case EX_BOOL:
-        return constant ? ex_bool(p, draw(seed, 2))
-                        : ex_sym(p, SYM_PARAM, 6 + (int)draw(seed, 2), t);
+        return constant ? ex_bool(p, test_draw(seed, 2))
+                        : ex_sym(p, SYM_PARAM, 6 + (int)test_draw(seed, 2), t);
     }
     return NULL;
 }
 
 // An operation on what is in `have`, or NULL when the dice fell badly.
 static const Ex *random_op(ExPool *p, uint32_t *seed, const Ex **have, int n) {
-    ExOp op = (ExOp)draw(seed, EX_ROWMAX);
+    ExOp op = (ExOp)test_draw(seed, EX_ROWMAX);
     const Ex *args[3];
     ExType types[3], result;
     if (op < EX_ADD || op == EX_POW) return NULL;
     if (op == EX_CONV) {
-        const Ex *x = have[draw(seed, (uint32_t)n)];
-        return x->type == EX_F32 ? NULL : ex_conv(p, (ExType)draw(seed, 3), x);
+        const Ex *x = have[test_draw(seed, (uint32_t)n)];
+        return x->type == EX_F32 ? NULL : ex_conv(p, (ExType)test_draw(seed, 3), x);
     }
     for (int i = 0; i < ex_ops[op].arity; i++) {
-        args[i] = have[draw(seed, (uint32_t)n)];
+        args[i] = have[test_draw(seed, (uint32_t)n)];
         types[i] = args[i]->type;
     }
     if (ex_ops[op].typing == T_CMP && types[0] == EX_F32)
@@ -158,15 +153,15 @@ static Point random_point(uint32_t *seed) {
     Point pt;
     for (int i = 0; i < 8; i++) {
         pt.value[i].f = 0;
-        if (i < 3 && draw(seed, 6) == 0)
-            pt.value[i].f = special[draw(seed, 6)];
+        if (i < 3 && test_draw(seed, 6) == 0)
+            pt.value[i].f = special[test_draw(seed, 6)];
         else if (i < 3)
-            pt.value[i].f = (float)((double)draw(seed, 2000) / 200 - 5);
+            pt.value[i].f = (float)((double)test_draw(seed, 2000) / 200 - 5);
         else if (i < 6)
-            pt.value[i].i =
-                (int32_t)(draw(seed, 4) ? draw(seed, 100) - 50 : draw(seed, 1 << 24) << 8);
+            pt.value[i].i = (int32_t)(test_draw(seed, 4) ? test_draw(seed, 100) - 50
+                                                         : test_draw(seed, 1 << 24) << 8);
         else
-            pt.value[i].i = (int32_t)draw(seed, 2);
+            pt.value[i].i = (int32_t)test_draw(seed, 2);
     }
     return pt;
 }

@@ -10,6 +10,7 @@
 #include "ir/arena.h"
 
 #include <check.h>
+#include <stdint.h>
 
 void test_add(const char *file, const TTest *test, int from, int to); // main.c
 
@@ -35,5 +36,15 @@ void test_add(const char *file, const TTest *test, int from, int to); // main.c
     static void name(Arena *a, __attribute__((unused)) int _i)
 #define TEST(name) TEST_EACH(name, 0, 1)
 #define ARENA_TEST(name) ARENA_TEST_EACH(name, 0, 1)
+
+// ---- random numbers
+static inline uint32_t test_draw(uint32_t *seed, uint32_t n) { // below n
+    *seed = *seed * 1664525u + 1013904223u;
+    return (*seed >> 8) % n;
+}
+
+static inline double test_uniform(uint32_t *seed) { // from -1 to 1
+    return test_draw(seed, 1 << 24) / (double)(1 << 23) - 1;
+}
 
 #endif

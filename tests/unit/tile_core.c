@@ -1,7 +1,7 @@
 // Building, cloning and copying tile programs; names; rounding; hazards that only moving operations
 // about makes; and texts that are no programs.
 #include "ir/tile_eval.h"
-#include "tests/unit/test.h"
+#include "tests/unit/tile_util.h"
 
 #include <math.h>
 #include <string.h>
@@ -33,18 +33,6 @@ static const char *const scale_text =
 static TileProgram *parse(Arena *a, const char *text, Diags *diags) {
     *diags = diag_list(a);
     return tile_parse(a, text, strlen(text), diags);
-}
-
-static const char *printed(Arena *a, const TileProgram *p) {
-    Text t = text_new(a);
-    tile_print(&t, p);
-    return t.s;
-}
-
-static TileOp *first_of(const TileBlock *b, TileKind kind) {
-    TileOp *op = tile_next(b, NULL);
-    while (op && op->kind != kind) op = tile_next(b, op);
-    return op;
 }
 
 ARENA_TEST(names_and_axes_are_canonical) {
@@ -94,28 +82,28 @@ ARENA_TEST(clones_have_values_of_their_own) {
     Diags diags;
     TileProgram *p = parse(a, scale_text, &diags);
     TileKernel *k = p->kernels.data[0];
-    TileOp *loop = first_of(&k->body, TILE_LOOP), *store = first_of(&k->body, TILE_STORE);
+    TileOp *loop = tu_first(&k->body, TILE_LOOP), *store = tu_first(&k->body, TILE_STORE);
     TileOp *clone = tile_clone(p, k, loop, twice, p->pool);
     tile_insert_before(store, clone);
     tile_replace(&k->body, loop->results.data[0], clone->results.data[0]);
     clone->args.data[0] = loop->results.data[0]; // replaced with the others
     ck_assert(tile_verify(p, &diags));
-    const char *text = printed(a, p);
+    const char *text = tu_printed(a, p);
     ck_assert_ptr_nonnull(strstr(text, "carry (%x2: f32[M, D] = %x9)"));
     ck_assert_ptr_nonnull(strstr(text, "{ (2.0 * (%"));
     TileProgram *q = parse(a, text, &diags);
     ck_assert_ptr_nonnull(q);
-    ck_assert_str_eq(printed(a, q), text);
+    ck_assert_str_eq(tu_printed(a, q), text);
 }
 
 TEST(a_copy_is_independent) {
     Arena *a = arena_new(), *other = arena_new();
     Diags diags;
     TileProgram *p = parse(a, scale_text, &diags), *q = tile_copy(other, p);
-    tile_unlink(first_of(&p->kernels.data[0]->body, TILE_STORE));
+    tile_unlink(tu_first(&p->kernels.data[0]->body, TILE_STORE));
     p->tensors.data[0].name = "gone";
     p->sizes.data[SIZE_FREE].name = "gone";
-    ck_assert_str_eq(printed(a, q), scale_text);
+    ck_assert_str_eq(tu_printed(a, q), scale_text);
     diags = diag_list(a);
     ck_assert(tile_verify(q, &diags));
     uint8_t none = 0;
@@ -204,7 +192,7 @@ ARENA_TEST(a_stage_is_not_overwritten_while_read) {
     TileProgram *p = parse(a, copies_text, &diags);
     ck_assert_msg(p != NULL, "%s", diags.first ? diags.first->message : "");
     ck_assert_ptr_null(run_copies(a, p, &diags));
-    tile_unlink(first_of(&p->kernels.data[0]->body, TILE_BARRIER));
+    tile_unlink(tu_first(&p->kernels.data[0]->body, TILE_BARRIER));
     const char *said = run_copies(a, p, &diags);
     ck_assert_ptr_nonnull(said);
     ck_assert_ptr_nonnull(strstr(said, "without a barrier since that stage was read"));
@@ -214,7 +202,7 @@ ARENA_TEST(a_view_does_not_outlive_its_copy) {
     Diags diags;
     TileProgram *p = parse(a, copies_text, &diags);
     TileBlock *b = &p->kernels.data[0]->body;
-    TileOp *store = first_of(b, TILE_STORE), *copy = first_of(b, TILE_COPY);
+    TileOp *store = tu_first(b, TILE_STORE), *copy = tu_first(b, TILE_COPY);
     tile_insert_before(store, tile_clone(p, p->kernels.data[0], copy, NULL, NULL));
     const char *said = run_copies(a, p, &diags);
     ck_assert_ptr_nonnull(said);
@@ -224,12 +212,12 @@ ARENA_TEST(a_view_does_not_outlive_its_copy) {
 ARENA_TEST(an_order_that_cannot_be_right_is_refused_unrun) {
     Diags diags;
     TileProgram *p = parse(a, copies_text, &diags);
-    tile_unlink(first_of(&p->kernels.data[0]->body, TILE_COPY));
+    tile_unlink(tu_first(&p->kernels.data[0]->body, TILE_COPY));
     ck_assert(!tile_verify(p, &diags));
     ck_assert_ptr_nonnull(strstr(diags.first->message, "nothing is copied into %kb before"));
     diags = diag_list(a);
     p = parse(a, copies_text, &diags);
-    tile_unlink(first_of(&p->kernels.data[0]->body, TILE_WAIT));
+    tile_unlink(tu_first(&p->kernels.data[0]->body, TILE_WAIT));
     ck_assert(!tile_verify(p, &diags));
     ck_assert_ptr_nonnull(strstr(diags.first->message, "the copy into %kb is not waited for"));
 }
@@ -288,10 +276,10 @@ static void try_text(const char *text, size_t n) {
     TileProgram *p = tile_parse(a, text, n, &diags);
     ck_assert(p || diags.errors > 0);
     if (p) {
-        const char *once = printed(a, p);
+        const char *once = tu_printed(a, p);
         TileProgram *q = tile_parse(a, once, strlen(once), &diags);
         ck_assert_msg(q != NULL, "not read back: %s", once);
-        ck_assert_str_eq(printed(a, q), once);
+        ck_assert_str_eq(tu_printed(a, q), once);
         tile_verify(p, &diags);
     }
     arena_free(a);

@@ -10,7 +10,7 @@
 //
 // The rest of a file is exactly what tile_print makes of it.
 #include "ir/tile_eval.h"
-#include "tests/unit/test.h"
+#include "tests/unit/tile_util.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -192,15 +192,6 @@ static void check_gradients(const Case *c, double bound, const char *file) {
 
 // ---- files
 
-static char *read_file(Arena *a, const char *path, size_t *n) {
-    FILE *f = fopen(path, "rb");
-    ck_assert_msg(f != NULL, "%s: cannot be opened", path);
-    char *s = arena_alloc(a, 1 << 16);
-    *n = fread(s, 1, (1 << 16) - 1, f);
-    fclose(f);
-    return s;
-}
-
 static TileProgram *parse(Arena *a, const char *path, const char *text, Diags *diags) {
     *diags = diag_list(a);
     diag_add_file(diags, path, text, strlen(text));
@@ -296,8 +287,7 @@ static void check_mutant(Arena *a, const char *path, const char *text, const cha
 static void check_file(const char *name) {
     Arena *a = arena_new();
     const char *path = arena_printf(a, FOLDER "/%s", name);
-    size_t n;
-    const char *text = read_file(a, path, &n), *s = text, *run, *line;
+    const char *text = tu_file(a, path), *s = text, *run, *line;
     const char *reference = directive(&s, "reference: ");
     if (reference) reference = line_of(a, reference);
     check_golden(a, path, text);

@@ -1,30 +1,10 @@
 // Steps that are done again: what the interpreter makes of `redo`, in which rows, and what the verifier
 // refuses. tests/tile/redo.tile is the schedule: full tiles keep the shift that they find.
 #include "ir/tile_eval.h"
-#include "tests/unit/test.h"
+#include "tests/unit/tile_util.h"
 
 #include <math.h>
 #include <string.h>
-
-static char *read_tile(Arena *a, const char *name) {
-    FILE *f = fopen(arena_printf(a, "tests/tile/%s.tile", name), "rb");
-    ck_assert_msg(f != NULL, "%s: cannot be opened", name);
-    char *s = arena_alloc(a, 1 << 16);
-    s[fread(s, 1, (1 << 16) - 1, f)] = 0;
-    fclose(f);
-    return s;
-}
-
-// With every `old` replaced.
-static const char *with(Arena *a, const char *text, const char *old, const char *new) {
-    const char *at;
-    Text t = text_new(a);
-    ck_assert_msg(strstr(text, old) != NULL, "'%s' is not in the text", old);
-    for (; (at = strstr(text, old)); text = at + strlen(old))
-        text_printf(&t, "%.*s%s", (int)(at - text), text, new);
-    text_puts(&t, text);
-    return t.s;
-}
 
 static TileProgram *parse(Arena *a, const char *text, Diags *diags) {
     *diags = diag_list(a);
@@ -51,15 +31,9 @@ typedef struct Run {
 // masked: where it has none, its shift is no number, and the step is done again for that.
 enum { HEADS = 2, QUERIES = 7, KEYS = 19, COLUMNS = 5 };
 
-static TileOp *first_of(const TileBlock *b, TileKind kind) {
-    TileOp *op = tile_next(b, NULL);
-    while (op && op->kind != kind) op = tile_next(b, op);
-    return op;
-}
-
 static void drop_redo(TileProgram *p) {
     TileBlock *b = &p->kernels.data[0]->body;
-    for (TileOp *op; (op = first_of(b, TILE_REDO)); tile_unlink(op))
+    for (TileOp *op; (op = tu_first(b, TILE_REDO)); tile_unlink(op))
         for (int i = 0; i < op->results.n; i++)
             tile_replace(b, op->results.data[i], op->args.data[i + 1]);
 }
@@ -89,8 +63,8 @@ static void run(Arena *a, Run *r, const char *text, bool redoes, int head, int f
 
 ARENA_TEST(what_is_too_large_is_done_again) {
     Run plain, redone, once;
-    const char *text = read_tile(a, "redo"), *wide = with(a, text, "over 2 ", "over 92 ");
-    run(a, &plain, read_tile(a, "roles"), true, 1, 0, QUERIES);
+    const char *text = tu_tile(a, "redo"), *wide = tu_with(a, text, "over 2 ", "over 92 ");
+    run(a, &plain, tu_tile(a, "roles"), true, 1, 0, QUERIES);
     run(a, &redone, text, true, 1, 0, QUERIES);
     ck_assert(tile_data_distance(plain.p, plain.d, redone.p, redone.d) < 1e-2);
     run(a, &redone, wide, true, 1, 0, QUERIES);
@@ -102,7 +76,7 @@ ARENA_TEST(what_is_too_large_is_done_again) {
 // Others keep what stands, to the last bit.
 ARENA_TEST(in_the_rows_that_need_it) {
     Run redone, once;
-    const char *text = with(a, read_tile(a, "redo"), "over 2 ", "over 92 ");
+    const char *text = tu_with(a, tu_tile(a, "redo"), "over 2 ", "over 92 ");
     run(a, &redone, text, true, 0, 5, 6);
     run(a, &once, text, false, 0, 5, 6);
     const double *x = tensor(redone.p, redone.d, "lse"), *y = tensor(once.p, once.d, "lse");
@@ -158,21 +132,25 @@ ARENA_TEST(kept_is_of_algorithms) {
     TileData *d = tile_data_random(a, p, z, 4, 7);
     ck_assert(tile_eval(p, d, false, &diags));
     ck_assert(d->tensor[1][1] == 3 * d->tensor[0][1]); // it is false
-    check_refused(a, with(a, kept_text, "to Sk", "to Sk class full"), "in a loop over tiles of a");
-    check_refused(a, with(a, kept_text, "to Sk", "to Sk class partial"), "in a loop over tiles of");
-    check_refused(a, with(a, kept_text, "algorithm", "scheduled"), "scheduled program has decided");
-    check_refused(a, with(a, kept_text, "to Sk", "to select(kept, 0, Sk)"), "may not use 'kept'");
+    check_refused(a, tu_with(a, kept_text, "to Sk", "to Sk class full"),
+                  "in a loop over tiles of a");
+    check_refused(a, tu_with(a, kept_text, "to Sk", "to Sk class partial"),
+                  "in a loop over tiles of");
+    check_refused(a, tu_with(a, kept_text, "algorithm", "scheduled"),
+                  "scheduled program has decided");
+    check_refused(a, tu_with(a, kept_text, "to Sk", "to select(kept, 0, Sk)"),
+                  "may not use 'kept'");
 }
 
 // It says what will be asked, and changes nothing.
 ARENA_TEST(bound_is_of_algorithms) {
     Diags diags;
-    const char *carried = with(a, kept_text, "carry (%x: f32[M, D] = %q)",
-                               "carry (%x: f32[M, D] = %q, %l: f32[M] = %l0)");
-    carried = with(a, carried, "yield %x1", "yield %x1, %l");
-    carried = with(a, carried, "%x9: f32[M, D] = loop", "%x9: f32[M, D], %l9: f32[M] = loop");
-    carried = with(a, carried, "    %x9", "    %l0: f32[M] = map [M] () { 1e+30 }\n    %x9");
-    const char *text = with(a, carried, "    store", "    bound %l9 over 48\n    store");
+    const char *carried = tu_with(a, kept_text, "carry (%x: f32[M, D] = %q)",
+                                  "carry (%x: f32[M, D] = %q, %l: f32[M] = %l0)");
+    carried = tu_with(a, carried, "yield %x1", "yield %x1, %l");
+    carried = tu_with(a, carried, "%x9: f32[M, D] = loop", "%x9: f32[M, D], %l9: f32[M] = loop");
+    carried = tu_with(a, carried, "    %x9", "    %l0: f32[M] = map [M] () { 1e+30 }\n    %x9");
+    const char *text = tu_with(a, carried, "    store", "    bound %l9 over 48\n    store");
     TileProgram *p = parse(a, text, &diags);
     Text t = text_new(a);
     tile_print(&t, p);
@@ -181,27 +159,28 @@ ARENA_TEST(bound_is_of_algorithms) {
     TileData *d = tile_data_random(a, p, z, 4, 7);
     ck_assert(tile_eval(p, d, false, &diags));
     ck_assert(d->tensor[1][1] == 3 * d->tensor[0][1]);
-    check_refused(a, with(a, text, "over 48", "over 48 bound %l9 over 48"), "says twice");
-    check_refused(a, with(a, text, "bound %l9", "bound %l0"), "%l0 is not what a loop carries");
-    check_refused(a, with(a, text, "bound %l9", "bound %x9"), "%x9 is not an f32 for each row");
-    check_refused(a, with(a, carried, "yield", "bound %l over 48 yield"), "elsewhere than behind");
-    text = with(a, text, "select(kept, %x, (%x + %q))", "%x");
+    check_refused(a, tu_with(a, text, "over 48", "over 48 bound %l9 over 48"), "says twice");
+    check_refused(a, tu_with(a, text, "bound %l9", "bound %l0"), "%l0 is not what a loop carries");
+    check_refused(a, tu_with(a, text, "bound %l9", "bound %x9"), "%x9 is not an f32 for each row");
+    check_refused(a, tu_with(a, carried, "yield", "bound %l over 48 yield"),
+                  "elsewhere than behind");
+    text = tu_with(a, text, "select(kept, %x, (%x + %q))", "%x");
     ck_assert_ptr_null(refused(a, text));
-    check_refused(a, with(a, text, "algorithm", "scheduled"), "elsewhere than behind");
+    check_refused(a, tu_with(a, text, "algorithm", "scheduled"), "elsewhere than behind");
 }
 
 ARENA_TEST(redo_is_of_roles) {
     const char *redo = "    %l: f32[M] = map [M] () { 1.0 }\n"
                        "    %l1: f32[M] in fragment = redo %l over 48 else (%l) { yield %l }\n"
                        "    store";
-    check_refused(a, with(a, kept_text, "    store", redo), "it stands outside roles");
+    check_refused(a, tu_with(a, kept_text, "    store", redo), "it stands outside roles");
 }
 
 // An input of that name is not the symbol.
 ARENA_TEST(inputs_may_be_called_so) {
     Diags diags;
-    const char *text = with(a, kept_text, "] o\n", "] o\ntensor kept: f32[] input 0\n");
-    text = with(a, text, "select(kept, %x, (%x + %q))", "(%x + @kept)");
+    const char *text = tu_with(a, kept_text, "] o\n", "] o\ntensor kept: f32[] input 0\n");
+    text = tu_with(a, text, "select(kept, %x, (%x + %q))", "(%x + @kept)");
     Text t = text_new(a);
     tile_print(&t, parse(a, text, &diags));
     ck_assert_str_eq(t.s, text);
