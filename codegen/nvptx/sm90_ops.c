@@ -6,43 +6,47 @@
 #include "codegen/nvptx/sm90.h"
 
 #include <assert.h>
+#include <stdarg.h>
 
 static void statement(Cg *cg, const char *text, const char *constraints, Val *v, int n) {
     cg_asm(cg, cg->void_, v, n, text, constraints, true);
 }
+
+// Of values in registers of 32 bits.
+enum { MOST = 5 };
+static void say(Cg *cg, const char *text, int n, ...) {
+    Val v[MOST];
+    va_list list;
+    assert(n <= MOST);
+    va_start(list, n);
+    for (int i = 0; i < n; i++) v[i] = va_arg(list, Val);
+    va_end(list);
+    statement(cg, text, &"r,r,r,r,r,~{memory}"[2 * (MOST - n)], v, n);
+}
+
+#define WHERE(k, text) "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $" #k ", 0;\n\t@p " text ";\n\t}"
+#define WAITED(text)                                                                               \
+    "{\n\t.reg .pred p;\nWAIT:\n\t" text " p, [$0], $1;\n\t@p bra DONE;\n\tbra WAIT;\nDONE:\n\t}"
 
 Val nv90_if(Cg *cg, Val condition) { return cg_zext(cg, condition, cg->i32); }
 
 // ---- barriers
 
 void nv90_barrier_init(Cg *cg, Val barrier, int count) {
-    Val v[] = {barrier, cg_i32(cg, count)};
-    statement(cg, "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r,~{memory}", v, 2);
+    say(cg, "mbarrier.init.shared::cta.b64 [$0], $1;", 2, barrier, cg_i32(cg, count));
 }
 
-void nv90_barrier_fence(Cg *cg) {
-    statement(cg, "fence.mbarrier_init.release.cluster;", "~{memory}", NULL, 0);
-}
+void nv90_barrier_fence(Cg *cg) { say(cg, "fence.mbarrier_init.release.cluster;", 0); }
 
 void nv90_barrier_wait(Cg *cg, Val barrier, Val parity) {
-    Val v[] = {barrier, parity};
-    statement(cg,
-              "{\n\t.reg .pred p;\nWAIT:\n\t"
-              "mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;\n\t"
-              "@p bra DONE;\n\tbra WAIT;\nDONE:\n\t}",
-              "r,r,~{memory}", v, 2);
+    say(cg, WAITED("mbarrier.try_wait.parity.shared::cta.b64"), 2, barrier, parity);
 }
 
 void nv90_barrier_arrive(Cg *cg, Val barrier, Val when) {
-    if (!when) {
-        statement(cg, "mbarrier.arrive.shared::cta.b64 _, [$0];", "r,~{memory}", &barrier, 1);
-        return;
-    }
-    Val v[] = {barrier, nv90_if(cg, when)};
-    statement(cg,
-              "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $1, 0;\n\t"
-              "@p mbarrier.arrive.shared::cta.b64 _, [$0];\n\t}",
-              "r,r,~{memory}", v, 2);
+    if (!when)
+        say(cg, "mbarrier.arrive.shared::cta.b64 _, [$0];", 1, barrier);
+    else
+        say(cg, WHERE(1, "mbarrier.arrive.shared::cta.b64 _, [$0]"), 2, barrier, nv90_if(cg, when));
 }
 
 // ---- clusters
@@ -53,37 +57,25 @@ Val nv90_remote(Cg *cg, Val address, Val rank) {
 }
 
 void nv90_remote_arrive(Cg *cg, Val barrier, Val when) {
-    Val v[] = {barrier, nv90_if(cg, when)};
-    statement(cg,
-              "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $1, 0;\n\t"
-              "@p mbarrier.arrive.shared::cluster.b64 _, [$0];\n\t}",
-              "r,r,~{memory}", v, 2);
+    const char *text = WHERE(1, "mbarrier.arrive.shared::cluster.b64 _, [$0]");
+    say(cg, text, 2, barrier, nv90_if(cg, when));
 }
 
 void nv90_remote_tell(Cg *cg, Val to, Val word, Val barrier) {
-    Val v[] = {to, word, barrier};
-    statement(cg,
-              "st.shared::cluster.u32 [$0], $1;\n\t"
-              "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$2];",
-              "r,r,r,~{memory}", v, 3);
+    say(cg,
+        "st.shared::cluster.u32 [$0], $1;\n\t"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$2];",
+        3, to, word, barrier);
 }
 
 void nv90_remote_wait(Cg *cg, Val barrier, Val parity) {
-    Val v[] = {barrier, parity};
-    statement(cg,
-              "{\n\t.reg .pred p;\nWAIT:\n\t"
-              "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [$0], $1;\n\t"
-              "@p bra DONE;\n\tbra WAIT;\nDONE:\n\t}",
-              "r,r,~{memory}", v, 2);
+    say(cg, WAITED("mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64"), 2, barrier, parity);
 }
 
-void nv90_cluster_sync(Cg *cg) {
-    statement(cg, "barrier.cluster.arrive;\n\tbarrier.cluster.wait;", "~{memory}", NULL, 0);
-}
+void nv90_cluster_sync(Cg *cg) { say(cg, "barrier.cluster.arrive;\n\tbarrier.cluster.wait;", 0); }
 
 void nv90_barrier_expect(Cg *cg, Val barrier, Val bytes) {
-    Val v[] = {barrier, bytes};
-    statement(cg, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r,~{memory}", v, 2);
+    say(cg, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", 2, barrier, bytes);
 }
 
 void nv90_bar_sync(Cg *cg, Val id, int threads) {
@@ -92,8 +84,7 @@ void nv90_bar_sync(Cg *cg, Val id, int threads) {
 }
 
 void nv90_bar_arrive(Cg *cg, Val id, int threads) {
-    Val v[] = {id, cg_i32(cg, threads)};
-    statement(cg, "bar.arrive $0, $1;", "r,r,~{memory}", v, 2);
+    say(cg, "bar.arrive $0, $1;", 2, id, cg_i32(cg, threads));
 }
 
 void nv90_warp_sync(Cg *cg) {
@@ -123,8 +114,8 @@ void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int ran
     for (int i = 0; i < rank; i++) v[4 + i] = at[i];
     const char *text = arena_printf(
         cg->arena,
-        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $3, 0;\n\t@p cp.async.bulk.tensor.%dd"
-        ".shared::cluster.global.mbarrier::complete_tx::bytes%s [$0], [$1, {%s}], [$2]%s;\n\t}",
+        WHERE(3, "cp.async.bulk.tensor.%dd"
+                 ".shared::cluster.global.mbarrier::complete_tx::bytes%s [$0], [$1, {%s}], [$2]%s"),
         rank, everywhere ? ".multicast::cluster" : "", coordinates(cg, 4, rank),
         everywhere ? ", 3" : "");
     statement(cg, text, registers(cg, "r,l,r,r", rank, ",~{memory}"), v, 4 + rank);
@@ -135,17 +126,15 @@ void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val whe
     for (int i = 0; i < rank; i++) v[3 + i] = at[i];
     const char *text = arena_printf(
         cg->arena,
-        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $2, 0;\n\t"
-        "@p cp.async.bulk.tensor.%dd.global.shared::cta.bulk_group [$1, {%s}], [$0];\n\t}",
-        rank, coordinates(cg, 3, rank));
+        WHERE(2, "cp.async.bulk.tensor.%dd.global.shared::cta.bulk_group [$1, {%s}], [$0]"), rank,
+        coordinates(cg, 3, rank));
     statement(cg, text, registers(cg, "r,l,r", rank, ",~{memory}"), v, 3 + rank);
 }
 
 void nv90_bulk_add(Cg *cg, Val to, Val from, Val bytes, Val when) {
     Val v[] = {to, from, bytes, nv90_if(cg, when)};
     statement(cg,
-              "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $3, 0;\n\t"
-              "@p cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [$0], [$1], $2;\n\t}",
+              WHERE(3, "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [$0], [$1], $2"),
               "l,r,r,r,~{memory}", v, 4);
 }
 
@@ -162,16 +151,13 @@ void nv90_prefetch_map(Cg *cg, Val map) {
     statement(cg, "prefetch.tensormap [$0];", "l,~{memory}", &map, 1);
 }
 
-void nv90_proxy_fence(Cg *cg) {
-    statement(cg, "fence.proxy.async.shared::cta;", "~{memory}", NULL, 0);
-}
+void nv90_proxy_fence(Cg *cg) { say(cg, "fence.proxy.async.shared::cta;", 0); }
 
 void nv90_stmatrix(Cg *cg, Val to, const Val x[4], bool transposed) {
-    Val v[] = {to, x[0], x[1], x[2], x[3]};
-    statement(cg,
-              transposed ? "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [$0], {$1,$2,$3,$4};"
-                         : "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1,$2,$3,$4};",
-              "r,r,r,r,r,~{memory}", v, 5);
+    say(cg,
+        transposed ? "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [$0], {$1,$2,$3,$4};"
+                   : "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1,$2,$3,$4};",
+        5, to, x[0], x[1], x[2], x[3]);
 }
 
 // ---- threads, words, the counter
@@ -199,8 +185,7 @@ void nv90_load_words(Cg *cg, Val from, Val v[4]) {
 }
 
 void nv90_store_words(Cg *cg, Val to, const Val v[4]) {
-    Val a[] = {to, v[0], v[1], v[2], v[3]};
-    statement(cg, "st.shared.v4.u32 [$0], {$1,$2,$3,$4};", "r,r,r,r,r,~{memory}", a, 5);
+    say(cg, "st.shared.v4.u32 [$0], {$1,$2,$3,$4};", 5, to, v[0], v[1], v[2], v[3]);
 }
 
 Val nv90_count_up(Cg *cg, Val counter, Val last) {
