@@ -21,8 +21,7 @@ static const char softmax[] =
     "mask(b, h, q, k) = k <= q; normalize(s) = softmax(s); }";
 
 static bool emit(Arena *a, TargetId id, Dtype t, CgForm form, Diags *diags, void **out, size_t *n) {
-    Variant *v;
-    Stream *s = pu_stream(a, "t.attn", softmax, 0, &v);
+    Stream *s = pu_stream(a, "t.attn", softmax, 0, NULL);
     PassOptions o = {.target = cg_target(id), .dtype = t};
     *diags = diag_list(a);
     const TileProgram *p = pass_pipeline(a, s, &o, diags);

@@ -255,10 +255,9 @@ static char *compile_on(const TileProgram *p, int threads, Diags *diags, size_t 
 // Kernels are made by several threads, and are one text as if of one module: one head, what they
 // share declared once, no label twice.
 ARENA_TEST(threads) {
-    Variant *v;
     PassOptions o = {.target = cg_target(TARGET_SM80), .dtype = DT_BF16, .split = true};
     Diags diags = diag_list(a);
-    const TileProgram *p = pass_pipeline(a, pu_stream(a, "t.attn", softmax, 0, &v), &o, &diags);
+    const TileProgram *p = pass_pipeline(a, pu_stream(a, "t.attn", softmax, 0, NULL), &o, &diags);
     ck_assert_int_gt(p->kernels.n, 1);
     size_t n, n1;
     char *alone = compile_on(p, 1, &diags, &n1);

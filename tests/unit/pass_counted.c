@@ -25,7 +25,6 @@ static const struct Row {
 };
 
 static Stream *stream_of(Arena *a, const struct Row *r) {
-    Variant *v;
     bool softmax = strcmp(r->variant, "relu") && strcmp(r->variant, "sigmoid");
     size_t i = 0;
     while (strcmp(variants[i].name, r->variant)) i++;
@@ -34,7 +33,7 @@ static Stream *stream_of(Arena *a, const struct Row *r) {
         "import std.mask; import std.modify; import std.normalization; attention t { dim D = %d, "
         "Dv = %d; score(q, k) = dot(q, k) * rsqrt(D); %s normalize(s) = %s; }",
         r->d, r->dv, variants[i].text, softmax ? "softmax(s)" : "s");
-    return pu_stream(a, "t.attn", text, 0, &v);
+    return pu_stream(a, "t.attn", text, 0, NULL);
 }
 
 static bool is_of(const Knobs *k, int warpgroups, int keys, int stages) {

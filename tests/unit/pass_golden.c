@@ -8,9 +8,8 @@
 static const char golden[] = "tests/tile/schedules.golden";
 
 static TileProgram *program(Arena *a, const char *path, int D, TargetId target) {
-    Variant *v;
     Diags diags = diag_list(a);
-    Stream *s = pu_stream(a, path, NULL, D, &v);
+    Stream *s = pu_stream(a, path, NULL, D, NULL);
     PassOptions o = {.target = *target_get(target), // not the current machine
                      .dtype = target == TARGET_HOST ? DT_F32 : DT_BF16,
                      .split = true};

@@ -51,9 +51,8 @@ ARENA_TEST(text) {
 // The compiler's own comes first, the others by cycles; each is legal and says all there is to say.
 static void check_candidates(TargetId target, ShapeClass shape, int D) {
     Arena *a = arena_new();
-    Variant *v;
     Diags diags = diag_list(a);
-    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), D, &v);
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), D, NULL);
     PassOptions o = options(target, shape);
     Candidates c = pass_candidates(a, s, &o);
     ck_assert_int_gt(c.n, 3);
@@ -93,8 +92,7 @@ TEST(few_queries) {
                          many[SIZE_FREE] = {8, 64, 64, 64, 64, 0};
     for (int i = 0; i < 3; i++) {
         Arena *a = arena_new();
-        Variant *v;
-        Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 64, &v);
+        Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 64, NULL);
         PassOptions o = options(targets[i], SHAPE_LONG);
         o.split = true;
         o.sizes = few;
@@ -113,9 +111,8 @@ TEST(few_queries) {
 // Choices are judged where they are taken: more keys than a tile of sm_80 has registers for, beside
 // kernels for few queries that have their own.
 ARENA_TEST(beside_few_queries) {
-    Variant *v;
     Diags diags = diag_list(a);
-    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 128, &v);
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 128, NULL);
     PassOptions o = options(TARGET_SM90A, SHAPE_LONG);
     o.split = true;
     o.schedule = pu_knobs("keys=160");
@@ -125,8 +122,7 @@ ARENA_TEST(beside_few_queries) {
 }
 
 ARENA_TEST(neighbours) {
-    Variant *v;
-    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 64, &v);
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 64, NULL);
     PassOptions o = options(TARGET_SM90A, SHAPE_LONG);
     Candidates c = pass_candidates(a, s, &o), n = pass_neighbours(a, s, &o, &c.data[0].knobs);
     ck_assert_int_gt(n.n, 3);
@@ -170,8 +166,7 @@ static PassOptions options_of(const struct PartsRow *r) {
 
 ARENA_TEST_EACH(in_parts, 0, (int)(sizeof parts_rows / sizeof *parts_rows)) {
     const struct PartsRow *r = &parts_rows[_i];
-    Variant *v;
-    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, &v);
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, NULL);
     PassOptions o = options_of(r);
     ck_assert(!shape_matters(&o.target) || o.shape == r->of);
     ck_assert_int_eq(pass_in_parts(s, &o), r->parts);
@@ -186,9 +181,8 @@ ARENA_TEST_EACH(parts_are_short, 0, 7) {
     const Knobs schedules[SHAPE_COUNT] = {[SHAPE_TINY] = pu_knobs("keys=64"),
                                           [SHAPE_SHORT] = pu_knobs("keys=64"),
                                           [SHAPE_LONG] = pu_knobs("keys=96")};
-    Variant *v;
     Diags diags = diag_list(a);
-    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, &v);
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, NULL);
     PassOptions o = options_of(r);
     o.sizes = NULL;
     TileProgram *p = pass_program(a, s, &o, schedules, &diags);
@@ -215,8 +209,7 @@ static int plans_of(Arena *a, const Stream *s, const PassOptions *o, Knobs sched
 // where it has, that they cost more than they save may be found.
 ARENA_TEST_EACH(neighbours_keep_parts, 0, 6) {
     const struct PartsRow *r = &parts_rows[_i];
-    Variant *v;
-    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, &v);
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, NULL);
     PassOptions o = options_of(r);
     if (r->parts) o.shape = SHAPE_SHORT;
     Knobs knobs = pass_candidates(a, s, &o).data[0].knobs;
@@ -234,8 +227,7 @@ ARENA_TEST_EACH(neighbours_keep_parts, 0, 6) {
 // Tiles in parts are no reason for small ones: nothing is counted to be far better than the row.
 ARENA_TEST_EACH(parts_are_counted, 0, 4) {
     const struct PartsRow *r = &parts_rows[_i];
-    Variant *v;
-    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, &v);
+    Stream *s = pu_stream(a, "t.attn", arena_strdup(a, r->text), 64, NULL);
     PassOptions o = options_of(r);
     o.shape = SHAPE_SHORT;
     Candidates c = pass_candidates(a, s, &o);

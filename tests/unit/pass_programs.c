@@ -193,8 +193,7 @@ ARENA_TEST(number_of_parts) {
                                    {8, 32, 1, 4096, 2}, {1, 1, 1, 64, 4},    {1, 1, 1, 7, 1},
                                    {1, 1, 0, 4096, 1},  {1, 1, 1, 0, 1}};
     PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32, .split = true};
-    Variant *v;
-    const Stream *s = pu_stream(a, "stdlib/softmax.attn", NULL, 8, &v);
+    const Stream *s = pu_stream(a, "stdlib/softmax.attn", NULL, 8, NULL);
     const TileProgram *p = pu_staged(a, s, &o, PU_SHAPED, (PuTiles){8, 8});
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int32_t size[SIZE_FREE + 2] = {cases[i][0], cases[i][1], 1, cases[i][2], cases[i][3], 0};

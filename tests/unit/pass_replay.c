@@ -30,9 +30,8 @@ static void expect_same(const char *path, const char *want, const char *is) {
 
 static void replay(const char *path, const char *text, int D, const PassOptions *o) {
     Arena *a = arena_new();
-    Variant *v;
     Diags diags = diag_list(a);
-    const Stream *s = pu_stream(a, path, text, D, &v);
+    const Stream *s = pu_stream(a, path, text, D, NULL);
     TileProgram *all = pass_pipeline(a, s, o, &diags);
     ck_assert_msg(all != NULL, "%s", path);
     PassOptions built = *o;

@@ -6,26 +6,23 @@
 #include "passes/schedule/resources.h"
 
 static TileProgram *tiled(Arena *a, const char *path, int D, TargetId target) {
-    Variant *v;
     Diags diags = diag_list(a);
     PassOptions o = {.target = *target_get(target), .dtype = DT_BF16};
-    TileProgram *p = pass_algorithm(a, pu_stream(a, path, NULL, D, &v), &o);
+    TileProgram *p = pass_algorithm(a, pu_stream(a, path, NULL, D, NULL), &o);
     ck_assert(pass_tile(p, &o, &diags));
     return p;
 }
 
 static TileProgram *scheduled(Arena *a, const char *path, int D, TargetId target) {
-    Variant *v;
     Diags diags = diag_list(a);
     PassOptions o = {.target = *target_get(target), .dtype = DT_BF16};
-    return pass_program(a, pu_stream(a, path, NULL, D, &v), &o, NULL, &diags);
+    return pass_program(a, pu_stream(a, path, NULL, D, NULL), &o, NULL, &diags);
 }
 
 // 128 queries and keys, 128 columns, two warpgroups.
 ARENA_TEST(forward) {
-    Variant *v;
     PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16};
-    TileProgram *p = pass_algorithm(a, pu_stream(a, "stdlib/softmax.attn", NULL, 128, &v), &o);
+    TileProgram *p = pass_algorithm(a, pu_stream(a, "stdlib/softmax.attn", NULL, 128, NULL), &o);
     Extents e = {128, 128, 16, 16, 256};
     Knobs s = {.said = knobs_of(FORM_SM90), .stages = 2, .queries = 2};
     Block b = pass_block(p, p->kernels.data[0], &e, s, 8);
@@ -78,10 +75,9 @@ TEST(gradients) {
     static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A};
     for (int i = 0; i < 4; i++) {
         Arena *a = arena_new();
-        Variant *v;
         Diags diags = diag_list(a);
         PassOptions o = {.target = *target_get(targets[i % 2]), .dtype = DT_BF16};
-        Stream *s = pu_stream(a, "stdlib/sigmoid.attn", NULL, i < 2 ? 128 : 64, &v);
+        Stream *s = pu_stream(a, "stdlib/sigmoid.attn", NULL, i < 2 ? 128 : 64, NULL);
         TileProgram *p = pass_backward_program(a, pass_backward(a, s->written, NULL), &o, &diags);
         ck_assert(p != NULL);
         int found = 0;

@@ -78,9 +78,8 @@ TEST(library_paged) { pu_library(check_file, 5); }
 
 static void refused(const char *text, BatchLayout batch, const char *why) {
     Arena *a = arena_new();
-    Variant *v;
     Diags diags = diag_list(a);
-    Stream *s = pu_stream(a, "t.attn", text, 0, &v);
+    Stream *s = pu_stream(a, "t.attn", text, 0, NULL);
     ck_assert(!pass_accepts_layout(s->row, batch, &diags));
     ck_assert_str_eq(diags.first->message, why);
     ck_assert(pass_accepts_layout(s->row, BATCH_DENSE, &diags));

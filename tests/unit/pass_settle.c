@@ -11,7 +11,6 @@ static void count_choices(void *ctx, const Ex *e) {
 
 static int choices_in_full_tiles(const char *score) {
     Arena *a = arena_new();
-    Variant *v;
     int n = 0;
     const char *text = arena_printf(a,
                                     "import std.mask; import std.normalization; "
@@ -20,7 +19,7 @@ static int choices_in_full_tiles(const char *score) {
                                     "mask(b, h, q, k) = causal(q, k); "
                                     "normalize(s) = softmax(s); }",
                                     score);
-    const Stream *s = pu_stream(a, "t.attn", text, 0, &v);
+    const Stream *s = pu_stream(a, "t.attn", text, 0, NULL);
     TileProgram *p = pu_program(a, s, DT_F32, PU_SHAPED, (PuTiles){8, 8});
     const TileBlock *body = &p->kernels.data[0]->body;
     for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op))

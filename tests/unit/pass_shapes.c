@@ -24,9 +24,8 @@ static Count count(const TileBlock *b) {
 }
 
 static TileProgram *program(Arena *a, const char *clauses, PuStage stage) {
-    Variant *v;
     const char *text = arena_printf(a, "attention t { dim D = 8; %s }", clauses);
-    return pu_program(a, pu_stream(a, "t.attn", text, 8, &v), DT_BF16, stage, (PuTiles){8, 8});
+    return pu_program(a, pu_stream(a, "t.attn", text, 8, NULL), DT_BF16, stage, (PuTiles){8, 8});
 }
 
 static const TileOp *loop_of(const TileProgram *p, TileClass class) {

@@ -97,7 +97,6 @@ TEST(dense_keys) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
-        Variant *v;
         Diags diags = diag_list(a);
         const char *text = arena_printf(
             a,
@@ -106,7 +105,7 @@ TEST(dense_keys) {
             "softmax(s); %s }",
             cases[i].formula);
         PassOptions o = {.target = *target_get(TARGET_SM80), .dtype = DT_BF16, .split = true};
-        const TileProgram *p = pass_pipeline(a, pu_stream(a, "t.attn", text, 0, &v), &o, &diags);
+        const TileProgram *p = pass_pipeline(a, pu_stream(a, "t.attn", text, 0, NULL), &o, &diags);
         ck_assert_ptr_nonnull(p);
         ck_assert_msg(p->kernels.data[0]->schedule.knobs.keys == cases[i].keys, "%s",
                       cases[i].formula);

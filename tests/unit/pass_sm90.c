@@ -260,9 +260,8 @@ ARENA_TEST_EACH(splits_where_no_parts, 0, 3) {
                 schedules[SHAPE_COUNT] = {[SHAPE_TINY] = asked, [SHAPE_SHORT] = asked};
     PassOptions o = options();
     o.split = true;
-    Variant *v;
     Diags diags = diag_list(a);
-    const Stream *s = pu_stream(a, all[_i].path, NULL, 128, &v);
+    const Stream *s = pu_stream(a, all[_i].path, NULL, 128, NULL);
     TileProgram *p = pass_program(a, s, &o, schedules, &diags);
     ck_assert_ptr_nonnull(p);
     ck_assert_int_eq(p->plans.n, all[_i].plans);
@@ -380,11 +379,10 @@ ARENA_TEST(wrong_pairs_are_found) {
 // Also where a mask that reads nothing is no interval: not asked for, and not by a row of the table.
 ARENA_TEST_EACH(no_clusters_with_lists, 0, 2) {
     static const char *const paths[] = {"stdlib/document.attn", "tests/regress/late_rows.attn"};
-    Variant *v;
     Diags diags = diag_list(a);
     PassOptions o = options();
     o.shape = SHAPE_LONG;
-    const Stream *s = pu_stream(a, paths[_i], NULL, 128, &v);
+    const Stream *s = pu_stream(a, paths[_i], NULL, 128, NULL);
     const TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert_ptr_nonnull(p);
     ck_assert_int_le(p->kernels.data[0]->schedule.cluster, 1);
@@ -416,9 +414,8 @@ ARENA_TEST(lists_of_each_class) {
 
 // Of fewer keys than are said to do all count, if nobody says otherwise.
 ARENA_TEST(narrow_is_less_than_a_tile) {
-    Variant *v;
     PassOptions o = options();
-    const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 64, &v);
+    const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 64, NULL);
     Diags diags = diag_list(a);
     o.schedule = pu_knobs("keys=48");
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
@@ -430,10 +427,9 @@ ARENA_TEST(narrow_is_less_than_a_tile) {
 }
 
 ARENA_TEST(too_many_columns_are_refused) {
-    Variant *v;
     PassOptions o = options();
     Diags diags = diag_list(a);
     ck_assert_ptr_null(
-        pass_pipeline(a, pu_stream(a, "stdlib/relu.attn", NULL, 4096, &v), &o, &diags));
+        pass_pipeline(a, pu_stream(a, "stdlib/relu.attn", NULL, 4096, NULL), &o, &diags));
     ck_assert_int_eq(diags.errors, 1);
 }

@@ -75,9 +75,10 @@ static inline Stream *pu_stream(Arena *a, const char *path, const char *text, in
     Module *m = fe_load(a, &diags, &o, &status);
     if (!m) diag_print(&diags, stderr);
     ck_assert_msg(m != NULL, "%s does not load", path);
-    *variant = fe_find(m, NULL);
-    ck_assert_msg(*variant != NULL, "%s is not one variant", path);
-    RowProgram *row = fe_lower(a, &diags, *variant);
+    Variant *v = fe_find(m, NULL);
+    ck_assert_msg(v != NULL, "%s is not one variant", path);
+    if (variant) *variant = v;
+    RowProgram *row = fe_lower(a, &diags, v);
     ck_assert_msg(row != NULL, "%s is not lowered", path);
     return pass_derive(a, row, NULL);
 }

@@ -20,17 +20,15 @@ static inline char *ptx_emitted(const TileProgram *p, Diags *diags) { // in its 
 }
 
 static inline char *ptx_with(Arena *a, const PassOptions *o, const char *text) {
-    Variant *v;
-    Stream *s = pu_stream(a, "t.attn", text, 0, &v);
+    Stream *s = pu_stream(a, "t.attn", text, 0, NULL);
     Diags diags = diag_list(a);
     return ptx_emitted(pass_pipeline(a, s, o, &diags), &diags);
 }
 
 // Of its derived backward.
 static inline char *ptx_backward(Arena *a, TargetId target, const char *text, Dtype t) {
-    Variant *v;
     Diags diags = diag_list(a);
-    const Backward *b = pass_backward(a, pu_stream(a, "t.attn", text, 0, &v)->written, NULL);
+    const Backward *b = pass_backward(a, pu_stream(a, "t.attn", text, 0, NULL)->written, NULL);
     PassOptions o = {.target = cg_target(target), .dtype = t, .saves = b};
     return ptx_emitted(pass_backward_program(a, b, &o, &diags), &diags);
 }

@@ -4,11 +4,10 @@
 #include "pass_util.h"
 
 static const char *schedule(Arena *a, const char *variant, TargetId id) {
-    Variant *v;
     Diags diags = diag_list(a);
     Text t = text_new(a);
     PassOptions o = {.target = *target_get(id), .dtype = DT_BF16};
-    const Stream *s = pu_stream(a, arena_printf(a, "stdlib/%s.attn", variant), NULL, 64, &v);
+    const Stream *s = pu_stream(a, arena_printf(a, "stdlib/%s.attn", variant), NULL, 64, NULL);
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert_ptr_nonnull(p);
     tile_print(&t, p);

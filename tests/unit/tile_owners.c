@@ -81,13 +81,12 @@ static const char *const variants[] = {"causal", "gaussian_kernel", "sigmoid", "
 enum { VARIANTS = sizeof variants / sizeof *variants };
 
 ARENA_TEST_EACH(threads_have_what_they_need, 0, VARIANTS * sizeof configs / sizeof *configs) {
-    Variant *v;
     Diags diags = diag_list(a);
     TargetId id = configs[_i / VARIANTS].target;
     PassOptions o = {
         .target = *target_get(id), .dtype = configs[_i / VARIANTS].dtype, .split = true};
     const char *path = arena_printf(a, "stdlib/%s.attn", variants[_i % VARIANTS]);
-    const Stream *s = pu_stream(a, path, NULL, configs[_i / VARIANTS].D, &v);
+    const Stream *s = pu_stream(a, path, NULL, configs[_i / VARIANTS].D, NULL);
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert_ptr_nonnull(p);
     int maps = 0;
