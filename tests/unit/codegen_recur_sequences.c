@@ -96,9 +96,9 @@ static TileData *data_of(RuCase *x, const TileProgram *p, const Launch *l, uint3
         bool keys = t->role == TENSOR_Q || t->role == TENSOR_K;
         double scale = keys ? 1.7 / sqrt(x->v->D) : 1;
         for (int64_t e = 0; e < tile_tensor_elements(t, size); e++)
-            d->tensor[i][e] =
-                (float)(t->role == TENSOR_INPUT && t->dtype != DT_I32 ? ru_drawn(t->name, &seed)
-                                                                      : scale * ru_noise(&seed));
+            d->tensor[i][e] = (float)(t->role == TENSOR_INPUT && t->dtype != DT_I32
+                                          ? ru_drawn(t->name, &seed)
+                                          : scale * test_uniform(&seed));
     }
     put(p, d, TENSOR_Q_START, l->q_start), put(p, d, TENSOR_STATE_INDEX, l->state_index);
     spoil(p, d, l);
@@ -188,7 +188,7 @@ TEST_EACH(random_ones, 0, 24) {
     const Launch *l = &launches[_i % LAUNCHES];
     uint32_t start = 3100 + (uint32_t)_i, *seed = &start;
     RuCase x = {.a = arena_new()};
-    int D = widths[ru_draw(seed, 6)], Dv = widths[ru_draw(seed, 6)];
+    int D = widths[test_draw(seed, 6)], Dv = widths[test_draw(seed, 6)];
     const char *source = ru_random_source(x.a, D, Dv, seed);
     ru_compile(&x, source);
     PassOptions o = {.dtype = _i % 3 ? DT_F32 : DT_BF16, .batch = BATCH_RAGGED};
