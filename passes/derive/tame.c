@@ -1,12 +1,12 @@
 // tame.c: which numbers of a row are small, as far as formulas tell.
 //
 // In: a row program and an expression over its scores. Out: true if its value is within TAME when a
-// dot product, a squared norm, a position and a size count as 1; every attention assumes that these
-// are moderate. Constants count as they are, and an input as the range of its type. Functions that grow
-// faster than their argument are tested with larger dot products: a power with LARGE ones, an
+// dot product, a squared norm, a position and a size count as 1, and within FAR when positions and sizes are as
+// large as launches allow. Constants count as they are, and an input as the range of its type. Functions that
+// grow faster than their argument are tested with larger dot products: a power with LARGE ones, an
 // exponential with any.
 //
-//     dot * 0.125 + exp2(-8 (h + 1) / H) * (kv_idx - q_idx)     tame
+//     dot * 0.125 + exp2(-8 (h + 1) / H) * (kv_idx - q_idx)     tame, but not small: no position counts as 1 there
 //     50 * tanh(dot / 50)                                       tame
 //     mask ? dot : -1e30;   dot + bias[j];   exp(dot)           not
 //
@@ -19,6 +19,8 @@
 #include <math.h>
 
 static const double TAME = 0x1p12, SMALL = 0x1p9, LARGE = 0x1p6, LARGEST = 0x1p64;
+// What its product with log2(e) rounds, in an exponent, is a factor below 2^12 that a division cancels.
+static const double FAR = 0x1p27;
 
 typedef struct Tame {
     const RowProgram *row;
@@ -170,25 +172,27 @@ static double element_size(Tame *t, const Ex *e, int depth) {
     return *size;
 }
 
-static double size_with(const RowProgram *row, Arena *scratch, const Ex *e, double dot) {
-    Tame any = {row, scratch, .dot = INFINITY, .input = INFINITY, .moderate = true}, t = any;
+static double size_with(const RowProgram *row, const Ex *e, double dot, bool moderate) {
+    Tame any = {row,
+                arena_new(),
+                .dot = INFINITY,
+                .input = INFINITY,
+                .facts = row_facts(row),
+                .moderate = moderate},
+         t = any;
     t.dot = dot, t.any_dot = &any;
-    return element_size(&t, e, 0);
+    double size = element_size(&t, e, 0);
+    arena_free(any.scratch);
+    return size;
 }
 
 bool row_tame(const RowProgram *row, const Ex *e) {
-    Arena *scratch = arena_new();
-    bool tame =
-        size_with(row, scratch, e, 1) <= TAME && size_with(row, scratch, e, LARGE) <= TAME * LARGE;
-    arena_free(scratch);
-    return tame;
+    return size_with(row, e, 1, true) <= TAME && size_with(row, e, LARGE, true) <= TAME * LARGE &&
+           size_with(row, e, LARGE, false) <= FAR;
 }
 
 bool row_small(const RowProgram *row, const Ex *e) {
-    Arena *scratch = arena_new();
-    bool small = size_with(row, scratch, e, LARGE) <= SMALL;
-    arena_free(scratch);
-    return small;
+    return size_with(row, e, LARGE, false) <= SMALL;
 }
 
 static Bounds where(const RowProgram *row, const Ex *e, double size) {

@@ -9,11 +9,12 @@ enum { ROW_MAX_DEPTH = 64 }; // to which a sum is taken apart
 // Whether e has something of each key in it.
 bool row_has_element(const Ex *e);
 
-// Whether what elements add to an exponent e, over the row's scores and reductions, stays small where
-// dot products, squared norms and positions count as 1.
+// Whether what elements add to an exponent e, over the row's scores and reductions, stays within 2^12 where
+// dot products, squared norms and positions count as 1, and within 2^27 wherever positions are.
 bool row_tame(const RowProgram *row, const Ex *e);
 
-// Whether that is within 2^9 where dot products are 64: what rounding it loses, 2^-15, hardly shows beside 1.
+// Whether that is within 2^9 where dot products are 64, wherever positions are: what rounding it loses, 2^-15, hardly
+// shows beside 1.
 bool row_small(const RowProgram *row, const Ex *e);
 
 // How large |e| can be where dot products, squared norms and float inputs are within 2^64.

@@ -55,6 +55,7 @@ TEST(tame_scores) {
         {"(dot * 0.125)", true},
         {"(tanh((dot * 1e9)) * 50.0)", true},
         {"(dot + (exp2((f32((h + 1)) * -0.5)) * f32((kv_idx - q_idx))))", true},
+        {"(dot + (f32((kv_idx * kv_idx)) * 0.5))", false},
         {"select((kv_idx < 4), dot, -inf)", true},
         {"(dot * rsqrt(((sqnorm_q * sqnorm_k) + 0.001)))", true},
         {"(dot - log((exp(neg(abs(dot))) + 1.0)))", true},
