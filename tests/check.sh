@@ -85,6 +85,7 @@ run "$build/tests/check_gcn" tests/regress/exact_maximum.attn --dtype=f16 -DD=96
 for f in capped_weights raw_weights weighted_scores weights_by_position scaled_after_shift; do
     run env QUICK=1 "$build/tests/check_gcn" "tests/regress/$f.attn" --dtype=f16
 done
+run "$build/tests/check_gcn" tests/regress/softmax_of_powers.attn --dtype=f16 --gradients --shape=B=1,H=1,Sq=5,Sk=12
 run env QUICK=1 "$build/tests/check_gcn" tests/tile/packed.tile tests/tile/mamba2.tile tests/tile/gated_delta.tile
 run env QUICK=1 "$build/tests/check_gcn" tests/tile/sums.tile
 run env QUICK=1 "$build/tests/check_gcn" tests/run/share.attn

@@ -14,6 +14,7 @@
 
 #include "passes/derive/derive.h"
 #include "passes/derive/differentiate.h"
+#include "passes/derive/tame.h"
 #include "passes/simplify/rules.h"
 #include "passes/simplify/simplify.h"
 
@@ -248,6 +249,46 @@ static ClassSet *classes(Arena *a, const RowProgram *row) {
     return r;
 }
 
+static bool uses_extremum(const RowProgram *row, const Ex *e) {
+    for (int k = 0; k < row->reduces.n; k++)
+        if (row->reduces.data[k].op != EX_ROWSUM && ex_uses(e, SYM_R, k)) return true;
+    return false;
+}
+
+// Whether a small error of a dot product is a large one of e: in an exponent that is a multiple of it, and beside an extremum,
+// but for sums and products.
+static bool is_sensitive(const RowProgram *row, const Ex *e) {
+    switch ((int)e->op) {
+    case EX_EXP:
+    case EX_EXP2: return !row_dots_small(row, e->args[0]);
+    case EX_ADD:
+    case EX_SUB:
+    case EX_MUL:
+    case EX_NEG:
+    case EX_FMA:
+    case EX_MIN:
+    case EX_MAX:
+    case EX_ROUNDED: return false;
+    case EX_DIV: e = e->args[1]; break;
+    case EX_SELECT: e = e->args[0]; break;
+    default: break;
+    }
+    return row_has_element(e) && uses_extremum(row, e);
+}
+
+static void ask(void *ctx, const Ex *e) {
+    Backward *b = ctx;
+    b->same_dots |= is_sensitive(b->row, e);
+}
+
+static void ask_dots(Derivative *d) {
+    ex_visit(d->weight, ask, d->out);
+    for (int k = 0; k < d->row->reduces.n; k++) {
+        ex_visit(d->f[k], ask, d->out);
+        d->out->same_dots |= d->out->found[k];
+    }
+}
+
 static Backward *derive(Arena *a, const Stream *s) {
     const RowProgram *row = s->row;
     int n = row->reduces.n;
@@ -279,6 +320,7 @@ static Backward *derive(Arena *a, const Stream *s) {
     reductions(&d);
     back_pairs(&d);
     back_saved(&d);
+    ask_dots(&d);
     arena_free(d.scratch);
     return d.out;
 }

@@ -172,13 +172,16 @@ static double element_size(Tame *t, const Ex *e, int depth) {
     return *size;
 }
 
-static double size_with(const RowProgram *row, const Ex *e, double dot, bool moderate) {
+typedef enum Counted { AS_ONE, AS_THEY_ARE, NOT } Counted;
+
+static double size_with(const RowProgram *row, const Ex *e, double dot, Counted positions,
+                        Counted inputs) {
     Tame any = {row,
                 arena_new(),
                 .dot = INFINITY,
-                .input = INFINITY,
+                .input = inputs == NOT ? 0 : INFINITY,
                 .facts = row_facts(row),
-                .moderate = moderate},
+                .moderate = positions == AS_ONE},
          t = any;
     t.dot = dot, t.any_dot = &any;
     double size = element_size(&t, e, 0);
@@ -187,12 +190,17 @@ static double size_with(const RowProgram *row, const Ex *e, double dot, bool mod
 }
 
 bool row_tame(const RowProgram *row, const Ex *e) {
-    return size_with(row, e, 1, true) <= TAME && size_with(row, e, LARGE, true) <= TAME * LARGE &&
-           size_with(row, e, LARGE, false) <= FAR;
+    return size_with(row, e, 1, AS_ONE, AS_THEY_ARE) <= TAME &&
+           size_with(row, e, LARGE, AS_ONE, AS_THEY_ARE) <= TAME * LARGE &&
+           size_with(row, e, LARGE, AS_THEY_ARE, AS_THEY_ARE) <= FAR;
 }
 
 bool row_small(const RowProgram *row, const Ex *e) {
-    return size_with(row, e, LARGE, false) <= SMALL;
+    return size_with(row, e, LARGE, AS_THEY_ARE, AS_THEY_ARE) <= SMALL;
+}
+
+bool row_dots_small(const RowProgram *row, const Ex *e) {
+    return size_with(row, e, LARGE, AS_ONE, NOT) <= SMALL;
 }
 
 static Bounds where(const RowProgram *row, const Ex *e, double size) {

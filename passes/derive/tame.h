@@ -17,6 +17,9 @@ bool row_tame(const RowProgram *row, const Ex *e);
 // shows beside 1.
 bool row_small(const RowProgram *row, const Ex *e);
 
+// The same of what dot products add, whatever positions and inputs do.
+bool row_dots_small(const RowProgram *row, const Ex *e);
+
 // How large |e| can be where dot products, squared norms and float inputs are within 2^64.
 double row_most(const RowProgram *row, const Ex *e);
 

@@ -22,10 +22,15 @@ bool pass_assign_amd(TileProgram *p, TileKernel *k, Diags *diags) {
     return pass_assign_all(p, k, false, diags);
 }
 
+// Columns in eights are added up in another order than those in fours.
+static void narrow(TileKernel *k) {
+    for (int a = 0; a < k->naxes; a++) k->axes[a].wide = false;
+}
+
 bool pass_schedule_amd(TileProgram *p, const PassOptions *o, Diags *diags) {
-    (void)o;
     if (!pass_assign(p, diags)) return false;
     for (int i = 0; i < p->kernels.n; i++) {
+        if (pass_same_dots(o)) narrow(p->kernels.data[i]);
         pass_expand(p, p->kernels.data[i]);
         pass_unguard(p, p->kernels.data[i]);
     }

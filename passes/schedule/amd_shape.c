@@ -22,6 +22,7 @@ enum {
     SECOND_FILE = 64, // of the registers beyond 256, for what goes to and fro
     LDS_EXTRA = 1024, // for vectors of a number per key
     MAX_ROWS = 256,   // of a tile
+    LEAST_ROWS = 16,  // of an instruction: whatever fits, fits with these
     ROOMY = 256,      // columns of q and o together beside which addresses have registers
     STEP = 300,       // cycles of a step that are not of its scores: barriers, waits, reductions
 };
@@ -51,6 +52,8 @@ typedef struct Need { // of a program
     int stages;       // of k
     const Target *t;
     const Chip *chip;
+    bool
+        same; // dot products have the same bits in other programs, too: there is one instruction for them
     Arena *arena; // for what is said of shapes
 } Need;
 
@@ -147,6 +150,10 @@ static const char *misshapen(const Need *n, const Knobs *s) {
         return arena_printf(a, "keep=0 for elements of 4 bytes on '%s'", n->t->name);
     if (n->elem == 2 && s->keys % 32 && !wmma(n)) // two steps of an MFMA
         return arena_printf(a, "32 keys or more for elements of 2 bytes; there are %d", s->keys);
+    if (n->same && !wmma(n) && s->matrix_rows != LEAST_ROWS)
+        return arena_printf(
+            a, "instructions of %d rows, not %d, where the backward finds extrema of scores again",
+            LEAST_ROWS, s->matrix_rows);
     if (s->keys % s->matrix_rows)
         return arena_printf(a, "as many keys as an instruction has rows, %d; there are %d",
                             s->matrix_rows, s->keys);
@@ -234,9 +241,10 @@ static int stages_of_k(const TileProgram *p) {
     return most;
 }
 
-static Need need_of(const TileProgram *p, const Target *t) {
+static Need need_of(const TileProgram *p, const Target *t, bool same) {
     int most = most_columns(t), dv = p->Dv < most ? p->Dv : most;
-    return (Need){p->D, dv, dtype_bytes(p->dtype), stages_of_k(p), t, chip_of(t->id), p->arena};
+    return (Need){p->D, dv,      dtype_bytes(p->dtype), stages_of_k(p), t, chip_of(t->id),
+                  same, p->arena};
 }
 
 // ---- binding
@@ -292,7 +300,10 @@ static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *chos
                        .min_blocks = k->purpose == PURPOSE_GRADIENTS ? 1 : blocks_of(n, s),
                        .matrix_rows = s->matrix_rows,
                        .knobs = *s};
-    Extents e = {rows_of(s), s->keys, wmma(n) ? 16 : 32, s->matrix_rows, most_columns(n->t)};
+    // The backward contracts columns of v, too.
+    int contracted = wmma(n) ? 16 : 32,
+        values = p->phase == PHASE_BWD ? contracted : s->matrix_rows;
+    Extents e = {rows_of(s), s->keys, contracted, values, most_columns(n->t)};
     pass_fit_together(p, k, &e, *s, s->waves, n->elem == 2 ? 32 : s->matrix_rows);
     k->schedule.knobs.keys = e.step;
     pass_bind_all(p, k, &e);
@@ -301,7 +312,7 @@ static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *chos
 }
 
 bool pass_tile_amd(TileProgram *p, const PassOptions *o, Diags *diags) {
-    Need n = need_of(p, &o->target);
+    Need n = need_of(p, &o->target, pass_same_dots(o));
     Knobs s;
     if (!choose(p, &n, o, diags, &s)) return false;
     for (int i = 0; i < p->kernels.n; i++)
@@ -313,7 +324,7 @@ bool pass_tile_amd(TileProgram *p, const PassOptions *o, Diags *diags) {
 
 void cost_amd(Proposals *to) {
     Knobs list[MAX_SHAPES];
-    Need n = need_of(to->p, to->target);
+    Need n = need_of(to->p, to->target, false);
     int count = shapes_of(&n, list);
     for (int i = 0; i < count; i++) {
         CostRows seen = cost_rows(to->p, to->k, rows_of(&list[i]), to->sizes);

@@ -39,7 +39,8 @@ bool pass_schedule_amd(TileProgram *p, const PassOptions *o, Diags *diags);  // 
 void pass_blocks(TileProgram *p);
 // Whether to build the form for few queries, and up to how many all launches take it: asked for, and the target has a
 // schedule for it.
-int pass_few(const PassOptions *o); // schedule.c
+int pass_few(const PassOptions *o);        // schedule.c
+bool pass_same_dots(const PassOptions *o); // of the forward and the backward
 // Whether the target has a schedule for all nests of products in a program.
 bool pass_has_nest(const TileProgram *p);              // schedule.c
 bool pass_shares(const PassOptions *o, int D, int Dv); // schedule.c
