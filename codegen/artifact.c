@@ -63,7 +63,8 @@ static const uint8_t abi_roles[TENSOR_ROLE_COUNT] = {
 #include "ir/tile_roles.def"
 #undef ROLE
 };
-_Static_assert((int)PHASE_BWD == (int)ABI_BWD, "the artifact's numbering");
+_Static_assert((int)PHASE_BWD == (int)ABI_BWD && (int)PHASE_COMBINE == (int)ABI_COMBINE,
+               "the artifact's numbering");
 _Static_assert((int)BATCH_PAGED == (int)ABI_LAYOUT_PAGED, "the artifact's numbering");
 
 static void sizes(Arena *a, const TileProgram *p, AbiVariant *v) {
@@ -146,9 +147,10 @@ static void tensors(Arena *a, const TileProgram *p, AbiVariant *v) {
         bool may_lack = t->role == TENSOR_Q_OFFSET || t->role == TENSOR_STATE_INDEX ||
                         (t->role == TENSOR_Q_START && (p->recurrence || p->batch == BATCH_PAGED));
         if (may_lack) to->flags |= ABI_OPTIONAL;
-        bool optional = tensor_traits(t->role)->optional;
-        if (optional && (tile_is_result(p, t) || tensor_may_be_absent(t->role)))
-            to->flags |= ABI_OPTIONAL;
+        // A part leaves its state, and a combination takes one.
+        bool result = tile_is_result(p, t) && p->phase != PHASE_PART;
+        bool absent = tensor_may_be_absent(t->role) && p->phase != PHASE_COMBINE;
+        if (tensor_traits(t->role)->optional && (result || absent)) to->flags |= ABI_OPTIONAL;
         if (tile_is_summed(p, i)) to->flags |= ABI_ZEROED;
         if (t->role == TENSOR_WORK && is_kept(p, i)) to->flags |= ABI_KEPT;
         for (int d = 0; d < t->rank; d++) to->extent[d] = launch_expr(a, t->extent[d]);
@@ -254,6 +256,17 @@ static void kernels(Arena *a, const TileProgram *p, const CgLaunch *made, AbiVar
     }
 }
 
+// Inputs that no kernel reads may be left out: a combination reads few.
+static void free_inputs(AbiVariant *v) {
+    bool read[ABI_MAX_TENSORS] = {false};
+    for (uint32_t k = 0; k < v->nkernels; k++)
+        for (uint32_t i = 0; i < v->kernels[k].nargs; i++)
+            if (v->kernels[k].args[i].kind != ABI_ARG_SIZE)
+                read[v->kernels[k].args[i].index % ABI_MAX_TENSORS] = true;
+    for (uint32_t i = 0; i < v->ntensors && i < ABI_MAX_TENSORS; i++)
+        if (v->tensors[i].role == ABI_ROLE_INPUT && !read[i]) v->tensors[i].flags |= ABI_OPTIONAL;
+}
+
 static void plans(Arena *a, const TileProgram *p, AbiVariant *v) {
     v->nplans = (uint32_t)p->plans.n;
     v->plans = ARENA_ARRAY(a, AbiPlan, p->plans.n);
@@ -335,6 +348,7 @@ bool cg_metadata(Cg *cg, const TileProgram *const *programs, int count, struct A
         tensors(cg->arena, p, v);
         add_counter(cg->arena, p, made, v);
         kernels(cg->arena, p, made, v);
+        if (p->phase == PHASE_COMBINE) free_inputs(v);
         plans(cg->arena, p, v);
         if (p->batch) place_sizes(cg->arena, p, v);
         made += p->kernels.n;

@@ -120,10 +120,33 @@ static void lower_optional_store(Cg *cg, const TileOp *op) {
     cg_end_if(cg, after);
 }
 
+// What is absent is 0, in registers. (The host's kernels see it as a tensor without elements.)
+static void lower_optional_load(Cg *cg, const TileOp *op) {
+    Blk before = cg_here(cg);
+    Blk done = cg_if(cg, LLVMBuildIsNotNull(cg->b, cg_pointer(cg, op->tensor), ""), "state0");
+    cg->hooks->op(cg, op);
+    Blk loaded = cg_here(cg);
+    cg_end_if(cg, done);
+    CgValue *value = &cg->value[op->results.data[0]->id];
+    for (int i = 0; i < value->n; i++) {
+        Val x = value->e[i], none = LLVMConstNull(LLVMTypeOf(x));
+        value->e[i] = cg_phi(cg, LLVMTypeOf(x));
+        LLVMAddIncoming(value->e[i], (Val[]){none, x}, (Blk[]){before, loaded}, 2);
+    }
+}
+
+static bool load_is_optional(const Cg *cg, const TileOp *op) {
+    bool parts = cg->p->phase == PHASE_COMBINE; // takes states, all of them
+    return cg->target->kind != KIND_HOST && !parts &&
+           tensor_may_be_absent(cg->p->tensors.data[op->tensor].role);
+}
+
 void cg_lower_block(Cg *cg, const TileBlock *b, CgLoop *loop) {
     for (const TileOp *op = b->first; op; op = op->next) {
         if (op->kind == TILE_STORE && is_optional(cg, op)) {
             lower_optional_store(cg, op);
+        } else if (op->kind == TILE_LOAD && load_is_optional(cg, op)) {
+            lower_optional_load(cg, op);
         } else if (op->kind == TILE_LOOP) {
             lower_loop(cg, op);
         } else if (op->kind == TILE_YIELD) {

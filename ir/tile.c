@@ -40,7 +40,10 @@ static const char *const purpose_names[PURPOSE_COUNT] = {
 
 const char *tile_purpose_name(TilePurpose purpose) { return purpose_names[purpose]; }
 
-const char *tile_phase_name(TilePhase phase) { return phase == PHASE_BWD ? "bwd" : "fwd"; }
+const char *tile_phase_name(TilePhase phase) {
+    static const char *const names[PHASE_COUNT] = {"fwd", "bwd", "part", "combine"};
+    return names[phase];
+}
 
 const char *tile_mark_name(TileMark m) { return mark_names[m]; }
 

@@ -37,7 +37,8 @@ enum {
     TILE_MAX_OPERANDS = 64, // of a map: what a fused score with every input as a tile may need
 };
 
-typedef enum TilePhase { PHASE_FWD, PHASE_BWD, PHASE_COUNT } TilePhase; // of a program
+// Of a program. The forward in two: a range of keys leaves a state (part), states become results (combine).
+typedef enum TilePhase { PHASE_FWD, PHASE_BWD, PHASE_PART, PHASE_COMBINE, PHASE_COUNT } TilePhase;
 
 typedef enum TilePurpose { // of a kernel
 #define PURPOSE(e, name) PURPOSE_##e,
@@ -60,7 +61,7 @@ typedef struct TensorTraits { // a row of tile_roles.def
     const char *name;
     bool indexed;
     TensorSide side;
-    uint8_t use[PHASE_COUNT];
+    uint8_t use[2]; // of the backward; of other phases (tile_use)
     bool matrix, sums, optional;
 } TensorTraits;
 
@@ -439,7 +440,8 @@ const char *tile_purpose_name(TilePurpose purpose);
 const char *tile_phase_name(TilePhase phase);
 // Tensor roles (tile_roles.c).
 const TensorTraits *tensor_traits(TensorRole role);
-bool tile_is_read(const TileProgram *p, const TileTensor *t);    // by the program's kernels
+unsigned tile_use(const TileProgram *p, TensorRole role);     // USE_*, by a program of this phase
+bool tile_is_read(const TileProgram *p, const TileTensor *t); // by the program's kernels
 bool tile_is_written(const TileProgram *p, const TileTensor *t); // likewise
 bool tile_is_result(const TileProgram *p, const TileTensor *t);  // written, and the caller's
 bool tensor_may_be_absent(TensorRole role);                      // it is read, and 0 then

@@ -863,8 +863,11 @@ static bool parse_head(Parse *P) {
     P->p->scheduled = take(P, "scheduled");
     if (!P->p->scheduled && !expect(P, "algorithm")) return false;
     if (take(P, "phase")) {
-        P->p->phase = take(P, "bwd") ? PHASE_BWD : PHASE_FWD;
-        if (P->p->phase == PHASE_FWD && !expect(P, "fwd")) return false;
+        TilePhase phase = PHASE_COUNT;
+        while (--phase > PHASE_FWD && !take(P, tile_phase_name(phase))) {
+        }
+        P->p->phase = phase;
+        if (phase == PHASE_FWD && !expect(P, "fwd")) return false;
     }
     if (!expect(P, "target")) return false;
     const char *target = take_word(P, "a target");

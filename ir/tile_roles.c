@@ -7,33 +7,38 @@
 #define UNUSED USE_UNUSED
 static const TensorTraits traits[TENSOR_ROLE_COUNT] = {
 #define ROLE(e, name, indexed, side, fwd, bwd, matrix, sums, optional)                             \
-    {name, indexed, SIDE_##side, {fwd, bwd}, matrix, sums, optional},
+    {name, indexed, SIDE_##side, {bwd, fwd}, matrix, sums, optional},
 #include "tile_roles.def"
 #undef ROLE
 };
 
 const TensorTraits *tensor_traits(TensorRole role) { return &traits[role]; }
 
+unsigned tile_use(const TileProgram *p, TensorRole role) {
+    return traits[role].use[p->phase != PHASE_BWD];
+}
+
 bool tile_is_read(const TileProgram *p, const TileTensor *t) {
-    return traits[t->role].use[p->phase] & USE_READ;
+    return tile_use(p, t->role) & USE_READ;
 }
 
 bool tile_is_written(const TileProgram *p, const TileTensor *t) {
-    return traits[t->role].use[p->phase] & USE_WRITTEN;
+    return tile_use(p, t->role) & USE_WRITTEN;
 }
 
 bool tile_is_result(const TileProgram *p, const TileTensor *t) {
-    return traits[t->role].use[p->phase] == USE_WRITTEN;
+    return tile_use(p, t->role) == USE_WRITTEN;
 }
 
 bool tensor_may_be_absent(TensorRole role) {
-    return role == TENSOR_STATE0 || role == TENSOR_DSTATE;
+    return role == TENSOR_STATE0 || role == TENSOR_ROWS0 || role == TENSOR_DSTATE;
 }
 
 bool tile_is_matrix(const TileTensor *t) { return traits[t->role].matrix || t->rows; }
 
 bool tile_is_operand(const TileProgram *p, const TileTensor *t) {
-    return tile_is_matrix(t) && tile_is_read(p, t);
+    bool products = p->phase != PHASE_COMBINE; // which merges what is read element by element
+    return products && tile_is_matrix(t) && tile_is_read(p, t);
 }
 
 bool tile_is_index(const TileTensor *t) {

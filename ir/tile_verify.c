@@ -915,7 +915,7 @@ static bool check_tensor(Verify *V, int i) {
             return verify_fail(V, "two tensors are called %s", t->name);
     if ((unsigned)t->role >= TENSOR_ROLE_COUNT || (unsigned)t->dtype >= DT_COUNT)
         return verify_fail(V, "tensor '%s' is of no kind", t->name);
-    if (!tensor_traits(t->role)->use[V->p->phase])
+    if (!tile_use(V->p, t->role))
         return verify_fail(V, "tensor '%s' is none of a program of phase %s", t->name,
                            tile_phase_name(V->p->phase));
     if (t->rank < 0 || t->rank > TILE_MAX_DIMS)

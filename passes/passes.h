@@ -30,12 +30,13 @@ typedef struct Pass {
 } Pass;
 
 typedef struct PassOptions {
-    Target target; // data of the target to schedule for
-    Dtype dtype;   // of q, k, v, o
-    bool tf32;     // products of f32 by tf32, where the target has that
-    bool split;    // add the form for few queries: packed rows, their keys split between blocks
-    int few;       // with it, queries of launches that always take it
-    bool share;    // with it, the main kernel's tiles may be split as well
+    Target target;   // data of the target to schedule for
+    Dtype dtype;     // of q, k, v, o
+    bool tf32;       // products of f32 by tf32, where the target has that
+    TilePhase phase; // fwd, or part or combine, which have programs of their own
+    bool split;      // add the form for few queries: packed rows, their keys split between blocks
+    int few;         // with it, queries of launches that always take it
+    bool share;      // with it, the main kernel's tiles may be split as well
     const Backward *saves; // the stream is its forward, and stores what it needs; NULL: it does not
     BatchLayout batch;     // where rows lie
     int page;              // BATCH_PAGED: keys of a page; 0: any
@@ -141,6 +142,8 @@ int pass_widths(const RowProgram *row, int *width);
 // Whether it can be had in a layout.   passes/tile/sequences.c
 bool pass_accepts_layout(const RowProgram *row, BatchLayout batch, Diags *diags);
 bool pass_accepts_recurrence_layout(const RecProgram *rec, BatchLayout batch, Diags *diags);
+// Whether what a range of its keys leaves can be told and merged.   passes/tile/state.c
+bool pass_accepts_parts(const Stream *s, Diags *diags);
 // The algorithm level only (--emit=tile), of what pass_accepts.
 TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o);
 

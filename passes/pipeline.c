@@ -41,7 +41,8 @@ bool pass_find(const char *name, PassId *out) {
 // The extents, and with them the schedule.
 static bool choose(TileProgram *p, const PassOptions *o, Diags *diags) {
     PassOptions own = *o;
-    if (!own.schedule.said && !p->batch) own.schedule = pass_counted(p->arena, p, &own);
+    if (!own.schedule.said && !p->batch && !p->phase)
+        own.schedule = pass_counted(p->arena, p, &own);
     if (!pass_tile(p, &own, diags)) return false;
     pass_set_splits(p);
     return true;
@@ -123,7 +124,7 @@ TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
     PassOptions effective = *o;
     effective.few = pass_few(o);
     effective.split = effective.few > 0;
-    effective.share = pass_shares(o, s->row->D, s->row->Dv);
+    effective.share = !o->phase && pass_shares(o, s->row->D, s->row->Dv);
     return algorithm(pass_build(a, s, &effective), o);
 }
 
@@ -250,7 +251,8 @@ static PassOptions of_class(const PassOptions *o, int c, const Knobs schedules[S
 
 TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
                           const Knobs schedules[SHAPE_COUNT], Diags *diags) {
-    bool one = o->batch || !shape_matters(&o->target); // launches of sequences are of all kinds
+    // launches of sequences are of all kinds; those of parts have one schedule
+    bool one = o->batch || o->phase || !shape_matters(&o->target);
     int first = one ? SHAPE_COUNT - 1 : 0;
     TileProgram *by[SHAPE_COUNT] = {NULL}, *all = NULL;
     bool same[SHAPE_COUNT] = {false};

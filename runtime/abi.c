@@ -420,6 +420,8 @@ static const char *verify_variant(const AbiMeta *m, const AbiVariant *v) {
     if (why) return why;
     if (v->family >= ABI_FAMILY_COUNT || v->phase >= ABI_PHASE_COUNT)
         return "a variant is of an unknown kind";
+    bool parts = v->phase == ABI_PART || v->phase == ABI_COMBINE;
+    if (parts && v->family != ABI_ATTENTION) return "a variant is of an unknown kind";
     bool dense = v->layout == ABI_LAYOUT_DENSE, paged = v->layout == ABI_LAYOUT_PAGED;
     if (v->layout >= ABI_LAYOUT_COUNT || (paged && v->family != ABI_ATTENTION) ||
         (!dense && v->phase != ABI_FWD) || (!paged && v->page) || v->page > ABI_MAX_SIZE)
@@ -658,7 +660,9 @@ const char *abi_layout_name(AbiLayout layout) {
 }
 
 const char *abi_role_name(AbiRole r) { return ROLES[r].name; }
-bool abi_output(const AbiVariant *v, const AbiTensor *t) { return ROLES[t->role].output[v->phase]; }
+bool abi_output(const AbiVariant *v, const AbiTensor *t) {
+    return ROLES[t->role].output[v->phase == ABI_BWD];
+}
 int abi_tensor_align(const AbiMeta *m, const AbiTensor *t) {
     int bytes = abi_dtype_bytes((AbiDtype)t->dtype);
     if (t->align) return t->align > bytes ? t->align : bytes;

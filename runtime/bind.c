@@ -43,7 +43,9 @@ static attn_status find_variant(Binder *x) {
         if (!x->v) x->b->first += v->nkernels;
     }
     x->b->variant = x->v;
-    const char *phase = x->call->phase == ATTN_BWD ? "a backward" : "a forward";
+    static const char *const phases[] = {"a forward", "a backward", "parts", "parts"};
+    bool known = (unsigned)x->call->phase < ABI_PHASE_COUNT;
+    const char *phase = known ? phases[x->call->phase] : "such a phase";
     if (!x->v && name) FAIL("the artifact holds no variant %s with %s", name, phase);
     if (!x->v) FAIL("the artifact holds no variant with %s", phase);
     return ATTN_OK;
@@ -307,6 +309,13 @@ static attn_status check_row_inputs(Binder *x) {
     return ATTN_OK;
 }
 
+// Kernels take positions for numbers that f32 has, and products of heads for i32.
+static attn_status check_positions(Binder *x, int64_t offset, int64_t queries) {
+    if (offset + queries <= ABI_MAX_SIZE) return check_groups(x);
+    FAIL("%s: q_offset is %lld, and the last of Sq = %lld queries is beyond position %d",
+         x->by[ABI_SIZE_Q_OFFSET], (long long)offset, (long long)queries, ABI_MAX_SIZE - 1);
+}
+
 static attn_status dense_sizes(Binder *x) {
     int64_t *s = x->b->size;
     if (!x->by[ABI_SIZE_Q_OFFSET]) {
@@ -314,12 +323,64 @@ static attn_status dense_sizes(Binder *x) {
             s[ABI_SIZE_SK] > s[ABI_SIZE_SQ] ? s[ABI_SIZE_SK] - s[ABI_SIZE_SQ] : 0;
         x->by[ABI_SIZE_Q_OFFSET] = "Sk - Sq";
     }
-    // Kernels take positions for numbers that f32 has, and products of heads for i32.
-    if (s[ABI_SIZE_Q_OFFSET] + s[ABI_SIZE_SQ] > ABI_MAX_SIZE)
-        FAIL("%s: q_offset is %lld, and the last of Sq = %lld queries is beyond position %d",
-             x->by[ABI_SIZE_Q_OFFSET], (long long)s[ABI_SIZE_Q_OFFSET], (long long)s[ABI_SIZE_SQ],
-             ABI_MAX_SIZE - 1);
-    return check_groups(x);
+    return check_positions(x, s[ABI_SIZE_Q_OFFSET], s[ABI_SIZE_SQ]);
+}
+
+// ---- sizes of parts: some rows and keys of a whole sequence
+
+static int size_named(const Binder *x, const char *name) {
+    for (uint32_t k = 0; k < x->v->nsizes; k++)
+        if (strcmp(x->v->sizes[k].name, name) == 0) return (int)k;
+    return -1;
+}
+
+static bool is_asked(const Binder *x, int size) { // by some kernel
+    for (uint32_t k = 0; k < x->v->nkernels; k++) {
+        const AbiKernel *kernel = &x->v->kernels[k];
+        for (uint32_t i = 0; i < kernel->nargs; i++)
+            if (kernel->args[i].kind == ABI_ARG_SIZE && kernel->args[i].index == size) return true;
+    }
+    return false;
+}
+
+// A size that nobody gave, where there is a value for it or no kernel asks. It stays open otherwise.
+static void default_size(Binder *x, int k, bool known, int64_t value) {
+    if (k < 0 || x->by[k] || (!known && is_asked(x, k))) return;
+    x->b->size[k] = value;
+    x->by[k] = "this launch";
+}
+
+static attn_status check_within(Binder *x, int all, int first, int64_t n, const char *rows) {
+    int64_t from = first < 0 ? 0 : x->b->size[first];
+    if (from + n > ABI_MAX_SIZE)
+        FAIL("%s: the part ends with %s %lld, which is beyond position %d", x->v->name, rows,
+             (long long)(from + n), ABI_MAX_SIZE - 1);
+    if (all < 0 || !x->by[all] || from + n <= x->b->size[all]) return ATTN_OK;
+    FAIL("%s: is %lld, but the part ends with %s %lld", x->v->sizes[all].name,
+         (long long)x->b->size[all], rows, (long long)(from + n));
+}
+
+static attn_status part_sizes(Binder *x) {
+    int64_t *s = x->b->size;
+    int q_first = size_named(x, "q_first"), kv_first = size_named(x, "kv_first");
+    int Sq = size_named(x, "Sq_all"), Sk = size_named(x, "Sk_all");
+    if (q_first < 0 || Sq < 0 || Sk < 0) FAIL("%s: has no sizes of a whole", x->v->name);
+    default_size(x, q_first, true, 0);
+    default_size(x, kv_first, true, 0);
+    default_size(x, Sq, x->by[ABI_SIZE_SQ] != NULL, s[q_first] + s[ABI_SIZE_SQ]);
+    default_size(x, ABI_SIZE_Q_OFFSET, x->by[Sk] != NULL,
+                 s[q_first] + (s[Sk] > s[Sq] ? s[Sk] - s[Sq] : 0));
+    if (!x->by[ABI_SIZE_Q_OFFSET])
+        FAIL("Sk_all: nothing gives this size, and without q_offset it says where queries are");
+    if (x->v->phase == ABI_COMBINE) { // which has no keys
+        default_size(x, ABI_SIZE_HKV, false, s[ABI_SIZE_H]);
+        for (uint32_t k = 0; k < x->v->nsizes; k++) // also those of inputs that are left out
+            if (!x->v->sizes[k].def.n && (int)k != Sk) default_size(x, (int)k, false, 0);
+    }
+    default_size(x, Sk, false, (kv_first < 0 ? 0 : s[kv_first]) + s[ABI_SIZE_SK]);
+    attn_status status = check_within(x, Sq, q_first, s[ABI_SIZE_SQ], "query");
+    if (!status) status = check_within(x, Sk, kv_first, s[ABI_SIZE_SK], "key");
+    return status ? status : check_positions(x, s[ABI_SIZE_Q_OFFSET] - s[q_first], s[Sq]);
 }
 
 // ---- sizes of ragged and paged attentions
@@ -394,18 +455,16 @@ static attn_status batch_sizes(Binder *x) {
     return status ? status : check_groups(x);
 }
 
+static bool is_part(const AbiVariant *v) { return v->phase == ABI_PART || v->phase == ABI_COMBINE; }
+
 static attn_status attention_sizes(Binder *x) {
-    attn_status status = is_dense(x->v) ? dense_sizes(x) : batch_sizes(x);
+    attn_status status = is_part(x->v)    ? part_sizes(x)
+                         : is_dense(x->v) ? dense_sizes(x)
+                                          : batch_sizes(x);
     return status ? status : check_row_inputs(x);
 }
 
 // ---- those of recurrences
-
-static int size_named(const Binder *x, const char *name) {
-    for (uint32_t k = 0; k < x->v->nsizes; k++)
-        if (strcmp(x->v->sizes[k].name, name) == 0) return (int)k;
-    return -1;
-}
 
 // Heads of q, k and v serve equal numbers of the recurrence's, which nothing needs to give.
 static attn_status check_heads(Binder *x, int H, const char *name) {
@@ -558,11 +617,14 @@ static attn_status bind_tensor(Binder *x, uint32_t i) {
         FAIL("%s: has elements of type %s, expected %s", t->name,
              (unsigned)g->dtype < ABI_DTYPE_COUNT ? abi_dtype_name((AbiDtype)g->dtype) : "unknown",
              abi_dtype_name((AbiDtype)t->dtype));
-    if ((t->flags & ABI_BARE_Q) && x->b->size[ABI_SIZE_Q_OFFSET] != 0)
+    int64_t offset = is_part(x->v)
+                         ? x->b->size[ABI_SIZE_Q_OFFSET] - x->b->size[size_named(x, "q_first")]
+                         : x->b->size[ABI_SIZE_Q_OFFSET];
+    if ((t->flags & ABI_BARE_Q) && offset != 0)
         FAIL("%s: is indexed by q_idx, which is right only where q_offset is 0, and here it is "
              "%lld: index it by q_idx - "
              "q_offset, or pass q_offset = 0",
-             t->name, (long long)x->b->size[ABI_SIZE_Q_OFFSET]);
+             t->name, (long long)offset);
     status = bind_strides(x, t, g, x->b->stride[i]);
     if (!status) status = check_memory(x, t, g, x->b->stride[i]);
     memcpy(x->b->extent[i], g->shape, (size_t)t->rank * sizeof g->shape[0]);

@@ -62,7 +62,8 @@ Status cmd_only(const Compile *c, const Options *o) {
 void cmd_phases(Compile *c, const Options *o) {
     const Signature *sig = sig_of_variant(c->arena, c->variants.data[0], c->options.dtype);
     if (launch_names_gradient(sig, o) && o->verb != VERB_BENCH) c->options.phases |= COMPILE_BWD;
-    if (c->options.phases & COMPILE_BWD) c->options.phases |= COMPILE_FWD;
+    if (o->parts) c->options.phases |= COMPILE_PART;
+    if (c->options.phases & COMPILE_BWD && !o->parts) c->options.phases |= COMPILE_FWD;
 }
 
 TargetId cmd_gpu_target(attn_context *context, DeviceKind kind, int ordinal) {

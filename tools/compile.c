@@ -97,10 +97,24 @@ static bool has_layout(Compile *c) {
     return c->diags.errors == 0;
 }
 
+// Whether there are kernels that leave states.
+static bool has_parts(Compile *c) {
+    if (!(c->options.phases & COMPILE_PART)) return true;
+    if (c->recurrences.n)
+        diag_error(&c->diags, c->recurrences.data[0]->span,
+                   "recurrence '%s' has no parts: its state goes on from state0",
+                   c->recurrences.data[0]->name);
+    if (c->rows.n && c->options.batch)
+        diag_error(&c->diags, c->rows.data[0]->span, "no parts in layout %s",
+                   batch_name(c->options.batch));
+    for (int i = 0; i < c->streams.n; i++) pass_accepts_parts(c->streams.data[i], &c->diags);
+    return c->diags.errors == 0;
+}
+
 // Streams, and where the backward is one of the phases what is derived of it.
 static bool can_run(Compile *c) {
     if (!compile_streams(c)) return false;
-    if (!has_layout(c)) return false;
+    if (!has_layout(c) || !has_parts(c)) return false;
     if (!(c->options.phases & COMPILE_BWD)) return true;
     for (int i = c->chunk_backs.n; i < c->chunks.n; i++) {
         VEC_PUSH(c->arena, &c->chunk_backs, pass_chunk_back(c->chunks.data[i]));
@@ -150,6 +164,18 @@ static bool add_tiles(Compile *c, TileProgram *p) {
     return p != NULL;
 }
 
+// The programs of parts of a forward: as the target runs them, or before the passes.
+static bool add_parts(Compile *c, const Stream *s, const PassOptions *o, bool scheduled) {
+    for (TilePhase phase = PHASE_PART; phase <= PHASE_COMBINE; phase++) {
+        PassOptions own = *o;
+        own.phase = phase;
+        TileProgram *p = scheduled ? pass_program(c->arena, s, &own, NULL, &c->diags)
+                                   : pass_algorithm(c->arena, s, &own);
+        if (!add_tiles(c, p)) return false;
+    }
+    return true;
+}
+
 bool compile_algorithm(Compile *c) {
     if (!can_run(c)) return false;
     PassOptions o = pass_options(c);
@@ -157,6 +183,7 @@ bool compile_algorithm(Compile *c) {
         if (!pass_accepts(c->rows.data[i], &c->diags)) return false;
         const Stream *s = forward(c, i, &o);
         if (has_phase(c, COMPILE_FWD)) add_tiles(c, pass_algorithm(c->arena, s, &o));
+        if (has_phase(c, COMPILE_PART)) add_parts(c, s, &o, false);
         if (o.saves && !add_tiles(c, pass_backward_algorithm(c->arena, o.saves, &o, &c->diags)))
             return false;
     }
@@ -197,6 +224,7 @@ bool compile_tiles(Compile *c) {
         TileProgram *p = has_phase(c, COMPILE_FWD) ? tuned(c, s, &o) : NULL;
         if (!p && has_phase(c, COMPILE_FWD)) p = pass_program(c->arena, s, &o, NULL, &c->diags);
         if (has_phase(c, COMPILE_FWD) && !add_tiles(c, p)) return false;
+        if (has_phase(c, COMPILE_PART) && !add_parts(c, s, &o, true)) return false;
         if (o.saves && !add_tiles(c, pass_backward_program(c->arena, o.saves, &o, &c->diags)))
             return false;
     }

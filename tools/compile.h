@@ -9,7 +9,8 @@
 #include "frontend/frontend.h"
 #include "passes/passes.h"
 
-enum { COMPILE_FWD = 1, COMPILE_BWD = 2 }; // phases
+// Phases; PART: a range of keys leaves a state, and states become results.
+enum { COMPILE_FWD = 1, COMPILE_BWD = 2, COMPILE_PART = 4 };
 
 typedef struct CompileOptions {
     FeOptions source;  // stdlib and read are filled in by compile_open

@@ -22,6 +22,7 @@ static Status start(Launch *l, const Options *o) {
     bool own = l->context == NULL;
     *l = (Launch){.context = own ? attn_create() : l->context,
                   .own_context = own,
+                  .parts = o->parts,
                   .device = {kinds[o->device], o->ordinal}};
     return l->context ? STATUS_DONE : cmd_fail(STATUS_SYSTEM, "out of memory");
 }
@@ -189,14 +190,6 @@ static Status place(Launch *l, int arg, attn_tensor *t) {
 
 // ---- the calls of the phases
 
-typedef struct PhaseCall {
-    attn_call call;
-    attn_tensor *tensors;
-    attn_scalar *scalars;
-    attn_size *sizes;
-    bool makes_map;
-} PhaseCall;
-
 static int variant_of(const Launch *l, attn_phase phase, attn_variant_info *v) {
     for (int i = 0; !attn_get_variant(l->artifact, i, v, NULL); i++)
         if (v->phase == phase && !strcmp(v->name, l->sig->name)) return i;
@@ -230,16 +223,15 @@ static bool takes(const attn_tensor_info *info, const char *name) {
     return !inner && strcmp(info->name, name) == 0;
 }
 
-// The tensors of a phase, by the artifact: arguments of the signature, then what is saved.
-static Status phase_call(Launch *l, attn_phase phase, const attn_tensor *placed, PhaseCall *p) {
+// The tensors of a phase, by the artifact: arguments of the signature.
+Status launch_call(Launch *l, attn_phase phase, const attn_tensor *placed, LaunchCall *p) {
     const Signature *sig = l->sig;
     attn_variant_info v = {0};
     attn_tensor_info info;
     int variant = variant_of(l, phase, &v);
-    Status s = STATUS_DONE;
     p->tensors = calloc((size_t)v.tensors + 1, sizeof *p->tensors);
     p->scalars = calloc((size_t)v.tensors + 1, sizeof *p->scalars);
-    p->sizes = calloc((size_t)sig->sizes.n + 1, sizeof *p->sizes);
+    p->sizes = calloc((size_t)(sig->sizes.n + LAUNCH_MORE_SIZES), sizeof *p->sizes);
     if (!p->tensors || !p->scalars || !p->sizes) return cmd_fail(STATUS_SYSTEM, "out of memory");
     attn_call *c = &p->call;
     *c = (attn_call){.variant = sig->name,
@@ -259,7 +251,16 @@ static Status phase_call(Launch *l, attn_phase phase, const attn_tensor *placed,
             else
                 p->scalars[c->nscalars++] = (attn_scalar){info.name, l->binding->scalar[arg]};
         }
-    for (int i = 0; sig->backward && s == STATUS_DONE &&
+    return STATUS_DONE;
+}
+
+Status launch_add_saved(Launch *l, LaunchCall *p) {
+    attn_call *c = &p->call;
+    attn_variant_info v;
+    attn_tensor_info info;
+    int variant = variant_of(l, c->phase, &v);
+    Status s = STATUS_DONE;
+    for (int i = 0; l->sig->backward && s == STATUS_DONE &&
                     !attn_get_tensor(l->artifact, variant, i, &info, NULL);
          i++) {
         if (strcmp(info.role, "saved") != 0) continue;
@@ -269,7 +270,7 @@ static Status phase_call(Launch *l, attn_phase phase, const attn_tensor *placed,
     return s;
 }
 
-static Status prepare(Launch *l, PhaseCall *p, void **workspace, attn_prepared **prepared,
+Status launch_prepare(Launch *l, LaunchCall *p, void **workspace, attn_prepared **prepared,
                       attn_prepared **kept) {
     attn_call *call = &p->call;
     attn_error e;
@@ -280,19 +281,25 @@ static Status prepare(Launch *l, PhaseCall *p, void **workspace, attn_prepared *
         return launch_failed(&e);
     call->workspace = *workspace;
     if (attn_prepare(l->artifact, call, prepared, &e)) return launch_failed(&e);
-    if (!p->makes_map) return STATUS_DONE;
+    if (!p->makes_map || !kept) return STATUS_DONE;
     call->flags = ATTN_KEEP_MAP;
     return attn_prepare(l->artifact, call, kept, &e) ? launch_failed(&e) : STATUS_DONE;
 }
 
+void launch_free_call(LaunchCall *p) {
+    free(p->tensors);
+    free(p->scalars);
+    free(p->sizes);
+    *p = (LaunchCall){0};
+}
+
 static Status phase(Launch *l, attn_phase phase, const attn_tensor *placed, void **workspace,
                     attn_prepared **prepared, attn_prepared **kept) {
-    PhaseCall p = {0};
-    Status s = phase_call(l, phase, placed, &p);
-    if (s == STATUS_DONE) s = prepare(l, &p, workspace, prepared, kept);
-    free(p.tensors);
-    free(p.scalars);
-    free(p.sizes);
+    LaunchCall p = {0};
+    Status s = launch_call(l, phase, placed, &p);
+    if (s == STATUS_DONE) s = launch_add_saved(l, &p);
+    if (s == STATUS_DONE) s = launch_prepare(l, &p, workspace, prepared, kept);
+    launch_free_call(&p);
     return s;
 }
 
@@ -320,7 +327,10 @@ Status launch_bind(Launch *l, const Binding *b) {
         zero_unnamed(l, i);
         if (sig->args.data[i].rank && b->tensor[i].data) s = place(l, i, &placed[i]);
     }
-    if (s == STATUS_DONE) s = phase(l, ATTN_FWD, placed, &l->workspace, &l->prepared, &l->kept);
+    if (s == STATUS_DONE && l->parts)
+        s = launch_parts(l, placed);
+    else if (s == STATUS_DONE)
+        s = phase(l, ATTN_FWD, placed, &l->workspace, &l->prepared, &l->kept);
     if (s == STATUS_DONE && sig->backward)
         s = phase(l, ATTN_BWD, placed, &l->backward_workspace, &l->backward, &l->backward_kept);
     free(placed);
@@ -329,8 +339,11 @@ Status launch_bind(Launch *l, const Binding *b) {
 
 Status launch_run(Launch *l) {
     attn_error e;
-    if (attn_launch_prepared(l->prepared, NULL, &e) ||
-        (l->backward && attn_launch_prepared(l->backward, NULL, &e)))
+    bool failed = l->prepared && attn_launch_prepared(l->prepared, NULL, &e);
+    for (int i = 0; i < l->steps.n && !failed; i++)
+        failed =
+            l->steps.data[i].prepared && attn_launch_prepared(l->steps.data[i].prepared, NULL, &e);
+    if (failed || (l->backward && attn_launch_prepared(l->backward, NULL, &e)))
         return launch_failed(&e);
     return attn_synchronize(l->context, l->device, &e) ? launch_failed(&e) : STATUS_DONE;
 }
@@ -356,6 +369,11 @@ void launch_unbind(Launch *l) {
         if (prepared[i]) attn_free_prepared(prepared[i]);
     for (int i = 0; i < 2; i++)
         if (workspace[i]) attn_memory_free(l->context, l->device, workspace[i]);
+    for (int i = 0; i < l->steps.n; i++) {
+        if (l->steps.data[i].prepared) attn_free_prepared(l->steps.data[i].prepared);
+        if (l->steps.data[i].memory)
+            attn_memory_free(l->context, l->device, l->steps.data[i].memory);
+    }
     for (int i = 0; i < l->saved.n; i++)
         attn_memory_free(l->context, l->device, l->saved.data[i].data);
     for (int i = 0; l->memory && i < l->sig->args.n; i++)
@@ -366,6 +384,8 @@ void launch_unbind(Launch *l) {
     l->arena = NULL;
     l->saved.n = l->saved.cap = 0;
     l->saved.data = NULL;
+    l->steps.n = l->steps.cap = 0;
+    l->steps.data = NULL;
     l->workspace = l->backward_workspace = NULL;
     l->prepared = l->kept = l->backward = l->backward_kept = NULL;
 }

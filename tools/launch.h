@@ -14,6 +14,19 @@ typedef struct LaunchSaved { // what the forward keeps for the backward: of the 
     void *data;
 } LaunchSaved;
 
+typedef struct LaunchStep { // of a launch by parts: a call, or memory that calls share
+    attn_prepared *prepared;
+    void *memory;
+} LaunchStep;
+
+typedef struct LaunchCall {
+    attn_call call;
+    attn_tensor *tensors;
+    attn_scalar *scalars;
+    attn_size *sizes;
+    bool makes_map;
+} LaunchCall;
+
 typedef struct Launch {
     attn_context *context; // the caller's, where it is set before opening; else the launch's own
     bool own_context;
@@ -28,7 +41,9 @@ typedef struct Launch {
     attn_prepared *prepared;
     attn_prepared *backward, *backward_kept; // NULL: the signature has no gradients
     VEC(LaunchSaved) saved;
-    attn_prepared *kept; // the same where its tile map stands; NULL: it makes none
+    int parts;             // of the keys; 0: they are one
+    VEC(LaunchStep) steps; // by parts, in place of `prepared`
+    attn_prepared *kept;   // the same where its tile map stands; NULL: it makes none
     void **memory; // per argument: its place on a GPU; on the CPU the tensors themselves are used
     void *workspace;
     void *backward_workspace;
@@ -51,6 +66,19 @@ Status launch_bind(Launch *l, const Binding *b);
 Status launch_run(Launch *l);   // once, the backward too; has run when it returns
 Status launch_fetch(Launch *l); // outputs into the binding
 void launch_unbind(Launch *l);
+
+// ---- a call of a phase, from what is placed on the device
+
+enum { LAUNCH_MORE_SIZES = 8 }; // that a caller may add to those of the signature
+// launch_free_call is due whatever comes back.
+Status launch_call(Launch *l, attn_phase phase, const attn_tensor *placed, LaunchCall *p);
+Status launch_prepare(Launch *l, LaunchCall *p, void **workspace, attn_prepared **prepared,
+                      attn_prepared **kept); // kept may be NULL
+// Of a signature with gradients: what the forward keeps for the backward, where the call's phase has it.
+Status launch_add_saved(Launch *l, LaunchCall *p);
+void launch_free_call(LaunchCall *p);
+// The forward in parts of the keys, and its rows in two pieces: steps of the launch.   launch_parts.c
+Status launch_parts(Launch *l, const attn_tensor *placed);
 
 Status launch_failed(const attn_error *e); // prints; the exit status for it
 

@@ -79,12 +79,13 @@ static const char *const takes[OPT_COUNT] = {
     [OPT_JSON] = "a file's name, or - for stdout",
     [OPT_EMIT] = "ast, row, tile, schedule, llvm or asm",
     [OPT_FORMAT] = "text, mathml, tex or json",
-    [OPT_PHASE] = "fwd, bwd or fwd,bwd",
+    [OPT_PHASE] = "fwd, bwd, part, or several: fwd,bwd",
     [OPT_DTYPE] = "f32, f16, bf16 or tf32",
     [OPT_LAYOUT] = "dense, ragged, paged, or paged:N, with pages of 1 to 16777216 keys",
     [OPT_LEVEL] = "0, 1, 2 or 3",
     [OPT_DEVICE] = "cpu, cuda, cuda:N, hip or hip:N",
     [OPT_SEED] = "a whole number from 0 to 18446744073709551615",
+    [OPT_PARTS] = "a whole number from 1 to 1024",
     [OPT_REPEAT] = "a whole number from 1 to 1000000",
     [OPT_BUDGET] = "a whole number of seconds from 1 to 86400",
     [OPT_AT] = "two indices from 0, of the batch entry and the head, as in --at=0,3",
@@ -149,13 +150,13 @@ static Status set_layout(Options *o, Arena *a, const char *value) {
 }
 
 static Status set_phase(Options *o, Arena *a, const char *value) {
-    static const char *const names[] = {"fwd", "bwd"};
+    static const char *const names[] = {"fwd", "bwd", "part"};
     char *list = arena_strdup(a, value), *save = NULL;
     o->phases = 0;
     for (char *p = strtok_r(list, ",", &save); p; p = strtok_r(NULL, ",", &save)) {
-        int i = pick(p, names, 2);
+        int i = pick(p, names, 3);
         if (i < 0) return bad_value(OPT_PHASE, value);
-        o->phases |= i ? OPTIONS_BWD : OPTIONS_FWD;
+        o->phases |= 1u << i;
     }
     return o->phases ? STATUS_DONE : bad_value(OPT_PHASE, value);
 }
@@ -261,6 +262,10 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
     case OPT_REPEAT:
         if (!number(value, 1000000, &n) || !n) return bad_value(id, value);
         o->repeat = (int)n;
+        return s;
+    case OPT_PARTS:
+        if (!number(value, 1024, &n) || !n) return bad_value(id, value);
+        o->parts = (int)n;
         return s;
     case OPT_DRY: o->dry = true; return s;
     case OPT_JSON: o->json = value; return *value ? s : bad_value(id, value);

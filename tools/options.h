@@ -31,7 +31,7 @@ typedef enum Emit {
 typedef enum Format { FORMAT_TEXT, FORMAT_MATHML, FORMAT_TEX, FORMAT_JSON } Format; // of explain
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA, DEVICE_HIP } DeviceKind;
 
-enum { OPTIONS_FWD = 1, OPTIONS_BWD = 2 }; // phases
+enum { OPTIONS_FWD = 1, OPTIONS_BWD = 2, OPTIONS_PART = 4 }; // phases
 
 typedef struct Options {
     Verb verb;
@@ -60,6 +60,7 @@ typedef struct Options {
     int ordinal; // of the device
     uint64_t seed;
     int repeat;      // 0: not given
+    int parts;       // of the keys; 0: not given
     int budget;      // seconds; 0: not given
     int batch, head; // of the mask that is drawn
 } Options;

@@ -85,11 +85,11 @@ void cg_store_elements(Cg *cg, const TileOp *op) {
     }
 }
 
-static void load_all(Cg *cg, const TileOp *op) {
+void cg_load_elements(Cg *cg, const TileOp *op) {
     const TileValue *v = op->results.data[0];
     const CgFragment *f = cg_fragment(cg, v);
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
-    CgValue *value = &cg->value[v->id];
+    CgValue *value = cg_make(cg, v);
     int part[TILE_MAX_AXES] = {0};
     if (f->each != 1) // its elements lie in pairs
         diag_error(cg->diags, op->span, "%s has no load of single elements of %s", cg->target->name,
@@ -99,23 +99,5 @@ static void load_all(Cg *cg, const TileOp *op) {
         Place p = place_of(cg, op, v, part);
         Val x = cg_load(cg, cg_dtype(cg, t->dtype), p.ptr);
         value->e[cg_slot(f, part)] = cg_or_zero(cg, p.in, cg_read(cg, x, t->dtype));
-    }
-}
-
-void cg_load_elements(Cg *cg, const TileOp *op) {
-    CgValue *value = cg_make(cg, op->results.data[0]);
-    if (!tensor_may_be_absent(cg->p->tensors.data[op->tensor].role)) {
-        load_all(cg, op);
-        return;
-    }
-    Blk before = cg_here(cg);
-    Blk done = cg_if(cg, LLVMBuildIsNotNull(cg->b, cg_pointer(cg, op->tensor), ""), "state0");
-    load_all(cg, op);
-    Blk loaded = cg_here(cg);
-    cg_end_if(cg, done);
-    for (int i = 0; i < value->n; i++) {
-        Val x = value->e[i], none = cg_f32(cg, 0);
-        value->e[i] = cg_phi(cg, cg->f32);
-        LLVMAddIncoming(value->e[i], (Val[]){none, x}, (Blk[]){before, loaded}, 2);
     }
 }

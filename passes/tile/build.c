@@ -45,7 +45,7 @@ const Ex *build_heads(Build *b) {
 
 const Ex *build_parts(Build *b) {
     const TileSplit *s = &b->p->split;
-    return build_size(b, s->parts ? s->parts : s->few);
+    return build_size(b, b->phase ? b->whole.parts : s->parts ? s->parts : s->few);
 }
 
 const Ex *build_split_heads(Build *b) {
@@ -134,7 +134,8 @@ static const Ex *resolve_one(void *ctx, ExPool *pool, const Ex *e) {
     if (e->op != EX_SYM) return e;
     if (e->sym == SYM_Q_IDX) return q_idx(r->b);
     if (e->sym == SYM_H) return head_of_row(r->b);
-    if (e->sym == SYM_KV_IDX) return build_pos(r->b, AX_N);
+    if (e->sym == SYM_KV_IDX) return build_in_whole(r->b, build_pos(r->b, AX_N));
+    if (e->sym == SYM_SIZE) return build_in_whole(r->b, e);
     if (e->sym == SYM_D_IDX) return build_pos(r->b, AX_E);
     TileValue *v = r->map ? build_bound(r->b, e->sym, e->index) : NULL;
     return v ? pass_operand(r->b->p, r->map, v) : e;
@@ -185,7 +186,7 @@ static void add_inputs(Build *b) {
                         .rank = in->rank,
                         .bare_q = in->bare_q,
                         .rows = in->rows};
-        for (int d = 0; d < in->rank; d++) t.extent[d] = in->extent[d];
+        for (int d = 0; d < in->rank; d++) t.extent[d] = build_in_whole(b, in->extent[d]);
         if (b->p->batch) places_input(&b->at, in, &t);
         int tensor = build_tensor(b, t);
         VEC_PUSH(b->arena, &b->p->inputs, tensor);
@@ -194,7 +195,7 @@ static void add_inputs(Build *b) {
 
 static void add_saved(Build *b) {
     b->first_saved = b->p->tensors.n;
-    for (int i = 0; b->saves && i < b->saves->nsaved; i++)
+    for (int i = 0; b->saves && i < b->saves->nsaved && b->phase != PHASE_PART; i++)
         build_tensor(b, (TileTensor){.name = arena_printf(b->arena, "saved%d", i),
                                      .role = TENSOR_SAVED,
                                      .index = i,
@@ -206,15 +207,19 @@ static void add_saved(Build *b) {
 
 void build_tensors(Build *b, Dtype t, bool emits) {
     const RowProgram *row = b->row;
-    b->tensor_q = main_tensor(b, "q", TENSOR_Q, t, SIZE_HQ, SIZE_SQ, row->D);
-    b->tensor_k = main_tensor(b, "k", TENSOR_K, t, SIZE_HKV, SIZE_SK, row->D);
-    b->tensor_v =
-        row->v_in_k ? b->tensor_k : main_tensor(b, "v", TENSOR_V, t, SIZE_HKV, SIZE_SK, row->Dv);
-    b->tensor_o = main_tensor(b, "o", TENSOR_O, t, SIZE_HQ, SIZE_SQ, row->Dv);
+    if (b->phase != PHASE_COMBINE) {
+        b->tensor_q = main_tensor(b, "q", TENSOR_Q, t, SIZE_HQ, SIZE_SQ, row->D);
+        b->tensor_k = main_tensor(b, "k", TENSOR_K, t, SIZE_HKV, SIZE_SK, row->D);
+        b->tensor_v = row->v_in_k ? b->tensor_k
+                                  : main_tensor(b, "v", TENSOR_V, t, SIZE_HKV, SIZE_SK, row->Dv);
+    }
+    if (b->phase != PHASE_PART)
+        b->tensor_o = main_tensor(b, "o", TENSOR_O, t, SIZE_HQ, SIZE_SQ, row->Dv);
     add_inputs(b);
+    if (b->phase) build_state_tensors(b);
     if (b->p->batch) places_index_tensors(&b->at);
     b->first_emit = b->p->tensors.n;
-    for (int i = 0; i < row->emits.n && emits; i++) {
+    for (int i = 0; i < row->emits.n && emits && b->phase != PHASE_PART; i++) {
         int emit =
             main_tensor(b, row->emits.data[i].name, TENSOR_EMIT, DT_F32, SIZE_HQ, SIZE_SQ, 0);
         b->p->tensors.data[emit].index = i;
@@ -363,8 +368,11 @@ static void set_coords(Build *b, TileOp *op, int tensor, AxisRole rows, int colu
                        const Ex *head) {
     int n = 0;
     bool work = b->p->tensors.data[tensor].role == TENSOR_WORK;
+    bool numbers = b->phase && (tensor == b->from.rows || tensor == b->to.rows);
     if (b->p->batch) return set_places(b, op, tensor, rows, columns, head);
     op->tensor = tensor;
+    if (b->phase == PHASE_COMBINE && (numbers || tensor == b->from.sums)) by_index(op, &n, b->part);
+    if (numbers) by_index(op, &n, ex_i32(b->pool, b->number));
     if (work && b->axis[AX_G] >= 0) {
         by_index(op, &n, tile_of(b, AX_G));
     } else if (work && b->p->split.whole) {
@@ -598,7 +606,7 @@ static const Ex *are_packed(Build *b) {
     return ex_2(x, EX_AND, few, ex_2(x, EX_LT, ex_i32(x, 0), build_size(b, b->group)));
 }
 
-// The second form, of packed rows: they are finished, or partial results for parts of the keys are combined (combine.c).
+// The second form, of packed rows: they are finished or left, or partial results for parts of the keys are combined (combine.c).
 static void build_few(Build *b) {
     static const int few[] = {1, 2}, all[] = {0, 2};
     build_part(b);
@@ -615,7 +623,8 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     p->target = o->target.id;
     p->dtype = o->dtype;
     b.tf32 = o->tf32;
-    if (!pass_may_fix_shift(s, &b.fixed, &b.extremum) || o->dtype != DT_BF16) b.fixed = -1;
+    if (!pass_may_fix_shift(s, &b.fixed, &b.extremum) || o->dtype != DT_BF16 || o->phase)
+        b.fixed = -1;
     b.empty = s->empty;
     if (b.empty && b.fixed >= 0) { // a sink's shift stays finite, whatever keys the extremum saw
         const Ex *sum = ex_sym(row->pool, SYM_STATE, b.fixed, EX_F32);
@@ -625,6 +634,8 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     p->D = row->D;
     p->Dv = row->Dv;
     tile_sizes(p, &row->sizes);
+    p->phase = b.phase = o->phase;
+    if (o->phase) build_whole_sizes(&b);
     p->batch = o->batch;
     if (o->batch) {
         places_sizes(&b.at, p, o->page);
@@ -634,17 +645,21 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     b.nwidths = pass_widths(row, b.width);
     build_tensors(&b, o->dtype, true);
     add_saved(&b);
-    b.split = o->split && s->nsweeps == 1;
+    b.split = o->split && s->nsweeps == 1 && !o->phase;
     b.few = o->few;
     b.packed = o->batch != BATCH_DENSE;
-    if (o->split && !o->batch) b.group = pass_size(p, "group", heads_of_group(&b));
+    bool few = o->split && o->phase != PHASE_COMBINE;
+    if (few && !o->batch) b.group = pass_size(p, "group", heads_of_group(&b));
     if (b.split) pass_add_split(p, o->share);
     b.share =
         b.split && o->share && o->shape == SHAPE_SHORT; // others are for many tiles, or few keys
-    build_forward(&b);
+    if (o->phase == PHASE_COMBINE)
+        build_combine(&b);
+    else
+        build_forward(&b);
     b.far = b.fixed >= 0 && p->target == TARGET_SM90A;
     b.fixed = -1;
-    if (o->split) build_few(&b);
+    if (few) build_few(&b);
     add_plan(&b, NULL, &(const int){0}, 1);
     return p;
 }

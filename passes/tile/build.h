@@ -29,6 +29,14 @@ typedef struct Binding { // what a symbol of the streaming form stands for at th
     TileValue *value;
 } Binding;
 
+typedef struct Whole { // the sequence of which a part has some rows and keys: sizes (state.c)
+    int q_first, kv_first, Sq, Sk, parts;
+} Whole;
+
+typedef struct Kept { // tensors: sums of each row, and numbers beside them; -1: there are none
+    int sums, rows;
+} Kept;
+
 typedef struct Build {
     Arena *arena;
     ExPool *pool;
@@ -58,9 +66,11 @@ typedef struct Build {
     const Ex *part;              // that loads are of; NULL: the current one
     TileValue *bare_score; // the modified score, masked or not; NULL where it may be -inf by itself
     TileValue **raw_shift; // by shift: the carried one's last value; NULL: it is not carried
-    int *work_state;       // tensor of each state's part
-    int *work_shift;       // and of each raw shift's
-    int work_acc;
+    int *works;            // tensors of what parts leave (state.c)
+    TilePhase phase;
+    Whole whole;   // of phases part and combine
+    Kept from, to; // what these read, and what a part leaves
+    int number;    // which number of a row is read or left
 } Build;
 
 // ---- expressions
@@ -120,11 +130,26 @@ void build_finished(Build *b);          // binds the reductions whose states are
 
 const Ex *build_query(Build *b); // of the row at hand: its number in the sequence   build.c
 
+// ---- what is kept of a row whose keys are not all seen (state.c)
+void build_whole_sizes(Build *b);   // of phases part and combine
+void build_state_tensors(Build *b); // likewise
+// An expression's size or position, where formulas mean the whole sequence.
+const Ex *build_in_whole(Build *b, const Ex *e);
+bool build_carries_shift(const Build *b, int sweep, int shift); // from tile to tile
+bool build_keeps_shift(const Build *b, int shift);              // in the last sweep
+bool build_asks_begun(const Build *b); // whether 0 is not the identity of each number
+// What is kept: i of states, then of shifts, then the sums (build_sums), then whether there is anything (build_begun).
+int build_sums(const Build *b);
+int build_begun(const Build *b);
+TileValue *build_load_kept(Build *b, const char *name, int i);
+// v where the row has begun (NULL: it has), else none.
+TileValue *build_if_begun(Build *b, const char *name, TileValue *begun, TileValue *v,
+                          const Ex *none);
+void build_leave(Build *b, TileValue *acc); // all of it
+
 // ---- kernels
 void build_forward(Build *b); // sweep.c
 void build_part(Build *b);    // sweep.c
-// What a part of the keys leaves of its rows, for the combination.   sweep.c
-void build_leave(Build *b, TileValue *acc);
 void build_combine(Build *b); // combine.c
 // The rest of a kernel once all states are bound: emits, the deferred factor, output.   sweep.c
 void build_finish(Build *b, TileValue *acc);

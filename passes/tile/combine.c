@@ -91,35 +91,48 @@ static int together(const Build *b) {
     return target_get(b->p->target)->kind == KIND_NVPTX ? TOGETHER : 1;
 }
 
-// A number or a tile of part i of this step. Behind the last it is `none`, and another part is read.
-static TileValue *load_part(Build *b, const char *name, int tensor, int i, int columns,
-                            const Ex *none) {
+// Which part is part i of this step; the last one in the place of those behind it.
+static const Ex *begin_part(Build *b, int i) {
     ExPool *x = b->pool;
     const Ex *step = ex_sym(x, SYM_TILE, b->axis[AX_S], EX_I32), *parts = build_parts(b);
     const Ex *number = ex_2(x, EX_MUL, step, ex_i32(x, together(b)));
     if (i) number = ex_2(x, EX_ADD, number, ex_i32(x, i));
     b->part = i ? ex_2(x, EX_MIN, number, ex_2(x, EX_SUB, parts, ex_i32(x, 1))) : number;
-    TileValue *v = build_load(b, name, tensor, AX_M, columns);
+    return number;
+}
+
+// A number or a tile of part i of this step. Behind the last it is `none`, and another part is read.
+static TileValue *load_part(Build *b, const char *name, int kept, int i, TileValue *begun,
+                            const Ex *none) {
+    ExPool *x = b->pool;
+    int columns = kept == build_sums(b) ? AX_E : AX_NONE;
+    const Ex *number = begin_part(b, i);
+    TileValue *v = build_if_begun(b, name, begun, build_load_kept(b, name, kept), none);
     if (!i) return v;
     TileOp *map = build_open_map(b, AX_M, columns, b->row->span);
-    const Ex *there = ex_2(x, EX_LT, number, parts);
+    const Ex *there = ex_2(x, EX_LT, number, build_parts(b));
     const Ex *e = ex_select(x, there, pass_operand(b->p, map, v), none);
     return pass_out(b->p, b->k, map, name, DT_F32, e, EX_CONST, 0);
 }
 
 static void load_side(Build *b, Side *to, int part) {
     const Stream *s = b->s;
-    for (int i = 0; i < s->states.n; i++) {
+    int n = s->states.n;
+    TileValue *begun = NULL;
+    if (b->phase && build_asks_begun(b)) {
+        begin_part(b, part);
+        begun = build_load_kept(b, "begun_part", build_begun(b));
+    }
+    for (int i = 0; i < n; i++) {
         const StreamState *st = &s->states.data[i];
         const char *name = arena_printf(b->arena, "%s_part", st->name);
-        to->state[i] =
-            load_part(b, name, b->work_state[i], part, AX_NONE, build_identity(b, st->op));
+        to->state[i] = load_part(b, name, i, part, st->op == EX_ROWSUM ? NULL : begun,
+                                 build_identity(b, st->op));
     }
     for (int i = 0; i < s->shifts.n; i++)
-        if (b->raw_shift[i])
-            to->raw[i] =
-                load_part(b, "a_part", b->work_shift[i], part, AX_NONE, ex_f32(b->pool, INFINITY));
-    to->acc = load_part(b, "acc_part", b->work_acc, part, AX_E, ex_f32(b->pool, 0.0f));
+        if (build_keeps_shift(b, i))
+            to->raw[i] = load_part(b, "a_part", n + i, part, begun, ex_f32(b->pool, INFINITY));
+    to->acc = load_part(b, "acc_part", build_sums(b), part, NULL, ex_f32(b->pool, 0.0f));
 }
 
 // Carried: states, raw shifts, the accumulator.
@@ -131,7 +144,7 @@ static void open_loop(Build *b, Merge *m) {
         start.state[i] = build_row(b, arena_printf(b->arena, "%s_0", s->states.data[i].name),
                                    build_identity(b, s->states.data[i].op));
     for (int i = 0; i < s->shifts.n; i++)
-        start.raw[i] = b->raw_shift[i] ? raw_of(b, i, start.state, "a_0") : NULL;
+        start.raw[i] = build_keeps_shift(b, i) ? raw_of(b, i, start.state, "a_0") : NULL;
     start.acc = build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(x, 0.0f));
     const Ex *up = ex_2(x, EX_ADD, build_parts(b), ex_i32(x, together(b) - 1));
     m->loop = build_loop(b, AX_S, ex_simplify(x, ex_2(x, EX_DIV, up, ex_i32(x, together(b)))));
@@ -198,7 +211,7 @@ static Merge begin(const Build *b) {
 void build_combine(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_E, AX_S, AX_G};
     bool some = b->p->split.whole > 0;
-    build_kernel(b, PURPOSE_COMBINE, "combine", axes, some ? 4 : 3);
+    build_kernel(b, PURPOSE_COMBINE, b->phase ? "result" : "combine", axes, some ? 4 : 3);
     Merge m = begin(b);
     open_loop(b, &m);
     step(b, &m);

@@ -251,16 +251,29 @@ static TileValue *advance_acc(Build *b, Sweep *w) {
 
 // ---- one sweep
 
-static bool carries_shift(const Build *b, int number, int shift) {
-    const Stream *s = b->s;
-    if (pass_shift_is_exact(s->shifts.data[shift])) return false;
-    bool used =
-        number == s->nsweeps - 1 && (s->shift == shift || ex_uses(s->elem, SYM_SHIFT, shift));
-    for (int i = 0; i < s->states.n; i++) {
-        const StreamState *st = &s->states.data[i];
-        used |= st->sweep == number && (st->shift == shift || ex_uses(st->elem, SYM_SHIFT, shift));
-    }
-    return used;
+// A state is the identity before the first key, unless it goes on.
+static TileValue *first_state(Build *b, int state, TileValue *begun) {
+    const StreamState *st = &b->s->states.data[state];
+    const char *name = arena_printf(b->arena, "%s_0", st->name);
+    const Ex *none = build_identity(b, st->op);
+    if (b->phase != PHASE_PART) return build_row(b, name, none);
+    TileValue *v = build_load_kept(b, name, state);
+    return st->op == EX_ROWSUM ? v : build_if_begun(b, name, begun, v, none);
+}
+
+static TileValue *first_shift(Build *b, int shift, TileValue *begun) {
+    TileValue *raw = build_raw_shift(b, shift, "a_0");
+    if (b->phase != PHASE_PART) return raw;
+    TileValue *v = build_load_kept(b, "a_0", b->s->states.n + shift);
+    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
+    const Ex *is = ex_2(b->pool, EX_LT, ex_f32(b->pool, 0), pass_operand(b->p, map, begun));
+    const Ex *e = ex_select(b->pool, is, pass_operand(b->p, map, v), pass_operand(b->p, map, raw));
+    return pass_out(b->p, b->k, map, "a_0", DT_F32, e, EX_CONST, 0);
+}
+
+static TileValue *first_sums(Build *b) {
+    if (b->phase == PHASE_PART) return build_load_kept(b, "acc_0", build_sums(b));
+    return build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(b->pool, 0.0f));
 }
 
 // What is carried from tile to tile, and what it starts as: states, then raw shifts that are, then
@@ -268,19 +281,20 @@ static bool carries_shift(const Build *b, int number, int shift) {
 static void open_loop(Build *b, Sweep *w, int number) {
     const Stream *s = b->s;
     int n = s->states.n, mark = b->env.n;
+    bool goes_on = b->phase == PHASE_PART;
+    TileValue *begun =
+        goes_on && build_asks_begun(b) ? build_load_kept(b, "begun", build_begun(b)) : NULL;
     TileValue **start = ARENA_ARRAY(b->arena, TileValue *, n + s->shifts.n + 1), *acc = NULL;
     for (int i = 0; i < n; i++) {
         const StreamState *st = &s->states.data[i];
         if (st->sweep != number) continue;
-        start[i] =
-            build_row(b, arena_printf(b->arena, "%s_0", st->name), build_identity(b, st->op));
+        start[i] = first_state(b, i, begun);
         build_bind(b, SYM_STATE, i, start[i]);
     }
     for (int i = 0; i < s->shifts.n; i++)
-        if (carries_shift(b, number, i)) start[n + i] = build_raw_shift(b, i, "a_0");
+        if (build_carries_shift(b, number, i)) start[n + i] = first_shift(b, i, begun);
     b->env.n = mark;
-    if (number == s->nsweeps - 1)
-        acc = build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(b->pool, 0.0f));
+    if (number == s->nsweeps - 1) acc = first_sums(b);
     w->loop = build_loop(b, AX_N, ex_i32(b->pool, 1));
     if (b->axis[AX_S] >= 0) pass_share_steps(b->p, b->k, w->loop, w->loop->to);
     for (int i = 0; i < n; i++)
@@ -412,9 +426,16 @@ static void leave_or_finish(Build *b, TileValue *acc, const Ex *first, const Ex 
     b->when = NULL;
 }
 
+static void end(Build *b, TileValue *acc) {
+    if (b->phase == PHASE_PART)
+        build_leave(b, acc);
+    else
+        build_finish(b, acc);
+}
+
 void build_forward(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
-    build_kernel(b, PURPOSE_ATTENTION, "fwd", axes, b->share ? 5 : 4);
+    build_kernel(b, PURPOSE_ATTENTION, b->phase ? "state" : "fwd", axes, b->share ? 5 : 4);
     build_width_axes(b);
     if (b->share) add_parts(b);
     if (b->share) b->k->grid[b->k->ngrid - 1].from = build_size(b, b->p->split.whole);
@@ -423,59 +444,7 @@ void build_forward(Build *b) {
     if (b->share)
         leave_or_finish(b, acc, build_head(b), build_size(b, b->p->split.whole));
     else
-        build_finish(b, acc);
-}
-
-static bool is_tensor(const TileProgram *p, const char *name) {
-    for (int i = 0; i < p->tensors.n; i++)
-        if (!strcmp(p->tensors.data[i].name, name)) return true;
-    return false;
-}
-
-static int work_tensor(Build *b, const char *name, int index, bool columns) {
-    while (is_tensor(b->p, name)) name = arena_printf(b->arena, "%s_", name);
-    TileTensor t = {.name = name, .role = TENSOR_WORK, .index = index, .dtype = DT_F32};
-    if (b->p->batch) {
-        t.extent[t.rank++] = build_parts(b);
-        t.extent[t.rank++] = build_size(b, b->at.Tq);
-        t.extent[t.rank++] = build_size(b, SIZE_HQ);
-    } else {
-        if (b->p->split.whole) {
-            t.extent[t.rank++] = build_split_heads(b);
-        } else {
-            t.extent[t.rank++] = build_size(b, SIZE_B);
-            t.extent[t.rank++] = build_size(b, SIZE_HQ);
-        }
-        t.extent[t.rank++] = build_parts(b);
-        t.extent[t.rank++] = build_size(b, SIZE_SQ);
-    }
-    if (columns) t.extent[t.rank++] = ex_i32(b->pool, b->row->Dv);
-    return build_tensor(b, t);
-}
-
-// One for all kernels that leave parts.
-static void add_works(Build *b) {
-    const Stream *s = b->s;
-    int n = s->states.n;
-    if (b->work_state) return;
-    b->work_state = ARENA_ARRAY(b->arena, int, n + s->shifts.n + 1);
-    b->work_shift = b->work_state + n;
-    for (int i = 0; i < n; i++) {
-        const char *name = arena_printf(b->arena, "%s_part", s->states.data[i].name);
-        b->work_state[i] = work_tensor(b, name, i, false);
-    }
-    b->work_acc = work_tensor(b, "acc_part", n, true);
-    for (int i = 0; i < s->shifts.n; i++)
-        if (b->raw_shift[i]) b->work_shift[i] = work_tensor(b, "a_part", n + 1 + i, false);
-}
-
-void build_leave(Build *b, TileValue *acc) {
-    add_works(b);
-    for (int i = 0; i < b->s->states.n; i++)
-        build_store(b, b->work_state[i], build_bound(b, SYM_STATE, i), AX_NONE);
-    build_store(b, b->work_acc, acc, AX_E);
-    for (int i = 0; i < b->s->shifts.n; i++)
-        if (b->raw_shift[i]) build_store(b, b->work_shift[i], b->raw_shift[i], AX_NONE);
+        end(b, acc);
 }
 
 // Of few queries: the rows of a group, which reads its keys once. Each point of the grid sweeps its part of the steps; all of
@@ -485,7 +454,7 @@ void build_part(Build *b) {
     const Ex *parts = b->split ? build_size(b, b->p->split.few) : NULL;
     bool packed = b->packed;
     b->packed = true;
-    build_kernel(b, PURPOSE_PART, "part", axes, b->split ? 5 : 4);
+    build_kernel(b, PURPOSE_PART, b->phase ? "state_few" : "part", axes, b->split ? 5 : 4);
     build_width_axes(b);
     if (b->split) b->k->axes[b->axis[AX_S]].size = parts;
     if (b->split) add_parts(b);
@@ -494,6 +463,6 @@ void build_part(Build *b) {
     if (b->split)
         leave_or_finish(b, acc, parts, ex_i32(b->pool, 2));
     else
-        build_finish(b, acc);
+        end(b, acc);
     b->packed = packed;
 }

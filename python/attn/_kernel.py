@@ -63,10 +63,12 @@ class Artifact:
         self.target: str = info.target.decode()
         self.dtype = rt.DTYPES[info.dtype]
         made = [Kernel(self, plain, i) for i in range(info.variants)]
-        backward = {k.name: k for k in made if k.phase == "bwd"}
+        by = {(k.name, k.phase): k for k in made}
+        self.kernels: List[Kernel] = []
         for k in made:
-            k.backward = backward.get(k.name) if k.phase == "fwd" else None
-        self.kernels: List[Kernel] = [k for k in made if k.phase == "fwd"]
+            if k.phase == "fwd" or (k.phase == "part" and (k.name, "fwd") not in by):
+                k.backward, k.part, k.combine = (by.get((k.name, phase)) for phase in ("bwd", "part", "combine"))
+                self.kernels.append(k)
 
     def _open(self, device):
         with self._lock:
@@ -96,6 +98,14 @@ class Artifact:
     def __call__(self, *args: Any, **named: Any) -> Any:
         return self._only()(*args, **named)
 
+    @property
+    def part(self) -> "Optional[Kernel]":
+        return self._only().part
+
+    @property
+    def combine(self) -> "Optional[Kernel]":
+        return self._only().combine
+
     def explain(self) -> _show.Explanation:
         return self._only().explain()
 
@@ -112,7 +122,10 @@ class Kernel:
     layout: "dense", "ragged" or "paged": the last two take tensors that say where the rows of each sequence lie (docs/serving.md).
 
     backward: of an artifact made with phase="fwd,bwd" the Kernel that makes dq, dk, dv and the gradients of `grad` inputs from do, the
-    gradients of emits, o, and what the forward saves: its outputs saved0, saved1, .. [B, H, Sq], which are made if they are asked for."""
+    gradients of emits, o, and what the forward saves: its outputs saved0, saved1, .. [B, H, Sq], which are made if they are asked for.
+
+    part, combine: of an artifact made with phase="part" (or "fwd,part") the Kernels that leave the state of a range of keys, and that
+    make results of states (docs/several-gpus.md)."""
 
     def __init__(self, artifact, opened, number):
         v, t, s = rt.VariantInfo(), rt.TensorInfo(), rt.SizeInfo()
@@ -120,7 +133,9 @@ class Kernel:
         self.artifact, self.name, self.D, self.Dv = artifact, v.name.decode(), v.D, v.Dv
         self._phase, self._made = v.phase, threading.local()
         self.backward: Optional[Kernel] = None
-        self.phase = ("fwd", "bwd")[v.phase]
+        self.part: Optional[Kernel] = None
+        self.combine: Optional[Kernel] = None
+        self.phase = ("fwd", "bwd", "part", "combine")[v.phase]
         self.layout = "dense"
         self._tensors: Dict[str, Tuple[int, int, bool, bool]] = {}
         self.sizes: List[str] = []

@@ -2,11 +2,11 @@
 // the float64 reference; NaN inputs (nan.h); then kernels that were made wrong on purpose (mutate.h).
 //
 //     check_gcn [PATH...] [--target=T] [--dtype=T] [--shape=SIZES] [-DNAME=N] [--seed=N] [--all]
-//               [--turns] [--schedule=KNOBS] [--mutate] [--gradients] [--keep=FOLDER]
+//               [--turns] [--schedule=KNOBS] [--mutate] [--gradients] [--parts] [--keep=FOLDER]
 //
 // PATH: a variant, a folder of them, or a tile program (tiles.h); stdlib. Every option narrows what runs down: --shape runs
 // that shape alone, --schedule the variants with that schedule, --mutate only the wrong kernels.
-// --gradients: the kernels of the backward run as well, where there are some.
+// --gradients: the kernels of the backward run as well, where there are some. --parts: the keys in parts as well.
 // --keep writes the launches into a folder, for beside.py.
 // Without --all, the less usual dims run for one target of each variant, in turn; with --turns,
 // which leaves the wrong kernels out, the usual ones do, too. QUICK=1 in the environment (slow
@@ -81,7 +81,7 @@ typedef struct Run {
     FeDefine define[MAX_DEFINES];
     int ndefines;
     uint64_t seed;
-    bool all, turns, only_mutate, gradients;
+    bool all, turns, only_mutate, gradients, parts;
     int passed, failed;
 } Run;
 
@@ -124,6 +124,9 @@ static void shapes(Run *run, Subject *s, const char *path, const CompileOptions 
                     .device = DEVICE_HIP,
                     .log = stdout};
         bool gradients = run->gradients && !s->l.sig->recurrence;
+        d.parts = run->parts && !s->l.sig->recurrence ? 3 : 0;
+        if (r.outcome == OUTCOME_RIGHT && d.parts && !differ_parts(&d))
+            r = (Report){OUTCOME_WRONG, "parts"};
         if (r.outcome == OUTCOME_RIGHT && gradients && !differ_gradients(&d))
             r = (Report){OUTCOME_WRONG, "gradients"};
         if (r.outcome == OUTCOME_RIGHT)
@@ -263,6 +266,8 @@ static bool option(Run *run, char *arg) {
         run->turns = true;
     else if (strcmp(arg, "--mutate") == 0)
         run->only_mutate = true;
+    else if (strcmp(arg, "--parts") == 0)
+        run->parts = true;
     else if (strcmp(arg, "--gradients") == 0)
         run->gradients = true;
     else if (arg[0] == '-' && arg[1] == 'D' && strchr(arg, '=') && run->ndefines < MAX_DEFINES) {

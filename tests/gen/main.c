@@ -58,6 +58,7 @@ static int outcome(const Attempt *t, const GenCase *c, FILE *log) {
                 .level = c->level,
                 .interpret = true,
                 .gradients = t->o->gradients,
+                .parts = c->level, // of 0 to 3
                 .log = log};
     return (int)differ_run(&d);
 }

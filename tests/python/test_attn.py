@@ -450,6 +450,53 @@ class Python(unittest.TestCase):
         self.assertTrue(torch.equal(self.sum(q.requires_grad_().detach(), k, v, bias, scale, q_offset=0), wanted))
 
 
+@unittest.skipUnless(os.environ.get("ATTNC"), "without the command")
+class Parts(unittest.TestCase):
+    """Ranges of keys leave states, which go on and are combined."""
+
+    def test_states(self):
+        for name, given, rows in (("attention_sink", {"sink": np.linspace(-1, 2, 4, dtype=np.float32)}, True), ("relu", {}, False)):
+            kernel = attn.compile(os.path.join(ROOT, "stdlib", name + ".attn"), defines={"D": 16}, phase="fwd,part")[name]
+            rng = np.random.default_rng(3)
+            q, (k, v) = rng.standard_normal((1, 4, 20, 16), np.float32), rng.standard_normal((2, 1, 2, 50, 16), np.float32)
+            whole = kernel(q, k, v, **given)
+            states = {n: np.zeros((2, *kernel.part(q, k, v, **given, Sk_all=50)[i].shape) if rows else (2, *q.shape), np.float32)
+                      for i, n in enumerate(kernel.part.outputs)}  # fmt: skip
+            self.assertEqual(kernel.part.outputs, ["state", "rows"] if rows else ["state"])
+
+            def part(slot, first, last, rows=slice(None), goes_on=False):
+                into = {n: x[slot][..., rows, :] if n == "state" else x[slot][..., rows] for n, x in states.items()}
+                before = {n + "0": x for n, x in into.items()} if goes_on else {}
+                at = {"q_first": rows.start or 0, "q_offset": 30 + (rows.start or 0), "kv_first": first, "Sq_all": 20, "Sk_all": 50}
+                kernel.part(np.ascontiguousarray(q[:, :, rows]), k[:, :, first:last], v[:, :, first:last], **given, **before, **at, out=into)
+
+            part(0, 30, 50)
+            part(0, 0, 13, goes_on=True)  # in any order, and in its place
+            for piece in slice(0, 7), slice(7, 20):
+                part(1, 13, 30, piece, goes_on=True)  # zeros are a state without keys
+            o = kernel.combine(**given, **states, Sk_all=50)
+            np.testing.assert_allclose(o, whole, atol=2e-6)
+            states = {n: x[:1] for n, x in states.items()}
+            self.assertGreater(np.abs(kernel.combine(**given, **states, Sk_all=50) - whole).max(), 0.1)
+
+    def test_messages(self):
+        softmax = attn.compile(os.path.join(ROOT, "stdlib", "causal.attn"), defines={"D": 16}, phase="part")["causal"]
+        q, k = np.zeros((1, 1, 20, 16), np.float32), np.zeros((1, 1, 13, 16), np.float32)
+        self.assertEqual((softmax.phase, softmax.part, softmax.combine.phase), ("part", softmax, "combine"))
+        for sizes, message in (
+            ({}, "Sk_all: nothing gives this size"),
+            ({"Sk_all": 10}, "Sk_all: is 10, but the part ends with key 13"),
+            ({"Sk_all": 50, "kv_first": 40}, "Sk_all: is 50, but the part ends with key 53"),
+            ({"Sk_all": 50, "q_first": 3, "Sq_all": 22}, "Sq_all: is 22, but the part ends with query 23"),
+            ({"Sk_all": 2**24, "kv_first": 2**24 - 12}, "beyond position 16777215"),
+            ({"Sk_all": 50, "rows0": np.zeros((2, 1, 1, 20), np.float32)}, "rows0: dimension 0 is 2, expected 3"),
+        ):
+            with self.assertRaisesRegex(ValueError, message):
+                softmax.part(q, k, k, **sizes)
+        with self.assertRaisesRegex(ValueError, "rows: this tensor is missing"):
+            softmax.combine(state=np.zeros((2, 1, 1, 20, 16), np.float32), Sk_all=50)
+
+
 class Recurrence(unittest.TestCase):
     def test_state_goes_on_in_its_place(self):
         kernel = attn.compile("recurrence r { dim D = 20, Dv = 24; decay(b, h, t) = 0.9; erase(k) = k; write(k) = -k; }").kernels[0]

@@ -655,6 +655,33 @@ says err 'gradients of inputs are added up in any order'
 gives 0 relu_attn.attn -o forward.o
 gives 1 run forward.o --out dq=dq.npy
 says err 'forward.o holds no backward: compile it with --phase=fwd,bwd'
+# keys in parts: states, and their combination; what has no parts says so
+for target in sm_80 sm_90a; do
+    gives 0 "$top/stdlib/attention_sink.attn" --phase=fwd,part --target=$target -o parts.ptx
+done
+gives 0 "$top/stdlib/attention_sink.attn" --phase=part -o parts.o
+gives 2 run parts.o
+gives 0 "$top/stdlib/attention_sink.attn" --phase=part --emit=tile
+says out 'program attention_sink algorithm phase part target host'
+says out 'tensor rows: f32[parts, 4, B, H, Sq] rows0'
+"$attnc" "$top/stdlib/attention_sink.attn" --phase=part --emit=tile | sed '/^program.* phase combine/,$d' >part.tile
+gives 0 part.tile
+holds 'cmp -s out part.tile'
+for parts in 1 2 5; do
+    gives 0 check "$top/stdlib/attention_sink.attn" --parts=$parts --shape=B=2,H=4,Hkv=2,Sq=40,Sk=77 --phase=bwd
+    gives 0 check relu_attn.attn --parts=$parts --shape=H=2,Sq=3,Sk=300
+done
+gives 2 check relu_attn.attn --parts=0
+gives 2 bench relu_attn.attn --parts=2
+gives 1 relu_attn.attn --phase=part --layout=ragged -o parts.o
+says err 'no parts in layout ragged'
+gives 1 "$top/stdlib/mamba2.attn" --phase=part -o parts.o
+says err "recurrence 'mamba2' has no parts"
+gives 1 "$top/tests/regress/infinite_divisor.attn" --phase=part -o parts.o
+says err "has no parts: 'r0' is needed before the keys are seen again"
+echo 'attention named { dim D = 8; input rows: f32[H]; score(q, k) = dot(q, k); normalize(s) = s * rows[0]; }' >named.attn
+gives 1 named.attn --phase=part -o parts.o
+says err "input 'rows' has the name of a tensor or size of parts"
 gives 2 relu_attn.attn -o bwd.ptx --phase=decode
 gives 2 relu_attn.attn -o bwd.ptx --phase=,
 gives 3 run relu_attn.attn --in q=missing.npy

@@ -65,6 +65,7 @@ static void run_case(Tally *t, const char *path, const Case *c, int index) {
                 .ndefines = c->D ? 2 : 0,
                 .dtype = c->dtype,
                 .level = index % 4,
+                .parts = index % each == 1 ? 1 + index % 4 : 0,
                 .gradients =
                     index % each == each - 1 && c->dtype == DT_F32 && !strstr(c->shape, "1000"),
                 .log = stdout};
@@ -125,6 +126,7 @@ static void run_given(Tally *t, const char *path) {
                         .dtype = only < DT_COUNT ? only : c->dtype,
                         .level = 2,
                         .interpret = true,
+                        .parts = 3,
                         .target = everywhere[k],
                         .log = stdout};
             Stage s = differ_run(&d);

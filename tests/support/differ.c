@@ -5,6 +5,7 @@
 #include "tests/support/agree.h"
 #include "tests/support/differences.h"
 #include "tests/support/gradient.h"
+#include "tests/support/parts.h"
 #include "tools/launch.h"
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +21,7 @@ typedef struct Job {
 
 const char *stage_name(Stage s) {
     static const char *const names[] = {"none",      "compile", "bind",   "reference", "backward",
-                                        "algorithm", "passes",  "kernel", "gradients"};
+                                        "algorithm", "passes",  "kernel", "gradients", "parts"};
     return names[s];
 }
 
@@ -326,6 +327,66 @@ bool differ_gradients(const Differ *d) {
     return good;
 }
 
+// ---- parts
+
+static bool interpret_parts(const Job *j, Compile *c) {
+    Diags diags = diag_list(c->arena);
+    if (!compile_tiles(c)) return false;
+    double **out =
+        parts_interpret(c->arena, c->tiles.data[0], c->tiles.data[1], &j->b, j->d->parts, &diags);
+    if (!out && j->d->log) diag_print(&diags, j->d->log);
+    for (int i = 0; i < j->b.sig->args.n && out; i++)
+        if (j->b.sig->args.data[i].role == ARG_OUTPUT && !agrees(j, "interpreted parts", i, out[i]))
+            return false;
+    return out != NULL;
+}
+
+static bool launch_in_parts(const Job *j, Compile *c) {
+    Options o = {.device = j->d->context ? j->d->device : DEVICE_CPU, .parts = j->d->parts};
+    Launch l = {.context = j->d->context};
+    bool good = launch_open_source(&l, c->arena, c, &o) == STATUS_DONE &&
+                launch_bind(&l, &j->b) == STATUS_DONE && launch_run(&l) == STATUS_DONE &&
+                launch_fetch(&l) == STATUS_DONE;
+    for (int i = 0; i < j->b.sig->args.n && good; i++) {
+        if (j->b.sig->args.data[i].role != ARG_OUTPUT) continue;
+        double *x = tensor_doubles(&j->b.tensor[i]);
+        good = agrees(j, "parts", i, x);
+        free(x);
+    }
+    launch_close(&l);
+    return good;
+}
+
+static bool says(const Diags *diags, const char *what) {
+    bool found = false;
+    for (const Diag *d = diags->first; d; d = d->next) found |= strstr(d->message, what) != NULL;
+    return found;
+}
+
+// Several sweeps and row inputs have no parts, which the compiler says.
+static bool in_parts(Job *j, bool interpret) {
+    Compile c;
+    bool good = open_compile(j, &c, interpret || j->d->context ? j->d->target : TARGET_HOST);
+    c.options.phases = COMPILE_PART;
+    bool compiled = good && compile_tiles(&c);
+    if (compiled)
+        good = interpret ? interpret_parts(j, &c) : launch_in_parts(j, &c);
+    else
+        good = good && says(&c.diags, "no parts");
+    if (!good && j->d->log && c.diags.errors) diag_print(&c.diags, j->d->log);
+    compile_close(&c);
+    return good;
+}
+
+bool differ_parts(const Differ *d) {
+    Job j = {.d = d};
+    bool good = open_compile(&j, &j.c, d->target) && bind_job(&j) && in_parts(&j, false);
+    oracle_free(&j.x);
+    bind_free(&j.b);
+    compile_close(&j.c);
+    return good;
+}
+
 static Stage stages(Job *j) {
     if (!open_compile(j, &j->c, j->d->target)) return STAGE_COMPILE;
     if (!bind_job(j)) return STAGE_BIND;
@@ -339,6 +400,8 @@ static Stage stages(Job *j) {
     if (j->d->interpret && !interpret(j, j->c.tiles.data[0], "after the passes"))
         return STAGE_PASSES;
     if (!kernel(j)) return STAGE_KERNEL;
+    if (j->d->parts && j->d->interpret && !in_parts(j, true)) return STAGE_PARTS;
+    if (j->d->parts && !in_parts(j, false)) return STAGE_PARTS;
     return !j->d->gradients || differ_gradients(j->d) ? STAGE_NONE : STAGE_GRADIENTS;
 }
 

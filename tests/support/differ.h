@@ -16,6 +16,7 @@ typedef enum Stage {
     STAGE_PASSES,    // the scheduled tile program, interpreted
     STAGE_KERNEL,    // the host kernel
     STAGE_GRADIENTS, // the kernels of the backward
+    STAGE_PARTS,     // the keys in parts, which are combined
 } Stage;
 const char *stage_name(Stage s);
 
@@ -31,6 +32,7 @@ typedef struct Differ {
     int level;
     bool interpret;  // also run the interpreters (slow)
     bool gradients;  // and the host's kernels of the backward
+    int parts;       // and those of the keys in so many parts, where one sweep sees them; 0: not
     TargetId target; // of the scheduled program that is interpreted; the host's is run, too
     attn_context
         *context; // of a device that gradients run on, by kernels of `target`; NULL: the host
@@ -46,6 +48,8 @@ Stage differ_run(const Differ *d);
 // The kernels of both phases are run, and gradients held against the reference's. True as well where the compiler says that it has no
 // kernel.
 bool differ_gradients(const Differ *d);
+// Likewise the keys in d->parts parts, forward.
+bool differ_parts(const Differ *d);
 
 // Inputs by seed, with values for the scalars that variants have; offset: q_offset, or NULL.
 bool differ_bind(Binding *b, Arena *a, const Signature *sig, const char *shape, const char *offset);
