@@ -212,7 +212,7 @@ Val cg_modulo(Cg *cg, Val v, int n);    // where n is a power of two
 Blk cg_block(Cg *cg, const char *name); // appended to the function
 void cg_enter(Cg *cg, Blk to);          // a jump, and on from there
 void cg_branch(Cg *cg, Val in, Blk then, Blk otherwise); // and on from `then`
-// What follows runs only where `in` holds (NULL: always), until cg_end_if, which goes on behind it.
+// What follows runs only where `in` holds (NULL: always), until cg_end_if, or cg_enter, which leaves the block where it was made.
 Blk cg_if(Cg *cg, Val in, const char *name);
 void cg_end_if(Cg *cg, Blk done);
 Val cg_or_zero(Cg *cg, Val in, Val x);                 // x where `in` holds

@@ -185,7 +185,7 @@ static void store_where(Cg *cg, const TileOp *op, CgElem *elem, Val where, Val x
     }
     Val p = cg_element(cg, cg_dtype(cg, t->dtype), cg_pointer(cg, op->tensor), at);
     cg_store(cg, cg_write(cg, x, t->dtype), p);
-    cg_end_if(cg, done);
+    cg_enter(cg, done);
 }
 
 // Of a number, by the first lane.

@@ -388,7 +388,7 @@ static void copy_element(Cg *cg, const TileOp *op, const Copy *c, Val i, Val to)
     Val at = row_offset(cg, op, c, row, row_stride(cg, op, c));
     at = cg_add(cg, at, cg_zext(cg, col, cg->i64));
     Val x = cg_load(cg, t, cg_element(cg, t, tile_base(cg, op, c), at));
-    cg_end_if(cg, join);
+    cg_enter(cg, join);
     Val v = cg_join(cg, LLVMConstNull(t), here, x, read);
     bool turned = c->tile.transposed;
     Val dst = am_tile_offset(cg, &c->tile, turned ? col : row, turned ? row : col);

@@ -44,11 +44,18 @@ static Val multiply_add(Cg *cg, Val a, Val b, Val c) {
     return cg_intrinsic(cg, "llvm.fma", &cg->f32, 1, v, 3);
 }
 
+// What follows is for `in` alone, until cg_enter of the block behind it.
+static Blk only(Cg *cg, Val in) {
+    Blk done = cg_block(cg, "inverse.done");
+    cg_branch(cg, in, cg_block(cg, "inverse"), done);
+    return done;
+}
+
 // Thread t has column t % LEAF of block t / LEAF.
 static void make_leaves(Cg *cg, const Inverse *w) {
     Val tid = cg_gpu(cg)->tid, own = cg_modulo(cg, tid, LEAF), x[LEAF];
     Val first = cg_sub(cg, tid, own);
-    Blk g = cg_if(cg, cg_below(cg, tid, w->n), "inverse");
+    Blk g = only(cg, cg_below(cg, tid, w->n));
     for (int t = 0; t < LEAF; t++) {
         Val diagonal = cg_is(cg, own, t);
         x[t] = cg_select(cg, diagonal, cg_f32(cg, 1), cg_f32(cg, 0));
@@ -62,11 +69,11 @@ static void make_leaves(Cg *cg, const Inverse *w) {
         }
     for (int t = 0; t < LEAF; t++) { // below the diagonal lies N, which others read
         Val after = cg_icmp(cg, LLVMIntSLE, own, cg_i32(cg, t));
-        Blk above = cg_if(cg, after, "inverse");
+        Blk above = only(cg, after);
         put(cg, w, tid, cg_plus(cg, first, t), x[t]);
-        cg_end_if(cg, above);
+        cg_enter(cg, above);
     }
-    cg_end_if(cg, g);
+    cg_enter(cg, g);
 }
 
 // ---- from blocks of `b` places to those of twice as many
@@ -138,10 +145,10 @@ static void second_product(Cg *cg, const Inverse *w, const Share *s) {
 
 // The elements to where M or T21 lies transposed.
 static void put_share(Cg *cg, const Inverse *w, const Share *s, Val row, Val col) {
-    Blk g = cg_if(cg, s->in, "inverse");
+    Blk g = only(cg, s->in);
     for (int i = 0; i < s->each; i++)
         put(cg, w, cg_add(cg, row, s->l), cg_add(cg, col, cg_plus(cg, s->row, i)), w->x[i]);
-    cg_end_if(cg, g);
+    cg_enter(cg, g);
 }
 
 static void merge_pairs(Cg *cg, const Inverse *w, int b) {
@@ -163,13 +170,13 @@ static void put_result(Cg *cg, const Inverse *w, const TileValue *v) {
     int threads = cg_gpu(cg)->threads, turns = (w->n * w->n + threads - 1) / threads;
     for (int i = 0; i < turns; i++) {
         Val at = cg_plus(cg, cg_gpu(cg)->tid, i * threads);
-        Blk g = cg_if(cg, cg_below(cg, at, w->n * w->n), "inverse");
+        Blk g = only(cg, cg_below(cg, at, w->n * w->n));
         Val row = cg_over(cg, at, w->n), col = cg_modulo(cg, at, w->n);
         Val there = cg_icmp(cg, LLVMIntSLE, row, col);
         Val x = cg_load(cg, cg->f32, pointer(cg, w, row, col));
         x = cg_select(cg, there, x, cg_f32(cg, 0));
         cg_store(cg, cg_write(cg, x, v->dtype), cg_shared_pointer(cg, v, v->axis[0], row, col));
-        cg_end_if(cg, g);
+        cg_enter(cg, g);
     }
 }
 

@@ -208,5 +208,5 @@ void cg_spread(Cg *cg, const TileOp *map) {
             cg_store(cg, f->each == 1 ? cg_write(cg, x, v->dtype) : x, p);
         }
     }
-    cg_end_if(cg, done);
+    if (done) cg_enter(cg, done);
 }

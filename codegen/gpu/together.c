@@ -214,7 +214,7 @@ static void share_line(Cg *cg, const Line *l) {
         put(cg, l->e, value_of(l, 0), all);
     for (int i = l->first + 1; i < l->e->op->results.n; i++)
         if (twin_of(l->e->op, i) == l->first) put(cg, l->e, l->e->op->results.data[i], all);
-    cg_end_if(cg, done);
+    cg_enter(cg, done);
 }
 
 static int without(const Line *l, int i) { return out_of(l, i)->scan ? l->axis : -1; }

@@ -163,7 +163,7 @@ static Val load_one(Cg *cg, const Access *a, Ty t, Val p, Val ok) {
     (void)a;
     Blk from = cg_here(cg), join = cg_if(cg, ok, "in"), yes = cg_here(cg);
     Val v = cg_load(cg, t, p);
-    cg_end_if(cg, join);
+    cg_enter(cg, join);
     return cg_join(cg, v, yes, zero, from);
 }
 
@@ -231,7 +231,7 @@ static void put_one(Cg *cg, const Access *a, Val ok, Val x) {
     Blk after = cg_if(cg, ok, "in");
     if (a->op->add) x = cg_fadd(cg, load_row(cg, a, 1, NULL), x);
     store_row(cg, a, 1, NULL, x);
-    cg_end_if(cg, after);
+    if (after) cg_enter(cg, after);
 }
 
 static void put(Cg *cg, const Access *a, int along, int lanes, bool row, Val ok, Val x) {

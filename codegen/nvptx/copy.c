@@ -179,7 +179,7 @@ static void copy_element(Cg *cg, const Copy *c, Val i) {
     at = cg_add(cg, at, times64(cg, cg_zext(cg, col, cg->i64), c->tile.elem));
     Val p = cg_inttoptr(cg, cg_add(cg, c->base, at), LLVMPointerTypeInContext(cg->c, 1));
     Val x = cg_load(cg, t, p);
-    cg_end_if(cg, join);
+    cg_enter(cg, join);
     Val v = cg_join(cg, LLVMConstNull(t), here, x, read);
     Val dst = nv_tile_offset(cg, &c->tile, row, col);
     cg_store(cg, v, nv_shared_ptr(cg, cg_add(cg, c->dst, dst)));
@@ -207,5 +207,5 @@ void nv_copy(Cg *cg, const TileOp *op) {
     }
     Blk done = cg_if(cg, c.when, "copy");
     copy_elements(cg, &c);
-    cg_end_if(cg, done);
+    if (done) cg_enter(cg, done);
 }

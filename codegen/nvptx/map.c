@@ -142,7 +142,7 @@ static void rescale(Cg *cg, const TileOp *op, const TileValue *acc, const TileVa
     Blk before = cg_here(cg), done = cg_if(cg, any, "rescale");
     fragment_map(cg, op);
     Blk work = cg_here(cg);
-    cg_end_if(cg, done);
+    cg_enter(cg, done);
     CgValue *value = &cg->value[op->results.data[0]->id];
     for (int i = 0; i < value->n; i++)
         value->e[i] = cg_join(cg, value->e[i], work, cg->value[acc->id].e[i], before);

@@ -43,7 +43,7 @@ static void first_turn(Cg *cg) {
     Nv90 *h = nv90_state(cg);
     Blk on = cg_if(cg, cg_is(cg, h->group, h->role->warpgroups - 1), "turn");
     nv90_bar_arrive(cg, cg_i32(cg, turn_barrier(h)), 2 * NV90_GROUP);
-    cg_end_if(cg, on);
+    cg_enter(cg, on);
 }
 
 static void turn(Cg *cg, const TileOp *op) {

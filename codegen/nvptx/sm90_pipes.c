@@ -110,7 +110,7 @@ void nv90_fill(Cg *cg, const TileOp *op) {
     nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->parity));
     start_copy(cg, p, &c);
     advance(cg, p, NULL);
-    cg_end_if(cg, done);
+    if (done) cg_enter(cg, done);
 }
 
 static void bind_view(Cg *cg, const TileValue *v, const Nv90Pipe *p, Val stage) {
