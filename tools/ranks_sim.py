@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""What attention over many GPUs would take: plays the schedules of attn.Spread over links, with rates of one and two GPUs.
+
+    tools/ranks_sim.py                    # beside what two H100 took, then to 4096 ranks
+    tools/ranks_sim.py --svg FILE         # the chart of docs/several-gpus.md
+
+One sequence, 32 heads of queries and 8 of keys, D 128, bf16. Of `keys` each group of heads is brought, laid out in a tensor of the whole length, and
+used, while the next one travels; a launch ends ragged; the host starts each group. Of `heads` all of it travels before and after."""
+
+import argparse
+
+H, HKV, D, SIZE = 32, 8, 128, 2
+TILE = 128  # queries of a tile
+# Of one H100 (docs/experiments.md), and four numbers that are fitted to what two of them took (MEASURED).
+BACKWARD = 602e12  # FLOP/s
+HOST, HOST_BACKWARD = 0.55e-3, 1.15e-3  # s of the host for a group
+RAGGED, RAGGED_BACKWARD = 0.4, 1.1  # of the longest tile, at the end of a launch
+# Not measured here.
+FORWARD = 620e12  # FLOP/s, sustained
+LINK, CARD = 360e9, 45e9  # bytes/s into a GPU: of NVLink's 450 GB/s, and of a card's 50 GB/s between nodes
+NODE = 8  # GPUs
+LATENCY = 20e-6  # s, of an exchange
+MEMORY = 2.4e12  # bytes/s of copies in a GPU's memory
+SMS = 132
+
+# Two H100, NCCL: the share of its own rate that each GPU reached, forward and backward. The clock was rank 0's.
+MEASURED = [
+    ("causal", 65536, "zigzag", 0.89, 0.80),
+    ("causal", 65536, "contiguous", 0.76, 0.63),
+    ("full", 32768, "contiguous", 0.82, 0.83),
+    ("window 1024", 65536, "contiguous", 0.19, 0.23),
+]
+
+
+def keys_of(mask, S, row):
+    """The keys that the query at a position sees: the first, and the one behind the last."""
+    if mask == "full":
+        return 0, S
+    return max(0, row + 1 - int(mask.split()[1])) if mask != "causal" else 0, row + 1
+
+
+def pieces(S, n, r, order):
+    if order == "zigzag":
+        step = S // (2 * n)
+        return [(r * step, (r + 1) * step), (S - (r + 1) * step, S - r * step)]
+    return [(r * S // n, (r + 1) * S // n)]
+
+
+def pairs(mask, S, a, b):
+    """Of queries a to b, by 64 samples."""
+    step = (b - a) / 64
+    seen = (keys_of(mask, S, int(a + (i + 0.5) * step)) for i in range(64))
+    return sum(last - first for first, last in seen) * step
+
+
+def launch(mask, S, piece, heads, backward):
+    """Seconds of the kernels for one piece and this many heads of queries."""
+    rate, products = (BACKWARD, 10) if backward else (FORWARD, 4)
+    longest = max(last - first for first, last in (keys_of(mask, S, row) for row in (piece[0], piece[1] - 1))) * TILE
+    if backward:  # the longest tile is the one of keys that most queries see
+        longest = min(piece[1] - piece[0], longest // TILE) * TILE
+    tiles = (piece[1] - piece[0]) / TILE * heads
+    ragged = (RAGGED_BACKWARD if backward else RAGGED) * longest * products * D * SMS / rate if tiles > SMS else 0
+    return pairs(mask, S, *piece) * heads * products * D / rate + ragged
+
+
+def received(mask, S, n, r, order):
+    """Keys that come to a rank: from its node, and from others."""
+    own = pieces(S, n, r, order)
+    ends = [(keys_of(mask, S, a)[0], keys_of(mask, S, b - 1)[1]) for a, b in own]
+    needed = max(b for _, b in ends) - min(a for a, _ in ends) if len(own) == 1 or mask in ("full", "causal") else sum(b - a for a, b in ends)
+    foreign = max(0, needed - sum(b - a for a, b in own))
+    near = min(foreign, S * (min(n, NODE) - 1) / n)
+    return near, foreign - near
+
+
+def travel(near, far):
+    """Seconds for these bytes; both ways at once."""
+    return LATENCY + max(near / LINK, far / CARD) if near + far else 0
+
+
+def keys_method(mask, S, n, order, backward):
+    """Seconds of each rank that is looked at: of the first and of the last one."""
+    found = []
+    groups, bytes_a_key = HKV, 2 * D * SIZE  # a group of one head of keys
+    for r in {0, n - 1}:
+        near, far = (x * bytes_a_key for x in received(mask, S, n, r, order))
+        kernels = sum(launch(mask, S, p, H // HKV, backward) for p in pieces(S, n, r, order))
+        copies = (S * bytes_a_key + 2 * (near + far)) / MEMORY
+        if backward:  # sums in f32 of the whole length, and their way home, which is waited for
+            copies += 6 * S * 2 * D * 4 / MEMORY + 2 * travel(near, far)
+        gpu, comes, host = 0.0, travel(near, far), 0.0
+        for _ in range(groups):
+            host += HOST_BACKWARD if backward else HOST
+            begin = max(gpu, comes, host)
+            gpu, comes = begin + copies + kernels, begin + travel(near, far)
+        found.append(gpu)
+    return found
+
+
+def heads_method(mask, S, n, backward):
+    if n > H:
+        return None
+    kernels = launch(mask, S, (0, S), H // n, backward)
+    columns = H / n * 2 * D + max(HKV / n, 1) * 2 * D  # of q and o, of k and v
+    moved = S * columns * SIZE * (n - 1) / n * (2 if backward else 1)
+    inside = (min(n, NODE) - 1) / max(n - 1, 1)
+    return kernels + (HOST_BACKWARD if backward else HOST) + 2 * LATENCY + travel(moved * inside, moved * (1 - inside)) + 4 * moved / MEMORY
+
+
+def alone(mask, S, backward):
+    return launch(mask, S, (0, S), H, backward)
+
+
+def share(mask, S, n, order, backward):
+    """Of the rate of one GPU, that each of n reaches, by the better method."""
+    both = max(keys_method(mask, S, n, order, backward)), heads_method(mask, S, n, backward)
+    taken = min(x for x in both if x is not None)
+    return alone(mask, S, backward) / n / taken, "keys" if taken == both[0] else "heads"
+
+
+def against_two():
+    """Rows of (case, measured, played): the clock was rank 0's, which ends when the other one has taken its last group of keys."""
+    rows = []
+    for mask, S, order, *measured in MEASURED:
+        for backward, there in zip((False, True), measured):
+            first, *others = keys_method(mask, S, 2, order, backward)
+            clock = max(first, (others or [first])[0] * (1 if backward else (HKV - 1) / HKV))
+            rows.append((f"{mask}, {S}, {order}, {'backward' if backward else 'forward'}", there, alone(mask, S, backward) / 2 / clock))
+    return rows
+
+
+CASES = [("causal", 1 << 20, "zigzag"), ("full", 1 << 20, "contiguous"), ("causal", 1 << 17, "zigzag"), ("window 4096", 1 << 20, "contiguous")]
+COUNTS = [2, 8, 32, 64, 256, 1024, 4096]
+
+
+def name(mask, S):
+    return f"{mask}, {S >> 10}k" if S < 1 << 20 else f"{mask}, {S >> 20}M"
+
+
+def tell():
+    print("| of a GPU's own rate, each of two reaches | measured | played |\n| --- | --- | --- |")
+    for case, measured, played in against_two():
+        print(f"| {case} | {measured:.2f} | {played:.2f} |")
+    print(f"\n| GPUs | {' | '.join(name(m, S) for m, S, _ in CASES)} |\n| --- |{' --- |' * len(CASES)}")
+    for n in COUNTS:
+        cells = []
+        for mask, S, order in CASES:
+            forward, backward = (share(mask, S, n, order, phase) for phase in (False, True))
+            cells.append(f"{forward[0]:.2f} {forward[1]}, {backward[0]:.2f} {backward[1]}")
+        print(f"| {n} | {' | '.join(cells)} |")
+
+
+def chart():
+    """The shares of the forward, over the number of GPUs, as SVG."""
+    left, top, width, height = 60, 30, 470, 230
+    colors = "#1e88a8", "#ef8a17", "#5c6bc0", "#7cb342"
+    counts = [2**i for i in range(1, 13)]
+
+    def at(n, y):
+        return f"{left + width * (counts.index(n) / (len(counts) - 1)):.1f},{top + height * (1 - y):.1f}"
+
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {top + height + 50}" font-family="sans-serif" font-size="13" fill="#263238">']
+    out.append('<rect width="100%" height="100%" fill="white"/>')
+    out.append(f'<text x="{left}" y="18">Share of one GPU\'s rate that each GPU reaches, forward (played, not measured)</text>')
+    for tenth in range(0, 11, 2):
+        y = top + height * (1 - tenth / 10)
+        out.append(f'<path stroke="#cfd8dc" d="M{left} {y:.1f}h{width}"/><text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{tenth / 10:.1f}</text>')
+    for i, n in enumerate(counts):
+        x = left + width * i / (len(counts) - 1)
+        out.append(f'<text x="{x:.1f}" y="{top + height + 20}" text-anchor="middle">{n}</text>')
+    for (mask, S, order), color, i in zip(CASES, colors, range(9)):
+        line = " ".join(at(n, min(1, share(mask, S, n, order, False)[0])) for n in counts)
+        out.append(f'<polyline fill="none" stroke="{color}" stroke-width="2" points="{line}"/>')
+        out.append(f'<text x="{left + width + 14}" y="{top + 20 + 24 * i}" fill="{color}">{name(mask, S)}</text>')
+    return "\n".join([*out, f'<text x="{left + width / 2}" y="{top + height + 42}" text-anchor="middle">GPUs</text>', "</svg>", ""])
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--svg", help="write the chart to this file")
+    given = options.parse_args()
+    if given.svg:
+        with open(given.svg, "w", encoding="utf-8") as f:
+            f.write(chart())
+    else:
+        tell()
+
+
+if __name__ == "__main__":
+    main()
