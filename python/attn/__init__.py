@@ -21,7 +21,9 @@ from ._runtime import Error, set_threads, version
 __all__ = ["Artifact", "CompileError", "CompileWarning", "Error", "Kernel", "TileMap", "compile", "load", "set_threads", "version"]
 
 if TYPE_CHECKING:
+    from ._ranks import Plan as Plan
     from ._recurrence import Recurrence as Recurrence, recurrence as recurrence
+    from ._spread import Spread as Spread
     from ._torch import Attention as Attention, attention as attention
 
 
@@ -39,6 +41,10 @@ def __getattr__(name: str) -> Any:
         from ._spread import Spread
 
         return Spread
+    if name == "Plan":
+        from ._ranks import Plan
+
+        return Plan
     raise AttributeError(f"module 'attn' has no attribute '{name}'")
 
 

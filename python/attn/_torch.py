@@ -16,6 +16,7 @@ from . import _runtime as rt
 from ._kernel import Artifact, Kernel
 
 if TYPE_CHECKING:
+    from ._ranks import Plan
     from ._spread import Spread
 
 Outputs = Union[torch.Tensor, Tuple[torch.Tensor, ...]]
@@ -91,7 +92,7 @@ def _kernel(spec: str, D: int, Dv: Optional[int], elements: str, target: str, ph
 def _read_declared(spec: str) -> str:
     rows, _ = _rows(spec)
     name, shared = re.findall(r"^(?:row|recurrence) (\w+)[^\n]*?( v in k)?$", rows, re.M)[0]
-    inputs = re.findall(r"^  input (\w+): \w+(\[?)[^\n]*?( grad)?$", rows, re.M)
+    inputs = re.findall(r"^  input (\w+): \w+(\[?)[^\n]*?( grad)?(?: at bare [^\n]*)?$", rows, re.M)
     marked = [i + ("" if array else "=") + ("+" if grad else "") for i, array, grad in inputs]
     return " ".join([name, "q+", "k+", *([] if shared else ["v+"]), *marked])
 
@@ -403,7 +404,33 @@ def _sort(declared: Dict[str, bool], variant: str, listed: Sequence[Any], named:
 
 
 def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any], q_offset: Optional[int],
-            spread: "Optional[Spread]" = None, kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = ()) -> Outputs:  # fmt: skip
+            **ranks: Any) -> Outputs:  # fmt: skip
+    """ranks: spread, kv_spread, whole, method, plan."""
+    if hasattr(q, "placements"):
+        from . import _dtensor
+
+        variant, *listed = _declared(spec).split(" ")
+        declared = {i.strip("=+"): "=" not in i for i in listed}
+        operands = [x for n, x in (("q", q), ("k", k), ("v", v)) if n in declared]
+        return _dtensor.attend(_attend, spec, _sort(declared, variant, [*operands, *inputs], named), q_offset, **ranks)
+    if ranks.get("spread") is None:
+        if any(ranks.values()):
+            raise TypeError(f"{', '.join(n for n, x in ranks.items() if x)}: goes with spread=")
+        arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
+        names = ",".join([*arrays, *scalars])
+        found = (_forward_operator if wants else _operator)(list(arrays.values()), list(scalars.values()), names, spec, q_offset)
+    else:
+        from . import _ranks
+
+        with ranks["spread"].board.told():
+            arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
+            found = _ranks.attend(spec, arrays, scalars, q_offset, wants, **ranks)
+    count = _count(spec)
+    return found[0] if count == 1 else tuple(found[:count])
+
+
+def _prepared(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, float], bool]:
+    """The operands and arrays of a call, its scalars, and whether it wants gradients: right, or an error."""
     variant, *listed = _declared(spec).split(" ")
     declared = {i.strip("=+"): "=" not in i for i in listed}  # whether it is an array
     if "v" not in declared and v is not None:
@@ -421,18 +448,7 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
         if x.device != operands["q"].device:
             raise ValueError(f"{name}: is on {x.device}, and q on {operands['q'].device}")
     scalars = {n: float(x) for n, x in given.items() if n not in arrays}
-    names = ",".join([*arrays, *scalars])
-    wants = any(_wants_gradient(x) for x in arrays.values())
-    if spread is not None:
-        from . import _spread
-
-        found = _spread.attend(spec, arrays, scalars, q_offset, wants, spread, kv_spread, whole)
-    elif kv_spread is not None or whole:
-        raise TypeError("kv_spread and whole go with spread=")
-    else:
-        found = (_forward_operator if wants else _operator)(list(arrays.values()), list(scalars.values()), names, spec, q_offset)
-    count = _count(spec)
-    return found[0] if count == 1 else tuple(found[:count])
+    return arrays, scalars, any(_wants_gradient(x) for x in arrays.values())
 
 
 class Attention(torch.nn.Module):
@@ -448,19 +464,40 @@ class Attention(torch.nn.Module):
 
     q, k, v and arrays that the source marks `grad` have gradients (first derivatives).
 
-    spread (an attn.Spread): q, k, v are this rank's rows of a sequence over ranks, and so are arrays with an extent Sk, unless `whole` names
-    them. Gradients of q, k, v and of such arrays are complete; of an array that every rank has a rank gets its share. kv_spread: where keys
-    lie otherwise than queries."""
+    spread (an attn.Spread): q, k, v are this rank's rows of a sequence over ranks, and so are arrays with an extent Sk or Sq, unless `whole`
+    names them. Gradients of q, k, v and of such arrays are complete; of an array that every rank has a rank gets its share. kv_spread: where
+    keys lie otherwise than queries. method: "keys" come to the queries, or "heads" are exchanged for positions; None: what takes less time.
+    plan (an attn.Plan): which keys travel where the mask reads inputs. mesh: where a call has no spread=, each of its ranks has equally many
+    rows, one after the other."""
 
     def __init__(self, source: "Union[str, os.PathLike[str]]", *, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
-                 include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3) -> None:  # fmt: skip
+                 include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, mesh: Any = None) -> None:  # fmt: skip
         super().__init__()
         self.spec = _specify(source, entry, defines, include, emit, opt)
+        self.mesh = mesh
+        self._spreads: "Dict[int, Spread]" = {}
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor] = None, *inputs: Any,
-                q_offset: Optional[int] = None, spread: "Optional[Spread]" = None, kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = (),
-                **named: Any) -> Outputs:  # fmt: skip
-        return _attend(self.spec, q, k, v, inputs, named, q_offset, spread, kv_spread, whole)
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor] = None, *inputs: Any, q_offset: Optional[int] = None,
+                spread: "Optional[Spread]" = None, kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = (), method: Optional[str] = None,
+                plan: "Optional[Plan]" = None, **named: Any) -> Outputs:  # fmt: skip
+        if spread is None and self.mesh is not None and not hasattr(q, "placements"):
+            spread, kv_spread = self._contiguous(q), self._contiguous(k)
+        return _attend(self.spec, q, k, v, inputs, named, q_offset, spread=spread, kv_spread=kv_spread, whole=whole, method=method, plan=plan)
+
+    def _contiguous(self, x: torch.Tensor) -> "Spread":
+        """As many rows on each rank of the mesh as here."""
+        from ._spread import Spread, size_of
+
+        if x.shape[2] not in self._spreads:
+            self._spreads[x.shape[2]] = Spread(self.mesh, x.shape[2] * size_of(self.mesh))
+        return self._spreads[x.shape[2]]
+
+    def balance(self, S: int, block: int = 512, mesh: Any = None, **inputs: Any) -> "Spread":
+        """A Spread of S positions whose ranks have equal work, by the tiles that the mask visits: blocks of positions change places. inputs:
+        those that the mask reads, whole and the same on every rank."""
+        from . import _ranks
+
+        return _ranks.balanced(self.spec, S, block, self.mesh if mesh is None else mesh, inputs)
 
     def extra_repr(self) -> str:
         given = json.loads(self.spec)
@@ -470,6 +507,8 @@ class Attention(torch.nn.Module):
 def attention(source: "Union[str, os.PathLike[str]]", q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor] = None, *inputs: Any,
               q_offset: Optional[int] = None, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
               include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, spread: "Optional[Spread]" = None,
-              kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = (), **named: Any) -> Outputs:  # fmt: skip
+              kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = (), method: Optional[str] = None, plan: "Optional[Plan]" = None,
+              **named: Any) -> Outputs:  # fmt: skip
     """Attention(source, ...)(q, k, v, ...), as a function."""
-    return _attend(_specify(source, entry, defines, include, emit, opt), q, k, v, inputs, named, q_offset, spread, kv_spread, whole)
+    spec = _specify(source, entry, defines, include, emit, opt)
+    return _attend(spec, q, k, v, inputs, named, q_offset, spread=spread, kv_spread=kv_spread, whole=whole, method=method, plan=plan)

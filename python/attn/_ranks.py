@@ -1,0 +1,502 @@
+"""Attention over ranks: this rank's rows of q, k, v in, this rank's rows of o out.
+
+Two methods. `keys`: keys and values come to the queries. A call of the kernel takes one piece of a rank's rows as its queries, at its position,
+and the keys at theirs; so it fits variants whose formulas do not read Sq or q_offset. `heads`: a rank gets all positions of some heads
+(all-to-all), and calls the kernel as one GPU would; so it fits variants whose formulas do not read h itself, but only arrays at [h].
+A Spread of two dimensions does the second inside of a row of ranks, and the first between the rows."""
+
+import functools
+import hashlib
+import json
+import os
+import re
+import tempfile
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+
+from . import _compiler, _torch
+from ._spread import Interval, Spread, _common, _cuts, _length, _Line, _merged, _Move, _Moved, _Travel
+
+LEAST_BYTES = 16 << 20  # of keys and values that travel at a time
+RATE, LINK = 620e12, 360e9  # products and bytes in a second, for the choice of a method: of an H100 or H200 and its NVLink
+
+METHODS = "keys", "heads"
+
+
+# ---- what a variant reads
+
+
+class _Reads(NamedTuple):
+    extents: Dict[str, Tuple[str, ...]]  # of each array input
+    of_mask: Tuple[str, ...]  # the inputs that the mask reads
+    head: bool  # the mask reads h or H
+    batch: bool  # or b
+    apart: bool  # groups of heads may be called one after the other: nothing reads h or H
+    unfit: Dict[str, Optional[str]]  # why a method does not fit
+    of_batch: Optional[str]  # why a batch cannot be cut
+
+
+def _names(text: str, *names: str) -> bool:
+    return any(re.search(rf"\b{n}\b", text) for n in names)
+
+
+@functools.lru_cache(maxsize=None)
+def _reads(spec: str) -> _Reads:
+    rows, _ = _torch._rows(spec)
+    rows = rows.split("\nstream ")[0]
+    inputs = re.findall(r"^  input (\w+): \w+(?:\[([^\]\n]*)\])?", rows, re.M)
+    extents = {name: tuple(e.strip() for e in listed.split(",")) for name, listed in inputs if listed}
+    lines = [line for line in rows.split("\n")[1:] if not line.startswith("  input")]
+    formulas, mask = "\n".join(lines), "".join(line for line in lines if line.startswith("  mask"))
+
+    def cut(access: "re.Match[str]") -> str:
+        """An access of an array, without the index h of an extent H, and b of an extent B."""
+        listed, at = extents.get(access[1], ()), access[2].split(",")
+        return " ".join(i for i, e in zip(at, listed) if (i.strip(), e) not in (("h", "H"), ("b", "B"))) if len(listed) == len(at) else access[0]
+
+    unfit: Dict[str, Optional[str]] = dict.fromkeys(METHODS)
+    for size in "Sq", "q_offset":
+        if _names(formulas, size):
+            unfit["keys"] = f"the formulas read {size}, which is not known of a piece"
+    for name, listed in extents.items():
+        if "Sq" in listed:
+            unfit["keys"] = f"{name}: has an extent Sq, of which a piece has a part only"
+        if "Hkv" in listed:
+            unfit["heads"] = f"{name}: has an extent Hkv"
+    beside = re.sub(r"\b(\w+)!?\[([^\[\]]*)\]", cut, formulas)
+    if _names(beside, "h", "H", "Hkv"):
+        unfit["heads"] = "the formulas read h, H or Hkv, of which a rank has a part only"
+    of_batch = "the formulas read b or B, of which a rank has a part only" if _names(beside, "b", "B") else None
+    of_mask = tuple(name for name, _ in inputs if _names(mask, name))
+    apart = not _names(formulas + str(extents), "h", "H", "Hkv")
+    return _Reads(extents, of_mask, _names(mask, "h", "H", "Hkv"), _names(mask, "b"), apart, unfit, of_batch)
+
+
+# ---- which keys the tiles of the mask visit
+
+
+class _Tiles(NamedTuple):
+    rows: int  # queries in a row of tiles
+    keys: Tuple[Tuple[Interval, ...], ...]  # that each row of tiles visits
+
+    def load(self, interval: Interval) -> int:
+        """Pairs of visited tiles, of these queries."""
+        first, last = interval[0] // self.rows, -(-interval[1] // self.rows)
+        within = (_length(_common([interval], [(r * self.rows, (r + 1) * self.rows)])) * _length(self.keys[r]) for r in range(first, last))
+        return sum(within)
+
+
+@functools.lru_cache(maxsize=64)
+def _tiles(spec: str, Sq: int, Sk: int, q_offset: int) -> Optional[_Tiles]:
+    """None: all keys, as far as is known."""
+    return _mask_of(spec, Sq, Sk, q_offset, 1, 1, {}, (0, 0))
+
+
+def _mask_of(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, inputs: Dict[str, str], at: Tuple[int, int]) -> Optional[_Tiles]:
+    given = json.loads(spec)
+    source = _compiler.Source(given["text"], entry=given["entry"], defines=given["defines"], include=given["include"], name=given["name"])
+    options = [f"--shape=B={B},H={H},Sq={Sq},Sk={Sk}", f"--in=q_offset={q_offset}", f"--at={at[0]},{at[1]}"]
+    try:
+        out, _ = source.run(["mask"], "--format=json", "-o", "-", *options, *[f"--in={n}={x}" for n, x in inputs.items()])
+    except _compiler.CompileError:  # more tiles than it draws
+        return None
+    found = json.loads(out)
+    return _Tiles(found["tile"][0], tuple(tuple((a, b) for a, b in row) for row in found["needed"]))
+
+
+def _tiles_with(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, arrays: Dict[str, torch.Tensor],
+                scalars: Dict[str, float]) -> Optional[_Tiles]:  # fmt: skip
+    """With the data that the mask reads, whole: the union over batch entries, and over heads where it reads h."""
+    reads = _reads(spec)
+    data = any(n in arrays for n in reads.of_mask)
+    places = [(b, h) for b in range(B if reads.batch or data else 1) for h in range(H if reads.head else 1)]
+    with tempfile.TemporaryDirectory(prefix="attn-") as folder:
+        inputs = {}
+        for name in reads.of_mask:
+            if name in arrays:
+                import numpy
+
+                inputs[name] = os.path.join(folder, name + ".npy")
+                numpy.save(inputs[name], arrays[name].detach().cpu().numpy())
+            else:
+                inputs[name] = repr(scalars[name])
+        found = [_mask_of(spec, Sq, Sk, q_offset, B, H, inputs, at) for at in places]
+    if not all(found):
+        return None
+    return _Tiles(found[0].rows, tuple(tuple(_merged([i for row in rows for i in row])) for rows in zip(*[t.keys for t in found])))
+
+
+def needed(tiles: Optional[_Tiles], line: _Line, Sk: int) -> List[List[Interval]]:
+    """Of each rank, the positions of keys that its rows may see."""
+    if tiles is None:
+        return [[(0, Sk)] if _length(pieces) else [] for pieces in line.pieces]
+    return [_merged([i for a, b in pieces for row in tiles.keys[a // tiles.rows : (b - 1) // tiles.rows + 1] for i in row]) for pieces in line.pieces]
+
+
+class Plan:
+    """Keeps which keys each rank needs where the mask reads inputs (documents, block lists): of them only these travel.
+
+    The first call with module(..., spread=sp, plan=p) makes it of the inputs that the mask reads, on the host. Later calls with the same sizes
+    find it, of all layers and both phases, as long as these inputs hold the same values: make a new one for a new batch, on all ranks."""
+
+    def __init__(self) -> None:
+        self._kept: Dict[Any, Optional[_Tiles]] = {}
+
+
+# ---- attention where the keys come to the queries
+
+
+class _Call(NamedTuple):
+    line: _Line
+    kv_line: _Line
+    needed: List[List[Interval]]
+    q_offset: int
+    groups: int  # of heads of k and v, which travel one after the other
+    along: List[Optional[int]]  # of each array input, the dimension that is spread as k is
+    scalars: List[float]
+    names: str
+    spec: str
+
+    def pieces(self) -> List[Tuple[int, Interval]]:
+        """Of this rank: how many of its rows come before, and the positions."""
+        own = self.line.pieces[self.line.rank]
+        return [(_length(own[:i]), at) for i, at in enumerate(own)]
+
+    def of_group(self, x: torch.Tensor, g: int) -> torch.Tensor:
+        n = x.shape[1] // self.groups
+        return x.narrow(1, g * n, n)
+
+    def keys(self) -> _Move:
+        return self.kv_line.gather(2, self.needed)
+
+    def gathers(self, k: torch.Tensor, v: torch.Tensor) -> Iterator[Tuple[int, List[torch.Tensor]]]:
+        """Whole keys and values of each group, of which the next one travels while one is in use."""
+
+        def begin(g: int) -> _Travel:
+            return _Travel([self.of_group(x, g) for x in (k, v)], [self.keys()] * 2)
+
+        coming = begin(0)
+        for g in range(self.groups):
+            here = coming
+            if g + 1 < self.groups:
+                coming = begin(g + 1)
+            yield g, here.come()
+
+    def whole_inputs(self, arrays: Sequence[torch.Tensor]) -> List[torch.Tensor]:
+        return [x if dim is None else _Travel([x], [self.kv_line.gather_all(dim)]).come()[0] for x, dim in zip(arrays, self.along)]
+
+    def piece(self, x: torch.Tensor, before: int, at: Interval) -> torch.Tensor:
+        return x.narrow(2, before, at[1] - at[0])
+
+
+def _join(parts: List[List[torch.Tensor]], dim: int) -> List[torch.Tensor]:
+    return [xs[0] if len(xs) == 1 else torch.cat(xs, dim) for xs in zip(*parts)]
+
+
+def _forward(call: _Call, tensors: Sequence[torch.Tensor], run: Any) -> List[torch.Tensor]:
+    q, k, v, *arrays = tensors
+    arrays = call.whole_inputs(arrays)
+    by_group = []
+    for g, keys in call.gathers(k, v):
+        rows = call.of_group(q, g)
+        by_piece = [
+            run([call.piece(rows, before, at), *keys, *arrays], call.scalars, call.names, call.spec, call.q_offset + at[0])
+            for before, at in call.pieces()
+        ]
+        if not by_piece:  # a rank without queries takes part in what travels
+            by_piece = [run([rows, *[x.narrow(2, 0, 0) for x in keys], *arrays], call.scalars, call.names, call.spec, 0)]
+        by_group.append(_join(by_piece, 2))
+    return _join(by_group, 1)
+
+
+class _Attend(torch.autograd.Function):
+    """Keys come to the queries, in the backward again; gradients of keys go home and are added up in f32, in the order of ranks."""
+
+    @staticmethod
+    def forward(ctx, call, count, *tensors):
+        found = _forward(call, tensors, _torch._forward)
+        ctx.call, ctx.operands = call, len(tensors)
+        ctx.save_for_backward(*tensors, *found)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*found[count:])
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx, *come):
+        if torch.is_grad_enabled():  # create_graph=True
+            raise RuntimeError("attention has first derivatives only")
+        call = ctx.call
+        saved = ctx.saved_tensors
+        tensors, kept = saved[: ctx.operands], saved[ctx.operands :]
+        there = [(n, d) for n, d in zip(["o", *_torch._emits(call.spec)], come) if d is not None]
+        found = _backward(call, tensors, kept, ",".join(n for n, _ in there), [d for _, d in there])
+        return (None, None, *found)
+
+
+def _backward(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], which: str,
+              come: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:  # fmt: skip
+    q, k, v, *arrays = tensors
+    names = call.names.split(",")[: len(tensors)]
+    learned = list(_torch._learned(_torch._of_tensors(call.spec, tensors, call.names, "fwd,bwd"), tensors, call.names))
+    whole = call.whole_inputs(arrays)
+    dq, others = torch.zeros_like(q), {}
+    homes: List[_Travel] = []
+    totals: List[List[torch.Tensor]] = []
+    for g, gathered in call.gathers(k, v):
+        sums: List[torch.Tensor] = []  # of the pieces, in f32
+        for before, at in call.pieces():
+
+            def own(x: torch.Tensor) -> torch.Tensor:
+                return call.piece(call.of_group(x, g), before, at)
+
+            given = [own(q), *gathered, *whole]
+            made = _torch._backward(given, [own(x) for x in kept], [own(x) for x in come], which, call.scalars, call.names, call.spec, call.q_offset + at[0])
+            found = dict(zip(learned, made))
+            own(dq).copy_(found.pop("dq"))
+            keys = [found.pop(name).float() for name in ("dk", "dv")]
+            sums = [total.add_(x) for total, x in zip(sums, keys)] if sums else keys
+            for name, x in found.items():
+                others[name] = others[name] + x if name in others else x.float()
+        sums = sums or [torch.zeros_like(x, dtype=torch.float32) for x in gathered]
+        homes.append(_Travel(sums, [call.keys().back()] * 2))
+        totals += [home.come() for home in homes[:-1]]  # while the last one travels
+        del homes[:-1]
+    totals += [home.come() for home in homes]
+    dk, dv = _join(totals, 1)
+    gradients: List[Optional[torch.Tensor]] = [dq, dk.to(k.dtype), dv.to(v.dtype)]
+    for name, x, all_of_it, dim in zip(names[3:], arrays, whole, call.along):
+        if "d" + name not in learned:
+            gradients.append(None)
+            continue
+        own_share = others.get("d" + name, torch.zeros_like(all_of_it, dtype=torch.float32))
+        if dim is not None:
+            own_share = _Travel([own_share], [call.kv_line.gather_all(dim).back()]).come()[0]
+        gradients.append(own_share.to(x.dtype))
+    return gradients
+
+
+# ---- attention where heads are exchanged for positions
+
+
+def _parts(heads: Interval, group: int) -> List[Tuple[Interval, Interval]]:
+    """Heads of queries and of keys that a call of the kernel takes: as many to each head of keys."""
+    a, b = heads
+    first, last = -(-a // group), b // group
+    if first > last:  # inside of one group
+        return [((a, b), (last, last + 1))]
+    cut = [((a, first * group), (first - 1, first)), ((first * group, last * group), (first, last)), ((last * group, b), (last, last + 1))]
+    return [(q, k) for q, k in cut if q[0] < q[1]]
+
+
+class _Local(NamedTuple):
+    """A call on all positions of a line's group, or on all of the sequence: by one kernel, or where there are rows of ranks, by keys."""
+
+    spec: str
+    scalars: Dict[str, float]
+    q_offset: Optional[int]
+    wants: bool
+    between: Optional[Tuple[_Line, _Line]]  # of queries and of keys
+    tiles: Optional[_Tiles]
+    apart: bool
+
+    def call(self, given: Dict[str, torch.Tensor], spread: Sequence[str]) -> List[torch.Tensor]:
+        """o and the emits. spread: the arrays that lie as k does."""
+        names, tensors = ",".join([*given, *self.scalars]), list(given.values())
+        count = _torch._count(self.spec)
+        if self.between is None:
+            operator = _torch._forward_operator if self.wants else _torch._operator
+            return list(operator(tensors, list(self.scalars.values()), names, self.spec, self.q_offset))[:count]
+        line, kv_line = self.between
+        offset = kv_line.S - line.S if self.q_offset is None else self.q_offset
+        reads = _reads(self.spec)
+        along = [reads.extents[n].index("Sk") if n in spread else None for n in list(given)[3:]]
+        wanted = needed(self.tiles, line, kv_line.S)
+        groups = _groups(tensors[1], tensors[2], wanted) if self.apart else 1
+        call = _Call(line, kv_line, wanted, offset, groups, along, list(self.scalars.values()), names, self.spec)
+        if not self.wants:
+            return _forward(call, tensors, _torch._run)[:count]
+        return list(_Attend.apply(call, count, *tensors))[:count]
+
+
+def _by_heads(local: _Local, given: Dict[str, torch.Tensor], spread: Spread, kv_spread: Spread, along: Dict[str, str]) -> List[torch.Tensor]:
+    """along: the arrays that are spread, as q ("Sq") or as k ("Sk")."""
+    line, kv_line = spread.within, kv_spread.within
+    H, Hkv = given["q"].shape[1], given["k"].shape[1]
+    group = H // Hkv
+    heads = _cuts(H, line.ranks)
+    kv_heads = [(a // group, -(-b // group)) if a < b else (0, 0) for a, b in heads]
+    turns = [line.turn(heads, H), kv_line.turn(kv_heads, Hkv), kv_line.turn(kv_heads, Hkv)]
+    q, k, v = _Moved.apply(turns, given["q"], given["k"], given["v"])
+    reads = _reads(local.spec)
+    lines = {"Sq": line, "Sk": kv_line}
+    arrays = {n: x for n, x in given.items() if n not in ("q", "k", "v")}
+    arrays = {n: lines[along[n]].whole(x, reads.extents[n].index(along[n])) if n in along else x for n, x in arrays.items()}
+    (a, b), (c, _) = heads[line.rank], kv_heads[line.rank]
+    found = []
+    for (i, j), (m, n) in _parts((a, b), group) if a < b else []:
+        part = {"q": q[:, i - a : j - a], "k": k[:, m - c : n - c], "v": v[:, m - c : n - c]}
+        for name, x in arrays.items():
+            at = [d for d, e in enumerate(reads.extents[name]) if e == "H"]
+            part[name] = functools.reduce(lambda x, d: x.narrow(d, i, j - i), at, x).contiguous() if at else x
+        found.append(local.call(part, [n for n in along if local.between and along[n] == "Sk"]))
+    if found:
+        made = _join(found, 1)
+    else:  # more ranks than heads: it takes part in what travels, there and back
+        nothing = q.sum(3) + sum(x.flatten()[:0].sum().to(q.dtype) for x in (k, v, *arrays.values()))
+        made = [nothing[..., None].expand(*nothing.shape, v.shape[3]), *[nothing.float()] * (_torch._count(local.spec) - 1)]
+    return list(_Moved.apply([line.turn(heads, H).back()] * len(made), *made))
+
+
+# ---- a call
+
+
+def _error(given: Dict[str, torch.Tensor], spread: Spread, kv_spread: Spread, whole: Sequence[str], reads: _Reads) -> None:
+    for name, x, sp in (("q", given["q"], spread), ("k", given["k"], kv_spread)):
+        if x.shape[2] != sp.rows:
+            raise ValueError(f"{name}: has {x.shape[2]} rows, and the spread gives this rank {sp.rows}")
+    arrays = {n: x for n, x in given.items() if n not in ("q", "k", "v")}
+    for name in whole:
+        if name not in arrays:
+            raise ValueError(f"whole: {name} is no array of this call")
+    for name, x in arrays.items():
+        for extent, sp in (("Sq", spread), ("Sk", kv_spread)):
+            at = reads.extents[name].index(extent) if extent in reads.extents[name] else x.dim()
+            expected = sp.S if name in whole else sp.rows
+            if at < x.dim() and x.shape[at] != expected:
+                raise ValueError(f"{name}: dimension {at} is {x.shape[at]}, expected {expected}")
+        if "Sq" in reads.extents[name] and "Sk" in reads.extents[name] and name not in whole:
+            raise ValueError(f"{name}: has the extents Sq and Sk: give all of it, with whole=[{name!r}]")
+
+
+def _groups(k: torch.Tensor, v: torch.Tensor, wanted: Sequence[Sequence[Interval]]) -> int:
+    """How many groups of heads: as many as have LEAST_BYTES each, on the rank that gets most. The same on all ranks."""
+    row = k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3]) * k.element_size()
+    most = max(_length(intervals) for intervals in wanted) * row // LEAST_BYTES
+    return max(n for n in range(1, k.shape[1] + 1) if k.shape[1] % n == 0 and n <= max(most, 1))
+
+
+def _choice(method: Optional[str], given: Dict[str, torch.Tensor], spread: Spread, kv_spread: Spread, reads: _Reads,
+            tiles: Optional[_Tiles]) -> str:  # fmt: skip
+    """The method that takes less time, by numbers that all ranks share."""
+    if method not in (None, *METHODS):
+        raise ValueError(f"method: is {method!r}, neither of {', '.join(METHODS)}")
+    if spread.within is not spread.between:  # both
+        if method:
+            raise ValueError(f"method: a spread of two dimensions has both, and not {method!r} alone")
+        reasons = [reads.unfit[m] for m in METHODS if reads.unfit[m]]
+        if reasons:
+            raise ValueError(f"{reasons[0]}: such a variant does not run on a spread sequence of two dimensions")
+        return "both"
+    fit = [m for m in METHODS if method in (None, m) and not reads.unfit[m]]
+    if not fit:
+        reasons = [f"{reads.unfit[m]} (method {m})" for m in METHODS if method in (None, m)]
+        raise ValueError(f"{'; '.join(reasons)}: such a variant does not run on a spread sequence")
+    if len(fit) == 1 or spread.ranks == 1:
+        return fit[0]
+    q, k, v = given["q"], given["k"], given["v"]
+    columns, size, n = k.shape[3] + v.shape[3], q.shape[0] * k.element_size(), spread.ranks
+    wanted = needed(tiles, spread.between, kv_spread.S)
+    pairs = spread.S * kv_spread.S if tiles is None else tiles.load((0, spread.S))
+    products = 2 * q.shape[0] * q.shape[1] * columns * pairs / n / RATE
+    keys = max(_length(w) - _length(_common(w, p)) for w, p in zip(wanted, kv_spread.pieces)) * k.shape[1] * columns * size / LINK
+    first = keys / (_groups(k, v, wanted) if reads.apart else 1)
+    heads = sum(2 * (b - a) * columns for a, b in ((0, q.shape[1]), (0, max(n, k.shape[1])))) / 2 * size * spread.S * (n - 1) / n / n / LINK
+    return "keys" if max(products + 0.1 * keys, keys) + first <= products + heads else "heads"
+
+
+def attend(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], q_offset: Optional[int], wants: bool, spread: Spread,
+           kv_spread: Optional[Spread], whole: Sequence[str], method: Optional[str], plan: Optional[Plan]) -> List[torch.Tensor]:  # fmt: skip
+    """What _torch's operators give, of this rank's rows. `given`: q, k, v and the arrays."""
+    if "v" not in given:
+        raise TypeError("v: is in k, and such a variant does not run on a spread sequence")
+    kv_spread = kv_spread or spread
+    reads = _reads(spec)
+    if kv_spread.board.ranks != spread.board.ranks or (kv_spread.within is kv_spread.between) != (spread.within is spread.between):
+        raise ValueError("kv_spread: is over other ranks than spread")
+    _error(given, spread, kv_spread, whole, reads)
+    q = given["q"]
+    sizes = {n: (*x.shape[:2], *x.shape[3:]) if n in ("q", "k", "v") else tuple(x.shape) if n in whole else x.dim() for n, x in given.items()}
+    call = [("the variant", _variant(spec)), ("elements", q.dtype), ("device", _torch._target(q.device)), ("q_offset", q_offset), ("method", method)]
+    call += [("whole", sorted(whole)), ("gradients", [n for n, x in given.items() if wants and x.requires_grad]), ("kv_spread", kv_spread.told)]
+    call += [*sizes.items(), *scalars.items(), ("plan", plan is not None)]
+    spread.board.agree(call)
+    offset = kv_spread.S - spread.S if q_offset is None else q_offset
+    along = {n: e for n in given if n not in ("q", "k", "v") and n not in whole for e in ("Sq", "Sk") if e in reads.extents[n]}
+    tiles = None
+    if spread.ranks > 1 and not reads.head and not reads.batch and not reads.of_mask:
+        tiles = _tiles(spec, spread.S, kv_spread.S, offset)
+    elif spread.ranks > 1 and plan is not None:
+        tiles = _planned(plan, spec, given, scalars, spread, kv_spread, offset, along)
+    chosen = _choice(method, given, spread, kv_spread, reads, tiles)
+    if spread.pieces == [[(0, spread.S)]] and kv_spread.pieces == [[(0, kv_spread.S)]]:  # one rank
+        return _Local(spec, scalars, q_offset, wants, None, None, False).call(given, [])
+    between = None if chosen == "heads" else (spread.between, kv_spread.between)
+    local = _Local(spec, scalars, q_offset, wants, between, tiles, reads.apart)
+    return local.call(given, list(along)) if chosen == "keys" else _by_heads(local, given, spread, kv_spread, along)
+
+
+@functools.lru_cache(maxsize=None)
+def _variant(spec: str) -> str:
+    """Short, and another one for another variant."""
+    return f"{_torch._read_declared(spec).partition(' ')[0]} {hashlib.sha256(spec.encode()).hexdigest()[:12]}"
+
+
+def _planned(plan: Plan, spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], spread: Spread, kv_spread: Spread,
+             offset: int, along: Dict[str, str]) -> Optional[_Tiles]:  # fmt: skip
+    reads = _reads(spec)
+    (B, H), sps = given["q"].shape[:2], {"Sq": spread, "Sk": kv_spread}
+    key = (spec, spread.S, kv_spread.S, offset, B, H if reads.head else 0)
+    if key not in plan._kept:
+        arrays = {n: x.detach() for n, x in given.items() if n in reads.of_mask}
+        arrays = {n: sps[along[n]].unshard(x, reads.extents[n].index(along[n])) if n in along else x for n, x in arrays.items()}
+        plan._kept[key] = _tiles_with(spec, spread.S, kv_spread.S, offset, B, H, arrays, scalars)
+    return plan._kept[key]
+
+
+# ---- equal work
+
+
+def balanced(spec: str, S: int, block: int, mesh: Any, inputs: Dict[str, Any]) -> Spread:
+    from ._spread import size_of
+
+    reads, n = _reads(spec), size_of(mesh)
+    arrays = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor)}
+    sizes = {e: x.shape[i] for name, x in arrays.items() for i, e in enumerate(reads.extents.get(name, ())) if e in ("B", "H")}
+    for name in reads.of_mask:
+        if name not in inputs:
+            raise TypeError(f"{name}: the mask reads this input")
+    tiles = _tiles_with(spec, S, S, 0, sizes.get("B", 1), sizes.get("H", 1), arrays, {n: float(x) for n, x in inputs.items() if n not in arrays})
+    if tiles is None:
+        raise ValueError(f"S: a mask over {S} positions has too many tiles to count")
+    blocks = [(a, min(a + block, S)) for a in range(0, S, block)]
+    held = _swapped([tiles.load(b) for b in blocks], n)
+    pieces = [_merged([blocks[i] for i in own]) for own in held]
+    order = torch.cat([torch.arange(a, b) for own in pieces for a, b in own] or [torch.zeros(0, dtype=torch.int64)])
+    return Spread(mesh, S, order, [_length(own) for own in pieces])
+
+
+def _swapped(load: Sequence[int], n: int) -> List[List[int]]:
+    """Which blocks each of n ranks has, as many as the others (or one less): from one after the other, blocks of the fullest and of the emptiest
+    rank change places until the fullest has at most 4% above the mean. Where that does not come, the heaviest go first to the emptiest."""
+    count, mean = len(load), sum(load) / n
+    held = [list(range(count * r // n, count * (r + 1) // n)) for r in range(n)]
+    sums = [sum(load[i] for i in own) for own in held]
+    for _ in range(4 * count):
+        full, empty = (f(range(n), key=sums.__getitem__) for f in (max, min))
+        if sums[full] <= 1.04 * mean:
+            return held
+        wanted = (sums[full] - sums[empty]) / 2
+        pairs = [(abs(load[i] - load[j] - wanted), i, j) for i in held[full] for j in held[empty] if 0 < load[i] - load[j] < 2 * wanted]
+        if not pairs:
+            break
+        _, i, j = min(pairs)
+        held[full][held[full].index(i)], held[empty][held[empty].index(j)] = j, i
+        sums[full], sums[empty] = sums[full] - load[i] + load[j], sums[empty] + load[i] - load[j]
+    greedy: List[List[int]] = [[] for _ in range(n)]
+    loads, room = [0] * n, [len(own) for own in held]
+    for i in sorted(range(count), key=lambda i: -load[i]):
+        r = min((r for r in range(n) if len(greedy[r]) < room[r]), key=loads.__getitem__)
+        greedy[r].append(i)
+        loads[r] += load[i]
+    return min((held, sums), (greedy, loads), key=lambda x: max(x[1]))[0]
