@@ -47,7 +47,7 @@ python_tests() ( # what it exports stays here
 )
 torch_tests() ( # with operators, a compiler and Hugging Face's models, which Debian's PyTorch has not
     export ATTNC="$build/attnc" ATTNRT_LIBRARY="$build/libattnrt.so" PYTHONPATH=build/tools/transformers
-    unittests "$(tests/tools.sh torch-python || echo python3)" torch recurrence huggingface
+    unittests "$(tests/tools.sh torch-python || echo python3)" torch recurrence huggingface mesh
 )
 
 ("$build/tests/check_gen" 1 "${GEN:-300}" >"$logs/gen" 2>&1; echo $? >"$logs/gen.status") &

@@ -1,0 +1,135 @@
+"""Attention of DTensors, and beside FSDP and DDP, by processes of this machine over gloo. Needs a PyTorch that has them (2.6), cc, libattnrt.so
+and attnc.
+
+    ATTNRT_LIBRARY=build/libattnrt.so ATTNC=build/attnc build/tools/pytorch/python3 -m unittest tests/python/test_mesh.py
+"""
+
+import os
+import sys
+import unittest
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "python")]
+
+import attn  # noqa: E402
+from test_spread import Processes, alone, cases, close, library, raises, run  # noqa: E402
+
+
+def compare(mesh, name, placements, H=4, Hkv=2, S=150, of=None):
+    """of: other placements of operands and inputs, by name; those of q if they are not named, of inputs: Replicate."""
+    source, inputs, _, emits, _ = cases(S)[name]
+    whole, gw, weights, expected = alone(name, S, H, Hkv)
+    of = of or {}
+
+    def placed(x, n):
+        by = of.get(n, placements if n in "qkv" else [Replicate()] * mesh.ndim)
+        return distribute_tensor(x.detach(), mesh, by).requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
+
+    own = [placed(x, n) for x, n in zip(whole, "qkv")]
+    gi = {n: placed(x, n) for n, x in gw.items()}
+    at = [distribute_tensor(weights[d], mesh, placements) for d in (3, 4)]
+    found = run(attn.Attention(source, emit=emits), own, gi, emits, lambda x: at[x.dim() - 3])
+    name = f"{name} {placements} {of} heads {H}/{Hkv}"
+    for x, wanted in zip(found, expected):
+        assert list(x.placements) == list(placements) and x.shape == wanted.shape, (name, x.placements)
+        close(x.full_tensor(), wanted, f"{name}: output")
+    for x, wanted, n in [*zip(own, whole, "qkv"), *[(gi[n], x, n) for n, x in gw.items() if isinstance(x, torch.Tensor)]]:
+        if wanted.grad is not None:
+            close(x.grad.full_tensor(), wanted.grad, f"{name}: d{n}")
+
+
+def work_of_dtensors(rank, ranks, group):
+    line, square = init_device_mesh("cpu", (4,)), init_device_mesh("cpu", (2, 2))
+    batch, heads, sequence, all_of_it = Shard(0), Shard(1), Shard(2), Replicate()
+    compare(square, "learned", [batch, all_of_it])
+    compare(square, "document", [batch, sequence], of={"doc": [batch, all_of_it]})
+    compare(square, "sink", [heads, sequence])
+    compare(square, "rows", [batch, heads])
+    compare(square, "causal", [sequence, sequence])  # heads in a row, keys between the rows
+    compare(line, "causal", [heads], of={"k": [sequence], "v": [all_of_it]})  # ranks share heads of k, which come from all positions
+    compare(line, "sigmoid", [sequence], of={"k": [all_of_it]})
+    mesh = square
+    q, k, v = (distribute_tensor(x, mesh, [batch, sequence]) for x in alone("causal", 150, 4, 2)[0])
+    partial = DTensor.from_local(q.redistribute(mesh, [batch, all_of_it]).to_local() / 2, mesh, [batch, Partial()])
+    module = attn.Attention(library("causal"))
+    close(module(partial, k, v).full_tensor(), module(q, k, v).full_tensor(), "partial")
+    raises(ValueError, "q: has the placement", lambda: module(q.redistribute(mesh, [batch, Shard(3)]), k, v))
+    odd = [distribute_tensor(torch.zeros(2, n, 8, 16), mesh, [heads, batch]) for n in (3, 1, 1)]
+    raises(ValueError, "q: its 3 heads", lambda: module(*odd))
+    by_head = [x.redistribute(mesh, [heads, batch]) for x in (q, k, v)]
+    raises(ValueError, "the formulas read h", lambda: attn.attention(library("alibi"), *by_head))
+    raises(TypeError, "say by their placements", lambda: module(q, k, v, spread=attn.Spread(group, 150)))
+    raises(TypeError, "k: is no DTensor", lambda: module(q, k.full_tensor(), v))
+    raises(TypeError, "method and plan go with", lambda: module(*by_head, method="keys"))
+
+
+class Layer(torch.nn.Module):
+    """An attention between two products."""
+
+    def __init__(self, mesh):
+        super().__init__()
+        torch.manual_seed(3)
+        self.into, self.out = torch.nn.Linear(32, 3 * 32), torch.nn.Linear(32, 32)
+        self.sink = torch.nn.Parameter(torch.zeros(2))
+        self.attention = attn.Attention(SINK, mesh=mesh)
+
+    def forward(self, x, **spread):
+        q, k, v = (y.unflatten(-1, (2, 16)).transpose(1, 2) for y in self.into(x).chunk(3, -1))
+        return self.out(self.attention(q, k, v, sink=self.sink, **spread).transpose(1, 2).flatten(2))
+
+
+SINK = """
+import std.mask;
+attention learned_sink {
+    dim D = 16;
+    input sink: f32[H] grad;
+    score(q, k) = dot(q, k) * rsqrt(D);
+    mask(b, h, q_idx, kv_idx) = causal(q_idx, kv_idx);
+    normalize(s, b, h) {
+        let m = max(rowmax(s), sink[h]);
+        let e = exp(s - m);
+        return e / (rowsum(e) + exp(sink[h] - m));
+    }
+}
+"""
+
+
+def work_of_fsdp(rank, ranks, group):
+    """Two ranks have the batch, two the sequence; FSDP2 and DDP add up the gradients of both."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    stream = torch.cpu.Stream  # of which FSDP2 asks more than PyTorch 2.6 has on CPUs, where all is in order
+    stream.record_event, stream.wait_event = lambda self, event=None: torch.cpu.Event(), lambda self, event: None
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
+    x = torch.randn(2, 64, 32, generator=torch.Generator().manual_seed(1))
+    alone = Layer(None)
+    alone(x).square().mean().backward()
+    own = x.chunk(2, 0)[mesh.get_local_rank("dp")].chunk(2, 1)[mesh.get_local_rank("cp")]
+    # A mean over equal shares is the mean of all. FSDP2 of PyTorch 2.6 adds up over gloo, where over NCCL it takes the mean.
+    for wrap, added in ((lambda m: fully_shard(m, mesh=init_device_mesh("cpu", (4,))), ranks), (DistributedDataParallel, 1)):
+        model = wrap(Layer(mesh["cp"]))
+        model(own).square().mean().backward()
+        for (name, p), (_, wanted) in zip(model.named_parameters(), alone.named_parameters()):
+            close((p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad) / added, wanted.grad, name)
+
+
+class Mesh(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.processes = Processes(4)
+        cls.addClassCleanup(cls.processes.end)
+
+    def test_dtensors(self):
+        self.processes.do(self, work_of_dtensors, 4)
+
+    def test_beside_fsdp_and_ddp(self):
+        self.processes.do(self, work_of_fsdp, 4)
+
+
+if __name__ == "__main__":
+    unittest.main()
