@@ -56,7 +56,7 @@ kinds() {
 # Of a recurrence of the library: inputs whose states stay small.
 inputs_of() {
     case $1 in
-    *gla* | *rwkv6*) echo --in log_decay=-0.5..0.0 ;;
+    *gla* | *rwkv6* | *hgrn2*) echo --in log_decay=-0.5..0.0 ;;
     *kda* | *gated_deltanet*) echo --in log_decay=-0.5..0.0 --in beta=0.0..1.0 ;;
     *mamba2*) echo --in dt=0.0..0.5 --in A=-2.0..-0.1 ;;
     *rwkv7*) echo --in log_decay=-0.5..0.0 --in a=-0.2..0.0 --in b_=0.0..0.1 ;;

@@ -4,6 +4,7 @@
 """
 
 import os
+import subprocess
 import sys
 import unittest
 
@@ -100,6 +101,12 @@ class Recurrences(Case):
         self.assertGreater(alone.norm().item(), 0)
         with self.assertRaisesRegex(RuntimeError, "first derivatives only"):
             torch.autograd.grad(module(*given, log_decay)[0].sum(), learned[0], create_graph=True)
+
+    def test_training(self):
+        example = os.path.join(ROOT, "python/examples/recurrent.py")
+        done = subprocess.run([sys.executable, example, "--steps=3"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual([line.split(":")[0] for line in done.stdout.splitlines()], ["mamba2", "gated_deltanet"])
 
     def test_mistakes(self):
         (q, k, v), log_decay, state0 = operands()

@@ -2,7 +2,6 @@
 // schedules in the interpreter, in float64, and the host's code in f32; the library's recurrences and random ones, lengths
 // around the chunks' and none, with state0 and without.
 #include "codegen_util.h"
-#include "ir/read.h"
 #include "ir/tile_shared.h"
 #include "pass_util.h"
 #include "rec_util.h"
@@ -10,16 +9,6 @@
 typedef struct Shape {
     int32_t size[RSIZE_FREE];
 } Shape;
-
-static const char *library_source(Arena *a, const char *name) {
-    void *text;
-    size_t n;
-    const char *why = read_file(arena_printf(a, "stdlib/%s.attn", name), 1 << 20, &text, &n);
-    ck_assert_msg(!why, "%s: %s", name, why);
-    char *copy = arena_strndup(a, text, n);
-    free(text);
-    return copy;
-}
 
 // The case's tensors as a program's.
 static TileData *tensors(const RuCase *x, const TileProgram *p) {
@@ -111,13 +100,11 @@ static void try(const char *source, const int32_t size[RSIZE_FREE], uint32_t see
     arena_free(x.a);
 }
 
-ARENA_TEST_EACH(the_library, 0, 8) {
-    static const char *const names[] = {"linear_attention", "retnet", "mamba2", "gla",
-                                        "gated_deltanet",   "kda",    "rwkv6",  "rwkv7"};
+ARENA_TEST_EACH(the_library, 0, RU_NAMES) {
     static const int lengths[] = {0, 1, 70, 128};
     for (int i = 0; i < 4; i++) {
         int32_t size[] = {1 + i % 2, 4, 2, 1, 4, lengths[i]};
-        try(library_source(a, names[_i]), size, 7 + (uint32_t)i, false, 1e-5);
+        try(ru_library(a, ru_names[_i]), size, 7 + (uint32_t)i, false, 1e-5);
     }
 }
 
@@ -349,7 +336,7 @@ TEST_EACH(chunks_of_groups, 0, 3) {
 ARENA_TEST(groups_that_do_not_fit) {
     RuCase x = {.a = a};
     Diags diags = diag_list(a);
-    ru_compile(&x, library_source(a, "gla"));
+    ru_compile(&x, ru_library(a, "gla"));
     PassOptions o = {.dtype = DT_BF16, .target = *target_get(TARGET_SM90A)};
     const TileProgram *p = pass_recurrence(a, x.c, &o, &diags);
     ck_assert(p && !tile_by_groups(p->kernels.data[0]) &&

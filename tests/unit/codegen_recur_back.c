@@ -2,7 +2,6 @@
 // schedules of the host and of GPUs in the interpreter, and the host's code in f32; the library's recurrences and random ones,
 // lengths around the chunks' and none, zeros of the decay, with state0, dstate and without.
 #include "codegen_util.h"
-#include "ir/read.h"
 #include "pass_util.h"
 #include "rec_util.h"
 
@@ -170,15 +169,9 @@ static void run_host(Case *c, const char *source, uint32_t seed, bool slow, doub
     if (tame(c)) check(c, p, d, source, "code", bound);
 }
 
-ARENA_TEST_EACH(the_library, 0, 8) {
-    static const char *const names[] = {"linear_attention", "retnet", "mamba2", "gla",
-                                        "gated_deltanet",   "kda",    "rwkv6",  "rwkv7"};
+ARENA_TEST_EACH(the_library, 0, RU_NAMES) {
     static const int lengths[] = {2, 70};
-    void *text;
-    size_t n;
-    const char *why = read_file(arena_printf(a, "stdlib/%s.attn", names[_i]), 1 << 20, &text, &n);
-    ck_assert_msg(!why, "%s: %s", names[_i], why);
-    const char *source = arena_strndup(a, text, n);
+    const char *source = ru_library(a, ru_names[_i]);
     for (int i = _i % 2; i < 2; i += 2) {
         int32_t size[] = {1, 4, i % 2 ? 4 : 2, i % 2 ? 4 : 1, 4, lengths[i]};
         Case c;
@@ -186,7 +179,6 @@ ARENA_TEST_EACH(the_library, 0, 8) {
         run_host(&c, source, 7 + (uint32_t)i, false, 3e-5);
         arena_free(c.x.a);
     }
-    free(text);
 }
 
 ARENA_TEST_EACH(random_ones, 0, 24) {

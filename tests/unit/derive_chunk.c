@@ -1,7 +1,6 @@
 // The chunked form of recurrences (ir/chunk.h) against the reference's step by step recurrence, in float64: the library's,
 // random ones with any subset of clauses, hard decays; runs in two calls; parts of the positions and their combine rule.
 #include "ir/chunk_eval.h"
-#include "ir/read.h"
 #include "passes/derive/explain.h"
 #include "rec_util.h"
 
@@ -52,15 +51,9 @@ static void compare(const char *source, const int32_t size[RSIZE_FREE], int C, u
 
 // ---- tests
 
-ARENA_TEST_EACH(the_library, 0, 8) {
-    static const char *const names[] = {"linear_attention", "retnet", "mamba2", "gla",
-                                        "gated_deltanet",   "kda",    "rwkv6",  "rwkv7"};
-    const char *text, *why = read_file(arena_printf(a, "stdlib/%s.attn", names[_i]), 1 << 20,
-                                       (void **)&text, &(size_t){0});
-    ck_assert_msg(!why, "%s: %s", names[_i], why);
+ARENA_TEST_EACH(the_library, 0, RU_NAMES) {
     int32_t size[] = {1, 2, 2, 1, 2, 70};
-    compare(text, size, 32, 7, 1e-6);
-    free((void *)text);
+    compare(ru_library(a, ru_names[_i]), size, 32, 7, 1e-6);
 }
 
 ARENA_TEST(merged_and_raw) { // what the library's clauses become

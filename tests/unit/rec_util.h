@@ -5,12 +5,37 @@
 
 #include "frontend/frontend.h"
 #include "frontend/reference.h"
+#include "ir/read.h"
 #include "passes/derive/chunk.h"
 #include "tests/unit/test.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+// ---- the library's
+
+static const char *const ru_names[] = {"linear_attention",
+                                       "retnet",
+                                       "mamba2",
+                                       "gla",
+                                       "gated_deltanet",
+                                       "kda",
+                                       "rwkv6",
+                                       "rwkv7",
+                                       "hgrn2",
+                                       "mlstm"};
+enum { RU_NAMES = sizeof ru_names / sizeof *ru_names };
+
+static inline const char *ru_library(Arena *a, const char *name) {
+    void *text;
+    size_t n;
+    const char *why = read_file(arena_printf(a, "stdlib/%s.attn", name), 1 << 20, &text, &n);
+    ck_assert_msg(!why, "%s: %s", name, why);
+    char *copy = arena_strndup(a, text, n);
+    free(text);
+    return copy;
+}
 
 // ---- a recurrence with its tensors
 
