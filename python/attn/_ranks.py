@@ -418,9 +418,9 @@ def attend(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float],
     q = given["q"]
     sizes = {n: (*x.shape[:2], *x.shape[3:]) if n in ("q", "k", "v") else tuple(x.shape) if n in whole else x.dim() for n, x in given.items()}
     call = [("the variant", _variant(spec)), ("elements", q.dtype), ("device", _torch._target(q.device)), ("q_offset", q_offset), ("method", method)]
-    call += [("whole", sorted(whole)), ("gradients", [n for n, x in given.items() if wants and x.requires_grad]), ("kv_spread", kv_spread.told)]
+    call += [("whole", sorted(whole)), ("gradients", [n for n, x in given.items() if wants and x.requires_grad]), ("spread", spread.told), ("kv_spread", kv_spread.told)]
     call += [*sizes.items(), *scalars.items(), ("plan", plan is not None)]
-    spread.board.agree(call)
+    spread.board.agree(call, spread.always)
     offset = kv_spread.S - spread.S if q_offset is None else q_offset
     along = {n: e for n in given if n not in ("q", "k", "v") and n not in whole for e in ("Sq", "Sk") if e in reads.extents[n]}
     tiles = None

@@ -74,27 +74,44 @@ _ERRORS = {"TypeError": TypeError, "ValueError": ValueError, "Exception": Runtim
 
 
 class _Board:
-    """Where the ranks of a Spread compare calls that are new, and tell their errors: keys of the store of torch.distributed. Every wait ends
-    after the group's timeout."""
+    """Where the ranks of a group compare calls that are new, and tell their errors: keys of the store of torch.distributed. Every wait ends after
+    the group's timeout. A group has one, so that each rank counts the same calls, and knows when its keys have been read."""
 
-    made: Dict[str, int] = {}  # so that a Spread has keys of its own
+    boards: "Dict[Tuple[str, ...], _Board]" = {}
+    made: Dict[str, int] = {}
+    KNOWN = 4096  # calls, and all are forgotten
 
-    def __init__(self, group: Any, ranks: List[int], always: bool) -> None:
-        self.ranks, self.me, self.always = ranks, ranks.index(dist.get_rank()), always
+    def __init__(self, groups: Sequence[Any], ranks: List[int], store: Any) -> None:
+        self.ranks, self.me, self.base = ranks, ranks.index(dist.get_rank()), store
         self.known: set = set()
         self.calls = 0  # the same on all ranks, and part of the keys
         self.written: List[str] = []
         self.raised: Optional[BaseException] = None  # what other ranks told
         name = "attn/" + ".".join(map(str, ranks))
         self.made[name] = self.made.get(name, 0) + 1
-        self.store = dist.PrefixStore(f"{name}/{self.made[name]}", dist.distributed_c10d._get_default_store())
-        self.limit = _timeout(group) or self.store.timeout
+        self.store = dist.PrefixStore(f"{name}/{self.made[name]}", store)
+        self.limit = _timeout(groups[-1]) or store.timeout
 
-    def agree(self, call: Sequence[Tuple[str, Any]]) -> None:
+    @classmethod
+    def of(cls, groups: Sequence[Any]) -> "_Board":
+        c10d = dist.distributed_c10d
+        store = c10d._get_default_store()
+        names = getattr(c10d, "_pg_names", None) or c10d._world.pg_names
+        key = tuple(str(names[g or c10d._get_default_group()]) for g in groups)
+        if key not in cls.boards or cls.boards[key].base is not store:  # the groups of an earlier init_process_group are gone
+            ranks = [_global(groups[-1], r) for r in range(dist.get_world_size(groups[-1]))]
+            if len(groups) == 2:
+                rows: List[Any] = [None] * dist.get_world_size(groups[0])
+                dist.all_gather_object(rows, ranks, group=groups[0])
+                ranks = [r for row in rows for r in row]
+            cls.boards[key] = cls(groups, ranks, store)
+        return cls.boards[key]
+
+    def agree(self, call: Sequence[Tuple[str, Any]], always: bool) -> None:
         """Where a call, named values, is new to this rank: all ranks make the same one, or each raises the same error."""
         call = tuple((name, str(value)) for name, value in call)
         self.calls += 1
-        if len(self.ranks) == 1 or (call in self.known and not self.always):
+        if len(self.ranks) == 1 or (call in self.known and not always):
             return
         key = f"call/{self.calls}/{self.me}"
         self.written.append(key)
@@ -108,6 +125,8 @@ class _Board:
                 here, there = dict(other), dict(told[0])
                 name = next((n for n in here if here[n] != there.get(n)), "call")
                 self._raise(ValueError(f"rank {r}: {name}: is {_short(here.get(name, here))}, and {_short(there.get(name, there))} of rank 0"))
+        if len(self.known) == self.KNOWN:
+            self.known.clear()
         self.known.add(call)
         for old in self.written[:-1]:  # all ranks are here: they have read these
             with contextlib.suppress(RuntimeError):
@@ -285,7 +304,7 @@ class _Travel:
         self.xs, self.moves, self.line = xs, moves, moves[0].line
         group, me = self.line.group, self.line.rank
         others = [r for r in range(self.line.ranks) if r != me]
-        self.keep = {r: [_packed(x, m.cut_dim, m.cut[r]) for x, m in zip(xs, moves)] for r in others}
+        self.keep = {r: [_packed(x, m.cut_dim, m.cut[r]).contiguous() for x, m in zip(xs, moves)] for r in others}
         self.into = {r: [m.empty(x, _length(m.put[r])) for x, m in zip(xs, moves)] for r in others}
         self.works: List[Tuple[int, Any]] = []
         sends = [(r, dist.isend, x) for r in others for x in self.keep[r] if x.numel()]
@@ -320,7 +339,9 @@ def _global(group: Any, rank: int) -> int:
 
 
 def _packed(x: torch.Tensor, dim: int, intervals: Sequence[Interval]) -> torch.Tensor:
-    return torch.cat([x.narrow(dim, a, b - a) for a, b in intervals] or [x.narrow(dim, 0, 0)], dim).contiguous()
+    """A view where it is one interval."""
+    parts = [x.narrow(dim, a, b - a) for a, b in intervals] or [x.narrow(dim, 0, 0)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
 def _unpack(rows: torch.Tensor, into: torch.Tensor, dim: int, intervals: Sequence[Interval], add: bool) -> None:
@@ -353,7 +374,7 @@ class _Shard(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, dim, spread):
         ctx.call = dim, spread
-        return _packed(x, dim, spread.pieces[spread.rank])
+        return _packed(x, dim, spread.pieces[spread.rank]).clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     def backward(ctx, dx):
@@ -379,22 +400,16 @@ class Spread:
                  check: str = "new") -> None:  # fmt: skip
         groups = _groups_of(mesh)
         inner = groups[-1]
-        self.S, self.rank, self.ranks = int(S), dist.get_rank(inner), dist.get_world_size(inner)
-        here = [_global(inner, r) for r in range(self.ranks)]
-        if len(groups) == 2:
-            rows: List[Any] = [None] * dist.get_world_size(groups[0])
-            dist.all_gather_object(rows, here, group=groups[0])
-            here = [r for row in rows for r in row]
-            self.rank, self.ranks = dist.get_rank(groups[0]) * self.ranks + self.rank, len(here)
-        self.board = _Board(inner, here, check == "always")
+        self.S, self.board, self.always = int(S), _Board.of(groups), check == "always"
+        self.rank, self.ranks = self.board.me, len(self.board.ranks)
         self.order = order if isinstance(order, str) else "a permutation"
-        told = order if isinstance(order, str) else "permutation " + hashlib.sha256(str(list(map(int, order))).encode()).hexdigest()[:16]
         with self.board.told():
             if check not in ("new", "always"):
                 raise ValueError(f"check: is {check!r}, neither 'new' nor 'always'")
             self.pieces = _pieces(self.S, self.ranks, order, lengths)
+            told = order if isinstance(order, str) else "permutation " + hashlib.sha256(str(self.pieces).encode()).hexdigest()[:16]
             self.told = f"{self.S} {told} {lengths and list(lengths)}"
-            self.board.agree([("S", self.S), ("order", told), ("lengths", lengths and list(lengths)), ("check", check)])
+            self.board.agree([("S", self.S), ("order", told), ("lengths", lengths and list(lengths)), ("check", check)], True)
         if len(groups) == 1:
             self.within = self.between = _Line(inner, self.rank, self.S, self.pieces, self.board)
         else:

@@ -407,7 +407,10 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
             **ranks: Any) -> Outputs:  # fmt: skip
     """ranks: spread, kv_spread, whole, method, plan."""
     if hasattr(q, "placements"):
-        from . import _dtensor
+        try:
+            from . import _dtensor
+        except ImportError:
+            raise TypeError(f"q: is a DTensor, and PyTorch {torch.__version__} has no torch.distributed.tensor: it comes with 2.5") from None
 
         variant, *listed = _declared(spec).split(" ")
         declared = {i.strip("=+"): "=" not in i for i in listed}
