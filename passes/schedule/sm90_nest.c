@@ -28,6 +28,7 @@ enum {
     PANEL = 64,        // columns of shared memory that lie together
     GROUP_KEYS = 64,   // rows of a warpgroup's product
     MAX_COLUMNS = 256, // of either
+    MAX_MAPS = 8,      // tensor maps of a kernel, each of a tensor that is loaded
     SUM_COLUMNS =
         256,      // of both, whose sums a warpgroup has registers for, beside scores or a step's dq
     SLACK = 2048, // barriers, the tile's number, alignment
@@ -85,16 +86,25 @@ static bool fits_op(const TileProgram *p, const TileKernel *k, const TileOp *op)
     return op->kind == TILE_STORE || op->kind == TILE_YIELD || op->kind == TILE_LOOP;
 }
 
+// Of the loads of its tensor.
+static bool is_first_of(const TileKernel *k, const TileOp *load) {
+    const TileOp *op = tile_next(&k->body, NULL);
+    while (op != load && (op->kind != TILE_LOAD || op->tensor != load->tensor))
+        op = tile_next(&k->body, op);
+    return op == load;
+}
+
 bool sm90_is_nest(const TileProgram *p, const TileKernel *k) {
-    int keys = tile_grid_axis(k), products = 0;
+    int keys = tile_grid_axis(k), products = 0, tensors = 0;
     bool mapped = p->D % 16 == 0 && p->Dv % 16 == 0 && p->D <= MAX_COLUMNS && p->Dv <= MAX_COLUMNS;
     if (k->purpose != PURPOSE_GRADIENTS || !dtype_half(p->dtype) || !mapped || keys < 0)
         return false;
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         if (!fits_op(p, k, op)) return false;
         products += op->kind == TILE_MMA;
+        tensors += op->kind == TILE_LOAD && is_first_of(k, op);
     }
-    return products > 0 && !sm90_has_long_body(k);
+    return products > 0 && tensors <= MAX_MAPS && !sm90_has_long_body(k);
 }
 
 // ---- extents
