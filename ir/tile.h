@@ -38,7 +38,15 @@ enum {
 };
 
 // Of a program. The forward in two: a range of keys leaves a state (part), states become results (combine).
-typedef enum TilePhase { PHASE_FWD, PHASE_BWD, PHASE_PART, PHASE_COMBINE, PHASE_COUNT } TilePhase;
+// The backward of a range of keys has the numbers of whole rows.
+typedef enum TilePhase {
+    PHASE_FWD,
+    PHASE_BWD,
+    PHASE_PART,
+    PHASE_COMBINE,
+    PHASE_PART_BWD,
+    PHASE_COUNT
+} TilePhase;
 
 typedef enum TilePurpose { // of a kernel
 #define PURPOSE(e, name) PURPOSE_##e,
@@ -440,6 +448,7 @@ const char *tile_purpose_name(TilePurpose purpose);
 const char *tile_phase_name(TilePhase phase);
 // Tensor roles (tile_roles.c).
 const TensorTraits *tensor_traits(TensorRole role);
+bool tile_is_backward(const TileProgram *p);
 unsigned tile_use(const TileProgram *p, TensorRole role);     // USE_*, by a program of this phase
 bool tile_is_read(const TileProgram *p, const TileTensor *t); // by the program's kernels
 bool tile_is_written(const TileProgram *p, const TileTensor *t); // likewise

@@ -14,8 +14,12 @@ static const TensorTraits traits[TENSOR_ROLE_COUNT] = {
 
 const TensorTraits *tensor_traits(TensorRole role) { return &traits[role]; }
 
+bool tile_is_backward(const TileProgram *p) {
+    return p->phase == PHASE_BWD || p->phase == PHASE_PART_BWD;
+}
+
 unsigned tile_use(const TileProgram *p, TensorRole role) {
-    return traits[role].use[p->phase != PHASE_BWD];
+    return traits[role].use[!tile_is_backward(p)];
 }
 
 bool tile_is_read(const TileProgram *p, const TileTensor *t) {
@@ -49,7 +53,7 @@ bool tile_may_index(const TileProgram *p, const TileTensor *t) {
     if (tile_is_index(t)) return true;
     if (t->role == TENSOR_INPUT || (t->role == TENSOR_WORK && t->dtype == DT_I32)) return true;
     bool row = traits[t->role].side == SIDE_QUERIES || t->role == TENSOR_WORK;
-    return p->phase == PHASE_BWD && row && !traits[t->role].matrix && tile_is_read(p, t);
+    return tile_is_backward(p) && row && !traits[t->role].matrix && tile_is_read(p, t);
 }
 
 bool tile_is_summed(const TileProgram *p, int tensor) {

@@ -420,7 +420,7 @@ static const char *verify_variant(const AbiMeta *m, const AbiVariant *v) {
     if (why) return why;
     if (v->family >= ABI_FAMILY_COUNT || v->phase >= ABI_PHASE_COUNT)
         return "a variant is of an unknown kind";
-    bool parts = v->phase == ABI_PART || v->phase == ABI_COMBINE;
+    bool parts = v->phase >= ABI_PART;
     if (parts && v->family != ABI_ATTENTION) return "a variant is of an unknown kind";
     bool dense = v->layout == ABI_LAYOUT_DENSE, paged = v->layout == ABI_LAYOUT_PAGED;
     if (v->layout >= ABI_LAYOUT_COUNT || (paged && v->family != ABI_ATTENTION) ||
@@ -661,7 +661,7 @@ const char *abi_layout_name(AbiLayout layout) {
 
 const char *abi_role_name(AbiRole r) { return ROLES[r].name; }
 bool abi_output(const AbiVariant *v, const AbiTensor *t) {
-    return ROLES[t->role].output[v->phase == ABI_BWD];
+    return ROLES[t->role].output[v->phase == ABI_BWD || v->phase == ABI_PART_BWD];
 }
 int abi_tensor_align(const AbiMeta *m, const AbiTensor *t) {
     int bytes = abi_dtype_bytes((AbiDtype)t->dtype);

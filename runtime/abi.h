@@ -61,7 +61,14 @@ typedef enum AbiCode {
     ABI_CODE_COUNT
 } AbiCode; // what the kernels are
 typedef enum AbiFamily { ABI_ATTENTION, ABI_RECURRENCE, ABI_FAMILY_COUNT } AbiFamily;
-typedef enum AbiPhase { ABI_FWD, ABI_BWD, ABI_PART, ABI_COMBINE, ABI_PHASE_COUNT } AbiPhase;
+typedef enum AbiPhase {
+    ABI_FWD,
+    ABI_BWD,
+    ABI_PART,
+    ABI_COMBINE,
+    ABI_PART_BWD,
+    ABI_PHASE_COUNT
+} AbiPhase;
 // Where the rows of an attention's tensors lie: [B, heads, rows, columns]; the rows of all sequences after each other; keys in
 // pages of a pool.
 typedef enum AbiLayout {

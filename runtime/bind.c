@@ -43,7 +43,8 @@ static attn_status find_variant(Binder *x) {
         if (!x->v) x->b->first += v->nkernels;
     }
     x->b->variant = x->v;
-    static const char *const phases[] = {"a forward", "a backward", "parts", "parts"};
+    static const char *const phases[] = {"a forward", "a backward", "parts", "parts",
+                                         "a backward of parts"};
     bool known = (unsigned)x->call->phase < ABI_PHASE_COUNT;
     const char *phase = known ? phases[x->call->phase] : "such a phase";
     if (!x->v && name) FAIL("the artifact holds no variant %s with %s", name, phase);
@@ -455,7 +456,7 @@ static attn_status batch_sizes(Binder *x) {
     return status ? status : check_groups(x);
 }
 
-static bool is_part(const AbiVariant *v) { return v->phase == ABI_PART || v->phase == ABI_COMBINE; }
+static bool is_part(const AbiVariant *v) { return v->phase >= ABI_PART; }
 
 static attn_status attention_sizes(Binder *x) {
     attn_status status = is_part(x->v)    ? part_sizes(x)

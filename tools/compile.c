@@ -173,7 +173,11 @@ static bool add_parts(Compile *c, const Stream *s, const PassOptions *o, bool sc
                                    : pass_algorithm(c->arena, s, &own);
         if (!add_tiles(c, p)) return false;
     }
-    return true;
+    PassOptions back = *o;
+    back.phase = PHASE_PART_BWD;
+    return !o->saves ||
+           add_tiles(c, scheduled ? pass_backward_program(c->arena, o->saves, &back, &c->diags)
+                                  : pass_backward_algorithm(c->arena, o->saves, &back, &c->diags));
 }
 
 bool compile_algorithm(Compile *c) {
@@ -183,7 +187,7 @@ bool compile_algorithm(Compile *c) {
         if (!pass_accepts(c->rows.data[i], &c->diags)) return false;
         const Stream *s = forward(c, i, &o);
         if (has_phase(c, COMPILE_FWD)) add_tiles(c, pass_algorithm(c->arena, s, &o));
-        if (has_phase(c, COMPILE_PART)) add_parts(c, s, &o, false);
+        if (has_phase(c, COMPILE_PART) && !add_parts(c, s, &o, false)) return false;
         if (o.saves && !add_tiles(c, pass_backward_algorithm(c->arena, o.saves, &o, &c->diags)))
             return false;
     }

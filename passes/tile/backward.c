@@ -220,7 +220,7 @@ static void add_tensors(Nest *n, bool nest) {
                         .index = i,
                         .dtype = DT_F32,
                         .rank = in->rank};
-        for (int d = 0; d < in->rank; d++) t.extent[d] = in->extent[d];
+        for (int d = 0; d < in->rank; d++) t.extent[d] = build_in_whole(&n->b, in->extent[d]);
         if (!in->rank) t.extent[t.rank++] = ex_i32(n->b.pool, 1); // of a scalar: one number
         n->grad[i] = in->grad ? build_tensor(&n->b, t) : -1;
     }
@@ -478,7 +478,7 @@ static void row_grads(Nest *n) {
     Build *b = &n->b;
     ExPool *x = b->pool;
     const Backward *back = n->back;
-    const Ex *in = ex_2(x, EX_LT, build_pos(b, AX_M), build_size(b, SIZE_SQ));
+    const Ex *in = build_counts_row(b);
     for (int i = 0; i < back->grads.n; i++) {
         const BackGrad *g = &back->grads.data[i];
         if (g->per == BACK_PAIR) continue;
@@ -763,6 +763,18 @@ static bool accepts(const Backward *back, Diags *diags) {
     return false;
 }
 
+// A sum over the pairs of a row is over all its keys.
+static bool has_parts(const Backward *back, Diags *diags) {
+    for (int i = 0; i < back->rows.n; i++)
+        if (back->rows.data[i].made == BACK_KEYS) {
+            diag_error(diags, back->row->span,
+                       "the gradient of '%s' has no parts: it needs '%s', a sum over all keys",
+                       back->row->name, back->rows.data[i].name);
+            return false;
+        }
+    return true;
+}
+
 // Blocks of a GPU add up the gradients of inputs by tiles of queries, too: a nest has none of those.
 static bool has_pair_grads(const Backward *back) {
     for (int i = 0; i < back->grads.n; i++)
@@ -773,7 +785,7 @@ static bool has_pair_grads(const Backward *back) {
 TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptions *o, bool nest,
                                  Diags *diags) {
     const RowProgram *row = back->row;
-    if (!accepts(back, diags)) return NULL;
+    if (!accepts(back, diags) || (o->phase && !has_parts(back, diags))) return NULL;
     bool gpu = o->target.kind != KIND_HOST;
     if (nest && gpu && has_pair_grads(back)) return NULL;
     if (nest && gpu) back = pass_row_numbers(a, back);
@@ -782,11 +794,13 @@ TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptio
         .arena = a, .pool = row->pool, .s = back->s, .row = row, .fixed = -1, .tf32 = o->tf32};
     TileProgram *p = n.b.p = tile_program(a, row->pool, row->name);
     bool with_dq = nest && (back->d_dot || back->d_sqq);
-    p->phase = PHASE_BWD;
+    p->phase = o->phase ? o->phase : PHASE_BWD;
     p->target = o->target.id;
     p->dtype = o->dtype;
     p->D = row->D, p->Dv = row->Dv;
     tile_sizes(p, &row->sizes);
+    n.b.phase = o->phase;
+    if (o->phase) build_whole_sizes(&n.b);
     n.by_element = gpu;
     add_tensors(&n, with_dq);
     TilePlan plan = {0};

@@ -216,7 +216,7 @@ void build_tensors(Build *b, Dtype t, bool emits) {
     if (b->phase != PHASE_PART)
         b->tensor_o = main_tensor(b, "o", TENSOR_O, t, SIZE_HQ, SIZE_SQ, row->Dv);
     add_inputs(b);
-    if (b->phase) build_state_tensors(b);
+    if (b->phase == PHASE_PART || b->phase == PHASE_COMBINE) build_state_tensors(b);
     if (b->p->batch) places_index_tensors(&b->at);
     b->first_emit = b->p->tensors.n;
     for (int i = 0; i < row->emits.n && emits && b->phase != PHASE_PART; i++) {
@@ -276,7 +276,8 @@ int pass_widths(const RowProgram *row, int *width) {
 // A grid over batches, heads and tiles of queries.
 TileKernel *build_kernel(Build *b, TilePurpose purpose, const char *suffix, const AxisRole *axes,
                          int n) {
-    const char *name = arena_printf(b->arena, "%s_%s", b->row->name, suffix);
+    const char *part = b->phase == PHASE_PART_BWD ? "part_" : "";
+    const char *name = arena_printf(b->arena, "%s_%s%s", b->row->name, part, suffix);
     TileKernel *k = b->k = tile_kernel(b->p, name, purpose);
     for (int i = 0; i < AX_COUNT; i++) b->axis[i] = AX_NONE;
     for (int i = 0; i < n; i++) add_axis(b, axes[i]);
@@ -368,7 +369,8 @@ static void set_coords(Build *b, TileOp *op, int tensor, AxisRole rows, int colu
                        const Ex *head) {
     int n = 0;
     bool work = b->p->tensors.data[tensor].role == TENSOR_WORK;
-    bool numbers = b->phase && (tensor == b->from.rows || tensor == b->to.rows);
+    bool kept = b->phase == PHASE_PART || b->phase == PHASE_COMBINE;
+    bool numbers = kept && (tensor == b->from.rows || tensor == b->to.rows);
     if (b->p->batch) return set_places(b, op, tensor, rows, columns, head);
     op->tensor = tensor;
     if (b->phase == PHASE_COMBINE && (numbers || tensor == b->from.sums)) by_index(op, &n, b->part);

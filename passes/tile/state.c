@@ -89,7 +89,7 @@ static int given_size(Build *b, const char *name) {
 void build_whole_sizes(Build *b) {
     Whole *w = &b->whole;
     w->q_first = given_size(b, "q_first");
-    if (b->phase == PHASE_PART) w->kv_first = given_size(b, "kv_first");
+    if (b->phase != PHASE_COMBINE) w->kv_first = given_size(b, "kv_first");
     w->Sq = given_size(b, "Sq_all");
     w->Sk = given_size(b, "Sk_all");
     if (b->phase == PHASE_COMBINE) w->parts = given_size(b, "parts");
@@ -104,6 +104,22 @@ const Ex *build_in_whole(Build *b, const Ex *e) {
     if (e->index == SIZE_SQ) return build_size(b, w->Sq);
     if (e->index == SIZE_SK) return build_size(b, w->Sk);
     return e->index == SIZE_Q_OFFSET ? ex_2(x, EX_SUB, e, build_size(b, w->q_first)) : e;
+}
+
+// A size of the part, which formulas do not see.
+static const Ex *here(Build *b, int size, const char *name) {
+    return build_size(b, b->phase ? pass_size(b->p, name, build_size(b, size)) : size);
+}
+
+const Ex *build_counts_row(Build *b) {
+    ExPool *x = b->pool;
+    const Ex *none = ex_i32(x, 0);
+    const Ex *is = ex_2(x, EX_LT, build_pos(b, AX_M), here(b, SIZE_SQ, "rows_here"));
+    if (!b->phase) return is;
+    const Ex *first = ex_2(x, EX_EQ, build_size(b, b->whole.kv_first), none);
+    const Ex *some = ex_2(x, EX_LT, none, here(b, SIZE_SK, "keys_here"));
+    const Ex *empty = ex_2(x, EX_EQ, build_size(b, b->whole.Sk), none);
+    return ex_2(x, EX_AND, is, ex_2(x, EX_AND, first, ex_2(x, EX_OR, some, empty)));
 }
 
 int build_sums(const Build *b) { return b->s->states.n + b->s->shifts.n; }

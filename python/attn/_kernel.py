@@ -66,8 +66,10 @@ class Artifact:
         by = {(k.name, k.phase): k for k in made}
         self.kernels: List[Kernel] = []
         for k in made:
+            k.backward = by.get((k.name, {"fwd": "bwd", "part": "part_bwd"}.get(k.phase, "")))
+        for k in made:
             if k.phase == "fwd" or (k.phase == "part" and (k.name, "fwd") not in by):
-                k.backward, k.part, k.combine = (by.get((k.name, phase)) for phase in ("bwd", "part", "combine"))
+                k.part, k.combine = by.get((k.name, "part")), by.get((k.name, "combine"))
                 self.kernels.append(k)
 
     def _open(self, device):
@@ -125,7 +127,7 @@ class Kernel:
     gradients of emits, o, and what the forward saves: its outputs saved0, saved1, .. [B, H, Sq], which are made if they are asked for.
 
     part, combine: of an artifact made with phase="part" (or "fwd,part") the Kernels that leave the state of a range of keys, and that
-    make results of states (docs/several-gpus.md)."""
+    make results of states; with phase="part,bwd" part.backward makes the gradients of such a range (docs/several-gpus.md)."""
 
     def __init__(self, artifact, opened, number):
         v, t, s = rt.VariantInfo(), rt.TensorInfo(), rt.SizeInfo()
@@ -135,7 +137,7 @@ class Kernel:
         self.backward: Optional[Kernel] = None
         self.part: Optional[Kernel] = None
         self.combine: Optional[Kernel] = None
-        self.phase = ("fwd", "bwd", "part", "combine")[v.phase]
+        self.phase = ("fwd", "bwd", "part", "combine", "part_bwd")[v.phase]
         self.layout = "dense"
         self._tensors: Dict[str, Tuple[int, int, bool, bool]] = {}
         self.sizes: List[str] = []

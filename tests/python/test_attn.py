@@ -479,6 +479,49 @@ class Parts(unittest.TestCase):
             states = {n: x[:1] for n, x in states.items()}
             self.assertGreater(np.abs(kernel.combine(**given, **states, Sk_all=50) - whole).max(), 0.1)
 
+    def test_gradients(self):
+        """Of ranges of keys and pieces of rows: they add up to those of the whole, also of inputs and of what a row alone adds."""
+        rng = np.random.default_rng(5)
+        shifted = """
+            attention shifted {
+                dim D = 16;
+                input a: f32[B, Sq] grad;
+                input c: f32[Sk] grad;
+                score(q, k) = dot(q, k) * rsqrt(D);
+                modify(s, b, h, i, j) = s + a[b, i - q_offset] * c[j] + f32(i - j) / Sk;
+                mask(b, h, i, j) = j <= i + 3;
+                normalize(s) { let m = rowmax(s); let l = rowsum(exp(s - m)); emit lse = m + log(l); return exp(s - m) / l; }
+            }"""
+        for source, inputs in (
+            (os.path.join(ROOT, "stdlib", "attention_sink.attn"), {"sink": np.linspace(-1, 2, 4, dtype=np.float32)}),
+            (os.path.join(ROOT, "stdlib", "relu.attn"), {}),
+            (shifted, {"a": rng.standard_normal((1, 20), np.float32), "c": rng.standard_normal(50, np.float32)}),
+        ):
+            kernel = attn.compile(source, defines={"D": 16}, phase="fwd,part,bwd")._only()
+            backward, part = kernel.backward, kernel.part.backward
+            q, (k, v) = rng.standard_normal((1, 4, 20, 16), np.float32), rng.standard_normal((2, 1, 2, 50, 16), np.float32)
+            names = [n for n in kernel.outputs if n in ["o", *backward.inputs]]
+            made = kernel(q, k, v, **inputs, emit=names)
+            of_rows = dict(zip(names, made if isinstance(made, tuple) else (made,)))
+            for name in backward.inputs:
+                if name == "do" or name[1:] in kernel.outputs and name[0] == "d":
+                    of_rows[name] = rng.standard_normal((1, 4, 20, 16) if name == "do" else (1, 4, 20), np.float32)
+
+            def gradients(of, rows, keys, **at):
+                given = {**inputs, **{n: x[:, :, rows] for n, x in {"q": q, **of_rows}.items()}, "k": k[:, :, keys], "v": v[:, :, keys]}
+                return dict(zip(of.outputs, of(**{n: x for n, x in given.items() if n in of.inputs}, emit=of.outputs, **at)))
+
+            want = gradients(backward, slice(None), slice(None))
+            found = {n: np.zeros_like(x) for n, x in want.items()}
+            for rows in slice(0, 7), slice(7, 20):
+                for keys in slice(30, 50), slice(0, 0), slice(0, 13), slice(13, 30):
+                    at = {"q_first": rows.start, "q_offset": 30 + rows.start, "kv_first": keys.start, "Sq_all": 20, "Sk_all": 50}
+                    for n, x in gradients(part, rows, keys, **at).items():
+                        place = {"dq": (..., rows, slice(None)), "dk": (..., keys, slice(None)), "dv": (..., keys, slice(None))}.get(n, ...)
+                        found[n][place] += x
+            for n, x in want.items():
+                np.testing.assert_allclose(found[n], x, atol=3e-6 * max(1, np.abs(x).max()), err_msg=f"{kernel.name} {n}")
+
     def test_messages(self):
         softmax = attn.compile(os.path.join(ROOT, "stdlib", "causal.attn"), defines={"D": 16}, phase="part")["causal"]
         q, k = np.zeros((1, 1, 20, 16), np.float32), np.zeros((1, 1, 13, 16), np.float32)

@@ -679,6 +679,13 @@ gives 1 "$top/stdlib/mamba2.attn" --phase=part -o parts.o
 says err "recurrence 'mamba2' has no parts"
 gives 1 "$top/tests/regress/infinite_divisor.attn" --phase=part -o parts.o
 says err "has no parts: 'r0' is needed before the keys are seen again"
+echo 'attention tops { dim D = 8; score(q, k) = dot(q, k); normalize(s) { let m = rowmax(s); emit top = m; return exp(s - m) / rowsum(exp(s - m)); } }' >tops.attn
+gives 0 tops.attn --phase=part -o parts.o
+gives 1 tops.attn --phase=part,bwd -o parts.o
+says err "the gradient of 'tops' has no parts: it needs"
+for target in sm_80 sm_90a; do
+    gives 0 "$top/stdlib/attention_sink.attn" --phase=part,bwd --target=$target -o parts.ptx
+done
 echo 'attention named { dim D = 8; input rows: f32[H]; score(q, k) = dot(q, k); normalize(s) = s * rows[0]; }' >named.attn
 gives 1 named.attn --phase=part -o parts.o
 says err "input 'rows' has the name of a tensor or size of parts"
