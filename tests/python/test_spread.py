@@ -6,7 +6,7 @@
 import contextlib
 import datetime
 import functools
-import importlib
+import importlib.util
 import multiprocessing
 import os
 import socket
@@ -223,27 +223,27 @@ def work_of_one_step(rank, ranks, group):
         first, second = (module(q, k, v, spread=sp, method="keys") for _ in range(2))
     assert torch.equal(first, second)
     assert all(n <= 300 for n in sent) and sum(sent) >= (rank + 1 < ranks), sent
-    q, k, v = (sp.shard(x[:, :, : S - S % ranks], 2) for x in (sp.unshard(y, 2) for y in (q, k, v))) if S % ranks == 0 else (q, k, v)
     even = [x[:, :, :1024].contiguous() for x in (q, k, v)]
     close(module(*even, method="heads"), module(*even, method="keys"), "of the mesh, without a spread")
 
 
 def work_of_plans(rank, ranks, group):
     """Where the mask reads documents, a plan tells which keys travel; balanced ranks have equal work."""
-    S, sent = 4096, []
+    S = 4096
     lengths = torch.tensor([1500, 300, 200, 96, 1000, 1000])
     doc = torch.repeat_interleave(torch.arange(6), lengths).to(torch.int32)[None].contiguous()
     module = attn.Attention(library("document"), mesh=group)
     q, k, v = drawn(2, (1, 2, S, 16), (1, 2, S, 16), (1, 2, S, 16))
-    expected = module.__class__(library("document"))(q, k, v, doc=doc)
-    contiguous, plan = attn.Spread(group, S), attn.Plan()
-    balanced = module.balance(S, block=128, doc=doc)
+    expected = attn.attention(library("document"), q, k, v, doc=doc)
+    contiguous, balanced = attn.Spread(group, S), module.balance(S, block=128, doc=doc)
     for sp in contiguous, balanced:
         plan = attn.Plan()
-        for _ in range(2):
-            with counted(sent):
-                found = module(*(sp.shard(x, 2) for x in (q, k, v)), doc=sp.shard(doc), spread=sp, plan=plan, method="keys")
+        own, sent = [sp.shard(x, 2) for x in (q, k, v)], {}
+        for with_plan in plan, plan, None:
+            with counted(sent.setdefault(with_plan, [])):
+                found = module(*own, doc=sp.shard(doc), spread=sp, plan=with_plan, method="keys")
             close(sp.unshard(found, 2), expected, "with a plan")
+        assert sum(sent[plan]) / 2 < sum(sent[None]), sent
     tiles = _ranks._tiles_with(module.spec, S, S, 0, 1, 1, {"doc": doc}, {})
     assert list(plan._kept.values()) == [tiles]
 
@@ -409,6 +409,20 @@ class Ranks(unittest.TestCase):
 
     def test_failures_end_in_time(self):
         self.processes.do(self, work_of_failures, 4)
+
+
+class Played(unittest.TestCase):
+    """tools/ranks_sim.py"""
+
+    def test_is_near_what_two_gpus_took_and_the_chart_is_its_own(self):
+        path = os.path.join(ROOT, "tools", "ranks_sim.py")
+        spec = importlib.util.spec_from_file_location("ranks_sim", path)
+        played = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(played)
+        for case, measured, found in played.against_two():
+            self.assertLess(abs(found / measured - 1), 0.1, case)
+        with open(os.path.join(ROOT, "docs", "img", "ranks.svg"), encoding="utf-8") as chart:
+            self.assertEqual(chart.read(), played.chart())
 
 
 if __name__ == "__main__":
