@@ -110,7 +110,7 @@ static bool is_query_row(const Tx *i) {
 static bool index_is_inside(const Variant *v, const Tx *i, const TxExtent *x) {
     bool recurs = v->kind == VARIANT_RECURRENCE;
     if (i->known) return x->size < 0 && i->value.i >= 0 && i->value.i < x->value;
-    if (tx_is_sym(i, TS_D)) return x->size < 0 && x->value >= (recurs ? v->D : v->Dv);
+    if (tx_is_sym(i, TS_D)) return x->size < 0 && x->value >= (v->D > v->Dv ? v->D : v->Dv);
     if (tx_is_sym(i, TS_E)) return x->size < 0 && x->value >= v->Dv;
     return (tx_is_sym(i, TS_B) && x->size == SIZE_B) ||
            (tx_is_sym(i, TS_H) && x->size == (recurs ? (int)RSIZE_H : (int)SIZE_HQ)) ||
@@ -204,10 +204,17 @@ static void lower_interface(const Lower *l, SizeNames *sizes, RowInput **inputs,
 
 static bool is_dot(const Ex *e) { return e->op == EX_SYM && e->sym == SYM_DOT; }
 
-// A sum of dots is one chain of products.
+// Of q, or of k, which clauses change: alike in all pairs of a dot.
+static bool is_own(const RowProgram *p, const Ex *dot, RowSide side) {
+    return p->rows[side].data[p->dots.data[dot->index].pairs.data[0].row[side]].input < 0;
+}
+
+// A sum of dots that clauses change alike is one chain of products.
 static const Ex *merge_dots(void *ctx, ExPool *pool, const Ex *e) {
     RowProgram *p = ctx;
     if (e->op != EX_ADD || !is_dot(e->args[0]) || !is_dot(e->args[1])) return e;
+    for (int side = 0; side < ROW_SIDES && p->changes; side++)
+        if (is_own(p, e->args[0], (RowSide)side) != is_own(p, e->args[1], (RowSide)side)) return e;
     RowDot sum = {0};
     for (int i = 0; i < 2; i++) {
         const RowDot *d = &p->dots.data[e->args[i]->index];
@@ -230,6 +237,135 @@ static void lower_rows(Lower *l) {
     }
 }
 
+// ---- clauses that change elements
+//
+// What a clause gives is a multiple of the element. A factor that is the same along a row of q or k is one of dot and sqnorm, of v one
+// of the weight; the same for all rows of a head, one of q's channels or of the output.
+
+typedef struct Factors {
+    ExPool *pool;
+    ExSym x;
+    const Ex *row, *channel; // NULL: 1
+    const Ex *mixed;         // depends on both; NULL: none
+    const Ex *wrong;         // is no multiple of the element; NULL: none
+} Factors;
+
+static const Ex *times(ExPool *pool, const Ex *a, const Ex *b) {
+    return !a ? b : !b ? a : ex_2(pool, EX_MUL, a, b);
+}
+
+// e / x; NULL: 1.
+static const Ex *multiple(Factors *f, const Ex *e) {
+    const Ex *a = e->nargs ? e->args[0] : NULL, *b = e->nargs > 1 ? e->args[1] : NULL,
+             *one = ex_f32(f->pool, 1);
+    bool first = a && ex_uses(a, f->x, -1), second = b && ex_uses(b, f->x, -1);
+    if (e->op == EX_SYM && e->sym == f->x) return NULL;
+    if (e->op == EX_MUL && first != second)
+        return times(f->pool, multiple(f, first ? a : b), first ? b : a);
+    if (e->op == EX_DIV && first && !second) {
+        const Ex *of = multiple(f, a);
+        return ex_2(f->pool, EX_DIV, of ? of : one, b);
+    }
+    if (e->op == EX_NEG) return times(f->pool, multiple(f, a), ex_f32(f->pool, -1));
+    f->wrong = e;
+    return NULL;
+}
+
+static void split(Factors *f, const Ex *e, bool below) {
+    if (e->op == EX_MUL || e->op == EX_DIV) {
+        split(f, e->args[0], below);
+        split(f, e->args[1], below != (e->op == EX_DIV));
+        return;
+    }
+    bool channel = ex_uses(e, SYM_D_IDX, 0);
+    bool row = ex_uses(e, SYM_Q_IDX, 0) || ex_uses(e, SYM_KV_IDX, 0) || ex_uses(e, SYM_SQQ, -1) ||
+               ex_uses(e, SYM_SQK, -1) || ex_uses(e, SYM_SQV, -1);
+    const Ex **to = channel ? &f->channel : &f->row;
+    if (channel && row) f->mixed = e;
+    *to = below ? ex_2(f->pool, EX_DIV, *to ? *to : ex_f32(f->pool, 1), e) : times(f->pool, *to, e);
+}
+
+// h is there the head of k and v.
+static const Ex *key_head(ExPool *pool, const Ex *e) {
+    const Ex *groups = ex_sym(pool, SYM_SIZE, SIZE_HKV, EX_I32),
+             *all = ex_sym(pool, SYM_SIZE, SIZE_HQ, EX_I32);
+    const Ex *h = ex_2(pool, EX_DIV, ex_2(pool, EX_MUL, ex_symbol(pool, SYM_H), groups), all);
+    return ex_subst(pool, e, SYM_H, 0, h);
+}
+
+static Factors factors(Lower *l, ClauseId id, ExSym x, Diags *d) {
+    static const char *const names[] = {"query", "key", "value"};
+    Factors f = {.pool = l->pool, .x = x};
+    const Ex *e = lower_clause(l, id, NULL), *all = e ? multiple(&f, e) : NULL;
+    const char *name = names[id - CLAUSE_A_QUERY];
+    l->p->changes |= e != NULL;
+    if (all && !f.wrong) split(&f, all, false);
+    if (f.wrong)
+        diag_error(d, f.wrong->span,
+                   "what '%s' gives is a multiple of the element: products and quotients of it",
+                   name);
+    else if (f.mixed)
+        diag_error(
+            d, f.mixed->span,
+            "a factor of '%s' that depends on position and channel together has no kernel yet",
+            name);
+    else if (f.row && ex_uses(f.row, SYM_SQV, -1))
+        diag_error(d, f.row->span, "'value' has no sqnorm");
+    for (int i = 0; i < 2 && id != CLAUSE_A_QUERY; i++) {
+        const Ex **to = i ? &f.channel : &f.row;
+        if (*to) *to = key_head(l->pool, *to);
+    }
+    return f;
+}
+
+typedef struct Changed {
+    const RowProgram *p;
+    const Ex *row[ROW_SIDES];
+} Changed;
+
+static const Ex *change(void *ctx, ExPool *pool, const Ex *e) {
+    const Changed *c = ctx;
+    if (e->op != EX_SYM) return e;
+    for (int side = 0; side < ROW_SIDES; side++) {
+        ExSym norm = side == ROW_QUERIES ? SYM_SQQ : SYM_SQK;
+        const Ex *f = c->row[side];
+        if (f && e->sym == norm && c->p->rows[side].data[e->index].input < 0)
+            return times(pool, e, times(pool, f, f));
+    }
+    const Ex *f = e;
+    if (!is_dot(e)) return e;
+    for (int side = 0; side < ROW_SIDES; side++)
+        if (c->row[side] && is_own(c->p, e, (RowSide)side)) f = times(pool, f, c->row[side]);
+    return f;
+}
+
+static const Ex *changed_score(Lower *l, const Ex *score, Diags *d) {
+    RowProgram *p = l->p;
+    Factors q = factors(l, CLAUSE_A_QUERY, SYM_Q, d), k = factors(l, CLAUSE_A_KEY, SYM_K, d);
+    Changed c = {p, {q.row, k.row}};
+    p->channel[ROW_QUERIES] = q.channel, p->channel[ROW_KEYS] = k.channel;
+    for (int side = 0; side < ROW_SIDES; side++)
+        if (p->channel[side] && ex_uses(score, side == ROW_QUERIES ? SYM_SQQ : SYM_SQK, -1))
+            diag_error(d, score->span,
+                       "sqnorm in 'score' of a row whose channels have factors of their own has no "
+                       "kernel yet");
+    score = ex_map(p->pool, score, merge_dots, p);
+    return p->changes ? ex_map(p->pool, score, change, &c) : score;
+}
+
+static void change_values(Lower *l, Diags *d) {
+    RowProgram *p = l->p;
+    Factors v = factors(l, CLAUSE_A_VALUE, SYM_V, d);
+    p->weight = times(p->pool, p->weight, v.row);
+    if (!v.channel) return;
+    if (ex_uses(p->output, SYM_SQO, 0))
+        diag_error(
+            d, p->output->span,
+            "sqnorm(o) of values whose channels have factors of their own has no kernel yet");
+    p->output = ex_subst(p->pool, p->output, SYM_O, 0,
+                         ex_2(p->pool, EX_MUL, ex_symbol(p->pool, SYM_O), v.channel));
+}
+
 RowProgram *fe_lower(Arena *a, Diags *d, const Variant *v) {
     assert(v->kind == VARIANT_ATTENTION);
     Lower l = lower(a, v);
@@ -243,12 +379,16 @@ RowProgram *fe_lower(Arena *a, Diags *d, const Variant *v) {
                       .v_in_k = v->v_in_k};
     lower_interface(&l, &p->sizes, &p->inputs.data, &p->inputs.n, &p->inputs.cap);
     lower_rows(&l);
-    p->score = ex_map(p->pool, lower_clause(&l, CLAUSE_SCORE, NULL), merge_dots, p);
+    int errors = d->errors;
+    for (int i = CLAUSE_A_QUERY; i <= CLAUSE_A_KEY; i++) p->changes |= v->clause[i] != NULL;
+    p->score = changed_score(&l, lower_clause(&l, CLAUSE_SCORE, NULL), d);
     p->modified = lower_clause(&l, CLAUSE_MODIFY, p->score);
     p->mask = lower_clause(&l, CLAUSE_MASK, ex_bool(p->pool, true));
     lower_normalize(&l);
     p->output = lower_clause(&l, CLAUSE_OUTPUT, ex_symbol(p->pool, SYM_O));
+    change_values(&l, d);
     arena_free(l.scratch);
+    if (d->errors > errors) return NULL;
     if (p->reduces.n <= ROW_MAX_REDUCES) return p;
     diag_error(d, p->reduces.data[ROW_MAX_REDUCES].span,
                "'%s' has %d different reductions over the keys, %d at most are possible", v->name,

@@ -73,7 +73,7 @@ static RefDot dot_of(const RefAttention *t, const double *x, const double *y, in
 static RefRows rows_of(const RefAttention *t, RowSide side, const TxRow *row) {
     const RefRun *r = t->run;
     bool keys = side == ROW_KEYS;
-    RefRows x = {.data = keys ? r->k : r->q,
+    RefRows x = {.data = keys ? t->k : t->q,
                  .side = side,
                  .heads = keys ? t->Hkv : t->H,
                  .n = keys ? t->Sk : t->Sq,
@@ -128,6 +128,55 @@ static void measure_keys(Arena *a, const RefAttention *t, RefRows *x) {
     }
 }
 
+// ---- clauses of elements
+
+RefElements ref_elements(const RefAttention *t, ClauseId clause) {
+    const RefRun *r = t->run;
+    bool shares = r->variant->v_in_k;
+    if (clause == CLAUSE_A_QUERY) return (RefElements){clause, r->q, t->H, t->Sq, t->D, t->D};
+    if (clause == CLAUSE_A_KEY) return (RefElements){clause, r->k, t->Hkv, t->Sk, t->D, t->D};
+    return (RefElements){clause, shares ? r->k : r->v, t->Hkv, t->Sk, shares ? t->D : t->Dv, t->Dv};
+}
+
+const double *ref_elements_row(const RefAttention *t, const RefElements *x, int64_t r, RefEnv *e) {
+    const double *row = x->from + r * x->stride;
+    int32_t at = (int32_t)(r % x->rows), head = (int32_t)(r / x->rows);
+    *e = (RefEnv){.run = t->run,
+                  .b = head / x->heads + t->first,
+                  .h = head % x->heads,
+                  .q_idx = at + t->q_offset,
+                  .kv_idx = at};
+    e->sqq = e->sqk = e->sqv = tx_number(ref_inner(row, row, x->width));
+    return row;
+}
+
+TxValue ref_element(const RefProgram *p, RefEnv *e, double value) {
+    e->q = e->k = e->v = tx_number(value);
+    return ref_evaluate(p, e, 0);
+}
+
+static const double *changed(Arena *a, const RefAttention *t, ClauseId id, int *stride) {
+    const RefElements x = ref_elements(t, id);
+    const RefProgram *p = clause(a, t->run, id, 0);
+    int64_t rows = (int64_t)t->B * x.heads * x.rows;
+    *stride = p ? x.width : x.stride;
+    if (!p) return x.from;
+    double *to = ARENA_ARRAY(a, double, rows *x.width + 1);
+    RefEnv e;
+    for (int64_t r = 0; r < rows; r++) {
+        const double *row = ref_elements_row(t, &x, r, &e);
+        for (e.d = 0; e.d < x.width; e.d++) to[r * x.width + e.d] = ref_element(p, &e, row[e.d]).f;
+    }
+    return to;
+}
+
+static void change_elements(Arena *a, RefAttention *t) {
+    int stride;
+    t->q = changed(a, t, CLAUSE_A_QUERY, &stride);
+    t->k = changed(a, t, CLAUSE_A_KEY, &stride);
+    t->v = changed(a, t, CLAUSE_A_VALUE, &t->v_stride);
+}
+
 static void make_rows(Arena *a, RefAttention *t) {
     const Variant *v = t->run->variant;
     for (int side = 0; side < ROW_SIDES; side++) {
@@ -166,6 +215,7 @@ RefAttention ref_attention(Arena *a, const RefRun *r) {
                       .D = v->D,
                       .Dv = v->Dv};
     programs(a, &t);
+    change_elements(a, &t);
     make_rows(a, &t);
     t.key = ARENA_ARRAY(a, int, t.Sk);
     t.row = ARENA_ARRAY(a, TxValue, t.Sk);
@@ -247,8 +297,7 @@ int ref_gather(RefAttention *t, RefEnv *e) {
 
 const double *ref_v_row(const RefAttention *t, const RefEnv *e, int j) {
     size_t row = ref_kv_row(t, e, j);
-    return t->run->variant->v_in_k ? t->run->k + row * (size_t)t->D
-                                   : t->run->v + row * (size_t)t->Dv;
+    return t->v + row * (size_t)t->v_stride;
 }
 
 void ref_aggregate(const RefAttention *t, const RefEnv *e, int keys) {

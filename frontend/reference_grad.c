@@ -39,9 +39,44 @@ typedef struct Back {
     const RefGrad *g;
     RefAttention *t;
     RefTape *score, *modify, *normalize, *output;
-    int *emit;    // the node of each emit
-    double *dout; // of the aggregated row
+    int *emit;            // the node of each emit
+    double *dout;         // of the aggregated row
+    double *dq, *dk, *dv; // of q, k and v as clauses give them; NULL: not wanted
+    int dv_stride;
 } Back;
+
+// Behind a clause gradients are of what it gives.
+static double *changed(Arena *a, const RefAttention *t, ClauseId id, double *stored) {
+    const RefElements x = ref_elements(t, id);
+    if (!t->run->variant->clause[id]) return stored;
+    return ARENA_ARRAY(a, double, (int64_t)t->B *x.heads *x.rows *x.width + 1);
+}
+
+// From there to the stored elements, and to inputs.
+static void back_elements(Arena *a, const RefGrad *g, const RefAttention *t, ClauseId id,
+                          const double *d, double *to) {
+    const RefElements x = ref_elements(t, id);
+    static const struct {
+        TxSym element, square;
+    } syms[] = {{TS_EQ, TS_SQEQ}, {TS_EK, TS_SQEK}, {TS_EV, TS_SQEV}};
+    TxSym element = syms[id - CLAUSE_A_QUERY].element, square = syms[id - CLAUSE_A_QUERY].square;
+    RefProgram *p = ref_program(a, &t->run->variant->clause[id], 1, 0, 0, g->run->kinks);
+    RefTape *tape = ref_tape(a, p, t->run->variant, 0);
+    if (!p) return;
+    tape->sizes = g->sizes;
+    RefEnv e;
+    for (int64_t r = 0; r < (int64_t)t->B * x.heads * x.rows; r++) {
+        const double *row = ref_elements_row(t, &x, r, &e);
+        double *out = from(to, (size_t)(r * x.stride)), squares = 0;
+        for (e.d = 0; e.d < x.width; e.d++) {
+            ref_element(p, &e, row[e.d]);
+            ref_tape_of(tape, g->run, d[r * x.width + e.d], g->dinputs);
+            if (out) out[e.d] += tape->sym[element];
+            squares += tape->sym[square];
+        }
+        add_to(g, out, row, 2 * squares, x.width);
+    }
+}
 
 static Back back(Arena *a, const RefGrad *g, RefAttention *t) {
     const Variant *v = g->run->variant;
@@ -55,6 +90,10 @@ static Back back(Arena *a, const RefGrad *g, RefAttention *t) {
               .dout = ARENA_ARRAY(a, double, t->Dv)};
     for (int m = 0; m < v->emits.n; m++)
         x.emit[m] = ref_index_of(&t->normalize->nodes, v->emits.data[m].value);
+    x.dq = changed(a, t, CLAUSE_A_QUERY, g->dq);
+    x.dk = changed(a, t, CLAUSE_A_KEY, g->dk);
+    x.dv = changed(a, t, CLAUSE_A_VALUE, v->v_in_k ? g->dk : g->dv);
+    x.dv_stride = t->v_stride;
     return x;
 }
 
@@ -91,8 +130,7 @@ static void back_normalize(const Back *x, const RefEnv *e, int keys) {
     ref_tape_clear(x->normalize, keys);
     for (int j = 0; j < keys; j++) {
         size_t row = ref_kv_row(t, e, t->key[j]);
-        double *dv = g->run->variant->v_in_k ? from(g->dk, row * (size_t)t->D)
-                                             : from(g->dv, row * (size_t)t->Dv);
+        double *dv = from(x->dv, row * (size_t)x->dv_stride);
         ref_tape_add(x->normalize, p->result, j,
                      inner(g, x->dout, ref_v_row(t, e, t->key[j]), t->Dv));
         add_to(g, dv, x->dout, ref_row_value(p, p->result, j).f, t->Dv);
@@ -113,8 +151,8 @@ static PairRow pair_row(const Back *x, const RefEnv *e, RowSide side, int row) {
     const RefRows *rows = &x->t->rows[side][row];
     int input = g->run->variant->rows[side].data[row].input;
     double *to = input >= 0         ? g->dinputs ? g->dinputs[input] : NULL
-                 : side == ROW_KEYS ? g->dk
-                                    : g->dq;
+                 : side == ROW_KEYS ? x->dk
+                                    : x->dq;
     size_t at = ref_row_place(x->t, e, rows);
     return (PairRow){rows->data + at, from(to, at), rows->width};
 }
@@ -171,6 +209,9 @@ static void back_attention(Arena *a, const RefGrad *g) {
     for (int b = 0; b < t.B; b++)
         for (int h = 0; h < t.H; h++)
             for (int i = 0; i < t.Sq; i++) back_row(&x, b, h, i);
+    back_elements(a, g, &t, CLAUSE_A_QUERY, x.dq, g->dq);
+    back_elements(a, g, &t, CLAUSE_A_KEY, x.dk, g->dk);
+    back_elements(a, g, &t, CLAUSE_A_VALUE, x.dv, g->run->variant->v_in_k ? g->dk : g->dv);
     for (int i = 0; g->apart && i < 4; i++) *g->apart += tapes[i] ? tapes[i]->apart : 0;
 }
 

@@ -37,6 +37,8 @@ typedef struct RefAttention {
     RefRows *rows[ROW_SIDES];           // one for each of the variant's
     RefDot *dot;                        // of the row's pairs, for each of the variant's dots
     TxValue *dots, *squares[ROW_SIDES]; // of the pair at hand
+    const double *q, *k, *v;            // as clauses give them
+    int v_stride;                       // from row to row of v
     bool rough;                         // a dot of this row is not exact
     bool near;                          // a score of this row is hardly finite
     RefTaken taken;
@@ -44,6 +46,17 @@ typedef struct RefAttention {
 } RefAttention;
 
 RefAttention ref_attention(Arena *a, const RefRun *r);
+// What a clause of q, k or v changes: the first `width` of `stride` elements of each row, [B, heads, rows].
+typedef struct RefElements {
+    ClauseId clause;
+    const double *from;
+    int32_t heads, rows;
+    int stride, width;
+} RefElements;
+RefElements ref_elements(const RefAttention *t, ClauseId clause);
+// Turns to row r, of all: its stored elements; and what the clause gives for one of them, e->d.
+const double *ref_elements_row(const RefAttention *t, const RefElements *x, int64_t r, RefEnv *e);
+TxValue ref_element(const RefProgram *p, RefEnv *e, double value);
 // Turns to row i of a head: its place in o's rows; e says where it is.
 size_t ref_row(RefAttention *t, RefEnv *e, int b, int h, int i);
 // The keys that take part for a query, and their modified scores; -1 where in another trial others do.

@@ -228,9 +228,10 @@ static void unknown_name(Resolve *r, const char *what, AstName name) {
                    what, name.s);
     else {
         const char *module = sema_library_module(s, name.s);
-        const char *hint = module      ? arena_printf(s->arena, " (it is in %s: import it)", module)
-                           : in_clause ? variant_name_hint(s, r->body->name, name.s)
-                                       : NULL;
+        bool value = !strcmp(name.s, "v") && s->item->kind == AST_ATTENTION;
+        const char *hint = module ? arena_printf(s->arena, " (it is in %s: import it)", module)
+                           : in_clause && !value ? variant_name_hint(s, r->body->name, name.s)
+                                                 : NULL;
         if (!hint && in_clause && !strcmp(name.s, "v"))
             hint = " (values are not seen: they are summed by the weights, and 'output(o)' takes "
                    "the sum)";

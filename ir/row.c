@@ -106,7 +106,7 @@ void row_whole(RowProgram *p) {
 }
 
 bool row_is_plain(const RowProgram *p) {
-    return p->dots.n < 2 && p->rows[ROW_QUERIES].n < 2 && p->rows[ROW_KEYS].n < 2;
+    return !p->changes && p->dots.n < 2 && p->rows[ROW_QUERIES].n < 2 && p->rows[ROW_KEYS].n < 2;
 }
 
 static void line(Text *out, const char *what, const Ex *e, const ExNames *names) {
@@ -139,6 +139,8 @@ void row_print(Text *out, const RowProgram *p) {
     for (int i = 1; i < p->rows[ROW_KEYS].n; i++)
         if (ex_uses(p->modified, SYM_SQK, i))
             text_printf(out, "  sqnorm_k%d = %s\n", i, row_product_name(p, SYM_SQK, i));
+    if (p->channel[ROW_QUERIES]) line(out, "q's channels times", p->channel[ROW_QUERIES], &names);
+    if (p->channel[ROW_KEYS]) line(out, "k's channels times", p->channel[ROW_KEYS], &names);
     line(out, "score", p->score, &names);
     line(out, "s", p->modified, &names);
     line(out, "mask", p->mask, &names);

@@ -95,6 +95,10 @@ typedef struct RowProgram {
     // What the numbers of DOT, and of SQQ and SQK, mean. The first ones are all of q and k, and dot(q, k).
     VEC(RowOperand) rows[ROW_SIDES];
     VEC(RowDot) dots;
+    // Clauses change the elements of q, k or v. Factors of whole rows are in the formulas; those of a
+    // channel of q, and of k, are over b, h and d, the channel; NULL: none.
+    bool changes;
+    const Ex *channel[ROW_SIDES];
     SizeNames sizes;
     VEC(RowInput) inputs;
     const Ex *score;    // f32 over DOT, SQQ, SQK and indices: the raw relevance
@@ -113,7 +117,7 @@ ExNames row_names(const RowProgram *p);
 // "dot(q, k)", "dot(q[0:64], k_pe) + ..."; "sqnorm(k)": of the program that the symbol is of. NULL: another symbol.
 const char *row_product_name(const RowProgram *p, ExSym sym, int index);
 void row_whole(RowProgram *p); // gives it the first rows, of D, and dots: it has none yet
-// Whether the products are dot(q, k), sqnorm(q) and sqnorm(k) alone.
+// Whether the products are dot(q, k), sqnorm(q) and sqnorm(k) alone, of q, k and v as they are.
 bool row_is_plain(const RowProgram *p);
 
 #endif

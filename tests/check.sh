@@ -91,7 +91,8 @@ run env QUICK=1 "$build/tests/check_gcn" tests/tile/sums.tile
 run env QUICK=1 "$build/tests/check_gcn" tests/run/share.attn
 run "$build/tests/check_run" tests/run mla
 run "$build/tests/check_run" tests/run row_inputs
-run env QUICK=1 "$build/tests/check_gcn" tests/run/mla.attn tests/run/row_inputs.attn --dtype=bf16
+run "$build/tests/check_run" tests/run row_norms
+run env QUICK=1 "$build/tests/check_gcn" tests/run/mla.attn tests/run/row_inputs.attn tests/run/row_norms.attn --dtype=bf16
 run "$build/tests/check_gcn" stdlib/softmax.attn --target=gfx1100 --dtype=bf16 -DD=9 -DDv=7 # rows that are no whole pieces
 run env QUICK=1 "$build/tests/check_gcn" tests/tile/backward_apart.tile
 for f in causal attention_sink; do # the backward from source

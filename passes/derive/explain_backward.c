@@ -157,7 +157,9 @@ static void share_all(Explain *x, const Backward *b) {
 void explain_backward(Explain *x) {
     const Stream *s = x->s;
     if (!row_is_plain(s->row)) {
-        say_section(x, "backward", "the gradients of row inputs and slices are not derived");
+        say_section(x, "backward",
+                    "the gradients of row inputs, of slices and through clauses of q, k and v are "
+                    "not derived");
         return;
     }
     const Backward *b = with_names(x, pass_backward(x->arena, s->written, NULL));

@@ -744,10 +744,10 @@ static bool accepts(const Backward *back, Diags *diags) {
                    "the gradient of '%s' has no kernel yet: its v is in k ('share v = k')",
                    row->name);
     else if (!row_is_plain(row))
-        diag_error(
-            diags, row->span,
-            "the gradient of '%s' has no kernel yet: its score is made of row inputs or slices",
-            row->name);
+        diag_error(diags, row->span,
+                   "the gradient of '%s' has no kernel yet: it has row inputs, slices or clauses "
+                   "of q, k and v",
+                   row->name);
     else if (back->aggregate)
         diag_error(diags, row->output->span,
                    "the gradient of '%s' has no kernel yet: its output is no multiple of what is "

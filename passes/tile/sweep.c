@@ -100,15 +100,34 @@ static void bind_squares(Build *b, RowSide side) {
                               build_row_columns(b, side, i)));
 }
 
+// The query's row times what multiplies its channels and those of the key that it meets.
+static TileValue *scaled_query(Build *b, const int *row) {
+    TileValue *q = b->tile[ROW_QUERIES][row[ROW_QUERIES]];
+    ExPool *x = b->pool;
+    AxisRole columns = build_row_columns(b, ROW_QUERIES, row[ROW_QUERIES]);
+    const Ex *factor = NULL;
+    for (int side = 0; side < ROW_SIDES; side++) {
+        const RowOperand *r = &b->row->rows[side].data[row[side]];
+        const Ex *channel = b->row->channel[side];
+        if (!channel || r->input >= 0) continue;
+        const Ex *at = ex_2(x, EX_ADD, build_pos(b, columns), ex_i32(x, r->from));
+        channel = ex_subst(x, channel, SYM_D_IDX, 0, at);
+        factor = factor ? ex_2(x, EX_MUL, factor, channel) : channel;
+    }
+    if (!factor) return q;
+    TileOp *map = build_open_map(b, AX_M, columns, b->row->span);
+    const Ex *e = ex_2(x, EX_MUL, pass_operand(b->p, map, q), build_resolve(b, map, factor));
+    return pass_out(b->p, b->k, map, "q", q->dtype, e, EX_CONST, 0);
+}
+
 // The products of some pairs of rows, one after the other.
 static TileValue *chain(Build *b, int dot) {
     const RowDot *d = &b->row->dots.data[dot];
     TileValue *sum = NULL;
     for (int i = 0; i < d->pairs.n; i++) {
         const int *row = d->pairs.data[i].row;
-        sum =
-            mma(b, "dot", b->tile[ROW_QUERIES][row[ROW_QUERIES]], b->tile[ROW_KEYS][row[ROW_KEYS]],
-                sum, AX_N, ex_sym(b->pool, SYM_DOT, dot, EX_F32));
+        sum = mma(b, "dot", scaled_query(b, row), b->tile[ROW_KEYS][row[ROW_KEYS]], sum, AX_N,
+                  ex_sym(b->pool, SYM_DOT, dot, EX_F32));
     }
     return sum;
 }
@@ -234,8 +253,10 @@ static TileValue *advance_acc(Build *b, Sweep *w) {
     bool narrow = b->p->dtype == DT_F16 || b->p->dtype == DT_BF16;
     advance_shifts_of(b, w, s->elem, s->shift);
     int mark = b->env.n;
-    TileValue *weights =
-        build_map(b, "p", narrow ? b->p->dtype : DT_F32, AX_M, AX_N, begin_element(b, s->elem));
+    const Ex *elem = begin_element(b, s->elem);
+    if (b->row->changes && ex_uses(elem, SYM_KV_IDX, 0)) // factors of values that no sequence has
+        elem = ex_select(b->pool, ex_symbol(b->pool, SYM_MASK), elem, ex_f32(b->pool, 0));
+    TileValue *weights = build_map(b, "p", narrow ? b->p->dtype : DT_F32, AX_M, AX_N, elem);
     b->env.n = mark;
     TileValue *sum = w->acc, *by = moved_by(b, w, s->shift, s->scale);
     if (by) {

@@ -794,10 +794,27 @@ for name in mla row_inputs; do # rows beside q and k
 done
 gives 1 check "$top/tests/run/row_inputs.attn" --shape=H=4,Hkv=2 --phase=bwd
 sed 's/share v = k;//' "$top/tests/run/row_inputs.attn" >rows.attn
+changes() { # changes CLAUSE SCORE: an attention with the clause
+    echo "attention changes { dim D = 8; input g: f32[D, Sk]; $1 score(q, k) = $2; normalize(s) = s; output(o) = o * sqnorm(o); }" >changes.attn
+    gives 1 check changes.attn
+}
+changes 'query(q) = q + 1;' 'dot(q, k)'
+says err "what 'query' gives is a multiple of the element"
+changes 'key(k, b, h, j, d) = k * g[d, j];' 'dot(q, k)'
+says err "a factor of 'key' that depends on position and channel together has no kernel yet"
+changes 'value(v) = v * sqnorm(v);' 'dot(q, k)'
+says err "'value' has no sqnorm"
+changes 'value(v, b, h, j, d) = v * (d + 1);' 'dot(q, k)'
+says err 'sqnorm(o) of values whose channels have factors of their own'
+changes 'query(q, b, h, i, d) = q * (d + 1);' 'dot(q, k) + sqnorm(q)'
+says err "sqnorm in 'score' of a row whose channels have factors of their own"
+gives 0 check "$top/tests/run/row_norms.attn" --dtype=bf16 --shape=B=2,H=4,Hkv=2,Sq=7,Sk=130
+gives 1 check "$top/tests/regress/clauses.attn" --phase=bwd
+says err 'it has row inputs, slices or clauses of q, k and v'
 gives 1 check rows.attn --phase=bwd
-says err "its score is made of row inputs or slices"
+says err "it has row inputs, slices or clauses of q, k and v"
 gives 0 explain rows.attn
-says out 'the gradients of row inputs and slices are not derived'
+says out 'the gradients of row inputs, of slices and through clauses'
 says out '(dot(q[0:40], k[24:64]) + dot(a, c))'
 gives 1 rows.attn --dtype=f16 -o rows.ptx --target=sm_80
 says err "'a' is bf16, and on sm_80 q and k are f16 here: products are of one type"

@@ -159,7 +159,7 @@ if [ $? -eq 0 ]; then ok; else bad "sequences against dense runs"; tail -n 3 err
 
 # ---- the library against the reference
 cd "$top" || exit 1
-for line in $("$top/tests/serving.sh" some $(grep -l '^attention' stdlib/*.attn) tests/run/mla.attn tests/run/row_inputs.attn | tr ' ' '|'); do
+for line in $("$top/tests/serving.sh" some $(grep -l '^attention' stdlib/*.attn) tests/run/mla.attn tests/run/row_inputs.attn tests/regress/clauses.attn | tr ' ' '|'); do
     set -- $(echo "$line" | tr '|' ' ')
     file=$1 cases=$2
     shift 2

@@ -265,7 +265,7 @@ static bool read_request(Steps *t) {
     t->Dv = p->row->Dv;
     t->columns = t->Dv < MOST_COLUMNS ? t->Dv : MOST_COLUMNS;
     if (!row_is_plain(p->row))
-        return pane_wrong(p, "this shows no scores of row inputs and slices");
+        return pane_wrong(p, "this shows no row inputs, slices or clauses of q, k and v");
     if (t->keys > MOST_KEYS) return pane_wrong(p, "Sk is at most %d", MOST_KEYS);
     if (!n[SIZE_SQ]) return pane_wrong(p, "there is no row: Sq is 0");
     if (!pane_int(p, "row", 0, n[SIZE_SQ] - 1, n[SIZE_SQ] - 1, &t->row) ||
