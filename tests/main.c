@@ -1,11 +1,6 @@
 // main.c: runs the unit tests: those of tests/unit/<name>.c are the suite <name>.
 #include "tests/unit/test.h"
 
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 typedef struct Test {
     const char *file;
     const TTest *test;

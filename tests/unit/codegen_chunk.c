@@ -4,8 +4,6 @@
 #include "passes/passes.h"
 #include "tests/unit/tile_util.h"
 
-#include <stdlib.h>
-
 typedef struct Rec { // of one head: what a step reads, and the state
     int t, D, Dv;
     const double *q, *k, *v;

@@ -5,9 +5,6 @@
 #include "passes/tile/rewrite.h"
 #include "tests/unit/tile_util.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 // ---- pages
 
 enum { PAGES = 4, PAGE = 3, HEADS = 2, PLACES = 8, COLUMNS = 20 };

@@ -3,8 +3,6 @@
 #include "codegen/jit.h"
 #include "codegen_util.h"
 
-#include <string.h>
-
 enum { MOST = 64 };
 
 typedef struct Grid {

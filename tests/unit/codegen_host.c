@@ -4,7 +4,6 @@
 #include "codegen_util.h"
 #include "pass_util.h"
 
-#include <stdlib.h>
 #include <time.h>
 
 // What the host's code of p leaves against what the interpreter does of `of`: p itself, or what it was made from.

@@ -2,7 +2,6 @@
 // and its metadata says how to launch it.
 #include "ptx_util.h"
 
-#include <stdlib.h>
 #include <time.h>
 
 static char *compile(Arena *a, const char *text, Dtype t) {

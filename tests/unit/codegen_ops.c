@@ -5,7 +5,6 @@
 #include "ir/expr_ops.h"
 
 #include <limits.h>
-#include <stdlib.h>
 
 typedef struct Case {
     ExOp op;

@@ -4,7 +4,6 @@
 #include "ir/tile_places.h"
 #include "ptx_util.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 // (Inlined, gcc takes what it gives for a pointer to the variable that it came in.)

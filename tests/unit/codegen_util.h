@@ -9,10 +9,7 @@
 #include "runtime/abi.h"
 #include "tests/unit/test.h"
 
-#include <math.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -7,9 +7,6 @@
 #include "passes/derive/backward.h"
 #include "passes/derive/differentiate.h"
 
-#include <math.h>
-#include <stdio.h>
-
 enum { KEYS = 9, COLUMNS = 3, MAX_R = 16 };
 
 // ---- a row and what its outputs weigh

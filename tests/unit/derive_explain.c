@@ -3,9 +3,6 @@
 #include "passes/derive/explain.h"
 #include "tests/unit/test.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const Ex *read(RowProgram *p, const char *s) {
     ExNames names = row_names(p);
     const Ex *e = ex_parse(p->pool, &s, &names, NULL);

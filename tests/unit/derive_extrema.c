@@ -6,9 +6,6 @@
 #include "passes/derive/tame.h"
 #include "tests/unit/test.h"
 
-#include <math.h>
-#include <string.h>
-
 static const char *symbol_name(void *ctx, ExSym sym, int index) {
     (void)ctx, (void)sym, (void)index;
     return NULL;

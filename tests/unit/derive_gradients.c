@@ -6,8 +6,6 @@
 #include "tests/unit/test.h"
 
 #include <glob.h>
-#include <math.h>
-#include <string.h>
 
 enum { MOST = 16 };
 

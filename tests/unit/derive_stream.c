@@ -9,10 +9,6 @@
 #include "ir/stream_eval.h"
 #include "passes/derive/magnitude.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { KEYS = 24, MAX_R = 16, MAX_STATES = 40 };
 
 // ---- evaluation

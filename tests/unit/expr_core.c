@@ -2,10 +2,6 @@
 #include "ir/expr_ops.h"
 #include "tests/unit/test.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 typedef struct Fix {
     Arena *a;
     ExPool *p;

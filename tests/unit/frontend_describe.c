@@ -4,8 +4,6 @@
 #include "frontend/frontend.h"
 #include "tests/unit/test.h"
 
-#include <string.h>
-
 // What a source of this text is told; NULL: nothing.
 static const char *mistake(Arena *a, const char *text) {
     Diags d = diag_list(a);

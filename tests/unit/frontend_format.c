@@ -5,9 +5,6 @@
 #include "tests/unit/test.h"
 
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char *const folders[] = {"stdlib", "tests/lang", "tests/lang/lib", "tests/regress"};
 

@@ -3,8 +3,6 @@
 #include "frontend/frontend.h"
 #include "tests/unit/test.h"
 
-#include <string.h>
-
 typedef struct Load {
     Arena *a;
     Diags d;

@@ -3,10 +3,6 @@
 #include "frontend/names.h"
 #include "tests/unit/test.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 TEST(arena_is_zeroed_and_aligned) {
     Arena *a = arena_new();
     for (size_t n = 0; n < 100000; n = n * 3 + 1) {

@@ -7,7 +7,6 @@
 #include "runtime_fixture.h"
 #include "tests/unit/test.h"
 #include <stdarg.h>
-#include <stdio.h>
 
 static struct Gpu { // one test at a time runs
     char log[2000];

@@ -3,9 +3,6 @@
 #include "ir/layout.h"
 #include "tests/unit/test.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const char *const names[] = {"M", "N", "K"};
 
 static Layout read(const char *text) {

@@ -4,7 +4,6 @@
 #include "tests/unit/test.h"
 
 #include <float.h>
-#include <math.h>
 
 static const TargetId targets[] = {TARGET_HOST, TARGET_SM80, TARGET_GFX942};
 static const float ends[] = {88.8f,    88.72284f, 88.72283f, 87.4f,   127,      200,

@@ -4,8 +4,6 @@
 // what they need is what the chip has.
 #include "pass_util.h"
 
-#include <stdlib.h>
-
 static const TargetId ids[] = {TARGET_GFX90A, TARGET_GFX942, TARGET_GFX1100};
 static const PuTiles tiles = {4, 3};
 

@@ -6,9 +6,6 @@
 #include "passes/simplify/simplify.h"
 #include "tests/unit/test.h"
 
-#include <math.h>
-#include <string.h>
-
 static const Ex *read(ExPool *p, const char *text) {
     const char *error = NULL;
     const Ex *e = ex_parse(p, &text, NULL, &error);

@@ -4,9 +4,6 @@
 #include "passes/schedule/expand.h"
 #include "tests/unit/tile_util.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { MOST_KEYS = 17, TILES = 3, QUERIES = 4 * TILES };
 
 static const char ring[] = "tests/tile/assigned_ring.tile";

@@ -3,8 +3,6 @@
 // copies are waited for, buffers are not overwritten while they are read.
 #include "pass_util.h"
 
-#include <stdlib.h>
-
 static const PuTiles tiles = {4, 3};
 
 static TileProgram *shaped(Arena *a, const Stream *s, bool split) {

@@ -5,9 +5,6 @@
 #include "passes/schedule/sm90.h"
 #include "tests/unit/pass_util.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const PuTiles tiles = {4, 3};
 
 static PassOptions options(void) {

@@ -12,10 +12,6 @@
 #include "tests/unit/tile_util.h"
 
 #include <dirent.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef enum PuStage {
     PU_BUILT,

@@ -9,10 +9,6 @@
 #include "passes/derive/chunk.h"
 #include "tests/unit/test.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 // ---- the library's
 
 static const char *const ru_names[] = {"linear_attention",

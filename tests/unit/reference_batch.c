@@ -4,9 +4,6 @@
 #include "frontend/frontend.h"
 #include "tests/unit/test.h"
 
-#include <math.h>
-#include <string.h>
-
 enum { H = 4, HKV = 2, D = 5, DV = 3, MOST = 8 };
 #define POISON (-12345.0)
 

@@ -5,8 +5,6 @@
 #include "tests/unit/test.h"
 
 #include <glob.h>
-#include <math.h>
-#include <string.h>
 
 enum { MOST_SIZES = 16, MOST_INPUTS = 8, MOST_EMITS = 4, TRIED = 12 };
 

@@ -4,9 +4,6 @@
 #include "frontend/reference.h"
 #include "tests/unit/test.h"
 
-#include <math.h>
-#include <string.h>
-
 enum { B = 2, H = 4, HKV = 2, SQ = 3, SK = 7, D = 5, DV = 3 };
 
 static double *random_array(Arena *a, int n, uint32_t seed) {

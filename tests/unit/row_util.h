@@ -7,8 +7,6 @@
 #include "ir/row.h"
 #include "tests/unit/test.h"
 
-#include <string.h>
-
 static inline const Ex *read(RowProgram *p, const char *s) {
     ExNames names = row_names(p);
     const char *error = NULL;

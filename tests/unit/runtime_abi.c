@@ -2,8 +2,6 @@
 #include "runtime_fixture.h"
 #include "tests/unit/test.h"
 #include <elf.h>
-#include <stdlib.h>
-#include <string.h>
 
 // ---- bytes
 

@@ -2,8 +2,6 @@
 #include "runtime/attn.h"
 #include "runtime/rt.h"
 #include "tests/unit/test.h"
-#include <stdlib.h>
-#include <string.h>
 
 enum { FIX_D = 4, FIX_DV = 2 };
 enum { TQ, TK, TV, TO, TQ_START, TFIRST, TSECOND, TQ_OFFSET, TENSORS };

@@ -5,9 +5,6 @@
 #include "ir/expr_ops.h"
 #include "tests/unit/test.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 static const Ex *read(ExPool *p, const char *s) {
     const char *error = NULL;
     const Ex *e = ex_parse(p, &s, NULL, &error);

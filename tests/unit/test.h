@@ -4,13 +4,19 @@
 //     TEST_EACH(name, from, to) { ... }   for each number _i from `from` on, below `to`
 //
 // and with ARENA_ before it, it has an arena `a` of its own, which is freed behind it. The tests of a file are a suite.
+// What a test needs of the standard library is here, too.
 #ifndef TESTS_UNIT_TEST_H
 #define TESTS_UNIT_TEST_H
 
 #include "ir/arena.h"
 
 #include <check.h>
+#include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 void test_add(const char *file, const TTest *test, int from, int to); // main.c
 

@@ -3,9 +3,6 @@
 #include "ir/tile_eval.h"
 #include "tests/unit/tile_util.h"
 
-#include <math.h>
-#include <string.h>
-
 static const char *const scale_text =
     "program scale algorithm target host dtype f32 dims D=4 Dv=4\n"
     "size splits = min(16, (workers + B))\n"

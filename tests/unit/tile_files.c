@@ -13,9 +13,6 @@
 #include "tests/unit/tile_util.h"
 
 #include <dirent.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define FOLDER "tests/tile"
 

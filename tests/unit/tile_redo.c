@@ -3,9 +3,6 @@
 #include "ir/tile_eval.h"
 #include "tests/unit/tile_util.h"
 
-#include <math.h>
-#include <string.h>
-
 static TileProgram *parse(Arena *a, const char *text, Diags *diags) {
     *diags = diag_list(a);
     TileProgram *p = tile_parse(a, text, strlen(text), diags);

@@ -5,9 +5,6 @@
 #include "ir/tile.h"
 #include "tests/unit/test.h"
 
-#include <stdio.h>
-#include <string.h>
-
 // A file, which the caller may change.
 static inline char *tu_file(Arena *a, const char *path) {
     FILE *f = fopen(path, "rb");

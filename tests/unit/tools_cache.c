@@ -3,7 +3,6 @@
 #include "tests/unit/pass_util.h"
 #include "tools/cache.h"
 
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

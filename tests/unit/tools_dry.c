@@ -2,7 +2,6 @@
 // and what the rates make of it.
 #include "tests/unit/test.h"
 #include "tools/dry.h"
-#include <string.h>
 
 // Two loops in one: the first, over full tiles, skips a block now and then; the second has a test.
 // A third has no product, and neither has what is around them.

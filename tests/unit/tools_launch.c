@@ -6,10 +6,6 @@
 #include "tools/launch.h"
 #include "tools/oracle.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static const char source[] =

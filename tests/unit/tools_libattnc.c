@@ -2,9 +2,6 @@
 #include "runtime/attn.h"
 #include "tests/unit/test.h"
 #include "tools/libattnc.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char source[] =
     "import std.normalization;\n"

@@ -2,9 +2,6 @@
 #include "tests/unit/test.h"
 #include "tools/files.h"
 #include "tools/npy.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 // A file with this header text and these bytes of data.

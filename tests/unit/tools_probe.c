@@ -4,9 +4,6 @@
 #include "runtime/gpu.h"
 #include "tests/unit/test.h"
 #include "tools/probe.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static struct Fake {
