@@ -49,13 +49,8 @@ static void differentiate(Case *c, uint32_t seed, bool ends) {
     c->dinputs = ARENA_ARRAY(x->a, double *, x->v->inputs.n + 1);
     for (int i = 0; i < x->v->inputs.n; i++)
         c->dinputs[i] = ARENA_ARRAY(x->a, double, count(c, &x->v->inputs.data[i]) + 1);
-    RefRun r = {.variant = x->v,
-                .sizes = n,
-                .q = x->q,
-                .k = x->k,
-                .v = x->values,
-                .inputs = x->inputs,
-                .state0 = x->state0};
+    RefRun r = ref_of(x->v, n, x->q, x->k, x->values, x->inputs, NULL);
+    r.state0 = x->state0;
     RefGrad g = {.run = &r,
                  .d_o = c->d_o,
                  .dstate = c->dstate,

@@ -56,11 +56,10 @@ ARENA_TEST(inside) {
     Variant *v;
     const Stream *s = pu_stream(a, "stdlib/softmax.attn", NULL, 8, &v);
     const TileProgram *p = scheduled(a, s);
-    Text t = text_new(a);
-    tile_print(&t, p);
-    const char *promise = strstr(t.s, " inside -> %k_buf"), *none = strstr(t.s, "] -> %v_buf");
+    const char *t = tu_printed(a, p);
+    const char *promise = strstr(t, " inside -> %k_buf"), *none = strstr(t, "] -> %v_buf");
     ck_assert(promise && none);
-    const char *wrong = arena_printf(a, "%.*s] inside%s", (int)(none - t.s), t.s, none + 1);
+    const char *wrong = arena_printf(a, "%.*s] inside%s", (int)(none - t), t, none + 1);
     Diags diags = diag_list(a);
     TileProgram *q = tile_parse(a, wrong, strlen(wrong), &diags);
     int32_t size[64] = {0};

@@ -83,12 +83,9 @@ static void check_one(const Case *c, const int32_t *launch, const char *what) {
         if (t->role == TENSOR_GRAD)
             dinputs[t->index] = ARENA_ARRAY(c->a, double, tile_tensor_elements(t, y->size) + 1);
     }
-    RefRun run = {.variant = c->v,
-                  .sizes = y->size,
-                  .q = x->tensor[named(c->forward, "q")],
-                  .k = x->tensor[named(c->forward, "k")],
-                  .v = x->tensor[named(c->forward, "v")],
-                  .inputs = inputs};
+    RefRun run =
+        ref_of(c->v, y->size, x->tensor[named(c->forward, "q")], x->tensor[named(c->forward, "k")],
+               x->tensor[named(c->forward, "v")], inputs, NULL);
     RefGrad g = {.run = &run,
                  .d_o = y->tensor[named(c->backward, "do")],
                  .demits = demits,

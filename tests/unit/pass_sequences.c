@@ -12,9 +12,8 @@ static double error_of(Arena *a, const Variant *v, const TileProgram *p, const L
 }
 
 static void show(Arena *a, const TileProgram *p) {
-    Text t = text_new(a);
-    tile_print(&t, p);
-    fprintf(stderr, "%s\n", t.s);
+    const char *t = tu_printed(a, p);
+    fprintf(stderr, "%s\n", t);
 }
 
 static void check(Arena *a, const Variant *v, const TileProgram *p, const Launch *l, double may,

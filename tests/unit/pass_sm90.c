@@ -180,15 +180,14 @@ ARENA_TEST(narrow_conditions_are_needed) {
     Real r = real_program(a, "stdlib/causal.attn", NULL, 64,
                           "warpgroups=2,keys=96,narrow=64,fixed_shift=0");
     TileProgram *before = pass_algorithm(a, r.s, &r.o);
-    Text t = text_new(a);
-    tile_print(&t, r.p);
+    const char *t = tu_printed(a, r.p);
     int32_t size[64] = {0};
     pu_sizes(r.v, size, l[0], l[1], l[2], l[3], l[4], l[5]);
     TileData *x = tile_data_random(a, before, size, 3, 7);
     Diags diags = diag_list(a);
     ck_assert(tile_eval(before, x, true, &diags));
     int n = 0;
-    for (const char *text; (text = always(a, t.s, n)); n++) {
+    for (const char *text; (text = always(a, t, n)); n++) {
         TileProgram *p = tile_parse(a, text, strlen(text), &diags);
         ck_assert_msg(p && tile_verify(p, &diags), "%s", text);
         TileData *y = tile_data_random(a, p, size, 3, 7);

@@ -3,12 +3,11 @@
 #ifndef TESTS_UNIT_PASS_UTIL_H
 #define TESTS_UNIT_PASS_UTIL_H
 
-#include "frontend/frontend.h"
-#include "frontend/reference.h"
 #include "ir/tile_eval.h"
 #include "passes/passes.h"
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
+#include "tests/unit/ref_util.h"
 #include "tests/unit/tile_util.h"
 
 #include <dirent.h>
@@ -162,14 +161,10 @@ static inline TileData *pu_reference(Arena *a, const Variant *v, const TileProgr
         y->tensor[i] = ARENA_ARRAY(a, double, tile_tensor_elements(t, x->size) + 1);
         if (t->role == TENSOR_EMIT) emits[t->index] = y->tensor[i];
     }
-    RefRun r = {.variant = v,
-                .sizes = x->size,
-                .q = x->tensor[pu_tensor(p, TENSOR_Q, 0)],
-                .k = x->tensor[pu_tensor(p, TENSOR_K, 0)],
-                .v = x->tensor[pu_tensor(p, TENSOR_V, 0)],
-                .inputs = inputs,
-                .o = y->tensor[pu_tensor(p, TENSOR_O, 0)],
-                .emits = emits};
+    RefRun r = ref_of(v, x->size, x->tensor[pu_tensor(p, TENSOR_Q, 0)],
+                      x->tensor[pu_tensor(p, TENSOR_K, 0)], x->tensor[pu_tensor(p, TENSOR_V, 0)],
+                      inputs, y->tensor[pu_tensor(p, TENSOR_O, 0)]);
+    r.emits = emits;
     ck_assert(ref_check(&r) == NULL);
     ref_run(&r);
     return y;

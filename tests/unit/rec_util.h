@@ -3,11 +3,9 @@
 #ifndef TESTS_UNIT_REC_UTIL_H
 #define TESTS_UNIT_REC_UTIL_H
 
-#include "frontend/frontend.h"
-#include "frontend/reference.h"
-#include "ir/read.h"
 #include "passes/derive/chunk.h"
-#include "tests/unit/test.h"
+#include "tests/unit/ref_util.h"
+#include "tests/unit/tile_util.h"
 
 // ---- the library's
 
@@ -24,13 +22,7 @@ static const char *const ru_names[] = {"linear_attention",
 enum { RU_NAMES = sizeof ru_names / sizeof *ru_names };
 
 static inline const char *ru_library(Arena *a, const char *name) {
-    void *text;
-    size_t n;
-    const char *why = read_file(arena_printf(a, "stdlib/%s.attn", name), 1 << 20, &text, &n);
-    ck_assert_msg(!why, "%s: %s", name, why);
-    char *copy = arena_strndup(a, text, n);
-    free(text);
-    return copy;
+    return tu_file(a, arena_printf(a, "stdlib/%s.attn", name));
 }
 
 // ---- a recurrence with its tensors
@@ -73,12 +65,7 @@ static inline ExValue ru_load(void *ctx, const Ex *e, const int32_t *index) {
 }
 
 static inline void ru_compile(RuCase *x, const char *text) {
-    Diags d = diag_list(x->a);
-    FeStatus status;
-    FeOptions o = {.path = "r.attn", .text = text, .text_bytes = strlen(text), .stdlib = "stdlib"};
-    Module *m = fe_load(x->a, &d, &o, &status);
-    ck_assert_msg(status == FE_OK, "%s\n%s", d.first ? d.first->message : "", text);
-    x->v = m->variants.data[0];
+    x->v = ref_compile(x->a, text);
     x->rec = fe_lower_recurrence(x->a, x->v);
     x->c = pass_chunk(x->rec);
 }
@@ -125,15 +112,8 @@ static inline void ru_reference(RuCase *x) {
     int64_t heads = (int64_t)n[RSIZE_B] * n[RSIZE_H];
     x->o = ARENA_ARRAY(x->a, double, heads *n[RSIZE_S] * x->v->Dv + 1);
     x->state = ARENA_ARRAY(x->a, double, heads * x->v->D * x->v->Dv + 1);
-    RefRun r = {.variant = x->v,
-                .sizes = n,
-                .q = x->q,
-                .k = x->k,
-                .v = x->values,
-                .inputs = x->inputs,
-                .o = x->o,
-                .state0 = x->state0,
-                .state = x->state};
+    RefRun r = ref_of(x->v, n, x->q, x->k, x->values, x->inputs, x->o);
+    r.state0 = x->state0, r.state = x->state;
     ck_assert_ptr_null(ref_check(&r));
     ref_run(&r);
 }

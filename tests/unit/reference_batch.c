@@ -1,27 +1,10 @@
 // The reference over ragged and paged batches, against dense runs of each sequence whose arrays are put
 // together here, row by row; and what is clamped.
 #include "frontend/reference_batch.h"
-#include "frontend/frontend.h"
-#include "tests/unit/test.h"
+#include "tests/unit/ref_util.h"
 
 enum { H = 4, HKV = 2, D = 5, DV = 3, MOST = 8 };
 #define POISON (-12345.0)
-
-static double *random_array(Arena *a, int64_t n, uint32_t seed) {
-    double *x = ARENA_ARRAY(a, double, n + 1);
-    for (int64_t i = 0; i < n; i++) x[i] = test_uniform(&seed);
-    return x;
-}
-
-static Variant *compile(Arena *a, const char *text) {
-    Diags d = diag_list(a);
-    FeStatus status;
-    FeOptions o = {
-        .path = "batch.attn", .text = text, .text_bytes = strlen(text), .stdlib = "stdlib"};
-    Module *m = fe_load(a, &d, &o, &status);
-    ck_assert_msg(status == FE_OK, "%s", d.first ? d.first->message : "");
-    return m->variants.data[0];
-}
 
 // Everything that a sequence has of its own: its place in the batch, lengths, inputs of keys and of queries.
 static const char all_kinds[] =
@@ -69,15 +52,15 @@ static void same(const double *got, const double *want, int64_t n, const char *w
 
 static void compare(const Case *c) {
     Arena *a = arena_new();
-    const Variant *v = compile(a, all_kinds);
+    const Variant *v = ref_compile(a, all_kinds);
     int B = c->x.B, Tq = c->queries, keys = c->keys;
-    double *q = random_array(a, Tq * H * D, 1), *k = random_array(a, keys * HKV * D, 2),
-           *val = random_array(a, keys * HKV * DV, 3);
-    double *in[INPUTS] = {[BIAS] = random_array(a, keys * H, 4),
-                          [GATE] = random_array(a, Tq, 5),
-                          [SLOPE] = random_array(a, H, 6),
-                          [SCALE] = random_array(a, B, 7),
-                          [SHIFT] = random_array(a, 64, 8)};
+    double *q = ref_numbers(a, Tq * H * D, 1), *k = ref_numbers(a, keys * HKV * D, 2),
+           *val = ref_numbers(a, keys * HKV * DV, 3);
+    double *in[INPUTS] = {[BIAS] = ref_numbers(a, keys * H, 4),
+                          [GATE] = ref_numbers(a, Tq, 5),
+                          [SLOPE] = ref_numbers(a, H, 6),
+                          [SCALE] = ref_numbers(a, B, 7),
+                          [SHIFT] = ref_numbers(a, 64, 8)};
     int32_t *doc = ARENA_ARRAY(a, int32_t, keys + 1), owners[64] = {0};
     for (int i = 0; i < keys; i++) doc[i] = i % 5;
     const void *inputs[INPUTS] = {in[BIAS], in[GATE], in[SLOPE], doc, in[SCALE], in[SHIFT]};
@@ -90,15 +73,8 @@ static void compare(const Case *c) {
     RefBatch x = c->x;
     x.extent = extent;
     int64_t pairs = 0, expected_pairs = 0;
-    RefRun r = {.variant = v,
-                .sizes = sizes,
-                .q = q,
-                .k = k,
-                .v = val,
-                .inputs = inputs,
-                .o = o,
-                .emits = emits,
-                .pairs = &pairs};
+    RefRun r = ref_of(v, sizes, q, k, val, inputs, o);
+    r.emits = emits, r.pairs = &pairs;
     ref_batch_run(&x, &r, owners);
     for (int b = 0; b < B; b++) {
         int Sq = c->Sq[b], Sk = c->Sk[b], *row = ARENA_ARRAY(a, int, Sq + 1);
@@ -117,15 +93,11 @@ static void compare(const Case *c) {
         double *want = ARENA_ARRAY(a, double, Sq *H *DV + 1),
                *want_lse = ARENA_ARRAY(a, double, Sq *H + 1);
         double *want_emits[] = {want_lse};
-        RefRun dense = {.variant = v,
-                        .sizes = own_sizes,
-                        .inputs = own_inputs,
-                        .o = want,
-                        .emits = want_emits,
-                        .pairs = &expected_pairs,
-                        .q = turned(a, slice(a, q, Sq, row, H * D), Sq, H, D),
-                        .k = turned(a, slice(a, k, Sk, c->row[b], HKV * D), Sk, HKV, D),
-                        .v = turned(a, slice(a, val, Sk, c->row[b], HKV * DV), Sk, HKV, DV)};
+        RefRun dense = ref_of(v, own_sizes, turned(a, slice(a, q, Sq, row, H * D), Sq, H, D),
+                              turned(a, slice(a, k, Sk, c->row[b], HKV * D), Sk, HKV, D),
+                              turned(a, slice(a, val, Sk, c->row[b], HKV * DV), Sk, HKV, DV),
+                              own_inputs, want);
+        dense.emits = want_emits, dense.pairs = &expected_pairs;
         ref_run(&dense);
         double *got = turned(a, slice(a, o, Sq, row, H * DV), Sq, H, DV);
         same(got, want, Sq * H * DV, "o");
@@ -237,8 +209,8 @@ TEST(pages_of_one_row_and_no_pages) {
 // Another sequence's element goes by its own length and table; an empty one's is 0.
 ARENA_TEST(elements_of_other_sequences) {
     const Variant *v =
-        compile(a, "attention a { dim D = 1, Dv = 1; input f: f32[H, B, Sk]; score(q, k) = 0;\n"
-                   "modify(s, b, h, i, j) = f[h, b + 1, j + 1]; normalize(s) = s; }");
+        ref_compile(a, "attention a { dim D = 1, Dv = 1; input f: f32[H, B, Sk]; score(q, k) = 0;\n"
+                       "modify(s, b, h, i, j) = f[h, b + 1, j + 1]; normalize(s) = s; }");
     static const int32_t kv_len[] = {3, 2, 0, 1}, table[] = {0, 1, 2, 0, 0, 0, 3, 0};
     RefBatch x = {.paged = true,
                   .B = 4,
@@ -252,14 +224,8 @@ ARENA_TEST(elements_of_other_sequences) {
     const void *inputs[] = {f};
     int32_t sizes[] = {4, 1, 1, -1, -1, -1}, owners[4] = {0};
     RefOutside outside = {0};
-    RefRun r = {.variant = v,
-                .sizes = sizes,
-                .q = one,
-                .k = one,
-                .v = one,
-                .inputs = inputs,
-                .o = o,
-                .outside = &outside};
+    RefRun r = ref_of(v, sizes, one, one, one, inputs, o);
+    r.outside = &outside;
     ref_batch_run(&x, &r, owners);
     ck_assert(o[0] == 5 + 5 + 5); // of sequence 1, whose page is 2: elements 1, and twice the last
     ck_assert(o[1] == 0);         // of sequence 2, which is empty
@@ -270,7 +236,7 @@ ARENA_TEST(elements_of_other_sequences) {
 }
 
 ARENA_TEST(pairs_of_the_mask) {
-    const Variant *v = compile(
+    const Variant *v = ref_compile(
         a, "import std.mask;\nattention a { dim D = 1, Dv = 1; score(q, k) = 0; normalize(s) = s;\n"
            "mask(b, h, i, j) = causal(i, j); }");
     static const int32_t q_start[] = {0, 4, 5, 200}, kv_start[] = {0, 6, 6, 500};
@@ -282,7 +248,7 @@ ARENA_TEST(pairs_of_the_mask) {
     ck_assert(ref_batch_pairs(&x, &r, 0, 1 << 20) == all);
     ck_assert(fabs(ref_batch_pairs(&x, &r, 0, 4000) - all) < 0.02 * all);
     ck_assert(ref_batch_touched(&x, &r, 0, 1 << 20) == 1);
-    r.variant = compile(
+    r.variant = ref_compile(
         a, "import std.mask;\nattention a { dim D = 1, Dv = 1; score(q, k) = 0; normalize(s) = s;\n"
            "mask(b, h, i, j) = window(i, j, 5); }");
     // Of the last sequence 199 of 494 keys, of the first all 6, which have 4 queries.

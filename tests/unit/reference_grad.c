@@ -2,7 +2,7 @@
 // and recurrence of the library, others that have all that the language has, kinks, rows without
 // keys, and garbage behind masks.
 #include "tests/support/gradient.h"
-#include "tests/unit/test.h"
+#include "tests/unit/ref_util.h"
 
 #include <glob.h>
 
@@ -454,16 +454,8 @@ ARENA_TEST(open_kinks) {
         int32_t n[] = {1, 1, 1, 1, 2, 0};
         unsigned char row = 0, element = 0;
         RefOpen open = {.row = &row, .o = &element};
-        RefRun r = {.variant = v,
-                    .sizes = n,
-                    .q = q,
-                    .k = k,
-                    .v = val,
-                    .o = &o,
-                    .open = &open,
-                    .kinks = i & 1,
-                    .dot_error = 0x1p-20,
-                    .o_error = 1e-5};
+        RefRun r = ref_of(v, n, q, k, val, NULL, &o);
+        r.open = &open, r.kinks = i & 1, r.dot_error = 0x1p-20, r.o_error = 1e-5;
         ref_run(&r);
         ck_assert_msg(row == (cases[i / 2].open && (i & 1)), "%s, grain %g", body,
                       cases[i / 2].grain);

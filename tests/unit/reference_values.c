@@ -1,26 +1,8 @@
 // The reference against loops written out here for one variant of each kind, on random data of
 // awkward sizes; and against the row program's expressions, which are evaluated by other code.
-#include "frontend/frontend.h"
-#include "frontend/reference.h"
-#include "tests/unit/test.h"
+#include "tests/unit/ref_util.h"
 
 enum { B = 2, H = 4, HKV = 2, SQ = 3, SK = 7, D = 5, DV = 3 };
-
-static double *random_array(Arena *a, int n, uint32_t seed) {
-    double *x = ARENA_ARRAY(a, double, n);
-    for (int i = 0; i < n; i++) x[i] = test_uniform(&seed);
-    return x;
-}
-
-static Variant *compile(Arena *a, const char *text) {
-    Diags d = diag_list(a);
-    FeStatus status;
-    FeOptions o = {
-        .path = "reference.attn", .text = text, .text_bytes = strlen(text), .stdlib = "stdlib"};
-    Module *m = fe_load(a, &d, &o, &status);
-    ck_assert_msg(status == FE_OK, "%s", d.first ? d.first->message : "");
-    return m->variants.data[0];
-}
 
 static void near(double got, double want) {
     ck_assert_msg(fabs(got - want) <= 1e-12 * (1 + fabs(want)), "%.17g is not %.17g", got, want);
@@ -28,11 +10,11 @@ static void near(double got, double want) {
 
 ARENA_TEST(causal_softmax_in_groups) {
     const Variant *variant =
-        compile(a, "import std.normalization; import std.mask;\n"
-                   "attention a { dim D = 5, Dv = 3; score(q, k) = dot(q, k);\n"
-                   "mask(b, h, i, j) = causal(i, j); normalize(s) = softmax(s); }");
-    double *q = random_array(a, B * H * SQ * D, 1), *k = random_array(a, B * HKV * SK * D, 2);
-    double *v = random_array(a, B * HKV * SK * DV, 3), *o = ARENA_ARRAY(a, double, B *H *SQ *DV);
+        ref_compile(a, "import std.normalization; import std.mask;\n"
+                       "attention a { dim D = 5, Dv = 3; score(q, k) = dot(q, k);\n"
+                       "mask(b, h, i, j) = causal(i, j); normalize(s) = softmax(s); }");
+    double *q = ref_numbers(a, B * H * SQ * D, 1), *k = ref_numbers(a, B * HKV * SK * D, 2);
+    double *v = ref_numbers(a, B * HKV * SK * DV, 3), *o = ARENA_ARRAY(a, double, B *H *SQ *DV);
     double *lse = ARENA_ARRAY(a, double, B *H *SQ), *emits[] = {lse};
     int32_t sizes[] = {B, H, HKV, SQ, SK, SK - SQ};
     RefRun r = {.variant = variant, .sizes = sizes, .q = q, .k = k, .v = v, .o = o, .emits = emits};
@@ -53,7 +35,8 @@ ARENA_TEST(causal_softmax_in_groups) {
 }
 
 ARENA_TEST(sizes_are_checked) {
-    const Variant *v = compile(a, "attention a { dim D = 1; score(q, k) = 0; normalize(s) = s; }");
+    const Variant *v =
+        ref_compile(a, "attention a { dim D = 1; score(q, k) = 0; normalize(s) = s; }");
     int32_t sizes[] = {1, 3, 2, 1, 1, 0};
     RefRun r = {.variant = v, .sizes = sizes};
     ck_assert_ptr_nonnull(ref_check(&r));
@@ -64,9 +47,9 @@ ARENA_TEST(sizes_are_checked) {
 }
 
 ARENA_TEST(mask_alone) {
-    const Variant *v =
-        compile(a, "import std.mask;\nattention a { dim D = 1; score(q, k) = 0; normalize(s) = s;\n"
-                   "input n: i32[B]; mask(b, h, i, j) = window(i, j, n[b]); }");
+    const Variant *v = ref_compile(
+        a, "import std.mask;\nattention a { dim D = 1; score(q, k) = 0; normalize(s) = s;\n"
+           "input n: i32[B]; mask(b, h, i, j) = window(i, j, n[b]); }");
     int32_t sizes[] = {2, 1, 1, SQ, SK, 2}, n[] = {1, 3};
     const void *inputs[] = {n};
     RefRun r = {.variant = v, .sizes = sizes, .inputs = inputs};
@@ -82,27 +65,20 @@ ARENA_TEST(mask_alone) {
 // S_t = decay S_{t-1} + write (x) (erase . S_{t-1}) + key (x) value, as matrices.
 ARENA_TEST(delta_rule) {
     enum { S = 6 };
-    const Variant *variant =
-        compile(a, "recurrence r { dim D = 5, Dv = 3; input g: f32[B, H, S]; input beta: f32[S];\n"
-                   "decay(b, h, t) = g[b, h, t]; key(k, b, h, t) = k * beta[t];\n"
-                   "erase(k, b, h, t) = k * g[b, h, t]; write(k, b, h, t) = -k * beta[t]; }");
-    double *q = random_array(a, H * S * D, 1), *k = random_array(a, S * D, 2),
-           *v = random_array(a, H * S * DV, 3);
-    double *g = random_array(a, H * S, 4), *beta = random_array(a, S, 5),
-           *start = random_array(a, H * D * DV, 6);
+    const Variant *variant = ref_compile(
+        a, "recurrence r { dim D = 5, Dv = 3; input g: f32[B, H, S]; input beta: f32[S];\n"
+           "decay(b, h, t) = g[b, h, t]; key(k, b, h, t) = k * beta[t];\n"
+           "erase(k, b, h, t) = k * g[b, h, t]; write(k, b, h, t) = -k * beta[t]; }");
+    double *q = ref_numbers(a, H * S * D, 1), *k = ref_numbers(a, S * D, 2),
+           *v = ref_numbers(a, H * S * DV, 3);
+    double *g = ref_numbers(a, H * S, 4), *beta = ref_numbers(a, S, 5),
+           *start = ref_numbers(a, H * D * DV, 6);
     double *o = ARENA_ARRAY(a, double, H *S *DV), *end = ARENA_ARRAY(a, double, H *D *DV);
     for (int i = 0; i < H * S; i++) g[i] = fabs(g[i]);
     int32_t sizes[] = {1, H, H, 1, H, S};
     const void *inputs[] = {g, beta};
-    RefRun r = {.variant = variant,
-                .sizes = sizes,
-                .q = q,
-                .k = k,
-                .v = v,
-                .inputs = inputs,
-                .o = o,
-                .state0 = start,
-                .state = end};
+    RefRun r = ref_of(variant, sizes, q, k, v, inputs, o);
+    r.state0 = start, r.state = end;
     ck_assert_ptr_null(ref_check(&r));
     ref_run(&r);
     for (int h = 0; h < H; h++) {
@@ -149,14 +125,14 @@ ARENA_TEST(agrees_with_the_row_program) {
         "sin(s) * cos(s) + erf(s) + sigmoid(s) + floor(s * 7) + log2(abs(s) + 1) + s % 0.3",
     };
     for (size_t n = 0; n < sizeof bodies / sizeof *bodies; n++) {
-        const Variant *v = compile(
+        const Variant *v = ref_compile(
             a, arena_printf(a,
                             "attention a { dim D = 1; score(q, k) = dot(q, k); normalize(s) = s;\n"
                             "modify(s, b, h, i, j) = %s; mask(b, h, i, j) = j == %d; }",
                             bodies[n], (int)n));
         Diags d = diag_list(a);
         RowProgram *p = fe_lower(a, &d, v);
-        double *q = random_array(a, B * H * SQ, 1), *k = random_array(a, B * H * SK, 2),
+        double *q = ref_numbers(a, B * H * SQ, 1), *k = ref_numbers(a, B * H * SK, 2),
                *o = ARENA_ARRAY(a, double, B *H *SQ);
         double *ones = ARENA_ARRAY(a, double, B *H *SK);
         for (int i = 0; i < B * H * SK; i++) ones[i] = 1;
@@ -185,10 +161,10 @@ typedef struct Decided {
 
 // Runs `body`, an attention over ROWS x KEYS that emits `n`, with q and k of this spacing.
 static Decided decided(Arena *a, const char *body, double grain) {
-    Variant *variant = compile(
+    Variant *variant = ref_compile(
         a, arena_printf(a, "import std.normalization;\nattention a { dim D = 8; %s }", body));
-    double *q = random_array(a, ROWS * WIDE, 1), *k = random_array(a, KEYS * WIDE, 2),
-           *v = random_array(a, KEYS * WIDE, 3), *o = ARENA_ARRAY(a, double, ROWS *WIDE);
+    double *q = ref_numbers(a, ROWS * WIDE, 1), *k = ref_numbers(a, KEYS * WIDE, 2),
+           *v = ref_numbers(a, KEYS * WIDE, 3), *o = ARENA_ARRAY(a, double, ROWS *WIDE);
     for (int i = 0; grain > 0 && i < ROWS * WIDE; i++) q[i] = rint(q[i] / grain) * grain;
     for (int i = 0; grain > 0 && i < KEYS * WIDE; i++) k[i] = rint(k[i] / grain) * grain;
     for (int i = 0; i < ROWS * WIDE; i++) q[i] = (float)q[i];
@@ -197,16 +173,8 @@ static Decided decided(Arena *a, const char *body, double grain) {
                           .o = ARENA_ARRAY(a, unsigned char, ROWS *WIDE)}};
     int32_t sizes[] = {1, 1, 1, ROWS, KEYS, 0};
     double *emits[] = {d.counts, d.counts};
-    RefRun r = {.variant = variant,
-                .sizes = sizes,
-                .q = q,
-                .k = k,
-                .v = v,
-                .o = o,
-                .emits = emits,
-                .open = &d.open,
-                .dot_error = 0x1p-20,
-                .o_error = 1e-5};
+    RefRun r = ref_of(variant, sizes, q, k, v, NULL, o);
+    r.emits = emits, r.open = &d.open, r.dot_error = 0x1p-20, r.o_error = 1e-5;
     ref_run(&r);
     return d;
 }

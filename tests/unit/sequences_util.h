@@ -117,14 +117,10 @@ static inline TileData *expected(Arena *a, const Variant *v, const TileProgram *
     int value = pu_tensor(p, TENSOR_V, 0);
     RefBatch batch = batch_of(l);
     batch.extent = (const int64_t(*)[EX_MAX_RANK])extent;
-    RefRun r = {.variant = v,
-                .sizes = x->size,
-                .q = x->tensor[pu_tensor(p, TENSOR_Q, 0)],
-                .k = x->tensor[pu_tensor(p, TENSOR_K, 0)],
-                .v = value < 0 ? NULL : x->tensor[value],
-                .inputs = inputs,
-                .o = y->tensor[pu_tensor(p, TENSOR_O, 0)],
-                .emits = emits};
+    RefRun r = ref_of(v, x->size, x->tensor[pu_tensor(p, TENSOR_Q, 0)],
+                      x->tensor[pu_tensor(p, TENSOR_K, 0)], value < 0 ? NULL : x->tensor[value],
+                      inputs, y->tensor[pu_tensor(p, TENSOR_O, 0)]);
+    r.emits = emits;
     ref_batch_run(&batch, &r, ARENA_ARRAY(a, int32_t, l->Tq + 1));
     return y;
 }

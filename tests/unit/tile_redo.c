@@ -122,9 +122,8 @@ static const char *const kept_text =
 ARENA_TEST(kept_is_of_algorithms) {
     Diags diags;
     TileProgram *p = parse(a, kept_text, &diags);
-    Text t = text_new(a);
-    tile_print(&t, p);
-    ck_assert_str_eq(t.s, kept_text);
+    const char *t = tu_printed(a, p);
+    ck_assert_str_eq(t, kept_text);
     int32_t z[SIZE_FREE] = {1, 1, 1, 3, 2, 0};
     TileData *d = tile_data_random(a, p, z, 4, 7);
     ck_assert(tile_eval(p, d, false, &diags));
@@ -149,9 +148,8 @@ ARENA_TEST(bound_is_of_algorithms) {
     carried = tu_with(a, carried, "    %x9", "    %l0: f32[M] = map [M] () { 1e+30 }\n    %x9");
     const char *text = tu_with(a, carried, "    store", "    bound %l9 over 48\n    store");
     TileProgram *p = parse(a, text, &diags);
-    Text t = text_new(a);
-    tile_print(&t, p);
-    ck_assert_str_eq(t.s, text);
+    const char *t = tu_printed(a, p);
+    ck_assert_str_eq(t, text);
     int32_t z[SIZE_FREE] = {1, 1, 1, 3, 2, 0};
     TileData *d = tile_data_random(a, p, z, 4, 7);
     ck_assert(tile_eval(p, d, false, &diags));
@@ -178,7 +176,6 @@ ARENA_TEST(inputs_may_be_called_so) {
     Diags diags;
     const char *text = tu_with(a, kept_text, "] o\n", "] o\ntensor kept: f32[] input 0\n");
     text = tu_with(a, text, "select(kept, %x, (%x + %q))", "(%x + @kept)");
-    Text t = text_new(a);
-    tile_print(&t, parse(a, text, &diags));
-    ck_assert_str_eq(t.s, text);
+    const char *t = tu_printed(a, parse(a, text, &diags));
+    ck_assert_str_eq(t, text);
 }
