@@ -177,11 +177,32 @@ static int few_positions(const Target *t) {
     return t->kind == KIND_HOST ? 2 : t->kind == KIND_NVPTX ? PASS_FEW_POSITIONS : 0;
 }
 
+// A sum over the columns of v has all of them: a block has those of a tile.
+static bool sums_all_columns(const TileProgram *p, const RecProgram *rec, Diags *diags) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileKernel *k = p->kernels.data[i];
+        int columns = tile_grid_axis(k);
+        if (columns < 0 || !tile_sums_over(k, columns) || k->axes[columns].extent >= rec->Dv)
+            continue;
+        diag_error(diags, rec->span,
+                   "recurrence '%s': sqnorm(v) of %d columns; a tile has %d on '%s'", rec->name,
+                   rec->Dv, k->axes[columns].extent, target_get(p->target)->name);
+        return false;
+    }
+    return true;
+}
+
 TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Diags *diags) {
     const RecProgram *rec = c->rec;
     if (!accepts(rec->span, rec->D, rec->Dv, diags)) return NULL;
+    if (o->target.kind != KIND_HOST && ex_uses(rec->output, SYM_SQO, 0)) {
+        diag_error(diags, rec->span,
+                   "recurrence '%s': sqnorm(o) has kernels for the CPU only in this version",
+                   rec->name);
+        return NULL;
+    }
     TileProgram *p = algorithm(pass_build_recurrence(a, c, o, few_positions(&o->target)), o);
-    return pass_finish(p, o, diags) ? p : NULL;
+    return pass_finish(p, o, diags) && sums_all_columns(p, rec, diags) ? p : NULL;
 }
 
 TileProgram *pass_recurrence_backward_algorithm(Arena *a, const ChunkBack *back,

@@ -89,6 +89,7 @@ run "$build/tests/check_gcn" tests/regress/softmax_of_powers.attn --dtype=f16 --
 run env QUICK=1 "$build/tests/check_gcn" tests/tile/packed.tile tests/tile/mamba2.tile tests/tile/gated_delta.tile
 run env QUICK=1 "$build/tests/check_gcn" tests/tile/sums.tile
 run env QUICK=1 "$build/tests/check_gcn" tests/run/share.attn
+run env QUICK=1 "$build/tests/check_gcn" tests/run/norm_of_values.attn
 run "$build/tests/check_run" tests/run mla
 run "$build/tests/check_run" tests/run row_inputs
 run "$build/tests/check_run" tests/run row_norms

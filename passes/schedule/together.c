@@ -21,15 +21,19 @@ static bool lacks_rows(const TileKernel *k, const TileOp *op) {
     return rows >= 0;
 }
 
-static bool needs_all(const TileOp *op) {
+static bool needs_all(const TileKernel *k, const TileOp *op) {
     bool all = op->kind != TILE_MAP || tile_scans(op);
     for (int i = 0; i < op->results.n; i++) all |= op->results.data[i]->rank > 1;
+    bool chunk = k->purpose == PURPOSE_CHUNK || k->purpose == PURPOSE_STEPS;
+    for (int i = 0; i < op->outs.n && chunk; i++) // a norm of v: over the warps
+        all |= op->outs.data[i].reduce != EX_CONST &&
+               op->outs.data[i].reduce_axis == tile_grid_axis(k);
     return all;
 }
 
 bool pass_makes_together(const TileKernel *k) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if ((tile_op_info(op->kind)->flags & OP_MAKES) && needs_all(op) && lacks_rows(k, op))
+        if ((tile_op_info(op->kind)->flags & OP_MAKES) && needs_all(k, op) && lacks_rows(k, op))
             return true;
     return false;
 }
@@ -75,7 +79,7 @@ void pass_together(const TileProgram *p, TileKernel *k) {
             bool makes = tile_op_info(op->kind)->flags & OP_MAKES;
             if (!makes || is_shared(op) || !lacks_rows(k, op)) continue;
             if (op->results.data[0]->home == HOME_FRAGMENT) continue; // a product's, as below
-            if (!needs_all(op) && !joins(k, op)) continue;
+            if (!needs_all(k, op) && !joins(k, op)) continue;
             bool registers = op->kind == TILE_MMA && target->kind == KIND_NVPTX;
             for (int i = 0; i < op->results.n; i++)
                 op->results.data[i]->home = registers ? HOME_FRAGMENT : HOME_SHARED;
