@@ -165,11 +165,14 @@ class _Board:
 
     def explain(self, error: RuntimeError, peers: Sequence[int]) -> None:
         """Why nothing traveled from and to these processes: the error that a rank told, where there is one."""
-        for call in self.calls, self.calls + 1:  # in a backward others may be on
-            for r in range(len(self.ranks)):
-                if self.store.add(f"error/{call}/{r}", 0):
-                    told = json.loads(self.store.get(f"call/{call}/{r}"))
-                    self._raise(_ERRORS[told["error"]](told["text"]))
+        told: Any = {}
+        with contextlib.suppress(RuntimeError):  # the process that has the store may be gone
+            for call in self.calls, self.calls + 1:  # in a backward others may be on
+                for r in range(len(self.ranks)):
+                    if not told and self.store.add(f"error/{call}/{r}", 0):
+                        told = json.loads(self.store.get(f"call/{call}/{r}"))
+        if told:
+            self._raise(_ERRORS[told["error"]](told["text"]))
         names = ", ".join(str(self.ranks.index(p)) for p in sorted(set(peers)))
         self._raise(RuntimeError(f"rank {names}: nothing travels between it and rank {self.me}: {error}"))
 

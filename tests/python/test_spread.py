@@ -313,6 +313,19 @@ def work_of_failures(rank, ranks, group):
     ends(RuntimeError, "rank 3: did not make this call within 5 s", lambda: module(q, k, v, spread=sp))
 
 
+def work_of_a_death(rank, ranks, group):
+    sp = attn.Spread(group, 100)
+    q, k, v = (sp.shard(x, 2) for x in drawn(3, (1, 2, 100, 16), (1, 2, 100, 16), (1, 2, 100, 16)))
+    module = attn.Attention(library("causal"))
+    module(q, k, v, spread=sp)
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.wait(["rank 1 has made the first call"])
+        os._exit(1)
+    store.set("rank 1 has made the first call", "yes")
+    raises(RuntimeError, "rank 0: nothing travels between it and rank 1", lambda: module(q, k, v, spread=sp))
+
+
 # ---- processes of this machine
 
 
@@ -345,10 +358,10 @@ class Processes:
         for p in self.each:
             p.start()
 
-    def do(self, test, work, ranks):
+    def do(self, test, work, ranks, living=None):
         for queue in self.asked[:ranks]:
             queue.put((work.__module__, work.__name__, ranks))
-        said = [self.told.get(timeout=290) for _ in range(ranks)]
+        said = [self.told.get(timeout=290) for _ in range(living or ranks)]
         test.assertEqual([], [s for s in said if s], "\n".join(s for s in said if s))
 
     def end(self):
@@ -406,6 +419,11 @@ class Ranks(unittest.TestCase):
         self.assertEqual(6, len(alone))
         self.assertLess(alone[-1], alone[0] / 4)
         self.assertLess(max(abs(a - b) for a, b in zip(alone, spread)), 1e-3, (alone, spread))
+
+    def test_a_dead_rank_is_named(self):
+        processes = Processes(2)
+        self.addCleanup(processes.end)
+        processes.do(self, work_of_a_death, 2, 1)
 
     def test_failures_end_in_time(self):
         self.processes.do(self, work_of_failures, 4)
