@@ -301,8 +301,7 @@ static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *chos
                        .matrix_rows = s->matrix_rows,
                        .knobs = *s};
     // The backward contracts columns of v, too.
-    int contracted = wmma(n) ? 16 : 32,
-        values = tile_is_backward(p) ? contracted : s->matrix_rows;
+    int contracted = wmma(n) ? 16 : 32, values = tile_is_backward(p) ? contracted : s->matrix_rows;
     Extents e = {rows_of(s), s->keys, contracted, values, most_columns(n->t)};
     pass_fit_together(p, k, &e, *s, s->waves, n->elem == 2 ? 32 : s->matrix_rows);
     k->schedule.knobs.keys = e.step;
