@@ -155,6 +155,9 @@ static Status named_inputs(Bind *c) {
         if (g->rank == 0 && g->dtype != DT_BOOL && !seen[i] && needed)
             return cmd_fail(STATUS_USAGE, "%s is a scalar input and needs a number: --in %s=...",
                             g->name, g->name);
+        if (g->rank > 0 && g->role == ARG_INPUT && !g->optional && !seen[i] && c->read &&
+            c->read[i])
+            return cmd_fail(STATUS_USAGE, "the mask reads %s: --in %s=...", g->name, g->name);
     }
     return STATUS_DONE;
 }

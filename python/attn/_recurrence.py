@@ -22,7 +22,7 @@ def _of_tensors(spec: str, tensors: Sequence[torch.Tensor], phase: str = "fwd") 
 
 
 def _given(tensors: Sequence[torch.Tensor], scalars: Sequence[float], names: str) -> Dict[str, Any]:
-    given: Dict[str, Any] = dict(zip(names.split(","), [*tensors, *scalars]))
+    given: Dict[str, Any] = dict(zip(names.split(","), [*(float(x) if x.dim() == 0 else x for x in tensors), *scalars]))
     given.update((n, _torch._placed(given[n])) for n in _ROWS)
     if "state0" in given:
         given["state0"] = given["state0"].contiguous()
@@ -60,7 +60,7 @@ def _backward(tensors: List[torch.Tensor], come: List[torch.Tensor], which: str,
     new = {n: torch.empty_like(x) for n, x in learned.items() if n[1:] in _ROWS}
     found = dict(zip(learned, _torch._launch(kernel, list(learned), given, {n: _torch._for(x) for n, x in new.items()})))
     found.update((n, x if found[n] is x else x.copy_(found[n])) for n, x in new.items())
-    return [found[n].to(like.dtype) for n, like in learned.items()]
+    return [found[n].to(like.dtype).reshape(like.shape) for n, like in learned.items()]
 
 
 def _backward_shapes(tensors: List[torch.Tensor], come: List[torch.Tensor], which: str, scalars: List[float], names: str,
@@ -123,7 +123,7 @@ def _check(given: Dict[str, Any], arrays: Sequence[str]) -> None:
         x = given[name]
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: takes a tensor of PyTorch, not a {type(x).__name__}")
-        if x.device != q.device:
+        if x.device != q.device and x.dim():
             raise ValueError(f"{name}: is on {x.device}, and q on {q.device}")
         if name in _SHAPES and x.dim() != 4:
             raise ValueError(f"{name}: has {x.dim()} dimensions, expected {_SHAPES[name]}")
@@ -153,11 +153,12 @@ def _recur(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], state0: Opt
     device = q.device.type if isinstance(q, torch.Tensor) else ""
     rows = [_torch._cast(x, device) for x in (q, k, v)]
     given = _torch._sort(declared, variant, [*rows, *inputs], named)
-    scalars = {n: float(given.pop(n)) for n, array in declared.items() if not array}
+    given.update((n, _torch._number(n, given[n])) for n, array in declared.items() if not array)
+    scalars = {n: given.pop(n) for n in list(given) if isinstance(given[n], float)}
     if state0 is not None:
         given["state0"] = state0
     _check(given, list(given))
-    learned = {"state0", *[i[:-1] for i in listed if i.endswith("+") and "=" not in i]}
+    learned = {"state0", *[i.strip("=+") for i in listed if i.endswith("+")]}
     for name, x in given.items():
         _torch._check_gradient(name, x, name in learned)
     if any(_torch._wants_gradient(x) for x in given.values()):
@@ -174,7 +175,7 @@ class Recurrence(torch.nn.Module):
     not given, H the largest of Hq, Hk and Hv. It gives o [B, H, S, Dv]; with emit="state" a tuple of o and the state after the last position. D, Dv,
     element type and target come from the tensors; lengths cause no new compile. Inputs are those of the source, in their order or by name.
 
-    q, k, v, state0 and arrays that the source marks `grad` have gradients (first derivatives), where the target has the backward's kernels: a
+    q, k, v, state0 and inputs that the source marks `grad` have gradients (first derivatives), where the target has the backward's kernels: a
     call that wants them where it has not raises."""
 
     def __init__(self, source: "Union[str, os.PathLike[str]]", *, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,

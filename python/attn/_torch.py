@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import numbers
 import os
 import re
 import tempfile
@@ -157,7 +158,7 @@ def _for(x: torch.Tensor) -> torch.Tensor:
 
 
 def _given(tensors: Sequence[torch.Tensor], scalars: Sequence[float], names: str, q_offset: Optional[int]) -> Dict[str, Any]:
-    given: Dict[str, Any] = dict(zip(names.split(","), [*tensors, *scalars]))
+    given: Dict[str, Any] = dict(zip(names.split(","), [*(float(x) if x.dim() == 0 else x for x in tensors), *scalars]))
     given.update((n, _placed(given[n])) for n in _OPERANDS if n in given)
     if q_offset is not None:
         given["q_offset"] = q_offset
@@ -251,7 +252,7 @@ def _backward(tensors: List[torch.Tensor], kept: List[torch.Tensor], come: List[
     new = {n: torch.empty_like(x) for n, x in learned.items() if n[1:] in _OPERANDS}  # with their operand's strides
     found = dict(zip(learned, _launch(backward, list(learned), given, {n: _for(x) for n, x in new.items()})))
     found.update((n, x if found[n] is x else x.copy_(found[n])) for n, x in new.items())
-    return [found[n].to(like.dtype) for n, like in learned.items()]
+    return [found[n].to(like.dtype).reshape(like.shape) for n, like in learned.items()]
 
 
 def _backward_shapes(tensors: List[torch.Tensor], kept: List[torch.Tensor], come: List[torch.Tensor], which: str, scalars: List[float],
@@ -346,7 +347,7 @@ def _check_gradient(name: str, x: Any, has: bool) -> None:
     if not isinstance(x, torch.Tensor):
         return
     if _wants_gradient(x) and not has:
-        raise RuntimeError(f"{name}: requires grad, and only q, k, v and arrays that the source marks `grad` have gradients: pass {name}.detach()")
+        raise RuntimeError(f"{name}: requires grad, and only q, k, v and inputs that the source marks `grad` have gradients: pass {name}.detach()")
     if not _compiling() and _functorch(x):
         raise RuntimeError(f"{name}: is of torch.func (vmap, grad, jvp, ..), which kernels do not know; torch.autograd takes first derivatives")
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
@@ -432,6 +433,17 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
     return found[0] if count == 1 else tuple(found[:count])
 
 
+def _number(name: str, x: Any) -> Any:
+    """A scalar input: a float, or a tensor without dimensions if its gradient is wanted. The call waits for the number where it is on a GPU."""
+    if isinstance(x, torch.Tensor):
+        if x.numel() != 1:
+            raise ValueError(f"{name}: takes one number, not a tensor {list(x.shape)}")
+        return x.reshape(()) if _wants_gradient(x) else float(x)
+    if not isinstance(x, numbers.Real) and not hasattr(x, "__float__"):
+        raise TypeError(f"{name}: takes a number, not a {type(x).__name__}")
+    return float(x)
+
+
 def _prepared(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, float], bool]:
     """The operands and arrays of a call, its scalars, and whether it wants gradients: right, or an error."""
     variant, *listed = _declared(spec).split(" ")
@@ -443,14 +455,15 @@ def _prepared(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: D
     _check_operands(operands)
     given = _sort(declared, variant, [*operands.values(), *inputs], named)
     for i in listed:
-        _check_gradient(i.strip("=+"), given[i.strip("=+")], i.endswith("+") and "=" not in i)
-    arrays = {n: x for n, x in given.items() if declared[n]}
+        _check_gradient(i.strip("=+"), given[i.strip("=+")], i.endswith("+"))
+    given.update((n, _number(n, given[n])) for n, array in declared.items() if not array)
+    arrays = {n: x for n, x in given.items() if declared[n] or isinstance(x, torch.Tensor)}
     for name, x in arrays.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: takes a tensor of PyTorch, not a {type(x).__name__}")
-        if x.device != operands["q"].device:
+        if x.device != operands["q"].device and x.dim():
             raise ValueError(f"{name}: is on {x.device}, and q on {operands['q'].device}")
-    scalars = {n: float(x) for n, x in given.items() if n not in arrays}
+    scalars = {n: x for n, x in given.items() if n not in arrays}
     return arrays, scalars, any(_wants_gradient(x) for x in arrays.values())
 
 
@@ -465,7 +478,7 @@ class Attention(torch.nn.Module):
     entry: which variant of the file; defines: {"WINDOW": 128}; include: folders of imports; emit: outputs to give beside o, by
     their names: then a tuple comes back; opt: 0 to 3.
 
-    q, k, v and arrays that the source marks `grad` have gradients (first derivatives).
+    q, k, v and inputs that the source marks `grad` have gradients (first derivatives).
 
     spread (an attn.Spread): q, k, v are this rank's rows of a sequence over ranks, and so are arrays with an extent Sk or Sq, unless `whole`
     names them. Gradients of q, k, v and of such arrays are complete; of an array that every rank has a rank gets its share. kv_spread: where

@@ -222,6 +222,19 @@ class Gradients(Case):
         sink = os.path.join(ROOT, "stdlib/attention_sink.attn")
         self.agree(attn.Attention(sink), formula, [*operands(sk=40), torch.randn(4)])
 
+    def test_learned_scalar(self):
+        def formula(q, k, v, width):
+            s = eager(q * width, k, v, causal)[1]
+            return (s.softmax(-1) @ v.repeat_interleave(2, 1),)
+
+        text = "import std.normalization; attention a { dim D = 16; input width: f32 grad; score(q, k) = dot(q, k) * rsqrt(D) * width;"
+        module = attn.Attention(text + " mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); }")
+        for width in torch.tensor(1.3), torch.tensor([0.7]):
+            self.agree(module, formula, [*operands(), width])
+        for wrong in torch.ones(2), "wide", None:
+            with self.assertRaisesRegex((TypeError, ValueError), "^width: takes"):
+                module(*operands(), wrong)
+
     def test_views(self):
         packed = torch.randn(2, 9, 3, 4, 16, requires_grad=True)
         exact = packed.detach().double().requires_grad_()
@@ -323,7 +336,7 @@ class Mistakes(Case):
         cap = torch.tensor(1.5)
         for x in bias, cap, table:
             x.requires_grad_()
-            with self.assertRaisesRegex(RuntimeError, "requires grad, and only q, k, v and arrays that the source marks `grad`"):
+            with self.assertRaisesRegex(RuntimeError, "requires grad, and only q, k, v and inputs that the source marks `grad`"):
                 module(q, k, v, bias, cap, table)
             with torch.no_grad():
                 module(q, k, v, bias, cap, table)
