@@ -223,17 +223,19 @@ class Gradients(Case):
         self.agree(attn.Attention(sink), formula, [*operands(sk=40), torch.randn(4)])
 
     def test_learned_scalar(self):
-        def formula(q, k, v, width):
-            s = eager(q * width, k, v, causal)[1]
-            return (s.softmax(-1) @ v.repeat_interleave(2, 1),)
-
         text = "import std.normalization; attention a { dim D = 16; input width: f32 grad; score(q, k) = dot(q, k) * rsqrt(D) * width;"
         module = attn.Attention(text + " mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); }")
+        q, k, v = operands()
         for width in torch.tensor(1.3), torch.tensor([0.7]):
-            self.agree(module, formula, [*operands(), width])
+            exact = width.double().requires_grad_()
+            s = eager(q * exact, k, v, causal)[1]
+            (s.softmax(-1) @ v.double().repeat_interleave(2, 1)).square().sum().backward()
+            module(q, k, v, width.requires_grad_()).square().sum().backward()
+            self.assertEqual(width.grad.shape, width.shape)
+            self.close(width.grad, exact.grad, 2e-5)
         for wrong in torch.ones(2), "wide", None:
             with self.assertRaisesRegex((TypeError, ValueError), "^width: takes"):
-                module(*operands(), wrong)
+                module(q, k, v, wrong)
 
     def test_views(self):
         packed = torch.randn(2, 9, 3, 4, 16, requires_grad=True)
