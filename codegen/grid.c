@@ -19,9 +19,6 @@ enum {
     ROWS_AT_END = 5,
 };
 
-static Val mul(Cg *cg, Val a, Val b) { return cg_mul(cg, a, b); }
-static Val sub(Cg *cg, Val a, Val b) { return cg_sub(cg, a, b); }
-
 // A count as wide as the number that it divides: the host's numbers are of 64 bits.
 static Val as_wide(Cg *cg, Val v, Val number) {
     return LLVMBuildZExtOrBitCast(cg->b, v, LLVMTypeOf(number), "");
@@ -30,18 +27,18 @@ static Val as_wide(Cg *cg, Val v, Val number) {
 // The remainder, i32; *number becomes the quotient.
 static Val take(Cg *cg, Val *number, Val by) {
     by = as_wide(cg, by, *number);
-    Val q = cg_udiv(cg, *number, by), r = sub(cg, *number, mul(cg, q, by));
+    Val q = cg_udiv(cg, *number, by), r = cg_sub(cg, *number, cg_mul(cg, q, by));
     *number = q;
     return LLVMBuildTruncOrBitCast(cg->b, r, cg->i32, "");
 }
 
 static Val ceil_div(Cg *cg, Val a, Val b) {
-    return cg_udiv(cg, sub(cg, cg_add(cg, a, b), cg_i32(cg, 1)), b);
+    return cg_udiv(cg, cg_sub(cg, cg_add(cg, a, b), cg_i32(cg, 1)), b);
 }
 
 // Tiles of rows, or heads, of a cluster: one or two, so that a division by them is a shift.
 static Val by_pairs(Cg *cg, Val count, Val by) {
-    Val more = sub(cg, by, cg_i32(cg, 1));
+    Val more = cg_sub(cg, by, cg_i32(cg, 1));
     return cg_lshr(cg, cg_add(cg, count, more), more);
 }
 
@@ -57,7 +54,7 @@ CgGrid cg_grid(Cg *cg) {
     if (k->schedule.cluster > 1) {
         const Ex *rows = k->schedule.cluster_rows;
         g.of_rows = rows ? cg_uniform(cg, rows) : cg_i32(cg, k->schedule.cluster);
-        g.of_heads = sub(cg, cg_i32(cg, k->schedule.cluster + 1), g.of_rows);
+        g.of_heads = cg_sub(cg, cg_i32(cg, k->schedule.cluster + 1), g.of_rows);
     }
     for (int i = 0; i < k->ngrid; i++) {
         g.count[i] = cg_uniform(cg, k->grid[i].count);
@@ -70,18 +67,18 @@ CgGrid cg_grid(Cg *cg) {
 
 static Val product(Cg *cg, const CgGrid *g, int from, int to) {
     Val n = cg_i32(cg, 1);
-    for (int i = from; i < to; i++) n = mul(cg, n, g->count[i]);
+    for (int i = from; i < to; i++) n = cg_mul(cg, n, g->count[i]);
     return n;
 }
 
 // Tiles of the heads that have one point of the last dimension.
-static Val whole_tiles(Cg *cg, const CgGrid *g) { return mul(cg, g->whole, g->count[g->rows]); }
+static Val whole_tiles(Cg *cg, const CgGrid *g) { return cg_mul(cg, g->whole, g->count[g->rows]); }
 
 Val cg_grid_total(Cg *cg, const CgGrid *g) {
     int last = cg->k->ngrid - 1;
     if (!g->whole) return product(cg, g, 0, last + 1);
-    Val whole = whole_tiles(cg, g), others = sub(cg, product(cg, g, 0, last), whole);
-    return cg_add(cg, whole, mul(cg, others, g->count[last]));
+    Val whole = whole_tiles(cg, g), others = cg_sub(cg, product(cg, g, 0, last), whole);
+    return cg_add(cg, whole, cg_mul(cg, others, g->count[last]));
 }
 
 static bool is_nest(const TileKernel *k) {
@@ -128,12 +125,10 @@ static Val heads_of_section(Cg *cg, const CgGrid *g, Val all) {
     return most(cg, ceil_div(cg, all, sections), one);
 }
 
-static Val either(Cg *cg, Val c, Val a, Val b) { return cg_select(cg, c, a, b); }
-
 // The row tiles of each head that all sections leave for the end.
 static Val rows_at_end(Cg *cg, const CgGrid *g) {
     if (!cg->k->grid[g->rows].reversed) return cg_i32(cg, 0);
-    Val some = mul(cg, g->count[g->rows], cg_i32(cg, ROWS_AT_END));
+    Val some = cg_mul(cg, g->count[g->rows], cg_i32(cg, ROWS_AT_END));
     return cg_udiv(cg, some, cg_i32(cg, ROW_PARTS));
 }
 
@@ -145,18 +140,19 @@ typedef struct Range {  // of heads, whose tiles are numbered together
 // number, of rows and heads: becomes the head (of all dimensions before the rows'); the row.
 static Val take_row(Cg *cg, const CgGrid *g, Range range, Val *number) {
     Val all = range.heads, end = rows_at_end(cg, g);
-    Val first = sub(cg, g->count[g->rows], end), before = as_wide(cg, mul(cg, all, first), *number);
+    Val first = cg_sub(cg, g->count[g->rows], end),
+        before = as_wide(cg, cg_mul(cg, all, first), *number);
     Val ends = cg_icmp(cg, LLVMIntUGE, *number, before);
-    Val section = either(cg, ends, all, range.section);
-    Val rows = either(cg, ends, end, first);
-    *number = either(cg, ends, sub(cg, *number, before), *number);
-    Val place = take(cg, number, mul(cg, section, rows));
+    Val section = cg_select(cg, ends, all, range.section);
+    Val rows = cg_select(cg, ends, end, first);
+    *number = cg_select(cg, ends, cg_sub(cg, *number, before), *number);
+    Val place = take(cg, number, cg_mul(cg, section, rows));
     Val which = LLVMBuildTruncOrBitCast(cg->b, *number, cg->i32, "");
-    Val base = mul(cg, which, section), left[] = {section, sub(cg, all, base)};
+    Val base = cg_mul(cg, which, section), left[] = {section, cg_sub(cg, all, base)};
     Val head = take(cg, &place, cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, left, 2));
     if (range.first) base = cg_add(cg, base, range.first);
     *number = as_wide(cg, cg_add(cg, base, head), *number);
-    return cg_add(cg, place, either(cg, ends, first, cg_i32(cg, 0)));
+    return cg_add(cg, place, cg_select(cg, ends, first, cg_i32(cg, 0)));
 }
 
 // number, behind the tiles in one part: becomes the tile's; its part. Branched to: a division takes
@@ -178,15 +174,15 @@ static Val divide_by_parts(Cg *cg, const CgGrid *g, Val split, Val *number) {
 static Val take_part(Cg *cg, const CgGrid *g, Range *range, Val *number) {
     Val zero = cg_i32(cg, 0), whole = as_wide(cg, whole_tiles(cg, g), *number);
     Val split = cg_icmp(cg, LLVMIntUGE, *number, whole);
-    Val behind = sub(cg, *number, whole);
+    Val behind = cg_sub(cg, *number, whole);
     Val part = divide_by_parts(cg, g, split, &behind);
     if (!cg->k->schedule.section) behind = cg_add(cg, behind, whole); // of all heads
-    *number = either(cg, split, behind, *number);
-    Val others = sub(cg, range->heads, g->whole);
-    range->first = either(cg, split, g->whole, zero);
-    range->heads = either(cg, split, others, g->whole);
+    *number = cg_select(cg, split, behind, *number);
+    Val others = cg_sub(cg, range->heads, g->whole);
+    range->first = cg_select(cg, split, g->whole, zero);
+    range->heads = cg_select(cg, split, others, g->whole);
     // Split tiles are few: their heads are one section.
-    if (range->section) range->section = either(cg, split, others, range->section);
+    if (range->section) range->section = cg_select(cg, split, others, range->section);
     return part;
 }
 
@@ -204,13 +200,13 @@ void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at) {
             at[i] = LLVMBuildTruncOrBitCast(cg->b, number, cg->i32, "");
         else
             at[i] = take(cg, &number, g->count[i]);
-        if (k->grid[i].reversed) at[i] = sub(cg, sub(cg, g->count[i], at[i]), cg_i32(cg, 1));
+        if (k->grid[i].reversed) at[i] = cg_sub(cg, cg_sub(cg, g->count[i], at[i]), cg_i32(cg, 1));
     }
 }
 
 // This block's of the `n` that its cluster has: one or two.
 static Val own(Cg *cg, Val i, Val n, Val rank) {
-    Val more = sub(cg, n, cg_i32(cg, 1));
+    Val more = cg_sub(cg, n, cg_i32(cg, 1));
     Val first = cg_shl(cg, i, more);
     return cg_or(cg, first, cg_and(cg, rank, more));
 }

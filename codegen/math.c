@@ -18,13 +18,8 @@ static Val call(Cg *cg, const char *name, Val a, Val b, Val c) {
     return cg_intrinsic(cg, name, &t, 1, v, c ? 3 : b ? 2 : 1);
 }
 
-static Val mul(Cg *cg, Val a, Val b) { return cg_fmul(cg, a, b); }
-static Val add(Cg *cg, Val a, Val b) { return cg_fadd(cg, a, b); }
-static Val sub(Cg *cg, Val a, Val b) { return cg_fsub(cg, a, b); }
 static Val fma_(Cg *cg, Val a, Val b, Val c) { return call(cg, "llvm.fma", a, b, c); }
 static Val math1(Cg *cg, ExOp op, Val a) { return cg_math(cg, op, &a, 1); }
-static Val pick(Cg *cg, Val c, Val a, Val b) { return cg_select(cg, c, a, b); }
-static Val test(Cg *cg, LLVMRealPredicate p, Val a, Val b) { return cg_fcmp(cg, p, a, b); }
 static Val with_sign(Cg *cg, Val a, Val s) { return call(cg, "llvm.copysign", a, s, NULL); }
 
 // c[0] + c[1] x + ... + c[n-1] x^(n-1)
@@ -39,40 +34,42 @@ static Val polynomial(Cg *cg, Val x, const double *c, int n) {
 // number stands for what was lost there, so that infinity times it is infinity.
 static Val exp_of(Cg *cg, Val x) {
     Val log2e = k(cg, 0x1.715476p+0, x), rest = k(cg, 0x1.4ae0bep-26, x); // their sum is log2(e)
-    Val y = mul(cg, x, log2e);
+    Val y = cg_fmul(cg, x, log2e);
     Val lost = fma_(cg, x, rest, fma_(cg, x, log2e, cg_fneg(cg, y)));
     Val e = math1(cg, EX_EXP2, y);
-    Val near = test(cg, LLVMRealOLT, call(cg, "llvm.fabs", x, NULL, NULL), k(cg, 0x1.62e43p+6, x));
-    lost = pick(cg, near, mul(cg, lost, k(cg, 0x1.62e43p-1, x)), k(cg, 0x1p-30, x));
+    Val near =
+        cg_fcmp(cg, LLVMRealOLT, call(cg, "llvm.fabs", x, NULL, NULL), k(cg, 0x1.62e43p+6, x));
+    lost = cg_select(cg, near, cg_fmul(cg, lost, k(cg, 0x1.62e43p-1, x)), k(cg, 0x1p-30, x));
     return fma_(cg, e, lost, e);
 }
 
 // Near 0 the odd series, so that the relative error holds there too.
 static Val tanh_of(Cg *cg, Val x) {
     Val a = call(cg, "llvm.fabs", x, NULL, NULL);
-    Val e = math1(cg, EX_EXP2, mul(cg, a, k(cg, 2 * 1.4426950408889634, x)));
-    Val far =
-        sub(cg, k(cg, 1, x), mul(cg, k(cg, 2, x), math1(cg, EX_RCP, add(cg, e, k(cg, 1, x)))));
-    Val s = mul(cg, x, x);
-    Val near = fma_(cg, mul(cg, s, x), polynomial(cg, s, math_tanh, MATH_TANH), x);
-    return pick(cg, test(cg, LLVMRealOLT, a, k(cg, 0.625, x)), near, with_sign(cg, far, x));
+    Val e = math1(cg, EX_EXP2, cg_fmul(cg, a, k(cg, 2 * 1.4426950408889634, x)));
+    Val far = cg_fsub(cg, k(cg, 1, x),
+                      cg_fmul(cg, k(cg, 2, x), math1(cg, EX_RCP, cg_fadd(cg, e, k(cg, 1, x)))));
+    Val s = cg_fmul(cg, x, x);
+    Val near = fma_(cg, cg_fmul(cg, s, x), polynomial(cg, s, math_tanh, MATH_TANH), x);
+    return cg_select(cg, cg_fcmp(cg, LLVMRealOLT, a, k(cg, 0.625, x)), near, with_sign(cg, far, x));
 }
 
 static Val sigmoid_of(Cg *cg, Val x) {
     Val e = math1(cg, EX_EXP, cg_fneg(cg, x));
-    return math1(cg, EX_RCP, add(cg, k(cg, 1, x), e));
+    return math1(cg, EX_RCP, cg_fadd(cg, k(cg, 1, x), e));
 }
 
 // Below 0.921875 an odd polynomial; above, 1 - exp(polynomial), which is 1 from about 4 on.
 static Val erf_of(Cg *cg, Val x) {
-    Val a = call(cg, "llvm.fabs", x, NULL, NULL), s = mul(cg, x, x);
+    Val a = call(cg, "llvm.fabs", x, NULL, NULL), s = cg_fmul(cg, x, x);
     Val near = fma_(cg, polynomial(cg, s, math_erf_low, MATH_ERF_LOW), x, x);
-    Val t = pick(cg, test(cg, LLVMRealOGT, a, k(cg, 4.5, x)), k(cg, 4.5, x), a);
-    Val far =
-        sub(cg, k(cg, 1, x),
-            math1(cg, EX_EXP,
-                  fma_(cg, t, polynomial(cg, t, math_erf_high, MATH_ERF_HIGH), cg_fneg(cg, t))));
-    return pick(cg, test(cg, LLVMRealOGT, a, k(cg, 0.921875, x)), with_sign(cg, far, x), near);
+    Val t = cg_select(cg, cg_fcmp(cg, LLVMRealOGT, a, k(cg, 4.5, x)), k(cg, 4.5, x), a);
+    Val far = cg_fsub(
+        cg, k(cg, 1, x),
+        math1(cg, EX_EXP,
+              fma_(cg, t, polynomial(cg, t, math_erf_high, MATH_ERF_HIGH), cg_fneg(cg, t))));
+    return cg_select(cg, cg_fcmp(cg, LLVMRealOGT, a, k(cg, 0.921875, x)), with_sign(cg, far, x),
+                     near);
 }
 
 // ---- sine and cosine: of x - q pi/2, with q a whole number
@@ -98,7 +95,7 @@ static Val bits_of_2_over_pi(Cg *cg, Val word) {
     Val r = int_k(cg, 0, word);
     for (int i = 0; i < MATH_2_OVER_PI; i++) {
         Val here = cg_same(cg, word, int_k(cg, i, word));
-        r = pick(cg, here, int_k(cg, math_2_over_pi[i], word), r);
+        r = cg_select(cg, here, int_k(cg, math_2_over_pi[i], word), r);
     }
     return r;
 }
@@ -125,16 +122,16 @@ static Val reduce_far(Cg *cg, Val x, Val *q) {
     *q = cg_trunc(cg, cg_lshr(cg, up, wide_k(cg, 62, x)), i);
     Val rest = cg_shl(cg, p, wide_k(cg, 2, x));
     Val r = LLVMBuildSIToFP(cg->b, rest, LLVMTypeOf(x), "");
-    Val high = mul(cg, r, k(cg, 0x1.921fb6p-64, x)); // pi/2 in two parts
+    Val high = cg_fmul(cg, r, k(cg, 0x1.921fb6p-64, x)); // pi/2 in two parts
     r = fma_(cg, r, k(cg, -0x1.777a5cp-89, x), high);
     Val minus = cg_less(cg, bits, int_k(cg, 0, x));
-    *q = pick(cg, minus, cg_neg(cg, *q), *q);
-    return pick(cg, minus, cg_fneg(cg, r), r);
+    *q = cg_select(cg, minus, cg_neg(cg, *q), *q);
+    return cg_select(cg, minus, cg_fneg(cg, r), r);
 }
 
 // pi/2 in three parts: for |x| up to 2^17 what is left is right to a unit in the last place.
 static Val reduce_near(Cg *cg, Val x, Val *q) {
-    Val n = call(cg, "llvm.rint", mul(cg, x, k(cg, 0.63661977236758134, x)), NULL, NULL);
+    Val n = call(cg, "llvm.rint", cg_fmul(cg, x, k(cg, 0.63661977236758134, x)), NULL, NULL);
     Val r = fma_(cg, n, k(cg, -0x1.921fb4p+0, x), x);
     r = fma_(cg, n, k(cg, -0x1.4442d0p-24, x), r);
     r = fma_(cg, n, k(cg, -0x1.846988p-48, x), r);
@@ -144,15 +141,15 @@ static Val reduce_near(Cg *cg, Val x, Val *q) {
 
 // The sine of r + q pi/2, |r| up to pi/4.
 static Val sin_of_reduced(Cg *cg, Val r, Val q) {
-    Val r2 = mul(cg, r, r);
-    Val sine = fma_(cg, mul(cg, r2, r), polynomial(cg, r2, math_sin, MATH_SIN), r);
-    Val cosine = fma_(cg, mul(cg, r2, r2), polynomial(cg, r2, math_cos, MATH_COS),
+    Val r2 = cg_fmul(cg, r, r);
+    Val sine = fma_(cg, cg_fmul(cg, r2, r), polynomial(cg, r2, math_sin, MATH_SIN), r);
+    Val cosine = fma_(cg, cg_fmul(cg, r2, r2), polynomial(cg, r2, math_cos, MATH_COS),
                       fma_(cg, r2, k(cg, -0.5, r), k(cg, 1, r)));
     Val bit[2];
     for (int i = 0; i < 2; i++)
         bit[i] = cg_icmp(cg, LLVMIntNE, cg_and(cg, q, int_k(cg, 1 + i, r)), int_k(cg, 0, r));
-    Val v = pick(cg, bit[0], cosine, sine);
-    return pick(cg, bit[1], cg_fneg(cg, v), v);
+    Val v = cg_select(cg, bit[0], cosine, sine);
+    return cg_select(cg, bit[1], cg_fneg(cg, v), v);
 }
 
 static Val quarter_on(Cg *cg, Val q, bool cosine) {
@@ -164,21 +161,21 @@ static Val sin_cos_far(Cg *cg, ExOp op, const Val *x) {
     Val q, r = reduce_far(cg, *x, &q);
     Val v = sin_of_reduced(cg, r, quarter_on(cg, q, op == EX_COS));
     Val finite =
-        test(cg, LLVMRealOLT, call(cg, "llvm.fabs", *x, NULL, NULL), k(cg, __builtin_inf(), *x));
-    return pick(cg, finite, v, k(cg, __builtin_nan(""), *x));
+        cg_fcmp(cg, LLVMRealOLT, call(cg, "llvm.fabs", *x, NULL, NULL), k(cg, __builtin_inf(), *x));
+    return cg_select(cg, finite, v, k(cg, __builtin_nan(""), *x));
 }
 
 // Numbers from 2^17 on, infinity and NaN are a call behind a branch.
 static Val sin_cos(Cg *cg, ExOp op, Val x) {
     Val q, r = reduce_near(cg, x, &q);
     Val near = sin_of_reduced(cg, r, quarter_on(cg, q, op == EX_COS));
-    Val far = test(cg, LLVMRealUGT, call(cg, "llvm.fabs", x, NULL, NULL), k(cg, 0x1p17, x));
+    Val far = cg_fcmp(cg, LLVMRealUGT, call(cg, "llvm.fabs", x, NULL, NULL), k(cg, 0x1p17, x));
     Ty t = LLVMTypeOf(far);
     Val any = cg_lanes(x) > 1 ? cg_intrinsic(cg, "llvm.vector.reduce.or", &t, 1, &far, 1) : far;
     Blk before = cg_here(cg), done = cg_if(cg, any, "far");
     Val there =
         cg_function(cg, op == EX_COS ? "attn_cos_far" : "attn_sin_far", sin_cos_far, op, &x, 1);
-    there = pick(cg, far, there, near);
+    there = cg_select(cg, far, there, near);
     Blk work = cg_here(cg);
     cg_end_if(cg, done);
     Val phi = cg_phi(cg, LLVMTypeOf(x));
@@ -190,27 +187,28 @@ static Val sin_cos(Cg *cg, ExOp op, Val x) {
 // whatever the other is.
 Val cg_pow_signs(Cg *cg, Val a, Val b, Val magnitude) {
     Val zero = k(cg, 0, a);
-    Val half = mul(cg, b, k(cg, 0.5, a));
-    Val whole = test(cg, LLVMRealOEQ, call(cg, "llvm.floor", b, NULL, NULL), b);
-    Val even = test(cg, LLVMRealOEQ, call(cg, "llvm.floor", half, NULL, NULL), half);
+    Val half = cg_fmul(cg, b, k(cg, 0.5, a));
+    Val whole = cg_fcmp(cg, LLVMRealOEQ, call(cg, "llvm.floor", b, NULL, NULL), b);
+    Val even = cg_fcmp(cg, LLVMRealOEQ, call(cg, "llvm.floor", half, NULL, NULL), half);
     Val odd = cg_and(cg, whole, cg_not(cg, even));
-    Val r = pick(cg, odd, with_sign(cg, magnitude, a), magnitude);
-    Val negative = cg_and(cg, test(cg, LLVMRealOLT, a, zero),
-                          test(cg, LLVMRealUNE, a, k(cg, -__builtin_inf(), a)));
+    Val r = cg_select(cg, odd, with_sign(cg, magnitude, a), magnitude);
+    Val negative = cg_and(cg, cg_fcmp(cg, LLVMRealOLT, a, zero),
+                          cg_fcmp(cg, LLVMRealUNE, a, k(cg, -__builtin_inf(), a)));
     Val wrong = cg_and(cg, negative, cg_not(cg, whole));
-    return pick(cg, wrong, k(cg, __builtin_nan(""), a), r);
+    return cg_select(cg, wrong, k(cg, __builtin_nan(""), a), r);
 }
 
 static Val pow_of(Cg *cg, Val a, Val b) {
     Val log = math1(cg, EX_LOG2, call(cg, "llvm.fabs", a, NULL, NULL)), zero = k(cg, 0, a);
-    Val trivial = cg_or(cg, test(cg, LLVMRealOEQ, b, zero), test(cg, LLVMRealOEQ, log, zero));
-    return cg_pow_signs(cg, a, b, math1(cg, EX_EXP2, pick(cg, trivial, zero, mul(cg, b, log))));
+    Val trivial = cg_or(cg, cg_fcmp(cg, LLVMRealOEQ, b, zero), cg_fcmp(cg, LLVMRealOEQ, log, zero));
+    return cg_pow_signs(cg, a, b,
+                        math1(cg, EX_EXP2, cg_select(cg, trivial, zero, cg_fmul(cg, b, log))));
 }
 
 Val cg_math_formula(Cg *cg, ExOp op, const Val *v) {
     switch ((int)op) {
     case EX_EXP: return exp_of(cg, v[0]);
-    case EX_LOG: return mul(cg, math1(cg, EX_LOG2, v[0]), k(cg, 0.69314718055994531, v[0]));
+    case EX_LOG: return cg_fmul(cg, math1(cg, EX_LOG2, v[0]), k(cg, 0.69314718055994531, v[0]));
     case EX_RSQRT: return math1(cg, EX_RCP, math1(cg, EX_SQRT, v[0]));
     case EX_TANH: return tanh_of(cg, v[0]);
     case EX_SIGMOID: return sigmoid_of(cg, v[0]);

@@ -22,11 +22,6 @@ static Val call(Cg *cg, const char *name, Val a, Val b, Val c) {
 }
 
 static Val fma_(Cg *cg, Val a, Val b, Val c) { return host_fma(cg, a, b, c); }
-static Val mul(Cg *cg, Val a, Val b) { return cg_fmul(cg, a, b); }
-static Val add(Cg *cg, Val a, Val b) { return cg_fadd(cg, a, b); }
-static Val sub(Cg *cg, Val a, Val b) { return cg_fsub(cg, a, b); }
-static Val pick(Cg *cg, Val c, Val a, Val b) { return cg_select(cg, c, a, b); }
-static Val test(Cg *cg, LLVMRealPredicate p, Val a, Val b) { return cg_fcmp(cg, p, a, b); }
 static Val as(Cg *cg, Val v, Ty t) { return cg_bitcast(cg, v, t); }
 
 static Val polynomial(Cg *cg, Val x, const double *c, int n) {
@@ -45,8 +40,8 @@ static Val scalef(Cg *cg, Val p, Val n) {
 
 // x limited so that a NaN stays one: each compare is false for it.
 static Val limit(Cg *cg, Val x, double low, double high) {
-    x = pick(cg, test(cg, LLVMRealOLT, x, k(cg, low, x)), k(cg, low, x), x);
-    return pick(cg, test(cg, LLVMRealOGT, x, k(cg, high, x)), k(cg, high, x), x);
+    x = cg_select(cg, cg_fcmp(cg, LLVMRealOLT, x, k(cg, low, x)), k(cg, low, x), x);
+    return cg_select(cg, cg_fcmp(cg, LLVMRealOGT, x, k(cg, high, x)), k(cg, high, x), x);
 }
 
 // p * 2^n, n whole in [-160, 160]: in two steps, since 2^n itself may be neither a normal nor a
@@ -58,9 +53,9 @@ static Val scale(Cg *cg, Val p, Val n, Val x) {
     Val part[] = {half, rest};
     for (int j = 0; j < 2; j++) {
         Val bits = cg_shl(cg, cg_add(cg, part[j], ki(cg, 127, p)), ki(cg, 23, p));
-        p = mul(cg, p, as(cg, bits, f));
+        p = cg_fmul(cg, p, as(cg, bits, f));
     }
-    return pick(cg, test(cg, LLVMRealUNO, x, x), x, p);
+    return cg_select(cg, cg_fcmp(cg, LLVMRealUNO, x, x), x, p);
 }
 
 static bool wide(Cg *cg, Val x) { return host_of(cg)->avx512 && cg_lanes(x) == 16; }
@@ -74,15 +69,15 @@ static Val fraction(Cg *cg, Val x) {
 static Val exp2_of(Cg *cg, Val x) {
     if (wide(cg, x)) {
         Val f = fraction(cg, x);
-        return scalef(cg, polynomial(cg, f, math_exp2, MATH_EXP2), sub(cg, x, f));
+        return scalef(cg, polynomial(cg, f, math_exp2, MATH_EXP2), cg_fsub(cg, x, f));
     }
     Val y = limit(cg, x, -160, 160), n = call(cg, "llvm.rint", y, NULL, NULL);
-    return scale(cg, polynomial(cg, sub(cg, y, n), math_exp2, MATH_EXP2), n, x);
+    return scale(cg, polynomial(cg, cg_fsub(cg, y, n), math_exp2, MATH_EXP2), n, x);
 }
 
 static Val exp_of(Cg *cg, Val x) {
     Val y = limit(cg, x, -110, 110);
-    Val n = call(cg, "llvm.rint", mul(cg, y, k(cg, 1.4426950408889634, x)), NULL, NULL);
+    Val n = call(cg, "llvm.rint", cg_fmul(cg, y, k(cg, 1.4426950408889634, x)), NULL, NULL);
     Val f = fma_(cg, n, k(cg, -0x1.62e4p-1, x), y); // ln 2 in two parts, the first with few bits
     f = fma_(cg, n, k(cg, -0x1.7f7d1cp-20, x), f);
     Val p = polynomial(cg, f, math_exp, MATH_EXP);
@@ -102,17 +97,17 @@ static void split(Cg *cg, Val x, Val *m, Val *e) {
 
 static Val log_edges(Cg *cg, Val x, Val log) {
     Val inf = k(cg, INFINITY, x), zero = k(cg, 0, x);
-    log = pick(cg, test(cg, LLVMRealOEQ, x, inf), inf, log);
-    log = pick(cg, test(cg, LLVMRealOEQ, x, zero), k(cg, -INFINITY, x), log);
-    return pick(cg, test(cg, LLVMRealULT, x, zero), k(cg, NAN, x), log);
+    log = cg_select(cg, cg_fcmp(cg, LLVMRealOEQ, x, inf), inf, log);
+    log = cg_select(cg, cg_fcmp(cg, LLVMRealOEQ, x, zero), k(cg, -INFINITY, x), log);
+    return cg_select(cg, cg_fcmp(cg, LLVMRealULT, x, zero), k(cg, NAN, x), log);
 }
 
 // ln m for m in [3/4, 3/2), f = m - 1: f - f^2/2 + f^3 P(f), given as f and the rest, which is
 // small beside it.
 static Val log_rest(Cg *cg, Val f) {
-    Val f2 = mul(cg, f, f);
-    return fma_(cg, mul(cg, f2, f), polynomial(cg, f, math_log, MATH_LOG),
-                mul(cg, f2, k(cg, -0.5, f)));
+    Val f2 = cg_fmul(cg, f, f);
+    return fma_(cg, cg_fmul(cg, f2, f), polynomial(cg, f, math_log, MATH_LOG),
+                cg_fmul(cg, f2, k(cg, -0.5, f)));
 }
 
 // AVX-512: mantissa in [3/4, 3/2) and exponent; 0, infinity and NaN
@@ -124,7 +119,8 @@ static void split_wide(Cg *cg, Val x, Val *m, Val *e) {
     Val exp[] = {x, x, every, current};
     Val whole = cg_intrinsic(cg, "llvm.x86.avx512.mask.getexp.ps.512", NULL, 0, exp, 4);
     exp[0] = exp[1] = *m;
-    *e = sub(cg, whole, cg_intrinsic(cg, "llvm.x86.avx512.mask.getexp.ps.512", NULL, 0, exp, 4));
+    *e =
+        cg_fsub(cg, whole, cg_intrinsic(cg, "llvm.x86.avx512.mask.getexp.ps.512", NULL, 0, exp, 4));
 }
 
 static Val log2_of(Cg *cg, Val x) {
@@ -133,11 +129,11 @@ static Val log2_of(Cg *cg, Val x) {
         split_wide(cg, x, &m, &e);
     else
         split(cg, x, &m, &e);
-    Val f = sub(cg, m, k(cg, 1, x)), rest = log_rest(cg, f);
+    Val f = cg_fsub(cg, m, k(cg, 1, x)), rest = log_rest(cg, f);
     // log2(e) = 1 + 0.4426...: the big products are exact sums
     Val c = k(cg, 0.44269504088896340736, x);
     Val low = fma_(cg, rest, c, fma_(cg, f, c, rest));
-    Val log = add(cg, e, add(cg, f, low));
+    Val log = cg_fadd(cg, e, cg_fadd(cg, f, low));
     return wide(cg, x) ? log : log_edges(cg, x, log);
 }
 
@@ -153,24 +149,26 @@ static Val log2_double(Cg *cg, Val x) {
     split(cg, x, &m, &e);
     Ty t = doubles(cg, x);
     m = cg_fpext(cg, m, t);
-    Val s = cg_fdiv(cg, sub(cg, m, kd(cg, 1, x)), add(cg, m, kd(cg, 1, x))), s2 = mul(cg, s, s);
+    Val s = cg_fdiv(cg, cg_fsub(cg, m, kd(cg, 1, x)), cg_fadd(cg, m, kd(cg, 1, x))),
+        s2 = cg_fmul(cg, s, s);
     Val p = kd(cg, 1.0 / 13, x);
     for (int i = 11; i > 0; i -= 2) p = fma_(cg, p, s2, kd(cg, 1.0 / i, x));
-    return fma_(cg, mul(cg, s, kd(cg, 2.8853900817779268147, x)), p, cg_fpext(cg, e, t));
+    return fma_(cg, cg_fmul(cg, s, kd(cg, 2.8853900817779268147, x)), p, cg_fpext(cg, e, t));
 }
 
 static Val pow_of(Cg *cg, Val a, Val b) {
     Ty t = doubles(cg, a), f = LLVMTypeOf(a);
     Val x = call(cg, "llvm.fabs", a, NULL, NULL), zero = kd(cg, 0, a);
     Val edge = log_edges(cg, x, k(cg, 0, a)); // 0 but for 0, infinity and NaN
-    Val log = add(cg, log2_double(cg, x), cg_fpext(cg, edge, t));
-    log = pick(cg, test(cg, LLVMRealOEQ, edge, k(cg, 0, a)), log, cg_fpext(cg, edge, t));
+    Val log = cg_fadd(cg, log2_double(cg, x), cg_fpext(cg, edge, t));
+    log = cg_select(cg, cg_fcmp(cg, LLVMRealOEQ, edge, k(cg, 0, a)), log, cg_fpext(cg, edge, t));
     Val d = cg_fpext(cg, b, t);
-    Val none = cg_or(cg, test(cg, LLVMRealOEQ, d, zero), test(cg, LLVMRealOEQ, log, zero));
+    Val none = cg_or(cg, cg_fcmp(cg, LLVMRealOEQ, d, zero), cg_fcmp(cg, LLVMRealOEQ, log, zero));
     Val y =
-        limit(cg, LLVMBuildFPTrunc(cg->b, pick(cg, none, zero, mul(cg, d, log)), f, ""), -160, 160);
+        limit(cg, LLVMBuildFPTrunc(cg->b, cg_select(cg, none, zero, cg_fmul(cg, d, log)), f, ""),
+              -160, 160);
     Val n = call(cg, "llvm.rint", y, NULL, NULL);
-    Val frac = sub(cg, pick(cg, none, zero, mul(cg, d, log)), cg_fpext(cg, n, t));
+    Val frac = cg_fsub(cg, cg_select(cg, none, zero, cg_fmul(cg, d, log)), cg_fpext(cg, n, t));
     frac = limit(cg, LLVMBuildFPTrunc(cg->b, frac, f, ""), -1,
                  1); // out of range only where y was limited
     return cg_pow_signs(cg, a, b, scale(cg, polynomial(cg, frac, math_exp2, MATH_EXP2), n, y));

@@ -10,10 +10,6 @@
 
 static Val get(Cg *cg, Val variable) { return cg_load(cg, cg->i32, variable); }
 static void set(Cg *cg, Val variable, Val v) { cg_store(cg, v, variable); }
-static Val add(Cg *cg, Val a, Val b) { return cg_add(cg, a, b); }
-static Val sub(Cg *cg, Val a, Val b) { return cg_sub(cg, a, b); }
-static Val mul(Cg *cg, Val a, Val b) { return cg_mul(cg, a, b); }
-static Val udiv(Cg *cg, Val a, Val b) { return cg_udiv(cg, a, b); }
 
 // ---- the grid
 
@@ -68,7 +64,7 @@ static bool is_producer(const Nv90 *h) { return !strcmp(h->role->role, "producer
 static Val clusters(Cg *cg, const char *what) {
     Val n = nv_special(cg, what);
     int blocks = nv90_state(cg)->blocks;
-    return blocks > 1 ? udiv(cg, n, cg_i32(cg, blocks)) : n;
+    return blocks > 1 ? cg_udiv(cg, n, cg_i32(cg, blocks)) : n;
 }
 
 void nv90_tiles_begin(Cg *cg) {
@@ -100,7 +96,7 @@ static Val is_first(Cg *cg) { return cg_is(cg, nv90_state(cg)->rank, 0); }
 
 static Val answer_place(Cg *cg, Val turn, int ring, int bytes) {
     Val i = cg_and(cg, turn, cg_i32(cg, HOME_ANSWERS - 1));
-    return add(cg, nv90_shared(cg, ring), mul(cg, i, cg_i32(cg, bytes)));
+    return cg_add(cg, nv90_shared(cg, ring), cg_times(cg, i, bytes));
 }
 
 // To the other block, the number of the tile that begins.
@@ -113,11 +109,11 @@ static void answer(Cg *cg, Val turn, Val number) {
 
 static Val await_answer(Cg *cg, Val turn) {
     const Nv90 *h = nv90_state(cg);
-    Val round = udiv(cg, turn, cg_i32(cg, HOME_ANSWERS));
+    Val round = cg_udiv(cg, turn, cg_i32(cg, HOME_ANSWERS));
     // The ring's first place is not used in the first round: the first tile is not asked for.
     Val place = cg_and(cg, turn, cg_i32(cg, HOME_ANSWERS - 1));
     Val late = cg_zext(cg, cg_is(cg, place, 0), cg->i32);
-    Val parity = cg_and(cg, sub(cg, round, late), cg_i32(cg, 1));
+    Val parity = cg_and(cg, cg_sub(cg, round, late), cg_i32(cg, 1));
     nv90_remote_wait(cg, answer_place(cg, turn, h->asked, 8), parity);
     Val number = cg_load(cg, cg->i32, nv_shared_ptr(cg, answer_place(cg, turn, h->answers, 4)));
     LLVMSetVolatile(number, true);
@@ -126,13 +122,13 @@ static Val await_answer(Cg *cg, Val turn) {
 
 // Asked once behind every tile of the grid, the counter is 0 again when all are done.
 static Val ask(Cg *cg, Val n) {
-    Val before = nv90_count_up(cg, counter(cg), sub(cg, n, cg_i32(cg, 1)));
-    return add(cg, clusters(cg, "nctaid.x"), before);
+    Val before = nv90_count_up(cg, counter(cg), cg_sub(cg, n, cg_i32(cg, 1)));
+    return cg_add(cg, clusters(cg, "nctaid.x"), before);
 }
 
 static void ask_in_cluster(Cg *cg, Val n) {
     const Nv90 *h = nv90_state(cg);
-    Val turn = sub(cg, get(cg, h->turn), cg_i32(cg, 1)); // which has counted this tile
+    Val turn = cg_sub(cg, get(cg, h->turn), cg_i32(cg, 1)); // which has counted this tile
     Blk first = cg_block(cg, "ask"), other = cg_block(cg, "answer"), on = cg_block(cg, "asked");
     cg_branch(cg, is_first(cg), first, other);
     Val number = ask(cg, n);
@@ -156,7 +152,7 @@ static void next_number(Cg *cg, Val n) {
         set(cg, h->ahead, ask(cg, n));
     else
         set(cg, h->ahead,
-            persist == PERSIST_NONE ? n : add(cg, get(cg, h->ahead), clusters(cg, "nctaid.x")));
+            persist == PERSIST_NONE ? n : cg_add(cg, get(cg, h->ahead), clusters(cg, "nctaid.x")));
 }
 
 typedef struct Slot {      // of the ring of tiles, for the one that begins
@@ -169,11 +165,11 @@ static Slot next_slot(Cg *cg) {
     Val turn = get(cg, h->turn);
     Val i = cg_and(cg, turn, cg_i32(cg, HOME_AHEAD - 1));
     Val round = cg_udiv(cg, turn, cg_i32(cg, HOME_AHEAD));
-    set(cg, h->turn, add(cg, turn, cg_i32(cg, 1)));
-    Val by8 = mul(cg, i, cg_i32(cg, 8)), by16 = mul(cg, i, cg_i32(cg, 16));
-    return (Slot){add(cg, nv90_shared(cg, h->numbers), by16),
-                  add(cg, nv90_shared(cg, h->told), by8), add(cg, nv90_shared(cg, h->heard), by8),
-                  cg_and(cg, round, cg_i32(cg, 1))};
+    set(cg, h->turn, cg_plus(cg, turn, 1));
+    Val by8 = cg_times(cg, i, 8), by16 = cg_times(cg, i, 16);
+    return (Slot){cg_add(cg, nv90_shared(cg, h->numbers), by16),
+                  cg_add(cg, nv90_shared(cg, h->told), by8),
+                  cg_add(cg, nv90_shared(cg, h->heard), by8), cg_and(cg, round, cg_i32(cg, 1))};
 }
 
 // A tile in shared memory is four words: whether it is valid, and three numbers; a fourth one shares the
