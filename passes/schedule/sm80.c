@@ -243,14 +243,26 @@ bool sm80_reads_rows(const TileProgram *p, const TileKernel *k) {
     return false;
 }
 
-// Several products of a pair in registers, as row inputs and slices have: fewer keys at a time.
+bool sm80_changes_query(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_MMA && k->axes[tile_contracted_axis(op)].whole &&
+            op->args.data[0]->def && op->args.data[0]->def->kind == TILE_MAP)
+            return true;
+    return false;
+}
+
+// Several products of a pair in registers, as row inputs and slices have: fewer keys at a time. Rows of q, too: fewer rows.
 static void fit_registers(const TileProgram *p, Knobs *s) {
     enum { LEAST = 16 };
     for (int i = 0; i < p->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[i];
-        if (k->purpose != PURPOSE_ATTENTION || sm80_is_few(k) || !sm80_reads_rows(p, k)) continue;
-        while (s->keys > LEAST && registers_of(p, k, *s) > REGISTERS / (32 * s->warps * s->blocks))
-            s->keys /= 2;
+        if (k->purpose != PURPOSE_ATTENTION || sm80_is_few(k) ||
+            (!sm80_reads_rows(p, k) && !sm80_changes_query(k)))
+            continue;
+        int most = REGISTERS / (32 * s->warps * s->blocks);
+        while (sm80_changes_query(k) && s->rows > 16 * s->warps && registers_of(p, k, *s) > most)
+            s->rows /= 2;
+        while (s->keys > LEAST && registers_of(p, k, *s) > most) s->keys /= 2;
     }
 }
 

@@ -11,6 +11,8 @@ Block sm80_block(const TileProgram *p, const TileKernel *k, Knobs s);
 
 bool sm80_has_product(const TileKernel *k);
 bool sm80_reads_rows(const TileProgram *p, const TileKernel *k); // row inputs, or slices of rows
+bool sm80_changes_query(
+    const TileKernel *k); // a product over whole rows is of what was computed of q
 // Whether a kernel is one of these.
 bool sm80_is_few(const TileKernel *k);
 // Their shape; false with an error where a choice that was asked for cannot be.

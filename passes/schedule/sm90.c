@@ -93,15 +93,6 @@ static bool goes_by_element(const TileKernel *k) {
     return false;
 }
 
-// A product over whole rows of what was computed of q.
-static bool changes_query(const TileKernel *k) {
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (op->kind == TILE_MMA && k->axes[tile_contracted_axis(op)].whole &&
-            op->args.data[0]->def && op->args.data[0]->def->kind == TILE_MAP)
-            return true;
-    return false;
-}
-
 // Whether a kernel may be one of roles; the others are as on sm_80.
 static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     int rows = tile_grid_axis(k);
@@ -110,7 +101,7 @@ static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     mapped = mapped && p->D <= MAX_COLUMNS;
     return dtype_half(p->dtype) && mapped && tiled && has_product(k) &&
            k->purpose == PURPOSE_ATTENTION && p->phase == PHASE_FWD && !sm90_has_long_body(k) &&
-           !goes_by_element(k) && !sm80_reads_rows(p, k) && !changes_query(k) &&
+           !goes_by_element(k) && !sm80_reads_rows(p, k) && !sm80_changes_query(k) &&
            !pass_makes_together(k);
 }
 
