@@ -320,8 +320,9 @@ Val cg_divide_rounded(Cg *cg, Val a, Val b);           // f32, correctly rounded
 Val cg_pow_signs(Cg *cg, Val a, Val b, Val magnitude); // magnitude: of a to the power b
 
 // ---- outline.c: long expressions as functions
-typedef Val CgBuild(Cg *cg, const Ex *e, CgElem *at);       // cg_expr
-bool cg_is_long(const Ex *const *order, int n, int copies); // the nodes to build
+typedef Val CgBuild(Cg *cg, const Ex *e, CgElem *at); // cg_expr
+bool cg_is_long(const Cg *cg, const Ex *const *order, int n,
+                const CgElem *at); // the nodes to build
 Val cg_outline(Cg *cg, const Ex *e, CgElem *at, CgBuild *build, const Ex **order, int n);
 Val cg_outlined(Cg *cg, const Ex *e, CgElem *at, CgBuild *build); // NULL: not a function yet
 void cg_find_exact(Cg *cg);                                       // fills cg->exact (expr.c)

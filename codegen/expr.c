@@ -603,7 +603,7 @@ Val cg_expr(Cg *cg, const Ex *e, CgElem *at) {
     v = cg_outlined(cg, e, at, cg_expr);
     if (!v) {
         int n = ex_order_beyond(cg->arena, &at->memo, e, &order);
-        if (cg_is_long(order, n, at->copies ? at->copies : 1)) {
+        if (cg_is_long(cg, order, n, at)) {
             v = cg_outline(cg, e, at, cg_expr, order, n);
         } else {
             for (int i = 0; i < n; i++)

@@ -20,6 +20,8 @@ enum {
     PART = 1000,         // weight of one function
     SHARED = 3000,       // weight from which mathematical functions are calls too
     MAX_FRAME = 1 << 18, // bytes
+    MOST_WHOLE =
+        64, // i32 operations on a loop's own variable, each of which LLVM's loop strength reduction looks at with all others
 };
 
 static int64_t weight_of_all(const Ex *const *order, int n) {
@@ -28,9 +30,17 @@ static int64_t weight_of_all(const Ex *const *order, int n) {
     return w;
 }
 
-bool cg_is_long(const Ex *const *order, int n, int copies) {
+static int whole_numbers(const Ex *const *order, int n) {
+    int count = 0;
+    for (int i = 0; i < n; i++) count += order[i]->type == EX_I32 && order[i]->nargs > 0;
+    return count;
+}
+
+bool cg_is_long(const Cg *cg, const Ex *const *order, int n, const CgElem *at) {
     int64_t w = weight_of_all(order, n);
-    return w > LONG || w * copies > LONG_COPIES;
+    bool reduced = cg->target->kind == KIND_HOST && at->lanes == 1;
+    if (reduced && whole_numbers(order, n) > MOST_WHOLE) return true;
+    return w > LONG || w * (at->copies ? at->copies : 1) > LONG_COPIES;
 }
 
 // ---- the parts of an expression

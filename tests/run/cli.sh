@@ -56,6 +56,8 @@ gives 0 relu_attn.attn --target=sm_80 -o relu80.s
 says relu80.s '.target sm_80'
 gives 0 relu_attn.attn --target=sm_90a -o relu90.ptx
 says relu90.ptx '.target sm_90a'
+# 40 steps of i32 along a loop's variable: LLVM took 8 s for them
+[ -n "$SANITIZED" ] || holds '(ulimit -t 4; "$attnc" "$top/tests/regress/shared_chains.attn" -o chains.o) 2>err'
 # ---- tile programs: printing what was read gives the same text; passes one at a time; lowering
 for dtype in f32 bf16; do
     target=host
