@@ -31,9 +31,7 @@ static bool emit(Arena *a, TargetId id, Dtype t, CgForm form, Diags *diags, void
 static char *compile(Arena *a, TargetId id, Dtype t, CgForm form, size_t *n) {
     Diags diags;
     void *out = NULL;
-    bool ok = emit(a, id, t, form, &diags, &out, n);
-    if (!ok) diag_print(&diags, stderr);
-    ck_assert(ok);
+    test_good(emit(a, id, t, form, &diags, &out, n), &diags);
     return out;
 }
 

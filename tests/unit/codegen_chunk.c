@@ -118,9 +118,7 @@ static void interpret(Arena *a, const Case *c, const TileProgram *p, const char 
             if (!p->scheduled && round && !sizes[i][SIZE_SQ]) continue;
             TileData *d = tile_data_random(a, p, sizes[i], 4, 1);
             tame(c, p, d);
-            bool ok = tile_eval(p, d, round, &diags);
-            if (!ok) diag_print(&diags, stderr);
-            ck_assert(ok);
+            test_good(tile_eval(p, d, round, &diags), &diags);
             check(c, p, d, round ? 5e-2 : 1e-9, what);
         }
 }
@@ -138,9 +136,7 @@ static TileProgram *scheduled(Arena *a, const Case *c, PassOptions *o) {
     TileProgram *p = tu_parse(a, tu_tile(a, c->name));
     p->target = o->target.id;
     o->dtype = p->dtype;
-    bool ok = pass_finish(p, o, &diags);
-    if (!ok) diag_print(&diags, stderr);
-    ck_assert(ok);
+    test_good(pass_finish(p, o, &diags), &diags);
     return p;
 }
 

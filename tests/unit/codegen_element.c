@@ -102,9 +102,7 @@ static TileProgram *packed(Arena *a, PassOptions *o) {
     Diags diags = diag_list(a);
     p->target = o->target.id;
     o->dtype = p->dtype;
-    bool ok = pass_finish(p, o, &diags);
-    if (!ok) diag_print(&diags, stderr);
-    ck_assert(ok);
+    test_good(pass_finish(p, o, &diags), &diags);
     return p;
 }
 

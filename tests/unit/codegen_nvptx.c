@@ -8,12 +8,6 @@ static char *compile(Arena *a, const char *text, Dtype t) {
     return ptx_of(a, TARGET_SM80, text, t);
 }
 
-static int count(const char *text, const char *what) {
-    int n = 0;
-    for (const char *s = text; (s = strstr(s, what)); s++) n++;
-    return n;
-}
-
 static const char softmax[] =
     "import std.normalization; attention t { dim D = 64; score(q, k) = dot(q, k) * rsqrt(D); "
     "mask(b, h, q, k) = k <= q; normalize(s) = softmax(s); }";
@@ -187,16 +181,13 @@ ARENA_TEST(launch) {
 }
 
 // Every column count that a kernel may have, also those that are no multiple of 8.
-TEST(widths) {
-    static const int widths[] = {1, 7, 8, 16, 20, 40, 64, 72, 96, 128, 136, 192, 248, 256};
-    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
-        Arena *a = arena_new();
-        const char *text = arena_printf(
-            a, "attention t { dim D = %d; score(q, k) = dot(q, k); normalize(s) = s; }", widths[i]);
-        char *ptx = compile(a, text, i % 2 ? DT_F16 : DT_F32);
-        ck_assert(!strstr(ptx, ".local"));
-        arena_free(a);
-    }
+static const int columns[] = {1, 7, 8, 16, 20, 40, 64, 72, 96, 128, 136, 192, 248, 256};
+
+ARENA_TEST_EACH(widths, 0, sizeof columns / sizeof *columns) {
+    const char *text = arena_printf(
+        a, "attention t { dim D = %d; score(q, k) = dot(q, k); normalize(s) = s; }", columns[_i]);
+    char *ptx = compile(a, text, _i % 2 ? DT_F16 : DT_F32);
+    ck_assert(!strstr(ptx, ".local"));
 }
 
 // A body too long to stand there for each element is a function, and compiles in a time that grows

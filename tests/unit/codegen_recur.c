@@ -60,8 +60,7 @@ static TileProgram *scheduled(RuCase *x, PassOptions *o, const char *knobs) {
     o->schedule = pu_knobs(knobs);
     o->dtype = DT_F32;
     TileProgram *p = pass_recurrence(x->a, x->c, o, &diags);
-    if (!p) diag_print(&diags, stderr);
-    ck_assert(p != NULL);
+    test_good(p, &diags);
     return p;
 }
 

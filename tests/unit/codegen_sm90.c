@@ -40,12 +40,6 @@ ARENA_TEST(instructions) {
     ck_assert(strstr(ptx, "k16.f32.f16.f16") != NULL);
 }
 
-static int count(const char *text, const char *what) {
-    int n = 0;
-    for (const char *p = text; (p = strstr(p, what)); p++) n++;
-    return n;
-}
-
 // Both ways of a product in one piece of assembly, as often as the schedule says so.
 ARENA_TEST(two_ways) {
     char *ptx = compile(a, softmax(a, 64, causal), DT_BF16);
@@ -294,17 +288,13 @@ static bool serialized(const char *report) {
     return false;
 }
 
-TEST(assembles) {
-    static const int widths[] = {64, 80, 128, 192, 256};
-    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
-        Arena *a = arena_new();
-        char *ptx = compile(a, softmax(a, widths[i], i % 2 ? "" : causal), DT_BF16);
-        const char *report = assembled(a, ptx);
-        ck_assert_msg(!serialized(report), "D = %d: %s", widths[i], report);
-        ck_assert_msg(strstr(report, " 0 bytes spill stores") != NULL, "D = %d: %s", widths[i],
-                      report);
-        arena_free(a);
-    }
+static const int assembles_widths[] = {64, 80, 128, 192, 256};
+ARENA_TEST_EACH(assembles, 0, sizeof assembles_widths / sizeof *assembles_widths) {
+    char *ptx = compile(a, softmax(a, assembles_widths[_i], _i % 2 ? "" : causal), DT_BF16);
+    const char *report = assembled(a, ptx);
+    ck_assert_msg(!serialized(report), "D = %d: %s", assembles_widths[_i], report);
+    ck_assert_msg(strstr(report, " 0 bytes spill stores") != NULL, "D = %d: %s",
+                  assembles_widths[_i], report);
 }
 
 // Gradients: warpgroups with keys of their own, or with the same keys and columns of their own, whose weights and gradients of scores are

@@ -165,18 +165,15 @@ ARENA_TEST(inner_breaks) {
 }
 
 // Nothing but a diagnostic where the text does not parse.
-TEST(mistakes) {
-    static const char *const texts[] = {
-        "const A = ;", "attention a {",     "/* a", "fn f(x) = x",
-        "}",           "const A = 1; \xff", "#",    "fn f(x) { let y = 1; }"};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        Arena *a = arena_new();
-        Diags d = diag_list(a);
-        Text out = text_new(a);
-        ck_assert(!fe_format(a, &d, "mistake", texts[i], strlen(texts[i]), &out));
-        ck_assert_uint_eq(out.n, 0);
-        ck_assert_int_gt(d.errors, 0);
-        ck_assert_str_eq(d.files.data[d.first->span.file].name, "mistake");
-        arena_free(a);
-    }
+static const char *const texts[] = {
+    "const A = ;", "attention a {",     "/* a", "fn f(x) = x",
+    "}",           "const A = 1; \xff", "#",    "fn f(x) { let y = 1; }"};
+
+ARENA_TEST_EACH(mistakes, 0, sizeof texts / sizeof *texts) {
+    Diags d = diag_list(a);
+    Text out = text_new(a);
+    ck_assert(!fe_format(a, &d, "mistake", texts[_i], strlen(texts[_i]), &out));
+    ck_assert_uint_eq(out.n, 0);
+    ck_assert_int_gt(d.errors, 0);
+    ck_assert_str_eq(d.files.data[d.first->span.file].name, "mistake");
 }

@@ -14,8 +14,7 @@ static TileProgram *program(Arena *a, const char *path, int D, TargetId target) 
                      .dtype = target == TARGET_HOST ? DT_F32 : DT_BF16,
                      .split = true};
     TileProgram *p = pass_program(a, s, &o, NULL, &diags);
-    if (!p) diag_print(&diags, stderr);
-    ck_assert(p != NULL);
+    test_good(p, &diags);
     return p;
 }
 

@@ -394,24 +394,21 @@ TEST_EACH(lists_of_all, 0, MASKS) {
 }
 
 // Masks whose bounds say all need no test per tile.
-TEST(no_where) {
-    static const char *const plain[] = {"true",
-                                        "k <= q",
-                                        "k <= q && q - k < 16",
-                                        "k < 10 || k <= q",
-                                        "q / 8 == k / 8",
-                                        "h == 0 || k <= q",
-                                        "k < len[b]"};
-    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
-        Arena *a = arena_new();
-        Variant *v;
-        TileProgram *p = mask_program(a, plain[i], &v);
-        pu_bind(p, (PuTiles){8, 8});
-        pass_classify(p);
-        for (const TileOp *op = p->kernels.data[0]->body.first; op; op = op->next)
-            ck_assert_msg(!op->where, "%s", plain[i]);
-        arena_free(a);
-    }
+static const char *const plain[] = {"true",
+                                    "k <= q",
+                                    "k <= q && q - k < 16",
+                                    "k < 10 || k <= q",
+                                    "q / 8 == k / 8",
+                                    "h == 0 || k <= q",
+                                    "k < len[b]"};
+
+ARENA_TEST_EACH(no_where, 0, sizeof plain / sizeof *plain) {
+    Variant *v;
+    TileProgram *p = mask_program(a, plain[_i], &v);
+    pu_bind(p, (PuTiles){8, 8});
+    pass_classify(p);
+    for (const TileOp *op = p->kernels.data[0]->body.first; op; op = op->next)
+        ck_assert_msg(!op->where, "%s", plain[_i]);
 }
 
 TEST(longest_first) {

@@ -115,22 +115,18 @@ static Count before_loops(const TileKernel *k) {
     return c;
 }
 
-TEST(invariants_leave_the_loop) {
-    static const char *const per_row[] = {
-        "input x: f32[B, Sq]; modify(s, b, h, q, k) = s + x[b, q - q_offset];",
-        "input x: f32[H]; modify(s, b, h, q, k) = s * exp(x[h]);",
-        "modify(s, b, h, q, k) = s * rsqrt(f32(q + 1));"};
-    for (size_t i = 0; i < sizeof per_row / sizeof *per_row; i++) {
-        Arena *a = arena_new();
-        const char *rest = "score(q, k) = dot(q, k); normalize(s) = s;";
-        const TileProgram *plain = program(a, rest, PU_SHAPED);
-        const TileProgram *p = program(a, arena_printf(a, "%s %s", per_row[i], rest), PU_SHAPED);
-        ck_assert_int_eq(before_loops(p->kernels.data[0]).maps,
-                         before_loops(plain->kernels.data[0]).maps + 1);
-        ck_assert_int_eq(count(&loop_of(p, CLASS_FULL)->body).maps,
-                         count(&loop_of(plain, CLASS_FULL)->body).maps);
-        arena_free(a);
-    }
+static const char *const per_row[] = {
+    "input x: f32[B, Sq]; modify(s, b, h, q, k) = s + x[b, q - q_offset];",
+    "input x: f32[H]; modify(s, b, h, q, k) = s * exp(x[h]);",
+    "modify(s, b, h, q, k) = s * rsqrt(f32(q + 1));"};
+ARENA_TEST_EACH(invariants_leave_the_loop, 0, sizeof per_row / sizeof *per_row) {
+    const char *rest = "score(q, k) = dot(q, k); normalize(s) = s;";
+    const TileProgram *plain = program(a, rest, PU_SHAPED);
+    const TileProgram *p = program(a, arena_printf(a, "%s %s", per_row[_i], rest), PU_SHAPED);
+    ck_assert_int_eq(before_loops(p->kernels.data[0]).maps,
+                     before_loops(plain->kernels.data[0]).maps + 1);
+    ck_assert_int_eq(count(&loop_of(p, CLASS_FULL)->body).maps,
+                     count(&loop_of(plain, CLASS_FULL)->body).maps);
 }
 
 // What is the same down a column is computed once a column, in the loop.
@@ -163,22 +159,19 @@ ARENA_TEST(operands_are_few) {
 }
 
 // The passes are at rest: running them again changes nothing.
-TEST(passes_are_idempotent) {
-    static const char *const cases[] = {
-        softmax, causal,
-        "score(q, k) = dot(q, k); normalize(s) { let n = rowsum(1.0); return s - rowsum(s) / n; }"};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Arena *a = arena_new();
-        TileProgram *p = program(a, cases[i], PU_SHAPED);
-        Text before = text_new(a), after = text_new(a);
-        tile_print(&before, p);
-        pass_tidy(p);
-        pass_hoist(p);
-        pass_fuse(p);
-        tile_print(&after, p);
-        ck_assert_str_eq(before.s, after.s);
-        arena_free(a);
-    }
+static const char *const cases[] = {
+    softmax, causal,
+    "score(q, k) = dot(q, k); normalize(s) { let n = rowsum(1.0); return s - rowsum(s) / n; }"};
+
+ARENA_TEST_EACH(passes_are_idempotent, 0, sizeof cases / sizeof *cases) {
+    TileProgram *p = program(a, cases[_i], PU_SHAPED);
+    Text before = text_new(a), after = text_new(a);
+    tile_print(&before, p);
+    pass_tidy(p);
+    pass_hoist(p);
+    pass_fuse(p);
+    tile_print(&after, p);
+    ck_assert_str_eq(before.s, after.s);
 }
 
 ARENA_TEST(extents) {

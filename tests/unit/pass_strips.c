@@ -30,9 +30,7 @@ static double apart(Arena *a, const Variant *v, const TileProgram *x, const Tile
     Diags diags = diag_list(a);
     pu_sizes(v, size, 1, 2, 1, 9, 11, 2);
     TileData *dx = tile_data_random(a, x, size, 3, 7), *dy = tile_data_random(a, y, size, 3, 7);
-    bool ok = tile_eval(x, dx, false, &diags) && tile_eval(y, dy, false, &diags);
-    if (!ok) diag_print(&diags, stderr);
-    ck_assert(ok);
+    test_good(tile_eval(x, dx, false, &diags) && tile_eval(y, dy, false, &diags), &diags);
     return tile_data_distance(x, dx, y, dy);
 }
 

@@ -7,13 +7,17 @@
 #include "passes/derive/backward.h"
 #include "runtime/abi.h"
 
+static inline int count(const char *text, const char *what) {
+    int n = 0;
+    for (const char *s = text; (s = strstr(s, what)); s++) n++;
+    return n;
+}
+
 static inline char *ptx_emitted(const TileProgram *p, Diags *diags) { // in its arena
     CgOptions co = {.opt = 3};
     void *out = NULL;
     size_t n;
-    bool ok = p && cg_emit(&p, 1, &co, CG_ASM, diags, &out, &n);
-    if (!ok) diag_print(diags, stderr);
-    ck_assert(ok);
+    test_good(p && cg_emit(&p, 1, &co, CG_ASM, diags, &out, &n), diags);
     char *text = arena_strndup(p->arena, out, n);
     free(out);
     return text;

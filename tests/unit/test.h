@@ -8,7 +8,7 @@
 #ifndef TESTS_UNIT_TEST_H
 #define TESTS_UNIT_TEST_H
 
-#include "ir/arena.h"
+#include "ir/diag.h"
 
 #include <check.h>
 #include <math.h>
@@ -42,6 +42,10 @@ void test_add(const char *file, const TTest *test, int from, int to); // main.c
     static void name(Arena *a, __attribute__((unused)) int _i)
 #define TEST(name) TEST_EACH(name, 0, 1)
 #define ARENA_TEST(name) ARENA_TEST_EACH(name, 0, 1)
+
+// It is there, or true; otherwise the test fails with what is in the list.
+#define test_good(x, diags)                                                                        \
+    ck_assert_msg((x), "%s", (diags)->first ? (diags)->first->message : "nothing is said")
 
 // ---- random numbers
 static inline uint32_t test_draw(uint32_t *seed, uint32_t n) { // below n
