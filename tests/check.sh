@@ -80,6 +80,7 @@ run "$build/tests/check_run" stdlib
 run "$build/tests/check_math" 4099
 run "$build/tests/check_run" tests/regress
 run "$build/tests/check_gcn" stdlib
+run env QUICK=1 "$build/tests/check_gcn" stdlib/attention_sink.attn stdlib/relu.attn --turns --parts
 run env QUICK=1 "$build/tests/check_gcn" tests/regress
 run "$build/tests/check_gcn" tests/regress/exact_maximum.attn --dtype=f16 -DD=96 -DDv=96
 for f in capped_weights raw_weights weighted_scores weights_by_position scaled_after_shift; do
