@@ -126,7 +126,7 @@ static void run_given(Tally *t, const char *path) {
                         .dtype = only < DT_COUNT ? only : c->dtype,
                         .level = 2,
                         .interpret = true,
-                        .parts = 3,
+                        .parts = i ? 0 : 3, // of the first, by every target
                         .target = everywhere[k],
                         .log = stdout};
             Stage s = differ_run(&d);
