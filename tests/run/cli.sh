@@ -375,8 +375,8 @@ says err '.ptx (sm_80, sm_90a)'
 gives 2 mask relu_attn.attn -o mask.png
 gives 2 mask relu_attn.attn -o mask.svg --format=tex
 says err 'is json, or left out'
-gives 0 mask "$top/stdlib/causal.attn" --shape=Sq=70 -o needed.json --format=json
-holds 'grep -q "^{\"queries\": 70, \"keys\": 70, \"tile\"" needed.json'
+gives 0 mask "$top/stdlib/causal.attn" --shape=Sq=300 --target=sm_80 -o needed.json --format=json
+holds 'grep -q "^{\"queries\": 300, \"keys\": 300, \"tile\": \[128, " needed.json'
 holds '[ "$(grep -c "^\[\[0, " needed.json)" -eq 3 ]'
 for verb in check explain bench 'mask -o a.svg'; do
     gives 2 $verb relu.o
