@@ -28,7 +28,7 @@ METHODS = "keys", "heads"
 
 
 class _Reads(NamedTuple):
-    extents: Dict[str, Tuple[str, ...]]  # of each array input
+    extents: Dict[str, Tuple[str, ...]]  # of each input; of a scalar none
     of_mask: Tuple[str, ...]  # the inputs that the mask reads
     head: bool  # the mask reads h or H
     batch: bool  # or b
@@ -46,7 +46,7 @@ def _reads(spec: str) -> _Reads:
     rows, _ = _torch._rows(spec)
     rows = rows.split("\nstream ")[0]
     inputs = re.findall(r"^  input (\w+): \w+(?:\[([^\]\n]*)\])?", rows, re.M)
-    extents = {name: tuple(e.strip() for e in listed.split(",")) for name, listed in inputs if listed}
+    extents = {name: tuple(e.strip() for e in listed.split(",") if e) for name, listed in inputs}
     lines = [line for line in rows.split("\n")[1:] if not line.startswith("  input")]
     formulas, mask = "\n".join(lines), "".join(line for line in lines if line.startswith("  mask"))
 
@@ -114,13 +114,13 @@ def _tiles_with(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, arra
     with tempfile.TemporaryDirectory(prefix="attn-") as folder:
         inputs = {}
         for name in reads.of_mask:
-            if name in arrays:
+            if name in arrays and arrays[name].dim():
                 import numpy
 
                 inputs[name] = os.path.join(folder, name + ".npy")
                 numpy.save(inputs[name], arrays[name].detach().cpu().numpy())
             else:
-                inputs[name] = repr(scalars[name])
+                inputs[name] = repr(float(arrays[name] if name in arrays else scalars[name]))
         found = [_mask_of(spec, Sq, Sk, q_offset, B, H, inputs, at) for at in places]
     if not all(found):
         return None

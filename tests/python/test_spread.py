@@ -34,7 +34,7 @@ attention learned {
     dim D = 16;
     input slope: f32[H] grad;
     input bias: f32[B, H, Sk] grad;
-    input cap: f32;
+    input cap: f32 grad;
     score(q, k) = dot(q, k) * rsqrt(D);
     modify(s, b, h, i, j) = cap * tanh(s / cap) - slope[h] * f32(i - j) + bias[b, h, j];
     mask(b, h, i, j) = causal(i, j);
@@ -82,7 +82,7 @@ def cases(S):
         "sigmoid": (library("sigmoid"), {}, (), (), both),
         "retention": (library("retention"), {}, (), (), ("keys",)),
         "plain": (PLAIN, {}, (), (), both),
-        "learned": (LEARNED, {"slope": slope.abs() * 0.1, "bias": bias, "cap": 15.0}, ("bias",), ("top",), ("keys",)),
+        "learned": (LEARNED, {"slope": slope.abs() * 0.1, "bias": bias, "cap": torch.tensor(15.0)}, ("bias",), ("top",), ("keys",)),
         "rows": (ROWS, {"row": row, "table": table, "cap": 15.0}, ("row",), (), ("heads",)),
     }
 
