@@ -32,6 +32,7 @@ done
 grep -l '^attention' ${FILES:-stdlib/*.attn tests/regress/*.attn} >"$work/attentions"
 grep -l '^recurrence' ${FILES:-stdlib/*.attn tests/regress/*.attn} >"$work/recurrences"
 while read -r file; do "$build/attnc" "$file" --phase=fwd,bwd -o "$work/x.o" 2>/dev/null && echo "$file"; done <"$work/attentions" >"$work/gradients"
+while read -r file; do "$build/attnc" "$file" --phase=part -o "$work/x.o" 2>/dev/null && echo "$file"; done <"$work/attentions" >"$work/parts"
 
 # One per line: a list of files, how many cases a file has, and the arguments of attnc check without files.
 shapes='--shape=B=1,H=2,Sq=128,Sk=128 --shape=B=2,H=4,Hkv=2,Sq=129,Sk=129 --shape=B=1,H=2,Sq=1,Sk=1000 --shape=B=1,H=1,Sq=70,Sk=17
@@ -39,12 +40,14 @@ shapes='--shape=B=1,H=2,Sq=128,Sk=128 --shape=B=2,H=4,Hkv=2,Sq=129,Sk=129 --shap
 groups='--shape=B=2,H=8,Hkv=1,Sq=1,Sk=3000 --shape=B=1,H=16,Hkv=2,Sq=2,Sk=700 --shape=B=1,H=24,Hkv=8,Sq=5,Sk=131'
 pairs='--shape=B=1,H=2,Sq=128,Sk=128 --shape=B=2,H=4,Hkv=2,Sq=129,Sk=200 --shape=B=1,H=2,Sq=5,Sk=300 --shape=B=1,H=1,Sq=70,Sk=17 --shape=B=1,H=2,Sq=3,Sk=0'
 chunks='--shape=B=1,H=2,S=64 --shape=B=2,H=3,S=129 --shape=B=1,H=2,S=1000 --shape=B=2,H=2,S=1 --shape=B=1,H=2,S=16 --shape=B=1,H=2,S=17'
+packed='--in=q_start=0,1,5,5,70,100 --in=state_index=2,0,-4,9,1 --shape=Tq=104,H=2,slots=7 --shape=Tq=104,H=4,slots=5'
 kinds() {
     for target in $targets; do
         for dtype in bf16 f16 f32; do
             echo attentions 6 --target="$target" --dtype=$dtype $shapes
             echo attentions 3 --target="$target" --dtype=$dtype $groups # decoding, with the heads of a group in one tile
             echo gradients 5 --phase=fwd,bwd --target="$target" --dtype=$dtype $pairs
+            echo parts 3 --parts=3 --target="$target" --dtype=$dtype $groups
         done
         for d in 8 32 40 96 128 256; do echo attentions 1 --target="$target" --shape=H=2,Sq=200 -DD=$d -DDv=$d; done
         for d in 40 128 256; do echo gradients 1 --phase=fwd,bwd --target="$target" --shape=H=4,Hkv=2,Sq=200 -DD=$d -DDv=$d; done
@@ -58,6 +61,7 @@ inputs_of() {
     case $1 in
     *gla* | *rwkv6* | *hgrn2*) echo --in log_decay=-0.5..0.0 ;;
     *kda* | *gated_deltanet*) echo --in log_decay=-0.5..0.0 --in beta=0.0..1.0 ;;
+    *mlstm*) echo --in i_gate=-8.0..1.0 --in f_gate=0.0..4.0 ;;
     *mamba2*) echo --in dt=0.0..0.5 --in A=-2.0..-0.1 ;;
     *rwkv7*) echo --in log_decay=-0.5..0.0 --in a=-0.2..0.0 --in b_=0.0..0.1 ;;
     esac
@@ -89,7 +93,10 @@ kinds | while read -r list cases arguments; do
 done >"$work/todo"
 while read -r file; do
     for target in $targets; do
-        for dtype in bf16 f16 f32; do echo "$file 6 --target=$target --dtype=$dtype $(inputs_of "$file") $chunks"; done
+        for dtype in bf16 f16 f32; do
+            echo "$file 6 --target=$target --dtype=$dtype $(inputs_of "$file") $chunks"
+            echo "$file 2 --layout=ragged --target=$target --dtype=$dtype $(inputs_of "$file") $packed"
+        done
     done
 done <"$work/recurrences" >>"$work/todo"
 # Ragged and paged batches of the library.
@@ -107,10 +114,10 @@ case " $targets " in *' sm_90a '*)
 esac
 awk -v k="${part%/*}" -v n="${part#*/}" 'NR % n == k % n' "$work/todo" >"$work/these" && mv "$work/these" "$work/todo"
 xargs -P "$(nproc)" -I '{}' sh -c 'sh $WORK/part {}; :' <"$work/todo" | tee "$work/log" | grep -v '^COUNT'
-cp "$work/log" "$work/parts"
+cp "$work/log" "$work/results"
 # A part that was killed has not counted.
 expected=$(awk '{ n += $2 * split($1, files, ",") } END { print n + 0 }' "$work/todo")
-missing=$(awk -v n="$expected" '$1 == "COUNT" { n -= $2 + $3 } END { print n }' "$work/parts")
+missing=$(awk -v n="$expected" '$1 == "COUNT" { n -= $2 + $3 } END { print n }' "$work/results")
 if [ "$missing" -ne 0 ]; then
     echo "FAILED: of $expected cases $missing have no result: parts of the test were killed" >>"$work/log"
     echo "COUNT 0 $missing" >>"$work/log"
@@ -146,5 +153,5 @@ if [ "$last" ] && [ -z "$FILES" ]; then
         cat "$work/counted" >>"$work/log"
     done
 fi
-tail -n +$(($(wc -l <"$work/parts") + 1)) "$work/log" | grep -v '^COUNT'
+tail -n +$(($(wc -l <"$work/results") + 1)) "$work/log" | grep -v '^COUNT'
 awk '$1 == "COUNT" { passed += $2; failed += $3 } END { print passed + 0 " passed, " failed + 0 " failed"; exit failed > 0 || !passed }' "$work/log"
