@@ -370,7 +370,7 @@ static Status make(Bind *c, int arg) {
         draw_fill(&c->draw[arg], t, c->o->seed, g->name);
     else if (g->role == ARG_INDEX)
         batch_fill(c->sig, c->b->size, g, t, c->o->seed);
-    else if (g->optional)
+    else if (g->optional && (c->o->verb != VERB_CHECK || g->role != ARG_GRAD_IN))
         memset(t->data, 0, (size_t)t->count * (size_t)dtype_bytes(g->dtype));
     else if (c->o->verb == VERB_BENCH || c->o->verb == VERB_TUNE)
         tensor_normal_repeated(t, c->o->seed, g->name);

@@ -212,7 +212,8 @@ static void put_shapes(const Help *h) {
 static void put_gradients(const Help *h) {
     static const char *const rows[][2] = {
         {"do", "comes: the gradient of o; drawn like any tensor where nothing names it"},
-        {"dlse, dNAME", "comes: the gradient of an emit; 0 where nothing names it"},
+        {"dlse, dNAME",
+         "comes: the gradient of an emit; 0 where nothing names it, and drawn by check"},
         {"dstate", "comes, of a recurrence: the gradient of the last state; likewise 0"},
         {"dq, dk, dv", "goes out, in the shapes of q, k and v; heads that share k and v add up"},
         {"dNAME", "goes out: the gradient of an input that is marked `grad`; [1] of a number"},

@@ -652,6 +652,20 @@ for n in 1 2 3; do
 done
 holds 'cmp dq1.npy dq2.npy && cmp dq1.npy dq3.npy && cmp dk1.npy dk2.npy && cmp dv1.npy dv3.npy'
 gives 0 check relu_attn.attn --deterministic --phase=bwd --shape=H=2,Sq=300
+cat >energy.attn <<'ATTN'
+attention energy {
+    dim D = 16;
+    score(q, k) = dot(q, k);
+    normalize(s) {
+        emit total = rowsum(s * s);
+        return s;
+    }
+}
+ATTN
+gives 0 check energy.attn --phase=bwd --shape=Sq=9 --in do=0..0 # what is left comes from the emit
+holds '! grep -q "dq 0 " out'
+gives 0 check energy.attn --phase=bwd --shape=Sq=9 --in do=0..0 --in dtotal=0..0
+says out 'dq 0 (at most 0)'
 gives 1 check sinks.attn --in temper=1 --deterministic --phase=bwd
 says err 'gradients of inputs are added up in any order'
 gives 0 relu_attn.attn -o forward.o
@@ -1009,9 +1023,9 @@ attention entries { dim D = 8; input n: i32[B]; score(q, k) = dot(q, k); mask(b,
 attention rows { dim D = 8; input n: i32[B, Sq]; score(q, k) = dot(q, k); mask(b, h, i, j) = j < n[b, i - q_offset]; normalize(s) = s; }
 attention small { dim D = 8; input y: f32; score(q, k) = dot(q, k); normalize(s) { emit t = rowmax(0 * s + y * y); return s; } }
 ATTN
-gives 0 mask lengths.attn --entry=entries --shape=Sq=2048 -o lengths.svg
+gives 0 mask lengths.attn --entry=entries --in n=0..0 --shape=Sq=2048 -o lengths.svg
 says out ' 0 partial, 0 full'
-gives 0 mask lengths.attn --entry=rows --shape=Sq=2048 -o lengths.svg
+gives 0 mask lengths.attn --entry=rows --in n=0..0 --shape=Sq=2048 -o lengths.svg
 says out ' 0 partial, 0 full'
 gives 0 run lengths.attn --entry=small --in y=1e-20
 says out 't [1, 1, 256]: mean 0, deviation 0, from 0 to 0'
