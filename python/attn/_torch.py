@@ -27,8 +27,13 @@ _OPERANDS = {"q": "[B, H, Sq, D]", "k": "[B, Hkv, Sk, D]", "v": "[B, Hkv, Sk, Dv
 _GPUS = "gfx90a", "gfx942", "gfx1100"
 
 
-# What torch.compile takes as a constant, and does not look into; and whether it is at work.
-_constant = getattr(getattr(torch, "compiler", None), "assume_constant_result", lambda function: function)
+def _constant(function: Any) -> Any:
+    """What torch.compile takes as a constant, and does not look into. torch.compiler.assume_constant_result does this, and imports the compiler for it: 3 s."""
+    function._dynamo_marked_constant = True
+    return function
+
+
+# Whether torch.compile is at work.
 _compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 _functorch = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", lambda x: False)
 
