@@ -751,7 +751,7 @@ static bool accepts(const Backward *back, Diags *diags) {
     else if (back->aggregate)
         diag_error(diags, row->output->span,
                    "the gradient of '%s' has no kernel yet: its output is no multiple of what is "
-                   "aggregated",
+                   "aggregated, or one by an input that is marked 'grad'",
                    row->name);
     else if (norms && looks_for_extremum(back)) // sums of squares are rounded by how tiles lie
         diag_error(diags, row->span,
