@@ -789,12 +789,11 @@ static void copy_of_step(Expand *e, TileOp *op) {
     Chain c = chain_from(e, op->block->owner);
     const Ex *last = last_step(e, &c);
     bool behind = op->place.stage > 0;
-    if (op->kind == TILE_LOAD && c.ahead) {
-        fill_first(e, &c, op);
-        return;
-    }
     if (op->kind == TILE_LOAD) {
-        fill(e, op, behind ? last_tile(e, &c) : first_tile(e, &c), c.loop[0]->axis);
+        if (c.ahead)
+            fill_first(e, &c, op);
+        else
+            fill(e, op, behind ? last_tile(e, &c) : first_tile(e, &c), c.loop[0]->axis);
         return;
     }
     TileOp *n = copy(e, op);
@@ -864,13 +863,12 @@ static void begin_role(Expand *e, TileOp *op) {
 
 static void role(Expand *e, TileOp *op) {
     TileValue **made = ARENA_ARRAY(e->p->arena, TileValue *, e->nvalues + 1);
-    TileOp *tiles;
     begin_role(e, op);
     for (int i = 0; i < e->items.n; i++)
         if (!e->items.data[i].at.stage && (e->staged || !e->items.data[i].op))
             do_item(e, &e->items.data[i]);
     int n = ahead(e, made);
-    tiles = append(e, TILE_TILES, (Span){0});
+    TileOp *tiles = append(e, TILE_TILES, (Span){0});
     for (int i = 0; i < n; i++) {
         TileValue *init = now(e, made[i]);
         tile_arg(e->p, tiles, init);
