@@ -52,11 +52,12 @@ module.exports = grammar({
     return: $ => seq('return', field('value', $._expression), ';'),
 
     _expression: $ => choice(
-      $.identifier, $.integer, $.float, $.call, $.index, $.parenthesized, $.unary, $.binary, $.conditional,
+      $.identifier, $.integer, $.float, $.call, $.index, $.slice, $.parenthesized, $.unary, $.binary, $.conditional,
       $.reserved),
     parenthesized: $ => seq('(', $._expression, ')'),
     call: $ => seq(field('function', $._name), '(', optional(commaSep1($._expression)), ')'),
     index: $ => seq(field('array', $._name), '[', commaSep1($._expression), ']'),
+    slice: $ => seq(field('array', $._name), '[', optional(field('from', $._expression)), ':', optional(field('to', $._expression)), ']'),
     unary: $ => prec(unary, seq(field('operator', choice('-', '!', '~')), field('operand', $._expression))),
     binary: $ => choice(...binary.map(([level, operator]) => prec.left(level, seq(
       field('left', $._expression), field('operator', operator), field('right', $._expression))))),

@@ -9,6 +9,7 @@
 ["(" ")" "[" "]" "{" "}"] @punctuation.bracket
 ["," ";"] @punctuation.delimiter
 (input ":" @punctuation.delimiter)
+(slice ":" @punctuation.delimiter)
 (module_path "." @punctuation.delimiter)
 
 (module_path (identifier) @module)
@@ -27,6 +28,7 @@
 (let name: (identifier) @variable)
 (emit name: (identifier) @property)
 (index array: (identifier) @variable)
+(slice array: (identifier) @variable)
 
 ; list: clauses
 ((clause name: (identifier) @function.method) (#match? @function.method "^(score|modify|mask|normalize|output|query|key|value|decay|erase|write|bonus)$"))
