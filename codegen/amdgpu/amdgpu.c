@@ -13,8 +13,6 @@
 #include "codegen/lanes.h"
 
 #include <assert.h>
-#include <llvm-c/Support.h>
-#include <pthread.h>
 #include <string.h>
 
 // ---- the machine
@@ -28,17 +26,8 @@ static void take_diagnostic(LLVMDiagnosticInfoRef info, void *context) {
     LLVMDisposeMessage(text);
 }
 
-// Scalar registers that do not fit go to memory. LLVM 19 would keep them in lanes of vector registers that have all lanes at work, and copies such a register, where
-// few are left, over one whose lanes outside of a branch still count: a wrong result. LLVM has its options for the whole process.
-static void spill_to_memory(void) {
-    const char *const args[] = {"attnc", "-amdgpu-spill-sgpr-to-vgpr=0"};
-    LLVMParseCommandLineOptions(2, args, NULL);
-}
-
 static LLVMTargetMachineRef am_machine(Cg *cg) {
     static const char triple[] = "amdgcn-amd-amdhsa";
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, spill_to_memory);
     LLVMInitializeAMDGPUTargetInfo();
     LLVMInitializeAMDGPUTarget();
     LLVMInitializeAMDGPUTargetMC();

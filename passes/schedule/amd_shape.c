@@ -264,6 +264,13 @@ static void take_fewer_waves(const TileKernel *k, Knobs *s) {
     while (size && size->op == EX_CONST && rows_of(s) / 2 >= size->i && s->waves > 1) s->waves /= 2;
 }
 
+// One wave that makes all of a chunk has registers for few positions. With more LLVM 19 lacks scalar registers, too. It keeps those in lanes
+// of a vector register, and copies that one over lanes of another that a branch has switched off: a wrong result.
+static void take_short_chunks(const TileKernel *k, const Need *n, Knobs *s) {
+    enum { FEW = 16 };
+    if (k->purpose == PURPOSE_CHUNK && wmma(n) && s->waves == 1) s->keys = FEW;
+}
+
 // Gradients have two scores of a pair and up to two accumulators in registers: they take few columns of a step. They read tiles of
 // q, k, v and do.
 static void take_fewer_columns(const TileKernel *k, const Need *n, Knobs *s) {
@@ -291,6 +298,7 @@ static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *chos
     Knobs own = *chosen;
     const Knobs *s = &own;
     take_fewer_waves(k, &own);
+    take_short_chunks(k, n, &own);
     take_fewer_columns(k, n, &own);
     take_few_rows(k, n, &own);
     if (!pass_tile_columns(p, k, most_columns(n->t), UNIT_COLUMNS, diags)) return false;
