@@ -24,10 +24,11 @@ static bool lacks_rows(const TileKernel *k, const TileOp *op) {
 static bool needs_all(const TileKernel *k, const TileOp *op) {
     bool all = op->kind != TILE_MAP || tile_scans(op);
     for (int i = 0; i < op->results.n; i++) all |= op->results.data[i]->rank > 1;
-    bool chunk = k->purpose == PURPOSE_CHUNK || k->purpose == PURPOSE_STEPS;
-    for (int i = 0; i < op->outs.n && chunk; i++) // a norm of v: over the warps
+    bool chunk = k->purpose == PURPOSE_CHUNK || k->purpose == PURPOSE_STEPS, loaded = true;
+    for (int i = 0; i < op->args.n; i++) loaded &= op->args.data[i]->def->kind == TILE_LOAD;
+    for (int i = 0; i < op->outs.n && chunk; i++) // a sum over the warps, or of what is no tile
         all |= op->outs.data[i].reduce != EX_CONST &&
-               op->outs.data[i].reduce_axis == tile_grid_axis(k);
+               (!loaded || op->outs.data[i].reduce_axis == tile_grid_axis(k));
     return all;
 }
 
