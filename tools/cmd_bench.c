@@ -126,7 +126,7 @@ static Status headline(Bench *x, const Launch *l) {
     return STATUS_DONE;
 }
 
-static unsigned phases(const Bench *x) { return x->o->phases ? x->o->phases : OPTIONS_FWD; }
+static unsigned phases(const Bench *x) { return x->o->phases ? x->o->phases : COMPILE_FWD; }
 
 // The channels that a pair's score multiplies.
 static int score_columns(Arena *a, const Variant *v) {
@@ -142,8 +142,8 @@ static int score_columns(Arena *a, const Variant *v) {
 
 static double products(const Bench *x, const Binding *b, int score) {
     int D = b->sig->D, Dv = b->sig->Dv, columns = 0;
-    if (phases(x) & OPTIONS_FWD) columns += score + Dv;
-    if (phases(x) & OPTIONS_BWD) columns += 3 * D + 2 * Dv;
+    if (phases(x) & COMPILE_FWD) columns += score + Dv;
+    if (phases(x) & COMPILE_BWD) columns += 3 * D + 2 * Dv;
     return 2 * bind_pairs(b) * columns;
 }
 
@@ -268,7 +268,7 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
     }
     if (s == STATUS_DONE) s = launch_bind(l, &b);
     if (s == STATUS_DONE && l->backward) s = launch_run(l); // it reads what the forward leaves
-    bool forward = phases(x) & OPTIONS_FWD;
+    bool forward = phases(x) & COMPILE_FWD;
     Timed all = {forward ? l->prepared : NULL, l->backward};
     Timed less = {forward && l->kept ? l->kept : all.forward,
                   l->backward_kept ? l->backward_kept : l->backward};

@@ -5,10 +5,47 @@
 #include "ir/read.h"
 #include "library.h"
 #include "passes/derive/backward.h"
+#include <ctype.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 const char compile_stdin[] = "<stdin>";
+
+bool compile_read_dtype(const char *text, Dtype *dtype, bool *tf32) {
+    static const Dtype types[] = {DT_F32, DT_F16, DT_BF16};
+    *tf32 = strcmp(text, "tf32") == 0;
+    for (int i = 0; i < 3; i++)
+        if (strcmp(text, *tf32 ? "tf32" : dtype_name(types[i])) == 0)
+            return *dtype = types[i], true;
+    return false;
+}
+
+bool compile_read_layout(const char *text, BatchLayout *batch, int *page) {
+    size_t n = strcspn(text, ":");
+    *page = 0;
+    for (*batch = BATCH_DENSE; *batch < BATCH_COUNT; (*batch)++)
+        if (strlen(batch_name(*batch)) == n && !strncmp(text, batch_name(*batch), n)) break;
+    if (!text[n] || *batch != BATCH_PAGED) return !text[n] && *batch < BATCH_COUNT;
+    char *end;
+    errno = 0;
+    unsigned long long keys = strtoull(text + n + 1, &end, 10);
+    *page = (int)keys;
+    return isdigit((unsigned char)text[n + 1]) && !*end && !errno && keys && keys <= SIZE_LIMIT;
+}
+
+bool compile_read_phases(const char *text, unsigned *phases) {
+    static const char *const names[] = {"fwd", "bwd", "part"};
+    for (*phases = 0;; text++) {
+        size_t n = strcspn(text, ",");
+        int i = 0;
+        while (i < 3 && (strlen(names[i]) != n || strncmp(text, names[i], n) != 0)) i++;
+        if (i == 3) return false;
+        *phases |= 1u << i;
+        text += n;
+        if (!*text) return true;
+    }
+}
 
 // FeRead: std modules from inside the compiler, everything else from the file system.
 static bool read_source(void *ctx, Arena *a, const char *path, const char **text, size_t *n,

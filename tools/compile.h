@@ -44,6 +44,12 @@ typedef struct Compile {
     VEC(TileProgram *) tiles;
 } Compile;
 
+// Options as text; false for a value that is none. A layout is dense, ragged, paged, or paged:N with
+// pages of N keys (*page; else 0); phases are fwd, bwd and part, or several: fwd,bwd.
+bool compile_read_dtype(const char *text, Dtype *dtype, bool *tf32);
+bool compile_read_layout(const char *text, BatchLayout *batch, int *page);
+bool compile_read_phases(const char *text, unsigned *phases);
+
 // As source.path: the source is read from stdin.
 extern const char compile_stdin[];
 

@@ -6,21 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool dtype_of(const char *name, TargetId target, Dtype *out) {
-    static const Dtype types[] = {DT_F32, DT_F16, DT_BF16};
-    *out = target == TARGET_HOST ? DT_F32 : DT_BF16;
-    if (!name) return true;
-    for (int i = 0; i < 3; i++)
-        if (strcmp(dtype_name(types[i]), name) == 0) return *out = types[i], true;
-    return false;
-}
-
-// False for an option that is not one.
-static bool read_options(const struct attnc_options *o, Arena *a, CompileOptions *out) {
+// NULL, or what is wrong.
+static const char *read_options(const struct attnc_options *o, Arena *a, CompileOptions *out) {
     FeDefine *defines = ARENA_ARRAY(a, FeDefine, o->ndefines + 1);
     for (int i = 0; i < o->ndefines; i++) {
         const char *eq = strchr(o->defines[i], '=');
-        if (!eq) return false;
+        if (!eq) return arena_printf(a, "a define is NAME=VALUE, not '%s'", o->defines[i]);
         defines[i] =
             (FeDefine){arena_strndup(a, o->defines[i], (size_t)(eq - o->defines[i])), eq + 1};
     }
@@ -31,8 +22,18 @@ static bool read_options(const struct attnc_options *o, Arena *a, CompileOptions
     out->entry = o->entry;
     out->level = o->level;
     out->checks = o->checks;
-    return (!o->target || target_find(o->target, &out->target)) &&
-           dtype_of(o->dtype, out->target, &out->dtype) && o->level >= 0 && o->level <= 3;
+    out->deterministic = o->deterministic;
+    if (o->level < 0 || o->level > 3) return arena_printf(a, "no level %d", o->level);
+    if (o->target && !target_find(o->target, &out->target))
+        return arena_printf(a, "no target '%s'", o->target);
+    out->dtype = out->target == TARGET_HOST ? DT_F32 : DT_BF16;
+    if (o->dtype && !compile_read_dtype(o->dtype, &out->dtype, &out->tf32))
+        return arena_printf(a, "no dtype '%s'", o->dtype);
+    if (o->phase && !compile_read_phases(o->phase, &out->phases))
+        return arena_printf(a, "no phase '%s'", o->phase);
+    if (o->layout && !compile_read_layout(o->layout, &out->batch, &out->page))
+        return arena_printf(a, "no layout '%s'", o->layout);
+    return o->schedule ? knobs_parse(a, o->schedule, &out->schedule) : NULL;
 }
 
 static char *diagnostics_of(const Compile *c) {
@@ -51,10 +52,11 @@ static int open_source(Compile *c, Arena *a, const char *source, size_t n, const
     static const struct attnc_options plain = {0};
     CompileOptions o = {.source = {.path = name, .text = source, .text_bytes = n},
                         .target = TARGET_HOST};
-    if (read_options(options ? options : &plain, a, &o)) return (int)compile_open(c, &o);
+    const char *wrong = read_options(options ? options : &plain, a, &o);
+    if (!wrong) return (int)compile_open(c, &o);
     *c = (Compile){.arena = arena_new()};
     c->diags = diag_list(c->arena);
-    diag_error(&c->diags, (Span){0}, "an option has a value that it cannot have");
+    diag_error(&c->diags, (Span){0}, "option: %s", wrong);
     return FE_USAGE;
 }
 

@@ -38,7 +38,7 @@ enum attnc_form {
 /* All zero is: every variant, host, f32 (GPUs: bf16), -O0. */
 struct attnc_options {
     const char *target; /* "host" (NULL too), "sm_80", "sm_90a", "gfx90a", "gfx942", "gfx1100" */
-    const char *dtype;  /* of q, k, v, o: "f32", "f16", "bf16" */
+    const char *dtype;  /* of q, k, v, o: "f32", "f16", "bf16"; "tf32": f32, multiplied by tf32 */
     const char *entry;  /* only this variant of the source; NULL: all */
     int level;          /* 0 to 3 */
     int checks;         /* -g */
@@ -47,6 +47,10 @@ struct attnc_options {
     int ninclude;
     const char *const *defines; /* "NAME=VALUE", ndefines of them */
     int ndefines;
+    const char *phase;    /* "fwd" (NULL too), "bwd", "part", or several: "fwd,bwd" */
+    const char *layout;   /* "dense" (NULL too), "ragged", "paged", "paged:N" (pages of N keys) */
+    const char *schedule; /* "NAME=N,...", in place of the compiler's own choices; NULL: none */
+    int deterministic;    /* the backward adds up in one order */
 };
 
 /* 0, or the command's exit status for what is wrong: 1 the source or what the target supports, 2

@@ -126,39 +126,18 @@ static Status set_target(Options *o, const char *value) {
 }
 
 static Status set_dtype(Options *o, const char *value) {
-    static const char *const names[] = {"f32", "f16", "bf16", "tf32"};
-    static const Dtype types[] = {DT_F32, DT_F16, DT_BF16, DT_F32};
-    int i = pick(value, names, 4);
-    if (i < 0) return bad_value(OPT_DTYPE, value);
-    o->dtype = types[i];
-    o->tf32 = i == 3;
+    if (!compile_read_dtype(value, &o->dtype, &o->tf32)) return bad_value(OPT_DTYPE, value);
     o->has_dtype = true;
     return STATUS_DONE;
 }
 
-static Status set_layout(Options *o, Arena *a, const char *value) {
-    const char *colon = strchr(value, ':'),
-               *name = colon ? arena_strndup(a, value, (size_t)(colon - value)) : value;
-    unsigned long long page = 0;
-    o->layout = BATCH_DENSE;
-    while (o->layout < BATCH_COUNT && strcmp(name, batch_name(o->layout)) != 0) o->layout++;
-    if (o->layout == BATCH_COUNT ||
-        (colon && (o->layout != BATCH_PAGED || !number(colon + 1, SIZE_LIMIT, &page) || !page)))
-        return bad_value(OPT_LAYOUT, value);
-    o->page = (int)page;
-    return STATUS_DONE;
+static Status set_layout(Options *o, const char *value) {
+    return compile_read_layout(value, &o->layout, &o->page) ? STATUS_DONE
+                                                            : bad_value(OPT_LAYOUT, value);
 }
 
-static Status set_phase(Options *o, Arena *a, const char *value) {
-    static const char *const names[] = {"fwd", "bwd", "part"};
-    char *list = arena_strdup(a, value), *save = NULL;
-    o->phases = 0;
-    for (char *p = strtok_r(list, ",", &save); p; p = strtok_r(NULL, ",", &save)) {
-        int i = pick(p, names, 3);
-        if (i < 0) return bad_value(OPT_PHASE, value);
-        o->phases |= 1u << i;
-    }
-    return o->phases ? STATUS_DONE : bad_value(OPT_PHASE, value);
+static Status set_phase(Options *o, const char *value) {
+    return compile_read_phases(value, &o->phases) ? STATUS_DONE : bad_value(OPT_PHASE, value);
 }
 
 static Status set_device(Options *o, Arena *a, const char *value) {
@@ -226,10 +205,10 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
     case OPT_EMIT: return set_emit(o, value);
     case OPT_FORMAT: return set_format(o, value);
     case OPT_PASS: o->pass = value; return s;
-    case OPT_PHASE: return set_phase(o, a, value);
+    case OPT_PHASE: return set_phase(o, value);
     case OPT_DETERMINISTIC: o->deterministic = true; return s;
     case OPT_DTYPE: return set_dtype(o, value);
-    case OPT_LAYOUT: return set_layout(o, a, value);
+    case OPT_LAYOUT: return set_layout(o, value);
     case OPT_ENTRY: o->entry = value; return s;
     case OPT_DEFINE:
         s = set_pair(id, a, &pair, value);

@@ -3,9 +3,7 @@
 #ifndef TOOLS_OPTIONS_H
 #define TOOLS_OPTIONS_H
 
-#include "ir/knobs.h"
-#include "ir/row.h"
-#include "ir/target.h"
+#include "compile.h"
 #include "status.h"
 
 typedef enum Verb {
@@ -31,8 +29,6 @@ typedef enum Emit {
 typedef enum Format { FORMAT_TEXT, FORMAT_MATHML, FORMAT_TEX, FORMAT_JSON } Format; // of explain
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA, DEVICE_HIP } DeviceKind;
 
-enum { OPTIONS_FWD = 1, OPTIONS_BWD = 2, OPTIONS_PART = 4 }; // phases
-
 typedef struct Options {
     Verb verb;
     VEC(const char *) files;
@@ -51,7 +47,7 @@ typedef struct Options {
     VEC(NameValue) defines, in, out;
     VEC(const char *) include;
     VEC(const char *) shapes; // each as written: "B=1,H=8"
-    unsigned phases;          // OPTIONS_*; 0: not given
+    unsigned phases;          // COMPILE_*; 0: not given
     bool deterministic;
     int level;
     Knobs schedule; // that was asked for

@@ -7,16 +7,19 @@ static const char source[] =
     "import std.normalization;\n"
     "attention mean { dim D = 8; score(q, k) = 0 * dot(q, k); normalize(s) = softmax(s); }\n";
 
-static void compiles(const char *target, enum attnc_form form, const char *holds) {
-    struct attnc_options o = {.target = target, .level = 2, .form = form};
+static void made(const struct attnc_options *o, const char *holds) {
     void *out;
     size_t n;
     char *text;
-    ck_assert_int_eq(attnc_compile(source, sizeof source - 1, "mean.attn", &o, &out, &n, &text), 0);
+    ck_assert_int_eq(attnc_compile(source, sizeof source - 1, "mean.attn", o, &out, &n, &text), 0);
     ck_assert_str_eq(text, "");
     ck_assert(n > 100 && memmem(out, n, holds, strlen(holds)));
     attnc_free(out);
     attnc_free(text);
+}
+
+static void compiles(const char *target, enum attnc_form form, const char *holds) {
+    made(&(struct attnc_options){.target = target, .level = 2, .form = form}, holds);
 }
 
 TEST(every_form) {
@@ -25,6 +28,14 @@ TEST(every_form) {
     compiles("host", ATTNC_ARTIFACT, "ELF");
     compiles(NULL, ATTNC_ASSEMBLY, ".text");
     compiles(NULL, ATTNC_LLVM, "define");
+}
+
+TEST(phases_and_layouts) {
+    made(&(struct attnc_options){.target = "sm_80", .phase = "fwd,bwd", .deterministic = 1},
+         "mean_bwd");
+    made(&(struct attnc_options){.target = "sm_80", .phase = "part"}, "mean_result");
+    made(&(struct attnc_options){.target = "sm_80", .layout = "paged:16"}, "block_table");
+    made(&(struct attnc_options){.target = "sm_80", .dtype = "tf32"}, "tf32");
 }
 
 static void refused(const char *text, const struct attnc_options *o, int status, const char *says) {
@@ -41,8 +52,16 @@ static void refused(const char *text, const struct attnc_options *o, int status,
 TEST(mistakes) {
     refused("attention x { dim D = 8; score(q, k) = nothing; normalize(s) = s; }", NULL, 1,
             "wrong.attn:1:");
-    refused(source, &(struct attnc_options){.target = "vax"}, 2, "option");
-    refused(source, &(struct attnc_options){.dtype = "f8"}, 2, "option");
+    refused(source, &(struct attnc_options){.target = "vax"}, 2, "no target 'vax'");
+    refused(source, &(struct attnc_options){.dtype = "f8"}, 2, "no dtype 'f8'");
+    refused(source, &(struct attnc_options){.phase = "fwd,"}, 2, "no phase 'fwd,'");
+    refused(source, &(struct attnc_options){.phase = "forward"}, 2, "no phase 'forward'");
+    refused(source, &(struct attnc_options){.layout = "paged:0"}, 2, "no layout 'paged:0'");
+    refused(source, &(struct attnc_options){.layout = "dense:16"}, 2, "no layout 'dense:16'");
+    refused(source, &(struct attnc_options){.schedule = "speed=9"}, 2, "speed");
+    refused(source, &(struct attnc_options){.level = 4}, 2, "no level 4");
+    refused(source, &(struct attnc_options){.layout = "paged", .phase = "fwd,bwd"}, 1,
+            "no backward in layout paged");
     refused(source, &(struct attnc_options){.entry = "median"}, 2, "median");
     refused(source, &(struct attnc_options){.defines = (const char *const[]){"E=4"}, .ndefines = 1},
             2, "E");
