@@ -32,9 +32,9 @@ TEST(every_form) {
 
 TEST(phases_and_layouts) {
     made(&(struct attnc_options){.target = "sm_80", .phase = "fwd,bwd", .deterministic = 1},
-         "mean_bwd");
+         "mean_gradients");
     made(&(struct attnc_options){.target = "sm_80", .phase = "part"}, "mean_result");
-    made(&(struct attnc_options){.target = "sm_80", .layout = "paged:16"}, "block_table");
+    made(&(struct attnc_options){.target = "sm_80", .layout = "paged"}, "mean_fwd_param_30");
     made(&(struct attnc_options){.target = "sm_80", .dtype = "tf32"}, "tf32");
 }
 
