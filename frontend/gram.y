@@ -6,6 +6,7 @@
 int ast_yylex(AST_YYSTYPE *value, Span *span, void *scanner);
 }
 %code {
+#include "frontend/names.h"
 #include <string.h>
 
 // A level of nesting takes at most about 26 entries (each binary precedence, a condition, a call), so the limit of 256 levels
@@ -337,6 +338,19 @@ static int without_share(yysymbol_kind_t *expected, int n) {
     return kept;
 }
 
+// The keyword that may stand here (any, where the parser does not say which may) and is nearest to this name, or NULL.
+static const char *keyword_meant(const Parse *p, Span at, const yysymbol_kind_t *expected, int n) {
+    NameGuess g;
+    names_guess_init(&g, arena_strndup(p->arena, p->text + at.start, at.end - at.start));
+    for (yysymbol_kind_t t = YYSYMBOL_IMPORT; is_reserved(t); t++) {
+        const char *quoted = yysymbol_name(t);
+        bool may = !n;
+        for (int i = 0; i < n; i++) may |= expected[i] == t;
+        if (may) names_guess(&g, arena_strndup(p->arena, quoted + 1, strlen(quoted) - 2));
+    }
+    return g.best;
+}
+
 static int yyreport_syntax_error(const yypcontext_t *context, void *scanner, Parse *p) {
     (void)scanner;
     yysymbol_kind_t expected[YYNTOKENS];
@@ -349,6 +363,7 @@ static int yyreport_syntax_error(const yypcontext_t *context, void *scanner, Par
     else
         text_printf(&t, "unexpected '%.*s'", at.end - at.start > 40 ? 40 : (int)(at.end - at.start), p->text + at.start);
     put_expected(&t, expected, n);
-    parse_unexpected(p, at, t.s, wanted(expected, n) | (is_reserved(token) ? MET_RESERVED : 0));
+    parse_unexpected(p, at, t.s, wanted(expected, n) | (is_reserved(token) ? MET_RESERVED : 0),
+                     token == YYSYMBOL_NAME ? keyword_meant(p, at, expected, n) : NULL);
     return 0;
 }

@@ -54,8 +54,9 @@ typedef enum Wanted {
     WANTED_AFTER = 256, // of a hint: it is about the token before
     MET_RESERVED = 512  // a reserved word stands there
 } Wanted;
-// A syntax error at a token: `what` is what the parser says of it.
-void parse_unexpected(Parse *p, Span at, const char *what, unsigned wanted);
+// A syntax error at a token: `what` is what the parser says of it, `keyword` the one that was probably
+// meant, or NULL.
+void parse_unexpected(Parse *p, Span at, const char *what, unsigned wanted, const char *keyword);
 // What another language has there is said with a way on: of a character that is no token, of a number.
 const char *parse_character_hint(char c);
 const char *parse_number_hint(Parse *p, Span at);

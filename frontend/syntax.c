@@ -209,7 +209,7 @@ static bool floor_division(const Parse *p) {
     return n > 2 && !memcmp(p->text + i, "//", 2) && memchr(p->text + i, ';', n);
 }
 
-void parse_unexpected(Parse *p, Span at, const char *what, unsigned wanted) {
+void parse_unexpected(Parse *p, Span at, const char *what, unsigned wanted, const char *keyword) {
     if (at.start == at.end && at.start < p->n) return; // a brace that was missing, and reported
     bool line_ended = wanted & WANTED_SEMICOLON && !same_line(p, p->last.end, at.start);
     if (line_ended) {
@@ -221,9 +221,11 @@ void parse_unexpected(Parse *p, Span at, const char *what, unsigned wanted) {
         diag_fix(p->diags, g, (Span){end.file, end.end, end.end}, comment ? NULL : ";");
         return;
     }
-    const char *more = hint(p, at, wanted);
+    const char *more =
+        keyword ? arena_printf(p->arena, "did you mean '%s'?", keyword) : hint(p, at, wanted);
+    const char *fix = more && strstr(more, "did you mean '=='?") ? "==" : keyword;
     Diag *g = diag_error(p->diags, at, more ? "%s (%s)" : "%s", what, more);
-    if (more && strstr(more, "did you mean '=='?")) diag_fix(p->diags, g, at, "==");
+    diag_fix(p->diags, g, at, fix);
     char c = char_at(p, at.start);
     bool closes = at.start >= p->n || c == ';' || c == '}';
     if (closes && p->enclosing.end &&
