@@ -170,10 +170,14 @@ class Serving(unittest.TestCase):
             attn.compile(SOURCE, layout="paged", phase="fwd,bwd")
 
     def test_engine(self):
-        done = subprocess.run([sys.executable, os.path.join(ROOT, "python/examples/serving.py")], capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("12 sequences", done.stdout)
-        self.assertIn("sequences with other tokens than PyTorch's: none", done.stdout)
+        for model, dtype in (("llama", "f32"), ("deepseek", "f32"), ("deepseek", "bf16")):
+            with self.subTest(model=model, dtype=dtype):
+                command = [sys.executable, os.path.join(ROOT, "python/examples/serving.py"), "--model=" + model, "--dtype=" + dtype]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                self.assertIn("12 sequences", done.stdout)
+                if dtype == "f32":
+                    self.assertIn("sequences with other tokens than PyTorch's: none", done.stdout)
 
 
 RECURRENCE = """
