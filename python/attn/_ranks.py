@@ -1,7 +1,8 @@
 """Attention over ranks: this rank's rows of q, k, v in, this rank's rows of o out.
 
 Two methods. `keys`: keys and values come to the queries. A call of the kernel takes one piece of a rank's rows as its queries, at its position,
-and the keys at theirs; so it fits variants whose formulas do not read Sq or q_offset. `heads`: a rank gets all positions of some heads
+and the keys at theirs; so it fits variants whose formulas do not read Sq or q_offset. Where the whole length has no room, the keys of one rank
+after the other come, and leave states (kernel.part). `heads`: a rank gets all positions of some heads
 (all-to-all), and calls the kernel as one GPU would; so it fits variants whose formulas do not read h itself, but only arrays at [h].
 A Spread of two dimensions does the second inside of a row of ranks, and the first between the rows."""
 
@@ -16,9 +17,11 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 import torch
 
 from . import _compiler, _torch
-from ._spread import Interval, Spread, _common, _cuts, _length, _Line, _merged, _Move, _Moved, _Travel
+from ._kernel import Kernel
+from ._spread import Interval, Spread, _common, _cuts, _length, _Line, _merged, _Move, _Moved, _places, _Travel, _unpack
 
 LEAST_BYTES = 16 << 20  # of keys and values that travel at a time
+BUFFER = 256 << 20  # bytes that they always have room for
 RATE, LINK = 620e12, 360e9  # products and bytes in a second, for the choice of a method: of an H100 or H200 and its NVLink
 
 METHODS = "keys", "heads"
@@ -99,8 +102,10 @@ def _mask_of(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, inputs:
     options = [f"--shape=B={B},H={H},Sq={Sq},Sk={Sk}", f"--in=q_offset={q_offset}", f"--at={at[0]},{at[1]}"]
     try:
         out, _ = source.run(["mask"], "--format=json", "-o", "-", *options, *[f"--in={n}={x}" for n, x in inputs.items()])
-    except _compiler.CompileError:  # more tiles than it draws
-        return None
+    except _compiler.CompileError as e:
+        if "too many tiles" in str(e):
+            return None
+        raise
     found = json.loads(out)
     return _Tiles(found["tile"][0], tuple(tuple((a, b) for a, b in row) for row in found["needed"]))
 
@@ -129,9 +134,14 @@ def _tiles_with(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, arra
 
 def needed(tiles: Optional[_Tiles], line: _Line, Sk: int) -> List[List[Interval]]:
     """Of each rank, the positions of keys that its rows may see."""
-    if tiles is None:
-        return [[(0, Sk)] if _length(pieces) else [] for pieces in line.pieces]
-    return [_merged([i for a, b in pieces for row in tiles.keys[a // tiles.rows : (b - 1) // tiles.rows + 1] for i in row]) for pieces in line.pieces]
+    return [_merged([i for at in pieces for i in _seen(tiles, at, Sk)]) for pieces in line.pieces]
+
+
+def _seen(tiles: Optional[_Tiles], at: Interval, Sk: int) -> List[Interval]:
+    """The positions of keys that these queries may see."""
+    if at[0] == at[1] or tiles is None:
+        return [(0, Sk)] if at[0] < at[1] else []
+    return _merged([i for row in tiles.keys[at[0] // tiles.rows : (at[1] - 1) // tiles.rows + 1] for i in row])
 
 
 class Plan:
@@ -152,7 +162,9 @@ class _Call(NamedTuple):
     kv_line: _Line
     needed: List[List[Interval]]
     q_offset: int
+    tiles: Optional[_Tiles]
     groups: int  # of heads of k and v, which travel one after the other
+    parts: Optional[Kernel]  # where the keys of one rank after the other come
     along: List[Optional[int]]  # of each array input, the dimension that is spread as k is
     scalars: List[float]
     names: str
@@ -183,11 +195,62 @@ class _Call(NamedTuple):
                 coming = begin(g + 1)
             yield g, here.come()
 
+    def chunk(self, step: int) -> _Move:
+        """Keys that the rank `step` further on needs go there, and those needed here come from the one `step` before."""
+        line = self.kv_line
+        to, source = ((line.rank + i) % line.ranks for i in (step, -step))
+        size = _length(_common(self.needed[line.rank], line.pieces[source]))
+        cut = [_places(self.needed[to], line.pieces[line.rank]) if r == to else [] for r in range(line.ranks)]
+        return _Move(line, 2, cut, line.rows, 2, [[(0, size)] if r == source else [] for r in range(line.ranks)], size)
+
+    def chunks(self, k: torch.Tensor, v: torch.Tensor) -> Iterator["_Chunk"]:
+        """This rank's own, then those of the others, of which the next one travels while one is in use."""
+        line = self.kv_line
+
+        def begin(step: int) -> Optional[_Travel]:
+            return _Travel([k, v], [self.chunk(step)] * 2) if step < line.ranks else None
+
+        coming = begin(1)
+        yield _Chunk(0, line.pieces[line.rank], [k, v])
+        for step in range(1, line.ranks):
+            assert coming is not None
+            source = (line.rank - step) % line.ranks
+            coming, keys = None, coming.arrived()[source]
+            coming = begin(step + 1)
+            yield _Chunk(step, _common(self.needed[line.rank], line.pieces[source]), keys)
+
+    def launches(self, chunk: "_Chunk", at: Interval) -> Iterator[Tuple[int, int, int]]:
+        """Of a piece of rows, the keys of a chunk: their place in it, the first position, and how many. One launch begins at position 0: there
+        the gradient of what a row alone adds is made."""
+        seen = _seen(self.tiles, at, self.kv_line.S)
+        if chunk.step == 0 and (not seen or seen[0][0] > 0):
+            yield 0, 0, 0
+        before = 0
+        for a, b in chunk.positions:
+            yield from ((before + i - a, i, j - i) for i, j in _common(seen, [(a, b)]))
+            before += b - a
+
+    def phase(self, name: str) -> Kernel:
+        """Of parts: "part", "combine" or "backward"."""
+        kernel: Kernel = getattr(self.parts, name)
+        return kernel
+
+    def sizes(self, kernel: Kernel, at: Interval, kv_first: int = 0) -> Dict[str, int]:
+        q_offset, line = self.q_offset + at[0], self.line
+        sizes = {"q_offset": q_offset, "q_first": at[0], "kv_first": kv_first, "Sq_all": line.S, "Sk_all": self.kv_line.S}
+        return {n: x for n, x in sizes.items() if n in kernel.sizes}
+
     def whole_inputs(self, arrays: Sequence[torch.Tensor]) -> List[torch.Tensor]:
         return [x if dim is None else _Travel([x], [self.kv_line.gather_all(dim)]).come()[0] for x, dim in zip(arrays, self.along)]
 
     def piece(self, x: torch.Tensor, before: int, at: Interval) -> torch.Tensor:
         return x.narrow(2, before, at[1] - at[0])
+
+
+class _Chunk(NamedTuple):
+    step: int
+    positions: List[Interval]
+    keys: List[torch.Tensor]  # and values: their rows are these positions one after the other
 
 
 def _join(parts: List[List[torch.Tensor]], dim: int) -> List[torch.Tensor]:
@@ -210,12 +273,51 @@ def _forward(call: _Call, tensors: Sequence[torch.Tensor], run: Any) -> List[tor
     return _join(by_group, 1)
 
 
+def _forward_by_chunks(call: _Call, tensors: Sequence[torch.Tensor], made: Sequence[str]) -> List[torch.Tensor]:
+    """The outputs `made`, of states that go on with each chunk of keys."""
+    q, k, v, *arrays = tensors
+    arrays = call.whole_inputs(arrays)
+    pieces = call.pieces() or [(0, (0, 0))]
+    states: List[Dict[str, torch.Tensor]] = [{} for _ in pieces]
+    for chunk in call.chunks(k, v):
+        states = [_gone_on(call, state, [call.piece(q, before, at), *arrays], chunk, at) for state, (before, at) in zip(states, pieces)]
+        del chunk  # before the next one but one comes
+    by_piece = [_combined(call, state, [call.piece(q, before, at), k, v, *arrays], at, made) for state, (before, at) in zip(states, pieces)]
+    return _join(by_piece, 2)
+
+
+def _gone_on(call: _Call, state: Dict[str, torch.Tensor], tensors: Sequence[torch.Tensor], chunk: _Chunk, at: Interval) -> Dict[str, torch.Tensor]:
+    """The state of these rows after the keys of a chunk, in the place of the one before, {}: none so far."""
+    q, *arrays = tensors
+    part = call.phase("part")
+    for first, position, count in call.launches(chunk, at):
+        given = _torch._given([q, *[x.narrow(2, first, count) for x in chunk.keys], *arrays], call.scalars, call.names, None)
+        given = {n: x for n, x in given.items() if n in part.inputs}
+        out = state or {"state": _torch._room(q.new_empty(0, dtype=torch.float32), (*q.shape[:3], part.Dv))}
+        found = part(**given, **{n + "0": x for n, x in state.items()}, out=out, **call.sizes(part, at, position))
+        state = dict(zip(part.outputs, found if isinstance(found, tuple) else (found,)))
+    return state
+
+
+def _combined(call: _Call, state: Dict[str, torch.Tensor], tensors: Sequence[torch.Tensor], at: Interval, made: Sequence[str]) -> List[torch.Tensor]:
+    combine = call.phase("combine")
+    given = _torch._given(tensors, call.scalars, call.names, None)
+    given = {n: x for n, x in given.items() if n in combine.inputs}
+    sizes = {**call.sizes(combine, at), **({"Hkv": tensors[1].shape[1]} if "Hkv" in combine.sizes else {})}
+    o = _torch._out(combine, tensors)
+    found = _torch._launch(combine, made, {**given, **{n: x[None] for n, x in state.items()}, **sizes}, {"o": _torch._for(o)})
+    return [o if found[0] is o else o.copy_(found[0]), *found[1:]]
+
+
 class _Attend(torch.autograd.Function):
     """Keys come to the queries, in the backward again; gradients of keys go home and are added up in f32, in the order of ranks."""
 
     @staticmethod
     def forward(ctx, call, count, *tensors):
-        found = _forward(call, tensors, _torch._forward)
+        if call.parts:
+            found = _forward_by_chunks(call, tensors, _torch._kept(call.spec, call.parts))
+        else:
+            found = _forward(call, tensors, _torch._forward)
         ctx.call, ctx.operands = call, len(tensors)
         ctx.save_for_backward(*tensors, *found)
         ctx.set_materialize_grads(False)
@@ -230,14 +332,14 @@ class _Attend(torch.autograd.Function):
         saved = ctx.saved_tensors
         tensors, kept = saved[: ctx.operands], saved[ctx.operands :]
         there = [(n, d) for n, d in zip(["o", *_torch._emits(call.spec)], come) if d is not None]
-        found = _backward(call, tensors, kept, ",".join(n for n, _ in there), [d for _, d in there])
+        backward = _backward_by_chunks if call.parts else _backward
+        found = backward(call, tensors, kept, ",".join(n for n, _ in there), [d for _, d in there])
         return (None, None, *found)
 
 
 def _backward(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], which: str,
               come: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:  # fmt: skip
     q, k, v, *arrays = tensors
-    names = call.names.split(",")[: len(tensors)]
     learned = list(_torch._learned(_torch._of_tensors(call.spec, tensors, call.names, "fwd,bwd"), tensors, call.names))
     whole = call.whole_inputs(arrays)
     dq, others = torch.zeros_like(q), {}
@@ -264,12 +366,60 @@ def _backward(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequence[torch
         del homes[:-1]
     totals += [home.come() for home in homes]
     dk, dv = _join(totals, 1)
-    gradients: List[Optional[torch.Tensor]] = [dq, dk.to(k.dtype), dv.to(v.dtype)]
-    for name, x, all_of_it, dim in zip(names[3:], arrays, whole, call.along):
+    return [dq, dk.to(k.dtype), dv.to(v.dtype), *_of_inputs(call, arrays, whole, learned, others)]
+
+
+def _backward_by_chunks(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], which: str,
+                        come: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:  # fmt: skip
+    q, k, v, *arrays = tensors
+    assert call.parts is not None
+    learned = list(_torch._learned(call.parts, tensors, call.names))
+    whole = call.whole_inputs(arrays)
+    dq, dk, dv = (torch.zeros_like(x, dtype=torch.float32) for x in (q, k, v))
+    others: Dict[str, torch.Tensor] = {}
+
+    def add_what_came(home: Optional[Tuple[_Move, _Travel]]) -> None:
+        if home:
+            for r, came in home[1].arrived().items():
+                for x, total in zip(came, (dk, dv)):
+                    _unpack(x, total, 2, home[0].put[r], True)
+
+    def add(chunk: _Chunk, sums: Sequence[torch.Tensor], before: int, at: Interval) -> None:
+        rows, into, *of_rows = (call.piece(x, before, at) for x in (q, dq, *kept, *come))
+        for first, position, count in call.launches(chunk, at):
+            keys, totals = ([x.narrow(2, first, count) for x in xs] for xs in (chunk.keys, sums))
+            sizes = call.sizes(call.phase("backward"), at, position)
+            made = _torch._gradients_by(call.parts, [rows, *keys, *whole], of_rows[: len(kept)], of_rows[len(kept) :], which, call.scalars, call.names,
+                                        call.spec, sizes)  # fmt: skip
+            found = dict(zip(learned, made))
+            for name, total in zip(("dq", "dk", "dv"), (into, *totals)):
+                total += found.pop(name)
+            for name, x in found.items():
+                others[name] = others[name] + x if name in others else x.float()
+
+    home = None
+    for chunk in call.chunks(k, v):
+        sums = [torch.zeros_like(x, dtype=torch.float32) for x in chunk.keys] if chunk.step else [dk, dv]
+        for before, at in call.pieces():
+            add(chunk, sums, before, at)
+        add_what_came(home)  # what has traveled while this chunk was in use
+        if chunk.step:
+            move = call.chunk(chunk.step).back()
+            home = move, _Travel(sums, [move] * 2)
+        del chunk, sums
+    add_what_came(home)
+    return [dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *_of_inputs(call, arrays, whole, learned, others)]
+
+
+def _of_inputs(call: _Call, arrays: Sequence[torch.Tensor], whole: Sequence[torch.Tensor], learned: Sequence[str],
+               made: Dict[str, torch.Tensor]) -> List[Optional[torch.Tensor]]:  # fmt: skip
+    """Gradients of inputs, of what this rank has made of their whole: complete where they are spread as k is."""
+    gradients: List[Optional[torch.Tensor]] = []
+    for name, x, all_of_it, dim in zip(call.names.split(",")[3:], arrays, whole, call.along):
         if "d" + name not in learned:
             gradients.append(None)
             continue
-        own_share = others.get("d" + name, torch.zeros_like(all_of_it, dtype=torch.float32))
+        own_share = made.get("d" + name, torch.zeros_like(all_of_it, dtype=torch.float32))
         if dim is not None:
             own_share = _Travel([own_share], [call.kv_line.gather_all(dim).back()]).come()[0]
         gradients.append(own_share.to(x.dtype))
@@ -299,6 +449,7 @@ class _Local(NamedTuple):
     between: Optional[Tuple[_Line, _Line]]  # of queries and of keys
     tiles: Optional[_Tiles]
     apart: bool
+    buffer: Optional[int]
 
     def call(self, given: Dict[str, torch.Tensor], spread: Sequence[str]) -> List[torch.Tensor]:
         """o and the emits. spread: the arrays that lie as k does."""
@@ -313,10 +464,29 @@ class _Local(NamedTuple):
         along = [reads.extents[n].index("Sk") if n in spread else None for n in list(given)[3:]]
         wanted = needed(self.tiles, line, kv_line.S)
         groups = _groups(tensors[1], tensors[2], wanted) if self.apart else 1
-        call = _Call(line, kv_line, wanted, offset, groups, along, list(self.scalars.values()), names, self.spec)
-        if not self.wants:
-            return _forward(call, tensors, _torch._run)[:count]
-        return list(_Attend.apply(call, count, *tensors))[:count]
+        row = sum(x.shape[0] * x.shape[1] * x.shape[3] * x.element_size() for x in tensors[1:3])
+        room = max(2 * row * max(map(_length, kv_line.pieces)), BUFFER) if self.buffer is None else self.buffer
+        parts = _parted(tensors, self.spec, self.wants) if 2 * row * kv_line.S // groups > room and kv_line.ranks > 1 else None
+        call = _Call(line, kv_line, wanted, offset, self.tiles, groups, parts, along, list(self.scalars.values()), names, self.spec)
+        if self.wants:
+            return list(_Attend.apply(call, count, *tensors))[:count]
+        return _forward_by_chunks(call, tensors, ["o", *_torch._emits(self.spec)]) if parts else _forward(call, tensors, _torch._run)[:count]
+
+
+def _parted(tensors: Sequence[torch.Tensor], spec: str, wants: bool) -> Optional[Kernel]:
+    q, _, v = tensors[:3]
+    return _with_parts(spec, int(q.shape[-1]), int(v.shape[-1]), _torch._ELEMENTS[q.dtype], _torch._target(q.device), wants)
+
+
+@functools.lru_cache(maxsize=None)
+def _with_parts(spec: str, D: int, Dv: int, elements: str, target: str, wants: bool) -> Optional[Kernel]:
+    """None where the variant has no parts: its keys are seen more than once."""
+    try:
+        return _torch._kernel(spec, D, Dv, elements, target, "part,bwd" if wants else "part")
+    except _compiler.CompileError as e:
+        if "no parts" in str(e):
+            return None
+        raise
 
 
 def _by_heads(local: _Local, given: Dict[str, torch.Tensor], spread: Spread, kv_spread: Spread, along: Dict[str, str]) -> List[torch.Tensor]:
@@ -430,9 +600,9 @@ def attend(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float],
         tiles = _planned(plan, spec, given, scalars, spread, kv_spread, offset, along)
     chosen = _choice(method, given, spread, kv_spread, reads, tiles)
     if spread.pieces == [[(0, spread.S)]] and kv_spread.pieces == [[(0, kv_spread.S)]]:  # one rank
-        return _Local(spec, scalars, q_offset, wants, None, None, False).call(given, [])
+        return _Local(spec, scalars, q_offset, wants, None, None, False, None).call(given, [])
     between = None if chosen == "heads" else (spread.between, kv_spread.between)
-    local = _Local(spec, scalars, q_offset, wants, between, tiles, reads.apart)
+    local = _Local(spec, scalars, q_offset, wants, between, tiles, reads.apart, kv_spread.buffer)
     return local.call(given, list(along)) if chosen == "keys" else _by_heads(local, given, spread, kv_spread, along)
 
 

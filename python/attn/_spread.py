@@ -64,7 +64,12 @@ def _places(intervals: Sequence[Interval], pieces: Sequence[Interval]) -> List[I
     for a, b in pieces:
         found += [(c, c - a + before, d - a + before) for c, d in _common(intervals, [(a, b)])]
         before += b - a
-    return [(a, b) for _, a, b in sorted(found)]
+    places: List[Interval] = []
+    for _, a, b in sorted(found):
+        if places and places[-1][1] == a:
+            a = places.pop()[0]
+        places.append((a, b))
+    return places
 
 
 # ---- what ranks tell each other on the host
@@ -84,6 +89,7 @@ class _Board:
     def __init__(self, groups: Sequence[Any], ranks: List[int], store: Any) -> None:
         self.ranks, self.me, self.base = ranks, ranks.index(dist.get_rank()), store
         self.known: set = set()
+        self.met: set = set()  # groups that NCCL has connected
         self.calls = 0  # the same on all ranks, and part of the keys
         self.written: List[str] = []
         self.raised: Optional[BaseException] = None  # what other ranks told
@@ -264,6 +270,12 @@ class _Line:
     def gather_all(self, dim: int) -> "_Move":
         return self.gather(dim, [[(0, self.S)]] * self.ranks)
 
+    def meet(self, x: torch.Tensor) -> None:
+        """NCCL wants all ranks of a group in its first exchange, and some may have nothing to send."""
+        if x.is_cuda and self.ranks > 1 and self.group not in self.board.met:
+            dist.all_reduce(x.new_zeros(1), group=self.group)
+            self.board.met.add(self.group)
+
     def explain(self, error: RuntimeError, peers: Sequence[int]) -> None:
         everyone = [_global(self.group, r) for r in peers]
         self.board.explain(error, everyone)
@@ -314,18 +326,25 @@ class _Travel:
         receives = [(r, dist.irecv, x) for r in others for x in self.into[r] if x.numel()]
         asked = [dist.P2POp(what, x, _global(group, r), group) for r, what, x in sends + receives]
         try:
+            self.line.meet(xs[0])
             works = dist.batch_isend_irecv(asked) if asked else []
         except RuntimeError as e:
             self.line.explain(e, [r for r, _, _ in sends + receives])
         peers = [[r] for r, _, _ in sends + receives] if len(works) == len(asked) else [others] * len(works)  # NCCL gives one for all
         self.works = list(zip(peers, works))
 
-    def come(self) -> List[torch.Tensor]:
+    def arrived(self) -> Dict[int, List[torch.Tensor]]:
+        """What has come from each other rank, as it was sent."""
         for peers, work in self.works:
             try:
                 work.wait()
             except RuntimeError as e:
                 self.line.explain(e, peers)
+        self.works = []
+        return self.into
+
+    def come(self) -> List[torch.Tensor]:
+        self.arrived()
         found = []
         for i, (x, m) in enumerate(zip(self.xs, self.moves)):
             new = m.empty(x, m.put_size)
@@ -397,13 +416,16 @@ class Spread:
     order: "contiguous" (cut as torch.chunk does), "zigzag" (2n pieces, a rank has one from the front and one from the end: causal masks
     are balanced), "striped:N" (blocks of N rows in turn; "striped": 1), or a permutation [S] of integers: place t has position order[t].
     lengths: how many rows each rank has, of a contiguous order or a permutation; they may be 0. Each piece is a launch: few are faster.
-    check: "new": ranks compare calls that they have not made before; "always": each call."""
+    check: "new": ranks compare calls that they have not made before; "always": each call.
+    buffer: bytes of keys and values that come to a rank at a time. Where two groups of heads of the whole length are more, they come from one
+    rank after the other. None: as many as twice its own keys and values, and at least 256 MB."""
 
     def __init__(self, mesh: Any, S: int, order: "Union[str, torch.Tensor, Sequence[int]]" = "contiguous", lengths: Optional[Sequence[int]] = None,
-                 check: str = "new") -> None:  # fmt: skip
+                 check: str = "new", buffer: Optional[int] = None) -> None:  # fmt: skip
         groups = _groups_of(mesh)
         inner = groups[-1]
         self.S, self.board, self.always = int(S), _Board.of(groups), check == "always"
+        self.buffer = buffer
         self.rank, self.ranks = self.board.me, len(self.board.ranks)
         self.order = order if isinstance(order, str) else "a permutation"
         with self.board.told():
@@ -411,8 +433,8 @@ class Spread:
                 raise ValueError(f"check: is {check!r}, neither 'new' nor 'always'")
             self.pieces = _pieces(self.S, self.ranks, order, lengths)
             told = order if isinstance(order, str) else "permutation " + hashlib.sha256(str(self.pieces).encode()).hexdigest()[:16]
-            self.told = f"{self.S} {told} {lengths and list(lengths)}"
-            self.board.agree([("S", self.S), ("order", told), ("lengths", lengths and list(lengths)), ("check", check)], True)
+            self.told = f"{self.S} {told} {lengths and list(lengths)} {buffer}"
+            self.board.agree([("S", self.S), ("order", told), ("lengths", lengths and list(lengths)), ("check", check), ("buffer", buffer)], True)
         if len(groups) == 1:
             self.within = self.between = _Line(inner, self.rank, self.S, self.pieces, self.board)
         else:

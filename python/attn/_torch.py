@@ -221,7 +221,8 @@ def _back(kernel: Kernel) -> Kernel:
 
 def _kept(spec: str, kernel: Kernel) -> List[str]:
     """What the forward gives where there is a backward: o, the emits that are asked for, and the numbers of each row that the backward wants."""
-    saved = [n for n in _back(kernel).inputs if n in kernel.outputs]
+    made = (kernel.combine or kernel).outputs
+    saved = [n for n in _back(kernel).inputs if n in made]
     return list(dict.fromkeys(["o", *_emits(spec), *saved]))
 
 
@@ -242,17 +243,22 @@ def _forward_shapes(tensors: List[torch.Tensor], scalars: List[float], names: st
 
 def _backward(tensors: List[torch.Tensor], kept: List[torch.Tensor], come: List[torch.Tensor], which: str, scalars: List[float],
               names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:  # fmt: skip
-    """The gradients that the kernel has, from those of the outputs `which`; those of the others are 0."""
     kernel = _of_tensors(spec, tensors, names, "fwd,bwd")
+    return _gradients_by(kernel, tensors, kept, come, which, scalars, names, spec, {} if q_offset is None else {"q_offset": q_offset})
+
+
+def _gradients_by(kernel: Kernel, tensors: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], come: Sequence[torch.Tensor], which: str,
+                  scalars: Sequence[float], names: str, spec: str, sizes: Dict[str, int]) -> List[torch.Tensor]:  # fmt: skip
+    """The gradients that the kernel has, from those of the outputs `which`; those of the others are 0."""
     backward = _back(kernel)
-    given = {**dict(zip(_kept(spec, kernel), [_placed(kept[0]), *kept[1:]])), **_given(tensors, scalars, names, q_offset)}
+    given = {**dict(zip(_kept(spec, kernel), [_placed(kept[0]), *kept[1:]])), **_given(tensors, scalars, names, None)}
     given.update(("d" + n, _placed(x) if n == "o" else x.contiguous()) for n, x in zip(which.split(","), come))
     if "do" not in given:
         given["do"] = torch.zeros_like(given["o"]) if _laid(kept[0]) else _room(kept[0], kept[0].shape).zero_()
     for name in backward.inputs:
         if name not in given:
             given[name] = given["o"].new_zeros(given["o"].shape[:3], dtype=torch.float32)
-    given = {n: x for n, x in given.items() if n in backward.inputs or n == "q_offset"}
+    given = {**{n: x for n, x in given.items() if n in backward.inputs}, **sizes}
     learned = _learned(kernel, tensors, names)
     new = {n: torch.empty_like(x) for n, x in learned.items() if n[1:] in _OPERANDS}  # with their operand's strides
     found = dict(zip(learned, _launch(backward, list(learned), given, {n: _for(x) for n, x in new.items()})))

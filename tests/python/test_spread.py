@@ -17,9 +17,11 @@ import time
 import traceback
 import unittest
 import unittest.mock
+import weakref
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "python"))
@@ -162,6 +164,8 @@ def compare_variants(ranks, group):
         for method in case[-1]:
             if ranks == 2 or (i + (method == "heads")) % 2 == ranks % 2:
                 compare(group, name, 150, orders[i % 3], method=method)
+        if "keys" in case[-1] and (ranks == 2 or i % 2 == ranks % 2):  # the keys of one rank after the other
+            compare(group, name, 150, sp=attn.Spread(group, 150, orders[i % 3], buffer=0), method="keys")
     S = 61 * ranks
     lengths = [0, *[61 + 61 // (ranks - 1)] * (ranks - 1)]
     lengths[-1] += S - sum(lengths)
@@ -230,6 +234,36 @@ def work_of_one_step(rank, ranks, group):
     assert all(n <= 300 for n in sent) and sum(sent) >= (rank + 1 < ranks), sent
     even = [x[:, :, :1024].contiguous() for x in (q, k, v)]
     close(module(*even, method="heads"), module(*even, method="keys"), "of the mesh, without a spread")
+
+
+class Held(TorchDispatchMode):
+    """`most`: the bytes of new tensors that were there at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.most, self.made = 0, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        self.made += [weakref.ref(x) for x in (found if isinstance(found, (tuple, list)) else [found]) if isinstance(x, torch.Tensor)]
+        self.made = [x for x in self.made if x() is not None]
+        storages = [x().storage() for x in self.made]
+        self.most = max(self.most, sum({x.data_ptr(): x.nbytes() for x in storages}.values()))
+        return found
+
+
+def work_of_memory(rank, ranks, group):
+    """A rank has room for the keys and values of two others beside its rows and their state, and not for those of all."""
+    S = 1024 * ranks
+    for buffer, fits in ((0, True), (None, False))[: ranks // 2]:
+        sp = attn.Spread(group, S, "zigzag", buffer=buffer)
+        own = leaves(sp.shard(x, 2) for x in drawn(2, *[(1, 2, S, 16)] * 4))
+        with Held() as forward:
+            o = attn.attention(library("alibi"), *own[:3], spread=sp, method="keys")
+        with Held() as backward:
+            torch.autograd.grad(o, own[:3], own[3])
+        most = [x.most / own[1].numel() / own[1].element_size() for x in (forward, backward)]  # of the bytes of its own keys
+        assert (most[0] <= 10 and most[1] <= 24) == fits, (most, buffer)
 
 
 def work_of_plans(rank, ranks, group):
@@ -401,6 +435,10 @@ class Ranks(unittest.TestCase):
 
     def test_only_needed_keys_travel(self):
         self.processes.do(self, work_of_one_step, 3)
+
+    def test_memory_is_that_of_a_rank(self):
+        for ranks in 2, 4:
+            self.processes.do(self, work_of_memory, ranks)
 
     def test_plans_and_balance(self):
         self.processes.do(self, work_of_plans, 4)
