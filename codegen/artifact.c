@@ -151,7 +151,7 @@ static void tensors(Arena *a, const TileProgram *p, AbiVariant *v) {
         bool result = tile_is_result(p, t) && p->phase != PHASE_PART;
         bool absent = tensor_may_be_absent(t->role) && p->phase != PHASE_COMBINE;
         if (tensor_traits(t->role)->optional && (result || absent)) to->flags |= ABI_OPTIONAL;
-        if (tile_is_summed(p, i)) to->flags |= ABI_ZEROED;
+        if (tile_is_zeroed(p, i)) to->flags |= ABI_ZEROED;
         if (t->role == TENSOR_WORK && is_kept(p, i)) to->flags |= ABI_KEPT;
         for (int d = 0; d < t->rank; d++) to->extent[d] = launch_expr(a, t->extent[d]);
     }

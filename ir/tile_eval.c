@@ -607,7 +607,7 @@ static void make_tensors(Eval *E) {
         if (t->n < 0) return run_fail(E, "tensor '%s' has too many elements", t->t->name);
         for (int d = 0; d < t->t->rank; d++)
             t->extent[d] = tile_eval_launch(t->t->extent[d], E->size, E->data->workers);
-        for (int64_t e = 0; tile_is_summed(p, i) && e < t->n; e++) t->data[e] = 0;
+        for (int64_t e = 0; tile_is_zeroed(p, i) && e < t->n; e++) t->data[e] = 0;
         t->writer = ARENA_ARRAY(E->arena, uint32_t, t->n);
     }
 }

@@ -56,11 +56,15 @@ bool tile_may_index(const TileProgram *p, const TileTensor *t) {
     return tile_is_backward(p) && row && !traits[t->role].matrix && tile_is_read(p, t);
 }
 
-bool tile_is_summed(const TileProgram *p, int tensor) {
+bool tile_is_zeroed(const TileProgram *p, int tensor) {
+    bool stored = false;
     for (int i = 0; i < p->kernels.n; i++) {
         const TileBlock *b = &p->kernels.data[i]->body;
         for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
-            if (op->kind == TILE_STORE && op->add && op->tensor == tensor) return true;
+            if (op->kind == TILE_STORE && op->tensor == tensor) {
+                if (op->add) return true;
+                stored = true;
+            }
     }
-    return false;
+    return !stored && p->tensors.data[tensor].role == TENSOR_GRAD;
 }

@@ -68,15 +68,18 @@ bool pass_assign(TileProgram *p, Diags *diags) {
     return assign != NULL;
 }
 
-// A product in a loop within another that lacks the rows of the grid, as dq in a backward by tiles of keys: it lies along other threads
-// than what stays.
+// A tile that a loop within another makes without the rows of the grid, by a product or to be stored, as dq in a backward by tiles of
+// keys: it lies along other threads than what stays.
 static const TileOp *nest_of(const TileKernel *k) {
     const TileBlock *b = &k->body;
     for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op)) {
         const TileOp *loop = op->block->owner;
-        bool inner = op->kind == TILE_MMA && loop && loop->kind == TILE_LOOP;
+        const TileValue *v = op->kind == TILE_MMA     ? op->results.data[0]
+                             : op->kind == TILE_STORE ? op->args.data[0]
+                                                      : NULL;
+        bool inner = v && v->rank == 2 && loop && loop->kind == TILE_LOOP;
         if (!inner || !loop->block->owner || loop->block->owner->kind != TILE_LOOP) continue;
-        if (!tile_has_axis(op->results.data[0], tile_grid_axis(k))) return loop;
+        if (!tile_has_axis(v, tile_grid_axis(k))) return loop;
     }
     return NULL;
 }

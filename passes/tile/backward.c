@@ -133,6 +133,8 @@ static bool pairs_use(const Backward *b, ExSym s) {
                uses(b->d_sqk, s);
     for (int i = 0; i < b->grads.n; i++)
         any |= b->grads.data[i].per == BACK_PAIR && uses(b->grads.data[i].value, s);
+    for (int i = 0; i < b->rows.n; i++) // the further sweep's
+        any |= b->rows.data[i].made == BACK_KEYS && uses(b->rows.data[i].value, s);
     return any;
 }
 
@@ -456,24 +458,6 @@ static void sweep(Nest *n) {
             build_bind(b, SYM_ROW, i, loop->results.data[k++]);
 }
 
-// What nothing adds to is 0, too: the launch zeroes what kernels add to.
-static void unused_grads(Nest *n) {
-    Build *b = &n->b;
-    for (int i = 0; i < b->row->inputs.n; i++) {
-        bool grows = n->grad[i] < 0;
-        for (int k = 0; k < n->back->grads.n; k++) grows |= n->back->grads.data[k].input == i;
-        if (grows) continue;
-        TileOp *zero = build_open_map(b, AX_NONE, AX_NONE, b->row->span);
-        TileValue *v = pass_out(b->p, b->k, zero, "none", DT_F32, ex_f32(b->pool, 0), EX_CONST, 0);
-        TileOp *op = tile_op(b->p, b->k, b->block, TILE_STORE, b->row->span);
-        op->tensor = n->grad[i];
-        op->add = true;
-        tile_arg(b->p, op, v);
-        for (int d = 0; d < b->p->tensors.data[op->tensor].rank; d++)
-            op->coord[d] = (TileCoord){.axis = -1, .at = ex_i32(b->pool, 0)};
-    }
-}
-
 static void row_grads(Nest *n) {
     Build *b = &n->b;
     ExPool *x = b->pool;
@@ -521,7 +505,6 @@ static void build_delta(Nest *n) {
     for (int i = 0; i < back->rows.n; i++)
         if (n->near[i] >= 0 && (i >= back->nsaved || n->near[i] != n->row[i]))
             store(n, n->near[i], h, AX_M, AX_NONE, build_bound(b, SYM_ROW, i), false);
-    unused_grads(n);
     row_grads(n);
     for (const TileOp *op = b->k->body.first; op; op = op->next)
         if (op->kind == TILE_STORE) return;

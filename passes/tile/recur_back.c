@@ -505,22 +505,6 @@ static void add_tensors(Back *b, Dtype t) {
         b->sums[i] = work(b, sums[i], n++, DT_F32, heads[i], i < 2 ? rec->D : rec->Dv);
 }
 
-// What nothing adds to is 0, too: the launch zeroes what kernels add to.
-static void unused_grads(Back *b) {
-    Recur *r = &b->r;
-    for (int i = 0; i < r->rec->inputs.n; i++) {
-        if (b->grad[i] < 0 || tile_is_summed(r->p, b->grad[i])) continue;
-        TileOp *map = recur_open(r, -1, -1, -1);
-        TileValue *v = recur_out(r, map, "none", recur_number(r, 0));
-        TileOp *op = tile_op(r->p, r->k, r->block, TILE_STORE, r->rec->span);
-        op->tensor = b->grad[i];
-        op->add = true;
-        tile_arg(r->p, op, v);
-        for (int d = 0; d < r->p->tensors.data[op->tensor].rank; d++)
-            op->coord[d] = (TileCoord){.axis = -1, .at = ex_i32(r->x, 0)};
-    }
-}
-
 static const Ex *same_heads(Recur *r) {
     static const int heads[] = {RSIZE_HQ, RSIZE_HK, RSIZE_HV};
     const Ex *e = NULL;
@@ -555,7 +539,6 @@ TileProgram *pass_build_recurrence_backward(Arena *a, const ChunkBack *back, con
     recur_chunks(r, "F", b.dstate, b.dstate0, ex_2(r->x, EX_SUB, last, ex_symbol(r->x, SYM_STEP)),
                  adjoint_chunk, &b);
     build_gradients(&b, "gradients");
-    unused_grads(&b);
     b.shared = true;
     build_gradients(&b, "shared_gradients");
     int converts = b.sums[0] == b.to[0] ? 0 : 3;

@@ -43,6 +43,9 @@ for sm in sm_80 sm_90a; do # v in k: 576 channels, or 512 and 64 apart
     holds "a shared latent on $sm" assembles_for $sm tests/run/share.attn -DD=576 -DDv=512
 done
 holds 'a backward with more numbers of a row than a kernel has tensor maps for' assembles tests/regress/weighted_scores.attn --phase=fwd,bwd
+for sm in sm_80 sm_90a; do
+    for name in no_gradient steps_apart norm_alone; do holds "gradients of $name on $sm" assembles_for $sm tests/regress/$name.attn --phase=fwd,bwd; done
+done
 for name in retention relative_bias; do holds "$name, 256 512" assembles stdlib/$name.attn -DD=256 -DDv=512; done
 # A tile program's algorithm, scheduled pass by pass.
 scheduled() { # scheduled FILE TARGET
