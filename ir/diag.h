@@ -6,6 +6,7 @@
 #define IR_DIAG_H
 
 #include "arena.h"
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -40,6 +41,7 @@ typedef struct Diags {
     VEC(Source) files; // files.data[0] is a placeholder
     Diag *first, *last;
     int errors;
+    bool internal; // one of them is a fault of the compiler
 } Diags;
 
 Diags diag_list(Arena *a); // an empty one

@@ -99,7 +99,8 @@ TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diag
 // The rest of them, for a program at the algorithm level (pass_algorithm); false with an error in diags.
 bool pass_finish(TileProgram *p, const PassOptions *o, Diags *diags);
 // A recurrence's algorithm, and the same as the target runs it; NULL with an error where it has no kernels of them.
-TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptions *o);
+TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptions *o,
+                                       Diags *diags);
 TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Diags *diags);
 TileProgram *pass_recurrence_backward_algorithm(Arena *a, const ChunkBack *back,
                                                 const PassOptions *o, Diags *diags);
@@ -145,7 +146,7 @@ bool pass_accepts_recurrence_layout(const RecProgram *rec, BatchLayout batch, Di
 // Whether what a range of its keys leaves can be told and merged.   passes/tile/state.c
 bool pass_accepts_parts(const Stream *s, Diags *diags);
 // The algorithm level only (--emit=tile), of what pass_accepts.
-TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o);
+TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o, Diags *diags);
 
 // What mask analysis knows of a rectangle of tiles: over queries [q0, q1] and keys [k0, k1] (all
 // inclusive, expressions), whether some / every pair takes part. Conservative: may is never false

@@ -1,26 +1,12 @@
 // pipeline.c: the passes, in order.
 //
 // In: a streaming form. Out: a program that a target can lower, or NULL with an error in diags.
-// Holds between any two passes: tile_verify.
+// Holds between any two passes: tile_verify. What breaks that is a fault of the compiler, and an error, too.
 #include "passes/passes.h"
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
 
-#include <assert.h>
 #include <string.h>
-
-static void verify(const TileProgram *p) {
-#ifndef NDEBUG
-    Arena *scratch = arena_new();
-    Diags diags = diag_list(scratch);
-    bool ok = tile_verify(p, &diags);
-    if (!ok) diag_print(&diags, stderr); // on the way to the assertion only
-    assert(ok);
-    arena_free(scratch);
-#else
-    (void)p;
-#endif
-}
 
 // ---- one pass
 
@@ -66,6 +52,20 @@ bool pass_run(TileProgram *p, PassId id, const PassOptions *o, Diags *diags) {
     return good;
 }
 
+static bool verify(const TileProgram *p, PassId after, Diags *diags) {
+    Arena *scratch = arena_new();
+    Diags wrong = diag_list(scratch);
+    bool ok = tile_verify(p, &wrong);
+    if (!ok) {
+        diags->internal = true;
+        diag_error(diags, wrong.first->span,
+                   "internal: after pass '%s', %s: this is a fault of attnc, not of the source",
+                   passes[after].name, wrong.first->message);
+    }
+    arena_free(scratch);
+    return ok;
+}
+
 // ---- all of them
 
 // Out of maps and loops what need not be in them, then maps together; once more when masks are in the loops,
@@ -79,10 +79,8 @@ int pass_order(const PassId **out) { return *out = order, ALL; }
 
 // The passes from one place in the order to another.
 static bool steps(TileProgram *p, int from, int to, const PassOptions *o, Diags *diags) {
-    for (int i = from; i < to; i++) {
-        if (!pass_run(p, order[i], o, diags)) return false;
-        verify(p);
-    }
+    for (int i = from; i < to; i++)
+        if (!pass_run(p, order[i], o, diags) || !verify(p, order[i], diags)) return false;
     return true;
 }
 
@@ -113,19 +111,18 @@ bool pass_accepts(const RowProgram *row, Diags *diags) {
     return accepts(row->span, row->D, row->Dv, diags) && accepts_rows(row, diags);
 }
 
-static TileProgram *algorithm(TileProgram *p, const PassOptions *o) {
-    verify(p);
+static TileProgram *algorithm(TileProgram *p, const PassOptions *o, Diags *diags) {
+    if (!verify(p, PASS_build, diags)) return NULL;
     if (o->seen) o->seen(o->seen_ctx, &passes[PASS_build], p);
-    steps(p, 0, FUSED, o, NULL);
-    return p;
+    return steps(p, 0, FUSED, o, diags) ? p : NULL;
 }
 
-TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
+TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
     PassOptions effective = *o;
     effective.few = pass_few(o);
     effective.split = effective.few > 0;
     effective.share = !o->phase && pass_shares(o, s->row->D, s->row->Dv);
-    return algorithm(pass_build(a, s, &effective), o);
+    return algorithm(pass_build(a, s, &effective), o, diags);
 }
 
 // Matrix instructions of GPUs multiply elements of one type.
@@ -153,8 +150,8 @@ static TileProgram *tiled(Arena *a, const Stream *s, const PassOptions *o, Diags
         return NULL;
     }
     if (!accepts_types(s->row, o, diags)) return NULL;
-    TileProgram *p = pass_algorithm(a, s, o);
-    return steps(p, FUSED, TILED, o, diags) ? p : NULL;
+    TileProgram *p = pass_algorithm(a, s, o, diags);
+    return p && steps(p, FUSED, TILED, o, diags) ? p : NULL;
 }
 
 TileProgram *pass_pipeline(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
@@ -168,8 +165,9 @@ bool pass_finish(TileProgram *p, const PassOptions *o, Diags *diags) {
 
 // ---- recurrences
 
-TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptions *o) {
-    return algorithm(pass_build_recurrence(a, c, o, 0), o);
+TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptions *o,
+                                       Diags *diags) {
+    return algorithm(pass_build_recurrence(a, c, o, 0), o, diags);
 }
 
 // A vector has one position at a time, a matrix instruction 16. AMD's short chunks are of that kind already.
@@ -201,14 +199,15 @@ TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Dia
                    rec->name);
         return NULL;
     }
-    TileProgram *p = algorithm(pass_build_recurrence(a, c, o, few_positions(&o->target)), o);
-    return pass_finish(p, o, diags) && sums_all_columns(p, rec, diags) ? p : NULL;
+    TileProgram *p =
+        algorithm(pass_build_recurrence(a, c, o, few_positions(&o->target)), o, diags);
+    return p && pass_finish(p, o, diags) && sums_all_columns(p, rec, diags) ? p : NULL;
 }
 
 TileProgram *pass_recurrence_backward_algorithm(Arena *a, const ChunkBack *back,
                                                 const PassOptions *o, Diags *diags) {
     TileProgram *p = pass_build_recurrence_backward(a, back, o, diags);
-    return p ? algorithm(p, o) : NULL;
+    return p ? algorithm(p, o, diags) : NULL;
 }
 
 TileProgram *pass_recurrence_backward(Arena *a, const ChunkBack *back, const PassOptions *o,
@@ -235,10 +234,9 @@ TileProgram *pass_backward_algorithm(Arena *a, const Backward *back, const PassO
     TileProgram *p = NULL;
     Diags quiet = diag_list(a);
     if (!host && !o->deterministic && !o->phase) p = pass_build_backward(a, back, o, true, &quiet);
-    if (p) p = algorithm(p, o);
-    if (p && pass_has_nest(p)) return p;
+    if (p && (!(p = algorithm(p, o, diags)) || pass_has_nest(p))) return p;
     p = pass_build_backward(a, back, o, nest, diags);
-    return p ? algorithm(p, o) : NULL;
+    return p ? algorithm(p, o, diags) : NULL;
 }
 
 TileProgram *pass_backward_program(Arena *a, const Backward *back, const PassOptions *o,
@@ -288,8 +286,7 @@ TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
         TileProgram *p = by[c];
         bool good =
             steps(p, TILED, CLASSED, &own, diags) && pass_run(p, PASS_schedule, &own, diags);
-        if (!good) return NULL;
-        verify(p);
+        if (!good || !verify(p, PASS_schedule, diags)) return NULL;
         if (all && !shape_join(all, p, own.shape)) // rows split by other counts, as of few_keys
             diag_warning(diags, (Span){0},
                          "the schedule for %s launches has other sizes than that for the rest: "
@@ -298,6 +295,5 @@ TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
         if (!all) all = p;
     }
     pass_run(all, PASS_plans, o, diags); // once of all, which have sizes together
-    verify(all);
-    return all;
+    return verify(all, PASS_plans, diags) ? all : NULL;
 }

@@ -207,7 +207,7 @@ static bool add_parts(Compile *c, const Stream *s, const PassOptions *o, bool sc
         PassOptions own = *o;
         own.phase = phase;
         TileProgram *p = scheduled ? pass_program(c->arena, s, &own, NULL, &c->diags)
-                                   : pass_algorithm(c->arena, s, &own);
+                                   : pass_algorithm(c->arena, s, &own, &c->diags);
         if (!add_tiles(c, p)) return false;
     }
     PassOptions back = *o;
@@ -223,14 +223,17 @@ bool compile_algorithm(Compile *c) {
     for (int i = 0; i < c->streams.n; i++) {
         if (!pass_accepts(c->rows.data[i], &c->diags)) return false;
         const Stream *s = forward(c, i, &o);
-        if (has_phase(c, COMPILE_FWD)) add_tiles(c, pass_algorithm(c->arena, s, &o));
+        if (has_phase(c, COMPILE_FWD) &&
+            !add_tiles(c, pass_algorithm(c->arena, s, &o, &c->diags)))
+            return false;
         if (has_phase(c, COMPILE_PART) && !add_parts(c, s, &o, false)) return false;
         if (o.saves && !add_tiles(c, pass_backward_algorithm(c->arena, o.saves, &o, &c->diags)))
             return false;
     }
     for (int i = 0; i < c->chunks.n; i++) {
-        if (has_phase(c, COMPILE_FWD))
-            add_tiles(c, pass_recurrence_algorithm(c->arena, c->chunks.data[i], &o));
+        if (has_phase(c, COMPILE_FWD) &&
+            !add_tiles(c, pass_recurrence_algorithm(c->arena, c->chunks.data[i], &o, &c->diags)))
+            return false;
         if (i < c->chunk_backs.n &&
             !add_tiles(c, pass_recurrence_backward_algorithm(c->arena, c->chunk_backs.data[i], &o,
                                                              &c->diags)))

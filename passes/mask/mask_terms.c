@@ -83,7 +83,8 @@ MaskTerms pass_blind_terms(const Stream *s, int rows, int keys) {
     MaskTerms blind = {0};
     Diags diags = diag_list(a);
     if (!pass_accepts(s->row, &diags)) return blind;
-    TileProgram *p = pass_algorithm(a, s, &o);
+    TileProgram *p = pass_algorithm(a, s, &o, &diags);
+    if (!p) return blind;
     TileKernel *k = p->kernels.data[0];
     int q_axis = axis_over(k, SIZE_SQ), k_axis = axis_over(k, SIZE_SK);
     if (q_axis < 0 || k_axis < 0) return blind;

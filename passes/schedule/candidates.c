@@ -153,7 +153,9 @@ static const struct {
 
 Candidates pass_neighbours(Arena *a, const Stream *s, const PassOptions *o, const Knobs *knobs) {
     Candidates found = {0};
-    TileProgram *p = pass_algorithm(a, s, o);
+    Diags diags = diag_list(a);
+    TileProgram *p = pass_algorithm(a, s, o, &diags);
+    if (!p) return found;
     bool here = pass_in_parts(s, o), others = !here && may_have_parts(s, o, *knobs);
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         if (!knobs_say(knobs, changes[i].knob) || (changes[i].parts && !here)) continue;
@@ -210,7 +212,9 @@ Knobs pass_counted(Arena *a, TileProgram *p, const PassOptions *o) {
 Candidates pass_candidates(Arena *a, const Stream *s, const PassOptions *o) {
     Candidates found = {0};
     int32_t typical[SIZE_FREE];
-    TileProgram *p = pass_algorithm(a, s, o);
+    Diags diags = diag_list(a);
+    TileProgram *p = pass_algorithm(a, s, o, &diags);
+    if (!p) return found;
     PassOptions compiled = *o;
     compiled.sizes = NULL; // compiling knows of no launch
     int main;

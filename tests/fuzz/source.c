@@ -47,6 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         Text t = text_new(c.arena);
         fe_print_ast(&t, c.module);
         if (compile_tiles(&c)) check_tiles(&c);
+        if (c.diags.internal) abort();
     }
     print_diagnostics(&c);
     if (reformat_wrong(c.arena, (const char *)data, n)) abort();

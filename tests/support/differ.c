@@ -286,8 +286,9 @@ static Opened open_gradients(const Job *j, Compile *c, Launch *l, bool inputs) {
         c->rows.data[0]->inputs.data[i].grad = v->inputs.data[i].grad = false;
     c->options.phases = COMPILE_FWD | COMPILE_BWD;
     if (launch_open_source(l, c->arena, c, &o) == STATUS_DONE) return OPENED;
-    bool refused = c->diags.errors > 0;
+    bool refused = c->diags.errors > 0 && !c->diags.internal;
     if (!refused && j->d->log) fprintf(j->d->log, "  gradients: no kernels, and no word why\n");
+    if (!refused && j->d->log) diag_print(&c->diags, j->d->log);
     launch_close(l);
     compile_close(c);
     return refused && inputs ? open_gradients(j, c, l, false) : refused ? REFUSED : BROKEN;

@@ -84,7 +84,8 @@ static void try(const char *source, const int32_t size[RSIZE_FREE], uint32_t see
     int most = lanes[test_draw(&seed, 3)];
     cu_target(4, &o.target);
     if (slow && size[RSIZE_S]) {
-        TileProgram *p = pass_recurrence_algorithm(x.a, x.c, &o);
+        Diags diags = diag_list(x.a);
+        TileProgram *p = pass_recurrence_algorithm(x.a, x.c, &o, &diags);
         ck_assert(tu_read_back(x.a, p)->recurrence);
         interpret(&x, p, source, "algorithm");
     }

@@ -199,8 +199,9 @@ TEST_EACH(random_ones, 0, 24) {
     if (held) interpret(&x, p, l, source, l->state_index == slots, start);
     o.dtype = DT_F32;
     cu_target(4, &o.target);
+    Diags diags = diag_list(x.a);
     if (_i % 4 == 0)
-        interpret(&x, pass_recurrence_algorithm(x.a, x.c, &o), l, source, false, start);
+        interpret(&x, pass_recurrence_algorithm(x.a, x.c, &o, &diags), l, source, false, start);
     cu_target(8, &o.target);
     p = program(&x, &o, source);
     TileData *d = data_of(&x, p, l, start);

@@ -133,7 +133,7 @@ static void check(Arena *a, const char *path, const char *text, const char *sche
     if (!redoes) drop_redo(p);
     p->plans.data[0] = p->plans.data[p->plans.n - 1];
     p->plans.n = 1;
-    pu_same(a, v, pass_algorithm(a, s, &o), p, launch, 1e-6);
+    pu_same(a, v, pu_algorithm(a, s, &o), p, launch, 1e-6);
 }
 
 static void check_one(const char *path, int of) {
@@ -222,7 +222,7 @@ static void check_parts(Arena *a, const char *path, const char *text, bool redoe
         pu_sizes(v, size, n[0], n[1], n[2], n[3], n[4], n[5]);
         tile_eval_sizes(p, size, 3);
         if (known) ck_assert_int_gt(size_called(p, size, "parts"), 1);
-        pu_same(a, v, pass_algorithm(a, s, &o), p, n, 1e-5);
+        pu_same(a, v, pu_algorithm(a, s, &o), p, n, 1e-5);
     }
 }
 
@@ -247,7 +247,7 @@ ARENA_TEST(redo_is_needed) {
     Variant *v;
     Diags diags = diag_list(a);
     const Stream *s = pu_stream(a, "t.attn", variant(a, moving[11]), 64, &v);
-    TileProgram *p = pass_pipeline(a, s, &o, &diags), *before = pass_algorithm(a, s, &o);
+    TileProgram *p = pass_pipeline(a, s, &o, &diags), *before = pu_algorithm(a, s, &o);
     ck_assert_ptr_nonnull(p);
     drop_redo(p);
     int32_t size[64] = {0};

@@ -1,7 +1,8 @@
 // Every pass keeps what a program computes: variants of the library and others, after each stage of
 // the pipeline and with several tile extents, in the interpreter, against the float64 reference of
 // the source.
-#include "pass_util.h"
+#include "passes/derive/backward.h"
+#include "tests/unit/pass_util.h"
 
 // Clauses of an attention with D = 8, Dv = 4.
 static const char *const texts[] = {
@@ -200,5 +201,35 @@ ARENA_TEST(number_of_parts) {
         tile_eval_sizes(p, size, 64);
         ck_assert_int_eq(size[SIZE_FREE], cases[i][1]); // of a group
         ck_assert_int_eq(size[SIZE_FREE + 1], cases[i][4]);
+    }
+}
+
+// A program that a pass leaves wrong is an error, which names the pass, not the end of the process.
+static void spoil(void *ctx, const Pass *pass, const TileProgram *p) {
+    if (!strcmp(pass->name, ctx)) p->kernels.data[0]->axes[0].name = "0 is no name";
+}
+
+static void check_internal(const Diags *diags, const char *pass) {
+    const char *begin = arena_printf(diags->arena, "internal: after pass '%s', in t_", pass);
+    ck_assert(diags->errors == 1 && diags->internal);
+    const char *message = diags->last->message;
+    ck_assert_msg(strstr(message, begin) == message, "%s", message);
+    ck_assert_msg(strstr(message, "axis 0 has no name of its own") != NULL, "%s", message);
+}
+
+ARENA_TEST(internal_faults) {
+    static const char *const spoilt[] = {"tidy", "fuse", "tile", "classify", "schedule"};
+    const Stream *s = pu_stream(a, "t.attn", whole_text(a, "normalize(s) = s;"), 0, NULL);
+    const Backward *back = pass_backward(a, s->written, NULL);
+    for (size_t i = 0; i < sizeof spoilt / sizeof *spoilt; i++) {
+        PassOptions o = {.target = *target_get(TARGET_SM80),
+                         .dtype = DT_BF16,
+                         .seen = spoil,
+                         .seen_ctx = (void *)spoilt[i]};
+        Diags of[] = {diag_list(a), diag_list(a), diag_list(a)};
+        ck_assert_ptr_null(pass_pipeline(a, s, &o, &of[0]));
+        ck_assert_ptr_null(pass_program(a, s, &o, NULL, &of[1]));
+        ck_assert_ptr_null(pass_backward_program(a, back, &o, &of[2]));
+        for (int k = 0; k < 3; k++) check_internal(&of[k], spoilt[i]);
     }
 }

@@ -8,7 +8,7 @@
 static TileProgram *tiled(Arena *a, const char *path, int D, TargetId target) {
     Diags diags = diag_list(a);
     PassOptions o = {.target = *target_get(target), .dtype = DT_BF16};
-    TileProgram *p = pass_algorithm(a, pu_stream(a, path, NULL, D, NULL), &o);
+    TileProgram *p = pu_algorithm(a, pu_stream(a, path, NULL, D, NULL), &o);
     ck_assert(pass_tile(p, &o, &diags));
     return p;
 }
@@ -22,7 +22,7 @@ static TileProgram *scheduled(Arena *a, const char *path, int D, TargetId target
 // 128 queries and keys, 128 columns, two warpgroups.
 ARENA_TEST(forward) {
     PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16};
-    TileProgram *p = pass_algorithm(a, pu_stream(a, "stdlib/softmax.attn", NULL, 128, NULL), &o);
+    TileProgram *p = pu_algorithm(a, pu_stream(a, "stdlib/softmax.attn", NULL, 128, NULL), &o);
     Extents e = {128, 128, 16, 16, 256};
     Knobs s = {.said = knobs_of(FORM_SM90), .stages = 2, .queries = 2};
     Block b = pass_block(p, p->kernels.data[0], &e, s, 8);

@@ -129,7 +129,7 @@ static void check_real(const char *path, int D, const char *schedule) {
     static const PuLaunch launch = {1, 2, 1, 200, 300, 100};
     Arena *a = arena_new();
     Real r = real_program(a, path, NULL, D, schedule);
-    pu_same(a, r.v, pass_algorithm(a, r.s, &r.o), r.p, launch, 1e-6);
+    pu_same(a, r.v, pu_algorithm(a, r.s, &r.o), r.p, launch, 1e-6);
     arena_free(a);
 }
 
@@ -179,7 +179,7 @@ ARENA_TEST(narrow_conditions_are_needed) {
     static const PuLaunch l = {1, 2, 1, 380, 380, 0};
     Real r = real_program(a, "stdlib/causal.attn", NULL, 64,
                           "warpgroups=2,keys=96,narrow=64,fixed_shift=0");
-    TileProgram *before = pass_algorithm(a, r.s, &r.o);
+    TileProgram *before = pu_algorithm(a, r.s, &r.o);
     const char *t = tu_printed(a, r.p);
     int32_t size[64] = {0};
     pu_sizes(r.v, size, l[0], l[1], l[2], l[3], l[4], l[5]);
@@ -238,7 +238,7 @@ ARENA_TEST_EACH(parts_of_launches, 0, 7) {
     ck_assert_int_eq(size_called(p, size, "parts"), t->parts);
     ck_assert_int_eq(size_called(p, size, "whole_heads"), t->whole);
     pu_same(a, v,
-            pass_algorithm(
+            pu_algorithm(
                 a, s, &(PassOptions){.target = o.target, .dtype = DT_BF16, .shape = SHAPE_SHORT}),
             p, t->launch, 1e-5);
 }
@@ -277,7 +277,7 @@ ARENA_TEST(clusters_take_the_same_steps) {
                                         {1, 3, 3, 129, 140, 11}, {1, 4, 1, 5, 140, 135}};
     Real r = real_program(a, "stdlib/causal.attn", NULL, 64, "warpgroups=2,keys=64,cluster=2");
     ck_assert_ptr_nonnull(rows_of_clusters(&r));
-    TileProgram *before = pass_algorithm(a, r.s, &r.o);
+    TileProgram *before = pu_algorithm(a, r.s, &r.o);
     for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
         pu_same(a, r.v, before, r.p, launches[i], 1e-6);
 }
@@ -297,7 +297,7 @@ ARENA_TEST(clusters_of_rows) {
     static const PuLaunch launch = {1, 4, 1, 300, 300, 0};
     Real r = real_program(a, "t.attn", text, 64, "warpgroups=1,turns=0,keys=64,cluster=2");
     ck_assert_ptr_null(rows_of_clusters(&r));
-    pu_same(a, r.v, pass_algorithm(a, r.s, &r.o), r.p, launch, 1e-6);
+    pu_same(a, r.v, pu_algorithm(a, r.s, &r.o), r.p, launch, 1e-6);
     r = real_program(a, "stdlib/softmax.attn", NULL, 64, "cluster=2");
     ck_assert_ptr_null(rows_of_clusters(&r));
 }
@@ -337,7 +337,7 @@ TEST(grids) {
         if (cases[i].keys) ck_assert_int_eq(sm90_shape_of(k).keys, cases[i].keys);
         ck_assert_int_eq(divides_keys(k), !cases[i].keys);
         for (size_t l = 0; l < sizeof launches / sizeof *launches; l++)
-            pu_same(a, r.v, pass_algorithm(a, r.s, &r.o), r.p, launches[l], 1e-6);
+            pu_same(a, r.v, pu_algorithm(a, r.s, &r.o), r.p, launches[l], 1e-6);
         arena_free(a);
     }
 }
@@ -352,7 +352,7 @@ ARENA_TEST(names_of_sizes) {
     static const PuLaunch launch = {1, 4, 2, 150, 130, 0};
     Real r = real_program(a, "t.attn", text, 64, "warpgroups=1,turns=0,keys=64,cluster=2");
     ck_assert_ptr_nonnull(rows_of_clusters(&r));
-    pu_same(a, r.v, pass_algorithm(a, r.s, &r.o), r.p, launch, 1e-6);
+    pu_same(a, r.v, pu_algorithm(a, r.s, &r.o), r.p, launch, 1e-6);
 }
 
 // What the interpreter is asked for: blocks that are paired otherwise than their bounds say.
@@ -397,7 +397,7 @@ ARENA_TEST(lists_of_each_class) {
     PassOptions o = options();
     Diags diags = diag_list(a);
     const Stream *s = pu_stream(a, "stdlib/document.attn", NULL, 64, &v);
-    TileProgram *p = pass_program(a, s, &o, schedules, &diags), *before = pass_algorithm(a, s, &o);
+    TileProgram *p = pass_program(a, s, &o, schedules, &diags), *before = pu_algorithm(a, s, &o);
     ck_assert_ptr_nonnull(p);
     pu_verify(p, p->name, PU_SHAPED);
     ck_assert_int_eq(p->plans.n, 2);

@@ -77,7 +77,7 @@ ARENA_TEST_EACH(schedules_with_strips_are_right, 0, 2 * sizeof variants / sizeof
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert_ptr_nonnull(p);
     ck_assert_int_eq(strips_in(p) > 0, variants[_i / 2].strips > 0);
-    ck_assert_double_lt(apart(a, v, pass_algorithm(a, s, &o), p), 1e-6);
+    ck_assert_double_lt(apart(a, v, pu_algorithm(a, s, &o), p), 1e-6);
 }
 
 // What the map of a strip may not be: body, home of its axes.

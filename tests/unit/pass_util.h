@@ -78,6 +78,14 @@ static inline Stream *pu_stream(Arena *a, const char *path, const char *text, in
     return pass_derive(a, row, NULL);
 }
 
+static inline TileProgram *pu_algorithm(Arena *a, const Stream *s, const PassOptions *o) {
+    Diags diags = diag_list(a);
+    TileProgram *p = pass_algorithm(a, s, o, &diags);
+    if (!p) diag_print(&diags, stderr);
+    ck_assert(p != NULL);
+    return p;
+}
+
 static inline void pu_verify(const TileProgram *p, const char *what, PuStage stage) {
     Diags diags = diag_list(p->arena);
     if (tile_verify(p, &diags)) return;

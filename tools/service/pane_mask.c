@@ -58,7 +58,8 @@ static bool asked_tiles(MaskPane *m) {
     if (!pane_int(m->p, "tile.queries", 1, LARGEST_TILE, 16, &queries) ||
         !pane_int(m->p, "tile.keys", 1, LARGEST_TILE, 16, &keys))
         return false;
-    m->program = pass_algorithm(m->p->arena, m->p->stream, &o);
+    m->program = pass_algorithm(m->p->arena, m->p->stream, &o, &m->p->source.diags);
+    if (!m->program) return pane_refused(m->p);
     m->kernel = m->program->kernels.data[0];
     int q = mask_axis(m->kernel, SIZE_SQ), k = mask_axis(m->kernel, SIZE_SK);
     if (q < 0 || k < 0) return pane_wrong(m->p, "no kernel goes through the keys");
