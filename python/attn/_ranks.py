@@ -12,19 +12,19 @@ import json
 import os
 import re
 import tempfile
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
 from . import _compiler, _torch
 from ._kernel import Kernel
-from ._spread import Interval, Spread, _common, _cuts, _length, _Line, _merged, _Move, _Moved, _places, _Travel, _unpack
+from ._spread import Interval, Spread, _common, _cuts, _length, _Line, _merged, _Move, _Moved, _packed, _places, _Travel, _unpack
 
 LEAST_BYTES = 16 << 20  # of keys and values that travel at a time
-BUFFER = 256 << 20  # bytes that they always have room for
+BUFFER = 2 << 30  # bytes that they always have room for
 RATE, LINK = 620e12, 360e9  # products and bytes in a second, for the choice of a method: of an H100 or H200 and its NVLink
 
-METHODS = "keys", "heads"
+METHODS = "keys", "heads", "queries"
 
 
 # ---- what a variant reads
@@ -165,7 +165,7 @@ class _Call(NamedTuple):
     tiles: Optional[_Tiles]
     groups: int  # of heads of k and v, which travel one after the other
     parts: Optional[Kernel]  # where the keys of one rank after the other come
-    along: List[Optional[int]]  # of each array input, the dimension that is spread as k is
+    along: List[Optional[Tuple[_Line, int]]]  # of each array input, how it is spread, and its dimension
     scalars: List[float]
     names: str
     spec: str
@@ -220,11 +220,8 @@ class _Call(NamedTuple):
             yield _Chunk(step, _common(self.needed[line.rank], line.pieces[source]), keys)
 
     def launches(self, chunk: "_Chunk", at: Interval) -> Iterator[Tuple[int, int, int]]:
-        """Of a piece of rows, the keys of a chunk: their place in it, the first position, and how many. One launch begins at position 0: there
-        the gradient of what a row alone adds is made."""
+        """Of a piece of rows, the keys of a chunk: their place in it, the first position, and how many."""
         seen = _seen(self.tiles, at, self.kv_line.S)
-        if chunk.step == 0 and (not seen or seen[0][0] > 0):
-            yield 0, 0, 0
         before = 0
         for a, b in chunk.positions:
             yield from ((before + i - a, i, j - i) for i, j in _common(seen, [(a, b)]))
@@ -241,10 +238,13 @@ class _Call(NamedTuple):
         return {n: x for n, x in sizes.items() if n in kernel.sizes}
 
     def whole_inputs(self, arrays: Sequence[torch.Tensor]) -> List[torch.Tensor]:
-        return [x if dim is None else _Travel([x], [self.kv_line.gather_all(dim)]).come()[0] for x, dim in zip(arrays, self.along)]
+        return [x if at is None else _Travel([x], [at[0].gather_all(at[1])]).come()[0] for x, at in zip(arrays, self.along)]
 
     def piece(self, x: torch.Tensor, before: int, at: Interval) -> torch.Tensor:
         return x.narrow(2, before, at[1] - at[0])
+
+
+NOTHING = 0, 0, 0  # of launches
 
 
 class _Chunk(NamedTuple):
@@ -280,33 +280,62 @@ def _forward_by_chunks(call: _Call, tensors: Sequence[torch.Tensor], made: Seque
     pieces = call.pieces() or [(0, (0, 0))]
     states: List[Dict[str, torch.Tensor]] = [{} for _ in pieces]
     for chunk in call.chunks(k, v):
-        states = [_gone_on(call, state, [call.piece(q, before, at), *arrays], chunk, at) for state, (before, at) in zip(states, pieces)]
+        for state, (before, at) in zip(states, pieces):
+            _go_on(call, state, [call.piece(q, before, at), *arrays], chunk.keys, at, call.launches(chunk, at))
         del chunk  # before the next one but one comes
-    by_piece = [_combined(call, state, [call.piece(q, before, at), k, v, *arrays], at, made) for state, (before, at) in zip(states, pieces)]
+    by_piece = []
+    for state, (before, at) in zip(states, pieces):
+        rows = call.piece(q, before, at)
+        if not state:
+            _go_on(call, state, [rows, *arrays], [k, v], at, [NOTHING])
+        by_piece.append(_combined(call, {n: x[None] for n, x in state.items()}, [rows, k, v, *arrays], at, made))
     return _join(by_piece, 2)
 
 
-def _gone_on(call: _Call, state: Dict[str, torch.Tensor], tensors: Sequence[torch.Tensor], chunk: _Chunk, at: Interval) -> Dict[str, torch.Tensor]:
-    """The state of these rows after the keys of a chunk, in the place of the one before, {}: none so far."""
+def _go_on(call: _Call, state: Dict[str, torch.Tensor], tensors: Sequence[torch.Tensor], keys: Sequence[torch.Tensor], at: Interval,
+           launches: Iterable[Tuple[int, int, int]]) -> None:  # fmt: skip
+    """The state of these rows goes on with keys and values, in its place. {}: no keys so far."""
     q, *arrays = tensors
     part = call.phase("part")
-    for first, position, count in call.launches(chunk, at):
-        given = _torch._given([q, *[x.narrow(2, first, count) for x in chunk.keys], *arrays], call.scalars, call.names, None)
+    for first, position, count in launches:
+        given = _torch._given([q, *[x.narrow(2, first, count) for x in keys], *arrays], call.scalars, call.names, None)
         given = {n: x for n, x in given.items() if n in part.inputs}
         out = state or {"state": _torch._room(q.new_empty(0, dtype=torch.float32), (*q.shape[:3], part.Dv))}
         found = part(**given, **{n + "0": x for n, x in state.items()}, out=out, **call.sizes(part, at, position))
-        state = dict(zip(part.outputs, found if isinstance(found, tuple) else (found,)))
-    return state
+        state.update(zip(part.outputs, found if isinstance(found, tuple) else (found,)))
 
 
-def _combined(call: _Call, state: Dict[str, torch.Tensor], tensors: Sequence[torch.Tensor], at: Interval, made: Sequence[str]) -> List[torch.Tensor]:
+def _combined(call: _Call, states: Dict[str, torch.Tensor], tensors: Sequence[torch.Tensor], at: Interval, made: Sequence[str]) -> List[torch.Tensor]:
+    """Of states with one more dimension in front."""
     combine = call.phase("combine")
     given = _torch._given(tensors, call.scalars, call.names, None)
     given = {n: x for n, x in given.items() if n in combine.inputs}
     sizes = {**call.sizes(combine, at), **({"Hkv": tensors[1].shape[1]} if "Hkv" in combine.sizes else {})}
     o = _torch._out(combine, tensors)
-    found = _torch._launch(combine, made, {**given, **{n: x[None] for n, x in state.items()}, **sizes}, {"o": _torch._for(o)})
+    found = _torch._launch(combine, made, {**given, **states, **sizes}, {"o": _torch._for(o)})
     return [o if found[0] is o else o.copy_(found[0]), *found[1:]]
+
+
+def _by_queries(call: _Call, tensors: Sequence[torch.Tensor], made: Sequence[str]) -> List[torch.Tensor]:
+    """Queries go out and states come back: each rank finds what all rows see of its own keys."""
+    q, k, v, *arrays = tensors
+    arrays, line = call.whole_inputs(arrays), call.line
+    rows = q if line.everywhere else _Travel([q], [line.gather_all(2)]).come()[0]
+    at, own, state = (0, line.S), _Chunk(0, call.kv_line.pieces[call.kv_line.rank], [k, v]), {}
+    _go_on(call, state, [rows, *arrays], own.keys, at, list(call.launches(own, at)) or [NOTHING])
+    if line.everywhere:
+        states = {n: line.of_all(x) for n, x in state.items()}
+        return _combined(call, states, [q, k, v, *arrays], at, made)
+    moves = {"state": line.part(2), "rows": line.part(3)}
+    travel = _Travel(list(state.values()), [moves[n] for n in state])
+    came = travel.arrived()
+    came[line.rank] = [_packed(x, m.cut_dim, m.cut[line.rank]) for x, m in zip(travel.xs, travel.moves)]
+    of_own = {n: torch.stack([came[r][i] for r in range(line.ranks)]) for i, n in enumerate(state)}
+    by_piece = []
+    for before, at in call.pieces() or [(0, (0, 0))]:
+        states = {n: x.narrow(3 if n == "state" else 4, before, at[1] - at[0]) for n, x in of_own.items()}
+        by_piece.append(_combined(call, states, [call.piece(q, before, at), k, v, *arrays], at, made))
+    return _join(by_piece, 2)
 
 
 class _Attend(torch.autograd.Function):
@@ -386,7 +415,11 @@ def _backward_by_chunks(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequ
 
     def add(chunk: _Chunk, sums: Sequence[torch.Tensor], before: int, at: Interval) -> None:
         rows, into, *of_rows = (call.piece(x, before, at) for x in (q, dq, *kept, *come))
-        for first, position, count in call.launches(chunk, at):
+        launches = list(call.launches(chunk, at))
+        seen = _seen(call.tiles, at, call.kv_line.S)
+        if chunk.step == 0 and not (seen and seen[0][0] == 0 < seen[0][1]):
+            launches.append(NOTHING)  # one launch begins at position 0: there the gradient of what a row alone adds is made
+        for first, position, count in launches:
             keys, totals = ([x.narrow(2, first, count) for x in xs] for xs in (chunk.keys, sums))
             sizes = call.sizes(call.phase("backward"), at, position)
             made = _torch._gradients_by(call.parts, [rows, *keys, *whole], of_rows[: len(kept)], of_rows[len(kept) :], which, call.scalars, call.names,
@@ -415,13 +448,13 @@ def _of_inputs(call: _Call, arrays: Sequence[torch.Tensor], whole: Sequence[torc
                made: Dict[str, torch.Tensor]) -> List[Optional[torch.Tensor]]:  # fmt: skip
     """Gradients of inputs, of what this rank has made of their whole: complete where they are spread as k is."""
     gradients: List[Optional[torch.Tensor]] = []
-    for name, x, all_of_it, dim in zip(call.names.split(",")[3:], arrays, whole, call.along):
+    for name, x, all_of_it, at in zip(call.names.split(",")[3:], arrays, whole, call.along):
         if "d" + name not in learned:
             gradients.append(None)
             continue
         own_share = made.get("d" + name, torch.zeros_like(all_of_it, dtype=torch.float32))
-        if dim is not None:
-            own_share = _Travel([own_share], [call.kv_line.gather_all(dim).back()]).come()[0]
+        if at is not None:
+            own_share = _Travel([own_share], [at[0].gather_all(at[1]).back()]).come()[0]
         gradients.append(own_share.to(x.dtype))
     return gradients
 
@@ -450,9 +483,10 @@ class _Local(NamedTuple):
     tiles: Optional[_Tiles]
     apart: bool
     buffer: Optional[int]
+    method: str = "heads"
 
-    def call(self, given: Dict[str, torch.Tensor], spread: Sequence[str]) -> List[torch.Tensor]:
-        """o and the emits. spread: the arrays that lie as k does."""
+    def call(self, given: Dict[str, torch.Tensor], along: Dict[str, str]) -> List[torch.Tensor]:
+        """o and the emits. along: the arrays that are spread, as q ("Sq") or as k ("Sk")."""
         names, tensors = ",".join([*given, *self.scalars]), list(given.values())
         count = _torch._count(self.spec)
         if self.between is None:
@@ -461,16 +495,20 @@ class _Local(NamedTuple):
         line, kv_line = self.between
         offset = kv_line.S - line.S if self.q_offset is None else self.q_offset
         reads = _reads(self.spec)
-        along = [reads.extents[n].index("Sk") if n in spread else None for n in list(given)[3:]]
+        lines = {"Sq": line, "Sk": kv_line}
+        spread = [(lines[along[n]], reads.extents[n].index(along[n])) if n in along else None for n in list(given)[3:]]
         wanted = needed(self.tiles, line, kv_line.S)
-        groups = _groups(tensors[1], tensors[2], wanted) if self.apart else 1
+        groups = _groups(tensors[1], tensors[2], _foreign(wanted, kv_line)) if self.apart else 1
         row = sum(x.shape[0] * x.shape[1] * x.shape[3] * x.element_size() for x in tensors[1:3])
         room = max(2 * row * max(map(_length, kv_line.pieces)), BUFFER) if self.buffer is None else self.buffer
-        parts = _parted(tensors, self.spec, self.wants) if 2 * row * kv_line.S // groups > room and kv_line.ranks > 1 else None
-        call = _Call(line, kv_line, wanted, offset, self.tiles, groups, parts, along, list(self.scalars.values()), names, self.spec)
+        small = self.method != "queries" and not reads.unfit["keys"] and min(2, groups) * row * kv_line.S // groups <= room
+        parts = None if small else _parted(tensors, self.spec, self.wants)
+        call = _Call(line, kv_line, wanted, offset, self.tiles, groups, parts, spread, list(self.scalars.values()), names, self.spec)
         if self.wants:
             return list(_Attend.apply(call, count, *tensors))[:count]
-        return _forward_by_chunks(call, tensors, ["o", *_torch._emits(self.spec)]) if parts else _forward(call, tensors, _torch._run)[:count]
+        if not parts:
+            return _forward(call, tensors, _torch._run)[:count]
+        return (_by_queries if self.method == "queries" else _forward_by_chunks)(call, tensors, ["o", *_torch._emits(self.spec)])
 
 
 def _parted(tensors: Sequence[torch.Tensor], spec: str, wants: bool) -> Optional[Kernel]:
@@ -509,7 +547,7 @@ def _by_heads(local: _Local, given: Dict[str, torch.Tensor], spread: Spread, kv_
         for name, x in arrays.items():
             at = [d for d, e in enumerate(reads.extents[name]) if e == "H"]
             part[name] = functools.reduce(lambda x, d: x.narrow(d, i, j - i), at, x).contiguous() if at else x
-        found.append(local.call(part, [n for n in along if local.between and along[n] == "Sk"]))
+        found.append(local.call(part, along if local.between else {}))
     if found:
         made = _join(found, 1)
     else:  # more ranks than heads: it takes part in what travels, there and back
@@ -539,29 +577,48 @@ def _error(given: Dict[str, torch.Tensor], spread: Spread, kv_spread: Spread, wh
             raise ValueError(f"{name}: has the extents Sq and Sk: give all of it, with whole=[{name!r}]")
 
 
-def _groups(k: torch.Tensor, v: torch.Tensor, wanted: Sequence[Sequence[Interval]]) -> int:
-    """How many groups of heads: as many as have LEAST_BYTES each, on the rank that gets most. The same on all ranks."""
+def _foreign(wanted: Sequence[Sequence[Interval]], line: _Line) -> int:
+    """How many keys come to the rank that gets most."""
+    return max(_length(w) - _length(_common(w, p)) for w, p in zip(wanted, line.pieces))
+
+
+def _groups(k: torch.Tensor, v: torch.Tensor, foreign: int) -> int:
+    """How many groups of heads: as many as have LEAST_BYTES each that travel. The same on all ranks."""
     row = k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3]) * k.element_size()
-    most = max(_length(intervals) for intervals in wanted) * row // LEAST_BYTES
+    most = foreign * row // LEAST_BYTES
     return max(n for n in range(1, k.shape[1] + 1) if k.shape[1] % n == 0 and n <= max(most, 1))
 
 
-def _choice(method: Optional[str], given: Dict[str, torch.Tensor], spread: Spread, kv_spread: Spread, reads: _Reads,
+def _choice(spec: str, method: Optional[str], wants: bool, given: Dict[str, torch.Tensor], spread: Spread, kv_spread: Spread, reads: _Reads,
             tiles: Optional[_Tiles]) -> str:  # fmt: skip
     """The method that takes less time, by numbers that all ranks share."""
     if method not in (None, *METHODS):
-        raise ValueError(f"method: is {method!r}, neither of {', '.join(METHODS)}")
-    if spread.within is not spread.between:  # both
-        if method:
-            raise ValueError(f"method: a spread of two dimensions has both, and not {method!r} alone")
-        reasons = [reads.unfit[m] for m in METHODS if reads.unfit[m]]
-        if reasons:
-            raise ValueError(f"{reasons[0]}: such a variant does not run on a spread sequence of two dimensions")
+        raise ValueError(f"method: is {method!r}, none of {', '.join(METHODS)}")
+    two, everywhere = spread.within is not spread.between, spread.within.everywhere
+    if two and method:
+        raise ValueError(f"method: a spread of two dimensions has keys and heads, and not {method!r} alone")
+    if kv_spread.within.everywhere:
+        raise ValueError("kv_spread: is replicated, and only queries may be")
+    if everywhere and (two or method not in (None, "queries")):
+        raise ValueError("spread: is replicated, which goes with method 'queries', over one dimension")
+    unfit = dict(reads.unfit)
+    if unfit["keys"] or everywhere or method == "queries":
+        if _parted(list(given.values()), spec, wants):
+            unfit["keys"] = None
+        else:
+            unfit["queries"] = "the variant has no parts, as its keys are seen more than once"
+    if wants:
+        unfit["queries"] = "there are no gradients"
+    reasons = {m: f"{unfit[m]} (method {m})" for m in METHODS if unfit[m]}
+    if two:
+        fit = [m for m in ("keys", "heads") if not unfit[m]]
+        if len(fit) < 2:
+            raise ValueError(f"{next(iter(reasons.values()))}: such a variant does not run on a spread sequence of two dimensions")
         return "both"
-    fit = [m for m in METHODS if method in (None, m) and not reads.unfit[m]]
+    asked = [method] if method else ["queries"] if everywhere else ["keys", "heads"]
+    fit = [m for m in asked if not unfit[m]]
     if not fit:
-        reasons = [f"{reads.unfit[m]} (method {m})" for m in METHODS if method in (None, m)]
-        raise ValueError(f"{'; '.join(reasons)}: such a variant does not run on a spread sequence")
+        raise ValueError(f"{'; '.join(reasons[m] for m in asked)}: such a variant does not run on a spread sequence")
     if len(fit) == 1 or spread.ranks == 1:
         return fit[0]
     q, k, v = given["q"], given["k"], given["v"]
@@ -569,8 +626,9 @@ def _choice(method: Optional[str], given: Dict[str, torch.Tensor], spread: Sprea
     wanted = needed(tiles, spread.between, kv_spread.S)
     pairs = spread.S * kv_spread.S if tiles is None else tiles.load((0, spread.S))
     products = 2 * q.shape[0] * q.shape[1] * columns * pairs / n / RATE
-    keys = max(_length(w) - _length(_common(w, p)) for w, p in zip(wanted, kv_spread.pieces)) * k.shape[1] * columns * size / LINK
-    first = keys / (_groups(k, v, wanted) if reads.apart else 1)
+    foreign = _foreign(wanted, kv_spread.between)
+    keys = foreign * k.shape[1] * columns * size / LINK
+    first = keys / (_groups(k, v, foreign) if reads.apart else 1)
     heads = sum(2 * (b - a) * columns for a, b in ((0, q.shape[1]), (0, max(n, k.shape[1])))) / 2 * size * spread.S * (n - 1) / n / n / LINK
     return "keys" if max(products + 0.1 * keys, keys) + first <= products + heads else "heads"
 
@@ -594,16 +652,16 @@ def attend(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float],
     offset = kv_spread.S - spread.S if q_offset is None else q_offset
     along = {n: e for n in given if n not in ("q", "k", "v") and n not in whole for e in ("Sq", "Sk") if e in reads.extents[n]}
     tiles = None
-    if spread.ranks > 1 and not reads.head and not reads.batch and not reads.of_mask:
+    if spread.ranks > 1 and method != "queries" and not spread.within.everywhere and not reads.head and not reads.batch and not reads.of_mask:
         tiles = _tiles(spec, spread.S, kv_spread.S, offset)
     elif spread.ranks > 1 and plan is not None:
         tiles = _planned(plan, spec, given, scalars, spread, kv_spread, offset, along)
-    chosen = _choice(method, given, spread, kv_spread, reads, tiles)
+    chosen = _choice(spec, method, wants, given, spread, kv_spread, reads, tiles)
     if spread.pieces == [[(0, spread.S)]] and kv_spread.pieces == [[(0, kv_spread.S)]]:  # one rank
-        return _Local(spec, scalars, q_offset, wants, None, None, False, None).call(given, [])
+        return _Local(spec, scalars, q_offset, wants, None, None, False, None).call(given, {})
     between = None if chosen == "heads" else (spread.between, kv_spread.between)
-    local = _Local(spec, scalars, q_offset, wants, between, tiles, reads.apart, kv_spread.buffer)
-    return local.call(given, list(along)) if chosen == "keys" else _by_heads(local, given, spread, kv_spread, along)
+    local = _Local(spec, scalars, q_offset, wants, between, tiles, reads.apart, kv_spread.buffer, chosen)
+    return local.call(given, along) if chosen in ("keys", "queries") else _by_heads(local, given, spread, kv_spread, along)
 
 
 @functools.lru_cache(maxsize=None)

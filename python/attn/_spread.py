@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 Interval = Tuple[int, int]  # positions: the first, and the one behind the last
 
-ORDERS = "contiguous", "zigzag", "striped", "striped:N"
+ORDERS = "contiguous", "zigzag", "striped", "striped:N", "replicated"
 
 
 def _cuts(S: int, n: int) -> List[Interval]:
@@ -219,6 +219,8 @@ def _pieces(S: int, n: int, order: Any, lengths: Optional[Sequence[int]]) -> Lis
         return [[c] if c[0] < c[1] else [] for c in cuts]
     if lengths is not None:
         raise ValueError(f"lengths: an order {order!r} has its own")
+    if order == "replicated":
+        return [[(0, S)]] * n
     if order == "zigzag":
         cuts = _cuts(S, 2 * n)
         return [_merged([cuts[r], cuts[-1 - r]]) for r in range(n)]
@@ -279,6 +281,27 @@ class _Line:
     def explain(self, error: RuntimeError, peers: Sequence[int]) -> None:
         everyone = [_global(self.group, r) for r in peers]
         self.board.explain(error, everyone)
+
+    @property
+    def everywhere(self) -> bool:
+        """Each of several ranks has all positions."""
+        return self.ranks > 1 and all(p == [(0, self.S)] for p in self.pieces) and self.S > 0
+
+    def of_all(self, x: torch.Tensor) -> torch.Tensor:
+        """[ranks, ..]: a tensor of each rank."""
+        found = x.new_empty((self.ranks, *x.shape))
+        try:
+            if x.is_cuda:
+                dist.all_gather_into_tensor(found, x.contiguous(), group=self.group)
+            else:
+                dist.all_gather(list(found), x.contiguous(), group=self.group)
+        except RuntimeError as e:
+            self.explain(e, [r for r in range(self.ranks) if r != self.rank])
+        return found
+
+    def part(self, dim: int) -> "_Move":
+        """All positions, which every rank has of its own -> a rank's rows of each."""
+        return _Move(self, dim, self.pieces, self.S, dim, [[(0, self.rows)]] * self.ranks, self.rows)
 
     def turn(self, heads: Sequence[Interval], of: int) -> "_Move":
         """[B, `of` heads, rows of a rank, ..] -> [B, the heads of a rank, all positions, ..]. The reverse adds up heads that several ranks have."""
@@ -414,11 +437,11 @@ class Spread:
     for positions, whichever takes less time. A DeviceMesh of two dimensions, or a pair of groups: heads over the second, inside of a node,
     keys over the first.
     order: "contiguous" (cut as torch.chunk does), "zigzag" (2n pieces, a rank has one from the front and one from the end: causal masks
-    are balanced), "striped:N" (blocks of N rows in turn; "striped": 1), or a permutation [S] of integers: place t has position order[t].
+    are balanced), "striped:N" (blocks of N rows in turn; "striped": 1), "replicated" (each rank has all: queries, where keys are spread), or a permutation [S] of integers: place t has position order[t].
     lengths: how many rows each rank has, of a contiguous order or a permutation; they may be 0. Each piece is a launch: few are faster.
     check: "new": ranks compare calls that they have not made before; "always": each call.
     buffer: bytes of keys and values that come to a rank at a time. Where two groups of heads of the whole length are more, they come from one
-    rank after the other. None: as many as twice its own keys and values, and at least 256 MB."""
+    rank after the other. None: as many as twice its own keys and values, and at least 2 GB."""
 
     def __init__(self, mesh: Any, S: int, order: "Union[str, torch.Tensor, Sequence[int]]" = "contiguous", lengths: Optional[Sequence[int]] = None,
                  check: str = "new", buffer: Optional[int] = None) -> None:  # fmt: skip
@@ -471,6 +494,8 @@ class Spread:
         return self._whole(x, dim % x.dim())
 
     def _whole(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+        if self.order == "replicated":
+            return x
         for line in dict.fromkeys((self.within, self.between)):
             x = line.whole(x, dim)
         return x

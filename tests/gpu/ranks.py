@@ -3,8 +3,10 @@
     PYTHONPATH=python python3 tests/gpu/ranks.py
 
 Prints a line for each case, then `N passed, N failed`. A rate is that of all ranks; "of one" is the share of a GPU's own rate that each reaches, where
-one GPU does the whole sequence alone (calls one after the other, medians)."""
+one GPU does the whole sequence alone (calls one after the other, medians). "chunks" is the method keys with no room for the whole length. Beside
+them PyTorch's own context parallelism, where it has what the case needs."""
 
+import concurrent.futures
 import datetime
 import os
 import statistics
@@ -16,6 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import attn
+from attn import _torch
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -29,6 +32,13 @@ def drawn(device, *shapes):
     return [torch.randn(*s, generator=r, device=device, dtype=torch.float32) for s in shapes]
 
 
+def how(order, method, S, module=None, inputs=None):
+    """What a call takes to go over ranks."""
+    sp = module.balance(S, **inputs) if order == "balanced" else attn.Spread(None, S, order)
+    sp.buffer = 0 if method == "chunks" else None
+    return {"spread": sp, "method": "heads" if method == "heads" else "keys"}
+
+
 def step(module, tensors, do, inputs, **spread):
     found = module(*tensors, **inputs, **spread)
     return found, torch.autograd.grad(found, tensors, do)
@@ -40,9 +50,10 @@ def compare(device, source, inputs, S, D, order, method, dtype, bound):
     module = attn.Attention(source)
     leaves = [x.clone().requires_grad_() for x in (q.to(dtype).float(), k.to(dtype).float(), v.to(dtype).float())]
     o, gradients = step(module, leaves, do.to(dtype).float(), inputs)
-    sp = attn.Spread(None, S, order)
+    over = how(order, method, S)
+    sp = over["spread"]
     own = [sp.shard(x.to(dtype), 2).requires_grad_() for x in (q, k, v)]
-    found, own_gradients = step(module, own, sp.shard(do.to(dtype), 2), inputs, spread=sp, method=method)
+    found, own_gradients = step(module, own, sp.shard(do.to(dtype), 2), inputs, **over)
     worst = 0.0
     for x, wanted in zip((found, *own_gradients), (o, *gradients)):
         worst = max(worst, float((sp.unshard(x.detach(), 2).double() - wanted.double()).norm() / wanted.double().norm()))
@@ -70,23 +81,80 @@ def median_ms(run, times=7):
     return statistics.median(taken)
 
 
-def rate(device, rank, ranks, source, S, order, method):
-    q, k, v = (x.to(torch.bfloat16) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128)))
-    module = attn.Attention(source, defines={"D": 128, "Dv": 128})
-    sp = attn.Spread(None, S, order)
-    own, how = [sp.shard(x, 2) for x in (q, k, v)], {"spread": sp, "method": method}
+def backward(call, tensors):
+    leaves = [x.detach().requires_grad_() for x in tensors]
+    o = call(*leaves)
+    do = torch.randn_like(o)
+    return lambda: torch.autograd.grad(o, leaves, do, retain_graph=True)
 
-    def backward(tensors, **spread):
-        leaves = [x.detach().requires_grad_() for x in tensors]
-        o = module(*leaves, **spread)
-        do = torch.randn_like(o)
-        return lambda: torch.autograd.grad(o, leaves, do, retain_graph=True)
 
+def measured(call, tensors):
+    """ms, forward and backward; bytes."""
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
     with torch.no_grad():
-        alone, spread = median_ms(lambda: module(q, k, v)), median_ms(lambda: module(*own, **how))
-    line = f"{os.path.basename(source)} S {S} {order} {method}: forward {alone:.2f} ms alone, {spread:.2f} over {ranks}: {alone / spread / ranks:.3f} of one"
-    alone, spread = median_ms(backward((q, k, v))), median_ms(backward(own, **how))
-    return line + f"; backward {alone:.2f}, {spread:.2f}: {alone / spread / ranks:.3f} of one"
+        forward = median_ms(lambda: call(*tensors))
+    most = torch.cuda.max_memory_allocated() - before
+    return forward, median_ms(backward(call, tensors)), most
+
+
+def rates(device, ranks, name, S, orders, inputs):
+    """Lines, of each order and method."""
+    tensors = [x.to(torch.bfloat16) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128))]
+    module = attn.Attention(library(name), defines={"D": 128, "Dv": 128, **({"WINDOW": inputs.pop("WINDOW")} if "WINDOW" in inputs else {})})
+    alone = measured(lambda *t: module(*t, **inputs), tensors)
+    yield f"{name} S {S}: alone forward {alone[0]:.2f} ms, backward {alone[1]:.2f}"
+    for order in orders:
+        for method in "keys", "chunks", "heads":
+            over = how(order, method, S, module, inputs)
+            if inputs:
+                over["plan"] = attn.Plan()
+            sp = over["spread"]
+            own, given = [sp.shard(x, 2) for x in tensors], {n: sp.shard(x) for n, x in inputs.items()}
+            f, b, most = measured(lambda *t: module(*t, **given, **over), own)
+            yield (f"    {order:10} {method:6} forward {f:6.2f} ms: {alone[0] / f / ranks:.3f} of one; backward {b:6.2f}: {alone[1] / b / ranks:.3f}; "
+                   f"forward's memory {most >> 20} MB")  # fmt: skip
+
+
+def peer(device, ranks, S):
+    """PyTorch's ring, with its own balance."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    q, k, v = (x.to(torch.bfloat16) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128)))
+    whole = [q, *[x.repeat_interleave(4, 1) for x in (k, v)]]  # its ring takes as many heads of keys
+    attention = torch.nn.functional.scaled_dot_product_attention
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        alone = measured(lambda *t: attention(*t, is_causal=True), whole)
+        with context_parallel(init_device_mesh("cuda", (ranks,)), buffers=whole, buffer_seq_dims=[2] * 3):
+            over = measured(lambda *t: attention(*t, is_causal=True), whole)
+    return (f"PyTorch's causal S {S}: alone forward {alone[0]:.2f} ms, backward {alone[1]:.2f}; over {ranks} forward {over[0]:.2f}, backward {over[1]:.2f}; "
+            f"forward's memory {over[2] >> 20} MB")  # fmt: skip
+
+
+def documents(device, S):
+    r = torch.Generator().manual_seed(3)
+    ends = torch.sort(torch.randint(0, S, (S // 4096,), generator=r)).values
+    return torch.searchsorted(ends, torch.arange(S), right=True).to(torch.int32)[None].to(device)
+
+
+CASES = "causal", "softmax", "sliding_window", "alibi", "softcap", "attention_sink"
+RATES = ("causal", 65536, ("zigzag", "contiguous"), {}), ("softmax", 32768, ("contiguous",), {}), ("sliding_window", 65536, ("contiguous",), {"WINDOW": 4096}), \
+    ("document", 65536, ("zigzag", "balanced"), {"doc": documents})  # fmt: skip
+
+
+def compile_all():
+    """At once, by the processors of this machine: the ranks find them in the cache."""
+    wanted = [(name, {}, 64, e, p) for name in CASES for e in ("f32", "bf16") for p in ("fwd,bwd", "part,bwd")]
+    for name, _, _, inputs in RATES:
+        defines = {"D": 128, "Dv": 128, **({"WINDOW": inputs["WINDOW"]} if "WINDOW" in inputs else {})}
+        wanted += [(name, defines, 128, "bf16", p) for p in ("fwd", "fwd,bwd", "part", "part,bwd")]
+    target = _torch._target(torch.device("cuda"))
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        made = [pool.submit(_torch._kernel, _torch._specify(library(n), None, d, (), (), 3), D, D, e, target, p) for n, d, D, e, p in wanted]
+        for x in made:
+            x.result()
 
 
 def process(rank, ranks, store, told):
@@ -94,21 +162,27 @@ def process(rank, ranks, store, told):
     device = torch.device("cuda", rank)
     dist.init_process_group("nccl", init_method="file://" + store, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=60))
     failed = passed = 0
-    cases = [("causal", {}), ("softmax", {}), ("sliding_window", {}), ("alibi", {}), ("softcap", {}), ("attention_sink", {"sink": torch.zeros(8, device=device)})]
-    for order, method in (("contiguous", "keys"), ("zigzag", "keys"), ("zigzag", "heads")):
-        for name, inputs in cases:
+    for order, method in (("contiguous", "keys"), ("zigzag", "keys"), ("contiguous", "chunks"), ("zigzag", "chunks"), ("zigzag", "heads")):
+        for name in CASES:
             if name == "alibi" and method == "heads":  # which reads h
                 continue
+            inputs = {"sink": torch.zeros(8, device=device)} if name == "attention_sink" else {}
             for dtype, bound in ((torch.float32, 2e-5), (torch.bfloat16, 1.2e-2)):
                 line, good = compare(device, library(name), inputs, 1000, 64, order, method, dtype, bound)
                 passed, failed = passed + good, failed + (not good)
                 if rank == 0:
                     print(line, flush=True)
-    rates = ("causal", 65536, "zigzag"), ("causal", 65536, "contiguous"), ("softmax", 32768, "contiguous"), ("sliding_window", 65536, "contiguous")
-    for (source, S, order), method in [(case, method) for case in rates for method in ("keys", "heads")]:
-        line = rate(device, rank, ranks, library(source), S, order, method)
-        if rank == 0:
-            print(line, flush=True)
+    for name, S, orders, inputs in RATES:
+        given = {n: x(device, S) if callable(x) else x for n, x in inputs.items()}
+        for line in rates(device, ranks, name, S, orders, given):
+            if rank == 0:
+                print(line, flush=True)
+    try:
+        line = peer(device, ranks, 65536)
+    except (ImportError, RuntimeError, TypeError) as e:
+        line = f"PyTorch's: {e}"
+    if rank == 0:
+        print(line, flush=True)
     if rank == 0:
         told.put((passed, failed))
     dist.destroy_process_group()
@@ -119,6 +193,7 @@ if __name__ == "__main__":
     if not count:
         print("SKIPPED: PyTorch sees no GPU\n0 passed, 0 failed")
         sys.exit(0)
+    compile_all()
     told = mp.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(process, (count, os.path.join(folder, "store"), told), nprocs=count)

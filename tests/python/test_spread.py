@@ -85,7 +85,7 @@ def cases(S):
         "retention": (library("retention"), {}, (), (), ("keys",)),
         "plain": (PLAIN, {}, (), (), both),
         "learned": (LEARNED, {"slope": slope.abs() * 0.1, "bias": bias, "cap": torch.tensor(15.0)}, ("bias",), ("top",), ("keys",)),
-        "rows": (ROWS, {"row": row, "table": table, "cap": 15.0}, ("row",), (), ("heads",)),
+        "rows": (ROWS, {"row": row, "table": table, "cap": 15.0}, ("row",), (), both),
     }
 
 
@@ -175,8 +175,34 @@ def compare_variants(ranks, group):
         compare(group, "causal", S, lengths=lengths, method=method)
         compare(group, "causal", 5, "zigzag", method=method)
         compare(group, "causal", S, order=mixed[mixed < S], lengths=lengths, method=method)
+    decode(ranks, group)
     for H, Hkv in ((6, 1), (6, 6), (6, 3), (2, 2)):  # heads of keys that several ranks have, and ranks without a head
         compare(group, "causal", 150, H=H, Hkv=Hkv, method="heads")
+
+
+def decode(ranks, group):
+    """A few queries come to the keys, which are spread: queries that all ranks have, or that are spread too."""
+    S, rows = 150, 5
+    lengths = [0, *[S // (ranks - 1)] * (ranks - 1)]
+    lengths[-1] += S - sum(lengths)
+    spreads = attn.Spread(group, S, "striped:16"), attn.Spread(group, S, lengths=lengths), attn.Spread(group, S, "zigzag")
+    of_rows = attn.Spread(group, rows, "replicated"), attn.Spread(group, rows, "replicated"), attn.Spread(group, rows, "zigzag")
+    for i, (name, case) in enumerate(cases(S).items()):
+        if name == "rows" or i % 3 != ranks % 3:
+            continue
+        source, inputs, along, emits, _ = case
+        module = attn.Attention(source, emit=emits)
+        q, k, v = drawn(1, (2, 4, rows, 16), (2, 2, S, 16), (2, 2, S, 16))
+        if name == "plain":
+            q, k = q[..., :8], k[..., :8]
+        inputs = {n: x.detach() if isinstance(x, torch.Tensor) else x for n, x in inputs.items()}
+        expected = module(q, k, v, **inputs)
+        for sp, kv in zip(of_rows, spreads):
+            given = {n: kv.shard(x, x.dim() - 1) if n in along else x for n, x in inputs.items()}
+            whole = [n for n, x in inputs.items() if n not in along and isinstance(x, torch.Tensor) and x.shape[-1:] == (S,)]
+            found = module(sp.shard(q, 2), kv.shard(k, 2), kv.shard(v, 2), **given, spread=sp, kv_spread=kv, whole=whole, method="queries")
+            for x, wanted in zip(*[y if emits else [y] for y in (found, expected)]):
+                close(sp.unshard(x, 2), wanted, f"{name}: queries to keys {kv}")
 
 
 def work_of_two_dimensions(rank, ranks, group):
@@ -188,7 +214,7 @@ def work_of_two_dimensions(rank, ranks, group):
     compare(group, "causal", 150, sp=attn.Spread(mesh, 150, lengths=[0, 0, 100, 50]), H=1, Hkv=1)
     sp = attn.Spread(mesh, 150)
     q, k, v = (sp.shard(x, 2) for x in drawn(3, (1, 2, 150, 16), (1, 2, 150, 16), (1, 2, 150, 16)))
-    raises(ValueError, "a spread of two dimensions has both", lambda: attn.attention(library("causal"), q, k, v, spread=sp, method="keys"))
+    raises(ValueError, "a spread of two dimensions has keys and heads", lambda: attn.attention(library("causal"), q, k, v, spread=sp, method="keys"))
     raises(ValueError, "read h, H or Hkv", lambda: attn.attention(library("alibi"), q, k, v, spread=sp))
     x = drawn(4, (2, 150, 3))[0]
     close(sp.unshard(sp.shard(x)), x, "there and back")
@@ -312,9 +338,16 @@ def work_of_errors(rank, ranks, group):
     raises(ValueError, "rank 2: order: is zigzag, and contiguous of rank 0", lambda: attn.Spread(group, 100, "zigzag" if last else "contiguous"))
     raises(ValueError, "order: is no permutation", lambda: attn.Spread(group, 4, torch.tensor([0, 1, 1, 2])))
     raises(ValueError, "lengths:", lambda: attn.Spread(group, 100, lengths=[100] * ranks))
-    mean = "attention mean { dim D = 16; score(q, k) = dot(q, k) / Sq; modify(s, b, h, i, j) = s * f32(h); normalize(s) = s; }"
-    raises(ValueError, "the formulas read Sq", lambda: attn.attention(mean, q, k, v, spread=sp))
-    raises(ValueError, "read h, H or Hkv", lambda: attn.attention(mean, q, k, v, spread=sp, method="heads"))
+    twice = """attention twice { dim D = 16; score(q, k) = dot(q, k) / Sq; modify(s, b, h, i, j) = s * f32(h);
+        normalize(s) { let m = rowsum(s) / rowsum(1); return exp(-(s - m) * (s - m)); } }"""
+    raises(ValueError, "the formulas read Sq", lambda: attn.attention(twice, q, k, v, spread=sp))
+    raises(ValueError, "read h, H or Hkv", lambda: attn.attention(twice, q, k, v, spread=sp, method="heads"))
+    same = attn.Spread(group, 100, "replicated")
+    raises(ValueError, "the variant has no parts", lambda: attn.attention(twice, q, k, v, spread=sp, method="queries"))
+    raises(ValueError, "there are no gradients (method queries)", lambda: module(q, k.requires_grad_(), v, spread=sp, method="queries"))
+    raises(ValueError, "spread: is replicated, which goes with", lambda: module(sp.unshard(q, 2), k, v, spread=same, kv_spread=sp, method="keys"))
+    raises(ValueError, "kv_spread: is replicated", lambda: module(q, *[sp.unshard(x, 2) for x in (k, v)], spread=sp, kv_spread=same))
+    k.requires_grad_(False)
     raises(ValueError, "method: is 'ring'", lambda: module(q, k, v, spread=sp, method="ring"))
     raises(ValueError, "whole: doc is no array", lambda: module(q, k, v, spread=sp, whole=["doc"]))
     raises(TypeError, "goes with spread=", lambda: module(q, k, v, whole=["doc"]))
