@@ -271,6 +271,12 @@ Val cg_arguments(Cg *cg); // ptr: all of the above but maps, 8 bytes a slot
 Val cg_element_offset(Cg *cg, const TileOp *op, int axis, Val pos); // i64 elements; pos: i32
 Val cg_scatter_offset(Cg *cg, const TileOp *op,
                       Val *pos); // of indices for each element; pos: by axis
+// Places of a tile that lie in a row: from a multiple of `places` on, a power of two, each is the one before and one more along
+// dimension `dim` of the tensor (-1: it is the same place). INT_MAX: all. Holds as far as indices are inside the tensor.
+typedef struct CgRun {
+    int places, dim;
+} CgRun;
+CgRun cg_element_run(const Cg *cg, const TileOp *op, int axis);
 Val cg_element_begin(Cg *cg, const TileOp *op, int axis); // i32: position of its tile's first place
 Val cg_axis_size(Cg *cg, int axis);                       // i32: how many places it has
 

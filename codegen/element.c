@@ -4,6 +4,8 @@
 // the axis has such a place.
 #include "codegen/cg.h"
 
+#include <limits.h>
+
 static Val position(Cg *cg, CgElem *at, int axis) {
     (void)cg;
     return ((const Val *)at->ctx)[axis];
@@ -36,6 +38,45 @@ Val cg_element_offset(Cg *cg, const TileOp *op, int axis, Val pos) {
 }
 
 Val cg_scatter_offset(Cg *cg, const TileOp *op, Val *pos) { return offset(cg, op, -1, pos); }
+
+// ---- places in a row
+
+static int power_of_two_in(int n) { return n & -n; }
+
+// By how much an expression grows from place to place, in runs of which `places` becomes the shortest; -1: unknown.
+static int growth(const Ex *e, int axis, int *places) {
+    if (!ex_uses(e, SYM_POS, axis)) return 0;
+    if (e->op == EX_SYM) return 1;
+    bool divides = e->op == EX_DIV || e->op == EX_MOD;
+    if (divides && e->args[0]->op == EX_SYM && e->args[1]->op == EX_CONST && e->args[1]->i > 0) {
+        int run = power_of_two_in((int)e->args[1]->i);
+        if (run < *places) *places = run;
+        return e->op == EX_MOD;
+    }
+    if (e->op != EX_ADD && e->op != EX_LOAD) return -1;
+    int sum = 0;
+    for (int i = 0; i < e->nargs; i++) {
+        int by = growth(e->args[i], axis, places);
+        if (by < 0) return -1;
+        sum += by;
+    }
+    return e->op == EX_LOAD && sum ? -1 : sum;
+}
+
+CgRun cg_element_run(const Cg *cg, const TileOp *op, int axis) {
+    CgRun run = {INT_MAX, -1};
+    for (int d = 0; d < cg->p->tensors.data[op->tensor].rank; d++) {
+        if (!op->each[d] || op->coord[d].axis != axis) continue;
+        int by = growth(op->coord[d].at, axis, &run.places);
+        if (by < 0 || by > 1 || (by && run.dim >= 0)) return (CgRun){1, -1};
+        if (by) run.dim = d;
+    }
+    int whole = power_of_two_in(cg->k->axes[axis].extent); // where tiles begin
+    if (run.places < INT_MAX && run.places > whole) run.places = whole;
+    return run;
+}
+
+// ---- the operation's own tile
 
 // Of the tile that an access says for each place along an axis.
 Val cg_element_begin(Cg *cg, const TileOp *op, int axis) {

@@ -3,22 +3,29 @@
 // In: a TILE_COPY. Out: cp.async instructions of 16 bytes, the threads side by side along a row;
 // what lies past the tensor's ends is filled with zeros. A row whose bytes are no multiple of 16 is
 // copied by elements, at once: the same to the program, only slower.
+//
+// Rows that are said one by one (in pages, or of packed queries): where rows follow each other, one place is asked for them all
+// (cg_element_run). The lanes of a warp ask for the places of the warp's rows side by side, and tell each other. They ask
+// before the wait that the copy stands behind, so that they wait for both at once.
 #include "codegen/nvptx/nvptx.h"
 
 #include <assert.h>
 
-typedef struct Copy {
+struct NvCopy {
     const TileOp *op;
     TileShared tile;
-    int row_dim, col_dim; // of the tensor; row_dim -1: a vector
+    int row_dim, col_dim; // of the tensor
     int size;             // columns that every tile has
     Val cols;             // i32: columns that this one has; NULL: size
     Val dst;              // i32
     Val base;             // i64: address of the element (row 0 of the tile, column 0)
-    Val stride;           // i64: bytes from row to row; NULL: the copy says where each row is
+    Val stride;           // i64: bytes from row to row
     Val left;             // i32: rows from the tile's first to the tensor's end
     Val when;             // i1, or NULL for always
-} Copy;
+    int run;              // rows from a multiple of it on that are `stride` apart; 0: all are
+    Val *place;           // i64, of a run: bytes from `base`; lane l of a warp has its run 32 i + l
+};
+typedef struct NvCopy Copy;
 
 static Val times64(Cg *cg, Val a, int b) { return cg_mul(cg, a, cg_i64(cg, b)); }
 
@@ -71,7 +78,15 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
         }
     int rows = op->coord[c.row_dim].axis;
     if (op->each[c.row_dim]) {
-        c.left = cg_sub(cg, cg_axis_size(cg, rows), cg_element_begin(cg, op, rows));
+        Val begin = cg_element_begin(cg, op, rows);
+        c.left = cg_sub(cg, cg_axis_size(cg, rows), begin);
+        CgRun run = cg_element_run(cg, op, rows);
+        c.stride = run.dim < 0 ? cg_i64(cg, 0) : cg_stride(cg, op->tensor, run.dim);
+        c.stride = times64(cg, c.stride, c.tile.elem);
+        c.run = run.places < c.tile.rows ? run.places : 0;
+        if (c.run) return c;
+        Val first = times64(cg, cg_element_offset(cg, op, rows, begin), c.tile.elem);
+        c.base = cg_add(cg, c.base, first);
         return c;
     }
     c.left =
@@ -81,8 +96,8 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
 }
 
 // i64: bytes from `base` to a row of the tile.
-static Val row_offset(Cg *cg, const Copy *c, Val row, Val stride) {
-    if (stride) return cg_mul(cg, cg_zext(cg, row, cg->i64), stride);
+static Val row_offset(Cg *cg, const Copy *c, Val row) {
+    if (!c->run) return cg_mul(cg, cg_zext(cg, row, cg->i64), c->stride);
     int axis = c->op->coord[c->row_dim].axis;
     Val pos = cg_add(cg, cg_element_begin(cg, c->op, axis), row);
     return times64(cg, cg_element_offset(cg, c->op, axis, pos), c->tile.elem);
@@ -135,34 +150,82 @@ static void row_pieces(Cg *cg, const Copy *c, Val dst, int offset, Val src, Val 
     }
 }
 
+// Which rows a warp copies: `across` threads side by side, so `rows` of them at a time, `down` in the block.
+typedef struct Turn {
+    int across, rows, down;
+    int alike; // of them that lie in one run,
+    int turns; // and so many times after each other
+} Turn;
+
+static Turn turn_of(Cg *cg, const Copy *c) {
+    int across = across_of(&c->tile), rows = NV_WARP / across;
+    Turn t = {across, rows, nv_state(cg)->gpu.threads / across, rows, 1};
+    if (c->run && c->run < rows) t.alike = c->run;
+    if (c->run && c->run % t.down == 0) t.turns = c->run / t.down;
+    return t;
+}
+
+// Where the runs of a warp's rows begin. Behind the tile's end that is anywhere in the tensor.
+static void find_places(Cg *cg, Copy *c) {
+    Turn t = turn_of(cg, c);
+    const NvState *s = nv_state(cg);
+    int runs = t.rows / t.alike, each = t.down * t.turns;
+    int all = (c->tile.rows + each - 1) / each * runs;
+    c->place = ARENA_ARRAY(cg->arena, Val, (all + NV_WARP - 1) / NV_WARP);
+    Val own = cg_times(cg, s->warp, t.rows);
+    for (int i = 0; i < all; i += NV_WARP) {
+        Val n = cg_plus(cg, s->gpu.lane, i), at = cg_urem(cg, n, cg_i32(cg, runs));
+        Val row = cg_times(cg, cg_udiv(cg, n, cg_i32(cg, runs)), each);
+        row = cg_add(cg, cg_add(cg, row, own), cg_times(cg, at, t.alike));
+        c->place[i / NV_WARP] = row_offset(cg, c, row);
+    }
+}
+
+static Val shuffle64(Cg *cg, Val v, Val lane) {
+    Val low = nv_shuffle_from(cg, cg_trunc(cg, v, cg->i32), lane);
+    Val high = cg_trunc(cg, cg_lshr(cg, v, cg_i64(cg, 32)), cg->i32);
+    high = cg_zext(cg, nv_shuffle_from(cg, high, lane), cg->i64);
+    return cg_or(cg, cg_shl(cg, high, cg_i64(cg, 32)), cg_zext(cg, low, cg->i64));
+}
+
+// i64: bytes from `base` to the n-th row that a thread copies, where its run begins anew; otherwise NULL.
+static Val place_of(Cg *cg, const Copy *c, Turn t, int n, Val stride) {
+    if (n % t.turns) return NULL;
+    int runs = t.rows / t.alike, i = n / t.turns * runs;
+    Val at = cg_udiv(cg, nv_state(cg)->gpu.lane, cg_i32(cg, t.across));
+    Val from = cg_udiv(cg, at, cg_i32(cg, t.alike)), in = cg_urem(cg, at, cg_i32(cg, t.alike));
+    Val place = shuffle64(cg, c->place[i / NV_WARP], cg_plus(cg, from, i % NV_WARP));
+    return cg_add(cg, place, cg_mul(cg, cg_zext(cg, in, cg->i64), stride));
+}
+
 // The row stride and the thread's number are hidden from LLVM each time: else it would compute
 // every piece's addresses once for all tiles and keep them all in registers, which the accumulators
 // need.
 static void copy_pieces(Cg *cg, const Copy *c) {
     const NvState *s = nv_state(cg);
-    int threads = s->gpu.threads, across = across_of(&c->tile);
-    int down = threads / across;
-    Val tid = nv_hidden(cg, s->gpu.tid), stride = c->stride ? nv_hidden(cg, c->stride) : NULL;
-    Val row = cg_udiv(cg, tid, cg_i32(cg, across));
-    Val col = cg_urem(cg, tid, cg_i32(cg, across));
-    Val own = times64(cg, cg_zext(cg, col, cg->i64), 16);
-    Val src = cg_add(cg, c->base, cg_add(cg, row_offset(cg, c, row, stride), own));
-    Val step = stride ? times64(cg, stride, down) : NULL;
+    Turn t = turn_of(cg, c);
+    Val tid = nv_hidden(cg, s->gpu.tid), stride = nv_hidden(cg, c->stride);
+    Val row = cg_udiv(cg, tid, cg_i32(cg, t.across));
+    Val col = cg_urem(cg, tid, cg_i32(cg, t.across));
+    Val own = times64(cg, cg_zext(cg, col, cg->i64), 16), src = NULL;
+    if (!c->run) {
+        Val offset = cg_mul(cg, cg_zext(cg, row, cg->i64), stride);
+        src = cg_add(cg, c->base, cg_add(cg, offset, own));
+    }
+    Val step = times64(cg, stride, t.down);
     Val at = nv_tile_offset(cg, &c->tile, row, cg_times(cg, col, 16 / c->tile.elem));
     Val dst = cg_add(cg, c->dst, at), left = cg_sub(cg, c->left, row);
-    for (int i = 0; i < c->tile.rows; i += down) {
+    Val begin = c->run ? cg_add(cg, c->base, own) : NULL;
+    for (int i = 0; i < c->tile.rows; i += t.down) {
         Val ok = cg_icmp(cg, LLVMIntSGT, left, cg_i32(cg, i)), when = c->when;
-        if (i + down > c->tile.rows) {
+        if (i + t.down > c->tile.rows) {
             Val in = cg_below(cg, row, c->tile.rows - i);
             when = when ? cg_and(cg, when, in) : in;
         }
-        if (!src) {
-            Val there = cg_plus(cg, row, i);
-            src = cg_add(cg, c->base, row_offset(cg, c, there, NULL));
-            src = cg_add(cg, src, own);
-        }
-        row_pieces(cg, c, dst, i * c->tile.pitch, src, ok, col, across, when);
-        src = step ? cg_add(cg, src, step) : NULL;
+        Val place = c->run ? place_of(cg, c, t, i / t.down, stride) : NULL;
+        if (place) src = cg_add(cg, begin, place);
+        row_pieces(cg, c, dst, i * c->tile.pitch, src, ok, col, t.across, when);
+        src = cg_add(cg, src, step);
     }
 }
 
@@ -175,7 +238,7 @@ static void copy_element(Cg *cg, const Copy *c, Val i) {
     Val in = cg_and(cg, cg_less(cg, row, c->left), cg_less(cg, col, cols));
     Ty t = c->tile.elem == 4 ? cg->i32 : cg->i16;
     Blk here = cg_here(cg), join = cg_if(cg, in, "element"), read = cg_here(cg);
-    Val at = row_offset(cg, c, row, c->stride);
+    Val at = row_offset(cg, c, row);
     at = cg_add(cg, at, times64(cg, cg_zext(cg, col, cg->i64), c->tile.elem));
     Val p = cg_inttoptr(cg, cg_add(cg, c->base, at), LLVMPointerTypeInContext(cg->c, 1));
     Val x = cg_load(cg, t, p);
@@ -193,15 +256,43 @@ static void copy_elements(Cg *cg, const Copy *c) {
     cg_end_count(cg, &l, cg_i32(cg, s->gpu.threads), NULL);
 }
 
+// ---- the operation
+
+static bool in_pieces(const Copy *c) {
+    return c->size * c->tile.elem % 16 == 0 && c->op->from_column * c->tile.elem % 16 == 0;
+}
+
+static bool says_rows(const TileOp *op) {
+    for (int d = 0; d < TILE_MAX_DIMS; d++)
+        if (op->each[d]) return true;
+    return false;
+}
+
+static Copy ready_copy(Cg *cg, const TileOp *op) {
+    Copy c = copy_of(cg, op);
+    if (c.run && in_pieces(&c)) find_places(cg, &c);
+    return c;
+}
+
+void nv_copy_ahead(Cg *cg, const TileOp *wait) {
+    const TileOp *op = wait->next;
+    while (op && op->kind == TILE_BARRIER) op = op->next;
+    if (!op || op->kind != TILE_COPY || !says_rows(op)) return;
+    Copy *c = ARENA_NEW(cg->arena, Copy);
+    *c = ready_copy(cg, op);
+    nv_state(cg)->ahead = c;
+}
+
 // A copy that is not to happen (`when`) reads nothing and changes nothing. Pieces are predicated,
 // which costs no branch.
 void nv_copy(Cg *cg, const TileOp *op) {
-    Copy c = copy_of(cg, op);
+    const Copy *ahead = nv_state(cg)->ahead;
+    Copy c = ahead && ahead->op == op ? *ahead : ready_copy(cg, op);
     if (op->each[c.col_dim])
         diag_error(cg->diags, op->span, "%s copies rows; the places of columns are said one by one",
                    cg->target->name);
     c.when = op->when ? cg_uniform(cg, op->when) : NULL;
-    if (c.size * c.tile.elem % 16 == 0 && op->from_column * c.tile.elem % 16 == 0) {
+    if (in_pieces(&c)) {
         copy_pieces(cg, &c);
         return;
     }

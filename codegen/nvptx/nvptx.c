@@ -218,6 +218,7 @@ static void plain_op(Cg *cg, const TileOp *op) {
     case TILE_COPY: nv_copy(cg, op); return;
     case TILE_COMMIT: statement(cg, "cp.async.commit_group;"); return;
     case TILE_WAIT:
+        nv_copy_ahead(cg, op);
         statement(cg, arena_printf(cg->arena, "cp.async.wait_group %d;", op->pending));
         return;
     case TILE_VIEW: cg_view(cg, op); return;

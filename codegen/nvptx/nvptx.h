@@ -16,9 +16,10 @@ enum { NV_WARP = 32, NV_PTX_KERNEL = 71 };
 typedef struct NvState {
     CgGpu gpu;
     Val warp;
-    Val shared;         // i32: where the block's shared memory begins
-    int sigmoids;       // made so far (math.c)
-    struct Nv90 *roles; // sm_90a: of a kernel with roles; otherwise NULL
+    Val shared;                 // i32: where the block's shared memory begins
+    int sigmoids;               // made so far (math.c)
+    struct Nv90 *roles;         // sm_90a: of a kernel with roles; otherwise NULL
+    const struct NvCopy *ahead; // of which it is known where rows lie, or NULL
 } NvState;
 
 static inline NvState *nv_state(Cg *cg) { return cg->state; }
@@ -93,9 +94,10 @@ void nv_loop_end(Cg *cg, CgLoop *loop);
 Val nv_whole(Cg *cg, const TileValue *v, Val part); // the sum of the parts of a row's number
 void nv_load(Cg *cg, const TileOp *op);             // global.c
 void nv_store(Cg *cg, const TileOp *op);
-void nv_add(Cg *cg, Val x, Val p);        // f32, to global memory
-void nv_copy(Cg *cg, const TileOp *op);   // copy.c
-void nv_mma(Cg *cg, const TileOp *op);    // mma.c
-bool nv_invert(Cg *cg, const TileOp *op); // invert.c
+void nv_add(Cg *cg, Val x, Val p);              // f32, to global memory
+void nv_copy(Cg *cg, const TileOp *op);         // copy.c
+void nv_copy_ahead(Cg *cg, const TileOp *wait); // looks up where rows lie of a copy behind it
+void nv_mma(Cg *cg, const TileOp *op);          // mma.c
+bool nv_invert(Cg *cg, const TileOp *op);       // invert.c
 
 #endif
