@@ -173,8 +173,14 @@ static void end_tile(Cg *cg) {
     if (cg->target->kind != KIND_HOST) cg->hooks->op(cg, &barrier);
 }
 
-// All tiles of a sequence that the point has, of dimension d: from its own on every count-th.
-static void shared_tiles(Cg *cg, const CgGrid *grid, int d) {
+// All tiles of a sequence that the point has: of each dimension that is shared, the first of which is d or behind it, from its own
+// on every count-th.
+static void tiles_from(Cg *cg, const CgGrid *grid, int d) {
+    while (d < cg->k->ngrid && !cg->k->grid[d].shared) d++;
+    if (d == cg->k->ngrid) {
+        cg_lower_block(cg, &cg->k->body, NULL);
+        return;
+    }
     const TileGrid *g = &cg->k->grid[d];
     Val first = cg->tile[g->axis], all = cg_uniform(cg, g->shared);
     Blk pre = cg_here(cg), head = cg_block(cg, "tiles"), work = cg_block(cg, "tile"),
@@ -182,7 +188,7 @@ static void shared_tiles(Cg *cg, const CgGrid *grid, int d) {
     cg_enter(cg, head);
     Val tile = cg->tile[g->axis] = cg_phi(cg, cg->i32);
     cg_branch(cg, cg_less(cg, tile, all), work, done);
-    cg_lower_block(cg, &cg->k->body, NULL);
+    tiles_from(cg, grid, d + 1);
     end_tile(cg);
     Val next = LLVMBuildNSWAdd(cg->b, tile, grid->count[d], "");
     LLVMAddIncoming(tile, (Val[]){first, next}, (Blk[]){pre, cg_here(cg)}, 2);
@@ -194,15 +200,10 @@ static void shared_tiles(Cg *cg, const CgGrid *grid, int d) {
 static void grid_point(Cg *cg, Val index) {
     CgGrid grid = cg_grid(cg);
     Val at[TILE_MAX_GRID];
-    int shared = 0;
     cg_grid_point(cg, &grid, index, at);
     cg_grid_stand(cg, at);
     meet_sequence(cg);
-    while (shared < cg->k->ngrid && !cg->k->grid[shared].shared) shared++;
-    if (shared < cg->k->ngrid)
-        shared_tiles(cg, &grid, shared);
-    else
-        cg_lower_block(cg, &cg->k->body, NULL);
+    tiles_from(cg, &grid, 0);
 }
 
 const char *cg_symbol(Arena *a, const TileProgram *p, const TileKernel *k) {

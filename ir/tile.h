@@ -100,6 +100,7 @@ typedef struct TileSize {
 // defines them). 0: there is no such size.
 typedef struct TileSplit {
     int few;     // parts of a launch of few queries, which has a kernel for parts
+    int keys;    // of a batch, whose sequences have parts of their own: keys of a part
     int longest; // of the kernel for many: steps of its longest tile,
     int wanted;  // parts that it would have if they cost nothing,
     int parts;   // parts of a launch, of few queries or of many,

@@ -515,18 +515,18 @@ static void count_points(Eval *E) {
     }
 }
 
-// The tiles that a point of the grid has.
-static void run_tiles(Eval *E) {
-    const TileGrid *g = NULL;
-    int d = 0;
-    for (; d < E->k->ngrid && !g; d++)
-        if (E->k->grid[d].shared) g = &E->k->grid[d];
-    if (!g) return run_block(E);
-    int64_t all = run_ex(E, g->shared).i, step = E->count[d - 1];
-    for (int64_t t = E->here.tile[g->axis]; t < all && !E->failed; t += step) {
+// The tiles that a point of the grid has, along dimension d and those behind it.
+static void run_tiles(Eval *E, int d) {
+    while (d < E->k->ngrid && !E->k->grid[d].shared) d++;
+    if (d == E->k->ngrid) return run_block(E);
+    const TileGrid *g = &E->k->grid[d];
+    int64_t all = run_ex(E, g->shared).i, step = E->count[d];
+    int32_t first = E->here.tile[g->axis];
+    for (int64_t t = first; t < all && !E->failed; t += step) {
         E->here.tile[g->axis] = (int32_t)t;
-        run_block(E);
+        run_tiles(E, d + 1);
     }
+    E->here.tile[g->axis] = first;
 }
 
 static void run_blocks(Eval *E) {
@@ -536,7 +536,7 @@ static void run_blocks(Eval *E) {
             E->here.point = (uint32_t)E->block + 1;
             run_point(E, E->block, &E->here);
         }
-        run_tiles(E);
+        run_tiles(E, 0);
     }
 }
 

@@ -766,12 +766,13 @@ static bool take_size(Parse *P, int *out) {
     return fail(P, "there is no derived size %s", name);
 }
 
-// "splits", or "splits longest wanted parts part_share whole_heads"
+// "splits", or "splits longest wanted parts part_share whole_heads", or of a batch "splits part_keys"
 static bool parse_split(Parse *P) {
     TileSplit *s = &P->p->split;
     if (s->few) return fail(P, "how rows are split is said already");
     if (!take_size(P, &s->few)) return false;
     if (!take(P, ",")) return true;
+    if (P->p->batch) return take_size(P, &s->keys);
     return take_size(P, &s->longest) && take_size(P, &s->wanted) && take_size(P, &s->parts) &&
            take_size(P, &s->share) && take_size(P, &s->whole);
 }

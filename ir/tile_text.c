@@ -529,8 +529,10 @@ static void kernel(Out *o, const TileKernel *k) {
 }
 
 static void split(Out *o, const TileSplit *s) {
-    const int sizes[] = {s->few, s->longest, s->wanted, s->parts, s->share, s->whole};
-    for (int i = 0; i < 6 && sizes[i]; i++)
+    const int given[] = {s->few, s->longest, s->wanted, s->parts, s->share, s->whole},
+              batch[] = {s->few, s->keys};
+    const int *sizes = s->keys ? batch : given;
+    for (int i = 0; i < (s->keys ? 2 : 6) && sizes[i]; i++)
         text_printf(o->text,
                     i == 1 ? ", %s"
                     : i    ? " %s"

@@ -895,12 +895,12 @@ static bool check_sizes(Verify *V) {
         if (z->def && !verify_ex(V, z->def, EX_I32, &s)) return false;
     }
     const TileSplit *t = &p->split;
-    const int sizes[] = {t->few, t->longest, t->wanted, t->parts, t->share, t->whole};
-    for (int i = 0; i < 6; i++) {
+    const int sizes[] = {t->few, t->longest, t->wanted, t->parts, t->share, t->whole, t->keys};
+    for (int i = 0; i < 7; i++) {
         bool derived = sizes[i] >= SIZE_FREE && sizes[i] < p->sizes.n &&
                        p->sizes.data[sizes[i]].def && !p->sizes.data[sizes[i]].own;
         if (sizes[i] && !derived) return verify_fail(V, "rows are split by a size that is given");
-        if (!sizes[i] != !sizes[i ? 1 : 0])
+        if (!sizes[i] != !sizes[i == 6 ? 6 : i ? 1 : 0])
             return verify_fail(V, "rows are split by too few sizes");
     }
     return true;

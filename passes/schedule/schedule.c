@@ -151,7 +151,8 @@ void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent) {
         p->sizes.data[p->chunks].def = count;
     for (int i = 0; i < k->ngrid; i++)
         if (k->grid[i].sym == SYM_TILE && k->grid[i].axis == axis) {
-            k->grid[i].count = ex_simplify(p->pool, pass_at_launch(p, count));
+            if (axis != pass_split_axis(p, k))
+                k->grid[i].count = ex_simplify(p->pool, pass_at_launch(p, count));
             if (tile_is_own(p, count)) k->grid[i].shared = count;
         }
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))

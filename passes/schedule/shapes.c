@@ -70,9 +70,8 @@ static bool is_grids(const TileProgram *p, int size) {
     }
     for (int i = 0; i < p->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[i];
-        int axis = pass_split_axis(p, k);
         const Ex *from = k->ngrid ? k->grid[k->ngrid - 1].from : NULL;
-        if (axis >= 0 && k->axes[axis].size->index == size) return true;
+        if (pass_split_size(p, k) == size) return true;
         if (from && from->index == size) return true;
     }
     return false;

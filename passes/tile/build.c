@@ -48,6 +48,10 @@ const Ex *build_parts(Build *b) {
     return build_size(b, b->phase ? b->whole.parts : s->parts ? s->parts : s->few);
 }
 
+const Ex *build_own_parts(Build *b) {
+    return b->own_parts ? build_size(b, b->own_parts) : build_parts(b);
+}
+
 const Ex *build_split_heads(Build *b) {
     return ex_2(b->pool, EX_SUB, build_heads(b), build_size(b, b->p->split.whole));
 }
@@ -618,6 +622,12 @@ static void build_few(Build *b) {
     if (b->share) add_plan(b, several(b, b->p->split.parts), all, 2);
 }
 
+static int add_own_parts(Build *b) {
+    TileSize size = {"own_parts", build_parts(b), true};
+    VEC_PUSH(b->arena, &b->p->sizes, size);
+    return b->p->sizes.n - 1;
+}
+
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     const RowProgram *row = s->row;
     Build b = {.arena = a, .pool = row->pool, .s = s, .row = row, .saves = o->saves};
@@ -653,6 +663,7 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     bool few = o->split && o->phase != PHASE_COMBINE;
     if (few && !o->batch) b.group = pass_size(p, "group", heads_of_group(&b));
     if (b.split) pass_add_split(p, o->share);
+    if (b.split && o->batch) b.own_parts = add_own_parts(&b);
     b.share =
         b.split && o->share && o->shape == SHAPE_SHORT; // others are for many tiles, or few keys
     if (o->phase == PHASE_COMBINE)

@@ -60,6 +60,7 @@ typedef struct Build {
     int width[PASS_MAX_WIDTHS], nwidths; // those of AX_W and on
     TileValue **tile[ROW_SIDES]; // of the kernel, or of the step: tiles of the row program's rows
     int few;                     // queries of launches that always have packed rows
+    int own_parts;               // the size of a sequence that says in how many its keys are, or 0
     bool split;                  // keys of rows may be split between blocks
     bool share;                  // the main kernel is over parts too
     const Ex *when;              // of stores; NULL: always
@@ -79,6 +80,7 @@ const Ex *build_pos(Build *b, AxisRole axis);
 const Ex *build_head(Build *b);        // which of all batches' heads the tile is of
 const Ex *build_heads(Build *b);       // how many they are
 const Ex *build_parts(Build *b);       // how many parts a launch has
+const Ex *build_own_parts(Build *b);   // and the sequence at hand, of a batch
 const Ex *build_split_heads(Build *b); // and how many of them are split, the last ones
 const Ex *build_identity(Build *b, ExOp reduce);
 ExOp build_merge(ExOp reduce);

@@ -94,7 +94,7 @@ static int together(const Build *b) {
 // Which part is part i of this step; the last one in the place of those behind it.
 static const Ex *begin_part(Build *b, int i) {
     ExPool *x = b->pool;
-    const Ex *step = ex_sym(x, SYM_TILE, b->axis[AX_S], EX_I32), *parts = build_parts(b);
+    const Ex *step = ex_sym(x, SYM_TILE, b->axis[AX_S], EX_I32), *parts = build_own_parts(b);
     const Ex *number = ex_2(x, EX_MUL, step, ex_i32(x, together(b)));
     if (i) number = ex_2(x, EX_ADD, number, ex_i32(x, i));
     b->part = i ? ex_2(x, EX_MIN, number, ex_2(x, EX_SUB, parts, ex_i32(x, 1))) : number;
@@ -110,7 +110,7 @@ static TileValue *load_part(Build *b, const char *name, int kept, int i, TileVal
     TileValue *v = build_if_begun(b, name, begun, build_load_kept(b, name, kept), none);
     if (!i) return v;
     TileOp *map = build_open_map(b, AX_M, columns, b->row->span);
-    const Ex *there = ex_2(x, EX_LT, number, build_parts(b));
+    const Ex *there = ex_2(x, EX_LT, number, build_own_parts(b));
     const Ex *e = ex_select(x, there, pass_operand(b->p, map, v), none);
     return pass_out(b->p, b->k, map, name, DT_F32, e, EX_CONST, 0);
 }
@@ -146,7 +146,7 @@ static void open_loop(Build *b, Merge *m) {
     for (int i = 0; i < s->shifts.n; i++)
         start.raw[i] = build_keeps_shift(b, i) ? raw_of(b, i, start.state, "a_0") : NULL;
     start.acc = build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(x, 0.0f));
-    const Ex *up = ex_2(x, EX_ADD, build_parts(b), ex_i32(x, together(b) - 1));
+    const Ex *up = ex_2(x, EX_ADD, build_own_parts(b), ex_i32(x, together(b) - 1));
     m->loop = build_loop(b, AX_S, ex_simplify(x, ex_2(x, EX_DIV, up, ex_i32(x, together(b)))));
     for (int i = 0; i < s->states.n; i++)
         to->state[i] = build_carry(b, m->loop, s->states.data[i].name, start.state[i]);

@@ -43,6 +43,7 @@ void pass_add_split(TileProgram *p, bool share);
 const Ex *pass_few_are_split(TileProgram *p);
 // The grid's axis over parts, whose number is derived at launch; -1: the kernel is not split.
 int pass_split_axis(const TileProgram *p, const TileKernel *k);
+int pass_split_size(const TileProgram *p, const TileKernel *k); // that number; -1
 // Whether a plan is for launches whose tiles are in parts, of a kernel that also runs without.
 bool pass_is_shared(const TileProgram *p, const TilePlan *plan);
 // A loop's from and to: this block's share of `total` steps; all of them where the kernel is not
@@ -58,6 +59,7 @@ void pass_free_splits(TileProgram *p);
 
 // An expression of what sequences have of their own, as a launch can tell it: of the longest one (sequences.c).
 const Ex *pass_at_launch(const TileProgram *p, const Ex *e);
+const Ex *pass_all_keys(const TileProgram *p); // as many as there may be, of all sequences together
 
 // ---- looking
 bool pass_before(const TileOp *a, const TileOp *b); // both of one block, a != b

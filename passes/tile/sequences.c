@@ -76,6 +76,11 @@ const Ex *pass_at_launch(const TileProgram *p, const Ex *e) {
     return ex_subst(x, e, SYM_SIZE, SIZE_SK, keys);
 }
 
+const Ex *pass_all_keys(const TileProgram *p) {
+    if (p->batch == BATCH_RAGGED) return launch_size(p, "Tk");
+    return ex_2(p->pool, EX_MUL, launch_size(p, "pages"), launch_size(p, "page"));
+}
+
 void places_sizes(Places *at, TileProgram *p, int page) {
     *at = (Places){.p = p, .queries = SIZE_SQ, .keys = SIZE_SK};
     if (p->recurrence) at->queries = RSIZE_S, at->keys = -1;

@@ -24,9 +24,11 @@ enum {
     MAX_PARTS = 64, // of a row, which the combination goes through one after the other
     FEW_ROUNDS = 3, // of all workers, by tiles of few queries; a part has LONG_PART keys then
     LONG_PART = 2048,
-    MAX_ROUNDS = 8,  // of all workers, of which the last one is split
-    PART_STEPS = 2,  // of a part of many queries, at least
-    MAX_NODES = 120, // of an expression that is evaluated for several tiles
+    MOST_KEYS = 2048, // of a part of a sequence that has a length of its own,
+    MOST_BLOCKS = 32, // of which a worker gets as many at most: most of them may have no part
+    MAX_ROUNDS = 8,   // of all workers, of which the last one is split
+    PART_STEPS = 2,   // of a part of many queries, at least
+    MAX_NODES = 120,  // of an expression that is evaluated for several tiles
 };
 
 static int derived_size(const TileProgram *p, const Ex *e) {
@@ -35,12 +37,21 @@ static int derived_size(const TileProgram *p, const Ex *e) {
     return size->def && !size->own ? e->index : -1;
 }
 
+static const TileGrid *split_grid(const TileProgram *p, const TileKernel *k) {
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].sym == SYM_TILE && derived_size(p, k->grid[i].count) >= 0)
+            return &k->grid[i];
+    return NULL;
+}
+
 int pass_split_axis(const TileProgram *p, const TileKernel *k) {
-    for (int i = 0; i < k->ngrid; i++) {
-        const TileGrid *g = &k->grid[i];
-        if (g->sym == SYM_TILE && derived_size(p, k->axes[g->axis].size) >= 0) return g->axis;
-    }
-    return -1;
+    const TileGrid *g = split_grid(p, k);
+    return g ? g->axis : -1;
+}
+
+int pass_split_size(const TileProgram *p, const TileKernel *k) {
+    const TileGrid *g = split_grid(p, k);
+    return g ? g->count->index : -1;
 }
 
 // ---- the sizes
@@ -78,6 +89,7 @@ void pass_add_split(TileProgram *p, bool share) {
     ExPool *x = p->pool;
     TileSplit *s = &p->split;
     const Ex *one = ex_i32(x, 1);
+    if (p->batch) s->keys = pass_size(p, "part_keys", ex_i32(x, MOST_KEYS));
     s->few = pass_size(p, "splits", one);
     if (!share) return;
     const Ex *few = are_few(p, true);
@@ -167,6 +179,22 @@ static const Ex *by_tiles(TileProgram *p, const TileKernel *k, const Ex *n) {
     return n;
 }
 
+static const Ex *few_queries(TileProgram *p) {
+    return ex_2(p->pool, EX_LE, size_of(p, SIZE_SQ), ex_i32(p->pool, FEW_QUERIES));
+}
+
+// Blocks that run at the same time.
+static const Ex *workers_of(TileProgram *p, const TileKernel *k) {
+    const Ex *all = ex_symbol(p->pool, SYM_WORKERS);
+    if (k->schedule.min_blocks <= 1) return all;
+    return ex_2(p->pool, EX_MUL, all, ex_i32(p->pool, k->schedule.min_blocks));
+}
+
+static const Ex *over(TileProgram *p, const Ex *n, const Ex *by) { // rounded up
+    const Ex *up = ex_2(p->pool, EX_SUB, ex_2(p->pool, EX_ADD, n, by), ex_i32(p->pool, 1));
+    return ex_2(p->pool, EX_DIV, up, by);
+}
+
 // Where tiles of few queries are more than run at once, the launch ends when the last of them do: it has some rounds at least,
 // of parts that are long.
 static const Ex *for_rounds(TileProgram *p, const TileKernel *k, const Ex *n) {
@@ -175,18 +203,51 @@ static const Ex *for_rounds(TileProgram *p, const TileKernel *k, const Ex *n) {
     n = ex_2(x, EX_SUB, ex_2(x, EX_MUL, n, ex_i32(x, FEW_ROUNDS)), one);
     n = ex_2(x, EX_MIN, ex_2(x, EX_ADD, by_tiles(p, k, n), one),
              ex_2(x, EX_DIV, keys, ex_i32(x, LONG_PART)));
-    const Ex *few = ex_2(x, EX_LE, size_of(p, SIZE_SQ), ex_i32(x, FEW_QUERIES));
-    return ex_select(x, few, n, one);
+    return ex_select(x, few_queries(p), n, one);
 }
+
+// ---- sequences with lengths of their own: parts have about as many keys, and each sequence has as many parts as it needs
+
+// A worker's share of all keys that there may be, but not more than MOST_KEYS: the launch ends soon after the first worker is idle.
+static const Ex *keys_of_part(TileProgram *p, const TileKernel *k) {
+    ExPool *x = p->pool;
+    const Ex *n = workers_of(p, k), *most = ex_i32(x, MOST_KEYS);
+    for (int i = 1; i < 3; i++) n = ex_2(x, EX_DIV, n, k->grid[i].count);
+    const Ex *share = ex_2(x, EX_MIN, ex_2(x, EX_DIV, pass_all_keys(p), n), most);
+    share = ex_select(x, ex_2(x, EX_LT, ex_i32(x, 0), n), share, most);
+    share = ex_2(x, EX_MAX, share, ex_i32(x, key_extent(k) * SPLIT_TILES));
+    return ex_simplify(x, pass_at_launch(p, share));
+}
+
+// Parts of the longest sequence that there may be.
+static const Ex *parts_of_longest(TileProgram *p, const TileKernel *k) {
+    ExPool *x = p->pool;
+    const Ex *n = over(p, size_of(p, SIZE_SK), size_of(p, p->split.keys));
+    const Ex *room = by_tiles(p, k, ex_2(x, EX_MUL, workers_of(p, k), ex_i32(x, MOST_BLOCKS)));
+    return ex_2(x, EX_MIN, n, ex_2(x, EX_MIN, room, ex_i32(x, MAX_PARTS)));
+}
+
+static void set_own_parts(TileProgram *p, const TileKernel *k) {
+    ExPool *x = p->pool;
+    if (!p->batch || p->target == TARGET_HOST) return;
+    const TileSplit *s = &p->split;
+    const Ex *n = over(p, size_of(p, SIZE_SK), size_of(p, s->keys));
+    n = ex_2(x, EX_MAX, ex_2(x, EX_MIN, n, size_of(p, s->few)), ex_i32(x, 1));
+    p->sizes.data[s->keys].def = keys_of_part(p, k);
+    p->sizes.data[k->axes[pass_split_axis(p, k)].size->index].def = ex_simplify(x, n);
+}
+
+// ---- how many parts
 
 static const Ex *parts_for(TileProgram *p, const TileKernel *k) {
     ExPool *x = p->pool;
-    const Ex *all = ex_symbol(x, SYM_WORKERS), *one = ex_i32(x, 1);
-    if (k->schedule.min_blocks > 1) all = ex_2(x, EX_MUL, all, ex_i32(x, k->schedule.min_blocks));
+    const Ex *all = workers_of(p, k), *one = ex_i32(x, 1);
     const Ex *most = ex_2(x, EX_DIV, size_of(p, SIZE_SK), ex_i32(x, key_extent(k) * SPLIT_TILES));
     const Ex *n = by_tiles(p, k, all), *some = ex_2(x, EX_LT, ex_i32(x, 0), n);
     n = ex_2(x, EX_MIN, n, ex_2(x, EX_MIN, most, ex_i32(x, MAX_PARTS)));
     if (p->target != TARGET_HOST) n = ex_select(x, some, n, for_rounds(p, k, all));
+    if (p->target != TARGET_HOST && p->batch)
+        n = ex_select(x, few_queries(p), parts_of_longest(p, k), n);
     return ex_simplify(x, pass_at_launch(p, ex_2(x, EX_MAX, n, one)));
 }
 
@@ -202,9 +263,10 @@ bool pass_is_shared(const TileProgram *p, const TilePlan *plan) {
 void pass_set_splits(TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
-        int axis = pass_split_axis(p, k);
-        if (k->purpose != PURPOSE_PART || axis < 0) continue;
-        p->sizes.data[k->axes[axis].size->index].def = parts_for(p, k);
+        int size = pass_split_size(p, k);
+        if (k->purpose != PURPOSE_PART || size < 0) continue;
+        set_own_parts(p, k);
+        p->sizes.data[size].def = parts_for(p, k);
     }
 }
 

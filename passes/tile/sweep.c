@@ -434,8 +434,9 @@ static void set_mask(Build *b) {
 // A grid that has the parts as its last dimension.
 static void add_parts(Build *b) {
     TileKernel *k = b->k;
-    k->grid[k->ngrid++] =
-        (TileGrid){.sym = SYM_TILE, .axis = b->axis[AX_S], .count = k->axes[b->axis[AX_S]].size};
+    TileGrid g = {.sym = SYM_TILE, .axis = b->axis[AX_S], .count = k->axes[b->axis[AX_S]].size};
+    if (b->own_parts) g.shared = k->axes[g.axis].size = build_own_parts(b);
+    k->grid[k->ngrid++] = g;
 }
 
 // Rows in one part (the first is less than the second) are finished; others' parts are left to the combination.

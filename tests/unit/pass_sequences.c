@@ -67,6 +67,26 @@ TEST_EACH(texts_keep_their_meaning, 0, TEXTS *LAUNCHES) {
     check_variant(NULL, texts[_i / LAUNCHES], _i % LAUNCHES);
 }
 
+// Of uneven sequences the long one is in parts: none of the others has a second one.
+TEST(sequences_have_parts_of_their_own) {
+    static const int queries[] = {0, 1, 3, 4, 5}, keys[] = {0, 40, 40, 770, 1026};
+    Launch l = {.batch = BATCH_RAGGED, .B = 4, .H = 2, .Hkv = 1, .Tq = 5, .max_q = 2, .Tk = 1026};
+    l.q_start = queries, l.kv_start = keys, l.longest = 1026;
+    static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A, TARGET_GFX942};
+    for (size_t t = 0; t < sizeof targets / sizeof *targets; t++) {
+        Arena *a = arena_new();
+        Variant *v;
+        Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 8, &v);
+        PassOptions o = {.dtype = DT_F32, .batch = l.batch, .split = true};
+        o.target = *target_get(targets[t]);
+        TileProgram *p = finished(a, s, &o);
+        TileData *x = data_of(a, p, &l);
+        ck_assert_int_ge(x->size[p->split.few], 3);
+        check(a, v, p, &l, 1e-3, o.target.name);
+        arena_free(a);
+    }
+}
+
 static void check_file(const char *path, int launch) { check_variant(path, NULL, launch); }
 
 TEST(library_ragged) { pu_library(check_file, 1); }
