@@ -4,6 +4,7 @@
 // Operations are counted in reading order. What lives at the end of a loop's body lives at its
 // beginning, too.
 #include "tile_places.h"
+#include "tile_shared.h"
 
 #include <string.h>
 
@@ -21,7 +22,7 @@ typedef struct Places {
 } Places;
 
 static bool is_placed(const TileOp *op, const TileValue *v) {
-    return op->kind == TILE_MAP && v->home == HOME_SHARED && v->rank == 2;
+    return tile_makes_shared(op) && v->home == HOME_SHARED && v->rank == 2;
 }
 
 static int number_of(const Places *s, const TileOp *op) {
@@ -89,7 +90,7 @@ static void live(Places *s, const TileValue *v, int made) {
     Life l = {v, made, ARENA_ARRAY(s->arena, bool, s->op.n), -1};
     for (int i = 0; i < s->op.n; i++)
         for (int a = 0; a < s->op.data[i]->args.n; a++)
-            if (s->op.data[i]->args.data[a] == v) live_until(s, &l, s->op.data[i]);
+            if (tile_source(s->op.data[i]->args.data[a]) == v) live_until(s, &l, s->op.data[i]);
     VEC_PUSH(s->arena, &s->lives, l);
 }
 
@@ -104,10 +105,16 @@ static bool has_room(const Places *s, int place, const Life *l) {
     return true;
 }
 
+// Without roles: where no loop stands between a tile and its readers, which are many.
+static bool has_places(const TileKernel *k) {
+    return tile_has_roles(k) || k->purpose == PURPOSE_CHUNK_GRADIENTS;
+}
+
 int tile_places(const TileKernel *k, int *place) {
     Places s = {.arena = arena_new()};
     int n = 0;
     for (int i = 0; i < k->nvalues; i++) place[i] = -1;
+    if (!has_places(k)) return 0;
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         VEC_PUSH(s.arena, &s.op, op);
     for (int i = 0; i < s.op.n; i++)

@@ -42,7 +42,8 @@ bool tile_is_matrix(const TileTensor *t) { return traits[t->role].matrix || t->r
 
 bool tile_is_operand(const TileProgram *p, const TileTensor *t) {
     bool products = p->phase != PHASE_COMBINE; // which merges what is read element by element
-    return products && tile_is_matrix(t) && tile_is_read(p, t);
+    bool chunks = p->chunks && t->role == TENSOR_WORK && t->rank == 4 && t->dtype == p->dtype;
+    return products && (tile_is_matrix(t) || chunks) && tile_is_read(p, t);
 }
 
 bool tile_is_index(const TileTensor *t) {

@@ -199,7 +199,7 @@ static int place_bytes(const Space *s, int place) {
 }
 
 static void put(Space *s, const TileValue *v) {
-    int place = s->place ? s->place[v->id] : -1;
+    int place = s->place[v->id];
     bool first = place < 0 || s->begin[place] < 0;
     s->offset[v->id] = first ? s->at : s->begin[place];
     if (!first) return;
@@ -244,12 +244,10 @@ int tile_shared_layout(const TileProgram *p, const TileKernel *k, int *offset, i
     Space s = {p, k, offset ? offset : ARENA_ARRAY(scratch, int, k->nvalues + 1), 0, NULL, NULL};
     bool roles = tile_has_roles(k);
     for (int i = 0; i < k->nvalues; i++) s.offset[i] = -1;
-    if (roles) {
-        s.place = ARENA_ARRAY(scratch, int, k->nvalues + 1);
-        int n = tile_places(k, s.place);
-        s.begin = ARENA_ARRAY(scratch, int, n + 1);
-        for (int i = 0; i < n; i++) s.begin[i] = -1;
-    }
+    s.place = ARENA_ARRAY(scratch, int, k->nvalues + 1);
+    int n = tile_places(k, s.place);
+    s.begin = ARENA_ARRAY(scratch, int, n + 1);
+    for (int i = 0; i < n; i++) s.begin[i] = -1;
     put_all(&s, TILE_PIPE, true);
     put_all(&s, TILE_ALLOC, true);
     put_all(&s, TILE_PIPE, false);

@@ -2,6 +2,7 @@
 //
 // In: a streaming form. Out: a program that a target can lower, or NULL with an error in diags.
 // Holds between any two passes: tile_verify. What breaks that is a fault of the compiler, and an error, too.
+#include "ir/tile_shared.h"
 #include "passes/passes.h"
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
@@ -175,32 +176,35 @@ static int few_positions(const Target *t) {
     return t->kind == KIND_HOST ? 2 : t->kind == KIND_NVPTX ? PASS_FEW_POSITIONS : 0;
 }
 
-// A sum over the columns of v has all of them: a block has those of a tile.
+// A sum over the columns of v, or in a backward of k, has all of them: a block has those of a tile.
 static bool sums_all_columns(const TileProgram *p, const RecProgram *rec, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[i];
         int columns = tile_grid_axis(k);
-        if (columns < 0 || !tile_sums_over(k, columns) || k->axes[columns].extent >= rec->Dv)
-            continue;
+        if (columns < 0 || !tile_sums_over(k, columns)) continue;
+        int all = k->axes[columns].size->i, some = k->axes[columns].extent;
+        if (k->axes[columns].size->op != EX_CONST || some >= all) continue;
         diag_error(diags, rec->span,
-                   "recurrence '%s': sqnorm(v) of %d columns; a tile has %d on '%s'", rec->name,
-                   rec->Dv, k->axes[columns].extent, target_get(p->target)->name);
+                   "recurrence '%s': a sum over %d columns; a tile has %d on '%s'", rec->name, all,
+                   some, target_get(p->target)->name);
         return false;
     }
     return true;
 }
 
+static bool accepts_norm(const RecProgram *rec, const PassOptions *o, Diags *diags) {
+    if (o->target.kind == KIND_HOST || !ex_uses(rec->output, SYM_SQO, 0)) return true;
+    diag_error(diags, rec->span,
+               "recurrence '%s': sqnorm(o) has kernels for the CPU only in this version",
+               rec->name);
+    return false;
+}
+
 TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Diags *diags) {
     const RecProgram *rec = c->rec;
     if (!accepts(rec->span, rec->D, rec->Dv, diags)) return NULL;
-    if (o->target.kind != KIND_HOST && ex_uses(rec->output, SYM_SQO, 0)) {
-        diag_error(diags, rec->span,
-                   "recurrence '%s': sqnorm(o) has kernels for the CPU only in this version",
-                   rec->name);
-        return NULL;
-    }
-    TileProgram *p =
-        algorithm(pass_build_recurrence(a, c, o, few_positions(&o->target)), o, diags);
+    if (!accepts_norm(rec, o, diags)) return NULL;
+    TileProgram *p = algorithm(pass_build_recurrence(a, c, o, few_positions(&o->target)), o, diags);
     return p && pass_finish(p, o, diags) && sums_all_columns(p, rec, diags) ? p : NULL;
 }
 
@@ -210,19 +214,47 @@ TileProgram *pass_recurrence_backward_algorithm(Arena *a, const ChunkBack *back,
     return p ? algorithm(p, o, diags) : NULL;
 }
 
+static bool has_room(const TileProgram *p) {
+    int most = 0;
+    for (int i = 0; i < p->kernels.n; i++) {
+        int bytes = tile_shared_layout(p, p->kernels.data[i], NULL, NULL);
+        if (bytes > most) most = bytes;
+    }
+    return most <= target_get(p->target)->shared_bytes;
+}
+
+// Positions of a chunk: as many as all kernels have room for, but few where channels have decays of their own, whose pairs are
+// made one by one.
+static void choose_chunk(Arena *a, const ChunkBack *back, PassOptions *o) {
+    enum { MOST = 64, LEAST = 16 };
+    if (o->target.kind == KIND_HOST || o->schedule.said) return;
+    PassOptions own = *o;
+    own.seen = NULL;
+    own.schedule.said = 1u << KNOB_keys;
+    for (own.schedule.keys = back->c->channel ? LEAST : MOST; own.schedule.keys > LEAST;
+         own.schedule.keys /= 2) {
+        Diags quiet = diag_list(a);
+        TileProgram *p = pass_recurrence_backward_algorithm(a, back, &own, &quiet);
+        if (p && pass_finish(p, &own, &quiet) && has_room(p)) break;
+    }
+    o->schedule = own.schedule;
+}
+
 TileProgram *pass_recurrence_backward(Arena *a, const ChunkBack *back, const PassOptions *o,
                                       Diags *diags) {
     const RecProgram *rec = back->c->rec;
-    if (!accepts(rec->span, rec->D, rec->Dv, diags)) return NULL;
-    if (o->target.kind != KIND_HOST) {
+    if (!accepts(rec->span, rec->D, rec->Dv, diags) || !accepts_norm(rec, o, diags)) return NULL;
+    if (o->target.kind == KIND_AMDGPU) {
         diag_error(diags, rec->span,
-                   "recurrence '%s': the backward of recurrences has kernels for the CPU only in "
-                   "this version",
+                   "recurrence '%s': the backward of recurrences has kernels for the CPU and "
+                   "NVIDIA devices only in this version",
                    rec->name);
         return NULL;
     }
-    TileProgram *p = pass_recurrence_backward_algorithm(a, back, o, diags);
-    return p && pass_finish(p, o, diags) ? p : NULL;
+    PassOptions own = *o;
+    choose_chunk(a, back, &own);
+    TileProgram *p = pass_recurrence_backward_algorithm(a, back, &own, diags);
+    return p && pass_finish(p, &own, diags) && sums_all_columns(p, rec, diags) ? p : NULL;
 }
 
 // ---- the backward

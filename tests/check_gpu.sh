@@ -95,6 +95,9 @@ while read -r file; do
     for target in $targets; do
         for dtype in bf16 f16 f32; do
             echo "$file 6 --target=$target --dtype=$dtype $(inputs_of "$file") $chunks"
+            if "$build/attnc" "$file" --phase=fwd,bwd --target=$target --dtype=$dtype --emit=asm -o "$work/x" 2>/dev/null; then
+                echo "$file 6 --phase=fwd,bwd --target=$target --dtype=$dtype $(inputs_of "$file") $chunks"
+            fi
             echo "$file 2 --layout=ragged --target=$target --dtype=$dtype $(inputs_of "$file") $packed"
         done
     done

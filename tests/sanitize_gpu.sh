@@ -34,6 +34,7 @@ for check in memcheck racecheck; do
         done
         [ -n "$FILES" ] || for file in mamba2 gla gated_deltanet; do
             echo "$check stdlib/$file.attn --target=$target --dtype=bf16 --shape=H=2,S=129 --shape=H=2,S=5"
+            echo "$check stdlib/$file.attn --phase=fwd,bwd --target=$target --dtype=bf16 --shape=H=2,S=129 --shape=H=2,Hk=1,S=5"
         done
         case $target$files in sm_90a*"$again"*) echo "$check $again --target=$target --dtype=bf16 -DD=128 -DDv=128 --schedule=cluster=2 $many" ;; esac
     done

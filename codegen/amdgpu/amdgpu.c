@@ -190,7 +190,7 @@ static void am_op(Cg *cg, const TileOp *op) {
         cg_lanes_op(cg, &l, op);
         return;
     }
-    if (cg_is_together(op)) {
+    if (cg_is_together(cg, op)) {
         cg_together(cg, op);
         return;
     }

@@ -130,7 +130,7 @@ Val cg_shared_element(Cg *cg, const TileValue *v, int layout, const int *part);
 void cg_cooperative_map(Cg *cg, const TileOp *op);
 
 // ---- operations of all threads whose operands and results lie in shared memory (together.c)
-bool cg_is_together(const TileOp *op);
+bool cg_is_together(Cg *cg, const TileOp *op);
 void cg_together(Cg *cg, const TileOp *op);
 void cg_invert(Cg *cg, const TileOp *op); // invert.c
 

@@ -177,7 +177,9 @@ void cg_walk_end(Cg *cg, CgWalk *m) {
 bool cg_is_spread(const TileOp *map) {
     if (map->kind != TILE_MAP || !tile_makes_shared(map)) return false;
     for (int i = 0; i < map->args.n; i++)
-        if (map->args.data[i]->home == HOME_FRAGMENT && map->args.data[i]->rank == 2) return true;
+        if (map->args.data[i]->home == HOME_FRAGMENT &&
+            map->args.data[i]->rank == map->results.data[0]->rank)
+            return true;
     return false;
 }
 
@@ -200,8 +202,8 @@ void cg_spread(Cg *cg, const TileOp *map) {
         const CgFragment *f = cg_fragment(cg, v);
         int layout = tile_common_layout(cg->k, map, map->axes, map->naxes);
         for (int r = 0; r < f->registers; r++) {
-            Val at[2];
-            for (int a = 0; a < 2; a++)
+            Val at[2] = {NULL, NULL};
+            for (int a = 0; a < v->rank; a++)
                 at[a] = cg_plus(cg, cg_thread_part(cg, layout, v->axis[a]),
                                 layout_part(&f->is, LAYOUT_REG, v->axis[a], r * f->each));
             Val x = cg->value[v->id].e[r], p = cg_shared_pointer(cg, v, v->axis[0], at[0], at[1]);

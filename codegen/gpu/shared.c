@@ -12,7 +12,7 @@ void cg_view(Cg *cg, const TileOp *op) {
 }
 
 void cg_beside(Cg *cg, const TileOp *op) {
-    cg->value[op->results.data[0]->id].mem = cg->value[op->args.data[0]->id].mem;
+    cg->value[op->results.data[0]->id] = cg->value[op->args.data[0]->id];
 }
 
 Val cg_shared_pointer(Cg *cg, const TileValue *v, int axis, Val own, Val other) {

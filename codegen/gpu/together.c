@@ -296,7 +296,7 @@ static void map(Cg *cg, Elem *e) {
         if (r->reduce != EX_CONST) {
             const TileAxis *a = &cg->k->axes[r->reduce_axis];
             Line l = {e, &at, i, 1, r->reduce_axis, a->extent, a->extent};
-            if (a->whole && a->size->i < l.n) l.size = a->size->i;
+            if (a->size->op == EX_CONST && a->size->i < l.n) l.size = a->size->i;
             if (twin_of(e->op, i) >= 0 && is_shared(cg, &l, 0)) continue;
             while (goes_along(cg, &l)) l.count++;
             (is_shared(cg, &l, 0) ? share_lines : walk_lines)(cg, &l);
@@ -325,11 +325,50 @@ static void product(Cg *cg, Elem *e) {
     dealt(cg, &d);
 }
 
-bool cg_is_together(const TileOp *op) {
+// ---- to a tensor
+
+// Of the tensor's dimension d; clears `in` where it has none there.
+static Val number_at(Cg *cg, const Elem *e, int d, Val *in) {
+    const TileCoord *at = &e->op->coord[d];
+    Val i = cg_uniform(cg, at->at);
+    if (at->axis < 0) return i;
+    i = cg_add(cg, cg_times(cg, i, extent(cg, at->axis)), e->index[at->axis]);
+    Val has = cg_less(cg, i, cg_extent(cg, e->op->tensor, d));
+    *in = *in ? cg_and(cg, *in, has) : has;
+    return i;
+}
+
+static void store(Cg *cg, const TileOp *op) {
+    const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    const TileValue *v = op->args.data[0];
+    Elem e = {.op = op};
+    Deal d = deal(cg, &e, v);
+    Val at = cg_i64(cg, 0), in = NULL;
+    for (int i = 0; i < t->rank; i++) {
+        Val number = cg_sext(cg, number_at(cg, &e, i, &in), cg->i64);
+        at = cg_add(cg, at, cg_mul(cg, number, cg_stride(cg, op->tensor, i)));
+    }
+    Blk out = in ? cg_if(cg, in, "store") : NULL;
+    Val base =
+        LLVMBuildAddrSpaceCast(cg->b, cg_origin(cg, op), LLVMPointerTypeInContext(cg->c, 1), "");
+    Val p = cg_element(cg, cg_dtype(cg, t->dtype), base, at), x = get(cg, &e, v);
+    if (op->add)
+        cg_gpu(cg)->hooks->add(cg, x, p);
+    else
+        cg_store(cg, cg_write(cg, x, t->dtype), p);
+    if (out) cg_end_if(cg, out);
+    dealt(cg, &d);
+}
+
+bool cg_is_together(Cg *cg, const TileOp *op) {
     bool map = op->kind == TILE_MAP;
+    if (op->kind == TILE_STORE) return op->args.n == 1 && op->args.data[0]->home == HOME_SHARED;
     if (!tile_makes_shared(op) || cg_is_spread(op)) return false;
     bool more = !map || op->results.n > 1 || tile_scans(op) || op->outs.data[0].reduce == EX_CONST;
     for (int i = 0; i < op->results.n; i++) more |= op->results.data[i]->rank != 1;
+    for (int i = 0; i < op->outs.n; i++) // a tile's, not all positions
+        more |= op->outs.data[i].reduce != EX_CONST &&
+                cg->k->axes[op->outs.data[i].reduce_axis].size->op != EX_CONST;
     return more;
 }
 
@@ -339,6 +378,7 @@ void cg_together(Cg *cg, const TileOp *op) {
     switch ((int)op->kind) {
     case TILE_MAP: map(cg, &e); return;
     case TILE_MMA: product(cg, &e); return;
+    case TILE_STORE: store(cg, op); return;
     default: cg_invert(cg, op); return;
     }
 }

@@ -205,7 +205,7 @@ static void statement(Cg *cg, const char *text) {
 }
 
 static void plain_op(Cg *cg, const TileOp *op) {
-    if (cg_is_together(op)) {
+    if (cg_is_together(cg, op)) {
         cg_together(cg, op);
         return;
     }

@@ -14,7 +14,7 @@
 #include "passes/schedule/expand.h"
 #include "passes/schedule/schedule.h"
 
-enum { MAX_LOADS = 4 }; // of a loop's body
+enum { MAX_LOADS = 6 }; // of a loop's body
 
 typedef struct Loads {
     TileOp *op[MAX_LOADS];
@@ -70,7 +70,7 @@ int pass_stages(const TileProgram *p, const TileKernel *k, int tensor) {
     ahead &= target_get(p->target)->kind == KIND_NVPTX;
     for (const TileOp *loop = tile_next(&k->body, NULL); loop; loop = tile_next(&k->body, loop)) {
         Loads l = loads_of(p, loop);
-        if (loop->kind != TILE_LOOP || loop->where) continue;
+        if (loop->kind != TILE_LOOP || loop->where || l.n > MAX_LOADS) continue;
         for (int i = 0; i < l.n && knobs_say(&k->schedule.knobs, KNOB_ahead); i++)
             if (l.op[i]->tensor == tensor) return stages_ahead(k, &l, i);
         for (int i = 0; i < l.n; i++)
@@ -207,6 +207,7 @@ bool pass_assign_all(TileProgram *p, TileKernel *k, bool late, Diags *diags) {
     if (!has_few_loads(p, k, diags)) return false;
     pass_gather_loops(k);
     pass_together(p, k);
+    pass_put_through(p, k);
     place_block(p, k, &k->body, late);
     TileOp *op = tile_op(p, k, &k->body, TILE_ROLE, (Span){0});
     op->role = "all";

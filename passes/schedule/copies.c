@@ -13,6 +13,7 @@
 //   before the next copy.
 //
 // Holds afterwards: the interpreter finds each copy waited for (tile_flow.c).
+#include "ir/tile_places.h"
 #include "passes/schedule/expand.h"
 
 #include <limits.h>
@@ -37,8 +38,10 @@ typedef struct Copies {
     TileKernel *k;
     Arena *scratch;
     int *first, ntiles; // by a buffer's id: its tiles
-    bool puts;          // a copy goes through registers
-    bool dry;           // nothing is put in
+    int nplaces,
+        *place; // by id, of what all threads make: those of one place never live together; -1: its own
+    bool puts; // a copy goes through registers
+    bool dry;  // nothing is put in
 } Copies;
 
 typedef struct Need {
@@ -106,6 +109,17 @@ static void add_place(const Copies *c, const State *s, const TileValue *buffer, 
     n->barrier |= oldest->read;
 }
 
+// And of all that lie in the same place.
+static void add_made(const Copies *c, const State *s, const TileValue *v, Need *n) {
+    add_place(c, s, v, n);
+    for (int id = 0; id < c->nplaces && c->place[v->id] >= 0; id++) {
+        const Tile *tile = &s->tile[c->first[id]];
+        if (id == v->id || c->place[id] != c->place[v->id]) continue;
+        add(n, tile);
+        n->barrier |= tile->read;
+    }
+}
+
 static Need needs(const Copies *c, const State *s, const TileOp *op) {
     Need n = {false, INT_MAX};
     if (op->kind == TILE_COPY) add_place(c, s, op->args.data[0], &n);
@@ -114,7 +128,7 @@ static Need needs(const Copies *c, const State *s, const TileOp *op) {
         if (tile) add(&n, tile);
     }
     for (int i = 0; i < op->results.n && tile_makes_shared(op); i++)
-        add_place(c, s, op->results.data[i], &n);
+        add_made(c, s, op->results.data[i], &n);
     return n;
 }
 
@@ -248,6 +262,9 @@ void pass_wait_copies(TileProgram *p, TileKernel *k) {
             c.first[op->results.data[i]->id] = c.ntiles;
             c.ntiles += op->results.data[i]->stages;
         }
+    c.nplaces = k->nvalues;
+    c.place = ARENA_ARRAY(c.scratch, int, k->nvalues + 1);
+    tile_places(k, c.place);
     State s = {ARENA_ARRAY(c.scratch, Tile, c.ntiles + 1), ARENA_ARRAY(c.scratch, int, k->nvalues),
                ARENA_ARRAY(c.scratch, int, k->nvalues)};
     for (int i = 0; i < c.ntiles; i++) s.tile[i] = (Tile){INT_MAX, true, false};

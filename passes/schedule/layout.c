@@ -80,7 +80,7 @@ static Layout laid(const Lay *s, int row, int col, bool whole) {
     int warps = k->schedule.warps / layout_count(&l, LAYOUT_WARP);
     int copies = 1, most = col < OTHER ? k->axes[col].extent / OPERAND : 1;
     if (groups < warps) across = warps / groups, warps = groups;
-    while (across > most) across /= 2, copies *= 2;
+    while (across > most || most % across) across /= 2, copies *= 2;
     if (col < OTHER) extend(&l, col, k->axes[col].extent / across);
     groups /= warps;
     layout_add(&l, LAYOUT_REG, row, rows, groups);

@@ -53,6 +53,10 @@ static bool is_shared(const Block *b, const TileValue *v) {
     return columns || v->home == HOME_SHARED || goes_through(b, v);
 }
 
+static bool is_put(const Block *b, const TileValue *v) {
+    return b->k.purpose == PURPOSE_CHUNK_GRADIENTS && pass_goes_through(b->p, &b->k, v);
+}
+
 static void find_mask(void *ctx, const Ex *e) {
     *(bool *)ctx |= e->op == EX_SYM && e->sym == SYM_MASK;
 }
@@ -95,7 +99,9 @@ int pass_shared(const Block *b) {
         bool makes = tile_op_info(op->kind)->flags & OP_MAKES && op->kind != TILE_BESIDE;
         for (int i = 0; makes && i < op->results.n; i++) {
             const TileValue *v = op->results.data[i];
-            int places = !is_shared(b, v) ? 0 : goes_through(b, v) ? 1 : classes_of(k, op);
+            int places = goes_through(b, v) ? 1
+                         : is_shared(b, v)  ? classes_of(k, op)
+                                            : is_put(b, v);
             sum += places * tile_shared(b->p, k, v).bytes;
         }
         sum += buffer_of(b, op);

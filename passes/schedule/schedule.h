@@ -112,6 +112,10 @@ bool pass_begins_loop(
 enum { PASS_FEW_POSITIONS = 16 }; // of a recurrence, on GPUs: one chunk of the shortest
 // together.c: gives homes in shared memory to what all threads make together.
 void pass_together(const TileProgram *p, TileKernel *k);
+bool pass_is_chunk(const TileKernel *k); // of a recurrence
+// In a kernel of a chunk's gradients: whether a value is read in shared memory; what registers hold, and is, is put there.
+bool pass_goes_through(const TileProgram *p, const TileKernel *k, const TileValue *v);
+void pass_put_through(TileProgram *p, TileKernel *k);
 // stateless.c: what needs nothing that a loop carries comes first.
 void pass_stateless_first(TileProgram *p, TileKernel *k);
 bool pass_makes_together(const TileKernel *k); // whether there is anything of the kind

@@ -166,7 +166,7 @@ static bool bind_axes(TileProgram *p, TileKernel *k, Knobs *s, bool free, Diags 
     if (!pass_tile_columns(p, k, columns_of(p, k), UNIT_COLUMNS, diags)) return false;
     if (free) widen(p, k, s);
     Extents e = extents_of(p, k, *s);
-    pass_fit_together(p, k, &e, *s, warps_of(k, *s), LEAST);
+    if (!p->chunks) pass_fit_together(p, k, &e, *s, warps_of(k, *s), LEAST); // else it was chosen
     while (s->groups && !suits_groups(p, k, &e, *s)) { // with fewer stages, or not at all
         s->groups = s->ahead > 0;
         s->ahead = s->ahead ? s->ahead - 1 : MOST_LOADS;
@@ -298,6 +298,15 @@ static Knobs for_gradients(const TileProgram *p, const TileKernel *k, Knobs s) {
     return s;
 }
 
+// Sums over channels are of all of them: each warp has 16 or 32.
+static Knobs for_chunk_gradients(const TileProgram *p, Knobs s) {
+    enum { MOST_WARPS = 8 };
+    for (s.warps = 4; s.warps < MOST_WARPS && 16 * s.warps < p->D;) s.warps *= 2;
+    for (s.rows = 16 * s.warps; s.rows < p->D;) s.rows *= 2;
+    s.blocks = 1;
+    return s;
+}
+
 bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
     Knobs main, few;
     if (!p->kernels.n) return true; // as where another target hands over its rest
@@ -306,6 +315,7 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
         TileKernel *k = p->kernels.data[i];
         bool is_few = sm80_is_few(k), gradients = k->purpose == PURPOSE_GRADIENTS;
         Knobs s = is_few ? few : gradients && !o->schedule.said ? for_gradients(p, k, main) : main;
+        if (k->purpose == PURPOSE_CHUNK_GRADIENTS) s = for_chunk_gradients(p, s);
         if (k->purpose == PURPOSE_STEPS) s.keys = PASS_FEW_POSITIONS;
         if (!sm80_has_product(k) &&
             !pass_tile_columns(p, k, few.few_columns, LEAST_COLUMNS, NULL)) // all, where they must

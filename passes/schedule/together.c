@@ -24,12 +24,19 @@ static bool lacks_rows(const TileKernel *k, const TileOp *op) {
 static bool needs_all(const TileKernel *k, const TileOp *op) {
     bool all = op->kind != TILE_MAP || tile_scans(op);
     for (int i = 0; i < op->results.n; i++) all |= op->results.data[i]->rank > 1;
-    bool chunk = k->purpose == PURPOSE_CHUNK || k->purpose == PURPOSE_STEPS, loaded = true;
-    for (int i = 0; i < op->args.n; i++) loaded &= op->args.data[i]->def->kind == TILE_LOAD;
+    bool chunk = pass_is_chunk(k), loaded = true;
+    for (int i = 0; i < op->args.n; i++)
+        loaded &= op->args.data[i]->def && op->args.data[i]->def->kind == TILE_LOAD;
     for (int i = 0; i < op->outs.n && chunk; i++) // a sum over the warps, or of what is no tile
         all |= op->outs.data[i].reduce != EX_CONST &&
                (!loaded || op->outs.data[i].reduce_axis == tile_grid_axis(k));
     return all;
+}
+
+bool pass_is_chunk(const TileKernel *k) {
+    return k->purpose == PURPOSE_CHUNK || k->purpose == PURPOSE_STEPS ||
+           k->purpose == PURPOSE_STATES || k->purpose == PURPOSE_ADJOINT ||
+           k->purpose == PURPOSE_CHUNK_GRADIENTS;
 }
 
 bool pass_makes_together(const TileKernel *k) {
@@ -72,8 +79,90 @@ void pass_fit_together(const TileProgram *p, TileKernel *k, Extents *e, Knobs s,
         for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_ANY;
 }
 
+// ---- what has rows, and goes through shared memory all the same
+
+static bool lies_shared(const TileProgram *p, const TileValue *v) {
+    const TileOp *def = tile_source(v)->def;
+    if (def && def->kind == TILE_LOAD) return pass_is_operand(p, def);
+    return def && v->home == HOME_SHARED;
+}
+
+static bool is_elementwise(const TileOp *map) {
+    bool plain = map->naxes == 2;
+    for (int i = 0; i < map->outs.n; i++)
+        plain &= map->outs.data[i].reduce == EX_CONST && map->results.data[i]->rank == 2;
+    return plain;
+}
+
+// Elements that are made in registers, and put into shared memory from there.
+static bool is_spread(const TileProgram *p, const TileOp *map) {
+    bool registers = false;
+    for (int i = 0; i < map->args.n; i++)
+        registers |= map->args.data[i]->rank == 2 && !lies_shared(p, map->args.data[i]);
+    return registers && is_elementwise(map);
+}
+
+// Not where each warp has its part of the contracted axis, or of the other operand.
+static bool takes_registers(const TileKernel *k, const TileOp *mma, const TileValue *v) {
+    int rows = tile_grid_axis(k);
+    return tile_has_axis(v, rows) && tile_has_axis(mma->results.data[0], rows);
+}
+
+static bool asks_shared(const TileProgram *p, const TileKernel *k, const TileOp *op, int arg) {
+    if (op->kind == TILE_MMA) return arg < 2 && !takes_registers(k, op, op->args.data[arg]);
+    if (op->kind == TILE_INVERT) return true;
+    return op->kind == TILE_MAP && is_shared(op) && !is_spread(p, op);
+}
+
+bool pass_goes_through(const TileProgram *p, const TileKernel *k, const TileValue *v) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; i < op->args.n; i++)
+            if (op->args.data[i] == v && asks_shared(p, k, op, i)) return true;
+    return false;
+}
+
+// By all threads: what they scan, what has three axes, and what is summed over the rows.
+static bool is_of_all(const TileKernel *k, const TileOp *map) {
+    bool all = map->naxes > 2 || tile_scans(map);
+    for (int i = 0; i < map->outs.n; i++)
+        all |= map->outs.data[i].reduce != EX_CONST &&
+               map->outs.data[i].reduce_axis == tile_grid_axis(k);
+    return all;
+}
+
+static bool wants_shared(const TileProgram *p, const TileKernel *k, const TileOp *op) {
+    if (op->kind == TILE_BESIDE) return lies_shared(p, op->args.data[0]);
+    if (op->kind != TILE_MAP) return false;
+    bool through = false;
+    for (int i = 0; i < op->results.n && is_elementwise(op); i++)
+        through |= pass_goes_through(p, k, op->results.data[i]);
+    return through || lacks_rows(k, op) || is_of_all(k, op);
+}
+
+// Where a product is one of matrix instructions, or of a thread's own multiply-adds.
+static bool takes_mma(const TileProgram *p, const TileKernel *k, const TileOp *mma) {
+    return target_get(p->target)->kind == KIND_NVPTX || !lacks_rows(k, mma);
+}
+
+static bool give_chunk_homes(const TileProgram *p, TileKernel *k) {
+    bool more = false;
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        bool registers = op->kind == TILE_MMA && takes_mma(p, k, op);
+        bool makes = (tile_op_info(op->kind)->flags & OP_MAKES) && !is_shared(op);
+        if (!makes || registers) continue;
+        if (op->kind != TILE_MMA && op->kind != TILE_INVERT && !wants_shared(p, k, op)) continue;
+        for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_SHARED;
+        more = true;
+    }
+    return more;
+}
+
 void pass_together(const TileProgram *p, TileKernel *k) {
     const Target *target = target_get(p->target);
+    if (k->purpose == PURPOSE_CHUNK_GRADIENTS) {
+        while (give_chunk_homes(p, k)) continue;
+        return;
+    }
     for (bool again = true; again;) {
         again = false;
         for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
@@ -87,4 +176,26 @@ void pass_together(const TileProgram *p, TileKernel *k) {
             again = true;
         }
     }
+}
+
+// A map that puts a value of registers into shared memory, where it is first asked for.
+static TileValue *put_shared(TileProgram *p, TileKernel *k, TileOp *at, TileValue *v) {
+    TileOp *map = pass_map(p, k, NULL, pass_axes_of(v), v->def->span);
+    tile_insert_before(at, map);
+    TileValue *to = pass_out(p, k, map, v->name, v->dtype, pass_operand(p, map, v), EX_CONST, 0);
+    to->home = HOME_SHARED;
+    return to;
+}
+
+void pass_put_through(TileProgram *p, TileKernel *k) {
+    if (k->purpose != PURPOSE_CHUNK_GRADIENTS) return;
+    TileValue **put = ARENA_ARRAY(p->arena, TileValue *, k->nvalues + 1);
+    int n = k->nvalues;
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; i < op->args.n; i++) {
+            TileValue *v = op->args.data[i];
+            if (v->id >= n || lies_shared(p, v) || !asks_shared(p, k, op, i)) continue;
+            if (!put[v->id]) put[v->id] = put_shared(p, k, op, v);
+            op->args.data[i] = put[v->id];
+        }
 }

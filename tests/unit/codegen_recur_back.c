@@ -194,3 +194,23 @@ ARENA_TEST_EACH(random_ones, 0, 24) {
 
     arena_free(c.x.a);
 }
+
+// Schedules for NVIDIA devices in the interpreter: as f32, which is exact here, and as bf16, which is only placed differently.
+ARENA_TEST_EACH(gpu_gradients, 0, 24) {
+    static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A};
+    static const int lengths[] = {0, 1, 9, 16, 17, 35}, widths[] = {1, 3, 8, 17, 33};
+    uint32_t start = 1900 + (uint32_t)_i, *seed = &start;
+    int D = widths[test_draw(seed, 5)], Dv = widths[test_draw(seed, 5)];
+    int32_t size[] = {1, 2, 1 + (int)test_draw(seed, 2), 1, 2, lengths[test_draw(seed, 6)]};
+    const char *source = ru_random_source(a, D, Dv, seed);
+    PassOptions o = {.dtype = _i % 3 ? DT_F32 : DT_BF16, .target = *target_get(targets[_i % 2])};
+    Diags diags = diag_list(a);
+    Case c;
+    open(&c, source, size, start);
+    TileProgram *p = pass_recurrence_backward(c.x.a, c.back, &o, &diags);
+    bool refused = !p && strstr(diags.first->message, "sqnorm(o) has kernels for the CPU only");
+    if (!p && !refused) diag_print(&diags, stderr);
+    ck_assert_msg(refused == (strstr(source, "sqnorm(o)") != NULL), "%s", source);
+    if (p) interpret(&c, p, source, o.target.name);
+    arena_free(c.x.a);
+}
