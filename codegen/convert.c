@@ -1,6 +1,6 @@
 // convert.c: between what tensors hold and what expressions compute with.
 //
-// In: storage elements (cg_dtype), scalar or vector. Out: f32, i32 or i1, and back. bf16 is done in
+// In: storage elements (cg_dtype), scalar or vector. Out: f32, i32 or i1, and back. bf16, e4m3 and e5m2 are done in
 // integers, so that no target needs an instruction or a library function for it.
 #include "codegen/cg.h"
 
@@ -20,6 +20,26 @@ static Val read_bf16(Cg *cg, Val v) {
     return cg_bitcast(cg, bits, cg_vector(cg->f32, n));
 }
 
+// Exponent and fraction go to their places, and the exponent gets f32's bias. Below the smallest normal number the one that stands
+// before the fraction is taken away again.
+static Val read_e4m3_e5m2(Cg *cg, Val v, Dtype from) {
+    int n = cg_lanes(v), places = from == DT_E4M3 ? 20 : 21, bias = from == DT_E4M3 ? 120 : 112;
+    int least = 1 << (23 - places), special = from == DT_E4M3 ? 0x7f : 0x7c;
+    LLVMBuilderRef b = cg->b;
+    Ty floats = cg_vector(cg->f32, n);
+#define K(x) cg_splat(cg, cg_i32(cg, x), n)
+    Val bits = cg_zext(cg, v, cg_vector(cg->i32, n)), mag = cg_and(cg, bits, K(0x7f));
+    Val sign = cg_shl(cg, cg_and(cg, bits, K(0x80)), K(24));
+    Val at = cg_add(cg, cg_shl(cg, mag, K(places)), K(bias << 23)), one = K((bias + 1) << 23);
+    Val low = cg_bitcast(cg, cg_add(cg, at, K(1 << 23)), floats);
+    low = cg_bitcast(cg, LLVMBuildFSub(b, low, cg_bitcast(cg, one, floats), ""), LLVMTypeOf(bits));
+    Val out = cg_select(cg, LLVMBuildICmp(b, LLVMIntULT, mag, K(least), ""), low, at);
+    Val none = LLVMBuildICmp(b, LLVMIntUGE, mag, K(special), "");
+    out = cg_select(cg, none, LLVMBuildOr(b, at, K(0x7f800000), ""), out);
+#undef K
+    return cg_bitcast(cg, LLVMBuildOr(b, out, sign, ""), floats);
+}
+
 Val cg_read(Cg *cg, Val v, Dtype from) {
     int n = cg_lanes(v);
     switch (from) {
@@ -28,6 +48,11 @@ Val cg_read(Cg *cg, Val v, Dtype from) {
     case DT_F16: return cg_fpext(cg, v, cg_vector(cg->f32, n));
     case DT_BF16: return read_bf16(cg, v);
     case DT_BOOL: return cg_icmp(cg, LLVMIntNE, v, LLVMConstNull(LLVMTypeOf(v)));
+    case DT_E4M3:
+    case DT_E5M2: return read_e4m3_e5m2(cg, v, from);
+    case DT_I8:
+        v = LLVMBuildSExt(cg->b, v, cg_vector(cg->i32, n), "");
+        return LLVMBuildSIToFP(cg->b, v, cg_vector(cg->f32, n), "");
     case DT_COUNT: break;
     }
     assert(!"a dtype");
@@ -57,6 +82,9 @@ Val cg_write(Cg *cg, Val v, Dtype to) {
     case DT_F16: return LLVMBuildFPTrunc(cg->b, v, cg_vector(cg->f16, n), "");
     case DT_BF16: return write_bf16(cg, v);
     case DT_BOOL: return cg_zext(cg, v, cg_vector(cg->i8, n));
+    case DT_E4M3: // only read
+    case DT_E5M2:
+    case DT_I8:
     case DT_COUNT: break;
     }
     assert(!"a dtype that kernels write");

@@ -232,7 +232,10 @@ Ty cg_dtype(Cg *cg, Dtype t) {
     case DT_F16: return cg->f16;
     case DT_BF16: return cg->i16; // converted in integers (convert.c)
     case DT_I32: return cg->i32;
-    case DT_BOOL: return cg->i8;
+    case DT_BOOL:
+    case DT_E4M3: // converted in integers, too
+    case DT_E5M2:
+    case DT_I8: return cg->i8;
     case DT_COUNT: break;
     }
     assert(!"a dtype");

@@ -14,6 +14,7 @@ static const struct {
 const char *dtype_name(Dtype t) { return dtypes[t].name; }
 int dtype_bytes(Dtype t) { return dtypes[t].bytes; }
 bool dtype_half(Dtype t) { return t == DT_F16 || t == DT_BF16; }
+bool dtype_byte(Dtype t) { return t == DT_E4M3 || t == DT_E5M2 || t == DT_I8; }
 ExType dtype_reads(Dtype t) { return dtypes[t].reads; }
 
 const char *batch_name(BatchLayout batch) {

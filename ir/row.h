@@ -20,6 +20,7 @@ typedef enum Dtype { // what tensors hold; also the artifact's numbering (runtim
 const char *dtype_name(Dtype t);
 int dtype_bytes(Dtype t);
 bool dtype_half(Dtype t);    // f16 or bf16: what tensor cores multiply
+bool dtype_byte(Dtype t);    // a number of 8 bits: f16, bf16 and f32 hold each
 ExType dtype_reads(Dtype t); // the type that an element reads as in an expression
 
 enum { // the first entries of every sizes table

@@ -21,6 +21,10 @@ static double overflow(double v, double largest) {
     return fabs(v) > largest ? copysign(INFINITY, v) : v;
 }
 
+static double saturated(double v, double largest) {
+    return fabs(v) > largest ? copysign(largest, v) : v;
+}
+
 double tf32_round(double v) { return round_bits(v, 11, -126); }
 
 double dtype_round(Dtype t, double v) {
@@ -28,6 +32,9 @@ double dtype_round(Dtype t, double v) {
     case DT_F32: return (double)(float)v;
     case DT_F16: return overflow(round_bits(v, 11, -14), 65504);
     case DT_BF16: return overflow(round_bits(v, 8, -126), 0x1.fep127);
+    case DT_E4M3: return saturated(round_bits(v, 4, -6), 448);
+    case DT_E5M2: return saturated(round_bits(v, 3, -14), 57344);
+    case DT_I8: return fmin(saturated(nearbyint(v), 128), 127);
     case DT_I32:
     case DT_BOOL:
     case DT_COUNT: break;

@@ -367,13 +367,20 @@ bool verify_access(Verify *V, const TileValue *v) {
     return verify_columns(V, t) && verify_blocks(V, v);
 }
 
+// A tile may hold a tensor's numbers of 8 bits as wider ones.
+static bool check_elements(Verify *V, const TileValue *v, const TileTensor *t) {
+    bool wider = dtype_byte(t->dtype) && (dtype_half(v->dtype) || v->dtype == DT_F32);
+    return v->dtype == t->dtype || wider ||
+           verify_fail(V, "%%%s is %s, '%s' is %s", v->name, dtype_name(v->dtype), t->name,
+                       dtype_name(t->dtype));
+}
+
 static bool verify_load(Verify *V) {
     const TileValue *v = V->op->results.data[0];
     if (!verify_access(V, v)) return false;
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
     if (!tile_is_read(V->p, t)) return verify_fail(V, "'%s' is a result", t->name);
-    return v->dtype == t->dtype || verify_fail(V, "%%%s is %s, '%s' is %s", v->name,
-                                               dtype_name(v->dtype), t->name, dtype_name(t->dtype));
+    return check_elements(V, v, t);
 }
 
 // Its columns may be some of the tile's: those go through it one part after the other.
@@ -479,9 +486,7 @@ static bool verify_copy(Verify *V) {
     const TileValue *b = V->op->args.data[0];
     if (!verify_access(V, b) || !check_stage(V)) return false;
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
-    if (b->dtype != t->dtype)
-        return verify_fail(V, "%%%s is %s, '%s' is %s", b->name, dtype_name(b->dtype), t->name,
-                           dtype_name(t->dtype));
+    if (!check_elements(V, b, t)) return false;
     Scope s = verify_scope(V, "the condition");
     if (V->op->when && !verify_ex(V, V->op->when, EX_BOOL, &s)) return false;
     if (V->arrival[b->id] == NOTHING) V->arrival[b->id] = COPIED;

@@ -158,7 +158,8 @@ static bool check_mma(Verify *V) {
     const TileValue *v = op->results.data[0];
     if (v->layout < 0 || v->rank != 2) return true;
     if (op->args.n > 2 && !same(V, v, op->args.data[2])) return false;
-    int bytes = dtype_bytes(op->args.data[0]->dtype);
+    int bytes = dtype_bytes(op->args.data[0]->dtype), other = dtype_bytes(op->args.data[1]->dtype);
+    if (other > bytes) bytes = other; // numbers of 8 bits become what they are multiplied with
     const Target *t = target_get(V->p->target);
     bool any = false; // otherwise it is made of multiply-adds
     for (int kind = 0; kind < MMA_KIND_COUNT; kind++) {

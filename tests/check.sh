@@ -90,6 +90,9 @@ run "$build/tests/check_gcn" tests/regress/softmax_of_powers.attn --dtype=f16 --
 run env QUICK=1 "$build/tests/check_gcn" tests/tile/packed.tile tests/tile/mamba2.tile tests/tile/gated_delta.tile
 run env QUICK=1 "$build/tests/check_gcn" tests/tile/sums.tile
 run env QUICK=1 "$build/tests/check_gcn" tests/run/share.attn
+for type in e4m3 e5m2 i8; do
+    run "$build/tests/check_gcn" tests/regress/stored_in_8_bits.attn --kv-dtype=$type --turns
+done
 run env QUICK=1 "$build/tests/check_gcn" tests/run/norm_of_values.attn
 run "$build/tests/check_run" tests/run mla
 run "$build/tests/check_run" tests/run row_inputs

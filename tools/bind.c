@@ -428,7 +428,11 @@ void bind_free(Binding *b) {
 const char *bind_describe(const Binding *b, char *buf, size_t n) {
     size_t used = 0;
     buf[0] = 0;
-    if (b->sig->batch) used += (size_t)snprintf(buf, n, "%s: ", batch_name(b->sig->batch));
+    const SigArg *k = &b->sig->args.data[1];
+    if (dtype_byte(k->dtype))
+        used += (size_t)snprintf(buf, n, "k and v %s, ", dtype_name(k->dtype));
+    if (b->sig->batch)
+        used += (size_t)snprintf(buf + used, n - used, "%s: ", batch_name(b->sig->batch));
     for (int i = 0; i < b->sig->sizes.n && used < n; i++)
         used += (size_t)snprintf(buf + used, n - used, "%s%s=%d", i ? " " : "",
                                  b->sig->sizes.data[i], b->size[i]);

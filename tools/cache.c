@@ -90,6 +90,7 @@ static void print_row(Text *out, Arena *a, const RowProgram *row) {
 CacheKey cache_key(Arena *a, const RowProgram *row, const PassOptions *o) {
     const Target *t = &o->target;
     const char *type = o->tf32 ? "tf32" : dtype_name(o->dtype);
+    if (o->kv) type = arena_printf(a, "%s with %s", type, dtype_name(o->kv));
     Text all = text_new(a);
     text_printf(&all, "%s %s %s %d %d %d %d\n", attn_version(), t->name, type, t->lanes,
                 t->registers, t->shared_bytes, t->l2_bytes);

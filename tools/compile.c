@@ -21,6 +21,13 @@ bool compile_read_dtype(const char *text, Dtype *dtype, bool *tf32) {
     return false;
 }
 
+bool compile_read_kv(const char *text, Dtype *kv) {
+    for (int t = 0; t < DT_COUNT; t++)
+        if (dtype_byte((Dtype)t) && strcmp(text, dtype_name((Dtype)t)) == 0)
+            return *kv = (Dtype)t, true;
+    return false;
+}
+
 bool compile_read_layout(const char *text, BatchLayout *batch, int *page) {
     size_t n = strcspn(text, ":");
     *page = 0;
@@ -134,6 +141,23 @@ static bool has_layout(Compile *c) {
     return c->diags.errors == 0;
 }
 
+// Whether there are kernels for what k and v hold.
+static bool has_kv(Compile *c) {
+    const char *kv = dtype_name(c->options.kv);
+    if (!c->options.kv) return true;
+    if (c->options.phases & COMPILE_BWD)
+        diag_error(&c->diags, c->variants.data[0]->span,
+                   "no backward with --kv-dtype=%s: numbers of 8 bits have no gradients", kv);
+    if (c->options.tf32)
+        diag_error(&c->diags, c->variants.data[0]->span,
+                   "--kv-dtype=%s goes with --dtype=f32, f16 or bf16, not with tf32", kv);
+    for (int i = 0; i < c->recurrences.n; i++)
+        diag_error(&c->diags, c->recurrences.data[i]->span,
+                   "recurrence '%s' keeps a state and no keys: --kv-dtype=%s is for attentions",
+                   c->recurrences.data[i]->name, kv);
+    return c->diags.errors == 0;
+}
+
 // Whether there are kernels that leave states.
 static bool has_parts(Compile *c) {
     if (!(c->options.phases & COMPILE_PART)) return true;
@@ -151,7 +175,7 @@ static bool has_parts(Compile *c) {
 // Streams, and where the backward is one of the phases what is derived of it.
 static bool can_run(Compile *c) {
     if (!compile_streams(c)) return false;
-    if (!has_layout(c) || !has_parts(c)) return false;
+    if (!has_layout(c) || !has_kv(c) || !has_parts(c)) return false;
     if (!(c->options.phases & COMPILE_BWD)) return true;
     for (int i = c->chunk_backs.n; i < c->chunks.n; i++) {
         VEC_PUSH(c->arena, &c->chunk_backs, pass_chunk_back(c->chunks.data[i]));
@@ -178,6 +202,7 @@ static PassOptions pass_options(const Compile *c) {
     return (PassOptions){.target = cg_target(o->target),
                          .dtype = o->dtype,
                          .tf32 = o->tf32,
+                         .kv = o->kv,
                          .batch = o->batch,
                          .page = o->page,
                          .split = o->level > 0,

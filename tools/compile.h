@@ -18,6 +18,7 @@ typedef struct CompileOptions {
     TargetId target;
     Dtype dtype;
     bool tf32; // products of f32
+    Dtype kv;  // of k and v where that is 8 bits; 0: as q
     BatchLayout batch;
     int page;           // of BATCH_PAGED: keys of a page; 0: any
     unsigned phases;    // COMPILE_*; 0: the forward
@@ -47,6 +48,7 @@ typedef struct Compile {
 // Options as text; false for a value that is none. A layout is dense, ragged, paged, or paged:N with
 // pages of N keys (*page; else 0); phases are fwd, bwd and part, or several: fwd,bwd.
 bool compile_read_dtype(const char *text, Dtype *dtype, bool *tf32);
+bool compile_read_kv(const char *text, Dtype *kv);
 bool compile_read_layout(const char *text, BatchLayout *batch, int *page);
 bool compile_read_phases(const char *text, unsigned *phases);
 

@@ -61,6 +61,7 @@ static Status open_gpu(Launch *l, Compile *c) {
 const Signature *launch_signature(Arena *a, const Compile *c) {
     const Variant *v = c->variants.data[0];
     Signature *sig = sig_of_batch(a, v, c->options.dtype, c->options.batch, c->options.page);
+    sig_set_kv(sig, c->options.kv);
     if (c->options.phases & COMPILE_BWD) sig_add_gradients(a, sig, v);
     return sig;
 }

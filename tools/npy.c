@@ -76,18 +76,20 @@ static const char *shape(Scan *c, Npy *a) {
     return NULL;
 }
 
+static const char not_one[] =
+    "an element type that is not one of f2 f4 f8 i1 i4 i8 u1 b1, or of 8 bits";
+
 static const char *element(const char *descr, Npy *a) {
     const bool little = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
     char order = descr[0];
-    if (order == 0 || !strchr("<>|=", order))
-        return "an element type that is not one of f2 f4 f8 i4 i8 b1";
+    if (order == 0 || !strchr("<>|=", order)) return not_one;
     a->swapped = order == (little ? '>' : '<');
     for (int t = 0; t < NPY_TYPE_COUNT; t++)
         if (strcmp(descr + 1, types[t].descr) == 0) {
             a->type = (NpyType)t;
             return NULL;
         }
-    return "an element type that is not one of f2 f4 f8 i4 i8 b1";
+    return not_one;
 }
 
 static const char *header(Scan c, Npy *a) {
@@ -175,6 +177,10 @@ double npy_get(const Npy *a, int64_t i) {
     case NPY_I4: return u.i;
     case NPY_I8: return (double)u.l;
     case NPY_B1: return u.b[0] != 0;
+    case NPY_I1: return (int8_t)u.b[0];
+    case NPY_U1:
+    case NPY_V1:
+    case NPY_F1: return u.b[0];
     case NPY_TYPE_COUNT: break;
     }
     return 0;
@@ -202,7 +208,13 @@ void npy_free(Npy *a) {
 Status npy_to_tensor(const Npy *a, Dtype t, const char *what, Tensor *out) {
     bool plain = !a->swapped && !a->fortran &&
                  ((a->type == NPY_F4 && t == DT_F32) || (a->type == NPY_I4 && t == DT_I32) ||
-                  (a->type == NPY_F2 && t == DT_F16));
+                  (a->type == NPY_F2 && t == DT_F16) || (a->type == NPY_I1 && t == DT_I8));
+    bool bits = a->type == NPY_U1 || a->type == NPY_V1 || a->type == NPY_F1,
+         code = bits && (t == DT_E4M3 || t == DT_E5M2);
+    if (bits && !code && a->type != NPY_U1)
+        return cmd_fail(STATUS_INPUT,
+                        "%s is %s: its file has elements of 8 bits that only e4m3 and e5m2 take",
+                        what, dtype_name(t));
     if (!tensor_alloc(out, t, a->rank, a->dim))
         return cmd_fail(STATUS_SYSTEM, "%s: out of memory", what);
     if (plain) {
@@ -211,6 +223,10 @@ Status npy_to_tensor(const Npy *a, Dtype t, const char *what, Tensor *out) {
     }
     for (int64_t i = 0; i < a->count; i++) {
         double v = npy_get(a, i);
+        if (code) {
+            ((uint8_t *)out->data)[i] = (uint8_t)v;
+            continue;
+        }
         if (t == DT_I32 && !(v >= INT32_MIN && v <= INT32_MAX && v == (int32_t)v)) {
             tensor_free(out);
             return cmd_fail(STATUS_INPUT,

@@ -1,5 +1,5 @@
-// npy.h: NumPy's .npy files (format versions 1 to 3), untrusted input. Element types f2 f4 f8 i4 i8
-// b1, either byte order; arrays in Fortran order are read as what they mean. Elements are reached
+// npy.h: NumPy's .npy files (format versions 1 to 3), untrusted input. Element types f2 f4 f8 i1 i4 i8
+// u1 b1, either byte order; arrays in Fortran order are read as what they mean. Elements are reached
 // by their row-major index whatever the order in the file.
 #ifndef TOOLS_NPY_H
 #define TOOLS_NPY_H
@@ -33,7 +33,8 @@ double npy_get(const Npy *a, int64_t i);
 Status npy_read(const char *path, Npy *out);
 void npy_free(Npy *a);
 // Converts to a tensor's element type: integers must fit i32, a float given for an integer must be
-// whole; b1 from anything (not 0 is true). `what` names the tensor in the message.
+// whole; b1 from anything; the bits of e4m3 and e5m2 from u1, and from the types of ml_dtypes; other files
+// are rounded to them and to i8, and saturate (not 0 is true). `what` names the tensor in the message.
 Status npy_to_tensor(const Npy *a, Dtype t, const char *what, Tensor *out);
 // The bytes of a file: f4, C order. malloc'ed; NULL: out of memory.
 void *npy_bytes(const Tensor *t, size_t *n);

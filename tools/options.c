@@ -81,6 +81,7 @@ static const char *const takes[OPT_COUNT] = {
     [OPT_FORMAT] = "text, mathml, tex or json",
     [OPT_PHASE] = "fwd, bwd, part, or several: fwd,bwd",
     [OPT_DTYPE] = "f32, f16, bf16 or tf32",
+    [OPT_KV_DTYPE] = "e4m3, e5m2 or i8",
     [OPT_LAYOUT] = "dense, ragged, paged, or paged:N, with pages of 1 to 16777216 keys",
     [OPT_LEVEL] = "0, 1, 2 or 3",
     [OPT_DEVICE] = "cpu, cuda, cuda:N, hip or hip:N",
@@ -129,6 +130,10 @@ static Status set_dtype(Options *o, const char *value) {
     if (!compile_read_dtype(value, &o->dtype, &o->tf32)) return bad_value(OPT_DTYPE, value);
     o->has_dtype = true;
     return STATUS_DONE;
+}
+
+static Status set_kv_dtype(Options *o, const char *value) {
+    return compile_read_kv(value, &o->kv) ? STATUS_DONE : bad_value(OPT_KV_DTYPE, value);
 }
 
 static Status set_layout(Options *o, const char *value) {
@@ -208,6 +213,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
     case OPT_PHASE: return set_phase(o, value);
     case OPT_DETERMINISTIC: o->deterministic = true; return s;
     case OPT_DTYPE: return set_dtype(o, value);
+    case OPT_KV_DTYPE: return set_kv_dtype(o, value);
     case OPT_LAYOUT: return set_layout(o, value);
     case OPT_ENTRY: o->entry = value; return s;
     case OPT_DEFINE:

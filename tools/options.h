@@ -41,6 +41,7 @@ typedef struct Options {
     TargetId target;
     Dtype dtype;
     bool tf32; // products of f32, the dtype then, by tf32
+    Dtype kv;  // of k and v in 8 bits; 0: as q
     BatchLayout layout;
     int page;          // of paged:N; 0: any
     const char *entry; // NULL: all, or the only one

@@ -193,6 +193,11 @@ Signature *sig_of_variant(Arena *a, const Variant *v, Dtype dtype) {
     return s;
 }
 
+void sig_set_kv(Signature *s, Dtype kv) {
+    for (int i = 1; kv && i < s->args.n && s->args.data[i].role == ARG_QKV; i++)
+        s->args.data[i].dtype = kv;
+}
+
 static void add_gradient(Arena *a, Signature *s, int of, ArgRole role) {
     SigArg g = s->args.data[of];
     g.name = arena_printf(a, "d%s", g.name);

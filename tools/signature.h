@@ -51,6 +51,8 @@ typedef struct Signature {
 Signature *sig_of_variant(Arena *a, const Variant *v, Dtype dtype); // dense
 // In another layout.
 Signature *sig_of_batch(Arena *a, const Variant *v, Dtype dtype, BatchLayout batch, int page);
+// k and v hold numbers of 8 bits; kv 0: as q.
+void sig_set_kv(Signature *s, Dtype kv);
 // Adds what the backward takes and gives: do, dNAME of each emit or of the state; dq, dk, dv, dNAME of each `grad` input,
 // [1] of one without extents, and dstate0.
 void sig_add_gradients(Arena *a, Signature *s, const Variant *v);

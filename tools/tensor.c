@@ -1,5 +1,6 @@
 // tensor.c: see tensor.h.
 #include "tensor.h"
+#include "ir/tile_eval.h"
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -62,6 +63,24 @@ uint16_t half_from_f32(float f) {
     return (uint16_t)(sign | ((mag - 0x38000000 + 0xfff + even) >> 13));
 }
 
+float e4m3_to_f32(uint8_t x) {
+    int exp = x >> 3 & 15, man = x & 7;
+    float v = exp == 15 && man == 7 ? NAN
+              : exp                 ? ldexpf((float)(8 + man), exp - 10)
+                                    : ldexpf((float)man, -9);
+    return x & 128 ? -v : v;
+}
+
+// A number that the type holds, or NaN.
+static uint8_t e4m3_of(double v) {
+    uint8_t sign = signbit(v) ? 128 : 0;
+    int e;
+    double m = frexp(fabs(v), &e);
+    if (v != v) return sign | 0x7f;
+    if (fabs(v) < 0x1p-6) return sign | (uint8_t)ldexp(fabs(v), 9);
+    return sign | (uint8_t)((e + 6) << 3 | ((int)ldexp(m, 4) & 7));
+}
+
 void tensor_read(const Tensor *t, int64_t i, int n, double *out) {
 #define READ(T, value)                                                                             \
     for (int k = 0; k < n; k++) {                                                                  \
@@ -75,6 +94,9 @@ void tensor_read(const Tensor *t, int64_t i, int n, double *out) {
     case DT_BF16: READ(uint16_t, bf16_to_f32(x));
     case DT_I32: READ(int32_t, x);
     case DT_BOOL: READ(uint8_t, x != 0);
+    case DT_E4M3: READ(uint8_t, e4m3_to_f32(x));
+    case DT_E5M2: READ(uint8_t, half_to_f32((uint16_t)(x << 8)));
+    case DT_I8: READ(int8_t, x);
     case DT_COUNT: break;
     }
 #undef READ
@@ -88,12 +110,16 @@ double tensor_get(const Tensor *t, int64_t i) {
 }
 
 void tensor_set(Tensor *t, int64_t i, double v) {
+    double near = dtype_byte(t->dtype) ? dtype_round(t->dtype, v) : v;
     switch (t->dtype) {
     case DT_F32: ((float *)t->data)[i] = (float)v; return;
     case DT_F16: ((uint16_t *)t->data)[i] = half_from_f32((float)v); return;
     case DT_BF16: ((uint16_t *)t->data)[i] = bf16_from_f32((float)v); return;
     case DT_I32: ((int32_t *)t->data)[i] = (int32_t)v; return;
     case DT_BOOL: ((uint8_t *)t->data)[i] = v != 0; return;
+    case DT_E4M3: ((uint8_t *)t->data)[i] = e4m3_of(near); return;
+    case DT_E5M2: ((uint8_t *)t->data)[i] = (uint8_t)(half_from_f32((float)near) >> 8); return;
+    case DT_I8: ((int8_t *)t->data)[i] = near == near ? (int8_t)near : 0; return;
     case DT_COUNT: break;
     }
     assert(!"the dtype of a tensor");

@@ -38,6 +38,7 @@ void tensor_normal_repeated(Tensor *t, uint64_t seed, const char *name);
 const char *tensor_shape(const Tensor *t, char *buf, size_t n);
 
 float half_to_f32(uint16_t h);
+float e4m3_to_f32(uint8_t x);
 uint16_t half_from_f32(float f);
 float bf16_to_f32(uint16_t h);
 uint16_t bf16_from_f32(float f);

@@ -9,7 +9,7 @@
 //
 // What is on its way, if anything, is in variables of the function, one set per buffer: mem2reg
 // makes registers of them, also across the turns of a loop. A row whose bytes are no multiple of 16
-// is copied by elements, at once: the same to the program, only slower.
+// is copied by elements, at once: the same to the program, only slower. Numbers of 8 bits become the tile's as they are loaded.
 #include "codegen/amdgpu/amdgpu.h"
 
 #include <assert.h>
@@ -19,6 +19,7 @@ enum { HELD = 32 }; // registers for what is on its way of a tile
 typedef struct Copy {
     const TileTensor *t;
     TileShared tile;
+    Dtype dtype;            // of the tile
     int tiled_dim, col_dim; // of the tensor: that the tile's axis is along; that is contiguous
     int tile_rows, size;    // along the former; columns the tensor has along the latter
     int cols;               // and the tile
@@ -54,7 +55,8 @@ static Val first_index(Cg *cg, const TileCoord *at) {
 
 static Copy copy_of(Cg *cg, const TileOp *op) {
     Copy c = {.t = &cg->p->tensors.data[op->tensor],
-              .tile = tile_shared(cg->p, cg->k, op->args.data[0])};
+              .tile = tile_shared(cg->p, cg->k, op->args.data[0]),
+              .dtype = op->args.data[0]->dtype};
     c.col_dim = c.t->rank - 1;
     c.tiled_dim = c.col_dim - 1;
     while (c.tiled_dim >= 0 && op->coord[c.tiled_dim].axis < 0) c.tiled_dim--;
@@ -74,7 +76,8 @@ static Val columns_of(Cg *cg, const TileOp *op, const Copy *c) {
 }
 
 static bool by_elements(const Copy *c) {
-    return c->size * c->tile.elem % HOME_PIECE || c->from * c->tile.elem % HOME_PIECE;
+    int elem = dtype_bytes(c->t->dtype);
+    return c->size * elem % HOME_PIECE || c->from * elem % HOME_PIECE;
 }
 static int loads_of(const Copy *c) { return c->tile.transposed ? 4 : 1; }
 static int load_columns(const Copy *c) {
@@ -213,6 +216,19 @@ static Val column_at(Cg *cg, const Copy *c, const Piece *p, Val col) {
     return cg_select(cg, in, col, cg_i32(cg, -p->col.more));
 }
 
+// Elements of the tensor, as the tile holds them.
+static Val converted(Cg *cg, const Copy *c, Val v) {
+    return c->t->dtype == c->dtype ? v : cg_write(cg, cg_read(cg, v, c->t->dtype), c->dtype);
+}
+
+static Val load_row(Cg *cg, const Copy *c, Val at, Ty type) {
+    int n = load_columns(c);
+    bool same = c->t->dtype == c->dtype;
+    Val v = cg_load(cg, same ? type : cg_vector(cg_dtype(cg, c->t->dtype), n), at);
+    LLVMSetAlignment(v, (unsigned)(n * dtype_bytes(c->t->dtype)));
+    return same ? v : cg_bitcast(cg, converted(cg, c, v), type);
+}
+
 // Of a tile whose rows the tensor all has: what is the same for all lanes first.
 static Val whole_load(Cg *cg, const Copy *c, const From *f, const Piece *p, int j, Ty type) {
     Val fixed = cg_i64(cg, p->row.more + j);
@@ -224,7 +240,7 @@ static Val whole_load(Cg *cg, const Copy *c, const From *f, const Piece *p, int 
     Val col = cg_sext(cg, column_at(cg, c, p, p->col.at), cg->i64);
     Val at = element_at(cg, c, f->base, fixed);
     at = element_at(cg, c, at, cg_add(cg, own, col));
-    return cg_load(cg, type, at);
+    return load_row(cg, c, at, type);
 }
 
 // Of the last tile: rows past the tensor's end are read from its last one, and made zeros.
@@ -235,8 +251,7 @@ static Val partial_load(Cg *cg, const Copy *c, const From *f, const Piece *p, in
     Val col = cg_plus(cg, column_at(cg, c, p, p->col.at), p->col.more);
     col = cg_sext(cg, col, cg->i64);
     Val at = element_at(cg, c, f->base, cg_add(cg, own, col));
-    Val x = cg_load(cg, type, at);
-    LLVMSetAlignment(x, (unsigned)(load_columns(c) * c->tile.elem));
+    Val x = load_row(cg, c, at, type);
     Val in = cg_less(cg, row, f->left);
     return cg_select(cg, in, x, LLVMConstNull(type));
 }
@@ -253,7 +268,6 @@ static void load_each(Cg *cg, const Copy *c, const From *f, const AmPending *p, 
             Val v = rows == ALL_ROWS    ? whole_load(cg, c, f, &at, j, p->type)
                     : rows == SOME_ROWS ? partial_load(cg, c, f, &at, j, p->type)
                                         : LLVMConstNull(p->type);
-            if (rows == ALL_ROWS) LLVMSetAlignment(v, (unsigned)(load_columns(c) * c->tile.elem));
             cg_store(cg, v, p->slot[i * loads + j]);
         }
     }
@@ -389,7 +403,7 @@ static void copy_element(Cg *cg, const TileOp *op, const Copy *c, Val i, Val to)
     at = cg_add(cg, at, cg_zext(cg, col, cg->i64));
     Val x = cg_load(cg, t, cg_element(cg, t, tile_base(cg, op, c), at));
     cg_enter(cg, join);
-    Val v = cg_join(cg, LLVMConstNull(t), here, x, read);
+    Val v = converted(cg, c, cg_join(cg, LLVMConstNull(t), here, x, read));
     bool turned = c->tile.transposed;
     Val dst = am_tile_offset(cg, &c->tile, turned ? col : row, turned ? row : col);
     write_at(cg, cg_add(cg, to, dst), v, c->tile.elem);

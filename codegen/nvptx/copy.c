@@ -2,7 +2,7 @@
 //
 // In: a TILE_COPY. Out: cp.async instructions of 16 bytes, the threads side by side along a row;
 // what lies past the tensor's ends is filled with zeros. A row whose bytes are no multiple of 16 is
-// copied by elements, at once: the same to the program, only slower.
+// copied by elements, at once: the same to the program, only slower. So is a tensor of 8 bits whose tile holds wider numbers.
 //
 // Rows that are said one by one (in pages, or of packed queries): where rows follow each other, one place is asked for them all
 // (cg_element_run). The lanes of a warp ask for the places of the warp's rows side by side, and tell each other. They ask
@@ -14,6 +14,7 @@
 struct NvCopy {
     const TileOp *op;
     TileShared tile;
+    int elem;             // bytes of the tensor's
     int row_dim, col_dim; // of the tensor
     int size;             // columns that every tile has
     Val cols;             // i32: columns that this one has; NULL: size
@@ -64,6 +65,7 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     const TileValue *buffer = op->args.data[0];
     Copy c = {.op = op, .tile = tile_shared(cg->p, cg->k, buffer), .row_dim = -1, .col_dim = -1};
+    c.elem = dtype_bytes(t->dtype);
     Val stage = cg_times(cg, cg_uniform(cg, op->stage), c.tile.bytes);
     c.dst = cg_add(cg, cg->value[buffer->id].mem, stage);
     find_dims(cg->p, &c, t);
@@ -73,7 +75,7 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
         for (int d = 0; d < t->rank; d++) {
             if (pass != (d == c.row_dim) || op->each[d]) continue;
             Val i = cg_sext(cg, first_index(cg, &op->coord[d]), cg->i64);
-            Val bytes = times64(cg, cg_stride(cg, op->tensor, d), c.tile.elem);
+            Val bytes = times64(cg, cg_stride(cg, op->tensor, d), c.elem);
             c.base = cg_add(cg, c.base, cg_mul(cg, i, bytes));
         }
     int rows = op->coord[c.row_dim].axis;
@@ -82,16 +84,16 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
         c.left = cg_sub(cg, cg_axis_size(cg, rows), begin);
         CgRun run = cg_element_run(cg, op, rows);
         c.stride = run.dim < 0 ? cg_i64(cg, 0) : cg_stride(cg, op->tensor, run.dim);
-        c.stride = times64(cg, c.stride, c.tile.elem);
+        c.stride = times64(cg, c.stride, c.elem);
         c.run = run.places < c.tile.rows ? run.places : 0;
         if (c.run) return c;
-        Val first = times64(cg, cg_element_offset(cg, op, rows, begin), c.tile.elem);
+        Val first = times64(cg, cg_element_offset(cg, op, rows, begin), c.elem);
         c.base = cg_add(cg, c.base, first);
         return c;
     }
     c.left =
         cg_sub(cg, cg_extent(cg, op->tensor, c.row_dim), first_index(cg, &op->coord[c.row_dim]));
-    c.stride = times64(cg, cg_stride(cg, op->tensor, c.row_dim), c.tile.elem);
+    c.stride = times64(cg, cg_stride(cg, op->tensor, c.row_dim), c.elem);
     return c;
 }
 
@@ -100,7 +102,7 @@ static Val row_offset(Cg *cg, const Copy *c, Val row) {
     if (!c->run) return cg_mul(cg, cg_zext(cg, row, cg->i64), c->stride);
     int axis = c->op->coord[c->row_dim].axis;
     Val pos = cg_add(cg, cg_element_begin(cg, c->op, axis), row);
-    return times64(cg, cg_element_offset(cg, c->op, axis, pos), c->tile.elem);
+    return times64(cg, cg_element_offset(cg, c->op, axis, pos), c->elem);
 }
 
 static int power_of_two_in(int n) { return n & -n; }
@@ -136,8 +138,7 @@ static int piece_offset(const TileShared *t, int j) {
 static void row_pieces(Cg *cg, const Copy *c, Val dst, int offset, Val src, Val ok, Val lane_col,
                        int across, Val when) {
     int real = c->size * c->tile.elem / 16, all = c->tile.cols * c->tile.elem / 16;
-    Val end =
-        c->cols ? cg_lshr(cg, c->cols, cg_i32(cg, c->tile.elem == 4 ? 2 : 3)) : cg_i32(cg, real);
+    Val end = c->cols ? cg_over(cg, c->cols, 16 / c->tile.elem) : cg_i32(cg, real);
     for (int j = 0; j < all; j += across) {
         Val in = ok;
         if (j + across > real) {
@@ -236,14 +237,16 @@ static void copy_element(Cg *cg, const Copy *c, Val i) {
         col = cg_urem(cg, i, cg_i32(cg, c->tile.cols));
     Val cols = c->cols ? c->cols : cg_i32(cg, c->size);
     Val in = cg_and(cg, cg_less(cg, row, c->left), cg_less(cg, col, cols));
-    Ty t = c->tile.elem == 4 ? cg->i32 : cg->i16;
+    Dtype from = cg->p->tensors.data[c->op->tensor].dtype, to = c->op->args.data[0]->dtype;
+    Ty t = c->elem == 4 ? cg->i32 : c->elem == 2 ? cg->i16 : cg->i8;
     Blk here = cg_here(cg), join = cg_if(cg, in, "element"), read = cg_here(cg);
     Val at = row_offset(cg, c, row);
-    at = cg_add(cg, at, times64(cg, cg_zext(cg, col, cg->i64), c->tile.elem));
+    at = cg_add(cg, at, times64(cg, cg_zext(cg, col, cg->i64), c->elem));
     Val p = cg_inttoptr(cg, cg_add(cg, c->base, at), LLVMPointerTypeInContext(cg->c, 1));
     Val x = cg_load(cg, t, p);
     cg_enter(cg, join);
     Val v = cg_join(cg, LLVMConstNull(t), here, x, read);
+    if (from != to) v = cg_write(cg, cg_read(cg, v, from), to);
     Val dst = nv_tile_offset(cg, &c->tile, row, col);
     cg_store(cg, v, nv_shared_ptr(cg, cg_add(cg, c->dst, dst)));
 }
@@ -259,7 +262,8 @@ static void copy_elements(Cg *cg, const Copy *c) {
 // ---- the operation
 
 static bool in_pieces(const Copy *c) {
-    return c->size * c->tile.elem % 16 == 0 && c->op->from_column * c->tile.elem % 16 == 0;
+    return c->elem == c->tile.elem && c->size * c->tile.elem % 16 == 0 &&
+           c->op->from_column * c->tile.elem % 16 == 0;
 }
 
 static bool says_rows(const TileOp *op) {

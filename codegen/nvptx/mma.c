@@ -7,6 +7,8 @@
 // f16 and bf16 run on mma.m16n8k16. Operands in shared memory come by ldmatrix; which of its forms
 // depends only on whether the contracted axis runs along the buffer's columns (Q K^T: as it is) or
 // its rows (P V: transposed). A fragment's pairs are already what mma takes for its left operand.
+// Beside them the right operand may hold numbers of 8 bits, which are converted as they are read. ldmatrix then leaves four columns
+// side by side in a lane, and the left operand's are read in the same order.
 // f32 runs on FMAs, or on mma.m16n8k8 where the product says tf32.
 #include "codegen/nvptx/nvptx.h"
 
@@ -107,7 +109,7 @@ static Val left_base(Cg *cg, const Product *p) {
 }
 
 static void multiply_block(Cg *cg, Product *p, Val (*a)[4], const Val b[4], int n) {
-    Dtype t = p->right->dtype;
+    Dtype t = p->left->dtype;
     for (int m = 0; m < p->mt; m++)
         for (int half = 0; half < 2; half++)
             nv_mma16(cg, t, &p->acc[cg_register(p->f, 16 * m, 8 * (n + half))], a[m], b[2 * half],
@@ -133,6 +135,93 @@ static void matrix_product(Cg *cg, Product *p) {
             multiply_block(cg, p, a, b, n);
         }
     }
+}
+
+// ---- f16, bf16 with 8 bits
+
+static void multiply_column(Cg *cg, Product *p, Val (*a)[4], int n, Val word) {
+    Val b[2];
+    nv_halves(cg, p->right->dtype, p->left->dtype, word, b);
+    for (int m = 0; m < p->mt; m++)
+        nv_mma16(cg, p->left->dtype, &p->acc[cg_register(p->f, 16 * m, 8 * n)], a[m], b[0], b[1]);
+}
+
+// Elements 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of a column, of four bytes each where they lie.
+static Val gathered(Cg *cg, Val at, int term) {
+    Val word = NULL;
+    int each = term == 1 ? 2 : 1; // side by side
+    for (int i = 0; i < 4; i += each) {
+        int k = i % 2 + i / 2 * 8;
+        Ty t = each == 2 ? cg->i16 : cg->i8;
+        Val x = cg_zext(cg, load_shared(cg, t, cg_plus(cg, at, k * term), (unsigned)each), cg->i32);
+        if (i) x = cg_shl(cg, x, cg_i32(cg, 8 * i));
+        word = word ? cg_or(cg, word, x) : x;
+    }
+    return word;
+}
+
+// As their places in mma are.
+static void byte_sum(Cg *cg, Product *p) {
+    TileShared t = tile_shared(cg->p, cg->k, p->right);
+    bool transposed = t.row_axis == p->axis;
+    int term = transposed ? t.pitch : 1, step = transposed ? 1 : t.pitch;
+    Val lane = nv_state(cg)->gpu.lane, column = cg_lshr(cg, lane, cg_i32(cg, 2));
+    Val beside = cg_warp_part(cg, p->op->results.data[0]->layout, p->f->columns, 1);
+    if (beside) column = cg_add(cg, column, beside);
+    Val right = cg_add(cg, cg->value[p->right->id].mem, cg_times(cg, column, step));
+    right = cg_add(cg, right, cg_times(cg, cg_and(cg, lane, cg_i32(cg, 3)), 2 * term));
+    Val left = left_base(cg, p);
+    Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->mt);
+    for (int k = 0; k < p->depth / 16; k++) {
+        for (int m = 0; m < p->mt; m++) left_block(cg, p, m, k, left, a[m]);
+        for (int n = 0; n < p->nt; n++) {
+            Val at = cg_plus(cg, right, 16 * k * term + 8 * n * step);
+            multiply_column(cg, p, a, n, gathered(cg, at, term));
+        }
+    }
+}
+
+// Two rows of the left operand: columns 4 t to 4 t + 3 of the block, two words each.
+static void left_fours(Cg *cg, Val at, int pitch, Val a[4]) {
+    for (int r = 0; r < 2; r++) {
+        Val two = load_shared(cg, cg_vector(cg->i32, 2), cg_plus(cg, at, 8 * r * pitch), 8);
+        for (int i = 0; i < 2; i++) a[r + 2 * i] = cg_extract(cg, two, cg_i32(cg, i));
+    }
+}
+
+// Rows of both in shared memory: a word of ldmatrix is four elements of a column, and four words are two blocks of 16 of two columns.
+static void byte_dot(Cg *cg, Product *p) {
+    TileShared t = tile_shared(cg->p, cg->k, p->right), q = tile_shared(cg->p, cg->k, p->left);
+    Val beside = cg_warp_part(cg, p->op->results.data[0]->layout, p->f->columns, t.pitch);
+    Val right = cg_add(cg, cg->value[p->right->id].mem, lane_down(cg, t.pitch));
+    if (beside) right = cg_add(cg, right, beside);
+    Val lane = nv_state(cg)->gpu.lane;
+    Val left = cg_add(cg, cg->value[p->left->id].mem, cg_times(cg, rows_at(cg, p), q.pitch));
+    left = cg_add(cg, left, cg_times(cg, cg_and(cg, lane, cg_i32(cg, 3)), 8));
+    Val(*a[2])[4];
+    for (int i = 0; i < 2; i++) a[i] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->mt);
+    for (int k = 0; k < p->depth / 16; k += 2) {
+        int blocks =
+            p->depth / 16 - k < 2 ? 1 : 2; // then the rest of the words is what lies between rows
+        for (int i = 0; i < blocks; i++)
+            for (int m = 0; m < p->mt; m++)
+                left_fours(cg, cg_plus(cg, left, 16 * m * q.pitch + 32 * (k + i)), q.pitch,
+                           a[i][m]);
+        for (int n = 0; n < p->nt; n += 2) {
+            Val b[4];
+            nv_ldmatrix(cg, cg_plus(cg, right, 16 * k + 8 * n * t.pitch), false, b);
+            for (int i = 0; i < 2 * blocks; i++) multiply_column(cg, p, a[i / 2], n + i % 2, b[i]);
+        }
+    }
+}
+
+static void byte_product(Cg *cg, Product *p) {
+    bool rows = tile_shared(cg->p, cg->k, p->right).col_axis == p->axis;
+    if (rows && p->left->home == HOME_SHARED &&
+        tile_shared(cg->p, cg->k, p->left).col_axis == p->axis)
+        byte_dot(cg, p);
+    else
+        byte_sum(cg, p);
 }
 
 // ---- f32 by tf32
@@ -302,6 +391,8 @@ void nv_mma(Cg *cg, const TileOp *op) {
     begin_sum(cg, &p);
     if (dtype_half(p.right->dtype))
         matrix_product(cg, &p);
+    else if (dtype_half(p.left->dtype))
+        byte_product(cg, &p);
     else if (op->tf32 && p.left->home == HOME_SHARED)
         tf32_dot(cg, &p);
     else if (op->tf32)

@@ -72,6 +72,8 @@ Val nv_shuffle(Cg *cg, Val v, int mask);         // of 32 bits, from lane ^ mask
 void nv_barrier(Cg *cg);                         // of all threads of the block
 Val nv_shuffle_from(Cg *cg, Val v, Val lane);
 Val nv_every(Cg *cg, Val bit); // i1: it is true in all lanes
+// Four numbers of 8 bits -> two pairs of f16 or bf16: those of the lower half, those of the upper one.
+void nv_halves(Cg *cg, Dtype from, Dtype to, Val word, Val out[2]);
 void nv_ldmatrix(Cg *cg, Val address, bool transposed, Val out[4]);
 void nv_mma16(Cg *cg, Dtype t, Val acc[4], const Val a[4], Val b0, Val b1);
 void nv_mma8_tf32(Cg *cg, Val acc[4], const Val a[4], Val b0, Val b1); // operands i32

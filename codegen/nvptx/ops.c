@@ -40,6 +40,53 @@ Val nv_unpack(Cg *cg, Dtype t, Val pair, int c) {
     return cg_fpext(cg, cg_extract(cg, both, cg_i32(cg, c)), cg->f32);
 }
 
+// Bytes of a, by number, and of b, from 4 on: the lowest first.
+static Val permuted(Cg *cg, Val a, Val b, int selector) {
+    Val v[] = {a, b, cg_i32(cg, selector)};
+    return cg_intrinsic(cg, "llvm.nvvm.prmt", NULL, 0, v, 3);
+}
+
+static Val with_halves(Cg *cg, const char *op, Val pair, int with) {
+    Val v[] = {pair, cg_i32(cg, with * 0x10001)};
+    return cg_asm(cg, cg->i32, v, 2, arena_printf(cg->arena, "%s.f16x2 $0, $1, $2;", op), "=r,r,r",
+                  false);
+}
+
+// An integer's byte, 128 more, is the lower one of 1024 and that. e4m3 is f16 but for one place and a factor; only NaN has its bits there.
+static void f16_of_bytes(Cg *cg, Dtype from, Val word, Val out[2]) {
+    Val zero = cg_i32(cg, 0);
+    if (from == DT_I8) word = cg_xor(cg, word, cg_i32(cg, (int)0x80808080));
+    for (int i = 0; i < 2; i++) {
+        if (from == DT_I8) {
+            Val sum = permuted(cg, word, cg_i32(cg, 0x64646464), i ? 0x4342 : 0x4140);
+            out[i] = with_halves(cg, "sub", sum, 0x6480);
+            continue;
+        }
+        Val upper = permuted(cg, word, zero, i ? 0x3424 : 0x1404);
+        out[i] = upper;
+        if (from == DT_E5M2) continue;
+        Val sign = cg_and(cg, upper, cg_i32(cg, (int)0x80008000));
+        Val mag = cg_and(cg, upper, cg_i32(cg, 0x7f007f00));
+        Val nan = cg_and(cg, cg_add(cg, mag, cg_i32(cg, 0x01000100)), cg_i32(cg, (int)0x80008000));
+        mag = cg_lshr(cg, cg_or(cg, mag, nan), cg_i32(cg, 1));
+        out[i] = with_halves(cg, "mul", cg_or(cg, mag, sign), 0x5c00);
+    }
+}
+
+void nv_halves(Cg *cg, Dtype from, Dtype to, Val word, Val out[2]) {
+    if (from == DT_E4M3 && cg->target->id == TARGET_SM90A) {
+        Ty pairs[] = {cg->i32, cg->i32};
+        cg_struct_asm(cg, pairs, 2, &word, 1,
+                      "{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, $2;\n\t"
+                      "cvt.rn.f16x2.e4m3x2 $0, l;\n\tcvt.rn.f16x2.e4m3x2 $1, h;\n\t}",
+                      "=r,=r,r", out);
+    } else
+        f16_of_bytes(cg, from, word, out);
+    for (int i = 0; i < 2 && to == DT_BF16; i++)
+        out[i] = nv_pack(cg, DT_BF16, nv_unpack(cg, DT_F16, out[i], 0),
+                         nv_unpack(cg, DT_F16, out[i], 1));
+}
+
 static Val shuffle(Cg *cg, const char *mode, Val v, Val which) {
     bool f = LLVMTypeOf(v) == cg->f32;
     Val args[] = {cg_i32(cg, -1), v, which, cg_i32(cg, NV_WARP - 1)};

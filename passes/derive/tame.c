@@ -48,6 +48,9 @@ static Bounds of_input(const Tame *t, int input) {
     case DT_BOOL: return share;
     case DT_F32:
     case DT_BF16:
+    case DT_E4M3:
+    case DT_E5M2:
+    case DT_I8:
     case DT_COUNT: break;
     }
     return bounds_within(t->input);

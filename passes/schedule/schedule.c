@@ -48,7 +48,20 @@ static bool has_knobs(const TileProgram *p, const Knobs *asked, Diags *diags) {
     return false;
 }
 
+// Products take numbers of 8 bits as they lie in memory on the host, and beside f16 and bf16 on NVIDIA devices; elsewhere tiles hold what
+// they are multiplied with.
+static void widen_bytes(TileProgram *p, TargetKind kind) {
+    if (kind == KIND_HOST || (kind == KIND_NVPTX && dtype_half(p->dtype))) return;
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileBlock *b = &p->kernels.data[i]->body;
+        for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
+            if (op->kind == TILE_LOAD && dtype_byte(op->results.data[0]->dtype))
+                op->results.data[0]->dtype = p->dtype;
+    }
+}
+
 bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags) {
+    widen_bytes(p, o->target.kind);
     return target_passes[o->target.id].tile(p, o, diags) && has_knobs(p, &o->schedule, diags);
 }
 

@@ -237,6 +237,12 @@ static bool all_few(const TileProgram *p) {
     return true;
 }
 
+bool sm80_multiplies_bytes(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_MMA && dtype_byte(op->args.data[1]->dtype)) return true;
+    return false;
+}
+
 bool sm80_reads_rows(const TileProgram *p, const TileKernel *k) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_LOAD && (op->width || p->tensors.data[op->tensor].rows)) return true;

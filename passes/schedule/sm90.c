@@ -102,7 +102,7 @@ static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     return dtype_half(p->dtype) && mapped && tiled && has_product(k) &&
            k->purpose == PURPOSE_ATTENTION && p->phase == PHASE_FWD && !sm90_has_long_body(k) &&
            !goes_by_element(k) && !sm80_reads_rows(p, k) && !sm80_changes_query(k) &&
-           !pass_makes_together(k);
+           !pass_makes_together(k) && !sm80_multiplies_bytes(k);
 }
 
 // Once it has its extents: later passes change bodies, and with them what would be chosen.

@@ -187,7 +187,7 @@ static void add_tensors(Nest *n, bool nest) {
     const RowProgram *row = n->b.row;
     bool aligned = nest && n->by_element;
     const Backward *b = n->back;
-    build_tensors(&n->b, n->dtype, false);
+    build_tensors(&n->b, n->dtype, n->dtype, false);
     n->tensor_do = tensor(n, "do", TENSOR_DO, 0, n->dtype, SIZE_HQ, SIZE_SQ, row->Dv);
     n->tensor_dq = tensor(n, "dq", TENSOR_DQ, 0, n->dtype, SIZE_HQ, SIZE_SQ, row->D);
     n->tensor_dk = tensor(n, "dk", TENSOR_DK, 0, n->dtype, SIZE_HKV, SIZE_SK, row->D);

@@ -209,13 +209,13 @@ static void add_saved(Build *b) {
                                                 build_size(b, SIZE_SQ)}});
 }
 
-void build_tensors(Build *b, Dtype t, bool emits) {
+void build_tensors(Build *b, Dtype t, Dtype kv, bool emits) {
     const RowProgram *row = b->row;
     if (b->phase != PHASE_COMBINE) {
         b->tensor_q = main_tensor(b, "q", TENSOR_Q, t, SIZE_HQ, SIZE_SQ, row->D);
-        b->tensor_k = main_tensor(b, "k", TENSOR_K, t, SIZE_HKV, SIZE_SK, row->D);
+        b->tensor_k = main_tensor(b, "k", TENSOR_K, kv, SIZE_HKV, SIZE_SK, row->D);
         b->tensor_v = row->v_in_k ? b->tensor_k
-                                  : main_tensor(b, "v", TENSOR_V, t, SIZE_HKV, SIZE_SK, row->Dv);
+                                  : main_tensor(b, "v", TENSOR_V, kv, SIZE_HKV, SIZE_SK, row->Dv);
     }
     if (b->phase != PHASE_PART)
         b->tensor_o = main_tensor(b, "o", TENSOR_O, t, SIZE_HQ, SIZE_SQ, row->Dv);
@@ -655,7 +655,7 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
             p, "group", ex_2(b.pool, EX_DIV, build_size(&b, SIZE_HQ), build_size(&b, SIZE_HKV)));
     }
     b.nwidths = pass_widths(row, b.width);
-    build_tensors(&b, o->dtype, true);
+    build_tensors(&b, o->dtype, o->kv ? o->kv : o->dtype, true);
     add_saved(&b);
     b.split = o->split && s->nsweeps == 1 && !o->phase;
     b.few = o->few;

@@ -95,8 +95,8 @@ TileValue *build_bound(const Build *b, ExSym sym, int index); // NULL: nothing y
 TileKernel *build_kernel(Build *b, TilePurpose purpose, const char *suffix, const AxisRole *axes,
                          int n);
 int build_tensor(Build *b, TileTensor t);
-void build_tensors(Build *b, Dtype t, bool emits); // q, k, v, o, inputs; emits
-int build_input(Build *b, int tensor);             // as which expressions read it
+void build_tensors(Build *b, Dtype t, Dtype kv, bool emits); // q, k, v, o, inputs; emits
+int build_input(Build *b, int tensor);                       // as which expressions read it
 
 // ---- operations, appended to b->block
 void build_width_axes(Build *b); // those of the rows' other widths

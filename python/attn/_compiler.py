@@ -53,23 +53,39 @@ def _run(argv, text=None):
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", **{n: n for n in ("f32", "f16", "bf16", "tf32")}}
 
 
+_KV_DTYPES = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "i8", **{n: n for n in ("e4m3", "e5m2", "i8")}}
+
+
+def _known(dtype, names):
+    text = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    return names.get(text.rpartition(".")[2])
+
+
 def dtype_name(dtype):
     """As the compiler names an element type: "bf16" of torch.bfloat16, "bfloat16", or NumPy's."""
-    text = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
-    name = _DTYPES.get(text.rpartition(".")[2])
+    name = _known(dtype, _DTYPES)
     if name is None:
         raise ValueError(f"dtype: {dtype!r} is none of kernels; they have float32, float16, bfloat16 and tf32")
+    return name
+
+
+def kv_dtype_name(dtype):
+    """Likewise of k and v in 8 bits: "e4m3" of torch.float8_e4m3fn or "float8_e4m3fn"."""
+    name = _known(dtype, _KV_DTYPES)
+    if name is None:
+        raise ValueError(f"kv_dtype: {dtype!r} is none of keys and values; they have float8_e4m3fn, float8_e5m2 and int8, or are as dtype says")
     return name
 
 
 class Source:
     """What the compiler reads, a file or a text, and how it reads it. `name` stands for a text in what the compiler says."""
 
-    def __init__(self, source, *, dtype=None, entry=None, defines=None, include=(), name="source"):
+    def __init__(self, source, *, dtype=None, kv_dtype=None, entry=None, defines=None, include=(), name="source"):
         self._text, self._path, self._entry, self._name = None, os.fspath(source), entry, name
         if "\n" in self._path or "{" in self._path:
             self._text, self._path = self._path, "-"
         self._options = [f"--dtype={dtype_name(dtype)}"] if dtype else []
+        self._options += [f"--kv-dtype={kv_dtype_name(kv_dtype)}"] if kv_dtype else []
         self._options += [f"-D{name}={value}" for name, value in (defines or {}).items()]
         self._options += [a for i in include for a in ("-I", os.fspath(i))]
 
@@ -89,15 +105,16 @@ class Source:
 
 def compile(source: Path, *, target: str = "host", dtype: Any = None, opt: int = 3, entry: Optional[str] = None,
             defines: Optional[Mapping[str, Any]] = None, include: Iterable[Path] = (), debug: bool = False, schedule: Optional[str] = None,
-            phase: str = "fwd", layout: str = "dense") -> "Artifact":  # fmt: skip
+            phase: str = "fwd", layout: str = "dense", kv_dtype: Any = None) -> "Artifact":  # fmt: skip
     """Compiles a file, or source text (anything with a line break or a brace in it).
 
     target: "host", "sm_80", "sm_90a", ...; dtype: of q, k, v, o ("f32", "float32" or torch.float32, which is the host's; else "bf16");
     entry: only this variant; defines: {"D": 128}; include: folders of imports; debug: as -g; schedule: "rows=64,keys=128", as
     --schedule (what `attnc tune` prints); phase: "fwd,bwd" adds the backward, a Kernel's `backward`; layout: "ragged", "paged", or
-    "paged:16" for pages of 16 keys (docs/serving.md)."""
+    "paged:16" for pages of 16 keys; kv_dtype: of k and v stored in 8 bits, "e4m3", "e5m2", "i8" or torch.float8_e4m3fn,
+    torch.float8_e5m2, torch.int8 (docs/serving.md)."""
     dtype = dtype or ("f32" if target == "host" else "bf16")
-    made = make(Source(source, dtype=dtype, entry=entry, defines=defines, include=include), target, opt, debug, schedule, phase, layout)
+    made = make(Source(source, dtype=dtype, kv_dtype=kv_dtype, entry=entry, defines=defines, include=include), target, opt, debug, schedule, phase, layout)
     if ": warning: " in made.said:
         warnings.warn(made.said, CompileWarning, stacklevel=2)
     return made

@@ -304,13 +304,13 @@ class _Call:
     @staticmethod
     def _element(name, v, expected):
         """The runtime looks at element types too, but what to do about bf16 depends on where the array is from."""
-        if expected == "bf16" and rt.DTYPES[v.dtype] != expected and _arrays.is_numpy(v.keep):
+        if rt.DTYPES[v.dtype] == expected:
+            return
+        said = f"{name}: has elements of type {rt.DTYPES[v.dtype]}, expected {expected}"
+        if expected == "bf16" and _arrays.is_numpy(v.keep):
             other = 'compile with dtype="f32"' if name in ("q", "k", "v", "o") else "declare this input f32"
-            raise rt.CallError(
-                f"{name}: has elements of type {rt.DTYPES[v.dtype]}, expected bf16, which NumPy does not have: pass arrays of "
-                f"ml_dtypes.bfloat16 or tensors of PyTorch, or {other}",
-                rt.ERROR_CALL,
-            )
+            said += f", which NumPy does not have: pass arrays of ml_dtypes.bfloat16 or tensors of PyTorch, or {other}"
+        raise rt.ElementError(said, rt.ERROR_CALL)
 
     @staticmethod
     def _tensor(name, v):

@@ -23,6 +23,10 @@ class CallError(Error, ValueError):
     """A call that does not fit: a shape, a device, an element type."""
 
 
+class ElementError(CallError, TypeError):
+    """Of an element type alone."""
+
+
 def _struct(name, *fields):
     return type(name, (c.Structure,), {"_fields_": list(fields)})
 

@@ -1,7 +1,7 @@
 // main.c: every variant of the standard library for the AMD targets, run by the interpreter, against
 // the float64 reference; NaN inputs (nan.h); then kernels that were made wrong on purpose (mutate.h).
 //
-//     check_gcn [PATH...] [--target=T] [--dtype=T] [--shape=SIZES] [-DNAME=N] [--seed=N] [--all]
+//     check_gcn [PATH...] [--target=T] [--dtype=T] [--kv-dtype=T] [--shape=SIZES] [-DNAME=N] [--seed=N] [--all]
 //               [--turns] [--schedule=KNOBS] [--mutate] [--gradients] [--parts] [--keep=FOLDER]
 //
 // PATH: a variant, a folder of them, or a tile program (tiles.h); stdlib. Every option narrows what runs down: --shape runs
@@ -72,6 +72,7 @@ typedef struct Run {
     int npaths;
     int target;        // -1: all three
     int dtype;         // -1: as the configurations say
+    int kv;            // of k and v in 8 bits; 0: as q
     const char *shape; // NULL: theirs
     const char *offset;
     const char *schedule; // NULL: the compiler's choice; and read
@@ -118,6 +119,7 @@ static void shapes(Run *run, Subject *s, const char *path, const CompileOptions 
                     .defines = o->source.defines,
                     .ndefines = o->source.ndefines,
                     .dtype = o->dtype,
+                    .kv = o->kv,
                     .target = o->target,
                     .level = o->level,
                     .context = s->l.context,
@@ -141,6 +143,7 @@ static void compiled(Run *run, const char *path, const Config *c, TargetId targe
     CompileOptions o = {.source = {.path = path, .defines = dims, .ndefines = c->D ? 2 : 0},
                         .target = target,
                         .dtype = c->dtype,
+                        .kv = (Dtype)run->kv,
                         .batch = c->batch,
                         .level = 2,
                         .schedule = run->knobs};
@@ -250,6 +253,8 @@ static bool option(Run *run, char *arg) {
         run->target = named(v, TARGET_COUNT, name_of_target);
     else if ((v = value(arg, "--dtype=")))
         run->dtype = named(v, DT_COUNT, name_of_dtype);
+    else if ((v = value(arg, "--kv-dtype=")))
+        run->kv = named(v, DT_COUNT, name_of_dtype);
     else if ((v = value(arg, "--shape=")))
         run->shape = v;
     else if ((v = value(arg, "--offset=")))
@@ -277,7 +282,8 @@ static bool option(Run *run, char *arg) {
     } else {
         return false;
     }
-    return run->target != -2 && run->dtype != -2 && (!value(arg, "--schedule=") || run->schedule);
+    return run->target != -2 && run->dtype != -2 && run->kv != -2 &&
+           (!value(arg, "--schedule=") || run->schedule);
 }
 
 int main(int argc, char **argv) {
@@ -293,7 +299,8 @@ int main(int argc, char **argv) {
     if (!run.npaths) add(&run, "stdlib");
     for (int i = 0; i < run.npaths && !run.only_mutate; i++) file(&run, i);
     if (!run.npaths) run.failed++, printf("FAILED: no variants found\n");
-    bool narrowed = run.shape || run.ndefines || run.turns || run.schedule || getenv("QUICK");
+    bool narrowed =
+        run.shape || run.ndefines || run.turns || run.schedule || run.kv || getenv("QUICK");
     if (!run.only_mutate && !narrowed) nan_check(run.target, &run.passed, &run.failed);
     if (run.only_mutate || !narrowed) mutate_check(run.target, &run.passed, &run.failed);
     for (int i = 0; i < run.npaths; i++) free((char *)run.path[i]);

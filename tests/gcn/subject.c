@@ -15,7 +15,9 @@ bool subject_open(Subject *s, const CompileOptions *o, FILE *log) {
     }
     s->l = (Launch){.context = attn_create(), .device = {ATTN_HIP, 0}, .dtype = o->dtype};
     s->l.own_context = true;
-    s->l.sig = sig_of_batch(s->c.arena, s->c.variants.data[0], o->dtype, o->batch, o->page);
+    Signature *sig = sig_of_batch(s->c.arena, s->c.variants.data[0], o->dtype, o->batch, o->page);
+    sig_set_kv(sig, o->kv);
+    s->l.sig = sig;
     s->device = s->l.context ? gcn_device(s->l.context) : NULL;
     return s->device != NULL;
 }

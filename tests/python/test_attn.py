@@ -236,6 +236,34 @@ class Python(unittest.TestCase):
             with self.assertRaisesRegex(attn.Error, 'q: has elements of type f32, expected bf16.*ml_dtypes.*dtype="f32"'):
                 self.sum(q, k, v, bias, 2, q_offset=0)
 
+    def test_stored_in_8_bits(self):
+        source = """
+        attention stored {
+            dim D = 16;
+            input k_scale: f32[B, Hkv, Sk];
+            input v_scale: f32;
+            key(x, b, h, j, d) = x * k_scale[b, h, j];
+            value(x, b, h, j, d) = x * v_scale;
+            score(q, k) = dot(q, k) / D;
+            normalize(s) = s;
+        }"""
+        g = torch.Generator().manual_seed(1)
+        q, scale = torch.randn(2, 4, 3, 16, generator=g), torch.rand(2, 2, 9, generator=g)
+        for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8):
+            kernel = attn.compile(source, kv_dtype=dtype)
+            k, v = ((torch.randn(2, 2, 9, 16, generator=g) * 5).to(dtype) for _ in range(2))
+            wide = [x.float().repeat_interleave(2, 1) for x in (k, v)]
+            expected = torch.einsum("bhid,bhjd,bhj->bhij", q, wide[0], scale.repeat_interleave(2, 1)) / 16 @ wide[1] * 0.5
+            torch.testing.assert_close(kernel(q, k, v, k_scale=scale, v_scale=0.5), expected, rtol=1e-5, atol=1e-4)
+            with self.assertRaisesRegex(TypeError, f"v: has elements of type f32, expected {attn._compiler.kv_dtype_name(dtype)}"):
+                kernel(q, k, v.float(), k_scale=scale, v_scale=0.5)
+            with self.assertRaisesRegex(TypeError, "q: has elements of type .*, expected f32"):
+                kernel(k, k, v, k_scale=scale, v_scale=0.5)
+        with self.assertRaisesRegex(ValueError, "kv_dtype: 'f16' is none of keys and values"):
+            attn.compile(source, kv_dtype="f16")
+        with self.assertRaisesRegex(attn.CompileError, "no backward with --kv-dtype=e4m3"):
+            attn.compile(source, kv_dtype="e4m3", phase="fwd,bwd")
+
     def test_bf16_of_an_input(self):  # which no dtype= would change
         q, k, v, bias = arguments()
         types = [(n, (2, *t[1:]) if n == "bias" else t) for n, t in self.sum._tensors.items()]

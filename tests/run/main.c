@@ -5,6 +5,7 @@
 //
 // A file whose first line is `// data: NAME=VALUE ...` runs with these inputs as well, as --in takes them, interpreted as
 // scheduled for every target. With `dtype=TYPE` among them its own dims alone run, and GPUs have that type: row inputs are of it.
+// With `kv=8` k and v are stored in 8 bits there, in each case as another type.
 //
 // QUICK=1 in the environment leaves the longest rows out (for slow builds: sanitizers).
 #include "tests/support/differ.h"
@@ -86,10 +87,11 @@ static void run_case(Tally *t, const char *path, const Case *c, int index) {
 static const Case given[] = {{"B=1,H=2,Sq=33,Sk=200", NULL, NULL, NULL, DT_F32},
                              {"B=1,H=2,Sq=3,Sk=700", "600", NULL, NULL, DT_F32},
                              {"B=1,H=2,Sq=70,Sk=129", "-50", NULL, NULL, DT_BF16}};
+static const Dtype kv_types[] = {DT_E4M3, DT_E5M2, DT_I8};
 static const TargetId everywhere[] = {TARGET_SM80, TARGET_SM90A, TARGET_GFX942, TARGET_GFX1100};
 
 // What the first line says, taken apart; false: nothing. only: the type that it says, else DT_COUNT.
-static bool read_data(Options *to, Arena *a, const char *path, Dtype *only) {
+static bool read_data(Options *to, Arena *a, const char *path, Dtype *only, bool *bytes) {
     char line[256] = "", *at = line + strlen("// data:");
     FILE *f = fopen(path, "r");
     bool some = f && fgets(line, sizeof line, f) && strncmp(line, "// data:", 8) == 0;
@@ -100,7 +102,8 @@ static bool read_data(Options *to, Arena *a, const char *path, Dtype *only) {
         *value = '\0';
         for (int t = 0; t < DT_COUNT && !strcmp(word, "dtype"); t++)
             if (!strcmp(value + 1, dtype_name((Dtype)t))) *only = (Dtype)t;
-        if (!strcmp(word, "dtype")) continue;
+        *bytes |= !strcmp(word, "kv");
+        if (!strcmp(word, "dtype") || !strcmp(word, "kv")) continue;
         NameValue in = {arena_strdup(a, word), arena_strdup(a, value + 1)};
         VEC_PUSH(a, &to->in, in);
     }
@@ -111,7 +114,7 @@ static void run_given(Tally *t, const char *path) {
     Arena *a = arena_new();
     Options options = {.seed = 1};
     Dtype only = DT_COUNT;
-    bool some = read_data(&options, a, path, &only);
+    bool bytes = false, some = read_data(&options, a, path, &only, &bytes);
     for (size_t i = 0; some && i < sizeof given / sizeof *given; i++)
         for (size_t k = 0; k < sizeof everywhere / sizeof *everywhere; k++) {
             const Case *c = &given[i];
@@ -124,6 +127,7 @@ static void run_given(Tally *t, const char *path) {
                         .shape = c->shape,
                         .inputs = &in,
                         .dtype = only < DT_COUNT ? only : c->dtype,
+                        .kv = bytes ? kv_types[i] : DT_F32,
                         .level = 2,
                         .interpret = true,
                         .parts = i ? 0 : 3, // of the first, by every target
@@ -142,7 +146,8 @@ static bool has_own_type(const char *path) {
     Arena *a = arena_new();
     Options options = {0};
     Dtype only = DT_COUNT;
-    read_data(&options, a, path, &only);
+    bool bytes = false;
+    read_data(&options, a, path, &only, &bytes);
     arena_free(a);
     return only < DT_COUNT;
 }

@@ -157,6 +157,63 @@ for b in range(4):
 PYTHON
 if [ $? -eq 0 ]; then ok; else bad "sequences against dense runs"; tail -n 3 err; fi
 
+# ---- k and v in 8 bits
+cat >stored.attn <<'ATTN'
+attention stored {
+    dim D = 16;
+    input scale: f32;
+    value(x, b, h, j, d) = x * scale;
+    score(q, k) = dot(q, k);
+    normalize(s) = s;
+}
+ATTN
+"$python" - "$attnc" >err 2>&1 <<'PYTHON'
+import struct, subprocess, sys, numpy as np
+
+codes = np.arange(256, dtype="u1")
+half = (codes.astype("u2") << 8).view("f2").astype("f4")
+magnitude = [(8 + c % 8) * 2.0 ** (c // 8 - 10) if c >= 8 else c * 2.0**-9 for c in range(127)] + [np.nan]
+values = {"e4m3": np.array(magnitude + [-x for x in magnitude], "f4"), "e5m2": half, "i8": codes.view("i1").astype("f4")}
+for name, want in values.items():  # of each code the value: a batch entry has one key, whose weight is 1
+    one = {"e4m3": 0x38, "e5m2": 0x3C, "i8": 1}[name]
+    q, k = np.zeros((256, 1, 1, 16), "f4"), np.zeros((256, 1, 1, 16), "u1")
+    q[..., 0], k[..., 0] = 1, one
+    v = np.repeat(codes, 16).reshape(256, 1, 1, 16)
+    np.save("q.npy", q)
+    for file, x in (("k", k), ("v", v)):
+        np.save(file + ".npy", x.view("i1") if name == "i8" else x)
+    if name == "e5m2":  # as ml_dtypes has them saved
+        np.save("v.npy", v.view("V1"))
+    for dtype in ("f32", "bf16", "f16"):
+        subprocess.run([sys.argv[1], "run", "stored.attn", f"--kv-dtype={name}", f"--dtype={dtype}", "--in=scale=1", *(f"--in={n}={n}.npy" for n in "qkv"), "--out=o=o.npy"], check=True)
+        np.testing.assert_array_equal(np.load("o.npy"), np.repeat(want, 16).reshape(256, 1, 1, 16))
+# Other files are rounded to nearest even and saturate.
+x = np.zeros((1, 1, 1, 16), "f4")
+x[..., :8] = [17, 19, 1000, -1000, 2.0**-10, 3 * 2.0**-10, 0.3, -0.0]
+np.save("q.npy", np.eye(1, 16, dtype="f4").reshape(1, 1, 1, 16))
+np.save("k.npy", np.eye(1, 16, dtype="f4").reshape(1, 1, 1, 16))
+np.save("v.npy", x)
+for name, want in {"e4m3": [16, 20, 448, -448, 0, 2.0**-8, 0.3125, 0], "e5m2": [16, 20, 1024, -1024, 2.0**-10, 3 * 2.0**-10, 0.3125, 0], "i8": [17, 19, 127, -128, 0, 0, 0, 0]}.items():
+    subprocess.run([sys.argv[1], "run", "stored.attn", f"--kv-dtype={name}", "--in=scale=1", *(f"--in={n}={n}.npy" for n in "qkv"), "--out=o=o.npy"], check=True)
+    np.testing.assert_array_equal(np.load("o.npy").ravel()[:8], np.array(want, "f4"))
+PYTHON
+if [ $? -eq 0 ]; then ok; else bad "k and v in 8 bits"; tail -n 3 err; fi
+gives 2 run stored.attn --kv-dtype=f16 --in scale=1
+says err "--kv-dtype: bad value 'f16': it takes e4m3, e5m2 or i8"
+gives 1 stored.attn --kv-dtype=e4m3 --phase=fwd,bwd -o x.ptx
+says err 'no backward with --kv-dtype=e4m3: numbers of 8 bits have no gradients'
+gives 1 "$top/stdlib/mamba2.attn" --kv-dtype=i8 -o x.ptx
+says err 'keeps a state and no keys: --kv-dtype=i8 is for attentions'
+gives 1 stored.attn --kv-dtype=i8 --dtype=tf32 --target=sm_80 -o x.ptx
+says err '--kv-dtype=i8 goes with --dtype=f32, f16 or bf16, not with tf32'
+gives 0 stored.attn --kv-dtype=i8 -o x.o # an artifact knows what k holds
+gives 0 run x.o --in scale=2
+says err 'k and v i8'
+gives 2 run x.o --kv-dtype=i8 --in scale=2
+for options in '--layout=ragged --kv-dtype=e5m2' '--layout=paged --kv-dtype=e4m3' '--kv-dtype=i8 --parts=3'; do
+    gives 0 check "$top/tests/regress/stored_in_8_bits.attn" $options --shape=B=3,H=4,Hkv=2 --in k_scale=0.5..2.0 --in v_scale=0.5..2.0
+done
+
 # ---- the library against the reference
 cd "$top" || exit 1
 for line in $("$top/tests/serving.sh" some $(grep -l '^attention' stdlib/*.attn) tests/run/mla.attn tests/run/row_inputs.attn tests/regress/clauses.attn | tr ' ' '|'); do

@@ -58,6 +58,7 @@ static bool open_compile(const Job *j, Compile *c, TargetId target) {
                                    .ndefines = d->ndefines},
                         .target = target,
                         .dtype = d->dtype,
+                        .kv = d->kv,
                         .level = d->level};
     bool good = compile_open(c, &o) == FE_OK && compile_streams(c);
     if (!good && d->log) diag_print(&c->diags, d->log);
@@ -80,7 +81,8 @@ bool differ_bind(Binding *b, Arena *a, const Signature *sig, const char *shape,
 
 static bool bind_job(Job *j) {
     Arena *a = j->c.arena;
-    const Signature *sig = sig_of_variant(a, j->c.variants.data[0], j->d->dtype);
+    Signature *sig = sig_of_variant(a, j->c.variants.data[0], j->d->dtype);
+    sig_set_kv(sig, j->d->kv);
     bool bound = j->d->inputs ? bind_make(&j->b, a, sig, j->d->inputs, j->d->shape) == STATUS_DONE
                               : differ_bind(&j->b, a, sig, j->d->shape, j->d->offset);
     if (!bound) return false;

@@ -28,7 +28,7 @@ typedef struct Differ {
     const char *path;      // a file instead of source
     const FeDefine *defines;
     int ndefines;
-    Dtype dtype;
+    Dtype dtype, kv; // kv: of k and v in 8 bits; 0: as q
     int level;
     bool interpret;  // also run the interpreters (slow)
     bool gradients;  // and the host's kernels of the backward

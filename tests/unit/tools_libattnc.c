@@ -35,6 +35,7 @@ TEST(phases_and_layouts) {
          "mean_gradients");
     made(&(struct attnc_options){.target = "sm_80", .phase = "part"}, "mean_result");
     made(&(struct attnc_options){.target = "sm_80", .layout = "paged"}, "mean_fwd_param_30");
+    made(&(struct attnc_options){.target = "sm_90a", .kv_dtype = "e4m3"}, "cvt.rn.f16x2.e4m3x2");
     made(&(struct attnc_options){.target = "sm_80", .dtype = "tf32"}, "tf32");
 }
 
@@ -56,6 +57,7 @@ TEST(mistakes) {
     refused(source, &(struct attnc_options){.dtype = "f8"}, 2, "no dtype 'f8'");
     refused(source, &(struct attnc_options){.phase = "fwd,"}, 2, "no phase 'fwd,'");
     refused(source, &(struct attnc_options){.phase = "forward"}, 2, "no phase 'forward'");
+    refused(source, &(struct attnc_options){.kv_dtype = "f16"}, 2, "no kv_dtype 'f16'");
     refused(source, &(struct attnc_options){.layout = "paged:0"}, 2, "no layout 'paged:0'");
     refused(source, &(struct attnc_options){.layout = "dense:16"}, 2, "no layout 'dense:16'");
     refused(source, &(struct attnc_options){.schedule = "speed=9"}, 2, "speed");

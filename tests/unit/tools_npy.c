@@ -51,6 +51,9 @@ TEST(reads_every_type) {
          {0, 0, 0, 0, 0, 0, 1, 0},
          256},
         {"{'descr': '|b1', 'fortran_order': True, 'shape': (1,)}", {1}, 1},
+        {"{'descr': '|i1', 'fortran_order': False, 'shape': (1,)}", {0xfe}, -2},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (1,)}", {0xfe}, 254},
+        {"{'descr': '<f1', 'fortran_order': False, 'shape': (1,)}", {0x38}, 0x38},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Npy a;
