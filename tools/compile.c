@@ -248,8 +248,7 @@ bool compile_algorithm(Compile *c) {
     for (int i = 0; i < c->streams.n; i++) {
         if (!pass_accepts(c->rows.data[i], &c->diags)) return false;
         const Stream *s = forward(c, i, &o);
-        if (has_phase(c, COMPILE_FWD) &&
-            !add_tiles(c, pass_algorithm(c->arena, s, &o, &c->diags)))
+        if (has_phase(c, COMPILE_FWD) && !add_tiles(c, pass_algorithm(c->arena, s, &o, &c->diags)))
             return false;
         if (has_phase(c, COMPILE_PART) && !add_parts(c, s, &o, false)) return false;
         if (o.saves && !add_tiles(c, pass_backward_algorithm(c->arena, o.saves, &o, &c->diags)))
