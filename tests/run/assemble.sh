@@ -41,7 +41,7 @@ for sm in sm_80 sm_90a; do # v in k: 576 channels, or 512 and 64 apart
     holds "MLA on $sm" assembles_for $sm tests/run/mla.attn -DD=512 -DDv=512
     holds "clauses of q, k and v on $sm" assembles_for $sm tests/regress/clauses.attn -DD=64 -DDv=64
     for type in e4m3 i8; do
-        holds "$type keys and values on $sm" assembles_for $sm tests/regress/stored_in_8_bits.attn --kv-dtype=$type -DD=128 -DDv=128
+        holds "$type keys and values on $sm" assembles_for $sm tests/regress/stored_in_8_bits.attn --kv-dtype=$type -DD=64 -DDv=64
     done
     holds "a shared latent on $sm" assembles_for $sm tests/run/share.attn -DD=576 -DDv=512
 done
