@@ -11,24 +11,26 @@ import argparse
 
 H, HKV, D, SIZE = 32, 8, 128, 2
 TILE = 128  # queries of a tile
-# Of one H100 (docs/experiments.md), and four numbers that are fitted to what two of them took (MEASURED).
-BACKWARD = 602e12  # FLOP/s
-HOST, HOST_BACKWARD = 0.55e-3, 1.15e-3  # s of the host for a group
-RAGGED, RAGGED_BACKWARD = 0.4, 1.1  # of the longest tile, at the end of a launch
+# Of one H100: what kernels do alone. Of two by NVLink (NCCL's send and receive of 16 to 512 MB): bytes/s into a GPU, and s of an exchange.
+FORWARD, BACKWARD = 775e12, 540e12  # FLOP/s
+LINK, LATENCY = 345e9, 0.11e-3
+# Four numbers that are fitted to what two H100 took (MEASURED).
+HOST = 0.7e-3  # s of the host for a group of heads
+EXCHANGE = 1.5e-3  # s more where heads are exchanged, forward
+RAGGED, RAGGED_BACKWARD = 0.6, 0.4  # of the longest tile, at the end of a launch
 # Not measured here.
-FORWARD = 620e12  # FLOP/s, sustained
-LINK, CARD = 360e9, 45e9  # bytes/s into a GPU: of NVLink's 450 GB/s, and of a card's 50 GB/s between nodes
+CARD = 45e9  # bytes/s into a GPU, of a card's 50 GB/s between nodes
 NODE = 8  # GPUs
-LATENCY = 20e-6  # s, of an exchange
 MEMORY = 2.4e12  # bytes/s of copies in a GPU's memory
+LEAST = 16 << 20  # bytes of a group of heads
 SMS = 132
 
-# Two H100, NCCL: the share of its own rate that each GPU reached, forward and backward. The clock was rank 0's.
+# Two H100, NCCL: the share of its own rate that each GPU reached, forward and backward, by keys and by heads. The clock is that of the slower one.
 MEASURED = [
-    ("causal", 65536, "zigzag", 0.89, 0.80),
-    ("causal", 65536, "contiguous", 0.76, 0.63),
-    ("full", 32768, "contiguous", 0.82, 0.83),
-    ("window 1024", 65536, "contiguous", 0.19, 0.23),
+    ("causal", 65536, "zigzag", (0.91, 0.84), (0.78, 0.98)),
+    ("causal", 65536, "contiguous", (0.60, 0.66), (0.86, 0.94)),
+    ("full", 32768, "contiguous", (0.90, 0.88), (0.78, 0.93)),
+    ("window 4096", 65536, "contiguous", (0.80, 0.72), (0.53, 0.93)),
 ]
 
 
@@ -82,16 +84,18 @@ def travel(near, far):
 def keys_method(mask, S, n, order, backward):
     """Seconds of each rank that is looked at: of the first and of the last one."""
     found = []
-    groups, bytes_a_key = HKV, 2 * D * SIZE  # a group of one head of keys
+    foreign = max(sum(received(mask, S, n, r, order)) for r in {0, n - 1})
+    groups = max(g for g in (1, 2, 4, 8) if g == 1 or foreign * HKV * 2 * D * SIZE >= g * LEAST)
+    bytes_a_key = HKV // groups * 2 * D * SIZE
     for r in {0, n - 1}:
         near, far = (x * bytes_a_key for x in received(mask, S, n, r, order))
-        kernels = sum(launch(mask, S, p, H // HKV, backward) for p in pieces(S, n, r, order))
+        kernels = sum(launch(mask, S, p, H // groups, backward) for p in pieces(S, n, r, order))
         copies = (S * bytes_a_key + 2 * (near + far)) / MEMORY
         if backward:  # sums in f32 of the whole length, and their way home, which is waited for
-            copies += 6 * S * 2 * D * 4 / MEMORY + 2 * travel(near, far)
+            copies += 6 * S * HKV // groups * 2 * D * 4 / MEMORY + 2 * travel(near, far)
         gpu, comes, host = 0.0, travel(near, far), 0.0
         for _ in range(groups):
-            host += HOST_BACKWARD if backward else HOST
+            host += HOST
             begin = max(gpu, comes, host)
             gpu, comes = begin + copies + kernels, begin + travel(near, far)
         found.append(gpu)
@@ -103,9 +107,9 @@ def heads_method(mask, S, n, backward):
         return None
     kernels = launch(mask, S, (0, S), H // n, backward)
     columns = H / n * 2 * D + max(HKV / n, 1) * 2 * D  # of q and o, of k and v
-    moved = S * columns * SIZE * (n - 1) / n * (2 if backward else 1)
+    moved = S * columns * SIZE * (n - 1) / n  # of q, k, v and o; of do, dq, dk and dv
     inside = (min(n, NODE) - 1) / max(n - 1, 1)
-    return kernels + (HOST_BACKWARD if backward else HOST) + 2 * LATENCY + travel(moved * inside, moved * (1 - inside)) + 4 * moved / MEMORY
+    return kernels + (0 if backward else EXCHANGE) + travel(moved * inside, moved * (1 - inside)) + 4 * moved / MEMORY
 
 
 def alone(mask, S, backward):
@@ -120,13 +124,14 @@ def share(mask, S, n, order, backward):
 
 
 def against_two():
-    """Rows of (case, measured, played): the clock was rank 0's, which ends when the other one has taken its last group of keys."""
+    """Rows of (case, measured, played)."""
     rows = []
-    for mask, S, order, *measured in MEASURED:
-        for backward, there in zip((False, True), measured):
-            first, *others = keys_method(mask, S, 2, order, backward)
-            clock = max(first, (others or [first])[0] * (1 if backward else (HKV - 1) / HKV))
-            rows.append((f"{mask}, {S}, {order}, {'backward' if backward else 'forward'}", there, alone(mask, S, backward) / 2 / clock))
+    for mask, S, order, *methods in MEASURED:
+        for method, measured in zip(("keys", "heads"), methods):
+            for backward, there in zip((False, True), measured):
+                taken = max(keys_method(mask, S, 2, order, backward)) if method == "keys" else heads_method(mask, S, 2, backward)
+                phase = "backward" if backward else "forward"
+                rows.append((f"{mask}, {S}, {order}, {method}, {phase}", there, alone(mask, S, backward) / 2 / taken))
     return rows
 
 

@@ -22,7 +22,7 @@ from ._spread import Interval, Spread, _common, _cuts, _length, _Line, _merged, 
 
 LEAST_BYTES = 16 << 20  # of keys and values that travel at a time
 BUFFER = 2 << 30  # bytes that they always have room for
-RATE, LINK = 620e12, 360e9  # products and bytes in a second, for the choice of a method: of an H100 or H200 and its NVLink
+RATE, LINK = 775e12, 345e9  # products and bytes in a second, for the choice of a method: of an H100 and its NVLink
 
 METHODS = "keys", "heads", "queries"
 
@@ -79,10 +79,14 @@ def _reads(spec: str) -> _Reads:
 # ---- which keys the tiles of the mask visit
 
 
-class _Tiles(NamedTuple):
-    rows: int  # queries in a row of tiles
-    keys: Tuple[Tuple[Interval, ...], ...]  # that each row of tiles visits
+class _Tiles:
+    """Compared by identity: what follows from it is kept."""
 
+    def __init__(self, rows: int, keys: Tuple[Tuple[Interval, ...], ...]) -> None:
+        self.rows = rows  # queries in a row of tiles
+        self.keys = keys  # that each row of tiles visits
+
+    @functools.lru_cache(maxsize=4096)  # noqa: B019
     def load(self, interval: Interval) -> int:
         """Pairs of visited tiles, of these queries."""
         first, last = interval[0] // self.rows, -(-interval[1] // self.rows)
@@ -132,16 +136,23 @@ def _tiles_with(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, arra
     return _Tiles(found[0].rows, tuple(tuple(_merged([i for row in rows for i in row])) for rows in zip(*[t.keys for t in found])))
 
 
+@functools.lru_cache(maxsize=256)
 def needed(tiles: Optional[_Tiles], line: _Line, Sk: int) -> List[List[Interval]]:
     """Of each rank, the positions of keys that its rows may see."""
     return [_merged([i for at in pieces for i in _seen(tiles, at, Sk)]) for pieces in line.pieces]
 
 
+@functools.lru_cache(maxsize=4096)
 def _seen(tiles: Optional[_Tiles], at: Interval, Sk: int) -> List[Interval]:
     """The positions of keys that these queries may see."""
     if at[0] == at[1] or tiles is None:
         return [(0, Sk)] if at[0] < at[1] else []
     return _merged([i for row in tiles.keys[at[0] // tiles.rows : (at[1] - 1) // tiles.rows + 1] for i in row])
+
+
+@functools.lru_cache(maxsize=256)
+def _gather(tiles: Optional[_Tiles], line: _Line, kv_line: _Line) -> _Move:
+    return kv_line.gather(2, needed(tiles, line, kv_line.S))
 
 
 class Plan:
@@ -180,7 +191,7 @@ class _Call(NamedTuple):
         return x.narrow(1, g * n, n)
 
     def keys(self) -> _Move:
-        return self.kv_line.gather(2, self.needed)
+        return _gather(self.tiles, self.line, self.kv_line)
 
     def gathers(self, k: torch.Tensor, v: torch.Tensor) -> Iterator[Tuple[int, List[torch.Tensor]]]:
         """Whole keys and values of each group, of which the next one travels while one is in use."""
@@ -208,7 +219,7 @@ class _Call(NamedTuple):
         line = self.kv_line
 
         def begin(step: int) -> Optional[_Travel]:
-            return _Travel([k, v], [self.chunk(step)] * 2) if step < line.ranks else None
+            return _Travel([k, v], [self.chunk(step)] * 2, False) if step < line.ranks else None
 
         coming = begin(1)
         yield _Chunk(0, line.pieces[line.rank], [k, v])
@@ -327,7 +338,7 @@ def _by_queries(call: _Call, tensors: Sequence[torch.Tensor], made: Sequence[str
         states = {n: line.of_all(x) for n, x in state.items()}
         return _combined(call, states, [q, k, v, *arrays], at, made)
     moves = {"state": line.part(2), "rows": line.part(3)}
-    travel = _Travel(list(state.values()), [moves[n] for n in state])
+    travel = _Travel(list(state.values()), [moves[n] for n in state], False)
     came = travel.arrived()
     came[line.rank] = [_packed(x, m.cut_dim, m.cut[line.rank]) for x, m in zip(travel.xs, travel.moves)]
     of_own = {n: torch.stack([came[r][i] for r in range(line.ranks)]) for i, n in enumerate(state)}
@@ -438,7 +449,7 @@ def _backward_by_chunks(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequ
         add_what_came(home)  # what has traveled while this chunk was in use
         if chunk.step:
             move = call.chunk(chunk.step).back()
-            home = move, _Travel(sums, [move] * 2)
+            home = move, _Travel(sums, [move] * 2, False)
         del chunk, sums
     add_what_came(home)
     return [dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *_of_inputs(call, arrays, whole, learned, others)]

@@ -330,6 +330,27 @@ class _Move(NamedTuple):
         shape[self.put_dim] = size
         return x.new_empty(shape)
 
+    def begun(self, x: torch.Tensor) -> torch.Tensor:
+        """The new tensor, 0 where nothing comes."""
+        if self.adds:
+            return torch.zeros_like(self.empty(x, self.put_size), dtype=torch.float32)
+        new = self.empty(x, self.put_size)
+        comes = _merged([i for intervals in self.put for i in intervals])
+        ends = [0, *[at for i in comes for at in i], self.put_size]
+        gaps = [(a, b) for a, b in zip(ends[::2], ends[1::2]) if a < b]
+        for a, b in gaps if len(gaps) <= 4 else [(0, self.put_size)]:
+            new.narrow(self.put_dim, a, b - a).zero_()
+        return new
+
+    def lands(self, new: torch.Tensor, r: int) -> bool:
+        """What rank r sends comes to its place in the new tensor."""
+        return not self.adds and len(self.put[r]) == 1 and new.narrow(self.put_dim, self.put[r][0][0], _length(self.put[r])).is_contiguous()
+
+    def into(self, x: torch.Tensor, r: int, new: Optional[torch.Tensor]) -> torch.Tensor:
+        if new is not None and self.lands(new, r):
+            return new.narrow(self.put_dim, self.put[r][0][0], _length(self.put[r]))
+        return self.empty(x, _length(self.put[r]))
+
     @property
     def adds(self) -> bool:
         return sum(map(_length, self.put)) > _length(_merged([i for intervals in self.put for i in intervals]))
@@ -338,12 +359,14 @@ class _Move(NamedTuple):
 class _Travel:
     """Tensors under way by their moves, all at once: come() are the new ones."""
 
-    def __init__(self, xs: Sequence[torch.Tensor], moves: Sequence[_Move]) -> None:
+    def __init__(self, xs: Sequence[torch.Tensor], moves: Sequence[_Move], whole: bool = True) -> None:
+        """whole: the new tensors are made; otherwise `arrived` gives what came."""
         self.xs, self.moves, self.line = xs, moves, moves[0].line
         group, me = self.line.group, self.line.rank
         others = [r for r in range(self.line.ranks) if r != me]
         self.keep = {r: [_packed(x, m.cut_dim, m.cut[r]).contiguous() for x, m in zip(xs, moves)] for r in others}
-        self.into = {r: [m.empty(x, _length(m.put[r])) for x, m in zip(xs, moves)] for r in others}
+        self.new = [m.begun(x) for x, m in zip(xs, moves)] if whole else []
+        self.into = {r: [m.into(x, r, self.new[i] if whole else None) for i, (x, m) in enumerate(zip(xs, moves))] for r in others}
         self.works: List[Tuple[int, Any]] = []
         sends = [(r, dist.isend, x) for r in others for x in self.keep[r] if x.numel()]
         receives = [(r, dist.irecv, x) for r in others for x in self.into[r] if x.numel()]
@@ -369,13 +392,12 @@ class _Travel:
     def come(self) -> List[torch.Tensor]:
         self.arrived()
         found = []
-        for i, (x, m) in enumerate(zip(self.xs, self.moves)):
-            new = m.empty(x, m.put_size)
-            total = new.zero_() if not m.adds else torch.zeros_like(new, dtype=torch.float32)
+        for i, (x, m, new) in enumerate(zip(self.xs, self.moves, self.new)):
             for r in range(self.line.ranks):  # sums are in f32, in the order of ranks
                 part = _packed(x, m.cut_dim, m.cut[r]) if r == self.line.rank else self.into[r][i]
-                _unpack(part, total, m.put_dim, m.put[r], m.adds)
-            found.append(total.to(x.dtype))
+                if r == self.line.rank or not m.lands(new, r):
+                    _unpack(part, new, m.put_dim, m.put[r], m.adds)
+            found.append(new.to(x.dtype))
         return found
 
 

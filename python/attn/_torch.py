@@ -437,6 +437,8 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
     else:
         from . import _ranks
 
+        if _compiling():
+            torch._dynamo.graph_break()  # torch.compile: a call with spread= is in no graph, which fullgraph=True wants
         with ranks["spread"].board.told():
             arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
             found = _ranks.attend(spec, arrays, scalars, q_offset, wants, **ranks)

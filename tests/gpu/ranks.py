@@ -1,6 +1,6 @@
 """attn.Spread over the GPUs of this machine, by NCCL: results and gradients against one GPU, then rates.
 
-    PYTHONPATH=python python3 tests/gpu/ranks.py
+    PYTHONPATH=python python3 tests/gpu/ranks.py [--rates]
 
 Prints a line for each case, then `N passed, N failed`. A rate is that of all ranks; "of one" is the share of a GPU's own rate that each reaches, where
 one GPU does the whole sequence alone (calls one after the other, medians). "chunks" is the method keys with no room for the whole length. Beside
@@ -116,6 +116,26 @@ def rates(device, ranks, name, S, orders, inputs):
                    f"forward's memory {most >> 20} MB")  # fmt: skip
 
 
+def decoding(device, ranks, B, S):
+    """A query for each head, and keys that are spread: us, of calls and in a CUDA graph."""
+    q, k, v = (x.to(torch.bfloat16) for x in drawn(device, (B, 32, 1, 128), (B, 8, S, 128), (B, 8, S, 128)))
+    module = attn.Attention(library("softmax"), defines={"D": 128, "Dv": 128})
+    rows, keys = attn.Spread(None, 1, "replicated"), attn.Spread(None, S)
+    own = [keys.shard(x, 2) for x in (k, v)]
+    runs = {"alone": lambda: module(q, k, v), "spread": lambda: module(q, *own, spread=rows, kv_spread=keys)}
+    line, found = f"decoding b{B} keys {S}:", []
+    for name, run in runs.items():
+        with torch.no_grad():
+            found.append(run())
+            called = median_ms(run)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                run()
+            line += f" {name} {called * 1e3:.0f} us, in a graph {median_ms(graph.replay) * 1e3:.0f};"
+    error = (found[0].float() - found[1].float()).norm() / found[0].float().norm()
+    return f"{line} {error:.1e} apart", bool(error < 1e-2)
+
+
 def peer(device, ranks, S):
     """PyTorch's ring, with its own balance."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -144,9 +164,9 @@ RATES = ("causal", 65536, ("zigzag", "contiguous"), {}), ("softmax", 32768, ("co
     ("document", 65536, ("zigzag", "balanced"), {"doc": documents})  # fmt: skip
 
 
-def compile_all():
+def compile_all(names):
     """At once, by the processors of this machine: the ranks find them in the cache."""
-    wanted = [(name, {}, 64, e, p) for name in CASES for e in ("f32", "bf16") for p in ("fwd,bwd", "part,bwd")]
+    wanted = [(name, {}, 64, e, p) for name in names for e in ("f32", "bf16") for p in ("fwd,bwd", "part,bwd")]
     for name, _, _, inputs in RATES:
         defines = {"D": 128, "Dv": 128, **({"WINDOW": inputs["WINDOW"]} if "WINDOW" in inputs else {})}
         wanted += [(name, defines, 128, "bf16", p) for p in ("fwd", "fwd,bwd", "part", "part,bwd")]
@@ -162,7 +182,7 @@ def process(rank, ranks, store, told):
     device = torch.device("cuda", rank)
     dist.init_process_group("nccl", init_method="file://" + store, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=60))
     failed = passed = 0
-    for order, method in (("contiguous", "keys"), ("zigzag", "keys"), ("contiguous", "chunks"), ("zigzag", "chunks"), ("zigzag", "heads")):
+    for order, method in () if "--rates" in sys.argv else (("contiguous", "keys"), ("zigzag", "keys"), ("contiguous", "chunks"), ("zigzag", "chunks"), ("zigzag", "heads")):
         for name in CASES:
             if name == "alibi" and method == "heads":  # which reads h
                 continue
@@ -172,6 +192,11 @@ def process(rank, ranks, store, told):
                 passed, failed = passed + good, failed + (not good)
                 if rank == 0:
                     print(line, flush=True)
+    for B, S in ((64, 8192), (1, 131072)):
+        line, good = decoding(device, ranks, B, S)
+        passed, failed = passed + good, failed + (not good)
+        if rank == 0:
+            print(line, flush=True)
     for name, S, orders, inputs in RATES:
         given = {n: x(device, S) if callable(x) else x for n, x in inputs.items()}
         for line in rates(device, ranks, name, S, orders, given):
@@ -193,7 +218,7 @@ if __name__ == "__main__":
     if not count:
         print("SKIPPED: PyTorch sees no GPU\n0 passed, 0 failed")
         sys.exit(0)
-    compile_all()
+    compile_all(() if "--rates" in sys.argv else CASES)
     told = mp.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(process, (count, os.path.join(folder, "store"), told), nprocs=count)

@@ -67,6 +67,17 @@ def work_of_dtensors(rank, ranks, group):
     raises(TypeError, "method and plan go with", lambda: module(*by_head, method="keys"))
 
 
+def work_of_compiled(rank, ranks, group):
+    """torch.compile says that a call with spread= is in no graph, where it may not go around it."""
+    sp, module = attn.Spread(group, 100), attn.Attention(library("causal"))
+    q, k, v = (sp.shard(torch.randn(1, 2, 100, 16, generator=torch.Generator().manual_seed(1)), 2) for _ in "qkv")
+
+    def call(q, k, v):
+        return module(q * 2, k, v, spread=sp, method="keys") + 1
+
+    raises(Exception, "a call with spread= is in no graph", lambda: torch.compile(call, backend="eager", fullgraph=True)(q, k, v))
+
+
 class Layer(torch.nn.Module):
     """An attention between two products."""
 
@@ -126,6 +137,9 @@ class Mesh(unittest.TestCase):
 
     def test_dtensors(self):
         self.processes.do(self, work_of_dtensors, 4)
+
+    def test_compiled(self):
+        self.processes.do(self, work_of_compiled, 1)
 
     def test_beside_fsdp_and_ddp(self):
         self.processes.do(self, work_of_fsdp, 4)
