@@ -62,7 +62,9 @@ typedef struct Backward {
     bool aggregate;
     const Ex *d_o;    // over SYM_DO, SYM_O, d, SYM_ROW
     const Ex *weight; // over SYM_S, kv_idx, SYM_ROW
-    const Ex *ds;     // over SYM_S, kv_idx, SYM_W, SYM_DW, SYM_ROW
+    // The same with fewer numbers of the row and operations, for rows of which `tame` holds, a bool over SYM_ROW; NULL: there is no such.
+    const Ex *tame_weight, *tame;
+    const Ex *ds; // over SYM_S, kv_idx, SYM_W, SYM_DW, SYM_ROW
     // Over SYM_DS, SYM_DOT, SYM_SQQ, SYM_SQK, kv_idx; NULL: 0.
     const Ex *d_dot, *d_sqq, *d_sqk;
     VEC(BackGrad) grads;

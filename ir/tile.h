@@ -347,6 +347,8 @@ typedef struct TileKernel {
     TileGrid grid[TILE_MAX_GRID];
     const Ex
         *mask; // bool over B, H, POS, TILE, SIZE, LOAD: what SYM_MASK means; includes POS(N) < Sk
+    const Ex *
+        where; // bool over SIZE, SCALAR, LOAD at constants: where it is false the kernel does nothing; NULL: it does
     TileBlock body;
     TileSchedule schedule;
     int nvalues;

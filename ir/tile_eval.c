@@ -589,7 +589,8 @@ static void eval_kernel(Eval *E, const TileKernel *k) {
     for (int i = 0; i < E->p->tensors.n; i++)
         memset(E->tensors[i].writer, 0, sizeof *E->tensors[i].writer * (size_t)E->tensors[i].n);
     make_slots(E);
-    if (!E->failed) run_grid(E);
+    bool runs = E->failed || !k->where || run_ex(E, k->where).i;
+    if (!E->failed && runs) run_grid(E);
     E->k = NULL;
     E->op = NULL;
 }

@@ -708,6 +708,8 @@ static bool parse_kernel(Parse *P) {
             ok = parse_layout(P);
         else if (take(P, "mask"))
             ok = (P->k->mask = typed_expr(P, EX_BOOL)) != NULL;
+        else if (take(P, "where"))
+            ok = (P->k->where = typed_expr(P, EX_BOOL)) != NULL;
         else
             break;
     }

@@ -494,6 +494,7 @@ static void kernel(Out *o, const TileKernel *k) {
     says(o, NULL, k->mask);
     ex(o, "  mask ", k->mask);
     text_puts(o->text, "\n");
+    if (k->where) ex(o, "  where ", k->where), text_puts(o->text, "\n");
     TileLets *lets = tile_lets(o->scratch, k);
     for (int i = 0; i < lets->defs.n; i++) {
         text_printf(o->text, "  let %s%d", ex_syms[SYM_LET].name, i);

@@ -253,7 +253,8 @@ static bool check_value(Verify *V, const TileValue *v) {
     if (v->stages < 1 || v->stages > MAX_STAGES)
         return verify_fail(V, "%%%s has %d stages", v->name, v->stages);
     bool piped = v->def && v->def->kind == TILE_LOAD && v->def->role && v->home == HOME_SHARED;
-    if (v->stages > 1 && !is_buffer(v) && !is_pipe(v) && !piped)
+    bool in_turns = v->def && v->def->kind == TILE_MAP && v->home == HOME_SHARED && v->stages == 2;
+    if (v->stages > 1 && !is_buffer(v) && !is_pipe(v) && !piped && !in_turns)
         return verify_fail(V, "%%%s has stages, but is no buffer", v->name);
     bool may = v->rank == 1 && v->dtype == DT_F32 && v->home == HOME_FRAGMENT;
     if (v->layout >= V->k->layouts.n || (v->layout >= 0) > (v->home == HOME_FRAGMENT))
@@ -777,11 +778,13 @@ static bool check_grid(Verify *V) {
 }
 
 static bool check_mask(Verify *V) {
-    Scope s = verify_scope(V, "the mask");
+    Scope s = verify_scope(V, "the mask"), where = verify_scope(V, "what the kernel asks");
     s.syms = 1u << SYM_B | 1u << SYM_H | 1u << SYM_SIZE | 1u << SYM_SCALAR | 1u << SYM_POS |
              1u << SYM_TILE;
     s.anywhere = true;
-    return verify_ex(V, V->k->mask, EX_BOOL, &s);
+    where.syms = 1u << SYM_SIZE | 1u << SYM_SCALAR;
+    return verify_ex(V, V->k->mask, EX_BOOL, &s) &&
+           (!V->k->where || verify_ex(V, V->k->where, EX_BOOL, &where));
 }
 
 enum { MAX_CLUSTER = 2 };

@@ -68,10 +68,13 @@ static void store_at(Cg *cg, Val v, Val base, int offset, unsigned align) {
     LLVMSetAlignment(cg_store(cg, v, p), align);
 }
 
-// (Two at once would need the PTX of CUDA 12.1.)
+// What adds nothing costs nothing: so all rows may add to one number. (Two at once would need the PTX of CUDA 12.1.)
 void nv_add(Cg *cg, Val x, Val p) {
     Val args[] = {cg_ptrtoint(cg, p, cg->i64), x};
-    cg_asm(cg, cg->void_, args, 2, "red.relaxed.gpu.global.add.f32 [$0], $1;", "l,f", false);
+    cg_asm(cg, cg->void_, args, 2,
+           "{\n\t.reg .pred p;\n\tsetp.neu.f32 p, $1, 0f00000000;\n\t"
+           "@p red.relaxed.gpu.global.add.f32 [$0], $1;\n\t}",
+           "l,f", false);
 }
 
 // Adds to what is there, in any order.
@@ -238,6 +241,27 @@ static void store_row_number(Cg *cg, const CgAccess *a, int m, int r) {
     cg_end_if(cg, done);
 }
 
+// Whether all rows add to one number.
+static bool adds_to_one(const CgAccess *a) {
+    bool one = a->op->add && !a->cols && tile_goes_by_element(a->op, a->f->rows);
+    for (int d = 0; one && d < a->t->rank; d++) one = !ex_uses(a->op->coord[d].at, SYM_POS, -1);
+    return one;
+}
+
+// The warp's rows: so few come to the number at a time.
+static void add_rows(Cg *cg, const CgAccess *a) {
+    Val sum = cg_f32(cg, 0), none = sum, lane = nv_state(cg)->gpu.lane;
+    for (int m = 0; m < m_tiles(a); m++)
+        for (int r = 0; r < 2; r++) {
+            Val in = cg_less(cg, row_of(cg, a, m, r), a->nrows);
+            sum = cg_fadd(cg, sum, cg_select(cg, in, cg_number(cg, a, 16 * m + 8 * r, 0), none));
+        }
+    for (int bit = 4; bit < NV_WARP; bit *= 2) sum = cg_fadd(cg, sum, nv_shuffle(cg, sum, bit));
+    Blk done = cg_if(cg, cg_is(cg, lane, 0), "sum");
+    add_at(cg, sum, row_begin(cg, a, cg_i32(cg, 0)), 0);
+    cg_end_if(cg, done);
+}
+
 void nv_store(Cg *cg, const TileOp *op) {
     const TileValue *v = op->args.data[0];
     if (cg_goes_by_columns(cg, op, v)) {
@@ -246,6 +270,10 @@ void nv_store(Cg *cg, const TileOp *op) {
     }
     CgAccess a = access_of(cg, op, v);
     assert(a.row && "a store has the row axis");
+    if (adds_to_one(&a)) {
+        add_rows(cg, &a);
+        return;
+    }
     bool shared =
         a.cols && layout_share(&a.f->is, LAYOUT_WARP, a.f->columns) > 1; // a.cols % 32 == 0
     bool narrow = dtype_half(a.t->dtype) && (!a.ncols || shared) && a.cols % 8 == 0;

@@ -161,6 +161,14 @@ static void special_registers(Cg *cg) {
     cg_place_thread(cg, s->gpu.lane, s->warp, false);
 }
 
+static void leave_unless(Cg *cg, Val runs) {
+    Blk on = cg_block(cg, "runs"), off = cg_block(cg, "rests");
+    cg_branch(cg, runs, on, off);
+    cg_at(cg, off);
+    LLVMBuildRetVoid(cg->b);
+    cg_at(cg, on);
+}
+
 static void nv_begin(Cg *cg) {
     NvState *s = cg->state = ARENA_NEW(cg->arena, NvState);
     bool lanes = tile_has_lanes(cg->k);
@@ -184,6 +192,7 @@ static void nv_begin(Cg *cg) {
     cg_at(cg, cg->entry);
     special_registers(cg);
     cg_enter(cg, body);
+    if (cg->k->where) leave_unless(cg, cg_uniform(cg, cg->k->where));
     if (s->roles) nv90_enter(cg);
 }
 

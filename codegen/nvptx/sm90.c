@@ -12,6 +12,12 @@
 
 static bool is_producer(const TileOp *role) { return !strcmp(role->role, "producer"); }
 
+static bool shares_in_turns(const TileOp *role) {
+    for (const TileOp *op = tile_next(&role->body, NULL); op; op = tile_next(&role->body, op))
+        if (op->kind == TILE_MAP && op->results.n && op->results.data[0]->stages > 1) return true;
+    return false;
+}
+
 // A role's variables: every pipe is followed from its beginning.
 static void begin_variables(Cg *cg) {
     Nv90 *h = nv90_state(cg);
@@ -26,6 +32,8 @@ static void begin_variables(Cg *cg) {
         cg_store(cg, zero, p->last);
         cg_store(cg, cg_i32(cg, is_producer(h->role)), p->parity);
     }
+    h->shared = shares_in_turns(h->role) ? cg_alloca(cg, cg->i32, "shared") : NULL;
+    if (h->shared) cg_store(cg, zero, h->shared);
     h->flight.n = h->wide.n = 0;
     nv90_tiles_begin(cg);
 }

@@ -73,13 +73,15 @@ typedef struct Nv90 { // of a kernel with roles
     // of the role at hand
     const TileOp *role;
     int first_group;
-    Val group, lead;           // warpgroup within the role; i1: its first thread
-    Val turn;                  // alloca: how many tiles were begun
-    Val ahead;                 // alloca, producer: the number of the tile after the current one
-    Nv90Point now;             // allocas: what the symbols mean
-    Nv90Point behind;          // before the last `next`
-    Val *stage;                // of views, by TileValue.id: i32
-    Val *rows;                 // i64, likewise: the warpgroup's rows of one that holds rows
+    Val group, lead;  // warpgroup within the role; i1: its first thread
+    Val turn;         // alloca: how many tiles were begun
+    Val shared;       // alloca: which of two stages of what maps share is made next
+    Val ahead;        // alloca, producer: the number of the tile after the current one
+    Nv90Point now;    // allocas: what the symbols mean
+    Nv90Point behind; // before the last `next`
+    bool unseen; // what the role's warps share was written, and no barrier stands behind that yet
+    Val *stage;  // of views, by TileValue.id: i32
+    Val *rows;   // i64, likewise: the warpgroup's rows of one that holds rows
     VEC(const TileOp *) early; // what was done before its turn
     VEC(Nv90Wide) wide;        // what is not packed yet
     VEC(Nv90Two) two;          // that the map at hand has read
@@ -141,6 +143,7 @@ void nv90_store_through(Cg *cg, const TileOp *op); // sm90_store.c
 void nv90_add_through(Cg *cg, const TileOp *op);
 // A map's elements to its place in shared memory, for products of the warpgroup or the role.
 void nv90_share(Cg *cg, const TileOp *map);
+void nv90_see_shared(Cg *cg, const TileOp *mma); // before a product: what maps shared, and it reads
 void nv90_stores_end(Cg *cg);
 
 // ---- instructions (sm90_ops.c). Addresses are i32 in shared memory.

@@ -150,6 +150,7 @@ static bool lands_by_halves(const TileOp *mma) {
 
 void nv90_mma(Cg *cg, const TileOp *op) {
     Nv90 *h = nv90_state(cg);
+    nv90_see_shared(cg, op);
     Operands o = operands(cg, op);
     TileShared right = tile_shared(cg->p, cg->k, o.right);
     CgValue *value = &cg->value[op->results.data[0]->id];

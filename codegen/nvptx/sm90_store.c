@@ -104,27 +104,49 @@ static bool is_shared(const TileOp *op) {
            op->results.data[0]->home == HOME_SHARED;
 }
 
-// The last product that read the place has landed when all who read it are here: the warpgroup, or, of a
-// tile whose columns the warps share, all. Of maps that follow each other the first waits, and the last makes theirs seen.
+// Of two stages, that which the last map did not make: the last product that read it has landed when all have passed the barrier
+// behind the other.
+static Val next_stage(Cg *cg, Val base, int bytes) {
+    Val variable = nv90_state(cg)->shared, stage = cg_load(cg, cg->i32, variable);
+    cg_store(cg, cg_xor(cg, stage, cg_i32(cg, 1)), variable);
+    return cg_add(cg, base, cg_times(cg, stage, bytes));
+}
+
+// Of one, the last product that read the place has landed when all who read it are here: the warpgroup, or, of a
+// tile whose columns the warps share, all. Of maps that follow each other the first waits.
 void nv90_share(Cg *cg, const TileOp *map) {
     const NvState *s = nv_state(cg);
     const TileValue *v = map->results.data[0];
     TileShared tile = tile_shared(cg->p, cg->k, v);
     bool across = cg_fragment(cg, v)->columns == tile.row_axis;
-    void (*sync)(Cg *) = across ? nv90_role_sync : nv90_group_sync;
     assert(tile.order == ORDER_PANELS && dtype_half(v->dtype) && tile.cols % 16 == 0);
     Val base = nv90_shared(cg, s->gpu.offset[v->id]);
-    Val mine = across ? base : cg_add(cg, base, cg_times(cg, s->warp, 16 * HOME_PITCH));
+    Val mine = cg_add(cg, base, cg_times(cg, s->warp, 16 * HOME_PITCH));
     nv90_pack(cg);
-    if (!across || !is_shared(map->prev)) sync(cg);
-    if (across)
-        write_across(cg, v, base);
-    else
+    if (!across) {
+        nv90_group_sync(cg);
         write_panels(cg, v, v->dtype, &tile, 0, mine);
+        nv90_proxy_fence(cg);
+        nv90_group_sync(cg);
+    } else {
+        if (v->stages > 1)
+            base = next_stage(cg, base, tile.bytes);
+        else if (!is_shared(map->prev))
+            nv90_role_sync(cg);
+        write_across(cg, v, base);
+        nv90_state(cg)->unseen = true;
+    }
     cg->value[v->id].mem = base;
-    if (across && is_shared(map->next)) return;
+}
+
+void nv90_see_shared(Cg *cg, const TileOp *mma) {
+    Nv90 *h = nv90_state(cg);
+    bool reads = false;
+    for (int i = 0; i < 2; i++) reads |= is_shared(mma->args.data[i]->def);
+    if (!reads || !h->unseen) return;
     nv90_proxy_fence(cg);
-    sync(cg);
+    nv90_role_sync(cg);
+    h->unseen = false;
 }
 
 // ---- sums

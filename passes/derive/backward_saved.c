@@ -6,6 +6,7 @@
 //     exp2(s * 0.18 + A) / l     ->   exp2(s * 0.18 + L),  L = A - log2(l)             scores are proved small
 //                                     exp2(s * 0.18 + A) * f,  f = 1 / l               otherwise: rounding L would show in weights
 //
+// In the second case the first one is the weight of a tame row, whose A is small: nearly all rows are, and whoever looks may take it.
 // A row without a key has L = -inf. Made row scalars that nothing needs are dropped.
 #include "passes/derive/backward.h"
 
@@ -110,15 +111,24 @@ static ClassSet *classes(const Saving *v) {
 // Up to this size of exponents rounding L to f32 changes a weight by less than 3e-6.
 static const double MOST_FOLDED = 0x1p7;
 
-// Whether shift and factor may become one number.
-static bool folds(const Saving *v, const Ex *elem) {
+// A may be as large where bf16 or f16 weights are made, with an error of 2^-13.
+static const float MOST_TAME = 0x1p11f;
+
+// Whether shift and factor may become one number, where rows are tame.
+static bool may_fold(const Saving *v, const Ex *elem) {
     const Stream *s = v->s;
     if (s->shift < 0 || s->scale >= 0 || s->units.data[s->shift] || !s->factor ||
         elem->op != EX_EXP2)
         return false;
     ClassEnv env = {.s = CL_FINITE, .r = classes(v)};
-    const Ex *x = ex_subst(v->d->p, elem->args[0], SYM_SHIFT, s->shift, ex_f32(v->d->p, 0));
-    return class_of(s->factor, &env) == CL_POS && row_most(v->d->row, x) <= MOST_FOLDED;
+    return class_of(s->factor, &env) == CL_POS;
+}
+
+// Whether all rows are.
+static bool folds(const Saving *v, const Ex *elem) {
+    if (!may_fold(v, elem)) return false;
+    const Ex *x = ex_subst(v->d->p, elem->args[0], SYM_SHIFT, v->s->shift, ex_f32(v->d->p, 0));
+    return row_most(v->d->row, x) <= MOST_FOLDED;
 }
 
 static const Ex *folded_weight(Saving *v, const Ex *elem) {
@@ -158,13 +168,34 @@ static const Ex *unscaled(const Saving *v, const Ex *e) {
     return ex_simplify(p, ex_subst(p, e, SYM_STATE, v->s->largest, ex_f32(p, 0x1p14f)));
 }
 
+// A comparison of the shift's size with something larger.
+static const Ex *is_tame(void *ctx, ExPool *p, const Ex *e) {
+    const Ex *shift = ctx;
+    bool asks = e->op == EX_LT && e->args[0]->op == EX_CONST && e->args[1]->op == EX_ABS &&
+                e->args[1]->args[0] == shift;
+    return asks && e->args[0]->f >= MOST_TAME ? ex_bool(p, false) : e;
+}
+
+// The shift and the factor's parts are saved.
+static void tame(Saving *v, const Ex *elem, const Ex *const *part, int n) {
+    ExPool *p = v->d->p;
+    Backward *b = v->d->out;
+    const Ex *shift = ex_sym(p, SYM_SHIFT, v->s->shift, EX_F32), *both = shift;
+    for (int i = 0; i < n; i++) both = ex_2(p, EX_ADD, both, ex_1(p, EX_LOG2, part[i]));
+    elem = ex_map(p, elem, is_tame, (void *)shift);
+    b->tame_weight = ex_subst(p, elem, SYM_SHIFT, v->s->shift, both);
+    b->tame = ex_2(p, EX_LE, ex_1(p, EX_ABS, shift), ex_f32(p, MOST_TAME));
+}
+
 static const Ex *weight(Saving *v) {
     const Ex *elem = unguarded(unscaled(v, v->s->elem)), *part[MAX_FACTORS],
              *factor = unscaled(v, v->s->factor);
     if (folds(v, elem)) return folded_weight(v, elem);
     int n = factor ? row_factors(v->d->row, factor, part) : 0;
     ex_visit(elem, save_symbol, v);
-    for (int i = 0; i < n; i++) elem = ex_2(v->d->p, EX_MUL, elem, factor_part(v, part[i], i));
+    for (int i = 0; i < n; i++) part[i] = factor_part(v, part[i], i);
+    if (n && may_fold(v, elem)) tame(v, elem, part, n);
+    for (int i = 0; i < n; i++) elem = ex_2(v->d->p, EX_MUL, elem, part[i]);
     return elem;
 }
 
@@ -219,6 +250,8 @@ void back_saved(Derivative *d) {
     if (b->empty) ex_visit(b->empty, save_symbol, &v);
     place_rows(&v);
     b->weight = placed(&v, b->weight);
+    if (b->tame) // as it stands: exp2(a + log2(b)) would become a product
+        b->tame_weight = ex_map(d->p, b->tame_weight, place_one, &v), b->tame = placed(&v, b->tame);
     b->ds = placed(&v, b->ds);
     b->d_o = placed(&v, b->d_o);
     b->d_dot = placed(&v, b->d_dot);

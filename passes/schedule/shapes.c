@@ -139,6 +139,7 @@ static const Ex *move_expr(void *ctx, const Ex *e) {
 
 static void move_kernel(Moved *m, TileKernel *k) {
     k->mask = move_expr(m, k->mask);
+    if (k->where) k->where = move_expr(m, k->where);
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         op->tensor = m->tensor[op->tensor];
         tile_map_exprs(op, move_expr, m);

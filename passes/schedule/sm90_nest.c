@@ -125,7 +125,8 @@ static int shared_bytes(const TileProgram *p, Knobs s) {
     enum { ELEM = 2, VECTORS = 8 };
     int d = pass_padded(p->D, unit_of(p, s)), both = d + pass_padded(p->Dv, unit_of(p, s));
     int keys = keys_of(p, s), stage = s.rows * (both * ELEM + VECTORS * 4);
-    int shared = (shares_keys(p) ? 2 : 1) * keys * s.rows * ELEM;
+    int shared =
+        2 * keys * s.rows * ELEM; // weights and gradients of scores, or two stages of these
     return keys * both * ELEM + s.stages * stage + shared + s.rows * d * 4 + SLACK;
 }
 
@@ -181,15 +182,35 @@ static const Ex *swap(void *ctx, ExPool *x, const Ex *e) {
     return e == s->from ? s->to : e;
 }
 
-// Whether the other results need what it is made of no more, but some product that it does not need.
+typedef struct Common {
+    const Ex *with, *part;
+    bool dear; // both have it
+} Common;
+
+static void find_again(void *ctx, const Ex *e) {
+    Common *c = ctx;
+    c->dear |= e == c->part;
+}
+
+static void find_common(void *ctx, const Ex *e) {
+    Common *c = ctx;
+    c->part = e;
+    if (ex_op_cost(e->op, e->type) == C_SPECIAL) ex_visit(c->with, find_again, c);
+}
+
+// Whether the other results need what it is made of no more, but some product that it does not need; nor an exponential of its
+// own, which would wait in registers.
 static bool goes_first(Sm90 *s, const TileOp *map, int result) {
     Swap own = {map->outs.data[result].body, ex_f32(s->x, 0)};
     unsigned mine = products_of(map, own.from), others = 0;
+    Common c = {.with = own.from};
     for (int i = 0; i < map->outs.n; i++) {
         if (map->outs.data[i].reduce != EX_CONST) return false;
-        others |= products_of(map, ex_map(s->x, map->outs.data[i].body, swap, &own));
+        const Ex *rest = ex_map(s->x, map->outs.data[i].body, swap, &own);
+        others |= products_of(map, rest);
+        ex_visit(rest, find_common, &c);
     }
-    return mine && others && !(mine & others);
+    return mine && others && !(mine & others) && !c.dear;
 }
 
 static void make_first(Sm90 *s, TileOp *map, int result) {
@@ -214,8 +235,17 @@ static void split(Sm90 *s, TileOp *map) {
 
 // ---- places
 
-enum { SCORES, MAPS, FIRST_SUM, SHARE, ACROSS, SUMS, ADD }; // warpgroups have keys of their own
-enum { SHARE_ALL = FIRST_SUM, ALL_SUMS, ALL_ACROSS, ALL_ADD = ADD }; // or the same ones
+enum {
+    SCORES,
+    MAPS,
+    EARLY_SHARE,
+    FIRST_SUM,
+    SHARE,
+    ACROSS,
+    SUMS,
+    ADD
+}; // warpgroups have keys of their own
+enum { SHARE_ALL = EARLY_SHARE, ALL_SUMS, ALL_ACROSS, ALL_ADD = ADD }; // or the same ones
 
 // What a product across warpgroups reads goes through shared memory, once.
 static TileValue *share(Sm90 *s, TileOp *product, int operand) {
@@ -231,6 +261,7 @@ static TileValue *share(Sm90 *s, TileOp *product, int operand) {
     const Ex *same = pass_operand(s->p, op, from);
     TileValue *v = pass_out(s->p, s->k, op, from->name, from->dtype, same, EX_CONST, 0);
     v->home = HOME_SHARED;
+    v->stages = shares_keys(s->p) ? 1 : 2;
     product->args.data[operand] = v;
     return from;
 }
@@ -269,11 +300,13 @@ static void place_step(Sm90 *s, TileBlock *b) {
         place_shared(s, b);
         return;
     }
+    // Under the first sum's product warpgroups wait for each other for nothing; partial tiles have no registers for that.
+    int share_at = b->owner->tiles == CLASS_FULL ? EARLY_SHARE : SHARE;
     for (TileOp *op = b->first; op; op = op->next) {
         bool across = op->kind == TILE_MMA && !tile_has_axis(op->results.data[0], keys);
         for (int i = 0; across && i < 2; i++)
             if (op->args.data[i]->def->kind == TILE_MAP) shared = share(s, op, i);
-        if (across) place(op, "consumer", ACROSS), place(op->prev, "consumer", SHARE);
+        if (across) place(op, "consumer", ACROSS), place(op->prev, "consumer", share_at);
     }
     for (TileOp *op = b->first; op; op = op->next) {
         if (op->role || op->kind == TILE_YIELD) continue;

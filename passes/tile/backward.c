@@ -20,6 +20,7 @@ typedef struct Nest {
     Dtype dtype;
     int tensor_do, tensor_dq, tensor_dk, tensor_dv;
     int tensor_sums; // what is added to for dq
+    int tensor_wild; // how many rows are not tame; -1: nobody asks
     int *row;        // by row scalar: its tensor, -1: it stays in the kernel `delta`
     int *near;       // the same as the nest of a GPU loads it: rows begin at a multiple of 16 bytes
     int *demit;      // by emit
@@ -174,7 +175,7 @@ static const char *numbered(Nest *n, const char *name, int i) {
 }
 
 static bool main_needs(const Backward *b, int row) {
-    const Ex *all[] = {b->weight, b->ds, b->d_dot, b->d_sqq, b->d_sqk, b->d_o};
+    const Ex *all[] = {b->weight, b->tame_weight, b->ds, b->d_dot, b->d_sqq, b->d_sqk, b->d_o};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i] && ex_uses(all[i], SYM_ROW, row)) return true;
     for (int i = 0; i < b->grads.n; i++)
@@ -214,6 +215,13 @@ static void add_tensors(Nest *n, bool nest) {
         if (saved && aligned && main_needs(b, i))
             n->near[i] = work(n, numbered(n, "near", i), b->rows.n + i, true);
     }
+    TileTensor wild = {.name = "wild",
+                       .role = TENSOR_WORK,
+                       .index = 2 * b->rows.n + 1,
+                       .dtype = DT_F32,
+                       .rank = 1,
+                       .extent = {ex_i32(n->b.pool, 1)}};
+    n->tensor_wild = b->tame ? build_tensor(&n->b, wild) : -1;
     n->grad = ARENA_ARRAY(n->b.arena, int, row->inputs.n + 1);
     for (int i = 0; i < row->inputs.n; i++) {
         const RowInput *in = &row->inputs.data[i];
@@ -476,6 +484,19 @@ static void row_grads(Nest *n) {
     }
 }
 
+static void count_wild(Nest *n) {
+    Build *b = &n->b;
+    ExPool *x = b->pool;
+    const Ex *wild = ex_1(x, EX_NOT, n->back->tame), *in = build_counts_row(b);
+    wild = ex_select(x, ex_2(x, EX_AND, in, wild), ex_f32(x, 1), ex_f32(x, 0));
+    TileValue *v = map(n, "wild", DT_F32, AX_M, AX_NONE, wild);
+    TileOp *op = tile_op(b->p, b->k, b->block, TILE_STORE, b->row->span);
+    op->tensor = n->tensor_wild;
+    op->add = op->each[0] = true;
+    op->coord[0] = (TileCoord){.axis = b->axis[AX_M], .at = ex_i32(x, 0)};
+    tile_arg(b->p, op, v);
+}
+
 static void build_delta(Nest *n) {
     Build *b = &n->b;
     const Backward *back = n->back;
@@ -505,6 +526,7 @@ static void build_delta(Nest *n) {
     for (int i = 0; i < back->rows.n; i++)
         if (n->near[i] >= 0 && (i >= back->nsaved || n->near[i] != n->row[i]))
             store(n, n->near[i], h, AX_M, AX_NONE, build_bound(b, SYM_ROW, i), false);
+    if (n->tensor_wild >= 0) count_wild(n);
     row_grads(n);
     for (const TileOp *op = b->k->body.first; op; op = op->next)
         if (op->kind == TILE_STORE) return;
@@ -618,7 +640,7 @@ static void step(Nest *n, TileValue *k, TileValue *v, const Sums *s) {
     b->env.n = mark;
 }
 
-static void build_keys(Nest *n, const char *name, bool dq, bool dk, bool dv) {
+static TileKernel *build_keys(Nest *n, const char *name, bool dq, bool dk, bool dv) {
     Build *b = &n->b;
     ExPool *x = b->pool;
     TileKernel *k = build_kernel(b, PURPOSE_GRADIENTS, name, all_axes, 4);
@@ -647,6 +669,27 @@ static void build_keys(Nest *n, const char *name, bool dq, bool dk, bool dv) {
     if (dv) store(n, n->tensor_dv, h, AX_N, AX_E, s.v[s.at[DV]], false);
     n->head = NULL;
     n->by_keys = false;
+    return k;
+}
+
+// Once where all rows are tame, and once where some are not: one of them runs.
+static void build_nests(Nest *n, bool dq) {
+    Build *b = &n->b;
+    ExPool *x = b->pool;
+    const Backward *back = n->back;
+    Backward wild = *back, tame = *back;
+    wild.tame_weight = tame.tame_weight = NULL;
+    n->back = &wild;
+    TileKernel *any = build_keys(n, "gradients", dq, true, true);
+    if (back->tame) {
+        const Ex *at = ex_i32(x, 0), *zero = ex_f32(x, 0),
+                 *count = ex_load(x, build_input(b, n->tensor_wild), EX_F32, &at, 1, false);
+        any->where = ex_2(x, EX_NE, count, zero);
+        tame.weight = back->tame_weight;
+        n->back = &tame;
+        build_keys(n, "tame", dq, true, true)->where = ex_2(x, EX_EQ, count, zero);
+    }
+    n->back = back;
 }
 
 // ---- kernel: dq, over tiles of queries
@@ -771,7 +814,9 @@ TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptio
     if (!accepts(back, diags) || (o->phase && !has_parts(back, diags))) return NULL;
     bool gpu = o->target.kind != KIND_HOST;
     if (nest && gpu && has_pair_grads(back)) return NULL;
-    if (nest && gpu) back = pass_row_numbers(a, back);
+    Backward plain = *back; // for whom the weight of all rows is as fast
+    plain.tame_weight = plain.tame = NULL;
+    back = nest && gpu ? pass_row_numbers(a, back) : &plain;
     Nest n = {.back = back, .dtype = o->dtype};
     n.b = (Build){
         .arena = a, .pool = row->pool, .s = back->s, .row = row, .fixed = -1, .tf32 = o->tf32};
@@ -792,7 +837,7 @@ TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptio
         build_keys(&n, "values", false, false, true);
         build_keys(&n, "keys", false, true, false);
     } else {
-        build_keys(&n, "gradients", with_dq, true, true);
+        build_nests(&n, with_dq);
     }
     if (!with_dq) build_queries(&n);
     if (n.tensor_sums != n.tensor_dq) build_convert(&n);

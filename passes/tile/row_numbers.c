@@ -91,15 +91,19 @@ static bool has_sweep(const Backward *b) {
 }
 
 const Backward *pass_row_numbers(Arena *a, const Backward *back) {
-    if (has_sweep(back)) return back;
     RowNumbers r = {a, back->row->pool, ARENA_NEW(a, Backward)};
     Backward *out = r.out;
     *out = *back;
+    if (has_sweep(back)) {
+        out->tame_weight = out->tame = NULL;
+        return out;
+    }
     out->rows.data = NULL, out->rows.n = out->rows.cap = 0;
     out->grads.data = NULL, out->grads.n = out->grads.cap = 0;
     for (int i = 0; i < back->rows.n; i++) VEC_PUSH(a, &out->rows, back->rows.data[i]);
     out->d_dot = formula(&r, whole(&r, back->ds, back->d_dot));
     out->weight = formula(&r, back->weight);
+    out->tame_weight = formula(&r, back->tame_weight);
     out->ds = formula(&r, back->ds);
     out->d_sqq = formula(&r, back->d_sqq), out->d_sqk = formula(&r, back->d_sqk);
     for (int i = 0; i < back->grads.n; i++) {

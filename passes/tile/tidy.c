@@ -18,6 +18,7 @@ static const Ex *simplify(void *ctx, const Ex *e) { return ex_simplify(ctx, e); 
 
 static void simplify_kernel(TileProgram *p, TileKernel *k) {
     k->mask = ex_simplify(p->pool, k->mask);
+    if (k->where) k->where = ex_simplify(p->pool, k->where);
     for (int i = 0; i < k->ngrid; i++) {
         TileGrid *g = &k->grid[i];
         g->count = ex_simplify(p->pool, g->count);
