@@ -461,7 +461,7 @@ bool tile_is_matrix(const TileTensor *t); // rows that are moved 16 bytes at a t
 bool tile_is_operand(const TileProgram *p, const TileTensor *t); // a matrix that is read
 // Whether expressions may read it at places of their own, as an input: an i32 workspace; in a backward numbers of rows, too.
 bool tile_may_index(const TileProgram *p, const TileTensor *t);
-bool tile_is_index(const TileTensor *t);               // says where a layout's rows lie
+bool tile_is_index(const TileTensor *t); // says where a layout's rows lie
 // The launch makes it 0 first: some kernel adds to it, or it is the gradient of an input that none depends on.
 bool tile_is_zeroed(const TileProgram *p, int tensor);
 const char *tile_mark_name(TileMark m);

@@ -133,6 +133,33 @@ static Poly attained(Derivative *d, int k, const Ex *psi) {
 
 // ---- gradients of reductions
 
+typedef struct Steep {
+    ClassEnv env;
+    bool found;
+} Steep;
+
+static void find_pole(void *ctx, const Ex *e) {
+    Steep *f = ctx;
+    bool power = e->op == EX_POW && e->args[1]->op == EX_CONST && e->args[1]->f < 0,
+         first = e->op == EX_RCP || e->op == EX_RSQRT || e->op == EX_LOG || e->op == EX_LOG2;
+    const Ex *base = e->op == EX_DIV ? e->args[1] : first || power ? e->args[0] : NULL;
+    f->found |=
+        base && class_of(base, &f->env) & CL_ZERO && class_of(e, &f->env) & ~(unsigned)CL_FINITE;
+}
+
+// By numbers of the pair. Where one of the row or of positions alone is a divisor of 0, the formula itself is infinite.
+static bool is_steep(Derivative *d, const Ex *slope) {
+    Steep f = {{.s = CL_FINITE, .r = d->positive, .wild_scores = ex_uses(slope, SYM_DOT, 0)},
+               false};
+    ex_visit(slope, find_pole, &f);
+    return f.found;
+}
+
+const Ex *back_come(Derivative *d, const Ex *come, const Ex *slope) {
+    const Ex *e = ex_chain(d->p, come, slope);
+    return e && is_steep(d, slope) ? ex_unless_zero(d->p, come, e) : e;
+}
+
 Poly back_by(Derivative *d, const Ex *x, int after) {
     Polys *s = d->polys;
     Poly sum = sum_dw(d, ex_derivative(d->p, d->weight, x));
@@ -141,8 +168,14 @@ Poly back_by(Derivative *d, const Ex *x, int after) {
         const Ex *df = ex_derivative(d->p, d->f[m], x);
         bool adds = d->row->reduces.data[m].op == EX_ROWSUM;
         Poly part = adds ? sum_of(d, df) : attained(d, m, df);
-        part = poly_times(s, &d->rho[m], &part);
-        part = poly_spread(s, &part);
+        if (df && is_steep(d, df)) {
+            const Ex *come = poly_ex(s, &d->rho[m]);
+            part =
+                poly_of(s, ex_unless_zero(d->p, come, ex_2(d->p, EX_MUL, come, poly_ex(s, &part))));
+        } else {
+            part = poly_times(s, &d->rho[m], &part);
+            part = poly_spread(s, &part);
+        }
         sum = poly_plus(s, &sum, &part);
     }
     return sum;
@@ -154,7 +187,7 @@ Poly back_by_emits(Derivative *d, const Ex *x) {
         const Ex *de = ex_derivative(d->p, d->emit[i], x),
                  *come = ex_sym(d->p, SYM_DEMIT, i, EX_F32);
         if (!de) continue;
-        Poly part = poly_of(d->polys, ex_chain(d->p, come, de));
+        Poly part = poly_of(d->polys, back_come(d, come, de));
         sum = poly_plus(d->polys, &sum, &part);
     }
     return sum;
@@ -302,6 +335,8 @@ static Backward *derive(Arena *a, const Stream *s) {
     d.out = ARENA_NEW(a, Backward);
     *d.out = (Backward){.s = s, .row = row, .further = -1};
     d.polys = polys_new(d.scratch, d.p, classes(d.scratch, row));
+    d.positive = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
+    for (int k = 0; k < n; k++) d.positive[k] = CL_POS;
     d.weight = simp_open(d.p, row->weight);
     d.modified = simp_open(d.p, row->modified);
     d.output = simp_open(d.p, row->output);

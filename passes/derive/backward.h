@@ -21,6 +21,7 @@ typedef struct Derivative {
     const RowProgram *row;
     Backward *out;
     Polys *polys;
+    ClassSet *positive; // of each reduction
     // The program's formulas, simplified without fma.
     const Ex *weight, *modified, *output;
     const Ex **f, **emit; // what each reduction reduces; emits
@@ -40,6 +41,8 @@ const Ex *back_scalar(Derivative *d, const Poly *a);
 // The gradient by x of what the weights and reductions behind `after` are made of, summed up over the keys.
 Poly back_by(Derivative *d, const Ex *x, int after);
 Poly back_by_emits(Derivative *d, const Ex *x);
+// A gradient that comes, times a slope: 0 adds nothing, however steep it is.
+const Ex *back_come(Derivative *d, const Ex *come, const Ex *slope);
 const Ex *back_attains(Derivative *d, int k); // bool: the key attains the extremum
 // The reads of inputs whose gradient is wanted.
 typedef VEC(const Ex *) BackReads;

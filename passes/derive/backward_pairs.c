@@ -104,18 +104,18 @@ static const Ex *of_pair(Derivative *d, const Ex *x) {
     ExPool *p = d->p;
     const Ex *sum = weighted(d, x), *dw = ex_symbol(p, SYM_DW);
     bool smooth = sum != NULL;
-    if (!smooth) sum = ex_chain(p, dw, ex_derivative(p, d->weight, x));
+    if (!smooth) sum = back_come(d, dw, ex_derivative(p, d->weight, x));
     for (int k = 0; k < d->row->reduces.n; k++) {
         if (!d->rho[k].n || (smooth && is_sum(d, k))) continue;
         const Ex *df = ex_derivative(p, d->f[k], x);
         if (!df) continue;
         if (is_sum(d, k)) {
-            sum = ex_plus(p, sum, ex_chain(p, back_scalar(d, &d->rho[k]), df));
+            sum = ex_plus(p, sum, back_come(d, back_scalar(d, &d->rho[k]), df));
             continue;
         }
         Poly n = poly_of(d->polys, ex_1(p, EX_RCP, d->count[k])),
              share = poly_times(d->polys, &d->rho[k], &n);
-        const Ex *part = ex_chain(p, back_scalar(d, &share), df);
+        const Ex *part = back_come(d, back_scalar(d, &share), df);
         sum = ex_plus(p, sum, ex_select(p, back_attains(d, k), part, ex_f32(p, 0)));
     }
     Replace w = {d->weight, ex_symbol(p, SYM_W)};
@@ -148,7 +148,7 @@ static void of_normalize(Derivative *d, const Ex *at, const Ex *of_modified) {
 // ds times the derivative of the modified score.
 static const Ex *through_score(Derivative *d, const Ex *x) {
     const Ex *by = ex_derivative(d->p, d->modified, x);
-    return by ? ex_chain(d->p, ex_symbol(d->p, SYM_DS), by) : NULL;
+    return back_come(d, ex_symbol(d->p, SYM_DS), by);
 }
 
 static const Ex *score_by(Derivative *d, ExSym x) {

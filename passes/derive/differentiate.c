@@ -33,7 +33,15 @@ static bool is_large(const Ex *e) {
     return e->op == EX_MUL && e->args[0]->op == EX_CONST && e->args[1]->op == EX_CONST;
 }
 
+const Ex *ex_unless_zero(ExPool *p, const Ex *come, const Ex *e) {
+    const Ex *zero = ex_f32(p, 0);
+    return ex_select(p, ex_2(p, EX_EQ, come, zero), zero, e);
+}
+
+static bool is_infinite(const Ex *e) { return e->op == EX_CONST && isinf(e->f); }
+
 static const Ex *times(ExPool *p, const Ex *a, const Ex *b) {
+    if (is_infinite(b)) return ex_unless_zero(p, a, ex_2(p, EX_MUL, a, b));
     if (is_large(b)) return times(p, times(p, a, b->args[0]), b->args[1]);
     if (is_one(a)) return b;
     if (is_one(b)) return a;

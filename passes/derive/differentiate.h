@@ -10,6 +10,8 @@ const Ex *ex_derivative(ExPool *p, const Ex *e, const Ex *x);
 
 // a * b where 0 stands for nothing: what b chooses not to be is not multiplied by an a that may be infinite. NULL: 0.
 const Ex *ex_chain(ExPool *p, const Ex *a, const Ex *b);
+// e, but 0 where what comes is 0.
+const Ex *ex_unless_zero(ExPool *p, const Ex *come, const Ex *e);
 const Ex *ex_plus(ExPool *p, const Ex *a, const Ex *b); // NULL: 0
 
 #endif
