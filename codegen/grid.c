@@ -91,8 +91,7 @@ static const Ex *rows_in_cache(const TileProgram *p, int bytes) {
     return ex_i32(p->pool, rows / CACHE_PARTS * CACHE_FOR_KEYS);
 }
 
-// Heads of the grid whose keys and values stay in the cache together, beside what passes through it; in a nest what is of their queries.
-static Val heads_that_stay(Cg *cg, const CgGrid *g) {
+const Ex *cg_heads_that_stay(const Cg *cg) {
     const TileProgram *p = cg->p;
     ExPool *x = p->pool;
     const Ex *one = ex_i32(x, 1), *heads = ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32),
@@ -103,12 +102,11 @@ static Val heads_that_stay(Cg *cg, const CgGrid *g) {
         const Ex *queries = ex_2(x, EX_MAX, ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32), one);
         queries = ex_2(x, EX_MUL, queries, group);
         const Ex *room = rows_in_cache(p, row + p->D * dtype_bytes(DT_F32));
-        return cg_uniform(cg, ex_2(x, EX_MAX, ex_2(x, EX_DIV, room, queries), one));
+        return ex_2(x, EX_MAX, ex_2(x, EX_DIV, room, queries), one);
     }
     const Ex *keys = ex_sym(x, SYM_SIZE, SIZE_SK, EX_I32);
     const Ex *some = ex_2(x, EX_DIV, rows_in_cache(p, row), ex_2(x, EX_MAX, keys, one));
-    Val n = cg_uniform(cg, ex_2(x, EX_MUL, ex_2(x, EX_MAX, some, one), group));
-    return g->of_heads ? by_pairs(cg, n, g->of_heads) : n;
+    return ex_2(x, EX_MUL, ex_2(x, EX_MAX, some, one), group);
 }
 
 static Val most(Cg *cg, Val a, Val b) {
@@ -120,8 +118,10 @@ static Val most(Cg *cg, Val a, Val b) {
 // holds, and about equally long, so that enough tiles are left for the last blocks.
 static Val heads_of_section(Cg *cg, const CgGrid *g, Val all) {
     Val one = cg_i32(cg, 1), wish = cg_i32(cg, cg->k->schedule.section);
-    Val sections = cg_udiv(cg, cg_grid_total(cg, g), wish);
-    sections = most(cg, most(cg, sections, ceil_div(cg, all, heads_that_stay(cg, g))), one);
+    Val sections = cg_udiv(cg, cg_grid_total(cg, g), wish),
+        stay = cg_uniform(cg, cg_heads_that_stay(cg));
+    if (g->of_heads && !is_nest(cg->k)) stay = by_pairs(cg, stay, g->of_heads);
+    sections = most(cg, most(cg, sections, ceil_div(cg, all, stay)), one);
     return most(cg, ceil_div(cg, all, sections), one);
 }
 

@@ -34,6 +34,20 @@ grep -l '^recurrence' ${FILES:-stdlib/*.attn tests/regress/*.attn} >"$work/recur
 while read -r file; do "$build/attnc" "$file" --phase=fwd,bwd -o "$work/x.o" 2>/dev/null && echo "$file"; done <"$work/attentions" >"$work/gradients"
 while read -r file; do "$build/attnc" "$file" --phase=part -o "$work/x.o" 2>/dev/null && echo "$file"; done <"$work/attentions" >"$work/parts"
 
+# Six files together, as `FILE,... OPTIONS`. A file whose first line, `// data: NAME=VALUE ...`, says numbers for scalar inputs stands alone with them.
+scalars_of() {
+    sed -n '1s|^// data: ||p' "$1" | tr ' ' '\n' |
+        while read -r one; do grep -qE "^ *input ${one%%=*}: *[a-z0-9]+;" "$1" && echo "--in=$one"; done | xargs
+}
+for list in attentions gradients parts; do
+    while read -r file; do
+        in=$(scalars_of "$file")
+        [ -z "$in" ] && echo "$file" >>"$work/six" || echo "$file $in"
+    done <"$work/$list" >"$work/$list.groups"
+    [ -s "$work/six" ] && xargs -n 6 <"$work/six" | tr ' ' , >>"$work/$list.groups"
+    rm -f "$work/six"
+done
+
 # One per line: a list of files, how many cases a file has, and the arguments of attnc check without files.
 shapes='--shape=B=1,H=2,Sq=128,Sk=128 --shape=B=2,H=4,Hkv=2,Sq=129,Sk=129 --shape=B=1,H=2,Sq=1,Sk=1000 --shape=B=1,H=1,Sq=70,Sk=17
     --shape=B=1,H=1,Sq=1,Sk=1 --shape=B=1,H=2,Sq=3,Sk=0'
@@ -89,7 +103,7 @@ PART
 
 export ATTNC="$build/attnc" DEVICE="$device" WORK="$work"
 kinds | while read -r list cases arguments; do
-    [ -s "$work/$list" ] && xargs -n 6 <"$work/$list" | tr ' ' , | while read -r files; do echo "$files $cases $arguments"; done
+    while read -r files in; do echo "$files $cases $in $arguments"; done <"$work/$list.groups"
 done >"$work/todo"
 while read -r file; do
     for target in $targets; do

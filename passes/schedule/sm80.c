@@ -289,6 +289,15 @@ static bool has_room(const TileProgram *p, const TileKernel *k, Knobs s) {
     return pass_shared(&b) + STRIPS <= target_get(p->target)->shared_bytes;
 }
 
+// With fewer keys, or fewer warps.
+static Knobs with_room(const TileProgram *p, const TileKernel *k, Knobs s) {
+    enum { LEAST = 16 };
+    int rows = s.rows / s.warps;
+    while (s.keys > LEAST && !has_room(p, k, s)) s.keys /= 2;
+    while (s.warps > 1 && !has_room(p, k, s)) s.warps /= 2, s.rows = rows * s.warps;
+    return s;
+}
+
 // Gradients have two scores of a pair and up to two accumulators in registers. What a warp reads of a step's columns serves two m16 tiles
 // where there is room for their sums (0.87 of the time on an H200), or a step has more columns (0.89).
 static Knobs for_gradients(const TileProgram *p, const TileKernel *k, Knobs s) {
@@ -299,9 +308,7 @@ static Knobs for_gradients(const TileProgram *p, const TileKernel *k, Knobs s) {
     s.rows = rows * s.warps;
     if (s.keys > most) s.keys = most;
     if (!dtype_half(p->dtype) && p->D + p->Dv > 192) s.keys = LEAST;
-    while (s.keys > LEAST && !has_room(p, k, s)) s.keys /= 2;
-    while (s.warps > 1 && !has_room(p, k, s)) s.warps /= 2, s.rows = rows * s.warps;
-    return s;
+    return with_room(p, k, s);
 }
 
 // Sums over channels are of all of them: each warp has 16 or 32.
@@ -320,13 +327,14 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         bool is_few = sm80_is_few(k), gradients = k->purpose == PURPOSE_GRADIENTS;
-        Knobs s = is_few ? few : gradients && !o->schedule.said ? for_gradients(p, k, main) : main;
+        bool free = !o->schedule.said;
+        Knobs s = is_few ? few : gradients && free ? for_gradients(p, k, main) : main;
+        if (k->purpose == PURPOSE_DELTA && free) s = with_room(p, k, s);
         if (k->purpose == PURPOSE_CHUNK_GRADIENTS) s = for_chunk_gradients(p, s);
         if (k->purpose == PURPOSE_STEPS) s.keys = PASS_FEW_POSITIONS;
         if (!sm80_has_product(k) &&
             !pass_tile_columns(p, k, few.few_columns, LEAST_COLUMNS, NULL)) // all, where they must
             return false;
-        bool free = !o->schedule.said;
         if (!choose_chunk(k, o, diags, &s) || !bind_axes(p, k, &s, free, diags)) return false;
         if (knobs_say(&s, KNOB_groups)) pass_stateless_first(p, k);
         k->schedule = (TileSchedule){.lane_axis = -1,
