@@ -44,20 +44,27 @@ def _names(text: str, *names: str) -> bool:
     return any(re.search(rf"\b{n}\b", text) for n in names)
 
 
-@functools.lru_cache(maxsize=None)
-def _reads(spec: str) -> _Reads:
-    rows, _ = _torch._rows(spec)
-    rows = rows.split("\nstream ")[0]
+def _inputs(rows: str) -> Tuple[str, Dict[str, Tuple[str, ...]]]:
+    """Of a row program: its formulas, and the extents of each input."""
     inputs = re.findall(r"^  input (\w+): \w+(?:\[([^\]\n]*)\])?", rows, re.M)
-    extents = {name: tuple(e.strip() for e in listed.split(",") if e) for name, listed in inputs}
-    lines = [line for line in rows.split("\n")[1:] if not line.startswith("  input")]
-    formulas, mask = "\n".join(lines), "".join(line for line in lines if line.startswith("  mask"))
+    formulas = "\n".join(line for line in rows.split("\n")[1:] if not line.startswith("  input"))
+    return "\n" + formulas + "\n", {name: tuple(e.strip() for e in listed.split(",") if e) for name, listed in inputs}
+
+
+def _beside(formulas: str, extents: Dict[str, Tuple[str, ...]], spread: Sequence[Tuple[str, str]]) -> str:
+    """Formulas, their accesses of arrays without these indices where they are those of these extents."""
 
     def cut(access: "re.Match[str]") -> str:
-        """An access of an array, without the index h of an extent H, and b of an extent B."""
         listed, at = extents.get(access[1], ()), access[2].split(",")
-        return " ".join(i for i, e in zip(at, listed) if (i.strip(), e) not in (("h", "H"), ("b", "B"))) if len(listed) == len(at) else access[0]
+        return " ".join(i for i, e in zip(at, listed) if (i.strip(), e) not in spread) if len(listed) == len(at) else access[0]
 
+    return re.sub(r"\b(\w+)!?\[([^\[\]]*)\]", cut, formulas)
+
+
+@functools.lru_cache(maxsize=None)
+def _reads(spec: str) -> _Reads:
+    rows, extents = _inputs(_torch._rows(spec)[0].split("\nstream ")[0])
+    formulas, mask = rows, "".join(line for line in rows.split("\n") if line.startswith("  mask"))
     unfit: Dict[str, Optional[str]] = dict.fromkeys(METHODS)
     for size in "Sq", "q_offset":
         if _names(formulas, size):
@@ -67,11 +74,11 @@ def _reads(spec: str) -> _Reads:
             unfit["keys"] = f"{name}: has an extent Sq, of which a piece has a part only"
         if "Hkv" in listed:
             unfit["heads"] = f"{name}: has an extent Hkv"
-    beside = re.sub(r"\b(\w+)!?\[([^\[\]]*)\]", cut, formulas)
+    beside = _beside(formulas, extents, (("h", "H"), ("b", "B")))
     if _names(beside, "h", "H", "Hkv"):
         unfit["heads"] = "the formulas read h, H or Hkv, of which a rank has a part only"
     of_batch = "the formulas read b or B, of which a rank has a part only" if _names(beside, "b", "B") else None
-    of_mask = tuple(name for name, _ in inputs if _names(mask, name))
+    of_mask = tuple(name for name in extents if _names(mask, name))
     apart = not _names(formulas + str(extents), "h", "H", "Hkv")
     return _Reads(extents, of_mask, _names(mask, "h", "H", "Hkv"), _names(mask, "b"), apart, unfit, of_batch)
 
@@ -104,12 +111,16 @@ def _mask_of(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, inputs:
     given = json.loads(spec)
     source = _compiler.Source(given["text"], entry=given["entry"], defines=given["defines"], include=given["include"], name=given["name"])
     options = [f"--shape=B={B},H={H},Sq={Sq},Sk={Sk}", f"--in=q_offset={q_offset}", f"--at={at[0]},{at[1]}"]
-    try:
-        out, _ = source.run(["mask"], "--format=json", "-o", "-", *options, *[f"--in={n}={x}" for n, x in inputs.items()])
-    except _compiler.CompileError as e:
-        if "too many tiles" in str(e):
-            return None
-        raise
+    options += [f"--in={n}={x}" for n, x in inputs.items()]
+    for target in "host", "sm_90a":  # of which the second has larger tiles
+        try:
+            out, _ = source.run(["mask"], "--format=json", "-o", "-", f"--target={target}", *options)
+            break
+        except _compiler.CompileError as e:
+            if "too many tiles" not in str(e):
+                raise
+    else:
+        return None
     found = json.loads(out)
     return _Tiles(found["tile"][0], tuple(tuple((a, b) for a, b in row) for row in found["needed"]))
 
@@ -691,6 +702,75 @@ def _planned(plan: Plan, spec: str, given: Dict[str, torch.Tensor], scalars: Dic
         arrays = {n: sps[along[n]].unshard(x, reads.extents[n].index(along[n])) if n in along else x for n, x in arrays.items()}
         plan._kept[key] = _tiles_with(spec, spread.S, kv_spread.S, offset, B, H, arrays, scalars)
     return plan._kept[key]
+
+
+# ---- recurrences: each piece maps the state S before it to Phi S + Psi
+
+
+class _Map(NamedTuple):
+    extents: Dict[str, Tuple[str, ...]]  # of each array
+    erase: bool  # Phi is a matrix, and otherwise a factor for each channel
+
+
+@functools.lru_cache(maxsize=None)
+def _map_of(spec: str) -> _Map:
+    rows, extents = _inputs(_torch._rows(spec)[0].partition("\nchunk")[0])
+    if _names(_beside(rows, extents, (("t", "S"),)), "t", "S"):
+        raise ValueError("the formulas read t or S, which are those of a piece: such a recurrence does not run on a spread sequence")
+    if "\n  value = v\n" not in rows:
+        raise ValueError("the value is another one than v: such a recurrence does not run on a spread sequence")
+    return _Map(extents, "\n  erase = " in rows)
+
+
+def recur(operator: Any, spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], spread: Spread) -> List[torch.Tensor]:
+    """o of this rank's rows, and the state after the last position where it is asked for, the same on all ranks. Phi and Psi are what the kernel
+    makes of the states 1 and 0."""
+    found, line = _map_of(spec), spread.within
+    if line is not spread.between:
+        raise ValueError("spread: has two dimensions, and a recurrence is spread over one")
+    if spread.order not in ("contiguous", "zigzag"):
+        raise ValueError(f"spread: has the order {spread.order}, and a recurrence takes contiguous and zigzag")
+    along = {n: 2 if n in ("q", "k", "v") else found.extents[n].index("S") for n in given if n in ("q", "k", "v") or "S" in found.extents.get(n, ())}
+    for n, dim in along.items():
+        if given[n].shape[dim] != spread.rows:
+            raise ValueError(f"{n}: has {given[n].shape[dim]} rows, and the spread gives this rank {spread.rows}")
+    sizes = {n: [m for d, m in enumerate(x.shape) if d != along.get(n)] for n, x in given.items()}
+    call = [("the variant", _variant(spec)), ("elements", given["q"].dtype), ("device", _torch._target(given["q"].device)), ("spread", spread.told)]
+    call += [("gradients", [n for n, x in given.items() if _torch._wants_gradient(x)]), *sizes.items(), *scalars.items()]
+    spread.board.agree(call, spread.always)
+
+    def run(tensors: Dict[str, torch.Tensor], *emit: str) -> List[torch.Tensor]:
+        asked = json.dumps({**json.loads(spec), "emit": emit}, sort_keys=True)
+        made: List[torch.Tensor] = operator(list(tensors.values()), list(scalars.values()), ",".join([*tensors, *scalars]), asked)
+        return made
+
+    q, k, v = (given[n] for n in ("q", "k", "v"))
+    B, H, D, Dv = q.shape[0], max(x.shape[1] for x in (q, k, v)), q.shape[3], v.shape[3]
+    own, before = [], 0
+    for a, b in line.pieces[line.rank]:
+        own.append({n: x.narrow(along[n], before, b - a) if n in along else x for n, x in given.items() if n != "state0"})
+        before += b - a
+    made = []
+    for piece in own:
+        none = piece["v"].new_zeros(1).expand(*piece["v"].shape[:3], D if found.erase else Dv)
+        one = torch.eye(D, device=q.device) if found.erase else q.new_ones((), dtype=torch.float32)
+        phi = run({**piece, "v": none.contiguous(), "state0": one.expand(B, H, D, none.shape[3]).contiguous()}, "state")[1]
+        made.append(torch.cat([(phi if found.erase else phi[..., :1]).flatten(), run(piece, "state")[1].flatten()]))
+    columns = D if found.erase else 1
+    nothing = sum(x.flatten()[:0].sum().float() for x in given.values() if x.is_floating_point())  # a rank without rows has gradients, too
+    pairs = torch.stack(made) if made else nothing * q.new_zeros((0, B * H * D * (columns + Dv)), dtype=torch.float32)
+    ends = sorted(at for pieces in line.pieces for at in pieces)
+    places = [[(i, i + 1) for i in (ends.index(at) for at in pieces)] for pieces in line.pieces]
+    pairs = _Line(line.group, line.rank, len(ends), places, line.board).whole(pairs, 0) if line.ranks > 1 else pairs
+    state = given["state0"] if "state0" in given else q.new_zeros((B, H, D, Dv), dtype=torch.float32)
+    states = [state]
+    for pair in pairs:
+        phi, psi = (x.reshape(B, H, D, -1) for x in pair.split([B * H * D * columns, B * H * D * Dv]))
+        states.append((phi @ states[-1] if found.erase else phi * states[-1]) + psi)
+    rows = [run({**piece, "state0": states[i]})[0] for piece, (i, _) in zip(own, places[line.rank])]
+    o = torch.cat(rows, 2) if rows else v.new_zeros((B, H, 0, Dv))
+    o = o + pairs.flatten()[:0].sum().to(o.dtype)  # the gradient of pairs travels on every rank
+    return [o, states[-1]][: _torch._count(spec)]
 
 
 # ---- equal work

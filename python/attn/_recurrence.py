@@ -1,13 +1,16 @@
 """Recurrences as modules and functions of PyTorch: forward, and the derived backward where the target has its kernels."""
 
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 
 from . import _torch
 from ._kernel import Kernel
 from ._torch import _ELEMENTS, Outputs
+
+if TYPE_CHECKING:
+    from ._spread import Spread
 
 _SHAPES = {"q": "[B, Hq, S, D]", "k": "[B, Hk, S, D]", "v": "[B, Hv, S, Dv]", "state0": "[B, H, D, Dv]"}
 _ROWS = "q", "k", "v"
@@ -147,7 +150,16 @@ def _has_backward(spec: str, D: int, Dv: int, elements: str, target: str) -> boo
     return True
 
 
-def _recur(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], state0: Optional[torch.Tensor], named: Dict[str, Any]) -> Outputs:
+def _recur(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], state0: Optional[torch.Tensor], named: Dict[str, Any],
+           spread: "Optional[Spread]" = None) -> Outputs:  # fmt: skip
+    if spread is not None:
+        with spread.board.told():
+            return _recur_over(spec, q, k, v, inputs, state0, named, spread)
+    return _recur_over(spec, q, k, v, inputs, state0, named, None)
+
+
+def _recur_over(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], state0: Optional[torch.Tensor], named: Dict[str, Any],
+                spread: "Optional[Spread]") -> Outputs:  # fmt: skip
     variant, *listed = _torch._declared(spec).split(" ")
     declared = {i.strip("=+"): "=" not in i for i in listed}  # whether it is an array
     device = q.device.type if isinstance(q, torch.Tensor) else ""
@@ -164,7 +176,12 @@ def _recur(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], state0: Opt
     if any(_torch._wants_gradient(x) for x in given.values()):
         first, _, last = given["q"], given["k"], given["v"]
         _has_backward(spec, int(first.shape[-1]), int(last.shape[-1]), _ELEMENTS[first.dtype], _torch._target(first.device))
-    found = _operator(list(given.values()), list(scalars.values()), ",".join([*given, *scalars]), spec)
+    if spread is None:
+        found = _operator(list(given.values()), list(scalars.values()), ",".join([*given, *scalars]), spec)
+    else:
+        from . import _ranks
+
+        found = _ranks.recur(_operator, spec, given, scalars, spread)
     return found[0] if _torch._count(spec) == 1 else tuple(found)
 
 
@@ -175,6 +192,9 @@ class Recurrence(torch.nn.Module):
     not given, H the largest of Hq, Hk and Hv. It gives o [B, H, S, Dv]; with emit="state" a tuple of o and the state after the last position. D, Dv,
     element type and target come from the tensors; lengths cause no new compile. Inputs are those of the source, in their order or by name.
 
+    spread (an attn.Spread, contiguous or zigzag): q, k, v and inputs with an extent S are this rank's rows of a sequence over ranks; state0 and the
+    state are whole, the same on all ranks.
+
     q, k, v, state0 and inputs that the source marks `grad` have gradients (first derivatives), where the target has the backward's kernels: a
     call that wants them where it has not raises."""
 
@@ -184,14 +204,15 @@ class Recurrence(torch.nn.Module):
         self.spec = _torch._specify(source, entry, defines, include, emit, opt, "recurrence")
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *inputs: Any, state0: Optional[torch.Tensor] = None,
-                **named: Any) -> Outputs:  # fmt: skip
-        return _recur(self.spec, q, k, v, inputs, state0, named)
+                spread: "Optional[Spread]" = None, **named: Any) -> Outputs:  # fmt: skip
+        return _recur(self.spec, q, k, v, inputs, state0, named, spread)
 
     extra_repr = _torch.Attention.extra_repr
 
 
 def recurrence(source: "Union[str, os.PathLike[str]]", q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *inputs: Any,
                state0: Optional[torch.Tensor] = None, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
-               include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, **named: Any) -> Outputs:  # fmt: skip
+               include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, spread: "Optional[Spread]" = None,
+               **named: Any) -> Outputs:  # fmt: skip
     """Recurrence(source, ...)(q, k, v, ...), as a function."""
-    return _recur(_torch._specify(source, entry, defines, include, emit, opt, "recurrence"), q, k, v, inputs, state0, named)
+    return _recur(_torch._specify(source, entry, defines, include, emit, opt, "recurrence"), q, k, v, inputs, state0, named, spread)

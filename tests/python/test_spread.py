@@ -205,6 +205,42 @@ def decode(ranks, group):
                 close(sp.unshard(x, 2), wanted, f"{name}: queries to keys {kv}")
 
 
+def work_of_recurrences(rank, ranks, group):
+    """State before each piece comes by the maps of the pieces before; the state after all is the same on all ranks."""
+    S, B, H, D = 130, 2, 4, 16
+    q, k, v, log_decay = drawn(2, (B, H, S, D), (B, H, S, D), (B, 2, S, D), (B, H, S, D))
+    state0, do, dstate = drawn(3, (B, H, D, D), (B, H, S, D), (B, H, D, D))
+    decays = -0.1 * log_decay.abs()
+    for name, inputs, order, begun in (
+        ("gla", {"log_decay": decays}, "zigzag", True),
+        ("gated_deltanet", {"log_decay": decays[..., 0], "beta": log_decay[..., 1].sigmoid()}, "contiguous", True),
+        ("gated_deltanet", {"log_decay": decays[..., 0], "beta": log_decay[..., 1].sigmoid()}, "zigzag", False),
+        ("retnet", {}, "lengths", False),
+    ):
+        module = attn.Recurrence(library(name), emit="state", defines={"D": D, "Dv": D})
+        given = {"q": q, "k": k, "v": v, **inputs, **({"state0": state0} if begun else {})}
+        whole = dict(zip(given, leaves(given.values())))
+        o, state = module(**whole)
+        torch.autograd.backward([o, state], [do, dstate])
+        sp = attn.Spread(group, S, lengths=[0, S - 30, 30] if ranks == 3 else [S - 30, 30]) if order == "lengths" else attn.Spread(group, S, order)
+        own = {n: leaves([x if n == "state0" else sp.shard(x, 2)])[0] for n, x in given.items()}
+        found, after = module(**own, spread=sp)
+        torch.autograd.backward([found, after], [sp.shard(do, 2), dstate / ranks])
+        close(sp.unshard(found, 2), o, f"{name} {sp}: o")
+        close(after, state, f"{name} {sp}: the state")
+        for n, x in own.items():
+            share = x.grad.clone()
+            if n == "state0":
+                dist.all_reduce(share, group=group)
+            close(share if n == "state0" else sp.unshard(share, 2), whole[n].grad, f"{name} {sp}: d{n}")
+    sp = attn.Spread(group, S)
+    own = [sp.shard(x, 2) for x in (q, k, v, log_decay)]
+    raises(ValueError, "the order striped", lambda: module(*own[:3], spread=attn.Spread(group, S, "striped")))
+    late = "recurrence late { dim D = 16; decay(b, h, t) = exp(-f32(t)); }"
+    raises(ValueError, "the formulas read t or S", lambda: attn.recurrence(late, *own[:3], spread=sp))
+    raises(ValueError, "q: has 20 rows, and the spread gives this rank", lambda: module(*[x[:, :, :20] for x in own[:3]], spread=sp))
+
+
 def work_of_two_dimensions(rank, ranks, group):
     """Heads in a row of ranks, keys between the rows."""
     rows, columns = [dist.new_group([0, 1]), dist.new_group([2, 3])], [dist.new_group([0, 2]), dist.new_group([1, 3])]
@@ -253,6 +289,9 @@ def work_of_one_step(rank, ranks, group):
     for r, keys in enumerate(_ranks.needed(_ranks._tiles(module.spec, S, S, 0), sp.between, S)):
         (a, b), (first, last) = sp.pieces[r][0], keys[0]
         assert len(keys) == 1 and b <= last < b + 128 and max(0, a - 99 - 128) <= first <= max(0, a - 99), (r, keys)
+    if rank == 0:  # by larger tiles
+        long = _ranks._tiles(module.spec, 1 << 17, 1 << 17, 0)
+        assert max(b - a for a, b in _ranks._seen(long, (70000, 80000), 1 << 17)) < 10500
     q, k, v = (sp.shard(x, 2) for x in drawn(2, (1, 2, S, 16), (1, 2, S, 16), (1, 2, S, 16)))
     with counted(sent):
         first, second = (module(q, k, v, spread=sp, method="keys") for _ in range(2))
@@ -459,6 +498,10 @@ class Ranks(unittest.TestCase):
 
     def test_variants_over_four(self):
         self.processes.do(self, work_of_variants, 4)
+
+    def test_recurrences(self):
+        for ranks in 2, 3:
+            self.processes.do(self, work_of_recurrences, ranks)
 
     def test_two_dimensions(self):
         self.processes.do(self, work_of_two_dimensions, 4)
