@@ -292,6 +292,13 @@ static int own_axis(const TileValue *a, const TileValue *b) {
     return -1;
 }
 
+bool tile_lies_beside(const TileKernel *k, int from, int to) {
+    const TileAxis *all = &k->axes[from], *few = &k->axes[to];
+    bool begins = all->whole && few->whole && few->extent <= all->extent;
+    return tile_root_axis(k, from) == tile_root_axis(k, to) ||
+           (begins && few->size->i <= all->size->i);
+}
+
 int tile_beside_from(const TileOp *op) { return own_axis(op->args.data[0], op->results.data[0]); }
 int tile_beside_to(const TileOp *op) { return own_axis(op->results.data[0], op->args.data[0]); }
 

@@ -416,7 +416,9 @@ bool tile_goes_by_element(const TileOp *op, int axis); // an access, along the a
 int tile_columns(const TileProgram *p,
                  const TileOp *op);   // that an access sees of the last dimension, a constant
 bool tile_scatters(const TileOp *op); // some index is said for each element
-int tile_contracted_axis(const TileOp *mma);      // in both operands and not in the result
+int tile_contracted_axis(const TileOp *mma); // in both operands and not in the result
+// Whether the same numbers may lie along another axis: beside it, or whole as it is, with no more elements: its first ones.
+bool tile_lies_beside(const TileKernel *k, int from, int to);
 int tile_beside_from(const TileOp *beside);       // the axis that the operand has alone; -1
 int tile_beside_to(const TileOp *beside);         // and that the result has in its place; -1
 bool tile_in_grid(const TileKernel *k, int axis); // whether the grid tiles the axis

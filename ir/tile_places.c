@@ -105,9 +105,10 @@ static bool has_room(const Places *s, int place, const Life *l) {
     return true;
 }
 
-// Without roles: where no loop stands between a tile and its readers, which are many.
+// Without roles: where no loop stands between a tile and its readers, and tiles are many or large.
 static bool has_places(const TileKernel *k) {
-    return tile_has_roles(k) || k->purpose == PURPOSE_CHUNK_GRADIENTS;
+    bool passes = k->purpose == PURPOSE_CHUNK_GRADIENTS || k->schedule.knobs.share;
+    return passes || tile_has_roles(k);
 }
 
 int tile_places(const TileKernel *k, int *place) {

@@ -172,6 +172,30 @@ static int strip_bytes(const TileKernel *k, const TileOp *op) {
     return tile_strip_pitch(k, op->results.data[0]) * strip_groups(k);
 }
 
+// ---- numbers of rows that go from warp to warp
+
+static int crossing_warps(const TileKernel *k, const TileOp *map) {
+    if (map->kind != TILE_MAP || !k->layouts.n) return 1;
+    int layout = tile_common_layout(k, map, map->axes, map->naxes), most = 1;
+    for (int i = 0; i < map->outs.n && layout >= 0; i++) {
+        const TileResult *out = &map->outs.data[i];
+        if (out->reduce == EX_CONST || out->scan != SCAN_NONE) continue;
+        int warps = layout_share(&k->layouts.data[layout].is, LAYOUT_WARP, out->reduce_axis);
+        if (warps > most) most = warps;
+    }
+    return most;
+}
+
+int tile_crossing_bytes(const TileKernel *k) {
+    int most = 1, rows = tile_grid_axis(k);
+    if (!tile_by_groups(k) || !k->schedule.knobs.share) return 0;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        int warps = crossing_warps(k, op);
+        if (warps > most) most = warps;
+    }
+    return most > 1 ? 2 * most * k->axes[rows].extent * 4 : 0;
+}
+
 // ---- places
 
 typedef struct Space { // of a block
@@ -253,6 +277,7 @@ int tile_shared_layout(const TileProgram *p, const TileKernel *k, int *offset, i
     put_all(&s, TILE_PIPE, false);
     put_all(&s, TILE_ALLOC, false);
     put_strips(&s);
+    s.at = up(s.at, HOME_PIECE) + tile_crossing_bytes(k);
     if (barriers) *barriers = up(s.at, 8);
     if (roles) s.at = up(up(s.at, 8) + barrier_bytes(k), 16) + 16 * HOME_AHEAD;
     arena_free(scratch);

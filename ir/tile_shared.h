@@ -46,6 +46,10 @@ bool tile_by_groups(const TileKernel *k); // without roles, but products are tho
 // pipe, two more, and those of the rings of tiles; what the rings hold comes last.
 int tile_shared_layout(const TileProgram *p, const TileKernel *k, int *offset, int *barriers);
 
+// Reductions over an axis that warps share go through the end of a block's shared memory: its bytes, two halves that operations use
+// by turns, each with a number for each row and each part of the warps. 0: there are none.
+int tile_crossing_bytes(const TileKernel *k);
+
 // ---- strips
 bool tile_is_strip(const TileOp *op);                          // op may be NULL
 int tile_strip_warps(const TileKernel *k);                     // that share one

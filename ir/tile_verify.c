@@ -11,6 +11,7 @@
 
 #include "ir/expr_ops.h"
 #include "ir/tile_parts.h"
+#include "ir/tile_shared.h"
 #include "ir/tile_unguarded.h"
 #include "ir/tile_wide.h"
 
@@ -446,7 +447,8 @@ static bool verify_append(Verify *V) {
 }
 
 static bool verify_mma(Verify *V) {
-    if (V->op->async && !V->role) return verify_fail(V, "an asynchronous product outside roles");
+    if (V->op->async && !V->role && !tile_by_groups(V->k))
+        return verify_fail(V, "an asynchronous product outside roles");
     const TileValue *v = V->op->results.data[0], *x = V->op->args.data[0], *y = V->op->args.data[1];
     const TileValue *sum = V->op->args.n > 2 ? V->op->args.data[2] : NULL;
     if (dtype_reads(x->dtype) != dtype_reads(y->dtype) || dtype_reads(x->dtype) == EX_BOOL)
@@ -621,12 +623,12 @@ static bool verify_barrier(Verify *V) {
     return true;
 }
 
-// The operand's axes, one of them replaced by one that lies beside it.
+// The operand's axes, one of them replaced by one that lies beside it, or by a whole one of no more elements: its first ones.
 static bool verify_beside(Verify *V) {
     const TileValue *x = V->op->args.data[0], *v = V->op->results.data[0];
     int from = tile_beside_from(V->op), to = tile_beside_to(V->op);
     bool good = x->dtype == v->dtype && x->rank == v->rank && from >= 0 && to >= 0 &&
-                tile_root_axis(V->k, from) == tile_root_axis(V->k, to);
+                tile_lies_beside(V->k, from, to);
     for (int i = 0; good && i < v->rank; i++)
         good = v->axis[i] == to || tile_has_axis(x, v->axis[i]);
     return good ||
@@ -657,7 +659,8 @@ static bool (*const rules[TILE_KIND_COUNT])(Verify *V) = {
 static bool check_kind(Verify *V) {
     const TileOp *op = V->op;
     const TileOpInfo *is = tile_op_info(op->kind);
-    if ((is->flags & OP_ROLES) && !V->role) return verify_fail(V, "it stands outside roles");
+    bool roles = is->flags & OP_ROLES && !(op->kind == TILE_MMA_WAIT && tile_by_groups(V->k));
+    if (roles && !V->role) return verify_fail(V, "it stands outside roles");
     if (is->results != TILE_ANY && op->results.n != is->results)
         return verify_fail(V, "it makes %d values, not %d", op->results.n, is->results);
     if (op->args.n < is->least || (is->most != TILE_ANY && op->args.n > is->most))

@@ -148,13 +148,44 @@ Val cg_warp_part(Cg *cg, int layout, int axis, int by) {
 Val cg_across(Cg *cg, const Layout *l, int axis, ExOp reduce, Val v) {
     for (int i = 0, stride = 1; i < l->n; i++) {
         const LayoutDigit *d = &l->digit[i];
-        if (d->place == LAYOUT_REG) continue;
-        assert((d->axis != axis || d->place == LAYOUT_LANE) && "reductions stay in a warp");
+        if (d->place != LAYOUT_LANE) continue;
         for (int mask = stride; d->axis == axis && mask < stride * d->count; mask *= 2)
             v = cg_merge(cg, reduce, v, cg_gpu(cg)->hooks->exchange(cg, v, mask));
         stride *= d->count;
     }
     return v;
+}
+
+// Warps put their numbers side by side, and take all. The halves are used by turns, and between two uses of one there is a barrier:
+// that of the other, or that of the tile which a step waits for.
+void cg_across_warps(Cg *cg, int layout, int axis, ExOp reduce, const TileValue *v) {
+    const Layout *l = &cg->k->layouts.data[layout].is;
+    int warps = layout_share(l, LAYOUT_WARP, axis), bytes = tile_crossing_bytes(cg->k);
+    if (warps == 1) return;
+    CgGpu *g = cg_gpu(cg);
+    CgValue *value = &cg->value[v->id];
+    const CgFragment *f = cg_fragment(cg, v);
+    int rows = cg->k->axes[f->rows].extent, columns = layout_covers(l, axis) / warps;
+    assert(v->rank == 1 && 4 * rows % columns == 0);
+    Val at = g->hooks->place(cg, NULL);
+    at = cg_plus(cg, at, cg->launch.shared - bytes + (g->crossed ? bytes / 2 : 0));
+    at = cg_add(cg, at, cg_times(cg, cg_thread_part(cg, layout, f->rows), 4));
+    Val own = cg_add(cg, at, cg_warp_part(cg, layout, axis, 4 * rows / columns));
+    g->crossed = !g->crossed;
+    for (int r = 0; r < value->n; r++) {
+        int row = layout_part(&f->is, LAYOUT_REG, f->rows, r);
+        cg_store(cg, value->e[r], g->hooks->pointer(cg, cg_plus(cg, own, 4 * row)));
+    }
+    g->hooks->barrier(cg);
+    for (int r = 0; r < value->n; r++) {
+        Val all = NULL;
+        for (int w = 0; w < warps; w++) {
+            int row = layout_part(&f->is, LAYOUT_REG, f->rows, r);
+            Val p = g->hooks->pointer(cg, cg_plus(cg, at, 4 * (row + w * rows)));
+            all = cg_merge(cg, reduce, all, cg_load(cg, cg->f32, p));
+        }
+        value->e[r] = all;
+    }
 }
 
 Val cg_merge(Cg *cg, ExOp reduce, Val a, Val b) {

@@ -31,7 +31,7 @@ typedef struct CgGpuHooks {
     // Reductions in two chains, which do not wait for each other.
     bool two_chains;
     // ---- shared memory
-    Val (*place)(Cg *cg, const TileValue *v); // i32: where a value begins
+    Val (*place)(Cg *cg, const TileValue *v); // i32: where a value begins; NULL: where all do
     Val (*pointer)(Cg *cg, Val at);
     // Bytes from there to an element; row NULL: of a vector.
     Val (*offset)(Cg *cg, const TileShared *t, Val row, Val col);
@@ -44,9 +44,10 @@ typedef struct CgGpuHooks {
 
 typedef struct CgGpu { // the head of a target's state
     const CgGpuHooks *hooks;
-    int *offset; // of shared values, by TileValue.id; -1: not in shared memory
-    int threads; // that run the operation together
-    bool *parts; // by TileValue.id: row sums that stay divided, beside those so marked; NULL: none
+    int *offset;  // of shared values, by TileValue.id; -1: not in shared memory
+    int threads;  // that run the operation together
+    bool crossed; // which half of what goes from warp to warp was used last
+    bool *parts;  // by TileValue.id: row sums that stay divided, beside those so marked; NULL: none
     Val tid, lane;
 } CgGpu;
 
@@ -78,6 +79,8 @@ Val cg_thread_part(Cg *cg, int layout, int axis);
 Val cg_warp_part(Cg *cg, int layout, int axis, int by);
 // Of one register: over the lanes that share what is reduced.
 Val cg_across(Cg *cg, const Layout *l, int axis, ExOp reduce, Val v);
+// Of a value of rows, which every warp has: over the warps that share what is reduced of a map of that layout.
+void cg_across_warps(Cg *cg, int layout, int axis, ExOp reduce, const TileValue *v);
 Val cg_merge(Cg *cg, ExOp reduce, Val a, Val b); // of a reduction; a NULL: b
 
 // ---- maps (map.c)

@@ -120,8 +120,18 @@ Val nv_whole(Cg *cg, const TileValue *v, Val part) {
     return cg_across(cg, l, LAYOUT_COPIES, EX_ROWSUM, part);
 }
 
-static Val only_first_of_quad(Cg *cg, Val v) {
+// What a map reduces of its tile: in one layout, along an axis.
+static int reduced_by(Cg *cg, const TileValue *tile, int *axis) {
+    const TileOp *map = tile->def;
+    *axis = map->outs.data[result_index(map, tile)].reduce_axis;
+    return tile_common_layout(cg->k, map, map->axes, map->naxes);
+}
+
+static Val only_first_of_quad(Cg *cg, const TileValue *tile, Val v) {
+    int axis, layout = reduced_by(cg, tile, &axis);
     Val first = cg_is(cg, cg_and(cg, nv_state(cg)->gpu.lane, cg_i32(cg, 3)), 0);
+    Val before = cg_warp_part(cg, layout, axis, 1);
+    if (before) first = cg_and(cg, first, cg_is(cg, before, 0));
     return cg_select(cg, first, v, cg_f32(cg, 0));
 }
 
@@ -139,7 +149,8 @@ void nv_loop_begin(Cg *cg, CgLoop *loop) {
         VEC_PUSH(cg->arena, &own->sums, sum);
         s->gpu.parts[tile->id] = true;
         start->e = ARENA_ARRAY(cg->arena, Val, start->n);
-        for (int e = 0; e < start->n; e++) start->e[e] = only_first_of_quad(cg, sum.start.e[e]);
+        for (int e = 0; e < start->n; e++)
+            start->e[e] = only_first_of_quad(cg, tile, sum.start.e[e]);
     }
 }
 
@@ -153,6 +164,8 @@ void nv_loop_end(Cg *cg, CgLoop *loop) {
         Val *parts = result->e;
         result->e = ARENA_ARRAY(cg->arena, Val, result->n);
         for (int e = 0; e < result->n; e++) result->e[e] = nv_whole(cg, v, parts[e]);
+        int axis, layout = reduced_by(cg, sum->tile, &axis);
+        cg_across_warps(cg, layout, axis, EX_ROWSUM, v);
         cg->value[loop->op->args.data[sum->index]->id] = sum->start;
     }
 }

@@ -65,7 +65,7 @@ static void fragment_map(Cg *cg, const TileOp *op) {
 
 static Val shared_place(Cg *cg, const TileValue *v) {
     const NvState *s = nv_state(cg);
-    return cg_plus(cg, s->shared, s->gpu.offset[v->id]);
+    return v ? cg_plus(cg, s->shared, s->gpu.offset[v->id]) : s->shared;
 }
 
 // What was stored is read by products of warpgroups behind it.
@@ -99,12 +99,13 @@ const CgGpuHooks nv_gpu_hooks = {
 // ---- an accumulator's rescaling
 
 // Registers from which a branch saves more than it costs, as measured: where mma.sync is, with two m16
-// tiles a warp. In roles a branch would serialize the products in flight.
+// tiles a warp, or where warpgroups share the scores. In roles a branch would serialize the products in flight.
 enum { WORTH_A_BRANCH = 96 };
 
 static bool worth_a_branch(Cg *cg, const TileOp *op, const CgFragment *f) {
     if (!op->block->owner || nv_state(cg)->roles) return false;
-    return cg_share(f, f->rows) >= 4 && f->registers >= WORTH_A_BRANCH;
+    bool many = cg_share(f, f->rows) >= 4 || cg->k->schedule.knobs.share;
+    return many && f->registers >= WORTH_A_BRANCH;
 }
 
 // The operand that is multiplied by a number per row and nothing else, or NULL: `acc * c`.

@@ -223,6 +223,7 @@ static void plain_op(Cg *cg, const TileOp *op) {
     case TILE_STORE: nv_store(cg, op); return;
     case TILE_MAP: nv_map(cg, op); return;
     case TILE_MMA: (tile_by_groups(cg->k) ? nv90_group_mma : nv_mma)(cg, op); return;
+    case TILE_MMA_WAIT: nv90_group_wait(cg); return;
     case TILE_ALLOC: cg_alloc(cg, op->results.data[0]); return;
     case TILE_COPY: nv_copy(cg, op); return;
     case TILE_COMMIT: statement(cg, "cp.async.commit_group;"); return;

@@ -18,6 +18,7 @@ typedef struct NvState {
     Val warp;
     Val shared;                 // i32: where the block's shared memory begins
     int sigmoids;               // made so far (math.c)
+    CgValue *flies;             // without roles: what the product in flight makes
     struct Nv90 *roles;         // sm_90a: of a kernel with roles; otherwise NULL
     const struct NvCopy *ahead; // of which it is known where rows lie, or NULL
 } NvState;

@@ -128,6 +128,7 @@ Val nv90_number(Cg *cg, const TileValue *v, int layout, int column);
 void nv90_keep_pair(Cg *cg, const CgWalk *m, int result, Val low, Val high);
 void nv90_mma(Cg *cg, const TileOp *op);       // sm90_mma.c
 void nv90_group_mma(Cg *cg, const TileOp *op); // sm90_group.c: of a kernel without roles
+void nv90_group_wait(Cg *cg);                  // for the one that is asynchronous
 void nv90_mma_wait(Cg *cg, int pending);
 void nv90_pack(Cg *cg); // all that is wide
 // Nothing moves across it; held: numbers of rows that what comes behind it is made of.

@@ -92,5 +92,13 @@ void nv90_group_mma(Cg *cg, const TileOp *op) {
         p.registers = left_registers(cg, left.v, contracted, p.steps);
     }
     nv90_wgmma(cg, &p, 0, p.steps);
+    if (op->async)
+        nv_state(cg)->flies = value;
+    else
+        nv90_wgmma_wait(cg, 0, value->e, value->n);
+}
+
+void nv90_group_wait(Cg *cg) {
+    CgValue *value = nv_state(cg)->flies;
     nv90_wgmma_wait(cg, 0, value->e, value->n);
 }

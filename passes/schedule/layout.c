@@ -13,6 +13,7 @@
 //      -> reg(N%2, M/8%2, N/8%8, M/16%2) lane(N/2%4, M%8) warp(M/32%4)
 //
 // A kernel of lanes has an element in each lane.
+#include "ir/tile_shared.h"
 #include "passes/schedule/schedule.h"
 
 #include <assert.h>
@@ -104,6 +105,8 @@ static bool lies(const Lay *s) {
     int rows = layout_covers(&l, s->row);
     int warps = k->schedule.warps / layout_count(&l, LAYOUT_WARP), extent = k->axes[s->row].extent;
     if (s->kind == MMA_WGMMA && extent == rows) return warps > 0; // warpgroups have columns each
+    if (tile_by_groups(k) && extent < rows * warps)
+        return extent >= rows && rows * warps % extent == 0;
     return warps > 0 && extent >= rows * warps && extent % (rows * warps) == 0;
 }
 

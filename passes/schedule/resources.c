@@ -106,6 +106,8 @@ int pass_shared(const Block *b) {
         }
         sum += buffer_of(b, op);
     }
+    if (tile_by_groups(k) && k->schedule.knobs.share) // rows' numbers, twice from each warpgroup
+        sum += 2 * (k->schedule.warps / 4) * 4 * b->e.rows;
     return sum;
 }
 

@@ -398,12 +398,20 @@ static void make_clusters(TileProgram *p, TileKernel *k, Knobs s) {
     if (alike) k->schedule.cluster_rows = rows_of_clusters(p);
 }
 
-// A program of the kernels that run as on sm_80, in place.
-static TileProgram others(TileProgram *p) {
+static bool is_wide(const TileKernel *k) {
+    return k->schedule.knobs.said == knobs_of(FORM_SM90_WIDE);
+}
+
+static bool is_bound(const TileProgram *p, const TileKernel *k) {
+    return in_roles(p, k) || is_wide(k);
+}
+
+// A program of the kernels that one asks for, in place.
+static TileProgram others(TileProgram *p, bool (*is_own)(const TileProgram *, const TileKernel *)) {
     TileProgram q = *p;
     memset(&q.kernels, 0, sizeof q.kernels);
     for (int i = 0; i < p->kernels.n; i++)
-        if (!in_roles(p, p->kernels.data[i])) VEC_PUSH(p->arena, &q.kernels, p->kernels.data[i]);
+        if (!is_own(p, p->kernels.data[i])) VEC_PUSH(p->arena, &q.kernels, p->kernels.data[i]);
     return q;
 }
 
@@ -411,7 +419,9 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         if (sm90_is_nest(p, k) && !sm90_bind_nest(p, k, o, diags)) return false;
-        if (!fits_roles(p, k)) continue;
+        bool roles = fits_roles(p, k), wide = !roles && sm90_is_wide(p, k);
+        if (wide && !sm90_bind_wide(p, k, o, diags)) return false;
+        if (!roles) continue;
         k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1};
         if (!pass_tile_columns(p, k, MAX_COLUMNS, PANEL, diags)) return false;
         if (!choose(p, k, o, diags)) return false;
@@ -422,7 +432,7 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
         k->schedule.section = s.section;
         make_clusters(p, k, s);
     }
-    TileProgram q = others(p);
+    TileProgram q = others(p, is_bound);
     return pass_tile_sm80(&q, o, diags);
 }
 
@@ -489,6 +499,7 @@ Sm90 sm90_begin(TileProgram *p, TileKernel *k) {
 }
 
 bool pass_assign_sm90(TileProgram *p, TileKernel *k, Diags *diags) {
+    if (is_wide(k)) sm90_share_wide(p, k);
     if (!in_roles(p, k)) return pass_assign_sm80(p, k, diags);
     Sm90 s = sm90_begin(p, k);
     if (is_nest(k)) return sm90_assign_nest(&s), true;
@@ -513,8 +524,11 @@ static void schedule_kernel(TileProgram *p, TileKernel *k) {
 
 bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
     if (!pass_assign(p, diags)) return false;
-    TileProgram q = others(p); // before roles hide what tells them apart
+    TileProgram q = others(p, in_roles); // before roles hide what tells them apart
     for (int i = 0; i < p->kernels.n; i++)
         if (in_roles(p, p->kernels.data[i])) schedule_kernel(p, p->kernels.data[i]);
-    return pass_schedule_sm80(&q, o, diags);
+    if (!pass_schedule_sm80(&q, o, diags)) return false;
+    for (int i = 0; i < p->kernels.n; i++)
+        if (is_wide(p->kernels.data[i])) sm90_fly_wide(p, p->kernels.data[i]);
+    return true;
 }

@@ -44,6 +44,11 @@ bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o,
 void sm90_assign_nest(Sm90 *s);
 void sm90_sum_through(Sm90 *s); // of one in roles: what is added to memory goes through a buffer
 void sm90_add_role(Sm90 *s, const char *name, int warpgroups, int registers);
+// A kernel whose v has too many columns for one warpgroup; its extents. sm90_wide.c
+bool sm90_is_wide(const TileProgram *p, const TileKernel *k);
+bool sm90_bind_wide(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags);
+void sm90_share_wide(TileProgram *p, TileKernel *k);
+void sm90_fly_wide(TileProgram *p, TileKernel *k); // once it is scheduled
 // Of a kernel in roles: outputs leave through a shared buffer, where there is room for one.
 void sm90_stores(Sm90 *s);
 

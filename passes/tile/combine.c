@@ -22,6 +22,9 @@
 enum {
     TOGETHER = 8
 }; // parts that are asked for at once, on a GPU: one after the other, each would wait for memory
+enum {
+    WIDE = 256
+}; // columns of v from which heads go 16 to a warp here, too (60 us of 168 otherwise; fewer columns were not measured)
 
 typedef struct Side {         // what is merged: what is carried, and parts
     TileValue **state, **raw; // by state; by shift, NULL: not carried
@@ -210,7 +213,8 @@ static Merge begin(const Build *b) {
 
 void build_combine(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_E, AX_S, AX_G};
-    bool some = b->p->split.whole > 0;
+    bool some = b->p->split.whole > 0, packed = b->packed;
+    b->packed |= b->group && !some && !b->phase && b->row->Dv > WIDE; // as the parts are
     build_kernel(b, PURPOSE_COMBINE, b->phase ? "result" : "combine", axes, some ? 4 : 3);
     Merge m = begin(b);
     open_loop(b, &m);
@@ -219,4 +223,5 @@ void build_combine(Build *b) {
     for (int i = 0; i < b->s->states.n; i++) build_bind(b, SYM_STATE, i, end[i]);
     build_finish(b, end[m.loop->results.n - 1]);
     if (some) over_split_heads(b);
+    b->packed = packed;
 }

@@ -195,6 +195,24 @@ static const Ex *over(TileProgram *p, const Ex *n, const Ex *by) { // rounded up
     return ex_2(p->pool, EX_DIV, up, by);
 }
 
+// A part costs less than what it saves where tiles have few rows. Of others whole ones are not left and combined.
+static bool is_cheap(const TileKernel *k) {
+    return k->axes[tile_grid_axis(k)].extent <= FEW_QUERIES;
+}
+
+// Whether n parts of all tiles end an eighth earlier than whole ones. Counts are cut where there are enough rounds anyhow.
+static const Ex *pays_rounds(TileProgram *p, const TileKernel *k, const Ex *n) {
+    ExPool *x = p->pool;
+    const Ex *all = workers_of(p, k), *tiles = ex_i32(x, 1);
+    const Ex *most = ex_2(x, EX_MUL, all, ex_i32(x, MAX_ROUNDS));
+    for (int i = 0; i < 3; i++)
+        tiles =
+            ex_2(x, EX_MIN, ex_2(x, EX_MUL, tiles, ex_2(x, EX_MIN, k->grid[i].count, most)), most);
+    const Ex *whole = ex_2(x, EX_MUL, over(p, tiles, all), n);
+    return ex_2(x, EX_LT, ex_2(x, EX_MUL, over(p, ex_2(x, EX_MUL, tiles, n), all), ex_i32(x, 8)),
+                ex_2(x, EX_MUL, whole, ex_i32(x, 7)));
+}
+
 // Where tiles of few queries are more than run at once, the launch ends when the last of them do: it has some rounds at least,
 // of parts that are long.
 static const Ex *for_rounds(TileProgram *p, const TileKernel *k, const Ex *n) {
@@ -203,7 +221,9 @@ static const Ex *for_rounds(TileProgram *p, const TileKernel *k, const Ex *n) {
     n = ex_2(x, EX_SUB, ex_2(x, EX_MUL, n, ex_i32(x, FEW_ROUNDS)), one);
     n = ex_2(x, EX_MIN, ex_2(x, EX_ADD, by_tiles(p, k, n), one),
              ex_2(x, EX_DIV, keys, ex_i32(x, LONG_PART)));
-    return ex_select(x, few_queries(p), n, one);
+    const Ex *few = few_queries(p);
+    if (!is_cheap(k)) few = ex_2(x, EX_AND, few, pays_rounds(p, k, n));
+    return ex_select(x, few, n, one);
 }
 
 // ---- sequences with lengths of their own: parts have about as many keys, and each sequence has as many parts as it needs
@@ -211,7 +231,7 @@ static const Ex *for_rounds(TileProgram *p, const TileKernel *k, const Ex *n) {
 // A worker's share of all keys that there may be, but not more than MOST_KEYS: the launch ends soon after the first worker is idle.
 static const Ex *keys_of_part(TileProgram *p, const TileKernel *k) {
     ExPool *x = p->pool;
-    const Ex *n = workers_of(p, k), *most = ex_i32(x, MOST_KEYS);
+    const Ex *n = workers_of(p, k), *most = ex_i32(x, is_cheap(k) ? MOST_KEYS : SIZE_LIMIT);
     for (int i = 1; i < 3; i++) n = ex_2(x, EX_DIV, n, k->grid[i].count);
     const Ex *share = ex_2(x, EX_MIN, ex_2(x, EX_DIV, pass_all_keys(p), n), most);
     share = ex_select(x, ex_2(x, EX_LT, ex_i32(x, 0), n), share, most);

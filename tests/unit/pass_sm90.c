@@ -1,6 +1,7 @@
 // The Hopper schedules of the standard library: tile by tile on small tiles of odd sizes, the
 // interpreter gives what it gives before scheduling, whatever the schedule. (Up to how constants
 // are folded in partial and full tiles: the flat form may take a full tile for a partial one.)
+#include "ir/tile_shared.h"
 #include "passes/schedule/expand.h"
 #include "passes/schedule/sm90.h"
 #include "tests/unit/pass_util.h"
@@ -136,6 +137,34 @@ static void check_real(const char *path, int D, const char *schedule) {
 TEST_EACH(real_extents_are_right, 0, 6) {
     static const int dims[] = {24, 64, 128, 136, 256, 264};
     check_real(_i % 2 ? "stdlib/causal.attn" : "stdlib/relu.attn", dims[_i], NULL);
+}
+
+// Values too wide for one warpgroup, of queries of one head and of a group's; v in k, and beside it; rows of their own.
+ARENA_TEST_EACH(wide_values_are_right, 0, 4) {
+    static const char *const dims[] = {
+        "dim D = 576, Dv = 512; share v = k;", "dim D = 264;",
+        "dim D = 304, Dv = 272; share v = k;",
+        "dim D = 512, Dv = 512; share v = k; input q_pe: bf16[B, H, Sq, 24];"
+        "input k_pe: bf16[B, 1, Sk, 24];"};
+    static const PuLaunch few = {1, 4, 2, 1, 70, 69}, many = {1, 1, 1, 66, 70, 4};
+    const char *text = arena_printf(
+        a,
+        "attention t { %s score(q, k) = (dot(q, k)%s) * 0.05; mask(b, h, i, j) = j <= i;"
+        "normalize(s) { let m = rowmax(s); let e = exp(s - m); return e / rowsum(e); } }",
+        dims[_i], _i == 3 ? " + dot(q_pe, k_pe)" : "");
+    PassOptions o = options();
+    Diags diags = diag_list(a);
+    Variant *v;
+    o.split = true;
+    const Stream *stream = pu_stream(a, "wide", text, 0, &v);
+    TileProgram *p = pass_pipeline(a, stream, &o, &diags);
+    ck_assert_ptr_nonnull(p);
+    for (int i = 0; i < p->kernels.n; i++)
+        ck_assert(tile_by_groups(p->kernels.data[i]) ==
+                  (p->kernels.data[i]->purpose != PURPOSE_COMBINE));
+    TileProgram *before = pass_algorithm(a, stream, &o, &diags);
+    pu_same(a, v, before, p, few, 1e-6);
+    pu_same(a, v, before, p, many, 1e-6);
 }
 
 TEST_EACH(choices_are_right, 0, 5) {
