@@ -226,12 +226,14 @@ static bool has_room(const TileProgram *p) {
 // Positions of a chunk: as many as all kernels have room for, but few where channels have decays of their own, whose pairs are
 // made one by one.
 static void choose_chunk(Arena *a, const ChunkBack *back, PassOptions *o) {
-    enum { MOST = 64, LEAST = 16 };
+    enum { MOST = 64, MOST_F32 = 32, LEAST = 16 };
+    int most =
+        dtype_half(o->dtype) ? MOST : MOST_F32; // f32 products are in registers with their operands
     if (o->target.kind == KIND_HOST || o->schedule.said) return;
     PassOptions own = *o;
     own.seen = NULL;
     own.schedule.said = 1u << KNOB_keys;
-    for (own.schedule.keys = back->c->channel ? LEAST : MOST; own.schedule.keys > LEAST;
+    for (own.schedule.keys = back->c->channel ? LEAST : most; own.schedule.keys > LEAST;
          own.schedule.keys /= 2) {
         Diags quiet = diag_list(a);
         TileProgram *p = pass_recurrence_backward_algorithm(a, back, &own, &quiet);

@@ -223,9 +223,12 @@ static int lines_of(Cg *cg, const Line *l, int i) {
     return count_of(cg, value_of(l, i), without(l, i));
 }
 
+// Few lines, or, of a chunk's gradients, fewer long ones than there are threads.
 static bool is_shared(Cg *cg, const Line *l, int i) {
-    int lanes = cg->target->lanes, each = (l->n + lanes - 1) / lanes;
-    return 2 * lines_of(cg, l, i) <= lanes && !out_of(l, i)->by && l->n % each == 0;
+    int lanes = cg->target->lanes, each = (l->n + lanes - 1) / lanes, lines = lines_of(cg, l, i);
+    bool gradients = cg->k->purpose == PURPOSE_CHUNK_GRADIENTS;
+    bool few = 2 * lines <= lanes || (gradients && l->n >= lanes && lines < cg_gpu(cg)->threads);
+    return few && !out_of(l, i)->by && l->n % each == 0;
 }
 
 // The next result goes the same way.
@@ -366,9 +369,7 @@ bool cg_is_together(Cg *cg, const TileOp *op) {
     if (!tile_makes_shared(op) || cg_is_spread(op)) return false;
     bool more = !map || op->results.n > 1 || tile_scans(op) || op->outs.data[0].reduce == EX_CONST;
     for (int i = 0; i < op->results.n; i++) more |= op->results.data[i]->rank != 1;
-    for (int i = 0; i < op->outs.n; i++) // a tile's, not all positions
-        more |= op->outs.data[i].reduce != EX_CONST &&
-                cg->k->axes[op->outs.data[i].reduce_axis].size->op != EX_CONST;
+    more |= cg->k->purpose == PURPOSE_CHUNK_GRADIENTS; // a tile's, not all positions
     return more;
 }
 

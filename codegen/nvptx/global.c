@@ -320,14 +320,17 @@ static Val load_element(Cg *cg, const CgAccess *a, Row row, int n, int c) {
 static void load_pair(Cg *cg, const CgAccess *a, Row row, int n, Val x[2]) {
     Val col = cg_plus(cg, column_at(cg, a), 8 * n);
     Val at = address(cg, row.base, col, elem_of(a));
-    Val both = cg_load(cg, cg_vector(cg->f32, 2), global_ptr(cg, at));
-    LLVMSetAlignment(both, 8);
-    for (int c = 0; c < 2; c++) x[c] = cg_or_zero(cg, row.in, cg_extract(cg, both, cg_i32(cg, c)));
+    Val both = cg_load(cg, cg_vector(cg_dtype(cg, a->t->dtype), 2), global_ptr(cg, at));
+    LLVMSetAlignment(both, 2 * (unsigned)elem_of(a));
+    for (int c = 0; c < 2; c++) {
+        Val one = cg_read(cg, cg_extract(cg, both, cg_i32(cg, c)), a->t->dtype);
+        x[c] = cg_or_zero(cg, row.in, one);
+    }
 }
 
 static void load_columns(Cg *cg, const CgAccess *a, Row row, int n, Val x[2]) {
     int each = a->f->columns >= 0 ? 2 : 1;
-    bool own = a->t->role == TENSOR_WORK && a->t->dtype == DT_F32 && !a->ncols;
+    bool own = a->t->role == TENSOR_WORK && !a->ncols;
     if (own && a->cols % 2 == 0 && 8 * n + 8 <= a->cols)
         load_pair(cg, a, row, n, x);
     else
