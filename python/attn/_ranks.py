@@ -22,7 +22,7 @@ from ._spread import Interval, Spread, _common, _cuts, _length, _Line, _merged, 
 
 LEAST_BYTES = 16 << 20  # of keys and values that travel at a time
 BUFFER = 2 << 30  # bytes that they always have room for
-RATE, LINK = 775e12, 345e9  # products and bytes in a second, for the choice of a method: of an H100 and its NVLink
+RATE, LINK, MEMORY = 775e12, 345e9, 2.4e12  # products and bytes in a second, for the choice of a method: of an H100, its NVLink, copies in its memory
 
 METHODS = "keys", "heads", "queries"
 
@@ -652,7 +652,11 @@ def _choice(spec: str, method: Optional[str], wants: bool, given: Dict[str, torc
     keys = foreign * k.shape[1] * columns * size / LINK
     first = keys / (_groups(k, v, foreign) if reads.apart else 1)
     heads = sum(2 * (b - a) * columns for a, b in ((0, q.shape[1]), (0, max(n, k.shape[1])))) / 2 * size * spread.S * (n - 1) / n / n / LINK
-    return "keys" if max(products + 0.1 * keys, keys) + first <= products + heads else "heads"
+    whole_heads = n * -(-q.shape[1] // n) / q.shape[1]  # a rank that has no head has no work
+    by_keys, by_heads = max(products + 0.1 * keys, keys) + first, products * whole_heads + heads
+    if wants:  # the gradients of keys are sums in f32 of the whole length, of which the last group travels alone
+        by_keys, by_heads = by_keys + 24 * q.shape[0] * k.shape[1] * columns * kv_spread.S / MEMORY + 3 * first, by_heads + heads + 2.5 * products * (whole_heads - 1)
+    return "keys" if by_keys <= by_heads else "heads"
 
 
 def attend(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], q_offset: Optional[int], wants: bool, spread: Spread,
