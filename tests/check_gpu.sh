@@ -96,7 +96,7 @@ good=$(grep -c '^good: ' $out)
 all=$(($(echo $files | wc -w) * cases))
 if [ $good -ne $all ]; then
     echo "FAILED ($((all - good)) of $all, status $status): attnc check $files --device=$DEVICE $*"
-    grep -v '^good: ' $out | head -n 12
+    grep -vE '^good: |^ |: (note|warning): ' $out | head -n 12
 fi
 echo "COUNT $good $((all - good))"
 PART

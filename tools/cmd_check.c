@@ -97,13 +97,26 @@ static Status ask_slack(Slack *s, const Binding *b, const Oracle *x, bool tf32) 
     return oracle_gradient_noise(x, s->v, b, tf32 ? 0x1p-11 : 0x1p-23, s->moved);
 }
 
+// A factor of do . v below f32's least normal number counts as 0. Sums over pairs of |do . v| times |q| or |k| are at most these norms' product.
+static double underflow(const Binding *b) {
+    static const char *const names[] = {"do", "v", "q", "k"};
+    double norm[4] = {0};
+    for (int i = 0; i < 4; i++) {
+        int arg = sig_arg(b->sig, names[i]);
+        double *x = arg < 0 ? NULL : tensor_doubles(&b->tensor[arg]);
+        if (x) norm[i] = norm_of(x, NULL, NULL, b->tensor[arg].count);
+        free(x);
+    }
+    return 0x1p-126 * norm[0] * norm[1] * fmax(norm[2], norm[3]);
+}
+
 static double slack_of_gradient(const Slack *s, const Binding *b, const Oracle *x, int i,
                                 double bound) {
     if (!s->asked) return 0;
     int64_t n = b->tensor[i].count;
     double size = norm_of(x->out[i], NULL, NULL, n), moved = s->moved[i];
     double terms = norm_of(s->sizes.out[i], NULL, NULL, n) * bound / 6;
-    double all = (terms > size ? terms : 0) + (moved > 0 ? 4 * moved : 0);
+    double all = (terms > size ? terms : 0) + (moved > 0 ? 4 * moved : 0) + underflow(b);
     return size > 0 ? all / size : all;
 }
 
