@@ -42,8 +42,9 @@ bool tile_is_matrix(const TileTensor *t) { return traits[t->role].matrix || t->r
 
 bool tile_is_operand(const TileProgram *p, const TileTensor *t) {
     bool products = p->phase != PHASE_COMBINE; // which merges what is read element by element
-    bool chunks = p->chunks && t->role == TENSOR_WORK && t->rank == 4 && t->dtype == p->dtype;
-    return products && (tile_is_matrix(t) || chunks) && tile_is_read(p, t);
+    bool made = (p->chunks || tile_is_backward(p)) && t->role == TENSOR_WORK && t->rank == 4 &&
+                t->dtype == p->dtype;
+    return products && (tile_is_matrix(t) || made) && tile_is_read(p, t);
 }
 
 bool tile_is_index(const TileTensor *t) {

@@ -20,6 +20,7 @@ typedef struct Nest {
     Dtype dtype;
     int tensor_do, tensor_dq, tensor_dk, tensor_dv;
     int tensor_sums; // what is added to for dq
+    int tensor_doa; // the gradient of what is aggregated, where it is made of that; -1: kernels make it of do
     int tensor_wild; // how many rows are not tame; -1: nobody asks
     int *row;        // by row scalar: its tensor, -1: it stays in the kernel `delta`
     int *near;       // the same as the nest of a GPU loads it: rows begin at a multiple of 16 bytes
@@ -215,6 +216,9 @@ static void add_tensors(Nest *n, bool nest) {
         if (saved && aligned && main_needs(b, i))
             n->near[i] = work(n, numbered(n, "near", i), b->rows.n + i, true);
     }
+    n->tensor_doa = b->aggregate ? tensor(n, "doa", TENSOR_WORK, 2 * b->rows.n + 2, n->dtype,
+                                          SIZE_HQ, SIZE_SQ, row->Dv)
+                                 : -1;
     TileTensor wild = {.name = "wild",
                        .role = TENSOR_WORK,
                        .index = 2 * b->rows.n + 1,
@@ -327,8 +331,8 @@ static TileValue *of_pairs(Nest *n, const char *name, Dtype t, const Ex *e) {
     return e ? map(n, name, t, AX_M, AX_N, selected(n, e)) : NULL;
 }
 
-// From a tile of q and k to the weight, and from do and v to its gradient.
-static TileValue *weights(Nest *n, TileValue *q, TileValue *k, TileValue *v, TileValue *doa) {
+// From a tile of q and k to the weight.
+static TileValue *weight(Nest *n, TileValue *q, TileValue *k) {
     Build *b = &n->b;
     ExPool *x = b->pool;
     const Ex *modified = b->row->modified, *mask = ex_symbol(x, SYM_MASK), *s = ex_symbol(x, SYM_S);
@@ -345,8 +349,20 @@ static TileValue *weights(Nest *n, TileValue *q, TileValue *k, TileValue *v, Til
                    : ex_2(x, EX_AND, mask, ex_2(x, EX_NE, s, ex_f32(x, -INFINITY)));
     TileValue *w = of_pairs(n, "w", DT_F32, back->weight);
     build_bind(b, SYM_W, 0, w);
-    if (pairs_use(back, SYM_DW)) build_bind(b, SYM_DW, 0, mma(n, "dw", v, doa, NULL, AX_M, AX_N));
     return w;
+}
+
+// And from do and v to its gradient.
+static TileValue *weights(Nest *n, TileValue *q, TileValue *k, TileValue *v, TileValue *doa) {
+    TileValue *w = weight(n, q, k);
+    if (pairs_use(n->back, SYM_DW))
+        build_bind(&n->b, SYM_DW, 0, mma(n, "dw", v, doa, NULL, AX_M, AX_N));
+    return w;
+}
+
+// A weight or a gradient as products take it.
+static TileValue *narrow(Nest *n, TileValue *w) {
+    return n->dtype == DT_F32 ? w : map(n, "w", n->dtype, AX_M, AX_N, ex_symbol(n->b.pool, SYM_W));
 }
 
 // And on to the gradients of the scores.
@@ -372,11 +388,10 @@ static TileValue *come(Nest *n) {
                        load(n, numbered(n, "row", i), n->near[i], head, AX_M, AX_NONE));
     for (int i = 0; i < b->row->emits.n && !n->by_keys; i++)
         build_bind(b, SYM_DEMIT, i, load(n, "demit", n->demit[i], head, AX_M, AX_NONE));
+    if (n->tensor_doa >= 0) return load(n, "doa", n->tensor_doa, head, AX_M, AX_E);
     TileValue *come = load(n, "do", n->tensor_do, head, AX_M, AX_E);
     if (back->d_o->op == EX_SYM && back->d_o->sym == SYM_DO) return come;
     build_bind(b, SYM_DO, 0, come);
-    if (uses(back->d_o, SYM_O))
-        build_bind(b, SYM_O, 0, load(n, "o", b->tensor_o, head, AX_M, AX_E));
     return map(n, "doa", n->dtype, AX_M, AX_E, back->d_o);
 }
 
@@ -430,15 +445,37 @@ static const Ex *in_columns(Nest *n, const Ex *e) {
                      ex_f32(x, 0));
 }
 
+static const Ex *head_of_keys(Nest *n) {
+    Build *b = &n->b;
+    const Ex *h = ex_2(b->pool, EX_MUL, ex_symbol(b->pool, SYM_H), build_size(b, SIZE_HKV));
+    return ex_2(b->pool, EX_DIV, h, build_size(b, SIZE_HQ));
+}
+
+// What is aggregated, once more: `output` does not tell.
+static TileValue *aggregate(Nest *n) {
+    Build *b = &n->b;
+    TileValue *q = load(n, "q", b->tensor_q, head_of_queries(n), AX_M, AX_D),
+              *start = zeros(n, "o0", AX_M, AX_E);
+    TileOp *loop = build_loop(b, AX_N, ex_i32(b->pool, 1));
+    TileValue *sum = build_carry(b, loop, "o", start);
+    TileBlock *outer = b->block;
+    b->block = &loop->body, loop->body.owner = loop;
+    int mark = b->env.n;
+    TileValue *w = narrow(n, weight(n, q, load(n, "k", b->tensor_k, head_of_keys(n), AX_N, AX_D)));
+    sum = mma(n, "o", w, load(n, "v", b->tensor_v, head_of_keys(n), AX_N, AX_E), sum, AX_M, AX_E);
+    yield(n, &sum, 1);
+    b->env.n = mark;
+    b->block = outer;
+    return loop->results.data[0];
+}
+
 // The further sweep: sums over the keys, all in one loop.
 static void sweep(Nest *n) {
     Build *b = &n->b;
     const Backward *back = n->back;
     TileValue *start[ROW_MAX_REDUCES * 3], *last[ROW_MAX_REDUCES * 3];
     int sums = 0;
-    const Ex *hkv = ex_2(b->pool, EX_DIV,
-                         ex_2(b->pool, EX_MUL, ex_symbol(b->pool, SYM_H), build_size(b, SIZE_HKV)),
-                         build_size(b, SIZE_HQ));
+    const Ex *hkv = head_of_keys(n);
     for (int i = 0; i < back->rows.n; i++) sums += back->rows.data[i].made == BACK_KEYS;
     if (!sums) return;
     TileValue *doa = build_bound(b, SYM_DO, 0),
@@ -508,7 +545,7 @@ static void build_delta(Nest *n) {
         build_bind(b, SYM_ROW, i, load(n, numbered(n, "saved", i), n->row[i], h, AX_M, AX_NONE));
     for (int i = 0; i < b->row->emits.n; i++)
         build_bind(b, SYM_DEMIT, i, load(n, "demit", n->demit[i], h, AX_M, AX_NONE));
-    TileValue *o = load(n, "o", b->tensor_o, h, AX_M, AX_E);
+    TileValue *o = back->aggregate ? aggregate(n) : load(n, "o", b->tensor_o, h, AX_M, AX_E);
     build_bind(b, SYM_DO, 0, load(n, "do", n->tensor_do, h, AX_M, AX_E));
     build_bind(b, SYM_O, 0, o);
     build_bind(b, SYM_SQO, 0, squares(n, "sqo", o, AX_M, AX_E));
@@ -526,6 +563,9 @@ static void build_delta(Nest *n) {
     for (int i = 0; i < back->rows.n; i++)
         if (n->near[i] >= 0 && (i >= back->nsaved || n->near[i] != n->row[i]))
             store(n, n->near[i], h, AX_M, AX_NONE, build_bound(b, SYM_ROW, i), false);
+    if (n->tensor_doa >= 0)
+        store(n, n->tensor_doa, h, AX_M, AX_E,
+              map(n, "doa", n->dtype, AX_M, AX_E, in_columns(n, back->d_o)), false);
     if (n->tensor_wild >= 0) count_wild(n);
     row_grads(n);
     for (const TileOp *op = b->k->body.first; op; op = op->next)
@@ -626,7 +666,7 @@ static void step(Nest *n, TileValue *k, TileValue *v, const Sums *s) {
     TileValue *q = load(n, "q", b->tensor_q, n->head, AX_M, AX_D), *doa = come(n);
     Pair p = pair(n, q, k, v, doa);
     TileValue *w = p.w, **dv = &s->v[s->at[DV]], **dk = &s->v[s->at[DK]], **sq = &s->v[s->at[DSQ]];
-    if (n->dtype != DT_F32) w = map(n, "w", n->dtype, AX_M, AX_N, ex_symbol(b->pool, SYM_W));
+    w = narrow(n, w);
     if (s->at[DV] >= 0) *dv = mma(n, "dv", w, doa, *dv, AX_N, AX_E);
     if (s->at[DK] >= 0 && p.d_dot) *dk = mma(n, "dk", p.d_dot, q, *dk, AX_N, AX_D);
     if (s->at[DSQ] >= 0) *sq = sum_of(n, "sq", p.d_sqk, AX_M, *sq);
@@ -699,9 +739,7 @@ static void build_queries(Nest *n) {
     ExPool *x = b->pool;
     build_kernel(b, PURPOSE_GRADIENTS, "queries", all_axes, 4);
     set_mask(n);
-    const Ex *h = ex_symbol(x, SYM_H),
-             *hkv = ex_2(x, EX_DIV, ex_2(x, EX_MUL, h, build_size(b, SIZE_HKV)),
-                         build_size(b, SIZE_HQ));
+    const Ex *h = ex_symbol(x, SYM_H), *hkv = head_of_keys(n);
     TileValue *q = load(n, "q", b->tensor_q, h, AX_M, AX_D), *doa = come(n);
     int count = n->back->d_sqq ? 2 : 1;
     TileValue **start = ARENA_ARRAY(b->arena, TileValue *, count + n->back->grads.n),
@@ -774,11 +812,6 @@ static bool accepts(const Backward *back, Diags *diags) {
                    "the gradient of '%s' has no kernel yet: it has row inputs, slices or clauses "
                    "of q, k and v",
                    row->name);
-    else if (back->aggregate)
-        diag_error(diags, row->output->span,
-                   "the gradient of '%s' has no kernel yet: its output is no multiple of what is "
-                   "aggregated, or one by an input that is marked 'grad'",
-                   row->name);
     else if (norms && looks_for_extremum(back)) // sums of squares are rounded by how tiles lie
         diag_error(diags, row->span,
                    "the gradient of '%s' has no kernel yet: it goes to the keys that attain an "
@@ -791,6 +824,12 @@ static bool accepts(const Backward *back, Diags *diags) {
 
 // A sum over the pairs of a row is over all its keys.
 static bool has_parts(const Backward *back, Diags *diags) {
+    if (back->aggregate) {
+        diag_error(diags, back->row->span,
+                   "the gradient of '%s' has no parts: it needs what is aggregated over all keys",
+                   back->row->name);
+        return false;
+    }
     for (int i = 0; i < back->rows.n; i++)
         if (back->rows.data[i].made == BACK_KEYS) {
             diag_error(diags, back->row->span,

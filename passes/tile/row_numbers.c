@@ -87,7 +87,7 @@ static const Ex *whole(RowNumbers *r, const Ex *ds, const Ex *e) {
 static bool has_sweep(const Backward *b) {
     for (int i = 0; i < b->rows.n; i++)
         if (b->rows.data[i].made == BACK_KEYS) return true;
-    return false;
+    return b->aggregate;
 }
 
 const Backward *pass_row_numbers(Arena *a, const Backward *back) {

@@ -216,9 +216,27 @@ TEST(of_wild_rows) {
     check_scheduled("wild", text, TARGET_SM90A, DT_BF16);
 }
 
-TEST(library) { pu_library(check_file, -1); }
-
 static const TargetId gpus[] = {TARGET_SM80, TARGET_GFX942, TARGET_GFX1100, TARGET_SM90A};
+
+// Outputs of which the aggregated row is more than a factor's.
+TEST(of_outputs) {
+    static const char *const outputs[] = {
+        "import std.normalization; attention a { dim D = 16, Dv = 16; input gate: f32[B, H, Sq, "
+        "Dv] grad; "
+        "score(q, k) = dot(q, k) * 0.3; normalize(s) = softmax(s); "
+        "output(o, b, h, i, d) = o * sigmoid(gate[b, h, i - q_offset, d]); }",
+        "import std.normalization; attention a { dim D = 16, Dv = 32; input gain: f32[H, Dv] grad; "
+        "score(q, k) = dot(q, k) * 0.3; mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); "
+        "output(o, b, h, i, d) = tanh(o) * rsqrt(sqnorm(o) / Dv + 0.01) * gain[h, d]; }",
+    };
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
+        check("output", outputs[i], DT_F32);
+        for (int t = 0; t < 4; t++)
+            check_scheduled("output", outputs[i], gpus[t], i ? DT_BF16 : DT_F16);
+    }
+}
+
+TEST(library) { pu_library(check_file, -1); }
 
 TEST_EACH(scheduled_library, 0, 4) { pu_library(check_file, (int)gpus[_i]); }
 
