@@ -20,7 +20,8 @@ enum {
     UNIT_COLUMNS = 64,
     LEAST_COLUMNS = 16,   // of a kernel without products
     WIDE = 256,           // columns of q and k, beyond which tiles have the fewest keys
-    OTHER_REGISTERS = 32, // of a thread, beside scores and accumulator
+    OTHER_REGISTERS = 32, // of a thread, beside scores and accumulator,
+    CONVERTED = 40,       // and where operands are converted as they are read
     REGISTERS = 65536,    // of an SM
     STATE = 64,           // registers of a thread for a recurrence's state
     SECTION = 512,        // tiles whose heads' K and V fit the L2 cache together
@@ -205,7 +206,7 @@ static bool choose_chunk(const TileKernel *k, const PassOptions *o, Diags *diags
 // Weights take the place of scores.
 static int registers_of(const TileProgram *p, const TileKernel *k, Knobs s) {
     Block b = sm80_block(p, k, s);
-    return pass_registers(&b) + OTHER_REGISTERS;
+    return pass_registers(&b) + OTHER_REGISTERS + (sm80_multiplies_bytes(k) ? CONVERTED : 0);
 }
 
 // What no single knob tells.
@@ -274,13 +275,13 @@ bool sm80_changes_query(const TileKernel *k) {
     return false;
 }
 
-// Several products of a pair in registers, as row inputs and slices have: fewer keys at a time. Rows of q, too: fewer rows.
+// Several products of a pair in registers, as row inputs and slices have, or operands that are converted: fewer keys at a time. Rows of q, too: fewer rows.
 static void fit_registers(const TileProgram *p, Knobs *s) {
     enum { LEAST = 16 };
     for (int i = 0; i < p->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[i];
         if (k->purpose != PURPOSE_ATTENTION || sm80_is_few(k) ||
-            (!sm80_reads_rows(p, k) && !sm80_changes_query(k)))
+            (!sm80_reads_rows(p, k) && !sm80_changes_query(k) && !sm80_multiplies_bytes(k)))
             continue;
         int most = REGISTERS / (32 * s->warps * s->blocks);
         while (sm80_changes_query(k) && s->rows > 16 * s->warps && registers_of(p, k, *s) > most)
