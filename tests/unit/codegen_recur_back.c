@@ -195,8 +195,9 @@ ARENA_TEST_EACH(random_ones, 0, 24) {
     arena_free(c.x.a);
 }
 
-// Schedules for NVIDIA devices in the interpreter: as f32, which is exact here, and as bf16, which is only placed differently.
-ARENA_TEST_EACH(gpu_gradients, 0, 24) {
+// Schedules for NVIDIA devices in the interpreter, as f32, which is exact here, and as bf16, which is only placed differently;
+// and that they become code.
+ARENA_TEST_EACH(gpu_gradients, 0, 16) {
     static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A};
     static const int lengths[] = {0, 1, 9, 16, 17, 35}, widths[] = {1, 3, 8, 17, 33};
     uint32_t start = 1900 + (uint32_t)_i, *seed = &start;
@@ -212,5 +213,11 @@ ARENA_TEST_EACH(gpu_gradients, 0, 24) {
     if (!p && !refused) diag_print(&diags, stderr);
     ck_assert_msg(refused == (strstr(source, "sqnorm(o)") != NULL), "%s", source);
     if (p) interpret(&c, p, source, o.target.name);
+    CgOptions co = {.opt = 0};
+    void *text = NULL;
+    size_t n;
+    ck_assert_msg(!p || cg_emit((const TileProgram **)&p, 1, &co, CG_ASM, &diags, &text, &n), "%s",
+                  source);
+    free(text);
     arena_free(c.x.a);
 }
