@@ -264,8 +264,7 @@ static void free_inputs(AbiVariant *v) {
             if (v->kernels[k].args[i].kind != ABI_ARG_SIZE)
                 read[v->kernels[k].args[i].index % ABI_MAX_TENSORS] = true;
     for (uint32_t i = 0; i < v->ntensors && i < ABI_MAX_TENSORS; i++)
-        if (v->tensors[i].role == ABI_ROLE_INPUT && v->tensors[i].rank && !read[i])
-            v->tensors[i].flags |= ABI_OPTIONAL;
+        if (v->tensors[i].role == ABI_ROLE_INPUT && !read[i]) v->tensors[i].flags |= ABI_OPTIONAL;
 }
 
 static void plans(Arena *a, const TileProgram *p, AbiVariant *v) {

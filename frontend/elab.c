@@ -392,7 +392,8 @@ static Tx *slice(Elab *e, Tx **v, const Span *places, int n, Span at) {
                        : v[0]->sym == TS_TILE_Q ? "q"
                                                 : "k";
     if (from < 0 || to > row.width || from >= to)
-        return fail(e, at, "slice %d:%d of %s, which has %d channels", from, to, name, row.width);
+        return fail(e, at, "slice %d:%d of %s, which has %d channels%s", from, to, name, row.width,
+                    from >= to ? ": it is empty" : "");
     return row_value(e, side_of(v[0]), (TxRow){row.input, row.from + from, to - from}, at);
 }
 

@@ -316,18 +316,25 @@ static int find_clause(VariantKind kind, const char *name) {
 }
 
 static void unknown_clause(Check *c, const AstItem *item) {
-    const char *habit = sema_habit(item->name.s);
-    if (habit) {
-        diag_error(c->s->diags, item->name.span, "unknown clause '%s' (%s)", item->name.s, habit);
+    static const char *const kinds[] = {
+        [VARIANT_ATTENTION] = "an attention", [VARIANT_RECURRENCE] = "a recurrence"};
+    const char *what = kinds[c->v->kind], *name = item->name.s;
+    NameGuess g;
+    names_guess_init(&g, name);
+    for (int i = 0; i < CLAUSE_COUNT; i++) {
+        if (clauses[i].kind == c->v->kind) names_guess(&g, clauses[i].name);
+        if (clauses[i].kind == c->v->kind || strcmp(clauses[i].name, name) != 0) continue;
+        diag_error(c->s->diags, item->name.span, "unknown clause '%s' in %s (%s has it)", name,
+                   what, kinds[clauses[i].kind]);
         return;
     }
-    NameGuess g;
-    names_guess_init(&g, item->name.s);
-    for (int i = 0; i < CLAUSE_COUNT; i++)
-        if (clauses[i].kind == c->v->kind) names_guess(&g, clauses[i].name);
+    const char *habit = sema_habit(name);
+    if (habit) {
+        diag_error(c->s->diags, item->name.span, "unknown clause '%s' (%s)", name, habit);
+        return;
+    }
     Diag *error =
-        diag_error(c->s->diags, item->name.span, "unknown clause '%s' in %s%s%s%s", item->name.s,
-                   c->v->kind == VARIANT_ATTENTION ? "an attention" : "a recurrence",
+        diag_error(c->s->diags, item->name.span, "unknown clause '%s' in %s%s%s%s", name, what,
                    g.best ? " (did you mean '" : "", g.best ? g.best : "", g.best ? "'?)" : "");
     diag_fix(c->s->diags, error, item->name.span, g.best);
 }

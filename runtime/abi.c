@@ -330,8 +330,8 @@ static const char *verify_tensor(const AbiVariant *v, const AbiTensor *t) {
         return "a tensor that is no workspace, or is to be zeroed, cannot be kept";
     if ((t->flags & ABI_RESTORED) && !is_word(t))
         return "a tensor that is to be left as it was is no word of zeros";
-    if ((t->flags & ABI_OPTIONAL) && (t->role == ABI_ROLE_WORK || t->rank == 0))
-        return "a workspace or a scalar cannot be optional";
+    if ((t->flags & ABI_OPTIONAL) && t->role == ABI_ROLE_WORK)
+        return "a workspace cannot be optional";
     for (int d = 0; d < t->rank; d++)
         if ((why = verify_expr(&t->extent[d], v->nsizes))) return why;
     return NULL;

@@ -327,6 +327,12 @@ static attn_status dense_sizes(Binder *x) {
     return check_positions(x, s[ABI_SIZE_Q_OFFSET], s[ABI_SIZE_SQ]);
 }
 
+static int tensor_of_role(const Binder *x, AbiRole role) {
+    for (uint32_t i = 0; i < x->v->ntensors; i++)
+        if (x->v->tensors[i].role == role) return (int)i;
+    return -1;
+}
+
 // ---- sizes of parts: some rows and keys of a whole sequence
 
 static int size_named(const Binder *x, const char *name) {
@@ -361,6 +367,15 @@ static attn_status check_within(Binder *x, int all, int first, int64_t n, const 
          (long long)x->b->size[all], rows, (long long)(from + n));
 }
 
+// Sums and numbers of rows are one state.
+static attn_status check_state(Binder *x) {
+    int sums = tensor_of_role(x, ABI_ROLE_STATE0), rows = tensor_of_role(x, ABI_ROLE_ROWS0);
+    if (sums < 0 || rows < 0 || !x->tensor[sums] == !x->tensor[rows]) return ATTN_OK;
+    const char *missing = x->v->tensors[x->tensor[sums] ? rows : sums].name;
+    FAIL("%s: this tensor is missing: %s and %s are one state", missing, x->v->tensors[sums].name,
+         x->v->tensors[rows].name);
+}
+
 static attn_status part_sizes(Binder *x) {
     int64_t *s = x->b->size;
     int q_first = size_named(x, "q_first"), kv_first = size_named(x, "kv_first");
@@ -372,25 +387,22 @@ static attn_status part_sizes(Binder *x) {
     default_size(x, ABI_SIZE_Q_OFFSET, x->by[Sk] != NULL,
                  s[q_first] + (s[Sk] > s[Sq] ? s[Sk] - s[Sq] : 0));
     if (!x->by[ABI_SIZE_Q_OFFSET])
-        FAIL("Sk_all: nothing gives this size, and without q_offset it says where queries are");
+        FAIL(
+            "q_offset: the position of the first query is not known: pass q_offset, or Sk_all, the "
+            "number of keys of the whole sequence");
     if (x->v->phase == ABI_COMBINE) { // which has no keys
         default_size(x, ABI_SIZE_HKV, false, s[ABI_SIZE_H]);
         for (uint32_t k = 0; k < x->v->nsizes; k++) // also those of inputs that are left out
             if (!x->v->sizes[k].def.n && (int)k != Sk) default_size(x, (int)k, false, 0);
     }
     default_size(x, Sk, false, (kv_first < 0 ? 0 : s[kv_first]) + s[ABI_SIZE_SK]);
-    attn_status status = check_within(x, Sq, q_first, s[ABI_SIZE_SQ], "query");
+    attn_status status = check_state(x);
+    if (!status) status = check_within(x, Sq, q_first, s[ABI_SIZE_SQ], "query");
     if (!status) status = check_within(x, Sk, kv_first, s[ABI_SIZE_SK], "key");
     return status ? status : check_positions(x, s[ABI_SIZE_Q_OFFSET] - s[q_first], s[Sq]);
 }
 
 // ---- sizes of ragged and paged attentions
-
-static int tensor_of_role(const Binder *x, AbiRole role) {
-    for (uint32_t i = 0; i < x->v->ntensors; i++)
-        if (x->v->tensors[i].role == role) return (int)i;
-    return -1;
-}
 
 // An index tensor that may be left out has a size of its own, by which kernels know: then it is 0.
 static attn_status optional_index(Binder *x, AbiRole role, int64_t more) {

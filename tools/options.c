@@ -339,6 +339,10 @@ static Status target_fits(const Options *o) {
     if (o->dry && o->verb == VERB_BENCH &&
         (!o->has_target || target_get(o->target)->kind == KIND_HOST))
         return cmd_fail(STATUS_USAGE, "--dry counts for a GPU: --target=T says for which");
+    if (o->phases & COMPILE_PART && !o->parts && runs)
+        return cmd_fail(STATUS_USAGE, o->verb == VERB_CHECK
+                                          ? "--phase=part: --parts=N cuts the keys and checks these"
+                                          : "--phase=part: bench times fwd and bwd");
     if (!runs || o->dry || !o->has_target || target_get(o->target)->kind == takes[o->device].kind)
         return STATUS_DONE;
     const Target *t = target_get(o->target);

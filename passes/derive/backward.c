@@ -379,7 +379,7 @@ static void say_further(const Backward *b, Diags *diags) {
     Diag *g = diag_note(diags, NULL, library ? r->call : r->span,
                         "the backward sums up over the keys for the gradient of '%s': that takes a "
                         "further sweep over the keys",
-                        r->written ? r->written : r->name);
+                        pass_reduce_written(r, diags));
     if (r->call.file)
         diag_note(diags, g, library ? r->span : r->call,
                   library ? "it stands here" : "in this call");

@@ -308,11 +308,10 @@ static int find_blocking(Derive *d, const Ex *e, ExOp op, int sweep) {
     return counts >= 0 ? counts : last;
 }
 
-// A reduction as whoever wrote it knows it: by its `let`, or else as it is written.
-static const char *called(Derive *d, const RowReduce *r) {
+const char *pass_reduce_written(const RowReduce *r, const Diags *diags) {
     const char *text = r->written;
-    if (!text && d->diags) text = diag_quote(d->diags, r->span);
-    return arena_printf(d->arena, "'%s'", text ? text : r->name);
+    if (!text && diags) text = diag_quote(diags, r->span);
+    return text ? text : r->name;
 }
 
 static void say_blocked(Derive *d, const Ex *e, ExOp op, int sweep, const char *what) {
@@ -324,9 +323,9 @@ static void say_blocked(Derive *d, const Ex *e, ExOp op, int sweep, const char *
     bool library = r->call.file && r->call.file != r->span.file; // the user knows its call
     Diag *g = diag_note(
         d->diags, NULL, library ? r->call : r->span,
-        "%s needs the finished value of %s before its first key: no form of a single sweep was "
+        "%s needs the finished value of '%s' before its first key: no form of a single sweep was "
         "found, %d sweeps over the keys",
-        what, called(d, r), sweep + 2);
+        what, pass_reduce_written(r, d->diags), sweep + 2);
     if (r->call.file)
         diag_note(d->diags, g, library ? r->span : r->call,
                   library ? "it stands here" : "in this call");
@@ -409,7 +408,8 @@ static void derive_reduction(Derive *d, int k) {
     if (d->needed[k]) {
         NormalForm nf;
         const Ex *f = d->reduced[k] = simp_open(d->p, r->f);
-        int sweep = place(d, f, r->op, 0, called(d, r), &nf);
+        const char *what = arena_printf(d->arena, "'%s'", pass_reduce_written(r, d->diags));
+        int sweep = place(d, f, r->op, 0, what, &nf);
         int shift = nf.shift ? add_shift(d, nf.shift, sweep) : -1;
         int scale = nf.scale.n ? add_scale(d, nf.scale, sweep) : -1;
         StreamState st = {r->op,   sweep,   running_elem(d, &nf, shift, sweep),

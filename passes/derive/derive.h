@@ -8,6 +8,9 @@
 // reduction (silent when diags is NULL).
 Stream *pass_derive(Arena *a, const RowProgram *row, Diags *diags);
 
+// A reduction as whoever wrote it knows it: by its `let`, or else as it is written (diags, which has the text, may be NULL).
+const char *pass_reduce_written(const RowReduce *r, const Diags *diags);
+
 // The same, where the row without a key is always told from others (->empty).
 Stream *pass_derive_counted(Arena *a, const RowProgram *row, Diags *diags);
 

@@ -12,6 +12,7 @@
 //
 // A part has some rows and keys of a whole sequence. The program's q_offset is the position of its first query, and formulas mean the whole:
 // Sq_all, Sk_all, and q_offset - q_first, the position of the whole's first query. Inputs are those of the whole.
+#include "passes/derive/derive.h"
 #include "passes/derive/exact_shift.h"
 #include "passes/tile/build.h"
 
@@ -182,7 +183,7 @@ bool pass_accepts_parts(const Stream *s, Diags *diags) {
     if (!good)
         diag_error(diags, row->span,
                    "attention '%s' has no parts: '%s' is needed before the keys are seen again",
-                   row->name, row->reduces.data[s->blocking].name);
+                   row->name, pass_reduce_written(&row->reduces.data[s->blocking], diags));
     for (int i = 0; i < row->inputs.n; i++) {
         if (row->inputs.data[i].rows)
             diag_error(diags, row->inputs.data[i].span, "row input '%s': no parts in this version",

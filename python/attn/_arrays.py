@@ -54,6 +54,10 @@ def _view_torch(x, what):
     kinds = {"cpu": rt.CPU, "cuda": rt.HIP if sys.modules["torch"].version.hip else rt.CUDA}
     if x.device.type not in kinds:
         raise TypeError(f"{what}: tensors on {x.device.type} are not supported")
+    if str(x.layout) != "torch.strided":
+        raise TypeError(f"{what}: tensors of layout {x.layout} are not supported")
+    if x.is_neg():
+        raise TypeError(f"{what}: its memory holds the numbers without their sign: pass {what}.resolve_neg()")
     return View(x.data_ptr(), _number(_torch_name(x.dtype), what), x.shape, x.stride(), (kinds[x.device.type], x.device.index or 0), x)
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -100,7 +99,7 @@ class Source:
         return out, self._named(said)
 
     def _named(self, said):
-        return said if self._text is None else re.sub("^<stdin>(?=:)", self._name, said, flags=re.M)
+        return said if self._text is None else said.replace("<stdin>", self._name)
 
 
 def compile(source: Path, *, target: str = "host", dtype: Any = None, opt: int = 3, entry: Optional[str] = None,
@@ -110,8 +109,8 @@ def compile(source: Path, *, target: str = "host", dtype: Any = None, opt: int =
 
     target: "host", "sm_80", "sm_90a", ...; dtype: of q, k, v, o ("f32", "float32" or torch.float32, which is the host's; else "bf16");
     entry: only this variant; defines: {"D": 128}; include: folders of imports; debug: as -g; schedule: "rows=64,keys=128", as
-    --schedule (what `attnc tune` prints); phase: "fwd,bwd" adds the backward, a Kernel's `backward`; layout: "ragged", "paged", or
-    "paged:16" for pages of 16 keys; kv_dtype: of k and v stored in 8 bits, "e4m3", "e5m2", "i8" or torch.float8_e4m3fn,
+    --schedule (what `attnc tune` prints); phase: "fwd,bwd" adds the backward, .backward, and "fwd,part" .part and .combine; layout: "ragged",
+    "paged", or "paged:16" for pages of 16 keys; kv_dtype: of k and v stored in 8 bits, "e4m3", "e5m2", "i8" or torch.float8_e4m3fn,
     torch.float8_e5m2, torch.int8 (docs/serving.md)."""
     dtype = dtype or ("f32" if target == "host" else "bf16")
     made = make(Source(source, dtype=dtype, kv_dtype=kv_dtype, entry=entry, defines=defines, include=include), target, opt, debug, schedule, phase, layout)

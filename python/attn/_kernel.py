@@ -68,8 +68,9 @@ class Artifact:
         for k in made:
             k.backward = by.get((k.name, {"fwd": "bwd", "part": "part_bwd"}.get(k.phase, "")))
         for k in made:
-            if k.phase == "fwd" or (k.phase == "part" and (k.name, "fwd") not in by):
+            if k is by[next((k.name, phase) for phase in ("fwd", "part", "bwd") if (k.name, phase) in by)]:
                 k.part, k.combine = by.get((k.name, "part")), by.get((k.name, "combine"))
+                k.backward = k if k.phase == "bwd" else k.backward
                 self.kernels.append(k)
 
     def _open(self, device):
@@ -97,16 +98,26 @@ class Artifact:
             raise TypeError(f"the artifact holds several variants: call one of artifact[...]: {names}")
         return self.kernels[0]
 
+    def _with(self, phase, kernel):
+        if kernel is None:
+            raise TypeError(f'the artifact was compiled without {phase}: attn.compile(..., phase="{phase}") or several')
+        return kernel
+
     def __call__(self, *args: Any, **named: Any) -> Any:
-        return self._only()(*args, **named)
+        kernel = self._only()
+        return self._with("fwd", kernel if kernel.phase == "fwd" else None)(*args, **named)
 
     @property
-    def part(self) -> "Optional[Kernel]":
-        return self._only().part
+    def part(self) -> "Kernel":
+        return self._with("part", self._only().part)
 
     @property
-    def combine(self) -> "Optional[Kernel]":
-        return self._only().combine
+    def combine(self) -> "Kernel":
+        return self._with("part", self._only().combine)
+
+    @property
+    def backward(self) -> "Kernel":
+        return self._with("bwd", self._only().backward)
 
     def explain(self) -> _show.Explanation:
         return self._only().explain()
@@ -220,16 +231,18 @@ class Kernel:
             out = {self.outputs[0]: out}
         for name in [*emit, *out]:
             if name not in self.outputs:
-                raise TypeError(f"{name}: {self.name} has no such output ({', '.join(self.outputs)})")
+                raise TypeError(f"{name}: {self.name} has no such output ({', '.join(n for n in self.outputs if not n.startswith('saved'))})")
         for name, x in out.items():
             _arrays.refuse_grad(name, x)
-        return [n for n in self.outputs if n in out or n in emit or not self._tensors[n][3]], out
+        always = [n for n in self.outputs if n not in emit and not self._tensors[n][3]]
+        return [*always, *emit, *[n for n in out if n not in emit and n not in always]], out
 
     def __call__(self, *args: Any, emit: Union[str, Sequence[str]] = (), out: Any = None, stream: Optional[int] = None,
                  tile_map: "Optional[TileMap]" = None, **named: Any) -> Any:  # fmt: skip
-        """Launches, and returns the outputs: one, or a tuple in the order of `outputs`.
+        """Launches, and returns the outputs: one, or a tuple of those that every call makes, in the order of `outputs`, and then `emit`.
 
-        emit: optional outputs to write too, a name or several. out: arrays to write into (one for the first output, or a dict).
+        emit: optional outputs to write too, a name or several, in the order in which they are returned. out: arrays to write into (one for
+        the first output, or a dict); an optional one that `emit` does not name comes last.
         stream: a raw stream; by default the current one of q's library. tile_map: a TileMap. The call returns when the launch is queued (on the
         CPU: done). A CUDA graph that holds the call needs this kernel as long as it is replayed: its code goes with it.
         RuntimeError where a tensor of PyTorch requires grad and gradients are enabled: attn.Attention is for that."""

@@ -26,7 +26,7 @@ def _of_tensors(spec: str, tensors: Sequence[torch.Tensor], phase: str = "fwd") 
 
 def _given(tensors: Sequence[torch.Tensor], scalars: Sequence[float], names: str) -> Dict[str, Any]:
     given: Dict[str, Any] = dict(zip(names.split(","), [*(float(x) if x.dim() == 0 else x for x in tensors), *scalars]))
-    given.update((n, _torch._placed(given[n])) for n in _ROWS)
+    given.update((n, _torch._placed(x) if n in _ROWS else _torch._with_rows(x)) for n, x in given.items() if isinstance(x, torch.Tensor))
     if "state0" in given:
         given["state0"] = given["state0"].contiguous()
     return given

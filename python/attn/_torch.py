@@ -129,12 +129,9 @@ def _target(device: torch.device) -> str:
 
 
 def _launch(kernel: Kernel, made: Sequence[str], given: Dict[str, Any], out: Optional[Dict[str, torch.Tensor]] = None) -> List[torch.Tensor]:
-    """The outputs `made`, in this order."""
+    """The outputs `made`, in this order: all that the kernel always makes are among them."""
     found = kernel(emit=made, out=out or {}, **given)
-    if not isinstance(found, tuple):
-        found = (found,)
-    by_name = dict(zip([n for n in kernel.outputs if n in made], found))
-    return [by_name[n] for n in made]
+    return list(found) if isinstance(found, tuple) else [found]
 
 
 def _room(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
@@ -152,9 +149,16 @@ def _laid(x: torch.Tensor) -> bool:
 
 def _placed(x: torch.Tensor) -> torch.Tensor:
     """x as it lies, or a copy where a kernel cannot take that."""
+    x = x.resolve_neg()
     if _laid(x) and (x.device.type == "cpu" or x.data_ptr() % 16 == 0):
         return x
     return _room(x, x.shape).copy_(x)
+
+
+def _with_rows(x: torch.Tensor) -> torch.Tensor:
+    """An input as it lies, or a copy where the elements of a row are apart."""
+    x = x.resolve_neg()
+    return x if x.shape[-1] <= 1 or x.stride(-1) == 1 else x.contiguous()
 
 
 def _for(x: torch.Tensor) -> torch.Tensor:
@@ -164,7 +168,7 @@ def _for(x: torch.Tensor) -> torch.Tensor:
 
 def _given(tensors: Sequence[torch.Tensor], scalars: Sequence[float], names: str, q_offset: Optional[int]) -> Dict[str, Any]:
     given: Dict[str, Any] = dict(zip(names.split(","), [*(float(x) if x.dim() == 0 else x for x in tensors), *scalars]))
-    given.update((n, _placed(given[n])) for n in _OPERANDS if n in given)
+    given.update((n, _placed(x) if n in _OPERANDS else _with_rows(x)) for n, x in given.items() if isinstance(x, torch.Tensor))
     if q_offset is not None:
         given["q_offset"] = q_offset
     return given
@@ -437,6 +441,8 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
     else:
         from . import _ranks
 
+        if not isinstance(ranks["spread"], _ranks.Spread):
+            raise TypeError(f"spread: takes an attn.Spread, not a {type(ranks['spread']).__name__}")
         if _compiling():
             torch._dynamo.graph_break()  # torch.compile: a call with spread= is in no graph, which fullgraph=True wants
         with ranks["spread"].board.told():

@@ -68,6 +68,11 @@ class FakeTensor:
         self.array, self.shape, self.dtype = array, array.shape, "torch." + array.dtype.name
         self.requires_grad = requires_grad
 
+    layout = "torch.strided"
+
+    def is_neg(self):
+        return False
+
     def stride(self):
         return tuple(s // self.array.itemsize for s in self.array.strides)
 
@@ -550,17 +555,63 @@ class Parts(unittest.TestCase):
             for n, x in want.items():
                 np.testing.assert_allclose(found[n], x, atol=3e-6 * max(1, np.abs(x).max()), err_msg=f"{kernel.name} {n}")
 
+    def test_order_of_emits(self):
+        """They come as they are asked for, behind what every call makes."""
+        source = """
+            import std.normalization;
+            attention a { dim D = 8; score(q, k) = dot(q, k); normalize(s) { emit mean = rowsum(s) / rowsum(1.0); return softmax(s); } }"""
+        kernel = attn.compile(source, phase="fwd,part")
+        q, (k, v) = np.ones((1, 1, 3, 8), np.float32), np.ones((2, 1, 1, 5, 8), np.float32)
+        _, mean, lse = kernel(q, k, v, emit=("mean", "lse"))
+        np.testing.assert_allclose((mean[0, 0, 0], lse[0, 0, 0]), (8, 8 + np.log(5)), rtol=1e-6)
+        state, rows = kernel.part(q, k, v, Sk_all=5)
+        for names, want in ((("lse", "mean"), (lse, mean)), (("mean", "lse"), (mean, lse)), (("lse", "lse"), (lse, lse))):
+            for found in (kernel(q, k, v, emit=names), kernel.combine(state=state[None], rows=rows[None], Sk_all=5, emit=names)):
+                for x, y in zip(found[1:], want):
+                    np.testing.assert_allclose(x, y, rtol=1e-6)
+
+    def test_phases(self):
+        """An artifact says what it was compiled without."""
+        relu = os.path.join(ROOT, "stdlib", "relu.attn")
+        q = np.zeros((1, 1, 3, 128), np.float32)
+        part, back = attn.compile(relu, phase="part"), attn.compile(relu, phase="bwd")
+        with self.assertRaisesRegex(TypeError, "compiled without fwd"):
+            part(q, q, q)
+        with self.assertRaisesRegex(TypeError, 'compiled without part: attn.compile.*phase="part"'):
+            back.part(q, q, q)
+        with self.assertRaisesRegex(TypeError, "compiled without bwd"):
+            part.backward(q, q, q)
+        self.assertEqual(back.backward.outputs, ["dq", "dk", "dv"])
+
+    def test_scalars_that_combine_does_not_read(self):
+        source = """
+            import std.normalization;
+            attention a {
+                dim D = 8;
+                input slope: f32[H];
+                input cap: f32;
+                score(q, k) = dot(q, k);
+                modify(s, b, h, i, j) = cap * s + slope[h];
+                normalize(s) = softmax(s);
+            }"""
+        kernel = attn.compile(source, phase="fwd,part")
+        q, given = np.ones((1, 1, 3, 8), np.float32), {"slope": np.ones(1, np.float32), "cap": 2}
+        state, rows = kernel.part(q, q, q, **given, Sk_all=3)
+        np.testing.assert_allclose(kernel.combine(state=state[None], rows=rows[None], Sk_all=3), kernel(q, q, q, **given), rtol=1e-6)
+
     def test_messages(self):
         softmax = attn.compile(os.path.join(ROOT, "stdlib", "causal.attn"), defines={"D": 16}, phase="part")["causal"]
         q, k = np.zeros((1, 1, 20, 16), np.float32), np.zeros((1, 1, 13, 16), np.float32)
         self.assertEqual((softmax.phase, softmax.part, softmax.combine.phase), ("part", softmax, "combine"))
         for sizes, message in (
-            ({}, "Sk_all: nothing gives this size"),
+            ({}, "q_offset: the position of the first query is not known"),
             ({"Sk_all": 10}, "Sk_all: is 10, but the part ends with key 13"),
             ({"Sk_all": 50, "kv_first": 40}, "Sk_all: is 50, but the part ends with key 53"),
             ({"Sk_all": 50, "q_first": 3, "Sq_all": 22}, "Sq_all: is 22, but the part ends with query 23"),
             ({"Sk_all": 2**24, "kv_first": 2**24 - 12}, "beyond position 16777215"),
-            ({"Sk_all": 50, "rows0": np.zeros((2, 1, 1, 20), np.float32)}, "rows0: dimension 0 is 2, expected 3"),
+            ({"Sk_all": 50, "rows0": np.zeros((3, 1, 1, 20), np.float32)}, "state0: this tensor is missing: state0 and rows0 are one state"),
+            ({"Sk_all": 50, "state0": np.zeros((1, 1, 20, 16), np.float32)}, "rows0: this tensor is missing: state0 and rows0 are one state"),
+            ({"Sk_all": 50, "state0": np.zeros((1, 1, 20, 16), np.float32), "rows0": np.zeros((2, 1, 1, 20), np.float32)}, "rows0: dimension 0 is 2, expected 3"),
         ):
             with self.assertRaisesRegex(ValueError, message):
                 softmax.part(q, k, k, **sizes)

@@ -156,6 +156,37 @@ class Values(Case):
         for x, y in zip(torch.autograd.grad(o.sum(), far), torch.autograd.grad(want.sum(), near)):
             self.assertTrue(torch.equal(x, y))
 
+    def test_inputs_as_they_lie(self):
+        """Transposed, expanded, sliced: with gradients, too; and tensors that no kernel reads."""
+        source = """
+            import std.normalization;
+            attention a {
+                dim D = 8;
+                input g: f32[B, H, Sq] grad;
+                input t: i32[Sk];
+                score(q, k) = dot(q, k);
+                modify(s, b, h, i, j) = s * g[b, h, i - q_offset] + t[j];
+                normalize(s) = softmax(s);
+            }"""
+        q, k, v = torch.randn(2, 2, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
+        t = torch.randint(0, 3, (5, 2), dtype=torch.int32)
+        for g in torch.randn(2, 3, 2).transpose(1, 2), torch.randn(2, 2, 1).expand(2, 2, 3), torch.randn(2, 2, 3, 2)[..., 1]:
+            found = []
+            for lay in (lambda x: x), (lambda x: x.contiguous()):
+                leaf = lay(g).detach().requires_grad_()
+                o = attn.attention(source, q, k, v, leaf, lay(t[:, 1]))
+                found.append((o.detach(), *torch.autograd.grad(o.square().sum(), leaf)))
+            for x, y in zip(*found):
+                self.assertTrue(torch.equal(x, y))
+        with self.assertRaisesRegex(TypeError, "spread: takes an attn.Spread, not a int"):
+            attn.attention(CAUSAL, q, k, v, spread=3)
+        negative = torch._neg_view(q)
+        with self.assertRaisesRegex(TypeError, "q: its memory holds the numbers without their sign"):
+            attn.compile(CAUSAL, defines={"D": 8})(negative, k, v)
+        self.assertTrue(torch.equal(attn.attention(CAUSAL, negative, k, v), attn.attention(CAUSAL, -q, k, v)))
+        with self.assertRaisesRegex(TypeError, "q: tensors of layout torch.sparse_coo"):
+            attn.compile(CAUSAL, defines={"D": 8})(q.to_sparse(), k, v)
+
     def test_v_in_k(self):
         q, k = torch.randn(2, 4, 5, 64), torch.randn(2, 1, 7, 64)
         share = "import std.mask; import std.normalization; attention share { dim D = 64, Dv = 40; share v = k; " + SHARE

@@ -675,6 +675,8 @@ says err 'forward.o holds no backward: compile it with --phase=fwd,bwd'
 for target in sm_80 sm_90a; do
     gives 0 "$top/stdlib/attention_sink.attn" --phase=fwd,part --target=$target -o parts.ptx
 done
+gives 2 check "$top/stdlib/relu.attn" --phase=part
+says err '--parts=N cuts the keys'
 gives 0 "$top/stdlib/attention_sink.attn" --phase=part -o parts.o
 gives 2 run parts.o
 gives 0 "$top/stdlib/attention_sink.attn" --phase=part --emit=tile
@@ -694,7 +696,7 @@ says err 'no parts in layout ragged'
 gives 1 "$top/stdlib/mamba2.attn" --phase=part -o parts.o
 says err "recurrence 'mamba2' has no parts"
 gives 1 "$top/tests/regress/infinite_divisor.attn" --phase=part -o parts.o
-says err "has no parts: 'r0' is needed before the keys are seen again"
+says err "has no parts: 'rowmin(x)' is needed before the keys are seen again"
 echo 'attention tops { dim D = 8; score(q, k) = dot(q, k); normalize(s) { let m = rowmax(s); emit top = m; return exp(s - m) / rowsum(exp(s - m)); } }' >tops.attn
 gives 0 tops.attn --phase=part -o parts.o
 gives 1 tops.attn --phase=part,bwd -o parts.o
