@@ -6,15 +6,11 @@
 // and within it what the grid goes over besides (tiles of v's columns). Where rows are longest first
 // the shortest of all heads are left for the end, when blocks run out of work at different times.
 //
-// In a nest of a backward rows are keys. What stays is of the queries that pass: q, do, and the sums of dq.
-//
 // A number is a cluster's where there are clusters: the grid has fewer tiles of rows then, or fewer
 // heads, which of the two the launch's sizes say (TileSchedule.cluster_rows); and no heads in parts.
 #include "codegen/cg.h"
 
 enum {
-    CACHE_PARTS = 3, // of the L2 cache for keys and values: beside them queries and results pass
-    CACHE_FOR_KEYS = 2,
     ROW_PARTS = 16, // of the rows for the end: a tenth of a triangle's area, a third of its keys
     ROWS_AT_END = 5,
 };
@@ -81,34 +77,6 @@ Val cg_grid_total(Cg *cg, const CgGrid *g) {
     return cg_add(cg, whole, cg_mul(cg, others, g->count[last]));
 }
 
-static bool is_nest(const TileKernel *k) {
-    return k->schedule.knobs.said == knobs_of(FORM_SM90_NEST);
-}
-
-// Rows of so many bytes of which two thirds of the L2 cache have room.
-static const Ex *rows_in_cache(const TileProgram *p, int bytes) {
-    int rows = target_get(p->target)->l2_bytes / bytes;
-    return ex_i32(p->pool, rows / CACHE_PARTS * CACHE_FOR_KEYS);
-}
-
-const Ex *cg_heads_that_stay(const Cg *cg) {
-    const TileProgram *p = cg->p;
-    ExPool *x = p->pool;
-    const Ex *one = ex_i32(x, 1), *heads = ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32),
-             *groups = ex_sym(x, SYM_SIZE, SIZE_HKV, EX_I32);
-    const Ex *group = ex_2(x, EX_MAX, ex_2(x, EX_DIV, heads, ex_2(x, EX_MAX, groups, one)), one);
-    int row = (p->D + p->Dv) * dtype_bytes(p->dtype);
-    if (is_nest(cg->k)) {
-        const Ex *queries = ex_2(x, EX_MAX, ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32), one);
-        queries = ex_2(x, EX_MUL, queries, group);
-        const Ex *room = rows_in_cache(p, row + p->D * dtype_bytes(DT_F32));
-        return ex_2(x, EX_MAX, ex_2(x, EX_DIV, room, queries), one);
-    }
-    const Ex *keys = ex_sym(x, SYM_SIZE, SIZE_SK, EX_I32);
-    const Ex *some = ex_2(x, EX_DIV, rows_in_cache(p, row), ex_2(x, EX_MAX, keys, one));
-    return ex_2(x, EX_MUL, ex_2(x, EX_MAX, some, one), group);
-}
-
 static Val most(Cg *cg, Val a, Val b) {
     Val v[] = {a, b};
     return cg_intrinsic(cg, "llvm.smax", &cg->i32, 1, v, 2);
@@ -120,7 +88,7 @@ static Val heads_of_section(Cg *cg, const CgGrid *g, Val all) {
     Val one = cg_i32(cg, 1), wish = cg_i32(cg, cg->k->schedule.section);
     Val sections = cg_udiv(cg, cg_grid_total(cg, g), wish),
         stay = cg_uniform(cg, cg_heads_that_stay(cg));
-    if (g->of_heads && !is_nest(cg->k)) stay = by_pairs(cg, stay, g->of_heads);
+    if (g->of_heads && !cg_is_nest(cg->k)) stay = by_pairs(cg, stay, g->of_heads);
     sections = most(cg, most(cg, sections, ceil_div(cg, all, stay)), one);
     return most(cg, ceil_div(cg, all, sections), one);
 }

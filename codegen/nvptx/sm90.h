@@ -144,7 +144,6 @@ void nv90_store_through(Cg *cg, const TileOp *op); // sm90_store.c
 void nv90_add_through(Cg *cg, const TileOp *op);
 // A map's elements to its place in shared memory, for products of the warpgroup or the role.
 void nv90_share(Cg *cg, const TileOp *map);
-void nv90_see_shared(Cg *cg, const TileOp *mma); // before a product: what maps shared, and it reads
 void nv90_stores_end(Cg *cg);
 
 // ---- instructions (sm90_ops.c). Addresses are i32 in shared memory.

@@ -148,9 +148,23 @@ static bool lands_by_halves(const TileOp *mma) {
     return false;
 }
 
+// Before a product: what maps shared, and it reads.
+static void see_shared(Cg *cg, const TileOp *mma) {
+    Nv90 *h = nv90_state(cg);
+    bool reads = false;
+    for (int i = 0; i < 2; i++) {
+        const TileValue *v = mma->args.data[i];
+        reads |= v->home == HOME_SHARED && v->def && v->def->kind == TILE_MAP;
+    }
+    if (!reads || !h->unseen) return;
+    nv90_proxy_fence(cg);
+    nv90_role_sync(cg);
+    h->unseen = false;
+}
+
 void nv90_mma(Cg *cg, const TileOp *op) {
     Nv90 *h = nv90_state(cg);
-    nv90_see_shared(cg, op);
+    see_shared(cg, op);
     Operands o = operands(cg, op);
     TileShared right = tile_shared(cg->p, cg->k, o.right);
     CgValue *value = &cg->value[op->results.data[0]->id];

@@ -139,16 +139,6 @@ void nv90_share(Cg *cg, const TileOp *map) {
     cg->value[v->id].mem = base;
 }
 
-void nv90_see_shared(Cg *cg, const TileOp *mma) {
-    Nv90 *h = nv90_state(cg);
-    bool reads = false;
-    for (int i = 0; i < 2; i++) reads |= is_shared(mma->args.data[i]->def);
-    if (!reads || !h->unseen) return;
-    nv90_proxy_fence(cg);
-    nv90_role_sync(cg);
-    h->unseen = false;
-}
-
 // ---- sums
 
 typedef struct Blocks { // of a warp, in a tensor that lies in blocks
