@@ -256,7 +256,7 @@ static void kernels(Arena *a, const TileProgram *p, const CgLaunch *made, AbiVar
     }
 }
 
-// Arrays that no kernel reads may be left out: a combination reads few.
+// Inputs that no kernel reads may be left out: a combination reads few.
 static void free_inputs(AbiVariant *v) {
     bool read[ABI_MAX_TENSORS] = {false};
     for (uint32_t k = 0; k < v->nkernels; k++)

@@ -4,6 +4,7 @@ import ctypes as c
 import functools
 import operator
 import os
+import re
 import reprlib
 import tempfile
 import threading
@@ -14,6 +15,7 @@ from . import _arrays, _compiler, _show
 from . import _runtime as rt
 
 INDEX = ("q_start", "kv_start", "kv_len", "page_table", "q_offset", "state_index")  # tensors that say where a layout's rows lie
+_SAVED = re.compile(r"saved\d+")  # what the backward wants of the forward
 MAX_CALLS = 256  # kept, of a kernel and a thread
 
 
@@ -231,7 +233,7 @@ class Kernel:
             out = {self.outputs[0]: out}
         for name in [*emit, *out]:
             if name not in self.outputs:
-                raise TypeError(f"{name}: {self.name} has no such output ({', '.join(n for n in self.outputs if not n.startswith('saved'))})")
+                raise TypeError(f"{name}: {self.name} has no such output ({', '.join(n for n in self.outputs if not _SAVED.fullmatch(n))})")
         for name, x in out.items():
             _arrays.refuse_grad(name, x)
         always = [n for n in self.outputs if n not in emit and not self._tensors[n][3]]

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tempfile
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, ContextManager, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -706,6 +706,13 @@ def _planned(plan: Plan, spec: str, given: Dict[str, torch.Tensor], scalars: Dic
         arrays = {n: sps[along[n]].unshard(x, reads.extents[n].index(along[n])) if n in along else x for n, x in arrays.items()}
         plan._kept[key] = _tiles_with(spec, spread.S, kv_spread.S, offset, B, H, arrays, scalars)
     return plan._kept[key]
+
+
+def told(spread: Any) -> ContextManager[None]:
+    """In this context what one rank raises all raise: of what a caller gives as spread=."""
+    if not isinstance(spread, Spread):
+        raise TypeError(f"spread: takes an attn.Spread, not a {type(spread).__name__}")
+    return spread.board.told()
 
 
 # ---- recurrences: each piece maps the state S before it to Phi S + Psi

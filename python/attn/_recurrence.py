@@ -153,7 +153,9 @@ def _has_backward(spec: str, D: int, Dv: int, elements: str, target: str) -> boo
 def _recur(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], state0: Optional[torch.Tensor], named: Dict[str, Any],
            spread: "Optional[Spread]" = None) -> Outputs:  # fmt: skip
     if spread is not None:
-        with spread.board.told():
+        from . import _ranks
+
+        with _ranks.told(spread):
             return _recur_over(spec, q, k, v, inputs, state0, named, spread)
     return _recur_over(spec, q, k, v, inputs, state0, named, None)
 

@@ -441,11 +441,9 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
     else:
         from . import _ranks
 
-        if not isinstance(ranks["spread"], _ranks.Spread):
-            raise TypeError(f"spread: takes an attn.Spread, not a {type(ranks['spread']).__name__}")
         if _compiling():
             torch._dynamo.graph_break()  # torch.compile: a call with spread= is in no graph, which fullgraph=True wants
-        with ranks["spread"].board.told():
+        with _ranks.told(ranks["spread"]):
             arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
             found = _ranks.attend(spec, arrays, scalars, q_offset, wants, **ranks)
     count = _count(spec)

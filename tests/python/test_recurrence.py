@@ -108,6 +108,11 @@ class Recurrences(Case):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual([line.split(":")[0] for line in done.stdout.splitlines()], ["mamba2", "gated_deltanet"])
 
+    def test_spread_is_a_spread(self):
+        x = torch.zeros(1, 1, 2, 8)
+        with self.assertRaisesRegex(TypeError, "spread: takes an attn.Spread, not a int"):
+            attn.recurrence("recurrence r { dim D = 8, Dv = 8; }", x, x, x, spread=3)
+
     def test_mistakes(self):
         (q, k, v), log_decay, state0 = operands()
         for error, text, args, named in [
