@@ -1,7 +1,8 @@
-"""Times compiled variants beside what PyTorch has for each: python3 tests/gpu/bench.py [--sustained] FOLDER [NAME...]
+"""Times compiled variants beside what PyTorch has for each: python3 tests/gpu/bench.py [--backward] [--sustained] FOLDER [NAME...]
 
 python3 tests/gpu/bench.py --compile ATTNC FOLDER TARGET    compiles them first (needs no GPU)
-FOLDER/bench.json and bench.svg hold the same afterwards. --sustained also runs each for a second without a pause, with the clock and the
+FOLDER/bench.json and bench.svg hold the same afterwards. --backward times gradients instead, of rows of its own (backward.py), in
+FOLDER/backward.json. --sustained also runs each for a second without a pause, with the clock and the
 power that nvidia-smi shows meanwhile. FlashAttention-3 is a peer where flash_attn_interface can be imported.
 TFLOP/s counts 2 (D + Dv) for every pair inside the mask. Medians of interleaved rounds, the L2 flushed before each launch; a peer's time
 over ours is its ratio. Before that, some rows of ours and of each peer are compared with float64. The first line is the device's own
@@ -18,6 +19,8 @@ import statistics
 import subprocess
 import sys
 import time
+
+import backward
 
 STD = "import std.mask; import std.modify; import std.normalization;\n"
 SCORE = "dim D = 128, Dv = D; score(q, k) = dot(q, k) * rsqrt(D); "
@@ -94,11 +97,20 @@ def file_of(folder, source, D):
 
 def compile_all(attnc, folder, target):
     os.makedirs(folder, exist_ok=True)
-    for source, (D, Dv) in sorted({(r[0], pair(r[1][4])) for r in ROWS}):
-        path = file_of(folder, source, (D, Dv))
-        with open(path + ".attn", "w", encoding="utf-8") as f:
-            f.write(STD + f"attention t {{ {SCORE}{SOURCES[source]} }}\n")
-        subprocess.run([attnc, "-O3", path + ".attn", f"-DD={D}", f"-DDv={Dv}", f"--target={target}", "--dtype=bf16", "-o", path + ".ptx"], check=True)
+    compiled = sorted({(r[0], pair(r[1][4])) for r in ROWS}), sorted({(r[0], pair(r[1][4])) for r in backward.ROWS})
+    for phase, rows in zip(("fwd", "fwd,bwd"), compiled):
+        for source, (D, Dv) in rows:
+            path, text = file_of(folder, source, (D, Dv)), SOURCES[source]
+            if phase != "fwd":
+                path, text = path + "_bwd", backward.learned(source, text)
+            with open(path + ".attn", "w", encoding="utf-8") as f:
+                f.write(STD + f"attention t {{ {SCORE}{text} }}\n")
+            sizes = [f"-DD={D}", f"-DDv={Dv}", f"--target={target}", "--dtype=bf16", f"--phase={phase}"]
+            try:
+                subprocess.run([attnc, "-O3", path + ".attn", *sizes, "-o", path + ".ptx"], check=True)
+            except subprocess.CalledProcessError:
+                if phase == "fwd":
+                    raise
 
 
 def pairs(source, Sq, Sk):
@@ -240,20 +252,21 @@ def reference(torch, peers, source, q, k, v, rows):
     return w @ v[0, 0].double()
 
 
-def captured(torch, f):
-    """f as a CUDA graph: what is timed is the device's work, not Python's."""
-    for _ in range(2):
-        f()
+def captured(torch, f, stream=None):
+    """f as a CUDA graph: what is timed is the device's work, not Python's. stream: where a derivative's forward ran."""
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            f()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         f()
     return graph.replay
 
 
-def medians(torch, runs, rounds=12):
+def medians(torch, runs, rounds=12, streams=None):
     flush, times = torch.empty(128 << 20, dtype=torch.int8, device="cuda"), {n: [] for n in runs}
-    runs = {n: captured(torch, f) for n, f in runs.items()}
+    runs = {n: captured(torch, f, (streams or {}).get(n)) for n, f in runs.items()}
     for f in runs.values():
         f()
     for _ in range(rounds):
@@ -328,7 +341,8 @@ def ceilings(torch, folder):
 def share_of(row, rates):
     """The least time that the device's rates allow, all FLOP or all bytes (of each tensor once), over ours."""
     n, ours = row["sizes"], row["times"]["ours"]
-    moved = 2 * n["B"] * (n["D"] + n["Dv"]) * (n["H"] * n["Sq"] + n["Hkv"] * n["Sk"])
+    q, k, v, o = (n["B"] * rows * columns for rows, columns in ((n["H"] * n["Sq"], n["D"]), (n["Hkv"] * n["Sk"], n["D"]), (n["Hkv"] * n["Sk"], n["Dv"]), (n["H"] * n["Sq"], n["Dv"])))
+    moved = 2 * (2 * (q + k + v + o) if "phase" in row else q + k + v + o)
     return max(ours["tflops"] / rates["matrix_tflops"], moved * 1e-9 / ours["ms"] / rates["copy_tbps"])
 
 
@@ -342,14 +356,18 @@ def target_of(folder):
 def write(folder, found):
     import chart
 
-    with open(os.path.join(folder, "bench.json"), "w", encoding="utf-8") as f:
+    back = any("phase" in row for row in found["rows"])
+    with open(os.path.join(folder, "backward.json" if back else "bench.json"), "w", encoding="utf-8") as f:
         json.dump(found, f, indent=1)
+    if back:
+        return
     with open(os.path.join(folder, "bench.svg"), "w", encoding="utf-8") as f:
         f.write(chart.chart(found))
 
 
 def arguments():
     parser = argparse.ArgumentParser()
+    parser.add_argument("--backward", action="store_true")
     parser.add_argument("--sustained", action="store_true")
     parser.add_argument("folder")
     parser.add_argument("names", nargs="*")
@@ -390,12 +408,13 @@ def show(row):
     ours = times["ours"]
     shape = f"d{n['D']}" if n["D"] == n["Dv"] else f"d{n['D']}/{n['Dv']}"
     heads = f"h{n['H']}" if n["H"] == n["Hkv"] else f"h{n['H']}/{n['Hkv']}"
-    line = f"{row['source']:15} b{n['B']} {heads} {n['Sq']}x{n['Sk']} {shape:8}  {ours['ms']:8.3f} ms {ours['tflops']:6.1f} TF"
+    what = row["source"] + (f" dev {row['deviation']}" if row.get("deviation", 1) != 1 else "")
+    line = f"{what:15} b{n['B']} {heads} {n['Sq']}x{n['Sk']} {shape:8}  {ours['ms']:8.3f} ms {ours['tflops']:6.1f} TF"
     line += f" {row['share']:4.0%} of the device error {ours['error']:.1e}"
     for name, t in times.items():
         if name != "ours":
             line += f"   {name} {t['tflops']:6.1f} TF error {t['error']:.1e} x{t['ms'] / ours['ms']:.3f}"
-    print(line, flush=True)
+    print(line, *[f"  {name}: {why}" for name, why in row.get("failed", {}).items()], flush=True)
     for name, t in times.items():
         if "sustained_ms" in t:
             at = f" at {t['mhz']:.0f} MHz, {t['watts']:.0f} W" if t["mhz"] else ""
@@ -412,10 +431,17 @@ def main():
     found = {"version": 1, "device": torch.cuda.get_device_name(), "target": target_of(options.folder), "date": time.strftime("%Y-%m-%d")}
     found |= {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "rows": []}
     found.update(ceilings(torch, options.folder))
-    for row in ROWS:
+    for row in backward.ROWS if options.backward else ROWS:
         if options.names and row[0] not in options.names:
             continue
-        found["rows"].append(measure(torch, row, peers, options.folder, options))
+        if options.backward:
+            path = file_of(options.folder, row[0], row[1][4]) + "_bwd.ptx"
+            if not os.path.exists(path):
+                print(f"{row[0]:15} d{row[1][4]}: the target has no backward of it", flush=True)
+                continue
+            found["rows"].append(backward.measure(torch, row, peers, path, options, sys.modules[__name__]))
+        else:
+            found["rows"].append(measure(torch, row, peers, options.folder, options))
         found["rows"][-1]["share"] = share_of(found["rows"][-1], found)
         show(found["rows"][-1])
         torch._dynamo.reset()
