@@ -91,7 +91,8 @@ void cg_collect_args(Cg *cg) {
         use_expr(&u, cg->k->grid[i].shared);
     }
     if (cg->k->where) use_expr(&u, cg->k->where);
-    if (cg->k->schedule.section) use_expr(&u, cg_heads_that_stay(cg));
+    if (cg->k->schedule.section) use_expr(&u, cg->k->schedule.section);
+    if (cg->k->schedule.last) use_expr(&u, cg->k->schedule.last);
     if (cg->k->schedule.cluster_rows) use_expr(&u, cg->k->schedule.cluster_rows);
     use_block(&u, &cg->k->body);
     memset(&cg->args, 0, sizeof cg->args);

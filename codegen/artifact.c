@@ -170,42 +170,16 @@ static AbiArg arg_of(const TileProgram *p, const CgArg *g) {
     return (AbiArg){0, 0, 0};
 }
 
-// How many of the grid's tiles of rows, or of its heads, a cluster has (grid.c): all its blocks' are of
-// one kind.
-static void of_cluster(Arena *a, Code *code, const TileKernel *k, bool rows, int cluster) {
-    const Ex *n = k->schedule.cluster_rows;
-    if (!rows) emit(a, code, ABI_OP_CONST, cluster + 1);
-    if (n)
-        postfix(a, code, n);
-    else
-        emit(a, code, ABI_OP_CONST, cluster);
-    if (!rows) emit(a, code, ABI_OP_SUB, 0);
-}
-
-// Points along a dimension of the grid, for clusters as many as they have, rounded up.
-static void points(Arena *a, Code *code, const TileKernel *k, int d, int cluster) {
-    const TileGrid *g = &k->grid[d];
-    bool rows = d == cg_grid_rows(k);
-    postfix(a, code, g->count);
-    if (cluster < 2 || (!rows && g->sym != SYM_H)) return;
-    of_cluster(a, code, k, rows, cluster);
-    emit(a, code, ABI_OP_ADD, 0);
-    emit(a, code, ABI_OP_CONST, 1);
-    emit(a, code, ABI_OP_SUB, 0);
-    of_cluster(a, code, k, rows, cluster);
-    emit(a, code, ABI_OP_DIV, 0);
-}
-
 // min(workers, tiles), for clusters so many times their blocks. The blocks count tiles in i32, up to one turn of all blocks past the last:
 // the expression overflows, so that the launch is refused, where there are 2^30 tiles or more.
-static AbiExpr persistent_grid(Arena *a, const TileKernel *k, int cluster) {
+static AbiExpr persistent_grid(Arena *a, const TileProgram *p, const TileKernel *k, int cluster) {
     static const int64_t room = (int64_t)1 << 33;
     Code code = {0};
     emit(a, &code, ABI_OP_WORKERS, 0);
     if (cluster > 1) emit(a, &code, ABI_OP_CONST, cluster);
     if (cluster > 1) emit(a, &code, ABI_OP_DIV, 0);
     for (int d = 0; d < k->ngrid; d++) {
-        points(a, &code, k, d, cluster);
+        postfix(a, &code, tile_points(p->pool, k, d));
         if (d > 0) emit(a, &code, ABI_OP_MUL, 0);
     }
     emit(a, &code, ABI_OP_CONST, room);
@@ -218,10 +192,11 @@ static AbiExpr persistent_grid(Arena *a, const TileKernel *k, int cluster) {
     return (AbiExpr){(uint32_t)code.n, code.data};
 }
 
-static void grid(Arena *a, const TileKernel *k, const CgLaunch *l, AbiKernel *to) {
+static void grid(Arena *a, const TileProgram *p, const TileKernel *k, const CgLaunch *l,
+                 AbiKernel *to) {
     to->ngrid = (uint32_t)(l->persistent ? 1 : k->ngrid);
     if (l->persistent)
-        to->grid[0] = persistent_grid(a, k, l->cluster);
+        to->grid[0] = persistent_grid(a, p, k, l->cluster);
     else
         for (int d = 0; d < k->ngrid; d++) to->grid[d] = launch_expr(a, k->grid[d].count);
 }
@@ -248,7 +223,7 @@ static void kernels(Arena *a, const TileProgram *p, const CgLaunch *made, AbiVar
                           .threads = (uint32_t)l->threads,
                           .shared = (uint32_t)l->shared,
                           .cluster = (uint32_t)l->cluster};
-        grid(a, k, l, to);
+        grid(a, p, k, l, to);
         maps(a, p, l, to);
         to->nargs = (uint32_t)l->nargs;
         to->args = ARENA_ARRAY(a, AbiArg, l->nargs + 1);

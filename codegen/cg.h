@@ -289,15 +289,10 @@ typedef struct CgGrid {
     Val whole; // heads that have one point of the last dimension (TileGrid.from); NULL: it has no
                // such
 } CgGrid;
-int cg_grid_rows(const TileKernel *k); // the first dimension of tiles; -1: there is none
 CgGrid cg_grid(Cg *cg);
 Val cg_grid_total(Cg *cg, const CgGrid *g); // i32
 // at, i32 by dimension, of number (i32 or i64), which is below the total.
 void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at);
-bool cg_is_nest(const TileKernel *k); // of a backward, on sm_90a
-// Of a schedule with sections: heads of the grid whose keys and values stay in the cache together, beside what passes through it; in a
-// nest what is of their queries.
-const Ex *cg_heads_that_stay(const Cg *cg);
 // What of a cluster's point is this block's, which is number `rank` of it.
 void cg_grid_own(Cg *cg, const CgGrid *g, Val rank, Val *at);
 // What the grid's symbols mean: sets it; says it.

@@ -10,11 +10,6 @@
 // heads, which of the two the launch's sizes say (TileSchedule.cluster_rows); and no heads in parts.
 #include "codegen/cg.h"
 
-enum {
-    ROW_PARTS = 16, // of the rows for the end: a tenth of a triangle's area, a third of its keys
-    ROWS_AT_END = 5,
-};
-
 // A count as wide as the number that it divides: the host's numbers are of 64 bits.
 static Val as_wide(Cg *cg, Val v, Val number) {
     return LLVMBuildZExtOrBitCast(cg->b, v, LLVMTypeOf(number), "");
@@ -28,29 +23,18 @@ static Val take(Cg *cg, Val *number, Val by) {
     return LLVMBuildTruncOrBitCast(cg->b, r, cg->i32, "");
 }
 
-static Val ceil_div(Cg *cg, Val a, Val b) {
-    return cg_udiv(cg, cg_sub(cg, cg_add(cg, a, b), cg_i32(cg, 1)), b);
-}
-
 // Tiles of rows, or heads, of a cluster: one or two, so that a division by them is a shift.
 static Val by_pairs(Cg *cg, Val count, Val by) {
     Val more = cg_sub(cg, by, cg_i32(cg, 1));
     return cg_lshr(cg, cg_add(cg, count, more), more);
 }
 
-int cg_grid_rows(const TileKernel *k) {
-    for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].sym == SYM_TILE) return i;
-    return -1;
-}
-
 CgGrid cg_grid(Cg *cg) {
     const TileKernel *k = cg->k;
-    CgGrid g = {.rows = cg_grid_rows(k)};
+    CgGrid g = {.rows = tile_grid_rows(k)};
     if (k->schedule.cluster > 1) {
-        const Ex *rows = k->schedule.cluster_rows;
-        g.of_rows = rows ? cg_uniform(cg, rows) : cg_i32(cg, k->schedule.cluster);
-        g.of_heads = cg_sub(cg, cg_i32(cg, k->schedule.cluster + 1), g.of_rows);
+        g.of_rows = cg_uniform(cg, tile_of_cluster(cg->p->pool, k, true));
+        g.of_heads = cg_uniform(cg, tile_of_cluster(cg->p->pool, k, false));
     }
     for (int i = 0; i < k->ngrid; i++) {
         g.count[i] = cg_uniform(cg, k->grid[i].count);
@@ -77,29 +61,6 @@ Val cg_grid_total(Cg *cg, const CgGrid *g) {
     return cg_add(cg, whole, cg_mul(cg, others, g->count[last]));
 }
 
-static Val most(Cg *cg, Val a, Val b) {
-    Val v[] = {a, b};
-    return cg_intrinsic(cg, "llvm.smax", &cg->i32, 1, v, 2);
-}
-
-// Heads of a section: sections are about as long as the schedule wishes, no longer than the cache
-// holds, and about equally long, so that enough tiles are left for the last blocks.
-static Val heads_of_section(Cg *cg, const CgGrid *g, Val all) {
-    Val one = cg_i32(cg, 1), wish = cg_i32(cg, cg->k->schedule.section);
-    Val sections = cg_udiv(cg, cg_grid_total(cg, g), wish),
-        stay = cg_uniform(cg, cg_heads_that_stay(cg));
-    if (g->of_heads && !cg_is_nest(cg->k)) stay = by_pairs(cg, stay, g->of_heads);
-    sections = most(cg, most(cg, sections, ceil_div(cg, all, stay)), one);
-    return most(cg, ceil_div(cg, all, sections), one);
-}
-
-// The row tiles of each head that all sections leave for the end.
-static Val rows_at_end(Cg *cg, const CgGrid *g) {
-    if (!cg->k->grid[g->rows].reversed) return cg_i32(cg, 0);
-    Val some = cg_mul(cg, g->count[g->rows], cg_i32(cg, ROWS_AT_END));
-    return cg_udiv(cg, some, cg_i32(cg, ROW_PARTS));
-}
-
 typedef struct Range {  // of heads, whose tiles are numbered together
     Val heads, section; // how many; and of a section
     Val first;          // NULL: 0
@@ -107,7 +68,8 @@ typedef struct Range {  // of heads, whose tiles are numbered together
 
 // number, of rows and heads: becomes the head (of all dimensions before the rows'); the row.
 static Val take_row(Cg *cg, const CgGrid *g, Range range, Val *number) {
-    Val all = range.heads, end = rows_at_end(cg, g);
+    const Ex *last = cg->k->schedule.last;
+    Val all = range.heads, end = last ? cg_uniform(cg, last) : cg_i32(cg, 0);
     Val first = cg_sub(cg, g->count[g->rows], end),
         before = as_wide(cg, cg_mul(cg, all, first), *number);
     Val ends = cg_icmp(cg, LLVMIntUGE, *number, before);
@@ -157,7 +119,7 @@ static Val take_part(Cg *cg, const CgGrid *g, Range *range, Val *number) {
 void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at) {
     const TileKernel *k = cg->k;
     Range range = {.heads = g->rows < 0 ? NULL : product(cg, g, 0, g->rows)};
-    if (g->rows >= 0 && k->schedule.section) range.section = heads_of_section(cg, g, range.heads);
+    if (k->schedule.section) range.section = cg_uniform(cg, k->schedule.section);
     for (int i = k->ngrid - 1; i >= 0; i--) {
         bool sections = i == g->rows && k->schedule.section;
         if (g->whole && i == k->ngrid - 1)

@@ -343,10 +343,31 @@ bool tile_is_own(const TileProgram *p, const Ex *e) {
     return own.found;
 }
 
-int tile_grid_axis(const TileKernel *k) {
+int tile_grid_rows(const TileKernel *k) {
     for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].sym == SYM_TILE) return k->grid[i].axis;
+        if (k->grid[i].sym == SYM_TILE) return i;
     return -1;
+}
+
+int tile_grid_axis(const TileKernel *k) {
+    int rows = tile_grid_rows(k);
+    return rows < 0 ? -1 : k->grid[rows].axis;
+}
+
+const Ex *tile_of_cluster(ExPool *x, const TileKernel *k, bool rows) {
+    const TileSchedule *s = &k->schedule;
+    if (s->cluster < 2 || (!rows && !s->cluster_rows)) return ex_i32(x, 1);
+    const Ex *n = s->cluster_rows ? s->cluster_rows : ex_i32(x, s->cluster);
+    return rows ? n : ex_2(x, EX_SUB, ex_i32(x, s->cluster + 1), n);
+}
+
+const Ex *tile_points(ExPool *x, const TileKernel *k, int dim) {
+    const TileGrid *g = &k->grid[dim];
+    bool rows = dim == tile_grid_rows(k);
+    const Ex *by = tile_of_cluster(x, k, rows);
+    if ((!rows && g->sym != SYM_H) || ex_is_i32(by, 1)) return g->count;
+    const Ex *more = ex_2(x, EX_SUB, ex_2(x, EX_ADD, g->count, by), ex_i32(x, 1));
+    return ex_2(x, EX_DIV, more, by);
 }
 
 TileValue *tile_pipe_of(const TileValue *v) {

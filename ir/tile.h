@@ -319,10 +319,10 @@ typedef struct TileSchedule {
     bool crowded; // AMD: no registers are left for addresses: they are computed again for each tile
     // Kernels of roles: which tiles a block has (`next`).
     TilePersist persist;
-    int section; // GPU: about how many tiles a group of heads has; the groups are taken one after
-                 // the other, so that their K and V stay in the L2 cache. In a group the longest
-                 // tiles come first; the shortest ones of all groups come last (grid.c). 0: head
-                 // after head
+    // GPU: tiles are taken of so many heads (i32 of sizes) before those of the next ones, the first tiles of
+    // all of them first, so that their K and V stay in the L2 cache. NULL: head after head. The last tiles of all
+    // heads, so many of each, come behind all sections; NULL: none. Of a cluster's points (tile_points).
+    const Ex *section, *last;
     int cluster; // blocks whose tiles are neighbours and have the same steps: tiles without rows
                  // are copied to all of them at once; 0 and 1: one block
     const Ex
@@ -425,7 +425,12 @@ bool tile_in_grid(const TileKernel *k, int axis); // whether the grid tiles the 
 // Whether the body adds up, or reduces otherwise, what is along the axis: then its padding counts.
 bool tile_sums_over(const TileKernel *k, int axis);
 bool tile_is_own(const TileProgram *p, const Ex *e); // uses a sequence's own sizes
-int tile_grid_axis(const TileKernel *k);             // the one that it tiles; -1: none
+int tile_grid_rows(const TileKernel *k);             // the first dimension of tiles; -1: none
+int tile_grid_axis(const TileKernel *k);             // the axis of those; -1: none
+// Of tiles of rows, or of heads: how many a cluster has, 1 without clusters. Points along a dimension of the grid, for clusters as
+// many as they have, rounded up.
+const Ex *tile_of_cluster(ExPool *x, const TileKernel *k, bool rows);
+const Ex *tile_points(ExPool *x, const TileKernel *k, int dim);
 bool tile_has_lanes(const TileKernel *k); // of one warp, numbers in its threads (codegen/lanes.c)
 Layout tile_layout(const TileKernel *k, const TileValue *v); // of the value's own axes
 // The one of a kernel's layouts in which an op's values in registers and its axes lie, without copies

@@ -644,7 +644,7 @@ static bool parse_schedule(Parse *P) {
             s->persist = take(P, "dynamic") ? PERSIST_DYNAMIC : PERSIST_STATIC;
             if (s->persist == PERSIST_STATIC && !expect(P, "static")) return false;
         } else if (take(P, "section")) {
-            if (!take_int(P, &s->section)) return false;
+            if (!(s->section = expr(P)) || (take(P, "last") && !(s->last = expr(P)))) return false;
         } else if (take(P, "cluster")) {
             if (!take_int(P, &s->cluster)) return false;
             if (take(P, "rows") && !(s->cluster_rows = expr(P))) return false;

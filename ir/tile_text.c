@@ -513,7 +513,8 @@ static void kernel(Out *o, const TileKernel *k) {
         if (s->matrix_rows) text_printf(o->text, " matrix_rows %d", s->matrix_rows);
         if (s->crowded) text_puts(o->text, " crowded");
         if (s->persist) text_printf(o->text, " persistent %s", persists[s->persist]);
-        if (s->section) text_printf(o->text, " section %d", s->section);
+        if (s->section) ex(o, " section ", s->section);
+        if (s->last) ex(o, " last ", s->last);
         if (s->cluster) text_printf(o->text, " cluster %d", s->cluster);
         if (s->cluster_rows) ex(o, " rows ", s->cluster_rows);
         if (s->next) text_printf(o->text, " next %d", s->next);

@@ -810,8 +810,13 @@ static bool check_schedule(Verify *V) {
     if (s->lane_axis < -1 || s->lane_axis >= V->k->naxes)
         return verify_fail(V, "lanes along an axis that is not there");
     if (s->warps < 0 || s->warps > 32) return verify_fail(V, "%d warps", s->warps);
-    if ((unsigned)s->persist > PERSIST_DYNAMIC || s->section < 0)
+    if ((unsigned)s->persist > PERSIST_DYNAMIC || (s->section && tile_grid_rows(V->k) < 0))
         return verify_fail(V, "no such way of taking tiles");
+    const Ex *order[] = {s->section, s->last};
+    Scope sizes = {.what = "the order of tiles", .syms = 1u << SYM_SIZE, .sizes = V->p->sizes.n};
+    for (int i = 0; i < 2; i++)
+        if (order[i] && (tile_is_own(V->p, order[i]) || !verify_ex(V, order[i], EX_I32, &sizes)))
+            return verify_fail(V, "an order of tiles that a launch does not know");
     if (s->min_blocks < 0 || s->min_blocks > 64) return verify_fail(V, "%d blocks", s->min_blocks);
     const char *wrong = knobs_wrong(V->scratch, &s->knobs);
     return wrong ? verify_fail(V, "%s", wrong) : check_cluster(V);

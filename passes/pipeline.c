@@ -71,9 +71,10 @@ static bool verify(const TileProgram *p, PassId after, Diags *diags) {
 
 // Out of maps and loops what need not be in them, then maps together; once more when masks are in the loops,
 // and full tiles have none.
-static const PassId order[] = {PASS_shifts, PASS_tidy,     PASS_hoist,  PASS_fuse,    PASS_tile,
-                               PASS_shifts, PASS_classify, PASS_settle, PASS_tidy,    PASS_hoist,
-                               PASS_fuse,   PASS_shifts,   PASS_plans,  PASS_schedule};
+static const PassId order[] = {PASS_shifts, PASS_tidy,     PASS_hoist,    PASS_fuse,
+                               PASS_tile,   PASS_shifts,   PASS_classify, PASS_settle,
+                               PASS_tidy,   PASS_hoist,    PASS_fuse,     PASS_shifts,
+                               PASS_plans,  PASS_schedule, PASS_sections};
 enum { FUSED = 4, TILED = 5, CLASSED = 12, ALL = sizeof order / sizeof *order };
 
 int pass_order(const PassId **out) { return *out = order, ALL; }
@@ -329,5 +330,6 @@ TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
         if (!all) all = p;
     }
     pass_run(all, PASS_plans, o, diags); // once of all, which have sizes together
-    return verify(all, PASS_plans, diags) ? all : NULL;
+    pass_run(all, PASS_sections, o, diags);
+    return verify(all, PASS_sections, diags) ? all : NULL;
 }

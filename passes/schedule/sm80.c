@@ -24,7 +24,6 @@ enum {
     CONVERTED = 40,       // and where operands are converted as they are read
     REGISTERS = 65536,    // of an SM
     STATE = 64,           // registers of a thread for a recurrence's state
-    SECTION = 512,        // tiles whose heads' K and V fit the L2 cache together
 };
 
 // ---- extents
@@ -392,12 +391,6 @@ static int room_for_strips(const TileProgram *p, const TileKernel *k) {
 
 // Whether tiles of rows take times of their own. Where they take the same, those of one head after
 // the other read the keys and values of a head from the L2 cache.
-static bool rows_differ(const TileKernel *k) {
-    for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].reversed) return true;
-    return false;
-}
-
 bool pass_assign_sm80(TileProgram *p, TileKernel *k, Diags *diags) {
     raise_rescales(k);
     pass_strips(p, k, k->schedule.warps, room_for_strips(p, k));
@@ -405,7 +398,6 @@ bool pass_assign_sm80(TileProgram *p, TileKernel *k, Diags *diags) {
         if (op->kind == TILE_LOOP) pass_raise_strips(op);
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, false);
-    if (rows_differ(k) && !sm80_is_few(k) && !p->batch) k->schedule.section = SECTION;
     return pass_assign_all(p, k, true, diags);
 }
 

@@ -429,7 +429,6 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
         Extents e = extents_of(s);
         pass_bind_all(p, k, &e);
         k->schedule.warps = 4 * s.warpgroups;
-        k->schedule.section = s.section;
         make_clusters(p, k, s);
     }
     TileProgram q = others(p, is_bound);

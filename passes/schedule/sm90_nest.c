@@ -35,7 +35,6 @@ enum {
     WIDE_STEP = 64, // columns up to which a step has as many queries as warpgroups have rows
     REGISTERS = 240,
     PRODUCER_REGISTERS = 24,
-    SECTION = 512, // tiles of heads whose longest come first, where masks make some longer
 };
 
 static bool is_loop(const TileOp *op) { return op && op->kind == TILE_LOOP; }
@@ -139,19 +138,11 @@ static Knobs fit(const TileProgram *p) {
     return s;
 }
 
-// Whether some pairs within the tensors do not count.
-static bool is_masked(const Ex *mask) {
-    if (mask->op == EX_AND) return is_masked(mask->args[0]) || is_masked(mask->args[1]);
-    return !(mask->op == EX_CONST ||
-             (mask->op == EX_LT && mask->args[1]->op == EX_SYM && mask->args[1]->sym == SYM_SIZE));
-}
-
 bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
     Knobs *s = &k->schedule.knobs;
     k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1, .knobs = fit(p)};
     if (!knobs_take(s, FORM_SM90_NEST, &o->schedule, diags)) return false;
     k->schedule.warps = 4 * s->warpgroups;
-    k->schedule.section = is_masked(k->mask) ? SECTION : 1;
     for (int a = 0; a < k->naxes; a++) {
         if (k->axes[a].extent) continue; // one head at a time
         if (k->axes[a].whole)

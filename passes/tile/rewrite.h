@@ -56,6 +56,8 @@ void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, con
 // Where nothing was said of them (masks that read inputs, clusters, long bodies), the kernel for few
 // queries takes every launch whose rows it would split.
 void pass_free_splits(TileProgram *p);
+// The order in which tiles are taken.   passes/schedule/sections.c
+void pass_sections(TileProgram *p);
 
 // An expression of what sequences have of their own, as a launch can tell it: of the longest one (sequences.c).
 const Ex *pass_at_launch(const TileProgram *p, const Ex *e);

@@ -290,8 +290,11 @@ TEST(sections) {
             .target = cg_target(TARGET_HOST), .dtype = DT_F32, .schedule = pu_knobs("rows=16")};
         TileProgram *p = pass_pipeline(a, s, &o, &diags);
         ck_assert(p != NULL);
-        static const int lengths[] = {1, 7, 16, 100, 1000, 65536};
-        p->kernels.data[0]->schedule.section = lengths[i % 6];
+        static const int heads[] = {1, 2, 3, 5, 7, 65536}, last[] = {0, 1, 3};
+        p->kernels.data[0]->schedule.section = ex_i32(p->pool, heads[i % 6]);
+        const Ex *rows = p->kernels.data[0]->grid[2].count;
+        p->kernels.data[0]->schedule.last =
+            ex_2(p->pool, EX_MIN, rows, ex_i32(p->pool, last[i % 3]));
         p->kernels.data[0]->grid[2].reversed = i % 2 == 0;
         int32_t size[16] = {0};
         const int32_t *n = launches[i / 6];
