@@ -204,19 +204,34 @@ static void put(const RefRun *r, const RefRun *own, const Rows *s) {
     r->open->rows += own->open->rows;
 }
 
+typedef struct One { // a sequence of a batch
+    RefSequence sequence;
+    RefRun run; // what goes in
+    Rows q, k;
+} One;
+
+static One *one_of(Arena *a, const RefBatch *x, const RefRun *r, int32_t b) {
+    One *one = ARENA_NEW(a, One);
+    const Variant *v = r->variant;
+    RefRun *own = &one->run;
+    *one = (One){.sequence = {x, b}, .run = *r};
+    own->sizes = own_sizes(a, r, x, b);
+    one->q = (Rows){x, b, own->sizes[SIZE_SQ], own->sizes[SIZE_HQ], false};
+    one->k = (Rows){x, b, own->sizes[SIZE_SK], own->sizes[SIZE_HKV], true};
+    own->sequence = &one->sequence;
+    own->q = gathered(a, &one->q, r->q, sizeof(double) * (size_t)v->D);
+    own->k = gathered(a, &one->k, r->k, sizeof(double) * (size_t)v->D);
+    own->v = gathered(a, &one->k, r->v, sizeof(double) * (size_t)v->Dv);
+    own->rows = gathered(a, &one->q, r->rows, 1);
+    return one;
+}
+
 static void run_one(const RefBatch *x, const RefRun *r, int32_t b) {
     Arena *a = arena_new();
     const Variant *v = r->variant;
-    RefSequence sequence = {x, b};
-    RefRun own = *r;
-    own.sizes = own_sizes(a, r, x, b);
-    Rows q = {x, b, own.sizes[SIZE_SQ], own.sizes[SIZE_HQ], false},
-         k = {x, b, own.sizes[SIZE_SK], own.sizes[SIZE_HKV], true};
-    own.sequence = &sequence;
-    own.q = gathered(a, &q, r->q, sizeof(double) * (size_t)v->D);
-    own.k = gathered(a, &k, r->k, sizeof(double) * (size_t)v->D);
-    own.v = gathered(a, &k, r->v, sizeof(double) * (size_t)v->Dv);
-    own.rows = gathered(a, &q, r->rows, 1);
+    One *one = one_of(a, x, r, b);
+    RefRun own = one->run;
+    Rows q = one->q;
     own.o = room(a, &q, r->o, v->Dv);
     own.o_written = room(a, &q, r->o_written, v->Dv);
     own.o_size = room(a, &q, r->o_size, v->Dv);
@@ -225,6 +240,29 @@ static void run_one(const RefBatch *x, const RefRun *r, int32_t b) {
     own.open = own_open(a, r, &q);
     ref_run(&own);
     put(r, &own, &q);
+    arena_free(a);
+}
+
+static void grad_one(const RefBatch *x, const RefGrad *g, int32_t b) {
+    Arena *a = arena_new();
+    const Variant *v = g->run->variant;
+    One *one = one_of(a, x, g->run, b);
+    const Rows *q = &one->q, *k = &one->k;
+    size_t d = sizeof(double) * (size_t)v->D, dv = sizeof(double) * (size_t)v->Dv;
+    const double **demits = ARENA_ARRAY(a, const double *, v->emits.n + 1);
+    for (int i = 0; g->demits && i < v->emits.n; i++)
+        demits[i] = gathered(a, q, g->demits[i], sizeof(double));
+    RefGrad own = *g;
+    own.run = &one->run;
+    own.d_o = gathered(a, q, g->d_o, dv);
+    own.demits = demits;
+    own.dq = room(a, q, g->dq, v->D);
+    own.dk = room(a, k, g->dk, v->D);
+    own.dv = room(a, k, g->dv, v->Dv);
+    ref_grad(&own);
+    scatter(q, g->dq, own.dq, d);
+    scatter(k, g->dk, own.dk, d);
+    scatter(k, g->dv, own.dv, dv);
     arena_free(a);
 }
 
@@ -267,6 +305,14 @@ void ref_batch_run(const RefBatch *x, const RefRun *r, int32_t *owners) {
         for (int32_t i = 0; i < n; i++) owners[first + i]++;
         if (n && recurs(r)) owners[x->Tq + ref_slot(x, b)]++;
         if (n) (recurs(r) ? recur_one : run_one)(x, r, b);
+    }
+}
+
+void ref_batch_grad(const RefBatch *x, const RefGrad *g) {
+    assert(!recurs(g->run));
+    for (int32_t b = 0; b < x->B; b++) {
+        int64_t first;
+        if (ref_queries(x, b, &first)) grad_one(x, g, b);
     }
 }
 

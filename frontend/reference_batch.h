@@ -48,6 +48,9 @@ int32_t ref_slot(const RefBatch *x, int32_t b);
 // Of a recurrence q [Tq,Hq,D], k, v and o likewise, state0 and state [slots,H,D,Dv]; owners [Tq + slots], of slots the
 // sequences that have positions: nothing is written of a slot of none.
 void ref_batch_run(const RefBatch *x, const RefRun *r, int32_t *owners);
+// The gradients of an attention's sequences, in the shapes of what they are of. What g gives is zero before: rows of no sequence
+// stay so, and sequences add to gradients of inputs.
+void ref_batch_grad(const RefBatch *x, const RefGrad *g);
 // How many pairs the mask of head h lets through: by about `most` of the batch's, evenly chosen, where
 // there are more.
 double ref_batch_pairs(const RefBatch *x, const RefRun *r, int h, int64_t most);

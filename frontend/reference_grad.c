@@ -426,11 +426,12 @@ void ref_grad(const RefGrad *g) {
     const int32_t *n = g->run->sizes;
     const Variant *v = g->run->variant;
     Arena *a = arena_new();
-    zero_inputs(g);
+    if (!g->run->sequence) zero_inputs(g);
     if (v->kind == VARIANT_ATTENTION) {
-        zero(g->dq, (int64_t)n[SIZE_B] * n[SIZE_HQ], n[SIZE_SQ], v->D);
-        zero(g->dk, (int64_t)n[SIZE_B] * n[SIZE_HKV], n[SIZE_SK], v->D);
-        zero(g->dv, (int64_t)n[SIZE_B] * n[SIZE_HKV], n[SIZE_SK], v->Dv);
+        int64_t B = g->run->sequence ? 1 : n[SIZE_B];
+        zero(g->dq, B * n[SIZE_HQ], n[SIZE_SQ], v->D);
+        zero(g->dk, B * n[SIZE_HKV], n[SIZE_SK], v->D);
+        zero(g->dv, B * n[SIZE_HKV], n[SIZE_SK], v->Dv);
         back_attention(a, g);
     } else {
         zero(g->dq, (int64_t)n[RSIZE_B] * n[RSIZE_HQ], n[RSIZE_S], v->D);

@@ -41,8 +41,9 @@ bool tensor_may_be_absent(TensorRole role) {
 bool tile_is_matrix(const TileTensor *t) { return traits[t->role].matrix || t->rows; }
 
 bool tile_is_operand(const TileProgram *p, const TileTensor *t) {
-    bool products = p->phase != PHASE_COMBINE; // which merges what is read element by element
-    bool made = (p->chunks || tile_is_backward(p)) && t->role == TENSOR_WORK && t->rank == 4 &&
+    bool products = p->phase != PHASE_COMBINE;     // which merges what is read element by element
+    int rank = p->batch && !p->recurrence ? 3 : 4; // rows of sequences have no batch
+    bool made = (p->chunks || tile_is_backward(p)) && t->role == TENSOR_WORK && t->rank == rank &&
                 t->dtype == p->dtype;
     return products && (tile_is_matrix(t) || made) && tile_is_read(p, t);
 }

@@ -423,8 +423,9 @@ static const char *verify_variant(const AbiMeta *m, const AbiVariant *v) {
     bool parts = v->phase >= ABI_PART;
     if (parts && v->family != ABI_ATTENTION) return "a variant is of an unknown kind";
     bool dense = v->layout == ABI_LAYOUT_DENSE, paged = v->layout == ABI_LAYOUT_PAGED;
+    bool back = v->phase == ABI_BWD && v->family == ABI_ATTENTION && !paged;
     if (v->layout >= ABI_LAYOUT_COUNT || (paged && v->family != ABI_ATTENTION) ||
-        (!dense && v->phase != ABI_FWD) || (!paged && v->page) || v->page > ABI_MAX_SIZE)
+        (!dense && v->phase != ABI_FWD && !back) || (!paged && v->page) || v->page > ABI_MAX_SIZE)
         return "a variant has a layout that it cannot have";
     if (v->D < 1 || v->Dv < 1 || v->D > 1 << 20 || v->Dv > 1 << 20)
         return "a variant's D or Dv is impossible";

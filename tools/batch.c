@@ -64,8 +64,7 @@ void batch_fill(const Signature *sig, const int32_t *size, const SigArg *g, Tens
     }
 }
 
-// Which rows of a tensor sequences have, of a state's which slots, one byte each, to be freed; NULL: it has none of theirs.
-static unsigned char *live_rows(const Binding *b, int arg, int64_t *n) {
+unsigned char *batch_owners(const Binding *b, int arg, int64_t *n) {
     const SigArg *g = &b->sig->args.data[arg];
     RefBatch x = batch_of(b);
     int size = b->sig->batch && g->rank && g->role != ARG_INDEX ? g->extent[0].size : -1;
@@ -74,20 +73,22 @@ static unsigned char *live_rows(const Binding *b, int arg, int64_t *n) {
     int64_t first;
     if (!queries && !slots && !keys) return NULL;
     *n = b->tensor[arg].dim[0] * (keys && x.paged ? b->tensor[arg].dim[1] : 1);
-    unsigned char *live = calloc((size_t)*n + 1, 1);
-    for (int32_t s = 0; live && s < x.B; s++) {
+    unsigned char *owners = calloc((size_t)*n + 1, 1);
+    for (int32_t s = 0; owners && s < x.B; s++) {
         int32_t rows = keys ? ref_keys(&x, s) : ref_queries(&x, s, &first);
-        for (int32_t i = 0; i < rows; i++)
-            live[keys ? ref_key_row(&x, s, i) : slots ? ref_slot(&x, s) : first + i] = 1;
+        for (int32_t i = 0; i < rows; i++) {
+            int64_t at = keys ? ref_key_row(&x, s, i) : slots ? ref_slot(&x, s) : first + i;
+            owners[at] += owners[at] < 2;
+        }
     }
-    return live;
+    return owners;
 }
 
 void batch_poison(const Binding *b, int arg) {
     Tensor *t = &b->tensor[arg];
     int64_t rows;
     if (dtype_reads(t->dtype) != EX_F32) return;
-    unsigned char *live = live_rows(b, arg, &rows);
+    unsigned char *live = batch_owners(b, arg, &rows);
     size_t bytes = rows && live ? (size_t)(t->count / rows) * (size_t)dtype_bytes(t->dtype) : 0;
     for (int64_t i = 0; live && i < rows; i++) // every bit set: NaN in every float type
         if (!live[i]) memset((char *)t->data + (size_t)i * bytes, 0xff, bytes);
@@ -104,8 +105,8 @@ double batch_pairs(const Binding *b) {
 
 double batch_live(const Binding *b, int arg) {
     int64_t rows, found = 0;
-    unsigned char *live = live_rows(b, arg, &rows);
-    for (int64_t i = 0; live && i < rows; i++) found += live[i];
+    unsigned char *live = batch_owners(b, arg, &rows);
+    for (int64_t i = 0; live && i < rows; i++) found += live[i] > 0;
     double share = live && rows ? (double)found / (double)rows : 1;
     free(live);
     return share;

@@ -14,6 +14,9 @@ bool batch_makes(const Signature *sig, const int32_t *size, const SigArg *g);
 // Queries and keys in equal parts, sequences as long as their pages, which are a permutation.
 void batch_fill(const Signature *sig, const int32_t *size, const SigArg *g, Tensor *t,
                 uint64_t seed);
+// How many sequences have each row of a tensor, of a state's each slot, at most 2: one byte each, to be freed; NULL: it has none
+// of theirs.
+unsigned char *batch_owners(const Binding *b, int arg, int64_t *n);
 // Makes NaN of the rows of a float tensor that no sequence has.
 void batch_poison(const Binding *b, int arg);
 // Pairs of all sequences, times H.

@@ -1,11 +1,13 @@
 // cmd_check.c: `attnc check`: the kernel's outputs against the naive evaluation (oracle.h) of the
 // same inputs, rounded as the kernel sees them. Over the bound, or not finite where the reference
 // is: exit status 1.
+#include "batch.h"
 #include "cmd.h"
 #include "oracle.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 // The usual reason: a key that weighs nothing is still multiplied where its tile is visited.
 static void explain_wrong(const Binding *b) {
@@ -130,31 +132,52 @@ static int64_t wrong_of_gradient(const Slack *s, const Binding *b, const Oracle 
     return wrong;
 }
 
+// What rows hold that no sequence has, or several have, is nothing to compare.
+static unsigned char *of_one_sequence(const Binding *b, int i, unsigned char *open) {
+    int64_t rows, count = b->tensor[i].count;
+    unsigned char *owners = batch_owners(b, i, &rows);
+    if (owners && rows && !open) open = calloc((size_t)count + 1, 1);
+    for (int64_t r = 0; owners && open && r < rows; r++)
+        if (owners[r] != 1) memset(open + r * (count / rows), 1, (size_t)(count / rows));
+    free(owners);
+    return open;
+}
+
 static Error error_of(const Binding *b, const Oracle *x, int i) {
     const Tensor *t = &b->tensor[i];
     if (b->sig->args.data[i].role == ARG_OUTPUT)
         return cmd_error(t, x->out[i], oracle_open(x, &b->sig->args.data[i]),
                          b->sig->args.data[i].of_rows);
     unsigned char *open = finite_only(x->out[i], t->count, x->open.beyond > 0);
+    open = of_one_sequence(b, i, open);
     Error e = cmd_error(t, x->out[i], open, false);
     free(open);
     return e;
 }
 
-// Rows of outputs, and slots, that no sequence has and that do not hold what they held before: every bit set.
+static bool is_all(const unsigned char *row, size_t n, unsigned char byte) {
+    size_t k = 0;
+    while (k < n && row[k] == byte) k++;
+    return k == n;
+}
+
+// Rows of what is written, and slots, that no sequence has and that do not hold what they held before: every bit set. Of gradients
+// they may be 0 as well.
 static int64_t touched_rows(const Binding *b, const Oracle *x) {
     int64_t rows, touched = 0;
     for (int i = 0; i < b->sig->args.n && x->owners; i++) {
         const Tensor *t = &b->tensor[i];
-        const int32_t *owners = oracle_owners(x, b, i, &rows);
-        if (b->sig->args.data[i].role != ARG_OUTPUT || !rows) continue;
-        size_t bytes = (size_t)(t->count / rows) * (size_t)dtype_bytes(t->dtype);
-        for (int64_t r = 0; r < rows; r++) {
+        ArgRole role = b->sig->args.data[i].role;
+        bool written = role == ARG_OUTPUT || role == ARG_GRAD_OUT;
+        unsigned char *owners = written ? batch_owners(b, i, &rows) : NULL;
+        size_t bytes =
+            owners && rows ? (size_t)(t->count / rows) * (size_t)dtype_bytes(t->dtype) : 0;
+        for (int64_t r = 0; owners && r < rows; r++) {
             const unsigned char *row = (const unsigned char *)t->data + (size_t)r * bytes;
-            size_t k = owners[r] ? bytes : 0;
-            while (!owners[r] && k < bytes && row[k] == 0xff) k++;
-            touched += k < bytes;
+            touched += !owners[r] && !is_all(row, bytes, 0xff) &&
+                       !(role == ARG_GRAD_OUT && is_all(row, bytes, 0));
         }
+        free(owners);
     }
     return touched;
 }

@@ -132,8 +132,12 @@ bool compile_streams(Compile *c) {
 static bool has_layout(Compile *c) {
     const char *layout = batch_name(c->options.batch);
     if (!c->options.batch) return true;
-    if (c->options.phases & COMPILE_BWD)
+    bool back = c->options.phases & COMPILE_BWD;
+    if (back && c->options.batch == BATCH_PAGED)
         diag_error(&c->diags, c->variants.data[0]->span, "no backward in layout %s", layout);
+    else if (back && c->recurrences.n)
+        diag_error(&c->diags, c->recurrences.data[0]->span,
+                   "no backward of recurrences in layout %s", layout);
     for (int i = 0; i < c->recurrences.n; i++)
         pass_accepts_recurrence_layout(c->recurrences.data[i], c->options.batch, &c->diags);
     for (int i = 0; i < c->rows.n; i++)

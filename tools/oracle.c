@@ -125,7 +125,7 @@ static int32_t *batch_sizes(Arena *a, const Variant *v, const Binding *b) {
     return n;
 }
 
-const int32_t *oracle_owners(const Oracle *x, const Binding *b, int arg, int64_t *rows) {
+static const int32_t *owners_of(const Oracle *x, const Binding *b, int arg, int64_t *rows) {
     bool state = b->sig->recurrence && strcmp(b->sig->args.data[arg].name, "o") != 0;
     *rows = b->size[state ? (int)ABI_RSIZE_SLOTS : sig_rows(b->sig)];
     return x->owners + (state ? b->size[sig_rows(b->sig)] : 0);
@@ -136,7 +136,7 @@ static void leave_out_rows(const Oracle *x, const Binding *b) {
     for (int i = 0; i < b->sig->args.n && x->open.o; i++) {
         const SigArg *g = &b->sig->args.data[i];
         int64_t rows;
-        const int32_t *owners = oracle_owners(x, b, i, &rows);
+        const int32_t *owners = owners_of(x, b, i, &rows);
         unsigned char *open = g->role == ARG_OUTPUT ? (unsigned char *)oracle_open(x, g) : NULL;
         int64_t each = rows ? b->tensor[i].count / rows : 0;
         for (int64_t r = 0; r < rows && open; r++)
@@ -178,6 +178,24 @@ double oracle_pairs(const Variant *v, const Binding *b, double *touched) {
     return pairs;
 }
 
+static void gradients(Oracle *x, RefGrad *g, const Binding *b) {
+    Arena *a = arena_new();
+    RefRun run = *g->run;
+    g->run = &run;
+    for (int i = 0; i < b->sig->args.n && b->sig->batch; i++)
+        if (b->sig->args.data[i].role == ARG_GRAD_OUT)
+            memset(x->out[i], 0, sizeof(double) * (size_t)b->tensor[i].count);
+    if (b->sig->batch) {
+        RefBatch batch = batch_of(b);
+        batch.extent = extents(a, run.variant, b);
+        run.sizes = batch_sizes(a, run.variant, b);
+        ref_batch_grad(&batch, g);
+    } else {
+        ref_grad(g);
+    }
+    arena_free(a);
+}
+
 // What goes out follows what comes in: o, then emits or the state; q, k, v, the inputs, state0.
 static void differentiate(Oracle *x, const RefRun *run, const Binding *b, const void *const *in,
                           bool sizes) {
@@ -202,7 +220,7 @@ static void differentiate(Oracle *x, const RefRun *run, const Binding *b, const 
             dinputs[of] = x->out[i];
     }
     x->room = x->room && dinputs;
-    if (x->room) ref_grad(&g);
+    if (x->room) gradients(x, &g, b);
     free(dinputs);
 }
 
@@ -244,7 +262,7 @@ static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const Orac
         RefRun r = reference(x, v, b, (const void *const *)in, ask);
         if (what == OUTPUTS)
             bad = run_outputs(x, &r, b);
-        else if (!(bad = ref_check(&r)))
+        else if (b->sig->batch || !(bad = ref_check(&r)))
             differentiate(x, &r, b, (const void *const *)in, what == SIZES);
     }
     oracle_free_arguments(in, b);

@@ -58,8 +58,6 @@ void oracle_free_arguments(void **in, const Binding *b);
 // Of a batch that is not dense: about how many pairs its masks let through, of all heads, by the first one's;
 // *touched: the share of keys that some query sees.
 double oracle_pairs(const Variant *v, const Binding *b, double *touched);
-// How many sequences have each row of an output, or each slot; how many there are.
-const int32_t *oracle_owners(const Oracle *x, const Binding *b, int arg, int64_t *rows);
 double oracle_dot_error(Dtype t, bool tf32, int D);
 // One for each element of an output: 1 where it hangs on an open decision. NULL: nothing is open.
 const unsigned char *oracle_open(const Oracle *x, const SigArg *of);

@@ -167,7 +167,7 @@ static void place_loop(TileProgram *p, const TileKernel *k, TileOp *loop, bool l
     bool chosen = knobs_say(&k->schedule.knobs, KNOB_ahead);
     TileOp *at[MAX_LOADS];
     bool alone = loop->where || !in_turn(&l),
-         ahead = alone && l.n && (chosen || l.op[0]->results.data[0]->stages > 1);
+         ahead = alone && !loop->where && l.n && (chosen || l.op[0]->results.data[0]->stages > 1);
     late &= loop->carried.n == 1;
     if (alone) {
         TileOp *first = raise_columns(loop);

@@ -43,7 +43,11 @@ static const Ex *head_of_queries(Nest *n) {
 static const Ex *read(Nest *n, int tensor) {
     Build *b = &n->b;
     const Ex *at[] = {ex_symbol(b->pool, SYM_B), head_of_queries(n), build_pos(b, AX_M)};
-    return ex_load(b->pool, build_input(b, tensor), EX_F32, at, 3, false);
+    const Ex *row[] = {NULL, at[1]};
+    int input = build_input(b, tensor);
+    if (!b->p->batch) return ex_load(b->pool, input, EX_F32, at, 3, false);
+    places_query(&b->at, at[2], row);
+    return ex_load(b->pool, input, EX_F32, row, 2, false);
 }
 
 // With the heads of the kernel, and numbers of queries where they are read.
@@ -66,14 +70,23 @@ static const Ex *tile_at(Build *b, int axis) {
     return b->k->axes[axis].whole ? ex_i32(b->pool, 0) : ex_sym(b->pool, SYM_TILE, axis, EX_I32);
 }
 
-// [batch, head, rows], and columns where there are some.
+// [batch, head, rows], and columns where there are some; of sequences [rows, head].
 static void access(Build *b, TileOp *op, int tensor, const Ex *head, AxisRole rows, int columns) {
+    TileCoord *at = op->coord;
+    const Ex *row;
     op->tensor = tensor;
-    op->coord[0] = (TileCoord){.axis = -1, .at = ex_symbol(b->pool, SYM_B)};
-    op->coord[1] = (TileCoord){.axis = -1, .at = head};
-    op->coord[2] = (TileCoord){.axis = b->axis[rows], .at = tile_at(b, b->axis[rows])};
+    if (b->p->batch) {
+        (rows == AX_M ? places_query : places_key)(&b->at, build_pos(b, rows), &row);
+        op->each[0] = true;
+        *at++ = (TileCoord){.axis = b->axis[rows], .at = row};
+        *at++ = (TileCoord){.axis = -1, .at = head};
+    } else {
+        *at++ = (TileCoord){.axis = -1, .at = ex_symbol(b->pool, SYM_B)};
+        *at++ = (TileCoord){.axis = -1, .at = head};
+        *at++ = (TileCoord){.axis = b->axis[rows], .at = tile_at(b, b->axis[rows])};
+    }
     if (columns != AX_NONE)
-        op->coord[3] = (TileCoord){.axis = b->axis[columns], .at = tile_at(b, b->axis[columns])};
+        *at = (TileCoord){.axis = b->axis[columns], .at = tile_at(b, b->axis[columns])};
 }
 
 static TileValue *load(Nest *n, const char *name, int tensor, const Ex *head, AxisRole rows,
@@ -151,7 +164,12 @@ static TileTensor open_tensor(Nest *n, const char *name, TensorRole role, int in
                     .dtype = t,
                     .rank = columns ? 4 : 3,
                     .extent = {build_size(b, SIZE_B), build_size(b, heads), build_size(b, rows)}};
-    if (columns) x.extent[3] = ex_i32(b->pool, columns);
+    if (b->p->batch) {
+        places_rows(&b->at, &x, rows == SIZE_SK);
+        x.extent[x.rank++] = build_size(b, heads);
+        if (columns) x.rank++;
+    }
+    if (columns) x.extent[x.rank - 1] = ex_i32(b->pool, columns);
     return x;
 }
 
@@ -232,15 +250,36 @@ static void add_tensors(Nest *n, bool nest) {
         TileTensor t = {.name = arena_printf(n->b.arena, "d%s", in->name),
                         .role = TENSOR_GRAD,
                         .index = i,
-                        .dtype = DT_F32,
-                        .rank = in->rank};
-        for (int d = 0; d < in->rank; d++) t.extent[d] = build_in_whole(&n->b, in->extent[d]);
+                        .dtype = DT_F32};
+        const TileTensor *of = &n->b.p->tensors.data[n->b.p->inputs.data[i]]; // which lies as its gradient
+        for (int d = t.rank = of->rank; d-- > 0;) t.extent[d] = of->extent[d];
         if (!in->rank) t.extent[t.rank++] = ex_i32(n->b.pool, 1); // of a scalar: one number
         n->grad[i] = in->grad ? build_tensor(&n->b, t) : -1;
     }
 }
 
 // ---- gradients of inputs
+
+// Where the layout has what they add to; a sequence that has no such row gets nothing.
+static void place_grads(Nest *n, Backward *back) {
+    Build *b = &n->b;
+    ExPool *x = b->pool;
+    const Ex *key = ex_symbol(x, SYM_KV_IDX),
+             *query =
+                 ex_2(x, EX_SUB, ex_symbol(x, SYM_Q_IDX), build_size(b, SIZE_Q_OFFSET));
+    VEC(BackGrad) own = {0};
+    for (int i = 0; i < back->grads.n; i++) {
+        BackGrad g = back->grads.data[i];
+        if (g.at->op == EX_LOAD)
+            g.at = places_load(&b->at, &b->row->inputs.data[g.input], g.at, query, key);
+        if (g.at->op == EX_SELECT) {
+            g.value = ex_select(x, g.at->args[0], g.value, ex_f32(x, 0));
+            g.at = g.at->args[1];
+        }
+        VEC_PUSH(b->arena, &own, g);
+    }
+    back->grads.data = own.data;
+}
 
 static const Ex *clamped(Nest *n, const Ex *at, const Ex *extent) {
     ExPool *x = n->b.pool;
@@ -868,8 +907,11 @@ TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptio
     tile_sizes(p, &row->sizes);
     n.b.phase = o->phase;
     if (o->phase) build_whole_sizes(&n.b);
+    build_batch(&n.b, o);
     n.by_element = gpu;
     add_tensors(&n, with_dq);
+    Backward placed = *back;
+    if (o->batch) place_grads(&n, &placed), n.back = &placed;
     TilePlan plan = {0};
     build_delta(&n);
     if (n.by_element && !nest && row->D + row->Dv > MOST_COLUMNS) {

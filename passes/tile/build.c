@@ -199,14 +199,11 @@ static void add_inputs(Build *b) {
 
 static void add_saved(Build *b) {
     b->first_saved = b->p->tensors.n;
-    for (int i = 0; b->saves && i < b->saves->nsaved && b->phase != PHASE_PART; i++)
-        build_tensor(b, (TileTensor){.name = arena_printf(b->arena, "saved%d", i),
-                                     .role = TENSOR_SAVED,
-                                     .index = i,
-                                     .dtype = DT_F32,
-                                     .rank = 3,
-                                     .extent = {build_size(b, SIZE_B), build_size(b, SIZE_HQ),
-                                                build_size(b, SIZE_SQ)}});
+    for (int i = 0; b->saves && i < b->saves->nsaved && b->phase != PHASE_PART; i++) {
+        int saved = main_tensor(b, arena_printf(b->arena, "saved%d", i), TENSOR_SAVED, DT_F32,
+                                SIZE_HQ, SIZE_SQ, 0);
+        b->p->tensors.data[saved].index = i;
+    }
 }
 
 void build_tensors(Build *b, Dtype t, Dtype kv, bool emits) {
@@ -628,6 +625,14 @@ static int add_own_parts(Build *b) {
     return b->p->sizes.n - 1;
 }
 
+void build_batch(Build *b, const PassOptions *o) {
+    b->p->batch = o->batch;
+    if (!o->batch) return;
+    places_sizes(&b->at, b->p, o->page);
+    b->group = b->at.group = pass_size(
+        b->p, "group", ex_2(b->pool, EX_DIV, build_size(b, SIZE_HQ), build_size(b, SIZE_HKV)));
+}
+
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     const RowProgram *row = s->row;
     Build b = {.arena = a, .pool = row->pool, .s = s, .row = row, .saves = o->saves};
@@ -648,12 +653,7 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     tile_sizes(p, &row->sizes);
     p->phase = b.phase = o->phase;
     if (o->phase) build_whole_sizes(&b);
-    p->batch = o->batch;
-    if (o->batch) {
-        places_sizes(&b.at, p, o->page);
-        b.group = b.at.group = pass_size(
-            p, "group", ex_2(b.pool, EX_DIV, build_size(&b, SIZE_HQ), build_size(&b, SIZE_HKV)));
-    }
+    build_batch(&b, o);
     b.nwidths = pass_widths(row, b.width);
     build_tensors(&b, o->dtype, o->kv ? o->kv : o->dtype, true);
     add_saved(&b);

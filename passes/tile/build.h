@@ -91,6 +91,8 @@ const Ex *build_resolve(Build *b, TileOp *map, const Ex *e);
 void build_bind(Build *b, ExSym sym, int index, TileValue *v);
 TileValue *build_bound(const Build *b, ExSym sym, int index); // NULL: nothing yet
 
+void build_batch(Build *b, const PassOptions *o); // where rows lie: sizes, before there are tensors
+
 // ---- kernels
 TileKernel *build_kernel(Build *b, TilePurpose purpose, const char *suffix, const AxisRole *axes,
                          int n);

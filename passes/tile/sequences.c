@@ -72,6 +72,9 @@ const Ex *pass_at_launch(const TileProgram *p, const Ex *e) {
     const Ex *keys = p->batch == BATCH_RAGGED
                          ? launch_size(p, "Tk")
                          : ex_2(x, EX_MUL, launch_size(p, "table"), launch_size(p, "page"));
+    if (tile_is_backward(
+            p)) // documents that are packed have a key for each query: the hint is of both
+        keys = ex_select(x, ex_2(x, EX_EQ, keys, launch_size(p, "Tq")), queries, keys);
     e = ex_subst(x, e, SYM_SIZE, SIZE_SQ, queries);
     return ex_subst(x, e, SYM_SIZE, SIZE_SK, keys);
 }

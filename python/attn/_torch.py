@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 
 from . import _arrays, _compiler
 from . import _runtime as rt
-from ._kernel import Artifact, Kernel
+from ._kernel import INDEX, Artifact, Kernel
 
 if TYPE_CHECKING:
     from ._ranks import Plan
@@ -24,6 +24,7 @@ Outputs = Union[torch.Tensor, Tuple[torch.Tensor, ...]]
 
 _ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _OPERANDS = {"q": "[B, H, Sq, D]", "k": "[B, Hkv, Sk, D]", "v": "[B, Hkv, Sk, Dv]"}
+_PACKED = {"q": "[Tq, H, D]", "k": "[Tk, Hkv, D]", "v": "[Tk, Hkv, Dv]"}  # rows of sequences, one behind the other
 _GPUS = "gfx90a", "gfx942", "gfx1100"
 
 
@@ -79,17 +80,17 @@ def _rows(spec: str, target: str = "host", elements: str = "f32", **dims: int) -
 
 
 @functools.lru_cache(maxsize=None)
-def _kernel(spec: str, D: int, Dv: Optional[int], elements: str, target: str, phase: str = "fwd") -> Kernel:
+def _kernel(spec: str, D: int, Dv: Optional[int], elements: str, target: str, phase: str = "fwd", layout: str = "dense") -> Kernel:
     """Dv: None where the source says it, because v is in k."""
     rows, source = _rows(spec, target, elements, D=D, **({} if Dv is None else {"Dv": Dv}))
     opt = json.loads(spec)["opt"]
-    key = "\n".join((_compiler_identity(), target, elements, str(opt), phase, rows))
+    key = "\n".join((_compiler_identity(), target, elements, str(opt), phase, layout, rows))
     path = os.path.join(cache_folder(), hashlib.sha256(key.encode()).hexdigest() + ".artifact")
     try:
         with open(path, "rb") as f:
             artifact = Artifact(f.read(), source)
     except (OSError, rt.Error):  # there is none, or a damaged one
-        artifact = _compiler.make(source, target, opt, phase=phase)
+        artifact = _compiler.make(source, target, opt, phase=phase, layout=layout)
         _store(path, artifact._source)
     return artifact._only()
 
@@ -163,48 +164,56 @@ def _with_rows(x: torch.Tensor) -> torch.Tensor:
 
 def _for(x: torch.Tensor) -> torch.Tensor:
     """x, or where a kernel cannot write to it as it lies, a tensor to copy to x."""
-    return x if _laid(x) else _room(x, x.shape)
+    return x if _laid(x) else _room(x, x.shape).copy_(x)
 
 
-def _given(tensors: Sequence[torch.Tensor], scalars: Sequence[float], names: str, q_offset: Optional[int]) -> Dict[str, Any]:
+def _is_packed(names: str) -> bool:
+    return "q_start" in names.split(",")
+
+
+def _given(tensors: Sequence[torch.Tensor], scalars: Sequence[float], names: str, size: Optional[int]) -> Dict[str, Any]:
+    """size: q_offset, of packed rows max_q."""
     given: Dict[str, Any] = dict(zip(names.split(","), [*(float(x) if x.dim() == 0 else x for x in tensors), *scalars]))
     given.update((n, _placed(x) if n in _OPERANDS else _with_rows(x)) for n, x in given.items() if isinstance(x, torch.Tensor))
-    if q_offset is not None:
-        given["q_offset"] = q_offset
+    if size is not None:
+        given["max_q" if _is_packed(names) else "q_offset"] = size
     return given
 
 
 def _of_tensors(spec: str, tensors: Sequence[torch.Tensor], names: str, phase: str = "fwd") -> Kernel:
     q, v = tensors[0], tensors[2].shape[-1] if names.startswith("q,k,v") else None
-    return _kernel(spec, int(q.shape[-1]), None if v is None else int(v), _ELEMENTS[q.dtype], _target(q.device), phase)
+    layout = "ragged" if _is_packed(names) else "dense"
+    return _kernel(spec, int(q.shape[-1]), None if v is None else int(v), _ELEMENTS[q.dtype], _target(q.device), phase, layout)
 
 
-def _run(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
+def _run(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, size: Optional[int]) -> List[torch.Tensor]:
     kernel = _of_tensors(spec, tensors, names)
-    return _attended(kernel, ["o", *_emits(spec)], tensors, scalars, names, q_offset)
+    return _attended(kernel, ["o", *_emits(spec)], tensors, scalars, names, size)
 
 
 def _out(kernel: Kernel, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A new o, [B, S, H, Dv] in memory where q is."""
+    """A new o, [B, S, H, Dv] in memory where q is; of packed rows 0, which those stay that no sequence has."""
     q = tensors[0]
+    if q.dim() == 3:
+        return q.new_zeros((*q.shape[:2], kernel.Dv))
     (b, h, s), by_position = q.shape[:3], q.stride(1) < q.stride(2)
     return q.new_empty((b, s, h, kernel.Dv)).transpose(1, 2) if by_position else q.new_empty((b, h, s, kernel.Dv))
 
 
 def _attended(kernel: Kernel, made: Sequence[str], tensors: Sequence[torch.Tensor], scalars: Sequence[float], names: str,
-              q_offset: Optional[int]) -> List[torch.Tensor]:  # fmt: skip
+              size: Optional[int]) -> List[torch.Tensor]:  # fmt: skip
     o = _out(kernel, tensors)
-    found = _launch(kernel, made, _given(tensors, scalars, names, q_offset), {"o": _for(o)})
+    found = _launch(kernel, made, _given(tensors, scalars, names, size), {"o": _for(o)})
     return [o if found[0] is o else o.copy_(found[0]), *found[1:]]
 
 
 def _rows_of(kernel: Kernel, tensors: Sequence[torch.Tensor], count: int) -> List[torch.Tensor]:
     """As o is, and as `count` numbers of each row are."""
     q = tensors[0]
-    return [_out(kernel, tensors), *[q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(count)]]
+    return [_out(kernel, tensors), *[q.new_empty(q.shape[:-1], dtype=torch.float32) for _ in range(count)]]
 
 
-def _shapes(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
+def _shapes(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, size: Optional[int]) -> List[torch.Tensor]:
     return _rows_of(_of_tensors(spec, tensors, names), tensors, len(_emits(spec)))
 
 
@@ -235,20 +244,21 @@ def _learned(kernel: Kernel, tensors: Sequence[torch.Tensor], names: str) -> Dic
     return {"d" + n: x for n, x in zip(names.split(","), tensors) if "d" + n in _back(kernel).outputs}
 
 
-def _forward(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
+def _forward(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, size: Optional[int]) -> List[torch.Tensor]:
     kernel = _of_tensors(spec, tensors, names, "fwd,bwd")
-    return _attended(kernel, _kept(spec, kernel), tensors, scalars, names, q_offset)
+    return _attended(kernel, _kept(spec, kernel), tensors, scalars, names, size)
 
 
-def _forward_shapes(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:
+def _forward_shapes(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str, size: Optional[int]) -> List[torch.Tensor]:
     kernel = _of_tensors(spec, tensors, names, "fwd,bwd")
     return _rows_of(kernel, tensors, len(_kept(spec, kernel)) - 1)
 
 
 def _backward(tensors: List[torch.Tensor], kept: List[torch.Tensor], come: List[torch.Tensor], which: str, scalars: List[float],
-              names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:  # fmt: skip
+              names: str, spec: str, size: Optional[int]) -> List[torch.Tensor]:  # fmt: skip
     kernel = _of_tensors(spec, tensors, names, "fwd,bwd")
-    return _gradients_by(kernel, tensors, kept, come, which, scalars, names, spec, {} if q_offset is None else {"q_offset": q_offset})
+    sizes = {} if size is None else {"max_q" if _is_packed(names) else "q_offset": size}
+    return _gradients_by(kernel, tensors, kept, come, which, scalars, names, spec, sizes)
 
 
 def _gradients_by(kernel: Kernel, tensors: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], come: Sequence[torch.Tensor], which: str,
@@ -260,18 +270,19 @@ def _gradients_by(kernel: Kernel, tensors: Sequence[torch.Tensor], kept: Sequenc
     if "do" not in given:
         given["do"] = torch.zeros_like(given["o"]) if _laid(kept[0]) else _room(kept[0], kept[0].shape).zero_()
     for name in backward.inputs:
-        if name not in given:
-            given[name] = given["o"].new_zeros(given["o"].shape[:3], dtype=torch.float32)
+        if name not in given and name not in INDEX:
+            given[name] = given["o"].new_zeros(given["o"].shape[:-1], dtype=torch.float32)
     given = {**{n: x for n, x in given.items() if n in backward.inputs}, **sizes}
     learned = _learned(kernel, tensors, names)
-    new = {n: torch.empty_like(x) for n, x in learned.items() if n[1:] in _OPERANDS}  # with their operand's strides
+    like = torch.zeros_like if _is_packed(names) else torch.empty_like  # with their operand's strides
+    new = {n: like(x) for n, x in learned.items() if n[1:] in _OPERANDS}
     found = dict(zip(learned, _launch(backward, list(learned), given, {n: _for(x) for n, x in new.items()})))
     found.update((n, x if found[n] is x else x.copy_(found[n])) for n, x in new.items())
     return [found[n].to(like.dtype).reshape(like.shape) for n, like in learned.items()]
 
 
 def _backward_shapes(tensors: List[torch.Tensor], kept: List[torch.Tensor], come: List[torch.Tensor], which: str, scalars: List[float],
-                     names: str, spec: str, q_offset: Optional[int]) -> List[torch.Tensor]:  # fmt: skip
+                     names: str, spec: str, size: Optional[int]) -> List[torch.Tensor]:  # fmt: skip
     learned = _learned(_of_tensors(spec, tensors, names, "fwd,bwd"), tensors, names)
     return [torch.empty_like(x) if n[1:] in _OPERANDS else x.new_empty(x.shape) for n, x in learned.items()]
 
@@ -287,13 +298,13 @@ def _gradients(ctx, come: Sequence[Optional[torch.Tensor]]) -> List[Optional[tor
     """By operand."""
     if torch.is_grad_enabled():  # create_graph=True
         raise RuntimeError("attention has first derivatives only")
-    scalars, names, spec, q_offset = ctx.call
+    scalars, names, spec, size = ctx.call
     saved = ctx.saved_tensors  # looked at once: checkpoints compute them here
     tensors, kept = list(saved[: ctx.count]), list(saved[ctx.count :])
     there = [(n, d) for n, d in zip(["o", *_emits(spec)], come) if d is not None]
     learned = _learned(_of_tensors(spec, tensors, names, "fwd,bwd"), tensors, names)
     which = ",".join(n for n, _ in there)
-    found = dict(zip(learned, _backward_operator(tensors, kept, [d for _, d in there], which, scalars, names, spec, q_offset)))
+    found = dict(zip(learned, _backward_operator(tensors, kept, [d for _, d in there], which, scalars, names, spec, size)))
     return [found.get("d" + n) for n, _ in zip(names.split(","), tensors)]
 
 
@@ -301,9 +312,9 @@ class _Attend(torch.autograd.Function):
     """The forward, which saves numbers of each row, and the derived backward: where PyTorch has no operators that know theirs."""
 
     @staticmethod
-    def forward(ctx, scalars, names, spec, q_offset, *tensors):
-        found = _forward(list(tensors), scalars, names, spec, q_offset)
-        _keep(ctx, (tensors, scalars, names, spec, q_offset), found)
+    def forward(ctx, scalars, names, spec, size, *tensors):
+        found = _forward(list(tensors), scalars, names, spec, size)
+        _keep(ctx, (tensors, scalars, names, spec, size), found)
         ctx.mark_non_differentiable(*found[_count(spec) :])
         return tuple(found)
 
@@ -330,24 +341,26 @@ if hasattr(torch.library, "custom_op"):  # PyTorch 2.4: torch.compile and torch.
 # ---- arguments
 
 
-def _check_operands(operands: Dict[str, Any]) -> None:
+def _check_operands(operands: Dict[str, Any], packed: bool) -> None:
     q, k, v = operands["q"], operands["k"], operands.get("v")
+    shapes = _PACKED if packed else _OPERANDS
     for name, x in operands.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: takes a tensor of PyTorch, not a {type(x).__name__}")
-        if x.dim() != 4:
-            raise ValueError(f"{name}: has {x.dim()} dimensions, expected {_OPERANDS[name]}")
+        if x.dim() != (3 if packed else 4):
+            hint = "; rows of sequences one behind the other go with q_start=" if x.dim() == 3 else ""
+            raise ValueError(f"{name}: has {x.dim()} dimensions, expected {shapes[name]}{hint}")
         if x.dtype not in _ELEMENTS:
             raise TypeError(f"{name}: has elements of {x.dtype}; attention takes float32, float16 and bfloat16")
         if x.dtype != q.dtype:
             raise TypeError(f"{name}: has elements of {x.dtype}, and q of {q.dtype}")
         if x.device != q.device:
             raise ValueError(f"{name}: is on {x.device}, and q on {q.device}")
-        if x.shape[0] != q.shape[0]:
+        if not packed and x.shape[0] != q.shape[0]:
             raise ValueError(f"{name}: has a batch of {x.shape[0]}, and q of {q.shape[0]}")
-    if k.shape[3] != q.shape[3]:
-        raise ValueError(f"k: has rows of {k.shape[3]}, and q of {q.shape[3]}")
-    if v is not None and v.shape[1:3] != k.shape[1:3]:
+    if k.shape[-1] != q.shape[-1]:
+        raise ValueError(f"k: has rows of {k.shape[-1]}, and q of {q.shape[-1]}")
+    if v is not None and v.shape[:-1] != k.shape[:-1]:
         raise ValueError(f"v: is {list(v.shape)}, and k {list(k.shape)}: heads and keys are the same")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(f"k: has {k.shape[1]} heads, of which the {q.shape[1]} of q are no multiple")
@@ -419,9 +432,31 @@ def _sort(declared: Dict[str, bool], variant: str, listed: Sequence[Any], named:
     return given
 
 
-def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any], q_offset: Optional[int],
-            **ranks: Any) -> Outputs:  # fmt: skip
-    """ranks: spread, kv_spread, whole, method, plan."""
+def _starts(q: torch.Tensor, k: torch.Tensor, q_start: Any, kv_start: Any, q_offset: Any) -> Dict[str, torch.Tensor]:
+    """The tensors that say where the rows of sequences lie."""
+    if kv_start is None and k.shape[0] != q.shape[0]:
+        raise TypeError(f"kv_start: k has {k.shape[0]} rows and q {q.shape[0]}: where each sequence's keys begin is not known")
+    index = {"q_start": q_start, "kv_start": q_start if kv_start is None else kv_start, "q_offset": q_offset}
+    index = {n: x for n, x in index.items() if x is not None}
+    for name, x in index.items():
+        if not isinstance(x, torch.Tensor) or x.dim() != 1 or x.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"{name}: takes a tensor of integers, {'one' if name == 'q_offset' else 'one more than there are'} of sequences")
+        if x.device != q.device:
+            raise ValueError(f"{name}: is on {x.device}, and q on {q.device}")
+    return {n: x.to(torch.int32) for n, x in index.items()}
+
+
+def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any], q_offset: Any,
+            packed: Tuple[Any, Any, Optional[int]] = (None, None, None), **ranks: Any) -> Outputs:  # fmt: skip
+    """packed: q_start, kv_start, max_q. ranks: spread, kv_spread, whole, method, plan."""
+    if any(x is not None for x in packed):
+        if packed[0] is None:
+            raise TypeError(f"{'kv_start' if packed[1] is not None else 'max_q'}: goes with q_start=")
+        if hasattr(q, "placements") or any(ranks.values()):
+            raise TypeError("q_start: rows of sequences one behind the other lie on one device")
+        arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named, True)
+        arrays.update(_starts(q, k, packed[0], packed[1], q_offset))
+        return _called(spec, arrays, scalars, wants, packed[2])
     if hasattr(q, "placements"):
         try:
             from . import _dtensor
@@ -436,16 +471,22 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
         if any(ranks.values()):
             raise TypeError(f"{', '.join(n for n, x in ranks.items() if x)}: goes with spread=")
         arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
-        names = ",".join([*arrays, *scalars])
-        found = (_forward_operator if wants else _operator)(list(arrays.values()), list(scalars.values()), names, spec, q_offset)
-    else:
-        from . import _ranks
+        return _called(spec, arrays, scalars, wants, q_offset)
+    from . import _ranks
 
-        if _compiling():
-            torch._dynamo.graph_break()  # torch.compile: a call with spread= is in no graph, which fullgraph=True wants
-        with _ranks.told(ranks["spread"]):
-            arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
-            found = _ranks.attend(spec, arrays, scalars, q_offset, wants, **ranks)
+    if _compiling():
+        torch._dynamo.graph_break()  # torch.compile: a call with spread= is in no graph, which fullgraph=True wants
+    with _ranks.told(ranks["spread"]):
+        arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
+        return _asked(spec, _ranks.attend(spec, arrays, scalars, q_offset, wants, **ranks))
+
+
+def _called(spec: str, arrays: Dict[str, Any], scalars: Dict[str, float], wants: bool, size: Optional[int]) -> Outputs:
+    call = list(arrays.values()), list(scalars.values()), ",".join([*arrays, *scalars]), spec, size
+    return _asked(spec, (_forward_operator if wants else _operator)(*call))
+
+
+def _asked(spec: str, found: Sequence[torch.Tensor]) -> Outputs:
     count = _count(spec)
     return found[0] if count == 1 else tuple(found[:count])
 
@@ -461,7 +502,8 @@ def _number(name: str, x: Any) -> Any:
     return float(x)
 
 
-def _prepared(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, float], bool]:
+def _prepared(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any],
+              packed: bool = False) -> Tuple[Dict[str, Any], Dict[str, float], bool]:  # fmt: skip
     """The operands and arrays of a call, its scalars, and whether it wants gradients: right, or an error."""
     variant, *listed = _declared(spec).split(" ")
     declared = {i.strip("=+"): "=" not in i for i in listed}  # whether it is an array
@@ -469,7 +511,7 @@ def _prepared(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: D
         raise TypeError(f"v: {variant} has it in k: pass None")
     device = q.device.type if isinstance(q, torch.Tensor) else ""
     operands = {n: _cast(x, device) for n, x in (("q", q), ("k", k), ("v", v)) if n in declared}
-    _check_operands(operands)
+    _check_operands(operands, packed)
     given = _sort(declared, variant, [*operands.values(), *inputs], named)
     for i in listed:
         _check_gradient(i.strip("=+"), given[i.strip("=+")], i.endswith("+"))
@@ -489,6 +531,11 @@ class Attention(torch.nn.Module):
 
     q [B, H, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv] with any strides, of float32, float16 or bfloat16, on a CPU or GPU. D, Dv,
     element type and target come from them; lengths cause no new compile. Inputs are those of the source, in their order or by name.
+
+    q_start (integers [B + 1]): sequences of their own lengths, one behind the other, without padding: q [Tq, H, D], k [Tk, Hkv, D], v [Tk,
+    Hkv, Dv]; inputs with B and Sq or Sk likewise (docs/serving.md, layout ragged). kv_start: by default q_start. q_offset is then a
+    tensor [B]; max_q, the longest sequence's queries, is a hint. Rows that no sequence has are 0, of gradients too.
+
     Of a source with `share v = k` v is None. Views are not copied, unless a GPU's kernel cannot take them: rows that are not whole, or do not
     begin at multiples of 16 bytes.
 
@@ -510,12 +557,15 @@ class Attention(torch.nn.Module):
         self.mesh = mesh
         self._spreads: "Dict[int, Spread]" = {}
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor] = None, *inputs: Any, q_offset: Optional[int] = None,
-                spread: "Optional[Spread]" = None, kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = (), method: Optional[str] = None,
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor] = None, *inputs: Any,
+                q_offset: "Optional[Union[int, torch.Tensor]]" = None, q_start: Optional[torch.Tensor] = None,
+                kv_start: Optional[torch.Tensor] = None, max_q: Optional[int] = None, spread: "Optional[Spread]" = None, kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = (), method: Optional[str] = None,
                 plan: "Optional[Plan]" = None, **named: Any) -> Outputs:  # fmt: skip
-        if spread is None and self.mesh is not None and not hasattr(q, "placements"):
+        packed = q_start, kv_start, max_q
+        if spread is None and self.mesh is not None and not hasattr(q, "placements") and q_start is None:
             spread, kv_spread = self._contiguous(q), self._contiguous(k)
-        return _attend(self.spec, q, k, v, inputs, named, q_offset, spread=spread, kv_spread=kv_spread, whole=whole, method=method, plan=plan)
+        ranks = {"spread": spread, "kv_spread": kv_spread, "whole": whole, "method": method, "plan": plan}
+        return _attend(self.spec, q, k, v, inputs, named, q_offset, packed, **ranks)
 
     def _contiguous(self, x: torch.Tensor) -> "Spread":
         """As many rows on each rank of the mesh as here."""
@@ -538,10 +588,12 @@ class Attention(torch.nn.Module):
 
 
 def attention(source: "Union[str, os.PathLike[str]]", q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor] = None, *inputs: Any,
-              q_offset: Optional[int] = None, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
+              q_offset: "Optional[Union[int, torch.Tensor]]" = None, q_start: Optional[torch.Tensor] = None,
+              kv_start: Optional[torch.Tensor] = None, max_q: Optional[int] = None, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
               include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, spread: "Optional[Spread]" = None,
               kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = (), method: Optional[str] = None, plan: "Optional[Plan]" = None,
               **named: Any) -> Outputs:  # fmt: skip
     """Attention(source, ...)(q, k, v, ...), as a function."""
     spec = _specify(source, entry, defines, include, emit, opt)
-    return _attend(spec, q, k, v, inputs, named, q_offset, spread=spread, kv_spread=kv_spread, whole=whole, method=method, plan=plan)
+    ranks = {"spread": spread, "kv_spread": kv_spread, "whole": whole, "method": method, "plan": plan}
+    return _attend(spec, q, k, v, inputs, named, q_offset, (q_start, kv_start, max_q), **ranks)

@@ -256,7 +256,7 @@ class Recurrences(unittest.TestCase):
             self.packed(*rows, kv_start=i32(STARTS))
         with self.assertRaisesRegex(attn.CompileError, "no recurrences in layout paged: their states are slots of a pool in layout ragged"):
             attn.compile(RECURRENCE, layout="paged")
-        with self.assertRaisesRegex(attn.CompileError, "no backward in layout ragged"):
+        with self.assertRaisesRegex(attn.CompileError, "no backward of recurrences in layout ragged"):
             attn.compile(RECURRENCE, layout="ragged", phase="fwd,bwd")
 
 

@@ -90,6 +90,123 @@ class Case(unittest.TestCase):
         self.assertLess((x.double() - want).norm().item(), tolerance * want.norm().item())
 
 
+PACKED = """
+import std.normalization;
+import std.mask;
+attention packed {
+    dim D = 16;
+    input bias: f32[B, H, Sk] grad;
+    input gate: f32[B, Sq] grad;
+    input slope: f32[H] grad;
+    score(q, k) = dot(q, k) * rsqrt(D);
+    modify(s, b, h, i, j) = s + bias[b, h, j] + slope[h] * f32(j - i);
+    mask(b, h, i, j) = window(i, j, 9);
+    normalize(s) = softmax(s);
+    output(o, b, h, i, d) = o * gate[b, i - q_offset];
+}
+"""
+
+
+class Packed(Case):
+    """Sequences one behind the other against float64 autograd of the eager formula, document by document."""
+
+    starts, keys = [0, 9, 9, 10, 41, 44], [2, 11, 15, 15, 60, 63]  # no query; no key; rows that no sequence has
+
+    def rows(self, tq=46, tk=66, h=4, hkv=2, d=16, dv=12, dtype=torch.float32):
+        r = np.random.default_rng(7)
+        shapes = (tq, h, d), (tk, hkv, d), (tk, hkv, dv), (tq, h, dv)
+        return [torch.from_numpy(r.standard_normal(s).astype(np.float32)).to(DEVICE, dtype) for s in shapes]
+
+    def documents(self, starts, keys, q, k, v, change):
+        """[Tq, H, Dv] in float64, and the log-sum-exps; 0 where no sequence is."""
+        lse = torch.zeros(q.shape[:2], dtype=torch.float64) + 0 * (q.sum() + k.sum() + v.sum())
+        o = lse[..., None].repeat(1, 1, v.shape[2])
+        for b, (i, j) in enumerate(zip(zip(starts, starts[1:]), zip(keys, keys[1:]))):
+            if i[0] == i[1] or j[0] == j[1]:
+                continue
+            own = [x[slice(*at)].transpose(0, 1)[None] for x, at in ((q, i), (k, j), (v, j))]
+            found, s = eager(*own, lambda s: change(s, b, i, j))
+            o = torch.cat([o[: i[0]], found[0].transpose(0, 1), o[i[1] :]])
+            lse = torch.cat([lse[: i[0]], s.logsumexp(-1)[0].T, lse[i[1] :]])
+        return o, lse
+
+    def test_gradients(self):
+        for dtype, tolerance in (torch.float32, 2e-5), (torch.float16, 4e-3), (torch.bfloat16, 2.4e-2):
+            for starts, keys in ([0, 9, 9, 10, 41, 46],) * 2, (self.starts, self.keys), ([0, 0, 0],) * 2, ([0, 46],) * 2:
+                for sizes in {}, {"h": 6, "hkv": 1, "d": 32, "dv": 32}:
+                    given = self.rows(tk=46 if keys is starts or len(keys) < 4 else 66, dtype=dtype, **sizes)
+                    (*x, do), to = given, torch.int64
+                    x = [y.requires_grad_() for y in x]
+                    double = [y.detach().double().requires_grad_() for y in x]
+                    index = {} if keys is starts else {"kv_start": torch.tensor(keys, dtype=torch.int32)}
+                    o, lse = attn.Attention(CAUSAL, emit="lse")(*x, q_start=torch.tensor(starts, dtype=to), max_q=3, **index)
+                    want, most = self.documents(starts, keys, *double, lambda s, *_: causal(s))
+                    live = torch.zeros(o.shape[0], dtype=torch.bool)
+                    for i, j, first, end in zip(starts, starts[1:], keys, keys[1:]):
+                        live[i:j] = end > first
+                    self.assertFalse(o[~live].any())
+                    self.assertEqual(o.dtype, dtype)
+                    torch.autograd.backward([o, lse], [do, torch.where(live[:, None], torch.ones_like(lse), torch.zeros_like(lse))])
+                    torch.autograd.backward([want, most], [do.double(), live[:, None].double().expand_as(most)])
+                    self.assertLessEqual((o.double() - want).norm().item(), tolerance * want.norm().item())
+                    for y, z in zip(x, double):
+                        self.assertEqual(y.grad.dtype, dtype)
+                        self.assertLessEqual((y.grad.double() - z.grad).norm().item(), tolerance * z.grad.norm().item())
+
+    def test_inputs(self):
+        q, k, v, do = self.rows()
+        x = [q, k, v, torch.randn(66, 4), torch.randn(46), torch.randn(4) * 0.1]
+        x = [y.requires_grad_() for y in x]
+        double = [y.detach().double().requires_grad_() for y in x]
+        bias, gate, slope = double[3:]
+
+        def change(s, b, i, j):
+            sq, sk = s.shape[2:]
+            at = torch.arange(sk) - torch.arange(sq)[:, None] - max(sk - sq, 0)
+            s = s + bias[slice(*j)].T[:, None] + slope[:, None, None] * at
+            return s.masked_fill((at > 0) | (at <= -9), float("-inf"))
+
+        index = {"q_start": torch.tensor(self.starts), "kv_start": torch.tensor(self.keys)}
+        o = attn.attention(PACKED, *x, **index)
+        want = self.documents(self.starts, self.keys, *double[:3], change)[0] * gate[:, None, None]
+        self.close(o, want)
+        o.backward(do)
+        want.backward(do.double())
+        for y, z in zip(x, double):
+            self.close(y.grad, z.grad, 2e-5)
+
+    def test_as_dense(self):
+        """Equal lengths are a dense batch; positions may be given; views are not copied."""
+        q, k, v, do = (x.requires_grad_() for x in self.rows(tq=40, tk=40))
+        starts = torch.arange(0, 50, 10, dtype=torch.int32)
+        packed = attn.attention(CAUSAL, q, k, v, q_start=starts)
+        packed.backward(do.detach())
+        found, q.grad = q.grad, None
+        dense = attn.attention(CAUSAL, *(x.view(4, 10, *x.shape[1:]).transpose(1, 2) for x in (q, k, v)))
+        dense.backward(do.detach().view(4, 10, *do.shape[1:]).transpose(1, 2))
+        self.close(packed, dense.transpose(1, 2).reshape(packed.shape).double())
+        self.close(found, q.grad.double())
+        later = attn.attention(CAUSAL, q, k, v, q_start=starts, q_offset=torch.full((4,), 10))
+        self.close(later, attn.attention(CAUSAL, *(x.view(4, 10, *x.shape[1:]).transpose(1, 2) for x in (q, k, v)), q_offset=10)
+                   .transpose(1, 2).reshape(packed.shape).double())  # fmt: skip
+
+    def test_messages(self):
+        q, k, v, _ = self.rows()
+        starts = torch.tensor(self.starts)
+        for error, said, call in (
+            (TypeError, "kv_start: k has 66 rows and q 46", {"q_start": starts}),
+            (TypeError, "kv_start: goes with q_start=", {"kv_start": starts}),
+            (TypeError, "max_q: goes with q_start=", {"max_q": 3}),
+            (ValueError, r"q: has 3 dimensions, expected .B, H, Sq, D.; rows of sequences", {}),
+            (TypeError, "q_start: takes a tensor of integers, one more than", {"q_start": starts.float(), "kv_start": starts}),
+            (attn.Error, "kv_start: dimension 0 is 5, expected B . 1 = 6", {"q_start": starts, "kv_start": starts[:5]}),
+        ):
+            with self.assertRaisesRegex(error, said):
+                attn.attention(CAUSAL, q, k, v, **call)
+        with self.assertRaisesRegex(ValueError, r"q: has 4 dimensions, expected .Tq, H, D."):
+            attn.attention(CAUSAL, q[None], k, v, q_start=starts)
+
+
 class Values(Case):
     def test_lengths_and_types(self):
         attention = attn.Attention(CAUSAL)

@@ -62,6 +62,18 @@ gives 0 $run --layout=paged --in page_table=-3..90 --shape=B=4,table=3,pages=6,p
 gives 0 $run --layout=paged --shape=B=0
 gives 0 $run --layout=paged --shape=B=2,pages=0
 
+# ---- gradients of packed sequences
+sed 's/gate: f32\[B, Sq, H\]/& grad/; s/bias: f32\[B, H, Sk\]/& grad/; s/slope: f32\[H\]/& grad/' every.attn >learned.attn
+for what in "--in q_start=0,37,37,38,100 --in kv_start=3,40,41,41,120 --shape=H=4,Hkv=2,Tq=103,Tk=123" "--shape=B=3,Tq=20,Tk=31,max_q=2" \
+    "--in q_start=5,-3,90,7 --shape=Tq=9,Tk=40" "--shape=B=0" "--in q_start=0,70,130 --in kv_start=0,70,130 --in q_offset=3,-4 --shape=Tq=130,Tk=130,max_q=70 --dtype=bf16"; do
+    gives 0 check learned.attn --layout=ragged --phase=fwd,bwd $what
+    says out 'good: every'
+done
+gives 1 learned.attn --layout=paged --phase=fwd,bwd -o x.ptx
+says err 'no backward in layout paged'
+gives 1 "$top/stdlib/gla.attn" --layout=ragged --phase=fwd,bwd -o x.ptx
+says err 'no backward of recurrences in layout ragged'
+
 # ---- what is wrong
 gives 2 $run --layout=page
 says err 'dense, ragged, paged, or paged:N'

@@ -1,0 +1,203 @@
+// Backward programs of ragged batches, interpreted: as they are built, and as targets run them, against the reference's derivative of each
+// sequence. Rows that no sequence has hold NaN where they are read.
+#include "sequences_util.h"
+
+#include "passes/derive/backward.h"
+
+typedef struct Case {
+    Arena *a;
+    Variant *v;
+    const Backward *b;
+    TileProgram *forward, *backward;
+} Case;
+
+static const char *const grads[] = {
+    // of every kind: of the batch's sequences, their queries and keys, heads; of other sequences; of rows alone
+    "import std.normalization; attention t { dim D = 8, Dv = 4; input bias: f32[B, H, Sk] grad; "
+    "input gate: f32[B, Sq] grad; input slope: f32[H] grad; input scale: f32[B] grad; input shift: "
+    "f32[Sk] grad; input far: f32[H, Sk, B] grad; input sink: f32[B, Sq, H] grad; input one: f32 "
+    "grad; "
+    "score(q, k) = dot(q, k) * 0.4; modify(s, b, h, i, j) = s * scale[b] + bias[b, h, j] + "
+    "slope[h] "
+    "* 0.1 * f32(i - j) + shift[j] + far[h, j - 1, b + 1] * one; mask(b, h, i, j) = i - j < 6 && "
+    "j "
+    "<= i; normalize(s, b, h, i) = softmax_with_sink(s, sink[b, i - q_offset, h] + bias[b, h, 0]); "
+    "output(o, b, h, i, d) = o * gate[b, i - q_offset] + bias[b, h, 1]; }",
+    // further sweeps, what is aggregated made again, norms
+    "attention t { dim D = 8; score(q, k) = dot(q, k) - 0.2 * sqnorm(k); mask(b, h, i, j) = j < i; "
+    "normalize(s) { let n = rowsum(1.0); let mean = rowsum(s) / n; emit mean = mean; return (s - "
+    "mean) / (n + rowsum(s * s)); } output(o) = o * rsqrt(sqnorm(o) + 0.5); }",
+};
+enum { GRADS = sizeof grads / sizeof *grads };
+
+static TileProgram *good(TileProgram *p, Diags *diags) {
+    if (!p) diag_print(diags, stderr);
+    ck_assert(p != NULL);
+    return p;
+}
+
+static Case make(Arena *a, const char *path, const char *text, TargetId target, Dtype dtype) {
+    Case c = {.a = a};
+    Diags diags = diag_list(a);
+    PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32, .batch = BATCH_RAGGED};
+    const Stream *s = pu_stream(a, text ? "t.attn" : path, text,
+                                text                     ? 0
+                                : target == TARGET_SM90A ? 16
+                                                         : 8,
+                                &c.v);
+    if (!pass_accepts_layout(s->row, BATCH_RAGGED, &diags)) return c;
+    c.b = pass_backward(a, s->written, &diags);
+    o.saves = c.b;
+    c.forward = good(pass_program(a, c.b->s, &o, NULL, &diags), &diags);
+    o.target = *target_get(target);
+    o.dtype = dtype;
+    c.backward = good(pass_backward_program(a, c.b, &o, &diags), &diags);
+    tu_read_back(a, c.backward);
+    return c;
+}
+
+static int named(const TileProgram *p, const char *name) {
+    for (int i = 0; i < p->tensors.n; i++)
+        if (!strcmp(p->tensors.data[i].name, name)) return i;
+    return -1;
+}
+
+// How many sequences have each row.
+static int *owners_of(const Case *c, const Launch *l, bool keys) {
+    RefBatch x = batch_of(l);
+    int64_t first;
+    int *n = ARENA_ARRAY(c->a, int, (keys ? l->Tk : l->Tq) + 1);
+    for (int b = 0; b < l->B; b++)
+        for (int i = 0; i < (keys ? ref_keys(&x, b) : ref_queries(&x, b, &first)); i++)
+            n[keys ? ref_key_row(&x, b, i) : first + i]++;
+    return n;
+}
+
+static void spoil(const TileTensor *t, const TileData *x, double *at, const int *owners) {
+    int64_t n = tile_tensor_elements(t, x->size),
+            rows = ex_uses(t->extent[0], SYM_SIZE, -1) ? tile_eval_launch(t->extent[0], x->size, 4)
+                                                       : 0;
+    for (int64_t e = 0; rows && e < n; e++)
+        if (!owners[e / (n / rows)]) at[e] = (double)NAN;
+}
+
+static void compare(const TileTensor *t, const double *want, const double *got, int64_t n,
+                    int64_t each, const int *owners, double may, const char *what) {
+    double most = 0, size = 1e-3;
+    for (int64_t e = 0; e < n; e++) {
+        if (owners && !owners[e / each]) {
+            ck_assert_msg(got[e] == 0 || got[e] == -12345, "%s: %s has %g where no sequence is",
+                          what, t->name, got[e]);
+            continue;
+        }
+        most = fmax(most, isnan(got[e]) ? INFINITY : fabs(want[e] - got[e]));
+        size = fmax(size, fabs(want[e]));
+    }
+    ck_assert_msg(most <= may * size, "%s: %s is off by %g of %g", what, t->name, most, size);
+}
+
+static void check_launch(const Case *c, const Launch *l, const char *what) {
+    Diags diags = diag_list(c->a);
+    const int *queries = owners_of(c, l, false), *keys = owners_of(c, l, true);
+    TileData *x = data_of(c->a, c->forward, l), *y = data_of(c->a, c->backward, l);
+    if (!tile_eval(c->forward, x, false, &diags)) diag_print(&diags, stderr);
+    const double **demits = ARENA_ARRAY(c->a, const double *, c->v->emits.n + 1);
+    double **dinputs = ARENA_ARRAY(c->a, double *, c->v->inputs.n + 1), *want[3] = {NULL};
+    static const char *const names[] = {"dq", "dk", "dv"};
+    for (int i = 0; i < c->backward->tensors.n; i++) {
+        const TileTensor *t = &c->backward->tensors.data[i];
+        int from = named(c->forward, t->name);
+        int64_t n = tile_tensor_elements(t, y->size);
+        TensorSide side = tensor_traits(t->role)->side;
+        if (from >= 0 && t->role != TENSOR_WORK) y->tensor[i] = x->tensor[from];
+        if (t->role == TENSOR_DEMIT) demits[t->index] = y->tensor[i];
+        if (t->role == TENSOR_GRAD) dinputs[t->index] = ARENA_ARRAY(c->a, double, n + 1);
+        bool reads = side && tile_is_read(c->backward, t) && !tile_is_written(c->backward, t);
+        if (reads) spoil(t, y, y->tensor[i], side == SIDE_KEYS ? keys : queries);
+        for (int k = 0; k < 3; k++) {
+            if (strcmp(t->name, names[k]) != 0) continue;
+            want[k] = ARENA_ARRAY(c->a, double, n + 1);
+            for (int64_t e = 0; e < n; e++) y->tensor[i][e] = -12345;
+        }
+    }
+    y->scalar = x->scalar;
+    bool ran = tile_eval(c->backward, y, false, &diags);
+    if (!ran) diag_print(&diags, stderr);
+    ck_assert_msg(ran, "%s does not run", what);
+    const void **inputs = ARENA_ARRAY(c->a, const void *, c->v->inputs.n + 1);
+    int64_t(*extent)[EX_MAX_RANK] =
+        (void *)ARENA_ARRAY(c->a, int64_t, (c->v->inputs.n + 1) * EX_MAX_RANK);
+    for (int i = 0; i < c->v->inputs.n; i++) {
+        inputs[i] = pu_input(c->a, c->forward, x, i);
+        for (int d = 0; d < EX_MAX_RANK; d++) extent[i][d] = l->longest;
+    }
+    RefBatch batch = batch_of(l);
+    batch.extent = (const int64_t(*)[EX_MAX_RANK])extent;
+    int value = named(c->forward, "v");
+    RefRun run =
+        ref_of(c->v, x->size, x->tensor[named(c->forward, "q")], x->tensor[named(c->forward, "k")],
+               value < 0 ? NULL : x->tensor[value], inputs, NULL);
+    RefGrad g = {.run = &run,
+                 .d_o = y->tensor[named(c->backward, "do")],
+                 .demits = demits,
+                 .dq = want[0],
+                 .dk = want[1],
+                 .dv = want[2],
+                 .dinputs = dinputs};
+    ref_batch_grad(&batch, &g);
+    for (int i = 0; i < c->backward->tensors.n; i++) {
+        const TileTensor *t = &c->backward->tensors.data[i];
+        int64_t n = tile_tensor_elements(t, y->size);
+        if (t->role == TENSOR_GRAD)
+            compare(t, dinputs[t->index], y->tensor[i], n, 1, NULL, 1e-5, what);
+        for (int k = 0; k < 3; k++)
+            if (!strcmp(t->name, names[k]))
+                compare(t, want[k], y->tensor[i], n, n / (k ? l->Tk : l->Tq), k ? keys : queries,
+                        1e-5, what);
+    }
+}
+
+static void check(const char *path, const char *text, TargetId target, Dtype dtype) {
+    static const int far_q[] = {1, 41, 41, 42, 170, 179, 179},
+                     far_k[] = {0, 70, 75, 75, 205, 206, 209};
+    Launch all[] = {ragged,
+                    with(ragged, starts, offsets, 0),
+                    with(ragged, wild, offsets, 5),
+                    {.batch = BATCH_RAGGED,
+                     .B = 6,
+                     .H = 4,
+                     .Hkv = 2,
+                     .Tq = 180,
+                     .max_q = 180,
+                     .Tk = 210,
+                     .q_start = far_q,
+                     .kv_start = far_k,
+                     .longest = 210},
+                    with(ragged, starts, NULL, 3)};
+    all[2].kv_start = wild;
+    all[4].B = 0;
+    Arena *a = arena_new();
+    Case c = make(a, path, text, target, dtype);
+    for (size_t i = 0; c.b && i < sizeof all / sizeof *all; i++) {
+        char what[256];
+        snprintf(what, sizeof what, "%s for %s, launch %zu", text ? text : path,
+                 target_get(target)->name, i);
+        check_launch(&c, &all[i], what);
+    }
+    arena_free(a);
+}
+
+static const TargetId targets[] = {TARGET_HOST, TARGET_SM80, TARGET_SM90A, TARGET_GFX942};
+enum { TARGETS = sizeof targets / sizeof *targets };
+
+static void check_file(const char *path, int which) {
+    check(path, NULL, targets[which], which ? DT_BF16 : DT_F32);
+}
+
+TEST_EACH(texts_and_targets, 0, (TEXTS + GRADS) * TARGETS) {
+    int text = _i / TARGETS;
+    check(NULL, text < TEXTS ? texts[text] : grads[text - TEXTS], targets[_i % TARGETS],
+          _i % TARGETS ? DT_BF16 : DT_F32);
+}
+
+TEST_EACH(library, 0, TARGETS) { pu_library(check_file, _i); }
