@@ -84,7 +84,8 @@ static bool result_conflict(const TileOp *op, int i, TileValue *out[2]) {
         return differ(v, op->args.data[i + 1], out) || differ(v, op->body.last->args.data[i], out);
     default:
         out[0] = out[1] = v;
-        return v->parts && !(op->kind == TILE_MAP && may_be_in_parts(op, i));
+        return v->parts && op->kind != TILE_LOAD &&
+               !(op->kind == TILE_MAP && may_be_in_parts(op, i));
     }
 }
 

@@ -5,7 +5,7 @@
 //     %lt parts = map .. rowsum of ..      %l1 parts = map (%l, %c, %lt) { fma(%l, %c, %lt) }
 //
 // so that a loop which only adds and scales sends nothing from thread to thread. A use that is not
-// linear gets the whole sum. A choice between two such sums by what is the same for the whole row
+// linear gets the whole sum. What is loaded is the part of one thread, and those of the others are 0. A choice between two such sums by what is the same for the whole row
 // (select(M.pos < Sq, %l, 0.0)) is as linear as they are. In the interpreter a number is a number: the mark changes nothing.
 #ifndef IR_TILE_PARTS_H
 #define IR_TILE_PARTS_H

@@ -268,7 +268,7 @@ TileProgram *pass_backward_algorithm(Arena *a, const Backward *back, const PassO
     bool host = o->target.kind == KIND_HOST, nest = host && o->dtype == DT_F32 && !o->deterministic;
     TileProgram *p = NULL;
     Diags quiet = diag_list(a);
-    if (!host && !o->deterministic && !o->phase) p = pass_build_backward(a, back, o, true, &quiet);
+    if (!host && !o->deterministic) p = pass_build_backward(a, back, o, true, &quiet);
     if (p && (!(p = algorithm(p, o, diags)) || pass_has_nest(p))) return p;
     p = pass_build_backward(a, back, o, nest, diags);
     return p ? algorithm(p, o, diags) : NULL;

@@ -79,6 +79,8 @@ Val cg_thread_part(Cg *cg, int layout, int axis);
 Val cg_warp_part(Cg *cg, int layout, int axis, int by);
 // Of one register: over the lanes that share what is reduced.
 Val cg_across(Cg *cg, const Layout *l, int axis, ExOp reduce, Val v);
+// f32: 0 but in the first of the lanes that have copies of it.
+Val cg_in_first_copy(Cg *cg, const Layout *l, Val v);
 // Of a value of rows, which every warp has: over the warps that share what is reduced of a map of that layout.
 void cg_across_warps(Cg *cg, int layout, int axis, ExOp reduce, const TileValue *v);
 Val cg_merge(Cg *cg, ExOp reduce, Val a, Val b); // of a reduction; a NULL: b

@@ -360,4 +360,6 @@ void nv_load(Cg *cg, const TileOp *op) {
                         f->each == 2 ? nv_pack(cg, v->dtype, x[0], x[1]) : x[c];
             }
         }
+    for (int e = 0; v->parts && e < value->n; e++)
+        value->e[e] = cg_in_first_copy(cg, &f->is, value->e[e]);
 }

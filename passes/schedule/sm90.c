@@ -100,9 +100,9 @@ static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     bool mapped = p->D % 8 == 0 && p->Dv % 8 == 0; // tensor copies: rows of a multiple of 16 bytes
     mapped = mapped && p->D <= MAX_COLUMNS;
     return dtype_half(p->dtype) && mapped && tiled && has_product(k) &&
-           k->purpose == PURPOSE_ATTENTION && p->phase == PHASE_FWD && !sm90_has_long_body(k) &&
-           !goes_by_element(k) && !sm80_reads_rows(p, k) && !sm80_changes_query(k) &&
-           !pass_makes_together(k) && !sm80_multiplies_bytes(k);
+           k->purpose == PURPOSE_ATTENTION && !sm90_has_long_body(k) && !goes_by_element(k) &&
+           !sm80_reads_rows(p, k) && !sm80_changes_query(k) && !pass_makes_together(k) &&
+           !sm80_multiplies_bytes(k);
 }
 
 // Once it has its extents: later passes change bodies, and with them what would be chosen.

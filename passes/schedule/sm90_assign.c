@@ -146,7 +146,8 @@ static bool match_op(Flat *f, TileOp *op) {
         return chain && match_step(f, op);
     }
     case TILE_LOAD:
-        if (!sm90_piped(op) || f->load_q) return false;
+        if (!sm90_piped(op)) return !f->nsteps; // a state that goes on
+        if (f->load_q) return false;
         f->load_q = op;
         return true;
     case TILE_BOUND: f->bound = op; return f->nsteps > 0;
@@ -375,7 +376,7 @@ static void place_sweep(Flat *f) {
     if (f->follows) place_step(f, f->follows);
     for (TileOp *op = k->body.first; op; op = op->next) {
         behind |= op->kind == TILE_LOOP;
-        if (op->kind == TILE_MAP || op->kind == TILE_STORE)
+        if (op->kind != TILE_LOOP && op != f->load_q && op != f->bound)
             place(op, "consumer", 1, !behind ? 0 : waits_for_q ? END_EARLY : END);
     }
     place(f->load_q, "producer", 0, NEXT_Q);

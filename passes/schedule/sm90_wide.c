@@ -57,7 +57,7 @@ static Knobs shape(int keys, int ahead) {
 bool sm90_is_wide(const TileProgram *p, const TileKernel *k) {
     int axis = pass_value_axis(p, k);
     bool one = k->purpose == PURPOSE_ATTENTION || k->purpose == PURPOSE_PART;
-    if (!one || p->phase != PHASE_FWD || axis < 0 || tile_grid_axis(k) < 0) return false;
+    if (!one || axis < 0 || tile_grid_axis(k) < 0) return false;
     if (k->axes[axis].extent || !k->axes[axis].whole) return false;
     bool wide = p->Dv > GROUP_COLUMNS && p->Dv <= COLUMNS && dtype_half(p->dtype);
     return wide && !pass_makes_together(k) && !sm90_has_long_body(k) && multiplies_narrow(k) &&

@@ -17,7 +17,8 @@ int pass_value_axis(const TileProgram *p, const TileKernel *k) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         if (op->kind != TILE_LOAD && op->kind != TILE_STORE) continue;
         const TileTensor *t = &p->tensors.data[op->tensor];
-        if (t->role == TENSOR_V || t->role == TENSOR_O) return op->coord[t->rank - 1].axis;
+        bool sums = t->role == TENSOR_STATE || t->role == TENSOR_STATE0;
+        if (t->role == TENSOR_V || t->role == TENSOR_O || sums) return op->coord[t->rank - 1].axis;
     }
     return -1;
 }

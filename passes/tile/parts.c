@@ -18,6 +18,23 @@ static bool settle(const TileOp *op) {
     return true;
 }
 
+// What is loaded is whole, unless all that uses it takes parts.
+static bool is_used_whole(const TileKernel *k, const TileOp *load) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; i < op->args.n; i++) {
+            bool carries = op->kind == TILE_LOOP || op->kind == TILE_TILES;
+            if (op->args.data[i] == load->results.data[0] && !carries && !tile_takes_parts(op))
+                return true;
+        }
+    return false;
+}
+
+static bool make_whole(const TileKernel *k, TileOp *op) {
+    bool whole = op->kind == TILE_LOAD && op->results.data[0]->parts && is_used_whole(k, op);
+    if (whole) op->results.data[0]->parts = false;
+    return whole;
+}
+
 void pass_mark_parts(TileKernel *k) {
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         for (int i = 0; i < op->results.n; i++) mark(k, op->results.data[i]);
@@ -27,5 +44,7 @@ void pass_mark_parts(TileKernel *k) {
         changed = false;
         for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
             while (settle(op)) changed = true;
+        for (TileOp *op = tile_next(&k->body, NULL); op && !changed; op = tile_next(&k->body, op))
+            changed = make_whole(k, op);
     }
 }

@@ -3,15 +3,19 @@
 // a map (NVIDIA).
 #include "pass_util.h"
 
-static const char *schedule(Arena *a, const char *variant, TargetId id) {
+static const char *schedule_phase(Arena *a, const char *variant, TargetId id, TilePhase phase) {
     Diags diags = diag_list(a);
     Text t = text_new(a);
-    PassOptions o = {.target = *target_get(id), .dtype = DT_BF16};
+    PassOptions o = {.target = *target_get(id), .dtype = DT_BF16, .phase = phase};
     const Stream *s = pu_stream(a, arena_printf(a, "stdlib/%s.attn", variant), NULL, 64, NULL);
     TileProgram *p = pass_pipeline(a, s, &o, &diags);
     ck_assert_ptr_nonnull(p);
     tile_print(&t, p);
     return t.s;
+}
+
+static const char *schedule(Arena *a, const char *variant, TargetId id) {
+    return schedule_phase(a, variant, id, PHASE_FWD);
 }
 
 // With the first `what` made `by`, whether the text is still a program.
@@ -33,6 +37,15 @@ ARENA_TEST(parts) {
     ck_assert(!holds(a, text, m, arena_printf(a, "%s parts", m))); // a maximum
     ck_assert(!holds(a, text, "%l_0: f32[M] @n parts", "%l_0: f32[M] @n"));
     ck_assert(!holds(a, text, "%factor: f32[M] @n", "%factor: f32[M] @n parts"));
+}
+
+// A sum that goes on is one thread's part; a maximum is whole, and the step is that of a kernel that begins.
+ARENA_TEST(parts_go_on) {
+    const char *text = schedule_phase(a, "causal", TARGET_SM90A, PHASE_PART);
+    static const char sum[] = "%l_0: f32[M] @n parts = load", max[] = "%m_0: f32[M] @n = load";
+    ck_assert(holds(a, text, sum, sum) && holds(a, text, max, max));
+    ck_assert(!holds(a, text, sum, "%l_0: f32[M] @n = load"));
+    ck_assert_ptr_nonnull(strstr(text, "mma_wait 1"));
 }
 
 ARENA_TEST(first_keys) {
