@@ -45,7 +45,8 @@ bool tile_is_operand(const TileProgram *p, const TileTensor *t) {
     int rank = p->batch && !p->recurrence ? 3 : 4; // rows of sequences have no batch
     bool made = (p->chunks || tile_is_backward(p)) && t->role == TENSOR_WORK && t->rank == rank &&
                 t->dtype == p->dtype;
-    return products && (tile_is_matrix(t) || made) && tile_is_read(p, t);
+    bool sums = p->phase == PHASE_PART && t->role == TENSOR_STATE0; // a loop begins with them
+    return products && !sums && (tile_is_matrix(t) || made) && tile_is_read(p, t);
 }
 
 bool tile_is_index(const TileTensor *t) {

@@ -45,7 +45,8 @@ const Ex *build_heads(Build *b) {
 
 const Ex *build_parts(Build *b) {
     const TileSplit *s = &b->p->split;
-    return build_size(b, b->phase ? b->whole.parts : s->parts ? s->parts : s->few);
+    bool given = b->phase == PHASE_COMBINE;
+    return build_size(b, given ? b->whole.parts : s->parts ? s->parts : s->few);
 }
 
 const Ex *build_own_parts(Build *b) {
@@ -657,7 +658,7 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     b.nwidths = pass_widths(row, b.width);
     build_tensors(&b, o->dtype, o->kv ? o->kv : o->dtype, true);
     add_saved(&b);
-    b.split = o->split && s->nsweeps == 1 && !o->phase;
+    b.split = o->split && s->nsweeps == 1 && o->phase != PHASE_COMBINE;
     b.few = o->few;
     b.packed = o->batch != BATCH_DENSE;
     bool few = o->split && o->phase != PHASE_COMBINE;

@@ -71,6 +71,7 @@ typedef struct Build {
     TilePhase phase;
     Whole whole;   // of phases part and combine
     Kept from, to; // what these read, and what a part leaves
+    bool within;   // what is kept is kept for blocks of the same launch: in its workspaces
     int number;    // which number of a row is read or left
 } Build;
 
@@ -159,5 +160,6 @@ void build_part(Build *b);    // sweep.c
 void build_combine(Build *b); // combine.c
 // The rest of a kernel once all states are bound: emits, the deferred factor, output.   sweep.c
 void build_finish(Build *b, TileValue *acc);
+void build_end(Build *b, TileValue *acc); // or, of a part, what is left
 
 #endif

@@ -122,7 +122,7 @@ static void load_side(Build *b, Side *to, int part) {
     const Stream *s = b->s;
     int n = s->states.n;
     TileValue *begun = NULL;
-    if (b->phase && build_asks_begun(b)) {
+    if (!b->within && build_asks_begun(b)) {
         begin_part(b, part);
         begun = build_load_kept(b, "begun_part", build_begun(b));
     }
@@ -214,14 +214,20 @@ static Merge begin(const Build *b) {
 void build_combine(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_E, AX_S, AX_G};
     bool some = b->p->split.whole > 0, packed = b->packed;
-    b->packed |= b->group && !some && !b->phase && b->row->Dv > WIDE; // as the parts are
-    build_kernel(b, PURPOSE_COMBINE, b->phase ? "result" : "combine", axes, some ? 4 : 3);
+    b->within = b->phase != PHASE_COMBINE;
+    b->packed |= b->group && !some && b->within && b->row->Dv > WIDE; // as the parts are
+    build_kernel(b, PURPOSE_COMBINE, b->within ? "combine" : "result", axes, some ? 4 : 3);
     Merge m = begin(b);
     open_loop(b, &m);
     step(b, &m);
     TileValue *const *end = m.loop->results.data;
-    for (int i = 0; i < b->s->states.n; i++) build_bind(b, SYM_STATE, i, end[i]);
-    build_finish(b, end[m.loop->results.n - 1]);
+    int result = 0;
+    b->within = false;
+    b->raw_shift = ARENA_ARRAY(b->arena, TileValue *, b->s->shifts.n + 1);
+    for (int i = 0; i < b->s->states.n; i++) build_bind(b, SYM_STATE, i, end[result++]);
+    for (int i = 0; i < b->s->shifts.n; i++)
+        if (m.side[0].raw[i]) b->raw_shift[i] = end[result++];
+    build_end(b, end[result]);
     if (some) over_split_heads(b);
     b->packed = packed;
 }

@@ -1,7 +1,8 @@
 // state.c: what is kept of a row whose keys are not all seen.
 //
 // In: a Build. Out: tensors that hold, for each row, the streaming form's states and the sums, and their loads and stores. A
-// launch that splits keys between its blocks has workspaces, one for each (sweep.c, combine.c). Programs of their own, of the phases part
+// launch that splits keys between its blocks has workspaces, one for each (sweep.c, combine.c), in which all is the identity where a row has
+// no key. Programs of their own, of the phases part
 // and combine, have what callers keep:
 //
 //     state f32 [B, H, Sq, Dv]     sums: acc
@@ -213,27 +214,27 @@ TileValue *build_if_begun(Build *b, const char *name, TileValue *begun, TileValu
 
 static int columns_of(const Build *b, int i) { return i == build_sums(b) ? AX_E : AX_NONE; }
 
+static int kept_in(Build *b, Kept kept, int i) {
+    if (b->within) return b->works[i];
+    b->number = place_of(b, i);
+    return columns_of(b, i) == AX_E ? kept.sums : kept.rows;
+}
+
 TileValue *build_load_kept(Build *b, const char *name, int i) {
-    int columns = columns_of(b, i);
-    if (b->phase) b->number = place_of(b, i);
-    int tensor = !b->phase ? b->works[i] : columns == AX_E ? b->from.sums : b->from.rows;
-    return build_load(b, name, tensor, AX_M, columns);
+    return build_load(b, name, kept_in(b, b->from, i), AX_M, columns_of(b, i));
 }
 
 static void store_kept(Build *b, int i, TileValue *v) {
-    int columns = columns_of(b, i);
-    if (b->phase) b->number = place_of(b, i);
-    int tensor = !b->phase ? b->works[i] : columns == AX_E ? b->to.sums : b->to.rows;
-    build_store(b, tensor, v, columns);
+    build_store(b, kept_in(b, b->to, i), v, columns_of(b, i));
 }
 
 void build_leave(Build *b, TileValue *acc) {
     int n = b->s->states.n;
-    if (!b->phase) add_works(b);
+    if (b->within) add_works(b);
     for (int i = 0; i < n; i++) store_kept(b, i, build_bound(b, SYM_STATE, i));
     store_kept(b, build_sums(b), acc);
     for (int i = 0; i < b->s->shifts.n; i++)
         if (build_keeps_shift(b, i)) store_kept(b, n + i, b->raw_shift[i]);
-    if (b->phase && build_asks_begun(b))
+    if (!b->within && build_asks_begun(b))
         store_kept(b, build_begun(b), build_row(b, "begun", ex_f32(b->pool, 1)));
 }

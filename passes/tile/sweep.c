@@ -272,6 +272,16 @@ static TileValue *advance_acc(Build *b, Sweep *w) {
 
 // ---- one sweep
 
+// Where keys are split the first part alone goes on.
+static TileValue *if_first(Build *b, const char *name, TileValue *v, int columns, const Ex *none) {
+    ExPool *x = b->pool;
+    if (b->axis[AX_S] < 0) return v;
+    TileOp *map = build_open_map(b, AX_M, columns, b->row->span);
+    const Ex *part = ex_sym(x, SYM_TILE, b->axis[AX_S], EX_I32);
+    const Ex *e = ex_select(x, ex_2(x, EX_LT, part, ex_i32(x, 1)), pass_operand(b->p, map, v), none);
+    return pass_out(b->p, b->k, map, name, DT_F32, e, EX_CONST, 0);
+}
+
 // A state is the identity before the first key, unless it goes on.
 static TileValue *first_state(Build *b, int state, TileValue *begun) {
     const StreamState *st = &b->s->states.data[state];
@@ -279,7 +289,8 @@ static TileValue *first_state(Build *b, int state, TileValue *begun) {
     const Ex *none = build_identity(b, st->op);
     if (b->phase != PHASE_PART) return build_row(b, name, none);
     TileValue *v = build_load_kept(b, name, state);
-    return st->op == EX_ROWSUM ? v : build_if_begun(b, name, begun, v, none);
+    if (st->op != EX_ROWSUM) return build_if_begun(b, name, begun, v, none);
+    return if_first(b, name, v, AX_NONE, none);
 }
 
 static TileValue *first_shift(Build *b, int shift, TileValue *begun) {
@@ -293,8 +304,9 @@ static TileValue *first_shift(Build *b, int shift, TileValue *begun) {
 }
 
 static TileValue *first_sums(Build *b) {
-    if (b->phase == PHASE_PART) return build_load_kept(b, "acc_0", build_sums(b));
-    return build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(b->pool, 0.0f));
+    const Ex *none = ex_f32(b->pool, 0.0f);
+    if (b->phase != PHASE_PART) return build_map(b, "acc_0", DT_F32, AX_M, AX_E, none);
+    return if_first(b, "acc_0", build_load_kept(b, "acc_0", build_sums(b)), AX_E, none);
 }
 
 // What is carried from tile to tile, and what it starts as: states, then raw shifts that are, then
@@ -302,9 +314,11 @@ static TileValue *first_sums(Build *b) {
 static void open_loop(Build *b, Sweep *w, int number) {
     const Stream *s = b->s;
     int n = s->states.n, mark = b->env.n;
-    bool goes_on = b->phase == PHASE_PART;
-    TileValue *begun =
-        goes_on && build_asks_begun(b) ? build_load_kept(b, "begun", build_begun(b)) : NULL;
+    TileValue *begun = NULL;
+    if (b->phase == PHASE_PART && build_asks_begun(b)) {
+        begun = build_load_kept(b, "begun", build_begun(b));
+        begun = if_first(b, "begun", begun, AX_NONE, ex_f32(b->pool, 0.0f));
+    }
     TileValue **start = ARENA_ARRAY(b->arena, TileValue *, n + s->shifts.n + 1), *acc = NULL;
     for (int i = 0; i < n; i++) {
         const StreamState *st = &s->states.data[i];
@@ -439,20 +453,22 @@ static void add_parts(Build *b) {
     k->grid[k->ngrid++] = g;
 }
 
-// Rows in one part (the first is less than the second) are finished; others' parts are left to the combination.
-static void leave_or_finish(Build *b, TileValue *acc, const Ex *first, const Ex *second) {
-    b->when = ex_2(b->pool, EX_LE, second, first);
-    build_leave(b, acc);
-    b->when = ex_2(b->pool, EX_LT, first, second);
-    build_finish(b, acc);
-    b->when = NULL;
-}
-
-static void end(Build *b, TileValue *acc) {
+void build_end(Build *b, TileValue *acc) {
     if (b->phase == PHASE_PART)
         build_leave(b, acc);
     else
         build_finish(b, acc);
+}
+
+// Rows in one part (the first is less than the second) are finished; others' parts are left to the combination.
+static void leave_or_end(Build *b, TileValue *acc, const Ex *first, const Ex *second) {
+    b->when = ex_2(b->pool, EX_LE, second, first);
+    b->within = true;
+    build_leave(b, acc);
+    b->within = false;
+    b->when = ex_2(b->pool, EX_LT, first, second);
+    build_end(b, acc);
+    b->when = NULL;
 }
 
 void build_forward(Build *b) {
@@ -464,9 +480,9 @@ void build_forward(Build *b) {
     set_mask(b);
     TileValue *acc = sweeps(b);
     if (b->share)
-        leave_or_finish(b, acc, build_head(b), build_size(b, b->p->split.whole));
+        leave_or_end(b, acc, build_head(b), build_size(b, b->p->split.whole));
     else
-        end(b, acc);
+        build_end(b, acc);
 }
 
 // Of few queries: the rows of a group, which reads its keys once. Each point of the grid sweeps its part of the steps; all of
@@ -483,8 +499,8 @@ void build_part(Build *b) {
     set_mask(b);
     TileValue *acc = sweeps(b);
     if (b->split)
-        leave_or_finish(b, acc, parts, ex_i32(b->pool, 2));
+        leave_or_end(b, acc, parts, ex_i32(b->pool, 2));
     else
-        end(b, acc);
+        build_end(b, acc);
     b->packed = packed;
 }
