@@ -316,10 +316,16 @@ static Val load_element(Cg *cg, const CgAccess *a, Row row, int n, int c) {
     return cg_or_zero(cg, in, cg_read(cg, x, a->t->dtype));
 }
 
-// Two columns of a tensor of our own, which is aligned and without gaps.
+// Whether two columns lie in one word: of tensors of our own, and of those whose rows begin at multiples of 16 bytes.
+static bool has_pairs(const CgAccess *a) {
+    const Ex *columns = a->t->extent[a->t->rank - 1];
+    if (a->t->role == TENSOR_WORK) return a->cols % 2 == 0;
+    return a->t->role == TENSOR_STATE0 && columns->i * elem_of(a) % 16 == 0;
+}
+
 static void load_pair(Cg *cg, const CgAccess *a, Row row, int n, Val x[2]) {
-    Val col = cg_plus(cg, column_at(cg, a), 8 * n);
-    Val at = address(cg, row.base, col, elem_of(a));
+    Val first = address(cg, row.base, column_at(cg, a), elem_of(a));
+    Val at = cg_add(cg, first, cg_i64(cg, 8 * n * elem_of(a)));
     Val both = cg_load(cg, cg_vector(cg_dtype(cg, a->t->dtype), 2), global_ptr(cg, at));
     LLVMSetAlignment(both, 2 * (unsigned)elem_of(a));
     for (int c = 0; c < 2; c++) {
@@ -330,8 +336,7 @@ static void load_pair(Cg *cg, const CgAccess *a, Row row, int n, Val x[2]) {
 
 static void load_columns(Cg *cg, const CgAccess *a, Row row, int n, Val x[2]) {
     int each = a->f->columns >= 0 ? 2 : 1;
-    bool own = a->t->role == TENSOR_WORK && !a->ncols;
-    if (own && a->cols % 2 == 0 && 8 * n + 8 <= a->cols)
+    if (a->cols && !a->ncols && has_pairs(a) && 8 * n + 8 <= a->cols)
         load_pair(cg, a, row, n, x);
     else
         for (int c = 0; c < each; c++) x[c] = load_element(cg, a, row, n, c);

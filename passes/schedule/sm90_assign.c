@@ -40,7 +40,7 @@ typedef struct Flat {
     Step step[MAX_CHAIN];
     int nsteps;
     Step *follows; // of no steps: the maps of a full tile where shifts do not stay; NULL: none
-    bool skips;
+    bool skips, goes_on; // a state is loaded
 } Flat;
 
 // ---- recognizing
@@ -146,7 +146,7 @@ static bool match_op(Flat *f, TileOp *op) {
         return chain && match_step(f, op);
     }
     case TILE_LOAD:
-        if (!sm90_piped(op)) return !f->nsteps; // a state that goes on
+        if (!sm90_piped(op)) return f->goes_on = true, !f->nsteps;
         if (f->load_q) return false;
         f->load_q = op;
         return true;
@@ -372,6 +372,9 @@ static void place_sweep(Flat *f) {
     for (int i = 0; i < f->nsteps && apart; i++)
         if (f->step[i].loop->tiles == CLASS_FULL) pass_read_apart(f->s->p, k, f->step[i].loop);
     if (f->follows && apart) pass_read_apart(f->s->p, k, f->follows->loop);
+    for (int i = 0; i < f->nsteps && f->follows && f->goes_on; i++) // from shifts that stayed
+        if (f->step[i].loop->tiles == CLASS_PARTIAL)
+            sm90_root_factors(f->s->p, &f->step[i].loop->body);
     for (int i = 0; i < f->nsteps; i++) place_step(f, &f->step[i]);
     if (f->follows) place_step(f, f->follows);
     for (TileOp *op = k->body.first; op; op = op->next) {

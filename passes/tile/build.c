@@ -641,13 +641,14 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     p->target = o->target.id;
     p->dtype = o->dtype;
     b.tf32 = o->tf32;
-    if (!pass_may_fix_shift(s, &b.fixed, &b.extremum) || o->dtype != DT_BF16 || o->phase)
-        b.fixed = -1;
+    if (!pass_may_fix_shift(s, &b.fixed, &b.extremum) || o->dtype != DT_BF16) b.fixed = -1;
+    b.far = b.fixed >= 0 && p->target == TARGET_SM90A;
     b.empty = s->empty;
     if (b.empty && b.fixed >= 0) { // a sink's shift stays finite, whatever keys the extremum saw
-        const Ex *sum = ex_sym(row->pool, SYM_STATE, b.fixed, EX_F32);
-        b.empty = ex_select(row->pool, ex_symbol(row->pool, SYM_STAY),
-                            ex_2(row->pool, EX_EQ, sum, ex_f32(row->pool, 0.0f)), s->empty);
+        const Ex *sum = ex_sym(row->pool, SYM_STATE, b.fixed, EX_F32), *stay;
+        stay = o->phase ? ex_bool(row->pool, b.far) : ex_symbol(row->pool, SYM_STAY);
+        b.empty = ex_select(row->pool, stay, ex_2(row->pool, EX_EQ, sum, ex_f32(row->pool, 0.0f)),
+                            s->empty);
     }
     p->D = row->D;
     p->Dv = row->Dv;
@@ -671,7 +672,6 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
         build_combine(&b);
     else
         build_forward(&b);
-    b.far = b.fixed >= 0 && p->target == TARGET_SM90A;
     b.fixed = -1;
     if (few) build_few(&b);
     add_plan(&b, NULL, &(const int){0}, 1);
