@@ -278,7 +278,8 @@ static TileValue *if_first(Build *b, const char *name, TileValue *v, int columns
     if (b->axis[AX_S] < 0) return v;
     TileOp *map = build_open_map(b, AX_M, columns, b->row->span);
     const Ex *part = ex_sym(x, SYM_TILE, b->axis[AX_S], EX_I32);
-    const Ex *e = ex_select(x, ex_2(x, EX_LT, part, ex_i32(x, 1)), pass_operand(b->p, map, v), none);
+    const Ex *e =
+        ex_select(x, ex_2(x, EX_LT, part, ex_i32(x, 1)), pass_operand(b->p, map, v), none);
     return pass_out(b->p, b->k, map, name, DT_F32, e, EX_CONST, 0);
 }
 

@@ -47,7 +47,8 @@ ARENA_TEST(parts_go_on) {
     ck_assert(!holds(a, text, sum, "%l_0: f32[M] @n = load"));
     ck_assert_ptr_nonnull(strstr(text, "mma_wait 1"));
     ck_assert_ptr_nonnull(strstr(text, "redo"));
-    ck_assert_ptr_nonnull(strstr(text, "fma((%l_0 * %c")); // its shift may have stayed: by the root, twice
+    ck_assert_ptr_nonnull(
+        strstr(text, "fma((%l_0 * %c")); // its shift may have stayed: by the root, twice
 }
 
 ARENA_TEST(first_keys) {
