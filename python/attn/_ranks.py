@@ -671,7 +671,7 @@ def attend(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float],
     _error(given, spread, kv_spread, whole, reads)
     q = given["q"]
     sizes = {n: (*x.shape[:2], *x.shape[3:]) if n in ("q", "k", "v") else tuple(x.shape) if n in whole else x.dim() for n, x in given.items()}
-    call = [("the variant", _variant(spec)), ("elements", q.dtype), ("device", _torch._target(q.device)), ("q_offset", q_offset), ("method", method)]
+    call = [("the variant", _variant(spec)), ("elements", q.dtype), ("device", _torch._target(q.device)), ("q_offset", None if kv_spread.grows else q_offset), ("method", method)]
     call += [("whole", sorted(whole)), ("gradients", [n for n, x in given.items() if wants and x.requires_grad]), ("spread", spread.told), ("kv_spread", kv_spread.told)]
     call += [*sizes.items(), *scalars.items(), ("plan", plan is not None)]
     spread.board.agree(call, spread.always)

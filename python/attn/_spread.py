@@ -8,6 +8,7 @@ The rows of a rank are a few pieces of the sequence. What travels is told by a _
 parts that come belong. Its reverse is its derivative. _ranks.py does attention with it."""
 
 import contextlib
+import copy
 import datetime
 import hashlib
 import json
@@ -467,10 +468,9 @@ class Spread:
 
     def __init__(self, mesh: Any, S: int, order: "Union[str, torch.Tensor, Sequence[int]]" = "contiguous", lengths: Optional[Sequence[int]] = None,
                  check: str = "new", buffer: Optional[int] = None) -> None:  # fmt: skip
-        groups = _groups_of(mesh)
-        inner = groups[-1]
-        self.S, self.board, self.always = int(S), _Board.of(groups), check == "always"
-        self.buffer = buffer
+        self.groups, self.lengths = _groups_of(mesh), lengths and list(lengths)
+        self.S, self.board, self.always = int(S), _Board.of(self.groups), check == "always"
+        self.buffer, self.grows = buffer, False
         self.rank, self.ranks = self.board.me, len(self.board.ranks)
         self.order = order if isinstance(order, str) else "a permutation"
         with self.board.told():
@@ -478,8 +478,23 @@ class Spread:
                 raise ValueError(f"check: is {check!r}, neither 'new' nor 'always'")
             self.pieces = _pieces(self.S, self.ranks, order, lengths)
             told = order if isinstance(order, str) else "permutation " + hashlib.sha256(str(self.pieces).encode()).hexdigest()[:16]
-            self.told = f"{self.S} {told} {lengths and list(lengths)} {buffer}"
-            self.board.agree([("S", self.S), ("order", told), ("lengths", lengths and list(lengths)), ("check", check), ("buffer", buffer)], True)
+            self.told = f"{self.S} {told} {self.lengths} {buffer}"
+            self.board.agree([("S", self.S), ("order", told), ("lengths", self.lengths), ("check", check), ("buffer", buffer)], True)
+        self._lines()
+
+    def grown(self, S: int) -> "Spread":
+        """The same order of S positions, where its name alone says who has which. Nothing is compared: ranks that grow one alike call with it at
+        once, however often it grows. A rank that grows it otherwise is found by what travels, or not at all."""
+        if self.lengths or self.order == "a permutation":
+            raise ValueError("S: lengths and permutations are of one S: make another Spread")
+        new = copy.copy(self)
+        new.grows = True
+        new.S, new.pieces, new.told = int(S), _pieces(int(S), self.ranks, self.order, None), f"grown {self.order} {self.buffer}"
+        new._lines()
+        return new
+
+    def _lines(self) -> None:
+        groups, inner = self.groups, self.groups[-1]
         if len(groups) == 1:
             self.within = self.between = _Line(inner, self.rank, self.S, self.pieces, self.board)
         else:

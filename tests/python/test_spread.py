@@ -205,6 +205,18 @@ def decode(ranks, group):
                 close(sp.unshard(x, 2), wanted, f"{name}: queries to keys {kv}")
 
 
+    module, kv = attn.Attention(library("causal"), defines={"D": 16, "Dv": 16}), attn.Spread(group, 140, "striped:16")
+    q, k, v = drawn(1, (2, 4, 1, 16), (2, 2, 150, 16), (2, 2, 150, 16))
+    calls = set()
+    for n in range(141, 150):  # a token a time: the first call of it compares, and no other
+        kv = kv.grown(n)
+        own = [kv.shard(x[:, :, :n], 2) for x in (k, v)]
+        close(module(q, *own, spread=of_rows[0].grown(1), kv_spread=kv), module(q, *[x[:, :, :n] for x in (k, v)]), f"grown to {n}")
+        calls.add(len(kv.board.known))
+    assert len(calls) == 1, calls
+    raises(ValueError, "lengths and permutations are of one S", lambda: spreads[1].grown(S + 1))
+
+
 def work_of_recurrences(rank, ranks, group):
     """State before each piece comes by the maps of the pieces before; the state after all is the same on all ranks."""
     S, B, H, D = 130, 2, 4, 16
