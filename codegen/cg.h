@@ -154,6 +154,8 @@ struct Cg {
     Val grid_b, grid_h, step;     // i32
     Val tile[TILE_MAX_AXES];      // i32
     Val valid;                    // i1: SYM_VALID, in roles
+    int crossings;                // how often warps took each other's numbers (gpu/fragment.c)
+    bool passed_by;               // the last time in a loop that may have no step, and no barrier since
     Val arguments;                // ptr: the arguments in memory, by slot; NULL until asked for
     ExMemo outlines;              // long expressions that are functions (outline.c)
     bool share_math;              // mathematical functions are calls

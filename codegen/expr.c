@@ -147,44 +147,55 @@ static Val build_float(Cg *cg, ExOp op, Val *v, int n) {
 
 static bool is_exact(const Cg *cg, const Ex *e) { return ex_memo_get(&cg->exact, e); }
 
-static void mark_exact(Cg *cg, const Ex *e) {
-    ex_memo_put(cg->arena, &cg->exact, e, e);
-    for (int k = 1; e->op == EX_SELECT && k < 3; k++) mark_exact(cg, e->args[k]);
-}
-
 typedef struct Rounding {
     Cg *cg;
+    Arena *arena;
+    ExMemo within;    // what something rounded is made of
     const TileOp *op; // whose operands are meant; NULL: there are none
 } Rounding;
 
 // What another map made is rounded there.
-static void mark_operand(Rounding r, const Ex *e) {
-    while (r.op && e->op == EX_SYM && e->sym == SYM_PARAM) {
-        const TileValue *v = r.op->args.data[e->index];
-        r.op = v->def && v->def->kind == TILE_MAP ? v->def : NULL;
-        for (int i = 0; r.op && i < r.op->results.n; i++)
-            if (r.op->results.data[i] == v) e = r.op->outs.data[i].body;
+static void mark_operand(Rounding *r, const Ex *e, bool exact) {
+    const TileOp *op = r->op;
+    while (op && e->op == EX_SYM && e->sym == SYM_PARAM) {
+        const TileValue *v = op->args.data[e->index];
+        op = v->def && v->def->kind == TILE_MAP ? v->def : NULL;
+        for (int i = 0; op && i < op->results.n; i++)
+            if (op->results.data[i] == v) e = op->outs.data[i].body;
     }
-    mark_exact(r.cg, e);
+    ex_memo_put(r->arena, &r->within, e, e);
+    if (exact || e->op == EX_SIGMOID) ex_memo_put(r->cg->arena, &r->cg->exact, e, e);
 }
 
-static void find_rounded(void *ctx, const Ex *e) {
-    if (e->op == EX_ROUNDED) mark_operand(*(const Rounding *)ctx, e->args[0]);
-}
-
+// What is rounded, or chosen to be, and sigmoids that it is made of, of which targets have several: other sweeps find the same bits.
 static const Ex *look_for_rounded(void *ctx, const Ex *e) {
-    ex_visit(e, find_rounded, ctx);
+    Rounding *r = ctx;
+    Arena *scratch = arena_new();
+    const Ex **order;
+    for (int i = ex_order(scratch, &e, 1, &order); i-- > 0;) { // users before their arguments
+        const Ex *x = order[i];
+        bool exact = x->op == EX_ROUNDED || (x->op == EX_SELECT && is_exact(r->cg, x));
+        for (int k = 0; k < x->nargs && (exact || ex_memo_get(&r->within, x)); k++)
+            if (x->args[k]->type == EX_F32) mark_operand(r, x->args[k], exact);
+    }
+    arena_free(scratch);
     return e;
 }
 
 void cg_find_exact(Cg *cg) {
     cg->exact = (ExMemo){0};
-    Rounding r = {cg, NULL};
-    ex_visit(cg->k->mask, find_rounded, &r);
-    for (TileOp *op = tile_next(&cg->k->body, NULL); op; op = tile_next(&cg->k->body, op)) {
-        r.op = op->kind == TILE_MAP ? op : NULL;
-        tile_map_exprs(op, look_for_rounded, &r);
+    Arena *scratch = arena_new();
+    VEC(TileOp *) ops = {0};
+    Rounding r = {.cg = cg, .arena = scratch};
+    for (TileOp *op = tile_next(&cg->k->body, NULL); op; op = tile_next(&cg->k->body, op))
+        VEC_PUSH(scratch, &ops, op);
+    for (int i = ops.n; i-- > 0;) { // what another map made, after all that ask for it
+        r.op = ops.data[i]->kind == TILE_MAP ? ops.data[i] : NULL;
+        tile_map_exprs(ops.data[i], look_for_rounded, &r);
     }
+    r.op = NULL;
+    look_for_rounded(&r, cg->k->mask);
+    arena_free(scratch);
 }
 
 // ---- comparisons, choices, conversions

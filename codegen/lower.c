@@ -78,6 +78,8 @@ static void loop_latch(Cg *cg, CgLoop *l, const TileOp *yield) {
 }
 
 static void lower_loop(Cg *cg, const TileOp *op) {
+    int crossings = cg->crossings;
+    bool passed_by = cg->passed_by;
     Val step = cg->step, tile = cg->tile[op->axis];
     Val from = cg_uniform(cg, op->from), to = cg_uniform(cg, op->to);
     CgLoop l = {.op = op, .head = cg_block(cg, "loop.head"), .test = cg_block(cg, "loop")};
@@ -89,7 +91,9 @@ static void lower_loop(Cg *cg, const TileOp *op) {
     loop_test(cg, &l);
     const TileOp *yield = op->body.last;
     assert(yield && yield->kind == TILE_YIELD);
+    cg->passed_by = false;
     cg_lower_block(cg, &op->body, &l);
+    cg->passed_by = passed_by || cg->crossings != crossings;
     l.work_end = cg_here(cg);
     cg_br(cg, l.latch);
     loop_latch(cg, &l, yield);
@@ -152,6 +156,7 @@ void cg_lower_block(Cg *cg, const TileBlock *b, CgLoop *loop) {
         } else if (op->kind == TILE_YIELD) {
             if (cg->hooks->loop_yield) cg->hooks->loop_yield(cg, loop, op);
         } else {
+            cg->passed_by = cg->passed_by && op->kind != TILE_BARRIER;
             cg->hooks->op(cg, op);
         }
     }

@@ -157,7 +157,7 @@ Val cg_across(Cg *cg, const Layout *l, int axis, ExOp reduce, Val v) {
 }
 
 // Warps put their numbers side by side, and take all. The halves are used by turns, and between two uses of one there is a barrier:
-// that of the other, or that of the tile which a step waits for.
+// that of the other, or that of the tile which a step waits for. Where the other's is in a loop that may have no step, there is one more.
 void cg_across_warps(Cg *cg, int layout, int axis, ExOp reduce, const TileValue *v) {
     const Layout *l = &cg->k->layouts.data[layout].is;
     int warps = layout_share(l, LAYOUT_WARP, axis), bytes = tile_crossing_bytes(cg->k);
@@ -172,6 +172,8 @@ void cg_across_warps(Cg *cg, int layout, int axis, ExOp reduce, const TileValue 
     at = cg_add(cg, at, cg_times(cg, cg_thread_part(cg, layout, f->rows), 4));
     Val own = cg_add(cg, at, cg_warp_part(cg, layout, axis, 4 * rows / columns));
     g->crossed = !g->crossed;
+    if (cg->passed_by) g->hooks->barrier(cg);
+    cg->passed_by = false, cg->crossings++;
     for (int r = 0; r < value->n; r++) {
         int row = layout_part(&f->is, LAYOUT_REG, f->rows, r);
         cg_store(cg, value->e[r], g->hooks->pointer(cg, cg_plus(cg, own, 4 * row)));

@@ -145,9 +145,9 @@ static void of_normalize(Derivative *d, const Ex *at, const Ex *of_modified) {
     if (emits.n) add_grad(d, at, BACK_ROW, poly_ex(s, &emits));
 }
 
-// ds times the derivative of the modified score.
+// ds times the derivative of the modified score. Where ds is 0 nothing goes through, however steep that is.
 static const Ex *through_score(Derivative *d, const Ex *x) {
-    const Ex *by = ex_derivative(d->p, d->modified, x);
+    const Ex *by = ex_is_f32(d->out->ds, 0) ? NULL : ex_derivative(d->p, d->modified, x);
     return back_come(d, ex_symbol(d->p, SYM_DS), by);
 }
 

@@ -38,10 +38,11 @@ static const Ex *number_for(RowNumbers *r, const Ex *value) {
     return ex_sym(r->p, SYM_ROW, i, EX_F32);
 }
 
-// (x + row) * c, as one operation for each pair; NULL: it is none.
+// (dw + row) * c, as one operation for each pair; NULL: it is none. Other sums stay: that of a score and a large shift is 0 at the maximum, and
+// what its parts' products round, or leave f32 by, would stand in an exponent.
 static const Ex *scaled_sum(RowNumbers *r, const Ex *e, const Ex *c) {
     for (int i = 0; e->op == EX_ADD && i < 2; i++) {
-        if (!is_of_row(e->args[i]) || is_of_row(e->args[1 - i])) continue;
+        if (!is_of_row(e->args[i]) || !ex_uses(e->args[1 - i], SYM_DW, -1)) continue;
         const Ex *args[] = {e->args[1 - i], c, number_for(r, ex_2(r->p, EX_MUL, e->args[i], c))};
         return ex_op(r->p, EX_FMA, args, 3);
     }

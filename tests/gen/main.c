@@ -1,7 +1,7 @@
 // main.c: random variants (gen.h).
 //
 //     check_gen [FIRST-SEED [COUNT]] [--device=cpu|cuda|amd] [--jobs=N] [--seconds=S] [--limit=S]
-//               [--reduce=N] [--print] [--gradients]
+//               [--reduce=N] [--print] [--gradients] [--as-on-cuda]
 //
 // Without --device every variant goes through every stage in one process (differ.h): interpreted
 // before and after the passes, for the CPU and as scheduled for GPUs, then run on the CPU. With
@@ -10,6 +10,7 @@
 // line says with which seed to go on. --limit: seconds for one variant. --reduce: with how many
 // steps a failure is made smaller. --print: the variants, and nothing is run. --gradients: the
 // kernels of the backward run as well, where there are some: the host's, or the device's.
+// --as-on-cuda, without --device: the variants that --device=cuda draws, with its targets.
 //
 // A failure prints its seed, what is wrong, and the variant after reduction with its command.
 #include "gen.h"
@@ -23,7 +24,7 @@
 enum { NO_DEVICE = 3 }; // the status where there is nothing to run on
 
 typedef struct Settings {
-    bool on_device, print, gradients;
+    bool on_device, print, gradients, as_on_cuda;
     RigKind kind;
     int reduce;
     Pool pool;
@@ -43,6 +44,8 @@ static const TargetId interpreted[] = {TARGET_HOST,  TARGET_HOST,   TARGET_SM80,
 static void make_case(GenCase *c, Arena *a, const GenProgram *p, const Attempt *t) {
     if (t->rig)
         gen_case(c, a, p, t->hand->seed, t->rig->target, t->rig->ntargets);
+    else if (t->o->as_on_cuda)
+        gen_case(c, a, p, t->hand->seed, interpreted + 2, 2);
     else
         gen_case(c, a, p, t->hand->seed, interpreted, 6);
 }
@@ -88,7 +91,7 @@ static bool one(void *ctx, void *opened, PoolHand *h) {
     GenCase c;
     Attempt t = {.o = ctx, .rig = opened == ctx ? NULL : opened, .hand = h};
     // What is fast, and the reference's gradients are not.
-    bool fast = t.rig && t.rig->kind != RIG_AMD && !t.o->gradients;
+    bool fast = (t.rig ? t.rig->kind != RIG_AMD : t.o->as_on_cuda) && !t.o->gradients;
     gen_program(&p, a, h->seed, fast ? GEN_DEVICE : GEN_SMALL);
     make_case(&c, a, &p, &t);
     if (t.o->print) {
@@ -146,6 +149,8 @@ static bool parse(Settings *o, int argc, char **argv) {
             o->print = true;
         else if (strcmp(argv[i], "--gradients") == 0)
             o->gradients = true;
+        else if (strcmp(argv[i], "--as-on-cuda") == 0)
+            o->as_on_cuda = true;
         else if (strncmp(argv[i], "--device=", 9) == 0) {
             o->on_device = true;
             while (o->kind < 3 && strcmp(argv[i] + 9, devices[o->kind]) != 0) o->kind++;

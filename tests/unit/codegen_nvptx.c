@@ -53,6 +53,10 @@ ARENA_TEST(sigmoids) {
     ck_assert(strstr(ptx, guess) != NULL);
     ptx = compile(a, arena_printf(a, form, "x == rowmax(x) ? x * x : 0"), DT_BF16);
     ck_assert(!strstr(ptx, guess));
+    ptx =
+        compile(a, arena_printf(a, form, "x * exp(s - rowmax(s)) - rowmax(x * exp(s - rowmax(s)))"),
+                DT_BF16);
+    ck_assert(!strstr(ptx, guess));
 }
 
 // A mask that reads inputs: a warp makes each list by votes; the sweep has its bounds from there, and

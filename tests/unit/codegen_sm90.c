@@ -317,3 +317,32 @@ TEST(gradients) {
         arena_free(a);
     }
 }
+
+// Warpgroups that share scores add their sums up behind each loop. The second may have no step, so that one exchange is next to the other.
+ARENA_TEST(sums_of_warps) {
+    char *ptx = compile(a,
+                        "import std.normalization; attention t { dim D = 576, Dv = 512; share v = "
+                        "k; score(q, k) = dot(q, k); "
+                        "mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); }",
+                        DT_BF16);
+    int behind = 0;
+    for (char *block = strtok(ptx, "$"); block; block = strtok(NULL, "$")) {
+        const char *barrier = strstr(block, "bar.sync"), *put = strstr(block, "st.shared.f32");
+        if (!put || strstr(block, "wgmma")) continue;
+        ck_assert(barrier && barrier < put);
+        behind++;
+    }
+    ck_assert_int_ge(behind, 2);
+}
+
+// A large score and its shift are added before they are multiplied, by no row's number.
+ARENA_TEST(large_scores_backward) {
+    char *ptx = ptx_backward(a, TARGET_SM90A,
+                             "import std.normalization; attention t { dim D = 64; "
+                             "score(q, k) = dot(q, k) * 3e30; normalize(s) = softmax(s); }",
+                             DT_BF16);
+    const char *delta = strstr(ptx, "t_delta("), *log2e = strstr(ptx, "0f3FB8AA3B");
+    ck_assert(delta && log2e);
+    log2e = strstr(delta, "0f3FB8AA3B");
+    ck_assert(!log2e || log2e > strstr(delta, "\n}"));
+}
