@@ -1,6 +1,7 @@
 // tile_verify_marks.c: what a map must be to be made in one of the ways of tile_marks.def.
 //
 // In: the current map, of a verifier that goes through a kernel. Out: whether each of its marks has what it is about.
+#include "ir/tile_decayed.h"
 #include "ir/tile_verify.h"
 
 static bool is_halves(const TileOp *map) {
@@ -35,6 +36,7 @@ static bool may_be(const Verify *V, TileMark m) {
     case TILE_PAIRS: return is_pairs(V);
     case TILE_AHEAD: return is_ahead(V);
     case TILE_DIAGONALS: return is_diagonals(V->op);
+    case TILE_FACTORS: return tile_all_decayed(V->op);
     case TILE_HALVES: return is_halves(V->op);
     case TILE_MARK_COUNT: break;
     }

@@ -224,8 +224,8 @@ static bool has_room(const TileProgram *p) {
     return most <= target_get(p->target)->shared_bytes;
 }
 
-// Positions of a chunk: as many as all kernels have room for, but few where channels have decays of their own, whose pairs are
-// made one by one.
+// Positions of a chunk: as many as all kernels have room for, but few where channels have decays of their own: there several blocks an
+// SM are worth more than long chunks (1.3 to 1.5 times at 64 channels).
 static void choose_chunk(Arena *a, const ChunkBack *back, PassOptions *o) {
     enum { MOST = 64, MOST_F32 = 32, LEAST = 16 };
     int most =

@@ -38,6 +38,7 @@ typedef struct CgGpuHooks {
     void (*add)(Cg *cg, Val x, Val p); // f32, to global memory, as other threads do
     // A triangle's inverse, once that of its blocks on the diagonal is there (invert.c). False: it is not made so. NULL: never.
     bool (*invert)(Cg *cg, const TileOp *op);
+    void (*decayed)(Cg *cg, const TileOp *op); // a map marked `factors`; NULL: none is
     void (*prefetch)(Cg *cg, Val p); // from global memory; NULL: there is no such instruction
     bool pieces; // 16 bytes of a row that begin at a multiple of as many lie together
 } CgGpuHooks;

@@ -211,6 +211,7 @@ void cg_spread(Cg *cg, const TileOp *map) {
             Val x = cg->value[v->id].e[r], p = cg_shared_pointer(cg, v, v->axis[0], at[0], at[1]);
             cg_store(cg, f->each == 1 ? cg_write(cg, x, v->dtype) : x, p);
         }
+        cg->value[v->id].e = NULL, cg->value[v->id].n = 0; // others read it there
     }
     if (done) cg_enter(cg, done);
 }

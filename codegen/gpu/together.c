@@ -7,6 +7,7 @@
 #include "codegen/gpu/gpu.h"
 
 #include <assert.h>
+#include <string.h>
 
 typedef struct Elem { // the element at hand
     const TileOp *op;
@@ -91,7 +92,10 @@ static Deal deal(Cg *cg, Elem *e, const TileValue *v) {
 // ---- maps
 
 // Results that are reduced, or scans: lines along the axis.
-enum { AT_ONCE = 8 }; // places of reductions, whose sums do not wait for each other
+enum {
+    AT_ONCE = 8,
+    MANY = 4
+}; // places, whose sums do not wait for each other where nothing is scanned
 
 typedef struct Line {
     Elem *e;
@@ -134,13 +138,23 @@ static Val before_of(Cg *cg, const Line *l, int i, Val sum, Val number) {
     return cg_select(cg, new, none_of(cg, l, i), sum);
 }
 
-static void walk_place(Cg *cg, const Line *l, Val number, Val *sum, int step) {
-    at_place(cg, l, place_of(cg, l, number));
-    for (int i = 0; i < l->count; i++) {
-        const TileResult *r = out_of(l, i);
-        Val before = before_of(cg, l, i, sum[i * step], number);
-        sum[i * step] = cg_merge(cg, r->reduce, before, body_here(cg, l, i));
-        if (r->scan) put(cg, l->e, value_of(l, i), r->strict ? before : sum[i * step]);
+// Of places that follow each other: what is read of them does not wait for sums.
+static void walk_places(Cg *cg, const Line *l, Val first, Val *sum, int step) {
+    Val *x = ARENA_ARRAY(cg->arena, Val, l->count * step);
+    for (int j = 0; j < step; j++) {
+        at_place(cg, l, place_of(cg, l, cg_plus(cg, first, j)));
+        for (int i = 0; i < l->count; i++) x[i * step + j] = body_here(cg, l, i);
+    }
+    for (int j = 0; j < step; j++) {
+        Val number = cg_plus(cg, first, j);
+        l->e->index[l->axis] = place_of(cg, l, number);
+        for (int i = 0; i < l->count; i++) {
+            const TileResult *r = out_of(l, i);
+            Val *to = &sum[i * step + (r->scan ? 0 : j)];
+            Val before = before_of(cg, l, i, *to, number);
+            *to = cg_merge(cg, r->reduce, before, x[i * step + j]);
+            if (r->scan) put(cg, l->e, value_of(l, i), r->strict ? before : *to);
+        }
     }
 }
 
@@ -150,7 +164,7 @@ static void walk_line(Cg *cg, const Line *l, int step) {
     Val *sum = ARENA_ARRAY(cg->arena, Val, n);
     for (int i = 0; i < n; i++) sum[i] = none_of(cg, l, i / step);
     CgTurns t = cg_turns(cg, cg_i32(cg, 0), sum, n);
-    for (int j = 0; j < step; j++) walk_place(cg, l, cg_plus(cg, t.i, j), sum + j, step);
+    walk_places(cg, l, t.i, sum, step);
     Val next = cg_plus(cg, t.i, step);
     cg_end_turns(cg, &t, next, cg_below(cg, next, l->n), sum);
     for (int i = 0; i < l->count; i++) {
@@ -223,11 +237,13 @@ static int lines_of(Cg *cg, const Line *l, int i) {
     return count_of(cg, value_of(l, i), without(l, i));
 }
 
-// Few lines, or, of a chunk's gradients, fewer long ones than there are threads.
+// Few lines, or fewer long ones than there are threads.
 static bool is_shared(Cg *cg, const Line *l, int i) {
     int lanes = cg->target->lanes, each = (l->n + lanes - 1) / lanes, lines = lines_of(cg, l, i);
-    bool gradients = cg->k->purpose == PURPOSE_CHUNK_GRADIENTS;
-    bool few = 2 * lines <= lanes || (gradients && l->n >= lanes && lines < cg_gpu(cg)->threads);
+    bool along =
+        cg->k->purpose == PURPOSE_CHUNK_GRADIENTS ||
+        l->axis == l->e->op->axes[l->e->op->naxes - 1]; // places follow each other in memory
+    bool few = 2 * lines <= lanes || (along && l->n >= lanes && lines < cg_gpu(cg)->threads);
     return few && !out_of(l, i)->by && l->n % each == 0;
 }
 
@@ -244,7 +260,6 @@ static bool goes_along(Cg *cg, const Line *l) {
 
 static void walk_lines(Cg *cg, const Line *l) {
     int step = l->n % AT_ONCE ? 1 : AT_ONCE;
-    for (int i = 0; i < l->count; i++) step = out_of(l, i)->scan ? 1 : step;
     Deal d = deal_numbers(cg, lines_of(cg, l, 0));
     at_number(cg, l->e, value_of(l, 0), without(l, 0), d.at);
     walk_line(cg, l, step);
@@ -281,17 +296,67 @@ static void ask_ahead(void *ctx, const Ex *load) {
 }
 
 static void prefetch(Cg *cg, Elem *e) {
+    enum { LINE = 32 }; // numbers of a row that come together
     const TileOp *op = e->op, *loop = op->block->owner;
-    bool steps = loop && loop->kind == TILE_LOOP && op->naxes == 1 &&
+    bool steps = loop && loop->kind == TILE_LOOP && op->naxes < 3 &&
                  tile_root_axis(cg->k, op->axes[0]) == loop->axis;
     if (!steps || !cg_gpu(cg)->hooks->prefetch || !tile_by_groups(cg->k)) return;
-    e->index[op->axes[0]] = cg_plus(cg, cg_gpu(cg)->tid, extent(cg, op->axes[0]));
+    int rows = extent(cg, op->axes[0]), columns = op->naxes > 1 ? extent(cg, op->axes[1]) : 0;
+    int lines = (columns + LINE - 1) / LINE;
+    Val number = cg_gpu(cg)->tid;
+    Deal d;
+    if (lines) {
+        d = deal_numbers(cg, rows * lines);
+        number = cg_over(cg, d.at, lines);
+        e->index[op->axes[1]] = cg_times(cg, cg_sub(cg, d.at, cg_times(cg, number, lines)), LINE);
+    }
+    e->index[op->axes[0]] = cg_plus(cg, number, rows);
     CgElem at = {.lanes = 1, .param = operand, .pos = position, .lane_axis = -1, .ctx = e};
     Ahead a = {.cg = cg, .at = at};
     for (int i = 0; i < op->outs.n; i++) ex_visit(op->outs.data[i].body, ask_ahead, &a);
+    if (lines) dealt(cg, &d);
+}
+
+// Results that have the same elements, from one on.
+static int alike(const TileOp *map, int first) {
+    const TileValue *v = map->results.data[first];
+    int n = 1;
+    for (; first + n < map->results.n; n++) {
+        const TileValue *w = map->results.data[first + n];
+        if (map->outs.data[first + n].reduce != EX_CONST || w->rank != v->rank) break;
+        if (memcmp(w->axis, v->axis, (size_t)v->rank * sizeof *v->axis)) break;
+    }
+    return n;
+}
+
+// Several elements of a thread are read before the first is stored.
+static void make_elements(Cg *cg, Elem *e, int first, int count) {
+    const TileValue *v = e->op->results.data[first];
+    CgElem at = {.lanes = 1, .param = operand, .pos = position, .lane_axis = -1, .ctx = e};
+    int threads = cg_gpu(cg)->threads, all = count_of(cg, v, -1), each = MANY;
+    while (each > 1 && all % (each * threads)) each /= 2;
+    Val *x = ARENA_ARRAY(cg->arena, Val, each * count);
+    Deal d = deal_numbers(cg, all / each);
+    for (int pass = 0; pass < 2; pass++)
+        for (int j = 0; j < each; j++) {
+            at_number(cg, e, v, -1, cg_plus(cg, d.at, j * (all / each)));
+            cg_elem_begin(cg, &at);
+            for (int i = 0; i < count; i++) {
+                Val *to = &x[j * count + i];
+                if (pass)
+                    put(cg, e, e->op->results.data[first + i], *to);
+                else
+                    *to = cg_expr(cg, e->op->outs.data[first + i].body, &at);
+            }
+        }
+    dealt(cg, &d);
 }
 
 static void map(Cg *cg, Elem *e) {
+    if (tile_is_marked(e->op, TILE_FACTORS)) {
+        cg_gpu(cg)->hooks->decayed(cg, e->op);
+        return;
+    }
     prefetch(cg, e);
     for (int i = 0; i < e->op->results.n; i++) {
         const TileResult *r = &e->op->outs.data[i];
@@ -306,9 +371,9 @@ static void map(Cg *cg, Elem *e) {
             i += l.count - 1;
             continue;
         }
-        Deal d = deal(cg, e, e->op->results.data[i]);
-        put(cg, e, e->op->results.data[i], cg_expr(cg, r->body, &at));
-        dealt(cg, &d);
+        int n = alike(e->op, i);
+        make_elements(cg, e, i, n);
+        i += n - 1;
     }
 }
 

@@ -92,6 +92,7 @@ const CgGpuHooks nv_gpu_hooks = {
     .offset = nv_tile_offset,
     .add = nv_add,
     .invert = nv_invert,
+    .decayed = nv_decayed,
     .prefetch = prefetch,
     .pieces = true,
 };

@@ -102,5 +102,6 @@ void nv_copy(Cg *cg, const TileOp *op);         // copy.c
 void nv_copy_ahead(Cg *cg, const TileOp *wait); // looks up where rows lie of a copy behind it
 void nv_mma(Cg *cg, const TileOp *op);          // mma.c
 bool nv_invert(Cg *cg, const TileOp *op);       // invert.c
+void nv_decayed(Cg *cg, const TileOp *op);      // decayed.c
 
 #endif

@@ -5,6 +5,7 @@
 // that is read from shared memory twice, which is what keeps the matrix units busy. Tiles of q, k
 // and v are copied asynchronously into shared memory, those of k and v ahead of their use
 // (assign.c).
+#include "ir/tile_decayed.h"
 #include "passes/mask/interval.h"
 #include "passes/schedule/expand.h"
 #include "passes/schedule/resources.h"
@@ -135,7 +136,8 @@ Block sm80_block(const TileProgram *p, const TileKernel *k, Knobs s) {
 static bool suits_groups(const TileProgram *p, const TileKernel *k, const Extents *e, Knobs s) {
     enum { ROWS = 64, MOST = 256 };
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
-        if (op->kind == TILE_MAP && op->naxes > 2) return false; // scores element by element
+        if (op->kind == TILE_MAP && op->naxes > 2 && !tile_all_decayed(op))
+            return false; // scores element by element
         if (op->kind != TILE_MMA) continue;
         const TileValue *v = op->results.data[0];
         bool own = tile_has_axis(v, tile_grid_axis(k));
@@ -194,9 +196,14 @@ static bool bind_axes(TileProgram *p, TileKernel *k, Knobs *s, bool free, Diags 
     return true;
 }
 
-// Of the main kernel of a recurrence, for sm_90a.
+static bool goes_by_chunks(const TileKernel *k) {
+    return k->purpose == PURPOSE_CHUNK || k->purpose == PURPOSE_STATES ||
+           k->purpose == PURPOSE_ADJOINT;
+}
+
+// Of kernels that go from chunk to chunk, for sm_90a.
 static bool choose_chunk(const TileKernel *k, const PassOptions *o, Diags *diags, Knobs *s) {
-    if (k->purpose != PURPOSE_CHUNK || o->target.id != TARGET_SM90A) return true;
+    if (!goes_by_chunks(k) || o->target.id != TARGET_SM90A) return true;
     s->said = knobs_of(FORM_SM90_CHUNK);
     s->groups = 1, s->ahead = 4;
     return knobs_take(s, FORM_SM90_CHUNK, &o->schedule, diags);
@@ -354,7 +361,7 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
             return false;
         if (free) choose_groups(p, k, o, &s);
         if (!choose_chunk(k, o, diags, &s) || !bind_axes(p, k, &s, free, diags)) return false;
-        if (k->purpose == PURPOSE_CHUNK && knobs_say(&s, KNOB_groups)) pass_stateless_first(p, k);
+        if (goes_by_chunks(k) && knobs_say(&s, KNOB_groups)) pass_stateless_first(p, k);
         k->schedule = (TileSchedule){.lane_axis = -1,
                                      .warps = warps_of(k, s),
                                      .min_blocks = is_few ? s.few_blocks : s.blocks,

@@ -3,6 +3,7 @@
 // In: a scheduled program for NVIDIA devices; of any target, for sums that are scattered. Out: the same with maps marked. The lowering follows the marks, and does nothing of this
 // kind without one. A mark is set where measurements showed a gain (docs/experiments.md).
 #include "ir/tile.h"
+#include "ir/tile_decayed.h"
 #include "passes/schedule/schedule.h"
 
 // Its elements are in registers, laid out as products leave them; in roles also those that go on to shared memory.
@@ -72,5 +73,7 @@ void pass_mark(TileProgram *p) {
         for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
             if (op->kind == TILE_MAP && op->results.n && is_of_fragments(op))
                 op->marks = marks_of(p, k, op);
+            else if (tile_all_decayed(op) && op->results.data[0]->home == HOME_SHARED)
+                op->marks = 1u << TILE_FACTORS;
     }
 }

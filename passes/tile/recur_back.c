@@ -222,29 +222,52 @@ static TileValue *weights(Recur *r, const BackRead *read, const Write *w) {
     return recur_out(r, map, "a", e);
 }
 
-// e by the decays between; 0 where the write is behind the read, whose decays may be infinite.
+// e by the decays between.
 static const Ex *decayed(Recur *r, TileOp *map, const BackRead *read, const Ex *e) {
     const ChunkRead *is = read->is.is;
-    e = recur_times(r, e, recur_from_write(r, map, recur_sum_of(r, is), recur_zero_of(r, is)));
-    return recur_where(r, earlier(r, is), e);
+    return recur_times(r, e, recur_from_write(r, map, recur_sum_of(r, is), recur_zero_of(r, is)));
+}
+
+// A position with itself, which passes through no decay: f32[T, D], f32[U, D].
+static void own_pairs(Recur *r, BackRead *read, const Write *w, TileValue *a, TileValue **dw) {
+    TileOp *map = recur_open(r, r->T, r->U, -1);
+    const Ex *own = ex_2(r->x, EX_EQ, recur_pos(r, r->T), recur_pos(r, r->U));
+    TileValue *at = recur_reduce(r, map, "own", EX_ROWSUM, r->U,
+                                 recur_where(r, own, recur_in(r, map, a))),
+              *written = recur_beside(r, "wt", w->elem, r->U, r->T);
+    map = recur_open(r, r->T, r->D, -1);
+    const Ex *e = recur_times(r, recur_in(r, map, at), recur_in(r, map, written));
+    read->z = recur_plus(r, "z", read->z, recur_out(r, map, "zo", e));
+    map = recur_open(r, r->T, r->D, -1);
+    e = recur_times(r, recur_in(r, map, at), recur_in(r, map, read->is.elem));
+    e = recur_times(r, e, recur_factor(r, map, read->n));
+    TileValue *to = recur_beside(r, "dwo", recur_out(r, map, "dwo", e), r->T, r->U);
+    *dw = recur_plus(r, "dw", *dw, to);
 }
 
 // What a read and a write give each other's elements, where channels have decays of their own.
-static void channel_pairs(Recur *r, BackRead *read, const Write *w, TileValue *a, TileValue **dw) {
+static void channel_pairs(Recur *r, BackRead *read, int i, const Write *w, TileValue *a,
+                          TileValue **dw) {
+    const Ex *before = ex_2(r->x, EX_LT, recur_pos(r, r->U), recur_pos(r, r->T));
     TileOp *map = recur_open(r, r->T, r->U, r->D);
     const Ex *e = recur_times(r, recur_in(r, map, a), recur_in(r, map, w->elem));
-    e = decayed(r, map, read, e);
-    read->z = recur_plus(r, "z", read->z, recur_reduce(r, map, "z", EX_ROWSUM, r->U, e));
+    e = recur_where(r, before, decayed(r, map, read, e));
+    read->of_writes[i] = recur_reduce(r, map, "z", EX_ROWSUM, r->U, e);
     map = recur_open(r, r->T, r->U, r->D);
     e = recur_times(r, recur_in(r, map, a), recur_in(r, map, read->is.elem));
     e = decayed(r, map, read, recur_times(r, e, recur_factor(r, map, read->n)));
-    *dw = recur_plus(r, "dw", *dw, recur_reduce(r, map, "dw", EX_ROWSUM, r->T, e));
+    read->to_writes[i] = recur_reduce(r, map, "dw", EX_ROWSUM, r->T, recur_where(r, before, e));
+    read->z = recur_plus(r, "z", read->z, read->of_writes[i]);
+    *dw = recur_plus(r, "dw", *dw, read->to_writes[i]);
+    if (!read->is.is->before) own_pairs(r, read, w, a, dw);
 }
 
 static void row_pairs(Recur *r, BackRead *read, const Write *w, TileValue *a, TileValue **dw) {
     Number n = read->n;
-    TileOp *map = recur_open(r, r->T, r->U, -1);
+    TileOp *map =
+        recur_open(r, r->T, r->U, -1); // 0 where the write is behind, whose decays may be infinite
     const Ex *e = decayed(r, map, read, recur_in(r, map, a));
+    e = recur_where(r, earlier(r, read->is.is), e);
     TileValue *p = recur_narrow(r, map, "p", e), *pn = p;
     if (n.v || n.constant)
         pn = recur_narrow(r, map, "pn", recur_times(r, e, recur_factor(r, map, n)));
@@ -260,7 +283,10 @@ static void back_read(Back *b, Chunked *x, BackRead *read) {
         const Write *w = &x->w[i];
         read->a[i] = weights(r, read, w);
         if (pairs) read->pair[i] = recur_product(r, "rw", read->is.elem, w->elem, NULL, r->T, r->U);
-        (r->c->channel ? channel_pairs : row_pairs)(r, read, w, read->a[i], &x->dw[i]);
+        if (r->c->channel)
+            channel_pairs(r, read, i, w, read->a[i], &x->dw[i]);
+        else
+            row_pairs(r, read, w, read->a[i], &x->dw[i]);
     }
     read->state = recur_product(r, "zs", read->g, x->s0, NULL, r->T, r->D);
     TileOp *map = recur_open(r, r->T, r->D, -1);

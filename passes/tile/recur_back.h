@@ -38,6 +38,7 @@ typedef struct BackRead {
     TileValue *a[2]; // by write, [T, U]: g x' with the number of x
     TileValue
         *pair[2]; // the read's elements times the write's, [T, U]; NULL: by channel, or not needed
+    TileValue *of_writes[2], *to_writes[2]; // by channel, of pairs of two positions: to z, to dw
     TileValue *z, *state; // the gradient of its elements, [T, D]; g S0
 } BackRead;
 

@@ -142,12 +142,15 @@ static TileValue *channel_pass(const Flow *f, const BackRead *read) {
     Recur *r = f->r;
     TileValue *rows = NULL, *writes = NULL;
     for (int i = 0; i < r->c->nwrites; i++) {
-        TileOp *map = recur_open(r, r->T, r->U, r->D);
-        const Ex *e = pair(f, map, read, i);
-        rows = recur_plus(r, "fr", rows, sum(f, map, "fr", r->U, e));
-        map = recur_open(r, r->T, r->U, r->D);
-        e = pair(f, map, read, i);
-        writes = recur_plus(r, "fw", writes, sum(f, map, "fw", r->T, e));
+        TileOp *map = recur_open(r, r->T, r->D, -1);
+        const Ex *e =
+            recur_times(r, recur_in(r, map, read->of_writes[i]), recur_in(r, map, read->is.elem));
+        rows =
+            recur_plus(r, "fr", rows,
+                       recur_out(r, map, "fr", recur_times(r, e, recur_factor(r, map, read->n))));
+        map = recur_open(r, r->U, r->D, -1);
+        e = recur_times(r, recur_in(r, map, read->to_writes[i]), recur_in(r, map, f->x->w[i].elem));
+        writes = recur_plus(r, "fw", writes, recur_out(r, map, "fw", e));
     }
     writes = recur_along_t(r, writes);
     bool before = of_before(&read->is);

@@ -333,13 +333,37 @@ TEST_EACH(chunks_of_groups, 0, 3) {
     for (int i = 0; i < 3; i++) try_groups(sources[_i], i ? 150 : 200, knobs[i], ahead[i]);
 }
 
-// Their element by element kernels keep short chunks.
-ARENA_TEST(groups_that_do_not_fit) {
-    RuCase x = {.a = a};
-    Diags diags = diag_list(a);
-    ru_compile(&x, ru_library(a, "gla"));
-    PassOptions o = {.dtype = DT_BF16, .target = *target_get(TARGET_SM90A)};
-    const TileProgram *p = pass_recurrence(a, x.c, &o, &diags);
-    ck_assert(p && !tile_by_groups(p->kernels.data[0]) &&
-              p->kernels.data[0]->schedule.knobs.ahead == 4);
+static const TileOp *pairs_of(const TileProgram *p, TilePurpose purpose) {
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileKernel *k = p->kernels.data[i];
+        for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+            if (k->purpose == purpose && op->kind == TILE_MAP && op->naxes == 3) return op;
+    }
+    return NULL;
+}
+
+// Pairs of positions whose channels have decays of their own are products of 16-bit elements, in both directions; f32 makes them one by one.
+ARENA_TEST(channels_by_products) {
+    static const char *const names[] = {"gla", "kda", "hgrn2", "rwkv6", "rwkv7"};
+    static const struct {
+        TargetId target;
+        Dtype dtype;
+        bool products;
+    } cases[] = {{TARGET_SM90A, DT_BF16, true},
+                 {TARGET_SM80, DT_F16, true},
+                 {TARGET_SM80, DT_F32, false},
+                 {TARGET_GFX942, DT_BF16, false}};
+    for (int i = 0; i < 5; i++)
+        for (int j = 0; j < 4; j++) {
+            RuCase x = {.a = a};
+            Diags diags = diag_list(a);
+            ru_compile(&x, ru_library(a, names[i]));
+            PassOptions o = {.dtype = cases[j].dtype, .target = *target_get(cases[j].target)};
+            const TileProgram *p = pass_recurrence(a, x.c, &o, &diags);
+            const TileOp *map = p ? pairs_of(p, PURPOSE_CHUNK) : NULL;
+            ck_assert_msg(map && tile_is_marked(map, TILE_FACTORS) == cases[j].products, "%s, %d",
+                          names[i], j);
+            bool groups = cases[j].products && cases[j].target == TARGET_SM90A;
+            ck_assert_int_eq(tile_by_groups(p->kernels.data[0]), groups);
+        }
 }

@@ -221,3 +221,24 @@ ARENA_TEST_EACH(gpu_gradients, 0, 16) {
     free(text);
     arena_free(c.x.a);
 }
+
+// Two writes, each with pairs of its own, where rows of tiles are in registers and in shared memory by turns.
+ARENA_TEST(gpu_two_writes) {
+    int32_t size[] = {1, 1, 1, 1, 1, 37};
+    const char *source = ru_library(a, "rwkv7");
+    for (int i = 0; i < 2; i++) {
+        PassOptions o = {.dtype = i ? DT_BF16 : DT_F32, .target = *target_get(TARGET_SM80)};
+        Diags diags = diag_list(a);
+        Case c;
+        open(&c, source, size, 3);
+        TileProgram *p = pass_recurrence_backward(c.x.a, c.back, &o, &diags);
+        ck_assert(p != NULL);
+        interpret(&c, p, source, o.target.name);
+        int marked = 0;
+        for (const TileOp *op = tile_next(&p->kernels.data[2]->body, NULL); op;
+             op = tile_next(&p->kernels.data[2]->body, op))
+            marked += op->kind == TILE_MAP && tile_is_marked(op, TILE_FACTORS);
+        ck_assert_int_eq(marked > 0, i);
+        arena_free(c.x.a);
+    }
+}

@@ -1,0 +1,363 @@
+// decayed.c: sums over pairs of positions whose channels have decays of their own (ir/tile_decayed.h), on tensor cores.
+//
+// In: a map marked `factors`, whose operands and results lie in shared memory. Out: the results; of scores those on and below the
+// diagonal, and zeros in whole blocks above it. Blocks have 16 positions. A warp makes 8 columns of a block at a time, by mma.m16n8k16. With
+// r a row of the block, the factor from u to t is
+//
+//     exp2(sum[t] - sum[r])  times  exp2(sum[r] - at_write[u])
+//
+// of which each goes into what stands beside it: an operand, made in registers, or the result. r is the block's first row where u
+// lies in a block before: both powers are at most 1 then, if no decay is above 1. In a block on the diagonal r is its middle, and the powers
+// are tested: if one leaves its bound, or a channel forgets within the block, its pairs are made one by one.
+#include "codegen/nvptx/nvptx.h"
+#include "ir/tile_decayed.h"
+
+enum { BLOCK = 16, HALF = 8, MOST = 8 }; // positions; columns at a time; results of a map
+
+typedef struct Block {
+    const TileOp *op;
+    TileDecayed of[MOST];
+    Val g, t2;          // lane / 4; 2 * (lane % 4)
+    Val row, column;    // first position of the rows t, of the columns u
+    Val from;           // r
+    Val begin;          // position of row 0
+    Val good;           // i1: all powers are within their bound
+    int channels, size; // of a tile, and of those the ones that count
+} Block;
+
+// ---- elements
+
+static Val address(Cg *cg, const TileValue *v, Val row, Val column) {
+    TileShared t = tile_shared(cg->p, cg->k, v);
+    Val offset = nv_tile_offset(cg, &t, v->rank > 1 ? row : NULL, v->rank > 1 ? column : row);
+    return nv_shared_ptr(cg, cg_add(cg, cg->value[v->id].mem, offset));
+}
+
+static Val element(Cg *cg, const TileValue *v, Val row, Val column) {
+    return cg_read(cg, cg_load(cg, cg_dtype(cg, v->dtype), address(cg, v, row, column)), v->dtype);
+}
+
+// One, or two side by side.
+static void load(Cg *cg, const TileValue *v, Val row, Val column, int n, Val *x) {
+    bool narrow = dtype_half(v->dtype);
+    if (n == 1) {
+        x[0] = element(cg, v, row, column);
+        return;
+    }
+    Val both = cg_load(cg, narrow ? cg->i32 : cg_vector(cg->f32, 2), address(cg, v, row, column));
+    LLVMSetAlignment(both, narrow ? 4 : 8);
+    for (int c = 0; c < 2; c++)
+        x[c] = narrow ? nv_unpack(cg, v->dtype, both, c) : cg_extract(cg, both, cg_i32(cg, c));
+}
+
+static Val at_most(Cg *cg, Val a, Val b) { return LLVMBuildFCmp(cg->b, LLVMRealOLE, a, b, ""); }
+static Val minus(Cg *cg, Val a, Val b) { return LLVMBuildFSub(cg->b, a, b, ""); }
+static Val times(Cg *cg, Val a, Val b) { return LLVMBuildFMul(cg->b, a, b, ""); }
+static Val plus(Cg *cg, Val a, Val b) { return LLVMBuildFAdd(cg->b, a, b, ""); }
+static Val zero_unless(Cg *cg, Val in, Val x) { return cg_select(cg, in, x, cg_f32(cg, 0)); }
+
+static Val position(Cg *cg, const Block *b, Val row) {
+    return LLVMBuildSIToFP(cg->b, cg_add(cg, b->begin, row), cg->f32, "");
+}
+
+// Of a channel that counts.
+static Val counted(Cg *cg, const Block *b, Val channel, Val x) {
+    return b->size == b->channels ? x : zero_unless(cg, cg_below(cg, channel, b->size), x);
+}
+
+// ---- the two factors
+
+static void must_hold(Cg *cg, Block *b, Val in) { b->good = cg_and(cg, b->good, in); }
+
+static Val power(Cg *cg, Block *b, Val channel, Val x) {
+    int most = cg->p->dtype == DT_F16 ? 8 : 100;
+    Val size = counted(cg, b, channel, x);
+    size = cg_intrinsic(cg, "llvm.fabs", &cg->f32, 1, &size, 1);
+    must_hold(cg, b, at_most(cg, size, cg_f32(cg, most)));
+    return nv_math(cg, EX_EXP2, &x);
+}
+
+// From r to t, of one channel or of two side by side.
+static void row_factors(Cg *cg, Block *b, const TileDecayed *d, Val t, Val channel, int n, Val *f) {
+    Val sum[2], zero[2], sum_r[2], zero_r[2];
+    load(cg, d->sum, t, channel, n, sum);
+    load(cg, d->zero, t, channel, n, zero);
+    load(cg, d->sum, b->from, channel, n, sum_r);
+    load(cg, d->zero, b->from, channel, n, zero_r);
+    for (int c = 0; c < n; c++) {
+        Val at = cg_plus(cg, channel, c), kept = at_most(cg, zero[c], zero_r[c]);
+        must_hold(cg, b, at_most(cg, counted(cg, b, at, zero[c]), position(cg, b, b->row)));
+        f[c] = zero_unless(cg, kept, power(cg, b, at, minus(cg, sum[c], sum_r[c])));
+        f[c] = counted(cg, b, at, f[c]);
+    }
+}
+
+// From u to r.
+static void column_factors(Cg *cg, Block *b, const TileDecayed *d, Val u, Val channel, int n,
+                           Val *f) {
+    Val sum[2], sum_r[2], zero_r[2];
+    load(cg, d->at_write, u, channel, n, sum);
+    load(cg, d->sum, b->from, channel, n, sum_r);
+    load(cg, d->zero, b->from, channel, n, zero_r);
+    for (int c = 0; c < n; c++) {
+        Val at = cg_plus(cg, channel, c), kept = at_most(cg, zero_r[c], position(cg, b, u));
+        f[c] = zero_unless(cg, kept, power(cg, b, at, minus(cg, sum_r[c], sum[c])));
+        f[c] = counted(cg, b, at, f[c]);
+    }
+}
+
+// Both, of a pair.
+static Val whole_factor(Cg *cg, const Block *b, const TileDecayed *d, Val t, Val u, Val channel) {
+    Val kept = at_most(cg, element(cg, d->zero, t, channel), position(cg, b, u));
+    Val x = minus(cg, element(cg, d->sum, t, channel), element(cg, d->at_write, u, channel));
+    return counted(cg, b, channel, zero_unless(cg, kept, nv_math(cg, EX_EXP2, &x)));
+}
+
+// Where a lane's elements of the instruction's result are: e = 0 .. 3.
+static Val result_row(Cg *cg, const Block *b, Val first, int e) {
+    return cg_plus(cg, cg_add(cg, first, b->g), HALF * (e / 2));
+}
+static Val result_column(Cg *cg, const Block *b, Val first, int e) {
+    return cg_plus(cg, cg_add(cg, first, b->t2), e % 2);
+}
+
+static void put(Cg *cg, const TileValue *v, Val row, Val column, Val x) {
+    cg_store(cg, cg_write(cg, x, v->dtype), address(cg, v, row, column));
+}
+
+static void on_diagonal(Cg *cg, Block *b, Val is) {
+    Val middle = cg_select(cg, is, cg_i32(cg, HALF), cg_i32(cg, 0));
+    b->from = cg_add(cg, b->row, middle);
+    b->good = LLVMConstInt(cg->i1, 1, false);
+}
+
+// What follows, until cg_end_if, is for blocks on the diagonal whose factor cannot be split.
+static Blk unless_good(Cg *cg, const Block *b, Val diagonal) {
+    Val good = nv_every(cg, b->good);
+    return cg_if(cg, cg_and(cg, diagonal, LLVMBuildNot(cg->b, good, "")), "pairs");
+}
+
+// ---- scores: the sum over channels of 8 columns u of a block
+
+static void put_scores(Cg *cg, const Block *b, Val column, const Val *acc) {
+    for (int i = 0; i < 4 * b->op->outs.n; i++)
+        put(cg, b->op->results.data[i / 4], result_row(cg, b, b->row, i % 4),
+            result_column(cg, b, column, i % 4), acc[i]);
+}
+
+static Val left_word(Cg *cg, Block *b, const TileDecayed *d, Val t, Val channel) {
+    Val x[2], f[2];
+    load(cg, d->read, t, channel, 2, x);
+    row_factors(cg, b, d, t, channel, 2, f);
+    for (int c = 0; c < 2; c++) x[c] = times(cg, x[c], f[c]);
+    return nv_pack(cg, d->read->dtype, x[0], x[1]);
+}
+
+static Val right_word(Cg *cg, Block *b, const TileDecayed *d, Val u, Val channel) {
+    Val x[2], f[2];
+    load(cg, d->write, u, channel, 2, x);
+    column_factors(cg, b, d, u, channel, 2, f);
+    for (int c = 0; c < 2; c++) x[c] = times(cg, x[c], f[c]);
+    return nv_pack(cg, d->write->dtype, x[0], x[1]);
+}
+
+static void multiply_channels(Cg *cg, Block *b, Val column, Val channel, Val *acc) {
+    for (int i = 0; i < b->op->outs.n; i++) {
+        const TileDecayed *d = &b->of[i];
+        Val left[4], right[2];
+        for (int j = 0; j < 4; j++)
+            left[j] = left_word(cg, b, d, result_row(cg, b, b->row, 2 * (j % 2)),
+                                cg_plus(cg, channel, HALF * (j / 2)));
+        for (int j = 0; j < 2; j++)
+            right[j] =
+                right_word(cg, b, d, cg_add(cg, column, b->g), cg_plus(cg, channel, HALF * j));
+        nv_mma16(cg, d->read->dtype, &acc[4 * i], left, right[0], right[1]);
+    }
+}
+
+static void clear(Cg *cg, Val *acc, int n) {
+    for (int i = 0; i < n; i++) acc[i] = cg_f32(cg, 0);
+}
+
+static void score_pairs(Cg *cg, const Block *b, Val column, Val *acc) {
+    int n = 4 * b->op->outs.n;
+    clear(cg, acc, n);
+    CgTurns turns = cg_turns(cg, cg_i32(cg, 0), acc, n);
+    for (int i = 0; i < n; i++) {
+        const TileDecayed *d = &b->of[i / 4];
+        Val t = result_row(cg, b, b->row, i % 4), u = result_column(cg, b, column, i % 4);
+        Val x = times(cg, element(cg, d->read, t, turns.i), element(cg, d->write, u, turns.i));
+        acc[i] = plus(cg, acc[i], times(cg, x, whole_factor(cg, b, d, t, u, turns.i)));
+    }
+    Val next = cg_plus(cg, turns.i, 1);
+    cg_end_turns(cg, &turns, next, cg_below(cg, next, b->size), acc);
+    put_scores(cg, b, column, acc);
+}
+
+static void make_scores(Cg *cg, Block *b, Val column, Val diagonal) {
+    enum { AT_ONCE = 2 * BLOCK };
+    int step = b->channels % AT_ONCE ? BLOCK : AT_ONCE, n = 4 * b->op->outs.n;
+    Val acc[4 * MOST + 1];
+    on_diagonal(cg, b, diagonal);
+    clear(cg, acc, n);
+    acc[n] = b->good;
+    CgTurns turns = cg_turns(cg, cg_i32(cg, 0), acc, n + 1);
+    b->good = acc[n];
+    for (int k = 0; k < step; k += BLOCK)
+        multiply_channels(cg, b, column, cg_add(cg, cg_plus(cg, turns.i, k), b->t2), acc);
+    acc[n] = b->good;
+    Val next = cg_plus(cg, turns.i, step);
+    cg_end_turns(cg, &turns, next, cg_below(cg, next, b->channels), acc);
+    put_scores(cg, b, column, acc);
+    Blk done = unless_good(cg, b, diagonal);
+    score_pairs(cg, b, column, acc);
+    cg_end_if(cg, done);
+}
+
+static void all_scores(Cg *cg, Block *b, int positions) {
+    int halves = positions / HALF;
+    CgCount tasks = cg_count(cg, nv_state(cg)->warp, cg_i32(cg, positions / BLOCK * halves), NULL);
+    Val row = cg_over(cg, tasks.i, halves), half = cg_modulo(cg, tasks.i, halves);
+    Val of_column = cg_over(cg, half, 2), column = cg_times(cg, half, HALF), none[4 * MOST];
+    b->row = cg_times(cg, row, BLOCK);
+    clear(cg, none, 4 * b->op->outs.n);
+    Blk done = cg_if(cg, cg_less(cg, row, of_column), "above");
+    put_scores(cg, b, column, none);
+    cg_end_if(cg, done);
+    Val diagonal = cg_icmp(cg, LLVMIntEQ, of_column, row);
+    done = cg_if(cg, cg_icmp(cg, LLVMIntSLE, of_column, row), "scores");
+    make_scores(cg, b, column, diagonal);
+    cg_end_if(cg, done);
+    cg_end_count(cg, &tasks, cg_i32(cg, nv_state(cg)->gpu.threads / NV_WARP), NULL);
+}
+
+// ---- sums over positions: 8 channels of a block of results
+
+// pair[t, u] times the numbers, where u < t.
+static Val pair_at(Cg *cg, const TileDecayed *d, Val t, Val u) {
+    Val x = element(cg, d->pair, t, u);
+    if (d->number) x = times(cg, x, element(cg, d->number, t, NULL));
+    if (d->constant) x = times(cg, x, cg_f32(cg, d->constant->f));
+    return zero_unless(cg, cg_less(cg, u, t), x);
+}
+
+// A result's position m and a contracted one, as t and u.
+static void sort(const TileDecayed *d, Val m, Val k, Val *t, Val *u) {
+    *t = d->over == d->columns ? m : k;
+    *u = d->over == d->columns ? k : m;
+}
+
+static Val elem_of(Cg *cg, const TileDecayed *d, Val k, Val channel) {
+    return element(cg, d->write ? d->write : d->read, k, channel);
+}
+
+static Val one_factor(Cg *cg, Block *b, const TileDecayed *d, bool row, Val at, Val channel) {
+    Val f[1];
+    (row ? row_factors : column_factors)(cg, b, d, at, channel, 1, f);
+    return f[0];
+}
+
+// acc += the product of one block of pairs, from `k` on, with what is contracted, decayed.
+static void add_block(Cg *cg, Block *b, const TileDecayed *d, Val m, Val k, Val channel, Val *acc) {
+    const Dtype type = (d->write ? d->write : d->read)->dtype;
+    bool of_rows = d->over == d->columns; // results lie along t
+    Val left[4], right[2], sum[4], t, u;
+    for (int j = 0; j < 4; j++) {
+        Val x[2];
+        for (int c = 0; c < 2; c++) {
+            sort(d, result_row(cg, b, m, 2 * (j % 2)),
+                 cg_plus(cg, cg_add(cg, k, b->t2), HALF * (j / 2) + c), &t, &u);
+            x[c] = pair_at(cg, d, t, u);
+        }
+        left[j] = nv_pack(cg, type, x[0], x[1]);
+    }
+    for (int j = 0; j < 2; j++) {
+        Val x[2], at = cg_add(cg, channel, b->g);
+        for (int c = 0; c < 2; c++) {
+            Val from = cg_plus(cg, cg_add(cg, k, b->t2), HALF * j + c);
+            x[c] = times(cg, elem_of(cg, d, from, at), one_factor(cg, b, d, !of_rows, from, at));
+        }
+        right[j] = nv_pack(cg, type, x[0], x[1]);
+    }
+    clear(cg, sum, 4);
+    nv_mma16(cg, type, sum, left, right[0], right[1]);
+    for (int e = 0; e < 4; e++) {
+        Val at = result_column(cg, b, channel, e);
+        Val f = one_factor(cg, b, d, of_rows, result_row(cg, b, m, e), at);
+        acc[e] = plus(cg, acc[e], times(cg, sum[e], f));
+    }
+}
+
+// The same of a block on the diagonal, pair by pair.
+static void add_pairs(Cg *cg, const Block *b, const TileDecayed *d, Val m, Val k, Val channel,
+                      Val *acc) {
+    CgTurns turns = cg_turns(cg, cg_i32(cg, 0), acc, 4);
+    for (int e = 0; e < 4; e++) {
+        Val from = cg_add(cg, k, turns.i), at = result_column(cg, b, channel, e), t, u;
+        sort(d, result_row(cg, b, m, e), from, &t, &u);
+        Val x = times(cg, pair_at(cg, d, t, u), elem_of(cg, d, from, at));
+        x = times(cg, x, whole_factor(cg, b, d, t, u, at)); // behind t it may be infinite
+        acc[e] = plus(cg, acc[e], zero_unless(cg, cg_less(cg, u, t), x));
+    }
+    Val next = cg_plus(cg, turns.i, 1);
+    cg_end_turns(cg, &turns, next, cg_below(cg, next, BLOCK), acc);
+}
+
+// One result: 16 positions from `first` on, over the blocks before or behind them and the one on the diagonal.
+static void make_sum(Cg *cg, Block *b, const TileDecayed *d, const TileValue *v, Val first,
+                     Val channel, int positions) {
+    bool of_rows = d->over == d->columns;
+    Val acc[4], exact[4], diagonal = LLVMConstInt(cg->i1, 1, false);
+    clear(cg, acc, 4);
+    for (int k = 0; k < positions && positions > BLOCK; k += BLOCK) {
+        Val at = cg_i32(cg, k), before = of_rows ? cg_less(cg, at, first) : cg_less(cg, first, at);
+        Blk from = LLVMGetInsertBlock(cg->b), done = cg_if(cg, before, "block");
+        Val old[4];
+        for (int e = 0; e < 4; e++) old[e] = acc[e];
+        b->row = of_rows ? first : at;
+        on_diagonal(cg, b, LLVMConstInt(cg->i1, 0, false));
+        add_block(cg, b, d, first, at, channel, acc);
+        Blk made = LLVMGetInsertBlock(cg->b);
+        cg_end_if(cg, done);
+        for (int e = 0; e < 4; e++) acc[e] = cg_join(cg, acc[e], made, old[e], from);
+    }
+    b->row = first;
+    on_diagonal(cg, b, diagonal);
+    for (int e = 0; e < 4; e++) exact[e] = acc[e];
+    add_block(cg, b, d, first, first, channel, acc);
+    for (int e = 0; e < 4; e++)
+        put(cg, v, result_row(cg, b, first, e), result_column(cg, b, channel, e), acc[e]);
+    Blk done = unless_good(cg, b, diagonal);
+    add_pairs(cg, b, d, first, first, channel, exact);
+    for (int e = 0; e < 4; e++)
+        put(cg, v, result_row(cg, b, first, e), result_column(cg, b, channel, e), exact[e]);
+    cg_end_if(cg, done);
+}
+
+static void all_sums(Cg *cg, Block *b, int positions) {
+    int parts = b->channels / HALF, blocks = positions / BLOCK;
+    for (int i = 0; i < b->op->outs.n; i++) {
+        CgCount tasks = cg_count(cg, nv_state(cg)->warp, cg_i32(cg, parts * blocks), NULL);
+        Val first = cg_times(cg, cg_over(cg, tasks.i, parts), BLOCK);
+        Val part = cg_sub(cg, tasks.i, cg_times(cg, cg_over(cg, tasks.i, parts), parts));
+        make_sum(cg, b, &b->of[i], b->op->results.data[i], first, cg_times(cg, part, HALF),
+                 positions);
+        cg_end_count(cg, &tasks, cg_i32(cg, nv_state(cg)->gpu.threads / NV_WARP), NULL);
+    }
+}
+
+void nv_decayed(Cg *cg, const TileOp *op) {
+    Block b = {.op = op};
+    for (int i = 0; i < op->outs.n; i++) tile_is_decayed(op, i, &b.of[i]);
+    const TileDecayed *d = &b.of[0];
+    const TileAxis *channels = &cg->k->axes[d->channels];
+    int positions = tile_extent(&cg->k->axes[d->rows]);
+    b.channels = tile_extent(channels);
+    b.size = channels->size->op == EX_CONST && channels->size->i < b.channels ? channels->size->i
+                                                                              : b.channels;
+    Val lane = nv_hidden(cg, nv_state(cg)->gpu.lane);
+    b.g = cg_lshr(cg, lane, cg_i32(cg, 2));
+    b.t2 = cg_times(cg, cg_and(cg, lane, cg_i32(cg, 3)), 2);
+    b.begin = cg_tile_begin(cg, d->rows);
+    (d->over == d->channels ? all_scores : all_sums)(cg, &b, positions);
+}

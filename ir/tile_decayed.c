@@ -1,0 +1,107 @@
+// tile_decayed.c: see tile_decayed.h.
+#include "tile_decayed.h"
+
+enum { FACTORS = 5 };
+
+typedef struct Factors {
+    const Ex *of[FACTORS];
+    int n;
+} Factors;
+
+static bool take(Factors *f, const Ex *e) {
+    if (e->op == EX_MUL) return take(f, e->args[0]) && take(f, e->args[1]);
+    if (f->n == FACTORS) return false;
+    f->of[f->n++] = e;
+    return true;
+}
+
+static const TileValue *operand(const TileOp *map, const Ex *e) {
+    return e->op == EX_SYM && e->sym == SYM_PARAM ? map->args.data[e->index] : NULL;
+}
+
+static bool has_axes(const TileValue *v, int a, int b) {
+    return v && v->rank == 2 && tile_has_axis(v, a) && tile_has_axis(v, b);
+}
+
+static bool is_position(const Ex *e, int axis) {
+    return e->op == EX_SYM && e->sym == SYM_POS && e->index == axis;
+}
+
+// select(zero <= u.pos, exp2(sum - at_write), 0)
+static bool take_decay(const TileOp *map, const Ex *e, TileDecayed *d) {
+    if (e->op != EX_SELECT || !ex_is_f32(e->args[2], 0)) return false;
+    const Ex *kept = e->args[0], *power = e->args[1];
+    if (kept->op != EX_LE || kept->args[1]->op != EX_CONV || power->op != EX_EXP2) return false;
+    const Ex *at = kept->args[1]->args[0], *fall = power->args[0];
+    if (at->op != EX_SYM || at->sym != SYM_POS || fall->op != EX_SUB) return false;
+    d->zero = operand(map, kept->args[0]);
+    d->sum = operand(map, fall->args[0]);
+    d->at_write = operand(map, fall->args[1]);
+    d->columns = at->index;
+    if (!d->zero || !d->sum || !d->at_write || d->sum->rank != 2 || d->at_write->rank != 2)
+        return false;
+    d->channels = d->at_write->axis[d->at_write->axis[0] == d->columns];
+    d->rows = d->sum->axis[d->sum->axis[0] == d->channels];
+    return has_axes(d->zero, d->rows, d->channels) && has_axes(d->sum, d->rows, d->channels) &&
+           has_axes(d->at_write, d->columns, d->channels);
+}
+
+static bool take_factor(const TileOp *map, const Ex *e, TileDecayed *d) {
+    const TileValue *v = operand(map, e);
+    if (e->op == EX_CONST && e->type == EX_F32 && !d->constant) return d->constant = e, true;
+    const TileValue **to = !v                                      ? NULL
+                           : has_axes(v, d->rows, d->columns)      ? &d->pair
+                           : has_axes(v, d->rows, d->channels)     ? &d->read
+                           : has_axes(v, d->columns, d->channels)  ? &d->write
+                           : v->rank == 1 && v->axis[0] == d->rows ? &d->number
+                                                                   : NULL;
+    if (!to || *to) return false;
+    *to = v;
+    return true;
+}
+
+// Which factors a sum has, and that those over positions are of u < t alone.
+static bool is_whole(const TileDecayed *d, const Ex *of) {
+    if (d->over == d->channels)
+        return d->read && d->write && !d->pair && !d->number && !d->constant && !of;
+    if (!of || of->op != EX_LT || !is_position(of->args[0], d->columns) ||
+        !is_position(of->args[1], d->rows) || !d->pair)
+        return false;
+    return d->over == d->columns ? d->write && !d->read
+                                 : d->over == d->rows && d->read && !d->write;
+}
+
+bool tile_is_decayed(const TileOp *map, int result, TileDecayed *out) {
+    const TileResult *r = &map->outs.data[result];
+    const Ex *body = r->body, *of = NULL;
+    TileDecayed d = {.over = r->reduce_axis};
+    Factors f = {.n = 0};
+    int decay = -1;
+    if (map->naxes != 3 || r->reduce != EX_ROWSUM || r->scan) return false;
+    if (body->op == EX_SELECT && ex_is_f32(body->args[2], 0))
+        of = body->args[0], body = body->args[1];
+    if (!take(&f, body)) return false;
+    for (int i = 0; i < f.n && decay < 0; i++)
+        if (take_decay(map, f.of[i], &d)) decay = i;
+    if (decay < 0) return false;
+    for (int i = 0; i < f.n; i++)
+        if (i != decay && !take_factor(map, f.of[i], &d)) return false;
+    *out = d;
+    return is_whole(&d, of);
+}
+
+bool tile_all_decayed(const TileOp *map) {
+    TileDecayed d;
+    bool channels = false, positions = false;
+    if (map->kind != TILE_MAP) return false;
+    for (int i = 0; i < map->outs.n; i++) {
+        if (!tile_is_decayed(map, i, &d)) return false;
+        const TileValue *v = d.read ? d.read : d.write;
+        if (!dtype_half(v->dtype) || (d.write && d.write->dtype != v->dtype)) return false;
+        if (d.over == d.channels)
+            channels = true;
+        else
+            positions = true;
+    }
+    return channels != positions;
+}

@@ -1,0 +1,32 @@
+// tile_decayed.h: sums over pairs of positions that have decays of their own for each channel: scores of a recurrence's chunk, and what
+// comes back from them.
+//
+// Of rows t and columns u, the same positions, and channels d, a result of a map is one of
+//
+//     sum over d of  read[t, d] * write[u, d] * G
+//     sum over u of  pair[t, u] * write[u, d] * G * number[t] * constant, where u < t      numbers: or there is none
+//     sum over t of  pair[t, u] * read[t, d] * G * number[t] * constant, where u < t
+//
+//     G = select(zero[t, d] <= u.pos, exp2(sum[t, d] - at_write[u, d]), 0)
+//
+// For u at or before t the factor G may be split at any position between the two, or near them: then it is a product of matrices.
+#ifndef IR_TILE_DECAYED_H
+#define IR_TILE_DECAYED_H
+
+#include "tile.h"
+
+typedef struct TileDecayed {
+    const TileValue *sum, *at_write, *zero;
+    const TileValue *read, *write, *pair, *number; // NULL: it has none
+    const Ex *constant;
+    int rows, columns, channels; // axes
+    int over;                    // the axis of the sum
+} TileDecayed;
+
+// Whether the result is one.
+bool tile_is_decayed(const TileOp *map, int result, TileDecayed *out);
+// Whether all results of the map are, over channels or over positions, and their matrices are narrow: then products of 16-bit elements make
+// them.
+bool tile_all_decayed(const TileOp *map);
+
+#endif
