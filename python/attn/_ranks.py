@@ -346,7 +346,7 @@ def _by_queries(call: _Call, tensors: Sequence[torch.Tensor], made: Sequence[str
     at, own, state = (0, line.S), _Chunk(0, call.kv_line.pieces[call.kv_line.rank], [k, v]), {}
     _go_on(call, state, [rows, *arrays], own.keys, at, list(call.launches(own, at)) or [NOTHING])
     if line.everywhere:
-        states = {n: line.of_all(x) for n, x in state.items()}
+        states = dict(zip(state, line.of_all(list(state.values()))))
         return _combined(call, states, [q, k, v, *arrays], at, made)
     moves = {"state": line.part(2), "rows": line.part(3)}
     travel = _Travel(list(state.values()), [moves[n] for n in state], False)

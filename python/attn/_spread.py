@@ -288,17 +288,19 @@ class _Line:
         """Each of several ranks has all positions."""
         return self.ranks > 1 and all(p == [(0, self.S)] for p in self.pieces) and self.S > 0
 
-    def of_all(self, x: torch.Tensor) -> torch.Tensor:
-        """[ranks, ..]: a tensor of each rank."""
-        found = x.new_empty((self.ranks, *x.shape))
+    def of_all(self, xs: Sequence[torch.Tensor]) -> List[torch.Tensor]:
+        """[ranks, ..]: the tensors of each rank, of one type, in one message."""
+        sizes = [x.numel() for x in xs]
+        row = torch.cat([x.flatten() for x in xs] + [xs[0].new_zeros(-sum(sizes) % 4)])  # kernels read 16 bytes at a time
+        found = row.new_empty((self.ranks, len(row)))
         try:
-            if x.is_cuda:
-                dist.all_gather_into_tensor(found, x.contiguous(), group=self.group)
+            if row.is_cuda:
+                dist.all_gather_into_tensor(found, row, group=self.group)
             else:
-                dist.all_gather(list(found), x.contiguous(), group=self.group)
+                dist.all_gather(list(found), row, group=self.group)
         except RuntimeError as e:
             self.explain(e, [r for r in range(self.ranks) if r != self.rank])
-        return found
+        return [part.view(self.ranks, *x.shape) for part, x in zip(found[:, : sum(sizes)].split(sizes, 1), xs)]
 
     def part(self, dim: int) -> "_Move":
         """All positions, which every rank has of its own -> a rank's rows of each."""

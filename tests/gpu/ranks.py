@@ -136,21 +136,33 @@ def decoding(device, ranks, B, S):
     return f"{line} {error:.1e} apart", bool(error < 1e-2)
 
 
-def peer(device, ranks, S):
-    """PyTorch's ring, with its own balance."""
+def peer(device, ranks, S, rotate):
+    """PyTorch's ring, with its own balance, by either way for keys to travel."""
+    import torch.nn.functional as F
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.experimental import context_parallel
+    from torch.distributed.tensor.experimental import _attention, context_parallel
+    from torch.distributed.tensor.experimental._attention import context_parallel_unshard
     from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def call(*tensors):  # the context puts its own in the place of this function
+        return F.scaled_dot_product_attention(*tensors, is_causal=True)
 
     q, k, v = (x.to(torch.bfloat16) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128)))
     whole = [q, *[x.repeat_interleave(4, 1) for x in (k, v)]]  # its ring takes as many heads of keys
-    attention = torch.nn.functional.scaled_dot_product_attention
+    mesh = init_device_mesh("cuda", (ranks,))
+    _attention.set_rotate_method(rotate)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), torch.no_grad():
+        expected = call(*whole)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        alone = measured(lambda *t: attention(*t, is_causal=True), whole)
-        with context_parallel(init_device_mesh("cuda", (ranks,)), buffers=whole, buffer_seq_dims=[2] * 3):
-            over = measured(lambda *t: attention(*t, is_causal=True), whole)
-    return (f"PyTorch's causal S {S}: alone forward {alone[0]:.2f} ms, backward {alone[1]:.2f}; over {ranks} forward {over[0]:.2f}, backward {over[1]:.2f}; "
-            f"forward's memory {over[2] >> 20} MB")  # fmt: skip
+        alone = measured(call, whole)
+        with context_parallel(mesh, buffers=whole, buffer_seq_dims=[2] * 3):
+            with torch.no_grad():
+                found = call(*whole)
+            over = measured(call, whole)
+    (found,) = context_parallel_unshard(mesh, [found], [2])
+    error = float((found.float() - expected.float()).norm() / expected.float().norm())
+    return (f"PyTorch's causal S {S}, {rotate}: alone forward {alone[0]:.2f} ms, backward {alone[1]:.2f}; over {ranks} forward {over[0]:.2f}: "
+            f"{alone[0] / over[0] / ranks:.3f} of one, backward {over[1]:.2f}: {alone[1] / over[1] / ranks:.3f}; forward's memory {over[2] >> 20} MB; {error:.1e} apart")  # fmt: skip
 
 
 def documents(device, S):
@@ -202,12 +214,13 @@ def process(rank, ranks, store, told):
         for line in rates(device, ranks, name, S, orders, given):
             if rank == 0:
                 print(line, flush=True)
-    try:
-        line = peer(device, ranks, 65536)
-    except (ImportError, RuntimeError, TypeError) as e:
-        line = f"PyTorch's: {e}"
-    if rank == 0:
-        print(line, flush=True)
+    for rotate in "allgather", "alltoall":
+        try:
+            line = peer(device, ranks, 65536, rotate)
+        except (AttributeError, ImportError, RuntimeError, TypeError) as e:
+            line = f"PyTorch's, {rotate}: {type(e).__name__}: {e}"
+        if rank == 0:
+            print(line, flush=True)
     if rank == 0:
         told.put((passed, failed))
     dist.destroy_process_group()
