@@ -32,6 +32,8 @@ for check in memcheck racecheck; do
             echo "$check stdlib/$file.attn --phase=fwd,bwd --target=$target --dtype=bf16 -DD=128 -DDv=128 --shape=H=1,Sq=70,Sk=300"
             echo "$check stdlib/$file.attn --target=$target --dtype=bf16 --shape=B=1,H=8,Hkv=2,Sq=2,Sk=700"
         done
+        # Two warpgroups with half of the columns each; parts with few tiles, or none that is full.
+        [ -n "$FILES" ] || echo "$check tests/run/share.attn --target=$target --dtype=bf16 -DD=576 -DDv=512 --layout=paged:16 --in=kv_len=0,300,64,20 --shape=Tq=4,H=64,Hkv=1,table=20"
         [ -n "$FILES" ] || for file in mamba2 gla gated_deltanet; do
             echo "$check stdlib/$file.attn --target=$target --dtype=bf16 --shape=H=2,S=129 --shape=H=2,S=5"
             echo "$check stdlib/$file.attn --phase=fwd,bwd --target=$target --dtype=bf16 --shape=H=2,S=129 --shape=H=2,Hk=1,S=5"

@@ -117,6 +117,31 @@ ARENA_TEST(without_roles) {
     ck_assert(!strstr(ptx, "wgmma") && strstr(ptx, "fma.rn.ftz.f32") != NULL);
 }
 
+// A letter for each barrier, store and load of row numbers, and wait for products of a kernel.
+static const char *events(Arena *a, const char *ptx) {
+    static const char *const what[] = {"bar.sync", "st.shared.f32", "ld.shared.f32", "wgmma.wait"};
+    Text t = text_new(a);
+    for (; *ptx; ptx++)
+        for (int i = 0; i < 4; i++)
+            if (!strncmp(ptx, what[i], strlen(what[i]))) text_printf(&t, "%c", "BSLW"[i]);
+    return t.s;
+}
+
+// Warpgroups add up their sums of rows behind each of two loops, in one place: behind a barrier, since the second loop may have had no step.
+ARENA_TEST(sums_behind_two_loops) {
+    char *ptx =
+        compile(a,
+                "import std.normalization; attention t { dim D = 576, Dv = 512; share v = k; "
+                "score(q, k) = dot(q, k) * rsqrt(D); normalize(s) = softmax(s); }",
+                DT_BF16);
+    char *kernel = strstr(ptx, ".entry t_fwd"), *end = kernel ? strstr(kernel + 1, ".entry") : NULL;
+    ck_assert_ptr_nonnull(kernel);
+    if (end) *end = 0;
+    const char *all = events(a, kernel);
+    ck_assert_msg(count(all, "BSSBLLLL") == 2, "%s", all);
+    ck_assert_int_eq(count(all, "SSBLLLL"), 4); // and maxima, behind products
+}
+
 // With roles as well: one base of shared memory in a kernel, hardly a copy (500 of 17,000 lines; 7,000 of 23,000 where they are not
 // joined). Where a product has steps enough (d = 128) a descriptor of rows changes with the stage.
 ARENA_TEST(not_optimized) {
