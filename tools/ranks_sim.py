@@ -5,32 +5,30 @@
     tools/ranks_sim.py --svg FILE         # the chart of docs/several-gpus.md
 
 One sequence, 32 heads of queries and 8 of keys, D 128, bf16. Of `keys` each group of heads is brought, laid out in a tensor of the whole length, and
-used, while the next one travels; a launch ends ragged; the host starts each group. Of `heads` all of it travels before and after."""
+used, while the next one travels; the host starts each group. Of `heads` all of it travels before and after."""
 
 import argparse
 
 H, HKV, D, SIZE = 32, 8, 128, 2
-TILE = 128  # queries of a tile
 # Of one H100: what kernels do alone. Of two by NVLink (NCCL's send and receive of 16 to 512 MB): bytes/s into a GPU, and s of an exchange.
 FORWARD, BACKWARD = 775e12, 540e12  # FLOP/s
 LINK, LATENCY = 345e9, 0.11e-3
-# Four numbers that are fitted to what two H100 took (MEASURED).
-HOST = 0.7e-3  # s of the host for a group of heads
-EXCHANGE = 1.5e-3  # s more where heads are exchanged, forward
-RAGGED, RAGGED_BACKWARD = 0.6, 0.4  # of the longest tile, at the end of a launch
+ALL_TO_ALL = 269e9
+# Two numbers that are fitted to what two H100 took (MEASURED).
+HOST = 1.16e-3  # s of the host for a group of heads
+EXCHANGE = 1.33e-3  # s more where heads are exchanged, forward, for each piece of a rank
 # Not measured here.
 CARD = 45e9  # bytes/s into a GPU, of a card's 50 GB/s between nodes
 NODE = 8  # GPUs
 MEMORY = 2.4e12  # bytes/s of copies in a GPU's memory
 LEAST = 16 << 20  # bytes of a group of heads
-SMS = 132
 
 # Two H100, NCCL: the share of its own rate that each GPU reached, forward and backward, by keys and by heads. The clock is that of the slower one.
 MEASURED = [
-    ("causal", 65536, "zigzag", (0.91, 0.84), (0.78, 0.98)),
-    ("causal", 65536, "contiguous", (0.60, 0.66), (0.86, 0.94)),
-    ("full", 32768, "contiguous", (0.90, 0.88), (0.78, 0.93)),
-    ("window 4096", 65536, "contiguous", (0.80, 0.72), (0.53, 0.93)),
+    ("causal", 65536, "zigzag", (0.866, 0.839), (0.771, 0.979)),
+    ("causal", 65536, "contiguous", (0.590, 0.655), (0.862, 0.969)),
+    ("full", 32768, "contiguous", (0.887, 0.922), (0.914, 0.940)),
+    ("window 4096", 65536, "contiguous", (0.741, 0.689), (0.563, 0.919)),
 ]
 
 
@@ -58,12 +56,7 @@ def pairs(mask, S, a, b):
 def launch(mask, S, piece, heads, backward):
     """Seconds of the kernels for one piece and this many heads of queries."""
     rate, products = (BACKWARD, 10) if backward else (FORWARD, 4)
-    longest = max(last - first for first, last in (keys_of(mask, S, row) for row in (piece[0], piece[1] - 1))) * TILE
-    if backward:  # the longest tile is the one of keys that most queries see
-        longest = min(piece[1] - piece[0], longest // TILE) * TILE
-    tiles = (piece[1] - piece[0]) / TILE * heads
-    ragged = (RAGGED_BACKWARD if backward else RAGGED) * longest * products * D * SMS / rate if tiles > SMS else 0
-    return pairs(mask, S, *piece) * heads * products * D / rate + ragged
+    return pairs(mask, S, *piece) * heads * products * D / rate
 
 
 def received(mask, S, n, r, order):
@@ -76,9 +69,9 @@ def received(mask, S, n, r, order):
     return near, foreign - near
 
 
-def travel(near, far):
+def travel(near, far, link=LINK):
     """Seconds for these bytes; both ways at once."""
-    return LATENCY + max(near / LINK, far / CARD) if near + far else 0
+    return LATENCY + max(near / link, far / CARD) if near + far else 0
 
 
 def keys_method(mask, S, n, order, backward):
@@ -89,10 +82,11 @@ def keys_method(mask, S, n, order, backward):
     bytes_a_key = HKV // groups * 2 * D * SIZE
     for r in {0, n - 1}:
         near, far = (x * bytes_a_key for x in received(mask, S, n, r, order))
-        kernels = sum(launch(mask, S, p, H // groups, backward) for p in pieces(S, n, r, order))
+        own = pieces(S, n, r, order)
+        kernels = sum(launch(mask, S, p, H // groups, backward) for p in own)
         copies = (S * bytes_a_key + 2 * (near + far)) / MEMORY
-        if backward:  # sums in f32 of the whole length, and their way home, which is waited for
-            copies += 6 * S * HKV // groups * 2 * D * 4 / MEMORY + 2 * travel(near, far)
+        if backward:  # sums in f32 of the whole length, of each piece, and their way home, which is waited for
+            copies += (1.5 + 4.5 * len(own)) * S * HKV // groups * 2 * D * 4 / MEMORY + 2 * travel(near, far)
         gpu, comes, host = 0.0, travel(near, far), 0.0
         for _ in range(groups):
             host += HOST
@@ -102,14 +96,15 @@ def keys_method(mask, S, n, order, backward):
     return found
 
 
-def heads_method(mask, S, n, backward):
+def heads_method(mask, S, n, order, backward):
     if n > H:
         return None
     kernels = launch(mask, S, (0, S), H // n, backward)
     columns = H / n * 2 * D + max(HKV / n, 1) * 2 * D  # of q and o, of k and v
     moved = S * columns * SIZE * (n - 1) / n  # of q, k, v and o; of do, dq, dk and dv
     inside = (min(n, NODE) - 1) / max(n - 1, 1)
-    return kernels + (0 if backward else EXCHANGE) + travel(moved * inside, moved * (1 - inside)) + 4 * moved / MEMORY
+    host = 0 if backward else EXCHANGE * len(pieces(S, n, 0, order))
+    return kernels + host + travel(moved * inside, moved * (1 - inside), ALL_TO_ALL)
 
 
 def alone(mask, S, backward):
@@ -118,7 +113,7 @@ def alone(mask, S, backward):
 
 def share(mask, S, n, order, backward):
     """Of the rate of one GPU, that each of n reaches, by the better method."""
-    both = max(keys_method(mask, S, n, order, backward)), heads_method(mask, S, n, backward)
+    both = max(keys_method(mask, S, n, order, backward)), heads_method(mask, S, n, order, backward)
     taken = min(x for x in both if x is not None)
     return alone(mask, S, backward) / n / taken, "keys" if taken == both[0] else "heads"
 
@@ -129,7 +124,7 @@ def against_two():
     for mask, S, order, *methods in MEASURED:
         for method, measured in zip(("keys", "heads"), methods):
             for backward, there in zip((False, True), measured):
-                taken = max(keys_method(mask, S, 2, order, backward)) if method == "keys" else heads_method(mask, S, 2, backward)
+                taken = max(keys_method(mask, S, 2, order, backward)) if method == "keys" else heads_method(mask, S, 2, order, backward)
                 phase = "backward" if backward else "forward"
                 rows.append((f"{mask}, {S}, {order}, {method}, {phase}", there, alone(mask, S, backward) / 2 / taken))
     return rows

@@ -21,7 +21,7 @@ from ._kernel import Kernel
 from ._spread import Interval, Spread, _common, _cuts, _length, _Line, _merged, _Move, _Moved, _packed, _places, _Travel, _unpack
 
 LEAST_BYTES = 16 << 20  # of keys and values that travel at a time
-BUFFER = 2 << 30  # bytes that they always have room for
+BUFFER = 512 << 20  # bytes that they always have room for
 RATE, LINK, MEMORY = 775e12, 345e9, 2.4e12  # products and bytes in a second, for the choice of a method: of an H100, its NVLink, copies in its memory
 
 METHODS = "keys", "heads", "queries"

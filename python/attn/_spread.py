@@ -466,7 +466,7 @@ class Spread:
     lengths: how many rows each rank has, of a contiguous order or a permutation; they may be 0. Each piece is a launch: few are faster.
     check: "new": ranks compare calls that they have not made before; "always": each call.
     buffer: bytes of keys and values that come to a rank at a time. Where two groups of heads of the whole length are more, they come from one
-    rank after the other. None: as many as twice its own keys and values, and at least 2 GB."""
+    rank after the other. None: as many as twice its own keys and values, and at least 512 MB."""
 
     def __init__(self, mesh: Any, S: int, order: "Union[str, torch.Tensor, Sequence[int]]" = "contiguous", lengths: Optional[Sequence[int]] = None,
                  check: str = "new", buffer: Optional[int] = None) -> None:  # fmt: skip
