@@ -261,7 +261,11 @@ static attn_status open_size(Binder *x, uint32_t k) {
             if (lone_size(x->v, &t->extent[d], &more) == (int)k)
                 FAIL("%s: this tensor is missing", t->name);
     }
-    FAIL("%s: nothing gives this size", x->v->sizes[k].name);
+    bool ragged = false;
+    for (uint32_t i = 0; i < x->v->ntensors; i++)
+        ragged |= x->v->tensors[i].role == ABI_ROLE_STATE_INDEX;
+    FAIL("%s: nothing gives this size%s", x->v->sizes[k].name,
+         ragged ? ": pass q_start, state_index or B" : "");
 }
 
 static attn_status derived_sizes(Binder *x) {

@@ -204,6 +204,8 @@ static void add_gradient(Arena *a, Signature *s, int of, ArgRole role) {
     g.optional = role == ARG_GRAD_IN && strcmp(g.name, "do") != 0;
     g.role = role;
     g.of = of;
+    if (role == ARG_GRAD_OUT && s->args.data[of].role == ARG_INPUT)
+        g.dtype = DT_F32; // of sums over pairs, whatever the input is stored in
     if (!g.rank) g.extent[g.rank++] = fixed(1);
     VEC_PUSH(a, &s->args, g);
 }

@@ -1,6 +1,7 @@
 """From .attn source to artifacts and explanations, by the command attnc; and from host objects to shared objects, by cc."""
 
 import contextlib
+import errno
 import os
 import shlex
 import shutil
@@ -76,6 +77,12 @@ def kv_dtype_name(dtype):
     return name
 
 
+def check_file(path):
+    if os.path.exists(path):
+        return
+    raise FileNotFoundError(errno.ENOENT, "no such file: a source is the path of a file, or a text with a brace or a line break in it", path)
+
+
 class Source:
     """What the compiler reads, a file or a text, and how it reads it. `name` stands for a text in what the compiler says."""
 
@@ -95,6 +102,8 @@ class Source:
         try:
             out, said = _run(argv, self._text)
         except CompileError as e:
+            if self._text is None:
+                check_file(self._path)
             raise CompileError(self._named(str(e))) from None
         return out, self._named(said)
 

@@ -190,6 +190,8 @@ def _short(text: Any) -> str:
 
 def _groups_of(mesh: Any) -> List[Any]:
     """Of a mesh, a group, a pair of groups."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise RuntimeError("mesh: this process is no rank yet: call torch.distributed.init_process_group first (torchrun starts a process for each rank)")
     if isinstance(mesh, (tuple, list)):
         groups = list(mesh)
     elif hasattr(mesh, "get_group"):

@@ -69,12 +69,18 @@ def _store(path: str, content: bytes) -> None:
 def _rows(spec: str, target: str = "host", elements: str = "f32", **dims: int) -> Tuple[str, _compiler.Source]:
     """The row program of a specification: what its source comes to, with all that it imports."""
     given = json.loads(spec)
+    for name, size in dims.items():
+        if given["defines"].get(name, size) != size:
+            raise ValueError(f"{name}: defines= says {given['defines'][name]}, and the tensors have {size}: it comes from them, leave it out of defines=")
     defines = {**given["defines"], **dims}
     source = _compiler.Source(given["text"], dtype=elements, entry=given["entry"], defines=defines, include=given["include"], name=given["name"])
     rows, _ = source.run([], "--emit=row", f"--target={target}")
     kind = given["kind"]
     variants = len(re.findall(r"^row " if kind == "attention" else r"^recurrence ", rows, re.M))
     if variants != 1:
+        other, takes = ("recurrence", "Recurrence") if kind == "attention" else ("row", "Attention")
+        if not variants and re.search(rf"^{other} ", rows, re.M):
+            raise ValueError(f"{given['name']} holds no {kind}: attn.{takes} is for what it holds")
         raise ValueError(f"{given['name']} holds " + (f"several {kind}s: name one with entry=" if variants else f"no {kind}"))
     return rows, source
 
@@ -406,6 +412,7 @@ def _specify(source: "Union[str, os.PathLike[str]]", entry: Optional[str], defin
     if "\n" in path or "{" in path:
         text, name = path, "source"
     else:
+        _compiler.check_file(path)
         with open(path, encoding="utf-8") as f:
             text, name = f.read() + "\n", path
         folders.insert(0, os.path.dirname(os.path.abspath(path)))
@@ -449,6 +456,9 @@ def _starts(q: torch.Tensor, k: torch.Tensor, q_start: Any, kv_start: Any, q_off
 def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any], q_offset: Any,
             packed: Tuple[Any, Any, Optional[int]] = (None, None, None), **ranks: Any) -> Outputs:  # fmt: skip
     """packed: q_start, kv_start, max_q. ranks: spread, kv_spread, whole, method, plan."""
+    for name, x in (("q_offset", None if packed[0] is not None else q_offset), ("max_q", packed[2])):
+        if x is not None and not hasattr(x, "__index__"):  # of torch.compile, too, a size is what it was
+            raise TypeError(f"{name}: takes an integer, not {x!r}")
     if any(x is not None for x in packed):
         if packed[0] is None:
             raise TypeError(f"{'kv_start' if packed[1] is not None else 'max_q'}: goes with q_start=")

@@ -206,6 +206,47 @@ class Python(unittest.TestCase):
         self.assertIs(self.sum(q, k, v, bias=bias, scale=2, q_offset=0, out=mine), mine)
         np.testing.assert_array_equal(mine, o)
 
+    def test_out_overlaps(self):
+        q, k, v, bias = arguments(sk=5)
+        room = np.zeros((2, 4, 3, 6), np.float32)  # o between other numbers, as parts of one product lie
+        room[..., :4] = q
+        o = self.sum(q, k, v, bias, 2, q_offset=0)
+        self.sum(room[..., :4], k, v, bias, 2, q_offset=0, out=room[..., 4:])
+        np.testing.assert_array_equal(room, np.concatenate([q, o], -1))
+        for name, x in (("q", q), ("k", k), ("v", v), ("bias", bias)):
+            spread = np.zeros(x.size + 48, np.float32)  # the operand, and o from its last number on
+            own = spread[: x.size].reshape(x.shape)
+            own[...] = x
+            into = spread[x.size - 1 : x.size + 47].reshape(2, 4, 3, 2)
+            given = {"q": q, "k": k, "v": v, "bias": bias, name: own}
+            with self.assertRaisesRegex(ValueError, f"o: what out= gives for it overlaps {name} in memory"):
+                self.sum(**given, scale=2, q_offset=0, out=into)
+            np.testing.assert_array_equal(own, x)
+            self.sum(**given, scale=2, q_offset=0, out=spread[x.size :].reshape(2, 4, 3, 2))
+            np.testing.assert_array_equal(spread[x.size :].reshape(2, 4, 3, 2), o)
+        both = np.zeros(48 + 24, np.float32)
+        with self.assertRaisesRegex(ValueError, "rows: what out= gives for it overlaps o"):
+            self.sum(q, k, v, bias, 2, q_offset=0, out={"o": both[:48].reshape(2, 4, 3, 2), "rows": both[40:64].reshape(2, 4, 3)})
+
+    def test_overlaps_as_numpy_tells(self):
+        rng, buffer, told = np.random.default_rng(1), np.zeros(300, np.int8), set()
+
+        def some():
+            of = rng.choice([np.int8, np.float16, np.int32])
+            first, n, item = 100 + int(rng.integers(60)), int(rng.integers(1, 4)), np.dtype(of).itemsize
+            steps = [int(s) * item for s in rng.integers(-6, 7, n)]
+            return np.lib.stride_tricks.as_strided(buffer[first : first + item].view(of), rng.integers(1, 4, n).tolist(), steps)
+
+        for _ in range(1000):
+            a, b = some(), some()
+            told.add(np.shares_memory(a, b))
+            self.assertEqual(attn._arrays.overlap(attn._arrays.view(a, "a"), attn._arrays.view(b, "b")), np.shares_memory(a, b))
+        self.assertEqual(told, {False, True})
+
+    def test_no_such_file(self):
+        with self.assertRaisesRegex(FileNotFoundError, "no such file: a source is the path of a file.*'softmax'"):
+            attn.compile("softmax")
+
     def test_read_only(self):
         q, k, v, bias = arguments()
         for x in (q, k, v, bias):  # inputs may be

@@ -129,9 +129,9 @@ class Recurrences(Case):
         ]:
             with self.assertRaisesRegex(error, text):
                 attn.recurrence(library("gla"), *args, **named)
-        with self.assertRaisesRegex(ValueError, "holds no recurrence"):
+        with self.assertRaisesRegex(ValueError, "holds no recurrence: attn.Attention is for"):
             attn.recurrence(library("causal"), q, k, v)
-        with self.assertRaisesRegex(ValueError, "holds no attention"):
+        with self.assertRaisesRegex(ValueError, "holds no attention: attn.Recurrence is for"):
             attn.attention(library("gla"), q, k, v)
 
     @unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")

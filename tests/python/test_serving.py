@@ -221,6 +221,15 @@ class Recurrences(unittest.TestCase):
         free = [i for i in range(len(pool)) if torch.equal(states[i].nan_to_num(99), before[i].nan_to_num(99))]
         self.assertTrue(all(torch.equal(pool[i].view(torch.int32), before[i].view(torch.int32)) for i in free))
 
+    def test_without_sizes(self):
+        with self.assertRaisesRegex(attn.Error, "^B: nothing gives this size: pass q_start, state_index or B$"):
+            self.packed(self.q, self.k, self.v, self.log_decay)
+
+    def test_overlapping_pool(self):
+        pool = torch.zeros(5, self.v.shape[1], self.q.shape[2], self.v.shape[2])
+        with self.assertRaisesRegex(ValueError, "^state: what out= gives for it overlaps state0"):
+            self.packed(self.q, self.k, self.v, self.log_decay, q_start=i32([0, 2, 3, 5, 7]), state0=pool[1:], out={"state": pool[:4]})
+
     def test_pool(self):
         self.assertEqual(self.packed.kernels[0].layout, "ragged")
         pool = self.pool.clone()

@@ -496,6 +496,11 @@ class Processes:
         self.folder.cleanup()
 
 
+class NoRanks(unittest.TestCase):
+    def test_no_group(self):
+        raises(RuntimeError, "mesh: this process is no rank yet: call torch.distributed.init_process_group", lambda: attn.Spread(None, 64))
+
+
 class Ranks(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -463,6 +463,9 @@ class Mistakes(Case):
         self.refused(ValueError, "^k: has 3 heads, of which the 4", q, torch.randn(2, 3, 7, 16), torch.randn(2, 3, 7, 12))
         self.refused(ValueError, "^k: has a batch of 1, and q of 2", q, k[:1], v)
         self.refused(ValueError, f"^k: is on meta, and q on {DEVICE}", q, k.to("meta"), v)
+        self.refused(TypeError, "^q_offset: takes an integer, not 1.5", q, k, v, q_offset=1.5)
+        self.refused(ValueError, "^D: defines= says 8, and the tensors have 16", q, k, v, defines={"D": 8})
+        self.refused(FileNotFoundError, "no such file: a source is", q, k, v, source="softmax")
 
     def test_inputs(self):
         q, k, v = operands(d=8)

@@ -643,6 +643,12 @@ gives 2 $sinks --out do=x.npy
 gives 2 $sinks --out dslope=x.npy
 says err 'only inputs that are marked `grad` have a gradient, and slope is not'
 gives 2 bench sinks.attn --in do=do9.npy
+for type in f16 bf16; do # their gradients are of f32
+    sed "s/sink: f32/sink: $type/; s/temper: f32/temper: $type/" sinks.attn >narrow.attn
+    gives 0 check narrow.attn --in temper=0.7 --phase=bwd --shape=H=2,Sq=9,Sk=5
+    says out 'dsink [0-9]'
+    gives 0 run narrow.attn --in temper=0.7 --shape=H=2,Sq=9,Sk=5 --out dsink=dnarrow.npy --out dtemper=dt.npy
+done
 for target in sm_80 sm_90a; do
     gives 0 sinks.attn --phase=fwd,bwd --target=$target -o sinks_$target.ptx
     holds "grep -q 'entry.*_gradients' sinks_$target.ptx"
