@@ -89,6 +89,7 @@ void cg_collect_args(Cg *cg) {
         use_expr(&u, cg->k->grid[i].count);
         use_expr(&u, cg->k->grid[i].from);
         use_expr(&u, cg->k->grid[i].shared);
+        use_expr(&u, cg->k->grid[i].packed);
     }
     if (cg->k->where) use_expr(&u, cg->k->where);
     if (cg->k->schedule.section) use_expr(&u, cg->k->schedule.section);

@@ -206,7 +206,9 @@ static void maps(Arena *a, const TileProgram *p, const CgLaunch *l, AbiKernel *t
     to->maps = ARENA_ARRAY(a, AbiMap, l->nmaps + 1);
     for (int i = 0; i < l->nmaps; i++) {
         const CgMap *m = &l->maps[i];
-        to->maps[i] = (AbiMap){.tensor = (uint16_t)m->tensor, .swizzle = (uint8_t)m->swizzle};
+        to->maps[i] = (AbiMap){.tensor = (uint16_t)m->tensor,
+                               .swizzle = (uint8_t)m->swizzle,
+                               .ends = (uint8_t)m->ends};
         for (int d = 0; d < p->tensors.data[m->tensor].rank; d++)
             to->maps[i].box[d] = (uint16_t)m->box[d];
     }

@@ -67,6 +67,7 @@ typedef enum CgArgKind {
 enum { CG_MAP_RANK = 5 };
 typedef struct CgMap { // what a tensor map says (runtime/abi.h): the box in the tensor's order
     int tensor, swizzle;
+    int ends; // 0, or 1 + the dimension whose rows end with their sequence
     int box[CG_MAP_RANK];
 } CgMap;
 
@@ -299,6 +300,7 @@ void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at);
 void cg_grid_own(Cg *cg, const CgGrid *g, Val rank, Val *at);
 // What the grid's symbols mean: sets it; says it.
 void cg_grid_stand(Cg *cg, const Val *at);
+void cg_meet_sequence(Cg *cg); // the sizes of the sequence that the grid's point is of
 void cg_grid_here(Cg *cg, Val *at);
 Val cg_tile_begin(Cg *cg, int axis); // i32: position of the tile's first element
 

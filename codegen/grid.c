@@ -116,6 +116,36 @@ static Val take_part(Cg *cg, const CgGrid *g, Range *range, Val *number) {
     return part;
 }
 
+// Where the tiles of sequence b begin among all.
+static Val first_tile(Cg *cg, const TileGrid *g, Val b) {
+    Val now = cg->grid_b;
+    cg->grid_b = b;
+    Val row = cg_uniform(cg, g->packed);
+    cg->grid_b = now;
+    return cg_add(cg, cg_udiv(cg, row, cg_i32(cg, cg->k->axes[g->axis].extent)), b);
+}
+
+// The last sequence whose tiles begin at `tile` or before it: one of `from` and the `n` - 1 behind it, of which it has half each time.
+static void find_sequence(Cg *cg, const TileGrid *g, Val *b, Val *tile) {
+    Blk pre = cg_here(cg), head = cg_block(cg, "sequences"), half = cg_block(cg, "half"),
+        done = cg_block(cg, "sequence");
+    Val all = cg_size(cg, SIZE_B), one = cg_i32(cg, 1);
+    cg_enter(cg, head);
+    Val from = cg_phi(cg, cg->i32), n = cg_phi(cg, cg->i32);
+    cg_branch(cg, cg_less(cg, one, n), half, done);
+    Val lower = cg_lshr(cg, n, one), mid = cg_add(cg, from, lower);
+    Val behind = cg_icmp(cg, LLVMIntULE, first_tile(cg, g, mid), *tile);
+    Val next = cg_select(cg, behind, mid, from),
+        left = cg_select(cg, behind, cg_sub(cg, n, lower), lower);
+    LLVMAddIncoming(from, (Val[]){cg_i32(cg, 0), next}, (Blk[]){pre, cg_here(cg)}, 2);
+    LLVMAddIncoming(n, (Val[]){all, left}, (Blk[]){pre, cg_here(cg)}, 2);
+    cg_br(cg, head);
+    LLVMMoveBasicBlockAfter(done, cg_here(cg));
+    cg_at(cg, done);
+    *b = from;
+    *tile = cg_sub(cg, *tile, first_tile(cg, g, from));
+}
+
 void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at) {
     const TileKernel *k = cg->k;
     Range range = {.heads = g->rows < 0 ? NULL : product(cg, g, 0, g->rows)};
@@ -132,6 +162,8 @@ void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at) {
             at[i] = take(cg, &number, g->count[i]);
         if (k->grid[i].reversed) at[i] = cg_sub(cg, cg_sub(cg, g->count[i], at[i]), cg_i32(cg, 1));
     }
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].packed) find_sequence(cg, &k->grid[i], &at[0], &at[i]);
 }
 
 // This block's of the `n` that its cluster has: one or two.

@@ -164,8 +164,7 @@ void cg_lower_block(Cg *cg, const TileBlock *b, CgLoop *loop) {
 
 // ---- the grid
 
-// The sizes of the sequence that the grid's point is of.
-static void meet_sequence(Cg *cg) {
+void cg_meet_sequence(Cg *cg) {
     for (int s = 0; s < cg->p->sizes.n; s++)
         if (cg->asked[s] && cg->p->sizes.data[s].own)
             cg->own[s] = cg_uniform(cg, cg->p->sizes.data[s].def);
@@ -207,7 +206,7 @@ static void grid_point(Cg *cg, Val index) {
     Val at[TILE_MAX_GRID];
     cg_grid_point(cg, &grid, index, at);
     cg_grid_stand(cg, at);
-    meet_sequence(cg);
+    cg_meet_sequence(cg);
     tiles_from(cg, &grid, 0);
 }
 

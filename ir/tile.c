@@ -265,6 +265,23 @@ bool tile_goes_by_element(const TileOp *op, int axis) {
     return false;
 }
 
+const Ex *tile_run_from(ExPool *x, const TileOp *op, int dim) {
+    const TileCoord *c = &op->coord[dim];
+    if (!op->each[dim] || c->axis < 0 || c->at->op != EX_ADD) return NULL;
+    for (int i = 0; i < 2; i++) {
+        const Ex *pos = c->at->args[i], *from = c->at->args[1 - i];
+        if (pos == ex_sym(x, SYM_POS, c->axis, EX_I32) && !ex_uses(from, SYM_POS, -1)) return from;
+    }
+    return NULL;
+}
+
+bool tile_goes_by_runs(const TileProgram *p, const TileOp *op) {
+    bool runs = true;
+    for (int d = 0; d < p->tensors.data[op->tensor].rank; d++)
+        runs &= !op->each[d] || tile_run_from(p->pool, op, d);
+    return runs;
+}
+
 int tile_columns(const TileProgram *p, const TileOp *op) {
     const TileTensor *t = &p->tensors.data[op->tensor];
     return op->width ? op->width : t->extent[t->rank - 1]->i;

@@ -302,6 +302,9 @@ typedef struct TileGrid { // one dimension of the grid, outermost first
     const Ex *
         shared; // i32, also of a sequence's sizes: tiles of this sequence, which the dimension's points share, each takes every
                 // count-th; NULL: one each
+    // SYM_TILE, i32 over b: the first row of sequence b. The tiles of all sequences follow each other: tile t of sequence b is point
+    // packed / extent + b + t, from which b is known: the dimension of b has one point, or none. Other points are tiles behind a sequence's last.
+    const Ex *packed;
     bool reversed; // from the last to the first: longest tiles first
 } TileGrid;
 
@@ -413,6 +416,9 @@ const TileValue *
 tile_source(const TileValue *v);    // in shared memory what lies beside a value is the value itself
 bool tile_scans(const TileOp *map); // some result is a scan
 bool tile_goes_by_element(const TileOp *op, int axis); // an access, along the axis (-1: any)
+// Of a coordinate that is said for each place, where the tensor's rows follow each other as the axis' places do: the first one; NULL: they do not.
+const Ex *tile_run_from(ExPool *x, const TileOp *op, int dim);
+bool tile_goes_by_runs(const TileProgram *p, const TileOp *op); // all that are said for each place are such
 int tile_columns(const TileProgram *p,
                  const TileOp *op);   // that an access sees of the last dimension, a constant
 bool tile_scatters(const TileOp *op); // some index is said for each element

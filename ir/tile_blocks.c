@@ -9,6 +9,8 @@
 
 bool tile_is_multiple(const Ex *e, int of) {
     if (e->op == EX_CONST) return e->i % of == 0;
+    if (e->op == EX_ADD)
+        return tile_is_multiple(e->args[0], of) && tile_is_multiple(e->args[1], of);
     return e->op == EX_MUL &&
            (tile_is_multiple(e->args[0], of) || tile_is_multiple(e->args[1], of));
 }
@@ -23,7 +25,13 @@ bool tile_fits_blocks(const TileKernel *k, const TileTensor *t, const TileOp *op
                       const TileValue *v) {
     const TileCoord *row = &op->coord[t->rank - 2], *col = row + 1;
     if (op->kind != TILE_LOAD && op->kind != TILE_STORE) return false;
-    if (tile_goes_by_element(op, -1)) return false;
+    for (int d = 0; d < t->rank; d++) { // rows that follow each other, from a whole block on
+        if (!op->each[d]) continue;
+        const Ex *at = d == t->rank - 2 ? op->coord[d].at : NULL;
+        bool run = at && at->op == EX_ADD && !ex_uses(at->args[0], SYM_POS, -1) &&
+                   at->args[1]->op == EX_SYM && at->args[1]->sym == SYM_POS;
+        if (!run || !tile_is_multiple(at->args[0], TILE_BLOCK_ROWS)) return false;
+    }
     bool rows = op->add ? row->axis >= 0 : row->axis == tile_grid_axis(k);
     if (!rows || col->axis < 0 || v->home != HOME_FRAGMENT) return false;
     return op->add == (op->args.n > 1) && k->axes[row->axis].extent % TILE_BLOCK_ROWS == 0 &&

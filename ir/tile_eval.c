@@ -465,7 +465,8 @@ static void measure(Eval *E) {
 static void make_slots(Eval *E);
 
 // The sizes of a sequence, and with them those of the axes.
-static void meet_sequence(Eval *E, const RunPlace *place) {
+void run_sequence(Eval *E, const RunPlace *place) {
+    if (!E->p->batch) return;
     RunPlace here = E->here;
     E->here = *place;
     for (int i = 0; i < E->p->sizes.n; i++)
@@ -475,6 +476,21 @@ static void meet_sequence(Eval *E, const RunPlace *place) {
     for (int a = 0; a < E->k->naxes; a++) open |= !tile_extent(&E->k->axes[a]);
     if (open) make_slots(E);
     E->here = here;
+}
+
+// Of the place whose tile is numbered among all sequences'.
+static void find_sequence(Eval *E, const TileGrid *g, RunPlace *place) {
+    RunPlace here = E->here, found = *place; // `place` may be E->here
+    int64_t point = place->tile[g->axis], extent = E->k->axes[g->axis].extent;
+    for (int32_t b = 0; b < E->size[SIZE_B]; b++) {
+        E->here.b = b;
+        int64_t first = run_ex(E, g->packed).i / extent + b;
+        if (b && first > point) break;
+        found.b = b;
+        found.tile[g->axis] = (int32_t)(point - first);
+    }
+    E->here = here;
+    *place = found;
 }
 
 void run_point(Eval *E, int64_t number, RunPlace *place) {
@@ -490,7 +506,9 @@ void run_point(Eval *E, int64_t number, RunPlace *place) {
         if (g->reversed) at = n - 1 - at;
         *(g->sym == SYM_B ? &place->b : g->sym == SYM_H ? &place->h : &place->tile[g->axis]) = at;
     }
-    if (E->p->batch) meet_sequence(E, place);
+    for (int i = 0; i < E->k->ngrid; i++)
+        if (E->k->grid[i].packed) find_sequence(E, &E->k->grid[i], place);
+    run_sequence(E, place);
 }
 
 static bool has_roles(const TileKernel *k) {

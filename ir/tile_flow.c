@@ -413,6 +413,7 @@ static bool run_role(Eval *E, RunRole *r) {
     RunPlace place = E->here;
     E->role = r;
     E->here = r->here;
+    if (r->nexts) run_sequence(E, &E->here);
     while (r->nframes && !E->failed) {
         const TileOp *op = top(E)->op;
         if (!op) {
@@ -430,6 +431,7 @@ static bool run_role(Eval *E, RunRole *r) {
     r->here = E->here;
     E->role = outer;
     E->here = place;
+    if (!outer || outer->nexts) run_sequence(E, &place);
     return any;
 }
 

@@ -607,6 +607,7 @@ static bool parse_grid(Parse *P) {
     if (!expect(P, ":") || !(g->count = typed_expr(P, EX_I32))) return false;
     if (take(P, "from") && !(g->from = typed_expr(P, EX_I32))) return false;
     if (take(P, "shared") && !(g->shared = typed_expr(P, EX_I32))) return false;
+    if (take(P, "packed") && !(g->packed = typed_expr(P, EX_I32))) return false;
     g->reversed = take(P, "reversed");
     P->k->ngrid++;
     return true;

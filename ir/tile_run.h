@@ -115,6 +115,7 @@ void run_fetch(Eval *E, const TileOp *op, const TileValue *buffer, double *to);
 void run_check_full(Eval *E);
 // The tile of the grid with this number, from 0.
 void run_point(Eval *E, int64_t number, RunPlace *place);
+void run_sequence(Eval *E, const RunPlace *place); // sizes are those of the place's sequence
 
 // Blocks of a cluster copy the same to the pipes that they share (tile_pairs.c).
 void run_pairs_begin(Eval *E);

@@ -488,6 +488,7 @@ static void kernel(Out *o, const TileKernel *k) {
         ex(o, " ", g->count);
         if (g->from) ex(o, " from ", g->from);
         if (g->shared) ex(o, " shared ", g->shared);
+        if (g->packed) ex(o, " packed ", g->packed);
         text_puts(o->text, g->reversed ? " reversed\n" : "\n");
     }
     layouts(o, k);

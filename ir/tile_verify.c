@@ -722,6 +722,21 @@ static bool check_axes(Verify *V) {
     return true;
 }
 
+// Over b, sizes and the tensors that say where rows lie.
+static bool verify_packed(Verify *V, int i) {
+    const TileKernel *k = V->k;
+    const TileGrid *g = &k->grid[i];
+    Scope s = {.what = "where a sequence's rows begin",
+               .syms = 1u << SYM_SIZE | 1u << SYM_B,
+               .sizes = V->p->sizes.n,
+               .loads = true,
+               .tile = -1};
+    bool fits = V->p->batch && i > 0 && k->grid[0].sym == SYM_B && g->sym == SYM_TILE &&
+                !g->shared;
+    if (!fits) return verify_fail(V, "tiles of sequences that follow each other are not such");
+    return verify_ex(V, g->packed, EX_I32, &s);
+}
+
 static bool check_grid(Verify *V) {
     const TileKernel *k = V->k;
     if (k->ngrid < 0 || k->ngrid > TILE_MAX_GRID)
@@ -736,6 +751,7 @@ static bool check_grid(Verify *V) {
         if (g->shared && !verify_ex(V, g->shared, EX_I32, &own)) return false;
         if (g->shared && (g->sym != SYM_TILE || k->schedule.persist || k->schedule.cluster > 1))
             return verify_fail(V, "tiles are shared by points that take them in another way");
+        if (g->packed && !verify_packed(V, i)) return false;
         if (g->from && (i != k->ngrid - 1 || i < 3 || g->sym != SYM_TILE || g->reversed))
             return verify_fail(V, "heads that have one point of a dimension which is not behind "
                                   "heads and rows");

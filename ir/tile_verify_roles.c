@@ -35,9 +35,9 @@ static bool check_partner(Verify *V, const TileValue *pipe) {
 }
 
 bool verify_fill(Verify *V) {
-    if (tile_goes_by_element(V->op, -1)) return verify_fail(V, "it fills by the element");
     const TileValue *b = V->op->args.data[0];
     if (!verify_access(V, b) || !check_when(V)) return false;
+    if (!tile_goes_by_runs(V->p, V->op)) return verify_fail(V, "it fills by the element");
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
     if (b->dtype != t->dtype)
         return verify_fail(V, "%%%s is %s, '%s' is %s", b->name, dtype_name(b->dtype), t->name,

@@ -202,11 +202,12 @@ static void x_tensors(Codec *c, AbiVariant *v) {
 
 // Each box has as many numbers as its tensor dimensions: tensors stand before kernels.
 static void x_maps(Codec *c, const AbiVariant *v, AbiKernel *k) {
-    x_array(c, &k->nmaps, &k->maps, sizeof *k->maps, 5, ABI_MAX_MAPS);
+    x_array(c, &k->nmaps, &k->maps, sizeof *k->maps, 6, ABI_MAX_MAPS);
     for (uint32_t i = 0; !c->error && i < k->nmaps; i++) {
         AbiMap *m = &k->maps[i];
         x_u16(c, &m->tensor);
         x_u8(c, &m->swizzle);
+        x_u8(c, &m->ends);
         if (m->tensor >= v->ntensors || v->tensors[m->tensor].rank > ABI_MAX_MAP_RANK)
             fail(c, "a tensor map names a tensor that it cannot be of");
         for (int d = 0; !c->error && d < v->tensors[m->tensor].rank; d++) x_u16(c, &m->box[d]);
@@ -359,6 +360,8 @@ static const char *verify_map(const AbiMeta *m, const AbiVariant *v, const AbiMa
     if (t->rank < 1 || t->rank > ABI_MAX_MAP_RANK || (t->flags & ABI_OPTIONAL))
         return "a tensor map names a tensor that it cannot be of";
     if (map->swizzle > 3) return "a tensor map has an unknown swizzle";
+    if (map->ends && (map->ends >= t->rank || t->rank >= ABI_MAX_MAP_RANK))
+        return "a tensor map has rows that it cannot have";
     for (int d = 0; d < t->rank; d++)
         if (map->box[d] < 1 || map->box[d] > 256) return "a tensor map has an impossible box";
     return NULL;

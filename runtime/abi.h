@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 enum {
-    ABI_VERSION = 2,
+    ABI_VERSION = 3,
     ABI_MAX_BYTES = 1 << 24, // of metadata; what 64 inputs in 64 variants need is far below
     ABI_MAX_VARIANTS = 64,
     ABI_MAX_SIZES = 256,
@@ -169,6 +169,9 @@ typedef struct AbiArg {
 typedef struct AbiMap {
     uint16_t tensor;
     uint8_t swizzle; // 0: none, 1: 32, 2: 64, 3: 128 bytes
+    // 0; otherwise n: rows along dimension n - 1 are those of sequences, each of which ends where its last is. The map then has a further,
+    // outermost coordinate, the row behind the sequence's last; row i of its `count` is extent - count + i.
+    uint8_t ends;
     uint16_t box[ABI_MAX_MAP_RANK];
 } AbiMap;
 

@@ -124,6 +124,18 @@ static int map_type(AbiDtype t) { // CUtensorMapDataType; bytes where only their
     return UINT8;
 }
 
+// Where rows end with their sequence the tensor begins `extent` rows earlier, of which none is ever asked for, and a further dimension
+// with the stride of rows says which row is behind the last one. So rows behind it are outside of the tensor.
+static void add_ends(const RtMap *m, uint64_t *address, uint64_t *extent, uint64_t *stride,
+                     uint32_t *box, uint32_t *step) {
+    int d = m->map->ends - 1;
+    uint64_t row = (uint64_t)m->stride[d] * (uint64_t)abi_dtype_bytes(m->dtype);
+    *address -= (uint64_t)m->extent[d] * row;
+    extent[m->rank] = (uint64_t)m->extent[d] + 1;
+    stride[m->rank - 1] = row;
+    box[m->rank] = step[m->rank] = 1;
+}
+
 // The driver's order is the innermost dimension first, and the innermost one has no stride.
 static int encode_map(const GpuDriver *g, const RtMap *m, CudaMap *out) {
     enum { PROMOTE_256 = 3 };
@@ -142,8 +154,11 @@ static int encode_map(const GpuDriver *g, const RtMap *m, CudaMap *out) {
         if (extent[d] == 1)
             stride[d - 1] = 16; // of no effect, but the driver wants one that is aligned
     }
-    return g->map_encode(out, map_type(m->dtype), (uint32_t)m->rank, (void *)(uintptr_t)m->address,
-                         extent, stride, box, step, 0, m->map->swizzle, PROMOTE_256, 0);
+    uint64_t address = m->address;
+    if (m->map->ends) add_ends(m, &address, extent, stride, box, step);
+    return g->map_encode(out, map_type(m->dtype), (uint32_t)(m->rank + (m->map->ends > 0)),
+                         (void *)(uintptr_t)address, extent, stride, box, step, 0, m->map->swizzle,
+                         PROMOTE_256, 0);
 }
 
 static attn_status maps(const GpuDriver *g, const AbiKernel *k, const RtArgs *args, CudaMap *out,

@@ -111,6 +111,7 @@ void nv90_enter(Cg *cg); // at the function's beginning: barriers
 // ---- operations; the dispatcher is on top (sm90.c)
 void nv90_op(Cg *cg, const TileOp *op);
 void nv90_fill(Cg *cg, const TileOp *op); // sm90_pipes.c
+int nv90_ends(const Cg *cg, const TileOp *op); // 1 + the dimension whose rows end with their sequence; 0: none
 void nv90_take(Cg *cg, const TileOp *op);
 void nv90_drop(Cg *cg, const TileOp *op);
 void nv90_view(Cg *cg, const TileOp *op);

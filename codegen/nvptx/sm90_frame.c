@@ -89,9 +89,9 @@ static void place_barriers(Nv90 *h, int at) {
 
 // ---- arguments
 
-static void add_map(Cg *cg, int tensor, const int *box, bool panels) {
+static void add_map(Cg *cg, int tensor, const int *box, bool panels, int ends) {
     Nv90 *h = nv90_state(cg);
-    CgMap m = {.tensor = tensor, .swizzle = panels ? 3 : 0};
+    CgMap m = {.tensor = tensor, .swizzle = panels ? 3 : 0, .ends = ends};
     memcpy(m.box, box, sizeof m.box);
     for (int i = 0; i < cg->maps.n; i++)
         if (!memcmp(&cg->maps.data[i], &m, sizeof m)) return;
@@ -114,7 +114,7 @@ static void add_maps(Cg *cg) {
         bool panels = op->args.data[0]->rank == 2;
         int box[CG_MAP_RANK] = {0};
         const TileTensor *tensor = &cg->p->tensors.data[op->tensor];
-        assert(tensor->rank <= CG_MAP_RANK);
+        assert(tensor->rank + (nv90_ends(cg, op) > 0) <= CG_MAP_RANK);
         for (int d = 0; d < tensor->rank; d++) {
             int axis = op->coord[d].axis;
             box[d] = axis < 0             ? 1
@@ -122,7 +122,7 @@ static void add_maps(Cg *cg) {
                      : through            ? 16
                                           : nv90_copied_rows(cg, &t);
         }
-        add_map(cg, op->tensor, box, panels);
+        add_map(cg, op->tensor, box, panels, nv90_ends(cg, op));
     }
 }
 

@@ -50,6 +50,25 @@ static Val stage_address(Cg *cg, const Nv90Pipe *p, Val stage) {
     return cg_add(cg, nv90_shared(cg, p->data), cg_times(cg, stage, p->tile.bytes));
 }
 
+int nv90_ends(const Cg *cg, const TileOp *op) {
+    int last = cg->p->tensors.data[op->tensor].rank - 1;
+    for (int d = 0; d < last; d++)
+        if (op->each[d]) return 1 + d;
+    return 0;
+}
+
+// Rows that follow each other, of which those behind the sequence's last are outside (runtime/abi.h): the first coordinate along d. Numbers of
+// rows, along the tensor's last dimension, are not cut: nobody reads those behind the last.
+static Val run_begin(Cg *cg, const TileOp *op, int d, Val *end) {
+    int axis = op->coord[d].axis;
+    const Ex *from = tile_run_from(cg->p->pool, op, d), *size = cg->k->axes[axis].size;
+    Val first = cg_uniform(cg, from), row = cg_element_begin(cg, op, axis);
+    if (nv90_ends(cg, op) != 1 + d) return cg_add(cg, first, row);
+    Val count = cg_uniform(cg, size);
+    *end = cg_add(cg, first, count);
+    return cg_add(cg, cg_sub(cg, cg_extent(cg, op->tensor, d), count), row);
+}
+
 typedef struct Copy { // of a tile, all that it takes
     Val to, full, at[CG_MAP_RANK], map;
     Val column; // i32: the tile's first
@@ -62,6 +81,7 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     Val rank = nv90_state(cg)->rank;
     int rows = nv90_copied_rows(cg, &p->tile);
+    Val end = NULL;
     Copy c = {.to = stage_address(cg, p, stage),
               .full = barrier_at(cg, leader_of(cg, p)->full, stage)};
     c.rank = t->rank;
@@ -69,6 +89,10 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     if (c.everywhere) c.to = cg_add(cg, c.to, cg_times(cg, rank, rows * HOME_PITCH));
     for (int d = 0; d < t->rank; d++) {
         int axis = op->coord[d].axis;
+        if (op->each[d]) {
+            c.at[d] = run_begin(cg, op, d, &end);
+            continue;
+        }
         c.at[d] = cg_uniform(cg, op->coord[d].at);
         if (axis < 0 || axis == p->tile.col_axis) continue;
         c.at[d] = cg_times(cg, c.at[d], cg->k->axes[axis].extent);
@@ -76,6 +100,8 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     }
     assert(op->coord[t->rank - 1].axis == p->tile.col_axis);
     c.column = cg_times(cg, c.at[t->rank - 1], p->tile.cols);
+    for (int d = c.rank; end && d > 0; d--) c.at[d] = c.at[d - 1];
+    if (end) c.at[0] = end, c.rank++;
     c.map = nv90_map_param(cg, op->tensor, rows);
     const TileOp *loop = op->block->owner; // over tiles: there are elements
     if (t->role != TENSOR_Q && loop->kind != TILE_LOOP) c.there = nv90_has_elements(cg, t);

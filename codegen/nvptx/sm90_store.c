@@ -143,26 +143,32 @@ void nv90_share(Cg *cg, const TileOp *map) {
 
 typedef struct Blocks { // of a warp, in a tensor that lies in blocks
     Val to;             // i64: address
-    Val rows, columns;  // i32: the first of each, within the tensor
+    Val rows, columns; // i32: the first of each, within the tensor, or the sequence
+    Val nrows;
 } Blocks;
 
 // A warp's rows and columns are whole blocks: what its lanes say of them falls away.
 static Val first_block(Cg *cg, const TileOp *op, int d, int unit) {
     const TileCoord *at = &op->coord[d];
     Val own = cg_thread_part(cg, op->args.data[0]->layout, at->axis);
-    Val tile = cg_times(cg, cg_uniform(cg, at->at), cg->k->axes[at->axis].extent);
+    Val tile = op->each[d] ? cg_element_begin(cg, op, at->axis)
+                           : cg_times(cg, cg_uniform(cg, at->at), cg->k->axes[at->axis].extent);
     return cg_add(cg, tile, cg_and(cg, own, cg_i32(cg, -unit)));
 }
 
 static Blocks blocks_of(Cg *cg, const TileOp *op) {
     enum { ELEM = 4 };
     int rank = cg->p->tensors.data[op->tensor].rank;
-    Blocks b = {cg_ptrtoint(cg, cg_pointer(cg, op->tensor), cg->i64), NULL, NULL};
+    Blocks b = {.to = cg_ptrtoint(cg, cg_pointer(cg, op->tensor), cg->i64)};
+    const Ex *from = tile_run_from(cg->p->pool, op, rank - 2);
     b.rows = first_block(cg, op, rank - 2, TILE_BLOCK_ROWS);
+    b.nrows = from ? cg_axis_size(cg, op->coord[rank - 2].axis)
+                   : cg_extent(cg, op->tensor, rank - 2);
     b.columns = first_block(cg, op, rank - 1, TILE_BLOCK_COLUMNS);
     for (int d = 0; d < rank; d++) {
         bool last = d == rank - 1;
         Val at = last ? b.columns : d == rank - 2 ? b.rows : cg_uniform(cg, op->coord[d].at);
+        if (d == rank - 2 && from) at = cg_add(cg, at, cg_uniform(cg, from));
         Val by = cg_mul(cg, cg_stride(cg, op->tensor, d),
                         cg_i64(cg, last ? ELEM * TILE_BLOCK_ROWS : ELEM));
         at = cg_sext(cg, at, cg->i64);
@@ -202,7 +208,7 @@ void nv90_add_through(Cg *cg, const TileOp *op) {
     nv90_warp_sync(cg);
     Blocks b = blocks_of(cg, op);
     Val lead = cg_is(cg, lane, 0);
-    Val in = cg_less(cg, b.rows, cg_extent(cg, op->tensor, t->rank - 2));
+    Val in = cg_less(cg, b.rows, b.nrows);
     Val left = cg_sub(cg, all, b.columns), most = cg_i32(cg, columns);
     Val few = cg_less(cg, left, most);
     Val some = cg_icmp(cg, LLVMIntSGT, left, cg_i32(cg, 0));

@@ -33,6 +33,7 @@ static Nv90Point point_now(Cg *cg) {
 static void stand(Cg *cg, Nv90Point p) {
     cg_grid_stand(cg, p.at);
     cg->valid = p.valid;
+    if (cg->p->batch) cg_meet_sequence(cg);
 }
 
 static void store_point(Cg *cg, Nv90Point p) {

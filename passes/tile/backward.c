@@ -12,6 +12,8 @@
 #include "passes/derive/backward.h"
 #include "passes/tile/build.h"
 
+#include "ir/tile_blocks.h"
+
 #include <math.h>
 
 typedef struct Nest {
@@ -39,14 +41,19 @@ static const Ex *head_of_queries(Nest *n) {
     return n->head ? n->head : ex_symbol(n->b.pool, SYM_H);
 }
 
+static bool is_work(const Build *b, int tensor) {
+    return b->p->tensors.data[tensor].role == TENSOR_WORK;
+}
+
 // A number of the query, as an input is read.
 static const Ex *read(Nest *n, int tensor) {
     Build *b = &n->b;
     const Ex *at[] = {ex_symbol(b->pool, SYM_B), head_of_queries(n), build_pos(b, AX_M)};
-    const Ex *row[] = {NULL, at[1]};
+    const Ex *row[] = {at[1], NULL}, *swap;
     int input = build_input(b, tensor);
     if (!b->p->batch) return ex_load(b->pool, input, EX_F32, at, 3, false);
-    places_query(&b->at, at[2], row);
+    places_query(&b->at, at[2], &row[1]);
+    if (!is_work(b, tensor)) swap = row[0], row[0] = row[1], row[1] = swap;
     return ex_load(b->pool, input, EX_F32, row, 2, false);
 }
 
@@ -70,16 +77,28 @@ static const Ex *tile_at(Build *b, int axis) {
     return b->k->axes[axis].whole ? ex_i32(b->pool, 0) : ex_sym(b->pool, SYM_TILE, axis, EX_I32);
 }
 
-// [batch, head, rows], and columns where there are some; of sequences [rows, head].
+// Sums for dq: those of each sequence begin at a whole block (ir/tile_blocks.h), behind all of the one before.
+static const Ex *place_of_sums(Build *b) {
+    ExPool *x = b->pool;
+    const Ex *first, *unit = ex_i32(x, TILE_BLOCK_ROWS);
+    places_query(&b->at, ex_i32(x, 0), &first);
+    first = ex_2(x, EX_ADD, ex_2(x, EX_DIV, first, unit), ex_symbol(x, SYM_B));
+    return ex_2(x, EX_ADD, ex_2(x, EX_MUL, first, unit), build_pos(b, AX_M));
+}
+
+// [batch, head, rows], and columns where there are some; of sequences [rows, head], in workspace [head, rows].
 static void access(Build *b, TileOp *op, int tensor, const Ex *head, AxisRole rows, int columns) {
     TileCoord *at = op->coord;
     const Ex *row;
     op->tensor = tensor;
     if (b->p->batch) {
+        bool work = is_work(b, tensor);
         (rows == AX_M ? places_query : places_key)(&b->at, build_pos(b, rows), &row);
-        op->each[0] = true;
-        *at++ = (TileCoord){.axis = b->axis[rows], .at = row};
-        *at++ = (TileCoord){.axis = -1, .at = head};
+        if (work && columns == AX_D) row = place_of_sums(b);
+        op->each[work] = true;
+        at[work] = (TileCoord){.axis = b->axis[rows], .at = row};
+        at[!work] = (TileCoord){.axis = -1, .at = head};
+        at += 2;
     } else {
         *at++ = (TileCoord){.axis = -1, .at = ex_symbol(b->pool, SYM_B)};
         *at++ = (TileCoord){.axis = -1, .at = head};
@@ -167,6 +186,7 @@ static TileTensor open_tensor(Nest *n, const char *name, TensorRole role, int in
     if (b->p->batch) {
         places_rows(&b->at, &x, rows == SIZE_SK);
         x.extent[x.rank++] = build_size(b, heads);
+        if (role == TENSOR_WORK) x.extent[1] = x.extent[0], x.extent[0] = build_size(b, heads);
         if (columns) x.rank++;
     }
     if (columns) x.extent[x.rank - 1] = ex_i32(b->pool, columns);
@@ -183,10 +203,19 @@ static int work(Nest *n, const char *name, int index, bool aligned) {
     enum { TOGETHER = 4 };
     ExPool *x = n->b.pool;
     TileTensor t = open_tensor(n, name, TENSOR_WORK, index, DT_F32, SIZE_HQ, SIZE_SQ, 0);
-    const Ex **rows = &t.extent[2], *four = ex_i32(x, TOGETHER);
+    const Ex **rows = &t.extent[t.rank - 1], *four = ex_i32(x, TOGETHER);
     const Ex *up = ex_2(x, EX_ADD, *rows, ex_i32(x, TOGETHER - 1));
     if (aligned) *rows = ex_2(x, EX_MUL, ex_2(x, EX_DIV, up, four), four);
     return build_tensor(&n->b, t);
+}
+
+// With room for what each sequence's rows are padded by.
+static void widen_sums(Nest *n) {
+    ExPool *x = n->b.pool;
+    const Ex **rows = &n->b.p->tensors.data[n->tensor_sums].extent[1],
+             *unit = ex_i32(x, TILE_BLOCK_ROWS);
+    const Ex *blocks = ex_2(x, EX_ADD, ex_2(x, EX_DIV, *rows, unit), build_size(&n->b, SIZE_B));
+    *rows = ex_2(x, EX_MUL, ex_2(x, EX_ADD, blocks, ex_i32(x, 1)), unit);
 }
 
 static const char *numbered(Nest *n, const char *name, int i) {
@@ -220,6 +249,7 @@ static void add_tensors(Nest *n, bool nest) {
     if (nest && n->dtype != DT_F32)
         n->tensor_sums =
             tensor(n, "sums", TENSOR_WORK, 2 * b->rows.n, DT_F32, SIZE_HQ, SIZE_SQ, row->D);
+    if (n->tensor_sums != n->tensor_dq && n->b.p->batch) widen_sums(n);
     n->row = ARENA_ARRAY(n->b.arena, int, b->rows.n + 1);
     n->near = ARENA_ARRAY(n->b.arena, int, b->rows.n + 1);
     for (int i = 0; i < b->rows.n; i++) {

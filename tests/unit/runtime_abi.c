@@ -149,8 +149,10 @@ TEST(layouts_have_their_sizes) {
     ck_assert_ptr_null(abi_verify(&m));
     starts.dtype = ABI_F32;
     ck_assert_ptr_nonnull(strstr(abi_verify(&m), "layout"));
-    starts.dtype = ABI_I32, v.phase = ABI_BWD;
+    starts.dtype = ABI_I32, v.phase = ABI_PART;
     ck_assert_ptr_nonnull(strstr(abi_verify(&m), "layout"));
+    v.phase = ABI_BWD;
+    ck_assert_ptr_null(abi_verify(&m));
     v.phase = ABI_FWD, v.family = ABI_RECURRENCE;
     ck_assert_ptr_nonnull(strstr(abi_verify(&m), "layout"));
 }
@@ -168,7 +170,7 @@ TEST(only_attentions_have_q_offset) {
 
 TEST(maps_are_verified) {
     AbiMeta m, back;
-    AbiMap map = {V, 3, {1, 1, 64, 2}};
+    AbiMap map = {V, 3, 0, {1, 1, 64, 2}};
     uint8_t *out;
     size_t n;
     fixture_fill(&m, ABI_CODE_PTX, false);

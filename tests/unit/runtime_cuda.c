@@ -169,7 +169,7 @@ static char *ptx(const char *target, uint32_t shared, uint32_t cluster, size_t *
     }
     if (gpu.maps) {
         static AbiArg args[ALL_ARGS + 1];
-        static AbiMap map = {V, 2, {1, 1, 32, FIX_DV}};
+        static AbiMap map = {V, 2, 0, {1, 1, 32, FIX_DV}};
         memcpy(args, g.k[0].args, ALL_ARGS * sizeof args[0]);
         args[ALL_ARGS] = (AbiArg){ABI_ARG_MAP, 0, 0};
         g.k[0].args = args;
