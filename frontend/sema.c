@@ -120,6 +120,7 @@ static void check_function(Sema *s, SourceFile *f, const AstItem *item) {
     Decl *d = new_decl(s, fn ? DECL_FN : DECL_NORMALIZATION, item);
     d->body = item->broken ? resolve_broken(s, d->name)
                            : resolve_body(s, &f->scope, fn ? BODY_FN : BODY_NORMALIZATION, item, d);
+    if (!item->broken) warn_lets(s, d->body);
     define_export(s, f, d);
 }
 

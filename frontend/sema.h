@@ -137,6 +137,8 @@ bool warn_places(Sema *s, const AstItem *item, const char *clause, const TxSym *
 // A mask or modify that looks at the pair only by its batch entry and head.
 void warn_pair(Sema *s, const AstItem *item, ClauseId id, const Tx *result, const TxSym *params,
                int n);
+// Lets that nothing reads, of a body without mistakes.
+void warn_lets(Sema *s, const Body *b);
 // Of a variant without mistakes: what its clauses compute, and the inputs that they do not read.
 void warn_variant(Sema *s, const Variant *v, const AstItem *item, const Scope *scope);
 

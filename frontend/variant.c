@@ -387,6 +387,7 @@ static void check_clause(Check *c, const AstItem *item) {
     if (item->body.result)
         result = elab_coerce(e, info->result, result, item->body.result->span,
                              arena_printf(s->arena, "the result of '%s'", info->name));
+    warn_lets(s, b);
     if (!misplaced) warn_pair(s, item, (ClauseId)id, result, info->params, info->nparams);
     c->v->clause[id] = result;
     c->v->per_channel_decay |= id == CLAUSE_DECAY && item->params.n == info->nparams;

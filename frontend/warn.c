@@ -335,10 +335,72 @@ static void warn_inputs(const Warn *w, const Scope *scope) {
     }
 }
 
+void warn_lets(Sema *s, const Body *b) {
+    for (int i = b->nparams; i < b->nslots && !s->diags->errors; i++) {
+        const Decl *d = b->slots.data[i];
+        if (!d->used && d->name[0] != '_')
+            diag_warning(s->diags, d->span,
+                         "nothing reads '%s': remove it, or begin its name with '_'", d->name);
+    }
+}
+
+// ---- indices of other extents
+
+// What the symbol counts in the clause, and what else an attention counts, which an index by it mistakes.
+static int counted(const Tx *index, ClauseId clause) {
+    bool keys = clause == CLAUSE_A_KEY || clause == CLAUSE_A_VALUE;
+    return tx_is_sym(index, TS_B)   ? (int)SIZE_B
+           : tx_is_sym(index, TS_H) ? keys ? (int)SIZE_HKV : (int)SIZE_HQ
+                                    : -1;
+}
+
+static void warn_index(const Warn *w, const Tx *load, int d, int counts) {
+    const Tx *index = load->args[d];
+    const TxInput *in = &w->v->inputs.data[load->index];
+    int extent = in->extent[d].size;
+    Arena *a = w->s->arena;
+    const char *name = quoted(w, index, tx_sym_name(index->sym));
+    const char *is = w->v->sizes.data[extent], *of = w->v->sizes.data[counts];
+    const char *instead = counts == SIZE_HQ && extent == SIZE_HKV
+                              ? arena_printf(a, "write '%s * Hkv / H'", name)
+                          : counts == SIZE_HKV && extent == SIZE_HQ ? "give the input an extent Hkv"
+                          : extent == SIZE_B ? "the batch entry is 'b'"
+                                             : "the head is 'h'";
+    const char *message = arena_printf(
+        a, "'%s' counts to %s here, and this extent of '%s' is %s: %s ('%s + 0' says that it is meant)",
+        name, of, in->name, is, instead, name);
+    if (!sema_said(w->s->diags, load->span, message))
+        diag_warning(w->s->diags, load->span, "%s", message);
+}
+
+static void warn_indices(const Warn *w) {
+    for (int c = 0; c < CLAUSE_COUNT; c++) {
+        TxNodes nodes = tx_nodes(w->s->arena, &w->v->clause[c], 1);
+        for (int i = 0; i < nodes.n; i++) {
+            const Tx *e = nodes.data[i];
+            const TxInput *in = e->op == EX_LOAD ? &w->v->inputs.data[e->index] : NULL;
+            for (int d = 0; in && d < in->rank; d++) {
+                int counts = counted(e->args[d], (ClauseId)c), size = in->extent[d].size;
+                bool other = size == SIZE_B || size == SIZE_HQ || size == SIZE_HKV;
+                if (counts >= 0 && other && size != counts)
+                    warn_index(w, e, d, counts);
+            }
+        }
+    }
+}
+
+static void warn_empty_mask(const Warn *w) {
+    const Tx *mask = w->v->clause[CLAUSE_MASK];
+    if (mask && mask->known && !mask->value.i)
+        diag_warning(w->s->diags, mask->span, "no pair passes this mask: every row is empty");
+}
+
 void warn_variant(Sema *s, const Variant *v, const AstItem *item, const Scope *scope) {
     Warn w = {.s = s, .v = v, .item = item};
     warn_inputs(&w, scope);
     if (v->kind != VARIANT_ATTENTION) return;
     if (v->clause[CLAUSE_MODIFY]) warn_masked_scores(&w);
     warn_overflows(&w);
+    warn_indices(&w);
+    warn_empty_mask(&w);
 }

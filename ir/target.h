@@ -25,7 +25,7 @@ typedef struct Target {
     int l2_bytes;     // per core (host), whole (GPU)
 } Target;
 
-// What a multiprocessor (compute unit) does in a clock: counting expects a kernel's time from it.
+// What a multiprocessor (compute unit) does in a cycle: counting expects a kernel's time from it.
 typedef struct TargetRates {
     int units;   // of the device
     int matrix;  // FLOP of products of 16-bit elements

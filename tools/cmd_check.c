@@ -182,6 +182,15 @@ static int64_t touched_rows(const Binding *b, const Oracle *x) {
     return touched;
 }
 
+// A formula that is nowhere finite: no number was compared. (describe_open tells of other reasons.)
+static bool is_nowhere_finite(const Binding *b, const Oracle *x) {
+    int o = sig_arg(b->sig, "o");
+    if (x->open.beyond || x->left || x->open.decisions || !b->tensor[o].count) return false;
+    for (int64_t i = 0; i < b->tensor[o].count; i++)
+        if (isfinite(x->out[o][i])) return false;
+    return true;
+}
+
 // One line: "good: softmax, bf16, B=1 ...: o 0.00201 (at most 0.00675), lse 5.8e-07 (...); bound 0.012".
 static Status compare(const Binding *b, const Oracle *x, const Launch *l, Slack *slack) {
     double bound = l->tf32 ? tensor_tolerance_tf32() : tensor_tolerance(l->dtype);
@@ -219,17 +228,20 @@ static Status compare(const Binding *b, const Oracle *x, const Launch *l, Slack 
         wrong += e.wrong;
     }
     int64_t touched = touched_rows(b, x);
-    good = good && !touched;
+    bool nothing = is_nowhere_finite(b, x);
+    good = good && !touched && !nothing;
     text_printf(&t, "; bound %.3g", bound);
     if (touched)
         text_printf(&t, "; %lld rows that no sequence has are WRITTEN", (long long)touched);
     if (b->sig->backward) text_printf(&t, ", of gradients %.3g", wide);
     describe_inputs(&t, b, x->pairs);
     describe_open(&t, b, x);
+    if (nothing) text_puts(&t, "; no element of o is finite in the reference");
     printf("%s: %s, %s, %s: relative error%s\n",
-           good    ? "good"
-           : wrong ? "WRONG"
-                   : "OVER THE BOUND",
+           good      ? "good"
+           : wrong   ? "WRONG"
+           : nothing ? "NOTHING COMPARED"
+                     : "OVER THE BOUND",
            b->sig->name, l->tf32 ? "tf32" : dtype_name(l->dtype),
            bind_describe(b, sizes, sizeof sizes), t.s);
     fflush(stdout);

@@ -203,7 +203,7 @@ static void sum(const Function *f, const bool *in, DryKernel *k, double *bytes) 
     for (int c = 0; c < DRY_CLASSES; c++) k->instructions += c == DRY_FREE ? 0 : k->count[c];
 }
 
-// Clocks of one SIMD for a step of one wave.
+// Cycles of one SIMD for a step of one wave.
 static void cycles(DryKernel *k, double bytes, TargetId target) {
     const TargetRates *r = target_rates(target);
     const Chip *chip = &chips[target];

@@ -4,7 +4,7 @@
 enum {
     HOST_EDGE = 20,      // cycles of each row and each key of a tile, besides the products
     HOST_ROW = 100,      // of each query
-    HOST_PORTS = 2,      // vectors of multiply-adds in a clock
+    HOST_PORTS = 2,      // vectors of multiply-adds in a cycle
     HOST_BEYOND_L2 = 50, // percent more where a tile's tensors do not stay in half of it
 };
 

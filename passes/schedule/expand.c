@@ -16,7 +16,7 @@
 // Where a loop skips steps (`where`) its first step is never skipped: it costs a tile of masked keys.
 //
 // The tiles of the grid are a loop of the same kind, which ends when none is valid: there is no epilogue, and the operations of stage 0
-// (copies with a `peeled` place among them) are of the next tile. What is done of a tile behind the step to the next one is `behind`.
+// (copies with a `peeled` place among them) are of the next tile. What is done of a tile after the step to the next one is marked `behind`.
 // A role reads a tile that another one fills where its first reader stands (take). pass_waits puts in what products and stages wait for.
 //
 // Where all that is computed is of one stage, and only loads are of earlier ones, nothing is carried: a step

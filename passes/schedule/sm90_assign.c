@@ -156,7 +156,7 @@ static bool match_op(Flat *f, TileOp *op) {
     }
 }
 
-// What is done of a tile behind its loops does not read q, which is not held so long.
+// What is done of a tile after its loops does not read q, which is not held so long.
 static bool match_chain(Flat *f) {
     pass_gather_loops(f->s->k);
     for (TileOp *op = f->s->k->body.first; op; op = op->next) {
