@@ -250,6 +250,16 @@ static void move(void **in, const Binding *b, double step, uint64_t trial) {
     }
 }
 
+static void give(void **in, const Binding *b, const Oracle *open) {
+    for (int i = 0; i < b->sig->args.n; i++) {
+        const unsigned char *of = oracle_open(open, &b->sig->args.data[i]);
+        double *x = in[i];
+        if (b->sig->args.data[i].role != ARG_GRAD_IN || !of) continue;
+        for (int64_t k = 0; k < b->tensor[i].count; k++)
+            if (of[k]) x[k] = 1;
+    }
+}
+
 typedef enum What { OUTPUTS, GRADIENTS, MOVED, SIZES } What;
 
 static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const OracleAsk *ask,
@@ -258,6 +268,7 @@ static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const Orac
     void **in = oracle_arguments(b);
     x->room = x->room && in;
     if (x->room && what == MOVED) move(in, b, step, trial);
+    if (x->room && ask->opened) give(in, b, ask->opened);
     if (x->room) {
         RefRun r = reference(x, v, b, (const void *const *)in, ask);
         if (what == OUTPUTS)
@@ -302,6 +313,13 @@ Status oracle_gradient_sizes(Oracle *sizes, const Oracle *x, const Variant *v, c
     *sizes = (Oracle){.rows = x->rows};
     sizes->room = make_outputs(sizes, b, 0);
     return evaluate(sizes, v, b, &(OracleAsk){.rows = x->rows}, SIZES, 0, 0);
+}
+
+Status oracle_gradients_opened(Oracle *opened, const Oracle *x, const Variant *v,
+                               const Binding *b) {
+    *opened = (Oracle){.rows = x->rows};
+    opened->room = make_outputs(opened, b, 0);
+    return evaluate(opened, v, b, &(OracleAsk){.rows = x->rows, .opened = x}, GRADIENTS, 0, 0);
 }
 
 static double distance(const double *x, const double *y, int64_t n) {

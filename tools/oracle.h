@@ -14,9 +14,10 @@ enum { // what is asked for beside the outputs
 };
 
 typedef struct OracleAsk {
-    unsigned what;             // ORACLE_*
-    double dot_error;          // of the kernel's dot (oracle_dot_error)
-    const unsigned char *rows; // see RefRun; NULL: all
+    unsigned what;               // ORACLE_*
+    double dot_error;            // of the kernel's dot (oracle_dot_error)
+    const unsigned char *rows;   // see RefRun; NULL: all
+    const struct Oracle *opened; // whose open elements have a gradient of 1; NULL: of what came in
 } OracleAsk;
 
 typedef struct Oracle {
@@ -48,6 +49,8 @@ Status oracle_gradients(Oracle *x, const Variant *v, const Binding *b);
 // After oracle_run, of an attention: the outputs that are gradients become the sums of the magnitudes of all that adds to them, which what
 // a kernel rounds is relative to. oracle_free(sizes) is due.
 Status oracle_gradient_sizes(Oracle *sizes, const Oracle *x, const Variant *v, const Binding *b);
+// Likewise: the gradients become those where elements that oracle_mute sets to 0 for an open decision have 1. oracle_free(opened) is due.
+Status oracle_gradients_opened(Oracle *opened, const Oracle *x, const Variant *v, const Binding *b);
 // How far each gradient moves, the most of a few trials, where every number that is read moves by `step`, relative: what rounding alone
 // may do. noise: one for each argument.
 Status oracle_gradient_noise(const Oracle *x, const Variant *v, const Binding *b, double step,

@@ -1,0 +1,136 @@
+// verdict.c: see verdict.h.
+#include "verdict.h"
+#include "batch.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+double slack_step(bool tf32) { return tf32 ? 0x1p-11 : 0x1p-23; }
+
+void slack_free(Slack *s) {
+    oracle_free(&s->sizes);
+    oracle_free(&s->opened);
+    free(s->moved);
+}
+
+static double norm_of(const double *x, const double *from, const unsigned char *open, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = from ? x[i] - from[i] : x[i];
+        if (isfinite(d) && !(open && open[i])) sum += d * d;
+    }
+    return sqrt(sum);
+}
+
+// Twice what the formula as written is off by in f32, relative to the reference.
+static double slack_of_output(const Binding *b, const Oracle *x, int i) {
+    const Tensor *t = &b->tensor[i];
+    const unsigned char *open = oracle_open(x, &b->sig->args.data[i]);
+    if (!x->written[i]) return 0;
+    double off = norm_of(x->written[i], x->out[i], open, t->count),
+           size = norm_of(x->out[i], NULL, open, t->count);
+    if (t->rank == 3) size = fmax(size, sqrt((double)t->count));
+    return size > 0 ? 2 * off / size : 0;
+}
+
+static Status ask_slack(Slack *s, const Binding *b, const Oracle *x) {
+    if (s->asked || b->sig->recurrence) return STATUS_DONE;
+    s->asked = true;
+    s->moved = calloc((size_t)b->sig->args.n + 1, sizeof *s->moved);
+    if (!s->moved) return cmd_fail(STATUS_SYSTEM, "out of memory");
+    Status is = oracle_gradient_sizes(&s->sizes, x, s->v, b);
+    if (is == STATUS_DONE) is = oracle_gradient_noise(x, s->v, b, s->step, s->moved);
+    return is;
+}
+
+// A factor of do . v below f32's least normal number counts as 0. Sums over pairs of |do . v| times |q| or |k| are at most these norms' product.
+static double underflow(const Binding *b) {
+    static const char *const names[] = {"do", "v", "q", "k"};
+    double norm[4] = {0};
+    for (int i = 0; i < 4; i++) {
+        int arg = sig_arg(b->sig, names[i]);
+        double *x = arg < 0 ? NULL : tensor_doubles(&b->tensor[arg]);
+        if (x) norm[i] = norm_of(x, NULL, NULL, b->tensor[arg].count);
+        free(x);
+    }
+    return 0x1p-126 * norm[0] * norm[1] * fmax(norm[2], norm[3]);
+}
+
+static double slack_of_gradient(const Slack *s, const Binding *b, const Oracle *x, int i,
+                                double bound) {
+    if (!s->asked) return 0;
+    int64_t n = b->tensor[i].count;
+    double size = norm_of(x->out[i], NULL, NULL, n), moved = s->moved[i];
+    double terms = norm_of(s->sizes.out[i], NULL, NULL, n);
+    if (s->times > 1 && !(moved <= 1e-3 * size)) return INFINITY;
+    double all = (terms > size ? terms * bound / 6 : 0) + (moved > 0 ? 4 * s->times * moved : 0) +
+                 underflow(b);
+    return size > 0 ? all / size : all;
+}
+
+// Of elements that are finite in the reference, also where what hangs on an open decision takes part. Where what adds to one leaves the
+// type, or a row leaves f32, the kernel may, too: and 0 times that is NaN elsewhere.
+static Status wrong_of_gradient(int64_t *wrong, Slack *s, const Binding *b, const Oracle *x, int i,
+                                double most) {
+    const Tensor *t = &b->tensor[i];
+    *wrong = 0;
+    if (x->left || most > 1) return STATUS_DONE;
+    if (x->open.decisions && !s->opened.out) {
+        Status is = oracle_gradients_opened(&s->opened, x, s->v, b);
+        if (is != STATUS_DONE) return is;
+    }
+    for (int64_t k = 0; k < t->count; k++) {
+        if (!tensor_holds(t->dtype, s->sizes.out[i][k])) return *wrong = 0, STATUS_DONE;
+        *wrong += isfinite(x->out[i][k]) && !isfinite(tensor_get(t, k)) &&
+                  !(s->opened.out && !isfinite(s->opened.out[i][k]));
+    }
+    return STATUS_DONE;
+}
+
+// Where the reference's gradient is not finite, nothing is asked of a kernel; nor anywhere where a state leaves f32, which the gradients of
+// all positions go through.
+static unsigned char *finite_only(const double *ref, int64_t n, bool none) {
+    unsigned char *open = calloc((size_t)n + 1, 1);
+    for (int64_t i = 0; open && i < n; i++) open[i] = none || !isfinite(ref[i]);
+    return open;
+}
+
+// What rows hold that no sequence has, or several have, is nothing to compare.
+static unsigned char *of_one_sequence(const Binding *b, int i, unsigned char *open) {
+    int64_t rows, count = b->tensor[i].count;
+    unsigned char *owners = batch_owners(b, i, &rows);
+    if (owners && rows && !open) open = calloc((size_t)count + 1, 1);
+    for (int64_t r = 0; owners && open && r < rows; r++)
+        if (owners[r] != 1) memset(open + r * (count / rows), 1, (size_t)(count / rows));
+    free(owners);
+    return open;
+}
+
+static Error error_of(const Binding *b, const Oracle *x, int i) {
+    const Tensor *t = &b->tensor[i];
+    if (b->sig->args.data[i].role == ARG_OUTPUT)
+        return cmd_error(t, x->out[i], oracle_open(x, &b->sig->args.data[i]),
+                         b->sig->args.data[i].of_rows);
+    unsigned char *open = finite_only(x->out[i], t->count, x->open.beyond > 0);
+    open = of_one_sequence(b, i, open);
+    Error e = cmd_error(t, x->out[i], open, false);
+    free(open);
+    return e;
+}
+
+Status verdict_of(Verdict *v, Slack *s, const Binding *b, const Oracle *x, int arg, double bound) {
+    bool output = b->sig->args.data[arg].role == ARG_OUTPUT;
+    *v = (Verdict){.error = error_of(b, x, arg)};
+    v->bound = v->most = output ? bound : bound * tensor_tolerance_gradients() * s->times;
+    if (output) {
+        v->most += slack_of_output(b, x, arg);
+        return STATUS_DONE;
+    }
+    if (!v->error.wrong && v->error.relative <= v->bound) return STATUS_DONE;
+    Status is = ask_slack(s, b, x);
+    if (is != STATUS_DONE || !s->asked) return is;
+    v->most += slack_of_gradient(s, b, x, arg, bound);
+    return v->error.wrong ? wrong_of_gradient(&v->error.wrong, s, b, x, arg, v->most) : STATUS_DONE;
+}
+
+bool verdict_good(const Verdict *v) { return v->error.relative <= v->most && !v->error.wrong; }

@@ -1,0 +1,34 @@
+// verdict.h: whether what a kernel gives is what the reference says: `attnc check` asks it of each output and gradient, random variants
+// (tests/support/differ.c) of gradients.
+#ifndef TOOLS_VERDICT_H
+#define TOOLS_VERDICT_H
+
+#include "cmd.h"
+#include "oracle.h"
+
+// What rounding may do to a gradient, which is known from when it is first asked for. A gradient may be a difference of much larger
+// numbers (a power of large scores, a maximum subtracted), or hang on numbers of which f32 holds a few digits. Then nobody computes it
+// better.
+typedef struct Slack {
+    const Variant *v;
+    double step; // by which numbers that are read are moved to see what that does
+    double
+        times; // as much is allowed as by `check`. More than 1: and a gradient that moves by a thousandth is not asked for
+    Oracle sizes;  // of all that adds to an element
+    Oracle opened; // the reference's where elements that hang on an open decision take part
+    double *moved; // by argument
+    bool asked;
+} Slack;
+// What moves inputs by a rounding of their type.
+double slack_step(bool tf32);
+void slack_free(Slack *s);
+
+typedef struct Verdict {
+    Error error;
+    double bound, most; // of the type alone, and with what rounding in f32 may do
+} Verdict;
+// Of an output or gradient `arg`; bound: of outputs of the type. x: after oracle_run with ORACLE_OPEN, oracle_leave_out, and of gradients oracle_mute.
+Status verdict_of(Verdict *v, Slack *s, const Binding *b, const Oracle *x, int arg, double bound);
+bool verdict_good(const Verdict *v);
+
+#endif
