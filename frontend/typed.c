@@ -261,7 +261,7 @@ static bool compare(ExOp op, TxType from, const TxValue *v) {
 
 static TxValue convert(TxType to, TxType from, TxValue v) {
     bool f = from == TX_F32;
-    if (to == TX_F32) return f ? v : tx_number(v.i);
+    if (to == TX_F32) return f ? v : tx_number((float)v.i); // rounded everywhere alike
     if (to == TX_BOOL) return (TxValue){.i = f ? v.written != 0 : v.i != 0};
     return (TxValue){.i = f ? saturate(v.written) : v.i};
 }

@@ -67,7 +67,8 @@ static double get(const Eval *E, const TileValue *v) {
 }
 
 static void set(Eval *E, const TileValue *v, double x) {
-    E->slots[v->id].data[element(E, v)] = narrow(E, v->dtype, x);
+    bool wide = E->p->target == TARGET_HOST && dtype_half(v->dtype); // its registers hold f32
+    E->slots[v->id].data[element(E, v)] = narrow(E, wide ? DT_F32 : v->dtype, x);
 }
 
 // Whether a role knows its tile of the grid already.

@@ -74,7 +74,7 @@ static Status wrong_of_gradient(int64_t *wrong, Slack *s, const Binding *b, cons
                                 double most) {
     const Tensor *t = &b->tensor[i];
     *wrong = 0;
-    if (x->left || most > 1) return STATUS_DONE;
+    if (x->left || s->ends || most > 1) return STATUS_DONE;
     if (x->open.decisions && !s->opened.out) {
         Status is = oracle_gradients_opened(&s->opened, x, s->v, b);
         if (is != STATUS_DONE) return is;

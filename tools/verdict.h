@@ -14,6 +14,8 @@ typedef struct Slack {
     double step; // by which numbers that are read are moved to see what that does
     double
         times; // as much is allowed as by `check`. More than 1: and a gradient that moves by a thousandth is not asked for
+    bool
+        ends; // inputs are near the ends of f32: a slope may be infinite beside a 0, and the product NaN
     Oracle sizes;  // of all that adds to an element
     Oracle opened; // the reference's where elements that hang on an open decision take part
     double *moved; // by argument

@@ -47,14 +47,18 @@ static double least_size(const Rows *r) {
     return m > 0 ? m / 10 : 1e-3;
 }
 
-static bool alike(double x, double ref) { return x == ref || (isnan(x) && isnan(ref)); }
+// A quotient by 0 of what is summed up is NaN or infinite, and of either sign, as that rounds.
+static bool alike(const Rows *r, double x, double ref) {
+    return x == ref || (isnan(x) && isnan(ref)) || (r->size && !isfinite(x) && !isfinite(ref));
+}
 
 // How far two rows are from each other, but for elements that are open; infinite where they are not
 // finite alike. Differences that tensor_step allows do not count.
 static double between(const Rows *r, const double *x, int64_t row) {
     double sum = 0;
     for (int64_t i = row * r->width; i < (row + 1) * r->width; i++) {
-        if ((r->open && r->open[i]) || alike(x[i], r->ref[i]) || !tensor_holds(r->type, r->ref[i]))
+        if ((r->open && r->open[i]) || alike(r, x[i], r->ref[i]) ||
+            !tensor_holds(r->type, r->ref[i]))
             continue;
         if (!isfinite(x[i]) || !isfinite(r->ref[i])) return INFINITY;
         double d = fabs(x[i] - r->ref[i]);
@@ -104,6 +108,8 @@ Agreement agree_output(const Oracle *x, const Binding *b, int arg, const double 
               .width = row ? 1 : b->sig->Dv};
     r.n = o->count / r.width;
     r.least = least_size(&r);
+    // f16 has no small weights: what they are rounded to is a part of its least normal number.
+    if (t == DT_F16) r.least = fmax(r.least, 0x1p-14 * sqrt((double)r.width));
     return compare(&r, agree_bound(t));
 }
 

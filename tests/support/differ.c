@@ -94,7 +94,20 @@ static bool bind_job(Job *j) {
     return good;
 }
 
+// Numbers near the ends of f32: what is added to them is lost, and what is multiplied by them leaves f32.
+static bool has_ends(const Binding *b) {
+    for (int i = 0; i < b->sig->args.n; i++) {
+        const Tensor *t = &b->tensor[i];
+        if (b->sig->args.data[i].role != ARG_INPUT || !t->data || dtype_reads(t->dtype) != EX_F32)
+            continue;
+        for (int64_t k = 0; k < t->count; k++)
+            if (fabs(tensor_get(t, k)) > 0x1p40) return true;
+    }
+    return false;
+}
+
 static bool reference(const Job *j) {
+    if (has_ends(&j->b)) return true; // differences show nothing
     Differences x = differences(j->c.variants.data[0], &j->b);
     bool good = x.worst < 1e-2;
     if (!good && j->d->log) fprintf(j->d->log, "  reference: %s\n", x.element);
@@ -227,7 +240,7 @@ static bool kernel(Job *j) {
 
 // As `check` does.
 static bool all_near(const Job *j, const Variant *v, const Binding *b, const Oracle *x) {
-    Slack slack = {.v = v, .step = 2 * slack_step(false), .times = 4};
+    Slack slack = {.v = v, .step = 2 * slack_step(false), .times = 4, .ends = has_ends(b)};
     bool good = true;
     for (int i = 0; i < b->sig->args.n && good; i++) {
         Verdict is;
