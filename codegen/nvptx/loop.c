@@ -165,8 +165,6 @@ void nv_loop_end(Cg *cg, CgLoop *loop) {
         result->e = ARENA_ARRAY(cg->arena, Val, result->n);
         for (int e = 0; e < result->n; e++) result->e[e] = nv_whole(cg, v, parts[e]);
         int axis, layout = reduced_by(cg, sum->tile, &axis);
-        // A loop before this one, which may have had no step, used the same half.
-        if (cg_warp_part(cg, layout, axis, 1)) nv_barrier(cg);
         cg_across_warps(cg, layout, axis, EX_ROWSUM, v);
         cg->value[loop->op->args.data[sum->index]->id] = sum->start;
     }
