@@ -236,7 +236,8 @@ static const char *operand_hint(AstOp oper, Tx *const *v) {
                                  : "";
     if (is_tile(v[0]) || is_tile(v[1]))
         return oper == AST_MUL || oper == AST_DIV
-                   ? ": a factor stands outside of the product, c * dot(q, k)"
+                   ? ": a factor stands outside of the product, c * dot(q, k), and one of each "
+                     "channel in the clause 'query(q, b, h, q_idx, d)' or 'key'"
                    : "";
     bool order = oper == AST_LT || oper == AST_LE || oper == AST_GT || oper == AST_GE;
     if (order && mixed && (is_comparison(v[0]) || is_comparison(v[1])))

@@ -15,6 +15,7 @@ typedef struct Parse {
     int braces;             // open ones, as the parser has been told
     VEC(Span) open;         // brackets of all kinds that are open
     Span enclosing;         // the innermost of them before the token at hand; start == end: none
+    Span before;            // the token before `last`
     Span last, now;         // the token before the one at hand, and that one
     int token;              // of the lexer
     Span next;              // its place

@@ -167,6 +167,9 @@ static void check_import(Sema *s, SourceFile *f, const AstItem *item) {
     SourceFile *from = old ? old : load(s, &source, item->name.span);
     use_module(s, item, from->file);
     import_names(s, f, from, item);
+    if (!from->exports.entries.n && !s->diags->errors)
+        diag_note(s->diags, NULL, item->name.span,
+                  "'%s' brings no name: attentions and recurrences are not imported", item->name.s);
 }
 
 static void check_variant(Sema *s, SourceFile *f, const AstItem *item) {

@@ -103,6 +103,7 @@ int ast_yylex(AST_YYSTYPE *value, Span *span, void *scanner) {
     open_and_close(p, token, *span);
     p->returned = p->returning && token == ';';
     p->returning = token == RETURN || (p->returning && token != ';' && token != '}');
+    p->before = p->last;
     p->last = p->now;
     p->now = *span;
     return token;
@@ -211,9 +212,12 @@ static bool floor_division(const Parse *p) {
 
 void parse_unexpected(Parse *p, Span at, const char *what, unsigned wanted, const char *keyword) {
     if (at.start == at.end && at.start < p->n) return; // a brace that was missing, and reported
-    bool line_ended = wanted & WANTED_SEMICOLON && !same_line(p, p->last.end, at.start);
+    // `input x: f32` and, in the next line, `score(`: the name passes for what may stand behind a type.
+    bool begins = char_at(p, at.start) == '(' && !same_line(p, p->before.end, p->last.start);
+    uint32_t ends = begins ? p->before.end : p->last.end;
+    bool line_ended = wanted & WANTED_SEMICOLON && !same_line(p, ends, at.start);
     if (line_ended) {
-        Span end = {p->file, p->last.end - 1, p->last.end};
+        Span end = {p->file, ends - 1, ends};
         bool comment = floor_division(p);
         Diag *g = diag_error(
             p->diags, end, "expected ';' after this%s",

@@ -135,8 +135,10 @@ static bool accepts_types(const RowProgram *row, const PassOptions *o, Diags *di
             const RowInput *in = input < 0 ? NULL : &row->inputs.data[input];
             if (!in || in->dtype == o->dtype || !pass_uses_row(row, (RowSide)side, i)) continue;
             diag_error(diags, in->span,
-                       "'%s' is %s, and on %s q and k are %s here: products are of one type",
-                       in->name, dtype_name(in->dtype), o->target.name, dtype_name(o->dtype));
+                       "'%s' is %s, and on %s q and k are %s here: products are of one type, so "
+                       "declare it %s",
+                       in->name, dtype_name(in->dtype), o->target.name, dtype_name(o->dtype),
+                       dtype_name(o->dtype));
             return false;
         }
     return true;

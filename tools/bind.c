@@ -164,6 +164,15 @@ static Status named_inputs(Bind *c) {
 
 // ---- sizes
 
+// "B, H, Sq": those of the signature, without q_offset.
+static const char *all_sizes(const Bind *c) {
+    Text t = text_new(c->arena);
+    for (int i = 0; i < c->sig->sizes.n; i++)
+        if (strcmp(c->sig->sizes.data[i], "q_offset") != 0)
+            text_printf(&t, "%s%s", t.n ? ", " : "", c->sig->sizes.data[i]);
+    return t.s;
+}
+
 static Status shape_option(Bind *c, const char *text) {
     const char *name;
     int64_t value;
@@ -186,7 +195,8 @@ static Status shape_option(Bind *c, const char *text) {
                 : c->sig->batch == BATCH_PAGED ? "kv_len"
                                                : "kv_start");
         if (size < 0)
-            return cmd_fail(STATUS_USAGE, "--shape: %s has no size %s", c->sig->name, name);
+            return cmd_fail(STATUS_USAGE, "--shape: %s has no size %s; it has %s", c->sig->name,
+                            name, all_sizes(c));
         Status s = settle(c, size, value, "from --shape");
         if (s != STATUS_DONE) return s;
     }

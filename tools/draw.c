@@ -49,13 +49,17 @@ static bool read_list(Draw *d, Arena *a, const char *text) {
 }
 
 static const char *list_fits(const Draw *d, Arena *a, const SigArg *g) {
+    bool chance = d->n == 1 && d->list[0] > 0 && d->list[0] < 1 && dtype_reads(g->dtype) == EX_I32;
+    const char *way =
+        chance ? "; a probability is for bool, and '0..3' draws whole numbers" : "";
     if (g->rank != 1)
-        return arena_printf(a, "%s has %d dimensions, and numbers are a vector", g->name, g->rank);
+        return arena_printf(a, "%s has %d dimensions, and numbers are a vector%s", g->name, g->rank,
+                            way);
     for (int64_t i = 0; i < d->n; i++) {
         double x = d->list[i];
         bool fits = dtype_reads(g->dtype) == EX_F32 ||
                     (whole(x) && (g->dtype != DT_BOOL || x == 0 || x == 1));
-        if (!fits) return arena_printf(a, "%g is no %s", x, dtype_name(g->dtype));
+        if (!fits) return arena_printf(a, "%g is no %s%s", x, dtype_name(g->dtype), way);
     }
     return NULL;
 }

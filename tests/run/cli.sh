@@ -600,6 +600,7 @@ gives 2 run relu_attn.attn --in z=o1.npy
 gives 2 run relu_attn.attn --in q
 gives 2 run relu_attn.attn --out z=z.npy
 gives 2 run relu_attn.attn --shape=Z=4
+says err 'relu_attn has no size Z; it has B, H, Hkv, Sq, Sk'
 gives 2 run relu_attn.attn --shape=D=63
 gives 0 run relu_attn.attn --shape=D=64
 gives 1 run relu_attn.attn --shape=H=3,Hkv=2
@@ -847,7 +848,7 @@ gives 0 explain rows.attn
 says out 'the gradients of row inputs, of slices and through clauses'
 says out '(dot(q[0:40], k[24:64]) + dot(a, c))'
 gives 1 rows.attn --dtype=f16 -o rows.ptx --target=sm_80
-says err "'a' is bf16, and on sm_80 q and k are f16 here: products are of one type"
+says err "'a' is bf16, and on sm_80 q and k are f16 here: products are of one type, so declare it f16"
 sed 's/B, 1, Sk/B, 3, Sk/' "$top/tests/run/mla.attn" >heads.attn
 gives 0 check heads.attn --shape=H=6,Hkv=2,Sq=5,Sk=70 # heads of k_pe that no group has alone
 gives 1 check heads.attn --shape=H=4,Hkv=2,Sq=5
@@ -922,6 +923,10 @@ gives 1 run tables.attn --shape=B=2 --in length=1,2,3 --in slope=1
 says err 'B is 3 (from length) and 2 (from --shape)'
 gives 2 run tables.attn --in length=1.5
 says err '--in length=1.5: 1.5 is no i32'
+for table in length doc; do
+    gives 2 run tables.attn --in $table=0.4
+    says err "; a probability is for bool, and '0..3' draws whole numbers"
+done
 gives 2 run tables.attn --in doc=3..1
 says err '--in doc=3..1: the range is empty'
 gives 2 run tables.attn --in keep=1.5
