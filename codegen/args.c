@@ -32,6 +32,7 @@ static void use_node(void *ctx, const Ex *e) {
     if (e->sym == SYM_SIZE && !u->size[e->index]) {
         u->size[e->index] = true;
         if (u->cg->p->sizes.data[e->index].own) use_expr(u, u->cg->p->sizes.data[e->index].def);
+        use_expr(u, u->cg->p->sizes.data[e->index].among);
     }
     if (e->sym == SYM_SCALAR) u->scalar[e->index] = true;
     if (e->sym == SYM_MASK && !u->mask) {
@@ -90,6 +91,9 @@ void cg_collect_args(Cg *cg) {
         use_expr(&u, cg->k->grid[i].from);
         use_expr(&u, cg->k->grid[i].shared);
         use_expr(&u, cg->k->grid[i].packed);
+        use_expr(&u, cg->k->grid[i].batch);
+        use_expr(&u, cg->k->grid[i].together);
+        use_expr(&u, cg->k->grid[i].ends);
     }
     if (cg->k->where) use_expr(&u, cg->k->where);
     if (cg->k->schedule.section) use_expr(&u, cg->k->schedule.section);

@@ -76,6 +76,16 @@ typedef struct CgArg {
     int index, dim;
 } CgArg;
 
+typedef struct CgLanes {
+    int n;    // threads of a warp; 1: there is no other, and neither function
+    Val lane; // i32: this thread's number
+    Val (*shuffle)(Cg *cg, Val v,
+                   int mask);       // of 32 bits, from the lane whose number differs in `mask`
+    Val (*ballot)(Cg *cg, Val bit); // every lane's: an integer of n bits
+    // i32 of all lanes, by ROWSUM or ROWMAX, which the machine knows to be one number; NULL: as it is
+    Val (*one)(Cg *cg, ExOp reduce, Val v);
+} CgLanes;
+
 typedef struct CgHooks {
     // The machine code is made for (NULL and a diagnostic: this LLVM has no such target) and the
     // passes to run over the module.
@@ -107,7 +117,8 @@ typedef struct CgHooks {
     // NULL result: the shared lowering builds it from others. EXP2, LOG2 and SQRT are the target's
     // to give where LLVM's intrinsic has no lowering.
     Val (*math)(Cg *cg, ExOp op, const Val *args);
-    unsigned stack, tensors; // address spaces: of cg_alloca's memory; of what arguments point to
+    CgLanes (*lanes)(Cg *cg); // the warp of this thread
+    unsigned stack, tensors;  // address spaces: of cg_alloca's memory; of what arguments point to
 } CgHooks;
 
 // What a launch of a kernel needs; kept for the metadata when its function is done.
@@ -156,12 +167,12 @@ struct Cg {
     Val tile[TILE_MAX_AXES];      // i32
     Val valid;                    // i1: SYM_VALID, in roles
     int crossings;                // how often warps took each other's numbers (gpu/fragment.c)
-    bool passed_by;               // the last time in a loop that may have no step, and no barrier since
-    Val arguments;                // ptr: the arguments in memory, by slot; NULL until asked for
-    ExMemo outlines;              // long expressions that are functions (outline.c)
-    bool share_math;              // mathematical functions are calls
-    ExMemo exact;                 // of the kernel's expressions: what stands under `rounded`
-    bool decides;                 // what is being built stands there: the same bits everywhere
+    bool passed_by;  // the last time in a loop that may have no step, and no barrier since
+    Val arguments;   // ptr: the arguments in memory, by slot; NULL until asked for
+    ExMemo outlines; // long expressions that are functions (outline.c)
+    bool share_math; // mathematical functions are calls
+    ExMemo exact;    // of the kernel's expressions: what stands under `rounded`
+    bool decides;    // what is being built stands there: the same bits everywhere
 };
 
 // ---- the builder: an instruction at its place, without a name
@@ -300,9 +311,14 @@ void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at);
 void cg_grid_own(Cg *cg, const CgGrid *g, Val rank, Val *at);
 // What the grid's symbols mean: sets it; says it.
 void cg_grid_stand(Cg *cg, const Val *at);
-void cg_meet_sequence(Cg *cg); // the sizes of the sequence that the grid's point is of
 void cg_grid_here(Cg *cg, Val *at);
 Val cg_tile_begin(Cg *cg, int axis); // i32: position of the tile's first element
+
+// ---- sequence.c
+void cg_meet_sequence(Cg *cg); // fills cg->own for the sequence that the grid's point is of
+// Of a dimension over the tiles of all sequences: whether there is a tile of that number (i1). Then grid_b and the dimension's tile are set,
+// and the sequence is met.
+Val cg_find_tile(Cg *cg, const TileGrid *g, Val number);
 
 // ---- lower.c
 // The operations of a block; loop: the one whose body it is, or NULL.

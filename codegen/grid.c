@@ -146,22 +146,35 @@ static void find_sequence(Cg *cg, const TileGrid *g, Val *b, Val *tile) {
     *tile = cg_sub(cg, *tile, first_tile(cg, g, from));
 }
 
+static int slow_dimension(const TileKernel *k) {
+    for (int i = 0; i < k->ngrid; i++)
+        if (k->grid[i].slow) return i;
+    return -1;
+}
+
+static void reverse(Cg *cg, const CgGrid *g, int i, Val *at) {
+    if (cg->k->grid[i].reversed) at[i] = cg_sub(cg, cg_sub(cg, g->count[i], at[i]), cg_i32(cg, 1));
+}
+
 void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at) {
     const TileKernel *k = cg->k;
+    int slow = slow_dimension(k),
+        last = slow < 0 ? 0 : slow; // which has what is left of the number
     Range range = {.heads = g->rows < 0 ? NULL : product(cg, g, 0, g->rows)};
     if (k->schedule.section) range.section = cg_uniform(cg, k->schedule.section);
     for (int i = k->ngrid - 1; i >= 0; i--) {
         bool sections = i == g->rows && k->schedule.section;
+        if (i == last) continue;
         if (g->whole && i == k->ngrid - 1)
             at[i] = take_part(cg, g, &range, &number);
         else if (sections)
             at[i] = take_row(cg, g, range, &number);
-        else if (i == 0)
-            at[i] = LLVMBuildTruncOrBitCast(cg->b, number, cg->i32, "");
         else
             at[i] = take(cg, &number, g->count[i]);
-        if (k->grid[i].reversed) at[i] = cg_sub(cg, cg_sub(cg, g->count[i], at[i]), cg_i32(cg, 1));
+        reverse(cg, g, i, at);
     }
+    at[last] = LLVMBuildTruncOrBitCast(cg->b, number, cg->i32, "");
+    reverse(cg, g, last, at);
     for (int i = 0; i < k->ngrid; i++)
         if (k->grid[i].packed) find_sequence(cg, &k->grid[i], &at[0], &at[i]);
 }

@@ -61,7 +61,7 @@ static Val lane_position(Cg *cg, const CgLanes *l, int axis) {
 
 // ---- reductions
 
-static Val merge(Cg *cg, ExOp reduce, Val a, Val b) {
+Val cg_lanes_merge(Cg *cg, ExOp reduce, Val a, Val b) {
     if (!a) return b;
     Val v[] = {a, b};
     bool is_float = LLVMTypeOf(a) == cg->f32;
@@ -71,9 +71,15 @@ static Val merge(Cg *cg, ExOp reduce, Val a, Val b) {
     return cg_intrinsic(cg, name, &cg->i32, 1, v, 2);
 }
 
-static Val identity(Cg *cg, ExOp reduce, ExType t) {
+Val cg_lanes_identity(Cg *cg, ExOp reduce, ExType t) {
     if (t == EX_F32) return cg_f32(cg, ex_identity(reduce));
     return cg_i32(cg, reduce == EX_ROWSUM ? 0 : reduce == EX_ROWMAX ? INT32_MIN : INT32_MAX);
+}
+
+Val cg_lanes_all(Cg *cg, const CgLanes *l, ExOp reduce, Val v) {
+    for (int mask = l->n / 2; mask; mask /= 2)
+        v = cg_lanes_merge(cg, reduce, v, l->shuffle(cg, v, mask));
+    return v;
 }
 
 // Adds the current element to what each reduction of the map has so far.
@@ -83,8 +89,8 @@ static void add_element(Cg *cg, At *at, Val *sum, Val in) {
         const TileResult *out = &at->op->outs.data[i];
         if (out->reduce == EX_CONST) continue;
         Val x = cg_expr(cg, out->body, &elem);
-        if (in) x = cg_select(cg, in, x, identity(cg, out->reduce, out->body->type));
-        sum[i] = merge(cg, out->reduce, sum[i], x);
+        if (in) x = cg_select(cg, in, x, cg_lanes_identity(cg, out->reduce, out->body->type));
+        sum[i] = cg_lanes_merge(cg, out->reduce, sum[i], x);
     }
 }
 
@@ -98,9 +104,7 @@ static void across_lanes(Cg *cg, At *at, int axis, int n, Val *sum) {
         add_element(cg, at, sum, in);
     }
     for (int i = 0; i < at->op->outs.n; i++)
-        for (int mask = at->l->n / 2; sum[i] && mask; mask /= 2)
-            sum[i] =
-                merge(cg, at->op->outs.data[i].reduce, sum[i], at->l->shuffle(cg, sum[i], mask));
+        if (sum[i]) sum[i] = cg_lanes_all(cg, at->l, at->op->outs.data[i].reduce, sum[i]);
 }
 
 // To rows: each lane goes through all elements.
@@ -115,7 +119,7 @@ static void along_lane(Cg *cg, At *at, int axis, int n, Val *sum) {
     for (int o = 0; o < at->op->outs.n; o++) { // what is not reduced stays so
         const TileResult *out = &at->op->outs.data[o];
         bool sums = out->reduce != EX_CONST;
-        sum[o] = sums ? identity(cg, out->reduce, out->body->type) : cg_i32(cg, 0);
+        sum[o] = sums ? cg_lanes_identity(cg, out->reduce, out->body->type) : cg_i32(cg, 0);
     }
     CgTurns t = cg_turns(cg, cg_i32(cg, 0), sum, at->op->outs.n);
     at->pos[axis] = t.i;
@@ -170,7 +174,7 @@ static void map(Cg *cg, const CgLanes *l, const TileOp *op) {
     for (int i = 0; i < op->outs.n; i++) {
         const TileResult *out = &op->outs.data[i];
         if (out->reduce != EX_CONST)
-            made[i] = sum[i] ? sum[i] : identity(cg, out->reduce, out->body->type);
+            made[i] = sum[i] ? sum[i] : cg_lanes_identity(cg, out->reduce, out->body->type);
         set(cg, op->results.data[i], made[i]);
     }
 }

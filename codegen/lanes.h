@@ -4,14 +4,9 @@
 
 #include "codegen/cg.h"
 
-typedef struct CgLanes {
-    int n;    // threads of a warp; 1: there is no other, and neither function
-    Val lane; // i32: this thread's number
-    Val (*shuffle)(Cg *cg, Val v,
-                   int mask);       // of 32 bits, from the lane whose number differs in `mask`
-    Val (*ballot)(Cg *cg, Val bit); // every lane's: an integer of n bits
-} CgLanes;
-
 void cg_lanes_op(Cg *cg, const CgLanes *l, const TileOp *op);
+Val cg_lanes_identity(Cg *cg, ExOp reduce, ExType t);
+Val cg_lanes_merge(Cg *cg, ExOp reduce, Val a, Val b);          // a NULL: b
+Val cg_lanes_all(Cg *cg, const CgLanes *l, ExOp reduce, Val v); // of all lanes, in all of them
 
 #endif

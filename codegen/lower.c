@@ -164,12 +164,6 @@ void cg_lower_block(Cg *cg, const TileBlock *b, CgLoop *loop) {
 
 // ---- the grid
 
-void cg_meet_sequence(Cg *cg) {
-    for (int s = 0; s < cg->p->sizes.n; s++)
-        if (cg->asked[s] && cg->p->sizes.data[s].own)
-            cg->own[s] = cg_uniform(cg, cg->p->sizes.data[s].def);
-}
-
 // Copies have landed and are read when a block goes on with its next tile.
 static void end_tile(Cg *cg) {
     const TileOp wait = {.kind = TILE_WAIT}, barrier = {.kind = TILE_BARRIER};
@@ -177,22 +171,19 @@ static void end_tile(Cg *cg) {
     if (cg->target->kind != KIND_HOST) cg->hooks->op(cg, &barrier);
 }
 
-// All tiles of a sequence that the point has: of each dimension that is shared, the first of which is d or behind it, from its own
-// on every count-th.
-static void tiles_from(Cg *cg, const CgGrid *grid, int d) {
-    while (d < cg->k->ngrid && !cg->k->grid[d].shared) d++;
-    if (d == cg->k->ngrid) {
-        cg_lower_block(cg, &cg->k->body, NULL);
-        return;
-    }
+static void tiles_from(Cg *cg, const CgGrid *grid, int d);
+
+// Of a dimension that is shared: its first tile is `first`, and so on every count-th while there are any. In each of them those of the
+// dimensions from `inner` on.
+static void tiles_along(Cg *cg, const CgGrid *grid, int d, Val first, int inner) {
     const TileGrid *g = &cg->k->grid[d];
-    Val first = cg->tile[g->axis], all = cg_uniform(cg, g->shared);
+    Val all = g->batch ? NULL : cg_uniform(cg, g->shared);
     Blk pre = cg_here(cg), head = cg_block(cg, "tiles"), work = cg_block(cg, "tile"),
         done = cg_block(cg, "tiles.done");
     cg_enter(cg, head);
     Val tile = cg->tile[g->axis] = cg_phi(cg, cg->i32);
-    cg_branch(cg, cg_less(cg, tile, all), work, done);
-    tiles_from(cg, grid, d + 1);
+    cg_branch(cg, all ? cg_less(cg, tile, all) : cg_find_tile(cg, g, tile), work, done);
+    tiles_from(cg, grid, inner);
     end_tile(cg);
     Val next = LLVMBuildNSWAdd(cg->b, tile, grid->count[d], "");
     LLVMAddIncoming(tile, (Val[]){first, next}, (Blk[]){pre, cg_here(cg)}, 2);
@@ -201,13 +192,42 @@ static void tiles_from(Cg *cg, const CgGrid *grid, int d) {
     cg_at(cg, done);
 }
 
+// All tiles of a sequence that the point has, of each dimension that is shared, the first of which is d or behind it.
+static void tiles_from(Cg *cg, const CgGrid *grid, int d) {
+    while (d < cg->k->ngrid && (!cg->k->grid[d].shared || cg->k->grid[d].batch)) d++;
+    if (d == cg->k->ngrid)
+        cg_lower_block(cg, &cg->k->body, NULL);
+    else
+        tiles_along(cg, grid, d, cg->tile[cg->k->grid[d].axis], d + 1);
+}
+
+// The point that is number `tile`, where points are numbered from both ends by turns.
+static Val from_ends(Cg *cg, const TileGrid *g, Val count, Val tile) {
+    Val one = cg_i32(cg, 1), half = cg_lshr(cg, tile, one), last = cg_sub(cg, count, one);
+    Val back = cg_is(cg, cg_and(cg, tile, one), 1), ends = cg_is(cg, cg_uniform(cg, g->ends), 0);
+    Val by_turns = cg_select(cg, back, cg_sub(cg, last, half), half);
+    return cg_select(cg, ends, tile, by_turns);
+}
+
+// Those that the point has, of all sequences where a dimension goes over them.
+static void tiles(Cg *cg, const CgGrid *grid) {
+    int d = 0;
+    while (d < cg->k->ngrid && !cg->k->grid[d].batch) d++;
+    if (d == cg->k->ngrid) {
+        cg_meet_sequence(cg);
+        tiles_from(cg, grid, 0);
+        return;
+    }
+    const TileGrid *g = &cg->k->grid[d];
+    tiles_along(cg, grid, d, from_ends(cg, g, grid->count[d], cg->tile[g->axis]), 0);
+}
+
 static void grid_point(Cg *cg, Val index) {
     CgGrid grid = cg_grid(cg);
     Val at[TILE_MAX_GRID];
     cg_grid_point(cg, &grid, index, at);
     cg_grid_stand(cg, at);
-    cg_meet_sequence(cg);
-    tiles_from(cg, &grid, 0);
+    tiles(cg, &grid);
 }
 
 const char *cg_symbol(Arena *a, const TileProgram *p, const TileKernel *k) {

@@ -387,6 +387,20 @@ const Ex *tile_points(ExPool *x, const TileKernel *k, int dim) {
     return ex_2(x, EX_DIV, more, by);
 }
 
+static void find_one(void *ctx, const Ex *e) {
+    Own *own = ctx;
+    bool size = e->op == EX_SYM && e->sym == SYM_SIZE && own->p->sizes.data[e->index].own;
+    own->found |= e->op == EX_LOAD || (e->op == EX_SYM && e->sym == SYM_B) ||
+                  (size && !tile_is_common(own->p, e->index));
+}
+
+bool tile_is_common(const TileProgram *p, int size) {
+    Own of_one = {p, false};
+    if (!p->sizes.data[size].own || p->sizes.data[size].over) return p->sizes.data[size].own;
+    ex_visit(p->sizes.data[size].def, find_one, &of_one);
+    return !of_one.found;
+}
+
 TileValue *tile_pipe_of(const TileValue *v) {
     const TileOp *def = v->def;
     if (!def || (def->kind != TILE_TAKE && def->kind != TILE_VIEW) || !def->args.n) return NULL;

@@ -94,13 +94,20 @@ typedef struct TileSize {
     // A sequence's own: over b, sizes and the tensors that say where rows lie. Kernels know it, launches do not. Those
     // of the fixed sizes that are so (Sq, Sk, q_offset) have a definition, too.
     bool own;
+    // An own one of several sequences: the sum or the maximum (ROWSUM, ROWMAX; CONST: it is of one) of the definition, which uses no
+    // other own size, over the first `among`, a launch's number. Without any it is 0.
+    ExOp over;
+    const Ex *among;
 } TileSize;
 
 // How the keys of rows are split between blocks: which derived sizes say so (passes/tile/split.c, which alone
 // defines them). 0: there is no such size.
 typedef struct TileSplit {
-    int few;     // parts of a launch of few queries, which has a kernel for parts
-    int keys;    // of a batch, whose sequences have parts of their own: keys of a part
+    int few;  // parts of a launch of few queries, which has a kernel for parts
+    int keys; // of a batch, whose sequences have parts of their own: keys of a part
+    // Of a batch in which a sequence has the same bits in any other: queries of a sequence that has few, 0 of others; and the other way round.
+    // Each has kernels of its own.
+    int few_queries, many_queries;
     int longest; // of the kernel for many: steps of its longest tile,
     int wanted;  // parts that it would have if they cost nothing,
     int parts;   // parts of a launch, of few queries or of many,
@@ -305,6 +312,12 @@ typedef struct TileGrid { // one dimension of the grid, outermost first
     // SYM_TILE, i32 over b: the first row of sequence b. The tiles of all sequences follow each other: tile t of sequence b is point
     // packed / extent + b + t, from which b is known: the dimension of b has one point, or none. Other points are tiles behind a sequence's last.
     const Ex *packed;
+    // The dimension goes over the tiles of all sequences, of which a launch has `batch`; the grid's b is that of the tile, and has no
+    // points of its own. NULL: it does not. Where the launch says `together`, tiles are numbered one sequence after the other; elsewhere
+    // number n is tile n / batch of sequence n % batch, and there are a multiple of `batch` points. Points come from both ends by turns where it says `ends`. i32, 0: no.
+    const Ex *batch, *together, *ends;
+    bool
+        slow; // points that are one apart along other dimensions follow each other; otherwise those along the last dimension do
     bool reversed; // from the last to the first: longest tiles first
 } TileGrid;
 
@@ -418,7 +431,8 @@ bool tile_scans(const TileOp *map); // some result is a scan
 bool tile_goes_by_element(const TileOp *op, int axis); // an access, along the axis (-1: any)
 // Of a coordinate that is said for each place, where the tensor's rows follow each other as the axis' places do: the first one; NULL: they do not.
 const Ex *tile_run_from(ExPool *x, const TileOp *op, int dim);
-bool tile_goes_by_runs(const TileProgram *p, const TileOp *op); // all that are said for each place are such
+bool tile_goes_by_runs(const TileProgram *p,
+                       const TileOp *op); // all that are said for each place are such
 int tile_columns(const TileProgram *p,
                  const TileOp *op);   // that an access sees of the last dimension, a constant
 bool tile_scatters(const TileOp *op); // some index is said for each element
@@ -437,6 +451,8 @@ int tile_grid_axis(const TileKernel *k);             // the axis of those; -1: n
 // many as they have, rounded up.
 const Ex *tile_of_cluster(ExPool *x, const TileKernel *k, bool rows);
 const Ex *tile_points(ExPool *x, const TileKernel *k, int dim);
+// Whether an own size is the same for all sequences: over several, or made of such ones. Those are known before the others.
+bool tile_is_common(const TileProgram *p, int size);
 bool tile_has_lanes(const TileKernel *k); // of one warp, numbers in its threads (codegen/lanes.c)
 Layout tile_layout(const TileKernel *k, const TileValue *v); // of the value's own axes
 // The one of a kernel's layouts in which an op's values in registers and its axes lie, without copies

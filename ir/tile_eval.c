@@ -465,13 +465,29 @@ static void measure(Eval *E) {
 
 static void make_slots(Eval *E);
 
+// Of all sequences that the size is over.
+static int32_t over_sequences(Eval *E, const TileSize *z) {
+    RunPlace here = E->here;
+    int32_t n = run_ex(E, z->among).i, all = 0;
+    for (E->here.b = 0; E->here.b < n; E->here.b++) {
+        int32_t one = run_ex(E, z->def).i;
+        all = z->over == EX_ROWSUM ? all + one : one > all ? one : all;
+    }
+    E->here = here;
+    return all;
+}
+
 // The sizes of a sequence, and with them those of the axes.
 void run_sequence(Eval *E, const RunPlace *place) {
     if (!E->p->batch) return;
     RunPlace here = E->here;
     E->here = *place;
-    for (int i = 0; i < E->p->sizes.n; i++)
-        if (E->p->sizes.data[i].own) E->size[i] = run_ex(E, E->p->sizes.data[i].def).i;
+    for (int common = 1; common >= 0; common--)
+        for (int i = 0; i < E->p->sizes.n; i++) {
+            const TileSize *z = &E->p->sizes.data[i];
+            if (z->own && tile_is_common(E->p, i) == (common == 1))
+                E->size[i] = z->over ? over_sequences(E, z) : run_ex(E, z->def).i;
+        }
     measure(E);
     bool open = false;
     for (int a = 0; a < E->k->naxes; a++) open |= !tile_extent(&E->k->axes[a]);
@@ -500,13 +516,17 @@ void run_point(Eval *E, int64_t number, RunPlace *place) {
         place->tile[E->k->grid[last].axis] = take_part(E, &number);
     else
         last++;
-    for (int i = last; i-- > 0;) {
-        const TileGrid *g = &E->k->grid[i];
-        int32_t n = E->count[i], at = (int32_t)(number % n);
-        number /= n;
-        if (g->reversed) at = n - 1 - at;
-        *(g->sym == SYM_B ? &place->b : g->sym == SYM_H ? &place->h : &place->tile[g->axis]) = at;
-    }
+    for (int turn = 0; turn < 2; turn++) // slow ones behind the others
+        for (int i = last; i-- > 0;) {
+            const TileGrid *g = &E->k->grid[i];
+            if (g->slow != (turn == 1)) continue;
+            int32_t n = E->count[i], at = (int32_t)(number % n);
+            number /= n;
+            if (g->reversed) at = n - 1 - at;
+            *(g->sym == SYM_B   ? &place->b
+              : g->sym == SYM_H ? &place->h
+                                : &place->tile[g->axis]) = at;
+        }
     for (int i = 0; i < E->k->ngrid; i++)
         if (E->k->grid[i].packed) find_sequence(E, &E->k->grid[i], place);
     run_sequence(E, place);
@@ -536,7 +556,7 @@ static void count_points(Eval *E) {
 
 // The tiles that a point of the grid has, along dimension d and those behind it.
 static void run_tiles(Eval *E, int d) {
-    while (d < E->k->ngrid && !E->k->grid[d].shared) d++;
+    while (d < E->k->ngrid && (!E->k->grid[d].shared || E->k->grid[d].batch)) d++;
     if (d == E->k->ngrid) return run_block(E);
     const TileGrid *g = &E->k->grid[d];
     int64_t all = run_ex(E, g->shared).i, step = E->count[d];
@@ -548,6 +568,48 @@ static void run_tiles(Eval *E, int d) {
     E->here.tile[g->axis] = first;
 }
 
+// The point that is number t, where points are numbered from both ends by turns.
+static int64_t from_ends(int64_t t, int64_t n) { return t % 2 ? n - 1 - t / 2 : t / 2; }
+
+// What of number n is a tile of sequence b; the others come behind it.
+static bool is_of(Eval *E, int d, int64_t *n, int32_t b) {
+    const TileGrid *g = &E->k->grid[d];
+    int64_t all = run_ex(E, g->shared).i, tile = *n;
+    if (!run_ex(E, g->together).i) {
+        E->here.tile[g->axis] = (int32_t)(tile / run_ex(E, g->batch).i);
+        return tile % run_ex(E, g->batch).i == b && E->here.tile[g->axis] < all;
+    }
+    E->here.tile[g->axis] = (int32_t)tile;
+    *n -= all;
+    return tile >= 0 && tile < all;
+}
+
+// Those of all sequences.
+static void run_tiles_of_all(Eval *E, int d) {
+    const TileGrid *g = &E->k->grid[d];
+    int64_t step = E->count[d], next = E->here.tile[g->axis];
+    int32_t batch = run_ex(E, g->batch).i;
+    bool found = true;
+    if (run_ex(E, g->ends).i) next = from_ends(next, step);
+    for (; found && !E->failed; next += step) {
+        int64_t n = next;
+        found = false;
+        for (int32_t b = 0; b < batch && !found; b++) {
+            E->here.b = b;
+            RunPlace here = E->here;
+            run_sequence(E, &here);
+            found = is_of(E, d, &n, b);
+        }
+        if (found) run_tiles(E, 0);
+    }
+}
+
+static void run_all_tiles(Eval *E) {
+    for (int d = 0; d < E->k->ngrid; d++)
+        if (E->k->grid[d].batch) return run_tiles_of_all(E, d);
+    run_tiles(E, 0);
+}
+
 static void run_blocks(Eval *E) {
     for (E->block = 0; E->block < E->blocks && !E->failed; E->block++) {
         E->here = (RunPlace){0};
@@ -555,7 +617,7 @@ static void run_blocks(Eval *E) {
             E->here.point = (uint32_t)E->block + 1;
             run_point(E, E->block, &E->here);
         }
-        run_tiles(E, 0);
+        run_all_tiles(E);
     }
 }
 

@@ -608,6 +608,12 @@ static bool parse_grid(Parse *P) {
     if (take(P, "from") && !(g->from = typed_expr(P, EX_I32))) return false;
     if (take(P, "shared") && !(g->shared = typed_expr(P, EX_I32))) return false;
     if (take(P, "packed") && !(g->packed = typed_expr(P, EX_I32))) return false;
+    if (take(P, "of")) {
+        if (!(g->batch = typed_expr(P, EX_I32)) || !expect(P, "together")) return false;
+        if (!(g->together = typed_expr(P, EX_I32)) || !expect(P, "ends")) return false;
+        if (!(g->ends = typed_expr(P, EX_I32))) return false;
+    }
+    g->slow = take(P, "slow");
     g->reversed = take(P, "reversed");
     P->k->ngrid++;
     return true;
@@ -742,7 +748,7 @@ static void list_inputs(Parse *P) {
     }
 }
 
-// "Sq = ..", which is a fixed one, or a new one.
+// "Sq = ..", which is a fixed one, or a new one: "all = rowsum of the first B of ..", of several sequences.
 static bool parse_own(Parse *P) {
     TileProgram *p = P->p;
     const char *name = take_word(P, "the size's name");
@@ -750,8 +756,14 @@ static bool parse_own(Parse *P) {
     list_inputs(P);
     if (!name || !expect(P, "=")) return false;
     while (i < SIZE_FREE && strcmp(p->sizes.data[i].name, name)) i++;
-    TileSize z = {name, typed_expr(P, EX_I32), true};
-    if (!z.def) return false;
+    TileSize z = {.name = name, .own = true};
+    if (take(P, "rowsum")) z.over = EX_ROWSUM;
+    if (!z.over && take(P, "rowmax")) z.over = EX_ROWMAX;
+    if (z.over) {
+        if (!expect(P, "of") || !expect(P, "the") || !expect(P, "first")) return false;
+        if (!(z.among = typed_expr(P, EX_I32)) || !expect(P, "of")) return false;
+    }
+    if (!(z.def = typed_expr(P, EX_I32))) return false;
     if (p->sizes.n == MAX_SIZES) return fail(P, "more than %d sizes", MAX_SIZES);
     if (i == SIZE_FREE)
         VEC_PUSH(P->arena, &p->sizes, z);

@@ -489,6 +489,12 @@ static void kernel(Out *o, const TileKernel *k) {
         if (g->from) ex(o, " from ", g->from);
         if (g->shared) ex(o, " shared ", g->shared);
         if (g->packed) ex(o, " packed ", g->packed);
+        if (g->batch) {
+            ex(o, " of ", g->batch);
+            ex(o, " together ", g->together);
+            ex(o, " ends ", g->ends);
+        }
+        if (g->slow) text_puts(o->text, " slow");
         text_puts(o->text, g->reversed ? " reversed\n" : "\n");
     }
     layouts(o, k);
@@ -566,6 +572,19 @@ static void plan(Out *o, const TilePlan *plan) {
     text_puts(o->text, "\n");
 }
 
+// Those that all sequences have in common come first: others are made of them.
+static void own_sizes(Out *o, const TileProgram *p, bool common) {
+    for (int i = 0; i < p->sizes.n; i++) {
+        const TileSize *z = &p->sizes.data[i];
+        if (!z->own || tile_is_common(p, i) != common) continue;
+        text_printf(o->text, "own %s", z->name);
+        if (z->over) text_printf(o->text, " = %s", ex_ops[z->over].name);
+        if (z->over) ex(o, " of the first ", z->among);
+        ex(o, z->over ? " of " : " = ", z->def);
+        text_puts(o->text, "\n");
+    }
+}
+
 void tile_print_lines(Text *text, const TileProgram *p, size_t most, TileLines *lines) {
     Out o = {.text = text,
              .scratch = arena_new(),
@@ -592,12 +611,8 @@ void tile_print_lines(Text *text, const TileProgram *p, size_t most, TileLines *
     }
     split(&o, &p->split);
     for (int i = 0; i < p->tensors.n; i++) tensor(&o, &p->tensors.data[i]);
-    for (int i = 0; i < p->sizes.n; i++) {
-        if (!p->sizes.data[i].own) continue;
-        text_printf(text, "own %s", p->sizes.data[i].name);
-        ex(&o, " = ", p->sizes.data[i].def);
-        text_puts(text, "\n");
-    }
+    own_sizes(&o, p, true);
+    own_sizes(&o, p, false);
     for (int i = 0; i < p->plans.n; i++) plan(&o, &p->plans.data[i]);
     for (int i = 0; i < p->kernels.n; i++) kernel(&o, p->kernels.data[i]);
     says(&o, NULL, NULL);

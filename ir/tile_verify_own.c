@@ -28,10 +28,18 @@ bool verify_own(Verify *V) {
         bool good = verify_ex(V, z->def, EX_I32, &s);
         V->grid_b = false;
         if (!good) return false;
+        if (z->over && tile_is_own(p, z->def))
+            return verify_fail(V, "%s is of several sequences, and uses what one has of its own",
+                               z->name);
+        Scope launch = {.what = z->name, .syms = 1u << SYM_SIZE, .sizes = p->sizes.n, .tile = -1};
+        if (z->over && z->over != EX_ROWSUM && z->over != EX_ROWMAX)
+            return verify_fail(V, "%s is no sum and no maximum of sequences", z->name);
+        if (z->over && !verify_ex(V, z->among, EX_I32, &launch)) return false;
         ex_visit(z->def, find_foreign, V);
         if (V->foreign) return verify_fail(V, "%s reads what says nothing of rows", z->name);
         for (int j = i; j < p->sizes.n; j++)
-            if (p->sizes.data[j].own && ex_uses(z->def, SYM_SIZE, j))
+            if (p->sizes.data[j].own && ex_uses(z->def, SYM_SIZE, j) &&
+                (!tile_is_common(p, j) || tile_is_common(p, i)))
                 return verify_fail(V, "%s uses %s, which comes later", z->name,
                                    p->sizes.data[j].name);
     }

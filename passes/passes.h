@@ -42,6 +42,7 @@ typedef struct PassOptions {
     BatchLayout batch;     // where rows lie
     int page;              // BATCH_PAGED: keys of a page; 0: any
     bool deterministic;    // of the backward: dq, dk and dv are added up in one order
+    bool invariant;        // of a batch: what a sequence gives follows from it alone, bit for bit
     ShapeClass shape;      // which launches the schedule is for
     const int32_t *sizes;  // of a launch it is for (SIZE_FREE); NULL: what the class is like
     Knobs schedule;        // choices in place of the target's

@@ -31,6 +31,7 @@ for file; do
     echo "$file 3 --layout=paged $data --in=kv_len=-7,3,500,2147483647 --in=page_table=-5..40 $(shapes Tq=8,page=16,table=4,pages=20,max_q=1 1 4 8)"
     echo "$file 3 --layout=paged $data $lengths $starts$(shapes Tq=144,page=16,table=19,max_q=1 1 4 8)" # a hint that is wrong costs time, never rows
     echo "$file 3 --layout=paged $data $lengths$(shapes Tq=8,page=16,table=19,max_q=1000 1 4 8)"
+    echo "$file 3 --layout=paged --invariant $data $lengths $starts$(shapes Tq=144,page=16,table=19,max_q=1 1 4 8)"
     echo "$file 3 --layout=ragged $data $packed $starts$(shapes Tq=144,Tk=660 1 4 8)"
     echo "$file 3 --layout=ragged $data --in=q_start=-4,9,3,2147483647 --in=kv_start=2,-9,70,60$(shapes Tq=20,Tk=90 1 4 8)"
 done

@@ -131,6 +131,9 @@ bool compile_streams(Compile *c) {
 // Whether there are kernels for where rows lie.
 static bool has_layout(Compile *c) {
     const char *layout = batch_name(c->options.batch);
+    if (c->options.invariant && (!c->options.batch || c->recurrences.n))
+        diag_error(&c->diags, c->variants.data[0]->span,
+                   "--invariant is for attentions in layouts ragged and paged");
     if (!c->options.batch) return true;
     bool back = c->options.phases & COMPILE_BWD;
     if (back && c->options.batch == BATCH_PAGED)
@@ -211,6 +214,7 @@ static PassOptions pass_options(const Compile *c) {
                          .page = o->page,
                          .split = o->level > 0,
                          .deterministic = o->deterministic,
+                         .invariant = o->invariant,
                          .schedule = o->schedule};
 }
 

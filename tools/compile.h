@@ -23,6 +23,7 @@ typedef struct CompileOptions {
     int page;           // of BATCH_PAGED: keys of a page; 0: any
     unsigned phases;    // COMPILE_*; 0: the forward
     bool deterministic; // of the backward
+    bool invariant;     // of sequences of a batch
     int level;
     bool checks;
     Knobs schedule;    // of every variant, in place of the compiler's own

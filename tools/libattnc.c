@@ -23,6 +23,7 @@ static const char *read_options(const struct attnc_options *o, Arena *a, Compile
     out->level = o->level;
     out->checks = o->checks;
     out->deterministic = o->deterministic;
+    out->invariant = o->invariant;
     if (o->level < 0 || o->level > 3) return arena_printf(a, "no level %d", o->level);
     if (o->target && !target_find(o->target, &out->target))
         return arena_printf(a, "no target '%s'", o->target);

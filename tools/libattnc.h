@@ -52,6 +52,7 @@ struct attnc_options {
     const char *layout;   /* "dense" (NULL too), "ragged", "paged", "paged:N" (pages of N keys) */
     const char *schedule; /* "NAME=N,...", in place of the compiler's own choices; NULL: none */
     int deterministic;    /* the backward adds up in one order */
+    int invariant;        /* ragged, paged: a sequence has the same bits in any batch */
 };
 
 /* 0, or the command's exit status for what is wrong: 1 the source or what the target supports, 2

@@ -212,6 +212,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
     case OPT_PASS: o->pass = value; return s;
     case OPT_PHASE: return set_phase(o, value);
     case OPT_DETERMINISTIC: o->deterministic = true; return s;
+    case OPT_INVARIANT: o->invariant = true; return s;
     case OPT_DTYPE: return set_dtype(o, value);
     case OPT_KV_DTYPE: return set_kv_dtype(o, value);
     case OPT_LAYOUT: return set_layout(o, value);

@@ -50,6 +50,7 @@ typedef struct Options {
     VEC(const char *) shapes; // each as written: "B=1,H=8"
     unsigned phases;          // COMPILE_*; 0: not given
     bool deterministic;
+    bool invariant;
     int level;
     Knobs schedule; // that was asked for
     bool no_cache, debug, dry, check, help, version;

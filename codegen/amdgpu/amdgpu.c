@@ -184,9 +184,22 @@ static void am_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
 
 // ---- operations
 
+static CgLanes lanes(Cg *cg);
+
+static Val one_number(Cg *cg, ExOp reduce, Val v) {
+    CgLanes l = lanes(cg);
+    v = cg_lanes_all(cg, &l, reduce, v);
+    return cg_intrinsic(cg, "llvm.amdgcn.readfirstlane", &cg->i32, 1, &v, 1);
+}
+
+static CgLanes lanes(Cg *cg) {
+    return (CgLanes){am_state(cg)->wave, am_state(cg)->gpu.lane, am_exchange, am_ballot,
+                     one_number};
+}
+
 static void am_op(Cg *cg, const TileOp *op) {
     if (tile_has_lanes(cg->k)) {
-        CgLanes l = {am_state(cg)->wave, am_state(cg)->gpu.lane, am_exchange, am_ballot};
+        CgLanes l = lanes(cg);
         cg_lanes_op(cg, &l, op);
         return;
     }
@@ -253,6 +266,7 @@ const CgHooks cg_amdgpu_hooks = {
     .argument = am_argument,
     .grid = am_grid,
     .op = am_op,
+    .lanes = lanes,
     .loop_begin = am_loop_begin,
     .loop_yield = am_loop_yield,
     .loop_end = am_loop_end,

@@ -188,8 +188,10 @@ static void loop_end(Cg *cg, CgLoop *l) {
     for (int i = 0; i < l->op->results.n; i++) host_bind(cg, l->op->results.data[i]);
 }
 
+static CgLanes lanes(Cg *cg) { return (CgLanes){1, cg_i32(cg, 0), NULL, NULL, NULL}; }
+
 static void host_op(Cg *cg, const TileOp *op) {
-    CgLanes one = {1, cg_i32(cg, 0), NULL, NULL};
+    CgLanes one = lanes(cg);
     if (tile_has_lanes(cg->k)) {
         cg_lanes_op(cg, &one, op);
         return;
@@ -213,6 +215,7 @@ const CgHooks cg_host_hooks = {
     .argument = argument,
     .grid = grid,
     .op = host_op,
+    .lanes = lanes,
     .loop_begin = loop_begin,
     .loop_yield = loop_yield,
     .loop_end = loop_end,

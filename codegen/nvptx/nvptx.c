@@ -243,8 +243,19 @@ static Val vote(Cg *cg, Val bit) {
     return cg_intrinsic(cg, "llvm.nvvm.vote.ballot.sync", NULL, 0, args, 2);
 }
 
+static Val redux(Cg *cg, ExOp reduce, Val v) {
+    Val args[] = {v, cg_i32(cg, -1)};
+    const char *name =
+        reduce == EX_ROWSUM ? "llvm.nvvm.redux.sync.add" : "llvm.nvvm.redux.sync.max";
+    return cg_intrinsic(cg, name, NULL, 0, args, 2);
+}
+
+static CgLanes lanes(Cg *cg) {
+    return (CgLanes){NV_WARP, nv_state(cg)->gpu.lane, nv_shuffle, vote, redux};
+}
+
 static void lanes_op(Cg *cg, const TileOp *op) {
-    CgLanes l = {NV_WARP, nv_state(cg)->gpu.lane, nv_shuffle, vote};
+    CgLanes l = lanes(cg);
     cg_lanes_op(cg, &l, op);
 }
 
@@ -283,6 +294,7 @@ const CgHooks cg_nvptx_hooks = {
     .argument = nv_argument,
     .grid = nv_grid,
     .op = nv_op,
+    .lanes = lanes,
     .loop_begin = loop_begin,
     .loop_yield = nv_loop_yield,
     .loop_end = nv_loop_end,

@@ -152,6 +152,45 @@ static const Ex *tiles_of(ExPool *x, const Ex *size, int extent) {
     return ex_simplify(x, ex_2(x, EX_DIV, up, ex_i32(x, extent)));
 }
 
+void pass_go_over_all(TileProgram *p, TileKernel *k, int dimension, const Ex *together,
+                      const Ex *points, const Ex *ends) {
+    ExPool *x = p->pool;
+    TileGrid *g = &k->grid[dimension], *batch = &k->grid[0];
+    g->batch = batch->count;
+    g->together = ex_simplify(x, ex_select(x, together, ex_i32(x, 1), ex_i32(x, 0)));
+    g->ends = ex_simplify(x, ex_select(x, ends, ex_i32(x, 1), ex_i32(x, 0)));
+    g->count =
+        ex_simplify(x, ex_select(x, together, points, ex_2(x, EX_MUL, batch->count, g->count)));
+    g->slow = true;
+    batch->count = ex_i32(x, 1);
+}
+
+// The row tiles of all sequences are numbered together: where one sequence has many of them, there is no point for each that another might
+// have. Where sequences have other numbers of queries, blocks that read much and blocks that multiply much run beside each other.
+static void number_rows(TileProgram *p, TileKernel *k, int extent) {
+    enum {
+        ROWS = 2,
+        UNLIKE = 8,
+        MOST = 1024
+    }; // sequences: a block looks for its own among all of them
+    ExPool *x = p->pool;
+    bool gpu = target_get(p->target)->kind !=
+               KIND_HOST; // pages: 2% slower where sequences are alike, not found out why
+    if (p->batch != BATCH_RAGGED || !gpu || k->purpose != PURPOSE_ATTENTION ||
+        !k->grid[ROWS].shared)
+        return;
+    const Ex *all = pass_all_queries(p), *batch = k->grid[0].count;
+    const Ex *group = ex_2(x, EX_DIV, ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32),
+                           ex_sym(x, SYM_SIZE, SIZE_HKV, EX_I32));
+    const Ex *each = ex_2(x, EX_DIV, all, ex_2(x, EX_MAX, batch, ex_i32(x, 1)));
+    const Ex *full = ex_2(x, EX_ADD, ex_2(x, EX_DIV, all, ex_i32(x, extent)), ex_i32(x, 1));
+    const Ex *points = ex_2(x, EX_ADD, ex_2(x, EX_MUL, full, group), batch);
+    const Ex *most = pass_at_launch(p, ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32));
+    const Ex *together = ex_2(x, EX_LE, batch, ex_i32(x, MOST));
+    const Ex *unlike = ex_2(x, EX_LT, ex_2(x, EX_MUL, each, ex_i32(x, UNLIKE)), most);
+    pass_go_over_all(p, k, ROWS, together, points, ex_2(x, EX_AND, together, unlike));
+}
+
 void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent) {
     TileAxis *a = &k->axes[axis];
     assert(a->extent == 0 && extent > 0);
@@ -168,6 +207,7 @@ void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent) {
                 k->grid[i].count = ex_simplify(p->pool, pass_at_launch(p, count));
             if (tile_is_own(p, count)) k->grid[i].shared = count;
         }
+    if (axis == tile_grid_axis(k)) number_rows(p, k, extent);
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_LOOP && op->axis == axis) pass_share_steps(p, k, op, count);
 }

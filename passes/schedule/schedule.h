@@ -105,6 +105,9 @@ void pass_bind_all(TileProgram *p, TileKernel *k, const Extents *e);
 
 // Gives an axis its extent: grid counts over the axis become ceil(size / extent), loops over it run
 // over as many tiles.   schedule.c
+void pass_go_over_all(
+    TileProgram *p, TileKernel *k, int dimension, const Ex *together, const Ex *points,
+    const Ex *ends); // a dimension over the tiles of all sequences (TileGrid.batch)
 void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent);
 
 bool pass_begins_loop(

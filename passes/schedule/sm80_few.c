@@ -13,7 +13,10 @@ enum {
     KEYS = 128,    // of a tile
     KEYS_F32 = 32, // where products are multiply-adds over registers
     LEAST_KEYS = 16,
-    BLOCKS = 2,   // of an SM
+    BLOCKS = 2, // of an SM
+    KEYS_BYTES =
+        64, // where operands of 8 bits are converted: four times the warps, which wait less for their own instructions
+    BLOCKS_BYTES = 8,
     COLUMNS = 32, // of a block that combines
 };
 
@@ -39,15 +42,23 @@ static int shared_of(const TileProgram *p, Knobs few) {
     return most;
 }
 
+static bool converts(const TileProgram *p) {
+    bool bytes = false;
+    for (int i = 0; i < p->kernels.n; i++) bytes |= sm80_multiplies_bytes(p->kernels.data[i]);
+    return bytes && dtype_half(p->dtype);
+}
+
 bool sm80_few(const TileProgram *p, const PassOptions *o, Diags *diags, Knobs *out) {
-    int shared = o->target.shared_bytes;
+    int shared = o->target.shared_bytes, keys = dtype_half(p->dtype) ? KEYS : KEYS_F32;
+    bool bytes = converts(p);
     Knobs few = {.said = knobs_of(FORM_SM80_FEW),
                  .few_rows = ROWS,
-                 .few_keys = dtype_half(p->dtype) ? KEYS : KEYS_F32,
+                 .few_keys = bytes ? KEYS_BYTES : keys,
                  .few_columns = COLUMNS};
     while (few.few_keys > LEAST_KEYS && shared_of(p, few) > shared / BLOCKS) few.few_keys /= 2;
     few.few_blocks = shared / shared_of(p, few);
-    if (few.few_blocks > BLOCKS) few.few_blocks = BLOCKS;
+    int most = bytes ? BLOCKS_BYTES : BLOCKS;
+    if (few.few_blocks > most) few.few_blocks = most;
     if (few.few_blocks < 1) few.few_blocks = 1; // too much for any is told of the main kernel
     if (!knobs_take(&few, FORM_SM80_FEW, &o->schedule, diags)) return false;
     *out = few;

@@ -92,7 +92,10 @@ static const Ex *q_idx(Build *b) {
 }
 
 static const Ex *build_rows(Build *b) {
-    const Ex *queries = build_size(b, SIZE_SQ);
+    const TileSplit *s = &b->p->split;
+    bool many = b->k && b->k->purpose == PURPOSE_ATTENTION;
+    int own = many ? s->many_queries : s->few_queries;
+    const Ex *queries = build_size(b, own ? own : SIZE_SQ);
     return b->packed ? ex_2(b->pool, EX_MUL, queries, build_size(b, b->group)) : queries;
 }
 
@@ -612,16 +615,32 @@ static const Ex *are_packed(Build *b) {
 
 // The second form, of packed rows: they are finished or left, or partial results for parts of the keys are combined (combine.c).
 static void build_few(Build *b) {
-    static const int few[] = {1, 2}, all[] = {0, 2};
+    static const int few[] = {1, 2}, all[] = {0, 2}, apart[] = {0, 1, 2};
     build_part(b);
     if (b->split) build_combine(b);
+    if (b->p->split.few_queries) {
+        add_plan(b, NULL, apart, b->split ? 3 : 2);
+        return;
+    }
     if (b->split) add_plan(b, pass_few_are_split(b->p), few, 2);
     add_plan(b, are_packed(b), few, 1);
     if (b->share) add_plan(b, several(b, b->p->split.parts), all, 2);
 }
 
+// Which kernel a sequence has follows from its own queries, and each launch has both.
+static void add_own_kernels(Build *b) {
+    ExPool *x = b->pool;
+    const Ex *queries = build_size(b, SIZE_SQ), *none = ex_i32(x, 0);
+    const Ex *few = ex_2(x, EX_LE, queries, ex_i32(x, b->few));
+    TileSplit *s = &b->p->split;
+    s->few_queries =
+        pass_own_size(b->p, "few_queries", EX_CONST, NULL, ex_select(x, few, queries, none));
+    s->many_queries =
+        pass_own_size(b->p, "many_queries", EX_CONST, NULL, ex_select(x, few, none, queries));
+}
+
 static int add_own_parts(Build *b) {
-    TileSize size = {"own_parts", build_parts(b), true};
+    TileSize size = {.name = "own_parts", .def = build_parts(b), .own = true};
     VEC_PUSH(b->arena, &b->p->sizes, size);
     return b->p->sizes.n - 1;
 }
@@ -665,6 +684,7 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     bool few = o->split && o->phase != PHASE_COMBINE;
     if (few && !o->batch) b.group = pass_size(p, "group", heads_of_group(&b));
     if (b.split) pass_add_split(p, o->share);
+    if (few && o->batch && o->invariant) add_own_kernels(&b);
     if (b.split && o->batch) b.own_parts = add_own_parts(&b);
     b.share =
         b.split && o->share && o->shape == SHAPE_SHORT; // others are for many tiles, or few keys
@@ -674,6 +694,6 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
         build_forward(&b);
     b.fixed = -1;
     if (few) build_few(&b);
-    add_plan(&b, NULL, &(const int){0}, 1);
+    if (!p->split.few_queries) add_plan(&b, NULL, &(const int){0}, 1);
     return p;
 }

@@ -172,6 +172,13 @@ int pass_size(TileProgram *p, const char *name, const Ex *def) {
     return p->sizes.n - 1;
 }
 
+int pass_own_size(TileProgram *p, const char *name, ExOp over, const Ex *among, const Ex *def) {
+    while (is_size(p, name)) name = arena_printf(p->arena, "%s_", name);
+    TileSize size = {.name = name, .def = def, .own = true, .over = over, .among = among};
+    VEC_PUSH(p->arena, &p->sizes, size);
+    return p->sizes.n - 1;
+}
+
 int pass_padded(int n, int to) { return (n + to - 1) / to * to; }
 
 bool pass_cooperative(const TileKernel *k, const TileOp *map) {

@@ -61,6 +61,7 @@ void pass_sections(TileProgram *p);
 
 // An expression of what sequences have of their own, as a launch can tell it: of the longest one (sequences.c).
 const Ex *pass_at_launch(const TileProgram *p, const Ex *e);
+const Ex *pass_all_queries(const TileProgram *p);
 const Ex *pass_all_keys(const TileProgram *p); // as many as there may be, of all sequences together
 
 // ---- looking
@@ -76,6 +77,8 @@ void pass_move_before(TileOp *where, TileOp *op);
 // A size that a launch computes, one for each definition: called `name`, with a _ behind for as long
 // as there is another of that name.
 int pass_size(TileProgram *p, const char *name, const Ex *def);
+// A sequence's own, or, with `over`, one of several (TileSize.over).
+int pass_own_size(TileProgram *p, const char *name, ExOp over, const Ex *among, const Ex *def);
 int pass_padded(int n, int to); // the next multiple of `to`
 // A vector made of a tile in shared memory, whose rows are not the grid's: all threads make it
 // together, and all read it.

@@ -38,7 +38,7 @@ static int add_size(Places *at, const char *name, const Ex *def, bool own) {
     for (int i = 0; i < p->sizes.n; i++)
         if (!strcmp(p->sizes.data[i].name, name))
             return add_size(at, arena_printf(at->p->arena, "%s_", name), def, own);
-    TileSize size = {name, def, own};
+    TileSize size = {.name = name, .def = def, .own = own};
     VEC_PUSH(at->p->arena, &p->sizes, size);
     return p->sizes.n - 1;
 }
@@ -75,9 +75,14 @@ const Ex *pass_at_launch(const TileProgram *p, const Ex *e) {
     if (tile_is_backward(
             p)) // documents that are packed have a key for each query: the hint is of both
         keys = ex_select(x, ex_2(x, EX_EQ, keys, launch_size(p, "Tq")), queries, keys);
+    const TileSplit *s = &p->split; // points for one query: the others of a few are theirs, too
+    if (s->few_queries) e = ex_subst(x, e, SYM_SIZE, s->few_queries, ex_i32(x, 1));
+    if (s->many_queries) e = ex_subst(x, e, SYM_SIZE, s->many_queries, queries);
     e = ex_subst(x, e, SYM_SIZE, SIZE_SQ, queries);
     return ex_subst(x, e, SYM_SIZE, SIZE_SK, keys);
 }
+
+const Ex *pass_all_queries(const TileProgram *p) { return launch_size(p, "Tq"); }
 
 const Ex *pass_all_keys(const TileProgram *p) {
     if (p->batch == BATCH_RAGGED) return launch_size(p, "Tk");

@@ -37,10 +37,13 @@ static int derived_size(const TileProgram *p, const Ex *e) {
     return size->def && !size->own ? e->index : -1;
 }
 
+// As many parts as a size says; rows are a size of a launch, or made of several.
 static const TileGrid *split_grid(const TileProgram *p, const TileKernel *k) {
-    for (int i = 0; i < k->ngrid; i++)
-        if (k->grid[i].sym == SYM_TILE && derived_size(p, k->grid[i].count) >= 0)
-            return &k->grid[i];
+    for (int i = 0; i < k->ngrid; i++) {
+        const TileGrid *g = &k->grid[i];
+        bool parts = g->sym == SYM_TILE && k->axes[g->axis].size->op == EX_SYM;
+        if (parts && derived_size(p, g->count) >= 0) return g;
+    }
     return NULL;
 }
 
@@ -228,15 +231,42 @@ static const Ex *for_rounds(TileProgram *p, const TileKernel *k, const Ex *n) {
 
 // ---- sequences with lengths of their own: parts have about as many keys, and each sequence has as many parts as it needs
 
-// A worker's share of all keys that there may be, but not more than MOST_KEYS: the launch ends soon after the first worker is idle.
-static const Ex *keys_of_part(TileProgram *p, const TileKernel *k) {
+// Keys of a part, by what a launch knows: a worker's share of all that there may be, but not more than MOST_KEYS, so that the launch
+// ends soon after the first worker is idle. Where lengths even the parts, the fewest.
+static const Ex *keys_of_part(TileProgram *p, const TileKernel *k, const Ex *room,
+                              const Ex *evened) {
     ExPool *x = p->pool;
-    const Ex *n = workers_of(p, k), *most = ex_i32(x, is_cheap(k) ? MOST_KEYS : SIZE_LIMIT);
-    for (int i = 1; i < 3; i++) n = ex_2(x, EX_DIV, n, k->grid[i].count);
-    const Ex *share = ex_2(x, EX_MIN, ex_2(x, EX_DIV, pass_all_keys(p), n), most);
-    share = ex_select(x, ex_2(x, EX_LT, ex_i32(x, 0), n), share, most);
-    share = ex_2(x, EX_MAX, share, ex_i32(x, key_extent(k) * SPLIT_TILES));
-    return ex_simplify(x, pass_at_launch(p, share));
+    const Ex *most = ex_i32(x, is_cheap(k) ? MOST_KEYS : SIZE_LIMIT), *none = ex_i32(x, 0);
+    const Ex *least = ex_i32(x, key_extent(k) * SPLIT_TILES);
+    const Ex *share = ex_2(x, EX_MIN, ex_2(x, EX_DIV, pass_all_keys(p), room), most);
+    share = ex_2(x, EX_MAX, ex_select(x, ex_2(x, EX_LT, none, room), share, most), least);
+    return ex_simplify(x, ex_select(x, ex_2(x, EX_LT, none, evened), least, share));
+}
+
+// Steps of the keys of all sequences, or of the longest one.
+static const Ex *steps_over(TileProgram *p, const TileKernel *k, const char *name, ExOp op,
+                            const Ex *among) {
+    const Ex *def = p->sizes.data[SIZE_SK].def, *extent = ex_i32(p->pool, key_extent(k));
+    def = ex_simplify(p->pool, over(p, def, extent));
+    return size_of(p, pass_own_size(p, name, op, among, def));
+}
+
+// Steps of a part where kernels know all lengths: so many that all parts run at once, if those are at most twice a worker's share
+// (whoever is left alone reads faster); otherwise that share, but at most MOST_KEYS.
+static const Ex *even_steps(TileProgram *p, const TileKernel *k, const Ex *room, const Ex *evened) {
+    ExPool *x = p->pool;
+    const Ex *all = steps_over(p, k, "all_steps", EX_ROWSUM, evened),
+             *longest = steps_over(p, k, "longest_steps", EX_ROWMAX, evened);
+    const Ex *most = ex_i32(x, is_cheap(k) ? MOST_KEYS / key_extent(k) : SIZE_LIMIT);
+    const Ex *share = over(p, all, room), *rest = ex_2(x, EX_SUB, room, evened);
+    // each sequence has at most one part that is not full, or as many parts as the others
+    const Ex *at_once = over(p, longest, ex_2(x, EX_DIV, room, evened));
+    const Ex *full = ex_2(x, EX_MIN, over(p, all, rest), at_once);
+    at_once = ex_select(x, ex_2(x, EX_LT, ex_i32(x, 0), rest), full, at_once);
+    const Ex *good = ex_2(x, EX_LE, at_once, ex_2(x, EX_MUL, share, ex_i32(x, 2)));
+    const Ex *steps = ex_select(x, good, at_once, ex_2(x, EX_MIN, share, most));
+    steps = ex_simplify(x, ex_2(x, EX_MAX, steps, ex_i32(x, SPLIT_TILES)));
+    return size_of(p, pass_own_size(p, "part_steps", EX_CONST, NULL, steps));
 }
 
 // Parts of the longest sequence that there may be.
@@ -247,14 +277,52 @@ static const Ex *parts_of_longest(TileProgram *p, const TileKernel *k) {
     return ex_2(x, EX_MIN, n, ex_2(x, EX_MIN, room, ex_i32(x, MAX_PARTS)));
 }
 
-static void set_own_parts(TileProgram *p, const TileKernel *k) {
+// Lengths even the parts where there are no more sequences than parts that run at once. Then parts of all sequences are numbered
+// together: a point for each that a sequence might have would be for nothing in most of them.
+static void set_own_parts(TileProgram *p, TileKernel *k) {
     ExPool *x = p->pool;
-    if (!p->batch || p->target == TARGET_HOST) return;
     const TileSplit *s = &p->split;
-    const Ex *n = over(p, size_of(p, SIZE_SK), size_of(p, s->keys));
+    const Ex *room = workers_of(p, k), *none = ex_i32(x, 0), *batch = size_of(p, SIZE_B);
+    for (int i = 1; i < 3; i++) room = ex_2(x, EX_DIV, room, k->grid[i].count);
+    const Ex *some =
+        ex_2(x, EX_AND, pass_at_launch(p, few_queries(p)), ex_2(x, EX_LE, batch, room));
+    const Ex *evened = ex_simplify(x, ex_select(x, some, batch, none));
+    p->sizes.data[s->keys].def = keys_of_part(p, k, room, evened);
+    room = size_of(p, pass_size(p, "part_room", ex_simplify(x, room)));
+    evened = size_of(p, pass_size(p, "evened", evened));
+    const Ex *sk = size_of(p, SIZE_SK), *steps = over(p, sk, ex_i32(x, key_extent(k)));
+    const Ex *n =
+        ex_select(x, ex_2(x, EX_LT, none, evened), over(p, steps, even_steps(p, k, room, evened)),
+                  over(p, sk, size_of(p, s->keys)));
     n = ex_2(x, EX_MAX, ex_2(x, EX_MIN, n, size_of(p, s->few)), ex_i32(x, 1));
-    p->sizes.data[s->keys].def = keys_of_part(p, k);
     p->sizes.data[k->axes[pass_split_axis(p, k)].size->index].def = ex_simplify(x, n);
+    TileGrid *parts = &k->grid[k->ngrid - 1];
+    pass_go_over_all(
+        p, k, k->ngrid - 1, ex_2(x, EX_LT, none, evened),
+        ex_2(x, EX_ADD, ex_2(x, EX_DIV, ex_2(x, EX_MUL, room, ex_i32(x, 3)), ex_i32(x, 2)), evened),
+        ex_bool(x, false));
+    parts->count = size_of(p, pass_size(p, "part_points", parts->count));
+}
+
+// Parts of MOST_KEYS of the own sequence, at least places for two: all are combined. Of all sequences they are numbered together, if there are
+// not too many to look through.
+static void set_fixed_parts(TileProgram *p, TileKernel *k) {
+    enum { MOST_SEQUENCES = 1024, ROUNDS = 4 };
+    ExPool *x = p->pool;
+    const Ex *batch = size_of(p, SIZE_B), *most = ex_i32(x, MAX_PARTS);
+    const Ex *n = over(p, size_of(p, SIZE_SK), size_of(p, p->split.keys));
+    n = ex_2(x, EX_MAX, ex_2(x, EX_MIN, n, most), ex_i32(x, 1));
+    int own = k->axes[pass_split_axis(p, k)].size->index;
+    const Ex *places = ex_2(x, EX_MAX, pass_at_launch(p, n), ex_i32(x, 2));
+    p->sizes.data[p->split.few].def = ex_simplify(x, places);
+    p->sizes.data[own].def = ex_simplify(x, n);
+    if (p->target == TARGET_HOST) return;
+    const Ex *room = ex_2(x, EX_MUL, workers_of(p, k), ex_i32(x, ROUNDS));
+    TileGrid *parts = &k->grid[k->ngrid - 1];
+    room = ex_2(x, EX_ADD, ex_2(x, EX_DIV, room, size_of(p, SIZE_HKV)), batch);
+    pass_go_over_all(p, k, k->ngrid - 1, ex_2(x, EX_LE, batch, ex_i32(x, MOST_SEQUENCES)), room,
+                     ex_bool(x, false));
+    parts->count = size_of(p, pass_size(p, "part_points", parts->count));
 }
 
 // ---- how many parts
@@ -285,8 +353,12 @@ void pass_set_splits(TileProgram *p) {
         TileKernel *k = p->kernels.data[i];
         int size = pass_split_size(p, k);
         if (k->purpose != PURPOSE_PART || size < 0) continue;
-        set_own_parts(p, k);
+        if (p->split.few_queries) {
+            set_fixed_parts(p, k);
+            continue;
+        }
         p->sizes.data[size].def = parts_for(p, k);
+        if (p->batch && p->target != TARGET_HOST) set_own_parts(p, k);
     }
 }
 

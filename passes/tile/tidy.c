@@ -23,6 +23,8 @@ static void simplify_kernel(TileProgram *p, TileKernel *k) {
         TileGrid *g = &k->grid[i];
         g->count = ex_simplify(p->pool, g->count);
         if (g->from) g->from = ex_simplify(p->pool, g->from);
+        const Ex **of[] = {&g->batch, &g->together, &g->ends};
+        for (int j = 0; j < 3 && g->batch; j++) *of[j] = ex_simplify(p->pool, *of[j]);
     }
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         tile_map_exprs(op, simplify, p->pool);
@@ -36,6 +38,7 @@ static void simplify_program(TileProgram *p) {
     for (int i = 0; i < p->sizes.n; i++) {
         TileSize *s = &p->sizes.data[i];
         if (s->def) s->def = ex_simplify(p->pool, s->def);
+        if (s->among) s->among = ex_simplify(p->pool, s->among);
     }
     for (int i = 0; i < p->plans.n; i++) {
         TilePlan *plan = &p->plans.data[i];

@@ -130,6 +130,19 @@ class Serving(unittest.TestCase):
         with self.assertRaisesRegex(attn.Error, "q: 10 rows are no multiple of B = 4: pass q_start"):
             self.paged(self.q, self.k, self.v, self.sink, self.bias, **index)
 
+    def test_invariant(self):
+        """A sequence has the bits that it has alone, whatever max_q says; --invariant has no other layout."""
+        kernel = attn.compile(SOURCE, layout="paged", invariant=True)
+        given = dict(page_table=i32(TABLE), kv_len=i32(LENS), q_start=i32(STARTS), sink=self.sink, bias=self.bias)
+        o = kernel(self.q, self.k, self.v, max_q=TQ, **given)
+        for b in (0, 1, 3):
+            rows = slice(STARTS[b], STARTS[b + 1])
+            one = dict(page_table=i32(TABLE[b : b + 1]), kv_len=i32(LENS[b : b + 1]), sink=self.sink, bias=self.bias)
+            alone = kernel(self.q[rows], self.k, self.v, max_q=1, **one)
+            self.assertTrue(torch.equal(alone, o[rows]), b)
+        with self.assertRaisesRegex(attn.CompileError, "--invariant is for attentions in layouts ragged and paged"):
+            attn.compile(SOURCE, invariant=True)
+
     def test_a_bad_id_spoils_its_own_sequence_only(self):
         table = i32(TABLE)
         table[2, 0], table[3, 1] = 2**31 - 1, -(2**31)

@@ -55,9 +55,12 @@ static void check_variant(const char *path, const char *text, int which) {
         for (size_t t = 0; has_layout(a, s, o.batch) && t < sizeof targets / sizeof *targets; t++) {
             o.target = *target_get(targets[t]);
             o.split = true;
-            TileProgram *p = finished(a, s, &o);
-            check(a, v, p, &all[i], 1e-3, o.target.name);
-            tu_read_back(a, p);
+            for (int invariant = 0; invariant < 2; invariant++) {
+                o.invariant = invariant;
+                TileProgram *p = finished(a, s, &o);
+                check(a, v, p, &all[i], 1e-3, o.target.name);
+                tu_read_back(a, p);
+            }
         }
         arena_free(a);
     }
@@ -85,6 +88,107 @@ TEST(sequences_have_parts_of_their_own) {
         check(a, v, p, &l, 1e-3, o.target.name);
         arena_free(a);
     }
+}
+
+static int own_of(const TileProgram *p, const char *name) {
+    for (int i = 0; i < p->sizes.n; i++)
+        if (!strcmp(p->sizes.data[i].name, name)) return i;
+    ck_abort_msg("no size %s", name);
+}
+
+// Where lengths even the parts, all sequences' parts are about as many as run at once, however large the pool is: there are points of the grid
+// for them, and not for what sequences might have.
+TEST(parts_follow_from_all_lengths) {
+    static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A, TARGET_GFX942};
+    for (size_t t = 0; t < sizeof targets / sizeof *targets; t++) {
+        Arena *a = arena_new();
+        Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 64, NULL);
+        PassOptions o = {.dtype = DT_BF16, .batch = BATCH_PAGED, .page = 16, .split = true};
+        o.target = *target_get(targets[t]);
+        TileProgram *p = finished(a, s, &o);
+        int32_t *size = ARENA_ARRAY(a, int32_t, p->sizes.n);
+        for (int pages = 1024; pages <= 65536; pages *= 64) {
+            Launch l = {.batch = BATCH_PAGED, .B = 2, .H = 4, .Hkv = 1, .Tq = 2, .max_q = 1};
+            l.pages = pages, l.page = 16, l.table = pages / 2;
+            set_sizes(p, &l, size);
+            tile_eval_sizes(p, size, 100);
+            int room = size[own_of(p, "part_room")], evened = size[own_of(p, "evened")];
+            ck_assert_int_ge(room, 100);
+            ck_assert_int_eq(evened, 2);
+            ck_assert_int_eq(size[own_of(p, "part_points")], room * 3 / 2 + 2);
+            ck_assert_int_ge(size[p->split.few], 16);
+        }
+        arena_free(a);
+    }
+}
+
+static const double *outputs(Arena *a, const TileProgram *p, const Launch *l) {
+    Diags diags = diag_list(a);
+    TileData *x = data_of(a, p, l);
+    ck_assert(tile_eval(p, x, true, &diags));
+    return x->tensor[pu_tensor(p, TENSOR_O, 0)];
+}
+
+// How many of the sequences have other bits when they are alone, and when they are told to have other numbers of queries.
+static int differing(Arena *a, const TileProgram *p) {
+    enum { B = 4, H = 2, D = 8 };
+    static const int q[] = {0, 1, 4, 24, 26}, k[] = {0, 40, 2300, 2360, 4460}, max_q[] = {1, 24};
+    Launch all = {
+        .batch = BATCH_RAGGED, .B = B, .H = H, .Hkv = 1, .Tq = 26, .max_q = 20, .Tk = 4460};
+    all.q_start = q, all.kv_start = k, all.longest = 4460;
+    const double *together = outputs(a, p, &all);
+    int n = 0;
+    for (int b = 0; b < B; b++) {
+        Launch one = all;
+        one.B = 1, one.q_start = &q[b], one.kv_start = &k[b], one.max_q = max_q[b % 2];
+        const double *alone = outputs(a, p, &one);
+        size_t first = (size_t)(q[b] * H * D),
+               bytes = (size_t)((q[b + 1] - q[b]) * H * D) * sizeof *alone;
+        n += memcmp(&together[first], &alone[first], bytes) != 0;
+    }
+    return n;
+}
+
+TEST(invariant_sequences_have_the_same_bits_in_any_batch) {
+    static const TargetId targets[] = {TARGET_HOST, TARGET_SM80, TARGET_SM90A, TARGET_GFX942};
+    int others = 0;
+    for (size_t t = 0; t < sizeof targets / sizeof *targets; t++) {
+        Arena *a = arena_new();
+        Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 8, NULL);
+        PassOptions o = {.dtype = DT_BF16, .batch = BATCH_RAGGED, .split = true};
+        o.target = *target_get(targets[t]);
+        if (targets[t] == TARGET_HOST) o.dtype = DT_F32;
+        others += differing(a, finished(a, s, &o));
+        o.invariant = true;
+        ck_assert_int_eq(differing(a, finished(a, s, &o)), 0);
+        arena_free(a);
+    }
+    ck_assert_int_gt(others, 0);
+}
+
+static void spoilt(Arena *a, const TileProgram *p, const char *why) {
+    Diags diags = diag_list(a);
+    ck_assert(!tile_verify(p, &diags));
+    ck_assert_msg(strstr(diags.first->message, why), "%s, not %s", diags.first->message, why);
+}
+
+TEST(sizes_of_all_sequences_are_known_first) {
+    Arena *a = arena_new();
+    Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 64, NULL);
+    PassOptions o = {.dtype = DT_BF16, .batch = BATCH_RAGGED, .split = true};
+    o.target = *target_get(TARGET_SM80);
+    TileProgram *p = finished(a, s, &o);
+    TileSize *all = &p->sizes.data[own_of(p, "all_steps")], was = *all;
+    all->def = ex_sym(p->pool, SYM_SIZE, SIZE_SK, EX_I32);
+    spoilt(a, p, "all_steps is of several sequences, and uses what one has of its own");
+    *all = was, all->over = EX_ROWMIN;
+    spoilt(a, p, "all_steps is no sum and no maximum of sequences");
+    *all = was, all->among = ex_sym(p->pool, SYM_SIZE, SIZE_SQ, EX_I32);
+    spoilt(a, p, "uses Sq, which each sequence has of its own");
+    *all = was;
+    for (int i = 0; i < p->kernels.n; i++) p->kernels.data[i]->grid[0].count = ex_i32(p->pool, 2);
+    spoilt(a, p, "tiles of all sequences that are not shared, or beside a grid over b");
+    arena_free(a);
 }
 
 static void check_file(const char *path, int launch) { check_variant(path, NULL, launch); }

@@ -1,0 +1,104 @@
+// sequence.c: sizes that sequences have of their own, in layouts whose lengths kernels read.
+//
+// In: the grid's point (cg->grid_b). Out: cg->own, by size. A size over several sequences (TileSize.over) is made by the lanes of each
+// warp, which take one sequence each at a time. So is the sequence found that a tile of the grid is of, where tiles of all sequences are
+// numbered together.
+#include "codegen/lanes.h"
+
+static Val all_lanes(Cg *cg, const CgLanes *l, ExOp reduce, Val v) {
+    return l->one ? l->one(cg, reduce, v) : v;
+}
+
+// The sizes that are not the same for all sequences.
+static void meet(Cg *cg) {
+    for (int s = 0; s < cg->p->sizes.n; s++) {
+        const TileSize *z = &cg->p->sizes.data[s];
+        if (cg->asked[s] && z->own && !tile_is_common(cg->p, s))
+            cg->own[s] = cg_uniform(cg, z->def);
+    }
+}
+
+// What sequence i, each lane's own, has of e; 0 where i is not below n.
+static Val of_sequence(Cg *cg, const Ex *e, Val i, Val n) {
+    Val here = cg->grid_b, in = cg_less(cg, i, n);
+    cg->grid_b = cg_select(cg, in, i, cg_plus(cg, n, -1));
+    if (tile_is_own(cg->p, e)) meet(cg);
+    Val one = cg_or_zero(cg, in, cg_uniform(cg, e));
+    cg->grid_b = here;
+    return one;
+}
+
+static Val over_sequences(Cg *cg, const TileSize *z) {
+    CgLanes l = cg->hooks->lanes(cg);
+    Val zero = cg_i32(cg, 0), n = cg_uniform(cg, z->among);
+    CgCount turns = cg_count(cg, zero, n, zero);
+    Val one = of_sequence(cg, z->def, cg_add(cg, turns.i, l.lane), n);
+    Val all = cg_lanes_merge(cg, z->over, turns.sum, one);
+    return all_lanes(cg, &l, z->over, cg_end_count(cg, &turns, cg_i32(cg, l.n), all));
+}
+
+// Those that are.
+static void meet_all(Cg *cg) {
+    for (int s = 0; s < cg->p->sizes.n; s++) {
+        const TileSize *z = &cg->p->sizes.data[s];
+        if (!cg->asked[s] || !tile_is_common(cg->p, s)) continue;
+        cg->own[s] = z->over ? over_sequences(cg, z) : cg_uniform(cg, z->def);
+    }
+}
+
+void cg_meet_sequence(Cg *cg) {
+    meet_all(cg);
+    meet(cg);
+}
+
+// Of a number of each lane the sum of those of the lanes before it; *all: the sum of all of them.
+static Val before(Cg *cg, const CgLanes *l, Val v, Val *all) {
+    Val sum = cg_i32(cg, 0);
+    for (int mask = 1; mask < l->n; mask *= 2) {
+        Val other = l->shuffle(cg, v, mask), bit = cg_and(cg, l->lane, cg_i32(cg, mask));
+        sum = cg_add(cg, sum, cg_or_zero(cg, cg_icmp(cg, LLVMIntNE, bit, cg_i32(cg, 0)), other));
+        v = cg_add(cg, v, other);
+    }
+    *all = v;
+    return sum;
+}
+
+// Where tiles are numbered one sequence after the other.
+static void find_together(Cg *cg, const TileGrid *g, Val number, Val found[2]) {
+    CgLanes l = cg->hooks->lanes(cg);
+    Val none = cg_i32(cg, -1), n = cg_uniform(cg, g->batch), all;
+    Val carried[] = {
+        number, none,
+        none}; // of the tiles from the first of these lanes on; which sequence, and its tile
+    CgTurns t = cg_turns(cg, cg_i32(cg, 0), carried, 3);
+    Val i = cg_add(cg, t.i, l.lane), own = of_sequence(cg, g->shared, i, n);
+    Val tile = cg_sub(cg, t.phi[0], before(cg, &l, own, &all));
+    Val is = cg_and(cg, cg_icmp(cg, LLVMIntSGE, tile, cg_i32(cg, 0)), cg_less(cg, tile, own));
+    Val now[] = {cg_sub(cg, t.phi[0], all_lanes(cg, &l, EX_ROWMAX, all)),
+                 all_lanes(cg, &l, EX_ROWMAX, cg_select(cg, is, i, none)),
+                 all_lanes(cg, &l, EX_ROWMAX, cg_select(cg, is, tile, none))};
+    Val next = cg_plus(cg, t.i, l.n);
+    Val more = cg_and(cg, cg_less(cg, next, n), cg_below(cg, now[1], 0));
+    cg_end_turns(cg, &t, next, more, now);
+    found[0] = now[1], found[1] = now[2];
+}
+
+Val cg_find_tile(Cg *cg, const TileGrid *g, Val number) {
+    meet_all(cg);
+    Val batch = cg_uniform(cg, g->batch), one_by_one = cg_is(cg, cg_uniform(cg, g->together), 0);
+    Val plain[] = {cg_udiv(cg, number, batch), NULL}, found[2];
+    plain[1] = cg_sub(cg, number, cg_mul(cg, plain[0], batch));
+    Blk here = cg_here(cg), look = cg_block(cg, "look"), on = cg_block(cg, "found");
+    cg_branch(cg, one_by_one, on, look);
+    cg_at(cg, look);
+    find_together(cg, g, number, found);
+    Blk from = cg_here(cg);
+    cg_enter(cg, on);
+    cg->grid_b = cg_join(cg, found[0], from, plain[1], here);
+    cg->tile[g->axis] = cg_join(cg, found[1], from, plain[0], here);
+    Val none = cg_below(cg, cg->grid_b, 0);
+    cg->grid_b = cg_or_zero(cg, cg_not(cg, none), cg->grid_b);
+    meet(cg);
+    Val tiles = cg_uniform(cg, g->shared);
+    return cg_and(cg, cg_not(cg, none), cg_less(cg, cg->tile[g->axis], tiles));
+}
