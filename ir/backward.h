@@ -70,7 +70,7 @@ typedef struct Backward {
     VEC(BackGrad) grads;
     // bool over SYM_ROW: the row has no key; where that is so no BACK_ROW gradient counts. NULL where there is none.
     const Ex *empty;
-    // Pairs hang on the last bit of their scores: they are compared with an extremum of the forward's, or large in an exponent. All kernels, the forward's too, are to add up a dot product in the same order.
+    // Pairs hang on the last bit of their scores: they are compared with an extremum of the forward's, or large in an exponent. All kernels, the forward's too, are to find the same dot products and norms.
     bool same_dots;
     bool *found; // by reduction: an extremum that is compared with what it is taken over
     int further; // the first reduction whose gradient needs a further sweep: an index into row->reduces; -1: none

@@ -18,7 +18,8 @@
 
 #include <math.h>
 
-static const double TAME = 0x1p12, SMALL = 0x1p9, LARGE = 0x1p6, LARGEST = 0x1p64;
+static const double TAME = 0x1p12, SMALL = 0x1p9, LARGE = 0x1p6, LARGE_NORM = 0x1p12,
+                    LARGEST = 0x1p64;
 // What its product with log2(e) rounds, in an exponent, is a factor below 2^12 that a division cancels.
 static const double FAR = 0x1p27;
 
@@ -27,7 +28,7 @@ typedef struct Tame {
     Arena *scratch;
     ExMemo known;         // bounds of nodes
     ExMemo sizes;         // what elements add to them
-    double dot;           // a dot product and a squared norm are within this
+    double dot, norm;     // a dot product is within this, and a squared norm
     struct Tame *any_dot; // the same where it is any number; NULL: this is it
     double input;         // a float input is within this
     LimitFacts facts;     // of the mask
@@ -79,7 +80,7 @@ static Bounds of_symbol(Tame *t, const Ex *e) {
     case SYM_SCALAR: return of_input(t, e->index);
     case SYM_DOT: return bounds_within(t->dot);
     case SYM_SQQ:
-    case SYM_SQK: return (Bounds){0, t->dot};
+    case SYM_SQK: return (Bounds){0, t->norm};
     default: return e->type == EX_I32 ? of_index(t, e) : bounds_unknown;
     }
 }
@@ -177,37 +178,38 @@ static double element_size(Tame *t, const Ex *e, int depth) {
 
 typedef enum Counted { AS_ONE, AS_THEY_ARE, NOT } Counted;
 
-static double size_with(const RowProgram *row, const Ex *e, double dot, Counted positions,
-                        Counted inputs) {
+static double size_with(const RowProgram *row, const Ex *e, double dot, double norm,
+                        Counted positions, Counted inputs) {
     Tame any = {row,
                 arena_new(),
                 .dot = INFINITY,
+                .norm = INFINITY,
                 .input = inputs == NOT ? 0 : INFINITY,
                 .facts = row_facts(row),
                 .moderate = positions == AS_ONE},
          t = any;
-    t.dot = dot, t.any_dot = &any;
+    t.dot = dot, t.norm = norm, t.any_dot = &any;
     double size = element_size(&t, e, 0);
     arena_free(any.scratch);
     return size;
 }
 
 bool row_tame(const RowProgram *row, const Ex *e) {
-    return size_with(row, e, 1, AS_ONE, AS_THEY_ARE) <= TAME &&
-           size_with(row, e, LARGE, AS_ONE, AS_THEY_ARE) <= TAME * LARGE &&
-           size_with(row, e, LARGE, AS_THEY_ARE, AS_THEY_ARE) <= FAR;
+    return size_with(row, e, 1, 1, AS_ONE, AS_THEY_ARE) <= TAME &&
+           size_with(row, e, LARGE, LARGE, AS_ONE, AS_THEY_ARE) <= TAME * LARGE &&
+           size_with(row, e, LARGE, LARGE, AS_THEY_ARE, AS_THEY_ARE) <= FAR;
 }
 
 bool row_small(const RowProgram *row, const Ex *e) {
-    return size_with(row, e, LARGE, AS_THEY_ARE, AS_THEY_ARE) <= SMALL;
+    return size_with(row, e, LARGE, LARGE, AS_THEY_ARE, AS_THEY_ARE) <= SMALL;
 }
 
 bool row_dots_small(const RowProgram *row, const Ex *e) {
-    return size_with(row, e, LARGE, AS_ONE, NOT) <= SMALL;
+    return size_with(row, e, LARGE, LARGE_NORM, AS_ONE, NOT) <= SMALL;
 }
 
 static Bounds where(const RowProgram *row, const Ex *e, double size) {
-    Tame t = {row, arena_new(), .dot = size, .input = size, .facts = row_facts(row)};
+    Tame t = {row, arena_new(), .dot = size, .norm = size, .input = size, .facts = row_facts(row)};
     Bounds b = bounds_of(&t, e);
     arena_free(t.scratch);
     return b;

@@ -192,8 +192,7 @@ static void place_block(TileProgram *p, TileKernel *k, TileBlock *b, bool late) 
     for (TileOp *op = b->first; op; op = op->next) {
         if (op->body.first) place_block(p, k, &op->body, late);
         loops |= op->body.first != NULL;
-        if (op->kind == TILE_MAP && pass_cooperative(k, op))
-            op->results.data[0]->home = HOME_SHARED;
+        if (op->kind == TILE_MAP && pass_cooperative(k, op)) pass_to_shared(op);
         if (op->body.first || op->kind == TILE_YIELD) continue;
         place(op, 0, 0);
         if (!pass_is_operand(p, op)) continue;

@@ -304,7 +304,7 @@ static void place_maps(Flat *f, Step *st) {
     for (TileOp *op = st->loop->body.first; op; op = op->next) {
         if (op->kind != TILE_MAP || op == st->rescale || op->role) continue;
         bool column = is_column(st, op);
-        if (column) op->results.data[0]->home = HOME_SHARED;
+        if (column) pass_to_shared(op);
         place(op, "consumer", 0, column ? COLUMNS : is_early(op) ? EARLY : order++);
         if (op == weights) st->sum->lands = op->place.order;
     }
@@ -391,8 +391,7 @@ static void place_sweep(Flat *f) {
 static void by_text(Sm90 *s, TileBlock *b) {
     for (TileOp *op = b->first; op; op = op->next) {
         if (op->kind == TILE_LOOP) pass_raise_strips(op);
-        if (op->kind == TILE_MAP && pass_cooperative(s->k, op))
-            op->results.data[0]->home = HOME_SHARED;
+        if (op->kind == TILE_MAP && pass_cooperative(s->k, op)) pass_to_shared(op);
         if (sm90_piped(op)) pipe_of(op, b == &s->k->body ? s->shape.queries : s->shape.stages);
         if (op->kind != TILE_LOOP && op->kind != TILE_YIELD)
             place(op, sm90_piped(op) ? "producer" : "consumer", 0, 0);

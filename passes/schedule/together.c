@@ -151,7 +151,7 @@ static bool give_chunk_homes(const TileProgram *p, TileKernel *k) {
         bool makes = (tile_op_info(op->kind)->flags & OP_MAKES) && !is_shared(op);
         if (!makes || registers) continue;
         if (op->kind != TILE_MMA && op->kind != TILE_INVERT && !wants_shared(p, k, op)) continue;
-        for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_SHARED;
+        pass_to_shared(op);
         more = true;
     }
     return more;

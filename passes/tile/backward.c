@@ -147,15 +147,6 @@ static TileValue *sum_over(Nest *n, const char *name, int x, int y, AxisRole ove
                     b->axis[over]);
 }
 
-static TileValue *squares(Nest *n, const char *name, TileValue *v, AxisRole rows,
-                          AxisRole columns) {
-    Build *b = &n->b;
-    TileOp *op = build_open_map(b, rows, columns, b->row->span);
-    const Ex *e = pass_operand(b->p, op, v);
-    return pass_out(b->p, b->k, op, name, DT_F32, ex_2(b->pool, EX_MUL, e, e), EX_ROWSUM,
-                    b->axis[columns]);
-}
-
 static TileValue *zeros(Nest *n, const char *name, int x, int y) {
     return map(n, name, DT_F32, x, y, ex_f32(n->b.pool, 0));
 }
@@ -281,7 +272,8 @@ static void add_tensors(Nest *n, bool nest) {
                         .role = TENSOR_GRAD,
                         .index = i,
                         .dtype = DT_F32};
-        const TileTensor *of = &n->b.p->tensors.data[n->b.p->inputs.data[i]]; // which lies as its gradient
+        const TileTensor *of =
+            &n->b.p->tensors.data[n->b.p->inputs.data[i]]; // which lies as its gradient
         for (int d = t.rank = of->rank; d-- > 0;) t.extent[d] = of->extent[d];
         if (!in->rank) t.extent[t.rank++] = ex_i32(n->b.pool, 1); // of a scalar: one number
         n->grad[i] = in->grad ? build_tensor(&n->b, t) : -1;
@@ -295,8 +287,7 @@ static void place_grads(Nest *n, Backward *back) {
     Build *b = &n->b;
     ExPool *x = b->pool;
     const Ex *key = ex_symbol(x, SYM_KV_IDX),
-             *query =
-                 ex_2(x, EX_SUB, ex_symbol(x, SYM_Q_IDX), build_size(b, SIZE_Q_OFFSET));
+             *query = ex_2(x, EX_SUB, ex_symbol(x, SYM_Q_IDX), build_size(b, SIZE_Q_OFFSET));
     VEC(BackGrad) own = {0};
     for (int i = 0; i < back->grads.n; i++) {
         BackGrad g = back->grads.data[i];
@@ -409,9 +400,9 @@ static TileValue *weight(Nest *n, TileValue *q, TileValue *k) {
     if (uses(modified, SYM_DOT) || pairs_use(back, SYM_DOT))
         build_bind(b, SYM_DOT, 0, mma(n, "dot", k, q, NULL, AX_M, AX_N));
     if (uses(modified, SYM_SQQ) || pairs_use(back, SYM_SQQ))
-        build_bind(b, SYM_SQQ, 0, squares(n, "sqq", q, AX_M, AX_D));
+        build_bind(b, SYM_SQQ, 0, build_squares(b, "sqq", q, AX_M, AX_D, back->same_dots));
     if (uses(modified, SYM_SQK) || pairs_use(back, SYM_SQK))
-        build_bind(b, SYM_SQK, 0, squares(n, "sqk", k, AX_N, AX_D));
+        build_bind(b, SYM_SQK, 0, build_squares(b, "sqk", k, AX_N, AX_D, back->same_dots));
     build_bind(b, SYM_S, 0, map(n, "s", DT_F32, AX_M, AX_N, modified));
     n->takes = build_score_is_finite(b)
                    ? mask
@@ -617,7 +608,7 @@ static void build_delta(Nest *n) {
     TileValue *o = back->aggregate ? aggregate(n) : load(n, "o", b->tensor_o, h, AX_M, AX_E);
     build_bind(b, SYM_DO, 0, load(n, "do", n->tensor_do, h, AX_M, AX_E));
     build_bind(b, SYM_O, 0, o);
-    build_bind(b, SYM_SQO, 0, squares(n, "sqo", o, AX_M, AX_E));
+    build_bind(b, SYM_SQO, 0, build_squares(b, "sqo", o, AX_M, AX_E, false));
     for (int pass = 0; pass < 2; pass++) { // the columns, then the keys, then what is made of both
         for (int i = back->nsaved; i < back->rows.n; i++) {
             const BackRow *r = &back->rows.data[i];

@@ -104,6 +104,9 @@ int build_input(Build *b, int tensor);                       // as which express
 // ---- operations, appended to b->block
 void build_width_axes(Build *b); // those of the rows' other widths
 TileOp *build_open_map(Build *b, int x, int y, Span span);
+// The sums of squares over the columns: sqnorm of q, k, o. `alike`: the same to the bit in kernels of any tiles.   squares.c
+TileValue *build_squares(Build *b, const char *name, TileValue *v, AxisRole rows, AxisRole columns,
+                         bool alike);
 TileValue *build_map(Build *b, const char *name, Dtype t, int x, int y, const Ex *e);
 TileValue *build_row(Build *b, const char *name, const Ex *e); // one f32 for each query
 TileValue *build_reduce(Build *b, const char *name, ExOp op, AxisRole over, const Ex *e,

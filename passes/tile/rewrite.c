@@ -181,6 +181,10 @@ int pass_own_size(TileProgram *p, const char *name, ExOp over, const Ex *among, 
 
 int pass_padded(int n, int to) { return (n + to - 1) / to * to; }
 
+void pass_to_shared(TileOp *op) {
+    for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_SHARED;
+}
+
 bool pass_cooperative(const TileKernel *k, const TileOp *map) {
     const TileValue *v = map->results.data[0];
     int rows = tile_grid_axis(k);

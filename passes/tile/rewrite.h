@@ -83,5 +83,6 @@ int pass_padded(int n, int to); // the next multiple of `to`
 // A vector made of a tile in shared memory, whose rows are not the grid's: all threads make it
 // together, and all read it.
 bool pass_cooperative(const TileKernel *k, const TileOp *map);
+void pass_to_shared(TileOp *op); // all of its results
 
 #endif

@@ -33,15 +33,6 @@ static TileValue *mma(Build *b, const char *name, TileValue *x, TileValue *y, Ti
     return tile_result(b->p, b->k, op, name, DT_F32, axes, 2);
 }
 
-// The sum of squares over the columns: sqnorm_q, sqnorm_k.
-static TileValue *sqnorm(Build *b, const char *name, TileValue *x, AxisRole rows,
-                         AxisRole columns) {
-    TileOp *map = build_open_map(b, rows, columns, b->row->span);
-    const Ex *e = pass_operand(b->p, map, x);
-    const Ex *square = ex_2(b->pool, EX_MUL, e, e);
-    return pass_out(b->p, b->k, map, name, DT_F32, square, EX_ROWSUM, b->axis[columns]);
-}
-
 // ---- a step
 
 // `select(s == -inf, identity, f(s))`, which keeps masked keys out of a reduction.
@@ -96,8 +87,9 @@ static void bind_squares(Build *b, RowSide side) {
     for (int i = 0; i < b->row->rows[side].n; i++)
         if (ex_uses(b->row->modified, sym, i))
             build_bind(b, sym, i,
-                       sqnorm(b, keys ? "sqk" : "sqq", b->tile[side][i], keys ? AX_N : AX_M,
-                              build_row_columns(b, side, i)));
+                       build_squares(b, keys ? "sqk" : "sqq", b->tile[side][i], keys ? AX_N : AX_M,
+                                     build_row_columns(b, side, i),
+                                     b->saves && b->saves->same_dots));
 }
 
 // The query's row times what multiplies its channels and those of the key that it meets.
