@@ -267,11 +267,11 @@ static void flatten_name(Resolve *r, const AstExpr *e) {
         put(r, I_ROW, e->span)->decl = d;
         return;
     } else if (d->kind == DECL_INPUT && !d->value)
-        diag_error(r->s->diags, e->span, "'%s' is an array: index it, '%s[...]'%s", d->name,
-                   d->name,
-                   in_score(r) ? "; elements of q and k are not seen in 'score': a factor of them "
-                                 "stands in a clause, 'query(q, b, h, q_idx, d) = q * x[d];' or 'key'"
-                               : "");
+        diag_error(
+            r->s->diags, e->span, "'%s' is an array: index it, '%s[...]'%s", d->name, d->name,
+            in_score(r) ? "; elements of q and k are not seen in 'score': a factor of them "
+                          "stands in a clause, 'query(q, b, h, q_idx, d) = q * x[d];' or 'key'"
+                        : "");
     else {
         bool slot = d->kind == DECL_PARAM || d->kind == DECL_LET;
         d->used = true;

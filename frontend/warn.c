@@ -364,11 +364,12 @@ static void warn_index(const Warn *w, const Tx *load, int d, int counts) {
     const char *instead = counts == SIZE_HQ && extent == SIZE_HKV
                               ? arena_printf(a, "write '%s * Hkv / H'", name)
                           : counts == SIZE_HKV && extent == SIZE_HQ ? "give the input an extent Hkv"
-                          : extent == SIZE_B ? "the batch entry is 'b'"
-                                             : "the head is 'h'";
-    const char *message = arena_printf(
-        a, "'%s' counts to %s here, and this extent of '%s' is %s: %s ('%s + 0' says that it is meant)",
-        name, of, in->name, is, instead, name);
+                          : extent == SIZE_B                        ? "the batch entry is 'b'"
+                                                                    : "the head is 'h'";
+    const char *message = arena_printf(a,
+                                       "'%s' counts to %s here, and this extent of '%s' is %s: %s "
+                                       "('%s + 0' says that it is meant)",
+                                       name, of, in->name, is, instead, name);
     if (!sema_said(w->s->diags, load->span, message))
         diag_warning(w->s->diags, load->span, "%s", message);
 }
@@ -382,8 +383,7 @@ static void warn_indices(const Warn *w) {
             for (int d = 0; in && d < in->rank; d++) {
                 int counts = counted(e->args[d], (ClauseId)c), size = in->extent[d].size;
                 bool other = size == SIZE_B || size == SIZE_HQ || size == SIZE_HKV;
-                if (counts >= 0 && other && size != counts)
-                    warn_index(w, e, d, counts);
+                if (counts >= 0 && other && size != counts) warn_index(w, e, d, counts);
             }
         }
     }

@@ -50,8 +50,7 @@ static bool read_list(Draw *d, Arena *a, const char *text) {
 
 static const char *list_fits(const Draw *d, Arena *a, const SigArg *g) {
     bool chance = d->n == 1 && d->list[0] > 0 && d->list[0] < 1 && dtype_reads(g->dtype) == EX_I32;
-    const char *way =
-        chance ? "; a probability is for bool, and '0..3' draws whole numbers" : "";
+    const char *way = chance ? "; a probability is for bool, and '0..3' draws whole numbers" : "";
     if (g->rank != 1)
         return arena_printf(a, "%s has %d dimensions, and numbers are a vector%s", g->name, g->rank,
                             way);
