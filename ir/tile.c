@@ -311,7 +311,7 @@ static int own_axis(const TileValue *a, const TileValue *b) {
 
 bool tile_lies_beside(const TileKernel *k, int from, int to) {
     const TileAxis *all = &k->axes[from], *few = &k->axes[to];
-    bool begins = all->whole && few->whole && few->extent <= all->extent;
+    bool begins = all->whole && few->size->op == EX_CONST && few->extent <= all->extent;
     return tile_root_axis(k, from) == tile_root_axis(k, to) ||
            (begins && few->size->i <= all->size->i);
 }

@@ -30,9 +30,10 @@
 #include "target.h"
 
 enum {
-    TILE_MAX_AXES = 8, // of a kernel
-    TILE_MAX_RANK = 4, // axes of one value
-    TILE_MAX_DIMS = 8, // of a tensor (EX_MAX_RANK)
+    TILE_MAX_AXES = 8,  // of a kernel
+    TILE_MAX_ROLES = 8, // likewise
+    TILE_MAX_RANK = 4,  // axes of one value
+    TILE_MAX_DIMS = 8,  // of a tensor (EX_MAX_RANK)
     TILE_MAX_GRID = 5,
     TILE_MAX_OPERANDS = 64, // of a map: what a fused score with every input as a tile may need
 };
@@ -221,7 +222,7 @@ struct TileOp {
     // into the tensor. An axis may stand so in several dimensions. Places that it does not have are outside.
     // STORE, axis -1: the index is said for each element, over the positions of all axes.
     bool each[TILE_MAX_DIMS];
-    // LOAD, COPY, FILL: of the last dimension `width` columns from `from_column` on are the tensor's; 0: all.
+    // LOAD, COPY, FILL, BESIDE (of its operand): of the last dimension `width` columns from `from_column` on are the tensor's; 0: all.
     int from_column, width;
     bool add; // STORE: adds to what is there
     // MAP: iterates over `axes` (the union of its results' axes and reduced axes)

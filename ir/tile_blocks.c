@@ -5,6 +5,7 @@
 // and 8 columns, in the order in which a warp's threads have them, each thread's four numbers of a
 // block are 16 bytes and a warp's 512 follow each other. Its rows are padded to whole blocks.
 #include "ir/tile_blocks.h"
+#include "ir/tile_shared.h"
 #include "ir/tile_verify.h"
 
 bool tile_is_multiple(const Ex *e, int of) {
@@ -34,7 +35,8 @@ bool tile_fits_blocks(const TileKernel *k, const TileTensor *t, const TileOp *op
     }
     bool rows = op->add ? row->axis >= 0 : row->axis == tile_grid_axis(k);
     if (!rows || col->axis < 0 || v->home != HOME_FRAGMENT) return false;
-    return op->add == (op->args.n > 1) && k->axes[row->axis].extent % TILE_BLOCK_ROWS == 0 &&
+    bool way = op->add ? op->args.n > 1 || tile_has_roles(k) : op->args.n < 2;
+    return way && k->axes[row->axis].extent % TILE_BLOCK_ROWS == 0 &&
            k->axes[col->axis].extent % TILE_BLOCK_COLUMNS == 0;
 }
 

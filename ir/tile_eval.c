@@ -376,7 +376,7 @@ void run_beside(Eval *E, const TileOp *op) {
     const TileValue *v = op->results.data[0];
     int from = tile_beside_from(op), to = tile_beside_to(op);
     for (bool more = first(E, v->axis, v->rank); more; more = next(E, v->axis, v->rank)) {
-        E->at[from] = E->at[to];
+        E->at[from] = E->at[to] + op->from_column;
         set(E, v, get(E, op->args.data[0]));
     }
 }

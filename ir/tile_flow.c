@@ -54,6 +54,7 @@ static void check_buffer_view(Eval *E, const TileValue *v) {
 
 static void run_barrier(Eval *E) {
     E->barriers++;
+    E->role->barriers++;
     for (int id = 0; id < E->k->nvalues; id++)
         for (RunStage *s = E->slots[id].stages; s && s->data; s++)
             if (s->filled && s->group <= E->landed) s->visible = true;
@@ -79,8 +80,11 @@ static void run_copy(Eval *E, const TileOp *op) {
 
 // ---- pipes
 
-static bool held(const RunSlot *s) {
-    return s->view && s->view->filled && s->view->visible && s->generation == s->view->generation;
+static int role_number(const Eval *E) { return (int)(E->role - E->roles); }
+
+static bool held(const Eval *E, const RunSlot *s) {
+    return s->view && s->view->filled && s->view->visible && s->generation == s->view->generation &&
+           !s->view->by[role_number(E)].dropped;
 }
 
 static Flow run_fill(Eval *E, const TileOp *op) {
@@ -94,6 +98,11 @@ static Flow run_fill(Eval *E, const TileOp *op) {
     s->visible = false;
     s->generation++;
     p->fills++;
+    if (op->kind == TILE_GIVE) {
+        const RunSlot *from = slot_of(E, op->args.data[1]);
+        memcpy(s->data, from->data, sizeof *s->data * (size_t)from->n);
+        return DONE;
+    }
     run_pairs_note(E, op);
     run_fetch(E, op, pipe, s->data);
     return DONE;
@@ -109,11 +118,11 @@ static Flow run_take(Eval *E, const TileOp *op) {
     const TileValue *pipe = op->args.data[0];
     RunSlot *p = slot_of(E, pipe), *view = slot_of(E, op->results.data[0]);
     if (op->when && !run_ex(E, op->when).i) return see(view, NULL), DONE;
-    if (p->takes == p->fills) return HELD_UP;
-    RunStage *s = &p->stages[p->takes++ % pipe->stages];
+    int *takes = &p->takes[role_number(E)];
+    if (*takes == p->fills) return HELD_UP;
+    RunStage *s = &p->stages[(*takes)++ % pipe->stages];
     s->visible = true;
-    s->reader = 0;
-    s->read_group = -1;
+    s->by[role_number(E)] = (RunRead){.reader = 0, .read_group = -1, .read_at = -1};
     see(view, s);
     return DONE;
 }
@@ -126,21 +135,29 @@ static void run_view(Eval *E, const TileOp *op) {
         if (view->view) view->generation = view->view->generation;
         return;
     }
-    see(view, p->takes ? &p->stages[(p->takes - 1) % from->stages] : NULL);
-    if (!held(view)) run_fail(E, "no stage of %%%s is held", from->name);
+    int takes = p->takes[role_number(E)];
+    see(view, takes ? &p->stages[(takes - 1) % from->stages] : NULL);
+    if (!held(E, view)) run_fail(E, "no stage of %%%s is held", from->name);
 }
 
 static void run_drop(Eval *E, const TileOp *op) {
     const TileValue *v = op->args.data[0];
     RunSlot *s = slot_of(E, v);
     if (op->when && !run_ex(E, op->when).i) return;
-    if (!held(s)) return run_fail(E, "%%%s is dropped, but not held", v->name);
-    if (s->view->reader > E->role->landed)
+    if (!held(E, s)) return run_fail(E, "%%%s is dropped, but not held", v->name);
+    RunRead *by = &s->view->by[role_number(E)];
+    RunSlot *pipe = slot_of(E, tile_pipe_of(v));
+    if (by->reader > E->role->landed)
         return run_fail(E, "%%%s is dropped while a product may still read it", v->name);
     // One thread of a warpgroup drops for all: the others are known to be past their reading where
     // a barrier was since, or a product that all of them have issued has landed.
-    if (s->view->read_at == E->barriers && s->view->read_group >= E->role->landed)
+    if (!pipe->given && by->read_at == E->role->barriers && by->read_group >= E->role->landed)
         return run_fail(E, "%%%s is dropped while other threads may still read it", v->name);
+    by->dropped = true;
+    int drops = 0;
+    for (int r = 0; r < E->nroles; r++) drops += s->view->by[r].dropped;
+    if (drops < pipe->readers) return;
+    for (int r = 0; r < E->nroles; r++) s->view->by[r].dropped = false;
     s->view->filled = false;
 }
 
@@ -158,11 +175,13 @@ static bool check_operands(Eval *E, const TileOp *op) {
         if (!s->view) continue;
         if (!tile_pipe_of(v))
             check_buffer_view(E, v);
-        else if (!held(s) && op->kind != TILE_DROP)
+        else if (!held(E, s) && op->kind != TILE_DROP)
             run_fail(E, "%%%s is used after it was dropped", v->name);
-        if (op->async) s->view->reader = E->role->issued + 1;
-        if (op->kind == TILE_MAP) s->view->read_group = E->role->issued;
-        if (op->kind == TILE_MAP) s->view->read_at = E->barriers;
+        if (!tile_pipe_of(v)) continue;
+        RunRead *by = &s->view->by[role_number(E)];
+        if (op->async) by->reader = E->role->issued + 1;
+        if (op->kind == TILE_MAP) by->read_group = E->role->issued;
+        if (op->kind == TILE_MAP) by->read_at = E->role->barriers;
     }
     return !E->failed;
 }
@@ -373,7 +392,8 @@ static Flow run_op(Eval *E, const TileOp *op) {
         if (E->committed - op->pending > E->landed) E->landed = E->committed - op->pending;
         break;
     case TILE_BARRIER: run_barrier(E); break;
-    case TILE_FILL: return run_fill(E, op);
+    case TILE_FILL:
+    case TILE_GIVE: return run_fill(E, op);
     case TILE_TAKE: return run_take(E, op);
     case TILE_DROP: run_drop(E, op); break;
     case TILE_NEXT: return run_next(E);
@@ -466,6 +486,24 @@ static void check_end(Eval *E) {
     }
 }
 
+// Who takes from pipes, and whether a role gives.
+static void meet_pipes(Eval *E) {
+    for (const TileOp *pipe = E->k->body.first; pipe; pipe = pipe->next) {
+        if (pipe->kind != TILE_PIPE) continue;
+        const TileBlock *all = &E->k->body;
+        RunSlot *s = slot_of(E, pipe->results.data[0]);
+        const TileOp *last = NULL;
+        s->readers = 0;
+        for (const TileOp *op = tile_next(all, NULL); op; op = tile_next(all, op)) {
+            if (!op->args.n || op->args.data[0] != pipe->results.data[0]) continue;
+            s->given |= op->kind == TILE_GIVE;
+            if (op->kind != TILE_TAKE || tile_role_of(op) == last) continue;
+            last = tile_role_of(op);
+            s->readers++;
+        }
+    }
+}
+
 static void run_roles(Eval *E, const TileOp *first) {
     E->nroles = 0;
     for (const TileOp *op = first; op; op = op->next) E->nroles++;
@@ -477,6 +515,7 @@ static void run_roles(Eval *E, const TileOp *first) {
         r->nframes = 1;
         r->frame[0] = (RunFrame){.owner = op, .op = op->body.first};
     }
+    meet_pipes(E);
     for (bool left = true; left && !E->failed;) {
         bool any = left = false;
         for (int i = 0; i < E->nroles && !E->failed; i++) {
@@ -492,7 +531,8 @@ void run_block(Eval *E) {
     E->committed = E->landed = E->barriers = 0;
     for (int id = 0; id < E->k->nvalues; id++) {
         RunSlot *s = &E->slots[id];
-        s->fills = s->takes = s->group = s->reader = 0;
+        s->fills = s->group = s->reader = 0;
+        memset(s->takes, 0, sizeof s->takes);
         s->by = NULL;
         for (RunStage *stage = s->stages; stage && stage->data; stage++)
             *stage = (RunStage){.data = stage->data, .read_at = -1};

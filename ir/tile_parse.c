@@ -295,13 +295,17 @@ static bool take_coord(Parse *P, TileCoord *c, bool *each) {
     return (c->at = typed_expr(P, EX_I32)) != NULL;
 }
 
+static bool take_columns(Parse *P, TileOp *op) {
+    if (!take(P, "columns")) return !P->failed;
+    return take_int(P, &op->width) && expect(P, "from") && take_int(P, &op->from_column);
+}
+
 static bool take_access(Parse *P, TileOp *op) {
     if (!take_tensor(P, &op->tensor) || !expect(P, "[")) return false;
     int rank = P->p->tensors.data[op->tensor].rank;
     for (int d = 0; d < rank; d++)
         if ((d && !expect(P, ",")) || !take_coord(P, &op->coord[d], &op->each[d])) return false;
-    if (!expect(P, "]") || !take(P, "columns")) return !P->failed;
-    return take_int(P, &op->width) && expect(P, "from") && take_int(P, &op->from_column);
+    return expect(P, "]") && take_columns(P, op);
 }
 
 static bool take_buffer(Parse *P, TileOp *op) {
@@ -322,6 +326,10 @@ static bool parse_copy(Parse *P, TileOp *op) {
 
 static bool parse_fill(Parse *P, TileOp *op) {
     return take_arg(P, op) && expect(P, "=") && take_access(P, op) && take_when(P, op);
+}
+
+static bool parse_give(Parse *P, TileOp *op) {
+    return take_arg(P, op) && expect(P, "=") && take_arg(P, op);
 }
 
 // A buffer's stage, or a pipe.
@@ -488,6 +496,8 @@ static bool parse_values(Parse *P, TileOp *op) {
     skip(P);
     return *P->s != '%' || take_args(P, op);
 }
+
+static bool parse_some(Parse *P, TileOp *op) { return take_arg(P, op) && take_columns(P, op); }
 
 static bool parse_access(Parse *P, TileOp *op) { return take_access(P, op); }
 static bool parse_pending(Parse *P, TileOp *op) { return take_int(P, &op->pending); }

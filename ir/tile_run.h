@@ -14,6 +14,13 @@ typedef struct RunTensor {
     uint32_t *writer; // the tile that stored an element in this kernel; 0: none
 } RunTensor;
 
+typedef struct RunRead { // of a pipe's stage, by a role
+    int reader;          // the last group of products that reads it
+    int read_group;      // products issued when a map read it last; -1: none did
+    int read_at;         // barriers of the role passed by then
+    bool dropped;
+} RunRead;
+
 typedef struct RunStage { // of a buffer or a pipe
     double *data;
     bool filled;         // a copy into it began (a pipe: it is not free)
@@ -21,20 +28,21 @@ typedef struct RunStage { // of a buffer or a pipe
     int group;           // which it belongs to
     uint32_t generation; // copies so far
     int read_at;         // barriers passed when it was last read; -1: never
-    int reader;          // of a pipe: the last group of products that reads it
-    int read_group;      // of a pipe: products issued when a map read it last; -1: none did
+    RunRead by[TILE_MAX_ROLES]; // of a pipe: how each role has read it
 } RunStage;
 
 typedef struct RunSlot { // of a value
     double *data;
     int64_t n;
-    RunStage *stages;    // of a buffer or a pipe
-    RunStage *view;      // of a view: the stage
-    uint32_t generation; // and its content
-    int fills, takes;    // of a pipe: so far
-    bool poison;         // made of what was not taken
-    int group;           // of an asynchronous product's result: its group
-    int reader; // of a tile that a map made in shared memory: the last product that reads it
+    RunStage *stages;                 // of a buffer or a pipe
+    RunStage *view;                   // of a view: the stage
+    uint32_t generation;              // and its content
+    int fills, takes[TILE_MAX_ROLES]; // of a pipe: so far
+    int readers;                      // of a pipe: roles that take from it
+    bool given;  // of a pipe: by a role that computes, to threads that each drop for themselves
+    bool poison; // made of what was not taken
+    int group;   // of an asynchronous product's result: its group
+    int reader;  // of a tile that a map made in shared memory: the last product that reads it
     const TileValue *by; // likewise: another tile was made in its place since; else NULL
 } RunSlot;
 
@@ -56,6 +64,7 @@ typedef struct RunRole { // a role, or the kernel's body
     int nframes;
     RunPlace here, before; // `before`: the tile of the grid before the last `next`
     int issued, landed;    // groups of products
+    int barriers;
     int nexts;
     int64_t number; // of its tile, from 0
     bool turn;

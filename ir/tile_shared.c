@@ -30,6 +30,8 @@ static bool in_blocks(const TileKernel *k, const TileValue *v) {
 
 bool tile_by_groups(const TileKernel *k) { return k->schedule.knobs.groups; }
 
+static bool is_piped(const TileValue *v) { return v->def->kind == TILE_PIPE || tile_pipe_of(v); }
+
 // Pipes are filled by tensor copies; so is a tensor from a buffer that a store goes through; what a
 // map of a role makes is on its way to a product. Without roles, narrow tiles are where products are a warpgroup's.
 static bool in_panels(const TileKernel *k, const TileValue *v) {
@@ -37,7 +39,7 @@ static bool in_panels(const TileKernel *k, const TileValue *v) {
     if (tile_by_groups(k)) return v->rank == 2 && dtype_half(v->dtype);
     if (v->def->kind == TILE_LOAD) // a pipe
         return v->rank == 2 && knobs_say(&k->schedule.knobs, KNOB_warpgroups);
-    if (v->def->kind == TILE_PIPE || tile_pipe_of(v)) return v->rank == 2;
+    if (is_piped(v)) return v->rank == 2 && dtype_half(v->dtype);
     if (v->def->kind == TILE_MAP)
         return tile_has_roles(k) && v->rank == 2 && v->home == HOME_SHARED;
     const TileOp *store = stored_through(k, v);
@@ -58,6 +60,11 @@ static TileShared in_rows(const TileKernel *k, const TileValue *v, TileShared t)
         t.order = ORDER_PANELS;
         t.pitch = HOME_PITCH;
         t.bytes = up(t.cols, HOME_PANEL) / HOME_PANEL * t.rows * t.pitch;
+        return t;
+    }
+    if (v->def && is_piped(v) && v->rank == 2) {
+        t.order = ORDER_THREADS;
+        t.bytes = t.rows * t.cols * t.elem;
         return t;
     }
     if (in_blocks(k, v)) {

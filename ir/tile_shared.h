@@ -24,7 +24,13 @@ enum {
     HOME_ANSWERS = 4, // and a cluster's first block of the others
 };
 
-typedef enum TileOrder { ORDER_PADDED, ORDER_PANELS, ORDER_CHUNKS, ORDER_BLOCKS } TileOrder;
+typedef enum TileOrder {
+    ORDER_PADDED,
+    ORDER_PANELS,
+    ORDER_CHUNKS,
+    ORDER_BLOCKS,
+    ORDER_THREADS
+} TileOrder;
 
 typedef struct TileShared { // of a value in shared memory
     TileOrder order;

@@ -207,6 +207,10 @@ static void when(Out *o, const TileOp *op) {
 }
 
 // "k[b, h, N:, D: (t + 1)]"
+static void columns(Out *o, const TileOp *op) {
+    if (op->width) text_printf(o->text, " columns %d from %d", op->width, op->from_column);
+}
+
 static void print_access(Out *o, const TileOp *op) {
     bool known = op->tensor >= 0 && op->tensor < o->p->tensors.n;
     const TileTensor *t = known ? &o->p->tensors.data[op->tensor] : NULL;
@@ -228,7 +232,7 @@ static void print_access(Out *o, const TileOp *op) {
         if (!own_tile(o->k, c)) ex(o, " ", c->at);
     }
     text_puts(o->text, "]");
-    if (op->width) text_printf(o->text, " columns %d from %d", op->width, op->from_column);
+    columns(o, op);
 }
 
 // "rowmax over N of ", "prefix strict sum over T by 16 of "
@@ -362,6 +366,12 @@ static void print_fill(Out *o, const TileOp *op) {
     when(o, op);
 }
 
+// "give %dsp = %ds"
+static void print_give(Out *o, const TileOp *op) {
+    use(o, " ", op->args.data[0]);
+    use(o, " = ", op->args.data[1]);
+}
+
 // "append %x when %c after %n -> list[b, (2 + %n)]"
 static void print_append(Out *o, const TileOp *op) {
     static const char *const words[] = {" ", " when ", " after "};
@@ -415,6 +425,11 @@ static void print_bound(Out *o, const TileOp *op) {
 }
 
 static void print_values(Out *o, const TileOp *op) { uses(o, op, 0); }
+static void print_some(Out *o, const TileOp *op) {
+    uses(o, op, 0);
+    columns(o, op);
+}
+
 static void print_view(Out *o, const TileOp *op) { op->stage ? buffer(o, op) : uses(o, op, 0); }
 static void print_pending(Out *o, const TileOp *op) { text_printf(o->text, " %d", op->pending); }
 static void print_tiles(Out *o, const TileOp *op) { carry(o, op); }

@@ -286,6 +286,7 @@ static Want wanted(const TileOp *op, int i) {
     switch ((int)op->kind) {
     case TILE_VIEW: return op->stage ? WANT_BUFFER : WANT_PIPE;
     case TILE_COPY: return WANT_BUFFER;
+    case TILE_GIVE: return i ? WANT_VALUE : WANT_PIPE;
     case TILE_FILL:
     case TILE_TAKE: return WANT_PIPE;
     case TILE_STORE: return i == 1 ? WANT_BUFFER : WANT_VALUE;

@@ -83,6 +83,7 @@ bool verify_behind(Verify *V); // an op that is behind
 bool verify_pipe(Verify *V);
 bool verify_role(Verify *V);
 bool verify_fill(Verify *V);
+bool verify_give(Verify *V);
 bool verify_take(Verify *V);
 bool verify_drop(Verify *V);
 bool verify_next(Verify *V);

@@ -3,12 +3,17 @@
 // In: a TILE_BESIDE or TILE_INVERT. Out: whether its operand and result have such axes.
 #include "ir/tile_verify.h"
 
-// The operand's axes, one of them replaced by one that lies beside it, or by a whole one of no more elements: its first ones.
+// The operand's axes, one of them replaced by one that lies beside it, or by a whole one of no more elements: its first ones, or those from a
+// column on.
 bool verify_beside(Verify *V) {
-    const TileValue *x = V->op->args.data[0], *v = V->op->results.data[0];
+    const TileOp *op = V->op;
+    const TileValue *x = op->args.data[0], *v = op->results.data[0];
     int from = tile_beside_from(V->op), to = tile_beside_to(V->op);
     bool good = x->dtype == v->dtype && x->rank == v->rank && from >= 0 && to >= 0 &&
                 tile_lies_beside(V->k, from, to);
+    int width = op->width ? op->width : good ? V->k->axes[to].extent : 0, first = op->from_column;
+    if (good && op->width) good = v->home == HOME_SHARED && width == V->k->axes[to].extent;
+    if (good && first) good = first > 0 && first <= V->k->axes[from].extent - width;
     for (int i = 0; good && i < v->rank; i++)
         good = v->axis[i] == to || tile_has_axis(x, v->axis[i]);
     return good ||

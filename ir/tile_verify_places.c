@@ -40,7 +40,8 @@ static bool check_distance(Verify *V, const TileValue *v, const TileOp *def, int
     bool crosses = strcmp(def->role, op->role) != 0;
     if (ahead < 0 || (!ahead && !crosses && !is_before(def, op)))
         return verify_fail(V, "%%%s is used before it is made", v->name);
-    bool piped = def->kind == TILE_LOAD && v->home == HOME_SHARED;
+    bool piped =
+        v->home == HOME_SHARED && (def->kind == TILE_LOAD || (crosses && def->kind == TILE_MAP));
     if (crosses && !piped)
         return verify_fail(V, "%%%s is another role's, and no tile in shared memory", v->name);
     int copies = ahead + is_before(def, op);

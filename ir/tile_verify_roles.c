@@ -2,8 +2,8 @@
 // rest is the interpreter's (tile_flow.c).
 //
 // In: the current op, of a verifier that goes through a kernel. Out: whether it keeps the rules.
-// Holds afterwards: roles stand last and are not nested; a pipe has one role that fills and one
-// that takes; what stands behind a `next` has one before it in its block.
+// Holds afterwards: roles stand last and are not nested; a pipe has one role that fills it, always in one way, and
+// others that take; what stands behind a `next` has one before it in its block.
 #include "ir/tile_verify.h"
 
 #include <string.h>
@@ -19,16 +19,19 @@ static bool check_when(Verify *V) {
     return !V->op->when || verify_ex(V, V->op->when, EX_BOOL, &s);
 }
 
-// One role fills a pipe, one takes from it: whoever else does is the first that stands wrong.
+// One role fills a pipe, others take from it: whoever else does is the first that stands wrong.
 static bool check_partner(Verify *V, const TileValue *pipe) {
     const TileBlock *b = &V->k->body;
+    bool takes = V->op->kind == TILE_TAKE;
     for (const TileOp *op = tile_next(b, NULL); op && op != V->op; op = tile_next(b, op)) {
-        if ((op->kind != TILE_FILL && op->kind != TILE_TAKE) || op->args.data[0] != pipe) continue;
+        bool fills = op->kind == TILE_FILL || op->kind == TILE_GIVE;
+        if ((!fills && op->kind != TILE_TAKE) || op->args.data[0] != pipe) continue;
         bool same_role = tile_role_of(op) == V->role;
-        if (op->kind == V->op->kind && !same_role)
-            return verify_fail(V, "%%%s is %s by two roles", pipe->name,
-                               op->kind == TILE_FILL ? "filled" : "taken from");
-        if (op->kind != V->op->kind && same_role)
+        if (fills && !takes && !same_role)
+            return verify_fail(V, "%%%s is filled by two roles", pipe->name);
+        if (fills && !takes && op->kind != V->op->kind)
+            return verify_fail(V, "%%%s is filled in two ways", pipe->name);
+        if (fills == takes && same_role)
             return verify_fail(V, "%%%s is filled and taken from by one role", pipe->name);
     }
     return true;
@@ -42,6 +45,15 @@ bool verify_fill(Verify *V) {
     if (b->dtype != t->dtype)
         return verify_fail(V, "%%%s is %s, '%s' is %s", b->name, dtype_name(b->dtype), t->name,
                            dtype_name(t->dtype));
+    return check_partner(V, b);
+}
+
+// A matrix in registers, of narrow elements for products or of f32 for the same threads of the other role.
+bool verify_give(Verify *V) {
+    const TileValue *b = V->op->args.data[0], *v = V->op->args.data[1];
+    bool good = verify_same_type(b, v) && v->rank == 2 && v->home == HOME_FRAGMENT;
+    if (!good)
+        return verify_fail(V, "%%%s is no matrix in registers of %%%s's type", v->name, b->name);
     return check_partner(V, b);
 }
 
@@ -218,6 +230,9 @@ bool verify_role(Verify *V) {
     if (op->registers < 0 || op->registers > MAX_REGISTERS || op->registers % 8)
         return verify_fail(V, "it has %d registers a thread", op->registers);
     if (!verify_registers(V)) return false;
+    int roles = 1;
+    for (const TileOp *at = op->prev; at; at = at->prev) roles += at->kind == TILE_ROLE;
+    if (roles > TILE_MAX_ROLES) return verify_fail(V, "there are %d roles before it", roles - 1);
     V->role = op;
     V->roles = true;
     bool ok = verify_body(V, false);

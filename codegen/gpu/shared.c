@@ -1,6 +1,8 @@
 // shared.c: values in the memory that a block shares: where they begin, and their elements.
 #include "codegen/gpu/gpu.h"
 
+#include <assert.h>
+
 void cg_alloc(Cg *cg, const TileValue *v) {
     cg->value[v->id].mem = cg_gpu(cg)->hooks->place(cg, v);
 }
@@ -12,6 +14,7 @@ void cg_view(Cg *cg, const TileOp *op) {
 }
 
 void cg_beside(Cg *cg, const TileOp *op) {
+    assert(!op->from_column && "only products of roles find columns within a tile");
     cg->value[op->results.data[0]->id] = cg->value[op->args.data[0]->id];
 }
 

@@ -43,10 +43,11 @@ static LLVMTargetMachineRef nv_machine(Cg *cg) {
         LLVMDisposeMessage(error);
         return NULL;
     }
-    // PTX 7.4 is what CUDA 11.4 reads: every driver of the last years. sm_90a needs that of CUDA 12.
+    // PTX 7.4 is what CUDA 11.4 reads: every driver of the last years. sm_90a needs that of CUDA 12, and 8.1 has sums of
+    // four numbers at once.
     bool hopper = cg->target->id == TARGET_SM90A;
     return LLVMCreateTargetMachine(t, "nvptx64-nvidia-cuda", hopper ? "sm_90a" : "sm_80",
-                                   hopper ? "+ptx80" : "+ptx74",
+                                   hopper ? "+ptx81" : "+ptx74",
                                    is_plain(cg) ? LLVMCodeGenLevelNone : LLVMCodeGenLevelDefault,
                                    LLVMRelocDefault, LLVMCodeModelDefault);
 }

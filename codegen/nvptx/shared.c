@@ -58,6 +58,8 @@ static bool is_of_pairs(const Cg *cg, const TileValue *v, int layout) {
 
 Val nv_element(Cg *cg, const TileValue *v, int layout, const int *part) {
     bool piped = nv_state(cg)->roles && v->home == HOME_SHARED && tile_pipe_of(v);
+    if (piped && tile_shared(cg->p, cg->k, v).order == ORDER_THREADS)
+        return nv90_given(cg, v, layout, part);
     if (piped && is_of_pairs(cg, v, layout)) return nv90_number(cg, v, layout, part[v->axis[0]]);
     if (v->home == HOME_SHARED && cg->value[v->id].e) return fetched_element(cg, v, layout, part);
     if (v->home == HOME_SHARED) return cg_shared_element(cg, v, layout, part);

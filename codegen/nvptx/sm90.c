@@ -30,7 +30,8 @@ static void begin_variables(Cg *cg) {
         p->place = nv90_place(cg, nv90_shared(cg, p->data));
         cg_store(cg, zero, p->stage);
         cg_store(cg, zero, p->last);
-        cg_store(cg, cg_i32(cg, is_producer(h->role)), p->parity);
+        bool fills = p->giver ? p->giver == h->role : is_producer(h->role);
+        cg_store(cg, cg_i32(cg, fills), p->parity);
     }
     h->shared = shares_in_turns(h->role) ? cg_alloca(cg, cg->i32, "shared") : NULL;
     if (h->shared) cg_store(cg, zero, h->shared);
@@ -125,6 +126,8 @@ static void store(Cg *cg, const TileOp *op) {
         nv90_add_through(cg, op);
     else if (op->args.n > 1)
         nv90_store_through(cg, op);
+    else if (op->add && cg->p->tensors.data[op->tensor].blocked)
+        nv90_add_blocks(cg, op);
     else
         nv_store(cg, op);
     if (done) cg_enter(cg, done);
@@ -136,7 +139,9 @@ static void lower(Cg *cg, const TileOp *op) {
     case TILE_ALLOC: cg_alloc(cg, op->results.data[0]); return;
     case TILE_ROLE: role(cg, op); return;
     case TILE_FILL: nv90_fill(cg, op); return;
+    case TILE_GIVE: nv90_give(cg, op); return;
     case TILE_TAKE: nv90_take(cg, op); return;
+    case TILE_BESIDE: nv90_beside(cg, op); return;
     case TILE_VIEW: nv90_view(cg, op); return;
     case TILE_DROP: nv90_drop(cg, op); return;
     case TILE_NEXT: nv90_next(cg, op); return;

@@ -19,6 +19,7 @@ typedef struct Nv90Pipe {
     TileShared tile;
     int data, full, empty; // bytes from the start of shared memory
     int readers;           // warpgroups that drop a stage
+    const TileOp *giver;   // the role that computes what fills it; NULL: copies do
     int leader;            // which pipe's stages and barriers a vector has; -1: its own
     int bytes;             // that fill a stage, with those of vectors
     // Of the current role, as allocas: the stage that comes next and the parity of its barrier, and
@@ -111,11 +112,17 @@ void nv90_enter(Cg *cg); // at the function's beginning: barriers
 // ---- operations; the dispatcher is on top (sm90.c)
 void nv90_op(Cg *cg, const TileOp *op);
 void nv90_fill(Cg *cg, const TileOp *op); // sm90_pipes.c
-int nv90_ends(const Cg *cg, const TileOp *op); // 1 + the dimension whose rows end with their sequence; 0: none
+int nv90_ends(const Cg *cg,
+              const TileOp *op); // 1 + the dimension whose rows end with their sequence; 0: none
+void nv90_give(Cg *cg, const TileOp *op);
+void nv90_write_threads(Cg *cg, const TileValue *v, Val stage); // sm90_threads.c
+// An element of a matrix that came through a pipe from the same thread of another role, which a map has in such a layout.
+Val nv90_given(Cg *cg, const TileValue *v, int layout, const int *part);
 void nv90_take(Cg *cg, const TileOp *op);
 void nv90_drop(Cg *cg, const TileOp *op);
 void nv90_view(Cg *cg, const TileOp *op);
-void nv90_tiles_begin(Cg *cg); // sm90_tiles.c: a role begins
+void nv90_beside(Cg *cg, const TileOp *op); // some columns of a tile of a pipe
+void nv90_tiles_begin(Cg *cg);              // sm90_tiles.c: a role begins
 void nv90_next(Cg *cg, const TileOp *op);
 void nv90_tiles(Cg *cg, const TileOp *op);
 void nv90_behind(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
@@ -143,6 +150,9 @@ Val nv90_left(Cg *cg, const TileValue *v);                 // of the warpgroup's
 void nv90_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv90_store_through(Cg *cg, const TileOp *op); // sm90_store.c
 void nv90_add_through(Cg *cg, const TileOp *op);
+void nv90_add_blocks(Cg *cg, const TileOp *op); // without a buffer
+// A tile whose rows are a fragment's columns, to shared memory.
+void nv90_write_across(Cg *cg, const TileValue *v, Val base);
 // A map's elements to its place in shared memory, for products of the warpgroup or the role.
 void nv90_share(Cg *cg, const TileOp *map);
 void nv90_stores_end(Cg *cg);
@@ -167,6 +177,8 @@ void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int ran
 void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val when);
 void nv90_bulk_commit(Cg *cg);
 void nv90_bulk_wait_read(Cg *cg); // all of this thread's stores have read their source
+void nv90_add_words(Cg *cg, Val to, const Val x[4],
+                    Val when); // f32 to global memory, at a multiple of 16 bytes; when: i1
 // Adds f32 to global memory, at a multiple of 16 bytes; when: i1.
 void nv90_bulk_add(Cg *cg, Val to, Val from, Val bytes, Val when);
 void nv90_prefetch_map(Cg *cg, Val map);
@@ -195,8 +207,10 @@ typedef struct Nv90Product { // one group of wgmmas over the contracted axis, 16
     bool transposed;                   // the contracted axis runs along the right operand's rows
     bool left_transposed;              // along the left one's, in shared memory
     bool accumulate;                   // acc holds what to add to
-    Val *acc;                          // columns / 2, in and out
-    bool halves;                       // a group for each half of the steps
+    int most; // columns of an instruction; those of the next ones lie `beyond`, in a descriptor's units
+    int beyond;
+    Val *acc;    // columns / 2, in and out
+    bool halves; // a group for each half of the steps
     Val few; // i1, the same in the warpgroup: only so many columns and steps count; NULL: all do
     int few_columns, few_steps;
 } Nv90Product;

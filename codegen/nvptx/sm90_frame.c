@@ -8,14 +8,35 @@
 
 // ---- pipes and barriers
 
+// Warpgroups of all roles that take from it.
 static int readers_of(const TileKernel *k, const TileValue *ring) {
     int n = 0;
+    const TileOp *last = NULL;
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         if (op->kind != TILE_TAKE || op->args.data[0] != ring) continue;
-        n = tile_role_of(op)->warpgroups;
+        const TileOp *role = tile_role_of(op);
+        n += role == last ? 0 : role->warpgroups;
+        last = role;
     }
     assert(n > 0 && "somebody takes from a pipe");
     return n;
+}
+
+static const TileOp *giver_of(const TileKernel *k, const TileValue *ring) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_GIVE && op->args.data[0] == ring) return tile_role_of(op);
+    return NULL;
+}
+
+// Whether a role takes a vector in a step where it has not taken the tile.
+static bool is_taken_alone(const TileKernel *k, const TileValue *ring, const TileValue *leader) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        const TileOp *at = op;
+        if (op->kind != TILE_TAKE || op->args.data[0] != ring) continue;
+        while (at && (at->kind != TILE_TAKE || at->args.data[0] != leader)) at = at->prev;
+        if (!at) return true;
+    }
+    return false;
 }
 
 static bool fills(const TileOp *op, const TileValue *ring) {
@@ -39,7 +60,8 @@ static const TileValue *leader_of(const TileKernel *k, const TileValue *ring) {
             at = at->next;
         if (!at) return NULL;
     }
-    return leader && leader->stages == ring->stages ? leader : NULL;
+    bool alike = leader && leader->stages == ring->stages;
+    return alike && !is_taken_alone(k, ring, leader) ? leader : NULL;
 }
 
 // Vectors come with tiles: one barrier tells of both.
@@ -64,8 +86,9 @@ static void find_pipes(Cg *cg) {
         Nv90Pipe p = {.ring = v, .tile = tile_shared(cg->p, cg->k, v)};
         p.data = cg_gpu(cg)->offset[v->id];
         p.readers = readers_of(cg->k, v);
+        p.giver = giver_of(cg->k, v);
         p.leader = -1, p.bytes = p.tile.bytes;
-        assert(v->rank == 1 || (p.tile.rows % 8 == 0 && dtype_half(v->dtype)));
+        assert(v->rank == 1 || p.giver || (p.tile.rows % 8 == 0 && dtype_half(v->dtype)));
         VEC_PUSH(cg->arena, &h->pipes, p);
     }
     find_leaders(cg);
@@ -206,8 +229,9 @@ static void init_barriers(Cg *cg) {
     for (int i = 0; i < h->pipes.n; i++) {
         const Nv90Pipe *p = &h->pipes.data[i];
         if (p->leader >= 0) continue;
-        init_ring(cg, p->full, p->ring->stages, 1);
-        int blocks = nv90_goes_everywhere(cg, &p->tile) ? h->blocks : 1;
+        int each = p->giver ? NV90_GROUP : 1; // every thread arrives
+        init_ring(cg, p->full, p->ring->stages, p->giver ? each * p->giver->warpgroups : 1);
+        int blocks = nv90_goes_everywhere(cg, &p->tile) ? h->blocks : each;
         init_ring(cg, p->empty, p->ring->stages, p->readers * blocks);
     }
     init_ring(cg, h->done, 1, 1);

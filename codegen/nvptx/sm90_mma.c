@@ -53,10 +53,15 @@ static Val *left_registers(Cg *cg, const Operands *o, int n) {
 // A stage's descriptor is the ring's and so many stages: one instruction in a loop.
 Val nv90_operand(Cg *cg, const TileValue *v, int leading) {
     bool piped = v->def->kind != TILE_MAP; // otherwise it has one place
-    const Nv90Pipe *p = piped ? nv90_pipe(cg, v) : NULL;
+    const Nv90Pipe *p = piped ? nv90_pipe(cg, tile_source(v)) : NULL;
     Val place = piped ? p->place : nv90_place(cg, cg->value[v->id].mem);
     Val first = nv90_descriptor(cg, place, leading, 8 * HOME_PITCH);
     if (!piped) return first;
+    if (v->def->from_column) { // of whole panels
+        int panel = v->def->from_column / HOME_PANEL;
+        assert(v->def->from_column % HOME_PANEL == 0);
+        first = cg_add(cg, first, cg_i64(cg, panel * p->tile.rows * HOME_PITCH / 16));
+    }
     Val stage = cg_zext(cg, nv90_state(cg)->stage[v->id], cg->i64);
     return cg_add(cg, first, cg_mul(cg, stage, cg_i64(cg, p->tile.bytes / 16)));
 }
@@ -162,6 +167,15 @@ static void see_shared(Cg *cg, const TileOp *mma) {
     h->unseen = false;
 }
 
+// Of an instruction. The assembler refuses 256 columns in blocks of 512 threads, whatever a role's registers are.
+static int most_columns(Cg *cg) { return cg->launch.threads < 512 ? 256 : 128; }
+
+// From where so many columns lie to where the next ones do.
+static int beyond(const TileShared *right, bool transposed, int columns) {
+    int rows = transposed ? columns / HOME_PANEL * right->rows : columns;
+    return rows * HOME_PITCH / 16;
+}
+
 void nv90_mma(Cg *cg, const TileOp *op) {
     Nv90 *h = nv90_state(cg);
     see_shared(cg, op);
@@ -185,6 +199,7 @@ void nv90_mma(Cg *cg, const TileOp *op) {
         p.registers = left_registers(cg, &o, p.steps);
     }
     p.halves = lands_by_halves(op);
+    p.most = most_columns(cg), p.beyond = beyond(&right, p.transposed, p.most);
     if (op->first) {
         bool terms = op->axis == o.axis;
         p.few = nv90_few(cg, op);

@@ -138,6 +138,12 @@ void nv90_bulk_add(Cg *cg, Val to, Val from, Val bytes, Val when) {
               "l,r,r,r,~{memory}", v, 4);
 }
 
+void nv90_add_words(Cg *cg, Val to, const Val x[4], Val when) {
+    Val v[] = {to, x[0], x[1], x[2], x[3], nv90_if(cg, when)};
+    statement(cg, WHERE(5, "red.relaxed.gpu.global.add.v4.f32 [$0], {$1,$2,$3,$4}"),
+              "l,f,f,f,f,r,~{memory}", v, 6);
+}
+
 void nv90_bulk_commit(Cg *cg) {
     cg_intrinsic(cg, "llvm.nvvm.cp.async.bulk.commit.group", NULL, 0, NULL, 0);
 }
@@ -239,20 +245,28 @@ void nv90_wgmma_wait(Cg *cg, int pending, Val *tied, int n) {
     cg_struct_asm(cg, floats(cg, n), n, tied, n, code, c.s, tied);
 }
 
-// One k-step. `$0..` are the accumulators; descriptors are moved along by what the step says.
-static void product_step(Text *t, const Nv90Product *p, int k, int columns, int left, int right) {
-    int n = columns / 2;
+// An instruction of columns [from, to). `$0..` are the accumulators; descriptors are moved along by what the step says.
+static void instruction(Text *t, const Nv90Product *p, int k, int from, int to, int left,
+                        int right) {
     const char *type = p->dtype == DT_BF16 ? "bf16" : "f16";
-    text_printf(t, "\tadd.s64 db, $%d, %d;\n", right, p->right_step[k]);
+    int by = p->right_step[k] + (from ? from / p->most * p->beyond : 0);
+    text_printf(t, "\tadd.s64 db, $%d, %d;\n", right, by);
     if (p->left) text_printf(t, "\tadd.s64 da, $%d, %d;\n", left, p->left_step[k]);
-    text_printf(t, "\twgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", columns, type, type);
-    for (int i = 0; i < n; i++) text_printf(t, i ? ",$%d" : "$%d", i);
+    text_printf(t, "\twgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", to - from, type, type);
+    for (int i = from / 2; i < to / 2; i++) text_printf(t, i > from / 2 ? ",$%d" : "$%d", i);
     int a = left + 4 * k, keep = k > 0 || p->accumulate;
     if (p->left)
         text_printf(t, "}, da, db, %d, 1, 1, %d, %d;\n", keep, p->left_transposed, p->transposed);
     else
         text_printf(t, "}, {$%d,$%d,$%d,$%d}, db, %d, 1, 1, %d;\n", a, a + 1, a + 2, a + 3, keep,
                     p->transposed);
+}
+
+// One k-step.
+static void product_step(Text *t, const Nv90Product *p, int k, int columns, int left, int right) {
+    int most = p->most ? p->most : columns;
+    for (int from = 0; from < columns; from += most)
+        instruction(t, p, k, from, from + most < columns ? from + most : columns, left, right);
 }
 
 // A group, or the steps of it that are wanted. Columns that do not count are made by the first step

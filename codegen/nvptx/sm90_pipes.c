@@ -1,8 +1,9 @@
 // sm90_pipes.c: the operations that hand tiles from one role to the other.
 //
-// In: FILL, TAKE, DROP and views. Out: copies and waits. A pipe is a ring of stages with two barriers
+// In: FILL, GIVE, TAKE, DROP and views. Out: copies and waits. A pipe is a ring of stages with two barriers
 // each: `full`, completed by the bytes of a copy, and `empty`, by an arrival of every warpgroup that
-// reads. Whoever waits counts stages and parities for itself, in variables that mem2reg makes
+// reads. Where a role gives what it has computed, each of its threads arrives at `full`, and each thread that reads
+// at `empty`: nobody waits for the others of a warpgroup. Whoever waits counts stages and parities for itself, in variables that mem2reg makes
 // registers. A vector that is filled behind a tile has that one's stages and barriers (sm90_frame.c).
 #include "codegen/nvptx/sm90.h"
 
@@ -139,6 +140,22 @@ void nv90_fill(Cg *cg, const TileOp *op) {
     if (done) cg_enter(cg, done);
 }
 
+void nv90_give(Cg *cg, const TileOp *op) {
+    const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
+    const TileValue *v = op->args.data[1];
+    Val stage = stage_of(cg, p, p->stage), to = stage_address(cg, p, stage);
+    nv90_pack(cg);
+    nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->parity));
+    if (p->tile.order == ORDER_PANELS) {
+        nv90_write_across(cg, v, to);
+        nv90_proxy_fence(cg);
+    } else {
+        nv90_write_threads(cg, v, to);
+    }
+    nv90_barrier_arrive(cg, barrier_at(cg, p->full, stage), NULL);
+    advance(cg, p, NULL);
+}
+
 static void bind_view(Cg *cg, const TileValue *v, const Nv90Pipe *p, Val stage) {
     nv90_state(cg)->stage[v->id] = stage;
     cg->value[v->id] = (CgValue){.mem = stage_address(cg, p, stage)};
@@ -182,6 +199,10 @@ void nv90_drop(Cg *cg, const TileOp *op) {
     const TileValue *v = op->args.data[0];
     const Nv90Pipe *p = nv90_pipe(cg, v);
     if (p->leader >= 0) return;
+    if (p->giver) {
+        nv90_barrier_arrive(cg, barrier_at(cg, p->empty, h->stage[v->id]), NULL);
+        return;
+    }
     Val when = h->lead, empty = barrier_at(cg, p->empty, h->stage[v->id]);
     Val yes = op->when ? cg_uniform(cg, op->when) : NULL;
     if (yes && !nv90_goes_everywhere(cg, &p->tile))
@@ -198,4 +219,10 @@ void nv90_drop(Cg *cg, const TileOp *op) {
 void nv90_view(Cg *cg, const TileOp *op) {
     const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
     bind_view(cg, op->results.data[0], p, stage_of(cg, p, p->last));
+}
+
+void nv90_beside(Cg *cg, const TileOp *op) {
+    const TileValue *from = op->args.data[0], *v = op->results.data[0];
+    nv90_state(cg)->stage[v->id] = nv90_state(cg)->stage[from->id];
+    cg->value[v->id] = (CgValue){.mem = cg->value[from->id].mem};
 }

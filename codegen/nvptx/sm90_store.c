@@ -43,7 +43,7 @@ static void write_panels(Cg *cg, const TileValue *v, Dtype t, const TileShared *
 
 // The same of a tile whose rows are the fragment's columns: a warp's 16 rows are columns of all of its rows, or of the
 // warpgroup's part of them. Lane l gives the address of row l % 8 of matrix l / 8: columns 0 and 8, rows n and n + 1.
-static void write_across(Cg *cg, const TileValue *v, Val base) {
+void nv90_write_across(Cg *cg, const TileValue *v, Val base) {
     const CgFragment *f = cg_fragment(cg, v);
     Val lane = nv_state(cg)->gpu.lane, warp = nv_state(cg)->warp, key = low(cg, lane, 7);
     Val row = cg_add(cg, key, cg_times(cg, right(cg, lane, 4), 8));
@@ -133,7 +133,7 @@ void nv90_share(Cg *cg, const TileOp *map) {
             base = next_stage(cg, base, tile.bytes);
         else if (!is_shared(map->prev))
             nv90_role_sync(cg);
-        write_across(cg, v, base);
+        nv90_write_across(cg, v, base);
         nv90_state(cg)->unseen = true;
     }
     cg->value[v->id].mem = base;
@@ -143,7 +143,7 @@ void nv90_share(Cg *cg, const TileOp *map) {
 
 typedef struct Blocks { // of a warp, in a tensor that lies in blocks
     Val to;             // i64: address
-    Val rows, columns; // i32: the first of each, within the tensor, or the sequence
+    Val rows, columns;  // i32: the first of each, within the tensor, or the sequence
     Val nrows;
 } Blocks;
 
@@ -162,8 +162,8 @@ static Blocks blocks_of(Cg *cg, const TileOp *op) {
     Blocks b = {.to = cg_ptrtoint(cg, cg_pointer(cg, op->tensor), cg->i64)};
     const Ex *from = tile_run_from(cg->p->pool, op, rank - 2);
     b.rows = first_block(cg, op, rank - 2, TILE_BLOCK_ROWS);
-    b.nrows = from ? cg_axis_size(cg, op->coord[rank - 2].axis)
-                   : cg_extent(cg, op->tensor, rank - 2);
+    b.nrows =
+        from ? cg_axis_size(cg, op->coord[rank - 2].axis) : cg_extent(cg, op->tensor, rank - 2);
     b.columns = first_block(cg, op, rank - 1, TILE_BLOCK_COLUMNS);
     for (int d = 0; d < rank; d++) {
         bool last = d == rank - 1;
@@ -177,15 +177,39 @@ static Blocks blocks_of(Cg *cg, const TileOp *op) {
     return b;
 }
 
-static void write_blocks(Cg *cg, const TileValue *v, int columns, Val to) {
+// A thread's four of the block that begins with column n.
+static void block_part(Cg *cg, const TileValue *v, int n, Val x[4]) {
     const CgFragment *f = cg_fragment(cg, v);
+    for (int i = 0; i < 4; i++) x[i] = cg->value[v->id].e[cg_register(f, 8 * (i / 2), n + i % 2)];
+}
+
+static void write_blocks(Cg *cg, const TileValue *v, int columns, Val to) {
     for (int n = 0; n < columns; n += TILE_BLOCK_COLUMNS) {
         Val x[4];
-        for (int i = 0; i < 4; i++) {
-            Val e = cg->value[v->id].e[cg_register(f, 8 * (i / 2), n + i % 2)];
-            x[i] = cg_bitcast(cg, e, cg->i32);
-        }
+        block_part(cg, v, n, x);
+        for (int i = 0; i < 4; i++) x[i] = cg_bitcast(cg, x[i], cg->i32);
         nv90_store_words(cg, cg_plus(cg, to, n * TILE_BLOCK_ROWS * 4), x);
+    }
+}
+
+// Where there is no room for a buffer each thread adds its own.
+void nv90_add_blocks(Cg *cg, const TileOp *op) {
+    const TileValue *v = op->args.data[0];
+    const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    const CgFragment *f = cg_fragment(cg, v);
+    int columns = cg_share(f, f->columns) * layout_share(&f->is, LAYOUT_LANE, f->columns);
+    assert(t->blocked && cg_share(f, f->rows) == 2 && "a warp has 16 rows");
+    Blocks b = blocks_of(cg, op);
+    Val own = cg_zext(cg, cg_times(cg, nv_state(cg)->gpu.lane, HOME_PIECE), cg->i64);
+    Val to = cg_add(cg, b.to, own);
+    Val in = cg_less(cg, b.rows, b.nrows);
+    int all = (int)t->extent[t->rank - 1]->i;
+    for (int n = 0; n < columns; n += TILE_BLOCK_COLUMNS) {
+        Val x[4], there = in;
+        block_part(cg, v, n, x);
+        if (all % cg->k->axes[f->columns].extent)
+            there = cg_and(cg, in, cg_less(cg, cg_plus(cg, b.columns, n), cg_i32(cg, all)));
+        nv90_add_words(cg, cg_add(cg, to, cg_i64(cg, n * TILE_BLOCK_ROWS * 4)), x, there);
     }
 }
 

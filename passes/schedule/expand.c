@@ -72,6 +72,7 @@ typedef struct Expand {
     int nvalues;
     bool staged;             // tiles of the grid have two stages
     bool own;                // there is one role, which fills what it reads
+    bool many;               // several compute
     const TileBlock *steady; // the body that is expanded
     const Ex *when;          // of what is filled and taken
     bool behind;
@@ -114,9 +115,11 @@ static bool reads(const Expand *e, const TileOp *op, const TileValue *v) {
 // The operations that are done one time behind others, all of which are not loads.
 static bool is_split(const TileBlock *b) { return is_staged(b) && !tile_stage(b); }
 
-// A tile that another role fills, and that is taken where it is loaded: everywhere but ahead of its reader.
+// A tile that another role fills, and that is taken where it is loaded: everywhere but ahead of its reader, or where several
+// roles compute, each of which reads it where it needs it.
 static bool takes(const Expand *e, const TileOp *op) {
     if (op->kind != TILE_LOAD || does(e, op) || !pass_is_piped(op->results.data[0])) return false;
+    if (e->many && op->block != &e->k->body) return false;
     if (op->block == &e->k->body ? op->place.stage != e->staged : is_split(op->block)) return false;
     for (const TileOp *in = op->next; in; in = in->next)
         if (reads(e, in, op->results.data[0])) return true;
@@ -291,7 +294,16 @@ static void redirect(Expand *e, TileOp *op) {
     for (TileOp *in = op->body.first; in; in = in->next) redirect(e, in);
 }
 
+// What a map has made, to another role.
+static TileOp *give(Expand *e, const TileOp *map) {
+    TileOp *n = append(e, TILE_GIVE, map->span);
+    tile_arg(e->p, n, e->pipe[map->results.data[0]->id]);
+    tile_arg(e->p, n, now(e, map->args.data[0]));
+    return n;
+}
+
 static TileOp *copy(Expand *e, const TileOp *op) {
+    if (op->kind == TILE_MAP && pass_is_piped(op->results.data[0])) return give(e, op);
     TileOp *n = tile_clone(e->p, e->k, op, NULL, NULL);
     redirect(e, n);
     tile_append(e->block, n);
@@ -308,7 +320,7 @@ static void swap_names(TileValue *a, TileValue *b) {
 
 // The copy that says what an operation does, among several, has the names of what it makes.
 static TileOp *named(TileOp *n, const TileOp *op) {
-    for (int i = 0; i < op->results.n; i++) swap_names(n->results.data[i], op->results.data[i]);
+    for (int i = 0; i < n->results.n; i++) swap_names(n->results.data[i], op->results.data[i]);
     return n;
 }
 
@@ -366,7 +378,7 @@ static void see_own(Expand *e, const TileBlock *b, const TileOp *reader) {
 
 static void forget_views(Expand *e, const TileBlock *b) {
     for (const TileOp *op = b->first; op; op = op->next)
-        if (op->kind == TILE_LOAD) e->view[op->results.data[0]->id] = NULL;
+        for (int i = 0; i < op->results.n; i++) e->view[op->results.data[i]->id] = NULL;
 }
 
 static void yield(Expand *e, TileValue *const *v, int n) {
@@ -894,44 +906,6 @@ static void only_role(Expand *e, TileOp *op) {
 
 // ---- the kernel
 
-static bool has_pipe(const Expand *e, const TileBlock *b, const TileValue *pipe) {
-    for (const TileOp *op = b->first; op; op = op->next)
-        if (op->kind == TILE_LOAD && e->pipe[op->results.data[0]->id] == pipe) return true;
-    return false;
-}
-
-// Loops that load the same tile one after the other share a pipe.
-static TileValue *pipe_before(const Expand *e, const TileOp *load) {
-    const TileBlock *all = &e->k->body;
-    const TileValue *v = load->results.data[0];
-    for (const TileOp *op = tile_next(all, NULL); op != load; op = tile_next(all, op)) {
-        if (op->kind != TILE_LOAD || op->tensor != load->tensor) continue;
-        const TileValue *w = op->results.data[0];
-        bool same =
-            v->rank == w->rank && !memcmp(v->axis, w->axis, sizeof *v->axis * (size_t)v->rank);
-        TileValue *pipe = e->pipe[w->id];
-        if (same && pipe && !has_pipe(e, load->block, pipe)) return pipe;
-    }
-    return NULL;
-}
-
-// Or, of a role's own, a buffer.
-static void make_pipe(Expand *e, TileBlock *b, const TileOp *load) {
-    const TileValue *v = load->results.data[0];
-    TileValue **pipe = &e->pipe[v->id];
-    if (!pass_is_piped(v) || (*pipe = pipe_before(e, load))) return;
-    TileOp *op = tile_op(e->p, e->k, NULL, e->own ? TILE_ALLOC : TILE_PIPE, load->span);
-    if (e->own && b->first)
-        tile_insert_before(b->first, op);
-    else
-        tile_append(b, op);
-    const char *name =
-        arena_printf(e->p->arena, e->own ? "%s_buf" : "%sp", e->p->tensors.data[load->tensor].name);
-    *pipe = tile_result(e->p, e->k, op, name, v->dtype, v->axis, v->rank);
-    (*pipe)->home = HOME_SHARED;
-    (*pipe)->stages = v->stages;
-}
-
 bool pass_is_zero(const TileValue *v) {
     const TileOp *def = v->def;
     return def->kind == TILE_MAP && def->outs.n == 1 && ex_is_f32(def->outs.data[0].body, 0);
@@ -981,9 +955,9 @@ void pass_expand(TileProgram *p, TileKernel *k) {
     while (roles && roles->kind != TILE_ROLE) roles = roles->next;
     if (!roles) return;
     e.own = !roles->next;
+    e.many = roles->next && roles->next->next;
     TileBlock pipes = {0};
-    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (op->kind == TILE_LOAD) make_pipe(&e, &pipes, op);
+    pass_pipes(p, k, &pipes, e.pipe, e.own);
     for (TileOp *op = roles; op && !e.own; op = op->next) role(&e, op);
     if (e.own) only_role(&e, roles);
     while (k->body.first != roles) tile_unlink(k->body.first);

@@ -4,10 +4,10 @@
 
 #include "passes/tile/rewrite.h"
 
-// What lies in shared memory and is filled by one role for others.
-static inline bool pass_is_piped(const TileValue *v) {
-    return v->def && v->def->kind == TILE_LOAD && v->home == HOME_SHARED;
-}
+// What lies in shared memory and is filled by one role for others: loaded, or given by a role that computes. pipes.c
+bool pass_is_piped(const TileValue *v);
+// A pipe for each of these (own: a buffer), in a block; by id of what is loaded or given.
+void pass_pipes(TileProgram *p, TileKernel *k, TileBlock *b, TileValue **pipe, bool own);
 // A loop continues where the one before ends, with its results.
 bool pass_follows(const TileOp *before, const TileOp *loop);
 // A map whose results are 0.

@@ -42,6 +42,15 @@ bool sm90_is_nest(const TileProgram *p, const TileKernel *k);
 bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o,
                     Diags *diags); // its extents
 void sm90_assign_nest(Sm90 *s);
+static inline bool sm90_is_chain(Knobs s) { return s.warpgroups == 3; } // of a nest's
+// The same as a chain of roles: whether it may be one, places of a step whose gradients of scores have so many stages, and the
+// role of what stands around the steps; NULL: none needs it. sm90_chain.c
+bool sm90_can_chain(const TileProgram *p, const TileKernel *k);
+int sm90_chain_registers(Knobs s); // of a thread of its last role
+void sm90_place_chain(Sm90 *s, TileBlock *step, int stages);
+void sm90_chain_copies(
+    Sm90 *s); // once all has its place: several roles make what each of them reads
+const char *sm90_chain_role(const TileValue *v);
 void sm90_sum_through(Sm90 *s); // of one in roles: what is added to memory goes through a buffer
 void sm90_add_role(Sm90 *s, const char *name, int warpgroups, int registers);
 // A kernel whose v has too many columns for one warpgroup; its extents. sm90_wide.c

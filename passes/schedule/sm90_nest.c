@@ -13,9 +13,7 @@
 // so that maps run under dp, ds is written under dv, and dq leaves under dk.
 //
 // The sums of k and v for 64 keys are (D + Dv) / 2 words of a thread of one warpgroup. Where that is more than there are registers for,
-// all warpgroups have the same 64 keys, and queries, and columns of the sums, of their own. Then weights go through shared memory, too:
-//
-//     loads   s   dp   maps   share w, ds   dv   dk   dq   add dq
+// three roles that have the same 64 keys make a chain (sm90_chain.c).
 //
 // Measured (bf16, d 128): 64 queries a step, two warpgroups of 64 keys; with 128 queries a step at 64 columns.
 #include "passes/mask/interval.h"
@@ -23,6 +21,7 @@
 #include "passes/schedule/sm90.h"
 
 #include "ir/tile_blocks.h"
+#include "ir/tile_shared.h"
 
 enum {
     PANEL = 64,        // columns of shared memory that lie together
@@ -31,9 +30,11 @@ enum {
     MAX_MAPS = 8,      // tensor maps of a kernel, each of a tensor that is loaded
     SUM_COLUMNS =
         256,      // of both, whose sums a warpgroup has registers for, beside scores or a step's dq
-    SLACK = 2048, // barriers, the tile's number, alignment
+    SLACK = 1024, // barriers, the tile's number, alignment
     WIDE_STEP = 64, // columns up to which a step has as many queries as warpgroups have rows
     REGISTERS = 240,
+    CHAIN = 3,
+    CHAIN_REGISTERS = 208, // which leave enough for 64 columns of dq
     PRODUCER_REGISTERS = 24,
 };
 
@@ -59,16 +60,16 @@ static bool fits_load(const TileProgram *p, const TileOp *op) {
            tile_is_multiple(t->extent[t->rank - 1], 4);
 }
 
-// Whether the warpgroups have the same keys.
-static bool shares_keys(const TileProgram *p) { return p->D + p->Dv > SUM_COLUMNS; }
+// Whether sums of keys and of values are in different roles.
+static bool is_wide(const TileProgram *p) { return p->D + p->Dv > SUM_COLUMNS; }
 
 // Of the tile's keys, which lie along the threads, and not across them. Nothing is summed over several warpgroups.
-static bool fits_map(const TileProgram *p, const TileOp *op, int keys) {
+static bool fits_map(const TileOp *op, int keys) {
     bool has = op->naxes == 0;
     for (int i = 0; i < op->naxes; i++) has |= op->axes[i] == keys;
     for (int i = 0; i < op->outs.n; i++) {
         const TileResult *out = &op->outs.data[i];
-        has &= out->reduce == EX_CONST || (out->reduce_axis != keys && !shares_keys(p));
+        has &= out->reduce == EX_CONST || out->reduce_axis != keys;
     }
     return has;
 }
@@ -81,7 +82,7 @@ static bool fits_op(const TileProgram *p, const TileKernel *k, const TileOp *op)
     if (op->kind == TILE_STORE && is_nested(op))
         return op->add && op->args.data[0]->def->kind == TILE_MMA &&
                tile_may_block(&p->tensors.data[op->tensor]);
-    if (op->kind == TILE_MAP) return fits_map(p, op, keys);
+    if (op->kind == TILE_MAP) return fits_map(op, keys);
     return op->kind == TILE_STORE || op->kind == TILE_YIELD || op->kind == TILE_LOOP;
 }
 
@@ -103,38 +104,48 @@ bool sm90_is_nest(const TileProgram *p, const TileKernel *k) {
         products += op->kind == TILE_MMA;
         tensors += op->kind == TILE_LOAD && is_first_of(k, op);
     }
+    if (is_wide(p) && !sm90_can_chain(p, k)) return false;
     return products > 0 && tensors <= MAX_MAPS && !sm90_has_long_body(k);
 }
 
 // ---- extents
 
 // Keys of a block.
-static int keys_of(const TileProgram *p, Knobs s) {
-    return GROUP_KEYS * (shares_keys(p) ? 1 : s.warpgroups);
-}
+static int keys_of(Knobs s) { return GROUP_KEYS * (sm90_is_chain(s) ? 1 : s.warpgroups); }
 
-// Columns of the warpgroups are whole panels where each has some of dq's, or of the sums.
+// Columns of the warpgroups are whole panels where each has some of dq's; so are parts of dq in a chain.
 static int unit_of(const TileProgram *p, Knobs s) {
-    bool apart = s.rows < GROUP_KEYS * s.warpgroups || shares_keys(p);
-    return apart ? PANEL * s.warpgroups : 16;
+    if (sm90_is_chain(s)) return p->D > 2 * PANEL ? PANEL : 16;
+    return s.rows < keys_of(s) ? PANEL * s.warpgroups : 16;
 }
 
-// Of a block: keys and values, stages of what belongs to queries, what is shared, and the buffer of dq.
-static int shared_bytes(const TileProgram *p, Knobs s) {
-    enum { ELEM = 2, VECTORS = 8 };
+static int vectors_of(const TileKernel *k) {
+    int n = 0;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        n += op->kind == TILE_LOAD && is_nested(op) && !sm90_piped(op) && is_first_of(k, op);
+    return n;
+}
+
+// Of a block: keys and values, stages of what belongs to queries, what is shared (of gradients of scores so many stages), and the buffer of dq.
+static int shared_bytes(const TileProgram *p, const TileKernel *k, Knobs s, int shares) {
+    enum { ELEM = 2, WORD = 4 };
     int d = pass_padded(p->D, unit_of(p, s)), both = d + pass_padded(p->Dv, unit_of(p, s));
-    int keys = keys_of(p, s), stage = s.rows * (both * ELEM + VECTORS * 4);
-    int shared =
-        2 * keys * s.rows * ELEM; // weights and gradients of scores, or two stages of these
-    return keys * both * ELEM + s.stages * stage + shared + s.rows * d * 4 + SLACK;
+    int keys = keys_of(s), stage = s.rows * (both * ELEM + vectors_of(k) * WORD);
+    int own = sm90_is_chain(s) ? keys * s.rows * WORD
+                               : s.rows * d * WORD; // what goes from role to role, or the buffer
+    return keys * both * ELEM + s.stages * stage + shares * keys * s.rows * ELEM + own + SLACK;
 }
 
-static Knobs fit(const TileProgram *p) {
+static bool has_room(const TileProgram *p, const TileKernel *k, Knobs s, int shares) {
+    return shared_bytes(p, k, s, shares) <= target_get(p->target)->shared_bytes;
+}
+
+static Knobs fit(const TileProgram *p, const TileKernel *k, bool chain) {
     int wide = p->D > p->Dv ? p->D : p->Dv;
-    Knobs s = {.said = knobs_of(FORM_SM90_NEST), .warpgroups = 2, .stages = 2};
-    s.registers = REGISTERS, s.producer_registers = PRODUCER_REGISTERS;
-    s.rows = wide <= WIDE_STEP ? s.warpgroups * GROUP_KEYS : GROUP_KEYS;
-    if (shared_bytes(p, s) > target_get(p->target)->shared_bytes) s.stages = 1;
+    Knobs s = {.said = knobs_of(FORM_SM90_NEST), .warpgroups = chain ? CHAIN : 2, .stages = 2};
+    s.registers = chain ? CHAIN_REGISTERS : REGISTERS, s.producer_registers = PRODUCER_REGISTERS;
+    s.rows = wide <= WIDE_STEP && !chain ? s.warpgroups * GROUP_KEYS : GROUP_KEYS;
+    if (!has_room(p, k, s, chain ? 1 : 2)) s.stages = 1;
     return s;
 }
 
@@ -161,17 +172,33 @@ static void pack(TileProgram *p, TileKernel *k) {
     g->shared = NULL;
 }
 
+static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *diags) {
+    if (!sm90_is_chain(s) && !is_wide(p)) return true;
+    if (sm90_is_chain(s) && s.rows == GROUP_KEYS && sm90_can_chain(p, k)) return true;
+    diag_error(
+        diags, (Span){0},
+        sm90_is_chain(s)
+            ? "schedule: three roles have steps of 64 queries, and gradients of scores that need "
+              "more products than weights do"
+            : "schedule: one warpgroup has no registers for sums of %d columns: warpgroups=3",
+        p->D + p->Dv);
+    return false;
+}
+
 bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
     Knobs *s = &k->schedule.knobs;
-    k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1, .knobs = fit(p)};
-    if (!knobs_take(s, FORM_SM90_NEST, &o->schedule, diags)) return false;
-    k->schedule.warps = 4 * s->warpgroups;
+    const Knobs *asked = &o->schedule;
+    bool chain = knobs_say(asked, KNOB_warpgroups) ? asked->warpgroups == CHAIN : is_wide(p);
+    k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1, .knobs = fit(p, k, chain)};
+    if (!knobs_take(s, FORM_SM90_NEST, &o->schedule, diags) || !legal(p, k, *s, diags))
+        return false;
+    k->schedule.warps = keys_of(*s) / 16;
     for (int a = 0; a < k->naxes; a++) {
         if (k->axes[a].extent) continue; // one head at a time
         if (k->axes[a].whole)
             pass_bind(p, k, a, pass_padded(k->axes[a].size->i, unit_of(p, *s)));
         else
-            pass_bind(p, k, a, a == tile_grid_axis(k) ? keys_of(p, *s) : s->rows);
+            pass_bind(p, k, a, a == tile_grid_axis(k) ? keys_of(*s) : s->rows);
     }
     if (p->batch) pack(p, k);
     return true;
@@ -260,7 +287,6 @@ enum {
     SUMS,
     ADD
 }; // warpgroups have keys of their own
-enum { SHARE_ALL = EARLY_SHARE, ALL_SUMS, ALL_ACROSS, ALL_ADD = ADD }; // or the same ones
 
 // What a product across warpgroups reads goes through shared memory, once.
 static TileValue *share(Sm90 *s, TileOp *product, int operand) {
@@ -276,7 +302,7 @@ static TileValue *share(Sm90 *s, TileOp *product, int operand) {
     const Ex *same = pass_operand(s->p, op, from);
     TileValue *v = pass_out(s->p, s->k, op, from->name, from->dtype, same, EX_CONST, 0);
     v->home = HOME_SHARED;
-    v->stages = shares_keys(s->p) ? 1 : 2;
+    v->stages = 2;
     product->args.data[operand] = v;
     return from;
 }
@@ -286,35 +312,15 @@ static void place(TileOp *op, const char *role, int order) {
     op->place = (TilePlace){0, order};
 }
 
-// Where warpgroups have the same keys: whatever products make of maps is shared.
-static void place_shared(Sm90 *s, TileBlock *b) {
-    int keys = tile_grid_axis(s->k);
-    for (TileOp *op = b->first; op; op = op->next)
-        for (int i = 0; op->kind == TILE_MMA && i < 2; i++)
-            if (op->args.data[i]->def->kind == TILE_MAP) share(s, op, i);
-    for (TileOp *op = b->first; op; op = op->next) {
-        bool sums = op->kind == TILE_MMA && op->args.n > 2;
-        bool across = op->kind == TILE_MMA && !tile_has_axis(op->results.data[0], keys);
-        bool shared = op->kind == TILE_MAP && op->results.data[0]->home == HOME_SHARED;
-        int order = op->kind == TILE_STORE ? ALL_ADD
-                    : across               ? ALL_ACROSS
-                    : sums                 ? ALL_SUMS
-                    : shared               ? SHARE_ALL
-                    : op->kind == TILE_MAP ? MAPS
-                                           : SCORES;
-        if (op->kind != TILE_YIELD) place(op, "consumer", order);
-    }
-}
-
 static void place_step(Sm90 *s, TileBlock *b) {
     int keys = tile_grid_axis(s->k);
     TileValue *shared = NULL;
-    for (TileOp *op = b->first; op; op = op->next)
-        if (op->kind == TILE_MAP && b->owner->tiles == CLASS_FULL) split(s, op);
-    if (shares_keys(s->p)) {
-        place_shared(s, b);
+    if (sm90_is_chain(s->shape)) {
+        sm90_place_chain(s, b, has_room(s->p, s->k, s->shape, 2) ? 2 : 1);
         return;
     }
+    for (TileOp *op = b->first; op; op = op->next)
+        if (op->kind == TILE_MAP && b->owner->tiles == CLASS_FULL) split(s, op);
     // Under the first sum's product warpgroups wait for each other for nothing; partial tiles have no registers for that.
     int share_at = b->owner->tiles == CLASS_FULL ? EARLY_SHARE : SHARE;
     for (TileOp *op = b->first; op; op = op->next) {
@@ -336,15 +342,22 @@ static void place_step(Sm90 *s, TileBlock *b) {
     }
 }
 
+static const char *around(const TileOp *op) {
+    const char *role =
+        sm90_chain_role(op->kind == TILE_STORE ? op->args.data[0] : op->results.data[0]);
+    return role ? role : "weights";
+}
+
 static void place_block(Sm90 *s, TileBlock *b) {
     bool nested = b->owner && is_loop(b->owner->block->owner);
     if (nested) pass_interval(s->p, s->k, tile_grid_axis(s->k), b->owner->axis, true);
     if (nested) place_step(s, b);
+    for (TileOp *op = b->first; op; op = op->next)
+        if (op->kind == TILE_LOOP) place_block(s, &op->body);
     for (TileOp *op = b->first; op; op = op->next) {
         TileValue *v = op->kind == TILE_LOAD ? op->results.data[0] : NULL;
-        if (op->kind == TILE_LOOP) place_block(s, &op->body);
         if (op->kind == TILE_LOOP || op->kind == TILE_YIELD) continue;
-        if (!nested) place(op, "consumer", 0);
+        if (!nested) place(op, sm90_is_chain(s->shape) ? around(op) : "consumer", 0);
         if (!v || (!nested && !sm90_piped(op))) continue;
         v->home = HOME_SHARED;
         v->stages = nested ? s->shape.stages : 1;
@@ -354,8 +367,15 @@ static void place_block(Sm90 *s, TileBlock *b) {
 
 void sm90_assign_nest(Sm90 *s) {
     place_block(s, &s->k->body);
+    if (sm90_is_chain(s->shape)) sm90_chain_copies(s);
     sm90_add_role(s, "producer", 1, s->shape.producer_registers);
-    sm90_add_role(s, "consumer", s->shape.warpgroups, s->shape.registers);
+    if (!sm90_is_chain(s->shape)) {
+        sm90_add_role(s, "consumer", s->shape.warpgroups, s->shape.registers);
+        return;
+    }
+    sm90_add_role(s, "weights", 1, s->shape.registers);
+    sm90_add_role(s, "gradients", 1, s->shape.registers);
+    sm90_add_role(s, "sums", 1, sm90_chain_registers(s->shape));
 }
 
 // ---- sums
@@ -370,7 +390,14 @@ static TileValue *buffer_for(Sm90 *s, TileOp *before, const TileOp *store) {
     return b;
 }
 
-// All through one: each warp has its own part of it.
+static bool buffer_fits(const Sm90 *s, const TileOp *store) {
+    const TileValue *v = store->args.data[0];
+    int bytes = s->k->axes[v->axis[0]].extent * s->k->axes[v->axis[1]].extent * 4;
+    return tile_shared_layout(s->p, s->k, NULL, NULL) + bytes <=
+           target_get(s->p->target)->shared_bytes;
+}
+
+// All through one, where there is room: each warp has its own part of it.
 void sm90_sum_through(Sm90 *s) {
     TileOp *roles = s->k->body.first;
     TileValue *buffer = NULL;
@@ -378,6 +405,7 @@ void sm90_sum_through(Sm90 *s) {
     for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
         if (op->kind != TILE_STORE || !op->add || op->args.n != 1) continue;
         if (!tile_may_block(&s->p->tensors.data[op->tensor])) continue;
+        if (!buffer && !buffer_fits(s, op)) return;
         if (!buffer) buffer = buffer_for(s, roles, op);
         tile_arg(s->p, op, buffer);
     }

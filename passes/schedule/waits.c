@@ -291,12 +291,15 @@ static void guard(Waits *w, TileOp *op) {
     if (!is_shared(op->next)) before(w, op->next, TILE_BARRIER);
 }
 
+// What each thread has of the same thread of another role.
+static bool is_own(const TileValue *v) { return v->rank == 2 && v->dtype == DT_F32; }
+
 // What maps have read is dropped when all threads have.
 static void read_by_all(Waits *w, TileOp *at) {
     const TileOp *op = at->prev;
     for (int i = 0; i < op->args.n && op->kind == TILE_MAP && !is_shared(op); i++) {
         const TileValue *v = op->args.data[i];
-        if (!tile_pipe_of(v) || v->def->block != op->block) continue;
+        if (!tile_pipe_of(v) || v->def->block != op->block || is_own(v)) continue;
         if (v->def->kind == TILE_VIEW && last_reader(v)->kind == TILE_LOOP) continue; // plan_early
         if (is_vector(v) && issues_from(at)) continue;
         before(w, at, TILE_BARRIER);

@@ -180,7 +180,7 @@ static const char *const bodies[] = {
     "sqnorm(k) - 2 * dot(q, k)); normalize(s) = softmax(s); }",
     "import std.normalization; attention a { dim D = 176, Dv = 160; score(q, k) = dot(q, k) * "
     "0.05; mask(b, h, i, j) = j <= i; "
-    "normalize(s) = softmax(s); }", // on Hopper warpgroups have the same keys
+    "normalize(s) = softmax(s); }",
 };
 
 TEST(chosen) {
@@ -214,6 +214,28 @@ TEST(of_wild_rows) {
     const char *text = "import std.normalization; attention a { dim D = 16, Dv = 16; score(q, k) = "
                        "dot(q, k) * 2000; mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); }";
     check_scheduled("wild", text, TARGET_SM90A, DT_BF16);
+}
+
+// More columns than one warpgroup has sums of: three roles. What goes to gradients of scores is a weight, a score, or nothing.
+TEST(of_chains) {
+#define WIDE                                                                                       \
+    "import std.normalization; attention a { dim D = 176, Dv = 160; input u: f32[B, Sk]; "         \
+    "score(q, k) = dot(q, k) * 0.05; "
+    static const char *const texts[] = {
+        WIDE "mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); }",
+        WIDE "modify(s) = 2 * tanh(s / 2); normalize(s) = softmax(s); }",
+        WIDE "modify(s) = max(s, 0); mask(b, h, i, j) = i - j < 9; normalize(s) = s; }",
+        WIDE "modify(s, b, h, i, j) = s * exp2(-0.1 * abs(i - j)); mask(b, h, i, j) = j <= i; "
+             "normalize(s) = s; }",
+        WIDE "modify(s, b, h, i, j) = s + u[b, j]; mask(b, h, i, j) = u[b, j] > -1; normalize(s) = "
+             "softmax(s); }",
+        WIDE "modify(s) = 1 / (1 + exp(-s)); normalize(s) = s; }",
+        "import std.normalization; attention a { dim D = 256, Dv = 16; score(q, k) = dot(q, k) * "
+        "2000; mask(b, h, i, j) = j <= i; "
+        "normalize(s) = softmax(s); }",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        check_scheduled("chain", texts[i], TARGET_SM90A, i % 2 ? DT_F16 : DT_BF16);
 }
 
 static const TargetId gpus[] = {TARGET_SM80, TARGET_GFX942, TARGET_GFX1100, TARGET_SM90A};
