@@ -91,6 +91,9 @@ static Deal deal(Cg *cg, Elem *e, const TileValue *v) {
 
 // ---- maps
 
+// Registers for what is read of several elements; AMD's waves have none left beside the state.
+static bool reads_ahead(Cg *cg) { return cg->target->kind == KIND_NVPTX; }
+
 // Results that are reduced, or scans: lines along the axis.
 enum {
     AT_ONCE = 8,
@@ -260,6 +263,8 @@ static bool goes_along(Cg *cg, const Line *l) {
 
 static void walk_lines(Cg *cg, const Line *l) {
     int step = l->n % AT_ONCE ? 1 : AT_ONCE;
+    for (int i = 0; i < l->count; i++)
+        if (out_of(l, i)->scan && !reads_ahead(cg)) step = 1;
     Deal d = deal_numbers(cg, lines_of(cg, l, 0));
     at_number(cg, l->e, value_of(l, 0), without(l, 0), d.at);
     walk_line(cg, l, step);
@@ -333,7 +338,7 @@ static int alike(const TileOp *map, int first) {
 static void make_elements(Cg *cg, Elem *e, int first, int count) {
     const TileValue *v = e->op->results.data[first];
     CgElem at = {.lanes = 1, .param = operand, .pos = position, .lane_axis = -1, .ctx = e};
-    int threads = cg_gpu(cg)->threads, all = count_of(cg, v, -1), each = MANY;
+    int threads = cg_gpu(cg)->threads, all = count_of(cg, v, -1), each = reads_ahead(cg) ? MANY : 1;
     while (each > 1 && all % (each * threads)) each /= 2;
     Val *x = ARENA_ARRAY(cg->arena, Val, each * count);
     Deal d = deal_numbers(cg, all / each);

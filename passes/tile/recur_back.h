@@ -39,7 +39,7 @@ typedef struct BackRead {
     TileValue
         *pair[2]; // the read's elements times the write's, [T, U]; NULL: by channel, or not needed
     TileValue *of_writes[2], *to_writes[2]; // by channel, of pairs of two positions: to z, to dw
-    TileValue *z, *state; // the gradient of its elements, [T, D]; g S0
+    TileValue *z, *state;                   // the gradient of its elements, [T, D]; g S0
 } BackRead;
 
 typedef struct Chunked { // of the chunk at hand
