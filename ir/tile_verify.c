@@ -737,16 +737,6 @@ static bool verify_packed(Verify *V, int i) {
     return verify_ex(V, g->packed, EX_I32, &s);
 }
 
-// A dimension over the tiles of all sequences.
-static bool check_together(Verify *V, const TileGrid *g, const Scope *s) {
-    const TileGrid *b = &V->k->grid[0];
-    if (!verify_ex(V, g->batch, EX_I32, s) || !verify_ex(V, g->together, EX_I32, s) ||
-        !verify_ex(V, g->ends, EX_I32, s))
-        return false;
-    return (g->shared && b->sym == SYM_B && ex_is_i32(b->count, 1)) ||
-           verify_fail(V, "tiles of all sequences that are not shared, or beside a grid over b");
-}
-
 static bool check_grid(Verify *V) {
     const TileKernel *k = V->k;
     if (k->ngrid < 0 || k->ngrid > TILE_MAX_GRID)
@@ -762,7 +752,7 @@ static bool check_grid(Verify *V) {
         if (g->shared && (g->sym != SYM_TILE || k->schedule.persist || k->schedule.cluster > 1))
             return verify_fail(V, "tiles are shared by points that take them in another way");
         if (g->packed && !verify_packed(V, i)) return false;
-        if (g->batch && !check_together(V, g, &s)) return false;
+        if (g->batch && !verify_together(V, g, &s)) return false;
         if (g->from && (i != k->ngrid - 1 || i < 3 || g->sym != SYM_TILE || g->reversed))
             return verify_fail(V, "heads that have one point of a dimension which is not behind "
                                   "heads and rows");

@@ -50,6 +50,7 @@ typedef struct Scope {
 Scope verify_scope(const Verify *V, const char *what); // one value for the whole tile
 bool verify_ex(Verify *V, const Ex *e, ExType type, const Scope *s);
 
+bool verify_together(Verify *V, const TileGrid *g, const Scope *s);
 bool verify_own(Verify *V); // the sizes of sequences   tile_verify_own.c
 
 // ---- the current op

@@ -47,3 +47,13 @@ bool verify_own(Verify *V) {
            verify_fail(V,
                        "sequences have sizes of their own, or rows have another layout, not both");
 }
+
+// A dimension over the tiles of all sequences.
+bool verify_together(Verify *V, const TileGrid *g, const Scope *s) {
+    const TileGrid *b = &V->k->grid[0];
+    if (!verify_ex(V, g->batch, EX_I32, s) || !verify_ex(V, g->together, EX_I32, s) ||
+        !verify_ex(V, g->ends, EX_I32, s))
+        return false;
+    return (g->shared && b->sym == SYM_B && ex_is_i32(b->count, 1)) ||
+           verify_fail(V, "tiles of all sequences that are not shared, or beside a grid over b");
+}
