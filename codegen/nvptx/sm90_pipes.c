@@ -100,7 +100,8 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
         if (c.everywhere) c.at[d] = cg_add(cg, c.at[d], cg_times(cg, rank, rows));
     }
     assert(op->coord[t->rank - 1].axis == p->tile.col_axis);
-    c.column = cg_times(cg, c.at[t->rank - 1], p->tile.cols);
+    c.column = c.at[t->rank - 1];
+    if (!op->each[t->rank - 1]) c.column = cg_times(cg, c.column, p->tile.cols);
     for (int d = c.rank; end && d > 0; d--) c.at[d] = c.at[d - 1];
     if (end) c.at[0] = end, c.rank++;
     c.map = nv90_map_param(cg, op->tensor, rows);

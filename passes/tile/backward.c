@@ -45,6 +45,16 @@ static bool is_work(const Build *b, int tensor) {
     return b->p->tensors.data[tensor].role == TENSOR_WORK;
 }
 
+// Sums for dq and numbers of rows: those of each sequence begin at a whole block (ir/tile_blocks.h), behind all of the one before. Tensor
+// copies begin at multiples of 16 bytes.
+static const Ex *place_of_work(Build *b) {
+    ExPool *x = b->pool;
+    const Ex *first, *unit = ex_i32(x, TILE_BLOCK_ROWS);
+    places_query(&b->at, ex_i32(x, 0), &first);
+    first = ex_2(x, EX_ADD, ex_2(x, EX_DIV, first, unit), ex_symbol(x, SYM_B));
+    return ex_2(x, EX_ADD, ex_2(x, EX_MUL, first, unit), build_pos(b, AX_M));
+}
+
 // A number of the query, as an input is read.
 static const Ex *read(Nest *n, int tensor) {
     Build *b = &n->b;
@@ -53,7 +63,10 @@ static const Ex *read(Nest *n, int tensor) {
     int input = build_input(b, tensor);
     if (!b->p->batch) return ex_load(b->pool, input, EX_F32, at, 3, false);
     places_query(&b->at, at[2], &row[1]);
-    if (!is_work(b, tensor)) swap = row[0], row[0] = row[1], row[1] = swap;
+    if (is_work(b, tensor))
+        row[1] = place_of_work(b);
+    else
+        swap = row[0], row[0] = row[1], row[1] = swap;
     return ex_load(b->pool, input, EX_F32, row, 2, false);
 }
 
@@ -77,15 +90,6 @@ static const Ex *tile_at(Build *b, int axis) {
     return b->k->axes[axis].whole ? ex_i32(b->pool, 0) : ex_sym(b->pool, SYM_TILE, axis, EX_I32);
 }
 
-// Sums for dq: those of each sequence begin at a whole block (ir/tile_blocks.h), behind all of the one before.
-static const Ex *place_of_sums(Build *b) {
-    ExPool *x = b->pool;
-    const Ex *first, *unit = ex_i32(x, TILE_BLOCK_ROWS);
-    places_query(&b->at, ex_i32(x, 0), &first);
-    first = ex_2(x, EX_ADD, ex_2(x, EX_DIV, first, unit), ex_symbol(x, SYM_B));
-    return ex_2(x, EX_ADD, ex_2(x, EX_MUL, first, unit), build_pos(b, AX_M));
-}
-
 // [batch, head, rows], and columns where there are some; of sequences [rows, head], in workspace [head, rows].
 static void access(Build *b, TileOp *op, int tensor, const Ex *head, AxisRole rows, int columns) {
     TileCoord *at = op->coord;
@@ -94,7 +98,7 @@ static void access(Build *b, TileOp *op, int tensor, const Ex *head, AxisRole ro
     if (b->p->batch) {
         bool work = is_work(b, tensor);
         (rows == AX_M ? places_query : places_key)(&b->at, build_pos(b, rows), &row);
-        if (work && columns == AX_D) row = place_of_sums(b);
+        if (work && b->p->tensors.data[tensor].dtype == DT_F32) row = place_of_work(b);
         op->each[work] = true;
         at[work] = (TileCoord){.axis = b->axis[rows], .at = row};
         at[!work] = (TileCoord){.axis = -1, .at = head};
@@ -177,7 +181,14 @@ static TileTensor open_tensor(Nest *n, const char *name, TensorRole role, int in
     if (b->p->batch) {
         places_rows(&b->at, &x, rows == SIZE_SK);
         x.extent[x.rank++] = build_size(b, heads);
-        if (role == TENSOR_WORK) x.extent[1] = x.extent[0], x.extent[0] = build_size(b, heads);
+        if (role == TENSOR_WORK) {
+            ExPool *pool = b->pool;
+            const Ex *unit = ex_i32(pool, TILE_BLOCK_ROWS), // with room for what rows are padded by
+                *blocks = ex_2(pool, EX_ADD, ex_2(pool, EX_DIV, x.extent[0], unit),
+                               build_size(b, SIZE_B));
+            x.extent[1] = ex_2(pool, EX_MUL, ex_2(pool, EX_ADD, blocks, ex_i32(pool, 1)), unit);
+            x.extent[0] = build_size(b, heads);
+        }
         if (columns) x.rank++;
     }
     if (columns) x.extent[x.rank - 1] = ex_i32(b->pool, columns);
@@ -198,15 +209,6 @@ static int work(Nest *n, const char *name, int index, bool aligned) {
     const Ex *up = ex_2(x, EX_ADD, *rows, ex_i32(x, TOGETHER - 1));
     if (aligned) *rows = ex_2(x, EX_MUL, ex_2(x, EX_DIV, up, four), four);
     return build_tensor(&n->b, t);
-}
-
-// With room for what each sequence's rows are padded by.
-static void widen_sums(Nest *n) {
-    ExPool *x = n->b.pool;
-    const Ex **rows = &n->b.p->tensors.data[n->tensor_sums].extent[1],
-             *unit = ex_i32(x, TILE_BLOCK_ROWS);
-    const Ex *blocks = ex_2(x, EX_ADD, ex_2(x, EX_DIV, *rows, unit), build_size(&n->b, SIZE_B));
-    *rows = ex_2(x, EX_MUL, ex_2(x, EX_ADD, blocks, ex_i32(x, 1)), unit);
 }
 
 static const char *numbered(Nest *n, const char *name, int i) {
@@ -240,7 +242,6 @@ static void add_tensors(Nest *n, bool nest) {
     if (nest && n->dtype != DT_F32)
         n->tensor_sums =
             tensor(n, "sums", TENSOR_WORK, 2 * b->rows.n, DT_F32, SIZE_HQ, SIZE_SQ, row->D);
-    if (n->tensor_sums != n->tensor_dq && n->b.p->batch) widen_sums(n);
     n->row = ARENA_ARRAY(n->b.arena, int, b->rows.n + 1);
     n->near = ARENA_ARRAY(n->b.arena, int, b->rows.n + 1);
     for (int i = 0; i < b->rows.n; i++) {

@@ -36,7 +36,8 @@ static TileProgram *good(TileProgram *p, Diags *diags) {
     return p;
 }
 
-static Case make(Arena *a, const char *path, const char *text, TargetId target, Dtype dtype) {
+static Case make(Arena *a, const char *path, const char *text, TargetId target, Dtype dtype,
+                 Knobs nest) {
     Case c = {.a = a};
     Diags diags = diag_list(a);
     PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32, .batch = BATCH_RAGGED};
@@ -51,6 +52,7 @@ static Case make(Arena *a, const char *path, const char *text, TargetId target, 
     c.forward = good(pass_program(a, c.b->s, &o, NULL, &diags), &diags);
     o.target = *target_get(target);
     o.dtype = dtype;
+    o.schedule = nest;
     c.backward = good(pass_backward_program(a, c.b, &o, &diags), &diags);
     tu_read_back(a, c.backward);
     return c;
@@ -157,7 +159,7 @@ static void check_launch(const Case *c, const Launch *l, const char *what) {
     }
 }
 
-static void check(const char *path, const char *text, TargetId target, Dtype dtype) {
+static void check(const char *path, const char *text, TargetId target, Dtype dtype, Knobs nest) {
     static const int far_q[] = {1, 41, 41, 42, 170, 179, 179},
                      far_k[] = {0, 70, 75, 75, 205, 206, 209};
     Launch all[] = {ragged,
@@ -177,7 +179,7 @@ static void check(const char *path, const char *text, TargetId target, Dtype dty
     all[2].kv_start = wild;
     all[4].B = 0;
     Arena *a = arena_new();
-    Case c = make(a, path, text, target, dtype);
+    Case c = make(a, path, text, target, dtype, nest);
     for (size_t i = 0; c.b && i < sizeof all / sizeof *all; i++) {
         char what[256];
         snprintf(what, sizeof what, "%s for %s, launch %zu", text ? text : path,
@@ -191,13 +193,25 @@ static const TargetId targets[] = {TARGET_HOST, TARGET_SM80, TARGET_SM90A, TARGE
 enum { TARGETS = sizeof targets / sizeof *targets };
 
 static void check_file(const char *path, int which) {
-    check(path, NULL, targets[which], which ? DT_BF16 : DT_F32);
+    check(path, NULL, targets[which], which ? DT_BF16 : DT_F32, (Knobs){0});
+}
+
+static void check_nest(const char *path, int which) { // of those that have one
+    (void)which;
+    static const char *const those[] = {"causal.attn", "alibi.attn", "softmax.attn", "gqa.attn"};
+    bool has = false;
+    for (size_t i = 0; i < sizeof those / sizeof *those; i++) has |= strstr(path, those[i]) != NULL;
+    if (has)
+        check(path, NULL, TARGET_SM90A, DT_BF16,
+              (Knobs){.said = 1u << KNOB_warpgroups, .warpgroups = 2});
 }
 
 TEST_EACH(texts_and_targets, 0, (TEXTS + GRADS) * TARGETS) {
     int text = _i / TARGETS;
     check(NULL, text < TEXTS ? texts[text] : grads[text - TEXTS], targets[_i % TARGETS],
-          _i % TARGETS ? DT_BF16 : DT_F32);
+          _i % TARGETS ? DT_BF16 : DT_F32, (Knobs){0});
 }
 
 TEST_EACH(library, 0, TARGETS) { pu_library(check_file, _i); }
+
+TEST(nests) { pu_library(check_nest, 0); }
