@@ -52,6 +52,9 @@ bool verify_ex(Verify *V, const Ex *e, ExType type, const Scope *s);
 
 bool verify_together(Verify *V, const TileGrid *g, const Scope *s);
 bool verify_own(Verify *V); // the sizes of sequences   tile_verify_own.c
+// What the schedule chose; what it marked for AMD.   tile_verify_schedule.c
+bool verify_schedule(Verify *V);
+bool verify_matrix(Verify *V);
 
 // ---- the current op
 bool verify_access(Verify *V, const TileValue *v); // its tensor and coordinates, for a tile like v

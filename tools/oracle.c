@@ -178,9 +178,10 @@ double oracle_pairs(const Variant *v, const Binding *b, double *touched) {
     return pairs;
 }
 
-static void gradients(Oracle *x, RefGrad *g, const Binding *b) {
+static void gradients(Oracle *x, const RefGrad *given, const Binding *b) {
     Arena *a = arena_new();
-    RefRun run = *g->run;
+    RefRun run = *given->run;
+    RefGrad own = *given, *g = &own;
     g->run = &run;
     for (int i = 0; i < b->sig->args.n && b->sig->batch; i++)
         if (b->sig->args.data[i].role == ARG_GRAD_OUT)

@@ -104,9 +104,10 @@ static void access(Build *b, TileOp *op, int tensor, const Ex *head, AxisRole ro
         at[!work] = (TileCoord){.axis = -1, .at = head};
         at += 2;
     } else {
-        *at++ = (TileCoord){.axis = -1, .at = ex_symbol(b->pool, SYM_B)};
-        *at++ = (TileCoord){.axis = -1, .at = head};
-        *at++ = (TileCoord){.axis = b->axis[rows], .at = tile_at(b, b->axis[rows])};
+        at[0] = (TileCoord){.axis = -1, .at = ex_symbol(b->pool, SYM_B)};
+        at[1] = (TileCoord){.axis = -1, .at = head};
+        at[2] = (TileCoord){.axis = b->axis[rows], .at = tile_at(b, b->axis[rows])};
+        at += 3;
     }
     if (columns != AX_NONE)
         *at = (TileCoord){.axis = b->axis[columns], .at = tile_at(b, b->axis[columns])};
