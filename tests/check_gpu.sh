@@ -30,7 +30,7 @@ for target in ${TARGETS:-$all}; do
     fi
 done
 grep -l '^attention' ${FILES:-stdlib/*.attn tests/regress/*.attn} >"$work/attentions"
-grep -l '^recurrence' ${FILES:-stdlib/*.attn tests/regress/*.attn} >"$work/recurrences"
+grep -l '^recurrence' ${FILES:-stdlib/*.attn tests/regress/*.attn tests/run/norm_of_values.attn} >"$work/recurrences"
 export ATTNC="$build/attnc" DEVICE="$device" WORK="$work"
 
 # What has no kernels of a phase is left out. tests/refused.txt says what that is: each line a phase, a target, an element type and a file.

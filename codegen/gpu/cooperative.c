@@ -24,7 +24,8 @@ typedef struct At { // the current element
 } At;
 
 static Val load(Cg *cg, const At *at, const TileValue *v, int n) {
-    Val p = cg_shared_pointer(cg, v, at->axis, at->own, at->walked);
+    Val walked = cg_plus(cg, at->walked, at->in_piece);
+    Val p = cg_shared_pointer(cg, v, at->axis, at->own, walked);
     Val x = cg_load(cg, cg_vector(cg_dtype(cg, v->dtype), n), p);
     if (n > 1) LLVMSetAlignment(x, PIECE);
     return x;
@@ -41,8 +42,7 @@ static Val operand(Cg *cg, CgElem *elem, int k) {
 
 static Val position(Cg *cg, CgElem *elem, int axis) {
     const At *at = elem->ctx;
-    Val in = axis == at->axis ? at->own : at->walked;
-    if (axis != at->axis && at->in_piece) in = cg_plus(cg, in, at->in_piece);
+    Val in = axis == at->axis ? at->own : cg_plus(cg, at->walked, at->in_piece);
     return cg_add(cg, cg_tile_begin(cg, axis), in);
 }
 
