@@ -381,6 +381,21 @@ const Ex *ex_subst(ExPool *p, const Ex *e, ExSym sym, int index, const Ex *by) {
     return ex_map(p, e, subst_one, &s);
 }
 
+typedef struct Replace {
+    const Ex *what, *by;
+} Replace;
+
+static const Ex *replace_one(void *ctx, ExPool *p, const Ex *e) {
+    const Replace *r = ctx;
+    (void)p;
+    return e == r->what ? r->by : e;
+}
+
+const Ex *ex_replace(ExPool *p, const Ex *e, const Ex *what, const Ex *by) {
+    Replace r = {what, by};
+    return ex_map(p, e, replace_one, &r);
+}
+
 void ex_visit(const Ex *e, void (*fn)(void *ctx, const Ex *e), void *ctx) {
     Arena *scratch = arena_new();
     const Ex **order;

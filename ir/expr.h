@@ -78,6 +78,8 @@ typedef const Ex *(*ExMapFn)(void *ctx, ExPool *p, const Ex *e);
 const Ex *ex_map(ExPool *p, const Ex *e, ExMapFn fn, void *ctx);
 // Replaces a symbol by an expression.
 const Ex *ex_subst(ExPool *p, const Ex *e, ExSym sym, int index, const Ex *by);
+// Replaces an expression, wherever it stands in e, by another one.
+const Ex *ex_replace(ExPool *p, const Ex *e, const Ex *what, const Ex *by);
 // Calls fn once for every distinct node of e, arguments first.
 void ex_visit(const Ex *e, void (*fn)(void *ctx, const Ex *e), void *ctx);
 // The distinct nodes of some expressions, arguments before their users; the walk under all others.

@@ -89,16 +89,6 @@ static const Ex *weighted(Derivative *d, const Ex *x) {
     return sum ? ex_chain(p, ex_symbol(p, SYM_W), sum) : NULL;
 }
 
-typedef struct Replace {
-    const Ex *what, *by;
-} Replace;
-
-static const Ex *replace_one(void *ctx, ExPool *p, const Ex *e) {
-    const Replace *r = ctx;
-    (void)p;
-    return e == r->what ? r->by : e;
-}
-
 // The derivative by x of all that belongs to the pair; NULL: 0.
 static const Ex *of_pair(Derivative *d, const Ex *x) {
     ExPool *p = d->p;
@@ -118,8 +108,7 @@ static const Ex *of_pair(Derivative *d, const Ex *x) {
         const Ex *part = back_come(d, back_scalar(d, &share), df);
         sum = ex_plus(p, sum, ex_select(p, back_attains(d, k), part, ex_f32(p, 0)));
     }
-    Replace w = {d->weight, ex_symbol(p, SYM_W)};
-    return sum && d->weight->nargs ? ex_map(p, sum, replace_one, &w) : sum;
+    return sum && d->weight->nargs ? ex_replace(p, sum, d->weight, ex_symbol(p, SYM_W)) : sum;
 }
 
 // ---- inputs

@@ -174,16 +174,6 @@ static TileValue *share(Step *c, TileValue *v, TileOp *before, int stages) {
     return shared;
 }
 
-typedef struct Swap {
-    const Ex *from, *to;
-} Swap;
-
-static const Ex *swap(void *ctx, ExPool *x, const Ex *e) {
-    const Swap *s = ctx;
-    (void)x;
-    return e == s->from ? s->to : e;
-}
-
 static void cut_map(Step *c, TileOp *map, TileOp *early) {
     Cut cut = {.c = c, .map = map};
     for (int i = 0; i < map->outs.n; i++) ex_visit(map->outs.data[i].body, find_given, &cut);
@@ -191,9 +181,10 @@ static void cut_map(Step *c, TileOp *map, TileOp *early) {
     for (int n = 0; n < cut.n && n < MAX_GIVEN; n++) {
         const Ex *body = pass_transplant(c->s->p, early, map, cut.given[n]);
         TileValue *x = pass_out(c->s->p, c->s->k, early, "x", DT_F32, body, EX_CONST, 0);
-        Swap given = {cut.given[n], pass_operand(c->s->p, map, share(c, x, map, 1))};
+        const Ex *given = pass_operand(c->s->p, map, share(c, x, map, 1));
         for (int i = 0; i < map->outs.n; i++)
-            map->outs.data[i].body = ex_map(c->s->x, map->outs.data[i].body, swap, &given);
+            map->outs.data[i].body =
+                ex_replace(c->s->x, map->outs.data[i].body, cut.given[n], given);
     }
     pass_compact(c->s->p, map);
 }

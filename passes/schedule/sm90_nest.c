@@ -214,16 +214,6 @@ static unsigned products_of(const TileOp *map, const Ex *e) { // by operand
     return set;
 }
 
-typedef struct Swap {
-    const Ex *from, *to;
-} Swap;
-
-static const Ex *swap(void *ctx, ExPool *x, const Ex *e) {
-    const Swap *s = ctx;
-    (void)x;
-    return e == s->from ? s->to : e;
-}
-
 typedef struct Common {
     const Ex *with, *part;
     bool dear; // both have it
@@ -243,12 +233,12 @@ static void find_common(void *ctx, const Ex *e) {
 // Whether the other results need what it is made of no more, but some product that it does not need; nor an exponential of its
 // own, which would wait in registers.
 static bool goes_first(Sm90 *s, const TileOp *map, int result) {
-    Swap own = {map->outs.data[result].body, ex_f32(s->x, 0)};
-    unsigned mine = products_of(map, own.from), others = 0;
-    Common c = {.with = own.from};
+    const Ex *own = map->outs.data[result].body, *none = ex_f32(s->x, 0);
+    unsigned mine = products_of(map, own), others = 0;
+    Common c = {.with = own};
     for (int i = 0; i < map->outs.n; i++) {
         if (map->outs.data[i].reduce != EX_CONST) return false;
-        const Ex *rest = ex_map(s->x, map->outs.data[i].body, swap, &own);
+        const Ex *rest = ex_replace(s->x, map->outs.data[i].body, own, none);
         others |= products_of(map, rest);
         ex_visit(rest, find_common, &c);
     }
@@ -261,9 +251,9 @@ static void make_first(Sm90 *s, TileOp *map, int result) {
     const Ex *body = map->outs.data[result].body;
     TileValue *v = pass_out(s->p, s->k, op, map->results.data[result]->name, DT_F32,
                             pass_transplant(s->p, op, map, body), EX_CONST, 0);
-    Swap own = {body, pass_operand(s->p, map, v)};
+    const Ex *made = pass_operand(s->p, map, v);
     for (int i = 0; i < map->outs.n; i++)
-        map->outs.data[i].body = ex_map(s->x, map->outs.data[i].body, swap, &own);
+        map->outs.data[i].body = ex_replace(s->x, map->outs.data[i].body, body, made);
     pass_compact(s->p, map);
 }
 
